@@ -1,0 +1,192 @@
+//! Compiles kernels/ with nvcc if there is one, and the C++ helper that throws.
+
+use std::env;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
+
+const ALL_ARCHS: &str = "80,89,90a,100a,120a";
+const DEFAULT_ARCHS: &str = "90a";
+
+fn main() {
+    println!("cargo:rustc-check-cfg=cfg(nvte_cuda)");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnvte.so.0");
+    for path in
+        ["build.rs", "kernels", "include/nvte/backend.h", "include/nvte/types.h", "src/throw.cpp"]
+    {
+        println!("cargo:rerun-if-changed={path}");
+    }
+    for name in ["NVTE_CPU_ONLY", "NVTE_CUDA_ARCHS", "CUDA_HOME", "CUDA_PATH", "PATH"] {
+        println!("cargo:rerun-if-env-changed={name}");
+    }
+
+    cc::Build::new().cpp(true).std("c++17").file("src/throw.cpp").compile("nvte_throw");
+
+    if env::var("NVTE_CPU_ONLY").is_ok_and(|v| v == "1") || env::var("CARGO_FEATURE_CUDA").is_err()
+    {
+        return;
+    }
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap());
+    let Some(toolkit) = Toolkit::find(&root) else {
+        println!(
+            "cargo:warning=no CUDA compiler found: building the CPU backend only. Run `cargo xtask setup` \
+             for one, or set CUDA_HOME; NVTE_CPU_ONLY=1 silences this warning."
+        );
+        return;
+    };
+    build_kernels(&root, &toolkit);
+    println!("cargo:rustc-cfg=nvte_cuda");
+}
+
+/// A CUDA compiler and the folder of its libraries.
+struct Toolkit {
+    nvcc: PathBuf,
+    libraries: PathBuf,
+}
+
+impl Toolkit {
+    fn find(root: &Path) -> Option<Self> {
+        let mut homes: Vec<PathBuf> =
+            ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(env::var_os).map(PathBuf::from).collect();
+        let path = env::var_os("PATH").unwrap_or_default();
+        for folder in env::split_paths(&path) {
+            // The entry may be a link into a toolkit.
+            if let Ok(nvcc) = folder.join("nvcc").canonicalize() {
+                homes.extend(nvcc.parent().and_then(Path::parent).map(Path::to_path_buf));
+            }
+        }
+        let mut downloaded: Vec<PathBuf> = fs::read_dir(root.join("target/tools"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with("cuda-"))
+            .map(|entry| entry.path().join("nvidia/cu13"))
+            .collect();
+        downloaded.sort();
+        homes.extend(downloaded.into_iter().rev());
+        homes.iter().find_map(|home| Self::at(home))
+    }
+
+    fn at(home: &Path) -> Option<Self> {
+        let nvcc = home.join("bin/nvcc");
+        let libraries = ["lib64", "lib", "targets/x86_64-linux/lib"]
+            .map(|name| home.join(name))
+            .into_iter()
+            .find(|folder| folder.join("libcudart_static.a").is_file())?;
+        nvcc.is_file().then_some(Self { nvcc, libraries })
+    }
+}
+
+/// nvcc's arguments for the architectures of NVTE_CUDA_ARCHS: a list such as "80,90a", or "all".
+fn arch_flags() -> Vec<String> {
+    let asked = env::var("NVTE_CUDA_ARCHS").unwrap_or_default();
+    let list = match asked.trim() {
+        "" => DEFAULT_ARCHS,
+        "all" => ALL_ARCHS,
+        list => list,
+    };
+    list.split([',', ';'])
+        .map(str::trim)
+        .filter(|arch| !arch.is_empty())
+        .map(|arch| format!("-gencode=arch=compute_{arch},code=sm_{arch}"))
+        .collect()
+}
+
+fn build_kernels(root: &Path, toolkit: &Toolkit) {
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap());
+    let include = root.join("include");
+    let sources = files_in(&root.join("kernels"), "cu");
+
+    let mut flags: Vec<String> =
+        ["-O3", "-std=c++17", "-lineinfo", "-Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra"]
+            .map(String::from)
+            .into();
+    // A spill is a warning, a warning of ptxas is an error.
+    flags.push("-Xptxas=-warn-spills,-Werror".into());
+    flags.push(format!("-I{}", include.display()));
+    flags.extend(arch_flags());
+
+    let mut shared = DefaultHasher::new();
+    flags.hash(&mut shared);
+    version(&toolkit.nvcc).hash(&mut shared);
+    let headers = files_in(&root.join("kernels/common"), "cuh");
+    for header in
+        headers.iter().chain(&[include.join("nvte/backend.h"), include.join("nvte/types.h")])
+    {
+        fs::read(header).unwrap().hash(&mut shared);
+    }
+
+    let jobs =
+        env::var("NUM_JOBS").ok().and_then(|n| n.parse().ok()).unwrap_or(1).clamp(1, sources.len());
+    let queue = Mutex::new(sources.iter());
+    let objects = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while let Some(source) = { queue.lock().unwrap().next() } {
+                    let object = compile(toolkit, source, &flags, shared.clone(), &out);
+                    objects.lock().unwrap().push(object);
+                }
+            });
+        }
+    });
+    let mut objects = objects.into_inner().unwrap();
+    objects.sort();
+
+    cc::Build::new().objects(objects).compile("nvte_kernels");
+    println!("cargo:rustc-link-search=native={}", toolkit.libraries.display());
+    println!("cargo:rustc-link-lib=static=cudart_static");
+    for library in ["stdc++", "pthread", "dl", "rt"] {
+        println!("cargo:rustc-link-lib={library}");
+    }
+}
+
+/// Compiles one source unless its object is from the same source, headers, flags and compiler.
+fn compile(
+    toolkit: &Toolkit,
+    source: &Path,
+    flags: &[String],
+    mut key: DefaultHasher,
+    out: &Path,
+) -> PathBuf {
+    let object = out.join(source.with_extension("o").file_name().unwrap());
+    let stamp = object.with_extension("hash");
+    fs::read(source).unwrap().hash(&mut key);
+    let key = key.finish().to_string();
+    if object.is_file() && fs::read_to_string(&stamp).is_ok_and(|old| old == key) {
+        return object;
+    }
+    let mut nvcc = Command::new(&toolkit.nvcc);
+    nvcc.args(flags).arg("-c").arg(source).arg("-o").arg(&object);
+    let output =
+        nvcc.output().unwrap_or_else(|e| panic!("cannot run {}: {e}", toolkit.nvcc.display()));
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(output.status.success(), "{nvcc:?} failed:\n{text}");
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        println!("cargo:warning={line}");
+    }
+    fs::write(&stamp, key).unwrap();
+    object
+}
+
+fn version(nvcc: &Path) -> Vec<u8> {
+    Command::new(nvcc)
+        .arg("--version")
+        .output()
+        .unwrap_or_else(|e| panic!("cannot run {}: {e}", nvcc.display()))
+        .stdout
+}
+
+fn files_in(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(folder)
+        .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|e| e == extension))
+        .collect();
+    files.sort();
+    files
+}

@@ -1,0 +1,428 @@
+#ifndef NVTE_BACKEND_H
+#define NVTE_BACKEND_H
+
+/* Generated from the Rust sources by capi-tests/abi.rs. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "nvte/types.h"
+
+/**
+ * Bump when a struct below changes incompatibly.
+ */
+#define NVTEX_BACKEND_API_VERSION 1
+
+/**
+ * Answer of a backend.
+ */
+typedef enum NVTEXBackendStatus {
+  /**
+   * Done, or queued on the stream.
+   */
+  NVTEX_BACKEND_OK = 0,
+  /**
+   * This backend cannot do this case; nothing was written.
+   */
+  NVTEX_BACKEND_UNIMPLEMENTED = 1,
+  /**
+   * The device, its driver or a library failed.
+   */
+  NVTEX_BACKEND_DEVICE_ERROR = 2,
+} NVTEXBackendStatus;
+
+/**
+ * Which amax of the history sets the scale.
+ */
+typedef enum NVTEXAmaxAlgo {
+  NVTEX_AMAX_ALGO_MAX = 0,
+  NVTEX_AMAX_ALGO_MOST_RECENT = 1,
+} NVTEXAmaxAlgo;
+
+/**
+ * What happens to `v = alpha * scale_a * scale_b * (Bop Aop) + beta * C` on its way to D.
+ */
+typedef enum NVTEXGemmEpilogue {
+  /**
+   * `D = v`
+   */
+  NVTEX_EPILOGUE_NONE = 0,
+  /**
+   * `D = v + bias`
+   */
+  NVTEX_EPILOGUE_BIAS = 1,
+  /**
+   * `aux = v; D = gelu(v)`
+   */
+  NVTEX_EPILOGUE_GELU = 2,
+  /**
+   * `aux = v + bias; D = gelu(v + bias)`
+   */
+  NVTEX_EPILOGUE_GELU_BIAS = 3,
+  /**
+   * `D = v; bias[j] = sum over k of Bop[j, k]`, length n
+   */
+  NVTEX_EPILOGUE_BGRAD = 4,
+  /**
+   * `D = v * dgelu(aux)`
+   */
+  NVTEX_EPILOGUE_DGELU = 5,
+  /**
+   * `D = v * dgelu(aux); bias[i] = sum over rows of D[:, i]`, length m
+   */
+  NVTEX_EPILOGUE_DGELU_BGRAD = 6,
+} NVTEXGemmEpilogue;
+
+/**
+ * Direction of a copy.
+ */
+typedef enum NVTEXCopyKind {
+  NVTEX_COPY_TO_DEVICE = 0,
+  NVTEX_COPY_TO_HOST = 1,
+  NVTEX_COPY_ON_DEVICE = 2,
+} NVTEXCopyKind;
+
+/**
+ * Status and, unless OK, a text that stays valid until the thread's next backend call.
+ */
+typedef struct NVTEXOutcome {
+  enum NVTEXBackendStatus status;
+  const char *reason;
+} NVTEXOutcome;
+
+/**
+ * Cast of a `[rows, cols]` matrix with per-tensor scaling.
+ *
+ * `y = cast(x * scale)` for FP8 outputs, `y = cast(x)` otherwise; `amax = max(amax, max|x|)`
+ * (NaN ignored); `scale_inv = 1 / scale`.
+ */
+typedef struct NVTEXQuantizeArgs {
+  /**
+   * `[rows, cols]`, F32, F16 or BF16.
+   */
+  const void *input;
+  /**
+   * `[rows, cols]`, or null.
+   */
+  void *rowwise;
+  /**
+   * `[cols, rows]`, or null.
+   */
+  void *colwise;
+  /**
+   * One float, or null for 1. Read only if the output is FP8.
+   */
+  const float *scale;
+  /**
+   * One non-negative float, accumulated with integer max, or null.
+   */
+  float *amax;
+  /**
+   * One float each, or null.
+   */
+  float *rowwise_scale_inv;
+  float *colwise_scale_inv;
+  /**
+   * One float, or null: exactly 1 means that nothing may be written.
+   */
+  const float *noop;
+  size_t rows;
+  size_t cols;
+  /**
+   * F32, F16 or BF16.
+   */
+  NVTEDType input_dtype;
+  /**
+   * F32, F16, BF16, E4M3 or E5M2.
+   */
+  NVTEDType output_dtype;
+} NVTEXQuantizeArgs;
+
+/**
+ * `y = cast(float(x) * scale_inv)`, of `[rows, cols]`; with `transposed` the input is
+ * `[cols, rows]` and the output `[rows, cols]`.
+ */
+typedef struct NVTEXDequantizeArgs {
+  const void *input;
+  void *output;
+  /**
+   * One float.
+   */
+  const float *scale_inv;
+  size_t rows;
+  size_t cols;
+  /**
+   * E4M3 or E5M2.
+   */
+  NVTEDType input_dtype;
+  /**
+   * F32, F16 or BF16.
+   */
+  NVTEDType output_dtype;
+  bool transposed;
+} NVTEXDequantizeArgs;
+
+/**
+ * Bit copy `output[c][r] = input[r][c]` of a `[rows, cols]` matrix.
+ */
+typedef struct NVTEXTransposeArgs {
+  const void *input;
+  void *output;
+  const float *noop;
+  size_t rows;
+  size_t cols;
+  /**
+   * 1, 2 or 4 bytes.
+   */
+  size_t element_size;
+} NVTEXTransposeArgs;
+
+/**
+ * `amax = max|x|` over `numel` elements (0 for none; NaN ignored).
+ */
+typedef struct NVTEXAmaxArgs {
+  const void *input;
+  float *amax;
+  const float *noop;
+  /**
+   * May be 0.
+   */
+  size_t numel;
+  /**
+   * F32, F16 or BF16.
+   */
+  NVTEDType dtype;
+} NVTEXAmaxArgs;
+
+/**
+ * `a = max(amax, epsilon)`; `scale = fp8_max / a`, 1 if `a` is 0, Inf or NaN; an infinite quotient
+ * becomes the largest float; with `pow2` the mantissa is cleared.
+ */
+typedef struct NVTEXScaleFromAmaxArgs {
+  const float *amax;
+  float *scale;
+  const float *noop;
+  float fp8_max;
+  float epsilon;
+  bool pow2;
+} NVTEXScaleFromAmaxArgs;
+
+/**
+ * One tensor of a delayed-scaling update; in place if the outputs equal the inputs.
+ */
+typedef struct NVTEXDelayedScalingEntry {
+  /**
+   * `[length, num_scales]`, row 0 is the newest.
+   */
+  const float *history;
+  const float *scale;
+  float *new_history;
+  float *new_scale;
+  size_t num_scales;
+} NVTEXDelayedScalingEntry;
+
+/**
+ * Rolls amax histories by one row and sets the scales from them.
+ *
+ * For each column, with `last = history[0]` (or the reduced value, if there is one that is not 0):
+ * row i takes row i + 1, the last row takes `last`, row 0 becomes 0;
+ * `scale = scaled_max / amax` if `amax` is finite and positive, else unchanged; an infinite scale
+ * becomes the largest float. With `keep_if_unused`, a column whose `last` is 0 keeps its history,
+ * and its amax is 0.
+ */
+typedef struct NVTEXDelayedScalingArgs {
+  /**
+   * Host array.
+   */
+  const struct NVTEXDelayedScalingEntry *entries;
+  size_t num_entries;
+  /**
+   * Concatenation of `num_scales` reduced amax values for each entry, or null.
+   */
+  const float *reduced_amax;
+  /**
+   * Rows of every history, at least 1.
+   */
+  size_t length;
+  /**
+   * `fp8_max * 2^-margin`.
+   */
+  float scaled_max;
+  enum NVTEXAmaxAlgo algo;
+  bool keep_if_unused;
+} NVTEXDelayedScalingArgs;
+
+/**
+ * `D = epilogue(alpha * scale_a * scale_b * (Bop Aop) + beta * C)`, row-major D `[n, m]`.
+ *
+ * `Aop [k, m]` is A `[k, m]`, or with `transa` A^T of A `[m, k]`; `Bop [n, k]` is B `[n, k]`, or with
+ * `transb` B^T of B `[k, n]`. Read column-major this is the BLAS product with the same flags. An FP8 D
+ * is `cast(v * scale_d)`, with `amax_d = max|v|` and `scale_inv_d = 1 / scale_d`.
+ */
+typedef struct NVTEXGemmArgs {
+  const void *a;
+  const void *b;
+  /**
+   * Read only if `beta` is not 0; may equal `d`. Its dtype is that of D.
+   */
+  const void *c;
+  void *d;
+  /**
+   * One float each for FP8 operands, else null.
+   */
+  const float *scale_inv_a;
+  const float *scale_inv_b;
+  /**
+   * FP8 D only; each may be null.
+   */
+  const float *scale_d;
+  float *amax_d;
+  float *scale_inv_d;
+  /**
+   * Bias, read or written as the epilogue says.
+   */
+  void *bias;
+  /**
+   * `[n, m]`, read or written as the epilogue says.
+   */
+  void *aux;
+  void *workspace;
+  size_t workspace_bytes;
+  size_t m;
+  size_t n;
+  /**
+   * May be 0.
+   */
+  size_t k;
+  float alpha;
+  float beta;
+  NVTEDType a_dtype;
+  NVTEDType b_dtype;
+  NVTEDType d_dtype;
+  NVTEDType bias_dtype;
+  NVTEDType aux_dtype;
+  enum NVTEXGemmEpilogue epilogue;
+  bool transa;
+  bool transb;
+  /**
+   * Promote FP8 partial sums to full float32 registers every 128 products.
+   */
+  bool split_accumulator;
+  /**
+   * Multiprocessors to use, 0 for all.
+   */
+  int sm_count;
+} NVTEXGemmArgs;
+
+/**
+ * Sets bytes.
+ */
+typedef struct NVTEXMemsetArgs {
+  void *ptr;
+  size_t bytes;
+  uint8_t value;
+} NVTEXMemsetArgs;
+
+/**
+ * Copies host bytes to the device; the host buffer may be reused on return.
+ */
+typedef struct NVTEXHostCopyArgs {
+  const void *host;
+  /**
+   * Aligned to 4 bytes.
+   */
+  void *device;
+  size_t bytes;
+} NVTEXHostCopyArgs;
+
+/**
+ * One output of a prefix sum.
+ */
+typedef struct NVTEXOffsetsOutput {
+  void *ptr;
+  /**
+   * `out[i] = stride * prefix(i)`, in 64-bit arithmetic that wraps.
+   */
+  int64_t stride;
+  /**
+   * Int32 (truncates) or Int64.
+   */
+  NVTEDType dtype;
+  /**
+   * The output starts with a 0 and has one entry more.
+   */
+  bool leading_zero;
+} NVTEXOffsetsOutput;
+
+/**
+ * Prefix sums: `prefix(i) = sum of first[j] * last[j], j <= i` (`last` null: 1).
+ */
+typedef struct NVTEXOffsetsArgs {
+  const void *first;
+  const void *last;
+  /**
+   * Host array.
+   */
+  const struct NVTEXOffsetsOutput *outputs;
+  size_t num_outputs;
+  size_t length;
+  /**
+   * Int32 or Int64.
+   */
+  NVTEDType first_dtype;
+  NVTEDType last_dtype;
+} NVTEXOffsetsArgs;
+
+/**
+ * Functions of a backend. A null entry is unimplemented.
+ */
+typedef struct NVTEXOpTable {
+  /**
+   * Bytes of this struct as the backend was built.
+   */
+  size_t struct_size;
+  /**
+   * `NVTEX_BACKEND_API_VERSION` as the backend was built.
+   */
+  uint32_t api_version;
+  struct NVTEXOutcome (*quantize)(const struct NVTEXQuantizeArgs*, cudaStream_t);
+  struct NVTEXOutcome (*dequantize)(const struct NVTEXDequantizeArgs*, cudaStream_t);
+  struct NVTEXOutcome (*transpose)(const struct NVTEXTransposeArgs*, cudaStream_t);
+  struct NVTEXOutcome (*amax)(const struct NVTEXAmaxArgs*, cudaStream_t);
+  struct NVTEXOutcome (*scale_from_amax)(const struct NVTEXScaleFromAmaxArgs*, cudaStream_t);
+  struct NVTEXOutcome (*delayed_scaling)(const struct NVTEXDelayedScalingArgs*, cudaStream_t);
+  struct NVTEXOutcome (*gemm)(const struct NVTEXGemmArgs*, cudaStream_t);
+  struct NVTEXOutcome (*memset)(const struct NVTEXMemsetArgs*, cudaStream_t);
+  struct NVTEXOutcome (*host_copy)(const struct NVTEXHostCopyArgs*, cudaStream_t);
+  struct NVTEXOutcome (*offsets)(const struct NVTEXOffsetsArgs*, cudaStream_t);
+  /**
+   * 10 * major + minor of the current device, 0 for a backend without one.
+   */
+  struct NVTEXOutcome (*device_arch)(int *arch);
+  /**
+   * Memory of the current device, aligned to 256 bytes. `bytes` is not 0.
+   */
+  struct NVTEXOutcome (*device_malloc)(void **ptr, size_t bytes);
+  struct NVTEXOutcome (*device_free)(void *ptr);
+  /**
+   * Asynchronous on the stream, except that copies from and to pageable memory may block.
+   */
+  struct NVTEXOutcome (*device_memcpy)(void *dst,
+                                       const void *src,
+                                       size_t bytes,
+                                       enum NVTEXCopyKind kind,
+                                       cudaStream_t stream);
+  struct NVTEXOutcome (*stream_create)(cudaStream_t *stream);
+  struct NVTEXOutcome (*stream_destroy)(cudaStream_t stream);
+  struct NVTEXOutcome (*stream_synchronize)(cudaStream_t stream);
+  /**
+   * Stream `index` of the current device's pool, created on first use.
+   */
+  struct NVTEXOutcome (*compute_stream)(int index, cudaStream_t *stream);
+  /**
+   * Event `index` of the current device's pool, created on first use.
+   */
+  struct NVTEXOutcome (*compute_event)(int index, cudaEvent_t *event);
+} NVTEXOpTable;
+
+#endif  /* NVTE_BACKEND_H */

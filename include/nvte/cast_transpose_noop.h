@@ -1,0 +1,37 @@
+#ifndef NVTE_CAST_TRANSPOSE_NOOP_H
+#define NVTE_CAST_TRANSPOSE_NOOP_H
+
+/* Generated from the Rust sources by capi-tests/abi.rs. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "nvte/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * As `nvte_transpose`; writes nothing if the Float32 `noop` (null: none) is exactly 1 on the
+ * device.
+ */
+void nvte_transpose_with_noop(NVTETensor input,
+                              NVTETensor noop,
+                              NVTETensor output,
+                              cudaStream_t stream);
+
+/**
+ * As `nvte_cast_transpose`; writes nothing if the Float32 `noop` (null: none) is exactly 1 on the
+ * device.
+ */
+void nvte_cast_transpose_with_noop(NVTETensor input,
+                                   NVTETensor noop,
+                                   NVTETensor output,
+                                   cudaStream_t stream);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* NVTE_CAST_TRANSPOSE_NOOP_H */

@@ -1,0 +1,145 @@
+#ifndef NVTE_GEMM_H
+#define NVTE_GEMM_H
+
+/* Generated from the Rust sources by capi-tests/abi.rs. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "nvte/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Creates a matmul config with defaults. Destroy it with `nvte_destroy_matmul_config`.
+ */
+NVTEMatmulConfig nvte_create_matmul_config(void);
+
+/**
+ * Copies an attribute to `buf` and its size to `size_written` (required). With a null `buf` only the
+ * size.
+ */
+void nvte_get_matmul_config_attribute(NVTEMatmulConfig config,
+                                      NVTEMatmulConfigAttribute attr,
+                                      void *buf,
+                                      size_t size_in_bytes,
+                                      size_t *size_written);
+
+/**
+ * Sets an attribute from `size_in_bytes` bytes at `buf`. Tensors stored here must live until the
+ * products that use the config have been called.
+ */
+void nvte_set_matmul_config_attribute(NVTEMatmulConfig config,
+                                      NVTEMatmulConfigAttribute attr,
+                                      const void *buf,
+                                      size_t size_in_bytes);
+
+/**
+ * Destroys a matmul config. Null is ignored.
+ */
+void nvte_destroy_matmul_config(NVTEMatmulConfig config);
+
+/**
+ * Creates a grouped matmul config with defaults. Destroy it with
+ * `nvte_destroy_grouped_matmul_config`.
+ */
+NVTEGroupedMatmulConfig nvte_create_grouped_matmul_config(void);
+
+/**
+ * Copies an attribute to `buf` and its size to `size_written` (required). With a null `buf` only the
+ * size. Averages that were never set read as 0.
+ */
+void nvte_get_grouped_matmul_config_attribute(NVTEGroupedMatmulConfig config,
+                                              NVTEGroupedMatmulConfigAttribute attr,
+                                              void *buf,
+                                              size_t size_in_bytes,
+                                              size_t *size_written);
+
+/**
+ * Sets an attribute from `size_in_bytes` bytes at `buf`.
+ */
+void nvte_set_grouped_matmul_config_attribute(NVTEGroupedMatmulConfig config,
+                                              NVTEGroupedMatmulConfigAttribute attr,
+                                              const void *buf,
+                                              size_t size_in_bytes);
+
+/**
+ * Destroys a grouped matmul config. Null is ignored.
+ */
+void nvte_destroy_grouped_matmul_config(NVTEGroupedMatmulConfig config);
+
+/**
+ * `D = Bop Aop`, plus D if `accumulate`, with an epilogue; row-major D `[n, m]`.
+ *
+ * Shapes: `Aop [k, m]` is A, or A^T of A `[m, k]` with `transa`; `Bop [n, k]` is B, or B^T of B
+ * `[k, n]` with `transb`. Read column-major it is the BLAS product with the same flags.
+ * Dtypes: Float32, Float16, BFloat16, FP8 operands with `scale_inv`; an FP8 D needs `scale` and sets
+ * `scale_inv` and, if there, `amax`.
+ * Epilogue (tensors without an address are absent; `v` is the product):
+ * neither `D = v`; bias `D = v + bias`; pre_gelu_out `D = gelu(v)`, `pre_gelu_out = v`; both
+ * `D = gelu(v + bias)`, `pre_gelu_out = v + bias`. With `grad`: bias `bias[j] = sum over k of
+ * Bop[j, k]`; pre_gelu_out `D = v * dgelu(pre_gelu_out)`; both that, and `bias` the sum over the
+ * rows of D. GELU is the tanh form.
+ * FP8: unless `nvte_is_non_tn_fp8_gemm_supported`, each operand is read from the data that are
+ * contiguous along k: row-wise for A with `transa` and B without `transb`, else column-wise.
+ * `workspace`: bytes of device memory, may have none; `math_sm_count` 0: all multiprocessors.
+ * Empty D: nothing is written.
+ * Errors: dimensions that do not fit; missing data or scales; combinations that the device's
+ * library has no algorithm for (status unsupported).
+ */
+void nvte_cublas_gemm(NVTETensor A,
+                      NVTETensor B,
+                      NVTETensor D,
+                      NVTETensor bias,
+                      NVTETensor pre_gelu_out,
+                      bool transa,
+                      bool transb,
+                      bool grad,
+                      NVTETensor workspace,
+                      bool accumulate,
+                      bool use_split_accumulator,
+                      int32_t math_sm_count,
+                      cudaStream_t stream);
+
+/**
+ * As `nvte_cublas_gemm`, with `D = alpha * Bop Aop + beta * D`.
+ */
+void nvte_cublas_gemm_scaled(NVTETensor A,
+                             NVTETensor B,
+                             NVTETensor D,
+                             NVTETensor bias,
+                             NVTETensor pre_gelu_out,
+                             bool transa,
+                             bool transb,
+                             bool grad,
+                             NVTETensor workspace,
+                             float alpha,
+                             float beta,
+                             bool use_split_accumulator,
+                             int32_t math_sm_count,
+                             cudaStream_t stream);
+
+/**
+ * As `nvte_cublas_gemm`, with `D = *alpha * Bop Aop + *beta * C` (host pointers) and options from a
+ * config (null: defaults). C may be D, null (D), or another matrix like D. The gradient epilogues
+ * are chosen by a `dbias` tensor or `with_dgelu`; GELU and dGELU need the aux tensor.
+ */
+void nvte_cublas_gemm_v2(int32_t transa,
+                         int32_t transb,
+                         const float *alpha,
+                         NVTETensor A,
+                         NVTETensor B,
+                         const float *beta,
+                         NVTETensor C,
+                         NVTETensor D,
+                         NVTETensor workspace,
+                         NVTEMatmulConfig config,
+                         cudaStream_t stream);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* NVTE_GEMM_H */

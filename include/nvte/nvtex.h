@@ -1,0 +1,137 @@
+#ifndef NVTE_NVTEX_H
+#define NVTE_NVTEX_H
+
+/* Generated from the Rust sources by capi-tests/abi.rs. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "nvte/types.h"
+
+/**
+ * Result of the thread's last failing call.
+ */
+typedef enum NVTEXStatus {
+  /**
+   * No call of this thread has failed since the status was cleared.
+   */
+  NVTEX_OK = 0,
+  /**
+   * An argument is wrong; the message names it.
+   */
+  NVTEX_INVALID_ARGUMENT = 1,
+  /**
+   * Valid, but not available in this build or on this device.
+   */
+  NVTEX_UNSUPPORTED = 2,
+  /**
+   * The device, its driver or one of its libraries failed.
+   */
+  NVTEX_DEVICE_ERROR = 3,
+  /**
+   * A defect of this library.
+   */
+  NVTEX_INTERNAL_ERROR = 4,
+} NVTEXStatus;
+
+/**
+ * What a failing call does after it has stored status and message.
+ */
+typedef enum NVTEXErrorMode {
+  /**
+   * Print the message (not with `NVTE_VERBOSE=none`) and return 0 or null.
+   */
+  NVTEX_ERROR_RETURN = 0,
+  /**
+   * Print the message and abort the process.
+   */
+  NVTEX_ERROR_ABORT = 1,
+  /**
+   * Throw `std::runtime_error`.
+   */
+  NVTEX_ERROR_THROW = 2,
+} NVTEXErrorMode;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Status of this thread's last failing call; calls that succeed leave it.
+ */
+enum NVTEXStatus nvtex_last_status(void);
+
+/**
+ * Message of this thread's last failing call: function, argument, expected, got. Empty if none has
+ * failed. Valid until the thread's next failing call or `nvtex_clear_error`.
+ */
+const char *nvtex_last_error(void);
+
+/**
+ * Forgets status and message of this thread.
+ */
+void nvtex_clear_error(void);
+
+/**
+ * Sets what failing calls do, for the whole process, and returns the previous mode. Until the first
+ * call `NVTE_ON_ERROR=return|abort|throw` decides; its default is `return`.
+ */
+enum NVTEXErrorMode nvtex_set_error_mode(enum NVTEXErrorMode mode);
+
+/**
+ * Version of this library, such as "0.1.0".
+ */
+const char *nvtex_version(void);
+
+/**
+ * Backend that runs this process's operators: "cuda" or "cpu". Null, with an error, if
+ * `NVTE_BACKEND` asks for one that cannot run.
+ */
+const char *nvtex_backend_name(void);
+
+/**
+ * Memory of the backend's current device, aligned to 256 bytes. Null for 0 bytes, and with an error
+ * if there is none left.
+ */
+void *nvtex_malloc(size_t bytes);
+
+/**
+ * Frees memory of `nvtex_malloc`. Null is ignored.
+ */
+void nvtex_free(void *ptr);
+
+/**
+ * Copies from the host to the device, on the stream. The host bytes may be reused on return.
+ */
+void nvtex_memcpy_to_device(void *dst, const void *src, size_t bytes, cudaStream_t stream);
+
+/**
+ * Copies from the device to the host, on the stream. Synchronise it before reading the host bytes.
+ */
+void nvtex_memcpy_to_host(void *dst, const void *src, size_t bytes, cudaStream_t stream);
+
+/**
+ * Copies on the device, on the stream.
+ */
+void nvtex_memcpy_on_device(void *dst, const void *src, size_t bytes, cudaStream_t stream);
+
+/**
+ * Creates a stream on the current device. Null on the CPU backend, where calls return when done.
+ */
+cudaStream_t nvtex_stream_create(void);
+
+/**
+ * Destroys a stream of `nvtex_stream_create`. Null is ignored.
+ */
+void nvtex_stream_destroy(cudaStream_t stream);
+
+/**
+ * Waits until the work on the stream is done. Errors: the work failed.
+ */
+void nvtex_stream_synchronize(cudaStream_t stream);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* NVTE_NVTEX_H */

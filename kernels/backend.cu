@@ -1,0 +1,49 @@
+// The table of the CUDA backend. The matrix product is added by its owner, which loads cuBLASLt.
+
+#include "nvte/backend.h"
+
+extern "C" {
+NVTEXOutcome nvte_cuda_quantize(const NVTEXQuantizeArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_dequantize(const NVTEXDequantizeArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_transpose(const NVTEXTransposeArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_amax(const NVTEXAmaxArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_scale_from_amax(const NVTEXScaleFromAmaxArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_delayed_scaling(const NVTEXDelayedScalingArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_memset(const NVTEXMemsetArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_host_copy(const NVTEXHostCopyArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_offsets(const NVTEXOffsetsArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_device_arch(int *) noexcept;
+NVTEXOutcome nvte_cuda_device_malloc(void **, size_t) noexcept;
+NVTEXOutcome nvte_cuda_device_free(void *) noexcept;
+NVTEXOutcome nvte_cuda_device_memcpy(void *, const void *, size_t, NVTEXCopyKind,
+                                     cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_stream_create(cudaStream_t *) noexcept;
+NVTEXOutcome nvte_cuda_stream_destroy(cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_stream_synchronize(cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_compute_stream(int, cudaStream_t *) noexcept;
+NVTEXOutcome nvte_cuda_compute_event(int, cudaEvent_t *) noexcept;
+}
+
+extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
+  *table = {};
+  table->struct_size = sizeof(NVTEXOpTable);
+  table->api_version = NVTEX_BACKEND_API_VERSION;
+  table->quantize = nvte_cuda_quantize;
+  table->dequantize = nvte_cuda_dequantize;
+  table->transpose = nvte_cuda_transpose;
+  table->amax = nvte_cuda_amax;
+  table->scale_from_amax = nvte_cuda_scale_from_amax;
+  table->delayed_scaling = nvte_cuda_delayed_scaling;
+  table->memset = nvte_cuda_memset;
+  table->host_copy = nvte_cuda_host_copy;
+  table->offsets = nvte_cuda_offsets;
+  table->device_arch = nvte_cuda_device_arch;
+  table->device_malloc = nvte_cuda_device_malloc;
+  table->device_free = nvte_cuda_device_free;
+  table->device_memcpy = nvte_cuda_device_memcpy;
+  table->stream_create = nvte_cuda_stream_create;
+  table->stream_destroy = nvte_cuda_stream_destroy;
+  table->stream_synchronize = nvte_cuda_stream_synchronize;
+  table->compute_stream = nvte_cuda_compute_stream;
+  table->compute_event = nvte_cuda_compute_event;
+}

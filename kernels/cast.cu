@@ -1,0 +1,127 @@
+// Casts of a matrix, rowwise and transposed: y = cast(x * scale), with amax and scale_inv, and
+// y = cast(x * scale_inv) back.
+
+#include "common/stream.cuh"
+#include "common/tile.cuh"
+
+namespace nvte {
+namespace {
+
+template <class In_, class Out_>
+struct Quantize {
+  using In = In_;
+  using Out = Out_;
+  static constexpr bool kHasAmax = true;
+
+  const float *scale;
+  const float *noop;
+  float *amax;
+  float *rowwise_scale_inv;
+  float *colwise_scale_inv;
+
+  struct State {
+    float flag;
+    float scale;
+    int seen;
+    AbsMax<In> amax;
+    __device__ bool skip() const { return flag == 1.0f; }
+  };
+
+  __device__ State begin() const {
+    State state;
+    state.flag = noop != nullptr ? *noop : 0.0f;
+    state.scale = kIsFp8<Out> && scale != nullptr ? *scale : 1.0f;
+    state.seen = amax != nullptr ? __ldcg(reinterpret_cast<const int *>(amax)) : 0;
+    return state;
+  }
+
+  template <int N>
+  __device__ __forceinline__ Vec<Out, N> apply(State &state, const Vec<In, N> &x) const {
+    state.amax.add(x);
+    float f[N];
+    to_float(x, f);
+    if constexpr (kIsFp8<Out>) {
+      // The product of a NaN is the positive NaN, so that every NaN becomes 0x7F.
+#pragma unroll
+      for (int i = 0; i < N; ++i) f[i] = __fmul_rn(f[i], state.scale);
+    }
+    return from_float<Out>(f);
+  }
+
+  // One thread of the block's first warp. An amax that was already reached when the block began
+  // needs no atomic.
+  __device__ void raise_amax(const State &state, int bits) const {
+    if (threadIdx.x == 0 && bits > state.seen) atomicMax(reinterpret_cast<int *>(amax), bits);
+  }
+
+  __device__ void finish(const State &state) const {
+    const float inverse = __frcp_rn(state.scale);
+    if (rowwise_scale_inv != nullptr) *rowwise_scale_inv = inverse;
+    if (colwise_scale_inv != nullptr) *colwise_scale_inv = inverse;
+  }
+};
+
+template <class In_, class Out_>
+struct Dequantize {
+  using In = In_;
+  using Out = Out_;
+  static constexpr bool kHasAmax = false;
+
+  const float *scale_inv;
+
+  struct State {
+    float scale_inv;
+    __device__ bool skip() const { return false; }
+  };
+  __device__ State begin() const { return {*scale_inv}; }
+
+  template <int N>
+  __device__ __forceinline__ Vec<Out, N> apply(const State &state, const Vec<In, N> &x) const {
+    float f[N];
+    to_float(x, f);
+#pragma unroll
+    for (int i = 0; i < N; ++i) f[i] = __fmul_rn(f[i], state.scale_inv);
+    return from_float<Out>(f);
+  }
+
+  __device__ void finish(const State &) const {}
+};
+
+template <class In, class Out>
+NVTEXOutcome quantize(const NVTEXQuantizeArgs &a, cudaStream_t stream) {
+  const Quantize<In, Out> op = {a.scale, a.noop, a.amax, a.rowwise_scale_inv, a.colwise_scale_inv};
+  if (a.colwise == nullptr) {
+    return launch_stream(a.input, a.rowwise, a.rows * a.cols, op, stream);
+  }
+  return launch_tile(a.input, a.rowwise, a.colwise, a.rows, a.cols, op, stream);
+}
+
+template <class In, class Out>
+NVTEXOutcome dequantize(const NVTEXDequantizeArgs &a, cudaStream_t stream) {
+  const Dequantize<In, Out> op = {a.scale_inv};
+  if (!a.transposed) return launch_stream(a.input, a.output, a.rows * a.cols, op, stream);
+  return launch_tile(a.input, nullptr, a.output, a.cols, a.rows, op, stream);
+}
+
+}  // namespace
+}  // namespace nvte
+
+extern "C" NVTEXOutcome nvte_cuda_quantize(const NVTEXQuantizeArgs *args,
+                                           cudaStream_t stream) noexcept {
+  using namespace nvte;
+  return dispatch<F32, F16, BF16>(args->input_dtype, [&](auto in) {
+    return dispatch<F32, F16, BF16, E4M3, E5M2>(args->output_dtype, [&](auto out) {
+      return quantize<decltype(in), decltype(out)>(*args, stream);
+    });
+  });
+}
+
+extern "C" NVTEXOutcome nvte_cuda_dequantize(const NVTEXDequantizeArgs *args,
+                                             cudaStream_t stream) noexcept {
+  using namespace nvte;
+  return dispatch<E4M3, E5M2>(args->input_dtype, [&](auto in) {
+    return dispatch<F32, F16, BF16>(args->output_dtype, [&](auto out) {
+      return dequantize<decltype(in), decltype(out)>(*args, stream);
+    });
+  });
+}

@@ -1,0 +1,163 @@
+// Devices, memory, streams, and the pool of compute streams and events of each device.
+
+#include <atomic>
+#include <mutex>
+
+#include "common/launch.cuh"
+
+namespace nvte {
+namespace {
+
+constexpr int kMaxDevices = 128;
+constexpr int kPool = 4;
+
+// sm_count * 1000 + arch; 0: not asked yet.
+std::atomic<int> g_devices[kMaxDevices];
+
+struct Pool {
+  std::mutex mutex;
+  cudaStream_t streams[kPool];
+  cudaEvent_t events[kPool];
+};
+Pool g_pools[kMaxDevices];
+
+cudaError_t current_ordinal(int *ordinal) {
+  if (const cudaError_t error = cudaGetDevice(ordinal)) return error;
+  return *ordinal < kMaxDevices ? cudaSuccess : cudaErrorInvalidDevice;
+}
+
+// Allows calls that a capturing stream elsewhere in the process would otherwise make fail.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture &) = delete;
+  RelaxedCapture &operator=(const RelaxedCapture &) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+cudaError_t create_stream(cudaStream_t *stream) {
+  int least, greatest;
+  if (const cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &greatest)) return error;
+  // -1 as other libraries with this ABI; `greatest` is smaller where more levels exist.
+  const int priority = greatest < -1 ? -1 : greatest;
+  return cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, priority);
+}
+
+// Entry `index` of the current device's pool, made by `create` on first use.
+template <class T, class Create>
+NVTEXOutcome pooled(T (Pool::*entries)[kPool], int index, T *out, Create create) {
+  if (index < 0 || index >= kPool) return unimplemented("the pool has 4 entries");
+  int ordinal;
+  if (const cudaError_t error = current_ordinal(&ordinal)) return outcome(error);
+  Pool &pool = g_pools[ordinal];
+  std::lock_guard<std::mutex> lock(pool.mutex);
+  T &entry = (pool.*entries)[index];
+  if (entry == nullptr) {
+    RelaxedCapture relaxed;
+    if (const cudaError_t error = create(&entry)) {
+      entry = nullptr;
+      return outcome(error);
+    }
+  }
+  *out = entry;
+  return ok();
+}
+
+}  // namespace
+
+cudaError_t current_device(Device *device) {
+  int ordinal;
+  if (const cudaError_t error = current_ordinal(&ordinal)) return error;
+  int packed = g_devices[ordinal].load(std::memory_order_relaxed);
+  if (packed == 0) {
+    int sms, major, minor;
+    if (const cudaError_t error =
+            cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, ordinal)) {
+      return error;
+    }
+    if (const cudaError_t error =
+            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal)) {
+      return error;
+    }
+    if (const cudaError_t error =
+            cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal)) {
+      return error;
+    }
+    packed = sms * 1000 + major * 10 + minor;
+    g_devices[ordinal].store(packed, std::memory_order_relaxed);
+  }
+  *device = {packed / 1000, packed % 1000};
+  return cudaSuccess;
+}
+
+}  // namespace nvte
+
+// OK with the number of usable devices, or unimplemented with the reason why there is none.
+extern "C" NVTEXOutcome nvte_cuda_probe(int *device_count) noexcept {
+  *device_count = 0;
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+    (void)cudaGetLastError();
+    return nvte::unimplemented("no CUDA driver");
+  }
+  const cudaError_t error = cudaGetDeviceCount(device_count);
+  if (error == cudaSuccess && *device_count > 0) return nvte::ok();
+  (void)cudaGetLastError();
+  *device_count = 0;
+  if (error == cudaSuccess || error == cudaErrorNoDevice) {
+    return nvte::unimplemented("no CUDA device");
+  }
+  return nvte::unimplemented(cudaGetErrorString(error));
+}
+
+extern "C" NVTEXOutcome nvte_cuda_current_device(int *device) noexcept {
+  return nvte::outcome(cudaGetDevice(device));
+}
+
+extern "C" NVTEXOutcome nvte_cuda_device_arch(int *arch) noexcept {
+  nvte::Device device;
+  if (const cudaError_t error = nvte::current_device(&device)) return nvte::outcome(error);
+  *arch = device.arch;
+  return nvte::ok();
+}
+
+extern "C" NVTEXOutcome nvte_cuda_device_malloc(void **ptr, size_t bytes) noexcept {
+  return nvte::outcome(cudaMalloc(ptr, bytes));
+}
+
+extern "C" NVTEXOutcome nvte_cuda_device_free(void *ptr) noexcept {
+  return nvte::outcome(cudaFree(ptr));
+}
+
+extern "C" NVTEXOutcome nvte_cuda_device_memcpy(void *dst, const void *src, size_t bytes,
+                                                NVTEXCopyKind kind, cudaStream_t stream) noexcept {
+  const cudaMemcpyKind direction = kind == NVTEX_COPY_TO_DEVICE ? cudaMemcpyHostToDevice
+                                   : kind == NVTEX_COPY_TO_HOST ? cudaMemcpyDeviceToHost
+                                                                : cudaMemcpyDeviceToDevice;
+  return nvte::outcome(cudaMemcpyAsync(dst, src, bytes, direction, stream));
+}
+
+extern "C" NVTEXOutcome nvte_cuda_stream_create(cudaStream_t *stream) noexcept {
+  return nvte::outcome(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
+}
+
+extern "C" NVTEXOutcome nvte_cuda_stream_destroy(cudaStream_t stream) noexcept {
+  return nvte::outcome(cudaStreamDestroy(stream));
+}
+
+extern "C" NVTEXOutcome nvte_cuda_stream_synchronize(cudaStream_t stream) noexcept {
+  return nvte::outcome(cudaStreamSynchronize(stream));
+}
+
+extern "C" NVTEXOutcome nvte_cuda_compute_stream(int index, cudaStream_t *stream) noexcept {
+  return nvte::pooled(&nvte::Pool::streams, index, stream, nvte::create_stream);
+}
+
+extern "C" NVTEXOutcome nvte_cuda_compute_event(int index, cudaEvent_t *event) noexcept {
+  return nvte::pooled(&nvte::Pool::events, index, event, [](cudaEvent_t *created) {
+    return cudaEventCreateWithFlags(created, cudaEventDisableTiming);
+  });
+}

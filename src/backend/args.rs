@@ -1,0 +1,335 @@
+//! What a backend sees: one plain struct of checked arguments per operator family, and the table
+//! of function pointers that every backend fills. cbindgen writes them to `include/nvte/backend.h`,
+//! which kernels include.
+//!
+//! The caller of a table entry guarantees that the arguments are valid: pointers cover their
+//! shapes, dtypes are among those listed, sizes are not zero. An entry checks only what it itself
+//! cannot do and then answers UNIMPLEMENTED, before it has written anything.
+
+#![allow(non_camel_case_types)]
+
+use crate::types::{NVTEDType, cudaEvent_t, cudaStream_t};
+use std::ffi::{c_char, c_int, c_void};
+
+/// Bump when a struct below changes incompatibly.
+pub const NVTEX_BACKEND_API_VERSION: u32 = 1;
+
+/// Answer of a backend.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackendStatus {
+    /// Done, or queued on the stream.
+    NVTEX_BACKEND_OK = 0,
+    /// This backend cannot do this case; nothing was written.
+    NVTEX_BACKEND_UNIMPLEMENTED = 1,
+    /// The device, its driver or a library failed.
+    NVTEX_BACKEND_DEVICE_ERROR = 2,
+}
+
+/// Status and, unless OK, a text that stays valid until the thread's next backend call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    pub status: BackendStatus,
+    pub reason: *const c_char,
+}
+
+/// Cast of a `[rows, cols]` matrix with per-tensor scaling.
+///
+/// `y = cast(x * scale)` for FP8 outputs, `y = cast(x)` otherwise; `amax = max(amax, max|x|)`
+/// (NaN ignored); `scale_inv = 1 / scale`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct QuantizeArgs {
+    /// `[rows, cols]`, F32, F16 or BF16.
+    pub input: *const c_void,
+    /// `[rows, cols]`, or null.
+    pub rowwise: *mut c_void,
+    /// `[cols, rows]`, or null.
+    pub colwise: *mut c_void,
+    /// One float, or null for 1. Read only if the output is FP8.
+    pub scale: *const f32,
+    /// One non-negative float, accumulated with integer max, or null.
+    pub amax: *mut f32,
+    /// One float each, or null.
+    pub rowwise_scale_inv: *mut f32,
+    pub colwise_scale_inv: *mut f32,
+    /// One float, or null: exactly 1 means that nothing may be written.
+    pub noop: *const f32,
+    pub rows: usize,
+    pub cols: usize,
+    /// F32, F16 or BF16.
+    pub input_dtype: NVTEDType,
+    /// F32, F16, BF16, E4M3 or E5M2.
+    pub output_dtype: NVTEDType,
+}
+
+/// `y = cast(float(x) * scale_inv)`, of `[rows, cols]`; with `transposed` the input is
+/// `[cols, rows]` and the output `[rows, cols]`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct DequantizeArgs {
+    pub input: *const c_void,
+    pub output: *mut c_void,
+    /// One float.
+    pub scale_inv: *const f32,
+    pub rows: usize,
+    pub cols: usize,
+    /// E4M3 or E5M2.
+    pub input_dtype: NVTEDType,
+    /// F32, F16 or BF16.
+    pub output_dtype: NVTEDType,
+    pub transposed: bool,
+}
+
+/// Bit copy `output[c][r] = input[r][c]` of a `[rows, cols]` matrix.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TransposeArgs {
+    pub input: *const c_void,
+    pub output: *mut c_void,
+    pub noop: *const f32,
+    pub rows: usize,
+    pub cols: usize,
+    /// 1, 2 or 4 bytes.
+    pub element_size: usize,
+}
+
+/// `amax = max|x|` over `numel` elements (0 for none; NaN ignored).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AmaxArgs {
+    pub input: *const c_void,
+    pub amax: *mut f32,
+    pub noop: *const f32,
+    /// May be 0.
+    pub numel: usize,
+    /// F32, F16 or BF16.
+    pub dtype: NVTEDType,
+}
+
+/// `a = max(amax, epsilon)`; `scale = fp8_max / a`, 1 if `a` is 0, Inf or NaN; an infinite quotient
+/// becomes the largest float; with `pow2` the mantissa is cleared.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ScaleFromAmaxArgs {
+    pub amax: *const f32,
+    pub scale: *mut f32,
+    pub noop: *const f32,
+    pub fp8_max: f32,
+    pub epsilon: f32,
+    pub pow2: bool,
+}
+
+/// Which amax of the history sets the scale.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AmaxAlgo {
+    NVTEX_AMAX_ALGO_MAX = 0,
+    NVTEX_AMAX_ALGO_MOST_RECENT = 1,
+}
+
+/// One tensor of a delayed-scaling update; in place if the outputs equal the inputs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct DelayedScalingEntry {
+    /// `[length, num_scales]`, row 0 is the newest.
+    pub history: *const f32,
+    pub scale: *const f32,
+    pub new_history: *mut f32,
+    pub new_scale: *mut f32,
+    pub num_scales: usize,
+}
+
+/// Rolls amax histories by one row and sets the scales from them.
+///
+/// For each column, with `last = history[0]` (or the reduced value, if there is one that is not 0):
+/// row i takes row i + 1, the last row takes `last`, row 0 becomes 0;
+/// `scale = scaled_max / amax` if `amax` is finite and positive, else unchanged; an infinite scale
+/// becomes the largest float. With `keep_if_unused`, a column whose `last` is 0 keeps its history,
+/// and its amax is 0.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct DelayedScalingArgs {
+    /// Host array.
+    pub entries: *const DelayedScalingEntry,
+    pub num_entries: usize,
+    /// Concatenation of `num_scales` reduced amax values for each entry, or null.
+    pub reduced_amax: *const f32,
+    /// Rows of every history, at least 1.
+    pub length: usize,
+    /// `fp8_max * 2^-margin`.
+    pub scaled_max: f32,
+    pub algo: AmaxAlgo,
+    pub keep_if_unused: bool,
+}
+
+/// What happens to `v = alpha * scale_a * scale_b * (Bop Aop) + beta * C` on its way to D.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GemmEpilogue {
+    /// `D = v`
+    NVTEX_EPILOGUE_NONE = 0,
+    /// `D = v + bias`
+    NVTEX_EPILOGUE_BIAS = 1,
+    /// `aux = v; D = gelu(v)`
+    NVTEX_EPILOGUE_GELU = 2,
+    /// `aux = v + bias; D = gelu(v + bias)`
+    NVTEX_EPILOGUE_GELU_BIAS = 3,
+    /// `D = v; bias[j] = sum over k of Bop[j, k]`, length n
+    NVTEX_EPILOGUE_BGRAD = 4,
+    /// `D = v * dgelu(aux)`
+    NVTEX_EPILOGUE_DGELU = 5,
+    /// `D = v * dgelu(aux); bias[i] = sum over rows of D[:, i]`, length m
+    NVTEX_EPILOGUE_DGELU_BGRAD = 6,
+}
+
+/// `D = epilogue(alpha * scale_a * scale_b * (Bop Aop) + beta * C)`, row-major D `[n, m]`.
+///
+/// `Aop [k, m]` is A `[k, m]`, or with `transa` A^T of A `[m, k]`; `Bop [n, k]` is B `[n, k]`, or with
+/// `transb` B^T of B `[k, n]`. Read column-major this is the BLAS product with the same flags. An FP8 D
+/// is `cast(v * scale_d)`, with `amax_d = max|v|` and `scale_inv_d = 1 / scale_d`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct GemmArgs {
+    pub a: *const c_void,
+    pub b: *const c_void,
+    /// Read only if `beta` is not 0; may equal `d`. Its dtype is that of D.
+    pub c: *const c_void,
+    pub d: *mut c_void,
+    /// One float each for FP8 operands, else null.
+    pub scale_inv_a: *const f32,
+    pub scale_inv_b: *const f32,
+    /// FP8 D only; each may be null.
+    pub scale_d: *const f32,
+    pub amax_d: *mut f32,
+    pub scale_inv_d: *mut f32,
+    /// Bias, read or written as the epilogue says.
+    pub bias: *mut c_void,
+    /// `[n, m]`, read or written as the epilogue says.
+    pub aux: *mut c_void,
+    pub workspace: *mut c_void,
+    pub workspace_bytes: usize,
+    pub m: usize,
+    pub n: usize,
+    /// May be 0.
+    pub k: usize,
+    pub alpha: f32,
+    pub beta: f32,
+    pub a_dtype: NVTEDType,
+    pub b_dtype: NVTEDType,
+    pub d_dtype: NVTEDType,
+    pub bias_dtype: NVTEDType,
+    pub aux_dtype: NVTEDType,
+    pub epilogue: GemmEpilogue,
+    pub transa: bool,
+    pub transb: bool,
+    /// Promote FP8 partial sums to full float32 registers every 128 products.
+    pub split_accumulator: bool,
+    /// Multiprocessors to use, 0 for all.
+    pub sm_count: c_int,
+}
+
+/// Sets bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct MemsetArgs {
+    pub ptr: *mut c_void,
+    pub bytes: usize,
+    pub value: u8,
+}
+
+/// Copies host bytes to the device; the host buffer may be reused on return.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct HostCopyArgs {
+    pub host: *const c_void,
+    /// Aligned to 4 bytes.
+    pub device: *mut c_void,
+    pub bytes: usize,
+}
+
+/// One output of a prefix sum.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct OffsetsOutput {
+    pub ptr: *mut c_void,
+    /// `out[i] = stride * prefix(i)`, in 64-bit arithmetic that wraps.
+    pub stride: i64,
+    /// Int32 (truncates) or Int64.
+    pub dtype: NVTEDType,
+    /// The output starts with a 0 and has one entry more.
+    pub leading_zero: bool,
+}
+
+/// Prefix sums: `prefix(i) = sum of first[j] * last[j], j <= i` (`last` null: 1).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct OffsetsArgs {
+    pub first: *const c_void,
+    pub last: *const c_void,
+    /// Host array.
+    pub outputs: *const OffsetsOutput,
+    pub num_outputs: usize,
+    pub length: usize,
+    /// Int32 or Int64.
+    pub first_dtype: NVTEDType,
+    pub last_dtype: NVTEDType,
+}
+
+/// Direction of a copy.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyKind {
+    NVTEX_COPY_TO_DEVICE = 0,
+    NVTEX_COPY_TO_HOST = 1,
+    NVTEX_COPY_ON_DEVICE = 2,
+}
+
+/// Functions of a backend. A null entry is unimplemented.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct OpTable {
+    /// Bytes of this struct as the backend was built.
+    pub struct_size: usize,
+    /// `NVTEX_BACKEND_API_VERSION` as the backend was built.
+    pub api_version: u32,
+
+    pub quantize: Option<unsafe extern "C" fn(*const QuantizeArgs, cudaStream_t) -> Outcome>,
+    pub dequantize: Option<unsafe extern "C" fn(*const DequantizeArgs, cudaStream_t) -> Outcome>,
+    pub transpose: Option<unsafe extern "C" fn(*const TransposeArgs, cudaStream_t) -> Outcome>,
+    pub amax: Option<unsafe extern "C" fn(*const AmaxArgs, cudaStream_t) -> Outcome>,
+    pub scale_from_amax:
+        Option<unsafe extern "C" fn(*const ScaleFromAmaxArgs, cudaStream_t) -> Outcome>,
+    pub delayed_scaling:
+        Option<unsafe extern "C" fn(*const DelayedScalingArgs, cudaStream_t) -> Outcome>,
+    pub gemm: Option<unsafe extern "C" fn(*const GemmArgs, cudaStream_t) -> Outcome>,
+    pub memset: Option<unsafe extern "C" fn(*const MemsetArgs, cudaStream_t) -> Outcome>,
+    pub host_copy: Option<unsafe extern "C" fn(*const HostCopyArgs, cudaStream_t) -> Outcome>,
+    pub offsets: Option<unsafe extern "C" fn(*const OffsetsArgs, cudaStream_t) -> Outcome>,
+
+    /// 10 * major + minor of the current device, 0 for a backend without one.
+    pub device_arch: Option<unsafe extern "C" fn(arch: *mut c_int) -> Outcome>,
+    /// Memory of the current device, aligned to 256 bytes. `bytes` is not 0.
+    pub device_malloc: Option<unsafe extern "C" fn(ptr: *mut *mut c_void, bytes: usize) -> Outcome>,
+    pub device_free: Option<unsafe extern "C" fn(ptr: *mut c_void) -> Outcome>,
+    /// Asynchronous on the stream, except that copies from and to pageable memory may block.
+    pub device_memcpy: Option<
+        unsafe extern "C" fn(
+            dst: *mut c_void,
+            src: *const c_void,
+            bytes: usize,
+            kind: CopyKind,
+            stream: cudaStream_t,
+        ) -> Outcome,
+    >,
+    pub stream_create: Option<unsafe extern "C" fn(stream: *mut cudaStream_t) -> Outcome>,
+    pub stream_destroy: Option<unsafe extern "C" fn(stream: cudaStream_t) -> Outcome>,
+    pub stream_synchronize: Option<unsafe extern "C" fn(stream: cudaStream_t) -> Outcome>,
+    /// Stream `index` of the current device's pool, created on first use.
+    pub compute_stream:
+        Option<unsafe extern "C" fn(index: c_int, stream: *mut cudaStream_t) -> Outcome>,
+    /// Event `index` of the current device's pool, created on first use.
+    pub compute_event:
+        Option<unsafe extern "C" fn(index: c_int, event: *mut cudaEvent_t) -> Outcome>,
+}

@@ -1,0 +1,79 @@
+//! Memory of the caller as slices. A table entry trusts its arguments: this is where that trust
+//! becomes Rust references, and nowhere else.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+
+/// `len` elements at a pointer of the caller, which needs no more than the alignment of `T`.
+pub(crate) struct Buf<T> {
+    ptr: *mut T,
+    len: usize,
+}
+
+impl<T> Clone for Buf<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Buf<T> {}
+
+// SAFETY: an address and a length; what threads do with them is a promise to the methods below.
+unsafe impl<T: Send + Sync> Send for Buf<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for Buf<T> {}
+
+impl<T: Copy> Buf<T> {
+    /// # Safety
+    /// Unless `len` is 0, `ptr` is aligned and covers `len` elements while the buffer is in use.
+    pub(crate) unsafe fn new(ptr: *const c_void, len: usize) -> Self {
+        Self { ptr: ptr.cast_mut().cast(), len }
+    }
+
+    /// As `new`; null is no buffer.
+    ///
+    /// # Safety
+    /// As `new`.
+    pub(crate) unsafe fn optional(ptr: *const c_void, len: usize) -> Option<Self> {
+        // SAFETY: the caller's promise.
+        (!ptr.is_null()).then(|| unsafe { Self::new(ptr, len) })
+    }
+
+    fn start(self, start: usize, len: usize) -> *mut T {
+        assert!(start <= self.len && len <= self.len - start, "range of a caller's buffer");
+        if len == 0 { std::ptr::dangling_mut() } else { self.ptr.wrapping_add(start) }
+    }
+
+    /// # Safety
+    /// Nobody writes to the range while the slice lives.
+    pub(crate) unsafe fn slice<'a>(self, start: usize, len: usize) -> &'a [T] {
+        // SAFETY: `start` checked the range, `new` has the promise that it is memory.
+        unsafe { std::slice::from_raw_parts(self.start(start, len), len) }
+    }
+
+    /// # Safety
+    /// Nobody else uses the range while the slice lives.
+    pub(crate) unsafe fn slice_mut<'a>(self, start: usize, len: usize) -> &'a mut [T] {
+        // SAFETY: as in `slice`.
+        unsafe { std::slice::from_raw_parts_mut(self.start(start, len), len) }
+    }
+}
+
+/// One value, or none for null.
+///
+/// # Safety
+/// `ptr` is null or points to a value.
+pub(crate) unsafe fn load<T: Copy>(ptr: *const T) -> Option<T> {
+    // SAFETY: the caller's promise.
+    (!ptr.is_null()).then(|| unsafe { ptr.read() })
+}
+
+/// Writes one value, unless `ptr` is null.
+///
+/// # Safety
+/// `ptr` is null or points to memory for a value.
+pub(crate) unsafe fn store<T>(ptr: *mut T, value: T) {
+    if !ptr.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { ptr.write(value) }
+    }
+}

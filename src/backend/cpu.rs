@@ -1,0 +1,123 @@
+//! The CPU backend: the reference implementations in `op/*/cpu.rs`, and what they share. Pointers
+//! are host pointers, streams are ignored, and work is complete on return.
+#![allow(unsafe_code)]
+
+use crate::backend::args::*;
+use crate::backend::buf;
+use crate::op;
+use rayon::prelude::*;
+use std::sync::OnceLock;
+
+pub(super) static TABLE: OpTable = OpTable {
+    quantize: Some(op::cast::cpu::quantize),
+    dequantize: Some(op::cast::cpu::dequantize),
+    transpose: Some(op::transpose::cpu::transpose),
+    amax: Some(op::recipe::cpu::amax),
+    scale_from_amax: Some(op::recipe::cpu::scale_from_amax),
+    delayed_scaling: Some(op::recipe::cpu::delayed_scaling),
+    gemm: Some(op::gemm::cpu::gemm),
+    memset: Some(op::transformer_engine::cpu::memset),
+    host_copy: Some(op::utils::cpu::host_copy),
+    offsets: Some(op::transformer_engine::cpu::offsets),
+    device_arch: Some(op::nvtex::cpu::device_arch),
+    device_malloc: Some(op::nvtex::cpu::device_malloc),
+    device_free: Some(op::nvtex::cpu::device_free),
+    device_memcpy: Some(op::nvtex::cpu::device_memcpy),
+    stream_create: Some(op::nvtex::cpu::stream_create),
+    stream_destroy: Some(op::nvtex::cpu::stream_destroy),
+    stream_synchronize: Some(op::nvtex::cpu::stream_synchronize),
+    compute_stream: Some(op::multi_stream::cpu::compute_stream),
+    compute_event: Some(op::multi_stream::cpu::compute_event),
+    ..OpTable::EMPTY
+};
+
+/// True if the noop flag forbids the work: exactly 1 (spec quantize 1.6).
+///
+/// # Safety
+/// `noop` is null or points to a float.
+pub(crate) unsafe fn is_noop(noop: *const f32) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { buf::load(noop) == Some(1.0) }
+}
+
+/// The largest result of `work` over all `tasks`, which run in parallel, each thread with its own
+/// scratch.
+pub(crate) fn parallel_max<S>(
+    tasks: usize,
+    scratch: impl Fn() -> S + Sync + Send,
+    work: impl Fn(&mut S, usize) -> u32 + Sync + Send,
+) -> u32 {
+    if tasks <= 1 {
+        // Waking the pool takes longer than a small task.
+        let mut scratch = scratch();
+        return (0..tasks).map(|task| work(&mut scratch, task)).max().unwrap_or(0);
+    }
+    (0..tasks).into_par_iter().map_init(scratch, work).max().unwrap_or(0)
+}
+
+/// The widest vectors of this machine.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Vectors {
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    Baseline,
+}
+
+pub(crate) fn vectors() -> Vectors {
+    static VECTORS: OnceLock<Vectors> = OnceLock::new();
+    *VECTORS.get_or_init(|| {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512vbmi")
+            {
+                return Vectors::Avx512;
+            }
+            if is_x86_feature_detected!("avx2") {
+                return Vectors::Avx2;
+            }
+        }
+        Vectors::Baseline
+    })
+}
+
+/// Compiles a function for each kind of `Vectors` and calls the one for this machine. All give the
+/// same bits: the compiler never contracts a multiplication and an addition.
+macro_rules! vectorized {
+    (
+        $(#[$meta:meta])*
+        $vis:vis fn $name:ident<$($t:ident: $bound:path),+>($($arg:ident: $ty:ty),+ $(,)?) $(-> $ret:ty)?
+        $body:block
+    ) => {
+        $(#[$meta])*
+        $vis fn $name<$($t: $bound),+>($($arg: $ty),+) $(-> $ret)? {
+            #[inline(always)]
+            fn body<$($t: $bound),+>($($arg: $ty),+) $(-> $ret)? $body
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
+            fn avx512<$($t: $bound),+>($($arg: $ty),+) $(-> $ret)? {
+                body($($arg),+)
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2")]
+            fn avx2<$($t: $bound),+>($($arg: $ty),+) $(-> $ret)? {
+                body($($arg),+)
+            }
+            match $crate::backend::cpu::vectors() {
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: the machine has these instructions.
+                $crate::backend::cpu::Vectors::Avx512 => unsafe { avx512($($arg),+) },
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: the machine has these instructions.
+                $crate::backend::cpu::Vectors::Avx2 => unsafe { avx2($($arg),+) },
+                $crate::backend::cpu::Vectors::Baseline => body($($arg),+),
+            }
+        }
+    };
+}
+pub(crate) use vectorized;

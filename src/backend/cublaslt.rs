@@ -1,0 +1,436 @@
+//! Matrix products through cuBLASLt, which is opened when the first product runs. Descriptors and
+//! the algorithm of a problem are kept per thread, so that a repeated call asks for nothing anew.
+#![allow(unsafe_code)]
+
+use super::args::{GemmArgs, GemmEpilogue, Outcome};
+use crate::env::env;
+use crate::types::{NVTEDType, cudaStream_t};
+use crate::verbose::{self, Level};
+use cudarc::cublaslt::sys::cublasLtMatmulDescAttributes_t::*;
+use cudarc::cublaslt::sys::cublasLtMatmulPreferenceAttributes_t::*;
+use cudarc::cublaslt::sys::*;
+use cudarc::driver::sys as driver;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Problems that a thread remembers before it starts over.
+const CACHE_SIZE: usize = 1024;
+
+/// Everything that the choice of an algorithm depends on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Problem {
+    device: c_int,
+    m: usize,
+    n: usize,
+    k: usize,
+    workspace_bytes: usize,
+    dtypes: [NVTEDType; 5],
+    epilogue: u32,
+    transa: bool,
+    transb: bool,
+    fast_accumulation: bool,
+    with_c: bool,
+    in_place: bool,
+    with_amax: bool,
+    sm_count: c_int,
+    /// Alignment of A, B, C, D and aux in bytes, at most 256.
+    alignments: [u16; 5],
+}
+
+/// Descriptors and algorithm of a problem.
+struct Plan {
+    handle: cublasLtHandle_t,
+    operation: cublasLtMatmulDesc_t,
+    a: cublasLtMatrixLayout_t,
+    b: cublasLtMatrixLayout_t,
+    c: cublasLtMatrixLayout_t,
+    d: cublasLtMatrixLayout_t,
+    algo: cublasLtMatmulAlgo_t,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        let layout = std::ptr::null_mut();
+        Self {
+            handle: std::ptr::null_mut(),
+            operation: std::ptr::null_mut(),
+            a: layout,
+            b: layout,
+            c: layout,
+            d: layout,
+            algo: cublasLtMatmulAlgo_t { data: [0; 8] },
+        }
+    }
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        // SAFETY: each descriptor is null or was created by cuBLASLt and is used nowhere else.
+        unsafe {
+            if !self.operation.is_null() {
+                cublasLtMatmulDescDestroy(self.operation);
+            }
+            for layout in [self.a, self.b, self.c, self.d] {
+                if !layout.is_null() {
+                    cublasLtMatrixLayoutDestroy(layout);
+                }
+            }
+        }
+    }
+}
+
+thread_local! {
+    static PLANS: RefCell<HashMap<Problem, Plan>> = RefCell::default();
+}
+
+/// Runs a product with checked arguments and k > 0.
+pub(super) fn gemm(args: &GemmArgs, device: c_int, stream: cudaStream_t) -> Outcome {
+    if let Err(reason) = library() {
+        return Outcome::unimplemented(reason.as_str());
+    }
+    let problem = Problem::new(args, device);
+    let result = PLANS.with_borrow_mut(|plans| {
+        if !plans.contains_key(&problem) {
+            if plans.len() >= CACHE_SIZE {
+                plans.clear();
+            }
+            plans.insert(problem, relaxed_capture(|| Plan::new(args, &problem))?);
+        }
+        plans[&problem].run(args, stream)
+    });
+    match result {
+        Ok(()) => Outcome::OK,
+        Err(Failure::NoAlgorithm(status)) => Outcome::unimplemented(no_algorithm(args, status)),
+        Err(Failure::Call(call, status)) => {
+            Outcome::device_error(format!("{call}: {}", status_text(status)))
+        }
+    }
+}
+
+enum Failure {
+    NoAlgorithm(cublasStatus_t),
+    Call(&'static str, cublasStatus_t),
+}
+
+fn check(call: &'static str, status: cublasStatus_t) -> Result<(), Failure> {
+    match status {
+        cublasStatus_t::CUBLAS_STATUS_SUCCESS => Ok(()),
+        status => Err(Failure::Call(call, status)),
+    }
+}
+
+fn status_text(status: cublasStatus_t) -> String {
+    // SAFETY: returns a static string for every status.
+    unsafe { CStr::from_ptr(cublasLtGetStatusString(status)) }.to_string_lossy().into_owned()
+}
+
+fn no_algorithm(args: &GemmArgs, status: cublasStatus_t) -> String {
+    let layout = |transposed| if transposed { 'T' } else { 'N' };
+    let hint = match args.a_dtype.is_fp8() || args.b_dtype.is_fp8() {
+        true => "; FP8 needs k and m in multiples of 16, 16-byte aligned data, at most one E5M2",
+        false => "",
+    };
+    format!(
+        "cuBLASLt has no algorithm for {}{} of {} and {} to {}, m {}, n {}, k {}, {:?} ({}){hint}",
+        layout(args.transa),
+        layout(args.transb),
+        args.a_dtype,
+        args.b_dtype,
+        args.d_dtype,
+        args.m,
+        args.n,
+        args.k,
+        args.epilogue,
+        status_text(status),
+    )
+}
+
+impl Problem {
+    fn new(args: &GemmArgs, device: c_int) -> Self {
+        let alignment = |ptr: *const c_void| 1u16 << (ptr as usize).trailing_zeros().min(8);
+        let fp8 = args.a_dtype.is_fp8();
+        Self {
+            device,
+            m: args.m,
+            n: args.n,
+            k: args.k,
+            workspace_bytes: args.workspace_bytes,
+            dtypes: [args.a_dtype, args.b_dtype, args.d_dtype, args.bias_dtype, args.aux_dtype],
+            epilogue: args.epilogue as u32,
+            transa: args.transa,
+            transb: args.transb,
+            fast_accumulation: fp8 && !args.split_accumulator,
+            with_c: args.beta != 0.0,
+            in_place: args.c == args.d.cast_const(),
+            with_amax: !args.amax_d.is_null(),
+            sm_count: args.sm_count,
+            alignments: [
+                alignment(args.a),
+                alignment(args.b),
+                alignment(args.c),
+                alignment(args.d),
+                alignment(args.aux),
+            ],
+        }
+    }
+}
+
+fn data_type(dtype: NVTEDType) -> cudaDataType {
+    match dtype {
+        NVTEDType::kNVTEFloat16 => cudaDataType::CUDA_R_16F,
+        NVTEDType::kNVTEBFloat16 => cudaDataType::CUDA_R_16BF,
+        NVTEDType::kNVTEFloat8E4M3 => cudaDataType::CUDA_R_8F_E4M3,
+        NVTEDType::kNVTEFloat8E5M2 => cudaDataType::CUDA_R_8F_E5M2,
+        _ => cudaDataType::CUDA_R_32F,
+    }
+}
+
+fn epilogue(epilogue: GemmEpilogue) -> cublasLtEpilogue_t {
+    use cublasLtEpilogue_t::*;
+    match epilogue {
+        GemmEpilogue::NVTEX_EPILOGUE_NONE => CUBLASLT_EPILOGUE_DEFAULT,
+        GemmEpilogue::NVTEX_EPILOGUE_BIAS => CUBLASLT_EPILOGUE_BIAS,
+        GemmEpilogue::NVTEX_EPILOGUE_GELU => CUBLASLT_EPILOGUE_GELU_AUX,
+        GemmEpilogue::NVTEX_EPILOGUE_GELU_BIAS => CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        GemmEpilogue::NVTEX_EPILOGUE_BGRAD => CUBLASLT_EPILOGUE_BGRADB,
+        GemmEpilogue::NVTEX_EPILOGUE_DGELU => CUBLASLT_EPILOGUE_DGELU,
+        GemmEpilogue::NVTEX_EPILOGUE_DGELU_BGRAD => CUBLASLT_EPILOGUE_DGELU_BGRAD,
+    }
+}
+
+impl Plan {
+    fn new(args: &GemmArgs, problem: &Problem) -> Result<Self, Failure> {
+        let mut plan = Self { handle: handle(problem.device)?, ..Self::default() };
+        plan.describe(args, problem)?;
+        plan.algo = plan.choose(problem)?;
+        verbose::line(Level::Dispatch, "dispatch", || format!("cublaslt,planned,{problem:?}"));
+        Ok(plan)
+    }
+
+    /// Creates the descriptors. cuBLASLt is column-major: our row-major D `[n, m]` is its `m x n`.
+    fn describe(&mut self, args: &GemmArgs, problem: &Problem) -> Result<(), Failure> {
+        let float = NVTEDType::kNVTEFloat32;
+        let compute = match [args.a_dtype, args.b_dtype, args.d_dtype] == [float; 3] {
+            true => cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+            false => cublasComputeType_t::CUBLAS_COMPUTE_32F,
+        };
+        let (m, n, k) = (args.m as u64, args.n as u64, args.k as u64);
+        let (a_rows, a_cols) = if args.transa { (k, m) } else { (m, k) };
+        let (b_rows, b_cols) = if args.transb { (n, k) } else { (k, n) };
+        let d_type = data_type(args.d_dtype);
+        // An FP8 D has a C of the bias type, which is never read.
+        let bias_float16 = args.bias_dtype == NVTEDType::kNVTEFloat16 && !args.bias.is_null();
+        let c_type = match args.d_dtype.is_fp8() {
+            true if bias_float16 => cudaDataType::CUDA_R_16F,
+            true => cudaDataType::CUDA_R_16BF,
+            false => d_type,
+        };
+        // SAFETY: cuBLASLt writes the descriptors; drop() destroys them.
+        unsafe {
+            check(
+                "cublasLtMatmulDescCreate",
+                cublasLtMatmulDescCreate(&mut self.operation, compute, cudaDataType::CUDA_R_32F),
+            )?;
+            let layouts = [
+                (&mut self.a, data_type(args.a_dtype), a_rows, a_cols),
+                (&mut self.b, data_type(args.b_dtype), b_rows, b_cols),
+                (&mut self.c, c_type, m, n),
+                (&mut self.d, d_type, m, n),
+            ];
+            for (layout, dtype, rows, cols) in layouts {
+                let status = cublasLtMatrixLayoutCreate(layout, dtype, rows, cols, rows as i64);
+                check("cublasLtMatrixLayoutCreate", status)?;
+            }
+        }
+        // The values of cublasOperation_t: 0 as it is, 1 transposed.
+        self.set(CUBLASLT_MATMUL_DESC_TRANSA, i32::from(args.transa))?;
+        self.set(CUBLASLT_MATMUL_DESC_TRANSB, i32::from(args.transb))?;
+        self.set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue(args.epilogue) as u32)?;
+        if problem.fast_accumulation {
+            self.set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, 1i8)?;
+        }
+        if problem.sm_count > 0 {
+            self.set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, problem.sm_count)?;
+        }
+        if !args.bias.is_null() && args.bias_dtype != args.d_dtype {
+            self.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(args.bias_dtype) as i32)?;
+        }
+        if !args.aux.is_null() {
+            self.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, args.m as i64)?;
+            if args.aux_dtype != args.d_dtype {
+                let dtype = data_type(args.aux_dtype) as i32;
+                self.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, dtype)?;
+            }
+        }
+        // The heuristic looks at which pointers are set.
+        self.set_pointers(args)
+    }
+
+    fn set<T>(&self, attribute: cublasLtMatmulDescAttributes_t, value: T) -> Result<(), Failure> {
+        let value = (&raw const value).cast();
+        // SAFETY: the value has the size that is passed.
+        let status = unsafe {
+            cublasLtMatmulDescSetAttribute(self.operation, attribute, value, size_of::<T>())
+        };
+        check("cublasLtMatmulDescSetAttribute", status)
+    }
+
+    /// Sets the pointers that change from call to call.
+    fn set_pointers(&self, args: &GemmArgs) -> Result<(), Failure> {
+        let pointers = [
+            (CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, args.scale_inv_a.cast()),
+            (CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, args.scale_inv_b.cast()),
+            (CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, args.scale_d.cast()),
+            (CUBLASLT_MATMUL_DESC_AMAX_D_POINTER, args.amax_d.cast_const().cast()),
+            (CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.cast_const()),
+            (CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, args.aux.cast_const()),
+        ];
+        let set = |&(attribute, pointer): &(_, *const c_void)| self.set(attribute, pointer);
+        pointers.iter().filter(|(_, pointer)| !pointer.is_null()).try_for_each(set)
+    }
+
+    fn choose(&self, problem: &Problem) -> Result<cublasLtMatmulAlgo_t, Failure> {
+        let mut preference = std::ptr::null_mut();
+        // SAFETY: cuBLASLt writes the preference, which is destroyed below; the attributes have the
+        // sizes that are passed; one result is asked for.
+        unsafe {
+            let created = cublasLtMatmulPreferenceCreate(&mut preference);
+            check("cublasLtMatmulPreferenceCreate", created)?;
+            let workspace = (
+                CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                (&raw const problem.workspace_bytes).cast(),
+                size_of::<usize>(),
+            );
+            let alignments = problem.alignments.map(u32::from);
+            let mut attributes = vec![workspace];
+            for (attribute, value) in [
+                (CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &alignments[0]),
+                (CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &alignments[1]),
+                (CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &alignments[2]),
+                (CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &alignments[3]),
+            ] {
+                attributes.push((attribute, (&raw const *value).cast(), size_of::<u32>()));
+            }
+            let mut status = cublasStatus_t::CUBLAS_STATUS_SUCCESS;
+            for (attribute, value, size) in attributes {
+                if status == cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+                    status =
+                        cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, size);
+                }
+            }
+            let mut result: cublasLtMatmulHeuristicResult_t = std::mem::zeroed();
+            let mut found = 0;
+            if status == cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+                status = cublasLtMatmulAlgoGetHeuristic(
+                    self.handle,
+                    self.operation,
+                    self.a,
+                    self.b,
+                    self.c,
+                    self.d,
+                    preference,
+                    1,
+                    &mut result,
+                    &mut found,
+                );
+            }
+            cublasLtMatmulPreferenceDestroy(preference);
+            let success = cublasStatus_t::CUBLAS_STATUS_SUCCESS;
+            if status != success || found == 0 || result.state != success {
+                return Err(Failure::NoAlgorithm(if status != success {
+                    status
+                } else {
+                    result.state
+                }));
+            }
+            Ok(result.algo)
+        }
+    }
+
+    fn run(&self, args: &GemmArgs, stream: cudaStream_t) -> Result<(), Failure> {
+        self.set_pointers(args)?;
+        let c = if args.d_dtype.is_fp8() { std::ptr::null() } else { args.c };
+        // SAFETY: the buffers have been checked against the problem that the plan was made for.
+        let status = unsafe {
+            cublasLtMatmul(
+                self.handle,
+                self.operation,
+                (&raw const args.alpha).cast(),
+                args.a,
+                self.a,
+                args.b,
+                self.b,
+                (&raw const args.beta).cast(),
+                c,
+                self.c,
+                args.d,
+                self.d,
+                &self.algo,
+                args.workspace,
+                args.workspace_bytes,
+                stream.cast(),
+            )
+        };
+        check("cublasLtMatmul", status)
+    }
+}
+
+/// Runs calls that may allocate while the thread captures a graph: in relaxed mode they are legal
+/// and stay outside the graph.
+fn relaxed_capture<T>(body: impl FnOnce() -> T) -> T {
+    let exchange = |mode: &mut driver::CUstreamCaptureMode| {
+        // SAFETY: swaps a per-thread setting; a failure leaves it, and the calls below report.
+        unsafe { driver::cuThreadExchangeStreamCaptureMode(mode) }
+    };
+    let mut mode = driver::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    exchange(&mut mode);
+    let result = body();
+    exchange(&mut mode);
+    result
+}
+
+/// The library handle of a device, shared by all threads.
+fn handle(device: c_int) -> Result<cublasLtHandle_t, Failure> {
+    static HANDLES: Mutex<Vec<(c_int, usize)>> = Mutex::new(Vec::new());
+    let mut handles = HANDLES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, handle)) = handles.iter().find(|(of, _)| *of == device) {
+        return Ok(*handle as cublasLtHandle_t);
+    }
+    let mut handle = std::ptr::null_mut();
+    // SAFETY: writes one handle, which lives as long as the process.
+    check("cublasLtCreate", unsafe { cublasLtCreate(&mut handle) })?;
+    handles.push((device, handle as usize));
+    Ok(handle)
+}
+
+/// Opens cuBLASLt once; the reason if it cannot be found.
+fn library() -> &'static Result<(), String> {
+    static LIBRARY: OnceLock<Result<(), String>> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        const NAME: &str = "libcublasLt.so.13";
+        // Opened by path first, so that the loader finds it by name afterwards.
+        for folder in &env().cuda_lib_path {
+            let path = folder.join(NAME);
+            let opened = CString::new(path.as_os_str().as_encoded_bytes()).map(|path| {
+                // SAFETY: loading a library runs its initialisers, which is what is wanted.
+                unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) }
+            });
+            if opened.is_ok_and(|library| !library.is_null()) {
+                verbose::line(Level::Dispatch, "library", || path.display().to_string());
+                break;
+            }
+        }
+        // SAFETY: loads the libraries if they are there; asked first, since later calls panic.
+        let (blas, cuda) = unsafe { (is_culib_present(), driver::is_culib_present()) };
+        if !cuda {
+            return Err("the driver library libcuda.so.1 is not to be found".into());
+        }
+        if !blas {
+            let where_ = "on the loader's path or in NVTE_CUDA_LIB_PATH";
+            return Err(format!("{NAME} is not to be found {where_}"));
+        }
+        Ok(())
+    })
+}

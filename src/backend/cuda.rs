@@ -1,0 +1,90 @@
+//! The CUDA backend: the launchers of `kernels/`, and matrix products through cuBLASLt.
+#![allow(unsafe_code)]
+
+use super::args::*;
+use super::cublaslt;
+use crate::types::cudaStream_t;
+use std::ffi::c_int;
+use std::sync::OnceLock;
+
+unsafe extern "C" {
+    /// Fills every entry but `gemm`.
+    fn nvte_cuda_table(table: *mut OpTable);
+    /// Number of devices, or why there is none. Needs no driver.
+    fn nvte_cuda_probe(device_count: *mut c_int) -> Outcome;
+    /// Device that the runtime uses on this thread.
+    fn nvte_cuda_current_device(device: *mut c_int) -> Outcome;
+    /// `scale_inv = 1 / scale`; 1 if `scale` is null.
+    fn nvte_cuda_scale_reciprocal(
+        scale: *const f32,
+        scale_inv: *mut f32,
+        stream: cudaStream_t,
+    ) -> Outcome;
+}
+
+pub(super) fn table() -> Result<&'static OpTable, String> {
+    static TABLE: OnceLock<Result<OpTable, String>> = OnceLock::new();
+    let table = TABLE.get_or_init(|| {
+        let mut count = 0;
+        // SAFETY: writes one integer.
+        let probe = unsafe { nvte_cuda_probe(&mut count) };
+        if probe.status != BackendStatus::NVTEX_BACKEND_OK {
+            return Err(probe.reason());
+        }
+        if count == 0 {
+            return Err("no CUDA device".into());
+        }
+        Ok(launchers())
+    });
+    table.as_ref().map_err(Clone::clone)
+}
+
+fn launchers() -> OpTable {
+    let mut table = OpTable::EMPTY;
+    // SAFETY: fills the table it is given.
+    unsafe { nvte_cuda_table(&mut table) };
+    table.gemm = Some(gemm);
+    table
+}
+
+/// # Safety
+/// `args` has been checked by the operator's plan; the stream is the caller's.
+unsafe extern "C" fn gemm(args: *const GemmArgs, stream: cudaStream_t) -> Outcome {
+    // SAFETY: as promised by the caller.
+    let args = unsafe { &*args };
+    if args.k == 0 {
+        return empty_product(args, stream);
+    }
+    let mut device = 0;
+    // SAFETY: writes one integer.
+    let outcome = unsafe { nvte_cuda_current_device(&mut device) };
+    if outcome.status != BackendStatus::NVTEX_BACKEND_OK {
+        return outcome;
+    }
+    let outcome = cublaslt::gemm(args, device, stream);
+    if outcome.status != BackendStatus::NVTEX_BACKEND_OK || args.scale_inv_d.is_null() {
+        return outcome;
+    }
+    // SAFETY: both are device floats.
+    unsafe { nvte_cuda_scale_reciprocal(args.scale_d, args.scale_inv_d, stream) }
+}
+
+/// The product over k = 0: D is C or zero. cuBLASLt refuses it.
+fn empty_product(args: &GemmArgs, stream: cudaStream_t) -> Outcome {
+    let plain = args.epilogue == GemmEpilogue::NVTEX_EPILOGUE_NONE && !args.d_dtype.is_fp8();
+    if plain && args.beta == 1.0 && args.c == args.d.cast_const() {
+        return Outcome::OK;
+    }
+    if !plain || args.beta != 0.0 {
+        let text =
+            "a product with k = 0 takes no epilogue, no FP8 output, and beta 0, or 1 in place";
+        return Outcome::unimplemented(text);
+    }
+    let bytes = crate::tensor::bytes(args.m * args.n, args.d_dtype);
+    let memset = MemsetArgs { ptr: args.d, bytes, value: 0 };
+    match launchers().memset {
+        // SAFETY: D has that many bytes.
+        Some(entry) => unsafe { entry(&memset, stream) },
+        None => Outcome::unimplemented("no memset"),
+    }
+}

@@ -1,0 +1,201 @@
+//! Backends: which ones exist, which one this process uses, and the call of a table entry.
+#![allow(unsafe_code)]
+
+pub mod args;
+pub(crate) mod buf;
+pub(crate) mod cpu;
+#[cfg(nvte_cuda)]
+mod cublaslt;
+#[cfg(nvte_cuda)]
+mod cuda;
+
+use crate::env::{BackendChoice, env};
+use crate::error::{Error, Result};
+use crate::types::cudaStream_t;
+use crate::verbose::{self, Level};
+use args::*;
+use std::ffi::{CStr, CString, c_char};
+use std::fmt::Debug;
+use std::sync::OnceLock;
+
+impl OpTable {
+    /// A table without functions.
+    pub const EMPTY: Self = Self {
+        struct_size: size_of::<Self>(),
+        api_version: NVTEX_BACKEND_API_VERSION,
+        quantize: None,
+        dequantize: None,
+        transpose: None,
+        amax: None,
+        scale_from_amax: None,
+        delayed_scaling: None,
+        gemm: None,
+        memset: None,
+        host_copy: None,
+        offsets: None,
+        device_arch: None,
+        device_malloc: None,
+        device_free: None,
+        device_memcpy: None,
+        stream_create: None,
+        stream_destroy: None,
+        stream_synchronize: None,
+        compute_stream: None,
+        compute_event: None,
+    };
+}
+
+impl Outcome {
+    pub const OK: Self = Self { status: BackendStatus::NVTEX_BACKEND_OK, reason: std::ptr::null() };
+
+    pub fn unimplemented(reason: impl Into<String>) -> Self {
+        Self { status: BackendStatus::NVTEX_BACKEND_UNIMPLEMENTED, reason: keep(reason.into()) }
+    }
+
+    pub fn device_error(reason: impl Into<String>) -> Self {
+        Self { status: BackendStatus::NVTEX_BACKEND_DEVICE_ERROR, reason: keep(reason.into()) }
+    }
+
+    pub fn reason(&self) -> String {
+        if self.reason.is_null() {
+            return "no reason given".into();
+        }
+        // SAFETY: a backend's reason is a C string that lives until the thread's next backend call.
+        unsafe { CStr::from_ptr(self.reason) }.to_string_lossy().into_owned()
+    }
+}
+
+/// Keeps a text for the thread until the next one.
+fn keep(text: String) -> *const c_char {
+    thread_local! {
+        static KEPT: std::cell::RefCell<CString> = std::cell::RefCell::default();
+    }
+    KEPT.with_borrow_mut(|kept| {
+        *kept = CString::new(text.replace('\0', " ")).unwrap_or_default();
+        kept.as_ptr()
+    })
+}
+
+/// An argument struct and its entry in the table.
+pub trait Operator: Debug + Sized {
+    const NAME: &'static str;
+    fn entry(table: &OpTable)
+    -> Option<unsafe extern "C" fn(*const Self, cudaStream_t) -> Outcome>;
+}
+
+macro_rules! operators {
+    ($($args:ident => $entry:ident),* $(,)?) => {$(
+        impl Operator for $args {
+            const NAME: &'static str = stringify!($entry);
+            fn entry(
+                table: &OpTable,
+            ) -> Option<unsafe extern "C" fn(*const Self, cudaStream_t) -> Outcome> {
+                table.$entry
+            }
+        }
+    )*};
+}
+
+operators! {
+    QuantizeArgs => quantize,
+    DequantizeArgs => dequantize,
+    TransposeArgs => transpose,
+    AmaxArgs => amax,
+    ScaleFromAmaxArgs => scale_from_amax,
+    DelayedScalingArgs => delayed_scaling,
+    GemmArgs => gemm,
+    MemsetArgs => memset,
+    HostCopyArgs => host_copy,
+    OffsetsArgs => offsets,
+}
+
+pub struct Backend {
+    pub name: &'static str,
+    table: &'static OpTable,
+}
+
+/// The reference backend on host memory.
+pub fn cpu_table() -> &'static OpTable {
+    &cpu::TABLE
+}
+
+/// The CUDA backend, or why it cannot run here.
+#[cfg(nvte_cuda)]
+pub fn cuda_table() -> std::result::Result<&'static OpTable, String> {
+    cuda::table()
+}
+
+/// The CUDA backend, which this build lacks.
+#[cfg(not(nvte_cuda))]
+pub fn cuda_table() -> std::result::Result<&'static OpTable, String> {
+    Err("this build has no CUDA kernels".into())
+}
+
+/// The backend of this process, chosen at the first call and then fixed: pointers of one backend
+/// mean nothing to another.
+pub fn current() -> Result<&'static Backend> {
+    static CURRENT: OnceLock<std::result::Result<Backend, String>> = OnceLock::new();
+    let current = CURRENT.get_or_init(|| {
+        let chosen = choose();
+        verbose::line(Level::Dispatch, "backend", || match &chosen {
+            Ok((backend, why)) => format!("{},{why}", backend.name),
+            Err(why) => format!("none,{why}"),
+        });
+        chosen.map(|(backend, _)| backend)
+    });
+    current.as_ref().map_err(|why| Error::unsupported(why.as_str()))
+}
+
+/// The backend to use, and why.
+fn choose() -> std::result::Result<(Backend, String), String> {
+    let choice = env().backend.clone()?;
+    let cpu = |why: String| Ok((Backend { name: "cpu", table: cpu_table() }, why));
+    if choice == BackendChoice::Cpu {
+        return cpu("NVTE_BACKEND=cpu".into());
+    }
+    match cuda_table() {
+        Ok(table) => Ok((Backend { name: "cuda", table }, "device found".into())),
+        Err(why) if choice == BackendChoice::Cuda => Err(format!("NVTE_BACKEND=cuda: {why}")),
+        Err(why) => cpu(format!("cuda declined: {why}")),
+    }
+}
+
+/// Runs an operator with checked arguments on the backend of this process.
+pub fn run<A: Operator>(args: &A, stream: cudaStream_t) -> Result<()> {
+    let backend = current()?;
+    let entry = A::entry(backend.table).ok_or_else(|| missing(backend, A::NAME))?;
+    // SAFETY: the arguments have been checked by the operator's plan().
+    let outcome = unsafe { entry(args, stream) };
+    verbose::line(Level::Exec, "exec", || format!("{},{},{args:?}", backend.name, A::NAME));
+    finish(backend, A::NAME, outcome)?;
+    if env().sync {
+        call("stream_synchronize", |table| {
+            // SAFETY: the stream is the caller's.
+            table.stream_synchronize.map(|entry| unsafe { entry(stream) })
+        })?;
+    }
+    Ok(())
+}
+
+/// Calls a table entry that is no operator: memory, streams, properties.
+pub fn call(name: &str, body: impl FnOnce(&OpTable) -> Option<Outcome>) -> Result<()> {
+    let backend = current()?;
+    let outcome = body(backend.table).ok_or_else(|| missing(backend, name))?;
+    finish(backend, name, outcome)
+}
+
+fn missing(backend: &Backend, entry: &str) -> Error {
+    Error::unsupported(format!("backend {} has no {entry}", backend.name))
+}
+
+fn finish(backend: &Backend, entry: &str, outcome: Outcome) -> Result<()> {
+    let text = || format!("{} ({entry}): {}", backend.name, outcome.reason());
+    match outcome.status {
+        BackendStatus::NVTEX_BACKEND_OK => Ok(()),
+        BackendStatus::NVTEX_BACKEND_UNIMPLEMENTED => {
+            verbose::line(Level::Dispatch, "dispatch", || format!("declined,{}", text()));
+            Err(Error::unsupported(text()))
+        }
+        BackendStatus::NVTEX_BACKEND_DEVICE_ERROR => Err(Error::device(text())),
+    }
+}

@@ -1,0 +1,79 @@
+//! Every environment variable that the library reads, once.
+
+use crate::error::Mode;
+use crate::verbose::Level;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+/// Which backend runs operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackendChoice {
+    /// CUDA if there is a device, else CPU.
+    Auto,
+    Cpu,
+    Cuda,
+}
+
+pub struct Env {
+    /// `NVTE_BACKEND=auto|cpu|cuda`. A wrong value fails every operator: another backend than the
+    /// one asked for may not take over.
+    pub backend: Result<BackendChoice, String>,
+    /// `NVTE_ON_ERROR=return|abort|throw`
+    pub on_error: Mode,
+    /// `NVTE_VERBOSE=none|error|check|dispatch|exec|all`
+    pub verbose: Level,
+    /// `NVTE_SYNC=1`: wait for the device after each operator, so that its faults are reported.
+    pub sync: bool,
+    /// `NVTE_CUDA_LIB_PATH`: colon-separated folders searched first for CUDA's libraries.
+    pub cuda_lib_path: Vec<PathBuf>,
+}
+
+/// The environment as it was at the first call.
+pub fn env() -> &'static Env {
+    static ENV: OnceLock<Env> = OnceLock::new();
+    ENV.get_or_init(read)
+}
+
+fn read() -> Env {
+    let backends =
+        [("auto", BackendChoice::Auto), ("cpu", BackendChoice::Cpu), ("cuda", BackendChoice::Cuda)];
+    let modes = [("return", Mode::Return), ("abort", Mode::Abort), ("throw", Mode::Throw)];
+    let levels = [
+        ("none", Level::None),
+        ("error", Level::Error),
+        ("check", Level::Check),
+        ("dispatch", Level::Dispatch),
+        ("exec", Level::Exec),
+        ("all", Level::Exec),
+    ];
+    Env {
+        backend: choice("NVTE_BACKEND", &backends, BackendChoice::Auto),
+        on_error: or_default(choice("NVTE_ON_ERROR", &modes, Mode::Return), Mode::Return),
+        verbose: or_default(choice("NVTE_VERBOSE", &levels, Level::Error), Level::Error),
+        sync: or_default(choice("NVTE_SYNC", &[("0", false), ("1", true)], false), false),
+        cuda_lib_path: std::env::var_os("NVTE_CUDA_LIB_PATH")
+            .map(|paths| std::env::split_paths(&paths).collect())
+            .unwrap_or_default(),
+    }
+}
+
+/// The value of a variable that takes one of a few words; unset and empty mean `default`.
+fn choice<T: Copy>(name: &str, words: &[(&str, T)], default: T) -> Result<T, String> {
+    let value = std::env::var_os(name).unwrap_or_default();
+    if value.is_empty() {
+        return Ok(default);
+    }
+    let found = words.iter().find(|(word, _)| value.eq_ignore_ascii_case(word));
+    found.map(|&(_, value)| value).ok_or_else(|| {
+        let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        format!("{name}: expected one of {}, got {value:?}", words.join(", "))
+    })
+}
+
+/// For variables whose wrong values are reported but harmless.
+fn or_default<T>(value: Result<T, String>, default: T) -> T {
+    value.unwrap_or_else(|message| {
+        eprintln!("nvte: warning: {message}; using the default");
+        default
+    })
+}

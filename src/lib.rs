@@ -1,0 +1,17 @@
+//! Transformer Engine core behind a C ABI. The functions are in `op::*::exports`; C callers see
+//! them through `include/nvte/*.h`.
+#![deny(unsafe_code, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
+
+#[doc(hidden)]
+pub mod backend;
+mod check;
+mod env;
+mod error;
+mod handle;
+#[doc(hidden)]
+pub mod numeric;
+mod op;
+mod tensor;
+#[doc(hidden)]
+pub mod types;
+mod verbose;

@@ -1,0 +1,277 @@
+//! Element types and their conversion to and from f32 (spec quantize 1.2): round to nearest even.
+//! Everything is branch-free bit code, so that the compiler vectorises loops over it.
+
+use crate::types::NVTEDType;
+
+/// A type that tensors hold.
+pub trait Element: Copy + Default + Send + Sync + 'static {
+    const DTYPE: NVTEDType;
+    /// 8-bit types carry a scale.
+    const FP8: bool;
+    fn to_f32(self) -> f32;
+    fn from_f32(x: f32) -> Self;
+}
+
+/// Rounds to a format with `MANT` mantissa bits. Magnitudes past `LIMIT` become it; NaN becomes
+/// `NAN`, whatever its sign.
+#[inline(always)]
+fn narrow<const MANT: u32, const BIAS: u32, const LIMIT: u32, const NAN: u32>(x: f32) -> u32 {
+    let shift = 23 - MANT;
+    let mag = x.to_bits() & 0x7FFF_FFFF;
+    let odd = (mag >> shift) & 1;
+    let normal = ((mag + (1 << (shift - 1)) - 1 + odd) >> shift).wrapping_sub((127 - BIAS) << MANT);
+    // The spacing of floats near `magic` is the format's smallest subnormal: the addition rounds.
+    let magic = (127 + 1 + 23 - BIAS - MANT) << 23;
+    let subnormal = (f32::from_bits(mag) + f32::from_bits(magic)).to_bits().wrapping_sub(magic);
+    let code = if mag < (128 - BIAS) << 23 { subnormal } else { normal };
+    let code = if code < LIMIT { code } else { LIMIT };
+    // The format is one sign bit wider than its largest magnitude.
+    let sign = (x.to_bits() >> 31) << (32 - NAN.leading_zeros());
+    if mag > 0x7F80_0000 { NAN } else { code | sign }
+}
+
+/// The value of a code of `WIDTH` bits; magnitudes from `SPECIAL` on are Inf or NaN.
+#[inline(always)]
+fn widen<const WIDTH: u32, const MANT: u32, const BIAS: u32, const SPECIAL: u32>(code: u32) -> f32 {
+    let mag = code & ((1 << (WIDTH - 1)) - 1);
+    let normal = (mag << (23 - MANT)) + ((127 - BIAS) << 23);
+    // Not by multiplying `normal`: that would be slow on subnormal floats.
+    let ulp = f32::from_bits((127 + 1 - BIAS - MANT) << 23);
+    let subnormal = (mag as i32 as f32 * ulp).to_bits();
+    let bits = if mag < 1 << MANT { subnormal } else { normal };
+    let bits = if mag >= SPECIAL { normal | 0x7F80_0000 } else { bits };
+    f32::from_bits(bits | (code >> (WIDTH - 1)) << 31)
+}
+
+macro_rules! element {
+    ($name:ident($bits:ty), $dtype:ident, fp8: $fp8:expr, $to:expr, $from:expr) => {
+        #[derive(Clone, Copy, Default, Debug, PartialEq)]
+        #[repr(transparent)]
+        pub struct $name(pub $bits);
+
+        impl Element for $name {
+            const DTYPE: NVTEDType = NVTEDType::$dtype;
+            const FP8: bool = $fp8;
+            #[inline(always)]
+            fn to_f32(self) -> f32 {
+                let to: fn($bits) -> f32 = $to;
+                to(self.0)
+            }
+            #[inline(always)]
+            fn from_f32(x: f32) -> Self {
+                let from: fn(f32) -> $bits = $from;
+                Self(from(x))
+            }
+        }
+    };
+}
+
+element!(F32(f32), kNVTEFloat32, fp8: false, |v| v, |x| x);
+element!(F16(u16), kNVTEFloat16, fp8: false,
+    |v| widen::<16, 10, 15, 0x7C00>(v as u32), |x| narrow::<10, 15, 0x7C00, 0x7FFF>(x) as u16);
+element!(BF16(u16), kNVTEBFloat16, fp8: false,
+    |v| f32::from_bits((v as u32) << 16), |x| narrow::<7, 127, 0x7F80, 0x7FFF>(x) as u16);
+element!(E4M3(u8), kNVTEFloat8E4M3, fp8: true,
+    |v| widen::<8, 3, 7, 0x7F>(v as u32), |x| narrow::<3, 7, 0x7E, 0x7F>(x) as u8);
+element!(E5M2(u8), kNVTEFloat8E5M2, fp8: true,
+    |v| widen::<8, 2, 15, 0x7C>(v as u32), |x| narrow::<2, 15, 0x7B, 0x7F>(x) as u8);
+
+/// The bits of |x|, 0 for NaN: their integer maximum is the amax of spec quantize 1.5.
+#[inline(always)]
+pub fn amax_bits(x: f32) -> u32 {
+    let mag = x.to_bits() & 0x7FFF_FFFF;
+    if mag > 0x7F80_0000 { 0 } else { mag }
+}
+
+/// Calls `$body` with the type alias `$name` bound to the element type that `$dtype` names;
+/// `$other` if it is not among the listed ones.
+macro_rules! dispatch {
+    ($dtype:expr, [$($t:ident),+], $name:ident => $body:expr, else $other:expr) => {
+        match $dtype {
+            $(<$crate::numeric::$t as $crate::numeric::Element>::DTYPE => {
+                type $name = $crate::numeric::$t;
+                $body
+            })+
+            _ => $other,
+        }
+    };
+}
+pub(crate) use dispatch;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A format described as in the standard, with arithmetic in f64, where all its values are
+    /// exact.
+    struct Format {
+        mant: i32,
+        bias: i32,
+        width: u32,
+        max: f64,
+        max_code: u32,
+        /// Code of overflow: the largest value again, or Inf.
+        limit: u32,
+        nan: u32,
+    }
+
+    const F16_FORMAT: Format = Format {
+        mant: 10,
+        bias: 15,
+        width: 16,
+        max: 65504.0,
+        max_code: 0x7BFF,
+        limit: 0x7C00,
+        nan: 0x7FFF,
+    };
+    const BF16_FORMAT: Format = Format {
+        mant: 7,
+        bias: 127,
+        width: 16,
+        max: 3.3895313892515355e38,
+        max_code: 0x7F7F,
+        limit: 0x7F80,
+        nan: 0x7FFF,
+    };
+    const E4M3_FORMAT: Format =
+        Format { mant: 3, bias: 7, width: 8, max: 448.0, max_code: 0x7E, limit: 0x7E, nan: 0x7F };
+    const E5M2_FORMAT: Format = Format {
+        mant: 2,
+        bias: 15,
+        width: 8,
+        max: 57344.0,
+        max_code: 0x7B,
+        limit: 0x7B,
+        nan: 0x7F,
+    };
+
+    impl Format {
+        fn value(&self, code: u32) -> f64 {
+            let (exp, frac) = ((code >> self.mant) as i32, (code & ((1 << self.mant) - 1)) as f64);
+            let ulps = 2f64.powi(-self.mant);
+            if exp == 0 {
+                frac * ulps * 2f64.powi(1 - self.bias)
+            } else {
+                (1.0 + frac * ulps) * 2f64.powi(exp - self.bias)
+            }
+        }
+
+        /// Nearest code by bisection over the ordered non-negative values.
+        fn encode(&self, x: f32) -> u32 {
+            if x.is_nan() {
+                return self.nan;
+            }
+            let sign = u32::from(x.is_sign_negative()) << (self.width - 1);
+            let mag = (x as f64).abs();
+            let step = self.max - self.value(self.max_code - 1);
+            if mag > self.max {
+                // The value after the largest would be `max + step`; ties go there (it is even).
+                let over = mag >= self.max + step / 2.0;
+                return sign | if over { self.limit } else { self.max_code };
+            }
+            let (mut lo, mut hi) = (0, self.max_code);
+            while lo < hi {
+                let mid = (lo + hi).div_ceil(2);
+                if self.value(mid) <= mag { lo = mid } else { hi = mid - 1 }
+            }
+            if lo == self.max_code {
+                return sign | lo;
+            }
+            let (below, above) = (mag - self.value(lo), self.value(lo + 1) - mag);
+            let up = above < below || (above == below && lo % 2 == 1);
+            sign | if up { lo + 1 } else { lo }
+        }
+    }
+
+    /// Values around every rounding boundary of the format, all exponents, and random patterns.
+    fn samples(format: &Format) -> Vec<f32> {
+        let mut all =
+            vec![0.0, f32::INFINITY, f32::NAN, -f32::NAN, f32::from_bits(0x7F80_0001), f32::MAX];
+        let mut around = |v: f64| {
+            let bits = (v as f32).to_bits();
+            all.extend((-2i32..=2).map(|d| f32::from_bits(bits.saturating_add_signed(d))));
+        };
+        for code in 0..format.max_code {
+            around(format.value(code));
+            around((format.value(code) + format.value(code + 1)) / 2.0);
+        }
+        around(format.max);
+        around(format.max + (format.max - format.value(format.max_code - 1)) / 2.0);
+        let mut state = 0x9E37_79B9_7F4A_7C15u64;
+        for _ in 0..1_000_000 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            all.push(f32::from_bits(state as u32));
+        }
+        let negative: Vec<f32> = all.iter().map(|x| -x).collect();
+        all.extend(negative);
+        all
+    }
+
+    fn check_encode<T: Element>(format: &Format, code: impl Fn(T) -> u32) {
+        for x in samples(format) {
+            let (got, want) = (code(T::from_f32(x)), format.encode(x));
+            assert_eq!(got, want, "{:?} of {x:e} ({:#010x})", T::DTYPE, x.to_bits());
+        }
+    }
+
+    #[test]
+    fn encode_is_nearest_even() {
+        check_encode::<F16>(&F16_FORMAT, |v| v.0.into());
+        check_encode::<BF16>(&BF16_FORMAT, |v| v.0.into());
+        check_encode::<E4M3>(&E4M3_FORMAT, |v| v.0.into());
+        check_encode::<E5M2>(&E5M2_FORMAT, |v| v.0.into());
+    }
+
+    fn check_decode<T: Element>(format: &Format, codes: u32, make: impl Fn(u32) -> T) {
+        let half = codes / 2;
+        for code in 0..codes {
+            let (mag, got) = (code & (half - 1), make(code).to_f32());
+            if mag <= format.max_code {
+                let want = format.value(mag) as f32;
+                assert_eq!(
+                    got.to_bits(),
+                    if code < half { want } else { -want }.to_bits(),
+                    "{code:#x}"
+                );
+                assert_eq!(format.encode(got), code);
+            } else if mag == format.max_code + 1 && format.mant != 3 {
+                assert_eq!(got, if code < half { f32::INFINITY } else { f32::NEG_INFINITY });
+            } else {
+                assert!(got.is_nan(), "{code:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn decode_is_exact_for_all_codes() {
+        check_decode(&F16_FORMAT, 65536, |c| F16(c as u16));
+        check_decode(&BF16_FORMAT, 65536, |c| BF16(c as u16));
+        check_decode(&E4M3_FORMAT, 256, |c| E4M3(c as u8));
+        check_decode(&E5M2_FORMAT, 256, |c| E5M2(c as u8));
+    }
+
+    #[test]
+    fn bits_that_the_spec_names() {
+        let e4m3 = |x| E4M3::from_f32(x).0;
+        let e5m2 = |x| E5M2::from_f32(x).0;
+        assert_eq!([e4m3(448.0), e4m3(1e9), e4m3(f32::NEG_INFINITY)], [0x7E, 0x7E, 0xFE]);
+        assert_eq!([e5m2(57344.0), e5m2(1e9), e5m2(f32::NEG_INFINITY)], [0x7B, 0x7B, 0xFB]);
+        assert_eq!([e4m3(-f32::NAN), e5m2(-f32::NAN)], [0x7F, 0x7F]);
+        assert_eq!([e4m3(0.0009765625), e4m3(-0.0), e4m3(-1e-30)], [0x00, 0x80, 0x80]);
+        assert_eq!([e4m3(0.001953125), e4m3(0.015625), e4m3(1.0)], [0x01, 0x08, 0x38]);
+        assert_eq!(
+            [e5m2(0.0000152587890625), e5m2(0.00006103515625), e5m2(1.0)],
+            [0x01, 0x04, 0x3C]
+        );
+    }
+
+    #[test]
+    fn amax_ignores_nan_and_keeps_inf() {
+        assert_eq!(amax_bits(f32::NAN), 0);
+        assert_eq!(amax_bits(-f32::NAN), 0);
+        assert_eq!(f32::from_bits(amax_bits(f32::NEG_INFINITY)), f32::INFINITY);
+        assert_eq!(f32::from_bits(amax_bits(-3.5)), 3.5);
+    }
+}

@@ -1,0 +1,69 @@
+//! Typed attributes behind `void*` and a size: how tensors and configs are read and written from C.
+#![allow(unsafe_code)]
+
+use crate::error::{Error, Result};
+use std::ffi::c_void;
+
+/// A plain value that C hands over as bytes: any bit pattern is a value.
+///
+/// # Safety
+/// The type is `Copy`, has no padding that matters and accepts every bit pattern.
+pub unsafe trait Plain: Copy {}
+
+// SAFETY: integers, floats and pointers accept every bit pattern.
+unsafe impl Plain for u8 {}
+// SAFETY: as above.
+unsafe impl Plain for i32 {}
+// SAFETY: as above.
+unsafe impl Plain for i64 {}
+// SAFETY: as above.
+unsafe impl Plain for f32 {}
+// SAFETY: as above.
+unsafe impl Plain for *mut c_void {}
+// SAFETY: its enumeration is a MaybeUninit; the rest are integers and a pointer.
+unsafe impl Plain for crate::types::NVTEBasicTensor {}
+
+/// Reads a `T` that the caller passed as `buf` and `size_in_bytes`.
+///
+/// # Safety
+/// `buf` is null or points to `size_in_bytes` readable bytes.
+pub unsafe fn read<T: Plain>(buf: *const c_void, size_in_bytes: usize) -> Result<T> {
+    check_size::<T>(size_in_bytes)?;
+    if buf.is_null() {
+        return Err(Error::argument("buf", "a pointer to the value", "null"));
+    }
+    // SAFETY: the caller vouches for the bytes; they need no alignment.
+    Ok(unsafe { buf.cast::<T>().read_unaligned() })
+}
+
+/// Writes a `T` for the caller; a null `buf` only asks for the size.
+///
+/// # Safety
+/// `buf` is null or points to `size_in_bytes` writable bytes; `size_written` is null or valid.
+pub unsafe fn write<T: Plain>(
+    value: impl FnOnce() -> Result<T>,
+    buf: *mut c_void,
+    size_in_bytes: usize,
+    size_written: *mut usize,
+) -> Result<()> {
+    if !size_written.is_null() {
+        // SAFETY: the caller vouches for the pointer.
+        unsafe { size_written.write_unaligned(size_of::<T>()) };
+    }
+    if buf.is_null() {
+        return Ok(());
+    }
+    check_size::<T>(size_in_bytes)?;
+    let value = value()?;
+    // SAFETY: the caller vouches for the bytes; they need no alignment.
+    unsafe { buf.cast::<T>().write_unaligned(value) };
+    Ok(())
+}
+
+fn check_size<T>(size_in_bytes: usize) -> Result<()> {
+    if size_in_bytes < size_of::<T>() {
+        let expected = format!("at least {}", size_of::<T>());
+        return Err(Error::argument("size_in_bytes", expected, size_in_bytes));
+    }
+    Ok(())
+}

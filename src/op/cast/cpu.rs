@@ -1,0 +1,291 @@
+//! Reference of quantize and dequantize with per-tensor scaling (spec quantize 3.1, 7.1, 9.1).
+#![allow(unsafe_code)]
+
+use crate::backend::args::{DequantizeArgs, Outcome, QuantizeArgs};
+use crate::backend::buf::{Buf, load, store};
+use crate::backend::cpu::{is_noop, parallel_max, vectorized};
+use crate::numeric::{Element, amax_bits, dispatch};
+use crate::op::transpose::cpu::transposed;
+use crate::types::cudaStream_t;
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Parts of `numel` elements for parallel work: their number, and the range of each.
+pub(crate) fn chunks(numel: usize) -> (usize, impl Fn(usize) -> Range<usize> + Sync) {
+    const CHUNK: usize = 1 << 15;
+    (numel.div_ceil(CHUNK), move |i| i * CHUNK..numel.min((i + 1) * CHUNK))
+}
+
+/// `y = cast(x * scale)`, `amax = max(amax, |x|)`, `scale_inv = 1 / scale`
+pub(crate) unsafe extern "C" fn quantize(args: *const QuantizeArgs, _: cudaStream_t) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let a = unsafe { &*args };
+    // SAFETY: as above.
+    if unsafe { is_noop(a.noop) } {
+        return Outcome::OK;
+    }
+    dispatch!(a.input_dtype, [F32, F16, BF16], I =>
+        dispatch!(a.output_dtype, [F32, F16, BF16, E4M3, E5M2], O => {
+            // SAFETY: as above, and the dtypes are those of the arguments.
+            unsafe { quantize_as::<I, O>(a) };
+            Outcome::OK
+        }, else Outcome::unimplemented("quantize: output dtype")),
+    else Outcome::unimplemented("quantize: input dtype"))
+}
+
+/// # Safety
+/// The arguments are valid and have the dtypes `I` and `O`.
+unsafe fn quantize_as<I: Element, O: Element>(a: &QuantizeArgs) {
+    let numel = a.rows * a.cols;
+    // A single column lies in memory as a single row.
+    let (rows, cols) = if a.cols == 1 { (1, a.rows) } else { (a.rows, a.cols) };
+    // SAFETY: the caller's promise; input and outputs are distinct.
+    let (input, rowwise, colwise, scale) = unsafe {
+        (
+            Buf::<I>::new(a.input, numel).slice(0, numel),
+            Buf::<O>::optional(a.rowwise, numel),
+            Buf::<O>::optional(a.colwise, numel),
+            if O::FP8 { load(a.scale).unwrap_or(1.0) } else { 1.0 },
+        )
+    };
+    let amax = match colwise {
+        // SAFETY: each task writes its own part of the outputs.
+        Some(colwise) => unsafe {
+            transposed(rows, cols, colwise, |row, col, tile: &mut [O]| {
+                let at = row * cols + col;
+                let amax = convert(&input[at..][..tile.len()], scale, tile);
+                if let Some(rowwise) = rowwise {
+                    rowwise.slice_mut(at, tile.len()).copy_from_slice(tile);
+                }
+                amax
+            })
+        },
+        None => {
+            let (tasks, range) = chunks(numel);
+            parallel_max(
+                tasks,
+                || (),
+                |(), task| {
+                    let input = &input[range(task)];
+                    match rowwise {
+                        // SAFETY: each task writes its own part of the output.
+                        Some(rowwise) => unsafe {
+                            convert(input, scale, rowwise.slice_mut(range(task).start, input.len()))
+                        },
+                        None => max_magnitude(input),
+                    }
+                },
+            )
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let Some(old) = load(a.amax) {
+            store(a.amax, f32::from_bits((old.to_bits() as i32).max(amax as i32) as u32));
+        }
+        if O::FP8 {
+            store(a.rowwise_scale_inv, 1.0 / scale);
+            store(a.colwise_scale_inv, 1.0 / scale);
+        }
+    }
+}
+
+vectorized! {
+    /// `output = cast(input * scale)`, the multiplication for 8-bit outputs only; returns the bits
+    /// of the input's amax.
+    fn convert<I: Element, O: Element>(input: &[I], scale: f32, output: &mut [O]) -> u32 {
+        let mut amax = 0;
+        for (x, y) in input.iter().zip(output) {
+            let x = x.to_f32();
+            amax = amax_bits(x).max(amax);
+            *y = O::from_f32(if O::FP8 { x * scale } else { x });
+        }
+        amax
+    }
+}
+
+vectorized! {
+    /// The bits of the largest magnitude.
+    pub(crate) fn max_magnitude<I: Element>(input: &[I]) -> u32 {
+        let mut amax = 0;
+        for x in input {
+            amax = amax_bits(x.to_f32()).max(amax);
+        }
+        amax
+    }
+}
+
+vectorized! {
+    /// `output = cast(input * scale_inv)`
+    fn rescale<I: Element, O: Element>(input: &[I], scale_inv: f32, output: &mut [O]) {
+        for (x, y) in input.iter().zip(output) {
+            *y = O::from_f32(x.to_f32() * scale_inv);
+        }
+    }
+}
+
+/// `y = cast(float(x) * scale_inv)`
+pub(crate) unsafe extern "C" fn dequantize(
+    args: *const DequantizeArgs,
+    _: cudaStream_t,
+) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let a = unsafe { &*args };
+    dispatch!(a.input_dtype, [E4M3, E5M2], I =>
+        dispatch!(a.output_dtype, [F32, F16, BF16], O => {
+            // SAFETY: as above, and the dtypes are those of the arguments.
+            unsafe { dequantize_as::<I, O>(a) };
+            Outcome::OK
+        }, else Outcome::unimplemented("dequantize: output dtype")),
+    else Outcome::unimplemented("dequantize: input dtype"))
+}
+
+/// # Safety
+/// The arguments are valid and have the dtypes `I` and `O`.
+unsafe fn dequantize_as<I: Element, O: Element>(a: &DequantizeArgs) {
+    let (rows, cols, numel) = (a.rows, a.cols, a.rows * a.cols);
+    // SAFETY: the caller's promise; input and output are distinct.
+    let (input, output, scale_inv) = unsafe {
+        (
+            Buf::<I>::new(a.input, numel).slice(0, numel),
+            Buf::<O>::new(a.output, numel),
+            a.scale_inv.read(),
+        )
+    };
+    if a.transposed && rows != 1 && cols != 1 {
+        // SAFETY: the output is ours.
+        unsafe {
+            transposed(cols, rows, output, |row, col, tile: &mut [O]| {
+                rescale(&input[row * rows + col..][..tile.len()], scale_inv, tile);
+                0
+            })
+        };
+    } else {
+        let (tasks, range) = chunks(numel);
+        (0..tasks).into_par_iter().for_each(|task| {
+            let input = &input[range(task)];
+            // SAFETY: each task writes its own part of the output.
+            let output = unsafe { output.slice_mut(range(task).start, input.len()) };
+            rescale(input, scale_inv, output);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::numeric::*;
+    use std::ptr::{null, null_mut};
+
+    /// All 16-bit patterns, in each half of 32-bit ones.
+    fn patterns<T: Element>(make: impl Fn(u32) -> T) -> Vec<T> {
+        (0..65_536u32).map(|i| make(i.wrapping_mul(0x0001_0001))).collect()
+    }
+
+    fn check_quantize<I: Element, O: Element + PartialEq>(input: &[I], cols: usize) {
+        let (numel, scale) = (input.len() / cols * cols, -0.37f32);
+        let (mut row, mut col) = (vec![O::default(); numel], vec![O::default(); numel]);
+        let (mut amax, mut scale_inv) = (0.0, [0.0; 2]);
+        let args = QuantizeArgs {
+            input: input.as_ptr().cast(),
+            rowwise: row.as_mut_ptr().cast(),
+            colwise: col.as_mut_ptr().cast(),
+            scale: &scale,
+            amax: &mut amax,
+            rowwise_scale_inv: &mut scale_inv[0],
+            colwise_scale_inv: &mut scale_inv[1],
+            noop: null(),
+            rows: numel / cols,
+            cols,
+            input_dtype: I::DTYPE,
+            output_dtype: O::DTYPE,
+        };
+        // SAFETY: the arrays have the shapes that the arguments say.
+        unsafe { quantize(&args, null_mut()) };
+        let mut want_amax = 0.0f32;
+        for (i, x) in input[..numel].iter().enumerate() {
+            let x = x.to_f32();
+            let want = O::from_f32(if O::FP8 { x * scale } else { x });
+            // Equal, or both NaN in a type that compares them unequal.
+            let same = |y: O| y == want || (y != y && want != want);
+            assert!(same(row[i]) && same(col[i % cols * args.rows + i / cols]), "{x:e} at {i}");
+            want_amax = want_amax.max(x.abs());
+        }
+        assert_eq!(amax, want_amax);
+        assert_eq!(scale_inv, [if O::FP8 { 1.0 / scale } else { 0.0 }; 2]);
+
+        let mut only_row = vec![O::default(); numel];
+        let args =
+            QuantizeArgs { rowwise: only_row.as_mut_ptr().cast(), colwise: null_mut(), ..args };
+        // SAFETY: as above.
+        unsafe { quantize(&args, null_mut()) };
+        assert!(only_row.iter().zip(&row).all(|(a, b)| a == b || (a != a && b != b)));
+    }
+
+    #[test]
+    fn quantizes_every_pattern_as_the_scalar_code() {
+        fn from<I: Element>(input: &[I]) {
+            for cols in [1, 3, 257, 4096] {
+                check_quantize::<I, F32>(input, cols);
+                check_quantize::<I, F16>(input, cols);
+                check_quantize::<I, BF16>(input, cols);
+                check_quantize::<I, E4M3>(input, cols);
+                check_quantize::<I, E5M2>(input, cols);
+            }
+        }
+        from(&patterns(|i| F32(f32::from_bits(i))));
+        from(&patterns(|i| F16(i as u16)));
+        from(&patterns(|i| BF16(i as u16)));
+    }
+
+    #[test]
+    fn dequantizes_every_code() {
+        let codes: Vec<u8> = (0..=255).collect();
+        for transposed in [false, true] {
+            let mut output = [0f32; 256];
+            let args = DequantizeArgs {
+                input: codes.as_ptr().cast(),
+                output: output.as_mut_ptr().cast(),
+                scale_inv: &0.5,
+                rows: 8,
+                cols: 32,
+                input_dtype: E4M3::DTYPE,
+                output_dtype: F32::DTYPE,
+                transposed,
+            };
+            // SAFETY: the arrays have the shapes that the arguments say.
+            unsafe { dequantize(&args, null_mut()) };
+            for (i, y) in output.into_iter().enumerate() {
+                let code = if transposed { i % 32 * 8 + i / 32 } else { i };
+                let want = E4M3(code as u8).to_f32() * 0.5;
+                assert!(y == want || (y.is_nan() && want.is_nan()), "{y} at {i}");
+            }
+        }
+    }
+
+    #[test]
+    fn noop_of_exactly_one_writes_nothing() {
+        for (noop, want) in [(1.0, 7u8), (0.0, 0x38), (2.0, 0x38)] {
+            let (mut y, mut amax, mut scale_inv) = (7u8, 0.5, 9.0);
+            let args = QuantizeArgs {
+                input: (&raw const *&1.0f32).cast(),
+                rowwise: (&raw mut y).cast(),
+                colwise: null_mut(),
+                scale: null(),
+                amax: &mut amax,
+                rowwise_scale_inv: &mut scale_inv,
+                colwise_scale_inv: null_mut(),
+                noop: &noop,
+                rows: 1,
+                cols: 1,
+                input_dtype: F32::DTYPE,
+                output_dtype: E4M3::DTYPE,
+            };
+            // SAFETY: the pointers are to one element each.
+            unsafe { quantize(&args, null_mut()) };
+            let wrote = want != 7;
+            assert_eq!((y, amax), (want, if wrote { 1.0 } else { 0.5 }));
+            assert_eq!(scale_inv, if wrote { 1.0 } else { 9.0 });
+        }
+    }
+}

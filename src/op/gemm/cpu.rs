@@ -1,0 +1,539 @@
+//! Reference of the matrix product and its epilogues (spec gemm 3): operands become f32, the
+//! product and everything after it is f32, D is rounded once.
+#![allow(unsafe_code)]
+
+use crate::backend::args::GemmEpilogue::{self, *};
+use crate::backend::args::{GemmArgs, Outcome};
+use crate::backend::buf::{Buf, load, store};
+use crate::backend::cpu::vectorized;
+use crate::numeric::{Element, amax_bits, dispatch};
+use crate::types::{NVTEDType, cudaStream_t};
+use rayon::prelude::*;
+use std::ffi::c_void;
+
+/// Depth of the f32 copies that are made of the operands at a time.
+const PANEL: usize = 1024;
+/// Elements that one task handles, at least.
+const CHUNK: usize = 1 << 14;
+/// Columns that one task sums.
+const SUM_COLS: usize = 64;
+
+const NO_MEMORY: &str = "gemm: out of host memory";
+
+/// `D = epilogue(alpha * scale_a * scale_b * (Bop Aop) + beta * C)`
+pub(crate) unsafe extern "C" fn gemm(args: *const GemmArgs, _: cudaStream_t) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let g = unsafe { &*args };
+    let area = g.n * g.m;
+    let (reads_bias, writes_bias, uses_aux) = match g.epilogue {
+        NVTEX_EPILOGUE_NONE => (false, false, false),
+        NVTEX_EPILOGUE_BIAS => (true, false, false),
+        NVTEX_EPILOGUE_GELU | NVTEX_EPILOGUE_DGELU => (false, false, true),
+        NVTEX_EPILOGUE_GELU_BIAS => (true, false, true),
+        NVTEX_EPILOGUE_BGRAD => (false, true, false),
+        NVTEX_EPILOGUE_DGELU_BGRAD => (false, true, true),
+    };
+    let [a, b] = [(g.a, g.a_dtype, g.m), (g.b, g.b_dtype, g.n)].map(|(ptr, dtype, outer)| Tensor {
+        ptr: ptr.cast_mut(),
+        dtype,
+        numel: outer * g.k,
+    });
+    let d = Tensor { ptr: g.d, dtype: g.d_dtype, numel: area };
+    let bias_len = if g.epilogue == NVTEX_EPILOGUE_BGRAD { g.n } else { g.m };
+    let bias = Tensor { ptr: g.bias, dtype: g.bias_dtype, numel: bias_len };
+    let aux = Tensor { ptr: g.aux, dtype: g.aux_dtype, numel: area };
+    let has_bias = reads_bias || writes_bias;
+    if ![a, b, d].iter().all(Tensor::known)
+        || (has_bias && !bias.known())
+        || (uses_aux && !aux.known())
+    {
+        return Outcome::unimplemented("gemm: dtype");
+    }
+
+    let (m, kind) = (g.m, g.epilogue);
+    let mut copy;
+    let mut bias_row = vec![0.0; if reads_bias { m } else { 0 }];
+    // SAFETY: the caller of a table entry vouches for pointers and shapes. D overlaps nothing but
+    // C, which is read before D is written.
+    unsafe {
+        let product = if d.dtype == NVTEDType::kNVTEFloat32 {
+            Buf::<f32>::new(d.ptr, area).slice_mut(0, area)
+        } else {
+            copy = match floats(area) {
+                Some(copy) => copy,
+                None => return Outcome::device_error(NO_MEMORY),
+            };
+            &mut copy[..]
+        };
+        if g.beta != 0.0 && g.c != product.as_ptr().cast() {
+            let c = Tensor { ptr: g.c.cast_mut(), ..d };
+            product.par_chunks_mut(CHUNK).enumerate().for_each(|(i, to)| c.read(i * CHUNK, to));
+        }
+        if multiply(g, a, b, product).is_none() {
+            return Outcome::device_error(NO_MEMORY);
+        }
+        if g.epilogue == NVTEX_EPILOGUE_BGRAD {
+            let scale = load(g.scale_inv_b).unwrap_or(1.0);
+            let (rows, cols) = if g.transb { (g.k, g.n) } else { (g.n, g.k) };
+            let sums = if g.transb { column_sums(b, rows, cols) } else { row_sums(b, rows, cols) };
+            bias.write(0, &sums.iter().map(|&sum| (sum * scale as f64) as f32).collect::<Vec<_>>());
+        }
+        if reads_bias {
+            bias.read(0, &mut bias_row);
+        }
+
+        let scale_d = if d.is_fp8() { load(g.scale_d).unwrap_or(1.0) } else { 1.0 };
+        let rows_per_task = CHUNK.div_ceil(m);
+        let amax = product
+            .par_chunks_mut(rows_per_task * m)
+            .enumerate()
+            .map_init(Vec::new, |x, (task, chunk)| {
+                let mut amax = 0;
+                for (i, row) in chunk.chunks_exact_mut(m).enumerate() {
+                    let at = (task * rows_per_task + i) * m;
+                    epilogue(kind, row, &bias_row, aux, at, x);
+                    if d.is_fp8() {
+                        amax = row.iter().fold(amax, |amax, &v| amax_bits(v).max(amax));
+                        x.clear();
+                        x.extend(row.iter().map(|v| v * scale_d));
+                        d.write(at, x);
+                    } else if d.dtype != NVTEDType::kNVTEFloat32 {
+                        d.write(at, row);
+                    }
+                }
+                amax
+            })
+            .max()
+            .unwrap_or(0);
+        if g.epilogue == NVTEX_EPILOGUE_DGELU_BGRAD {
+            let v = Tensor {
+                ptr: product.as_mut_ptr().cast(),
+                dtype: NVTEDType::kNVTEFloat32,
+                numel: area,
+            };
+            let sums = column_sums(v, g.n, g.m);
+            bias.write(0, &sums.iter().map(|&sum| sum as f32).collect::<Vec<_>>());
+        }
+        if d.is_fp8() {
+            store(g.amax_d, f32::from_bits(amax));
+            store(g.scale_inv_d, 1.0 / scale_d);
+        }
+    }
+    Outcome::OK
+}
+
+/// `product = alpha * scale_a * scale_b * (Bop Aop) + beta * product`, or None without memory.
+///
+/// # Safety
+/// The arguments are valid, `a` and `b` are their operands.
+unsafe fn multiply(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) -> Option<()> {
+    // SAFETY: the caller's promise.
+    let scale = unsafe {
+        g.alpha * load(g.scale_inv_a).unwrap_or(1.0) * load(g.scale_inv_b).unwrap_or(1.0)
+    };
+    if g.k == 0 {
+        let beta = g.beta;
+        product.par_iter_mut().for_each(|v| *v = if beta == 0.0 { 0.0 } else { beta * *v });
+        return Some(());
+    }
+    let panel = if [a, b].iter().all(|t| t.dtype == NVTEDType::kNVTEFloat32) { g.k } else { PANEL };
+    let (mut a_copy, mut b_copy) = (Vec::new(), Vec::new());
+    for start in (0..g.k).step_by(panel) {
+        let depth = panel.min(g.k - start);
+        // SAFETY: the caller's promise; the matrices lie in the slices with these strides.
+        unsafe {
+            // Element (i, k) of an operand is at i * outer + k * inner.
+            let (a, a_outer, a_inner) = a.panel(!g.transa, g.m, g.k, start, depth, &mut a_copy)?;
+            let (b, b_outer, b_inner) = b.panel(g.transb, g.n, g.k, start, depth, &mut b_copy)?;
+            // As BLAS sees it: D [m, n] with columns of length m.
+            gemm::gemm(
+                g.m,
+                g.n,
+                depth,
+                product.as_mut_ptr(),
+                g.m as isize,
+                1,
+                start > 0 || g.beta != 0.0,
+                a,
+                a_inner as isize,
+                a_outer as isize,
+                b,
+                b_outer as isize,
+                b_inner as isize,
+                if start > 0 { 1.0 } else { g.beta },
+                scale,
+                false,
+                false,
+                false,
+                gemm::Parallelism::Rayon(0),
+            );
+        }
+    }
+    Some(())
+}
+
+/// Turns a row of `v` into what goes to D; `at` is its place in `aux`, `x` is scratch.
+///
+/// # Safety
+/// If the epilogue uses `aux`, it is valid, and nobody else uses this row of it.
+unsafe fn epilogue(
+    epilogue: GemmEpilogue,
+    row: &mut [f32],
+    bias: &[f32],
+    aux: Tensor,
+    at: usize,
+    x: &mut Vec<f32>,
+) {
+    for (v, bias) in row.iter_mut().zip(bias) {
+        *v += bias;
+    }
+    match epilogue {
+        NVTEX_EPILOGUE_NONE | NVTEX_EPILOGUE_BIAS | NVTEX_EPILOGUE_BGRAD => {}
+        NVTEX_EPILOGUE_GELU | NVTEX_EPILOGUE_GELU_BIAS => {
+            // SAFETY: the caller's promise.
+            unsafe { aux.write(at, row) };
+            row.iter_mut().for_each(|v| *v = gelu(*v));
+        }
+        NVTEX_EPILOGUE_DGELU | NVTEX_EPILOGUE_DGELU_BGRAD => {
+            x.resize(row.len(), 0.0);
+            // SAFETY: the caller's promise.
+            unsafe { aux.read(at, x) };
+            for (v, &x) in row.iter_mut().zip(&*x) {
+                *v *= dgelu(x);
+            }
+        }
+    }
+}
+
+/// sqrt(2 / pi)
+const GELU_C: f32 = 0.797_884_6;
+
+fn gelu(x: f32) -> f32 {
+    0.5 * x * (1.0 + (GELU_C * (x + 0.044715 * x * x * x)).tanh())
+}
+
+fn dgelu(x: f32) -> f32 {
+    let t = (GELU_C * (x + 0.044715 * x * x * x)).tanh();
+    0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * GELU_C * (1.0 + 0.134145 * x * x)
+}
+
+/// Zeros, or None if memory is short.
+fn floats(len: usize) -> Option<Vec<f32>> {
+    let mut floats = Vec::new();
+    floats.try_reserve_exact(len).ok()?;
+    floats.resize(len, 0.0);
+    Some(floats)
+}
+
+/// A dense array whose element type is known at run time.
+#[derive(Clone, Copy)]
+struct Tensor {
+    ptr: *mut c_void,
+    dtype: NVTEDType,
+    numel: usize,
+}
+
+// SAFETY: as for `Buf`.
+unsafe impl Send for Tensor {}
+// SAFETY: as for `Buf`.
+unsafe impl Sync for Tensor {}
+
+impl Tensor {
+    fn known(&self) -> bool {
+        dispatch!(self.dtype, [F32, F16, BF16, E4M3, E5M2], _T => true, else false)
+    }
+
+    fn is_fp8(&self) -> bool {
+        matches!(self.dtype, NVTEDType::kNVTEFloat8E4M3 | NVTEDType::kNVTEFloat8E5M2)
+    }
+
+    /// `to = float(self[at..])`
+    ///
+    /// # Safety
+    /// The tensor is valid, and nobody writes to it meanwhile.
+    unsafe fn read(self, at: usize, to: &mut [f32]) {
+        dispatch!(self.dtype, [F32, F16, BF16, E4M3, E5M2], T => {
+            // SAFETY: the caller's promise.
+            let from = unsafe { Buf::<T>::new(self.ptr, self.numel).slice(at, to.len()) };
+            to_floats(from, to)
+        }, else {})
+    }
+
+    /// `self[at..] = cast(from)`
+    ///
+    /// # Safety
+    /// The tensor is valid, and nobody else uses this part of it.
+    unsafe fn write(self, at: usize, from: &[f32]) {
+        dispatch!(self.dtype, [F32, F16, BF16, E4M3, E5M2], T => {
+            // SAFETY: the caller's promise.
+            let to = unsafe { Buf::<T>::new(self.ptr, self.numel).slice_mut(at, from.len()) };
+            from_floats(from, to)
+        }, else {})
+    }
+
+    /// Depths `start..start + depth` of an operand `[outer, k]`, or `[k, outer]` if
+    /// `depth_is_rows`: its address as floats, and the strides of outer and k. None without memory.
+    ///
+    /// # Safety
+    /// The tensor is valid, and nobody writes to it meanwhile.
+    unsafe fn panel(
+        self,
+        depth_is_rows: bool,
+        outer: usize,
+        k: usize,
+        start: usize,
+        depth: usize,
+        copy: &mut Vec<f32>,
+    ) -> Option<(*const f32, usize, usize)> {
+        let (rows, first_row, width, first_col, pitch) = if depth_is_rows {
+            (depth, start, outer, 0, outer)
+        } else {
+            (outer, 0, depth, start, k)
+        };
+        let at = first_row * pitch + first_col;
+        let (data, pitch) = if self.dtype == NVTEDType::kNVTEFloat32 {
+            (self.ptr.cast::<f32>().cast_const().wrapping_add(at), pitch)
+        } else {
+            if copy.is_empty() {
+                *copy = floats(rows * width)?;
+            }
+            copy[..rows * width]
+                .par_chunks_mut(width)
+                .with_min_len(CHUNK.div_ceil(width))
+                .enumerate()
+                // SAFETY: the caller's promise.
+                .for_each(|(row, to)| unsafe { self.read(at + row * pitch, to) });
+            (copy.as_ptr(), width)
+        };
+        Some(if depth_is_rows { (data, 1, pitch) } else { (data, pitch, 1) })
+    }
+}
+
+vectorized! {
+    fn to_floats<T: Element>(from: &[T], to: &mut [f32]) {
+        for (x, y) in from.iter().zip(to) {
+            *y = x.to_f32();
+        }
+    }
+}
+
+vectorized! {
+    fn from_floats<T: Element>(from: &[f32], to: &mut [T]) {
+        for (&x, y) in from.iter().zip(to) {
+            *y = T::from_f32(x);
+        }
+    }
+}
+
+/// Sums of the rows of `[rows, cols]`.
+///
+/// # Safety
+/// The matrix is valid, and nobody writes to it meanwhile.
+unsafe fn row_sums(matrix: Tensor, rows: usize, cols: usize) -> Vec<f64> {
+    let sum = |row: &mut Vec<f32>, r: usize| {
+        row.resize(cols, 0.0);
+        // SAFETY: the caller's promise.
+        unsafe { matrix.read(r * cols, row) };
+        row.iter().map(|&x| x as f64).sum()
+    };
+    (0..rows).into_par_iter().map_init(Vec::new, sum).collect()
+}
+
+/// Sums of the columns of `[rows, cols]`.
+///
+/// # Safety
+/// The matrix is valid, and nobody writes to it meanwhile.
+unsafe fn column_sums(matrix: Tensor, rows: usize, cols: usize) -> Vec<f64> {
+    let mut sums = vec![0.0; cols];
+    sums.par_chunks_mut(SUM_COLS).enumerate().for_each(|(task, sums)| {
+        let mut part = [0.0; SUM_COLS];
+        let part = &mut part[..sums.len()];
+        for r in 0..rows {
+            // SAFETY: the caller's promise.
+            unsafe { matrix.read(r * cols + task * SUM_COLS, part) };
+            for (sum, &x) in sums.iter_mut().zip(&*part) {
+                *sum += x as f64;
+            }
+        }
+    });
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::numeric::*;
+    use std::ptr::{null, null_mut};
+
+    /// Small multiples of 1/8: exact in every dtype.
+    fn values<T: Element>(len: usize, seed: usize) -> Vec<T> {
+        (0..len).map(|i| T::from_f32(((i * 37 + seed * 11) % 23) as f32 / 8.0 - 1.375)).collect()
+    }
+
+    fn gelu64(x: f64) -> f64 {
+        0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+    }
+
+    /// By a central difference, so independent of the formula above.
+    fn dgelu64(x: f64) -> f64 {
+        (gelu64(x + 1e-5) - gelu64(x - 1e-5)) / 2e-5
+    }
+
+    #[derive(Clone, Copy)]
+    struct Case {
+        m: usize,
+        n: usize,
+        k: usize,
+        transa: bool,
+        transb: bool,
+        epilogue: GemmEpilogue,
+        beta: f32,
+    }
+
+    fn check<A: Element, B: Element, D: Element>(case: Case) {
+        let Case { m, n, k, transa, transb, epilogue, beta } = case;
+        let text = format!(
+            "{:?} {:?} {:?} {m}x{n}x{k} {transa} {transb} {epilogue:?} {beta}",
+            A::DTYPE,
+            B::DTYPE,
+            D::DTYPE
+        );
+        let (a, b) = (values::<A>(m * k, 1), values::<B>(n * k, 2));
+        // What must not be read is NaN.
+        let c =
+            if beta != 0.0 { values::<D>(n * m, 3) } else { vec![D::from_f32(f32::NAN); n * m] };
+        let mut d = c.clone();
+        let bias_len = if epilogue == NVTEX_EPILOGUE_BGRAD { n } else { m };
+        let mut bias = values::<F32>(bias_len, 4);
+        let mut aux = values::<BF16>(n * m, 5);
+        let (old_bias, old_aux) = (bias.clone(), aux.clone());
+        let (scale_a, scale_b, scale_d, alpha) = (2.0f32, 0.5f32, 4.0f32, 0.5f32);
+        let (mut amax, mut scale_inv) = (0.0f32, 0.0f32);
+        let args = GemmArgs {
+            a: a.as_ptr().cast(),
+            b: b.as_ptr().cast(),
+            c: d.as_ptr().cast(),
+            d: d.as_mut_ptr().cast(),
+            scale_inv_a: if A::FP8 { &scale_a } else { null() },
+            scale_inv_b: if B::FP8 { &scale_b } else { null() },
+            scale_d: if D::FP8 { &scale_d } else { null() },
+            amax_d: if D::FP8 { &mut amax } else { null_mut() },
+            scale_inv_d: if D::FP8 { &mut scale_inv } else { null_mut() },
+            bias: bias.as_mut_ptr().cast(),
+            aux: aux.as_mut_ptr().cast(),
+            workspace: null_mut(),
+            workspace_bytes: 0,
+            m,
+            n,
+            k,
+            alpha,
+            beta,
+            a_dtype: A::DTYPE,
+            b_dtype: B::DTYPE,
+            d_dtype: D::DTYPE,
+            bias_dtype: F32::DTYPE,
+            aux_dtype: BF16::DTYPE,
+            epilogue,
+            transa,
+            transb,
+            split_accumulator: false,
+            sm_count: 0,
+        };
+        // SAFETY: the arrays have the shapes that the arguments say.
+        let outcome = unsafe { gemm(&args, null_mut()) };
+        assert_eq!(outcome.status, Outcome::OK.status, "{text}");
+
+        let aop = |k_: usize, i: usize| if transa { a[i * k + k_] } else { a[k_ * m + i] }.to_f32();
+        let bop = |j: usize, k_: usize| if transb { b[k_ * n + j] } else { b[j * k + k_] }.to_f32();
+        let scale_b = if B::FP8 { scale_b } else { 1.0 };
+        let scale = alpha * scale_b * if A::FP8 { scale_a } else { 1.0 };
+        let (mut column, mut want_amax) = (vec![0.0; m], 0.0f64);
+        // Half a unit in the last place, and some room for f32 sums.
+        let relative = match D::DTYPE {
+            NVTEDType::kNVTEFloat32 => 1e-5,
+            NVTEDType::kNVTEFloat16 => 5e-4,
+            NVTEDType::kNVTEBFloat16 => 4e-3,
+            NVTEDType::kNVTEFloat8E4M3 => 0.0626,
+            _ => 0.1251,
+        };
+        for j in 0..n {
+            for i in 0..m {
+                let at = j * m + i;
+                let sum: f64 = (0..k).map(|k_| aop(k_, i) as f64 * bop(j, k_) as f64).sum();
+                let mut v = sum * scale as f64;
+                if beta != 0.0 {
+                    v += (beta * c[at].to_f32()) as f64;
+                }
+                let x = old_aux[at].to_f32() as f64;
+                match epilogue {
+                    NVTEX_EPILOGUE_BIAS => v += old_bias[i].0 as f64,
+                    NVTEX_EPILOGUE_GELU | NVTEX_EPILOGUE_GELU_BIAS => {
+                        if epilogue == NVTEX_EPILOGUE_GELU_BIAS {
+                            v += old_bias[i].0 as f64;
+                        }
+                        assert!(
+                            (aux[at].to_f32() as f64 - v).abs() <= v.abs() * 4e-3,
+                            "{text} aux"
+                        );
+                        v = gelu64(v);
+                    }
+                    NVTEX_EPILOGUE_DGELU | NVTEX_EPILOGUE_DGELU_BGRAD => {
+                        v *= dgelu64(x);
+                        column[i] += v;
+                    }
+                    _ => {}
+                }
+                want_amax = want_amax.max(v.abs());
+                let got = d[at].to_f32() as f64 / if D::FP8 { scale_d as f64 } else { 1.0 };
+                assert!(
+                    (got - v).abs() <= v.abs() * relative + 1e-3,
+                    "{text}: {got} for {v} at {at}"
+                );
+            }
+        }
+        let sums: Vec<f64> = match epilogue {
+            NVTEX_EPILOGUE_BGRAD => {
+                (0..n).map(|j| (0..k).map(|k_| (bop(j, k_) * scale_b) as f64).sum()).collect()
+            }
+            NVTEX_EPILOGUE_DGELU_BGRAD => column,
+            _ => old_bias.iter().map(|b| b.0 as f64).collect(),
+        };
+        for (got, want) in bias.iter().zip(sums) {
+            assert!((got.0 as f64 - want).abs() <= want.abs() * 1e-5 + 1e-4, "{text} bias");
+        }
+        if D::FP8 {
+            assert!((amax as f64 - want_amax).abs() <= want_amax * 1e-5 + 1e-6, "{text} amax");
+            assert_eq!(scale_inv, 0.25, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_epilogue_and_transpose() {
+        for transpose in 0..4 {
+            let (transa, transb) = (transpose & 1 != 0, transpose & 2 != 0);
+            for epilogue in [
+                NVTEX_EPILOGUE_NONE,
+                NVTEX_EPILOGUE_BIAS,
+                NVTEX_EPILOGUE_GELU,
+                NVTEX_EPILOGUE_GELU_BIAS,
+                NVTEX_EPILOGUE_BGRAD,
+                NVTEX_EPILOGUE_DGELU,
+                NVTEX_EPILOGUE_DGELU_BGRAD,
+            ] {
+                for (m, n, k) in [(1, 1, 1), (70, 3, 33), (3, 70, 5), (17, 19, 2051), (5, 4, 0)] {
+                    for beta in [0.0, 0.5] {
+                        let case = Case { m, n, k, transa, transb, epilogue, beta };
+                        check::<F32, F32, F32>(case);
+                        check::<BF16, F16, F16>(case);
+                        check::<E4M3, E5M2, BF16>(case);
+                        check::<F32, BF16, F32>(case);
+                        if k < 100 {
+                            check::<E5M2, E4M3, E4M3>(case);
+                            check::<F16, F32, E5M2>(case);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

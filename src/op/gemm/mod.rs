@@ -1,0 +1,485 @@
+//! Matrix products with epilogues (spec: gemm_comm, sections 1 to 3), and their configs.
+#![allow(unsafe_code)]
+
+pub(crate) mod cpu;
+pub mod exports;
+
+use super::attribute;
+use super::transformer_engine::non_tn_fp8_gemm_supported;
+use crate::backend::{self, args::*};
+use crate::check;
+use crate::error::{Error, Result};
+use crate::handle::{Kind, Slab};
+use crate::tensor::*;
+use crate::types::*;
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+
+/// What a matmul config holds. Tensor handles are looked up when a product runs.
+#[derive(Clone, Copy, Default)]
+pub struct MatmulConfig {
+    bias: usize,
+    dbias: usize,
+    gelu: bool,
+    dgelu: bool,
+    aux: usize,
+    split_accumulator: bool,
+    sm_count: i32,
+}
+
+/// What a grouped matmul config holds; sizes that were never set read as 0.
+#[derive(Clone, Copy, Default)]
+pub struct GroupedMatmulConfig {
+    avg_m: Option<i64>,
+    avg_n: Option<i64>,
+    avg_k: Option<i64>,
+    sm_count: i32,
+    split_accumulator: bool,
+}
+
+pub static CONFIGS: Slab<MatmulConfig> = Slab::new(Kind::MatmulConfig);
+pub static GROUPED_CONFIGS: Slab<GroupedMatmulConfig> = Slab::new(Kind::GroupedMatmulConfig);
+
+from_c_enum!(
+    NVTEMatmulConfigAttribute,
+    "an NVTEMatmulConfigAttribute from 0 to 6",
+    [
+        kNVTEMatmulConfigBiasTensor,
+        kNVTEMatmulConfigDBiasTensor,
+        kNVTEMatmulConfigWithGELUEpilogue,
+        kNVTEMatmulConfigWithDGELUEpilogue,
+        kNVTEMatmulConfigEpilogueAuxTensor,
+        kNVTEMatmulConfigUseSplitAccumulator,
+        kNVTEMatmulConfigSMCount,
+    ]
+);
+from_c_enum!(
+    NVTEGroupedMatmulConfigAttribute,
+    "an NVTEGroupedMatmulConfigAttribute from 0 to 4",
+    [
+        kNVTEGroupedMatmulConfigAvgM,
+        kNVTEGroupedMatmulConfigAvgN,
+        kNVTEGroupedMatmulConfigAvgK,
+        kNVTEGroupedMatmulConfigSMCount,
+        kNVTEGroupedMatmulConfigUseSplitAccumulator,
+    ]
+);
+
+/// Unlike other getters, these require the size pointer.
+fn check_size_written(size_written: *const usize) -> Result<()> {
+    check::array("size_written", size_written, 1)
+}
+
+/// # Safety
+/// As [`attribute::write`].
+unsafe fn get_attribute(
+    config: NVTEMatmulConfig,
+    attr: MaybeUninit<NVTEMatmulConfigAttribute>,
+    buf: *mut c_void,
+    size: usize,
+    written: *mut usize,
+) -> Result<()> {
+    use NVTEMatmulConfigAttribute::*;
+    let attr = from_c("attr", attr)?;
+    check_size_written(written)?;
+    let config = || CONFIGS.get("config", config);
+    let tensor = |of: fn(&MatmulConfig) -> usize| move || Ok(of(&config()?) as NVTETensor);
+    let flag = |of: fn(&MatmulConfig) -> bool| move || Ok(of(&config()?) as u8);
+    // SAFETY: the caller vouches for the buffers.
+    unsafe {
+        match attr {
+            kNVTEMatmulConfigBiasTensor => attribute::write(tensor(|c| c.bias), buf, size, written),
+            kNVTEMatmulConfigDBiasTensor => {
+                attribute::write(tensor(|c| c.dbias), buf, size, written)
+            }
+            kNVTEMatmulConfigWithGELUEpilogue => {
+                attribute::write(flag(|c| c.gelu), buf, size, written)
+            }
+            kNVTEMatmulConfigWithDGELUEpilogue => {
+                attribute::write(flag(|c| c.dgelu), buf, size, written)
+            }
+            kNVTEMatmulConfigEpilogueAuxTensor => {
+                attribute::write(tensor(|c| c.aux), buf, size, written)
+            }
+            kNVTEMatmulConfigUseSplitAccumulator => {
+                attribute::write(flag(|c| c.split_accumulator), buf, size, written)
+            }
+            _ => attribute::write(|| Ok(config()?.sm_count), buf, size, written),
+        }
+    }
+}
+
+/// # Safety
+/// As [`attribute::read`].
+unsafe fn set_attribute(
+    config: NVTEMatmulConfig,
+    attr: MaybeUninit<NVTEMatmulConfigAttribute>,
+    buf: *const c_void,
+    size: usize,
+) -> Result<()> {
+    use NVTEMatmulConfigAttribute::*;
+    let attr = from_c("attr", attr)?;
+    // SAFETY: the caller vouches for the buffer.
+    let flag = || unsafe { attribute::read::<u8>(buf, size) }.map(|byte| byte != 0);
+    // SAFETY: as above.
+    let tensor = || unsafe { attribute::read::<NVTETensor>(buf, size) }.map(|h| h as usize);
+    // SAFETY: as above.
+    let number = || unsafe { attribute::read::<i32>(buf, size) };
+    CONFIGS.write("config", config, |config| {
+        match attr {
+            kNVTEMatmulConfigBiasTensor => config.bias = tensor()?,
+            kNVTEMatmulConfigDBiasTensor => config.dbias = tensor()?,
+            kNVTEMatmulConfigWithGELUEpilogue => config.gelu = flag()?,
+            kNVTEMatmulConfigWithDGELUEpilogue => config.dgelu = flag()?,
+            kNVTEMatmulConfigEpilogueAuxTensor => config.aux = tensor()?,
+            kNVTEMatmulConfigUseSplitAccumulator => config.split_accumulator = flag()?,
+            _ => config.sm_count = number()?,
+        }
+        Ok(())
+    })?
+}
+
+/// # Safety
+/// As [`attribute::write`].
+unsafe fn get_grouped_attribute(
+    config: NVTEGroupedMatmulConfig,
+    attr: MaybeUninit<NVTEGroupedMatmulConfigAttribute>,
+    buf: *mut c_void,
+    size: usize,
+    written: *mut usize,
+) -> Result<()> {
+    use NVTEGroupedMatmulConfigAttribute::*;
+    let attr = from_c("attr", attr)?;
+    check_size_written(written)?;
+    let config = || GROUPED_CONFIGS.get("config", config);
+    let average = |of: fn(&GroupedMatmulConfig) -> Option<i64>| {
+        move || Ok(of(&config()?).unwrap_or_default())
+    };
+    // SAFETY: the caller vouches for the buffers.
+    unsafe {
+        match attr {
+            kNVTEGroupedMatmulConfigAvgM => {
+                attribute::write(average(|c| c.avg_m), buf, size, written)
+            }
+            kNVTEGroupedMatmulConfigAvgN => {
+                attribute::write(average(|c| c.avg_n), buf, size, written)
+            }
+            kNVTEGroupedMatmulConfigAvgK => {
+                attribute::write(average(|c| c.avg_k), buf, size, written)
+            }
+            kNVTEGroupedMatmulConfigSMCount => {
+                attribute::write(|| Ok(config()?.sm_count), buf, size, written)
+            }
+            _ => attribute::write(|| Ok(config()?.split_accumulator as u8), buf, size, written),
+        }
+    }
+}
+
+/// # Safety
+/// As [`attribute::read`].
+unsafe fn set_grouped_attribute(
+    config: NVTEGroupedMatmulConfig,
+    attr: MaybeUninit<NVTEGroupedMatmulConfigAttribute>,
+    buf: *const c_void,
+    size: usize,
+) -> Result<()> {
+    use NVTEGroupedMatmulConfigAttribute::*;
+    let attr = from_c("attr", attr)?;
+    // SAFETY: the caller vouches for the buffer.
+    let average = || unsafe { attribute::read::<i64>(buf, size) }.map(Some);
+    GROUPED_CONFIGS.write("config", config, |config| {
+        match attr {
+            kNVTEGroupedMatmulConfigAvgM => config.avg_m = average()?,
+            kNVTEGroupedMatmulConfigAvgN => config.avg_n = average()?,
+            kNVTEGroupedMatmulConfigAvgK => config.avg_k = average()?,
+            // SAFETY: as above.
+            kNVTEGroupedMatmulConfigSMCount => unsafe {
+                config.sm_count = attribute::read(buf, size)?;
+            },
+            // SAFETY: as above.
+            _ => unsafe { config.split_accumulator = attribute::read::<u8>(buf, size)? != 0 },
+        }
+        Ok(())
+    })?
+}
+
+/// One operand as the product reads it: a matrix of `outer` rows or columns against `k`.
+struct Operand {
+    data: *const c_void,
+    dtype: NVTEDType,
+    scale_inv: *const f32,
+    /// Whether the elements along k are adjacent in memory.
+    k_contiguous: bool,
+    outer: usize,
+    k: usize,
+}
+
+/// Chooses the direction of a tensor that the product reads. `k_contiguous` says how the row-wise
+/// data would lie; column-wise data lie the other way round.
+fn operand(name: &str, tensor: &Tensor, k_contiguous: bool, any_layout: bool) -> Result<Operand> {
+    check::per_tensor(name, tensor)
+        .map_err(|e| Error::unsupported(format!("{} (this version has no other)", e.message)))?;
+    let dtype = tensor.dtype();
+    if !dtype.is_fp8() {
+        check::high_precision(name, dtype)
+            .map_err(|_| Error::argument(format!("{name}.dtype"), FLOATS, dtype))?;
+    }
+    let (rows, cols) = tensor.shape(name)?.flatten();
+    let (outer, k) = if k_contiguous { (rows, cols) } else { (cols, rows) };
+    let any_layout = any_layout || !dtype.is_fp8();
+    let rowwise = tensor.rowwise.is_set() && (k_contiguous || any_layout);
+    let colwise = tensor.colwise.is_set() && (!k_contiguous || any_layout);
+    let (field, data, scale_inv) = if rowwise {
+        ("", &tensor.rowwise, &tensor.rowwise_scale_inv)
+    } else if colwise {
+        ("columnwise_", &tensor.colwise, &tensor.colwise_scale_inv)
+    } else {
+        let wanted = if k_contiguous { "data" } else { "columnwise_data" };
+        let expected = "data contiguous along the contracted dimension, the only layout that FP8 \
+                        tensor cores take here";
+        let got = match (tensor.rowwise.is_set(), tensor.colwise.is_set()) {
+            (true, _) => "row-wise data only",
+            (_, true) => "column-wise data only",
+            _ => "no data",
+        };
+        return Err(Error::argument(format!("{name}.{wanted}"), expected, got));
+    };
+    // A stale buffer of the other direction must not decide the shape that is read.
+    if data.shape.numel() != outer * k {
+        let expected = format!("{} elements, as the other direction", outer * k);
+        return Err(Error::argument(format!("{name}.{field}data.shape"), expected, data.shape));
+    }
+    check::pointer(&format!("{name}.{field}data"), data)?;
+    let scale_inv = match dtype.is_fp8() {
+        true => check::scalar(&format!("{name}.{field}scale_inv"), scale_inv)?,
+        false => std::ptr::null_mut(),
+    };
+    let k_contiguous = k_contiguous == rowwise;
+    Ok(Operand { data: data.ptr(), dtype: data.dtype, scale_inv, k_contiguous, outer, k })
+}
+
+const FLOATS: &str = "Float32 or Float16 or BFloat16 or Float8E4M3 or Float8E5M2";
+
+/// Tensors of an epilogue, as the caller named them; those without an address are absent.
+struct Epilogue<'a> {
+    bias: (&'a str, NVTETensor),
+    aux: (&'a str, NVTETensor),
+    grad: bool,
+}
+
+impl Epilogue<'_> {
+    /// The epilogue, its bias and its aux buffer, checked against the sizes of the product.
+    fn plan(&self, m: usize, n: usize) -> Result<(GemmEpilogue, Buffer, Buffer)> {
+        use GemmEpilogue::*;
+        let bias = check::tensor_or_empty(self.bias.0, self.bias.1)?.rowwise;
+        let aux = check::tensor_or_empty(self.aux.0, self.aux.1)?.rowwise;
+        let (with_bias, with_aux) = (!bias.ptr().is_null(), !aux.ptr().is_null());
+        let epilogue = match (with_bias, with_aux, self.grad) {
+            (false, false, _) => NVTEX_EPILOGUE_NONE,
+            (true, false, false) => NVTEX_EPILOGUE_BIAS,
+            (false, true, false) => NVTEX_EPILOGUE_GELU,
+            (true, true, false) => NVTEX_EPILOGUE_GELU_BIAS,
+            (true, false, true) => NVTEX_EPILOGUE_BGRAD,
+            (false, true, true) => NVTEX_EPILOGUE_DGELU,
+            (true, true, true) => NVTEX_EPILOGUE_DGELU_BGRAD,
+        };
+        let length = if epilogue == NVTEX_EPILOGUE_BGRAD { n } else { m };
+        if with_bias {
+            side_buffer(self.bias.0, &bias, &format!("[{length}]"), length)?;
+        }
+        if with_aux {
+            side_buffer(self.aux.0, &aux, &format!("[{n}, {m}]"), n * m)?;
+        }
+        Ok((epilogue, bias, aux))
+    }
+}
+
+/// A bias or aux buffer: high precision, of the right number of elements.
+fn side_buffer(name: &str, buffer: &Buffer, expected: &str, numel: usize) -> Result<()> {
+    check::high_precision(name, buffer.dtype)?;
+    if buffer.shape.numel() != numel {
+        return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
+    }
+    check::pointer(&format!("{name}.data"), buffer).map(drop)
+}
+
+/// Everything that the three entry points hand to the one product.
+struct Product<'a> {
+    a: NVTETensor,
+    b: NVTETensor,
+    /// Null: D.
+    c: NVTETensor,
+    d: NVTETensor,
+    transa: bool,
+    transb: bool,
+    alpha: f32,
+    beta: f32,
+    epilogue: Epilogue<'a>,
+    workspace: NVTETensor,
+    split_accumulator: bool,
+    sm_count: i32,
+}
+
+impl Product<'_> {
+    /// Checks everything; none if D is empty.
+    fn plan(&self) -> Result<Option<GemmArgs>> {
+        let a = check::tensor("A", self.a)?;
+        let b = check::tensor("B", self.b)?;
+        let d = check::tensor("D", self.d)?;
+        let any_layout = (a.dtype().is_fp8() || b.dtype().is_fp8()) && non_tn_fp8_gemm_supported()?;
+        let a = operand("A", &a, self.transa, any_layout)?;
+        let b = operand("B", &b, !self.transb, any_layout)?;
+        if a.k != b.k {
+            let expected = format!("{} along the contracted dimension, as in A", a.k);
+            return Err(Error::argument("B.shape", expected, b.k));
+        }
+        let (m, n, k) = (a.outer, b.outer, a.k);
+        let args = self.plan_output(&d, m, n)?;
+        let workspace = check::tensor_or_empty("workspace", self.workspace)?.rowwise;
+        let (workspace, workspace_bytes) = aligned_workspace(&workspace);
+        if m == 0 || n == 0 {
+            return Ok(None);
+        }
+        Ok(Some(GemmArgs {
+            a: a.data,
+            b: b.data,
+            scale_inv_a: a.scale_inv,
+            scale_inv_b: b.scale_inv,
+            workspace,
+            workspace_bytes,
+            k,
+            a_dtype: a.dtype,
+            b_dtype: b.dtype,
+            transa: a.k_contiguous,
+            transb: !b.k_contiguous,
+            ..args
+        }))
+    }
+
+    /// The arguments that concern C, D and the epilogue; the operands are left empty.
+    fn plan_output(&self, d: &Tensor, m: usize, n: usize) -> Result<GemmArgs> {
+        check::per_tensor("D", d)?;
+        let dtype = d.rowwise.dtype;
+        if !d.rowwise.is_set() {
+            return Err(Error::argument("D.data", "row-wise data", "no data"));
+        }
+        if !dtype.is_fp8() {
+            check::high_precision("D", dtype)
+                .map_err(|_| Error::argument("D.dtype", FLOATS, dtype))?;
+        }
+        if d.rowwise.shape.numel() != n * m {
+            return Err(Error::argument("D.shape", format!("[{n}, {m}]"), d.rowwise.shape));
+        }
+        check::pointer("D.data", &d.rowwise)?;
+        let mut scale_d = std::ptr::null_mut();
+        let mut amax_d = std::ptr::null_mut();
+        let mut scale_inv_d = std::ptr::null_mut();
+        if dtype.is_fp8() {
+            if self.beta != 0.0 {
+                let expected = "0 (FP8 outputs cannot accumulate)";
+                return Err(Error::argument("beta", expected, self.beta));
+            }
+            scale_d = check::scalar("D.scale", &d.scale)?;
+            amax_d = check::optional_scalar("D.amax", &d.amax)?;
+            scale_inv_d = check::optional_scalar("D.scale_inv", &d.rowwise_scale_inv)?;
+        }
+        let (epilogue, bias, aux) = self.epilogue.plan(m, n)?;
+        Ok(GemmArgs {
+            a: std::ptr::null(),
+            b: std::ptr::null(),
+            c: self.plan_c(&d.rowwise)?,
+            d: d.rowwise.ptr(),
+            scale_inv_a: std::ptr::null(),
+            scale_inv_b: std::ptr::null(),
+            scale_d,
+            amax_d,
+            scale_inv_d,
+            bias: bias.ptr(),
+            aux: aux.ptr(),
+            workspace: std::ptr::null_mut(),
+            workspace_bytes: 0,
+            m,
+            n,
+            k: 0,
+            alpha: self.alpha,
+            beta: self.beta,
+            a_dtype: dtype,
+            b_dtype: dtype,
+            d_dtype: dtype,
+            bias_dtype: bias.dtype,
+            aux_dtype: aux.dtype,
+            epilogue,
+            transa: false,
+            transb: false,
+            split_accumulator: self.split_accumulator,
+            sm_count: self.sm_count,
+        })
+    }
+
+    /// Address of C, which is D or a matrix like it.
+    fn plan_c(&self, d: &Buffer) -> Result<*const c_void> {
+        if self.c.is_null() || self.c == self.d {
+            return Ok(d.ptr());
+        }
+        let c = check::tensor("C", self.c)?.rowwise;
+        check::dtype("C", c.dtype, &[d.dtype])?;
+        if c.shape.numel() != d.shape.numel() {
+            return Err(Error::argument("C.shape", format!("{} (as D)", d.shape), c.shape));
+        }
+        Ok(check::pointer("C.data", &c)?.cast_const())
+    }
+
+    fn run(&self, stream: cudaStream_t) -> Result<()> {
+        if self.sm_count < 0 {
+            return Err(Error::argument("math_sm_count", "0 (all) or more", self.sm_count));
+        }
+        match self.plan()? {
+            Some(args) => backend::run(&args, stream),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A workspace from its first 256-byte boundary on; nothing if it ends before.
+fn aligned_workspace(buffer: &Buffer) -> (*mut c_void, usize) {
+    let address = buffer.ptr() as usize;
+    let skip = address.next_multiple_of(256) - address;
+    match buffer.bytes().checked_sub(skip) {
+        Some(bytes) if address != 0 && bytes > 0 => ((address + skip) as *mut c_void, bytes),
+        _ => (std::ptr::null_mut(), 0),
+    }
+}
+
+/// Reads a scale factor on the host.
+///
+/// # Safety
+/// `value` is null or valid.
+unsafe fn factor(name: &str, value: *const f32) -> Result<f32> {
+    check::array(name, value, 1)?;
+    // SAFETY: the caller vouches for the pointer.
+    Ok(unsafe { value.read() })
+}
+
+/// The epilogue that a config asks for.
+fn config_epilogue(config: &MatmulConfig) -> Result<Epilogue<'static>> {
+    let [bias, dbias, aux] = [config.bias, config.dbias, config.aux].map(|h| h as NVTETensor);
+    let grad = !dbias.is_null() || config.dgelu;
+    if grad && !bias.is_null() {
+        let expected = "null with a bias gradient or dGELU";
+        return Err(Error::argument("config.bias_tensor", expected, "a tensor"));
+    }
+    if grad && config.gelu {
+        let expected = "0 with a bias gradient or dGELU";
+        return Err(Error::argument("config.with_gelu_epilogue", expected, 1));
+    }
+    let with_aux = config.gelu || config.dgelu;
+    if with_aux && aux.is_null() {
+        let expected = "a tensor for the input of GELU";
+        return Err(Error::argument("config.epilogue_aux_tensor", expected, "null"));
+    }
+    Ok(Epilogue {
+        bias: if grad { ("config.dbias_tensor", dbias) } else { ("config.bias_tensor", bias) },
+        aux: ("config.epilogue_aux_tensor", if with_aux { aux } else { std::ptr::null_mut() }),
+        grad,
+    })
+}

@@ -1,0 +1,177 @@
+//! C functions of nvtex.h: errors, version, backend, device memory, streams.
+#![allow(unsafe_code, non_camel_case_types, clippy::missing_safety_doc)]
+
+use super::*;
+use crate::error::{self, Handle, Mode, guard};
+use crate::tensor::{FromC, from_c, from_c_enum};
+use std::ffi::c_char;
+use std::mem::MaybeUninit;
+
+/// Result of the thread's last failing call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NVTEXStatus {
+    /// No call of this thread has failed since the status was cleared.
+    NVTEX_OK = 0,
+    /// An argument is wrong; the message names it.
+    NVTEX_INVALID_ARGUMENT = 1,
+    /// Valid, but not available in this build or on this device.
+    NVTEX_UNSUPPORTED = 2,
+    /// The device, its driver or one of its libraries failed.
+    NVTEX_DEVICE_ERROR = 3,
+    /// A defect of this library.
+    NVTEX_INTERNAL_ERROR = 4,
+}
+
+/// What a failing call does after it has stored status and message.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NVTEXErrorMode {
+    /// Print the message (not with `NVTE_VERBOSE=none`) and return 0 or null.
+    NVTEX_ERROR_RETURN = 0,
+    /// Print the message and abort the process.
+    NVTEX_ERROR_ABORT = 1,
+    /// Throw `std::runtime_error`.
+    NVTEX_ERROR_THROW = 2,
+}
+
+from_c_enum!(
+    NVTEXErrorMode,
+    "an NVTEXErrorMode from 0 to 2",
+    [NVTEX_ERROR_RETURN, NVTEX_ERROR_ABORT, NVTEX_ERROR_THROW]
+);
+
+/// Status of this thread's last failing call; calls that succeed leave it.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_last_status() -> NVTEXStatus {
+    match error::last_status() {
+        0 => NVTEXStatus::NVTEX_OK,
+        1 => NVTEXStatus::NVTEX_INVALID_ARGUMENT,
+        2 => NVTEXStatus::NVTEX_UNSUPPORTED,
+        3 => NVTEXStatus::NVTEX_DEVICE_ERROR,
+        _ => NVTEXStatus::NVTEX_INTERNAL_ERROR,
+    }
+}
+
+/// Message of this thread's last failing call: function, argument, expected, got. Empty if none has
+/// failed. Valid until the thread's next failing call or `nvtex_clear_error`.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_last_error() -> *const c_char {
+    error::last_message()
+}
+
+/// Forgets status and message of this thread.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_clear_error() {
+    error::clear();
+}
+
+/// Sets what failing calls do, for the whole process, and returns the previous mode. Until the first
+/// call `NVTE_ON_ERROR=return|abort|throw` decides; its default is `return`.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_set_error_mode(mode: MaybeUninit<NVTEXErrorMode>) -> NVTEXErrorMode {
+    let previous = guard("nvtex_set_error_mode", || {
+        let mode = match from_c("mode", mode)? {
+            NVTEXErrorMode::NVTEX_ERROR_RETURN => Mode::Return,
+            NVTEXErrorMode::NVTEX_ERROR_ABORT => Mode::Abort,
+            NVTEXErrorMode::NVTEX_ERROR_THROW => Mode::Throw,
+        };
+        Ok(error::set_mode(mode) as i32)
+    });
+    NVTEXErrorMode::from_number(previous).unwrap_or(NVTEXErrorMode::NVTEX_ERROR_RETURN)
+}
+
+/// Version of this library, such as "0.1.0".
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// Backend that runs this process's operators: "cuda" or "cpu". Null, with an error, if
+/// `NVTE_BACKEND` asks for one that cannot run.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_backend_name() -> *const c_char {
+    let name = guard("nvtex_backend_name", || {
+        Ok(Handle(match backend::current()?.name {
+            "cuda" => c"cuda".as_ptr().cast_mut(),
+            _ => c"cpu".as_ptr().cast_mut(),
+        }))
+    });
+    name.0
+}
+
+/// Memory of the backend's current device, aligned to 256 bytes. Null for 0 bytes, and with an error
+/// if there is none left.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_malloc(bytes: usize) -> *mut c_void {
+    guard("nvtex_malloc", || Ok(Handle(malloc(bytes)?))).0
+}
+
+/// Frees memory of `nvtex_malloc`. Null is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_free(ptr: *mut c_void) {
+    // SAFETY: the caller vouches for the pointer.
+    guard("nvtex_free", || unsafe { free(ptr) });
+}
+
+/// Copies from the host to the device, on the stream. The host bytes may be reused on return.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_memcpy_to_device(
+    dst: *mut c_void,
+    src: *const c_void,
+    bytes: usize,
+    stream: cudaStream_t,
+) {
+    // SAFETY: the caller vouches for the pointers.
+    guard("nvtex_memcpy_to_device", || unsafe {
+        memcpy(dst, src, bytes, CopyKind::NVTEX_COPY_TO_DEVICE, stream)
+    });
+}
+
+/// Copies from the device to the host, on the stream. Synchronise it before reading the host bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_memcpy_to_host(
+    dst: *mut c_void,
+    src: *const c_void,
+    bytes: usize,
+    stream: cudaStream_t,
+) {
+    // SAFETY: the caller vouches for the pointers.
+    guard("nvtex_memcpy_to_host", || unsafe {
+        memcpy(dst, src, bytes, CopyKind::NVTEX_COPY_TO_HOST, stream)
+    });
+}
+
+/// Copies on the device, on the stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_memcpy_on_device(
+    dst: *mut c_void,
+    src: *const c_void,
+    bytes: usize,
+    stream: cudaStream_t,
+) {
+    // SAFETY: the caller vouches for the pointers.
+    guard("nvtex_memcpy_on_device", || unsafe {
+        memcpy(dst, src, bytes, CopyKind::NVTEX_COPY_ON_DEVICE, stream)
+    });
+}
+
+/// Creates a stream on the current device. Null on the CPU backend, where calls return when done.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_stream_create() -> cudaStream_t {
+    guard("nvtex_stream_create", || Ok(Handle(stream_create()?))).0
+}
+
+/// Destroys a stream of `nvtex_stream_create`. Null is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_stream_destroy(stream: cudaStream_t) {
+    // SAFETY: the caller vouches for the stream.
+    guard("nvtex_stream_destroy", || unsafe { stream_destroy(stream) });
+}
+
+/// Waits until the work on the stream is done. Errors: the work failed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_stream_synchronize(stream: cudaStream_t) {
+    // SAFETY: the caller vouches for the stream.
+    guard("nvtex_stream_synchronize", || unsafe { stream_synchronize(stream) });
+}

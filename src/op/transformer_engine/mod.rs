@@ -1,0 +1,567 @@
+//! Tensors, grouped tensors, quantization configs and small utilities (spec: core).
+#![allow(unsafe_code)]
+
+pub(crate) mod cpu;
+pub mod exports;
+
+use super::attribute;
+use crate::backend::{self, args::*};
+use crate::check;
+use crate::error::{Error, Result};
+use crate::handle::{Kind, Slab};
+use crate::tensor::*;
+use crate::types::*;
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+
+/// What a quantization config holds. Tensor handles are looked up when an operator runs.
+#[derive(Clone, Copy)]
+pub struct QuantizationConfig {
+    pub force_pow2_scales: bool,
+    pub amax_epsilon: f32,
+    noop: usize,
+    rng_state: usize,
+    pub nvfp4_2d: bool,
+    pub stochastic_rounding: bool,
+    pub use_fast_math: bool,
+    pub four_over_six: u8,
+    pub four_over_six_fast_math: bool,
+    pub mxfp8_2d: bool,
+}
+
+impl QuantizationConfig {
+    const DEFAULT: Self = Self {
+        force_pow2_scales: false,
+        amax_epsilon: 0.0,
+        noop: 0,
+        rng_state: 0,
+        nvfp4_2d: false,
+        stochastic_rounding: false,
+        use_fast_math: false,
+        four_over_six: 0,
+        four_over_six_fast_math: false,
+        mxfp8_2d: false,
+    };
+
+    /// The config of a handle; defaults for null.
+    pub fn get(name: &str, handle: NVTEQuantizationConfig) -> Result<Self> {
+        if handle.is_null() { Ok(Self::DEFAULT) } else { CONFIGS.get(name, handle) }
+    }
+
+    pub fn noop(&self) -> NVTETensor {
+        self.noop as NVTETensor
+    }
+}
+
+pub static CONFIGS: Slab<QuantizationConfig> = Slab::new(Kind::QuantizationConfig);
+
+from_c_enum!(
+    NVTEQuantizationConfigAttribute,
+    "an NVTEQuantizationConfigAttribute from 0 to 10",
+    [
+        kNVTEQuantizationConfigForcePow2Scales,
+        kNVTEQuantizationConfigAmaxEpsilon,
+        kNVTEQuantizationConfigNoopTensor,
+        kNVTEQuantizationConfigFloat8BlockScaleTensorFormat,
+        kNVTEQuantizationConfigRNGState,
+        kNVTEQuantizationConfigNVFP42DQuantization,
+        kNVTEQuantizationConfigStochasticRounding,
+        kNVTEQuantizationConfigUseFastMath,
+        kNVTEQuantizationConfigNVFP44Over6Mode,
+        kNVTEQuantizationConfigNVFP44Over6ErrUseFastMath,
+        kNVTEQuantizationConfigMXFP82DQuantization,
+    ]
+);
+
+/// The deprecated attribute "block scale tensor format" always reads as "invalid".
+const BLOCK_SCALE_FORMAT_INVALID: i32 = 2;
+
+/// # Safety
+/// As [`attribute::write`].
+unsafe fn get_config_attribute(
+    config: NVTEQuantizationConfig,
+    attr: MaybeUninit<NVTEQuantizationConfigAttribute>,
+    buf: *mut c_void,
+    size: usize,
+    written: *mut usize,
+) -> Result<()> {
+    use NVTEQuantizationConfigAttribute::*;
+    let attr = from_c("attr", attr)?;
+    let config = || CONFIGS.get("config", config);
+    let flag = |field: fn(&QuantizationConfig) -> bool| move || Ok(field(&config()?) as u8);
+    // SAFETY: the caller vouches for the buffers.
+    unsafe {
+        match attr {
+            kNVTEQuantizationConfigForcePow2Scales => {
+                attribute::write(flag(|c| c.force_pow2_scales), buf, size, written)
+            }
+            kNVTEQuantizationConfigAmaxEpsilon => {
+                attribute::write(|| Ok(config()?.amax_epsilon), buf, size, written)
+            }
+            kNVTEQuantizationConfigNoopTensor => {
+                attribute::write(|| Ok(config()?.noop()), buf, size, written)
+            }
+            kNVTEQuantizationConfigFloat8BlockScaleTensorFormat => {
+                let invalid = || config().map(|_| BLOCK_SCALE_FORMAT_INVALID);
+                attribute::write(invalid, buf, size, written)
+            }
+            kNVTEQuantizationConfigRNGState => {
+                attribute::write(|| Ok(config()?.rng_state as NVTETensor), buf, size, written)
+            }
+            kNVTEQuantizationConfigNVFP42DQuantization => {
+                attribute::write(flag(|c| c.nvfp4_2d), buf, size, written)
+            }
+            kNVTEQuantizationConfigStochasticRounding => {
+                attribute::write(flag(|c| c.stochastic_rounding), buf, size, written)
+            }
+            kNVTEQuantizationConfigUseFastMath => {
+                attribute::write(flag(|c| c.use_fast_math), buf, size, written)
+            }
+            kNVTEQuantizationConfigNVFP44Over6Mode => {
+                attribute::write(|| Ok(config()?.four_over_six), buf, size, written)
+            }
+            kNVTEQuantizationConfigNVFP44Over6ErrUseFastMath => {
+                attribute::write(flag(|c| c.four_over_six_fast_math), buf, size, written)
+            }
+            _ => attribute::write(flag(|c| c.mxfp8_2d), buf, size, written),
+        }
+    }
+}
+
+/// # Safety
+/// As [`attribute::read`].
+unsafe fn set_config_attribute(
+    config: NVTEQuantizationConfig,
+    attr: MaybeUninit<NVTEQuantizationConfigAttribute>,
+    buf: *const c_void,
+    size: usize,
+) -> Result<()> {
+    use NVTEQuantizationConfigAttribute::*;
+    let attr = from_c("attr", attr)?;
+    // SAFETY: the caller vouches for the buffer.
+    let flag = || unsafe { attribute::read::<u8>(buf, size) }.map(|byte| byte != 0);
+    // SAFETY: as above.
+    let handle = || unsafe { attribute::read::<NVTETensor>(buf, size) }.map(|h| h as usize);
+    // Read and check first, so that a refused call changes nothing.
+    let mut new = CONFIGS.get("config", config)?;
+    match attr {
+        kNVTEQuantizationConfigForcePow2Scales => new.force_pow2_scales = flag()?,
+        kNVTEQuantizationConfigAmaxEpsilon => {
+            // SAFETY: as above.
+            new.amax_epsilon = unsafe { attribute::read(buf, size)? };
+        }
+        kNVTEQuantizationConfigNoopTensor => new.noop = handle()?,
+        kNVTEQuantizationConfigFloat8BlockScaleTensorFormat => {
+            // SAFETY: as above. Deprecated: accepted and ignored.
+            unsafe { attribute::read::<i32>(buf, size)? };
+        }
+        kNVTEQuantizationConfigRNGState => new.rng_state = handle()?,
+        kNVTEQuantizationConfigNVFP42DQuantization => new.nvfp4_2d = flag()?,
+        kNVTEQuantizationConfigStochasticRounding => new.stochastic_rounding = flag()?,
+        kNVTEQuantizationConfigUseFastMath => new.use_fast_math = flag()?,
+        kNVTEQuantizationConfigNVFP44Over6Mode => {
+            // SAFETY: as above.
+            let mode: u8 = unsafe { attribute::read(buf, size)? };
+            if mode > 2 {
+                return Err(Error::argument("buf", "an NVTENVFP44Over6Mode from 0 to 2", mode));
+            }
+            new.four_over_six = mode;
+        }
+        kNVTEQuantizationConfigNVFP44Over6ErrUseFastMath => new.four_over_six_fast_math = flag()?,
+        _ => new.mxfp8_2d = flag()?,
+    }
+    CONFIGS.write("config", config, |slot| *slot = new)
+}
+
+/// The buffer of a tensor that a parameter names, if it names one.
+fn buffer_of(tensor: &mut Tensor, param: NVTETensorParam) -> Option<&mut Buffer> {
+    use NVTETensorParam::*;
+    match param {
+        kNVTERowwiseData => Some(&mut tensor.rowwise),
+        kNVTEColumnwiseData => Some(&mut tensor.colwise),
+        kNVTEScale => Some(&mut tensor.scale),
+        kNVTEAmax => Some(&mut tensor.amax),
+        kNVTERowwiseScaleInv => Some(&mut tensor.rowwise_scale_inv),
+        kNVTEColumnwiseScaleInv => Some(&mut tensor.colwise_scale_inv),
+        kNVTEColumnwiseAmax => Some(&mut tensor.colwise_amax),
+        _ => None,
+    }
+}
+
+/// As [`buffer_of`], for the setter and getter that only know buffers.
+fn buffer_of_v1(tensor: &mut Tensor, param: NVTETensorParam) -> Result<&mut Buffer> {
+    buffer_of(tensor, param).ok_or_else(|| {
+        let expected = "a buffer (0 to 6; other parameters go through the _v2 function)";
+        Error::argument("param_name", expected, param as i32)
+    })
+}
+
+/// # Safety
+/// As [`attribute::read`].
+unsafe fn set_tensor_param(
+    handle: NVTETensor,
+    param: MaybeUninit<NVTETensorParam>,
+    buf: *const c_void,
+    size: usize,
+) -> Result<()> {
+    use NVTETensorParam::*;
+    let param = from_c("param", param)?;
+    TENSORS.write("tensor", handle, |tensor| {
+        // SAFETY: the caller vouches for the buffer.
+        unsafe {
+            if let Some(buffer) = buffer_of(tensor, param) {
+                *buffer = Buffer::from_c("buf", &attribute::read(buf, size)?)?;
+                return Ok(());
+            }
+            match param {
+                kNVTEWithGEMMSwizzledScales => {
+                    tensor.swizzled = attribute::read::<u8>(buf, size)? != 0;
+                }
+                kNVTERowScaledNVFP4 => tensor.row_scaled = attribute::read::<u8>(buf, size)? != 0,
+                _ => {
+                    let value: i32 = attribute::read(buf, size)?;
+                    if value != 448 && value != 256 {
+                        return Err(Error::argument("buf", "448 or 256 (NVFP4 E4M3 max)", value));
+                    }
+                    tensor.e4m3_max = value;
+                }
+            }
+        }
+        Ok(())
+    })?
+}
+
+/// # Safety
+/// As [`attribute::write`].
+unsafe fn get_tensor_param(
+    handle: NVTETensor,
+    param: MaybeUninit<NVTETensorParam>,
+    buf: *mut c_void,
+    size: usize,
+    written: *mut usize,
+) -> Result<()> {
+    use NVTETensorParam::*;
+    let param = from_c("param", param)?;
+    let mut tensor = check::tensor_or_empty("tensor", handle)?;
+    let basic = buffer_of(&mut tensor, param).map(|buffer| buffer.to_c());
+    // SAFETY: the caller vouches for the buffers.
+    unsafe {
+        match (basic, param) {
+            (Some(basic), _) => attribute::write(|| Ok(basic), buf, size, written),
+            (_, kNVTEWithGEMMSwizzledScales) => {
+                attribute::write(|| Ok(tensor.swizzled as u8), buf, size, written)
+            }
+            (_, kNVTERowScaledNVFP4) => {
+                attribute::write(|| Ok(tensor.row_scaled as u8), buf, size, written)
+            }
+            _ => attribute::write(|| Ok(tensor.e4m3_max), buf, size, written),
+        }
+    }
+}
+
+/// The buffer of a grouped tensor that a parameter names; none for the swizzled flag.
+fn grouped_buffer_of(
+    tensor: &mut GroupedTensor,
+    param: NVTEGroupedTensorParam,
+) -> Option<&mut Buffer> {
+    use NVTEGroupedTensorParam::*;
+    match param {
+        kNVTEGroupedRowwiseData => Some(&mut tensor.rowwise),
+        kNVTEGroupedColumnwiseData => Some(&mut tensor.colwise),
+        kNVTEGroupedScale => Some(&mut tensor.scale),
+        kNVTEGroupedAmax => Some(&mut tensor.amax),
+        kNVTEGroupedRowwiseScaleInv => Some(&mut tensor.rowwise_scale_inv),
+        kNVTEGroupedColumnwiseScaleInv => Some(&mut tensor.colwise_scale_inv),
+        kNVTEGroupedColumnwiseAmax => Some(&mut tensor.colwise_amax),
+        kNVTEGroupedFirstDims => Some(&mut tensor.first_dims),
+        kNVTEGroupedLastDims => Some(&mut tensor.last_dims),
+        kNVTEGroupedTensorOffsets => Some(&mut tensor.offsets),
+        _ => None,
+    }
+}
+
+/// # Safety
+/// As [`attribute::read`].
+unsafe fn set_grouped_tensor_param(
+    handle: NVTEGroupedTensor,
+    param: MaybeUninit<NVTEGroupedTensorParam>,
+    buf: *const c_void,
+    size: usize,
+) -> Result<()> {
+    use NVTEGroupedTensorParam::*;
+    let param = from_c("param", param)?;
+    let dims =
+        [kNVTEGroupedFirstDims, kNVTEGroupedLastDims, kNVTEGroupedTensorOffsets].contains(&param);
+    GROUPED.write("tensor", handle, |tensor| {
+        // SAFETY: the caller vouches for the buffer.
+        unsafe {
+            if let Some(slot) = grouped_buffer_of(tensor, param) {
+                let buffer = Buffer::from_c("buf", &attribute::read(buf, size)?)?;
+                if dims {
+                    check::dtype("buf", buffer.dtype, &[NVTEDType::kNVTEInt64])?;
+                }
+                *slot = buffer;
+            } else {
+                tensor.swizzled = attribute::read::<u8>(buf, size)? != 0;
+            }
+        }
+        Ok(())
+    })?
+}
+
+/// # Safety
+/// As [`attribute::write`].
+unsafe fn get_grouped_tensor_param(
+    handle: NVTEGroupedTensor,
+    param: MaybeUninit<NVTEGroupedTensorParam>,
+    buf: *mut c_void,
+    size: usize,
+    written: *mut usize,
+) -> Result<()> {
+    let param = from_c("param", param)?;
+    let mut tensor = grouped_or_empty(handle)?;
+    let basic = grouped_buffer_of(&mut tensor, param).map(|buffer| buffer.to_c());
+    // SAFETY: the caller vouches for the buffers.
+    unsafe {
+        match basic {
+            Some(basic) => attribute::write(|| Ok(basic), buf, size, written),
+            None => attribute::write(|| Ok(tensor.swizzled as u8), buf, size, written),
+        }
+    }
+}
+
+/// The grouped tensor of a handle; for null one without members.
+fn grouped_or_empty(handle: NVTEGroupedTensor) -> Result<GroupedTensor> {
+    if handle.is_null() {
+        let mode = NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
+        return Ok(GroupedTensor::new(mode, 0, Shape::UNSET));
+    }
+    GROUPED.get("tensor", handle)
+}
+
+fn create_grouped_tensor(
+    mode: MaybeUninit<NVTEScalingMode>,
+    num_tensors: usize,
+    logical_shape: &NVTEShape,
+) -> Result<NVTEGroupedTensor> {
+    let mode = from_c("scaling_mode", mode)?;
+    let shape = Shape::from_c("logical_shape", logical_shape)?;
+    if num_tensors == 0 {
+        return Err(Error::argument("num_tensors", "at least 1", num_tensors));
+    }
+    if shape.dims().len() != 2 {
+        return Err(Error::argument("logical_shape", "2 dimensions", shape));
+    }
+    GROUPED.insert(GroupedTensor::new(mode, num_tensors, shape))
+}
+
+/// Creates `count` tensors, or none.
+fn create_tensors(mode: MaybeUninit<NVTEScalingMode>, count: usize) -> Result<Vec<NVTETensor>> {
+    let mode = from_c("scaling_mode", mode)?;
+    let mut handles = Vec::new();
+    for _ in 0..count {
+        match TENSORS.insert(Tensor::new(mode)) {
+            Ok(handle) => handles.push(handle),
+            Err(error) => {
+                handles.into_iter().try_for_each(|handle| TENSORS.remove("tensors", handle))?;
+                return Err(error);
+            }
+        }
+    }
+    Ok(handles)
+}
+
+/// Destroys a tensor; null is ignored.
+fn destroy_tensor(argument: &str, handle: NVTETensor) -> Result<()> {
+    if handle.is_null() { Ok(()) } else { TENSORS.remove(argument, handle) }
+}
+
+/// A shape from C's array; a null array gives zeros.
+///
+/// # Safety
+/// `data` is null or points to `ndim` values.
+unsafe fn make_shape(data: *const usize, ndim: usize) -> Result<NVTEShape> {
+    let mut shape = NVTEShape { data: [0; MAX_DIMS], ndim };
+    if ndim > MAX_DIMS {
+        return Err(Error::argument("ndim", "at most 15", ndim));
+    }
+    if !data.is_null() {
+        for (i, dim) in shape.data.iter_mut().enumerate().take(ndim) {
+            // SAFETY: the caller vouches for the array.
+            *dim = unsafe { data.add(i).read_unaligned() };
+        }
+    }
+    Ok(shape)
+}
+
+/// The logical shape of a tensor that must be there.
+fn tensor_shape(handle: NVTETensor) -> Result<Shape> {
+    check::tensor("tensor", handle)?.shape("tensor")
+}
+
+/// The address of a field of floats, whose dtype must be Float32.
+fn float_field(handle: NVTETensor, field: &str, of: fn(&Tensor) -> &Buffer) -> Result<*mut f32> {
+    let tensor = check::tensor_or_empty("tensor", handle)?;
+    let buffer = of(&tensor);
+    check::dtype(&format!("tensor.{field}"), buffer.dtype, &[NVTEDType::kNVTEFloat32])?;
+    Ok(buffer.ptr().cast())
+}
+
+fn zero_tensor(handle: NVTETensor, stream: cudaStream_t) -> Result<()> {
+    let tensor = check::tensor_or_empty("tensor", handle)?;
+    for buffer in [&tensor.rowwise, &tensor.amax] {
+        if !buffer.ptr().is_null() {
+            memset(buffer.ptr(), 0, buffer.bytes(), stream)?;
+        }
+    }
+    Ok(())
+}
+
+pub fn memset(ptr: *mut c_void, value: u8, bytes: usize, stream: cudaStream_t) -> Result<()> {
+    if ptr.is_null() {
+        return Err(Error::argument("ptr", format!("a pointer to {bytes} bytes"), "null"));
+    }
+    check_bytes("size_in_bytes", bytes)?;
+    if bytes == 0 {
+        return Ok(());
+    }
+    backend::run(&MemsetArgs { ptr, bytes, value }, stream)
+}
+
+/// Refuses byte counts that no allocation can have.
+pub fn check_bytes(name: &str, bytes: usize) -> Result<()> {
+    if bytes > isize::MAX as usize {
+        return Err(Error::argument(name, "less than 2^63", bytes));
+    }
+    Ok(())
+}
+
+fn splits_to_offsets(
+    split_sizes: *const i64,
+    output: *mut i64,
+    num_splits: usize,
+    stride: i64,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let dtype = NVTEDType::kNVTEInt64;
+    if num_splits == 0 {
+        return Err(Error::argument("num_splits", "at least 1", num_splits));
+    }
+    if num_splits >= isize::MAX as usize / 8 {
+        return Err(Error::argument("num_splits", "less than 2^60", num_splits));
+    }
+    if stride <= 0 {
+        return Err(Error::argument("stride", "a positive number", stride));
+    }
+    let ptr = check::raw_pointer("output", output.cast(), num_splits + 1, dtype)?;
+    let first =
+        check::raw_pointer("split_sizes", split_sizes.cast_mut().cast(), num_splits, dtype)?;
+    let output = OffsetsOutput { ptr, stride, dtype, leading_zero: true };
+    let args = OffsetsArgs {
+        first,
+        last: std::ptr::null(),
+        outputs: &output,
+        num_outputs: 1,
+        length: num_splits,
+        first_dtype: dtype,
+        last_dtype: dtype,
+    };
+    backend::run(&args, stream)
+}
+
+/// A non-empty vector of Int32 or Int64, and its length.
+fn integer_vector(name: &str, handle: NVTETensor) -> Result<(Buffer, usize)> {
+    let buffer = check::tensor(name, handle)?.rowwise;
+    check::dtype(name, buffer.dtype, &[NVTEDType::kNVTEInt32, NVTEDType::kNVTEInt64])?;
+    match buffer.shape.dims() {
+        &[length] if length > 0 => {
+            check::pointer(&format!("{name}.data"), &buffer)?;
+            Ok((buffer, length))
+        }
+        _ => {
+            let name = format!("{name}.shape");
+            Err(Error::argument(name, "one dimension, not empty", buffer.shape))
+        }
+    }
+}
+
+fn vector_of_length(name: &str, handle: NVTETensor, length: usize) -> Result<Buffer> {
+    let (buffer, got) = integer_vector(name, handle)?;
+    if got != length {
+        return Err(Error::argument(format!("{name}.shape"), format!("[{length}]"), buffer.shape));
+    }
+    Ok(buffer)
+}
+
+fn splits_to_offsets_2d(
+    first_dims: NVTETensor,
+    last_dims: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let (first, length) = integer_vector("first_dims", first_dims)?;
+    let last = vector_of_length("last_dims", last_dims, length)?;
+    let output = vector_of_length("output", output, length + 1)?;
+    let output =
+        OffsetsOutput { ptr: output.ptr(), stride: 1, dtype: output.dtype, leading_zero: true };
+    let args = OffsetsArgs {
+        first: first.ptr(),
+        last: last.ptr(),
+        outputs: &output,
+        num_outputs: 1,
+        length,
+        first_dtype: first.dtype,
+        last_dtype: last.dtype,
+    };
+    backend::run(&args, stream)
+}
+
+/// # Safety
+/// The three arrays are null or hold `num_outputs` entries.
+unsafe fn splits_to_offsets_multi(
+    split_sizes: NVTETensor,
+    outputs: *const NVTETensor,
+    strides: *const i64,
+    include_leading_zero: *const i32,
+    num_outputs: usize,
+    stream: cudaStream_t,
+) -> Result<()> {
+    if num_outputs == 0 {
+        return Ok(());
+    }
+    let (first, length) = integer_vector("split_sizes", split_sizes)?;
+    check::array("outputs", outputs, num_outputs)?;
+    check::array("strides", strides, num_outputs)?;
+    check::array("include_leading_zero", include_leading_zero, num_outputs)?;
+    let mut list = Vec::new();
+    for i in 0..num_outputs {
+        // SAFETY: the caller vouches for the arrays.
+        let (handle, stride, leading_zero) =
+            unsafe { (*outputs.add(i), *strides.add(i), *include_leading_zero.add(i) != 0) };
+        let name = format!("outputs[{i}]");
+        let output = vector_of_length(&name, handle, length + usize::from(leading_zero))?;
+        list.push(OffsetsOutput { ptr: output.ptr(), stride, dtype: output.dtype, leading_zero });
+    }
+    let args = OffsetsArgs {
+        first: first.ptr(),
+        last: std::ptr::null(),
+        outputs: list.as_ptr(),
+        num_outputs,
+        length,
+        first_dtype: first.dtype,
+        last_dtype: first.dtype,
+    };
+    backend::run(&args, stream)
+}
+
+/// 1 if the device's tensor cores take FP8 operands in any layout: compute capability 10.x, 11.x
+/// and from 13.0 on. Hopper does not; neither does the CPU backend, so that code tested there runs
+/// on Hopper.
+pub fn non_tn_fp8_gemm_supported() -> Result<bool> {
+    let mut arch = 0;
+    backend::call("device_arch", |table| {
+        // SAFETY: the entry writes one integer.
+        table.device_arch.map(|entry| unsafe { entry(&mut arch) })
+    })?;
+    Ok((100..120).contains(&arch) || arch >= 130)
+}

@@ -1,0 +1,393 @@
+//! Tensor records: what handles of tensors and grouped tensors stand for.
+
+use crate::error::{Error, Result};
+use crate::handle::{Kind, Slab};
+use crate::types::*;
+use std::ffi::c_void;
+use std::fmt::{self, Display};
+use std::mem::MaybeUninit;
+
+pub static TENSORS: Slab<Tensor> = Slab::new(Kind::Tensor);
+pub static GROUPED: Slab<GroupedTensor> = Slab::new(Kind::GroupedTensor);
+
+/// Largest rank.
+pub const MAX_DIMS: usize = 15;
+
+/// Dimensions, at most 15, whose product in bytes fits the address space.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    dims: [usize; MAX_DIMS],
+    ndim: u8,
+}
+
+impl Shape {
+    /// The shape of an unset buffer.
+    pub const UNSET: Self = Self { dims: [0; MAX_DIMS], ndim: 1 };
+
+    pub fn new(dims: &[usize]) -> Self {
+        let mut shape = Self { dims: [0; MAX_DIMS], ndim: dims.len().min(MAX_DIMS) as u8 };
+        shape.dims[..shape.ndim as usize].copy_from_slice(&dims[..shape.ndim as usize]);
+        shape
+    }
+
+    pub fn from_c(argument: &str, shape: &NVTEShape) -> Result<Self> {
+        if shape.ndim > MAX_DIMS {
+            let name = format!("{argument}.ndim");
+            return Err(Error::argument(name, "at most 15", shape.ndim));
+        }
+        Ok(Self::new(&shape.data[..shape.ndim]))
+    }
+
+    pub fn to_c(self) -> NVTEShape {
+        NVTEShape { data: self.dims, ndim: self.ndim as usize }
+    }
+
+    pub fn dims(&self) -> &[usize] {
+        &self.dims[..self.ndim as usize]
+    }
+
+    /// Product of the dimensions; 1 for rank 0.
+    pub fn numel(&self) -> usize {
+        self.dims().iter().product()
+    }
+
+    /// As a matrix: all dimensions but the last, and the last.
+    pub fn flatten(&self) -> (usize, usize) {
+        match self.dims() {
+            [] => (1, 1),
+            [rows @ .., cols] => (rows.iter().product(), *cols),
+        }
+    }
+
+    /// The first dimension moved to the end: what a transposed buffer stands for.
+    pub fn rotated(&self) -> Self {
+        let mut shape = *self;
+        shape.dims[..self.ndim as usize].rotate_left(usize::from(self.ndim > 0));
+        shape
+    }
+
+    /// The last dimension moved to the front: how a transposed buffer is stored.
+    pub fn transposed(&self) -> Self {
+        let mut shape = *self;
+        shape.dims[..self.ndim as usize].rotate_right(usize::from(self.ndim > 0));
+        shape
+    }
+}
+
+impl PartialEq for Shape {
+    fn eq(&self, other: &Self) -> bool {
+        self.dims() == other.dims()
+    }
+}
+
+impl Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.dims())
+    }
+}
+
+/// Reads an enumeration that C passed: any number may arrive.
+pub trait FromC: Copy + Sized {
+    /// What is counted, for messages.
+    const WHAT: &'static str;
+    fn from_number(number: i32) -> Option<Self>;
+}
+
+pub fn from_c<T: FromC>(argument: &str, value: MaybeUninit<T>) -> Result<T> {
+    let number = raw_enum(value);
+    T::from_number(number).ok_or_else(|| Error::argument(argument, T::WHAT, number))
+}
+
+/// The number that C passed for an enumeration.
+#[allow(unsafe_code)]
+fn raw_enum<T: Copy>(value: MaybeUninit<T>) -> i32 {
+    const { assert!(size_of::<T>() == size_of::<i32>()) };
+    // SAFETY: a C caller initialises all 4 bytes, whatever their value, and every value is an i32.
+    unsafe { value.as_ptr().cast::<i32>().read() }
+}
+
+/// Numbers of an enumeration that are legal as arguments.
+macro_rules! from_c_enum {
+    ($type:ident, $what:literal, [$($variant:ident),* $(,)?]) => {
+        impl FromC for $type {
+            const WHAT: &'static str = $what;
+            fn from_number(number: i32) -> Option<Self> {
+                [$($type::$variant),*].into_iter().find(|&v| v as i32 == number)
+            }
+        }
+    };
+}
+pub(crate) use from_c_enum;
+
+from_c_enum!(
+    NVTEDType,
+    "an NVTEDType from 0 to 10",
+    [
+        kNVTEByte,
+        kNVTEInt16,
+        kNVTEInt32,
+        kNVTEInt64,
+        kNVTEFloat32,
+        kNVTEFloat16,
+        kNVTEBFloat16,
+        kNVTEFloat8E4M3,
+        kNVTEFloat8E5M2,
+        kNVTEFloat8E8M0,
+        kNVTEFloat4E2M1,
+    ]
+);
+from_c_enum!(
+    NVTEScalingMode,
+    "an NVTEScalingMode (0 to 4, or 100)",
+    [
+        NVTE_DELAYED_TENSOR_SCALING,
+        NVTE_MXFP8_1D_SCALING,
+        NVTE_BLOCK_SCALING_1D,
+        NVTE_BLOCK_SCALING_2D,
+        NVTE_NVFP4_1D_SCALING,
+        NVTE_INVALID_SCALING,
+    ]
+);
+from_c_enum!(
+    NVTETensorParam,
+    "an NVTETensorParam from 0 to 9",
+    [
+        kNVTERowwiseData,
+        kNVTEColumnwiseData,
+        kNVTEScale,
+        kNVTEAmax,
+        kNVTERowwiseScaleInv,
+        kNVTEColumnwiseScaleInv,
+        kNVTEColumnwiseAmax,
+        kNVTEWithGEMMSwizzledScales,
+        kNVTERowScaledNVFP4,
+        kNVTENVFP4E4M3Max,
+    ]
+);
+from_c_enum!(
+    NVTEGroupedTensorParam,
+    "an NVTEGroupedTensorParam from 0 to 10",
+    [
+        kNVTEGroupedRowwiseData,
+        kNVTEGroupedColumnwiseData,
+        kNVTEGroupedScale,
+        kNVTEGroupedAmax,
+        kNVTEGroupedRowwiseScaleInv,
+        kNVTEGroupedColumnwiseScaleInv,
+        kNVTEGroupedColumnwiseAmax,
+        kNVTEGroupedFirstDims,
+        kNVTEGroupedLastDims,
+        kNVTEGroupedTensorOffsets,
+        kNVTEGroupedWithGEMMSwizzledScales,
+    ]
+);
+
+impl NVTEDType {
+    pub fn bits(self) -> usize {
+        use NVTEDType::*;
+        match self {
+            kNVTEInt64 => 64,
+            kNVTEInt32 | kNVTEFloat32 => 32,
+            kNVTEInt16 | kNVTEFloat16 | kNVTEBFloat16 => 16,
+            kNVTEByte | kNVTEFloat8E4M3 | kNVTEFloat8E5M2 | kNVTEFloat8E8M0 => 8,
+            kNVTEFloat4E2M1 => 4,
+            kNVTENumTypes => 0,
+        }
+    }
+
+    /// E4M3 or E5M2.
+    pub fn is_fp8(self) -> bool {
+        matches!(self, NVTEDType::kNVTEFloat8E4M3 | NVTEDType::kNVTEFloat8E5M2)
+    }
+
+    /// Float32, Float16 or BFloat16.
+    pub fn is_high_precision(self) -> bool {
+        use NVTEDType::*;
+        matches!(self, kNVTEFloat32 | kNVTEFloat16 | kNVTEBFloat16)
+    }
+
+    /// Largest finite value of an FP8 type.
+    pub fn fp8_max(self) -> f32 {
+        if self == NVTEDType::kNVTEFloat8E5M2 { 57344.0 } else { 448.0 }
+    }
+}
+
+impl Display for NVTEDType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use NVTEDType::*;
+        f.write_str(match self {
+            kNVTEByte => "Byte",
+            kNVTEInt16 => "Int16",
+            kNVTEInt32 => "Int32",
+            kNVTEInt64 => "Int64",
+            kNVTEFloat32 => "Float32",
+            kNVTEFloat16 => "Float16",
+            kNVTEBFloat16 => "BFloat16",
+            kNVTEFloat8E4M3 => "Float8E4M3",
+            kNVTEFloat8E5M2 => "Float8E5M2",
+            kNVTEFloat8E8M0 => "Float8E8M0",
+            kNVTEFloat4E2M1 => "Float4E2M1",
+            kNVTENumTypes => "NumTypes",
+        })
+    }
+}
+
+impl Display for NVTEScalingMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// One buffer of a tensor. The address is kept as a number: only backends dereference it.
+#[derive(Clone, Copy)]
+pub struct Buffer {
+    address: usize,
+    pub dtype: NVTEDType,
+    pub shape: Shape,
+}
+
+impl Buffer {
+    pub const UNSET: Self =
+        Self { address: 0, dtype: NVTEDType::kNVTEFloat32, shape: Shape::UNSET };
+
+    pub fn from_c(argument: &str, basic: &NVTEBasicTensor) -> Result<Self> {
+        let dtype: NVTEDType = from_c(&format!("{argument}.dtype"), basic.dtype)?;
+        let shape = Shape::from_c(&format!("{argument}.shape"), &basic.shape)?;
+        let count = |dims: &[usize]| dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+        // Zero dimensions must not hide an overflow: other products of the same dims are taken.
+        let nonzero: Vec<usize> = shape.dims().iter().copied().filter(|&d| d != 0).collect();
+        let bits = count(&nonzero).and_then(|n| n.checked_mul(dtype.bits()));
+        if bits.is_none_or(|bits| bits / 8 > isize::MAX as usize) {
+            let expected = "dimensions whose product in bytes fits 63 bits";
+            return Err(Error::argument(format!("{argument}.shape"), expected, shape));
+        }
+        Ok(Self { address: basic.data_ptr as usize, dtype, shape })
+    }
+
+    pub fn to_c(self) -> NVTEBasicTensor {
+        NVTEBasicTensor {
+            data_ptr: self.ptr(),
+            dtype: MaybeUninit::new(self.dtype),
+            shape: self.shape.to_c(),
+        }
+    }
+
+    pub fn ptr(&self) -> *mut c_void {
+        self.address as *mut c_void
+    }
+
+    /// Present: anything but a null pointer with the shape `(0)`.
+    pub fn is_set(&self) -> bool {
+        self.address != 0 || self.shape != Shape::UNSET
+    }
+
+    pub fn bytes(&self) -> usize {
+        bytes(self.shape.numel(), self.dtype)
+    }
+}
+
+/// Bytes of `numel` elements, rounded down.
+pub fn bytes(numel: usize, dtype: NVTEDType) -> usize {
+    numel / 8 * dtype.bits() + numel % 8 * dtype.bits() / 8
+}
+
+#[derive(Clone)]
+pub struct Tensor {
+    pub rowwise: Buffer,
+    pub colwise: Buffer,
+    pub scale: Buffer,
+    pub amax: Buffer,
+    pub rowwise_scale_inv: Buffer,
+    pub colwise_scale_inv: Buffer,
+    pub colwise_amax: Buffer,
+    pub mode: NVTEScalingMode,
+    pub swizzled: bool,
+    pub row_scaled: bool,
+    pub e4m3_max: i32,
+}
+
+impl Tensor {
+    pub const fn new(mode: NVTEScalingMode) -> Self {
+        Self {
+            rowwise: Buffer::UNSET,
+            colwise: Buffer::UNSET,
+            scale: Buffer::UNSET,
+            amax: Buffer::UNSET,
+            rowwise_scale_inv: Buffer::UNSET,
+            colwise_scale_inv: Buffer::UNSET,
+            colwise_amax: Buffer::UNSET,
+            mode,
+            swizzled: false,
+            row_scaled: false,
+            e4m3_max: 448,
+        }
+    }
+
+    fn only_colwise(&self) -> bool {
+        self.colwise.is_set() && !self.rowwise.is_set()
+    }
+
+    /// Element type of the data.
+    pub fn dtype(&self) -> NVTEDType {
+        if self.only_colwise() { self.colwise.dtype } else { self.rowwise.dtype }
+    }
+
+    /// Logical shape.
+    pub fn shape(&self, argument: &str) -> Result<Shape> {
+        use NVTEScalingMode::*;
+        match self.mode {
+            _ if !self.only_colwise() => Ok(self.rowwise.shape),
+            NVTE_MXFP8_1D_SCALING => Ok(self.colwise.shape),
+            NVTE_INVALID_SCALING => {
+                Err(Error::argument(argument, "a tensor with a scaling mode", self.mode))
+            }
+            _ => Ok(self.colwise.shape.rotated()),
+        }
+    }
+}
+
+#[derive(Clone)]
+pub struct GroupedTensor {
+    pub num_tensors: usize,
+    pub logical_shape: Shape,
+    pub mode: NVTEScalingMode,
+    pub rowwise: Buffer,
+    pub colwise: Buffer,
+    pub scale: Buffer,
+    pub amax: Buffer,
+    pub rowwise_scale_inv: Buffer,
+    pub colwise_scale_inv: Buffer,
+    pub colwise_amax: Buffer,
+    pub first_dims: Buffer,
+    pub last_dims: Buffer,
+    pub offsets: Buffer,
+    pub swizzled: bool,
+}
+
+impl GroupedTensor {
+    pub fn new(mode: NVTEScalingMode, num_tensors: usize, logical_shape: Shape) -> Self {
+        let unset = Buffer::UNSET;
+        let dims = Buffer { dtype: NVTEDType::kNVTEInt64, ..unset };
+        Self {
+            num_tensors,
+            logical_shape,
+            mode,
+            rowwise: unset,
+            colwise: unset,
+            scale: unset,
+            amax: unset,
+            rowwise_scale_inv: unset,
+            colwise_scale_inv: unset,
+            colwise_amax: unset,
+            first_dims: dims,
+            last_dims: dims,
+            offsets: dims,
+            swizzled: false,
+        }
+    }
+
+    pub fn dtype(&self) -> NVTEDType {
+        let only_colwise = self.colwise.is_set() && !self.rowwise.is_set();
+        if only_colwise { self.colwise.dtype } else { self.rowwise.dtype }
+    }
+}
