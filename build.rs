@@ -72,7 +72,7 @@ impl Toolkit {
 
     fn at(home: &Path) -> Option<Self> {
         let nvcc = home.join("bin/nvcc");
-        let libraries = ["lib64", "lib", "targets/x86_64-linux/lib"]
+        let libraries = ["lib64", "lib", "targets/x86_64-linux/lib", "lib/x86_64-linux-gnu"]
             .map(|name| home.join(name))
             .into_iter()
             .find(|folder| folder.join("libcudart_static.a").is_file())?;
@@ -160,7 +160,8 @@ fn compile(
         return object;
     }
     let mut nvcc = Command::new(&toolkit.nvcc);
-    nvcc.args(flags).arg("-c").arg(source).arg("-o").arg(&object);
+    // Architectures in parallel; not among the flags, because the object does not depend on it.
+    nvcc.args(flags).args(["--threads", "0", "-c"]).arg(source).arg("-o").arg(&object);
     let output =
         nvcc.output().unwrap_or_else(|e| panic!("cannot run {}: {e}", toolkit.nvcc.display()));
     let text = [output.stdout, output.stderr].concat();

@@ -218,7 +218,7 @@ fn manifest_signature(function: &Value) -> Signature {
     }
 }
 
-/// Declared in `include/nvte/cpp/recipe.hpp`, because C has no `std::vector`.
+/// Declared in `include/nvte/cpp/recipe.h`, because C has no `std::vector`.
 const CPP_ONLY: &str = "nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction";
 
 #[test]

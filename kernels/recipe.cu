@@ -105,6 +105,13 @@ __global__ void scale_reciprocal_kernel(const float *scale, float *scale_inv) {
   *scale_inv = scale != nullptr ? __frcp_rn(*scale) : 1.0f;
 }
 
+// Scales to 16-byte slots. It ends before the next kernel starts, which is not ours.
+__global__ void align_scales_kernel(const float *a, const float *b, const float *d, float *slots) {
+  wait_for_stream();
+  const float *scale = threadIdx.x == 0 ? a : threadIdx.x == 1 ? b : d;
+  if (scale != nullptr) slots[4 * threadIdx.x] = *scale;
+}
+
 constexpr int kHistoryThreads = 256;
 constexpr int kHistoryUnroll = 8;
 
@@ -220,8 +227,8 @@ NVTEXOutcome delayed_scaling(const NVTEXDelayedScalingArgs &a, size_t begin, siz
 extern "C" NVTEXOutcome nvte_cuda_amax(const NVTEXAmaxArgs *args, cudaStream_t stream) noexcept {
   using namespace nvte;
   if (args->numel == 0) return launch(amax_zero_kernel, dim3(1), 1, stream, args->amax, args->noop);
-  return dispatch<F32, F16, BF16>(
-      args->dtype, [&](auto in) { return amax<decltype(in)>(*args, stream); });
+  return dispatch<F32, F16, BF16>(args->dtype,
+                                  [&](auto in) { return amax<decltype(in)>(*args, stream); });
 }
 
 extern "C" NVTEXOutcome nvte_cuda_scale_from_amax(const NVTEXScaleFromAmaxArgs *args,
@@ -250,4 +257,11 @@ extern "C" NVTEXOutcome nvte_cuda_delayed_scaling(const NVTEXDelayedScalingArgs 
     for (; begin < end; ++begin) reduced_at += args->entries[begin].num_scales;
   }
   return ok();
+}
+
+// Copies up to three scales (null: none) to the first float of three 16-byte slots, for a library that
+// wants them aligned.
+extern "C" NVTEXOutcome nvte_cuda_align_scales(const float *a, const float *b, const float *d,
+                                               float *slots, cudaStream_t stream) noexcept {
+  return nvte::launch(nvte::align_scales_kernel, dim3(1), 3, stream, a, b, d, slots);
 }

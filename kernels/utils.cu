@@ -18,7 +18,8 @@ struct Payload {
 // Word stores: the device pointer is aligned to 4 bytes, and chunks are whole words but the last.
 template <int kBytes>
 __global__ void __launch_bounds__(kCopyThreads)
-    host_copy_kernel(void *device, unsigned bytes, const __grid_constant__ Payload<kBytes> payload) {
+    host_copy_kernel(void *device, unsigned bytes,
+                     const __grid_constant__ Payload<kBytes> payload) {
   wait_for_stream();
   let_next_start();
   const unsigned i = blockIdx.x * kCopyThreads + threadIdx.x;
@@ -55,9 +56,9 @@ extern "C" NVTEXOutcome nvte_cuda_host_copy(const NVTEXHostCopyArgs *args,
   for (size_t done = 0; done < args->bytes;) {
     const size_t left = args->bytes - done;
     const size_t bytes = left < kMany ? left : kMany;
-    const NVTEXOutcome launched =
-        bytes <= kFew ? host_copy<kFew>(host + done, device + done, bytes, stream)
-                      : host_copy<kMany>(host + done, device + done, bytes, stream);
+    const NVTEXOutcome launched = bytes <= kFew
+                                      ? host_copy<kFew>(host + done, device + done, bytes, stream)
+                                      : host_copy<kMany>(host + done, device + done, bytes, stream);
     if (launched.status != NVTEX_BACKEND_OK) return launched;
     done += bytes;
   }

@@ -1,9 +1,11 @@
-//! Rules about one tensor. Rules about several are in the `plan()` of their operator.
+//! Rules about one tensor. Rules about several are in the `plan()` of their operator. Names are only
+//! formatted when a rule is broken: `format_args!` costs a good call nothing.
 
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, Shape, TENSORS, Tensor, bytes};
 use crate::types::{NVTEDType, NVTEScalingMode, NVTETensor};
 use std::ffi::c_void;
+use std::fmt::Display;
 
 /// The tensor of a handle that may not be null.
 pub fn tensor(name: &str, handle: NVTETensor) -> Result<Tensor> {
@@ -19,7 +21,7 @@ pub fn tensor_or_empty(name: &str, handle: NVTETensor) -> Result<Tensor> {
 }
 
 /// A dtype out of a list.
-pub fn dtype(name: &str, got: NVTEDType, allowed: &[NVTEDType]) -> Result<()> {
+pub fn dtype(name: impl Display, got: NVTEDType, allowed: &[NVTEDType]) -> Result<()> {
     if allowed.contains(&got) {
         return Ok(());
     }
@@ -27,16 +29,16 @@ pub fn dtype(name: &str, got: NVTEDType, allowed: &[NVTEDType]) -> Result<()> {
     Err(Error::argument(format!("{name}.dtype"), names.join(" or "), got))
 }
 
-pub fn high_precision(name: &str, got: NVTEDType) -> Result<()> {
+pub fn high_precision(name: impl Display, got: NVTEDType) -> Result<()> {
     use NVTEDType::*;
     dtype(name, got, &[kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16])
 }
 
-pub fn fp8(name: &str, got: NVTEDType) -> Result<()> {
+pub fn fp8(name: impl Display, got: NVTEDType) -> Result<()> {
     dtype(name, got, &[NVTEDType::kNVTEFloat8E4M3, NVTEDType::kNVTEFloat8E5M2])
 }
 
-pub fn shape(name: &str, got: &Shape, expected: &Shape) -> Result<()> {
+pub fn shape(name: impl Display, got: &Shape, expected: &Shape) -> Result<()> {
     if got == expected {
         return Ok(());
     }
@@ -45,13 +47,13 @@ pub fn shape(name: &str, got: &Shape, expected: &Shape) -> Result<()> {
 
 /// The pointer of a buffer that an operator will touch: not null if there is an element, aligned to
 /// the element.
-pub fn pointer(name: &str, buffer: &Buffer) -> Result<*mut c_void> {
+pub fn pointer(name: impl Display, buffer: &Buffer) -> Result<*mut c_void> {
     raw_pointer(name, buffer.ptr(), buffer.shape.numel(), buffer.dtype)
 }
 
 /// As [`pointer`], for a bare pointer to `numel` elements.
 pub fn raw_pointer(
-    name: &str,
+    name: impl Display,
     ptr: *mut c_void,
     numel: usize,
     dtype: NVTEDType,
@@ -61,7 +63,7 @@ pub fn raw_pointer(
         return Err(Error::argument(name, expected, "null"));
     }
     let alignment = (dtype.bits() / 8).max(1);
-    if (ptr as usize) % alignment != 0 {
+    if !(ptr as usize).is_multiple_of(alignment) {
         let expected = format!("a pointer aligned to {alignment} bytes ({dtype})");
         return Err(Error::argument(name, expected, format!("{ptr:p}")));
     }
@@ -69,11 +71,11 @@ pub fn raw_pointer(
 }
 
 /// A field of one float that must be there.
-pub fn scalar(name: &str, buffer: &Buffer) -> Result<*mut f32> {
+pub fn scalar(name: impl Display, buffer: &Buffer) -> Result<*mut f32> {
     if !buffer.is_set() {
         return Err(Error::argument(name, "one Float32", "nothing"));
     }
-    dtype(name, buffer.dtype, &[NVTEDType::kNVTEFloat32])?;
+    dtype(&name, buffer.dtype, &[NVTEDType::kNVTEFloat32])?;
     if buffer.shape.numel() != 1 {
         return Err(Error::argument(format!("{name}.shape"), "one element", buffer.shape));
     }
@@ -81,7 +83,7 @@ pub fn scalar(name: &str, buffer: &Buffer) -> Result<*mut f32> {
 }
 
 /// A field of one float; null if it is absent or was declared with a null pointer.
-pub fn optional_scalar(name: &str, buffer: &Buffer) -> Result<*mut f32> {
+pub fn optional_scalar(name: impl Display, buffer: &Buffer) -> Result<*mut f32> {
     if buffer.ptr().is_null() { Ok(std::ptr::null_mut()) } else { scalar(name, buffer) }
 }
 
@@ -91,20 +93,33 @@ pub fn noop(name: &str, handle: NVTETensor) -> Result<*const f32> {
     optional_scalar(name, &tensor.rowwise).map(|flag| flag.cast_const())
 }
 
-/// A host array of `length` entries.
-pub fn array<T>(name: &str, array: *const T, length: usize) -> Result<()> {
+/// A host array, and the argument that gives its length.
+pub fn array<T>(
+    name: impl Display,
+    array: *const T,
+    (length_name, length): (&str, usize),
+) -> Result<()> {
+    if length > isize::MAX as usize / size_of::<T>() {
+        let expected = format!("at most {}", isize::MAX as usize / size_of::<T>());
+        return Err(Error::argument(length_name, expected, length));
+    }
     if array.is_null() && length > 0 {
         return Err(Error::argument(name, format!("an array of {length}"), "null"));
     }
-    if array as usize % align_of::<T>() != 0 {
+    if !(array as usize).is_multiple_of(align_of::<T>()) {
         let expected = format!("an address aligned to {} bytes", align_of::<T>());
         return Err(Error::argument(name, expected, format!("{array:p}")));
     }
     Ok(())
 }
 
+/// An address of one host value.
+pub fn address<T>(name: &str, value: *const T) -> Result<()> {
+    array(name, value, (name, 1))
+}
+
 /// Refuses the scaling modes that operators of per-tensor scaling cannot take.
-pub fn per_tensor(name: &str, tensor: &Tensor) -> Result<()> {
+pub fn per_tensor(name: impl Display, tensor: &Tensor) -> Result<()> {
     match tensor.mode {
         NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING => Ok(()),
         mode => {
@@ -116,8 +131,8 @@ pub fn per_tensor(name: &str, tensor: &Tensor) -> Result<()> {
 
 /// A tensor of per-tensor scaling: FP8 data have their `scale_inv`, other data have no scales.
 /// The data themselves may be absent.
-pub fn scales(name: &str, tensor: &Tensor) -> Result<()> {
-    per_tensor(name, tensor)?;
+pub fn scales(name: impl Display, tensor: &Tensor) -> Result<()> {
+    per_tensor(&name, tensor)?;
     let directions = [
         ("data", "scale_inv", &tensor.rowwise, &tensor.rowwise_scale_inv),
         ("columnwise_data", "columnwise_scale_inv", &tensor.colwise, &tensor.colwise_scale_inv),
@@ -129,7 +144,7 @@ pub fn scales(name: &str, tensor: &Tensor) -> Result<()> {
                     let field = format!("{name}.{data_field}.dtype");
                     return Err(Error::argument(field, tensor.dtype(), data.dtype));
                 }
-                scalar(&format!("{name}.{scale_field}"), scale_inv)?;
+                scalar(format_args!("{name}.{scale_field}"), scale_inv)?;
             }
         }
         return Ok(());
@@ -149,11 +164,11 @@ pub fn scales(name: &str, tensor: &Tensor) -> Result<()> {
 }
 
 /// An input of per-tensor scaling with row-wise data.
-pub fn input(name: &str, tensor: &Tensor) -> Result<()> {
-    scales(name, tensor)?;
+pub fn input(name: impl Display, tensor: &Tensor) -> Result<()> {
+    scales(&name, tensor)?;
     if !tensor.rowwise.is_set() {
         let got = if tensor.colwise.is_set() { "column-wise data only" } else { "no data" };
         return Err(Error::argument(format!("{name}.data"), "row-wise data", got));
     }
-    pointer(&format!("{name}.data"), &tensor.rowwise).map(drop)
+    pointer(format_args!("{name}.data"), &tensor.rowwise).map(drop)
 }

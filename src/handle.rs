@@ -41,7 +41,9 @@ impl Display for Kind {
 
 /// Slots of chunk 0; each further chunk doubles the total.
 const FIRST: usize = 1024;
-const CHUNKS: usize = 22;
+const CHUNKS: usize = 16;
+/// Objects of one kind that can live at once.
+pub const CAPACITY: usize = FIRST * ((1 << CHUNKS) - 1);
 const GENERATION_MASK: u64 = 0xff_ffff;
 
 struct Slot<T> {
@@ -49,11 +51,13 @@ struct Slot<T> {
     value: Option<T>,
 }
 
+type Chunk<T> = Box<[RwLock<Slot<T>>]>;
+
 /// All objects of one kind. Slots never move and are never returned to the system, so handles may
 /// be used from any thread until the process ends.
 pub struct Slab<T: 'static> {
     kind: Kind,
-    chunks: [OnceLock<Box<[RwLock<Slot<T>>]>>; CHUNKS],
+    chunks: [OnceLock<Chunk<T>>; CHUNKS],
     /// Slots handed out so far, in whole batches.
     issued: AtomicU32,
     free: Mutex<Vec<u32>>,
@@ -204,7 +208,7 @@ impl<T: Clone + 'static> Slab<T> {
             if cache.is_empty() {
                 let first = self.issued.load(Ordering::Relaxed);
                 let end = first + BATCH as u32;
-                if end as usize > FIRST * ((1 << CHUNKS) - 1) {
+                if end as usize > CAPACITY {
                     let message = format!("out of {} handles: {first} are live", self.kind);
                     return Err(Error::unsupported(message));
                 }

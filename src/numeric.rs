@@ -128,7 +128,7 @@ mod tests {
         mant: 7,
         bias: 127,
         width: 16,
-        max: 3.3895313892515355e38,
+        max: f32::from_bits(0x7F7F_0000) as f64,
         max_code: 0x7F7F,
         limit: 0x7F80,
         nan: 0x7FFF,
@@ -259,12 +259,9 @@ mod tests {
         assert_eq!([e4m3(448.0), e4m3(1e9), e4m3(f32::NEG_INFINITY)], [0x7E, 0x7E, 0xFE]);
         assert_eq!([e5m2(57344.0), e5m2(1e9), e5m2(f32::NEG_INFINITY)], [0x7B, 0x7B, 0xFB]);
         assert_eq!([e4m3(-f32::NAN), e5m2(-f32::NAN)], [0x7F, 0x7F]);
-        assert_eq!([e4m3(0.0009765625), e4m3(-0.0), e4m3(-1e-30)], [0x00, 0x80, 0x80]);
-        assert_eq!([e4m3(0.001953125), e4m3(0.015625), e4m3(1.0)], [0x01, 0x08, 0x38]);
-        assert_eq!(
-            [e5m2(0.0000152587890625), e5m2(0.00006103515625), e5m2(1.0)],
-            [0x01, 0x04, 0x3C]
-        );
+        assert_eq!([e4m3(2f32.powi(-10)), e4m3(-0.0), e4m3(-1e-30)], [0x00, 0x80, 0x80]);
+        assert_eq!([e4m3(2f32.powi(-9)), e4m3(2f32.powi(-6)), e4m3(1.0)], [0x01, 0x08, 0x38]);
+        assert_eq!([e5m2(2f32.powi(-16)), e5m2(2f32.powi(-14)), e5m2(1.0)], [0x01, 0x04, 0x3C]);
     }
 
     #[test]

@@ -30,12 +30,24 @@ impl Shape {
         shape
     }
 
-    pub fn from_c(argument: &str, shape: &NVTEShape) -> Result<Self> {
+    pub fn from_c(argument: impl Display, shape: &NVTEShape) -> Result<Self> {
         if shape.ndim > MAX_DIMS {
             let name = format!("{argument}.ndim");
             return Err(Error::argument(name, "at most 15", shape.ndim));
         }
-        Ok(Self::new(&shape.data[..shape.ndim]))
+        let shape = Self::new(&shape.data[..shape.ndim]);
+        if shape.extent().is_none_or(|numel| numel > isize::MAX as usize) {
+            let expected = "dimensions whose product fits 63 bits";
+            return Err(Error::argument(argument, expected, shape));
+        }
+        Ok(shape)
+    }
+
+    /// Product of the dimensions that are not 0: a zero must not hide that the others overflow,
+    /// because rows and columns are also used apart.
+    fn extent(&self) -> Option<usize> {
+        let mut nonzero = self.dims().iter().filter(|&&dim| dim != 0);
+        nonzero.try_fold(1usize, |product, &dim| product.checked_mul(dim))
     }
 
     pub fn to_c(self) -> NVTEShape {
@@ -93,7 +105,7 @@ pub trait FromC: Copy + Sized {
     fn from_number(number: i32) -> Option<Self>;
 }
 
-pub fn from_c<T: FromC>(argument: &str, value: MaybeUninit<T>) -> Result<T> {
+pub fn from_c<T: FromC>(argument: impl Display, value: MaybeUninit<T>) -> Result<T> {
     let number = raw_enum(value);
     T::from_number(number).ok_or_else(|| Error::argument(argument, T::WHAT, number))
 }
@@ -250,13 +262,10 @@ impl Buffer {
     pub const UNSET: Self =
         Self { address: 0, dtype: NVTEDType::kNVTEFloat32, shape: Shape::UNSET };
 
-    pub fn from_c(argument: &str, basic: &NVTEBasicTensor) -> Result<Self> {
-        let dtype: NVTEDType = from_c(&format!("{argument}.dtype"), basic.dtype)?;
-        let shape = Shape::from_c(&format!("{argument}.shape"), &basic.shape)?;
-        let count = |dims: &[usize]| dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-        // Zero dimensions must not hide an overflow: other products of the same dims are taken.
-        let nonzero: Vec<usize> = shape.dims().iter().copied().filter(|&d| d != 0).collect();
-        let bits = count(&nonzero).and_then(|n| n.checked_mul(dtype.bits()));
+    pub fn from_c(argument: impl Display, basic: &NVTEBasicTensor) -> Result<Self> {
+        let dtype: NVTEDType = from_c(format_args!("{argument}.dtype"), basic.dtype)?;
+        let shape = Shape::from_c(format_args!("{argument}.shape"), &basic.shape)?;
+        let bits = shape.extent().and_then(|numel| numel.checked_mul(dtype.bits()));
         if bits.is_none_or(|bits| bits / 8 > isize::MAX as usize) {
             let expected = "dimensions whose product in bytes fits 63 bits";
             return Err(Error::argument(format!("{argument}.shape"), expected, shape));

@@ -18,14 +18,14 @@ extern "C" {
 int32_t nvte_get_num_compute_streams(void);
 
 /**
- * Stream `idx` of the current device's pool: non-blocking, high priority, never destroyed. Null on
- * the CPU backend.
+ * Stream `idx` of the current device's pool: non-blocking, high priority, never destroyed. On the
+ * CPU backend it stands for nothing.
  */
 cudaStream_t nvte_get_compute_stream(int32_t idx);
 
 /**
- * Event `idx` of the current device's pool, without timing, never destroyed. Null on the CPU
- * backend.
+ * Event `idx` of the current device's pool, without timing, never destroyed. On the CPU backend it
+ * stands for nothing.
  */
 cudaEvent_t nvte_get_compute_stream_event(int32_t idx);
 

@@ -116,7 +116,8 @@ void nvtex_memcpy_to_host(void *dst, const void *src, size_t bytes, cudaStream_t
 void nvtex_memcpy_on_device(void *dst, const void *src, size_t bytes, cudaStream_t stream);
 
 /**
- * Creates a stream on the current device. Null on the CPU backend, where calls return when done.
+ * Creates a stream on the current device. On the CPU backend it stands for nothing: calls return
+ * when done. Null is returned only with an error.
  */
 cudaStream_t nvtex_stream_create(void);
 

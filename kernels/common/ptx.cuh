@@ -20,8 +20,9 @@ __device__ __forceinline__ void let_next_start() {
 #endif
 }
 
-// Data read once, or zeros if `inside` is false: a predicate, so that a batch of loads has no branch
-// in it. It does not displace other lines of L1. Volatile keeps it behind wait_for_stream().
+// Data, or zeros if `inside` is false: a predicate, so that a batch of loads has no branch in it.
+// Volatile keeps it behind wait_for_stream(). No cache hint: loads that bypass L1 beside stores
+// that do not cost 10 % of the memory rate (H200, bf16 to fp8, 8192 x 8192: 53 us against 47.6 us).
 template <int kBytes>
 __device__ __forceinline__ void load_once(const void *p, bool inside, uint32_t *w) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "one load instruction");
@@ -30,7 +31,7 @@ __device__ __forceinline__ void load_once(const void *p, bool inside, uint32_t *
         "{.reg .pred inside;\n"
         "setp.ne.b32 inside, %5, 0;\n"
         "mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;\n"
-        "@inside ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];}"
+        "@inside ld.global.v4.b32 {%0, %1, %2, %3}, [%4];}"
         : "=&r"(w[0]), "=&r"(w[1]), "=&r"(w[2]), "=&r"(w[3])
         : "l"(p), "r"(int{inside}));
   } else if constexpr (kBytes == 8) {
@@ -38,7 +39,7 @@ __device__ __forceinline__ void load_once(const void *p, bool inside, uint32_t *
         "{.reg .pred inside;\n"
         "setp.ne.b32 inside, %3, 0;\n"
         "mov.b32 %0, 0; mov.b32 %1, 0;\n"
-        "@inside ld.global.L1::no_allocate.v2.b32 {%0, %1}, [%2];}"
+        "@inside ld.global.v2.b32 {%0, %1}, [%2];}"
         : "=&r"(w[0]), "=&r"(w[1])
         : "l"(p), "r"(int{inside}));
   } else {
@@ -46,7 +47,7 @@ __device__ __forceinline__ void load_once(const void *p, bool inside, uint32_t *
         "{.reg .pred inside;\n"
         "setp.ne.b32 inside, %2, 0;\n"
         "mov.b32 %0, 0;\n"
-        "@inside ld.global.L1::no_allocate.b32 %0, [%1];}"
+        "@inside ld.global.b32 %0, [%1];}"
         : "=&r"(w[0])
         : "l"(p), "r"(int{inside}));
   }

@@ -16,8 +16,7 @@ struct AbsMax {
 #pragma unroll
     for (int i = 0; i < Vec<T, N>::kWords; ++i) {
       if constexpr (T::kBytes == 4) {
-        packed = __float_as_uint(
-            fmaxf(__uint_as_float(packed), fabsf(__uint_as_float(v.w[i]))));
+        packed = __float_as_uint(fmaxf(__uint_as_float(packed), fabsf(__uint_as_float(v.w[i]))));
       } else {
         packed = T::max2(packed, v.w[i] & 0x7fff7fff);
       }
@@ -36,9 +35,7 @@ struct AbsMax {
   }
 };
 
-__device__ __forceinline__ int warp_max(int value) {
-  return __reduce_max_sync(0xffffffffu, value);
-}
+__device__ __forceinline__ int warp_max(int value) { return __reduce_max_sync(0xffffffffu, value); }
 
 // Maximum over a block: every thread puts, the caller synchronises, the first warp gets.
 template <int kThreads>

@@ -18,6 +18,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// Problems that a thread remembers before it starts over.
 const CACHE_SIZE: usize = 1024;
 
+/// Algorithms that the heuristic is asked for; the best that the library accepts is taken.
+const CANDIDATES: usize = 8;
+
 /// Everything that the choice of an algorithm depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Problem {
@@ -254,15 +257,14 @@ impl Plan {
         if problem.sm_count > 0 {
             self.set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, problem.sm_count)?;
         }
-        if !args.bias.is_null() && args.bias_dtype != args.d_dtype {
+        // FP8 operands have other defaults than D's dtype.
+        if !args.bias.is_null() {
             self.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(args.bias_dtype) as i32)?;
         }
         if !args.aux.is_null() {
+            let dtype = data_type(args.aux_dtype) as i32;
+            self.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, dtype)?;
             self.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, args.m as i64)?;
-            if args.aux_dtype != args.d_dtype {
-                let dtype = data_type(args.aux_dtype) as i32;
-                self.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, dtype)?;
-            }
         }
         // The heuristic looks at which pointers are set.
         self.set_pointers(args)
@@ -304,7 +306,15 @@ impl Plan {
                 size_of::<usize>(),
             );
             let alignments = problem.alignments.map(u32::from);
-            let mut attributes = vec![workspace];
+            // Partial sums of a split k are added in float32, not in D's dtype.
+            let reductions =
+                cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+            let reductions = (
+                CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                (&raw const reductions).cast(),
+                size_of::<u32>(),
+            );
+            let mut attributes = vec![workspace, reductions];
             for (attribute, value) in [
                 (CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &alignments[0]),
                 (CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &alignments[1]),
@@ -320,7 +330,7 @@ impl Plan {
                         cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, size);
                 }
             }
-            let mut result: cublasLtMatmulHeuristicResult_t = std::mem::zeroed();
+            let mut results: [cublasLtMatmulHeuristicResult_t; CANDIDATES] = std::mem::zeroed();
             let mut found = 0;
             if status == cublasStatus_t::CUBLAS_STATUS_SUCCESS {
                 status = cublasLtMatmulAlgoGetHeuristic(
@@ -331,22 +341,41 @@ impl Plan {
                     self.c,
                     self.d,
                     preference,
-                    1,
-                    &mut result,
+                    CANDIDATES as c_int,
+                    results.as_mut_ptr(),
                     &mut found,
                 );
             }
             cublasLtMatmulPreferenceDestroy(preference);
-            let success = cublasStatus_t::CUBLAS_STATUS_SUCCESS;
-            if status != success || found == 0 || result.state != success {
-                return Err(Failure::NoAlgorithm(if status != success {
-                    status
-                } else {
-                    result.state
-                }));
+            if status != cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+                return Err(Failure::NoAlgorithm(status));
             }
-            Ok(result.algo)
+            let results = &results[..found.clamp(0, CANDIDATES as c_int) as usize];
+            let usable = results.iter().find(|result| self.accepts(result));
+            usable
+                .map(|result| result.algo)
+                .ok_or(Failure::NoAlgorithm(cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED))
         }
+    }
+
+    /// Whether the library would run a candidate: the heuristic proposes some that it refuses.
+    fn accepts(&self, candidate: &cublasLtMatmulHeuristicResult_t) -> bool {
+        let success = cublasStatus_t::CUBLAS_STATUS_SUCCESS;
+        // SAFETY: as for the heuristic; the check writes one result.
+        candidate.state == success
+            && unsafe {
+                let mut result: cublasLtMatmulHeuristicResult_t = std::mem::zeroed();
+                cublasLtMatmulAlgoCheck(
+                    self.handle,
+                    self.operation,
+                    self.a,
+                    self.b,
+                    self.c,
+                    self.d,
+                    &candidate.algo,
+                    &mut result,
+                ) == success
+            }
     }
 
     fn run(&self, args: &GemmArgs, stream: cudaStream_t) -> Result<(), Failure> {
@@ -373,7 +402,11 @@ impl Plan {
                 stream.cast(),
             )
         };
-        check("cublasLtMatmul", status)
+        match status {
+            // Refused before anything was written.
+            cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED => Err(Failure::NoAlgorithm(status)),
+            status => check("cublasLtMatmul", status),
+        }
     }
 }
 

@@ -20,6 +20,14 @@ unsafe extern "C" {
         scale_inv: *mut f32,
         stream: cudaStream_t,
     ) -> Outcome;
+    /// Copies three scales, each of which may be null, to the starts of three 16-byte slots.
+    fn nvte_cuda_align_scales(
+        a: *const f32,
+        b: *const f32,
+        d: *const f32,
+        slots: *mut f32,
+        stream: cudaStream_t,
+    ) -> Outcome;
 }
 
 pub(super) fn table() -> Result<&'static OpTable, String> {
@@ -61,12 +69,51 @@ unsafe extern "C" fn gemm(args: *const GemmArgs, stream: cudaStream_t) -> Outcom
     if outcome.status != BackendStatus::NVTEX_BACKEND_OK {
         return outcome;
     }
+    let args = &match with_aligned_scales(args, stream) {
+        Ok(args) => args,
+        Err(outcome) => return outcome,
+    };
     let outcome = cublaslt::gemm(args, device, stream);
     if outcome.status != BackendStatus::NVTEX_BACKEND_OK || args.scale_inv_d.is_null() {
         return outcome;
     }
     // SAFETY: both are device floats.
     unsafe { nvte_cuda_scale_reciprocal(args.scale_d, args.scale_inv_d, stream) }
+}
+
+/// cuBLASLt refuses scales that are not aligned to 16 bytes, as in an array with one scale for each
+/// tensor. Such scales are copied to the end of the workspace.
+fn with_aligned_scales(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outcome> {
+    const ALIGNMENT: usize = 16;
+    const SLOTS: usize = 3 * ALIGNMENT;
+    let scales = [args.scale_inv_a, args.scale_inv_b, args.scale_d];
+    if scales.iter().all(|scale| (*scale as usize).is_multiple_of(ALIGNMENT)) {
+        return Ok(*args);
+    }
+    let Some(rest) = args.workspace_bytes.checked_sub(SLOTS) else {
+        let text =
+            format!("FP8 scales not aligned to {ALIGNMENT} bytes need a workspace of {SLOTS}");
+        return Err(Outcome::unimplemented(text));
+    };
+    let rest = rest / ALIGNMENT * ALIGNMENT;
+    let slots = args.workspace.wrapping_byte_add(rest).cast::<f32>();
+    let [a, b, d] = scales;
+    // SAFETY: the workspace, aligned to 256 bytes, has room for three slots from there on.
+    let outcome = unsafe { nvte_cuda_align_scales(a, b, d, slots, stream) };
+    if outcome.status != BackendStatus::NVTEX_BACKEND_OK {
+        return Err(outcome);
+    }
+    let slot = |index: usize, scale: *const f32| match scale.is_null() {
+        true => scale,
+        false => slots.wrapping_byte_add(index * ALIGNMENT).cast_const(),
+    };
+    Ok(GemmArgs {
+        scale_inv_a: slot(0, a),
+        scale_inv_b: slot(1, b),
+        scale_d: slot(2, d),
+        workspace_bytes: rest,
+        ..*args
+    })
 }
 
 /// The product over k = 0: D is C or zero. cuBLASLt refuses it.

@@ -161,7 +161,7 @@ fn choose() -> std::result::Result<(Backend, String), String> {
 }
 
 /// Runs an operator with checked arguments on the backend of this process.
-pub fn run<A: Operator>(args: &A, stream: cudaStream_t) -> Result<()> {
+pub(crate) fn run<A: Operator>(args: &A, stream: cudaStream_t) -> Result<()> {
     let backend = current()?;
     let entry = A::entry(backend.table).ok_or_else(|| missing(backend, A::NAME))?;
     // SAFETY: the arguments have been checked by the operator's plan().
@@ -178,7 +178,7 @@ pub fn run<A: Operator>(args: &A, stream: cudaStream_t) -> Result<()> {
 }
 
 /// Calls a table entry that is no operator: memory, streams, properties.
-pub fn call(name: &str, body: impl FnOnce(&OpTable) -> Option<Outcome>) -> Result<()> {
+pub(crate) fn call(name: &str, body: impl FnOnce(&OpTable) -> Option<Outcome>) -> Result<()> {
     let backend = current()?;
     let outcome = body(backend.table).ok_or_else(|| missing(backend, name))?;
     finish(backend, name, outcome)

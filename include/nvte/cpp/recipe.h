@@ -10,7 +10,7 @@
  *  std::runtime_error if the vectors differ in length. */
 extern "C" void nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction(
     const NVTETensor amax_reduction_buffer, std::vector<NVTETensor> amax_histories,
-    std::vector<NVTETensor> scales, const char* amax_compute_algo, NVTEDType fp8_dtype,
+    std::vector<NVTETensor> scales, const char *amax_compute_algo, NVTEDType fp8_dtype,
     const float margin, cudaStream_t stream);
 
 #endif  // NVTE_CPP_RECIPE_H

@@ -24,28 +24,28 @@ namespace transformer_engine {
 namespace detail {
 
 inline const bool errors_throw = [] {
-  const char* mode = std::getenv("NVTE_ON_ERROR");
+  const char *mode = std::getenv("NVTE_ON_ERROR");
   if (mode != nullptr && *mode != '\0') return false;
   nvtex_set_error_mode(NVTEX_ERROR_THROW);
   return true;
 }();
 
-template <void (*destroy)(void*)>
+template <void (*destroy)(void *)>
 struct Destroy {
-  void operator()(void* handle) const { destroy(handle); }
+  void operator()(void *handle) const { destroy(handle); }
 };
 
 // Owns a C handle; null after a move.
-template <void (*destroy)(void*)>
+template <void (*destroy)(void *)>
 using Handle = std::unique_ptr<void, Destroy<destroy>>;
 
-inline NVTEShape to_shape(const NVTEShape& shape) { return shape; }
-inline NVTEShape to_shape(const std::vector<size_t>& shape) {
+inline NVTEShape to_shape(const NVTEShape &shape) { return shape; }
+inline NVTEShape to_shape(const std::vector<size_t> &shape) {
   return nvte_make_shape(shape.data(), shape.size());
 }
 
 template <typename ShapeType>
-NVTEBasicTensor basic_tensor(void* ptr, NVTEDType type, const ShapeType& shape) {
+NVTEBasicTensor basic_tensor(void *ptr, NVTEDType type, const ShapeType &shape) {
   return {ptr, type, to_shape(shape)};
 }
 
@@ -86,8 +86,8 @@ class TensorWrapper {
 
   /*! A tensor with row-wise data. A null amax, scale or scale_inv leaves that field absent, except
    *  that a scale_inv_shape other than (1) is kept even without a pointer. */
-  TensorWrapper(void* dptr, const NVTEShape& shape, DType dtype, float* amax_dptr = nullptr,
-                float* scale_dptr = nullptr, float* scale_inv_dptr = nullptr,
+  TensorWrapper(void *dptr, const NVTEShape &shape, DType dtype, float *amax_dptr = nullptr,
+                float *scale_dptr = nullptr, float *scale_inv_dptr = nullptr,
                 NVTEShape scale_inv_shape = defaultShape,
                 NVTEScalingMode scaling_mode = NVTE_DELAYED_TENSOR_SCALING)
       : TensorWrapper(scaling_mode) {
@@ -99,9 +99,9 @@ class TensorWrapper {
     set_rowwise_scale_inv(scale_inv_dptr, DType::kFloat32, scale_inv_shape);
   }
 
-  TensorWrapper(void* dptr, const std::vector<size_t>& shape, DType dtype,
-                float* amax_dptr = nullptr, float* scale_dptr = nullptr,
-                float* scale_inv_dptr = nullptr, const std::vector<size_t>& scale_inv_shape = {1},
+  TensorWrapper(void *dptr, const std::vector<size_t> &shape, DType dtype,
+                float *amax_dptr = nullptr, float *scale_dptr = nullptr,
+                float *scale_inv_dptr = nullptr, const std::vector<size_t> &scale_inv_shape = {1},
                 NVTEScalingMode scaling_mode = NVTE_DELAYED_TENSOR_SCALING)
       : TensorWrapper(dptr, detail::to_shape(shape), dtype, amax_dptr, scale_dptr, scale_inv_dptr,
                       detail::to_shape(scale_inv_shape), scaling_mode) {}
@@ -111,39 +111,39 @@ class TensorWrapper {
       : handle_(nvte_create_tensor(scaling_mode)) {}
 
   template <typename ShapeType>
-  TensorWrapper& set_parameter(NVTETensorParam param, void* dptr, DType type,
-                               const ShapeType& shape) {
+  TensorWrapper &set_parameter(NVTETensorParam param, void *dptr, DType type,
+                               const ShapeType &shape) {
     const auto value = detail::basic_tensor(dptr, static_cast<NVTEDType>(type), shape);
     nvte_set_tensor_param_v2(data(), param, &value, sizeof(value));
     return *this;
   }
 
   template <typename ShapeType>
-  TensorWrapper& set_rowwise_data(void* dptr, DType type, const ShapeType& shape) {
+  TensorWrapper &set_rowwise_data(void *dptr, DType type, const ShapeType &shape) {
     return set_parameter(kNVTERowwiseData, dptr, type, shape);
   }
   template <typename ShapeType>
-  TensorWrapper& set_columnwise_data(void* dptr, DType type, const ShapeType& shape) {
+  TensorWrapper &set_columnwise_data(void *dptr, DType type, const ShapeType &shape) {
     return set_parameter(kNVTEColumnwiseData, dptr, type, shape);
   }
   template <typename ShapeType>
-  TensorWrapper& set_scale(void* dptr, DType type, const ShapeType& shape) {
+  TensorWrapper &set_scale(void *dptr, DType type, const ShapeType &shape) {
     return set_parameter(kNVTEScale, dptr, type, shape);
   }
   template <typename ShapeType>
-  TensorWrapper& set_amax(void* dptr, DType type, const ShapeType& shape) {
+  TensorWrapper &set_amax(void *dptr, DType type, const ShapeType &shape) {
     return set_parameter(kNVTEAmax, dptr, type, shape);
   }
   template <typename ShapeType>
-  TensorWrapper& set_rowwise_scale_inv(void* dptr, DType type, const ShapeType& shape) {
+  TensorWrapper &set_rowwise_scale_inv(void *dptr, DType type, const ShapeType &shape) {
     return set_parameter(kNVTERowwiseScaleInv, dptr, type, shape);
   }
   template <typename ShapeType>
-  TensorWrapper& set_columnwise_scale_inv(void* dptr, DType type, const ShapeType& shape) {
+  TensorWrapper &set_columnwise_scale_inv(void *dptr, DType type, const ShapeType &shape) {
     return set_parameter(kNVTEColumnwiseScaleInv, dptr, type, shape);
   }
   template <typename ShapeType>
-  TensorWrapper& set_columnwise_amax(void* dptr, DType type, const ShapeType& shape) {
+  TensorWrapper &set_columnwise_amax(void *dptr, DType type, const ShapeType &shape) {
     return set_parameter(kNVTEColumnwiseAmax, dptr, type, shape);
   }
 
@@ -198,11 +198,11 @@ class TensorWrapper {
     return handle_ ? nvte_tensor_scaling_mode(data()) : NVTE_DELAYED_TENSOR_SCALING;
   }
 
-  void* dptr() const { return handle_ ? nvte_tensor_data(data()) : nullptr; }
-  void* columnwise_dptr() const { return handle_ ? nvte_tensor_columnwise_data(data()) : nullptr; }
-  float* amax() const { return handle_ ? nvte_tensor_amax(data()) : nullptr; }
-  float* scale() const { return handle_ ? nvte_tensor_scale(data()) : nullptr; }
-  float* scale_inv() const { return handle_ ? nvte_tensor_scale_inv(data()) : nullptr; }
+  void *dptr() const { return handle_ ? nvte_tensor_data(data()) : nullptr; }
+  void *columnwise_dptr() const { return handle_ ? nvte_tensor_columnwise_data(data()) : nullptr; }
+  float *amax() const { return handle_ ? nvte_tensor_amax(data()) : nullptr; }
+  float *scale() const { return handle_ ? nvte_tensor_scale(data()) : nullptr; }
+  float *scale_inv() const { return handle_ ? nvte_tensor_scale_inv(data()) : nullptr; }
 
   /*! Zeroes row-wise data and amax on the stream. */
   void zero_(cudaStream_t stream) { nvte_zero_tensor(data(), stream); }
@@ -236,9 +236,9 @@ class MultiTensorWrapper {
     if (!empty()) nvte_destroy_tensors(data(), size());
   }
 
-  MultiTensorWrapper(MultiTensorWrapper&& other) noexcept
+  MultiTensorWrapper(MultiTensorWrapper &&other) noexcept
       : handles_(std::exchange(other.handles_, {})) {}
-  MultiTensorWrapper& operator=(MultiTensorWrapper&& other) noexcept {
+  MultiTensorWrapper &operator=(MultiTensorWrapper &&other) noexcept {
     MultiTensorWrapper taken(std::move(other));
     handles_.swap(taken.handles_);
     return *this;
@@ -248,9 +248,9 @@ class MultiTensorWrapper {
   bool empty() const noexcept { return handles_.empty(); }
 
   NVTETensor operator[](size_t i) const { return handles_[i]; }
-  NVTETensor* data() noexcept { return handles_.data(); }
-  const NVTETensor* data() const noexcept { return handles_.data(); }
-  operator NVTETensor*() noexcept { return data(); }
+  NVTETensor *data() noexcept { return handles_.data(); }
+  const NVTETensor *data() const noexcept { return handles_.data(); }
+  operator NVTETensor *() noexcept { return data(); }
 
   auto begin() noexcept { return handles_.begin(); }
   auto begin() const noexcept { return handles_.begin(); }
@@ -268,59 +268,59 @@ class GroupedTensorWrapper {
   static constexpr NVTEShape defaultShape = TensorWrapper::defaultShape;
   static constexpr NVTEShape emptyShape = TensorWrapper::emptyShape;
 
-  GroupedTensorWrapper(size_t num_tensors, const NVTEShape& logical_shape,
+  GroupedTensorWrapper(size_t num_tensors, const NVTEShape &logical_shape,
                        NVTEScalingMode scaling_mode = NVTE_DELAYED_TENSOR_SCALING)
       : handle_(nvte_create_grouped_tensor(scaling_mode, num_tensors, logical_shape)) {}
-  GroupedTensorWrapper(size_t num_tensors, const std::vector<size_t>& logical_shape,
+  GroupedTensorWrapper(size_t num_tensors, const std::vector<size_t> &logical_shape,
                        NVTEScalingMode scaling_mode = NVTE_DELAYED_TENSOR_SCALING)
       : GroupedTensorWrapper(num_tensors, detail::to_shape(logical_shape), scaling_mode) {}
 
   template <typename ShapeType>
-  GroupedTensorWrapper& set_parameter(NVTEGroupedTensorParam param, void* dptr, DType type,
-                                      const ShapeType& shape) {
+  GroupedTensorWrapper &set_parameter(NVTEGroupedTensorParam param, void *dptr, DType type,
+                                      const ShapeType &shape) {
     const auto value = detail::basic_tensor(dptr, static_cast<NVTEDType>(type), shape);
     nvte_set_grouped_tensor_param(data(), param, &value, sizeof(value));
     return *this;
   }
 
   template <typename ShapeType>
-  GroupedTensorWrapper& set_rowwise_data(void* dptr, DType type, const ShapeType& shape) {
+  GroupedTensorWrapper &set_rowwise_data(void *dptr, DType type, const ShapeType &shape) {
     return set_parameter(kNVTEGroupedRowwiseData, dptr, type, shape);
   }
   template <typename ShapeType>
-  GroupedTensorWrapper& set_columnwise_data(void* dptr, DType type, const ShapeType& shape) {
+  GroupedTensorWrapper &set_columnwise_data(void *dptr, DType type, const ShapeType &shape) {
     return set_parameter(kNVTEGroupedColumnwiseData, dptr, type, shape);
   }
   template <typename ShapeType>
-  GroupedTensorWrapper& set_scale(void* dptr, DType type, const ShapeType& shape) {
+  GroupedTensorWrapper &set_scale(void *dptr, DType type, const ShapeType &shape) {
     return set_parameter(kNVTEGroupedScale, dptr, type, shape);
   }
   template <typename ShapeType>
-  GroupedTensorWrapper& set_amax(void* dptr, DType type, const ShapeType& shape) {
+  GroupedTensorWrapper &set_amax(void *dptr, DType type, const ShapeType &shape) {
     return set_parameter(kNVTEGroupedAmax, dptr, type, shape);
   }
   template <typename ShapeType>
-  GroupedTensorWrapper& set_rowwise_scale_inv(void* dptr, DType type, const ShapeType& shape) {
+  GroupedTensorWrapper &set_rowwise_scale_inv(void *dptr, DType type, const ShapeType &shape) {
     return set_parameter(kNVTEGroupedRowwiseScaleInv, dptr, type, shape);
   }
   template <typename ShapeType>
-  GroupedTensorWrapper& set_columnwise_scale_inv(void* dptr, DType type, const ShapeType& shape) {
+  GroupedTensorWrapper &set_columnwise_scale_inv(void *dptr, DType type, const ShapeType &shape) {
     return set_parameter(kNVTEGroupedColumnwiseScaleInv, dptr, type, shape);
   }
   template <typename ShapeType>
-  GroupedTensorWrapper& set_columnwise_amax(void* dptr, DType type, const ShapeType& shape) {
+  GroupedTensorWrapper &set_columnwise_amax(void *dptr, DType type, const ShapeType &shape) {
     return set_parameter(kNVTEGroupedColumnwiseAmax, dptr, type, shape);
   }
   template <typename ShapeType>
-  GroupedTensorWrapper& set_first_dims(void* dptr, DType type, const ShapeType& shape) {
+  GroupedTensorWrapper &set_first_dims(void *dptr, DType type, const ShapeType &shape) {
     return set_parameter(kNVTEGroupedFirstDims, dptr, type, shape);
   }
   template <typename ShapeType>
-  GroupedTensorWrapper& set_last_dims(void* dptr, DType type, const ShapeType& shape) {
+  GroupedTensorWrapper &set_last_dims(void *dptr, DType type, const ShapeType &shape) {
     return set_parameter(kNVTEGroupedLastDims, dptr, type, shape);
   }
   template <typename ShapeType>
-  GroupedTensorWrapper& set_tensor_offsets(void* dptr, DType type, const ShapeType& shape) {
+  GroupedTensorWrapper &set_tensor_offsets(void *dptr, DType type, const ShapeType &shape) {
     return set_parameter(kNVTEGroupedTensorOffsets, dptr, type, shape);
   }
 

@@ -182,6 +182,11 @@ mod tests {
         (0..65_536u32).map(|i| make(i.wrapping_mul(0x0001_0001))).collect()
     }
 
+    /// Equal, or both NaN in a type that compares them unequal.
+    fn same<T: Element + PartialEq>(a: T, b: T) -> bool {
+        a == b || (a.to_f32().is_nan() && b.to_f32().is_nan())
+    }
+
     fn check_quantize<I: Element, O: Element + PartialEq>(input: &[I], cols: usize) {
         let (numel, scale) = (input.len() / cols * cols, -0.37f32);
         let (mut row, mut col) = (vec![O::default(); numel], vec![O::default(); numel]);
@@ -206,9 +211,10 @@ mod tests {
         for (i, x) in input[..numel].iter().enumerate() {
             let x = x.to_f32();
             let want = O::from_f32(if O::FP8 { x * scale } else { x });
-            // Equal, or both NaN in a type that compares them unequal.
-            let same = |y: O| y == want || (y != y && want != want);
-            assert!(same(row[i]) && same(col[i % cols * args.rows + i / cols]), "{x:e} at {i}");
+            assert!(
+                same(row[i], want) && same(col[i % cols * args.rows + i / cols], want),
+                "{x:e}"
+            );
             want_amax = want_amax.max(x.abs());
         }
         assert_eq!(amax, want_amax);
@@ -219,7 +225,7 @@ mod tests {
             QuantizeArgs { rowwise: only_row.as_mut_ptr().cast(), colwise: null_mut(), ..args };
         // SAFETY: as above.
         unsafe { quantize(&args, null_mut()) };
-        assert!(only_row.iter().zip(&row).all(|(a, b)| a == b || (a != a && b != b)));
+        assert!(only_row.iter().zip(&row).all(|(&a, &b)| same(a, b)));
     }
 
     #[test]
@@ -266,9 +272,9 @@ mod tests {
     #[test]
     fn noop_of_exactly_one_writes_nothing() {
         for (noop, want) in [(1.0, 7u8), (0.0, 0x38), (2.0, 0x38)] {
-            let (mut y, mut amax, mut scale_inv) = (7u8, 0.5, 9.0);
+            let (x, mut y, mut amax, mut scale_inv) = (1.0f32, 7u8, 0.5, 9.0);
             let args = QuantizeArgs {
-                input: (&raw const *&1.0f32).cast(),
+                input: (&raw const x).cast(),
                 rowwise: (&raw mut y).cast(),
                 colwise: null_mut(),
                 scale: null(),

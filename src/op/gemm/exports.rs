@@ -138,7 +138,7 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm(
         transa: truth(transa),
         transb: truth(transb),
         alpha: 1.0,
-        beta: if truth(accumulate) { 1.0 } else { 0.0 },
+        beta: ("accumulate", if truth(accumulate) { 1.0 } else { 0.0 }),
         epilogue: Epilogue {
             bias: ("bias", bias),
             aux: ("pre_gelu_out", pre_gelu_out),
@@ -146,7 +146,7 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm(
         },
         workspace,
         split_accumulator: truth(use_split_accumulator),
-        sm_count: math_sm_count,
+        sm_count: ("math_sm_count", math_sm_count),
     };
     guard("nvte_cublas_gemm", || product.run(stream));
 }
@@ -177,7 +177,7 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm_scaled(
         transa: truth(transa),
         transb: truth(transb),
         alpha,
-        beta,
+        beta: ("beta", beta),
         epilogue: Epilogue {
             bias: ("bias", bias),
             aux: ("pre_gelu_out", pre_gelu_out),
@@ -185,7 +185,7 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm_scaled(
         },
         workspace,
         split_accumulator: truth(use_split_accumulator),
-        sm_count: math_sm_count,
+        sm_count: ("math_sm_count", math_sm_count),
     };
     guard("nvte_cublas_gemm_scaled", || product.run(stream));
 }
@@ -222,11 +222,11 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm_v2(
             transa: transa != 0,
             transb: transb != 0,
             alpha,
-            beta,
+            beta: ("beta", beta),
             epilogue: config_epilogue(&config)?,
             workspace,
             split_accumulator: config.split_accumulator,
-            sm_count: config.sm_count,
+            sm_count: ("config.sm_count", config.sm_count),
         };
         product.run(stream)
     });

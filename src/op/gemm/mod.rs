@@ -13,6 +13,7 @@ use crate::handle::{Kind, Slab};
 use crate::tensor::*;
 use crate::types::*;
 use std::ffi::c_void;
+use std::fmt::Display;
 use std::mem::MaybeUninit;
 
 /// What a matmul config holds. Tensor handles are looked up when a product runs.
@@ -67,7 +68,7 @@ from_c_enum!(
 
 /// Unlike other getters, these require the size pointer.
 fn check_size_written(size_written: *const usize) -> Result<()> {
-    check::array("size_written", size_written, 1)
+    check::address("size_written", size_written)
 }
 
 /// # Safety
@@ -249,9 +250,9 @@ fn operand(name: &str, tensor: &Tensor, k_contiguous: bool, any_layout: bool) ->
         let expected = format!("{} elements, as the other direction", outer * k);
         return Err(Error::argument(format!("{name}.{field}data.shape"), expected, data.shape));
     }
-    check::pointer(&format!("{name}.{field}data"), data)?;
+    check::pointer(format_args!("{name}.{field}data"), data)?;
     let scale_inv = match dtype.is_fp8() {
-        true => check::scalar(&format!("{name}.{field}scale_inv"), scale_inv)?,
+        true => check::scalar(format_args!("{name}.{field}scale_inv"), scale_inv)?,
         false => std::ptr::null_mut(),
     };
     let k_contiguous = k_contiguous == rowwise;
@@ -285,22 +286,22 @@ impl Epilogue<'_> {
         };
         let length = if epilogue == NVTEX_EPILOGUE_BGRAD { n } else { m };
         if with_bias {
-            side_buffer(self.bias.0, &bias, &format!("[{length}]"), length)?;
+            side_buffer(self.bias.0, &bias, format_args!("[{length}]"), length)?;
         }
         if with_aux {
-            side_buffer(self.aux.0, &aux, &format!("[{n}, {m}]"), n * m)?;
+            side_buffer(self.aux.0, &aux, format_args!("[{n}, {m}]"), n * m)?;
         }
         Ok((epilogue, bias, aux))
     }
 }
 
 /// A bias or aux buffer: high precision, of the right number of elements.
-fn side_buffer(name: &str, buffer: &Buffer, expected: &str, numel: usize) -> Result<()> {
+fn side_buffer(name: &str, buffer: &Buffer, expected: impl Display, numel: usize) -> Result<()> {
     check::high_precision(name, buffer.dtype)?;
     if buffer.shape.numel() != numel {
         return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
     }
-    check::pointer(&format!("{name}.data"), buffer).map(drop)
+    check::pointer(format_args!("{name}.data"), buffer).map(drop)
 }
 
 /// Everything that the three entry points hand to the one product.
@@ -313,11 +314,13 @@ struct Product<'a> {
     transa: bool,
     transb: bool,
     alpha: f32,
-    beta: f32,
+    /// And the argument that gives it.
+    beta: (&'a str, f32),
     epilogue: Epilogue<'a>,
     workspace: NVTETensor,
     split_accumulator: bool,
-    sm_count: i32,
+    /// And the argument that gives it.
+    sm_count: (&'a str, i32),
 }
 
 impl Product<'_> {
@@ -375,9 +378,10 @@ impl Product<'_> {
         let mut amax_d = std::ptr::null_mut();
         let mut scale_inv_d = std::ptr::null_mut();
         if dtype.is_fp8() {
-            if self.beta != 0.0 {
+            let (name, beta) = self.beta;
+            if beta != 0.0 {
                 let expected = "0 (FP8 outputs cannot accumulate)";
-                return Err(Error::argument("beta", expected, self.beta));
+                return Err(Error::argument(name, expected, beta));
             }
             scale_d = check::scalar("D.scale", &d.scale)?;
             amax_d = check::optional_scalar("D.amax", &d.amax)?;
@@ -402,7 +406,7 @@ impl Product<'_> {
             n,
             k: 0,
             alpha: self.alpha,
-            beta: self.beta,
+            beta: self.beta.1,
             a_dtype: dtype,
             b_dtype: dtype,
             d_dtype: dtype,
@@ -412,7 +416,7 @@ impl Product<'_> {
             transa: false,
             transb: false,
             split_accumulator: self.split_accumulator,
-            sm_count: self.sm_count,
+            sm_count: self.sm_count.1,
         })
     }
 
@@ -430,8 +434,9 @@ impl Product<'_> {
     }
 
     fn run(&self, stream: cudaStream_t) -> Result<()> {
-        if self.sm_count < 0 {
-            return Err(Error::argument("math_sm_count", "0 (all) or more", self.sm_count));
+        let (name, sm_count) = self.sm_count;
+        if sm_count < 0 {
+            return Err(Error::argument(name, "0 (all) or more", sm_count));
         }
         match self.plan()? {
             Some(args) => backend::run(&args, stream),
@@ -455,7 +460,7 @@ fn aligned_workspace(buffer: &Buffer) -> (*mut c_void, usize) {
 /// # Safety
 /// `value` is null or valid.
 unsafe fn factor(name: &str, value: *const f32) -> Result<f32> {
-    check::array(name, value, 1)?;
+    check::address(name, value)?;
     // SAFETY: the caller vouches for the pointer.
     Ok(unsafe { value.read() })
 }

@@ -10,15 +10,15 @@ pub extern "C-unwind" fn nvte_get_num_compute_streams() -> i32 {
     NUM_STREAMS
 }
 
-/// Stream `idx` of the current device's pool: non-blocking, high priority, never destroyed. Null on
-/// the CPU backend.
+/// Stream `idx` of the current device's pool: non-blocking, high priority, never destroyed. On the
+/// CPU backend it stands for nothing.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_get_compute_stream(idx: i32) -> cudaStream_t {
     guard("nvte_get_compute_stream", || Ok(Handle(compute_stream(idx)?))).0
 }
 
-/// Event `idx` of the current device's pool, without timing, never destroyed. Null on the CPU
-/// backend.
+/// Event `idx` of the current device's pool, without timing, never destroyed. On the CPU backend it
+/// stands for nothing.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_get_compute_stream_event(idx: i32) -> cudaEvent_t {
     guard("nvte_get_compute_stream_event", || Ok(Handle(compute_event(idx)?))).0

@@ -156,7 +156,8 @@ pub unsafe extern "C-unwind" fn nvtex_memcpy_on_device(
     });
 }
 
-/// Creates a stream on the current device. Null on the CPU backend, where calls return when done.
+/// Creates a stream on the current device. On the CPU backend it stands for nothing: calls return
+/// when done. Null is returned only with an error.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_stream_create() -> cudaStream_t {
     guard("nvtex_stream_create", || Ok(Handle(stream_create()?))).0

@@ -91,8 +91,8 @@ pub unsafe extern "C-unwind" fn nvtex_delayed_scaling_recipe_amax_and_scale_upda
     stream: cudaStream_t,
 ) {
     guard("nvtex_delayed_scaling_recipe_amax_and_scale_update_after_reduction", || {
-        check::array("amax_histories", amax_histories, num_tensors)?;
-        check::array("scales", scales, num_tensors)?;
+        check::array("amax_histories", amax_histories, ("num_tensors", num_tensors))?;
+        check::array("scales", scales, ("num_tensors", num_tensors))?;
         // SAFETY: the caller vouches for the string and the arrays.
         let (rule, histories, scales) = unsafe {
             (
@@ -132,7 +132,7 @@ impl StdVector {
     }
 }
 
-/// The C++ form, declared in `nvte/cpp/recipe.hpp`.
+/// The C++ form, declared in `nvte/cpp/recipe.h`.
 /// cbindgen:ignore
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction(
@@ -145,8 +145,8 @@ pub unsafe extern "C-unwind" fn nvte_delayed_scaling_recipe_amax_and_scale_updat
     stream: cudaStream_t,
 ) {
     guard("nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction", || {
-        check::array("amax_histories", amax_histories, 1)?;
-        check::array("scales", scales, 1)?;
+        check::address("amax_histories", amax_histories)?;
+        check::address("scales", scales)?;
         // SAFETY: the caller vouches for the string and passes two vectors.
         let (rule, histories, scales) = unsafe {
             let rule = Rule::new(amax_compute_algo, fp8_dtype, margin)?;

@@ -101,7 +101,7 @@ impl Rule {
 fn floats(name: &str, handle: NVTETensor) -> Result<Buffer> {
     let buffer = check::tensor(name, handle)?.rowwise;
     check::dtype(name, buffer.dtype, &[NVTEDType::kNVTEFloat32])?;
-    check::pointer(&format!("{name}.data"), &buffer)?;
+    check::pointer(format_args!("{name}.data"), &buffer)?;
     Ok(buffer)
 }
 

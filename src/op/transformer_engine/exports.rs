@@ -25,7 +25,7 @@ pub unsafe extern "C-unwind" fn nvte_create_tensors(
     N: usize,
 ) {
     guard("nvte_create_tensors", || {
-        check::array("tensors", tensors.cast_const(), N)?;
+        check::array("tensors", tensors.cast_const(), ("N", N))?;
         let handles = create_tensors(scaling_mode, N)?;
         for (i, handle) in handles.into_iter().enumerate() {
             // SAFETY: the caller's array has N entries.
@@ -45,7 +45,7 @@ pub extern "C-unwind" fn nvte_destroy_tensor(tensor: NVTETensor) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_destroy_tensors(tensors: *mut NVTETensor, N: usize) {
     guard("nvte_destroy_tensors", || {
-        check::array("tensors", tensors, N)?;
+        check::array("tensors", tensors, ("N", N))?;
         (0..N).try_for_each(|i| {
             // SAFETY: the caller's array has N entries.
             let handle = unsafe { tensors.add(i).read() };
@@ -194,8 +194,8 @@ pub unsafe extern "C-unwind" fn nvte_set_tensor_param(
 ) {
     guard("nvte_set_tensor_param", || {
         let param_name = from_c("param_name", param_name)?;
-        check::array("tensor", tensor, 1)?;
-        check::array("param", param, 1)?;
+        check::address("tensor", tensor)?;
+        check::address("param", param)?;
         // SAFETY: the caller vouches for both pointers.
         let (handle, basic) = unsafe { (tensor.read(), param.read()) };
         let buffer = Buffer::from_c("param", &basic)?;
@@ -263,7 +263,7 @@ pub extern "C-unwind" fn nvte_tensor_scaling_mode(tensor: NVTETensor) -> NVTESca
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_tensor_pack_create(pack: *mut NVTETensorPack) {
     guard("nvte_tensor_pack_create", || {
-        check::array("pack", pack, 1)?;
+        check::address("pack", pack)?;
         let mode = MaybeUninit::new(NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING);
         let handles = create_tensors(mode, 10)?;
         for (i, handle) in handles.into_iter().enumerate() {
@@ -278,7 +278,7 @@ pub unsafe extern "C-unwind" fn nvte_tensor_pack_create(pack: *mut NVTETensorPac
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_tensor_pack_destroy(pack: *mut NVTETensorPack) {
     guard("nvte_tensor_pack_destroy", || {
-        check::array("pack", pack, 1)?;
+        check::address("pack", pack)?;
         (0..10).try_for_each(|i| {
             // SAFETY: the caller vouches for the pack, which holds 10 handles.
             let handle = unsafe { (&raw const (*pack).tensors[i]).read() };

@@ -8,7 +8,7 @@ use super::attribute;
 use crate::backend::{self, args::*};
 use crate::check;
 use crate::error::{Error, Result};
-use crate::handle::{Kind, Slab};
+use crate::handle::{CAPACITY, Kind, Slab};
 use crate::tensor::*;
 use crate::types::*;
 use std::ffi::c_void;
@@ -358,6 +358,9 @@ fn create_grouped_tensor(
 /// Creates `count` tensors, or none.
 fn create_tensors(mode: MaybeUninit<NVTEScalingMode>, count: usize) -> Result<Vec<NVTETensor>> {
     let mode = from_c("scaling_mode", mode)?;
+    if count > CAPACITY {
+        return Err(Error::argument("N", format!("at most {CAPACITY}"), count));
+    }
     let mut handles = Vec::new();
     for _ in 0..count {
         match TENSORS.insert(Tensor::new(mode)) {
@@ -403,7 +406,7 @@ fn tensor_shape(handle: NVTETensor) -> Result<Shape> {
 fn float_field(handle: NVTETensor, field: &str, of: fn(&Tensor) -> &Buffer) -> Result<*mut f32> {
     let tensor = check::tensor_or_empty("tensor", handle)?;
     let buffer = of(&tensor);
-    check::dtype(&format!("tensor.{field}"), buffer.dtype, &[NVTEDType::kNVTEFloat32])?;
+    check::dtype(format_args!("tensor.{field}"), buffer.dtype, &[NVTEDType::kNVTEFloat32])?;
     Ok(buffer.ptr().cast())
 }
 
@@ -475,7 +478,7 @@ fn integer_vector(name: &str, handle: NVTETensor) -> Result<(Buffer, usize)> {
     check::dtype(name, buffer.dtype, &[NVTEDType::kNVTEInt32, NVTEDType::kNVTEInt64])?;
     match buffer.shape.dims() {
         &[length] if length > 0 => {
-            check::pointer(&format!("{name}.data"), &buffer)?;
+            check::pointer(format_args!("{name}.data"), &buffer)?;
             Ok((buffer, length))
         }
         _ => {
@@ -530,9 +533,10 @@ unsafe fn splits_to_offsets_multi(
         return Ok(());
     }
     let (first, length) = integer_vector("split_sizes", split_sizes)?;
-    check::array("outputs", outputs, num_outputs)?;
-    check::array("strides", strides, num_outputs)?;
-    check::array("include_leading_zero", include_leading_zero, num_outputs)?;
+    let count = ("num_outputs", num_outputs);
+    check::array("outputs", outputs, count)?;
+    check::array("strides", strides, count)?;
+    check::array("include_leading_zero", include_leading_zero, count)?;
     let mut list = Vec::new();
     for i in 0..num_outputs {
         // SAFETY: the caller vouches for the arrays.

@@ -48,6 +48,11 @@ pub fn transpose(
     let input = check::tensor("input", input)?.rowwise;
     let output = check::tensor(output_name, output)?.rowwise;
     let noop = check::noop("noop", noop)?;
+    for (name, buffer) in [("input", &input), (output_name, &output)] {
+        if !buffer.is_set() {
+            return Err(Error::argument(format!("{name}.data"), "row-wise data", "no data"));
+        }
+    }
     let dtypes = [kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16, kNVTEFloat8E4M3, kNVTEFloat8E5M2];
     check::dtype("input", input.dtype, &dtypes)?;
     check::dtype(output_name, output.dtype, &[input.dtype])?;
@@ -57,7 +62,7 @@ pub fn transpose(
     check::shape(output_name, &output.shape, &Shape::new(&[cols, rows]))?;
     let args = TransposeArgs {
         input: check::pointer("input.data", &input)?,
-        output: check::pointer(&format!("{output_name}.data"), &output)?,
+        output: check::pointer(format_args!("{output_name}.data"), &output)?,
         noop,
         rows,
         cols,

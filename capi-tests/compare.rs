@@ -1,0 +1,1243 @@
+//! Runs the CUDA backend against the CPU backend on the same random arguments, straight through
+//! their tables: what a cast, transpose or recipe writes must be equal to the bit, products within
+//! rounding. Without a CUDA device each test says so and passes.
+//!
+//! A failure prints `NVTE_CASE=<test>:<seed>:<index>`; with that variable set, only that case runs.
+
+use nvte::backend::args::*;
+use nvte::backend::{cpu_table, cuda_table};
+use nvte::types::NVTEDType::{self, *};
+use nvte::types::cudaStream_t;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_void};
+use std::ptr::{null, null_mut};
+
+const HIGH: [NVTEDType; 3] = [kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16];
+const FP8: [NVTEDType; 2] = [kNVTEFloat8E4M3, kNVTEFloat8E5M2];
+const ALL: [NVTEDType; 5] =
+    [kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16, kNVTEFloat8E4M3, kNVTEFloat8E5M2];
+/// Bytes on both sides of a buffer that must not change.
+const GUARD: usize = 256;
+const SEED: u64 = 0x5EED;
+
+type Check = Result<(), String>;
+
+fn is_fp8(dtype: NVTEDType) -> bool {
+    FP8.contains(&dtype)
+}
+
+fn size(dtype: NVTEDType) -> usize {
+    match dtype {
+        kNVTEInt64 => 8,
+        kNVTEFloat32 | kNVTEInt32 => 4,
+        kNVTEFloat16 | kNVTEBFloat16 => 2,
+        _ => 1,
+    }
+}
+
+/// xorshift64*
+struct Rng(u64);
+
+impl Rng {
+    fn new(name: &str, seed: u64, index: usize) -> Self {
+        let hash = name.bytes().fold(seed ^ (index as u64) << 32, |h, b| {
+            (h ^ b as u64).wrapping_mul(0x0000_0100_0000_01B3)
+        });
+        let mut rng = Self(hash | 1);
+        (0..8).for_each(|_| _ = rng.next());
+        rng
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        ((self.next() >> 32) as usize * n) >> 32
+    }
+
+    fn within(&mut self, low: usize, high: usize) -> usize {
+        low + self.below(high - low + 1)
+    }
+
+    fn chance(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+
+    /// In [-1, 1).
+    fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
+        }
+        bytes
+    }
+
+    /// Floats of several characters: any bits, everyday values, zeros with a few specials.
+    fn floats(&mut self, dtype: NVTEDType, len: usize) -> Vec<u8> {
+        let width = size(dtype);
+        let mut bytes = self.bytes(len * width);
+        if width == 1 {
+            return bytes;
+        }
+        // Top two bytes: sign, exponent and some of the mantissa.
+        let (low, high) = if dtype == kNVTEFloat16 { (0x2800, 0x4FFF) } else { (0x3C00, 0x42FF) };
+        let special: &[u16] = if dtype == kNVTEFloat16 {
+            &[0, 0x8000, 0x7C00, 0xFC00, 0x7E00, 0xFFFF, 1, 0x8001, 0x7BFF, 0x3555]
+        } else {
+            &[0, 0x8000, 0x7F80, 0xFF80, 0x7FC0, 0xFFFF, 1, 0x8001, 0x7F7F, 0x0042]
+        };
+        let (specials, everyday) =
+            self.pick(&[(0, 0), (0, 100), (0, 100), (1, 100), (30, 100), (1, 0)]);
+        let zeros = self.chance(10);
+        for element in bytes.chunks_exact_mut(width) {
+            let top = if self.chance(specials) {
+                element.fill(0);
+                self.pick(special)
+            } else if zeros {
+                element.fill(0);
+                0
+            } else if everyday == 100 {
+                (self.next() as u16 & 0x8000) | self.within(low, high) as u16
+            } else {
+                continue;
+            };
+            element[width - 2..].copy_from_slice(&top.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn scale(&mut self) -> f32 {
+        let sign = self.pick(&[1.0, -1.0f32]);
+        sign * match self.below(6) {
+            0 => 1.0,
+            1 => 2f32.powi(self.within(0, 80) as i32 - 40),
+            2 => self.pick(&[0.0, 1e-45, 1e-39, f32::MIN_POSITIVE, 1e38, f32::MAX]),
+            _ => self.unit() * 100.0,
+        }
+    }
+
+    fn noop(&mut self) -> Option<f32> {
+        match self.below(8) {
+            0 => Some(1.0),
+            1 => Some(0.0),
+            2 => Some(self.pick(&[2.0, -1.0, 1.0000001, f32::NAN, 0.99999994])),
+            _ => None,
+        }
+    }
+
+    fn shape(&mut self) -> (usize, usize) {
+        let (rows, cols) = match self.below(10) {
+            0 => (1, self.within(1, 300_000)),
+            1 => (self.within(1, 300_000), 1),
+            2 | 3 => (self.within(1, 40), self.within(1, 40)),
+            4 => (16 * self.within(1, 40), 16 * self.within(1, 40)),
+            5 => (128 * self.within(1, 10), 128 * self.within(1, 10)),
+            6 => (self.within(1, 9), self.within(1, 100_000)),
+            7 => (self.within(1, 100_000), self.within(1, 9)),
+            8 => (self.within(1, 1000), self.within(1, 1000)),
+            _ => (self.within(1, 2500), self.within(1, 2500)),
+        };
+        (rows, cols)
+    }
+
+    /// A whole number of elements to move a pointer by.
+    fn shift(&mut self) -> usize {
+        if self.chance(50) { 0 } else { self.within(0, 17) }
+    }
+}
+
+/// A buffer before the call: the bytes, and how far to move it off the alignment of an allocation.
+struct Buffer {
+    bytes: Vec<u8>,
+    shift: usize,
+}
+
+/// The buffers of a case. Scalars and tensors alike live in the memory of the backend.
+#[derive(Default)]
+struct Buffers(Vec<Buffer>);
+
+#[derive(Clone, Copy)]
+struct Id(usize);
+
+impl Buffers {
+    fn add(&mut self, bytes: Vec<u8>, shift: usize) -> Id {
+        self.0.push(Buffer { bytes, shift });
+        Id(self.0.len() - 1)
+    }
+
+    fn input(&mut self, rng: &mut Rng, dtype: NVTEDType, len: usize) -> Id {
+        let bytes = rng.floats(dtype, len);
+        let shift = rng.shift() * size(dtype);
+        self.add(bytes, shift)
+    }
+
+    /// Poisoned, so that an element that is not written shows.
+    fn output(&mut self, rng: &mut Rng, dtype: NVTEDType, len: usize) -> Id {
+        let shift = rng.shift() * size(dtype);
+        self.add(vec![0xCD; len * size(dtype)], shift)
+    }
+
+    fn float(&mut self, value: f32) -> Id {
+        self.add(value.to_le_bytes().to_vec(), 0)
+    }
+
+    fn floats(&mut self, values: impl IntoIterator<Item = f32>) -> Id {
+        self.add(values.into_iter().flat_map(f32::to_le_bytes).collect(), 0)
+    }
+
+    fn image(&self, id: usize) -> Vec<u8> {
+        let Buffer { bytes, shift } = &self.0[id];
+        let mut image = vec![0xA5; GUARD + shift];
+        image.extend(bytes);
+        image.extend([0xA5; GUARD]);
+        image
+    }
+}
+
+/// The buffers in the memory of one backend.
+struct Side<'a> {
+    table: &'static OpTable,
+    buffers: &'a Buffers,
+    memory: Vec<*mut c_void>,
+    stream: cudaStream_t,
+}
+
+impl Side<'_> {
+    fn at<T>(&self, id: Id) -> *mut T {
+        let shift = GUARD + self.buffers.0[id.0].shift;
+        self.memory[id.0].cast::<u8>().wrapping_add(shift).cast()
+    }
+
+    fn maybe<T>(&self, id: Option<Id>) -> *mut T {
+        id.map_or(null_mut(), |id| self.at(id))
+    }
+}
+
+fn reason(outcome: Outcome) -> String {
+    if outcome.reason.is_null() {
+        return "no reason given".into();
+    }
+    // SAFETY: a backend's reason is a C string until the thread's next call.
+    unsafe { CStr::from_ptr(outcome.reason) }.to_string_lossy().into_owned()
+}
+
+fn ok(outcome: Outcome, what: &str) -> Check {
+    match outcome.status {
+        BackendStatus::NVTEX_BACKEND_OK => Ok(()),
+        status => Err(format!("{what}: {status:?}: {}", reason(outcome))),
+    }
+}
+
+fn malloc(table: &OpTable, bytes: usize) -> Result<*mut c_void, String> {
+    let mut ptr = null_mut();
+    // SAFETY: the pointer is ours.
+    ok(unsafe { table.device_malloc.unwrap()(&mut ptr, bytes) }, "device_malloc")?;
+    Ok(ptr)
+}
+
+fn free(table: &OpTable, ptr: *mut c_void) {
+    // SAFETY: the pointer comes from `malloc`.
+    unsafe { table.device_free.unwrap()(ptr) };
+}
+
+fn synchronize(table: &OpTable, stream: cudaStream_t) -> Check {
+    // SAFETY: the stream is null or open.
+    ok(unsafe { table.stream_synchronize.unwrap()(stream) }, "stream_synchronize")
+}
+
+fn upload(table: &OpTable, to: *mut c_void, from: &[u8], stream: cudaStream_t) -> Check {
+    // SAFETY: callers pass memory of that size.
+    let outcome = unsafe {
+        let kind = CopyKind::NVTEX_COPY_TO_DEVICE;
+        table.device_memcpy.unwrap()(to, from.as_ptr().cast(), from.len(), kind, stream)
+    };
+    ok(outcome, "copy to device")?;
+    synchronize(table, stream)
+}
+
+fn download(table: &OpTable, to: &mut [u8], from: *const c_void, stream: cudaStream_t) -> Check {
+    // SAFETY: callers pass memory of that size.
+    let outcome = unsafe {
+        let kind = CopyKind::NVTEX_COPY_TO_HOST;
+        table.device_memcpy.unwrap()(to.as_mut_ptr().cast(), from, to.len(), kind, stream)
+    };
+    ok(outcome, "copy to host")?;
+    synchronize(table, stream)
+}
+
+/// What a call left in the buffers, guards checked and cut off; none if it was UNIMPLEMENTED.
+struct Answer {
+    outcome: Outcome,
+    reason: String,
+    contents: Vec<Vec<u8>>,
+}
+
+impl Answer {
+    fn unimplemented(&self) -> bool {
+        self.outcome.status == BackendStatus::NVTEX_BACKEND_UNIMPLEMENTED
+    }
+}
+
+fn run(
+    table: &'static OpTable,
+    buffers: &Buffers,
+    call: &dyn Fn(&Side) -> Outcome,
+) -> Result<Answer, String> {
+    let mut side = Side { table, buffers, memory: Vec::new(), stream: null_mut() };
+    // SAFETY: the stream is ours.
+    ok(unsafe { table.stream_create.unwrap()(&mut side.stream) }, "stream_create")?;
+    for id in 0..buffers.0.len() {
+        let image = buffers.image(id);
+        let ptr = malloc(table, image.len())?;
+        side.memory.push(ptr);
+        upload(table, ptr, &image, side.stream)?;
+    }
+    let outcome = call(&side);
+    let reason = reason(outcome);
+    let unimplemented = outcome.status == BackendStatus::NVTEX_BACKEND_UNIMPLEMENTED;
+    if !unimplemented {
+        ok(outcome, "call")?;
+    }
+    synchronize(table, side.stream)?;
+    let mut contents = Vec::new();
+    for (id, &ptr) in side.memory.iter().enumerate() {
+        let before = buffers.image(id);
+        let mut after = vec![0; before.len()];
+        download(table, &mut after, ptr, side.stream)?;
+        let inner = GUARD + buffers.0[id].shift..before.len() - GUARD;
+        for at in (0..inner.start).chain(inner.end..before.len()) {
+            if before[at] != after[at] {
+                let at = at as isize - inner.start as isize;
+                return Err(format!("buffer {id}: byte {at} of {} was overwritten", inner.len()));
+            }
+        }
+        if unimplemented && before != after {
+            return Err(format!("buffer {id}: UNIMPLEMENTED ({reason}), but written"));
+        }
+        contents.push(after[inner].to_vec());
+        free(table, ptr);
+    }
+    // SAFETY: the stream is ours and idle.
+    unsafe { table.stream_destroy.unwrap()(side.stream) };
+    Ok(Answer { outcome, reason, contents })
+}
+
+/// Equal bits; of wider types than FP8 any NaN equals any other, since hardware differs there and
+/// the operators do not say.
+fn equal(name: &str, dtype: NVTEDType, cpu: &[u8], cuda: &[u8]) -> Check {
+    let width = size(dtype);
+    let nan = |bytes: &[u8]| match dtype {
+        kNVTEFloat32 => f32::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
+        kNVTEFloat16 => u16::from_le_bytes(bytes.try_into().unwrap()) & 0x7FFF > 0x7C00,
+        kNVTEBFloat16 => u16::from_le_bytes(bytes.try_into().unwrap()) & 0x7FFF > 0x7F80,
+        _ => false,
+    };
+    if cpu == cuda {
+        return Ok(());
+    }
+    let pairs = || cpu.chunks_exact(width).zip(cuda.chunks_exact(width)).enumerate();
+    let bad: Vec<_> =
+        pairs().filter(|(_, (a, b))| a != b && !(nan(a) && nan(b))).map(|(i, _)| i).collect();
+    let Some(&first) = bad.first() else {
+        return Ok(());
+    };
+    let hex = |bytes: &[u8]| {
+        bytes[first * width..][..width].iter().rev().map(|b| format!("{b:02x}")).collect::<String>()
+    };
+    Err(format!(
+        "{name}: {} of {} elements differ, first at {first}: cpu {}, cuda {}",
+        bad.len(),
+        cpu.len() / width,
+        hex(cpu),
+        hex(cuda)
+    ))
+}
+
+/// Runs a case on both backends and compares the listed buffers; all others must be as before.
+fn both(
+    buffers: &Buffers,
+    outputs: &[(&str, NVTEDType, Option<Id>)],
+    call: impl Fn(&Side) -> Outcome,
+) -> Check {
+    let cpu = run(cpu_table(), buffers, &call).map_err(|e| format!("cpu: {e}"))?;
+    let cuda = run(cuda_table()?, buffers, &call).map_err(|e| format!("cuda: {e}"))?;
+    for (side, answer) in [("cpu", &cpu), ("cuda", &cuda)] {
+        if answer.unimplemented() {
+            return Err(format!("{side}: UNIMPLEMENTED: {}", answer.reason));
+        }
+        unchanged(buffers, answer, outputs.iter().filter_map(|o| o.2))?;
+    }
+    for &(name, dtype, id) in outputs {
+        if let Some(Id(id)) = id {
+            equal(name, dtype, &cpu.contents[id], &cuda.contents[id])?;
+        }
+    }
+    Ok(())
+}
+
+fn unchanged(buffers: &Buffers, answer: &Answer, but: impl Iterator<Item = Id>) -> Check {
+    let but: Vec<usize> = but.map(|id| id.0).collect();
+    for (id, (before, after)) in buffers.0.iter().zip(&answer.contents).enumerate() {
+        if !but.contains(&id) && before.bytes != *after {
+            return Err(format!("buffer {id}: an input was written to"));
+        }
+    }
+    Ok(())
+}
+
+/// The table of the CUDA backend; without one the test is skipped.
+fn cuda(name: &str) -> Option<&'static OpTable> {
+    cuda_table().inspect_err(|why| eprintln!("{name}: skipped: no CUDA device: {why}")).ok()
+}
+
+/// Calls `case` for every index, or for the one in NVTE_CASE; false if not all ran.
+fn cases(name: &str, count: usize, mut case: impl FnMut(&mut Rng, usize) -> Check) -> bool {
+    if cuda(name).is_none() {
+        return false;
+    }
+    let one = std::env::var("NVTE_CASE").ok().map(|text| {
+        let parts: Vec<&str> = text.split(':').collect();
+        let [test, seed, index] = parts[..] else { panic!("NVTE_CASE={text}: test:seed:index") };
+        (test.to_owned(), seed.parse().expect("NVTE_CASE"), index.parse().expect("NVTE_CASE"))
+    });
+    let (seed, indices) = match one {
+        Some((test, ..)) if test != name => return false,
+        Some((_, seed, index)) => (seed, index..index + 1),
+        None => (SEED, 0..count),
+    };
+    let all = indices.len() == count;
+    for index in indices {
+        if let Err(error) = case(&mut Rng::new(name, seed, index), index) {
+            panic!(
+                "{error}\nto repeat: NVTE_CASE={name}:{seed}:{index} \
+                 cargo test --release --test compare {name}"
+            );
+        }
+    }
+    all
+}
+
+fn entry<A>(
+    side: &Side,
+    entry: Option<unsafe extern "C" fn(*const A, cudaStream_t) -> Outcome>,
+    args: A,
+) -> Outcome {
+    // SAFETY: the arguments describe the buffers of the case.
+    unsafe { entry.expect("table entry")(&args, side.stream) }
+}
+
+fn quantize_case(rng: &mut Rng, index: usize) -> Check {
+    let (input_dtype, output_dtype) = (HIGH[index % 3], ALL[index / 3 % 5]);
+    let (rows, cols) = rng.shape();
+    let mut b = Buffers::default();
+    let input = b.input(rng, input_dtype, rows * cols);
+    let (with_row, with_col) =
+        rng.pick(&[(true, false), (true, true), (true, true), (false, true)]);
+    let rowwise = with_row.then(|| b.output(rng, output_dtype, rows * cols));
+    let colwise = with_col.then(|| b.output(rng, output_dtype, rows * cols));
+    let scale = rng.chance(80).then(|| b.float(rng.scale()));
+    let old_amax = rng.pick(&[0.0, 0.0, 1e-3, 1.0, 1e30, f32::INFINITY]);
+    let amax = rng.chance(80).then(|| b.float(old_amax));
+    let scale_inv = (is_fp8(output_dtype) && rng.chance(90)).then(|| b.float(-7.0));
+    let own = rng.chance(30).then(|| b.float(-7.0));
+    let col_scale_inv = if is_fp8(output_dtype) { own.or(scale_inv) } else { None };
+    let noop = rng.noop().map(|flag| b.float(flag));
+    let outputs = [
+        ("rowwise", output_dtype, rowwise),
+        ("colwise", output_dtype, colwise),
+        ("amax", kNVTEFloat32, amax),
+        ("scale_inv", kNVTEFloat32, scale_inv),
+        ("colwise scale_inv", kNVTEFloat32, col_scale_inv),
+    ];
+    both(&b, &outputs, |side| {
+        let args = QuantizeArgs {
+            input: side.at(input),
+            rowwise: side.maybe(rowwise),
+            colwise: side.maybe(colwise),
+            scale: side.maybe(scale),
+            amax: side.maybe(amax),
+            rowwise_scale_inv: side.maybe(scale_inv),
+            colwise_scale_inv: side.maybe(col_scale_inv),
+            noop: side.maybe(noop),
+            rows,
+            cols,
+            input_dtype,
+            output_dtype,
+        };
+        entry(side, side.table.quantize, args)
+    })
+    .map_err(|e| format!("{input_dtype:?} to {output_dtype:?}, {rows}x{cols}: {e}"))
+}
+
+#[test]
+fn quantize() {
+    cases("quantize", 600, quantize_case);
+}
+
+#[test]
+fn dequantize() {
+    cases("dequantize", 300, |rng, index| {
+        let (input_dtype, output_dtype) = (FP8[index % 2], HIGH[index / 2 % 3]);
+        let (rows, cols) = rng.shape();
+        let mut b = Buffers::default();
+        let input = b.input(rng, input_dtype, rows * cols);
+        let output = b.output(rng, output_dtype, rows * cols);
+        let scale_inv = b.float(rng.scale());
+        let transposed = rng.chance(50);
+        both(&b, &[("output", output_dtype, Some(output))], |side| {
+            let args = DequantizeArgs {
+                input: side.at(input),
+                output: side.at(output),
+                scale_inv: side.at(scale_inv),
+                rows,
+                cols,
+                input_dtype,
+                output_dtype,
+                transposed,
+            };
+            entry(side, side.table.dequantize, args)
+        })
+        .map_err(|e| {
+            format!("{input_dtype:?} to {output_dtype:?}, {rows}x{cols} {transposed}: {e}")
+        })
+    });
+}
+
+#[test]
+fn transpose() {
+    cases("transpose", 300, |rng, index| {
+        let (element_size, dtype) =
+            [(1, kNVTEByte), (2, kNVTEFloat16), (4, kNVTEFloat32)][index % 3];
+        let (rows, cols) = rng.shape();
+        let mut b = Buffers::default();
+        let bytes = rng.bytes(rows * cols * element_size);
+        let input = b.add(bytes, rng.shift() * element_size);
+        let output = b.output(rng, dtype, rows * cols);
+        let noop = rng.noop().map(|flag| b.float(flag));
+        // As bytes, since a transpose keeps the bits of a NaN.
+        both(&b, &[("output", kNVTEByte, Some(output))], |side| {
+            let (input, output, noop) = (side.at(input), side.at(output), side.maybe(noop));
+            let args = TransposeArgs { input, output, noop, rows, cols, element_size };
+            entry(side, side.table.transpose, args)
+        })
+        .map_err(|e| format!("{element_size} bytes, {rows}x{cols}: {e}"))
+    });
+}
+
+#[test]
+fn amax() {
+    cases("amax", 200, |rng, index| {
+        let dtype = HIGH[index % 3];
+        let (rows, cols) = rng.shape();
+        let numel = if rng.chance(5) { 0 } else { rows * cols };
+        let mut b = Buffers::default();
+        let input = b.input(rng, dtype, numel);
+        let amax = b.float(rng.pick(&[0.0, 123.0, f32::NAN]));
+        let noop = rng.noop().map(|flag| b.float(flag));
+        both(&b, &[("amax", kNVTEFloat32, Some(amax))], |side| {
+            let (input, amax, noop) = (side.at(input), side.at(amax), side.maybe(noop));
+            entry(side, side.table.amax, AmaxArgs { input, amax, noop, numel, dtype })
+        })
+        .map_err(|e| format!("{dtype:?}, {numel}: {e}"))
+    });
+}
+
+#[test]
+fn scale_from_amax() {
+    cases("scale_from_amax", 300, |rng, _| {
+        let special = rng.pick(&[0.0, f32::INFINITY, f32::NAN, 1e-45, 1e-39, 1e-36, f32::MAX]);
+        let value = if rng.chance(40) { special } else { rng.scale().abs() };
+        let mut b = Buffers::default();
+        let (amax, scale) = (b.float(value), b.float(-7.0));
+        let noop = rng.noop().map(|flag| b.float(flag));
+        let (fp8_max, pow2) = (rng.pick(&[448.0, 57344.0]), rng.chance(50));
+        let epsilon = rng.pick(&[0.0, 0.0, 1e-12, 1.0]);
+        both(&b, &[("scale", kNVTEFloat32, Some(scale))], |side| {
+            let args = ScaleFromAmaxArgs {
+                amax: side.at(amax),
+                scale: side.at(scale),
+                noop: side.maybe(noop),
+                fp8_max,
+                epsilon,
+                pow2,
+            };
+            entry(side, side.table.scale_from_amax, args)
+        })
+        .map_err(|e| format!("amax {value:e}, epsilon {epsilon:e}, pow2 {pow2}: {e}"))
+    });
+}
+
+#[test]
+fn delayed_scaling() {
+    struct Tensor {
+        history: Id,
+        scale: Id,
+        new_history: Id,
+        new_scale: Id,
+        num_scales: usize,
+    }
+    cases("delayed_scaling", 150, |rng, _| {
+        let mut b = Buffers::default();
+        let length = rng.pick(&[1, 2, 3, 16, 64, 1024, 1500]);
+        let num_entries = rng.pick(&[1, 1, 2, 7, 33, 300]);
+        let num_entries = if length > 100 { num_entries.min(7) } else { num_entries };
+        let value = |rng: &mut Rng| match rng.below(12) {
+            0 | 1 => 0.0,
+            2 => rng.pick(&[f32::INFINITY, f32::NAN, 1e-45, 1e-38, f32::MAX, -0.0]),
+            _ => rng.unit().abs() * 100.0,
+        };
+        let mut names = Vec::new();
+        let mut tensors = Vec::new();
+        for _ in 0..num_entries {
+            let num_scales = rng.pick(&[1, 2, 3, 40]);
+            let history = b.floats((0..length * num_scales).map(|_| value(rng)));
+            let scale = b.floats((0..num_scales).map(|_| value(rng)));
+            let in_place = rng.chance(50);
+            let mut output = |from: Id, len| {
+                if in_place { from } else { b.add(vec![0xCD; len * 4], 0) }
+            };
+            let new_history = output(history, length * num_scales);
+            let new_scale = output(scale, num_scales);
+            names.push(("history", kNVTEFloat32, Some(new_history)));
+            names.push(("scale", kNVTEFloat32, Some(new_scale)));
+            tensors.push(Tensor { history, scale, new_history, new_scale, num_scales });
+        }
+        let total: usize = tensors.iter().map(|t| t.num_scales).sum();
+        let reduced = rng.chance(50).then(|| b.floats((0..total).map(|_| value(rng))));
+        let algo =
+            rng.pick(&[AmaxAlgo::NVTEX_AMAX_ALGO_MAX, AmaxAlgo::NVTEX_AMAX_ALGO_MOST_RECENT]);
+        let keep_if_unused = rng.chance(50);
+        let scaled_max = rng.pick(&[448.0, 57344.0, 224.0]);
+        both(&b, &names, |side| {
+            let entries: Vec<_> = tensors
+                .iter()
+                .map(|t| DelayedScalingEntry {
+                    history: side.at(t.history),
+                    scale: side.at(t.scale),
+                    new_history: side.at(t.new_history),
+                    new_scale: side.at(t.new_scale),
+                    num_scales: t.num_scales,
+                })
+                .collect();
+            let args = DelayedScalingArgs {
+                entries: entries.as_ptr(),
+                num_entries,
+                reduced_amax: side.maybe(reduced),
+                length,
+                scaled_max,
+                algo,
+                keep_if_unused,
+            };
+            entry(side, side.table.delayed_scaling, args)
+        })
+        .map_err(|e| format!("{num_entries} of length {length}, {algo:?}, {keep_if_unused}: {e}"))
+    });
+}
+
+#[test]
+fn offsets() {
+    cases("offsets", 200, |rng, _| {
+        const INTS: [NVTEDType; 2] = [kNVTEInt32, kNVTEInt64];
+        let mut b = Buffers::default();
+        let length = rng.pick(&[1, 2, 4, 31, 255, 256, 257, 1024, 1025, 5000]);
+        let [first_dtype, last_dtype] = [rng.pick(&INTS), rng.pick(&INTS)];
+        let top = rng.pick(&[10, 1000, 1_000_000, usize::from(u16::MAX) << 15]);
+        let dims = |rng: &mut Rng, b: &mut Buffers, dtype| {
+            let negative = rng.chance(10);
+            let values = (0..length).map(|_| {
+                let dim = if rng.chance(10) { 0 } else { rng.within(1, top) as i64 };
+                (if negative { -dim } else { dim }).to_le_bytes()[..size(dtype)].to_vec()
+            });
+            let bytes = values.collect::<Vec<_>>().concat();
+            b.add(bytes, 0)
+        };
+        let first = dims(rng, &mut b, first_dtype);
+        let last = rng.chance(50).then(|| dims(rng, &mut b, last_dtype));
+        let outputs: Vec<_> = (0..rng.pick(&[1, 2, 3, 8, 9, 20]))
+            .map(|_| {
+                let dtype = rng.pick(&INTS);
+                let stride = rng.pick(&[1, 7, 128, 0, -3, 1 << 33]);
+                let leading_zero = rng.chance(50);
+                let ptr = b.add(vec![0xCD; (length + usize::from(leading_zero)) * size(dtype)], 0);
+                (ptr, stride, dtype, leading_zero)
+            })
+            .collect();
+        let names: Vec<_> = outputs.iter().map(|o| ("output", o.2, Some(o.0))).collect();
+        both(&b, &names, |side| {
+            let outputs: Vec<_> = outputs
+                .iter()
+                .map(|&(ptr, stride, dtype, leading_zero)| OffsetsOutput {
+                    ptr: side.at(ptr),
+                    stride,
+                    dtype,
+                    leading_zero,
+                })
+                .collect();
+            let args = OffsetsArgs {
+                first: side.at(first),
+                last: side.maybe(last),
+                outputs: outputs.as_ptr(),
+                num_outputs: outputs.len(),
+                length,
+                first_dtype,
+                last_dtype,
+            };
+            entry(side, side.table.offsets, args)
+        })
+        .map_err(|e| format!("{length} of {first_dtype:?} and {last_dtype:?}: {e}"))
+    });
+}
+
+#[test]
+fn memset_and_host_copy() {
+    cases("memset_and_host_copy", 200, |rng, index| {
+        let bytes = match rng.below(4) {
+            0 => rng.within(1, 20),
+            1 => rng.pick(&[4, 16, 128, 2047, 2048, 2049, 4095, 4096, 4097, 8192]),
+            2 => rng.within(1, 10_000),
+            _ => rng.within(1, 3_000_000),
+        };
+        let mut b = Buffers::default();
+        if index % 2 == 0 {
+            let (ptr, value) = (b.add(vec![0xCD; bytes], rng.within(0, 33)), rng.next() as u8);
+            both(&b, &[("memset", kNVTEByte, Some(ptr))], |side| {
+                entry(side, side.table.memset, MemsetArgs { ptr: side.at(ptr), bytes, value })
+            })
+        } else {
+            let bytes = bytes.min(100_000);
+            let values = rng.bytes(bytes);
+            let device = b.add(vec![0xCD; bytes], 4 * rng.within(0, 9));
+            both(&b, &[("host_copy", kNVTEByte, Some(device))], |side| {
+                // A copy that is gone before the stream has run.
+                let host = values.clone();
+                let host = host.as_ptr().cast();
+                entry(
+                    side,
+                    side.table.host_copy,
+                    HostCopyArgs { host, device: side.at(device), bytes },
+                )
+            })
+        }
+        .map_err(|e| format!("{bytes} bytes: {e}"))
+    });
+}
+
+/// Casts on the CPU.
+fn cast(from: &[u8], input_dtype: NVTEDType, output_dtype: NVTEDType) -> Vec<u8> {
+    let numel = from.len() / size(input_dtype);
+    // Words, for the alignment of any type.
+    let mut input = vec![0u64; from.len().div_ceil(8)];
+    let mut output = vec![0u64; (numel * size(output_dtype)).div_ceil(8)];
+    for (word, bytes) in input.iter_mut().zip(from.chunks(8)) {
+        let mut padded = [0; 8];
+        padded[..bytes.len()].copy_from_slice(bytes);
+        *word = u64::from_le_bytes(padded);
+    }
+    let (input, rowwise) = (input.as_ptr().cast(), output.as_mut_ptr().cast());
+    // SAFETY: the buffers have the sizes that the arguments say.
+    let outcome = unsafe {
+        if is_fp8(input_dtype) {
+            let args = DequantizeArgs {
+                input,
+                output: rowwise,
+                scale_inv: &1.0,
+                rows: 1,
+                cols: numel,
+                input_dtype,
+                output_dtype,
+                transposed: false,
+            };
+            cpu_table().dequantize.unwrap()(&args, null_mut())
+        } else {
+            let args = QuantizeArgs {
+                input,
+                rowwise,
+                colwise: null_mut(),
+                scale: null(),
+                amax: null_mut(),
+                rowwise_scale_inv: null_mut(),
+                colwise_scale_inv: null_mut(),
+                noop: null(),
+                rows: 1,
+                cols: numel,
+                input_dtype,
+                output_dtype,
+            };
+            cpu_table().quantize.unwrap()(&args, null_mut())
+        }
+    };
+    ok(outcome, "cast").expect("cast on the CPU");
+    let mut bytes: Vec<u8> = output.into_iter().flat_map(u64::to_le_bytes).collect();
+    bytes.truncate(numel * size(output_dtype));
+    bytes
+}
+
+fn decode(bytes: &[u8], dtype: NVTEDType) -> Vec<f32> {
+    cast(bytes, dtype, kNVTEFloat32)
+        .chunks_exact(4)
+        .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
+        .collect()
+}
+
+/// Distance between neighbouring values, relative to them, and the smallest one.
+fn spacing(dtype: NVTEDType) -> (f64, f64) {
+    let (mant, smallest) = match dtype {
+        kNVTEFloat32 => (23, -149),
+        kNVTEFloat16 => (10, -24),
+        kNVTEBFloat16 => (7, -133),
+        kNVTEFloat8E4M3 => (3, -9),
+        _ => (2, -16),
+    };
+    (2f64.powi(-mant), 2f64.powi(smallest))
+}
+
+/// `|cuda - cpu| <= absolute + one spacing of the type`
+fn close(name: &str, dtype: NVTEDType, absolute: f64, cpu: &[u8], cuda: &[u8]) -> Check {
+    let (relative, smallest) = spacing(dtype);
+    for (i, (&a, b)) in decode(cpu, dtype).iter().zip(decode(cuda, dtype)).enumerate() {
+        let bound = absolute + relative * (a.abs().max(b.abs()) as f64) + smallest;
+        // A NaN fits no bound.
+        let fits = (a as f64 - b as f64).abs() <= bound;
+        if !fits {
+            return Err(format!("{name}[{i}]: cpu {a:e}, cuda {b:e}, allowed {bound:e}"));
+        }
+    }
+    Ok(())
+}
+
+use GemmEpilogue::*;
+
+const EPILOGUES: [GemmEpilogue; 7] = [
+    NVTEX_EPILOGUE_NONE,
+    NVTEX_EPILOGUE_BIAS,
+    NVTEX_EPILOGUE_GELU,
+    NVTEX_EPILOGUE_GELU_BIAS,
+    NVTEX_EPILOGUE_BGRAD,
+    NVTEX_EPILOGUE_DGELU,
+    NVTEX_EPILOGUE_DGELU_BGRAD,
+];
+/// Per combination of types, transposes and epilogue: plain multiples of 16, then anything.
+const VARIANTS: usize = 3;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct GemmKind {
+    a: usize,
+    b: usize,
+    d: usize,
+    transa: bool,
+    transb: bool,
+    epilogue: usize,
+}
+
+impl GemmKind {
+    fn of(mut index: usize) -> Self {
+        let mut digit = |base| {
+            let digit = index % base;
+            index /= base;
+            digit
+        };
+        Self {
+            epilogue: digit(7),
+            transa: digit(2) == 1,
+            transb: digit(2) == 1,
+            d: digit(5),
+            b: digit(5),
+            a: digit(5),
+        }
+    }
+
+    /// What the operators promise on Hopper.
+    fn required(&self) -> bool {
+        let (a, b, d) = (ALL[self.a], ALL[self.b], ALL[self.d]);
+        self.epilogue == 0
+            && if is_fp8(a) {
+                let both_wide = a == kNVTEFloat8E5M2 && b == kNVTEFloat8E5M2;
+                is_fp8(b) && !both_wide && self.transa && !self.transb && d == kNVTEBFloat16
+            } else {
+                a == b && (d == a || d == kNVTEFloat32)
+            }
+    }
+}
+
+impl std::fmt::Display for GemmKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let flag = |t| if t { 'T' } else { 'N' };
+        let (a, b, d) = (ALL[self.a], ALL[self.b], ALL[self.d]);
+        let (ta, tb) = (flag(self.transa), flag(self.transb));
+        write!(f, "{a:?} x {b:?} -> {d:?} {ta}{tb} {:?}", EPILOGUES[self.epilogue])
+    }
+}
+
+/// Runs one product; Some(reason) if CUDA does not implement it.
+fn gemm_case(
+    rng: &mut Rng,
+    kind: GemmKind,
+    plain: bool,
+    workspace: (*mut c_void, usize),
+) -> Result<Option<String>, String> {
+    let (a_dtype, b_dtype, d_dtype) = (ALL[kind.a], ALL[kind.b], ALL[kind.d]);
+    let epilogue = EPILOGUES[kind.epilogue];
+    let mut dim = |top| {
+        if plain {
+            16 * rng.within(1, top / 16)
+        } else {
+            match rng.below(6) {
+                0 => rng.within(1, 8),
+                1 => 8 * rng.within(1, top / 8),
+                _ => rng.within(1, top),
+            }
+        }
+    };
+    let (m, n, mut k) = (dim(300), dim(300), dim(700));
+    if !plain && rng.chance(5) {
+        k = 0;
+    }
+    let mut b = Buffers::default();
+    let matrix = |rng: &mut Rng, b: &mut Buffers, dtype, len: usize, shifted: bool| {
+        let values: Vec<u8> = (0..len).flat_map(|_| rng.unit().to_le_bytes()).collect();
+        let bytes = cast(&values, kNVTEFloat32, dtype);
+        let shift = if plain || !shifted { 0 } else { rng.shift() * size(dtype) };
+        b.add(bytes, shift)
+    };
+    let a_id = matrix(rng, &mut b, a_dtype, m * k, true);
+    let b_id = matrix(rng, &mut b, b_dtype, n * k, true);
+    let beta = if plain { 0.0 } else { rng.pick(&[0.0, 0.0, 1.0, -0.5]) };
+    // With beta 0, C is NaN: it must not be read.
+    let d_id = if beta == 0.0 {
+        b.add(vec![0xFF; n * m * size(d_dtype)], 0)
+    } else {
+        matrix(rng, &mut b, d_dtype, n * m, true)
+    };
+    let c_id = if beta != 0.0 && rng.chance(50) {
+        matrix(rng, &mut b, d_dtype, n * m, true)
+    } else {
+        d_id
+    };
+    let alpha = if plain { 1.0 } else { rng.pick(&[1.0, 1.0, 0.5, -2.0]) };
+    let scale = |rng: &mut Rng, b: &mut Buffers, dtype| {
+        let value = if is_fp8(dtype) { 0.5 + rng.unit().abs() } else { 1.0 };
+        (value, is_fp8(dtype).then(|| b.float(value)))
+    };
+    let (scale_a, scale_a_id) = scale(rng, &mut b, a_dtype);
+    let (scale_b, scale_b_id) = scale(rng, &mut b, b_dtype);
+    let (scale_d, scale_d_id) = scale(rng, &mut b, d_dtype);
+    let amax_d = (is_fp8(d_dtype) && rng.chance(80)).then(|| b.float(0.0));
+    let scale_inv_d = (is_fp8(d_dtype) && rng.chance(80)).then(|| b.float(-7.0));
+    let wide = if is_fp8(d_dtype) { kNVTEBFloat16 } else { d_dtype };
+    let bias_dtype = if plain { wide } else { rng.pick(&[wide, wide, HIGH[0], HIGH[1], HIGH[2]]) };
+    let aux_dtype = if plain { wide } else { rng.pick(&[wide, wide, HIGH[0], HIGH[1], HIGH[2]]) };
+    let gelu = matches!(epilogue, NVTEX_EPILOGUE_GELU | NVTEX_EPILOGUE_GELU_BIAS);
+    let dgelu = matches!(epilogue, NVTEX_EPILOGUE_DGELU | NVTEX_EPILOGUE_DGELU_BGRAD);
+    let reads_bias = matches!(epilogue, NVTEX_EPILOGUE_BIAS | NVTEX_EPILOGUE_GELU_BIAS);
+    let bias_len = if epilogue == NVTEX_EPILOGUE_BGRAD { n } else { m };
+    let writes_bias = matches!(epilogue, NVTEX_EPILOGUE_BGRAD | NVTEX_EPILOGUE_DGELU_BGRAD);
+    let bias = (reads_bias || writes_bias).then(|| {
+        if reads_bias {
+            matrix(rng, &mut b, bias_dtype, bias_len, true)
+        } else {
+            b.output(rng, bias_dtype, bias_len)
+        }
+    });
+    let aux = (gelu || dgelu).then(|| matrix(rng, &mut b, aux_dtype, n * m, true));
+    let split_accumulator = rng.chance(50);
+    let sm_count = if plain { 0 } else { rng.pick(&[0, 0, 0, 16]) };
+    let with_workspace = rng.chance(70);
+
+    let call = |side: &Side| {
+        let on_device = with_workspace && !std::ptr::eq(side.table, cpu_table());
+        let (workspace, workspace_bytes) = if on_device { workspace } else { (null_mut(), 0) };
+        let args = GemmArgs {
+            a: side.at(a_id),
+            b: side.at(b_id),
+            c: side.at(c_id),
+            d: side.at(d_id),
+            scale_inv_a: side.maybe(scale_a_id),
+            scale_inv_b: side.maybe(scale_b_id),
+            scale_d: side.maybe(scale_d_id),
+            amax_d: side.maybe(amax_d),
+            scale_inv_d: side.maybe(scale_inv_d),
+            bias: side.maybe(bias),
+            aux: side.maybe(aux),
+            workspace,
+            workspace_bytes,
+            m,
+            n,
+            k,
+            alpha,
+            beta,
+            a_dtype,
+            b_dtype,
+            d_dtype,
+            bias_dtype,
+            aux_dtype,
+            epilogue,
+            transa: kind.transa,
+            transb: kind.transb,
+            split_accumulator,
+            sm_count,
+        };
+        entry(side, side.table.gemm, args)
+    };
+    let context = |e: String| {
+        format!(
+            "{kind}: m {m}, n {n}, k {k}, alpha {alpha}, beta {beta}, bias {bias_dtype:?}, \
+             aux {aux_dtype:?}, split {split_accumulator}: {e}"
+        )
+    };
+    let cuda = run(cuda_table()?, &b, &call).map_err(|e| context(format!("cuda: {e}")))?;
+    if cuda.unimplemented() {
+        return Ok(Some(cuda.reason));
+    }
+    let cpu = run(cpu_table(), &b, &call).map_err(|e| context(format!("cpu: {e}")))?;
+    if cpu.unimplemented() {
+        return Err(context(format!("cpu: UNIMPLEMENTED: {}", cpu.reason)));
+    }
+    let written_aux = if gelu { aux } else { None };
+    let written_bias = if writes_bias { bias } else { None };
+    let outputs = [Some(d_id), amax_d, scale_inv_d, written_aux, written_bias];
+    for answer in [&cpu, &cuda] {
+        unchanged(&b, answer, outputs.into_iter().flatten()).map_err(context)?;
+    }
+
+    // Operands are at most 1. Products of f32 may be TF32 with 10 bits of mantissa; the sums of FP8
+    // products keep about 13 bits; the rest is f32. Errors add up like a random walk.
+    let unit = match (a_dtype, b_dtype) {
+        (kNVTEFloat32, kNVTEFloat32) => 2f64.powi(-10),
+        (a, b) if is_fp8(a) || is_fp8(b) => 2f64.powi(-11),
+        _ => 2f64.powi(-20),
+    };
+    let walk = (alpha * scale_a * scale_b).abs() as f64 * (k.max(1) as f64).sqrt();
+    // cuBLASLt may round the product to D's type before it adds C or the bias.
+    let adds = reads_bias || beta != 0.0;
+    let rounding = if adds { 1.5 * walk * spacing(wide).0 } else { 0.0 };
+    let sum = 4.0 * walk * unit + rounding;
+    // tanh of the hardware has 11 bits.
+    let activated = if gelu || dgelu { sum * 1.2 + 2e-3 * (1.0 + (k as f64).sqrt()) } else { sum };
+    let result = |id: Id| (&cpu.contents[id.0][..], &cuda.contents[id.0][..]);
+    let compare = |name, dtype, absolute, id: Option<Id>| match id {
+        Some(id) => close(name, dtype, absolute, result(id).0, result(id).1),
+        None => Ok(()),
+    };
+    let summed = match epilogue {
+        NVTEX_EPILOGUE_BGRAD => (k.max(1) as f64).sqrt() * 2f64.powi(-18),
+        _ => activated * (n as f64).sqrt() * 4.0 + (n as f64).sqrt() * spacing(wide).0,
+    };
+    compare("d", d_dtype, activated * scale_d as f64, Some(d_id))
+        .and_then(|()| compare("aux", aux_dtype, sum, written_aux))
+        .and_then(|()| compare("bias", bias_dtype, summed, written_bias))
+        .and_then(|()| compare("amax_d", kNVTEFloat32, activated, amax_d))
+        .and_then(|()| compare("scale_inv_d", kNVTEFloat32, 0.0, scale_inv_d))
+        .map_err(context)?;
+    Ok(None)
+}
+
+#[test]
+fn gemm() {
+    let Some(table) = cuda("gemm") else { return };
+    let bytes = 32 << 20;
+    let workspace = (malloc(table, bytes).expect("workspace"), bytes);
+    let kinds = 5 * 5 * 5 * 2 * 2 * 7;
+    let (mut ran, mut missing) = (0, Vec::new());
+    let mut reasons: BTreeMap<String, (usize, GemmKind)> = BTreeMap::new();
+    let all = cases("gemm", kinds * VARIANTS, |rng, index| {
+        let (kind, plain) = (GemmKind::of(index / VARIANTS), index % VARIANTS == 0);
+        match gemm_case(rng, kind, plain, workspace)? {
+            None => ran += 1,
+            Some(reason) => {
+                if plain && kind.required() {
+                    missing.push(format!("{kind}: {reason}"));
+                }
+                reasons.entry(reason).or_insert((0, kind)).0 += 1;
+            }
+        }
+        Ok(())
+    });
+    free(table, workspace.0);
+    eprintln!("gemm: {ran} products ran; UNIMPLEMENTED:");
+    for (reason, (count, kind)) in reasons {
+        eprintln!("  {count} times: {reason} (first: {kind})");
+    }
+    assert!(!all || ran > 0);
+    assert!(missing.is_empty(), "must run on Hopper:\n{}", missing.join("\n"));
+}
+
+/// Every float, to both FP8 types, in both layouts.
+#[test]
+fn every_float_to_fp8() {
+    const SIDE: usize = 4096;
+    const AREA: usize = SIDE * SIDE;
+    const CHUNKS: usize = (1 << 32) / AREA;
+    // Unoptimised code is too slow for all of them.
+    let step = if cfg!(debug_assertions) { 17 } else { 1 };
+    let mut input = vec![0u32; AREA];
+    let mut results = [vec![0xCD; 2 * AREA], vec![0xCD; 2 * AREA]];
+    let Some(table) = cuda("every_float_to_fp8") else { return };
+    let [device_input, device_output] =
+        [4 * AREA, 2 * AREA].map(|bytes| malloc(table, bytes).expect("device memory"));
+    cases("every_float_to_fp8", CHUNKS.div_ceil(step), |_, index| {
+        let first = (index * step * AREA) as u32;
+        input.iter_mut().enumerate().for_each(|(i, bits)| *bits = first + i as u32);
+        // SAFETY: floats may be seen as bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(input.as_ptr().cast(), 4 * AREA) };
+        upload(table, device_input, bytes, null_mut())?;
+        for output_dtype in FP8 {
+            let quantize = |table: &OpTable, input, output: *mut c_void| {
+                let args = QuantizeArgs {
+                    input,
+                    rowwise: output,
+                    colwise: output.cast::<u8>().wrapping_add(AREA).cast(),
+                    scale: null(),
+                    amax: null_mut(),
+                    rowwise_scale_inv: null_mut(),
+                    colwise_scale_inv: null_mut(),
+                    noop: null(),
+                    rows: SIDE,
+                    cols: SIDE,
+                    input_dtype: kNVTEFloat32,
+                    output_dtype,
+                };
+                // SAFETY: the buffers have the sizes that the arguments say.
+                ok(unsafe { table.quantize.unwrap()(&args, null_mut()) }, "quantize")
+            };
+            let [cpu, cuda] = &mut results;
+            quantize(cpu_table(), input.as_ptr().cast(), cpu.as_mut_ptr().cast())?;
+            quantize(table, device_input, device_output)?;
+            download(table, cuda, device_output, null_mut())?;
+            equal("rowwise", output_dtype, &cpu[..AREA], &cuda[..AREA])
+                .and_then(|()| equal("colwise", output_dtype, &cpu[AREA..], &cuda[AREA..]))
+                .map_err(|e| format!("{output_dtype:?}, floats from {first:#010x}: {e}"))?;
+        }
+        Ok(())
+    });
+    free(table, device_input);
+    free(table, device_output);
+}
+
+/// Every half and bfloat16, to every type.
+#[test]
+fn every_half_to_all() {
+    cases("every_half_to_all", 10, |_, index| {
+        let (input_dtype, output_dtype) = (HIGH[1 + index % 2], ALL[index / 2]);
+        let mut b = Buffers::default();
+        let input = b.add((0..=u16::MAX).flat_map(u16::to_le_bytes).collect(), 0);
+        let [rowwise, colwise] = [0; 2].map(|_| b.add(vec![0xCD; size(output_dtype) << 16], 0));
+        let amax = b.float(0.0);
+        let outputs = [
+            ("rowwise", output_dtype, Some(rowwise)),
+            ("colwise", output_dtype, Some(colwise)),
+            ("amax", kNVTEFloat32, Some(amax)),
+        ];
+        both(&b, &outputs, |side| {
+            let args = QuantizeArgs {
+                input: side.at(input),
+                rowwise: side.at(rowwise),
+                colwise: side.at(colwise),
+                scale: null(),
+                amax: side.at(amax),
+                rowwise_scale_inv: null_mut(),
+                colwise_scale_inv: null_mut(),
+                noop: null(),
+                rows: 256,
+                cols: 256,
+                input_dtype,
+                output_dtype,
+            };
+            entry(side, side.table.quantize, args)
+        })
+        .map_err(|e| format!("{input_dtype:?} to {output_dtype:?}: {e}"))
+    });
+}
+
+/// Period of the inputs with more than 2^31 elements: a prime, so that no power of two shifts it
+/// onto itself.
+const PERIOD: usize = 16_777_213;
+
+/// Device memory with `numel` elements that repeat `block`.
+fn periodic(
+    table: &OpTable,
+    block: &[u8],
+    width: usize,
+    numel: usize,
+) -> Result<*mut c_void, String> {
+    let ptr = malloc(table, numel * width)?;
+    for start in (0..numel * width).step_by(block.len()) {
+        let len = block.len().min(numel * width - start);
+        let to = ptr.cast::<u8>().wrapping_add(start).cast();
+        upload(table, to, &block[..len], null_mut())?;
+    }
+    Ok(ptr)
+}
+
+#[test]
+fn transpose_past_2_31() {
+    cases("transpose_past_2_31", 1, |rng, _| {
+        let table = cuda_table()?;
+        let (rows, cols) = (65_537, 32_771);
+        let block = rng.bytes(PERIOD);
+        let input = periodic(table, &block, 1, rows * cols)?;
+        let output = malloc(table, rows * cols)?;
+        let noop = null();
+        let args = TransposeArgs { input, output, noop, rows, cols, element_size: 1 };
+        // SAFETY: the buffers have that many bytes.
+        ok(unsafe { table.transpose.unwrap()(&args, null_mut()) }, "transpose")?;
+        let mut result = vec![0; rows * cols];
+        download(table, &mut result, output, null_mut())?;
+        free(table, input);
+        free(table, output);
+        for at in (0..rows * cols).step_by(7).chain(rows * cols - 1000..rows * cols) {
+            let (row, col) = (at % rows, at / rows);
+            if result[at] != block[(row * cols + col) % PERIOD] {
+                return Err(format!("element [{col}, {row}] is wrong"));
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn quantize_past_2_31() {
+    cases("quantize_past_2_31", 1, |rng, _| {
+        let table = cuda_table()?;
+        let numel = (1 << 31) + 1_000_003;
+        let block = rng.floats(kNVTEBFloat16, PERIOD);
+        let expected = cast(&block, kNVTEBFloat16, kNVTEFloat8E4M3);
+        let input = periodic(table, &block, 2, numel)?;
+        let output = malloc(table, numel)?;
+        let args = QuantizeArgs {
+            input,
+            rowwise: output,
+            colwise: null_mut(),
+            scale: null(),
+            amax: null_mut(),
+            rowwise_scale_inv: null_mut(),
+            colwise_scale_inv: null_mut(),
+            noop: null(),
+            rows: 1,
+            cols: numel,
+            input_dtype: kNVTEBFloat16,
+            output_dtype: kNVTEFloat8E4M3,
+        };
+        // SAFETY: the buffers have that many elements.
+        ok(unsafe { table.quantize.unwrap()(&args, null_mut()) }, "quantize")?;
+        let mut result = vec![0; numel];
+        download(table, &mut result, output, null_mut())?;
+        free(table, input);
+        free(table, output);
+        match result.chunks(PERIOD).position(|part| part != &expected[..part.len()]) {
+            Some(part) => Err(format!("wrong in the {PERIOD} elements from {}", part * PERIOD)),
+            None => Ok(()),
+        }
+    });
+}

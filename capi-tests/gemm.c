@@ -1,0 +1,792 @@
+// Matrix products with per-tensor scaling and their configs (gemm_comm.md sections 1 to 3).
+// Row-major: D[n,m] = Bop[n,k] Aop[k,m]. D starts as NaN unless beta asks for it.
+#include "nvte/gemm.h"
+
+#include "support.h"
+
+// Of the usual size, shared by most cases.
+enum { WORKSPACE = 32 << 20 };
+static void *g_workspace;
+
+typedef enum Entry { LEGACY, SCALED, V2 } Entry;
+
+static const char *const kEntryNames[] = {"gemm", "scaled", "v2"};
+
+// What a product is made of; zeros are the plain case.
+typedef struct Gemm {
+  NVTEDType a, b, d, side;  // side: bias and aux, if not D's dtype
+  size_t m, n, k;
+  bool transa, transb;
+  Entry entry;
+  float alpha, beta;
+  bool bias, gelu, grad;
+  bool integers;       // small integers: every sum is exact, so is the result
+  bool one_direction;  // FP8: each operand has only the buffer that is read
+  bool null_handles;   // what is absent is a null handle, else an empty tensor
+  bool rank3, split, separate_c, may_decline;
+  size_t workspace, workspace_shift, misaligned;
+  int sm_count;
+} Gemm;
+
+static double gelu(double x) {
+  return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1.0)) * (x + 0.044715 * x * x * x)));
+}
+
+static double dgelu(double x) {
+  double c = sqrt(2 / acos(-1.0)), t = tanh(c * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 0.134145 * x * x);
+}
+
+static void *gemm_values(const Gemm *g, NVTEDType dtype, size_t n) {
+  if (!g->integers) return random_values(dtype, n, -1, 1);
+  void *data = host_memory(n * dtype_size(dtype));
+  for (size_t i = 0; i < n; i++) put_value(dtype, data, i, (double)random_below(5) - 2);
+  return data;
+}
+
+static void *transposed(NVTEDType dtype, const void *x, size_t rows, size_t cols) {
+  void *y = host_memory(rows * cols * dtype_size(dtype));
+  for (size_t i = 0; i < rows * cols; i++) {
+    put_bits(dtype, y, i % cols * rows + i / cols, get_bits(dtype, x, i));
+  }
+  return y;
+}
+
+// [rows, cols] -> [outer, k] in double: rows are the outer dimension unless `flip`.
+static double *canonical(NVTEDType dtype, const void *x, size_t rows, size_t cols, bool flip) {
+  double *y = host_memory(rows * cols * sizeof *y);
+  for (size_t i = 0; i < rows * cols; i++) {
+    y[flip ? i % cols * rows + i / cols : i] = get_value(dtype, x, i);
+  }
+  return y;
+}
+
+static NVTEShape matrix_shape(const Gemm *g, size_t rows, size_t cols) {
+  return g->rank3 && rows % 2 == 0 ? SHAPE(2, rows / 2, cols) : SHAPE(rows, cols);
+}
+
+// `transposed_read`: the product reads the columnwise copy if the operand is FP8.
+static NVTETensor operand(const Gemm *g, NVTEDType dtype, const void *x, size_t rows, size_t cols,
+                          bool transposed_read, float scale_inv) {
+  size_t size = dtype_size(dtype), bytes = rows * cols * size;
+  NVTEShape shape = matrix_shape(g, rows, cols);
+  if (!is_fp8(dtype)) return tensor(buffer_from(x, bytes, g->misaligned * size)->ptr, dtype, shape);
+  NVTETensor t = empty_tensor();
+  void *scale = buffer_float(scale_inv)->ptr;
+  if (!g->one_direction || !transposed_read) {
+    set_param(t, kNVTERowwiseData, buffer_from(x, bytes, 0)->ptr, dtype, shape);
+    set_param(t, kNVTERowwiseScaleInv, scale, kNVTEFloat32, SHAPE(1));
+  }
+  if (!g->one_direction || transposed_read) {
+    Buffer *copy = buffer_from(transposed(dtype, x, rows, cols), bytes, 0);
+    set_param(t, kNVTEColumnwiseData, copy->ptr, dtype, transposed_shape(shape));
+    set_param(t, kNVTEColumnwiseScaleInv, scale, kNVTEFloat32, SHAPE(1));
+  }
+  return t;
+}
+
+static void gemm_call(const Gemm *g, NVTETensor a, NVTETensor b, NVTETensor c, NVTETensor d,
+                      NVTETensor bias, NVTETensor aux, NVTETensor workspace) {
+  NVTETensor absent = g->null_handles ? NULL : empty_tensor();
+  if (g->entry == V2) {
+    NVTEMatmulConfig config = NULL;
+    if (bias || aux || g->split || g->sm_count || !g->null_handles) {
+      config = own(OWN_MATMUL_CONFIG, nvte_create_matmul_config());
+      uint8_t yes = 1, split = g->split;
+      int32_t sm_count = g->sm_count;
+      if (bias) {
+        nvte_set_matmul_config_attribute(
+            config, g->grad ? kNVTEMatmulConfigDBiasTensor : kNVTEMatmulConfigBiasTensor, &bias,
+            sizeof bias);
+      }
+      if (aux) {
+        nvte_set_matmul_config_attribute(
+            config,
+            g->grad ? kNVTEMatmulConfigWithDGELUEpilogue : kNVTEMatmulConfigWithGELUEpilogue, &yes,
+            sizeof yes);
+        nvte_set_matmul_config_attribute(config, kNVTEMatmulConfigEpilogueAuxTensor, &aux,
+                                         sizeof aux);
+      }
+      nvte_set_matmul_config_attribute(config, kNVTEMatmulConfigUseSplitAccumulator, &split,
+                                       sizeof split);
+      nvte_set_matmul_config_attribute(config, kNVTEMatmulConfigSMCount, &sm_count,
+                                       sizeof sm_count);
+      EXPECT_OK();
+    }
+    nvte_cublas_gemm_v2(g->transa, g->transb, &g->alpha, a, b, &g->beta, c, d, workspace, config,
+                        NULL);
+    return;
+  }
+  bias = bias ? bias : absent;
+  aux = aux ? aux : absent;
+  workspace = workspace ? workspace : absent;
+  if (g->entry == LEGACY) {
+    nvte_cublas_gemm(a, b, d, bias, aux, g->transa, g->transb, g->grad, workspace, g->beta != 0,
+                     g->split, g->sm_count, NULL);
+  } else {
+    nvte_cublas_gemm_scaled(a, b, d, bias, aux, g->transa, g->transb, g->grad, workspace, g->alpha,
+                            g->beta, g->split, g->sm_count, NULL);
+  }
+}
+
+static double step_at(NVTEDType dtype, double x) {
+  Format f = format_of(dtype);
+  int exponent = x == 0 || ilogb(x) < f.min_exponent ? f.min_exponent : ilogb(x);
+  return ldexp(1, exponent - f.mantissa);
+}
+
+// |got - want| within `error` before the rounding to dtype, half a step after.
+static bool close_enough(NVTEDType dtype, double got, double want, double error) {
+  double limit = fmin(fabs(want) + error, format_of(dtype).largest);
+  return fabs(got - round_to(dtype, want)) <= (error > 0 ? error + step_at(dtype, limit) : 0);
+}
+
+static void run_gemm(Gemm g) {
+  size_t m = g.m, n = g.n, k = g.k, d_size = dtype_size(g.d);
+  bool fp8 = is_fp8(g.a), fp8_out = is_fp8(g.d);
+  if (g.alpha == 0 && g.entry != SCALED) g.alpha = 1;
+  if (g.side == kNVTEByte) g.side = g.d;
+  float scale_a = 1, scale_b = 1, scale_d = g.integers ? 0.5f : 3.7f;
+  if (fp8) scale_a = g.integers ? 0.5f : 0.37f;
+  if (fp8) scale_b = g.integers ? 4 : 1.9f;
+  size_t a_rows = g.transa ? m : k, b_rows = g.transb ? k : n;
+  void *a = gemm_values(&g, g.a, m * k), *b = gemm_values(&g, g.b, n * k);
+  size_t a_cols = g.transa ? k : m, b_cols = g.transb ? n : k;
+  NVTETensor a_tensor = operand(&g, g.a, a, a_rows, a_cols, !g.transa, scale_a);
+  NVTETensor b_tensor = operand(&g, g.b, b, b_rows, b_cols, g.transb, scale_b);
+  const double *aop = canonical(g.a, a, a_rows, a_cols, !g.transa);
+  const double *bop = canonical(g.b, b, b_rows, b_cols, g.transb);
+
+  // D, and C in it.
+  Buffer *d = buffer_shifted(n * m * d_size, g.misaligned * d_size);
+  void *c = gemm_values(&g, g.d, n * m);
+  NVTETensor d_tensor = tensor(d->ptr, g.d, matrix_shape(&g, n, m)), c_tensor = d_tensor;
+  if (g.separate_c) {
+    c_tensor = tensor(buffer_from(c, n * m * d_size, 0)->ptr, g.d, matrix_shape(&g, n, m));
+  } else if (g.beta != 0) {
+    upload(d->ptr, c, n * m * d_size);
+  }
+  Buffer *amax = fp8_out ? buffer_float(0) : NULL, *scale_inv = fp8_out ? buffer(4) : NULL;
+  if (fp8_out) {
+    set_param(d_tensor, kNVTEScale, buffer_float(scale_d)->ptr, kNVTEFloat32, SHAPE(1));
+    set_param(d_tensor, kNVTEAmax, amax->ptr, kNVTEFloat32, SHAPE(1));
+    set_param(d_tensor, kNVTERowwiseScaleInv, scale_inv->ptr, kNVTEFloat32, SHAPE(1));
+  }
+
+  // Bias and aux: inputs or outputs.
+  bool bgrad = g.bias && g.grad, bgrad_of_b = bgrad && !g.gelu;
+  size_t bias_length = bgrad_of_b ? n : m, side = dtype_size(g.side);
+  void *bias = gemm_values(&g, g.side, bias_length), *x = gemm_values(&g, g.side, n * m);
+  Buffer *bias_buffer = g.bias ? buffer(bias_length * side) : NULL;
+  Buffer *aux = g.gelu ? buffer(n * m * side) : NULL;
+  if (g.bias && !g.grad) upload(bias_buffer->ptr, bias, bias_length * side);
+  if (g.gelu && g.grad) upload(aux->ptr, x, n * m * side);
+  NVTETensor bias_tensor = NULL, aux_tensor = NULL, workspace = NULL;
+  if (g.bias) bias_tensor = tensor(bias_buffer->ptr, g.side, SHAPE(bias_length));
+  if (g.gelu) aux_tensor = tensor(aux->ptr, g.side, matrix_shape(&g, n, m));
+  if (g.workspace == WORKSPACE && g.workspace_shift == 0) {
+    workspace = tensor(g_workspace, kNVTEByte, SHAPE(WORKSPACE));
+  } else if (g.workspace) {
+    Buffer *w = buffer_shifted(g.workspace, g.workspace_shift);
+    workspace = tensor(w->ptr, kNVTEByte, SHAPE(g.workspace));
+  } else if (!g.null_handles) {
+    workspace = empty_tensor();
+  }
+
+  gemm_call(&g, a_tensor, b_tensor, c_tensor, d_tensor, bias_tensor, aux_tensor, workspace);
+  if (nvtex_last_status() == NVTEX_UNSUPPORTED && on_cuda() && g.may_decline) {
+    EXPECT_ERROR(NVTEX_UNSUPPORTED, "nvte_cublas_gemm");
+    g_test.declined++;
+    if (g.beta == 0) CHECK(untouched(d), "declined, but D was written");
+    return;
+  }
+  if (!EXPECT_OK()) return;
+
+  // Tensor cores take FP32 as TF32 and add FP8 products with about 14 bits.
+  double relative = ldexp((double)k, -24) + 0x1p-22, slack = 0;
+  if (on_cuda() && g.a == kNVTEFloat32) relative = 0x1p-9;
+  if (on_cuda() && fp8) relative = 0x1p-9;
+  if (on_cuda() && g.gelu) slack = 0x1p-9;  // a hardware tanh
+  const void *got = buffer_read(d), *got_bias = bgrad ? buffer_read(bias_buffer) : NULL;
+  const void *got_aux = g.gelu && !g.grad ? buffer_read(aux) : NULL;
+  double *column_sum = host_memory(m * sizeof(double)),
+         *column_error = host_memory(m * sizeof(double));
+  double largest = 0, largest_error = 0;
+  size_t bad = 0;
+  for (size_t j = 0; j < n && bad < 5; j++) {
+    for (size_t i = 0; i < m && bad < 5; i++) {
+      double sum = 0, magnitude = 0;
+      for (size_t p = 0; p < k; p++) {
+        double product = aop[i * k + p] * bop[j * k + p];
+        sum += product;
+        magnitude += fabs(product);
+      }
+      double factor = (double)g.alpha * (double)scale_a * (double)scale_b;
+      double v = factor * sum;
+      /* cuBLASLt may round to D's type before each step: C, bias, GELU. */
+      double rounding = on_cuda() && (g.beta != 0 || g.bias || g.gelu) ? step_at(g.d, v) : 0;
+      magnitude *= fabs(factor);
+      if (g.beta != 0) {
+        double term = (double)g.beta * get_value(g.d, c, j * m + i);
+        v += term;
+        magnitude += fabs(term);
+        if (rounding > 0) rounding += step_at(g.d, v);
+      }
+      if (g.bias && !g.grad) {
+        v += get_value(g.side, bias, i);
+        magnitude += fabs(get_value(g.side, bias, i));
+      }
+      double error = g.integers ? 0 : magnitude * relative + rounding;
+      if (got_aux) {
+        double y = get_value(g.side, got_aux, j * m + i);
+        bad += !CHECK(close_enough(g.side, y, v, error), "aux[%zu][%zu]: got %g, expected %g", j, i,
+                      y, v);
+      }
+      if (g.gelu && !g.grad) {
+        error = error * 1.2 + (fabs(v) + 1) * (0x1p-20 + slack);
+        v = gelu(v);
+      } else if (g.gelu) {
+        double derivative = dgelu(get_value(g.side, x, j * m + i));
+        error = error * 1.2 + fabs(v) * (0x1p-19 + slack);
+        v *= derivative;
+      }
+      if (fabs(v) > largest) largest = fabs(v);
+      if (error > largest_error) largest_error = error;
+      column_sum[i] += v;
+      column_error[i] += error + fabs(v) * 0x1p-20 + (on_cuda() ? step_at(g.d, v) : 0);
+      if (fp8_out) {
+        v *= (double)scale_d;
+        error *= (double)scale_d;
+      }
+      double y = get_value(g.d, got, j * m + i);
+      bad += !CHECK(close_enough(g.d, y, v, error), "D[%zu][%zu]: got %.9g, expected %.9g +- %g", j,
+                    i, y, v, error);
+    }
+  }
+  for (size_t i = 0; got_bias && i < bias_length && bad < 5; i++) {
+    double want = column_sum[i % m], error = column_error[i % m];
+    if (bgrad_of_b) {
+      want = error = 0;
+      for (size_t p = 0; p < k; p++) {
+        want += bop[i * k + p];
+        error += fabs(bop[i * k + p]) * relative;
+      }
+      if (g.integers) error = 0;
+    }
+    double y = get_value(g.side, got_bias, i);
+    bad += !CHECK(close_enough(g.side, y, want, error), "dbias[%zu]: got %g, expected %g +- %g", i,
+                  y, want, error);
+  }
+  if (fp8_out && bad == 0) {
+    double y = (double)read_float(amax);
+    CHECK(fabs(y - largest) <= largest_error, "amax: got %g, expected %g", y, largest);
+    CHECK_FLOAT(read_float(scale_inv), 1 / scale_d);
+  }
+}
+
+static bool gemm_case(const char *what, const Gemm *g) {
+  return case_begin("%s %s %s x %s -> %s %c%c m=%zu n=%zu k=%zu alpha=%g beta=%g%s%s%s%s%s", what,
+                    kEntryNames[g->entry], dtype_name(g->a), dtype_name(g->b), dtype_name(g->d),
+                    g->transa ? 'T' : 'N', g->transb ? 'T' : 'N', g->m, g->n, g->k,
+                    (double)g->alpha, (double)g->beta, g->bias ? " bias" : "",
+                    g->gelu ? " gelu" : "", g->grad ? " grad" : "", g->integers ? " integers" : "",
+                    g->one_direction ? " one direction" : "");
+}
+
+static const struct {
+  NVTEDType in, out;
+} kHighProducts[] = {{kNVTEFloat32, kNVTEFloat32},
+                     {kNVTEBFloat16, kNVTEBFloat16},
+                     {kNVTEFloat16, kNVTEFloat16},
+                     {kNVTEBFloat16, kNVTEFloat32},
+                     {kNVTEFloat16, kNVTEFloat32}};
+
+static const struct {
+  NVTEDType a, b, d;
+} kFp8Products[] = {{kNVTEFloat8E4M3, kNVTEFloat8E4M3, kNVTEBFloat16},
+                    {kNVTEFloat8E4M3, kNVTEFloat8E5M2, kNVTEBFloat16},
+                    {kNVTEFloat8E5M2, kNVTEFloat8E4M3, kNVTEBFloat16},
+                    {kNVTEFloat8E4M3, kNVTEFloat8E4M3, kNVTEFloat32},
+                    {kNVTEFloat8E4M3, kNVTEFloat8E5M2, kNVTEFloat32},
+                    {kNVTEFloat8E4M3, kNVTEFloat8E4M3, kNVTEFloat16}};
+
+// Transposes, sizes and dtypes in high precision.
+static void test_high_precision(void) {
+  const size_t sizes[][3] = {{1, 1, 1},     {1, 7, 3},     {5, 1, 17},  {37, 53, 29}, {16, 16, 16},
+                             {129, 65, 33}, {64, 96, 128}, {3, 200, 1}, {2, 2, 1000}};
+  for (size_t p = 0; p < COUNT(kHighProducts); p++) {
+    for (size_t s = 0; s < COUNT(sizes); s++) {
+      for (int k = 0; k < 8; k++) {
+        Gemm g = {.a = kHighProducts[p].in,
+                  .b = kHighProducts[p].in,
+                  .d = kHighProducts[p].out,
+                  .m = sizes[s][0],
+                  .n = sizes[s][1],
+                  .k = sizes[s][2],
+                  .transa = k & 1,
+                  .transb = k & 2,
+                  .integers = k & 4,
+                  .entry = (Entry)((s + p) % 3),
+                  .alpha = 1,
+                  .workspace = WORKSPACE};
+        if (gemm_case("plain", &g)) run_gemm(g);
+      }
+    }
+  }
+}
+
+static void test_alpha_beta(void) {
+  const float factors[][2] = {{1, 1}, {2, 0}, {0.5f, 1}, {1, -0.5f}, {-1, 0.25f}, {0, 1}, {0, 0}};
+  for (size_t p = 0; p < COUNT(kHighProducts); p++) {
+    for (size_t f = 0; f < COUNT(factors); f++) {
+      for (int k = 0; k < 8; k++) {
+        Gemm g = {.a = kHighProducts[p].in,
+                  .b = kHighProducts[p].in,
+                  .d = kHighProducts[p].out,
+                  .m = 40,
+                  .n = 24,
+                  .k = 56,
+                  .transa = k & 1,
+                  .transb = k & 2,
+                  .integers = k & 4,
+                  .entry = f == 0  ? LEGACY
+                           : f % 2 ? V2
+                                   : SCALED,
+                  .alpha = factors[f][0],
+                  .beta = factors[f][1],
+                  .workspace = WORKSPACE};
+        if (g.entry == V2 && g.alpha == 0) g.entry = SCALED;
+        if (gemm_case("factors", &g)) run_gemm(g);
+      }
+    }
+  }
+}
+
+static void test_epilogues(void) {
+  for (size_t p = 0; p < COUNT(kHighProducts); p++) {
+    for (int e = 1; e < 8; e++) {
+      for (int k = 0; k < 12; k++) {
+        Gemm g = {.a = kHighProducts[p].in,
+                  .b = kHighProducts[p].in,
+                  .d = kHighProducts[p].out,
+                  .m = 48,
+                  .n = 32,
+                  .k = 64,
+                  .bias = e & 1,
+                  .gelu = e & 2,
+                  .grad = e & 4,
+                  .transa = k & 1,
+                  .transb = k & 2,
+                  .entry = (Entry)(k / 4),
+                  .alpha = 1,
+                  .beta = k % 4 == 3 ? 1 : 0,
+                  .workspace = WORKSPACE,
+                  .may_decline = true};
+        if (k >= 4 && k < 8) g.alpha = 0.5f;
+        if (g.entry == LEGACY) g.alpha = 1;
+        if (gemm_case("epilogue", &g)) run_gemm(g);
+        g.integers = true;
+        if (!g.gelu && gemm_case("epilogue", &g)) run_gemm(g);
+        g.integers = false;
+        g.m = 13;  // cuBLASLt wants aux and dbias aligned
+        g.n = 35;
+        g.k = 21;
+        if (gemm_case("epilogue", &g)) run_gemm(g);
+      }
+    }
+  }
+}
+
+static void test_fp8(void) {
+  const size_t sizes[][3] = {{16, 16, 16}, {64, 32, 48}, {128, 48, 256}, {32, 80, 512}};
+  for (size_t p = 0; p < COUNT(kFp8Products); p++) {
+    for (size_t s = 0; s < COUNT(sizes); s++) {
+      for (int k = 0; k < 16; k++) {
+        Gemm g = {.a = kFp8Products[p].a,
+                  .b = kFp8Products[p].b,
+                  .d = kFp8Products[p].d,
+                  .m = sizes[s][0],
+                  .n = sizes[s][1],
+                  .k = sizes[s][2],
+                  .transa = k & 1,
+                  .transb = k & 2,
+                  .integers = k & 4,
+                  .one_direction = k & 8,
+                  .split = s & 1,
+                  .entry = (Entry)((s + p) % 3),
+                  .alpha = 1,
+                  .workspace = WORKSPACE};
+        if (gemm_case("fp8", &g)) run_gemm(g);
+      }
+    }
+    for (int e = 0; e < 12; e++) {
+      Gemm g = {.a = kFp8Products[p].a,
+                .b = kFp8Products[p].b,
+                .d = kFp8Products[p].d,
+                .m = 64,
+                .n = 32,
+                .k = 128,
+                .transa = true,
+                .bias = e & 1,
+                .gelu = e & 2,
+                .grad = e & 4,
+                .beta = e & 8 ? 1 : 0,
+                .alpha = 1,
+                .entry = (Entry)(e % 3),
+                .workspace = WORKSPACE,
+                .may_decline = e != 1,
+                .split = true,
+                .side = kFp8Products[p].d == kNVTEFloat16 ? kNVTEFloat16 : kNVTEBFloat16};
+      // dbias has D's dtype, and no FP8 product gives it in practice.
+      if (g.bias && g.grad) continue;
+      if (gemm_case("fp8 epilogue", &g)) run_gemm(g);
+    }
+  }
+}
+
+static void test_fp8_output(void) {
+  const struct {
+    NVTEDType a, b, d;
+  } products[] = {{kNVTEFloat8E4M3, kNVTEFloat8E4M3, kNVTEFloat8E4M3},
+                  {kNVTEFloat8E4M3, kNVTEFloat8E5M2, kNVTEFloat8E4M3},
+                  {kNVTEFloat8E5M2, kNVTEFloat8E4M3, kNVTEFloat8E5M2}};
+  for (size_t p = 0; p < COUNT(products); p++) {
+    for (int k = 0; k < 16; k++) {
+      Gemm g = {.a = products[p].a,
+                .b = products[p].b,
+                .d = products[p].d,
+                .m = 64,
+                .n = 48,
+                .k = 96,
+                .transa = k & 1,
+                .transb = k & 2,
+                .integers = k & 4,
+                .bias = k & 8,
+                .side = k & 8 ? kNVTEBFloat16 : kNVTEByte,
+                .entry = (Entry)(k % 3),
+                .alpha = 1,
+                .workspace = WORKSPACE,
+                .split = k & 1};
+      if (gemm_case("fp8 output", &g)) run_gemm(g);
+    }
+  }
+}
+
+// Workspaces: none, tiny, odd; absent tensors as null handles; multiprocessor limits; views.
+static void test_surroundings(void) {
+  const size_t workspaces[][2] = {{0, 0},    {1, 0},         {16, 1},       {255, 3},
+                                  {4096, 8}, {1 << 20, 100}, {WORKSPACE, 4}};
+  for (size_t w = 0; w < COUNT(workspaces); w++) {
+    for (int k = 0; k < 12; k++) {
+      bool fp8 = k >= 6;
+      Gemm g = {.a = fp8 ? kNVTEFloat8E4M3 : kNVTEBFloat16,
+                .b = fp8 ? kNVTEFloat8E4M3 : kNVTEBFloat16,
+                .d = kNVTEBFloat16,
+                .m = 64,
+                .n = 96,
+                .k = 128,
+                .transa = true,
+                .entry = (Entry)(k % 3),
+                .null_handles = k / 3 % 2,
+                .workspace = workspaces[w][0],
+                .alpha = 1,
+                .workspace_shift = workspaces[w][1],
+                .integers = true};
+      if (case_begin("workspace %zu shifted %zu, %s %s%s", workspaces[w][0], workspaces[w][1],
+                     kEntryNames[g.entry], fp8 ? "fp8" : "bf16",
+                     g.null_handles ? " null handles" : "")) {
+        run_gemm(g);
+      }
+    }
+  }
+  for (int k = 0; k < 12; k++) {
+    Gemm g = {.a = kNVTEBFloat16,
+              .b = kNVTEBFloat16,
+              .d = kNVTEFloat32,
+              .m = 24,
+              .n = 40,
+              .k = 32,
+              .transa = k & 1,
+              .transb = k & 2,
+              .integers = true,
+              .workspace = WORKSPACE,
+              .entry = (Entry)(k % 3),
+              .alpha = 1};
+    g.rank3 = k / 4 == 0;
+    g.misaligned = k / 4 == 1;
+    g.sm_count = k / 4 == 2 ? 16 : 0;
+    g.may_decline = g.misaligned;
+    if (case_begin("%s %d", g.rank3 ? "rank 3" : g.misaligned ? "misaligned" : "16 SMs", k)) {
+      run_gemm(g);
+    }
+  }
+  for (int k = 0; k < 4; k++) {
+    Gemm g = {.a = kNVTEFloat8E4M3,
+              .b = kNVTEFloat8E5M2,
+              .d = kNVTEBFloat16,
+              .m = 32,
+              .n = 48,
+              .k = 64,
+              .transa = k & 1,
+              .transb = k & 2,
+              .integers = true,
+              .workspace = WORKSPACE,
+              .alpha = 1,
+              .rank3 = true,
+              .one_direction = true,
+              .entry = V2};
+    if (case_begin("fp8 rank 3 %d", k)) run_gemm(g);
+  }
+}
+
+// m = 0 or n = 0 writes nothing, not even dbias.
+static void test_empty(void) {
+  for (int k = 0; k < 6; k++) {
+    Entry entry = (Entry)(k % 3);
+    size_t m = k < 3 ? 0 : 8, n = k < 3 ? 8 : 0;
+    if (!case_begin("empty %s m=%zu n=%zu", kEntryNames[entry], m, n)) continue;
+    Gemm g = {.entry = entry, .alpha = 1, .transa = true, .grad = true};
+    Buffer *any = buffer(8 * 8 * 4), *dbias = buffer(8 * 4);
+    NVTETensor a = tensor(any->ptr, kNVTEFloat32, SHAPE(m, 8));
+    NVTETensor b = tensor(any->ptr, kNVTEFloat32, SHAPE(n, 8));
+    Buffer *out = buffer(8 * 8 * 4);
+    NVTETensor d = tensor(out->ptr, kNVTEFloat32, SHAPE(n, m));
+    gemm_call(&g, a, b, d, d, tensor(dbias->ptr, kNVTEFloat32, SHAPE(n)), NULL, empty_tensor());
+    EXPECT_OK();
+    CHECK(untouched(out), "D was written");
+    CHECK(untouched(dbias), "dbias was written");
+  }
+}
+
+// An empty sum: D = beta C + bias, without a look at D if beta is 0.
+static void test_no_products(void) {
+  for (size_t p = 0; p < COUNT(kHighProducts); p++) {
+    for (int k = 0; k < 12; k++) {
+      Gemm g = {.a = kHighProducts[p].in,
+                .b = kHighProducts[p].in,
+                .d = kHighProducts[p].out,
+                .m = 24,
+                .n = 16,
+                .k = 0,
+                .transa = k & 1,
+                .beta = k & 2 ? 1 : 0,
+                .bias = k >= 6,
+                .entry = (Entry)(k % 3),
+                .alpha = 1,
+                .integers = true,
+                .workspace = WORKSPACE};
+      if (gemm_case("no products", &g)) run_gemm(g);
+    }
+  }
+}
+
+// C apart from D.
+static void test_separate_c(void) {
+  for (size_t p = 0; p < COUNT(kHighProducts); p++) {
+    for (int k = 0; k < 8; k++) {
+      Gemm g = {.a = kHighProducts[p].in,
+                .b = kHighProducts[p].in,
+                .d = kHighProducts[p].out,
+                .m = 40,
+                .n = 24,
+                .k = 32,
+                .transa = k & 1,
+                .transb = k & 2,
+                .beta = k & 4 ? -0.5f : 0,
+                .entry = V2,
+                .alpha = 2,
+                .integers = true,
+                .separate_c = true,
+                .workspace = WORKSPACE};
+      if (gemm_case("separate C", &g)) run_gemm(g);
+    }
+  }
+}
+
+// Where FP8 runs only as TN, the other flags need the transposed copy.
+static void test_missing_columnwise(void) {
+  for (int k = 0; k < 9; k++) {
+    bool transa = k / 3 != 0, transb = k / 3 != 0;
+    if (k / 3 == 2) transa = false;
+    Entry entry = (Entry)(k % 3);
+    if (!case_begin("missing columnwise data %c%c %s", transa ? 'T' : 'N', transb ? 'T' : 'N',
+                    kEntryNames[entry])) {
+      continue;
+    }
+    if (nvte_is_non_tn_fp8_gemm_supported()) continue;
+    Gemm g = {.entry = entry, .transa = transa, .transb = transb, .alpha = 1};
+    Buffer *x = buffer_from(gemm_values(&g, kNVTEFloat8E4M3, 32 * 32), 32 * 32, 0),
+           *d = buffer(32 * 32 * 2);
+    NVTETensor a = tensor(x->ptr, kNVTEFloat8E4M3, SHAPE(32, 32));
+    NVTETensor b = tensor(x->ptr, kNVTEFloat8E4M3, SHAPE(32, 32));
+    set_param(a, kNVTERowwiseScaleInv, buffer_float(1)->ptr, kNVTEFloat32, SHAPE(1));
+    set_param(b, kNVTERowwiseScaleInv, buffer_float(1)->ptr, kNVTEFloat32, SHAPE(1));
+    NVTETensor out = tensor(d->ptr, kNVTEBFloat16, SHAPE(32, 32));
+    gemm_call(&g, a, b, out, out, NULL, NULL, empty_tensor());
+    EXPECT_ERROR(ANY_ERROR, "nvte_cublas_gemm", transa ? "B.columnwise_data" : "A.columnwise_data",
+                 "expected", "got");
+    CHECK(untouched(d), "D was written");
+  }
+}
+
+// The same product twice gives the same bits, and from a stream of its own.
+static void test_repeat(void) {
+  if (!case_begin("repeat")) return;
+  enum { SIZE = 160 };
+  void *x = random_values(kNVTEBFloat16, SIZE * SIZE, -1, 1);
+  Buffer *input = buffer_from(x, SIZE * SIZE * 2, 0);
+  Buffer *first = buffer(SIZE * SIZE * 4), *second = buffer(SIZE * SIZE * 4);
+  NVTETensor a = tensor(input->ptr, kNVTEBFloat16, SHAPE(SIZE, SIZE));
+  NVTETensor workspace = tensor(g_workspace, kNVTEByte, SHAPE(WORKSPACE));
+  cudaStream_t stream = nvtex_stream_create();
+  float one = 1, zero = 0;
+  NVTETensor d = tensor(first->ptr, kNVTEFloat32, SHAPE(SIZE, SIZE));
+  NVTETensor e = tensor(second->ptr, kNVTEFloat32, SHAPE(SIZE, SIZE));
+  nvte_cublas_gemm_v2(1, 0, &one, a, a, &zero, d, d, workspace, NULL, stream);
+  nvte_cublas_gemm_v2(1, 0, &one, a, a, &zero, e, e, workspace, NULL, stream);
+  nvtex_stream_synchronize(stream);
+  EXPECT_OK();
+  CHECK(memcmp(buffer_read(first), buffer_read(second), first->bytes) == 0, "two runs differ");
+  CHECK(!untouched(first), "nothing was written");
+  nvtex_stream_destroy(stream);
+  EXPECT_OK();
+}
+
+// ---- Configs
+
+static void test_matmul_config(void) {
+  if (!case_begin("matmul config")) return;
+  const size_t sizes[kNVTEMatmulConfigNumAttributes] = {8, 8, 1, 1, 8, 1, 4};
+  NVTEMatmulConfig config = nvte_create_matmul_config();
+  EXPECT_OK();
+  CHECK(config != NULL, "null");
+  for (int attr = 0; attr < kNVTEMatmulConfigNumAttributes; attr++) {
+    unsigned char value[16], zeros[16] = {0};
+    size_t written = 99, size = sizes[attr];
+    memset(value, 0xEE, sizeof value);
+    nvte_get_matmul_config_attribute(config, (NVTEMatmulConfigAttribute)attr, value, 16, &written);
+    EXPECT_OK();
+    CHECK_EQ(written, size);
+    CHECK(memcmp(value, zeros, size) == 0, "the default of attribute %d is not 0", attr);
+    CHECK(value[size] == 0xEE, "attribute %d: written past its size", attr);
+    // A query needs neither buffer nor config.
+    written = 99;
+    nvte_get_matmul_config_attribute(NULL, (NVTEMatmulConfigAttribute)attr, NULL, 0, &written);
+    EXPECT_OK();
+    CHECK_EQ(written, size);
+    NVTETensor t = empty_tensor();
+    int32_t count = 77;
+    uint8_t flag = 2;
+    const void *source = size == 8 ? (const void *)&t : size == 4 ? (const void *)&count : &flag;
+    nvte_set_matmul_config_attribute(config, (NVTEMatmulConfigAttribute)attr, source, size);
+    EXPECT_OK();
+    nvte_get_matmul_config_attribute(config, (NVTEMatmulConfigAttribute)attr, value, size,
+                                     &written);
+    EXPECT_OK();
+    if (size == 1) {
+      CHECK_EQ(value[0], 1);
+    } else {
+      CHECK(memcmp(value, source, size) == 0, "attribute %d does not read back", attr);
+    }
+    const char *const get = "nvte_get_matmul_config_attribute";
+    const char *const set = "nvte_set_matmul_config_attribute";
+    nvte_get_matmul_config_attribute(config, (NVTEMatmulConfigAttribute)attr, value, size - 1,
+                                     &written);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, get, "size_in_bytes", "expected", "got");
+    nvte_get_matmul_config_attribute(config, (NVTEMatmulConfigAttribute)attr, value, size, NULL);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, get, "size_written", "expected", "got");
+    nvte_get_matmul_config_attribute(NULL, (NVTEMatmulConfigAttribute)attr, value, size, &written);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, get, "config", "expected", "got");
+    nvte_set_matmul_config_attribute(config, (NVTEMatmulConfigAttribute)attr, source, size - 1);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, set, "size_in_bytes", "expected", "got");
+    nvte_set_matmul_config_attribute(config, (NVTEMatmulConfigAttribute)attr, NULL, size);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, set, "buf", "expected", "got");
+    nvte_set_matmul_config_attribute(NULL, (NVTEMatmulConfigAttribute)attr, source, size);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, set, "config", "expected", "got");
+  }
+  nvte_destroy_matmul_config(config);
+  EXPECT_OK();
+  nvte_destroy_matmul_config(NULL);
+  EXPECT_OK();
+  nvte_destroy_matmul_config(config);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_destroy_matmul_config", "config", "expected", "got");
+}
+
+static void test_grouped_matmul_config(void) {
+  if (!case_begin("grouped matmul config")) return;
+  const size_t sizes[kNVTEGroupedMatmulConfigNumAttributes] = {8, 8, 8, 4, 1};
+  NVTEGroupedMatmulConfig config = nvte_create_grouped_matmul_config();
+  EXPECT_OK();
+  CHECK(config != NULL, "null");
+  for (int a = 0; a < kNVTEGroupedMatmulConfigNumAttributes; a++) {
+    NVTEGroupedMatmulConfigAttribute attr = (NVTEGroupedMatmulConfigAttribute)a;
+    unsigned char value[16], zeros[16] = {0};
+    size_t written = 99, size = sizes[a];
+    memset(value, 0xEE, sizeof value);
+    nvte_get_grouped_matmul_config_attribute(config, attr, value, 16, &written);
+    EXPECT_OK();
+    CHECK_EQ(written, size);
+    CHECK(memcmp(value, zeros, size) == 0, "the default of attribute %d is not 0", a);
+    CHECK(value[size] == 0xEE, "attribute %d: written past its size", a);
+    written = 99;
+    nvte_get_grouped_matmul_config_attribute(NULL, attr, NULL, 0, &written);
+    EXPECT_OK();
+    CHECK_EQ(written, size);
+    int64_t wide = INT64_C(0x123456789AB);
+    int32_t count = 77;
+    uint8_t flag = 255;
+    const void *source = size == 8 ? (const void *)&wide : size == 4 ? (const void *)&count : &flag;
+    nvte_set_grouped_matmul_config_attribute(config, attr, source, 16 > size ? size : 16);
+    EXPECT_OK();
+    nvte_get_grouped_matmul_config_attribute(config, attr, value, size, &written);
+    EXPECT_OK();
+    if (size == 1) {
+      CHECK_EQ(value[0], 1);
+    } else {
+      CHECK(memcmp(value, source, size) == 0, "attribute %d does not read back", a);
+    }
+    const char *const get = "nvte_get_grouped_matmul_config_attribute";
+    const char *const set = "nvte_set_grouped_matmul_config_attribute";
+    nvte_get_grouped_matmul_config_attribute(config, attr, value, size - 1, &written);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, get, "size_in_bytes", "expected", "got");
+    nvte_get_grouped_matmul_config_attribute(config, attr, value, size, NULL);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, get, "size_written", "expected", "got");
+    nvte_get_grouped_matmul_config_attribute(NULL, attr, value, size, &written);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, get, "config", "expected", "got");
+    nvte_set_grouped_matmul_config_attribute(config, attr, source, size - 1);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, set, "size_in_bytes", "expected", "got");
+    nvte_set_grouped_matmul_config_attribute(config, attr, NULL, size);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, set, "buf", "expected", "got");
+    nvte_set_grouped_matmul_config_attribute(NULL, attr, source, size);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, set, "config", "expected", "got");
+  }
+  nvte_destroy_grouped_matmul_config(config);
+  EXPECT_OK();
+  nvte_destroy_grouped_matmul_config(NULL);
+  EXPECT_OK();
+  nvte_destroy_grouped_matmul_config(config);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_destroy_grouped_matmul_config", "config", "expected",
+               "got");
+}
+
+int main(int argc, char **argv) {
+  test_begin(argc, argv);
+  g_workspace = nvtex_malloc(WORKSPACE);
+  EXPECT_OK();
+  test_high_precision();
+  test_alpha_beta();
+  test_epilogues();
+  test_fp8();
+  test_fp8_output();
+  test_surroundings();
+  test_empty();
+  test_no_products();
+  test_separate_c();
+  test_missing_columnwise();
+  test_repeat();
+  test_matmul_config();
+  test_grouped_matmul_config();
+  case_end();
+  nvtex_free(g_workspace);
+  return test_end();
+}

@@ -1,0 +1,2 @@
+#include "nvte/cast_transpose_noop.h"
+#include "transformer_engine/transformer_engine.h"

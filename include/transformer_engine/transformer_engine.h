@@ -1,0 +1,4 @@
+#include "nvte/transformer_engine.h"
+#ifdef __cplusplus
+#include "nvte/cpp/transformer_engine.h"
+#endif

@@ -1,0 +1,286 @@
+//! The part of the nvte C ABI that the benchmark calls, bound when the program runs, so that two
+//! libraries with this ABI can be measured side by side.
+
+use anyhow::{Context, Result};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::marker::PhantomData;
+use std::path::Path;
+
+/// An opaque value of the C side: tensor, config, stream.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Handle(pub *mut c_void);
+
+impl Handle {
+    pub const NULL: Self = Self(std::ptr::null_mut());
+}
+
+/// `NVTEDType`, as far as it is used here.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DType {
+    Byte = 0,
+    F32 = 4,
+    Bf16 = 6,
+    E4m3 = 7,
+}
+
+impl DType {
+    pub fn size(self) -> usize {
+        match self {
+            Self::Byte | Self::E4m3 => 1,
+            Self::Bf16 => 2,
+            Self::F32 => 4,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Byte => "byte",
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::E4m3 => "fp8",
+        }
+    }
+}
+
+/// `NVTEBasicTensor`: memory with a type and a shape.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Basic {
+    pub ptr: *mut c_void,
+    pub dtype: DType,
+    dims: [usize; 15],
+    ndim: usize,
+}
+
+impl Basic {
+    pub fn new(ptr: *mut c_void, dtype: DType, shape: &[usize]) -> Self {
+        let mut dims = [0; 15];
+        dims[..shape.len()].copy_from_slice(shape);
+        Self { ptr, dtype, dims, ndim: shape.len() }
+    }
+
+    pub fn numel(&self) -> usize {
+        self.dims[..self.ndim].iter().product()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.numel() * self.dtype.size()
+    }
+
+    /// The part `[start, start + len)` as a vector.
+    pub fn part(&self, start: usize, len: usize) -> Self {
+        assert!(start + len <= self.numel());
+        let ptr = self.ptr.cast::<u8>().wrapping_add(start * self.dtype.size());
+        Self::new(ptr.cast(), self.dtype, &[len])
+    }
+}
+
+/// `NVTETensorParam`
+#[repr(i32)]
+#[derive(Clone, Copy)]
+pub enum Param {
+    Rowwise = 0,
+    Columnwise = 1,
+    Scale = 2,
+    Amax = 3,
+    RowwiseScaleInv = 4,
+    ColumnwiseScaleInv = 5,
+}
+
+/// `NVTEMatmulConfigAttribute`
+#[repr(i32)]
+#[derive(Clone, Copy)]
+pub enum MatmulAttribute {
+    Bias = 0,
+    WithGelu = 2,
+    Aux = 4,
+}
+
+/// A `std::vector<NVTETensor>` as libstdc++ lays it out. By the Itanium C++ ABI a by-value
+/// parameter of this type is a pointer to an object that the caller destroys.
+#[repr(C)]
+pub struct StdVector<'a> {
+    begin: *const Handle,
+    end: *const Handle,
+    capacity: *const Handle,
+    borrowed: PhantomData<&'a [Handle]>,
+}
+
+impl<'a> StdVector<'a> {
+    pub fn new(handles: &'a [Handle]) -> Self {
+        let range = handles.as_ptr_range();
+        Self { begin: range.start, end: range.end, capacity: range.end, borrowed: PhantomData }
+    }
+}
+
+macro_rules! functions {
+    ($($name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
+        struct Functions { $($name: unsafe extern "C-unwind" fn($($ty),*) $(-> $ret)?,)* }
+
+        impl Functions {
+            fn load(library: &Library) -> Result<Self> {
+                // SAFETY: the types are those of the ABI's headers.
+                Ok(unsafe { Self { $(
+                    $name: *library
+                        .get(concat!(stringify!($name), "\0").as_bytes())
+                        .context(concat!("no symbol ", stringify!($name)))?,
+                )* } })
+            }
+        }
+
+        #[allow(clippy::too_many_arguments)]
+        impl Api { $(
+            pub fn $name(&self, $($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: the library has this ABI (see `load`); the cases pass live handles over
+                // memory that lives as long as the call needs it.
+                unsafe { (self.functions.$name)($($arg),*) }
+            }
+        )* }
+    };
+}
+
+functions! {
+    nvte_create_tensor(mode: c_int) -> Handle;
+    nvte_destroy_tensor(tensor: Handle);
+    nvte_set_tensor_param_v2(tensor: Handle, param: Param, value: &Basic, size: usize);
+    nvte_create_quantization_config() -> Handle;
+    nvte_destroy_quantization_config(config: Handle);
+    nvte_create_matmul_config() -> Handle;
+    nvte_set_matmul_config_attribute(config: Handle, attribute: MatmulAttribute, value: *const c_void, size: usize);
+    nvte_destroy_matmul_config(config: Handle);
+    nvte_quantize_v2(input: Handle, output: Handle, config: Handle, stream: Handle);
+    nvte_dequantize(input: Handle, output: Handle, stream: Handle);
+    nvte_transpose(input: Handle, output: Handle, stream: Handle);
+    nvte_cast_transpose(input: Handle, output: Handle, stream: Handle);
+    nvte_compute_amax(input: Handle, output: Handle, stream: Handle);
+    nvte_compute_scale_from_amax(output: Handle, config: Handle, stream: Handle);
+    nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction(reduced: Handle, histories: &StdVector, scales: &StdVector, algo: *const c_char, fp8_dtype: DType, margin: f32, stream: Handle);
+    nvte_cublas_gemm_v2(transa: c_int, transb: c_int, alpha: &f32, a: Handle, b: Handle, beta: &f32, c: Handle, d: Handle, workspace: Handle, config: Handle, stream: Handle);
+}
+
+/// What our library has beyond the ABI, and another one need not have.
+type TextFn = unsafe extern "C-unwind" fn() -> *const c_char;
+
+/// A loaded library.
+pub struct Api {
+    pub name: String,
+    pub version: Option<String>,
+    functions: Functions,
+    last_error: Option<TextFn>,
+    clear_error: Option<unsafe extern "C-unwind" fn()>,
+}
+
+impl Api {
+    /// The file must be a library with the nvte C ABI of release 2.20.
+    pub fn load(name: &str, path: &Path) -> Result<Self> {
+        // A name without a slash would be searched for among the system's libraries.
+        let path = &path.canonicalize().with_context(|| format!("{}", path.display()))?;
+        // SAFETY: running the initializers of the library is what the caller asks for. RTLD_LOCAL
+        // keeps two libraries with the same symbols apart.
+        let library = unsafe { Library::open(Some(path), RTLD_LOCAL | RTLD_NOW) }
+            .with_context(|| format!("cannot load {}", path.display()))?;
+        let functions = Functions::load(&library).with_context(|| format!("{}", path.display()))?;
+        // SAFETY: the types are those of nvte/nvtex.h, the only header with these names.
+        let (version, last_error, clear_error) = unsafe {
+            (
+                library.get::<TextFn>(b"nvtex_version\0").ok().map(|f| text(*f)),
+                library.get::<TextFn>(b"nvtex_last_error\0").ok().map(|f| *f),
+                library.get(b"nvtex_clear_error\0").ok().map(|f| *f),
+            )
+        };
+        // Threads of the library may outlive this handle, so its code must stay mapped.
+        std::mem::forget(library);
+        Ok(Self { name: name.into(), version, functions, last_error, clear_error })
+    }
+
+    /// The error of an earlier call on this thread, which is forgotten. A library without
+    /// `nvtex_last_error` reports by a C++ exception, which ends the program.
+    pub fn take_error(&self) -> Result<()> {
+        let (Some(last), Some(clear)) = (self.last_error, self.clear_error) else { return Ok(()) };
+        let message = text(last);
+        // SAFETY: takes no arguments.
+        unsafe { clear() };
+        if message.is_empty() { Ok(()) } else { Err(anyhow::Error::msg(message)) }
+    }
+}
+
+fn text(function: TextFn) -> String {
+    // SAFETY: the function answers a NUL-terminated string that lives until the next call.
+    unsafe { CStr::from_ptr(function()) }.to_string_lossy().into_owned()
+}
+
+/// Owned tensor handle with per-tensor scaling. The memory belongs to somebody else.
+pub struct Tensor<'a> {
+    api: &'a Api,
+    handle: Handle,
+}
+
+impl<'a> Tensor<'a> {
+    pub fn new(api: &'a Api) -> Self {
+        Self { api, handle: api.nvte_create_tensor(0) }
+    }
+
+    /// A method and not a public field: a closure would copy the field and drop its owner.
+    pub fn h(&self) -> Handle {
+        self.handle
+    }
+
+    pub fn set(self, param: Param, value: &Basic) -> Self {
+        self.api.nvte_set_tensor_param_v2(self.handle, param, value, size_of::<Basic>());
+        self
+    }
+}
+
+impl Drop for Tensor<'_> {
+    fn drop(&mut self) {
+        self.api.nvte_destroy_tensor(self.handle);
+    }
+}
+
+/// Owned config handle, with the tensors that the config refers to.
+pub struct Config<'a> {
+    api: &'a Api,
+    handle: Handle,
+    destroy: fn(&Api, Handle),
+    tensors: Vec<Tensor<'a>>,
+}
+
+impl<'a> Config<'a> {
+    pub fn quantization(api: &'a Api) -> Self {
+        let handle = api.nvte_create_quantization_config();
+        Self { api, handle, destroy: Api::nvte_destroy_quantization_config, tensors: Vec::new() }
+    }
+
+    pub fn matmul(api: &'a Api) -> Self {
+        let handle = api.nvte_create_matmul_config();
+        Self { api, handle, destroy: Api::nvte_destroy_matmul_config, tensors: Vec::new() }
+    }
+
+    pub fn h(&self) -> Handle {
+        self.handle
+    }
+
+    pub fn set_flag(&self, attribute: MatmulAttribute, value: bool) {
+        self.set(attribute, &u8::from(value));
+    }
+
+    pub fn set_tensor(&mut self, attribute: MatmulAttribute, tensor: Tensor<'a>) {
+        self.set(attribute, &tensor.h());
+        self.tensors.push(tensor);
+    }
+
+    /// `value` has the type that the ABI gives the attribute of a matmul config.
+    fn set<T>(&self, attribute: MatmulAttribute, value: &T) {
+        let ptr = std::ptr::from_ref(value).cast();
+        self.api.nvte_set_matmul_config_attribute(self.handle, attribute, ptr, size_of::<T>());
+    }
+}
+
+impl Drop for Config<'_> {
+    fn drop(&mut self) {
+        (self.destroy)(self.api, self.handle);
+    }
+}

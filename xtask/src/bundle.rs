@@ -1,0 +1,94 @@
+//! `cargo xtask bundle DIR`: all of the tests, the demo and the bench as programs beside an
+//! installed library, with a script that runs them where there is a GPU and no Rust.
+
+use crate::build;
+use crate::capi;
+use crate::demo;
+use crate::install::{self, strip};
+use crate::process;
+use crate::tree::{Tree, copy, copy_dir, empty_dir};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The folder to make; it must not exist, be empty, or be an older bundle
+    dir: PathBuf,
+}
+
+/// Test programs that read the sources, which a bundle does not hold.
+const NEED_SOURCES: &[&str] = &["abi"];
+
+pub fn run(tree: &Tree, args: &Args) -> Result<()> {
+    let dir = std::env::current_dir()?.join(&args.dir);
+    let filled = dir.is_dir() && fs::read_dir(&dir)?.next().is_some();
+    if filled && !dir.join("run.sh").is_file() {
+        bail!("{} holds something else than a bundle", dir.display());
+    }
+    build::run(tree, &build::Args::default())?;
+    empty_dir(&dir)?;
+    for part in ["capi", "rust", "demo", "bin"] {
+        fs::create_dir_all(dir.join(part))?;
+    }
+
+    let prefix = dir.join("prefix");
+    install::install(tree, &prefix)?;
+    let rpath =
+        ["-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON", "-DCMAKE_INSTALL_RPATH=$ORIGIN/../prefix/lib"];
+    let source = tree.root.join("capi-tests");
+    let built = capi::build(tree, &source, "bundle-capi", &prefix, &rpath)?;
+    for entry in fs::read_dir(&built)? {
+        let path = entry?.path();
+        let is_program = path.is_file() && path.metadata()?.permissions().mode() & 0o111 != 0;
+        if is_program {
+            strip(tree, &path, &dir.join("capi").join(name(&path)))?;
+        }
+    }
+    copy_dir(&tree.golden(), &dir.join("golden"))?;
+
+    let mlp = demo::compile(tree, &prefix, "bundle-demo", &rpath)?;
+    strip(tree, &mlp, &dir.join("demo/mlp"))?;
+    copy(&tree.root.join("examples/digits.csv"), &dir.join("demo/digits.csv"))?;
+
+    for (name, path) in rust_tests(tree)? {
+        strip(tree, &path, &dir.join("rust").join(name))?;
+    }
+    let mut cargo = tree.cargo();
+    process::run("build xtask", cargo.args(["build", "--release", "--package", "xtask"]))?;
+    strip(tree, &tree.target.join("release/xtask"), &dir.join("bin/xtask"))?;
+
+    let script = dir.join("run.sh");
+    fs::write(&script, include_str!("bundle/run.sh"))?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    println!("bundle in {}: run.sh all", dir.display());
+    Ok(())
+}
+
+fn name(path: &Path) -> &std::ffi::OsStr {
+    path.file_name().expect("a file")
+}
+
+/// Name and path of the test programs of the library's package.
+fn rust_tests(tree: &Tree) -> Result<Vec<(String, PathBuf)>> {
+    let mut cargo = tree.cargo();
+    cargo.args(["test", "--release", "--no-run", "--package", "nvte", "--message-format=json"]);
+    let text = process::run("build Rust tests", &mut cargo)?;
+    let mut tests = Vec::new();
+    for line in text.lines().filter(|line| line.starts_with('{')) {
+        let message: serde_json::Value = serde_json::from_str(line).context("cargo's message")?;
+        let (Some(path), Some(name)) =
+            (message["executable"].as_str(), message["target"]["name"].as_str())
+        else {
+            continue;
+        };
+        if message["profile"]["test"] == true && !NEED_SOURCES.contains(&name) {
+            tests.push((name.to_owned(), path.into()));
+        }
+    }
+    if tests.is_empty() {
+        bail!("cargo built no test program");
+    }
+    Ok(tests)
+}

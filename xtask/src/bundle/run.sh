@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# Runs what this folder holds. Logs go to ${OUT:-./out}; the exit status is 1 if anything failed.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+run.sh COMMAND
+  test [FILTER]            C, C++ and Rust tests, the C ones on the CPU and on CUDA
+  compare                  CUDA against CPU on random shapes
+  sanitize [FILTER [CASE]] GPU tests under memcheck, racecheck and initcheck
+  demo                     trains a small network on real data
+  bench [--against LIB]    operators and layers, also of another library with this ABI
+  all                      all of these
+FILTER is a part of a test's name, CASE a part of its cases' names.
+TEXT
+}
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+out=${OUT:-./out}
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+export NVTE_TEST_DATA=$here/golden
+passed=0 failed=0 skipped=0
+
+# record NAME COMMAND...: runs it into a log. Status 77 is a skip, as is a Rust test's "skipped".
+record() {
+  local name=$1 log=$out/$1.log start=$SECONDS status=0
+  shift
+  "$@" >"$log" 2>&1 </dev/null || status=$?
+  if [[ $status -eq 0 ]] && grep -q ': skipped: ' "$log"; then
+    status=77
+  fi
+  local time="$((SECONDS - start)) s"
+  case $status in
+    0)
+      passed=$((passed + 1))
+      echo "pass    $name ($time): $(last_line "$log")"
+      ;;
+    77)
+      skipped=$((skipped + 1))
+      echo "skipped $name: $(grep -m 1 ': skipped: ' "$log" || last_line "$log")"
+      ;;
+    *)
+      failed=$((failed + 1))
+      echo "FAILED  $name ($time), status $status, $log:"
+      tail -n 30 "$log" | sed 's/^/  | /'
+      ;;
+  esac
+}
+
+last_line() { grep -v '^[[:space:]]*$' "$1" | tail -n 1 || true; }
+
+# programs FOLDER FILTER
+programs() {
+  local program
+  for program in "$here/$1"/*; do
+    [[ $(basename "$program") == *"$2"* ]] && echo "$program"
+  done
+  return 0
+}
+
+run_test() {
+  local program backend
+  for program in $(programs capi "${1:-}"); do
+    for backend in cpu cuda; do
+      record "$(basename "$program").$backend" env NVTE_BACKEND=$backend "$program"
+    done
+  done
+  for program in $(programs rust "${1:-}"); do
+    [[ $(basename "$program") == compare ]] || record "rust.$(basename "$program")" "$program"
+  done
+}
+
+run_compare() { record compare "$here/rust/compare" --nocapture; }
+
+run_sanitize() {
+  local sanitizer tool program
+  sanitizer=$(command -v compute-sanitizer || true)
+  for home in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda; do
+    [[ -n $sanitizer || ! -x $home/bin/compute-sanitizer ]] || sanitizer=$home/bin/compute-sanitizer
+  done
+  if [[ -z $sanitizer ]]; then
+    record sanitize sh -c 'echo "compute-sanitizer is not installed"; exit 77'
+    return
+  fi
+  for program in $(programs capi "${1:-}"); do
+    for tool in memcheck racecheck initcheck; do
+      record "$(basename "$program").$tool" env NVTE_BACKEND=cuda \
+        "$sanitizer" --tool $tool --error-exitcode 99 "$program" "${@:2}"
+    done
+  done
+}
+
+run_demo() { record demo "$here/demo/mlp" "$here/demo/digits.csv"; }
+
+run_bench() {
+  record bench "$here/bin/xtask" --root "$here" bench --lib "$here/prefix/lib/libnvte.so" \
+    --out "$out/BENCHMARKS.md" "$@"
+  cat "$out/bench.log"
+}
+
+command=${1:-help}
+[[ $# -eq 0 ]] || shift
+case $command in
+  test | compare | sanitize | demo | bench) "run_$command" "$@" ;;
+  all)
+    run_test
+    run_compare
+    run_sanitize
+    run_demo
+    run_bench "$@"
+    ;;
+  help | --help | -h)
+    usage
+    exit
+    ;;
+  *)
+    usage >&2
+    exit 2
+    ;;
+esac
+echo "$passed passed, $failed failed, $skipped skipped"
+[[ $failed -eq 0 && $passed -gt 0 ]]

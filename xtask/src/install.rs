@@ -1,0 +1,89 @@
+//! `cargo xtask install --prefix DIR`: a relocatable tree that CMake and pkg-config find.
+
+use crate::build;
+use crate::tree::{Tree, copy, copy_dir, empty_dir, link};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+/// Changes with the first release that breaks binaries; build.rs gives the library this name.
+const SONAME: &str = "libnvte.so.0";
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Where to install
+    #[arg(long)]
+    prefix: PathBuf,
+}
+
+pub fn run(tree: &Tree, args: &Args) -> Result<()> {
+    build::run(tree, &build::Args::default())?;
+    let prefix = env::current_dir()?.join(&args.prefix);
+    install(tree, &prefix)?;
+    println!("installed nvte {} in {}", tree.version()?, prefix.display());
+    Ok(())
+}
+
+/// Installs the built library into an emptied folder of the target directory.
+pub fn fresh(tree: &Tree) -> Result<PathBuf> {
+    let prefix = tree.prefix();
+    empty_dir(&prefix)?;
+    install(tree, &prefix)?;
+    Ok(prefix)
+}
+
+pub fn install(tree: &Tree, prefix: &Path) -> Result<()> {
+    let version = tree.version()?;
+    let lib = prefix.join("lib");
+    for dir in ["cmake/nvte", "pkgconfig"] {
+        let dir = lib.join(dir);
+        fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    }
+
+    check_soname(tree)?;
+    let file = format!("libnvte.so.{version}");
+    // Unlinked first: a program may have the old file mapped.
+    let _ = fs::remove_file(lib.join(&file));
+    strip(tree, &tree.library(), &lib.join(&file))?;
+    link(Path::new(&file), &lib.join(SONAME))?;
+    link(Path::new(SONAME), &lib.join("libnvte.so"))?;
+
+    for dir in ["nvte", "transformer_engine"] {
+        let to = prefix.join("include").join(dir);
+        copy_dir(&tree.root.join("include").join(dir), &to)?;
+    }
+    for (template, to) in [
+        ("nvteConfig.cmake.in", "cmake/nvte/nvteConfig.cmake"),
+        ("nvteConfigVersion.cmake.in", "cmake/nvte/nvteConfigVersion.cmake"),
+        ("nvte.pc.in", "pkgconfig/nvte.pc"),
+    ] {
+        let path = tree.root.join("cmake").join(template);
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let text = text.replace("@VERSION@", &version).replace("@SONAME@", SONAME);
+        fs::write(lib.join(to), text).with_context(|| to.to_owned())?;
+    }
+    let doc = prefix.join("share/doc/nvte");
+    fs::create_dir_all(&doc).with_context(|| doc.display().to_string())?;
+    copy(&tree.root.join("LICENSE"), &doc.join("LICENSE"))
+}
+
+pub fn strip(tree: &Tree, from: &Path, to: &Path) -> Result<()> {
+    let mut strip = tree.command("strip");
+    let output = strip.arg("-o").arg(to).arg(from).output().context("strip (of binutils)")?;
+    if !output.status.success() {
+        bail!("strip {}: {}", from.display(), String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}
+
+/// Without its soname the library would be recorded by path in every program linked to it.
+fn check_soname(tree: &Tree) -> Result<()> {
+    let library = tree.library();
+    let mut readelf = tree.command("readelf");
+    let output = readelf.arg("-d").arg(&library).output().context("readelf (of binutils)")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !text.contains(&format!("Library soname: [{SONAME}]")) {
+        bail!("{}: soname is not {SONAME}", library.display());
+    }
+    Ok(())
+}

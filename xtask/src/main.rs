@@ -1,0 +1,80 @@
+//! Tasks of the repository: `cargo xtask <command>`.
+
+mod bench;
+mod build;
+mod bundle;
+mod capi;
+mod demo;
+mod fmt;
+mod headers;
+mod install;
+mod process;
+mod report;
+mod setup;
+mod test;
+mod tree;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tree::Tree;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    /// Folder that stands for the repository; set by a bundle, which has no sources.
+    #[arg(long, global = true, hide = true)]
+    root: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Put the tools that this machine lacks (CUDA compiler, CMake, ...) into target/tools
+    Setup,
+    /// Build libnvte.so
+    Build(build::Args),
+    /// Install libnvte.so, headers, nvteConfig.cmake and nvte.pc
+    Install(install::Args),
+    /// Run all the tests that this machine can run
+    Test(test::Args),
+    /// Train a small network on real data through the C API
+    Demo(demo::Args),
+    /// Measure operators and layers
+    Bench(bench::BenchArgs),
+    /// Make a folder that runs tests, demo and bench on a GPU machine without Rust
+    Bundle(bundle::Args),
+    /// Format Rust, C, C++ and CUDA sources
+    Fmt(fmt::Args),
+}
+
+fn run(cli: Cli) -> Result<ExitCode> {
+    let bundled = cli.root.is_some();
+    let tree = Tree::find(cli.root)?;
+    match cli.command {
+        Command::Setup => setup::run(&tree)?,
+        Command::Build(args) => build::run(&tree, &args)?,
+        Command::Install(args) => install::run(&tree, &args)?,
+        Command::Test(args) => return test::run(&tree, &args),
+        Command::Demo(args) => return demo::run(&tree, &args),
+        Command::Bench(mut args) => {
+            if !bundled && args.lib.is_none() {
+                build::run(&tree, &build::Args::default())?;
+                args.lib = Some(tree.library());
+            }
+            bench::run(&args, &tree.root)?;
+        }
+        Command::Bundle(args) => bundle::run(&tree, &args)?,
+        Command::Fmt(args) => fmt::run(&tree, &args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn main() -> ExitCode {
+    run(Cli::parse()).unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

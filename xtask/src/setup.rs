@@ -1,0 +1,185 @@
+//! Tools this machine lacks, from pinned wheels, under target/tools. Nothing system-wide.
+
+use crate::process;
+use crate::tree::{Tree, runs};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+struct Wheels {
+    /// Folder under target/tools.
+    dir: &'static str,
+    packages: &'static [&'static str],
+    /// The program inside that shows the set is complete.
+    program: &'static str,
+    /// What a user may install to do without the wheels.
+    instead: &'static str,
+}
+
+// One release for all: a newer nvidia-nvvm does not fit an older nvcc.
+const CUDA: Wheels = Wheels {
+    dir: "cuda-13.0.88",
+    packages: &[
+        "nvidia-cuda-nvcc==13.0.88",
+        "nvidia-nvvm==13.0.88",
+        "nvidia-cuda-crt==13.0.88",
+        "nvidia-cuda-runtime==13.0.88",
+        "nvidia-cuda-cccl==13.0.85",
+    ],
+    program: "nvidia/cu13/bin/nvcc",
+    instead: "a CUDA toolkit (CUDA_HOME, or nvcc on PATH), or build with NVTE_CPU_ONLY=1",
+};
+// The programs in bin/ are Python scripts that need PYTHONPATH; these are the real ones.
+const CMAKE: Wheels = Wheels {
+    dir: "cmake",
+    packages: &["cmake==4.1.2"],
+    program: "cmake/data/bin/cmake",
+    instead: "CMake 3.20 or newer",
+};
+const NINJA: Wheels =
+    Wheels { dir: "ninja", packages: &["ninja==1.13.0"], program: "bin/ninja", instead: "Ninja" };
+const CLANG_FORMAT: Wheels = Wheels {
+    dir: "clang-format-21.1.8",
+    packages: &["clang-format==21.1.8"],
+    program: "clang_format/data/bin/clang-format",
+    instead: "nothing: the version decides the format",
+};
+const PKGCONF: Wheels = Wheels {
+    dir: "pkgconf",
+    packages: &["pkgconf==3.0.7.post0"],
+    program: "pkgconf/.bin/pkgconf",
+    instead: "pkg-config",
+};
+
+pub fn run(tree: &Tree) -> Result<()> {
+    match cuda(tree)? {
+        Some(path) => println!("CUDA compiler  {}", path.display()),
+        None => println!("CUDA compiler  not needed (NVTE_CPU_ONLY=1)"),
+    }
+    println!("cmake          {}", cmake(tree)?.display());
+    println!("ninja          {}", ninja(tree)?.display());
+    println!("pkg-config     {}", pkg_config(tree)?.display());
+    println!("clang-format   {}", clang_format(tree)?.display());
+    Ok(())
+}
+
+/// The CUDA compiler that build.rs will find; none when the build needs none.
+pub fn cuda(tree: &Tree) -> Result<Option<PathBuf>> {
+    if env::var_os("NVTE_CPU_ONLY").is_some_and(|value| value == "1") {
+        return Ok(None);
+    }
+    for variable in ["CUDA_HOME", "CUDA_PATH"] {
+        let nvcc = env::var_os(variable).map(|home| Path::new(&home).join("bin/nvcc"));
+        if let Some(nvcc) = nvcc.filter(|nvcc| nvcc.is_file()) {
+            return Ok(Some(nvcc));
+        }
+    }
+    if runs("nvcc", "--version") {
+        return Ok(Some("nvcc".into()));
+    }
+    ensure(tree, &CUDA).map(Some)
+}
+
+pub fn cmake(tree: &Tree) -> Result<PathBuf> {
+    let output = Command::new("cmake").arg("--version").output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    if text.is_ok_and(|text| cmake_is_recent(&text)) {
+        return Ok("cmake".into());
+    }
+    ensure(tree, &CMAKE)
+}
+
+pub fn ninja(tree: &Tree) -> Result<PathBuf> {
+    if runs("ninja", "--version") { Ok("ninja".into()) } else { ensure(tree, &NINJA) }
+}
+
+pub fn pkg_config(tree: &Tree) -> Result<PathBuf> {
+    if runs("pkg-config", "--version") { Ok("pkg-config".into()) } else { ensure(tree, &PKGCONF) }
+}
+
+pub fn clang_format(tree: &Tree) -> Result<PathBuf> {
+    ensure(tree, &CLANG_FORMAT)
+}
+
+/// `cmake version 3.25.1` on the first line; 3.20 or newer.
+fn cmake_is_recent(text: &str) -> bool {
+    let version = text.lines().next().and_then(|line| line.strip_prefix("cmake version "));
+    let mut numbers = version.unwrap_or_default().split(['.', '-']).map(|n| n.parse::<u32>());
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (3, 20),
+        _ => false,
+    }
+}
+
+fn ensure(tree: &Tree, wheels: &Wheels) -> Result<PathBuf> {
+    let tools = tree.tools();
+    let dir = tools.join(wheels.dir);
+    let program = dir.join(wheels.program);
+    if program.is_file() {
+        return Ok(program);
+    }
+    if !runs("python3", "--version") {
+        bail!(
+            "python3 is not on PATH. Install it (it fetches {}), or install {}.",
+            wheels.dir,
+            wheels.instead
+        );
+    }
+    let pip = Command::new("python3").args(["-m", "pip", "--version"]).output()?;
+    if !pip.status.success() {
+        bail!(
+            "python3 has no pip. Install it (it fetches {}), or install {}.",
+            wheels.dir,
+            wheels.instead
+        );
+    }
+
+    // Filled aside and renamed, so that an interrupted download leaves no half of a tool.
+    let partial = tools.join(format!(".{}.{}", wheels.dir, std::process::id()));
+    fs::create_dir_all(&tools).with_context(|| tools.display().to_string())?;
+    let mut install = tree.command("python3");
+    install
+        .args(["-m", "pip", "install", "--no-deps", "--only-binary=:all:", "--no-compile"])
+        .args(["--no-input", "--disable-pip-version-check", "--no-warn-script-location"])
+        .arg("--target")
+        .arg(&partial)
+        .args(wheels.packages);
+    let result = process::run(&format!("download {}", wheels.dir), &mut install)
+        .and_then(|_| match partial.join(wheels.program).is_file() {
+            true => Ok(()),
+            false => bail!("{}: the wheels hold no {}", wheels.dir, wheels.program),
+        })
+        .and_then(|()| {
+            // What is left of an older layout would stand in the way of the rename.
+            if dir.exists() && !program.is_file() {
+                fs::remove_dir_all(&dir).with_context(|| dir.display().to_string())?;
+            }
+            match fs::rename(&partial, &dir) {
+                // Another process was faster.
+                Err(_) if program.is_file() => Ok(()),
+                other => other.with_context(|| format!("rename to {}", dir.display())),
+            }
+        });
+    // After a rename there is nothing left to remove.
+    let _ = fs::remove_dir_all(&partial);
+    result.with_context(|| {
+        format!("cannot set up {}; you may install {}", wheels.dir, wheels.instead)
+    })?;
+    Ok(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cmake_is_recent;
+
+    #[test]
+    fn cmake_versions() {
+        assert!(cmake_is_recent("cmake version 3.20.0\n"));
+        assert!(cmake_is_recent("cmake version 4.1.2\n\nCMake suite\n"));
+        assert!(cmake_is_recent("cmake version 4.2-rc1\n"));
+        assert!(!cmake_is_recent("cmake version 3.19.8\n"));
+        assert!(!cmake_is_recent("pyenv: cmake: command not found\n"));
+        assert!(!cmake_is_recent(""));
+    }
+}

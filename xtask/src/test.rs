@@ -1,0 +1,284 @@
+//! `cargo xtask test`: all that this machine can test, and a table of it.
+
+use crate::capi;
+use crate::fmt;
+use crate::headers;
+use crate::install;
+use crate::process;
+use crate::report::{Outcome, Report};
+use crate::setup;
+use crate::tree::{Tree, copy_dir, empty_dir, has_gpu, runs};
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::{env, fs};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Run only this step; may be given more than once
+    #[arg(long, value_enum)]
+    only: Vec<Step>,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Step {
+    /// rustfmt, clang-format and clippy
+    Lint,
+    /// Tests in Rust, which also say whether the generated headers are fresh
+    Rust,
+    /// Each public header alone and with each other one, as C11 and C++17
+    Headers,
+    /// The C and C++ tests against an installed library, on each backend
+    Capi,
+    /// Programs that find a moved installation through CMake and pkg-config
+    Consumers,
+    /// Wrong arguments under valgrind and AddressSanitizer
+    Memory,
+}
+
+/// Programs of capi-tests/ that pass wrong arguments, and a part of the names of those cases.
+const WRONG_ARGUMENTS: [(&str, &str); 9] = [
+    ("bad_input", ""),
+    ("transformer_engine", ""),
+    ("nvtex", ""),
+    ("utils", ""),
+    ("multi_stream", ""),
+    ("cast", "refused"),
+    ("cast_transpose_noop", "wrong"),
+    ("transpose", "refuses"),
+    ("gemm", "config"),
+];
+
+pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
+    println!(
+        "GPU: {}",
+        if has_gpu() { "present" } else { "none, tests that need one are skipped" }
+    );
+    setup::cuda(tree)?;
+    let mut report = Report::default();
+    let mut prefix = None;
+    for step in Step::value_variants() {
+        if !args.only.is_empty() && !args.only.contains(step) {
+            continue;
+        }
+        let name = step.to_possible_value().expect("no step is hidden").get_name().to_owned();
+        report.begin(name);
+        let result = match step {
+            Step::Lint => lint(tree, &mut report),
+            Step::Rust => rust(tree, &mut report),
+            Step::Headers => headers::run(tree, &mut report),
+            Step::Capi => installed(tree, &mut prefix).and_then(|p| c_tests(tree, &p, &mut report)),
+            Step::Consumers => {
+                installed(tree, &mut prefix).and_then(|p| consumers(tree, &p, &mut report))
+            }
+            Step::Memory => {
+                installed(tree, &mut prefix).and_then(|p| memory(tree, &p, &mut report))
+            }
+        };
+        // The other steps still have something to say.
+        if let Err(error) = result {
+            eprintln!("{error:#}");
+            report.add(format!("{error}"), Outcome::Fail);
+        }
+    }
+    Ok(if report.finish() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn lint(tree: &Tree, report: &mut Report) -> Result<()> {
+    let mut check = |name: &str, output: process::Output| {
+        if !output.success {
+            eprint!("{}", output.text);
+        }
+        report.check(name, output.success);
+    };
+    check("cargo fmt", fmt::rust(tree, true)?);
+    check("clang-format", fmt::clang(tree, true)?);
+    let mut clippy = tree.cargo();
+    clippy.args(["clippy", "--workspace", "--all-targets", "--release", "--", "-D", "warnings"]);
+    check("cargo clippy", process::capture("cargo clippy", &mut clippy)?);
+    Ok(())
+}
+
+fn rust(tree: &Tree, report: &mut Report) -> Result<()> {
+    let runs: [&[&str]; 2] =
+        [&["test", "--release", "--no-fail-fast"], &["test", "--package", "xtask"]];
+    for arguments in runs {
+        let label = format!("cargo {}", arguments.join(" "));
+        let mut cargo = tree.cargo();
+        cargo.args(arguments).args(["--", "--show-output"]);
+        let output = process::capture(&label, &mut cargo)?;
+        let results = libtest(&output.text);
+        let failed = results.iter().any(|(_, outcome)| matches!(outcome, Outcome::Fail));
+        if !output.success {
+            eprint!("{}", output.text);
+        }
+        // A build that failed, or a test program that crashed, has no line of its own.
+        if results.is_empty() || output.success == failed {
+            report.check(label, false);
+        }
+        for (name, outcome) in results {
+            report.add(name, outcome);
+        }
+    }
+    Ok(())
+}
+
+/// Reads libtest's lines: `test NAME ... ok`, `... FAILED`, `... ignored, REASON`. A test that
+/// finds out while it runs prints `NAME: skipped: REASON`.
+fn libtest(text: &str) -> Vec<(String, Outcome)> {
+    let verdict = |line: &str| {
+        let (name, verdict) = line.strip_prefix("test ")?.split_once(" ... ")?;
+        let outcome = match verdict {
+            "ok" => Outcome::Pass,
+            "FAILED" => Outcome::Fail,
+            _ => Outcome::Skip(verdict.strip_prefix("ignored")?.trim_start_matches(", ").into()),
+        };
+        Some((name.to_owned(), outcome))
+    };
+    let mut results: Vec<_> = text.lines().filter_map(verdict).collect();
+    for (name, reason) in text.lines().filter_map(|line| line.split_once(": skipped: ")) {
+        if let Some((_, outcome @ Outcome::Pass)) = results.iter_mut().find(|r| r.0 == name) {
+            *outcome = Outcome::Skip(reason.to_owned());
+        }
+    }
+    results
+}
+
+/// The installed library that the steps after it share.
+fn installed(tree: &Tree, prefix: &mut Option<PathBuf>) -> Result<PathBuf> {
+    if prefix.is_none() {
+        let mut build = tree.cargo();
+        process::run("cargo build", build.args(["build", "--release", "--package", "nvte"]))?;
+        *prefix = Some(install::fresh(tree)?);
+    }
+    Ok(prefix.clone().expect("installed above"))
+}
+
+fn c_tests(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
+    let source = tree.root.join("capi-tests");
+    let dir = capi::build(tree, &source, "capi-tests", prefix, &[])?;
+    capi::ctest(tree, &dir, report)
+}
+
+/// Builds against a copy: what install writes must not depend on where it was written.
+fn consumers(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
+    let moved = tree.target.join("moved prefix");
+    empty_dir(&moved)?;
+    copy_dir(prefix, &moved)?;
+
+    let source = tree.root.join("capi-tests/consumer_c");
+    let program = capi::build(tree, &source, "consumer_c", &moved, &[])?.join("consumer_c");
+    let name = "consumer_c through CMake";
+    report.check(name, on_cpu(tree, name, &mut tree.command(&program))?);
+
+    let program = tree.target.join("consumer_cpp");
+    let mut pkg_config = tree.command(setup::pkg_config(tree)?);
+    pkg_config.env("PKG_CONFIG_PATH", moved.join("lib/pkgconfig"));
+    let flags = process::run("pkg-config", pkg_config.args(["--cflags", "--libs", "nvte"]))?;
+    let compiler = env::var("CXX").unwrap_or_else(|_| "c++".into());
+    let mut compile = tree.command(&compiler);
+    compile.args(["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"]);
+    compile.arg(&program).arg(tree.root.join("capi-tests/consumer_cpp/main.cpp"));
+    compile.args(shell_words(&flags));
+    compile.arg(format!("-Wl,-rpath,{}", moved.join("lib").display()));
+    process::run("compile consumer_cpp", &mut compile)?;
+    let name = "consumer_cpp through pkg-config";
+    report.check(name, on_cpu(tree, name, &mut tree.command(&program))?);
+    Ok(())
+}
+
+/// pkg-config escapes a space in a path by a backslash.
+fn shell_words(text: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut characters = text.trim().chars();
+    while let Some(c) = characters.next() {
+        match c {
+            '\\' => words.last_mut().expect("one word").extend(characters.next()),
+            c if c.is_whitespace() => words.push(String::new()),
+            c => words.last_mut().expect("one word").push(c),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+fn memory(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
+    let source = tree.root.join("capi-tests");
+    if runs("valgrind", "--version") {
+        let dir = capi::build(tree, &source, "capi-tests", prefix, &[])?;
+        for (test, case) in WRONG_ARGUMENTS {
+            let mut valgrind = tree.command("valgrind");
+            valgrind.args(["--quiet", "--error-exitcode=99"]).arg(dir.join(test));
+            let name = format!("{test} under valgrind");
+            let passed = on_cpu(tree, &name, with_case(&mut valgrind, case))?;
+            report.check(name, passed);
+        }
+    } else {
+        let reason = "valgrind is not installed".to_owned();
+        report.add("wrong arguments under valgrind", Outcome::Skip(reason));
+    }
+
+    if !has_asan(tree)? {
+        let reason = "the C compiler links no program with -fsanitize=address".to_owned();
+        report.add("wrong arguments under AddressSanitizer", Outcome::Skip(reason));
+        return Ok(());
+    }
+    let dir = capi::build(tree, &source, "capi-tests-asan", prefix, &["-DNVTE_ASAN=ON"])?;
+    for (test, case) in WRONG_ARGUMENTS {
+        let name = format!("{test} under AddressSanitizer");
+        let passed = on_cpu(tree, &name, with_case(&mut tree.command(dir.join(test)), case))?;
+        report.check(name, passed);
+    }
+    Ok(())
+}
+
+fn with_case<'a>(program: &'a mut Command, case: &str) -> &'a mut Command {
+    if case.is_empty() { program } else { program.arg(case) }
+}
+
+fn has_asan(tree: &Tree) -> Result<bool> {
+    let source = tree.target.join("asan.c");
+    fs::write(&source, "int main(void) { return 0; }\n").context("asan.c")?;
+    let compiler = env::var("CC").unwrap_or_else(|_| "cc".into());
+    let mut compile = tree.command(&compiler);
+    compile.arg("-fsanitize=address").arg(&source).arg("-o").arg(tree.target.join("asan"));
+    let output = compile.output().with_context(|| compiler)?;
+    Ok(output.status.success())
+}
+
+/// Runs a test program on the CPU backend; its output appears if it fails.
+fn on_cpu(tree: &Tree, name: &str, program: &mut Command) -> Result<bool> {
+    program.env("NVTE_BACKEND", "cpu").env("NVTE_TEST_DATA", tree.golden());
+    // A request for absurdly many bytes is one of the tests.
+    program.env("ASAN_OPTIONS", "allocator_may_return_null=1");
+    let output = process::capture(name, program)?;
+    if !output.success {
+        eprint!("{}", output.text);
+    }
+    Ok(output.success)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Outcome, libtest, shell_words};
+
+    #[test]
+    fn reads_libtest() {
+        let text = "running 4 tests\ntest a::b ... ok\ntest c ... FAILED\n\
+                    test d ... ignored, needs a GPU\ntest e ... ok\n\nsuccesses:\n\n\
+                    ---- e stdout ----\ne: skipped: no driver\n\ntest result: FAILED. 2 passed\n";
+        let results = libtest(text);
+        assert_eq!(results.len(), 4);
+        assert!(matches!(results[0], (ref name, Outcome::Pass) if name == "a::b"));
+        assert!(matches!(results[1].1, Outcome::Fail));
+        assert!(matches!(results[2].1, Outcome::Skip(ref reason) if reason == "needs a GPU"));
+        assert!(matches!(results[3].1, Outcome::Skip(ref reason) if reason == "no driver"));
+    }
+
+    #[test]
+    fn splits_flags() {
+        let words = shell_words("-I/a\\ b/include  -L/a\\ b/lib -lnvte\n");
+        assert_eq!(words, ["-I/a b/include", "-L/a b/lib", "-lnvte"]);
+    }
+}
