@@ -259,8 +259,8 @@ extern "C" NVTEXOutcome nvte_cuda_delayed_scaling(const NVTEXDelayedScalingArgs 
   return ok();
 }
 
-// Copies up to three scales (null: none) to the first float of three 16-byte slots, for a library that
-// wants them aligned.
+// Copies up to three scales (null: none) to the first float of three 16-byte slots, for a library
+// that wants them aligned.
 extern "C" NVTEXOutcome nvte_cuda_align_scales(const float *a, const float *b, const float *d,
                                                float *slots, cudaStream_t stream) noexcept {
   return nvte::launch(nvte::align_scales_kernel, dim3(1), 3, stream, a, b, d, slots);

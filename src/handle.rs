@@ -148,23 +148,23 @@ impl<T: Clone + 'static> Slab<T> {
     /// Index and generation of a handle that this slab has issued at some time.
     fn decode(&self, argument: &str, handle: *const c_void) -> Result<(u32, u32)> {
         let bits = handle as usize as u64;
-        let expected = format_args!("a {} handle", self.kind).to_string();
-        let wrong = |got: String| Err(Error::argument(argument, &expected, got));
-        if bits == 0 {
-            return wrong("null".into());
-        }
-        if bits >> 56 != self.kind as u64 {
-            let kind = KINDS.iter().find(|&&kind| kind as u64 == bits >> 56);
-            return wrong(match kind {
-                Some(kind) => format!("a {kind} handle"),
-                None => format!("{bits:#x}, which is no handle"),
-            });
-        }
         let index = (bits as u32).wrapping_sub(1);
-        if index >= self.issued.load(Ordering::Acquire) {
-            return wrong(format!("{bits:#x}, which was never issued"));
+        if bits >> 56 != self.kind as u64 || index >= self.issued.load(Ordering::Acquire) {
+            return Err(self.no_handle(argument, bits));
         }
         Ok((index, ((bits >> 32) & GENERATION_MASK) as u32))
+    }
+
+    #[cold]
+    fn no_handle(&self, argument: &str, bits: u64) -> Error {
+        let kind = KINDS.iter().find(|&&kind| kind as u64 == bits >> 56);
+        let got = match kind {
+            _ if bits == 0 => "null".into(),
+            Some(kind) if *kind == self.kind => format!("{bits:#x}, which was never issued"),
+            Some(kind) => format!("a {kind} handle"),
+            None => format!("{bits:#x}, which is no handle"),
+        };
+        Error::argument(argument, format!("a {} handle", self.kind), got)
     }
 
     /// The slot of an issued index.

@@ -124,7 +124,11 @@ macro_rules! from_c_enum {
         impl FromC for $type {
             const WHAT: &'static str = $what;
             fn from_number(number: i32) -> Option<Self> {
-                [$($type::$variant),*].into_iter().find(|&v| v as i32 == number)
+                const ALL: &[$type] = &[$($type::$variant),*];
+                let is = |variant: &&$type| **variant as i32 == number;
+                // Nearly all numbers are positions in the list.
+                let at = usize::try_from(number).ok().and_then(|at| ALL.get(at)).filter(is);
+                at.or_else(|| ALL.iter().find(is)).copied()
             }
         }
     };

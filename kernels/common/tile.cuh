@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocks))
   }
 
   if constexpr (Op::kHasAmax) {
-    if (op.amax != nullptr && warp == 0) op.raise_amax(state, block.get());
+    if (op.amax != nullptr && warp == 0) op.raise_amax(block.get());
   }
   if (blockIdx.x == 0 && threadIdx.x == 0) op.finish(state);
 }

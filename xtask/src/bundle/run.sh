@@ -85,8 +85,11 @@ run_sanitize() {
   fi
   for program in $(programs capi "${1:-}"); do
     for tool in memcheck racecheck initcheck; do
-      record "$(basename "$program").$tool" env NVTE_BACKEND=cuda \
-        "$sanitizer" --tool $tool --error-exitcode 99 "$program" "${@:2}"
+      # A test that asks for too much memory makes an API call fail on purpose.
+      local quiet=
+      [[ $tool != memcheck ]] || quiet=--report-api-errors=no
+      record "$(basename "$program").$tool" env NVTE_BACKEND=cuda NVTE_VERBOSE=none \
+        "$sanitizer" --tool $tool $quiet --error-exitcode 99 "$program" "${@:2}"
     done
   done
 }
