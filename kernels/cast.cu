@@ -22,6 +22,7 @@ struct Quantize {
   struct State {
     float flag;
     float scale;
+    int seen;  // Of the block's first thread.
     AbsMax<In> amax;
     __device__ bool skip() const { return flag == 1.0f; }
   };
@@ -30,6 +31,8 @@ struct Quantize {
     State state;
     state.flag = noop != nullptr ? *noop : 0.0f;
     state.scale = kIsFp8<Out> && scale != nullptr ? *scale : 1.0f;
+    state.seen = 0;
+    if (amax != nullptr && threadIdx.x == 0) state.seen = __ldcg(reinterpret_cast<int *>(amax));
     return state;
   }
 
@@ -46,10 +49,10 @@ struct Quantize {
     return from_float<Out>(f);
   }
 
-  // By the block's first warp. Reading the amax first to spare the atomic costs more than it saves:
-  // all blocks read one line.
-  __device__ void raise_amax(int bits) const {
-    if (threadIdx.x == 0) atomicMax(reinterpret_cast<int *>(amax), bits);
+  // By the block's first warp. Atomics on one address are slow: an amax that was already reached
+  // when the block began needs none.
+  __device__ void raise_amax(const State &state, int bits) const {
+    if (threadIdx.x == 0 && bits > state.seen) atomicMax(reinterpret_cast<int *>(amax), bits);
   }
 
   __device__ void finish(const State &state) const {

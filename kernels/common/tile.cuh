@@ -23,6 +23,7 @@ struct TileShape {
   static constexpr int kWords = kThreads / kTileLanes;  // Length of a transposed row.
   static constexpr int kRows = kWords * kPack;
   static constexpr int kCols = kTileLanes * kVec * kSegments;
+  static_assert(kThreads >= 256, "the chunks of a column can be permuted by eight lane groups");
   static_assert(kCols * kWords * 4 <= 48 * 1024 - 128, "a tile fits into static shared memory");
   static_assert(kPack * kSegments <= 16, "the loads of a thread fit into registers");
 };
@@ -189,18 +190,22 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocks))
   }
 
   if constexpr (Op::kHasAmax) {
-    if (op.amax != nullptr && warp == 0) op.raise_amax(block.get());
+    if (op.amax != nullptr && warp == 0) op.raise_amax(state, block.get());
   }
   if (blockIdx.x == 0 && threadIdx.x == 0) op.finish(state);
 }
 
-// As wide as 40 words of elements per thread and 32 KB of shared memory per block allow. H200,
-// 8192 x 8192: bf16 to fp8 in both directions 68.8 us with 512 threads, one segment and 2 blocks
-// (256, 2, 3: 69.7); bytes transposed 35.1 us with 256, 2, 4 (256, 1, 4: 35.4).
+// H200, 8192 x 8192, us: bf16 to fp8 in both directions 69.0 (256, 2, 3: 69.6; 512, 1, 3: 69.5);
+// transposes of 1 byte 34.8 (256, 2, 4: 34.9; 512, 1, 3: 35.3), of 2 bytes 66.8 (256, 4, 4: 68.0),
+// of 4 bytes 130.5 (256, 4, 4: 133.0). Others: as wide as 40 words of elements per thread and 32 KB
+// of shared memory per block allow.
 template <class Op>
 constexpr TileConfig default_tile() {
-  constexpr int kVec = 16 / Op::In::kBytes, kPack = 4 / Op::Out::kBytes;
-  if (Op::In::kBytes == 2 && Op::Out::kBytes == 1) return {512, 1, 2};
+  constexpr int kIn = Op::In::kBytes, kOut = Op::Out::kBytes;
+  if (kIn == 2 && kOut == 1) return {512, 1, 2};
+  if (kIn == 1 && kOut == 1) return {256, 2, 3};
+  if (kIn == kOut) return {512, kIn, 2};
+  constexpr int kVec = 16 / kIn, kPack = 4 / kOut;
   constexpr int kOutWords = kPack * Vec<typename Op::Out, kVec>::kWords;
   int segments = 1;
   while (2 * segments * kPack * 4 + kOutWords <= 40 && 2 * segments * kTileLanes * kVec <= 256) {

@@ -4,6 +4,7 @@
 use super::args::*;
 use super::cublaslt;
 use crate::types::cudaStream_t;
+use crate::verbose::{self, Level};
 use std::ffi::c_int;
 use std::sync::OnceLock;
 
@@ -97,6 +98,7 @@ fn with_aligned_scales(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs
             format!("FP8 scales not aligned to {ALIGNMENT} bytes need a workspace of {SLOTS}");
         return Err(Outcome::unimplemented(text));
     };
+    verbose::line(Level::Check, "check", || "gemm,scale_inv: not aligned to 16 bytes: copied");
     let rest = rest / ALIGNMENT * ALIGNMENT;
     let slots = args.workspace.wrapping_byte_add(rest).cast::<f32>();
     let [a, b, d] = scales;

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::handle::{Kind, Slab};
 use crate::tensor::*;
 use crate::types::*;
+use crate::verbose::{self, Level};
 use std::ffi::c_void;
 use std::fmt::Display;
 use std::mem::MaybeUninit;
@@ -342,6 +343,9 @@ impl Product<'_> {
         let (workspace, workspace_bytes) = aligned_workspace(&workspace);
         if m == 0 || n == 0 {
             return Ok(None);
+        }
+        if workspace_bytes == 0 {
+            verbose::line(Level::Check, "check", || "gemm,workspace: none: k cannot be split");
         }
         Ok(Some(GemmArgs {
             a: a.data,
