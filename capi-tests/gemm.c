@@ -24,7 +24,7 @@ typedef struct Gemm {
   bool one_direction;  // FP8: each operand has only the buffer that is read
   bool null_handles;   // what is absent is a null handle, else an empty tensor
   bool rank3, split, separate_c, may_decline;
-  size_t workspace, workspace_shift, misaligned;
+  size_t workspace, workspace_shift, misaligned, scale_shift;
   int sm_count;
 } Gemm;
 
@@ -72,7 +72,7 @@ static NVTETensor operand(const Gemm *g, NVTEDType dtype, const void *x, size_t 
   NVTEShape shape = matrix_shape(g, rows, cols);
   if (!is_fp8(dtype)) return tensor(buffer_from(x, bytes, g->misaligned * size)->ptr, dtype, shape);
   NVTETensor t = empty_tensor();
-  void *scale = buffer_float(scale_inv)->ptr;
+  void *scale = buffer_from(&scale_inv, sizeof scale_inv, g->scale_shift)->ptr;
   if (!g->one_direction || !transposed_read) {
     set_param(t, kNVTERowwiseData, buffer_from(x, bytes, 0)->ptr, dtype, shape);
     set_param(t, kNVTERowwiseScaleInv, scale, kNVTEFloat32, SHAPE(1));
@@ -166,9 +166,12 @@ static void run_gemm(Gemm g) {
   } else if (g.beta != 0) {
     upload(d->ptr, c, n * m * d_size);
   }
-  Buffer *amax = fp8_out ? buffer_float(0) : NULL, *scale_inv = fp8_out ? buffer(4) : NULL;
+  Buffer *scale_inv = fp8_out ? buffer(4) : NULL;
+  const float zero = 0;
+  Buffer *amax = fp8_out ? buffer_from(&zero, sizeof zero, g.scale_shift) : NULL;
   if (fp8_out) {
-    set_param(d_tensor, kNVTEScale, buffer_float(scale_d)->ptr, kNVTEFloat32, SHAPE(1));
+    void *scale = buffer_from(&scale_d, sizeof scale_d, g.scale_shift)->ptr;
+    set_param(d_tensor, kNVTEScale, scale, kNVTEFloat32, SHAPE(1));
     set_param(d_tensor, kNVTEAmax, amax->ptr, kNVTEFloat32, SHAPE(1));
     set_param(d_tensor, kNVTERowwiseScaleInv, scale_inv->ptr, kNVTEFloat32, SHAPE(1));
   }
@@ -413,6 +416,7 @@ static void test_fp8(void) {
                   .integers = k & 4,
                   .one_direction = k & 8,
                   .split = s & 1,
+                  .scale_shift = k & 1 ? sizeof(float) : 0,  // one of many scales in an array
                   .entry = (Entry)((s + p) % 3),
                   .alpha = 1,
                   .workspace = WORKSPACE};
@@ -466,6 +470,7 @@ static void test_fp8_output(void) {
                 .entry = (Entry)(k % 3),
                 .alpha = 1,
                 .workspace = WORKSPACE,
+                .scale_shift = k & 2 ? sizeof(float) : 0,
                 .split = k & 1};
       if (gemm_case("fp8 output", &g)) run_gemm(g);
     }

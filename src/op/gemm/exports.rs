@@ -130,24 +130,9 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm(
     math_sm_count: i32,
     stream: cudaStream_t,
 ) {
-    let product = Product {
-        a: A,
-        b: B,
-        c: std::ptr::null_mut(),
-        d: D,
-        transa: truth(transa),
-        transb: truth(transb),
-        alpha: 1.0,
-        beta: ("accumulate", if truth(accumulate) { 1.0 } else { 0.0 }),
-        epilogue: Epilogue {
-            bias: ("bias", bias),
-            aux: ("pre_gelu_out", pre_gelu_out),
-            grad: truth(grad),
-        },
-        workspace,
-        split_accumulator: truth(use_split_accumulator),
-        sm_count: ("math_sm_count", math_sm_count),
-    };
+    let beta = ("accumulate", if truth(accumulate) { 1.0 } else { 0.0 });
+    let flags = [transa, transb, grad, use_split_accumulator];
+    let product = legacy([A, B, D, bias, pre_gelu_out, workspace], flags, 1.0, beta, math_sm_count);
     guard("nvte_cublas_gemm", || product.run(stream));
 }
 
@@ -169,24 +154,10 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm_scaled(
     math_sm_count: i32,
     stream: cudaStream_t,
 ) {
-    let product = Product {
-        a: A,
-        b: B,
-        c: std::ptr::null_mut(),
-        d: D,
-        transa: truth(transa),
-        transb: truth(transb),
-        alpha,
-        beta: ("beta", beta),
-        epilogue: Epilogue {
-            bias: ("bias", bias),
-            aux: ("pre_gelu_out", pre_gelu_out),
-            grad: truth(grad),
-        },
-        workspace,
-        split_accumulator: truth(use_split_accumulator),
-        sm_count: ("math_sm_count", math_sm_count),
-    };
+    let beta = ("beta", beta);
+    let flags = [transa, transb, grad, use_split_accumulator];
+    let product =
+        legacy([A, B, D, bias, pre_gelu_out, workspace], flags, alpha, beta, math_sm_count);
     guard("nvte_cublas_gemm_scaled", || product.run(stream));
 }
 
@@ -236,4 +207,29 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm_v2(
 fn truth(value: MaybeUninit<bool>) -> bool {
     // SAFETY: a C caller initialises the byte.
     unsafe { value.as_ptr().cast::<u8>().read() != 0 }
+}
+
+/// The product of the functions without a config.
+fn legacy(
+    [a, b, d, bias, pre_gelu_out, workspace]: [NVTETensor; 6],
+    flags: [MaybeUninit<bool>; 4],
+    alpha: f32,
+    beta: (&str, f32),
+    math_sm_count: i32,
+) -> Product<'_> {
+    let [transa, transb, grad, split_accumulator] = flags.map(truth);
+    Product {
+        a,
+        b,
+        c: std::ptr::null_mut(),
+        d,
+        transa,
+        transb,
+        alpha,
+        beta,
+        epilogue: Epilogue { bias: ("bias", bias), aux: ("pre_gelu_out", pre_gelu_out), grad },
+        workspace,
+        split_accumulator,
+        sm_count: ("math_sm_count", math_sm_count),
+    }
 }
