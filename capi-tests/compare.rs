@@ -4,57 +4,22 @@
 //!
 //! A failure prints `NVTE_CASE=<test>:<seed>:<index>`; with that variable set, only that case runs.
 
+mod common;
+
+use common::*;
 use nvte::backend::args::*;
 use nvte::backend::{cpu_table, cuda_table};
 use nvte::types::NVTEDType::{self, *};
-use nvte::types::cudaStream_t;
 use std::collections::BTreeMap;
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
 const HIGH: [NVTEDType; 3] = [kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16];
-const FP8: [NVTEDType; 2] = [kNVTEFloat8E4M3, kNVTEFloat8E5M2];
 const ALL: [NVTEDType; 5] =
     [kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16, kNVTEFloat8E4M3, kNVTEFloat8E5M2];
-/// Bytes on both sides of a buffer that must not change.
-const GUARD: usize = 256;
 const SEED: u64 = 0x5EED;
 
-type Check = Result<(), String>;
-
-fn is_fp8(dtype: NVTEDType) -> bool {
-    FP8.contains(&dtype)
-}
-
-fn size(dtype: NVTEDType) -> usize {
-    match dtype {
-        kNVTEInt64 => 8,
-        kNVTEFloat32 | kNVTEInt32 => 4,
-        kNVTEFloat16 | kNVTEBFloat16 => 2,
-        _ => 1,
-    }
-}
-
-/// xorshift64*
-struct Rng(u64);
-
 impl Rng {
-    fn new(name: &str, seed: u64, index: usize) -> Self {
-        let hash = name.bytes().fold(seed ^ (index as u64) << 32, |h, b| {
-            (h ^ b as u64).wrapping_mul(0x0000_0100_0000_01B3)
-        });
-        let mut rng = Self(hash | 1);
-        (0..8).for_each(|_| _ = rng.next());
-        rng
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
     fn below(&mut self, n: usize) -> usize {
         ((self.next() >> 32) as usize * n) >> 32
     }
@@ -69,19 +34,6 @@ impl Rng {
 
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
-    }
-
-    /// In [-1, 1).
-    fn unit(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    }
-
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        for chunk in bytes.chunks_mut(8) {
-            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
-        }
-        bytes
     }
 
     /// Floats of several characters: any bits, everyday values, zeros with a few specials.
@@ -158,25 +110,7 @@ impl Rng {
     }
 }
 
-/// A buffer before the call: the bytes, and how far to move it off the alignment of an allocation.
-struct Buffer {
-    bytes: Vec<u8>,
-    shift: usize,
-}
-
-/// The buffers of a case. Scalars and tensors alike live in the memory of the backend.
-#[derive(Default)]
-struct Buffers(Vec<Buffer>);
-
-#[derive(Clone, Copy)]
-struct Id(usize);
-
 impl Buffers {
-    fn add(&mut self, bytes: Vec<u8>, shift: usize) -> Id {
-        self.0.push(Buffer { bytes, shift });
-        Id(self.0.len() - 1)
-    }
-
     fn input(&mut self, rng: &mut Rng, dtype: NVTEDType, len: usize) -> Id {
         let bytes = rng.floats(dtype, len);
         let shift = rng.shift() * size(dtype);
@@ -189,92 +123,15 @@ impl Buffers {
         self.add(vec![0xCD; len * size(dtype)], shift)
     }
 
-    fn float(&mut self, value: f32) -> Id {
-        self.add(value.to_le_bytes().to_vec(), 0)
-    }
-
     fn floats(&mut self, values: impl IntoIterator<Item = f32>) -> Id {
         self.add(values.into_iter().flat_map(f32::to_le_bytes).collect(), 0)
     }
-
-    fn image(&self, id: usize) -> Vec<u8> {
-        let Buffer { bytes, shift } = &self.0[id];
-        let mut image = vec![0xA5; GUARD + shift];
-        image.extend(bytes);
-        image.extend([0xA5; GUARD]);
-        image
-    }
-}
-
-/// The buffers in the memory of one backend.
-struct Side<'a> {
-    table: &'static OpTable,
-    buffers: &'a Buffers,
-    memory: Vec<*mut c_void>,
-    stream: cudaStream_t,
 }
 
 impl Side<'_> {
-    fn at<T>(&self, id: Id) -> *mut T {
-        let shift = GUARD + self.buffers.0[id.0].shift;
-        self.memory[id.0].cast::<u8>().wrapping_add(shift).cast()
-    }
-
     fn maybe<T>(&self, id: Option<Id>) -> *mut T {
         id.map_or(null_mut(), |id| self.at(id))
     }
-}
-
-fn reason(outcome: Outcome) -> String {
-    if outcome.reason.is_null() {
-        return "no reason given".into();
-    }
-    // SAFETY: a backend's reason is a C string until the thread's next call.
-    unsafe { CStr::from_ptr(outcome.reason) }.to_string_lossy().into_owned()
-}
-
-fn ok(outcome: Outcome, what: &str) -> Check {
-    match outcome.status {
-        BackendStatus::NVTEX_BACKEND_OK => Ok(()),
-        status => Err(format!("{what}: {status:?}: {}", reason(outcome))),
-    }
-}
-
-fn malloc(table: &OpTable, bytes: usize) -> Result<*mut c_void, String> {
-    let mut ptr = null_mut();
-    // SAFETY: the pointer is ours.
-    ok(unsafe { table.device_malloc.unwrap()(&mut ptr, bytes) }, "device_malloc")?;
-    Ok(ptr)
-}
-
-fn free(table: &OpTable, ptr: *mut c_void) {
-    // SAFETY: the pointer comes from `malloc`.
-    unsafe { table.device_free.unwrap()(ptr) };
-}
-
-fn synchronize(table: &OpTable, stream: cudaStream_t) -> Check {
-    // SAFETY: the stream is null or open.
-    ok(unsafe { table.stream_synchronize.unwrap()(stream) }, "stream_synchronize")
-}
-
-fn upload(table: &OpTable, to: *mut c_void, from: &[u8], stream: cudaStream_t) -> Check {
-    // SAFETY: callers pass memory of that size.
-    let outcome = unsafe {
-        let kind = CopyKind::NVTEX_COPY_TO_DEVICE;
-        table.device_memcpy.unwrap()(to, from.as_ptr().cast(), from.len(), kind, stream)
-    };
-    ok(outcome, "copy to device")?;
-    synchronize(table, stream)
-}
-
-fn download(table: &OpTable, to: &mut [u8], from: *const c_void, stream: cudaStream_t) -> Check {
-    // SAFETY: callers pass memory of that size.
-    let outcome = unsafe {
-        let kind = CopyKind::NVTEX_COPY_TO_HOST;
-        table.device_memcpy.unwrap()(to.as_mut_ptr().cast(), from, to.len(), kind, stream)
-    };
-    ok(outcome, "copy to host")?;
-    synchronize(table, stream)
 }
 
 /// What a call left in the buffers, guards checked and cut off; none if it was UNIMPLEMENTED.
@@ -295,74 +152,19 @@ fn run(
     buffers: &Buffers,
     call: &dyn Fn(&Side) -> Outcome,
 ) -> Result<Answer, String> {
-    let mut side = Side { table, buffers, memory: Vec::new(), stream: null_mut() };
-    // SAFETY: the stream is ours.
-    ok(unsafe { table.stream_create.unwrap()(&mut side.stream) }, "stream_create")?;
-    for id in 0..buffers.0.len() {
-        let image = buffers.image(id);
-        let ptr = malloc(table, image.len())?;
-        side.memory.push(ptr);
-        upload(table, ptr, &image, side.stream)?;
-    }
+    let side = Side::open(table, buffers)?;
+    side.fill()?;
     let outcome = call(&side);
-    let reason = reason(outcome);
-    let unimplemented = outcome.status == BackendStatus::NVTEX_BACKEND_UNIMPLEMENTED;
-    if !unimplemented {
+    let mut answer = Answer { outcome, reason: reason(outcome), contents: Vec::new() };
+    if !answer.unimplemented() {
         ok(outcome, "call")?;
     }
-    synchronize(table, side.stream)?;
-    let mut contents = Vec::new();
-    for (id, &ptr) in side.memory.iter().enumerate() {
-        let before = buffers.image(id);
-        let mut after = vec![0; before.len()];
-        download(table, &mut after, ptr, side.stream)?;
-        let inner = GUARD + buffers.0[id].shift..before.len() - GUARD;
-        for at in (0..inner.start).chain(inner.end..before.len()) {
-            if before[at] != after[at] {
-                let at = at as isize - inner.start as isize;
-                return Err(format!("buffer {id}: byte {at} of {} was overwritten", inner.len()));
-            }
-        }
-        if unimplemented && before != after {
-            return Err(format!("buffer {id}: UNIMPLEMENTED ({reason}), but written"));
-        }
-        contents.push(after[inner].to_vec());
-        free(table, ptr);
+    answer.contents = side.contents()?;
+    if answer.unimplemented() {
+        unchanged(buffers, &answer.contents, [])
+            .map_err(|e| format!("UNIMPLEMENTED ({}), but {e}", answer.reason))?;
     }
-    // SAFETY: the stream is ours and idle.
-    unsafe { table.stream_destroy.unwrap()(side.stream) };
-    Ok(Answer { outcome, reason, contents })
-}
-
-/// Equal bits; of wider types than FP8 any NaN equals any other, since hardware differs there and
-/// the operators do not say.
-fn equal(name: &str, dtype: NVTEDType, cpu: &[u8], cuda: &[u8]) -> Check {
-    let width = size(dtype);
-    let nan = |bytes: &[u8]| match dtype {
-        kNVTEFloat32 => f32::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
-        kNVTEFloat16 => u16::from_le_bytes(bytes.try_into().unwrap()) & 0x7FFF > 0x7C00,
-        kNVTEBFloat16 => u16::from_le_bytes(bytes.try_into().unwrap()) & 0x7FFF > 0x7F80,
-        _ => false,
-    };
-    if cpu == cuda {
-        return Ok(());
-    }
-    let pairs = || cpu.chunks_exact(width).zip(cuda.chunks_exact(width)).enumerate();
-    let bad: Vec<_> =
-        pairs().filter(|(_, (a, b))| a != b && !(nan(a) && nan(b))).map(|(i, _)| i).collect();
-    let Some(&first) = bad.first() else {
-        return Ok(());
-    };
-    let hex = |bytes: &[u8]| {
-        bytes[first * width..][..width].iter().rev().map(|b| format!("{b:02x}")).collect::<String>()
-    };
-    Err(format!(
-        "{name}: {} of {} elements differ, first at {first}: cpu {}, cuda {}",
-        bad.len(),
-        cpu.len() / width,
-        hex(cpu),
-        hex(cuda)
-    ))
+    Ok(answer)
 }
 
 /// Runs a case on both backends and compares the listed buffers; all others must be as before.
@@ -377,7 +179,7 @@ fn both(
         if answer.unimplemented() {
             return Err(format!("{side}: UNIMPLEMENTED: {}", answer.reason));
         }
-        unchanged(buffers, answer, outputs.iter().filter_map(|o| o.2))?;
+        unchanged(buffers, &answer.contents, outputs.iter().filter_map(|o| o.2))?;
     }
     for &(name, dtype, id) in outputs {
         if let Some(Id(id)) = id {
@@ -385,21 +187,6 @@ fn both(
         }
     }
     Ok(())
-}
-
-fn unchanged(buffers: &Buffers, answer: &Answer, but: impl Iterator<Item = Id>) -> Check {
-    let but: Vec<usize> = but.map(|id| id.0).collect();
-    for (id, (before, after)) in buffers.0.iter().zip(&answer.contents).enumerate() {
-        if !but.contains(&id) && before.bytes != *after {
-            return Err(format!("buffer {id}: an input was written to"));
-        }
-    }
-    Ok(())
-}
-
-/// The table of the CUDA backend; without one the test is skipped.
-fn cuda(name: &str) -> Option<&'static OpTable> {
-    cuda_table().inspect_err(|why| eprintln!("{name}: skipped: no CUDA device: {why}")).ok()
 }
 
 /// Calls `case` for every index, or for the one in NVTE_CASE; false if not all ran.
@@ -427,15 +214,6 @@ fn cases(name: &str, count: usize, mut case: impl FnMut(&mut Rng, usize) -> Chec
         }
     }
     all
-}
-
-fn entry<A>(
-    side: &Side,
-    entry: Option<unsafe extern "C" fn(*const A, cudaStream_t) -> Outcome>,
-    args: A,
-) -> Outcome {
-    // SAFETY: the arguments describe the buffers of the case.
-    unsafe { entry.expect("table entry")(&args, side.stream) }
 }
 
 fn quantize_case(rng: &mut Rng, index: usize) -> Check {
@@ -734,89 +512,6 @@ fn memset_and_host_copy() {
     });
 }
 
-/// Casts on the CPU.
-fn cast(from: &[u8], input_dtype: NVTEDType, output_dtype: NVTEDType) -> Vec<u8> {
-    let numel = from.len() / size(input_dtype);
-    // Words, for the alignment of any type.
-    let mut input = vec![0u64; from.len().div_ceil(8)];
-    let mut output = vec![0u64; (numel * size(output_dtype)).div_ceil(8)];
-    for (word, bytes) in input.iter_mut().zip(from.chunks(8)) {
-        let mut padded = [0; 8];
-        padded[..bytes.len()].copy_from_slice(bytes);
-        *word = u64::from_le_bytes(padded);
-    }
-    let (input, rowwise) = (input.as_ptr().cast(), output.as_mut_ptr().cast());
-    // SAFETY: the buffers have the sizes that the arguments say.
-    let outcome = unsafe {
-        if is_fp8(input_dtype) {
-            let args = DequantizeArgs {
-                input,
-                output: rowwise,
-                scale_inv: &1.0,
-                rows: 1,
-                cols: numel,
-                input_dtype,
-                output_dtype,
-                transposed: false,
-            };
-            cpu_table().dequantize.unwrap()(&args, null_mut())
-        } else {
-            let args = QuantizeArgs {
-                input,
-                rowwise,
-                colwise: null_mut(),
-                scale: null(),
-                amax: null_mut(),
-                rowwise_scale_inv: null_mut(),
-                colwise_scale_inv: null_mut(),
-                noop: null(),
-                rows: 1,
-                cols: numel,
-                input_dtype,
-                output_dtype,
-            };
-            cpu_table().quantize.unwrap()(&args, null_mut())
-        }
-    };
-    ok(outcome, "cast").expect("cast on the CPU");
-    let mut bytes: Vec<u8> = output.into_iter().flat_map(u64::to_le_bytes).collect();
-    bytes.truncate(numel * size(output_dtype));
-    bytes
-}
-
-fn decode(bytes: &[u8], dtype: NVTEDType) -> Vec<f32> {
-    cast(bytes, dtype, kNVTEFloat32)
-        .chunks_exact(4)
-        .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
-        .collect()
-}
-
-/// Distance between neighbouring values, relative to them, and the smallest one.
-fn spacing(dtype: NVTEDType) -> (f64, f64) {
-    let (mant, smallest) = match dtype {
-        kNVTEFloat32 => (23, -149),
-        kNVTEFloat16 => (10, -24),
-        kNVTEBFloat16 => (7, -133),
-        kNVTEFloat8E4M3 => (3, -9),
-        _ => (2, -16),
-    };
-    (2f64.powi(-mant), 2f64.powi(smallest))
-}
-
-/// `|cuda - cpu| <= absolute + one spacing of the type`
-fn close(name: &str, dtype: NVTEDType, absolute: f64, cpu: &[u8], cuda: &[u8]) -> Check {
-    let (relative, smallest) = spacing(dtype);
-    for (i, (&a, b)) in decode(cpu, dtype).iter().zip(decode(cuda, dtype)).enumerate() {
-        let bound = absolute + relative * (a.abs().max(b.abs()) as f64) + smallest;
-        // A NaN fits no bound.
-        let fits = (a as f64 - b as f64).abs() <= bound;
-        if !fits {
-            return Err(format!("{name}[{i}]: cpu {a:e}, cuda {b:e}, allowed {bound:e}"));
-        }
-    }
-    Ok(())
-}
-
 use GemmEpilogue::*;
 
 const EPILOGUES: [GemmEpilogue; 7] = [
@@ -1008,23 +703,12 @@ fn gemm_case(
     let written_bias = if writes_bias { bias } else { None };
     let outputs = [Some(d_id), amax_d, scale_inv_d, written_aux, written_bias];
     for answer in [&cpu, &cuda] {
-        unchanged(&b, answer, outputs.into_iter().flatten()).map_err(context)?;
+        unchanged(&b, &answer.contents, outputs.into_iter().flatten()).map_err(context)?;
     }
 
-    // Operands are at most 1. Products of f32 may be TF32 with 10 bits of mantissa; the sums of FP8
-    // products keep about 13 bits; the rest is f32. Errors add up like a random walk.
-    let unit = match (a_dtype, b_dtype) {
-        (kNVTEFloat32, kNVTEFloat32) => 2f64.powi(-10),
-        (a, b) if is_fp8(a) || is_fp8(b) => 2f64.powi(-11),
-        _ => 2f64.powi(-20),
-    };
-    let walk = (alpha * scale_a * scale_b).abs() as f64 * (k.max(1) as f64).sqrt();
-    // cuBLASLt may round the product to D's type before it adds C or the bias.
-    let adds = reads_bias || beta != 0.0;
-    let rounding = if adds { 1.5 * walk * spacing(wide).0 } else { 0.0 };
-    let sum = 4.0 * walk * unit + rounding;
-    // tanh of the hardware has 11 bits.
-    let activated = if gelu || dgelu { sum * 1.2 + 2e-3 * (1.0 + (k as f64).sqrt()) } else { sum };
+    let added_in = (reads_bias || beta != 0.0).then_some(wide);
+    let scale = alpha * scale_a * scale_b;
+    let (sum, activated) = product_bounds([a_dtype, b_dtype], k, scale, added_in, gelu || dgelu);
     let result = |id: Id| (&cpu.contents[id.0][..], &cuda.contents[id.0][..]);
     let compare = |name, dtype, absolute, id: Option<Id>| match id {
         Some(id) => close(name, dtype, absolute, result(id).0, result(id).1),

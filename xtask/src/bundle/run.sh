@@ -67,7 +67,7 @@ run_test() {
     done
   done
   for program in $(programs rust "${1:-}"); do
-    [[ $(basename "$program") == compare ]] || record "rust.$(basename "$program")" "$program"
+    [[ $(basename "$program") == compare ]] || record "rust.$(basename "$program")" "$program" --show-output
   done
 }
 

@@ -1,0 +1,383 @@
+//! What the tests share that run one call on several backends: random values, buffers between
+//! guards in the memory of a backend, comparison of what a call left there.
+
+use nvte::backend::args::*;
+use nvte::backend::{cpu_table, cuda_table};
+use nvte::types::NVTEDType::{self, *};
+use nvte::types::cudaStream_t;
+use std::ffi::{CStr, c_void};
+use std::ops::Range;
+use std::ptr::{null, null_mut};
+
+pub const FP8: [NVTEDType; 2] = [kNVTEFloat8E4M3, kNVTEFloat8E5M2];
+/// Bytes on both sides of a buffer that must not change.
+const GUARD: usize = 256;
+
+pub type Check = Result<(), String>;
+
+pub fn is_fp8(dtype: NVTEDType) -> bool {
+    FP8.contains(&dtype)
+}
+
+pub fn size(dtype: NVTEDType) -> usize {
+    match dtype {
+        kNVTEInt64 => 8,
+        kNVTEFloat32 | kNVTEInt32 => 4,
+        kNVTEFloat16 | kNVTEBFloat16 => 2,
+        _ => 1,
+    }
+}
+
+/// xorshift64*
+pub struct Rng(u64);
+
+impl Rng {
+    pub fn new(name: &str, seed: u64, index: usize) -> Self {
+        let hash = name.bytes().fold(seed ^ (index as u64) << 32, |h, b| {
+            (h ^ b as u64).wrapping_mul(0x0000_0100_0000_01B3)
+        });
+        let mut rng = Self(hash | 1);
+        (0..8).for_each(|_| _ = rng.next());
+        rng
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    /// In [-1, 1).
+    pub fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
+        }
+        bytes
+    }
+}
+
+/// A buffer before the call: the bytes, and how far to move it off the alignment of an allocation.
+pub struct Buffer {
+    pub bytes: Vec<u8>,
+    pub shift: usize,
+}
+
+/// The buffers of a case. Scalars and tensors alike live in the memory of the backend.
+#[derive(Default)]
+pub struct Buffers(pub Vec<Buffer>);
+
+#[derive(Clone, Copy)]
+pub struct Id(pub usize);
+
+impl Buffers {
+    pub fn add(&mut self, bytes: Vec<u8>, shift: usize) -> Id {
+        self.0.push(Buffer { bytes, shift });
+        Id(self.0.len() - 1)
+    }
+
+    pub fn float(&mut self, value: f32) -> Id {
+        self.add(value.to_le_bytes().to_vec(), 0)
+    }
+
+    fn image(&self, id: usize) -> Vec<u8> {
+        let Buffer { bytes, shift } = &self.0[id];
+        let mut image = vec![0xA5; GUARD + shift];
+        image.extend(bytes);
+        image.extend([0xA5; GUARD]);
+        image
+    }
+
+    /// Where in the image the bytes are.
+    fn inner(&self, id: usize) -> Range<usize> {
+        let Buffer { bytes, shift } = &self.0[id];
+        GUARD + shift..GUARD + shift + bytes.len()
+    }
+}
+
+/// The buffers in the memory of one backend.
+pub struct Side<'a> {
+    pub table: &'static OpTable,
+    pub buffers: &'a Buffers,
+    pub stream: cudaStream_t,
+    memory: Vec<*mut c_void>,
+}
+
+impl<'a> Side<'a> {
+    /// Allocates, and fills nothing.
+    pub fn open(table: &'static OpTable, buffers: &'a Buffers) -> Result<Self, String> {
+        let mut side = Self { table, buffers, stream: null_mut(), memory: Vec::new() };
+        // SAFETY: the stream is ours.
+        ok(unsafe { table.stream_create.unwrap()(&mut side.stream) }, "stream_create")?;
+        for id in 0..buffers.0.len() {
+            side.memory.push(malloc(table, buffers.inner(id).end + GUARD)?);
+        }
+        Ok(side)
+    }
+
+    pub fn fill(&self) -> Check {
+        let image = |(id, &ptr)| upload(self.table, ptr, &self.buffers.image(id), self.stream);
+        self.memory.iter().enumerate().try_for_each(image)
+    }
+
+    pub fn at<T>(&self, id: Id) -> *mut T {
+        self.memory[id.0].cast::<u8>().wrapping_add(self.buffers.inner(id.0).start).cast()
+    }
+
+    /// What is in the buffers, once the stream is idle; guards checked and cut off.
+    pub fn contents(&self) -> Result<Vec<Vec<u8>>, String> {
+        synchronize(self.table, self.stream)?;
+        let mut contents = Vec::new();
+        for (id, &ptr) in self.memory.iter().enumerate() {
+            let (before, inner) = (self.buffers.image(id), self.buffers.inner(id));
+            let mut after = vec![0; before.len()];
+            download(self.table, &mut after, ptr, self.stream)?;
+            for at in (0..inner.start).chain(inner.end..before.len()) {
+                if before[at] != after[at] {
+                    let at = at as isize - inner.start as isize;
+                    let len = inner.len();
+                    return Err(format!("buffer {id}: byte {at} of {len} was overwritten"));
+                }
+            }
+            contents.push(after[inner].to_vec());
+        }
+        Ok(contents)
+    }
+}
+
+impl Drop for Side<'_> {
+    fn drop(&mut self) {
+        self.memory.iter().for_each(|&ptr| free(self.table, ptr));
+        // SAFETY: the stream is ours; none was created if it is null.
+        unsafe {
+            if !self.stream.is_null() {
+                self.table.stream_destroy.unwrap()(self.stream);
+            }
+        }
+    }
+}
+
+pub fn reason(outcome: Outcome) -> String {
+    if outcome.reason.is_null() {
+        return "no reason given".into();
+    }
+    // SAFETY: a backend's reason is a C string until the thread's next call.
+    unsafe { CStr::from_ptr(outcome.reason) }.to_string_lossy().into_owned()
+}
+
+pub fn ok(outcome: Outcome, what: &str) -> Check {
+    match outcome.status {
+        BackendStatus::NVTEX_BACKEND_OK => Ok(()),
+        status => Err(format!("{what}: {status:?}: {}", reason(outcome))),
+    }
+}
+
+pub fn malloc(table: &OpTable, bytes: usize) -> Result<*mut c_void, String> {
+    let mut ptr = null_mut();
+    // SAFETY: the pointer is ours.
+    ok(unsafe { table.device_malloc.unwrap()(&mut ptr, bytes) }, "device_malloc")?;
+    Ok(ptr)
+}
+
+pub fn free(table: &OpTable, ptr: *mut c_void) {
+    // SAFETY: the pointer comes from `malloc`.
+    unsafe { table.device_free.unwrap()(ptr) };
+}
+
+pub fn synchronize(table: &OpTable, stream: cudaStream_t) -> Check {
+    // SAFETY: the stream is null or open.
+    ok(unsafe { table.stream_synchronize.unwrap()(stream) }, "stream_synchronize")
+}
+
+pub fn upload(table: &OpTable, to: *mut c_void, from: &[u8], stream: cudaStream_t) -> Check {
+    // SAFETY: callers pass memory of that size.
+    let outcome = unsafe {
+        let kind = CopyKind::NVTEX_COPY_TO_DEVICE;
+        table.device_memcpy.unwrap()(to, from.as_ptr().cast(), from.len(), kind, stream)
+    };
+    ok(outcome, "copy to device")?;
+    synchronize(table, stream)
+}
+
+pub fn download(
+    table: &OpTable,
+    to: &mut [u8],
+    from: *const c_void,
+    stream: cudaStream_t,
+) -> Check {
+    // SAFETY: callers pass memory of that size.
+    let outcome = unsafe {
+        let kind = CopyKind::NVTEX_COPY_TO_HOST;
+        table.device_memcpy.unwrap()(to.as_mut_ptr().cast(), from, to.len(), kind, stream)
+    };
+    ok(outcome, "copy to host")?;
+    synchronize(table, stream)
+}
+
+/// Equal bits; of wider types than FP8 any NaN equals any other, since hardware differs there and
+/// the operators do not say.
+pub fn equal(name: &str, dtype: NVTEDType, cpu: &[u8], cuda: &[u8]) -> Check {
+    let width = size(dtype);
+    let nan = |bytes: &[u8]| match dtype {
+        kNVTEFloat32 => f32::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
+        kNVTEFloat16 => u16::from_le_bytes(bytes.try_into().unwrap()) & 0x7FFF > 0x7C00,
+        kNVTEBFloat16 => u16::from_le_bytes(bytes.try_into().unwrap()) & 0x7FFF > 0x7F80,
+        _ => false,
+    };
+    if cpu == cuda {
+        return Ok(());
+    }
+    let pairs = || cpu.chunks_exact(width).zip(cuda.chunks_exact(width)).enumerate();
+    let bad: Vec<_> =
+        pairs().filter(|(_, (a, b))| a != b && !(nan(a) && nan(b))).map(|(i, _)| i).collect();
+    let Some(&first) = bad.first() else {
+        return Ok(());
+    };
+    let hex = |bytes: &[u8]| {
+        bytes[first * width..][..width].iter().rev().map(|b| format!("{b:02x}")).collect::<String>()
+    };
+    Err(format!(
+        "{name}: {} of {} elements differ, first at {first}: cpu {}, cuda {}",
+        bad.len(),
+        cpu.len() / width,
+        hex(cpu),
+        hex(cuda)
+    ))
+}
+
+/// Only the buffers in `but` were written to.
+pub fn unchanged(before: &Buffers, after: &[Vec<u8>], but: impl IntoIterator<Item = Id>) -> Check {
+    let but: Vec<usize> = but.into_iter().map(|id| id.0).collect();
+    for (id, (before, after)) in before.0.iter().zip(after).enumerate() {
+        if !but.contains(&id) && before.bytes != *after {
+            return Err(format!("buffer {id} was written to"));
+        }
+    }
+    Ok(())
+}
+
+/// The table of the CUDA backend; without one the test is skipped.
+pub fn cuda(name: &str) -> Option<&'static OpTable> {
+    cuda_table().inspect_err(|why| eprintln!("{name}: skipped: no CUDA device: {why}")).ok()
+}
+
+pub fn entry<A>(
+    side: &Side,
+    entry: Option<unsafe extern "C" fn(*const A, cudaStream_t) -> Outcome>,
+    args: A,
+) -> Outcome {
+    // SAFETY: the arguments describe the buffers of the case.
+    unsafe { entry.expect("table entry")(&args, side.stream) }
+}
+
+/// Casts on the CPU.
+pub fn cast(from: &[u8], input_dtype: NVTEDType, output_dtype: NVTEDType) -> Vec<u8> {
+    let numel = from.len() / size(input_dtype);
+    // Words, for the alignment of any type.
+    let mut input = vec![0u64; from.len().div_ceil(8)];
+    let mut output = vec![0u64; (numel * size(output_dtype)).div_ceil(8)];
+    for (word, bytes) in input.iter_mut().zip(from.chunks(8)) {
+        let mut padded = [0; 8];
+        padded[..bytes.len()].copy_from_slice(bytes);
+        *word = u64::from_le_bytes(padded);
+    }
+    let (input, rowwise) = (input.as_ptr().cast(), output.as_mut_ptr().cast());
+    // SAFETY: the buffers have the sizes that the arguments say.
+    let outcome = unsafe {
+        if is_fp8(input_dtype) {
+            let args = DequantizeArgs {
+                input,
+                output: rowwise,
+                scale_inv: &1.0,
+                rows: 1,
+                cols: numel,
+                input_dtype,
+                output_dtype,
+                transposed: false,
+            };
+            cpu_table().dequantize.unwrap()(&args, null_mut())
+        } else {
+            let args = QuantizeArgs {
+                input,
+                rowwise,
+                colwise: null_mut(),
+                scale: null(),
+                amax: null_mut(),
+                rowwise_scale_inv: null_mut(),
+                colwise_scale_inv: null_mut(),
+                noop: null(),
+                rows: 1,
+                cols: numel,
+                input_dtype,
+                output_dtype,
+            };
+            cpu_table().quantize.unwrap()(&args, null_mut())
+        }
+    };
+    ok(outcome, "cast").expect("cast on the CPU");
+    let mut bytes: Vec<u8> = output.into_iter().flat_map(u64::to_le_bytes).collect();
+    bytes.truncate(numel * size(output_dtype));
+    bytes
+}
+
+pub fn decode(bytes: &[u8], dtype: NVTEDType) -> Vec<f32> {
+    cast(bytes, dtype, kNVTEFloat32)
+        .chunks_exact(4)
+        .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
+        .collect()
+}
+
+/// Distance between neighbouring values, relative to them, and the smallest one.
+pub fn spacing(dtype: NVTEDType) -> (f64, f64) {
+    let (mant, smallest) = match dtype {
+        kNVTEFloat32 => (23, -149),
+        kNVTEFloat16 => (10, -24),
+        kNVTEBFloat16 => (7, -133),
+        kNVTEFloat8E4M3 => (3, -9),
+        _ => (2, -16),
+    };
+    (2f64.powi(-mant), 2f64.powi(smallest))
+}
+
+/// `|cuda - cpu| <= absolute + one spacing of the type`
+pub fn close(name: &str, dtype: NVTEDType, absolute: f64, cpu: &[u8], cuda: &[u8]) -> Check {
+    let (relative, smallest) = spacing(dtype);
+    for (i, (&a, b)) in decode(cpu, dtype).iter().zip(decode(cuda, dtype)).enumerate() {
+        let bound = absolute + relative * (a.abs().max(b.abs()) as f64) + smallest;
+        // A NaN fits no bound.
+        let fits = (a as f64 - b as f64).abs() <= bound;
+        if !fits {
+            return Err(format!("{name}[{i}]: cpu {a:e}, cuda {b:e}, allowed {bound:e}"));
+        }
+    }
+    Ok(())
+}
+
+/// How far CUDA may be from the CPU in a product over k of operands of at most 1, times `scale`:
+/// before and after the epilogue.
+pub fn product_bounds(
+    operands: [NVTEDType; 2],
+    k: usize,
+    scale: f32,
+    added_in: Option<NVTEDType>,
+    activated: bool,
+) -> (f64, f64) {
+    // Products of f32 may be TF32 with 10 bits of mantissa; the sums of FP8 products keep about 13
+    // bits; the rest is f32. Errors add up like a random walk.
+    let unit = match operands {
+        [kNVTEFloat32, kNVTEFloat32] => 2f64.powi(-10),
+        [a, b] if is_fp8(a) || is_fp8(b) => 2f64.powi(-11),
+        _ => 2f64.powi(-20),
+    };
+    let walk = scale.abs() as f64 * (k.max(1) as f64).sqrt();
+    // cuBLASLt may round the product to D's type before it adds C or the bias.
+    let rounding = added_in.map_or(0.0, |dtype| 1.5 * walk * spacing(dtype).0);
+    let sum = 4.0 * walk * unit + rounding;
+    // tanh of the hardware has 11 bits.
+    (sum, if activated { sum * 1.2 + 2e-3 * (1.0 + (k as f64).sqrt()) } else { sum })
+}
