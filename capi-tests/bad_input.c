@@ -89,6 +89,9 @@ typedef enum Change {
   RANK_3,        // a leading 1
   SCALAR,        // a pointer to one float where there was nothing
   MODE,          // value: the scaling mode
+  NARROWER,      // last dimension - 1
+  WIDER,         // last dimension + 1
+  SWIZZLED,      // the tensor's flag for swizzled scales
 } Change;
 
 typedef struct Wrong {
@@ -142,6 +145,17 @@ static void spoil(Args *args, const Wrong *w) {
     case RANK_3:
       b.shape = SHAPE(1, rows_of(b.shape), cols_of(b.shape));
       break;
+    case NARROWER:
+      b.shape.data[b.shape.ndim - 1]--;
+      break;
+    case WIDER:
+      b.shape.data[b.shape.ndim - 1]++;
+      break;
+    case SWIZZLED: {
+      uint8_t yes = 1;
+      nvte_set_tensor_param_v2(t, kNVTEWithGEMMSwizzledScales, &yes, sizeof yes);
+      return;
+    }
     case SCALAR:
       b = basic(buffer_float(1)->ptr, kNVTEFloat32, SHAPE(1));
       break;
@@ -342,7 +356,10 @@ static void call_cast_transpose_noop(const Args *args) {
       {"output.columnwise_data", 1, COL, DTYPE, kNVTEFloat8E5M2}, NO_INTEGERS("output", 1, ROW),  \
       NEEDED_FLOAT("output.scale_inv", 1, INV),                                                   \
       NEEDED_FLOAT("output.columnwise_scale_inv", 1, COL_INV), ONE_FLOAT("output.amax", 1, AMAX), \
-      ONE_FLOAT("output.scale", 1, SCALE), OTHER_MODES("output", 1)
+      ONE_FLOAT("output.scale", 1, SCALE), OTHER_MODES("output", 1),                              \
+      {"output.scaling_mode", 1, ROW, MODE, NVTE_NVFP4_1D_SCALING},                               \
+      {"output.scaling_mode", 1, ROW, MODE, NVTE_INVALID_SCALING},                                \
+      {"output.with_gemm_swizzled_scales", 1, ROW, SWIZZLED, 0}
 
 static const Wrong kCastWrongs[] = {CAST_WRONGS};
 static const Wrong kCastNoopWrongs[] = {CAST_WRONGS, ONE_FLOAT("noop", 2, ROW)};
@@ -367,23 +384,136 @@ static void build_dequantize(Args *args) {
 }
 static void call_dequantize(const Args *args) { nvte_dequantize(args->t[0], args->t[1], NULL); }
 
-static const Wrong kDequantizeWrongs[] = {{"input", 0, ROW, NULL_POINTER, 0},
-                                          {"input", 0, ROW, UNSET, 0},
-                                          {"input", 0, ROW, DTYPE, kNVTEBFloat16},
-                                          NO_INTEGERS("input", 0, ROW),
-                                          NEEDED_FLOAT("input.scale_inv", 0, INV),
-                                          {"input", 0, ROW, MODE, NVTE_BLOCK_SCALING_1D},
-                                          {"input", 0, ROW, MODE, NVTE_BLOCK_SCALING_2D},
-                                          {"input", 0, ROW, MODE, NVTE_INVALID_SCALING},
-                                          {"output.data", 1, ROW, NULL_POINTER, 0},
-                                          {"output.data", 1, ROW, MISALIGNED, 0},
-                                          {"output.data", 1, ROW, UNSET, 0},
-                                          {"output.data", 1, ROW, LONGER, 0},
-                                          {"output.data", 1, ROW, FLAT, 0},
-                                          {"output", 1, ROW, DTYPE, kNVTEFloat8E5M2},
-                                          NO_INTEGERS("output", 1, ROW),
-                                          {"output.scale", 1, SCALE, SCALAR, 0},
-                                          {"output.scale_inv", 1, INV, SCALAR, 0}};
+static const Wrong kDequantizeWrongs[] = {
+    {"input", 0, ROW, NULL_POINTER, 0},
+    {"input", 0, ROW, UNSET, 0},
+    {"input", 0, ROW, DTYPE, kNVTEBFloat16},
+    NO_INTEGERS("input", 0, ROW),
+    NEEDED_FLOAT("input.scale_inv", 0, INV),
+    {"input", 0, ROW, MODE, NVTE_BLOCK_SCALING_1D},
+    {"input", 0, ROW, MODE, NVTE_BLOCK_SCALING_2D},
+    {"input.scaling_mode", 0, ROW, MODE, NVTE_NVFP4_1D_SCALING},
+    {"input.scaling_mode", 0, ROW, MODE, NVTE_INVALID_SCALING},
+    {"input.with_gemm_swizzled_scales", 0, ROW, SWIZZLED, 0},
+    {"output.data", 1, ROW, NULL_POINTER, 0},
+    {"output.data", 1, ROW, MISALIGNED, 0},
+    {"output.data", 1, ROW, UNSET, 0},
+    {"output.data", 1, ROW, LONGER, 0},
+    {"output.data", 1, ROW, FLAT, 0},
+    {"output", 1, ROW, DTYPE, kNVTEFloat8E5M2},
+    NO_INTEGERS("output", 1, ROW),
+    {"output.scale", 1, SCALE, SCALAR, 0},
+    {"output.scale_inv", 1, INV, SCALAR, 0}};
+
+// ---- Casts in blocks: of 40 x 200 elements, in both directions
+
+static void build_blocks(Args *args, NVTEScalingMode mode) {
+  bool mx = mode == NVTE_MXFP8_1D_SCALING;
+  NVTEShape shape = SHAPE(5, 8, 200);
+  NVTEShape row = mx ? SHAPE(128, 8) : mode == NVTE_BLOCK_SCALING_1D ? SHAPE(2, 40) : SHAPE(1, 2);
+  NVTEShape col = mx ? SHAPE(4, 256) : mode == NVTE_BLOCK_SCALING_1D ? SHAPE(1, 200) : SHAPE(2, 1);
+  NVTEDType type = mx ? kNVTEFloat8E8M0 : kNVTEFloat32;
+  args->t[0] = random_tensor(kNVTEBFloat16, shape);
+  NVTETensor out = args->t[1] = tensor_of_mode(mode);
+  set_param(out, ROW, buffer(8000)->ptr, kNVTEFloat8E4M3, shape);
+  set_param(out, COL, buffer(8000)->ptr, kNVTEFloat8E4M3, mx ? shape : transposed_shape(shape));
+  set_param(out, INV, buffer(numel(row) * dtype_size(type))->ptr, type, row);
+  set_param(out, COL_INV, buffer(numel(col) * dtype_size(type))->ptr, type, col);
+  args->t[2] = float_tensor(buffer_float(0));
+  args->config = quant_config();
+  set_quant(args->config, kNVTEQuantizationConfigNoopTensor, &args->t[2], sizeof(NVTETensor));
+}
+
+static void build_blocks_1d(Args *args) { build_blocks(args, NVTE_BLOCK_SCALING_1D); }
+static void build_blocks_2d(Args *args) { build_blocks(args, NVTE_BLOCK_SCALING_2D); }
+static void build_mxfp8(Args *args) {
+  build_blocks(args, NVTE_MXFP8_1D_SCALING);
+  set_param(args->t[1], AMAX, buffer_float(0)->ptr, kNVTEFloat32, SHAPE(1));
+}
+
+// What must hold of the scales of one direction; `argument` is also a prefix of argument.shape.
+#define SCALE_MATRIX(argument, handle, param)                                                     \
+  {argument, handle, param, UNSET, 0}, {argument, handle, param, NULL_POINTER, 0},                \
+      {argument ".shape", handle, param, LONGER, 0},                                              \
+      {argument ".shape", handle, param, NARROWER, 0},                                            \
+      {argument ".shape", handle, param, FLAT, 0}, {argument ".shape", handle, param, RANK_3, 0}, \
+      {argument ".dtype", handle, param, DTYPE, kNVTEFloat16},                                    \
+      {argument ".dtype", handle, param, DTYPE, kNVTEInt32}, {                                    \
+    argument ".dtype", handle, param, DTYPE, kNVTEFloat8E4M3                                      \
+  }
+#define BLOCK_WRONGS                                                                            \
+  {"input.data", 0, ROW, NULL_POINTER, 0}, {"input.data", 0, ROW, UNSET, 0},                    \
+      NO_INTEGERS("input", 0, ROW), {"input", 0, ROW, DTYPE, kNVTEFloat8E4M3},                  \
+      OTHER_MODES("input", 0), {"output.data", 1, ROW, NULL_POINTER, 0},                        \
+      {"output.data", 1, ROW, LONGER, 0}, {"output.data", 1, ROW, FLAT, 0},                     \
+      {"output.columnwise_data", 1, COL, NULL_POINTER, 0},                                      \
+      {"output.columnwise_data.shape", 1, COL, LONGER, 0},                                      \
+      {"output.columnwise_data.shape", 1, COL, FLAT, 0},                                        \
+      {"output.columnwise_data.dtype", 1, COL, DTYPE, kNVTEFloat8E5M2},                         \
+      NO_INTEGERS("output", 1, ROW), {"output.dtype", 1, ROW, DTYPE, kNVTEFloat32},             \
+      {"output.dtype", 1, ROW, DTYPE, kNVTEBFloat16}, SCALE_MATRIX("output.scale_inv", 1, INV), \
+      SCALE_MATRIX("output.columnwise_scale_inv", 1, COL_INV),                                  \
+      {"output.scaling_mode", 1, ROW, MODE, NVTE_NVFP4_1D_SCALING},                             \
+      {"output.scaling_mode", 1, ROW, MODE, NVTE_INVALID_SCALING}, {                            \
+    "output", 1, ROW, MODE, NVTE_DELAYED_TENSOR_SCALING                                         \
+  }
+#define FLOAT_BLOCK_WRONGS                                         \
+  BLOCK_WRONGS, {"output.scale_inv", 1, INV, MISALIGNED, 0},       \
+      {"output.columnwise_scale_inv", 1, COL_INV, MISALIGNED, 0},  \
+      {"output.scale_inv.dtype", 1, INV, DTYPE, kNVTEFloat8E8M0},  \
+      {"output.scale_inv.dtype", 1, INV, DTYPE, kNVTEByte},        \
+      {"output.with_gemm_swizzled_scales", 1, ROW, SWIZZLED, 0}, { \
+    "output", 1, ROW, MODE, NVTE_MXFP8_1D_SCALING                  \
+  }
+
+static const Wrong kBlocksWrongs[] = {FLOAT_BLOCK_WRONGS, ONE_FLOAT("quant_config", 2, ROW)};
+static const Wrong kBlocks1dWrongs[] = {FLOAT_BLOCK_WRONGS,
+                                        ONE_FLOAT("noop", 2, ROW),
+                                        {"output.scale_inv", 1, ROW, MODE, NVTE_BLOCK_SCALING_2D}};
+static const Wrong kMxfp8Wrongs[] = {
+    BLOCK_WRONGS,
+    {"output.scale_inv.shape", 1, INV, WIDER, 0},
+    {"output.columnwise_scale_inv.shape", 1, COL_INV, WIDER, 0},
+    {"output.scale_inv.dtype", 1, INV, DTYPE, kNVTEFloat32},
+    {"output.columnwise_data.shape", 1, ROW, MODE, NVTE_BLOCK_SCALING_1D},
+    ONE_FLOAT("output.amax", 1, AMAX)};
+
+// The other way: input and output change places.
+static void build_back(Args *args, NVTEScalingMode mode) {
+  build_blocks(args, mode);
+  NVTETensor high = args->t[0];
+  args->t[0] = args->t[1];
+  args->t[1] = high;
+}
+static void build_back_1d(Args *args) { build_back(args, NVTE_BLOCK_SCALING_1D); }
+static void build_back_mxfp8_columns(Args *args) {
+  build_back(args, NVTE_MXFP8_1D_SCALING);
+  set_param(args->t[0], ROW, NULL, kNVTEFloat32, SHAPE(0));
+}
+
+static const Wrong kBack1dWrongs[] = {{"input.data", 0, ROW, NULL_POINTER, 0},
+                                      {"input.dtype", 0, ROW, DTYPE, kNVTEBFloat16},
+                                      NO_INTEGERS("input", 0, ROW),
+                                      SCALE_MATRIX("input.scale_inv", 0, INV),
+                                      {"input.scale_inv", 0, INV, MISALIGNED, 0},
+                                      {"input.with_gemm_swizzled_scales", 0, ROW, SWIZZLED, 0},
+                                      {"input.scaling_mode", 0, ROW, MODE, NVTE_NVFP4_1D_SCALING},
+                                      {"input.scaling_mode", 0, ROW, MODE, NVTE_INVALID_SCALING},
+                                      {"input.scale_inv", 0, ROW, MODE, NVTE_MXFP8_1D_SCALING},
+                                      {"input.scale_inv", 0, ROW, MODE, NVTE_BLOCK_SCALING_2D},
+                                      {"output.data", 1, ROW, NULL_POINTER, 0},
+                                      {"output.data", 1, ROW, UNSET, 0},
+                                      {"output.data.shape", 1, ROW, LONGER, 0},
+                                      {"output.data.shape", 1, ROW, FLAT, 0},
+                                      {"output", 1, ROW, DTYPE, kNVTEFloat8E5M2},
+                                      OTHER_MODES("output", 1)};
+static const Wrong kBackMxfp8Wrongs[] = {
+    {"input.columnwise_data", 0, COL, NULL_POINTER, 0},
+    {"input.dtype", 0, COL, UNSET, 0},
+    {"output.data.shape", 0, COL, LONGER, 0},
+    SCALE_MATRIX("input.columnwise_scale_inv", 0, COL_INV),
+    {"input.columnwise_scale_inv.shape", 0, COL_INV, WIDER, 0},
+    {"input.columnwise_scale_inv.dtype", 0, COL_INV, DTYPE, kNVTEFloat32}};
 
 // ---- Transposes
 
@@ -908,6 +1038,27 @@ static const Op kOps[] = {
      {{"input", false}, {"output", false}},
      {"quant_config", true, false},
      WRONGS(kCastConfigWrongs)},
+    {"nvte_quantize",
+     " MXFP8",
+     build_mxfp8,
+     call_quantize,
+     {{"input", false}, {"output", false}},
+     {NULL, false, false},
+     WRONGS(kMxfp8Wrongs)},
+    {"nvte_quantize_noop",
+     " 1D blocks",
+     build_blocks_1d,
+     call_quantize_noop,
+     {{"input", false}, {"output", false}, {"noop", true}},
+     {NULL, false, false},
+     WRONGS(kBlocks1dWrongs)},
+    {"nvte_quantize_v2",
+     " 2D blocks",
+     build_blocks_2d,
+     call_quantize_v2,
+     {{"input", false}, {"output", false}},
+     {"quant_config", true, false},
+     WRONGS(kBlocksWrongs)},
     {"nvte_cast_transpose",
      "",
      build_quantize,
@@ -929,6 +1080,20 @@ static const Op kOps[] = {
      {{"input", false}, {"output", false}},
      {NULL, false, false},
      WRONGS(kDequantizeWrongs)},
+    {"nvte_dequantize",
+     " 1D blocks",
+     build_back_1d,
+     call_dequantize,
+     {{"input", false}, {"output", false}},
+     {NULL, false, false},
+     WRONGS(kBack1dWrongs)},
+    {"nvte_dequantize",
+     " MXFP8 columns",
+     build_back_mxfp8_columns,
+     call_dequantize,
+     {{"input", false}, {"output", false}},
+     {NULL, false, false},
+     WRONGS(kBackMxfp8Wrongs)},
     {"nvte_transpose",
      "",
      build_transpose,

@@ -155,18 +155,17 @@ fn quantize(c: &mut Chain, name: &'static str, with_colwise: bool) {
             scale: side.at(scale),
             amax: side.at(amax),
             rowwise_scale_inv: side.at(scale_inv),
-            colwise_scale_inv: null_mut(),
-            noop: null(),
             rows,
             cols,
             input_dtype,
             output_dtype,
+            ..QUANTIZE
         };
         entry(side, side.table.quantize, args)
     });
 }
 
-fn dequantize(c: &mut Chain, name: &'static str, transposed: bool) {
+fn dequantize(c: &mut Chain, name: &'static str, colwise: bool) {
     let (rows, cols) = (384, 640);
     let (input_dtype, output_dtype) = (kNVTEFloat8E4M3, kNVTEBFloat16);
     let (input, scale_inv) = (c.input(input_dtype, rows * cols), c.scale_input());
@@ -180,7 +179,8 @@ fn dequantize(c: &mut Chain, name: &'static str, transposed: bool) {
             cols,
             input_dtype,
             output_dtype,
-            transposed,
+            colwise,
+            ..DEQUANTIZE
         };
         entry(side, side.table.dequantize, args)
     });

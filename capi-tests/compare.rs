@@ -10,6 +10,7 @@ use common::*;
 use nvte::backend::args::*;
 use nvte::backend::{cpu_table, cuda_table};
 use nvte::types::NVTEDType::{self, *};
+use nvte::types::NVTEScalingMode::{self, *};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
@@ -253,6 +254,7 @@ fn quantize_case(rng: &mut Rng, index: usize) -> Check {
             cols,
             input_dtype,
             output_dtype,
+            ..QUANTIZE
         };
         entry(side, side.table.quantize, args)
     })
@@ -273,7 +275,7 @@ fn dequantize() {
         let input = b.input(rng, input_dtype, rows * cols);
         let output = b.output(rng, output_dtype, rows * cols);
         let scale_inv = b.float(rng.scale());
-        let transposed = rng.chance(50);
+        let colwise = rng.chance(50);
         both(&b, &[("output", output_dtype, Some(output))], |side| {
             let args = DequantizeArgs {
                 input: side.at(input),
@@ -283,12 +285,188 @@ fn dequantize() {
                 cols,
                 input_dtype,
                 output_dtype,
-                transposed,
+                colwise,
+                ..DEQUANTIZE
+            };
+            entry(side, side.table.dequantize, args)
+        })
+        .map_err(|e| format!("{input_dtype:?} to {output_dtype:?}, {rows}x{cols} {colwise}: {e}"))
+    });
+}
+
+/// A scale matrix: its dtype, rows, and the elements that each row needs.
+fn scale_matrix(
+    mode: NVTEScalingMode,
+    colwise: bool,
+    (rows, cols): (usize, usize),
+) -> (NVTEDType, usize, usize) {
+    let (down, across) = (rows.div_ceil(128), cols.div_ceil(128));
+    match (mode, colwise) {
+        (NVTE_MXFP8_1D_SCALING, false) => (kNVTEFloat8E8M0, 128 * down, 4 * across),
+        (NVTE_MXFP8_1D_SCALING, true) => (kNVTEFloat8E8M0, 4 * down, 128 * across),
+        (NVTE_BLOCK_SCALING_1D, false) => (kNVTEFloat32, across, rows),
+        (NVTE_BLOCK_SCALING_1D, true) => (kNVTEFloat32, down, cols),
+        (_, false) => (kNVTEFloat32, down, across),
+        (_, true) => (kNVTEFloat32, across, down),
+    }
+}
+
+const BLOCK_MODES: [NVTEScalingMode; 3] =
+    [NVTE_MXFP8_1D_SCALING, NVTE_BLOCK_SCALING_1D, NVTE_BLOCK_SCALING_2D];
+
+impl Rng {
+    /// Floats whose areas of up to 128 x 128 are each of one character, so that there are blocks of
+    /// zeros, of subnormals, of NaN.
+    fn areas(&mut self, dtype: NVTEDType, (rows, cols): (usize, usize)) -> Vec<u8> {
+        let width = size(dtype);
+        let mut bytes = self.floats(dtype, rows * cols);
+        let side = self.pick(&[16, 32, 128]);
+        for row in (0..rows).step_by(side) {
+            for col in (0..cols).step_by(side) {
+                let (nan, top) = match dtype {
+                    kNVTEFloat16 => (0x7E00u16, 0x03FF),
+                    _ => (0x7FC0, 0x007F),
+                };
+                let kind = self.below(12);
+                for r in row..rows.min(row + side) {
+                    for c in col..cols.min(col + side) {
+                        let element = &mut bytes[(r * cols + c) * width..][..width];
+                        let top_bytes =
+                            u16::from_le_bytes(element[width - 2..].try_into().unwrap());
+                        let top_bytes = match kind {
+                            0 => top_bytes & 0x8000,
+                            1 => top_bytes & (0x8000 | top),
+                            2 => nan,
+                            _ => continue,
+                        };
+                        if kind == 0 {
+                            element.fill(0);
+                        }
+                        element[width - 2..].copy_from_slice(&top_bytes.to_le_bytes());
+                    }
+                }
+            }
+        }
+        bytes
+    }
+
+    fn block_shape(&mut self) -> (usize, usize) {
+        match self.below(3) {
+            // Around the sides of blocks and tiles.
+            0 => {
+                let mut side = || {
+                    let near = self.pick(&[16, 32, 64, 128, 256, 384, 512, 1024]);
+                    (near + self.within(0, 2)).saturating_sub(1).max(1)
+                };
+                (side(), side())
+            }
+            1 => (32 * self.within(1, 20), 32 * self.within(1, 40)),
+            _ => self.shape(),
+        }
+    }
+}
+
+#[test]
+fn quantize_blocks() {
+    cases("quantize_blocks", 900, |rng, index| {
+        let mode = BLOCK_MODES[index % 3];
+        let mxfp8 = mode == NVTE_MXFP8_1D_SCALING;
+        let (input_dtype, output_dtype) = (HIGH[index / 3 % 3], FP8[index / 9 % 2]);
+        let (rows, cols) = rng.block_shape();
+        let mut b = Buffers::default();
+        let values = rng.areas(input_dtype, (rows, cols));
+        let input = b.add(values, rng.shift() * size(input_dtype));
+        let wanted = rng.pick(&[[true, false], [true, true], [true, true], [false, true]]);
+        let data = wanted.map(|wanted| wanted.then(|| b.output(rng, output_dtype, rows * cols)));
+        let slack = if mxfp8 { 0 } else { rng.pick(&[0, 0, 1, 4]) };
+        let matrices = [false, true].map(|colwise| scale_matrix(mode, colwise, (rows, cols)));
+        let [row_stride, col_stride] = matrices.map(|(_, _, needed)| needed + slack);
+        let [row_scales, col_scales] = [0, 1].map(|i| {
+            let (dtype, lines, needed) = matrices[i];
+            wanted[i].then(|| b.output(rng, dtype, lines * (needed + slack)))
+        });
+        let old_amax = rng.pick(&[0.0, 1e-3, 1e30]);
+        let amax = (mxfp8 && rng.chance(50)).then(|| b.float(old_amax));
+        let noop = rng.noop().map(|flag| b.float(flag));
+        let epsilon = rng.pick(&[0.0, 0.0, 1.0, 1e-20, 1e30]);
+        let pow2 = !mxfp8 && rng.chance(50);
+        let (square_blocks, swizzled) = (mxfp8 && rng.chance(40), mxfp8 && rng.chance(40));
+        // As bytes: every bit of a scale counts, and so do the entries that are not written.
+        let outputs = [
+            ("rowwise", output_dtype, data[0]),
+            ("colwise", output_dtype, data[1]),
+            ("rowwise scale_inv", kNVTEByte, row_scales),
+            ("colwise scale_inv", kNVTEByte, col_scales),
+            ("amax", kNVTEFloat32, amax),
+        ];
+        both(&b, &outputs, |side| {
+            let args = QuantizeArgs {
+                input: side.at(input),
+                rowwise: side.maybe(data[0]),
+                colwise: side.maybe(data[1]),
+                scale: null(),
+                amax: side.maybe(amax),
+                rowwise_scale_inv: side.maybe(row_scales),
+                colwise_scale_inv: side.maybe(col_scales),
+                noop: side.maybe(noop),
+                rows,
+                cols,
+                rowwise_scale_stride: row_stride,
+                colwise_scale_stride: col_stride,
+                epsilon,
+                mode,
+                input_dtype,
+                output_dtype,
+                pow2,
+                square_blocks,
+                swizzled,
+            };
+            entry(side, side.table.quantize, args)
+        })
+        .map_err(|e| {
+            format!(
+                "{mode:?}, {input_dtype:?} to {output_dtype:?}, {rows}x{cols}, directions {wanted:?}, \
+                 pow2 {pow2}, epsilon {epsilon}, square {square_blocks}, swizzled {swizzled}: {e}"
+            )
+        })
+    });
+}
+
+#[test]
+fn dequantize_blocks() {
+    cases("dequantize_blocks", 600, |rng, index| {
+        let mode = BLOCK_MODES[index % 3];
+        let mxfp8 = mode == NVTE_MXFP8_1D_SCALING;
+        let (input_dtype, output_dtype) = (FP8[index / 3 % 2], HIGH[index / 6 % 3]);
+        let (rows, cols) = rng.block_shape();
+        let (colwise, swizzled) = (rng.chance(50), mxfp8 && rng.chance(40));
+        let (scale_dtype, lines, needed) = scale_matrix(mode, colwise, (rows, cols));
+        let scale_stride = needed + if mxfp8 { 0 } else { rng.pick(&[0, 0, 1, 4]) };
+        let mut b = Buffers::default();
+        let input = b.input(rng, input_dtype, rows * cols);
+        let scale_inv = b.input(rng, scale_dtype, lines * scale_stride);
+        let output = b.output(rng, output_dtype, rows * cols);
+        both(&b, &[("output", output_dtype, Some(output))], |side| {
+            let args = DequantizeArgs {
+                input: side.at(input),
+                output: side.at(output),
+                scale_inv: side.at(scale_inv),
+                rows,
+                cols,
+                scale_stride,
+                mode,
+                input_dtype,
+                output_dtype,
+                colwise,
+                swizzled,
             };
             entry(side, side.table.dequantize, args)
         })
         .map_err(|e| {
-            format!("{input_dtype:?} to {output_dtype:?}, {rows}x{cols} {transposed}: {e}")
+            format!(
+                "{mode:?}, {input_dtype:?} to {output_dtype:?}, {rows}x{cols}, colwise {colwise}, \
+                 swizzled {swizzled}: {e}"
+            )
         })
     });
 }
@@ -782,15 +960,11 @@ fn every_float_to_fp8() {
                     input,
                     rowwise: output,
                     colwise: output.cast::<u8>().wrapping_add(AREA).cast(),
-                    scale: null(),
-                    amax: null_mut(),
-                    rowwise_scale_inv: null_mut(),
-                    colwise_scale_inv: null_mut(),
-                    noop: null(),
                     rows: SIDE,
                     cols: SIDE,
                     input_dtype: kNVTEFloat32,
                     output_dtype,
+                    ..QUANTIZE
                 };
                 // SAFETY: the buffers have the sizes that the arguments say.
                 ok(unsafe { table.quantize.unwrap()(&args, null_mut()) }, "quantize")
@@ -828,15 +1002,12 @@ fn every_half_to_all() {
                 input: side.at(input),
                 rowwise: side.at(rowwise),
                 colwise: side.at(colwise),
-                scale: null(),
                 amax: side.at(amax),
-                rowwise_scale_inv: null_mut(),
-                colwise_scale_inv: null_mut(),
-                noop: null(),
                 rows: 256,
                 cols: 256,
                 input_dtype,
                 output_dtype,
+                ..QUANTIZE
             };
             entry(side, side.table.quantize, args)
         })
@@ -902,16 +1073,11 @@ fn quantize_past_2_31() {
         let args = QuantizeArgs {
             input,
             rowwise: output,
-            colwise: null_mut(),
-            scale: null(),
-            amax: null_mut(),
-            rowwise_scale_inv: null_mut(),
-            colwise_scale_inv: null_mut(),
-            noop: null(),
             rows: 1,
             cols: numel,
             input_dtype: kNVTEBFloat16,
             output_dtype: kNVTEFloat8E4M3,
+            ..QUANTIZE
         };
         // SAFETY: the buffers have that many elements.
         ok(unsafe { table.quantize.unwrap()(&args, null_mut()) }, "quantize")?;

@@ -1,6 +1,7 @@
 // Casts of a matrix, rowwise and transposed: y = cast(x * scale), with amax and scale_inv, and
 // y = cast(x * scale_inv) back.
 
+#include "common/cast_block.cuh"
 #include "common/stream.cuh"
 #include "common/tile.cuh"
 
@@ -12,6 +13,7 @@ struct Quantize {
   using In = In_;
   using Out = Out_;
   static constexpr bool kHasAmax = true;
+  static constexpr bool kByPlace = false;
 
   const float *scale;
   const float *noop;
@@ -67,6 +69,7 @@ struct Dequantize {
   using In = In_;
   using Out = Out_;
   static constexpr bool kHasAmax = false;
+  static constexpr bool kByPlace = false;
 
   const float *scale_inv;
 
@@ -90,7 +93,8 @@ struct Dequantize {
 
 template <class In, class Out>
 NVTEXOutcome quantize(const NVTEXQuantizeArgs &a, cudaStream_t stream) {
-  const Quantize<In, Out> op = {a.scale, a.noop, a.amax, a.rowwise_scale_inv, a.colwise_scale_inv};
+  const Quantize<In, Out> op = {a.scale, a.noop, a.amax, static_cast<float *>(a.rowwise_scale_inv),
+                                static_cast<float *>(a.colwise_scale_inv)};
   if (a.colwise == nullptr) {
     return launch_stream(a.input, a.rowwise, a.rows * a.cols, op, stream);
   }
@@ -99,8 +103,8 @@ NVTEXOutcome quantize(const NVTEXQuantizeArgs &a, cudaStream_t stream) {
 
 template <class In, class Out>
 NVTEXOutcome dequantize(const NVTEXDequantizeArgs &a, cudaStream_t stream) {
-  const Dequantize<In, Out> op = {a.scale_inv};
-  if (!a.transposed) return launch_stream(a.input, a.output, a.rows * a.cols, op, stream);
+  const Dequantize<In, Out> op = {static_cast<const float *>(a.scale_inv)};
+  if (!a.colwise) return launch_stream(a.input, a.output, a.rows * a.cols, op, stream);
   return launch_tile(a.input, nullptr, a.output, a.cols, a.rows, op, stream);
 }
 
@@ -110,6 +114,7 @@ NVTEXOutcome dequantize(const NVTEXDequantizeArgs &a, cudaStream_t stream) {
 extern "C" NVTEXOutcome nvte_cuda_quantize(const NVTEXQuantizeArgs *args,
                                            cudaStream_t stream) noexcept {
   using namespace nvte;
+  if (args->mode != NVTE_DELAYED_TENSOR_SCALING) return quantize_blocks(*args, stream);
   return dispatch<F32, F16, BF16>(args->input_dtype, [&](auto in) {
     return dispatch<F32, F16, BF16, E4M3, E5M2>(args->output_dtype, [&](auto out) {
       return quantize<decltype(in), decltype(out)>(*args, stream);
@@ -120,6 +125,7 @@ extern "C" NVTEXOutcome nvte_cuda_quantize(const NVTEXQuantizeArgs *args,
 extern "C" NVTEXOutcome nvte_cuda_dequantize(const NVTEXDequantizeArgs *args,
                                              cudaStream_t stream) noexcept {
   using namespace nvte;
+  if (args->mode != NVTE_DELAYED_TENSOR_SCALING) return dequantize_blocks(*args, stream);
   return dispatch<E4M3, E5M2>(args->input_dtype, [&](auto in) {
     return dispatch<F32, F16, BF16>(args->output_dtype, [&](auto out) {
       return dequantize<decltype(in), decltype(out)>(*args, stream);

@@ -10,6 +10,7 @@ struct Copy {
   using In = T;
   using Out = T;
   static constexpr bool kHasAmax = false;
+  static constexpr bool kByPlace = false;
 
   const float *noop;
 

@@ -172,3 +172,40 @@ pub fn input(name: impl Display, tensor: &Tensor) -> Result<()> {
     }
     pointer(format_args!("{name}.data"), &tensor.rowwise).map(drop)
 }
+
+/// The scale matrix of one direction of a `[rows, cols]` tensor in blocks (spec quantize, section 2):
+/// its address, and the elements from one of its rows to the next.
+pub fn block_scales(
+    name: impl Display,
+    buffer: &Buffer,
+    (mode, colwise): (NVTEScalingMode, bool),
+    (rows, cols): (usize, usize),
+) -> Result<(*mut c_void, usize)> {
+    use NVTEDType::*;
+    use NVTEScalingMode::*;
+    let mxfp8 = mode == NVTE_MXFP8_1D_SCALING;
+    let (across, down) = (cols.div_ceil(128), rows.div_ceil(128));
+    let (first, second) = match (mode, colwise) {
+        (NVTE_MXFP8_1D_SCALING, false) => (128 * down, 4 * across),
+        (NVTE_MXFP8_1D_SCALING, true) => (4 * down, 128 * across),
+        (NVTE_BLOCK_SCALING_1D, false) => (across, rows),
+        (NVTE_BLOCK_SCALING_1D, true) => (down, cols),
+        (_, false) => (down, across),
+        (_, true) => (across, down),
+    };
+    let expected = || {
+        let more = if mxfp8 { "" } else { " or more" };
+        format!("[{first}, {second}{more}] ({mode} of [{rows}, {cols}])")
+    };
+    let dtypes: &[NVTEDType] = if mxfp8 { &[kNVTEFloat8E8M0, kNVTEByte] } else { &[kNVTEFloat32] };
+    if !buffer.is_set() {
+        return Err(Error::argument(name, format!("{} {}", dtypes[0], expected()), "nothing"));
+    }
+    dtype(&name, buffer.dtype, dtypes)?;
+    match *buffer.shape.dims() {
+        [rows, stride] if rows == first && (stride == second || stride > second && !mxfp8) => {
+            Ok((pointer(name, buffer)?, stride))
+        }
+        _ => Err(Error::argument(format!("{name}.shape"), expected(), buffer.shape)),
+    }
+}

@@ -25,6 +25,7 @@ pub struct Env {
     /// `NVTE_SYNC=1`: wait for the device after each operator, so that its faults are reported.
     pub sync: bool,
     /// `NVTE_CUDA_LIB_PATH`: colon-separated folders searched first for CUDA's libraries.
+    #[cfg_attr(not(nvte_cuda), expect(dead_code, reason = "only CUDA builds open libraries"))]
     pub cuda_lib_path: Vec<PathBuf>,
 }
 

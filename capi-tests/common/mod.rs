@@ -4,7 +4,7 @@
 use nvte::backend::args::*;
 use nvte::backend::{cpu_table, cuda_table};
 use nvte::types::NVTEDType::{self, *};
-use nvte::types::cudaStream_t;
+use nvte::types::{NVTEScalingMode, cudaStream_t};
 use std::ffi::{CStr, c_void};
 use std::ops::Range;
 use std::ptr::{null, null_mut};
@@ -290,31 +290,27 @@ pub fn cast(from: &[u8], input_dtype: NVTEDType, output_dtype: NVTEDType) -> Vec
     // SAFETY: the buffers have the sizes that the arguments say.
     let outcome = unsafe {
         if is_fp8(input_dtype) {
+            let one = 1f32;
             let args = DequantizeArgs {
                 input,
                 output: rowwise,
-                scale_inv: &1.0,
+                scale_inv: (&raw const one).cast(),
                 rows: 1,
                 cols: numel,
                 input_dtype,
                 output_dtype,
-                transposed: false,
+                ..DEQUANTIZE
             };
             cpu_table().dequantize.unwrap()(&args, null_mut())
         } else {
             let args = QuantizeArgs {
                 input,
                 rowwise,
-                colwise: null_mut(),
-                scale: null(),
-                amax: null_mut(),
-                rowwise_scale_inv: null_mut(),
-                colwise_scale_inv: null_mut(),
-                noop: null(),
                 rows: 1,
                 cols: numel,
                 input_dtype,
                 output_dtype,
+                ..QUANTIZE
             };
             cpu_table().quantize.unwrap()(&args, null_mut())
         }
@@ -381,3 +377,41 @@ pub fn product_bounds(
     // tanh of the hardware has 11 bits.
     (sum, if activated { sum * 1.2 + 2e-3 * (1.0 + (k as f64).sqrt()) } else { sum })
 }
+
+/// A cast per tensor that touches nothing.
+pub const QUANTIZE: QuantizeArgs = QuantizeArgs {
+    input: null(),
+    rowwise: null_mut(),
+    colwise: null_mut(),
+    scale: null(),
+    amax: null_mut(),
+    rowwise_scale_inv: null_mut(),
+    colwise_scale_inv: null_mut(),
+    noop: null(),
+    rows: 0,
+    cols: 0,
+    rowwise_scale_stride: 0,
+    colwise_scale_stride: 0,
+    epsilon: 0.0,
+    mode: NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING,
+    input_dtype: kNVTEFloat32,
+    output_dtype: kNVTEFloat32,
+    pow2: false,
+    square_blocks: false,
+    swizzled: false,
+};
+
+/// A cast back per tensor, likewise.
+pub const DEQUANTIZE: DequantizeArgs = DequantizeArgs {
+    input: null(),
+    output: null_mut(),
+    scale_inv: null(),
+    rows: 0,
+    cols: 0,
+    scale_stride: 0,
+    mode: NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING,
+    input_dtype: kNVTEFloat8E4M3,
+    output_dtype: kNVTEFloat32,
+    colwise: false,
+    swizzled: false,
+};

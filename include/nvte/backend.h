@@ -11,7 +11,7 @@
 /**
  * Bump when a struct below changes incompatibly.
  */
-#define NVTEX_BACKEND_API_VERSION 1
+#define NVTEX_BACKEND_API_VERSION 2
 
 /**
  * Answer of a backend.
@@ -91,10 +91,22 @@ typedef struct NVTEXOutcome {
 } NVTEXOutcome;
 
 /**
- * Cast of a `[rows, cols]` matrix with per-tensor scaling.
+ * Cast of a `[rows, cols]` matrix, by scaling mode.
  *
- * `y = cast(x * scale)` for FP8 outputs, `y = cast(x)` otherwise; `amax = max(amax, max|x|)`
- * (NaN ignored); `scale_inv = 1 / scale`.
+ * Per tensor (mode 0): `y = cast(x * scale)` for FP8 outputs, `y = cast(x)` otherwise; `amax =
+ * max(amax, max|x|)` (NaN ignored); `scale_inv = 1 / scale`.
+ *
+ * FP8 blocks (modes 2 and 3): each block of 128 elements (1D: of a row for row-wise data, of a column
+ * for column-wise data; 2D: 128 x 128) has `a = max(max|x|, epsilon)`, `s = fp8_max / a` (1 if `a` is
+ * 0, Inf or NaN; an infinite quotient becomes the largest finite value of the input dtype; with `pow2`
+ * the mantissa is cleared), `y = cast(x * s)` and `scale_inv = 1 / s`, a float. Scale matrices:
+ * 1D row-wise `[cols / 128][row]`, column-wise `[rows / 128][col]`;
+ * 2D row-wise `[rows / 128][cols / 128]`, column-wise `[cols / 128][rows / 128]`.
+ *
+ * MXFP8 (mode 1): blocks of 32 (of a row, of a column, or 32 x 32 with `square_blocks`) with the E8M0
+ * code `e = e8m0(max|x| / fp8_max)`, rounded up, and `y = cast(x * 2^(127 - e))`. Codes: row-wise
+ * `[row][cols / 32]`, column-wise `[rows / 32][col]`, or with `swizzled` in tiles of 128 x 4; padding up
+ * to multiples of 128 and 4 is set to 0.
  */
 typedef struct NVTEXQuantizeArgs {
   /**
@@ -106,22 +118,22 @@ typedef struct NVTEXQuantizeArgs {
    */
   void *rowwise;
   /**
-   * `[cols, rows]`, or null.
+   * `[cols, rows]` (MXFP8: `[rows, cols]`), or null.
    */
   void *colwise;
   /**
-   * One float, or null for 1. Read only if the output is FP8.
+   * Mode 0: one float, or null for 1. Read only if the output is FP8.
    */
   const float *scale;
   /**
-   * One non-negative float, accumulated with integer max, or null.
+   * Modes 0 and 1: one non-negative float, accumulated with integer max, or null.
    */
   float *amax;
   /**
-   * One float each, or null.
+   * Mode 0: one float each, or null. Else the scale matrix of each direction that is written.
    */
-  float *rowwise_scale_inv;
-  float *colwise_scale_inv;
+  void *rowwise_scale_inv;
+  void *colwise_scale_inv;
   /**
    * One float, or null: exactly 1 means that nothing may be written.
    */
@@ -129,28 +141,55 @@ typedef struct NVTEXQuantizeArgs {
   size_t rows;
   size_t cols;
   /**
+   * Elements from one row of a scale matrix to the next; 0 in mode 0.
+   */
+  size_t rowwise_scale_stride;
+  size_t colwise_scale_stride;
+  /**
+   * Modes 2 and 3.
+   */
+  float epsilon;
+  NVTEScalingMode mode;
+  /**
    * F32, F16 or BF16.
    */
   NVTEDType input_dtype;
   /**
-   * F32, F16, BF16, E4M3 or E5M2.
+   * E4M3 or E5M2; in mode 0 also F32, F16 and BF16.
    */
   NVTEDType output_dtype;
+  /**
+   * Modes 2 and 3.
+   */
+  bool pow2;
+  /**
+   * Mode 1.
+   */
+  bool square_blocks;
+  /**
+   * Mode 1.
+   */
+  bool swizzled;
 } NVTEXQuantizeArgs;
 
 /**
- * `y = cast(float(x) * scale_inv)`, of `[rows, cols]`; with `transposed` the input is
- * `[cols, rows]` and the output `[rows, cols]`.
+ * `y = cast(float(x) * scale_inv)` of `[rows, cols]`, with scales as [`QuantizeArgs`] describes
+ * them. With `colwise` the input are column-wise data: `[cols, rows]` (MXFP8: `[rows, cols]`).
  */
 typedef struct NVTEXDequantizeArgs {
   const void *input;
   void *output;
   /**
-   * One float.
+   * Mode 0: one float. Else the scale matrix of the direction that is read.
    */
-  const float *scale_inv;
+  const void *scale_inv;
   size_t rows;
   size_t cols;
+  /**
+   * Elements from one row of the scale matrix to the next; 0 in mode 0.
+   */
+  size_t scale_stride;
+  NVTEScalingMode mode;
   /**
    * E4M3 or E5M2.
    */
@@ -159,7 +198,11 @@ typedef struct NVTEXDequantizeArgs {
    * F32, F16 or BF16.
    */
   NVTEDType output_dtype;
-  bool transposed;
+  bool colwise;
+  /**
+   * Mode 1.
+   */
+  bool swizzled;
 } NVTEXDequantizeArgs;
 
 /**

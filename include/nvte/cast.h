@@ -13,20 +13,31 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Casts a tensor: `y = cast(x * scale)` to FP8, `y = cast(x)` otherwise, rounding to nearest even
- * and saturating.
+ * Casts a tensor, rounding to nearest even and saturating, in the scaling mode of the output.
  *
- * Shapes: input `[..., n]`; row-wise output the same, column-wise output `[n, ...]` (transposed);
- * either or both.
- * Dtypes: Float32, Float16, BFloat16 to these or Float8E4M3, Float8E5M2.
- * Scales (FP8): `scale` is read (absent: 1), `scale_inv` and `columnwise_scale_inv` are set to
- * `1 / scale`; `amax`, if there, is raised to the largest `|x|`, NaN ignored.
+ * Per tensor: `y = cast(x * scale)` to FP8, `y = cast(x)` otherwise. FP8 blocks (1D of 128 elements,
+ * 2D of 128 x 128): `y = cast(x * s)` with `s = fp8_max / max|x|` of the block, 1 if that is 0 or Inf.
+ * MXFP8 (blocks of 32): `y = cast(x / 2^e)`, with `2^e` the power of two from `max|x| / fp8_max` on.
+ * Shapes: input `[..., n]`, as a matrix R x C; row-wise output the same, column-wise output
+ * `[n, ...]` (transposed; MXFP8: as the input) in blocks along the columns; either or both.
+ * Dtypes: Float32, Float16, BFloat16 to Float8E4M3, Float8E5M2; per tensor also to these.
+ * Scales, per tensor (FP8): `scale` is read (absent: 1), `scale_inv` and `columnwise_scale_inv` are
+ * set to `1 / scale`.
+ * Scales, FP8 blocks: Float32 `1 / s`; 1D `scale_inv` `[C/128, R]`, `columnwise_scale_inv`
+ * `[R/128, C]`; 2D `[R/128, C/128]`, `[C/128, R/128]`; quotients rounded up, the second dimension may
+ * be larger, entries beyond are not written.
+ * Scales, MXFP8: Float8E8M0 (or Byte) `[R, C/32]`, `[R/32, C]`, rounded up to multiples of 128 along
+ * the undivided dimension and of 4 along the other, padding set to 0; in the 128 x 4 tiles of
+ * block-scaled products if the output has `with_gemm_swizzled_scales`.
+ * `amax` (per tensor, MXFP8), if there, is raised to the largest `|x|`. NaN count nowhere as `|x|`.
  * Empty tensors: nothing is written.
- * Errors: other dtypes, shapes or scaling modes; FP8 data without `scale_inv`; null or misaligned
+ * Errors: other dtypes, shapes or scaling modes; FP8 data without scales; null or misaligned
  * pointers.
- * Source: Micikevicius et al., FP8 Formats for Deep Learning (2022).
+ * Source: Micikevicius et al., FP8 Formats for Deep Learning (2022); OCP Microscaling Formats (2023).
  */
-void nvte_quantize(NVTETensor input, NVTETensor output, cudaStream_t stream);
+void nvte_quantize(NVTETensor input,
+                   NVTETensor output,
+                   cudaStream_t stream);
 
 /**
  * As `nvte_quantize`; writes nothing if the Float32 `noop` (null: none) is exactly 1 on the device.
@@ -34,8 +45,10 @@ void nvte_quantize(NVTETensor input, NVTETensor output, cudaStream_t stream);
 void nvte_quantize_noop(NVTETensor input, NVTETensor output, NVTETensor noop, cudaStream_t stream);
 
 /**
- * As `nvte_quantize`, with a config (null: defaults). Of the config, per-tensor casts use the noop
- * tensor; stochastic rounding is an error.
+ * As `nvte_quantize`, with a config (null: defaults): the noop tensor; for FP8 blocks
+ * `force_pow2_scales` (`s` rounded down to a power of two) and `amax_epsilon` (the least `max|x|`);
+ * for MXFP8 `mxfp8_2d_quantization` (blocks of 32 x 32 in both directions, codes repeated).
+ * Stochastic rounding is an error.
  */
 void nvte_quantize_v2(NVTETensor input,
                       NVTETensor output,
@@ -46,9 +59,10 @@ void nvte_quantize_v2(NVTETensor input,
  * Casts FP8 back: `y = cast(x * scale_inv)`.
  *
  * Shapes: output as the logical shape of the input; an input that has only column-wise data is
- * transposed on the way.
+ * transposed on the way (MXFP8: is not stored transposed).
  * Dtypes: Float8E4M3, Float8E5M2 to Float32, Float16, BFloat16.
- * Scales: reads `scale_inv` (`columnwise_scale_inv` of column-wise data).
+ * Scales: reads `scale_inv` (`columnwise_scale_inv` of column-wise data), stored as `nvte_quantize`
+ * does in the input's scaling mode.
  * Errors: other dtypes, shapes or scaling modes; null or misaligned pointers.
  */
 void nvte_dequantize(NVTETensor input, NVTETensor output, cudaStream_t stream);

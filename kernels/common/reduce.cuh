@@ -5,8 +5,26 @@
 
 namespace nvte {
 
-// max|x| of a thread. 16-bit types stay packed: their maximum is exact. NaN is ignored because the
-// accumulator is never NaN and max takes the number.
+// Magnitudes, packed as the elements are. The maximum takes a number before a NaN, so that one that
+// begins with 0 never is NaN, and is exact.
+template <class T>
+__device__ __forceinline__ uint32_t magnitudes(uint32_t w) {
+  if constexpr (T::kBytes == 4) {
+    return __float_as_uint(fabsf(__uint_as_float(w)));  // Free: an operand's modifier.
+  } else {
+    return w & 0x7fff7fff;
+  }
+}
+template <class T>
+__device__ __forceinline__ uint32_t max_packed(uint32_t a, uint32_t b) {
+  if constexpr (T::kBytes == 4) {
+    return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
+  } else {
+    return T::max2(a, b);
+  }
+}
+
+// max|x| of a thread; NaN is ignored.
 template <class T>
 struct AbsMax {
   uint32_t packed = 0;
@@ -15,11 +33,7 @@ struct AbsMax {
   __device__ __forceinline__ void add(const Vec<T, N> &v) {
 #pragma unroll
     for (int i = 0; i < Vec<T, N>::kWords; ++i) {
-      if constexpr (T::kBytes == 4) {
-        packed = __float_as_uint(fmaxf(__uint_as_float(packed), fabsf(__uint_as_float(v.w[i]))));
-      } else {
-        packed = T::max2(packed, v.w[i] & 0x7fff7fff);
-      }
+      packed = max_packed<T>(packed, magnitudes<T>(v.w[i]));
     }
   }
 

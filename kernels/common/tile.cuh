@@ -75,6 +75,8 @@ constexpr int blocks_here(int blocks) {
 #endif
 }
 
+// Op::kByPlace: the operation depends on the row and the column of a vector's first element, which
+// may be outside.
 template <class Op, int kThreads, int kSegments, int kBlocks>
 __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocks))
     tile_kernel(const __grid_constant__ TileArgs a, const __grid_constant__ Op op) {
@@ -131,7 +133,13 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocks))
   for (int s = 0; s < kSegments; ++s) {
     Vec<Out, kVec> y[kPack];
 #pragma unroll
-    for (int p = 0; p < kPack; ++p) y[p] = op.apply(state, x[s][p]);
+    for (int p = 0; p < kPack; ++p) {
+      if constexpr (Op::kByPlace) {
+        y[p] = op.apply(state, x[s][p], row0 + row + p, col0 + col + s * kSpan);
+      } else {
+        y[p] = op.apply(state, x[s][p]);
+      }
+    }
     if (a.rowwise != nullptr) {
       const size_t to = at + s * kSpan;
       const int count = cols - s * kSpan;

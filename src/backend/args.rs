@@ -8,11 +8,11 @@
 
 #![allow(non_camel_case_types)]
 
-use crate::types::{NVTEDType, cudaEvent_t, cudaStream_t};
+use crate::types::{NVTEDType, NVTEScalingMode, cudaEvent_t, cudaStream_t};
 use std::ffi::{c_char, c_int, c_void};
 
 /// Bump when a struct below changes incompatibly.
-pub const NVTEX_BACKEND_API_VERSION: u32 = 1;
+pub const NVTEX_BACKEND_API_VERSION: u32 = 2;
 
 /// Answer of a backend.
 #[repr(C)]
@@ -34,10 +34,22 @@ pub struct Outcome {
     pub reason: *const c_char,
 }
 
-/// Cast of a `[rows, cols]` matrix with per-tensor scaling.
+/// Cast of a `[rows, cols]` matrix, by scaling mode.
 ///
-/// `y = cast(x * scale)` for FP8 outputs, `y = cast(x)` otherwise; `amax = max(amax, max|x|)`
-/// (NaN ignored); `scale_inv = 1 / scale`.
+/// Per tensor (mode 0): `y = cast(x * scale)` for FP8 outputs, `y = cast(x)` otherwise; `amax =
+/// max(amax, max|x|)` (NaN ignored); `scale_inv = 1 / scale`.
+///
+/// FP8 blocks (modes 2 and 3): each block of 128 elements (1D: of a row for row-wise data, of a column
+/// for column-wise data; 2D: 128 x 128) has `a = max(max|x|, epsilon)`, `s = fp8_max / a` (1 if `a` is
+/// 0, Inf or NaN; an infinite quotient becomes the largest finite value of the input dtype; with `pow2`
+/// the mantissa is cleared), `y = cast(x * s)` and `scale_inv = 1 / s`, a float. Scale matrices:
+/// 1D row-wise `[cols / 128][row]`, column-wise `[rows / 128][col]`;
+/// 2D row-wise `[rows / 128][cols / 128]`, column-wise `[cols / 128][rows / 128]`.
+///
+/// MXFP8 (mode 1): blocks of 32 (of a row, of a column, or 32 x 32 with `square_blocks`) with the E8M0
+/// code `e = e8m0(max|x| / fp8_max)`, rounded up, and `y = cast(x * 2^(127 - e))`. Codes: row-wise
+/// `[row][cols / 32]`, column-wise `[rows / 32][col]`, or with `swizzled` in tiles of 128 x 4; padding up
+/// to multiples of 128 and 4 is set to 0.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct QuantizeArgs {
@@ -45,41 +57,58 @@ pub struct QuantizeArgs {
     pub input: *const c_void,
     /// `[rows, cols]`, or null.
     pub rowwise: *mut c_void,
-    /// `[cols, rows]`, or null.
+    /// `[cols, rows]` (MXFP8: `[rows, cols]`), or null.
     pub colwise: *mut c_void,
-    /// One float, or null for 1. Read only if the output is FP8.
+    /// Mode 0: one float, or null for 1. Read only if the output is FP8.
     pub scale: *const f32,
-    /// One non-negative float, accumulated with integer max, or null.
+    /// Modes 0 and 1: one non-negative float, accumulated with integer max, or null.
     pub amax: *mut f32,
-    /// One float each, or null.
-    pub rowwise_scale_inv: *mut f32,
-    pub colwise_scale_inv: *mut f32,
+    /// Mode 0: one float each, or null. Else the scale matrix of each direction that is written.
+    pub rowwise_scale_inv: *mut c_void,
+    pub colwise_scale_inv: *mut c_void,
     /// One float, or null: exactly 1 means that nothing may be written.
     pub noop: *const f32,
     pub rows: usize,
     pub cols: usize,
+    /// Elements from one row of a scale matrix to the next; 0 in mode 0.
+    pub rowwise_scale_stride: usize,
+    pub colwise_scale_stride: usize,
+    /// Modes 2 and 3.
+    pub epsilon: f32,
+    pub mode: NVTEScalingMode,
     /// F32, F16 or BF16.
     pub input_dtype: NVTEDType,
-    /// F32, F16, BF16, E4M3 or E5M2.
+    /// E4M3 or E5M2; in mode 0 also F32, F16 and BF16.
     pub output_dtype: NVTEDType,
+    /// Modes 2 and 3.
+    pub pow2: bool,
+    /// Mode 1.
+    pub square_blocks: bool,
+    /// Mode 1.
+    pub swizzled: bool,
 }
 
-/// `y = cast(float(x) * scale_inv)`, of `[rows, cols]`; with `transposed` the input is
-/// `[cols, rows]` and the output `[rows, cols]`.
+/// `y = cast(float(x) * scale_inv)` of `[rows, cols]`, with scales as [`QuantizeArgs`] describes
+/// them. With `colwise` the input are column-wise data: `[cols, rows]` (MXFP8: `[rows, cols]`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DequantizeArgs {
     pub input: *const c_void,
     pub output: *mut c_void,
-    /// One float.
-    pub scale_inv: *const f32,
+    /// Mode 0: one float. Else the scale matrix of the direction that is read.
+    pub scale_inv: *const c_void,
     pub rows: usize,
     pub cols: usize,
+    /// Elements from one row of the scale matrix to the next; 0 in mode 0.
+    pub scale_stride: usize,
+    pub mode: NVTEScalingMode,
     /// E4M3 or E5M2.
     pub input_dtype: NVTEDType,
     /// F32, F16 or BF16.
     pub output_dtype: NVTEDType,
-    pub transposed: bool,
+    pub colwise: bool,
+    /// Mode 1.
+    pub swizzled: bool,
 }
 
 /// Bit copy `output[c][r] = input[r][c]` of a `[rows, cols]` matrix.

@@ -1,12 +1,14 @@
-//! Reference of quantize and dequantize with per-tensor scaling (spec quantize 3.1, 7.1, 9.1).
+//! Entries of quantize and dequantize, and their reference with per-tensor scaling (spec quantize
+//! 3.1, 7.1, 9.1).
 #![allow(unsafe_code)]
 
+use super::cpu_block;
 use crate::backend::args::{DequantizeArgs, Outcome, QuantizeArgs};
 use crate::backend::buf::{Buf, load, store};
 use crate::backend::cpu::{is_noop, parallel_max, vectorized};
 use crate::numeric::{Element, amax_bits, dispatch};
 use crate::op::transpose::cpu::transposed;
-use crate::types::cudaStream_t;
+use crate::types::{NVTEScalingMode, cudaStream_t};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -16,13 +18,22 @@ pub(crate) fn chunks(numel: usize) -> (usize, impl Fn(usize) -> Range<usize> + S
     (numel.div_ceil(CHUNK), move |i| i * CHUNK..numel.min((i + 1) * CHUNK))
 }
 
-/// `y = cast(x * scale)`, `amax = max(amax, |x|)`, `scale_inv = 1 / scale`
+/// Casts in any scaling mode.
 pub(crate) unsafe extern "C" fn quantize(args: *const QuantizeArgs, _: cudaStream_t) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     // SAFETY: as above.
     if unsafe { is_noop(a.noop) } {
         return Outcome::OK;
+    }
+    if a.mode != NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING {
+        return dispatch!(a.input_dtype, [F32, F16, BF16], I =>
+            dispatch!(a.output_dtype, [E4M3, E5M2], O => {
+                // SAFETY: as above, and the dtypes are those of the arguments.
+                unsafe { cpu_block::quantize::<I, O>(a) };
+                Outcome::OK
+            }, else Outcome::unimplemented("quantize: output dtype")),
+        else Outcome::unimplemented("quantize: input dtype"));
     }
     dispatch!(a.input_dtype, [F32, F16, BF16], I =>
         dispatch!(a.output_dtype, [F32, F16, BF16, E4M3, E5M2], O => {
@@ -33,6 +44,8 @@ pub(crate) unsafe extern "C" fn quantize(args: *const QuantizeArgs, _: cudaStrea
     else Outcome::unimplemented("quantize: input dtype"))
 }
 
+/// `y = cast(x * scale)`, `amax = max(amax, |x|)`, `scale_inv = 1 / scale`
+///
 /// # Safety
 /// The arguments are valid and have the dtypes `I` and `O`.
 unsafe fn quantize_as<I: Element, O: Element>(a: &QuantizeArgs) {
@@ -84,8 +97,8 @@ unsafe fn quantize_as<I: Element, O: Element>(a: &QuantizeArgs) {
             store(a.amax, f32::from_bits((old.to_bits() as i32).max(amax as i32) as u32));
         }
         if O::FP8 {
-            store(a.rowwise_scale_inv, 1.0 / scale);
-            store(a.colwise_scale_inv, 1.0 / scale);
+            store(a.rowwise_scale_inv.cast(), 1.0 / scale);
+            store(a.colwise_scale_inv.cast(), 1.0 / scale);
         }
     }
 }
@@ -124,7 +137,7 @@ vectorized! {
     }
 }
 
-/// `y = cast(float(x) * scale_inv)`
+/// `y = cast(float(x) * scale_inv)` in any scaling mode.
 pub(crate) unsafe extern "C" fn dequantize(
     args: *const DequantizeArgs,
     _: cudaStream_t,
@@ -134,7 +147,12 @@ pub(crate) unsafe extern "C" fn dequantize(
     dispatch!(a.input_dtype, [E4M3, E5M2], I =>
         dispatch!(a.output_dtype, [F32, F16, BF16], O => {
             // SAFETY: as above, and the dtypes are those of the arguments.
-            unsafe { dequantize_as::<I, O>(a) };
+            unsafe {
+                match a.mode {
+                    NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING => dequantize_as::<I, O>(a),
+                    _ => cpu_block::dequantize::<I, O>(a),
+                }
+            };
             Outcome::OK
         }, else Outcome::unimplemented("dequantize: output dtype")),
     else Outcome::unimplemented("dequantize: input dtype"))
@@ -149,10 +167,10 @@ unsafe fn dequantize_as<I: Element, O: Element>(a: &DequantizeArgs) {
         (
             Buf::<I>::new(a.input, numel).slice(0, numel),
             Buf::<O>::new(a.output, numel),
-            a.scale_inv.read(),
+            a.scale_inv.cast::<f32>().read(),
         )
     };
-    if a.transposed && rows != 1 && cols != 1 {
+    if a.colwise && rows != 1 && cols != 1 {
         // SAFETY: the output is ours.
         unsafe {
             transposed(cols, rows, output, |row, col, tile: &mut [O]| {
@@ -197,13 +215,20 @@ mod tests {
             colwise: col.as_mut_ptr().cast(),
             scale: &scale,
             amax: &mut amax,
-            rowwise_scale_inv: &mut scale_inv[0],
-            colwise_scale_inv: &mut scale_inv[1],
+            rowwise_scale_inv: (&raw mut scale_inv[0]).cast(),
+            colwise_scale_inv: (&raw mut scale_inv[1]).cast(),
             noop: null(),
             rows: numel / cols,
             cols,
+            rowwise_scale_stride: 0,
+            colwise_scale_stride: 0,
+            epsilon: 0.0,
+            mode: NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING,
             input_dtype: I::DTYPE,
             output_dtype: O::DTYPE,
+            pow2: false,
+            square_blocks: false,
+            swizzled: false,
         };
         // SAFETY: the arrays have the shapes that the arguments say.
         unsafe { quantize(&args, null_mut()) };
@@ -247,22 +272,25 @@ mod tests {
     #[test]
     fn dequantizes_every_code() {
         let codes: Vec<u8> = (0..=255).collect();
-        for transposed in [false, true] {
-            let mut output = [0f32; 256];
+        for colwise in [false, true] {
+            let (mut output, scale_inv) = ([0f32; 256], 0.5f32);
             let args = DequantizeArgs {
                 input: codes.as_ptr().cast(),
                 output: output.as_mut_ptr().cast(),
-                scale_inv: &0.5,
+                scale_inv: (&raw const scale_inv).cast(),
                 rows: 8,
                 cols: 32,
+                scale_stride: 0,
+                mode: NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING,
                 input_dtype: E4M3::DTYPE,
                 output_dtype: F32::DTYPE,
-                transposed,
+                colwise,
+                swizzled: false,
             };
             // SAFETY: the arrays have the shapes that the arguments say.
             unsafe { dequantize(&args, null_mut()) };
             for (i, y) in output.into_iter().enumerate() {
-                let code = if transposed { i % 32 * 8 + i / 32 } else { i };
+                let code = if colwise { i % 32 * 8 + i / 32 } else { i };
                 let want = E4M3(code as u8).to_f32() * 0.5;
                 assert!(y == want || (y.is_nan() && want.is_nan()), "{y} at {i}");
             }
@@ -272,20 +300,27 @@ mod tests {
     #[test]
     fn noop_of_exactly_one_writes_nothing() {
         for (noop, want) in [(1.0, 7u8), (0.0, 0x38), (2.0, 0x38)] {
-            let (x, mut y, mut amax, mut scale_inv) = (1.0f32, 7u8, 0.5, 9.0);
+            let (x, mut y, mut amax, mut scale_inv) = (1.0f32, 7u8, 0.5, 9.0f32);
             let args = QuantizeArgs {
                 input: (&raw const x).cast(),
                 rowwise: (&raw mut y).cast(),
                 colwise: null_mut(),
                 scale: null(),
                 amax: &mut amax,
-                rowwise_scale_inv: &mut scale_inv,
+                rowwise_scale_inv: (&raw mut scale_inv).cast(),
                 colwise_scale_inv: null_mut(),
                 noop: &noop,
                 rows: 1,
                 cols: 1,
+                rowwise_scale_stride: 0,
+                colwise_scale_stride: 0,
+                epsilon: 0.0,
+                mode: NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING,
                 input_dtype: F32::DTYPE,
                 output_dtype: E4M3::DTYPE,
+                pow2: false,
+                square_blocks: false,
+                swizzled: false,
             };
             // SAFETY: the pointers are to one element each.
             unsafe { quantize(&args, null_mut()) };

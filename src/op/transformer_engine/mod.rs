@@ -30,7 +30,7 @@ pub struct QuantizationConfig {
 }
 
 impl QuantizationConfig {
-    const DEFAULT: Self = Self {
+    pub const DEFAULT: Self = Self {
         force_pow2_scales: false,
         amax_epsilon: 0.0,
         noop: 0,

@@ -4,6 +4,7 @@ pub(crate) mod cpu;
 pub mod exports;
 
 use super::cast;
+use super::transformer_engine::QuantizationConfig;
 use crate::backend::{self, args::*};
 use crate::check;
 use crate::error::{Error, Result};
@@ -17,8 +18,10 @@ pub fn cast_transpose(
     output: NVTETensor,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let args = cast::plan_quantize(input, output, ("noop", noop))?;
+    let input = check::tensor("input", input)?;
     let output = check::tensor("output", output)?;
+    check::per_tensor("output", &output).map_err(|error| Error::unsupported(error.message))?;
+    let args = cast::plan_quantize(&input, &output, ("noop", noop), &QuantizationConfig::DEFAULT)?;
     if !output.rowwise.is_set() {
         return Err(Error::argument("output.data", "row-wise data", "no data"));
     }

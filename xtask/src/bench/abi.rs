@@ -212,7 +212,7 @@ fn text(function: TextFn) -> String {
     unsafe { CStr::from_ptr(function()) }.to_string_lossy().into_owned()
 }
 
-/// Owned tensor handle with per-tensor scaling. The memory belongs to somebody else.
+/// Owned tensor handle. The memory belongs to somebody else.
 pub struct Tensor<'a> {
     api: &'a Api,
     handle: Handle,
@@ -220,7 +220,12 @@ pub struct Tensor<'a> {
 
 impl<'a> Tensor<'a> {
     pub fn new(api: &'a Api) -> Self {
-        Self { api, handle: api.nvte_create_tensor(0) }
+        Self::with_mode(api, 0)
+    }
+
+    /// With an `NVTEScalingMode`.
+    pub fn with_mode(api: &'a Api, mode: i32) -> Self {
+        Self { api, handle: api.nvte_create_tensor(mode) }
     }
 
     /// A method and not a public field: a closure would copy the field and drop its owner.

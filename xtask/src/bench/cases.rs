@@ -178,6 +178,8 @@ pub fn operators(kind: Kind) -> Vec<Case> {
         quantize("quantize 512x1024 fp8 row", 512, 1024, false),
         quantize("quantize 512x1024 fp8 row+col", 512, 1024, true),
         delayed_update(64, 1024),
+        quantize_blocks("quantize fp8 block 1x128 row+col", BLOCKS_1D, rows, cols),
+        quantize_blocks("quantize fp8 block 128x128 row+col", BLOCKS_2D, rows, cols),
     ];
     let gemm = |dtype, m, n, k| Gemm { dtype, m, n, k, ..Gemm::default() };
     use DType::{Bf16, E4m3, F32};
@@ -244,6 +246,30 @@ fn quantize(name: &str, rows: usize, cols: usize, colwise: bool) -> Case {
         let (api, stream) = (b.api, b.stream());
         let x = b.tensor(&b.random(DType::Bf16, &[rows, cols])?);
         let y = b.fp8_output(rows, cols, colwise)?;
+        Ok(Box::new(move || api.nvte_quantize_v2(x.h(), y.h(), Handle::NULL, stream)))
+    })
+}
+
+/// `NVTEScalingMode`
+const BLOCKS_1D: i32 = 2;
+const BLOCKS_2D: i32 = 3;
+
+/// FP8 with one float for 128 elements, or for 128 x 128; `rows` and `cols` are multiples of 512.
+fn quantize_blocks(name: &str, mode: i32, rows: usize, cols: usize) -> Case {
+    Case::new(name, bytes(rows, cols, 4, 2), move |b| {
+        let (api, stream) = (b.api, b.stream());
+        let x = b.tensor(&b.random(DType::Bf16, &[rows, cols])?);
+        let (row_scales, col_scales) = match mode {
+            BLOCKS_1D => ([cols / 128, rows], [rows / 128, cols]),
+            _ => ([rows / 128, cols / 128], [cols / 128, rows / 128]),
+        };
+        let fp8 = |name, shape: [usize; 2]| b.output(name, DType::E4m3, &shape, Rule::Equal);
+        let scales = |name, shape: [usize; 2]| b.output(name, DType::F32, &shape, Rule::Equal);
+        let y = Tensor::with_mode(api, mode)
+            .set(Param::Rowwise, &fp8("data", [rows, cols])?)
+            .set(Param::Columnwise, &fp8("columnwise data", [cols, rows])?)
+            .set(Param::RowwiseScaleInv, &scales("scale_inv", row_scales)?)
+            .set(Param::ColumnwiseScaleInv, &scales("columnwise scale_inv", col_scales)?);
         Ok(Box::new(move || api.nvte_quantize_v2(x.h(), y.h(), Handle::NULL, stream)))
     })
 }

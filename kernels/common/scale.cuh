@@ -1,0 +1,91 @@
+// Scales of blocks: how one follows from a block's largest magnitude, and where it is stored.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <cuda_runtime.h>
+
+namespace nvte {
+
+// E8M0 code of a non-negative number, rounded up to a power of two and at most the largest finite
+// one. The maxima that become codes are never NaN.
+__host__ __device__ inline uint32_t e8m0_code(uint32_t float_bits) {
+  const uint32_t exponent = float_bits >> 23, mantissa = float_bits & 0x7fffff;
+  // 2^-127, the value of code 0, is a subnormal float.
+  const uint32_t code = exponent + (mantissa > (exponent == 0 ? 0x400000u : 0u));
+  return code < 0xfe ? code : 0xfe;
+}
+
+// Float bits of a code's value, and of the reciprocal for codes other than NaN.
+__host__ __device__ inline uint32_t e8m0_value(uint32_t code) {
+  if (code == 0xff) return 0x7fffffff;
+  return code == 0 ? 0x400000 : code << 23;
+}
+__host__ __device__ inline uint32_t e8m0_reciprocal(uint32_t code) {
+  return code == 0xfe ? 0x400000 : (0xfe - code) << 23;
+}
+
+// A scale matrix has one entry for each line of the data (a row for row-wise data, a column for
+// column-wise data) and each block along the line.
+struct ScaleMatrix {
+  void *entries;
+  size_t line_step;
+  size_t block_step;
+  size_t tiles;    // Along the blocks, for the layout in tiles of 128 lines and 4 blocks; else 0.
+  int line_shift;  // Logarithm of the number of lines that share their entries.
+
+  __host__ __device__ size_t index(size_t line, size_t block) const {
+    if (tiles != 0) {
+      return (line / 128 * tiles + block / 4) * 512 + line % 32 * 16 + line % 128 / 32 * 4 +
+             block % 4;
+    }
+    return (line >> line_shift) * line_step + block * block_step;
+  }
+};
+
+// Modes 2 and 3: any float32, or a power of two.
+struct FloatScale {
+  using Entry = float;
+  static constexpr int kBlock = 128;
+  static constexpr bool kMx = false;
+
+  float fp8_max;
+  float epsilon;
+  float cap;      // Instead of an infinite scale.
+  uint32_t mask;  // Bits of the scale that are kept.
+
+  // The factor of the data; `entry` takes what is stored.
+  __device__ __forceinline__ float factor(float amax, float &entry) const {
+    if (amax < epsilon) amax = epsilon;
+    float scale = 1.0f;
+    if (amax > 0.0f && amax < __int_as_float(0x7f800000)) {
+      scale = __fdiv_rn(fp8_max, amax);
+      if (scale == __int_as_float(0x7f800000)) scale = cap;
+      scale = __uint_as_float(__float_as_uint(scale) & mask);
+    }
+    entry = __frcp_rn(scale);
+    return scale;
+  }
+  static __device__ __forceinline__ float value(float entry) { return entry; }
+};
+
+// Mode 1: powers of two as E8M0 codes. Padding is written too.
+struct MxScale {
+  using Entry = uint8_t;
+  static constexpr int kBlock = 32;
+  static constexpr bool kMx = true;
+
+  float inverse_max;  // 1 / fp8_max, rounded
+
+  __device__ __forceinline__ float factor(float amax, uint8_t &entry) const {
+    const uint32_t code = e8m0_code(__float_as_uint(__fmul_rn(amax, inverse_max)));
+    entry = static_cast<uint8_t>(code);
+    return __uint_as_float(e8m0_reciprocal(code));
+  }
+  static __device__ __forceinline__ float value(uint8_t entry) {
+    return __uint_as_float(e8m0_value(entry));
+  }
+};
+
+}  // namespace nvte

@@ -1,0 +1,610 @@
+//! Reference of quantize and dequantize with FP8 block scaling and MXFP8 (spec quantize 1.3, 1.4, 2,
+//! 3.2, 3.3, 7.1).
+#![allow(unsafe_code)]
+
+use crate::backend::args::{DequantizeArgs, QuantizeArgs};
+use crate::backend::buf::{Buf, load, store};
+use crate::backend::cpu::{parallel_max, vectorized};
+use crate::numeric::{Element, amax_bits};
+use crate::op::recipe::cpu::scale_of;
+use crate::types::{NVTEDType, NVTEScalingMode};
+use std::ffi::c_void;
+use std::ops::Range;
+
+/// Side of the tiles that tasks work on: a multiple of every block.
+const TILE: usize = 128;
+
+/// The E8M0 code of a non-negative value: the exponent of the next power of two, from 2^-127 to
+/// 2^127; 254 for Inf and 255 for NaN.
+fn e8m0(v: f32) -> u8 {
+    let (exponent, mantissa) = ((v.to_bits() >> 23) as u8, v.to_bits() & 0x7F_FFFF);
+    if v.is_nan() {
+        return 255;
+    }
+    // A subnormal up to 2^-127 rounds up to just that.
+    let up = if exponent == 0 { mantissa > 0x40_0000 } else { mantissa > 0 };
+    if up { (exponent + 1).min(254) } else { exponent.min(254) }
+}
+
+/// The value of an E8M0 code.
+fn exp2(code: u8) -> f32 {
+    f32::from_bits(match code {
+        0 => 0x0040_0000,
+        255 => 0x7FFF_FFFF,
+        _ => (code as u32) << 23,
+    })
+}
+
+/// 1 / [`exp2`].
+fn reciprocal(code: u8) -> f32 {
+    if code == 255 { exp2(255) } else { exp2(254 - code) }
+}
+
+/// What the scale of a block depends on besides its amax.
+struct Rule {
+    fp8_max: f32,
+    /// Largest finite value of the input's dtype, in place of an infinite scale.
+    largest: f32,
+    epsilon: f32,
+    pow2: bool,
+}
+
+/// An entry of a scale matrix.
+trait Scale: Copy + Send + Sync {
+    /// The entry for a block, and what quantization multiplies the block by.
+    fn of(amax: f32, rule: &Rule) -> (Self, f32);
+    /// What dequantization multiplies by.
+    fn inverse(self) -> f32;
+}
+
+/// FP8 blocks.
+impl Scale for f32 {
+    fn of(amax: f32, rule: &Rule) -> (Self, f32) {
+        let scale = scale_of(amax, rule.fp8_max, rule.epsilon, rule.pow2, rule.largest);
+        (1.0 / scale, scale)
+    }
+    fn inverse(self) -> f32 {
+        self
+    }
+}
+
+/// MXFP8: an E8M0 code.
+impl Scale for u8 {
+    fn of(amax: f32, rule: &Rule) -> (Self, f32) {
+        let code = e8m0(amax * (1.0 / rule.fp8_max));
+        (code, reciprocal(code))
+    }
+    fn inverse(self) -> f32 {
+        exp2(self)
+    }
+}
+
+/// Where the scale matrix of one direction holds the scale of an element.
+#[derive(Clone, Copy)]
+struct Layout {
+    mode: NVTEScalingMode,
+    colwise: bool,
+    stride: usize,
+    /// Swizzled: tiles of 4 blocks along the blocked dimension. Else 0.
+    tiles: usize,
+}
+
+impl Layout {
+    /// Rows and columns that share an entry.
+    fn area(&self) -> (usize, usize) {
+        use NVTEScalingMode::*;
+        match (self.mode, self.colwise) {
+            (NVTE_MXFP8_1D_SCALING, false) => (1, 32),
+            (NVTE_MXFP8_1D_SCALING, true) => (32, 1),
+            (NVTE_BLOCK_SCALING_1D, false) => (1, 128),
+            (NVTE_BLOCK_SCALING_1D, true) => (128, 1),
+            _ => (128, 128),
+        }
+    }
+
+    fn at(&self, row: usize, col: usize) -> usize {
+        use NVTEScalingMode::*;
+        let (height, width) = self.area();
+        let (i, j) = (row / height, col / width);
+        if self.tiles > 0 {
+            let (i, j) = if self.colwise { (j, i) } else { (i, j) };
+            let tile = i / 128 * self.tiles + j / 4;
+            return tile * 512 + i % 32 * 16 + i % 128 / 32 * 4 + j % 4;
+        }
+        match (self.mode, self.colwise) {
+            (NVTE_BLOCK_SCALING_1D, false) | (NVTE_BLOCK_SCALING_2D, true) => j * self.stride + i,
+            _ => i * self.stride + j,
+        }
+    }
+
+    /// Whether column-wise data are stored transposed.
+    fn transposed(&self) -> bool {
+        self.colwise && self.mode != NVTEScalingMode::NVTE_MXFP8_1D_SCALING
+    }
+}
+
+/// Data and scales of one direction of a `[rows, cols]` matrix.
+struct Direction<O, S> {
+    data: Buf<O>,
+    scales: Buf<S>,
+    layout: Layout,
+    rows: usize,
+    cols: usize,
+}
+
+impl<O: Element, S: Scale> Direction<O, S> {
+    /// # Safety
+    /// The pointers cover data and scales of that layout.
+    unsafe fn new(
+        data: *const c_void,
+        scales: *const c_void,
+        layout: Layout,
+        (rows, cols): (usize, usize),
+    ) -> Self {
+        // Every entry lies before the end of the row of entries (swizzled: of tiles) of the last one.
+        let last = match layout.tiles {
+            0 => layout.at(rows - 1, cols - 1),
+            tiles if layout.colwise => cols.next_multiple_of(128) * 4 * tiles - 1,
+            tiles => rows.next_multiple_of(128) * 4 * tiles - 1,
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            Self {
+                data: Buf::new(data, rows * cols),
+                scales: Buf::new(scales, last + 1),
+                layout,
+                rows,
+                cols,
+            }
+        }
+    }
+
+    /// Casts a tile, in blocks of `block` rows and columns; returns the bits of its amax.
+    ///
+    /// # Safety
+    /// Nobody else uses this tile of the outputs meanwhile.
+    unsafe fn quantize<I: Element>(
+        &self,
+        input: &[I],
+        tile: &Tile,
+        (height, width): (usize, usize),
+        rule: &Rule,
+        scratch: &mut [O],
+    ) -> u32 {
+        let line = |row: usize| &input[row * self.cols + tile.cols.start..][..tile.cols.len()];
+        let (area_rows, area_cols) = self.layout.area();
+        let mut amax = 0;
+        for top in tile.rows.clone().step_by(height) {
+            let band = top..tile.rows.end.min(top + height);
+            let mut maxima = [0; TILE];
+            for row in band.clone() {
+                raise(line(row), &mut maxima);
+            }
+            let mut multipliers = [0.0; TILE];
+            for left in (0..tile.cols.len()).step_by(width) {
+                // Past the edge of the matrix the maxima are 0.
+                let bits = largest(&maxima[left..left + width]);
+                let (scale, multiplier) = S::of(f32::from_bits(bits), rule);
+                multipliers[left..left + width].fill(multiplier);
+                let cols = left..tile.cols.len().min(left + width);
+                for row in band.clone().step_by(area_rows) {
+                    for col in cols.clone().step_by(area_cols) {
+                        let at = self.layout.at(row, tile.cols.start + col);
+                        // SAFETY: the entry is of this tile.
+                        unsafe { self.scales.slice_mut(at, 1)[0] = scale };
+                    }
+                }
+                amax = amax.max(bits);
+            }
+            for row in band {
+                let to = if self.layout.transposed() {
+                    &mut scratch[(row - tile.rows.start) * TILE..][..tile.cols.len()]
+                } else {
+                    // SAFETY: the elements are of this tile.
+                    unsafe { self.data.slice_mut(tile.at(row, self.cols), tile.cols.len()) }
+                };
+                multiply(line(row), &multipliers, to);
+            }
+        }
+        if self.layout.transposed() {
+            for (c, col) in tile.cols.clone().enumerate() {
+                let start = col * self.rows + tile.rows.start;
+                // SAFETY: the elements are of this tile.
+                let to = unsafe { self.data.slice_mut(start, tile.rows.len()) };
+                to.iter_mut().enumerate().for_each(|(r, y)| *y = scratch[r * TILE + c]);
+            }
+        }
+        amax
+    }
+
+    /// Casts a tile back.
+    ///
+    /// # Safety
+    /// Nobody else uses this tile of the output meanwhile, nobody writes to the input.
+    unsafe fn dequantize<I: Element>(&self, output: Buf<I>, tile: &Tile, scratch: &mut [O]) {
+        if self.layout.transposed() {
+            for (c, col) in tile.cols.clone().enumerate() {
+                let start = col * self.rows + tile.rows.start;
+                // SAFETY: the caller's promise.
+                let from = unsafe { self.data.slice(start, tile.rows.len()) };
+                from.iter().enumerate().for_each(|(r, &x)| scratch[r * TILE + c] = x);
+            }
+        }
+        let (height, width) = self.layout.area();
+        for top in tile.rows.clone().step_by(height) {
+            let mut multipliers = [0.0; TILE];
+            for left in (0..tile.cols.len()).step_by(width) {
+                let at = self.layout.at(top, tile.cols.start + left);
+                // SAFETY: the caller's promise.
+                let scale = unsafe { self.scales.slice(at, 1)[0] };
+                multipliers[left..left + width].fill(scale.inverse());
+            }
+            for row in top..tile.rows.end.min(top + height) {
+                let start = tile.at(row, self.cols);
+                let from = if self.layout.transposed() {
+                    &scratch[(row - tile.rows.start) * TILE..][..tile.cols.len()]
+                } else {
+                    // SAFETY: the caller's promise.
+                    unsafe { self.data.slice(start, tile.cols.len()) }
+                };
+                // SAFETY: the elements are of this tile.
+                multiply(from, &multipliers, unsafe { output.slice_mut(start, tile.cols.len()) });
+            }
+        }
+    }
+}
+
+/// Rows and columns of a task.
+struct Tile {
+    rows: Range<usize>,
+    cols: Range<usize>,
+}
+
+impl Tile {
+    fn at(&self, row: usize, cols: usize) -> usize {
+        row * cols + self.cols.start
+    }
+}
+
+/// Runs `work` on all tiles of a `[rows, cols]` matrix in parallel, each thread with room for a tile;
+/// returns the largest result.
+fn tiles<O: Element>(
+    rows: usize,
+    cols: usize,
+    work: impl Fn(&Tile, &mut [O]) -> u32 + Sync + Send,
+) -> u32 {
+    let across = cols.div_ceil(TILE);
+    let part = |i: usize, len: usize| i * TILE..len.min((i + 1) * TILE);
+    parallel_max(
+        rows.div_ceil(TILE) * across,
+        || vec![O::default(); TILE * TILE],
+        |scratch, task| {
+            let (row, col) = (part(task / across, rows), part(task % across, cols));
+            work(&Tile { rows: row, cols: col }, scratch)
+        },
+    )
+}
+
+vectorized! {
+    /// Raises each maximum to the magnitude of its element.
+    fn raise<I: Element>(input: &[I], maxima: &mut [u32; TILE]) {
+        for (x, max) in input.iter().zip(maxima) {
+            *max = amax_bits(x.to_f32()).max(*max);
+        }
+    }
+}
+
+fn largest(maxima: &[u32]) -> u32 {
+    maxima.iter().copied().max().unwrap_or(0)
+}
+
+vectorized! {
+    /// `output = cast(input * multiplier)`
+    fn multiply<I: Element, O: Element>(input: &[I], multipliers: &[f32; TILE], output: &mut [O]) {
+        for ((x, m), y) in input.iter().zip(multipliers).zip(output) {
+            *y = O::from_f32(x.to_f32() * m);
+        }
+    }
+}
+
+/// # Safety
+/// The arguments are valid and have the dtypes `I` and `O`.
+pub(super) unsafe fn quantize<I: Element, O: Element>(a: &QuantizeArgs) {
+    // SAFETY: the caller's promise, and the entries of the mode's scale matrices.
+    unsafe {
+        match a.mode {
+            NVTEScalingMode::NVTE_MXFP8_1D_SCALING => {
+                let blocks = a.rows.div_ceil(32).next_multiple_of(4);
+                zero(
+                    a.rowwise,
+                    a.rowwise_scale_inv,
+                    a.rows.next_multiple_of(128),
+                    a.rowwise_scale_stride,
+                );
+                zero(a.colwise, a.colwise_scale_inv, blocks, a.colwise_scale_stride);
+                quantize_as::<I, O, u8>(a)
+            }
+            _ => quantize_as::<I, O, f32>(a),
+        }
+    }
+}
+
+/// Clears a matrix of codes, for the sake of its padding.
+///
+/// # Safety
+/// Unless `data` is null, `codes` points to `rows` rows of `stride` codes.
+unsafe fn zero(data: *const c_void, codes: *mut c_void, rows: usize, stride: usize) {
+    if !data.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { Buf::<u8>::new(codes, rows * stride).slice_mut(0, rows * stride).fill(0) };
+    }
+}
+
+/// # Safety
+/// As [`quantize`], with scale matrices of `S`.
+unsafe fn quantize_as<I: Element, O: Element, S: Scale>(a: &QuantizeArgs) {
+    let numel = a.rows * a.cols;
+    let rule = Rule {
+        fp8_max: O::DTYPE.fp8_max(),
+        largest: match I::DTYPE {
+            NVTEDType::kNVTEFloat16 => 65504.0,
+            NVTEDType::kNVTEBFloat16 => f32::from_bits(0x7F7F_0000),
+            _ => f32::MAX,
+        },
+        epsilon: a.epsilon,
+        pow2: a.pow2,
+    };
+    // SAFETY: the caller's promise; input and outputs are distinct.
+    let input = unsafe { Buf::<I>::new(a.input, numel).slice(0, numel) };
+    let direction = |data: *mut c_void, scales, stride, colwise| {
+        let blocked = if colwise { a.rows } else { a.cols };
+        let tiles = if a.swizzled { blocked.div_ceil(128) } else { 0 };
+        let layout = Layout { mode: a.mode, colwise, stride, tiles };
+        let block = if a.square_blocks { (32, 32) } else { layout.area() };
+        // SAFETY: as above.
+        let new = || unsafe { Direction::<O, S>::new(data, scales, layout, (a.rows, a.cols)) };
+        (!data.is_null()).then(|| (new(), block))
+    };
+    let directions = [
+        direction(a.rowwise, a.rowwise_scale_inv, a.rowwise_scale_stride, false),
+        direction(a.colwise, a.colwise_scale_inv, a.colwise_scale_stride, true),
+    ];
+    let amax = tiles(a.rows, a.cols, |tile, scratch| {
+        let cast = |(direction, block): &(Direction<O, S>, _)| {
+            // SAFETY: each task has its own tile.
+            unsafe { direction.quantize(input, tile, *block, &rule, scratch) }
+        };
+        directions.iter().flatten().map(cast).max().unwrap_or(0)
+    });
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let Some(old) = load(a.amax) {
+            store(a.amax, f32::from_bits((old.to_bits() as i32).max(amax as i32) as u32));
+        }
+    }
+}
+
+/// # Safety
+/// The arguments are valid and have the dtypes `I` and `O`.
+pub(super) unsafe fn dequantize<I: Element, O: Element>(a: &DequantizeArgs) {
+    // SAFETY: the caller's promise, and the entries of the mode's scale matrices.
+    unsafe {
+        match a.mode {
+            NVTEScalingMode::NVTE_MXFP8_1D_SCALING => dequantize_as::<I, O, u8>(a),
+            _ => dequantize_as::<I, O, f32>(a),
+        }
+    }
+}
+
+/// # Safety
+/// As [`dequantize`], with a scale matrix of `S`.
+unsafe fn dequantize_as<I: Element, O: Element, S: Scale>(a: &DequantizeArgs) {
+    let blocked = if a.colwise { a.rows } else { a.cols };
+    let layout = Layout {
+        mode: a.mode,
+        colwise: a.colwise,
+        stride: a.scale_stride,
+        tiles: if a.swizzled { blocked.div_ceil(128) } else { 0 },
+    };
+    // SAFETY: the caller's promise; input and output are distinct.
+    let (input, output) = unsafe {
+        (
+            Direction::<I, S>::new(a.input, a.scale_inv, layout, (a.rows, a.cols)),
+            Buf::<O>::new(a.output, a.rows * a.cols),
+        )
+    };
+    tiles(a.rows, a.cols, |tile, scratch| {
+        // SAFETY: each task has its own tile.
+        unsafe { input.dequantize(output, tile, scratch) };
+        0
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::numeric::*;
+    use NVTEScalingMode::*;
+    use std::ptr::null;
+
+    #[test]
+    fn e8m0_rounds_up() {
+        let bits = |bits| e8m0(f32::from_bits(bits));
+        assert_eq!([e8m0(0.0), bits(1), bits(0x40_0000), bits(0x40_0001)], [0, 0, 0, 1]);
+        assert_eq!([bits(0x7F_FFFF), bits(0x80_0000), bits(0x80_0001)], [1, 1, 2]);
+        assert_eq!([e8m0(1.0), e8m0(1.0000001), e8m0(2.0), e8m0(3.0)], [127, 128, 128, 129]);
+        assert_eq!([e8m0(2f32.powi(127)), e8m0(f32::MAX)], [254, 254]);
+        assert_eq!([e8m0(f32::INFINITY), e8m0(f32::NAN)], [254, 255]);
+        for code in 0..255 {
+            assert_eq!(e8m0(exp2(code)), code);
+        }
+    }
+
+    #[test]
+    fn codes_are_powers_of_two() {
+        for code in 0..255 {
+            let value = 2f64.powi(code as i32 - 127);
+            assert_eq!(exp2(code) as f64, value);
+            assert_eq!(reciprocal(code) as f64, 1.0 / value);
+        }
+        assert!(exp2(255).is_nan() && reciprocal(255).is_nan());
+    }
+
+    fn rule(dtype: NVTEDType) -> Rule {
+        Rule { fp8_max: dtype.fp8_max(), largest: f32::MAX, epsilon: 0.0, pow2: false }
+    }
+
+    #[test]
+    fn mxfp8_multiplies_by_the_rounded_inverse() {
+        for (dtype, bits) in
+            [(NVTEDType::kNVTEFloat8E4M3, 0x3B12_4925), (NVTEDType::kNVTEFloat8E5M2, 0x3792_4925)]
+        {
+            let inverse = f32::from_bits(bits);
+            for amax in [448.0f32, 57344.0, 1.0, 1.75, 1e-38, f32::MAX] {
+                let code = e8m0(amax * inverse);
+                assert_eq!(u8::of(amax, &rule(dtype)), (code, reciprocal(code)));
+            }
+        }
+    }
+
+    #[test]
+    fn block_scales_cap_and_truncate() {
+        let e4m3 = rule(NVTEDType::kNVTEFloat8E4M3);
+        assert_eq!(f32::of(2.0, &e4m3), (1.0 / 224.0, 224.0));
+        for amax in [0.0, f32::INFINITY] {
+            assert_eq!(f32::of(amax, &e4m3), (1.0, 1.0));
+        }
+        let tiny = f32::from_bits(1);
+        assert_eq!(f32::of(tiny, &e4m3), (f32::from_bits(0x0020_0000), f32::MAX));
+        let half = Rule { largest: 65504.0, pow2: true, ..rule(NVTEDType::kNVTEFloat8E4M3) };
+        assert_eq!(f32::of(tiny, &half), (2f32.powi(-15), 32768.0));
+        let floor = Rule { epsilon: 4.0, ..rule(NVTEDType::kNVTEFloat8E4M3) };
+        assert_eq!([f32::of(1.0, &floor).1, f32::of(8.0, &floor).1], [112.0, 56.0]);
+    }
+
+    #[test]
+    fn swizzled_entries_fill_their_tiles() {
+        let (rows, cols) = (256, 384);
+        for colwise in [false, true] {
+            let tiles = (if colwise { rows } else { cols }) / 128;
+            let layout = Layout { mode: NVTE_MXFP8_1D_SCALING, colwise, stride: 0, tiles };
+            let (height, width) = layout.area();
+            let mut seen = vec![false; rows * cols / 32];
+            for row in (0..rows).step_by(height) {
+                for col in (0..cols).step_by(width) {
+                    assert!(!std::mem::replace(&mut seen[layout.at(row, col)], true));
+                }
+            }
+            assert!(seen.into_iter().all(|seen| seen));
+        }
+        let layout = Layout { mode: NVTE_MXFP8_1D_SCALING, colwise: false, stride: 0, tiles: 3 };
+        assert_eq!([layout.at(0, 32), layout.at(1, 0), layout.at(32, 0)], [1, 16, 4]);
+        assert_eq!([layout.at(0, 128), layout.at(128, 0), layout.at(255, 383)], [512, 1536, 3071]);
+    }
+
+    /// Casts all 16-bit patterns and back, every element compared with its scale alone.
+    fn check<I: Element, O: Element + PartialEq>(
+        input: &[I],
+        mode: NVTEScalingMode,
+        (cols, colwise, swizzled): (usize, bool, bool),
+    ) {
+        let rows = input.len() / cols;
+        let (numel, mxfp8) = (rows * cols, mode == NVTE_MXFP8_1D_SCALING);
+        let stride = if mxfp8 { cols.next_multiple_of(128) } else { rows.max(cols) };
+        let entries = stride.max(512) * rows.next_multiple_of(128);
+        let (mut data, mut floats, mut codes) =
+            (vec![O::default(); numel], vec![0f32; entries], vec![0u8; entries]);
+        let scales: *mut c_void =
+            if mxfp8 { codes.as_mut_ptr().cast() } else { floats.as_mut_ptr().cast() };
+        let [rowwise, columnwise] = [!colwise, colwise].map(|wanted| match wanted {
+            true => data.as_mut_ptr().cast(),
+            false => std::ptr::null_mut(),
+        });
+        let args = QuantizeArgs {
+            input: input.as_ptr().cast(),
+            rowwise,
+            colwise: columnwise,
+            scale: null(),
+            amax: std::ptr::null_mut(),
+            rowwise_scale_inv: scales,
+            colwise_scale_inv: scales,
+            noop: null(),
+            rows,
+            cols,
+            rowwise_scale_stride: stride,
+            colwise_scale_stride: stride,
+            epsilon: 0.0,
+            mode,
+            input_dtype: I::DTYPE,
+            output_dtype: O::DTYPE,
+            pow2: true,
+            square_blocks: false,
+            swizzled,
+        };
+        let mut back = vec![F32::default(); numel];
+        let back_args = DequantizeArgs {
+            input: data.as_ptr().cast(),
+            output: back.as_mut_ptr().cast(),
+            scale_inv: scales,
+            rows,
+            cols,
+            scale_stride: stride,
+            mode,
+            input_dtype: O::DTYPE,
+            output_dtype: F32::DTYPE,
+            colwise,
+            swizzled,
+        };
+        // SAFETY: the arrays have the sizes that the arguments say.
+        unsafe {
+            quantize::<I, O>(&args);
+            dequantize::<O, F32>(&back_args);
+        }
+        let tiles = if swizzled { (if colwise { rows } else { cols }).div_ceil(128) } else { 0 };
+        let layout = Layout { mode, colwise, stride, tiles };
+        let mut amax = vec![0f32; entries];
+        let at = |i: usize| layout.at(i / cols, i % cols);
+        for (i, x) in input[..numel].iter().enumerate() {
+            amax[at(i)] = amax[at(i)].max(x.to_f32().abs());
+        }
+        for (i, x) in input[..numel].iter().enumerate() {
+            let (inverse, scale) = match mxfp8 {
+                true => (exp2(codes[at(i)]), reciprocal(codes[at(i)])),
+                false => (floats[at(i)], 1.0 / floats[at(i)]),
+            };
+            // Scales are powers of two: the largest element uses the upper binade of the format.
+            if amax[at(i)].is_normal() && amax[at(i)] * scale > 0.0 && scale < 1e30 {
+                let top = amax[at(i)] as f64 * scale as f64 / O::DTYPE.fp8_max() as f64;
+                assert!(top > 0.499 && top <= 1.0000001, "{top} of {:e}", amax[at(i)]);
+            }
+            let stored =
+                if layout.transposed() { data[i % cols * rows + i / cols] } else { data[i] };
+            let want = O::from_f32(x.to_f32() * scale);
+            assert!(stored == want, "element {i} of {rows}x{cols}: {:e}", x.to_f32());
+            let want = want.to_f32() * inverse;
+            assert!(back[i].0 == want || (back[i].0.is_nan() && want.is_nan()), "element {i}");
+        }
+    }
+
+    #[test]
+    fn casts_every_pattern_as_the_scalar_code() {
+        for mode in [NVTE_MXFP8_1D_SCALING, NVTE_BLOCK_SCALING_1D, NVTE_BLOCK_SCALING_2D] {
+            for kind in 0..4 {
+                let (colwise, swizzled) = (kind % 2 == 1, kind / 2 == 1);
+                if swizzled && mode != NVTE_MXFP8_1D_SCALING {
+                    continue;
+                }
+                for cols in [1, 37, 256, 4001] {
+                    let layout = (cols, colwise, swizzled);
+                    let halves: Vec<_> = (0..=u16::MAX).map(F16).collect();
+                    check::<F16, E4M3>(&halves, mode, layout);
+                    let bfloats: Vec<_> = (0..=u16::MAX).map(BF16).collect();
+                    check::<BF16, E5M2>(&bfloats, mode, layout);
+                    let floats: Vec<_> =
+                        (0..=0xFFFFu32).map(|i| F32(f32::from_bits(i * 0x1_0001))).collect();
+                    check::<F32, E4M3>(&floats, mode, layout);
+                }
+            }
+        }
+    }
+}
