@@ -31,6 +31,8 @@ fn main() {
     }
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap());
     let Some(toolkit) = Toolkit::find(&root) else {
+        // Looked at again after `cargo xtask setup`.
+        println!("cargo:rerun-if-changed=target/tools");
         println!(
             "cargo:warning=no CUDA compiler found: building the CPU backend only. Run `cargo xtask setup` \
              for one, or set CUDA_HOME; NVTE_CPU_ONLY=1 silences this warning."
@@ -108,10 +110,15 @@ fn build_kernels(root: &Path, toolkit: &Toolkit) {
     flags.push("-Xptxas=-warn-spills,-Werror".into());
     flags.push(format!("-I{}", include.display()));
     flags.extend(arch_flags());
+    // Line tables compress well; compilers before 12.8 lack the option.
+    let compression = "--compress-mode";
+    if String::from_utf8_lossy(&answer(&toolkit.nvcc, "--help")).contains(compression) {
+        flags.push(format!("{compression}=size"));
+    }
 
     let mut shared = DefaultHasher::new();
     flags.hash(&mut shared);
-    version(&toolkit.nvcc).hash(&mut shared);
+    answer(&toolkit.nvcc, "--version").hash(&mut shared);
     let headers = files_in(&root.join("kernels/common"), "cuh");
     for header in
         headers.iter().chain(&[include.join("nvte/backend.h"), include.join("nvte/types.h")])
@@ -174,9 +181,10 @@ fn compile(
     object
 }
 
-fn version(nvcc: &Path) -> Vec<u8> {
+/// What the compiler prints for an option.
+fn answer(nvcc: &Path, option: &str) -> Vec<u8> {
     Command::new(nvcc)
-        .arg("--version")
+        .arg(option)
         .output()
         .unwrap_or_else(|e| panic!("cannot run {}: {e}", nvcc.display()))
         .stdout
