@@ -420,6 +420,8 @@ fn quantize_blocks() {
                 pow2,
                 square_blocks,
                 swizzled,
+                fusion: Fusion::NONE,
+                group: Group::NONE,
             };
             entry(side, side.table.quantize, args)
         })
@@ -459,6 +461,7 @@ fn dequantize_blocks() {
                 output_dtype,
                 colwise,
                 swizzled,
+                group: Group::NONE,
             };
             entry(side, side.table.dequantize, args)
         })

@@ -7,6 +7,8 @@ pub mod backend;
 mod check;
 mod env;
 mod error;
+#[allow(dead_code)] // Until the fused casts use it.
+mod function;
 mod handle;
 #[doc(hidden)]
 pub mod numeric;

@@ -399,6 +399,8 @@ pub const QUANTIZE: QuantizeArgs = QuantizeArgs {
     pow2: false,
     square_blocks: false,
     swizzled: false,
+    fusion: Fusion::NONE,
+    group: Group::NONE,
 };
 
 /// A cast back per tensor, likewise.
@@ -414,4 +416,5 @@ pub const DEQUANTIZE: DequantizeArgs = DequantizeArgs {
     output_dtype: kNVTEFloat32,
     colwise: false,
     swizzled: false,
+    group: Group::NONE,
 };

@@ -11,7 +11,7 @@
 /**
  * Bump when a struct below changes incompatibly.
  */
-#define NVTEX_BACKEND_API_VERSION 2
+#define NVTEX_BACKEND_API_VERSION 3
 
 /**
  * Answer of a backend.
@@ -30,6 +30,77 @@ typedef enum NVTEXBackendStatus {
    */
   NVTEX_BACKEND_DEVICE_ERROR = 2,
 } NVTEXBackendStatus;
+
+/**
+ * How the elements v that are cast come from the inputs, in float32. `f'` is the derivative, G the
+ * function of the linear half (the identity unless the function says otherwise).
+ */
+typedef enum NVTEXForm {
+  /**
+   * `v = input`
+   */
+  NVTEX_FORM_PLAIN = 0,
+  /**
+   * `v = f(input)`
+   */
+  NVTEX_FORM_ACTIVATION = 1,
+  /**
+   * `v = f'(act_input) * input`
+   */
+  NVTEX_FORM_DERIVATIVE = 2,
+  /**
+   * Input `[rows, 2 cols]` = (a | g): `v = f(a) * G(g)`
+   */
+  NVTEX_FORM_GATED = 3,
+  /**
+   * Input `[rows, cols / 2]`, act_input `[rows, cols]` = (a | g): the left half is
+   * `v = (f'(a) * input) * G(g)`, the right half `v = (G'(g) * input) * f(a)`.
+   */
+  NVTEX_FORM_GATED_DERIVATIVE = 4,
+} NVTEXForm;
+
+/**
+ * A function f of one number, with its parameters a, b and c.
+ */
+typedef enum NVTEXFunction {
+  /**
+   * `x`
+   */
+  NVTEX_IDENTITY = 0,
+  /**
+   * `x / (1 + exp(-2 x (0.79788456 + 0.03567741 x^2)))`, the tanh form of GELU.
+   */
+  NVTEX_GELU = 1,
+  /**
+   * `x / (1 + exp(-x))`
+   */
+  NVTEX_SILU = 2,
+  /**
+   * `x / (1 + exp(-1.702 x))`
+   */
+  NVTEX_QGELU = 3,
+  /**
+   * `max(x, 0)`, 0 for NaN
+   */
+  NVTEX_RELU = 4,
+  /**
+   * `max(x, 0)^2`, 0 for NaN
+   */
+  NVTEX_SRELU = 5,
+  /**
+   * `1 / (1 + exp(-x))`
+   */
+  NVTEX_SIGMOID = 6,
+  /**
+   * `m / (1 + exp(-b m))` with `m = min(x, a)`; the other half of a gated form becomes
+   * `min(max(x, -a), a) + c`.
+   */
+  NVTEX_CLAMPED_SILU = 7,
+  /**
+   * `a tanh(x / a) / (1 + exp(-x))`; the other half of a gated form becomes `b tanh(x / b)`.
+   */
+  NVTEX_SITU = 8,
+} NVTEXFunction;
 
 /**
  * Which amax of the history sets the scale.
@@ -91,7 +162,56 @@ typedef struct NVTEXOutcome {
 } NVTEXOutcome;
 
 /**
- * Cast of a `[rows, cols]` matrix, by scaling mode.
+ * Form and function of a fused cast.
+ */
+typedef struct NVTEXFusion {
+  enum NVTEXForm form;
+  enum NVTEXFunction function;
+  float a;
+  float b;
+  float c;
+  /**
+   * For the derivatives, of the input's dtype.
+   */
+  const void *act_input;
+  /**
+   * `[cols]` (groups: `[num_tensors, cols]`) of the input's dtype, or null: the sum of v over the
+   * rows (of a member), in float32 in this order: within each 128 rows (that begin a member) the
+   * sums of 4 rows one after the other, then pairs of those, then the 16 pairs one after the other;
+   * of those blocks the i-th is added to sum i % 8, and these 8 are added one after the other.
+   */
+  void *dbias;
+  /**
+   * With dbias: `dbias_workspace_rows() * cols` floats.
+   */
+  float *workspace;
+} NVTEXFusion;
+
+/**
+ * Member matrices that lie one after the other in one buffer; dimensions are on the device.
+ *
+ * Member t is `[first_dims[t], last_dims[t]]`, contiguous and row-major, and begins at element
+ * `offsets[t]`; column-wise data of it begin there too. A null `first_dims` stands for `rows` of the
+ * arguments (`rows / num_tensors` if `last_dims` is null, too), a null `last_dims` for `cols`, null
+ * `offsets` for members without gaps. The matrices that a mode's scales form are concatenated
+ * likewise, each padded as that of a lone matrix. Elements that no member has are not touched.
+ */
+typedef struct NVTEXGroup {
+  /**
+   * 0: a single matrix, and no other field is read.
+   */
+  size_t num_tensors;
+  const int64_t *first_dims;
+  const int64_t *last_dims;
+  /**
+   * `num_tensors + 1` entries.
+   */
+  const int64_t *offsets;
+} NVTEXGroup;
+
+/**
+ * Cast of the elements v of a `[rows, cols]` matrix, by scaling mode. Without a fusion v is the
+ * input x; else, in modes 1 to 3, v is rounded to the input's dtype first.
  *
  * Per tensor (mode 0): `y = cast(x * scale)` for FP8 outputs, `y = cast(x)` otherwise; `amax =
  * max(amax, max|x|)` (NaN ignored); `scale_inv = 1 / scale`.
@@ -110,7 +230,7 @@ typedef struct NVTEXOutcome {
  */
 typedef struct NVTEXQuantizeArgs {
   /**
-   * `[rows, cols]`, F32, F16 or BF16.
+   * `[rows, cols]` (see [`Form`]), F32, F16 or BF16.
    */
   const void *input;
   /**
@@ -122,15 +242,15 @@ typedef struct NVTEXQuantizeArgs {
    */
   void *colwise;
   /**
-   * Mode 0: one float, or null for 1. Read only if the output is FP8.
+   * Mode 0: one float (groups: one per member), or null for 1. Read only if the output is FP8.
    */
   const float *scale;
   /**
-   * Modes 0 and 1: one non-negative float, accumulated with integer max, or null.
+   * Modes 0 and 1: one non-negative float, accumulated with integer max, or null (groups: null).
    */
   float *amax;
   /**
-   * Mode 0: one float each, or null. Else the scale matrix of each direction that is written.
+   * Mode 0: one float each, or null (groups: null). Else the scale matrix of each direction that is written.
    */
   void *rowwise_scale_inv;
   void *colwise_scale_inv;
@@ -170,6 +290,11 @@ typedef struct NVTEXQuantizeArgs {
    * Mode 1.
    */
   bool swizzled;
+  struct NVTEXFusion fusion;
+  /**
+   * The output's members, and the input's.
+   */
+  struct NVTEXGroup group;
 } NVTEXQuantizeArgs;
 
 /**
@@ -203,6 +328,10 @@ typedef struct NVTEXDequantizeArgs {
    * Mode 1.
    */
   bool swizzled;
+  /**
+   * The members of input and output.
+   */
+  struct NVTEXGroup group;
 } NVTEXDequantizeArgs;
 
 /**

@@ -12,7 +12,7 @@ use crate::types::{NVTEDType, NVTEScalingMode, cudaEvent_t, cudaStream_t};
 use std::ffi::{c_char, c_int, c_void};
 
 /// Bump when a struct below changes incompatibly.
-pub const NVTEX_BACKEND_API_VERSION: u32 = 2;
+pub const NVTEX_BACKEND_API_VERSION: u32 = 3;
 
 /// Answer of a backend.
 #[repr(C)]
@@ -34,7 +34,113 @@ pub struct Outcome {
     pub reason: *const c_char,
 }
 
-/// Cast of a `[rows, cols]` matrix, by scaling mode.
+/// Member matrices that lie one after the other in one buffer; dimensions are on the device.
+///
+/// Member t is `[first_dims[t], last_dims[t]]`, contiguous and row-major, and begins at element
+/// `offsets[t]`; column-wise data of it begin there too. A null `first_dims` stands for `rows` of the
+/// arguments (`rows / num_tensors` if `last_dims` is null, too), a null `last_dims` for `cols`, null
+/// `offsets` for members without gaps. The matrices that a mode's scales form are concatenated
+/// likewise, each padded as that of a lone matrix. Elements that no member has are not touched.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    /// 0: a single matrix, and no other field is read.
+    pub num_tensors: usize,
+    pub first_dims: *const i64,
+    pub last_dims: *const i64,
+    /// `num_tensors + 1` entries.
+    pub offsets: *const i64,
+}
+
+impl Group {
+    /// A single matrix.
+    pub const NONE: Self = Self {
+        num_tensors: 0,
+        first_dims: std::ptr::null(),
+        last_dims: std::ptr::null(),
+        offsets: std::ptr::null(),
+    };
+}
+
+/// A function f of one number, with its parameters a, b and c.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Function {
+    /// `x`
+    NVTEX_IDENTITY = 0,
+    /// `x / (1 + exp(-2 x (0.79788456 + 0.03567741 x^2)))`, the tanh form of GELU.
+    NVTEX_GELU = 1,
+    /// `x / (1 + exp(-x))`
+    NVTEX_SILU = 2,
+    /// `x / (1 + exp(-1.702 x))`
+    NVTEX_QGELU = 3,
+    /// `max(x, 0)`, 0 for NaN
+    NVTEX_RELU = 4,
+    /// `max(x, 0)^2`, 0 for NaN
+    NVTEX_SRELU = 5,
+    /// `1 / (1 + exp(-x))`
+    NVTEX_SIGMOID = 6,
+    /// `m / (1 + exp(-b m))` with `m = min(x, a)`; the other half of a gated form becomes
+    /// `min(max(x, -a), a) + c`.
+    NVTEX_CLAMPED_SILU = 7,
+    /// `a tanh(x / a) / (1 + exp(-x))`; the other half of a gated form becomes `b tanh(x / b)`.
+    NVTEX_SITU = 8,
+}
+
+/// How the elements v that are cast come from the inputs, in float32. `f'` is the derivative, G the
+/// function of the linear half (the identity unless the function says otherwise).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// `v = input`
+    NVTEX_FORM_PLAIN = 0,
+    /// `v = f(input)`
+    NVTEX_FORM_ACTIVATION = 1,
+    /// `v = f'(act_input) * input`
+    NVTEX_FORM_DERIVATIVE = 2,
+    /// Input `[rows, 2 cols]` = (a | g): `v = f(a) * G(g)`
+    NVTEX_FORM_GATED = 3,
+    /// Input `[rows, cols / 2]`, act_input `[rows, cols]` = (a | g): the left half is
+    /// `v = (f'(a) * input) * G(g)`, the right half `v = (G'(g) * input) * f(a)`.
+    NVTEX_FORM_GATED_DERIVATIVE = 4,
+}
+
+/// Form and function of a fused cast.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Fusion {
+    pub form: Form,
+    pub function: Function,
+    pub a: f32,
+    pub b: f32,
+    pub c: f32,
+    /// For the derivatives, of the input's dtype.
+    pub act_input: *const c_void,
+    /// `[cols]` (groups: `[num_tensors, cols]`) of the input's dtype, or null: the sum of v over the
+    /// rows (of a member), in float32 in this order: within each 128 rows (that begin a member) the
+    /// sums of 4 rows one after the other, then pairs of those, then the 16 pairs one after the other;
+    /// of those blocks the i-th is added to sum i % 8, and these 8 are added one after the other.
+    pub dbias: *mut c_void,
+    /// With dbias: `dbias_workspace_rows() * cols` floats.
+    pub workspace: *mut f32,
+}
+
+impl Fusion {
+    /// A plain cast.
+    pub const NONE: Self = Self {
+        form: Form::NVTEX_FORM_PLAIN,
+        function: Function::NVTEX_IDENTITY,
+        a: 0.0,
+        b: 0.0,
+        c: 0.0,
+        act_input: std::ptr::null(),
+        dbias: std::ptr::null_mut(),
+        workspace: std::ptr::null_mut(),
+    };
+}
+
+/// Cast of the elements v of a `[rows, cols]` matrix, by scaling mode. Without a fusion v is the
+/// input x; else, in modes 1 to 3, v is rounded to the input's dtype first.
 ///
 /// Per tensor (mode 0): `y = cast(x * scale)` for FP8 outputs, `y = cast(x)` otherwise; `amax =
 /// max(amax, max|x|)` (NaN ignored); `scale_inv = 1 / scale`.
@@ -53,17 +159,17 @@ pub struct Outcome {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct QuantizeArgs {
-    /// `[rows, cols]`, F32, F16 or BF16.
+    /// `[rows, cols]` (see [`Form`]), F32, F16 or BF16.
     pub input: *const c_void,
     /// `[rows, cols]`, or null.
     pub rowwise: *mut c_void,
     /// `[cols, rows]` (MXFP8: `[rows, cols]`), or null.
     pub colwise: *mut c_void,
-    /// Mode 0: one float, or null for 1. Read only if the output is FP8.
+    /// Mode 0: one float (groups: one per member), or null for 1. Read only if the output is FP8.
     pub scale: *const f32,
-    /// Modes 0 and 1: one non-negative float, accumulated with integer max, or null.
+    /// Modes 0 and 1: one non-negative float, accumulated with integer max, or null (groups: null).
     pub amax: *mut f32,
-    /// Mode 0: one float each, or null. Else the scale matrix of each direction that is written.
+    /// Mode 0: one float each, or null (groups: null). Else the scale matrix of each direction that is written.
     pub rowwise_scale_inv: *mut c_void,
     pub colwise_scale_inv: *mut c_void,
     /// One float, or null: exactly 1 means that nothing may be written.
@@ -86,6 +192,16 @@ pub struct QuantizeArgs {
     pub square_blocks: bool,
     /// Mode 1.
     pub swizzled: bool,
+    pub fusion: Fusion,
+    /// The output's members, and the input's.
+    pub group: Group,
+}
+
+impl QuantizeArgs {
+    /// Rows of the workspace for dbias: one for each 128 rows of each member.
+    pub const fn dbias_workspace_rows(rows: usize, num_tensors: usize) -> usize {
+        rows.div_ceil(128) + num_tensors
+    }
 }
 
 /// `y = cast(float(x) * scale_inv)` of `[rows, cols]`, with scales as [`QuantizeArgs`] describes
@@ -109,6 +225,8 @@ pub struct DequantizeArgs {
     pub colwise: bool,
     /// Mode 1.
     pub swizzled: bool,
+    /// The members of input and output.
+    pub group: Group,
 }
 
 /// Bit copy `output[c][r] = input[r][c]` of a `[rows, cols]` matrix.

@@ -192,6 +192,7 @@ unsafe fn dequantize_as<I: Element, O: Element>(a: &DequantizeArgs) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::args::{Fusion, Group};
     use crate::numeric::*;
     use std::ptr::{null, null_mut};
 
@@ -229,6 +230,8 @@ mod tests {
             pow2: false,
             square_blocks: false,
             swizzled: false,
+            fusion: Fusion::NONE,
+            group: Group::NONE,
         };
         // SAFETY: the arrays have the shapes that the arguments say.
         unsafe { quantize(&args, null_mut()) };
@@ -286,6 +289,7 @@ mod tests {
                 output_dtype: F32::DTYPE,
                 colwise,
                 swizzled: false,
+                group: Group::NONE,
             };
             // SAFETY: the arrays have the shapes that the arguments say.
             unsafe { dequantize(&args, null_mut()) };
@@ -321,6 +325,8 @@ mod tests {
                 pow2: false,
                 square_blocks: false,
                 swizzled: false,
+                fusion: Fusion::NONE,
+                group: Group::NONE,
             };
             // SAFETY: the pointers are to one element each.
             unsafe { quantize(&args, null_mut()) };

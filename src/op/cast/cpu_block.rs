@@ -423,6 +423,7 @@ unsafe fn dequantize_as<I: Element, O: Element, S: Scale>(a: &DequantizeArgs) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::args::{Fusion, Group};
     use crate::numeric::*;
     use NVTEScalingMode::*;
     use std::ptr::null;
@@ -540,6 +541,8 @@ mod tests {
             pow2: true,
             square_blocks: false,
             swizzled,
+            fusion: Fusion::NONE,
+            group: Group::NONE,
         };
         let mut back = vec![F32::default(); numel];
         let back_args = DequantizeArgs {
@@ -554,6 +557,7 @@ mod tests {
             output_dtype: F32::DTYPE,
             colwise,
             swizzled,
+            group: Group::NONE,
         };
         // SAFETY: the arrays have the sizes that the arguments say.
         unsafe {

@@ -87,6 +87,8 @@ pub fn plan_quantize(
         pow2: config.force_pow2_scales,
         square_blocks: mxfp8 && config.mxfp8_2d,
         swizzled: output.swizzled,
+        fusion: Fusion::NONE,
+        group: Group::NONE,
     };
     Ok((rows > 0 && cols > 0).then_some(args))
 }
@@ -188,6 +190,7 @@ fn dequantize(input: NVTETensor, output: NVTETensor, stream: cudaStream_t) -> Re
         output_dtype: output.dtype(),
         colwise,
         swizzled: input.swizzled,
+        group: Group::NONE,
     };
     if rows > 0 && cols > 0 { backend::run(&args, stream) } else { Ok(()) }
 }
