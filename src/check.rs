@@ -1,9 +1,11 @@
 //! Rules about one tensor. Rules about several are in the `plan()` of their operator. Names are only
 //! formatted when a rule is broken: `format_args!` costs a good call nothing.
 
+use crate::backend::args::Group;
+use crate::backend::group::{scale_dims, scale_pitch};
 use crate::error::{Error, Result};
-use crate::tensor::{Buffer, Shape, TENSORS, Tensor, bytes};
-use crate::types::{NVTEDType, NVTEScalingMode, NVTETensor};
+use crate::tensor::{Buffer, GROUPED, GroupedTensor, Shape, TENSORS, Tensor, bytes};
+use crate::types::{NVTEDType, NVTEGroupedTensor, NVTEScalingMode, NVTETensor};
 use std::ffi::c_void;
 use std::fmt::Display;
 
@@ -184,15 +186,7 @@ pub fn block_scales(
     use NVTEDType::*;
     use NVTEScalingMode::*;
     let mxfp8 = mode == NVTE_MXFP8_1D_SCALING;
-    let (across, down) = (cols.div_ceil(128), rows.div_ceil(128));
-    let (first, second) = match (mode, colwise) {
-        (NVTE_MXFP8_1D_SCALING, false) => (128 * down, 4 * across),
-        (NVTE_MXFP8_1D_SCALING, true) => (4 * down, 128 * across),
-        (NVTE_BLOCK_SCALING_1D, false) => (across, rows),
-        (NVTE_BLOCK_SCALING_1D, true) => (down, cols),
-        (_, false) => (down, across),
-        (_, true) => (across, down),
-    };
+    let (first, second) = scale_dims(mode, colwise, (rows, cols));
     let expected = || {
         let more = if mxfp8 { "" } else { " or more" };
         format!("[{first}, {second}{more}] ({mode} of [{rows}, {cols}])")
@@ -208,4 +202,89 @@ pub fn block_scales(
         }
         _ => Err(Error::argument(format!("{name}.shape"), expected(), buffer.shape)),
     }
+}
+
+/// The grouped tensor of a handle that may not be null.
+pub fn grouped_tensor(name: &str, handle: NVTEGroupedTensor) -> Result<GroupedTensor> {
+    GROUPED.get(name, handle)
+}
+
+/// Where the members of a grouped tensor are, and its logical rows and columns.
+pub fn members(name: impl Display, tensor: &GroupedTensor) -> Result<(Group, (usize, usize))> {
+    let n = tensor.num_tensors;
+    let shape = (tensor.logical_shape.dims()[0], tensor.logical_shape.dims()[1]);
+    let array = |field: &str, buffer: &Buffer, length: usize| -> Result<*const i64> {
+        if !buffer.is_set() {
+            return Ok(std::ptr::null());
+        }
+        let name = format_args!("{name}.{field}");
+        dtype(name, buffer.dtype, &[NVTEDType::kNVTEInt64])?;
+        self::shape(name, &buffer.shape, &Shape::new(&[length]))?;
+        Ok(pointer(name, buffer)?.cast_const().cast())
+    };
+    let group = Group {
+        num_tensors: n,
+        first_dims: array("first_dims", &tensor.first_dims, n)?,
+        last_dims: array("last_dims", &tensor.last_dims, n)?,
+        offsets: array("tensor_offsets", &tensor.offsets, n + 1)?,
+    };
+    let varying = !group.first_dims.is_null() || !group.last_dims.is_null();
+    if varying && group.offsets.is_null() {
+        let expected = format!("Int64 [{}], because members differ in shape", n + 1);
+        return Err(Error::argument(format!("{name}.tensor_offsets"), expected, "nothing"));
+    }
+    if !varying && !shape.0.is_multiple_of(n) {
+        let expected = format!("a multiple of the {n} tensors as first dimension");
+        let name = format!("{name}.logical_shape");
+        return Err(Error::argument(name, expected, tensor.logical_shape));
+    }
+    Ok((group, shape))
+}
+
+/// Data of a grouped tensor of the logical shape `[rows, cols]` in one direction, of rank 1 or 2.
+pub fn grouped_data(
+    name: impl Display,
+    buffer: &Buffer,
+    (rows, cols): (usize, usize),
+) -> Result<*mut c_void> {
+    if !buffer.is_set() {
+        return Err(Error::argument(name, format!("{} elements", rows * cols), "nothing"));
+    }
+    if buffer.shape.numel() < rows * cols {
+        let expected = format!("{} or more elements", rows * cols);
+        return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
+    }
+    pointer(name, buffer)
+}
+
+/// The scales of a grouped tensor in one direction: one float for each member, or the matrices of the
+/// members in blocks, whose total is known here only if they are of one shape.
+pub fn grouped_scales(
+    name: impl Display,
+    buffer: &Buffer,
+    (mode, colwise): (NVTEScalingMode, bool),
+    group: &Group,
+    (rows, cols): (usize, usize),
+) -> Result<*mut c_void> {
+    use NVTEDType::*;
+    let (n, mxfp8) = (group.num_tensors, mode == NVTEScalingMode::NVTE_MXFP8_1D_SCALING);
+    let dtypes: &[NVTEDType] = if mxfp8 { &[kNVTEFloat8E8M0, kNVTEByte] } else { &[kNVTEFloat32] };
+    if !buffer.is_set() {
+        return Err(Error::argument(name, format!("{} scales", dtypes[0]), "nothing"));
+    }
+    dtype(&name, buffer.dtype, dtypes)?;
+    let uniform = group.first_dims.is_null() && group.last_dims.is_null();
+    let least = match mode {
+        NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING => n,
+        _ if uniform => {
+            let member = (rows / n, cols);
+            n * scale_dims(mode, colwise, member).0 * scale_pitch(mode, colwise, member)
+        }
+        _ => 0,
+    };
+    if buffer.shape.numel() < least {
+        let expected = format!("{least} or more elements ({n} members)");
+        return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
+    }
+    pointer(name, buffer)
 }

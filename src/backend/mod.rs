@@ -8,6 +8,7 @@ pub(crate) mod cpu;
 mod cublaslt;
 #[cfg(nvte_cuda)]
 mod cuda;
+pub(crate) mod group;
 
 use crate::env::{BackendChoice, env};
 use crate::error::{Error, Result};
