@@ -40,7 +40,11 @@ impl<T: Copy> Buf<T> {
 
     fn start(self, start: usize, len: usize) -> *mut T {
         assert!(start <= self.len && len <= self.len - start, "range of a caller's buffer");
-        if len == 0 { std::ptr::dangling_mut() } else { self.ptr.wrapping_add(start) }
+        if len * size_of::<T>() == 0 {
+            std::ptr::dangling_mut()
+        } else {
+            self.ptr.wrapping_add(start)
+        }
     }
 
     /// # Safety

@@ -75,10 +75,11 @@ pub(crate) fn vectors() -> Vectors {
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl")
                 && is_x86_feature_detected!("avx512vbmi")
+                && is_x86_feature_detected!("fma")
             {
                 return Vectors::Avx512;
             }
-            if is_x86_feature_detected!("avx2") {
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
                 return Vectors::Avx2;
             }
         }
@@ -99,12 +100,12 @@ macro_rules! vectorized {
             #[inline(always)]
             fn body<$($t: $bound),+>($($arg: $ty),+) $(-> $ret)? $body
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,fma")]
             fn avx512<$($t: $bound),+>($($arg: $ty),+) $(-> $ret)? {
                 body($($arg),+)
             }
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2")]
+            #[target_feature(enable = "avx2,fma")]
             fn avx2<$($t: $bound),+>($($arg: $ty),+) $(-> $ret)? {
                 body($($arg),+)
             }

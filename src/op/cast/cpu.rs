@@ -3,13 +3,16 @@
 #![allow(unsafe_code)]
 
 use super::cpu_block;
-use crate::backend::args::{DequantizeArgs, Outcome, QuantizeArgs};
+use super::cpu_fused::is_plain;
+use crate::backend::args::*;
 use crate::backend::buf::{Buf, load, store};
 use crate::backend::cpu::{is_noop, parallel_max, vectorized};
+use crate::backend::group::{Member, scale_pitch};
 use crate::numeric::{Element, amax_bits, dispatch};
 use crate::op::transpose::cpu::transposed;
 use crate::types::{NVTEScalingMode, cudaStream_t};
 use rayon::prelude::*;
+use std::ffi::c_void;
 use std::ops::Range;
 
 /// Parts of `numel` elements for parallel work: their number, and the range of each.
@@ -26,22 +29,125 @@ pub(crate) unsafe extern "C" fn quantize(args: *const QuantizeArgs, _: cudaStrea
     if unsafe { is_noop(a.noop) } {
         return Outcome::OK;
     }
+    if a.group.num_tensors == 0 {
+        // SAFETY: as above.
+        return unsafe { quantize_matrix(a) };
+    }
+    // SAFETY: as above, of every member.
+    unsafe {
+        for member in a.group.members((a.rows, a.cols), a.mode) {
+            let part = of_member(a, &member);
+            if part.rows > 0 && part.cols > 0 {
+                let outcome = quantize_matrix(&part);
+                if outcome.status != BackendStatus::NVTEX_BACKEND_OK {
+                    return outcome;
+                }
+            } else if !part.fusion.dbias.is_null() {
+                let bytes = part.cols * part.input_dtype.bits() / 8;
+                Buf::<u8>::new(part.fusion.dbias, bytes).slice_mut(0, bytes).fill(0);
+            }
+        }
+    }
+    Outcome::OK
+}
+
+/// The cast of one member of a group.
+fn of_member(a: &QuantizeArgs, member: &Member) -> QuantizeArgs {
+    let shape @ (rows, cols) = (member.rows, member.cols);
+    let (input_size, output_size) = (a.input_dtype.bits() / 8, a.output_dtype.bits() / 8);
+    let per_tensor = a.mode == NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
+    let scale_size = if a.mode == NVTEScalingMode::NVTE_MXFP8_1D_SCALING { 1 } else { 4 };
+    let input_at = match a.fusion.form {
+        Form::NVTEX_FORM_GATED => member.at * 2,
+        Form::NVTEX_FORM_GATED_DERIVATIVE => member.at / 2,
+        _ => member.at,
+    };
+    let pitch = |colwise| if per_tensor { 0 } else { scale_pitch(a.mode, colwise, shape) };
+    QuantizeArgs {
+        input: advance(a.input.cast_mut(), input_at * input_size),
+        rowwise: advance(a.rowwise, member.at * output_size),
+        colwise: advance(a.colwise, member.at * output_size),
+        scale: advance(a.scale.cast_mut().cast(), member.index * 4).cast(),
+        rowwise_scale_inv: advance(a.rowwise_scale_inv, member.row_scales * scale_size),
+        colwise_scale_inv: advance(a.colwise_scale_inv, member.col_scales * scale_size),
+        rows,
+        cols,
+        rowwise_scale_stride: pitch(false),
+        colwise_scale_stride: pitch(true),
+        fusion: Fusion {
+            act_input: advance(a.fusion.act_input.cast_mut(), member.at * input_size),
+            dbias: advance(a.fusion.dbias, member.index * cols * input_size),
+            ..a.fusion
+        },
+        group: Group::NONE,
+        ..*a
+    }
+}
+
+/// An address some bytes further; null stays null.
+fn advance(ptr: *mut c_void, bytes: usize) -> *mut c_void {
+    if ptr.is_null() { ptr } else { ptr.wrapping_byte_add(bytes) }
+}
+
+/// # Safety
+/// The arguments are valid, without a group.
+unsafe fn quantize_matrix(a: &QuantizeArgs) -> Outcome {
+    let unimplemented = || Outcome::unimplemented("quantize: dtypes");
     if a.mode != NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING {
         return dispatch!(a.input_dtype, [F32, F16, BF16], I =>
             dispatch!(a.output_dtype, [E4M3, E5M2], O => {
-                // SAFETY: as above, and the dtypes are those of the arguments.
+                // SAFETY: the caller's promise, and the dtypes are those of the arguments.
                 unsafe { cpu_block::quantize::<I, O>(a) };
                 Outcome::OK
-            }, else Outcome::unimplemented("quantize: output dtype")),
-        else Outcome::unimplemented("quantize: input dtype"));
+            }, else unimplemented()), else unimplemented());
     }
     dispatch!(a.input_dtype, [F32, F16, BF16], I =>
         dispatch!(a.output_dtype, [F32, F16, BF16, E4M3, E5M2], O => {
-            // SAFETY: as above, and the dtypes are those of the arguments.
-            unsafe { quantize_as::<I, O>(a) };
+            // SAFETY: the caller's promise, and the dtypes are those of the arguments.
+            unsafe {
+                match is_plain(&a.fusion) {
+                    true => quantize_as::<I, O>(a),
+                    false => cpu_block::quantize_per_tensor::<I, O>(a),
+                }
+            };
             Outcome::OK
-        }, else Outcome::unimplemented("quantize: output dtype")),
-    else Outcome::unimplemented("quantize: input dtype"))
+        }, else unimplemented()), else unimplemented())
+}
+
+/// The scale of a per-tensor cast.
+///
+/// # Safety
+/// The arguments are valid and `O` is the output's dtype.
+pub(super) unsafe fn scale_of_tensor<O: Element>(a: &QuantizeArgs) -> f32 {
+    // SAFETY: the caller's promise.
+    if O::FP8 { unsafe { load(a.scale).unwrap_or(1.0) } } else { 1.0 }
+}
+
+/// Raises the amax to that of the elements.
+///
+/// # Safety
+/// The arguments are valid.
+pub(super) unsafe fn raise_amax(a: &QuantizeArgs, bits: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let Some(old) = load(a.amax) {
+            store(a.amax, f32::from_bits((old.to_bits() as i32).max(bits as i32) as u32));
+        }
+    }
+}
+
+/// `scale_inv = 1 / scale` of a per-tensor cast.
+///
+/// # Safety
+/// The arguments are valid and `O` is the output's dtype.
+pub(super) unsafe fn store_scale_inv<O: Element>(a: &QuantizeArgs, scale: f32) {
+    if O::FP8 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            store(a.rowwise_scale_inv.cast(), 1.0 / scale);
+            store(a.colwise_scale_inv.cast(), 1.0 / scale);
+        }
+    }
 }
 
 /// `y = cast(x * scale)`, `amax = max(amax, |x|)`, `scale_inv = 1 / scale`
@@ -58,7 +164,7 @@ unsafe fn quantize_as<I: Element, O: Element>(a: &QuantizeArgs) {
             Buf::<I>::new(a.input, numel).slice(0, numel),
             Buf::<O>::optional(a.rowwise, numel),
             Buf::<O>::optional(a.colwise, numel),
-            if O::FP8 { load(a.scale).unwrap_or(1.0) } else { 1.0 },
+            scale_of_tensor::<O>(a),
         )
     };
     let amax = match colwise {
@@ -93,13 +199,8 @@ unsafe fn quantize_as<I: Element, O: Element>(a: &QuantizeArgs) {
     };
     // SAFETY: the caller's promise.
     unsafe {
-        if let Some(old) = load(a.amax) {
-            store(a.amax, f32::from_bits((old.to_bits() as i32).max(amax as i32) as u32));
-        }
-        if O::FP8 {
-            store(a.rowwise_scale_inv.cast(), 1.0 / scale);
-            store(a.colwise_scale_inv.cast(), 1.0 / scale);
-        }
+        raise_amax(a, amax);
+        store_scale_inv::<O>(a, scale);
     }
 }
 
@@ -192,7 +293,6 @@ unsafe fn dequantize_as<I: Element, O: Element>(a: &DequantizeArgs) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::args::{Fusion, Group};
     use crate::numeric::*;
     use std::ptr::{null, null_mut};
 

@@ -1,18 +1,20 @@
-//! Reference of quantize and dequantize with FP8 block scaling and MXFP8 (spec quantize 1.3, 1.4, 2,
-//! 3.2, 3.3, 7.1).
+//! Reference of quantize and dequantize in tiles: with FP8 block scaling and MXFP8, and per-tensor
+//! casts that are fused (spec quantize 1.3, 1.4, 2, 3.2, 3.3, 4, 7.1).
 #![allow(unsafe_code)]
 
+use super::cpu::{raise_amax, scale_of_tensor, store_scale_inv};
+use super::cpu_fused::{Make, Source, is_plain};
 use crate::backend::args::{DequantizeArgs, QuantizeArgs};
-use crate::backend::buf::{Buf, load, store};
+use crate::backend::buf::Buf;
 use crate::backend::cpu::{parallel_max, vectorized};
-use crate::numeric::{Element, amax_bits};
+use crate::numeric::{Element, F32, amax_bits};
 use crate::op::recipe::cpu::scale_of;
 use crate::types::{NVTEDType, NVTEScalingMode};
 use std::ffi::c_void;
 use std::ops::Range;
 
 /// Side of the tiles that tasks work on: a multiple of every block.
-const TILE: usize = 128;
+pub(super) const TILE: usize = 128;
 
 /// The E8M0 code of a non-negative value: the exponent of the next power of two, from 2^-127 to
 /// 2^127; 254 for Inf and 255 for NaN.
@@ -47,14 +49,26 @@ struct Rule {
     largest: f32,
     epsilon: f32,
     pow2: bool,
+    /// Per tensor: what every element is multiplied by.
+    scale: f32,
 }
 
 /// An entry of a scale matrix.
 trait Scale: Copy + Send + Sync {
     /// The entry for a block, and what quantization multiplies the block by.
     fn of(amax: f32, rule: &Rule) -> (Self, f32);
+}
+
+trait Inverse: Scale {
     /// What dequantization multiplies by.
     fn inverse(self) -> f32;
+}
+
+/// Per tensor: no matrix.
+impl Scale for () {
+    fn of(_: f32, rule: &Rule) -> (Self, f32) {
+        ((), rule.scale)
+    }
 }
 
 /// FP8 blocks.
@@ -63,6 +77,9 @@ impl Scale for f32 {
         let scale = scale_of(amax, rule.fp8_max, rule.epsilon, rule.pow2, rule.largest);
         (1.0 / scale, scale)
     }
+}
+
+impl Inverse for f32 {
     fn inverse(self) -> f32 {
         self
     }
@@ -74,6 +91,9 @@ impl Scale for u8 {
         let code = e8m0(amax * (1.0 / rule.fp8_max));
         (code, reciprocal(code))
     }
+}
+
+impl Inverse for u8 {
     fn inverse(self) -> f32 {
         exp2(self)
     }
@@ -159,19 +179,20 @@ impl<O: Element, S: Scale> Direction<O, S> {
         }
     }
 
-    /// Casts a tile, in blocks of `block` rows and columns; returns the bits of its amax.
+    /// Casts a tile, in blocks of `block` rows and columns; returns the bits of its amax. Lines of
+    /// the tile are `stride` elements apart in the input.
     ///
     /// # Safety
     /// Nobody else uses this tile of the outputs meanwhile.
-    unsafe fn quantize<I: Element>(
+    unsafe fn quantize<V: Element>(
         &self,
-        input: &[I],
+        (input, stride): (&[V], usize),
         tile: &Tile,
         (height, width): (usize, usize),
         rule: &Rule,
         scratch: &mut [O],
     ) -> u32 {
-        let line = |row: usize| &input[row * self.cols + tile.cols.start..][..tile.cols.len()];
+        let line = |row: usize| &input[(row - tile.rows.start) * stride..][..tile.cols.len()];
         let (area_rows, area_cols) = self.layout.area();
         let mut amax = 0;
         for top in tile.rows.clone().step_by(height) {
@@ -216,7 +237,9 @@ impl<O: Element, S: Scale> Direction<O, S> {
         }
         amax
     }
+}
 
+impl<O: Element, S: Inverse> Direction<O, S> {
     /// Casts a tile back.
     ///
     /// # Safety
@@ -255,34 +278,36 @@ impl<O: Element, S: Scale> Direction<O, S> {
 }
 
 /// Rows and columns of a task.
-struct Tile {
-    rows: Range<usize>,
-    cols: Range<usize>,
+pub(super) struct Tile {
+    pub rows: Range<usize>,
+    pub cols: Range<usize>,
 }
 
 impl Tile {
-    fn at(&self, row: usize, cols: usize) -> usize {
+    pub fn at(&self, row: usize, cols: usize) -> usize {
         row * cols + self.cols.start
     }
 }
 
-/// Runs `work` on all tiles of a `[rows, cols]` matrix in parallel, each thread with room for a tile;
-/// returns the largest result.
-fn tiles<O: Element>(
+/// Room for a tile.
+fn room<T: Element>() -> Vec<T> {
+    vec![T::default(); TILE * TILE]
+}
+
+/// Runs `work` on all tiles of a `[rows, cols]` matrix in parallel, each thread with its own
+/// scratch; returns the largest result.
+fn tiles<T>(
     rows: usize,
     cols: usize,
-    work: impl Fn(&Tile, &mut [O]) -> u32 + Sync + Send,
+    scratch: impl Fn() -> T + Sync + Send,
+    work: impl Fn(&Tile, &mut T) -> u32 + Sync + Send,
 ) -> u32 {
     let across = cols.div_ceil(TILE);
     let part = |i: usize, len: usize| i * TILE..len.min((i + 1) * TILE);
-    parallel_max(
-        rows.div_ceil(TILE) * across,
-        || vec![O::default(); TILE * TILE],
-        |scratch, task| {
-            let (row, col) = (part(task / across, rows), part(task % across, cols));
-            work(&Tile { rows: row, cols: col }, scratch)
-        },
-    )
+    parallel_max(rows.div_ceil(TILE) * across, scratch, |scratch, task| {
+        let (row, col) = (part(task / across, rows), part(task % across, cols));
+        work(&Tile { rows: row, cols: col }, scratch)
+    })
 }
 
 vectorized! {
@@ -307,11 +332,18 @@ vectorized! {
     }
 }
 
+/// A cast in blocks.
+///
 /// # Safety
 /// The arguments are valid and have the dtypes `I` and `O`.
 pub(super) unsafe fn quantize<I: Element, O: Element>(a: &QuantizeArgs) {
     // SAFETY: the caller's promise, and the entries of the mode's scale matrices.
     unsafe {
+        let source = Source::<I>::new(a);
+        let elements = match is_plain(&a.fusion) {
+            true => Elements::Stored(source.input),
+            false => Elements::Made(&source),
+        };
         match a.mode {
             NVTEScalingMode::NVTE_MXFP8_1D_SCALING => {
                 let blocks = a.rows.div_ceil(32).next_multiple_of(4);
@@ -322,10 +354,25 @@ pub(super) unsafe fn quantize<I: Element, O: Element>(a: &QuantizeArgs) {
                     a.rowwise_scale_stride,
                 );
                 zero(a.colwise, a.colwise_scale_inv, blocks, a.colwise_scale_stride);
-                quantize_as::<I, O, u8>(a)
+                quantize_as::<I, O, u8>(a, elements)
             }
-            _ => quantize_as::<I, O, f32>(a),
+            _ => quantize_as::<I, O, f32>(a, elements),
         }
+        source.reduce();
+    }
+}
+
+/// A per-tensor cast that is fused.
+///
+/// # Safety
+/// The arguments are valid and have the dtypes `I` and `O`.
+pub(super) unsafe fn quantize_per_tensor<I: Element, O: Element>(a: &QuantizeArgs) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let source = Source::<I>::new(a);
+        quantize_as::<F32, O, ()>(a, Elements::Made(&source));
+        source.reduce();
+        store_scale_inv::<O>(a, scale_of_tensor::<O>(a));
     }
 }
 
@@ -340,22 +387,27 @@ unsafe fn zero(data: *const c_void, codes: *mut c_void, rows: usize, stride: usi
     }
 }
 
+/// Where a cast finds its elements.
+enum Elements<'a, V> {
+    Stored(&'a [V]),
+    Made(&'a dyn Make<V>),
+}
+
 /// # Safety
 /// As [`quantize`], with scale matrices of `S`.
-unsafe fn quantize_as<I: Element, O: Element, S: Scale>(a: &QuantizeArgs) {
-    let numel = a.rows * a.cols;
+unsafe fn quantize_as<V: Element, O: Element, S: Scale>(a: &QuantizeArgs, elements: Elements<V>) {
     let rule = Rule {
         fp8_max: O::DTYPE.fp8_max(),
-        largest: match I::DTYPE {
+        largest: match a.input_dtype {
             NVTEDType::kNVTEFloat16 => 65504.0,
             NVTEDType::kNVTEBFloat16 => f32::from_bits(0x7F7F_0000),
             _ => f32::MAX,
         },
         epsilon: a.epsilon,
         pow2: a.pow2,
+        // SAFETY: the caller's promise.
+        scale: unsafe { scale_of_tensor::<O>(a) },
     };
-    // SAFETY: the caller's promise; input and outputs are distinct.
-    let input = unsafe { Buf::<I>::new(a.input, numel).slice(0, numel) };
     let direction = |data: *mut c_void, scales, stride, colwise| {
         let blocked = if colwise { a.rows } else { a.cols };
         let tiles = if a.swizzled { blocked.div_ceil(128) } else { 0 };
@@ -365,23 +417,33 @@ unsafe fn quantize_as<I: Element, O: Element, S: Scale>(a: &QuantizeArgs) {
         let new = || unsafe { Direction::<O, S>::new(data, scales, layout, (a.rows, a.cols)) };
         (!data.is_null()).then(|| (new(), block))
     };
+    let (rows, cols) = (a.rows, a.cols);
     let directions = [
         direction(a.rowwise, a.rowwise_scale_inv, a.rowwise_scale_stride, false),
         direction(a.colwise, a.colwise_scale_inv, a.colwise_scale_stride, true),
     ];
-    let amax = tiles(a.rows, a.cols, |tile, scratch| {
-        let cast = |(direction, block): &(Direction<O, S>, _)| {
-            // SAFETY: each task has its own tile.
-            unsafe { direction.quantize(input, tile, *block, &rule, scratch) }
-        };
-        directions.iter().flatten().map(cast).max().unwrap_or(0)
-    });
+    let amax = tiles(
+        rows,
+        cols,
+        || (room::<V>(), room::<O>()),
+        |tile, (made, scratch)| {
+            let input = match &elements {
+                Elements::Stored(input) => (&input[tile.at(tile.rows.start, cols)..], cols),
+                Elements::Made(source) => {
+                    // SAFETY: each task has its own tile.
+                    unsafe { source.make(tile, made) };
+                    (&made[..], TILE)
+                }
+            };
+            let cast = |(direction, block): &(Direction<O, S>, _)| {
+                // SAFETY: as above.
+                unsafe { direction.quantize(input, tile, *block, &rule, scratch) }
+            };
+            directions.iter().flatten().map(cast).max().unwrap_or(0)
+        },
+    );
     // SAFETY: the caller's promise.
-    unsafe {
-        if let Some(old) = load(a.amax) {
-            store(a.amax, f32::from_bits((old.to_bits() as i32).max(amax as i32) as u32));
-        }
-    }
+    unsafe { raise_amax(a, amax) }
 }
 
 /// # Safety
@@ -398,7 +460,7 @@ pub(super) unsafe fn dequantize<I: Element, O: Element>(a: &DequantizeArgs) {
 
 /// # Safety
 /// As [`dequantize`], with a scale matrix of `S`.
-unsafe fn dequantize_as<I: Element, O: Element, S: Scale>(a: &DequantizeArgs) {
+unsafe fn dequantize_as<I: Element, O: Element, S: Inverse>(a: &DequantizeArgs) {
     let blocked = if a.colwise { a.rows } else { a.cols };
     let layout = Layout {
         mode: a.mode,
@@ -413,7 +475,7 @@ unsafe fn dequantize_as<I: Element, O: Element, S: Scale>(a: &DequantizeArgs) {
             Buf::<O>::new(a.output, a.rows * a.cols),
         )
     };
-    tiles(a.rows, a.cols, |tile, scratch| {
+    tiles(a.rows, a.cols, room::<I>, |tile, scratch| {
         // SAFETY: each task has its own tile.
         unsafe { input.dequantize(output, tile, scratch) };
         0
@@ -452,7 +514,7 @@ mod tests {
     }
 
     fn rule(dtype: NVTEDType) -> Rule {
-        Rule { fp8_max: dtype.fp8_max(), largest: f32::MAX, epsilon: 0.0, pow2: false }
+        Rule { fp8_max: dtype.fp8_max(), largest: f32::MAX, epsilon: 0.0, pow2: false, scale: 1.0 }
     }
 
     #[test]

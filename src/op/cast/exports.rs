@@ -1,7 +1,8 @@
-//! C functions of cast.h: quantize and dequantize.
+//! C functions of cast.h: quantize and dequantize, of tensors and of groups.
 #![allow(unsafe_code, clippy::missing_safety_doc)]
 
 use super::*;
+use crate::backend::args::Function::*;
 use crate::error::guard;
 
 /// Casts a tensor, rounding to nearest even and saturating, in the scaling mode of the output.
@@ -61,6 +62,246 @@ pub unsafe extern "C-unwind" fn nvte_quantize_v2(
     stream: cudaStream_t,
 ) {
     guard("nvte_quantize_v2", || quantize_with_config(input, output, quant_config, stream));
+}
+
+/// `nvte_quantize_v2` of `inputs[i]` to `outputs[i]` for each i below `num_tensors`, with one config for
+/// all. If any is wrong nothing is written at all; its message says `tensor i`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_multi_tensor_quantize(
+    inputs: *const NVTETensor,
+    outputs: *mut NVTETensor,
+    quant_config: NVTEQuantizationConfig,
+    num_tensors: usize,
+    stream: cudaStream_t,
+) {
+    guard("nvte_multi_tensor_quantize", || {
+        multi_tensor_quantize(inputs, outputs, quant_config, num_tensors, stream)
+    });
+}
+
+/// `nvte_quantize`, and the sums of the input over its rows.
+///
+/// Formula: `dbias[c] = sum over r of input[r][c]`, summed in Float32 in a fixed order.
+/// Shapes: input and output as for `nvte_quantize`, dbias `[C]`.
+/// Dtypes: dbias that of the input.
+/// Workspace: while its data pointer is null, the call only sets its shape and dtype (Float32) and
+/// returns. Otherwise its bytes must suffice for these, aligned to 4; the contents do not matter.
+/// Empty tensors: dbias becomes 0, nothing else is written.
+/// Errors: as `nvte_quantize`; dbias of another shape or dtype; a workspace that is too small.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_quantize_dbias(
+    input: NVTETensor,
+    output: NVTETensor,
+    dbias: NVTETensor,
+    workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_quantize_dbias", || {
+        quantize_dbias(None, input, output, [dbias, workspace], |_| Ok(()), stream)
+    });
+}
+
+/// As `nvte_quantize_dbias`, of `v = gelu'(act_input) * input` in place of the input.
+///
+/// `act_input` has the shape and dtype of the input. v is Float32; for a cast in blocks it is rounded
+/// to the input's dtype, but dbias is the sum of v before that. For `gelu` see `nvte_gelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_quantize_dbias_dgelu(
+    input: NVTETensor,
+    act_input: NVTETensor,
+    output: NVTETensor,
+    dbias: NVTETensor,
+    workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let derivative = Some((NVTEX_GELU, act_input));
+    guard("nvte_quantize_dbias_dgelu", || {
+        quantize_dbias(derivative, input, output, [dbias, workspace], |_| Ok(()), stream)
+    });
+}
+
+/// As `nvte_quantize_dbias_dgelu`, with `silu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_quantize_dbias_dsilu(
+    input: NVTETensor,
+    act_input: NVTETensor,
+    output: NVTETensor,
+    dbias: NVTETensor,
+    workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let derivative = Some((NVTEX_SILU, act_input));
+    guard("nvte_quantize_dbias_dsilu", || {
+        quantize_dbias(derivative, input, output, [dbias, workspace], |_| Ok(()), stream)
+    });
+}
+
+/// As `nvte_quantize_dbias_dgelu`, with `relu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_quantize_dbias_drelu(
+    input: NVTETensor,
+    act_input: NVTETensor,
+    output: NVTETensor,
+    dbias: NVTETensor,
+    workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let derivative = Some((NVTEX_RELU, act_input));
+    guard("nvte_quantize_dbias_drelu", || {
+        quantize_dbias(derivative, input, output, [dbias, workspace], |_| Ok(()), stream)
+    });
+}
+
+/// As `nvte_quantize_dbias_dgelu`, with `qgelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_quantize_dbias_dqgelu(
+    input: NVTETensor,
+    act_input: NVTETensor,
+    output: NVTETensor,
+    dbias: NVTETensor,
+    workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let derivative = Some((NVTEX_QGELU, act_input));
+    guard("nvte_quantize_dbias_dqgelu", || {
+        quantize_dbias(derivative, input, output, [dbias, workspace], |_| Ok(()), stream)
+    });
+}
+
+/// As `nvte_quantize_dbias_dgelu`, with `srelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_quantize_dbias_dsrelu(
+    input: NVTETensor,
+    act_input: NVTETensor,
+    output: NVTETensor,
+    dbias: NVTETensor,
+    workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let derivative = Some((NVTEX_SRELU, act_input));
+    guard("nvte_quantize_dbias_dsrelu", || {
+        quantize_dbias(derivative, input, output, [dbias, workspace], |_| Ok(()), stream)
+    });
+}
+
+/// `nvte_quantize_v2` of every member of a group.
+///
+/// Shapes: the output says where members are (see `nvte_create_grouped_tensor`): all of one shape, or
+/// differing in the first dimension, the last, or both. Their dimensions are read on the device; any
+/// size will do, 0 too, and elements that no member has are neither read nor written. The input has as
+/// many members, as many columns, and at least as many rows.
+/// Scales: those of the members one after the other, each matrix as `nvte_quantize` describes it (of
+/// FP8 blocks with the second dimension rounded up to a multiple of 4). Per tensor: `scale` has one
+/// Float32 per member and is read; neither `scale_inv` nor `amax` is written.
+/// Config: as for `nvte_quantize_v2`.
+/// Errors: as `nvte_quantize_v2`; another number of members; buffers that are too small.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_quantize(
+    input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    quant_config: NVTEQuantizationConfig,
+    stream: cudaStream_t,
+) {
+    guard("nvte_group_quantize", || group_quantize(input, output, quant_config, stream));
+}
+
+/// `nvte_group_quantize`, and the sums of each member over its rows, as `nvte_quantize_dbias`.
+///
+/// Shapes: dbias `[num_tensors, C]`, of zeros for a member without rows. All members have C columns.
+/// Config: as for `nvte_quantize_v2`; the noop tensor is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias(
+    input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    dbias: NVTEGroupedTensor,
+    workspace: NVTETensor,
+    quant_config: NVTEQuantizationConfig,
+    stream: cudaStream_t,
+) {
+    guard("nvte_group_quantize_dbias", || {
+        group_quantize_dbias(None, input, output, (dbias, workspace), quant_config, stream)
+    });
+}
+
+/// As `nvte_group_quantize_dbias`, of `v = gelu'(act_input) * input` in place of the input; see
+/// `nvte_quantize_dbias_dgelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias_dgelu(
+    input: NVTEGroupedTensor,
+    act_input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    dbias: NVTEGroupedTensor,
+    workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let derivative = Some((NVTEX_GELU, act_input));
+    guard("nvte_group_quantize_dbias_dgelu", || {
+        group_quantize_dbias(derivative, input, output, (dbias, workspace), null_mut(), stream)
+    });
+}
+
+/// As `nvte_group_quantize_dbias_dgelu`, with `silu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias_dsilu(
+    input: NVTEGroupedTensor,
+    act_input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    dbias: NVTEGroupedTensor,
+    workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let derivative = Some((NVTEX_SILU, act_input));
+    guard("nvte_group_quantize_dbias_dsilu", || {
+        group_quantize_dbias(derivative, input, output, (dbias, workspace), null_mut(), stream)
+    });
+}
+
+/// As `nvte_group_quantize_dbias_dgelu`, with `relu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias_drelu(
+    input: NVTEGroupedTensor,
+    act_input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    dbias: NVTEGroupedTensor,
+    workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let derivative = Some((NVTEX_RELU, act_input));
+    guard("nvte_group_quantize_dbias_drelu", || {
+        group_quantize_dbias(derivative, input, output, (dbias, workspace), null_mut(), stream)
+    });
+}
+
+/// As `nvte_group_quantize_dbias_dgelu`, with `qgelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias_dqgelu(
+    input: NVTEGroupedTensor,
+    act_input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    dbias: NVTEGroupedTensor,
+    workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let derivative = Some((NVTEX_QGELU, act_input));
+    guard("nvte_group_quantize_dbias_dqgelu", || {
+        group_quantize_dbias(derivative, input, output, (dbias, workspace), null_mut(), stream)
+    });
+}
+
+/// As `nvte_group_quantize_dbias_dgelu`, with `srelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias_dsrelu(
+    input: NVTEGroupedTensor,
+    act_input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    dbias: NVTEGroupedTensor,
+    workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let derivative = Some((NVTEX_SRELU, act_input));
+    guard("nvte_group_quantize_dbias_dsrelu", || {
+        group_quantize_dbias(derivative, input, output, (dbias, workspace), null_mut(), stream)
+    });
 }
 
 /// Casts FP8 back: `y = cast(x * scale_inv)`.

@@ -1,17 +1,21 @@
-//! Casts with per-tensor scaling, FP8 block scaling and MXFP8 (spec: quantize, sections 3.1 to 3.3,
-//! 7.1 and 9.1).
+//! Casts with per-tensor scaling, FP8 block scaling and MXFP8, of tensors and of groups, with sums over
+//! the rows (spec: quantize, sections 3 to 7.1, 9.1 and 9.2).
+#![allow(unsafe_code)]
 
 pub(crate) mod cpu;
 mod cpu_block;
+mod cpu_fused;
 pub mod exports;
 
 use super::transformer_engine::QuantizationConfig;
+use crate::backend::buf::Buf;
 use crate::backend::{self, args::*};
 use crate::check;
 use crate::error::{Error, Result};
-use crate::tensor::{Buffer, Tensor};
+use crate::tensor::{Buffer, GroupedTensor, Shape, TENSORS, Tensor};
 use crate::types::NVTEScalingMode::*;
 use crate::types::*;
+use std::ffi::c_void;
 use std::ptr::null_mut;
 
 /// Checks a cast and gives its arguments; none if there is nothing to do.
@@ -24,7 +28,7 @@ pub fn plan_quantize(
     let noop = check::noop(noop_name, noop)?;
     let mode = output.mode;
     let (per_tensor, mxfp8) = (mode == NVTE_DELAYED_TENSOR_SCALING, mode == NVTE_MXFP8_1D_SCALING);
-    supported_mode("output", output)?;
+    supported_mode("output", output.mode, output.swizzled)?;
     check::input("input", input)?;
     check::high_precision("input", input.dtype())?;
     if !output.rowwise.is_set() && !output.colwise.is_set() {
@@ -109,6 +113,16 @@ fn quantize(
     }
 }
 
+/// A config of casts to other types than NVFP4.
+fn config(handle: NVTEQuantizationConfig) -> Result<QuantizationConfig> {
+    let config = QuantizationConfig::get("quant_config", handle)?;
+    if config.stochastic_rounding {
+        let name = "quant_config.stochastic_rounding";
+        return Err(Error::argument(name, "0 (only NVFP4 rounds stochastically)", 1));
+    }
+    Ok(config)
+}
+
 /// Runs a cast with a config.
 fn quantize_with_config(
     input: NVTETensor,
@@ -116,31 +130,289 @@ fn quantize_with_config(
     config: NVTEQuantizationConfig,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let config = QuantizationConfig::get("quant_config", config)?;
-    if config.stochastic_rounding {
-        let name = "quant_config.stochastic_rounding";
-        return Err(Error::argument(name, "0 (only NVFP4 rounds stochastically)", 1));
-    }
+    let config = self::config(config)?;
     quantize(input, output, ("quant_config.noop_tensor", config.noop()), &config, stream)
+}
+
+/// Plans what `plan` says for each pair of two host arrays of handles, then runs all of it.
+pub(super) fn for_each_pair(
+    (inputs_name, inputs): (&str, *const NVTETensor),
+    (outputs_name, outputs): (&str, *const NVTETensor),
+    num_tensors: usize,
+    plan: impl Fn(&Tensor, &Tensor) -> Result<Option<QuantizeArgs>>,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let array = |name: &str, array: *const NVTETensor| -> Result<&[NVTETensor]> {
+        check::array(name, array, ("num_tensors", num_tensors))?;
+        // SAFETY: not null, aligned, and the caller says that it has that many handles.
+        Ok(unsafe { Buf::<NVTETensor>::new(array.cast(), num_tensors).slice(0, num_tensors) })
+    };
+    let (inputs, outputs) = (array(inputs_name, inputs)?, array(outputs_name, outputs)?);
+    let mut planned = Vec::with_capacity(num_tensors);
+    for (i, (&input, &output)) in inputs.iter().zip(outputs).enumerate() {
+        let args = check::tensor("input", input)
+            .and_then(|input| plan(&input, &check::tensor("output", output)?))
+            .map_err(|e| Error { message: format!("tensor {i}: {}", e.message), ..e })?;
+        planned.extend(args);
+    }
+    planned.iter().try_for_each(|args| backend::run(args, stream))
+}
+
+fn multi_tensor_quantize(
+    inputs: *const NVTETensor,
+    outputs: *const NVTETensor,
+    config: NVTEQuantizationConfig,
+    num_tensors: usize,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let config = self::config(config)?;
+    let noop = ("quant_config.noop_tensor", config.noop());
+    let plan = |input: &_, output: &_| plan_quantize(input, output, noop, &config);
+    for_each_pair(("inputs", inputs), ("outputs", outputs), num_tensors, plan, stream)
+}
+
+/// The input of a derivative's function: of the dtype and shape of the gradient.
+fn check_act_input(input: &Tensor, act_input: &Tensor) -> Result<()> {
+    check::input("act_input", act_input)?;
+    check::dtype("act_input", act_input.dtype(), &[input.dtype()])?;
+    check::shape("act_input.data", &act_input.rowwise.shape, &input.rowwise.shape)
+}
+
+/// The workspace for the sums of dbias; none, and its shape and dtype are set, if it has no memory.
+fn workspace(handle: NVTETensor, rows: usize, cols: usize) -> Result<Option<*mut f32>> {
+    let workspace = check::tensor("workspace", handle)?.rowwise;
+    if workspace.ptr().is_null() {
+        TENSORS.write("workspace", handle, |tensor| {
+            tensor.rowwise.dtype = NVTEDType::kNVTEFloat32;
+            tensor.rowwise.shape = Shape::new(&[rows, cols]);
+        })?;
+        return Ok(None);
+    }
+    let numel = rows * cols;
+    if workspace.bytes() < 4 * numel {
+        let expected = format!("{} bytes, of Float32 [{rows}, {cols}]", 4 * numel);
+        return Err(Error::argument("workspace.data", expected, workspace.bytes()));
+    }
+    let dtype = NVTEDType::kNVTEFloat32;
+    Ok(Some(check::raw_pointer("workspace.data", workspace.ptr(), numel, dtype)?.cast()))
+}
+
+/// Runs a fused cast; of no elements, all that is left are sums of 0.
+fn run_with_dbias(
+    args: Option<QuantizeArgs>,
+    fusion: Fusion,
+    dbias: &Buffer,
+    stream: cudaStream_t,
+) -> Result<()> {
+    match args {
+        Some(args) => backend::run(&QuantizeArgs { fusion, ..args }, stream),
+        None if dbias.bytes() > 0 => {
+            backend::run(&MemsetArgs { ptr: dbias.ptr(), bytes: dbias.bytes(), value: 0 }, stream)
+        }
+        None => Ok(()),
+    }
+}
+
+/// A cast with sums over the rows, of a derivative's product with the input if there is a function.
+pub(super) fn quantize_dbias(
+    derivative: Option<(Function, NVTETensor)>,
+    input: NVTETensor,
+    output: NVTETensor,
+    [dbias, workspace]: [NVTETensor; 2],
+    check_output: fn(&Tensor) -> Result<()>,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let input = check::tensor("input", input)?;
+    let output = check::tensor("output", output)?;
+    let (rows, cols) = input.rowwise.shape.flatten();
+    let workspace_rows = QuantizeArgs::dbias_workspace_rows(rows, 1);
+    let Some(workspace) = self::workspace(workspace, workspace_rows, cols)? else {
+        return Ok(());
+    };
+    check_output(&output)?;
+    let args = plan_quantize(&input, &output, ("noop", null_mut()), &QuantizationConfig::DEFAULT)?;
+    let dbias = check::tensor("dbias", dbias)?.rowwise;
+    check::dtype("dbias", dbias.dtype, &[input.dtype()])?;
+    check::shape("dbias.data", &dbias.shape, &Shape::new(&[cols]))?;
+    let dbias_ptr = check::pointer("dbias.data", &dbias)?;
+    let mut fusion = Fusion { dbias: dbias_ptr, workspace, ..Fusion::NONE };
+    if let Some((function, act_input)) = derivative {
+        let act_input = check::tensor("act_input", act_input)?;
+        check_act_input(&input, &act_input)?;
+        let act_input = act_input.rowwise.ptr().cast_const();
+        fusion = Fusion { form: Form::NVTEX_FORM_DERIVATIVE, function, act_input, ..fusion };
+    }
+    run_with_dbias(args, fusion, &dbias, stream)
+}
+
+/// Checks a cast of all members of a group and gives its arguments; none if there is nothing to do.
+pub fn plan_group_quantize(
+    (input_name, input): (&str, &GroupedTensor),
+    output: &GroupedTensor,
+    (noop_name, noop): (&str, NVTETensor),
+    config: &QuantizationConfig,
+) -> Result<Option<QuantizeArgs>> {
+    let noop = check::noop(noop_name, noop)?;
+    let mode = output.mode;
+    let (per_tensor, mxfp8) = (mode == NVTE_DELAYED_TENSOR_SCALING, mode == NVTE_MXFP8_1D_SCALING);
+    supported_mode("output", mode, output.swizzled)?;
+    let (group, shape @ (rows, cols)) = check::members("output", output)?;
+    let input_data = grouped_input((input_name, input), output)?;
+    if !output.rowwise.is_set() && !output.colwise.is_set() {
+        return Err(Error::argument("output.data", "row-wise or column-wise data", "no data"));
+    }
+    let dtype = output.dtype();
+    if !per_tensor || dtype.is_fp8() {
+        check::fp8("output", dtype)?;
+    } else {
+        check::high_precision("output", dtype)?;
+    }
+    let direction = |colwise, data: &Buffer, scale_inv: &Buffer| {
+        let [data_name, scale_name] = match colwise {
+            false => ["output.data", "output.scale_inv"],
+            true => ["output.columnwise_data", "output.columnwise_scale_inv"],
+        };
+        if !data.is_set() {
+            return Ok((null_mut(), null_mut()));
+        }
+        check::dtype(data_name, data.dtype, &[dtype])?;
+        let data = check::grouped_data(data_name, data, shape)?;
+        if !dtype.is_fp8() {
+            return Ok((data, null_mut()));
+        }
+        let scales = check::grouped_scales(scale_name, scale_inv, (mode, colwise), &group, shape)?;
+        Ok((data, if per_tensor { null_mut() } else { scales }))
+    };
+    let (rowwise, rowwise_scale_inv) =
+        direction(false, &output.rowwise, &output.rowwise_scale_inv)?;
+    let (colwise, colwise_scale_inv) = direction(true, &output.colwise, &output.colwise_scale_inv)?;
+    let scale = match per_tensor && dtype.is_fp8() && !output.scale.ptr().is_null() {
+        true => {
+            let layout = (NVTE_DELAYED_TENSOR_SCALING, false);
+            check::grouped_scales("output.scale", &output.scale, layout, &group, shape)?
+        }
+        false => null_mut(),
+    };
+    let args = QuantizeArgs {
+        input: input_data,
+        rowwise,
+        colwise,
+        scale: scale.cast(),
+        amax: null_mut(),
+        rowwise_scale_inv,
+        colwise_scale_inv,
+        noop,
+        rows,
+        cols,
+        rowwise_scale_stride: 0,
+        colwise_scale_stride: 0,
+        epsilon: config.amax_epsilon,
+        mode,
+        input_dtype: input.dtype(),
+        output_dtype: dtype,
+        pow2: config.force_pow2_scales,
+        square_blocks: mxfp8 && config.mxfp8_2d,
+        swizzled: output.swizzled,
+        fusion: Fusion::NONE,
+        group,
+    };
+    Ok((rows > 0 && cols > 0).then_some(args))
+}
+
+/// Row-wise data, in high precision, of a group that has members like those of `output`.
+fn grouped_input(
+    (name, input): (&str, &GroupedTensor),
+    output: &GroupedTensor,
+) -> Result<*mut c_void> {
+    if input.num_tensors != output.num_tensors {
+        let expected = format!("{} (as the output has)", output.num_tensors);
+        return Err(Error::argument(format!("{name}.num_tensors"), expected, input.num_tensors));
+    }
+    check::high_precision(name, input.dtype())?;
+    let [got, wanted] = [input, output].map(|tensor| tensor.logical_shape);
+    let (&[got_rows, got_cols], &[rows, cols]) = (got.dims(), wanted.dims()) else {
+        return Err(Error::argument(format!("{name}.logical_shape"), "2 dimensions", got));
+    };
+    if got_cols != cols || got_rows < rows {
+        let expected = format!("{wanted}, or more rows");
+        return Err(Error::argument(format!("{name}.logical_shape"), expected, got));
+    }
+    check::grouped_data(format_args!("{name}.data"), &input.rowwise, (rows, cols))
+}
+
+fn group_quantize(
+    input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    config: NVTEQuantizationConfig,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let input = check::grouped_tensor("input", input)?;
+    let output = check::grouped_tensor("output", output)?;
+    let config = self::config(config)?;
+    let noop = ("quant_config.noop_tensor", config.noop());
+    match plan_group_quantize(("input", &input), &output, noop, &config)? {
+        Some(args) => backend::run(&args, stream),
+        None => Ok(()),
+    }
+}
+
+/// As [`quantize_dbias`], for all members of a group.
+fn group_quantize_dbias(
+    derivative: Option<(Function, NVTEGroupedTensor)>,
+    input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    (dbias, workspace): (NVTEGroupedTensor, NVTETensor),
+    config: NVTEQuantizationConfig,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let input = check::grouped_tensor("input", input)?;
+    let output = check::grouped_tensor("output", output)?;
+    let config = self::config(config)?;
+    let (_, (rows, cols)) = check::members("output", &output)?;
+    if output.last_dims.is_set() {
+        let expected = "nothing (dbias has one length for all members)";
+        return Err(Error::argument("output.last_dims", expected, output.last_dims.shape));
+    }
+    let n = output.num_tensors;
+    let workspace_rows = QuantizeArgs::dbias_workspace_rows(rows, n);
+    let Some(workspace) = self::workspace(workspace, workspace_rows, cols)? else {
+        return Ok(());
+    };
+    let args = plan_group_quantize(("input", &input), &output, ("noop", null_mut()), &config)?;
+    let dbias = check::grouped_tensor("dbias", dbias)?.rowwise;
+    check::dtype("dbias", dbias.dtype, &[input.dtype()])?;
+    if dbias.shape.numel() != n * cols {
+        let expected = format!("[{n}, {cols}] in all");
+        return Err(Error::argument("dbias.data.shape", expected, dbias.shape));
+    }
+    let dbias_ptr = check::pointer("dbias.data", &dbias)?;
+    let mut fusion = Fusion { dbias: dbias_ptr, workspace, ..Fusion::NONE };
+    if let Some((function, act_input)) = derivative {
+        let act_input = check::grouped_tensor("act_input", act_input)?;
+        check::dtype("act_input", act_input.dtype(), &[input.dtype()])?;
+        let act_input = grouped_input(("act_input", &act_input), &output)?.cast_const();
+        fusion = Fusion { form: Form::NVTEX_FORM_DERIVATIVE, function, act_input, ..fusion };
+    }
+    run_with_dbias(args, fusion, &dbias, stream)
 }
 
 /// Refuses scaling modes that this version cannot cast to or from, and swizzled scales where there
 /// are none.
-fn supported_mode(name: &str, tensor: &Tensor) -> Result<()> {
+fn supported_mode(name: &str, mode: NVTEScalingMode, swizzled: bool) -> Result<()> {
     let modes = [
         NVTE_DELAYED_TENSOR_SCALING,
         NVTE_MXFP8_1D_SCALING,
         NVTE_BLOCK_SCALING_1D,
         NVTE_BLOCK_SCALING_2D,
     ];
-    if !modes.contains(&tensor.mode) {
+    if !modes.contains(&mode) {
         let expected = modes.map(|mode| mode.to_string()).join(" or ");
         let name = format!("{name}.scaling_mode");
-        return Err(Error::unsupported(Error::argument(name, expected, tensor.mode).message));
+        return Err(Error::unsupported(Error::argument(name, expected, mode).message));
     }
-    if tensor.swizzled && tensor.mode != NVTE_MXFP8_1D_SCALING {
+    if swizzled && mode != NVTE_MXFP8_1D_SCALING {
         let name = format!("{name}.with_gemm_swizzled_scales");
-        let expected = format!("0 ({} scales are not swizzled)", tensor.mode);
+        let expected = format!("0 ({} scales are not swizzled)", mode);
         return Err(Error::argument(name, expected, 1));
     }
     Ok(())
@@ -150,7 +422,7 @@ fn dequantize(input: NVTETensor, output: NVTETensor, stream: cudaStream_t) -> Re
     let input = check::tensor("input", input)?;
     let output = check::tensor("output", output)?;
     let mode = input.mode;
-    supported_mode("input", &input)?;
+    supported_mode("input", input.mode, input.swizzled)?;
     if mode == NVTE_DELAYED_TENSOR_SCALING {
         check::scales("input", &input)?;
     }

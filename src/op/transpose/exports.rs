@@ -2,6 +2,7 @@
 #![allow(unsafe_code, clippy::missing_safety_doc)]
 
 use super::*;
+use crate::backend::args::Function::*;
 use crate::error::guard;
 
 /// Transposes a matrix: `output[j][i] = input[i][j]`, bit by bit.
@@ -32,4 +33,187 @@ pub unsafe extern "C-unwind" fn nvte_cast_transpose(
     stream: cudaStream_t,
 ) {
     guard("nvte_cast_transpose", || cast_transpose(input, std::ptr::null_mut(), output, stream));
+}
+
+/// `nvte_cast_transpose` of `input_list[i]` to `output_list[i]` for each i below `num_tensors`, where
+/// the two `scale_inv` of an output may be apart. If any is wrong nothing is written at all; its message
+/// says `tensor i`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_multi_cast_transpose(
+    num_tensors: usize,
+    input_list: *const NVTETensor,
+    output_list: *mut NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_multi_cast_transpose", || {
+        multi_cast_transpose(num_tensors, input_list, output_list, stream)
+    });
+}
+
+/// `nvte_cast_transpose`, and the sums of the input over its rows: `nvte_quantize_dbias` to an output
+/// that has both directions, per tensor.
+///
+/// Errors: as `nvte_quantize_dbias` and `nvte_cast_transpose`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_cast_transpose_dbias(
+    input: NVTETensor,
+    output: NVTETensor,
+    dbias: NVTETensor,
+    workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_cast_transpose_dbias", || {
+        cast_transpose_dbias(None, input, output, [dbias, workspace], stream)
+    });
+}
+
+/// As `nvte_cast_transpose_dbias`, of `v = gelu'(act_input) * input` in place of the input; see
+/// `nvte_quantize_dbias_dgelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_cast_transpose_dbias_dgelu(
+    input: NVTETensor,
+    act_input: NVTETensor,
+    output: NVTETensor,
+    dbias: NVTETensor,
+    workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let derivative = Some((NVTEX_GELU, act_input));
+    guard("nvte_cast_transpose_dbias_dgelu", || {
+        cast_transpose_dbias(derivative, input, output, [dbias, workspace], stream)
+    });
+}
+
+/// As `nvte_cast_transpose_dbias_dgelu`, with `silu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_cast_transpose_dbias_dsilu(
+    input: NVTETensor,
+    act_input: NVTETensor,
+    output: NVTETensor,
+    dbias: NVTETensor,
+    workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let derivative = Some((NVTEX_SILU, act_input));
+    guard("nvte_cast_transpose_dbias_dsilu", || {
+        cast_transpose_dbias(derivative, input, output, [dbias, workspace], stream)
+    });
+}
+
+/// As `nvte_cast_transpose_dbias_dgelu`, with `relu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_cast_transpose_dbias_drelu(
+    input: NVTETensor,
+    act_input: NVTETensor,
+    output: NVTETensor,
+    dbias: NVTETensor,
+    workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let derivative = Some((NVTEX_RELU, act_input));
+    guard("nvte_cast_transpose_dbias_drelu", || {
+        cast_transpose_dbias(derivative, input, output, [dbias, workspace], stream)
+    });
+}
+
+/// As `nvte_cast_transpose_dbias_dgelu`, with `qgelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_cast_transpose_dbias_dqgelu(
+    input: NVTETensor,
+    act_input: NVTETensor,
+    output: NVTETensor,
+    dbias: NVTETensor,
+    workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let derivative = Some((NVTEX_QGELU, act_input));
+    guard("nvte_cast_transpose_dbias_dqgelu", || {
+        cast_transpose_dbias(derivative, input, output, [dbias, workspace], stream)
+    });
+}
+
+/// As `nvte_cast_transpose_dbias_dgelu`, with `srelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_cast_transpose_dbias_dsrelu(
+    input: NVTETensor,
+    act_input: NVTETensor,
+    output: NVTETensor,
+    dbias: NVTETensor,
+    workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let derivative = Some((NVTEX_SRELU, act_input));
+    guard("nvte_cast_transpose_dbias_dsrelu", || {
+        cast_transpose_dbias(derivative, input, output, [dbias, workspace], stream)
+    });
+}
+
+/// `nvte_cast_transpose` of the gradient of `gelu(a) * g`.
+///
+/// Formula: with act_input = (a | g) in halves, `(gelu'(a) * input * g | input * gelu(a))`, in Float32.
+/// Shapes: input `[..., H]`, act_input and the output `[..., 2 H]`.
+/// Dtypes: Float32, Float16, BFloat16, the same for both inputs; output as for `nvte_quantize`.
+/// Errors: as `nvte_cast_transpose`; inputs that do not fit each other.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_dgeglu_cast_transpose(
+    input: NVTETensor,
+    act_input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_dgeglu_cast_transpose", || {
+        gated_cast_transpose(NVTEX_GELU, input, act_input, output, stream)
+    });
+}
+
+/// As `nvte_dgeglu_cast_transpose`, with `silu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_dswiglu_cast_transpose(
+    input: NVTETensor,
+    act_input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_dswiglu_cast_transpose", || {
+        gated_cast_transpose(NVTEX_SILU, input, act_input, output, stream)
+    });
+}
+
+/// As `nvte_dgeglu_cast_transpose`, with `relu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_dreglu_cast_transpose(
+    input: NVTETensor,
+    act_input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_dreglu_cast_transpose", || {
+        gated_cast_transpose(NVTEX_RELU, input, act_input, output, stream)
+    });
+}
+
+/// As `nvte_dgeglu_cast_transpose`, with `qgelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_dqgeglu_cast_transpose(
+    input: NVTETensor,
+    act_input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_dqgeglu_cast_transpose", || {
+        gated_cast_transpose(NVTEX_QGELU, input, act_input, output, stream)
+    });
+}
+
+/// As `nvte_dgeglu_cast_transpose`, with `srelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_dsreglu_cast_transpose(
+    input: NVTETensor,
+    act_input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_dsreglu_cast_transpose", || {
+        gated_cast_transpose(NVTEX_SRELU, input, act_input, output, stream)
+    });
 }

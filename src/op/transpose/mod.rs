@@ -1,4 +1,4 @@
-//! Transposes (spec: quantize, sections 9.1 and 9.5).
+//! Transposes, alone and with casts (spec: quantize, sections 9.1 to 9.5).
 
 pub(crate) mod cpu;
 pub mod exports;
@@ -8,8 +8,33 @@ use super::transformer_engine::QuantizationConfig;
 use crate::backend::{self, args::*};
 use crate::check;
 use crate::error::{Error, Result};
-use crate::tensor::Shape;
+use crate::tensor::{Shape, Tensor};
 use crate::types::*;
+use std::ptr::null_mut;
+
+/// An output that has both directions, per tensor.
+fn both_directions(output: &Tensor) -> Result<()> {
+    check::per_tensor("output", output).map_err(|error| Error::unsupported(error.message))?;
+    if !output.rowwise.is_set() {
+        return Err(Error::argument("output.data", "row-wise data", "no data"));
+    }
+    if !output.colwise.is_set() {
+        return Err(Error::argument("output.columnwise_data", "column-wise data", "no data"));
+    }
+    Ok(())
+}
+
+/// An output of [`both_directions`] with one `scale_inv` for both.
+fn one_scale_inv(output: &Tensor) -> Result<()> {
+    both_directions(output)?;
+    let (row, col) = (output.rowwise_scale_inv.ptr(), output.colwise_scale_inv.ptr());
+    if row != col {
+        let expected = format!("the address of output.scale_inv ({row:p})");
+        let name = "output.columnwise_scale_inv";
+        return Err(Error::argument(name, expected, format!("{col:p}")));
+    }
+    Ok(())
+}
 
 /// A cast that must write both directions, with one `scale_inv` for both.
 pub fn cast_transpose(
@@ -20,24 +45,74 @@ pub fn cast_transpose(
 ) -> Result<()> {
     let input = check::tensor("input", input)?;
     let output = check::tensor("output", output)?;
-    check::per_tensor("output", &output).map_err(|error| Error::unsupported(error.message))?;
-    let args = cast::plan_quantize(&input, &output, ("noop", noop), &QuantizationConfig::DEFAULT)?;
-    if !output.rowwise.is_set() {
-        return Err(Error::argument("output.data", "row-wise data", "no data"));
-    }
-    if !output.colwise.is_set() {
-        return Err(Error::argument("output.columnwise_data", "column-wise data", "no data"));
-    }
-    let (row, col) = (output.rowwise_scale_inv.ptr(), output.colwise_scale_inv.ptr());
-    if row != col {
-        let expected = format!("the address of output.scale_inv ({row:p})");
-        let name = "output.columnwise_scale_inv";
-        return Err(Error::argument(name, expected, format!("{col:p}")));
-    }
-    match args {
+    one_scale_inv(&output)?;
+    match cast::plan_quantize(&input, &output, ("noop", noop), &QuantizationConfig::DEFAULT)? {
         Some(args) => backend::run(&args, stream),
         None => Ok(()),
     }
+}
+
+fn multi_cast_transpose(
+    num_tensors: usize,
+    inputs: *const NVTETensor,
+    outputs: *const NVTETensor,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let plan = |input: &_, output: &_| {
+        both_directions(output)?;
+        cast::plan_quantize(input, output, ("noop", null_mut()), &QuantizationConfig::DEFAULT)
+    };
+    cast::for_each_pair(("input_list", inputs), ("output_list", outputs), num_tensors, plan, stream)
+}
+
+/// [`cast_transpose`] with sums over the rows, of a derivative's product with the input if there is a
+/// function.
+fn cast_transpose_dbias(
+    derivative: Option<(Function, NVTETensor)>,
+    input: NVTETensor,
+    output: NVTETensor,
+    dbias_and_workspace: [NVTETensor; 2],
+    stream: cudaStream_t,
+) -> Result<()> {
+    cast::quantize_dbias(derivative, input, output, dbias_and_workspace, one_scale_inv, stream)
+}
+
+/// [`cast_transpose`] of the gradient of a gated activation.
+fn gated_cast_transpose(
+    function: Function,
+    input: NVTETensor,
+    act_input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let input = check::tensor("input", input)?;
+    let act_input = check::tensor("act_input", act_input)?;
+    let output = check::tensor("output", output)?;
+    check::input("act_input", &act_input)?;
+    check::high_precision("act_input", act_input.dtype())?;
+    check::input("input", &input)?;
+    check::dtype("input", input.dtype(), &[act_input.dtype()])?;
+    let (shape, (rows, cols)) = (act_input.rowwise.shape, act_input.rowwise.shape.flatten());
+    if cols % 2 != 0 {
+        return Err(Error::argument("act_input.data.shape", "an even last dimension", shape));
+    }
+    if input.rowwise.shape.flatten() != (rows, cols / 2) {
+        let expected = format!("[{rows}, {}] as a matrix", cols / 2);
+        return Err(Error::argument("input.data.shape", expected, input.rowwise.shape));
+    }
+    one_scale_inv(&output)?;
+    let noop = ("noop", null_mut());
+    let Some(args) = cast::plan_quantize(&act_input, &output, noop, &QuantizationConfig::DEFAULT)?
+    else {
+        return Ok(());
+    };
+    let fusion = Fusion {
+        form: Form::NVTEX_FORM_GATED_DERIVATIVE,
+        function,
+        act_input: act_input.rowwise.ptr(),
+        ..Fusion::NONE
+    };
+    backend::run(&QuantizeArgs { input: input.rowwise.ptr(), fusion, ..args }, stream)
 }
 
 /// A bit copy of a matrix; `output_name` is what the export calls its output.
