@@ -9,6 +9,9 @@ use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+#[path = "../src/op/activation/table.rs"]
+mod activations;
+
 /// Slices: `src/op/<name>/exports.rs` becomes `include/nvte/<name>.h`.
 const SLICES: &[&str] = &[
     "transformer_engine",
@@ -16,6 +19,7 @@ const SLICES: &[&str] = &[
     "multi_stream",
     "cast",
     "cast_transpose_noop",
+    "activation",
     "transpose",
     "recipe",
     "gemm",
@@ -137,6 +141,14 @@ fn headers_are_fresh() {
         check_fresh(&dir.join(format!("{slice}.h")), &slice_header(slice), &mut stale);
     }
     assert!(stale.is_empty(), "stale; run NVTE_BLESS=1 cargo test --test abi: {stale:?}");
+}
+
+#[test]
+fn activations_are_fresh() {
+    let mut stale = Vec::new();
+    let path = root().join("src/op/activation/exports.rs");
+    check_fresh(&path, &activations::exports(), &mut stale);
+    assert!(stale.is_empty(), "stale; run NVTE_BLESS=1 cargo test --test abi twice: {stale:?}");
 }
 
 #[test]

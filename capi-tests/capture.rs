@@ -129,6 +129,8 @@ fn chain(seed: u64) -> Chain {
     host_copy(c, "host copy of few bytes", 1003);
     host_copy(c, "host copy of many bytes", 40_003);
     offsets(c);
+    scaled_activation(c, "scaled activation", false);
+    scaled_activation(c, "scaled activation backward", true);
     let workspace = c.output("workspace", kNVTEByte, WORKSPACE, Scratch);
     let gemm = |c: &mut _, name, d_dtype, gemm| self::gemm(c, name, workspace, d_dtype, gemm);
     gemm(c, "gemm bf16", kNVTEBFloat16, (kNVTEBFloat16, 512, NVTEX_EPILOGUE_NONE));
@@ -300,6 +302,38 @@ fn offsets(c: &mut Chain) {
             last_dtype: kNVTEInt32,
         };
         entry(side, side.table.offsets, args)
+    });
+}
+
+fn scaled_activation(c: &mut Chain, name: &'static str, backward: bool) {
+    let (rows, cols, dtype) = (64, 640, kNVTEBFloat16);
+    let (input, scales) = (c.input(dtype, rows * 2 * cols), c.input(dtype, rows));
+    let grad = backward.then(|| c.input(dtype, rows * cols));
+    let width = if backward { 2 * cols } else { cols };
+    let output = c.output("output", dtype, rows * width, Bits);
+    let grad_scales = backward.then(|| c.output("grad_scales", kNVTEFloat32, rows, Bits));
+    c.step(name, move |side| {
+        let args = ScaledActivationArgs {
+            input: side.at(input),
+            grad: grad.map_or(null_mut(), |id| side.at(id)),
+            output: side.at(output),
+            scales: side.at(scales),
+            grad_scales: grad_scales.map_or(null_mut(), |id| side.at(id)),
+            rows,
+            cols,
+            interleave: cols,
+            gated: true,
+            function: Function::NVTEX_SILU,
+            a: 0.0,
+            b: 0.0,
+            c: 0.0,
+            input_dtype: dtype,
+            grad_dtype: dtype,
+            output_dtype: dtype,
+            scales_dtype: dtype,
+            grad_scales_dtype: kNVTEFloat32,
+        };
+        entry(side, side.table.scaled_activation, args)
     });
 }
 

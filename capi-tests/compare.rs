@@ -938,6 +938,68 @@ fn gemm() {
     assert!(missing.is_empty(), "must run on Hopper:\n{}", missing.join("\n"));
 }
 
+#[test]
+fn scaled_activation() {
+    cases("scaled_activation", 480, |rng, index| {
+        let backward = index % 2 == 1;
+        let (gated, function, [a, b, c]) = [
+            (false, Function::NVTEX_SRELU, [0.0; 3]),
+            (true, Function::NVTEX_SILU, [0.0; 3]),
+            (true, Function::NVTEX_CLAMPED_SILU, [1.5, 1.702, 1.0]),
+            (true, Function::NVTEX_SITU, [4.0, 25.0, 0.0]),
+        ][index / 2 % 4];
+        let block = 32 * rng.within(1, 3);
+        let (cols, interleave) = match rng.below(4) {
+            0 => (block * rng.within(1, 30), block),
+            1 => (8 * rng.within(1, 400), 0),
+            2 => (rng.within(1, 40), 0),
+            _ => (rng.within(1, 3000), 0),
+        };
+        let (rows, interleave) =
+            (rng.within(1, 60), if interleave > 0 { interleave } else { cols });
+        let width = if gated { 2 * cols } else { cols };
+        let same = rng.chance(30).then(|| rng.pick(&HIGH));
+        let dtypes = [0; 5].map(|_| same.unwrap_or(rng.pick(&HIGH)));
+        let [input_dtype, grad_dtype, output_dtype, scales_dtype, grad_scales_dtype] = dtypes;
+        let mut buffers = Buffers::default();
+        let input = buffers.input(rng, input_dtype, rows * width);
+        let grad = backward.then(|| buffers.input(rng, grad_dtype, rows * cols));
+        let out_width = if backward { width } else { cols };
+        let output = buffers.output(rng, output_dtype, rows * out_width);
+        let scales = buffers.input(rng, scales_dtype, rows);
+        let grad_scales =
+            (backward && rng.chance(80)).then(|| buffers.output(rng, grad_scales_dtype, rows));
+        let outputs = [
+            ("output", output_dtype, Some(output)),
+            ("grad_scales", grad_scales_dtype, grad_scales),
+        ];
+        both(&buffers, &outputs, |side| {
+            let args = ScaledActivationArgs {
+                input: side.at(input),
+                grad: side.maybe(grad),
+                output: side.at(output),
+                scales: side.at(scales),
+                grad_scales: side.maybe(grad_scales),
+                rows,
+                cols,
+                interleave,
+                gated,
+                function,
+                a,
+                b,
+                c,
+                input_dtype,
+                grad_dtype,
+                output_dtype,
+                scales_dtype,
+                grad_scales_dtype,
+            };
+            entry(side, side.table.scaled_activation, args)
+        })
+        .map_err(|e| format!("{function:?} {dtypes:?}, {rows}x{cols} by {interleave}: {e}"))
+    });
+}
+
 /// Every float, to both FP8 types, in both layouts.
 #[test]
 fn every_float_to_fp8() {

@@ -139,6 +139,24 @@ pub enum NVTEGroupedMatmulConfigAttribute {
     kNVTEGroupedMatmulConfigNumAttributes = 5,
 }
 
+/// Activations, plain and gated. No function takes one.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NVTE_Activation_Type {
+    GELU = 0,
+    GEGLU = 1,
+    GLU = 2,
+    SILU = 3,
+    SWIGLU = 4,
+    RELU = 5,
+    REGLU = 6,
+    QGELU = 7,
+    QGEGLU = 8,
+    SRELU = 9,
+    SREGLU = 10,
+    CLAMPED_SWIGLU = 11,
+}
+
 /// Dimensions of a tensor; entries at and past `ndim` are not read.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

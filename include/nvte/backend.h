@@ -185,6 +185,11 @@ typedef struct NVTEXFusion {
    * With dbias: `dbias_workspace_rows() * cols` floats.
    */
   float *workspace;
+  /**
+   * For NVTEX_FORM_GATED: `[rows]` of the input's dtype, or null; v is multiplied by its row's.
+   * The row of a member's element is that of the whole, `(offset + element) / cols`.
+   */
+  const void *row_scales;
 } NVTEXFusion;
 
 /**
@@ -546,6 +551,61 @@ typedef struct NVTEXOffsetsArgs {
 } NVTEXOffsetsArgs;
 
 /**
+ * An activation whose rows have scales, or its derivatives, in float32. With v of [`Form`] without
+ * the scales:
+ *
+ * Forward: `output[r][h] = cast(v * scales[r])`.
+ *
+ * Backward: with `sg = grad * scales[r]`, plain `output = cast(sg * f'(a))`; gated, the left half is
+ * `cast(sg * (f'(a) * G(g)))`, the right half `cast(sg * (G'(g) * f(a)))`. `grad_scales[r] = cast(sum
+ * of grad * w)` with `w = f(a)`, or `f(a) * G(g)`, in this order: the product of element h is added
+ * to sum h % 1024; neighbouring pairs of these 1024 sums are added, then neighbouring pairs of the
+ * results, until one is left.
+ */
+typedef struct NVTEXScaledActivationArgs {
+  /**
+   * `[rows, cols]`, gated `[rows, 2 cols]`.
+   */
+  const void *input;
+  /**
+   * `[rows, cols]`, or null: forward.
+   */
+  const void *grad;
+  /**
+   * Forward `[rows, cols]`, backward as the input.
+   */
+  void *output;
+  /**
+   * `[rows]`
+   */
+  const void *scales;
+  /**
+   * `[rows]`, or null. Only backward.
+   */
+  void *grad_scales;
+  size_t rows;
+  size_t cols;
+  /**
+   * A gated row is a sequence of `interleave` elements of a, as many of g, and so on: `cols` for
+   * the usual halves, else a divisor of it that is a multiple of 32.
+   */
+  size_t interleave;
+  bool gated;
+  enum NVTEXFunction function;
+  float a;
+  float b;
+  float c;
+  /**
+   * Each F32, F16 or BF16.
+   */
+  NVTEDType input_dtype;
+  NVTEDType grad_dtype;
+  NVTEDType output_dtype;
+  NVTEDType scales_dtype;
+  NVTEDType grad_scales_dtype;
+} NVTEXScaledActivationArgs;
+
+/**
  * Functions of a backend. A null entry is unimplemented.
  */
 typedef struct NVTEXOpTable {
@@ -567,6 +627,7 @@ typedef struct NVTEXOpTable {
   struct NVTEXOutcome (*memset)(const struct NVTEXMemsetArgs*, cudaStream_t);
   struct NVTEXOutcome (*host_copy)(const struct NVTEXHostCopyArgs*, cudaStream_t);
   struct NVTEXOutcome (*offsets)(const struct NVTEXOffsetsArgs*, cudaStream_t);
+  struct NVTEXOutcome (*scaled_activation)(const struct NVTEXScaledActivationArgs*, cudaStream_t);
   /**
    * 10 * major + minor of the current device, 0 for a backend without one.
    */

@@ -8,6 +8,7 @@
 #include "nvte/multi_stream.h"
 #include "nvte/cast.h"
 #include "nvte/cast_transpose_noop.h"
+#include "nvte/activation.h"
 #include "nvte/transpose.h"
 #include "nvte/recipe.h"
 #include "nvte/gemm.h"

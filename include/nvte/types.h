@@ -129,6 +129,24 @@ typedef enum NVTEGroupedMatmulConfigAttribute {
 } NVTEGroupedMatmulConfigAttribute;
 
 /**
+ * Activations, plain and gated. No function takes one.
+ */
+typedef enum NVTE_Activation_Type {
+  GELU = 0,
+  GEGLU = 1,
+  GLU = 2,
+  SILU = 3,
+  SWIGLU = 4,
+  RELU = 5,
+  REGLU = 6,
+  QGELU = 7,
+  QGEGLU = 8,
+  SRELU = 9,
+  SREGLU = 10,
+  CLAMPED_SWIGLU = 11,
+} NVTE_Activation_Type;
+
+/**
  * Dimensions of a tensor; entries at and past `ndim` are not read.
  */
 typedef struct NVTEShape {

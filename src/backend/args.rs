@@ -124,6 +124,9 @@ pub struct Fusion {
     pub dbias: *mut c_void,
     /// With dbias: `dbias_workspace_rows() * cols` floats.
     pub workspace: *mut f32,
+    /// For NVTEX_FORM_GATED: `[rows]` of the input's dtype, or null; v is multiplied by its row's.
+    /// The row of a member's element is that of the whole, `(offset + element) / cols`.
+    pub row_scales: *const c_void,
 }
 
 impl Fusion {
@@ -137,6 +140,7 @@ impl Fusion {
         act_input: std::ptr::null(),
         dbias: std::ptr::null_mut(),
         workspace: std::ptr::null_mut(),
+        row_scales: std::ptr::null(),
     };
 }
 
@@ -425,6 +429,47 @@ pub struct OffsetsArgs {
     pub last_dtype: NVTEDType,
 }
 
+/// An activation whose rows have scales, or its derivatives, in float32. With v of [`Form`] without
+/// the scales:
+///
+/// Forward: `output[r][h] = cast(v * scales[r])`.
+///
+/// Backward: with `sg = grad * scales[r]`, plain `output = cast(sg * f'(a))`; gated, the left half is
+/// `cast(sg * (f'(a) * G(g)))`, the right half `cast(sg * (G'(g) * f(a)))`. `grad_scales[r] = cast(sum
+/// of grad * w)` with `w = f(a)`, or `f(a) * G(g)`, in this order: the product of element h is added
+/// to sum h % 1024; neighbouring pairs of these 1024 sums are added, then neighbouring pairs of the
+/// results, until one is left.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ScaledActivationArgs {
+    /// `[rows, cols]`, gated `[rows, 2 cols]`.
+    pub input: *const c_void,
+    /// `[rows, cols]`, or null: forward.
+    pub grad: *const c_void,
+    /// Forward `[rows, cols]`, backward as the input.
+    pub output: *mut c_void,
+    /// `[rows]`
+    pub scales: *const c_void,
+    /// `[rows]`, or null. Only backward.
+    pub grad_scales: *mut c_void,
+    pub rows: usize,
+    pub cols: usize,
+    /// A gated row is a sequence of `interleave` elements of a, as many of g, and so on: `cols` for
+    /// the usual halves, else a divisor of it that is a multiple of 32.
+    pub interleave: usize,
+    pub gated: bool,
+    pub function: Function,
+    pub a: f32,
+    pub b: f32,
+    pub c: f32,
+    /// Each F32, F16 or BF16.
+    pub input_dtype: NVTEDType,
+    pub grad_dtype: NVTEDType,
+    pub output_dtype: NVTEDType,
+    pub scales_dtype: NVTEDType,
+    pub grad_scales_dtype: NVTEDType,
+}
+
 /// Direction of a copy.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -455,6 +500,8 @@ pub struct OpTable {
     pub memset: Option<unsafe extern "C" fn(*const MemsetArgs, cudaStream_t) -> Outcome>,
     pub host_copy: Option<unsafe extern "C" fn(*const HostCopyArgs, cudaStream_t) -> Outcome>,
     pub offsets: Option<unsafe extern "C" fn(*const OffsetsArgs, cudaStream_t) -> Outcome>,
+    pub scaled_activation:
+        Option<unsafe extern "C" fn(*const ScaledActivationArgs, cudaStream_t) -> Outcome>,
 
     /// 10 * major + minor of the current device, 0 for a backend without one.
     pub device_arch: Option<unsafe extern "C" fn(arch: *mut c_int) -> Outcome>,

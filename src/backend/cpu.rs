@@ -19,6 +19,7 @@ pub(super) static TABLE: OpTable = OpTable {
     memset: Some(op::transformer_engine::cpu::memset),
     host_copy: Some(op::utils::cpu::host_copy),
     offsets: Some(op::transformer_engine::cpu::offsets),
+    scaled_activation: Some(op::activation::cpu::scaled_activation),
     device_arch: Some(op::nvtex::cpu::device_arch),
     device_malloc: Some(op::nvtex::cpu::device_malloc),
     device_free: Some(op::nvtex::cpu::device_free),

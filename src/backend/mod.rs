@@ -34,6 +34,7 @@ impl OpTable {
         memset: None,
         host_copy: None,
         offsets: None,
+        scaled_activation: None,
         device_arch: None,
         device_malloc: None,
         device_free: None,
@@ -108,6 +109,7 @@ operators! {
     MemsetArgs => memset,
     HostCopyArgs => host_copy,
     OffsetsArgs => offsets,
+    ScaledActivationArgs => scaled_activation,
 }
 
 pub struct Backend {

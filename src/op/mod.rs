@@ -1,6 +1,7 @@
 //! Operators, one folder a slice. A slice bears the name of its ABI header: `exports.rs` holds the
 //! C functions, `mod.rs` the checks that turn handles into arguments, `cpu.rs` the reference.
 
+pub mod activation;
 mod attribute;
 pub mod cast;
 pub mod cast_transpose_noop;

@@ -77,6 +77,10 @@ fn of_member(a: &QuantizeArgs, member: &Member) -> QuantizeArgs {
         fusion: Fusion {
             act_input: advance(a.fusion.act_input.cast_mut(), member.at * input_size),
             dbias: advance(a.fusion.dbias, member.index * cols * input_size),
+            row_scales: advance(
+                a.fusion.row_scales.cast_mut(),
+                member.at.checked_div(cols).unwrap_or(0) * input_size,
+            ),
             ..a.fusion
         },
         group: Group::NONE,

@@ -20,6 +20,7 @@ pub(super) struct Source<'a, I> {
     fusion: &'a Fusion,
     pub input: &'a [I],
     act_input: &'a [I],
+    row_scales: Option<&'a [I]>,
     rows: usize,
     cols: usize,
     /// `dbias`, and the sums of each 128 rows.
@@ -46,6 +47,8 @@ impl<'a, I: Element> Source<'a, I> {
                 fusion,
                 input: Buf::new(a.input, rows * width).slice(0, rows * width),
                 act_input: Buf::new(fusion.act_input, act_len).slice(0, act_len),
+                row_scales: Buf::optional(fusion.row_scales, rows)
+                    .map(|scales| scales.slice(0, rows)),
                 rows,
                 cols,
                 sums: Buf::optional(fusion.dbias, cols).map(|dbias| {
@@ -77,7 +80,11 @@ impl<'a, I: Element> Source<'a, I> {
                 let input = &self.input[row * 2 * self.cols..][..2 * self.cols];
                 widen(&input[col..][..n], first);
                 widen(&input[self.cols + col..][..n], second);
-                with_curve(self.fusion, Part::Gated { a: first, g: second, v });
+                with_curve(self.fusion, Part::Gated { a: first, g: second, v: &mut *v });
+                if let Some(scales) = self.row_scales {
+                    let scale = scales[row].to_f32();
+                    v.iter_mut().for_each(|v| *v *= scale);
+                }
             }
             Form::NVTEX_FORM_GATED_DERIVATIVE if col < half && half < col + n => {
                 let (left, right) = v.split_at_mut(half - col);

@@ -320,7 +320,7 @@ pub fn plan_group_quantize(
 }
 
 /// Row-wise data, in high precision, of a group that has members like those of `output`.
-fn grouped_input(
+pub(super) fn grouped_input(
     (name, input): (&str, &GroupedTensor),
     output: &GroupedTensor,
 ) -> Result<*mut c_void> {

@@ -1,0 +1,863 @@
+//! C functions of activation.h. Generated from `table.rs` by capi-tests/abi.rs.
+#![allow(unsafe_code, clippy::missing_safety_doc, clippy::too_many_arguments)]
+
+use super::*;
+use crate::error::guard;
+
+/// `output = f(input)`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
+///
+/// Computed in float32, and cast in the scaling mode of the output as `nvte_quantize` casts, with
+/// the same rules for shapes, scales and `amax`; for FP8 blocks and MXFP8 `f` is rounded to the
+/// input's dtype first. NaN counts as 0 in relu and srelu.
+/// Dtypes: Float32, Float16, BFloat16 to these (per tensor) and to Float8E4M3, Float8E5M2.
+/// The row-wise output of per-tensor scaling may be the input if elements are of one size.
+/// Errors: as `nvte_quantize`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_gelu(
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_gelu", || {
+        let f = function(NVTEX_GELU);
+        forward(f, input, output, stream)
+    });
+}
+
+/// `output = f'(input) * grad`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
+///
+/// Computed in float32 and cast as `nvte_gelu` casts. The derivatives of relu and srelu are 0 at 0.
+/// Shapes and dtypes: grad as input.
+/// Errors: as `nvte_gelu`; grad and input that differ in shape or dtype.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_dgelu(
+    grad: NVTETensor,
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_dgelu", || {
+        let f = function(NVTEX_GELU);
+        backward(f, grad, input, output, stream)
+    });
+}
+
+/// `output = f(input)`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
+///
+/// For each member of grouped tensors what `nvte_gelu` does, with the layouts and rules of
+/// `nvte_group_quantize`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_gelu(
+    input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_group_gelu", || {
+        let f = function(NVTEX_GELU);
+        group_forward(f, input, output, stream)
+    });
+}
+
+/// `output = f'(input) * grad`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
+///
+/// For each member what `nvte_dgelu` does. All three are grouped tensors, the output too, in spite
+/// of its type.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_dgelu(
+    grad: NVTEGroupedTensor,
+    input: NVTEGroupedTensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_group_dgelu", || {
+        let f = function(NVTEX_GELU);
+        group_backward(f, grad, input, output, stream)
+    });
+}
+
+/// `output = f(a) * G(g)`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
+///
+/// Shapes: input `[..., 2 n]`, each row the halves (a | g); output `[..., n]`.
+/// Computed in float32 and cast as `nvte_gelu` casts; the output may not be the input.
+/// Errors: as `nvte_gelu`; an odd last dimension.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_geglu(
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_geglu", || {
+        let f = function(NVTEX_GELU);
+        gated_forward(f, input, output, stream)
+    });
+}
+
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = x (1 + tanh(x (0.79788456 +
+/// 0.03567741 x^2))) / 2`.
+///
+/// Shapes: grad `[..., n]`; input `[..., 2 n]`, each row the halves (a | g); output as input.
+/// Computed in float32 and cast as `nvte_gelu` casts; the output may not be an input. Clamped
+/// values have the derivative 0.
+/// Errors: as `nvte_gelu`; an odd last dimension; grad of another dtype than input.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_dgeglu(
+    grad: NVTETensor,
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_dgeglu", || {
+        let f = function(NVTEX_GELU);
+        gated_backward(f, grad, input, output, stream)
+    });
+}
+
+/// `output = f(input)`, `f(x) = x / (1 + exp(-x))`.
+///
+/// Otherwise as `nvte_gelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_silu(
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_silu", || {
+        let f = function(NVTEX_SILU);
+        forward(f, input, output, stream)
+    });
+}
+
+/// `output = f'(input) * grad`, `f(x) = x / (1 + exp(-x))`.
+///
+/// Otherwise as `nvte_dgelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_dsilu(
+    grad: NVTETensor,
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_dsilu", || {
+        let f = function(NVTEX_SILU);
+        backward(f, grad, input, output, stream)
+    });
+}
+
+/// `output = f(input)`, `f(x) = x / (1 + exp(-x))`.
+///
+/// Otherwise as `nvte_group_gelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_silu(
+    input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_group_silu", || {
+        let f = function(NVTEX_SILU);
+        group_forward(f, input, output, stream)
+    });
+}
+
+/// `output = f'(input) * grad`, `f(x) = x / (1 + exp(-x))`.
+///
+/// Otherwise as `nvte_group_dgelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_dsilu(
+    grad: NVTEGroupedTensor,
+    input: NVTEGroupedTensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_group_dsilu", || {
+        let f = function(NVTEX_SILU);
+        group_backward(f, grad, input, output, stream)
+    });
+}
+
+/// `output = f(a) * G(g)`, `f(x) = x / (1 + exp(-x))`.
+///
+/// Otherwise as `nvte_geglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_swiglu(
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_swiglu", || {
+        let f = function(NVTEX_SILU);
+        gated_forward(f, input, output, stream)
+    });
+}
+
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = x / (1 + exp(-x))`.
+///
+/// Otherwise as `nvte_dgeglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_dswiglu(
+    grad: NVTETensor,
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_dswiglu", || {
+        let f = function(NVTEX_SILU);
+        gated_backward(f, grad, input, output, stream)
+    });
+}
+
+/// `output = f(a) * G(g) * act_scales`, each row with its scale, `f(x) = x / (1 + exp(-x))`.
+///
+/// Shapes: output `[..., n]`, R rows; input `[..., 2 n]`, each row the halves (a | g), or with
+/// `glu_interleave_size = i > 0` blocks of i elements of a and as many of g in turn; act_scales R
+/// elements.
+/// Dtypes: each tensor Float32, Float16 or BFloat16; computed in float32, rounded once. Scaling
+/// modes and scales are ignored.
+/// Errors: other dtypes; shapes that do not fit; an i that is negative, no multiple of 32 or no
+/// divisor of n; null or misaligned pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_scaled_swiglu(
+    input: NVTETensor,
+    act_scales: NVTETensor,
+    output: NVTETensor,
+    glu_interleave_size: i64,
+    stream: cudaStream_t,
+) {
+    guard("nvte_scaled_swiglu", || {
+        let f = function(NVTEX_SILU);
+        scaled_gated(f, input, act_scales, output, glu_interleave_size, stream)
+    });
+}
+
+/// `grad_input = (s * f'(a) * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and
+/// `grad_act_scales` = the sum of `grad * f(a) * G(g)` over the row, `f(x) = x / (1 + exp(-x))`.
+///
+/// Shapes, dtypes and errors: as `nvte_scaled_swiglu`, with grad `[..., n]`, grad_input as input
+/// and interleaved likewise, grad_act_scales R elements or null for none. Sums are in float32, in a
+/// fixed order.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_scaled_dswiglu(
+    grad: NVTETensor,
+    input: NVTETensor,
+    act_scales: NVTETensor,
+    grad_input: NVTETensor,
+    grad_act_scales: NVTETensor,
+    glu_interleave_size: i64,
+    stream: cudaStream_t,
+) {
+    guard("nvte_scaled_dswiglu", || {
+        let f = function(NVTEX_SILU);
+        scaled_gated_backward(
+            f,
+            grad,
+            input,
+            act_scales,
+            grad_input,
+            grad_act_scales,
+            glu_interleave_size,
+            stream,
+        )
+    });
+}
+
+/// `output = f(a) * G(g) * prob`, each row with its factor, `f(x) = x / (1 + exp(-x))`.
+///
+/// Shapes: grouped input `[N, 2 n]`, each row the halves (a | g); grouped output `[N, n]` with as
+/// many members of one last dimension; prob N elements or more of the input's dtype, the i-th for
+/// row i of the whole. Cast as `nvte_group_gelu` casts.
+/// Errors: as `nvte_group_gelu`; members that differ in their last dimension.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_scaled_swiglu(
+    input: NVTEGroupedTensor,
+    prob: NVTETensor,
+    output: NVTEGroupedTensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_group_scaled_swiglu", || {
+        let f = function(NVTEX_SILU);
+        group_scaled(f, input, prob, output, stream)
+    });
+}
+
+/// `output = f(input)`, `f(x) = max(x, 0)`.
+///
+/// Otherwise as `nvte_gelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_relu(
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_relu", || {
+        let f = function(NVTEX_RELU);
+        forward(f, input, output, stream)
+    });
+}
+
+/// `output = f'(input) * grad`, `f(x) = max(x, 0)`.
+///
+/// Otherwise as `nvte_dgelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_drelu(
+    grad: NVTETensor,
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_drelu", || {
+        let f = function(NVTEX_RELU);
+        backward(f, grad, input, output, stream)
+    });
+}
+
+/// `output = f(input)`, `f(x) = max(x, 0)`.
+///
+/// Otherwise as `nvte_group_gelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_relu(
+    input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_group_relu", || {
+        let f = function(NVTEX_RELU);
+        group_forward(f, input, output, stream)
+    });
+}
+
+/// `output = f'(input) * grad`, `f(x) = max(x, 0)`.
+///
+/// Otherwise as `nvte_group_dgelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_drelu(
+    grad: NVTEGroupedTensor,
+    input: NVTEGroupedTensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_group_drelu", || {
+        let f = function(NVTEX_RELU);
+        group_backward(f, grad, input, output, stream)
+    });
+}
+
+/// `output = f(a) * G(g)`, `f(x) = max(x, 0)`.
+///
+/// Otherwise as `nvte_geglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_reglu(
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_reglu", || {
+        let f = function(NVTEX_RELU);
+        gated_forward(f, input, output, stream)
+    });
+}
+
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = max(x, 0)`.
+///
+/// Otherwise as `nvte_dgeglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_dreglu(
+    grad: NVTETensor,
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_dreglu", || {
+        let f = function(NVTEX_RELU);
+        gated_backward(f, grad, input, output, stream)
+    });
+}
+
+/// `output = f(input)`, `f(x) = x / (1 + exp(-1.702 x))`.
+///
+/// Otherwise as `nvte_gelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_qgelu(
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_qgelu", || {
+        let f = function(NVTEX_QGELU);
+        forward(f, input, output, stream)
+    });
+}
+
+/// `output = f'(input) * grad`, `f(x) = x / (1 + exp(-1.702 x))`.
+///
+/// Otherwise as `nvte_dgelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_dqgelu(
+    grad: NVTETensor,
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_dqgelu", || {
+        let f = function(NVTEX_QGELU);
+        backward(f, grad, input, output, stream)
+    });
+}
+
+/// `output = f(input)`, `f(x) = x / (1 + exp(-1.702 x))`.
+///
+/// Otherwise as `nvte_group_gelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_qgelu(
+    input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_group_qgelu", || {
+        let f = function(NVTEX_QGELU);
+        group_forward(f, input, output, stream)
+    });
+}
+
+/// `output = f'(input) * grad`, `f(x) = x / (1 + exp(-1.702 x))`.
+///
+/// Otherwise as `nvte_group_dgelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_dqgelu(
+    grad: NVTEGroupedTensor,
+    input: NVTEGroupedTensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_group_dqgelu", || {
+        let f = function(NVTEX_QGELU);
+        group_backward(f, grad, input, output, stream)
+    });
+}
+
+/// `output = f(a) * G(g)`, `f(x) = x / (1 + exp(-1.702 x))`.
+///
+/// Otherwise as `nvte_geglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_qgeglu(
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_qgeglu", || {
+        let f = function(NVTEX_QGELU);
+        gated_forward(f, input, output, stream)
+    });
+}
+
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = x / (1 + exp(-1.702 x))`.
+///
+/// Otherwise as `nvte_dgeglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_dqgeglu(
+    grad: NVTETensor,
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_dqgeglu", || {
+        let f = function(NVTEX_QGELU);
+        gated_backward(f, grad, input, output, stream)
+    });
+}
+
+/// `output = f(input)`, `f(x) = max(x, 0)^2`.
+///
+/// Otherwise as `nvte_gelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_srelu(
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_srelu", || {
+        let f = function(NVTEX_SRELU);
+        forward(f, input, output, stream)
+    });
+}
+
+/// `output = f'(input) * grad`, `f(x) = max(x, 0)^2`.
+///
+/// Otherwise as `nvte_dgelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_dsrelu(
+    grad: NVTETensor,
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_dsrelu", || {
+        let f = function(NVTEX_SRELU);
+        backward(f, grad, input, output, stream)
+    });
+}
+
+/// `output = f(input)`, `f(x) = max(x, 0)^2`.
+///
+/// Otherwise as `nvte_group_gelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_srelu(
+    input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_group_srelu", || {
+        let f = function(NVTEX_SRELU);
+        group_forward(f, input, output, stream)
+    });
+}
+
+/// `output = f'(input) * grad`, `f(x) = max(x, 0)^2`.
+///
+/// Otherwise as `nvte_group_dgelu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_dsrelu(
+    grad: NVTEGroupedTensor,
+    input: NVTEGroupedTensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_group_dsrelu", || {
+        let f = function(NVTEX_SRELU);
+        group_backward(f, grad, input, output, stream)
+    });
+}
+
+/// `output = f(a) * G(g)`, `f(x) = max(x, 0)^2`.
+///
+/// Otherwise as `nvte_geglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_sreglu(
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_sreglu", || {
+        let f = function(NVTEX_SRELU);
+        gated_forward(f, input, output, stream)
+    });
+}
+
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = max(x, 0)^2`.
+///
+/// Otherwise as `nvte_dgeglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_dsreglu(
+    grad: NVTETensor,
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_dsreglu", || {
+        let f = function(NVTEX_SRELU);
+        gated_backward(f, grad, input, output, stream)
+    });
+}
+
+/// `output = f(input) * act_scales`, each row with its scale, `f(x) = max(x, 0)^2`.
+///
+/// Dtypes and errors: as `nvte_scaled_swiglu`; output as input in shape.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_scaled_srelu(
+    input: NVTETensor,
+    act_scales: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_scaled_srelu", || {
+        let f = function(NVTEX_SRELU);
+        scaled_plain(f, input, act_scales, output, stream)
+    });
+}
+
+/// `grad_input = grad * act_scales * f'(input)`, and `grad_act_scales` = the sum of `grad *
+/// f(input)` over the row, `f(x) = max(x, 0)^2`.
+///
+/// Dtypes and errors: as `nvte_scaled_dswiglu`; grad and grad_input as input in shape.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_scaled_dsrelu(
+    grad: NVTETensor,
+    input: NVTETensor,
+    act_scales: NVTETensor,
+    grad_input: NVTETensor,
+    grad_act_scales: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_scaled_dsrelu", || {
+        let f = function(NVTEX_SRELU);
+        scaled_plain_backward(f, grad, input, act_scales, grad_input, grad_act_scales, stream)
+    });
+}
+
+/// `output = f(a) * G(g)`, `f(x) = 1 / (1 + exp(-x))`.
+///
+/// Otherwise as `nvte_geglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_glu(
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_glu", || {
+        let f = function(NVTEX_SIGMOID);
+        gated_forward(f, input, output, stream)
+    });
+}
+
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = 1 / (1 + exp(-x))`.
+///
+/// Otherwise as `nvte_dgeglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_dglu(
+    grad: NVTETensor,
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_dglu", || {
+        let f = function(NVTEX_SIGMOID);
+        gated_backward(f, grad, input, output, stream)
+    });
+}
+
+/// `output = f(a) * G(g)`, `f(x) = beta1 tanh(x / beta1) / (1 + exp(-x))`, `G(x) = beta2 tanh(x /
+/// beta2)`.
+///
+/// Otherwise as `nvte_geglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_situglu(
+    input: NVTETensor,
+    output: NVTETensor,
+    beta1: f32,
+    beta2: f32,
+    stream: cudaStream_t,
+) {
+    guard("nvte_situglu", || {
+        let f = situ(beta1, beta2)?;
+        gated_forward(f, input, output, stream)
+    });
+}
+
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = beta1 tanh(x / beta1) / (1 +
+/// exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
+///
+/// Otherwise as `nvte_dgeglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_dsituglu(
+    grad: NVTETensor,
+    input: NVTETensor,
+    output: NVTETensor,
+    beta1: f32,
+    beta2: f32,
+    stream: cudaStream_t,
+) {
+    guard("nvte_dsituglu", || {
+        let f = situ(beta1, beta2)?;
+        gated_backward(f, grad, input, output, stream)
+    });
+}
+
+/// `output = f(a) * G(g) * act_scales`, each row with its scale, `f(x) = beta1 tanh(x / beta1) / (1
+/// + exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
+///
+/// Otherwise as `nvte_scaled_swiglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_scaled_situglu(
+    input: NVTETensor,
+    act_scales: NVTETensor,
+    output: NVTETensor,
+    beta1: f32,
+    beta2: f32,
+    glu_interleave_size: i64,
+    stream: cudaStream_t,
+) {
+    guard("nvte_scaled_situglu", || {
+        let f = situ(beta1, beta2)?;
+        scaled_gated(f, input, act_scales, output, glu_interleave_size, stream)
+    });
+}
+
+/// `grad_input = (s * f'(a) * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and
+/// `grad_act_scales` = the sum of `grad * f(a) * G(g)` over the row, `f(x) = beta1 tanh(x / beta1)
+/// / (1 + exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
+///
+/// Otherwise as `nvte_scaled_dswiglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_scaled_dsituglu(
+    grad: NVTETensor,
+    input: NVTETensor,
+    act_scales: NVTETensor,
+    grad_input: NVTETensor,
+    grad_act_scales: NVTETensor,
+    beta1: f32,
+    beta2: f32,
+    glu_interleave_size: i64,
+    stream: cudaStream_t,
+) {
+    guard("nvte_scaled_dsituglu", || {
+        let f = situ(beta1, beta2)?;
+        scaled_gated_backward(
+            f,
+            grad,
+            input,
+            act_scales,
+            grad_input,
+            grad_act_scales,
+            glu_interleave_size,
+            stream,
+        )
+    });
+}
+
+/// `output = f(a) * G(g)`, `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`, `G(x) =
+/// min(max(x, -limit), limit) + 1`.
+///
+/// Otherwise as `nvte_geglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_clamped_swiglu(
+    input: NVTETensor,
+    output: NVTETensor,
+    limit: f32,
+    alpha: f32,
+    stream: cudaStream_t,
+) {
+    guard("nvte_clamped_swiglu", || {
+        let f = clamped_silu(limit, alpha, 1.0);
+        gated_forward(f, input, output, stream)
+    });
+}
+
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = min(x, limit) / (1 + exp(-alpha
+/// min(x, limit)))`, `G(x) = min(max(x, -limit), limit) + 1`.
+///
+/// Otherwise as `nvte_dgeglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_clamped_dswiglu(
+    grad: NVTETensor,
+    input: NVTETensor,
+    output: NVTETensor,
+    limit: f32,
+    alpha: f32,
+    stream: cudaStream_t,
+) {
+    guard("nvte_clamped_dswiglu", || {
+        let f = clamped_silu(limit, alpha, 1.0);
+        gated_backward(f, grad, input, output, stream)
+    });
+}
+
+/// `output = f(a) * G(g)`, `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`, `G(x) =
+/// min(max(x, -limit), limit) + glu_linear_offset`.
+///
+/// Otherwise as `nvte_geglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_clamped_swiglu_v2(
+    input: NVTETensor,
+    output: NVTETensor,
+    limit: f32,
+    alpha: f32,
+    glu_linear_offset: f32,
+    stream: cudaStream_t,
+) {
+    guard("nvte_clamped_swiglu_v2", || {
+        let f = clamped_silu(limit, alpha, glu_linear_offset);
+        gated_forward(f, input, output, stream)
+    });
+}
+
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = min(x, limit) / (1 + exp(-alpha
+/// min(x, limit)))`, `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
+///
+/// Otherwise as `nvte_dgeglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_clamped_dswiglu_v2(
+    grad: NVTETensor,
+    input: NVTETensor,
+    output: NVTETensor,
+    limit: f32,
+    alpha: f32,
+    glu_linear_offset: f32,
+    stream: cudaStream_t,
+) {
+    guard("nvte_clamped_dswiglu_v2", || {
+        let f = clamped_silu(limit, alpha, glu_linear_offset);
+        gated_backward(f, grad, input, output, stream)
+    });
+}
+
+/// `output = f(a) * G(g) * act_scales`, each row with its scale, `f(x) = min(x, limit) / (1 +
+/// exp(-alpha min(x, limit)))`, `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
+///
+/// Otherwise as `nvte_scaled_swiglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_scaled_clamped_swiglu(
+    input: NVTETensor,
+    act_scales: NVTETensor,
+    output: NVTETensor,
+    limit: f32,
+    alpha: f32,
+    glu_linear_offset: f32,
+    glu_interleave_size: i64,
+    stream: cudaStream_t,
+) {
+    guard("nvte_scaled_clamped_swiglu", || {
+        let f = clamped_silu(limit, alpha, glu_linear_offset);
+        scaled_gated(f, input, act_scales, output, glu_interleave_size, stream)
+    });
+}
+
+/// `grad_input = (s * f'(a) * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and
+/// `grad_act_scales` = the sum of `grad * f(a) * G(g)` over the row, `f(x) = min(x, limit) / (1 +
+/// exp(-alpha min(x, limit)))`, `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
+///
+/// Otherwise as `nvte_scaled_dswiglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_scaled_clamped_dswiglu(
+    grad: NVTETensor,
+    input: NVTETensor,
+    act_scales: NVTETensor,
+    grad_input: NVTETensor,
+    grad_act_scales: NVTETensor,
+    limit: f32,
+    alpha: f32,
+    glu_linear_offset: f32,
+    glu_interleave_size: i64,
+    stream: cudaStream_t,
+) {
+    guard("nvte_scaled_clamped_dswiglu", || {
+        let f = clamped_silu(limit, alpha, glu_linear_offset);
+        scaled_gated_backward(
+            f,
+            grad,
+            input,
+            act_scales,
+            grad_input,
+            grad_act_scales,
+            glu_interleave_size,
+            stream,
+        )
+    });
+}
+
+/// `output = f(a) * G(g) * prob`, each row with its factor, `f(x) = min(x, limit) / (1 + exp(-alpha
+/// min(x, limit)))`, `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
+///
+/// Otherwise as `nvte_group_scaled_swiglu`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_scaled_clamped_swiglu(
+    input: NVTEGroupedTensor,
+    prob: NVTETensor,
+    output: NVTEGroupedTensor,
+    limit: f32,
+    alpha: f32,
+    glu_linear_offset: f32,
+    stream: cudaStream_t,
+) {
+    guard("nvte_group_scaled_clamped_swiglu", || {
+        let f = clamped_silu(limit, alpha, glu_linear_offset);
+        group_scaled(f, input, prob, output, stream)
+    });
+}

@@ -1,0 +1,357 @@
+//! The activations, one row each. `capi-tests/abi.rs` writes `exports.rs` from them.
+
+/// An activation `f(x)`, alone and as `f(a) * G(g)` of the halves a and g of a row.
+struct Row {
+    /// Names of the C functions behind `nvte_`; empty: there is none.
+    plain: &'static str,
+    gated: &'static str,
+    /// Behind `nvte_scaled_`: the plain or the gated form.
+    scaled: &'static str,
+    /// `nvte_group_scaled_` has it, too.
+    group_scaled: bool,
+    /// Floats that the C functions take.
+    parameters: &'static [&'static str],
+    /// In Rust, from the functions of `mod.rs`.
+    function: &'static str,
+    f: &'static str,
+    /// Empty: G is the identity.
+    g: &'static str,
+}
+
+const ROW: Row = Row {
+    plain: "",
+    gated: "",
+    scaled: "",
+    group_scaled: false,
+    parameters: &[],
+    function: "",
+    f: "",
+    g: "",
+};
+
+const CLAMPED: Row = Row {
+    group_scaled: true,
+    f: "min(x, limit) / (1 + exp(-alpha min(x, limit)))",
+    g: "min(max(x, -limit), limit) + glu_linear_offset",
+    ..ROW
+};
+
+const ROWS: &[Row] = &[
+    Row {
+        plain: "gelu",
+        gated: "geglu",
+        function: "function(NVTEX_GELU)",
+        f: "x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2",
+        ..ROW
+    },
+    Row {
+        plain: "silu",
+        gated: "swiglu",
+        scaled: "swiglu",
+        group_scaled: true,
+        function: "function(NVTEX_SILU)",
+        f: "x / (1 + exp(-x))",
+        ..ROW
+    },
+    Row { plain: "relu", gated: "reglu", function: "function(NVTEX_RELU)", f: "max(x, 0)", ..ROW },
+    Row {
+        plain: "qgelu",
+        gated: "qgeglu",
+        function: "function(NVTEX_QGELU)",
+        f: "x / (1 + exp(-1.702 x))",
+        ..ROW
+    },
+    Row {
+        plain: "srelu",
+        gated: "sreglu",
+        scaled: "srelu",
+        function: "function(NVTEX_SRELU)",
+        f: "max(x, 0)^2",
+        ..ROW
+    },
+    Row { gated: "glu", function: "function(NVTEX_SIGMOID)", f: "1 / (1 + exp(-x))", ..ROW },
+    Row {
+        gated: "situglu",
+        scaled: "situglu",
+        parameters: &["beta1", "beta2"],
+        function: "situ(beta1, beta2)?",
+        f: "beta1 tanh(x / beta1) / (1 + exp(-x))",
+        g: "beta2 tanh(x / beta2)",
+        ..ROW
+    },
+    Row {
+        gated: "clamped_swiglu",
+        parameters: &["limit", "alpha"],
+        function: "clamped_silu(limit, alpha, 1.0)",
+        f: CLAMPED.f,
+        g: "min(max(x, -limit), limit) + 1",
+        ..ROW
+    },
+    Row {
+        gated: "clamped_swiglu_v2",
+        scaled: "clamped_swiglu",
+        group_scaled: true,
+        parameters: &["limit", "alpha", "glu_linear_offset"],
+        function: "clamped_silu(limit, alpha, glu_linear_offset)",
+        ..CLAMPED
+    },
+];
+
+/// What the functions of one kind share: what they compute, and the documentation of the first.
+struct Kind {
+    formula: &'static str,
+    rest: &'static [&'static str],
+    /// Arguments before and after the floats; the stream comes last.
+    arguments: &'static [&'static str],
+    integers: &'static [&'static str],
+    call: &'static str,
+    first: &'static str,
+}
+
+const PLAIN: Kind = Kind {
+    formula: "`output = f(input)`",
+    rest: &[
+        "Computed in float32, and cast in the scaling mode of the output as `nvte_quantize` \
+         casts, with the same rules for shapes, scales and `amax`; for FP8 blocks and MXFP8 `f` \
+         is rounded to the input's dtype first. NaN counts as 0 in relu and srelu.",
+        "Dtypes: Float32, Float16, BFloat16 to these (per tensor) and to Float8E4M3, Float8E5M2.",
+        "The row-wise output of per-tensor scaling may be the input if elements are of one size.",
+        "Errors: as `nvte_quantize`.",
+    ],
+    arguments: &["input", "output"],
+    integers: &[],
+    call: "forward",
+    first: "gelu",
+};
+
+const PLAIN_BACKWARD: Kind = Kind {
+    formula: "`output = f'(input) * grad`",
+    rest: &[
+        "Computed in float32 and cast as `nvte_gelu` casts. The derivatives of relu and srelu \
+         are 0 at 0.",
+        "Shapes and dtypes: grad as input.",
+        "Errors: as `nvte_gelu`; grad and input that differ in shape or dtype.",
+    ],
+    arguments: &["grad", "input", "output"],
+    integers: &[],
+    call: "backward",
+    first: "dgelu",
+};
+
+const GROUPED: Kind = Kind {
+    formula: "`output = f(input)`",
+    rest: &[
+        "For each member of grouped tensors what `nvte_gelu` does, with the layouts and rules of \
+         `nvte_group_quantize`.",
+    ],
+    arguments: &["input", "output"],
+    integers: &[],
+    call: "group_forward",
+    first: "group_gelu",
+};
+
+const GROUPED_BACKWARD: Kind = Kind {
+    formula: "`output = f'(input) * grad`",
+    rest: &[
+        "For each member what `nvte_dgelu` does. All three are grouped tensors, the output too, \
+         in spite of its type.",
+    ],
+    arguments: &["grad", "input", "output"],
+    integers: &[],
+    call: "group_backward",
+    first: "group_dgelu",
+};
+
+const GATED: Kind = Kind {
+    formula: "`output = f(a) * G(g)`",
+    rest: &[
+        "Shapes: input `[..., 2 n]`, each row the halves (a | g); output `[..., n]`.",
+        "Computed in float32 and cast as `nvte_gelu` casts; the output may not be the input.",
+        "Errors: as `nvte_gelu`; an odd last dimension.",
+    ],
+    arguments: &["input", "output"],
+    integers: &[],
+    call: "gated_forward",
+    first: "geglu",
+};
+
+const GATED_BACKWARD: Kind = Kind {
+    formula: "`output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`",
+    rest: &[
+        "Shapes: grad `[..., n]`; input `[..., 2 n]`, each row the halves (a | g); output as \
+         input.",
+        "Computed in float32 and cast as `nvte_gelu` casts; the output may not be an input. \
+         Clamped values have the derivative 0.",
+        "Errors: as `nvte_gelu`; an odd last dimension; grad of another dtype than input.",
+    ],
+    arguments: &["grad", "input", "output"],
+    integers: &[],
+    call: "gated_backward",
+    first: "dgeglu",
+};
+
+const SCALED_GATED: Kind = Kind {
+    formula: "`output = f(a) * G(g) * act_scales`, each row with its scale",
+    rest: &[
+        "Shapes: output `[..., n]`, R rows; input `[..., 2 n]`, each row the halves (a | g), or \
+         with `glu_interleave_size = i > 0` blocks of i elements of a and as many of g in turn; \
+         act_scales R elements.",
+        "Dtypes: each tensor Float32, Float16 or BFloat16; computed in float32, rounded once. \
+         Scaling modes and scales are ignored.",
+        "Errors: other dtypes; shapes that do not fit; an i that is negative, no multiple of 32 \
+         or no divisor of n; null or misaligned pointers.",
+    ],
+    arguments: &["input", "act_scales", "output"],
+    integers: &["glu_interleave_size"],
+    call: "scaled_gated",
+    first: "scaled_swiglu",
+};
+
+const SCALED_GATED_BACKWARD: Kind = Kind {
+    formula: "`grad_input = (s * f'(a) * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, \
+              and `grad_act_scales` = the sum of `grad * f(a) * G(g)` over the row",
+    rest: &[
+        "Shapes, dtypes and errors: as `nvte_scaled_swiglu`, with grad `[..., n]`, grad_input as \
+         input and interleaved likewise, grad_act_scales R elements or null for none. Sums are \
+         in float32, in a fixed order.",
+    ],
+    arguments: &["grad", "input", "act_scales", "grad_input", "grad_act_scales"],
+    integers: &["glu_interleave_size"],
+    call: "scaled_gated_backward",
+    first: "scaled_dswiglu",
+};
+
+const SCALED_PLAIN: Kind = Kind {
+    formula: "`output = f(input) * act_scales`, each row with its scale",
+    rest: &["Dtypes and errors: as `nvte_scaled_swiglu`; output as input in shape."],
+    arguments: &["input", "act_scales", "output"],
+    integers: &[],
+    call: "scaled_plain",
+    first: "scaled_srelu",
+};
+
+const SCALED_PLAIN_BACKWARD: Kind = Kind {
+    formula: "`grad_input = grad * act_scales * f'(input)`, and `grad_act_scales` = the sum of \
+              `grad * f(input)` over the row",
+    rest: &["Dtypes and errors: as `nvte_scaled_dswiglu`; grad and grad_input as input in shape."],
+    arguments: &["grad", "input", "act_scales", "grad_input", "grad_act_scales"],
+    integers: &[],
+    call: "scaled_plain_backward",
+    first: "scaled_dsrelu",
+};
+
+const GROUP_SCALED: Kind = Kind {
+    formula: "`output = f(a) * G(g) * prob`, each row with its factor",
+    rest: &[
+        "Shapes: grouped input `[N, 2 n]`, each row the halves (a | g); grouped output `[N, n]` \
+         with as many members of one last dimension; prob N elements or more of the input's \
+         dtype, the i-th for row i of the whole. Cast as `nvte_group_gelu` casts.",
+        "Errors: as `nvte_group_gelu`; members that differ in their last dimension.",
+    ],
+    arguments: &["input", "prob", "output"],
+    integers: &[],
+    call: "group_scaled",
+    first: "group_scaled_swiglu",
+};
+
+/// The derivative's name: a d before the last word, but behind it the version stays.
+fn derivative(name: &str) -> String {
+    match name.strip_prefix("clamped_") {
+        Some(rest) => format!("clamped_d{rest}"),
+        None => format!("d{name}"),
+    }
+}
+
+/// The text of `exports.rs`.
+pub fn exports() -> String {
+    let mut text = String::from(
+        "//! C functions of activation.h. Generated from `table.rs` by capi-tests/abi.rs.\n\
+         #![allow(unsafe_code, clippy::missing_safety_doc, clippy::too_many_arguments)]\n\n\
+         use super::*;\nuse crate::error::guard;\n",
+    );
+    for row in ROWS {
+        let mut both = |prefix: &str, name: &str, forward: &Kind, backward: &Kind| {
+            if !name.is_empty() {
+                text += &export(row, &format!("{prefix}{name}"), forward);
+                text += &export(row, &format!("{prefix}{}", derivative(name)), backward);
+            }
+        };
+        both("", row.plain, &PLAIN, &PLAIN_BACKWARD);
+        both("group_", row.plain, &GROUPED, &GROUPED_BACKWARD);
+        both("", row.gated, &GATED, &GATED_BACKWARD);
+        match row.scaled == row.plain {
+            true => both("scaled_", row.scaled, &SCALED_PLAIN, &SCALED_PLAIN_BACKWARD),
+            false => both("scaled_", row.scaled, &SCALED_GATED, &SCALED_GATED_BACKWARD),
+        }
+        if row.group_scaled {
+            text += &export(row, &format!("group_scaled_{}", row.scaled), &GROUP_SCALED);
+        }
+    }
+    text
+}
+
+fn export(row: &Row, name: &str, kind: &Kind) -> String {
+    let grouped = name.starts_with("group_");
+    let mut doc = format!("{}, `f(x) = {}`", kind.formula, row.f);
+    if !row.g.is_empty() && kind.formula.contains("G(g)") {
+        doc += &format!(", `G(x) = {}`", row.g);
+    }
+    let like = format!("Otherwise as `nvte_{}`.", kind.first);
+    let rest = if name == kind.first { kind.rest } else { &[like.as_str()] };
+    let lines = wrap(&format!("{doc}.")).into_iter().chain([String::new()]);
+    let lines = lines.chain(rest.iter().flat_map(|paragraph| wrap(paragraph)));
+    let doc: String =
+        lines.map(|line| format!("/// {line}").trim_end().to_owned() + "\n").collect();
+
+    let handle = |argument: &&str| match (grouped, *argument) {
+        // The ABI has it so.
+        (true, "prob") => "NVTETensor",
+        (true, "output") if kind.arguments.contains(&"grad") => "NVTETensor",
+        (true, _) => "NVTEGroupedTensor",
+        (false, _) => "NVTETensor",
+    };
+    let mut parameters: Vec<(&str, &str)> =
+        kind.arguments.iter().map(|argument| (*argument, handle(argument))).collect();
+    parameters.extend(row.parameters.iter().map(|float| (*float, "f32")));
+    parameters.extend(kind.integers.iter().map(|integer| (*integer, "i64")));
+    parameters.push(("stream", "cudaStream_t"));
+    let parameters: String =
+        parameters.iter().map(|(name, of)| format!("    {name}: {of},\n")).collect();
+    let passed: Vec<&str> = ["f"]
+        .iter()
+        .chain(kind.arguments)
+        .chain(kind.integers)
+        .chain(&["stream"])
+        .copied()
+        .collect();
+    let mut call = format!("        {}({})", kind.call, passed.join(", "));
+    if call.len() > 100 {
+        let lines: String = passed.iter().map(|name| format!("            {name},\n")).collect();
+        call = format!("        {}(\n{lines}        )", kind.call);
+    }
+    format!(
+        "\n{doc}#[unsafe(no_mangle)]\n\
+         pub unsafe extern \"C-unwind\" fn nvte_{name}(\n{parameters}) {{\n    \
+             guard(\"nvte_{name}\", || {{\n        \
+                 let f = {};\n{call}\n    \
+             }});\n}}\n",
+        row.function,
+    )
+}
+
+/// Lines of at most 96 columns.
+fn wrap(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("a line");
+        if line.is_empty() {
+            *line += word;
+        } else if line.len() + 1 + word.len() <= 96 {
+            *line += " ";
+            *line += word;
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
