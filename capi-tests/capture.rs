@@ -10,6 +10,7 @@ use cudarc::driver::sys::{self, CUgraphNodeType::*, CUresult::*};
 use nvte::backend::args::*;
 use nvte::backend::cpu_table;
 use nvte::types::NVTEDType::{self, *};
+use nvte::types::NVTEScalingMode::{self, *};
 use std::ffi::c_void;
 use std::hint::black_box;
 use std::ptr::{null, null_mut};
@@ -115,6 +116,15 @@ fn chain(seed: u64) -> Chain {
     let c = &mut chain;
     quantize(c, "quantize row", false);
     quantize(c, "quantize row and column", true);
+    quantize_fused(c, "quantize with dbias", NVTE_DELAYED_TENSOR_SCALING, PLAIN);
+    quantize_fused(c, "quantize of a derivative", NVTE_DELAYED_TENSOR_SCALING, DERIVATIVE);
+    quantize_fused(c, "quantize of a derivative, MXFP8", NVTE_MXFP8_1D_SCALING, DERIVATIVE);
+    quantize_fused(c, "quantize of a derivative, 1D", NVTE_BLOCK_SCALING_1D, DERIVATIVE);
+    quantize_fused(c, "quantize of a gated activation, 2D", NVTE_BLOCK_SCALING_2D, GATED);
+    quantize_group(c, "quantize of a group", NVTE_DELAYED_TENSOR_SCALING);
+    quantize_group(c, "quantize of a group, MXFP8", NVTE_MXFP8_1D_SCALING);
+    quantize_group(c, "quantize of a group, 1D", NVTE_BLOCK_SCALING_1D);
+    quantize_group(c, "quantize of a group, 2D", NVTE_BLOCK_SCALING_2D);
     dequantize(c, "dequantize", false);
     dequantize(c, "dequantize transposed", true);
     transpose(c, "transpose of 1 byte", kNVTEByte);
@@ -161,6 +171,130 @@ fn quantize(c: &mut Chain, name: &'static str, with_colwise: bool) {
             cols,
             input_dtype,
             output_dtype,
+            ..QUANTIZE
+        };
+        entry(side, side.table.quantize, args)
+    });
+}
+
+const PLAIN: Form = Form::NVTEX_FORM_PLAIN;
+const DERIVATIVE: Form = Form::NVTEX_FORM_DERIVATIVE;
+const GATED: Form = Form::NVTEX_FORM_GATED;
+
+/// Entries of the scales of `[rows, cols]` with sides that are multiples of 128 and the elements of
+/// one row of them, by direction, and their type.
+fn scales(mode: NVTEScalingMode, (rows, cols): (usize, usize)) -> ([(usize, usize); 2], NVTEDType) {
+    match mode {
+        NVTE_MXFP8_1D_SCALING => {
+            ([(rows * cols / 32, cols / 32), (rows * cols / 32, cols)], kNVTEFloat8E8M0)
+        }
+        NVTE_BLOCK_SCALING_1D => {
+            ([(rows * cols / 128, rows), (rows * cols / 128, cols)], kNVTEFloat32)
+        }
+        NVTE_BLOCK_SCALING_2D => {
+            let (down, across) = (rows / 128, cols / 128);
+            let pitch = |needed: usize| needed.next_multiple_of(4);
+            (
+                [(down * pitch(across), pitch(across)), (across * pitch(down), pitch(down))],
+                kNVTEFloat32,
+            )
+        }
+        _ => ([(1, 0); 2], kNVTEFloat32),
+    }
+}
+
+fn quantize_fused(c: &mut Chain, name: &'static str, mode: NVTEScalingMode, form: Form) {
+    let (rows, cols) = (384, 640);
+    let (input_dtype, output_dtype) = (kNVTEBFloat16, kNVTEFloat8E4M3);
+    let width = if form == GATED { 2 * cols } else { cols };
+    let input = c.input(input_dtype, rows * width);
+    let act_input = (form == DERIVATIVE).then(|| c.input(input_dtype, rows * cols));
+    let data = ["rowwise", "colwise"].map(|name| c.output(name, output_dtype, rows * cols, Bits));
+    let (matrices, scale_dtype) = scales(mode, (rows, cols));
+    // As bytes, since padding is not written.
+    let mut matrix =
+        |name, i: usize| c.output(name, kNVTEByte, matrices[i].0 * size(scale_dtype), Bits);
+    let scale_inv = [matrix("scale_inv", 0), matrix("columnwise_scale_inv", 1)];
+    let scale = c.scale_input();
+    let dbias = c.output("dbias", input_dtype, cols, Bits);
+    let workspace_rows = QuantizeArgs::dbias_workspace_rows(rows, 0);
+    let workspace = c.output("workspace", kNVTEFloat32, workspace_rows * cols, Scratch);
+    c.step(name, move |side| {
+        let args = QuantizeArgs {
+            input: side.at(input),
+            rowwise: side.at(data[0]),
+            colwise: side.at(data[1]),
+            scale: side.at(scale),
+            rowwise_scale_inv: side.at(scale_inv[0]),
+            colwise_scale_inv: side.at(scale_inv[1]),
+            rows,
+            cols,
+            rowwise_scale_stride: matrices[0].1,
+            colwise_scale_stride: matrices[1].1,
+            mode,
+            input_dtype,
+            output_dtype,
+            fusion: Fusion {
+                form,
+                function: Function::NVTEX_GELU,
+                act_input: act_input.map_or(null_mut(), |id| side.at(id)),
+                dbias: side.at(dbias),
+                workspace: side.at(workspace),
+                ..Fusion::NONE
+            },
+            ..QUANTIZE
+        };
+        entry(side, side.table.quantize, args)
+    });
+}
+
+fn quantize_group(c: &mut Chain, name: &'static str, mode: NVTEScalingMode) {
+    const MEMBERS: [usize; 3] = [128, 0, 256];
+    let (rows, cols, n) = (384, 640, MEMBERS.len());
+    let (input_dtype, output_dtype) = (kNVTEBFloat16, kNVTEFloat8E4M3);
+    let int64 = |c: &mut Chain, values: &[usize]| {
+        let bytes = values.iter().flat_map(|&value| (value as i64).to_le_bytes()).collect();
+        c.buffers.add(bytes, 0)
+    };
+    let first_dims = int64(c, &MEMBERS);
+    let offsets = int64(c, &[0, 128 * cols, 128 * cols, rows * cols]);
+    let input = c.input(input_dtype, rows * cols);
+    let data = ["rowwise", "colwise"].map(|name| c.output(name, output_dtype, rows * cols, Bits));
+    let per_tensor = mode == NVTE_DELAYED_TENSOR_SCALING;
+    let scale_inv = (!per_tensor).then(|| {
+        ["scale_inv", "columnwise_scale_inv"].map(|name| {
+            let i = usize::from(name != "scale_inv");
+            let member = |&rows: &usize| scales(mode, (rows, cols)).0[i].0;
+            let entries: usize = MEMBERS.iter().map(member).sum();
+            c.output(name, kNVTEByte, entries * size(scales(mode, (rows, cols)).1), Bits)
+        })
+    });
+    let factors: Vec<u8> = (0..n).flat_map(|_| c.scale().to_le_bytes()).collect();
+    let scale = c.buffers.add(factors, 0);
+    let dbias = c.output("dbias", input_dtype, n * cols, Bits);
+    let workspace_rows = QuantizeArgs::dbias_workspace_rows(rows, n);
+    let workspace = c.output("workspace", kNVTEFloat32, workspace_rows * cols, Scratch);
+    c.step(name, move |side| {
+        let scale_inv = |i: usize| scale_inv.map_or(null_mut(), |ids| side.at(ids[i]));
+        let args = QuantizeArgs {
+            input: side.at(input),
+            rowwise: side.at(data[0]),
+            colwise: side.at(data[1]),
+            scale: side.at(scale),
+            rowwise_scale_inv: scale_inv(0),
+            colwise_scale_inv: scale_inv(1),
+            rows,
+            cols,
+            mode,
+            input_dtype,
+            output_dtype,
+            fusion: Fusion { dbias: side.at(dbias), workspace: side.at(workspace), ..Fusion::NONE },
+            group: Group {
+                num_tensors: n,
+                first_dims: side.at(first_dims),
+                offsets: side.at(offsets),
+                ..Group::NONE
+            },
             ..QUANTIZE
         };
         entry(side, side.table.quantize, args)

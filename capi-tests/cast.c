@@ -597,6 +597,62 @@ static void test_round_trip(void) {
   }
 }
 
+// ---- Many at once
+
+static void test_multi(void) {
+  enum { N = 7 };
+  const float flags[] = {0, 1};
+  for (int kind = 0; kind < 4; kind++) {
+    static const char *const names[] = {"", " with noop", " with a wrong one",
+                                        " with a null handle"};
+    if (!case_begin("multi_tensor_quantize%s", names[kind])) continue;
+    Cast c[N];
+    NVTETensor inputs[N], outputs[N];
+    for (size_t i = 0; i < N; i++) {
+      c[i] = (Cast){.in = kHighPrecision[i % 3],
+                    .out = kFloats[(i + 3) % 5],
+                    .shape = i == 3 ? SHAPE(0, 8) : SHAPE(17 * i + 1, 300 - i),
+                    .directions = (Directions)(i % 3 + 1),
+                    .misaligned = i % 2,
+                    .has_scale = i % 4 != 3,
+                    .has_amax = true,
+                    .old_amax = 0.25f,
+                    .scale = 1.5f + (float)i};
+      cast_build(&c[i]);
+      inputs[i] = c[i].in_tensor;
+      outputs[i] = c[i].out_tensor;
+    }
+    NVTEQuantizationConfig config = kind ? quant_config() : NULL;
+    if (config) {
+      NVTETensor noop = float_tensor(buffer_float(flags[kind == 1]));
+      set_quant(config, kNVTEQuantizationConfigNoopTensor, &noop, sizeof noop);
+    }
+    if (kind == 2) set_param(inputs[5], kNVTERowwiseData, NULL, c[5].in, c[5].shape);
+    if (kind == 3) outputs[5] = NULL;
+    nvte_multi_tensor_quantize(inputs, outputs, config, N, NULL);
+    if (kind > 1) {
+      EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,
+                   "nvte_multi_tensor_quantize: tensor 5: ", kind == 2 ? "input.data" : "output");
+    }
+    for (size_t i = 0; i < N; i++) {
+      if (kind || i == 3) {
+        cast_check_untouched(&c[i]);
+      } else {
+        cast_check(&c[i]);
+      }
+    }
+    EXPECT_OK();
+  }
+  if (case_begin("multi_tensor_quantize of none")) {
+    nvte_multi_tensor_quantize(NULL, NULL, NULL, 0, NULL);
+    EXPECT_OK();
+  }
+  if (case_begin("multi_tensor_quantize without arrays")) {
+    nvte_multi_tensor_quantize(NULL, NULL, NULL, 1, NULL);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_multi_tensor_quantize: inputs");
+  }
+}
+
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   test_golden_16_bit();
@@ -613,5 +669,6 @@ int main(int argc, char **argv) {
   test_stream();
   test_round_trip();
   test_dequantize();
+  test_multi();
   return test_end();
 }

@@ -10,20 +10,20 @@
 typedef void (*WithAct)(NVTETensor, NVTETensor, NVTETensor, NVTETensor, NVTETensor, cudaStream_t);
 typedef void (*Gated)(NVTETensor, NVTETensor, NVTETensor, cudaStream_t);
 
-static const WithAct kQuantize[FUNCTIONS] = {
-    [GELU] = nvte_quantize_dbias_dgelu,   [SILU] = nvte_quantize_dbias_dsilu,
-    [RELU] = nvte_quantize_dbias_drelu,   [QGELU] = nvte_quantize_dbias_dqgelu,
-    [SRELU] = nvte_quantize_dbias_dsrelu,
+static const WithAct kQuantize[F_COUNT] = {
+    [F_GELU] = nvte_quantize_dbias_dgelu,   [F_SILU] = nvte_quantize_dbias_dsilu,
+    [F_RELU] = nvte_quantize_dbias_drelu,   [F_QGELU] = nvte_quantize_dbias_dqgelu,
+    [F_SRELU] = nvte_quantize_dbias_dsrelu,
 };
-static const WithAct kTranspose[FUNCTIONS] = {
-    [GELU] = nvte_cast_transpose_dbias_dgelu,   [SILU] = nvte_cast_transpose_dbias_dsilu,
-    [RELU] = nvte_cast_transpose_dbias_drelu,   [QGELU] = nvte_cast_transpose_dbias_dqgelu,
-    [SRELU] = nvte_cast_transpose_dbias_dsrelu,
+static const WithAct kTranspose[F_COUNT] = {
+    [F_GELU] = nvte_cast_transpose_dbias_dgelu,   [F_SILU] = nvte_cast_transpose_dbias_dsilu,
+    [F_RELU] = nvte_cast_transpose_dbias_drelu,   [F_QGELU] = nvte_cast_transpose_dbias_dqgelu,
+    [F_SRELU] = nvte_cast_transpose_dbias_dsrelu,
 };
-static const Gated kGated[FUNCTIONS] = {
-    [GELU] = nvte_dgeglu_cast_transpose,   [SILU] = nvte_dswiglu_cast_transpose,
-    [RELU] = nvte_dreglu_cast_transpose,   [QGELU] = nvte_dqgeglu_cast_transpose,
-    [SRELU] = nvte_dsreglu_cast_transpose,
+static const Gated kGated[F_COUNT] = {
+    [F_GELU] = nvte_dgeglu_cast_transpose,   [F_SILU] = nvte_dswiglu_cast_transpose,
+    [F_RELU] = nvte_dreglu_cast_transpose,   [F_QGELU] = nvte_dqgeglu_cast_transpose,
+    [F_SRELU] = nvte_dsreglu_cast_transpose,
 };
 
 // ---- One cast: build, call, compare
@@ -60,7 +60,7 @@ static void fused_build(Fused *f) {
   if (!f->values) f->values = random_values(f->in, in_len, -2, 1);
   f->input = buffer_from(f->values, in_len * in_size, shift * in_size);
   f->in_tensor = tensor(f->input->ptr, f->in, input_shape(f));
-  if (f->function != PLAIN) {
+  if (f->function != F_PLAIN) {
     f->act_values = random_values(f->in, n, -4, 4);
     f->act = buffer_from(f->act_values, n * in_size, shift * in_size);
     f->act_tensor = tensor(f->act->ptr, f->in, shape);
@@ -104,7 +104,7 @@ static void fused_call(const Fused *f) {
   NVTETensor ws = f->workspace_tensor;
   if (f->gated) {
     kGated[f->function](in, act, out, NULL);
-  } else if (f->function != PLAIN) {
+  } else if (f->function != F_PLAIN) {
     (f->transpose ? kTranspose : kQuantize)[f->function](in, act, out, db, ws, NULL);
   } else {
     (f->transpose ? nvte_cast_transpose_dbias : nvte_quantize_dbias)(in, out, db, ws, NULL);
@@ -240,7 +240,7 @@ static void test_cast_transpose(void) {
                  .has_scale = true,
                  .has_amax = k % 4 != 0,
                  .misaligned = k % 5 == 2};
-      if (f.gated && f.function == PLAIN) continue;
+      if (f.gated && f.function == F_PLAIN) continue;
       fused_case(f);
     }
   }
@@ -275,7 +275,7 @@ static void test_empty(void) {
       continue;
     }
     Fused f = {.mode = kAllModes[k % 4],
-               .function = derivative ? GELU : PLAIN,
+               .function = derivative ? F_GELU : F_PLAIN,
                .in = kNVTEBFloat16,
                .out = kNVTEFloat8E4M3,
                .directions = BOTH,
@@ -290,7 +290,7 @@ static void test_empty(void) {
     CHECK(all_bytes(f.dbias, 0), "dbias is not 0");
   }
   if (case_begin("empty gated")) {
-    Fused f = {.function = SILU,
+    Fused f = {.function = F_SILU,
                .gated = true,
                .in = kNVTEFloat16,
                .out = kNVTEFloat8E5M2,
@@ -308,7 +308,7 @@ static void test_workspace(void) {
   for (int kind = 0; kind < 3; kind++) {
     static const char *const kinds[] = {"too small", "misaligned", "larger"};
     if (!case_begin("workspace %s", kinds[kind])) continue;
-    Fused f = {.function = GELU,
+    Fused f = {.function = F_GELU,
                .in = kNVTEFloat32,
                .out = kNVTEFloat8E4M3,
                .directions = ROWWISE,
@@ -384,7 +384,7 @@ static void test_wrong(void) {
                     w->transpose ? " transpose" : "")) {
       continue;
     }
-    Fused f = {.function = GELU,
+    Fused f = {.function = F_GELU,
                .gated = w->gated,
                .transpose = w->transpose,
                .in = kNVTEBFloat16,

@@ -7,10 +7,10 @@
 typedef void (*WithAct)(NVTEGroupedTensor, NVTEGroupedTensor, NVTEGroupedTensor, NVTEGroupedTensor,
                         NVTETensor, cudaStream_t);
 
-static const WithAct kFunctions[FUNCTIONS] = {
-    [GELU] = nvte_group_quantize_dbias_dgelu,   [SILU] = nvte_group_quantize_dbias_dsilu,
-    [RELU] = nvte_group_quantize_dbias_drelu,   [QGELU] = nvte_group_quantize_dbias_dqgelu,
-    [SRELU] = nvte_group_quantize_dbias_dsrelu,
+static const WithAct kFunctions[F_COUNT] = {
+    [F_GELU] = nvte_group_quantize_dbias_dgelu,   [F_SILU] = nvte_group_quantize_dbias_dsilu,
+    [F_RELU] = nvte_group_quantize_dbias_drelu,   [F_QGELU] = nvte_group_quantize_dbias_dqgelu,
+    [F_SRELU] = nvte_group_quantize_dbias_dsrelu,
 };
 
 // ---- Groups
@@ -178,7 +178,7 @@ static void grouped_build(Grouped *g) {
   g->values = random_values(g->in, n, -2, 1);
   g->in_tensor = grouped_of(g, NVTE_DELAYED_TENSOR_SCALING);
   g->input = grouped_input(g, g->in_tensor, g->values);
-  if (g->function != PLAIN) {
+  if (g->function != F_PLAIN) {
     g->act_values = random_values(g->in, n, -4, 4);
     g->act_tensor = grouped_of(g, NVTE_DELAYED_TENSOR_SCALING);
     g->act = grouped_input(g, g->act_tensor, g->act_values);
@@ -231,7 +231,7 @@ static void grouped_free(const Grouped *g) {
 static void grouped_call(const Grouped *g) {
   NVTEGroupedTensor in = g->in_tensor, out = g->out_tensor, dbias = g->dbias_tensor;
   NVTETensor workspace = g->workspace_tensor;
-  if (g->function != PLAIN) {
+  if (g->function != F_PLAIN) {
     kFunctions[g->function](in, g->act_tensor, out, dbias, workspace, NULL);
     return;
   }
@@ -354,7 +354,7 @@ static void test_groups(void) {
       int kind = k / 12;  // 0: plain without dbias, 1: plain with dbias, then the derivatives
       if (kind > 0 && !one_width) continue;
       Grouped g = {.mode = kAllModes[k % 4],
-                   .function = kind == 0 ? PLAIN : (Function)(kind - 1),
+                   .function = kind == 0 ? F_PLAIN : (Function)(kind - 1),
                    .dbias = kind > 0,
                    .in = kHighPrecision[(k + kind) % 3],
                    .directions = (Directions)(k / 4 % 3 + 1),
@@ -475,7 +475,7 @@ static void test_wrong(void) {
     if (!case_begin("wrong %s", w->what)) continue;
     bool act = strncmp(w->what, "act", 3) == 0;
     Grouped g = {.mode = NVTE_BLOCK_SCALING_1D,
-                 .function = act ? GELU : PLAIN,
+                 .function = act ? F_GELU : F_PLAIN,
                  .dbias = w->dbias,
                  .in = kNVTEBFloat16,
                  .out = kNVTEFloat8E4M3,

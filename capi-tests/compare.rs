@@ -174,13 +174,24 @@ fn both(
     outputs: &[(&str, NVTEDType, Option<Id>)],
     call: impl Fn(&Side) -> Outcome,
 ) -> Check {
+    both_but(buffers, outputs, None, call)
+}
+
+/// As [`both`], but with a buffer where a backend may leave anything.
+fn both_but(
+    buffers: &Buffers,
+    outputs: &[(&str, NVTEDType, Option<Id>)],
+    workspace: Option<Id>,
+    call: impl Fn(&Side) -> Outcome,
+) -> Check {
     let cpu = run(cpu_table(), buffers, &call).map_err(|e| format!("cpu: {e}"))?;
     let cuda = run(cuda_table()?, buffers, &call).map_err(|e| format!("cuda: {e}"))?;
     for (side, answer) in [("cpu", &cpu), ("cuda", &cuda)] {
         if answer.unimplemented() {
             return Err(format!("{side}: UNIMPLEMENTED: {}", answer.reason));
         }
-        unchanged(buffers, &answer.contents, outputs.iter().filter_map(|o| o.2))?;
+        let written = outputs.iter().filter_map(|o| o.2).chain(workspace);
+        unchanged(buffers, &answer.contents, written)?;
     }
     for &(name, dtype, id) in outputs {
         if let Some(Id(id)) = id {
@@ -429,6 +440,344 @@ fn quantize_blocks() {
             format!(
                 "{mode:?}, {input_dtype:?} to {output_dtype:?}, {rows}x{cols}, directions {wanted:?}, \
                  pow2 {pow2}, epsilon {epsilon}, square {square_blocks}, swizzled {swizzled}: {e}"
+            )
+        })
+    });
+}
+
+/// A random fusion of a cast: what it is, and its buffers.
+struct Fused {
+    fusion: Fusion,
+    input: Id,
+    act_input: Option<Id>,
+    row_scales: Option<Id>,
+    dbias: Option<Id>,
+    workspace: Option<Id>,
+}
+
+impl Fused {
+    /// For `members` matrices of `cols` columns with `numel` elements v in all, gaps included. Only
+    /// those of one width have sums over rows.
+    fn new(
+        rng: &mut Rng,
+        b: &mut Buffers,
+        (form, function): (Form, Function),
+        (mode, dtype): (NVTEScalingMode, NVTEDType),
+        (numel, cols, members): (usize, Option<usize>, usize),
+    ) -> Self {
+        let [fa, fb, fc] = match function {
+            Function::NVTEX_CLAMPED_SILU => [1.5, 1.702, 1.0],
+            Function::NVTEX_SITU => [4.0, 25.0, 0.0],
+            _ => [0.0; 3],
+        };
+        let input_len = match form {
+            Form::NVTEX_FORM_GATED => 2 * numel,
+            Form::NVTEX_FORM_GATED_DERIVATIVE => numel / 2,
+            _ => numel,
+        };
+        let backward =
+            matches!(form, Form::NVTEX_FORM_DERIVATIVE | Form::NVTEX_FORM_GATED_DERIVATIVE);
+        let input = b.input(rng, dtype, input_len);
+        let act_input = backward.then(|| b.input(rng, dtype, numel));
+        let rows = cols.filter(|&cols| cols > 0).map(|cols| numel / cols);
+        let scaled = form == Form::NVTEX_FORM_GATED && mode == NVTE_MXFP8_1D_SCALING;
+        let row_scales =
+            rows.filter(|_| scaled && rng.chance(50)).map(|rows| b.input(rng, dtype, rows));
+        let (dbias, workspace) = match (rows, cols) {
+            (Some(rows), Some(cols)) if rng.chance(60) => {
+                let workspace_rows = QuantizeArgs::dbias_workspace_rows(rows, members);
+                let dbias = b.output(rng, dtype, members.max(1) * cols);
+                (Some(dbias), Some(b.output(rng, kNVTEFloat32, workspace_rows * cols)))
+            }
+            _ => (None, None),
+        };
+        let fusion = Fusion { form, function, a: fa, b: fb, c: fc, ..Fusion::NONE };
+        Self { fusion, input, act_input, row_scales, dbias, workspace }
+    }
+
+    fn on(&self, side: &Side) -> Fusion {
+        Fusion {
+            act_input: side.maybe(self.act_input),
+            dbias: side.maybe(self.dbias),
+            workspace: side.maybe(self.workspace),
+            row_scales: side.maybe(self.row_scales),
+            ..self.fusion
+        }
+    }
+}
+
+const FORMS: [Form; 5] = [
+    Form::NVTEX_FORM_DERIVATIVE,
+    Form::NVTEX_FORM_PLAIN,
+    Form::NVTEX_FORM_ACTIVATION,
+    Form::NVTEX_FORM_GATED,
+    Form::NVTEX_FORM_GATED_DERIVATIVE,
+];
+const FUNCTIONS: [Function; 9] = [
+    Function::NVTEX_GELU,
+    Function::NVTEX_SILU,
+    Function::NVTEX_RELU,
+    Function::NVTEX_QGELU,
+    Function::NVTEX_SRELU,
+    Function::NVTEX_SIGMOID,
+    Function::NVTEX_CLAMPED_SILU,
+    Function::NVTEX_SITU,
+    Function::NVTEX_IDENTITY,
+];
+const MODES: [NVTEScalingMode; 4] = [
+    NVTE_DELAYED_TENSOR_SCALING,
+    NVTE_MXFP8_1D_SCALING,
+    NVTE_BLOCK_SCALING_1D,
+    NVTE_BLOCK_SCALING_2D,
+];
+
+/// What a cast has besides elements and scales, at random.
+struct Options {
+    wanted: [bool; 2],
+    epsilon: f32,
+    pow2: bool,
+    square_blocks: bool,
+    swizzled: bool,
+}
+
+impl Options {
+    fn new(rng: &mut Rng, mode: NVTEScalingMode) -> Self {
+        let mxfp8 = mode == NVTE_MXFP8_1D_SCALING;
+        Self {
+            wanted: rng.pick(&[[true, false], [true, true], [true, true], [false, true]]),
+            epsilon: rng.pick(&[0.0, 0.0, 1.0, 1e-20]),
+            pow2: !mxfp8 && rng.chance(50),
+            square_blocks: mxfp8 && rng.chance(40),
+            swizzled: mxfp8 && rng.chance(40),
+        }
+    }
+}
+
+#[test]
+fn quantize_fused() {
+    cases("quantize_fused", 1800, |rng, index| {
+        let mode = MODES[index % 4];
+        let (form, function) = (FORMS[index / 4 % 5], FUNCTIONS[index / 20 % 9]);
+        let (per_tensor, mxfp8) = (mode == MODES[0], mode == NVTE_MXFP8_1D_SCALING);
+        let input_dtype = rng.pick(&HIGH);
+        let output_dtype = if per_tensor { rng.pick(&ALL) } else { rng.pick(&FP8) };
+        let (rows, cols) = rng.block_shape();
+        let cols = if form == Form::NVTEX_FORM_GATED_DERIVATIVE { cols + cols % 2 } else { cols };
+        let mut b = Buffers::default();
+        let elements = (rows * cols, Some(cols), 0);
+        let fused = Fused::new(rng, &mut b, (form, function), (mode, input_dtype), elements);
+        let o = Options::new(rng, mode);
+        let data = o.wanted.map(|wanted| wanted.then(|| b.output(rng, output_dtype, rows * cols)));
+        let slack = if mxfp8 || per_tensor { 0 } else { rng.pick(&[0, 0, 1, 4]) };
+        let matrices = [false, true].map(|colwise| match per_tensor {
+            true => (kNVTEFloat32, 1, 1),
+            false => scale_matrix(mode, colwise, (rows, cols)),
+        });
+        let strides = matrices.map(|(_, _, needed)| needed + slack);
+        let has_scales = is_fp8(output_dtype);
+        let [row_scales, col_scales] = [0, 1].map(|i| {
+            let (dtype, lines, _) = matrices[i];
+            (o.wanted[i] && has_scales).then(|| b.output(rng, dtype, lines * strides[i]))
+        });
+        let scale = (per_tensor && rng.chance(80)).then(|| b.float(rng.scale()));
+        let old_amax = rng.pick(&[0.0, 1e-3, 1e30]);
+        let amax = ((per_tensor || mxfp8) && rng.chance(60)).then(|| b.float(old_amax));
+        // As bytes: every bit of a scale counts, and so do the entries that are not written.
+        let outputs = [
+            ("rowwise", output_dtype, data[0]),
+            ("colwise", output_dtype, data[1]),
+            ("rowwise scale_inv", kNVTEByte, row_scales),
+            ("colwise scale_inv", kNVTEByte, col_scales),
+            ("amax", kNVTEFloat32, amax),
+            ("dbias", input_dtype, fused.dbias),
+        ];
+        both_but(&b, &outputs, fused.workspace, |side| {
+            let args = QuantizeArgs {
+                input: side.at(fused.input),
+                rowwise: side.maybe(data[0]),
+                colwise: side.maybe(data[1]),
+                scale: side.maybe(scale),
+                amax: side.maybe(amax),
+                rowwise_scale_inv: side.maybe(row_scales),
+                colwise_scale_inv: side.maybe(col_scales),
+                noop: null(),
+                rows,
+                cols,
+                rowwise_scale_stride: if per_tensor { 0 } else { strides[0] },
+                colwise_scale_stride: if per_tensor { 0 } else { strides[1] },
+                epsilon: o.epsilon,
+                mode,
+                input_dtype,
+                output_dtype,
+                pow2: o.pow2,
+                square_blocks: o.square_blocks,
+                swizzled: o.swizzled,
+                fusion: fused.on(side),
+                group: Group::NONE,
+            };
+            entry(side, side.table.quantize, args)
+        })
+        .map_err(|e| {
+            format!(
+                "{mode:?}, {form:?} of {function:?}, {input_dtype:?} to {output_dtype:?}, \
+                 {rows}x{cols}, directions {:?}, dbias {}, pow2 {}, epsilon {}, square {}, \
+                 swizzled {}: {e}",
+                o.wanted,
+                fused.dbias.is_some(),
+                o.pow2,
+                o.epsilon,
+                o.square_blocks,
+                o.swizzled
+            )
+        })
+    });
+}
+
+/// Members of a group at random.
+struct Members {
+    shapes: Vec<(usize, usize)>,
+    /// One more than shapes.
+    offsets: Vec<usize>,
+    varying: [bool; 2],
+    logical: (usize, usize),
+    /// Elements of a buffer of data.
+    numel: usize,
+}
+
+impl Members {
+    fn new(rng: &mut Rng, varying: [bool; 2], gaps: bool) -> Self {
+        let count = rng.pick(&[1, 2, 3, 8, 40]);
+        let top = if count > 8 { 200 } else { 700 };
+        let side = |rng: &mut Rng| match rng.below(5) {
+            0 => rng.within(1, 9),
+            1 => 128 * rng.within(1, top / 128),
+            2 => 16 * rng.within(1, top / 16),
+            _ => rng.within(1, top),
+        };
+        let (rows, cols) = (side(rng), side(rng));
+        let mut member = || {
+            let mut dim = |varying, fixed| match varying {
+                true if rng.chance(15) => 0,
+                true => side(rng),
+                false => fixed,
+            };
+            (dim(varying[0], rows), dim(varying[1], cols))
+        };
+        let shapes: Vec<_> = (0..count).map(|_| member()).collect();
+        let gap = if gaps && varying != [false; 2] && rng.chance(20) { 16 } else { 0 };
+        let mut offsets = vec![0];
+        for (rows, cols) in &shapes {
+            offsets.push(offsets[offsets.len() - 1] + rows * cols + gap);
+        }
+        let spare = if rng.chance(30) { rng.within(1, 200) } else { 0 };
+        let sum = |dim: fn(&(usize, usize)) -> usize| shapes.iter().map(dim).sum::<usize>();
+        let logical = match varying {
+            [false, false] => (count * rows, cols),
+            [true, false] => (sum(|s| s.0) + spare, cols),
+            [false, true] => (rows, sum(|s| s.1) + spare),
+            [true, true] => (1, sum(|s| s.0 * s.1) + spare),
+        };
+        let numel = offsets[count].max(logical.0 * logical.1);
+        Self { shapes, offsets, varying, logical, numel }
+    }
+
+    /// Entries of all scales in one direction, and their type.
+    fn scales(&self, mode: NVTEScalingMode, colwise: bool) -> (NVTEDType, usize) {
+        let dtype = scale_matrix(mode, colwise, (1, 1)).0;
+        let entries = self.shapes.iter().map(|&shape| {
+            let (_, lines, needed) = scale_matrix(mode, colwise, shape);
+            lines * needed.next_multiple_of(4)
+        });
+        (dtype, entries.sum())
+    }
+}
+
+#[test]
+fn quantize_groups() {
+    cases("quantize_groups", 1200, |rng, index| {
+        let mode = MODES[index % 4];
+        let varying = [[true, false], [false, false], [false, true], [true, true]][index / 4 % 4];
+        // The forms of the functions of groups; gated ones have one width.
+        let form = FORMS[if varying[1] { rng.below(3) } else { rng.below(4) }];
+        let function = rng.pick(&FUNCTIONS);
+        let per_tensor = mode == MODES[0];
+        let input_dtype = rng.pick(&HIGH);
+        let output_dtype = if per_tensor { rng.pick(&ALL) } else { rng.pick(&FP8) };
+        let members = Members::new(rng, varying, form != Form::NVTEX_FORM_GATED);
+        let (count, (rows, cols)) = (members.shapes.len(), members.logical);
+        if rows * cols == 0 {
+            return Ok(());
+        }
+        let mut b = Buffers::default();
+        let int64 = |b: &mut Buffers, values: &mut dyn Iterator<Item = usize>| {
+            b.add(values.flat_map(|value| (value as i64).to_le_bytes()).collect(), 0)
+        };
+        let first = varying[0].then(|| int64(&mut b, &mut members.shapes.iter().map(|s| s.0)));
+        let last = varying[1].then(|| int64(&mut b, &mut members.shapes.iter().map(|s| s.1)));
+        let with_offsets = varying != [false; 2] || rng.chance(50);
+        let offsets = with_offsets.then(|| int64(&mut b, &mut members.offsets.iter().copied()));
+        let elements = (members.numel, (!varying[1]).then_some(cols), count);
+        let fused = Fused::new(rng, &mut b, (form, function), (mode, input_dtype), elements);
+        let o = Options::new(rng, mode);
+        let data =
+            o.wanted.map(|wanted| wanted.then(|| b.output(rng, output_dtype, members.numel)));
+        let [row_scales, col_scales] = [0, 1].map(|i| {
+            let (dtype, entries) = members.scales(mode, i == 1);
+            (o.wanted[i] && !per_tensor).then(|| b.output(rng, dtype, entries))
+        });
+        let scale =
+            (per_tensor && rng.chance(80)).then(|| b.floats((0..count).map(|_| rng.scale())));
+        let plain = fused.dbias.is_none() && form == Form::NVTEX_FORM_PLAIN;
+        let noop = if plain { rng.noop().map(|flag| b.float(flag)) } else { None };
+        let outputs = [
+            ("rowwise", output_dtype, data[0]),
+            ("colwise", output_dtype, data[1]),
+            ("rowwise scale_inv", kNVTEByte, row_scales),
+            ("colwise scale_inv", kNVTEByte, col_scales),
+            ("dbias", input_dtype, fused.dbias),
+        ];
+        both_but(&b, &outputs, fused.workspace, |side| {
+            let args = QuantizeArgs {
+                input: side.at(fused.input),
+                rowwise: side.maybe(data[0]),
+                colwise: side.maybe(data[1]),
+                scale: side.maybe(scale),
+                amax: null_mut(),
+                rowwise_scale_inv: side.maybe(row_scales),
+                colwise_scale_inv: side.maybe(col_scales),
+                noop: side.maybe(noop),
+                rows,
+                cols,
+                rowwise_scale_stride: 0,
+                colwise_scale_stride: 0,
+                epsilon: o.epsilon,
+                mode,
+                input_dtype,
+                output_dtype,
+                pow2: o.pow2,
+                square_blocks: o.square_blocks,
+                swizzled: o.swizzled,
+                fusion: fused.on(side),
+                group: Group {
+                    num_tensors: count,
+                    first_dims: side.maybe(first),
+                    last_dims: side.maybe(last),
+                    offsets: side.maybe(offsets),
+                },
+            };
+            entry(side, side.table.quantize, args)
+        })
+        .map_err(|e| {
+            format!(
+                "{mode:?}, {form:?} of {function:?}, {input_dtype:?} to {output_dtype:?}, members \
+                 {:?} at {:?}, varying {:?}, directions {:?}, dbias {}, square {}, swizzled {}: {e}",
+                members.shapes,
+                members.offsets,
+                members.varying,
+                o.wanted,
+                fused.dbias.is_some(),
+                o.square_blocks,
+                o.swizzled
             )
         })
     });
@@ -1154,5 +1503,61 @@ fn quantize_past_2_31() {
             Some(part) => Err(format!("wrong in the {PERIOD} elements from {}", part * PERIOD)),
             None => Ok(()),
         }
+    });
+}
+
+/// A sum over `rows` rows in the order that [`Fusion`] says.
+fn column_sum(rows: usize, v: impl Fn(usize) -> f32) -> f32 {
+    let at = |r: usize| if r < rows { v(r) } else { 0.0 };
+    let four = |r: usize| 0.0 + at(r) + at(r + 1) + at(r + 2) + at(r + 3);
+    let mut sums = [0f32; 8];
+    for block in 0..rows.div_ceil(128) {
+        let pairs = (0..16).map(|i| block * 128 + i * 8).map(|r| four(r) + four(r + 4));
+        sums[block % 8] += pairs.fold(0.0, |sum, pair| sum + pair);
+    }
+    sums.iter().fold(0.0, |sum, eighth| sum + eighth)
+}
+
+#[test]
+fn dbias_past_2_31() {
+    cases("dbias_past_2_31", 1, |rng, _| {
+        let table = cuda_table()?;
+        let (rows, cols) = (65_537, 32_771);
+        let numel = rows * cols;
+        let floats: Vec<u8> = (0..PERIOD).flat_map(|_| rng.unit().to_le_bytes()).collect();
+        let block = cast(&floats, kNVTEFloat32, kNVTEBFloat16);
+        let (values, expected) =
+            (decode(&block, kNVTEBFloat16), cast(&block, kNVTEBFloat16, kNVTEFloat8E4M3));
+        let input = periodic(table, &block, 2, numel)?;
+        let output = malloc(table, numel)?;
+        let dbias = malloc(table, cols * 2)?;
+        let workspace = malloc(table, QuantizeArgs::dbias_workspace_rows(rows, 0) * cols * 4)?;
+        let args = QuantizeArgs {
+            input,
+            rowwise: output,
+            rows,
+            cols,
+            input_dtype: kNVTEBFloat16,
+            output_dtype: kNVTEFloat8E4M3,
+            fusion: Fusion { dbias, workspace: workspace.cast(), ..Fusion::NONE },
+            ..QUANTIZE
+        };
+        // SAFETY: the buffers have that many elements.
+        ok(unsafe { table.quantize.unwrap()(&args, null_mut()) }, "quantize")?;
+        let (mut result, mut sums) = (vec![0; numel], vec![0; cols * 2]);
+        download(table, &mut result, output, null_mut())?;
+        download(table, &mut sums, dbias, null_mut())?;
+        [input, output, dbias, workspace].into_iter().for_each(|ptr| free(table, ptr));
+        if let Some(part) = result.chunks(PERIOD).position(|part| part != &expected[..part.len()]) {
+            return Err(format!("wrong in the {PERIOD} elements from {}", part * PERIOD));
+        }
+        for col in (0..cols).step_by(101).chain(cols - 3..cols) {
+            let sum = column_sum(rows, |row| values[(row * cols + col) % PERIOD]);
+            let want = cast(&sum.to_le_bytes(), kNVTEFloat32, kNVTEBFloat16);
+            if sums[2 * col..][..2] != want {
+                return Err(format!("dbias[{col}] is {:?}, not {want:?}", &sums[2 * col..][..2]));
+            }
+        }
+        Ok(())
     });
 }

@@ -7,25 +7,25 @@
 
 #include "support.h"
 
-typedef enum Function { PLAIN, GELU, SILU, RELU, QGELU, SRELU, FUNCTIONS } Function;
+typedef enum Function { F_PLAIN, F_GELU, F_SILU, F_RELU, F_QGELU, F_SRELU, F_COUNT } Function;
 
 static const char *const kFunctionNames[] = {"plain", "gelu", "silu", "relu", "qgelu", "srelu"};
 
-static inline bool is_exact(Function f) { return f == PLAIN || f == RELU || f == SRELU; }
+static inline bool is_exact(Function f) { return f == F_PLAIN || f == F_RELU || f == F_SRELU; }
 
 static inline double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
 static inline double function_value(Function f, double x) {
   switch (f) {
-    case GELU:
+    case F_GELU:
       return x * (0.5 + 0.5 * tanh(x * (0.79788456 + 0.03567741 * x * x)));
-    case SILU:
+    case F_SILU:
       return x * sigmoid(x);
-    case QGELU:
+    case F_QGELU:
       return x * sigmoid(1.702 * x);
-    case RELU:
+    case F_RELU:
       return x > 0 ? x : 0;
-    case SRELU:
+    case F_SRELU:
       return x > 0 ? (float)(x * x) : 0;
     default:
       return x;
@@ -35,18 +35,18 @@ static inline double function_value(Function f, double x) {
 static inline double function_slope(Function f, double x) {
   double s, t;
   switch (f) {
-    case GELU:
+    case F_GELU:
       t = tanh(0.79788456 * x * (1 + 0.044715 * x * x));
       return 0.5 * x * ((1 - t * t) * (0.79788456 + 0.1070322243 * x * x)) + 0.5 * (1 + t);
-    case SILU:
+    case F_SILU:
       s = sigmoid(x);
       return x * s * (1 - s) + s;
-    case QGELU:
+    case F_QGELU:
       s = sigmoid(1.702 * x);
       return 1.702 * x * s * (1 - s) + s;
-    case RELU:
+    case F_RELU:
       return x > 0;
-    case SRELU:
+    case F_SRELU:
       return x > 0 ? 2 * x : 0;
     default:
       return 1;
@@ -74,7 +74,7 @@ static inline void put_element(Elements e, size_t i, Function f, double a, doubl
 static inline void derivative_elements(Elements e, Function f, NVTEDType dtype, const void *input,
                                        const void *act, size_t n) {
   for (size_t i = 0; i < n; i++) {
-    double slope = f == PLAIN ? 1 : function_slope(f, get_value(dtype, act, i));
+    double slope = f == F_PLAIN ? 1 : function_slope(f, get_value(dtype, act, i));
     put_element(e, i, f, slope, get_value(dtype, input, i), 1);
   }
 }

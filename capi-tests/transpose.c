@@ -168,6 +168,57 @@ static void test_modes(void) {
   }
 }
 
+// Many at once, the empty one and those of other dtypes too.
+static void test_multi(void) {
+  static const size_t shapes[][2] = {{1, 1},    {1, 768},  {768, 1},   {768, 768}, {43, 43},
+                                     {43, 256}, {256, 43}, {256, 256}, {0, 16}};
+  enum { N = COUNT(shapes) };
+  for (int wrong = 0; wrong < 3; wrong++) {
+    static const char *const names[] = {"", " with a wrong one", " with a missing direction"};
+    if (!case_begin("multi_cast_transpose%s", names[wrong])) continue;
+    Cast c[N];
+    NVTETensor inputs[N], outputs[N];
+    for (size_t i = 0; i < N; i++) {
+      c[i] = (Cast){.in = kHighPrecision[i % 3],
+                    .out = kFloats[(i + 3) % 5],
+                    .shape = SHAPE(shapes[i][0], shapes[i][1]),
+                    .directions = BOTH,
+                    .misaligned = i % 2,
+                    .has_scale = i % 4 != 3,
+                    .has_amax = true,
+                    .old_amax = 0.25f,
+                    .scale = 1.5f + (float)i};
+      cast_build(&c[i]);
+      inputs[i] = c[i].in_tensor;
+      outputs[i] = c[i].out_tensor;
+    }
+    // The two directions may have a scale_inv each.
+    Buffer *own = buffer(4);
+    set_param(outputs[0], kNVTEColumnwiseScaleInv, own->ptr, kNVTEFloat32, SHAPE(1));
+    if (wrong == 1)
+      set_param(outputs[7], kNVTERowwiseData, c[7].rowwise->ptr, c[7].out, SHAPE(256, 255));
+    if (wrong == 2) set_param(outputs[7], kNVTEColumnwiseData, NULL, kNVTEFloat32, SHAPE(0));
+    nvte_multi_cast_transpose(N, inputs, outputs, NULL);
+    if (wrong) {
+      EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_multi_cast_transpose: tensor 7: output.",
+                   wrong == 1 ? "expected [256, 256]" : "column-wise data");
+      for (size_t i = 0; i < N; i++) cast_check_untouched(&c[i]);
+      continue;
+    }
+    for (size_t i = 0; i + 1 < N; i++) cast_check(&c[i]);
+    cast_check_untouched(&c[N - 1]);
+    CHECK_FLOAT(read_float(own), 1.0f / c[0].scale);
+  }
+  if (case_begin("multi_cast_transpose of none")) {
+    nvte_multi_cast_transpose(0, NULL, NULL, NULL);
+    EXPECT_OK();
+  }
+  if (case_begin("multi_cast_transpose without arrays")) {
+    nvte_multi_cast_transpose(2, NULL, NULL, NULL);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_multi_cast_transpose: input_list");
+  }
+}
+
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   test_transpose();
@@ -175,5 +226,6 @@ int main(int argc, char **argv) {
   test_empty();
   test_cast_transpose();
   test_modes();
+  test_multi();
   return test_end();
 }

@@ -181,6 +181,11 @@ fn check_act_input(input: &Tensor, act_input: &Tensor) -> Result<()> {
 /// The workspace for the sums of dbias; none, and its shape and dtype are set, if it has no memory.
 fn workspace(handle: NVTETensor, rows: usize, cols: usize) -> Result<Option<*mut f32>> {
     let workspace = check::tensor("workspace", handle)?.rowwise;
+    let bytes = rows.checked_mul(cols).and_then(|numel| numel.checked_mul(4));
+    let Some(bytes) = bytes.filter(|&bytes| bytes <= isize::MAX as usize) else {
+        let got = format!("[{rows}, {cols}]");
+        return Err(Error::argument("workspace", "a shape whose bytes fit 63 bits", got));
+    };
     if workspace.ptr().is_null() {
         TENSORS.write("workspace", handle, |tensor| {
             tensor.rowwise.dtype = NVTEDType::kNVTEFloat32;
@@ -188,13 +193,12 @@ fn workspace(handle: NVTETensor, rows: usize, cols: usize) -> Result<Option<*mut
         })?;
         return Ok(None);
     }
-    let numel = rows * cols;
-    if workspace.bytes() < 4 * numel {
-        let expected = format!("{} bytes, of Float32 [{rows}, {cols}]", 4 * numel);
+    if workspace.bytes() < bytes {
+        let expected = format!("{bytes} bytes, of Float32 [{rows}, {cols}]");
         return Err(Error::argument("workspace.data", expected, workspace.bytes()));
     }
     let dtype = NVTEDType::kNVTEFloat32;
-    Ok(Some(check::raw_pointer("workspace.data", workspace.ptr(), numel, dtype)?.cast()))
+    Ok(Some(check::raw_pointer("workspace.data", workspace.ptr(), bytes / 4, dtype)?.cast()))
 }
 
 /// Runs a fused cast; of no elements, all that is left are sums of 0.
@@ -381,7 +385,7 @@ fn group_quantize_dbias(
     let args = plan_group_quantize(("input", &input), &output, ("noop", null_mut()), &config)?;
     let dbias = check::grouped_tensor("dbias", dbias)?.rowwise;
     check::dtype("dbias", dbias.dtype, &[input.dtype()])?;
-    if dbias.shape.numel() != n * cols {
+    if n.checked_mul(cols) != Some(dbias.shape.numel()) {
         let expected = format!("[{n}, {cols}] in all");
         return Err(Error::argument("dbias.data.shape", expected, dbias.shape));
     }
