@@ -56,6 +56,168 @@ void nvte_quantize_v2(NVTETensor input,
                       cudaStream_t stream);
 
 /**
+ * `nvte_quantize_v2` of `inputs[i]` to `outputs[i]` for each i below `num_tensors`, with one config for
+ * all. If any is wrong nothing is written at all; its message says `tensor i`.
+ */
+void nvte_multi_tensor_quantize(const NVTETensor *inputs,
+                                NVTETensor *outputs,
+                                NVTEQuantizationConfig quant_config,
+                                size_t num_tensors,
+                                cudaStream_t stream);
+
+/**
+ * `nvte_quantize`, and the sums of the input over its rows.
+ *
+ * Formula: `dbias[c] = sum over r of input[r][c]`, summed in Float32 in a fixed order.
+ * Shapes: input and output as for `nvte_quantize`, dbias `[C]`.
+ * Dtypes: dbias that of the input.
+ * Workspace: while its data pointer is null, the call only sets its shape and dtype (Float32) and
+ * returns. Otherwise its bytes must suffice for these, aligned to 4; the contents do not matter.
+ * Empty tensors: dbias becomes 0, nothing else is written.
+ * Errors: as `nvte_quantize`; dbias of another shape or dtype; a workspace that is too small.
+ */
+void nvte_quantize_dbias(NVTETensor input,
+                         NVTETensor output,
+                         NVTETensor dbias,
+                         NVTETensor workspace,
+                         cudaStream_t stream);
+
+/**
+ * As `nvte_quantize_dbias`, of `v = gelu'(act_input) * input` in place of the input.
+ *
+ * `act_input` has the shape and dtype of the input. v is Float32; for a cast in blocks it is rounded
+ * to the input's dtype, but dbias is the sum of v before that. For `gelu` see `nvte_gelu`.
+ */
+void nvte_quantize_dbias_dgelu(NVTETensor input,
+                               NVTETensor act_input,
+                               NVTETensor output,
+                               NVTETensor dbias,
+                               NVTETensor workspace,
+                               cudaStream_t stream);
+
+/**
+ * As `nvte_quantize_dbias_dgelu`, with `silu`.
+ */
+void nvte_quantize_dbias_dsilu(NVTETensor input,
+                               NVTETensor act_input,
+                               NVTETensor output,
+                               NVTETensor dbias,
+                               NVTETensor workspace,
+                               cudaStream_t stream);
+
+/**
+ * As `nvte_quantize_dbias_dgelu`, with `relu`.
+ */
+void nvte_quantize_dbias_drelu(NVTETensor input,
+                               NVTETensor act_input,
+                               NVTETensor output,
+                               NVTETensor dbias,
+                               NVTETensor workspace,
+                               cudaStream_t stream);
+
+/**
+ * As `nvte_quantize_dbias_dgelu`, with `qgelu`.
+ */
+void nvte_quantize_dbias_dqgelu(NVTETensor input,
+                                NVTETensor act_input,
+                                NVTETensor output,
+                                NVTETensor dbias,
+                                NVTETensor workspace,
+                                cudaStream_t stream);
+
+/**
+ * As `nvte_quantize_dbias_dgelu`, with `srelu`.
+ */
+void nvte_quantize_dbias_dsrelu(NVTETensor input,
+                                NVTETensor act_input,
+                                NVTETensor output,
+                                NVTETensor dbias,
+                                NVTETensor workspace,
+                                cudaStream_t stream);
+
+/**
+ * `nvte_quantize_v2` of every member of a group.
+ *
+ * Shapes: the output says where members are (see `nvte_create_grouped_tensor`): all of one shape, or
+ * differing in the first dimension, the last, or both. Their dimensions are read on the device; any
+ * size will do, 0 too, and elements that no member has are neither read nor written. The input has as
+ * many members, as many columns, and at least as many rows.
+ * Scales: those of the members one after the other, each matrix as `nvte_quantize` describes it (of
+ * FP8 blocks with the second dimension rounded up to a multiple of 4). Per tensor: `scale` has one
+ * Float32 per member and is read; neither `scale_inv` nor `amax` is written.
+ * Config: as for `nvte_quantize_v2`.
+ * Errors: as `nvte_quantize_v2`; another number of members; buffers that are too small.
+ */
+void nvte_group_quantize(NVTEGroupedTensor input,
+                         NVTEGroupedTensor output,
+                         NVTEQuantizationConfig quant_config,
+                         cudaStream_t stream);
+
+/**
+ * `nvte_group_quantize`, and the sums of each member over its rows, as `nvte_quantize_dbias`.
+ *
+ * Shapes: dbias `[num_tensors, C]`, of zeros for a member without rows. All members have C columns.
+ * Config: as for `nvte_quantize_v2`; the noop tensor is ignored.
+ */
+void nvte_group_quantize_dbias(NVTEGroupedTensor input,
+                               NVTEGroupedTensor output,
+                               NVTEGroupedTensor dbias,
+                               NVTETensor workspace,
+                               NVTEQuantizationConfig quant_config,
+                               cudaStream_t stream);
+
+/**
+ * As `nvte_group_quantize_dbias`, of `v = gelu'(act_input) * input` in place of the input; see
+ * `nvte_quantize_dbias_dgelu`.
+ */
+void nvte_group_quantize_dbias_dgelu(NVTEGroupedTensor input,
+                                     NVTEGroupedTensor act_input,
+                                     NVTEGroupedTensor output,
+                                     NVTEGroupedTensor dbias,
+                                     NVTETensor workspace,
+                                     cudaStream_t stream);
+
+/**
+ * As `nvte_group_quantize_dbias_dgelu`, with `silu`.
+ */
+void nvte_group_quantize_dbias_dsilu(NVTEGroupedTensor input,
+                                     NVTEGroupedTensor act_input,
+                                     NVTEGroupedTensor output,
+                                     NVTEGroupedTensor dbias,
+                                     NVTETensor workspace,
+                                     cudaStream_t stream);
+
+/**
+ * As `nvte_group_quantize_dbias_dgelu`, with `relu`.
+ */
+void nvte_group_quantize_dbias_drelu(NVTEGroupedTensor input,
+                                     NVTEGroupedTensor act_input,
+                                     NVTEGroupedTensor output,
+                                     NVTEGroupedTensor dbias,
+                                     NVTETensor workspace,
+                                     cudaStream_t stream);
+
+/**
+ * As `nvte_group_quantize_dbias_dgelu`, with `qgelu`.
+ */
+void nvte_group_quantize_dbias_dqgelu(NVTEGroupedTensor input,
+                                      NVTEGroupedTensor act_input,
+                                      NVTEGroupedTensor output,
+                                      NVTEGroupedTensor dbias,
+                                      NVTETensor workspace,
+                                      cudaStream_t stream);
+
+/**
+ * As `nvte_group_quantize_dbias_dgelu`, with `srelu`.
+ */
+void nvte_group_quantize_dbias_dsrelu(NVTEGroupedTensor input,
+                                      NVTEGroupedTensor act_input,
+                                      NVTEGroupedTensor output,
+                                      NVTEGroupedTensor dbias,
+                                      NVTETensor workspace,
+                                      cudaStream_t stream);
+
+/**
  * Casts FP8 back: `y = cast(x * scale_inv)`.
  *
  * Shapes: output as the logical shape of the input; an input that has only column-wise data is

@@ -31,6 +31,124 @@ void nvte_transpose(NVTETensor input, NVTETensor transposed_output, cudaStream_t
  */
 void nvte_cast_transpose(NVTETensor input, NVTETensor output, cudaStream_t stream);
 
+/**
+ * `nvte_cast_transpose` of `input_list[i]` to `output_list[i]` for each i below `num_tensors`, where
+ * the two `scale_inv` of an output may be apart. If any is wrong nothing is written at all; its message
+ * says `tensor i`.
+ */
+void nvte_multi_cast_transpose(size_t num_tensors,
+                               const NVTETensor *input_list,
+                               NVTETensor *output_list,
+                               cudaStream_t stream);
+
+/**
+ * `nvte_cast_transpose`, and the sums of the input over its rows: `nvte_quantize_dbias` to an output
+ * that has both directions, per tensor.
+ *
+ * Errors: as `nvte_quantize_dbias` and `nvte_cast_transpose`.
+ */
+void nvte_cast_transpose_dbias(NVTETensor input,
+                               NVTETensor output,
+                               NVTETensor dbias,
+                               NVTETensor workspace,
+                               cudaStream_t stream);
+
+/**
+ * As `nvte_cast_transpose_dbias`, of `v = gelu'(act_input) * input` in place of the input; see
+ * `nvte_quantize_dbias_dgelu`.
+ */
+void nvte_cast_transpose_dbias_dgelu(NVTETensor input,
+                                     NVTETensor act_input,
+                                     NVTETensor output,
+                                     NVTETensor dbias,
+                                     NVTETensor workspace,
+                                     cudaStream_t stream);
+
+/**
+ * As `nvte_cast_transpose_dbias_dgelu`, with `silu`.
+ */
+void nvte_cast_transpose_dbias_dsilu(NVTETensor input,
+                                     NVTETensor act_input,
+                                     NVTETensor output,
+                                     NVTETensor dbias,
+                                     NVTETensor workspace,
+                                     cudaStream_t stream);
+
+/**
+ * As `nvte_cast_transpose_dbias_dgelu`, with `relu`.
+ */
+void nvte_cast_transpose_dbias_drelu(NVTETensor input,
+                                     NVTETensor act_input,
+                                     NVTETensor output,
+                                     NVTETensor dbias,
+                                     NVTETensor workspace,
+                                     cudaStream_t stream);
+
+/**
+ * As `nvte_cast_transpose_dbias_dgelu`, with `qgelu`.
+ */
+void nvte_cast_transpose_dbias_dqgelu(NVTETensor input,
+                                      NVTETensor act_input,
+                                      NVTETensor output,
+                                      NVTETensor dbias,
+                                      NVTETensor workspace,
+                                      cudaStream_t stream);
+
+/**
+ * As `nvte_cast_transpose_dbias_dgelu`, with `srelu`.
+ */
+void nvte_cast_transpose_dbias_dsrelu(NVTETensor input,
+                                      NVTETensor act_input,
+                                      NVTETensor output,
+                                      NVTETensor dbias,
+                                      NVTETensor workspace,
+                                      cudaStream_t stream);
+
+/**
+ * `nvte_cast_transpose` of the gradient of `gelu(a) * g`.
+ *
+ * Formula: with act_input = (a | g) in halves, `(gelu'(a) * input * g | input * gelu(a))`, in Float32.
+ * Shapes: input `[..., H]`, act_input and the output `[..., 2 H]`.
+ * Dtypes: Float32, Float16, BFloat16, the same for both inputs; output as for `nvte_quantize`.
+ * Errors: as `nvte_cast_transpose`; inputs that do not fit each other.
+ */
+void nvte_dgeglu_cast_transpose(NVTETensor input,
+                                NVTETensor act_input,
+                                NVTETensor output,
+                                cudaStream_t stream);
+
+/**
+ * As `nvte_dgeglu_cast_transpose`, with `silu`.
+ */
+void nvte_dswiglu_cast_transpose(NVTETensor input,
+                                 NVTETensor act_input,
+                                 NVTETensor output,
+                                 cudaStream_t stream);
+
+/**
+ * As `nvte_dgeglu_cast_transpose`, with `relu`.
+ */
+void nvte_dreglu_cast_transpose(NVTETensor input,
+                                NVTETensor act_input,
+                                NVTETensor output,
+                                cudaStream_t stream);
+
+/**
+ * As `nvte_dgeglu_cast_transpose`, with `qgelu`.
+ */
+void nvte_dqgeglu_cast_transpose(NVTETensor input,
+                                 NVTETensor act_input,
+                                 NVTETensor output,
+                                 cudaStream_t stream);
+
+/**
+ * As `nvte_dgeglu_cast_transpose`, with `srelu`.
+ */
+void nvte_dsreglu_cast_transpose(NVTETensor input,
+                                 NVTETensor act_input,
+                                 NVTETensor output,
+                                 cudaStream_t stream);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus
