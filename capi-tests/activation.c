@@ -354,8 +354,9 @@ static void test_per_tensor(void) {
                       c.misaligned || o.misaligned ? " misaligned" : "")) {
         continue;
       }
-      // Every magnitude; FP8 saturates, sums of large values would not stay finite.
-      if (k % 5 == 0) c.values = mixed_values(c.in, numel(c.shape), false);
+      // Every magnitude, unless a product of two could overflow on the way.
+      if (k % 5 == 0 && !c.backward && !c.of->gate)
+        c.values = mixed_values(c.in, numel(c.shape), false);
       case_build(&c);
       o.shape = c.out_shape;
       output_build(&o);
@@ -547,7 +548,7 @@ static void test_wrong_arguments(void) {
           break;
         case 6:
           set_param(o.tensor, kNVTERowwiseData, NULL, kNVTEFloat32, SHAPE(0));
-          part = gated(&c) && !c.backward ? "output.shape" : "output.data";
+          part = "output";
           break;
         case 7:
           set_param(o.tensor, kNVTERowwiseData, o.data[0]->ptr, o.dtype, SHAPE(31, 64));

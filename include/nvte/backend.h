@@ -179,6 +179,7 @@ typedef struct NVTEXFusion {
    * rows (of a member), in float32 in this order: within each 128 rows (that begin a member) the
    * sums of 4 rows one after the other, then pairs of those, then the 16 pairs one after the other;
    * of those blocks the i-th is added to sum i % 8, and these 8 are added one after the other.
+   * Sums begin at +0, so that none is -0.
    */
   void *dbias;
   /**
