@@ -67,17 +67,16 @@ __device__ bool find_member(const NVTEXGroup &group, NVTEScalingMode mode, size_
          wanted - i * each};
   } else {
     const int lane = threadIdx.x % 32;
-    // Sums of this lane's members that lie before the wanted one.
-    size_t at = 0, row_scales = 0, col_scales = 0, row_tiles = 0;
+    const auto rows_of = [&](size_t i) {
+      return group.first_dims != nullptr ? static_cast<size_t>(group.first_dims[i]) : even_rows;
+    };
+    const auto cols_of = [&](size_t i) {
+      return group.last_dims != nullptr ? static_cast<size_t>(group.last_dims[i]) : cols;
+    };
     for (size_t first = 0;; first += 32) {
       if (first >= group.num_tensors) return false;
       const size_t i = first + lane;
-      size_t r = 0, c = 0, own = 0;
-      if (i < group.num_tensors) {
-        r = group.first_dims != nullptr ? static_cast<size_t>(group.first_dims[i]) : even_rows;
-        c = group.last_dims != nullptr ? static_cast<size_t>(group.last_dims[i]) : cols;
-        own = units(r, c);
-      }
+      const size_t own = i < group.num_tensors ? units(rows_of(i), cols_of(i)) : 0;
       size_t until = own;
 #pragma unroll
       for (int step = 1; step < 32; step *= 2) {
@@ -85,36 +84,36 @@ __device__ bool find_member(const NVTEXGroup &group, NVTEScalingMode mode, size_
         if (lane >= step) until += before;
       }
       const unsigned hits = __ballot_sync(0xffffffffu, wanted < until);
-      const int owner = hits != 0 ? __ffs(static_cast<int>(hits)) - 1 : 32;
-      if (lane < owner) {
-        at += r * c;
-        row_scales += scale_entries(mode, false, r, c);
-        col_scales += scale_entries(mode, true, r, c);
-        row_tiles += tiles_of(r);
-      }
       if (hits != 0) {
+        const int owner = __ffs(static_cast<int>(hits)) - 1;
         m.index = first + owner;
-        m.rows = __shfl_sync(0xffffffffu, r, owner);
-        m.cols = __shfl_sync(0xffffffffu, c, owner);
         m.unit = wanted - __shfl_sync(0xffffffffu, until - own, owner);
         break;
       }
       wanted -= __shfl_sync(0xffffffffu, until, 31);
     }
-    m.at = warp_sum(at);
-    m.row_scales = warp_sum(row_scales);
-    m.col_scales = warp_sum(col_scales);
-    m.row_tiles = warp_sum(row_tiles);
+    m.rows = rows_of(m.index);
+    m.cols = cols_of(m.index);
+    m.at = m.row_scales = m.col_scales = m.row_tiles = 0;
+    for (size_t i = lane; i < m.index; i += 32) {
+      const size_t r = rows_of(i), c = cols_of(i);
+      m.at += r * c;
+      m.row_scales += scale_entries(mode, false, r, c);
+      m.col_scales += scale_entries(mode, true, r, c);
+      m.row_tiles += tiles_of(r);
+    }
+    m.at = warp_sum(m.at);
+    m.row_scales = warp_sum(m.row_scales);
+    m.col_scales = warp_sum(m.col_scales);
+    m.row_tiles = warp_sum(m.row_tiles);
   }
   if (group.offsets != nullptr) m.at = static_cast<size_t>(group.offsets[m.index]);
   return true;
 }
 
-// Most tiles of 128 x 128 that the members can have; 0 if the host cannot bound them usefully,
-// because both dimensions are the device's.
+// Most tiles of 128 x 128 that the members can have, unless both dimensions are the device's.
 inline size_t most_tiles(const NVTEXGroup &group, size_t rows, size_t cols) {
   const size_t n = group.num_tensors;
-  if (group.first_dims != nullptr && group.last_dims != nullptr) return 0;
   if (group.first_dims != nullptr) return (tiles_of(rows) + n) * tiles_of(cols);
   if (group.last_dims != nullptr) return tiles_of(rows) * (tiles_of(cols) + n);
   return n * tiles_of(rows / n) * tiles_of(cols);
