@@ -340,8 +340,8 @@ __device__ __forceinline__ void cast_blocks(const TileCastArgs<Scale> &args, con
     if (q.rowwise != nullptr) {
       store_rows(q.rowwise, m.row_vec, m, my, y);
       if (Scale::kMx || threadIdx.x == 0) {
-        put_scale<Scale>(scales_of<Scale, kSquare>(q, m, false), own_row, own_block,
-                         own < my.rows && my.cols > 0, entry);
+        put_scale<Scale>(scales_of<Scale, kSquare>(q, m, false), own_row, own_block, own < my.rows,
+                         entry);
       }
     }
     if (q.colwise != nullptr) {
@@ -349,7 +349,7 @@ __device__ __forceinline__ void cast_blocks(const TileCastArgs<Scale> &args, con
       const int i = my.warp % kHeight * 2 + my.word;
       if (Scale::kMx || threadIdx.x == 0) {
         put_scale<Scale>(scales_of<Scale, kSquare>(q, m, true), my.col0 + my.col + i,
-                         (my.row0 + my.row) / kBlock, i < my.cols && my.rows > 0, entry);
+                         (my.row0 + my.row) / kBlock, i < my.cols, entry);
       }
       if constexpr (Scale::kMx) {
         store_rows(q.colwise, m.col_vec, m, my, y);
