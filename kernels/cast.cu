@@ -111,15 +111,69 @@ NVTEXOutcome dequantize(const NVTEXDequantizeArgs &a, cudaStream_t stream) {
 }  // namespace
 }  // namespace nvte
 
+extern "C" NVTEXOutcome nvte_cuda_transpose(const NVTEXTransposeArgs *, cudaStream_t) noexcept;
+
+namespace nvte {
+namespace {
+
+NVTEXOutcome quantize_plain(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+  return dispatch<F32, F16, BF16>(q.input_dtype, [&](auto in) {
+    return dispatch<F32, F16, BF16, E4M3, E5M2>(
+        q.output_dtype, [&](auto out) { return quantize<decltype(in), decltype(out)>(q, stream); });
+  });
+}
+
+// Outputs of 16 or 32 bits.
+NVTEXOutcome quantize_wide(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+  if (q.fusion.form == NVTEX_FORM_PLAIN) return quantize_plain(q, stream);
+  const NVTEXOutcome cast = quantize_elements(q, stream);
+  if (cast.status != NVTEX_BACKEND_OK || q.rowwise == nullptr || q.colwise == nullptr) return cast;
+  const size_t size = q.output_dtype == kNVTEFloat32 ? 4 : 2;
+  const NVTEXTransposeArgs transpose = {q.rowwise, q.colwise, nullptr, q.rows, q.cols, size};
+  return nvte_cuda_transpose(&transpose, stream);
+}
+
+NVTEXOutcome quantize_per_tensor(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+  const bool dbias = q.fusion.dbias != nullptr;
+  if (q.output_dtype != kNVTEFloat8E4M3 && q.output_dtype != kNVTEFloat8E5M2) {
+    if (q.group.num_tensors != 0) return unimplemented("no CUDA kernel for this dtype of a group");
+    const NVTEXOutcome cast = quantize_wide(q, stream);
+    if (cast.status != NVTEX_BACKEND_OK || !dbias) return cast;
+    NVTEXQuantizeArgs sums = q;
+    sums.rowwise = sums.colwise = nullptr;
+    sums.amax = nullptr;
+    sums.rowwise_scale_inv = sums.colwise_scale_inv = nullptr;
+    sums.scale = nullptr;
+    return quantize_tensor(sums, stream);
+  }
+  if (dbias || q.group.num_tensors != 0) return quantize_tensor(q, stream);
+  if (q.fusion.form == NVTEX_FORM_PLAIN) return quantize_plain(q, stream);
+  return q.colwise == nullptr ? quantize_elements(q, stream) : quantize_tensor(q, stream);
+}
+
+NVTEXOutcome quantize_in_mode(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+  switch (q.mode) {
+    case NVTE_DELAYED_TENSOR_SCALING:
+      return quantize_per_tensor(q, stream);
+    case NVTE_MXFP8_1D_SCALING:
+      return q.square_blocks ? quantize_mx_square(q, stream) : quantize_mx(q, stream);
+    case NVTE_BLOCK_SCALING_1D:
+      return quantize_1d(q, stream);
+    case NVTE_BLOCK_SCALING_2D:
+      return quantize_2d(q, stream);
+    default:
+      return unimplemented("no CUDA kernel for this scaling mode");
+  }
+}
+
+}  // namespace
+}  // namespace nvte
+
 extern "C" NVTEXOutcome nvte_cuda_quantize(const NVTEXQuantizeArgs *args,
                                            cudaStream_t stream) noexcept {
-  using namespace nvte;
-  if (args->mode != NVTE_DELAYED_TENSOR_SCALING) return quantize_blocks(*args, stream);
-  return dispatch<F32, F16, BF16>(args->input_dtype, [&](auto in) {
-    return dispatch<F32, F16, BF16, E4M3, E5M2>(args->output_dtype, [&](auto out) {
-      return quantize<decltype(in), decltype(out)>(*args, stream);
-    });
-  });
+  const NVTEXOutcome cast = nvte::quantize_in_mode(*args, stream);
+  if (cast.status != NVTEX_BACKEND_OK || args->fusion.dbias == nullptr) return cast;
+  return nvte::sum_dbias(*args, stream);
 }
 
 extern "C" NVTEXOutcome nvte_cuda_dequantize(const NVTEXDequantizeArgs *args,

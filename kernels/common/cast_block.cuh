@@ -1,11 +1,25 @@
-// Casts with a scale per block of elements: modes 1, 2 and 3.
+// Entries of the casts by how they scale.
 #pragma once
 
 #include "launch.cuh"
 
 namespace nvte {
 
-NVTEXOutcome quantize_blocks(const NVTEXQuantizeArgs &a, cudaStream_t stream);
+// Casts to FP8 in tiles. Mode 0 is `quantize_tensor`; it also takes neither output, for dbias
+// alone.
+NVTEXOutcome quantize_tensor(const NVTEXQuantizeArgs &q, cudaStream_t stream);
+NVTEXOutcome quantize_1d(const NVTEXQuantizeArgs &q, cudaStream_t stream);
+NVTEXOutcome quantize_2d(const NVTEXQuantizeArgs &q, cudaStream_t stream);
+NVTEXOutcome quantize_mx(const NVTEXQuantizeArgs &q, cudaStream_t stream);
+NVTEXOutcome quantize_mx_square(const NVTEXQuantizeArgs &q, cudaStream_t stream);
+
+// Functions of the input to any type, element by element, in mode 0 and without dbias. Column-wise
+// output only if there is no other.
+NVTEXOutcome quantize_elements(const NVTEXQuantizeArgs &q, cudaStream_t stream);
+
+// dbias from the sums over 128 rows that a cast left in the workspace.
+NVTEXOutcome sum_dbias(const NVTEXQuantizeArgs &q, cudaStream_t stream);
+
 NVTEXOutcome dequantize_blocks(const NVTEXDequantizeArgs &a, cudaStream_t stream);
 
 }  // namespace nvte

@@ -6,6 +6,8 @@
 
 #include <cuda_runtime.h>
 
+#include "nvte/types.h"
+
 namespace nvte {
 
 // E8M0 code of a non-negative number, rounded up to a power of two and at most the largest finite
@@ -43,6 +45,15 @@ struct ScaleMatrix {
     return (line >> line_shift) * line_step + block * block_step;
   }
 };
+
+// The scales of a mode; `tiles` as above.
+inline __host__ __device__ ScaleMatrix scale_matrix(NVTEScalingMode mode, void *entries,
+                                                    size_t stride, bool colwise, size_t tiles) {
+  const bool block_major =
+      mode == NVTE_BLOCK_SCALING_1D || (mode == NVTE_MXFP8_1D_SCALING && colwise);
+  const int line_shift = mode == NVTE_BLOCK_SCALING_2D ? 7 : 0;
+  return {entries, block_major ? 1 : stride, block_major ? stride : 1, tiles, line_shift};
+}
 
 // Modes 2 and 3: any float32, or a power of two.
 struct FloatScale {

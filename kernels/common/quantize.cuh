@@ -1,0 +1,797 @@
+// Casts to FP8 in tiles of 128 x 128, with a scale per tensor or per block of elements (1 x 128,
+// 128 x 128, 1 x 32 or 32 x 32), of the input or a function of it; row-wise, column-wise or both
+// from one read of the inputs.
+#pragma once
+
+#include <cfloat>
+#include <type_traits>
+
+#include "cast_block.cuh"
+#include "function.cuh"
+#include "group.cuh"
+#include "scale.cuh"
+#include "tile.cuh"
+
+namespace nvte {
+
+// 16 lanes span the columns of a tile, a thread has 4 rows of 8 columns.
+constexpr int kTile = 128;
+constexpr int kThreads = 512;
+constexpr int kLanes = 16, kVec = 8, kPack = 4;
+constexpr int kWarps = kThreads / 32, kWarpRows = 2 * kPack;
+static_assert(kLanes * kVec == kTile && kWarps * kWarpRows == kTile, "a block covers a tile");
+
+// FP8 of either format.
+using Codes = Vec<Raw<uint8_t>, kVec>;
+
+// Mode 0: one scale for all of a matrix.
+struct TensorScale {
+  using Entry = float;
+  static constexpr int kBlock = kTile;
+  static constexpr bool kMx = false;
+};
+
+// What a block must know of the matrix that its tile is part of.
+struct Matrix {
+  size_t rows, cols;  // Of the output.
+  size_t at;          // Its first element in the buffers.
+  void *row_scales, *col_scales;
+  size_t row_stride, col_stride;  // Of the scale matrices.
+  const float *scale;             // Mode 0.
+  size_t row_tiles;               // Tiles of 128 rows before it in the workspace for dbias.
+  bool in_vec;  // Whether every vector that is loaded is aligned and inside or outside as a whole,
+  bool row_vec, col_vec;  // and every vector that is stored.
+};
+
+// Whose tiles a grid has: those of a single matrix, or those of a group, with a block for each or,
+// where the host cannot tell how many there may be, with a loop. That costs registers.
+enum class Tiles { kSingle, kOneEach, kLoop };
+
+template <class Scale>
+struct TileCastArgs {
+  NVTEXQuantizeArgs q;
+  Matrix matrix;  // Unless there is a group.
+  Scale scale;
+  Function function;
+  bool e5m2;
+  // Blocks go over the tiles along the rows, or down the columns: whichever output is written in
+  // the order of the blocks leaves L2 in long runs.
+  bool down;
+  // A block makes a tile of both halves of a gated derivative from one read; else of the output.
+  bool split;
+  unsigned tiles_per_line;
+};
+
+// A tile, and what a thread has of it.
+struct Place {
+  size_t row0, col0;
+  int height, width;      // What is inside the matrix.
+  int warp, group, word;  // word: which rows, of the two lots of the warp
+  int row, col;           // The thread's first element.
+  int rows, cols;         // What is inside from there on.
+
+  __device__ __forceinline__ Place(const Matrix &m, size_t row0, size_t col0, size_t end)
+      : row0(row0), col0(col0) {
+    const int lane = threadIdx.x % 32;
+    height = left_of(m.rows - row0, kTile);
+    width = left_of(end - col0, kTile);
+    warp = threadIdx.x / 32;
+    group = lane % kLanes;
+    word = lane / kLanes;
+    row = warp * kWarpRows + word * kPack;
+    col = group * kVec;
+    rows = height - row;
+    cols = width - col;
+  }
+};
+
+inline __host__ __device__ bool aligned_to(const void *p, size_t offset, size_t bytes) {
+  return (reinterpret_cast<uintptr_t>(p) + offset) % bytes == 0;
+}
+
+template <class In, class Scale, NVTEXForm kForm>
+__host__ __device__ void set_matrix(Matrix &matrix, const NVTEXQuantizeArgs &q, const Member &m) {
+  constexpr size_t kEntry = sizeof(typename Scale::Entry);
+  const bool single = q.group.num_tensors == 0;
+  const size_t in = m.at * In::kBytes;
+  const bool whole = m.cols / kHalvesOf<kForm> % kVec == 0;
+  matrix.rows = m.rows;
+  matrix.cols = m.cols;
+  matrix.at = m.at;
+  matrix.row_scales = static_cast<char *>(q.rowwise_scale_inv) + m.row_scales * kEntry;
+  matrix.col_scales = static_cast<char *>(q.colwise_scale_inv) + m.col_scales * kEntry;
+  matrix.row_stride = single ? q.rowwise_scale_stride : scale_pitch(q.mode, false, m.rows, m.cols);
+  matrix.col_stride = single ? q.colwise_scale_stride : scale_pitch(q.mode, true, m.rows, m.cols);
+  matrix.scale = q.scale == nullptr ? nullptr : q.scale + m.index;
+  matrix.row_tiles = m.row_tiles;
+  matrix.in_vec = whole && aligned_to(q.input, in, 16) && aligned_to(q.fusion.act_input, in, 16);
+  matrix.row_vec = whole && aligned_to(q.rowwise, m.at, kVec);
+  matrix.col_vec = Scale::kMx ? whole && aligned_to(q.colwise, m.at, kVec)
+                              : m.rows % 16 == 0 && aligned_to(q.colwise, m.at, 16);
+}
+
+template <class Scale, bool kSquare>
+__device__ __forceinline__ ScaleMatrix scales_of(const NVTEXQuantizeArgs &q, const Matrix &m,
+                                                 bool colwise) {
+  constexpr NVTEScalingMode kMode = Scale::kMx ? NVTE_MXFP8_1D_SCALING
+                                    : kSquare  ? NVTE_BLOCK_SCALING_2D
+                                               : NVTE_BLOCK_SCALING_1D;
+  const bool tiled = Scale::kMx && q.swizzled;
+  return scale_matrix(kMode, colwise ? m.col_scales : m.row_scales,
+                      colwise ? m.col_stride : m.row_stride, colwise,
+                      tiled ? tiles_of(colwise ? m.rows : m.cols) : 0);
+}
+
+// Maximum over kLength lanes, a power of two, beginning with lanes kFirst apart.
+template <class In, int kLength, int kFirst = 1, int kCount>
+__device__ __forceinline__ void lanes_max(uint32_t (&w)[kCount]) {
+#pragma unroll
+  for (int step = kFirst; step < kFirst * kLength; step *= 2) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      w[i] = max_packed<In>(w[i], __shfl_xor_sync(0xffffffffu, w[i], step));
+    }
+  }
+}
+
+// Of the lane's row among its four, lane % 4: the maximum over the kBlock columns of the lane's
+// block.
+template <int kBlock, class In>
+__device__ __forceinline__ float own_row_max(const Vec<In, kVec> (&x)[kPack]) {
+  AbsMax<In> row[kPack];
+#pragma unroll
+  for (int p = 0; p < kPack; ++p) row[p].add(x[p]);
+  if constexpr (In::kBytes == 2) {
+    // Two rows share a word.
+    uint32_t w[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t a = row[2 * i].packed, b = row[2 * i + 1].packed;
+      w[i] = max_packed<In>(__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632));
+    }
+    lanes_max<In, kBlock / kVec>(w);
+    float f[2];
+    In::to_float(threadIdx.x & 2 ? w[1] : w[0], f);
+    return threadIdx.x & 1 ? f[1] : f[0];
+  } else {
+    uint32_t w[kPack];
+#pragma unroll
+    for (int p = 0; p < kPack; ++p) w[p] = row[p].packed;
+    lanes_max<In, kBlock / kVec>(w);
+    const uint32_t lo = threadIdx.x & 1 ? w[1] : w[0], hi = threadIdx.x & 1 ? w[3] : w[2];
+    return __uint_as_float(threadIdx.x & 2 ? hi : lo);
+  }
+}
+
+__device__ __forceinline__ Codes encode(bool e5m2, const float (&f)[kVec]) {
+  Codes y;
+  if (e5m2) {
+    const Vec<E5M2, kVec> v = from_float<E5M2>(f);
+    y.w[0] = v.w[0], y.w[1] = v.w[1];
+  } else {
+    const Vec<E4M3, kVec> v = from_float<E4M3>(f);
+    y.w[0] = v.w[0], y.w[1] = v.w[1];
+  }
+  return y;
+}
+
+// The rows multiplied by factor(row) or, by column, factor(row)[column].
+template <class Out, class In, class Factor>
+__device__ __forceinline__ void scaled_rows(const Vec<In, kVec> (&x)[kPack], const Factor &factor,
+                                            Codes (&y)[kPack]) {
+#pragma unroll
+  for (int p = 0; p < kPack; ++p) {
+    float f[kVec];
+    to_float(x[p], f);
+    const auto by = factor(p);
+    // The product of a NaN is the positive NaN, so that every NaN becomes 0x7F.
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      if constexpr (sizeof(by) == sizeof(float)) {
+        f[i] = __fmul_rn(f[i], by);
+      } else {
+        f[i] = __fmul_rn(f[i], by[i]);
+      }
+    }
+    const Vec<Out, kVec> v = from_float<Out>(f);
+    y[p].w[0] = v.w[0], y[p].w[1] = v.w[1];
+  }
+}
+template <class In, class Factor>
+__device__ __forceinline__ void scaled_rows(bool e5m2, const Vec<In, kVec> (&x)[kPack],
+                                            const Factor &factor, Codes (&y)[kPack]) {
+  if (e5m2) {
+    scaled_rows<E5M2>(x, factor, y);
+  } else {
+    scaled_rows<E4M3>(x, factor, y);
+  }
+}
+
+template <class Scale>
+__device__ __forceinline__ void put_scale(const ScaleMatrix &m, size_t line, size_t block,
+                                          bool inside, typename Scale::Entry entry) {
+  if (!inside) {
+    if (!Scale::kMx) return;
+    entry = 0;
+  }
+  static_cast<typename Scale::Entry *>(m.entries)[m.index(line, block)] = entry;
+}
+
+__device__ __forceinline__ void store_rows(void *out, bool vectorised, const Matrix &m,
+                                           const Place &my, const Codes (&y)[kPack]) {
+  const size_t at = m.at + (my.row0 + my.row) * m.cols + my.col0 + my.col;
+  if (vectorised) {
+#pragma unroll
+    for (int p = 0; p < kPack; ++p) {
+      if (p < my.rows && my.cols > 0) store(out, at + p * m.cols, y[p]);
+    }
+  } else {
+#pragma unroll
+    for (int p = 0; p < kPack; ++p) {
+      store_some(out, at + p * m.cols, p < my.rows ? my.cols : 0, y[p]);
+    }
+  }
+}
+
+// Through shared memory, column by column: chunks of 16 bytes are permuted by eight of the lane
+// groups, and their halves exchanged by the other eight, so that neither the word writes nor the
+// chunk reads meet in a bank.
+__device__ __forceinline__ void store_columns(uint32_t *tile, void *out, const Matrix &m,
+                                              const Place &my, const Codes (&y)[kPack]) {
+  constexpr int kWords = kTile / kPack, kChunks = kTile / 16, kStep = kThreads / kChunks;
+  static_assert(kStep == kTile / 2, "the halves of a chunk are exchanged in the second step");
+  const int place =
+      ((my.warp / 2) ^ (my.group % 8)) * 4 + ((my.warp % 2 * 2 + my.word) ^ (my.group / 8 * 2));
+#pragma unroll
+  for (int j = 0; j < kVec / kPack; ++j) {
+    uint32_t by_row[kPack], by_col[kPack];
+#pragma unroll
+    for (int p = 0; p < kPack; ++p) by_row[p] = y[p].w[j];
+    transpose_words(by_row, by_col);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      tile[(my.group * kVec + j * kPack + i) * kWords + place] = by_col[i];
+    }
+  }
+  __syncthreads();
+  const int chunk = threadIdx.x % kChunks, first = threadIdx.x / kChunks;
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const int c = first + k * kStep;
+    uint32_t w[4];
+    load_shared(tile + c * kWords + (chunk ^ (c / kVec % 8)) * 4, w);
+    const Vec<Raw<uint8_t>, 16> v = {{w[2 * k], w[2 * k + 1], w[2 - 2 * k], w[3 - 2 * k]}};
+    const int count = c < my.width ? my.height - chunk * 16 : 0;
+    const size_t to = m.at + (my.col0 + c) * m.rows + my.row0 + chunk * 16;
+    if (m.col_vec) {
+      if (count > 0) store(out, to, v);
+    } else {
+      store_some(out, to, count, v);
+    }
+  }
+}
+
+template <class In, class Scale, bool kSquare, bool kDbias>
+struct TileShared {
+  static constexpr bool kTensor = std::is_same_v<Scale, TensorScale>;
+  static constexpr int kBlocks = kTile / Scale::kBlock, kPer = 4 / In::kBytes;
+  alignas(16) uint32_t tile[Scale::kMx ? 4 : kTile * kTile / 4];
+  alignas(16) uint32_t maxima[kTensor ? 4 : kSquare ? kBlocks * kWarps : kWarps * kTile / kPer];
+  alignas(16) float factors[kTensor || kSquare ? 4 : kBlocks * kTile];
+  alignas(16) float sums[kDbias ? kWarps * kTile : 4];
+  BlockMax<kThreads> block;
+};
+
+// Scales and stores a tile of the elements x. kSquare: one scale for kBlock rows and columns, else
+// one for each row and one for each column of a block.
+template <class In, class Scale, bool kSquare, class Shared>
+__device__ __forceinline__ void cast_blocks(const TileCastArgs<Scale> &args, const Matrix &m,
+                                            const Place &my, const Vec<In, kVec> (&x)[kPack],
+                                            Shared &shared) {
+  using Entry = typename Scale::Entry;
+  constexpr int kBlock = Scale::kBlock, kBlocks = kTile / kBlock;
+  constexpr int kSpan = kBlock / kVec;         // Lanes of a block.
+  constexpr int kHeight = kBlock / kWarpRows;  // Warps of a block.
+  constexpr int kColWords = Vec<In, kVec>::kWords, kPer = Vec<In, kVec>::kPerWord;
+  const int lane = threadIdx.x % 32;
+  const NVTEXQuantizeArgs &q = args.q;
+
+  if (Scale::kMx && q.amax != nullptr) {
+    AbsMax<In> amax;
+#pragma unroll
+    for (int p = 0; p < kPack; ++p) amax.add(x[p]);
+    shared.block.put(amax.bits());
+    __syncthreads();
+    if (my.warp == 0) {
+      int *to = reinterpret_cast<int *>(q.amax);
+      const int bits = shared.block.get();
+      // Atomics on one address are slow, reads of it are not.
+      if (lane == 0 && bits > __ldcg(to)) atomicMax(to, bits);
+    }
+  }
+
+  // The scale of a row is stored by one of four lanes, which have the same rows and block.
+  const int own = lane % kPack;
+  const size_t own_row = my.row0 + my.row + own, own_block = (my.col0 + my.col) / kBlock;
+
+  if constexpr (kSquare) {
+    AbsMax<In> amax;
+#pragma unroll
+    for (int p = 0; p < kPack; ++p) amax.add(x[p]);
+    uint32_t most[1] = {static_cast<uint32_t>(amax.bits())};
+    lanes_max<F32, kSpan>(most);
+    lanes_max<F32, 2, kLanes>(most);
+    if (lane < kLanes && lane % kSpan == 0) {
+      shared.maxima[lane / kSpan * kWarps + my.warp] = most[0];
+    }
+    __syncthreads();
+    most[0] = 0;
+#pragma unroll
+    for (int i = 0; i < kHeight; i += 4) {
+      uint32_t w[4];
+      load_shared(shared.maxima + my.group / kSpan * kWarps + my.warp / kHeight * kHeight + i, w);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) most[0] = max_packed<F32>(most[0], w[j]);
+    }
+    Entry entry;
+    const float factor = args.scale.factor(__uint_as_float(most[0]), entry);
+    Codes y[kPack];
+    scaled_rows(args.e5m2, x, [&](int) { return factor; }, y);
+    if (q.rowwise != nullptr) {
+      store_rows(q.rowwise, m.row_vec, m, my, y);
+      if (Scale::kMx || threadIdx.x == 0) {
+        put_scale<Scale>(scales_of<Scale, kSquare>(q, m, false), own_row, own_block, own < my.rows,
+                         entry);
+      }
+    }
+    if (q.colwise != nullptr) {
+      // The eight threads that have the same columns of a block store the scale of one each.
+      const int i = my.warp % kHeight * 2 + my.word;
+      if (Scale::kMx || threadIdx.x == 0) {
+        put_scale<Scale>(scales_of<Scale, kSquare>(q, m, true), my.col0 + my.col + i,
+                         (my.row0 + my.row) / kBlock, i < my.cols, entry);
+      }
+      if constexpr (Scale::kMx) {
+        store_rows(q.colwise, m.col_vec, m, my, y);
+      } else {
+        store_columns(shared.tile, q.colwise, m, my, y);
+      }
+    }
+  } else {
+    if (q.colwise != nullptr) {
+      uint32_t most[kColWords];
+#pragma unroll
+      for (int i = 0; i < kColWords; ++i) {
+        most[i] = 0;
+#pragma unroll
+        for (int p = 0; p < kPack; ++p)
+          most[i] = max_packed<In>(most[i], magnitudes<In>(x[p].w[i]));
+      }
+      lanes_max<In, 2, kLanes>(most);
+      if (lane < kLanes) {
+#pragma unroll
+        for (int i = 0; i < kColWords; i += 4) {
+          store_bytes<16>(shared.maxima + my.warp * (kTile / kPer) + my.group * kColWords + i,
+                          most + i);
+        }
+      }
+    }
+    if (q.rowwise != nullptr) {
+      Entry entry;
+      const float factor = args.scale.factor(own_row_max<kBlock, In>(x), entry);
+      if (lane % kSpan < kPack) {
+        put_scale<Scale>(scales_of<Scale, kSquare>(q, m, false), own_row, own_block, own < my.rows,
+                         entry);
+      }
+      Codes y[kPack];
+      scaled_rows(
+          args.e5m2, x, [&](int p) { return __shfl_sync(0xffffffffu, factor, p, kPack); }, y);
+      store_rows(q.rowwise, m.row_vec, m, my, y);
+    }
+    if (q.colwise != nullptr) {
+      __syncthreads();
+      if (threadIdx.x < kBlocks * kTile) {
+        const int c = threadIdx.x % kTile, b = threadIdx.x / kTile;
+        uint32_t most = 0;
+#pragma unroll
+        for (int i = 0; i < kHeight; ++i) {
+          most = max_packed<In>(most, shared.maxima[(b * kHeight + i) * (kTile / kPer) + c / kPer]);
+        }
+        float f[kPer];
+        In::to_float(most, f);
+        Entry entry;
+        shared.factors[threadIdx.x] = args.scale.factor(f[c % kPer], entry);
+        put_scale<Scale>(scales_of<Scale, kSquare>(q, m, true), my.col0 + c, my.row0 / kBlock + b,
+                         c < my.width, entry);
+      }
+      __syncthreads();
+      struct {
+        float f[kVec];
+        __device__ float operator[](int i) const { return f[i]; }
+      } factors;
+#pragma unroll
+      for (int i = 0; i < kVec; i += 4) {
+        uint32_t w[4];
+        load_shared(
+            reinterpret_cast<uint32_t *>(shared.factors) + my.warp / kHeight * kTile + my.col + i,
+            w);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) factors.f[i + j] = __uint_as_float(w[j]);
+      }
+      Codes y[kPack];
+      scaled_rows(args.e5m2, x, [&](int) { return factors; }, y);
+      if constexpr (Scale::kMx) {
+        store_rows(q.colwise, m.col_vec, m, my, y);
+      } else {
+        store_columns(shared.tile, q.colwise, m, my, y);
+      }
+    }
+  }
+}
+
+template <class T, int N>
+__device__ __forceinline__ void push(Vec<T, N> (&rows)[kPack], const Vec<T, N> &row) {
+#pragma unroll
+  for (int p = 0; p + 1 < kPack; ++p) rows[p] = rows[p + 1];
+  rows[kPack - 1] = row;
+}
+
+template <class In>
+__device__ __forceinline__ Vec<In, kVec> load_vector(const void *in, size_t at, bool vectorised,
+                                                     int count) {
+  return vectorised ? load<In, kVec>(in, at, 0 < count) : load_some<In, kVec>(in, at, count);
+}
+
+// What the thread's row p is made of.
+template <class In, NVTEXForm kForm, class Scale>
+__device__ __forceinline__ void load_row(const TileCastArgs<Scale> &args, const Matrix &m,
+                                         const Place &my, int p,
+                                         Vec<In, kVec> (&x)[kInputsOf<kForm>]) {
+  const NVTEXQuantizeArgs &q = args.q;
+  const size_t row = my.row0 + my.row + p, col = my.col0 + my.col;
+  const int count = p < my.rows ? my.cols : 0;
+  if constexpr (kForm == NVTEX_FORM_GATED_DERIVATIVE) {
+    const size_t half = m.cols / 2;
+    if (args.split || m.in_vec) {
+      const size_t c = !args.split && col >= half ? col - half : col;
+      x[0] = load_vector<In>(q.input, row * half + c, m.in_vec, count);
+      x[1] = load_vector<In>(q.fusion.act_input, row * m.cols + c, m.in_vec, count);
+      x[2] = load_vector<In>(q.fusion.act_input, row * m.cols + half + c, m.in_vec, count);
+    } else {
+      // A vector may have columns of both halves.
+      using Bits = typename In::Bits;
+      constexpr int kPer = Vec<In, kVec>::kPerWord;
+      x[0] = x[1] = x[2] = {};
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) {
+        if (i >= count) continue;
+        const size_t c = col + i < half ? col + i : col + i - half;
+        const auto *act = element<Bits>(q.fusion.act_input, row * m.cols + c);
+        const int shift = i % kPer * 8 * In::kBytes;
+        x[0].w[i / kPer] |= uint32_t{*element<Bits>(q.input, row * half + c)} << shift;
+        x[1].w[i / kPer] |= uint32_t{*act} << shift;
+        x[2].w[i / kPer] |= uint32_t{act[half]} << shift;
+      }
+    }
+  } else if constexpr (kForm == NVTEX_FORM_GATED) {
+    const size_t at = row * (2 * m.cols) + col;
+    x[0] = load_vector<In>(q.input, at, m.in_vec, count);
+    x[1] = load_vector<In>(q.input, at + m.cols, m.in_vec, count);
+  } else {
+    const size_t at = m.at + row * m.cols + col;
+    x[0] = load_vector<In>(q.input, at, m.in_vec, count);
+    if constexpr (kForm == NVTEX_FORM_DERIVATIVE) {
+      x[1] = load_vector<In>(q.fusion.act_input, at, m.in_vec, count);
+    }
+  }
+}
+
+// The elements v of the thread's row p by apply(x, v), 0 outside the matrix.
+template <class In, NVTEXForm kForm, class Scale, class Apply>
+__device__ __forceinline__ void row_of(const TileCastArgs<Scale> &args, const Matrix &m,
+                                       const Place &my, int p, Vec<In, kVec> (&x)[kInputsOf<kForm>],
+                                       float (&v)[kHalvesOf<kForm>][kVec], const Apply &apply) {
+  apply(x, v);
+  if constexpr (kForm == NVTEX_FORM_GATED_DERIVATIVE) {
+    if (!args.split) {
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) {
+        if (my.col0 + my.col + i >= m.cols / 2) v[0][i] = v[1][i];
+      }
+    }
+  }
+  if (my.height != kTile || my.width != kTile) {
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      if (p < my.rows && i < my.cols) continue;
+#pragma unroll
+      for (int h = 0; h < kHalvesOf<kForm>; ++h) v[h][i] = 0.0f;
+    }
+  }
+}
+
+// Calls take(v, row) with the elements v of each of the thread's rows.
+template <class In, NVTEXForm kForm, class Scale, class Take>
+__device__ __forceinline__ void produce(const TileCastArgs<Scale> &args, const Matrix &m,
+                                        const Place &my, const Take &take) {
+  constexpr int kInputs = kInputsOf<kForm>;
+  // Rows that are loaded together: what registers hold.
+  constexpr int kLot = kInputs == 1 ? 4 : kInputs == 2 ? 2 : 1;
+  if (args.function.is_linear()) {
+#pragma unroll
+    for (int first = 0; first < kPack; first += kLot) {
+      Vec<In, kVec> x[kLot][kInputs];
+#pragma unroll
+      for (int p = 0; p < kLot; ++p) load_row<In, kForm>(args, m, my, first + p, x[p]);
+#pragma unroll
+      for (int p = 0; p < kLot; ++p) {
+        float v[kHalvesOf<kForm>][kVec];
+        row_of<In, kForm>(args, m, my, first + p, x[p], v,
+                          [&](auto &x, auto &v) { apply_each<kForm>(args.function.linear, x, v); });
+        take(v, first + p);
+      }
+    }
+  } else {
+#pragma unroll 1
+    for (int p = 0; p < kPack; ++p) {
+      Vec<In, kVec> x[kInputs];
+      load_row<In, kForm>(args, m, my, p, x);
+      float v[kHalvesOf<kForm>][kVec];
+      row_of<In, kForm>(args, m, my, p, x, v,
+                        [&](auto &x, auto &v) { apply_other<kForm>(args.function, x, v); });
+      take(v, p);
+    }
+  }
+}
+
+template <class In, class Scale, bool kSquare, NVTEXForm kForm, class Shared>
+__device__ __forceinline__ void cast_tile(const TileCastArgs<Scale> &args, const Matrix &m,
+                                          bool noop, size_t row0, size_t col0, Shared &shared) {
+  constexpr bool kTensor = Shared::kTensor, kHalved = kHalvesOf<kForm> == 2;
+  constexpr bool kDbias = kForm == NVTEX_FORM_PLAIN || kForm == NVTEX_FORM_DERIVATIVE;
+  const NVTEXQuantizeArgs &q = args.q;
+  const Place my(m, row0, col0, kHalved && args.split ? m.cols / 2 : m.cols);
+  const float scale = kTensor && m.scale != nullptr ? *m.scale : 1.0f;
+  const int seen = kTensor && q.amax != nullptr && threadIdx.x == 0
+                       ? __ldcg(reinterpret_cast<int *>(q.amax))
+                       : 0;
+
+  // What is stored in the end: codes, or elements of the input's type that still need their scales.
+  using Row = std::conditional_t<kTensor, Codes, Vec<In, kVec>>;
+  Row y[kHalvesOf<kForm>][kPack];
+  float sums[kVec];
+  AbsMax<F32> amax;
+  const auto take = [&](float (&v)[kHalvesOf<kForm>][kVec], int p) {
+    if constexpr (kDbias) {
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) sums[i] = p == 0 ? v[0][i] : __fadd_rn(sums[i], v[0][i]);
+    }
+#pragma unroll
+    for (int h = 0; h < kHalvesOf<kForm>; ++h) {
+      if constexpr (kTensor) {
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) {
+          amax.packed = max_packed<F32>(amax.packed, magnitudes<F32>(__float_as_uint(v[h][i])));
+          v[h][i] = __fmul_rn(v[h][i], scale);
+        }
+        push(y[h], encode(args.e5m2, v[h]));
+      } else if constexpr (kForm != NVTEX_FORM_PLAIN) {
+        push(y[h], from_float<In>(v[h]));
+      }
+    }
+  };
+  if constexpr (kForm == NVTEX_FORM_PLAIN) {
+    Vec<In, kVec> x[kPack][1];
+#pragma unroll
+    for (int p = 0; p < kPack; ++p) load_row<In, kForm>(args, m, my, p, x[p]);
+    if (noop) return;
+    if (kTensor || q.fusion.dbias != nullptr) {
+#pragma unroll
+      for (int p = 0; p < kPack; ++p) {
+        float v[1][kVec];
+        to_float(x[p][0], v[0]);
+        take(v, p);
+      }
+    }
+    if constexpr (!kTensor) {
+#pragma unroll
+      for (int p = 0; p < kPack; ++p) y[0][p] = x[p][0];
+    }
+  } else {
+    produce<In, kForm>(args, m, my, take);
+  }
+  if constexpr (kDbias) {
+    if (q.fusion.dbias != nullptr) {
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) {
+        sums[i] = __fadd_rn(sums[i], __shfl_xor_sync(0xffffffffu, sums[i], kLanes));
+      }
+      if (my.word == 0) {
+        auto *to = reinterpret_cast<float4 *>(shared.sums + my.warp * kTile + my.col);
+        to[0] = make_float4(sums[0], sums[1], sums[2], sums[3]);
+        to[1] = make_float4(sums[4], sums[5], sums[6], sums[7]);
+      }
+    }
+  }
+  if constexpr (kTensor) shared.block.put(amax.bits());
+
+  const auto finish = [&](const Place &my, const Row(&y)[kPack]) {
+    if constexpr (kTensor) {
+      if (q.rowwise != nullptr) store_rows(q.rowwise, m.row_vec, m, my, y);
+      if (q.colwise != nullptr) store_columns(shared.tile, q.colwise, m, my, y);
+    } else {
+      cast_blocks<In, Scale, kSquare>(args, m, my, y, shared);
+    }
+  };
+  if constexpr (kHalved) {
+    Place half = my;
+#pragma unroll 1
+    for (int h = 0;; ++h) {
+      finish(half, y[0]);
+      if (h == 1 || !args.split) break;
+      half.col0 += m.cols / 2;
+#pragma unroll
+      for (int p = 0; p < kPack; ++p) y[0][p] = y[1][p];
+      __syncthreads();
+    }
+  } else {
+    finish(my, y[0]);
+  }
+
+  if (kTensor || (kDbias && q.fusion.dbias != nullptr)) __syncthreads();
+  if constexpr (kDbias) {
+    const int c = threadIdx.x;
+    if (q.fusion.dbias != nullptr && c < my.width) {
+      float sum = shared.sums[c];
+#pragma unroll
+      for (int w = 1; w < kWarps; ++w) sum = __fadd_rn(sum, shared.sums[w * kTile + c]);
+      q.fusion.workspace[(m.row_tiles + row0 / kTile) * m.cols + col0 + c] = sum;
+    }
+  }
+  if constexpr (kTensor) {
+    if (q.amax != nullptr && my.warp == 0) {
+      const int bits = shared.block.get();
+      if (threadIdx.x == 0 && bits > seen) {
+        atomicMax(reinterpret_cast<int *>(q.amax), bits);
+      }
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+      const float inverse = __frcp_rn(scale);
+      if (q.rowwise_scale_inv != nullptr) *static_cast<float *>(q.rowwise_scale_inv) = inverse;
+      if (q.colwise_scale_inv != nullptr) *static_cast<float *>(q.colwise_scale_inv) = inverse;
+    }
+  }
+}
+
+// Blocks of a multiprocessor. H200, bf16 8192 x 8192 in both directions, us with 2 and 3: 1D 76.6
+// and 71.8, 2D 72.1 and 69.9, MXFP8 73.8 and 75.3, MXFP8 square 73.5 and 73.3. float32 does not
+// fit 3.
+template <class In, class Scale, bool kSquare, NVTEXForm kForm, Tiles kTiles>
+constexpr int blocks_of() {
+  if (kTiles == Tiles::kLoop) return 1;
+  if (kForm == NVTEX_FORM_PLAIN) {
+    const bool small = Scale::kBlock == 128 || kSquare;
+    if (kTiles == Tiles::kSingle) return In::kBytes == 2 && small ? 3 : 2;
+    return In::kBytes == 2 ? 2 : 1;
+  }
+  const bool halves = kForm == NVTEX_FORM_GATED_DERIVATIVE;
+  return In::kBytes == 4 || (halves && !std::is_same_v<Scale, TensorScale>) ? 1 : 2;
+}
+
+template <class In, class Scale, bool kSquare, NVTEXForm kForm, Tiles kTiles>
+__global__ void __launch_bounds__(
+    kThreads, blocks_here<kThreads>(blocks_of<In, Scale, kSquare, kForm, kTiles>()))
+    quantize_kernel(const __grid_constant__ TileCastArgs<Scale> args) {
+  constexpr bool kDbias = kForm == NVTEX_FORM_PLAIN || kForm == NVTEX_FORM_DERIVATIVE;
+  __shared__ TileShared<In, Scale, kSquare, kDbias> shared;
+  wait_for_stream();
+  let_next_start();
+  const NVTEXQuantizeArgs &q = args.q;
+  const float flag = q.noop != nullptr ? *q.noop : 0.0f;
+  if constexpr (kTiles == Tiles::kSingle) {
+    const unsigned line = blockIdx.x / args.tiles_per_line,
+                   place_in_line = blockIdx.x % args.tiles_per_line;
+    const size_t row0 = size_t{args.down ? place_in_line : line} * kTile;
+    const size_t col0 = size_t{args.down ? line : place_in_line} * kTile;
+    cast_tile<In, Scale, kSquare, kForm>(args, args.matrix, flag == 1.0f, row0, col0, shared);
+  } else {
+    struct Found {
+      Matrix matrix;
+      size_t row0, col0;
+      bool any;
+    };
+    __shared__ Found found;
+    for (size_t tile = blockIdx.x;; tile += gridDim.x) {
+      if (threadIdx.x < 32) {
+        Member member;
+        const auto tiles = [](size_t rows, size_t cols) { return tiles_of(rows) * tiles_of(cols); };
+        const bool any = find_member(q.group, q.mode, q.rows, q.cols, tile, tiles, member);
+        if (threadIdx.x == 0) {
+          found.any = any;
+          if (any) {
+            const size_t per_line = tiles_of(args.down ? member.rows : member.cols);
+            const size_t line = member.unit / per_line, place = member.unit % per_line;
+            set_matrix<In, Scale, kForm>(found.matrix, q, member);
+            found.row0 = (args.down ? place : line) * kTile;
+            found.col0 = (args.down ? line : place) * kTile;
+          }
+        }
+      }
+      __syncthreads();
+      if (!found.any) return;
+      cast_tile<In, Scale, kSquare, kForm>(args, found.matrix, flag == 1.0f, found.row0, found.col0,
+                                           shared);
+      if (kTiles == Tiles::kOneEach) return;
+      __syncthreads();
+    }
+  }
+}
+
+// The largest finite value of an input type.
+constexpr float largest(F32) { return FLT_MAX; }
+constexpr float largest(F16) { return 65504.0f; }
+constexpr float largest(BF16) { return 0x1.FEp127f; }
+
+inline bool is_e5m2(const NVTEXQuantizeArgs &q) { return q.output_dtype == kNVTEFloat8E5M2; }
+
+template <class In>
+void make_scale(const NVTEXQuantizeArgs &, TensorScale *) {}
+template <class In>
+void make_scale(const NVTEXQuantizeArgs &q, FloatScale *scale) {
+  *scale = {is_e5m2(q) ? 57344.0f : 448.0f, q.epsilon, largest(In{}), q.pow2 ? 0xff800000 : ~0u};
+}
+template <class In>
+void make_scale(const NVTEXQuantizeArgs &q, MxScale *scale) {
+  *scale = {1.0f / (is_e5m2(q) ? 57344.0f : 448.0f)};
+}
+
+template <class In, class Scale, bool kSquare, NVTEXForm kForm, Tiles kTiles>
+NVTEXOutcome launch_quantize(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+  TileCastArgs<Scale> args = {q, {}, {}, Function(q.fusion), is_e5m2(q), false, false, 1};
+  make_scale<In>(q, &args.scale);
+  args.down = q.rowwise == nullptr && !Scale::kMx;
+  // A block of elements must not have columns of both halves.
+  const size_t width = q.cols / kHalvesOf<kForm>;
+  args.split = width != q.cols && (std::is_same_v<Scale, TensorScale> || width % kTile == 0);
+  const size_t across = tiles_of(args.split ? width : q.cols), down = tiles_of(q.rows);
+  size_t blocks;
+  if constexpr (kTiles == Tiles::kSingle) {
+    const Member whole = {0, q.rows, q.cols, 0, 0, 0, 0, 0};
+    set_matrix<In, Scale, kForm>(args.matrix, q, whole);
+    args.tiles_per_line = static_cast<unsigned>(args.down ? down : across);
+    blocks = across > kMaxBlocks / down ? kMaxBlocks + 1 : across * down;
+  } else if constexpr (kTiles == Tiles::kOneEach) {
+    blocks = most_tiles(q.group, q.rows, q.cols);
+  } else {
+    Device device;
+    if (const cudaError_t error = current_device(&device)) return outcome(error);
+    blocks = size_t{4} * static_cast<unsigned>(device.sm_count);
+  }
+  if (blocks > kMaxBlocks) return unimplemented("the matrix has too many tiles");
+  return launch(quantize_kernel<In, Scale, kSquare, kForm, kTiles>,
+                dim3(static_cast<unsigned>(blocks)), kThreads, stream, args);
+}
+
+template <class Scale, bool kSquare>
+NVTEXOutcome quantize_tiles(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+  const auto launch = [&](auto in, auto form) {
+    using In = decltype(in);
+    constexpr NVTEXForm kForm = decltype(form)::value;
+    if (q.group.num_tensors == 0) {
+      return launch_quantize<In, Scale, kSquare, kForm, Tiles::kSingle>(q, stream);
+    }
+    if constexpr (kForm == NVTEX_FORM_GATED || kForm == NVTEX_FORM_GATED_DERIVATIVE) {
+      return unimplemented("no CUDA kernel for gated forms of groups");
+    } else {
+      if (q.group.first_dims != nullptr && q.group.last_dims != nullptr) {
+        return launch_quantize<In, Scale, kSquare, kForm, Tiles::kLoop>(q, stream);
+      }
+      return launch_quantize<In, Scale, kSquare, kForm, Tiles::kOneEach>(q, stream);
+    }
+  };
+  return dispatch<F32, F16, BF16>(q.input_dtype, [&](auto in) {
+    return dispatch_form(q.fusion.form, [&](auto form) { return launch(in, form); });
+  });
+}
+
+}  // namespace nvte
