@@ -78,7 +78,7 @@ pub(crate) fn vectors() -> Vectors {
             {
                 return Vectors::Avx512;
             }
-            if is_x86_feature_detected!("avx2") {
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
                 return Vectors::Avx2;
             }
         }
@@ -91,21 +91,21 @@ pub(crate) fn vectors() -> Vectors {
 macro_rules! vectorized {
     (
         $(#[$meta:meta])*
-        $vis:vis fn $name:ident<$($t:ident: $bound:path),+>($($arg:ident: $ty:ty),+ $(,)?) $(-> $ret:ty)?
+        $vis:vis fn $name:ident$(<$($t:ident: $bound:path),+>)?($($arg:ident: $ty:ty),+ $(,)?) $(-> $ret:ty)?
         $body:block
     ) => {
         $(#[$meta])*
-        $vis fn $name<$($t: $bound),+>($($arg: $ty),+) $(-> $ret)? {
+        $vis fn $name$(<$($t: $bound),+>)?($($arg: $ty),+) $(-> $ret)? {
             #[inline(always)]
-            fn body<$($t: $bound),+>($($arg: $ty),+) $(-> $ret)? $body
+            fn body$(<$($t: $bound),+>)?($($arg: $ty),+) $(-> $ret)? $body
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-            fn avx512<$($t: $bound),+>($($arg: $ty),+) $(-> $ret)? {
+            fn avx512$(<$($t: $bound),+>)?($($arg: $ty),+) $(-> $ret)? {
                 body($($arg),+)
             }
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2")]
-            fn avx2<$($t: $bound),+>($($arg: $ty),+) $(-> $ret)? {
+            #[target_feature(enable = "avx2,fma")]
+            fn avx2$(<$($t: $bound),+>)?($($arg: $ty),+) $(-> $ret)? {
                 body($($arg),+)
             }
             match $crate::backend::cpu::vectors() {
