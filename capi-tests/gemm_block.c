@@ -245,6 +245,8 @@ static void test_sizes(void) {
   for (size_t modes = 0; modes < COUNT(kModes); modes++) {
     for (size_t s = 0; s < COUNT(sizes); s++) {
       for (int i = 0; i < 8; i++) {
+        // Of the large sizes a few.
+        if (sizes[s][0] > 200 && (size_t)i % 4 != s % 4) continue;
         Blocks b = blocks(modes, sizes[s][0], sizes[s][1], sizes[s][2]);
         b.g.transa = i & 1;
         b.g.transb = i & 2;
@@ -456,9 +458,9 @@ static void test_refused(void) {
     w.aux = tensor(aux->ptr, kNVTEBFloat16, SHAPE(16, 16));
     refused(w, invalid, "bias", "no bias gradient");
     w.g.grad = false;
-    refused(w, invalid, "aux", "no GELU");
+    refused(w, invalid, w.g.entry == V2 ? "aux" : "", "no GELU");
     w.bias = NULL;
-    refused(w, invalid, "aux", "no GELU");
+    refused(w, invalid, w.g.entry == V2 ? "aux" : "", "no GELU");
     CHECK(untouched(bias) && untouched(aux), "bias or aux was written");
   }
   if (case_begin("refused scales")) {

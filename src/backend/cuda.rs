@@ -94,7 +94,8 @@ unsafe extern "C" fn gemm(args: *const GemmArgs, stream: cudaStream_t) -> Outcom
 /// The product of MXFP8 operands, cast to bfloat16 in the workspace: exact but for values outside the
 /// range of that type. Only Blackwell has tensor cores for MXFP8, and they need no other result.
 fn dequantized(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outcome> {
-    let [a_bytes, b_bytes] = [args.m, args.n].map(|outer| (outer * args.k * 2).next_multiple_of(256));
+    let [a_bytes, b_bytes] =
+        [args.m, args.n].map(|outer| (outer * args.k * 2).next_multiple_of(256));
     let needed = a_bytes + b_bytes;
     let Some(workspace_bytes) = args.workspace_bytes.checked_sub(needed) else {
         let got = args.workspace_bytes;
