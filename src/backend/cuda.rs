@@ -91,8 +91,8 @@ unsafe extern "C" fn gemm(args: *const GemmArgs, stream: cudaStream_t) -> Outcom
     unsafe { nvte_cuda_scale_reciprocal(args.scale_d, args.scale_inv_d, stream) }
 }
 
-/// The product of MXFP8 operands, cast to bfloat16 in the workspace: exact but for values outside the
-/// range of that type. Only Blackwell has tensor cores for MXFP8, and they need no other result.
+/// The product of MXFP8 operands, cast to bfloat16 in the workspace: exact unless a value leaves that
+/// type's normal range.
 fn dequantized(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outcome> {
     let [a_bytes, b_bytes] =
         [args.m, args.n].map(|outer| (outer * args.k * 2).next_multiple_of(256));

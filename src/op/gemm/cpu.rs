@@ -209,7 +209,7 @@ unsafe fn multiply(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) -> O
 }
 
 /// `product = alpha * y + beta * product`, where y sums up the products of each [`BLOCK`] of k with
-/// their scales; None without memory.
+/// their scales, and is rounded before something is added; None without memory.
 ///
 /// # Safety
 /// As [`multiply`], for operands in blocks along k.
@@ -256,10 +256,14 @@ unsafe fn multiply_blocks(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32
         });
     }
     let (alpha, beta) = (g.alpha, g.beta);
-    product.par_iter_mut().zip(&sums).for_each(|(v, sum)| {
-        let c = if beta == 0.0 { 0.0 } else { beta * *v };
-        *v = alpha * sum + c;
-    });
+    dispatch!(g.d_dtype, [F32, F16, BF16, E4M3, E5M2], T => {
+        product.par_iter_mut().zip(&sums).for_each(|(v, sum)| {
+            *v = match beta {
+                0.0 => alpha * sum,
+                _ => T::from_f32(alpha * sum).to_f32() + beta * *v,
+            };
+        })
+    }, else {});
     Some(())
 }
 

@@ -233,9 +233,7 @@ fn operand(name: &str, tensor: &Tensor, k_contiguous: bool, any_layout: bool) ->
         return Err(Error::argument(name, expected, 1));
     }
     let dtype = tensor.dtype();
-    if !per_tensor {
-        check::fp8(name, dtype)?;
-    } else if !dtype.is_fp8() {
+    if per_tensor && !dtype.is_fp8() {
         check::high_precision(name, dtype)
             .map_err(|_| Error::argument(format!("{name}.dtype"), FLOATS, dtype))?;
     }
@@ -270,6 +268,9 @@ fn operand(name: &str, tensor: &Tensor, k_contiguous: bool, any_layout: bool) ->
         return Err(Error::argument(format!("{name}.{field}data.shape"), expected, data.shape));
     }
     check::pointer(format_args!("{name}.{field}data"), data)?;
+    if !per_tensor {
+        check::fp8(name, data.dtype)?;
+    }
     let name = format_args!("{name}.{field}scale_inv");
     let scales = if !per_tensor {
         let (inv, stride) = check::block_scales(name, scale_inv, (mode, !rowwise), (rows, cols))?;
@@ -373,8 +374,8 @@ impl Product<'_> {
             return Err(Error::argument("B.shape", expected, b.k));
         }
         let (m, n, k) = (a.outer, b.outer, a.k);
-        self.check_modes(&a, &b)?;
         let args = self.plan_output(&d, m, n)?;
+        self.check_modes(&a, &b, args.epilogue)?;
         let workspace = check::tensor_or_empty("workspace", self.workspace)?.rowwise;
         let (workspace, workspace_bytes) = aligned_workspace(&workspace);
         if m == 0 || n == 0 {
@@ -401,7 +402,8 @@ impl Product<'_> {
 
     /// The rules of operands in blocks: both MXFP8, or both FP8 blocks with the sizes and options that
     /// the library takes.
-    fn check_modes(&self, a: &Operand, b: &Operand) -> Result<()> {
+    fn check_modes(&self, a: &Operand, b: &Operand, epilogue: GemmEpilogue) -> Result<()> {
+        use GemmEpilogue::*;
         let allowed: &[NVTEScalingMode] = match a.scales.mode {
             NVTE_BLOCK_SCALING_1D => &[NVTE_BLOCK_SCALING_1D, NVTE_BLOCK_SCALING_2D],
             NVTE_BLOCK_SCALING_2D => &[NVTE_BLOCK_SCALING_1D],
@@ -431,17 +433,16 @@ impl Product<'_> {
         if b.scales.mode == NVTE_BLOCK_SCALING_1D {
             multiple("B", "other dimension", 8, b.outer)?;
         }
-        let Epilogue { bias, aux, grad } = &self.epilogue;
-        let present = |&(name, tensor)| -> Result<bool> {
-            Ok(!check::tensor_or_empty(name, tensor)?.rowwise.ptr().is_null())
-        };
-        if *grad && present(bias)? {
-            return Err(Error::argument(bias.0, "no bias gradient (FP8 blocks)", "a tensor"));
+        match epilogue {
+            NVTEX_EPILOGUE_NONE | NVTEX_EPILOGUE_BIAS | NVTEX_EPILOGUE_DGELU => Ok(()),
+            NVTEX_EPILOGUE_GELU | NVTEX_EPILOGUE_GELU_BIAS => {
+                Err(Error::argument(self.epilogue.aux.0, "no GELU (FP8 blocks)", "a tensor"))
+            }
+            NVTEX_EPILOGUE_BGRAD | NVTEX_EPILOGUE_DGELU_BGRAD => {
+                let expected = "no bias gradient (FP8 blocks)";
+                Err(Error::argument(self.epilogue.bias.0, expected, "a tensor"))
+            }
         }
-        if !*grad && present(aux)? {
-            return Err(Error::argument(aux.0, "no GELU (FP8 blocks)", "a tensor"));
-        }
-        Ok(())
     }
 
     /// The arguments that concern C, D and the epilogue; the operands are left empty.
