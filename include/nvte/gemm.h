@@ -87,15 +87,14 @@ void nvte_destroy_grouped_matmul_config(NVTEGroupedMatmulConfig config);
  * FP8 blocks (1D x 1D, 1D x 2D, 2D x 1D) and MXFP8 (both): always from the direction whose blocks lie
  * along k, the same as above; each element counts with its scale, in the layouts of `nvte_quantize`.
  * FP8 blocks are summed in float32 per 128 of k, hence `use_split_accumulator` must be set; k % 16,
- * m % 8 and, if B is 1D, n % 8 must be 0; epilogues: bias, dGELU without bias. Where the device has
- * no tensor cores for MXFP8 (all but Blackwell), `workspace` must have room for both operands in
- * BFloat16, `2 k (m + n)` bytes and 768 more for alignment; values outside the range of normal
- * BFloat16 lose bits then.
+ * m % 8 and, if B is 1D, n % 8 must be 0; epilogues: bias, dGELU without bias. CUDA casts MXFP8
+ * operands to BFloat16, for which `workspace` must have `2 k (m + n)` bytes and 768 more for
+ * alignment; values outside that type's normal range lose bits.
  * `workspace`: bytes of device memory, may have none; `math_sm_count` 0: all multiprocessors.
  * Empty D: nothing is written.
  * Errors: dimensions that do not fit; missing data or scales; other scaling modes, or modes that do
- * not go together; combinations that the device's
- * library has no algorithm for (status unsupported).
+ * not go together; combinations that the device's library has no algorithm for, or a workspace
+ * without room for the casts (status unsupported).
  */
 void nvte_cublas_gemm(NVTETensor A,
                       NVTETensor B,
