@@ -454,9 +454,9 @@ typedef struct NVTEXGemmScales {
  * Operands in blocks have other scales along k, so these go into the sum: in MXFP8 (both operands in
  * mode 1) each element is multiplied by its scale. In FP8 blocks (modes 2 and 3, one of them in mode 2;
  * `transa`, not `transb`) the partial sums p of each 128 of k are added up as `y = fma(p * s, t, y)`,
- * where s is the scale of B and t that of A, or the other way round if B is in mode 3; unless `beta` is
- * 0, `alpha * y` is rounded to D's dtype before C is added. The epilogues of FP8 blocks are none, bias
- * and dGELU.
+ * where s is the scale of B and t that of A, or the other way round if B is in mode 3; if `beta` is 1,
+ * `alpha * y` is rounded to D's dtype before C is added. The epilogues of FP8 blocks are none, bias and
+ * dGELU.
  */
 typedef struct NVTEXGemmArgs {
   const void *a;

@@ -209,7 +209,7 @@ unsafe fn multiply(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) -> O
 }
 
 /// `product = alpha * y + beta * product`, where y sums up the products of each [`BLOCK`] of k with
-/// their scales, and is rounded before something is added; None without memory.
+/// their scales, and is rounded before C as such is added; None without memory.
 ///
 /// # Safety
 /// As [`multiply`], for operands in blocks along k.
@@ -260,7 +260,8 @@ unsafe fn multiply_blocks(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32
         product.par_iter_mut().zip(&sums).for_each(|(v, sum)| {
             *v = match beta {
                 0.0 => alpha * sum,
-                _ => T::from_f32(alpha * sum).to_f32() + beta * *v,
+                1.0 => T::from_f32(alpha * sum).to_f32() + *v,
+                _ => alpha * sum + beta * *v,
             };
         })
     }, else {});
