@@ -954,10 +954,12 @@ fn gemm_blocks_case(
 ) -> Result<Option<String>, String> {
     let modes = BLOCKS[index % 4];
     let mx = modes[0] == NVTE_MXFP8_1D_SCALING;
-    let (m, mut n, k) =
-        (8 * rng.within(1, 40), 8 * rng.within(1, 40), 16 * rng.below(40) + rng.below(2) * 16);
+    let (m, mut n, mut k) = (8 * rng.within(1, 40), 8 * rng.within(1, 40), 16 * rng.below(41));
     if modes[1] == NVTE_BLOCK_SCALING_2D || mx {
         n += rng.below(8);
+    }
+    if mx {
+        k += rng.below(16);
     }
     let epilogue = [NVTEX_EPILOGUE_NONE, NVTEX_EPILOGUE_BIAS, NVTEX_EPILOGUE_DGELU][index / 4 % 3];
     let [a_dtype, b_dtype] =
