@@ -142,12 +142,18 @@ fn chain(seed: u64) -> Chain {
     scaled_activation(c, "scaled activation", false);
     scaled_activation(c, "scaled activation backward", true);
     let workspace = c.output("workspace", kNVTEByte, WORKSPACE, Scratch);
-    let gemm = |c: &mut _, name, d_dtype, gemm| self::gemm(c, name, workspace, d_dtype, gemm);
-    gemm(c, "gemm bf16", kNVTEBFloat16, (kNVTEBFloat16, 512, NVTEX_EPILOGUE_NONE));
-    gemm(c, "gemm bf16 gelu", kNVTEBFloat16, (kNVTEBFloat16, 512, NVTEX_EPILOGUE_GELU_BIAS));
-    gemm(c, "gemm fp8", kNVTEBFloat16, (kNVTEFloat8E4M3, 512, NVTEX_EPILOGUE_NONE));
-    gemm(c, "gemm fp8 to fp8", kNVTEFloat8E4M3, (kNVTEFloat8E4M3, 512, NVTEX_EPILOGUE_NONE));
-    gemm(c, "gemm k = 0", kNVTEBFloat16, (kNVTEBFloat16, 0, NVTEX_EPILOGUE_BIAS));
+    let per_tensor = [NVTE_DELAYED_TENSOR_SCALING; 2];
+    let blocks = [NVTE_BLOCK_SCALING_2D, NVTE_BLOCK_SCALING_1D];
+    let mut gemm =
+        |name, d_dtype, modes, gemm| self::gemm(c, name, workspace, d_dtype, modes, gemm);
+    let (bf16, e4m3) = (kNVTEBFloat16, kNVTEFloat8E4M3);
+    gemm("gemm bf16", bf16, per_tensor, (bf16, 512, NVTEX_EPILOGUE_NONE));
+    gemm("gemm bf16 gelu", bf16, per_tensor, (bf16, 512, NVTEX_EPILOGUE_GELU_BIAS));
+    gemm("gemm fp8", bf16, per_tensor, (e4m3, 512, NVTEX_EPILOGUE_NONE));
+    gemm("gemm fp8 to fp8", e4m3, per_tensor, (e4m3, 512, NVTEX_EPILOGUE_NONE));
+    gemm("gemm k = 0", bf16, per_tensor, (bf16, 0, NVTEX_EPILOGUE_BIAS));
+    gemm("gemm fp8 blocks", bf16, blocks, (e4m3, 512, NVTEX_EPILOGUE_BIAS));
+    gemm("gemm mxfp8", bf16, [NVTE_MXFP8_1D_SCALING; 2], (e4m3, 512, NVTEX_EPILOGUE_NONE));
     chain
 }
 
@@ -471,22 +477,38 @@ fn scaled_activation(c: &mut Chain, name: &'static str, backward: bool) {
     });
 }
 
+fn block_scales(c: &mut Chain, len: usize) -> Id {
+    let scales = (0..len).flat_map(|_| c.scale().to_le_bytes()).collect();
+    c.buffers.add(scales, 0)
+}
+
 /// `B A^T` with both operands of one dtype, k long.
 fn gemm(
     c: &mut Chain,
     name: &'static str,
     workspace: Id,
     d_dtype: NVTEDType,
+    modes: [NVTEScalingMode; 2],
     (dtype, k, epilogue): (NVTEDType, usize, GemmEpilogue),
 ) {
     let (m, n, wide) = (256, 128, kNVTEBFloat16);
     let [a, b] = [m, n].map(|rows| c.input(dtype, rows * k));
     // One float past the alignment of an allocation: cuBLASLt wants 16 bytes.
-    let mut scale = |of: NVTEDType| {
+    let scale = |c: &mut Chain, of: NVTEDType| {
         let scale = c.scale().to_le_bytes().into();
         is_fp8(of).then(|| c.buffers.add(scale, 4))
     };
-    let [scale_inv_a, scale_inv_b, scale_d] = [dtype, dtype, d_dtype].map(&mut scale);
+    let scales = [(modes[0], m), (modes[1], n)].map(|(mode, outer)| match mode {
+        NVTE_MXFP8_1D_SCALING => {
+            // Half or one.
+            let codes = c.rng.bytes(outer * k / 32).iter().map(|byte| 126 + byte % 2).collect();
+            (Some(c.buffers.add(codes, 0)), k / 32)
+        }
+        NVTE_BLOCK_SCALING_1D => (Some(block_scales(c, outer * k / 128)), outer),
+        NVTE_BLOCK_SCALING_2D => (Some(block_scales(c, outer.div_ceil(128) * k / 128)), k / 128),
+        _ => (scale(c, dtype), 0),
+    });
+    let scale_d = scale(c, d_dtype);
     let gelu = epilogue == NVTEX_EPILOGUE_GELU_BIAS;
     let with_bias = gelu || epilogue == NVTEX_EPILOGUE_BIAS;
     let bias = with_bias.then(|| c.input(wide, m));
@@ -503,13 +525,19 @@ fn gemm(
     });
     c.step(name, move |side| {
         let maybe = |id: Option<Id>| id.map_or(null_mut(), |id| side.at::<f32>(id));
+        let scales_of = |i: usize| GemmScales {
+            inv: maybe(scales[i].0).cast(),
+            stride: scales[i].1,
+            mode: modes[i],
+            swizzled: false,
+        };
         let args = GemmArgs {
             a: side.at(a),
             b: side.at(b),
             c: side.at(d),
             d: side.at(d),
-            scale_inv_a: maybe(scale_inv_a),
-            scale_inv_b: maybe(scale_inv_b),
+            scales_a: scales_of(0),
+            scales_b: scales_of(1),
             scale_d: maybe(scale_d),
             amax_d: maybe(fp8_d.map(|ids| ids.0)),
             scale_inv_d: maybe(fp8_d.map(|ids| ids.1)),

@@ -1188,8 +1188,8 @@ fn gemm_case(
             b: side.at(b_id),
             c: side.at(c_id),
             d: side.at(d_id),
-            scale_inv_a: side.maybe(scale_a_id),
-            scale_inv_b: side.maybe(scale_b_id),
+            scales_a: GemmScales::per_tensor(side.maybe(scale_a_id)),
+            scales_b: GemmScales::per_tensor(side.maybe(scale_b_id)),
             scale_d: side.maybe(scale_d_id),
             amax_d: side.maybe(amax_d),
             scale_inv_d: side.maybe(scale_inv_d),
@@ -1347,6 +1347,153 @@ fn scaled_activation() {
         })
         .map_err(|e| format!("{function:?} {dtypes:?}, {rows}x{cols} by {interleave}: {e}"))
     });
+}
+
+/// Scaling modes of A and B.
+const BLOCKS: [[NVTEScalingMode; 2]; 4] = [
+    [NVTE_BLOCK_SCALING_1D; 2],
+    [NVTE_BLOCK_SCALING_2D, NVTE_BLOCK_SCALING_1D],
+    [NVTE_BLOCK_SCALING_1D, NVTE_BLOCK_SCALING_2D],
+    [NVTE_MXFP8_1D_SCALING; 2],
+];
+
+/// Runs one product of operands in blocks; Some(reason) if CUDA does not implement it.
+fn gemm_blocks_case(
+    rng: &mut Rng,
+    index: usize,
+    workspace: (*mut c_void, usize),
+) -> Result<Option<String>, String> {
+    let modes = BLOCKS[index % 4];
+    let mx = modes[0] == NVTE_MXFP8_1D_SCALING;
+    let (m, mut n, mut k) = (8 * rng.within(1, 40), 8 * rng.within(1, 40), 16 * rng.below(41));
+    if modes[1] == NVTE_BLOCK_SCALING_2D || mx {
+        n += rng.below(8);
+    }
+    if mx {
+        k += rng.below(16);
+    }
+    let epilogue = [NVTEX_EPILOGUE_NONE, NVTEX_EPILOGUE_BIAS, NVTEX_EPILOGUE_DGELU][index / 4 % 3];
+    let [a_dtype, b_dtype] =
+        rng.pick(&[[FP8[0], FP8[0]], [FP8[0], FP8[1]], [FP8[1], FP8[0]], [FP8[0], FP8[0]]]);
+    let d_dtype = if index / 12 % 2 == 0 { kNVTEBFloat16 } else { kNVTEFloat32 };
+    let [transa, transb] = if mx { [rng.chance(50), rng.chance(50)] } else { [true, false] };
+    let swizzled = mx && rng.chance(50);
+    let (alpha, beta) = (rng.pick(&[1.0, -0.5]), rng.pick(&[0.0, 0.0, 1.0, 0.5]));
+    let mut b = Buffers::default();
+    let matrix = |rng: &mut Rng, b: &mut Buffers, dtype, len: usize| {
+        let values: Vec<u8> = (0..len).flat_map(|_| rng.unit().to_le_bytes()).collect();
+        b.add(cast(&values, kNVTEFloat32, dtype), 0)
+    };
+    let (a_id, b_id) = (matrix(rng, &mut b, a_dtype, m * k), matrix(rng, &mut b, b_dtype, n * k));
+    let d_id = matrix(rng, &mut b, d_dtype, n * m);
+    let bias = matrix(rng, &mut b, kNVTEBFloat16, m);
+    let aux = matrix(rng, &mut b, kNVTEBFloat16, n * m);
+    // Up to 2.
+    let scales = [(0, m, !transa), (1, n, transb)].map(|(i, outer, colwise)| {
+        let blocks = if mx { k.div_ceil(32).next_multiple_of(4) } else { k.div_ceil(128) };
+        let padded = outer.next_multiple_of(128);
+        let (stride, len) = match modes[i] {
+            NVTE_BLOCK_SCALING_1D => {
+                (outer.next_multiple_of(4), outer.next_multiple_of(4) * blocks)
+            }
+            NVTE_BLOCK_SCALING_2D => {
+                (blocks.next_multiple_of(4), outer.div_ceil(128) * blocks.next_multiple_of(4))
+            }
+            _ => (if colwise { padded } else { blocks }, padded * blocks),
+        };
+        let bytes = match mx {
+            true => rng.bytes(len).iter().map(|byte| 121 + byte % 8).collect(),
+            false => (0..len).flat_map(|_| (1.0 + rng.unit()).to_le_bytes()).collect(),
+        };
+        (b.add(bytes, 0), stride)
+    });
+    let call = |side: &Side| {
+        let on_device = !std::ptr::eq(side.table, cpu_table());
+        let (workspace, workspace_bytes) = if on_device { workspace } else { (null_mut(), 0) };
+        let scales_of = |i: usize| GemmScales {
+            inv: side.at(scales[i].0),
+            stride: scales[i].1,
+            mode: modes[i],
+            swizzled,
+        };
+        let args = GemmArgs {
+            a: side.at(a_id),
+            b: side.at(b_id),
+            c: side.at(d_id),
+            d: side.at(d_id),
+            scales_a: scales_of(0),
+            scales_b: scales_of(1),
+            scale_d: null(),
+            amax_d: null_mut(),
+            scale_inv_d: null_mut(),
+            bias: if epilogue == NVTEX_EPILOGUE_BIAS { side.at(bias) } else { null_mut() },
+            aux: if epilogue == NVTEX_EPILOGUE_DGELU { side.at(aux) } else { null_mut() },
+            workspace,
+            workspace_bytes,
+            m,
+            n,
+            k,
+            alpha,
+            beta,
+            a_dtype,
+            b_dtype,
+            d_dtype,
+            bias_dtype: kNVTEBFloat16,
+            aux_dtype: kNVTEBFloat16,
+            epilogue,
+            transa,
+            transb,
+            split_accumulator: true,
+            sm_count: 0,
+        };
+        entry(side, side.table.gemm, args)
+    };
+    let context = |e: String| {
+        format!(
+            "{modes:?}: {a_dtype:?} x {b_dtype:?} -> {d_dtype:?}, m {m}, n {n}, k {k}, \
+             alpha {alpha}, beta {beta}, {epilogue:?}, swizzled {swizzled}: {e}"
+        )
+    };
+    let cuda = run(cuda_table()?, &b, &call).map_err(|e| context(format!("cuda: {e}")))?;
+    if cuda.unimplemented() {
+        return Ok(Some(format!("{modes:?} to {d_dtype:?}, {epilogue:?}: {}", cuda.reason)));
+    }
+    let cpu = run(cpu_table(), &b, &call).map_err(|e| context(format!("cpu: {e}")))?;
+    for answer in [&cpu, &cuda] {
+        unchanged(&b, &answer.contents, [d_id].into_iter()).map_err(context)?;
+    }
+    // MXFP8 runs as BFloat16, with float32 sums.
+    let operands = if mx { [kNVTEBFloat16; 2] } else { [a_dtype, b_dtype] };
+    let added_in = (beta != 0.0 || epilogue == NVTEX_EPILOGUE_BIAS).then_some(d_dtype);
+    let activated = epilogue == NVTEX_EPILOGUE_DGELU;
+    let (_, bound) = product_bounds(operands, k, 4.0 * alpha, added_in, activated);
+    close("d", d_dtype, bound, &cpu.contents[d_id.0], &cuda.contents[d_id.0]).map_err(context)?;
+    Ok(None)
+}
+
+#[test]
+fn gemm_blocks() {
+    let Some(table) = cuda("gemm_blocks") else { return };
+    let bytes = 32 << 20;
+    let workspace = (malloc(table, bytes).expect("workspace"), bytes);
+    let (mut ran, mut missing, mut refused) = (0, Vec::new(), BTreeMap::new());
+    let all = cases("gemm_blocks", 1200, |rng, index| {
+        match gemm_blocks_case(rng, index, workspace)? {
+            None => ran += 1,
+            // The first kind of epilogue and output is what the operators promise.
+            Some(reason) if index / 4 % 6 == 0 => missing.push(reason),
+            Some(reason) => {
+                *refused
+                    .entry(reason.split(": cuBLASLt").next().unwrap().to_owned())
+                    .or_insert(0) += 1
+            }
+        }
+        Ok(())
+    });
+    free(table, workspace.0);
+    eprintln!("gemm_blocks: {ran} products ran; UNIMPLEMENTED: {refused:#?}");
+    assert!(!all || ran > 0);
+    assert!(missing.is_empty(), "must run on Hopper:\n{}", missing.join("\n"));
 }
 
 /// Every float, to both FP8 types, in both layouts.

@@ -40,7 +40,7 @@ pub enum NVTEDType {
 
 /// How the scales of a tensor are laid out; mode 0 is also "not quantized".
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum NVTEScalingMode {
     #[default]
     NVTE_DELAYED_TENSOR_SCALING = 0,

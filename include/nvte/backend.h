@@ -431,11 +431,38 @@ typedef struct NVTEXDelayedScalingArgs {
 } NVTEXDelayedScalingArgs;
 
 /**
+ * Scales of one operand of a matrix product, as [`QuantizeArgs`] describes them: row-wise ones if the
+ * operand is stored `[outer, k]`, column-wise ones of MXFP8 data that are stored `[k, outer]`.
+ */
+typedef struct NVTEXGemmScales {
+  /**
+   * FP8 operands: one float in mode 0, else the scale matrix. Null for other operands.
+   */
+  const void *inv;
+  /**
+   * Elements from one row of the scale matrix to the next; 0 in mode 0.
+   */
+  size_t stride;
+  NVTEScalingMode mode;
+  /**
+   * Mode 1.
+   */
+  bool swizzled;
+} NVTEXGemmScales;
+
+/**
  * `D = epilogue(alpha * scale_a * scale_b * (Bop Aop) + beta * C)`, row-major D `[n, m]`.
  *
  * `Aop [k, m]` is A `[k, m]`, or with `transa` A^T of A `[m, k]`; `Bop [n, k]` is B `[n, k]`, or with
  * `transb` B^T of B `[k, n]`. Read column-major this is the BLAS product with the same flags. An FP8 D
  * is `cast(v * scale_d)`, with `amax_d = max|v|` and `scale_inv_d = 1 / scale_d`.
+ *
+ * Operands in blocks have other scales along k, so these go into the sum: in MXFP8 (both operands in
+ * mode 1) each element is multiplied by its scale. In FP8 blocks (modes 2 and 3, one of them in mode 2;
+ * `transa`, not `transb`) the partial sums p of each 128 of k are added up as `y = fma(p * s, t, y)`,
+ * where s is the scale of B and t that of A, or the other way round if B is in mode 3; if `beta` is 1,
+ * `alpha * y` is rounded to D's dtype before C is added. The epilogues of FP8 blocks are none, bias and
+ * dGELU.
  */
 typedef struct NVTEXGemmArgs {
   const void *a;
@@ -445,11 +472,8 @@ typedef struct NVTEXGemmArgs {
    */
   const void *c;
   void *d;
-  /**
-   * One float each for FP8 operands, else null.
-   */
-  const float *scale_inv_a;
-  const float *scale_inv_b;
+  struct NVTEXGemmScales scales_a;
+  struct NVTEXGemmScales scales_b;
   /**
    * FP8 D only; each may be null.
    */
@@ -483,7 +507,7 @@ typedef struct NVTEXGemmArgs {
   bool transa;
   bool transb;
   /**
-   * Promote FP8 partial sums to full float32 registers every 128 products.
+   * Promote FP8 partial sums to full float32 registers every 128 products; FP8 blocks always do.
    */
   bool split_accumulator;
   /**

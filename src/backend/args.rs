@@ -336,11 +336,46 @@ pub enum GemmEpilogue {
     NVTEX_EPILOGUE_DGELU_BGRAD = 6,
 }
 
+/// Scales of one operand of a matrix product, as [`QuantizeArgs`] describes them: row-wise ones if the
+/// operand is stored `[outer, k]`, column-wise ones of MXFP8 data that are stored `[k, outer]`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct GemmScales {
+    /// FP8 operands: one float in mode 0, else the scale matrix. Null for other operands.
+    pub inv: *const c_void,
+    /// Elements from one row of the scale matrix to the next; 0 in mode 0.
+    pub stride: usize,
+    pub mode: NVTEScalingMode,
+    /// Mode 1.
+    pub swizzled: bool,
+}
+
+impl GemmScales {
+    /// One float, or null for an operand in high precision.
+    pub const fn per_tensor(inv: *const f32) -> Self {
+        let mode = NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
+        Self { inv: inv.cast(), stride: 0, mode, swizzled: false }
+    }
+
+    /// Whether this is FP8 block scaling.
+    pub fn in_blocks(&self) -> bool {
+        use NVTEScalingMode::*;
+        matches!(self.mode, NVTE_BLOCK_SCALING_1D | NVTE_BLOCK_SCALING_2D)
+    }
+}
+
 /// `D = epilogue(alpha * scale_a * scale_b * (Bop Aop) + beta * C)`, row-major D `[n, m]`.
 ///
 /// `Aop [k, m]` is A `[k, m]`, or with `transa` A^T of A `[m, k]`; `Bop [n, k]` is B `[n, k]`, or with
 /// `transb` B^T of B `[k, n]`. Read column-major this is the BLAS product with the same flags. An FP8 D
 /// is `cast(v * scale_d)`, with `amax_d = max|v|` and `scale_inv_d = 1 / scale_d`.
+///
+/// Operands in blocks have other scales along k, so these go into the sum: in MXFP8 (both operands in
+/// mode 1) each element is multiplied by its scale. In FP8 blocks (modes 2 and 3, one of them in mode 2;
+/// `transa`, not `transb`) the partial sums p of each 128 of k are added up as `y = fma(p * s, t, y)`,
+/// where s is the scale of B and t that of A, or the other way round if B is in mode 3; if `beta` is 1,
+/// `alpha * y` is rounded to D's dtype before C is added. The epilogues of FP8 blocks are none, bias and
+/// dGELU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct GemmArgs {
@@ -349,9 +384,8 @@ pub struct GemmArgs {
     /// Read only if `beta` is not 0; may equal `d`. Its dtype is that of D.
     pub c: *const c_void,
     pub d: *mut c_void,
-    /// One float each for FP8 operands, else null.
-    pub scale_inv_a: *const f32,
-    pub scale_inv_b: *const f32,
+    pub scales_a: GemmScales,
+    pub scales_b: GemmScales,
     /// FP8 D only; each may be null.
     pub scale_d: *const f32,
     pub amax_d: *mut f32,
@@ -376,10 +410,46 @@ pub struct GemmArgs {
     pub epilogue: GemmEpilogue,
     pub transa: bool,
     pub transb: bool,
-    /// Promote FP8 partial sums to full float32 registers every 128 products.
+    /// Promote FP8 partial sums to full float32 registers every 128 products; FP8 blocks always do.
     pub split_accumulator: bool,
     /// Multiprocessors to use, 0 for all.
     pub sm_count: c_int,
+}
+
+impl GemmArgs {
+    /// The casts of MXFP8 operands to matrices of `dtype` at `a` and `b`, and the product of those.
+    pub(crate) fn dequantized(
+        &self,
+        dtype: NVTEDType,
+        a: *mut c_void,
+        b: *mut c_void,
+    ) -> ([DequantizeArgs; 2], Self) {
+        let cast = |input, output, scales: &GemmScales, input_dtype, outer, colwise| {
+            let (rows, cols) = if colwise { (self.k, outer) } else { (outer, self.k) };
+            DequantizeArgs {
+                input,
+                output,
+                scale_inv: scales.inv,
+                rows,
+                cols,
+                scale_stride: scales.stride,
+                mode: scales.mode,
+                input_dtype,
+                output_dtype: dtype,
+                colwise,
+                swizzled: scales.swizzled,
+                group: Group::NONE,
+            }
+        };
+        let casts = [
+            cast(self.a, a, &self.scales_a, self.a_dtype, self.m, !self.transa),
+            cast(self.b, b, &self.scales_b, self.b_dtype, self.n, self.transb),
+        ];
+        let none = GemmScales::per_tensor(std::ptr::null());
+        let product =
+            Self { a, b, scales_a: none, scales_b: none, a_dtype: dtype, b_dtype: dtype, ..*self };
+        (casts, product)
+    }
 }
 
 /// Sets bytes.

@@ -93,21 +93,28 @@ pub(crate) fn vectors() -> Vectors {
 macro_rules! vectorized {
     (
         $(#[$meta:meta])*
-        $vis:vis fn $name:ident<$($t:ident: $bound:path),+>($($arg:ident: $ty:ty),+ $(,)?) $(-> $ret:ty)?
+        $vis:vis fn $name:ident$(<$($t:ident: $bound:path),+>)?($($arg:ident: $ty:ty),+ $(,)?) $(-> $ret:ty)?
         $body:block
     ) => {
         $(#[$meta])*
-        $vis fn $name<$($t: $bound),+>($($arg: $ty),+) $(-> $ret)? {
+        $vis fn $name$(<$($t: $bound),+>)?($($arg: $ty),+) $(-> $ret)? {
             #[inline(always)]
-            fn body<$($t: $bound),+>($($arg: $ty),+) $(-> $ret)? $body
+            fn body$(<$($t: $bound),+>)?($($arg: $ty),+) $(-> $ret)? $body
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,fma")]
             fn avx512<$($t: $bound),+>($($arg: $ty),+) $(-> $ret)? {
+}
+
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
+            fn avx512$(<$($t: $bound),+>)?($($arg: $ty),+) $(-> $ret)? {
                 body($($arg),+)
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             fn avx2<$($t: $bound),+>($($arg: $ty),+) $(-> $ret)? {
+}
+
+            fn avx2$(<$($t: $bound),+>)?($($arg: $ty),+) $(-> $ret)? {
                 body($($arg),+)
             }
             match $crate::backend::cpu::vectors() {

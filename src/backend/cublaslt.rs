@@ -4,7 +4,7 @@
 
 use super::args::{GemmArgs, GemmEpilogue, Outcome};
 use crate::env::env;
-use crate::types::{NVTEDType, cudaStream_t};
+use crate::types::{NVTEDType, NVTEScalingMode, cudaStream_t};
 use crate::verbose::{self, Level};
 use cudarc::cublaslt::sys::cublasLtMatmulDescAttributes_t::*;
 use cudarc::cublaslt::sys::cublasLtMatmulPreferenceAttributes_t::*;
@@ -30,6 +30,7 @@ struct Problem {
     k: usize,
     workspace_bytes: usize,
     dtypes: [NVTEDType; 5],
+    modes: [NVTEScalingMode; 2],
     epilogue: u32,
     transa: bool,
     transb: bool,
@@ -132,6 +133,9 @@ fn status_text(status: cublasStatus_t) -> String {
 fn no_algorithm(args: &GemmArgs, status: cublasStatus_t) -> String {
     let layout = |transposed| if transposed { 'T' } else { 'N' };
     let hint = match args.a_dtype.is_fp8() || args.b_dtype.is_fp8() {
+        true if args.scales_a.in_blocks() => {
+            "; FP8 blocks need compute capability 9.0, 16-byte aligned data, at most one E5M2"
+        }
         true => "; FP8 needs k and m in multiples of 16, 16-byte aligned data, at most one E5M2",
         false => "",
     };
@@ -153,7 +157,7 @@ fn no_algorithm(args: &GemmArgs, status: cublasStatus_t) -> String {
 impl Problem {
     fn new(args: &GemmArgs, device: c_int) -> Self {
         let alignment = |ptr: *const c_void| 1u16 << (ptr as usize).trailing_zeros().min(8);
-        let fp8 = args.a_dtype.is_fp8();
+        let per_tensor = args.a_dtype.is_fp8() && !args.scales_a.in_blocks();
         Self {
             device,
             m: args.m,
@@ -161,10 +165,11 @@ impl Problem {
             k: args.k,
             workspace_bytes: args.workspace_bytes,
             dtypes: [args.a_dtype, args.b_dtype, args.d_dtype, args.bias_dtype, args.aux_dtype],
+            modes: [args.scales_a.mode, args.scales_b.mode],
             epilogue: args.epilogue as u32,
             transa: args.transa,
             transb: args.transb,
-            fast_accumulation: fp8 && !args.split_accumulator,
+            fast_accumulation: per_tensor && !args.split_accumulator,
             with_c: args.beta != 0.0,
             in_place: args.c == args.d.cast_const(),
             with_amax: !args.amax_d.is_null(),
@@ -200,6 +205,16 @@ fn epilogue(epilogue: GemmEpilogue) -> cublasLtEpilogue_t {
         GemmEpilogue::NVTEX_EPILOGUE_BGRAD => CUBLASLT_EPILOGUE_BGRADB,
         GemmEpilogue::NVTEX_EPILOGUE_DGELU => CUBLASLT_EPILOGUE_DGELU,
         GemmEpilogue::NVTEX_EPILOGUE_DGELU_BGRAD => CUBLASLT_EPILOGUE_DGELU_BGRAD,
+    }
+}
+
+/// Attribute value of a scaling mode; none for what the library assumes anyway.
+fn scale_mode(mode: NVTEScalingMode) -> Option<cublasLtMatmulMatrixScale_t> {
+    use cublasLtMatmulMatrixScale_t::*;
+    match mode {
+        NVTEScalingMode::NVTE_BLOCK_SCALING_1D => Some(CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F),
+        NVTEScalingMode::NVTE_BLOCK_SCALING_2D => Some(CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F),
+        _ => None,
     }
 }
 
@@ -257,6 +272,14 @@ impl Plan {
         if problem.sm_count > 0 {
             self.set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, problem.sm_count)?;
         }
+        for (attribute, scales) in [
+            (CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &args.scales_a),
+            (CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &args.scales_b),
+        ] {
+            if let Some(mode) = scale_mode(scales.mode) {
+                self.set(attribute, mode as i32)?;
+            }
+        }
         // FP8 operands have other defaults than D's dtype.
         if !args.bias.is_null() {
             self.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(args.bias_dtype) as i32)?;
@@ -282,8 +305,8 @@ impl Plan {
     /// Sets the pointers that change from call to call.
     fn set_pointers(&self, args: &GemmArgs) -> Result<(), Failure> {
         let pointers = [
-            (CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, args.scale_inv_a.cast()),
-            (CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, args.scale_inv_b.cast()),
+            (CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, args.scales_a.inv),
+            (CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, args.scales_b.inv),
             (CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, args.scale_d.cast()),
             (CUBLASLT_MATMUL_DESC_AMAX_D_POINTER, args.amax_d.cast_const().cast()),
             (CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.cast_const()),

@@ -3,7 +3,8 @@
 
 use super::args::*;
 use super::cublaslt;
-use crate::types::cudaStream_t;
+use super::group::scale_pitch;
+use crate::types::{NVTEDType, NVTEScalingMode, cudaStream_t};
 use crate::verbose::{self, Level};
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -15,6 +16,7 @@ unsafe extern "C" {
     fn nvte_cuda_probe(device_count: *mut c_int) -> Outcome;
     /// Device that the runtime uses on this thread.
     fn nvte_cuda_current_device(device: *mut c_int) -> Outcome;
+    fn nvte_cuda_dequantize(args: *const DequantizeArgs, stream: cudaStream_t) -> Outcome;
     /// `scale_inv = 1 / scale`; 1 if `scale` is null.
     fn nvte_cuda_scale_reciprocal(
         scale: *const f32,
@@ -72,7 +74,12 @@ unsafe extern "C" fn gemm(args: *const GemmArgs, stream: cudaStream_t) -> Outcom
     if outcome.status != BackendStatus::NVTEX_BACKEND_OK {
         return outcome;
     }
-    let args = &match with_aligned_scales(args, stream) {
+    let prepared = match args.scales_a.mode {
+        NVTEScalingMode::NVTE_MXFP8_1D_SCALING => dequantized(args, stream),
+        _ if args.scales_a.in_blocks() => with_checked_blocks(args),
+        _ => with_aligned_scales(args, stream),
+    };
+    let args = &match prepared {
         Ok(args) => args,
         Err(outcome) => return outcome,
     };
@@ -84,13 +91,54 @@ unsafe extern "C" fn gemm(args: *const GemmArgs, stream: cudaStream_t) -> Outcom
     unsafe { nvte_cuda_scale_reciprocal(args.scale_d, args.scale_inv_d, stream) }
 }
 
+/// The product of MXFP8 operands, cast to bfloat16 in the workspace: exact unless a value leaves that
+/// type's normal range.
+fn dequantized(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outcome> {
+    let [a_bytes, b_bytes] =
+        [args.m, args.n].map(|outer| (outer * args.k * 2).next_multiple_of(256));
+    let needed = a_bytes + b_bytes;
+    let Some(workspace_bytes) = args.workspace_bytes.checked_sub(needed) else {
+        let got = args.workspace_bytes;
+        return Err(Outcome::unimplemented(format!(
+            "MXFP8 operands are cast to BFloat16 in the workspace: it needs {needed} bytes after its \
+             first 256-byte boundary, got {got}"
+        )));
+    };
+    let part = |at| args.workspace.wrapping_byte_add(at);
+    let (casts, product) = args.dequantized(NVTEDType::kNVTEBFloat16, part(0), part(a_bytes));
+    for cast in &casts {
+        // SAFETY: the arguments have been checked, the outputs lie in the workspace.
+        let outcome = unsafe { nvte_cuda_dequantize(cast, stream) };
+        if outcome.status != BackendStatus::NVTEX_BACKEND_OK {
+            return Err(outcome);
+        }
+    }
+    Ok(GemmArgs { workspace: part(needed), workspace_bytes, ..product })
+}
+
+/// cuBLASLt has no attribute for the pitch of a scale matrix.
+fn with_checked_blocks(args: &GemmArgs) -> Result<GemmArgs, Outcome> {
+    let operands = [("A", &args.scales_a, args.m), ("B", &args.scales_b, args.n)];
+    for (name, scales, outer) in operands {
+        let pitch = scale_pitch(scales.mode, false, (outer, args.k));
+        let (stride, address) = (scales.stride, scales.inv);
+        if stride != pitch || !(address as usize).is_multiple_of(16) {
+            return Err(Outcome::unimplemented(format!(
+                "cuBLASLt takes the scales of {name} from rows of {pitch} floats at an address \
+                 aligned to 16 bytes, got rows of {stride} at {address:p}"
+            )));
+        }
+    }
+    Ok(*args)
+}
+
 /// cuBLASLt refuses scales that are not aligned to 16 bytes, as in an array with one scale for each
 /// tensor. Such scales are copied to the end of the workspace.
 fn with_aligned_scales(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outcome> {
     const ALIGNMENT: usize = 16;
     const SLOTS: usize = 3 * ALIGNMENT;
-    let scales = [args.scale_inv_a, args.scale_inv_b, args.scale_d];
-    if scales.iter().all(|scale| (*scale as usize).is_multiple_of(ALIGNMENT)) {
+    let scales = [args.scales_a.inv.cast(), args.scales_b.inv.cast(), args.scale_d];
+    if scales.iter().all(|scale: &*const f32| (*scale as usize).is_multiple_of(ALIGNMENT)) {
         return Ok(*args);
     }
     let Some(rest) = args.workspace_bytes.checked_sub(SLOTS) else {
@@ -112,8 +160,8 @@ fn with_aligned_scales(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs
         false => slots.wrapping_byte_add(index * ALIGNMENT).cast_const(),
     };
     Ok(GemmArgs {
-        scale_inv_a: slot(0, a),
-        scale_inv_b: slot(1, b),
+        scales_a: GemmScales::per_tensor(slot(0, a)),
+        scales_b: GemmScales::per_tensor(slot(1, b)),
         scale_d: slot(2, d),
         workspace_bytes: rest,
         ..*args

@@ -38,7 +38,7 @@ enum Step {
 }
 
 /// Programs of capi-tests/ that pass wrong arguments, and a part of the names of those cases.
-const WRONG_ARGUMENTS: [(&str, &str); 9] = [
+const WRONG_ARGUMENTS: [(&str, &str); 10] = [
     ("bad_input", ""),
     ("transformer_engine", ""),
     ("nvtex", ""),
@@ -48,6 +48,7 @@ const WRONG_ARGUMENTS: [(&str, &str); 9] = [
     ("cast_transpose_noop", "wrong"),
     ("transpose", "refuses"),
     ("gemm", "config"),
+    ("gemm_block", "refused"),
 ];
 
 pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {

@@ -3,16 +3,20 @@
 #![allow(unsafe_code)]
 
 use crate::backend::args::GemmEpilogue::{self, *};
-use crate::backend::args::{GemmArgs, Outcome};
+use crate::backend::args::{GemmArgs, GemmScales, Outcome};
 use crate::backend::buf::{Buf, load, store};
 use crate::backend::cpu::vectorized;
+use crate::backend::group::scale_dims;
 use crate::numeric::{Element, amax_bits, dispatch};
-use crate::types::{NVTEDType, cudaStream_t};
+use crate::op::cast::cpu::dequantize;
+use crate::types::{NVTEDType, NVTEScalingMode, cudaStream_t};
 use rayon::prelude::*;
 use std::ffi::c_void;
 
 /// Depth of the f32 copies that are made of the operands at a time.
 const PANEL: usize = 1024;
+/// Elements along k that share a scale.
+const BLOCK: usize = 128;
 /// Elements that one task handles, at least.
 const CHUNK: usize = 1 << 14;
 /// Columns that one task sums.
@@ -24,6 +28,10 @@ const NO_MEMORY: &str = "gemm: out of host memory";
 pub(crate) unsafe extern "C" fn gemm(args: *const GemmArgs, _: cudaStream_t) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let g = unsafe { &*args };
+    if g.scales_a.mode == NVTEScalingMode::NVTE_MXFP8_1D_SCALING {
+        // SAFETY: as above.
+        return unsafe { gemm_mxfp8(g) };
+    }
     let area = g.n * g.m;
     let (reads_bias, writes_bias, uses_aux) = match g.epilogue {
         NVTEX_EPILOGUE_NONE => (false, false, false),
@@ -73,7 +81,7 @@ pub(crate) unsafe extern "C" fn gemm(args: *const GemmArgs, _: cudaStream_t) -> 
             return Outcome::device_error(NO_MEMORY);
         }
         if g.epilogue == NVTEX_EPILOGUE_BGRAD {
-            let scale = load(g.scale_inv_b).unwrap_or(1.0);
+            let scale = load::<f32>(g.scales_b.inv.cast()).unwrap_or(1.0);
             let (rows, cols) = if g.transb { (g.k, g.n) } else { (g.n, g.k) };
             let sums = if g.transb { column_sums(b, rows, cols) } else { row_sums(b, rows, cols) };
             bias.write(0, &sums.iter().map(|&sum| (sum * scale as f64) as f32).collect::<Vec<_>>());
@@ -122,20 +130,48 @@ pub(crate) unsafe extern "C" fn gemm(args: *const GemmArgs, _: cudaStream_t) -> 
     Outcome::OK
 }
 
+/// The product of MXFP8 operands, cast to float32.
+///
+/// # Safety
+/// The arguments are valid.
+unsafe fn gemm_mxfp8(g: &GemmArgs) -> Outcome {
+    let (Some(mut a), Some(mut b)) = (floats(g.m * g.k), floats(g.n * g.k)) else {
+        return Outcome::device_error(NO_MEMORY);
+    };
+    let (a, b) = (a.as_mut_ptr().cast(), b.as_mut_ptr().cast());
+    let (casts, product) = g.dequantized(NVTEDType::kNVTEFloat32, a, b);
+    if g.k > 0 {
+        for cast in &casts {
+            // SAFETY: the caller's promise, and the copies have the sizes of the operands.
+            let outcome = unsafe { dequantize(cast, std::ptr::null_mut()) };
+            if outcome.status != Outcome::OK.status {
+                return outcome;
+            }
+        }
+    }
+    // SAFETY: as above.
+    unsafe { gemm(&product, std::ptr::null_mut()) }
+}
+
 /// `product = alpha * scale_a * scale_b * (Bop Aop) + beta * product`, or None without memory.
 ///
 /// # Safety
 /// The arguments are valid, `a` and `b` are their operands.
 unsafe fn multiply(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) -> Option<()> {
-    // SAFETY: the caller's promise.
-    let scale = unsafe {
-        g.alpha * load(g.scale_inv_a).unwrap_or(1.0) * load(g.scale_inv_b).unwrap_or(1.0)
-    };
     if g.k == 0 {
         let beta = g.beta;
         product.par_iter_mut().for_each(|v| *v = if beta == 0.0 { 0.0 } else { beta * *v });
         return Some(());
     }
+    if g.scales_a.in_blocks() {
+        // SAFETY: the caller's promise.
+        return unsafe { multiply_blocks(g, a, b, product) };
+    }
+    // SAFETY: as above.
+    let scale = unsafe {
+        let scale = |inv: *const c_void| load::<f32>(inv.cast()).unwrap_or(1.0);
+        g.alpha * scale(g.scales_a.inv) * scale(g.scales_b.inv)
+    };
     let panel = if [a, b].iter().all(|t| t.dtype == NVTEDType::kNVTEFloat32) { g.k } else { PANEL };
     let (mut a_copy, mut b_copy) = (Vec::new(), Vec::new());
     for start in (0..g.k).step_by(panel) {
@@ -170,6 +206,105 @@ unsafe fn multiply(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) -> O
         }
     }
     Some(())
+}
+
+/// `product = alpha * y + beta * product`, where y sums up the products of each [`BLOCK`] of k with
+/// their scales, and is rounded before C as such is added; None without memory.
+///
+/// # Safety
+/// As [`multiply`], for operands in blocks along k.
+unsafe fn multiply_blocks(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) -> Option<()> {
+    let (m, n, area) = (g.m, g.n, g.m * g.n);
+    let (mut sums, mut part) = (floats(area)?, floats(area)?);
+    let (mut a_copy, mut b_copy) = (Vec::new(), Vec::new());
+    // SAFETY: the caller's promise.
+    let (a_scales, b_scales) =
+        unsafe { (BlockScales::new(g.scales_a, m, g.k), BlockScales::new(g.scales_b, n, g.k)) };
+    let b_first = !b_scales.square;
+    for block in 0..g.k.div_ceil(BLOCK) {
+        let depth = BLOCK.min(g.k - block * BLOCK);
+        // SAFETY: the caller's promise; the matrices lie in the slices with these strides.
+        unsafe {
+            let (a, a_pitch, _) = a.panel(false, m, g.k, block * BLOCK, depth, &mut a_copy)?;
+            let (b, b_pitch, _) = b.panel(false, n, g.k, block * BLOCK, depth, &mut b_copy)?;
+            // As in `multiply`.
+            gemm::gemm(
+                m,
+                n,
+                depth,
+                part.as_mut_ptr(),
+                m as isize,
+                1,
+                false,
+                a,
+                1,
+                a_pitch as isize,
+                b,
+                b_pitch as isize,
+                1,
+                0.0,
+                1.0,
+                false,
+                false,
+                false,
+                gemm::Parallelism::Rayon(0),
+            );
+        }
+        let row_of_a: Vec<f32> = (0..m).map(|i| a_scales.at(i, block)).collect();
+        sums.par_chunks_mut(m).zip(part.par_chunks(m)).enumerate().for_each(|(j, (sums, part))| {
+            add_scaled(sums, part, &row_of_a, b_scales.at(j, block), b_first);
+        });
+    }
+    let (alpha, beta) = (g.alpha, g.beta);
+    dispatch!(g.d_dtype, [F32, F16, BF16, E4M3, E5M2], T => {
+        product.par_iter_mut().zip(&sums).for_each(|(v, sum)| {
+            *v = match beta {
+                0.0 => alpha * sum,
+                1.0 => T::from_f32(alpha * sum).to_f32() + *v,
+                _ => alpha * sum + beta * *v,
+            };
+        })
+    }, else {});
+    Some(())
+}
+
+vectorized! {
+    /// `sums += part * a * b`, rounded after the first factor and after the sum.
+    fn add_scaled(sums: &mut [f32], part: &[f32], a: &[f32], b: f32, b_first: bool) {
+        for ((sum, &part), &a) in sums.iter_mut().zip(part).zip(a) {
+            let (first, second) = if b_first { (b, a) } else { (a, b) };
+            *sum = (part * first).mul_add(second, *sum);
+        }
+    }
+}
+
+/// The scale matrix of an operand `[outer, k]` in blocks.
+struct BlockScales {
+    scales: Buf<f32>,
+    stride: usize,
+    square: bool,
+}
+
+impl BlockScales {
+    /// # Safety
+    /// The scales are those of such an operand.
+    unsafe fn new(scales: GemmScales, outer: usize, k: usize) -> Self {
+        let (rows, cols) = scale_dims(scales.mode, false, (outer, k));
+        // SAFETY: the caller's promise; the last row may end before the stride.
+        let buf = unsafe { Buf::new(scales.inv, (rows - 1) * scales.stride + cols) };
+        let square = scales.mode == NVTEScalingMode::NVTE_BLOCK_SCALING_2D;
+        Self { scales: buf, stride: scales.stride, square }
+    }
+
+    /// Scale of row or column `outer` in a block of k.
+    fn at(&self, outer: usize, block: usize) -> f32 {
+        let at = match self.square {
+            true => outer / BLOCK * self.stride + block,
+            false => block * self.stride + outer,
+        };
+        // SAFETY: nobody writes to scales of an operand.
+        unsafe { self.scales.slice(at, 1)[0] }
+    }
 }
 
 /// Turns a row of `v` into what goes to D; `at` is its place in `aux`, `x` is scratch.
@@ -414,8 +549,8 @@ mod tests {
             b: b.as_ptr().cast(),
             c: d.as_ptr().cast(),
             d: d.as_mut_ptr().cast(),
-            scale_inv_a: if A::FP8 { &scale_a } else { null() },
-            scale_inv_b: if B::FP8 { &scale_b } else { null() },
+            scales_a: GemmScales::per_tensor(if A::FP8 { &scale_a } else { null() }),
+            scales_b: GemmScales::per_tensor(if B::FP8 { &scale_b } else { null() }),
             scale_d: if D::FP8 { &scale_d } else { null() },
             amax_d: if D::FP8 { &mut amax } else { null_mut() },
             scale_inv_d: if D::FP8 { &mut scale_inv } else { null_mut() },

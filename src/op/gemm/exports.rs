@@ -101,19 +101,26 @@ pub extern "C-unwind" fn nvte_destroy_grouped_matmul_config(config: NVTEGroupedM
 ///
 /// Shapes: `Aop [k, m]` is A, or A^T of A `[m, k]` with `transa`; `Bop [n, k]` is B, or B^T of B
 /// `[k, n]` with `transb`. Read column-major it is the BLAS product with the same flags.
-/// Dtypes: Float32, Float16, BFloat16, FP8 operands with `scale_inv`; an FP8 D needs `scale` and sets
+/// Dtypes: Float32, Float16, BFloat16, FP8 operands with scales; an FP8 D needs `scale` and sets
 /// `scale_inv` and, if there, `amax`.
 /// Epilogue (tensors without an address are absent; `v` is the product):
 /// neither `D = v`; bias `D = v + bias`; pre_gelu_out `D = gelu(v)`, `pre_gelu_out = v`; both
 /// `D = gelu(v + bias)`, `pre_gelu_out = v + bias`. With `grad`: bias `bias[j] = sum over k of
 /// Bop[j, k]`; pre_gelu_out `D = v * dgelu(pre_gelu_out)`; both that, and `bias` the sum over the
 /// rows of D. GELU is the tanh form.
-/// FP8: unless `nvte_is_non_tn_fp8_gemm_supported`, each operand is read from the data that are
-/// contiguous along k: row-wise for A with `transa` and B without `transb`, else column-wise.
+/// FP8 per tensor: unless `nvte_is_non_tn_fp8_gemm_supported`, each operand is read from the data that
+/// are contiguous along k: row-wise for A with `transa` and B without `transb`, else column-wise.
+/// FP8 blocks (1D x 1D, 1D x 2D, 2D x 1D) and MXFP8 (both): always from the direction whose blocks lie
+/// along k, the same as above; each element counts with its scale, in the layouts of `nvte_quantize`.
+/// FP8 blocks are summed in float32 per 128 of k, hence `use_split_accumulator` must be set; k % 16,
+/// m % 8 and, if B is 1D, n % 8 must be 0; epilogues: bias, dGELU without bias. CUDA casts MXFP8
+/// operands to BFloat16, for which `workspace` must have `2 k (m + n)` bytes and 768 more for
+/// alignment; values outside that type's normal range lose bits.
 /// `workspace`: bytes of device memory, may have none; `math_sm_count` 0: all multiprocessors.
 /// Empty D: nothing is written.
-/// Errors: dimensions that do not fit; missing data or scales; combinations that the device's
-/// library has no algorithm for (status unsupported).
+/// Errors: dimensions that do not fit; missing data or scales; other scaling modes, or modes that do
+/// not go together; combinations that the device's library has no algorithm for, or a workspace
+/// without room for the casts (status unsupported).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_cublas_gemm(
     A: NVTETensor,
@@ -196,7 +203,7 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm_v2(
             beta: ("beta", beta),
             epilogue: config_epilogue(&config)?,
             workspace,
-            split_accumulator: config.split_accumulator,
+            split_accumulator: ("config.use_split_accumulator", config.split_accumulator),
             sm_count: ("config.sm_count", config.sm_count),
         };
         product.run(stream)
@@ -229,7 +236,7 @@ fn legacy(
         beta,
         epilogue: Epilogue { bias: ("bias", bias), aux: ("pre_gelu_out", pre_gelu_out), grad },
         workspace,
-        split_accumulator,
+        split_accumulator: ("use_split_accumulator", split_accumulator),
         sm_count: ("math_sm_count", math_sm_count),
     }
 }

@@ -11,6 +11,7 @@ use crate::check;
 use crate::error::{Error, Result};
 use crate::handle::{Kind, Slab};
 use crate::tensor::*;
+use crate::types::NVTEScalingMode::*;
 use crate::types::*;
 use crate::verbose::{self, Level};
 use std::ffi::c_void;
@@ -209,7 +210,7 @@ unsafe fn set_grouped_attribute(
 struct Operand {
     data: *const c_void,
     dtype: NVTEDType,
-    scale_inv: *const f32,
+    scales: GemmScales,
     /// Whether the elements along k are adjacent in memory.
     k_contiguous: bool,
     outer: usize,
@@ -217,18 +218,28 @@ struct Operand {
 }
 
 /// Chooses the direction of a tensor that the product reads. `k_contiguous` says how the row-wise
-/// data would lie; column-wise data lie the other way round.
+/// data would lie; column-wise data lie the other way round, except those of MXFP8.
 fn operand(name: &str, tensor: &Tensor, k_contiguous: bool, any_layout: bool) -> Result<Operand> {
-    check::per_tensor(name, tensor)
-        .map_err(|e| Error::unsupported(format!("{} (this version has no other)", e.message)))?;
+    let mode = tensor.mode;
+    let per_tensor = mode == NVTE_DELAYED_TENSOR_SCALING;
+    if !MODES.contains(&mode) {
+        let expected = MODES.map(|mode| mode.to_string()).join(" or ");
+        let e = Error::argument(format!("{name}.scaling_mode"), expected, mode);
+        return Err(Error::unsupported(e.message));
+    }
+    if tensor.swizzled && mode != NVTE_MXFP8_1D_SCALING {
+        let expected = format!("0 ({mode} scales are not swizzled)");
+        let name = format!("{name}.with_gemm_swizzled_scales");
+        return Err(Error::argument(name, expected, 1));
+    }
     let dtype = tensor.dtype();
-    if !dtype.is_fp8() {
+    if per_tensor && !dtype.is_fp8() {
         check::high_precision(name, dtype)
             .map_err(|_| Error::argument(format!("{name}.dtype"), FLOATS, dtype))?;
     }
     let (rows, cols) = tensor.shape(name)?.flatten();
     let (outer, k) = if k_contiguous { (rows, cols) } else { (cols, rows) };
-    let any_layout = any_layout || !dtype.is_fp8();
+    let any_layout = per_tensor && (any_layout || !dtype.is_fp8());
     let rowwise = tensor.rowwise.is_set() && (k_contiguous || any_layout);
     let colwise = tensor.colwise.is_set() && (!k_contiguous || any_layout);
     let (field, data, scale_inv) = if rowwise {
@@ -237,8 +248,13 @@ fn operand(name: &str, tensor: &Tensor, k_contiguous: bool, any_layout: bool) ->
         ("columnwise_", &tensor.colwise, &tensor.colwise_scale_inv)
     } else {
         let wanted = if k_contiguous { "data" } else { "columnwise_data" };
-        let expected = "data contiguous along the contracted dimension, the only layout that FP8 \
-                        tensor cores take here";
+        let expected = match per_tensor {
+            true => {
+                "data contiguous along the contracted dimension, the only layout that FP8 tensor \
+                 cores take here"
+            }
+            false => "data in blocks along the contracted dimension",
+        };
         let got = match (tensor.rowwise.is_set(), tensor.colwise.is_set()) {
             (true, _) => "row-wise data only",
             (_, true) => "column-wise data only",
@@ -252,13 +268,32 @@ fn operand(name: &str, tensor: &Tensor, k_contiguous: bool, any_layout: bool) ->
         return Err(Error::argument(format!("{name}.{field}data.shape"), expected, data.shape));
     }
     check::pointer(format_args!("{name}.{field}data"), data)?;
-    let scale_inv = match dtype.is_fp8() {
-        true => check::scalar(format_args!("{name}.{field}scale_inv"), scale_inv)?,
-        false => std::ptr::null_mut(),
+    if !per_tensor {
+        check::fp8(name, data.dtype)?;
+    }
+    let name = format_args!("{name}.{field}scale_inv");
+    let scales = if !per_tensor {
+        let (inv, stride) = check::block_scales(name, scale_inv, (mode, !rowwise), (rows, cols))?;
+        GemmScales { inv, stride, mode, swizzled: tensor.swizzled }
+    } else if dtype.is_fp8() {
+        GemmScales::per_tensor(check::scalar(name, scale_inv)?)
+    } else {
+        GemmScales::per_tensor(std::ptr::null())
     };
-    let k_contiguous = k_contiguous == rowwise;
-    Ok(Operand { data: data.ptr(), dtype: data.dtype, scale_inv, k_contiguous, outer, k })
+    let k_contiguous = match mode {
+        NVTE_MXFP8_1D_SCALING => rowwise,
+        _ => k_contiguous == rowwise,
+    };
+    Ok(Operand { data: data.ptr(), dtype: data.dtype, scales, k_contiguous, outer, k })
 }
+
+/// Scaling modes of operands.
+const MODES: [NVTEScalingMode; 4] = [
+    NVTE_DELAYED_TENSOR_SCALING,
+    NVTE_MXFP8_1D_SCALING,
+    NVTE_BLOCK_SCALING_1D,
+    NVTE_BLOCK_SCALING_2D,
+];
 
 const FLOATS: &str = "Float32 or Float16 or BFloat16 or Float8E4M3 or Float8E5M2";
 
@@ -319,7 +354,8 @@ struct Product<'a> {
     beta: (&'a str, f32),
     epilogue: Epilogue<'a>,
     workspace: NVTETensor,
-    split_accumulator: bool,
+    /// And the argument that gives it.
+    split_accumulator: (&'a str, bool),
     /// And the argument that gives it.
     sm_count: (&'a str, i32),
 }
@@ -339,6 +375,7 @@ impl Product<'_> {
         }
         let (m, n, k) = (a.outer, b.outer, a.k);
         let args = self.plan_output(&d, m, n)?;
+        self.check_modes(&a, &b, args.epilogue)?;
         let workspace = check::tensor_or_empty("workspace", self.workspace)?.rowwise;
         let (workspace, workspace_bytes) = aligned_workspace(&workspace);
         if m == 0 || n == 0 {
@@ -350,8 +387,8 @@ impl Product<'_> {
         Ok(Some(GemmArgs {
             a: a.data,
             b: b.data,
-            scale_inv_a: a.scale_inv,
-            scale_inv_b: b.scale_inv,
+            scales_a: a.scales,
+            scales_b: b.scales,
             workspace,
             workspace_bytes,
             k,
@@ -361,6 +398,51 @@ impl Product<'_> {
             transb: !b.k_contiguous,
             ..args
         }))
+    }
+
+    /// The rules of operands in blocks: both MXFP8, or both FP8 blocks with the sizes and options that
+    /// the library takes.
+    fn check_modes(&self, a: &Operand, b: &Operand, epilogue: GemmEpilogue) -> Result<()> {
+        use GemmEpilogue::*;
+        let allowed: &[NVTEScalingMode] = match a.scales.mode {
+            NVTE_BLOCK_SCALING_1D => &[NVTE_BLOCK_SCALING_1D, NVTE_BLOCK_SCALING_2D],
+            NVTE_BLOCK_SCALING_2D => &[NVTE_BLOCK_SCALING_1D],
+            _ => &[a.scales.mode],
+        };
+        if !allowed.contains(&b.scales.mode) {
+            let allowed: Vec<String> = allowed.iter().map(|mode| mode.to_string()).collect();
+            let expected = format!("{} (A is {})", allowed.join(" or "), a.scales.mode);
+            return Err(Error::argument("B.scaling_mode", expected, b.scales.mode));
+        }
+        if !a.scales.in_blocks() {
+            return Ok(());
+        }
+        let (split, with_split) = self.split_accumulator;
+        if !with_split {
+            return Err(Error::argument(split, "1 (FP8 blocks are summed in float32)", 0));
+        }
+        let multiple = |name: &str, what, of: usize, got: usize| match got.is_multiple_of(of) {
+            true => Ok(()),
+            false => {
+                let expected = format!("a multiple of {of} as {what} (FP8 blocks)");
+                Err(Error::argument(format!("{name}.shape"), expected, got))
+            }
+        };
+        multiple("A", "contracted dimension", 16, a.k)?;
+        multiple("A", "other dimension", 8, a.outer)?;
+        if b.scales.mode == NVTE_BLOCK_SCALING_1D {
+            multiple("B", "other dimension", 8, b.outer)?;
+        }
+        match epilogue {
+            NVTEX_EPILOGUE_NONE | NVTEX_EPILOGUE_BIAS | NVTEX_EPILOGUE_DGELU => Ok(()),
+            NVTEX_EPILOGUE_GELU | NVTEX_EPILOGUE_GELU_BIAS => {
+                Err(Error::argument(self.epilogue.aux.0, "no GELU (FP8 blocks)", "a tensor"))
+            }
+            NVTEX_EPILOGUE_BGRAD | NVTEX_EPILOGUE_DGELU_BGRAD => {
+                let expected = "no bias gradient (FP8 blocks)";
+                Err(Error::argument(self.epilogue.bias.0, expected, "a tensor"))
+            }
+        }
     }
 
     /// The arguments that concern C, D and the epilogue; the operands are left empty.
@@ -392,13 +474,14 @@ impl Product<'_> {
             scale_inv_d = check::optional_scalar("D.scale_inv", &d.rowwise_scale_inv)?;
         }
         let (epilogue, bias, aux) = self.epilogue.plan(m, n)?;
+        let no_scales = GemmScales::per_tensor(std::ptr::null());
         Ok(GemmArgs {
             a: std::ptr::null(),
             b: std::ptr::null(),
             c: self.plan_c(&d.rowwise)?,
             d: d.rowwise.ptr(),
-            scale_inv_a: std::ptr::null(),
-            scale_inv_b: std::ptr::null(),
+            scales_a: no_scales,
+            scales_b: no_scales,
             scale_d,
             amax_d,
             scale_inv_d,
@@ -419,7 +502,7 @@ impl Product<'_> {
             epilogue,
             transa: false,
             transb: false,
-            split_accumulator: self.split_accumulator,
+            split_accumulator: self.split_accumulator.1,
             sm_count: self.sm_count.1,
         })
     }

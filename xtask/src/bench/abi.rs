@@ -97,6 +97,7 @@ pub enum MatmulAttribute {
     Bias = 0,
     WithGelu = 2,
     Aux = 4,
+    SplitAccumulator = 5,
 }
 
 /// A `std::vector<NVTETensor>` as libstdc++ lays it out. By the Itanium C++ ABI a by-value

@@ -23,6 +23,8 @@ pub struct Case {
     pub work: Work,
     /// Bound on the sets of inputs, for cases with many tensors each.
     pub most_sets: usize,
+    /// Another library need not do this, and may end the process rather than say so.
+    pub ours_alone: bool,
     pub build: Box<BuildFn>,
 }
 
@@ -32,7 +34,7 @@ impl Case {
         work: Work,
         build: impl for<'a> Fn(&Build<'a>) -> Result<Call<'a>> + 'static,
     ) -> Self {
-        Self { name: name.into(), work, most_sets: 128, build: Box::new(build) }
+        Self { name: name.into(), work, most_sets: 128, ours_alone: false, build: Box::new(build) }
     }
 }
 
@@ -198,6 +200,12 @@ pub fn operators(kind: Kind) -> Vec<Case> {
             list.push(Gemm { bias: true, ..wide });
             list.push(Gemm { gelu: true, ..wide });
             list.push(Gemm { bias: true, gelu: true, ..wide });
+            for size in [4096, 8192] {
+                let cube = gemm(E4m3, size, size, size);
+                for modes in [[BLOCKS_1D, BLOCKS_1D], [BLOCKS_2D, BLOCKS_1D], [MXFP8, MXFP8]] {
+                    list.push(Gemm { modes, ..cube });
+                }
+            }
             list
         }
         Kind::Cpu => {
@@ -208,6 +216,8 @@ pub fn operators(kind: Kind) -> Vec<Case> {
                 Gemm { transa: false, transb: true, ..cube },
                 gemm(Bf16, 1024, 1024, 1024),
                 gemm(E4m3, 1024, 1024, 1024),
+                Gemm { modes: [BLOCKS_2D, BLOCKS_1D], ..gemm(E4m3, 1024, 1024, 1024) },
+                Gemm { modes: [MXFP8, MXFP8], ..gemm(E4m3, 1024, 1024, 1024) },
                 Gemm { bias: true, gelu: true, ..gemm(Bf16, 1024, 1024, 1024) },
             ]
         }
@@ -251,6 +261,7 @@ fn quantize(name: &str, rows: usize, cols: usize, colwise: bool) -> Case {
 }
 
 /// `NVTEScalingMode`
+const MXFP8: i32 = 1;
 const BLOCKS_1D: i32 = 2;
 const BLOCKS_2D: i32 = 3;
 
@@ -374,9 +385,12 @@ fn delayed_update(tensors: usize, length: usize) -> Case {
 
 /// Row-major `D [m, n] = op(B) [m, k] . op(A) [k, n]`; with `transa` A is stored `[n, k]`, with
 /// `transb` B is stored `[k, m]`. The default is the product of a linear layer's forward pass, "TN".
+/// In blocks, m, n and k are multiples of 512.
 #[derive(Clone, Copy)]
 struct Gemm {
     dtype: DType,
+    /// Of A and B.
+    modes: [i32; 2],
     m: usize,
     n: usize,
     k: usize,
@@ -389,13 +403,14 @@ struct Gemm {
 impl Default for Gemm {
     fn default() -> Self {
         let (dtype, m, n, k) = (DType::Bf16, 0, 0, 0);
-        Self { dtype, m, n, k, transa: true, transb: false, bias: false, gelu: false }
+        let modes = [0; 2];
+        Self { dtype, modes, m, n, k, transa: true, transb: false, bias: false, gelu: false }
     }
 }
 
 impl Gemm {
     fn case(self) -> Case {
-        let Self { dtype, m, n, k, transa, transb, bias, gelu } = self;
+        let Self { dtype, modes, m, n, k, transa, transb, bias, gelu } = self;
         let letter = |transposed| if transposed { 'T' } else { 'N' };
         let (a, b) = (letter(transa), letter(transb));
         let epilogue = match (bias, gelu) {
@@ -404,27 +419,55 @@ impl Gemm {
             (false, true) => " + gelu",
             (true, true) => " + bias + gelu",
         };
-        let name = format!("gemm {} {a}{b} {m}x{n}x{k}{epilogue}", dtype.name());
+        let blocks = match modes {
+            [0, 0] => "".into(),
+            [MXFP8, MXFP8] => " mx".into(),
+            // As Bop Aop is written.
+            [a, b] => format!(" block {}d x {}d", b - 1, a - 1),
+        };
+        let name = format!("gemm {}{blocks} {a}{b} {m}x{n}x{k}{epilogue}", dtype.name());
         let work = Work::Flops { count: 2.0 * m as f64 * n as f64 * k as f64, dtype };
-        Case::new(name, work, move |b| self.build(b))
+        let case = Case::new(name, work, move |b| self.build(b));
+        Case { ours_alone: modes[0] == MXFP8, ..case }
     }
 
     fn build<'a>(self, b: &Build<'a>) -> Result<Call<'a>> {
-        let Self { dtype, m, n, k, transa, transb, bias, gelu } = self;
+        let Self { dtype, modes, m, n, k, transa, transb, bias, gelu } = self;
         let (api, stream) = (b.api, b.stream());
-        let operand = |shape: [usize; 2]| -> Result<Tensor<'a>> {
-            let tensor = b.tensor(&b.random(dtype, &shape)?);
-            Ok(match dtype {
-                DType::E4m3 => tensor.set(Param::RowwiseScaleInv, &b.floats(&[1.0])?),
-                _ => tensor,
-            })
+        let operand = |shape: [usize; 2], mode: i32| -> Result<Tensor<'a>> {
+            let tensor =
+                Tensor::with_mode(api, mode).set(Param::Rowwise, &b.random(dtype, &shape)?);
+            let blocks = match mode {
+                BLOCKS_1D => [shape[1] / 128, shape[0]],
+                BLOCKS_2D => [shape[0] / 128, shape[1] / 128],
+                MXFP8 => [shape[0], shape[1] / 32],
+                _ => [1, 1],
+            };
+            let scales = if mode == MXFP8 {
+                let codes = b.alloc(DType::Byte, &blocks)?;
+                b.machine.fill(codes.ptr, 127, codes.bytes())?;
+                codes
+            } else if dtype == DType::E4m3 {
+                let values = normal(blocks[0] * blocks[1]);
+                let values: Vec<f32> = values.iter().map(|v| v.abs() + 0.5).collect();
+                let floats = b.floats(&values)?;
+                Basic::new(floats.ptr, DType::F32, if mode == 0 { &[1] } else { &blocks })
+            } else {
+                return Ok(tensor);
+            };
+            Ok(tensor.set(Param::RowwiseScaleInv, &scales))
         };
-        let left = operand(if transa { [n, k] } else { [k, n] })?;
-        let right = operand(if transb { [k, m] } else { [m, k] })?;
+        let left = operand(if transa { [n, k] } else { [k, n] }, modes[0])?;
+        let right = operand(if transb { [k, m] } else { [m, k] }, modes[1])?;
         let out = if dtype == DType::E4m3 { DType::Bf16 } else { dtype };
-        let d = b.tensor(&b.output("D", out, &[m, n], Rule::Close)?);
-        let workspace = b.tensor(&b.alloc(DType::Byte, &[32 << 20])?);
+        let in_blocks = modes[0] != 0;
+        // One order of sums, and so one result.
+        let rule = if in_blocks { Rule::Equal } else { Rule::Close };
+        let d = b.tensor(&b.output("D", out, &[m, n], rule)?);
+        let casts = if modes[0] == MXFP8 { 2 * k * (m + n) } else { 0 };
+        let workspace = b.tensor(&b.alloc(DType::Byte, &[(32 << 20) + casts])?);
         let mut config = Config::matmul(api);
+        config.set_flag(MatmulAttribute::SplitAccumulator, in_blocks);
         if bias {
             config.set_tensor(MatmulAttribute::Bias, b.tensor(&b.random(out, &[n])?));
         }
