@@ -1,10 +1,8 @@
 // Scales of blocks: how one follows from a block's largest magnitude, and where it is stored.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include <cuda_runtime.h>
+#include "nvte/backend.h"
+#include "vec.cuh"
 
 namespace nvte {
 
@@ -43,6 +41,14 @@ struct ScaleMatrix {
     return (line >> line_shift) * line_step + block * block_step;
   }
 };
+
+inline ScaleMatrix scale_matrix(NVTEScalingMode mode, void *entries, size_t stride, bool colwise,
+                                size_t tiles) {
+  const bool block_major =
+      mode == NVTE_BLOCK_SCALING_1D || (mode == NVTE_MXFP8_1D_SCALING && colwise);
+  const int line_shift = mode == NVTE_BLOCK_SCALING_2D ? 7 : 0;
+  return {entries, block_major ? 1 : stride, block_major ? stride : 1, tiles, line_shift};
+}
 
 // Modes 2 and 3: any float32, or a power of two.
 struct FloatScale {
@@ -87,5 +93,23 @@ struct MxScale {
     return __uint_as_float(e8m0_value(entry));
   }
 };
+
+template <class Out, class In, int N>
+__device__ __forceinline__ Vec<Out, N> scaled(const Vec<In, N> &x, const float (&factors)[N]) {
+  float f[N];
+  to_float(x, f);
+  // The product of a NaN is the positive NaN, so that every NaN becomes 0x7F.
+#pragma unroll
+  for (int i = 0; i < N; ++i) f[i] = __fmul_rn(f[i], factors[i]);
+  return from_float<Out>(f);
+}
+
+template <class Out, class In, int N>
+__device__ __forceinline__ Vec<Out, N> scaled(const Vec<In, N> &x, float factor) {
+  float factors[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) factors[i] = factor;
+  return scaled<Out>(x, factors);
+}
 
 }  // namespace nvte
