@@ -305,13 +305,13 @@ typedef struct NVTEXDequantizeArgs {
   const void *input;
   void *output;
   /**
-   * Mode 0: one float. Else the scale matrix of the direction that is read.
+   * Mode 0: one float (groups: one per member). Else the scale matrix of the direction that is read.
    */
   const void *scale_inv;
   size_t rows;
   size_t cols;
   /**
-   * Elements from one row of the scale matrix to the next; 0 in mode 0.
+   * Elements from one row of the scale matrix to the next; 0 in mode 0 and for groups.
    */
   size_t scale_stride;
   NVTEScalingMode mode;
@@ -546,6 +546,112 @@ typedef struct NVTEXOffsetsArgs {
 } NVTEXOffsetsArgs;
 
 /**
+ * Swap of the first two dimensions: `output[j][i] = input[i][j]` of rows of bytes.
+ */
+typedef struct NVTEXSwapFirstDimsArgs {
+  /**
+   * `[first, second, row_bytes]`
+   */
+  const void *input;
+  /**
+   * `[second, first, row_bytes]`
+   */
+  void *output;
+  size_t first;
+  size_t second;
+  size_t row_bytes;
+} NVTEXSwapFirstDimsArgs;
+
+/**
+ * Transpose of an FP8 matrix with the sums of its columns: `output[c][r] = input[r][c]`, bit by bit,
+ * and `dbias[c] = cast(sum over r of float(input[r][c]) * scale_inv)`, products rounded to float32 and
+ * added in the order of [`Fusion::dbias`], each sum from 0 on.
+ */
+typedef struct NVTEXTransposeDbiasArgs {
+  /**
+   * `[rows, cols]`
+   */
+  const void *input;
+  /**
+   * `[cols, rows]`
+   */
+  void *output;
+  /**
+   * One float, or null for 1.
+   */
+  const float *scale_inv;
+  /**
+   * `[cols]`
+   */
+  void *dbias;
+  /**
+   * `rows.div_ceil(128) * cols` floats.
+   */
+  float *workspace;
+  /**
+   * May be 0.
+   */
+  size_t rows;
+  size_t cols;
+  /**
+   * E4M3 or E5M2.
+   */
+  NVTEDType dtype;
+  /**
+   * F32, F16 or BF16.
+   */
+  NVTEDType dbias_dtype;
+} NVTEXTransposeDbiasArgs;
+
+/**
+ * Row-wise MXFP8 data to column-wise ones, for groups of whole rows.
+ *
+ * `v = float(input) * 2^(code - 127)`, rounded to BF16 with `through_bf16`; `dequantized = bf16(v)`;
+ * `colwise` and its codes as [`QuantizeArgs`] has them for an input v. Codes of both directions are in
+ * tiles of 128 x 4: of the row-wise ones, which are copied, as of one matrix; of the column-wise ones,
+ * group by group. Rows from `offsets[num_groups]` on are not touched.
+ */
+typedef struct NVTEXRequantizeArgs {
+  /**
+   * `[rows, cols]`, aligned to 16 bytes, as are `colwise` and `dequantized`.
+   */
+  const void *input;
+  /**
+   * `[row][cols / 32]`
+   */
+  const uint8_t *codes;
+  /**
+   * `[rows, cols]`, E4M3.
+   */
+  void *colwise;
+  uint8_t *rowwise_codes;
+  uint8_t *colwise_codes;
+  /**
+   * `[rows, cols]`, BF16, or null.
+   */
+  void *dequantized;
+  /**
+   * First element of each group and the end, on the device: multiples of `128 * cols`, ascending.
+   */
+  const int64_t *offsets;
+  size_t num_groups;
+  /**
+   * Multiples of 128.
+   */
+  size_t rows;
+  size_t cols;
+  /**
+   * Codes from one row to the next.
+   */
+  size_t code_stride;
+  /**
+   * E4M3 or E5M2.
+   */
+  NVTEDType input_dtype;
+  bool through_bf16;
+} NVTEXRequantizeArgs;
+
+/**
  * Functions of a backend. A null entry is unimplemented.
  */
 typedef struct NVTEXOpTable {
@@ -595,6 +701,9 @@ typedef struct NVTEXOpTable {
    * Event `index` of the current device's pool, created on first use.
    */
   struct NVTEXOutcome (*compute_event)(int index, cudaEvent_t *event);
+  struct NVTEXOutcome (*swap_first_dims)(const struct NVTEXSwapFirstDimsArgs*, cudaStream_t);
+  struct NVTEXOutcome (*transpose_dbias)(const struct NVTEXTransposeDbiasArgs*, cudaStream_t);
+  struct NVTEXOutcome (*requantize)(const struct NVTEXRequantizeArgs*, cudaStream_t);
 } NVTEXOpTable;
 
 #endif  /* NVTE_BACKEND_H */

@@ -1,4 +1,4 @@
-// Casts with a scale per block of elements: modes 1, 2 and 3.
+// Casts with a scale per block of elements, modes 1, 2 and 3, and back, also of groups in mode 0.
 #pragma once
 
 #include "launch.cuh"

@@ -43,6 +43,9 @@ impl OpTable {
         stream_synchronize: None,
         compute_stream: None,
         compute_event: None,
+        swap_first_dims: None,
+        transpose_dbias: None,
+        requantize: None,
     };
 }
 
@@ -108,6 +111,9 @@ operators! {
     MemsetArgs => memset,
     HostCopyArgs => host_copy,
     OffsetsArgs => offsets,
+    SwapFirstDimsArgs => swap_first_dims,
+    TransposeDbiasArgs => transpose_dbias,
+    RequantizeArgs => requantize,
 }
 
 pub struct Backend {

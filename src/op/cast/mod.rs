@@ -1,9 +1,11 @@
 //! Casts with per-tensor scaling, FP8 block scaling and MXFP8 (spec: quantize, sections 3.1 to 3.3,
-//! 7.1 and 9.1).
+//! 7, 8 and 9.1).
 
 pub(crate) mod cpu;
 mod cpu_block;
+pub(crate) mod cpu_requantize;
 pub mod exports;
+mod requantize;
 
 use super::transformer_engine::QuantizationConfig;
 use crate::backend::{self, args::*};
@@ -24,7 +26,7 @@ pub fn plan_quantize(
     let noop = check::noop(noop_name, noop)?;
     let mode = output.mode;
     let (per_tensor, mxfp8) = (mode == NVTE_DELAYED_TENSOR_SCALING, mode == NVTE_MXFP8_1D_SCALING);
-    supported_mode("output", output)?;
+    supported_mode("output", mode, output.swizzled)?;
     check::input("input", input)?;
     check::high_precision("input", input.dtype())?;
     if !output.rowwise.is_set() && !output.colwise.is_set() {
@@ -126,21 +128,21 @@ fn quantize_with_config(
 
 /// Refuses scaling modes that this version cannot cast to or from, and swizzled scales where there
 /// are none.
-fn supported_mode(name: &str, tensor: &Tensor) -> Result<()> {
+fn supported_mode(name: &str, mode: NVTEScalingMode, swizzled: bool) -> Result<()> {
     let modes = [
         NVTE_DELAYED_TENSOR_SCALING,
         NVTE_MXFP8_1D_SCALING,
         NVTE_BLOCK_SCALING_1D,
         NVTE_BLOCK_SCALING_2D,
     ];
-    if !modes.contains(&tensor.mode) {
-        let expected = modes.map(|mode| mode.to_string()).join(" or ");
+    if !modes.contains(&mode) {
+        let expected = modes.map(|m| m.to_string()).join(" or ");
         let name = format!("{name}.scaling_mode");
-        return Err(Error::unsupported(Error::argument(name, expected, tensor.mode).message));
+        return Err(Error::unsupported(Error::argument(name, expected, mode).message));
     }
-    if tensor.swizzled && tensor.mode != NVTE_MXFP8_1D_SCALING {
+    if swizzled && mode != NVTE_MXFP8_1D_SCALING {
         let name = format!("{name}.with_gemm_swizzled_scales");
-        let expected = format!("0 ({} scales are not swizzled)", tensor.mode);
+        let expected = format!("0 ({mode} scales are not swizzled)");
         return Err(Error::argument(name, expected, 1));
     }
     Ok(())
@@ -150,7 +152,7 @@ fn dequantize(input: NVTETensor, output: NVTETensor, stream: cudaStream_t) -> Re
     let input = check::tensor("input", input)?;
     let output = check::tensor("output", output)?;
     let mode = input.mode;
-    supported_mode("input", &input)?;
+    supported_mode("input", mode, input.swizzled)?;
     if mode == NVTE_DELAYED_TENSOR_SCALING {
         check::scales("input", &input)?;
     }
@@ -193,4 +195,61 @@ fn dequantize(input: NVTETensor, output: NVTETensor, stream: cudaStream_t) -> Re
         group: Group::NONE,
     };
     if rows > 0 && cols > 0 { backend::run(&args, stream) } else { Ok(()) }
+}
+
+fn group_dequantize(
+    input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let input = check::grouped_tensor("input", input)?;
+    let output = check::grouped_tensor("output", output)?;
+    let mode = input.mode;
+    supported_mode("input", mode, input.swizzled)?;
+    let colwise = !input.rowwise.is_set();
+    let (name, data, scale_inv_name, scale_inv) = match colwise {
+        false => ("input.data", &input.rowwise, "input.scale_inv", &input.rowwise_scale_inv),
+        true => (
+            "input.columnwise_data",
+            &input.colwise,
+            "input.columnwise_scale_inv",
+            &input.colwise_scale_inv,
+        ),
+    };
+    if !data.is_set() {
+        return Err(Error::argument("input.data", "row-wise or column-wise data", "no data"));
+    }
+    check::fp8(name, data.dtype)?;
+    check::high_precision("output.data", output.rowwise.dtype)?;
+    if output.mode != NVTE_DELAYED_TENSOR_SCALING {
+        let expected = NVTE_DELAYED_TENSOR_SCALING;
+        return Err(Error::argument("output.scaling_mode", expected, output.mode));
+    }
+    if output.num_tensors != input.num_tensors {
+        let expected = format!("{} (those of input)", input.num_tensors);
+        return Err(Error::argument("output.num_tensors", expected, output.num_tensors));
+    }
+    let (group, shape) = check::members("input", &input)?;
+    check::shape("output.logical_shape", &output.logical_shape, &input.logical_shape)?;
+    let args = DequantizeArgs {
+        input: check::grouped_data(name, data, shape)?,
+        output: check::grouped_data("output.data", &output.rowwise, shape)?,
+        scale_inv: check::grouped_scales(
+            scale_inv_name,
+            scale_inv,
+            (mode, colwise),
+            &group,
+            shape,
+        )?,
+        rows: shape.0,
+        cols: shape.1,
+        scale_stride: 0,
+        mode,
+        input_dtype: data.dtype,
+        output_dtype: output.rowwise.dtype,
+        colwise,
+        swizzled: input.swizzled,
+        group,
+    };
+    if shape.0 > 0 && shape.1 > 0 { backend::run(&args, stream) } else { Ok(()) }
 }
