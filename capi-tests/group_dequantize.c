@@ -327,7 +327,7 @@ static void test_errors(void) {
     nvte_destroy_grouped_tensor(g.output_tensor);
     g.output_tensor = nvte_create_grouped_tensor(NVTE_DELAYED_TENSOR_SCALING, 2, SHAPE(64, 256));
     set_group(g.output_tensor, kNVTEGroupedRowwiseData, g.output->ptr, g.out, SHAPE(g.capacity));
-    expect_refused(&g, "output.logical_shape");
+    expect_refused(&g, "output.logical_shape: ");
   }
   if (case_begin("FP8 output")) {
     Group g = good();

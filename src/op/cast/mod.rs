@@ -230,7 +230,10 @@ fn group_dequantize(
         return Err(Error::argument("output.num_tensors", expected, output.num_tensors));
     }
     let (group, shape) = check::members("input", &input)?;
-    check::shape("output.logical_shape", &output.logical_shape, &input.logical_shape)?;
+    if output.logical_shape != input.logical_shape {
+        let (expected, got) = (input.logical_shape, output.logical_shape);
+        return Err(Error::argument("output.logical_shape", expected, got));
+    }
     let args = DequantizeArgs {
         input: check::grouped_data(name, data, shape)?,
         output: check::grouped_data("output.data", &output.rowwise, shape)?,
