@@ -130,6 +130,14 @@ fn chain(seed: u64) -> Chain {
     transpose(c, "transpose of 1 byte", kNVTEByte);
     transpose(c, "transpose of 2 bytes", kNVTEFloat16);
     transpose(c, "transpose of 4 bytes", kNVTEInt32);
+    for mode in [NVTE_DELAYED_TENSOR_SCALING, NVTE_MXFP8_1D_SCALING, NVTE_BLOCK_SCALING_1D] {
+        dequantize_group(c, mode);
+    }
+    requantize(c);
+    transpose_dbias(c);
+    swap_first_dims(c, 1);
+    swap_first_dims(c, 16);
+    swap_first_dims(c, 240);
     amax(c, "amax of many", 1_000_003);
     amax(c, "amax of few", 100);
     scale_from_amax(c);
@@ -338,6 +346,112 @@ fn transpose(c: &mut Chain, name: &'static str, dtype: NVTEDType) {
         let (input, output, noop) = (side.at(input), side.at(output), null());
         let args = TransposeArgs { input, output, noop, rows, cols, element_size };
         entry(side, side.table.transpose, args)
+    });
+}
+
+/// Three members of different rows, read column-wise.
+fn dequantize_group(c: &mut Chain, mode: NVTEScalingMode) {
+    let (dims, cols) = ([128, 7, 300], 256);
+    let (rows, input_dtype, output_dtype) = (500, kNVTEFloat8E4M3, kNVTEBFloat16);
+    let input = c.input(input_dtype, rows * cols);
+    let scale_inv = match mode {
+        NVTE_MXFP8_1D_SCALING => {
+            let codes = (0..4096).map(|_| 120 + (c.rng.next() >> 61) as u8).collect();
+            c.buffers.add(codes, 0)
+        }
+        _ => c.input(kNVTEFloat32, 4096),
+    };
+    let ints = |c: &mut Chain, values: &[usize]| {
+        c.buffers.add(values.iter().flat_map(|&v| (v as i64).to_le_bytes()).collect(), 0)
+    };
+    let first_dims = ints(c, &dims);
+    let offsets = ints(c, &[0, 128 * cols, 135 * cols, 435 * cols]);
+    let output = c.output("output", output_dtype, rows * cols, Bits);
+    c.step("dequantize a group", move |side| {
+        let args = DequantizeArgs {
+            input: side.at(input),
+            output: side.at(output),
+            scale_inv: side.at(scale_inv),
+            rows,
+            cols,
+            mode,
+            input_dtype,
+            output_dtype,
+            colwise: true,
+            group: Group {
+                num_tensors: dims.len(),
+                first_dims: side.at(first_dims),
+                last_dims: null(),
+                offsets: side.at(offsets),
+            },
+            ..DEQUANTIZE
+        };
+        entry(side, side.table.dequantize, args)
+    });
+}
+
+fn requantize(c: &mut Chain) {
+    let (rows, cols, input_dtype) = (384, 256, kNVTEFloat8E4M3);
+    let input = c.input(input_dtype, rows * cols);
+    let codes = (0..rows * cols / 32).map(|_| 120 + (c.rng.next() >> 61) as u8).collect();
+    let codes = c.buffers.add(codes, 0);
+    let ends = [0, 128 * cols, 384 * cols];
+    let offsets = c.buffers.add(ends.iter().flat_map(|&v| (v as i64).to_le_bytes()).collect(), 0);
+    let colwise = c.output("colwise", kNVTEFloat8E4M3, rows * cols, Bits);
+    let rowwise_codes = c.output("rowwise codes", kNVTEByte, rows * cols / 32, Bits);
+    let colwise_codes = c.output("colwise codes", kNVTEByte, rows * cols / 32, Bits);
+    let dequantized = c.output("dequantized", kNVTEBFloat16, rows * cols, Bits);
+    c.step("requantize", move |side| {
+        let args = RequantizeArgs {
+            input: side.at(input),
+            codes: side.at(codes),
+            colwise: side.at(colwise),
+            rowwise_codes: side.at(rowwise_codes),
+            colwise_codes: side.at(colwise_codes),
+            dequantized: side.at(dequantized),
+            offsets: side.at(offsets),
+            num_groups: ends.len() - 1,
+            rows,
+            cols,
+            code_stride: cols / 32,
+            input_dtype,
+            through_bf16: false,
+        };
+        entry(side, side.table.requantize, args)
+    });
+}
+
+fn transpose_dbias(c: &mut Chain) {
+    let (rows, cols, dtype, dbias_dtype) = (384, 640, kNVTEFloat8E4M3, kNVTEBFloat16);
+    let (input, scale_inv) = (c.input(dtype, rows * cols), c.scale_input());
+    let output = c.output("output", dtype, rows * cols, Bits);
+    let dbias = c.output("dbias", dbias_dtype, cols, Bits);
+    let workspace = c.output("partial sums", kNVTEFloat32, rows / 128 * cols, Bits);
+    c.step("transpose_dbias", move |side| {
+        let args = TransposeDbiasArgs {
+            input: side.at(input),
+            output: side.at(output),
+            scale_inv: side.at(scale_inv),
+            dbias: side.at(dbias),
+            workspace: side.at(workspace),
+            rows,
+            cols,
+            dtype,
+            dbias_dtype,
+        };
+        entry(side, side.table.transpose_dbias, args)
+    });
+}
+
+fn swap_first_dims(c: &mut Chain, row_bytes: usize) {
+    let (first, second) = (48, 100);
+    let bytes = c.rng.bytes(first * second * row_bytes);
+    let input = c.buffers.add(bytes, 0);
+    let output = c.output("output", kNVTEByte, first * second * row_bytes, Bits);
+    c.step("swap_first_dims", move |side| {
+        let (input, output) = (side.at(input), side.at(output));
+        let args = SwapFirstDimsArgs { input, output, first, second, row_bytes };
+        entry(side, side.table.swap_first_dims, args)
     });
 }
 

@@ -844,6 +844,217 @@ fn transpose() {
     });
 }
 
+impl Buffers {
+    fn ints(&mut self, values: impl IntoIterator<Item = usize>) -> Id {
+        self.add(values.into_iter().flat_map(|v| (v as i64).to_le_bytes()).collect(), 0)
+    }
+}
+
+#[test]
+fn dequantize_groups() {
+    const MODES: [NVTEScalingMode; 4] = [
+        NVTE_DELAYED_TENSOR_SCALING,
+        NVTE_MXFP8_1D_SCALING,
+        NVTE_BLOCK_SCALING_1D,
+        NVTE_BLOCK_SCALING_2D,
+    ];
+    cases("dequantize_groups", 400, |rng, index| {
+        let mode = MODES[index % 4];
+        let (input_dtype, output_dtype) = (FP8[index / 4 % 2], HIGH[index / 8 % 3]);
+        let (colwise, swizzled) = (rng.chance(50), mode == NVTE_MXFP8_1D_SCALING && rng.chance(50));
+        let (vary_rows, vary_cols) = (rng.chance(60), rng.chance(40));
+        let count = rng.pick(&[1, 2, 5, 8, 33, 70]);
+        let most = if count > 8 { 150 } else { 700 };
+        let aligned = rng.chance(50);
+        let side = |rng: &mut Rng| match rng.below(6) {
+            0 => 0,
+            _ if aligned => 16 * rng.within(1, most / 16),
+            _ => rng.within(1, most),
+        };
+        let even = (side(rng).max(1), side(rng).max(1));
+        let shapes: Vec<_> = (0..count)
+            .map(|_| {
+                let rows = if vary_rows { side(rng) } else { even.0 };
+                (rows, if vary_cols { side(rng) } else { even.1 })
+            })
+            .collect();
+        let gap = if vary_rows && !vary_cols { rng.pick(&[0, 0, 16, 3]) } else { 0 };
+        let (mut at, mut entries) = (vec![0], 0);
+        for &(rows, cols) in &shapes {
+            at.push(at.last().unwrap() + rows * cols + gap);
+            let (_, lines, needed) = scale_matrix(mode, colwise, (rows, cols));
+            entries += if index % 4 == 0 { 1 } else { lines * needed.next_multiple_of(4) };
+        }
+        let total = *at.last().unwrap();
+        let (mut rows, mut cols) = match (vary_rows, vary_cols) {
+            (false, false) => (count * even.0, even.1),
+            (true, false) => (shapes.iter().map(|s| s.0).sum(), even.1),
+            (false, true) => (even.0, shapes.iter().map(|s| s.1).sum()),
+            (true, true) => (1, total),
+        };
+        if vary_cols {
+            cols += rng.pick(&[1, 100]);
+        } else if vary_rows {
+            rows += rng.pick(&[1, 100]);
+        }
+        let capacity = total.max(rows * cols);
+        let scale_dtype =
+            if mode == NVTE_MXFP8_1D_SCALING { kNVTEFloat8E8M0 } else { kNVTEFloat32 };
+        let mut b = Buffers::default();
+        let input = b.input(rng, input_dtype, capacity);
+        let scale_inv = b.input(rng, scale_dtype, entries);
+        let output = b.output(rng, output_dtype, capacity);
+        let first_dims = vary_rows.then(|| b.ints(shapes.iter().map(|s| s.0)));
+        let last_dims = vary_cols.then(|| b.ints(shapes.iter().map(|s| s.1)));
+        let offsets =
+            (vary_rows || vary_cols || rng.chance(50)).then(|| b.ints(at.iter().copied()));
+        both(&b, &[("output", output_dtype, Some(output))], |side| {
+            let args = DequantizeArgs {
+                input: side.at(input),
+                output: side.at(output),
+                scale_inv: side.at(scale_inv),
+                rows,
+                cols,
+                scale_stride: 0,
+                mode,
+                input_dtype,
+                output_dtype,
+                colwise,
+                swizzled,
+                group: Group {
+                    num_tensors: count,
+                    first_dims: side.maybe(first_dims),
+                    last_dims: side.maybe(last_dims),
+                    offsets: side.maybe(offsets),
+                },
+            };
+            entry(side, side.table.dequantize, args)
+        })
+        .map_err(|e| {
+            format!(
+                "{mode:?}, {input_dtype:?} to {output_dtype:?}, {shapes:?}, colwise {colwise}, \
+                 swizzled {swizzled}: {e}"
+            )
+        })
+    });
+}
+
+#[test]
+fn requantize() {
+    cases("requantize", 100, |rng, index| {
+        let input_dtype = FP8[index % 2];
+        let cols = 128 * rng.within(1, 6);
+        let tiles: Vec<_> = (0..rng.pick(&[1, 2, 3, 40])).map(|_| rng.within(0, 3)).collect();
+        let rows = 128 * (tiles.iter().sum::<usize>() + rng.below(2)).max(1);
+        let code_stride = cols / 32 + rng.pick(&[0, 0, 4, 3]);
+        let mut at = vec![0];
+        tiles.iter().for_each(|t| at.push(at.last().unwrap() + 128 * t * cols));
+        let mut b = Buffers::default();
+        let bytes = rng.bytes(rows * cols);
+        let input = b.add(bytes, 0);
+        // Mostly such that values are neither 0 nor Inf.
+        let everyday = rng.chance(70);
+        let codes = (0..rows * code_stride)
+            .map(|_| if everyday { 100 + rng.below(50) as u8 } else { rng.next() as u8 })
+            .collect();
+        let codes = b.add(codes, rng.pick(&[0, 0, 1]));
+        let colwise = b.add(vec![0xCD; rows * cols], 0);
+        let [row_codes, col_codes] =
+            [0, 1].map(|_| b.add(vec![0xCD; rows * cols / 32], rng.pick(&[0, 0, 1])));
+        let copy = rng.chance(50).then(|| b.add(vec![0xCD; rows * cols * 2], 0));
+        let offsets = b.ints(at.iter().copied());
+        let through_bf16 = rng.chance(50);
+        let outputs = [
+            ("colwise", kNVTEFloat8E4M3, Some(colwise)),
+            ("row codes", kNVTEByte, Some(row_codes)),
+            ("column codes", kNVTEByte, Some(col_codes)),
+            ("dequantized", kNVTEBFloat16, copy),
+        ];
+        both(&b, &outputs, |side| {
+            let args = RequantizeArgs {
+                input: side.at(input),
+                codes: side.at(codes),
+                colwise: side.at(colwise),
+                rowwise_codes: side.at(row_codes),
+                colwise_codes: side.at(col_codes),
+                dequantized: side.maybe(copy),
+                offsets: side.at(offsets),
+                num_groups: tiles.len(),
+                rows,
+                cols,
+                code_stride,
+                input_dtype,
+                through_bf16,
+            };
+            entry(side, side.table.requantize, args)
+        })
+        .map_err(|e| format!("{input_dtype:?}, {rows}x{cols}, {tiles:?}, bf16 {through_bf16}: {e}"))
+    });
+}
+
+#[test]
+fn transpose_dbias() {
+    cases("transpose_dbias", 200, |rng, index| {
+        let (dtype, dbias_dtype) = (FP8[index % 2], HIGH[index / 2 % 3]);
+        let (rows, cols) = rng.shape();
+        let rows = if rng.chance(5) { 0 } else { rows };
+        let mut b = Buffers::default();
+        let input = b.input(rng, dtype, rows * cols);
+        let output = b.output(rng, dtype, rows * cols);
+        let dbias = b.output(rng, dbias_dtype, cols);
+        let workspace = b.add(vec![0xCD; rows.div_ceil(128) * cols * 4], 0);
+        let scale = rng.scale();
+        let scale_inv = rng.chance(80).then(|| b.float(scale));
+        let outputs = [
+            ("output", kNVTEByte, Some(output)),
+            ("dbias", dbias_dtype, Some(dbias)),
+            ("workspace", kNVTEFloat32, Some(workspace)),
+        ];
+        both(&b, &outputs, |side| {
+            let args = TransposeDbiasArgs {
+                input: side.at(input),
+                output: side.at(output),
+                scale_inv: side.maybe(scale_inv),
+                dbias: side.at(dbias),
+                workspace: side.at(workspace),
+                rows,
+                cols,
+                dtype,
+                dbias_dtype,
+            };
+            entry(side, side.table.transpose_dbias, args)
+        })
+        .map_err(|e| format!("{dtype:?}, {dbias_dtype:?}, {rows}x{cols}, scale {scale:e}: {e}"))
+    });
+}
+
+#[test]
+fn swap_first_dims() {
+    cases("swap_first_dims", 200, |rng, _| {
+        let row_bytes = match rng.below(4) {
+            0 => rng.pick(&[1, 2, 4, 8, 16, 32, 3, 6, 24]),
+            1 => rng.within(1, 300),
+            2 => 16 * rng.within(1, 200),
+            _ => rng.within(1, 100_000),
+        };
+        let most = (2_000_000 / row_bytes).clamp(1, 400_000);
+        let first = rng.within(1, most.isqrt());
+        let second = rng.within(1, most / first);
+        let (first, second) = if rng.chance(50) { (first, second) } else { (second, first) };
+        let bytes = first * second * row_bytes;
+        let mut b = Buffers::default();
+        let shift = |rng: &mut Rng| rng.pick(&[0, 0, 8, 4, 2, 1]);
+        let (values, from, to) = (rng.bytes(bytes), shift(rng), shift(rng));
+        let (input, output) = (b.add(values, from), b.add(vec![0xCD; bytes], to));
+        both(&b, &[("output", kNVTEByte, Some(output))], |side| {
+            let (input, output) = (side.at(input), side.at(output));
+            let args = SwapFirstDimsArgs { input, output, first, second, row_bytes };
+            entry(side, side.table.swap_first_dims, args)
+        })
+        .map_err(|e| format!("{first}x{second} of {row_bytes} bytes, shifts {from}, {to}: {e}"))
+    });
+}
+
 #[test]
 fn amax() {
     cases("amax", 200, |rng, index| {

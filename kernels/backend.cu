@@ -23,6 +23,9 @@ NVTEXOutcome nvte_cuda_stream_destroy(cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_stream_synchronize(cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_compute_stream(int, cudaStream_t *) noexcept;
 NVTEXOutcome nvte_cuda_compute_event(int, cudaEvent_t *) noexcept;
+NVTEXOutcome nvte_cuda_swap_first_dims(const NVTEXSwapFirstDimsArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_transpose_dbias(const NVTEXTransposeDbiasArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_requantize(const NVTEXRequantizeArgs *, cudaStream_t) noexcept;
 }
 
 extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
@@ -48,4 +51,7 @@ extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
   table->stream_synchronize = nvte_cuda_stream_synchronize;
   table->compute_stream = nvte_cuda_compute_stream;
   table->compute_event = nvte_cuda_compute_event;
+  table->swap_first_dims = nvte_cuda_swap_first_dims;
+  table->transpose_dbias = nvte_cuda_transpose_dbias;
+  table->requantize = nvte_cuda_requantize;
 }

@@ -179,7 +179,9 @@ extern "C" NVTEXOutcome nvte_cuda_quantize(const NVTEXQuantizeArgs *args,
 extern "C" NVTEXOutcome nvte_cuda_dequantize(const NVTEXDequantizeArgs *args,
                                              cudaStream_t stream) noexcept {
   using namespace nvte;
-  if (args->mode != NVTE_DELAYED_TENSOR_SCALING) return dequantize_blocks(*args, stream);
+  if (args->mode != NVTE_DELAYED_TENSOR_SCALING || args->group.num_tensors != 0) {
+    return dequantize_blocks(*args, stream);
+  }
   return dispatch<E4M3, E5M2>(args->input_dtype, [&](auto in) {
     return dispatch<F32, F16, BF16>(args->output_dtype, [&](auto out) {
       return dequantize<decltype(in), decltype(out)>(*args, stream);

@@ -229,6 +229,41 @@ void nvte_group_quantize_dbias_dsrelu(NVTEGroupedTensor input,
  */
 void nvte_dequantize(NVTETensor input, NVTETensor output, cudaStream_t stream);
 
+/**
+ * `nvte_dequantize` of every member of a grouped tensor; an input that has both directions is read
+ * row-wise.
+ *
+ * Shapes: as `nvte_dequantize` has them, member by member; any number of rows and columns. Elements
+ * that no member has are not written.
+ * Scales: those of the members one after the other, each stored as that of a lone tensor, in FP8
+ * blocks with second dimensions rounded up to multiples of 4; per tensor one float for each member.
+ * Errors: as `nvte_dequantize`; tensors of different logical shapes or numbers of members.
+ */
+void nvte_group_dequantize(NVTEGroupedTensor input, NVTEGroupedTensor output, cudaStream_t stream);
+
+/**
+ * Casts row-wise MXFP8 data again, to column-wise ones, as `nvte_dequantize` and `nvte_quantize` of
+ * each group of rows would, without rounding in between; with the config's `use_fast_math` (null: no)
+ * rounded to BFloat16.
+ *
+ * Group g has the rows from element `tensor_offsets[g]` to `tensor_offsets[g + 1]`, multiples of 128
+ * rows, read on the device; rows from the last offset on are not touched.
+ * Shapes: input `[m, n]`, multiples of 128, its `scale_inv` `[m, n/32 or more]`; columnwise_data of
+ * output `[m, n]`; dequantized (null: none) m n elements.
+ * Dtypes: Float8E4M3, Float8E5M2 to Float8E4M3; offsets Int64, dequantized BFloat16.
+ * Scales: `scale_inv` of output takes the codes of input, `columnwise_scale_inv` the new ones, of
+ * m n / 32 each, in the 128 x 4 tiles of block-scaled products, row-wise as of one matrix, column-wise
+ * group by group. The output gets `with_gemm_swizzled_scales`.
+ * Errors: other dtypes, shapes or scaling modes; swizzled input; null pointers, or such that are not
+ * aligned to 16 bytes (data).
+ */
+void nvte_group_requantize(NVTETensor input,
+                           NVTETensor output,
+                           NVTETensor tensor_offsets,
+                           NVTETensor dequantized,
+                           NVTEQuantizationConfig quant_config,
+                           cudaStream_t stream);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

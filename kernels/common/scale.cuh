@@ -1,12 +1,8 @@
 // Scales of blocks: how one follows from a block's largest magnitude, and where it is stored.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include <cuda_runtime.h>
-
-#include "nvte/types.h"
+#include "nvte/backend.h"
+#include "vec.cuh"
 
 namespace nvte {
 
@@ -98,5 +94,23 @@ struct MxScale {
     return __uint_as_float(e8m0_value(entry));
   }
 };
+
+template <class Out, class In, int N>
+__device__ __forceinline__ Vec<Out, N> scaled(const Vec<In, N> &x, const float (&factors)[N]) {
+  float f[N];
+  to_float(x, f);
+  // The product of a NaN is the positive NaN, so that every NaN becomes 0x7F.
+#pragma unroll
+  for (int i = 0; i < N; ++i) f[i] = __fmul_rn(f[i], factors[i]);
+  return from_float<Out>(f);
+}
+
+template <class Out, class In, int N>
+__device__ __forceinline__ Vec<Out, N> scaled(const Vec<In, N> &x, float factor) {
+  float factors[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) factors[i] = factor;
+  return scaled<Out>(x, factors);
+}
 
 }  // namespace nvte

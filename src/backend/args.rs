@@ -216,11 +216,11 @@ impl QuantizeArgs {
 pub struct DequantizeArgs {
     pub input: *const c_void,
     pub output: *mut c_void,
-    /// Mode 0: one float. Else the scale matrix of the direction that is read.
+    /// Mode 0: one float (groups: one per member). Else the scale matrix of the direction that is read.
     pub scale_inv: *const c_void,
     pub rows: usize,
     pub cols: usize,
-    /// Elements from one row of the scale matrix to the next; 0 in mode 0.
+    /// Elements from one row of the scale matrix to the next; 0 in mode 0 and for groups.
     pub scale_stride: usize,
     pub mode: NVTEScalingMode,
     /// E4M3 or E5M2.
@@ -540,6 +540,76 @@ pub struct ScaledActivationArgs {
     pub grad_scales_dtype: NVTEDType,
 }
 
+/// Swap of the first two dimensions: `output[j][i] = input[i][j]` of rows of bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SwapFirstDimsArgs {
+    /// `[first, second, row_bytes]`
+    pub input: *const c_void,
+    /// `[second, first, row_bytes]`
+    pub output: *mut c_void,
+    pub first: usize,
+    pub second: usize,
+    pub row_bytes: usize,
+}
+
+/// Transpose of an FP8 matrix with the sums of its columns: `output[c][r] = input[r][c]`, bit by bit,
+/// and `dbias[c] = cast(sum over r of float(input[r][c]) * scale_inv)`, products rounded to float32 and
+/// added in the order of [`Fusion::dbias`], each sum from 0 on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TransposeDbiasArgs {
+    /// `[rows, cols]`
+    pub input: *const c_void,
+    /// `[cols, rows]`
+    pub output: *mut c_void,
+    /// One float, or null for 1.
+    pub scale_inv: *const f32,
+    /// `[cols]`
+    pub dbias: *mut c_void,
+    /// `rows.div_ceil(128) * cols` floats.
+    pub workspace: *mut f32,
+    /// May be 0.
+    pub rows: usize,
+    pub cols: usize,
+    /// E4M3 or E5M2.
+    pub dtype: NVTEDType,
+    /// F32, F16 or BF16.
+    pub dbias_dtype: NVTEDType,
+}
+
+/// Row-wise MXFP8 data to column-wise ones, for groups of whole rows.
+///
+/// `v = float(input) * 2^(code - 127)`, rounded to BF16 with `through_bf16`; `dequantized = bf16(v)`;
+/// `colwise` and its codes as [`QuantizeArgs`] has them for an input v. Codes of both directions are in
+/// tiles of 128 x 4: of the row-wise ones, which are copied, as of one matrix; of the column-wise ones,
+/// group by group. Rows from `offsets[num_groups]` on are not touched.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RequantizeArgs {
+    /// `[rows, cols]`, aligned to 16 bytes, as are `colwise` and `dequantized`.
+    pub input: *const c_void,
+    /// `[row][cols / 32]`
+    pub codes: *const u8,
+    /// `[rows, cols]`, E4M3.
+    pub colwise: *mut c_void,
+    pub rowwise_codes: *mut u8,
+    pub colwise_codes: *mut u8,
+    /// `[rows, cols]`, BF16, or null.
+    pub dequantized: *mut c_void,
+    /// First element of each group and the end, on the device: multiples of `128 * cols`, ascending.
+    pub offsets: *const i64,
+    pub num_groups: usize,
+    /// Multiples of 128.
+    pub rows: usize,
+    pub cols: usize,
+    /// Codes from one row to the next.
+    pub code_stride: usize,
+    /// E4M3 or E5M2.
+    pub input_dtype: NVTEDType,
+    pub through_bf16: bool,
+}
+
 /// Direction of a copy.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -597,4 +667,10 @@ pub struct OpTable {
     /// Event `index` of the current device's pool, created on first use.
     pub compute_event:
         Option<unsafe extern "C" fn(index: c_int, event: *mut cudaEvent_t) -> Outcome>,
+
+    pub swap_first_dims:
+        Option<unsafe extern "C" fn(*const SwapFirstDimsArgs, cudaStream_t) -> Outcome>,
+    pub transpose_dbias:
+        Option<unsafe extern "C" fn(*const TransposeDbiasArgs, cudaStream_t) -> Outcome>,
+    pub requantize: Option<unsafe extern "C" fn(*const RequantizeArgs, cudaStream_t) -> Outcome>,
 }

@@ -29,6 +29,9 @@ pub(super) static TABLE: OpTable = OpTable {
     stream_synchronize: Some(op::nvtex::cpu::stream_synchronize),
     compute_stream: Some(op::multi_stream::cpu::compute_stream),
     compute_event: Some(op::multi_stream::cpu::compute_event),
+    swap_first_dims: Some(op::transpose::cpu::swap_first_dims),
+    transpose_dbias: Some(op::transpose::cpu_dbias::transpose_dbias),
+    requantize: Some(op::cast::cpu_requantize::requantize),
     ..OpTable::EMPTY
 };
 

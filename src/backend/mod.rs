@@ -44,6 +44,9 @@ impl OpTable {
         stream_synchronize: None,
         compute_stream: None,
         compute_event: None,
+        swap_first_dims: None,
+        transpose_dbias: None,
+        requantize: None,
     };
 }
 
@@ -110,6 +113,9 @@ operators! {
     HostCopyArgs => host_copy,
     OffsetsArgs => offsets,
     ScaledActivationArgs => scaled_activation,
+    SwapFirstDimsArgs => swap_first_dims,
+    TransposeDbiasArgs => transpose_dbias,
+    RequantizeArgs => requantize,
 }
 
 pub struct Backend {

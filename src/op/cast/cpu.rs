@@ -266,31 +266,34 @@ pub(crate) unsafe extern "C" fn dequantize(
 /// # Safety
 /// The arguments are valid and have the dtypes `I` and `O`.
 unsafe fn dequantize_as<I: Element, O: Element>(a: &DequantizeArgs) {
-    let (rows, cols, numel) = (a.rows, a.cols, a.rows * a.cols);
-    // SAFETY: the caller's promise; input and output are distinct.
-    let (input, output, scale_inv) = unsafe {
-        (
-            Buf::<I>::new(a.input, numel).slice(0, numel),
-            Buf::<O>::new(a.output, numel),
-            a.scale_inv.cast::<f32>().read(),
-        )
-    };
-    if a.colwise && rows != 1 && cols != 1 {
-        // SAFETY: the output is ours.
-        unsafe {
-            transposed(cols, rows, output, |row, col, tile: &mut [O]| {
-                rescale(&input[row * rows + col..][..tile.len()], scale_inv, tile);
-                0
-            })
+    // SAFETY: the caller's promise.
+    for member in unsafe { a.group.members((a.rows, a.cols), a.mode) } {
+        let (rows, cols, numel) = (member.rows, member.cols, member.rows * member.cols);
+        // SAFETY: the caller's promise; input and output are distinct.
+        let (input, output, scale_inv) = unsafe {
+            (
+                Buf::<I>::new(a.input.cast::<I>().add(member.at).cast(), numel).slice(0, numel),
+                Buf::<O>::new(a.output.cast::<O>().add(member.at).cast(), numel),
+                a.scale_inv.cast::<f32>().add(member.index).read(),
+            )
         };
-    } else {
-        let (tasks, range) = chunks(numel);
-        (0..tasks).into_par_iter().for_each(|task| {
-            let input = &input[range(task)];
-            // SAFETY: each task writes its own part of the output.
-            let output = unsafe { output.slice_mut(range(task).start, input.len()) };
-            rescale(input, scale_inv, output);
-        });
+        if a.colwise && rows != 1 && cols != 1 {
+            // SAFETY: the output is ours.
+            unsafe {
+                transposed(cols, rows, output, |row, col, tile: &mut [O]| {
+                    rescale(&input[row * rows + col..][..tile.len()], scale_inv, tile);
+                    0
+                })
+            };
+        } else {
+            let (tasks, range) = chunks(numel);
+            (0..tasks).into_par_iter().for_each(|task| {
+                let input = &input[range(task)];
+                // SAFETY: each task writes its own part of the output.
+                let output = unsafe { output.slice_mut(range(task).start, input.len()) };
+                rescale(input, scale_inv, output);
+            });
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use super::cpu_fused::{Make, Source, is_plain};
 use crate::backend::args::{DequantizeArgs, QuantizeArgs};
 use crate::backend::buf::Buf;
 use crate::backend::cpu::{parallel_max, vectorized};
+use crate::backend::group::scale_pitch;
 use crate::numeric::{Element, F32, amax_bits};
 use crate::op::recipe::cpu::scale_of;
 use crate::types::{NVTEDType, NVTEScalingMode};
@@ -18,7 +19,7 @@ pub(super) const TILE: usize = 128;
 
 /// The E8M0 code of a non-negative value: the exponent of the next power of two, from 2^-127 to
 /// 2^127; 254 for Inf and 255 for NaN.
-fn e8m0(v: f32) -> u8 {
+pub(super) fn e8m0(v: f32) -> u8 {
     let (exponent, mantissa) = ((v.to_bits() >> 23) as u8, v.to_bits() & 0x7F_FFFF);
     if v.is_nan() {
         return 255;
@@ -29,7 +30,7 @@ fn e8m0(v: f32) -> u8 {
 }
 
 /// The value of an E8M0 code.
-fn exp2(code: u8) -> f32 {
+pub(super) fn exp2(code: u8) -> f32 {
     f32::from_bits(match code {
         0 => 0x0040_0000,
         255 => 0x7FFF_FFFF,
@@ -38,7 +39,7 @@ fn exp2(code: u8) -> f32 {
 }
 
 /// 1 / [`exp2`].
-fn reciprocal(code: u8) -> f32 {
+pub(super) fn reciprocal(code: u8) -> f32 {
     if code == 255 { exp2(255) } else { exp2(254 - code) }
 }
 
@@ -461,25 +462,36 @@ pub(super) unsafe fn dequantize<I: Element, O: Element>(a: &DequantizeArgs) {
 /// # Safety
 /// As [`dequantize`], with a scale matrix of `S`.
 unsafe fn dequantize_as<I: Element, O: Element, S: Inverse>(a: &DequantizeArgs) {
-    let blocked = if a.colwise { a.rows } else { a.cols };
-    let layout = Layout {
-        mode: a.mode,
-        colwise: a.colwise,
-        stride: a.scale_stride,
-        tiles: if a.swizzled { blocked.div_ceil(128) } else { 0 },
-    };
-    // SAFETY: the caller's promise; input and output are distinct.
-    let (input, output) = unsafe {
-        (
-            Direction::<I, S>::new(a.input, a.scale_inv, layout, (a.rows, a.cols)),
-            Buf::<O>::new(a.output, a.rows * a.cols),
-        )
-    };
-    tiles(a.rows, a.cols, room::<I>, |tile, scratch| {
-        // SAFETY: each task has its own tile.
-        unsafe { input.dequantize(output, tile, scratch) };
-        0
-    });
+    // SAFETY: the caller's promise.
+    for member in unsafe { a.group.members((a.rows, a.cols), a.mode) } {
+        let shape = (member.rows, member.cols);
+        if shape.0 == 0 || shape.1 == 0 {
+            continue;
+        }
+        let blocked = if a.colwise { shape.0 } else { shape.1 };
+        let lone = a.group.num_tensors == 0;
+        let layout = Layout {
+            mode: a.mode,
+            colwise: a.colwise,
+            stride: if lone { a.scale_stride } else { scale_pitch(a.mode, a.colwise, shape) },
+            tiles: if a.swizzled { blocked.div_ceil(128) } else { 0 },
+        };
+        let scales = if a.colwise { member.col_scales } else { member.row_scales };
+        // SAFETY: the caller's promise; input and output are distinct.
+        let (input, output) = unsafe {
+            let input = a.input.cast::<I>().add(member.at).cast();
+            let scales = a.scale_inv.cast::<S>().add(scales).cast();
+            (
+                Direction::<I, S>::new(input, scales, layout, shape),
+                Buf::<O>::new(a.output.cast::<O>().add(member.at).cast(), shape.0 * shape.1),
+            )
+        };
+        tiles(shape.0, shape.1, room::<I>, |tile, scratch| {
+            // SAFETY: each task has its own tile.
+            unsafe { input.dequantize(output, tile, scratch) };
+            0
+        });
+    }
 }
 
 #[cfg(test)]

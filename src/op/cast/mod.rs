@@ -1,11 +1,13 @@
 //! Casts with per-tensor scaling, FP8 block scaling and MXFP8, of tensors and of groups, with sums over
-//! the rows (spec: quantize, sections 3 to 7.1, 9.1 and 9.2).
+//! the rows (spec: quantize, sections 3 to 8, 9.1 and 9.2).
 #![allow(unsafe_code)]
 
 pub(crate) mod cpu;
 mod cpu_block;
 mod cpu_fused;
+pub(crate) mod cpu_requantize;
 pub mod exports;
+mod requantize;
 
 use super::transformer_engine::QuantizationConfig;
 use crate::backend::buf::Buf;
@@ -469,4 +471,64 @@ fn dequantize(input: NVTETensor, output: NVTETensor, stream: cudaStream_t) -> Re
         group: Group::NONE,
     };
     if rows > 0 && cols > 0 { backend::run(&args, stream) } else { Ok(()) }
+}
+
+fn group_dequantize(
+    input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let input = check::grouped_tensor("input", input)?;
+    let output = check::grouped_tensor("output", output)?;
+    let mode = input.mode;
+    supported_mode("input", mode, input.swizzled)?;
+    let colwise = !input.rowwise.is_set();
+    let (name, data, scale_inv_name, scale_inv) = match colwise {
+        false => ("input.data", &input.rowwise, "input.scale_inv", &input.rowwise_scale_inv),
+        true => (
+            "input.columnwise_data",
+            &input.colwise,
+            "input.columnwise_scale_inv",
+            &input.colwise_scale_inv,
+        ),
+    };
+    if !data.is_set() {
+        return Err(Error::argument("input.data", "row-wise or column-wise data", "no data"));
+    }
+    check::fp8(name, data.dtype)?;
+    check::high_precision("output.data", output.rowwise.dtype)?;
+    if output.mode != NVTE_DELAYED_TENSOR_SCALING {
+        let expected = NVTE_DELAYED_TENSOR_SCALING;
+        return Err(Error::argument("output.scaling_mode", expected, output.mode));
+    }
+    if output.num_tensors != input.num_tensors {
+        let expected = format!("{} (those of input)", input.num_tensors);
+        return Err(Error::argument("output.num_tensors", expected, output.num_tensors));
+    }
+    let (group, shape) = check::members("input", &input)?;
+    if output.logical_shape != input.logical_shape {
+        let (expected, got) = (input.logical_shape, output.logical_shape);
+        return Err(Error::argument("output.logical_shape", expected, got));
+    }
+    let args = DequantizeArgs {
+        input: check::grouped_data(name, data, shape)?,
+        output: check::grouped_data("output.data", &output.rowwise, shape)?,
+        scale_inv: check::grouped_scales(
+            scale_inv_name,
+            scale_inv,
+            (mode, colwise),
+            &group,
+            shape,
+        )?,
+        rows: shape.0,
+        cols: shape.1,
+        scale_stride: 0,
+        mode,
+        input_dtype: data.dtype,
+        output_dtype: output.rowwise.dtype,
+        colwise,
+        swizzled: input.swizzled,
+        group,
+    };
+    if shape.0 > 0 && shape.1 > 0 { backend::run(&args, stream) } else { Ok(()) }
 }

@@ -1,10 +1,11 @@
-//! Reference of the transpose (spec quantize 9.5), and the tiling that casts share with it.
+//! Reference of the transposes (spec quantize 9.5 and 9.7), and the tiling that casts share with them.
 #![allow(unsafe_code)]
 
-use crate::backend::args::{Outcome, TransposeArgs};
+use crate::backend::args::{Outcome, SwapFirstDimsArgs, TransposeArgs};
 use crate::backend::buf::Buf;
 use crate::backend::cpu::{is_noop, parallel_max, vectorized};
 use crate::types::cudaStream_t;
+use rayon::prelude::*;
 
 /// `output[c][r] = input[r][c]`
 pub(crate) unsafe extern "C" fn transpose(args: *const TransposeArgs, _: cudaStream_t) -> Outcome {
@@ -35,6 +36,29 @@ fn run<T: Copy + Default + Send + Sync>(a: &TransposeArgs) -> Outcome {
             0
         });
     }
+    Outcome::OK
+}
+
+/// `output[j][i] = input[i][j]` of rows of bytes
+pub(crate) unsafe extern "C" fn swap_first_dims(
+    args: *const SwapFirstDimsArgs,
+    _: cudaStream_t,
+) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let a = unsafe { &*args };
+    let (first, second, bytes) = (a.first, a.second, a.row_bytes);
+    let numel = first * second * bytes;
+    // SAFETY: as above; input and output are distinct.
+    let (input, output) = unsafe {
+        (Buf::<u8>::new(a.input, numel).slice(0, numel), Buf::<u8>::new(a.output, numel))
+    };
+    (0..second).into_par_iter().for_each(|j| {
+        // SAFETY: each task writes its own part of the output.
+        let to = unsafe { output.slice_mut(j * first * bytes, first * bytes) };
+        for (i, row) in to.chunks_exact_mut(bytes).enumerate() {
+            row.copy_from_slice(&input[(i * second + j) * bytes..][..bytes]);
+        }
+    });
     Outcome::OK
 }
 

@@ -1,6 +1,7 @@
-//! Transposes, alone and with casts (spec: quantize, sections 9.1 to 9.5).
+//! Transposes, alone and with casts (spec: quantize, sections 9.1 to 9.7).
 
 pub(crate) mod cpu;
+pub(crate) mod cpu_dbias;
 pub mod exports;
 
 use super::cast;
@@ -147,4 +148,79 @@ pub fn transpose(
         element_size: input.dtype.bits() / 8,
     };
     if rows > 0 && cols > 0 { backend::run(&args, stream) } else { Ok(()) }
+}
+
+/// A transpose of FP8 data with the sums of the columns.
+pub fn fp8_transpose_dbias(
+    input: NVTETensor,
+    output: NVTETensor,
+    dbias: NVTETensor,
+    workspace: NVTETensor,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let input = check::tensor("input", input)?;
+    let output = check::tensor("transposed_output", output)?;
+    let dbias = check::tensor("dbias", dbias)?.rowwise;
+    check::per_tensor("input", &input)?;
+    check::per_tensor("transposed_output", &output)?;
+    let (data, transposed) = (&input.rowwise, &output.rowwise);
+    check::fp8("input.data", data.dtype)?;
+    check::dtype("transposed_output.data", transposed.dtype, &[data.dtype])?;
+    check::high_precision("dbias", dbias.dtype)?;
+    let &[rows, cols] = data.shape.dims() else {
+        return Err(Error::argument("input.shape", "2 dimensions", data.shape));
+    };
+    check::shape("transposed_output", &transposed.shape, &Shape::new(&[cols, rows]))?;
+    check::shape("dbias", &dbias.shape, &Shape::new(&[cols]))?;
+    // Never empty, so that a workspace without a pointer always asks.
+    let shape = Shape::new(&[rows.div_ceil(128).max(1), cols]);
+    let Some(workspace) = check::workspace(workspace, NVTEDType::kNVTEFloat32, shape)? else {
+        return Ok(());
+    };
+    check::scalar("input.scale_inv", &input.rowwise_scale_inv)?;
+    let name = "transposed_output.scale_inv";
+    let args = TransposeDbiasArgs {
+        input: check::pointer("input.data", data)?,
+        output: check::pointer("transposed_output.data", transposed)?,
+        scale_inv: check::optional_scalar(name, &output.rowwise_scale_inv)?,
+        dbias: check::pointer("dbias.data", &dbias)?,
+        workspace: workspace.cast(),
+        rows,
+        cols,
+        dtype: data.dtype,
+        dbias_dtype: dbias.dtype,
+    };
+    if cols > 0 { backend::run(&args, stream) } else { Ok(()) }
+}
+
+/// A swap of the first two dimensions.
+pub fn swap_first_dims(input: NVTETensor, output: NVTETensor, stream: cudaStream_t) -> Result<()> {
+    let input = check::tensor("input", input)?;
+    let output = check::tensor("output", output)?;
+    for (name, tensor) in [("input", &input), ("output", &output)] {
+        check::per_tensor(name, tensor)?;
+        if !tensor.rowwise.is_set() {
+            return Err(Error::argument(format!("{name}.data"), "row-wise data", "no data"));
+        }
+    }
+    let (input, output) = (input.rowwise, output.rowwise);
+    check::dtype("output", output.dtype, &[input.dtype])?;
+    let &[first, second, ref rest @ ..] = input.shape.dims() else {
+        return Err(Error::argument("input.shape", "2 or more dimensions", input.shape));
+    };
+    let swapped = [&[second, first], rest].concat();
+    check::shape("output", &output.shape, &Shape::new(&swapped))?;
+    let bits = rest.iter().product::<usize>() * input.dtype.bits();
+    if !bits.is_multiple_of(8) {
+        let expected = format!("whole bytes ({}) after the first two dimensions", input.dtype);
+        return Err(Error::argument("input.shape", expected, input.shape));
+    }
+    let args = SwapFirstDimsArgs {
+        input: check::pointer("input.data", &input)?,
+        output: check::pointer("output.data", &output)?,
+        first,
+        second,
+        row_bytes: bits / 8,
+    };
+    if input.shape.numel() > 0 { backend::run(&args, stream) } else { Ok(()) }
 }
