@@ -105,18 +105,11 @@ macro_rules! vectorized {
             fn body$(<$($t: $bound),+>)?($($arg: $ty),+) $(-> $ret)? $body
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,fma")]
-            fn avx512<$($t: $bound),+>($($arg: $ty),+) $(-> $ret)? {
-}
-
-            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
             fn avx512$(<$($t: $bound),+>)?($($arg: $ty),+) $(-> $ret)? {
                 body($($arg),+)
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
-            fn avx2<$($t: $bound),+>($($arg: $ty),+) $(-> $ret)? {
-}
-
             fn avx2$(<$($t: $bound),+>)?($($arg: $ty),+) $(-> $ret)? {
                 body($($arg),+)
             }
