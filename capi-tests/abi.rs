@@ -18,6 +18,7 @@ const SLICES: &[&str] = &[
     "cast_transpose_noop",
     "transpose",
     "recipe",
+    "swizzle",
     "gemm",
     "nvtex",
 ];

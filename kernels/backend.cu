@@ -22,6 +22,11 @@ NVTEXOutcome nvte_cuda_stream_destroy(cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_stream_synchronize(cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_compute_stream(int, cudaStream_t *) noexcept;
 NVTEXOutcome nvte_cuda_compute_event(int, cudaEvent_t *) noexcept;
+NVTEXOutcome nvte_cuda_swizzle(const NVTEXSwizzleArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_scale_codes(const NVTEXScaleCodesArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_group_amax(const NVTEXGroupAmaxArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_partial_amax(const NVTEXPartialAmaxArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_partial_cast(const NVTEXPartialCastArgs *, cudaStream_t) noexcept;
 }
 
 extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
@@ -46,4 +51,9 @@ extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
   table->stream_synchronize = nvte_cuda_stream_synchronize;
   table->compute_stream = nvte_cuda_compute_stream;
   table->compute_event = nvte_cuda_compute_event;
+  table->swizzle = nvte_cuda_swizzle;
+  table->scale_codes = nvte_cuda_scale_codes;
+  table->group_amax = nvte_cuda_group_amax;
+  table->partial_amax = nvte_cuda_partial_amax;
+  table->partial_cast = nvte_cuda_partial_cast;
 }

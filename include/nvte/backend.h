@@ -377,6 +377,18 @@ typedef struct NVTEXScaleFromAmaxArgs {
   float fp8_max;
   float epsilon;
   bool pow2;
+  /**
+   * Values in each array.
+   */
+  size_t length;
+  /**
+   * `1 / scale`, or null.
+   */
+  float *scale_inv;
+  /**
+   * The same again, or null.
+   */
+  float *colwise_scale_inv;
 } NVTEXScaleFromAmaxArgs;
 
 /**
@@ -546,6 +558,178 @@ typedef struct NVTEXOffsetsArgs {
 } NVTEXOffsetsArgs;
 
 /**
+ * A matrix of one-byte block scales for a product: `[m, k]`, a row for each row of the operand and a
+ * column for each block along the contraction.
+ *
+ * Entry (i, j) lies at `i * k + j` in the compact order (`j * m + i` if `transposed`), and at
+ * `((i / 128) * (k / 4) + j / 4) * 512 + i % 32 * 16 + i % 128 / 32 * 4 + j % 4` in tiles.
+ */
+typedef struct NVTEXSwizzleEntry {
+  const void *source;
+  /**
+   * Not the source.
+   */
+  void *destination;
+  /**
+   * A multiple of 128. Groups: this and the next three follow from the members, and are not read.
+   */
+  size_t m;
+  /**
+   * A multiple of 4.
+   */
+  size_t k;
+  /**
+   * To tiles: entries with i >= valid_m or j >= valid_k become 0.
+   */
+  size_t valid_m;
+  size_t valid_k;
+  bool transposed;
+} NVTEXSwizzleEntry;
+
+/**
+ * Moves block scales from the compact order to tiles, or back.
+ *
+ * With a group, an entry stands for the matrices of all members, one after the other: those of the
+ * row-wise scales (`transposed`: of the column-wise ones) of MXFP8 data.
+ */
+typedef struct NVTEXSwizzleArgs {
+  /**
+   * Host array; groups: at most 2.
+   */
+  const struct NVTEXSwizzleEntry *entries;
+  size_t num_entries;
+  /**
+   * From tiles to the compact order, padding included.
+   */
+  bool unswizzle;
+  /**
+   * Of the group.
+   */
+  size_t rows;
+  size_t cols;
+  struct NVTEXGroup group;
+} NVTEXSwizzleArgs;
+
+/**
+ * Exponents of the row-wise scales of FP8 blocks as E8M0 codes of MXFP8 blocks, in tiles: all four
+ * codes of 128 columns are `bits(scale) >> 23 & 0xFF`.
+ */
+typedef struct NVTEXScaleCodesArgs {
+  /**
+   * 1D: `[cols / 128][row]`; `square`: `[rows / 128][cols / 128]`.
+   */
+  const float *scales;
+  /**
+   * Tiles of `[rows, cols / 32]` codes; those of rows past the end are 0 (`square`: those of the
+   * block).
+   */
+  void *codes;
+  size_t rows;
+  size_t cols;
+  /**
+   * Elements from one row of `scales` to the next.
+   */
+  size_t stride;
+  bool square;
+} NVTEXScaleCodesArgs;
+
+/**
+ * `amax[t] = max|x|` over the elements of member t (0 for none; NaN ignored).
+ */
+typedef struct NVTEXGroupAmaxArgs {
+  const void *input;
+  /**
+   * One for each member.
+   */
+  float *amax;
+  const float *noop;
+  /**
+   * Elements of the input, gaps between members and what follows the last of them included.
+   */
+  size_t numel;
+  size_t rows;
+  size_t cols;
+  struct NVTEXGroup group;
+  /**
+   * F32, F16 or BF16.
+   */
+  NVTEDType dtype;
+} NVTEXGroupAmaxArgs;
+
+/**
+ * A part of a row-major matrix `[rows, cols]`: the elements from `start` on, `length` of them.
+ */
+typedef struct NVTEXShard {
+  const void *input;
+  size_t start;
+  size_t length;
+  size_t rows;
+  size_t cols;
+  /**
+   * F32, F16 or BF16.
+   */
+  NVTEDType dtype;
+} NVTEXShard;
+
+/**
+ * `max|x|` over the elements of a shard in each block of the whole matrix (0 for none; NaN ignored).
+ */
+typedef struct NVTEXPartialAmaxArgs {
+  /**
+   * `length` may be 0.
+   */
+  struct NVTEXShard shard;
+  /**
+   * Mode 3: floats, block (i, j) of 128 x 128 at `i * rowwise_stride + j * block_step`.
+   * Mode 1: of the input's dtype, block j of 32 in row i at `i * rowwise_stride + j`, or null;
+   * entries up to the next multiple of 4 in a row become 0.
+   */
+  void *rowwise;
+  /**
+   * Mode 1: of the input's dtype, block i of 32 in column j at `i * colwise_stride + j`, or null;
+   * entries up to the next multiple of 128 in a row become 0.
+   */
+  void *colwise;
+  size_t rowwise_stride;
+  size_t colwise_stride;
+  size_t block_step;
+  /**
+   * 1 or 3.
+   */
+  NVTEScalingMode mode;
+} NVTEXPartialAmaxArgs;
+
+/**
+ * Casts a shard with scales of the whole matrix, laid out as those maxima. Mode 3:
+ * `y = cast(x * scale)`. Mode 1: `y = cast(x / 2^e)` with E8M0 codes, once for blocks along the rows,
+ * once for blocks along the columns.
+ */
+typedef struct NVTEXPartialCastArgs {
+  struct NVTEXShard shard;
+  /**
+   * `length` elements each; mode 1: or null.
+   */
+  void *rowwise;
+  /**
+   * Mode 1 only, as its scales.
+   */
+  void *colwise;
+  const void *rowwise_scales;
+  const void *colwise_scales;
+  size_t rowwise_stride;
+  size_t colwise_stride;
+  size_t block_step;
+  /**
+   * 1 or 3.
+   */
+  NVTEScalingMode mode;
+  /**
+   * E4M3 or E5M2.
+   */
+  NVTEDType output_dtype;
+} NVTEXPartialCastArgs;
+
+/**
  * Functions of a backend. A null entry is unimplemented.
  */
 typedef struct NVTEXOpTable {
@@ -595,6 +779,11 @@ typedef struct NVTEXOpTable {
    * Event `index` of the current device's pool, created on first use.
    */
   struct NVTEXOutcome (*compute_event)(int index, cudaEvent_t *event);
+  struct NVTEXOutcome (*swizzle)(const struct NVTEXSwizzleArgs*, cudaStream_t);
+  struct NVTEXOutcome (*scale_codes)(const struct NVTEXScaleCodesArgs*, cudaStream_t);
+  struct NVTEXOutcome (*group_amax)(const struct NVTEXGroupAmaxArgs*, cudaStream_t);
+  struct NVTEXOutcome (*partial_amax)(const struct NVTEXPartialAmaxArgs*, cudaStream_t);
+  struct NVTEXOutcome (*partial_cast)(const struct NVTEXPartialCastArgs*, cudaStream_t);
 } NVTEXOpTable;
 
 #endif  /* NVTE_BACKEND_H */

@@ -10,6 +10,7 @@
 #include "nvte/cast_transpose_noop.h"
 #include "nvte/transpose.h"
 #include "nvte/recipe.h"
+#include "nvte/swizzle.h"
 #include "nvte/gemm.h"
 #include "nvte/nvtex.h"
 

@@ -28,6 +28,11 @@ pub(super) static TABLE: OpTable = OpTable {
     stream_synchronize: Some(op::nvtex::cpu::stream_synchronize),
     compute_stream: Some(op::multi_stream::cpu::compute_stream),
     compute_event: Some(op::multi_stream::cpu::compute_event),
+    swizzle: Some(op::swizzle::cpu::swizzle),
+    scale_codes: Some(op::swizzle::cpu::scale_codes),
+    group_amax: Some(op::recipe::cpu::group_amax),
+    partial_amax: Some(op::recipe::cpu_partial::partial_amax),
+    partial_cast: Some(op::recipe::cpu_partial::partial_cast),
     ..OpTable::EMPTY
 };
 

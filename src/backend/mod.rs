@@ -43,6 +43,11 @@ impl OpTable {
         stream_synchronize: None,
         compute_stream: None,
         compute_event: None,
+        swizzle: None,
+        scale_codes: None,
+        group_amax: None,
+        partial_amax: None,
+        partial_cast: None,
     };
 }
 
@@ -108,6 +113,11 @@ operators! {
     MemsetArgs => memset,
     HostCopyArgs => host_copy,
     OffsetsArgs => offsets,
+    SwizzleArgs => swizzle,
+    ScaleCodesArgs => scale_codes,
+    GroupAmaxArgs => group_amax,
+    PartialAmaxArgs => partial_amax,
+    PartialCastArgs => partial_cast,
 }
 
 pub struct Backend {

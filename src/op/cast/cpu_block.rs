@@ -36,7 +36,7 @@ fn exp2(code: u8) -> f32 {
 }
 
 /// 1 / [`exp2`].
-fn reciprocal(code: u8) -> f32 {
+pub(crate) fn reciprocal(code: u8) -> f32 {
     if code == 255 { exp2(255) } else { exp2(254 - code) }
 }
 

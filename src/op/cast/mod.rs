@@ -2,7 +2,7 @@
 //! 7.1 and 9.1).
 
 pub(crate) mod cpu;
-mod cpu_block;
+pub(crate) mod cpu_block;
 pub mod exports;
 
 use super::transformer_engine::QuantizationConfig;
