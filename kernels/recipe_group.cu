@@ -38,8 +38,8 @@ struct Members {
   }
 };
 
-// Zeroes the amax values and lets the reduction start. Waiting first makes everything earlier in the
-// stream complete, so that the reduction may read its input without waiting.
+// Zeroes the amax values and lets the reduction start. Waiting first makes everything earlier in
+// the stream complete, so that the reduction may read its input without waiting.
 __global__ void __launch_bounds__(kThreads)
     group_amax_zero_kernel(float *amax, size_t length, const float *noop) {
   wait_for_stream();
@@ -54,11 +54,11 @@ __device__ __forceinline__ void raise(float *amax, int bits) {
   if (*static_cast<volatile int *>(target) < bits) atomicMax(target, bits);
 }
 
-// Element i of the input is element `skew + i` of `in`, which is aligned. A block takes elements that
-// usually are all of one member; where they are not, each warp takes its share of them member by
-// member.
+// Element i of the input is element `skew + i` of `in`, which is aligned. A block takes elements
+// that usually are all of one member; where they are not, each warp takes its share of them member
+// by member.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     group_amax_kernel(const void *in, size_t skew, size_t numel,
                       const __grid_constant__ Members members, float *amax, const float *noop) {
   constexpr int kVec = 16 / T::kBytes;

@@ -8,6 +8,7 @@ namespace nvte {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kBatch = 8;  // Vectors of a thread in flight.
 
 // The elements of N neighbouring columns that are in the shard: [low, high) of them, from `at` on.
 struct Span {
@@ -25,23 +26,29 @@ __device__ __forceinline__ Span span_of(const NVTEXShard &s, size_t row, size_t 
           static_cast<int>(high < width ? high : width)};
 }
 
-// Zeros for elements that are not in the shard.
-template <class T, int N>
-__device__ __forceinline__ Vec<T, N> load_span(const void *base, const Span &span) {
-  const bool whole = span.low == 0 && span.high == N;
-  Vec<T, N> v = load<T, N>(base, span.at, whole);
+// Zeros for elements that are not in the shard. All whole vectors first, so that they are in flight
+// together.
+template <class T, int N, int kCount>
+__device__ __forceinline__ void load_spans(const void *base, const Span (&spans)[kCount],
+                                           Vec<T, N> (&x)[kCount]) {
+#pragma unroll
+  for (int r = 0; r < kCount; ++r) {
+    x[r] = load<T, N>(base, spans[r].at, spans[r].low == 0 && spans[r].high == N);
+  }
   if constexpr (N > 1) {
-    if (!whole && span.low < span.high) {
-      constexpr int kPer = Vec<T, N>::kPerWord;
+    constexpr int kPer = Vec<T, N>::kPerWord;
+#pragma unroll
+    for (int r = 0; r < kCount; ++r) {
+      const Span &span = spans[r];
+      if (span.low >= span.high || span.high - span.low == N) continue;
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         const bool inside = span.low <= i && i < span.high;
         const uint32_t bits = inside ? *element<typename T::Bits>(base, span.at + i) : 0;
-        v.w[i / kPer] |= bits << (i % kPer * 8 * T::kBytes);
+        x[r].w[i / kPer] |= bits << (i % kPer * 8 * T::kBytes);
       }
     }
   }
-  return v;
 }
 
 template <class T, int N>
@@ -75,11 +82,17 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_stream();
   let_next_start();
   const size_t down = blockIdx.x / across, right = blockIdx.x % across;
-  const size_t row = down * 128 + threadIdx.x / kLanes, col = right * 128 + threadIdx.x % kLanes * N;
+  const size_t row = down * 128 + threadIdx.x / kLanes,
+               col = right * 128 + threadIdx.x % kLanes * N;
   AbsMax<T> partial;
-#pragma unroll 8
-  for (int r = 0; r < 128; r += kRows) {
-    partial.add(load_span<T, N>(a.shard.input, span_of<N>(a.shard, row + r, col)));
+  for (int r0 = 0; r0 < 128; r0 += kRows * kBatch) {
+    Span spans[kBatch];
+    Vec<T, N> x[kBatch];
+#pragma unroll
+    for (int r = 0; r < kBatch; ++r) spans[r] = span_of<N>(a.shard, row + r0 + r * kRows, col);
+    load_spans(a.shard.input, spans, x);
+#pragma unroll
+    for (int r = 0; r < kBatch; ++r) partial.add(x[r]);
   }
   block.put(partial.bits());
   __syncthreads();
@@ -97,7 +110,6 @@ __global__ void __launch_bounds__(kThreads)
                            size_t tiles, bool col_vec) {
   using V = Vec<T, N>;
   constexpr int kLanes = 32 / N;  // Of a block of 32 columns.
-  constexpr int kBatch = 8;
   wait_for_stream();
   let_next_start();
   const size_t tile = size_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
@@ -106,11 +118,11 @@ __global__ void __launch_bounds__(kThreads)
   const size_t col = (tile % across * 32 + threadIdx.x % 32) * N;
   V columns = {};
   for (int r0 = 0; r0 < 32; r0 += kBatch) {
+    Span spans[kBatch];
     V x[kBatch];
 #pragma unroll
-    for (int r = 0; r < kBatch; ++r) {
-      x[r] = load_span<T, N>(a.shard.input, span_of<N>(a.shard, row0 + r0 + r, col));
-    }
+    for (int r = 0; r < kBatch; ++r) spans[r] = span_of<N>(a.shard, row0 + r0 + r, col);
+    load_spans(a.shard.input, spans, x);
 #pragma unroll
     for (int r = 0; r < kBatch; ++r) {
       AbsMax<T> partial;
@@ -187,10 +199,8 @@ __global__ void __launch_bounds__(kThreads)
   Span spans[kRows];
   Vec<In, N> x[kRows];
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    spans[r] = span_of<N>(a.shard, row0 + r, col);
-    x[r] = load_span<In, N>(a.shard.input, spans[r]);
-  }
+  for (int r = 0; r < kRows; ++r) spans[r] = span_of<N>(a.shard, row0 + r, col);
+  load_spans(a.shard.input, spans, x);
   float factors[N] = {};
   if (a.rowwise != nullptr) {
     const auto fill = [&](float factor) {
@@ -230,11 +240,10 @@ NVTEXOutcome partial_cast(const NVTEXPartialCastArgs &a, cudaStream_t stream) {
   const size_t blocks = ceil_div(tiles, kThreads / 32);
   if (blocks > kMaxBlocks) return unimplemented("the shard has too many elements");
   const dim3 grid(static_cast<unsigned>(blocks));
-  return a.mode == NVTE_MXFP8_1D_SCALING
-             ? launch(partial_cast_kernel<In, Out, N, true>, grid, kThreads, stream, a, first_row,
-                      across, tiles)
-             : launch(partial_cast_kernel<In, Out, N, false>, grid, kThreads, stream, a, first_row,
-                      across, tiles);
+  return a.mode == NVTE_MXFP8_1D_SCALING ? launch(partial_cast_kernel<In, Out, N, true>, grid,
+                                                  kThreads, stream, a, first_row, across, tiles)
+                                         : launch(partial_cast_kernel<In, Out, N, false>, grid,
+                                                  kThreads, stream, a, first_row, across, tiles);
 }
 
 }  // namespace

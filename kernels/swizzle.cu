@@ -194,8 +194,7 @@ __global__ void __launch_bounds__(kSwizzleThreads)
   let_next_start();
   const Matrix whole = matrix_of(a.entries[blockIdx.y]);
   const NVTEXGroup &group = a.group;
-  const size_t uniform_rows =
-      group.last_dims == nullptr ? a.rows / group.num_tensors : a.rows;
+  const size_t uniform_rows = group.last_dims == nullptr ? a.rows / group.num_tensors : a.rows;
   size_t base = 0;
   size_t tile = size_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   for (size_t member0 = 0; member0 < group.num_tensors; member0 += kSwizzleThreads) {
@@ -236,8 +235,8 @@ NVTEXOutcome swizzle_group(const NVTEXSwizzleArgs &args, cudaStream_t stream) {
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
   // About as many warps as tiles, if the members are not thin.
-  size_t blocks =
-      ceil_div(ceil_div(args.rows, 128) * ceil_div(args.cols, 128) + args.group.num_tensors, kWarps);
+  size_t blocks = ceil_div(
+      ceil_div(args.rows, 128) * ceil_div(args.cols, 128) + args.group.num_tensors, kWarps);
   const size_t most = 32 * static_cast<size_t>(device.sm_count);
   if (blocks > most) blocks = most;
   return launch(swizzle_group_kernel,
