@@ -22,6 +22,7 @@ const SLICES: &[&str] = &[
     "activation",
     "transpose",
     "recipe",
+    "swizzle",
     "gemm",
     "nvtex",
 ];

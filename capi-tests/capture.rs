@@ -149,6 +149,11 @@ fn chain(seed: u64) -> Chain {
     offsets(c);
     scaled_activation(c, "scaled activation", false);
     scaled_activation(c, "scaled activation backward", true);
+    swizzle(c, "swizzle of few", 3);
+    swizzle(c, "swizzle of many", 100);
+    group_amax(c);
+    partial_amax(c);
+    partial_cast(c);
     let workspace = c.output("workspace", kNVTEByte, WORKSPACE, Scratch);
     let per_tensor = [NVTE_DELAYED_TENSOR_SCALING; 2];
     let blocks = [NVTE_BLOCK_SCALING_2D, NVTE_BLOCK_SCALING_1D];
@@ -476,6 +481,9 @@ fn scale_from_amax(c: &mut Chain) {
             fp8_max: 448.0,
             epsilon: 0.0,
             pow2: false,
+            length: 1,
+            scale_inv: null_mut(),
+            colwise_scale_inv: null_mut(),
         };
         entry(side, side.table.scale_from_amax, args)
     });
@@ -594,6 +602,100 @@ fn scaled_activation(c: &mut Chain, name: &'static str, backward: bool) {
 fn block_scales(c: &mut Chain, len: usize) -> Id {
     let scales = (0..len).flat_map(|_| c.scale().to_le_bytes()).collect();
     c.buffers.add(scales, 0)
+}
+
+fn swizzle(c: &mut Chain, name: &'static str, count: usize) {
+    let (m, k) = (256, 12);
+    let matrices: Vec<_> = (0..count)
+        .map(|_| {
+            let bytes = c.rng.bytes(m * k);
+            (c.buffers.add(bytes, 0), c.output("scales", kNVTEByte, m * k, Bits))
+        })
+        .collect();
+    c.step(name, move |side| {
+        let entry_of = |&(source, destination): &(Id, Id)| SwizzleEntry {
+            source: side.at(source),
+            destination: side.at(destination),
+            m,
+            k,
+            valid_m: 200,
+            valid_k: 10,
+            transposed: true,
+        };
+        let entries: Vec<_> = matrices.iter().map(entry_of).collect();
+        let args = SwizzleArgs {
+            entries: entries.as_ptr(),
+            num_entries: entries.len(),
+            unswizzle: false,
+            rows: 0,
+            cols: 0,
+            group: Group::NONE,
+        };
+        entry(side, side.table.swizzle, args)
+    });
+}
+
+fn group_amax(c: &mut Chain) {
+    let (dtype, rows, cols, num_tensors) = (kNVTEBFloat16, 1200, 640, 12);
+    let input = c.input(dtype, rows * cols);
+    let amax = c.output("amax", kNVTEFloat32, num_tensors, Bits);
+    c.step("group_amax", move |side| {
+        let args = GroupAmaxArgs {
+            input: side.at(input),
+            amax: side.at(amax),
+            noop: null(),
+            numel: rows * cols,
+            rows,
+            cols,
+            group: Group { num_tensors, ..Group::NONE },
+            dtype,
+        };
+        entry(side, side.table.group_amax, args)
+    });
+}
+
+const SHARD: Shard =
+    Shard { input: null(), start: 48, length: 200_000, rows: 384, cols: 640, dtype: kNVTEBFloat16 };
+
+fn partial_amax(c: &mut Chain) {
+    let input = c.input(SHARD.dtype, SHARD.length);
+    let rowwise = c.output("rowwise", SHARD.dtype, 384 * 20, Bits);
+    let colwise = c.output("colwise", SHARD.dtype, 12 * 640, Bits);
+    c.step("partial_amax", move |side| {
+        let args = PartialAmaxArgs {
+            shard: Shard { input: side.at(input), ..SHARD },
+            rowwise: side.at(rowwise),
+            colwise: side.at(colwise),
+            rowwise_stride: 20,
+            colwise_stride: 640,
+            block_step: 1,
+            mode: NVTEScalingMode::NVTE_MXFP8_1D_SCALING,
+        };
+        entry(side, side.table.partial_amax, args)
+    });
+}
+
+fn partial_cast(c: &mut Chain) {
+    let input = c.input(SHARD.dtype, SHARD.length);
+    let scales: Vec<u8> = (0..3 * 5).flat_map(|_| c.scale().to_le_bytes()).collect();
+    let scales = c.buffers.add(scales, 0);
+    let output_dtype = kNVTEFloat8E4M3;
+    let output = c.output("output", output_dtype, SHARD.length, Bits);
+    c.step("partial_cast", move |side| {
+        let args = PartialCastArgs {
+            shard: Shard { input: side.at(input), ..SHARD },
+            rowwise: side.at(output),
+            colwise: null_mut(),
+            rowwise_scales: side.at(scales),
+            colwise_scales: null(),
+            rowwise_stride: 5,
+            colwise_stride: 0,
+            block_step: 1,
+            mode: NVTEScalingMode::NVTE_BLOCK_SCALING_2D,
+            output_dtype,
+        };
+        entry(side, side.table.partial_cast, args)
+    });
 }
 
 /// `B A^T` with both operands of one dtype, k long.

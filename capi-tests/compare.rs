@@ -1079,11 +1079,20 @@ fn scale_from_amax() {
         let special = rng.pick(&[0.0, f32::INFINITY, f32::NAN, 1e-45, 1e-39, 1e-36, f32::MAX]);
         let value = if rng.chance(40) { special } else { rng.scale().abs() };
         let mut b = Buffers::default();
-        let (amax, scale) = (b.float(value), b.float(-7.0));
+        let length = rng.pick(&[1, 1, 7, 300]);
+        let amax = b.floats((0..length).map(|i| value / (1 << (i % 8)) as f32));
+        let scale = b.floats((0..length).map(|_| -7.0));
+        let mut inverse = |chance| rng.chance(chance).then(|| b.floats((0..length).map(|_| -7.0)));
+        let (scale_inv, colwise_scale_inv) = (inverse(50), inverse(30));
         let noop = rng.noop().map(|flag| b.float(flag));
         let (fp8_max, pow2) = (rng.pick(&[448.0, 57344.0]), rng.chance(50));
         let epsilon = rng.pick(&[0.0, 0.0, 1e-12, 1.0]);
-        both(&b, &[("scale", kNVTEFloat32, Some(scale))], |side| {
+        let outputs = [
+            ("scale", kNVTEFloat32, Some(scale)),
+            ("scale_inv", kNVTEFloat32, scale_inv),
+            ("colwise scale_inv", kNVTEFloat32, colwise_scale_inv),
+        ];
+        both(&b, &outputs, |side| {
             let args = ScaleFromAmaxArgs {
                 amax: side.at(amax),
                 scale: side.at(scale),
@@ -1091,6 +1100,9 @@ fn scale_from_amax() {
                 fp8_max,
                 epsilon,
                 pow2,
+                length,
+                scale_inv: side.maybe(scale_inv),
+                colwise_scale_inv: side.maybe(colwise_scale_inv),
             };
             entry(side, side.table.scale_from_amax, args)
         })
@@ -1914,6 +1926,380 @@ fn dbias_past_2_31() {
             let want = cast(&sum.to_le_bytes(), kNVTEFloat32, kNVTEBFloat16);
             if sums[2 * col..][..2] != want {
                 return Err(format!("dbias[{col}] is {:?}, not {want:?}", &sums[2 * col..][..2]));
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Shapes of the members of a group, and what of them is on the device.
+struct Batch {
+    dims: Vec<(usize, usize)>,
+    rows: usize,
+    cols: usize,
+    first: Option<Id>,
+    last: Option<Id>,
+    offsets: Option<Id>,
+    numel: usize,
+}
+
+impl Batch {
+    fn random(rng: &mut Rng, b: &mut Buffers) -> Self {
+        let n = rng.pick(&[1, 2, 5, 31, 32, 33, 128, 300, 1100]);
+        let most = rng.pick(&[3, 40, 300]).min(3000 / n + 2);
+        let (varying_rows, varying_cols) = (rng.chance(60), rng.chance(40));
+        let gaps = rng.chance(30);
+        let (rows, cols) = (rng.within(1, most), rng.within(1, most));
+        let mut dims = Vec::new();
+        let mut offsets = vec![0];
+        for _ in 0..n {
+            let mut size = |varying, fixed| match varying {
+                true if rng.chance(10) => 0,
+                true if rng.chance(5) => rng.within(1, 10 * most),
+                true => rng.within(1, most),
+                false => fixed,
+            };
+            dims.push((size(varying_rows, rows), size(varying_cols, cols)));
+            let (rows, cols) = dims[dims.len() - 1];
+            let gap = if gaps { rng.within(0, 20) } else { 0 };
+            offsets.push(offsets[offsets.len() - 1] + rows * cols + gap);
+        }
+        let total = |of: fn(&(usize, usize)) -> usize| dims.iter().map(of).sum::<usize>();
+        let numel = offsets[n] + rng.pick(&[0, 0, 1000]);
+        let (rows, cols) = match (varying_rows, varying_cols) {
+            (true, true) => (1, numel),
+            (_, false) => (total(|d| d.0), cols),
+            (false, true) => (rows, total(|d| d.1)),
+        };
+        let mut array = |wanted, values: &mut dyn Iterator<Item = usize>| {
+            let bytes: Vec<u8> = values.flat_map(|v| (v as i64).to_le_bytes()).collect();
+            let id = b.add(bytes, 0);
+            if wanted { Some(id) } else { None }
+        };
+        let first = array(varying_rows, &mut dims.iter().map(|d| d.0));
+        let last = array(varying_cols, &mut dims.iter().map(|d| d.1));
+        let varying = varying_rows || varying_cols || gaps;
+        let offsets = array(varying || rng.chance(50), &mut offsets.into_iter());
+        Self { dims, rows, cols, first, last, offsets, numel }
+    }
+
+    fn group(&self, side: &Side) -> Group {
+        Group {
+            num_tensors: self.dims.len(),
+            first_dims: side.maybe(self.first),
+            last_dims: side.maybe(self.last),
+            offsets: side.maybe(self.offsets),
+        }
+    }
+}
+
+impl std::fmt::Display for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let (n, rows, cols) = (self.dims.len(), self.rows, self.cols);
+        write!(f, "{n} members of {rows}x{cols}")?;
+        write!(
+            f,
+            ", on the device {:?}",
+            [self.first, self.last, self.offsets].map(|a| a.is_some())
+        )
+    }
+}
+
+#[test]
+fn swizzle() {
+    cases("swizzle", 300, |rng, _| {
+        struct Matrix {
+            source: Id,
+            destination: Id,
+            m: usize,
+            k: usize,
+            valid: (usize, usize),
+            transposed: bool,
+        }
+        let mut b = Buffers::default();
+        let n = rng.pick(&[1, 1, 2, 59, 60, 61, 130, 520]);
+        let (unswizzle, most) = (rng.chance(40), if n > 10 { 3 } else { 20 });
+        let matrices: Vec<_> = (0..n)
+            .map(|_| {
+                let (m, k) = (128 * rng.within(1, most), 4 * rng.within(1, 2 * most));
+                let bytes = rng.bytes(m * k);
+                let source = b.add(bytes, rng.shift());
+                let destination = b.output(rng, kNVTEByte, m * k);
+                let valid = (rng.within(0, m), rng.within(0, k));
+                Matrix { source, destination, m, k, valid, transposed: rng.chance(50) }
+            })
+            .collect();
+        let outputs: Vec<_> =
+            matrices.iter().map(|a| ("destination", kNVTEByte, Some(a.destination))).collect();
+        both(&b, &outputs, |side| {
+            let entries: Vec<_> = matrices
+                .iter()
+                .map(|a| SwizzleEntry {
+                    source: side.at(a.source),
+                    destination: side.at(a.destination),
+                    m: a.m,
+                    k: a.k,
+                    valid_m: a.valid.0,
+                    valid_k: a.valid.1,
+                    transposed: a.transposed,
+                })
+                .collect();
+            let args = SwizzleArgs {
+                entries: entries.as_ptr(),
+                num_entries: n,
+                unswizzle,
+                rows: 0,
+                cols: 0,
+                group: Group::NONE,
+            };
+            entry(side, side.table.swizzle, args)
+        })
+        .map_err(|e| format!("{n} matrices, unswizzle {unswizzle}: {e}"))
+    });
+}
+
+#[test]
+fn swizzle_groups() {
+    cases("swizzle_groups", 200, |rng, _| {
+        let mut b = Buffers::default();
+        let members = Batch::random(rng, &mut b);
+        let unswizzle = rng.chance(40);
+        let directions = rng.pick(&[&[false][..], &[true], &[false, true]]);
+        let buffers: Vec<_> = directions
+            .iter()
+            .map(|&transposed| {
+                let size = |&(rows, cols): &(usize, usize)| {
+                    let (m, k) = if transposed { (cols, rows) } else { (rows, cols) };
+                    m.next_multiple_of(128) * k.div_ceil(32).next_multiple_of(4)
+                };
+                let bytes = members.dims.iter().map(size).sum::<usize>() + 100;
+                let values = rng.bytes(bytes);
+                (b.add(values, rng.shift()), b.output(rng, kNVTEByte, bytes), transposed)
+            })
+            .collect();
+        let outputs: Vec<_> =
+            buffers.iter().map(|a| ("destination", kNVTEByte, Some(a.1))).collect();
+        both(&b, &outputs, |side| {
+            let entries: Vec<_> = buffers
+                .iter()
+                .map(|&(source, destination, transposed)| SwizzleEntry {
+                    source: side.at(source),
+                    destination: side.at(destination),
+                    m: 0,
+                    k: 0,
+                    valid_m: 0,
+                    valid_k: 0,
+                    transposed,
+                })
+                .collect();
+            let args = SwizzleArgs {
+                entries: entries.as_ptr(),
+                num_entries: entries.len(),
+                unswizzle,
+                rows: members.rows,
+                cols: members.cols,
+                group: members.group(side),
+            };
+            entry(side, side.table.swizzle, args)
+        })
+        .map_err(|e| format!("{members}, directions {directions:?}, unswizzle {unswizzle}: {e}"))
+    });
+}
+
+#[test]
+fn scale_codes() {
+    cases("scale_codes", 100, |rng, _| {
+        let (rows, cols, square) = (rng.within(1, 1000), rng.within(1, 1000), rng.chance(50));
+        let (down, across) = (rows.div_ceil(128), cols.div_ceil(128));
+        let (lines, least) = if square { (down, across) } else { (across, rows) };
+        let stride = least + rng.within(0, 5);
+        let mut b = Buffers::default();
+        let scales = b.input(rng, kNVTEFloat32, lines * stride);
+        let codes = b.output(rng, kNVTEByte, down * across * 512);
+        both(&b, &[("codes", kNVTEByte, Some(codes))], |side| {
+            let (scales, codes) = (side.at(scales), side.at(codes));
+            let args = ScaleCodesArgs { scales, codes, rows, cols, stride, square };
+            entry(side, side.table.scale_codes, args)
+        })
+        .map_err(|e| format!("{rows}x{cols}, square {square}: {e}"))
+    });
+}
+
+#[test]
+fn group_amax() {
+    cases("group_amax", 300, |rng, index| {
+        let dtype = HIGH[index % 3];
+        let mut b = Buffers::default();
+        let members = Batch::random(rng, &mut b);
+        let input = b.input(rng, dtype, members.numel);
+        let amax = b.output(rng, kNVTEFloat32, members.dims.len());
+        let noop = rng.noop().map(|flag| b.float(flag));
+        both(&b, &[("amax", kNVTEFloat32, Some(amax))], |side| {
+            let args = GroupAmaxArgs {
+                input: side.at(input),
+                amax: side.at(amax),
+                noop: side.maybe(noop),
+                numel: members.numel,
+                rows: members.rows,
+                cols: members.cols,
+                group: members.group(side),
+                dtype,
+            };
+            entry(side, side.table.group_amax, args)
+        })
+        .map_err(|e| format!("{dtype:?}, {members}: {e}"))
+    });
+}
+
+/// A part of a matrix of everyday or odd shape, and its input, whose vectors are often aligned.
+fn shard(rng: &mut Rng, b: &mut Buffers, dtype: NVTEDType) -> (Id, Shard) {
+    let (rows, cols) = rng.block_shape();
+    let numel = rows * cols;
+    let (start, length) = match rng.below(4) {
+        0 => (0, numel),
+        1 => {
+            let start = rng.below(numel) / 16 * 16;
+            (start, rng.below(numel - start + 1) / 16 * 16)
+        }
+        _ => {
+            let start = rng.below(numel);
+            (start, rng.below(numel - start + 1))
+        }
+    };
+    let shift = if rng.chance(60) { start % 16 } else { rng.shift() };
+    let bytes = rng.floats(dtype, length);
+    let input = b.add(bytes, shift * size(dtype));
+    (input, Shard { input: null(), start, length, rows, cols, dtype })
+}
+
+/// Rows, columns and dtype of the scales or maxima of a mode.
+fn block_matrix(mode: NVTEScalingMode, colwise: bool, s: &Shard) -> (usize, usize) {
+    let (down, across) = (s.rows.div_ceil(128), s.cols.div_ceil(128));
+    match (mode, colwise) {
+        (NVTE_MXFP8_1D_SCALING, false) => (128 * down, 4 * across),
+        (NVTE_MXFP8_1D_SCALING, true) => (4 * down, 128 * across),
+        _ => (down, across),
+    }
+}
+
+const PARTIAL_MODES: [NVTEScalingMode; 2] = [NVTE_MXFP8_1D_SCALING, NVTE_BLOCK_SCALING_2D];
+
+#[test]
+fn partial_amax() {
+    cases("partial_amax", 400, |rng, index| {
+        let (dtype, mode) = (HIGH[index % 3], PARTIAL_MODES[index / 3 % 2]);
+        let mxfp8 = mode == NVTE_MXFP8_1D_SCALING;
+        let mut b = Buffers::default();
+        let (input, shard) = shard(rng, &mut b, dtype);
+        let wanted = if mxfp8 {
+            rng.pick(&[[true, true], [true, false], [false, true]])
+        } else {
+            [true, false]
+        };
+        let block_step = if mxfp8 { 1 } else { rng.within(1, 3) };
+        let amax_dtype = if mxfp8 { dtype } else { kNVTEFloat32 };
+        let [(rowwise, rowwise_stride), (colwise, colwise_stride)] = [false, true].map(|colwise| {
+            let (rows, cols) = block_matrix(mode, colwise, &shard);
+            let stride = cols * block_step + rng.pick(&[0, 0, 128]);
+            let id = wanted[usize::from(colwise)].then(|| b.output(rng, amax_dtype, rows * stride));
+            (id, stride)
+        });
+        let outputs = [("rowwise", amax_dtype, rowwise), ("colwise", amax_dtype, colwise)];
+        both(&b, &outputs, |side| {
+            let args = PartialAmaxArgs {
+                shard: Shard { input: side.at(input), ..shard },
+                rowwise: side.maybe(rowwise),
+                colwise: side.maybe(colwise),
+                rowwise_stride,
+                colwise_stride,
+                block_step,
+                mode,
+            };
+            entry(side, side.table.partial_amax, args)
+        })
+        .map_err(|e| format!("{mode:?}, {shard:?}, directions {wanted:?}: {e}"))
+    });
+}
+
+#[test]
+fn partial_cast() {
+    cases("partial_cast", 600, |rng, index| {
+        let (dtype, mode) = (HIGH[index % 3], PARTIAL_MODES[index / 3 % 2]);
+        let output_dtype = FP8[index / 6 % 2];
+        let mxfp8 = mode == NVTE_MXFP8_1D_SCALING;
+        let mut b = Buffers::default();
+        let (input, mut shard) = shard(rng, &mut b, dtype);
+        if shard.length == 0 {
+            shard.length = 1;
+            b.0[input.0].bytes = rng.floats(dtype, 1);
+        }
+        let wanted = if mxfp8 {
+            rng.pick(&[[true, true], [true, false], [false, true]])
+        } else {
+            [true, false]
+        };
+        let block_step = if mxfp8 { 1 } else { rng.within(1, 3) };
+        let scale_dtype = if mxfp8 { kNVTEByte } else { kNVTEFloat32 };
+        let [row, col] = [false, true].map(|colwise| {
+            let (rows, cols) = block_matrix(mode, colwise, &shard);
+            let stride = cols * block_step + rng.pick(&[0, 0, 128]);
+            let wanted = wanted[usize::from(colwise)];
+            let scales = wanted.then(|| b.input(rng, scale_dtype, rows * stride));
+            let shift = if rng.chance(60) { shard.start % 16 } else { rng.shift() };
+            let output = wanted.then(|| b.add(vec![0xCD; shard.length], shift));
+            (output, scales, stride)
+        });
+        let outputs = [("rowwise", output_dtype, row.0), ("colwise", output_dtype, col.0)];
+        both(&b, &outputs, |side| {
+            let args = PartialCastArgs {
+                shard: Shard { input: side.at(input), ..shard },
+                rowwise: side.maybe(row.0),
+                colwise: side.maybe(col.0),
+                rowwise_scales: side.maybe::<c_void>(row.1),
+                colwise_scales: side.maybe::<c_void>(col.1),
+                rowwise_stride: row.2,
+                colwise_stride: col.2,
+                block_step,
+                mode,
+                output_dtype,
+            };
+            entry(side, side.table.partial_cast, args)
+        })
+        .map_err(|e| format!("{mode:?} to {output_dtype:?}, {shard:?}, directions {wanted:?}: {e}"))
+    });
+}
+
+/// Both orders of a matrix of more than 2^31 scales.
+#[test]
+fn swizzle_past_2_31() {
+    cases("swizzle_past_2_31", 1, |rng, _| {
+        let table = cuda_table()?;
+        let (m, k) = (128 * 4099, 4096);
+        let block = rng.bytes(PERIOD);
+        let source = periodic(table, &block, 1, m * k)?;
+        let destination = malloc(table, m * k)?;
+        let (valid_m, valid_k, transposed) = (m, k, false);
+        let matrix = SwizzleEntry { source, destination, m, k, valid_m, valid_k, transposed };
+        let args = SwizzleArgs {
+            entries: &matrix,
+            num_entries: 1,
+            unswizzle: false,
+            rows: 0,
+            cols: 0,
+            group: Group::NONE,
+        };
+        // SAFETY: the buffers have that many bytes.
+        ok(unsafe { table.swizzle.unwrap()(&args, null_mut()) }, "swizzle")?;
+        let mut tile_row = vec![0; 128 * k];
+        let last = destination.cast::<u8>().wrapping_add((m - 128) * k).cast();
+        download(table, &mut tile_row, last, null_mut())?;
+        free(table, source);
+        free(table, destination);
+        for (at, byte) in tile_row.into_iter().enumerate() {
+            let (tile, at) = (at / 512, at % 512);
+            let row = m - 128 + at % 16 / 4 * 32 + at / 16;
+            if byte != block[(row * k + tile * 4 + at % 4) % PERIOD] {
+                return Err(format!("byte {at} of tile {tile} in the last row of tiles is wrong"));
             }
         }
         Ok(())

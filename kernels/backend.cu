@@ -26,6 +26,11 @@ NVTEXOutcome nvte_cuda_compute_event(int, cudaEvent_t *) noexcept;
 NVTEXOutcome nvte_cuda_swap_first_dims(const NVTEXSwapFirstDimsArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_transpose_dbias(const NVTEXTransposeDbiasArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_requantize(const NVTEXRequantizeArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_swizzle(const NVTEXSwizzleArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_scale_codes(const NVTEXScaleCodesArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_group_amax(const NVTEXGroupAmaxArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_partial_amax(const NVTEXPartialAmaxArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_partial_cast(const NVTEXPartialCastArgs *, cudaStream_t) noexcept;
 }
 
 extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
@@ -54,4 +59,9 @@ extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
   table->swap_first_dims = nvte_cuda_swap_first_dims;
   table->transpose_dbias = nvte_cuda_transpose_dbias;
   table->requantize = nvte_cuda_requantize;
+  table->swizzle = nvte_cuda_swizzle;
+  table->scale_codes = nvte_cuda_scale_codes;
+  table->group_amax = nvte_cuda_group_amax;
+  table->partial_amax = nvte_cuda_partial_amax;
+  table->partial_cast = nvte_cuda_partial_cast;
 }

@@ -88,7 +88,9 @@ __global__ void scale_from_amax_kernel(const __grid_constant__ NVTEXScaleFromAma
   wait_for_stream();
   let_next_start();
   if (a.noop != nullptr && *a.noop == 1.0f) return;
-  float amax = *a.amax;
+  const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= a.length) return;
+  float amax = a.amax[i];
   if (amax < a.epsilon) amax = a.epsilon;
   float scale = 1.0f;
   if (isfinite(amax) && amax != 0.0f) {
@@ -96,7 +98,9 @@ __global__ void scale_from_amax_kernel(const __grid_constant__ NVTEXScaleFromAma
     if (isinf(scale)) scale = FLT_MAX;
     if (a.pow2) scale = __uint_as_float(__float_as_uint(scale) & 0xff800000);
   }
-  *a.scale = scale;
+  a.scale[i] = scale;
+  if (a.scale_inv != nullptr) a.scale_inv[i] = __frcp_rn(scale);
+  if (a.colwise_scale_inv != nullptr) a.colwise_scale_inv[i] = __frcp_rn(scale);
 }
 
 __global__ void scale_reciprocal_kernel(const float *scale, float *scale_inv) {
@@ -233,7 +237,13 @@ extern "C" NVTEXOutcome nvte_cuda_amax(const NVTEXAmaxArgs *args, cudaStream_t s
 
 extern "C" NVTEXOutcome nvte_cuda_scale_from_amax(const NVTEXScaleFromAmaxArgs *args,
                                                   cudaStream_t stream) noexcept {
-  return nvte::launch(nvte::scale_from_amax_kernel, dim3(1), 1, stream, *args);
+  using namespace nvte;
+  constexpr size_t kThreads = 128;
+  const unsigned threads = args->length == 1 ? 1 : kThreads;
+  const size_t blocks = ceil_div(args->length, threads);
+  if (blocks > kMaxBlocks) return unimplemented("too many scales");
+  return launch(scale_from_amax_kernel, dim3(static_cast<unsigned>(blocks)), threads, stream,
+                *args);
 }
 
 extern "C" NVTEXOutcome nvte_cuda_scale_reciprocal(const float *scale, float *scale_inv,

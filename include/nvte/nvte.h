@@ -11,6 +11,7 @@
 #include "nvte/activation.h"
 #include "nvte/transpose.h"
 #include "nvte/recipe.h"
+#include "nvte/swizzle.h"
 #include "nvte/gemm.h"
 #include "nvte/nvtex.h"
 

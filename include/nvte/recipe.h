@@ -42,6 +42,118 @@ void nvte_compute_scale_from_amax(NVTETensor output,
                                   cudaStream_t stream);
 
 /**
+ * `output.amax[t] = max|x|` over member t of the input, NaN ignored; 0 for an empty member. Sets, does
+ * not accumulate.
+ *
+ * The members are those of the output: `first_dims`, `last_dims` and `tensor_offsets` are read on the
+ * device, gaps between members do not count, and the input may be larger. Any number of members.
+ * Dtypes: input Float32, Float16, BFloat16; `amax` Float32, one for each member. If `output.amax` has no
+ * address, `columnwise_amax` is written. The output needs no data. Of the config (null: defaults) the
+ * noop tensor is used.
+ * Errors: other dtypes; different numbers of members; varying shapes without `tensor_offsets`; input
+ * smaller than the output's logical shape; null or misaligned pointers.
+ */
+void nvte_group_compute_amax_with_config(NVTEGroupedTensor input,
+                                         NVTEGroupedTensor output,
+                                         NVTEQuantizationConfig config,
+                                         cudaStream_t stream);
+
+/**
+ * Scales of the members of a grouped tensor, each as by `nvte_compute_scale_from_amax`, with
+ * `scale_inv = 1 / scale`.
+ *
+ * `amax` (without an address: `columnwise_amax`), `scale`, and one or both of `scale_inv` and
+ * `columnwise_scale_inv`: one Float32 for each member. The config may be null.
+ * Errors: data not FP8; fields missing or of another size.
+ */
+void nvte_group_compute_scale_from_amax(NVTEGroupedTensor output,
+                                        NVTEQuantizationConfig config,
+                                        cudaStream_t stream);
+
+/**
+ * Largest magnitudes in the 128 x 128 blocks of a matrix `[h, w]` of which a part is here.
+ *
+ * `amax[i * amax_stride_h + j * amax_stride_w] = max|x|` over the elements of `inp` in block (i, j),
+ * NaN ignored; 0 for a block without any. Every block is set.
+ * Shapes: `inp` any, its elements are those of the row-major matrix from `start_offset` on, possibly
+ * none; `amax` one element or more for each block. `block_len` is 128.
+ * Dtypes: `inp` Float32, Float16, BFloat16; `amax` Float32.
+ * Errors: other dtypes or block lengths; elements past the matrix; null or misaligned pointers.
+ */
+void nvte_fp8_block_scaling_compute_partial_amax(NVTETensor inp,
+                                                 NVTETensor amax,
+                                                 size_t h,
+                                                 size_t w,
+                                                 size_t amax_stride_h,
+                                                 size_t amax_stride_w,
+                                                 size_t start_offset,
+                                                 size_t block_len,
+                                                 cudaStream_t stream);
+
+/**
+ * `out = cast(inp * scale)` for a part of a matrix `[h, w]` with a scale for each 128 x 128 block.
+ *
+ * `scale`, Float32, is what data are multiplied by, laid out as the maxima of
+ * `nvte_fp8_block_scaling_compute_partial_amax`, whose other arguments these are. `out` has as many
+ * elements as `inp`, those from `start_offset` on; nothing else of the matrix is written.
+ * Dtypes: `inp` Float32, Float16, BFloat16; `out` is written as `out_dtype`, Float8E4M3 or Float8E5M2.
+ * Errors: as there.
+ */
+void nvte_fp8_block_scaling_partial_cast(NVTETensor inp,
+                                         NVTETensor out,
+                                         NVTETensor scale,
+                                         size_t h,
+                                         size_t w,
+                                         size_t scale_stride_h,
+                                         size_t scale_stride_w,
+                                         size_t start_offset,
+                                         size_t block_len,
+                                         NVTEDType out_dtype,
+                                         cudaStream_t stream);
+
+/**
+ * Largest magnitudes in the MXFP8 blocks of a matrix `[rows, cols]` of which a part is here.
+ *
+ * `amax_rowwise[i][j]` is `max|x|` over row i and columns 32 j to 32 j + 31, `amax_colwise[i][j]` over
+ * column j and rows 32 i to 32 i + 31: over the elements of `input` there, NaN ignored, 0 without any.
+ * Rows and columns need not be multiples of 32.
+ * Shapes: `input` any, its elements are those of the row-major matrix from `start_offset` on, possibly
+ * none; `amax_rowwise` `[rows, cols/32]`, `amax_colwise` `[rows/32, cols]` or more, multiples of 128
+ * along the undivided dimension and of 4 along the other. Entries up to the next such multiple of a
+ * row become 0, rows beyond are not written. Either may be null.
+ * Dtypes: Float32, Float16, BFloat16, all the same.
+ * Errors: other dtypes or shapes; elements past the matrix; null or misaligned pointers.
+ */
+void nvte_mxfp8_scaling_compute_partial_amax(NVTETensor input,
+                                             NVTETensor amax_rowwise,
+                                             NVTETensor amax_colwise,
+                                             int rows,
+                                             int cols,
+                                             size_t start_offset,
+                                             cudaStream_t stream);
+
+/**
+ * Casts a part of a matrix `[rows, cols]` to MXFP8 in one or both directions:
+ * `y = cast(x / 2^e)`, with the code `e` of the block along the row (column).
+ *
+ * Shapes: outputs as many elements as `input`, those from `start_offset` on, not transposed; codes
+ * `scale_inv_rowwise`, `scale_inv_colwise` as the maxima of `nvte_mxfp8_scaling_compute_partial_amax`.
+ * An output and its codes may both be null.
+ * Dtypes: `input` Float32, Float16, BFloat16; outputs Float8E4M3, Float8E5M2 or Byte (then Float8E4M3);
+ * codes Float8E8M0 or Byte.
+ * Errors: as there; no output.
+ */
+void nvte_mxfp8_scaling_partial_cast(NVTETensor input,
+                                     NVTETensor output_rowwise,
+                                     NVTETensor output_colwise,
+                                     NVTETensor scale_inv_rowwise,
+                                     NVTETensor scale_inv_colwise,
+                                     int rows,
+                                     int cols,
+                                     size_t start_offset,
+                                     cudaStream_t stream);
+
+/**
  * Delayed scaling: rolls an amax history by one row and sets the scales.
  *
  * For each column, with `last = history[0]`: row i takes row i + 1, the last row takes `last`, row

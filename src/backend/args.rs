@@ -271,6 +271,12 @@ pub struct ScaleFromAmaxArgs {
     pub fp8_max: f32,
     pub epsilon: f32,
     pub pow2: bool,
+    /// Values in each array.
+    pub length: usize,
+    /// `1 / scale`, or null.
+    pub scale_inv: *mut f32,
+    /// The same again, or null.
+    pub colwise_scale_inv: *mut f32,
 }
 
 /// Which amax of the history sets the scale.
@@ -619,6 +625,134 @@ pub enum CopyKind {
     NVTEX_COPY_ON_DEVICE = 2,
 }
 
+/// A matrix of one-byte block scales for a product: `[m, k]`, a row for each row of the operand and a
+/// column for each block along the contraction.
+///
+/// Entry (i, j) lies at `i * k + j` in the compact order (`j * m + i` if `transposed`), and at
+/// `((i / 128) * (k / 4) + j / 4) * 512 + i % 32 * 16 + i % 128 / 32 * 4 + j % 4` in tiles.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SwizzleEntry {
+    pub source: *const c_void,
+    /// Not the source.
+    pub destination: *mut c_void,
+    /// A multiple of 128. Groups: this and the next three follow from the members, and are not read.
+    pub m: usize,
+    /// A multiple of 4.
+    pub k: usize,
+    /// To tiles: entries with i >= valid_m or j >= valid_k become 0.
+    pub valid_m: usize,
+    pub valid_k: usize,
+    pub transposed: bool,
+}
+
+/// Moves block scales from the compact order to tiles, or back.
+///
+/// With a group, an entry stands for the matrices of all members, one after the other: those of the
+/// row-wise scales (`transposed`: of the column-wise ones) of MXFP8 data.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SwizzleArgs {
+    /// Host array; groups: at most 2.
+    pub entries: *const SwizzleEntry,
+    pub num_entries: usize,
+    /// From tiles to the compact order, padding included.
+    pub unswizzle: bool,
+    /// Of the group.
+    pub rows: usize,
+    pub cols: usize,
+    pub group: Group,
+}
+
+/// Exponents of the row-wise scales of FP8 blocks as E8M0 codes of MXFP8 blocks, in tiles: all four
+/// codes of 128 columns are `bits(scale) >> 23 & 0xFF`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ScaleCodesArgs {
+    /// 1D: `[cols / 128][row]`; `square`: `[rows / 128][cols / 128]`.
+    pub scales: *const f32,
+    /// Tiles of `[rows, cols / 32]` codes; those of rows past the end are 0 (`square`: those of the
+    /// block).
+    pub codes: *mut c_void,
+    pub rows: usize,
+    pub cols: usize,
+    /// Elements from one row of `scales` to the next.
+    pub stride: usize,
+    pub square: bool,
+}
+
+/// `amax[t] = max|x|` over the elements of member t (0 for none; NaN ignored).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct GroupAmaxArgs {
+    pub input: *const c_void,
+    /// One for each member.
+    pub amax: *mut f32,
+    pub noop: *const f32,
+    /// Elements of the input, gaps between members and what follows the last of them included.
+    pub numel: usize,
+    pub rows: usize,
+    pub cols: usize,
+    pub group: Group,
+    /// F32, F16 or BF16.
+    pub dtype: NVTEDType,
+}
+
+/// A part of a row-major matrix `[rows, cols]`: the elements from `start` on, `length` of them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Shard {
+    pub input: *const c_void,
+    pub start: usize,
+    pub length: usize,
+    pub rows: usize,
+    pub cols: usize,
+    /// F32, F16 or BF16.
+    pub dtype: NVTEDType,
+}
+
+/// `max|x|` over the elements of a shard in each block of the whole matrix (0 for none; NaN ignored).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PartialAmaxArgs {
+    /// `length` may be 0.
+    pub shard: Shard,
+    /// Mode 3: floats, block (i, j) of 128 x 128 at `i * rowwise_stride + j * block_step`.
+    /// Mode 1: of the input's dtype, block j of 32 in row i at `i * rowwise_stride + j`, or null;
+    /// entries up to the next multiple of 4 in a row become 0.
+    pub rowwise: *mut c_void,
+    /// Mode 1: of the input's dtype, block i of 32 in column j at `i * colwise_stride + j`, or null;
+    /// entries up to the next multiple of 128 in a row become 0.
+    pub colwise: *mut c_void,
+    pub rowwise_stride: usize,
+    pub colwise_stride: usize,
+    pub block_step: usize,
+    /// 1 or 3.
+    pub mode: NVTEScalingMode,
+}
+
+/// Casts a shard with scales of the whole matrix, laid out as those maxima. Mode 3:
+/// `y = cast(x * scale)`. Mode 1: `y = cast(x / 2^e)` with E8M0 codes, once for blocks along the rows,
+/// once for blocks along the columns.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PartialCastArgs {
+    pub shard: Shard,
+    /// `length` elements each; mode 1: or null.
+    pub rowwise: *mut c_void,
+    /// Mode 1 only, as its scales.
+    pub colwise: *mut c_void,
+    pub rowwise_scales: *const c_void,
+    pub colwise_scales: *const c_void,
+    pub rowwise_stride: usize,
+    pub colwise_stride: usize,
+    pub block_step: usize,
+    /// 1 or 3.
+    pub mode: NVTEScalingMode,
+    /// E4M3 or E5M2.
+    pub output_dtype: NVTEDType,
+}
+
 /// Functions of a backend. A null entry is unimplemented.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -673,4 +807,9 @@ pub struct OpTable {
     pub transpose_dbias:
         Option<unsafe extern "C" fn(*const TransposeDbiasArgs, cudaStream_t) -> Outcome>,
     pub requantize: Option<unsafe extern "C" fn(*const RequantizeArgs, cudaStream_t) -> Outcome>,
+    pub swizzle: Option<unsafe extern "C" fn(*const SwizzleArgs, cudaStream_t) -> Outcome>,
+    pub scale_codes: Option<unsafe extern "C" fn(*const ScaleCodesArgs, cudaStream_t) -> Outcome>,
+    pub group_amax: Option<unsafe extern "C" fn(*const GroupAmaxArgs, cudaStream_t) -> Outcome>,
+    pub partial_amax: Option<unsafe extern "C" fn(*const PartialAmaxArgs, cudaStream_t) -> Outcome>,
+    pub partial_cast: Option<unsafe extern "C" fn(*const PartialCastArgs, cudaStream_t) -> Outcome>,
 }

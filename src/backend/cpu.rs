@@ -32,6 +32,11 @@ pub(super) static TABLE: OpTable = OpTable {
     swap_first_dims: Some(op::transpose::cpu::swap_first_dims),
     transpose_dbias: Some(op::transpose::cpu_dbias::transpose_dbias),
     requantize: Some(op::cast::cpu_requantize::requantize),
+    swizzle: Some(op::swizzle::cpu::swizzle),
+    scale_codes: Some(op::swizzle::cpu::scale_codes),
+    group_amax: Some(op::recipe::cpu::group_amax),
+    partial_amax: Some(op::recipe::cpu_partial::partial_amax),
+    partial_cast: Some(op::recipe::cpu_partial::partial_cast),
     ..OpTable::EMPTY
 };
 

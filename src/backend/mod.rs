@@ -47,6 +47,11 @@ impl OpTable {
         swap_first_dims: None,
         transpose_dbias: None,
         requantize: None,
+        swizzle: None,
+        scale_codes: None,
+        group_amax: None,
+        partial_amax: None,
+        partial_cast: None,
     };
 }
 
@@ -116,6 +121,11 @@ operators! {
     SwapFirstDimsArgs => swap_first_dims,
     TransposeDbiasArgs => transpose_dbias,
     RequantizeArgs => requantize,
+    SwizzleArgs => swizzle,
+    ScaleCodesArgs => scale_codes,
+    GroupAmaxArgs => group_amax,
+    PartialAmaxArgs => partial_amax,
+    PartialCastArgs => partial_cast,
 }
 
 pub struct Backend {

@@ -9,6 +9,7 @@ pub mod gemm;
 pub mod multi_stream;
 pub mod nvtex;
 pub mod recipe;
+pub mod swizzle;
 pub mod transformer_engine;
 pub mod transpose;
 pub mod utils;

@@ -39,7 +39,7 @@ pub(super) fn exp2(code: u8) -> f32 {
 }
 
 /// 1 / [`exp2`].
-pub(super) fn reciprocal(code: u8) -> f32 {
+pub(crate) fn reciprocal(code: u8) -> f32 {
     if code == 255 { exp2(255) } else { exp2(254 - code) }
 }
 

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod cpu;
-mod cpu_block;
+pub(crate) mod cpu_block;
 mod cpu_fused;
 pub(crate) mod cpu_requantize;
 pub mod exports;

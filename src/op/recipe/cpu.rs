@@ -6,7 +6,7 @@ use crate::backend::buf::Buf;
 use crate::backend::cpu::{is_noop, parallel_max};
 use crate::numeric::dispatch;
 use crate::op::cast::cpu::{chunks, max_magnitude};
-use crate::types::cudaStream_t;
+use crate::types::{NVTEScalingMode, cudaStream_t};
 
 /// `amax = max|x|`
 pub(crate) unsafe extern "C" fn amax(args: *const AmaxArgs, _: cudaStream_t) -> Outcome {
@@ -27,6 +27,34 @@ pub(crate) unsafe extern "C" fn amax(args: *const AmaxArgs, _: cudaStream_t) -> 
     }, else Outcome::unimplemented("amax: dtype"))
 }
 
+/// `amax[t] = max|x|` over member t.
+pub(crate) unsafe extern "C" fn group_amax(
+    args: *const GroupAmaxArgs,
+    stream: cudaStream_t,
+) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let a = unsafe { &*args };
+    let mode = NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
+    let size = a.dtype.bits() / 8;
+    // SAFETY: as above.
+    let members = unsafe { a.group.members((a.rows, a.cols), mode) };
+    for member in members {
+        let args = AmaxArgs {
+            input: a.input.wrapping_byte_add(member.at * size),
+            amax: a.amax.wrapping_add(member.index),
+            noop: a.noop,
+            numel: member.rows * member.cols,
+            dtype: a.dtype,
+        };
+        // SAFETY: the member lies in the input.
+        let outcome = unsafe { amax(&args, stream) };
+        if outcome.status != BackendStatus::NVTEX_BACKEND_OK {
+            return outcome;
+        }
+    }
+    Outcome::OK
+}
+
 /// `scale = fp8_max / max(amax, epsilon)`
 pub(crate) unsafe extern "C" fn scale_from_amax(
     args: *const ScaleFromAmaxArgs,
@@ -35,8 +63,17 @@ pub(crate) unsafe extern "C" fn scale_from_amax(
     // SAFETY: the caller of a table entry vouches for its arguments.
     unsafe {
         let a = &*args;
-        if !is_noop(a.noop) {
-            a.scale.write(scale_of(a.amax.read(), a.fp8_max, a.epsilon, a.pow2, f32::MAX));
+        if is_noop(a.noop) {
+            return Outcome::OK;
+        }
+        for i in 0..a.length {
+            let scale = scale_of(a.amax.add(i).read(), a.fp8_max, a.epsilon, a.pow2, f32::MAX);
+            a.scale.add(i).write(scale);
+            for inverse in [a.scale_inv, a.colwise_scale_inv] {
+                if !inverse.is_null() {
+                    inverse.add(i).write(1.0 / scale);
+                }
+            }
         }
     }
     Outcome::OK

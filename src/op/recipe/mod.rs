@@ -2,16 +2,20 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod cpu;
+pub(crate) mod cpu_partial;
 pub mod exports;
+mod partial;
 
 use super::transformer_engine::QuantizationConfig;
 use crate::backend::{self, args::*};
 use crate::check;
 use crate::error::{Error, Result};
-use crate::tensor::{Buffer, Shape, from_c};
+use crate::tensor::{Buffer, GroupedTensor, Shape, from_c};
 use crate::types::*;
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::fmt::Display;
 use std::mem::MaybeUninit;
+use std::ptr::null_mut;
 
 fn compute_amax(
     input: NVTETensor,
@@ -60,6 +64,103 @@ fn compute_scale_from_amax(
         fp8_max: output.dtype().fp8_max(),
         epsilon: config.amax_epsilon,
         pow2: config.force_pow2_scales,
+        length: 1,
+        scale_inv: null_mut(),
+        colwise_scale_inv: null_mut(),
+    };
+    backend::run(&args, stream)
+}
+
+/// One float for each member of a grouped tensor.
+fn member_floats(name: impl Display, buffer: &Buffer, num_tensors: usize) -> Result<*mut f32> {
+    let expected = || format!("Float32 [{num_tensors}], one for each member");
+    if !buffer.is_set() {
+        return Err(Error::argument(name, expected(), "nothing"));
+    }
+    check::dtype(&name, buffer.dtype, &[NVTEDType::kNVTEFloat32])?;
+    if buffer.shape.numel() != num_tensors {
+        return Err(Error::argument(format!("{name}.shape"), expected(), buffer.shape));
+    }
+    Ok(check::pointer(name, buffer)?.cast())
+}
+
+/// The amax values of a grouped output.
+fn member_amax(output: &GroupedTensor) -> Result<*mut f32> {
+    match output.amax.ptr().is_null() && !output.colwise_amax.ptr().is_null() {
+        false => member_floats("output.amax", &output.amax, output.num_tensors),
+        true => member_floats("output.columnwise_amax", &output.colwise_amax, output.num_tensors),
+    }
+}
+
+fn group_compute_amax(
+    input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    config: NVTEQuantizationConfig,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let config = QuantizationConfig::get("config", config)?;
+    let input = check::grouped_tensor("input", input)?;
+    let output = check::grouped_tensor("output", output)?;
+    for (name, mode) in [("input.scaling_mode", input.mode), ("output.scaling_mode", output.mode)] {
+        let nvfp4 = mode == NVTEScalingMode::NVTE_NVFP4_1D_SCALING;
+        let expected = NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
+        if mode != expected && !(nvfp4 && name.starts_with("output")) {
+            return Err(Error::argument(name, expected, mode));
+        }
+    }
+    check::high_precision("input", input.rowwise.dtype)?;
+    if output.num_tensors != input.num_tensors {
+        let name = "output.num_tensors";
+        return Err(Error::argument(name, input.num_tensors, output.num_tensors));
+    }
+    let (group, (rows, cols)) = check::members("output", &output)?;
+    let args = GroupAmaxArgs {
+        input: check::grouped_data("input.data", &input.rowwise, (rows, cols))?,
+        amax: member_amax(&output)?,
+        noop: check::noop("config.noop_tensor", config.noop())?,
+        numel: input.rowwise.shape.numel(),
+        rows,
+        cols,
+        group,
+        dtype: input.rowwise.dtype,
+    };
+    backend::run(&args, stream)
+}
+
+fn group_compute_scale_from_amax(
+    output: NVTEGroupedTensor,
+    config: NVTEQuantizationConfig,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let config = QuantizationConfig::get("config", config)?;
+    let output = check::grouped_tensor("output", output)?;
+    let n = output.num_tensors;
+    if output.mode != NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING {
+        let expected = NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
+        return Err(Error::argument("output.scaling_mode", expected, output.mode));
+    }
+    check::fp8("output", output.dtype())?;
+    let (scale_inv, colwise) = (&output.rowwise_scale_inv, &output.colwise_scale_inv);
+    // Without either of them the message names the first.
+    let (has_row, has_col) = (!scale_inv.ptr().is_null(), !colwise.ptr().is_null());
+    let scale_inv = match has_row || !has_col {
+        true => member_floats("output.scale_inv", scale_inv, n)?,
+        false => null_mut(),
+    };
+    let colwise_scale_inv = match has_col {
+        true => member_floats("output.columnwise_scale_inv", colwise, n)?,
+        false => null_mut(),
+    };
+    let args = ScaleFromAmaxArgs {
+        amax: member_amax(&output)?,
+        scale: member_floats("output.scale", &output.scale, n)?,
+        noop: check::noop("config.noop_tensor", config.noop())?,
+        fp8_max: output.dtype().fp8_max(),
+        epsilon: config.amax_epsilon,
+        pow2: config.force_pow2_scales,
+        length: n,
+        scale_inv,
+        colwise_scale_inv,
     };
     backend::run(&args, stream)
 }

@@ -1,0 +1,147 @@
+// Amax of the members of a grouped tensor.
+
+#include "common/launch.cuh"
+#include "common/reduce.cuh"
+
+namespace nvte {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kUnroll = 4;
+
+// The members of a group of matrices in one buffer.
+struct Members {
+  NVTEXGroup group;
+  size_t rows, cols;  // Of the members whose own are not on the device.
+
+  __device__ __forceinline__ size_t begin(size_t member) const {
+    return group.offsets != nullptr ? group.offsets[member] : member * rows * cols;
+  }
+  __device__ __forceinline__ size_t end(size_t member) const {
+    const size_t own_rows = group.first_dims != nullptr ? group.first_dims[member] : rows;
+    const size_t own_cols = group.last_dims != nullptr ? group.last_dims[member] : cols;
+    return begin(member) + own_rows * own_cols;
+  }
+
+  // The last member that begins at or before an element, 0 if none does. A warp tries 32 at a time.
+  __device__ __forceinline__ size_t find(size_t at) const {
+    size_t low = 0;
+    for (size_t count = group.num_tensors; count > 1;) {
+      const size_t step = (count + 31) / 32, tried = threadIdx.x % 32 * step;
+      const bool before = tried < count && begin(low + tried) <= at;
+      const unsigned found = __popc(__ballot_sync(0xffffffffu, before));
+      const size_t skipped = found == 0 ? 0 : (found - 1) * step;
+      low += skipped;
+      count = count - skipped < step ? count - skipped : step;
+    }
+    return low;
+  }
+};
+
+// Zeroes the amax values and lets the reduction start. Waiting first makes everything earlier in
+// the stream complete, so that the reduction may read its input without waiting.
+__global__ void __launch_bounds__(kThreads)
+    group_amax_zero_kernel(float *amax, size_t length, const float *noop) {
+  wait_for_stream();
+  let_next_start();
+  if (noop != nullptr && *noop == 1.0f) return;
+  const size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < length) amax[i] = 0.0f;
+}
+
+__device__ __forceinline__ void raise(float *amax, int bits) {
+  int *target = reinterpret_cast<int *>(amax);
+  if (*static_cast<volatile int *>(target) < bits) atomicMax(target, bits);
+}
+
+// Element i of the input is element `skew + i` of `in`, which is aligned. A block takes elements
+// that usually are all of one member; where they are not, each warp takes its share of them member
+// by member.
+template <class T>
+__global__ void __launch_bounds__(kThreads, 2)
+    group_amax_kernel(const void *in, size_t skew, size_t numel,
+                      const __grid_constant__ Members members, float *amax, const float *noop) {
+  constexpr int kVec = 16 / T::kBytes;
+  constexpr size_t kStride = size_t{kThreads} * kVec, kBlock = kStride * kUnroll;
+  constexpr size_t kShare = kBlock / (kThreads / 32);
+  __shared__ BlockMax<kThreads> block;
+  let_next_start();
+  const size_t first = blockIdx.x * kBlock, end = skew + numel;
+  Vec<T, kVec> x[kUnroll];
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const size_t i = first + u * kStride + threadIdx.x * kVec;
+    x[u] = load<T, kVec>(in, i, i >= skew && i + kVec <= end);
+  }
+  // The input's elements in a range of `in`.
+  const auto low = [&](size_t at) { return at > skew ? at - skew : 0; };
+  const auto high = [&](size_t at) { return (at < end ? at : end) - skew; };
+  const size_t member = members.find(low(first));
+  const size_t member_begin = members.begin(member), member_end = members.end(member);
+  if (member_begin <= low(first) && high(first + kBlock) <= member_end) {
+    AbsMax<T> partial;
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const size_t i = first + u * kStride + threadIdx.x * kVec;
+      partial.add(x[u]);
+      // The first and the last vector of the input may not be whole.
+      if (i < end && (i < skew || i + kVec > end)) {
+        for (size_t j = i < skew ? skew : i; j < i + kVec && j < end; ++j) {
+          partial.add(load<T, 1>(in, j, true));
+        }
+      }
+    }
+    block.put(partial.bits());
+    __syncthreads();
+    if (threadIdx.x >= 32) return;
+    const int bits = block.get();
+    wait_for_stream();
+    if (threadIdx.x == 0 && (noop == nullptr || *noop != 1.0f)) raise(amax + member, bits);
+    return;
+  }
+  wait_for_stream();
+  if (noop != nullptr && *noop == 1.0f) return;
+  const size_t share = first + threadIdx.x / 32 * kShare;
+  const size_t from = low(share), to = share < end ? high(share + kShare) : from;
+  for (size_t m = members.find(from); m < members.group.num_tensors; ++m) {
+    size_t at = members.begin(m), stop = members.end(m);
+    if (at >= to) break;
+    if (at < from) at = from;
+    if (stop > to) stop = to;
+    if (at >= stop) continue;
+    AbsMax<T> partial;
+#pragma unroll 8
+    for (size_t i = at + threadIdx.x % 32; i < stop; i += 32) {
+      partial.add(load<T, 1>(in, skew + i, true));
+    }
+    const int bits = warp_max(partial.bits());
+    if (threadIdx.x % 32 == 0) raise(amax + m, bits);
+  }
+}
+
+template <class T>
+NVTEXOutcome group_amax(const NVTEXGroupAmaxArgs &a, cudaStream_t stream) {
+  constexpr size_t kBlock = size_t{kThreads} * kUnroll * 16 / T::kBytes;
+  const size_t n = a.group.num_tensors, zero_blocks = ceil_div(n, kThreads);
+  const size_t skew = reinterpret_cast<uintptr_t>(a.input) % 16 / T::kBytes;
+  const size_t blocks = ceil_div(skew + a.numel, kBlock);
+  if (zero_blocks > kMaxBlocks || blocks > kMaxBlocks) return unimplemented("too many elements");
+  const NVTEXOutcome zeroed =
+      launch(group_amax_zero_kernel, dim3(static_cast<unsigned>(zero_blocks)), kThreads, stream,
+             a.amax, n, a.noop);
+  if (zeroed.status != NVTEX_BACKEND_OK || a.numel == 0) return zeroed;
+  const Members members = {a.group, a.group.last_dims == nullptr ? a.rows / n : a.rows, a.cols};
+  const void *in = static_cast<const char *>(a.input) - skew * T::kBytes;
+  return launch_grid(true, group_amax_kernel<T>, dim3(static_cast<unsigned>(blocks)), kThreads,
+                     stream, in, skew, a.numel, members, a.amax, a.noop);
+}
+
+}  // namespace
+}  // namespace nvte
+
+extern "C" NVTEXOutcome nvte_cuda_group_amax(const NVTEXGroupAmaxArgs *args,
+                                             cudaStream_t stream) noexcept {
+  using namespace nvte;
+  return dispatch<F32, F16, BF16>(args->dtype,
+                                  [&](auto in) { return group_amax<decltype(in)>(*args, stream); });
+}
