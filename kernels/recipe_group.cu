@@ -54,68 +54,66 @@ __device__ __forceinline__ void raise(float *amax, int bits) {
   if (*static_cast<volatile int *>(target) < bits) atomicMax(target, bits);
 }
 
-// Element i of the input is element `skew + i` of `in`, which is aligned. A block takes elements
-// that usually are all of one member; where they are not, each warp takes its share of them member
-// by member.
+// Element i of the input is element `skew + i` of `in`, which is aligned. The elements of a block
+// usually are all of one member; its first warp looks for that while they are on their way.
+// Otherwise the block reads them again for each member that has some.
 template <class T>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, 3)
     group_amax_kernel(const void *in, size_t skew, size_t numel,
                       const __grid_constant__ Members members, float *amax, const float *noop) {
   constexpr int kVec = 16 / T::kBytes;
   constexpr size_t kStride = size_t{kThreads} * kVec, kBlock = kStride * kUnroll;
-  constexpr size_t kShare = kBlock / (kThreads / 32);
   __shared__ BlockMax<kThreads> block;
+  __shared__ size_t found[3];
   let_next_start();
-  const size_t first = blockIdx.x * kBlock, end = skew + numel;
+  const size_t first = blockIdx.x * kBlock, last = first + kBlock, end = skew + numel;
+  const size_t own = first + threadIdx.x * kVec;
   Vec<T, kVec> x[kUnroll];
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    const size_t i = first + u * kStride + threadIdx.x * kVec;
+    const size_t i = own + u * kStride;
     x[u] = load<T, kVec>(in, i, i >= skew && i + kVec <= end);
   }
-  // The input's elements in a range of `in`.
-  const auto low = [&](size_t at) { return at > skew ? at - skew : 0; };
-  const auto high = [&](size_t at) { return (at < end ? at : end) - skew; };
-  const size_t member = members.find(low(first));
-  const size_t member_begin = members.begin(member), member_end = members.end(member);
-  if (member_begin <= low(first) && high(first + kBlock) <= member_end) {
-    AbsMax<T> partial;
+  if (threadIdx.x < 32) {
+    const size_t member = members.find(first > skew ? first - skew : 0);
+    found[0] = member;
+    found[1] = skew + members.begin(member);
+    found[2] = skew + members.end(member);
+  }
+  AbsMax<T> all;
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const size_t i = first + u * kStride + threadIdx.x * kVec;
-      partial.add(x[u]);
-      // The first and the last vector of the input may not be whole.
-      if (i < end && (i < skew || i + kVec > end)) {
-        for (size_t j = i < skew ? skew : i; j < i + kVec && j < end; ++j) {
+  for (int u = 0; u < kUnroll; ++u) all.add(x[u]);
+  block.put(all.bits());
+  __syncthreads();
+  size_t member = found[0], low = found[1], high = found[2];
+  bool ready = low <= first && last <= high;
+  while (low < last) {
+    if (!ready) {
+      AbsMax<T> partial;
+#pragma unroll 1
+      for (int u = 0; u < kUnroll; ++u) {
+        const size_t i = own + u * kStride;
+        const bool whole = low <= i && i + kVec <= high;
+        partial.add(load<T, kVec>(in, i, whole));
+        if (whole) continue;
+#pragma unroll 1
+        for (size_t j = low > i ? low : i; j < i + kVec && j < high; ++j) {
           partial.add(load<T, 1>(in, j, true));
         }
       }
+      __syncthreads();
+      block.put(partial.bits());
+      __syncthreads();
     }
-    block.put(partial.bits());
-    __syncthreads();
-    if (threadIdx.x >= 32) return;
-    const int bits = block.get();
-    wait_for_stream();
-    if (threadIdx.x == 0 && (noop == nullptr || *noop != 1.0f)) raise(amax + member, bits);
-    return;
-  }
-  wait_for_stream();
-  if (noop != nullptr && *noop == 1.0f) return;
-  const size_t share = first + threadIdx.x / 32 * kShare;
-  const size_t from = low(share), to = share < end ? high(share + kShare) : from;
-  for (size_t m = members.find(from); m < members.group.num_tensors; ++m) {
-    size_t at = members.begin(m), stop = members.end(m);
-    if (at >= to) break;
-    if (at < from) at = from;
-    if (stop > to) stop = to;
-    if (at >= stop) continue;
-    AbsMax<T> partial;
-#pragma unroll 8
-    for (size_t i = at + threadIdx.x % 32; i < stop; i += 32) {
-      partial.add(load<T, 1>(in, skew + i, true));
+    if (threadIdx.x < 32) {
+      const int bits = block.get();
+      wait_for_stream();
+      if (threadIdx.x == 0 && (noop == nullptr || *noop != 1.0f)) raise(amax + member, bits);
     }
-    const int bits = warp_max(partial.bits());
-    if (threadIdx.x % 32 == 0) raise(amax + m, bits);
+    if (high >= last || ++member >= members.group.num_tensors) return;
+    low = skew + members.begin(member);
+    high = skew + members.end(member);
+    ready = false;
   }
 }
 

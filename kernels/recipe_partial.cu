@@ -26,25 +26,37 @@ __device__ __forceinline__ Span span_of(const NVTEXShard &s, size_t row, size_t 
           static_cast<int>(high < width ? high : width)};
 }
 
-// Zeros for elements that are not in the shard. All whole vectors first, so that they are in flight
-// together.
+// Whether the shard has all of N columns from `col` on in kCount rows that are `step` apart.
+template <int N, int kCount>
+__device__ __forceinline__ bool inside_shard(const NVTEXShard &s, size_t row, size_t step,
+                                             size_t col) {
+  const size_t last = row + (kCount - 1) * step;
+  return last < s.rows && col + N <= s.cols && row * s.cols + col >= s.start &&
+         last * s.cols + col + N <= s.start + s.length;
+}
+
+// N columns of kCount rows that are `step` apart; zeros for elements that are not in the shard.
 template <class T, int N, int kCount>
-__device__ __forceinline__ void load_spans(const void *base, const Span (&spans)[kCount],
-                                           Vec<T, N> (&x)[kCount]) {
+__device__ __forceinline__ void load_rows(const NVTEXShard &s, size_t row, size_t step, size_t col,
+                                          Vec<T, N> (&x)[kCount]) {
+  if (inside_shard<N, kCount>(s, row, step, col)) {
+    const size_t at = row * s.cols + col - s.start;
+#pragma unroll
+    for (int r = 0; r < kCount; ++r) x[r] = load<T, N>(s.input, at + r * step * s.cols, true);
+    return;
+  }
 #pragma unroll
   for (int r = 0; r < kCount; ++r) {
-    x[r] = load<T, N>(base, spans[r].at, spans[r].low == 0 && spans[r].high == N);
-  }
-  if constexpr (N > 1) {
-    constexpr int kPer = Vec<T, N>::kPerWord;
-#pragma unroll
-    for (int r = 0; r < kCount; ++r) {
-      const Span &span = spans[r];
-      if (span.low >= span.high || span.high - span.low == N) continue;
+    const Span span = span_of<N>(s, row + r * step, col);
+    if constexpr (N == 1) {
+      x[r] = load<T, 1>(s.input, span.at, span.low < span.high);
+    } else {
+      constexpr int kPer = Vec<T, N>::kPerWord;
+      x[r] = {};
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         const bool inside = span.low <= i && i < span.high;
-        const uint32_t bits = inside ? *element<typename T::Bits>(base, span.at + i) : 0;
+        const uint32_t bits = inside ? *element<typename T::Bits>(s.input, span.at + i) : 0;
         x[r].w[i / kPer] |= bits << (i % kPer * 8 * T::kBytes);
       }
     }
@@ -86,11 +98,8 @@ __global__ void __launch_bounds__(kThreads)
                col = right * 128 + threadIdx.x % kLanes * N;
   AbsMax<T> partial;
   for (int r0 = 0; r0 < 128; r0 += kRows * kBatch) {
-    Span spans[kBatch];
     Vec<T, N> x[kBatch];
-#pragma unroll
-    for (int r = 0; r < kBatch; ++r) spans[r] = span_of<N>(a.shard, row + r0 + r * kRows, col);
-    load_spans(a.shard.input, spans, x);
+    load_rows(a.shard, row + r0, kRows, col, x);
 #pragma unroll
     for (int r = 0; r < kBatch; ++r) partial.add(x[r]);
   }
@@ -118,11 +127,8 @@ __global__ void __launch_bounds__(kThreads)
   const size_t col = (tile % across * 32 + threadIdx.x % 32) * N;
   V columns = {};
   for (int r0 = 0; r0 < 32; r0 += kBatch) {
-    Span spans[kBatch];
     V x[kBatch];
-#pragma unroll
-    for (int r = 0; r < kBatch; ++r) spans[r] = span_of<N>(a.shard, row0 + r0 + r, col);
-    load_spans(a.shard.input, spans, x);
+    load_rows(a.shard, row0 + r0, 1, col, x);
 #pragma unroll
     for (int r = 0; r < kBatch; ++r) {
       AbsMax<T> partial;
@@ -196,37 +202,42 @@ __global__ void __launch_bounds__(kThreads)
   const size_t row0 = first_row + tile / across * kRows;
   const size_t col = (tile % across * 32 + threadIdx.x % 32) * N;
   if (col >= a.shard.cols) return;
-  Span spans[kRows];
   Vec<In, N> x[kRows];
+  load_rows(a.shard, row0, 1, col, x);
+  // All scales before the first store, which could be to any of them as far as the compiler knows.
+  float row_factors[kRows] = {}, col_factors[N] = {};
+  if (!kMx) {
+    row_factors[0] = static_cast<const float *>(
+        a.rowwise_scales)[row0 / 128 * a.rowwise_stride + col / 128 * a.block_step];
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) spans[r] = span_of<N>(a.shard, row0 + r, col);
-  load_spans(a.shard.input, spans, x);
-  float factors[N] = {};
-  if (a.rowwise != nullptr) {
-    const auto fill = [&](float factor) {
-#pragma unroll
-      for (int i = 0; i < N; ++i) factors[i] = factor;
-    };
-    if (!kMx) {
-      fill(static_cast<const float *>(
-          a.rowwise_scales)[row0 / 128 * a.rowwise_stride + col / 128 * a.block_step]);
-    }
+    for (int r = 1; r < kRows; ++r) row_factors[r] = row_factors[0];
+  } else if (a.rowwise != nullptr) {
+    const auto *codes = static_cast<const uint8_t *>(a.rowwise_scales) + col / 32;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      if (kMx && row0 + r < a.shard.rows) {
-        fill(code_factor(static_cast<const uint8_t *>(
-            a.rowwise_scales)[(row0 + r) * a.rowwise_stride + col / 32]));
-      }
-      store_span(a.rowwise, spans[r], scaled<Out>(x[r], factors));
+      const size_t row = row0 + r;
+      if (row < a.shard.rows) row_factors[r] = code_factor(codes[row * a.rowwise_stride]);
     }
   }
   if (kMx && a.colwise != nullptr) {
     const auto codes =
         load<Raw<uint8_t>, N>(a.colwise_scales, row0 / 32 * a.colwise_stride + col, true);
 #pragma unroll
-    for (int i = 0; i < N; ++i) factors[i] = code_factor(codes.w[i / 4] >> (i % 4 * 8) & 0xff);
+    for (int i = 0; i < N; ++i) col_factors[i] = code_factor(codes.w[i / 4] >> (i % 4 * 8) & 0xff);
+  }
+  const bool inside = inside_shard<N, kRows>(a.shard, row0, 1, col);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) store_span(a.colwise, spans[r], scaled<Out>(x[r], factors));
+  for (int r = 0; r < kRows; ++r) {
+    const size_t row = row0 + r;
+    const Span span = inside ? Span{row * a.shard.cols + col - a.shard.start, 0, N}
+                             : span_of<N>(a.shard, row, col);
+    if (a.rowwise != nullptr) {
+      float factors[N];
+#pragma unroll
+      for (int i = 0; i < N; ++i) factors[i] = row_factors[r];
+      store_span(a.rowwise, span, scaled<Out>(x[r], factors));
+    }
+    if (kMx && a.colwise != nullptr) store_span(a.colwise, span, scaled<Out>(x[r], col_factors));
   }
 }
 

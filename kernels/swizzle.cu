@@ -13,19 +13,22 @@ struct Matrix {
   const char *source;
   char *destination;
   size_t m, k, valid_m, valid_k;
-  size_t first_tile;  // The number of tiles before this matrix.
+  size_t first;  // The number of pieces before this matrix.
   bool transposed;
+  bool wide;
+
+  // What a warp moves at a time: a tile, or four neighbours of which a row has 16 aligned bytes.
+  __host__ __device__ size_t pieces() const { return m / 128 * (k / 4) / (wide ? 4 : 1); }
+  __host__ __device__ void choose_width() {
+    wide = !transposed && k % 16 == 0 && reinterpret_cast<uintptr_t>(source) % 16 == 0 &&
+           reinterpret_cast<uintptr_t>(destination) % 16 == 0;
+  }
 };
 
 __host__ __device__ inline Matrix matrix_of(const NVTEXSwizzleEntry &e) {
-  return {static_cast<const char *>(e.source),
-          static_cast<char *>(e.destination),
-          e.m,
-          e.k,
-          e.valid_m,
-          e.valid_k,
-          0,
-          e.transposed};
+  const auto *source = static_cast<const char *>(e.source);
+  auto *destination = static_cast<char *>(e.destination);
+  return {source, destination, e.m, e.k, e.valid_m, e.valid_k, 0, e.transposed, false};
 }
 
 // 4 or 16 bytes at any alignment.
@@ -132,35 +135,73 @@ __device__ __forceinline__ void move_tile(const Matrix &a, size_t tile, bool uns
   store_words(a.destination + tiled, w);
 }
 
+// Row 32 i + lane of four tiles is the same word of each of them.
+__device__ __forceinline__ void move_wide(const Matrix &a, size_t piece, bool unswizzle) {
+  const int lane = threadIdx.x % 32;
+  const size_t pieces_per_row = a.k / 16;
+  const size_t m0 = piece / pieces_per_row * 128 + lane, k0 = piece % pieces_per_row * 16;
+  const size_t tiled = piece * 2048 + lane * 16;
+  uint32_t x[4][4], y[4][4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const size_t line = m0 + 32 * i;
+    if (unswizzle) {
+      load_once<16>(a.source + tiled + 512 * i, true, x[i]);
+    } else {
+      load_once<16>(a.source + line * a.k + k0, line < a.valid_m && k0 < a.valid_k, x[i]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      y[j][i] = unswizzle ? x[i][j] : x[i][j] & bytes_before(a.valid_k, k0 + 4 * j);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const size_t to = unswizzle ? (m0 + 32 * j) * a.k + k0 : tiled + 512 * j;
+    store_bytes<16>(a.destination + to, y[j]);
+  }
+}
+
+__device__ __forceinline__ void move_piece(const Matrix &a, size_t piece, bool unswizzle) {
+  if (a.wide) {
+    move_wide(a, piece, unswizzle);
+  } else {
+    move_tile(a, piece, unswizzle);
+  }
+}
+
 template <int kCapacity>
 struct Matrices {
   int count;
   bool unswizzle;
-  size_t tiles;
+  size_t pieces;
   Matrix of[kCapacity];
 };
 
-// The last of `count` matrices that begins at or before a tile.
+// The last of `count` matrices that begins at or before a piece.
 template <class First>
-__device__ __forceinline__ int find(int count, size_t tile, First first) {
+__device__ __forceinline__ int find(int count, size_t piece, First first) {
   int low = 0;
   for (int high = count; high - low > 1;) {
     const int middle = (low + high) / 2;
-    (first(middle) <= tile ? low : high) = middle;
+    (first(middle) <= piece ? low : high) = middle;
   }
   return low;
 }
 
-// A warp for each tile.
+// A warp for each piece.
 template <int kCapacity>
 __global__ void __launch_bounds__(kSwizzleThreads)
     swizzle_kernel(const __grid_constant__ Matrices<kCapacity> a) {
   wait_for_stream();
   let_next_start();
-  const size_t tile = size_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  if (tile >= a.tiles) return;
-  const int i = find(a.count, tile, [&](int i) { return a.of[i].first_tile; });
-  move_tile(a.of[i], tile - a.of[i].first_tile, a.unswizzle);
+  const size_t piece = size_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (piece >= a.pieces) return;
+  const int i = find(a.count, piece, [&](int i) { return a.of[i].first; });
+  move_piece(a.of[i], piece - a.of[i].first, a.unswizzle);
 }
 
 // Exclusive prefix sums of one value per thread; `prefix[kSwizzleThreads]` is the total.
@@ -250,10 +291,11 @@ NVTEXOutcome swizzle(const NVTEXSwizzleArgs &args, size_t begin, size_t end, cud
   a.unswizzle = args.unswizzle;
   for (size_t i = begin; i < end; ++i) {
     Matrix &matrix = a.of[a.count++] = matrix_of(args.entries[i]);
-    matrix.first_tile = a.tiles;
-    a.tiles += matrix.m / 128 * (matrix.k / 4);
+    matrix.choose_width();
+    matrix.first = a.pieces;
+    a.pieces += matrix.pieces();
   }
-  const size_t blocks = ceil_div(a.tiles, kWarps);
+  const size_t blocks = ceil_div(a.pieces, kWarps);
   if (blocks > kMaxBlocks) return unimplemented("the scales have too many tiles");
   return launch(swizzle_kernel<kCapacity>, dim3(static_cast<unsigned>(blocks)), kSwizzleThreads,
                 stream, a);
