@@ -24,14 +24,17 @@ pub enum DType {
     F32 = 4,
     Bf16 = 6,
     E4m3 = 7,
+    E8m0 = 9,
+    I64 = 3,
 }
 
 impl DType {
     pub fn size(self) -> usize {
         match self {
-            Self::Byte | Self::E4m3 => 1,
+            Self::Byte | Self::E4m3 | Self::E8m0 => 1,
             Self::Bf16 => 2,
             Self::F32 => 4,
+            Self::I64 => 8,
         }
     }
 
@@ -41,6 +44,8 @@ impl DType {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
             Self::E4m3 => "fp8",
+            Self::E8m0 => "e8m0",
+            Self::I64 => "i64",
         }
     }
 }
@@ -78,6 +83,22 @@ impl Basic {
     }
 }
 
+/// `NVTEShape`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Shape {
+    dims: [usize; 15],
+    ndim: usize,
+}
+
+impl Shape {
+    pub fn matrix(rows: usize, cols: usize) -> Self {
+        let mut dims = [0; 15];
+        dims[..2].copy_from_slice(&[rows, cols]);
+        Self { dims, ndim: 2 }
+    }
+}
+
 /// `NVTETensorParam`
 #[repr(i32)]
 #[derive(Clone, Copy)]
@@ -88,6 +109,19 @@ pub enum Param {
     Amax = 3,
     RowwiseScaleInv = 4,
     ColumnwiseScaleInv = 5,
+}
+
+/// `NVTEGroupedTensorParam`
+#[repr(i32)]
+#[derive(Clone, Copy)]
+pub enum GroupedParam {
+    Rowwise = 0,
+    Columnwise = 1,
+    Scale = 2,
+    RowwiseScaleInv = 4,
+    ColumnwiseScaleInv = 5,
+    FirstDims = 7,
+    Offsets = 9,
 }
 
 /// `NVTEMatmulConfigAttribute`
@@ -147,13 +181,24 @@ functions! {
     nvte_create_tensor(mode: c_int) -> Handle;
     nvte_destroy_tensor(tensor: Handle);
     nvte_set_tensor_param_v2(tensor: Handle, param: Param, value: &Basic, size: usize);
+    nvte_tensor_numel(tensor: Handle) -> usize;
+    nvte_create_grouped_tensor(mode: c_int, num_tensors: usize, shape: Shape) -> Handle;
+    nvte_destroy_grouped_tensor(tensor: Handle);
+    nvte_set_grouped_tensor_param(tensor: Handle, param: GroupedParam, value: &Basic, size: usize);
     nvte_create_quantization_config() -> Handle;
     nvte_destroy_quantization_config(config: Handle);
     nvte_create_matmul_config() -> Handle;
     nvte_set_matmul_config_attribute(config: Handle, attribute: MatmulAttribute, value: *const c_void, size: usize);
     nvte_destroy_matmul_config(config: Handle);
     nvte_quantize_v2(input: Handle, output: Handle, config: Handle, stream: Handle);
+    nvte_quantize_dbias(input: Handle, output: Handle, dbias: Handle, workspace: Handle, stream: Handle);
+    nvte_quantize_dbias_dgelu(input: Handle, act_input: Handle, output: Handle, dbias: Handle, workspace: Handle, stream: Handle);
+    nvte_group_quantize(input: Handle, output: Handle, config: Handle, stream: Handle);
+    nvte_gelu(input: Handle, output: Handle, stream: Handle);
+    nvte_swiglu(input: Handle, output: Handle, stream: Handle);
+    nvte_dswiglu(grad: Handle, input: Handle, output: Handle, stream: Handle);
     nvte_dequantize(input: Handle, output: Handle, stream: Handle);
+    nvte_group_dequantize(input: Handle, output: Handle, stream: Handle);
     nvte_transpose(input: Handle, output: Handle, stream: Handle);
     nvte_cast_transpose(input: Handle, output: Handle, stream: Handle);
     nvte_compute_amax(input: Handle, output: Handle, stream: Handle);
@@ -243,6 +288,35 @@ impl<'a> Tensor<'a> {
 impl Drop for Tensor<'_> {
     fn drop(&mut self) {
         self.api.nvte_destroy_tensor(self.handle);
+    }
+}
+
+/// Owned handle of a grouped tensor. The memory belongs to somebody else.
+pub struct Grouped<'a> {
+    api: &'a Api,
+    handle: Handle,
+}
+
+impl<'a> Grouped<'a> {
+    /// With an `NVTEScalingMode`.
+    pub fn new(api: &'a Api, mode: i32, members: usize, rows: usize, cols: usize) -> Self {
+        let shape = Shape::matrix(rows, cols);
+        Self { api, handle: api.nvte_create_grouped_tensor(mode, members, shape) }
+    }
+
+    pub fn h(&self) -> Handle {
+        self.handle
+    }
+
+    pub fn set(self, param: GroupedParam, value: &Basic) -> Self {
+        self.api.nvte_set_grouped_tensor_param(self.handle, param, value, size_of::<Basic>());
+        self
+    }
+}
+
+impl Drop for Grouped<'_> {
+    fn drop(&mut self) {
+        self.api.nvte_destroy_grouped_tensor(self.handle);
     }
 }
 

@@ -1,7 +1,10 @@
 //! What is measured: one entry for each operator and size.
 
-use super::abi::{Api, Basic, Config, DType, Handle, MatmulAttribute, Param, StdVector, Tensor};
-use super::machine::{Buffer, Call, Kind, Machine, Pool, normal};
+use super::abi::{
+    Api, Basic, Config, DType, Grouped, GroupedParam, Handle, MatmulAttribute, Param, StdVector,
+    Tensor,
+};
+use super::machine::{Buffer, Call, Kind, Machine, Pool, mix, normal};
 use anyhow::Result;
 use std::cell::{Cell, RefCell};
 
@@ -23,8 +26,8 @@ pub struct Case {
     pub work: Work,
     /// Bound on the sets of inputs, for cases with many tensors each.
     pub most_sets: usize,
-    /// Another library need not do this, and may end the process rather than say so.
-    pub ours_alone: bool,
+    /// Only the library to measure can do this on the machine at hand.
+    pub alone: bool,
     pub build: Box<BuildFn>,
 }
 
@@ -34,7 +37,11 @@ impl Case {
         work: Work,
         build: impl for<'a> Fn(&Build<'a>) -> Result<Call<'a>> + 'static,
     ) -> Self {
-        Self { name: name.into(), work, most_sets: 128, ours_alone: false, build: Box::new(build) }
+        Self { name: name.into(), work, most_sets: 128, alone: false, build: Box::new(build) }
+    }
+
+    fn alone(self) -> Self {
+        Self { alone: true, ..self }
     }
 }
 
@@ -149,19 +156,54 @@ impl<'a> Build<'a> {
         self.machine.stream()
     }
 
+    /// Codes of 2^-8 to 2^7.
+    fn exponents(&self, shape: &[usize]) -> Result<Basic> {
+        let memory = self.alloc(DType::E8m0, shape)?;
+        let codes: Vec<u8> =
+            (0..memory.bytes()).map(|i| 119 + (mix(i as u64) % 16) as u8).collect();
+        self.machine.upload(memory.ptr, &codes)?;
+        Ok(memory)
+    }
+
+    /// A grouped tensor whose members have `rows / members` rows each, as the device knows it.
+    fn group(&self, mode: i32, members: usize, rows: usize, cols: usize) -> Result<Grouped<'a>> {
+        let each = rows / members;
+        let array = |values: Vec<usize>| -> Result<Basic> {
+            let memory = self.alloc(DType::I64, &[values.len()])?;
+            let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            self.machine.upload(memory.ptr, &bytes)?;
+            Ok(memory)
+        };
+        let offsets = (0..=members).map(|i| i * each * cols).collect();
+        Ok(Grouped::new(self.api, mode, members, rows, cols)
+            .set(GroupedParam::FirstDims, &array(vec![each; members])?)
+            .set(GroupedParam::Offsets, &array(offsets)?))
+    }
+
     /// An E4M3 output of a cast from `[rows, cols]`, with scale, amax and scale_inv.
     fn fp8_output(&self, rows: usize, cols: usize, colwise: bool) -> Result<Tensor<'a>> {
+        self.fp8_output_like(rows, cols, colwise, Rule::Equal)
+    }
+
+    /// As `fp8_output`, compared by `rule`.
+    fn fp8_output_like(
+        &self,
+        rows: usize,
+        cols: usize,
+        colwise: bool,
+        rule: Rule,
+    ) -> Result<Tensor<'a>> {
         let scale_inv = self.output("scale_inv", DType::F32, &[1], Rule::Equal)?;
-        let amax = self.updated("amax", self.floats(&[0.0])?, Rule::Equal);
+        let amax = self.updated("amax", self.floats(&[0.0])?, rule);
         let tensor = self
-            .tensor(&self.output("data", DType::E4m3, &[rows, cols], Rule::Equal)?)
+            .tensor(&self.output("data", DType::E4m3, &[rows, cols], rule)?)
             .set(Param::Scale, &self.floats(&[37.5])?)
             .set(Param::Amax, &amax)
             .set(Param::RowwiseScaleInv, &scale_inv);
         if !colwise {
             return Ok(tensor);
         }
-        let transposed = self.output("columnwise data", DType::E4m3, &[cols, rows], Rule::Equal)?;
+        let transposed = self.output("columnwise data", DType::E4m3, &[cols, rows], rule)?;
         Ok(tensor.set(Param::Columnwise, &transposed).set(Param::ColumnwiseScaleInv, &scale_inv))
     }
 }
@@ -182,7 +224,33 @@ pub fn operators(kind: Kind) -> Vec<Case> {
         delayed_update(64, 1024),
         quantize_blocks("quantize fp8 block 1x128 row+col", BLOCKS_1D, rows, cols),
         quantize_blocks("quantize fp8 block 128x128 row+col", BLOCKS_2D, rows, cols),
+        quantize_blocks("quantize mxfp8 row+col", MXFP8, rows, cols).alone(),
+        dequantize_blocks("dequantize fp8 block 1x128", BLOCKS_1D, false, rows, cols),
+        dequantize_blocks("dequantize fp8 block 1x128, col", BLOCKS_1D, true, rows, cols),
+        dequantize_blocks("dequantize fp8 block 128x128", BLOCKS_2D, false, rows, cols),
+        dequantize_blocks("dequantize mxfp8", MXFP8, false, rows, cols),
+        dequantize_blocks("dequantize mxfp8, col", MXFP8, true, rows, cols),
+        dbias("quantize fp8 row+col + dbias", false, rows, cols),
+        dbias("quantize fp8 row+col + dbias + dgelu", true, rows, cols),
+        activation("gelu -> bf16", Activation::Gelu, To::Bf16, rows, cols),
+        activation("gelu -> fp8", Activation::Gelu, To::Fp8, rows, cols),
+        activation("swiglu -> bf16", Activation::Swiglu, To::Bf16, rows, cols / 2),
+        activation("swiglu -> fp8 row+col", Activation::Swiglu, To::Fp8Both, rows, cols / 2),
+        activation("dswiglu -> bf16", Activation::Dswiglu, To::Bf16, rows, cols / 2),
+        activation("dswiglu -> fp8 row+col", Activation::Dswiglu, To::Fp8Both, rows, cols / 2),
     ];
+    for (members, rows, cols) in [(8, rows, cols), (128, 2 * rows, cols / 2)] {
+        for (mode, name) in
+            [(0, "fp8"), (BLOCKS_1D, "fp8 block 1x128"), (BLOCKS_2D, "fp8 block 128x128")]
+        {
+            let name = format!("group quantize {name} row+col, {members} members");
+            cases.push(group_quantize(&name, mode, members, rows, cols));
+        }
+        let name = format!("group quantize mxfp8 row+col, {members} members");
+        cases.push(group_quantize(&name, MXFP8, members, rows, cols).alone());
+        let name = format!("group dequantize fp8 block 1x128, {members} members");
+        cases.push(group_dequantize(&name, BLOCKS_1D, members, rows, cols));
+    }
     let gemm = |dtype, m, n, k| Gemm { dtype, m, n, k, ..Gemm::default() };
     use DType::{Bf16, E4m3, F32};
     let gemms = match kind {
@@ -265,23 +333,183 @@ const MXFP8: i32 = 1;
 const BLOCKS_1D: i32 = 2;
 const BLOCKS_2D: i32 = 3;
 
-/// FP8 with one float for 128 elements, or for 128 x 128; `rows` and `cols` are multiples of 512.
+/// Dtype and shape of the row-wise or column-wise scales of a matrix in blocks, whose sides are
+/// multiples of 512, and the shape of the data.
+fn block_layout(
+    mode: i32,
+    colwise: bool,
+    (rows, cols): (usize, usize),
+) -> (DType, [usize; 2], [usize; 2]) {
+    let transposed = if colwise { [cols, rows] } else { [rows, cols] };
+    match (mode, colwise) {
+        (MXFP8, false) => (DType::E8m0, [rows, cols / 32], [rows, cols]),
+        (MXFP8, true) => (DType::E8m0, [rows / 32, cols], [rows, cols]),
+        (BLOCKS_1D, false) => (DType::F32, [cols / 128, rows], transposed),
+        (BLOCKS_1D, true) => (DType::F32, [rows / 128, cols], transposed),
+        _ => (DType::F32, transposed.map(|side| side / 128), transposed),
+    }
+}
+
+/// FP8 in blocks, in both directions; `rows` and `cols` are multiples of 512.
 fn quantize_blocks(name: &str, mode: i32, rows: usize, cols: usize) -> Case {
     Case::new(name, bytes(rows, cols, 4, 2), move |b| {
         let (api, stream) = (b.api, b.stream());
         let x = b.tensor(&b.random(DType::Bf16, &[rows, cols])?);
-        let (row_scales, col_scales) = match mode {
-            BLOCKS_1D => ([cols / 128, rows], [rows / 128, cols]),
-            _ => ([rows / 128, cols / 128], [cols / 128, rows / 128]),
+        let output = |names: [&'static str; 2], colwise| -> Result<[Basic; 2]> {
+            let (dtype, scales, data) = block_layout(mode, colwise, (rows, cols));
+            let data = b.output(names[0], DType::E4m3, &data, Rule::Equal)?;
+            Ok([data, b.output(names[1], dtype, &scales, Rule::Equal)?])
         };
-        let fp8 = |name, shape: [usize; 2]| b.output(name, DType::E4m3, &shape, Rule::Equal);
-        let scales = |name, shape: [usize; 2]| b.output(name, DType::F32, &shape, Rule::Equal);
+        let row = output(["data", "scale_inv"], false)?;
+        let col = output(["columnwise data", "columnwise scale_inv"], true)?;
         let y = Tensor::with_mode(api, mode)
-            .set(Param::Rowwise, &fp8("data", [rows, cols])?)
-            .set(Param::Columnwise, &fp8("columnwise data", [cols, rows])?)
-            .set(Param::RowwiseScaleInv, &scales("scale_inv", row_scales)?)
-            .set(Param::ColumnwiseScaleInv, &scales("columnwise scale_inv", col_scales)?);
+            .set(Param::Rowwise, &row[0])
+            .set(Param::Columnwise, &col[0])
+            .set(Param::RowwiseScaleInv, &row[1])
+            .set(Param::ColumnwiseScaleInv, &col[1]);
         Ok(Box::new(move || api.nvte_quantize_v2(x.h(), y.h(), Handle::NULL, stream)))
+    })
+}
+
+/// Back to bf16 from one direction.
+fn dequantize_blocks(name: &str, mode: i32, colwise: bool, rows: usize, cols: usize) -> Case {
+    let case = Case::new(name, bytes(rows, cols, 3, 1), move |b| {
+        let (api, stream) = (b.api, b.stream());
+        let (dtype, scales, data) = block_layout(mode, colwise, (rows, cols));
+        let data = b.random(DType::E4m3, &data)?;
+        let scales = match dtype {
+            DType::F32 => b.random(dtype, &scales)?,
+            _ => b.exponents(&scales)?,
+        };
+        let (data_param, scale_param) = match colwise {
+            false => (Param::Rowwise, Param::RowwiseScaleInv),
+            true => (Param::Columnwise, Param::ColumnwiseScaleInv),
+        };
+        let x = Tensor::with_mode(api, mode).set(data_param, &data).set(scale_param, &scales);
+        let y = b.tensor(&b.output("data", DType::Bf16, &[rows, cols], Rule::Equal)?);
+        Ok(Box::new(move || api.nvte_dequantize(x.h(), y.h(), stream)))
+    });
+    case.alone()
+}
+
+/// Rows of one width, split evenly among the members.
+fn group_quantize(name: &str, mode: i32, members: usize, rows: usize, cols: usize) -> Case {
+    Case::new(name, bytes(rows, cols, 4, 2), move |b| {
+        let (api, stream) = (b.api, b.stream());
+        let x = b.group(0, members, rows, cols)?;
+        let x = x.set(GroupedParam::Rowwise, &b.random(DType::Bf16, &[rows * cols])?);
+        let mut y = b.group(mode, members, rows, cols)?;
+        let directions = [
+            (GroupedParam::Rowwise, GroupedParam::RowwiseScaleInv, ["data", "scale_inv"]),
+            (
+                GroupedParam::Columnwise,
+                GroupedParam::ColumnwiseScaleInv,
+                ["columnwise data", "columnwise scale_inv"],
+            ),
+        ];
+        for (i, (data_param, scale_param, names)) in directions.into_iter().enumerate() {
+            let data = b.output(names[0], DType::E4m3, &[rows * cols], Rule::Equal)?;
+            let scales = match mode {
+                0 => b.floats(&vec![1.0; members])?,
+                _ => {
+                    let (dtype, scales, _) = block_layout(mode, i == 1, (rows / members, cols));
+                    // Members are narrower than the padding of the square blocks' scales.
+                    let len = members * scales[0] * scales[1].next_multiple_of(4);
+                    b.alloc(dtype, &[len])?
+                }
+            };
+            y = y.set(data_param, &data).set(scale_param, &scales);
+        }
+        if mode == 0 {
+            y = y.set(GroupedParam::Scale, &b.floats(&vec![37.5; members])?);
+        }
+        Ok(Box::new(move || api.nvte_group_quantize(x.h(), y.h(), Handle::NULL, stream)))
+    })
+}
+
+/// Row-wise data back to bf16.
+fn group_dequantize(name: &str, mode: i32, members: usize, rows: usize, cols: usize) -> Case {
+    Case::new(name, bytes(rows, cols, 3, 1), move |b| {
+        let (api, stream) = (b.api, b.stream());
+        let (dtype, scales, _) = block_layout(mode, false, (rows / members, cols));
+        let scales = b.random(dtype, &[members * scales[0] * scales[1]])?;
+        let x = b
+            .group(mode, members, rows, cols)?
+            .set(GroupedParam::Rowwise, &b.random(DType::E4m3, &[rows * cols])?)
+            .set(GroupedParam::RowwiseScaleInv, &scales);
+        let data = b.output("data", DType::Bf16, &[rows * cols], Rule::Equal)?;
+        let y = b.group(0, members, rows, cols)?.set(GroupedParam::Rowwise, &data);
+        Ok(Box::new(move || api.nvte_group_dequantize(x.h(), y.h(), stream)))
+    })
+}
+
+/// A cast in both directions with the sums of the columns, of a gradient or of its product with the
+/// derivative of GELU.
+fn dbias(name: &str, dgelu: bool, rows: usize, cols: usize) -> Case {
+    let moved = if dgelu { 6 } else { 4 };
+    Case::new(name, bytes(rows, cols, moved, moved - 2), move |b| {
+        let (api, stream) = (b.api, b.stream());
+        let x = b.tensor(&b.random(DType::Bf16, &[rows, cols])?);
+        let act = b.tensor(&b.random(DType::Bf16, &[rows, if dgelu { cols } else { 1 }])?);
+        let y =
+            b.fp8_output_like(rows, cols, true, if dgelu { Rule::Close } else { Rule::Equal })?;
+        // The float32 sums are added in another order.
+        let dbias = b.tensor(&b.output("dbias", DType::Bf16, &[cols], Rule::Close)?);
+        let call = move |workspace: Handle| match dgelu {
+            false => api.nvte_quantize_dbias(x.h(), y.h(), dbias.h(), workspace, stream),
+            true => {
+                api.nvte_quantize_dbias_dgelu(x.h(), act.h(), y.h(), dbias.h(), workspace, stream);
+            }
+        };
+        let query = Tensor::new(api);
+        call(query.h());
+        let workspace = b.tensor(&b.alloc(DType::F32, &[api.nvte_tensor_numel(query.h())])?);
+        Ok(Box::new(move || call(workspace.h())))
+    })
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Activation {
+    Gelu,
+    Swiglu,
+    Dswiglu,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum To {
+    Bf16,
+    Fp8,
+    Fp8Both,
+}
+
+/// An activation of `[rows, cols]`, gated forms of `[rows, 2 cols]`.
+fn activation(name: &str, activation: Activation, to: To, rows: usize, cols: usize) -> Case {
+    // Bytes of the inputs, and width of the output, per element.
+    let (input, width) = match activation {
+        Activation::Gelu => (2, 1),
+        Activation::Swiglu => (4, 1),
+        Activation::Dswiglu => (6, 2),
+    };
+    let size = if to == To::Fp8 { 1 } else { 2 };
+    Case::new(name, bytes(rows, cols, input + size * width, input), move |b| {
+        let (api, stream) = (b.api, b.stream());
+        let gated = activation != Activation::Gelu;
+        let x = b.tensor(&b.random(DType::Bf16, &[rows, if gated { 2 * cols } else { cols }])?);
+        let grad = b.tensor(&b.random(DType::Bf16, &[rows, cols])?);
+        let y = match to {
+            To::Bf16 => {
+                b.tensor(&b.output("data", DType::Bf16, &[rows, width * cols], Rule::Close)?)
+            }
+            _ => {
+                let both = to == To::Fp8Both;
+                b.fp8_output_like(rows, width * cols, both, Rule::Close)?
+            }
+        };
+        Ok(Box::new(move || match activation {
+            Activation::Gelu => api.nvte_gelu(x.h(), y.h(), stream),
+            Activation::Swiglu => api.nvte_swiglu(x.h(), y.h(), stream),
+            Activation::Dswiglu => api.nvte_dswiglu(grad.h(), x.h(), y.h(), stream),
+        }))
     })
 }
 
@@ -428,7 +656,7 @@ impl Gemm {
         let name = format!("gemm {}{blocks} {a}{b} {m}x{n}x{k}{epilogue}", dtype.name());
         let work = Work::Flops { count: 2.0 * m as f64 * n as f64 * k as f64, dtype };
         let case = Case::new(name, work, move |b| self.build(b));
-        Case { ours_alone: modes[0] == MXFP8, ..case }
+        Case { alone: modes[0] == MXFP8, ..case }
     }
 
     fn build<'a>(self, b: &Build<'a>) -> Result<Call<'a>> {

@@ -52,7 +52,10 @@ fn relative_error(dtype: DType, a: &[u8], b: &[u8]) -> f64 {
     let value = |bytes: &[u8]| match dtype {
         DType::Bf16 => f64::from(f32::from_le_bytes([0, 0, bytes[0], bytes[1]])),
         DType::F32 => f64::from(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
-        DType::Byte | DType::E4m3 => panic!("no case compares {} by norm", dtype.name()),
+        DType::E4m3 => e4m3(bytes[0]),
+        DType::Byte | DType::E8m0 | DType::I64 => {
+            panic!("no case compares {} by norm", dtype.name())
+        }
     };
     let (mut difference, mut size) = (0.0, 0.0);
     for (a, b) in a.chunks_exact(dtype.size()).zip(b.chunks_exact(dtype.size())) {
@@ -61,6 +64,17 @@ fn relative_error(dtype: DType, a: &[u8], b: &[u8]) -> f64 {
         size += b.powi(2);
     }
     (difference / size).sqrt()
+}
+
+/// The value of a code.
+fn e4m3(code: u8) -> f64 {
+    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f64::from(code & 7) / 8.0);
+    let magnitude = match (code & 0x7F, exponent) {
+        (0x7F, _) => f64::NAN,
+        (_, 0) => mantissa * 2f64.powi(-6),
+        _ => (1.0 + mantissa) * 2f64.powi(exponent - 7),
+    };
+    if code < 0x80 { magnitude } else { -magnitude }
 }
 
 #[cfg(test)]
@@ -78,5 +92,6 @@ mod tests {
         let error =
             relative_error(DType::Bf16, &[0x80, 0x3F, 0x00, 0x40], &[0x80, 0x3F, 0x80, 0x3F]);
         assert_eq!(error, 0.5f64.sqrt());
+        assert_eq!([0x38, 0xB8, 0x7E, 0x01].map(e4m3), [1.0, -1.0, 448.0, 2f64.powi(-9)]);
     }
 }

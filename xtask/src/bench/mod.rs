@@ -70,7 +70,7 @@ pub fn run(args: &BenchArgs, root: &Path) -> Result<()> {
     if args.check {
         let apis: &[Api; 2] = apis[..].try_into().context("two libraries to compare")?;
         println!("{}", report::table_line("output", &["difference".into(), String::new()]));
-        for case in operators.iter().filter(|case| !case.ours_alone) {
+        for case in operators.iter().filter(|case| !case.alone) {
             match check::check(case, machine, &pool, apis) {
                 Ok(true) => {}
                 Ok(false) => different.push(case.name.clone()),
@@ -212,7 +212,9 @@ fn measure_case(
 ) -> Vec<Result<Vec<f64>, String>> {
     let text = |error: anyhow::Error| format!("{error:#}");
     // Declared before the samplers, which borrow it.
-    let sets: Vec<_> = apis.iter().map(|api| prepare(case, machine, pool, api)).collect();
+    let can = |i| if case.alone && i > 0 { bail!("does not do this here") } else { Ok(()) };
+    let prepare = |(i, api)| can(i).and_then(|()| prepare(case, machine, pool, api));
+    let sets: Vec<_> = apis.iter().enumerate().map(prepare).collect();
     let mut samplers: Vec<Result<Sampler, String>> = Vec::new();
     for (set, api) in sets.iter().zip(apis) {
         samplers.push(match set {
@@ -258,9 +260,6 @@ fn prepare<'a>(
     pool: &'a Pool,
     api: &'a Api,
 ) -> Result<(Vec<Call<'a>>, Vec<cases::Memory>)> {
-    if case.ours_alone {
-        ensure!(api.version.is_some(), "this library may not have it");
-    }
     let (mut calls, mut memories, mut bytes) = (Vec::new(), Vec::new(), 0);
     let (most, enough) = match case.work {
         Work::Host => (1, 1),
