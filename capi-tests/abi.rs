@@ -19,6 +19,9 @@ const SLICES: &[&str] = &[
     "transpose",
     "recipe",
     "gemm",
+    "softmax",
+    "dropout",
+    "fused_rope",
     "nvtex",
 ];
 

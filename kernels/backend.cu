@@ -12,6 +12,9 @@ NVTEXOutcome nvte_cuda_delayed_scaling(const NVTEXDelayedScalingArgs *, cudaStre
 NVTEXOutcome nvte_cuda_memset(const NVTEXMemsetArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_host_copy(const NVTEXHostCopyArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_offsets(const NVTEXOffsetsArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_softmax(const NVTEXSoftmaxArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_dropout(const NVTEXDropoutArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_rope(const NVTEXRopeArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_device_arch(int *) noexcept;
 NVTEXOutcome nvte_cuda_device_malloc(void **, size_t) noexcept;
 NVTEXOutcome nvte_cuda_device_free(void *) noexcept;
@@ -37,6 +40,9 @@ extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
   table->memset = nvte_cuda_memset;
   table->host_copy = nvte_cuda_host_copy;
   table->offsets = nvte_cuda_offsets;
+  table->softmax = nvte_cuda_softmax;
+  table->dropout = nvte_cuda_dropout;
+  table->rope = nvte_cuda_rope;
   table->device_arch = nvte_cuda_device_arch;
   table->device_malloc = nvte_cuda_device_malloc;
   table->device_free = nvte_cuda_device_free;

@@ -145,6 +145,28 @@ typedef enum NVTEXGemmEpilogue {
 } NVTEXGemmEpilogue;
 
 /**
+ * Which keys a query of a softmax sees.
+ */
+typedef enum NVTEXSoftmaxMask {
+  /**
+   * All.
+   */
+  NVTEX_SOFTMAX_UNMASKED = 0,
+  /**
+   * All; where the byte of the mask is 1, the score is -10000.
+   */
+  NVTEX_SOFTMAX_BYTES = 1,
+  /**
+   * Query i sees the keys `j <= i`.
+   */
+  NVTEX_SOFTMAX_CAUSAL = 2,
+  /**
+   * Query i sees the keys `j <= i + keys - queries`.
+   */
+  NVTEX_SOFTMAX_CAUSAL_BOTTOM_RIGHT = 3,
+} NVTEXSoftmaxMask;
+
+/**
  * Direction of a copy.
  */
 typedef enum NVTEXCopyKind {
@@ -546,6 +568,174 @@ typedef struct NVTEXOffsetsArgs {
 } NVTEXOffsetsArgs;
 
 /**
+ * Softmax over the keys that a query sees, 0 for those that it does not; of `[matrices, queries,
+ * keys]` elements.
+ *
+ * Forward: `y = exp(t - max t) / sum exp(t - max t)` with `t = scale * x`, and with a mask of bytes 0
+ * in rows whose largest `t` is -10000. Backward: `dx = scale * y * (dy - sum(dy * y))`. Float32
+ * throughout, one rounding to the dtype; a NaN that is seen makes its row NaN.
+ */
+typedef struct NVTEXSoftmaxArgs {
+  /**
+   * x; dy for the backward.
+   */
+  const void *input;
+  /**
+   * y for the backward, null for the forward.
+   */
+  const void *results;
+  /**
+   * May be `input`.
+   */
+  void *output;
+  /**
+   * Forward with `NVTEX_SOFTMAX_BYTES`: matrix m has the bytes `[queries, keys]` from
+   * `m / matrices_per_mask * queries * keys` on.
+   */
+  const uint8_t *mask;
+  size_t matrices_per_mask;
+  size_t matrices;
+  size_t queries;
+  size_t keys;
+  float scale;
+  enum NVTEXSoftmaxMask visible;
+  /**
+   * F32, F16 or BF16, of all tensors.
+   */
+  NVTEDType dtype;
+} NVTEXSoftmaxArgs;
+
+/**
+ * `y = keep ? cast(x * 1 / (1 - probability)) : 0`; bit `i % 8` of the byte `i / 8` of the mask says
+ * whether element i is kept, and the bits after the last element are 0.
+ *
+ * Forward: the bits are drawn. Elements 16 c to 16 c + 15 take the 16 bytes of four words of Philox
+ * 4x32-10 with the seed as key and the counter `offset / 4 + 2^64 c`, from word `offset % 4` on;
+ * element i of them takes of word `i % 8 / 2` the byte `i / 8 + (i even ? 2 : 0)`, the least
+ * significant one being 0, and is kept unless that is less than `floor(256 * probability)`.
+ */
+typedef struct NVTEXDropoutArgs {
+  const void *input;
+  /**
+   * May be `input`.
+   */
+  void *output;
+  /**
+   * `ceil(numel / 8)` bytes; read by the backward.
+   */
+  uint8_t *mask;
+  /**
+   * Seed and offset for the forward, null for the backward.
+   */
+  const uint64_t *rng_state;
+  /**
+   * FP8 inputs: x is multiplied by this float first.
+   */
+  const float *scale_inv;
+  size_t numel;
+  /**
+   * At least 0 and less than 1.
+   */
+  float probability;
+  /**
+   * F32, F16, BF16, E4M3 or E5M2.
+   */
+  NVTEDType input_dtype;
+  /**
+   * F32, F16 or BF16; as the input unless that is FP8.
+   */
+  NVTEDType output_dtype;
+} NVTEXDropoutArgs;
+
+/**
+ * Elements from one index to the next.
+ */
+typedef struct NVTEXRopeStrides {
+  /**
+   * From one position to the next; of packed sequences: from one token.
+   */
+  size_t position;
+  size_t sequence;
+  /**
+   * From one group of heads to the next.
+   */
+  size_t group;
+  /**
+   * From one head of a group to the next.
+   */
+  size_t head;
+  size_t element;
+} NVTEXRopeStrides;
+
+/**
+ * Heads that turn by the same angles.
+ */
+typedef struct NVTEXRopePart {
+  const void *input;
+  /**
+   * May be `input` if the strides are equal.
+   */
+  void *output;
+  /**
+   * `[.., rotated]` angles in radians, or null: the part is copied.
+   */
+  const float *freqs;
+  /**
+   * Of all groups; 0 for a part that is not there.
+   */
+  size_t heads;
+  size_t heads_per_group;
+  struct NVTEXRopeStrides input_strides;
+  /**
+   * The element stride is 1.
+   */
+  struct NVTEXRopeStrides output_strides;
+} NVTEXRopePart;
+
+/**
+ * Rotary embedding of heads of `dim` elements, the first `rotated` of which turn in pairs (j, p):
+ * `p = j + rotated / 2`, or `p = j + 1` for even j if interleaved.
+ *
+ * Forward: `y_j = x_j cos(a_j) - x_p sin(a_j)`, `y_p = x_p cos(a_p) + x_j sin(a_p)`. Backward, its
+ * adjoint: `y_j = x_j cos(a_j) + x_p sin(a_p)`, `y_p = x_p cos(a_p) - x_j sin(a_j)`. Float32, one
+ * rounding to the dtype; other elements are copied.
+ *
+ * The angles a of position i of sequence n are row `f = i + start_positions[n]` of freqs; with
+ * `cp_size > 1` and the local length L, `f + cp_rank L / 2` for `i < L / 2`, else
+ * `f + L cp_size - (cp_rank + 1) L / 2 - L / 2`.
+ */
+typedef struct NVTEXRopeArgs {
+  struct NVTEXRopePart parts[3];
+  /**
+   * `[sequences + 1]`, or null. Packed sequences: n has the tokens from `cu_seqlens[n] / cp_size` to
+   * `cu_seqlens[n + 1] / cp_size`; tokens of no sequence are not written.
+   */
+  const int32_t *cu_seqlens;
+  /**
+   * `[sequences]`, or null.
+   */
+  const int32_t *start_positions;
+  /**
+   * Positions of each sequence, tokens of all if they are packed.
+   */
+  size_t positions;
+  size_t sequences;
+  size_t dim;
+  /**
+   * Even, at most `dim`.
+   */
+  size_t rotated;
+  size_t cp_size;
+  size_t cp_rank;
+  bool interleaved;
+  bool backward;
+  /**
+   * F32, F16 or BF16, of inputs and outputs.
+   */
+  NVTEDType dtype;
+} NVTEXRopeArgs;
+
+/**
  * Functions of a backend. A null entry is unimplemented.
  */
 typedef struct NVTEXOpTable {
@@ -567,6 +757,9 @@ typedef struct NVTEXOpTable {
   struct NVTEXOutcome (*memset)(const struct NVTEXMemsetArgs*, cudaStream_t);
   struct NVTEXOutcome (*host_copy)(const struct NVTEXHostCopyArgs*, cudaStream_t);
   struct NVTEXOutcome (*offsets)(const struct NVTEXOffsetsArgs*, cudaStream_t);
+  struct NVTEXOutcome (*softmax)(const struct NVTEXSoftmaxArgs*, cudaStream_t);
+  struct NVTEXOutcome (*dropout)(const struct NVTEXDropoutArgs*, cudaStream_t);
+  struct NVTEXOutcome (*rope)(const struct NVTEXRopeArgs*, cudaStream_t);
   /**
    * 10 * major + minor of the current device, 0 for a backend without one.
    */

@@ -34,6 +34,9 @@ impl OpTable {
         memset: None,
         host_copy: None,
         offsets: None,
+        softmax: None,
+        dropout: None,
+        rope: None,
         device_arch: None,
         device_malloc: None,
         device_free: None,
@@ -108,6 +111,9 @@ operators! {
     MemsetArgs => memset,
     HostCopyArgs => host_copy,
     OffsetsArgs => offsets,
+    SoftmaxArgs => softmax,
+    DropoutArgs => dropout,
+    RopeArgs => rope,
 }
 
 pub struct Backend {
