@@ -24,6 +24,9 @@ const SLICES: &[&str] = &[
     "recipe",
     "swizzle",
     "gemm",
+    "softmax",
+    "dropout",
+    "fused_rope",
     "nvtex",
 ];
 

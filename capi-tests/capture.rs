@@ -154,6 +154,11 @@ fn chain(seed: u64) -> Chain {
     group_amax(c);
     partial_amax(c);
     partial_cast(c);
+    softmax(c, "softmax", 40, false);
+    softmax(c, "softmax backward", 40, true);
+    softmax(c, "softmax of long rows", 40_000, false);
+    dropout(c);
+    rope(c);
     let workspace = c.output("workspace", kNVTEByte, WORKSPACE, Scratch);
     let per_tensor = [NVTE_DELAYED_TENSOR_SCALING; 2];
     let blocks = [NVTE_BLOCK_SCALING_2D, NVTE_BLOCK_SCALING_1D];
@@ -695,6 +700,94 @@ fn partial_cast(c: &mut Chain) {
             output_dtype,
         };
         entry(side, side.table.partial_cast, args)
+    });
+}
+
+fn softmax(c: &mut Chain, name: &'static str, keys: usize, backward: bool) {
+    let (matrices, queries, dtype) = (3, 40, kNVTEBFloat16);
+    let numel = matrices * queries * keys;
+    let input = c.input(dtype, numel);
+    let results = backward.then(|| c.input(dtype, numel));
+    let output = c.output("output", dtype, numel, Within(1e-4));
+    c.step(name, move |side| {
+        let args = SoftmaxArgs {
+            input: side.at(input),
+            results: results.map_or(null(), |id| side.at::<c_void>(id).cast_const()),
+            output: side.at(output),
+            mask: null(),
+            matrices_per_mask: matrices,
+            matrices,
+            queries,
+            keys,
+            scale: 3.0,
+            visible: SoftmaxMask::NVTEX_SOFTMAX_CAUSAL_BOTTOM_RIGHT,
+            dtype,
+        };
+        entry(side, side.table.softmax, args)
+    });
+}
+
+fn dropout(c: &mut Chain) {
+    let (numel, dtype) = (100_000, kNVTEBFloat16);
+    let input = c.input(dtype, numel);
+    let state = c.rng.bytes(16);
+    let state = c.buffers.add(state, 0);
+    let output = c.output("output", dtype, numel, Bits);
+    let mask = c.output("mask", kNVTEByte, numel / 8, Bits);
+    c.step("dropout", move |side| {
+        let args = DropoutArgs {
+            input: side.at(input),
+            output: side.at(output),
+            mask: side.at(mask),
+            rng_state: side.at(state),
+            scale_inv: null(),
+            numel,
+            probability: 0.25,
+            input_dtype: dtype,
+            output_dtype: dtype,
+        };
+        entry(side, side.table.dropout, args)
+    });
+}
+
+fn rope(c: &mut Chain) {
+    let (positions, sequences, heads, dim, dtype) = (64, 3, 4, 64, kNVTEBFloat16);
+    let numel = positions * sequences * heads * dim;
+    let (input, freqs) = (c.input(dtype, numel), c.input(kNVTEFloat32, positions * dim));
+    let output = c.output("output", dtype, numel, Within(1e-5));
+    c.step("rope", move |side| {
+        let token = heads * dim;
+        let strides = RopeStrides {
+            position: sequences * token,
+            sequence: token,
+            group: 0,
+            head: dim,
+            element: 1,
+        };
+        let part = RopePart {
+            input: side.at(input),
+            output: side.at(output),
+            freqs: side.at(freqs),
+            heads,
+            heads_per_group: heads,
+            input_strides: strides,
+            output_strides: strides,
+        };
+        let args = RopeArgs {
+            parts: [part, NO_ROPE_PART, NO_ROPE_PART],
+            cu_seqlens: null(),
+            start_positions: null(),
+            positions,
+            sequences,
+            dim,
+            rotated: dim,
+            cp_size: 1,
+            cp_rank: 0,
+            interleaved: false,
+            backward: false,
+            dtype,
+        };
+        entry(side, side.table.rope, args)
     });
 }
 

@@ -168,6 +168,23 @@ fn run(
     Ok(answer)
 }
 
+/// Runs a case on both backends, which may write to the given buffers only.
+fn answers(
+    buffers: &Buffers,
+    outputs: &[Id],
+    call: impl Fn(&Side) -> Outcome,
+) -> Result<[Answer; 2], String> {
+    let cpu = run(cpu_table(), buffers, &call).map_err(|e| format!("cpu: {e}"))?;
+    let cuda = run(cuda_table()?, buffers, &call).map_err(|e| format!("cuda: {e}"))?;
+    for (side, answer) in [("cpu", &cpu), ("cuda", &cuda)] {
+        if answer.unimplemented() {
+            return Err(format!("{side}: UNIMPLEMENTED: {}", answer.reason));
+        }
+        unchanged(buffers, &answer.contents, outputs.iter().copied())?;
+    }
+    Ok([cpu, cuda])
+}
+
 /// Runs a case on both backends and compares the listed buffers; all others must be as before.
 fn both(
     buffers: &Buffers,
@@ -184,21 +201,29 @@ fn both_but(
     workspace: Option<Id>,
     call: impl Fn(&Side) -> Outcome,
 ) -> Check {
-    let cpu = run(cpu_table(), buffers, &call).map_err(|e| format!("cpu: {e}"))?;
-    let cuda = run(cuda_table()?, buffers, &call).map_err(|e| format!("cuda: {e}"))?;
-    for (side, answer) in [("cpu", &cpu), ("cuda", &cuda)] {
-        if answer.unimplemented() {
-            return Err(format!("{side}: UNIMPLEMENTED: {}", answer.reason));
-        }
-        let written = outputs.iter().filter_map(|o| o.2).chain(workspace);
-        unchanged(buffers, &answer.contents, written)?;
-    }
+    let written: Vec<Id> = outputs.iter().filter_map(|o| o.2).chain(workspace).collect();
+    let [cpu, cuda] = answers(buffers, &written, call)?;
     for &(name, dtype, id) in outputs {
         if let Some(Id(id)) = id {
             equal(name, dtype, &cpu.contents[id], &cuda.contents[id])?;
         }
     }
     Ok(())
+}
+
+/// As `both`, of outputs that need not be equal to the bit.
+fn nearly(
+    buffers: &Buffers,
+    dtype: NVTEDType,
+    absolute: f64,
+    outputs: &[Id],
+    call: impl Fn(&Side) -> Outcome,
+) -> Check {
+    let [cpu, cuda] = answers(buffers, outputs, call)?;
+    let mut all = outputs.iter();
+    all.try_for_each(|&Id(id)| {
+        close("output", dtype, absolute, &cpu.contents[id], &cuda.contents[id])
+    })
 }
 
 /// Calls `case` for every index, or for the one in NVTE_CASE; false if not all ran.
@@ -2303,5 +2328,215 @@ fn swizzle_past_2_31() {
             }
         }
         Ok(())
+    });
+}
+
+impl Buffers {
+    /// Values in [-top, top].
+    fn units(&mut self, rng: &mut Rng, dtype: NVTEDType, len: usize, top: f32) -> Id {
+        let values: Vec<u8> = (0..len).flat_map(|_| (top * rng.unit()).to_le_bytes()).collect();
+        let shift = rng.shift() * size(dtype);
+        self.add(cast(&values, kNVTEFloat32, dtype), shift)
+    }
+}
+
+#[test]
+fn softmax() {
+    use SoftmaxMask::*;
+    let masks = [
+        NVTEX_SOFTMAX_UNMASKED,
+        NVTEX_SOFTMAX_BYTES,
+        NVTEX_SOFTMAX_CAUSAL,
+        NVTEX_SOFTMAX_CAUSAL_BOTTOM_RIGHT,
+    ];
+    cases("softmax", 480, |rng, index| {
+        let (dtype, visible) = (HIGH[index % 3], masks[index / 3 % 4]);
+        let backward = index / 12 % 2 == 1;
+        let keys = match rng.below(5) {
+            0 => rng.within(1, 80),
+            1 => 8 * rng.within(1, 600),
+            2 => rng.within(1, 5000),
+            3 => 8 * rng.within(1000, 6000),
+            _ => rng.pick(&[128, 512, 2048, 8192, 16384, 32768, 32776]),
+        };
+        let most = (200_000 / keys).clamp(1, 300);
+        let queries = rng.within(1, most);
+        let matrices_per_mask = rng.within(1, 3);
+        let matrices = matrices_per_mask * rng.within(1, 3);
+        let numel = matrices * queries * keys;
+        let mut b = Buffers::default();
+        let input = b.units(rng, dtype, numel, 3.0);
+        let results = backward.then(|| b.units(rng, dtype, numel, 1.0 / keys as f32));
+        let masked = !backward && visible == NVTEX_SOFTMAX_BYTES;
+        let mask = masked.then(|| {
+            let mut bytes = rng.bytes(numel / matrices_per_mask);
+            bytes.iter_mut().for_each(|byte| *byte %= 3);
+            // A row without anything.
+            bytes[..keys].fill(1);
+            b.add(bytes, rng.shift())
+        });
+        let output = b.output(rng, dtype, numel);
+        let output = if rng.chance(25) { input } else { output };
+        let scale = rng.pick(&[1.0, 0.125, -2.0]);
+        nearly(&b, dtype, 4e-6, &[output], |side| {
+            let args = SoftmaxArgs {
+                input: side.at(input),
+                results: side.maybe(results),
+                output: side.at(output),
+                mask: side.maybe(mask),
+                matrices_per_mask,
+                matrices,
+                queries,
+                keys,
+                scale,
+                visible,
+                dtype,
+            };
+            entry(side, side.table.softmax, args)
+        })
+        .map_err(|e| format!("{dtype:?} {visible:?} {matrices}x{queries}x{keys} {backward}: {e}"))
+    });
+}
+
+#[test]
+fn dropout() {
+    cases("dropout", 300, |rng, index| {
+        let (input_dtype, output_dtype) = match index % 9 {
+            i @ 0..6 => (FP8[i % 2], HIGH[i / 2]),
+            i => (HIGH[i - 6], HIGH[i - 6]),
+        };
+        let forward = is_fp8(input_dtype) || index / 9 % 2 == 0;
+        let numel = match rng.below(3) {
+            0 => rng.within(1, 1200),
+            1 => 512 * rng.within(1, 300),
+            _ => rng.within(1, 200_000),
+        };
+        let mut b = Buffers::default();
+        let input = b.input(rng, input_dtype, numel);
+        let output = b.output(rng, output_dtype, numel);
+        let output = if input_dtype == output_dtype && rng.chance(25) { input } else { output };
+        let mask_bytes = rng.bytes(numel.div_ceil(8));
+        let mask = b.add(mask_bytes, rng.below(3));
+        let state = [rng.next(), rng.next() >> rng.pick(&[0, 30, 60])];
+        let state: Vec<u8> = state.into_iter().flat_map(u64::to_le_bytes).collect();
+        let rng_state = forward.then(|| b.add(state, 0));
+        let scale_inv = b.float(rng.scale());
+        let probability = rng.pick(&[0.0, 0.1, 0.5, 0.001, 0.999]);
+        let written = forward.then_some(mask);
+        let outputs = [("output", output_dtype, Some(output)), ("mask", kNVTEByte, written)];
+        both(&b, &outputs, |side| {
+            let args = DropoutArgs {
+                input: side.at(input),
+                output: side.at(output),
+                mask: side.at(mask),
+                rng_state: side.maybe(rng_state),
+                scale_inv: side.at(scale_inv),
+                numel,
+                probability,
+                input_dtype,
+                output_dtype,
+            };
+            entry(side, side.table.dropout, args)
+        })
+        .map_err(|e| format!("{input_dtype:?} to {output_dtype:?}, {numel} {forward}: {e}"))
+    });
+}
+
+#[test]
+fn rope() {
+    cases("rope", 400, |rng, index| {
+        let (dtype, interleaved, backward) =
+            (HIGH[index % 3], index / 3 % 2 == 1, index / 6 % 2 == 1);
+        let cp_size = rng.pick(&[1, 1, 2, 3]);
+        let packed = rng.chance(30);
+        let (mut positions, sequences) = (2 * rng.within(1, 60), rng.within(1, 9));
+        let dim = rng.pick(&[2, 6, 16, 64, 80, 128, 256, 600]);
+        let rotated = if rng.chance(70) { dim } else { dim / 4 * 2 };
+        let freqs_rows = positions * cp_size * sequences + 50;
+        let mut b = Buffers::default();
+        let mut ints =
+            |values: Vec<i32>| b.add(values.into_iter().flat_map(i32::to_le_bytes).collect(), 0);
+        let starts = rng.chance(30).then(|| {
+            let starts = (0..sequences).map(|_| rng.below(50) as i32).collect();
+            ints(starts)
+        });
+        let cu_seqlens = packed.then(|| {
+            let mut cu = vec![0];
+            for n in 0..sequences {
+                cu.push(cu[n] + 2 * (cp_size * rng.below(positions / 2 + 1)) as i32);
+            }
+            positions = cu[sequences] as usize / cp_size + 3;
+            ints(cu)
+        });
+        let tokens = if packed { positions } else { positions * sequences };
+        // One tensor, or queries, keys and values of groups.
+        let groups = rng.within(1, 5);
+        let members: Vec<usize> =
+            if rng.chance(50) { vec![1] } else { vec![rng.within(1, 4), 1, 1] };
+        let group: usize = members.iter().sum::<usize>() * dim;
+        let sequence_first = rng.chance(50);
+        let strides = |group: usize| RopeStrides {
+            position: if packed || sequence_first { 1 } else { sequences } * groups * group,
+            sequence: if packed {
+                0
+            } else if sequence_first {
+                positions * groups * group
+            } else {
+                groups * group
+            },
+            group,
+            head: dim,
+            element: 1,
+        };
+        let whole = b.units(rng, dtype, tokens * groups * group, 1.0);
+        let mut parts = Vec::new();
+        for (i, &heads) in members.iter().enumerate() {
+            let other = b.units(rng, dtype, tokens * groups * heads * dim, 1.0);
+            let turns = i < 2 && rng.chance(90);
+            let freqs = turns.then(|| b.units(rng, kNVTEFloat32, freqs_rows * rotated, 1000.0));
+            parts.push((heads, other, freqs));
+        }
+        let outputs: Vec<Id> =
+            if backward { vec![whole] } else { parts.iter().map(|part| part.1).collect() };
+        nearly(&b, dtype, 2e-6, &outputs, |side| {
+            let mut first = 0;
+            let part = |i: usize| {
+                let Some(&(heads, other, freqs)) = parts.get(i) else { return NO_ROPE_PART };
+                let here = side.at::<u8>(whole).wrapping_add(first * size(dtype)).cast();
+                first += heads * dim;
+                let (own, shared) = (strides(heads * dim), strides(group));
+                let (input, output) =
+                    if backward { (side.at(other), here) } else { (here, side.at(other)) };
+                let (input_strides, output_strides) =
+                    if backward { (own, shared) } else { (shared, own) };
+                RopePart {
+                    input,
+                    output,
+                    freqs: side.maybe(freqs),
+                    heads: groups * heads,
+                    heads_per_group: heads,
+                    input_strides,
+                    output_strides,
+                }
+            };
+            let args = RopeArgs {
+                parts: [0, 1, 2].map(part),
+                cu_seqlens: side.maybe(cu_seqlens),
+                start_positions: side.maybe(starts),
+                positions,
+                sequences,
+                dim,
+                rotated,
+                cp_size,
+                cp_rank: cp_size - 1,
+                interleaved,
+                backward,
+                dtype,
+            };
+            entry(side, side.table.rope, args)
+        })
+        .map_err(|e| {
+            format!("{dtype:?} {positions}x{sequences}x{groups}x{members:?}x{dim} {rotated}: {e}")
+        })
     });
 }

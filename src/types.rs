@@ -208,3 +208,19 @@ pub struct NVTETensorPack {
     pub tensors: [NVTETensor; 10],
     pub size: usize,
 }
+
+/// Order of the dimensions of queries, keys and values: sequence, batch, heads, elements, or packed
+/// tokens (T) of all sequences.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NVTE_QKV_Format {
+    NVTE_SBHD = 0,
+    NVTE_BSHD = 1,
+    NVTE_THD = 2,
+    NVTE_BSHD_2SBHD = 3,
+    NVTE_SBHD_2BSHD = 4,
+    NVTE_THD_2BSHD = 5,
+    NVTE_THD_2SBHD = 6,
+    NVTE_BHSD = 7,
+    NVTE_QKV_Format_NOT_SET = 8,
+}

@@ -418,3 +418,17 @@ pub const DEQUANTIZE: DequantizeArgs = DequantizeArgs {
     swizzled: false,
     group: Group::NONE,
 };
+
+/// Heads that are not there.
+pub const NO_ROPE_PART: RopePart = {
+    let none = RopeStrides { position: 0, sequence: 0, group: 0, head: 0, element: 1 };
+    RopePart {
+        input: null(),
+        output: null_mut(),
+        freqs: null(),
+        heads: 0,
+        heads_per_group: 1,
+        input_strides: none,
+        output_strides: none,
+    }
+};

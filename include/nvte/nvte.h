@@ -13,6 +13,9 @@
 #include "nvte/recipe.h"
 #include "nvte/swizzle.h"
 #include "nvte/gemm.h"
+#include "nvte/softmax.h"
+#include "nvte/dropout.h"
+#include "nvte/fused_rope.h"
 #include "nvte/nvtex.h"
 
 #endif /* NVTE_NVTE_H */

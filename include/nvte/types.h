@@ -129,22 +129,20 @@ typedef enum NVTEGroupedMatmulConfigAttribute {
 } NVTEGroupedMatmulConfigAttribute;
 
 /**
- * Activations, plain and gated. No function takes one.
+ * Order of the dimensions of queries, keys and values: sequence, batch, heads, elements, or packed
+ * tokens (T) of all sequences.
  */
-typedef enum NVTE_Activation_Type {
-  GELU = 0,
-  GEGLU = 1,
-  GLU = 2,
-  SILU = 3,
-  SWIGLU = 4,
-  RELU = 5,
-  REGLU = 6,
-  QGELU = 7,
-  QGEGLU = 8,
-  SRELU = 9,
-  SREGLU = 10,
-  CLAMPED_SWIGLU = 11,
-} NVTE_Activation_Type;
+typedef enum NVTE_QKV_Format {
+  NVTE_SBHD = 0,
+  NVTE_BSHD = 1,
+  NVTE_THD = 2,
+  NVTE_BSHD_2SBHD = 3,
+  NVTE_SBHD_2BSHD = 4,
+  NVTE_THD_2BSHD = 5,
+  NVTE_THD_2SBHD = 6,
+  NVTE_BHSD = 7,
+  NVTE_QKV_Format_NOT_SET = 8,
+} NVTE_QKV_Format;
 
 /**
  * Dimensions of a tensor; entries at and past `ndim` are not read.

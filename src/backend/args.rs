@@ -616,6 +616,140 @@ pub struct RequantizeArgs {
     pub through_bf16: bool,
 }
 
+/// Which keys a query of a softmax sees.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SoftmaxMask {
+    /// All.
+    NVTEX_SOFTMAX_UNMASKED = 0,
+    /// All; where the byte of the mask is 1, the score is -10000.
+    NVTEX_SOFTMAX_BYTES = 1,
+    /// Query i sees the keys `j <= i`.
+    NVTEX_SOFTMAX_CAUSAL = 2,
+    /// Query i sees the keys `j <= i + keys - queries`.
+    NVTEX_SOFTMAX_CAUSAL_BOTTOM_RIGHT = 3,
+}
+
+/// Softmax over the keys that a query sees, 0 for those that it does not; of `[matrices, queries,
+/// keys]` elements.
+///
+/// Forward: `y = exp(t - max t) / sum exp(t - max t)` with `t = scale * x`, and with a mask of bytes 0
+/// in rows whose largest `t` is -10000. Backward: `dx = scale * y * (dy - sum(dy * y))`. Float32
+/// throughout, one rounding to the dtype; a NaN that is seen makes its row NaN.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SoftmaxArgs {
+    /// x; dy for the backward.
+    pub input: *const c_void,
+    /// y for the backward, null for the forward.
+    pub results: *const c_void,
+    /// May be `input`.
+    pub output: *mut c_void,
+    /// Forward with `NVTEX_SOFTMAX_BYTES`: matrix m has the bytes `[queries, keys]` from
+    /// `m / matrices_per_mask * queries * keys` on.
+    pub mask: *const u8,
+    pub matrices_per_mask: usize,
+    pub matrices: usize,
+    pub queries: usize,
+    pub keys: usize,
+    pub scale: f32,
+    pub visible: SoftmaxMask,
+    /// F32, F16 or BF16, of all tensors.
+    pub dtype: NVTEDType,
+}
+
+/// `y = keep ? cast(x * 1 / (1 - probability)) : 0`; bit `i % 8` of the byte `i / 8` of the mask says
+/// whether element i is kept, and the bits after the last element are 0.
+///
+/// Forward: the bits are drawn. Elements 16 c to 16 c + 15 take the 16 bytes of four words of Philox
+/// 4x32-10 with the seed as key and the counter `offset / 4 + 2^64 c`, from word `offset % 4` on;
+/// element i of them takes of word `i % 8 / 2` the byte `i / 8 + (i even ? 2 : 0)`, the least
+/// significant one being 0, and is kept unless that is less than `floor(256 * probability)`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct DropoutArgs {
+    pub input: *const c_void,
+    /// May be `input`.
+    pub output: *mut c_void,
+    /// `ceil(numel / 8)` bytes; read by the backward.
+    pub mask: *mut u8,
+    /// Seed and offset for the forward, null for the backward.
+    pub rng_state: *const u64,
+    /// FP8 inputs: x is multiplied by this float first.
+    pub scale_inv: *const f32,
+    pub numel: usize,
+    /// At least 0 and less than 1.
+    pub probability: f32,
+    /// F32, F16, BF16, E4M3 or E5M2.
+    pub input_dtype: NVTEDType,
+    /// F32, F16 or BF16; as the input unless that is FP8.
+    pub output_dtype: NVTEDType,
+}
+
+/// Elements from one index to the next.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RopeStrides {
+    /// From one position to the next; of packed sequences: from one token.
+    pub position: usize,
+    pub sequence: usize,
+    /// From one group of heads to the next.
+    pub group: usize,
+    /// From one head of a group to the next.
+    pub head: usize,
+    pub element: usize,
+}
+
+/// Heads that turn by the same angles.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RopePart {
+    pub input: *const c_void,
+    /// May be `input` if the strides are equal.
+    pub output: *mut c_void,
+    /// `[.., rotated]` angles in radians, or null: the part is copied.
+    pub freqs: *const f32,
+    /// Of all groups; 0 for a part that is not there.
+    pub heads: usize,
+    pub heads_per_group: usize,
+    pub input_strides: RopeStrides,
+    /// The element stride is 1.
+    pub output_strides: RopeStrides,
+}
+
+/// Rotary embedding of heads of `dim` elements, the first `rotated` of which turn in pairs (j, p):
+/// `p = j + rotated / 2`, or `p = j + 1` for even j if interleaved.
+///
+/// Forward: `y_j = x_j cos(a_j) - x_p sin(a_j)`, `y_p = x_p cos(a_p) + x_j sin(a_p)`. Backward, its
+/// adjoint: `y_j = x_j cos(a_j) + x_p sin(a_p)`, `y_p = x_p cos(a_p) - x_j sin(a_j)`. Float32, one
+/// rounding to the dtype; other elements are copied.
+///
+/// The angles a of position i of sequence n are row `f = i + start_positions[n]` of freqs; with
+/// `cp_size > 1` and the local length L, `f + cp_rank L / 2` for `i < L / 2`, else
+/// `f + L cp_size - (cp_rank + 1) L / 2 - L / 2`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RopeArgs {
+    pub parts: [RopePart; 3],
+    /// `[sequences + 1]`, or null. Packed sequences: n has the tokens from `cu_seqlens[n] / cp_size` to
+    /// `cu_seqlens[n + 1] / cp_size`; tokens of no sequence are not written.
+    pub cu_seqlens: *const i32,
+    /// `[sequences]`, or null.
+    pub start_positions: *const i32,
+    /// Positions of each sequence, tokens of all if they are packed.
+    pub positions: usize,
+    pub sequences: usize,
+    pub dim: usize,
+    /// Even, at most `dim`.
+    pub rotated: usize,
+    pub cp_size: usize,
+    pub cp_rank: usize,
+    pub interleaved: bool,
+    pub backward: bool,
+    /// F32, F16 or BF16, of inputs and outputs.
+    pub dtype: NVTEDType,
+}
+
 /// Direction of a copy.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -776,6 +910,9 @@ pub struct OpTable {
     pub offsets: Option<unsafe extern "C" fn(*const OffsetsArgs, cudaStream_t) -> Outcome>,
     pub scaled_activation:
         Option<unsafe extern "C" fn(*const ScaledActivationArgs, cudaStream_t) -> Outcome>,
+    pub softmax: Option<unsafe extern "C" fn(*const SoftmaxArgs, cudaStream_t) -> Outcome>,
+    pub dropout: Option<unsafe extern "C" fn(*const DropoutArgs, cudaStream_t) -> Outcome>,
+    pub rope: Option<unsafe extern "C" fn(*const RopeArgs, cudaStream_t) -> Outcome>,
 
     /// 10 * major + minor of the current device, 0 for a backend without one.
     pub device_arch: Option<unsafe extern "C" fn(arch: *mut c_int) -> Outcome>,

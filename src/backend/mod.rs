@@ -35,6 +35,9 @@ impl OpTable {
         host_copy: None,
         offsets: None,
         scaled_activation: None,
+        softmax: None,
+        dropout: None,
+        rope: None,
         device_arch: None,
         device_malloc: None,
         device_free: None,
@@ -126,6 +129,9 @@ operators! {
     GroupAmaxArgs => group_amax,
     PartialAmaxArgs => partial_amax,
     PartialCastArgs => partial_cast,
+    SoftmaxArgs => softmax,
+    DropoutArgs => dropout,
+    RopeArgs => rope,
 }
 
 pub struct Backend {

@@ -211,7 +211,7 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm_v2(
 }
 
 /// A C bool, of which any byte may arrive.
-fn truth(value: MaybeUninit<bool>) -> bool {
+pub(crate) fn truth(value: MaybeUninit<bool>) -> bool {
     // SAFETY: a C caller initialises the byte.
     unsafe { value.as_ptr().cast::<u8>().read() != 0 }
 }

@@ -21,6 +21,7 @@ impl Handle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DType {
     Byte = 0,
+    I64 = 3,
     F32 = 4,
     Bf16 = 6,
     E4m3 = 7,
@@ -41,6 +42,7 @@ impl DType {
     pub fn name(self) -> &'static str {
         match self {
             Self::Byte => "byte",
+            Self::I64 => "i64",
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
             Self::E4m3 => "fp8",
@@ -205,6 +207,14 @@ functions! {
     nvte_compute_scale_from_amax(output: Handle, config: Handle, stream: Handle);
     nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction(reduced: Handle, histories: &StdVector, scales: &StdVector, algo: *const c_char, fp8_dtype: DType, margin: f32, stream: Handle);
     nvte_cublas_gemm_v2(transa: c_int, transb: c_int, alpha: &f32, a: Handle, b: Handle, beta: &f32, c: Handle, d: Handle, workspace: Handle, config: Handle, stream: Handle);
+    nvte_scaled_softmax_backward(grads: Handle, results: Handle, output: Handle, scale: f32, stream: Handle);
+    nvte_scaled_masked_softmax_forward(input: Handle, mask: Handle, results: Handle, scale: f32, stream: Handle);
+    nvte_scaled_upper_triang_masked_softmax_forward(input: Handle, results: Handle, scale: f32, stream: Handle);
+    nvte_scaled_upper_triang_masked_softmax_backward(grads: Handle, results: Handle, output: Handle, scale: f32, stream: Handle);
+    nvte_dropout_fwd(input: Handle, output: Handle, mask: Handle, rng_state: Handle, p: f32, stream: Handle);
+    nvte_dropout_bwd(grads: Handle, mask: Handle, output: Handle, p: f32, stream: Handle);
+    nvte_fused_rope_forward(input: Handle, cu_seqlens: Handle, freqs: Handle, starts: Handle, output: Handle, format: c_int, interleaved: bool, cp_size: c_int, cp_rank: c_int, s: c_int, b: c_int, h: c_int, d: c_int, d2: c_int, stride_s: c_int, stride_b: c_int, stride_h: c_int, stride_d: c_int, stream: Handle);
+    nvte_fused_qkv_rope_forward(qkv: Handle, q_freqs: Handle, k_freqs: Handle, starts: Handle, q: Handle, k: Handle, v: Handle, format: c_int, interleaved: bool, cp_size: c_int, cp_rank: c_int, s: c_int, b: c_int, h: c_int, d: c_int, d2: c_int, split_q: c_int, split_k: c_int, split_v: c_int, stream: Handle);
 }
 
 /// What our library has beyond the ABI, and another one need not have.

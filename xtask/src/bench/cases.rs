@@ -291,6 +291,22 @@ pub fn operators(kind: Kind) -> Vec<Case> {
         }
     };
     cases.extend(gemms.into_iter().map(Gemm::case));
+    let (matrices, seq) = match kind {
+        Kind::Gpu => (64, 2048),
+        Kind::Cpu => (8, 1024),
+    };
+    cases.extend([
+        causal_softmax(matrices, seq),
+        causal_softmax_backward(matrices, seq),
+        masked_softmax(matrices, seq),
+        softmax_backward(matrices, seq),
+        dropout(rows, cols, false),
+        dropout(rows, cols, true),
+        rope("rope fwd sbhd 4096x4x32x128", 4096, false),
+        rope("rope fwd interleaved sbhd 4096x4x32x128", 4096, true),
+        rope("rope fwd sbhd 1x4x32x128", 1, false),
+        qkv_rope(4096),
+    ]);
     cases
 }
 
@@ -721,4 +737,166 @@ impl Gemm {
             );
         }))
     }
+}
+
+/// Each byte that must move: half of the scores, all results.
+fn causal_softmax(matrices: usize, seq: usize) -> Case {
+    let name = format!("causal softmax {matrices}x{seq}x{seq}");
+    Case::new(name, bytes(matrices * seq, seq, 3, 1), move |b| {
+        let (api, stream) = (b.api, b.stream());
+        let shape = [matrices, seq, seq];
+        let x = b.tensor(&b.random(DType::Bf16, &shape)?);
+        let y = b.tensor(&b.output("results", DType::Bf16, &shape, Rule::Close)?);
+        let forward = Api::nvte_scaled_upper_triang_masked_softmax_forward;
+        Ok(Box::new(move || forward(api, x.h(), y.h(), 0.125, stream)))
+    })
+}
+
+fn causal_softmax_backward(matrices: usize, seq: usize) -> Case {
+    let name = format!("causal softmax bwd {matrices}x{seq}x{seq}");
+    Case::new(name, bytes(matrices * seq, seq, 4, 2), move |b| {
+        let (api, stream) = (b.api, b.stream());
+        let shape = [matrices, seq, seq];
+        let dy = b.tensor(&b.random(DType::Bf16, &shape)?);
+        let y = b.tensor(&b.random(DType::Bf16, &shape)?);
+        let dx = b.tensor(&b.output("gradients", DType::Bf16, &shape, Rule::Close)?);
+        let backward = Api::nvte_scaled_upper_triang_masked_softmax_backward;
+        Ok(Box::new(move || backward(api, dy.h(), y.h(), dx.h(), 0.125, stream)))
+    })
+}
+
+/// One mask for each 8 matrices, whose bytes are few beside the scores.
+fn masked_softmax(matrices: usize, seq: usize) -> Case {
+    let name = format!("masked softmax {matrices}x{seq}x{seq}");
+    Case::new(name, bytes(matrices * seq, seq, 4, 2), move |b| {
+        let (api, stream) = (b.api, b.stream());
+        let (batch, heads) = (matrices / 8, 8);
+        let shape = [batch, heads, seq, seq];
+        let x = b.tensor(&b.random(DType::Bf16, &shape)?);
+        let mask = b.tensor(&b.random(DType::Byte, &[batch, 1, seq, seq])?);
+        let y = b.tensor(&b.output("results", DType::Bf16, &shape, Rule::Close)?);
+        let forward = Api::nvte_scaled_masked_softmax_forward;
+        Ok(Box::new(move || forward(api, x.h(), mask.h(), y.h(), 0.125, stream)))
+    })
+}
+
+fn softmax_backward(matrices: usize, seq: usize) -> Case {
+    let name = format!("softmax bwd {matrices}x{seq}x{seq}");
+    Case::new(name, bytes(matrices * seq, seq, 6, 4), move |b| {
+        let (api, stream) = (b.api, b.stream());
+        let shape = [1, matrices, seq, seq];
+        let dy = b.tensor(&b.random(DType::Bf16, &shape)?);
+        let y = b.tensor(&b.random(DType::Bf16, &shape)?);
+        let dx = b.tensor(&b.output("gradients", DType::Bf16, &shape, Rule::Close)?);
+        let backward = Api::nvte_scaled_softmax_backward;
+        Ok(Box::new(move || backward(api, dy.h(), y.h(), dx.h(), 0.125, stream)))
+    })
+}
+
+fn dropout(rows: usize, cols: usize, backward: bool) -> Case {
+    let name = if backward { "dropout bwd bf16" } else { "dropout bf16" };
+    let work =
+        Work::Bytes { moved: (rows * cols) as f64 * 4.125, input: (rows * cols) as f64 * 2.0 };
+    Case::new(name, work, move |b| {
+        let (api, stream) = (b.api, b.stream());
+        let x = b.tensor(&b.random(DType::Bf16, &[rows, cols])?);
+        let y = b.tensor(&b.output("data", DType::Bf16, &[rows, cols], Rule::Equal)?);
+        let bits = [rows * cols / 8];
+        if backward {
+            let mask = b.tensor(&b.random(DType::Byte, &bits)?);
+            return Ok(Box::new(move || {
+                api.nvte_dropout_bwd(x.h(), mask.h(), y.h(), 0.1, stream);
+            }));
+        }
+        let mask = b.tensor(&b.output("mask", DType::Byte, &bits, Rule::Equal)?);
+        let state = b.alloc(DType::I64, &[2])?;
+        b.machine.upload(state.ptr, &[7, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0])?;
+        let state = b.tensor(&state);
+        Ok(Box::new(move || {
+            api.nvte_dropout_fwd(x.h(), y.h(), mask.h(), state.h(), 0.1, stream);
+        }))
+    })
+}
+
+/// Batch, heads and elements of rotary embeddings, and `NVTE_SBHD`.
+const ROPE: [usize; 3] = [4, 32, 128];
+const SBHD: i32 = 0;
+
+fn rope(name: &str, seq: usize, interleaved: bool) -> Case {
+    let [batch, heads, dim] = ROPE;
+    Case::new(name, bytes(seq * batch * heads, dim, 4, 2), move |b| {
+        let (api, stream) = (b.api, b.stream());
+        let shape = [seq, batch, heads, dim];
+        let x = b.tensor(&b.random(DType::Bf16, &shape)?);
+        let freqs = b.tensor(&b.random(DType::F32, &[seq, 1, 1, dim])?);
+        let y = b.tensor(&b.output("data", DType::Bf16, &shape, Rule::Close)?);
+        let none = Tensor::new(api);
+        let [s, n, h, d] = shape.map(|size| size as i32);
+        Ok(Box::new(move || {
+            api.nvte_fused_rope_forward(
+                x.h(),
+                none.h(),
+                freqs.h(),
+                none.h(),
+                y.h(),
+                SBHD,
+                interleaved,
+                1,
+                0,
+                s,
+                n,
+                h,
+                d,
+                d,
+                n * h * d,
+                h * d,
+                d,
+                1,
+                stream,
+            );
+        }))
+    })
+}
+
+/// Groups of four heads of queries, one of keys and one of values.
+fn qkv_rope(seq: usize) -> Case {
+    let [batch, heads, dim] = ROPE;
+    let groups = heads / 4;
+    let name = format!("qkv rope fwd sbhd {seq}x{batch}x{groups}x{}", 6 * dim);
+    Case::new(name, bytes(seq * batch * groups, 6 * dim, 4, 2), move |b| {
+        let (api, stream) = (b.api, b.stream());
+        let x = b.tensor(&b.random(DType::Bf16, &[seq, batch, groups, 6 * dim])?);
+        let freqs = b.tensor(&b.random(DType::F32, &[seq, 1, 1, dim])?);
+        let output = |name, heads: usize| {
+            let shape = [seq, batch, groups * heads, dim];
+            b.output(name, DType::Bf16, &shape, Rule::Close).map(|data| b.tensor(&data))
+        };
+        let (q, k, v) = (output("q", 4)?, output("k", 1)?, output("v", 1)?);
+        let none = Tensor::new(api);
+        let [s, n, h, d] = [seq, batch, groups, dim].map(|size| size as i32);
+        Ok(Box::new(move || {
+            api.nvte_fused_qkv_rope_forward(
+                x.h(),
+                freqs.h(),
+                freqs.h(),
+                none.h(),
+                q.h(),
+                k.h(),
+                v.h(),
+                SBHD,
+                false,
+                1,
+                0,
+                s,
+                n,
+                h,
+                d,
+                d,
+                4 * d,
+                d,
+                d,
+                stream,
+            );
+        }))
+    })
 }

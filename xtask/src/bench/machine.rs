@@ -76,7 +76,7 @@ impl Pool {
     pub fn new(machine: &dyn Machine) -> Result<Self> {
         let values = normal(POOL);
         let mut buffers = Vec::new();
-        for dtype in [DType::F32, DType::Bf16, DType::E4m3] {
+        for dtype in [DType::F32, DType::Bf16, DType::E4m3, DType::Byte] {
             let bytes: Vec<u8> = match dtype {
                 DType::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
                 DType::Bf16 => {

@@ -1,0 +1,52 @@
+#ifndef NVTE_DROPOUT_H
+#define NVTE_DROPOUT_H
+
+/* Generated from the Rust sources by capi-tests/abi.rs. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "nvte/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Drops elements at random: `y = keep ? cast(x / (1 - p)) : 0`, and writes which ones were kept.
+ *
+ * Element e is bit `e % 8` (1: kept) of the byte `e / 8` of the mask. Its random byte comes from
+ * Philox 4x32-10, so that seed and offset of `rng_state` determine the mask: 16 elements use four words
+ * at the stream position `offset` of the sequence `e / 16`. It is dropped if the byte is less than
+ * `floor(256 p)`: p counts in steps of 1/256, while the factor `1 / (1 - p)` is not rounded.
+ * Shapes: any with the same number of elements n; output may be the input; mask `ceil(n / 8)` bytes of
+ * any dtype, bits after the last element are set to 0; `rng_state` `[2]` on the device.
+ * Dtypes: Float32, Float16, BFloat16, the same for both, or from Float8E4M3, Float8E5M2 with a
+ * `scale_inv`, which multiplies x; `rng_state` Int64 (seed, offset).
+ * Empty tensors: nothing is written.
+ * Errors: other dtypes or sizes; p not in [0, 1); null or misaligned pointers.
+ * Source: Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3 (2011).
+ */
+void nvte_dropout_fwd(NVTETensor input,
+                      NVTETensor output,
+                      NVTETensor mask,
+                      NVTETensor rng_state,
+                      float dropout_probability,
+                      cudaStream_t stream);
+
+/**
+ * Gradients of `nvte_dropout_fwd` by its mask: `dx = keep ? cast(dy / (1 - p)) : 0`.
+ *
+ * Shapes, dtypes, errors: as the forward, without FP8; `grad_input` may be `grad_output`.
+ */
+void nvte_dropout_bwd(NVTETensor grad_output,
+                      NVTETensor mask,
+                      NVTETensor grad_input,
+                      float dropout_probability,
+                      cudaStream_t stream);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* NVTE_DROPOUT_H */

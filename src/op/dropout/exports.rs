@@ -1,0 +1,48 @@
+//! C functions of dropout.h.
+#![allow(unsafe_code, clippy::missing_safety_doc)]
+
+use super::*;
+use crate::error::guard;
+
+/// Drops elements at random: `y = keep ? cast(x / (1 - p)) : 0`, and writes which ones were kept.
+///
+/// Element e is bit `e % 8` (1: kept) of the byte `e / 8` of the mask. Its random byte comes from
+/// Philox 4x32-10, so that seed and offset of `rng_state` determine the mask: 16 elements use four words
+/// at the stream position `offset` of the sequence `e / 16`. It is dropped if the byte is less than
+/// `floor(256 p)`: p counts in steps of 1/256, while the factor `1 / (1 - p)` is not rounded.
+/// Shapes: any with the same number of elements n; output may be the input; mask `ceil(n / 8)` bytes of
+/// any dtype, bits after the last element are set to 0; `rng_state` `[2]` on the device.
+/// Dtypes: Float32, Float16, BFloat16, the same for both, or from Float8E4M3, Float8E5M2 with a
+/// `scale_inv`, which multiplies x; `rng_state` Int64 (seed, offset).
+/// Empty tensors: nothing is written.
+/// Errors: other dtypes or sizes; p not in [0, 1); null or misaligned pointers.
+/// Source: Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3 (2011).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_dropout_fwd(
+    input: NVTETensor,
+    output: NVTETensor,
+    mask: NVTETensor,
+    rng_state: NVTETensor,
+    dropout_probability: f32,
+    stream: cudaStream_t,
+) {
+    let (input, output) = (("input", input), ("output", output));
+    guard("nvte_dropout_fwd", || {
+        dropout(input, output, mask, Some(rng_state), dropout_probability, stream)
+    });
+}
+
+/// Gradients of `nvte_dropout_fwd` by its mask: `dx = keep ? cast(dy / (1 - p)) : 0`.
+///
+/// Shapes, dtypes, errors: as the forward, without FP8; `grad_input` may be `grad_output`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_dropout_bwd(
+    grad_output: NVTETensor,
+    mask: NVTETensor,
+    grad_input: NVTETensor,
+    dropout_probability: f32,
+    stream: cudaStream_t,
+) {
+    let (input, output) = (("grad_output", grad_output), ("grad_input", grad_input));
+    guard("nvte_dropout_bwd", || dropout(input, output, mask, None, dropout_probability, stream));
+}

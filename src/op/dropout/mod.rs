@@ -1,0 +1,74 @@
+//! Dropout with a mask of bits (spec: pointwise_norm, section 10).
+
+pub(crate) mod cpu;
+pub mod exports;
+
+use crate::backend::{self, args::*};
+use crate::check;
+use crate::error::{Error, Result};
+use crate::tensor::{Buffer, Shape};
+use crate::types::*;
+use std::ptr::null;
+
+/// Forward; the backward has no `rng_state`.
+fn dropout(
+    (input_name, input): (&str, NVTETensor),
+    (output_name, output): (&str, NVTETensor),
+    mask: NVTETensor,
+    rng_state: Option<NVTETensor>,
+    probability: f32,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let input = check::tensor(input_name, input)?;
+    let output = check::tensor(output_name, output)?;
+    let mask = check::tensor("mask", mask)?.rowwise;
+    check::input(input_name, &input)?;
+    check::input(output_name, &output)?;
+    if !(0.0..1.0).contains(&probability) {
+        let expected = "at least 0 and less than 1";
+        return Err(Error::argument("dropout_probability", expected, probability));
+    }
+    let (x, y) = (&input.rowwise, &output.rowwise);
+    check::high_precision(output_name, y.dtype)?;
+    let fp8 = x.dtype.is_fp8() && rng_state.is_some();
+    if !fp8 {
+        check::dtype(input_name, x.dtype, &[y.dtype])?;
+    }
+    let numel = x.shape.numel();
+    if y.shape.numel() != numel {
+        let expected = format!("{numel} elements ({input_name} has {})", x.shape);
+        return Err(Error::argument(format!("{output_name}.shape"), expected, y.shape));
+    }
+    let mask_bytes = numel.div_ceil(8);
+    if mask.bytes() != mask_bytes {
+        let expected = format!("{mask_bytes} bytes, a bit for each of {numel} elements");
+        let got = format!("{} of {}", mask.shape, mask.dtype);
+        return Err(Error::argument("mask.shape", expected, got));
+    }
+    let args = DropoutArgs {
+        input: x.ptr(),
+        output: y.ptr(),
+        mask: check::raw_pointer("mask.data", mask.ptr(), mask_bytes, NVTEDType::kNVTEByte)?.cast(),
+        rng_state: match rng_state {
+            Some(state) => seed_and_offset(&check::tensor("rng_state", state)?.rowwise)?,
+            None => null(),
+        },
+        scale_inv: match fp8 {
+            true => {
+                check::scalar(format_args!("{input_name}.scale_inv"), &input.rowwise_scale_inv)?
+            }
+            false => null(),
+        },
+        numel,
+        probability,
+        input_dtype: x.dtype,
+        output_dtype: y.dtype,
+    };
+    if numel > 0 { backend::run(&args, stream) } else { Ok(()) }
+}
+
+fn seed_and_offset(state: &Buffer) -> Result<*const u64> {
+    check::dtype("rng_state", state.dtype, &[NVTEDType::kNVTEInt64])?;
+    check::shape("rng_state", &state.shape, &Shape::new(&[2]))?;
+    Ok(check::pointer("rng_state.data", state)?.cast_const().cast())
+}

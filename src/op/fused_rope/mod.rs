@@ -1,0 +1,311 @@
+//! Rotary embedding of queries and keys (spec: pointwise_norm, section 11).
+
+pub(crate) mod cpu;
+pub mod exports;
+
+use crate::backend::{self, args::*};
+use crate::check;
+use crate::error::{Error, Result};
+use crate::tensor::{Buffer, FromC, Shape, from_c, from_c_enum};
+use crate::types::NVTE_QKV_Format::*;
+use crate::types::*;
+use std::mem::MaybeUninit;
+use std::ptr::{null, null_mut};
+
+from_c_enum!(
+    NVTE_QKV_Format,
+    "an NVTE_QKV_Format from 0 to 8",
+    [
+        NVTE_SBHD,
+        NVTE_BSHD,
+        NVTE_THD,
+        NVTE_BSHD_2SBHD,
+        NVTE_SBHD_2BSHD,
+        NVTE_THD_2BSHD,
+        NVTE_THD_2SBHD,
+        NVTE_BHSD,
+        NVTE_QKV_Format_NOT_SET,
+    ]
+);
+
+/// What the functions have in common.
+struct Form {
+    format: MaybeUninit<NVTE_QKV_Format>,
+    interleaved: bool,
+    backward: bool,
+    /// cp_size and cp_rank
+    cp: [i32; 2],
+    /// s, b, h, d and d2
+    sizes: [i32; 5],
+}
+
+/// Sizes that have been checked.
+struct Sizes {
+    format: NVTE_QKV_Format,
+    s: usize,
+    b: usize,
+    h: usize,
+    d: usize,
+    d2: usize,
+    cp_size: usize,
+    cp_rank: usize,
+}
+
+fn at_least(name: &str, value: i32, least: i32) -> Result<usize> {
+    match usize::try_from(value) {
+        Ok(size) if value >= least => Ok(size),
+        _ => Err(Error::argument(name, format!("{least} or more"), value)),
+    }
+}
+
+impl Form {
+    fn sizes(&self, formats: &[NVTE_QKV_Format]) -> Result<Sizes> {
+        let format: NVTE_QKV_Format = from_c("qkv_format", self.format)?;
+        if !formats.contains(&format) {
+            let names: Vec<String> = formats.iter().map(|format| format!("{format:?}")).collect();
+            let error = Error::argument("qkv_format", names.join(" or "), format!("{format:?}"));
+            return Err(Error::unsupported(error.message));
+        }
+        let [s, b, h, d, d2] = self.sizes;
+        let [cp_size, cp_rank] = self.cp;
+        let sizes = Sizes {
+            format,
+            s: at_least("s", s, 0)?,
+            b: at_least("b", b, 0)?,
+            h: at_least("h", h, 0)?,
+            d: at_least("d", d, 1)?,
+            d2: at_least("d2", d2, 0)?,
+            cp_size: at_least("cp_size", cp_size, 1)?,
+            cp_rank: at_least("cp_rank", cp_rank, 0)?,
+        };
+        if sizes.d2 > sizes.d || sizes.d2 % 2 != 0 {
+            return Err(Error::argument("d2", format!("even and at most {d} (d)"), d2));
+        }
+        if cp_rank >= cp_size {
+            let expected = format!("less than {cp_size} (cp_size)");
+            return Err(Error::argument("cp_rank", expected, cp_rank));
+        }
+        if format != NVTE_THD && cp_size > 1 && sizes.s % 2 != 0 {
+            return Err(Error::argument("s", "an even number (cp_size is not 1)", s));
+        }
+        Ok(sizes)
+    }
+
+    /// The arguments but for the tensors.
+    fn args(&self, sizes: &Sizes, dtype: NVTEDType) -> RopeArgs {
+        RopeArgs {
+            parts: [NO_PART; 3],
+            cu_seqlens: null(),
+            start_positions: null(),
+            positions: sizes.s,
+            sequences: sizes.b,
+            dim: sizes.d,
+            rotated: sizes.d2,
+            cp_size: sizes.cp_size,
+            cp_rank: sizes.cp_rank,
+            interleaved: self.interleaved,
+            backward: self.backward,
+            dtype,
+        }
+    }
+}
+
+const NO_STRIDES: RopeStrides =
+    RopeStrides { position: 0, sequence: 0, group: 0, head: 0, element: 1 };
+const NO_PART: RopePart = RopePart {
+    input: null(),
+    output: null_mut(),
+    freqs: null(),
+    heads: 0,
+    heads_per_group: 1,
+    input_strides: NO_STRIDES,
+    output_strides: NO_STRIDES,
+};
+
+impl Sizes {
+    /// Strides of contiguous tokens of `token` elements, in groups of `group` elements.
+    fn strides(&self, token: usize, group: usize) -> RopeStrides {
+        let (position, sequence) = match self.format {
+            NVTE_SBHD => (self.b * token, token),
+            NVTE_BSHD => (token, self.s * token),
+            _ => (token, 0),
+        };
+        RopeStrides { position, sequence, group, head: self.d, element: 1 }
+    }
+
+    /// The product of some dimensions with s and b, if memory can hold as many elements.
+    fn numel(&self, name: &str, dims: &[usize]) -> Result<usize> {
+        let all = [self.s, self.b].into_iter().chain(dims.iter().copied());
+        let product = all.clone().filter(|&n| n > 0).try_fold(1usize, usize::checked_mul);
+        match product {
+            Some(product) if product < 1 << 60 => {
+                Ok(if all.min() == Some(0) { 0 } else { product })
+            }
+            _ => Err(Error::argument(name, "sizes whose product fits 60 bits", "larger ones")),
+        }
+    }
+
+    /// Angles `[S_max, 1, 1, d2]`, with as many rows as there are positions if `known`.
+    fn freqs(&self, name: &str, freqs: &Buffer, known: bool) -> Result<*const f32> {
+        check::dtype(name, freqs.dtype, &[NVTEDType::kNVTEFloat32])?;
+        let (rows, d2) = freqs.shape.flatten();
+        let least = if known { self.s * self.cp_size } else { 0 };
+        if d2 != self.d2 || rows < least {
+            let expected = format!("[{least} or more, 1, 1, {}]", self.d2);
+            return Err(Error::argument(format!("{name}.shape"), expected, freqs.shape));
+        }
+        Ok(check::pointer(format_args!("{name}.data"), freqs)?.cast_const().cast())
+    }
+
+    /// Start positions, if there are any.
+    fn start_positions(&self, handle: NVTETensor) -> Result<*const i32> {
+        let buffer = check::tensor_or_empty("start_positions", handle)?.rowwise;
+        if buffer.ptr().is_null() {
+            return Ok(null());
+        }
+        int32("start_positions", &buffer, self.b)
+    }
+}
+
+fn int32(name: &str, buffer: &Buffer, length: usize) -> Result<*const i32> {
+    check::dtype(name, buffer.dtype, &[NVTEDType::kNVTEInt32])?;
+    check::shape(name, &buffer.shape, &Shape::new(&[length]))?;
+    Ok(check::pointer(format_args!("{name}.data"), buffer)?.cast_const().cast())
+}
+
+/// Row-wise data of one dtype, that of `like` if there is one.
+fn data(name: &str, handle: NVTETensor, like: Option<NVTEDType>) -> Result<Buffer> {
+    let tensor = check::tensor(name, handle)?;
+    check::input(name, &tensor)?;
+    check::high_precision(name, tensor.dtype())?;
+    match like {
+        Some(like) => check::dtype(name, tensor.dtype(), &[like])?,
+        None => (),
+    }
+    Ok(tensor.rowwise)
+}
+
+fn elements(name: &str, buffer: &Buffer, expected: usize, what: &str) -> Result<()> {
+    if buffer.shape.numel() == expected {
+        return Ok(());
+    }
+    let expected = format!("{expected} elements ({what})");
+    Err(Error::argument(format!("{name}.shape"), expected, buffer.shape))
+}
+
+/// One tensor, with its strides.
+fn rope(
+    [(input_name, input), (output_name, output)]: [(&str, NVTETensor); 2],
+    [cu_seqlens, freqs, start_positions]: [NVTETensor; 3],
+    form: &Form,
+    [stride_s, stride_b, stride_h, stride_d]: [i32; 4],
+    stream: cudaStream_t,
+) -> Result<()> {
+    let sizes = form.sizes(&[NVTE_SBHD, NVTE_BSHD, NVTE_THD])?;
+    let packed = sizes.format == NVTE_THD;
+    let x = data(input_name, input, None)?;
+    let y = data(output_name, output, Some(x.dtype))?;
+    let mut args = form.args(&sizes, x.dtype);
+    args.start_positions = sizes.start_positions(start_positions)?;
+    if packed {
+        let cu_seqlens = check::tensor("cu_seqlens", cu_seqlens)?.rowwise;
+        args.cu_seqlens = int32("cu_seqlens", &cu_seqlens, sizes.b + 1)?;
+        args.positions = *x.shape.dims().first().unwrap_or(&1);
+    }
+    let (h, d) = (sizes.h, sizes.d);
+    let (expected, what) = match packed {
+        true => (args.positions.saturating_mul(h * d), "t * h * d"),
+        false => (sizes.numel("s, b, h, d", &[h, d])?, "s * b * h * d"),
+    };
+    elements(input_name, &x, expected, what)?;
+    elements(output_name, &y, expected, what)?;
+    let freqs = check::tensor("freqs", freqs)?.rowwise;
+    let known = !packed && args.start_positions.is_null();
+    args.parts[0] = RopePart {
+        input: x.ptr(),
+        output: y.ptr(),
+        freqs: sizes.freqs("freqs", &freqs, known && expected > 0)?,
+        heads: h,
+        heads_per_group: h.max(1),
+        input_strides: RopeStrides {
+            position: at_least("stride_s_or_t", stride_s, 0)?,
+            sequence: if packed { 0 } else { at_least("stride_b", stride_b, 0)? },
+            group: 0,
+            head: at_least("stride_h", stride_h, 0)?,
+            element: at_least("stride_d", stride_d, 0)?,
+        },
+        output_strides: sizes.strides(h * d, 0),
+    };
+    if expected > 0 { backend::run(&args, stream) } else { Ok(()) }
+}
+
+/// Queries, keys and values of the groups of heads of one tensor, which is the forward's input and
+/// the backward's output.
+fn qkv_rope(
+    (whole_name, whole): (&str, NVTETensor),
+    names: [&str; 3],
+    tensors: [NVTETensor; 3],
+    [q_freqs, k_freqs, start_positions]: [NVTETensor; 3],
+    form: &Form,
+    split: [i32; 3],
+    stream: cudaStream_t,
+) -> Result<()> {
+    let sizes = form.sizes(&[NVTE_SBHD, NVTE_BSHD])?;
+    let (h, d) = (sizes.h, sizes.d);
+    let mut widths = [0; 3];
+    for (i, width) in widths.iter_mut().enumerate() {
+        let name = ["qkv_split_arg_list_0", "qkv_split_arg_list_1", "qkv_split_arg_list_2"][i];
+        *width = at_least(name, split[i], 0)?;
+        if !width.is_multiple_of(d) {
+            return Err(Error::argument(name, format!("a multiple of {d} (d)"), split[i]));
+        }
+    }
+    let group: usize = widths.iter().sum();
+    let packed = data(whole_name, whole, None)?;
+    elements(whole_name, &packed, sizes.numel("s, b, h", &[h, group])?, "s * b * h * splits")?;
+    let mut args = form.args(&sizes, packed.dtype);
+    args.start_positions = sizes.start_positions(start_positions)?;
+    let freqs = [("q_freqs", q_freqs), ("k_freqs", k_freqs)];
+    let mut first = 0;
+    for i in 0..3 {
+        let tensor = data(names[i], tensors[i], Some(packed.dtype))?;
+        let width = widths[i];
+        elements(names[i], &tensor, sizes.numel("s, b, h", &[h, width])?, "s * b * h * split")?;
+        let angles = match freqs.get(i) {
+            Some((name, handle)) => {
+                let buffer = check::tensor_or_empty(name, *handle)?.rowwise;
+                match buffer.ptr().is_null() {
+                    true => null(),
+                    false => sizes.freqs(name, &buffer, args.start_positions.is_null())?,
+                }
+            }
+            None => null(),
+        };
+        let here = packed.ptr().wrapping_byte_add(first * packed.dtype.bits() / 8);
+        let (here_strides, own_strides) =
+            (sizes.strides(h * group, group), sizes.strides(h * width, width));
+        args.parts[i] = match form.backward {
+            false => RopePart {
+                input: here,
+                output: tensor.ptr(),
+                freqs: angles,
+                heads: h * (width / d),
+                heads_per_group: (width / d).max(1),
+                input_strides: here_strides,
+                output_strides: own_strides,
+            },
+            true => RopePart {
+                input: tensor.ptr(),
+                output: here,
+                freqs: angles,
+                heads: h * (width / d),
+                heads_per_group: (width / d).max(1),
+                input_strides: own_strides,
+                output_strides: here_strides,
+            },
+        };
+        first += width;
+    }
+    let empty = packed.shape.numel() == 0;
+    if empty { Ok(()) } else { backend::run(&args, stream) }
+}

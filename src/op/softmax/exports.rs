@@ -1,0 +1,139 @@
+//! C functions of softmax.h: softmax of scaled scores, unmasked, masked and causal.
+#![allow(unsafe_code, clippy::missing_safety_doc)]
+
+use super::*;
+use crate::error::guard;
+
+/// Softmax over the last dimension of scaled scores.
+///
+/// `y = exp(t - max t) / sum exp(t - max t)` with `t = scale_factor * x`, in float32 (the scale is not
+/// rounded to the dtype). A NaN makes its row NaN.
+/// Shapes: `[b, h, s_q, s_k]`, any sizes; the results may be the input.
+/// Dtypes: Float32, Float16, BFloat16, the same for both.
+/// Empty tensors: nothing is written.
+/// Errors: other dtypes or shapes; null or misaligned pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_scaled_softmax_forward(
+    input: NVTETensor,
+    softmax_results: NVTETensor,
+    scale_factor: f32,
+    stream: cudaStream_t,
+) {
+    guard("nvte_scaled_softmax_forward", || {
+        forward(input, None, softmax_results, (scale_factor, NVTEX_SOFTMAX_UNMASKED), stream)
+    });
+}
+
+/// Gradients of `nvte_scaled_softmax_forward`: `dx = scale_factor * y * (dy - sum(dy * y))`, with the
+/// results y and their gradients dy.
+///
+/// Shapes, dtypes: as the forward, the same for all; `output_grads` may be one of the inputs.
+/// Errors: as the forward.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_scaled_softmax_backward(
+    incoming_grads: NVTETensor,
+    softmax_results: NVTETensor,
+    output_grads: NVTETensor,
+    scale_factor: f32,
+    stream: cudaStream_t,
+) {
+    let form = (scale_factor, NVTEX_SOFTMAX_UNMASKED);
+    guard("nvte_scaled_softmax_backward", || {
+        backward(incoming_grads, softmax_results, output_grads, form, stream)
+    });
+}
+
+/// As `nvte_scaled_softmax_forward`; where the byte of the mask is exactly 1, the scaled score is
+/// -10000. A row whose largest scaled score is -10000 becomes 0.
+///
+/// Shapes: mask `[b, 1, s_q, s_k]`, or `[1, 1, s_q, s_k]` for all of the batch. Dtype: Byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_scaled_masked_softmax_forward(
+    input: NVTETensor,
+    mask: NVTETensor,
+    softmax_results: NVTETensor,
+    scale_factor: f32,
+    stream: cudaStream_t,
+) {
+    guard("nvte_scaled_masked_softmax_forward", || {
+        forward(input, Some(mask), softmax_results, (scale_factor, NVTEX_SOFTMAX_BYTES), stream)
+    });
+}
+
+/// As `nvte_scaled_softmax_backward`: the results of masked scores are 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_scaled_masked_softmax_backward(
+    incoming_grads: NVTETensor,
+    softmax_results: NVTETensor,
+    output_grads: NVTETensor,
+    scale_factor: f32,
+    stream: cudaStream_t,
+) {
+    let form = (scale_factor, NVTEX_SOFTMAX_BYTES);
+    guard("nvte_scaled_masked_softmax_backward", || {
+        backward(incoming_grads, softmax_results, output_grads, form, stream)
+    });
+}
+
+/// As `nvte_scaled_softmax_forward` over the scores `j <= i` of row i; the other results are 0, and
+/// their scores are not used.
+///
+/// Shapes: `[b * h, s, s]`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_scaled_upper_triang_masked_softmax_forward(
+    input: NVTETensor,
+    softmax_results: NVTETensor,
+    scale_factor: f32,
+    stream: cudaStream_t,
+) {
+    guard("nvte_scaled_upper_triang_masked_softmax_forward", || {
+        forward(input, None, softmax_results, (scale_factor, NVTEX_SOFTMAX_CAUSAL), stream)
+    });
+}
+
+/// Gradients of `nvte_scaled_upper_triang_masked_softmax_forward`, 0 for `j > i`, whatever the inputs
+/// are there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_scaled_upper_triang_masked_softmax_backward(
+    incoming_grads: NVTETensor,
+    softmax_results: NVTETensor,
+    output_grads: NVTETensor,
+    scale_factor: f32,
+    stream: cudaStream_t,
+) {
+    let form = (scale_factor, NVTEX_SOFTMAX_CAUSAL);
+    guard("nvte_scaled_upper_triang_masked_softmax_backward", || {
+        backward(incoming_grads, softmax_results, output_grads, form, stream)
+    });
+}
+
+/// As `nvte_scaled_softmax_forward` over the scores `j <= i + s_k - s_q` of row i; the other results
+/// are 0, and their scores are not used.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_scaled_aligned_causal_masked_softmax_forward(
+    input: NVTETensor,
+    softmax_results: NVTETensor,
+    scale_factor: f32,
+    stream: cudaStream_t,
+) {
+    let form = (scale_factor, NVTEX_SOFTMAX_CAUSAL_BOTTOM_RIGHT);
+    guard("nvte_scaled_aligned_causal_masked_softmax_forward", || {
+        forward(input, None, softmax_results, form, stream)
+    });
+}
+
+/// Gradients of `nvte_scaled_aligned_causal_masked_softmax_forward`, 0 for `j > i + s_k - s_q`,
+/// whatever the inputs are there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_scaled_aligned_causal_masked_softmax_backward(
+    incoming_grads: NVTETensor,
+    softmax_results: NVTETensor,
+    output_grads: NVTETensor,
+    scale_factor: f32,
+    stream: cudaStream_t,
+) {
+    let form = (scale_factor, NVTEX_SOFTMAX_CAUSAL_BOTTOM_RIGHT);
+    guard("nvte_scaled_aligned_causal_masked_softmax_backward", || {
+        backward(incoming_grads, softmax_results, output_grads, form, stream)
+    });
+}

@@ -1,0 +1,121 @@
+//! Softmax of scaled scores, unmasked, masked and causal (spec: pointwise_norm, section 9).
+
+pub(crate) mod cpu;
+pub mod exports;
+
+use crate::backend::{self, args::*};
+use crate::check;
+use crate::error::{Error, Result};
+use crate::tensor::{Buffer, Shape};
+use crate::types::*;
+use SoftmaxMask::*;
+use std::ptr::null;
+
+/// Data of one of the tensors, all of which have the shape and dtype of the first.
+fn data(name: &str, handle: NVTETensor, like: Option<&Buffer>) -> Result<Buffer> {
+    let tensor = check::tensor(name, handle)?;
+    check::input(name, &tensor)?;
+    check::high_precision(name, tensor.dtype())?;
+    if let Some(like) = like {
+        check::dtype(name, tensor.dtype(), &[like.dtype])?;
+        check::shape(name, &tensor.rowwise.shape, &like.shape)?;
+    }
+    Ok(tensor.rowwise)
+}
+
+/// `[matrices, queries, keys]` of a shape.
+fn dims(name: &str, shape: &Shape, visible: SoftmaxMask) -> Result<[usize; 3]> {
+    match (visible, shape.dims()) {
+        (NVTEX_SOFTMAX_CAUSAL, &[batch, queries, keys]) if queries == keys => {
+            Ok([batch, queries, keys])
+        }
+        (NVTEX_SOFTMAX_CAUSAL, _) => {
+            Err(Error::argument(format!("{name}.shape"), "3 dimensions, [b*h, s, s]", shape))
+        }
+        (_, &[batch, heads, queries, keys]) => Ok([batch * heads, queries, keys]),
+        _ => Err(Error::argument(format!("{name}.shape"), "4 dimensions, [b, h, s_q, s_k]", shape)),
+    }
+}
+
+/// Forward; `mask` is there for the masked form.
+fn forward(
+    input: NVTETensor,
+    mask: Option<NVTETensor>,
+    results: NVTETensor,
+    (scale, visible): (f32, SoftmaxMask),
+    stream: cudaStream_t,
+) -> Result<()> {
+    let x = data("input", input, None)?;
+    let y = data("softmax_results", results, Some(&x))?;
+    let [matrices, queries, keys] = dims("input", &x.shape, visible)?;
+    let (mask, matrices_per_mask) = match mask {
+        Some(mask) => mask_bytes(mask, &x.shape)?,
+        None => (null(), matrices),
+    };
+    let args = SoftmaxArgs {
+        input: x.ptr(),
+        results: null(),
+        output: y.ptr(),
+        mask,
+        matrices_per_mask,
+        matrices,
+        queries,
+        keys,
+        scale,
+        visible,
+        dtype: x.dtype,
+    };
+    run(&args, stream)
+}
+
+/// The bytes of a mask `[b or 1, 1, s_q, s_k]`, and for how many matrices each of its matrices is.
+fn mask_bytes(mask: NVTETensor, scores: &Shape) -> Result<(*const u8, usize)> {
+    let &[batch, heads, queries, keys] = scores.dims() else { unreachable!("checked by dims()") };
+    let mask = check::tensor("mask", mask)?.rowwise;
+    if !mask.is_set() {
+        return Err(Error::argument("mask.data", "row-wise data", "no data"));
+    }
+    check::dtype("mask", mask.dtype, &[NVTEDType::kNVTEByte])?;
+    let per_mask = match *mask.shape.dims() {
+        [1, 1, q, k] if (q, k) == (queries, keys) => batch * heads,
+        [b, 1, q, k] if (b, q, k) == (batch, queries, keys) => heads,
+        _ => {
+            let expected = format!("[{batch} or 1, 1, {queries}, {keys}]");
+            return Err(Error::argument("mask.shape", expected, mask.shape));
+        }
+    };
+    Ok((check::pointer("mask.data", &mask)?.cast_const().cast(), per_mask))
+}
+
+/// Backward; masked scores have results of 0, so that it is the unmasked one.
+fn backward(
+    grads: NVTETensor,
+    results: NVTETensor,
+    output: NVTETensor,
+    (scale, visible): (f32, SoftmaxMask),
+    stream: cudaStream_t,
+) -> Result<()> {
+    let dy = data("incoming_grads", grads, None)?;
+    let y = data("softmax_results", results, Some(&dy))?;
+    let dx = data("output_grads", output, Some(&dy))?;
+    let [matrices, queries, keys] = dims("incoming_grads", &dy.shape, visible)?;
+    let args = SoftmaxArgs {
+        input: dy.ptr(),
+        results: y.ptr().cast_const(),
+        output: dx.ptr(),
+        mask: null(),
+        matrices_per_mask: matrices,
+        matrices,
+        queries,
+        keys,
+        scale,
+        visible,
+        dtype: dy.dtype,
+    };
+    run(&args, stream)
+}
+
+fn run(args: &SoftmaxArgs, stream: cudaStream_t) -> Result<()> {
+    let empty = args.matrices == 0 || args.queries == 0 || args.keys == 0;
+    if empty { Ok(()) } else { backend::run(args, stream) }
+}
