@@ -19,6 +19,7 @@ const SLICES: &[&str] = &[
     "transpose",
     "recipe",
     "gemm",
+    "normalization",
     "nvtex",
 ];
 

@@ -11,6 +11,7 @@
 #include "nvte/transpose.h"
 #include "nvte/recipe.h"
 #include "nvte/gemm.h"
+#include "nvte/normalization.h"
 #include "nvte/nvtex.h"
 
 #endif /* NVTE_NVTE_H */

@@ -28,6 +28,8 @@ pub(super) static TABLE: OpTable = OpTable {
     stream_synchronize: Some(op::nvtex::cpu::stream_synchronize),
     compute_stream: Some(op::multi_stream::cpu::compute_stream),
     compute_event: Some(op::multi_stream::cpu::compute_event),
+    norm_forward: Some(op::normalization::cpu::forward),
+    norm_backward: Some(op::normalization::cpu::backward),
     ..OpTable::EMPTY
 };
 

@@ -43,6 +43,8 @@ impl OpTable {
         stream_synchronize: None,
         compute_stream: None,
         compute_event: None,
+        norm_forward: None,
+        norm_backward: None,
     };
 }
 
@@ -108,6 +110,8 @@ operators! {
     MemsetArgs => memset,
     HostCopyArgs => host_copy,
     OffsetsArgs => offsets,
+    NormForwardArgs => norm_forward,
+    NormBackwardArgs => norm_backward,
 }
 
 pub struct Backend {

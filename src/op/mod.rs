@@ -6,6 +6,7 @@ pub mod cast;
 pub mod cast_transpose_noop;
 pub mod gemm;
 pub mod multi_stream;
+pub mod normalization;
 pub mod nvtex;
 pub mod recipe;
 pub mod transformer_engine;
