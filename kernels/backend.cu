@@ -22,6 +22,8 @@ NVTEXOutcome nvte_cuda_stream_destroy(cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_stream_synchronize(cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_compute_stream(int, cudaStream_t *) noexcept;
 NVTEXOutcome nvte_cuda_compute_event(int, cudaEvent_t *) noexcept;
+NVTEXOutcome nvte_cuda_norm_forward(const NVTEXNormForwardArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_norm_backward(const NVTEXNormBackwardArgs *, cudaStream_t) noexcept;
 }
 
 extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
@@ -46,4 +48,6 @@ extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
   table->stream_synchronize = nvte_cuda_stream_synchronize;
   table->compute_stream = nvte_cuda_compute_stream;
   table->compute_event = nvte_cuda_compute_event;
+  table->norm_forward = nvte_cuda_norm_forward;
+  table->norm_backward = nvte_cuda_norm_backward;
 }

@@ -198,7 +198,7 @@ unsafe fn gradients<X: Element, G: Element>(a: &NormBackwardArgs) {
     };
     let parts: Vec<_> = (0..rows.div_ceil(each)).into_par_iter().map(sums).collect();
     for (i, to) in [a.dgamma, a.dbeta].into_iter().enumerate().take(1 + usize::from(layer)) {
-        let sum = |col| parts.iter().map(|part| part[i][col]).sum::<f64>() as f32;
+        let sum = |col| parts.iter().fold(0.0, |sum, part| sum + part[i][col]) as f32;
         let total: Vec<f32> = (0..cols).map(sum).collect();
         // SAFETY: the caller's promise.
         narrow(&total, unsafe { Buf::<G>::new(to, cols).slice_mut(0, cols) });
