@@ -27,6 +27,7 @@ const SLICES: &[&str] = &[
     "softmax",
     "dropout",
     "fused_rope",
+    "normalization",
     "nvtex",
 ];
 

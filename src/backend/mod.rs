@@ -55,6 +55,8 @@ impl OpTable {
         group_amax: None,
         partial_amax: None,
         partial_cast: None,
+        norm_forward: None,
+        norm_backward: None,
     };
 }
 
@@ -132,6 +134,8 @@ operators! {
     SoftmaxArgs => softmax,
     DropoutArgs => dropout,
     RopeArgs => rope,
+    NormForwardArgs => norm_forward,
+    NormBackwardArgs => norm_backward,
 }
 
 pub struct Backend {

@@ -9,6 +9,7 @@ pub mod dropout;
 pub mod fused_rope;
 pub mod gemm;
 pub mod multi_stream;
+pub mod normalization;
 pub mod nvtex;
 pub mod recipe;
 
