@@ -22,6 +22,14 @@ NVTEXOutcome nvte_cuda_stream_destroy(cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_stream_synchronize(cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_compute_stream(int, cudaStream_t *) noexcept;
 NVTEXOutcome nvte_cuda_compute_event(int, cudaEvent_t *) noexcept;
+NVTEXOutcome nvte_cuda_move_rows(const NVTEXMoveRowsArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_reindex_cache(const NVTEXReindexCacheArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_grad_correction(const NVTEXGradCorrectionArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_half_lse(const NVTEXHalfLseArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_out_correction(const NVTEXOutCorrectionArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_partition(const NVTEXPartitionArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_seed(const NVTEXSeedArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_copy_rows(const NVTEXCopyRowsArgs *, cudaStream_t) noexcept;
 }
 
 extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
@@ -46,4 +54,12 @@ extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
   table->stream_synchronize = nvte_cuda_stream_synchronize;
   table->compute_stream = nvte_cuda_compute_stream;
   table->compute_event = nvte_cuda_compute_event;
+  table->move_rows = nvte_cuda_move_rows;
+  table->reindex_cache = nvte_cuda_reindex_cache;
+  table->grad_correction = nvte_cuda_grad_correction;
+  table->half_lse = nvte_cuda_half_lse;
+  table->out_correction = nvte_cuda_out_correction;
+  table->partition = nvte_cuda_partition;
+  table->seed = nvte_cuda_seed;
+  table->copy_rows = nvte_cuda_copy_rows;
 }

@@ -28,6 +28,14 @@ pub(super) static TABLE: OpTable = OpTable {
     stream_synchronize: Some(op::nvtex::cpu::stream_synchronize),
     compute_stream: Some(op::multi_stream::cpu::compute_stream),
     compute_event: Some(op::multi_stream::cpu::compute_event),
+    move_rows: Some(op::fused_attn::cpu::move_rows),
+    reindex_cache: Some(op::fused_attn::cpu::reindex_cache),
+    grad_correction: Some(op::fused_attn::cpu::grad_correction),
+    half_lse: Some(op::fused_attn::cpu::half_lse),
+    out_correction: Some(op::fused_attn::cpu::out_correction),
+    partition: Some(op::fused_attn::cpu::partition),
+    seed: Some(op::fused_attn::cpu::seed),
+    copy_rows: Some(op::fused_attn::cpu::copy_rows),
     ..OpTable::EMPTY
 };
 

@@ -43,6 +43,14 @@ impl OpTable {
         stream_synchronize: None,
         compute_stream: None,
         compute_event: None,
+        move_rows: None,
+        reindex_cache: None,
+        grad_correction: None,
+        half_lse: None,
+        out_correction: None,
+        partition: None,
+        seed: None,
+        copy_rows: None,
     };
 }
 
@@ -108,6 +116,14 @@ operators! {
     MemsetArgs => memset,
     HostCopyArgs => host_copy,
     OffsetsArgs => offsets,
+    MoveRowsArgs => move_rows,
+    ReindexCacheArgs => reindex_cache,
+    GradCorrectionArgs => grad_correction,
+    HalfLseArgs => half_lse,
+    OutCorrectionArgs => out_correction,
+    PartitionArgs => partition,
+    SeedArgs => seed,
+    CopyRowsArgs => copy_rows,
 }
 
 pub struct Backend {

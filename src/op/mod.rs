@@ -4,6 +4,7 @@
 mod attribute;
 pub mod cast;
 pub mod cast_transpose_noop;
+pub mod fused_attn;
 pub mod gemm;
 pub mod multi_stream;
 pub mod nvtex;
