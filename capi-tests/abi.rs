@@ -23,6 +23,7 @@ const SLICES: &[&str] = &[
     "transpose",
     "recipe",
     "swizzle",
+    "fused_attn",
     "gemm",
     "softmax",
     "dropout",
@@ -100,9 +101,21 @@ fn backend_header() -> String {
     render(config, &[path])
 }
 
+/// Some functions take references, which are addresses to C.
+const REFERENCE: &str = "
+#ifdef __cplusplus
+typedef const NVTETensor &NVTETensorReference;
+#else
+typedef const NVTETensor *NVTETensorReference;
+#endif";
+
 fn slice_header(slice: &str) -> String {
     let path = root().join(format!("src/op/{slice}/exports.rs"));
-    render(config(slice, &["types.h"]), &[path])
+    let mut config = config(slice, &["types.h"]);
+    if slice == "fused_attn" {
+        config.after_includes = Some(REFERENCE.into());
+    }
+    render(config, &[path])
 }
 
 fn umbrella_header() -> String {
@@ -177,7 +190,7 @@ struct Signature {
 
 /// A type without spelling differences: no `enum`/`struct` keywords, no `const` of the value itself.
 fn normalise(text: &str) -> String {
-    let spaced = text.replace('*', " * ");
+    let spaced = text.replace("NVTETensorReference", "const NVTETensor &").replace('*', " * ");
     let words: Vec<&str> =
         spaced.split_whitespace().filter(|w| *w != "enum" && *w != "struct").collect();
     let mut words = words.as_slice();

@@ -36,6 +36,14 @@ NVTEXOutcome nvte_cuda_partial_amax(const NVTEXPartialAmaxArgs *, cudaStream_t) 
 NVTEXOutcome nvte_cuda_partial_cast(const NVTEXPartialCastArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_norm_forward(const NVTEXNormForwardArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_norm_backward(const NVTEXNormBackwardArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_move_rows(const NVTEXMoveRowsArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_reindex_cache(const NVTEXReindexCacheArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_grad_correction(const NVTEXGradCorrectionArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_half_lse(const NVTEXHalfLseArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_out_correction(const NVTEXOutCorrectionArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_partition(const NVTEXPartitionArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_seed(const NVTEXSeedArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_copy_rows(const NVTEXCopyRowsArgs *, cudaStream_t) noexcept;
 }
 
 extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
@@ -74,4 +82,12 @@ extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
   table->partial_cast = nvte_cuda_partial_cast;
   table->norm_forward = nvte_cuda_norm_forward;
   table->norm_backward = nvte_cuda_norm_backward;
+  table->move_rows = nvte_cuda_move_rows;
+  table->reindex_cache = nvte_cuda_reindex_cache;
+  table->grad_correction = nvte_cuda_grad_correction;
+  table->half_lse = nvte_cuda_half_lse;
+  table->out_correction = nvte_cuda_out_correction;
+  table->partition = nvte_cuda_partition;
+  table->seed = nvte_cuda_seed;
+  table->copy_rows = nvte_cuda_copy_rows;
 }

@@ -17,14 +17,20 @@ pub enum Kind {
     QuantizationConfig = 0x53,
     MatmulConfig = 0x54,
     GroupedMatmulConfig = 0x55,
+    FusedAttnConfig = 0x56,
+    FusedAttnFwdParams = 0x57,
+    FusedAttnBwdParams = 0x58,
 }
 
-const KINDS: [Kind; 5] = [
+const KINDS: [Kind; 8] = [
     Kind::Tensor,
     Kind::GroupedTensor,
     Kind::QuantizationConfig,
     Kind::MatmulConfig,
     Kind::GroupedMatmulConfig,
+    Kind::FusedAttnConfig,
+    Kind::FusedAttnFwdParams,
+    Kind::FusedAttnBwdParams,
 ];
 
 impl Display for Kind {
@@ -35,6 +41,9 @@ impl Display for Kind {
             Kind::QuantizationConfig => "quantization config",
             Kind::MatmulConfig => "matmul config",
             Kind::GroupedMatmulConfig => "grouped matmul config",
+            Kind::FusedAttnConfig => "attention config",
+            Kind::FusedAttnFwdParams => "forward attention parameters",
+            Kind::FusedAttnBwdParams => "backward attention parameters",
         })
     }
 }
@@ -239,6 +248,9 @@ impl Drop for Cache {
                 Kind::QuantizationConfig => &crate::op::transformer_engine::CONFIGS.free,
                 Kind::MatmulConfig => &crate::op::gemm::CONFIGS.free,
                 Kind::GroupedMatmulConfig => &crate::op::gemm::GROUPED_CONFIGS.free,
+                Kind::FusedAttnConfig => &crate::op::fused_attn::CONFIGS.slab.free,
+                Kind::FusedAttnFwdParams => &crate::op::fused_attn::FWD.slab.free,
+                Kind::FusedAttnBwdParams => &crate::op::fused_attn::BWD.slab.free,
             };
             free.lock().unwrap_or_else(PoisonError::into_inner).append(indices);
         }

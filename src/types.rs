@@ -220,8 +220,9 @@ pub struct NVTETensorPack {
 /// Order of the dimensions of queries, keys and values: sequence, batch, heads, elements, or packed
 /// tokens (T) of all sequences.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NVTE_QKV_Format {
+    #[default]
     NVTE_SBHD = 0,
     NVTE_BSHD = 1,
     NVTE_THD = 2,
@@ -232,3 +233,231 @@ pub enum NVTE_QKV_Format {
     NVTE_BHSD = 7,
     NVTE_QKV_Format_NOT_SET = 8,
 }
+
+/// How queries, keys and values lie in memory: dimensions in order (sequence, batch, heads, elements, or
+/// packed tokens T), 3 or 2 of them interleaved, or one after the other.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NVTE_QKV_Layout {
+    NVTE_SB3HD = 0,
+    NVTE_SBH3D = 1,
+    NVTE_SBHD_SB2HD = 2,
+    NVTE_SBHD_SBH2D = 3,
+    NVTE_SBHD_SBHD_SBHD = 4,
+    NVTE_BS3HD = 5,
+    NVTE_BSH3D = 6,
+    NVTE_BSHD_BS2HD = 7,
+    NVTE_BSHD_BSH2D = 8,
+    NVTE_BSHD_BSHD_BSHD = 9,
+    NVTE_T3HD = 10,
+    NVTE_TH3D = 11,
+    NVTE_THD_T2HD = 12,
+    NVTE_THD_TH2D = 13,
+    NVTE_THD_THD_THD = 14,
+    NVTE_SBHD_BSHD_BSHD = 15,
+    NVTE_BSHD_SBHD_SBHD = 16,
+    NVTE_THD_BSHD_BSHD = 17,
+    NVTE_THD_SBHD_SBHD = 18,
+    NVTE_Paged_KV_BSHD_BSHD_BSHD = 19,
+    NVTE_Paged_KV_BSHD_SBHD_SBHD = 20,
+    NVTE_Paged_KV_SBHD_BSHD_BSHD = 21,
+    NVTE_Paged_KV_SBHD_SBHD_SBHD = 22,
+    NVTE_Paged_KV_THD_BSHD_BSHD = 23,
+    NVTE_Paged_KV_THD_SBHD_SBHD = 24,
+    NVTE_BHSD_BHSD_BHSD = 25,
+    NVTE_QKV_Layout_NOT_SET = 26,
+}
+
+/// Which of the three are interleaved, and where.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NVTE_QKV_Layout_Group {
+    #[default]
+    NVTE_3HD = 0,
+    NVTE_H3D = 1,
+    NVTE_HD_2HD = 2,
+    NVTE_HD_H2D = 3,
+    NVTE_HD_HD_HD = 4,
+    NVTE_Paged_KV_HD_HD_HD = 5,
+    NVTE_SD_SD_SD = 6,
+}
+
+/// What is added to the scores.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NVTE_Bias_Type {
+    NVTE_NO_BIAS = 0,
+    NVTE_PRE_SCALE_BIAS = 1,
+    NVTE_POST_SCALE_BIAS = 2,
+    NVTE_ALIBI = 3,
+}
+
+/// Which scores count.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NVTE_Mask_Type {
+    NVTE_NO_MASK = 0,
+    NVTE_PADDING_MASK = 1,
+    NVTE_CAUSAL_MASK = 2,
+    NVTE_PADDING_CAUSAL_MASK = 3,
+    NVTE_CAUSAL_BOTTOM_RIGHT_MASK = 4,
+    NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK = 5,
+}
+
+/// Whether the softmax has one more column.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NVTE_Softmax_Type {
+    NVTE_VANILLA_SOFTMAX = 0,
+    NVTE_OFF_BY_ONE_SOFTMAX = 1,
+    NVTE_LEARNABLE_SOFTMAX = 2,
+}
+
+/// Kind of implementation of an attention.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NVTE_Fused_Attn_Backend {
+    NVTE_No_Backend = -1,
+    NVTE_F16_arbitrary_seqlen = 1,
+    NVTE_FP8 = 2,
+}
+
+/// Attributes of a config of attention.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NVTEFusedAttnConfigAttribute {
+    kNVTEFusedAttnConfigIsTraining = 0,
+    kNVTEFusedAttnConfigDeterministic = 1,
+    kNVTEFusedAttnConfigCudaGraph = 2,
+    kNVTEFusedAttnConfigReturnMaxLogit = 3,
+    kNVTEFusedAttnConfigAttnMaskType = 4,
+    kNVTEFusedAttnConfigBiasType = 5,
+    kNVTEFusedAttnConfigWindowSizeLeft = 6,
+    kNVTEFusedAttnConfigWindowSizeRight = 7,
+    kNVTEFusedAttnConfigBottomRightDiagonal = 8,
+    kNVTEFusedAttnConfigSoftmaxType = 9,
+    kNVTEFusedAttnConfigScalingMode = 10,
+    kNVTEFusedAttnConfigDropout = 11,
+    kNVTEFusedAttnConfigAttnScale = 12,
+    kNVTEFusedAttnConfigQKVDtype = 13,
+    kNVTEFusedAttnConfigODtype = 14,
+    kNVTEFusedAttnConfigDODtype = 15,
+    kNVTEFusedAttnConfigDQKVDtype = 16,
+    kNVTEFusedAttnConfigQKVLayout = 17,
+    kNVTEFusedAttnConfigOFormat = 18,
+    kNVTEFusedAttnConfigDOFormat = 19,
+    kNVTEFusedAttnConfigDQKVLayout = 20,
+    kNVTEFusedAttnConfigQKVScaleInvFormat = 21,
+    kNVTEFusedAttnConfigDOScaleInvFormat = 22,
+    kNVTEFusedAttnConfigBatchSize = 23,
+    kNVTEFusedAttnConfigNumAttnHeads = 24,
+    kNVTEFusedAttnConfigNumGQAGroups = 25,
+    kNVTEFusedAttnConfigHeadDimQK = 26,
+    kNVTEFusedAttnConfigHeadDimV = 27,
+    kNVTEFusedAttnConfigMaxSeqlenQ = 28,
+    kNVTEFusedAttnConfigMaxSeqlenKV = 29,
+    kNVTEFusedAttnConfigNumTokensQ = 30,
+    kNVTEFusedAttnConfigNumTokensKV = 31,
+    kNVTEFusedAttnConfigNumPagesK = 32,
+    kNVTEFusedAttnConfigNumPagesV = 33,
+    kNVTEFusedAttnConfigPageSizeK = 34,
+    kNVTEFusedAttnConfigPageSizeV = 35,
+    kNVTEFusedAttnConfigMaxPagesPerSeqK = 36,
+    kNVTEFusedAttnConfigMaxPagesPerSeqV = 37,
+    kNVTEFusedAttnConfigBiasBatchSize = 38,
+    kNVTEFusedAttnConfigBiasNumHeads = 39,
+    kNVTEFusedAttnConfigBiasSeqlenQ = 40,
+    kNVTEFusedAttnConfigBiasSeqlenKV = 41,
+    kNVTEFusedAttnConfigNumAttributes = 42,
+}
+
+/// Attributes of the parameters of a forward attention.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NVTEFusedAttnFwdParamsAttribute {
+    kNVTEFusedAttnFwdParamsQ = 0,
+    kNVTEFusedAttnFwdParamsK = 1,
+    kNVTEFusedAttnFwdParamsV = 2,
+    kNVTEFusedAttnFwdParamsBias = 3,
+    kNVTEFusedAttnFwdParamsSoftmaxOffset = 4,
+    kNVTEFusedAttnFwdParamsS = 5,
+    kNVTEFusedAttnFwdParamsO = 6,
+    kNVTEFusedAttnFwdParamsAuxCtxTensors = 7,
+    kNVTEFusedAttnFwdParamsCuSeqlensQ = 8,
+    kNVTEFusedAttnFwdParamsCuSeqlensKV = 9,
+    kNVTEFusedAttnFwdParamsCuSeqlensQPadded = 10,
+    kNVTEFusedAttnFwdParamsCuSeqlensKVPadded = 11,
+    kNVTEFusedAttnFwdParamsPageTableK = 12,
+    kNVTEFusedAttnFwdParamsPageTableV = 13,
+    kNVTEFusedAttnFwdParamsRngState = 14,
+    kNVTEFusedAttnFwdParamsIsTraining = 15,
+    kNVTEFusedAttnFwdParamsCudaGraph = 16,
+    kNVTEFusedAttnFwdParamsReturnMaxLogit = 17,
+    kNVTEFusedAttnFwdParamsAttnMaskType = 18,
+    kNVTEFusedAttnFwdParamsBiasType = 19,
+    kNVTEFusedAttnFwdParamsWindowSizeLeft = 20,
+    kNVTEFusedAttnFwdParamsWindowSizeRight = 21,
+    kNVTEFusedAttnFwdParamsBottomRightDiagonal = 22,
+    kNVTEFusedAttnFwdParamsSoftmaxType = 23,
+    kNVTEFusedAttnFwdParamsDropout = 24,
+    kNVTEFusedAttnFwdParamsAttnScale = 25,
+    kNVTEFusedAttnFwdParamsQKVLayout = 26,
+    kNVTEFusedAttnFwdParamsOFormat = 27,
+    kNVTEFusedAttnFwdParamsQKVScaleInvFormat = 28,
+    kNVTEFusedAttnFwdParamsMaxSeqlenQ = 29,
+    kNVTEFusedAttnFwdParamsMaxSeqlenKV = 30,
+    kNVTEFusedAttnFwdParamsWorkspace = 31,
+    kNVTEFusedAttnFwdParamsStream = 32,
+    kNVTEFusedAttnFwdParamsNumAttributes = 33,
+}
+
+/// Attributes of the parameters of a backward attention.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NVTEFusedAttnBwdParamsAttribute {
+    kNVTEFusedAttnBwdParamsQ = 0,
+    kNVTEFusedAttnBwdParamsK = 1,
+    kNVTEFusedAttnBwdParamsV = 2,
+    kNVTEFusedAttnBwdParamsO = 3,
+    kNVTEFusedAttnBwdParamsDO = 4,
+    kNVTEFusedAttnBwdParamsS = 5,
+    kNVTEFusedAttnBwdParamsDP = 6,
+    kNVTEFusedAttnBwdParamsAuxCtxTensors = 7,
+    kNVTEFusedAttnBwdParamsDQ = 8,
+    kNVTEFusedAttnBwdParamsDK = 9,
+    kNVTEFusedAttnBwdParamsDV = 10,
+    kNVTEFusedAttnBwdParamsDBias = 11,
+    kNVTEFusedAttnBwdParamsDSoftmaxOffset = 12,
+    kNVTEFusedAttnBwdParamsCuSeqlensQ = 13,
+    kNVTEFusedAttnBwdParamsCuSeqlensKV = 14,
+    kNVTEFusedAttnBwdParamsCuSeqlensQPadded = 15,
+    kNVTEFusedAttnBwdParamsCuSeqlensKVPadded = 16,
+    kNVTEFusedAttnBwdParamsDeterministic = 17,
+    kNVTEFusedAttnBwdParamsCudaGraph = 18,
+    kNVTEFusedAttnBwdParamsAttnMaskType = 19,
+    kNVTEFusedAttnBwdParamsBiasType = 20,
+    kNVTEFusedAttnBwdParamsWindowSizeLeft = 21,
+    kNVTEFusedAttnBwdParamsWindowSizeRight = 22,
+    kNVTEFusedAttnBwdParamsBottomRightDiagonal = 23,
+    kNVTEFusedAttnBwdParamsSoftmaxType = 24,
+    kNVTEFusedAttnBwdParamsDropout = 25,
+    kNVTEFusedAttnBwdParamsAttnScale = 26,
+    kNVTEFusedAttnBwdParamsQKVLayout = 27,
+    kNVTEFusedAttnBwdParamsOFormat = 28,
+    kNVTEFusedAttnBwdParamsDOFormat = 29,
+    kNVTEFusedAttnBwdParamsDQKVLayout = 30,
+    kNVTEFusedAttnBwdParamsQKVScaleInvFormat = 31,
+    kNVTEFusedAttnBwdParamsDOScaleInvFormat = 32,
+    kNVTEFusedAttnBwdParamsMaxSeqlenQ = 33,
+    kNVTEFusedAttnBwdParamsMaxSeqlenKV = 34,
+    kNVTEFusedAttnBwdParamsWorkspace = 35,
+    kNVTEFusedAttnBwdParamsStream = 36,
+    kNVTEFusedAttnBwdParamsNumAttributes = 37,
+}
+
+/// Config of an attention.
+pub type NVTEFusedAttnConfig = *mut c_void;
+/// Parameters of a forward attention.
+pub type NVTEFusedAttnFwdParams = *mut c_void;
+/// Parameters of a backward attention.
+pub type NVTEFusedAttnBwdParams = *mut c_void;

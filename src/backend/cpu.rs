@@ -42,6 +42,14 @@ pub(super) static TABLE: OpTable = OpTable {
     partial_cast: Some(op::recipe::cpu_partial::partial_cast),
     norm_forward: Some(op::normalization::cpu::forward),
     norm_backward: Some(op::normalization::cpu::backward),
+    move_rows: Some(op::fused_attn::cpu::move_rows),
+    reindex_cache: Some(op::fused_attn::cpu::reindex_cache),
+    grad_correction: Some(op::fused_attn::cpu::grad_correction),
+    half_lse: Some(op::fused_attn::cpu::half_lse),
+    out_correction: Some(op::fused_attn::cpu::out_correction),
+    partition: Some(op::fused_attn::cpu::partition),
+    seed: Some(op::fused_attn::cpu::seed),
+    copy_rows: Some(op::fused_attn::cpu::copy_rows),
     ..OpTable::EMPTY
 };
 

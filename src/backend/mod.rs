@@ -57,6 +57,14 @@ impl OpTable {
         partial_cast: None,
         norm_forward: None,
         norm_backward: None,
+        move_rows: None,
+        reindex_cache: None,
+        grad_correction: None,
+        half_lse: None,
+        out_correction: None,
+        partition: None,
+        seed: None,
+        copy_rows: None,
     };
 }
 
@@ -136,6 +144,14 @@ operators! {
     RopeArgs => rope,
     NormForwardArgs => norm_forward,
     NormBackwardArgs => norm_backward,
+    MoveRowsArgs => move_rows,
+    ReindexCacheArgs => reindex_cache,
+    GradCorrectionArgs => grad_correction,
+    HalfLseArgs => half_lse,
+    OutCorrectionArgs => out_correction,
+    PartitionArgs => partition,
+    SeedArgs => seed,
+    CopyRowsArgs => copy_rows,
 }
 
 pub struct Backend {

@@ -6,13 +6,13 @@ mod attribute;
 pub mod cast;
 pub mod cast_transpose_noop;
 pub mod dropout;
+pub mod fused_attn;
 pub mod fused_rope;
 pub mod gemm;
 pub mod multi_stream;
 pub mod normalization;
 pub mod nvtex;
 pub mod recipe;
-
 pub mod softmax;
 pub mod swizzle;
 pub mod transformer_engine;

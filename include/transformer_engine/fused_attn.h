@@ -1,0 +1,1 @@
+#include "nvte/fused_attn.h"
