@@ -145,6 +145,28 @@ typedef enum NVTEXGemmEpilogue {
 } NVTEXGemmEpilogue;
 
 /**
+ * Which keys a query of a softmax sees.
+ */
+typedef enum NVTEXSoftmaxMask {
+  /**
+   * All.
+   */
+  NVTEX_SOFTMAX_UNMASKED = 0,
+  /**
+   * All; where the byte of the mask is 1, the score is -10000.
+   */
+  NVTEX_SOFTMAX_BYTES = 1,
+  /**
+   * Query i sees the keys `j <= i`.
+   */
+  NVTEX_SOFTMAX_CAUSAL = 2,
+  /**
+   * Query i sees the keys `j <= i + keys - queries`.
+   */
+  NVTEX_SOFTMAX_CAUSAL_BOTTOM_RIGHT = 3,
+} NVTEXSoftmaxMask;
+
+/**
  * Direction of a copy.
  */
 typedef enum NVTEXCopyKind {
@@ -152,6 +174,54 @@ typedef enum NVTEXCopyKind {
   NVTEX_COPY_TO_HOST = 1,
   NVTEX_COPY_ON_DEVICE = 2,
 } NVTEXCopyKind;
+
+/**
+ * What rows a [`MoveRowsArgs`] moves. `s` is the sequence of token t: `cu[s] <= t < cu[s + 1]`.
+ */
+typedef enum NVTEXRowMap {
+  /**
+   * Row t of `dst` is the row of the first (`index` 0) or second (1) half of its sequence, for
+   * `c = cu / 2`: `dst[t] = src[t + c[s + index]]`.
+   */
+  NVTEX_ROWS_HALF = 0,
+  /**
+   * `dst[i] = src[j]` with token j of rank `i / (rows / world)`, see [`PartitionArgs`].
+   */
+  NVTEX_ROWS_TO_RANKS = 1,
+  /**
+   * `dst[j] = src[i]`, the inverse.
+   */
+  NVTEX_ROWS_FROM_RANKS = 2,
+  /**
+   * `dst[t] = src[t]` for the first `cu_valid[s + 1] - cu_valid[s]` tokens of each sequence.
+   */
+  NVTEX_ROWS_VALID = 3,
+  /**
+   * Row i is token `i % length` of sequence `i / length` in dst, packed in src.
+   */
+  NVTEX_ROWS_UNPACK = 4,
+  /**
+   * The inverse.
+   */
+  NVTEX_ROWS_PACK = 5,
+  /**
+   * Token n of the new ones of sequence s (`cu`), row i = s `length` + n: to its place in a cache, where
+   * `cu_valid` counts cached and new tokens together. In src it is row `i` (`index`
+   * `NVTE_BSHD`), `n sequences + s` (`NVTE_SBHD`) or `cu[s] + n` (`NVTE_THD`). Token p of a sequence lies
+   * on page `page_table[s pages + p / page]`, or with a null table on page s.
+   */
+  NVTEX_ROWS_TO_CACHE = 6,
+} NVTEXRowMap;
+
+/**
+ * What a correction does to a half of each sequence.
+ */
+typedef enum NVTEXHalfOp {
+  NVTEX_HALF_NONE = 0,
+  NVTEX_HALF_COPY = 1,
+  NVTEX_HALF_ADD = 2,
+  NVTEX_HALF_ZERO = 3,
+} NVTEXHalfOp;
 
 /**
  * Status and, unless OK, a text that stays valid until the thread's next backend call.
@@ -311,13 +381,13 @@ typedef struct NVTEXDequantizeArgs {
   const void *input;
   void *output;
   /**
-   * Mode 0: one float. Else the scale matrix of the direction that is read.
+   * Mode 0: one float (groups: one per member). Else the scale matrix of the direction that is read.
    */
   const void *scale_inv;
   size_t rows;
   size_t cols;
   /**
-   * Elements from one row of the scale matrix to the next; 0 in mode 0.
+   * Elements from one row of the scale matrix to the next; 0 in mode 0 and for groups.
    */
   size_t scale_stride;
   NVTEScalingMode mode;
@@ -383,6 +453,18 @@ typedef struct NVTEXScaleFromAmaxArgs {
   float fp8_max;
   float epsilon;
   bool pow2;
+  /**
+   * Values in each array.
+   */
+  size_t length;
+  /**
+   * `1 / scale`, or null.
+   */
+  float *scale_inv;
+  /**
+   * The same again, or null.
+   */
+  float *colwise_scale_inv;
 } NVTEXScaleFromAmaxArgs;
 
 /**
@@ -631,6 +713,761 @@ typedef struct NVTEXScaledActivationArgs {
 } NVTEXScaledActivationArgs;
 
 /**
+ * Softmax over the keys that a query sees, 0 for those that it does not; of `[matrices, queries,
+ * keys]` elements.
+ *
+ * Forward: `y = exp(t - max t) / sum exp(t - max t)` with `t = scale * x`, and with a mask of bytes 0
+ * in rows whose largest `t` is -10000. Backward: `dx = scale * y * (dy - sum(dy * y))`. Float32
+ * throughout, one rounding to the dtype; a NaN that is seen makes its row NaN.
+ */
+typedef struct NVTEXSoftmaxArgs {
+  /**
+   * x; dy for the backward.
+   */
+  const void *input;
+  /**
+   * y for the backward, null for the forward.
+   */
+  const void *results;
+  /**
+   * May be `input`.
+   */
+  void *output;
+  /**
+   * Forward with `NVTEX_SOFTMAX_BYTES`: matrix m has the bytes `[queries, keys]` from
+   * `m / matrices_per_mask * queries * keys` on.
+   */
+  const uint8_t *mask;
+  size_t matrices_per_mask;
+  size_t matrices;
+  size_t queries;
+  size_t keys;
+  float scale;
+  enum NVTEXSoftmaxMask visible;
+  /**
+   * F32, F16 or BF16, of all tensors.
+   */
+  NVTEDType dtype;
+} NVTEXSoftmaxArgs;
+
+/**
+ * `y = keep ? cast(x * 1 / (1 - probability)) : 0`; bit `i % 8` of the byte `i / 8` of the mask says
+ * whether element i is kept, and the bits after the last element are 0.
+ *
+ * Forward: the bits are drawn. Elements 16 c to 16 c + 15 take the 16 bytes of four words of Philox
+ * 4x32-10 with the seed as key and the counter `offset / 4 + 2^64 c`, from word `offset % 4` on;
+ * element i of them takes of word `i % 8 / 2` the byte `i / 8 + (i even ? 2 : 0)`, the least
+ * significant one being 0, and is kept unless that is less than `floor(256 * probability)`.
+ */
+typedef struct NVTEXDropoutArgs {
+  const void *input;
+  /**
+   * May be `input`.
+   */
+  void *output;
+  /**
+   * `ceil(numel / 8)` bytes; read by the backward.
+   */
+  uint8_t *mask;
+  /**
+   * Seed and offset for the forward, null for the backward.
+   */
+  const uint64_t *rng_state;
+  /**
+   * FP8 inputs: x is multiplied by this float first.
+   */
+  const float *scale_inv;
+  size_t numel;
+  /**
+   * At least 0 and less than 1.
+   */
+  float probability;
+  /**
+   * F32, F16, BF16, E4M3 or E5M2.
+   */
+  NVTEDType input_dtype;
+  /**
+   * F32, F16 or BF16; as the input unless that is FP8.
+   */
+  NVTEDType output_dtype;
+} NVTEXDropoutArgs;
+
+/**
+ * Elements from one index to the next.
+ */
+typedef struct NVTEXRopeStrides {
+  /**
+   * From one position to the next; of packed sequences: from one token.
+   */
+  size_t position;
+  size_t sequence;
+  /**
+   * From one group of heads to the next.
+   */
+  size_t group;
+  /**
+   * From one head of a group to the next.
+   */
+  size_t head;
+  size_t element;
+} NVTEXRopeStrides;
+
+/**
+ * Heads that turn by the same angles.
+ */
+typedef struct NVTEXRopePart {
+  const void *input;
+  /**
+   * May be `input` if the strides are equal.
+   */
+  void *output;
+  /**
+   * `[.., rotated]` angles in radians, or null: the part is copied.
+   */
+  const float *freqs;
+  /**
+   * Of all groups; 0 for a part that is not there.
+   */
+  size_t heads;
+  size_t heads_per_group;
+  struct NVTEXRopeStrides input_strides;
+  /**
+   * The element stride is 1.
+   */
+  struct NVTEXRopeStrides output_strides;
+} NVTEXRopePart;
+
+/**
+ * Rotary embedding of heads of `dim` elements, the first `rotated` of which turn in pairs (j, p):
+ * `p = j + rotated / 2`, or `p = j + 1` for even j if interleaved.
+ *
+ * Forward: `y_j = x_j cos(a_j) - x_p sin(a_j)`, `y_p = x_p cos(a_p) + x_j sin(a_p)`. Backward, its
+ * adjoint: `y_j = x_j cos(a_j) + x_p sin(a_p)`, `y_p = x_p cos(a_p) - x_j sin(a_j)`. Float32, one
+ * rounding to the dtype; other elements are copied.
+ *
+ * The angles a of position i of sequence n are row `f = i + start_positions[n]` of freqs; with
+ * `cp_size > 1` and the local length L, `f + cp_rank L / 2` for `i < L / 2`, else
+ * `f + L cp_size - (cp_rank + 1) L / 2 - L / 2`.
+ */
+typedef struct NVTEXRopeArgs {
+  struct NVTEXRopePart parts[3];
+  /**
+   * `[sequences + 1]`, or null. Packed sequences: n has the tokens from `cu_seqlens[n] / cp_size` to
+   * `cu_seqlens[n + 1] / cp_size`; tokens of no sequence are not written.
+   */
+  const int32_t *cu_seqlens;
+  /**
+   * `[sequences]`, or null.
+   */
+  const int32_t *start_positions;
+  /**
+   * Positions of each sequence, tokens of all if they are packed.
+   */
+  size_t positions;
+  size_t sequences;
+  size_t dim;
+  /**
+   * Even, at most `dim`.
+   */
+  size_t rotated;
+  size_t cp_size;
+  size_t cp_rank;
+  bool interleaved;
+  bool backward;
+  /**
+   * F32, F16 or BF16, of inputs and outputs.
+   */
+  NVTEDType dtype;
+} NVTEXRopeArgs;
+
+/**
+ * Swap of the first two dimensions: `output[j][i] = input[i][j]` of rows of bytes.
+ */
+typedef struct NVTEXSwapFirstDimsArgs {
+  /**
+   * `[first, second, row_bytes]`
+   */
+  const void *input;
+  /**
+   * `[second, first, row_bytes]`
+   */
+  void *output;
+  size_t first;
+  size_t second;
+  size_t row_bytes;
+} NVTEXSwapFirstDimsArgs;
+
+/**
+ * Transpose of an FP8 matrix with the sums of its columns: `output[c][r] = input[r][c]`, bit by bit,
+ * and `dbias[c] = cast(sum over r of float(input[r][c]) * scale_inv)`, products rounded to float32 and
+ * added in the order of [`Fusion::dbias`], each sum from 0 on.
+ */
+typedef struct NVTEXTransposeDbiasArgs {
+  /**
+   * `[rows, cols]`
+   */
+  const void *input;
+  /**
+   * `[cols, rows]`
+   */
+  void *output;
+  /**
+   * One float, or null for 1.
+   */
+  const float *scale_inv;
+  /**
+   * `[cols]`
+   */
+  void *dbias;
+  /**
+   * `rows.div_ceil(128) * cols` floats.
+   */
+  float *workspace;
+  /**
+   * May be 0.
+   */
+  size_t rows;
+  size_t cols;
+  /**
+   * E4M3 or E5M2.
+   */
+  NVTEDType dtype;
+  /**
+   * F32, F16 or BF16.
+   */
+  NVTEDType dbias_dtype;
+} NVTEXTransposeDbiasArgs;
+
+/**
+ * Row-wise MXFP8 data to column-wise ones, for groups of whole rows.
+ *
+ * `v = float(input) * 2^(code - 127)`, rounded to BF16 with `through_bf16`; `dequantized = bf16(v)`;
+ * `colwise` and its codes as [`QuantizeArgs`] has them for an input v. Codes of both directions are in
+ * tiles of 128 x 4: of the row-wise ones, which are copied, as of one matrix; of the column-wise ones,
+ * group by group. Rows from `offsets[num_groups]` on are not touched.
+ */
+typedef struct NVTEXRequantizeArgs {
+  /**
+   * `[rows, cols]`, aligned to 16 bytes, as are `colwise` and `dequantized`.
+   */
+  const void *input;
+  /**
+   * `[row][cols / 32]`
+   */
+  const uint8_t *codes;
+  /**
+   * `[rows, cols]`, E4M3.
+   */
+  void *colwise;
+  uint8_t *rowwise_codes;
+  uint8_t *colwise_codes;
+  /**
+   * `[rows, cols]`, BF16, or null.
+   */
+  void *dequantized;
+  /**
+   * First element of each group and the end, on the device: multiples of `128 * cols`, ascending.
+   */
+  const int64_t *offsets;
+  size_t num_groups;
+  /**
+   * Multiples of 128.
+   */
+  size_t rows;
+  size_t cols;
+  /**
+   * Codes from one row to the next.
+   */
+  size_t code_stride;
+  /**
+   * E4M3 or E5M2.
+   */
+  NVTEDType input_dtype;
+  bool through_bf16;
+} NVTEXRequantizeArgs;
+
+/**
+ * A matrix of one-byte block scales for a product: `[m, k]`, a row for each row of the operand and a
+ * column for each block along the contraction.
+ *
+ * Entry (i, j) lies at `i * k + j` in the compact order (`j * m + i` if `transposed`), and at
+ * `((i / 128) * (k / 4) + j / 4) * 512 + i % 32 * 16 + i % 128 / 32 * 4 + j % 4` in tiles.
+ */
+typedef struct NVTEXSwizzleEntry {
+  const void *source;
+  /**
+   * Not the source.
+   */
+  void *destination;
+  /**
+   * A multiple of 128. Groups: this and the next three follow from the members, and are not read.
+   */
+  size_t m;
+  /**
+   * A multiple of 4.
+   */
+  size_t k;
+  /**
+   * To tiles: entries with i >= valid_m or j >= valid_k become 0.
+   */
+  size_t valid_m;
+  size_t valid_k;
+  bool transposed;
+} NVTEXSwizzleEntry;
+
+/**
+ * Moves block scales from the compact order to tiles, or back.
+ *
+ * With a group, an entry stands for the matrices of all members, one after the other: those of the
+ * row-wise scales (`transposed`: of the column-wise ones) of MXFP8 data.
+ */
+typedef struct NVTEXSwizzleArgs {
+  /**
+   * Host array; groups: at most 2.
+   */
+  const struct NVTEXSwizzleEntry *entries;
+  size_t num_entries;
+  /**
+   * From tiles to the compact order, padding included.
+   */
+  bool unswizzle;
+  /**
+   * Of the group.
+   */
+  size_t rows;
+  size_t cols;
+  struct NVTEXGroup group;
+} NVTEXSwizzleArgs;
+
+/**
+ * Exponents of the row-wise scales of FP8 blocks as E8M0 codes of MXFP8 blocks, in tiles: all four
+ * codes of 128 columns are `bits(scale) >> 23 & 0xFF`.
+ */
+typedef struct NVTEXScaleCodesArgs {
+  /**
+   * 1D: `[cols / 128][row]`; `square`: `[rows / 128][cols / 128]`.
+   */
+  const float *scales;
+  /**
+   * Tiles of `[rows, cols / 32]` codes; those of rows past the end are 0 (`square`: those of the
+   * block).
+   */
+  void *codes;
+  size_t rows;
+  size_t cols;
+  /**
+   * Elements from one row of `scales` to the next.
+   */
+  size_t stride;
+  bool square;
+} NVTEXScaleCodesArgs;
+
+/**
+ * `amax[t] = max|x|` over the elements of member t (0 for none; NaN ignored).
+ */
+typedef struct NVTEXGroupAmaxArgs {
+  const void *input;
+  /**
+   * One for each member.
+   */
+  float *amax;
+  const float *noop;
+  /**
+   * Elements of the input, gaps between members and what follows the last of them included.
+   */
+  size_t numel;
+  size_t rows;
+  size_t cols;
+  struct NVTEXGroup group;
+  /**
+   * F32, F16 or BF16.
+   */
+  NVTEDType dtype;
+} NVTEXGroupAmaxArgs;
+
+/**
+ * A part of a row-major matrix `[rows, cols]`: the elements from `start` on, `length` of them.
+ */
+typedef struct NVTEXShard {
+  const void *input;
+  size_t start;
+  size_t length;
+  size_t rows;
+  size_t cols;
+  /**
+   * F32, F16 or BF16.
+   */
+  NVTEDType dtype;
+} NVTEXShard;
+
+/**
+ * `max|x|` over the elements of a shard in each block of the whole matrix (0 for none; NaN ignored).
+ */
+typedef struct NVTEXPartialAmaxArgs {
+  /**
+   * `length` may be 0.
+   */
+  struct NVTEXShard shard;
+  /**
+   * Mode 3: floats, block (i, j) of 128 x 128 at `i * rowwise_stride + j * block_step`.
+   * Mode 1: of the input's dtype, block j of 32 in row i at `i * rowwise_stride + j`, or null;
+   * entries up to the next multiple of 4 in a row become 0.
+   */
+  void *rowwise;
+  /**
+   * Mode 1: of the input's dtype, block i of 32 in column j at `i * colwise_stride + j`, or null;
+   * entries up to the next multiple of 128 in a row become 0.
+   */
+  void *colwise;
+  size_t rowwise_stride;
+  size_t colwise_stride;
+  size_t block_step;
+  /**
+   * 1 or 3.
+   */
+  NVTEScalingMode mode;
+} NVTEXPartialAmaxArgs;
+
+/**
+ * Casts a shard with scales of the whole matrix, laid out as those maxima. Mode 3:
+ * `y = cast(x * scale)`. Mode 1: `y = cast(x / 2^e)` with E8M0 codes, once for blocks along the rows,
+ * once for blocks along the columns.
+ */
+typedef struct NVTEXPartialCastArgs {
+  struct NVTEXShard shard;
+  /**
+   * `length` elements each; mode 1: or null.
+   */
+  void *rowwise;
+  /**
+   * Mode 1 only, as its scales.
+   */
+  void *colwise;
+  const void *rowwise_scales;
+  const void *colwise_scales;
+  size_t rowwise_stride;
+  size_t colwise_stride;
+  size_t block_step;
+  /**
+   * 1 or 3.
+   */
+  NVTEScalingMode mode;
+  /**
+   * E4M3 or E5M2.
+   */
+  NVTEDType output_dtype;
+} NVTEXPartialCastArgs;
+
+/**
+ * The weight of a normalization, `g = gamma`, or `gamma + 1` if it is stored centred at zero.
+ */
+typedef struct NVTEXGamma {
+  /**
+   * `[cols]`
+   */
+  const void *data;
+  /**
+   * F32, F16 or BF16; also of beta and, backward, of `dz`, `add`, `dgamma` and `dbeta`.
+   */
+  NVTEDType dtype;
+  bool zero_centered;
+  /**
+   * Rounds `gamma + 1` to gamma's dtype.
+   */
+  bool rounded;
+} NVTEXGamma;
+
+/**
+ * Normalizes each row x of a matrix, in float32, and casts the result.
+ *
+ * LayerNorm: `mu = mean(x)`, `rsigma = 1 / sqrt(mean((x - mu)^2) + epsilon)`,
+ * `v = g (rsigma (x - mu)) + beta`. RMSNorm: `rsigma = 1 / sqrt(mean(x^2) + epsilon)`,
+ * `v = g (rsigma x)`. v is cast as [`QuantizeArgs`] says of an input in F32, except that the amax of
+ * an output in F32, F16 or BF16 is that of the rounded values.
+ */
+typedef struct NVTEXNormForwardArgs {
+  /**
+   * From x, `[rows, cols]`, to the result; without a fusion, a group or a noop flag. There may be
+   * no rows, but at least one column. In mode 0 there are row-wise data.
+   */
+  struct NVTEXQuantizeArgs cast;
+  /**
+   * As x, or null: what is added to x before it is normalized, and where the sum, rounded to the
+   * dtype of x, goes (it may be x or `residual`).
+   */
+  const void *residual;
+  void *sum;
+  struct NVTEXGamma gamma;
+  /**
+   * `[cols]`; null for RMSNorm.
+   */
+  const void *beta;
+  /**
+   * `[rows]`; null for RMSNorm.
+   */
+  float *mu;
+  /**
+   * `[rows]`
+   */
+  float *rsigma;
+  float epsilon;
+  NVTE_Norm_Type norm;
+  /**
+   * Multiprocessors to use at most.
+   */
+  int sm_count;
+} NVTEXNormForwardArgs;
+
+/**
+ * Gradients of a normalization, in float32. With `y = rsigma (x - mu)` (RMSNorm: `mu = 0`) and
+ * `d = g dz`, for each row: `dx = rsigma (d - mean(d y) y - mean(d)) + add` (RMSNorm: without
+ * `mean(d)`); over the rows: `dgamma = sum(dz y)`, `dbeta = sum(dz)`.
+ */
+typedef struct NVTEXNormBackwardArgs {
+  /**
+   * `[rows, cols]`
+   */
+  const void *dz;
+  /**
+   * `[rows, cols]`
+   */
+  const void *x;
+  /**
+   * `[rows, cols]`, or null.
+   */
+  const void *add;
+  /**
+   * `[rows]`; null for RMSNorm.
+   */
+  const float *mu;
+  /**
+   * `[rows]`
+   */
+  const float *rsigma;
+  struct NVTEXGamma gamma;
+  /**
+   * `[rows, cols]`, of the dtype of x; may be `dz`, `x` or `add` if that has this dtype.
+   */
+  void *dx;
+  /**
+   * `[cols]`
+   */
+  void *dgamma;
+  /**
+   * `[cols]`; null for RMSNorm.
+   */
+  void *dbeta;
+  /**
+   * Room for sums over some of the rows, `[parts, cols]` for dgamma, then for dbeta.
+   */
+  float *partial;
+  /**
+   * As `parts()` says; at least 1.
+   */
+  size_t parts;
+  /**
+   * May be 0.
+   */
+  size_t rows;
+  /**
+   * At least 1.
+   */
+  size_t cols;
+  /**
+   * F32, F16 or BF16.
+   */
+  NVTEDType x_dtype;
+  NVTE_Norm_Type norm;
+  /**
+   * Multiprocessors to use at most.
+   */
+  int sm_count;
+} NVTEXNormBackwardArgs;
+
+/**
+ * Moves rows of bytes between places that sequences on the device determine.
+ */
+typedef struct NVTEXMoveRowsArgs {
+  const void *src;
+  void *dst;
+  size_t row_bytes;
+  /**
+   * Rows of the map: of dst, or of the padded side.
+   */
+  size_t rows;
+  /**
+   * The map is applied to `outer` matrices, `src_outer` and `dst_outer` rows apart.
+   */
+  size_t outer;
+  size_t src_outer;
+  size_t dst_outer;
+  /**
+   * `sequences + 1` first tokens.
+   */
+  const int32_t *cu;
+  const int32_t *cu_valid;
+  size_t sequences;
+  size_t index;
+  size_t world;
+  size_t length;
+  const int32_t *page_table;
+  size_t pages;
+  size_t page;
+  enum NVTEXRowMap map;
+} NVTEXMoveRowsArgs;
+
+/**
+ * Moves the sequences of a cache `[slots, page, ...]` to the front: for i from 0 to n, ascending, the first
+ * `cached - new` tokens of slot `from[i]` become those of slot i. n is the position after the last
+ * descent of `from`, or `sequences`. Nothing moves where `from[0]` is 0 and `from[i]` is i.
+ */
+typedef struct NVTEXReindexCacheArgs {
+  void *cache;
+  const int32_t *from;
+  const int32_t *cu_new;
+  const int32_t *cu_cached;
+  size_t sequences;
+  size_t page;
+  size_t row_bytes;
+} NVTEXReindexCacheArgs;
+
+/**
+ * `grad[t] op= step[u]` by halves of sequences; u is t if `full`, else t counted in halves.
+ */
+typedef struct NVTEXGradCorrectionArgs {
+  void *grad;
+  const void *step;
+  const int32_t *cu;
+  size_t sequences;
+  /**
+   * Tokens of grad; step has as many if `full`, else half.
+   */
+  size_t tokens;
+  /**
+   * Elements of a token.
+   */
+  size_t width;
+  /**
+   * Matrices of tokens one after the other.
+   */
+  size_t outer;
+  /**
+   * F32, F16 or BF16; Byte without additions.
+   */
+  NVTEDType dtype;
+  enum NVTEXHalfOp first;
+  enum NVTEXHalfOp second;
+  bool full;
+} NVTEXGradCorrectionArgs;
+
+/**
+ * Logarithms of sums of exponentials `[heads, len]` (packed) or `[sequences, heads, len]`: those of the
+ * second half of each sequence, with `c = cu / 2` and t from 0 to `c[sequences]`.
+ *
+ * Packed: position `t + c[s + 1]` of lse belongs to t of step; else `r + c[s + 1] - c[s]` to
+ * `r = t - c[s]`. Read: `step = lse`. Correct: `lse = log(exp(lse) + exp(step))`.
+ */
+typedef struct NVTEXHalfLseArgs {
+  float *lse;
+  float *step;
+  const int32_t *cu;
+  size_t sequences;
+  size_t heads;
+  size_t lse_len;
+  size_t step_len;
+  bool packed;
+  bool correct;
+} NVTEXHalfLseArgs;
+
+/**
+ * `out = out exp(old_lse - lse) + step exp(step_lse - lse)` for tokens `[tokens, heads, width]`, where
+ * a zero element contributes 0 whatever its factor. With `second_half` step has the second halves of the
+ * sequences.
+ */
+typedef struct NVTEXOutCorrectionArgs {
+  void *out;
+  const void *step;
+  const float *old_lse;
+  const float *lse;
+  const float *step_lse;
+  const int32_t *cu;
+  size_t sequences;
+  /**
+   * Tokens of step.
+   */
+  size_t tokens;
+  size_t heads;
+  size_t width;
+  /**
+   * As in [`HalfLseArgs`].
+   */
+  size_t lse_len;
+  size_t step_len;
+  /**
+   * F32, F16 or BF16.
+   */
+  NVTEDType dtype;
+  bool second_half;
+  bool packed;
+} NVTEXOutCorrectionArgs;
+
+/**
+ * Tokens of a rank: each sequence (`e = cu / world`, `L = e[s + 1] - e[s]` tokens for each rank) is cut
+ * into `2 world` chunks, of which rank k has chunk k and the k-th from the end.
+ * Token i of the rank, `r = i - e[s]`, is token
+ * `r + e[s] world + (L / 2) (r < L / 2 ? k : 2 (world - 1) - k)`.
+ */
+typedef struct NVTEXPartitionArgs {
+  int32_t *indices;
+  const int32_t *cu;
+  size_t sequences;
+  /**
+   * Tokens of a rank.
+   */
+  size_t tokens;
+  size_t world;
+  size_t rank;
+} NVTEXPartitionArgs;
+
+/**
+ * `state = {seed, offset}`, of which each is a value, or a value added to one on the device.
+ */
+typedef struct NVTEXSeedArgs {
+  int64_t *state;
+  const int64_t *seed_at;
+  const int64_t *offset_at;
+  int64_t seed;
+  int64_t offset;
+} NVTEXSeedArgs;
+
+/**
+ * One matrix of rows of a [`CopyRowsArgs`], with up to three dimensions of rows; steps in bytes.
+ */
+typedef struct NVTEXCopyRowsEntry {
+  const void *src;
+  void *dst;
+  size_t dims[3];
+  size_t src_steps[3];
+  size_t dst_steps[3];
+  size_t src_bytes;
+  /**
+   * Not less than `src_bytes`; zeros behind those.
+   */
+  size_t dst_bytes;
+} NVTEXCopyRowsEntry;
+
+/**
+ * Copies rows from one order to another.
+ */
+typedef struct NVTEXCopyRowsArgs {
+  /**
+   * Host array; no entry is empty.
+   */
+  const struct NVTEXCopyRowsEntry *entries;
+  size_t num_entries;
+} NVTEXCopyRowsArgs;
+
+/**
  * Functions of a backend. A null entry is unimplemented.
  */
 typedef struct NVTEXOpTable {
@@ -653,6 +1490,9 @@ typedef struct NVTEXOpTable {
   struct NVTEXOutcome (*host_copy)(const struct NVTEXHostCopyArgs*, cudaStream_t);
   struct NVTEXOutcome (*offsets)(const struct NVTEXOffsetsArgs*, cudaStream_t);
   struct NVTEXOutcome (*scaled_activation)(const struct NVTEXScaledActivationArgs*, cudaStream_t);
+  struct NVTEXOutcome (*softmax)(const struct NVTEXSoftmaxArgs*, cudaStream_t);
+  struct NVTEXOutcome (*dropout)(const struct NVTEXDropoutArgs*, cudaStream_t);
+  struct NVTEXOutcome (*rope)(const struct NVTEXRopeArgs*, cudaStream_t);
   /**
    * 10 * major + minor of the current device, 0 for a backend without one.
    */
@@ -681,6 +1521,24 @@ typedef struct NVTEXOpTable {
    * Event `index` of the current device's pool, created on first use.
    */
   struct NVTEXOutcome (*compute_event)(int index, cudaEvent_t *event);
+  struct NVTEXOutcome (*swap_first_dims)(const struct NVTEXSwapFirstDimsArgs*, cudaStream_t);
+  struct NVTEXOutcome (*transpose_dbias)(const struct NVTEXTransposeDbiasArgs*, cudaStream_t);
+  struct NVTEXOutcome (*requantize)(const struct NVTEXRequantizeArgs*, cudaStream_t);
+  struct NVTEXOutcome (*swizzle)(const struct NVTEXSwizzleArgs*, cudaStream_t);
+  struct NVTEXOutcome (*scale_codes)(const struct NVTEXScaleCodesArgs*, cudaStream_t);
+  struct NVTEXOutcome (*group_amax)(const struct NVTEXGroupAmaxArgs*, cudaStream_t);
+  struct NVTEXOutcome (*partial_amax)(const struct NVTEXPartialAmaxArgs*, cudaStream_t);
+  struct NVTEXOutcome (*partial_cast)(const struct NVTEXPartialCastArgs*, cudaStream_t);
+  struct NVTEXOutcome (*norm_forward)(const struct NVTEXNormForwardArgs*, cudaStream_t);
+  struct NVTEXOutcome (*norm_backward)(const struct NVTEXNormBackwardArgs*, cudaStream_t);
+  struct NVTEXOutcome (*move_rows)(const struct NVTEXMoveRowsArgs*, cudaStream_t);
+  struct NVTEXOutcome (*reindex_cache)(const struct NVTEXReindexCacheArgs*, cudaStream_t);
+  struct NVTEXOutcome (*grad_correction)(const struct NVTEXGradCorrectionArgs*, cudaStream_t);
+  struct NVTEXOutcome (*half_lse)(const struct NVTEXHalfLseArgs*, cudaStream_t);
+  struct NVTEXOutcome (*out_correction)(const struct NVTEXOutCorrectionArgs*, cudaStream_t);
+  struct NVTEXOutcome (*partition)(const struct NVTEXPartitionArgs*, cudaStream_t);
+  struct NVTEXOutcome (*seed)(const struct NVTEXSeedArgs*, cudaStream_t);
+  struct NVTEXOutcome (*copy_rows)(const struct NVTEXCopyRowsArgs*, cudaStream_t);
 } NVTEXOpTable;
 
 #endif  /* NVTE_BACKEND_H */

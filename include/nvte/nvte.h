@@ -12,10 +12,12 @@
 #include "nvte/transpose.h"
 #include "nvte/recipe.h"
 #include "nvte/swizzle.h"
+#include "nvte/fused_attn.h"
 #include "nvte/gemm.h"
 #include "nvte/softmax.h"
 #include "nvte/dropout.h"
 #include "nvte/fused_rope.h"
+#include "nvte/normalization.h"
 #include "nvte/nvtex.h"
 
 #endif /* NVTE_NVTE_H */

@@ -137,6 +137,24 @@ typedef enum NVTEGroupedMatmulConfigAttribute {
 } NVTEGroupedMatmulConfigAttribute;
 
 /**
+ * Activations, plain and gated. No function takes one.
+ */
+typedef enum NVTE_Activation_Type {
+  GELU = 0,
+  GEGLU = 1,
+  GLU = 2,
+  SILU = 3,
+  SWIGLU = 4,
+  RELU = 5,
+  REGLU = 6,
+  QGELU = 7,
+  QGEGLU = 8,
+  SRELU = 9,
+  SREGLU = 10,
+  CLAMPED_SWIGLU = 11,
+} NVTE_Activation_Type;
+
+/**
  * Order of the dimensions of queries, keys and values: sequence, batch, heads, elements, or packed
  * tokens (T) of all sequences.
  */
@@ -151,6 +169,226 @@ typedef enum NVTE_QKV_Format {
   NVTE_BHSD = 7,
   NVTE_QKV_Format_NOT_SET = 8,
 } NVTE_QKV_Format;
+
+/**
+ * How queries, keys and values lie in memory: dimensions in order (sequence, batch, heads, elements, or
+ * packed tokens T), 3 or 2 of them interleaved, or one after the other.
+ */
+typedef enum NVTE_QKV_Layout {
+  NVTE_SB3HD = 0,
+  NVTE_SBH3D = 1,
+  NVTE_SBHD_SB2HD = 2,
+  NVTE_SBHD_SBH2D = 3,
+  NVTE_SBHD_SBHD_SBHD = 4,
+  NVTE_BS3HD = 5,
+  NVTE_BSH3D = 6,
+  NVTE_BSHD_BS2HD = 7,
+  NVTE_BSHD_BSH2D = 8,
+  NVTE_BSHD_BSHD_BSHD = 9,
+  NVTE_T3HD = 10,
+  NVTE_TH3D = 11,
+  NVTE_THD_T2HD = 12,
+  NVTE_THD_TH2D = 13,
+  NVTE_THD_THD_THD = 14,
+  NVTE_SBHD_BSHD_BSHD = 15,
+  NVTE_BSHD_SBHD_SBHD = 16,
+  NVTE_THD_BSHD_BSHD = 17,
+  NVTE_THD_SBHD_SBHD = 18,
+  NVTE_Paged_KV_BSHD_BSHD_BSHD = 19,
+  NVTE_Paged_KV_BSHD_SBHD_SBHD = 20,
+  NVTE_Paged_KV_SBHD_BSHD_BSHD = 21,
+  NVTE_Paged_KV_SBHD_SBHD_SBHD = 22,
+  NVTE_Paged_KV_THD_BSHD_BSHD = 23,
+  NVTE_Paged_KV_THD_SBHD_SBHD = 24,
+  NVTE_BHSD_BHSD_BHSD = 25,
+  NVTE_QKV_Layout_NOT_SET = 26,
+} NVTE_QKV_Layout;
+
+/**
+ * Which of the three are interleaved, and where.
+ */
+typedef enum NVTE_QKV_Layout_Group {
+  NVTE_3HD = 0,
+  NVTE_H3D = 1,
+  NVTE_HD_2HD = 2,
+  NVTE_HD_H2D = 3,
+  NVTE_HD_HD_HD = 4,
+  NVTE_Paged_KV_HD_HD_HD = 5,
+  NVTE_SD_SD_SD = 6,
+} NVTE_QKV_Layout_Group;
+
+/**
+ * What is added to the scores.
+ */
+typedef enum NVTE_Bias_Type {
+  NVTE_NO_BIAS = 0,
+  NVTE_PRE_SCALE_BIAS = 1,
+  NVTE_POST_SCALE_BIAS = 2,
+  NVTE_ALIBI = 3,
+} NVTE_Bias_Type;
+
+/**
+ * Which scores count.
+ */
+typedef enum NVTE_Mask_Type {
+  NVTE_NO_MASK = 0,
+  NVTE_PADDING_MASK = 1,
+  NVTE_CAUSAL_MASK = 2,
+  NVTE_PADDING_CAUSAL_MASK = 3,
+  NVTE_CAUSAL_BOTTOM_RIGHT_MASK = 4,
+  NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK = 5,
+} NVTE_Mask_Type;
+
+/**
+ * Whether the softmax has one more column.
+ */
+typedef enum NVTE_Softmax_Type {
+  NVTE_VANILLA_SOFTMAX = 0,
+  NVTE_OFF_BY_ONE_SOFTMAX = 1,
+  NVTE_LEARNABLE_SOFTMAX = 2,
+} NVTE_Softmax_Type;
+
+/**
+ * Kind of implementation of an attention.
+ */
+typedef enum NVTE_Fused_Attn_Backend {
+  NVTE_No_Backend = -1,
+  NVTE_F16_arbitrary_seqlen = 1,
+  NVTE_FP8 = 2,
+} NVTE_Fused_Attn_Backend;
+
+/**
+ * Attributes of a config of attention.
+ */
+typedef enum NVTEFusedAttnConfigAttribute {
+  kNVTEFusedAttnConfigIsTraining = 0,
+  kNVTEFusedAttnConfigDeterministic = 1,
+  kNVTEFusedAttnConfigCudaGraph = 2,
+  kNVTEFusedAttnConfigReturnMaxLogit = 3,
+  kNVTEFusedAttnConfigAttnMaskType = 4,
+  kNVTEFusedAttnConfigBiasType = 5,
+  kNVTEFusedAttnConfigWindowSizeLeft = 6,
+  kNVTEFusedAttnConfigWindowSizeRight = 7,
+  kNVTEFusedAttnConfigBottomRightDiagonal = 8,
+  kNVTEFusedAttnConfigSoftmaxType = 9,
+  kNVTEFusedAttnConfigScalingMode = 10,
+  kNVTEFusedAttnConfigDropout = 11,
+  kNVTEFusedAttnConfigAttnScale = 12,
+  kNVTEFusedAttnConfigQKVDtype = 13,
+  kNVTEFusedAttnConfigODtype = 14,
+  kNVTEFusedAttnConfigDODtype = 15,
+  kNVTEFusedAttnConfigDQKVDtype = 16,
+  kNVTEFusedAttnConfigQKVLayout = 17,
+  kNVTEFusedAttnConfigOFormat = 18,
+  kNVTEFusedAttnConfigDOFormat = 19,
+  kNVTEFusedAttnConfigDQKVLayout = 20,
+  kNVTEFusedAttnConfigQKVScaleInvFormat = 21,
+  kNVTEFusedAttnConfigDOScaleInvFormat = 22,
+  kNVTEFusedAttnConfigBatchSize = 23,
+  kNVTEFusedAttnConfigNumAttnHeads = 24,
+  kNVTEFusedAttnConfigNumGQAGroups = 25,
+  kNVTEFusedAttnConfigHeadDimQK = 26,
+  kNVTEFusedAttnConfigHeadDimV = 27,
+  kNVTEFusedAttnConfigMaxSeqlenQ = 28,
+  kNVTEFusedAttnConfigMaxSeqlenKV = 29,
+  kNVTEFusedAttnConfigNumTokensQ = 30,
+  kNVTEFusedAttnConfigNumTokensKV = 31,
+  kNVTEFusedAttnConfigNumPagesK = 32,
+  kNVTEFusedAttnConfigNumPagesV = 33,
+  kNVTEFusedAttnConfigPageSizeK = 34,
+  kNVTEFusedAttnConfigPageSizeV = 35,
+  kNVTEFusedAttnConfigMaxPagesPerSeqK = 36,
+  kNVTEFusedAttnConfigMaxPagesPerSeqV = 37,
+  kNVTEFusedAttnConfigBiasBatchSize = 38,
+  kNVTEFusedAttnConfigBiasNumHeads = 39,
+  kNVTEFusedAttnConfigBiasSeqlenQ = 40,
+  kNVTEFusedAttnConfigBiasSeqlenKV = 41,
+  kNVTEFusedAttnConfigNumAttributes = 42,
+} NVTEFusedAttnConfigAttribute;
+
+/**
+ * Attributes of the parameters of a forward attention.
+ */
+typedef enum NVTEFusedAttnFwdParamsAttribute {
+  kNVTEFusedAttnFwdParamsQ = 0,
+  kNVTEFusedAttnFwdParamsK = 1,
+  kNVTEFusedAttnFwdParamsV = 2,
+  kNVTEFusedAttnFwdParamsBias = 3,
+  kNVTEFusedAttnFwdParamsSoftmaxOffset = 4,
+  kNVTEFusedAttnFwdParamsS = 5,
+  kNVTEFusedAttnFwdParamsO = 6,
+  kNVTEFusedAttnFwdParamsAuxCtxTensors = 7,
+  kNVTEFusedAttnFwdParamsCuSeqlensQ = 8,
+  kNVTEFusedAttnFwdParamsCuSeqlensKV = 9,
+  kNVTEFusedAttnFwdParamsCuSeqlensQPadded = 10,
+  kNVTEFusedAttnFwdParamsCuSeqlensKVPadded = 11,
+  kNVTEFusedAttnFwdParamsPageTableK = 12,
+  kNVTEFusedAttnFwdParamsPageTableV = 13,
+  kNVTEFusedAttnFwdParamsRngState = 14,
+  kNVTEFusedAttnFwdParamsIsTraining = 15,
+  kNVTEFusedAttnFwdParamsCudaGraph = 16,
+  kNVTEFusedAttnFwdParamsReturnMaxLogit = 17,
+  kNVTEFusedAttnFwdParamsAttnMaskType = 18,
+  kNVTEFusedAttnFwdParamsBiasType = 19,
+  kNVTEFusedAttnFwdParamsWindowSizeLeft = 20,
+  kNVTEFusedAttnFwdParamsWindowSizeRight = 21,
+  kNVTEFusedAttnFwdParamsBottomRightDiagonal = 22,
+  kNVTEFusedAttnFwdParamsSoftmaxType = 23,
+  kNVTEFusedAttnFwdParamsDropout = 24,
+  kNVTEFusedAttnFwdParamsAttnScale = 25,
+  kNVTEFusedAttnFwdParamsQKVLayout = 26,
+  kNVTEFusedAttnFwdParamsOFormat = 27,
+  kNVTEFusedAttnFwdParamsQKVScaleInvFormat = 28,
+  kNVTEFusedAttnFwdParamsMaxSeqlenQ = 29,
+  kNVTEFusedAttnFwdParamsMaxSeqlenKV = 30,
+  kNVTEFusedAttnFwdParamsWorkspace = 31,
+  kNVTEFusedAttnFwdParamsStream = 32,
+  kNVTEFusedAttnFwdParamsNumAttributes = 33,
+} NVTEFusedAttnFwdParamsAttribute;
+
+/**
+ * Attributes of the parameters of a backward attention.
+ */
+typedef enum NVTEFusedAttnBwdParamsAttribute {
+  kNVTEFusedAttnBwdParamsQ = 0,
+  kNVTEFusedAttnBwdParamsK = 1,
+  kNVTEFusedAttnBwdParamsV = 2,
+  kNVTEFusedAttnBwdParamsO = 3,
+  kNVTEFusedAttnBwdParamsDO = 4,
+  kNVTEFusedAttnBwdParamsS = 5,
+  kNVTEFusedAttnBwdParamsDP = 6,
+  kNVTEFusedAttnBwdParamsAuxCtxTensors = 7,
+  kNVTEFusedAttnBwdParamsDQ = 8,
+  kNVTEFusedAttnBwdParamsDK = 9,
+  kNVTEFusedAttnBwdParamsDV = 10,
+  kNVTEFusedAttnBwdParamsDBias = 11,
+  kNVTEFusedAttnBwdParamsDSoftmaxOffset = 12,
+  kNVTEFusedAttnBwdParamsCuSeqlensQ = 13,
+  kNVTEFusedAttnBwdParamsCuSeqlensKV = 14,
+  kNVTEFusedAttnBwdParamsCuSeqlensQPadded = 15,
+  kNVTEFusedAttnBwdParamsCuSeqlensKVPadded = 16,
+  kNVTEFusedAttnBwdParamsDeterministic = 17,
+  kNVTEFusedAttnBwdParamsCudaGraph = 18,
+  kNVTEFusedAttnBwdParamsAttnMaskType = 19,
+  kNVTEFusedAttnBwdParamsBiasType = 20,
+  kNVTEFusedAttnBwdParamsWindowSizeLeft = 21,
+  kNVTEFusedAttnBwdParamsWindowSizeRight = 22,
+  kNVTEFusedAttnBwdParamsBottomRightDiagonal = 23,
+  kNVTEFusedAttnBwdParamsSoftmaxType = 24,
+  kNVTEFusedAttnBwdParamsDropout = 25,
+  kNVTEFusedAttnBwdParamsAttnScale = 26,
+  kNVTEFusedAttnBwdParamsQKVLayout = 27,
+  kNVTEFusedAttnBwdParamsOFormat = 28,
+  kNVTEFusedAttnBwdParamsDOFormat = 29,
+  kNVTEFusedAttnBwdParamsDQKVLayout = 30,
+  kNVTEFusedAttnBwdParamsQKVScaleInvFormat = 31,
+  kNVTEFusedAttnBwdParamsDOScaleInvFormat = 32,
+  kNVTEFusedAttnBwdParamsMaxSeqlenQ = 33,
+  kNVTEFusedAttnBwdParamsMaxSeqlenKV = 34,
+  kNVTEFusedAttnBwdParamsWorkspace = 35,
+  kNVTEFusedAttnBwdParamsStream = 36,
+  kNVTEFusedAttnBwdParamsNumAttributes = 37,
+} NVTEFusedAttnBwdParamsAttribute;
 
 /**
  * Dimensions of a tensor; entries at and past `ndim` are not read.
@@ -205,5 +443,20 @@ typedef void *NVTEMatmulConfig;
  * Handle of a grouped matmul config. Null means defaults.
  */
 typedef void *NVTEGroupedMatmulConfig;
+
+/**
+ * Config of an attention.
+ */
+typedef void *NVTEFusedAttnConfig;
+
+/**
+ * Parameters of a forward attention.
+ */
+typedef void *NVTEFusedAttnFwdParams;
+
+/**
+ * Parameters of a backward attention.
+ */
+typedef void *NVTEFusedAttnBwdParams;
 
 #endif  /* NVTE_TYPES_H */
