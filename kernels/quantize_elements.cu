@@ -10,9 +10,21 @@
 namespace nvte {
 namespace {
 
-// Three inputs of 32 bits do not fit the registers of more.
+constexpr int kThreads = 256;
+constexpr int kVec = 8;  // Elements of a thread.
+
+// Blocks of a multiprocessor, as many as the registers allow: the loads of some hide the
+// arithmetic of others.
 template <class In, NVTEXForm kForm>
-constexpr int kThreads = In::kBytes == 4 && kInputsOf<kForm> == 3 ? 256 : 512;
+constexpr int blocks_of() {
+  constexpr int kInputs = kInputsOf<kForm>;
+  const int blocks = kInputs == 1 ? 6 : kInputs == 2 ? 5 : 4;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
+  return 2;
+#else
+  return In::kBytes == 2 ? blocks : blocks - 1;
+#endif
+}
 
 struct ElementsArgs {
   const void *input, *act_input;
@@ -35,10 +47,9 @@ __device__ __forceinline__ Vec<T, N> load_vector(const void *in, size_t at, bool
 
 // FP8 outputs are E4M3 or E5M2.
 template <class In, class Out, NVTEXForm kForm>
-__global__ void __launch_bounds__(kThreads<In, kForm>)
+__global__ void __launch_bounds__(kThreads, (blocks_of<In, kForm>()))
     elements_kernel(const __grid_constant__ ElementsArgs a) {
-  constexpr int kNarrow = In::kBytes < Out::kBytes ? In::kBytes : Out::kBytes;
-  constexpr int kVec = 16 / kNarrow, kInputs = kInputsOf<kForm>, kHalves = kHalvesOf<kForm>;
+  constexpr int kInputs = kInputsOf<kForm>, kHalves = kHalvesOf<kForm>;
   wait_for_stream();
   let_next_start();
   const float scale = kIsFp8<Out> && a.scale != nullptr ? *a.scale : 1.0f;
@@ -46,8 +57,8 @@ __global__ void __launch_bounds__(kThreads<In, kForm>)
       a.amax != nullptr && threadIdx.x == 0 ? __ldcg(reinterpret_cast<int *>(a.amax)) : 0;
   AbsMax<F32> amax;
 
-  for (size_t j = size_t{blockIdx.x} * blockDim.x + threadIdx.x; j < a.vectors;
-       j += size_t{gridDim.x} * blockDim.x) {
+  for (size_t j = size_t{blockIdx.x} * kThreads + threadIdx.x; j < a.vectors;
+       j += size_t{gridDim.x} * kThreads) {
     size_t row = 0, col = j * kVec;
     if (a.per_row != a.vectors) {
       if (a.vectors >> 32 == 0) {
@@ -76,8 +87,10 @@ __global__ void __launch_bounds__(kThreads<In, kForm>)
       if (a.amax != nullptr) {
 #pragma unroll
         for (int i = 0; i < kVec; ++i) {
-          const uint32_t bits = i < count ? __float_as_uint(v[h][i]) : 0;
-          amax.packed = max_packed<F32>(amax.packed, magnitudes<F32>(bits));
+          const uint32_t bits = __float_as_uint(v[h][i]);
+          if (a.vec || i < count) {
+            amax.packed = max_packed<F32>(amax.packed, magnitudes<F32>(bits));
+          }
         }
       }
       Vec<Out, kVec> y;
@@ -111,7 +124,7 @@ __global__ void __launch_bounds__(kThreads<In, kForm>)
     }
   }
   if (a.amax != nullptr) {
-    __shared__ BlockMax<kThreads<In, kForm>> block;
+    __shared__ BlockMax<kThreads> block;
     block.put(amax.bits());
     __syncthreads();
     if (threadIdx.x < 32) {
@@ -128,8 +141,6 @@ __global__ void __launch_bounds__(kThreads<In, kForm>)
 
 template <class In, class Out, NVTEXForm kForm>
 NVTEXOutcome launch_elements(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
-  constexpr int kNarrow = In::kBytes < Out::kBytes ? In::kBytes : Out::kBytes;
-  constexpr size_t kVec = 16 / kNarrow;
   ElementsArgs a = {q.input,
                     q.fusion.act_input,
                     q.rowwise,
@@ -155,11 +166,11 @@ NVTEXOutcome launch_elements(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   a.per_row = ceil_div(a.cols, kVec);
   a.vectors = a.rows * a.per_row;
   a.vec = !a.transposed && a.cols % kVec == 0 && aligned(a.input, 16) && aligned(a.act_input, 16) &&
-          aligned(a.out, 16);
-  size_t blocks = ceil_div(a.vectors, kThreads<In, kForm>);
+          aligned(a.out, kVec * Out::kBytes < 16 ? kVec * Out::kBytes : 16);
+  size_t blocks = ceil_div(a.vectors, kThreads);
   if (blocks > kMaxBlocks) blocks = kMaxBlocks;
-  return launch(elements_kernel<In, Out, kForm>, dim3(static_cast<unsigned>(blocks)),
-                kThreads<In, kForm>, stream, a);
+  return launch(elements_kernel<In, Out, kForm>, dim3(static_cast<unsigned>(blocks)), kThreads,
+                stream, a);
 }
 
 constexpr int kSumColumns = 32, kSums = 8;
@@ -172,15 +183,16 @@ __global__ void __launch_bounds__(kSumColumns *kSums)
   __shared__ float sums[kSums][kSumColumns];
   wait_for_stream();
   let_next_start();
-  Member m = {0, rows, cols, 0, 0, 0, 0, 0};
+  Member m = {};
   if (group.num_tensors != 0) {
     find_member(
         group, NVTE_DELAYED_TENSOR_SCALING, rows, cols, blockIdx.x / blocks_per_row,
-        [](size_t, size_t) { return size_t{1}; }, m);
+        [](uint32_t, uint32_t) { return 1u; }, m);
+    rows = m.rows;
   }
   const int lane = threadIdx.x % kSumColumns, first = threadIdx.x / kSumColumns;
   const size_t col = size_t{blockIdx.x % blocks_per_row} * kSumColumns + lane;
-  const size_t tiles = tiles_of(m.rows);
+  const size_t tiles = tiles_of(rows);
   float sum = 0.0f;
   if (col < cols) {
 #pragma unroll 8

@@ -90,13 +90,14 @@ inline __host__ __device__ bool aligned_to(const void *p, size_t offset, size_t 
 }
 
 template <class In, class Scale, NVTEXForm kForm>
-__host__ __device__ void set_matrix(Matrix &matrix, const NVTEXQuantizeArgs &q, const Member &m) {
+__host__ __device__ void set_matrix(Matrix &matrix, const NVTEXQuantizeArgs &q, size_t rows,
+                                    size_t cols, const Member &m) {
   constexpr size_t kEntry = sizeof(typename Scale::Entry);
   const bool single = q.group.num_tensors == 0;
   const size_t in = m.at * In::kBytes;
-  const bool whole = m.cols / kHalvesOf<kForm> % kVec == 0;
-  matrix.rows = m.rows;
-  matrix.cols = m.cols;
+  const bool whole = cols / kHalvesOf<kForm> % kVec == 0;
+  matrix.rows = rows;
+  matrix.cols = cols;
   matrix.at = m.at;
   matrix.row_scales = static_cast<char *>(q.rowwise_scale_inv) + m.row_scales * kEntry;
   matrix.col_scales = static_cast<char *>(q.colwise_scale_inv) + m.col_scales * kEntry;
@@ -107,7 +108,7 @@ __host__ __device__ void set_matrix(Matrix &matrix, const NVTEXQuantizeArgs &q, 
   matrix.in_vec = whole && aligned_to(q.input, in, 16) && aligned_to(q.fusion.act_input, in, 16);
   matrix.row_vec = whole && aligned_to(q.rowwise, m.at, kVec);
   matrix.col_vec = Scale::kMx ? whole && aligned_to(q.colwise, m.at, kVec)
-                              : m.rows % 16 == 0 && aligned_to(q.colwise, m.at, 16);
+                              : rows % 16 == 0 && aligned_to(q.colwise, m.at, 16);
 }
 
 template <class Scale, bool kSquare>
@@ -516,7 +517,7 @@ __device__ __forceinline__ void produce(const TileCastArgs<Scale> &args, const M
                                         const Place &my, const Take &take) {
   constexpr int kInputs = kInputsOf<kForm>;
   // Rows that are loaded together: what registers hold.
-  constexpr int kLot = kInputs == 1 ? 4 : kInputs == 2 ? 2 : 1;
+  constexpr int kLot = kInputs < 3 ? 4 : 1;
   if (args.function.is_linear()) {
 #pragma unroll
     for (int first = 0; first < kPack; first += kLot) {
@@ -701,17 +702,19 @@ __global__ void __launch_bounds__(
       bool any;
     };
     __shared__ Found found;
-    for (size_t tile = blockIdx.x;; tile += gridDim.x) {
+    for (uint32_t tile = blockIdx.x;; tile += gridDim.x) {
       if (threadIdx.x < 32) {
         Member member;
-        const auto tiles = [](size_t rows, size_t cols) { return tiles_of(rows) * tiles_of(cols); };
+        const auto tiles = [](uint32_t rows, uint32_t cols) {
+          return tiles_of(rows) * tiles_of(cols);
+        };
         const bool any = find_member(q.group, q.mode, q.rows, q.cols, tile, tiles, member);
         if (threadIdx.x == 0) {
           found.any = any;
           if (any) {
-            const size_t per_line = tiles_of(args.down ? member.rows : member.cols);
+            const uint32_t per_line = tiles_of(args.down ? member.rows : member.cols);
             const size_t line = member.unit / per_line, place = member.unit % per_line;
-            set_matrix<In, Scale, kForm>(found.matrix, q, member);
+            set_matrix<In, Scale, kForm>(found.matrix, q, member.rows, member.cols, member);
             found.row0 = (args.down ? place : line) * kTile;
             found.col0 = (args.down ? line : place) * kTile;
           }
@@ -756,12 +759,12 @@ NVTEXOutcome launch_quantize(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   const size_t across = tiles_of(args.split ? width : q.cols), down = tiles_of(q.rows);
   size_t blocks;
   if constexpr (kTiles == Tiles::kSingle) {
-    const Member whole = {0, q.rows, q.cols, 0, 0, 0, 0, 0};
-    set_matrix<In, Scale, kForm>(args.matrix, q, whole);
+    set_matrix<In, Scale, kForm>(args.matrix, q, q.rows, q.cols, Member{});
     args.tiles_per_line = static_cast<unsigned>(args.down ? down : across);
     blocks = across > kMaxBlocks / down ? kMaxBlocks + 1 : across * down;
   } else if constexpr (kTiles == Tiles::kOneEach) {
     blocks = most_tiles(q.group, q.rows, q.cols);
+    if (q.rows > UINT32_MAX || q.cols > UINT32_MAX) blocks = kMaxBlocks + 1;
   } else {
     Device device;
     if (const cudaError_t error = current_device(&device)) return outcome(error);
