@@ -359,25 +359,26 @@ static void test_errors(void) {
                      .h = 2, .d = 8, .d2 = 8};
   if (case_begin("wrong numbers")) {
     any = buffer(1024);
-    const struct {
-      Rope r;
-      const char *part;
-    } wrong[] = {
-#define WRONG(text, ...) {{.dtype = kNVTEFloat16, .cp_size = 1, .s = 4, .b = 2, .h = 2, .d = 8, __VA_ARGS__}, text}
-        WRONG(": d2", .d2 = 10),
-        WRONG(": d2", .d2 = 7),
-        WRONG(": d2", .d2 = -2),
-        WRONG(": cp_rank", .d2 = 8, .cp_rank = 1),
-        WRONG(": cp_rank", .d2 = 8, .cp_rank = -1),
-        WRONG(": freqs.shape: expected [12 or more", .d2 = 8, .cp_size = 3),
-        WRONG(": freqs.shape", .d2 = 6),
-        WRONG(": cu_seqlens", .d2 = 8, .format = NVTE_THD),
-#undef WRONG
-    };
     NVTETensor x = tensor(any->ptr, kNVTEFloat16, SHAPE(4, 2, 2, 8));
     NVTETensor freqs = tensor(any->ptr, kNVTEFloat32, SHAPE(4, 1, 1, 8));
+    const struct {
+      int d2, cp_size, cp_rank;
+      NVTE_QKV_Format format;
+      const char *part;
+    } wrong[] = {{10, 1, 0, NVTE_SBHD, ": d2"},
+                 {7, 1, 0, NVTE_SBHD, ": d2"},
+                 {-2, 1, 0, NVTE_SBHD, ": d2"},
+                 {8, 0, 0, NVTE_SBHD, ": cp_size"},
+                 {8, 1, 1, NVTE_SBHD, ": cp_rank"},
+                 {8, 1, -1, NVTE_SBHD, ": cp_rank"},
+                 {8, 3, 0, NVTE_SBHD, ": freqs.shape: expected [12 or more"},
+                 {6, 1, 0, NVTE_SBHD, ": freqs.shape"},
+                 {8, 1, 0, NVTE_THD, ": cu_seqlens"}};
     for (size_t i = 0; i < COUNT(wrong); i++) {
-      call(&wrong[i].r, x, empty_tensor(), freqs, empty_tensor(), x, strides_of(&good));
+      Rope r = good;
+      r.d2 = wrong[i].d2, r.cp_size = wrong[i].cp_size, r.cp_rank = wrong[i].cp_rank;
+      r.format = wrong[i].format;
+      call(&r, x, empty_tensor(), freqs, empty_tensor(), x, strides_of(&good));
       EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, wrong[i].part, "expected", "got");
     }
     Rope odd = good, negative = good, format = good, huge = good;

@@ -1,4 +1,4 @@
-// Dropout: a warp takes 512 elements, each of its lanes the random bits of 16 of them.
+// Dropout: a warp takes 1024 elements, each of its lanes the random bits of 32 of them.
 
 #include "common/launch.cuh"
 #include "common/vec.cuh"
@@ -6,8 +6,8 @@
 namespace nvte {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr size_t kPerWarp = 512;
+constexpr int kThreads = 128;
+constexpr size_t kPerWarp = 1024;
 
 struct Problem {
   const void *input;
@@ -18,7 +18,7 @@ struct Problem {
   size_t numel;
   float scale;
   uint32_t least;   // A random byte below it drops.
-  bool vectorised;  // Input and output, and the mask in halves of words.
+  bool vectorised;  // Input, output and mask are aligned.
 };
 
 struct Words {
@@ -44,8 +44,7 @@ __device__ __forceinline__ Words philox(uint64_t key, uint64_t low, uint64_t hig
 }
 
 // The mask of elements 16 c to 16 c + 15.
-__device__ __forceinline__ uint32_t kept(const Problem &a, size_t c) {
-  const uint64_t seed = a.rng_state[0], offset = a.rng_state[1];
+__device__ __forceinline__ uint32_t kept(uint64_t seed, uint64_t offset, uint32_t least, size_t c) {
   Words r = philox(seed, offset / 4, c);
   if (const int from = static_cast<int>(offset % 4)) {
     const Words next = philox(seed, offset / 4 + 1, c);
@@ -54,12 +53,16 @@ __device__ __forceinline__ uint32_t kept(const Problem &a, size_t c) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) r.w[i] = from == 1 ? w[i + 1] : from == 2 ? w[i + 2] : w[i + 3];
   }
+  // The top bit of each byte: whether it is at least `least`, by its low 7 bits and then its own.
+  constexpr uint32_t kTop = 0x80808080;
+  const uint32_t low = (least & 0x7f) * 0x01010101, small = least < 128 ? ~0u : 0u;
   uint32_t bits = 0;
 #pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    const int byte = i / 8 + (i % 2 == 0 ? 2 : 0);
-    const bool keep = (r.w[i % 8 / 2] >> (8 * byte) & 0xff) >= a.least;
-    bits |= static_cast<uint32_t>(keep) << i;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t w = r.w[i], d = (w | kTop) - low;
+    const uint32_t keep = ((w & d) | ((w | d) & small)) & kTop;
+    // Bytes 2, 0, 3 and 1 belong to elements 2 i, 2 i + 1, 2 i + 8 and 2 i + 9.
+    bits |= ((keep >> 23 | keep >> 6) & 0x0303) << (2 * i);
   }
   return bits;
 }
@@ -83,7 +86,7 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(const __grid_constant
   let_next_start();
   constexpr int N = 16 / Out::kBytes;
   constexpr int kVecs = static_cast<int>(kPerWarp) / 32 / N;
-  constexpr int kPer = 16 / N;  // Vectors with bits of one lane.
+  constexpr int kPer = 32 / N;  // Vectors with bits of one lane.
   const unsigned lane = threadIdx.x % 32;
   const size_t start = (blockIdx.x * size_t{kThreads} + threadIdx.x) / 32 * kPerWarp;
   if (start >= a.numel) return;
@@ -103,15 +106,18 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(const __grid_constant
   if constexpr (kIsFp8<In>) scale_inv = *a.scale_inv;
   uint32_t drawn = 0;
   if constexpr (kForward) {
-    drawn = kept(a, start / 16 + lane);
-    const size_t first = start / 8 + lane * 2;
+    const uint64_t seed = a.rng_state[0], offset = a.rng_state[1];
+    const size_t chunk = start / 16 + lane * 2;
+    drawn = kept(seed, offset, a.least, chunk) | kept(seed, offset, a.least, chunk + 1) << 16;
+    const size_t first = start / 8 + lane * 4;
     if (whole) {
-      *reinterpret_cast<uint16_t *>(a.mask + first) = static_cast<uint16_t>(drawn);
-    } else if (left > lane * 16) {
-      const size_t rest = left - lane * 16;
-      if (rest < 16) drawn &= (1u << rest) - 1;
-      a.mask[first] = static_cast<uint8_t>(drawn);
-      if (rest > 8) a.mask[first + 1] = static_cast<uint8_t>(drawn >> 8);
+      *reinterpret_cast<uint32_t *>(a.mask + first) = drawn;
+    } else if (left > lane * 32) {
+      const size_t rest = left - lane * 32;
+      if (rest < 32) drawn &= (1u << rest) - 1;
+      for (unsigned byte = 0; byte < 4 && byte * 8 < rest; ++byte) {
+        a.mask[first + byte] = static_cast<uint8_t>(drawn >> (byte * 8));
+      }
     }
   }
 
@@ -137,7 +143,7 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(const __grid_constant
 template <class In, class Out>
 NVTEXOutcome run(const Problem &a, cudaStream_t stream) {
   const size_t blocks = ceil_div(a.numel, kPerWarp * (kThreads / 32));
-  // Of 4096 elements each: more would need more memory than there is.
+  // Of 4096 elements each: more than there can be would need more memory than there is.
   const dim3 grid(static_cast<unsigned>(blocks));
   if (a.rng_state != nullptr) {
     return launch(dropout_kernel<In, Out, true>, grid, kThreads, stream, a);
@@ -163,7 +169,7 @@ extern "C" NVTEXOutcome nvte_cuda_dropout(const NVTEXDropoutArgs *args,
                      1.0f / (1.0f - args->probability),
                      static_cast<uint32_t>(args->probability * 256.0f),
                      aligned(args->input, 16) && aligned(args->output, 16) &&
-                         aligned(args->mask, 2)};
+                         aligned(args->mask, 4)};
   return dispatch<F32, F16, BF16>(args->output_dtype, [&](auto o) {
     using Out = decltype(o);
     if (args->input_dtype == Out::kDtype) return run<Out, Out>(a, stream);

@@ -9,26 +9,27 @@
 namespace nvte {
 namespace {
 
-constexpr unsigned kThreads = 256;
-// What a block should have to do: 4 units, of 16 or 32 bytes, for each thread.
-constexpr size_t kUnitsPerBlock = 4 * kThreads;
-constexpr size_t kMostRows = 64;
-constexpr size_t kTableFloats = 8 << 10;
+constexpr unsigned kThreads = 128;
+// What a block should have to do: some units, of two vectors, for each thread.
+constexpr size_t kUnitsPerThread = 4;
+constexpr size_t kEnoughBlocks = 512;
+constexpr size_t kMostRows = 32, kMostHeads = 128, kMostFloats = 4 << 10;
+constexpr size_t kMostGridY = 65535;
 
 struct Problem {
   NVTEXRopeArgs args;
-  size_t rows, rows_per_block;
-  // A line is a head of a sequence. A row has all lines of a position if the sequences share the
-  // angles, else those of its sequence.
-  size_t lines, lines_per_block;
+  // A row has the heads of a position of all sequences if these share the angles, else those of one
+  // token.
+  size_t rows, heads;
   bool shared;
-  unsigned heads;  // Of a sequence.
-  // Units of a head, and of these the ones that turn: a pair of vectors, or one vector that holds
-  // pairs. The others are a vector that is copied.
-  unsigned units, turning;
+  unsigned heads_of_sequence;
+  unsigned rows_per_block, heads_per_block;
+  // A unit is a pair of vectors of a head, the second one `gap` elements after the first; the last
+  // one of the two kinds may lack it.
+  unsigned turning, turning_gap, turning_pairs;
+  unsigned copied, copied_gap, copied_pairs;
   unsigned units_per_block;
-  unsigned threads_per_row;  // A multiple of that.
-  unsigned tables;           // Of a row: of queries and of keys, or one for both.
+  unsigned tables;  // Of a row: of queries and of keys, or one for both.
 };
 
 // A row: where in the tensors it lies, and its row of freqs, negative if it is not to be written.
@@ -99,25 +100,26 @@ struct Factors {
   }
 };
 
-// A unit of one line; without an output there is none.
-template <class T, int N>
-struct Unit {
-  void *output;
-  int table;  // Negative: to be copied.
-  Vec<T, N> a, b;
+// A head in a row of the block.
+struct Head {
+  const void *input;
+  void *output;      // Null: not to be written.
+  int table;         // Negative: to be copied.
+  unsigned element;  // Stride of the input.
 };
 
-// kInterleaved: the pairs lie in one vector.
+// kInterleaved: the partners lie in one vector; else they are the two vectors of a unit.
 template <class T, int N, bool kInterleaved>
 __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ Problem p) {
   wait_for_stream();
   let_next_start();
   // For each row and table: the cosines, then the factors of the partners.
-  __shared__ alignas(16) float tables[kTableFloats];
+  __shared__ alignas(16) float tables[kMostFloats];
   __shared__ Place places[kMostRows];
+  __shared__ Head heads[kMostHeads];
   const NVTEXRopeArgs &args = p.args;
   const unsigned rotated = static_cast<unsigned>(args.rotated);
-  const size_t first_row = blockIdx.x * p.rows_per_block;
+  const size_t first_row = blockIdx.x * size_t{p.rows_per_block};
   const unsigned rows = static_cast<unsigned>(
       p.rows - first_row < p.rows_per_block ? p.rows - first_row : p.rows_per_block);
   for (unsigned r = threadIdx.x / 32; r < rows; r += kThreads / 32) {
@@ -126,100 +128,99 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
   }
   __syncthreads();
 
-  // This thread's unit of a head, and the lines that it has it of.
-  const unsigned member = threadIdx.x % p.threads_per_row;
-  const unsigned unit = blockIdx.z * p.units_per_block + member % p.units_per_block;
-  const unsigned step = p.threads_per_row / p.units_per_block;
-  const size_t first_line = blockIdx.y * p.lines_per_block + member / p.units_per_block;
-  const size_t end = (blockIdx.y + 1) * p.lines_per_block;
-  const size_t last_line = end < p.lines ? end : p.lines;
-  const unsigned row_step = kThreads / p.threads_per_row;
-  unsigned r = threadIdx.x / p.threads_per_row;
-  if (r >= row_step || unit >= p.units || first_line >= last_line) r = rows;
-  size_t line = first_line;
-
-  const bool turns = unit < p.turning, pair = turns && !kInterleaved;
-  const unsigned half = args.interleaved ? 1 : rotated / 2;
-  const unsigned first = !turns             ? rotated + (unit - p.turning) * N
-                         : kInterleaved     ? unit * N
-                         : args.interleaved ? unit * 2
-                                            : unit * N;
-  const unsigned second = first + half;
-
-  const auto fetch = [&] {
-    Unit<T, N> u = {};
-    if (r >= rows) return u;
+  const auto locate = [&](unsigned at) -> Head {
+    const unsigned r = at / p.heads_per_block;
+    const size_t i = blockIdx.y * size_t{p.heads_per_block} + at % p.heads_per_block;
     const Place place = places[r];
-    if (place.f < 0) return u;
-    const unsigned l = static_cast<unsigned>(line);
-    const size_t sequence = p.shared ? l / p.heads : place.sequence;
-    unsigned head = p.shared ? l % p.heads : l;
-    unsigned i = 0;
-    for (; head >= args.parts[i].heads; ++i) head -= static_cast<unsigned>(args.parts[i].heads);
-    const NVTEXRopePart &part = args.parts[i];
+    if (i >= p.heads || place.f < 0) return {nullptr, nullptr, -1, 0};
+    const unsigned index = static_cast<unsigned>(i);
+    const size_t sequence = p.shared ? index / p.heads_of_sequence : place.sequence;
+    unsigned head = p.shared ? index % p.heads_of_sequence : index;
+    unsigned n = 0;
+    for (; head >= args.parts[n].heads; ++n) head -= static_cast<unsigned>(args.parts[n].heads);
+    const NVTEXRopePart &part = args.parts[n];
     const unsigned per_group = static_cast<unsigned>(part.heads_per_group);
-    const auto at = [&](const NVTEXRopeStrides &s) {
+    const auto offset = [&](const NVTEXRopeStrides &s) {
       return place.position * s.position + sequence * s.sequence + head / per_group * s.group +
              head % per_group * s.head;
     };
-    const size_t from = at(part.input_strides), element_step = part.input_strides.element;
-    u.output = element<typename T::Bits>(part.output, at(part.output_strides));
-    u.table = turns && part.freqs != nullptr ? static_cast<int>(r * p.tables + i % p.tables) : -1;
-    u.a = load<T, N>(part.input, from + first * element_step, true);
-    u.b = load<T, N>(part.input, from + second * element_step, pair);
-    return u;
+    return {element<typename T::Bits>(part.input, offset(part.input_strides)),
+            element<typename T::Bits>(part.output, offset(part.output_strides)),
+            part.freqs != nullptr ? static_cast<int>(r * p.tables + n % p.tables) : -1,
+            static_cast<unsigned>(part.input_strides.element)};
   };
-  Unit<T, N> now = fetch();
+  const unsigned count = rows * p.heads_per_block;
+  for (unsigned i = threadIdx.x; i < count; i += kThreads) heads[i] = locate(i);
 
   for (unsigned i = threadIdx.x; i < rows * p.tables * rotated; i += kThreads) {
     const unsigned table = i / rotated, j = i % rotated;
     const float *freqs = args.parts[table % p.tables].freqs;
     const int64_t f = places[table / p.tables].f;
     if (freqs == nullptr || f < 0) continue;
-    const bool upper = args.interleaved ? j % 2 == 1 : j >= half;
+    const unsigned gap = args.interleaved ? 1 : rotated / 2;
+    const bool upper = args.interleaved ? j % 2 == 1 : j >= gap;
     float sine, cosine;
     sincosf(freqs[f * rotated + j], &sine, &cosine);
     float *const entry = tables + table * 2 * rotated;
     entry[j] = cosine;
     // In the backward the sine turns the partner.
-    const unsigned turned = !args.backward ? j : upper ? j - half : j + half;
+    const unsigned turned = !args.backward ? j : upper ? j - gap : j + gap;
     entry[rotated + turned] = upper ? sine : -sine;
   }
   __syncthreads();
 
+  // This thread's unit, of every step-th head.
+  const unsigned step = kThreads / p.units_per_block;
+  const unsigned unit = blockIdx.z * p.units_per_block + threadIdx.x % p.units_per_block;
+  unsigned i = threadIdx.x / p.units_per_block;
+  if (i >= step || unit >= p.turning + p.copied) return;
+  const bool turns = unit < p.turning;
+  const unsigned copy = unit - p.turning;
+  const bool pair = turns ? unit < p.turning_pairs : copy < p.copied_pairs;
+  const bool scalar_pairs = N == 1 && args.interleaved;
+  const unsigned first = turns ? unit * (scalar_pairs ? 2 : N) : rotated + copy * N;
+  const unsigned second = first + (turns ? p.turning_gap : p.copied_gap);
+
+  constexpr int kTogether = 2;
   int held = -1;
-  Factors<N> a, b;
-  while (r < rows) {
-    const Unit<T, N> u = now;
-    line += step;
-    if (line >= last_line) {
-      line = first_line;
-      r += row_step;
-    }
-    now = fetch();
-    if (u.output == nullptr) continue;
-    Vec<T, N> ya = u.a, yb = u.b;
-    if (u.table >= 0) {
-      if (u.table != held) {
-        const float *const cosines = tables + u.table * 2 * rotated;
-        a.load_from(cosines + first, cosines + rotated + first);
-        if constexpr (!kInterleaved) b.load_from(cosines + second, cosines + rotated + second);
-        held = u.table;
-      }
-      float xa[N], xb[N];
-      to_float(u.a, xa);
-      if constexpr (kInterleaved) {
+  Factors<N> fa = {}, fb = {};
+  for (; i < count; i += kTogether * step) {
+    Head head[kTogether];
+    Vec<T, N> a[kTogether], b[kTogether];
 #pragma unroll
-        for (int i = 0; i < N; ++i) xb[i] = xa[i ^ 1];
-        ya = a.template apply<T>(xa, xb);
-      } else {
-        to_float(u.b, xb);
-        ya = a.template apply<T>(xa, xb);
-        yb = b.template apply<T>(xb, xa);
-      }
+    for (int k = 0; k < kTogether; ++k) {
+      head[k] = i + k * step < count ? heads[i + k * step] : Head{};
+      const bool there = head[k].output != nullptr;
+      a[k] = load<T, N>(head[k].input, size_t{first} * head[k].element, there);
+      b[k] = load<T, N>(head[k].input, size_t{second} * head[k].element, there && pair);
     }
-    store(u.output, first, ya);
-    if (pair) store(u.output, second, yb);
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k) {
+      if (head[k].output == nullptr) continue;
+      if (turns && head[k].table >= 0) {
+        if (head[k].table != held) {
+          held = head[k].table;
+          const float *const cosines = tables + held * 2 * rotated;
+          fa.load_from(cosines + first, cosines + rotated + first);
+          if (pair) fb.load_from(cosines + second, cosines + rotated + second);
+        }
+        float xa[N], xb[N];
+        to_float(a[k], xa);
+        to_float(b[k], xb);
+        if constexpr (kInterleaved) {
+          float pa[N], pb[N];
+#pragma unroll
+          for (int j = 0; j < N; ++j) pa[j] = xa[j ^ 1], pb[j] = xb[j ^ 1];
+          a[k] = fa.template apply<T>(xa, pa);
+          b[k] = fb.template apply<T>(xb, pb);
+        } else {
+          a[k] = fa.template apply<T>(xa, xb);
+          b[k] = fb.template apply<T>(xb, xa);
+        }
+      }
+      store(head[k].output, first, a[k]);
+      if (pair) store(head[k].output, second, b[k]);
+    }
   }
 }
 
@@ -229,34 +230,44 @@ NVTEXOutcome run(const NVTEXRopeArgs &args, cudaStream_t stream) {
   p.args = args;
   size_t heads = 0;
   for (const NVTEXRopePart &part : args.parts) heads += part.heads;
-  constexpr size_t kMost = 0xffffffff;
-  if (heads > kMost || args.dim > kMost) return unimplemented("rope: more than 2^32 heads");
-  const bool packed = args.cu_seqlens != nullptr;
-  p.heads = static_cast<unsigned>(heads);
-  p.shared = !packed && args.start_positions == nullptr && args.sequences <= kMost / heads;
-  p.lines = p.shared ? heads * args.sequences : heads;
-  p.rows = packed || p.shared ? args.positions : args.positions * args.sequences;
-  p.turning = static_cast<unsigned>(args.rotated / (kInterleaved ? N : 2 * N));
-  p.units = p.turning + static_cast<unsigned>((args.dim - args.rotated) / N);
-  p.units_per_block = p.units < kThreads ? p.units : kThreads;
-  const size_t step = p.lines < kThreads / p.units_per_block ? p.lines : kThreads / p.units_per_block;
-  p.threads_per_row = static_cast<unsigned>(step) * p.units_per_block;
+  constexpr size_t kMost = kMostGridY * kMostHeads;
+  if (heads > kMost) return unimplemented("rope: more than 8 million heads");
   const auto &[queries, keys, values] = args.parts;
   p.tables = keys.heads == 0 || keys.freqs == queries.freqs ? 1 : 2;
-
-  constexpr size_t kMostGridY = 65535;
-  p.lines_per_block = kUnitsPerBlock / p.threads_per_row * step;
-  if (p.lines_per_block < p.lines / kMostGridY + 1) p.lines_per_block = p.lines / kMostGridY + 1;
-  if (p.lines_per_block > p.lines) p.lines_per_block = p.lines;
   const size_t row_floats = args.rotated * 2 * p.tables;
-  if (row_floats > kTableFloats) return unimplemented("rope: heads of more than 2048 elements");
-  p.rows_per_block = kUnitsPerBlock / (p.lines_per_block * p.units_per_block);
-  if (p.rows_per_block > kMostRows) p.rows_per_block = kMostRows;
-  if (p.rows_per_block * row_floats > kTableFloats) p.rows_per_block = kTableFloats / row_floats;
-  if (p.rows_per_block == 0) p.rows_per_block = 1;
-  const dim3 grid(static_cast<unsigned>(ceil_div(p.rows, p.rows_per_block)),
-                  static_cast<unsigned>(ceil_div(p.lines, p.lines_per_block)),
-                  static_cast<unsigned>(ceil_div(p.units, p.units_per_block)));
+  if (row_floats > kMostFloats) return unimplemented("rope: heads of more than 1024 elements");
+
+  const bool packed = args.cu_seqlens != nullptr;
+  p.shared = !packed && args.start_positions == nullptr && args.sequences <= kMost / heads;
+  p.heads_of_sequence = static_cast<unsigned>(heads);
+  p.heads = p.shared ? heads * args.sequences : heads;
+  p.rows = packed || p.shared ? args.positions : args.positions * args.sequences;
+
+  const unsigned turning = static_cast<unsigned>(args.rotated / N);
+  const unsigned copied = static_cast<unsigned>((args.dim - args.rotated) / N);
+  p.turning = (turning + 1) / 2;
+  p.turning_pairs = turning / 2;
+  p.turning_gap = N == 1 && args.interleaved ? 1 : p.turning * N;
+  p.copied = (copied + 1) / 2;
+  p.copied_pairs = copied / 2;
+  p.copied_gap = p.copied * N;
+  const unsigned units = p.turning + p.copied;
+  p.units_per_block = units < kThreads ? units : kThreads;
+
+  // Less for each block if there are few, but a unit for each thread.
+  const size_t step = kThreads / p.units_per_block;
+  size_t block_heads = step * kUnitsPerThread;
+  while (block_heads > step && p.rows * p.heads / block_heads < kEnoughBlocks) block_heads -= step;
+  if (block_heads > kMostHeads || p.heads / block_heads >= kMostGridY) block_heads = kMostHeads;
+  const size_t of_row = p.heads < block_heads ? p.heads : block_heads;
+  size_t rows = block_heads / of_row;
+  if (rows > kMostRows) rows = kMostRows;
+  if (rows * row_floats > kMostFloats) rows = kMostFloats / row_floats;
+  p.heads_per_block = static_cast<unsigned>(of_row);
+  p.rows_per_block = static_cast<unsigned>(rows);
+  const dim3 grid(static_cast<unsigned>(ceil_div(p.rows, rows)),
+                  static_cast<unsigned>(ceil_div(p.heads, of_row)),
+                  static_cast<unsigned>(ceil_div(units, p.units_per_block)));
   return launch(rope_kernel<T, N, kInterleaved>, grid, kThreads, stream, p);
 }
 
