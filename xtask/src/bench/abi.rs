@@ -26,7 +26,6 @@ pub enum DType {
     Bf16 = 6,
     E4m3 = 7,
     E8m0 = 9,
-    I64 = 3,
 }
 
 impl DType {
@@ -47,7 +46,6 @@ impl DType {
             Self::Bf16 => "bf16",
             Self::E4m3 => "fp8",
             Self::E8m0 => "e8m0",
-            Self::I64 => "i64",
         }
     }
 }
