@@ -186,8 +186,8 @@ __global__ void __launch_bounds__(kSumColumns *kSums)
   Member m = {};
   if (group.num_tensors != 0) {
     find_member(
-        group, NVTE_DELAYED_TENSOR_SCALING, rows, cols, blockIdx.x / blocks_per_row,
-        [](uint32_t, uint32_t) { return 1u; }, m);
+        group, rows, cols, blockIdx.x / blocks_per_row, [](uint32_t, uint32_t) { return 1u; },
+        [](uint32_t rows, uint32_t) { return size_t{tiles_of(rows)}; }, m);
     rows = m.rows;
   }
   const int lane = threadIdx.x % kSumColumns, first = threadIdx.x / kSumColumns;
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kSumColumns *kSums)
   if (col < cols) {
 #pragma unroll 8
     for (size_t i = first; i < tiles; i += kSums) {
-      sum = __fadd_rn(sum, partial[(m.row_tiles + i) * cols + col]);
+      sum = __fadd_rn(sum, partial[(m.before + i) * cols + col]);
     }
   }
   sums[first][lane] = sum;

@@ -43,8 +43,8 @@ struct Matrix {
   bool row_vec, col_vec;  // and every vector that is stored.
 };
 
-// Whose tiles a grid has: those of a single matrix, or those of a group, with a block for each or,
-// where the host cannot tell how many there may be, with a loop. That costs registers.
+// Whose tiles a grid has: those of a single matrix, or those of a group, with a block for each or
+// in a loop, which costs registers.
 enum class Tiles { kSingle, kOneEach, kLoop };
 
 template <class Scale>
@@ -60,6 +60,7 @@ struct TileCastArgs {
   // A block makes a tile of both halves of a gated derivative from one read; else of the output.
   bool split;
   unsigned tiles_per_line;
+  uint32_t first_tile;  // Of a group.
 };
 
 // A tile, and what a thread has of it.
@@ -90,35 +91,31 @@ inline __host__ __device__ bool aligned_to(const void *p, size_t offset, size_t 
 }
 
 template <class In, class Scale, NVTEXForm kForm>
-__host__ __device__ void set_matrix(Matrix &matrix, const NVTEXQuantizeArgs &q, size_t rows,
-                                    size_t cols, const Member &m) {
-  constexpr size_t kEntry = sizeof(typename Scale::Entry);
-  const bool single = q.group.num_tensors == 0;
-  const size_t in = m.at * In::kBytes;
+__host__ __device__ void set_data(Matrix &matrix, const NVTEXQuantizeArgs &q, size_t index,
+                                  size_t rows, size_t cols, size_t at) {
+  const size_t in = at * In::kBytes;
   const bool whole = cols / kHalvesOf<kForm> % kVec == 0;
   matrix.rows = rows;
   matrix.cols = cols;
-  matrix.at = m.at;
-  matrix.row_scales = static_cast<char *>(q.rowwise_scale_inv) + m.row_scales * kEntry;
-  matrix.col_scales = static_cast<char *>(q.colwise_scale_inv) + m.col_scales * kEntry;
-  matrix.row_stride = single ? q.rowwise_scale_stride : scale_pitch(q.mode, false, m.rows, m.cols);
-  matrix.col_stride = single ? q.colwise_scale_stride : scale_pitch(q.mode, true, m.rows, m.cols);
-  matrix.scale = q.scale == nullptr ? nullptr : q.scale + m.index;
-  matrix.row_tiles = m.row_tiles;
+  matrix.at = at;
+  matrix.scale = q.scale == nullptr ? nullptr : q.scale + index;
   matrix.in_vec = whole && aligned_to(q.input, in, 16) && aligned_to(q.fusion.act_input, in, 16);
-  matrix.row_vec = whole && aligned_to(q.rowwise, m.at, kVec);
-  matrix.col_vec = Scale::kMx ? whole && aligned_to(q.colwise, m.at, kVec)
-                              : rows % 16 == 0 && aligned_to(q.colwise, m.at, 16);
+  matrix.row_vec = whole && aligned_to(q.rowwise, at, kVec);
+  matrix.col_vec = Scale::kMx ? whole && aligned_to(q.colwise, at, kVec)
+                              : rows % 16 == 0 && aligned_to(q.colwise, at, 16);
 }
+
+template <class Scale, bool kSquare>
+constexpr NVTEScalingMode kModeOf = std::is_same_v<Scale, TensorScale> ? NVTE_DELAYED_TENSOR_SCALING
+                                    : Scale::kMx                       ? NVTE_MXFP8_1D_SCALING
+                                    : kSquare                          ? NVTE_BLOCK_SCALING_2D
+                                                                       : NVTE_BLOCK_SCALING_1D;
 
 template <class Scale, bool kSquare>
 __device__ __forceinline__ ScaleMatrix scales_of(const NVTEXQuantizeArgs &q, const Matrix &m,
                                                  bool colwise) {
-  constexpr NVTEScalingMode kMode = Scale::kMx ? NVTE_MXFP8_1D_SCALING
-                                    : kSquare  ? NVTE_BLOCK_SCALING_2D
-                                               : NVTE_BLOCK_SCALING_1D;
   const bool tiled = Scale::kMx && q.swizzled;
-  return scale_matrix(kMode, colwise ? m.col_scales : m.row_scales,
+  return scale_matrix(kModeOf<Scale, kSquare>, colwise ? m.col_scales : m.row_scales,
                       colwise ? m.col_stride : m.row_stride, colwise,
                       tiled ? tiles_of(colwise ? m.rows : m.cols) : 0);
 }
@@ -517,7 +514,7 @@ __device__ __forceinline__ void produce(const TileCastArgs<Scale> &args, const M
                                         const Place &my, const Take &take) {
   constexpr int kInputs = kInputsOf<kForm>;
   // Rows that are loaded together: what registers hold.
-  constexpr int kLot = kInputs < 3 ? 4 : 1;
+  constexpr int kLot = kInputs == 3 ? 1 : kForm == NVTEX_FORM_DERIVATIVE ? 2 : 4;
   if (args.function.is_linear()) {
 #pragma unroll
     for (int first = 0; first < kPack; first += kLot) {
@@ -702,21 +699,41 @@ __global__ void __launch_bounds__(
       bool any;
     };
     __shared__ Found found;
-    for (uint32_t tile = blockIdx.x;; tile += gridDim.x) {
-      if (threadIdx.x < 32) {
-        Member member;
+    for (uint32_t tile = args.first_tile + blockIdx.x;; tile += gridDim.x) {
+      // Each of four warps finds the member and one of the places where it begins.
+      const unsigned warp = threadIdx.x / 32;
+      if (warp < 4) {
+        constexpr NVTEScalingMode kMode = kModeOf<Scale, kSquare>;
         const auto tiles = [](uint32_t rows, uint32_t cols) {
           return tiles_of(rows) * tiles_of(cols);
         };
-        const bool any = find_member(q.group, q.mode, q.rows, q.cols, tile, tiles, member);
-        if (threadIdx.x == 0) {
-          found.any = any;
-          if (any) {
+        const auto size = [&](uint32_t rows, uint32_t cols) -> size_t {
+          if (warp == 0) return size_t{rows} * cols;
+          return warp == 3 ? tiles_of(rows) : scale_entries(kMode, warp == 2, rows, cols);
+        };
+        Member member;
+        const bool any = find_member(q.group, q.rows, q.cols, tile, tiles, size, member);
+        if (threadIdx.x == 0) found.any = any;
+        if (any && threadIdx.x % 32 == 0) {
+          Matrix &m = found.matrix;
+          if (warp == 0) {
             const uint32_t per_line = tiles_of(args.down ? member.rows : member.cols);
             const size_t line = member.unit / per_line, place = member.unit % per_line;
-            set_matrix<In, Scale, kForm>(found.matrix, q, member.rows, member.cols, member);
             found.row0 = (args.down ? place : line) * kTile;
             found.col0 = (args.down ? line : place) * kTile;
+            if (q.group.offsets != nullptr) {
+              member.before = static_cast<size_t>(q.group.offsets[member.index]);
+            }
+            set_data<In, Scale, kForm>(m, q, member.index, member.rows, member.cols, member.before);
+          } else if (warp == 3) {
+            m.row_tiles = member.before;
+          } else {
+            const bool colwise = warp == 2;
+            void *const scales = colwise ? q.colwise_scale_inv : q.rowwise_scale_inv;
+            (colwise ? m.col_scales : m.row_scales) =
+                static_cast<typename Scale::Entry *>(scales) + member.before;
+            (colwise ? m.col_stride : m.row_stride) =
+                scale_pitch(kMode, colwise, member.rows, member.cols);
           }
         }
       }
@@ -748,31 +765,54 @@ void make_scale(const NVTEXQuantizeArgs &q, MxScale *scale) {
   *scale = {1.0f / (is_e5m2(q) ? 57344.0f : 448.0f)};
 }
 
-template <class In, class Scale, bool kSquare, NVTEXForm kForm, Tiles kTiles>
-NVTEXOutcome launch_quantize(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
-  TileCastArgs<Scale> args = {q, {}, {}, Function(q.fusion), is_e5m2(q), false, false, 1};
+template <class In, class Scale, bool kSquare, NVTEXForm kForm>
+TileCastArgs<Scale> tile_args(const NVTEXQuantizeArgs &q) {
+  TileCastArgs<Scale> args = {q, {}, {}, Function(q.fusion), is_e5m2(q), false, false, 1, 0};
   make_scale<In>(q, &args.scale);
   args.down = q.rowwise == nullptr && !Scale::kMx;
   // A block of elements must not have columns of both halves.
   const size_t width = q.cols / kHalvesOf<kForm>;
   args.split = width != q.cols && (std::is_same_v<Scale, TensorScale> || width % kTile == 0);
-  const size_t across = tiles_of(args.split ? width : q.cols), down = tiles_of(q.rows);
-  size_t blocks;
-  if constexpr (kTiles == Tiles::kSingle) {
-    set_matrix<In, Scale, kForm>(args.matrix, q, q.rows, q.cols, Member{});
-    args.tiles_per_line = static_cast<unsigned>(args.down ? down : across);
-    blocks = across > kMaxBlocks / down ? kMaxBlocks + 1 : across * down;
-  } else if constexpr (kTiles == Tiles::kOneEach) {
-    blocks = most_tiles(q.group, q.rows, q.cols);
-    if (q.rows > UINT32_MAX || q.cols > UINT32_MAX) blocks = kMaxBlocks + 1;
-  } else {
-    Device device;
-    if (const cudaError_t error = current_device(&device)) return outcome(error);
-    blocks = size_t{4} * static_cast<unsigned>(device.sm_count);
+  return args;
+}
+
+template <class In, class Scale, bool kSquare, NVTEXForm kForm>
+NVTEXOutcome quantize_single(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+  auto args = tile_args<In, Scale, kSquare, kForm>(q);
+  const size_t across = tiles_of(args.split ? q.cols / 2 : q.cols), down = tiles_of(q.rows);
+  if (across > kMaxBlocks / down) return unimplemented("the matrix has too many tiles");
+  set_data<In, Scale, kForm>(args.matrix, q, 0, q.rows, q.cols, 0);
+  args.matrix.row_scales = q.rowwise_scale_inv;
+  args.matrix.col_scales = q.colwise_scale_inv;
+  args.matrix.row_stride = q.rowwise_scale_stride;
+  args.matrix.col_stride = q.colwise_scale_stride;
+  args.tiles_per_line = static_cast<unsigned>(args.down ? down : across);
+  return launch(quantize_kernel<In, Scale, kSquare, kForm, Tiles::kSingle>,
+                dim3(static_cast<unsigned>(across * down)), kThreads, stream, args);
+}
+
+// A block for each tile that the group has if no tile is partial, then a loop over the rest, often
+// none: blocks without a tile are not free.
+template <class In, class Scale, bool kSquare, NVTEXForm kForm>
+NVTEXOutcome quantize_group(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+  auto args = tile_args<In, Scale, kSquare, kForm>(q);
+  const NVTEXGroup &group = q.group;
+  const bool uniform = group.first_dims == nullptr && group.last_dims == nullptr;
+  size_t full = tiles_of(q.rows) * tiles_of(q.cols);
+  if (uniform) {
+    full = group.num_tensors * tiles_of(q.rows / group.num_tensors) * tiles_of(q.cols);
+  } else if (group.first_dims != nullptr && group.last_dims != nullptr) {
+    full = ceil_div(q.rows * q.cols, kTile * kTile);
   }
-  if (blocks > kMaxBlocks) return unimplemented("the matrix has too many tiles");
-  return launch(quantize_kernel<In, Scale, kSquare, kForm, kTiles>,
-                dim3(static_cast<unsigned>(blocks)), kThreads, stream, args);
+  if (full > kMaxBlocks) return unimplemented("the group has too many tiles");
+  const NVTEXOutcome first = launch(quantize_kernel<In, Scale, kSquare, kForm, Tiles::kOneEach>,
+                                    dim3(static_cast<unsigned>(full)), kThreads, stream, args);
+  if (uniform || first.status != NVTEX_BACKEND_OK) return first;
+  Device device;
+  if (const cudaError_t error = current_device(&device)) return outcome(error);
+  args.first_tile = static_cast<uint32_t>(full);
+  return launch(quantize_kernel<In, Scale, kSquare, kForm, Tiles::kLoop>,
+                dim3(static_cast<unsigned>(device.sm_count)), kThreads, stream, args);
 }
 
 template <class Scale, bool kSquare>
@@ -780,16 +820,11 @@ NVTEXOutcome quantize_tiles(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   const auto launch = [&](auto in, auto form) {
     using In = decltype(in);
     constexpr NVTEXForm kForm = decltype(form)::value;
-    if (q.group.num_tensors == 0) {
-      return launch_quantize<In, Scale, kSquare, kForm, Tiles::kSingle>(q, stream);
-    }
+    if (q.group.num_tensors == 0) return quantize_single<In, Scale, kSquare, kForm>(q, stream);
     if constexpr (kForm == NVTEX_FORM_GATED || kForm == NVTEX_FORM_GATED_DERIVATIVE) {
       return unimplemented("no CUDA kernel for gated forms of groups");
     } else {
-      if (q.group.first_dims != nullptr && q.group.last_dims != nullptr) {
-        return launch_quantize<In, Scale, kSquare, kForm, Tiles::kLoop>(q, stream);
-      }
-      return launch_quantize<In, Scale, kSquare, kForm, Tiles::kOneEach>(q, stream);
+      return quantize_group<In, Scale, kSquare, kForm>(q, stream);
     }
   };
   return dispatch<F32, F16, BF16>(q.input_dtype, [&](auto in) {
