@@ -974,6 +974,15 @@ static void check_member(const Output *whole, const Output *alone, const Group *
   }
 }
 
+// CUDA has no grouped casts of this kind; then nothing is written.
+static bool declined(const Output *whole) {
+  if (!on_cuda() || nvtex_last_status() != NVTEX_UNSUPPORTED) return false;
+  nvtex_clear_error();
+  g_test.declined++;
+  output_check_untouched(whole);
+  return true;
+}
+
 static const struct {
   void (*forward)(NVTEGroupedTensor, NVTEGroupedTensor, cudaStream_t);
   void (*backward)(NVTEGroupedTensor, NVTEGroupedTensor, NVTETensor, cudaStream_t);
@@ -1023,8 +1032,9 @@ static void test_groups(void) {
         } else {
           kGroupCalls[f].forward(input, output, NULL);
         }
+        bool skip = !is_fp8(whole.dtype) && declined(&whole);
         EXPECT_OK();
-        for (size_t i = 0; i < g->count; i++) {
+        for (size_t i = 0; i < g->count && !skip; i++) {
           size_t at = group_numel(g, i) * size;
           Case c = {.of = &kFunctions[f],
                     .backward = backward,
@@ -1074,8 +1084,9 @@ static void test_group_scaled(void) {
       } else {
         nvte_group_scaled_swiglu(input, scales, output, NULL);
       }
+      bool skip = declined(&whole);
       EXPECT_OK();
-      for (size_t i = 0; i < g->count; row += g->rows[i++]) {
+      for (size_t i = 0; i < g->count && !skip; row += g->rows[i++]) {
         NVTEShape shape = SHAPE(g->rows[i], cols);
         Output alone = member_output(&whole, g, i);
         alone.data[0] = alone.data[1] = NULL;

@@ -53,7 +53,7 @@ void nvte_group_dgelu(NVTEGroupedTensor grad,
                       cudaStream_t stream);
 
 /**
- * `output = f(a) * G(g)`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
+ * `output = f(a) * G(g)`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`, `G(x) = x`.
  *
  * Shapes: input `[..., 2 n]`, each row the halves (a | g); output `[..., n]`.
  * Computed in float32 and cast as `nvte_gelu` casts; the output may not be the input.
@@ -63,7 +63,7 @@ void nvte_geglu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
  * `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = x (1 + tanh(x (0.79788456 +
- * 0.03567741 x^2))) / 2`.
+ * 0.03567741 x^2))) / 2`, `G(x) = x`.
  *
  * Shapes: grad `[..., n]`; input `[..., 2 n]`, each row the halves (a | g); output as input.
  * Computed in float32 and cast as `nvte_gelu` casts; the output may not be an input. Clamped
@@ -104,21 +104,22 @@ void nvte_group_dsilu(NVTEGroupedTensor grad,
                       cudaStream_t stream);
 
 /**
- * `output = f(a) * G(g)`, `f(x) = x / (1 + exp(-x))`.
+ * `output = f(a) * G(g)`, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
  *
  * Otherwise as `nvte_geglu`.
  */
 void nvte_swiglu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = x / (1 + exp(-x))`.
+ * `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
  *
  * Otherwise as `nvte_dgeglu`.
  */
 void nvte_dswiglu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * `output = f(a) * G(g) * act_scales`, each row with its scale, `f(x) = x / (1 + exp(-x))`.
+ * `output = f(a) * G(g) * act_scales`, each row with its scale, `f(x) = x / (1 + exp(-x))`, `G(x)
+ * = x`.
  *
  * Shapes: output `[..., n]`, R rows; input `[..., 2 n]`, each row the halves (a | g), or with
  * `glu_interleave_size = i > 0` blocks of i elements of a and as many of g in turn; act_scales R
@@ -136,7 +137,8 @@ void nvte_scaled_swiglu(NVTETensor input,
 
 /**
  * `grad_input = (s * f'(a) * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and
- * `grad_act_scales` = the sum of `grad * f(a) * G(g)` over the row, `f(x) = x / (1 + exp(-x))`.
+ * `grad_act_scales` = the sum of `grad * f(a) * G(g)` over the row, `f(x) = x / (1 + exp(-x))`,
+ * `G(x) = x`.
  *
  * Shapes, dtypes and errors: as `nvte_scaled_swiglu`, with grad `[..., n]`, grad_input as input
  * and interleaved likewise, grad_act_scales R elements or null for none. Sums are in float32, in a
@@ -151,7 +153,7 @@ void nvte_scaled_dswiglu(NVTETensor grad,
                          cudaStream_t stream);
 
 /**
- * `output = f(a) * G(g) * prob`, each row with its factor, `f(x) = x / (1 + exp(-x))`.
+ * `output = f(a) * G(g) * prob`, each row with its factor, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
  *
  * Shapes: grouped input `[N, 2 n]`, each row the halves (a | g); grouped output `[N, n]` with as
  * many members of one last dimension; prob N elements or more of the input's dtype, the i-th for
@@ -195,14 +197,14 @@ void nvte_group_drelu(NVTEGroupedTensor grad,
                       cudaStream_t stream);
 
 /**
- * `output = f(a) * G(g)`, `f(x) = max(x, 0)`.
+ * `output = f(a) * G(g)`, `f(x) = max(x, 0)`, `G(x) = x`.
  *
  * Otherwise as `nvte_geglu`.
  */
 void nvte_reglu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = max(x, 0)`.
+ * `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = max(x, 0)`, `G(x) = x`.
  *
  * Otherwise as `nvte_dgeglu`.
  */
@@ -240,14 +242,15 @@ void nvte_group_dqgelu(NVTEGroupedTensor grad,
                        cudaStream_t stream);
 
 /**
- * `output = f(a) * G(g)`, `f(x) = x / (1 + exp(-1.702 x))`.
+ * `output = f(a) * G(g)`, `f(x) = x / (1 + exp(-1.702 x))`, `G(x) = x`.
  *
  * Otherwise as `nvte_geglu`.
  */
 void nvte_qgeglu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = x / (1 + exp(-1.702 x))`.
+ * `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = x / (1 + exp(-1.702 x))`, `G(x)
+ * = x`.
  *
  * Otherwise as `nvte_dgeglu`.
  */
@@ -285,14 +288,14 @@ void nvte_group_dsrelu(NVTEGroupedTensor grad,
                        cudaStream_t stream);
 
 /**
- * `output = f(a) * G(g)`, `f(x) = max(x, 0)^2`.
+ * `output = f(a) * G(g)`, `f(x) = max(x, 0)^2`, `G(x) = x`.
  *
  * Otherwise as `nvte_geglu`.
  */
 void nvte_sreglu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = max(x, 0)^2`.
+ * `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = max(x, 0)^2`, `G(x) = x`.
  *
  * Otherwise as `nvte_dgeglu`.
  */
@@ -322,14 +325,14 @@ void nvte_scaled_dsrelu(NVTETensor grad,
                         cudaStream_t stream);
 
 /**
- * `output = f(a) * G(g)`, `f(x) = 1 / (1 + exp(-x))`.
+ * `output = f(a) * G(g)`, `f(x) = 1 / (1 + exp(-x))`, `G(x) = x`.
  *
  * Otherwise as `nvte_geglu`.
  */
 void nvte_glu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = 1 / (1 + exp(-x))`.
+ * `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = 1 / (1 + exp(-x))`, `G(x) = x`.
  *
  * Otherwise as `nvte_dgeglu`.
  */

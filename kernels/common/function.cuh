@@ -222,9 +222,9 @@ struct Function {
 
 // Inputs of a form's element, and elements that come from them.
 template <NVTEXForm kForm>
-constexpr int kInputsOf = kForm == NVTEX_FORM_GATED_DERIVATIVE ? 3
+constexpr int kInputsOf = kForm == NVTEX_FORM_GATED_DERIVATIVE                          ? 3
                           : kForm == NVTEX_FORM_DERIVATIVE || kForm == NVTEX_FORM_GATED ? 2
-                                                                                       : 1;
+                                                                                        : 1;
 template <NVTEXForm kForm>
 constexpr int kHalvesOf = kForm == NVTEX_FORM_GATED_DERIVATIVE ? 2 : 1;
 

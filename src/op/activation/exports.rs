@@ -75,7 +75,7 @@ pub unsafe extern "C-unwind" fn nvte_group_dgelu(
     });
 }
 
-/// `output = f(a) * G(g)`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
+/// `output = f(a) * G(g)`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`, `G(x) = x`.
 ///
 /// Shapes: input `[..., 2 n]`, each row the halves (a | g); output `[..., n]`.
 /// Computed in float32 and cast as `nvte_gelu` casts; the output may not be the input.
@@ -93,7 +93,7 @@ pub unsafe extern "C-unwind" fn nvte_geglu(
 }
 
 /// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = x (1 + tanh(x (0.79788456 +
-/// 0.03567741 x^2))) / 2`.
+/// 0.03567741 x^2))) / 2`, `G(x) = x`.
 ///
 /// Shapes: grad `[..., n]`; input `[..., 2 n]`, each row the halves (a | g); output as input.
 /// Computed in float32 and cast as `nvte_gelu` casts; the output may not be an input. Clamped
@@ -174,7 +174,7 @@ pub unsafe extern "C-unwind" fn nvte_group_dsilu(
     });
 }
 
-/// `output = f(a) * G(g)`, `f(x) = x / (1 + exp(-x))`.
+/// `output = f(a) * G(g)`, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_geglu`.
 #[unsafe(no_mangle)]
@@ -189,7 +189,7 @@ pub unsafe extern "C-unwind" fn nvte_swiglu(
     });
 }
 
-/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = x / (1 + exp(-x))`.
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]
@@ -205,7 +205,8 @@ pub unsafe extern "C-unwind" fn nvte_dswiglu(
     });
 }
 
-/// `output = f(a) * G(g) * act_scales`, each row with its scale, `f(x) = x / (1 + exp(-x))`.
+/// `output = f(a) * G(g) * act_scales`, each row with its scale, `f(x) = x / (1 + exp(-x))`, `G(x)
+/// = x`.
 ///
 /// Shapes: output `[..., n]`, R rows; input `[..., 2 n]`, each row the halves (a | g), or with
 /// `glu_interleave_size = i > 0` blocks of i elements of a and as many of g in turn; act_scales R
@@ -229,7 +230,8 @@ pub unsafe extern "C-unwind" fn nvte_scaled_swiglu(
 }
 
 /// `grad_input = (s * f'(a) * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and
-/// `grad_act_scales` = the sum of `grad * f(a) * G(g)` over the row, `f(x) = x / (1 + exp(-x))`.
+/// `grad_act_scales` = the sum of `grad * f(a) * G(g)` over the row, `f(x) = x / (1 + exp(-x))`,
+/// `G(x) = x`.
 ///
 /// Shapes, dtypes and errors: as `nvte_scaled_swiglu`, with grad `[..., n]`, grad_input as input
 /// and interleaved likewise, grad_act_scales R elements or null for none. Sums are in float32, in a
@@ -259,7 +261,7 @@ pub unsafe extern "C-unwind" fn nvte_scaled_dswiglu(
     });
 }
 
-/// `output = f(a) * G(g) * prob`, each row with its factor, `f(x) = x / (1 + exp(-x))`.
+/// `output = f(a) * G(g) * prob`, each row with its factor, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
 ///
 /// Shapes: grouped input `[N, 2 n]`, each row the halves (a | g); grouped output `[N, n]` with as
 /// many members of one last dimension; prob N elements or more of the input's dtype, the i-th for
@@ -340,7 +342,7 @@ pub unsafe extern "C-unwind" fn nvte_group_drelu(
     });
 }
 
-/// `output = f(a) * G(g)`, `f(x) = max(x, 0)`.
+/// `output = f(a) * G(g)`, `f(x) = max(x, 0)`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_geglu`.
 #[unsafe(no_mangle)]
@@ -355,7 +357,7 @@ pub unsafe extern "C-unwind" fn nvte_reglu(
     });
 }
 
-/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = max(x, 0)`.
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = max(x, 0)`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]
@@ -433,7 +435,7 @@ pub unsafe extern "C-unwind" fn nvte_group_dqgelu(
     });
 }
 
-/// `output = f(a) * G(g)`, `f(x) = x / (1 + exp(-1.702 x))`.
+/// `output = f(a) * G(g)`, `f(x) = x / (1 + exp(-1.702 x))`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_geglu`.
 #[unsafe(no_mangle)]
@@ -448,7 +450,8 @@ pub unsafe extern "C-unwind" fn nvte_qgeglu(
     });
 }
 
-/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = x / (1 + exp(-1.702 x))`.
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = x / (1 + exp(-1.702 x))`, `G(x)
+/// = x`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]
@@ -526,7 +529,7 @@ pub unsafe extern "C-unwind" fn nvte_group_dsrelu(
     });
 }
 
-/// `output = f(a) * G(g)`, `f(x) = max(x, 0)^2`.
+/// `output = f(a) * G(g)`, `f(x) = max(x, 0)^2`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_geglu`.
 #[unsafe(no_mangle)]
@@ -541,7 +544,7 @@ pub unsafe extern "C-unwind" fn nvte_sreglu(
     });
 }
 
-/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = max(x, 0)^2`.
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = max(x, 0)^2`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]
@@ -592,7 +595,7 @@ pub unsafe extern "C-unwind" fn nvte_scaled_dsrelu(
     });
 }
 
-/// `output = f(a) * G(g)`, `f(x) = 1 / (1 + exp(-x))`.
+/// `output = f(a) * G(g)`, `f(x) = 1 / (1 + exp(-x))`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_geglu`.
 #[unsafe(no_mangle)]
@@ -607,7 +610,7 @@ pub unsafe extern "C-unwind" fn nvte_glu(
     });
 }
 
-/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = 1 / (1 + exp(-x))`.
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = 1 / (1 + exp(-x))`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]

@@ -13,8 +13,8 @@ struct Row {
     parameters: &'static [&'static str],
     /// In Rust, from the functions of `mod.rs`.
     function: &'static str,
+    /// In the documentation.
     f: &'static str,
-    /// Empty: G is the identity.
     g: &'static str,
 }
 
@@ -26,7 +26,7 @@ const ROW: Row = Row {
     parameters: &[],
     function: "",
     f: "",
-    g: "",
+    g: "x",
 };
 
 const CLAMPED: Row = Row {
@@ -293,7 +293,7 @@ pub fn exports() -> String {
 fn export(row: &Row, name: &str, kind: &Kind) -> String {
     let grouped = name.starts_with("group_");
     let mut doc = format!("{}, `f(x) = {}`", kind.formula, row.f);
-    if !row.g.is_empty() && kind.formula.contains("G(g)") {
+    if kind.formula.contains("G(g)") {
         doc += &format!(", `G(x) = {}`", row.g);
     }
     let like = format!("Otherwise as `nvte_{}`.", kind.first);
