@@ -97,7 +97,7 @@ pub unsafe extern "C-unwind" fn nvte_quantize_dbias(
     stream: cudaStream_t,
 ) {
     guard("nvte_quantize_dbias", || {
-        quantize_dbias(None, input, output, [dbias, workspace], |_| Ok(()), stream)
+        quantize_dbias(None, input, output, [dbias, workspace], plan_default, stream)
     });
 }
 
@@ -116,7 +116,7 @@ pub unsafe extern "C-unwind" fn nvte_quantize_dbias_dgelu(
 ) {
     let derivative = Some((NVTEX_GELU, act_input));
     guard("nvte_quantize_dbias_dgelu", || {
-        quantize_dbias(derivative, input, output, [dbias, workspace], |_| Ok(()), stream)
+        quantize_dbias(derivative, input, output, [dbias, workspace], plan_default, stream)
     });
 }
 
@@ -132,7 +132,7 @@ pub unsafe extern "C-unwind" fn nvte_quantize_dbias_dsilu(
 ) {
     let derivative = Some((NVTEX_SILU, act_input));
     guard("nvte_quantize_dbias_dsilu", || {
-        quantize_dbias(derivative, input, output, [dbias, workspace], |_| Ok(()), stream)
+        quantize_dbias(derivative, input, output, [dbias, workspace], plan_default, stream)
     });
 }
 
@@ -148,7 +148,7 @@ pub unsafe extern "C-unwind" fn nvte_quantize_dbias_drelu(
 ) {
     let derivative = Some((NVTEX_RELU, act_input));
     guard("nvte_quantize_dbias_drelu", || {
-        quantize_dbias(derivative, input, output, [dbias, workspace], |_| Ok(()), stream)
+        quantize_dbias(derivative, input, output, [dbias, workspace], plan_default, stream)
     });
 }
 
@@ -164,7 +164,7 @@ pub unsafe extern "C-unwind" fn nvte_quantize_dbias_dqgelu(
 ) {
     let derivative = Some((NVTEX_QGELU, act_input));
     guard("nvte_quantize_dbias_dqgelu", || {
-        quantize_dbias(derivative, input, output, [dbias, workspace], |_| Ok(()), stream)
+        quantize_dbias(derivative, input, output, [dbias, workspace], plan_default, stream)
     });
 }
 
@@ -180,7 +180,7 @@ pub unsafe extern "C-unwind" fn nvte_quantize_dbias_dsrelu(
 ) {
     let derivative = Some((NVTEX_SRELU, act_input));
     guard("nvte_quantize_dbias_dsrelu", || {
-        quantize_dbias(derivative, input, output, [dbias, workspace], |_| Ok(()), stream)
+        quantize_dbias(derivative, input, output, [dbias, workspace], plan_default, stream)
     });
 }
 

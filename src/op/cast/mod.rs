@@ -229,13 +229,18 @@ fn run_with_dbias(
     }
 }
 
+/// A cast without noop and config.
+fn plan_default(input: &Tensor, output: &Tensor) -> Result<Option<QuantizeArgs>> {
+    plan_quantize(input, output, ("noop", null_mut()), &QuantizationConfig::DEFAULT)
+}
+
 /// A cast with sums over the rows, of a derivative's product with the input if there is a function.
 pub(super) fn quantize_dbias(
     derivative: Option<(Function, NVTETensor)>,
     input: NVTETensor,
     output: NVTETensor,
     [dbias, workspace]: [NVTETensor; 2],
-    check_output: fn(&Tensor) -> Result<()>,
+    plan: impl Fn(&Tensor, &Tensor) -> Result<Option<QuantizeArgs>>,
     stream: cudaStream_t,
 ) -> Result<()> {
     let input = check::tensor("input", input)?;
@@ -245,8 +250,7 @@ pub(super) fn quantize_dbias(
     let Some(workspace) = self::workspace(workspace, workspace_rows, cols)? else {
         return Ok(());
     };
-    check_output(&output)?;
-    let args = plan_quantize(&input, &output, ("noop", null_mut()), &QuantizationConfig::DEFAULT)?;
+    let args = plan(&input, &output)?;
     let dbias = check::tensor("dbias", dbias)?.rowwise;
     check::dtype("dbias", dbias.dtype, &[input.dtype()])?;
     check::shape("dbias.data", &dbias.shape, &Shape::new(&[cols]))?;

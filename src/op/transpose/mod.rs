@@ -13,28 +13,33 @@ use crate::tensor::{Shape, Tensor};
 use crate::types::*;
 use std::ptr::null_mut;
 
-/// An output that has both directions, per tensor.
-fn both_directions(output: &Tensor) -> Result<()> {
+/// Plans a cast that must write both directions, per tensor.
+fn plan_both(input: &Tensor, output: &Tensor, noop: NVTETensor) -> Result<Option<QuantizeArgs>> {
     check::per_tensor("output", output).map_err(|error| Error::unsupported(error.message))?;
+    let args = cast::plan_quantize(input, output, ("noop", noop), &QuantizationConfig::DEFAULT)?;
     if !output.rowwise.is_set() {
         return Err(Error::argument("output.data", "row-wise data", "no data"));
     }
     if !output.colwise.is_set() {
         return Err(Error::argument("output.columnwise_data", "column-wise data", "no data"));
     }
-    Ok(())
+    Ok(args)
 }
 
-/// An output of [`both_directions`] with one `scale_inv` for both.
-fn one_scale_inv(output: &Tensor) -> Result<()> {
-    both_directions(output)?;
+/// [`plan_both`] with one `scale_inv` for both.
+fn plan_cast_transpose(
+    input: &Tensor,
+    output: &Tensor,
+    noop: NVTETensor,
+) -> Result<Option<QuantizeArgs>> {
+    let args = plan_both(input, output, noop)?;
     let (row, col) = (output.rowwise_scale_inv.ptr(), output.colwise_scale_inv.ptr());
     if row != col {
         let expected = format!("the address of output.scale_inv ({row:p})");
         let name = "output.columnwise_scale_inv";
         return Err(Error::argument(name, expected, format!("{col:p}")));
     }
-    Ok(())
+    Ok(args)
 }
 
 /// A cast that must write both directions, with one `scale_inv` for both.
@@ -46,8 +51,7 @@ pub fn cast_transpose(
 ) -> Result<()> {
     let input = check::tensor("input", input)?;
     let output = check::tensor("output", output)?;
-    one_scale_inv(&output)?;
-    match cast::plan_quantize(&input, &output, ("noop", noop), &QuantizationConfig::DEFAULT)? {
+    match plan_cast_transpose(&input, &output, noop)? {
         Some(args) => backend::run(&args, stream),
         None => Ok(()),
     }
@@ -59,10 +63,7 @@ fn multi_cast_transpose(
     outputs: *const NVTETensor,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let plan = |input: &_, output: &_| {
-        both_directions(output)?;
-        cast::plan_quantize(input, output, ("noop", null_mut()), &QuantizationConfig::DEFAULT)
-    };
+    let plan = |input: &_, output: &_| plan_both(input, output, null_mut());
     cast::for_each_pair(("input_list", inputs), ("output_list", outputs), num_tensors, plan, stream)
 }
 
@@ -75,7 +76,8 @@ fn cast_transpose_dbias(
     dbias_and_workspace: [NVTETensor; 2],
     stream: cudaStream_t,
 ) -> Result<()> {
-    cast::quantize_dbias(derivative, input, output, dbias_and_workspace, one_scale_inv, stream)
+    let plan = |input: &_, output: &_| plan_cast_transpose(input, output, null_mut());
+    cast::quantize_dbias(derivative, input, output, dbias_and_workspace, plan, stream)
 }
 
 /// [`cast_transpose`] of the gradient of a gated activation.
@@ -101,10 +103,7 @@ fn gated_cast_transpose(
         let expected = format!("[{rows}, {}] as a matrix", cols / 2);
         return Err(Error::argument("input.data.shape", expected, input.rowwise.shape));
     }
-    one_scale_inv(&output)?;
-    let noop = ("noop", null_mut());
-    let Some(args) = cast::plan_quantize(&act_input, &output, noop, &QuantizationConfig::DEFAULT)?
-    else {
+    let Some(args) = plan_cast_transpose(&act_input, &output, null_mut())? else {
         return Ok(());
     };
     let fusion = Fusion {
