@@ -24,7 +24,7 @@ pub unsafe extern "C-unwind" fn nvte_swizzle_scaling_factors(
     output: NVTETensor,
     stream: cudaStream_t,
 ) {
-    guard("nvte_swizzle_scaling_factors", || single(input, output, Way::ToTiles, stream));
+    guard("nvte_swizzle_scaling_factors", || single(input, output, Way::Tiles, stream));
 }
 
 /// The inverse of `nvte_swizzle_scaling_factors`; padding is copied. The output decides which
@@ -35,7 +35,7 @@ pub unsafe extern "C-unwind" fn nvte_unswizzle_scaling_factors(
     output: NVTETensor,
     stream: cudaStream_t,
 ) {
-    guard("nvte_unswizzle_scaling_factors", || single(input, output, Way::ToCompact, stream));
+    guard("nvte_unswizzle_scaling_factors", || single(input, output, Way::Compact, stream));
 }
 
 /// `nvte_swizzle_scaling_factors` of `num_tensors` pairs, in one kernel for many of them. Scaling
@@ -49,7 +49,7 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_swizzle_scaling_factors(
 ) {
     guard("nvte_multi_tensor_swizzle_scaling_factors", || {
         // SAFETY: the caller vouches for the arrays.
-        unsafe { multi(inputs, outputs, num_tensors, Way::ToTiles, stream) }
+        unsafe { multi(inputs, outputs, num_tensors, Way::Tiles, stream) }
     });
 }
 
@@ -65,7 +65,7 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_swizzle_scaling_factors_unchec
 ) {
     guard("nvte_multi_tensor_swizzle_scaling_factors_unchecked", || {
         // SAFETY: the caller vouches for the arrays.
-        unsafe { multi(inputs, outputs, num_tensors, Way::ToTilesUnchecked, stream) }
+        unsafe { multi(inputs, outputs, num_tensors, Way::TilesUnchecked, stream) }
     });
 }
 
@@ -79,7 +79,7 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_unswizzle_scaling_factors(
 ) {
     guard("nvte_multi_tensor_unswizzle_scaling_factors", || {
         // SAFETY: the caller vouches for the arrays.
-        unsafe { multi(inputs, outputs, num_tensors, Way::ToCompact, stream) }
+        unsafe { multi(inputs, outputs, num_tensors, Way::Compact, stream) }
     });
 }
 
@@ -101,7 +101,7 @@ pub unsafe extern "C-unwind" fn nvte_swizzle_grouped_scaling_factors(
     output: NVTEGroupedTensor,
     stream: cudaStream_t,
 ) {
-    guard("nvte_swizzle_grouped_scaling_factors", || grouped(input, output, Way::ToTiles, stream));
+    guard("nvte_swizzle_grouped_scaling_factors", || grouped(input, output, Way::Tiles, stream));
 }
 
 /// The inverse of `nvte_swizzle_grouped_scaling_factors`, with padding on both sides, in the directions
@@ -112,7 +112,7 @@ pub unsafe extern "C-unwind" fn nvte_unswizzle_grouped_scaling_factors(
     output: NVTEGroupedTensor,
     stream: cudaStream_t,
 ) {
-    let way = Way::ToCompact;
+    let way = Way::Compact;
     guard("nvte_unswizzle_grouped_scaling_factors", || grouped(input, output, way, stream));
 }
 

@@ -13,13 +13,13 @@ use crate::types::NVTEScalingMode::*;
 use crate::types::*;
 use std::fmt::Display;
 
-/// Which way scales move.
+/// Where scales move to.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
-    ToTiles,
+    Tiles,
     /// The scale matrices need not fit the shape of the data.
-    ToTilesUnchecked,
-    ToCompact,
+    TilesUnchecked,
+    Compact,
 }
 
 /// Rows and columns of a matrix.
@@ -140,7 +140,7 @@ fn plan(
     way: Way,
     entries: &mut Vec<SwizzleEntry>,
 ) -> Result<()> {
-    let to_tiles = way != Way::ToCompact;
+    let to_tiles = way != Way::Compact;
     tensor(&input_name, input, !to_tiles)?;
     tensor(&output_name, output, to_tiles)?;
     mode(&output_name, output.mode, &[input.mode])?;
@@ -160,7 +160,7 @@ fn plan(
         let from = scales(&input_name, input, colwise)?;
         let to = scales(&output_name, output, colwise)?;
         let (m, k) = match way {
-            Way::ToTilesUnchecked => whole_tiles(from_name, from.0, transposed)?,
+            Way::TilesUnchecked => whole_tiles(from_name, from.0, transposed)?,
             _ => {
                 exact(to_name, to, transposed)?;
                 exact(from_name, from, transposed)?
@@ -194,7 +194,7 @@ fn run(entries: &[SwizzleEntry], way: Way, stream: cudaStream_t) -> Result<()> {
     let args = SwizzleArgs {
         entries: entries.as_ptr(),
         num_entries: entries.len(),
-        unswizzle: way == Way::ToCompact,
+        unswizzle: way == Way::Compact,
         rows: 0,
         cols: 0,
         group: Group::NONE,
@@ -246,7 +246,7 @@ fn grouped(
 ) -> Result<()> {
     let input = check::grouped_tensor("input", input)?;
     let output = check::grouped_tensor("output", output)?;
-    let to_tiles = way == Way::ToTiles;
+    let to_tiles = way == Way::Tiles;
     for (name, tensor, swizzled) in [("input", &input, !to_tiles), ("output", &output, to_tiles)] {
         mode(name, tensor.mode, &[NVTE_MXFP8_1D_SCALING])?;
         flag(name, tensor.swizzled, swizzled)?;
