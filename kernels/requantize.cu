@@ -13,20 +13,16 @@ constexpr int kLanes = 16, kVec = 8, kHeight = 8;
 static_assert(kLanes * kVec == kTile && kThreads / kLanes * kHeight == kTile, "a block is a tile");
 static_assert(32 / kLanes * kHeight * 2 == kBlock, "two warps have a block of rows");
 
-// Rows of the group that has a row, for all lanes of a full warp; false if none has it.
-__device__ __forceinline__ bool find_group(const NVTEXRequantizeArgs &a, size_t row, size_t &begin,
-                                           size_t &end) {
+// Number of offsets up to a row, for all lanes of a full warp: the last of them begins its group.
+__device__ __forceinline__ size_t offsets_until(const NVTEXRequantizeArgs &a, size_t row) {
   const auto at = static_cast<int64_t>(row * a.cols);
-  size_t passed = 0;  // Offsets up to the row: the last of them begins its group.
+  size_t count = 0;
   for (size_t first = 0; first <= a.num_groups; first += 32) {
     const size_t i = first + threadIdx.x % 32;
     const bool here = i <= a.num_groups && a.offsets[i] <= at;
-    passed += __popc(__ballot_sync(0xffffffffu, here));
+    count += __popc(__ballot_sync(0xffffffffu, here));
   }
-  if (passed == 0 || passed > a.num_groups) return false;
-  begin = static_cast<size_t>(a.offsets[passed - 1]) / a.cols;
-  end = static_cast<size_t>(a.offsets[passed]) / a.cols;
-  return true;
+  return count;
 }
 
 __device__ __forceinline__ void put_word(uint8_t *to, uint32_t word) {
@@ -68,8 +64,8 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(4))
     }
     row_codes[threadIdx.x] = line;
   }
-  size_t begin, end;
-  if (!find_group(a, row0, begin, end)) return;
+  const size_t passed = offsets_until(a, row0);
+  if (passed == 0 || passed > a.num_groups) return;
   __syncthreads();
   if (threadIdx.x < kTile) {
     const int to = threadIdx.x % 32 * 16 + threadIdx.x / 32 * 4;
@@ -153,6 +149,8 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(4))
     store(a.colwise, at + p * a.cols, y);
   }
   if (threadIdx.x < kTile) {
+    const size_t begin = static_cast<size_t>(a.offsets[passed - 1]) / a.cols;
+    const size_t end = static_cast<size_t>(a.offsets[passed]) / a.cols;
     const size_t place = tile * ((end - begin) / kTile) + (row0 - begin) / kTile;
     put_word(a.colwise_codes + begin / kBlock * a.cols + place * 512 + threadIdx.x * 4,
              reinterpret_cast<const uint32_t *>(col_codes)[threadIdx.x]);
