@@ -798,10 +798,15 @@ NVTEXOutcome quantize_group(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   auto args = tile_args<In, Scale, kSquare, kForm>(q);
   const NVTEXGroup &group = q.group;
   const bool uniform = group.first_dims == nullptr && group.last_dims == nullptr;
+  const bool varying = group.first_dims != nullptr && group.last_dims != nullptr;
+  // The kernels look up dimensions of members with 32 bits.
+  if (!varying && (q.rows > UINT32_MAX || q.cols > UINT32_MAX)) {
+    return unimplemented("the group is too large");
+  }
   size_t full = tiles_of(q.rows) * tiles_of(q.cols);
   if (uniform) {
     full = group.num_tensors * tiles_of(q.rows / group.num_tensors) * tiles_of(q.cols);
-  } else if (group.first_dims != nullptr && group.last_dims != nullptr) {
+  } else if (varying) {
     full = ceil_div(q.rows * q.cols, kTile * kTile);
   }
   if (full > kMaxBlocks) return unimplemented("the group has too many tiles");
