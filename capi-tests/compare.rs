@@ -1235,7 +1235,8 @@ fn dropout() {
 #[test]
 fn rope() {
     cases("rope", 400, |rng, index| {
-        let (dtype, interleaved, backward) = (HIGH[index % 3], index / 3 % 2 == 1, index / 6 % 2 == 1);
+        let (dtype, interleaved, backward) =
+            (HIGH[index % 3], index / 3 % 2 == 1, index / 6 % 2 == 1);
         let cp_size = rng.pick(&[1, 1, 2, 3]);
         let packed = rng.chance(30);
         let (mut positions, sequences) = (2 * rng.within(1, 60), rng.within(1, 9));
@@ -1243,9 +1244,8 @@ fn rope() {
         let rotated = if rng.chance(70) { dim } else { dim / 4 * 2 };
         let freqs_rows = positions * cp_size * sequences + 50;
         let mut b = Buffers::default();
-        let mut ints = |values: Vec<i32>| {
-            b.add(values.into_iter().flat_map(i32::to_le_bytes).collect(), 0)
-        };
+        let mut ints =
+            |values: Vec<i32>| b.add(values.into_iter().flat_map(i32::to_le_bytes).collect(), 0);
         let starts = rng.chance(30).then(|| {
             let starts = (0..sequences).map(|_| rng.below(50) as i32).collect();
             ints(starts)
@@ -1295,7 +1295,8 @@ fn rope() {
                 let here = side.at::<u8>(whole).wrapping_add(first * size(dtype)).cast();
                 first += heads * dim;
                 let (own, shared) = (strides(heads * dim), strides(group));
-                let (input, output) = if backward { (side.at(other), here) } else { (here, side.at(other)) };
+                let (input, output) =
+                    if backward { (side.at(other), here) } else { (here, side.at(other)) };
                 let (input_strides, output_strides) =
                     if backward { (own, shared) } else { (shared, own) };
                 RopePart {

@@ -78,7 +78,12 @@ fn philox(key: u64, low: u64, high: u64) -> [u32; 4] {
     for _ in 0..10 {
         let [a, b] = [(0xD251_1F53, c[0]), (0xCD9E_8D57, c[2])]
             .map(|(factor, word): (u32, u32)| u64::from(factor) * u64::from(word));
-        c = [(b >> 32) as u32 ^ c[1] ^ key[0], b as u32, (a >> 32) as u32 ^ c[3] ^ key[1], a as u32];
+        c = [
+            (b >> 32) as u32 ^ c[1] ^ key[0],
+            b as u32,
+            (a >> 32) as u32 ^ c[3] ^ key[1],
+            a as u32,
+        ];
         key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
     }
     c

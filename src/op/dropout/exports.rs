@@ -44,7 +44,5 @@ pub unsafe extern "C-unwind" fn nvte_dropout_bwd(
     stream: cudaStream_t,
 ) {
     let (input, output) = (("grad_output", grad_output), ("grad_input", grad_input));
-    guard("nvte_dropout_bwd", || {
-        dropout(input, output, mask, None, dropout_probability, stream)
-    });
+    guard("nvte_dropout_bwd", || dropout(input, output, mask, None, dropout_probability, stream));
 }

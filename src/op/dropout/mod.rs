@@ -54,10 +54,9 @@ fn dropout(
             None => null(),
         },
         scale_inv: match fp8 {
-            true => check::scalar(
-                format_args!("{input_name}.scale_inv"),
-                &input.rowwise_scale_inv,
-            )?,
+            true => {
+                check::scalar(format_args!("{input_name}.scale_inv"), &input.rowwise_scale_inv)?
+            }
             false => null(),
         },
         numel,

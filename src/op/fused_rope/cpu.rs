@@ -95,9 +95,7 @@ unsafe fn angles(a: &RopeArgs, part: &RopePart, f: usize, sines: &mut Vec<(f32, 
     sines.clear();
     if part.heads > 0 && !part.freqs.is_null() {
         // SAFETY: the caller's promise.
-        let freqs = unsafe {
-            std::slice::from_raw_parts(part.freqs.add(f * a.rotated), a.rotated)
-        };
+        let freqs = unsafe { std::slice::from_raw_parts(part.freqs.add(f * a.rotated), a.rotated) };
         sines.extend(freqs.iter().map(|angle| (angle.cos(), angle.sin())));
     }
 }
@@ -111,7 +109,6 @@ fn turn(a: &RopeArgs, x: &mut [f32], angles: &[(f32, f32)]) {
         };
         let ((cos_j, sin_j), (cos_p, sin_p)) = (angles[j], angles[p]);
         let (sin_j, sin_p) = if a.backward { (-sin_p, -sin_j) } else { (sin_j, sin_p) };
-        (x[j], x[p]) =
-            (x[j].mul_add(cos_j, -(x[p] * sin_j)), x[p].mul_add(cos_p, x[j] * sin_p));
+        (x[j], x[p]) = (x[j].mul_add(cos_j, -(x[p] * sin_j)), x[p].mul_add(cos_p, x[j] * sin_p));
     }
 }

@@ -524,7 +524,8 @@ fn softmax_backward(matrices: usize, seq: usize) -> Case {
 
 fn dropout(rows: usize, cols: usize, backward: bool) -> Case {
     let name = if backward { "dropout bwd bf16" } else { "dropout bf16" };
-    let work = Work::Bytes { moved: (rows * cols) as f64 * 4.125, input: (rows * cols) as f64 * 2.0 };
+    let work =
+        Work::Bytes { moved: (rows * cols) as f64 * 4.125, input: (rows * cols) as f64 * 2.0 };
     Case::new(name, work, move |b| {
         let (api, stream) = (b.api, b.stream());
         let x = b.tensor(&b.random(DType::Bf16, &[rows, cols])?);

@@ -52,7 +52,9 @@ fn relative_error(dtype: DType, a: &[u8], b: &[u8]) -> f64 {
     let value = |bytes: &[u8]| match dtype {
         DType::Bf16 => f64::from(f32::from_le_bytes([0, 0, bytes[0], bytes[1]])),
         DType::F32 => f64::from(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
-        DType::Byte | DType::I64 | DType::E4m3 => panic!("no case compares {} by norm", dtype.name()),
+        DType::Byte | DType::I64 | DType::E4m3 => {
+            panic!("no case compares {} by norm", dtype.name())
+        }
     };
     let (mut difference, mut size) = (0.0, 0.0);
     for (a, b) in a.chunks_exact(dtype.size()).zip(b.chunks_exact(dtype.size())) {
