@@ -60,8 +60,8 @@ typedef struct Dropout {
   bool in_place;
 } Dropout;
 
-static void check_values(const Dropout *d, const void *x, double scale_inv, const unsigned char *mask,
-                         const void *y) {
+static void check_values(const Dropout *d, const void *x, double scale_inv,
+                         const unsigned char *mask, const void *y) {
   float scale = 1.0f / (1.0f - d->p);
   for (size_t e = 0, bad = 0; e < d->n && bad < 3; e++) {
     double v = get_value(d->in, x, e);
@@ -169,7 +169,8 @@ static void test_rate(void) {
 static void test_empty(void) {
   if (!case_begin("empty")) return;
   Buffer *any = buffer(16);
-  NVTETensor none = tensor(NULL, kNVTEFloat16, SHAPE(0, 16)), bits = tensor(any->ptr, kNVTEByte, SHAPE(0));
+  NVTETensor none = tensor(NULL, kNVTEFloat16, SHAPE(0, 16)),
+             bits = tensor(any->ptr, kNVTEByte, SHAPE(0));
   nvte_dropout_fwd(none, none, bits, tensor(any->ptr, kNVTEInt64, SHAPE(2)), 0.5f, NULL);
   EXPECT_OK();
   nvte_dropout_bwd(none, bits, none, 0.5f, NULL);

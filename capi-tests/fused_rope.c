@@ -100,9 +100,10 @@ static void check_token(const Rope *r, const void *x, size_t from, Strides t, co
       size_t first = from + (size_t)(h * t.h);
       double expected = turned(r->dtype, x, first, (size_t)t.d, j, r->d2, row, r->interleaved,
                                r->backward, &size);
-      double got = get_value(r->dtype, y, ((size_t)at * (size_t)r->h + (size_t)h) * (size_t)r->d + (size_t)j);
-      *bad += !CHECK(near(r->dtype, got, expected, size), "token %d, head %d, element %d: got %g, expected %g",
-                     at, h, j, got, expected);
+      double got = get_value(r->dtype, y,
+                             ((size_t)at * (size_t)r->h + (size_t)h) * (size_t)r->d + (size_t)j);
+      *bad += !CHECK(near(r->dtype, got, expected, size),
+                     "token %d, head %d, element %d: got %g, expected %g", at, h, j, got, expected);
     }
   }
 }
@@ -132,7 +133,8 @@ static void check(const Rope *r) {
     Buffer *b = buffer_from(r->cu, (size_t)(r->b + 1) * 4, 0);
     cu = tensor(b->ptr, kNVTEInt32, SHAPE((size_t)r->b + 1));
   }
-  NVTETensor freqs_tensor = tensor(table->ptr, kNVTEFloat32, SHAPE((size_t)most, 1, 1, (size_t)r->d2));
+  NVTETensor freqs_tensor =
+      tensor(table->ptr, kNVTEFloat32, SHAPE((size_t)most, 1, 1, (size_t)r->d2));
   call(r, tensor(input->ptr, r->dtype, shape), cu, freqs_tensor, starts,
        tensor(output->ptr, r->dtype, shape), t);
   if (!EXPECT_OK()) return;
@@ -153,7 +155,8 @@ static void check(const Rope *r) {
   if (r->cu) {
     size_t written = (size_t)(r->cu[r->b] / r->cp_size) * (size_t)(r->h * r->d) * size;
     for (size_t i = written; i < bytes; i++) {
-      bad += bad < 3 && !CHECK(((const unsigned char *)y)[i] == POISON_VALUE, "byte %zu was written", i);
+      bad += bad < 3 &&
+             !CHECK(((const unsigned char *)y)[i] == POISON_VALUE, "byte %zu was written", i);
     }
   }
   if (!r->in_place) CHECK(memcmp(buffer_read(input), x, extent * size) == 0, "the input changed");
@@ -173,9 +176,10 @@ static void run(const Rope *r) {
 
 static void test_values(void) {
   // s, b, h, d, d2
-  const int sizes[][5] = {{8, 2, 4, 64, 64}, {10, 3, 2, 128, 64}, {2, 1, 1, 2, 2},    {6, 3, 5, 10, 6},
-                          {4, 2, 3, 24, 16}, {1, 2, 33, 128, 128}, {66, 1, 1, 256, 128}, {12, 5, 7, 80, 48},
-                          {2, 2, 2, 12, 0},  {3, 1, 2, 520, 520},  {300, 2, 1, 8, 8},     {2, 90, 20, 32, 32},
+  const int sizes[][5] = {{8, 2, 4, 64, 64},    {10, 3, 2, 128, 64}, {2, 1, 1, 2, 2},
+                          {6, 3, 5, 10, 6},     {4, 2, 3, 24, 16},   {1, 2, 33, 128, 128},
+                          {66, 1, 1, 256, 128}, {12, 5, 7, 80, 48},  {2, 2, 2, 12, 0},
+                          {3, 1, 2, 520, 520},  {300, 2, 1, 8, 8},   {2, 90, 20, 32, 32},
                           {4, 1, 2, 1200, 600}};
   static const int starts[MOST] = {3, 0, 17, 5, 1};
   unsigned turn = 0;
@@ -195,7 +199,9 @@ static void test_values(void) {
                   .d = n[3],
                   .d2 = n[4],
                   .starts = turn % 4 == 1 && n[1] <= MOST ? starts : NULL,
-                  .layout = turn % 5 == 2 ? 1 : turn % 5 == 4 ? 2 : 0,
+                  .layout = turn % 5 == 2   ? 1
+                            : turn % 5 == 4 ? 2
+                                            : 0,
                   .shift = turn % 7 == 3};
         r.cp_rank = (int)(turn / 3) % r.cp_size;
         r.in_place = r.layout == 0 && turn % 2 == 0;
@@ -233,8 +239,16 @@ static void test_packed(void) {
     enum { N = 700 };
     int *many = host_memory((N + 1) * sizeof *many);
     for (int i = 0; i < N; i++) many[i + 1] = many[i] + (int)random_below(5);
-    Rope r = {.format = NVTE_THD, .dtype = kNVTEBFloat16, .cp_size = 1, .s = 8, .b = N, .h = 2,
-              .d = 16, .d2 = 16, .cu = many, .tokens = many[N]};
+    Rope r = {.format = NVTE_THD,
+              .dtype = kNVTEBFloat16,
+              .cp_size = 1,
+              .s = 8,
+              .b = N,
+              .h = 2,
+              .d = 16,
+              .d2 = 16,
+              .cu = many,
+              .tokens = many[N]};
     check(&r);
   }
 }
@@ -301,9 +315,9 @@ static void check_qkv(const Rope *r, int q_heads, bool q_turns, bool k_turns) {
         size_t in_part = (token * h * heads[i] + head) * d;
         for (int j = 0; j < r->d && bad < 3; j++) {
           double spread;
-          double expected = turned(r->dtype, r->backward ? part : packed,
-                                   r->backward ? in_part : in_whole, 1, j, r->d2, row,
-                                   r->interleaved, r->backward, &spread);
+          double expected =
+              turned(r->dtype, r->backward ? part : packed, r->backward ? in_part : in_whole, 1, j,
+                     r->d2, row, r->interleaved, r->backward, &spread);
           double got = r->backward ? get_value(r->dtype, result, in_whole + (size_t)j)
                                    : get_value(r->dtype, part, in_part + (size_t)j);
           bad += !CHECK(near(r->dtype, got, expected, spread),
@@ -333,15 +347,22 @@ static void test_qkv(void) {
               .shift = k % 7 == 6};
     int q_heads = 1 + k % 4;
     bool q_turns = k % 6 != 4, k_turns = k % 6 != 3;
-    if (case_begin("qkv %d: %d heads of queries", k, q_heads)) check_qkv(&r, q_heads, q_turns, k_turns);
+    if (case_begin("qkv %d: %d heads of queries", k, q_heads))
+      check_qkv(&r, q_heads, q_turns, k_turns);
   }
 }
 
 static void test_empty(void) {
   for (int k = 0; k < 4; k++) {
     if (!case_begin("empty %d", k)) continue;
-    Rope r = {.format = k == 3 ? NVTE_THD : NVTE_SBHD, .dtype = kNVTEFloat16, .cp_size = 1,
-              .s = k != 0 ? 4 : 0, .b = k != 1 ? 2 : 0, .h = k != 2 ? 3 : 0, .d = 8, .d2 = 8};
+    Rope r = {.format = k == 3 ? NVTE_THD : NVTE_SBHD,
+              .dtype = kNVTEFloat16,
+              .cp_size = 1,
+              .s = k != 0 ? 4 : 0,
+              .b = k != 1 ? 2 : 0,
+              .h = k != 2 ? 3 : 0,
+              .d = 8,
+              .d2 = 8};
     Buffer *any = buffer(256);
     NVTETensor none = tensor(NULL, r.dtype, shape_for(&r));
     NVTETensor freqs = tensor(any->ptr, kNVTEFloat32, SHAPE(4, 1, 1, 8));
@@ -355,8 +376,14 @@ static void test_empty(void) {
 static void test_errors(void) {
   const char *const name = "nvte_fused_rope_forward";
   Buffer *any = NULL;
-  const Rope good = {.format = NVTE_SBHD, .dtype = kNVTEFloat16, .cp_size = 1, .s = 4, .b = 2,
-                     .h = 2, .d = 8, .d2 = 8};
+  const Rope good = {.format = NVTE_SBHD,
+                     .dtype = kNVTEFloat16,
+                     .cp_size = 1,
+                     .s = 4,
+                     .b = 2,
+                     .h = 2,
+                     .d = 8,
+                     .d2 = 8};
   if (case_begin("wrong numbers")) {
     any = buffer(1024);
     NVTETensor x = tensor(any->ptr, kNVTEFloat16, SHAPE(4, 2, 2, 8));
@@ -445,7 +472,8 @@ static void test_errors(void) {
     CHECK(untouched(any), "written");
   }
   if (case_begin("wrong arguments of qkv")) {
-    const char *const fwd = "nvte_fused_qkv_rope_forward", *const bwd = "nvte_fused_qkv_rope_backward";
+    const char *const fwd = "nvte_fused_qkv_rope_forward", *const bwd =
+                                                               "nvte_fused_qkv_rope_backward";
     any = buffer(2048);
     NVTETensor none = empty_tensor(), whole = tensor(any->ptr, kNVTEFloat16, SHAPE(4, 2, 1, 24));
     NVTETensor part = tensor(any->ptr, kNVTEFloat16, SHAPE(4, 2, 1, 8));

@@ -148,9 +148,8 @@ static void run(const Softmax *s) {
   const char *const names[] = {"forward", "backward"};
   for (int backward = 0; backward < 2; backward++) {
     if (!case_begin("%s %s %s %zux%zux%zux%zu scale %g shift %zu%s%s", kKinds[s->kind],
-                    names[backward], dtype_name(s->dtype), s->b, s->h, s->q, s->k,
-                    (double)s->scale, s->shift, s->in_place ? " in place" : "",
-                    s->per_batch ? " per batch" : "")) {
+                    names[backward], dtype_name(s->dtype), s->b, s->h, s->q, s->k, (double)s->scale,
+                    s->shift, s->in_place ? " in place" : "", s->per_batch ? " per batch" : "")) {
       continue;
     }
     if (backward) {
@@ -166,8 +165,8 @@ static void run(const Softmax *s) {
 }
 
 static void test_values(void) {
-  const size_t keys[] = {1,    2,    3,    8,    31,   64,    100,   128,   136,   257,  512,
-                         1000, 1024, 1027, 2048, 2056, 8192,  8200,  4100,  16384, 16392};
+  const size_t keys[] = {1,    2,    3,    8,    31,   64,   100,  128,  136,   257,  512,
+                         1000, 1024, 1027, 2048, 2056, 8192, 8200, 4100, 16384, 16392};
   const float scales[] = {0.7f, -0.3f, 1.2f, 6.2f};
   for (size_t i = 0; i < COUNT(keys); i++) {
     for (size_t d = 0; d < COUNT(kHighPrecision); d++) {
@@ -178,7 +177,9 @@ static void test_values(void) {
                      .dtype = kHighPrecision[d],
                      .b = 2,
                      .h = n > 2000 ? 1 : 3,
-                     .q = kind == TOP_LEFT ? n : n > 2000 ? 2 : 5,
+                     .q = kind == TOP_LEFT ? n
+                          : n > 2000       ? 2
+                                           : 5,
                      .k = n,
                      .scale = scales[turn % COUNT(scales)],
                      .per_batch = turn % 2,
@@ -194,9 +195,21 @@ static void test_values(void) {
       {.kind = MASKED, .dtype = kNVTEFloat32, .b = 1, .h = 1, .q = 3, .k = 40004, .scale = 3},
       {.kind = BOTTOM_RIGHT, .dtype = kNVTEFloat16, .b = 1, .h = 1, .q = 3, .k = 40008, .scale = 1},
       {.kind = UNMASKED, .dtype = kNVTEFloat16, .b = 1, .h = 1, .q = 2, .k = 70001, .scale = -2},
-      {.kind = BOTTOM_RIGHT, .dtype = kNVTEBFloat16, .b = 1, .h = 4, .q = 270, .k = 256, .scale = 1},
+      {.kind = BOTTOM_RIGHT,
+       .dtype = kNVTEBFloat16,
+       .b = 1,
+       .h = 4,
+       .q = 270,
+       .k = 256,
+       .scale = 1},
       {.kind = BOTTOM_RIGHT, .dtype = kNVTEFloat32, .b = 1, .h = 1, .q = 40, .k = 7, .scale = 1},
-      {.kind = BOTTOM_RIGHT, .dtype = kNVTEBFloat16, .b = 1, .h = 1, .q = 7, .k = 16384, .scale = 6},
+      {.kind = BOTTOM_RIGHT,
+       .dtype = kNVTEBFloat16,
+       .b = 1,
+       .h = 1,
+       .q = 7,
+       .k = 16384,
+       .scale = 6},
       {.kind = UNMASKED, .dtype = kNVTEBFloat16, .b = 30, .h = 50, .q = 70, .k = 8, .scale = 1},
   };
   for (size_t i = 0; i < COUNT(others); i++) run(&others[i]);
@@ -255,9 +268,12 @@ static void test_empty(void) {
       NVTETensor t = tensor(any->ptr, kNVTEBFloat16, shape_for(&s));
       NVTETensor null = tensor(NULL, kNVTEBFloat16, shape_for(&s));
       NVTETensor mask = tensor(NULL, kNVTEByte, SHAPE(1, 1, s.q, s.k));
-      if (kind == MASKED && s.q * s.k > 0) mask = tensor(any->ptr, kNVTEByte, SHAPE(1, 1, s.q, s.k));
-      if (kind == MASKED) nvte_scaled_masked_softmax_forward(null, mask, t, 1, NULL);
-      else kForward[kind](null, t, 1, NULL);
+      if (kind == MASKED && s.q * s.k > 0)
+        mask = tensor(any->ptr, kNVTEByte, SHAPE(1, 1, s.q, s.k));
+      if (kind == MASKED)
+        nvte_scaled_masked_softmax_forward(null, mask, t, 1, NULL);
+      else
+        kForward[kind](null, t, 1, NULL);
       EXPECT_OK();
       kBackward[kind](null, null, t, 1, NULL);
       EXPECT_OK();
@@ -315,7 +331,8 @@ static void test_errors(void) {
   }
   if (case_begin("wrong arguments of causal forms")) {
     any = buffer(1024);
-    NVTETensor wide = tensor(any->ptr, bf16, SHAPE(2, 4, 8)), rank4 = tensor(any->ptr, bf16, SHAPE(1, 2, 4, 4));
+    NVTETensor wide = tensor(any->ptr, bf16, SHAPE(2, 4, 8)),
+               rank4 = tensor(any->ptr, bf16, SHAPE(1, 2, 4, 4));
     nvte_scaled_upper_triang_masked_softmax_forward(wide, wide, 1, NULL);
     EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_scaled_upper_triang_masked_softmax_forward",
                  ": input.shape", "[b*h, s, s]", "[2, 4, 8]");

@@ -160,21 +160,20 @@ NVTEXOutcome run(const Problem &a, cudaStream_t stream) {
 extern "C" NVTEXOutcome nvte_cuda_dropout(const NVTEXDropoutArgs *args,
                                           cudaStream_t stream) noexcept {
   using namespace nvte;
-  const Problem a = {args->input,
-                     args->output,
-                     args->mask,
-                     args->rng_state,
-                     args->scale_inv,
-                     args->numel,
-                     1.0f / (1.0f - args->probability),
-                     static_cast<uint32_t>(args->probability * 256.0f),
-                     aligned(args->input, 16) && aligned(args->output, 16) &&
-                         aligned(args->mask, 4)};
+  const Problem a = {
+      args->input,
+      args->output,
+      args->mask,
+      args->rng_state,
+      args->scale_inv,
+      args->numel,
+      1.0f / (1.0f - args->probability),
+      static_cast<uint32_t>(args->probability * 256.0f),
+      aligned(args->input, 16) && aligned(args->output, 16) && aligned(args->mask, 4)};
   return dispatch<F32, F16, BF16>(args->output_dtype, [&](auto o) {
     using Out = decltype(o);
     if (args->input_dtype == Out::kDtype) return run<Out, Out>(a, stream);
-    return dispatch<E4M3, E5M2>(args->input_dtype, [&](auto i) {
-      return run<decltype(i), Out>(a, stream);
-    });
+    return dispatch<E4M3, E5M2>(args->input_dtype,
+                                [&](auto i) { return run<decltype(i), Out>(a, stream); });
   });
 }

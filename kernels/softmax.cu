@@ -42,8 +42,8 @@ struct Sum {
   static __device__ __forceinline__ float of(float a, float b) { return a + b; }
 };
 
-// Over a team of up to a warp, or over a block that is one team. `shared` serves one call between two
-// barriers.
+// Over a team of up to a warp, or over a block that is one team. `shared` serves one call between
+// two barriers.
 template <class Op, int kTeam>
 __device__ __forceinline__ float reduce(float value, float *shared) {
 #pragma unroll

@@ -267,13 +267,13 @@ fn qkv_rope(
     args.start_positions = sizes.start_positions(start_positions)?;
     let freqs = [("q_freqs", q_freqs), ("k_freqs", k_freqs)];
     let mut first = 0;
-    for i in 0..3 {
-        let tensor = data(names[i], tensors[i], Some(packed.dtype))?;
+    for (i, name) in names.into_iter().enumerate() {
+        let tensor = data(name, tensors[i], Some(packed.dtype))?;
         let width = widths[i];
-        elements(names[i], &tensor, sizes.numel("s, b, h", &[h, width])?, "s * b * h * split")?;
+        elements(name, &tensor, sizes.numel("s, b, h", &[h, width])?, "s * b * h * split")?;
         let angles = match freqs.get(i) {
-            Some((name, handle)) => {
-                let buffer = check::tensor_or_empty(name, *handle)?.rowwise;
+            Some(&(name, handle)) => {
+                let buffer = check::tensor_or_empty(name, handle)?.rowwise;
                 match buffer.ptr().is_null() {
                     true => null(),
                     false => sizes.freqs(name, &buffer, args.start_positions.is_null())?,
@@ -282,28 +282,20 @@ fn qkv_rope(
             None => null(),
         };
         let here = packed.ptr().wrapping_byte_add(first * packed.dtype.bits() / 8);
-        let (here_strides, own_strides) =
-            (sizes.strides(h * group, group), sizes.strides(h * width, width));
-        args.parts[i] = match form.backward {
-            false => RopePart {
-                input: here,
-                output: tensor.ptr(),
-                freqs: angles,
-                heads: h * (width / d),
-                heads_per_group: (width / d).max(1),
-                input_strides: here_strides,
-                output_strides: own_strides,
-            },
-            true => RopePart {
-                input: tensor.ptr(),
-                output: here,
-                freqs: angles,
-                heads: h * (width / d),
-                heads_per_group: (width / d).max(1),
-                input_strides: own_strides,
-                output_strides: here_strides,
-            },
+        let mut part = RopePart {
+            input: here,
+            output: tensor.ptr(),
+            freqs: angles,
+            heads: h * (width / d),
+            heads_per_group: (width / d).max(1),
+            input_strides: sizes.strides(h * group, group),
+            output_strides: sizes.strides(h * width, width),
         };
+        if form.backward {
+            (part.input, part.output) = (part.output, here);
+            std::mem::swap(&mut part.input_strides, &mut part.output_strides);
+        }
+        args.parts[i] = part;
         first += width;
     }
     let empty = packed.shape.numel() == 0;
