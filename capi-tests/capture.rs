@@ -366,10 +366,10 @@ fn dequantize_group(c: &mut Chain, mode: NVTEScalingMode) {
     let input = c.input(input_dtype, rows * cols);
     let scale_inv = match mode {
         NVTE_MXFP8_1D_SCALING => {
-            let codes = (0..4096).map(|_| 120 + (c.rng.next() >> 61) as u8).collect();
+            let codes = (0..5120).map(|_| 120 + (c.rng.next() >> 61) as u8).collect();
             c.buffers.add(codes, 0)
         }
-        _ => c.input(kNVTEFloat32, 4096),
+        _ => c.input(kNVTEFloat32, 5120),
     };
     let ints = |c: &mut Chain, values: &[usize]| {
         c.buffers.add(values.iter().flat_map(|&v| (v as i64).to_le_bytes()).collect(), 0)
