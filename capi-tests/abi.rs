@@ -28,7 +28,6 @@ const SLICES: &[&str] = &[
     "softmax",
     "dropout",
     "fused_rope",
-    "normalization",
     "nvtex",
 ];
 

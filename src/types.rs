@@ -51,14 +51,6 @@ pub enum NVTEScalingMode {
     NVTE_INVALID_SCALING = 100,
 }
 
-/// Kind of normalization.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NVTE_Norm_Type {
-    LayerNorm = 0,
-    RMSNorm = 1,
-}
-
 /// Parameters of a tensor handle.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,2 +1,0 @@
-#include "nvte/normalization.h"
-#include "transformer_engine/transformer_engine.h"
