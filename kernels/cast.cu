@@ -134,6 +134,7 @@ NVTEXOutcome quantize_wide(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
 }
 
 NVTEXOutcome quantize_per_tensor(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+  if (q.fusion.row_scales != nullptr) return unimplemented("no CUDA kernel for scales of rows");
   const bool dbias = q.fusion.dbias != nullptr;
   if (q.output_dtype != kNVTEFloat8E4M3 && q.output_dtype != kNVTEFloat8E5M2) {
     if (q.group.num_tensors != 0) return unimplemented("no CUDA kernel for this dtype of a group");

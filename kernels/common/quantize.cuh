@@ -472,7 +472,7 @@ __device__ __forceinline__ void load_row(const TileCastArgs<Scale> &args, const 
       }
     }
   } else if constexpr (kForm == NVTEX_FORM_GATED) {
-    const size_t at = row * (2 * m.cols) + col;
+    const size_t at = 2 * m.at + row * (2 * m.cols) + col;
     x[0] = load_vector<In>(q.input, at, m.in_vec, count);
     x[1] = load_vector<In>(q.input, at + m.cols, m.in_vec, count);
   } else {
@@ -490,6 +490,15 @@ __device__ __forceinline__ void row_of(const TileCastArgs<Scale> &args, const Ma
                                        const Place &my, int p, Vec<In, kVec> (&x)[kInputsOf<kForm>],
                                        float (&v)[kHalvesOf<kForm>][kVec], const Apply &apply) {
   apply(x, v);
+  if constexpr (kForm == NVTEX_FORM_GATED) {
+    if (args.q.fusion.row_scales != nullptr && p < my.rows) {
+      const size_t row = m.at / m.cols + my.row0 + my.row + p;
+      float scale[1];
+      to_float(load<In, 1>(args.q.fusion.row_scales, row, true), scale);
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) v[0][i] = __fmul_rn(v[0][i], scale[0]);
+    }
+  }
   if constexpr (kForm == NVTEX_FORM_GATED_DERIVATIVE) {
     if (!args.split) {
 #pragma unroll
@@ -827,7 +836,12 @@ NVTEXOutcome quantize_tiles(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
     constexpr NVTEXForm kForm = decltype(form)::value;
     if (q.group.num_tensors == 0) return quantize_single<In, Scale, kSquare, kForm>(q, stream);
     if constexpr (kForm == NVTEX_FORM_GATED || kForm == NVTEX_FORM_GATED_DERIVATIVE) {
-      return unimplemented("no CUDA kernel for gated forms of groups");
+      if constexpr (kForm == NVTEX_FORM_GATED && Scale::kMx && !kSquare) {
+        if (q.group.last_dims == nullptr) {
+          return quantize_group<In, Scale, kSquare, kForm>(q, stream);
+        }
+      }
+      return unimplemented("no CUDA kernel for gated forms of groups but in MXFP8");
     } else {
       return quantize_group<In, Scale, kSquare, kForm>(q, stream);
     }
