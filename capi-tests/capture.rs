@@ -227,6 +227,11 @@ fn scales(mode: NVTEScalingMode, (rows, cols): (usize, usize)) -> ([(usize, usiz
     }
 }
 
+/// Inputs of one binade can have the same E8M0 codes.
+fn expect_scales(mode: NVTEScalingMode) -> Expect {
+    if mode == NVTE_MXFP8_1D_SCALING { Fixed } else { Bits }
+}
+
 fn quantize_fused(c: &mut Chain, name: &'static str, mode: NVTEScalingMode, form: Form) {
     let (rows, cols) = (384, 640);
     let (input_dtype, output_dtype) = (kNVTEBFloat16, kNVTEFloat8E4M3);
@@ -236,8 +241,9 @@ fn quantize_fused(c: &mut Chain, name: &'static str, mode: NVTEScalingMode, form
     let data = ["rowwise", "colwise"].map(|name| c.output(name, output_dtype, rows * cols, Bits));
     let (matrices, scale_dtype) = scales(mode, (rows, cols));
     // As bytes, since padding is not written.
-    let mut matrix =
-        |name, i: usize| c.output(name, kNVTEByte, matrices[i].0 * size(scale_dtype), Bits);
+    let mut matrix = |name, i: usize| {
+        c.output(name, kNVTEByte, matrices[i].0 * size(scale_dtype), expect_scales(mode))
+    };
     let scale_inv = [matrix("scale_inv", 0), matrix("columnwise_scale_inv", 1)];
     let scale = c.scale_input();
     let dbias = c.output("dbias", input_dtype, cols, Bits);
@@ -290,7 +296,12 @@ fn quantize_group(c: &mut Chain, name: &'static str, mode: NVTEScalingMode) {
             let i = usize::from(name != "scale_inv");
             let member = |&rows: &usize| scales(mode, (rows, cols)).0[i].0;
             let entries: usize = MEMBERS.iter().map(member).sum();
-            c.output(name, kNVTEByte, entries * size(scales(mode, (rows, cols)).1), Bits)
+            c.output(
+                name,
+                kNVTEByte,
+                entries * size(scales(mode, (rows, cols)).1),
+                expect_scales(mode),
+            )
         })
     });
     let factors: Vec<u8> = (0..n).flat_map(|_| c.scale().to_le_bytes()).collect();

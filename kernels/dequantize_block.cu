@@ -231,7 +231,12 @@ NVTEXOutcome dequantize(const NVTEXDequantizeArgs &a, cudaStream_t stream) {
                   blocks);
   }
   size_t tiles = most_tiles(a.group, a.rows, a.cols), blocks = ceil_div(tiles, kRun);
-  if (a.group.first_dims != nullptr && a.group.last_dims != nullptr) {
+  const bool varying = a.group.first_dims != nullptr && a.group.last_dims != nullptr;
+  // Members are looked up with dimensions of 32 bits.
+  if (!varying && (a.rows > UINT32_MAX || a.cols > UINT32_MAX)) {
+    return unimplemented("the group is too large");
+  }
+  if (varying) {
     // Only the device knows: enough blocks to fill it a few times over.
     Device device;
     if (const cudaError_t error = current_device(&device)) return outcome(error);
