@@ -182,15 +182,6 @@ __device__ __forceinline__ float code_factor(uint32_t code) {
   return __uint_as_float(code == 0xff ? 0x7fffffff : e8m0_reciprocal(code));
 }
 
-template <class Out, class In, int N>
-__device__ __forceinline__ Vec<Out, N> scaled(const Vec<In, N> &x, const float (&factors)[N]) {
-  float f[N];
-  to_float(x, f);
-#pragma unroll
-  for (int i = 0; i < N; ++i) f[i] = __fmul_rn(f[i], factors[i]);
-  return from_float<Out, N>(f);
-}
-
 // A warp for each kRows rows, which share their blocks of rows, and 32 N columns.
 template <class In, class Out, int N, bool kMx>
 __global__ void __launch_bounds__(kThreads)
