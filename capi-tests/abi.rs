@@ -28,6 +28,7 @@ const SLICES: &[&str] = &[
     "softmax",
     "dropout",
     "fused_rope",
+    "normalization",
     "nvtex",
 ];
 

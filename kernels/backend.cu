@@ -34,6 +34,8 @@ NVTEXOutcome nvte_cuda_scale_codes(const NVTEXScaleCodesArgs *, cudaStream_t) no
 NVTEXOutcome nvte_cuda_group_amax(const NVTEXGroupAmaxArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_partial_amax(const NVTEXPartialAmaxArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_partial_cast(const NVTEXPartialCastArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_norm_forward(const NVTEXNormForwardArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_norm_backward(const NVTEXNormBackwardArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_move_rows(const NVTEXMoveRowsArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_reindex_cache(const NVTEXReindexCacheArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_grad_correction(const NVTEXGradCorrectionArgs *, cudaStream_t) noexcept;
@@ -78,6 +80,8 @@ extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
   table->group_amax = nvte_cuda_group_amax;
   table->partial_amax = nvte_cuda_partial_amax;
   table->partial_cast = nvte_cuda_partial_cast;
+  table->norm_forward = nvte_cuda_norm_forward;
+  table->norm_backward = nvte_cuda_norm_backward;
   table->move_rows = nvte_cuda_move_rows;
   table->reindex_cache = nvte_cuda_reindex_cache;
   table->grad_correction = nvte_cuda_grad_correction;

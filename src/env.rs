@@ -24,6 +24,9 @@ pub struct Env {
     pub verbose: Level,
     /// `NVTE_SYNC=1`: wait for the device after each operator, so that its faults are reported.
     pub sync: bool,
+    /// `NVTE_NORM_FWD_USE_CUDNN=1`, `NVTE_NORM_BWD_USE_CUDNN=1`, `NVTE_ZERO_CENTERED_GAMMA_IN_WTYPE=1`:
+    /// what the functions that set these switches set.
+    pub norm_switches: [bool; 3],
     /// `NVTE_CUDA_LIB_PATH`: colon-separated folders searched first for CUDA's libraries.
     #[cfg_attr(not(nvte_cuda), expect(dead_code, reason = "only CUDA builds open libraries"))]
     pub cuda_lib_path: Vec<PathBuf>,
@@ -51,11 +54,21 @@ fn read() -> Env {
         backend: choice("NVTE_BACKEND", &backends, BackendChoice::Auto),
         on_error: or_default(choice("NVTE_ON_ERROR", &modes, Mode::Return), Mode::Return),
         verbose: or_default(choice("NVTE_VERBOSE", &levels, Level::Error), Level::Error),
-        sync: or_default(choice("NVTE_SYNC", &[("0", false), ("1", true)], false), false),
+        sync: switch("NVTE_SYNC"),
+        norm_switches: [
+            "NVTE_NORM_FWD_USE_CUDNN",
+            "NVTE_NORM_BWD_USE_CUDNN",
+            "NVTE_ZERO_CENTERED_GAMMA_IN_WTYPE",
+        ]
+        .map(switch),
         cuda_lib_path: std::env::var_os("NVTE_CUDA_LIB_PATH")
             .map(|paths| std::env::split_paths(&paths).collect())
             .unwrap_or_default(),
     }
+}
+
+fn switch(name: &str) -> bool {
+    or_default(choice(name, &[("0", false), ("1", true)], false), false)
 }
 
 /// The value of a variable that takes one of a few words; unset and empty mean `default`.

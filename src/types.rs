@@ -51,6 +51,14 @@ pub enum NVTEScalingMode {
     NVTE_INVALID_SCALING = 100,
 }
 
+/// Kind of normalization.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NVTE_Norm_Type {
+    LayerNorm = 0,
+    RMSNorm = 1,
+}
+
 /// Parameters of a tensor handle.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

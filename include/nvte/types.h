@@ -41,6 +41,14 @@ typedef enum NVTEScalingMode {
 } NVTEScalingMode;
 
 /**
+ * Kind of normalization.
+ */
+typedef enum NVTE_Norm_Type {
+  LayerNorm = 0,
+  RMSNorm = 1,
+} NVTE_Norm_Type;
+
+/**
  * Parameters of a tensor handle.
  */
 typedef enum NVTETensorParam {

@@ -40,6 +40,8 @@ pub(super) static TABLE: OpTable = OpTable {
     group_amax: Some(op::recipe::cpu::group_amax),
     partial_amax: Some(op::recipe::cpu_partial::partial_amax),
     partial_cast: Some(op::recipe::cpu_partial::partial_cast),
+    norm_forward: Some(op::normalization::cpu::forward),
+    norm_backward: Some(op::normalization::cpu::backward),
     move_rows: Some(op::fused_attn::cpu::move_rows),
     reindex_cache: Some(op::fused_attn::cpu::reindex_cache),
     grad_correction: Some(op::fused_attn::cpu::grad_correction),

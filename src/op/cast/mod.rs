@@ -24,9 +24,20 @@ use std::ptr::null_mut;
 pub fn plan_quantize(
     input: &Tensor,
     output: &Tensor,
-    (noop_name, noop): (&str, NVTETensor),
+    noop: (&str, NVTETensor),
     config: &QuantizationConfig,
 ) -> Result<Option<QuantizeArgs>> {
+    let args = quantize_args(input, output, noop, config)?;
+    Ok((args.rows > 0 && args.cols > 0).then_some(args))
+}
+
+/// Checks a cast and gives its arguments, of an empty tensor, too.
+pub fn quantize_args(
+    input: &Tensor,
+    output: &Tensor,
+    (noop_name, noop): (&str, NVTETensor),
+    config: &QuantizationConfig,
+) -> Result<QuantizeArgs> {
     let noop = check::noop(noop_name, noop)?;
     let mode = output.mode;
     let (per_tensor, mxfp8) = (mode == NVTE_DELAYED_TENSOR_SCALING, mode == NVTE_MXFP8_1D_SCALING);
@@ -70,7 +81,7 @@ pub fn plan_quantize(
         scale_inv("output.scale_inv", false, &output.rowwise, &output.rowwise_scale_inv)?;
     let (colwise_scale_inv, colwise_scale_stride) =
         scale_inv("output.columnwise_scale_inv", true, &output.colwise, &output.colwise_scale_inv)?;
-    let args = QuantizeArgs {
+    Ok(QuantizeArgs {
         input: input.rowwise.ptr(),
         rowwise: output.rowwise.ptr(),
         colwise: output.colwise.ptr(),
@@ -95,8 +106,7 @@ pub fn plan_quantize(
         swizzled: output.swizzled,
         fusion: Fusion::NONE,
         group: Group::NONE,
-    };
-    Ok((rows > 0 && cols > 0).then_some(args))
+    })
 }
 
 /// Runs a cast.

@@ -1,0 +1,2 @@
+#include "nvte/normalization.h"
+#include "transformer_engine/transformer_engine.h"
