@@ -9,6 +9,7 @@ use common::*;
 use cudarc::driver::sys::{self, CUgraphNodeType::*, CUresult::*};
 use nvte::backend::args::*;
 use nvte::backend::cpu_table;
+use nvte::types::NVTE_Norm_Type;
 use nvte::types::NVTEDType::{self, *};
 use nvte::types::NVTEScalingMode::{self, *};
 use std::ffi::c_void;
@@ -172,6 +173,10 @@ fn chain(seed: u64) -> Chain {
     gemm("gemm k = 0", bf16, per_tensor, (bf16, 0, NVTEX_EPILOGUE_BIAS));
     gemm("gemm fp8 blocks", bf16, blocks, (e4m3, 512, NVTEX_EPILOGUE_BIAS));
     gemm("gemm mxfp8", bf16, [NVTE_MXFP8_1D_SCALING; 2], (e4m3, 512, NVTEX_EPILOGUE_NONE));
+    norm_forward(c, "layernorm", NVTE_Norm_Type::LayerNorm, NVTE_DELAYED_TENSOR_SCALING);
+    norm_forward(c, "rmsnorm in blocks", NVTE_Norm_Type::RMSNorm, NVTE_BLOCK_SCALING_2D);
+    norm_backward(c, "layernorm backward", kNVTEBFloat16);
+    norm_backward(c, "layernorm backward of other dtypes", kNVTEFloat32);
     chain
 }
 
@@ -882,6 +887,88 @@ fn gemm(
             sm_count: 0,
         };
         entry(side, side.table.gemm, args)
+    });
+}
+
+/// To FP8 in both directions, whose codes may differ by one from the CPU's.
+fn norm_forward(c: &mut Chain, name: &'static str, norm: NVTE_Norm_Type, mode: NVTEScalingMode) {
+    let (rows, cols, dtype) = (256, 640, kNVTEBFloat16);
+    let layer = norm == NVTE_Norm_Type::LayerNorm;
+    let blocks = mode != NVTE_DELAYED_TENSOR_SCALING;
+    let [x, weight, beta] = [rows * cols, cols, cols].map(|len| c.input(dtype, len));
+    let scale = c.scale_input();
+    // A code is a sixteenth of its value wide.
+    let bound = if blocks { 0.07 * 448.0 } else { 0.5 };
+    let [rowwise, colwise] = ["rowwise", "colwise"]
+        .map(|name| c.output(name, kNVTEFloat8E4M3, rows * cols, Within(bound)));
+    let entries = if blocks { rows / 128 * (cols / 128) } else { 1 };
+    let [row_scales, col_scales] = ["scale_inv", "columnwise scale_inv"]
+        .map(|name| c.output(name, kNVTEFloat32, entries, Within(1e-5)));
+    let mu = layer.then(|| c.output("mu", kNVTEFloat32, rows, Within(1e-6)));
+    let rsigma = c.output("rsigma", kNVTEFloat32, rows, Within(1e-4));
+    c.step(name, move |side| {
+        let cast = QuantizeArgs {
+            input: side.at(x),
+            rowwise: side.at(rowwise),
+            colwise: side.at(colwise),
+            scale: if blocks { null() } else { side.at(scale) },
+            rowwise_scale_inv: side.at(row_scales),
+            colwise_scale_inv: side.at(col_scales),
+            rows,
+            cols,
+            rowwise_scale_stride: if blocks { cols / 128 } else { 0 },
+            colwise_scale_stride: if blocks { rows / 128 } else { 0 },
+            mode,
+            input_dtype: dtype,
+            output_dtype: kNVTEFloat8E4M3,
+            ..QUANTIZE
+        };
+        let args = NormForwardArgs {
+            cast,
+            residual: null(),
+            sum: null_mut(),
+            gamma: Gamma { data: side.at(weight), dtype, zero_centered: true, rounded: false },
+            beta: if layer { side.at(beta) } else { null() },
+            mu: mu.map_or(null_mut(), |mu| side.at(mu)),
+            rsigma: side.at(rsigma),
+            epsilon: 1e-5,
+            norm,
+            sm_count: 132,
+        };
+        entry(side, side.table.norm_forward, args)
+    });
+}
+
+fn norm_backward(c: &mut Chain, name: &'static str, dtype: NVTEDType) {
+    let (rows, cols, x_dtype) = (500, 640, kNVTEBFloat16);
+    let [dz, weight] = [rows * cols, cols].map(|len| c.input(dtype, len));
+    let x = c.input(x_dtype, rows * cols);
+    let [mu, rsigma] = [rows; 2].map(|len| c.input(kNVTEFloat32, len));
+    let dx = c.output("dx", x_dtype, rows * cols, Within(1e-4));
+    let dgamma = c.output("dgamma", dtype, cols, Within(1e-2));
+    let dbeta = c.output("dbeta", dtype, cols, Within(1e-2));
+    let parts = NormBackwardArgs::parts(rows, 132);
+    let partial = c.output("partial", kNVTEFloat32, 2 * parts * cols, Scratch);
+    c.step(name, move |side| {
+        let args = NormBackwardArgs {
+            dz: side.at(dz),
+            x: side.at(x),
+            add: null(),
+            mu: side.at(mu),
+            rsigma: side.at(rsigma),
+            gamma: Gamma { data: side.at(weight), dtype, zero_centered: false, rounded: false },
+            dx: side.at(dx),
+            dgamma: side.at(dgamma),
+            dbeta: side.at(dbeta),
+            partial: side.at(partial),
+            parts,
+            rows,
+            cols,
+            x_dtype,
+            norm: NVTE_Norm_Type::LayerNorm,
+            sm_count: 132,
+        };
+        entry(side, side.table.norm_backward, args)
     });
 }
 

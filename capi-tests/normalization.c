@@ -1,5 +1,5 @@
-// LayerNorm and RMSNorm, forward and backward (pointwise_norm.md section 8), against the formulas in
-// double. A result may be what any value within float32's error of the exact one rounds to.
+// LayerNorm and RMSNorm, forward and backward (pointwise_norm.md section 8), against the formulas
+// in double. A result may be what any value within float32's error of the exact one rounds to.
 #include "nvte/normalization.h"
 
 #include "support.h"
@@ -104,8 +104,7 @@ static void norm_build(Norm *n) {
     n->sum = n->in_place ? n->x_buffer : output_buffer(n, count, n->x);
     n->sum_tensor = tensor(n->sum->ptr, n->x, shape);
   }
-  n->gamma_tensor =
-      tensor(input_buffer(n, n->gamma_values, n->cols, n->gamma)->ptr, n->gamma, row);
+  n->gamma_tensor = tensor(input_buffer(n, n->gamma_values, n->cols, n->gamma)->ptr, n->gamma, row);
   n->beta_tensor = tensor(input_buffer(n, n->beta_values, n->cols, n->gamma)->ptr, n->gamma, row);
   n->mu = output_buffer(n, n->rows, kNVTEFloat32);
   n->rsigma = output_buffer(n, n->rows, kNVTEFloat32);
@@ -213,8 +212,8 @@ static void check_blocks(const Norm *n, int col, const double *want, const doubl
         bool fits = most == 0 ? inverse == 1
                               : (double)inverse >= least / largest * (1 - 1e-6) &&
                                     (double)inverse <= most / largest * (1 + 1e-6);
-        bad += !CHECK(fits, "scale_inv %g of the block at %zu, %zu: amax %g to %g",
-                      (double)inverse, top, left, least, most);
+        bad += !CHECK(fits, "scale_inv %g of the block at %zu, %zu: amax %g to %g", (double)inverse,
+                      top, left, least, most);
       }
       for (size_t r = top; r < bottom && bad < 3; r++) {
         for (size_t c = left; c < right && bad < 3; c++) {
@@ -331,9 +330,9 @@ static void norm_run(Norm *n) {
 static const char *kind(bool layer) { return layer ? "layernorm" : "rmsnorm"; }
 
 static const size_t kShapes[][2] = {
-    {71, 229},  {29, 541},   {1, 1},     {5, 7},    {3, 32},   {130, 768},  {17, 1536}, {64, 4096},
-    {9, 12288}, {5, 16384},  {300, 24},  {6, 1000}, {4, 5120}, {3, 8192},   {2, 32768}, {2, 40000},
-    {1, 70001}, {33, 2304},  {8, 11008}, {2, 4099}, {1, 8},    {1000, 1},   {10, 264},  {2, 20480},
+    {71, 229},  {29, 541},  {1, 1},     {5, 7},    {3, 32},   {130, 768}, {17, 1536}, {64, 4096},
+    {9, 12288}, {5, 16384}, {300, 24},  {6, 1000}, {4, 5120}, {3, 8192},  {2, 32768}, {2, 40000},
+    {1, 70001}, {33, 2304}, {8, 11008}, {2, 4099}, {1, 8},    {1000, 1},  {10, 264},  {2, 20480},
 };
 
 static void test_forward(void) {
@@ -436,8 +435,12 @@ static void test_extreme(void) {
     }
   }
   if (case_begin("epsilon 0")) {
-    Norm n = {.layer = true, .x = kNVTEFloat32, .gamma = kNVTEFloat32, .z = kNVTEFloat32,
-              .rows = 5, .cols = 300};
+    Norm n = {.layer = true,
+              .x = kNVTEFloat32,
+              .gamma = kNVTEFloat32,
+              .z = kNVTEFloat32,
+              .rows = 5,
+              .cols = 300};
     norm_run(&n);
   }
 }
@@ -508,11 +511,11 @@ static void gradients_build(Gradients *g) {
   g->rsigma = float_tensor(buffer_from(g->rsigmas, 4 * g->rows, 0));
   size_t size = dtype_size(g->gamma), shift = g->misaligned ? size : 0;
   g->gamma_values = random_values(g->gamma, g->cols, -2, 1);
-  g->gamma_tensor = tensor(buffer_from(g->gamma_values, g->cols * size, shift)->ptr, g->gamma,
-                           SHAPE(g->cols));
-  g->dx = g->in_place ? g->inputs[g->in_place - 1]
-                      : buffer_shifted(count * dtype_size(g->x),
-                                       g->misaligned ? dtype_size(g->x) : 0);
+  g->gamma_tensor =
+      tensor(buffer_from(g->gamma_values, g->cols * size, shift)->ptr, g->gamma, SHAPE(g->cols));
+  g->dx = g->in_place
+              ? g->inputs[g->in_place - 1]
+              : buffer_shifted(count * dtype_size(g->x), g->misaligned ? dtype_size(g->x) : 0);
   g->dx_tensor = tensor(g->dx->ptr, g->x, shape);
   for (int i = 0; i < 2; i++) {
     g->sums[i] = buffer_shifted(g->cols * size, shift);
@@ -530,8 +533,8 @@ static void gradients_call(const Gradients *g) {
                             g->zero_centered, NULL);
   } else if (g->layer) {
     nvte_layernorm_bwd(t[0], t[1], g->mu, g->rsigma, g->gamma_tensor, g->dx_tensor,
-                       g->sum_tensors[0], g->sum_tensors[1], g->workspace, g->sms,
-                       g->zero_centered, NULL);
+                       g->sum_tensors[0], g->sum_tensors[1], g->workspace, g->sms, g->zero_centered,
+                       NULL);
   } else if (g->add) {
     nvte_rmsnorm_bwd_add(t[0], t[1], t[2], g->rsigma, g->gamma_tensor, g->dx_tensor,
                          g->sum_tensors[0], g->workspace, g->sms, g->zero_centered, NULL);
@@ -591,8 +594,8 @@ static void gradients_check(const Gradients *g) {
     const void *got = buffer_read(g->sums[i]);
     for (size_t c = 0; c < g->cols && bad < 3; c++) {
       double sum = get_value(g->gamma, got, c);
-      bad += !CHECK(rounds_to(g->gamma, sum, sums[i][c], 4e-6 * sizes[i][c]),
-                    "%s[%zu]: %g, not %g", i ? "dbeta" : "dgamma", c, sum, sums[i][c]);
+      bad += !CHECK(rounds_to(g->gamma, sum, sums[i][c], 4e-6 * sizes[i][c]), "%s[%zu]: %g, not %g",
+                    i ? "dbeta" : "dgamma", c, sum, sums[i][c]);
     }
   }
   for (int i = 0; i < 3; i++) {
@@ -678,7 +681,8 @@ static void test_empty(void) {
   for (int k = 0; k < 12; k++) {
     bool layer = k & 1, null = k & 2;
     NVTEScalingMode mode = (NVTEScalingMode)(k / 4);
-    if (!case_begin("no rows %s, mode %d%s", kind(layer), (int)mode, null ? ", null" : "")) continue;
+    if (!case_begin("no rows %s, mode %d%s", kind(layer), (int)mode, null ? ", null" : ""))
+      continue;
     Norm n = {.layer = layer,
               .x = kNVTEBFloat16,
               .gamma = kNVTEBFloat16,
@@ -713,8 +717,13 @@ static void test_refused(void) {
   for (int layer = 0; layer < 2; layer++) {
     if (!case_begin("refused %s", kind(layer))) continue;
     const char *name = layer ? "nvte_layernorm_fwd" : "nvte_rmsnorm_fwd";
-    Norm n = {.layer = layer, .x = kNVTEFloat32, .gamma = kNVTEFloat32, .z = kNVTEFloat8E4M3,
-              .rows = 6, .cols = 10, .epsilon = 1e-5f};
+    Norm n = {.layer = layer,
+              .x = kNVTEFloat32,
+              .gamma = kNVTEFloat32,
+              .z = kNVTEFloat8E4M3,
+              .rows = 6,
+              .cols = 10,
+              .epsilon = 1e-5f};
     norm_build(&n);
     norm_call(&n);
     fill_workspace(n.workspace, 0);
@@ -722,9 +731,9 @@ static void test_refused(void) {
       NVTETensor *tensor;
       const char *argument;
       NVTEShape shape;
-    } all[] = {{&n.x_tensor, "x", SHAPE(6, 10)},         {&n.gamma_tensor, "gamma", SHAPE(10)},
-               {&n.z_tensor, "z", SHAPE(6, 10)},         {&n.rsigma_tensor, "rsigma", SHAPE(6)},
-               {&n.beta_tensor, "beta", SHAPE(10)},      {&n.mu_tensor, "mu", SHAPE(6)}};
+    } all[] = {{&n.x_tensor, "x", SHAPE(6, 10)},    {&n.gamma_tensor, "gamma", SHAPE(10)},
+               {&n.z_tensor, "z", SHAPE(6, 10)},    {&n.rsigma_tensor, "rsigma", SHAPE(6)},
+               {&n.beta_tensor, "beta", SHAPE(10)}, {&n.mu_tensor, "mu", SHAPE(6)}};
     for (size_t i = 0; i < COUNT(all) - (layer ? 0 : 2); i++) {
       NVTETensor good = *all[i].tensor;
       *all[i].tensor = NULL;
@@ -760,8 +769,12 @@ static void test_refused(void) {
     CHECK(untouched(n.data[0]) && untouched(n.rsigma), "written");
   }
   if (case_begin("refused outputs")) {
-    Norm n = {.layer = true, .x = kNVTEFloat32, .gamma = kNVTEFloat32, .z = kNVTEFloat8E4M3,
-              .rows = 6, .cols = 10};
+    Norm n = {.layer = true,
+              .x = kNVTEFloat32,
+              .gamma = kNVTEFloat32,
+              .z = kNVTEFloat8E4M3,
+              .rows = 6,
+              .cols = 10};
     norm_build(&n);
     norm_call(&n);
     fill_workspace(n.workspace, 0);
@@ -787,8 +800,12 @@ static void test_refused(void) {
   for (int layer = 0; layer < 2; layer++) {
     if (!case_begin("refused %s backward", kind(layer))) continue;
     const char *name = layer ? "nvtex_layernorm_bwd_add" : "nvte_rmsnorm_bwd_add";
-    Gradients g = {.layer = layer, .add = true, .x = kNVTEFloat32, .gamma = kNVTEFloat32,
-                   .rows = 6, .cols = 10};
+    Gradients g = {.layer = layer,
+                   .add = true,
+                   .x = kNVTEFloat32,
+                   .gamma = kNVTEFloat32,
+                   .rows = 6,
+                   .cols = 10};
     gradients_build(&g);
     gradients_call(&g);
     fill_workspace(g.workspace, 0);
@@ -796,9 +813,9 @@ static void test_refused(void) {
       NVTETensor *tensor;
       const char *argument;
       NVTEShape shape;
-    } all[] = {{&g.tensors[0], "dz", SHAPE(6, 10)},   {&g.tensors[1], "x", SHAPE(6, 10)},
-               {&g.tensors[2], "add", SHAPE(6, 10)},  {&g.rsigma, "rsigma", SHAPE(6)},
-               {&g.gamma_tensor, "gamma", SHAPE(10)}, {&g.dx_tensor, "dx", SHAPE(6, 10)},
+    } all[] = {{&g.tensors[0], "dz", SHAPE(6, 10)},      {&g.tensors[1], "x", SHAPE(6, 10)},
+               {&g.tensors[2], "add", SHAPE(6, 10)},     {&g.rsigma, "rsigma", SHAPE(6)},
+               {&g.gamma_tensor, "gamma", SHAPE(10)},    {&g.dx_tensor, "dx", SHAPE(6, 10)},
                {&g.sum_tensors[0], "dgamma", SHAPE(10)}, {&g.mu, "mu", SHAPE(6)},
                {&g.sum_tensors[1], "dbeta", SHAPE(10)}};
     for (size_t i = 0; i < COUNT(all) - (layer ? 0 : 2); i++) {

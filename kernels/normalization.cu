@@ -147,10 +147,94 @@ struct Group {
   }
 };
 
+// 16 bytes of shared memory from global memory, or zeros.
+__device__ __forceinline__ void copy_async(uint4 *to, const void *from, bool inside) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from), "r"(inside ? 16 : 0)
+               : "memory");
+}
+
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
+
+// Until at most `pending` of the latest commits are incomplete.
+__device__ __forceinline__ void wait_for_copies(int pending) {
+  if (pending > 0) {
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
+  } else {
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+  }
+}
+constexpr int kMostStages = 2;
+
+// Elements of this thread that are on their way to shared memory, where only it reads them again.
+template <class T, bool kVectorised>
+struct Staged {
+  static constexpr int kChunks = Vec<T, kVec>::kBytes / 16;
+
+  uint4 *memory;  // Of the first thread.
+
+  __device__ __forceinline__ uint4 *slot(int place, int chunk) const {
+    return memory + (place * kChunks + chunk) * static_cast<int>(blockDim.x) + threadIdx.x;
+  }
+  __device__ __forceinline__ void set(int place, const Vec<T, kVec> &x) const {
+#pragma unroll
+    for (int k = 0; k < kChunks; ++k) store_bytes<16>(slot(place, k), x.w + 4 * k);
+  }
+  __device__ __forceinline__ Vec<T, kVec> get(int place) const {
+    Vec<T, kVec> x;
+#pragma unroll
+    for (int k = 0; k < kChunks; ++k) {
+      uint32_t w[4];
+      load_shared(reinterpret_cast<const uint32_t *>(slot(place, k)), w);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x.w[4 * k + i] = w[i];
+    }
+    return x;
+  }
+  // Vector v of the row that begins at element `row`; zeros if there is no such row.
+  __device__ __forceinline__ void fetch(const Columns<kVectorised> &c, int place, const void *base,
+                                        size_t row, int v, bool exists) const {
+    if constexpr (kVectorised) {
+      const bool inside = exists && c.column(v) < c.cols;
+      const auto *from = element<typename T::Bits>(base, inside ? row + c.column(v) : 0);
+#pragma unroll
+      for (int k = 0; k < kChunks; ++k) {
+        copy_async(slot(place, k), reinterpret_cast<const char *>(from) + k * 16, inside);
+      }
+    } else {
+      set(place, c.template load<T>(base, row, v, exists));
+    }
+  }
+};
+
+// With dynamic shared memory.
+template <class Args>
+NVTEXOutcome launch_shared(void (*kernel)(Args), dim3 grid, unsigned threads, size_t shared,
+                           cudaStream_t stream, const Args &args) {
+  const auto most = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  if (const cudaError_t error = cudaFuncSetAttribute(kernel, most, static_cast<int>(shared))) {
+    return outcome(error);
+  }
+  Device device;
+  if (const cudaError_t error = current_device(&device)) return outcome(error);
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = NVTE_OVERLAP && device.arch >= 90 ? 1 : 0;
+  return outcome(cudaLaunchKernelEx(&config, kernel, args));
+}
+
 // The weight g of vector v; zeros outside the row.
 template <bool kVectorised>
-__device__ __forceinline__ void load_gamma(const Columns<kVectorised> &c, const NVTEXGamma &gamma, int v,
-                                           float (&g)[kVec]) {
+__device__ __forceinline__ void load_gamma(const Columns<kVectorised> &c, const NVTEXGamma &gamma,
+                                           int v, float (&g)[kVec]) {
   c.load_floats(gamma.data, gamma.dtype, 0, v, g);
   if (!gamma.zero_centered) return;
 #pragma unroll
@@ -173,10 +257,13 @@ struct ForwardArgs {
   FloatScale float_scale;
   MxScale mx_scale;
   int block;
+  int stages;
 };
 
 // The dtype of the output, when it is known at run time only.
-struct Any {};
+struct Any {
+  static constexpr int kBytes = 0;
+};
 
 // Casts and stores vectors of a row.
 struct Output {
@@ -275,20 +362,25 @@ struct Output {
     }
     if (a.block == 0 && blockIdx.x == 0 && threadIdx.x == 0) {
       const float inverse = __frcp_rn(scale);
-      if (cast.rowwise_scale_inv != nullptr) *static_cast<float *>(cast.rowwise_scale_inv) = inverse;
-      if (cast.colwise_scale_inv != nullptr) *static_cast<float *>(cast.colwise_scale_inv) = inverse;
+      if (cast.rowwise_scale_inv != nullptr)
+        *static_cast<float *>(cast.rowwise_scale_inv) = inverse;
+      if (cast.colwise_scale_inv != nullptr)
+        *static_cast<float *>(cast.colwise_scale_inv) = inverse;
     }
   }
 };
 
-// kRows rows of V vectors each are in the registers of a group. kWhole: a row is not longer than
-// that; else it is read in pieces, twice. The variance is that within a warp about the warp's mean,
-// and what the warps' means add to it.
-template <class In, class Out, bool kLayer, int V, int kRows, bool kWhole, bool kVectorised,
-          int kThreads, int kBlocks>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+// Threads of a block, at most. Single elements take more registers.
+constexpr int forward_threads(bool vectorised) { return vectorised ? 1024 : 512; }
+
+// A group goes over its rows, kRows at a time, the next of which are on their way to shared memory
+// (kStaged; else rows are too long for that and are read again from global memory). The variance is
+// that within each warp about the warp's mean, and what these means add to it.
+template <class In, class Out, bool kLayer, int kRows, bool kVectorised, bool kStaged>
+__global__ void __launch_bounds__(forward_threads(kVectorised), 1)
     forward_kernel(const __grid_constant__ ForwardArgs args) {
   constexpr int kCount = kLayer ? 3 : 1;
+  extern __shared__ uint4 stages[];
   __shared__ float memory[2][kMostWarps][kRows * kCount];
   wait_for_stream();
   let_next_start();
@@ -297,85 +389,102 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const Columns<kVectorised> c(args.layout, group.thread);
   const size_t cols = a.cast.cols;
   const int groups = blockDim.x / args.layout.group;
-  const float whole = kWhole ? warp_sum(c.elements(0, V)) : 0.0f;
+  const int vectors = (c.cols + c.span - 1) / c.span, places = kRows * vectors;
+  const float n = kLayer ? warp_sum(c.elements(0, vectors)) : 0.0f;
   Output output(args);
 
-  auto load = [&](const void *from, size_t row0, int v0, Vec<In, kVec>(&x)[kRows][V]) {
-#pragma unroll
-    for (int v = 0; v < V; ++v) {
+  using Part = Staged<In, kVectorised>;
+  const int stage_size = (a.residual != nullptr ? 2 : 1) * places * Part::kChunks * blockDim.x;
+  auto fetch = [&](size_t row0, int stage) {
+    const Part to = {stages + stage * stage_size};
+    for (int v = 0; v < vectors; ++v) {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        x[r][v] = c.template load<In>(from, (row0 + r) * cols, v0 + v, row0 + r < a.cast.rows);
+        const size_t row = row0 + r;
+        to.fetch(c, v * kRows + r, a.cast.input, row * cols, v, row < a.cast.rows);
+        if (a.residual != nullptr) {
+          to.fetch(c, places + v * kRows + r, a.residual, row * cols, v, row < a.cast.rows);
+        }
       }
     }
+    commit_copies();
   };
 
   const size_t step = size_t{gridDim.x} * groups * kRows;
   size_t row0 = (size_t{blockIdx.x} * groups + group.index) * kRows;
-  for (; row0 < args.rows; row0 += step) {
-    // For each row: sum of squares, and for LayerNorm those of deviations, the sum and its length.
-    float moments[kRows * kCount] = {};
-    Vec<In, kVec> x[kRows][V];
-    for (int v0 = 0; v0 * c.span < c.cols; v0 += V) {
-      load(a.cast.input, row0, v0, x);
-      if (a.residual != nullptr) {
-        Vec<In, kVec> residual[kRows][V];
-        load(a.residual, row0, v0, residual);
+  if (kStaged) {
+    for (int i = 0; i < args.stages; ++i) fetch(row0 + i * step, i);
+  }
+  for (int stage = 0; row0 < args.rows; row0 += step) {
+    const Part part = {stages + stage * stage_size};
+    auto get = [&](int v, int r, float (&f)[kVec]) {
+      if constexpr (kStaged) {
+        to_float(part.get(v * kRows + r), f);
+      } else {
+        const void *x = a.residual != nullptr ? a.sum : a.cast.input;
+        to_float(c.template load<In>(x, (row0 + r) * cols, v, row0 + r < a.cast.rows), f);
+      }
+    };
+    if (kStaged) wait_for_copies(args.stages - 1);
+    if (a.residual != nullptr) {
+      for (int v = 0; v < vectors; ++v) {
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-          for (int v = 0; v < V; ++v) {
-            float f[kVec], g[kVec];
-            to_float(x[r][v], f);
-            to_float(residual[r][v], g);
-#pragma unroll
-            for (int i = 0; i < kVec; ++i) f[i] += g[i];
-            x[r][v] = from_float<In>(f);
-            if (row0 + r < a.cast.rows) c.store(a.sum, (row0 + r) * cols, v0 + v, x[r][v]);
+          const size_t row = (row0 + r) * cols;
+          const bool exists = row0 + r < a.cast.rows;
+          float f[kVec], g[kVec];
+          if constexpr (kStaged) {
+            to_float(part.get(v * kRows + r), f);
+            to_float(part.get(places + v * kRows + r), g);
+          } else {
+            to_float(c.template load<In>(a.cast.input, row, v, exists), f);
+            to_float(c.template load<In>(a.residual, row, v, exists), g);
           }
+#pragma unroll
+          for (int i = 0; i < kVec; ++i) f[i] += g[i];
+          const Vec<In, kVec> sum = from_float<In>(f);
+          if (kStaged) part.set(v * kRows + r, sum);
+          if (exists) c.store(a.sum, row, v, sum);
         }
       }
-      float n = whole;
-      if constexpr (kLayer && !kWhole) {
-        n = warp_sum(c.elements(v0, V));
+      __syncwarp();  // The sum is read again below.
+    }
+
+    // Of each row: the sum of squares, and for LayerNorm that of deviations, the sum, the length.
+    float moments[kRows * kCount] = {};
+    float center[kRows] = {};
+    if constexpr (kLayer) {
+      for (int v = 0; v < vectors; ++v) {
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          float f[kVec];
+          get(v, r, f);
+#pragma unroll
+          for (int i = 0; i < kVec; ++i) moments[r * kCount + 1] += f[i];
+        }
       }
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        float sum = 0.0f, squares = 0.0f, center = 0.0f;
-        if constexpr (kLayer) {
-#pragma unroll
-          for (int v = 0; v < V; ++v) {
-            float f[kVec];
-            to_float(x[r][v], f);
-#pragma unroll
-            for (int i = 0; i < kVec; ++i) sum += f[i];
-          }
-          sum = warp_sum(sum);
-          center = n > 0.0f ? __fdividef(sum, n) : 0.0f;
-        }
-#pragma unroll
-        for (int v = 0; v < V; ++v) {
-          float f[kVec];
-          to_float(x[r][v], f);
-#pragma unroll
-          for (int i = 0; i < kVec; ++i) {
-            if (!kLayer || c.has(v0 + v, i)) squares += (f[i] - center) * (f[i] - center);
-          }
-        }
-        squares = warp_sum(squares);
         float *m = moments + r * kCount;
-        if constexpr (kLayer) {
-          if (!kWhole && m[2] > 0.0f && n > 0.0f) {
-            const float apart = center - m[1] / m[2];
-            squares += apart * apart * (m[2] * n / (m[2] + n));
-          }
-          m[1] += sum;
-          m[2] += n;
-        }
-        m[0] += squares;
+        m[1] = warp_sum(m[1]);
+        m[2] = n;
+        center[r] = n > 0.0f ? m[1] / n : 0.0f;
       }
-      if (kWhole) break;
     }
+    for (int v = 0; v < vectors; ++v) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        float f[kVec];
+        get(v, r, f);
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) {
+          const float apart = f[i] - center[r];
+          if (!kLayer || c.has(v, i)) moments[r * kCount] += apart * apart;
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) moments[r * kCount] = warp_sum(moments[r * kCount]);
 
     if (group.warps > 1) group.exchange(moments);
     float mu[kRows], rsigma[kRows];
@@ -396,30 +505,31 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
         a.rsigma[row0 + r] = rsigma[r];
       }
     }
-    if (a.cast.rowwise == nullptr) continue;
 
-    for (int v0 = 0; v0 * c.span < c.cols; v0 += V) {
-      if (!kWhole) load(a.residual != nullptr ? a.sum : a.cast.input, row0, v0, x);
-#pragma unroll
-      for (int v = 0; v < V; ++v) {
+    if (a.cast.rowwise != nullptr) {
+      for (int v = 0; v < vectors; ++v) {
         float g[kVec], b[kVec];
-        load_gamma(c, a.gamma, v0 + v, g);
-        if (kLayer) c.load_floats(a.beta, a.gamma.dtype, 0, v0 + v, b);
+        load_gamma(c, a.gamma, v, g);
+        if (kLayer) c.load_floats(a.beta, a.gamma.dtype, 0, v, b);
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
           float f[kVec];
-          to_float(x[r][v], f);
+          get(v, r, f);
 #pragma unroll
           for (int i = 0; i < kVec; ++i) {
             const float y = rsigma[r] * (f[i] - mu[r]);
             f[i] = kLayer ? g[i] * y + b[i] : g[i] * y;
           }
-          output.template put<Out>(c, row0 + r, v0 + v, f);
+          output.template put<Out>(c, row0 + r, v, f);
         }
       }
-      if (kWhole) break;
+    }
+    if (kStaged) {
+      fetch(row0 + args.stages * step, stage);
+      stage = stage + 1 == args.stages ? 0 : stage + 1;
     }
   }
+  wait_for_copies(0);
   output.finish();
 }
 
@@ -434,19 +544,39 @@ int groups_of(int group, int threads) {
   return groups < 1 ? 1 : groups > 15 ? 15 : groups;
 }
 
-template <class In, class Out, bool kLayer, int V, int kRows, bool kWhole, bool kVectorised,
-          int kThreads, int kBlocks>
-NVTEXOutcome launch_forward(ForwardArgs &args, int threads, cudaStream_t stream) {
-  const int group = kWhole ? group_of(args.layout.cols, V) : kThreads;
-  const int groups = groups_of(group, threads);
+// Shared memory that the blocks of a multiprocessor can share.
+size_t shared_room(const Device &device) {
+  switch (device.arch) {
+    case 90:
+    case 100:
+      return 220 * 1024;
+    case 80:
+      return 156 * 1024;
+    default:
+      return 94 * 1024;
+  }
+}
+
+// How a kernel is launched: V vectors for each thread of a group, `threads` in a block, `stages` of
+// kRows rows in flight for each group, `blocks` on a multiprocessor.
+struct Tuning {
+  int vectors, threads, stages, blocks;
+};
+
+template <class In, class Out, bool kLayer, int kRows, bool kVectorised, bool kStaged>
+NVTEXOutcome launch_forward(ForwardArgs &args, const Tuning &t, cudaStream_t stream) {
+  const int group = group_of(args.layout.cols, t.vectors), groups = groups_of(group, t.threads);
   args.layout.group = group;
-  const auto kernel = forward_kernel<In, Out, kLayer, V, kRows, kWhole, kVectorised, kThreads, kBlocks>;
-  // As many blocks as run at a time: each goes over several rows.
+  args.stages = t.stages;
+  const size_t row = size_t(group) * t.vectors * kVec * In::kBytes;
+  const size_t stage = (args.norm.residual != nullptr ? 2 : 1) * kRows * groups * row;
   size_t blocks = ceil_div(args.rows, size_t(groups) * kRows);
-  const size_t most = size_t(args.norm.sm_count) * (kThreads * kBlocks / (group * groups));
+  const size_t most = size_t(args.norm.sm_count) * t.blocks;
   if (blocks > most) blocks = most;
   if (blocks == 0) blocks = 1;  // For scale_inv.
-  return launch(kernel, dim3(static_cast<unsigned>(blocks)), group * groups, stream, args);
+  return launch_shared(forward_kernel<In, Out, kLayer, kRows, kVectorised, kStaged>,
+                       dim3(static_cast<unsigned>(blocks)), group * groups,
+                       kStaged ? t.stages * stage : 0, stream, args);
 }
 
 // ---- Backward
@@ -472,151 +602,109 @@ struct BackwardArgs {
   int stages;
 };
 
-// 16 bytes of shared memory from global memory, or zeros.
-__device__ __forceinline__ void copy_async(uint4 *to, const void *from, bool inside) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from), "r"(inside ? 16 : 0)
-               : "memory");
-}
-
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
-
-// Until at most `pending` of the latest commits are incomplete.
-__device__ __forceinline__ void wait_for_copies(int pending) {
-  if (pending >= 2) {
-    asm volatile("cp.async.wait_group 2;" ::: "memory");
-  } else if (pending == 1) {
-    asm volatile("cp.async.wait_group 1;" ::: "memory");
-  } else {
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
-  }
-}
-constexpr int kMostStages = 3;
-
-// What is on its way from a row: V vectors of x and of dz for each thread, which only this thread
-// reads again.
-template <class T, int V, bool kVectorised>
-struct Stage {
-  static constexpr int kChunks = Vec<T, kVec>::kBytes / 16;
-  static constexpr int kBytes = V * kChunks * 16;  // Of a thread.
-
-  static __device__ __forceinline__ uint4 *slot(char *stage, int v, int chunk) {
-    return reinterpret_cast<uint4 *>(stage) + (v * kChunks + chunk) * blockDim.x + threadIdx.x;
-  }
-  static __device__ __forceinline__ void fetch(const Columns<kVectorised> &c, char *stage,
-                                               const void *base, size_t row, bool exists) {
-#pragma unroll
-    for (int v = 0; v < V; ++v) {
-      if constexpr (kVectorised) {
-        const bool inside = exists && c.column(v) < c.cols;
-        const auto *from = element<typename T::Bits>(base, inside ? row + c.column(v) : 0);
-#pragma unroll
-        for (int k = 0; k < kChunks; ++k) {
-          copy_async(slot(stage, v, k), reinterpret_cast<const char *>(from) + k * 16, inside);
-        }
-      } else {
-        const Vec<T, kVec> x = c.template load<T>(base, row, v, exists);
-#pragma unroll
-        for (int k = 0; k < kChunks; ++k) store_bytes<16>(slot(stage, v, k), x.w + 4 * k);
-      }
-    }
-  }
-  static __device__ __forceinline__ Vec<T, kVec> get(char *stage, int v) {
-    Vec<T, kVec> x;
-#pragma unroll
-    for (int k = 0; k < kChunks; ++k) {
-      uint32_t w[4];
-      load_shared(reinterpret_cast<const uint32_t *>(slot(stage, v, k)), w);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x.w[4 * k + i] = w[i];
-    }
-    return x;
-  }
-};
+constexpr int kBackwardThreads = 512;
 
 // A block goes over its rows, each by a group, the next ones of which are on their way to shared
-// memory, and keeps the sums over them in registers. x and dz have one dtype.
-template <class T, bool kLayer, int V, bool kVectorised, int kThreads, int kBlocks>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+// memory, and keeps the sums over them in registers. x and dz have one dtype; every access to a
+// vector is aligned.
+template <class T, bool kLayer, int V>
+__global__ void __launch_bounds__(kBackwardThreads, 1)
     backward_kernel(const __grid_constant__ BackwardArgs args) {
-  using Part = Stage<T, V, kVectorised>;
+  using Part = Staged<T, true>;
   constexpr int kCount = kLayer ? 2 : 1;
-  extern __shared__ char stages[];
+  extern __shared__ uint4 stages[];
   __shared__ float memory[2][kMostWarps][kCount];
   wait_for_stream();
   let_next_start();
   const NVTEXNormBackwardArgs &a = args.norm;
   Group<kCount> group(args.layout, memory);
-  const Columns<kVectorised> c(args.layout, group.thread);
+  const Columns<true> c(args.layout, group.thread);
   const int groups = blockDim.x / args.layout.group;
   const size_t step = size_t{gridDim.x} * groups;
   const float offset = a.gamma.zero_centered ? 1.0f : 0.0f;
-  const int part_bytes = Part::kBytes * blockDim.x;
-
-  Vec<T, kVec> gamma[V];
+  const int stage_size = 2 * V * Part::kChunks * blockDim.x;
+  // Short rows stay in registers between the two passes over them, and so does gamma.
+  constexpr bool kKeep = V <= 2;
+  constexpr int kKept = kKeep ? V : 1;
+  Vec<T, kVec> x[kKept], dz[kKept], gamma[kKept];
   float sums[kCount][V][kVec] = {};
+  auto load_weight = [&](int v) {
+    gamma[v % kKept] = c.template load<T>(a.gamma.data, 0, v, true);
+  };
+  if (kKeep) {
 #pragma unroll
-  for (int v = 0; v < V; ++v) gamma[v] = c.template load<T>(a.gamma.data, 0, v, true);
+    for (int v = 0; v < V; ++v) load_weight(v);
+  }
 
   auto fetch = [&](size_t row, int stage) {
-    char *to = stages + stage * 2 * part_bytes;
-    Part::fetch(c, to, a.x, row * a.cols, row < a.rows);
-    Part::fetch(c, to + part_bytes, a.dz, row * a.cols, row < a.rows);
+    const Part to = {stages + stage * stage_size};
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      to.fetch(c, v, a.x, row * a.cols, v, row < a.rows);
+      to.fetch(c, V + v, a.dz, row * a.cols, v, row < a.rows);
+    }
     commit_copies();
   };
   size_t row = size_t{blockIdx.x} * groups + group.index;
   for (int i = 0; i < args.stages; ++i) fetch(row + i * step, i);
+#pragma unroll 1
   for (int stage = 0; row < a.rows; row += step) {
-    char *const from = stages + stage * 2 * part_bytes;
+    const Part part = {stages + stage * stage_size};
     const float mu = kLayer ? a.mu[row] : 0.0f, rsigma = a.rsigma[row];
-    // y, dz and d of a vector.
-    auto parts = [&](int v, float (&y)[kVec], float (&dz)[kVec], float (&d)[kVec]) {
-      to_float(Part::get(from, v), y);
-      to_float(Part::get(from + part_bytes, v), dz);
-      to_float(gamma[v], d);
+    auto take = [&](int v) {
+      x[v % kKept] = part.get(v);
+      dz[v % kKept] = part.get(V + v);
+      if (!kKeep) load_weight(v);
+    };
+    // y, dz and d = g dz of a vector.
+    auto terms = [&](int v, float (&y)[kVec], float (&z)[kVec], float (&d)[kVec]) {
+      to_float(x[v % kKept], y);
+      to_float(dz[v % kKept], z);
+      to_float(gamma[v % kKept], d);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
         y[i] = rsigma * (y[i] - mu);
         d[i] += offset;
       }
-      if (a.gamma.rounded) to_float(from_float<T>(d), d);
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) d[i] *= dz[i];
+      for (int i = 0; i < kVec; ++i) d[i] *= z[i];
     };
     wait_for_copies(args.stages - 1);
     float means[kCount] = {};
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      float y[kVec], dz[kVec], d[kVec];
-      parts(v, y, dz, d);
+      float y[kVec], z[kVec], d[kVec];
+      take(v);
+      terms(v, y, z, d);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
         means[0] += d[i] * y[i];
-        sums[0][v][i] += dz[i] * y[i];
+        sums[0][v][i] += z[i] * y[i];
         if constexpr (kLayer) {
           means[1] += d[i];
-          sums[1][v][i] += dz[i];
+          sums[1][v][i] += z[i];
         }
       }
     }
+    if (kKeep) fetch(row + args.stages * step, stage);
     row_means<kLayer>(group, c.cols, means);
-#pragma unroll
+#pragma unroll kKept
     for (int v = 0; v < V; ++v) {
-      float y[kVec], dz[kVec], d[kVec];
-      parts(v, y, dz, d);
+      float y[kVec], z[kVec], d[kVec];
+      if (!kKeep) take(v);
+      terms(v, y, z, d);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
         d[i] = rsigma * (d[i] - (kLayer ? means[0] * y[i] + means[1] : means[0] * y[i]));
       }
       if (a.add != nullptr) {
-        to_float(c.template load<T>(a.add, row * a.cols, v, true), dz);
+        to_float(c.template load<T>(a.add, row * a.cols, v, true), z);
 #pragma unroll
-        for (int i = 0; i < kVec; ++i) d[i] += dz[i];
+        for (int i = 0; i < kVec; ++i) d[i] += z[i];
       }
       c.store(a.dx, row * a.cols, v, from_float<T>(d));
     }
-    fetch(row + args.stages * step, stage);
+    if (!kKeep) fetch(row + args.stages * step, stage);
     stage = stage + 1 == args.stages ? 0 : stage + 1;
   }
 
@@ -729,7 +817,8 @@ __global__ void __launch_bounds__(kThreads) sums_kernel(const __grid_constant__ 
 
 constexpr int kTotalThreads = 512;
 
-// dgamma, and for blockIdx.y = 1 dbeta: 32 columns of a block, by 16 warps that take every 16th part.
+// dgamma, and for blockIdx.y = 1 dbeta: 32 columns of a block, by 16 warps that take every 16th
+// part.
 __global__ void __launch_bounds__(kTotalThreads)
     total_kernel(const __grid_constant__ BackwardArgs args, size_t parts) {
   constexpr int kWarps = kTotalThreads / 32;
@@ -760,46 +849,19 @@ __global__ void __launch_bounds__(kTotalThreads)
   }
 }
 
-// With dynamic shared memory.
-template <class Args>
-NVTEXOutcome launch_shared(void (*kernel)(Args), dim3 grid, unsigned threads, size_t shared,
-                           cudaStream_t stream, const Args &args) {
-  const auto most = cudaFuncAttributeMaxDynamicSharedMemorySize;
-  if (const cudaError_t error = cudaFuncSetAttribute(kernel, most, static_cast<int>(shared))) {
-    return outcome(error);
-  }
-  Device device;
-  if (const cudaError_t error = current_device(&device)) return outcome(error);
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = NVTE_OVERLAP && device.arch >= 90 ? 1 : 0;
-  return outcome(cudaLaunchKernelEx(&config, kernel, args));
-}
-
-// Shared memory of a multiprocessor that blocks may have on every architecture but 8.6 and the like.
-constexpr size_t kStageBytes = 160 * 1024;
-
-template <class T, bool kLayer, int V, bool kVectorised, int kThreads, int kBlocks>
-NVTEXOutcome launch_backward(BackwardArgs &args, int threads, unsigned *blocks,
+template <class T, bool kLayer, int V>
+NVTEXOutcome launch_backward(BackwardArgs &args, const Tuning &t, unsigned *blocks,
                              cudaStream_t stream) {
-  const int group = group_of(args.layout.cols, V), groups = groups_of(group, threads);
+  const int group = group_of(args.layout.cols, V), groups = groups_of(group, t.threads);
   args.layout.group = group;
-  const size_t stage = size_t(group) * groups * 2 * Stage<T, V, kVectorised>::kBytes;
-  args.stages = kMostStages;
-  while (args.stages > 1 && args.stages * stage > kStageBytes / kBlocks) --args.stages;
+  args.stages = t.stages;
+  const size_t stage = size_t(group) * groups * 2 * V * kVec * T::kBytes;
+  size_t most = size_t(args.norm.sm_count) * t.blocks;
+  if (most > args.norm.parts) most = args.norm.parts;
   const size_t parts = ceil_div(args.norm.rows, groups);
-  *blocks = static_cast<unsigned>(args.norm.sm_count) * kBlocks;
-  if (*blocks > parts) *blocks = static_cast<unsigned>(parts);
-  if (*blocks > args.norm.parts) *blocks = static_cast<unsigned>(args.norm.parts);
-  return launch_shared(backward_kernel<T, kLayer, V, kVectorised, kThreads, kBlocks>, dim3(*blocks),
-                       group * groups, args.stages * stage, stream, args);
+  *blocks = static_cast<unsigned>(parts < most ? parts : most);
+  return launch_shared(backward_kernel<T, kLayer, V>, dim3(*blocks), group * groups,
+                       t.stages * stage, stream, args);
 }
 
 template <bool kLayer, bool kVectorised>
@@ -822,16 +884,17 @@ NVTEXOutcome launch_backward_twice(BackwardArgs &args, unsigned *blocks, cudaStr
                 args.layout.group, stream, args);
 }
 
-template <class T, bool kLayer, bool kVectorised>
-NVTEXOutcome backward(BackwardArgs &args, unsigned *blocks, cudaStream_t stream) {
-  const size_t vectors = ceil_div(args.norm.cols, kVec);
-  if (vectors <= 512) {
-    return launch_backward<T, kLayer, 1, kVectorised, 512, 2>(args, 512, blocks, stream);
+// Vectors of a thread for rows of `vectors`, such that most threads of a block have some.
+int backward_vectors(size_t vectors) {
+  int best = 3;
+  double most = 0;
+  for (int v : {2, 1, 3}) {
+    const int group = static_cast<int>(ceil_div(vectors, 32 * v)) * 32;
+    if (group > kBackwardThreads) continue;
+    const double busy = double(vectors) / v * groups_of(group, kBackwardThreads);
+    if (busy > most * 1.02) most = busy, best = v;
   }
-  if (vectors <= 2 * 768) {
-    return launch_backward<T, kLayer, 2, kVectorised, 768, 1>(args, 768, blocks, stream);
-  }
-  return launch_backward<T, kLayer, 4, kVectorised, 512, 1>(args, 512, blocks, stream);
+  return best;
 }
 
 template <bool kLayer, bool kVectorised>
@@ -839,14 +902,27 @@ NVTEXOutcome backward(BackwardArgs &args, unsigned *blocks, cudaStream_t stream)
   const NVTEXNormBackwardArgs &a = args.norm;
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
-  // The smaller multiprocessors of each generation have less shared memory.
-  const size_t room = device.arch % 10 == 0 && device.arch != 120 ? kStageBytes : 96 * 1024;
-  const size_t bytes = 2 * a.cols * (a.x_dtype == kNVTEFloat32 ? 4 : 2);
-  if (a.x_dtype != a.gamma.dtype || a.cols > 16384 || bytes > room) {
+  const size_t vectors = ceil_div(a.cols, kVec), room = shared_room(device);
+  Tuning t = {backward_vectors(vectors), kBackwardThreads, kMostStages, 1};
+  if (t.vectors == 1) t.blocks = 2;
+  const int group = group_of(a.cols, t.vectors);
+  const size_t stage = size_t(group) * groups_of(group, t.threads) * t.vectors * 2 * kVec *
+                       (a.x_dtype == kNVTEFloat32 ? 4 : 2);
+  while (t.stages > 1 && t.stages * stage * t.blocks > room) --t.stages;
+  if (!kVectorised || a.gamma.rounded || a.x_dtype != a.gamma.dtype || group > t.threads ||
+      stage * t.blocks > room) {
     return launch_backward_twice<kLayer, kVectorised>(args, blocks, stream);
   }
   return dispatch<F32, F16, BF16>(a.x_dtype, [&](auto type) {
-    return backward<decltype(type), kLayer, kVectorised>(args, blocks, stream);
+    using T = decltype(type);
+    switch (t.vectors) {
+      case 1:
+        return launch_backward<T, kLayer, 1>(args, t, blocks, stream);
+      case 2:
+        return launch_backward<T, kLayer, 2>(args, t, blocks, stream);
+      default:
+        return launch_backward<T, kLayer, 3>(args, t, blocks, stream);
+    }
   });
 }
 
@@ -944,12 +1020,12 @@ __global__ void __launch_bounds__(kTileThreads) tile_kernel(const __grid_constan
         factors[span][c] = args.float_scale.factor(column, entry);
         if (span != 0 || c >= width || (square && c != 0)) continue;
         if (cast.colwise != nullptr) {
-          static_cast<float *>(
-              args.col_scales.entries)[args.col_scales.index(col, row0 / kTile)] = entry;
+          static_cast<float *>(args.col_scales.entries)[args.col_scales.index(col, row0 / kTile)] =
+              entry;
         }
         if (square && cast.rowwise != nullptr) {
-          static_cast<float *>(
-              args.row_scales.entries)[args.row_scales.index(row0, col0 / kTile)] = entry;
+          static_cast<float *>(args.row_scales.entries)[args.row_scales.index(row0, col0 / kTile)] =
+              entry;
         }
       }
     }
@@ -980,19 +1056,43 @@ __global__ void __launch_bounds__(kTileThreads) tile_kernel(const __grid_constan
 
 // ---- Choice of the kernels
 
+// H200, bf16, 16384 rows, GB/s. LayerNorm to bf16: 4096 columns 3140 (V 2, group 256: 3050),
+// 12288 3090, 768 2140; to fp8 2240, 2270, 1450. RMSNorm to bf16 3500, 3570, 2800; to fp8 3050,
+// 3120, 2130. A second stage gains where little is computed: RMSNorm to bf16 3560, 3580. Blocks for
+// all of the threads, each over many rows, instead of blocks for one row each: 10 % for all.
+Tuning forward_tuning(const ForwardArgs &args, int rows, size_t bytes, int most_threads,
+                      size_t room) {
+  const size_t vectors = ceil_div(args.layout.cols, kVec);
+  // A thread has up to 4 vectors, while 32 threads have so many; few rows get more threads.
+  const bool few = args.rows < size_t(args.norm.sm_count) * 4;
+  size_t v = few ? 1 : vectors < 128 ? 1 : vectors < 384 ? 3 : vectors < 768 ? 5 : 4;
+  while (v * most_threads < vectors) ++v;
+  Tuning t = {static_cast<int>(v), 256, 1, 1};
+  const int group = group_of(args.layout.cols, t.vectors);
+  const int threads = group * groups_of(group, t.threads);
+  const size_t stage = size_t(threads) * t.vectors * kVec * rows * bytes;
+  if (stage > room) t.stages = 0;
+  t.blocks = 1024 / threads;
+  if (t.stages > 0 && size_t(t.blocks) > room / stage) t.blocks = static_cast<int>(room / stage);
+  return t;
+}
+
 template <class In, class Out, bool kLayer>
 NVTEXOutcome forward(ForwardArgs &args, cudaStream_t stream) {
-  const int cols = args.layout.cols;
-  if constexpr (std::is_same_v<Out, Any>) {
-    if (cols <= 4 * kVec * 1024) {
-      return launch_forward<In, Any, kLayer, 4, 1, true, false, 1024, 1>(args, 512, stream);
-    }
-    return launch_forward<In, Any, kLayer, 4, 1, false, false, 1024, 1>(args, 1024, stream);
-  } else if (cols <= 8192) {
-    return launch_forward<In, Out, kLayer, 2, 2, true, true, 512, 2>(args, 256, stream);
-  } else {
-    return launch_forward<In, Out, kLayer, 4, 1, true, true, 1024, 1>(args, 512, stream);
+  constexpr bool kVectorised = !std::is_same_v<Out, Any>;
+  // What the registers of 1024 threads hold.
+  constexpr int kRows = kVectorised && In::kBytes == 2 && !(kLayer && kIsFp8<Out>) ? 2 : 1;
+  Device device;
+  if (const cudaError_t error = current_device(&device)) return outcome(error);
+  const size_t room = shared_room(device);
+  const size_t bytes = (args.norm.residual != nullptr ? 2 : 1) * In::kBytes;
+  const int threads = forward_threads(kVectorised);
+  const Tuning t = forward_tuning(args, kRows, bytes, threads, room);
+  if (t.stages > 0) {
+    return launch_forward<In, Out, kLayer, kRows, kVectorised, true>(args, t, stream);
   }
+  const Tuning unstaged = forward_tuning(args, 1, bytes, threads, room);
+  return launch_forward<In, Out, kLayer, 1, kVectorised, false>(args, unstaged, stream);
 }
 
 template <class In>
@@ -1003,15 +1103,8 @@ NVTEXOutcome forward(ForwardArgs &args, bool vectorised, cudaStream_t stream) {
     return args.norm.norm == LayerNorm ? forward<In, Out, true>(args, stream)
                                        : forward<In, Out, false>(args, stream);
   };
-  if (!vectorised || args.layout.cols > 4 * kVec * 1024) return run(Any{});
-  switch (dtype) {
-    case kNVTEFloat8E4M3:
-      return run(E4M3{});
-    case kNVTEFloat8E5M2:
-      return run(E5M2{});
-    default:
-      return dtype == In::kDtype ? run(In{}) : run(Any{});
-  }
+  if (!vectorised) return run(Any{});
+  return dispatch<F32, F16, BF16, E4M3, E5M2>(dtype, run);
 }
 
 ScaleMatrix scale_matrix(const NVTEXQuantizeArgs &cast, bool colwise) {
@@ -1045,15 +1138,14 @@ NVTEXOutcome forward(const NVTEXNormForwardArgs &a, cudaStream_t stream) {
                         a.beta, static_cast<const void *>(cast.rowwise)}) {
     vectorised = vectorised && aligned(p, 16);
   }
-  const NVTEXOutcome rows = dispatch<F32, F16, BF16>(cast.input_dtype, [&](auto in) {
-    return forward<decltype(in)>(args, vectorised, stream);
-  });
+  const NVTEXOutcome rows = dispatch<F32, F16, BF16>(
+      cast.input_dtype, [&](auto in) { return forward<decltype(in)>(args, vectorised, stream); });
   if (rows.status != NVTEX_BACKEND_OK || cast.rows == 0) return rows;
   if (per_tensor && cast.colwise != nullptr) {
-    const size_t size = cast.output_dtype == kNVTEFloat32              ? 4
-                        : cast.output_dtype == kNVTEFloat16 ||
-                                  cast.output_dtype == kNVTEBFloat16 ? 2
-                                                                       : 1;
+    const size_t size = cast.output_dtype == kNVTEFloat32 ? 4
+                        : cast.output_dtype == kNVTEFloat16 || cast.output_dtype == kNVTEBFloat16
+                            ? 2
+                            : 1;
     const NVTEXTransposeArgs transpose = {cast.rowwise, cast.colwise, nullptr,
                                           cast.rows,    cast.cols,    size};
     return nvte_cuda_transpose(&transpose, stream);
@@ -1091,11 +1183,10 @@ extern "C" NVTEXOutcome nvte_cuda_norm_backward(const NVTEXNormBackwardArgs *arg
   const bool layer = a.norm == LayerNorm;
   unsigned parts = 0;
   if (a.rows > 0) {
-    const NVTEXOutcome rows =
-        layer ? vectorised ? backward<true, true>(b, &parts, stream)
-                           : backward<true, false>(b, &parts, stream)
-        : vectorised ? backward<false, true>(b, &parts, stream)
-                     : backward<false, false>(b, &parts, stream);
+    const NVTEXOutcome rows = layer        ? vectorised ? backward<true, true>(b, &parts, stream)
+                                                        : backward<true, false>(b, &parts, stream)
+                                     : vectorised ? backward<false, true>(b, &parts, stream)
+                                           : backward<false, false>(b, &parts, stream);
     if (rows.status != NVTEX_BACKEND_OK) return rows;
   }
   const unsigned across = static_cast<unsigned>(ceil_div(a.cols, 32));

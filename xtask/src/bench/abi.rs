@@ -87,8 +87,8 @@ impl Basic {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Shape {
-    dims: [usize; 15],
-    ndim: usize,
+    pub dims: [usize; 15],
+    pub ndim: usize,
 }
 
 impl Shape {
@@ -204,6 +204,11 @@ functions! {
     nvte_compute_amax(input: Handle, output: Handle, stream: Handle);
     nvte_compute_scale_from_amax(output: Handle, config: Handle, stream: Handle);
     nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction(reduced: Handle, histories: &StdVector, scales: &StdVector, algo: *const c_char, fp8_dtype: DType, margin: f32, stream: Handle);
+    nvte_tensor_shape(tensor: Handle) -> Shape;
+    nvte_layernorm_fwd(x: Handle, gamma: Handle, beta: Handle, epsilon: f32, z: Handle, mu: Handle, rsigma: Handle, workspace: Handle, sm_count: c_int, zero_centered: bool, stream: Handle);
+    nvte_layernorm_bwd(dz: Handle, x: Handle, mu: Handle, rsigma: Handle, gamma: Handle, dx: Handle, dgamma: Handle, dbeta: Handle, workspace: Handle, sm_count: c_int, zero_centered: bool, stream: Handle);
+    nvte_rmsnorm_fwd(x: Handle, gamma: Handle, epsilon: f32, z: Handle, rsigma: Handle, workspace: Handle, sm_count: c_int, zero_centered: bool, stream: Handle);
+    nvte_rmsnorm_bwd(dz: Handle, x: Handle, rsigma: Handle, gamma: Handle, dx: Handle, dgamma: Handle, workspace: Handle, sm_count: c_int, zero_centered: bool, stream: Handle);
     nvte_cublas_gemm_v2(transa: c_int, transb: c_int, alpha: &f32, a: Handle, b: Handle, beta: &f32, c: Handle, d: Handle, workspace: Handle, config: Handle, stream: Handle);
     nvte_scaled_softmax_backward(grads: Handle, results: Handle, output: Handle, scale: f32, stream: Handle);
     nvte_scaled_masked_softmax_forward(input: Handle, mask: Handle, results: Handle, scale: f32, stream: Handle);

@@ -307,6 +307,16 @@ pub fn operators(kind: Kind) -> Vec<Case> {
         rope("rope fwd sbhd 1x4x32x128", 1, false),
         qkv_rope(4096),
     ]);
+    let rows = if kind == Kind::Gpu { 16384 } else { 1024 };
+    for layer in [true, false] {
+        for cols in [4096, 12288] {
+            cases.push(norm_forward(layer, Bf16, rows, cols));
+            cases.push(norm_forward(layer, E4m3, rows, cols));
+            cases.push(norm_backward(layer, rows, cols));
+        }
+        cases.extend([768, 2560, 7168].map(|cols| norm_forward(layer, Bf16, rows, cols)));
+        cases.push(norm_forward(layer, Bf16, 8, 4096));
+    }
     cases
 }
 
@@ -898,5 +908,120 @@ fn qkv_rope(seq: usize) -> Case {
                 stream,
             );
         }))
+    })
+}
+
+const EPSILON: f32 = 1e-5;
+/// As the front ends of an H200 pass it.
+const SM_COUNT: i32 = 132;
+
+fn norm_name(layer: bool) -> &'static str {
+    if layer { "layernorm" } else { "rmsnorm" }
+}
+
+/// Calls once to learn the shape of the workspace, and gives it memory.
+fn with_workspace<'a>(b: &Build<'a>, call: impl Fn(Handle)) -> Result<Tensor<'a>> {
+    let workspace = Tensor::new(b.api);
+    call(workspace.h());
+    let shape = b.api.nvte_tensor_shape(workspace.h());
+    let memory = b.alloc(DType::Byte, &shape.dims[..shape.ndim])?;
+    Ok(workspace.set(Param::Rowwise, &memory))
+}
+
+fn norm_forward(layer: bool, out: DType, rows: usize, cols: usize) -> Case {
+    let name = format!("{} {rows}x{cols} -> {}", norm_name(layer), out.name());
+    Case::new(name, bytes(rows, cols, 2 + out.size(), 2), move |b| {
+        let (api, stream) = (b.api, b.stream());
+        let x = b.tensor(&b.random(DType::Bf16, &[rows, cols])?);
+        let gamma = b.tensor(&b.random(DType::Bf16, &[cols])?);
+        let beta = b.tensor(&b.random(DType::Bf16, &[cols])?);
+        let z = match out {
+            DType::E4m3 => b
+                .tensor(&b.output("z", out, &[rows, cols], Rule::Close)?)
+                .set(Param::Scale, &b.floats(&[37.5])?)
+                .set(Param::Amax, &b.updated("amax", b.floats(&[0.0])?, Rule::Close))
+                .set(
+                    Param::RowwiseScaleInv,
+                    &b.output("scale_inv", DType::F32, &[1], Rule::Equal)?,
+                ),
+            _ => b.tensor(&b.output("z", out, &[rows, cols], Rule::Close)?),
+        };
+        let column = |name| b.output(name, DType::F32, &[rows], Rule::Close);
+        let mu = if layer { b.tensor(&column("mu")?) } else { Tensor::new(api) };
+        let rsigma = b.tensor(&column("rsigma")?);
+        let call = move |x: &Tensor, workspace| match layer {
+            true => api.nvte_layernorm_fwd(
+                x.h(),
+                gamma.h(),
+                beta.h(),
+                EPSILON,
+                z.h(),
+                mu.h(),
+                rsigma.h(),
+                workspace,
+                SM_COUNT,
+                false,
+                stream,
+            ),
+            false => api.nvte_rmsnorm_fwd(
+                x.h(),
+                gamma.h(),
+                EPSILON,
+                z.h(),
+                rsigma.h(),
+                workspace,
+                SM_COUNT,
+                false,
+                stream,
+            ),
+        };
+        let workspace = with_workspace(b, |workspace| call(&x, workspace))?;
+        Ok(Box::new(move || call(&x, workspace.h())))
+    })
+}
+
+fn norm_backward(layer: bool, rows: usize, cols: usize) -> Case {
+    let name = format!("{} backward {rows}x{cols}", norm_name(layer));
+    Case::new(name, bytes(rows, cols, 6, 4), move |b| {
+        let (api, stream) = (b.api, b.stream());
+        let input = |shape: &[usize]| b.random(DType::Bf16, shape).map(|memory| b.tensor(&memory));
+        let (dz, x, gamma) = (input(&[rows, cols])?, input(&[rows, cols])?, input(&[cols])?);
+        let column = || b.random(DType::F32, &[rows]).map(|memory| b.tensor(&memory));
+        let (mu, rsigma) = (column()?, column()?);
+        let output = |name, shape: &[usize]| {
+            b.output(name, DType::Bf16, shape, Rule::Close).map(|memory| b.tensor(&memory))
+        };
+        let (dx, dgamma) = (output("dx", &[rows, cols])?, output("dgamma", &[cols])?);
+        let dbeta = if layer { output("dbeta", &[cols])? } else { Tensor::new(api) };
+        let call = move |x: &Tensor, workspace| match layer {
+            true => api.nvte_layernorm_bwd(
+                dz.h(),
+                x.h(),
+                mu.h(),
+                rsigma.h(),
+                gamma.h(),
+                dx.h(),
+                dgamma.h(),
+                dbeta.h(),
+                workspace,
+                SM_COUNT,
+                false,
+                stream,
+            ),
+            false => api.nvte_rmsnorm_bwd(
+                dz.h(),
+                x.h(),
+                rsigma.h(),
+                gamma.h(),
+                dx.h(),
+                dgamma.h(),
+                workspace,
+                SM_COUNT,
+                false,
+                stream,
+            ),
+        };
+        let workspace = with_workspace(b, |workspace| call(&x, workspace))?;
+        Ok(Box::new(move || call(&x, workspace.h())))
     })
 }
