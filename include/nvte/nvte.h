@@ -17,6 +17,7 @@
 #include "nvte/softmax.h"
 #include "nvte/dropout.h"
 #include "nvte/fused_rope.h"
+#include "nvte/normalization.h"
 #include "nvte/nvtex.h"
 
 #endif /* NVTE_NVTE_H */
