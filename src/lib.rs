@@ -7,7 +7,6 @@ pub mod backend;
 mod check;
 mod env;
 mod error;
-#[allow(dead_code)] // Until the fused casts use it.
 mod function;
 mod handle;
 #[doc(hidden)]
