@@ -87,11 +87,9 @@ fn moved(
                 _ => cu.start(s, 1) + n,
             };
             let position = (valid?.len(s) + n).checked_sub(cu.len(s))?;
+            let entry = a.page_table.wrapping_add(s * a.pages + position / a.page);
             // SAFETY: the caller of the table entry vouches for the page table.
-            let page = match a.page_table.is_null() {
-                true => s,
-                false => unsafe { *a.page_table.add(s * a.pages + position / a.page) as usize },
-            };
+            let page = if a.page_table.is_null() { s } else { unsafe { *entry as usize } };
             Some((src, page * a.page + position % a.page))
         }
     }

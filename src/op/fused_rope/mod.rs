@@ -78,14 +78,14 @@ impl Form {
             cp_size: at_least("cp_size", cp_size, 1)?,
             cp_rank: at_least("cp_rank", cp_rank, 0)?,
         };
-        if sizes.d2 > sizes.d || sizes.d2 % 2 != 0 {
+        if sizes.d2 > sizes.d || !sizes.d2.is_multiple_of(2) {
             return Err(Error::argument("d2", format!("even and at most {d} (d)"), d2));
         }
         if cp_rank >= cp_size {
             let expected = format!("less than {cp_size} (cp_size)");
             return Err(Error::argument("cp_rank", expected, cp_rank));
         }
-        if format != NVTE_THD && cp_size > 1 && sizes.s % 2 != 0 {
+        if format != NVTE_THD && cp_size > 1 && !sizes.s.is_multiple_of(2) {
             return Err(Error::argument("s", "an even number (cp_size is not 1)", s));
         }
         Ok(sizes)
@@ -178,9 +178,8 @@ fn data(name: &str, handle: NVTETensor, like: Option<NVTEDType>) -> Result<Buffe
     let tensor = check::tensor(name, handle)?;
     check::input(name, &tensor)?;
     check::high_precision(name, tensor.dtype())?;
-    match like {
-        Some(like) => check::dtype(name, tensor.dtype(), &[like])?,
-        None => (),
+    if let Some(like) = like {
+        check::dtype(name, tensor.dtype(), &[like])?;
     }
     Ok(tensor.rowwise)
 }
