@@ -1,6 +1,6 @@
-// LayerNorm and RMSNorm, forward and backward. The threads of a group share a row: its elements are
-// read once, stay in registers as they are, and one reduction over the group gives what the row
-// needs. Rows too long for that are read twice.
+// LayerNorm and RMSNorm, forward and backward. The threads of a group share a row: each copies its
+// elements to shared memory ahead of time, and one exchange between the warps of the group gives
+// what the row needs. Rows too long for that are read again from global memory.
 
 #include <cfloat>
 #include <type_traits>
@@ -959,7 +959,8 @@ constexpr int kSpans = kTile / 32;  // Of 32 rows each, the blocks of MXFP8.
 // A tile of 128 x 128 values, computed again from mu and rsigma. A thread has a column, and half of
 // the rows.
 template <class Out>
-__global__ void __launch_bounds__(kTileThreads) tile_kernel(const __grid_constant__ TileArgs args) {
+__global__ void __launch_bounds__(kTileThreads, 1)
+    tile_kernel(const __grid_constant__ TileArgs args) {
   extern __shared__ float tile[];  // [kTile][kPitch]
   __shared__ float maxima[kSpans][kTile], factors[kSpans][kTile];
   wait_for_stream();
@@ -1081,7 +1082,8 @@ template <class In, class Out, bool kLayer>
 NVTEXOutcome forward(ForwardArgs &args, cudaStream_t stream) {
   constexpr bool kVectorised = !std::is_same_v<Out, Any>;
   // What the registers of 1024 threads hold.
-  constexpr int kRows = kVectorised && In::kBytes == 2 && !(kLayer && kIsFp8<Out>) ? 2 : 1;
+  constexpr bool kWide = In::kBytes == 4 || Out::kBytes == 4 || (kLayer && kIsFp8<Out>);
+  constexpr int kRows = kVectorised && !kWide ? 2 : 1;
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
   const size_t room = shared_room(device);
