@@ -251,9 +251,11 @@ fn quantize_fused(c: &mut Chain, name: &'static str, mode: NVTEScalingMode, form
     };
     let scale_inv = [matrix("scale_inv", 0), matrix("columnwise_scale_inv", 1)];
     let scale = c.scale_input();
-    let dbias = c.output("dbias", input_dtype, cols, Bits);
-    let workspace_rows = QuantizeArgs::dbias_workspace_rows(rows, 0);
-    let workspace = c.output("workspace", kNVTEFloat32, workspace_rows * cols, Scratch);
+    let sums = (form != GATED).then(|| {
+        let workspace_rows = QuantizeArgs::dbias_workspace_rows(rows, 0);
+        let dbias = c.output("dbias", input_dtype, cols, Bits);
+        (dbias, c.output("workspace", kNVTEFloat32, workspace_rows * cols, Scratch))
+    });
     c.step(name, move |side| {
         let args = QuantizeArgs {
             input: side.at(input),
@@ -273,8 +275,8 @@ fn quantize_fused(c: &mut Chain, name: &'static str, mode: NVTEScalingMode, form
                 form,
                 function: Function::NVTEX_GELU,
                 act_input: act_input.map_or(null_mut(), |id| side.at(id)),
-                dbias: side.at(dbias),
-                workspace: side.at(workspace),
+                dbias: sums.map_or(null_mut(), |(dbias, _)| side.at(dbias)),
+                workspace: sums.map_or(null_mut(), |(_, workspace)| side.at(workspace)),
                 ..Fusion::NONE
             },
             ..QUANTIZE

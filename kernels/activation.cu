@@ -108,7 +108,7 @@ __device__ __forceinline__ float do_row(const Args &a, const Curve &curve, size_
   float sums[kVec] = {};
   for (size_t h = lane * kVec; h < a.cols; h += lanes * kVec) {
     const int count = kVectors || a.cols - h > kVec ? kVec : static_cast<int>(a.cols - h);
-    const size_t block = a.interleave == a.cols ? 0 : h / a.interleave;
+    const size_t block = !kGated || a.interleave == a.cols ? 0 : h / a.interleave;
     const size_t at = wide_start + h + block * a.interleave;
     const Words a_words = input.load<kVectors>(at, count);
     Words g_words, grad_words;

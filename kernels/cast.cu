@@ -126,6 +126,7 @@ NVTEXOutcome quantize_plain(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
 // Outputs of 16 or 32 bits.
 NVTEXOutcome quantize_wide(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   if (q.fusion.form == NVTEX_FORM_PLAIN) return quantize_plain(q, stream);
+  if (q.fusion.row_scales != nullptr) return unimplemented("no CUDA kernel for scales of rows");
   const NVTEXOutcome cast = quantize_elements(q, stream);
   if (cast.status != NVTEX_BACKEND_OK || q.rowwise == nullptr || q.colwise == nullptr) return cast;
   const size_t size = q.output_dtype == kNVTEFloat32 ? 4 : 2;
@@ -134,11 +135,10 @@ NVTEXOutcome quantize_wide(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
 }
 
 NVTEXOutcome quantize_per_tensor(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
-  if (q.fusion.row_scales != nullptr) return unimplemented("no CUDA kernel for scales of rows");
   const bool dbias = q.fusion.dbias != nullptr;
   if (q.output_dtype != kNVTEFloat8E4M3 && q.output_dtype != kNVTEFloat8E5M2) {
-    if (q.group.num_tensors != 0) return unimplemented("no CUDA kernel for this dtype of a group");
-    const NVTEXOutcome cast = quantize_wide(q, stream);
+    const NVTEXOutcome cast =
+        q.group.num_tensors != 0 ? quantize_group_wide(q, stream) : quantize_wide(q, stream);
     if (cast.status != NVTEX_BACKEND_OK || !dbias) return cast;
     NVTEXQuantizeArgs sums = q;
     sums.rowwise = sums.colwise = nullptr;
@@ -147,7 +147,9 @@ NVTEXOutcome quantize_per_tensor(const NVTEXQuantizeArgs &q, cudaStream_t stream
     sums.scale = nullptr;
     return quantize_tensor(sums, stream);
   }
-  if (dbias || q.group.num_tensors != 0) return quantize_tensor(q, stream);
+  if (dbias || q.group.num_tensors != 0 || q.fusion.row_scales != nullptr) {
+    return quantize_tensor(q, stream);
+  }
   if (q.fusion.form == NVTEX_FORM_PLAIN) return quantize_plain(q, stream);
   return q.colwise == nullptr ? quantize_elements(q, stream) : quantize_tensor(q, stream);
 }
@@ -172,6 +174,10 @@ NVTEXOutcome quantize_in_mode(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
 
 extern "C" NVTEXOutcome nvte_cuda_quantize(const NVTEXQuantizeArgs *args,
                                            cudaStream_t stream) noexcept {
+  const NVTEXForm form = args->fusion.form;
+  if (args->fusion.dbias != nullptr && form != NVTEX_FORM_PLAIN && form != NVTEX_FORM_DERIVATIVE) {
+    return nvte::unimplemented("no CUDA kernel for dbias of this form");
+  }
   const NVTEXOutcome cast = nvte::quantize_in_mode(*args, stream);
   if (cast.status != NVTEX_BACKEND_OK || args->fusion.dbias == nullptr) return cast;
   return nvte::sum_dbias(*args, stream);

@@ -37,11 +37,12 @@ impl Fused {
         let input = b.input(rng, dtype, input_len);
         let act_input = backward.then(|| b.input(rng, dtype, numel));
         let rows = cols.filter(|&cols| cols > 0).map(|cols| numel / cols);
-        let scaled = form == Form::NVTEX_FORM_GATED && mode == NVTE_MXFP8_1D_SCALING;
+        let scaled = form == Form::NVTEX_FORM_GATED && (members > 0 || mode != MODES[0]);
+        let summed = matches!(form, Form::NVTEX_FORM_PLAIN | Form::NVTEX_FORM_DERIVATIVE);
         let row_scales =
             rows.filter(|_| scaled && rng.chance(50)).map(|rows| b.input(rng, dtype, rows));
         let (dbias, workspace) = match (rows, cols) {
-            (Some(rows), Some(cols)) if rng.chance(60) => {
+            (Some(rows), Some(cols)) if summed && rng.chance(60) => {
                 let workspace_rows = QuantizeArgs::dbias_workspace_rows(rows, members);
                 let dbias = b.output(rng, dtype, members.max(1) * cols);
                 (Some(dbias), Some(b.output(rng, kNVTEFloat32, workspace_rows * cols)))

@@ -17,6 +17,9 @@ NVTEXOutcome quantize_mx_square(const NVTEXQuantizeArgs &q, cudaStream_t stream)
 // output only if there is no other.
 NVTEXOutcome quantize_elements(const NVTEXQuantizeArgs &q, cudaStream_t stream);
 
+// Groups to 16 or 32 bits in mode 0, without dbias.
+NVTEXOutcome quantize_group_wide(const NVTEXQuantizeArgs &q, cudaStream_t stream);
+
 // dbias from the sums over 128 rows that a cast left in the workspace.
 NVTEXOutcome sum_dbias(const NVTEXQuantizeArgs &q, cudaStream_t stream);
 

@@ -819,9 +819,15 @@ NVTEXOutcome quantize_group(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
     full = ceil_div(q.rows * q.cols, kTile * kTile);
   }
   if (full > kMaxBlocks) return unimplemented("the group has too many tiles");
-  const NVTEXOutcome first = launch(quantize_kernel<In, Scale, kSquare, kForm, Tiles::kOneEach>,
-                                    dim3(static_cast<unsigned>(full)), kThreads, stream, args);
-  if (uniform || first.status != NVTEX_BACKEND_OK) return first;
+  // Gated forms in other modes than MXFP8 are rare, and kernels take time to build.
+  constexpr bool kLoopOnly = kForm == NVTEX_FORM_GATED && (!Scale::kMx || kSquare);
+  if constexpr (kLoopOnly) {
+    full = 0;
+  } else {
+    const NVTEXOutcome first = launch(quantize_kernel<In, Scale, kSquare, kForm, Tiles::kOneEach>,
+                                      dim3(static_cast<unsigned>(full)), kThreads, stream, args);
+    if (uniform || first.status != NVTEX_BACKEND_OK) return first;
+  }
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
   args.first_tile = static_cast<uint32_t>(full);
@@ -835,13 +841,8 @@ NVTEXOutcome quantize_tiles(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
     using In = decltype(in);
     constexpr NVTEXForm kForm = decltype(form)::value;
     if (q.group.num_tensors == 0) return quantize_single<In, Scale, kSquare, kForm>(q, stream);
-    if constexpr (kForm == NVTEX_FORM_GATED || kForm == NVTEX_FORM_GATED_DERIVATIVE) {
-      if constexpr (kForm == NVTEX_FORM_GATED && Scale::kMx && !kSquare) {
-        if (q.group.last_dims == nullptr) {
-          return quantize_group<In, Scale, kSquare, kForm>(q, stream);
-        }
-      }
-      return unimplemented("no CUDA kernel for gated forms of groups but in MXFP8");
+    if constexpr (kForm == NVTEX_FORM_GATED_DERIVATIVE) {
+      return unimplemented("no CUDA kernel for gated derivatives of groups");
     } else {
       return quantize_group<In, Scale, kSquare, kForm>(q, stream);
     }

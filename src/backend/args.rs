@@ -116,16 +116,17 @@ pub struct Fusion {
     pub c: f32,
     /// For the derivatives, of the input's dtype.
     pub act_input: *const c_void,
-    /// `[cols]` (groups: `[num_tensors, cols]`) of the input's dtype, or null: the sum of v over the
-    /// rows (of a member), in float32 in this order: within each 128 rows (that begin a member) the
-    /// sums of 4 rows one after the other, then pairs of those, then the 16 pairs one after the other;
-    /// of those blocks the i-th is added to sum i % 8, and these 8 are added one after the other.
-    /// Sums begin at +0, so that none is -0.
+    /// For NVTEX_FORM_PLAIN and NVTEX_FORM_DERIVATIVE: `[cols]` (groups: `[num_tensors, cols]`) of the
+    /// input's dtype, or null: the sum of v over the rows (of a member), in float32 in this order:
+    /// within each 128 rows (that begin a member) the sums of 4 rows one after the other, then pairs of
+    /// those, then the 16 pairs one after the other; of those blocks the i-th is added to sum i % 8, and
+    /// these 8 are added one after the other. Sums begin at +0, so that none is -0.
     pub dbias: *mut c_void,
     /// With dbias: `dbias_workspace_rows() * cols` floats.
     pub workspace: *mut f32,
-    /// For NVTEX_FORM_GATED: `[rows]` of the input's dtype, or null; v is multiplied by its row's.
-    /// The row of a member's element is that of the whole, `(offset + element) / cols`.
+    /// For NVTEX_FORM_GATED of groups or to blocks: `[rows]` of the input's dtype, or null; v is
+    /// multiplied by its row's. The row of a member's element is that of the whole,
+    /// `(offset + element) / cols`.
     pub row_scales: *const c_void,
 }
 
