@@ -29,6 +29,7 @@ const SLICES: &[&str] = &[
     "dropout",
     "fused_rope",
     "normalization",
+    "multi_tensor",
     "nvtex",
 ];
 

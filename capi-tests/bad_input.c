@@ -1009,7 +1009,97 @@ static const Wrong kPointersWrongs[] = {{"output", 0, ROW, NULL_POINTER, 0},
                                         {"output", 0, ROW, UNSET, 0},
                                         {"output", 0, ROW, DTYPE, kNVTEByte}};
 
+// ---- Lists of tensors, of one tensor each: the first handles; then a flag and scratch
+
+static void build_lists(Args *args) {
+  for (int i = 0; i < 5; i++) args->t[i] = random_tensor(kNVTEFloat32, SHAPE(16, 32));
+  const int32_t zero = 0;
+  args->t[5] = tensor(buffer_from(&zero, 4, 0)->ptr, kNVTEInt32, SHAPE(1));
+  args->t[6] = tensor(buffer_from(host_memory(1280), 1280, 0)->ptr, kNVTEFloat32, SHAPE(320));
+  args->t[7] = tensor(buffer_float(1)->ptr, kNVTEFloat32, SHAPE(1));
+}
+
+#define LIST(i) ((NVTETensor[]){args->t[i]})
+static void call_adam(const Args *args) {
+  NVTETensor *lists[] = {LIST(0), LIST(1), LIST(2), LIST(3), LIST(4)};
+  nvte_multi_tensor_adam_cuda(1, NULL, lists, 5, 1, 1, 0.5f, 0.5f, 1, 1, 0, 1, 0, NULL);
+}
+static void call_sgd(const Args *args) {
+  NVTETensor *lists[] = {LIST(0), LIST(1), LIST(2)};
+  nvte_multi_tensor_sgd_cuda(1, args->t[5], lists, 3, 1, 0, 0, 0, 1, 0, 0, 0, 1, NULL);
+}
+static void call_l2norm(const Args *args) {
+  NVTETensor *lists[] = {LIST(0)};
+  nvte_multi_tensor_unscale_l2norm_cuda(1, args->t[5], lists, 1, 1, args->t[6], NULL, args->t[7],
+                                        NULL, args->t[7], 0, 0, NULL);
+}
+static void call_scale_tensors(const Args *args) {
+  NVTETensor *lists[] = {LIST(0), LIST(1)};
+  nvte_multi_tensor_scale_tensor_cuda(1, args->t[5], lists, 2, 1, args->t[7], NULL);
+}
+static void call_amax_scales(const Args *args) {
+  NVTETensor *lists[] = {LIST(0), LIST(1), LIST(2)};
+  nvte_multi_tensor_compute_scale_and_scale_inv_cuda(1, NULL, lists, 3, 1, 448, 0, 0, NULL);
+}
+
+#define OF_LIST(i) "tensor_lists[" #i "][0]"
+#define LIST_WRONGS(i)                                                                        \
+  {OF_LIST(i) ".data", i, ROW, NULL_POINTER, 0}, {OF_LIST(i) ".data", i, ROW, MISALIGNED, 0}, \
+      NO_INTEGERS(OF_LIST(i), i, ROW), {                                                      \
+    OF_LIST(i), i, ROW, DTYPE, kNVTEFloat8E4M3                                                \
+  }
+#define OTHER_LIST_WRONGS(i) \
+  LIST_WRONGS(i), {OF_LIST(i) ".shape", i, ROW, NARROWER, 0}, {OF_LIST(i), i, ROW, UNSET, 0}
+#define FLAG_WRONGS(name)                                                           \
+  {name, 5, ROW, UNSET, 0}, {name ".data", 5, ROW, NULL_POINTER, 0},                \
+      {name ".data", 5, ROW, MISALIGNED, 0}, {name, 5, ROW, DTYPE, kNVTEFloat32}, { \
+    name, 5, ROW, DTYPE, kNVTEByte                                                  \
+  }
+
+static const Wrong kAdamWrongs[] = {LIST_WRONGS(0),
+                                    OTHER_LIST_WRONGS(1),
+                                    OTHER_LIST_WRONGS(2),
+                                    OTHER_LIST_WRONGS(3),
+                                    OTHER_LIST_WRONGS(4),
+                                    {OF_LIST(2), 2, ROW, DTYPE, kNVTEFloat16},
+                                    {OF_LIST(3), 3, ROW, DTYPE, kNVTEBFloat16},
+                                    {OF_LIST(4), 4, ROW, DTYPE, kNVTEBFloat16}};
+static const Wrong kSgdWrongs[] = {LIST_WRONGS(0),
+                                   OTHER_LIST_WRONGS(1),
+                                   OTHER_LIST_WRONGS(2),
+                                   {OF_LIST(1), 1, ROW, DTYPE, kNVTEFloat16},
+                                   {OF_LIST(2), 2, ROW, DTYPE, kNVTEFloat16},
+                                   FLAG_WRONGS("noop_flag")};
+static const Wrong kNormWrongs[] = {LIST_WRONGS(0),
+                                    FLAG_WRONGS("noop_flag"),
+                                    {"output.shape", 6, ROW, NARROWER, 0},
+                                    {"output.data", 6, ROW, NULL_POINTER, 0},
+                                    {"output.data", 6, ROW, MISALIGNED, 0},
+                                    {"output", 6, ROW, DTYPE, kNVTEInt32},
+                                    {"ret", 7, ROW, DTYPE, kNVTEFloat16},
+                                    {"ret.data", 7, ROW, MISALIGNED, 0},
+                                    {"ret", 7, ROW, UNSET, 0}};
+static const Wrong kScaleTensorsWrongs[] = {LIST_WRONGS(0),
+                                            OTHER_LIST_WRONGS(1),
+                                            FLAG_WRONGS("is_infinite"),
+                                            {"scale", 7, ROW, DTYPE, kNVTEFloat16},
+                                            {"scale.data", 7, ROW, NULL_POINTER, 0},
+                                            {"scale", 7, ROW, UNSET, 0}};
+static const Wrong kAmaxScalesWrongs[] = {LIST_WRONGS(0),
+                                          OTHER_LIST_WRONGS(1),
+                                          OTHER_LIST_WRONGS(2),
+                                          {OF_LIST(0), 0, ROW, DTYPE, kNVTEBFloat16}};
+
+#define LIST_OP(name, call, wrongs)                              \
+  {"nvte_multi_tensor_" name, "",           build_lists,   call, \
+   {{OF_LIST(0), false}},     {NULL, 0, 0}, WRONGS(wrongs)}
+
 static const Op kOps[] = {
+    LIST_OP("adam_cuda", call_adam, kAdamWrongs),
+    LIST_OP("sgd_cuda", call_sgd, kSgdWrongs),
+    LIST_OP("unscale_l2norm_cuda", call_l2norm, kNormWrongs),
+    LIST_OP("scale_tensor_cuda", call_scale_tensors, kScaleTensorsWrongs),
+    LIST_OP("compute_scale_and_scale_inv_cuda", call_amax_scales, kAmaxScalesWrongs),
     {"nvte_quantize",
      "",
      build_quantize,

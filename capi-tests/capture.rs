@@ -158,7 +158,13 @@ fn chain(seed: u64) -> Chain {
     softmax(c, "softmax", 40, false);
     softmax(c, "softmax backward", 40, true);
     softmax(c, "softmax of long rows", 40_000, false);
-    dropout(c);
+    dropout(c, "dropout", false);
+    dropout(c, "dropout between sums", true);
+    adam(c);
+    sgd(c);
+    l2_norm(c);
+    scale_tensors(c);
+    scales_from_amax(c);
     rope(c);
     let workspace = c.output("workspace", kNVTEByte, WORKSPACE, Scratch);
     let per_tensor = [NVTE_DELAYED_TENSOR_SCALING; 2];
@@ -745,14 +751,17 @@ fn softmax(c: &mut Chain, name: &'static str, keys: usize, backward: bool) {
     });
 }
 
-fn dropout(c: &mut Chain) {
-    let (numel, dtype) = (100_000, kNVTEBFloat16);
+fn dropout(c: &mut Chain, name: &'static str, add: bool) {
+    let (numel, cols, dtype) = (100_000, 1000, kNVTEBFloat16);
     let input = c.input(dtype, numel);
+    let added = add.then(|| (c.input(dtype, numel), c.input(dtype, cols)));
     let state = c.rng.bytes(16);
     let state = c.buffers.add(state, 0);
     let output = c.output("output", dtype, numel, Bits);
     let mask = c.output("mask", kNVTEByte, numel / 8, Bits);
-    c.step("dropout", move |side| {
+    c.step(name, move |side| {
+        let (residual, bias): (*mut c_void, *mut c_void) =
+            added.map_or((null_mut(), null_mut()), |(x, y)| (side.at(x), side.at(y)));
         let args = DropoutArgs {
             input: side.at(input),
             output: side.at(output),
@@ -763,8 +772,168 @@ fn dropout(c: &mut Chain) {
             probability: 0.25,
             input_dtype: dtype,
             output_dtype: dtype,
+            residual,
+            bias,
+            cols,
         };
         entry(side, side.table.dropout, args)
+    });
+}
+
+/// Buffers of several tensors, one after the other, as the next step needs them.
+fn entries(side: &Side, numel: usize, tensors: &[Vec<Id>]) -> Vec<MultiTensor> {
+    let entry = |buffers: &Vec<Id>| {
+        let mut data = [null_mut(); 8];
+        data.iter_mut().zip(buffers).for_each(|(data, &id)| *data = side.at(id));
+        MultiTensor { data, numel }
+    };
+    tensors.iter().map(entry).collect()
+}
+
+/// A tensor of the next step, read and written.
+fn updated(c: &mut Chain, name: &'static str, numel: usize) -> Id {
+    let bytes = (0..numel).flat_map(|_| c.scale().to_le_bytes()).collect();
+    c.in_place(name, kNVTEFloat32, bytes, Bits)
+}
+
+fn adam(c: &mut Chain) {
+    let (numel, dtype) = (1000, kNVTEFloat32);
+    let tensors: Vec<_> = (0..40)
+        .map(|_| {
+            let g = updated(c, "g", numel);
+            vec![g, updated(c, "p", numel), updated(c, "m", numel), updated(c, "v", numel)]
+        })
+        .collect();
+    let (lr, inv_scale) = (c.scale_input(), c.scale_input());
+    let step = c.buffers.add(7i32.to_le_bytes().to_vec(), 0);
+    let noop = c.buffers.add(vec![0; 4], 0);
+    c.step("adam", move |side| {
+        let entries = entries(side, numel, &tensors);
+        let args = AdamArgs {
+            tensors: entries.as_ptr(),
+            num_tensors: entries.len(),
+            lr: 0.0,
+            beta1: 0.9,
+            beta2: 0.99,
+            epsilon: 1e-8,
+            weight_decay: 0.1,
+            bias1: 1.0,
+            bias2: 1.0,
+            device_lr: side.at(lr),
+            device_step: side.at(step),
+            inv_scale: side.at(inv_scale),
+            noop: side.at(noop),
+            l2: false,
+            master: AdamMaster::NVTEX_ADAM_NO_MASTER,
+            grad_dtype: dtype,
+            param_dtype: dtype,
+            moment_dtype: dtype,
+        };
+        entry(side, side.table.adam, args)
+    });
+}
+
+fn sgd(c: &mut Chain) {
+    let (numel, dtype) = (1000, kNVTEFloat32);
+    let tensors = vec![vec![
+        c.input(dtype, numel),
+        updated(c, "w", numel),
+        updated(c, "b", numel),
+        c.output("copy", kNVTEFloat16, numel, Bits),
+    ]];
+    let noop = c.buffers.add(vec![0; 4], 0);
+    c.step("sgd", move |side| {
+        let entries = entries(side, numel, &tensors);
+        let args = SgdArgs {
+            tensors: entries.as_ptr(),
+            num_tensors: entries.len(),
+            lr: 0.1,
+            momentum: 0.9,
+            dampening: 0.1,
+            weight_decay: 0.1,
+            scale: 0.5,
+            nesterov: true,
+            first_run: false,
+            decay_after_momentum: true,
+            noop: side.at(noop),
+            grad_dtype: dtype,
+            weight_dtype: dtype,
+            copy_dtype: kNVTEFloat16,
+        };
+        entry(side, side.table.sgd, args)
+    });
+}
+
+fn l2_norm(c: &mut Chain) {
+    let (numel, count, dtype) = (20_000, 5, kNVTEBFloat16);
+    let (chunk, chunks) = (8192, 3);
+    let tensors: Vec<_> = (0..count).map(|_| vec![c.input(dtype, numel)]).collect();
+    let inv_scale = c.scale_input();
+    let norm = c.output("norm", kNVTEFloat32, 1, Within(1e-3));
+    let tensor_norms = c.output("tensor norms", kNVTEFloat32, count, Within(1e-3));
+    let workspace = c.output("workspace", kNVTEFloat32, 320, Scratch);
+    let parts = vec![0; count * chunks * 4];
+    let tensor_workspace = c.in_place("tensor workspace", kNVTEFloat32, parts, Scratch);
+    let non_finite = c.in_place("flag", kNVTEInt32, vec![0; 4], Fixed);
+    c.step("l2_norm", move |side| {
+        let entries = entries(side, numel, &tensors);
+        let args = L2NormArgs {
+            tensors: entries.as_ptr(),
+            num_tensors: entries.len(),
+            inv_scale: side.at(inv_scale),
+            norm: side.at(norm),
+            tensor_norms: side.at(tensor_norms),
+            workspace: side.at(workspace),
+            partials: 320,
+            tensor_workspace: side.at(tensor_workspace),
+            chunks,
+            chunk,
+            non_finite: side.at(non_finite),
+            dtype,
+        };
+        entry(side, side.table.l2_norm, args)
+    });
+}
+
+fn scale_tensors(c: &mut Chain) {
+    let (numel, dtype) = (50_000, kNVTEBFloat16);
+    let tensors = vec![vec![c.input(kNVTEFloat32, numel), c.output("output", dtype, numel, Bits)]];
+    let scale = c.scale_input();
+    let non_finite = c.in_place("flag", kNVTEInt32, vec![0; 4], Fixed);
+    c.step("scale_tensors", move |side| {
+        let entries = entries(side, numel, &tensors);
+        let args = ScaleTensorsArgs {
+            tensors: entries.as_ptr(),
+            num_tensors: entries.len(),
+            scale: 1.0,
+            device_scale: side.at(scale),
+            non_finite: side.at(non_finite),
+            input_dtype: kNVTEFloat32,
+            output_dtype: dtype,
+        };
+        entry(side, side.table.scale_tensors, args)
+    });
+}
+
+fn scales_from_amax(c: &mut Chain) {
+    let tensors: Vec<_> = (0..100)
+        .map(|_| {
+            let amax = c.scale_input();
+            let mut output = |name| c.output(name, kNVTEFloat32, 1, Bits);
+            vec![amax, output("scale"), output("scale_inv")]
+        })
+        .collect();
+    c.step("scales_from_amax", move |side| {
+        let entries = entries(side, 1, &tensors);
+        let args = ScalesFromAmaxArgs {
+            tensors: entries.as_ptr(),
+            num_tensors: entries.len(),
+            fp8_max: 448.0,
+            epsilon: 0.0,
+            pow2: false,
+            e8m0: false,
+        };
+        entry(side, side.table.scales_from_amax, args)
     });
 }
 

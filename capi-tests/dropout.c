@@ -166,6 +166,65 @@ static void test_rate(void) {
   }
 }
 
+// Bias before, residual after: three roundings to float and one to the dtype.
+static void check_add(NVTEDType dtype, size_t rows, size_t cols, float p, bool with_bias,
+                      size_t shift, int aliased) {
+  size_t n = rows * cols, size = dtype_size(dtype), mask_bytes = (n + 7) / 8;
+  const uint64_t state[] = {random_u64(), random_u64() >> 8};
+  void *x = mixed_values(dtype, n, true), *r = mixed_values(dtype, n, true);
+  void *b = mixed_values(dtype, cols, true);
+  Buffer *input = buffer_from(x, n * size, shift * size);
+  Buffer *residual = buffer_from(r, n * size, shift * size);
+  Buffer *bias = buffer_from(b, cols * size, shift * size);
+  Buffer *output = aliased == 1   ? input
+                   : aliased == 2 ? residual
+                                  : buffer_shifted(n * size, shift * size);
+  Buffer *mask = buffer(mask_bytes), *rng = buffer_from(state, 16, 0);
+  nvtex_bias_dropout_add(tensor(input->ptr, dtype, SHAPE(rows, cols)),
+                         with_bias ? tensor(bias->ptr, dtype, SHAPE(cols)) : NULL,
+                         tensor(residual->ptr, dtype, SHAPE(n)),
+                         tensor(output->ptr, dtype, SHAPE(n)),
+                         tensor(mask->ptr, kNVTEByte, SHAPE(mask_bytes)),
+                         tensor(rng->ptr, kNVTEInt64, SHAPE(2)), p, NULL);
+  if (!EXPECT_OK()) return;
+  const unsigned char *bits = buffer_read(mask);
+  const void *y = buffer_read(output);
+  double scale = (double)(1.0f / (1.0f - p));
+  for (size_t e = 0, bad = 0; e < n && bad < 3; e++) {
+    bool keep = kept(state[0], state[1], p, e);
+    bad += !CHECK((bits[e / 8] >> (e % 8) & 1) == keep, "bit %zu of the mask is not %d", e, keep);
+    double v = get_value(dtype, x, e);
+    // Sums and products of floats round correctly through double.
+    if (with_bias) v = (double)(float)(v + get_value(dtype, b, e % cols));
+    v = keep ? (double)(float)(v * scale) : 0;
+    uint32_t expected = encode_bits(dtype, (double)(float)(get_value(dtype, r, e) + v));
+    uint32_t got = get_bits(dtype, y, e);
+    bad += !CHECK(same_bits(dtype, got, expected), "y[%zu]: got 0x%x, expected 0x%x", e, got,
+                  expected);
+  }
+}
+
+static void test_add(void) {
+  const size_t shapes[][2] = {{1, 1},    {3, 7},    {5, 8},    {64, 64},
+                              {7, 1000}, {9, 1024}, {4, 4104}, {1000, 9}};
+  const float probabilities[] = {0.1f, 0.0f, 0.5f};
+  for (size_t s = 0; s < COUNT(shapes); s++) {
+    for (size_t turn = 0; turn < 12; turn++) {
+      NVTEDType dtype = kHighPrecision[turn % 3];
+      float p = probabilities[(turn + s) % 3];
+      bool with_bias = turn / 3 != 1;
+      size_t shift = turn / 3 == 2;
+      int aliased = (int)((turn + s) % 3);
+      if (!case_begin("sums around dropout, %s, %zux%zu, p %g%s, shift %zu, output %d",
+                      dtype_name(dtype), shapes[s][0], shapes[s][1], (double)p,
+                      with_bias ? "" : ", no bias", shift, aliased)) {
+        continue;
+      }
+      check_add(dtype, shapes[s][0], shapes[s][1], p, with_bias, shift, aliased);
+    }
+  }
+}
+
 static void test_empty(void) {
   if (!case_begin("empty")) return;
   Buffer *any = buffer(16);
@@ -174,6 +233,9 @@ static void test_empty(void) {
   nvte_dropout_fwd(none, none, bits, tensor(any->ptr, kNVTEInt64, SHAPE(2)), 0.5f, NULL);
   EXPECT_OK();
   nvte_dropout_bwd(none, bits, none, 0.5f, NULL);
+  EXPECT_OK();
+  nvtex_bias_dropout_add(none, NULL, none, none, bits, tensor(any->ptr, kNVTEInt64, SHAPE(2)), 0.5f,
+                         NULL);
   EXPECT_OK();
   CHECK(untouched(any), "written");
 }
@@ -222,6 +284,17 @@ static void test_errors(void) {
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, bwd, ": grad_output.dtype", "expected Float16");
   nvte_dropout_bwd(x, bits, tensor(any->ptr, f16, SHAPE(64)), 0.5f, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, bwd, ": grad_input.shape", "128 elements");
+  const char *const add = "nvtex_bias_dropout_add";
+  nvtex_bias_dropout_add(x, x, x, x, bits, rng, 0.5f, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, add, ": bias.shape", "[16]", "[8, 16]");
+  nvtex_bias_dropout_add(x, tensor(any->ptr, kNVTEFloat32, SHAPE(16)), x, x, bits, rng, 0.5f, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, add, ": bias.dtype", "expected Float16");
+  nvtex_bias_dropout_add(x, NULL, NULL, x, bits, rng, 0.5f, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, add, ": residual", "expected", "got");
+  nvtex_bias_dropout_add(x, NULL, tensor(any->ptr, f16, SHAPE(127)), x, bits, rng, 0.5f, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, add, ": residual.shape", "128 elements", "[127]");
+  nvtex_bias_dropout_add(fp8, NULL, x, x, bits, rng, 0.5f, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, add, ": input.dtype", "Float32");
   CHECK(untouched(any), "written");
 }
 
@@ -230,6 +303,7 @@ int main(int argc, char **argv) {
   test_philox();
   test_values();
   test_rate();
+  test_add();
   test_empty();
   test_errors();
   return test_end();

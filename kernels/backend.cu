@@ -44,6 +44,11 @@ NVTEXOutcome nvte_cuda_out_correction(const NVTEXOutCorrectionArgs *, cudaStream
 NVTEXOutcome nvte_cuda_partition(const NVTEXPartitionArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_seed(const NVTEXSeedArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_copy_rows(const NVTEXCopyRowsArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_adam(const NVTEXAdamArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_sgd(const NVTEXSgdArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_l2_norm(const NVTEXL2NormArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_scale_tensors(const NVTEXScaleTensorsArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_scales_from_amax(const NVTEXScalesFromAmaxArgs *, cudaStream_t) noexcept;
 }
 
 extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
@@ -90,4 +95,9 @@ extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
   table->partition = nvte_cuda_partition;
   table->seed = nvte_cuda_seed;
   table->copy_rows = nvte_cuda_copy_rows;
+  table->adam = nvte_cuda_adam;
+  table->sgd = nvte_cuda_sgd;
+  table->l2_norm = nvte_cuda_l2_norm;
+  table->scale_tensors = nvte_cuda_scale_tensors;
+  table->scales_from_amax = nvte_cuda_scales_from_amax;
 }

@@ -18,8 +18,13 @@ struct Problem {
   size_t numel;
   float scale;
   uint32_t least;   // A random byte below it drops.
-  bool vectorised;  // Input, output and mask are aligned.
+  bool vectorised;  // Input, output, residual, bias with its rows, and mask are aligned.
+  const void *residual;
+  const void *bias;
+  size_t cols;
 };
+
+enum class Pass { kForward, kForwardAdd, kBackward };
 
 struct Words {
   uint32_t w[4];
@@ -67,45 +72,57 @@ __device__ __forceinline__ uint32_t kept(uint64_t seed, uint64_t offset, uint32_
   return bits;
 }
 
-template <class In, class Out, int N>
-__device__ __forceinline__ Vec<Out, N> apply(const Vec<In, N> &x, uint32_t bits, float scale_inv,
-                                             float scale) {
-  float f[N];
-  to_float(x, f);
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    if constexpr (kIsFp8<In>) f[i] = __fmul_rn(f[i], scale_inv);
-    f[i] = bits >> i & 1 ? __fmul_rn(f[i], scale) : 0.0f;
-  }
-  return from_float<Out>(f);
+// Column of an element that is less than kPerWarp after one in column `first`.
+__device__ __forceinline__ size_t column(size_t first, unsigned after, size_t cols) {
+  const size_t col = first + after;
+  if (cols < kPerWarp) return static_cast<unsigned>(col) % static_cast<unsigned>(cols);
+  return col < cols ? col : col - cols;
 }
 
-template <class In, class Out, bool kForward>
+template <class In, class Out, Pass kPass>
 __global__ void __launch_bounds__(kThreads) dropout_kernel(const __grid_constant__ Problem a) {
   wait_for_stream();
   let_next_start();
   constexpr int N = 16 / Out::kBytes;
   constexpr int kVecs = static_cast<int>(kPerWarp) / 32 / N;
   constexpr int kPer = 32 / N;  // Vectors with bits of one lane.
+  constexpr bool kAdd = kPass == Pass::kForwardAdd;
   const unsigned lane = threadIdx.x % 32;
   const size_t start = (blockIdx.x * size_t{kThreads} + threadIdx.x) / 32 * kPerWarp;
   if (start >= a.numel) return;
   const size_t left = a.numel - start;
   const bool whole = a.vectorised && left >= kPerWarp;
 
-  Vec<In, N> x[kVecs];
+  const size_t first_col = kAdd && a.bias != nullptr ? start % a.cols : 0;
+  Vec<In, N> x[kVecs], bias[kVecs], residual[kVecs];
 #pragma unroll
   for (int v = 0; v < kVecs; ++v) {
     const unsigned at = (v * 32 + lane) * N;
     const int count = left <= at ? 0 : left - at < N ? static_cast<int>(left - at) : N;
     x[v] = whole ? load<In, N>(a.input, start + at, true)
                  : load_some<In, N>(a.input, start + at, count);
+    if constexpr (kAdd) {
+      residual[v] = whole ? load<In, N>(a.residual, start + at, true)
+                          : load_some<In, N>(a.residual, start + at, count);
+      bias[v] = {};
+      if (whole) {
+        const size_t col = column(first_col, at, a.cols);
+        bias[v] = load<In, N>(a.bias, col, a.bias != nullptr);
+      } else if (a.bias != nullptr) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          if (i >= count) break;
+          const auto one = load<In, 1>(a.bias, column(first_col, at + i, a.cols), true);
+          bias[v].w[i / bias[v].kPerWord] |= one.w[0] << (i % bias[v].kPerWord * 8 * In::kBytes);
+        }
+      }
+    }
   }
 
   float scale_inv = 1.0f;
   if constexpr (kIsFp8<In>) scale_inv = *a.scale_inv;
   uint32_t drawn = 0;
-  if constexpr (kForward) {
+  if constexpr (kPass != Pass::kBackward) {
     const uint64_t seed = a.rng_state[0], offset = a.rng_state[1];
     const size_t chunk = start / 16 + lane * 2;
     drawn = kept(seed, offset, a.least, chunk) | kept(seed, offset, a.least, chunk + 1) << 16;
@@ -125,12 +142,28 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(const __grid_constant
   for (int v = 0; v < kVecs; ++v) {
     const unsigned at = (v * 32 + lane) * N;
     uint32_t bits;
-    if constexpr (kForward) {
+    if constexpr (kPass != Pass::kBackward) {
       bits = __shfl_sync(0xffffffffu, drawn, (v * 32 + lane) / kPer) >> (lane % kPer * N);
     } else {
       bits = left > at ? a.mask[(start + at) / 8] >> (at % 8) : 0;
     }
-    const Vec<Out, N> y = apply<In, Out>(x[v], bits, scale_inv, a.scale);
+    float f[N];
+    to_float(x[v], f);
+    [[maybe_unused]] float before[N], after[N];
+    if constexpr (kAdd) {
+      to_float(bias[v], before);
+      to_float(residual[v], after);
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if constexpr (kIsFp8<In>) f[i] = __fmul_rn(f[i], scale_inv);
+      if constexpr (kAdd) {
+        if (a.bias != nullptr) f[i] = __fadd_rn(f[i], before[i]);
+      }
+      f[i] = bits >> i & 1 ? __fmul_rn(f[i], a.scale) : 0.0f;
+      if constexpr (kAdd) f[i] = __fadd_rn(after[i], f[i]);
+    }
+    const Vec<Out, N> y = from_float<Out>(f);
     const int count = left <= at ? 0 : left - at < N ? static_cast<int>(left - at) : N;
     if (whole) {
       store(a.output, start + at, y);
@@ -145,13 +178,17 @@ NVTEXOutcome run(const Problem &a, cudaStream_t stream) {
   const size_t blocks = ceil_div(a.numel, kPerWarp * (kThreads / 32));
   // Of 4096 elements each: more than there can be would need more memory than there is.
   const dim3 grid(static_cast<unsigned>(blocks));
-  if (a.rng_state != nullptr) {
-    return launch(dropout_kernel<In, Out, true>, grid, kThreads, stream, a);
-  }
   if constexpr (!kIsFp8<In>) {
-    return launch(dropout_kernel<In, Out, false>, grid, kThreads, stream, a);
+    if (a.residual != nullptr) {
+      return launch(dropout_kernel<In, Out, Pass::kForwardAdd>, grid, kThreads, stream, a);
+    }
+    if (a.rng_state == nullptr) {
+      return launch(dropout_kernel<In, Out, Pass::kBackward>, grid, kThreads, stream, a);
+    }
+  } else if (a.rng_state == nullptr) {
+    return unimplemented("dropout: backward of FP8");
   }
-  return unimplemented("dropout: backward of FP8");
+  return launch(dropout_kernel<In, Out, Pass::kForward>, grid, kThreads, stream, a);
 }
 
 }  // namespace
@@ -160,16 +197,23 @@ NVTEXOutcome run(const Problem &a, cudaStream_t stream) {
 extern "C" NVTEXOutcome nvte_cuda_dropout(const NVTEXDropoutArgs *args,
                                           cudaStream_t stream) noexcept {
   using namespace nvte;
-  const Problem a = {
-      args->input,
-      args->output,
-      args->mask,
-      args->rng_state,
-      args->scale_inv,
-      args->numel,
-      1.0f / (1.0f - args->probability),
-      static_cast<uint32_t>(args->probability * 256.0f),
-      aligned(args->input, 16) && aligned(args->output, 16) && aligned(args->mask, 4)};
+  // Vectors of the output's elements.
+  const size_t lanes = args->output_dtype == kNVTEFloat32 ? 4 : 8;
+  const bool whole_rows = args->bias == nullptr || args->cols % lanes == 0;
+  const Problem a = {args->input,
+                     args->output,
+                     args->mask,
+                     args->rng_state,
+                     args->scale_inv,
+                     args->numel,
+                     1.0f / (1.0f - args->probability),
+                     static_cast<uint32_t>(args->probability * 256.0f),
+                     whole_rows && aligned(args->input, 16) && aligned(args->output, 16) &&
+                         aligned(args->mask, 4) && aligned(args->residual, 16) &&
+                         aligned(args->bias, 16),
+                     args->residual,
+                     args->bias,
+                     args->cols};
   return dispatch<F32, F16, BF16>(args->output_dtype, [&](auto o) {
     using Out = decltype(o);
     if (args->input_dtype == Out::kDtype) return run<Out, Out>(a, stream);

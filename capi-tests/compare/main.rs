@@ -13,6 +13,7 @@ mod extremes;
 mod gemm;
 mod groups;
 mod memory;
+mod multi_tensor;
 mod normalization;
 mod pointwise;
 mod recipe;

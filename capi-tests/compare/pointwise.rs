@@ -135,9 +135,14 @@ fn dropout() {
             1 => 512 * rng.within(1, 300),
             _ => rng.within(1, 200_000),
         };
+        let add = forward && input_dtype == output_dtype && rng.chance(60);
+        let cols = rng.pick(&[1, 7, 64, 1000, 1024, 4096]);
+        let numel = if add { numel.next_multiple_of(cols) } else { numel };
         let mut b = Buffers::default();
         let input = b.input(rng, input_dtype, numel);
         let output = b.output(rng, output_dtype, numel);
+        let residual = add.then(|| b.input(rng, input_dtype, numel));
+        let bias = (add && rng.chance(70)).then(|| b.input(rng, input_dtype, cols));
         let output = if input_dtype == output_dtype && rng.chance(25) { input } else { output };
         let mask_bytes = rng.bytes(numel.div_ceil(8));
         let mask = b.add(mask_bytes, rng.below(3));
@@ -159,10 +164,13 @@ fn dropout() {
                 probability,
                 input_dtype,
                 output_dtype,
+                residual: side.maybe(residual),
+                bias: side.maybe(bias),
+                cols,
             };
             entry(side, side.table.dropout, args)
         })
-        .map_err(|e| format!("{input_dtype:?} to {output_dtype:?}, {numel} {forward}: {e}"))
+        .map_err(|e| format!("{input_dtype:?} to {output_dtype:?}, {numel} {forward} {add}: {e}"))
     });
 }
 

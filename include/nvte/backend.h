@@ -11,7 +11,7 @@
 /**
  * Bump when a struct below changes incompatibly.
  */
-#define NVTEX_BACKEND_API_VERSION 3
+#define NVTEX_BACKEND_API_VERSION 4
 
 /**
  * Answer of a backend.
@@ -222,6 +222,25 @@ typedef enum NVTEXHalfOp {
   NVTEX_HALF_ADD = 2,
   NVTEX_HALF_ZERO = 3,
 } NVTEXHalfOp;
+
+/**
+ * What holds the parameters of an [`AdamArgs`] in float32.
+ */
+typedef enum NVTEXAdamMaster {
+  /**
+   * Nothing: `data[1]` is read and written.
+   */
+  NVTEX_ADAM_NO_MASTER = 0,
+  /**
+   * `data[4]`, of F32: `data[1]` is only written, from the new master.
+   */
+  NVTEX_ADAM_FLOAT_MASTER = 1,
+  /**
+   * `data[1]`, of BF16, and `data[4]`, of Int16: the remainder is the low half of the master's bits,
+   * the parameter the high half, plus 1 if the remainder is negative.
+   */
+  NVTEX_ADAM_REMAINDER = 2,
+} NVTEXAdamMaster;
 
 /**
  * Status and, unless OK, a text that stays valid until the thread's next backend call.
@@ -759,6 +778,9 @@ typedef struct NVTEXSoftmaxArgs {
  * 4x32-10 with the seed as key and the counter `offset / 4 + 2^64 c`, from word `offset % 4` on;
  * element i of them takes of word `i % 8 / 2` the byte `i / 8 + (i even ? 2 : 0)`, the least
  * significant one being 0, and is kept unless that is less than `floor(256 * probability)`.
+ *
+ * With a residual the forward is `y = cast(residual + (keep ? (x + bias) * 1 / (1 - probability) : 0))`,
+ * in float32.
  */
 typedef struct NVTEXDropoutArgs {
   const void *input;
@@ -791,6 +813,15 @@ typedef struct NVTEXDropoutArgs {
    * F32, F16 or BF16; as the input unless that is FP8.
    */
   NVTEDType output_dtype;
+  /**
+   * As the input, which is not FP8 then, or null.
+   */
+  const void *residual;
+  /**
+   * `[cols]` of the input's dtype, for each row of the input, or null; null without a residual.
+   */
+  const void *bias;
+  size_t cols;
 } NVTEXDropoutArgs;
 
 /**
@@ -1469,6 +1500,390 @@ typedef struct NVTEXCopyRowsArgs {
 } NVTEXCopyRowsArgs;
 
 /**
+ * A tensor of attention. Element x of row r and head j of sequence i is at
+ * `i * batch + r * row + j * head + x`; if the side is ragged, at
+ * `(starts[i] + r) * row + j * head + x`; of a page p of paged keys and values, at
+ * `p * batch + r * row + j * head + x`.
+ */
+typedef struct NVTEXAttentionTensor {
+  /**
+   * Aligned to 16 bytes, or null: the tensor is not there.
+   */
+  void *data;
+  NVTEDType dtype;
+  /**
+   * Elements; times the element's size a multiple of 16 bytes wherever `data` is read or written by
+   * vectors.
+   */
+  int64_t batch;
+  int64_t row;
+  int64_t head;
+  /**
+   * Of FP8 tensors; may be null (1, and no amax). An output has its amax written before it is
+   * multiplied by `scale`; `scale_inv` is not written.
+   */
+  const float *scale;
+  const float *scale_inv;
+  float *amax;
+} NVTEXAttentionTensor;
+
+/**
+ * The queries' or the keys' side of attention.
+ */
+typedef struct NVTEXAttentionSide {
+  /**
+   * Sequence i has `cu_seqlens[i + 1] - cu_seqlens[i]` rows; null: all have `max_seqlen`.
+   */
+  const int32_t *cu_seqlens;
+  /**
+   * First rows of the sequences, `batch + 1`, or null: the side is dense, `max_seqlen` rows each.
+   */
+  const int32_t *starts;
+  size_t max_seqlen;
+  /**
+   * Rows of a ragged tensor.
+   */
+  size_t tokens;
+  size_t heads;
+} NVTEXAttentionSide;
+
+/**
+ * Softmax(scale q k^T + bias) v and its gradients, one args struct for both passes.
+ *
+ * Scores of sequence i, head j, row r, column c:
+ * `x = scale * (q_r . k_c) + bias + slope_j (c - r)`, admissible iff r and c are inside their lengths
+ * Lq and Lk, `c <= r + shift + window_right` and `c >= r + shift - window_left` (-1: no bound), with
+ * `shift = Lk - Lq` if `bottom_right`, else 0. Query head j reads key head
+ * `j / (q_side.heads / kv_side.heads)`.
+ *
+ * Forward: `m = max x`, `l = sum exp(x - m)`, both with the sink `a_j` as one more score without a
+ * value; `stats = m + ln l`; `p = exp(x - stats)`; `z = keep p / (1 - dropout)`; `o = sum z v`. A row
+ * without an admissible column has o = 0 and stats = max = -inf. Rows of dense tensors that lie past
+ * their sequence become 0 (stats, max: -inf); of ragged tensors they are not touched.
+ *
+ * Backward: `D = sum do o`, `dp = do . v_c`, `ds = p (keep dp / (1 - dropout) - D)`,
+ * `dv = sum z do`, `dbias = sum ds`, `dq = scale sum ds k`, `dk = scale sum ds q`,
+ * `dsink_j = -sum exp(a_j - stats) D`. p is selected by the mask, since stats may be -inf.
+ *
+ * FP8 (spec of `s` and `dp`): `x = acc scale q.scale_inv k.scale_inv`; p, after dropout, is multiplied by
+ * `s.scale` and cast to q's dtype, o gets `s.scale_inv v.scale_inv`; `s.amax = max p` before that.
+ * Backward: ds is multiplied by `scale`, its amax goes to `dp.amax`, and `ds dp.scale` is cast to do's
+ * dtype; dq and dk get `dp.scale_inv` and k's and q's `scale_inv`.
+ *
+ * Dropout: element (i, j, r, c) takes word `c % 4` of Philox 4x32-10 with the seed as key and the
+ * counter `offset / 4 + 2^64 G`, `G = ((i heads + j) q_side.max_seqlen + r)
+ * ceil(kv_side.max_seqlen / 4) + c / 4`; it is kept iff the word is less than
+ * `floor((1 - dropout) 2^32)`.
+ */
+typedef struct NVTEXAttentionArgs {
+  struct NVTEXAttentionTensor q;
+  struct NVTEXAttentionTensor k;
+  struct NVTEXAttentionTensor v;
+  /**
+   * Written by the forward, read by the backward.
+   */
+  struct NVTEXAttentionTensor o;
+  /**
+   * The following four are the backward's; its absence is what tells the forward.
+   */
+  struct NVTEXAttentionTensor d_o;
+  struct NVTEXAttentionTensor dq;
+  struct NVTEXAttentionTensor dk;
+  struct NVTEXAttentionTensor dv;
+  /**
+   * Of q's dtype, or null; `batch`, `head` and `row` are 0 where the bias is broadcast.
+   */
+  struct NVTEXAttentionTensor bias;
+  /**
+   * Likewise, contiguous with a 0 stride where it is summed, or null.
+   */
+  struct NVTEXAttentionTensor dbias;
+  /**
+   * FP8 only: scale, scale_inv and amax of the probabilities and of the scores' gradient.
+   */
+  struct NVTEXAttentionTensor s;
+  struct NVTEXAttentionTensor dp;
+  struct NVTEXAttentionSide q_side;
+  struct NVTEXAttentionSide kv_side;
+  size_t batch;
+  /**
+   * Elements of a head of q and k.
+   */
+  size_t dim_qk;
+  /**
+   * Elements of a head of v and o.
+   */
+  size_t dim_v;
+  /**
+   * F32, written by the forward, read by the backward: natural logarithm. Element (i, j, r) is at
+   * `(i heads + j) q_side.max_seqlen + r`; if q is ragged at `(starts[i] + r) heads + j`.
+   */
+  float *stats;
+  /**
+   * Largest admissible x of each row without the sink, laid out as `stats`; or null.
+   */
+  float *max;
+  /**
+   * `[q_side.heads]`, or null: no sink.
+   */
+  const float *sink;
+  float *dsink;
+  /**
+   * `[batch, max_pages]`, or null: not paged. Page numbers of the keys; token t of sequence i is row
+   * `t % page_size` of page `page_table_k[i * max_pages_k + t / page_size_k]`.
+   */
+  const int32_t *page_table_k;
+  const int32_t *page_table_v;
+  size_t max_pages_k;
+  size_t max_pages_v;
+  size_t page_size_k;
+  size_t page_size_v;
+  float scale;
+  /**
+   * Probability that an element is dropped; 0: none is.
+   */
+  float dropout;
+  /**
+   * Seed and offset, on the device.
+   */
+  const int64_t *rng_state;
+  /**
+   * -1: unbounded.
+   */
+  int64_t window_left;
+  int64_t window_right;
+  bool bottom_right;
+  /**
+   * `n = 2^floor(log2 heads)`; `slope_j = 2^(-8 (j + 1) / n)` for `j < n`, else
+   * `2^(-4 (2 (j - n) + 1) / n)`.
+   */
+  bool alibi;
+  bool backward;
+  /**
+   * The backward adds in a fixed order.
+   */
+  bool deterministic;
+  void *workspace;
+  /**
+   * At least what [`AttentionPlan`] says.
+   */
+  size_t workspace_bytes;
+} NVTEXAttentionArgs;
+
+/**
+ * What a backend would do with an [`AttentionArgs`], whose pointers may be null where only their
+ * being there does not matter: a plan looks at shapes, strides, dtypes and options, and takes a
+ * pointer that is not null as "is there".
+ */
+typedef struct NVTEXAttentionPlan {
+  size_t workspace_bytes;
+  /**
+   * Name of the implementation, static.
+   */
+  const char *implementation;
+  /**
+   * "name: reason" of those that were rejected before it, one a line; valid until the thread's next
+   * backend call.
+   */
+  const char *rejected;
+} NVTEXAttentionPlan;
+
+/**
+ * One of the tensors that an operator takes a list of: what `data` is, each operator says.
+ */
+typedef struct NVTEXMultiTensor {
+  void *data[8];
+  /**
+   * Elements of each buffer; not 0 unless the operator says so.
+   */
+  size_t numel;
+} NVTEXMultiTensor;
+
+/**
+ * One step of Adam on many tensors, in this order of operations, each rounded to float32:
+ *
+ * `g *= inv_scale`; if `l2`, `g += weight_decay * p`;
+ * `m = beta1 * m + (1 - beta1) * g`; `v = beta2 * v + ((1 - beta2) * g) * g`;
+ * `u = (m * (1 / bias1)) / (sqrt(v * (1 / bias2)) + epsilon)`; unless `l2`, `u += weight_decay * p`;
+ * `p = p - lr * u`.
+ *
+ * Data of a tensor: gradient g, parameter p, moments m and v, master (see [`AdamMaster`]). FP8
+ * parameters have a float master and three floats: scale, amax and scale_inv, or null each. Then
+ * `data[1] = cast(p * scale)` (1 without a scale), `amax = max(amax, max|p|)` by the integer maximum of
+ * the bits, NaN ignored, and `scale_inv = 1 / scale`.
+ */
+typedef struct NVTEXAdamArgs {
+  /**
+   * Host array.
+   */
+  const struct NVTEXMultiTensor *tensors;
+  size_t num_tensors;
+  float lr;
+  float beta1;
+  float beta2;
+  float epsilon;
+  float weight_decay;
+  float bias1;
+  float bias2;
+  /**
+   * On the device, or null: instead of `lr`.
+   */
+  const float *device_lr;
+  /**
+   * On the device, or null: `bias1 = 1 - beta1^step`, `bias2 = 1 - beta2^step` instead, as
+   * `bias_correction` computes them.
+   */
+  const int32_t *device_step;
+  /**
+   * On the device, or null for 1; if there is one, the scaled gradient is also stored.
+   */
+  const float *inv_scale;
+  /**
+   * Null, or a flag that forbids everything if it is 1.
+   */
+  const int32_t *noop;
+  bool l2;
+  enum NVTEXAdamMaster master;
+  /**
+   * F32, F16 or BF16.
+   */
+  NVTEDType grad_dtype;
+  /**
+   * F32, F16, BF16, E4M3 or E5M2.
+   */
+  NVTEDType param_dtype;
+  /**
+   * F32 or BF16; F32 if the parameters are FP8.
+   */
+  NVTEDType moment_dtype;
+} NVTEXAdamArgs;
+
+/**
+ * One step of gradient descent on many tensors, in this order of operations, each rounded to float32:
+ *
+ * `g *= scale`; `g += weight_decay * w` unless `decay_after_momentum`; with a momentum that is not 0,
+ * `b = g` in the first run, else `b = b * momentum + (1 - dampening) * g`, then
+ * `g = g + momentum * b` if `nesterov`, else `g = b`; `g += weight_decay * w` if
+ * `decay_after_momentum`; `d = -lr * g`, rounded to the dtype of the weights; `w = w + d`.
+ * Decay of 0 adds nothing. Data of a tensor: gradient, weight w, momentum b, copy of the new weight or
+ * null. Without momentum b is not touched.
+ */
+typedef struct NVTEXSgdArgs {
+  /**
+   * Host array.
+   */
+  const struct NVTEXMultiTensor *tensors;
+  size_t num_tensors;
+  float lr;
+  float momentum;
+  float dampening;
+  float weight_decay;
+  float scale;
+  bool nesterov;
+  bool first_run;
+  bool decay_after_momentum;
+  /**
+   * A flag that forbids everything unless it is 0.
+   */
+  const int32_t *noop;
+  /**
+   * F32, F16 or BF16.
+   */
+  NVTEDType grad_dtype;
+  /**
+   * F32, F16 or BF16, of weights and momentum.
+   */
+  NVTEDType weight_dtype;
+  /**
+   * F16 or BF16 beside F32 weights, of all copies.
+   */
+  NVTEDType copy_dtype;
+} NVTEXSgdArgs;
+
+/**
+ * `norm = sqrt(sum (x * inv_scale)^2)` over the elements of all tensors, squared and summed in float32 or
+ * better, in a fixed order. Data of a tensor: x. Tensors may be empty; there may be none.
+ */
+typedef struct NVTEXL2NormArgs {
+  /**
+   * Host array.
+   */
+  const struct NVTEXMultiTensor *tensors;
+  size_t num_tensors;
+  /**
+   * On the device, or null for 1.
+   */
+  const float *inv_scale;
+  float *norm;
+  /**
+   * The norm of each tensor, or null.
+   */
+  float *tensor_norms;
+  /**
+   * Workspace of `partials` floats.
+   */
+  float *workspace;
+  size_t partials;
+  /**
+   * With `tensor_norms`: workspace of `num_tensors * chunks` floats, `ceil(numel / chunk) <= chunks`.
+   */
+  float *tensor_workspace;
+  size_t chunks;
+  size_t chunk;
+  /**
+   * Set to 1 if the sum of some part is not finite.
+   */
+  int32_t *non_finite;
+  /**
+   * F32, F16 or BF16.
+   */
+  NVTEDType dtype;
+} NVTEXL2NormArgs;
+
+/**
+ * `y = cast(x * scale)` of many tensors. Data of a tensor: x, y, which may be the same.
+ */
+typedef struct NVTEXScaleTensorsArgs {
+  /**
+   * Host array.
+   */
+  const struct NVTEXMultiTensor *tensors;
+  size_t num_tensors;
+  float scale;
+  /**
+   * On the device, or null: instead of `scale`.
+   */
+  const float *device_scale;
+  /**
+   * Set to 1 if some x is not finite.
+   */
+  int32_t *non_finite;
+  /**
+   * F32, F16 or BF16.
+   */
+  NVTEDType input_dtype;
+  NVTEDType output_dtype;
+} NVTEXScaleTensorsArgs;
+
+/**
+ * Scales of many tensors from their amax.
+ *
+ * Floats: amax, scale, scale_inv, as [`ScaleFromAmaxArgs`] defines them. E8M0: a BF16 amax and the code
+ * of `amax / 448`, rounded up to a power of two: 0xff for NaN, at most 0xfe otherwise.
+ */
+typedef struct NVTEXScalesFromAmaxArgs {
+  /**
+   * Host array.
+   */
+  const struct NVTEXMultiTensor *tensors;
+  size_t num_tensors;
+  float fp8_max;
+  float epsilon;
+  bool pow2;
+  bool e8m0;
+} NVTEXScalesFromAmaxArgs;
+
+/**
  * Functions of a backend. A null entry is unimplemented.
  */
 typedef struct NVTEXOpTable {
@@ -1540,6 +1955,16 @@ typedef struct NVTEXOpTable {
   struct NVTEXOutcome (*partition)(const struct NVTEXPartitionArgs*, cudaStream_t);
   struct NVTEXOutcome (*seed)(const struct NVTEXSeedArgs*, cudaStream_t);
   struct NVTEXOutcome (*copy_rows)(const struct NVTEXCopyRowsArgs*, cudaStream_t);
+  /**
+   * The implementation of a pass and its workspace; UNIMPLEMENTED with all reasons if there is none.
+   */
+  struct NVTEXOutcome (*attention_plan)(const struct NVTEXAttentionArgs*, struct NVTEXAttentionPlan*);
+  struct NVTEXOutcome (*attention)(const struct NVTEXAttentionArgs*, cudaStream_t);
+  struct NVTEXOutcome (*adam)(const struct NVTEXAdamArgs*, cudaStream_t);
+  struct NVTEXOutcome (*sgd)(const struct NVTEXSgdArgs*, cudaStream_t);
+  struct NVTEXOutcome (*l2_norm)(const struct NVTEXL2NormArgs*, cudaStream_t);
+  struct NVTEXOutcome (*scale_tensors)(const struct NVTEXScaleTensorsArgs*, cudaStream_t);
+  struct NVTEXOutcome (*scales_from_amax)(const struct NVTEXScalesFromAmaxArgs*, cudaStream_t);
 } NVTEXOpTable;
 
 #endif  /* NVTE_BACKEND_H */

@@ -45,6 +45,28 @@ void nvte_dropout_bwd(NVTETensor grad_output,
                       float dropout_probability,
                       cudaStream_t stream);
 
+/**
+ * Bias, dropout and the sum with a residual in one pass:
+ * `y = cast(residual + (keep ? (x + bias) / (1 - p) : 0))`.
+ *
+ * The mask is that of `nvte_dropout_fwd`, whose factor `1 / (1 - p)` it has too; sums and product are
+ * rounded to Float32, the result once more. `nvte_dropout_bwd` turns gradients of the result to those of x;
+ * the residual's are those of the result, the bias's the sums of those of x over the rows.
+ * Shapes: input `[..., cols]`, residual and output with as many elements (output may be either); bias
+ * `[cols]`, or null or an unset tensor for none; mask and `rng_state` as `nvte_dropout_fwd`.
+ * Dtypes: Float32, Float16, BFloat16, the same for input, bias, residual and output.
+ * Empty tensors: nothing is written.
+ * Errors: as `nvte_dropout_fwd`.
+ */
+void nvtex_bias_dropout_add(NVTETensor input,
+                            NVTETensor bias,
+                            NVTETensor residual,
+                            NVTETensor output,
+                            NVTETensor mask,
+                            NVTETensor rng_state,
+                            float dropout_probability,
+                            cudaStream_t stream);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

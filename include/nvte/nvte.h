@@ -18,6 +18,7 @@
 #include "nvte/dropout.h"
 #include "nvte/fused_rope.h"
 #include "nvte/normalization.h"
+#include "nvte/multi_tensor.h"
 #include "nvte/nvtex.h"
 
 #endif /* NVTE_NVTE_H */

@@ -12,7 +12,7 @@ use crate::types::{NVTE_Norm_Type, NVTEDType, NVTEScalingMode, cudaEvent_t, cuda
 use std::ffi::{c_char, c_int, c_void};
 
 /// Bump when a struct below changes incompatibly.
-pub const NVTEX_BACKEND_API_VERSION: u32 = 3;
+pub const NVTEX_BACKEND_API_VERSION: u32 = 4;
 
 /// Answer of a backend.
 #[repr(C)]
@@ -666,6 +666,9 @@ pub struct SoftmaxArgs {
 /// 4x32-10 with the seed as key and the counter `offset / 4 + 2^64 c`, from word `offset % 4` on;
 /// element i of them takes of word `i % 8 / 2` the byte `i / 8 + (i even ? 2 : 0)`, the least
 /// significant one being 0, and is kept unless that is less than `floor(256 * probability)`.
+///
+/// With a residual the forward is `y = cast(residual + (keep ? (x + bias) * 1 / (1 - probability) : 0))`,
+/// in float32.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DropoutArgs {
@@ -685,6 +688,11 @@ pub struct DropoutArgs {
     pub input_dtype: NVTEDType,
     /// F32, F16 or BF16; as the input unless that is FP8.
     pub output_dtype: NVTEDType,
+    /// As the input, which is not FP8 then, or null.
+    pub residual: *const c_void,
+    /// `[cols]` of the input's dtype, for each row of the input, or null; null without a residual.
+    pub bias: *const c_void,
+    pub cols: usize,
 }
 
 /// Elements from one index to the next.
@@ -1079,6 +1087,145 @@ pub struct PartialCastArgs {
     pub output_dtype: NVTEDType,
 }
 
+/// A tensor of attention. Element x of row r and head j of sequence i is at
+/// `i * batch + r * row + j * head + x`; if the side is ragged, at
+/// `(starts[i] + r) * row + j * head + x`; of a page p of paged keys and values, at
+/// `p * batch + r * row + j * head + x`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionTensor {
+    /// Aligned to 16 bytes, or null: the tensor is not there.
+    pub data: *mut c_void,
+    pub dtype: NVTEDType,
+    /// Elements; times the element's size a multiple of 16 bytes wherever `data` is read or written by
+    /// vectors.
+    pub batch: i64,
+    pub row: i64,
+    pub head: i64,
+    /// Of FP8 tensors; may be null (1, and no amax). An output has its amax written before it is
+    /// multiplied by `scale`; `scale_inv` is not written.
+    pub scale: *const f32,
+    pub scale_inv: *const f32,
+    pub amax: *mut f32,
+}
+
+/// The queries' or the keys' side of attention.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionSide {
+    /// Sequence i has `cu_seqlens[i + 1] - cu_seqlens[i]` rows; null: all have `max_seqlen`.
+    pub cu_seqlens: *const i32,
+    /// First rows of the sequences, `batch + 1`, or null: the side is dense, `max_seqlen` rows each.
+    pub starts: *const i32,
+    pub max_seqlen: usize,
+    /// Rows of a ragged tensor.
+    pub tokens: usize,
+    pub heads: usize,
+}
+
+/// Softmax(scale q k^T + bias) v and its gradients, one args struct for both passes.
+///
+/// Scores of sequence i, head j, row r, column c:
+/// `x = scale * (q_r . k_c) + bias + slope_j (c - r)`, admissible iff r and c are inside their lengths
+/// Lq and Lk, `c <= r + shift + window_right` and `c >= r + shift - window_left` (-1: no bound), with
+/// `shift = Lk - Lq` if `bottom_right`, else 0. Query head j reads key head
+/// `j / (q_side.heads / kv_side.heads)`.
+///
+/// Forward: `m = max x`, `l = sum exp(x - m)`, both with the sink `a_j` as one more score without a
+/// value; `stats = m + ln l`; `p = exp(x - stats)`; `z = keep p / (1 - dropout)`; `o = sum z v`. A row
+/// without an admissible column has o = 0 and stats = max = -inf. Rows of dense tensors that lie past
+/// their sequence become 0 (stats, max: -inf); of ragged tensors they are not touched.
+///
+/// Backward: `D = sum do o`, `dp = do . v_c`, `ds = p (keep dp / (1 - dropout) - D)`,
+/// `dv = sum z do`, `dbias = sum ds`, `dq = scale sum ds k`, `dk = scale sum ds q`,
+/// `dsink_j = -sum exp(a_j - stats) D`. p is selected by the mask, since stats may be -inf.
+///
+/// FP8 (spec of `s` and `dp`): `x = acc scale q.scale_inv k.scale_inv`; p, after dropout, is multiplied by
+/// `s.scale` and cast to q's dtype, o gets `s.scale_inv v.scale_inv`; `s.amax = max p` before that.
+/// Backward: ds is multiplied by `scale`, its amax goes to `dp.amax`, and `ds dp.scale` is cast to do's
+/// dtype; dq and dk get `dp.scale_inv` and k's and q's `scale_inv`.
+///
+/// Dropout: element (i, j, r, c) takes word `c % 4` of Philox 4x32-10 with the seed as key and the
+/// counter `offset / 4 + 2^64 G`, `G = ((i heads + j) q_side.max_seqlen + r)
+/// ceil(kv_side.max_seqlen / 4) + c / 4`; it is kept iff the word is less than
+/// `floor((1 - dropout) 2^32)`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionArgs {
+    pub q: AttentionTensor,
+    pub k: AttentionTensor,
+    pub v: AttentionTensor,
+    /// Written by the forward, read by the backward.
+    pub o: AttentionTensor,
+    /// The following four are the backward's; its absence is what tells the forward.
+    pub d_o: AttentionTensor,
+    pub dq: AttentionTensor,
+    pub dk: AttentionTensor,
+    pub dv: AttentionTensor,
+    /// Of q's dtype, or null; `batch`, `head` and `row` are 0 where the bias is broadcast.
+    pub bias: AttentionTensor,
+    /// Likewise, contiguous with a 0 stride where it is summed, or null.
+    pub dbias: AttentionTensor,
+    /// FP8 only: scale, scale_inv and amax of the probabilities and of the scores' gradient.
+    pub s: AttentionTensor,
+    pub dp: AttentionTensor,
+    pub q_side: AttentionSide,
+    pub kv_side: AttentionSide,
+    pub batch: usize,
+    /// Elements of a head of q and k.
+    pub dim_qk: usize,
+    /// Elements of a head of v and o.
+    pub dim_v: usize,
+    /// F32, written by the forward, read by the backward: natural logarithm. Element (i, j, r) is at
+    /// `(i heads + j) q_side.max_seqlen + r`; if q is ragged at `(starts[i] + r) heads + j`.
+    pub stats: *mut f32,
+    /// Largest admissible x of each row without the sink, laid out as `stats`; or null.
+    pub max: *mut f32,
+    /// `[q_side.heads]`, or null: no sink.
+    pub sink: *const f32,
+    pub dsink: *mut f32,
+    /// `[batch, max_pages]`, or null: not paged. Page numbers of the keys; token t of sequence i is row
+    /// `t % page_size` of page `page_table_k[i * max_pages_k + t / page_size_k]`.
+    pub page_table_k: *const i32,
+    pub page_table_v: *const i32,
+    pub max_pages_k: usize,
+    pub max_pages_v: usize,
+    pub page_size_k: usize,
+    pub page_size_v: usize,
+    pub scale: f32,
+    /// Probability that an element is dropped; 0: none is.
+    pub dropout: f32,
+    /// Seed and offset, on the device.
+    pub rng_state: *const i64,
+    /// -1: unbounded.
+    pub window_left: i64,
+    pub window_right: i64,
+    pub bottom_right: bool,
+    /// `n = 2^floor(log2 heads)`; `slope_j = 2^(-8 (j + 1) / n)` for `j < n`, else
+    /// `2^(-4 (2 (j - n) + 1) / n)`.
+    pub alibi: bool,
+    pub backward: bool,
+    /// The backward adds in a fixed order.
+    pub deterministic: bool,
+    pub workspace: *mut c_void,
+    /// At least what [`AttentionPlan`] says.
+    pub workspace_bytes: usize,
+}
+
+/// What a backend would do with an [`AttentionArgs`], whose pointers may be null where only their
+/// being there does not matter: a plan looks at shapes, strides, dtypes and options, and takes a
+/// pointer that is not null as "is there".
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionPlan {
+    pub workspace_bytes: usize,
+    /// Name of the implementation, static.
+    pub implementation: *const c_char,
+    /// "name: reason" of those that were rejected before it, one a line; valid until the thread's next
+    /// backend call.
+    pub rejected: *const c_char,
+}
+
 /// Functions of a backend. A null entry is unimplemented.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -1155,6 +1302,17 @@ pub struct OpTable {
     pub partition: Option<unsafe extern "C" fn(*const PartitionArgs, cudaStream_t) -> Outcome>,
     pub seed: Option<unsafe extern "C" fn(*const SeedArgs, cudaStream_t) -> Outcome>,
     pub copy_rows: Option<unsafe extern "C" fn(*const CopyRowsArgs, cudaStream_t) -> Outcome>,
+    /// The implementation of a pass and its workspace; UNIMPLEMENTED with all reasons if there is none.
+    pub attention_plan:
+        Option<unsafe extern "C" fn(*const AttentionArgs, *mut AttentionPlan) -> Outcome>,
+    pub attention: Option<unsafe extern "C" fn(*const AttentionArgs, cudaStream_t) -> Outcome>,
+    pub adam: Option<unsafe extern "C" fn(*const AdamArgs, cudaStream_t) -> Outcome>,
+    pub sgd: Option<unsafe extern "C" fn(*const SgdArgs, cudaStream_t) -> Outcome>,
+    pub l2_norm: Option<unsafe extern "C" fn(*const L2NormArgs, cudaStream_t) -> Outcome>,
+    pub scale_tensors:
+        Option<unsafe extern "C" fn(*const ScaleTensorsArgs, cudaStream_t) -> Outcome>,
+    pub scales_from_amax:
+        Option<unsafe extern "C" fn(*const ScalesFromAmaxArgs, cudaStream_t) -> Outcome>,
 }
 
 /// The weight of a normalization, `g = gamma`, or `gamma + 1` if it is stored centred at zero.
@@ -1243,4 +1401,176 @@ impl NormBackwardArgs {
     pub fn parts(rows: usize, sm_count: c_int) -> usize {
         rows.min(2 * sm_count.max(1) as usize).max(1)
     }
+}
+
+/// One of the tensors that an operator takes a list of: what `data` is, each operator says.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct MultiTensor {
+    pub data: [*mut c_void; 8],
+    /// Elements of each buffer; not 0 unless the operator says so.
+    pub numel: usize,
+}
+
+/// What holds the parameters of an [`AdamArgs`] in float32.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdamMaster {
+    /// Nothing: `data[1]` is read and written.
+    NVTEX_ADAM_NO_MASTER = 0,
+    /// `data[4]`, of F32: `data[1]` is only written, from the new master.
+    NVTEX_ADAM_FLOAT_MASTER = 1,
+    /// `data[1]`, of BF16, and `data[4]`, of Int16: the remainder is the low half of the master's bits,
+    /// the parameter the high half, plus 1 if the remainder is negative.
+    NVTEX_ADAM_REMAINDER = 2,
+}
+
+/// One step of Adam on many tensors, in this order of operations, each rounded to float32:
+///
+/// `g *= inv_scale`; if `l2`, `g += weight_decay * p`;
+/// `m = beta1 * m + (1 - beta1) * g`; `v = beta2 * v + ((1 - beta2) * g) * g`;
+/// `u = (m * (1 / bias1)) / (sqrt(v * (1 / bias2)) + epsilon)`; unless `l2`, `u += weight_decay * p`;
+/// `p = p - lr * u`.
+///
+/// Data of a tensor: gradient g, parameter p, moments m and v, master (see [`AdamMaster`]). FP8
+/// parameters have a float master and three floats: scale, amax and scale_inv, or null each. Then
+/// `data[1] = cast(p * scale)` (1 without a scale), `amax = max(amax, max|p|)` by the integer maximum of
+/// the bits, NaN ignored, and `scale_inv = 1 / scale`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AdamArgs {
+    /// Host array.
+    pub tensors: *const MultiTensor,
+    pub num_tensors: usize,
+    pub lr: f32,
+    pub beta1: f32,
+    pub beta2: f32,
+    pub epsilon: f32,
+    pub weight_decay: f32,
+    pub bias1: f32,
+    pub bias2: f32,
+    /// On the device, or null: instead of `lr`.
+    pub device_lr: *const f32,
+    /// On the device, or null: `bias1 = 1 - beta1^step`, `bias2 = 1 - beta2^step` instead, as
+    /// `bias_correction` computes them.
+    pub device_step: *const i32,
+    /// On the device, or null for 1; if there is one, the scaled gradient is also stored.
+    pub inv_scale: *const f32,
+    /// Null, or a flag that forbids everything if it is 1.
+    pub noop: *const i32,
+    pub l2: bool,
+    pub master: AdamMaster,
+    /// F32, F16 or BF16.
+    pub grad_dtype: NVTEDType,
+    /// F32, F16, BF16, E4M3 or E5M2.
+    pub param_dtype: NVTEDType,
+    /// F32 or BF16; F32 if the parameters are FP8.
+    pub moment_dtype: NVTEDType,
+}
+
+impl AdamArgs {
+    /// `1 - beta^step` in float64, by repeated squaring from the lowest bit of the step on, rounded to
+    /// float32; 0 for steps below 1.
+    pub fn bias_correction(beta: f32, step: i32) -> f32 {
+        let (mut power, mut square, mut bits) = (1.0, f64::from(beta), step.max(0));
+        while bits > 0 {
+            if bits & 1 == 1 {
+                power *= square;
+            }
+            square *= square;
+            bits >>= 1;
+        }
+        (1.0 - power) as f32
+    }
+}
+
+/// One step of gradient descent on many tensors, in this order of operations, each rounded to float32:
+///
+/// `g *= scale`; `g += weight_decay * w` unless `decay_after_momentum`; with a momentum that is not 0,
+/// `b = g` in the first run, else `b = b * momentum + (1 - dampening) * g`, then
+/// `g = g + momentum * b` if `nesterov`, else `g = b`; `g += weight_decay * w` if
+/// `decay_after_momentum`; `d = -lr * g`, rounded to the dtype of the weights; `w = w + d`.
+/// Decay of 0 adds nothing. Data of a tensor: gradient, weight w, momentum b, copy of the new weight or
+/// null. Without momentum b is not touched.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SgdArgs {
+    /// Host array.
+    pub tensors: *const MultiTensor,
+    pub num_tensors: usize,
+    pub lr: f32,
+    pub momentum: f32,
+    pub dampening: f32,
+    pub weight_decay: f32,
+    pub scale: f32,
+    pub nesterov: bool,
+    pub first_run: bool,
+    pub decay_after_momentum: bool,
+    /// A flag that forbids everything unless it is 0.
+    pub noop: *const i32,
+    /// F32, F16 or BF16.
+    pub grad_dtype: NVTEDType,
+    /// F32, F16 or BF16, of weights and momentum.
+    pub weight_dtype: NVTEDType,
+    /// F16 or BF16 beside F32 weights, of all copies.
+    pub copy_dtype: NVTEDType,
+}
+
+/// `norm = sqrt(sum (x * inv_scale)^2)` over the elements of all tensors, squared and summed in float32 or
+/// better, in a fixed order. Data of a tensor: x. Tensors may be empty; there may be none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct L2NormArgs {
+    /// Host array.
+    pub tensors: *const MultiTensor,
+    pub num_tensors: usize,
+    /// On the device, or null for 1.
+    pub inv_scale: *const f32,
+    pub norm: *mut f32,
+    /// The norm of each tensor, or null.
+    pub tensor_norms: *mut f32,
+    /// Workspace of `partials` floats.
+    pub workspace: *mut f32,
+    pub partials: usize,
+    /// With `tensor_norms`: workspace of `num_tensors * chunks` floats, `ceil(numel / chunk) <= chunks`.
+    pub tensor_workspace: *mut f32,
+    pub chunks: usize,
+    pub chunk: usize,
+    /// Set to 1 if the sum of some part is not finite.
+    pub non_finite: *mut i32,
+    /// F32, F16 or BF16.
+    pub dtype: NVTEDType,
+}
+
+/// `y = cast(x * scale)` of many tensors. Data of a tensor: x, y, which may be the same.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ScaleTensorsArgs {
+    /// Host array.
+    pub tensors: *const MultiTensor,
+    pub num_tensors: usize,
+    pub scale: f32,
+    /// On the device, or null: instead of `scale`.
+    pub device_scale: *const f32,
+    /// Set to 1 if some x is not finite.
+    pub non_finite: *mut i32,
+    /// F32, F16 or BF16.
+    pub input_dtype: NVTEDType,
+    pub output_dtype: NVTEDType,
+}
+
+/// Scales of many tensors from their amax.
+///
+/// Floats: amax, scale, scale_inv, as [`ScaleFromAmaxArgs`] defines them. E8M0: a BF16 amax and the code
+/// of `amax / 448`, rounded up to a power of two: 0xff for NaN, at most 0xfe otherwise.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ScalesFromAmaxArgs {
+    /// Host array.
+    pub tensors: *const MultiTensor,
+    pub num_tensors: usize,
+    pub fp8_max: f32,
+    pub epsilon: f32,
+    pub pow2: bool,
+    pub e8m0: bool,
 }

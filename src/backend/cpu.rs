@@ -50,6 +50,11 @@ pub(super) static TABLE: OpTable = OpTable {
     partition: Some(op::fused_attn::cpu::partition),
     seed: Some(op::fused_attn::cpu::seed),
     copy_rows: Some(op::fused_attn::cpu::copy_rows),
+    adam: Some(op::multi_tensor::cpu::adam),
+    sgd: Some(op::multi_tensor::cpu::sgd),
+    l2_norm: Some(op::multi_tensor::cpu::l2_norm),
+    scale_tensors: Some(op::multi_tensor::cpu::scale_tensors),
+    scales_from_amax: Some(op::multi_tensor::cpu::scales_from_amax),
     ..OpTable::EMPTY
 };
 

@@ -65,6 +65,13 @@ impl OpTable {
         partition: None,
         seed: None,
         copy_rows: None,
+        attention_plan: None,
+        attention: None,
+        adam: None,
+        sgd: None,
+        l2_norm: None,
+        scale_tensors: None,
+        scales_from_amax: None,
     };
 }
 
@@ -152,6 +159,11 @@ operators! {
     PartitionArgs => partition,
     SeedArgs => seed,
     CopyRowsArgs => copy_rows,
+    AdamArgs => adam,
+    SgdArgs => sgd,
+    L2NormArgs => l2_norm,
+    ScaleTensorsArgs => scale_tensors,
+    ScalesFromAmaxArgs => scales_from_amax,
 }
 
 pub struct Backend {

@@ -10,6 +10,7 @@ pub mod fused_attn;
 pub mod fused_rope;
 pub mod gemm;
 pub mod multi_stream;
+pub mod multi_tensor;
 pub mod normalization;
 pub mod nvtex;
 pub mod recipe;

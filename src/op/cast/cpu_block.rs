@@ -19,7 +19,7 @@ pub(super) const TILE: usize = 128;
 
 /// The E8M0 code of a non-negative value: the exponent of the next power of two, from 2^-127 to
 /// 2^127; 254 for Inf and 255 for NaN.
-pub(super) fn e8m0(v: f32) -> u8 {
+pub(crate) fn e8m0(v: f32) -> u8 {
     let (exponent, mantissa) = ((v.to_bits() >> 23) as u8, v.to_bits() & 0x7F_FFFF);
     if v.is_nan() {
         return 255;

@@ -24,9 +24,11 @@ pub(crate) unsafe extern "C" fn dropout(args: *const DropoutArgs, _: cudaStream_
 /// The arguments are valid and have the dtypes `I` and `O`.
 unsafe fn dropout_as<I: Element, O: Element>(a: &DropoutArgs) {
     // SAFETY: the caller's promise.
-    let (input, output, mask, scale_inv, rng) = unsafe {
+    let (input, residual, bias, output, mask, scale_inv, rng) = unsafe {
         (
             Buf::<I>::new(a.input, a.numel),
+            Buf::<I>::optional(a.residual, a.numel),
+            Buf::<I>::optional(a.bias, a.cols),
             Buf::<O>::new(a.output, a.numel),
             Buf::<u8>::new(a.mask.cast(), a.numel.div_ceil(8)),
             if I::FP8 { load(a.scale_inv) } else { None },
@@ -35,15 +37,20 @@ unsafe fn dropout_as<I: Element, O: Element>(a: &DropoutArgs) {
     };
     let scale = 1.0 / (1.0 - a.probability);
     let least = (a.probability * 256.0) as u8;
+    let cols = a.cols;
     // Each range begins with a group of 16 elements.
     let (tasks, range) = chunks(a.numel);
     (0..tasks).into_par_iter().for_each(|task| {
         for first in range(task).step_by(16) {
             let len = 16.min(range(task).end - first);
             let mut x = [I::default(); 16];
+            let mut added = residual.map(|_| x);
             // SAFETY: this task alone uses these parts of the buffers.
             let (mask, output) = unsafe {
                 x[..len].copy_from_slice(input.slice(first, len));
+                if let (Some(added), Some(residual)) = (&mut added, residual) {
+                    added[..len].copy_from_slice(residual.slice(first, len));
+                }
                 (mask.slice_mut(first / 8, len.div_ceil(8)), output.slice_mut(first, len))
             };
             if let Some((seed, offset)) = rng {
@@ -52,8 +59,13 @@ unsafe fn dropout_as<I: Element, O: Element>(a: &DropoutArgs) {
             }
             for (i, (x, y)) in x.iter().zip(output).enumerate() {
                 let x = scale_inv.map_or(x.to_f32(), |scale_inv| x.to_f32() * scale_inv);
+                // SAFETY: nobody writes to the bias.
+                let bias = bias.map(|bias| unsafe { bias.slice((first + i) % cols, 1)[0] });
+                let x = bias.map_or(x, |bias| x + bias.to_f32());
                 let keep = mask[i / 8] >> (i % 8) & 1 != 0;
-                *y = O::from_f32(if keep { x * scale } else { 0.0 });
+                let kept = if keep { x * scale } else { 0.0 };
+                let sum = added.map_or(kept, |added| added[i].to_f32() + kept);
+                *y = O::from_f32(sum);
             }
         }
     });

@@ -10,15 +10,66 @@ use crate::tensor::{Buffer, Shape};
 use crate::types::*;
 use std::ptr::null;
 
+/// What the forward adds before and after.
+struct Added {
+    bias: NVTETensor,
+    residual: NVTETensor,
+}
+
 /// Forward; the backward has no `rng_state`.
 fn dropout(
-    (input_name, input): (&str, NVTETensor),
-    (output_name, output): (&str, NVTETensor),
+    input: (&str, NVTETensor),
+    output: (&str, NVTETensor),
     mask: NVTETensor,
     rng_state: Option<NVTETensor>,
     probability: f32,
     stream: cudaStream_t,
 ) -> Result<()> {
+    let args = plan(input, output, mask, rng_state, probability)?;
+    if args.numel > 0 { backend::run(&args, stream) } else { Ok(()) }
+}
+
+fn bias_dropout_add(
+    input: NVTETensor,
+    added: &Added,
+    output: NVTETensor,
+    mask: NVTETensor,
+    rng_state: NVTETensor,
+    probability: f32,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let x = check::tensor("input", input)?.rowwise;
+    check::high_precision("input", x.dtype)?;
+    let plain = plan(("input", input), ("output", output), mask, Some(rng_state), probability)?;
+    let residual = check::tensor("residual", added.residual)?;
+    check::input("residual", &residual)?;
+    let residual = residual.rowwise;
+    check::dtype("residual", residual.dtype, &[x.dtype])?;
+    if residual.shape.numel() != plain.numel {
+        let expected = format!("{} elements (input has {})", plain.numel, x.shape);
+        return Err(Error::argument("residual.shape", expected, residual.shape));
+    }
+    let (_, cols) = x.shape.flatten();
+    let bias = check::tensor_or_empty("bias", added.bias)?.rowwise;
+    let bias = match bias.is_set() {
+        true => {
+            check::dtype("bias", bias.dtype, &[x.dtype])?;
+            check::shape("bias", &bias.shape, &Shape::new(&[cols]))?;
+            check::pointer("bias.data", &bias)?.cast_const()
+        }
+        false => null(),
+    };
+    let args = DropoutArgs { residual: residual.ptr(), bias, cols, ..plain };
+    if args.numel > 0 { backend::run(&args, stream) } else { Ok(()) }
+}
+
+fn plan(
+    (input_name, input): (&str, NVTETensor),
+    (output_name, output): (&str, NVTETensor),
+    mask: NVTETensor,
+    rng_state: Option<NVTETensor>,
+    probability: f32,
+) -> Result<DropoutArgs> {
     let input = check::tensor(input_name, input)?;
     let output = check::tensor(output_name, output)?;
     let mask = check::tensor("mask", mask)?.rowwise;
@@ -45,7 +96,7 @@ fn dropout(
         let got = format!("{} of {}", mask.shape, mask.dtype);
         return Err(Error::argument("mask.shape", expected, got));
     }
-    let args = DropoutArgs {
+    Ok(DropoutArgs {
         input: x.ptr(),
         output: y.ptr(),
         mask: check::raw_pointer("mask.data", mask.ptr(), mask_bytes, NVTEDType::kNVTEByte)?.cast(),
@@ -63,8 +114,10 @@ fn dropout(
         probability,
         input_dtype: x.dtype,
         output_dtype: y.dtype,
-    };
-    if numel > 0 { backend::run(&args, stream) } else { Ok(()) }
+        residual: null(),
+        bias: null(),
+        cols: 1,
+    })
 }
 
 fn seed_and_offset(state: &Buffer) -> Result<*const u64> {

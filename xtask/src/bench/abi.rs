@@ -216,6 +216,7 @@ functions! {
     nvte_scaled_upper_triang_masked_softmax_backward(grads: Handle, results: Handle, output: Handle, scale: f32, stream: Handle);
     nvte_dropout_fwd(input: Handle, output: Handle, mask: Handle, rng_state: Handle, p: f32, stream: Handle);
     nvte_dropout_bwd(grads: Handle, mask: Handle, output: Handle, p: f32, stream: Handle);
+    nvte_multi_tensor_adam_cuda(chunk: c_int, noop: Handle, lists: *const *const Handle, num_lists: usize, num_tensors: usize, lr: f32, beta1: f32, beta2: f32, epsilon: f32, step: c_int, mode: c_int, bias_correction: c_int, weight_decay: f32, stream: Handle);
     nvte_fused_rope_forward(input: Handle, cu_seqlens: Handle, freqs: Handle, starts: Handle, output: Handle, format: c_int, interleaved: bool, cp_size: c_int, cp_rank: c_int, s: c_int, b: c_int, h: c_int, d: c_int, d2: c_int, stride_s: c_int, stride_b: c_int, stride_h: c_int, stride_d: c_int, stream: Handle);
     nvte_fused_qkv_rope_forward(qkv: Handle, q_freqs: Handle, k_freqs: Handle, starts: Handle, q: Handle, k: Handle, v: Handle, format: c_int, interleaved: bool, cp_size: c_int, cp_rank: c_int, s: c_int, b: c_int, h: c_int, d: c_int, d2: c_int, split_q: c_int, split_k: c_int, split_v: c_int, stream: Handle);
 }

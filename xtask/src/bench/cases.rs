@@ -302,6 +302,10 @@ pub fn operators(kind: Kind) -> Vec<Case> {
         softmax_backward(matrices, seq),
         dropout(rows, cols, false),
         dropout(rows, cols, true),
+        match kind {
+            Kind::Gpu => adam(64, 4 << 20),
+            Kind::Cpu => adam(16, 1 << 20),
+        },
         rope("rope fwd sbhd 4096x4x32x128", 4096, false),
         rope("rope fwd interleaved sbhd 4096x4x32x128", 4096, true),
         rope("rope fwd sbhd 1x4x32x128", 1, false),
@@ -826,6 +830,40 @@ fn dropout(rows: usize, cols: usize, backward: bool) -> Case {
             api.nvte_dropout_fwd(x.h(), y.h(), mask.h(), state.h(), 0.1, stream);
         }))
     })
+}
+
+fn adam(tensors: usize, numel: usize) -> Case {
+    let name = format!("adam f32 {tensors}x{numel}");
+    let elements = (tensors * numel) as f64;
+    let work = Work::Bytes { moved: elements * 28.0, input: elements * 4.0 };
+    let case = Case::new(name, work, move |b| {
+        let (api, stream) = (b.api, b.stream());
+        let noop = b.tensor(&b.alloc(DType::Byte, &[4])?);
+        let shape = [numel];
+        let mut lists: [Vec<Tensor>; 4] = Default::default();
+        for _ in 0..tensors {
+            let updated = |name| {
+                Ok::<_, anyhow::Error>(b.updated(name, b.random(DType::F32, &shape)?, Rule::Close))
+            };
+            // No square is negative: 0x3f3f3f3f is 0.75.
+            let v = b.updated("v", b.alloc(DType::F32, &shape)?, Rule::Close);
+            b.machine.fill(v.ptr, 0x3f, v.bytes())?;
+            let memory = [b.random(DType::F32, &shape)?, updated("p")?, updated("m")?, v];
+            lists.iter_mut().zip(&memory).for_each(|(list, data)| list.push(b.tensor(data)));
+        }
+        let handles: Vec<Vec<Handle>> =
+            lists.iter().map(|list| list.iter().map(Tensor::h).collect()).collect();
+        let (chunk, count) = (65536, handles.len());
+        Ok(Box::new(move || {
+            let _ = &lists;
+            let rows: Vec<_> = handles.iter().map(|list| list.as_ptr()).collect();
+            let (rows, noop) = (rows.as_ptr(), noop.h());
+            api.nvte_multi_tensor_adam_cuda(
+                chunk, noop, rows, count, tensors, 1e-3, 0.9, 0.999, 1e-8, 10, 1, 1, 0.01, stream,
+            );
+        }))
+    });
+    Case { most_sets: 1, ..case }
 }
 
 /// Batch, heads and elements of rotary embeddings, and `NVTE_SBHD`.

@@ -1,0 +1,377 @@
+//! Reference of the operators on many tensors (spec optim_nvfp4, sections 2 to 6).
+#![allow(unsafe_code)]
+
+use crate::backend::args::*;
+use crate::backend::buf::{Buf, load, store};
+use crate::backend::cpu::{parallel_max, vectorized};
+use crate::numeric::{BF16, Element, amax_bits, dispatch};
+use crate::op::cast::cpu::chunks;
+use crate::op::cast::cpu_block::e8m0;
+use crate::op::recipe::cpu::scale_of;
+use crate::types::{NVTEDType, cudaStream_t};
+use rayon::prelude::*;
+use std::ffi::c_void;
+use std::ops::Range;
+
+/// Elements that are held as floats at a time.
+const BLOCK: usize = 256;
+type Block = [f32; BLOCK];
+
+/// # Safety
+/// The arguments of a call are valid.
+unsafe fn tensors<'a>(tensors: *const MultiTensor, count: usize) -> &'a [MultiTensor] {
+    // SAFETY: the caller's promise.
+    unsafe { Buf::<MultiTensor>::new(tensors.cast(), count).slice(0, count) }
+}
+
+/// One tensor of a call, for all threads.
+struct Data<'a, A> {
+    args: &'a A,
+    tensor: &'a MultiTensor,
+}
+
+// SAFETY: numbers and addresses; each range of elements is used by one task.
+unsafe impl<A> Sync for Data<'_, A> {}
+
+impl<'a, A> Data<'a, A> {
+    fn of(args: &'a A, tensors: &'a [MultiTensor]) -> Vec<Self> {
+        tensors.iter().map(|tensor| Self { args, tensor }).collect()
+    }
+
+    fn at(&self, i: usize) -> *mut c_void {
+        self.tensor.data[i]
+    }
+
+    /// # Safety
+    /// Buffer `i` has that dtype and those elements, which nobody else writes.
+    unsafe fn load(&self, i: usize, dtype: NVTEDType, range: Range<usize>, to: &mut Block) {
+        dispatch!(dtype, [F32, F16, BF16], T => {
+            // SAFETY: the caller's promise.
+            let from = unsafe { Buf::<T>::new(self.at(i), range.end).slice(range.start, range.len()) };
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_f32());
+        }, else unreachable!("checked by the plan"))
+    }
+
+    /// # Safety
+    /// Buffer `i` has that dtype and those elements, which nobody else uses.
+    unsafe fn store(&self, i: usize, dtype: NVTEDType, range: Range<usize>, from: &Block) {
+        dispatch!(dtype, [F32, F16, BF16, E4M3, E5M2], T => {
+            // SAFETY: the caller's promise.
+            let to = unsafe {
+                Buf::<T>::new(self.at(i), range.end).slice_mut(range.start, range.len())
+            };
+            to.iter_mut().zip(from).for_each(|(to, &from)| *to = T::from_f32(from));
+        }, else unreachable!("checked by the plan"))
+    }
+}
+
+fn blocks(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    range.clone().step_by(BLOCK).map(move |start| start..range.end.min(start + BLOCK))
+}
+
+/// The largest result of `work` over blocks of elements of all tensors, in parallel.
+fn for_each<A>(
+    tensors: &[Data<A>],
+    work: impl Fn(&Data<A>, Range<usize>) -> u32 + Sync + Send,
+) -> u32 {
+    let largest = tensors.iter().map(|data| {
+        let (tasks, range) = chunks(data.tensor.numel);
+        parallel_max(
+            tasks,
+            || (),
+            |(), task| blocks(range(task)).map(|block| work(data, block)).max().unwrap_or(0),
+        )
+    });
+    largest.max().unwrap_or(0)
+}
+
+vectorized! {
+    /// Gradients (scaled), parameters and moments of one step.
+    fn adam_block(a: &AdamArgs, g: &Block, p: &mut Block, m: &mut Block, v: &mut Block) {
+        let (rest1, rest2) = (1.0 - a.beta1, 1.0 - a.beta2);
+        let (inv_bias1, inv_bias2) = (1.0 / a.bias1, 1.0 / a.bias2);
+        for i in 0..BLOCK {
+            let g = if a.l2 { g[i] + a.weight_decay * p[i] } else { g[i] };
+            m[i] = a.beta1 * m[i] + rest1 * g;
+            v[i] = a.beta2 * v[i] + (rest2 * g) * g;
+            let u = (m[i] * inv_bias1) / ((v[i] * inv_bias2).sqrt() + a.epsilon);
+            let u = if a.l2 { u } else { u + a.weight_decay * p[i] };
+            p[i] -= a.lr * u;
+        }
+    }
+}
+
+pub(crate) unsafe extern "C" fn adam(args: *const AdamArgs, _: cudaStream_t) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let mut a = unsafe { *args };
+    // SAFETY: as above.
+    let (tensors, inv_scale) = unsafe {
+        if load(a.noop) == Some(1) {
+            return Outcome::OK;
+        }
+        a.lr = load(a.device_lr).unwrap_or(a.lr);
+        if let Some(step) = load(a.device_step) {
+            a.bias1 = AdamArgs::bias_correction(a.beta1, step);
+            a.bias2 = AdamArgs::bias_correction(a.beta2, step);
+        }
+        (tensors(a.tensors, a.num_tensors), load(a.inv_scale))
+    };
+    for data in Data::of(&a, tensors) {
+        // SAFETY: as above.
+        unsafe { adam_of(data, inv_scale) };
+    }
+    Outcome::OK
+}
+
+/// # Safety
+/// The arguments are valid.
+unsafe fn adam_of(data: Data<AdamArgs>, inv_scale: Option<f32>) {
+    let (tensor, fp8) = (data.tensor, data.args.param_dtype.is_fp8());
+    // SAFETY: FP8 parameters have these floats.
+    let scale = if fp8 { unsafe { load(tensor.data[5].cast::<f32>()) } } else { None };
+    let scale = scale.unwrap_or(1.0);
+    let amax = for_each(&[data], |data, range| {
+        let a = data.args;
+        let [mut g, mut p, mut m, mut v] = [[0.0; BLOCK]; 4];
+        let mut amax = 0;
+        // SAFETY: the arguments have these buffers and dtypes; a range belongs to one task.
+        unsafe {
+            data.load(0, a.grad_dtype, range.clone(), &mut g);
+            data.load(2, a.moment_dtype, range.clone(), &mut m);
+            data.load(3, a.moment_dtype, range.clone(), &mut v);
+            match a.master {
+                AdamMaster::NVTEX_ADAM_NO_MASTER => {
+                    data.load(1, a.param_dtype, range.clone(), &mut p);
+                }
+                AdamMaster::NVTEX_ADAM_FLOAT_MASTER => {
+                    data.load(4, NVTEDType::kNVTEFloat32, range.clone(), &mut p);
+                }
+                AdamMaster::NVTEX_ADAM_REMAINDER => {
+                    for (p, (high, low)) in p.iter_mut().zip(halves(data, range.clone())) {
+                        *p = join(*high, *low);
+                    }
+                }
+            }
+            if let Some(inv_scale) = inv_scale {
+                g.iter_mut().for_each(|g| *g *= inv_scale);
+                data.store(0, a.grad_dtype, range.clone(), &g);
+            }
+            adam_block(a, &g, &mut p, &mut m, &mut v);
+            data.store(2, a.moment_dtype, range.clone(), &m);
+            data.store(3, a.moment_dtype, range.clone(), &v);
+            match a.master {
+                AdamMaster::NVTEX_ADAM_NO_MASTER => {}
+                AdamMaster::NVTEX_ADAM_FLOAT_MASTER => {
+                    data.store(4, NVTEDType::kNVTEFloat32, range.clone(), &p);
+                }
+                AdamMaster::NVTEX_ADAM_REMAINDER => {
+                    for (p, (high, low)) in p.iter().zip(halves(data, range)) {
+                        (*high, *low) = split(*p);
+                    }
+                    return 0;
+                }
+            }
+            if fp8 {
+                amax = p[..range.len()].iter().fold(0, |amax, &p| amax.max(amax_bits(p)));
+                p.iter_mut().for_each(|p| *p *= scale);
+            }
+            data.store(1, a.param_dtype, range, &p);
+        }
+        amax
+    });
+    if fp8 {
+        // SAFETY: each is null or one float.
+        unsafe {
+            let old = tensor.data[6].cast::<i32>();
+            store(old, load(old).unwrap_or(0).max(amax as i32));
+            store(tensor.data[7].cast(), 1.0 / scale);
+        }
+    }
+}
+
+/// Both halves of parameters with remainders.
+///
+/// # Safety
+/// As [`Data::store`] of buffers 1 and 4.
+unsafe fn halves<'a, A>(
+    data: &Data<A>,
+    range: Range<usize>,
+) -> impl Iterator<Item = (&'a mut u16, &'a mut u16)> {
+    // SAFETY: the caller's promise.
+    let [high, low] = [1, 4].map(|i| unsafe {
+        Buf::<u16>::new(data.at(i), range.end).slice_mut(range.start, range.len())
+    });
+    high.iter_mut().zip(low)
+}
+
+fn join(high: u16, low: u16) -> f32 {
+    let high = high.wrapping_sub(low >> 15);
+    f32::from_bits(u32::from(high) << 16 | u32::from(low))
+}
+
+fn split(master: f32) -> (u16, u16) {
+    // A NaN becomes one whose high half is NaN, too.
+    let bits = if master.is_nan() { 0x7FC0_0000 } else { master.to_bits() };
+    let low = bits as u16;
+    (((bits >> 16) as u16).wrapping_add(low >> 15), low)
+}
+
+vectorized! {
+    /// Gradients become what is added to the weights, before it is rounded.
+    fn sgd_block(a: &SgdArgs, g: &mut Block, w: &Block, b: &mut Block) {
+        let decays = a.weight_decay != 0.0;
+        let (rest, minus_lr) = (1.0 - a.dampening, -a.lr);
+        for i in 0..BLOCK {
+            let mut d = g[i] * a.scale;
+            if decays && !a.decay_after_momentum {
+                d += a.weight_decay * w[i];
+            }
+            if a.momentum != 0.0 {
+                b[i] = if a.first_run { d } else { b[i] * a.momentum + rest * d };
+                d = if a.nesterov { d + a.momentum * b[i] } else { b[i] };
+            }
+            if decays && a.decay_after_momentum {
+                d += a.weight_decay * w[i];
+            }
+            g[i] = minus_lr * d;
+        }
+    }
+}
+
+pub(crate) unsafe extern "C" fn sgd(args: *const SgdArgs, _: cudaStream_t) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let (a, tensors) = unsafe {
+        let a = &*args;
+        if *a.noop != 0 {
+            return Outcome::OK;
+        }
+        (a, tensors(a.tensors, a.num_tensors))
+    };
+    let rounded = |dtype, x: &mut Block| {
+        dispatch!(dtype, [F16, BF16], T => {
+            x.iter_mut().for_each(|x| *x = T::from_f32(*x).to_f32());
+        }, else ());
+    };
+    for_each(&Data::of(a, tensors), |data, range| {
+        let a = data.args;
+        let [mut g, mut w, mut b] = [[0.0; BLOCK]; 3];
+        // SAFETY: the arguments have these buffers and dtypes; a range belongs to one task.
+        unsafe {
+            data.load(0, a.grad_dtype, range.clone(), &mut g);
+            data.load(1, a.weight_dtype, range.clone(), &mut w);
+            if a.momentum != 0.0 && !a.first_run {
+                data.load(2, a.weight_dtype, range.clone(), &mut b);
+            }
+            sgd_block(a, &mut g, &w, &mut b);
+            rounded(a.weight_dtype, &mut g);
+            w.iter_mut().zip(g).for_each(|(w, g)| *w += g);
+            data.store(1, a.weight_dtype, range.clone(), &w);
+            if a.momentum != 0.0 {
+                data.store(2, a.weight_dtype, range.clone(), &b);
+            }
+            if !data.at(3).is_null() {
+                data.store(3, a.copy_dtype, range, &w);
+            }
+        }
+        0
+    });
+    Outcome::OK
+}
+
+pub(crate) unsafe extern "C" fn scale_tensors(
+    args: *const ScaleTensorsArgs,
+    _: cudaStream_t,
+) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let (a, tensors, scale) = unsafe {
+        let a = &*args;
+        (a, tensors(a.tensors, a.num_tensors), load(a.device_scale).unwrap_or(a.scale))
+    };
+    let non_finite = for_each(&Data::of(a, tensors), |data, range| {
+        let a = data.args;
+        let mut x = [0.0; BLOCK];
+        // SAFETY: the arguments have these buffers and dtypes; a range belongs to one task.
+        unsafe { data.load(0, a.input_dtype, range.clone(), &mut x) };
+        let finite = x[..range.len()].iter().all(|x| x.is_finite());
+        x.iter_mut().for_each(|x| *x *= scale);
+        // SAFETY: as above.
+        unsafe { data.store(1, a.output_dtype, range, &x) };
+        u32::from(!finite)
+    });
+    if non_finite == 1 {
+        // SAFETY: one integer.
+        unsafe { a.non_finite.write(1) };
+    }
+    Outcome::OK
+}
+
+pub(crate) unsafe extern "C" fn l2_norm(args: *const L2NormArgs, _: cudaStream_t) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let (a, tensors, inv_scale) = unsafe {
+        let a = &*args;
+        (a, tensors(a.tensors, a.num_tensors), load(a.inv_scale).unwrap_or(1.0))
+    };
+    // Squares in float32, sums in float64.
+    let sum_of = |data: &Data<L2NormArgs>, range: Range<usize>| -> f64 {
+        let mut x = [0.0; BLOCK];
+        let sums = blocks(range).map(|block| {
+            let len = block.len();
+            // SAFETY: the arguments have this buffer and dtype.
+            unsafe { data.load(0, data.args.dtype, block, &mut x) };
+            let squares = x[..len].iter().map(|&x| f64::from((x * inv_scale).powi(2)));
+            squares.sum::<f64>()
+        });
+        sums.sum()
+    };
+    let (mut total, mut finite) = (0.0, true);
+    for (t, data) in Data::of(a, tensors).iter().enumerate() {
+        let (tasks, range) = chunks(data.tensor.numel);
+        let parts: Vec<f64> =
+            (0..tasks).into_par_iter().map(|task| sum_of(data, range(task))).collect();
+        finite &= parts.iter().all(|&part| (part as f32).is_finite());
+        // Not sum(), which is -0 of nothing.
+        let sum = parts.iter().fold(0.0, |sum, part| sum + part);
+        total += sum;
+        if !a.tensor_norms.is_null() {
+            // SAFETY: one float for each tensor.
+            unsafe { a.tensor_norms.add(t).write(sum.sqrt() as f32) };
+        }
+    }
+    // SAFETY: one float and one integer.
+    unsafe {
+        a.norm.write(total.sqrt() as f32);
+        if !finite {
+            a.non_finite.write(1);
+        }
+    }
+    Outcome::OK
+}
+
+pub(crate) unsafe extern "C" fn scales_from_amax(
+    args: *const ScalesFromAmaxArgs,
+    _: cudaStream_t,
+) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let (a, tensors) = unsafe { (&*args, tensors((*args).tensors, (*args).num_tensors)) };
+    for data in Data::of(a, tensors) {
+        let numel = data.tensor.numel;
+        // SAFETY: as above, of the dtypes that the arguments say.
+        unsafe {
+            if a.e8m0 {
+                let amax = Buf::<BF16>::new(data.at(0), numel).slice(0, numel);
+                let codes = Buf::<u8>::new(data.at(1), numel).slice_mut(0, numel);
+                for (code, amax) in codes.iter_mut().zip(amax) {
+                    *code = e8m0(amax.to_f32().abs() * (1.0 / 448.0));
+                }
+                continue;
+            }
+            let [amax, scale, scale_inv] = [0, 1, 2].map(|i| Buf::<f32>::new(data.at(i), numel));
+            for i in 0..numel {
+                let value = scale_of(amax.slice(i, 1)[0], a.fp8_max, a.epsilon, a.pow2, f32::MAX);
+                scale.slice_mut(i, 1)[0] = value;
+                scale_inv.slice_mut(i, 1)[0] = 1.0 / value;
+            }
+        }
+    }
+    Outcome::OK
+}

@@ -1,0 +1,466 @@
+//! Optimizers, norms and scales of many tensors in one call (spec: optim_nvfp4, sections 1 to 6).
+
+pub(crate) mod cpu;
+pub mod exports;
+
+use crate::backend::{self, args::*};
+use crate::check;
+use crate::error::{Error, Result};
+use crate::tensor::{Buffer, from_c};
+use crate::types::{NVTEDType::*, *};
+use AdamMaster::*;
+use std::mem::MaybeUninit;
+use std::ptr::{null, null_mut};
+
+/// Entries of the scratch that the caller of a norm provides.
+const PARTIALS: usize = 320;
+const HIGH: &[NVTEDType] = &[kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16];
+
+/// The tensor lists of a call.
+#[derive(Clone, Copy)]
+pub(crate) struct Lists {
+    lists: *mut *mut NVTETensor,
+    num_lists: usize,
+    num_tensors: usize,
+}
+
+/// The same, with every handle looked up: `of[list][tensor]`.
+struct Tensors {
+    of: Vec<Vec<Buffer>>,
+    entries: Vec<MultiTensor>,
+}
+
+impl Lists {
+    fn of<'a>(&self, chunk_size: i32, counts: &[usize]) -> Result<Vec<&'a [NVTETensor]>> {
+        if chunk_size < 1 {
+            return Err(Error::argument("chunk_size", "at least 1", chunk_size));
+        }
+        if !counts.contains(&self.num_lists) {
+            let counts: Vec<String> = counts.iter().map(|count| count.to_string()).collect();
+            let expected = counts.join(" or ");
+            return Err(Error::argument("num_tensor_lists", expected, self.num_lists));
+        }
+        check::array("tensor_lists", self.lists, ("num_tensor_lists", self.num_lists))?;
+        // SAFETY: the caller's array has that many entries.
+        #[allow(unsafe_code)]
+        let lists = unsafe { std::slice::from_raw_parts(self.lists, self.num_lists) };
+        lists
+            .iter()
+            .enumerate()
+            .map(|(l, &list)| {
+                let length = ("num_tensors_per_list", self.num_tensors);
+                check::array(format_args!("tensor_lists[{l}]"), list, length)?;
+                if self.num_tensors == 0 {
+                    return Ok(&[][..]);
+                }
+                // SAFETY: as above.
+                #[allow(unsafe_code)]
+                Ok(unsafe { std::slice::from_raw_parts(list, self.num_tensors) })
+            })
+            .collect()
+    }
+
+    /// The row-wise buffers, of which the first `same` lists hold as many elements as list 0.
+    fn tensors(&self, chunk_size: i32, counts: &[usize], same: usize) -> Result<Tensors> {
+        let mut tensors = Tensors { of: Vec::new(), entries: Vec::new() };
+        for (l, list) in self.of(chunk_size, counts)?.into_iter().enumerate() {
+            let mut buffers = Vec::with_capacity(list.len());
+            for (t, &handle) in list.iter().enumerate() {
+                let buffer = check::tensor("tensor_lists", handle)
+                    .or_else(|_| check::tensor(&format!("tensor_lists[{l}][{t}]"), handle))?
+                    .rowwise;
+                if l == 0 {
+                    let numel = buffer.shape.numel();
+                    tensors.entries.push(MultiTensor { data: [null_mut(); 8], numel });
+                }
+                let entry = &mut tensors.entries[t];
+                entry.data[l] = buffer.ptr();
+                if l < same {
+                    check::pointer(format_args!("tensor_lists[{l}][{t}].data"), &buffer)?;
+                    if buffer.shape.numel() < entry.numel {
+                        let name = format!("tensor_lists[{l}][{t}].shape");
+                        let expected = format!("{} elements, as tensor_lists[0][{t}]", entry.numel);
+                        return Err(Error::argument(name, expected, buffer.shape));
+                    }
+                }
+                buffers.push(buffer);
+            }
+            tensors.of.push(buffers);
+        }
+        Ok(tensors)
+    }
+}
+
+impl Tensors {
+    fn any(&self) -> bool {
+        !self.of[0].is_empty()
+    }
+
+    /// The dtype of all tensors of a list, one out of `allowed`.
+    fn dtype(&self, list: usize, allowed: &[NVTEDType]) -> Result<NVTEDType> {
+        let mut allowed = allowed.to_vec();
+        for (t, buffer) in self.of[list].iter().enumerate() {
+            check::dtype(format_args!("tensor_lists[{list}][{t}]"), buffer.dtype, &allowed)?;
+            allowed = vec![buffer.dtype];
+        }
+        Ok(allowed[0])
+    }
+
+    /// Without those that have no element.
+    fn filled(mut self) -> Vec<MultiTensor> {
+        self.entries.retain(|entry| entry.numel > 0);
+        self.entries
+    }
+}
+
+/// One value on the device.
+fn scalar<T>(name: &str, handle: NVTETensor, dtype: NVTEDType) -> Result<*mut T> {
+    let buffer = check::tensor(name, handle)?.rowwise;
+    check::dtype(name, buffer.dtype, &[dtype])?;
+    if buffer.shape.numel() == 0 {
+        return Err(Error::argument(format!("{name}.shape"), "one element", buffer.shape));
+    }
+    Ok(check::pointer(format_args!("{name}.data"), &buffer)?.cast())
+}
+
+fn flag(name: &str, handle: NVTETensor) -> Result<*mut i32> {
+    scalar(name, handle, kNVTEInt32)
+}
+
+/// The numbers of a step that are on the host.
+#[derive(Clone, Copy)]
+pub(crate) struct AdamRule {
+    beta1: f32,
+    beta2: f32,
+    epsilon: f32,
+    mode: i32,
+    bias_correction: i32,
+    weight_decay: f32,
+}
+
+impl AdamRule {
+    /// A step without tensors, learning rate and bias.
+    fn args(&self) -> AdamArgs {
+        AdamArgs {
+            tensors: null(),
+            num_tensors: 0,
+            lr: 0.0,
+            beta1: self.beta1,
+            beta2: self.beta2,
+            epsilon: self.epsilon,
+            weight_decay: self.weight_decay,
+            bias1: 1.0,
+            bias2: 1.0,
+            device_lr: null(),
+            device_step: null(),
+            inv_scale: null(),
+            noop: null(),
+            l2: self.mode == 0,
+            master: NVTEX_ADAM_NO_MASTER,
+            grad_dtype: kNVTEFloat32,
+            param_dtype: kNVTEFloat32,
+            moment_dtype: kNVTEFloat32,
+        }
+    }
+
+    fn at(&self, lr: f32, step: i32) -> Result<AdamArgs> {
+        if self.bias_correction != 1 {
+            return Ok(AdamArgs { lr, ..self.args() });
+        }
+        if step < 1 {
+            return Err(Error::argument("step", "at least 1", step));
+        }
+        let [bias1, bias2] =
+            [self.beta1, self.beta2].map(|beta| AdamArgs::bias_correction(beta, step));
+        Ok(AdamArgs { lr, bias1, bias2, ..self.args() })
+    }
+}
+
+/// Adam with its numbers on the host; the fifth list, which may be absent, holds float masters.
+fn adam(
+    chunk_size: i32,
+    lists: Lists,
+    rule: AdamRule,
+    (lr, step): (f32, i32),
+    stream: cudaStream_t,
+) -> Result<()> {
+    let master = if lists.num_lists == 5 { NVTEX_ADAM_FLOAT_MASTER } else { NVTEX_ADAM_NO_MASTER };
+    let tensors = lists.tensors(chunk_size, &[4, 5], 5)?;
+    run_adam(tensors, HIGH, AdamArgs { master, ..rule.at(lr, step)? }, stream)
+}
+
+fn adam_param_remainder(
+    chunk_size: i32,
+    lists: Lists,
+    rule: AdamRule,
+    (lr, step): (f32, i32),
+    stream: cudaStream_t,
+) -> Result<()> {
+    let tensors = lists.tensors(chunk_size, &[5], 5)?;
+    let args = AdamArgs { master: NVTEX_ADAM_REMAINDER, ..rule.at(lr, step)? };
+    run_adam(tensors, &[kNVTEBFloat16], args, stream)
+}
+
+fn adam_fp8(
+    chunk_size: i32,
+    lists: Lists,
+    rule: AdamRule,
+    (lr, step): (f32, i32),
+    fp8_dtype: MaybeUninit<NVTEDType>,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let fp8 = from_c("fp8_dtype", fp8_dtype)?;
+    check::fp8("fp8_dtype", fp8)?;
+    let mut tensors = lists.tensors(chunk_size, &[8], 5)?;
+    for (t, buffer) in tensors.of[1].iter_mut().enumerate() {
+        check::dtype(format_args!("tensor_lists[1][{t}]"), buffer.dtype, &[fp8, kNVTEByte])?;
+        buffer.dtype = fp8;
+    }
+    for l in 5..8 {
+        for (t, buffer) in tensors.of[l].iter().enumerate().filter(|(_, b)| !b.ptr().is_null()) {
+            check::scalar(format_args!("tensor_lists[{l}][{t}]"), buffer)?;
+        }
+    }
+    for l in 2..4 {
+        tensors.dtype(l, &[kNVTEFloat32])?;
+    }
+    let args = AdamArgs { master: NVTEX_ADAM_FLOAT_MASTER, ..rule.at(lr, step)? };
+    run_adam(tensors, &[fp8], args, stream)
+}
+
+/// Adam with learning rate, step and scale of the gradients on the device.
+fn adam_capturable(
+    (chunk_size, noop): (i32, NVTETensor),
+    lists: Lists,
+    rule: AdamRule,
+    [lr, step, inv_scale]: [NVTETensor; 3],
+    with_master: bool,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let noop = flag("noop_flag", noop)?;
+    let lr = scalar("lr", lr, kNVTEFloat32)?;
+    let step: *mut i32 = scalar("step", step, kNVTEInt32)?;
+    let inv_scale = scalar("inv_scale", inv_scale, kNVTEFloat32)?;
+    let (count, master) =
+        if with_master { (5, NVTEX_ADAM_FLOAT_MASTER) } else { (4, NVTEX_ADAM_NO_MASTER) };
+    let tensors = lists.tensors(chunk_size, &[count], 5)?;
+    let args = AdamArgs {
+        device_lr: lr,
+        device_step: if rule.bias_correction == 1 { step } else { null() },
+        inv_scale,
+        noop,
+        master,
+        ..rule.args()
+    };
+    run_adam(tensors, HIGH, args, stream)
+}
+
+fn run_adam(
+    tensors: Tensors,
+    params: &[NVTEDType],
+    args: AdamArgs,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let grad_dtype = tensors.dtype(0, HIGH)?;
+    let param_dtype = tensors.dtype(1, params)?;
+    let moment_dtype = tensors.dtype(2, &[kNVTEFloat32, kNVTEBFloat16])?;
+    tensors.dtype(3, &[moment_dtype])?;
+    match args.master {
+        NVTEX_ADAM_NO_MASTER => {}
+        NVTEX_ADAM_FLOAT_MASTER => _ = tensors.dtype(4, &[kNVTEFloat32])?,
+        NVTEX_ADAM_REMAINDER => _ = tensors.dtype(4, &[kNVTEInt16])?,
+    }
+    let tensors = tensors.filled();
+    if tensors.is_empty() {
+        return Ok(());
+    }
+    let (tensors, num_tensors) = (tensors.as_ptr(), tensors.len());
+    let args = AdamArgs { tensors, num_tensors, grad_dtype, param_dtype, moment_dtype, ..args };
+    backend::run(&args, stream)
+}
+
+/// The numbers of a step of gradient descent.
+pub(crate) struct SgdRule {
+    weight_decay: f32,
+    momentum: f32,
+    dampening: f32,
+    lr: f32,
+    nesterov: i32,
+    first_run: i32,
+    decay_after_momentum: i32,
+    scale: f32,
+}
+
+fn sgd(
+    (chunk_size, noop): (i32, NVTETensor),
+    lists: Lists,
+    rule: &SgdRule,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let noop = flag("noop_flag", noop)?;
+    let tensors = lists.tensors(chunk_size, &[3, 4], 4)?;
+    let grad_dtype = tensors.dtype(0, HIGH)?;
+    let with_copy = lists.num_lists == 4;
+    // A weight of 16 bits has a gradient and a momentum like it, and no copy.
+    let weights = match (grad_dtype, with_copy) {
+        (kNVTEFloat32, _) | (_, true) => &[kNVTEFloat32][..],
+        (kNVTEFloat16, _) => &[kNVTEFloat32, kNVTEFloat16],
+        _ => &[kNVTEFloat32, kNVTEBFloat16],
+    };
+    let weight_dtype = tensors.dtype(1, weights)?;
+    tensors.dtype(2, &[weight_dtype])?;
+    let copy_dtype = match with_copy {
+        true => tensors.dtype(3, &[kNVTEFloat16, kNVTEBFloat16])?,
+        false => kNVTEFloat16,
+    };
+    let tensors = tensors.filled();
+    if tensors.is_empty() {
+        return Ok(());
+    }
+    let args = SgdArgs {
+        tensors: tensors.as_ptr(),
+        num_tensors: tensors.len(),
+        lr: rule.lr,
+        momentum: rule.momentum,
+        dampening: rule.dampening,
+        weight_decay: rule.weight_decay,
+        scale: rule.scale,
+        nesterov: rule.nesterov != 0,
+        first_run: rule.first_run != 0,
+        decay_after_momentum: rule.decay_after_momentum != 0,
+        noop,
+        grad_dtype,
+        weight_dtype,
+        copy_dtype,
+    };
+    backend::run(&args, stream)
+}
+
+/// Where the norms go, and the scratch of the caller.
+pub(crate) struct Norms {
+    output: NVTETensor,
+    output_per_tensor: NVTETensor,
+    ret: NVTETensor,
+    ret_per_tensor: NVTETensor,
+    per_tensor: i32,
+    max_chunks_per_tensor: i32,
+}
+
+fn l2_norm(
+    (chunk_size, noop): (i32, NVTETensor),
+    lists: Lists,
+    norms: &Norms,
+    inv_scale: Option<NVTETensor>,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let non_finite = flag("noop_flag", noop)?;
+    let floats = |name: &str, handle: NVTETensor, least: usize| -> Result<*mut f32> {
+        let buffer = check::tensor(name, handle)?.rowwise;
+        check::dtype(name, buffer.dtype, &[kNVTEFloat32])?;
+        if buffer.shape.numel() < least {
+            let expected = format!("{least} or more elements");
+            return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
+        }
+        Ok(check::pointer(format_args!("{name}.data"), &buffer)?.cast())
+    };
+    let workspace = floats("output", norms.output, PARTIALS)?;
+    let norm = floats("ret", norms.ret, 1)?;
+    let inv_scale = match inv_scale {
+        Some(handle) => scalar("inv_scale", handle, kNVTEFloat32)?,
+        None => null_mut(),
+    };
+    let tensors = lists.tensors(chunk_size, &[1], 1)?;
+    let dtype = tensors.dtype(0, HIGH)?;
+    let chunk = chunk_size as usize;
+    let (mut tensor_norms, mut tensor_workspace, mut chunks) = (null_mut(), null_mut(), 0);
+    if norms.per_tensor != 0 && tensors.any() {
+        let most = tensors.entries.iter().map(|entry| entry.numel.div_ceil(chunk)).max();
+        let (most, got) = (most.unwrap_or(0), norms.max_chunks_per_tensor);
+        chunks = usize::try_from(got).unwrap_or(0);
+        if got < 0 || chunks < most {
+            let expected = format!("{most}, the most chunks of {chunk} elements in a tensor");
+            return Err(Error::argument("max_chunks_per_tensor", expected, got));
+        }
+        let count = lists.num_tensors;
+        tensor_norms = floats("ret_per_tensor", norms.ret_per_tensor, count)?;
+        // Saturated, it is more than any buffer has.
+        let least = count.saturating_mul(chunks);
+        tensor_workspace = floats("output_per_tensor", norms.output_per_tensor, least)?;
+    }
+    let args = L2NormArgs {
+        tensors: tensors.entries.as_ptr(),
+        num_tensors: tensors.entries.len(),
+        inv_scale,
+        norm,
+        tensor_norms,
+        workspace,
+        partials: PARTIALS,
+        tensor_workspace,
+        chunks,
+        chunk,
+        non_finite,
+        dtype,
+    };
+    backend::run(&args, stream)
+}
+
+/// The factor of `scale_tensors`, on the host or the device.
+enum Factor {
+    Host(f32),
+    Device(NVTETensor),
+}
+
+fn scale_tensors(
+    (chunk_size, is_infinite): (i32, NVTETensor),
+    lists: Lists,
+    factor: Factor,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let non_finite = flag("is_infinite", is_infinite)?;
+    let (scale, device_scale) = match factor {
+        Factor::Host(scale) => (scale, null_mut()),
+        Factor::Device(handle) => (1.0, scalar("scale", handle, kNVTEFloat32)?),
+    };
+    let tensors = lists.tensors(chunk_size, &[2], 2)?;
+    let (input_dtype, output_dtype) = (tensors.dtype(0, HIGH)?, tensors.dtype(1, HIGH)?);
+    let tensors = tensors.filled();
+    if tensors.is_empty() {
+        return Ok(());
+    }
+    let (tensors, num_tensors) = (tensors.as_ptr(), tensors.len());
+    let args = ScaleTensorsArgs {
+        tensors,
+        num_tensors,
+        scale,
+        device_scale,
+        non_finite,
+        input_dtype,
+        output_dtype,
+    };
+    backend::run(&args, stream)
+}
+
+/// Scales as floats by a rule, or else as E8M0 codes.
+fn scales_from_amax(
+    chunk_size: i32,
+    lists: Lists,
+    rule: Option<(f32, bool, f32)>,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let dtypes: &[&[NVTEDType]] = match rule {
+        Some(_) => &[&[kNVTEFloat32], &[kNVTEFloat32], &[kNVTEFloat32]],
+        None => &[&[kNVTEBFloat16], &[kNVTEByte, kNVTEFloat8E8M0]],
+    };
+    let tensors = lists.tensors(chunk_size, &[dtypes.len()], dtypes.len())?;
+    for (list, allowed) in dtypes.iter().enumerate() {
+        tensors.dtype(list, allowed)?;
+    }
+    let tensors = tensors.filled();
+    if tensors.is_empty() {
+        return Ok(());
+    }
+    let (fp8_max, pow2, epsilon) = rule.unwrap_or((448.0, true, 0.0));
+    let (tensors, num_tensors, e8m0) = (tensors.as_ptr(), tensors.len(), rule.is_none());
+    let args = ScalesFromAmaxArgs { tensors, num_tensors, fp8_max, epsilon, pow2, e8m0 };
+    backend::run(&args, stream)
+}
