@@ -1561,6 +1561,66 @@ static void wrong_numbers(void) {
 
 // ---- Handles of grouped tensors and configs; null and sizes at their setters and getters
 
+// Attention: no object, and one tensor at a time that is none.
+static void wrong_attention_handles(void *h, NVTETensor t) {
+  REFUSED("nvte_get_fused_attn_backend_v2", "config", nvte_get_fused_attn_backend_v2(h, NULL));
+  REFUSED("nvtex_fused_attn_query", "config",
+          nvtex_fused_attn_query(h, NVTEX_ATTENTION_FORWARD, NULL, NULL, NULL));
+  REFUSED_VOID("nvte_fused_attn_fwd_v2", "params", nvte_fused_attn_fwd_v2(h));
+  REFUSED_VOID("nvte_fused_attn_bwd_v2", "params", nvte_fused_attn_bwd_v2(h));
+  if (h == NULL || h == t) return;  // absent, and a tensor
+  static const char *const forward[] = {"Q",
+                                        "K",
+                                        "V",
+                                        "Bias",
+                                        "SoftmaxOffset",
+                                        "S",
+                                        "O",
+                                        "cu_seqlens_q",
+                                        "cu_seqlens_kv",
+                                        "cu_seqlens_q_padded",
+                                        "cu_seqlens_kv_padded",
+                                        "page_table_k",
+                                        "page_table_v",
+                                        "rng_state"};
+  static const char *const backward[] = {"Q",
+                                         "K",
+                                         "V",
+                                         "O",
+                                         "dO",
+                                         "S",
+                                         "dP",
+                                         "dQ",
+                                         "dK",
+                                         "dV",
+                                         "dBias",
+                                         "dSoftmaxOffset",
+                                         "cu_seqlens_q",
+                                         "cu_seqlens_kv",
+                                         "cu_seqlens_q_padded",
+                                         "cu_seqlens_kv_padded"};
+  NVTETensorPack pack = {{NULL}, 0};
+  const NVTE_QKV_Layout layout = NVTE_BSHD_BSHD_BSHD;
+  const NVTE_QKV_Format none = NVTE_QKV_Format_NOT_SET;
+  for (size_t i = 0; i < COUNT(backward); i++) {
+    NVTETensor a[COUNT(backward)];
+    for (size_t n = 0; n < COUNT(a); n++) a[n] = n == i ? h : t;
+    if (i < COUNT(forward)) {
+      REFUSED_VOID("nvte_fused_attn_fwd", forward[i],
+                   nvte_fused_attn_fwd(a[0], a[1], a[2], a[3], a[4], a[5], a[6], &pack, a[7], a[8],
+                                       a[9], a[10], a[11], a[12], a[13], 8, 8, true, false, false,
+                                       1, 0, layout, none, none, NVTE_NO_BIAS, NVTE_NO_MASK,
+                                       NVTE_VANILLA_SOFTMAX, -1, -1, true, t, NULL));
+    }
+    REFUSED_VOID(
+        "nvte_fused_attn_bwd", backward[i],
+        nvte_fused_attn_bwd(a[0], a[1], a[2], a[3], a[4], a[5], a[6], &pack, a[7], a[8], a[9],
+                            a[10], a[11], a[12], a[13], a[14], a[15], 8, 8, 1, 0, layout, none,
+                            none, NVTE_QKV_Layout_NOT_SET, none, none, NVTE_NO_BIAS, NVTE_NO_MASK,
+                            NVTE_VANILLA_SOFTMAX, -1, -1, true, false, false, t, NULL));
+  }
+}
+
 static void wrong_config_handles(void) {
   NVTEQuantizationConfig q = nvte_create_quantization_config();
   NVTEMatmulConfig m = nvte_create_matmul_config();
@@ -1587,6 +1647,7 @@ static void wrong_config_handles(void) {
   for (size_t i = 0; i <= COUNT(others); i++) {
     if (!case_begin("handle %zu for grouped tensors and configs", i)) continue;
     void *h = i < COUNT(others) ? others[i] : NULL;
+    wrong_attention_handles(h, t);
     if (h != q) {
       REFUSED_VOID("nvte_set_quantization_config_attribute", "config",
                    nvte_set_quantization_config_attribute(h, pow2, &flag, 1));

@@ -2,6 +2,7 @@
 //! replays the graph on other inputs. Then calls them all without a graph: device memory stays as
 //! it was, and nothing waits for the stream. Without a CUDA device the test says so and passes.
 
+mod capture_attention;
 mod common;
 
 use GemmEpilogue::*;
@@ -183,6 +184,7 @@ fn chain(seed: u64) -> Chain {
     norm_forward(c, "rmsnorm in blocks", NVTE_Norm_Type::RMSNorm, NVTE_BLOCK_SCALING_2D);
     norm_backward(c, "layernorm backward", kNVTEBFloat16);
     norm_backward(c, "layernorm backward of other dtypes", kNVTEFloat32);
+    capture_attention::steps(c);
     chain
 }
 

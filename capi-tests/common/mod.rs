@@ -432,3 +432,62 @@ pub const NO_ROPE_PART: RopePart = {
         output_strides: none,
     }
 };
+
+/// No tensor of an attention.
+pub const NO_ATTENTION_TENSOR: AttentionTensor = AttentionTensor {
+    data: null_mut(),
+    dtype: kNVTEFloat32,
+    batch: 0,
+    row: 0,
+    head: 0,
+    scale: null(),
+    scale_inv: null(),
+    amax: null_mut(),
+};
+
+/// An attention of nothing.
+pub const ATTENTION: AttentionArgs = {
+    let none = NO_ATTENTION_TENSOR;
+    let side =
+        AttentionSide { cu_seqlens: null(), starts: null(), max_seqlen: 0, tokens: 0, heads: 1 };
+    AttentionArgs {
+        q: none,
+        k: none,
+        v: none,
+        o: none,
+        d_o: none,
+        dq: none,
+        dk: none,
+        dv: none,
+        bias: none,
+        dbias: none,
+        s: none,
+        dp: none,
+        q_side: side,
+        kv_side: side,
+        batch: 1,
+        dim_qk: 0,
+        dim_v: 0,
+        stats: null_mut(),
+        max: null_mut(),
+        sink: null(),
+        dsink: null_mut(),
+        page_table_k: null(),
+        page_table_v: null(),
+        max_pages_k: 0,
+        max_pages_v: 0,
+        page_size_k: 0,
+        page_size_v: 0,
+        scale: 1.0,
+        dropout: 0.0,
+        rng_state: null(),
+        window_left: -1,
+        window_right: -1,
+        bottom_right: false,
+        alibi: false,
+        backward: false,
+        deterministic: false,
+        workspace: null_mut(),
+        workspace_bytes: 0,
+    }
+};

@@ -7,6 +7,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod attention;
 mod cast;
 mod cast_fused;
 mod extremes;

@@ -1507,7 +1507,8 @@ typedef struct NVTEXCopyRowsArgs {
  */
 typedef struct NVTEXAttentionTensor {
   /**
-   * Aligned to 16 bytes, or null: the tensor is not there.
+   * Null: the tensor is not there. Aligned to 16 bytes if those of a head, or of a row of a bias, are a
+   * multiple of that, else to an element: who reads vectors looks at the strides.
    */
   void *data;
   NVTEDType dtype;
@@ -1573,7 +1574,10 @@ typedef struct NVTEXAttentionSide {
  * Dropout: element (i, j, r, c) takes word `c % 4` of Philox 4x32-10 with the seed as key and the
  * counter `offset / 4 + 2^64 G`, `G = ((i heads + j) q_side.max_seqlen + r)
  * ceil(kv_side.max_seqlen / 4) + c / 4`; it is kept iff the word is less than
- * `floor((1 - dropout) 2^32)`.
+ * `floor((1 - dropout) 2^32)`, computed in double.
+ *
+ * There is a batch, a head and an element of each; the length of a side may be 0, and what lies outside a
+ * sequence may be NaN.
  */
 typedef struct NVTEXAttentionArgs {
   struct NVTEXAttentionTensor q;
@@ -1591,11 +1595,13 @@ typedef struct NVTEXAttentionArgs {
   struct NVTEXAttentionTensor dk;
   struct NVTEXAttentionTensor dv;
   /**
-   * Of q's dtype, or null; `batch`, `head` and `row` are 0 where the bias is broadcast.
+   * Of q's dtype, of FP8 q in high precision, or null; `batch`, `head` and `row` are 0 where the bias is
+   * broadcast.
    */
   struct NVTEXAttentionTensor bias;
   /**
-   * Likewise, contiguous with a 0 stride where it is summed, or null.
+   * Likewise, contiguous with a 0 stride where it is summed, or null. All of it is written. Of FP8 scores
+   * too it is the sum of ds before `scale` and the cast.
    */
   struct NVTEXAttentionTensor dbias;
   /**

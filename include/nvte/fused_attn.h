@@ -14,6 +14,14 @@ typedef const NVTETensor &NVTETensorReference;
 typedef const NVTETensor *NVTETensorReference;
 #endif
 
+/**
+ * What one implementation of attention computes.
+ */
+typedef enum NVTEXAttentionPass {
+  NVTEX_ATTENTION_FORWARD = 0,
+  NVTEX_ATTENTION_BACKWARD = 1,
+} NVTEXAttentionPass;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -397,6 +405,174 @@ void nvte_extract_seed_and_offset(int64_t *rng_state_ptr,
                                   uint64_t offset_val,
                                   uint32_t offset_intragraph,
                                   cudaStream_t stream);
+
+/**
+ * The kind of implementation that runs an attention: `NVTE_FP8` for FP8 queries, else
+ * `NVTE_F16_arbitrary_seqlen`, or `NVTE_No_Backend`. A config of training asks for both passes.
+ *
+ * `message` (null: nowhere) gets "" or the reason against it, valid until the thread's next call of this
+ * function or of `nvtex_fused_attn_query`.
+ * Errors: no config; no layout, format, dtype, mask, bias or softmax behind a number. What is well formed
+ * and not possible is no error.
+ */
+NVTE_Fused_Attn_Backend nvte_get_fused_attn_backend_v2(NVTEFusedAttnConfig cfg,
+                                                       const char **message);
+
+/**
+ * As `nvte_get_fused_attn_backend_v2`, for a batch of one, one dtype for all tensors, and a bias `[1, h,
+ * s_q, s_kv]`. Layouts with pages have none, since nothing is said about pages.
+ *
+ * Errors: kv_dtype is not q_dtype; unknown numbers.
+ */
+NVTE_Fused_Attn_Backend nvte_get_fused_attn_backend(bool is_training,
+                                                    NVTEDType q_dtype,
+                                                    NVTEDType kv_dtype,
+                                                    NVTE_QKV_Layout qkv_layout,
+                                                    NVTE_Bias_Type bias_type,
+                                                    NVTE_Mask_Type attn_mask_type,
+                                                    NVTE_Softmax_Type softmax_type,
+                                                    float dropout,
+                                                    size_t num_attn_heads,
+                                                    size_t num_gqa_groups,
+                                                    size_t max_seqlen_q,
+                                                    size_t max_seqlen_kv,
+                                                    size_t head_dim_qk,
+                                                    size_t head_dim_v,
+                                                    int64_t window_size_left,
+                                                    int64_t window_size_right,
+                                                    bool return_max_logit,
+                                                    bool cuda_graph,
+                                                    bool deterministic);
+
+/**
+ * What would run one pass of an attention, and what declined before it.
+ *
+ * `implementation` gets its name (static), or null if there is none; `rejected` the others that were
+ * asked, "name: reason", one a line, or the reasons why there is none, which name what would do; it is valid
+ * until the thread's next call of this function or of `nvte_get_fused_attn_backend_v2`; `workspace_bytes`
+ * what a workspace query would answer. Each may be null. The result is that of
+ * `nvte_get_fused_attn_backend_v2` for this pass alone.
+ * Errors: as `nvte_get_fused_attn_backend_v2`; another pass.
+ */
+NVTE_Fused_Attn_Backend nvtex_fused_attn_query(NVTEFusedAttnConfig config,
+                                               enum NVTEXAttentionPass pass,
+                                               const char **implementation,
+                                               const char **rejected,
+                                               size_t *workspace_bytes);
+
+/**
+ * Attention, `softmax(attn_scale q k^T + bias) v`, as the parameters describe it.
+ *
+ * Q, K, V: shapes of `qkv_layout` without the 2 or 3 of interleaved ones; Float16, BFloat16 or Float32, then O
+ * likewise; Float8E4M3 or Float8E5M2 with a scale_inv, then O FP8 (with a scale) or of 16 or 32 bits. Query
+ * head j reads key head `j / (h_q / h_kv)`. Scores count inside the lengths (with a padding mask
+ * `cu_seqlens_*`, Int32 `[b + 1]`), under a causal mask for columns up to the row, and in a window from
+ * `row - window_size_left` to `row + window_size_right` (-1: unbounded), rows counted from the top left or, as
+ * mask or `bottom_right_diagonal` say, the bottom right of a sequence's scores. Packed tokens (THD) of sequence
+ * i begin at `cu_seqlens_*_padded[i]`, without those at `cu_seqlens_*[i]`. Paged keys and values: `[pages,
+ * page_size, h, d]` and tables Int32 `[b, max_pages_per_seq]`.
+ * Bias: `[1 or b, 1 or h, 1 or s_q, s_kv]`, of Q's dtype in memory whatever the handle says (FP8: of the
+ * handle's). SoftmaxOffset: Float32, one more score without a value for each head; absent it is 0 if the softmax
+ * is off by one. Dropout needs `rng_state`, Int64 `{seed, offset}`, and happens in training only.
+ * Aux_CTX_Tensors: Stats (natural log of the sum of exponentials, Float32 `[b, h, s_q, 1]` or `[t_q, h, 1]`),
+ * with `return_max_logit` Max (likewise, the largest score), rng_state, bias and offset if they are used. With
+ * `size` 0 they get their shapes, else Stats and Max are written and the others point to the inputs.
+ * A workspace without data asks for its size: nothing runs. Rows without a score become 0, Stats and Max -inf;
+ * so do dense rows behind their sequence, packed ones are not touched. Nothing is written for no rows.
+ * Errors: sizes, dtypes and options that do not fit; null or misaligned pointers; what no implementation of the
+ * backend takes (`nvtex_fused_attn_query` says why).
+ */
+void nvte_fused_attn_fwd_v2(NVTEFusedAttnFwdParams params);
+
+/**
+ * As `nvte_fused_attn_fwd_v2`, with the parameters as arguments. Tensors that are not needed may be null.
+ */
+void nvte_fused_attn_fwd(NVTETensor Q,
+                         NVTETensor K,
+                         NVTETensor V,
+                         NVTETensor Bias,
+                         NVTETensor SoftmaxOffset,
+                         NVTETensor S,
+                         NVTETensor O,
+                         NVTETensorPack *Aux_CTX_Tensors,
+                         NVTETensor cu_seqlens_q,
+                         NVTETensor cu_seqlens_kv,
+                         NVTETensor cu_seqlens_q_padded,
+                         NVTETensor cu_seqlens_kv_padded,
+                         NVTETensor page_table_k,
+                         NVTETensor page_table_v,
+                         NVTETensor rng_state,
+                         size_t max_seqlen_q,
+                         size_t max_seqlen_kv,
+                         bool is_training,
+                         bool return_max_logit,
+                         bool cuda_graph,
+                         float attn_scale,
+                         float dropout,
+                         NVTE_QKV_Layout qkv_layout,
+                         NVTE_QKV_Format o_format,
+                         NVTE_QKV_Format qkv_scale_inv_format,
+                         NVTE_Bias_Type bias_type,
+                         NVTE_Mask_Type attn_mask_type,
+                         NVTE_Softmax_Type softmax_type,
+                         int64_t window_size_left,
+                         int64_t window_size_right,
+                         bool bottom_right_diagonal,
+                         NVTETensor workspace,
+                         cudaStream_t stream);
+
+/**
+ * Gradients of `nvte_fused_attn_fwd_v2`, written over what was there.
+ *
+ * Takes Q, K, V, O, dO and Aux_CTX_Tensors, of which Stats, rng_state and, if they are used, bias and offset are
+ * read in this order, without Max. Dropout drops what the forward dropped for the same state. dBias (of the
+ * bias's shape, summed where it is broadcast) and dSoftmaxOffset (Float32, one for each head) may be absent.
+ * dQ, dK, dV: shapes of `dqkv_layout`, the dtype of Q, or with FP8 Q any; rows behind a sequence as O's in the
+ * forward. `deterministic`: in a fixed order; the CPU does so always. Not of paged keys and values.
+ * Errors: as `nvte_fused_attn_fwd_v2`.
+ */
+void nvte_fused_attn_bwd_v2(NVTEFusedAttnBwdParams params);
+
+/**
+ * As `nvte_fused_attn_bwd_v2`, with the parameters as arguments. Tensors that are not needed may be null.
+ */
+void nvte_fused_attn_bwd(NVTETensor Q,
+                         NVTETensor K,
+                         NVTETensor V,
+                         NVTETensor O,
+                         NVTETensor dO,
+                         NVTETensor S,
+                         NVTETensor dP,
+                         const NVTETensorPack *Aux_CTX_Tensors,
+                         NVTETensor dQ,
+                         NVTETensor dK,
+                         NVTETensor dV,
+                         NVTETensor dBias,
+                         NVTETensor dSoftmaxOffset,
+                         NVTETensor cu_seqlens_q,
+                         NVTETensor cu_seqlens_kv,
+                         NVTETensor cu_seqlens_q_padded,
+                         NVTETensor cu_seqlens_kv_padded,
+                         size_t max_seqlen_q,
+                         size_t max_seqlen_kv,
+                         float attn_scale,
+                         float dropout,
+                         NVTE_QKV_Layout qkv_layout,
+                         NVTE_QKV_Format o_format,
+                         NVTE_QKV_Format do_format,
+                         NVTE_QKV_Layout dqkv_layout,
+                         NVTE_QKV_Format qkv_scale_inv_format,
+                         NVTE_QKV_Format do_scale_inv_format,
+                         NVTE_Bias_Type bias_type,
+                         NVTE_Mask_Type attn_mask_type,
+                         NVTE_Softmax_Type softmax_type,
+                         int64_t window_size_left,
+                         int64_t window_size_right,
+                         bool bottom_right_diagonal,
+                         bool deterministic,
+                         bool cuda_graph,
+                         NVTETensor workspace,
+                         cudaStream_t stream);
 
 #ifdef __cplusplus
 }  // extern "C"

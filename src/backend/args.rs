@@ -1094,7 +1094,8 @@ pub struct PartialCastArgs {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionTensor {
-    /// Aligned to 16 bytes, or null: the tensor is not there.
+    /// Null: the tensor is not there. Aligned to 16 bytes if those of a head, or of a row of a bias, are a
+    /// multiple of that, else to an element: who reads vectors looks at the strides.
     pub data: *mut c_void,
     pub dtype: NVTEDType,
     /// Elements; times the element's size a multiple of 16 bytes wherever `data` is read or written by
@@ -1148,7 +1149,10 @@ pub struct AttentionSide {
 /// Dropout: element (i, j, r, c) takes word `c % 4` of Philox 4x32-10 with the seed as key and the
 /// counter `offset / 4 + 2^64 G`, `G = ((i heads + j) q_side.max_seqlen + r)
 /// ceil(kv_side.max_seqlen / 4) + c / 4`; it is kept iff the word is less than
-/// `floor((1 - dropout) 2^32)`.
+/// `floor((1 - dropout) 2^32)`, computed in double.
+///
+/// There is a batch, a head and an element of each; the length of a side may be 0, and what lies outside a
+/// sequence may be NaN.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionArgs {
@@ -1162,9 +1166,11 @@ pub struct AttentionArgs {
     pub dq: AttentionTensor,
     pub dk: AttentionTensor,
     pub dv: AttentionTensor,
-    /// Of q's dtype, or null; `batch`, `head` and `row` are 0 where the bias is broadcast.
+    /// Of q's dtype, of FP8 q in high precision, or null; `batch`, `head` and `row` are 0 where the bias is
+    /// broadcast.
     pub bias: AttentionTensor,
-    /// Likewise, contiguous with a 0 stride where it is summed, or null.
+    /// Likewise, contiguous with a 0 stride where it is summed, or null. All of it is written. Of FP8 scores
+    /// too it is the sum of ds before `scale` and the cast.
     pub dbias: AttentionTensor,
     /// FP8 only: scale, scale_inv and amax of the probabilities and of the scores' gradient.
     pub s: AttentionTensor,

@@ -55,6 +55,8 @@ pub(super) static TABLE: OpTable = OpTable {
     l2_norm: Some(op::multi_tensor::cpu::l2_norm),
     scale_tensors: Some(op::multi_tensor::cpu::scale_tensors),
     scales_from_amax: Some(op::multi_tensor::cpu::scales_from_amax),
+    attention_plan: Some(op::fused_attn::cpu_attention::attention_plan),
+    attention: Some(op::fused_attn::cpu_attention::attention),
     ..OpTable::EMPTY
 };
 

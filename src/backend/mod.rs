@@ -164,6 +164,7 @@ operators! {
     L2NormArgs => l2_norm,
     ScaleTensorsArgs => scale_tensors,
     ScalesFromAmaxArgs => scales_from_amax,
+    AttentionArgs => attention,
 }
 
 pub struct Backend {
@@ -232,6 +233,40 @@ pub(crate) fn run<A: Operator>(args: &A, stream: cudaStream_t) -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// How an attention would run.
+pub(crate) struct Planned {
+    pub(crate) workspace_bytes: usize,
+    /// A static name.
+    pub(crate) implementation: *const c_char,
+    /// "name: reason" of other implementations, one a line.
+    pub(crate) rejected: String,
+}
+
+/// What the backend of this process would do with an attention. An error if nothing.
+pub(crate) fn attention_plan(args: &AttentionArgs) -> Result<Planned> {
+    let backend = current()?;
+    let entry = backend.table.attention_plan.ok_or_else(|| missing(backend, "attention_plan"))?;
+    let mut plan = AttentionPlan {
+        workspace_bytes: 0,
+        implementation: std::ptr::null(),
+        rejected: std::ptr::null(),
+    };
+    // SAFETY: the arguments have been checked by the operator's plan().
+    let outcome = unsafe { entry(args, &mut plan) };
+    finish(backend, "attention_plan", outcome)?;
+    let text = |text: *const c_char| match text.is_null() {
+        true => String::new(),
+        // SAFETY: a backend's text is a C string that lives until the thread's next backend call.
+        false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+    };
+    let rejected = text(plan.rejected);
+    verbose::line(Level::Dispatch, "attention", || {
+        format!("{},{},{}", backend.name, text(plan.implementation), rejected.replace('\n', ";"))
+    });
+    let AttentionPlan { workspace_bytes, implementation, .. } = plan;
+    Ok(Planned { workspace_bytes, implementation, rejected })
 }
 
 /// Calls a table entry that is no operator: memory, streams, properties.

@@ -84,7 +84,7 @@ fn kept(seed: u64, offset: u64, c: u64, least: u8) -> u16 {
 }
 
 /// Philox4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3; 2011).
-fn philox(key: u64, low: u64, high: u64) -> [u32; 4] {
+pub(crate) fn philox(key: u64, low: u64, high: u64) -> [u32; 4] {
     let mut key = [key as u32, (key >> 32) as u32];
     let mut c = [low as u32, (low >> 32) as u32, high as u32, (high >> 32) as u32];
     for _ in 0..10 {

@@ -1,9 +1,18 @@
 //! C functions of fused_attn.h: layouts, configs and parameters of attention, and the helpers of packed
 //! sequences, context parallelism and caches.
-#![allow(unsafe_code, clippy::missing_safety_doc, clippy::too_many_arguments)]
+#![allow(
+    unsafe_code,
+    non_camel_case_types,
+    non_snake_case,
+    clippy::missing_safety_doc,
+    clippy::too_many_arguments
+)]
 
+use super::attention::{Answers, Problem, Words, choose, query};
+use super::attention_call::{backward, forward};
 use super::*;
 use crate::error::{Handle, guard};
+use crate::tensor::{FromC, from_c_enum};
 
 /// Which of queries, keys and values a layout interleaves.
 ///
@@ -607,5 +616,377 @@ pub unsafe extern "C-unwind" fn nvte_extract_seed_and_offset(
             (args.seed, args.offset) = (0, offset_intragraph.into());
         }
         backend::run(&args, stream)
+    });
+}
+
+/// What one implementation of attention computes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NVTEXAttentionPass {
+    NVTEX_ATTENTION_FORWARD = 0,
+    NVTEX_ATTENTION_BACKWARD = 1,
+}
+
+from_c_enum!(
+    NVTEXAttentionPass,
+    "an NVTEXAttentionPass from 0 to 1",
+    [NVTEX_ATTENTION_FORWARD, NVTEX_ATTENTION_BACKWARD]
+);
+
+/// The kind of implementation that runs an attention: `NVTE_FP8` for FP8 queries, else
+/// `NVTE_F16_arbitrary_seqlen`, or `NVTE_No_Backend`. A config of training asks for both passes.
+///
+/// `message` (null: nowhere) gets "" or the reason against it, valid until the thread's next call of this
+/// function or of `nvtex_fused_attn_query`.
+/// Errors: no config; no layout, format, dtype, mask, bias or softmax behind a number. What is well formed
+/// and not possible is no error.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_get_fused_attn_backend_v2(
+    cfg: NVTEFusedAttnConfig,
+    message: *mut *const c_char,
+) -> NVTE_Fused_Attn_Backend {
+    let number = guard("nvte_get_fused_attn_backend_v2", || {
+        // SAFETY: the caller vouches for the address.
+        unsafe { backend::buf::store(message, c"".as_ptr()) };
+        let (chosen, reason) = choose(&Problem::from_config(cfg)?);
+        // SAFETY: as above.
+        unsafe { backend::buf::store(message, reason) };
+        Ok(Chosen(chosen))
+    });
+    number.0
+}
+
+/// The result of a choice; none after an error.
+struct Chosen(NVTE_Fused_Attn_Backend);
+
+impl Default for Chosen {
+    fn default() -> Self {
+        Self(NVTE_Fused_Attn_Backend::NVTE_No_Backend)
+    }
+}
+
+/// As `nvte_get_fused_attn_backend_v2`, for a batch of one, one dtype for all tensors, and a bias `[1, h,
+/// s_q, s_kv]`. Layouts with pages have none, since nothing is said about pages.
+///
+/// Errors: kv_dtype is not q_dtype; unknown numbers.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvte_get_fused_attn_backend(
+    is_training: bool,
+    q_dtype: MaybeUninit<NVTEDType>,
+    kv_dtype: MaybeUninit<NVTEDType>,
+    qkv_layout: MaybeUninit<NVTE_QKV_Layout>,
+    bias_type: MaybeUninit<NVTE_Bias_Type>,
+    attn_mask_type: MaybeUninit<NVTE_Mask_Type>,
+    softmax_type: MaybeUninit<NVTE_Softmax_Type>,
+    dropout: f32,
+    num_attn_heads: usize,
+    num_gqa_groups: usize,
+    max_seqlen_q: usize,
+    max_seqlen_kv: usize,
+    head_dim_qk: usize,
+    head_dim_v: usize,
+    window_size_left: i64,
+    window_size_right: i64,
+    return_max_logit: bool,
+    cuda_graph: bool,
+    deterministic: bool,
+) -> NVTE_Fused_Attn_Backend {
+    use NVTEFusedAttnConfigAttribute::*;
+    let chosen = guard("nvte_get_fused_attn_backend", || {
+        let (q, kv): (NVTEDType, NVTEDType) =
+            (from_c("q_dtype", q_dtype)?, from_c("kv_dtype", kv_dtype)?);
+        if q != kv {
+            return Err(Error::argument("kv_dtype", format!("{q} (q_dtype)"), kv));
+        }
+        let mut values = CONFIGS.defaults();
+        let mut set = |attribute: NVTEFusedAttnConfigAttribute, value: u64| {
+            values[attribute as usize] = value;
+        };
+        set(kNVTEFusedAttnConfigIsTraining, is_training.into());
+        set(kNVTEFusedAttnConfigDeterministic, deterministic.into());
+        set(kNVTEFusedAttnConfigCudaGraph, cuda_graph.into());
+        set(kNVTEFusedAttnConfigReturnMaxLogit, return_max_logit.into());
+        set(kNVTEFusedAttnConfigAttnMaskType, word(attn_mask_type));
+        set(kNVTEFusedAttnConfigBiasType, word(bias_type));
+        set(kNVTEFusedAttnConfigWindowSizeLeft, window_size_left as u64);
+        set(kNVTEFusedAttnConfigWindowSizeRight, window_size_right as u64);
+        set(kNVTEFusedAttnConfigSoftmaxType, word(softmax_type));
+        set(kNVTEFusedAttnConfigDropout, dropout.to_bits().into());
+        for attribute in [
+            kNVTEFusedAttnConfigQKVDtype,
+            kNVTEFusedAttnConfigODtype,
+            kNVTEFusedAttnConfigDODtype,
+            kNVTEFusedAttnConfigDQKVDtype,
+        ] {
+            set(attribute, q as u64);
+        }
+        set(kNVTEFusedAttnConfigQKVLayout, word(qkv_layout));
+        for (attribute, size) in [
+            (kNVTEFusedAttnConfigBatchSize, 1),
+            (kNVTEFusedAttnConfigNumAttnHeads, num_attn_heads),
+            (kNVTEFusedAttnConfigNumGQAGroups, num_gqa_groups),
+            (kNVTEFusedAttnConfigHeadDimQK, head_dim_qk),
+            (kNVTEFusedAttnConfigHeadDimV, head_dim_v),
+            (kNVTEFusedAttnConfigMaxSeqlenQ, max_seqlen_q),
+            (kNVTEFusedAttnConfigMaxSeqlenKV, max_seqlen_kv),
+            (kNVTEFusedAttnConfigNumTokensQ, max_seqlen_q),
+            (kNVTEFusedAttnConfigNumTokensKV, max_seqlen_kv),
+            (kNVTEFusedAttnConfigBiasBatchSize, 1),
+            (kNVTEFusedAttnConfigBiasNumHeads, num_attn_heads),
+            (kNVTEFusedAttnConfigBiasSeqlenQ, max_seqlen_q),
+            (kNVTEFusedAttnConfigBiasSeqlenKV, max_seqlen_kv),
+        ] {
+            set(attribute, size as u64);
+        }
+        Ok(Chosen(choose(&Problem::from_words(Words(&values))?).0))
+    });
+    chosen.0
+}
+
+/// The bytes of an enumeration that C passed, as an attribute holds them.
+fn word<T: Copy>(value: MaybeUninit<T>) -> u64 {
+    const { assert!(size_of::<T>() == size_of::<u32>()) };
+    // SAFETY: a C caller initialises all 4 bytes, whatever their value.
+    u64::from(unsafe { value.as_ptr().cast::<u32>().read() })
+}
+
+/// What would run one pass of an attention, and what declined before it.
+///
+/// `implementation` gets its name (static), or null if there is none; `rejected` the others that were
+/// asked, "name: reason", one a line, or the reasons why there is none, which name what would do; it is valid
+/// until the thread's next call of this function or of `nvte_get_fused_attn_backend_v2`; `workspace_bytes`
+/// what a workspace query would answer. Each may be null. The result is that of
+/// `nvte_get_fused_attn_backend_v2` for this pass alone.
+/// Errors: as `nvte_get_fused_attn_backend_v2`; another pass.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_fused_attn_query(
+    config: NVTEFusedAttnConfig,
+    pass: MaybeUninit<NVTEXAttentionPass>,
+    implementation: *mut *const c_char,
+    rejected: *mut *const c_char,
+    workspace_bytes: *mut usize,
+) -> NVTE_Fused_Attn_Backend {
+    let chosen = guard("nvtex_fused_attn_query", || {
+        let pass: NVTEXAttentionPass = from_c("pass", pass)?;
+        let backward = pass == NVTEXAttentionPass::NVTEX_ATTENTION_BACKWARD;
+        let problem = Problem::from_config(config)?;
+        let answers = Answers { implementation, rejected, workspace_bytes };
+        // SAFETY: the caller vouches for the addresses.
+        Ok(Chosen(unsafe { query(&problem, backward, &answers) }))
+    });
+    chosen.0
+}
+
+/// Attention, `softmax(attn_scale q k^T + bias) v`, as the parameters describe it.
+///
+/// Q, K, V: shapes of `qkv_layout` without the 2 or 3 of interleaved ones; Float16, BFloat16 or Float32, then O
+/// likewise; Float8E4M3 or Float8E5M2 with a scale_inv, then O FP8 (with a scale) or of 16 or 32 bits. Query
+/// head j reads key head `j / (h_q / h_kv)`. Scores count inside the lengths (with a padding mask
+/// `cu_seqlens_*`, Int32 `[b + 1]`), under a causal mask for columns up to the row, and in a window from
+/// `row - window_size_left` to `row + window_size_right` (-1: unbounded), rows counted from the top left or, as
+/// mask or `bottom_right_diagonal` say, the bottom right of a sequence's scores. Packed tokens (THD) of sequence
+/// i begin at `cu_seqlens_*_padded[i]`, without those at `cu_seqlens_*[i]`. Paged keys and values: `[pages,
+/// page_size, h, d]` and tables Int32 `[b, max_pages_per_seq]`.
+/// Bias: `[1 or b, 1 or h, 1 or s_q, s_kv]`, of Q's dtype in memory whatever the handle says (FP8: of the
+/// handle's). SoftmaxOffset: Float32, one more score without a value for each head; absent it is 0 if the softmax
+/// is off by one. Dropout needs `rng_state`, Int64 `{seed, offset}`, and happens in training only.
+/// Aux_CTX_Tensors: Stats (natural log of the sum of exponentials, Float32 `[b, h, s_q, 1]` or `[t_q, h, 1]`),
+/// with `return_max_logit` Max (likewise, the largest score), rng_state, bias and offset if they are used. With
+/// `size` 0 they get their shapes, else Stats and Max are written and the others point to the inputs.
+/// A workspace without data asks for its size: nothing runs. Rows without a score become 0, Stats and Max -inf;
+/// so do dense rows behind their sequence, packed ones are not touched. Nothing is written for no rows.
+/// Errors: sizes, dtypes and options that do not fit; null or misaligned pointers; what no implementation of the
+/// backend takes (`nvtex_fused_attn_query` says why).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_fused_attn_fwd_v2(params: NVTEFusedAttnFwdParams) {
+    guard("nvte_fused_attn_fwd_v2", || {
+        let values = FWD.slab.get("params", params)?;
+        // SAFETY: the caller vouches for the pack.
+        unsafe { forward(Words(&values)) }
+    });
+}
+
+/// As `nvte_fused_attn_fwd_v2`, with the parameters as arguments. Tensors that are not needed may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_fused_attn_fwd(
+    Q: NVTETensor,
+    K: NVTETensor,
+    V: NVTETensor,
+    Bias: NVTETensor,
+    SoftmaxOffset: NVTETensor,
+    S: NVTETensor,
+    O: NVTETensor,
+    Aux_CTX_Tensors: *mut NVTETensorPack,
+    cu_seqlens_q: NVTETensor,
+    cu_seqlens_kv: NVTETensor,
+    cu_seqlens_q_padded: NVTETensor,
+    cu_seqlens_kv_padded: NVTETensor,
+    page_table_k: NVTETensor,
+    page_table_v: NVTETensor,
+    rng_state: NVTETensor,
+    max_seqlen_q: usize,
+    max_seqlen_kv: usize,
+    is_training: bool,
+    return_max_logit: bool,
+    cuda_graph: bool,
+    attn_scale: f32,
+    dropout: f32,
+    qkv_layout: MaybeUninit<NVTE_QKV_Layout>,
+    o_format: MaybeUninit<NVTE_QKV_Format>,
+    qkv_scale_inv_format: MaybeUninit<NVTE_QKV_Format>,
+    bias_type: MaybeUninit<NVTE_Bias_Type>,
+    attn_mask_type: MaybeUninit<NVTE_Mask_Type>,
+    softmax_type: MaybeUninit<NVTE_Softmax_Type>,
+    window_size_left: i64,
+    window_size_right: i64,
+    bottom_right_diagonal: bool,
+    workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_fused_attn_fwd", || {
+        let address = |ptr: *mut c_void| ptr as usize as u64;
+        // In the order of NVTEFusedAttnFwdParamsAttribute.
+        let values: [u64; 33] = [
+            address(Q),
+            address(K),
+            address(V),
+            address(Bias),
+            address(SoftmaxOffset),
+            address(S),
+            address(O),
+            address(Aux_CTX_Tensors.cast()),
+            address(cu_seqlens_q),
+            address(cu_seqlens_kv),
+            address(cu_seqlens_q_padded),
+            address(cu_seqlens_kv_padded),
+            address(page_table_k),
+            address(page_table_v),
+            address(rng_state),
+            is_training.into(),
+            cuda_graph.into(),
+            return_max_logit.into(),
+            word(attn_mask_type),
+            word(bias_type),
+            window_size_left as u64,
+            window_size_right as u64,
+            bottom_right_diagonal.into(),
+            word(softmax_type),
+            dropout.to_bits().into(),
+            attn_scale.to_bits().into(),
+            word(qkv_layout),
+            word(o_format),
+            word(qkv_scale_inv_format),
+            max_seqlen_q as u64,
+            max_seqlen_kv as u64,
+            address(workspace),
+            address(stream.cast()),
+        ];
+        // SAFETY: the caller vouches for the pack.
+        unsafe { forward(Words(&values)) }
+    });
+}
+
+/// Gradients of `nvte_fused_attn_fwd_v2`, written over what was there.
+///
+/// Takes Q, K, V, O, dO and Aux_CTX_Tensors, of which Stats, rng_state and, if they are used, bias and offset are
+/// read in this order, without Max. Dropout drops what the forward dropped for the same state. dBias (of the
+/// bias's shape, summed where it is broadcast) and dSoftmaxOffset (Float32, one for each head) may be absent.
+/// dQ, dK, dV: shapes of `dqkv_layout`, the dtype of Q, or with FP8 Q any; rows behind a sequence as O's in the
+/// forward. `deterministic`: in a fixed order; the CPU does so always. Not of paged keys and values.
+/// Errors: as `nvte_fused_attn_fwd_v2`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_fused_attn_bwd_v2(params: NVTEFusedAttnBwdParams) {
+    guard("nvte_fused_attn_bwd_v2", || {
+        let values = BWD.slab.get("params", params)?;
+        // SAFETY: the caller vouches for the pack.
+        unsafe { backward(Words(&values)) }
+    });
+}
+
+/// As `nvte_fused_attn_bwd_v2`, with the parameters as arguments. Tensors that are not needed may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_fused_attn_bwd(
+    Q: NVTETensor,
+    K: NVTETensor,
+    V: NVTETensor,
+    O: NVTETensor,
+    dO: NVTETensor,
+    S: NVTETensor,
+    dP: NVTETensor,
+    Aux_CTX_Tensors: *const NVTETensorPack,
+    dQ: NVTETensor,
+    dK: NVTETensor,
+    dV: NVTETensor,
+    dBias: NVTETensor,
+    dSoftmaxOffset: NVTETensor,
+    cu_seqlens_q: NVTETensor,
+    cu_seqlens_kv: NVTETensor,
+    cu_seqlens_q_padded: NVTETensor,
+    cu_seqlens_kv_padded: NVTETensor,
+    max_seqlen_q: usize,
+    max_seqlen_kv: usize,
+    attn_scale: f32,
+    dropout: f32,
+    qkv_layout: MaybeUninit<NVTE_QKV_Layout>,
+    o_format: MaybeUninit<NVTE_QKV_Format>,
+    do_format: MaybeUninit<NVTE_QKV_Format>,
+    dqkv_layout: MaybeUninit<NVTE_QKV_Layout>,
+    qkv_scale_inv_format: MaybeUninit<NVTE_QKV_Format>,
+    do_scale_inv_format: MaybeUninit<NVTE_QKV_Format>,
+    bias_type: MaybeUninit<NVTE_Bias_Type>,
+    attn_mask_type: MaybeUninit<NVTE_Mask_Type>,
+    softmax_type: MaybeUninit<NVTE_Softmax_Type>,
+    window_size_left: i64,
+    window_size_right: i64,
+    bottom_right_diagonal: bool,
+    deterministic: bool,
+    cuda_graph: bool,
+    workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_fused_attn_bwd", || {
+        let address = |ptr: *mut c_void| ptr as usize as u64;
+        // In the order of NVTEFusedAttnBwdParamsAttribute.
+        let values: [u64; 37] = [
+            address(Q),
+            address(K),
+            address(V),
+            address(O),
+            address(dO),
+            address(S),
+            address(dP),
+            address(Aux_CTX_Tensors.cast_mut().cast()),
+            address(dQ),
+            address(dK),
+            address(dV),
+            address(dBias),
+            address(dSoftmaxOffset),
+            address(cu_seqlens_q),
+            address(cu_seqlens_kv),
+            address(cu_seqlens_q_padded),
+            address(cu_seqlens_kv_padded),
+            deterministic.into(),
+            cuda_graph.into(),
+            word(attn_mask_type),
+            word(bias_type),
+            window_size_left as u64,
+            window_size_right as u64,
+            bottom_right_diagonal.into(),
+            word(softmax_type),
+            dropout.to_bits().into(),
+            attn_scale.to_bits().into(),
+            word(qkv_layout),
+            word(o_format),
+            word(do_format),
+            word(dqkv_layout),
+            word(qkv_scale_inv_format),
+            word(do_scale_inv_format),
+            max_seqlen_q as u64,
+            max_seqlen_kv as u64,
+            address(workspace),
+            address(stream.cast()),
+        ];
+        // SAFETY: the caller vouches for the pack.
+        unsafe { backward(Words(&values)) }
     });
 }

@@ -2,7 +2,10 @@
 //! sequences, context parallelism and caches (spec attention 2, 9, 14 to 18).
 #![allow(unsafe_code)]
 
+mod attention;
+mod attention_call;
 pub(crate) mod cpu;
+pub(crate) mod cpu_attention;
 pub mod exports;
 mod objects;
 
@@ -21,6 +24,7 @@ use std::mem::MaybeUninit;
 use std::ptr::null;
 
 /// Group and formats of a layout: of all three, of queries, of keys and values.
+#[derive(Clone, Copy)]
 struct Layout {
     group: NVTE_QKV_Layout_Group,
     all: NVTE_QKV_Format,
@@ -34,7 +38,10 @@ const GROUPS: [NVTE_QKV_Layout_Group; 5] =
 
 fn layout(layout: MaybeUninit<NVTE_QKV_Layout>) -> Result<Layout> {
     // SAFETY: a C caller initialises all 4 bytes, whatever their value.
-    let number = unsafe { layout.as_ptr().cast::<i32>().read() };
+    numbered_layout("qkv_layout", unsafe { layout.as_ptr().cast::<i32>().read() })
+}
+
+fn numbered_layout(argument: &str, number: i32) -> Result<Layout> {
     let same = |group, format| Layout { group, all: format, q: format, kv: format };
     let mixed = |group, all, q, kv| Layout { group, all, q, kv };
     Ok(match number {
@@ -52,7 +59,7 @@ fn layout(layout: MaybeUninit<NVTE_QKV_Layout>) -> Result<Layout> {
         23 => mixed(NVTE_Paged_KV_HD_HD_HD, NVTE_THD_2BSHD, NVTE_THD, NVTE_BSHD),
         24 => mixed(NVTE_Paged_KV_HD_HD_HD, NVTE_THD_2SBHD, NVTE_THD, NVTE_SBHD),
         25 => same(NVTE_SD_SD_SD, NVTE_BHSD),
-        _ => return Err(Error::argument("qkv_layout", "an NVTE_QKV_Layout from 0 to 25", number)),
+        _ => return Err(Error::argument(argument, "an NVTE_QKV_Layout from 0 to 25", number)),
     })
 }
 

@@ -75,7 +75,11 @@ pub(crate) static BWD: Objects =
 
 impl Objects {
     pub(super) fn create(&self) -> Result<*mut c_void> {
-        self.slab.insert(self.table.iter().map(|&(_, default)| default).collect())
+        self.slab.insert(self.defaults())
+    }
+
+    pub(super) fn defaults(&self) -> Values {
+        self.table.iter().map(|&(_, default)| default).collect()
     }
 
     pub(super) fn destroy(&self, handle: *mut c_void) -> Result<()> {

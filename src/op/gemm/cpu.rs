@@ -445,7 +445,7 @@ impl Tensor {
 }
 
 vectorized! {
-    fn to_floats<T: Element>(from: &[T], to: &mut [f32]) {
+    pub(crate) fn to_floats<T: Element>(from: &[T], to: &mut [f32]) {
         for (x, y) in from.iter().zip(to) {
             *y = x.to_f32();
         }
@@ -453,7 +453,7 @@ vectorized! {
 }
 
 vectorized! {
-    fn from_floats<T: Element>(from: &[f32], to: &mut [T]) {
+    pub(crate) fn from_floats<T: Element>(from: &[f32], to: &mut [T]) {
         for (&x, y) in from.iter().zip(to) {
             *y = T::from_f32(x);
         }

@@ -1,0 +1,635 @@
+//! The calls of attention: handles become a problem and then addresses; auxiliary tensors and the
+//! workspace answer queries (spec attention 8, 11, 12).
+#![allow(unsafe_code)]
+
+use super::attention::*;
+use crate::backend::{self, args::*};
+use crate::check;
+use crate::error::{Error, Result};
+use crate::tensor::{Buffer, Shape, TENSORS, Tensor};
+use crate::types::*;
+use NVTE_Bias_Type::NVTE_POST_SCALE_BIAS;
+use NVTE_QKV_Format::*;
+use NVTE_Softmax_Type::NVTE_VANILLA_SOFTMAX;
+use NVTEDType::*;
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+
+/// A tensor argument; an unset one for a null handle.
+struct Named {
+    name: &'static str,
+    tensor: Tensor,
+}
+
+impl Named {
+    fn new(name: &'static str, handle: NVTETensor) -> Result<Self> {
+        Ok(Self { name, tensor: check::tensor_or_empty(name, handle)? })
+    }
+
+    fn buffer(&self) -> &Buffer {
+        &self.tensor.rowwise
+    }
+
+    /// The buffer, which must be there.
+    fn required(&self) -> Result<&Buffer> {
+        if !self.buffer().is_set() {
+            let name = format!("{}.data", self.name);
+            return Err(Error::argument(name, "row-wise data", "no data"));
+        }
+        Ok(self.buffer())
+    }
+
+    /// Dimensions of a tensor in a format: heads and elements of a head, and sequences and tokens.
+    fn sizes(&self, format: NVTE_QKV_Format) -> Result<Sizes> {
+        let shape = self.required()?.shape;
+        Ok(match (format, shape.dims()) {
+            (NVTE_THD, &[tokens, heads, dim]) => Sizes { batch: 0, tokens, heads, dim },
+            (NVTE_SBHD, &[tokens, batch, heads, dim])
+            | (NVTE_BSHD, &[batch, tokens, heads, dim])
+            | (NVTE_BHSD, &[batch, heads, tokens, dim]) => Sizes { batch, tokens, heads, dim },
+            _ => {
+                let expected = match format {
+                    NVTE_THD => "[tokens, heads, dim]",
+                    NVTE_SBHD => "[length, batch, heads, dim]",
+                    NVTE_BHSD => "[batch, heads, length, dim]",
+                    _ => "[batch, length, heads, dim]",
+                };
+                return Err(Error::argument(format!("{}.shape", self.name), expected, shape));
+            }
+        })
+    }
+
+    fn has_shape(&self, dims: &[usize]) -> Result<()> {
+        check::shape(self.name, &self.required()?.shape, &Shape::new(dims))
+    }
+
+    /// Address of data whose rows are read or written by vectors if their bytes allow it.
+    fn address(&self, row: usize) -> Result<*mut c_void> {
+        data_address(format!("{}.data", self.name), self.required()?, row)
+    }
+
+    /// Places the data and scales of a tensor. Only of FP8 attention are scales looked at.
+    fn place(&self, to: &mut AttentionTensor, row: usize, fp8: bool) -> Result<()> {
+        to.data = self.address(row)?;
+        if fp8 { self.scales(to, self.buffer().dtype.is_fp8()) } else { Ok(()) }
+    }
+
+    /// The fields of one float that are there.
+    fn scales(&self, to: &mut AttentionTensor, scaled: bool) -> Result<()> {
+        let (name, tensor) = (self.name, &self.tensor);
+        to.amax = check::optional_scalar(format_args!("{name}.amax"), &tensor.amax)?;
+        if scaled {
+            to.scale = check::optional_scalar(format_args!("{name}.scale"), &tensor.scale)?;
+            to.scale_inv = check::optional_scalar(
+                format_args!("{name}.scale_inv"),
+                &tensor.rowwise_scale_inv,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Address of `length` plain numbers.
+    fn numbers(&self, dtype: NVTEDType, length: usize) -> Result<*mut c_void> {
+        let buffer = self.required()?;
+        check::dtype(self.name, buffer.dtype, &[dtype])?;
+        if buffer.shape.numel() != length {
+            let name = format!("{}.shape", self.name);
+            return Err(Error::argument(name, format!("{length} elements"), buffer.shape));
+        }
+        check::pointer(format_args!("{}.data", self.name), buffer)
+    }
+
+    /// As [`Self::numbers`] of float32; null if there is no data.
+    fn optional_floats(&self, length: usize) -> Result<*mut f32> {
+        match self.buffer().ptr().is_null() {
+            true => Ok(null_mut()),
+            false => Ok(self.numbers(kNVTEFloat32, length)?.cast()),
+        }
+    }
+
+    /// Four dimensions of a bias; of more, the last.
+    fn bias_dims(&self) -> Option<[usize; 4]> {
+        self.buffer().shape.dims().last_chunk().copied()
+    }
+}
+
+/// An address aligned to 16 bytes if rows are multiples of them, else to an element.
+fn data_address(name: String, buffer: &Buffer, row: usize) -> Result<*mut c_void> {
+    let data = check::pointer(&name, buffer)?;
+    let vectors = (row * buffer.dtype.bits()).is_multiple_of(128);
+    if vectors && !(data as usize).is_multiple_of(16) {
+        let expected = format!("a pointer aligned to 16 bytes (rows of {row} {})", buffer.dtype);
+        return Err(Error::argument(name, expected, format!("{data:p}")));
+    }
+    Ok(data)
+}
+
+struct Sizes {
+    batch: usize,
+    tokens: usize,
+    heads: usize,
+    dim: usize,
+}
+
+/// Lengths and starts of the sequences of both sides.
+struct Sequences {
+    /// Of queries, and of keys and values.
+    cu_seqlens: [Named; 2],
+    padded: [Named; 2],
+}
+
+impl Sequences {
+    fn new(words: Words, first: usize) -> Result<Self> {
+        let named = |name, index| Named::new(name, words.pointer(first + index));
+        Ok(Self {
+            cu_seqlens: [named("cu_seqlens_q", 0)?, named("cu_seqlens_kv", 1)?],
+            padded: [named("cu_seqlens_q_padded", 2)?, named("cu_seqlens_kv_padded", 3)?],
+        })
+    }
+
+    /// Number of sequences of packed queries.
+    fn count(&self) -> Result<usize> {
+        match *self.cu_seqlens[0].required()?.shape.dims() {
+            [length] if length > 0 => Ok(length - 1),
+            _ => Err(Error::argument(
+                "cu_seqlens_q.shape",
+                "one dimension of 1 or more",
+                self.cu_seqlens[0].buffer().shape,
+            )),
+        }
+    }
+
+    fn place(&self, problem: &Problem, args: &mut AttentionArgs) -> Result<()> {
+        let (o, length) = (&problem.options, problem.batch + 1);
+        let together = o.interleaves_all();
+        for (side, place) in [&mut args.q_side, &mut args.kv_side].into_iter().enumerate() {
+            if o.padding() {
+                place.cu_seqlens = self.cu_seqlens[side].numbers(kNVTEInt32, length)?.cast();
+            }
+            if o.ragged()[side] {
+                // Keys and values between the queries begin where they do.
+                let from = if together { 0 } else { side };
+                let padded = &self.padded[from];
+                place.starts = match padded.buffer().ptr().is_null() {
+                    true => self.cu_seqlens[from].numbers(kNVTEInt32, length)?.cast(),
+                    false => padded.numbers(kNVTEInt32, length)?.cast(),
+                };
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The problem of Q, K and V; dtypes of the others are set by the pass.
+fn problem(options: Options, [q, k, v]: [&Named; 3], sequences: &Sequences) -> Result<Problem> {
+    let layout = &options.layout;
+    let queries = q.sizes(layout.q)?;
+    let batch = if layout.q == NVTE_THD { sequences.count()? } else { queries.batch };
+    let dtype = q.buffer().dtype;
+    for other in [k, v] {
+        check::dtype(other.name, other.required()?.dtype, &[dtype])?;
+    }
+    let (keys, values) = (k.sizes(layout.kv)?, v.sizes(layout.kv)?);
+    let mut problem = Problem {
+        options,
+        scaling: q.tensor.mode,
+        qkv_dtype: dtype,
+        o_dtype: dtype,
+        do_dtype: dtype,
+        dqkv_dtype: dtype,
+        bias_dtype: dtype,
+        batch,
+        heads: [queries.heads, keys.heads],
+        dim_qk: queries.dim,
+        dim_v: values.dim,
+        tokens: [queries.tokens, keys.tokens],
+        pages: Default::default(),
+        bias: [0; 4],
+    };
+    q.has_shape(&problem.dims(0, layout.q, problem.dim_qk))?;
+    if options.paged() {
+        for (pages, sizes) in problem.pages.iter_mut().zip([&keys, &values]) {
+            (pages.count, pages.size) = (sizes.batch, sizes.tokens);
+        }
+        k.has_shape(&problem.page_dims(0, problem.dim_qk))?;
+        v.has_shape(&problem.page_dims(1, problem.dim_v))?;
+    } else {
+        k.has_shape(&problem.dims(1, layout.kv, problem.dim_qk))?;
+        v.has_shape(&problem.dims(1, layout.kv, problem.dim_v))?;
+    }
+    Ok(problem)
+}
+
+/// What a slot of the auxiliary tensors holds.
+enum Slot {
+    /// An output of the forward: its address is the caller's.
+    Output,
+    /// An input that the slot passes on to the backward.
+    Input(*mut c_void),
+}
+
+fn buffer(data_ptr: *mut c_void, dtype: NVTEDType, dims: &[usize]) -> Result<Buffer> {
+    let shape = Shape::new(dims).to_c();
+    let basic = NVTEBasicTensor { data_ptr, dtype: MaybeUninit::new(dtype), shape };
+    Buffer::from_c("Aux_CTX_Tensors", &basic)
+}
+
+/// The auxiliary tensors of a forward.
+struct Auxiliary {
+    pack: *mut NVTETensorPack,
+    slots: Vec<(Slot, NVTEDType, Vec<usize>)>,
+}
+
+impl Auxiliary {
+    fn new(
+        pack: *mut NVTETensorPack,
+        problem: &Problem,
+        rng_state: *mut c_void,
+        bias: *mut c_void,
+        offset: *mut c_void,
+    ) -> Result<Self> {
+        check::address("Aux_CTX_Tensors", pack)?;
+        let (o, heads) = (&problem.options, problem.heads[0]);
+        let rows = match o.ragged()[0] {
+            true => vec![problem.tokens[0], heads, 1],
+            false => vec![problem.batch, heads, o.max_seqlen[0], 1],
+        };
+        let mut slots = vec![(Slot::Output, kNVTEFloat32, rows.clone())];
+        if o.max_logit {
+            slots.push((Slot::Output, kNVTEFloat32, rows));
+        }
+        slots.push((Slot::Input(rng_state), kNVTEInt64, vec![2]));
+        if o.bias == NVTE_POST_SCALE_BIAS {
+            slots.push((Slot::Input(bias), problem.bias_dtype, problem.bias.to_vec()));
+        }
+        if o.softmax != NVTE_VANILLA_SOFTMAX {
+            slots.push((Slot::Input(offset), kNVTEFloat32, vec![1, heads, 1, 1]));
+        }
+        Ok(Self { pack, slots })
+    }
+
+    /// Number of slots in use as the caller has set it; 0: it asks.
+    ///
+    /// # Safety
+    /// The pack is valid.
+    unsafe fn size(&self) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { (*self.pack).size }
+    }
+
+    /// Handles of the slots, all of which must be tensors.
+    ///
+    /// # Safety
+    /// The pack is valid.
+    unsafe fn handles(&self) -> Result<Vec<NVTETensor>> {
+        // SAFETY: the caller's promise.
+        let (tensors, size) = unsafe { ((*self.pack).tensors, (*self.pack).size) };
+        let outputs = self.slots.iter().take_while(|slot| matches!(slot.0, Slot::Output)).count();
+        // The state of the generator follows.
+        let least = outputs + 1;
+        if size != 0 && size < least {
+            let expected = format!("0 or at least {least}");
+            return Err(Error::argument("Aux_CTX_Tensors.size", expected, size));
+        }
+        let used = if size == 0 { self.slots.len() } else { size.min(self.slots.len()) };
+        for &handle in &tensors[..used] {
+            check::tensor("Aux_CTX_Tensors", handle)?;
+        }
+        Ok(tensors[..used].to_vec())
+    }
+
+    /// Address of the stats (0) or the largest logits (1).
+    ///
+    /// # Safety
+    /// The pack is valid.
+    unsafe fn output(&self, index: usize) -> Result<*mut f32> {
+        // SAFETY: as above.
+        if unsafe { self.size() } == 0 {
+            let expected = "the size that the query has set";
+            return Err(Error::argument("Aux_CTX_Tensors.size", expected, 0));
+        }
+        // SAFETY: as above.
+        let handle = unsafe { (&(*self.pack).tensors)[index] };
+        let ptr = check::tensor("Aux_CTX_Tensors", handle)?.rowwise.ptr();
+        let (_, dtype, dims) = &self.slots[index];
+        let name = if index == 0 { "Stats" } else { "Max" };
+        let name = format!("Aux_CTX_Tensors.tensors[{index}].data ({name})");
+        Ok(check::raw_pointer(name, ptr, dims.iter().product(), *dtype)?.cast())
+    }
+
+    /// Describes the slots to a caller that asks, or hands the inputs on.
+    ///
+    /// # Safety
+    /// The pack is valid.
+    unsafe fn fill(&self) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let (asks, handles) = unsafe { (self.size() == 0, self.handles()?) };
+        for (handle, (slot, dtype, dims)) in handles.into_iter().zip(&self.slots) {
+            let data = match slot {
+                Slot::Output if !asks => continue,
+                Slot::Input(data) if !asks => *data,
+                _ => null_mut(),
+            };
+            let buffer = buffer(data, *dtype, dims)?;
+            TENSORS.write("Aux_CTX_Tensors", handle, |tensor| tensor.rowwise = buffer)?;
+        }
+        if asks {
+            // SAFETY: the caller's promise.
+            unsafe { (*self.pack).size = self.slots.len() };
+        }
+        Ok(())
+    }
+}
+
+/// The workspace of a call; none if the caller only asked for its size.
+fn workspace(handle: NVTETensor, bytes: usize) -> Result<Option<*mut c_void>> {
+    check::workspace(handle, kNVTEByte, Shape::new(&[bytes.max(1)]))
+}
+
+/// Gives the backend its part of the workspace, and a softmax off by one its zeros.
+fn with_workspace(
+    args: &mut AttentionArgs,
+    problem: &Problem,
+    (data, bytes): (*mut c_void, usize),
+    stream: cudaStream_t,
+) -> Result<()> {
+    args.workspace = data;
+    args.workspace_bytes = bytes - problem.sink_bytes();
+    if problem.sink_bytes() > 0 && args.sink.is_null() {
+        let zeros = data.wrapping_byte_add(args.workspace_bytes);
+        let memset = MemsetArgs { ptr: zeros, value: 0, bytes: problem.sink_bytes() };
+        backend::run(&memset, stream)?;
+        args.sink = zeros.cast();
+    }
+    Ok(())
+}
+
+/// The bias as the backend gets it; the dtype of its memory is that of Q, whatever the handle says,
+/// unless that is FP8.
+fn bias_address(name: &str, named: &Named, problem: &Problem) -> Result<*mut c_void> {
+    let ptr = named.buffer().ptr();
+    let buffer = buffer(ptr, problem.bias_dtype, &problem.bias)?;
+    data_address(format!("{name}.data"), &buffer, problem.bias[3])
+}
+
+/// `nvte_fused_attn_fwd_v2` with the values of its parameters.
+///
+/// # Safety
+/// The pack is null or valid.
+pub(super) unsafe fn forward(words: Words) -> Result<()> {
+    use NVTEFusedAttnFwdParamsAttribute::*;
+    const PLACES: Places = Places {
+        training: Some(kNVTEFusedAttnFwdParamsIsTraining as usize),
+        deterministic: None,
+        max_logit: Some(kNVTEFusedAttnFwdParamsReturnMaxLogit as usize),
+        mask: kNVTEFusedAttnFwdParamsAttnMaskType as usize,
+        dropout: kNVTEFusedAttnFwdParamsDropout as usize,
+        layout: kNVTEFusedAttnFwdParamsQKVLayout as usize,
+        gradients: false,
+        max_seqlen: kNVTEFusedAttnFwdParamsMaxSeqlenQ as usize,
+    };
+    let named = |name, attribute: NVTEFusedAttnFwdParamsAttribute| {
+        Named::new(name, words.pointer(attribute as usize))
+    };
+    let options = Options::new(words, &PLACES)?;
+    let (q, k, v, o) = (
+        named("Q", kNVTEFusedAttnFwdParamsQ)?,
+        named("K", kNVTEFusedAttnFwdParamsK)?,
+        named("V", kNVTEFusedAttnFwdParamsV)?,
+        named("O", kNVTEFusedAttnFwdParamsO)?,
+    );
+    let (bias, offset, s) = (
+        named("Bias", kNVTEFusedAttnFwdParamsBias)?,
+        named("SoftmaxOffset", kNVTEFusedAttnFwdParamsSoftmaxOffset)?,
+        named("S", kNVTEFusedAttnFwdParamsS)?,
+    );
+    let (tables, rng_state) = (
+        [
+            named("page_table_k", kNVTEFusedAttnFwdParamsPageTableK)?,
+            named("page_table_v", kNVTEFusedAttnFwdParamsPageTableV)?,
+        ],
+        named("rng_state", kNVTEFusedAttnFwdParamsRngState)?,
+    );
+    let sequences = Sequences::new(words, kNVTEFusedAttnFwdParamsCuSeqlensQ as usize)?;
+    let mut problem = problem(options, [&q, &k, &v], &sequences)?;
+    problem.o_dtype = o.required()?.dtype;
+    if problem.fp8() {
+        problem.bias_dtype = bias.buffer().dtype;
+    }
+    problem.bias = bias.bias_dims().unwrap_or_default();
+    if options.paged() {
+        for (pages, table) in problem.pages.iter_mut().zip(&tables) {
+            pages.per_sequence = match *table.required()?.shape.dims() {
+                [b, per_sequence] if b == problem.batch => per_sequence,
+                _ => {
+                    let expected = format!("[{}, max_pages_per_seq]", problem.batch);
+                    let got = table.buffer().shape;
+                    return Err(Error::argument(format!("{}.shape", table.name), expected, got));
+                }
+            };
+        }
+    }
+    o.has_shape(&problem.dims(0, options.o_format, problem.dim_v))?;
+    let workspace_handle = words.pointer(kNVTEFusedAttnFwdParamsWorkspace as usize);
+    let asks = check::tensor("workspace", workspace_handle)?.rowwise.ptr().is_null();
+    let pack = words.pointer(kNVTEFusedAttnFwdParamsAuxCtxTensors as usize).cast();
+    let state = rng_state.buffer().ptr();
+    let auxiliary =
+        Auxiliary::new(pack, &problem, state, bias.buffer().ptr(), offset.buffer().ptr())?;
+    // SAFETY: the caller's promise, here and below.
+    unsafe { auxiliary.handles() }?;
+    if problem.batch == 0 || o.buffer().shape.numel() == 0 {
+        // SAFETY: as above.
+        unsafe { auxiliary.fill() }?;
+        return workspace(workspace_handle, 0).map(drop);
+    }
+    let mut args = problem.args(false)?;
+    let bytes = workspace_bytes(&problem, &backend::attention_plan(&args)?);
+    if asks {
+        // SAFETY: as above.
+        unsafe { auxiliary.fill() }?;
+        return workspace(workspace_handle, bytes).map(drop);
+    }
+
+    let fp8 = problem.fp8();
+    q.place(&mut args.q, problem.dim_qk, fp8)?;
+    k.place(&mut args.k, problem.dim_qk, fp8)?;
+    v.place(&mut args.v, problem.dim_v, fp8)?;
+    o.place(&mut args.o, problem.dim_v, fp8)?;
+    if fp8 {
+        s.scales(&mut args.s, true)?;
+    }
+    sequences.place(&problem, &mut args)?;
+    if options.paged() {
+        let entries = |which: usize| problem.batch * problem.pages[which].per_sequence;
+        args.page_table_k = tables[0].numbers(kNVTEInt32, entries(0))?.cast();
+        args.page_table_v = tables[1].numbers(kNVTEInt32, entries(1))?.cast();
+    }
+    if options.bias == NVTE_POST_SCALE_BIAS {
+        args.bias.data = bias_address("Bias", &bias, &problem)?;
+    }
+    if options.softmax != NVTE_VANILLA_SOFTMAX {
+        args.sink = offset_address(&offset, &problem)?;
+    }
+    if !args.rng_state.is_null() {
+        args.rng_state = rng_state.numbers(kNVTEInt64, 2)?.cast();
+    }
+    // SAFETY: as above.
+    unsafe {
+        args.stats = auxiliary.output(0)?;
+        if options.max_logit {
+            args.max = auxiliary.output(1)?;
+        }
+    }
+    let Some(data) = workspace(workspace_handle, bytes)? else { return Ok(()) };
+    // SAFETY: as above.
+    unsafe { auxiliary.fill() }?;
+    let stream = words.pointer(kNVTEFusedAttnFwdParamsStream as usize).cast();
+    with_workspace(&mut args, &problem, (data, bytes), stream)?;
+    backend::run(&args, stream)
+}
+
+/// The offsets of the softmax; null if they are zeros that nobody has written down.
+fn offset_address(offset: &Named, problem: &Problem) -> Result<*const f32> {
+    let needed = problem.options.softmax == NVTE_Softmax_Type::NVTE_LEARNABLE_SOFTMAX;
+    if needed {
+        offset.required()?;
+    }
+    let ptr = offset.optional_floats(problem.heads[0])?;
+    if needed && ptr.is_null() {
+        let expected = format!("a pointer to {} floats", problem.heads[0]);
+        return Err(Error::argument(format!("{}.data", offset.name), expected, "null"));
+    }
+    Ok(ptr.cast_const())
+}
+
+/// `nvte_fused_attn_bwd_v2` with the values of its parameters.
+///
+/// # Safety
+/// The pack is null or valid.
+pub(super) unsafe fn backward(words: Words) -> Result<()> {
+    use NVTEFusedAttnBwdParamsAttribute::*;
+    const PLACES: Places = Places {
+        training: None,
+        deterministic: Some(kNVTEFusedAttnBwdParamsDeterministic as usize),
+        max_logit: None,
+        mask: kNVTEFusedAttnBwdParamsAttnMaskType as usize,
+        dropout: kNVTEFusedAttnBwdParamsDropout as usize,
+        layout: kNVTEFusedAttnBwdParamsQKVLayout as usize,
+        gradients: true,
+        max_seqlen: kNVTEFusedAttnBwdParamsMaxSeqlenQ as usize,
+    };
+    let named = |name, attribute: NVTEFusedAttnBwdParamsAttribute| {
+        Named::new(name, words.pointer(attribute as usize))
+    };
+    let options = Options::new(words, &PLACES)?;
+    let (q, k, v) = (
+        named("Q", kNVTEFusedAttnBwdParamsQ)?,
+        named("K", kNVTEFusedAttnBwdParamsK)?,
+        named("V", kNVTEFusedAttnBwdParamsV)?,
+    );
+    let (o, d_o, s, dp) = (
+        named("O", kNVTEFusedAttnBwdParamsO)?,
+        named("dO", kNVTEFusedAttnBwdParamsDO)?,
+        named("S", kNVTEFusedAttnBwdParamsS)?,
+        named("dP", kNVTEFusedAttnBwdParamsDP)?,
+    );
+    let (dq, dk, dv) = (
+        named("dQ", kNVTEFusedAttnBwdParamsDQ)?,
+        named("dK", kNVTEFusedAttnBwdParamsDK)?,
+        named("dV", kNVTEFusedAttnBwdParamsDV)?,
+    );
+    let (dbias, doffset) = (
+        named("dBias", kNVTEFusedAttnBwdParamsDBias)?,
+        named("dSoftmaxOffset", kNVTEFusedAttnBwdParamsDSoftmaxOffset)?,
+    );
+    let sequences = Sequences::new(words, kNVTEFusedAttnBwdParamsCuSeqlensQ as usize)?;
+
+    let pack: *const NVTETensorPack =
+        words.pointer(kNVTEFusedAttnBwdParamsAuxCtxTensors as usize).cast();
+    check::address("Aux_CTX_Tensors", pack)?;
+    // SAFETY: the caller's promise.
+    let mut saved = unsafe { (*pack).tensors }.into_iter();
+    let mut next = |name, there: bool| {
+        Named::new(name, if there { saved.next().unwrap_or(null_mut()) } else { null_mut() })
+    };
+    let stats = next("Aux_CTX_Tensors.tensors[0] (Stats)", true)?;
+    let rng_state = next("Aux_CTX_Tensors.tensors[1] (rng_state)", true)?;
+    let bias = next("Aux_CTX_Tensors (Bias)", options.bias == NVTE_POST_SCALE_BIAS)?;
+    let offset = next("Aux_CTX_Tensors (SoftmaxOffset)", options.softmax != NVTE_VANILLA_SOFTMAX)?;
+
+    let mut problem = problem(options, [&q, &k, &v], &sequences)?;
+    problem.o_dtype = o.required()?.dtype;
+    problem.do_dtype = d_o.required()?.dtype;
+    problem.dqkv_dtype = dq.required()?.dtype;
+    if problem.fp8() {
+        problem.bias_dtype = bias.buffer().dtype;
+    }
+    problem.bias = dbias.bias_dims().or_else(|| bias.bias_dims()).unwrap_or_default();
+    for other in [&dk, &dv] {
+        check::dtype(other.name, other.required()?.dtype, &[problem.dqkv_dtype])?;
+    }
+    let grads = options.dqkv_layout;
+    o.has_shape(&problem.dims(0, options.o_format, problem.dim_v))?;
+    d_o.has_shape(&problem.dims(0, options.do_format, problem.dim_v))?;
+    let workspace_handle = words.pointer(kNVTEFusedAttnBwdParamsWorkspace as usize);
+    let asks = check::tensor("workspace", workspace_handle)?.rowwise.ptr().is_null();
+    let elements: usize = [&dq, &dk, &dv].map(|grad| grad.buffer().shape.numel()).iter().sum();
+    if elements == 0 || problem.batch == 0 {
+        return workspace(workspace_handle, 0).map(drop);
+    }
+    let mut args = problem.args(true)?;
+    dq.has_shape(&problem.dims(0, grads.q, problem.dim_qk))?;
+    dk.has_shape(&problem.dims(1, grads.kv, problem.dim_qk))?;
+    dv.has_shape(&problem.dims(1, grads.kv, problem.dim_v))?;
+    if !dbias.buffer().is_set() {
+        args.dbias = NO_TENSOR;
+    }
+    if !doffset.buffer().is_set() {
+        args.dsink = null_mut();
+    }
+    let bytes = workspace_bytes(&problem, &backend::attention_plan(&args)?);
+    if asks {
+        return workspace(workspace_handle, bytes).map(drop);
+    }
+
+    let fp8 = problem.fp8();
+    q.place(&mut args.q, problem.dim_qk, fp8)?;
+    k.place(&mut args.k, problem.dim_qk, fp8)?;
+    v.place(&mut args.v, problem.dim_v, fp8)?;
+    o.place(&mut args.o, problem.dim_v, fp8)?;
+    d_o.place(&mut args.d_o, problem.dim_v, fp8)?;
+    dq.place(&mut args.dq, problem.dim_qk, fp8)?;
+    dk.place(&mut args.dk, problem.dim_qk, fp8)?;
+    dv.place(&mut args.dv, problem.dim_v, fp8)?;
+    if fp8 {
+        s.scales(&mut args.s, true)?;
+        dp.scales(&mut args.dp, true)?;
+    }
+    sequences.place(&problem, &mut args)?;
+    if options.bias == NVTE_POST_SCALE_BIAS {
+        args.bias.data = bias_address(bias.name, &bias, &problem)?;
+        if !args.dbias.data.is_null() {
+            args.dbias.data = bias_address("dBias", &dbias, &problem)?;
+        }
+    }
+    if options.softmax != NVTE_VANILLA_SOFTMAX {
+        args.sink = offset_address(&offset, &problem)?;
+    }
+    if !args.dsink.is_null() {
+        args.dsink = doffset.numbers(kNVTEFloat32, problem.heads[0])?.cast();
+    }
+    if !args.rng_state.is_null() {
+        // The shape of the saved state may be anything.
+        let name = format!("{}.data", rng_state.name);
+        args.rng_state = check::raw_pointer(name, rng_state.buffer().ptr(), 2, kNVTEInt64)?.cast();
+    }
+    let rows = problem.rows(0) * problem.heads[0];
+    let name = format!("{}.data", stats.name);
+    args.stats = check::raw_pointer(name, stats.buffer().ptr(), rows, kNVTEFloat32)?.cast();
+    let Some(data) = workspace(workspace_handle, bytes)? else { return Ok(()) };
+    let stream = words.pointer(kNVTEFusedAttnBwdParamsStream as usize).cast();
+    with_workspace(&mut args, &problem, (data, bytes), stream)?;
+    backend::run(&args, stream)
+}
