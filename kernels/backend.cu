@@ -49,6 +49,8 @@ NVTEXOutcome nvte_cuda_sgd(const NVTEXSgdArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_l2_norm(const NVTEXL2NormArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_scale_tensors(const NVTEXScaleTensorsArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_scales_from_amax(const NVTEXScalesFromAmaxArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_attention_plan(const NVTEXAttentionArgs *, NVTEXAttentionPlan *) noexcept;
+NVTEXOutcome nvte_cuda_attention(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
 }
 
 extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
@@ -100,4 +102,6 @@ extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
   table->l2_norm = nvte_cuda_l2_norm;
   table->scale_tensors = nvte_cuda_scale_tensors;
   table->scales_from_amax = nvte_cuda_scales_from_amax;
+  table->attention_plan = nvte_cuda_attention_plan;
+  table->attention = nvte_cuda_attention;
 }

@@ -1,6 +1,7 @@
 // Dropout: a warp takes 1024 elements, each of its lanes the random bits of 32 of them.
 
 #include "common/launch.cuh"
+#include "common/philox.cuh"
 #include "common/vec.cuh"
 
 namespace nvte {
@@ -25,28 +26,6 @@ struct Problem {
 };
 
 enum class Pass { kForward, kForwardAdd, kBackward };
-
-struct Words {
-  uint32_t w[4];
-};
-
-// Philox4x32-10.
-__device__ __forceinline__ Words philox(uint64_t key, uint64_t low, uint64_t high) {
-  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  uint32_t x = static_cast<uint32_t>(low), y = static_cast<uint32_t>(low >> 32);
-  uint32_t z = static_cast<uint32_t>(high), w = static_cast<uint32_t>(high >> 32);
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t a = uint64_t{0xD2511F53} * x, b = uint64_t{0xCD9E8D57} * z;
-    x = static_cast<uint32_t>(b >> 32) ^ y ^ k0;
-    y = static_cast<uint32_t>(b);
-    z = static_cast<uint32_t>(a >> 32) ^ w ^ k1;
-    w = static_cast<uint32_t>(a);
-    k0 += 0x9E3779B9;
-    k1 += 0xBB67AE85;
-  }
-  return {{x, y, z, w}};
-}
 
 // The mask of elements 16 c to 16 c + 15.
 __device__ __forceinline__ uint32_t kept(uint64_t seed, uint64_t offset, uint32_t least, size_t c) {

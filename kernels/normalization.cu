@@ -208,29 +208,6 @@ struct Staged {
   }
 };
 
-// With dynamic shared memory.
-template <class Args>
-NVTEXOutcome launch_shared(void (*kernel)(Args), dim3 grid, unsigned threads, size_t shared,
-                           cudaStream_t stream, const Args &args) {
-  const auto most = cudaFuncAttributeMaxDynamicSharedMemorySize;
-  if (const cudaError_t error = cudaFuncSetAttribute(kernel, most, static_cast<int>(shared))) {
-    return outcome(error);
-  }
-  Device device;
-  if (const cudaError_t error = current_device(&device)) return outcome(error);
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = NVTE_OVERLAP && device.arch >= 90 ? 1 : 0;
-  return outcome(cudaLaunchKernelEx(&config, kernel, args));
-}
-
 // The weight g of vector v; zeros outside the row.
 template <bool kVectorised>
 __device__ __forceinline__ void load_gamma(const Columns<kVectorised> &c, const NVTEXGamma &gamma,

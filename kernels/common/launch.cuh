@@ -63,6 +63,29 @@ NVTEXOutcome launch(void (*kernel)(Params...), dim3 grid, unsigned threads, cuda
   return launch_grid(NVTE_OVERLAP, kernel, grid, threads, stream, std::forward<Args>(args)...);
 }
 
+// With dynamic shared memory.
+template <class Args>
+NVTEXOutcome launch_shared(void (*kernel)(Args), dim3 grid, unsigned threads, size_t shared,
+                           cudaStream_t stream, const Args &args) {
+  const auto most = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  if (const cudaError_t error = cudaFuncSetAttribute(kernel, most, static_cast<int>(shared))) {
+    return outcome(error);
+  }
+  Device device;
+  if (const cudaError_t error = current_device(&device)) return outcome(error);
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = NVTE_OVERLAP && device.arch >= 90 ? 1 : 0;
+  return outcome(cudaLaunchKernelEx(&config, kernel, args));
+}
+
 inline size_t ceil_div(size_t a, size_t b) { return a / b + (a % b != 0); }
 
 constexpr size_t kMaxBlocks = 0x7fffffff;

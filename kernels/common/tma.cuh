@@ -1,0 +1,194 @@
+// Bulk copies of tiles between global and shared memory and the barriers they complete on (compute
+// capability 9.0 and later), and tensor maps, which the host makes.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "launch.cuh"
+
+namespace nvte {
+
+__device__ __forceinline__ uint32_t shared_address(const void *p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// Barriers in shared memory. A phase ends after `count` arrivals and all announced bytes; waiting
+// for parity p returns once the phase of that parity is over, at once for 1 on a fresh barrier.
+__device__ __forceinline__ void init_barrier(uint64_t *barrier, unsigned count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+               :
+               : "r"(shared_address(barrier)), "r"(count)
+               : "memory");
+}
+// After the inits, before a __syncthreads() that the copies come after.
+__device__ __forceinline__ void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void arrive(uint64_t *barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
+               :
+               : "r"(shared_address(barrier))
+               : "memory");
+}
+// Arrives and announces bytes that copies will bring.
+__device__ __forceinline__ void arrive_expecting(uint64_t *barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+               :
+               : "r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void wait_barrier(uint64_t *barrier, uint32_t parity) {
+  asm volatile(
+      "{.reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;}"
+      :
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+}
+
+// Ordinary accesses to shared memory come before later ones of wgmma and bulk copies.
+__device__ __forceinline__ void fence_async_proxy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ __forceinline__ void prefetch_map(const CUtensorMap *map) {
+  asm volatile("prefetch.tensormap [%0];" : : "l"(map) : "memory");
+}
+
+// The box of a map at coordinates, innermost first: N = 2 to 5 of them. One thread.
+template <int N>
+__device__ __forceinline__ void load_box(void *to, const CUtensorMap *map, uint64_t *barrier,
+                                         const int (&at)[N]) {
+  const uint32_t dst = shared_address(to), done = shared_address(barrier);
+  if constexpr (N == 2) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+        "[%1, {%3, %4}], [%2];"
+        :
+        : "r"(dst), "l"(map), "r"(done), "r"(at[0]), "r"(at[1])
+        : "memory");
+  } else if constexpr (N == 3) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+        "[%1, {%3, %4, %5}], [%2];"
+        :
+        : "r"(dst), "l"(map), "r"(done), "r"(at[0]), "r"(at[1]), "r"(at[2])
+        : "memory");
+  } else if constexpr (N == 4) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+        "[%1, {%3, %4, %5, %6}], [%2];"
+        :
+        : "r"(dst), "l"(map), "r"(done), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3])
+        : "memory");
+  } else {
+    static_assert(N == 5, "2 to 5 dimensions");
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+        "[%1, {%3, %4, %5, %6, %7}], [%2];"
+        :
+        : "r"(dst), "l"(map), "r"(done), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
+        : "memory");
+  }
+}
+
+// The other way; parts of the box outside the tensor are not written. In the thread's bulk group.
+template <int N>
+__device__ __forceinline__ void store_box(const CUtensorMap *map, const void *from,
+                                          const int (&at)[N]) {
+  const uint32_t src = shared_address(from);
+  if constexpr (N == 2) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];"
+                 :
+                 : "l"(map), "r"(src), "r"(at[0]), "r"(at[1])
+                 : "memory");
+  } else if constexpr (N == 3) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];"
+                 :
+                 : "l"(map), "r"(src), "r"(at[0]), "r"(at[1]), "r"(at[2])
+                 : "memory");
+  } else if constexpr (N == 4) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
+        :
+        : "l"(map), "r"(src), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3])
+        : "memory");
+  } else {
+    static_assert(N == 5, "2 to 5 dimensions");
+    asm volatile(
+        "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];"
+        :
+        : "l"(map), "r"(src), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
+        : "memory");
+  }
+}
+
+// Contiguous bytes: addresses and counts are multiples of 16.
+__device__ __forceinline__ void load_bytes(void *to, const void *from, uint32_t bytes,
+                                           uint64_t *barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+      :
+      : "r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+// Adds float32 elements to global memory.
+__device__ __forceinline__ void add_floats(float *to, const void *from, uint32_t bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
+               :
+               : "l"(to), "r"(shared_address(from)), "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ void commit_bulk() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// All but the last N groups have read their shared memory.
+template <int N>
+__device__ __forceinline__ void wait_bulk_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" : : "n"(N) : "memory");
+}
+// All but the last N groups are complete.
+template <int N>
+__device__ __forceinline__ void wait_bulk() {
+  asm volatile("cp.async.bulk.wait_group %0;" : : "n"(N) : "memory");
+}
+
+// Makes a map of `rank` dimensions, innermost first; `steps[i]`: bytes between neighbours of
+// dimension i + 1, multiples of 16. Elements outside the tensor read as zero. A box row of 128
+// bytes lies at row * 128 with its 16-byte units permuted by unit ^= row % 8 if `swizzle` is
+// CU_TENSOR_MAP_SWIZZLE_128B; the box then starts at a multiple of 1024.
+inline NVTEXOutcome encode_map(CUtensorMap *map, CUtensorMapDataType type, unsigned rank,
+                               const void *base, const uint64_t *dims, const uint64_t *steps,
+                               const uint32_t *box,
+                               CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
+  using Encode = decltype(&cuTensorMapEncodeTiled);
+  // From the driver that the runtime has loaded: there is nothing to link against.
+  static const Encode encode = [] {
+    void *function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
+                                                               12000, cudaEnableDefault, &found);
+    return error == cudaSuccess && found == cudaDriverEntryPointSuccess
+               ? reinterpret_cast<Encode>(function)
+               : nullptr;
+  }();
+  if (encode == nullptr) {
+    return {NVTEX_BACKEND_DEVICE_ERROR, "the driver has no cuTensorMapEncodeTiled"};
+  }
+  const uint32_t unit[5] = {1, 1, 1, 1, 1};
+  const CUresult result =
+      encode(map, type, rank, const_cast<void *>(base), dims, steps, box, unit,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    return {NVTEX_BACKEND_DEVICE_ERROR, "cuTensorMapEncodeTiled refused a tensor"};
+  }
+  return ok();
+}
+
+}  // namespace nvte

@@ -1,0 +1,776 @@
+// Forward of attention for compute capability 9.0: bulk copies bring tiles of keys and values into a
+// ring in shared memory, warpgroups multiply them.
+//
+// A block has one thread that copies and two or three warpgroups with 64 rows of queries each. Blocks
+// stay and take tiles of queries from a counter, the longest of a few heads first, so that these
+// heads' keys and values stay in L2. Inside a warpgroup the scores of the next tile of keys are
+// multiplied while those of the last one go through the exponential; the warpgroups issue their
+// products in turn, so that one's exponentials hide behind another's products.
+//
+// Rows outside a sequence are never read: a map has the dimension of rows twice, and the second
+// coordinate places the end of the bounded first one at the end of the sequence, so that rows past
+// it read as zeros and are not written. A NaN of a value that no row may see therefore does no harm
+// unless it lies in its own sequence beside values that some row of the tile may see.
+
+#include "common/tma.cuh"
+#include "common/vec.cuh"
+#include "common/wgmma.cuh"
+
+namespace nvte {
+namespace {
+
+constexpr float kLog2E = 1.44269504f;
+constexpr float kInfinity = __builtin_huge_valf();
+constexpr int kUnbounded = 1 << 30;
+
+__device__ __forceinline__ float exp2_of(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+#ifdef NVTE_POLY
+__device__ __forceinline__ float exp2_poly(float x) {
+  x = fmaxf(x, -126.0f);
+  const float t = __fadd_rn(x, 12582912.0f);
+  const float f = __fsub_rn(x, __fsub_rn(t, 12582912.0f));
+  float p = 0.05550411f;
+  p = __fmaf_rn(p, f, 0.24022651f);
+  p = __fmaf_rn(p, f, 0.69314718f);
+  p = __fmaf_rn(p, f, 1.0f);
+  return __int_as_float(__float_as_int(p) + (__float_as_int(t) << 23));
+}
+#endif
+
+struct Side {
+  const int32_t *cu, *starts;
+  int max_seqlen;
+
+  __device__ __forceinline__ int length(int i) const {
+    if (cu == nullptr) return max_seqlen;
+    const int n = cu[i + 1] - cu[i];
+    return n < 0 ? 0 : n < max_seqlen ? n : max_seqlen;
+  }
+  __device__ __forceinline__ bool ragged() const { return starts != nullptr; }
+  // Row of the tensor, or of a dense sequence.
+  __device__ __forceinline__ int first(int i) const { return ragged() ? starts[i] : 0; }
+};
+
+// Where the first row of a tile is for a map of encode_rows(), head dims aside.
+struct Box {
+  int row, end, head, batch;
+};
+
+// A tile of queries, as the copying thread tells it to the warpgroups.
+struct Tile {
+  int batch, head;
+  int m;               // First row of the block.
+  int rows;            // Of the sequence.
+  int keys;            // Of the sequence.
+  int begin, end;      // Tiles of keys.
+  int low, high;       // Those of them that need no mask.
+  Box q, kv;
+};
+
+struct Params {
+  CUtensorMap q, k, v;
+  void *o;
+  int64_t o_batch, o_row, o_head;
+  int dim_v;
+  Side q_side, kv_side;
+  unsigned heads;
+  int group;         // Query heads of a key head.
+  int m_tiles;       // Of the longest sequence.
+  unsigned pairs;    // Heads of all sequences.
+  unsigned tiles;    // Of all heads.
+  unsigned section;  // Heads that are worked on together.
+  unsigned section_tiles;
+  int left, right;   // kUnbounded: no bound.
+  bool bottom_right;
+  float scale_log2, scale;
+  float *stats, *max;
+  const float *sink;
+  unsigned *next;
+
+  __device__ __forceinline__ int64_t stats_at(const Tile &t, int row) const {
+    const int64_t pair = int64_t{t.batch} * heads + t.head;
+    return q_side.ragged() ? (int64_t{q_side.starts[t.batch]} + row) * heads + t.head
+                           : pair * q_side.max_seqlen + row;
+  }
+};
+
+template <class In, int kDimQK_, int kDimV_, int kWarpgroups_, int kKeys_, int kStages_>
+struct Config {
+  using T = In;
+  static constexpr int kDimQK = kDimQK_, kDimV = kDimV_, kWarpgroups = kWarpgroups_;
+  static constexpr int kKeys = kKeys_, kStages = kStages_;
+  static constexpr int kRows = 64 * kWarpgroups, kThreads = 128 * (kWarpgroups + 1);
+  static constexpr int kPanel = 128 / T::kBytes;  // Elements of a row of shared memory.
+  static constexpr int kPanelsQK = (kDimQK + kPanel - 1) / kPanel;
+  static constexpr int kPanelsV = (kDimV + kPanel - 1) / kPanel;
+  static constexpr int kQueryBytes = kPanelsQK * 64 * 128, kKeyPanel = kKeys * 128;
+  static constexpr int kKeyBytes = kPanelsQK * kKeyPanel, kValueBytes = kPanelsV * kKeyPanel;
+  static constexpr int kAtKeys = kWarpgroups * kQueryBytes;
+  static constexpr int kAtValues = kAtKeys + kStages * kKeyBytes;
+  static constexpr int kAtControl = kAtValues + kStages * kValueBytes;
+  static constexpr int kProducerRegisters = kWarpgroups == 2 ? 24 : 32;
+  static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 240 : 160;
+};
+
+// Three may be in use: one whose output is being written, the next, and one that is written.
+constexpr unsigned kTiles = 4;
+
+template <int kWarpgroups, int kStages>
+struct Control {
+  uint64_t q_full[kWarpgroups], q_empty[kWarpgroups];
+  uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
+  Tile tile[kTiles];
+};
+
+template <class C>
+constexpr int kSharedBytes =
+    C::kAtControl + static_cast<int>(sizeof(Control<C::kWarpgroups, C::kStages>)) + 1024;
+
+// Stage and parity of a ring.
+template <int kStages>
+struct Place {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void step() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// Row `row` of the sequence that starts at row `first` and has `length` rows.
+__device__ __forceinline__ Box place_box(const Side &side, int first, int row, int length, int head,
+                                         int batch) {
+  return {side.max_seqlen - length + row, first + length, head, side.ragged() ? 0 : batch};
+}
+
+template <class C>
+__device__ __forceinline__ bool find_tile(const Params &p, unsigned index, Tile &t) {
+  const unsigned section = index / p.section_tiles, first = section * p.section;
+  const unsigned width = p.pairs - first < p.section ? p.pairs - first : p.section;
+  const unsigned in = index - section * p.section_tiles, from_last = in / width;
+  const unsigned pair = first + in - from_last * width;
+  t.m = (p.m_tiles - 1 - static_cast<int>(from_last)) * C::kRows;
+  t.batch = static_cast<int>(pair / p.heads);
+  t.head = static_cast<int>(pair % p.heads);
+  asm volatile("" ::: "memory");  // Lets go of the registers.
+  t.rows = p.q_side.length(t.batch);
+  t.keys = p.kv_side.length(t.batch);
+  if (p.q_side.ragged() && t.m >= t.rows) return false;
+  asm volatile("" ::: "memory");
+  const int shift = p.bottom_right ? t.keys - t.rows : 0;
+  const int last = (t.m + C::kRows < t.rows ? t.m + C::kRows : t.rows) - 1 + shift;
+  const auto ceil = [](int x) { return x <= 0 ? 0 : (x + C::kKeys - 1) / C::kKeys; };
+  const auto floor = [](int x) { return x <= 0 ? 0 : x / C::kKeys; };
+  t.begin = p.left == kUnbounded ? 0 : floor(t.m + shift - p.left);
+  t.low = p.left == kUnbounded ? 0 : ceil(last - p.left);
+  asm volatile("" ::: "memory");
+  const auto right_of = [&](int row) {
+    return p.right == kUnbounded || row + p.right + 1 > t.keys ? t.keys : row + p.right + 1;
+  };
+  t.end = ceil(right_of(last));
+  t.high = floor(right_of(t.m + shift));
+  if (t.m >= t.rows || t.end < t.begin) t.end = t.begin;
+  asm volatile("" ::: "memory");
+  t.q = place_box(p.q_side, p.q_side.first(t.batch), t.m, t.rows, t.head, t.batch);
+  t.kv = place_box(p.kv_side, p.kv_side.first(t.batch), 0, t.keys, t.head / p.group, t.batch);
+  return true;
+}
+
+// Copies rows from box.row + offset on.
+template <class C, int kPanels>
+__device__ __forceinline__ void load_panels(unsigned char *to, int panel_bytes,
+                                            const CUtensorMap *map, uint64_t *full, const Box &box,
+                                            int offset) {
+#pragma unroll
+  for (int panel = 0; panel < kPanels; ++panel) {
+    load_box(to + panel * panel_bytes, map, full,
+             {panel * C::kPanel, box.row + offset, box.end, box.head, box.batch});
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *shared,
+                                           Control<C::kWarpgroups, C::kStages> &control) {
+  Place<C::kStages> k_at, v_at;
+  unsigned count = 0;  // Of tiles.
+  unsigned index = blockIdx.x;
+  while (true) {
+    // Everybody has left what was here: the queries of a later tile have been released.
+    Tile &t = control.tile[count % kTiles];
+    unsigned next = 0;
+    if (index < p.tiles) {
+      next = atomicAdd(p.next, 1u);
+      if (!find_tile<C>(p, index, t)) {
+        index = next;
+        continue;
+      }
+    } else {
+      t.batch = -1;
+      t.begin = t.end = 0;
+    }
+    // The tile is read from shared memory again each time: there are few registers here.
+#pragma unroll 1
+    for (int n = t.end; n >= t.begin; --n) {
+      if (n > t.begin) {
+        uint64_t *const full = &control.k_full[k_at.stage];
+        wait_barrier(&control.k_empty[k_at.stage], k_at.parity ^ 1);
+        arrive_expecting(full, C::kKeyBytes);
+        load_panels<C, C::kPanelsQK>(shared + C::kAtKeys + k_at.stage * C::kKeyBytes, C::kKeyPanel,
+                                     &p.k, full, t.kv, (n - 1) * C::kKeys);
+        k_at.step();
+      }
+      if (n == t.end) {
+#pragma unroll 1
+        for (int w = 0; w < C::kWarpgroups; ++w) {
+          wait_barrier(&control.q_empty[w], ~count & 1);
+          if (n == t.begin) {
+            arrive(&control.q_full[w]);
+          } else {
+            arrive_expecting(&control.q_full[w], C::kQueryBytes);
+            load_panels<C, C::kPanelsQK>(shared + w * C::kQueryBytes, 64 * 128, &p.q, &control.q_full[w],
+                                         t.q, 64 * w);
+          }
+        }
+      } else {
+        uint64_t *const full = &control.v_full[v_at.stage];
+        wait_barrier(&control.v_empty[v_at.stage], v_at.parity ^ 1);
+        arrive_expecting(full, C::kValueBytes);
+        load_panels<C, C::kPanelsV>(shared + C::kAtValues + v_at.stage * C::kValueBytes,
+                                    C::kKeyPanel, &p.v, full, t.kv, n * C::kKeys);
+        v_at.step();
+      }
+    }
+    if (t.batch < 0) break;
+    ++count;
+    index = next;
+  }
+}
+
+// Per thread two rows, h = 0 and 1, eight apart.
+template <class C>
+struct Softmax {
+  float max[2], sum[2];
+
+  // Scores become exp(x - max); `grown` is by what earlier results have to be multiplied.
+  template <bool kFirst>
+  __device__ __forceinline__ void update(float (&s)[C::kKeys / 2], float scale_log2,
+                                         float (&grown)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float even = s[2 * h], odd = s[2 * h + 1];
+#pragma unroll
+      for (int j = 1; j < C::kKeys / 8; ++j) {
+        even = fmaxf(even, s[4 * j + 2 * h]);
+        odd = fmaxf(odd, s[4 * j + 2 * h + 1]);
+      }
+      float m = fmaxf(even, odd);
+      if (!kFirst) m = fmaxf(m, max[h]);
+      m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 1));
+      m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 2));
+      // Of a row without a key so far.
+      const float base = m == -kInfinity ? 0.0f : m * scale_log2;
+      grown[h] = kFirst ? 1.0f : exp2_of(__fmaf_rn(max[h], scale_log2, -base));
+      max[h] = m;
+      float total = 0.0f;
+#pragma unroll
+      for (int j = 0; j < C::kKeys / 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float &x = s[4 * j + 2 * h + e];
+          x = __fmaf_rn(x, scale_log2, -base);
+#ifdef NVTE_POLY
+          x = (2 * j + e) % NVTE_POLY == 0 ? exp2_poly(x) : exp2_of(x);
+#else
+          x = exp2_of(x);
+#endif
+          total = __fadd_rn(total, x);
+        }
+      }
+      sum[h] = kFirst ? total : __fmaf_rn(sum[h], grown[h], total);
+    }
+  }
+};
+
+template <class C>
+__device__ __forceinline__ void mask_scores(float (&s)[C::kKeys / 2], const Params &p,
+                                            const Tile &t, int n, int w) {
+  const int shift = p.bottom_right ? t.keys - t.rows : 0;
+  const int column = n * C::kKeys + 2 * static_cast<int>(threadIdx.x % 4);
+  const int row = t.m + 64 * w + static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int diagonal = row + 8 * h + shift;
+    const int right = p.right == kUnbounded ? t.keys : diagonal + p.right + 1;
+    const int end = (right < t.keys ? right : t.keys) - column;
+#pragma unroll
+    for (int j = 0; j < C::kKeys / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (8 * j + e >= end) s[4 * j + 2 * h + e] = -kInfinity;
+      }
+    }
+    if (p.left == kUnbounded) continue;
+    const int begin = diagonal - p.left - column;
+#pragma unroll
+    for (int j = 0; j < C::kKeys / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (8 * j + e < begin) s[4 * j + 2 * h + e] = -kInfinity;
+      }
+    }
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void multiply_scores(float (&s)[C::kKeys / 2], uint32_t q, uint32_t k) {
+  constexpr int kStep = 32 / C::T::kBytes;
+#pragma unroll
+  for (int i = 0; i < C::kDimQK / kStep; ++i) {
+    const uint32_t in = (i % 4) * 32;
+    Product<typename C::T, C::kKeys>::shared(s, operand_k(q + (i / 4) * 64 * 128 + in),
+                                             operand_k(k + (i / 4) * C::kKeyPanel + in), i > 0);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void multiply_values(float (&o)[C::kDimV / 2],
+                                                const uint32_t (&a)[C::kKeys / 16][4], uint32_t v,
+                                                bool add) {
+#pragma unroll
+  for (int i = 0; i < C::kKeys / 16; ++i) {
+    Product<typename C::T, C::kDimV>::template registers<true>(
+        o, a[i], operand_mn(v + i * 2048, C::kKeyPanel), add || i > 0);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void round_scores(const float (&s)[C::kKeys / 2],
+                                             uint32_t (&a)[C::kKeys / 16][4]) {
+#pragma unroll
+  for (int i = 0; i < C::kKeys / 4; ++i) {
+    const float pair[2] = {s[2 * i], s[2 * i + 1]};
+    a[i / 4][i % 4] = C::T::from_float(pair);
+  }
+}
+
+// Word i of lane l of four becomes word l of lane i.
+__device__ __forceinline__ void transpose_words(uint32_t (&w)[4]) {
+#pragma unroll
+  for (int step = 1; step < 4; step *= 2) {
+    const bool high = threadIdx.x & static_cast<unsigned>(step);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & step) continue;
+      const uint32_t got = __shfl_xor_sync(0xffffffff, high ? w[i] : w[i + step], step);
+      w[i] = high ? got : w[i];
+      w[i + step] = high ? w[i + step] : got;
+    }
+  }
+}
+
+// Output and statistics of a warpgroup's rows of a tile.
+template <class C>
+__device__ __forceinline__ void write_tile(const Params &p, const Tile &t, int w,
+                                           float (&o)[C::kDimV / 2], Softmax<C> &softmax) {
+  using T = typename C::T;
+  const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;
+  const int written = p.q_side.ragged() ? t.rows : p.q_side.max_seqlen;
+  const int64_t first = p.q_side.first(t.batch), batch = p.q_side.ragged() ? 0 : t.batch;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int r = t.m + 64 * w + thread / 32 * 16 + lane / 4 + 8 * h;
+    float sum = softmax.sum[h];
+    sum += __shfl_xor_sync(0xffffffff, sum, 1);
+    sum += __shfl_xor_sync(0xffffffff, sum, 2);
+    const bool empty = r >= t.rows || softmax.max[h] == -kInfinity;
+    const float max = empty ? -kInfinity : softmax.max[h] * p.scale;
+    float stats = max, factor = 1.0f;
+    if (p.sink != nullptr) {
+      const float sink = p.sink[t.head];
+      stats = fmaxf(max, sink);
+      factor = exp2_of((max - stats) * kLog2E);
+      sum = sum * factor + exp2_of((sink - stats) * kLog2E);
+    }
+    factor = __fdividef(factor, sum);
+    stats = empty ? -kInfinity : stats + __logf(sum);
+    if (lane % 4 == 0 && r < written) {
+      const int64_t at = p.stats_at(t, r);
+      p.stats[at] = stats;
+      if (p.max != nullptr) p.max[at] = max;
+    }
+    // The four lanes of a row have its columns in turns of two; they write eight each.
+    uint16_t *const to = static_cast<uint16_t *>(p.o) + batch * p.o_batch +
+                         (first + r) * p.o_row + t.head * p.o_head + 8 * (lane % 4);
+#pragma unroll
+    for (int j = 0; j < C::kDimV / 8; j += 4) {
+      uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int at = 4 * (j + i) + 2 * h;
+        // One group after the other: more at a time would need more registers.
+        asm volatile("" : "+f"(o[at]), "+f"(o[at + 1]));
+        const float pair[2] = {o[at] * factor, o[at + 1] * factor};
+        words[i] = empty ? 0 : T::from_float(pair);
+      }
+      transpose_words(words);
+      if (r < written && 8 * (j + lane % 4) < p.dim_v) store_bytes<16>(to + 8 * j, words);
+    }
+  }
+}
+
+// Of a tile that has no key.
+__device__ __forceinline__ void write_nothing(const Params &p, const Tile &t, int w) {
+  const int written = p.q_side.ragged() ? t.rows : p.q_side.max_seqlen, units = p.dim_v / 8;
+  const int64_t first = p.q_side.first(t.batch), batch = p.q_side.ragged() ? 0 : t.batch;
+  const int thread = static_cast<int>(threadIdx.x) % 128, begin = t.m + 64 * w;
+  const int rows = written - begin < 64 ? written - begin : 64;
+#pragma unroll 1
+  for (int i = thread; i < rows * units; i += 128) {
+    const uint32_t zeros[4] = {};
+    store_bytes<16>(static_cast<uint16_t *>(p.o) + batch * p.o_batch +
+                        (first + begin + i / units) * p.o_row + t.head * p.o_head + i % units * 8,
+                    zeros);
+  }
+  if (thread >= rows) return;
+  const int64_t at = p.stats_at(t, begin + thread);
+  p.stats[at] = -kInfinity;
+  if (p.max != nullptr) p.max[at] = -kInfinity;
+}
+
+template <class C>
+__device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *shared,
+                                               Control<C::kWarpgroups, C::kStages> &control,
+                                               int w) {
+  // The order of the warpgroups' products: barrier 1 + w is w's turn.
+  const int turn = 1 + w, next_turn = 1 + (w + 1) % C::kWarpgroups;
+  if (w == C::kWarpgroups - 1) arrive_threads(next_turn, 256);
+  const uint32_t q = shared_address(shared + w * C::kQueryBytes);
+  const auto release = [](uint64_t *barrier) {
+    if (threadIdx.x % 32 == 0) arrive(barrier);
+  };
+  Place<C::kStages> k_at, v_at;
+  float s[C::kKeys / 2], o[C::kDimV / 2], grown[2];
+  uint32_t a[C::kKeys / 16][4];
+  Softmax<C> softmax;
+  const auto keys = [&] {
+    return shared_address(shared + C::kAtKeys + k_at.stage * C::kKeyBytes);
+  };
+  const auto values = [&] {
+    return shared_address(shared + C::kAtValues + v_at.stage * C::kValueBytes);
+  };
+  const auto release_keys = [&] {
+    release(&control.k_empty[k_at.stage]);
+    k_at.step();
+  };
+  const auto release_values = [&] {
+    release(&control.v_empty[v_at.stage]);
+    v_at.step();
+  };
+  // Whether the last tile waits for its last product, and whether that one is not its first.
+  bool open = false, add = false;
+  for (unsigned count = 0;; ++count) {
+    wait_barrier(&control.q_full[w], count & 1);
+    // Read again wherever it is used: registers are what the loop below is short of.
+    const Tile &t = control.tile[count % kTiles];
+    const bool any = t.end > t.begin;
+    if (!any && !open) {
+      if (t.batch < 0) break;
+      write_nothing(p, t, w);
+      release(&control.q_empty[w]);
+      continue;
+    }
+    // The first scores of this tile beside the last product of the tile before. Without one of them
+    // its operands are whatever lies there and nobody looks at the result: products under a
+    // condition would run one by one.
+    int n = t.end - 1;
+    if (any) wait_barrier(&control.k_full[k_at.stage], k_at.parity);
+    if (open) wait_barrier(&control.v_full[v_at.stage], v_at.parity);
+    sync_threads(turn, 256);
+    pin(s);
+    pin(o);
+    begin_products();
+    multiply_scores<C>(s, q, keys());
+    commit_products();
+    begin_products();
+    multiply_values<C>(o, a, values(), add);
+    commit_products();
+    arrive_threads(next_turn, 256);
+    wait_products<0>();
+    pin(s);
+    pin(o);
+    if (any) release_keys();
+    if (open) {
+      release_values();
+      write_tile<C>(p, control.tile[(count - 1) % kTiles], w, o, softmax);
+      open = false;
+    }
+    if (!any) {
+      if (t.batch < 0) break;
+      write_nothing(p, t, w);
+      release(&control.q_empty[w]);
+      continue;
+    }
+    open = true;
+    if (n >= t.high || n < t.low) mask_scores<C>(s, p, t, n, w);
+    softmax.template update<true>(s, p.scale_log2, grown);
+    round_scores<C>(s, a);
+    add = false;
+#pragma unroll 1
+    for (bool more = n > t.begin; more;) {
+      --n;
+      wait_barrier(&control.k_full[k_at.stage], k_at.parity);
+      sync_threads(turn, 256);
+      pin(s);
+      pin(o);
+      begin_products();
+      multiply_scores<C>(s, q, keys());
+      commit_products();
+      wait_barrier(&control.v_full[v_at.stage], v_at.parity);
+      begin_products();
+      multiply_values<C>(o, a, values(), add);
+      commit_products();
+      add = true;
+      arrive_threads(next_turn, 256);
+      const bool masked = n >= t.high || n < t.low;
+      more = n > t.begin;
+      wait_products<1>();
+      pin(s);
+      release_keys();
+      if (masked) mask_scores<C>(s, p, t, n, w);
+      softmax.template update<false>(s, p.scale_log2, grown);
+      wait_products<0>();
+      pin(o);
+      release_values();
+      round_scores<C>(s, a);
+#ifdef NVTE_SKIP
+      if (__any_sync(0xffffffff, grown[0] != 1.0f || grown[1] != 1.0f))
+#endif
+      {
+#pragma unroll
+        for (int i = 0; i < C::kDimV / 2; ++i) o[i] *= grown[i / 2 % 2];
+      }
+    }
+    release(&control.q_empty[w]);
+  }
+}
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1)
+    attention_forward_kernel(const __grid_constant__ Params p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ unsigned char dynamic[];
+  unsigned char *const shared = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
+  auto &control =
+      *reinterpret_cast<Control<C::kWarpgroups, C::kStages> *>(shared + C::kAtControl);
+  if (threadIdx.x == 0) {
+    for (int w = 0; w < C::kWarpgroups; ++w) {
+      init_barrier(&control.q_full[w], 1);
+      init_barrier(&control.q_empty[w], 4);
+    }
+    for (int i = 0; i < C::kStages; ++i) {
+      init_barrier(&control.k_full[i], 1);
+      init_barrier(&control.v_full[i], 1);
+      init_barrier(&control.k_empty[i], 4 * C::kWarpgroups);
+      init_barrier(&control.v_empty[i], 4 * C::kWarpgroups);
+    }
+    publish_barriers();
+  }
+  __syncthreads();
+  wait_for_stream();
+  if (threadIdx.x < 128) {
+    give_registers<C::kProducerRegisters>();
+    if (threadIdx.x == 0) copy_tiles<C>(p, shared, control);
+  } else {
+    take_registers<C::kConsumerRegisters>();
+    // The shuffle tells the compiler that a warp agrees on it.
+    const int w = static_cast<int>(__shfl_sync(0xffffffff, threadIdx.x / 128, 0)) - 1;
+    multiply_tiles<C>(p, shared, control, w);
+  }
+#endif
+}
+
+// Each block begins with the tile of its number.
+__global__ void begin_counter_kernel(unsigned *next, unsigned blocks) {
+  wait_for_stream();
+  let_next_start();
+  *next = blocks;
+}
+
+// The rows of a tensor twice, see above.
+NVTEXOutcome encode_rows(CUtensorMap *map, const NVTEXAttentionTensor &tensor,
+                         const NVTEXAttentionSide &side, size_t batch, size_t dim, size_t heads,
+                         uint32_t rows, bool is_fp8) {
+  const uint64_t bytes = is_fp8 ? 1 : 2, step = static_cast<uint64_t>(tensor.row) * bytes;
+  const bool ragged = side.starts != nullptr;
+  const uint64_t bound = side.max_seqlen;
+  const uint64_t dims[5] = {dim, bound, bound + (ragged ? side.tokens : bound) + 1, heads,
+                            ragged ? 1 : batch};
+  const uint64_t steps[4] = {step, step,
+                             heads > 1 ? static_cast<uint64_t>(tensor.head) * bytes : step,
+                             !ragged && batch > 1 ? static_cast<uint64_t>(tensor.batch) * bytes : step};
+  const uint32_t box[5] = {is_fp8 ? 128u : 64u, rows, 1, 1, 1};
+  const CUtensorMapDataType type = is_fp8                               ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                   : tensor.dtype == kNVTEFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                                  : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  return encode_map(map, type, 5, static_cast<const char *>(tensor.data) - bound * step, dims, steps,
+                    box);
+}
+
+template <class... KernelArgs, class... Args>
+NVTEXOutcome launch_shared(void (*kernel)(KernelArgs...), unsigned grid, unsigned threads,
+                           size_t shared, cudaStream_t stream, Args &&...args) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(grid);
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return outcome(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...));
+}
+
+template <class C>
+NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
+  Params p = {};
+  constexpr bool kFp8 = C::T::kBytes == 1;
+  const auto encode = [&](CUtensorMap *map, const NVTEXAttentionTensor &tensor,
+                          const NVTEXAttentionSide &side, size_t dim, int rows) {
+    return encode_rows(map, tensor, side, a.batch, dim, side.heads, static_cast<uint32_t>(rows),
+                       kFp8 && tensor.dtype == a.q.dtype);
+  };
+  for (const NVTEXOutcome &done : {encode(&p.q, a.q, a.q_side, a.dim_qk, 64),
+                                   encode(&p.k, a.k, a.kv_side, a.dim_qk, C::kKeys),
+                                   encode(&p.v, a.v, a.kv_side, a.dim_v, C::kKeys)}) {
+    if (done.status != NVTEX_BACKEND_OK) return done;
+  }
+  Device device;
+  if (const cudaError_t error = current_device(&device)) return outcome(error);
+  static const cudaError_t raised =
+      cudaFuncSetAttribute(attention_forward_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           kSharedBytes<C>);
+  if (raised) return outcome(raised);
+  const auto side = [](const NVTEXAttentionSide &s) {
+    return Side{s.cu_seqlens, s.starts, static_cast<int>(s.max_seqlen)};
+  };
+  p.q_side = side(a.q_side);
+  p.kv_side = side(a.kv_side);
+  p.heads = static_cast<unsigned>(a.q_side.heads);
+  p.group = static_cast<int>(a.q_side.heads / a.kv_side.heads);
+  p.pairs = static_cast<unsigned>(a.batch * a.q_side.heads);
+  p.m_tiles = static_cast<int>(ceil_div(a.q_side.max_seqlen, C::kRows));
+  const auto bound = [](int64_t w) {
+    return w < 0 || w >= kUnbounded ? kUnbounded : static_cast<int>(w);
+  };
+  p.left = bound(a.window_left);
+  p.right = bound(a.window_right);
+  p.bottom_right = a.bottom_right;
+  // Keys and values of a section stay in L2.
+  const size_t head_bytes = a.kv_side.max_seqlen * (a.dim_qk + a.dim_v) * C::T::kBytes;
+  const size_t fit = (size_t{24} << 20) / head_bytes;
+  const size_t section = (fit < 1 ? 1 : fit) * static_cast<size_t>(p.group);
+  p.section = section < p.pairs ? static_cast<unsigned>(section) : p.pairs;
+  p.section_tiles = p.section * static_cast<unsigned>(p.m_tiles);
+  p.o = a.o.data;
+  p.o_batch = a.o.batch;
+  p.o_row = a.o.row;
+  p.o_head = a.o.head;
+  p.dim_v = static_cast<int>(a.dim_v);
+  p.scale = a.scale;
+  p.scale_log2 = a.scale * kLog2E;
+  p.stats = a.stats;
+  p.max = a.max;
+  p.sink = a.sink;
+  p.next = static_cast<unsigned *>(a.workspace);
+  p.tiles = p.pairs * static_cast<unsigned>(p.m_tiles);
+  const unsigned sms = static_cast<unsigned>(device.sm_count);
+  const unsigned grid = p.tiles < sms ? p.tiles : sms;
+  const NVTEXOutcome begun = launch(begin_counter_kernel, dim3(1), 1, stream, p.next, grid);
+  if (begun.status != NVTEX_BACKEND_OK) return begun;
+  return launch_shared(attention_forward_kernel<C>, grid, C::kThreads, kSharedBytes<C>, stream, p);
+}
+
+}  // namespace
+}  // namespace nvte
+
+namespace nvte {
+namespace {
+
+// A launcher by head dims and masks. Two element types of each line below.
+using Run = NVTEXOutcome (*)(const NVTEXAttentionArgs &, cudaStream_t);
+
+template <class T>
+Run choose(size_t dim_qk, size_t dim_v, bool band) {
+  const size_t dim = dim_qk > dim_v ? dim_qk : dim_v;
+  if (dim <= 64) return run<Config<T, 64, 64, 3, 112, 2>>;
+  if (dim <= 128) {
+    return band ? run<Config<T, 128, 128, 2, 128, 2>>
+                : run<Config<T, 128, 128, 2, 176, 2>>;
+  }
+  if (dim_qk <= 192 && dim_v <= 128) return run<Config<T, 192, 128, 2, 112, 2>>;
+  return run<Config<T, 256, 256, 2, 64, 2>>;
+}
+
+bool whole_units(const NVTEXAttentionTensor &tensor, int64_t bytes) {
+  return aligned(tensor.data, 16) && tensor.batch * bytes % 16 == 0 &&
+         tensor.row * bytes % 16 == 0 && tensor.head * bytes % 16 == 0 && tensor.row > 0 &&
+         tensor.head >= 0 && tensor.batch >= 0;
+}
+
+}  // namespace
+}  // namespace nvte
+
+extern "C" const char *nvte_attention_sm90_forward_reject(const NVTEXAttentionArgs *args,
+                                                          size_t *workspace) noexcept {
+  using namespace nvte;
+  const NVTEXAttentionArgs &a = *args;
+  Device device;
+  if (current_device(&device) != cudaSuccess || device.arch != 90) {
+    return "runs on compute capability 9.0 only";
+  }
+  if (a.backward) return "is a forward";
+  if (a.q.dtype != kNVTEBFloat16 && a.q.dtype != kNVTEFloat16) return "takes BF16 and F16";
+  if (a.k.dtype != a.q.dtype || a.v.dtype != a.q.dtype || a.o.dtype != a.q.dtype) {
+    return "takes q, k, v and o of one dtype";
+  }
+  if (a.dim_qk > 256 || a.dim_v > 256) return "takes head dims up to 256";
+  if (a.dim_qk % 8 != 0 || a.dim_v % 8 != 0) return "takes head dims that are multiples of 8";
+  if (a.page_table_k != nullptr || a.page_table_v != nullptr) return "takes keys without pages";
+  if (a.bias.data != nullptr) return "takes no bias";
+  if (a.alibi) return "takes no ALiBi";
+  if (a.dropout != 0.0f) return "takes no dropout";
+  if (!(a.scale > 0.0f)) return "takes positive scales";
+  for (const NVTEXAttentionTensor *tensor : {&a.q, &a.k, &a.v, &a.o}) {
+    if (!whole_units(*tensor, 2)) return "takes data and strides of whole 16 bytes";
+  }
+  for (const NVTEXAttentionSide *side : {&a.q_side, &a.kv_side}) {
+    if (side->max_seqlen >= kUnbounded / 2 || side->tokens >= kUnbounded / 2) {
+      return "takes less than 2^29 rows";
+    }
+  }
+  if (a.batch * a.q_side.heads * ceil_div(a.q_side.max_seqlen, 64) >= size_t{kUnbounded}) {
+    return "takes less than 2^30 tiles of 64 queries";
+  }
+  *workspace = sizeof(unsigned);
+  return nullptr;
+}
+
+extern "C" NVTEXOutcome nvte_attention_sm90_forward(const NVTEXAttentionArgs *args,
+                                                    cudaStream_t stream) noexcept {
+  using namespace nvte;
+  const NVTEXAttentionArgs &a = *args;
+  if (a.batch == 0 || a.q_side.heads == 0 || a.q_side.max_seqlen == 0) return ok();
+  const bool band = a.window_left >= 0 || a.window_right >= 0;
+  return dispatch<BF16, F16>(a.q.dtype, [&](auto tag) {
+    return choose<decltype(tag)>(a.dim_qk, a.dim_v, band)(a, stream);
+  });
+}
