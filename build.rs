@@ -1,5 +1,6 @@
 //! Compiles kernels/ with nvcc if there is one, and the C++ helper that throws.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -120,13 +121,6 @@ fn build_kernels(root: &Path, toolkit: &Toolkit) {
     // Not hashed: a checkout elsewhere keeps the objects of a copied target folder.
     flags.push(format!("-I{}", include.display()));
     answer(&toolkit.nvcc, "--version").hash(&mut shared);
-    let headers = files_in(&root.join("kernels/common"), "cuh");
-    for header in
-        headers.iter().chain(&[include.join("nvte/backend.h"), include.join("nvte/types.h")])
-    {
-        fs::read(header).unwrap().hash(&mut shared);
-    }
-
     let jobs =
         env::var("NUM_JOBS").ok().and_then(|n| n.parse().ok()).unwrap_or(1).clamp(1, sources.len());
     let queue = Mutex::new(sources.iter());
@@ -135,7 +129,7 @@ fn build_kernels(root: &Path, toolkit: &Toolkit) {
         for _ in 0..jobs {
             scope.spawn(|| {
                 while let Some(source) = { queue.lock().unwrap().next() } {
-                    let object = compile(toolkit, source, &flags, shared.clone(), &out);
+                    let object = compile(toolkit, source, &include, &flags, shared.clone(), &out);
                     objects.lock().unwrap().push(object);
                 }
             });
@@ -156,13 +150,14 @@ fn build_kernels(root: &Path, toolkit: &Toolkit) {
 fn compile(
     toolkit: &Toolkit,
     source: &Path,
+    include: &Path,
     flags: &[String],
     mut key: DefaultHasher,
     out: &Path,
 ) -> PathBuf {
     let object = out.join(source.with_extension("o").file_name().unwrap());
     let stamp = object.with_extension("hash");
-    fs::read(source).unwrap().hash(&mut key);
+    hash_with_includes(source, include, &mut BTreeSet::new(), &mut key);
     let key = key.finish().to_string();
     if object.is_file() && fs::read_to_string(&stamp).is_ok_and(|old| old == key) {
         return object;
@@ -180,6 +175,28 @@ fn compile(
     }
     fs::write(&stamp, key).unwrap();
     object
+}
+
+/// The text of a source and of all of ours that it includes.
+fn hash_with_includes(
+    file: &Path,
+    include: &Path,
+    seen: &mut BTreeSet<PathBuf>,
+    key: &mut DefaultHasher,
+) {
+    if !seen.insert(file.to_owned()) {
+        return;
+    }
+    let text =
+        fs::read_to_string(file).unwrap_or_else(|e| panic!("cannot read {}: {e}", file.display()));
+    text.hash(key);
+    for name in text.lines().filter_map(|line| line.strip_prefix("#include \"")?.split('"').next())
+    {
+        let folders = [file.parent().unwrap(), include];
+        if let Some(header) = folders.map(|folder| folder.join(name)).iter().find(|p| p.is_file()) {
+            hash_with_includes(header, include, seen, key);
+        }
+    }
 }
 
 /// What the compiler prints for an option.
