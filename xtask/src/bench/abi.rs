@@ -3,6 +3,7 @@
 
 use anyhow::{Context, Result};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::marker::PhantomData;
 use std::path::Path;
@@ -217,6 +218,16 @@ functions! {
     nvte_dropout_fwd(input: Handle, output: Handle, mask: Handle, rng_state: Handle, p: f32, stream: Handle);
     nvte_dropout_bwd(grads: Handle, mask: Handle, output: Handle, p: f32, stream: Handle);
     nvte_multi_tensor_adam_cuda(chunk: c_int, noop: Handle, lists: *const *const Handle, num_lists: usize, num_tensors: usize, lr: f32, beta1: f32, beta2: f32, epsilon: f32, step: c_int, mode: c_int, bias_correction: c_int, weight_decay: f32, stream: Handle);
+    nvte_tensor_pack_create(pack: *mut RawPack);
+    nvte_tensor_pack_destroy(pack: *mut RawPack);
+    nvte_create_fused_attn_fwd_params() -> Handle;
+    nvte_set_fused_attn_fwd_params_attribute(params: Handle, attribute: u32, value: *const c_void, size: usize);
+    nvte_destroy_fused_attn_fwd_params(params: Handle);
+    nvte_fused_attn_fwd_v2(params: Handle);
+    nvte_create_fused_attn_bwd_params() -> Handle;
+    nvte_set_fused_attn_bwd_params_attribute(params: Handle, attribute: u32, value: *const c_void, size: usize);
+    nvte_destroy_fused_attn_bwd_params(params: Handle);
+    nvte_fused_attn_bwd_v2(params: Handle);
     nvte_fused_rope_forward(input: Handle, cu_seqlens: Handle, freqs: Handle, starts: Handle, output: Handle, format: c_int, interleaved: bool, cp_size: c_int, cp_rank: c_int, s: c_int, b: c_int, h: c_int, d: c_int, d2: c_int, stride_s: c_int, stride_b: c_int, stride_h: c_int, stride_d: c_int, stream: Handle);
     nvte_fused_qkv_rope_forward(qkv: Handle, q_freqs: Handle, k_freqs: Handle, starts: Handle, q: Handle, k: Handle, v: Handle, format: c_int, interleaved: bool, cp_size: c_int, cp_rank: c_int, s: c_int, b: c_int, h: c_int, d: c_int, d2: c_int, split_q: c_int, split_k: c_int, split_v: c_int, stream: Handle);
 }
@@ -376,5 +387,86 @@ impl<'a> Config<'a> {
 impl Drop for Config<'_> {
     fn drop(&mut self) {
         (self.destroy)(self.api, self.handle);
+    }
+}
+
+/// `NVTETensorPack`
+#[repr(C)]
+pub struct RawPack {
+    tensors: [Handle; 10],
+    size: usize,
+}
+
+/// Owned pack of tensors. The memory of those belongs to somebody else.
+pub struct Pack<'a> {
+    api: &'a Api,
+    raw: Box<UnsafeCell<RawPack>>,
+}
+
+impl<'a> Pack<'a> {
+    pub fn new(api: &'a Api) -> Self {
+        let raw = Box::new(UnsafeCell::new(RawPack { tensors: [Handle::NULL; 10], size: 0 }));
+        api.nvte_tensor_pack_create(raw.get());
+        Self { api, raw }
+    }
+
+    pub fn address(&self) -> *mut RawPack {
+        self.raw.get()
+    }
+
+    /// Gives a tensor of the pack its memory.
+    pub fn place(&self, index: usize, memory: &Basic) {
+        // SAFETY: nobody else reads or writes the pack now.
+        let handle = unsafe { (&(*self.raw.get()).tensors)[index] };
+        self.api.nvte_set_tensor_param_v2(handle, Param::Rowwise, memory, size_of::<Basic>());
+    }
+}
+
+impl Drop for Pack<'_> {
+    fn drop(&mut self) {
+        self.api.nvte_tensor_pack_destroy(self.raw.get());
+    }
+}
+
+/// Owned parameters of a pass of attention.
+pub struct Attention<'a> {
+    api: &'a Api,
+    handle: Handle,
+    backward: bool,
+}
+
+impl<'a> Attention<'a> {
+    pub fn forward(api: &'a Api) -> Self {
+        Self { api, handle: api.nvte_create_fused_attn_fwd_params(), backward: false }
+    }
+
+    pub fn backward(api: &'a Api) -> Self {
+        Self { api, handle: api.nvte_create_fused_attn_bwd_params(), backward: true }
+    }
+
+    /// `value` has the type that the ABI gives the attribute.
+    pub fn set<T>(&self, attribute: u32, value: &T) {
+        let value = std::ptr::from_ref(value).cast();
+        let set = match self.backward {
+            false => Api::nvte_set_fused_attn_fwd_params_attribute,
+            true => Api::nvte_set_fused_attn_bwd_params_attribute,
+        };
+        set(self.api, self.handle, attribute, value, size_of::<T>());
+    }
+
+    pub fn run(&self) {
+        match self.backward {
+            false => self.api.nvte_fused_attn_fwd_v2(self.handle),
+            true => self.api.nvte_fused_attn_bwd_v2(self.handle),
+        }
+    }
+}
+
+impl Drop for Attention<'_> {
+    fn drop(&mut self) {
+        match self.backward {
+            false => self.api.nvte_destroy_fused_attn_fwd_params(self.handle),
+            true => self.api.nvte_destroy_fused_attn_bwd_params(self.handle),
+        }
     }
 }

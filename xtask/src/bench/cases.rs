@@ -1,5 +1,7 @@
 //! What is measured: one entry for each operator and size.
 
+mod attention;
+
 use super::abi::{
     Api, Basic, Config, DType, Grouped, GroupedParam, Handle, MatmulAttribute, Param, StdVector,
     Tensor,
@@ -311,6 +313,7 @@ pub fn operators(kind: Kind) -> Vec<Case> {
         rope("rope fwd sbhd 1x4x32x128", 1, false),
         qkv_rope(4096),
     ]);
+    cases.extend(attention::cases(kind));
     let rows = if kind == Kind::Gpu { 16384 } else { 1024 };
     for layer in [true, false] {
         for cols in [4096, 12288] {
