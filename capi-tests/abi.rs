@@ -31,6 +31,7 @@ const SLICES: &[&str] = &[
     "normalization",
     "multi_tensor",
     "nvtex",
+    "module",
 ];
 
 fn root() -> PathBuf {
@@ -216,7 +217,8 @@ fn declarations(header: &str) -> BTreeMap<String, Signature> {
     let lines = code.lines().filter(|l| !l.starts_with('#') && !l.starts_with("extern"));
     let code: String = lines.collect::<Vec<_>>().join(" ");
     let mut found = BTreeMap::new();
-    for statement in code.split(';').filter(|s| s.trim_end().ends_with(')')) {
+    let function = |s: &&str| s.trim_end().ends_with(')') && !s.contains("typedef ");
+    for statement in code.split(';').filter(function) {
         let (head, params) = statement.split_once('(').expect("parameters");
         let head = head.rsplit(['}', '{']).next().unwrap_or(head).trim();
         let name_at = head.rfind(|c: char| !c.is_alphanumeric() && c != '_').map_or(0, |i| i + 1);

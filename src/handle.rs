@@ -20,9 +20,13 @@ pub enum Kind {
     FusedAttnConfig = 0x56,
     FusedAttnFwdParams = 0x57,
     FusedAttnBwdParams = 0x58,
+    Recipe = 0x59,
+    Context = 0x5a,
+    Module = 0x5b,
+    Tape = 0x5c,
 }
 
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 12] = [
     Kind::Tensor,
     Kind::GroupedTensor,
     Kind::QuantizationConfig,
@@ -31,6 +35,10 @@ const KINDS: [Kind; 8] = [
     Kind::FusedAttnConfig,
     Kind::FusedAttnFwdParams,
     Kind::FusedAttnBwdParams,
+    Kind::Recipe,
+    Kind::Context,
+    Kind::Module,
+    Kind::Tape,
 ];
 
 impl Display for Kind {
@@ -44,6 +52,10 @@ impl Display for Kind {
             Kind::FusedAttnConfig => "attention config",
             Kind::FusedAttnFwdParams => "forward attention parameters",
             Kind::FusedAttnBwdParams => "backward attention parameters",
+            Kind::Recipe => "recipe",
+            Kind::Context => "context",
+            Kind::Module => "module",
+            Kind::Tape => "tape",
         })
     }
 }
@@ -251,6 +263,10 @@ impl Drop for Cache {
                 Kind::FusedAttnConfig => &crate::op::fused_attn::CONFIGS.slab.free,
                 Kind::FusedAttnFwdParams => &crate::op::fused_attn::FWD.slab.free,
                 Kind::FusedAttnBwdParams => &crate::op::fused_attn::BWD.slab.free,
+                Kind::Recipe => &crate::op::module::RECIPES.free,
+                Kind::Context => &crate::op::module::CONTEXTS.free,
+                Kind::Module => &crate::op::module::MODULES.free,
+                Kind::Tape => &crate::op::module::TAPES.free,
             };
             free.lock().unwrap_or_else(PoisonError::into_inner).append(indices);
         }

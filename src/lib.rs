@@ -9,6 +9,7 @@ mod env;
 mod error;
 mod function;
 mod handle;
+mod module;
 #[doc(hidden)]
 pub mod numeric;
 mod op;

@@ -266,6 +266,10 @@ impl Buffer {
     pub const UNSET: Self =
         Self { address: 0, dtype: NVTEDType::kNVTEFloat32, shape: Shape::UNSET };
 
+    pub fn new(ptr: *mut c_void, dtype: NVTEDType, dims: &[usize]) -> Self {
+        Self { address: ptr as usize, dtype, shape: Shape::new(dims) }
+    }
+
     pub fn from_c(argument: impl Display, basic: &NVTEBasicTensor) -> Result<Self> {
         let dtype: NVTEDType = from_c(format_args!("{argument}.dtype"), basic.dtype)?;
         let shape = Shape::from_c(format_args!("{argument}.shape"), &basic.shape)?;

@@ -20,5 +20,6 @@
 #include "nvte/normalization.h"
 #include "nvte/multi_tensor.h"
 #include "nvte/nvtex.h"
+#include "nvte/module.h"
 
 #endif /* NVTE_NVTE_H */

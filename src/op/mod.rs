@@ -9,6 +9,7 @@ pub mod dropout;
 pub mod fused_attn;
 pub mod fused_rope;
 pub mod gemm;
+pub mod module;
 pub mod multi_stream;
 pub mod multi_tensor;
 pub mod normalization;

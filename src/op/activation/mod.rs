@@ -48,14 +48,19 @@ fn cast(
     }
 }
 
-fn forward(f: Fusion, input: NVTETensor, output: NVTETensor, stream: cudaStream_t) -> Result<()> {
+pub(crate) fn forward(
+    f: Fusion,
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) -> Result<()> {
     let input = check::tensor("input", input)?;
     let output = check::tensor("output", output)?;
     let fusion = Fusion { form: NVTEX_FORM_ACTIVATION, ..f };
     cast(fusion, input.rowwise.ptr(), &input, &output, stream)
 }
 
-fn backward(
+pub(crate) fn backward(
     f: Fusion,
     grad: NVTETensor,
     input: NVTETensor,
@@ -92,7 +97,7 @@ fn matrix(name: &str, tensor: &Tensor, expected: (usize, usize)) -> Result<()> {
     Err(Error::argument(format!("{name}.shape"), expected, shape))
 }
 
-fn gated_forward(
+pub(crate) fn gated_forward(
     f: Fusion,
     input: NVTETensor,
     output: NVTETensor,
@@ -107,7 +112,7 @@ fn gated_forward(
     cast(fusion, input.rowwise.ptr(), &v, &output, stream)
 }
 
-fn gated_backward(
+pub(crate) fn gated_backward(
     f: Fusion,
     grad: NVTETensor,
     input: NVTETensor,

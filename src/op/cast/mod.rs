@@ -110,7 +110,7 @@ pub fn quantize_args(
 }
 
 /// Runs a cast.
-fn quantize(
+pub(crate) fn quantize(
     input: NVTETensor,
     output: NVTETensor,
     noop: (&str, NVTETensor),
@@ -230,12 +230,12 @@ fn run_with_dbias(
 }
 
 /// A cast without noop and config.
-fn plan_default(input: &Tensor, output: &Tensor) -> Result<Option<QuantizeArgs>> {
+pub(crate) fn plan_default(input: &Tensor, output: &Tensor) -> Result<Option<QuantizeArgs>> {
     plan_quantize(input, output, ("noop", null_mut()), &QuantizationConfig::DEFAULT)
 }
 
 /// A cast with sums over the rows, of a derivative's product with the input if there is a function.
-pub(super) fn quantize_dbias(
+pub(crate) fn quantize_dbias(
     derivative: Option<(Function, NVTETensor)>,
     input: NVTETensor,
     output: NVTETensor,
@@ -438,7 +438,11 @@ fn supported_mode(name: &str, mode: NVTEScalingMode, swizzled: bool) -> Result<(
     Ok(())
 }
 
-fn dequantize(input: NVTETensor, output: NVTETensor, stream: cudaStream_t) -> Result<()> {
+pub(crate) fn dequantize(
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) -> Result<()> {
     let input = check::tensor("input", input)?;
     let output = check::tensor("output", output)?;
     let mode = input.mode;

@@ -11,13 +11,13 @@ use crate::types::*;
 use std::ptr::null;
 
 /// What the forward adds before and after.
-struct Added {
-    bias: NVTETensor,
-    residual: NVTETensor,
+pub(crate) struct Added {
+    pub bias: NVTETensor,
+    pub residual: NVTETensor,
 }
 
 /// Forward; the backward has no `rng_state`.
-fn dropout(
+pub(crate) fn dropout(
     input: (&str, NVTETensor),
     output: (&str, NVTETensor),
     mask: NVTETensor,
@@ -29,7 +29,7 @@ fn dropout(
     if args.numel > 0 { backend::run(&args, stream) } else { Ok(()) }
 }
 
-fn bias_dropout_add(
+pub(crate) fn bias_dropout_add(
     input: NVTETensor,
     added: &Added,
     output: NVTETensor,

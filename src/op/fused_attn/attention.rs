@@ -79,7 +79,7 @@ pub(super) const PRESENT: *mut c_void = without_provenance_mut(4096);
 
 /// The attributes of an object, by number.
 #[derive(Clone, Copy)]
-pub(super) struct Words<'a>(pub(super) &'a [u64]);
+pub(crate) struct Words<'a>(pub(crate) &'a [u64]);
 
 impl Words<'_> {
     pub(super) fn flag(self, index: usize) -> bool {

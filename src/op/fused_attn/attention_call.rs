@@ -377,7 +377,7 @@ fn bias_address(name: &str, named: &Named, problem: &Problem) -> Result<*mut c_v
 ///
 /// # Safety
 /// The pack is null or valid.
-pub(super) unsafe fn forward(words: Words) -> Result<()> {
+pub(crate) unsafe fn forward(words: Words) -> Result<()> {
     use NVTEFusedAttnFwdParamsAttribute::*;
     const PLACES: Places = Places {
         training: Some(kNVTEFusedAttnFwdParamsIsTraining as usize),
@@ -508,7 +508,7 @@ fn offset_address(offset: &Named, problem: &Problem) -> Result<*const f32> {
 ///
 /// # Safety
 /// The pack is null or valid.
-pub(super) unsafe fn backward(words: Words) -> Result<()> {
+pub(crate) unsafe fn backward(words: Words) -> Result<()> {
     use NVTEFusedAttnBwdParamsAttribute::*;
     const PLACES: Places = Places {
         training: None,

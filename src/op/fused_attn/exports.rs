@@ -600,22 +600,15 @@ pub unsafe extern "C-unwind" fn nvte_extract_seed_and_offset(
     stream: cudaStream_t,
 ) {
     guard("nvte_extract_seed_and_offset", || {
-        device_integers("rng_state_ptr", rng_state_ptr.cast(), kNVTEInt64)?;
-        let mut args = SeedArgs {
+        let on_device = captured != 0;
+        let args = SeedArgs {
             state: rng_state_ptr,
-            seed_at: null(),
-            offset_at: null(),
-            seed: seed_val as i64,
-            offset: offset_val as i64,
+            seed_at: if on_device { seed_ptr } else { null() },
+            offset_at: if on_device { offset_ptr } else { null() },
+            seed: if on_device { 0 } else { seed_val as i64 },
+            offset: if on_device { offset_intragraph.into() } else { offset_val as i64 },
         };
-        if captured != 0 {
-            device_integers("seed_ptr", seed_ptr.cast(), kNVTEInt64)?;
-            device_integers("offset_ptr", offset_ptr.cast(), kNVTEInt64)?;
-            args.seed_at = seed_ptr;
-            args.offset_at = offset_ptr;
-            (args.seed, args.offset) = (0, offset_intragraph.into());
-        }
-        backend::run(&args, stream)
+        extract_seed_and_offset(&args, on_device, stream)
     });
 }
 

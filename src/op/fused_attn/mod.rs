@@ -9,6 +9,8 @@ pub(crate) mod cpu_attention;
 pub mod exports;
 mod objects;
 
+pub(crate) use attention::Words;
+pub(crate) use attention_call::{backward, forward};
 pub(crate) use objects::{BWD, CONFIGS, FWD};
 
 use crate::backend::{self, args::*};
@@ -871,6 +873,20 @@ fn device_integers(name: &str, ptr: *const c_void, dtype: NVTEDType) -> Result<(
 thread_local! {
     /// Where the random numbers of this thread's next call begin.
     static OFFSET: std::cell::Cell<i64> = const { std::cell::Cell::new(0) };
+}
+
+/// Fills the state of a generator, from the device or from values.
+pub(crate) fn extract_seed_and_offset(
+    args: &SeedArgs,
+    on_device: bool,
+    stream: cudaStream_t,
+) -> Result<()> {
+    device_integers("rng_state_ptr", args.state.cast_const().cast(), kNVTEInt64)?;
+    if on_device {
+        device_integers("seed_ptr", args.seed_at.cast(), kNVTEInt64)?;
+        device_integers("offset_ptr", args.offset_at.cast(), kNVTEInt64)?;
+    }
+    backend::run(args, stream)
 }
 
 fn populate_rng_state(

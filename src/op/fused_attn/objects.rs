@@ -78,7 +78,7 @@ impl Objects {
         self.slab.insert(self.defaults())
     }
 
-    pub(super) fn defaults(&self) -> Values {
+    pub(crate) fn defaults(&self) -> Values {
         self.table.iter().map(|&(_, default)| default).collect()
     }
 

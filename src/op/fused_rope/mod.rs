@@ -29,14 +29,14 @@ from_c_enum!(
 );
 
 /// What the functions have in common.
-struct Form {
-    format: MaybeUninit<NVTE_QKV_Format>,
-    interleaved: bool,
-    backward: bool,
+pub(crate) struct Form {
+    pub format: MaybeUninit<NVTE_QKV_Format>,
+    pub interleaved: bool,
+    pub backward: bool,
     /// cp_size and cp_rank
-    cp: [i32; 2],
+    pub cp: [i32; 2],
     /// s, b, h, d and d2
-    sizes: [i32; 5],
+    pub sizes: [i32; 5],
 }
 
 /// Sizes that have been checked.
@@ -240,7 +240,7 @@ fn rope(
 
 /// Queries, keys and values of the groups of heads of one tensor, which is the forward's input and
 /// the backward's output.
-fn qkv_rope(
+pub(crate) fn qkv_rope(
     (whole_name, whole): (&str, NVTETensor),
     names: [&str; 3],
     tensors: [NVTETensor; 3],

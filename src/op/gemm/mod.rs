@@ -298,10 +298,10 @@ const MODES: [NVTEScalingMode; 4] = [
 const FLOATS: &str = "Float32 or Float16 or BFloat16 or Float8E4M3 or Float8E5M2";
 
 /// Tensors of an epilogue, as the caller named them; those without an address are absent.
-struct Epilogue<'a> {
-    bias: (&'a str, NVTETensor),
-    aux: (&'a str, NVTETensor),
-    grad: bool,
+pub(crate) struct Epilogue<'a> {
+    pub bias: (&'a str, NVTETensor),
+    pub aux: (&'a str, NVTETensor),
+    pub grad: bool,
 }
 
 impl Epilogue<'_> {
@@ -341,23 +341,23 @@ fn side_buffer(name: &str, buffer: &Buffer, expected: impl Display, numel: usize
 }
 
 /// Everything that the three entry points hand to the one product.
-struct Product<'a> {
-    a: NVTETensor,
-    b: NVTETensor,
+pub(crate) struct Product<'a> {
+    pub a: NVTETensor,
+    pub b: NVTETensor,
     /// Null: D.
-    c: NVTETensor,
-    d: NVTETensor,
-    transa: bool,
-    transb: bool,
-    alpha: f32,
+    pub c: NVTETensor,
+    pub d: NVTETensor,
+    pub transa: bool,
+    pub transb: bool,
+    pub alpha: f32,
     /// And the argument that gives it.
-    beta: (&'a str, f32),
-    epilogue: Epilogue<'a>,
-    workspace: NVTETensor,
+    pub beta: (&'a str, f32),
+    pub epilogue: Epilogue<'a>,
+    pub workspace: NVTETensor,
     /// And the argument that gives it.
-    split_accumulator: (&'a str, bool),
+    pub split_accumulator: (&'a str, bool),
     /// And the argument that gives it.
-    sm_count: (&'a str, i32),
+    pub sm_count: (&'a str, i32),
 }
 
 impl Product<'_> {
@@ -520,7 +520,7 @@ impl Product<'_> {
         Ok(check::pointer("C.data", &c)?.cast_const())
     }
 
-    fn run(&self, stream: cudaStream_t) -> Result<()> {
+    pub(crate) fn run(&self, stream: cudaStream_t) -> Result<()> {
         let (name, sm_count) = self.sm_count;
         if sm_count < 0 {
             return Err(Error::argument(name, "0 (all) or more", sm_count));

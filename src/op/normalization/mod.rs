@@ -42,11 +42,11 @@ fn set(which: Switch, enable: bool) -> Result<()> {
 }
 
 /// What forward and backward functions have in common; handles are looked up in `plan`.
-struct Common {
-    norm: NVTE_Norm_Type,
-    workspace: Option<NVTETensor>,
-    sm_count: c_int,
-    zero_centered: bool,
+pub(crate) struct Common {
+    pub norm: NVTE_Norm_Type,
+    pub workspace: Option<NVTETensor>,
+    pub sm_count: c_int,
+    pub zero_centered: bool,
 }
 
 impl Common {
@@ -61,29 +61,29 @@ impl Common {
 }
 
 /// Tensors of a forward function beside those in `Common`.
-struct Forward {
-    x: NVTETensor,
+pub(crate) struct Forward {
+    pub x: NVTETensor,
     /// Residual and sum.
-    residual: Option<(NVTETensor, NVTETensor)>,
-    gamma: NVTETensor,
+    pub residual: Option<(NVTETensor, NVTETensor)>,
+    pub gamma: NVTETensor,
     /// Beta and mu of LayerNorm.
-    layer: Option<(NVTETensor, NVTETensor)>,
-    epsilon: f32,
-    z: NVTETensor,
-    rsigma: NVTETensor,
+    pub layer: Option<(NVTETensor, NVTETensor)>,
+    pub epsilon: f32,
+    pub z: NVTETensor,
+    pub rsigma: NVTETensor,
 }
 
 /// Tensors of a backward function beside those in `Common`.
-struct Backward {
-    dz: NVTETensor,
-    x: NVTETensor,
-    add: Option<NVTETensor>,
+pub(crate) struct Backward {
+    pub dz: NVTETensor,
+    pub x: NVTETensor,
+    pub add: Option<NVTETensor>,
     /// Mu and dbeta of LayerNorm.
-    layer: Option<(NVTETensor, NVTETensor)>,
-    rsigma: NVTETensor,
-    gamma: NVTETensor,
-    dx: NVTETensor,
-    dgamma: NVTETensor,
+    pub layer: Option<(NVTETensor, NVTETensor)>,
+    pub rsigma: NVTETensor,
+    pub gamma: NVTETensor,
+    pub dx: NVTETensor,
+    pub dgamma: NVTETensor,
 }
 
 /// Unquantized row-wise data; a null address passes.
@@ -297,14 +297,14 @@ fn plan_backward(common: &Common, tensors: &Backward) -> Result<Option<NormBackw
     }))
 }
 
-fn forward(common: Common, tensors: Forward, stream: cudaStream_t) -> Result<()> {
+pub(crate) fn forward(common: Common, tensors: Forward, stream: cudaStream_t) -> Result<()> {
     match plan_forward(&common, &tensors)? {
         Some(args) => backend::run(&args, stream),
         None => Ok(()),
     }
 }
 
-fn backward(common: Common, tensors: Backward, stream: cudaStream_t) -> Result<()> {
+pub(crate) fn backward(common: Common, tensors: Backward, stream: cudaStream_t) -> Result<()> {
     match plan_backward(&common, &tensors)? {
         Some(args) => backend::run(&args, stream),
         None => Ok(()),

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::types::*;
 use std::ffi::c_void;
 
-fn malloc(bytes: usize) -> Result<*mut c_void> {
+pub(crate) fn malloc(bytes: usize) -> Result<*mut c_void> {
     check_bytes("bytes", bytes)?;
     let mut ptr = std::ptr::null_mut();
     if bytes > 0 {
@@ -25,7 +25,7 @@ fn malloc(bytes: usize) -> Result<*mut c_void> {
 
 /// # Safety
 /// `ptr` is null or came from [`malloc`].
-unsafe fn free(ptr: *mut c_void) -> Result<()> {
+pub(crate) unsafe fn free(ptr: *mut c_void) -> Result<()> {
     if ptr.is_null() {
         return Ok(());
     }
@@ -37,7 +37,7 @@ unsafe fn free(ptr: *mut c_void) -> Result<()> {
 
 /// # Safety
 /// The pointers cover `bytes` bytes.
-unsafe fn memcpy(
+pub(crate) unsafe fn memcpy(
     dst: *mut c_void,
     src: *const c_void,
     bytes: usize,
@@ -82,7 +82,7 @@ unsafe fn stream_destroy(stream: cudaStream_t) -> Result<()> {
 
 /// # Safety
 /// `stream` is a stream of the backend, or null.
-unsafe fn stream_synchronize(stream: cudaStream_t) -> Result<()> {
+pub(crate) unsafe fn stream_synchronize(stream: cudaStream_t) -> Result<()> {
     backend::call("stream_synchronize", |table| {
         // SAFETY: the caller vouches for the stream.
         table.stream_synchronize.map(|entry| unsafe { entry(stream) })

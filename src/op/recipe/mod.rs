@@ -17,7 +17,7 @@ use std::fmt::Display;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
-fn compute_amax(
+pub(crate) fn compute_amax(
     input: NVTETensor,
     output: NVTETensor,
     config: NVTEQuantizationConfig,
@@ -45,7 +45,7 @@ fn compute_amax(
     backend::run(&args, stream)
 }
 
-fn compute_scale_from_amax(
+pub(crate) fn compute_scale_from_amax(
     output: NVTETensor,
     config: NVTEQuantizationConfig,
     stream: cudaStream_t,
@@ -166,9 +166,9 @@ fn group_compute_scale_from_amax(
 }
 
 /// What every delayed-scaling update takes.
-struct Rule {
-    algo: AmaxAlgo,
-    scaled_max: f32,
+pub(crate) struct Rule {
+    pub algo: AmaxAlgo,
+    pub scaled_max: f32,
 }
 
 impl Rule {
@@ -262,7 +262,7 @@ fn delayed_scaling(
     backend::run(&args, stream)
 }
 
-fn delayed_scaling_after_reduction(
+pub(crate) fn delayed_scaling_after_reduction(
     reduced: NVTETensor,
     amax_histories: &[NVTETensor],
     scale_handles: &[NVTETensor],

@@ -48,6 +48,10 @@ impl QuantizationConfig {
         if handle.is_null() { Ok(Self::DEFAULT) } else { CONFIGS.get(name, handle) }
     }
 
+    pub fn with_noop(self, noop: NVTETensor) -> Self {
+        Self { noop: noop as usize, ..self }
+    }
+
     pub fn noop(&self) -> NVTETensor {
         self.noop as NVTETensor
     }

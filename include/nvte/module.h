@@ -1,0 +1,1059 @@
+#ifndef NVTE_MODULE_H
+#define NVTE_MODULE_H
+
+/* Generated from the Rust sources by capi-tests/abi.rs. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "nvte/types.h"
+
+/**
+ * Flag of `nvtex_context_begin`: modules multiply as the recipe says; without it in high precision.
+ */
+#define NVTEX_CONTEXT_ENABLED 1
+
+/**
+ * Flag of `nvtex_context_begin`: modules collect the maxima of delayed scaling while they compute in
+ * high precision.
+ */
+#define NVTEX_CONTEXT_CALIBRATING 2
+
+/**
+ * Flag of `nvtex_context_begin`: modules that are created keep their weights in the recipe's format
+ * alone.
+ */
+#define NVTEX_CONTEXT_QUANTIZED_WEIGHTS 4
+
+/**
+ * How operands of matrix products are scaled.
+ */
+typedef enum NVTEXRecipeKind {
+  /**
+   * One scale for a tensor, from the maxima of earlier steps.
+   */
+  NVTEX_RECIPE_DELAYED_SCALING = 0,
+  /**
+   * One scale for a tensor, from its own maximum.
+   */
+  NVTEX_RECIPE_CURRENT_SCALING = 1,
+  /**
+   * A scale for each 128 elements, or 128 x 128.
+   */
+  NVTEX_RECIPE_BLOCK_SCALING = 2,
+  /**
+   * A power of two for each 32 elements, or 32 x 32 of a weight.
+   */
+  NVTEX_RECIPE_MXFP8 = 3,
+  /**
+   * What `choose` says of each operand.
+   */
+  NVTEX_RECIPE_CUSTOM = 4,
+} NVTEXRecipeKind;
+
+/**
+ * FP8 types of a recipe.
+ */
+typedef enum NVTEXFormat {
+  NVTEX_FORMAT_E4M3 = 0,
+  /**
+   * Refused by every recipe: two E5M2 operands have no product.
+   */
+  NVTEX_FORMAT_E5M2 = 1,
+  /**
+   * E4M3, and E5M2 for gradients.
+   */
+  NVTEX_FORMAT_HYBRID = 2,
+} NVTEXFormat;
+
+/**
+ * Which maximum of a history counts.
+ */
+typedef enum NVTEXHistoryAlgo {
+  NVTEX_HISTORY_MAX = 0,
+  NVTEX_HISTORY_MOST_RECENT = 1,
+} NVTEXHistoryAlgo;
+
+/**
+ * Operands of the products of the backward pass.
+ */
+typedef enum NVTEXBackward {
+  /**
+   * Gradients, inputs and weights as the recipe casts them.
+   */
+  NVTEX_BACKWARD_QUANTIZED = 0,
+  /**
+   * Gradients, inputs and weights in high precision. Not with delayed scaling.
+   */
+  NVTEX_BACKWARD_HIGH_PRECISION = 1,
+  /**
+   * Gradients in high precision, and inputs and weights cast back from what the forward pass read. Not
+   * with delayed scaling.
+   */
+  NVTEX_BACKWARD_DEQUANTIZED = 2,
+} NVTEXBackward;
+
+/**
+ * Operands of the products of a layer.
+ */
+typedef enum NVTEXRole {
+  NVTEX_ROLE_INPUT = 0,
+  NVTEX_ROLE_WEIGHT = 1,
+  NVTEX_ROLE_GRAD_OUTPUT = 2,
+} NVTEXRole;
+
+/**
+ * Scaling of an operand, for `NVTEX_RECIPE_CUSTOM`.
+ */
+typedef enum NVTEXSlotScaling {
+  /**
+   * The operand stays in high precision.
+   */
+  NVTEX_SLOT_HIGH_PRECISION = 0,
+  NVTEX_SLOT_DELAYED = 1,
+  NVTEX_SLOT_CURRENT = 2,
+  NVTEX_SLOT_BLOCK = 3,
+  NVTEX_SLOT_MXFP8 = 4,
+} NVTEXSlotScaling;
+
+/**
+ * How long memory of an allocator is wanted.
+ */
+typedef enum NVTEXLifetime {
+  /**
+   * Until the call returns.
+   */
+  NVTEX_LIFETIME_SCRATCH = 0,
+  /**
+   * Until a tape is destroyed.
+   */
+  NVTEX_LIFETIME_TAPE = 1,
+  /**
+   * Until the module or the context is destroyed.
+   */
+  NVTEX_LIFETIME_PERSISTENT = 2,
+} NVTEXLifetime;
+
+/**
+ * Slots of delayed scaling.
+ */
+typedef enum NVTEXPass {
+  /**
+   * 3 slots: input, weight, output (not used).
+   */
+  NVTEX_PASS_FORWARD = 0,
+  /**
+   * 2 slots: gradient of the output, gradient of the input (not used).
+   */
+  NVTEX_PASS_BACKWARD = 1,
+} NVTEXPass;
+
+/**
+ * Place of a step among the microbatches that share their weights.
+ */
+typedef enum NVTEXMicrobatch {
+  /**
+   * Weights are cast in each step; gradients go as their binding says.
+   */
+  NVTEX_MICROBATCH_NONE = 0,
+  /**
+   * Cast weights are kept; gradients are overwritten.
+   */
+  NVTEX_MICROBATCH_FIRST = 1,
+  /**
+   * Kept weights are used; gradients are added.
+   */
+  NVTEX_MICROBATCH_LATER = 2,
+} NVTEXMicrobatch;
+
+/**
+ * What a recipe says of one role.
+ */
+typedef struct NVTEXRoleOptions {
+  /**
+   * Rounds scales down to powers of two (current scaling, FP8 blocks).
+   */
+  bool power_2_scales;
+  /**
+   * The least maximum that counts (current scaling, FP8 blocks).
+   */
+  float amax_epsilon;
+  /**
+   * 1: blocks along rows; 2: square ones (FP8 blocks; MXFP8 weights).
+   */
+  int32_t block_dim;
+} NVTEXRoleOptions;
+
+/**
+ * The choice for one operand.
+ */
+typedef struct NVTEXSlotChoice {
+  enum NVTEXSlotScaling scaling;
+  /**
+   * Float8E4M3 or Float8E5M2.
+   */
+  NVTEDType dtype;
+  struct NVTEXRoleOptions options;
+} NVTEXSlotChoice;
+
+/**
+ * Chooses for an operand of the layer `layer` (a module's name, and its part behind a dot) by writing
+ * to `choice`, which comes as high precision. Returns 0, anything else for failure.
+ */
+typedef int (*NVTEXChoose)(void *user,
+                           const char *layer,
+                           enum NVTEXRole role,
+                           struct NVTEXSlotChoice *choice);
+
+/**
+ * A recipe. `nvtex_recipe_config_init` sets the defaults.
+ */
+typedef struct NVTEXRecipeConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  enum NVTEXRecipeKind kind;
+  /**
+   * Default: hybrid, of the block recipes E4M3.
+   */
+  enum NVTEXFormat format;
+  /**
+   * Delayed scaling multiplies scales by `2^-margin`. Default 0.
+   */
+  float margin;
+  /**
+   * Delayed scaling: maxima that are kept. Default 1024.
+   */
+  size_t amax_history_len;
+  enum NVTEXHistoryAlgo amax_algo;
+  /**
+   * Delayed scaling: every how many updates histories and scales change; the maxima of the others
+   * count as of one step. Default 1.
+   */
+  uint32_t update_interval;
+  /**
+   * Delayed scaling: max-reduces over the group of `nvtex_context_begin`. Default true.
+   */
+  bool reduce_amax;
+  struct NVTEXRoleOptions input;
+  struct NVTEXRoleOptions weight;
+  struct NVTEXRoleOptions grad_output;
+  /**
+   * Sums the products of each pass more precisely. Defaults: false, true, true; of FP8 blocks, which
+   * need it, true.
+   */
+  bool split_accumulator_fprop;
+  bool split_accumulator_dgrad;
+  bool split_accumulator_wgrad;
+  /**
+   * Default: quantized.
+   */
+  enum NVTEXBackward backward;
+  /**
+   * For `NVTEX_RECIPE_CUSTOM`, with what it is passed first.
+   */
+  NVTEXChoose choose;
+  void *user;
+} NVTEXRecipeConfig;
+
+/**
+ * Handle of a recipe.
+ */
+typedef void *NVTEXRecipe;
+
+/**
+ * Memory of the device, null if there is none left.
+ */
+typedef void *(*NVTEXAllocate)(void *user,
+                               size_t bytes,
+                               size_t alignment,
+                               enum NVTEXLifetime lifetime,
+                               cudaStream_t stream);
+
+/**
+ * Takes memory back. Work on the stream may still use it: hand it out again to that stream alone, or
+ * wait for it.
+ */
+typedef void (*NVTEXRelease)(void *user,
+                             void *ptr,
+                             size_t bytes,
+                             enum NVTEXLifetime lifetime,
+                             cudaStream_t stream);
+
+/**
+ * Replaces each of `count` floats on the device by the largest of the group's ranks, on the stream.
+ * Returns 0, anything else for failure.
+ */
+typedef int (*NVTEXAllReduceMax)(void *user,
+                                 void *group,
+                                 float *data,
+                                 size_t count,
+                                 cudaStream_t stream);
+
+/**
+ * What a context gets from the program. All may be null or 0. The functions must not call functions
+ * of the same context.
+ */
+typedef struct NVTEXContextConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * Passed to `allocate` and `release`, which come as a pair (null: memory of `nvtex_malloc`, kept and
+   * used again).
+   */
+  void *allocator;
+  NVTEXAllocate allocate;
+  NVTEXRelease release;
+  /**
+   * Passed to `all_reduce_max` (null: nothing is reduced).
+   */
+  void *communicator;
+  NVTEXAllReduceMax all_reduce_max;
+  /**
+   * Multiprocessors that normalizations may keep busy; sums depend on it. 0: 132.
+   */
+  int32_t multiprocessor_count;
+} NVTEXContextConfig;
+
+/**
+ * Handle of a context.
+ */
+typedef void *NVTEXContext;
+
+/**
+ * A norm: a module of its own, or the first part of one.
+ */
+typedef struct NVTEXNormConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * Unique in its context; null or empty: made up.
+   */
+  const char *name;
+  /**
+   * Default: LayerNorm.
+   */
+  NVTE_Norm_Type kind;
+  /**
+   * Elements of a row.
+   */
+  size_t hidden_size;
+  /**
+   * Default: 1e-5.
+   */
+  float epsilon;
+  /**
+   * The weight is stored as its distance from 1.
+   */
+  bool zero_centered_gamma;
+  /**
+   * Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
+   */
+  NVTEDType dtype;
+} NVTEXNormConfig;
+
+/**
+ * Handle of a module.
+ */
+typedef void *NVTEXModule;
+
+/**
+ * `y = x W^T + b`
+ */
+typedef struct NVTEXLinearConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * Unique in its context; null or empty: made up.
+   */
+  const char *name;
+  size_t in_features;
+  size_t out_features;
+  /**
+   * Default: true.
+   */
+  bool bias;
+  /**
+   * Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
+   */
+  NVTEDType dtype;
+  /**
+   * Standard deviation of the initial weight. Default: 0.023.
+   */
+  float init_std;
+  /**
+   * Of the initial weight.
+   */
+  uint64_t seed;
+} NVTEXLinearConfig;
+
+/**
+ * `y = norm(x) W^T + b`. The norm's `hidden_size`, `name` and `dtype` are ignored.
+ */
+typedef struct NVTEXLayerNormLinearConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  struct NVTEXNormConfig norm;
+  struct NVTEXLinearConfig linear;
+} NVTEXLayerNormLinearConfig;
+
+/**
+ * `y = f(norm(x) W1^T + b1) W2^T + b2`. The norm's `hidden_size`, `name` and `dtype` are ignored.
+ */
+typedef struct NVTEXLayerNormMLPConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * Unique in its context; null or empty: made up.
+   */
+  const char *name;
+  struct NVTEXNormConfig norm;
+  size_t hidden_size;
+  /**
+   * Elements after the activation. A gated one has twice as many rows in W1, those of the function
+   * first.
+   */
+  size_t ffn_hidden_size;
+  /**
+   * Default: GELU.
+   */
+  NVTE_Activation_Type activation;
+  /**
+   * Of CLAMPED_SWIGLU. Defaults: 7, 1.702, 1.
+   */
+  float clamp_limit;
+  float clamp_alpha;
+  float clamp_offset;
+  /**
+   * Of both. Default: true.
+   */
+  bool bias;
+  /**
+   * Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
+   */
+  NVTEDType dtype;
+  /**
+   * Standard deviations of the initial weights. Defaults: 0.023.
+   */
+  float init_std;
+  float output_init_std;
+  /**
+   * Of the initial weights.
+   */
+  uint64_t seed;
+} NVTEXLayerNormMLPConfig;
+
+/**
+ * `softmax(scale q k^T) v`, as `nvte_fused_attn_fwd_v2` has it.
+ */
+typedef struct NVTEXAttentionConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * Unique in its context; null or empty: made up.
+   */
+  const char *name;
+  size_t num_attention_heads;
+  /**
+   * Heads of keys and values. 0: as those of the queries.
+   */
+  size_t num_gqa_groups;
+  size_t head_dim_qk;
+  /**
+   * 0: as `head_dim_qk`.
+   */
+  size_t head_dim_v;
+  /**
+   * Of the probabilities, with a tape. Default: 0.
+   */
+  float attention_dropout;
+  /**
+   * NVTE_SBHD (default), NVTE_BSHD, NVTE_THD.
+   */
+  NVTE_QKV_Format qkv_format;
+  /**
+   * Default: NVTE_CAUSAL_MASK.
+   */
+  NVTE_Mask_Type attn_mask_type;
+  /**
+   * Keys before and after a query that count; -1 (default): all.
+   */
+  int64_t window_size_left;
+  int64_t window_size_right;
+  /**
+   * Where windows of masks that are not causal are aligned. Default: true.
+   */
+  bool bottom_right_diagonal;
+  NVTE_Softmax_Type softmax_type;
+  /**
+   * 0 (default): `1 / sqrt(head_dim_qk)`.
+   */
+  float softmax_scale;
+  /**
+   * Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
+   */
+  NVTEDType dtype;
+} NVTEXAttentionConfig;
+
+/**
+ * Projections, attention, projection. The attention's `name` is ignored; its `head_dim_qk` 0 (default) is
+ * `hidden_size / num_attention_heads`, and `head_dim_v` is the same.
+ */
+typedef struct NVTEXMultiheadAttentionConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * Unique in its context; null or empty: made up.
+   */
+  const char *name;
+  size_t hidden_size;
+  struct NVTEXAttentionConfig attention;
+  /**
+   * A norm in front of the first projection. Default: false. Its `hidden_size`, `name` and `dtype` are
+   * ignored.
+   */
+  bool input_layernorm;
+  struct NVTEXNormConfig norm;
+  /**
+   * Keys and values come from a second input. Default: false.
+   */
+  bool cross_attention;
+  /**
+   * Of all projections. Default: true.
+   */
+  bool bias;
+  /**
+   * Rotary embeddings turn neighbours, not halves. Default: false.
+   */
+  bool rotary_interleaved;
+  /**
+   * Standard deviations of the initial weights, of the first projections and of the last. Default: 0.023.
+   */
+  float init_std;
+  float output_init_std;
+  /**
+   * Of the initial weights.
+   */
+  uint64_t seed;
+} NVTEXMultiheadAttentionConfig;
+
+/**
+ * A layer of a Transformer.
+ */
+typedef struct NVTEXTransformerLayerConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * Unique in its context; null or empty: made up.
+   */
+  const char *name;
+  /**
+   * As for `nvtex_multihead_attention_create`, of the self attention.
+   */
+  struct NVTEXAttentionConfig attention;
+  /**
+   * As for `nvtex_layernorm_mlp_create`; gives sizes, norms, bias, deviations and seed of the whole layer.
+   */
+  struct NVTEXLayerNormMLPConfig mlp;
+  /**
+   * Of what is added to the residuals, with a tape. Default: 0.
+   */
+  float hidden_dropout;
+  /**
+   * Adds attention to a second input, without a mask unless `inter_mask_type` says so. Default: false.
+   */
+  bool decoder;
+  NVTE_Mask_Type inter_mask_type;
+  /**
+   * Residuals are the norms' results. Default: false.
+   */
+  bool residual_post_layernorm;
+  /**
+   * A norm behind the layer in place of the one in front of the self attention. Default: false.
+   */
+  bool output_layernorm;
+  /**
+   * Attention and MLP read the layer's input, and their sum is added to it; excludes the three above.
+   * Default: false.
+   */
+  bool parallel_attention_mlp;
+  /**
+   * Rotary embeddings turn neighbours, not halves. Default: false.
+   */
+  bool rotary_interleaved;
+} NVTEXTransformerLayerConfig;
+
+/**
+ * Angles of rotary embeddings.
+ */
+typedef struct NVTEXRotaryConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * Default: 10000.
+   */
+  float base;
+  /**
+   * Position of the first row. Default: 0.
+   */
+  size_t offset;
+  /**
+   * Divides positions by this factor; 0 (default): none.
+   */
+  float interpolation_factor;
+  /**
+   * With a factor f: more rows than f times this length divide by `rows / length` instead. 0 (default):
+   * none.
+   */
+  size_t pretrained_length;
+  /**
+   * The angle of a pair stands beside itself, not in the other half.
+   */
+  bool interleaved;
+} NVTEXRotaryConfig;
+
+/**
+ * A parameter of a module.
+ */
+typedef struct NVTEXParameter {
+  /**
+   * Bytes of this struct; set it before the call.
+   */
+  size_t struct_size;
+  /**
+   * Of the caller until the module is destroyed.
+   */
+  const char *name;
+  NVTEShape shape;
+  /**
+   * In high precision.
+   */
+  NVTEDType dtype;
+  /**
+   * The value: in high precision, or in FP8 with its scales if the weight has no other form. Of the
+   * caller until the module is destroyed or the value is bound anew.
+   */
+  NVTETensor value;
+  /**
+   * The value is in FP8.
+   */
+  bool quantized;
+} NVTEXParameter;
+
+/**
+ * Options of a forward pass; its backward pass has the same.
+ */
+typedef struct NVTEXStep {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  enum NVTEXMicrobatch microbatch;
+  /**
+   * One Float32 on the device, or null: while it is 1, kept weights stay as they are. For graphs that
+   * are captured once and replayed for each microbatch.
+   */
+  NVTETensor skip_weight_update;
+  /**
+   * Int64 `[2]` on the device, seed and offset, if there is dropout: a call uses the sequence from this
+   * offset on. Add 128 for each call.
+   */
+  NVTETensor rng_state;
+  /**
+   * Int32 `[b + 1]` on the device, or null: the first tokens of sequences of queries, and of keys and
+   * values, without padding (padding masks; self attention reads the first for both).
+   */
+  NVTETensor cu_seqlens_q;
+  NVTETensor cu_seqlens_kv;
+  /**
+   * Likewise, where sequences begin in NVTE_THD, if there is padding between them.
+   */
+  NVTETensor cu_seqlens_q_padded;
+  NVTETensor cu_seqlens_kv_padded;
+  /**
+   * Longest sequences, for NVTE_THD.
+   */
+  size_t max_seqlen_q;
+  size_t max_seqlen_kv;
+  /**
+   * Float32 `[length or more, 1, 1, d2]` (`nvtex_rotary_frequencies`): turns the first d2 elements of
+   * queries and keys of self attention. Null: none.
+   */
+  NVTETensor rotary_frequencies;
+} NVTEXStep;
+
+/**
+ * Handle of a tape.
+ */
+typedef void *NVTEXTape;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Sets the defaults of a kind in the first `struct_size` bytes of a config.
+ *
+ * Errors: null; a size that cannot hold its own field; unknown kind.
+ */
+void nvtex_recipe_config_init(struct NVTEXRecipeConfig *config,
+                              size_t struct_size,
+                              enum NVTEXRecipeKind kind);
+
+/**
+ * Creates a recipe, which never changes. Destroy it with `nvtex_recipe_destroy`; contexts that use it
+ * keep it alive.
+ *
+ * Errors: fields that are unknown, out of range, or do not go together; each is named.
+ */
+NVTEXRecipe nvtex_recipe_create(const struct NVTEXRecipeConfig *config);
+
+/**
+ * Destroys a recipe. Null is ignored.
+ */
+void nvtex_recipe_destroy(NVTEXRecipe recipe);
+
+/**
+ * Sets the defaults in the first `struct_size` bytes of a config.
+ */
+void nvtex_context_config_init(struct NVTEXContextConfig *config, size_t struct_size);
+
+/**
+ * Creates a context: all state of FP8 training that modules share. There are no globals, so there may
+ * be one for each thread and device. A context is for one thread at a time, and for one stream or for
+ * streams that wait for each other. Null: defaults.
+ */
+NVTEXContext nvtex_context_create(const struct NVTEXContextConfig *config);
+
+/**
+ * Destroys a context; modules and tapes that are left keep its memory until they are destroyed. Null is
+ * ignored.
+ */
+void nvtex_context_destroy(NVTEXContext context);
+
+/**
+ * Opens a region: forward passes and creations until the matching `nvtex_context_end` follow the
+ * recipe. Regions nest; the innermost counts.
+ *
+ * `flags` is the sum of `NVTEX_CONTEXT_*`; the recipe may be null if there are none. `amax_group` is
+ * handed to `all_reduce_max`; null: this rank alone. Backward passes follow the recipe of their forward
+ * pass, wherever they run.
+ */
+void nvtex_context_begin(NVTEXContext context,
+                         NVTEXRecipe recipe,
+                         uint32_t flags,
+                         void *amax_group);
+
+/**
+ * Closes the innermost region. Errors: there is none.
+ */
+void nvtex_context_end(NVTEXContext context);
+
+/**
+ * Updates histories and scales of the forward slots of all layers with delayed scaling, after reducing
+ * their maxima over the group; call it once after the forward passes of a step. Layers that did not run
+ * stay as they are (`nvtex_delayed_scaling_recipe_amax_and_scale_update_after_reduction`).
+ *
+ * May be captured in a graph (an `update_interval` counts at capture).
+ */
+void nvtex_context_forward_update(NVTEXContext context,
+                                  cudaStream_t stream);
+
+/**
+ * As `nvtex_context_forward_update`, of the backward slots, after the backward passes of a step.
+ */
+void nvtex_context_backward_update(NVTEXContext context, cudaStream_t stream);
+
+/**
+ * Copies scales and history of a layer with delayed scaling to the host, and returns the length of the
+ * history; waits for the stream.
+ *
+ * `layer` is a module's name, of `LayerNormMLP` followed by `.fc1` or `.fc2`. Shapes: `scales` `[n]`,
+ * `history` `[length, n]` with n = 3 (forward) or 2; row 0 is the current maximum, the last row the
+ * newest of the others. Either may be null. Errors: no such layer; `history_size` floats do not suffice.
+ */
+size_t nvtex_context_delayed_scaling(NVTEXContext context,
+                                     const char *layer,
+                                     enum NVTEXPass pass,
+                                     float *scales,
+                                     float *history,
+                                     size_t history_size,
+                                     cudaStream_t stream);
+
+/**
+ * Bytes that `nvtex_context_save` writes.
+ */
+size_t nvtex_context_state_size(NVTEXContext context);
+
+/**
+ * Writes the state of delayed scaling of all layers, by name, to host memory and returns its bytes;
+ * waits for the stream. The format is the same on every machine, and has a version and a checksum.
+ *
+ * Errors: fewer than `nvtex_context_state_size` bytes.
+ */
+size_t nvtex_context_save(NVTEXContext context, void *buffer, size_t bytes, cudaStream_t stream);
+
+/**
+ * Restores what `nvtex_context_save` wrote: of layers that have run now, of others when they first do.
+ * Histories of another length keep their newest maxima.
+ *
+ * Errors: not such a file, another version, damaged, truncated; nothing is changed then.
+ */
+void nvtex_context_load(NVTEXContext context,
+                        const void *buffer,
+                        size_t bytes,
+                        cudaStream_t stream);
+
+/**
+ * Sets the defaults in the first `struct_size` bytes of a config.
+ */
+void nvtex_norm_config_init(struct NVTEXNormConfig *config, size_t struct_size);
+
+/**
+ * Creates a LayerNorm or RMSNorm: `nvte_layernorm_fwd`, `nvte_rmsnorm_fwd` with parameters.
+ *
+ * Input and output: `[..., hidden_size]`. Parameters: `weight`, of LayerNorm `bias`.
+ */
+NVTEXModule nvtex_norm_create(NVTEXContext context,
+                              const struct NVTEXNormConfig *config,
+                              cudaStream_t stream);
+
+/**
+ * Sets the defaults in the first `struct_size` bytes of a config.
+ */
+void nvtex_linear_config_init(struct NVTEXLinearConfig *config, size_t struct_size);
+
+/**
+ * Creates a linear layer, `y = x W^T + b`.
+ *
+ * Input `[..., in_features]`, output `[..., out_features]`. Parameters: `weight`
+ * `[out_features, in_features]`, `bias` `[out_features]`. Under a recipe, features and, with a tape, rows
+ * must be multiples of 16 (MXFP8: 32), rows without a tape of 8.
+ */
+NVTEXModule nvtex_linear_create(NVTEXContext context,
+                                const struct NVTEXLinearConfig *config,
+                                cudaStream_t stream);
+
+/**
+ * Sets the defaults in the first `struct_size` bytes of a config.
+ */
+void nvtex_layernorm_linear_config_init(struct NVTEXLayerNormLinearConfig *config,
+                                        size_t struct_size);
+
+/**
+ * Creates a norm followed by a linear layer, which gets its input in FP8 from the norm where the recipe
+ * allows it.
+ *
+ * As `nvtex_linear_create`; a second output, if not null, takes the norm's result, and its gradient
+ * counts. Parameters: `layer_norm_weight`, `layer_norm_bias`, `weight`, `bias`.
+ */
+NVTEXModule nvtex_layernorm_linear_create(NVTEXContext context,
+                                          const struct NVTEXLayerNormLinearConfig *config,
+                                          cudaStream_t stream);
+
+/**
+ * Sets the defaults in the first `struct_size` bytes of a config.
+ */
+void nvtex_layernorm_mlp_config_init(struct NVTEXLayerNormMLPConfig *config, size_t struct_size);
+
+/**
+ * Creates a norm followed by a linear layer, an activation and a linear layer.
+ *
+ * Input and output `[..., hidden_size]`; a second output, if not null, takes the norm's result, and its
+ * gradient counts. Parameters: `layer_norm_weight`, `layer_norm_bias`, `fc1_weight`
+ * `[ffn_hidden_size (gated: twice that), hidden_size]`, `fc1_bias`, `fc2_weight`
+ * `[hidden_size, ffn_hidden_size]`, `fc2_bias`. Sizes: as `nvtex_linear_create`.
+ */
+NVTEXModule nvtex_layernorm_mlp_create(NVTEXContext context,
+                                       const struct NVTEXLayerNormMLPConfig *config,
+                                       cudaStream_t stream);
+
+/**
+ * Sets the defaults in the first `struct_size` bytes of a config.
+ */
+void nvtex_attention_config_init(struct NVTEXAttentionConfig *config, size_t struct_size);
+
+/**
+ * Creates an attention of queries, keys and values, in high precision under every recipe.
+ *
+ * Inputs `[s, b, h, d]` (NVTE_SBHD), `[b, s, h, d]` (NVTE_BSHD) or `[t, h, d]` (NVTE_THD), with
+ * `num_attention_heads` heads of queries and `num_gqa_groups` of keys and values; output of as many elements
+ * as there are rows of heads times `head_dim_v`. Parameters: with a learnable softmax `softmax_offset`, Float32
+ * `[num_attention_heads]`. Masks with padding take their lengths from the step. The tape refers to the output,
+ * too.
+ */
+NVTEXModule nvtex_attention_create(NVTEXContext context,
+                                   const struct NVTEXAttentionConfig *config,
+                                   cudaStream_t stream);
+
+/**
+ * Sets the defaults in the first `struct_size` bytes of a config.
+ */
+void nvtex_multihead_attention_config_init(struct NVTEXMultiheadAttentionConfig *config,
+                                           size_t struct_size);
+
+/**
+ * Creates projections to queries, keys and values, rotary embeddings, attention, and a projection.
+ *
+ * Input and output `[s, b, hidden_size]` (NVTE_SBHD) or `[b, s, hidden_size]` (NVTE_BSHD); cross attention
+ * has a second input `[s_kv, b, hidden_size]`, or with b first. Rows of the first weight are, for each group of
+ * heads, those of its queries, its key and its value. Parameters, each as of `nvtex_linear_create` or
+ * `nvtex_layernorm_linear_create`: `qkv.` or `layernorm_qkv.`, of cross attention `query_layer.` or
+ * `layernorm_query.` and `key_value.`; then `core_attention.softmax_offset` (learnable softmax) and `proj.`.
+ */
+NVTEXModule nvtex_multihead_attention_create(NVTEXContext context,
+                                             const struct NVTEXMultiheadAttentionConfig *config,
+                                             cudaStream_t stream);
+
+/**
+ * Sets the defaults in the first `struct_size` bytes of a config.
+ */
+void nvtex_transformer_layer_config_init(struct NVTEXTransformerLayerConfig *config,
+                                         size_t struct_size);
+
+/**
+ * Creates a layer of a Transformer: with D = dropout, `y = x + D(attention(norm(x)))`, for a decoder
+ * `y = y + D(cross_attention(norm(y), memory))`, and `y + D(mlp(norm(y)))`; or with parallel parts
+ * `x + D(attention(norm(x)) + mlp(norm'(x)))`.
+ *
+ * Inputs: as `nvtex_multihead_attention_create`, of a decoder a second one. Parameters: those of
+ * `nvtex_multihead_attention_create` behind `self_attention.` and `inter_attention.`, those of
+ * `nvtex_layernorm_mlp_create` behind `layernorm_mlp.`, and `layernorm.weight`, `layernorm.bias`.
+ * Without dropout residuals are added by products, and their gradients by norms.
+ */
+NVTEXModule nvtex_transformer_layer_create(NVTEXContext context,
+                                           const struct NVTEXTransformerLayerConfig *config,
+                                           cudaStream_t stream);
+
+/**
+ * Sets the defaults in the first `struct_size` bytes of a config.
+ */
+void nvtex_rotary_config_init(struct NVTEXRotaryConfig *config, size_t struct_size);
+
+/**
+ * Writes angles of rotary embeddings: `a(p, i) = p base^(-2 i / d2)` of positions p from `offset` on and
+ * pairs i. Computed in float64 on the host.
+ *
+ * Shapes: `frequencies` `[rows, 1, 1, d2]`, Float32, d2 even. Null config: defaults.
+ */
+void nvtex_rotary_frequencies(NVTETensor frequencies,
+                              const struct NVTEXRotaryConfig *config,
+                              cudaStream_t stream);
+
+/**
+ * Destroys a module; tapes that are left keep what they need. Null is ignored.
+ */
+void nvtex_module_destroy(NVTEXModule module);
+
+/**
+ * Number of parameters of a module.
+ */
+size_t nvtex_module_num_parameters(NVTEXModule module);
+
+/**
+ * Describes the parameter `index`.
+ */
+void nvtex_module_parameter(NVTEXModule module, size_t index, struct NVTEXParameter *parameter);
+
+/**
+ * Binds the value of a parameter to the memory of a tensor of its shape and dtype, which from then on
+ * is read in every pass. Errors: parameters in FP8.
+ */
+void nvtex_module_set_parameter(NVTEXModule module,
+                                size_t index,
+                                NVTETensor value);
+
+/**
+ * Copies a tensor (Float32, Float16 or BFloat16) to the value of a parameter, and casts it: to FP8 with
+ * the scales of the recipe if the weight has no other form.
+ */
+void nvtex_module_assign_parameter(NVTEXModule module,
+                                   size_t index,
+                                   NVTETensor value,
+                                   cudaStream_t stream);
+
+/**
+ * Computes the initial value of a parameter on the host, before rounding, from seed and deviation: for
+ * copies of higher precision than the parameter has. Errors: `count` is not its number of elements.
+ */
+void nvtex_module_initial_value(NVTEXModule module,
+                                size_t index,
+                                float *value,
+                                size_t count);
+
+/**
+ * Binds the gradient of a parameter to a tensor of its shape, of its dtype or Float32. Backward passes
+ * write there, or add if `accumulate`, unless a microbatch says otherwise. Null: no gradient is computed.
+ * Bind it before the forward pass.
+ */
+void nvtex_module_set_gradient(NVTEXModule module,
+                               size_t index,
+                               NVTETensor grad,
+                               bool accumulate);
+
+/**
+ * Sets the defaults in the first `struct_size` bytes of a step.
+ */
+void nvtex_step_init(struct NVTEXStep *step, size_t struct_size);
+
+/**
+ * Runs a module forward.
+ *
+ * Arrays hold what the module's creation says; missing and null entries at their end are optional ones.
+ * `tape`, if not null, takes what the backward pass needs: several may be in flight. It refers to the
+ * inputs, the norm's result and the parameters, which must stay as they are until the backward pass is
+ * done. Without a tape the maxima of delayed scaling stay as they are. `step` null: defaults.
+ * The first call of a layer under a recipe allocates; later ones with the same sizes do not, and can be
+ * captured in a graph.
+ */
+void nvtex_module_forward(NVTEXModule module,
+                          const NVTETensor *inputs,
+                          size_t num_inputs,
+                          const NVTETensor *outputs,
+                          size_t num_outputs,
+                          const struct NVTEXStep *step,
+                          NVTEXTape *tape,
+                          cudaStream_t stream);
+
+/**
+ * Runs a module backward: writes the gradients of the inputs that `grad_inputs` has, and those of the
+ * parameters that are bound. `grad_outputs` is like the outputs of the forward pass; null for an optional
+ * output is a gradient of 0. The tape stays, and may be used again.
+ */
+void nvtex_module_backward(NVTEXModule module,
+                           NVTEXTape tape,
+                           const NVTETensor *grad_outputs,
+                           size_t num_grad_outputs,
+                           const NVTETensor *grad_inputs,
+                           size_t num_grad_inputs,
+                           cudaStream_t stream);
+
+/**
+ * Destroys a tape. Null is ignored.
+ */
+void nvtex_tape_destroy(NVTEXTape tape);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* NVTE_MODULE_H */

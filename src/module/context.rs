@@ -1,0 +1,272 @@
+//! Contexts: memory, the active recipe, the state of delayed scaling. There are no globals.
+
+use super::memory::{Block, Callbacks, Lifetime, Memory, lock};
+use super::ops::{self, plain};
+use super::quantizer::QTensor;
+use super::recipe::{Group, Recipe};
+use super::state::{self, Delayed, Named, Pass, Values};
+use crate::error::{Error, Result};
+use crate::tensor::{Shape, Tensor};
+use crate::types::NVTEDType::{self, *};
+use crate::types::{NVTETensor, cudaStream_t};
+use std::collections::{HashMap, HashSet};
+use std::ffi::c_int;
+use std::sync::{Arc, Mutex, Weak};
+
+/// What `nvtex_context_begin` said.
+#[derive(Clone)]
+pub struct Frame {
+    pub recipe: Option<Arc<Recipe>>,
+    pub enabled: bool,
+    pub calibrating: bool,
+    /// Modules that are created keep their weights in the recipe's format alone.
+    pub quantized_weights: bool,
+    pub group: Option<Group>,
+}
+
+/// Max-reduces floats on the device over a group of ranks.
+pub type ReduceMax = dyn Fn(Group, *mut f32, usize, cudaStream_t) -> Result<()> + Send + Sync;
+
+pub struct Context {
+    pub memory: Arc<Memory>,
+    pub reduce_max: Option<Box<ReduceMax>>,
+    /// Multiprocessors that normalizations keep busy.
+    pub sm_count: c_int,
+    pub state: Mutex<State>,
+}
+
+#[derive(Default)]
+pub struct State {
+    frames: Vec<Frame>,
+    names: HashSet<String>,
+    pub delayed: Vec<Weak<Delayed>>,
+    /// Loaded states whose layers have not run yet.
+    pub pending: HashMap<String, (usize, [Values; 2])>,
+    /// Updates of both passes so far.
+    updates: [u64; 2],
+    streams: HashMap<usize, Resources>,
+}
+
+/// What calls on one stream share.
+#[derive(Default)]
+struct Resources {
+    workspace: Option<Arc<Block>>,
+    /// A 1 in each type.
+    one: Option<Arc<Block>>,
+}
+
+impl Context {
+    pub fn new(
+        callbacks: Option<Callbacks>,
+        reduce_max: Option<Box<ReduceMax>>,
+        sm_count: c_int,
+    ) -> Arc<Self> {
+        let memory = Memory::new(callbacks);
+        Arc::new(Self { memory, reduce_max, sm_count, state: Mutex::default() })
+    }
+
+    pub fn begin(&self, frame: Frame) {
+        lock(&self.state).frames.push(frame);
+    }
+
+    pub fn end(&self) -> Result<()> {
+        match lock(&self.state).frames.pop() {
+            Some(_) => Ok(()),
+            None => Err(Error::argument("context", "a begin before the end", "none")),
+        }
+    }
+
+    pub fn frame(&self) -> Option<Frame> {
+        lock(&self.state).frames.last().cloned()
+    }
+
+    /// Takes a name for a module; an empty one becomes the kind and a number.
+    pub fn take_name(&self, name: &str, kind: &str) -> Result<String> {
+        let mut state = lock(&self.state);
+        let name = match name {
+            "" => (0..).map(|i| format!("{kind}{i}")).find(|name| !state.names.contains(name)),
+            name => Some(name.to_owned()),
+        };
+        let name = name.unwrap_or_default();
+        if !state.names.insert(name.clone()) {
+            let expected = "a name that no module of the context has";
+            return Err(Error::argument("config.name", expected, format!("{name:?}")));
+        }
+        Ok(name)
+    }
+
+    pub fn give_name(&self, name: &str) {
+        lock(&self.state).names.remove(name);
+    }
+
+    pub fn update(&self, pass: Pass, stream: cudaStream_t) -> Result<()> {
+        let count = lock(&self.state).updates[pass as usize];
+        state::update(self, pass, count, stream)?;
+        lock(&self.state).updates[pass as usize] += 1;
+        Ok(())
+    }
+
+    fn live(&self) -> Vec<Arc<Delayed>> {
+        lock(&self.state).delayed.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Length of the history and values of a layer's state.
+    pub fn delayed_scaling(
+        &self,
+        name: &str,
+        stream: cudaStream_t,
+    ) -> Result<Option<(usize, [Values; 2])>> {
+        match self.live().iter().find(|delayed| delayed.name == name) {
+            Some(delayed) => delayed.values(stream).map(Some),
+            None => Ok(lock(&self.state).pending.get(name).cloned()),
+        }
+    }
+
+    /// States of all layers, by name; those still to come as they were loaded.
+    fn states(&self, stream: cudaStream_t) -> Result<Vec<Named>> {
+        let mut states: Vec<Named> = {
+            let state = lock(&self.state);
+            let pending = state.pending.iter();
+            pending
+                .map(|(name, (length, values))| (name.clone(), *length, values.clone()))
+                .collect()
+        };
+        for delayed in self.live() {
+            let (length, values) = delayed.values(stream)?;
+            states.push((delayed.name.clone(), length, values));
+        }
+        states.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(states)
+    }
+
+    pub fn state_size(&self) -> usize {
+        let live: Vec<(String, usize)> =
+            self.live().iter().map(|d| (d.name.clone(), d.length())).collect();
+        let state = lock(&self.state);
+        let pending = state.pending.iter().map(|(name, (length, _))| (name.as_str(), *length));
+        state::encoded_size(
+            live.iter().map(|(name, length)| (name.as_str(), *length)).chain(pending),
+        )
+    }
+
+    pub fn save(&self, stream: cudaStream_t) -> Result<Vec<u8>> {
+        Ok(state::encode(&self.states(stream)?))
+    }
+
+    pub fn load(&self, bytes: &[u8], stream: cudaStream_t) -> Result<()> {
+        let states = state::decode(bytes)?;
+        let live = self.live();
+        for (name, length, values) in states {
+            match live.iter().find(|delayed| delayed.name == name) {
+                Some(delayed) => delayed.set_values(length, values, stream)?,
+                None => drop(lock(&self.state).pending.insert(name, (length, values))),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a step is one of several that share their weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Microbatch {
+    /// Weights are quantized anew, and gradients go where their binding says.
+    None,
+    /// Quantized weights are kept; gradients are overwritten.
+    First,
+    /// Kept weights are used; gradients are added.
+    Later,
+}
+
+/// Everything about one call that is not a tensor of the module.
+pub struct Run {
+    pub context: Arc<Context>,
+    pub stream: cudaStream_t,
+    pub frame: Option<Frame>,
+    /// A tape is wanted.
+    pub training: bool,
+    pub microbatch: Microbatch,
+    /// Forbids casting weights that are kept, by a flag on the device.
+    pub skip_weights: NVTETensor,
+    /// Seed and offset of the random numbers.
+    pub rng_state: Option<Tensor>,
+    /// Lengths of queries and keys, and where sequences of both begin.
+    pub cu_seqlens: [Option<Tensor>; 4],
+    /// Of packed tokens.
+    pub max_seqlen: [usize; 2],
+    /// Angles of rotary embeddings.
+    pub frequencies: Option<Tensor>,
+}
+
+impl Run {
+    /// A call outside of steps: creation of modules, copies of parameters.
+    pub fn outside(context: &Arc<Context>, stream: cudaStream_t) -> Self {
+        Self {
+            context: Arc::clone(context),
+            stream,
+            frame: context.frame(),
+            training: false,
+            microbatch: Microbatch::None,
+            skip_weights: std::ptr::null_mut(),
+            rng_state: None,
+            cu_seqlens: Default::default(),
+            max_seqlen: [0; 2],
+            frequencies: None,
+        }
+    }
+
+    pub fn block(&self, bytes: usize, lifetime: Lifetime) -> Result<Block> {
+        self.context.memory.block(bytes, lifetime, self.stream)
+    }
+
+    pub fn scratch(&self, bytes: usize) -> Result<Block> {
+        self.block(bytes, Lifetime::Scratch)
+    }
+
+    /// The workspace of products, which all calls on a stream share.
+    pub fn workspace(&self, bytes: usize) -> Result<Arc<Block>> {
+        let mut state = lock(&self.context.state);
+        let resources = state.streams.entry(self.stream as usize).or_default();
+        if let Some(block) = resources.workspace.as_ref().filter(|b| b.bytes() >= bytes) {
+            return Ok(Arc::clone(block));
+        }
+        let block = Arc::new(self.block(bytes, Lifetime::Persistent)?);
+        resources.workspace = Some(Arc::clone(&block));
+        Ok(block)
+    }
+
+    /// The state of the random numbers from `site` on.
+    pub fn random(&self, site: u32) -> Result<QTensor> {
+        let Some(from) = &self.rng_state else {
+            let expected = "Int64 [2], seed and offset (there is dropout)";
+            return Err(Error::argument("step.rng_state", expected, "null"));
+        };
+        let mut state = QTensor::plain(self, (1, 2), kNVTEInt64, Lifetime::Tape)?;
+        state.tensor.rowwise.shape = Shape::new(&[2]);
+        ops::rng_state(self, from, &state.tensor, site)?;
+        Ok(state)
+    }
+
+    /// The number 1 as a matrix of one element.
+    pub fn one(&self, dtype: NVTEDType) -> Result<Tensor> {
+        let mut state = lock(&self.context.state);
+        let resources = state.streams.entry(self.stream as usize).or_default();
+        let block = match &resources.one {
+            Some(block) => Arc::clone(block),
+            None => {
+                let block = Arc::new(self.block(3 * 256, Lifetime::Persistent)?);
+                for (i, bits) in [0x3f80_0000u32, 0x3c00, 0x3f80].into_iter().enumerate() {
+                    let at = block.ptr().wrapping_byte_add(256 * i);
+                    ops::upload(at, &[bits], self.stream)?;
+                }
+                resources.one = Some(Arc::clone(&block));
+                block
+            }
+        };
+        let at = match dtype {
+            kNVTEFloat16 => 256,
+            kNVTEBFloat16 => 512,
+            _ => 0,
+        };
+        Ok(plain(block.buffer(at, dtype, &[1, 1])))
+    }
+}

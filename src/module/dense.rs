@@ -1,0 +1,486 @@
+//! The products of a linear layer, which all modules with weights are made of (spec: modules, section 7).
+
+use super::context::{Microbatch, Run};
+use super::memory::Lifetime;
+use super::ops::{self, Activation, Gemm};
+use super::parameter::{Format, Init, Parameter, WEIGHT_SLOT, matrix};
+use super::quantizer::{NoopFlag, QTensor, Quantizer, Source, Usage, sum_rows};
+use super::recipe::{BackwardOperands, ROLES, Recipe, Role};
+use super::state::{Delayed, Pass, Settings, Slot};
+use crate::error::{Error, Result};
+use crate::op::transformer_engine::QuantizationConfig;
+use crate::tensor::{Buffer, Tensor};
+use crate::types::NVTEDType::{self, *};
+use std::ffi::CString;
+use std::sync::Arc;
+
+/// How a layer's operands are cast in a step.
+#[derive(Clone)]
+struct Active {
+    recipe: Option<Arc<Recipe>>,
+    /// All or none are in high precision, but for weights of a disabled recipe.
+    quantizers: [Quantizer; 3],
+    delayed: Option<Arc<Delayed>>,
+    /// Maxima are collected while the products stay in high precision.
+    calibrating: bool,
+}
+
+impl Active {
+    const HIGH_PRECISION: Self =
+        Self { recipe: None, quantizers: [Quantizer::NONE; 3], delayed: None, calibrating: false };
+
+    /// What the products are given.
+    fn quantizer(&self, role: Role) -> Quantizer {
+        if self.calibrating { Quantizer::NONE } else { self.quantizers[role as usize] }
+    }
+
+    fn slot(&self, role: Role, with_amax: bool) -> Option<Slot> {
+        let delayed = self.delayed.as_ref()?;
+        let mut slot = match role {
+            Role::Input => delayed.slot(Pass::Forward, 0),
+            Role::Weight => delayed.slot(Pass::Forward, WEIGHT_SLOT),
+            Role::GradOutput => delayed.slot(Pass::Backward, 0),
+        };
+        if !with_amax {
+            slot.amax = Buffer::UNSET;
+        }
+        Some(slot)
+    }
+
+    /// In calibration, records the maximum of an operand.
+    fn calibrate(&self, run: &Run, role: Role, x: &Tensor, shape: (usize, usize)) -> Result<()> {
+        let quantizer = self.quantizers[role as usize];
+        if !self.calibrating || !quantizer.is_delayed() {
+            return Ok(());
+        }
+        let usage = Usage { rowwise: true, colwise: false };
+        let slot = self.slot(role, true);
+        let out = quantizer.empty(run, shape, usage, slot.as_ref(), Lifetime::Scratch)?;
+        quantizer.cast(run, x, &out, NoopFlag::NONE)
+    }
+
+    /// What the backward products multiply.
+    fn backward(&self) -> BackwardOperands {
+        let recipe = self.recipe.as_ref().filter(|_| !self.calibrating);
+        recipe.map_or(BackwardOperands::Quantized, |recipe| recipe.backward)
+    }
+
+    fn split(&self, product: usize) -> bool {
+        self.recipe.as_ref().is_some_and(|recipe| recipe.split[product])
+    }
+}
+
+pub struct Dense {
+    /// Name of the layer, unique in its context.
+    name: CString,
+    pub weight: Parameter,
+    pub bias: Option<Parameter>,
+    pub inputs: usize,
+    pub outputs: usize,
+    pub dtype: NVTEDType,
+    active: Active,
+    /// Kept over microbatches.
+    cached: Option<Arc<QTensor>>,
+}
+
+/// What a forward pass leaves for its backward pass.
+pub struct DenseTape {
+    active: Active,
+    input: QTensor,
+    weight: Arc<QTensor>,
+    rows: usize,
+}
+
+/// The gradient of a layer's output.
+pub enum Grad<'a> {
+    Ready(&'a Tensor),
+    /// `f'(input) * grad`
+    Activation {
+        f: &'a Activation,
+        grad: &'a Tensor,
+        input: &'a Tensor,
+    },
+}
+
+/// Sizes and initial values of a [`Dense`].
+pub struct DenseConfig {
+    pub inputs: usize,
+    pub outputs: usize,
+    pub bias: bool,
+    pub dtype: NVTEDType,
+    pub deviation: f32,
+    pub seed: u64,
+    /// Names of the parameters.
+    pub names: [&'static str; 2],
+}
+
+impl Dense {
+    pub fn new(run: &Run, name: &str, config: &DenseConfig) -> Result<Self> {
+        let &DenseConfig { inputs, outputs, dtype, .. } = config;
+        for (name, size) in [("config.in_features", inputs), ("config.out_features", outputs)] {
+            if size == 0 || size > 1 << 31 {
+                return Err(Error::argument(name, "1 to 2^31", size));
+            }
+        }
+        let name = CString::new(name).unwrap_or_default();
+        let quantized = run.frame.as_ref().filter(|frame| frame.quantized_weights);
+        let mut active = Active::HIGH_PRECISION;
+        let mut format = None;
+        if let Some(recipe) = quantized.and_then(|frame| frame.recipe.as_ref()) {
+            active = Self::activate(run, &name, recipe, None, (inputs, outputs))?;
+            let quantizer = active.quantizers[Role::Weight as usize];
+            let delayed = active.delayed.clone();
+            format = (!quantizer.is_none()).then_some(Format { quantizer, delayed });
+        }
+        let init = Init::Normal { deviation: config.deviation, seed: config.seed };
+        let dims = [outputs, inputs];
+        let weight = Parameter::new(run, config.names[0], &dims, dtype, init, format)?;
+        let bias = match config.bias {
+            false => None,
+            true => {
+                let init = Init::Constant(0.0);
+                Some(Parameter::new(run, config.names[1], &[outputs], dtype, init, None)?)
+            }
+        };
+        Ok(Self { name, weight, bias, inputs, outputs, dtype, active, cached: None })
+    }
+
+    /// The quantizers of a recipe, with the state that they need.
+    fn activate(
+        run: &Run,
+        name: &CString,
+        recipe: &Arc<Recipe>,
+        old: Option<Arc<Delayed>>,
+        (inputs, outputs): (usize, usize),
+    ) -> Result<Active> {
+        let quantizers = recipe.quantizers(name)?;
+        for role in ROLES {
+            let multiple = quantizers[role as usize].alignment();
+            for (field, size) in [("in_features", inputs), ("out_features", outputs)] {
+                if !size.is_multiple_of(multiple) {
+                    let layer = name.to_string_lossy();
+                    let expected =
+                        format!("a multiple of {multiple} ({:?})", quantizers[0].scaling);
+                    return Err(Error::argument(format!("{layer}.{field}"), expected, size));
+                }
+            }
+        }
+        let delayed = match quantizers.iter().any(Quantizer::is_delayed) {
+            false => None,
+            true => {
+                let forward = match quantizers[0].is_delayed() {
+                    true => quantizers[0].dtype,
+                    false => quantizers[1].dtype,
+                };
+                let settings = Settings {
+                    rule: recipe.rule,
+                    group: run.frame.as_ref().and_then(|frame| frame.group),
+                    dtypes: [forward, quantizers[2].dtype],
+                };
+                Some(match old {
+                    Some(old) => {
+                        old.adapt(run, settings)?;
+                        old
+                    }
+                    None => Delayed::new(run, &name.to_string_lossy(), settings)?,
+                })
+            }
+        };
+        Ok(Active { recipe: Some(Arc::clone(recipe)), quantizers, delayed, calibrating: false })
+    }
+
+    /// Follows the context's recipe.
+    fn prepare(&mut self, run: &Run) -> Result<Active> {
+        let Some(frame) = run.frame.as_ref().filter(|f| f.enabled || f.calibrating) else {
+            return Ok(Active::HIGH_PRECISION);
+        };
+        let Some(recipe) = &frame.recipe else {
+            return Ok(Active::HIGH_PRECISION);
+        };
+        let same = self.active.recipe.as_ref().is_some_and(|old| Arc::ptr_eq(old, recipe));
+        if !same || self.active.delayed.as_ref().is_some_and(|d| d.group() != frame.group) {
+            let old = self.active.delayed.clone();
+            let sizes = (self.inputs, self.outputs);
+            let active = Self::activate(run, &self.name, recipe, old, sizes)?;
+            let weight = Role::Weight as usize;
+            if active.quantizers[weight] != self.active.quantizers[weight] {
+                self.cached = None;
+            }
+            self.active = active;
+        }
+        Ok(Active { calibrating: !frame.enabled, ..self.active.clone() })
+    }
+
+    /// The weight as the products take it.
+    fn operand(&mut self, run: &Run, active: &Active) -> Result<Arc<QTensor>> {
+        let quantizer = active.quantizer(Role::Weight);
+        let shape = (self.outputs, self.inputs);
+        match &self.weight.format {
+            Some(_) if quantizer.is_none() => {
+                return self.dequantized(run, &self.weight.value.tensor, shape).map(Arc::new);
+            }
+            Some(format) if format.quantizer != quantizer => {
+                let name = format!("{}.weight", self.name.to_string_lossy());
+                let expected = format!("the format of the recipe ({quantizer:?})");
+                return Err(Error::argument(name, expected, format!("{:?}", format.quantizer)));
+            }
+            Some(_) => return Ok(Arc::clone(&self.weight.value)),
+            None if quantizer.is_none() => {
+                let tensor = matrix(&self.weight.value.tensor, shape);
+                return Ok(Arc::new(QTensor::borrowed(tensor)));
+            }
+            None => {}
+        }
+        let weight = matrix(&self.weight.value.tensor, shape);
+        let slot = active.slot(Role::Weight, run.training);
+        let keep = run.microbatch != Microbatch::None || !run.skip_weights.is_null();
+        let quantized = active.backward() == BackwardOperands::Quantized;
+        let usage = Usage { rowwise: true, colwise: quantized && (run.training || keep) };
+        if !keep {
+            let source = Source::Ready(&weight);
+            return quantizer
+                .produce(run, shape, self.dtype, usage, slot.as_ref(), &source)
+                .map(Arc::new);
+        }
+        if let Some(cached) = &self.cached {
+            if run.microbatch == Microbatch::Later && run.skip_weights.is_null() {
+                return Ok(Arc::clone(cached));
+            }
+            // A tape of an earlier step may still read the old values.
+            if Arc::strong_count(cached) == 1 || !run.skip_weights.is_null() {
+                quantizer.cast(run, &weight, cached, NoopFlag(run.skip_weights))?;
+                return Ok(Arc::clone(cached));
+            }
+        }
+        let cast = quantizer.empty(run, shape, usage, slot.as_ref(), Lifetime::Persistent)?;
+        quantizer.cast(run, &weight, &cast, NoopFlag::NONE)?;
+        let cast = Arc::new(cast);
+        self.cached = Some(Arc::clone(&cast));
+        Ok(cast)
+    }
+
+    /// The row-wise data in high precision; as they are if they are in it.
+    fn dequantized(&self, run: &Run, x: &Tensor, shape: (usize, usize)) -> Result<QTensor> {
+        let mut rowwise = x.clone();
+        if !x.dtype().is_fp8() {
+            return Ok(QTensor::borrowed(rowwise));
+        }
+        (rowwise.colwise, rowwise.colwise_scale_inv) = (Buffer::UNSET, Buffer::UNSET);
+        let plain = QTensor::plain(run, shape, self.dtype, Lifetime::Tape)?;
+        ops::dequantize(run, &rowwise, &plain.tensor)?;
+        Ok(plain)
+    }
+
+    /// `y = x W^T + b`, plus `add`; x is what `source` gives, a matrix of `rows` rows.
+    pub fn forward(
+        &mut self,
+        run: &Run,
+        rows: usize,
+        source: &Source,
+        y: &Tensor,
+        add: Option<&Tensor>,
+    ) -> Result<DenseTape> {
+        let active = self.prepare(run)?;
+        let quantizer = active.quantizer(Role::Input);
+        let multiple = match run.training {
+            true => quantizer.alignment(),
+            false => quantizer.alignment().min(8),
+        };
+        if !rows.is_multiple_of(multiple) {
+            let expected = format!("a multiple of {multiple} rows ({:?})", quantizer.scaling);
+            return Err(Error::argument("inputs[0].shape", expected, rows));
+        }
+        let shape = (rows, self.inputs);
+        let quantized = active.backward() == BackwardOperands::Quantized;
+        let wgrad = run.training && self.weight.grad.is_some();
+        let usage = Usage { rowwise: true, colwise: quantized && wgrad };
+        let slot = active.slot(Role::Input, run.training);
+        let slot = slot.as_ref();
+        let mut original = None;
+        if wgrad && active.backward() == BackwardOperands::HighPrecision {
+            let none = Quantizer::NONE;
+            original = Some(none.produce(run, shape, self.dtype, usage, None, source)?);
+        }
+        let source = match &original {
+            Some(original) => &Source::Ready(&original.tensor),
+            None => source,
+        };
+        let mut input = quantizer.produce(run, shape, self.dtype, usage, slot, source)?;
+        active.calibrate(run, Role::Input, &input.tensor, shape)?;
+        let mut weight = self.operand(run, &active)?;
+        active.calibrate(run, Role::Weight, &weight.tensor, (self.outputs, self.inputs))?;
+        let bias = match &self.bias {
+            None => None,
+            Some(bias) => Some(self.bias_operand(run, bias, &quantizer)?),
+        };
+        let gemm = Gemm {
+            transa: true,
+            bias: bias.as_ref().map(|bias| &bias.tensor),
+            add,
+            split_accumulator: active.split(0),
+            ..Gemm::default()
+        };
+        gemm.run(run, &weight.tensor, &input.tensor, y)?;
+        // The backward pass reads the other direction; what is kept over steps stays.
+        input.drop_rowwise();
+        if let Some(weight) = Arc::get_mut(&mut weight) {
+            weight.drop_rowwise();
+        }
+        if let Some(original) = original {
+            input = original;
+        }
+        Ok(DenseTape { active, input, weight, rows })
+    }
+
+    /// FP8 products add a bias to Float32 results only in BFloat16.
+    fn bias_operand(&self, run: &Run, bias: &Parameter, quantizer: &Quantizer) -> Result<QTensor> {
+        let value = &bias.value.tensor;
+        if self.dtype != kNVTEFloat32 || !quantizer.is_fp8_product() {
+            return Ok(QTensor::borrowed(value.clone()));
+        }
+        let shape = (1, self.outputs);
+        let cast = QTensor::plain(run, shape, kNVTEBFloat16, Lifetime::Scratch)?;
+        ops::quantize(run, &matrix(value, shape), &cast.tensor, &QuantizationConfig::DEFAULT)?;
+        Ok(cast)
+    }
+
+    /// Gradients: of the parameters to where they are bound, of x to `dx`, plus `add`.
+    pub fn backward(
+        &mut self,
+        run: &Run,
+        tape: &DenseTape,
+        dy: &Grad,
+        dx: Option<&Tensor>,
+        add: Option<&Tensor>,
+    ) -> Result<()> {
+        let active = &tape.active;
+        let quantizer = active.quantizer(Role::GradOutput);
+        let shape = (tape.rows, self.outputs);
+        let wgrad = self.weight.target(run);
+        let quantized = active.backward() == BackwardOperands::Quantized;
+        let has_input = match active.backward() {
+            BackwardOperands::Quantized => tape.input.has_colwise(),
+            BackwardOperands::HighPrecision => !tape.input.tensor.dtype().is_fp8(),
+            BackwardOperands::Dequantized => true,
+        };
+        if wgrad.is_some() && !has_input {
+            let expected = "a gradient that was bound before the forward pass";
+            let name = format!("{}.weight", self.name.to_string_lossy());
+            return Err(Error::argument(name, expected, "one bound after it"));
+        }
+        let bias = self.bias.as_ref().filter(|bias| bias.grad.is_some());
+        // In high precision the product of the weight's gradient sums, in the type of its result.
+        let sums_dtype = match (&wgrad, quantizer.is_none()) {
+            (Some((grad, _)), true) => grad.dtype(),
+            _ => self.dtype,
+        };
+        let dbias = bias.map(|bias| bias.landing(run, sums_dtype)).transpose()?;
+        let sums = dbias.as_ref().map(|dbias| &dbias.tensor);
+
+        let usage = Usage { rowwise: dx.is_some(), colwise: wgrad.is_some() };
+        let slot = active.slot(Role::GradOutput, true);
+        let grad = self.cast_grad(run, &quantizer, dy, shape, usage, slot.as_ref(), sums)?;
+        if let Some(grad) = &grad {
+            active.calibrate(run, Role::GradOutput, &grad.tensor, shape)?;
+        }
+        let Some(grad) = grad else {
+            return Ok(());
+        };
+        let operand = |x: &Tensor, size, wanted: bool| match quantized || !wanted {
+            true => Ok(QTensor::borrowed(x.clone())),
+            false => self.dequantized(run, x, size),
+        };
+        let weight = match active.backward() {
+            BackwardOperands::HighPrecision => &self.weight.value.tensor,
+            _ => &tape.weight.tensor,
+        };
+        let weight = operand(weight, (self.outputs, self.inputs), dx.is_some())?;
+        let input = operand(&tape.input.tensor, (tape.rows, self.inputs), wgrad.is_some())?;
+        if let Some(dx) = dx {
+            let gemm = Gemm { add, split_accumulator: active.split(1), ..Gemm::default() };
+            gemm.run(run, &weight.tensor, &grad.tensor, dx)?;
+        }
+        if let Some((target, accumulate)) = &wgrad {
+            let gemm = Gemm {
+                transb: true,
+                accumulate: *accumulate,
+                dbias: sums.filter(|_| quantizer.is_none()),
+                split_accumulator: active.split(2),
+                ..Gemm::default()
+            };
+            gemm.run(run, &input.tensor, &grad.tensor, target)?;
+        } else if let (Some(sums), true) = (sums, quantizer.is_none()) {
+            sum_rows(run, &grad.tensor, shape, sums)?;
+        }
+        match (bias, &dbias) {
+            (Some(bias), Some(dbias)) => bias.deposit(run, dbias),
+            _ => Ok(()),
+        }
+    }
+
+    /// The gradient as the products take it; FP8 formats also write `sums`. None if only sums were
+    /// wanted and are there.
+    #[allow(clippy::too_many_arguments)]
+    fn cast_grad(
+        &self,
+        run: &Run,
+        quantizer: &Quantizer,
+        dy: &Grad,
+        shape: (usize, usize),
+        usage: Usage,
+        slot: Option<&Slot>,
+        sums: Option<&Tensor>,
+    ) -> Result<Option<QTensor>> {
+        let dtype = self.dtype;
+        let Usage { rowwise, colwise } = usage;
+        if !rowwise && !colwise && sums.is_none() {
+            return Ok(None);
+        }
+        let compute = |f: &Activation, grad: &Tensor, input: &Tensor| -> Result<QTensor> {
+            let out = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
+            f.backward(run, grad, input, &out.tensor)?;
+            Ok(out)
+        };
+        let ready = match dy {
+            _ if !quantizer.is_none() && (rowwise || colwise) => None,
+            Grad::Ready(dy) => Some(QTensor::borrowed((*dy).clone())),
+            Grad::Activation { f, grad, input } => Some(compute(f, grad, input)?),
+        };
+        if let Some(ready) = ready {
+            if let (false, Some(sums)) = (quantizer.is_none(), sums) {
+                sum_rows(run, &ready.tensor, shape, sums)?;
+                return Ok(None);
+            }
+            return Ok(Some(ready));
+        }
+        let cast = match (dy, sums) {
+            (Grad::Ready(dy), None) => {
+                quantizer.produce(run, shape, dtype, usage, slot, &Source::Ready(dy))?
+            }
+            (Grad::Ready(dy), Some(sums)) => {
+                quantizer.cast_dbias(run, dy, shape, usage, slot, sums)?
+            }
+            (Grad::Activation { f, grad, input }, None) => {
+                let write = |out: &Tensor| f.backward(run, grad, input, out);
+                quantizer.produce(run, shape, dtype, usage, slot, &Source::Computed(&write))?
+            }
+            (Grad::Activation { f, grad, input }, Some(sums)) => {
+                if !f.gated && quantizer.fuses() {
+                    let out = quantizer.empty(run, shape, usage, slot, Lifetime::Scratch)?;
+                    let derivative = Some((f.function, *input));
+                    ops::quantize_dbias(run, derivative, grad, &out.tensor, sums)?;
+                    out
+                } else {
+                    let dy = compute(f, grad, input)?;
+                    quantizer.cast_dbias(run, &dy.tensor, shape, usage, slot, sums)?
+                }
+            }
+        };
+        Ok(Some(cast))
+    }
+
+    /// The layer's parameters.
+    pub fn parameters(&mut self) -> impl Iterator<Item = &mut Parameter> {
+        std::iter::once(&mut self.weight).chain(&mut self.bias)
+    }
+}

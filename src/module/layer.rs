@@ -1,0 +1,308 @@
+//! `TransformerLayer` (spec: modules, section 15).
+
+use super::attention::{MultiheadAttention, MultiheadConfig, MultiheadTape};
+use super::context::Run;
+use super::memory::{Block, Lifetime};
+use super::mlp::{LayerNormMlp, MlpConfig, MlpTape};
+use super::norm::{NormConfig, NormLayer, NormTape};
+use super::ops::{self, plain};
+use super::parameter::Parameter;
+use super::quantizer::QTensor;
+use super::{Layer, Saved, Tensors, matrix_of, named, optional_matrix, saved};
+use crate::error::Result;
+use crate::tensor::Tensor;
+use crate::types::NVTEDType::{self, *};
+use std::any::Any;
+
+pub struct LayerConfig {
+    pub self_attention: MultiheadConfig,
+    /// Of a decoder.
+    pub inter_attention: Option<MultiheadConfig>,
+    pub mlp: MlpConfig,
+    /// Behind the layer.
+    pub output_norm: Option<NormConfig>,
+    /// Of what is added to the residual.
+    pub dropout: f32,
+    /// The residual is the norm's result, not its input.
+    pub residual_after_norm: bool,
+    /// Attention and MLP read the same input.
+    pub parallel: bool,
+}
+
+/// Attention, attention to a second input, MLP, each added to a residual.
+pub struct TransformerLayer {
+    self_attention: MultiheadAttention,
+    inter_attention: Option<MultiheadAttention>,
+    mlp: LayerNormMlp,
+    output_norm: Option<NormLayer>,
+    residual: Residual,
+    residual_after_norm: bool,
+    parallel: bool,
+}
+
+/// Where dropouts begin in a call's sequence of random numbers, after that of the attention itself.
+const SELF_SITE: u32 = 16;
+pub const INTER_ATTENTION_SITE: u32 = 32;
+const INTER_SITE: u32 = 48;
+const MLP_SITE: u32 = 64;
+
+/// Which elements a dropout kept; none if there was no dropout.
+type Mask = Option<Block>;
+
+struct LayerTape {
+    self_attention: MultiheadTape,
+    self_mask: Mask,
+    inter: Option<(MultiheadTape, Mask)>,
+    mlp: MlpTape,
+    mlp_mask: Mask,
+    output: Option<NormTape>,
+    rows: usize,
+    memory_rows: usize,
+    /// What the parts have read from each other.
+    _kept: Vec<QTensor>,
+}
+
+/// The sums of residuals and branches.
+#[derive(Clone, Copy)]
+struct Residual {
+    dropout: f32,
+    hidden: usize,
+    dtype: NVTEDType,
+}
+
+impl Residual {
+    fn tensor(&self, run: &Run, rows: usize, lifetime: Lifetime) -> Result<QTensor> {
+        QTensor::plain(run, (rows, self.hidden), self.dtype, lifetime)
+    }
+
+    fn mask(&self, rows: usize, block: &Block) -> Tensor {
+        plain(block.buffer(0, kNVTEByte, &[(rows * self.hidden).div_ceil(8)]))
+    }
+
+    /// `y = residual + dropout(branch)`. Without dropout the branch's last product adds the residual.
+    fn join<T>(
+        &self,
+        run: &Run,
+        (rows, site): (usize, u32),
+        residual: &Tensor,
+        y: &Tensor,
+        branch: impl FnOnce(&Tensor, Option<&Tensor>) -> Result<T>,
+    ) -> Result<(T, Mask)> {
+        if !run.training || self.dropout == 0.0 {
+            return Ok((branch(y, Some(residual))?, None));
+        }
+        let out = self.tensor(run, rows, Lifetime::Scratch)?;
+        let out = &out.tensor;
+        let tape = branch(out, None)?;
+        let state = run.random(site)?;
+        let block = run.block((rows * self.hidden).div_ceil(8), Lifetime::Tape)?;
+        let mask = self.mask(rows, &block);
+        ops::dropout_add(run, out, residual, y, &mask, &state.tensor, self.dropout)?;
+        Ok((tape, Some(block)))
+    }
+
+    /// The gradient of a branch, from that of the sum.
+    fn branch(&self, run: &Run, rows: usize, mask: &Mask, dy: &Tensor) -> Result<QTensor> {
+        let Some(mask) = mask else {
+            return Ok(QTensor::borrowed(dy.clone()));
+        };
+        let grad = self.tensor(run, rows, Lifetime::Scratch)?;
+        ops::dropout_grad(run, dy, &self.mask(rows, mask), &grad.tensor, self.dropout)?;
+        Ok(grad)
+    }
+}
+
+impl TransformerLayer {
+    pub fn new(run: &Run, name: &str, config: &LayerConfig) -> Result<Self> {
+        let part = |part: &str| format!("{name}.{part}");
+        let attention = |name: &str, config: &MultiheadConfig| {
+            MultiheadAttention::new(run, &part(name), config)
+        };
+        let inter = config.inter_attention.as_ref();
+        let own = &config.self_attention;
+        Ok(Self {
+            self_attention: attention("self_attention", own)?,
+            inter_attention: inter.map(|c| attention("inter_attention", c)).transpose()?,
+            mlp: LayerNormMlp::new(run, &part("layernorm_mlp"), &config.mlp)?,
+            output_norm: config.output_norm.as_ref().map(|c| NormLayer::new(run, c)).transpose()?,
+            residual: Residual {
+                dropout: config.dropout,
+                hidden: own.hidden,
+                dtype: own.attention.dtype,
+            },
+            residual_after_norm: config.residual_after_norm,
+            parallel: config.parallel,
+        })
+    }
+}
+
+/// The gradient of a residual, as that of a norm's result or as that of its input.
+fn places(after_norm: bool, grad: &Tensor) -> (Option<&Tensor>, Option<&Tensor>) {
+    if after_norm { (Some(grad), None) } else { (None, Some(grad)) }
+}
+
+impl Layer for TransformerLayer {
+    fn arity(&self) -> (usize, usize) {
+        (2, 1)
+    }
+
+    fn forward(&mut self, run: &Run, inputs: Tensors, outputs: Tensors) -> Result<Saved> {
+        let Self { self_attention, inter_attention, mlp, residual, .. } = self;
+        let (x, rows, lengths) = self_attention.input("inputs[0]", inputs[0].as_ref())?;
+        let memory = match &inputs[1] {
+            Some(memory) => Some(self_attention.input("inputs[1]", Some(memory))?),
+            None => None,
+        };
+        let memory_rows = memory.as_ref().map_or(0, |(_, rows, _)| *rows);
+        let memory = memory.as_ref().map(|(memory, rows, lengths)| (memory, *rows, *lengths));
+        let shape = (rows, residual.hidden);
+        let out = matrix_of("outputs[0]", outputs[0].as_ref(), residual.dtype, shape)?;
+        let lifetime = if run.training { Lifetime::Tape } else { Lifetime::Scratch };
+        let keep = || residual.tensor(run, rows, lifetime);
+        let mut kept = Vec::new();
+        let input = (&x, rows, lengths);
+
+        if self.parallel {
+            let ((attention, mlp), mask) =
+                residual.join(run, (rows, MLP_SITE), &x, &out, |y, add| {
+                    let sum = keep()?;
+                    let attention =
+                        self_attention.forward_to(run, input, memory, &sum.tensor, add, None)?;
+                    let mlp = mlp.forward_to(run, (&x, rows), y, Some(&sum.tensor), None)?;
+                    Ok((attention, mlp))
+                })?;
+            return Ok(Box::new(LayerTape {
+                self_attention: attention,
+                self_mask: None,
+                inter: None,
+                mlp,
+                mlp_mask: mask,
+                output: None,
+                rows,
+                memory_rows,
+                _kept: kept,
+            }));
+        }
+
+        let normed = |wanted: bool| if wanted { keep().map(Some) } else { Ok(None) };
+        let own_memory = if inter_attention.is_some() { None } else { memory };
+        let (mut y, z) = (keep()?, normed(self.residual_after_norm)?);
+        let z_out = z.as_ref().map(|z| &z.tensor);
+        let (attention, self_mask) =
+            residual.join(run, (rows, SELF_SITE), z_out.unwrap_or(&x), &y.tensor, |y, add| {
+                self_attention.forward_to(run, input, own_memory, y, add, z_out)
+            })?;
+        kept.extend(z);
+
+        let mut inter = None;
+        if let Some(layer) = inter_attention {
+            let next = keep()?;
+            let input = (&y.tensor, rows, lengths);
+            inter = Some(residual.join(
+                run,
+                (rows, INTER_SITE),
+                &y.tensor,
+                &next.tensor,
+                |out, add| layer.forward_to(run, input, memory, out, add, None),
+            )?);
+            kept.push(std::mem::replace(&mut y, next));
+        }
+
+        let last = self.output_norm.as_ref().map(|_| keep()).transpose()?;
+        let target = last.as_ref().map_or(&out, |last| &last.tensor);
+        let z = normed(self.residual_after_norm)?;
+        let z_out = z.as_ref().map(|z| &z.tensor);
+        let from = z_out.unwrap_or(&y.tensor);
+        let (mlp, mlp_mask) = residual.join(run, (rows, MLP_SITE), from, target, |out, add| {
+            mlp.forward_to(run, (&y.tensor, rows), out, add, z_out)
+        })?;
+        let mut output = None;
+        if let Some(norm) = &self.output_norm {
+            let tape = norm.tape(run, target, rows)?;
+            norm.write(run, &tape, &out)?;
+            output = Some(tape);
+        }
+        kept.push(y);
+        kept.extend(z);
+        kept.extend(last);
+        let tape = LayerTape {
+            self_attention: attention,
+            self_mask,
+            inter,
+            mlp,
+            mlp_mask,
+            output,
+            rows,
+            memory_rows,
+            _kept: kept,
+        };
+        Ok(Box::new(tape))
+    }
+
+    fn backward(
+        &mut self,
+        run: &Run,
+        tape: &(dyn Any + Send),
+        grad_outputs: Tensors,
+        grad_inputs: Tensors,
+    ) -> Result<()> {
+        let tape: &LayerTape = saved(tape)?;
+        let (residual, rows) = (self.residual, tape.rows);
+        let (dtype, shape) = (residual.dtype, (rows, residual.hidden));
+        let dy = matrix_of("grad_outputs[0]", grad_outputs[0].as_ref(), dtype, shape)?;
+        let dx = optional_matrix("grad_inputs[0]", grad_inputs[0].as_ref(), dtype, shape)?;
+        let shape = (tape.memory_rows, residual.hidden);
+        let dmemory = optional_matrix("grad_inputs[1]", grad_inputs[1].as_ref(), dtype, shape)?;
+        let scratch = || residual.tensor(run, rows, Lifetime::Scratch);
+        let (dx, dmemory) = (dx.as_ref(), dmemory.as_ref());
+        let attention = &mut self.self_attention;
+
+        if self.parallel {
+            let branch = residual.branch(run, rows, &tape.mlp_mask, &dy)?;
+            let sum = scratch()?;
+            let (branch, dsum) = (&branch.tensor, Some(&sum.tensor));
+            let own = &tape.self_attention;
+            attention.backward_to(run, own, branch, None, Some(&dy), dsum, dmemory)?;
+            return self.mlp.backward_to(run, &tape.mlp, branch, None, dsum, dx);
+        }
+
+        let mut grad = QTensor::borrowed(dy);
+        if let (Some(norm), Some(output)) = (&self.output_norm, &tape.output) {
+            let next = scratch()?;
+            norm.backward_to(run, output, &grad.tensor, None, Some(&next.tensor))?;
+            grad = next;
+        }
+        let branch = residual.branch(run, rows, &tape.mlp_mask, &grad.tensor)?;
+        let next = scratch()?;
+        let (dz, add) = places(self.residual_after_norm, &grad.tensor);
+        self.mlp.backward_to(run, &tape.mlp, &branch.tensor, dz, add, Some(&next.tensor))?;
+        grad = next;
+
+        let mut own_dmemory = dmemory;
+        if let (Some(layer), Some((inter, mask))) = (&mut self.inter_attention, &tape.inter) {
+            let branch = residual.branch(run, rows, mask, &grad.tensor)?;
+            let next = scratch()?;
+            let (add, out) = (Some(&grad.tensor), Some(&next.tensor));
+            layer.backward_to(run, inter, &branch.tensor, None, add, out, dmemory)?;
+            grad = next;
+            own_dmemory = None;
+        }
+
+        let branch = residual.branch(run, rows, &tape.self_mask, &grad.tensor)?;
+        let (dz, add) = places(self.residual_after_norm, &grad.tensor);
+        let own = &tape.self_attention;
+        attention.backward_to(run, own, &branch.tensor, dz, add, dx, own_dmemory)
+    }
+
+    fn parameters(&mut self) -> Vec<(String, &mut Parameter)> {
+        let mut all = self.self_attention.all_parameters("self_attention.");
+        if let Some(inter) = &mut self.inter_attention {
+            all.extend(inter.all_parameters("inter_attention."));
+        }
+        all.extend(named("layernorm_mlp.", self.mlp.parts()));
+        if let Some(norm) = &mut self.output_norm {
+            all.extend(named("layernorm.", norm.parts()));
+        }
+        all
+    }
+}

@@ -1,0 +1,123 @@
+//! `Linear` and `LayerNormLinear` (spec: modules, sections 7 and 8).
+
+use super::context::Run;
+use super::dense::{Dense, DenseConfig, DenseTape, Grad};
+use super::memory::Lifetime;
+use super::norm::{NormConfig, NormLayer, NormTape};
+use super::parameter::Parameter;
+use super::quantizer::{QTensor, Source};
+use super::{Layer, Saved, Tensors, matrix_of, named, optional_matrix, rows_of, saved};
+use crate::error::Result;
+use crate::tensor::Tensor;
+use std::any::Any;
+
+/// `y = x W^T + b`, of `norm(x)` if there is a norm; its result is a second output, if that is wanted.
+pub struct Linear {
+    norm: Option<NormLayer>,
+    pub dense: Dense,
+}
+
+pub struct LinearTape {
+    norm: Option<NormTape>,
+    dense: DenseTape,
+    rows: usize,
+}
+
+impl Linear {
+    pub fn new(
+        run: &Run,
+        name: &str,
+        norm: Option<&NormConfig>,
+        dense: &DenseConfig,
+    ) -> Result<Self> {
+        let norm = norm.map(|norm| NormLayer::new(run, norm)).transpose()?;
+        Ok(Self { norm, dense: Dense::new(run, name, dense)? })
+    }
+
+    /// Writes y, plus `add`, and z = norm(x) if that is asked for.
+    pub fn forward_to(
+        &mut self,
+        run: &Run,
+        (x, rows): (&Tensor, usize),
+        y: &Tensor,
+        add: Option<&Tensor>,
+        z: Option<&Tensor>,
+    ) -> Result<LinearTape> {
+        let Some(layer) = &self.norm else {
+            let dense = self.dense.forward(run, rows, &Source::Ready(x), y, add)?;
+            return Ok(LinearTape { norm: None, dense, rows });
+        };
+        let norm = layer.tape(run, x, rows)?;
+        let write = |out: &Tensor| layer.write(run, &norm, out);
+        let source = match z {
+            Some(z) => {
+                write(z)?;
+                Source::Ready(z)
+            }
+            None => Source::Computed(&write),
+        };
+        let dense = self.dense.forward(run, rows, &source, y, add)?;
+        Ok(LinearTape { norm: Some(norm), dense, rows })
+    }
+
+    /// `dz` is the gradient of the norm's result beside that from y, `add` that of x beside this one.
+    pub fn backward_to(
+        &mut self,
+        run: &Run,
+        tape: &LinearTape,
+        dy: &Tensor,
+        dz: Option<&Tensor>,
+        add: Option<&Tensor>,
+        dx: Option<&Tensor>,
+    ) -> Result<()> {
+        let dy = Grad::Ready(dy);
+        let (Some(layer), Some(norm)) = (&self.norm, &tape.norm) else {
+            return self.dense.backward(run, &tape.dense, &dy, dx, add);
+        };
+        let shape = (tape.rows, self.dense.inputs);
+        let total = QTensor::plain(run, shape, self.dense.dtype, Lifetime::Scratch)?;
+        self.dense.backward(run, &tape.dense, &dy, Some(&total.tensor), dz)?;
+        layer.backward_to(run, norm, &total.tensor, add, dx)
+    }
+
+    pub fn parts(&mut self) -> impl Iterator<Item = &mut Parameter> {
+        self.norm.iter_mut().flat_map(NormLayer::parts).chain(self.dense.parameters())
+    }
+}
+
+impl Layer for Linear {
+    fn arity(&self) -> (usize, usize) {
+        (1, if self.norm.is_some() { 2 } else { 1 })
+    }
+
+    fn forward(&mut self, run: &Run, inputs: Tensors, outputs: Tensors) -> Result<Saved> {
+        let (dtype, cols) = (self.dense.dtype, self.dense.inputs);
+        let (x, rows) = rows_of("inputs[0]", inputs[0].as_ref(), dtype, cols)?;
+        let y = matrix_of("outputs[0]", outputs[0].as_ref(), dtype, (rows, self.dense.outputs))?;
+        let z = outputs.get(1).and_then(Option::as_ref);
+        let z = optional_matrix("outputs[1]", z, dtype, (rows, cols))?;
+        Ok(Box::new(self.forward_to(run, (&x, rows), &y, None, z.as_ref())?))
+    }
+
+    fn backward(
+        &mut self,
+        run: &Run,
+        tape: &(dyn Any + Send),
+        grad_outputs: Tensors,
+        grad_inputs: Tensors,
+    ) -> Result<()> {
+        let tape: &LinearTape = saved(tape)?;
+        let (dtype, rows) = (self.dense.dtype, tape.rows);
+        let shape = (rows, self.dense.outputs);
+        let dy = matrix_of("grad_outputs[0]", grad_outputs[0].as_ref(), dtype, shape)?;
+        let shape = (rows, self.dense.inputs);
+        let dz = grad_outputs.get(1).and_then(Option::as_ref);
+        let dz = optional_matrix("grad_outputs[1]", dz, dtype, shape)?;
+        let dx = optional_matrix("grad_inputs[0]", grad_inputs[0].as_ref(), dtype, shape)?;
+        self.backward_to(run, tape, &dy, dz.as_ref(), None, dx.as_ref())
+    }
+
+    fn parameters(&mut self) -> Vec<(String, &mut Parameter)> {
+        named("", self.parts())
+    }
+}

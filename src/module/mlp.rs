@@ -1,0 +1,139 @@
+//! `LayerNormMLP`: norm, linear, activation, linear (spec: modules, section 9).
+
+use super::context::Run;
+use super::dense::{Dense, DenseConfig, DenseTape, Grad};
+use super::memory::Lifetime;
+use super::norm::{NormConfig, NormLayer, NormTape};
+use super::ops::Activation;
+use super::parameter::Parameter;
+use super::quantizer::{QTensor, Source};
+use super::{Layer, Saved, Tensors, matrix_of, named, optional_matrix, rows_of, saved};
+use crate::error::Result;
+use crate::tensor::Tensor;
+use std::any::Any;
+
+pub struct MlpConfig {
+    pub norm: NormConfig,
+    pub fc1: DenseConfig,
+    pub activation: Activation,
+    pub fc2: DenseConfig,
+}
+
+/// `y = f(norm(x) W1^T + b1) W2^T + b2`; the norm's result is the second output, if it is wanted.
+pub struct LayerNormMlp {
+    norm: NormLayer,
+    fc1: Dense,
+    activation: Activation,
+    fc2: Dense,
+}
+
+pub struct MlpTape {
+    norm: NormTape,
+    fc1: DenseTape,
+    /// What the activation was given.
+    hidden: QTensor,
+    fc2: DenseTape,
+    rows: usize,
+}
+
+impl LayerNormMlp {
+    pub fn new(run: &Run, name: &str, config: &MlpConfig) -> Result<Self> {
+        Ok(Self {
+            norm: NormLayer::new(run, &config.norm)?,
+            fc1: Dense::new(run, &format!("{name}.fc1"), &config.fc1)?,
+            activation: config.activation,
+            fc2: Dense::new(run, &format!("{name}.fc2"), &config.fc2)?,
+        })
+    }
+
+    /// Writes y, plus `add`, and z = norm(x) if that is asked for.
+    pub fn forward_to(
+        &mut self,
+        run: &Run,
+        (x, rows): (&Tensor, usize),
+        y: &Tensor,
+        add: Option<&Tensor>,
+        z: Option<&Tensor>,
+    ) -> Result<MlpTape> {
+        let norm = self.norm.tape(run, x, rows)?;
+        let layer = &self.norm;
+        let write = |out: &Tensor| layer.write(run, &norm, out);
+        let source = match z {
+            Some(z) => {
+                write(z)?;
+                Source::Ready(z)
+            }
+            None => Source::Computed(&write),
+        };
+        let shape = (rows, self.fc1.outputs);
+        let hidden = QTensor::plain(run, shape, self.fc1.dtype, Lifetime::Tape)?;
+        let fc1 = self.fc1.forward(run, rows, &source, &hidden.tensor, None)?;
+        let f = &self.activation;
+        let write = |out: &Tensor| f.forward(run, &hidden.tensor, out);
+        let fc2 = self.fc2.forward(run, rows, &Source::Computed(&write), y, add)?;
+        Ok(MlpTape { norm, fc1, hidden, fc2, rows })
+    }
+
+    /// `dz` is the gradient of the norm's result beside that from y, `add` that of x beside this one.
+    pub fn backward_to(
+        &mut self,
+        run: &Run,
+        tape: &MlpTape,
+        dy: &Tensor,
+        dz: Option<&Tensor>,
+        add: Option<&Tensor>,
+        dx: Option<&Tensor>,
+    ) -> Result<()> {
+        let dtype = self.fc1.dtype;
+        let shape = (tape.rows, self.fc2.inputs);
+        let grad = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
+        self.fc2.backward(run, &tape.fc2, &Grad::Ready(dy), Some(&grad.tensor), None)?;
+        let dh = Grad::Activation {
+            f: &self.activation,
+            grad: &grad.tensor,
+            input: &tape.hidden.tensor,
+        };
+        let shape = (tape.rows, self.fc1.inputs);
+        let total = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
+        self.fc1.backward(run, &tape.fc1, &dh, Some(&total.tensor), dz)?;
+        self.norm.backward_to(run, &tape.norm, &total.tensor, add, dx)
+    }
+
+    pub fn parts(&mut self) -> impl Iterator<Item = &mut Parameter> {
+        let Self { norm, fc1, fc2, .. } = self;
+        norm.parts().chain(fc1.parameters()).chain(fc2.parameters())
+    }
+}
+
+impl Layer for LayerNormMlp {
+    fn arity(&self) -> (usize, usize) {
+        (1, 2)
+    }
+
+    fn forward(&mut self, run: &Run, inputs: Tensors, outputs: Tensors) -> Result<Saved> {
+        let (dtype, hidden) = (self.fc1.dtype, self.fc1.inputs);
+        let (x, rows) = rows_of("inputs[0]", inputs[0].as_ref(), dtype, hidden)?;
+        let y = matrix_of("outputs[0]", outputs[0].as_ref(), dtype, (rows, hidden))?;
+        let z = optional_matrix("outputs[1]", outputs[1].as_ref(), dtype, (rows, hidden))?;
+        Ok(Box::new(self.forward_to(run, (&x, rows), &y, None, z.as_ref())?))
+    }
+
+    fn backward(
+        &mut self,
+        run: &Run,
+        tape: &(dyn Any + Send),
+        grad_outputs: Tensors,
+        grad_inputs: Tensors,
+    ) -> Result<()> {
+        let tape: &MlpTape = saved(tape)?;
+        let (dtype, shape) = (self.fc1.dtype, (tape.rows, self.fc1.inputs));
+        let dy = matrix_of("grad_outputs[0]", grad_outputs[0].as_ref(), dtype, shape)?;
+        let dz = optional_matrix("grad_outputs[1]", grad_outputs[1].as_ref(), dtype, shape)?;
+        let dx = optional_matrix("grad_inputs[0]", grad_inputs[0].as_ref(), dtype, shape)?;
+        self.backward_to(run, tape, &dy, dz.as_ref(), None, dx.as_ref())
+    }
+
+    fn parameters(&mut self) -> Vec<(String, &mut Parameter)> {
+        named("", self.parts())
+    }
+}

@@ -1,0 +1,155 @@
+//! LayerNorm and RMSNorm as modules and as parts of modules (spec: modules, section 10).
+
+use super::context::Run;
+use super::memory::{Block, Lifetime};
+use super::ops;
+use super::parameter::{Init, Parameter};
+use super::quantizer::QTensor;
+use super::{Layer, Saved, Tensors, matrix_of, named, optional_matrix, rows_of, saved};
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+use crate::types::NVTE_Norm_Type::*;
+use crate::types::NVTEDType::{self, *};
+use std::any::Any;
+
+pub struct NormConfig {
+    pub op: ops::Norm,
+    pub hidden: usize,
+    pub dtype: NVTEDType,
+    /// Names of the parameters.
+    pub names: [&'static str; 2],
+}
+
+/// A normalization of the rows with its parameters.
+pub struct NormLayer {
+    op: ops::Norm,
+    gamma: Parameter,
+    beta: Option<Parameter>,
+    pub hidden: usize,
+    dtype: NVTEDType,
+}
+
+/// The input, and what the backward pass needs of its rows.
+pub struct NormTape {
+    x: Tensor,
+    stats: Stats,
+    rows: usize,
+}
+
+struct Stats {
+    _block: Block,
+    mu: Tensor,
+    rsigma: Tensor,
+}
+
+impl NormLayer {
+    pub fn new(run: &Run, config: &NormConfig) -> Result<Self> {
+        let &NormConfig { op, hidden, dtype, names } = config;
+        if hidden == 0 || hidden > 1 << 31 {
+            return Err(Error::argument("config.hidden_size", "1 to 2^31", hidden));
+        }
+        if !(op.epsilon.is_finite() && op.epsilon >= 0.0) {
+            return Err(Error::argument(
+                "config.epsilon",
+                "a finite number, at least 0",
+                op.epsilon,
+            ));
+        }
+        let one = Init::Constant(if op.zero_centered { 0.0 } else { 1.0 });
+        let new = |name, init| Parameter::new(run, name, &[hidden], dtype, init, None);
+        let gamma = new(names[0], one)?;
+        let beta = match op.kind {
+            LayerNorm => Some(new(names[1], Init::Constant(0.0))?),
+            RMSNorm => None,
+        };
+        Ok(Self { op, gamma, beta, hidden, dtype })
+    }
+
+    /// The tape of a pass, whose statistics [`Self::write`] fills.
+    pub fn tape(&self, run: &Run, x: &Tensor, rows: usize) -> Result<NormTape> {
+        let half = (4 * rows).next_multiple_of(256);
+        let lifetime = if run.training { Lifetime::Tape } else { Lifetime::Scratch };
+        let block = run.block(2 * half, lifetime)?;
+        let mu = ops::plain(block.buffer(0, kNVTEFloat32, &[rows]));
+        let rsigma = ops::plain(block.buffer(half, kNVTEFloat32, &[rows]));
+        Ok(NormTape { x: x.clone(), stats: Stats { _block: block, mu, rsigma }, rows })
+    }
+
+    /// `z = norm(x)`, cast if z has scales.
+    pub fn write(&self, run: &Run, tape: &NormTape, z: &Tensor) -> Result<()> {
+        let beta = self.beta.as_ref().map(|beta| &beta.value.tensor);
+        let stats = [&tape.stats.mu, &tape.stats.rsigma];
+        self.op.forward(run, &tape.x, [Some(&self.gamma.value.tensor), beta], z, stats)
+    }
+
+    /// Gradients: of the parameters to where they are bound, of x to `dx`, plus `add`.
+    pub fn backward_to(
+        &self,
+        run: &Run,
+        tape: &NormTape,
+        dz: &Tensor,
+        add: Option<&Tensor>,
+        dx: Option<&Tensor>,
+    ) -> Result<()> {
+        let bound = |p: &Parameter| p.grad.is_some();
+        if dx.is_none() && !bound(&self.gamma) && !self.beta.as_ref().is_some_and(bound) {
+            return Ok(());
+        }
+        let scratch;
+        let dx = match dx {
+            Some(dx) => dx,
+            None => {
+                let shape = (tape.rows, self.hidden);
+                scratch = QTensor::plain(run, shape, self.dtype, Lifetime::Scratch)?;
+                &scratch.tensor
+            }
+        };
+        let dgamma = self.gamma.landing(run, self.dtype)?;
+        let dbeta = self.beta.as_ref().unwrap_or(&self.gamma).landing(run, self.dtype)?;
+        let stats = [&tape.stats.mu, &tape.stats.rsigma];
+        let gamma = &self.gamma.value.tensor;
+        let sums = [&dgamma.tensor, &dbeta.tensor];
+        self.op.backward(run, dz, &tape.x, stats, gamma, add, dx, sums)?;
+        self.gamma.deposit(run, &dgamma)?;
+        match &self.beta {
+            Some(beta) => beta.deposit(run, &dbeta),
+            None => Ok(()),
+        }
+    }
+
+    pub fn parts(&mut self) -> impl Iterator<Item = &mut Parameter> {
+        std::iter::once(&mut self.gamma).chain(&mut self.beta)
+    }
+}
+
+impl Layer for NormLayer {
+    fn arity(&self) -> (usize, usize) {
+        (1, 1)
+    }
+
+    fn forward(&mut self, run: &Run, inputs: Tensors, outputs: Tensors) -> Result<Saved> {
+        let (x, rows) = rows_of("inputs[0]", inputs[0].as_ref(), self.dtype, self.hidden)?;
+        let z = matrix_of("outputs[0]", outputs[0].as_ref(), self.dtype, (rows, self.hidden))?;
+        let tape = self.tape(run, &x, rows)?;
+        self.write(run, &tape, &z)?;
+        Ok(Box::new(tape))
+    }
+
+    fn backward(
+        &mut self,
+        run: &Run,
+        tape: &(dyn Any + Send),
+        grad_outputs: Tensors,
+        grad_inputs: Tensors,
+    ) -> Result<()> {
+        let tape: &NormTape = saved(tape)?;
+        let shape = (tape.rows, self.hidden);
+        let dz = matrix_of("grad_outputs[0]", grad_outputs[0].as_ref(), self.dtype, shape)?;
+        let dx = optional_matrix("grad_inputs[0]", grad_inputs[0].as_ref(), self.dtype, shape)?;
+        self.backward_to(run, tape, &dz, None, dx.as_ref())
+    }
+
+    fn parameters(&mut self) -> Vec<(String, &mut Parameter)> {
+        named("", self.parts())
+    }
+}

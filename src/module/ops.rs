@@ -1,0 +1,616 @@
+//! The operators as modules call them: with records of tensors in place of handles.
+#![allow(unsafe_code)]
+
+use super::context::Run;
+use super::memory::Lifetime;
+use super::quantizer::QTensor;
+use crate::backend;
+use crate::backend::args::{CopyKind, Function, Fusion, SeedArgs};
+use crate::error::{Error, Result};
+use crate::op;
+use crate::op::gemm::{Epilogue, Product};
+use crate::op::normalization::{Backward, Common, Forward};
+use crate::op::transformer_engine::{CONFIGS, QuantizationConfig};
+use crate::tensor::{Buffer, TENSORS, Tensor};
+use crate::types::NVTEDType::*;
+use crate::types::*;
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+
+/// A tensor without scales.
+pub fn plain(buffer: Buffer) -> Tensor {
+    let mut tensor = Tensor::new(NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING);
+    tensor.rowwise = buffer;
+    tensor
+}
+
+/// A handle for the time of a call.
+pub struct Temp(pub NVTETensor);
+
+impl Temp {
+    pub fn new(tensor: &Tensor) -> Result<Self> {
+        TENSORS.insert(tensor.clone()).map(Self)
+    }
+
+    fn optional(tensor: Option<&Tensor>) -> Result<Self> {
+        tensor.map_or(Ok(Self(null_mut())), Self::new)
+    }
+
+    pub fn get(&self) -> Result<Tensor> {
+        TENSORS.get("workspace", self.0)
+    }
+}
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            let _ = TENSORS.remove("tensor", self.0);
+        }
+    }
+}
+
+struct TempConfig(NVTEQuantizationConfig);
+
+impl TempConfig {
+    fn new(config: &QuantizationConfig) -> Result<Self> {
+        CONFIGS.insert(*config).map(Self)
+    }
+}
+
+impl Drop for TempConfig {
+    fn drop(&mut self) {
+        let _ = CONFIGS.remove("config", self.0);
+    }
+}
+
+/// Says which operator of a module failed.
+fn within<T>(operator: &str, result: Result<T>) -> Result<T> {
+    result.map_err(|e| Error { message: format!("{operator}: {}", e.message), ..e })
+}
+
+/// Calls `op` with a workspace of the size that it asks for.
+fn with_workspace(run: &Run, op: impl Fn(NVTETensor) -> Result<()>) -> Result<()> {
+    let query = Temp::new(&plain(Buffer::new(null_mut(), kNVTEByte, &[0])))?;
+    op(query.0)?;
+    let wanted = query.get()?.rowwise;
+    let block = run.scratch(wanted.bytes().max(1))?;
+    let workspace = Temp::new(&plain(block.buffer(0, wanted.dtype, wanted.shape.dims())))?;
+    op(workspace.0)
+}
+
+pub fn quantize(
+    run: &Run,
+    input: &Tensor,
+    output: &Tensor,
+    config: &QuantizationConfig,
+) -> Result<()> {
+    let (input, output) = (Temp::new(input)?, Temp::new(output)?);
+    let noop = ("noop", config.noop());
+    within("quantize", op::cast::quantize(input.0, output.0, noop, config, run.stream))
+}
+
+pub fn dequantize(run: &Run, input: &Tensor, output: &Tensor) -> Result<()> {
+    let (input, output) = (Temp::new(input)?, Temp::new(output)?);
+    within("dequantize", op::cast::dequantize(input.0, output.0, run.stream))
+}
+
+/// A cast with sums over the rows; of a derivative's product if there is a function and its input.
+pub fn quantize_dbias(
+    run: &Run,
+    derivative: Option<(Function, &Tensor)>,
+    input: &Tensor,
+    output: &Tensor,
+    dbias: &Tensor,
+) -> Result<()> {
+    let (input, output, dbias) = (Temp::new(input)?, Temp::new(output)?, Temp::new(dbias)?);
+    let act_input = Temp::optional(derivative.map(|(_, tensor)| tensor))?;
+    let derivative = derivative.map(|(function, _)| (function, act_input.0));
+    let result = with_workspace(run, |workspace| {
+        let sums = [dbias.0, workspace];
+        let plan = op::cast::plan_default;
+        op::cast::quantize_dbias(derivative, input.0, output.0, sums, plan, run.stream)
+    });
+    within("quantize_dbias", result)
+}
+
+/// `output.amax = max|input|`
+pub fn amax(run: &Run, input: &Tensor, output: &Tensor, config: &QuantizationConfig) -> Result<()> {
+    let (input, output) = (Temp::new(input)?, Temp::new(output)?);
+    let config = TempConfig::new(config)?;
+    within("amax", op::recipe::compute_amax(input.0, output.0, config.0, run.stream))
+}
+
+/// `output.scale` from `output.amax`.
+pub fn scale(run: &Run, output: &Tensor, config: &QuantizationConfig) -> Result<()> {
+    let output = Temp::new(output)?;
+    let config = TempConfig::new(config)?;
+    within("scale", op::recipe::compute_scale_from_amax(output.0, config.0, run.stream))
+}
+
+pub fn delayed_scaling(
+    reduced: Option<&Tensor>,
+    histories: &[Tensor],
+    scales: &[Tensor],
+    rule: &op::recipe::Rule,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let reduced = Temp::optional(reduced)?;
+    let histories: Vec<Temp> = histories.iter().map(Temp::new).collect::<Result<_>>()?;
+    let scales: Vec<Temp> = scales.iter().map(Temp::new).collect::<Result<_>>()?;
+    let [histories, scales] =
+        [&histories, &scales].map(|list| list.iter().map(|temp| temp.0).collect::<Vec<_>>());
+    op::recipe::delayed_scaling_after_reduction(reduced.0, &histories, &scales, rule, stream)
+}
+
+/// Kind and constants of a normalization.
+#[derive(Clone, Copy)]
+pub struct Norm {
+    pub kind: NVTE_Norm_Type,
+    pub epsilon: f32,
+    pub zero_centered: bool,
+}
+
+impl Norm {
+    fn common(&self, run: &Run, workspace: NVTETensor) -> Common {
+        let (norm, sm_count) = (self.kind, run.context.sm_count);
+        Common { norm, workspace: Some(workspace), sm_count, zero_centered: self.zero_centered }
+    }
+
+    /// `z = norm(x)`; writes mu (LayerNorm) and rsigma.
+    pub fn forward(
+        &self,
+        run: &Run,
+        x: &Tensor,
+        [gamma, beta]: [Option<&Tensor>; 2],
+        z: &Tensor,
+        [mu, rsigma]: [&Tensor; 2],
+    ) -> Result<()> {
+        let (x, z, mu, rsigma) = (Temp::new(x)?, Temp::new(z)?, Temp::new(mu)?, Temp::new(rsigma)?);
+        let (gamma, beta) = (Temp::optional(gamma)?, Temp::optional(beta)?);
+        let layer = (self.kind == NVTE_Norm_Type::LayerNorm).then_some((beta.0, mu.0));
+        let result = with_workspace(run, |workspace| {
+            let (gamma, rsigma, epsilon) = (gamma.0, rsigma.0, self.epsilon);
+            let tensors = Forward { x: x.0, residual: None, gamma, layer, epsilon, z: z.0, rsigma };
+            op::normalization::forward(self.common(run, workspace), tensors, run.stream)
+        });
+        within("norm", result)
+    }
+
+    /// Gradients; `add` is added to dx.
+    #[allow(clippy::too_many_arguments)]
+    pub fn backward(
+        &self,
+        run: &Run,
+        dz: &Tensor,
+        x: &Tensor,
+        [mu, rsigma]: [&Tensor; 2],
+        gamma: &Tensor,
+        add: Option<&Tensor>,
+        dx: &Tensor,
+        [dgamma, dbeta]: [&Tensor; 2],
+    ) -> Result<()> {
+        let (dz, x, dx) = (Temp::new(dz)?, Temp::new(x)?, Temp::new(dx)?);
+        let (mu, rsigma, gamma) = (Temp::new(mu)?, Temp::new(rsigma)?, Temp::new(gamma)?);
+        let (dgamma, dbeta) = (Temp::new(dgamma)?, Temp::new(dbeta)?);
+        let add = add.map(Temp::new).transpose()?;
+        let layer = (self.kind == NVTE_Norm_Type::LayerNorm).then_some((mu.0, dbeta.0));
+        let result = with_workspace(run, |workspace| {
+            let tensors = Backward {
+                dz: dz.0,
+                x: x.0,
+                add: add.as_ref().map(|add| add.0),
+                layer,
+                rsigma: rsigma.0,
+                gamma: gamma.0,
+                dx: dx.0,
+                dgamma: dgamma.0,
+            };
+            op::normalization::backward(self.common(run, workspace), tensors, run.stream)
+        });
+        within("norm", result)
+    }
+}
+
+/// An activation; gated ones read twice the columns.
+#[derive(Clone, Copy)]
+pub struct Activation {
+    pub function: Function,
+    /// Constants of the function.
+    pub constants: [f32; 3],
+    pub gated: bool,
+}
+
+impl Activation {
+    fn fusion(&self) -> Fusion {
+        let [a, b, c] = self.constants;
+        Fusion { function: self.function, a, b, c, ..Fusion::NONE }
+    }
+
+    pub fn forward(&self, run: &Run, input: &Tensor, output: &Tensor) -> Result<()> {
+        let (input, output) = (Temp::new(input)?, Temp::new(output)?);
+        let op = if self.gated { op::activation::gated_forward } else { op::activation::forward };
+        within("activation", op(self.fusion(), input.0, output.0, run.stream))
+    }
+
+    pub fn backward(
+        &self,
+        run: &Run,
+        grad: &Tensor,
+        input: &Tensor,
+        output: &Tensor,
+    ) -> Result<()> {
+        let (grad, input, output) = (Temp::new(grad)?, Temp::new(input)?, Temp::new(output)?);
+        let op = if self.gated { op::activation::gated_backward } else { op::activation::backward };
+        within("activation", op(self.fusion(), grad.0, input.0, output.0, run.stream))
+    }
+}
+
+/// `y = residual + dropout(x)`; writes the mask.
+pub fn dropout_add(
+    run: &Run,
+    x: &Tensor,
+    residual: &Tensor,
+    y: &Tensor,
+    mask: &Tensor,
+    rng_state: &Tensor,
+    probability: f32,
+) -> Result<()> {
+    let (x, residual, y) = (Temp::new(x)?, Temp::new(residual)?, Temp::new(y)?);
+    let (mask, state) = (Temp::new(mask)?, Temp::new(rng_state)?);
+    let added = op::dropout::Added { bias: null_mut(), residual: residual.0 };
+    let (mask, state, stream) = (mask.0, state.0, run.stream);
+    let result = op::dropout::bias_dropout_add(x.0, &added, y.0, mask, state, probability, stream);
+    within("dropout", result)
+}
+
+/// The gradient of a dropout by its mask.
+pub fn dropout_grad(
+    run: &Run,
+    dy: &Tensor,
+    mask: &Tensor,
+    dx: &Tensor,
+    probability: f32,
+) -> Result<()> {
+    let (dy, mask, dx) = (Temp::new(dy)?, Temp::new(mask)?, Temp::new(dx)?);
+    let (dy, dx) = (("grad_output", dy.0), ("grad_input", dx.0));
+    within("dropout", op::dropout::dropout(dy, dx, mask.0, None, probability, run.stream))
+}
+
+/// Another part of the caller's sequence of random numbers.
+pub fn rng_state(run: &Run, from: &Tensor, state: &Tensor, offset: u32) -> Result<()> {
+    let pair: *const i64 = from.rowwise.ptr().cast_const().cast();
+    let args = SeedArgs {
+        state: state.rowwise.ptr().cast(),
+        seed_at: pair,
+        offset_at: pair.wrapping_add(1),
+        seed: 0,
+        offset: offset.into(),
+    };
+    within("rng_state", op::fused_attn::extract_seed_and_offset(&args, true, run.stream))
+}
+
+/// Splits a packed tensor into queries, keys and values and turns the first two, or the other way round
+/// for gradients.
+pub struct QkvRope<'a> {
+    pub format: NVTE_QKV_Format,
+    pub interleaved: bool,
+    /// Sequence, batch, groups, elements of a head, and of those the ones that are turned.
+    pub sizes: [i32; 5],
+    /// Elements of a group.
+    pub split: [i32; 3],
+    pub frequencies: Option<&'a Tensor>,
+}
+
+impl QkvRope<'_> {
+    pub fn run(
+        &self,
+        run: &Run,
+        backward: bool,
+        packed: &Tensor,
+        parts: [&Tensor; 3],
+    ) -> Result<()> {
+        let packed = Temp::new(packed)?;
+        let [q, k, v] = parts.map(Temp::new);
+        let (q, k, v) = (q?, k?, v?);
+        let frequencies = Temp::optional(self.frequencies)?;
+        let form = op::fused_rope::Form {
+            format: MaybeUninit::new(self.format),
+            interleaved: self.interleaved,
+            backward,
+            cp: [1, 0],
+            sizes: self.sizes,
+        };
+        let result = op::fused_rope::qkv_rope(
+            ("qkv", packed.0),
+            ["q", "k", "v"],
+            [q.0, k.0, v.0],
+            [frequencies.0, frequencies.0, null_mut()],
+            &form,
+            self.split,
+            run.stream,
+        );
+        within("rope", result)
+    }
+}
+
+/// Options of an attention, of both passes.
+#[derive(Clone, Copy)]
+pub struct Attention {
+    pub layout: NVTE_QKV_Layout,
+    pub mask: NVTE_Mask_Type,
+    pub window: [i64; 2],
+    pub bottom_right: bool,
+    pub softmax: NVTE_Softmax_Type,
+    pub dropout: f32,
+    pub scale: f32,
+    pub max_seqlen: [usize; 2],
+}
+
+/// Tensors of an attention that both passes read.
+pub struct AttentionTensors<'a> {
+    pub q: &'a Tensor,
+    pub k: &'a Tensor,
+    pub v: &'a Tensor,
+    /// Lengths of queries and keys, and where sequences begin.
+    pub cu_seqlens: &'a [Option<Tensor>; 4],
+    pub softmax_offset: Option<&'a Tensor>,
+    pub rng_state: Option<&'a Tensor>,
+}
+
+/// Handles for the time of a call, as attributes.
+struct Handles {
+    temps: Vec<Temp>,
+}
+
+impl Handles {
+    fn word(&mut self, tensor: Option<&Tensor>) -> Result<u64> {
+        let temp = Temp::optional(tensor)?;
+        let word = temp.0 as usize as u64;
+        self.temps.push(temp);
+        Ok(word)
+    }
+}
+
+impl Attention {
+    /// Writes `o`, and returns the statistics of the rows.
+    pub fn forward(&self, run: &Run, t: &AttentionTensors, o: &Tensor) -> Result<QTensor> {
+        use NVTEFusedAttnFwdParamsAttribute::*;
+        let mut handles = Handles { temps: Vec::new() };
+        let mut values = op::fused_attn::FWD.defaults();
+        let tensors = [
+            (kNVTEFusedAttnFwdParamsQ, Some(t.q)),
+            (kNVTEFusedAttnFwdParamsK, Some(t.k)),
+            (kNVTEFusedAttnFwdParamsV, Some(t.v)),
+            (kNVTEFusedAttnFwdParamsO, Some(o)),
+            (kNVTEFusedAttnFwdParamsSoftmaxOffset, t.softmax_offset),
+            (kNVTEFusedAttnFwdParamsRngState, t.rng_state),
+            (kNVTEFusedAttnFwdParamsCuSeqlensQ, t.cu_seqlens[0].as_ref()),
+            (kNVTEFusedAttnFwdParamsCuSeqlensKV, t.cu_seqlens[1].as_ref()),
+            (kNVTEFusedAttnFwdParamsCuSeqlensQPadded, t.cu_seqlens[2].as_ref()),
+            (kNVTEFusedAttnFwdParamsCuSeqlensKVPadded, t.cu_seqlens[3].as_ref()),
+        ];
+        for (attribute, tensor) in tensors {
+            values[attribute as usize] = handles.word(tensor)?;
+        }
+        let options = [
+            (kNVTEFusedAttnFwdParamsIsTraining, run.training.into()),
+            (kNVTEFusedAttnFwdParamsAttnMaskType, self.mask as u64),
+            (kNVTEFusedAttnFwdParamsWindowSizeLeft, self.window[0] as u64),
+            (kNVTEFusedAttnFwdParamsWindowSizeRight, self.window[1] as u64),
+            (kNVTEFusedAttnFwdParamsBottomRightDiagonal, self.bottom_right.into()),
+            (kNVTEFusedAttnFwdParamsSoftmaxType, self.softmax as u64),
+            (kNVTEFusedAttnFwdParamsDropout, self.dropout.to_bits().into()),
+            (kNVTEFusedAttnFwdParamsAttnScale, self.scale.to_bits().into()),
+            (kNVTEFusedAttnFwdParamsQKVLayout, self.layout as u64),
+            (kNVTEFusedAttnFwdParamsMaxSeqlenQ, self.max_seqlen[0] as u64),
+            (kNVTEFusedAttnFwdParamsMaxSeqlenKV, self.max_seqlen[1] as u64),
+            (kNVTEFusedAttnFwdParamsStream, run.stream as usize as u64),
+        ];
+        for (attribute, value) in options {
+            values[attribute as usize] = value;
+        }
+        let empty = plain(Buffer::UNSET);
+        let slots: Vec<Temp> = (0..10).map(|_| Temp::new(&empty)).collect::<Result<_>>()?;
+        let mut pack = NVTETensorPack { tensors: [null_mut(); 10], size: 0 };
+        for (handle, slot) in pack.tensors.iter_mut().zip(&slots) {
+            *handle = slot.0;
+        }
+        let pack_at = &raw mut pack;
+        values[kNVTEFusedAttnFwdParamsAuxCtxTensors as usize] = pack_at as usize as u64;
+        let mut call = |workspace: NVTETensor| {
+            values[kNVTEFusedAttnFwdParamsWorkspace as usize] = workspace as usize as u64;
+            // SAFETY: the pack lives until the end of this function.
+            within("attention", unsafe { op::fused_attn::forward(op::fused_attn::Words(&values)) })
+        };
+        let query = Temp::new(&empty)?;
+        call(query.0)?;
+        let wanted = query.get()?.rowwise;
+        let shape = slots[0].get()?.rowwise.shape;
+        let lifetime = if run.training { Lifetime::Tape } else { Lifetime::Scratch };
+        let mut stats = QTensor::plain(run, (1, shape.numel()), kNVTEFloat32, lifetime)?;
+        stats.tensor.rowwise.shape = shape;
+        let buffer = stats.tensor.rowwise;
+        TENSORS.write("stats", slots[0].0, |tensor| tensor.rowwise = buffer)?;
+        let block = run.scratch(wanted.bytes().max(1))?;
+        let workspace = Temp::new(&plain(block.buffer(0, kNVTEByte, &[wanted.bytes().max(1)])))?;
+        call(workspace.0)?;
+        Ok(stats)
+    }
+
+    /// Writes gradients of q, k, v and, if there is one, of the softmax's offset.
+    pub fn backward(
+        &self,
+        run: &Run,
+        t: &AttentionTensors,
+        [o, d_o, stats]: [&Tensor; 3],
+        [dq, dk, dv]: [&Tensor; 3],
+        doffset: Option<&Tensor>,
+    ) -> Result<()> {
+        use NVTEFusedAttnBwdParamsAttribute::*;
+        let mut handles = Handles { temps: Vec::new() };
+        let mut values = op::fused_attn::BWD.defaults();
+        let tensors = [
+            (kNVTEFusedAttnBwdParamsQ, Some(t.q)),
+            (kNVTEFusedAttnBwdParamsK, Some(t.k)),
+            (kNVTEFusedAttnBwdParamsV, Some(t.v)),
+            (kNVTEFusedAttnBwdParamsO, Some(o)),
+            (kNVTEFusedAttnBwdParamsDO, Some(d_o)),
+            (kNVTEFusedAttnBwdParamsDQ, Some(dq)),
+            (kNVTEFusedAttnBwdParamsDK, Some(dk)),
+            (kNVTEFusedAttnBwdParamsDV, Some(dv)),
+            (kNVTEFusedAttnBwdParamsDSoftmaxOffset, doffset),
+            (kNVTEFusedAttnBwdParamsCuSeqlensQ, t.cu_seqlens[0].as_ref()),
+            (kNVTEFusedAttnBwdParamsCuSeqlensKV, t.cu_seqlens[1].as_ref()),
+            (kNVTEFusedAttnBwdParamsCuSeqlensQPadded, t.cu_seqlens[2].as_ref()),
+            (kNVTEFusedAttnBwdParamsCuSeqlensKVPadded, t.cu_seqlens[3].as_ref()),
+        ];
+        for (attribute, tensor) in tensors {
+            values[attribute as usize] = handles.word(tensor)?;
+        }
+        let options = [
+            (kNVTEFusedAttnBwdParamsAttnMaskType, self.mask as u64),
+            (kNVTEFusedAttnBwdParamsWindowSizeLeft, self.window[0] as u64),
+            (kNVTEFusedAttnBwdParamsWindowSizeRight, self.window[1] as u64),
+            (kNVTEFusedAttnBwdParamsBottomRightDiagonal, self.bottom_right.into()),
+            (kNVTEFusedAttnBwdParamsSoftmaxType, self.softmax as u64),
+            (kNVTEFusedAttnBwdParamsDropout, self.dropout.to_bits().into()),
+            (kNVTEFusedAttnBwdParamsAttnScale, self.scale.to_bits().into()),
+            (kNVTEFusedAttnBwdParamsQKVLayout, self.layout as u64),
+            (kNVTEFusedAttnBwdParamsDQKVLayout, self.layout as u64),
+            (kNVTEFusedAttnBwdParamsMaxSeqlenQ, self.max_seqlen[0] as u64),
+            (kNVTEFusedAttnBwdParamsMaxSeqlenKV, self.max_seqlen[1] as u64),
+            (kNVTEFusedAttnBwdParamsStream, run.stream as usize as u64),
+        ];
+        for (attribute, value) in options {
+            values[attribute as usize] = value;
+        }
+        // In the order of the forward pass: an offset follows the generator's state.
+        let none = plain(Buffer::UNSET);
+        let saved = [stats, t.rng_state.unwrap_or(&none), t.softmax_offset.unwrap_or(&none)];
+        let mut pack = NVTETensorPack { tensors: [null_mut(); 10], size: saved.len() };
+        for (handle, tensor) in pack.tensors.iter_mut().zip(saved) {
+            *handle = handles.word(Some(tensor))? as usize as NVTETensor;
+        }
+        let pack_at = &raw mut pack;
+        values[kNVTEFusedAttnBwdParamsAuxCtxTensors as usize] = pack_at as usize as u64;
+        let mut call = |workspace: NVTETensor| {
+            values[kNVTEFusedAttnBwdParamsWorkspace as usize] = workspace as usize as u64;
+            // SAFETY: the pack lives until the end of this function.
+            within("attention", unsafe { op::fused_attn::backward(op::fused_attn::Words(&values)) })
+        };
+        let query = Temp::new(&none)?;
+        call(query.0)?;
+        let bytes = query.get()?.rowwise.bytes().max(1);
+        let block = run.scratch(bytes)?;
+        let workspace = Temp::new(&plain(block.buffer(0, kNVTEByte, &[bytes])))?;
+        call(workspace.0)
+    }
+}
+
+/// `D = op(B) op(A)`, row-major, with options.
+#[derive(Clone, Copy, Default)]
+pub struct Gemm<'a> {
+    pub transa: bool,
+    pub transb: bool,
+    /// Adds D.
+    pub accumulate: bool,
+    /// Adds this, in place of D.
+    pub add: Option<&'a Tensor>,
+    pub bias: Option<&'a Tensor>,
+    /// Becomes the sums over the rows of B, transposed.
+    pub dbias: Option<&'a Tensor>,
+    pub split_accumulator: bool,
+}
+
+/// What cuBLASLt wants on Hopper.
+const WORKSPACE_BYTES: usize = 32 << 20;
+
+impl Gemm<'_> {
+    pub fn run(&self, run: &Run, a: &Tensor, b: &Tensor, d: &Tensor) -> Result<()> {
+        let workspace = if backend::current()?.name == "cpu" {
+            Temp(null_mut())
+        } else {
+            // CUDA casts MXFP8 operands here.
+            let casts = match a.mode {
+                NVTEScalingMode::NVTE_MXFP8_1D_SCALING => {
+                    2 * (a.shape("A")?.numel() + b.shape("B")?.numel()) + 1024
+                }
+                _ => 0,
+            };
+            let bytes = WORKSPACE_BYTES + casts;
+            let block = run.workspace(bytes)?;
+            Temp::new(&plain(block.buffer(0, kNVTEByte, &[bytes])))?
+        };
+        let (a, b, d) = (Temp::new(a)?, Temp::new(b)?, Temp::new(d)?);
+        let c = Temp::optional(self.add)?;
+        let bias = Temp::optional(self.bias.or(self.dbias))?;
+        let beta = if self.accumulate || self.add.is_some() { 1.0 } else { 0.0 };
+        let product = Product {
+            a: a.0,
+            b: b.0,
+            c: c.0,
+            d: d.0,
+            transa: self.transa,
+            transb: self.transb,
+            alpha: 1.0,
+            beta: ("beta", beta),
+            epilogue: Epilogue {
+                bias: ("bias", bias.0),
+                aux: ("pre_gelu_out", null_mut()),
+                grad: self.dbias.is_some(),
+            },
+            workspace: workspace.0,
+            split_accumulator: ("use_split_accumulator", self.split_accumulator),
+            sm_count: ("sm_count", 0),
+        };
+        within("gemm", product.run(run.stream))
+    }
+}
+
+/// `dst += src` or `dst = src`, elementwise, also from one type to another: a product with a single 1.
+pub fn add(run: &Run, src: &Tensor, dst: &Tensor, accumulate: bool) -> Result<()> {
+    let n = src.rowwise.shape.numel();
+    if !accumulate {
+        let flat = |t: &Tensor| plain(Buffer::new(t.rowwise.ptr(), t.rowwise.dtype, &[n]));
+        return quantize(run, &flat(src), &flat(dst), &QuantizationConfig::DEFAULT);
+    }
+    let vector = |t: &Tensor| plain(Buffer::new(t.rowwise.ptr(), t.rowwise.dtype, &[1, n]));
+    let one = run.one(src.rowwise.dtype)?;
+    let gemm = Gemm { accumulate: true, ..Gemm::default() };
+    gemm.run(run, &vector(src), &one, &vector(dst))
+}
+
+pub fn zero(buffer: &Buffer, stream: cudaStream_t) -> Result<()> {
+    match buffer.bytes() {
+        0 => Ok(()),
+        bytes => op::transformer_engine::memset(buffer.ptr(), 0, bytes, stream),
+    }
+}
+
+/// Copies host bytes; they may be reused on return.
+pub fn upload<T: Copy>(dst: *mut c_void, src: &[T], stream: cudaStream_t) -> Result<()> {
+    let kind = CopyKind::NVTEX_COPY_TO_DEVICE;
+    // SAFETY: the slice has these bytes; the block behind `dst` was made for them.
+    unsafe { op::nvtex::memcpy(dst, src.as_ptr().cast(), size_of_val(src), kind, stream) }
+}
+
+/// Copies to the host and waits for the stream.
+pub fn download(dst: &mut [f32], src: *const c_void, stream: cudaStream_t) -> Result<()> {
+    let kind = CopyKind::NVTEX_COPY_TO_HOST;
+    // SAFETY: the slice has these bytes, and the block behind `src` as many.
+    unsafe {
+        op::nvtex::memcpy(dst.as_mut_ptr().cast(), src, size_of_val(dst), kind, stream)?;
+        op::nvtex::stream_synchronize(stream)
+    }
+}
+
+pub fn copy(
+    dst: *mut c_void,
+    src: *const c_void,
+    bytes: usize,
+    stream: cudaStream_t,
+) -> Result<()> {
+    // SAFETY: the callers' blocks have these bytes.
+    unsafe { op::nvtex::memcpy(dst, src, bytes, CopyKind::NVTEX_COPY_ON_DEVICE, stream) }
+}

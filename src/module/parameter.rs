@@ -1,0 +1,217 @@
+//! Parameters of modules: value, initial value, gradient.
+
+use super::context::{Microbatch, Run};
+use super::memory::Lifetime;
+use super::ops::{self, plain};
+use super::quantizer::{NoopFlag, QTensor, Quantizer, Usage};
+use super::state::{Delayed, Pass, Slot};
+use crate::check;
+use crate::error::{Error, Result};
+use crate::op::transformer_engine::QuantizationConfig;
+use crate::tensor::{Shape, Tensor};
+use crate::types::NVTEDType::{self, *};
+use std::sync::Arc;
+
+/// Where initial values come from.
+#[derive(Clone, Copy, Debug)]
+pub enum Init {
+    Constant(f32),
+    /// Of mean 0, from a seed.
+    Normal {
+        deviation: f32,
+        seed: u64,
+    },
+}
+
+/// Where a gradient goes.
+pub struct Gradient {
+    pub tensor: Tensor,
+    pub accumulate: bool,
+}
+
+/// The format of a weight that has no value in high precision.
+pub struct Format {
+    pub quantizer: Quantizer,
+    pub delayed: Option<Arc<Delayed>>,
+}
+
+impl Format {
+    /// Where scale and amax of a weight are.
+    pub fn slot(&self) -> Option<Slot> {
+        self.delayed.as_ref().map(|delayed| delayed.slot(Pass::Forward, WEIGHT_SLOT))
+    }
+}
+
+/// The weight among the slots of the forward pass.
+pub const WEIGHT_SLOT: usize = 1;
+
+pub struct Parameter {
+    pub name: &'static str,
+    pub dims: Vec<usize>,
+    /// Of the value in high precision.
+    pub dtype: NVTEDType,
+    init: Init,
+    pub value: Arc<QTensor>,
+    /// Of a quantized weight.
+    pub format: Option<Format>,
+    pub grad: Option<Gradient>,
+}
+
+impl Parameter {
+    /// With memory and its initial value, which `format` casts.
+    pub fn new(
+        run: &Run,
+        name: &'static str,
+        dims: &[usize],
+        dtype: NVTEDType,
+        init: Init,
+        format: Option<Format>,
+    ) -> Result<Self> {
+        let shape = Shape::new(dims).flatten();
+        let value = match &format {
+            None => {
+                let mut value = QTensor::plain(run, shape, dtype, Lifetime::Persistent)?;
+                value.tensor.rowwise.shape = Shape::new(dims);
+                value
+            }
+            Some(format) => {
+                let usage = Usage { rowwise: true, colwise: true };
+                let slot = format.slot();
+                format.quantizer.empty(run, shape, usage, slot.as_ref(), Lifetime::Persistent)?
+            }
+        };
+        let dims = dims.to_vec();
+        let value = Arc::new(value);
+        let parameter = Self { name, dims, dtype, init, value, format, grad: None };
+        let host = QTensor::plain(run, shape, kNVTEFloat32, Lifetime::Scratch)?;
+        ops::upload(host.tensor.rowwise.ptr(), &parameter.initial(), run.stream)?;
+        // The upload has read the values on return, but the scratch must outlive the casts: it is
+        // handed out again only to work that comes after them.
+        let rounded = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
+        ops::quantize(run, &host.tensor, &rounded.tensor, &QuantizationConfig::DEFAULT)?;
+        parameter.assign(run, &rounded.tensor, true)?;
+        Ok(parameter)
+    }
+
+    pub fn numel(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// The initial value, before it is rounded. The same on every machine.
+    pub fn initial(&self) -> Vec<f32> {
+        match self.init {
+            Init::Constant(value) => vec![value; self.numel()],
+            Init::Normal { deviation, seed } => {
+                let pair = |i: usize| normal_pair(seed, i as u64);
+                (0..self.numel().div_ceil(2))
+                    .flat_map(pair)
+                    .map(|x| (x * f64::from(deviation)) as f32)
+                    .take(self.numel())
+                    .collect()
+            }
+        }
+    }
+
+    /// Copies a matrix in high precision to the value. The first scale of a weight with delayed
+    /// scaling is that of the values themselves.
+    pub fn assign(&self, run: &Run, from: &Tensor, first: bool) -> Result<()> {
+        let shape = Shape::new(&self.dims).flatten();
+        let from = matrix(from, shape);
+        let Some(format) = &self.format else {
+            let to = matrix(&self.value.tensor, shape);
+            return ops::quantize(run, &from, &to, &QuantizationConfig::DEFAULT);
+        };
+        if first && format.quantizer.is_delayed() {
+            let config = QuantizationConfig::DEFAULT;
+            ops::amax(run, &from, &self.value.tensor, &config)?;
+            ops::scale(run, &self.value.tensor, &config)?;
+        }
+        format.quantizer.cast(run, &from, &self.value, NoopFlag::NONE)
+    }
+
+    /// Uses the caller's memory for the value.
+    pub fn bind(&mut self, name: &str, value: &Tensor) -> Result<()> {
+        if self.format.is_some() {
+            let got = "a parameter in FP8 alone";
+            return Err(Error::argument(name, "a parameter in high precision", got));
+        }
+        self.check(name, value, &[self.dtype])?;
+        self.value = Arc::new(QTensor::borrowed(value.clone()));
+        Ok(())
+    }
+
+    /// Binds the gradient to the caller's memory.
+    pub fn bind_grad(&mut self, name: &str, grad: Option<&Tensor>, accumulate: bool) -> Result<()> {
+        if let Some(grad) = grad {
+            self.check(name, grad, &[self.dtype, kNVTEFloat32])?;
+        }
+        self.grad = grad.map(|grad| Gradient { tensor: grad.clone(), accumulate });
+        Ok(())
+    }
+
+    pub fn check(&self, name: &str, tensor: &Tensor, dtypes: &[NVTEDType]) -> Result<()> {
+        check::input(name, tensor)?;
+        check::dtype(name, tensor.dtype(), dtypes)?;
+        check::shape(name, &tensor.rowwise.shape, &Shape::new(&self.dims))
+    }
+
+    /// The gradient as a tensor, and whether the step adds to it.
+    pub fn target(&self, run: &Run) -> Option<(Tensor, bool)> {
+        let grad = self.grad.as_ref()?;
+        let accumulate = match run.microbatch {
+            Microbatch::None => grad.accumulate,
+            Microbatch::First => false,
+            Microbatch::Later => true,
+        };
+        Some((grad.tensor.clone(), accumulate))
+    }
+
+    /// Where an operator can write the gradient in `dtype`: the bound memory if it is to be overwritten
+    /// with such values, else scratch, from which [`Self::deposit`] takes it.
+    pub fn landing(&self, run: &Run, dtype: NVTEDType) -> Result<QTensor> {
+        match self.target(run) {
+            Some((tensor, false)) if tensor.dtype() == dtype => Ok(QTensor::borrowed(tensor)),
+            _ => {
+                let shape = Shape::new(&self.dims);
+                let mut scratch = QTensor::plain(run, shape.flatten(), dtype, Lifetime::Scratch)?;
+                scratch.tensor.rowwise.shape = shape;
+                Ok(scratch)
+            }
+        }
+    }
+
+    pub fn deposit(&self, run: &Run, landed: &QTensor) -> Result<()> {
+        match self.target(run) {
+            Some((tensor, accumulate)) if !landed.is_borrowed() => {
+                ops::add(run, &landed.tensor, &tensor, accumulate)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The row-wise data as a matrix.
+pub fn matrix(tensor: &Tensor, (rows, cols): (usize, usize)) -> Tensor {
+    let mut buffer = tensor.rowwise;
+    buffer.shape = Shape::new(&[rows, cols]);
+    plain(buffer)
+}
+
+/// Two independent normal numbers (Box and Muller) from the i-th numbers of a seed.
+fn normal_pair(seed: u64, i: u64) -> [f64; 2] {
+    let uniform = |n: u64| {
+        let bits = splitmix(splitmix(seed).wrapping_add(n));
+        ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+    };
+    let radius = (-2.0 * uniform(2 * i).ln()).sqrt();
+    let angle = std::f64::consts::TAU * uniform(2 * i + 1);
+    [radius * angle.cos(), radius * angle.sin()]
+}
+
+/// Steele, Lea, Flood, Fast Splittable Pseudorandom Number Generators (2014).
+pub fn splitmix(state: u64) -> u64 {
+    let z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,326 @@
+//! Quantizers: how an operand of a product is cast, and by which operators (spec: modules, section 4).
+
+use super::context::Run;
+use super::memory::{Block, Lifetime};
+use super::ops::{self, plain};
+use super::state::Slot;
+use crate::backend::group::{scale_dims, scale_pitch};
+use crate::error::Result;
+use crate::op::transformer_engine::QuantizationConfig;
+use crate::tensor::{Buffer, Tensor, bytes};
+use crate::types::NVTEDType::{self, *};
+use crate::types::NVTEScalingMode::{self, *};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scaling {
+    /// The operand stays in high precision.
+    None,
+    /// One scale, from earlier steps.
+    Delayed,
+    /// One scale, from the values themselves.
+    Current { pow2: bool, epsilon: f32 },
+    /// One scale for each 128 elements, or 128 x 128.
+    Block { square: bool, pow2: bool, epsilon: f32 },
+    /// One power of two for each 32 elements; `square`: the same one for 32 x 32.
+    Mxfp8 { square: bool },
+}
+
+/// Format of an operand.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quantizer {
+    pub scaling: Scaling,
+    pub dtype: NVTEDType,
+}
+
+/// Directions that are wanted: blocks along the rows, along the columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    pub rowwise: bool,
+    pub colwise: bool,
+}
+
+/// A tensor with the memory that it owns; without any it refers to the caller's.
+pub struct QTensor {
+    pub tensor: Tensor,
+    row: Option<Block>,
+    col: Option<Block>,
+    /// Per tensor: `scale_inv`, then for current scaling scale and amax.
+    _scalars: Option<Block>,
+}
+
+impl QTensor {
+    /// A tensor of the caller.
+    pub fn borrowed(tensor: Tensor) -> Self {
+        Self { tensor, row: None, col: None, _scalars: None }
+    }
+
+    /// A matrix in high precision.
+    pub fn plain(
+        run: &Run,
+        (rows, cols): (usize, usize),
+        dtype: NVTEDType,
+        lifetime: Lifetime,
+    ) -> Result<Self> {
+        let block = run.block(bytes(rows * cols, dtype), lifetime)?;
+        let tensor = plain(block.buffer(0, dtype, &[rows, cols]));
+        Ok(Self { tensor, row: Some(block), col: None, _scalars: None })
+    }
+
+    /// Gives up the direction that only the forward product needs.
+    pub fn drop_rowwise(&mut self) {
+        if self.tensor.colwise.is_set() {
+            self.tensor.rowwise = Buffer::UNSET;
+            self.tensor.rowwise_scale_inv = Buffer::UNSET;
+            self.row = None;
+        }
+    }
+
+    /// Without memory of its own.
+    pub fn is_borrowed(&self) -> bool {
+        self.row.is_none() && self.col.is_none()
+    }
+
+    pub fn has_colwise(&self) -> bool {
+        self.tensor.colwise.is_set() || !self.tensor.dtype().is_fp8()
+    }
+}
+
+impl Quantizer {
+    pub const NONE: Self = Self { scaling: Scaling::None, dtype: kNVTEFloat32 };
+
+    pub fn is_none(&self) -> bool {
+        self.scaling == Scaling::None
+    }
+
+    pub fn is_delayed(&self) -> bool {
+        self.scaling == Scaling::Delayed
+    }
+
+    fn mode(&self) -> NVTEScalingMode {
+        match self.scaling {
+            Scaling::None | Scaling::Delayed | Scaling::Current { .. } => {
+                NVTE_DELAYED_TENSOR_SCALING
+            }
+            Scaling::Block { square: false, .. } => NVTE_BLOCK_SCALING_1D,
+            Scaling::Block { square: true, .. } => NVTE_BLOCK_SCALING_2D,
+            Scaling::Mxfp8 { .. } => NVTE_MXFP8_1D_SCALING,
+        }
+    }
+
+    /// Whether a product takes operands of both kinds.
+    pub fn multiplies(&self, other: &Self) -> bool {
+        use Scaling::*;
+        let e5m2 = kNVTEFloat8E5M2;
+        match (self.scaling, other.scaling) {
+            (None, None) | (Mxfp8 { .. }, Mxfp8 { .. }) => true,
+            (Delayed | Current { .. }, Delayed | Current { .. }) => {
+                // Tensor cores of Hopper have no product of two E5M2.
+                !(self.dtype == e5m2 && other.dtype == e5m2)
+            }
+            (Block { square: a, .. }, Block { square: b, .. }) => !(a && b),
+            _ => false,
+        }
+    }
+
+    /// Whether tensor cores multiply it as FP8; MXFP8 they do not everywhere.
+    pub fn is_fp8_product(&self) -> bool {
+        !matches!(self.scaling, Scaling::None | Scaling::Mxfp8 { .. })
+    }
+
+    /// What sizes must be multiples of.
+    pub fn alignment(&self) -> usize {
+        match self.scaling {
+            Scaling::None => 1,
+            Scaling::Mxfp8 { .. } => 32,
+            _ => 16,
+        }
+    }
+
+    pub fn config(&self) -> QuantizationConfig {
+        let mut config = QuantizationConfig::DEFAULT;
+        match self.scaling {
+            Scaling::Current { pow2, epsilon } | Scaling::Block { pow2, epsilon, .. } => {
+                config.force_pow2_scales = pow2;
+                config.amax_epsilon = epsilon;
+            }
+            Scaling::Mxfp8 { square } => config.mxfp8_2d = square,
+            Scaling::None | Scaling::Delayed => {}
+        }
+        config
+    }
+
+    /// Whether an operator that computes something else can cast its result as this one does: no
+    /// such operator takes a config.
+    pub fn fuses(&self) -> bool {
+        match self.scaling {
+            Scaling::None | Scaling::Delayed => true,
+            Scaling::Current { .. } => false,
+            Scaling::Block { pow2, epsilon, .. } => !pow2 && epsilon == 0.0,
+            Scaling::Mxfp8 { square } => !square,
+        }
+    }
+
+    /// Memory for a matrix; of delayed scaling with the slot's scale and amax.
+    pub fn empty(
+        &self,
+        run: &Run,
+        (rows, cols): (usize, usize),
+        usage: Usage,
+        slot: Option<&Slot>,
+        lifetime: Lifetime,
+    ) -> Result<QTensor> {
+        let (mode, numel) = (self.mode(), rows * cols);
+        let mut tensor = Tensor::new(mode);
+        let per_tensor = mode == NVTE_DELAYED_TENSOR_SCALING;
+        let scalars = if per_tensor { Some(run.block(12, lifetime)?) } else { None };
+        let mut direction = |colwise: bool| -> Result<Block> {
+            let mxfp8 = mode == NVTE_MXFP8_1D_SCALING;
+            let dims = if colwise && !mxfp8 { [cols, rows] } else { [rows, cols] };
+            let (scale_rows, scale_cols) = match per_tensor {
+                true => (0, 0),
+                false => {
+                    let pitch = scale_pitch(mode, colwise, (rows, cols));
+                    (scale_dims(mode, colwise, (rows, cols)).0, pitch)
+                }
+            };
+            let scale_dtype = if mxfp8 { kNVTEFloat8E8M0 } else { kNVTEFloat32 };
+            let scales_at = numel.next_multiple_of(256);
+            let total = scales_at + bytes(scale_rows * scale_cols, scale_dtype);
+            let block = run.block(total, lifetime)?;
+            let data = block.buffer(0, self.dtype, &dims);
+            let scale_inv = match &scalars {
+                Some(scalars) => scalars.buffer(0, kNVTEFloat32, &[1]),
+                None => block.buffer(scales_at, scale_dtype, &[scale_rows, scale_cols]),
+            };
+            match colwise {
+                false => (tensor.rowwise, tensor.rowwise_scale_inv) = (data, scale_inv),
+                true => (tensor.colwise, tensor.colwise_scale_inv) = (data, scale_inv),
+            }
+            Ok(block)
+        };
+        let row = if usage.rowwise { Some(direction(false)?) } else { None };
+        let col = if usage.colwise { Some(direction(true)?) } else { None };
+        match (self.scaling, slot, &scalars) {
+            (Scaling::Delayed, Some(slot), _) => {
+                tensor.scale = slot.scale;
+                tensor.amax = slot.amax;
+            }
+            (Scaling::Current { .. }, _, Some(scalars)) => {
+                tensor.scale = scalars.buffer(4, kNVTEFloat32, &[1]);
+                tensor.amax = scalars.buffer(8, kNVTEFloat32, &[1]);
+            }
+            _ => {}
+        }
+        Ok(QTensor { tensor, row, col, _scalars: scalars })
+    }
+
+    /// Casts `x` to a tensor of [`Self::empty`].
+    pub fn cast(&self, run: &Run, x: &Tensor, out: &QTensor, noop: NoopFlag) -> Result<()> {
+        let config = self.config().with_noop(noop.0);
+        if let Scaling::Current { .. } = self.scaling {
+            ops::amax(run, x, &out.tensor, &config)?;
+            ops::scale(run, &out.tensor, &config)?;
+            // The cast must not raise the amax that belongs to the scale.
+            let cast = Tensor { amax: Buffer::UNSET, ..out.tensor.clone() };
+            return ops::quantize(run, x, &cast, &config);
+        }
+        ops::quantize(run, x, &out.tensor, &config)
+    }
+
+    /// The operand for a product, of a result that `source` writes to whatever tensor it is given.
+    pub fn produce(
+        &self,
+        run: &Run,
+        shape: (usize, usize),
+        dtype: NVTEDType,
+        usage: Usage,
+        slot: Option<&Slot>,
+        source: &Source,
+    ) -> Result<QTensor> {
+        if self.is_none() {
+            return match source {
+                Source::Ready(x) => Ok(QTensor::borrowed((*x).clone())),
+                Source::Computed(write) => {
+                    let out = QTensor::plain(run, shape, dtype, Lifetime::Tape)?;
+                    write(&out.tensor)?;
+                    Ok(out)
+                }
+            };
+        }
+        let out = self.empty(run, shape, usage, slot, Lifetime::Tape)?;
+        match source {
+            Source::Ready(x) => self.cast(run, x, &out, NoopFlag::NONE)?,
+            Source::Computed(write) if self.fuses() => write(&out.tensor)?,
+            Source::Computed(write) => {
+                let mut x = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
+                let current = matches!(self.scaling, Scaling::Current { .. });
+                if current {
+                    // The operator raises the amax on its way, which saves a pass over the result.
+                    x.tensor.amax = out.tensor.amax;
+                    ops::zero(&x.tensor.amax, run.stream)?;
+                }
+                write(&x.tensor)?;
+                x.tensor.amax = Buffer::UNSET;
+                let config = self.config();
+                if current {
+                    ops::scale(run, &out.tensor, &config)?;
+                }
+                let cast = match current {
+                    true => Tensor { amax: Buffer::UNSET, ..out.tensor.clone() },
+                    false => out.tensor.clone(),
+                };
+                ops::quantize(run, &x.tensor, &cast, &config)?;
+            }
+        }
+        Ok(out)
+    }
+
+    /// [`Self::produce`] of a gradient in high precision, with sums over its rows.
+    pub fn cast_dbias(
+        &self,
+        run: &Run,
+        x: &Tensor,
+        shape: (usize, usize),
+        usage: Usage,
+        slot: Option<&Slot>,
+        dbias: &Tensor,
+    ) -> Result<QTensor> {
+        let out = self.empty(run, shape, usage, slot, Lifetime::Scratch)?;
+        let config = self.config();
+        match self.scaling {
+            Scaling::Current { .. } => {
+                ops::amax(run, x, &out.tensor, &config)?;
+                ops::scale(run, &out.tensor, &config)?;
+                let cast = Tensor { amax: Buffer::UNSET, ..out.tensor.clone() };
+                ops::quantize_dbias(run, None, x, &cast, dbias)?;
+            }
+            _ if self.fuses() => ops::quantize_dbias(run, None, x, &out.tensor, dbias)?,
+            _ => {
+                sum_rows(run, x, shape, dbias)?;
+                ops::quantize(run, x, &out.tensor, &config)?;
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// `dbias` = the sums of `x` over its rows.
+pub fn sum_rows(run: &Run, x: &Tensor, shape: (usize, usize), dbias: &Tensor) -> Result<()> {
+    let copy = QTensor::plain(run, shape, x.dtype(), Lifetime::Scratch)?;
+    ops::quantize_dbias(run, None, x, &copy.tensor, dbias)
+}
+
+/// A flag on the device that forbids a cast, or null.
+#[derive(Clone, Copy)]
+pub struct NoopFlag(pub crate::types::NVTETensor);
+
+impl NoopFlag {
+    pub const NONE: Self = Self(std::ptr::null_mut());
+}
+
+/// Where the values of an operand come from.
+pub enum Source<'a> {
+    Ready(&'a Tensor),
+    /// An operator that writes to any tensor, and casts if that has scales.
+    Computed(&'a dyn Fn(&Tensor) -> Result<()>),
+}

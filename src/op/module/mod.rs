@@ -1,0 +1,1283 @@
+//! What C sees of recipes, contexts and modules (`crate::module`): handles, and the checks of configs.
+#![allow(unsafe_code)]
+
+pub mod exports;
+
+use crate::backend::args::Function::*;
+use crate::check;
+use crate::error::{Error, Handle, Result};
+use crate::handle::{Kind as HandleKind, Slab};
+use crate::module::*;
+use crate::tensor::{FromC, Shape, TENSORS, Tensor, from_c, from_c_enum};
+use crate::types::NVTE_Activation_Type::*;
+use crate::types::*;
+use exports::*;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex};
+
+pub static RECIPES: Slab<Arc<Recipe>> = Slab::new(HandleKind::Recipe);
+pub static CONTEXTS: Slab<Arc<Context>> = Slab::new(HandleKind::Context);
+pub static MODULES: Slab<Arc<Module>> = Slab::new(HandleKind::Module);
+pub static TAPES: Slab<Arc<Tape>> = Slab::new(HandleKind::Tape);
+
+/// A module with its place in a context.
+pub struct Module {
+    context: Arc<Context>,
+    name: String,
+    layer: Mutex<Box<dyn Layer>>,
+    parameters: Vec<View>,
+}
+
+/// What C holds of a parameter.
+struct View {
+    name: CString,
+    value: usize,
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        let _ = TENSORS.remove("value", self.value as NVTETensor);
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        self.context.give_name(&self.name);
+    }
+}
+
+impl Module {
+    fn new(context: &Arc<Context>, name: String, mut layer: Box<dyn Layer>) -> Result<Self> {
+        let mut parameters = Vec::new();
+        for (name, parameter) in layer.parameters() {
+            let value = TENSORS.insert(parameter.value.tensor.clone())? as usize;
+            parameters.push(View { name: CString::new(name).unwrap_or_default(), value });
+        }
+        Ok(Self { context: Arc::clone(context), name, layer: Mutex::new(layer), parameters })
+    }
+
+    fn num_parameters(&self) -> usize {
+        self.parameters.len()
+    }
+
+    /// Applies `body` to a parameter.
+    fn parameter<R>(
+        &self,
+        index: usize,
+        body: impl FnOnce(&mut Parameter, &View) -> Result<R>,
+    ) -> Result<R> {
+        let mut layer = lock(&self.layer);
+        let parameters = layer.parameters();
+        let count = parameters.len();
+        match parameters.into_iter().zip(&self.parameters).nth(index) {
+            Some(((_, parameter), view)) => body(parameter, view),
+            None => Err(Error::argument("index", format!("less than {count}"), index)),
+        }
+    }
+}
+
+/// What a forward pass has left.
+pub struct Tape {
+    module: Arc<Module>,
+    saved: Mutex<Saved>,
+    microbatch: Microbatch,
+}
+
+fn remove<T: Clone>(slab: &Slab<T>, name: &str, handle: *mut c_void) -> Result<()> {
+    if handle.is_null() { Ok(()) } else { slab.remove(name, handle) }
+}
+
+/// A struct that begins with its size, and its defaults.
+trait Config: Copy + Default {}
+
+impl Config for NVTEXRecipeConfig {}
+impl Config for NVTEXContextConfig {}
+impl Config for NVTEXNormConfig {}
+impl Config for NVTEXLinearConfig {}
+impl Config for NVTEXLayerNormLinearConfig {}
+impl Config for NVTEXLayerNormMLPConfig {}
+impl Config for NVTEXAttentionConfig {}
+impl Config for NVTEXMultiheadAttentionConfig {}
+impl Config for NVTEXTransformerLayerConfig {}
+impl Config for NVTEXRotaryConfig {}
+impl Config for NVTEXStep {}
+
+/// Writes the part of a config that a program knows of, with its size.
+///
+/// # Safety
+/// `config` is null or has `size` bytes.
+unsafe fn write_config<T: Config>(config: *mut T, size: usize, value: &T) -> Result<()> {
+    check::address("config", config)?;
+    if size < size_of::<usize>() {
+        let expected = format!("{} (of this version)", size_of::<T>());
+        return Err(Error::argument("struct_size", expected, size));
+    }
+    let size = size.min(size_of::<T>());
+    // SAFETY: the caller vouches for the bytes; the first field is the size.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            std::ptr::from_ref(value).cast::<u8>(),
+            config.cast::<u8>(),
+            size,
+        );
+        config.cast::<usize>().write(size);
+    }
+    Ok(())
+}
+
+/// Reads a config of this or an earlier version, whose missing fields have defaults.
+///
+/// # Safety
+/// `config` is null or has as many bytes as its first field says.
+unsafe fn read_config<T: Config>(name: &str, config: *const T) -> Result<T> {
+    check::address(name, config)?;
+    // SAFETY: the first field is the size.
+    let size = unsafe { config.cast::<usize>().read() };
+    if size < size_of::<usize>() || size > size_of::<T>() {
+        let expected = format!("{}, as the init function sets it", size_of::<T>());
+        return Err(Error::argument(format!("{name}.struct_size"), expected, size));
+    }
+    let mut value = T::default();
+    // SAFETY: the caller vouches for the bytes; every field takes any bits.
+    unsafe {
+        let to = std::ptr::from_mut(&mut value).cast::<u8>();
+        std::ptr::copy_nonoverlapping(config.cast::<u8>(), to, size);
+    }
+    Ok(value)
+}
+
+/// Anything but 0 is true.
+fn flag(value: MaybeUninit<bool>) -> bool {
+    // SAFETY: a C caller initialises the byte, whatever its value.
+    unsafe { value.as_ptr().cast::<u8>().read() != 0 }
+}
+
+/// A string of C; empty for null.
+///
+/// # Safety
+/// `text` is null or a C string.
+unsafe fn text(name: &str, text: *const c_char) -> Result<String> {
+    if text.is_null() {
+        return Ok(String::new());
+    }
+    // SAFETY: the caller vouches for the string.
+    let text = unsafe { CStr::from_ptr(text) };
+    match text.to_str() {
+        Ok(text) if text.len() < 256 => Ok(text.to_owned()),
+        _ => Err(Error::argument(name, "UTF-8 of less than 256 bytes", format!("{text:?}"))),
+    }
+}
+
+// ---- Recipes
+
+const ROLE_OPTIONS: NVTEXRoleOptions =
+    NVTEXRoleOptions { power_2_scales: MaybeUninit::new(false), amax_epsilon: 0.0, block_dim: 1 };
+
+/// Defaults of a kind (spec: modules, section 2.2).
+fn recipe_defaults(kind: NVTEXRecipeKind) -> NVTEXRecipeConfig {
+    use NVTEXRecipeKind::*;
+    let block = kind == NVTEX_RECIPE_BLOCK_SCALING;
+    let e4m3 = block || kind == NVTEX_RECIPE_MXFP8;
+    let options = NVTEXRoleOptions { power_2_scales: MaybeUninit::new(block), ..ROLE_OPTIONS };
+    NVTEXRecipeConfig {
+        struct_size: size_of::<NVTEXRecipeConfig>(),
+        kind: MaybeUninit::new(kind),
+        format: MaybeUninit::new(match e4m3 {
+            true => NVTEXFormat::NVTEX_FORMAT_E4M3,
+            false => NVTEXFormat::NVTEX_FORMAT_HYBRID,
+        }),
+        margin: 0.0,
+        amax_history_len: 1024,
+        amax_algo: MaybeUninit::new(NVTEXHistoryAlgo::NVTEX_HISTORY_MAX),
+        update_interval: 1,
+        reduce_amax: MaybeUninit::new(true),
+        input: options,
+        weight: NVTEXRoleOptions { block_dim: if block { 2 } else { 1 }, ..options },
+        grad_output: options,
+        split_accumulator_fprop: MaybeUninit::new(block),
+        split_accumulator_dgrad: MaybeUninit::new(true),
+        split_accumulator_wgrad: MaybeUninit::new(true),
+        backward: MaybeUninit::new(NVTEXBackward::NVTEX_BACKWARD_QUANTIZED),
+        choose: None,
+        user: null_mut(),
+    }
+}
+
+impl Default for NVTEXRecipeConfig {
+    fn default() -> Self {
+        recipe_defaults(NVTEXRecipeKind::NVTEX_RECIPE_DELAYED_SCALING)
+    }
+}
+
+fn role_options(options: &NVTEXRoleOptions) -> RoleOptions {
+    RoleOptions {
+        pow2: flag(options.power_2_scales),
+        epsilon: options.amax_epsilon,
+        block_dim: options.block_dim,
+    }
+}
+
+/// # Safety
+/// As [`read_config`].
+unsafe fn recipe(config: *const NVTEXRecipeConfig) -> Result<Recipe> {
+    use NVTEXRecipeKind::*;
+    // SAFETY: the caller vouches for the config.
+    let config = unsafe { read_config("config", config) }?;
+    let format: NVTEXFormat = from_c("config.format", config.format)?;
+    if format == NVTEXFormat::NVTEX_FORMAT_E5M2 {
+        let expected = "E4M3 or HYBRID (two E5M2 operands have no product)";
+        return Err(Error::argument("config.format", expected, "E5M2"));
+    }
+    let algo: NVTEXHistoryAlgo = from_c("config.amax_algo", config.amax_algo)?;
+    let kind = from_c("config.kind", config.kind)?;
+    if config.choose.is_some() != (kind == NVTEX_RECIPE_CUSTOM) {
+        let (expected, got) = match config.choose {
+            Some(_) => ("null (the kind is not NVTEX_RECIPE_CUSTOM)", "a function"),
+            None => ("a function (the kind is NVTEX_RECIPE_CUSTOM)", "null"),
+        };
+        return Err(Error::argument("config.choose", expected, got));
+    }
+    let recipe = Recipe {
+        kind: match kind {
+            NVTEX_RECIPE_DELAYED_SCALING => Kind::Delayed,
+            NVTEX_RECIPE_CURRENT_SCALING => Kind::Current,
+            NVTEX_RECIPE_BLOCK_SCALING => Kind::Block,
+            NVTEX_RECIPE_MXFP8 => Kind::Mxfp8,
+            NVTEX_RECIPE_CUSTOM => Kind::Custom(choice(config.choose, config.user as usize)),
+        },
+        hybrid: format == NVTEXFormat::NVTEX_FORMAT_HYBRID,
+        rule: Rule {
+            most_recent: algo == NVTEXHistoryAlgo::NVTEX_HISTORY_MOST_RECENT,
+            history_length: config.amax_history_len,
+            margin: config.margin,
+            interval: config.update_interval,
+            reduce: flag(config.reduce_amax),
+        },
+        roles: [&config.input, &config.weight, &config.grad_output].map(role_options),
+        split: [
+            config.split_accumulator_fprop,
+            config.split_accumulator_dgrad,
+            config.split_accumulator_wgrad,
+        ]
+        .map(flag),
+        backward: match from_c("config.backward", config.backward)? {
+            NVTEXBackward::NVTEX_BACKWARD_QUANTIZED => BackwardOperands::Quantized,
+            NVTEXBackward::NVTEX_BACKWARD_HIGH_PRECISION => BackwardOperands::HighPrecision,
+            NVTEXBackward::NVTEX_BACKWARD_DEQUANTIZED => BackwardOperands::Dequantized,
+        },
+    };
+    recipe.check("config")?;
+    Ok(recipe)
+}
+
+/// The caller's choice of quantizers.
+fn choice(choose: NVTEXChoose, user: usize) -> Box<Choose> {
+    Box::new(move |layer: &CString, role: Role| {
+        let Some(choose) = choose else {
+            return Ok(Quantizer::NONE);
+        };
+        let mut choice = NVTEXSlotChoice {
+            scaling: MaybeUninit::new(NVTEXSlotScaling::NVTEX_SLOT_HIGH_PRECISION),
+            dtype: MaybeUninit::new(NVTEDType::kNVTEFloat8E4M3),
+            options: ROLE_OPTIONS,
+        };
+        let c_role = match role {
+            Role::Input => NVTEXRole::NVTEX_ROLE_INPUT,
+            Role::Weight => NVTEXRole::NVTEX_ROLE_WEIGHT,
+            Role::GradOutput => NVTEXRole::NVTEX_ROLE_GRAD_OUTPUT,
+        };
+        // SAFETY: the caller vouches for the function.
+        let status = unsafe { choose(user as *mut c_void, layer.as_ptr(), c_role, &mut choice) };
+        let name = format!("recipe.choose({}, {})", layer.to_string_lossy(), role.name());
+        if status != 0 {
+            return Err(Error::argument(name, "0", status));
+        }
+        quantizer(&name, role, &choice)
+    })
+}
+
+fn quantizer(name: &str, role: Role, choice: &NVTEXSlotChoice) -> Result<Quantizer> {
+    use NVTEXSlotScaling::*;
+    let RoleOptions { pow2, epsilon, block_dim } = role_options(&choice.options);
+    let kind: NVTEXSlotScaling = from_c(format_args!("{name}.scaling"), choice.scaling)?;
+    if !(epsilon.is_finite() && epsilon >= 0.0) {
+        let name = format!("{name}.options.amax_epsilon");
+        return Err(Error::argument(name, "a finite number, at least 0", epsilon));
+    }
+    let square_allowed =
+        kind == NVTEX_SLOT_BLOCK || kind == NVTEX_SLOT_MXFP8 && role == Role::Weight;
+    if block_dim != 1 && !(block_dim == 2 && square_allowed) {
+        let expected = if square_allowed { "1 or 2" } else { "1" };
+        return Err(Error::argument(format!("{name}.options.block_dim"), expected, block_dim));
+    }
+    let square = block_dim == 2;
+    let scaling = match kind {
+        NVTEX_SLOT_HIGH_PRECISION => return Ok(Quantizer::NONE),
+        NVTEX_SLOT_DELAYED => Scaling::Delayed,
+        NVTEX_SLOT_CURRENT => Scaling::Current { pow2, epsilon },
+        NVTEX_SLOT_BLOCK => Scaling::Block { square, pow2, epsilon },
+        NVTEX_SLOT_MXFP8 => Scaling::Mxfp8 { square },
+    };
+    let dtype = from_c(format_args!("{name}.dtype"), choice.dtype)?;
+    check::fp8(name, dtype)?;
+    Ok(Quantizer { scaling, dtype })
+}
+
+// ---- Contexts
+
+impl Default for NVTEXContextConfig {
+    fn default() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            allocator: null_mut(),
+            allocate: None,
+            release: None,
+            communicator: null_mut(),
+            all_reduce_max: None,
+            multiprocessor_count: 0,
+        }
+    }
+}
+
+fn c_lifetime(lifetime: Lifetime) -> NVTEXLifetime {
+    match lifetime {
+        Lifetime::Scratch => NVTEXLifetime::NVTEX_LIFETIME_SCRATCH,
+        Lifetime::Tape => NVTEXLifetime::NVTEX_LIFETIME_TAPE,
+        Lifetime::Persistent => NVTEXLifetime::NVTEX_LIFETIME_PERSISTENT,
+    }
+}
+
+/// # Safety
+/// As [`read_config`]; null gives defaults.
+unsafe fn context(config: *const NVTEXContextConfig) -> Result<Arc<Context>> {
+    let config = match config.is_null() {
+        true => NVTEXContextConfig::default(),
+        // SAFETY: the caller vouches for the config.
+        false => unsafe { read_config("config", config) }?,
+    };
+    let callbacks = match (config.allocate, config.release) {
+        (Some(allocate), Some(release)) => {
+            let user = config.allocator as usize;
+            Some(Callbacks {
+                // SAFETY: the caller vouches for both functions.
+                allocate: Box::new(move |bytes, alignment, lifetime, stream| unsafe {
+                    allocate(user as *mut c_void, bytes, alignment, c_lifetime(lifetime), stream)
+                }),
+                // SAFETY: as above.
+                release: Box::new(move |ptr, bytes, lifetime, stream| unsafe {
+                    release(user as *mut c_void, ptr, bytes, c_lifetime(lifetime), stream)
+                }),
+            })
+        }
+        (None, None) => None,
+        (allocate, _) => {
+            let (name, other) = match allocate {
+                Some(_) => ("config.release", "config.allocate"),
+                None => ("config.allocate", "config.release"),
+            };
+            return Err(Error::argument(name, format!("a function, as {other}"), "null"));
+        }
+    };
+    let user = config.communicator as usize;
+    let reduce = config.all_reduce_max.map(|reduce| -> Box<ReduceMax> {
+        Box::new(move |group: Group, data, count, stream| {
+            // SAFETY: the caller vouches for the function.
+            match unsafe { reduce(user as *mut c_void, group.to_c(), data, count, stream) } {
+                0 => Ok(()),
+                status => Err(Error::device(format!("config.all_reduce_max returned {status}"))),
+            }
+        })
+    });
+    let sm_count = match config.multiprocessor_count {
+        0 => 132,
+        count if count > 0 => count,
+        count => {
+            let name = "config.multiprocessor_count";
+            return Err(Error::argument(name, "0 or more", count));
+        }
+    };
+    Ok(Context::new(callbacks, reduce, sm_count))
+}
+
+fn begin(
+    context: NVTEXContext,
+    recipe: NVTEXRecipe,
+    flags: u32,
+    amax_group: *mut c_void,
+) -> Result<()> {
+    let context = CONTEXTS.get("context", context)?;
+    if flags > 7 {
+        return Err(Error::argument("flags", "a sum of NVTEX_CONTEXT_*, 0 to 7", flags));
+    }
+    let recipe = match recipe.is_null() && flags == 0 {
+        true => None,
+        false => Some(RECIPES.get("recipe", recipe)?),
+    };
+    let has = |flag: u32| flags & flag != 0;
+    context.begin(Frame {
+        recipe,
+        enabled: has(NVTEX_CONTEXT_ENABLED),
+        calibrating: has(NVTEX_CONTEXT_CALIBRATING),
+        quantized_weights: has(NVTEX_CONTEXT_QUANTIZED_WEIGHTS),
+        group: Group::from_c(amax_group),
+    });
+    Ok(())
+}
+
+/// # Safety
+/// The arrays are null or as long as the export says.
+unsafe fn delayed_scaling(
+    context: NVTEXContext,
+    layer: *const c_char,
+    pass: NVTEXPass,
+    (scales, history, history_size): (*mut f32, *mut f32, usize),
+    stream: cudaStream_t,
+) -> Result<usize> {
+    let context = CONTEXTS.get("context", context)?;
+    // SAFETY: the caller vouches for the string.
+    let name = unsafe { text("layer", layer) }?;
+    let Some((length, values)) = context.delayed_scaling(&name, stream)? else {
+        let expected = "a layer that has run with delayed scaling";
+        return Err(Error::argument("layer", expected, format!("{name:?}")));
+    };
+    let values = &values[pass as usize];
+    if !history.is_null() && history_size < values.history.len() {
+        let expected = format!("at least {}", values.history.len());
+        return Err(Error::argument("history_size", expected, history_size));
+    }
+    for (to, from) in [(scales, &values.scale), (history, &values.history)] {
+        if !to.is_null() {
+            // SAFETY: the caller vouches for the arrays.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+        }
+    }
+    Ok(length)
+}
+
+/// # Safety
+/// `buffer` has `bytes` bytes.
+unsafe fn save(
+    context: NVTEXContext,
+    buffer: *mut c_void,
+    bytes: usize,
+    stream: cudaStream_t,
+) -> Result<usize> {
+    let context = CONTEXTS.get("context", context)?;
+    check::array("buffer", buffer.cast::<u8>(), ("bytes", bytes))?;
+    let state = context.save(stream)?;
+    if bytes < state.len() {
+        return Err(Error::argument("bytes", format!("at least {}", state.len()), bytes));
+    }
+    // SAFETY: the caller vouches for the buffer.
+    unsafe { std::ptr::copy_nonoverlapping(state.as_ptr(), buffer.cast(), state.len()) };
+    Ok(state.len())
+}
+
+/// # Safety
+/// `buffer` has `bytes` bytes.
+unsafe fn load(
+    context: NVTEXContext,
+    buffer: *const c_void,
+    bytes: usize,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let context = CONTEXTS.get("context", context)?;
+    check::array("buffer", buffer.cast::<u8>(), ("bytes", bytes))?;
+    let state = match bytes {
+        0 => &[],
+        // SAFETY: not null, and the caller vouches for the bytes.
+        _ => unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), bytes) },
+    };
+    context.load(state, stream)
+}
+
+// ---- Modules
+
+impl Default for NVTEXNormConfig {
+    fn default() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            name: std::ptr::null(),
+            kind: MaybeUninit::new(NVTE_Norm_Type::LayerNorm),
+            hidden_size: 0,
+            epsilon: 1e-5,
+            zero_centered_gamma: MaybeUninit::new(false),
+            dtype: MaybeUninit::new(NVTEDType::kNVTEFloat32),
+        }
+    }
+}
+
+impl Default for NVTEXLinearConfig {
+    fn default() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            name: std::ptr::null(),
+            in_features: 0,
+            out_features: 0,
+            bias: MaybeUninit::new(true),
+            dtype: MaybeUninit::new(NVTEDType::kNVTEFloat32),
+            init_std: 0.023,
+            seed: 0,
+        }
+    }
+}
+
+impl Default for NVTEXLayerNormLinearConfig {
+    fn default() -> Self {
+        let (norm, linear) = (NVTEXNormConfig::default(), NVTEXLinearConfig::default());
+        Self { struct_size: size_of::<Self>(), norm, linear }
+    }
+}
+
+impl Default for NVTEXLayerNormMLPConfig {
+    fn default() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            name: std::ptr::null(),
+            norm: NVTEXNormConfig::default(),
+            hidden_size: 0,
+            ffn_hidden_size: 0,
+            activation: MaybeUninit::new(GELU),
+            clamp_limit: 7.0,
+            clamp_alpha: 1.702,
+            clamp_offset: 1.0,
+            bias: MaybeUninit::new(true),
+            dtype: MaybeUninit::new(NVTEDType::kNVTEFloat32),
+            init_std: 0.023,
+            output_init_std: 0.023,
+            seed: 0,
+        }
+    }
+}
+
+impl Default for NVTEXStep {
+    fn default() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            microbatch: MaybeUninit::new(NVTEXMicrobatch::NVTEX_MICROBATCH_NONE),
+            skip_weight_update: null_mut(),
+            rng_state: null_mut(),
+            cu_seqlens_q: null_mut(),
+            cu_seqlens_kv: null_mut(),
+            cu_seqlens_q_padded: null_mut(),
+            cu_seqlens_kv_padded: null_mut(),
+            max_seqlen_q: 0,
+            max_seqlen_kv: 0,
+            rotary_frequencies: null_mut(),
+        }
+    }
+}
+
+impl Default for NVTEXAttentionConfig {
+    fn default() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            name: std::ptr::null(),
+            num_attention_heads: 0,
+            num_gqa_groups: 0,
+            head_dim_qk: 0,
+            head_dim_v: 0,
+            attention_dropout: 0.0,
+            qkv_format: MaybeUninit::new(NVTE_QKV_Format::NVTE_SBHD),
+            attn_mask_type: MaybeUninit::new(NVTE_Mask_Type::NVTE_CAUSAL_MASK),
+            window_size_left: -1,
+            window_size_right: -1,
+            bottom_right_diagonal: MaybeUninit::new(true),
+            softmax_type: MaybeUninit::new(NVTE_Softmax_Type::NVTE_VANILLA_SOFTMAX),
+            softmax_scale: 0.0,
+            dtype: MaybeUninit::new(NVTEDType::kNVTEFloat32),
+        }
+    }
+}
+
+impl Default for NVTEXMultiheadAttentionConfig {
+    fn default() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            name: std::ptr::null(),
+            hidden_size: 0,
+            attention: NVTEXAttentionConfig::default(),
+            input_layernorm: MaybeUninit::new(false),
+            norm: NVTEXNormConfig::default(),
+            cross_attention: MaybeUninit::new(false),
+            bias: MaybeUninit::new(true),
+            rotary_interleaved: MaybeUninit::new(false),
+            init_std: 0.023,
+            output_init_std: 0.023,
+            seed: 0,
+        }
+    }
+}
+
+impl Default for NVTEXTransformerLayerConfig {
+    fn default() -> Self {
+        let no = MaybeUninit::new(false);
+        Self {
+            struct_size: size_of::<Self>(),
+            name: std::ptr::null(),
+            attention: NVTEXAttentionConfig::default(),
+            mlp: NVTEXLayerNormMLPConfig::default(),
+            hidden_dropout: 0.0,
+            decoder: no,
+            inter_mask_type: MaybeUninit::new(NVTE_Mask_Type::NVTE_NO_MASK),
+            residual_post_layernorm: no,
+            output_layernorm: no,
+            parallel_attention_mlp: no,
+            rotary_interleaved: no,
+        }
+    }
+}
+
+impl Default for NVTEXRotaryConfig {
+    fn default() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            base: 10000.0,
+            offset: 0,
+            interpolation_factor: 0.0,
+            pretrained_length: 0,
+            interleaved: MaybeUninit::new(false),
+        }
+    }
+}
+
+fn high_precision(name: &str, dtype: MaybeUninit<NVTEDType>) -> Result<NVTEDType> {
+    let dtype = from_c(name, dtype)?;
+    check::high_precision(name.trim_end_matches(".dtype"), dtype)?;
+    Ok(dtype)
+}
+
+fn norm_config(
+    name: &str,
+    config: &NVTEXNormConfig,
+    hidden: usize,
+    dtype: NVTEDType,
+    names: [&'static str; 2],
+) -> Result<NormConfig> {
+    let kind = from_c(format_args!("{name}.kind"), config.kind)?;
+    let zero_centered = flag(config.zero_centered_gamma);
+    let op = Norm { kind, epsilon: config.epsilon, zero_centered };
+    Ok(NormConfig { op, hidden, dtype, names })
+}
+
+fn dense_config(
+    name: &str,
+    config: &NVTEXLinearConfig,
+    dtype: NVTEDType,
+    names: [&'static str; 2],
+) -> Result<DenseConfig> {
+    let [deviation, _] = deviations(name, [config.init_std, 0.0])?;
+    Ok(DenseConfig {
+        inputs: config.in_features,
+        outputs: config.out_features,
+        bias: flag(config.bias),
+        dtype,
+        deviation,
+        seed: config.seed,
+        names,
+    })
+}
+
+/// Creates a module under a name of its context.
+fn create(
+    context: NVTEXContext,
+    (name, kind): (&str, &str),
+    stream: cudaStream_t,
+    layer: impl FnOnce(&Run, &str) -> Result<Box<dyn Layer>>,
+) -> Result<Handle<c_void>> {
+    let context = CONTEXTS.get("context", context)?;
+    let name = context.take_name(name, kind)?;
+    let created = layer(&Run::outside(&context, stream), &name)
+        .and_then(|layer| Module::new(&context, name.clone(), layer));
+    match created {
+        Ok(module) => Ok(Handle(MODULES.insert(Arc::new(module))?)),
+        Err(error) => {
+            context.give_name(&name);
+            Err(error)
+        }
+    }
+}
+
+const NORM_NAMES: [&str; 2] = ["layer_norm_weight", "layer_norm_bias"];
+
+/// # Safety
+/// As [`read_config`].
+unsafe fn create_norm(
+    context: NVTEXContext,
+    config: *const NVTEXNormConfig,
+    stream: cudaStream_t,
+) -> Result<Handle<c_void>> {
+    // SAFETY: the caller vouches for config and name.
+    let (config, name) = unsafe {
+        let config = read_config("config", config)?;
+        (config, text("config.name", config.name)?)
+    };
+    let dtype = high_precision("config.dtype", config.dtype)?;
+    let norm = norm_config("config", &config, config.hidden_size, dtype, ["weight", "bias"])?;
+    create(context, (&name, "norm"), stream, |run, _| Ok(Box::new(NormLayer::new(run, &norm)?)))
+}
+
+/// # Safety
+/// As [`read_config`].
+unsafe fn create_linear(
+    context: NVTEXContext,
+    config: *const NVTEXLinearConfig,
+    stream: cudaStream_t,
+) -> Result<Handle<c_void>> {
+    // SAFETY: the caller vouches for config and name.
+    let (config, name) = unsafe {
+        let config = read_config("config", config)?;
+        (config, text("config.name", config.name)?)
+    };
+    let dtype = high_precision("config.dtype", config.dtype)?;
+    let dense = dense_config("config", &config, dtype, ["weight", "bias"])?;
+    create(context, (&name, "linear"), stream, |run, name| {
+        Ok(Box::new(Linear::new(run, name, None, &dense)?))
+    })
+}
+
+/// # Safety
+/// As [`read_config`].
+unsafe fn create_layernorm_linear(
+    context: NVTEXContext,
+    config: *const NVTEXLayerNormLinearConfig,
+    stream: cudaStream_t,
+) -> Result<Handle<c_void>> {
+    // SAFETY: the caller vouches for config and name.
+    let (config, name) = unsafe {
+        let config = read_config("config", config)?;
+        (config, text("config.linear.name", config.linear.name)?)
+    };
+    let dtype = high_precision("config.linear.dtype", config.linear.dtype)?;
+    let hidden = config.linear.in_features;
+    let norm = norm_config("config.norm", &config.norm, hidden, dtype, NORM_NAMES)?;
+    let dense = dense_config("config.linear", &config.linear, dtype, ["weight", "bias"])?;
+    create(context, (&name, "layernorm_linear"), stream, |run, name| {
+        Ok(Box::new(Linear::new(run, name, Some(&norm), &dense)?))
+    })
+}
+
+from_c_enum!(
+    NVTE_Activation_Type,
+    "an NVTE_Activation_Type from 0 to 11",
+    [GELU, GEGLU, GLU, SILU, SWIGLU, RELU, REGLU, QGELU, QGEGLU, SRELU, SREGLU, CLAMPED_SWIGLU,]
+);
+from_c_enum!(NVTE_Norm_Type, "an NVTE_Norm_Type, 0 or 1", [LayerNorm, RMSNorm]);
+
+/// The activation of a number, and whether it is gated.
+fn activation(config: &NVTEXLayerNormMLPConfig) -> Result<Activation> {
+    let kind = from_c("config.activation", config.activation)?;
+    let (function, gated) = match kind {
+        GELU => (NVTEX_GELU, false),
+        GEGLU => (NVTEX_GELU, true),
+        GLU => (NVTEX_SIGMOID, true),
+        SILU => (NVTEX_SILU, false),
+        SWIGLU => (NVTEX_SILU, true),
+        RELU => (NVTEX_RELU, false),
+        REGLU => (NVTEX_RELU, true),
+        QGELU => (NVTEX_QGELU, false),
+        QGEGLU => (NVTEX_QGELU, true),
+        SRELU => (NVTEX_SRELU, false),
+        SREGLU => (NVTEX_SRELU, true),
+        CLAMPED_SWIGLU => (NVTEX_CLAMPED_SILU, true),
+    };
+    let clamp = [config.clamp_limit, config.clamp_alpha, config.clamp_offset];
+    let constants = if kind == CLAMPED_SWIGLU { clamp } else { [0.0; 3] };
+    Ok(Activation { function, constants, gated })
+}
+
+/// # Safety
+/// As [`read_config`].
+unsafe fn create_mlp(
+    context: NVTEXContext,
+    config: *const NVTEXLayerNormMLPConfig,
+    stream: cudaStream_t,
+) -> Result<Handle<c_void>> {
+    // SAFETY: the caller vouches for config and name.
+    let (config, name) = unsafe {
+        let config = read_config("config", config)?;
+        (config, text("config.name", config.name)?)
+    };
+    let mlp = mlp_config("config", &config)?;
+    create(context, (&name, "layernorm_mlp"), stream, |run, name| {
+        Ok(Box::new(LayerNormMlp::new(run, name, &mlp)?))
+    })
+}
+
+fn mlp_config(name: &str, config: &NVTEXLayerNormMLPConfig) -> Result<MlpConfig> {
+    let (hidden, ffn) = (config.hidden_size, config.ffn_hidden_size);
+    for (field, size) in [("hidden_size", hidden), ("ffn_hidden_size", ffn)] {
+        if size == 0 || size > 1 << 30 {
+            return Err(Error::argument(format!("{name}.{field}"), "1 to 2^30", size));
+        }
+    }
+    let dtype = high_precision(&format!("{name}.dtype"), config.dtype)?;
+    deviations(name, [config.init_std, config.output_init_std])?;
+    let activation = activation(config)?;
+    let linear = NVTEXLinearConfig {
+        in_features: hidden,
+        out_features: if activation.gated { 2 * ffn } else { ffn },
+        bias: config.bias,
+        init_std: config.init_std,
+        seed: splitmix(config.seed),
+        ..NVTEXLinearConfig::default()
+    };
+    let fc1 = dense_config(name, &linear, dtype, ["fc1_weight", "fc1_bias"])?;
+    let linear = NVTEXLinearConfig {
+        in_features: ffn,
+        out_features: hidden,
+        init_std: config.output_init_std,
+        seed: splitmix(config.seed.wrapping_add(1)),
+        ..linear
+    };
+    let fc2 = dense_config(name, &linear, dtype, ["fc2_weight", "fc2_bias"])?;
+    let norm = norm_config(&format!("{name}.norm"), &config.norm, hidden, dtype, NORM_NAMES)?;
+    Ok(MlpConfig { norm, fc1, activation, fc2 })
+}
+
+fn attention_config(
+    name: &str,
+    config: &NVTEXAttentionConfig,
+    dtype: NVTEDType,
+) -> Result<AttentionConfig> {
+    let or = |value, other| if value == 0 { other } else { value };
+    let format = from_c(format_args!("{name}.qkv_format"), config.qkv_format)?;
+    use NVTE_QKV_Format::*;
+    if !matches!(format, NVTE_SBHD | NVTE_BSHD | NVTE_THD) {
+        let expected = "NVTE_SBHD, NVTE_BSHD or NVTE_THD";
+        return Err(Error::argument(format!("{name}.qkv_format"), expected, format!("{format:?}")));
+    }
+    Ok(AttentionConfig {
+        heads: config.num_attention_heads,
+        groups: or(config.num_gqa_groups, config.num_attention_heads),
+        dim_qk: config.head_dim_qk,
+        dim_v: or(config.head_dim_v, config.head_dim_qk),
+        dropout: config.attention_dropout,
+        format,
+        mask: from_c(format_args!("{name}.attn_mask_type"), config.attn_mask_type)?,
+        window: [config.window_size_left, config.window_size_right],
+        bottom_right: flag(config.bottom_right_diagonal),
+        softmax: from_c(format_args!("{name}.softmax_type"), config.softmax_type)?,
+        scale: config.softmax_scale,
+        dtype,
+        site: 0,
+    })
+}
+
+/// # Safety
+/// As [`read_config`].
+unsafe fn create_attention(
+    context: NVTEXContext,
+    config: *const NVTEXAttentionConfig,
+    stream: cudaStream_t,
+) -> Result<Handle<c_void>> {
+    // SAFETY: the caller vouches for config and name.
+    let (config, name) = unsafe {
+        let config = read_config("config", config)?;
+        (config, text("config.name", config.name)?)
+    };
+    let dtype = high_precision("config.dtype", config.dtype)?;
+    let attention = attention_config("config", &config, dtype)?;
+    create(context, (&name, "attention"), stream, |run, _| {
+        Ok(Box::new(DotProductAttention::new(run, attention)?))
+    })
+}
+
+/// The attention of a module with projections, whose heads fill its width.
+fn projected_attention(
+    name: &str,
+    config: &NVTEXAttentionConfig,
+    hidden: usize,
+    dtype: NVTEDType,
+) -> Result<AttentionConfig> {
+    let mut attention = attention_config(name, config, dtype)?;
+    if attention.format == NVTE_QKV_Format::NVTE_THD {
+        let name = format!("{name}.qkv_format");
+        return Err(Error::argument(name, "NVTE_SBHD or NVTE_BSHD", "NVTE_THD"));
+    }
+    if attention.dim_qk == 0 {
+        let heads = attention.heads.max(1);
+        if !hidden.is_multiple_of(heads) {
+            let expected = format!("a divisor of hidden_size ({hidden})");
+            let name = format!("{name}.num_attention_heads");
+            return Err(Error::argument(name, expected, heads));
+        }
+        attention.dim_qk = hidden / heads;
+    }
+    if config.head_dim_v != 0 && config.head_dim_v != attention.dim_qk {
+        let expected = format!("0 or {}, as head_dim_qk", attention.dim_qk);
+        return Err(Error::argument(format!("{name}.head_dim_v"), expected, config.head_dim_v));
+    }
+    attention.dim_v = attention.dim_qk;
+    Ok(attention)
+}
+
+/// # Safety
+/// As [`read_config`].
+unsafe fn create_multihead(
+    context: NVTEXContext,
+    config: *const NVTEXMultiheadAttentionConfig,
+    stream: cudaStream_t,
+) -> Result<Handle<c_void>> {
+    // SAFETY: the caller vouches for config and name.
+    let (config, name) = unsafe {
+        let config = read_config("config", config)?;
+        (config, text("config.name", config.name)?)
+    };
+    let dtype = high_precision("config.attention.dtype", config.attention.dtype)?;
+    let hidden = config.hidden_size;
+    let attention = projected_attention("config.attention", &config.attention, hidden, dtype)?;
+    let norm = match flag(config.input_layernorm) {
+        true => Some(norm_config("config.norm", &config.norm, hidden, dtype, NORM_NAMES)?),
+        false => None,
+    };
+    let multihead = MultiheadConfig {
+        attention,
+        hidden,
+        norm,
+        cross: flag(config.cross_attention),
+        bias: flag(config.bias),
+        rotary_interleaved: flag(config.rotary_interleaved),
+        deviations: deviations("config", [config.init_std, config.output_init_std])?,
+        seeds: [0, 1, 2].map(|i| splitmix(config.seed.wrapping_add(i))),
+    };
+    create(context, (&name, "multihead_attention"), stream, |run, name| {
+        Ok(Box::new(MultiheadAttention::new(run, name, &multihead)?))
+    })
+}
+
+fn deviations(name: &str, deviations: [f32; 2]) -> Result<[f32; 2]> {
+    for (field, deviation) in ["init_std", "output_init_std"].into_iter().zip(deviations) {
+        if !(deviation.is_finite() && deviation >= 0.0) {
+            let expected = "a finite number, at least 0";
+            return Err(Error::argument(format!("{name}.{field}"), expected, deviation));
+        }
+    }
+    Ok(deviations)
+}
+
+/// # Safety
+/// As [`read_config`].
+unsafe fn create_layer(
+    context: NVTEXContext,
+    config: *const NVTEXTransformerLayerConfig,
+    stream: cudaStream_t,
+) -> Result<Handle<c_void>> {
+    // SAFETY: the caller vouches for config and name.
+    let (config, name) = unsafe {
+        let config = read_config("config", config)?;
+        (config, text("config.name", config.name)?)
+    };
+    let (hidden, seed) = (config.mlp.hidden_size, config.mlp.seed);
+    let mlp = mlp_config("config.mlp", &config.mlp)?;
+    let dtype = mlp.fc1.dtype;
+    let parallel = flag(config.parallel_attention_mlp);
+    let others = [
+        ("decoder", flag(config.decoder)),
+        ("residual_post_layernorm", flag(config.residual_post_layernorm)),
+        ("output_layernorm", flag(config.output_layernorm)),
+    ];
+    for (field, set) in others {
+        if parallel && set {
+            let expected = "false (parallel_attention_mlp excludes it)";
+            return Err(Error::argument(format!("config.{field}"), expected, "true"));
+        }
+    }
+    let [(_, decoder), (_, residual_after_norm), (_, output_layernorm)] = others;
+    if residual_after_norm && output_layernorm {
+        let expected = "false (with output_layernorm the self attention has no norm)";
+        return Err(Error::argument("config.residual_post_layernorm", expected, "true"));
+    }
+    if !(0.0..1.0).contains(&config.hidden_dropout) {
+        let expected = "at least 0 and less than 1";
+        return Err(Error::argument("config.hidden_dropout", expected, config.hidden_dropout));
+    }
+    let norm = |names| norm_config("config.mlp.norm", &config.mlp.norm, hidden, dtype, names);
+    let multihead = |cross: bool, normed: bool| -> Result<MultiheadConfig> {
+        let attention = projected_attention("config.attention", &config.attention, hidden, dtype)?;
+        Ok(MultiheadConfig {
+            attention,
+            hidden,
+            norm: if normed { Some(norm(NORM_NAMES)?) } else { None },
+            cross,
+            bias: flag(config.mlp.bias),
+            rotary_interleaved: flag(config.rotary_interleaved),
+            deviations: [config.mlp.init_std, config.mlp.output_init_std],
+            seeds: [0, 1, 2].map(|i| {
+                let first = if cross { 5 } else { 2 };
+                splitmix(seed.wrapping_add(first + i))
+            }),
+        })
+    };
+    let inter_attention = match decoder {
+        true => {
+            let mut inter = multihead(true, true)?;
+            inter.attention.mask = from_c("config.inter_mask_type", config.inter_mask_type)?;
+            inter.attention.window = [-1, -1];
+            inter.attention.site = INTER_ATTENTION_SITE;
+            Some(inter)
+        }
+        false => None,
+    };
+    let layer = LayerConfig {
+        self_attention: multihead(false, !output_layernorm)?,
+        inter_attention,
+        mlp,
+        output_norm: if output_layernorm { Some(norm(["weight", "bias"])?) } else { None },
+        dropout: config.hidden_dropout,
+        residual_after_norm,
+        parallel,
+    };
+    create(context, (&name, "transformer_layer"), stream, |run, name| {
+        Ok(Box::new(TransformerLayer::new(run, name, &layer)?))
+    })
+}
+
+/// # Safety
+/// As [`read_config`]; null gives defaults.
+unsafe fn rotary(
+    frequencies: NVTETensor,
+    config: *const NVTEXRotaryConfig,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let config = match config.is_null() {
+        true => NVTEXRotaryConfig::default(),
+        // SAFETY: the caller vouches for the config.
+        false => unsafe { read_config("config", config) }?,
+    };
+    let buffer = check::tensor("frequencies", frequencies)?.rowwise;
+    check::dtype("frequencies", buffer.dtype, &[NVTEDType::kNVTEFloat32])?;
+    let (rows, cols) = match *buffer.shape.dims() {
+        [rows, 1, 1, cols] if cols > 0 && cols.is_multiple_of(2) => (rows, cols),
+        _ => {
+            let expected = "[rows, 1, 1, d2] with an even d2";
+            return Err(Error::argument("frequencies.shape", expected, buffer.shape));
+        }
+    };
+    check::pointer("frequencies.data", &buffer)?;
+    let factor = f64::from(config.interpolation_factor);
+    if !(factor.is_finite() && factor >= 0.0) {
+        return Err(Error::argument("config.interpolation_factor", "at least 0", factor));
+    }
+    if !(config.base.is_finite() && config.base > 0.0) {
+        return Err(Error::argument("config.base", "a finite number above 0", config.base));
+    }
+    let pretrained = config.pretrained_length as f64;
+    let divisor = match rows as f64 > pretrained * factor && pretrained * factor > 0.0 {
+        true => rows as f64 / pretrained,
+        false if factor > 0.0 => factor,
+        false => 1.0,
+    };
+    let pair = |column| if flag(config.interleaved) { column / 2 } else { column % (cols / 2) };
+    let angle = |row: usize, column: usize| {
+        let rate = f64::from(config.base).powf(-2.0 * pair(column) as f64 / cols as f64);
+        ((config.offset + row) as f64 / divisor * rate) as f32
+    };
+    let angles: Vec<f32> =
+        (0..rows).flat_map(|row| (0..cols).map(move |column| angle(row, column))).collect();
+    upload(buffer.ptr(), &angles, stream)
+}
+
+/// # Safety
+/// `out` is null or begins with its size.
+unsafe fn describe(module: NVTEXModule, index: usize, out: *mut NVTEXParameter) -> Result<()> {
+    let module = MODULES.get("module", module)?;
+    check::address("parameter", out)?;
+    // SAFETY: the first field is the size.
+    let size = unsafe { out.cast::<usize>().read() };
+    if size < size_of::<usize>() || size > size_of::<NVTEXParameter>() {
+        let expected = size_of::<NVTEXParameter>();
+        return Err(Error::argument("parameter.struct_size", expected, size));
+    }
+    module.parameter(index, |parameter, view| {
+        let described = NVTEXParameter {
+            struct_size: size,
+            name: view.name.as_ptr(),
+            shape: Shape::new(&parameter.dims).to_c(),
+            dtype: MaybeUninit::new(parameter.dtype),
+            value: view.value as NVTETensor,
+            quantized: MaybeUninit::new(parameter.format.is_some()),
+        };
+        // SAFETY: the caller vouches for the bytes.
+        unsafe {
+            let from = std::ptr::from_ref(&described).cast::<u8>();
+            std::ptr::copy_nonoverlapping(from, out.cast::<u8>(), size);
+        }
+        Ok(())
+    })
+}
+
+fn set_parameter(module: NVTEXModule, index: usize, value: NVTETensor) -> Result<()> {
+    let module = MODULES.get("module", module)?;
+    let value = check::tensor("value", value)?;
+    module.parameter(index, |parameter, view| {
+        parameter.bind("value", &value)?;
+        TENSORS.write("value", view.value as NVTETensor, |tensor| *tensor = value)
+    })
+}
+
+fn assign_parameter(
+    module: NVTEXModule,
+    index: usize,
+    value: NVTETensor,
+    stream: cudaStream_t,
+) -> Result<()> {
+    use NVTEDType::*;
+    let module = MODULES.get("module", module)?;
+    let value = check::tensor("value", value)?;
+    module.parameter(index, |parameter, _| {
+        parameter.check("value", &value, &[kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16])?;
+        parameter.assign(&Run::outside(&module.context, stream), &value, false)
+    })
+}
+
+/// # Safety
+/// `value` has `count` floats.
+unsafe fn initial_value(
+    module: NVTEXModule,
+    index: usize,
+    value: *mut f32,
+    count: usize,
+) -> Result<()> {
+    let module = MODULES.get("module", module)?;
+    check::array("value", value, ("count", count))?;
+    module.parameter(index, |parameter, _| {
+        if count != parameter.numel() {
+            return Err(Error::argument("count", parameter.numel(), count));
+        }
+        // SAFETY: the caller vouches for the array.
+        unsafe { std::ptr::copy_nonoverlapping(parameter.initial().as_ptr(), value, count) };
+        Ok(())
+    })
+}
+
+fn set_gradient(
+    module: NVTEXModule,
+    index: usize,
+    grad: NVTETensor,
+    accumulate: bool,
+) -> Result<()> {
+    let module = MODULES.get("module", module)?;
+    let grad = if grad.is_null() { None } else { Some(check::tensor("grad", grad)?) };
+    module.parameter(index, |parameter, _| parameter.bind_grad("grad", grad.as_ref(), accumulate))
+}
+
+// ---- Passes
+
+/// The tensors of an array of handles, as many as the module has.
+///
+/// # Safety
+/// The array has `count` handles.
+unsafe fn tensors(
+    name: &str,
+    (handles, count): (*const NVTETensor, usize),
+    arity: usize,
+) -> Result<Vec<Option<Tensor>>> {
+    check::array(name, handles, (&format!("num_{name}"), count))?;
+    if count > arity {
+        return Err(Error::argument(format!("num_{name}"), format!("at most {arity}"), count));
+    }
+    let mut tensors = vec![None; arity];
+    for (i, slot) in tensors.iter_mut().enumerate().take(count) {
+        // SAFETY: the caller vouches for the array.
+        let handle = unsafe { handles.add(i).read() };
+        if !handle.is_null() {
+            *slot = Some(check::tensor(&format!("{name}[{i}]"), handle)?);
+        }
+    }
+    Ok(tensors)
+}
+
+/// # Safety
+/// Arrays and structs are what the export says.
+unsafe fn forward(
+    module: NVTEXModule,
+    inputs: (*const NVTETensor, usize),
+    outputs: (*const NVTETensor, usize),
+    step: *const NVTEXStep,
+    tape: *mut NVTEXTape,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let module = MODULES.get("module", module)?;
+    let step = match step.is_null() {
+        true => NVTEXStep::default(),
+        // SAFETY: the caller vouches for the struct.
+        false => unsafe { read_config("step", step) }?,
+    };
+    let microbatch = match from_c("step.microbatch", step.microbatch)? {
+        NVTEXMicrobatch::NVTEX_MICROBATCH_NONE => Microbatch::None,
+        NVTEXMicrobatch::NVTEX_MICROBATCH_FIRST => Microbatch::First,
+        NVTEXMicrobatch::NVTEX_MICROBATCH_LATER => Microbatch::Later,
+    };
+    check::noop("step.skip_weight_update", step.skip_weight_update)?;
+    let mut layer = lock(&module.layer);
+    let (num_inputs, num_outputs) = layer.arity();
+    // SAFETY: the caller vouches for the arrays.
+    let (inputs, outputs) = unsafe {
+        (tensors("inputs", inputs, num_inputs)?, tensors("outputs", outputs, num_outputs)?)
+    };
+    let training = !tape.is_null();
+    let optional = |name: &str, handle: NVTETensor| match handle.is_null() {
+        true => Ok(None),
+        false => check::tensor(&format!("step.{name}"), handle).map(Some),
+    };
+    let rng_state = optional("rng_state", step.rng_state)?;
+    if let Some(state) = &rng_state {
+        check::dtype("step.rng_state", state.rowwise.dtype, &[NVTEDType::kNVTEInt64])?;
+        check::shape("step.rng_state", &state.rowwise.shape, &Shape::new(&[2]))?;
+    }
+    let run = Run {
+        training,
+        microbatch,
+        skip_weights: step.skip_weight_update,
+        rng_state,
+        cu_seqlens: [
+            optional("cu_seqlens_q", step.cu_seqlens_q)?,
+            optional("cu_seqlens_kv", step.cu_seqlens_kv)?,
+            optional("cu_seqlens_q_padded", step.cu_seqlens_q_padded)?,
+            optional("cu_seqlens_kv_padded", step.cu_seqlens_kv_padded)?,
+        ],
+        max_seqlen: [step.max_seqlen_q, step.max_seqlen_kv],
+        frequencies: optional("rotary_frequencies", step.rotary_frequencies)?,
+        ..Run::outside(&module.context, stream)
+    };
+    let saved = layer.forward(&run, &inputs, &outputs)?;
+    drop(layer);
+    if training {
+        let saved = Mutex::new(saved);
+        let made = TAPES.insert(Arc::new(Tape { module, saved, microbatch }))?;
+        // SAFETY: the caller vouches for the pointer.
+        unsafe { tape.write(made) };
+    }
+    Ok(())
+}
+
+/// # Safety
+/// The arrays are what the export says.
+unsafe fn backward(
+    module: NVTEXModule,
+    tape: NVTEXTape,
+    grad_outputs: (*const NVTETensor, usize),
+    grad_inputs: (*const NVTETensor, usize),
+    stream: cudaStream_t,
+) -> Result<()> {
+    let module = MODULES.get("module", module)?;
+    let tape = TAPES.get("tape", tape)?;
+    if !Arc::ptr_eq(&tape.module, &module) {
+        return Err(Error::argument("tape", "a tape of this module", "that of another module"));
+    }
+    let mut layer = lock(&module.layer);
+    let (num_inputs, num_outputs) = layer.arity();
+    // SAFETY: the caller vouches for the arrays.
+    let (grad_outputs, grad_inputs) = unsafe {
+        (
+            tensors("grad_outputs", grad_outputs, num_outputs)?,
+            tensors("grad_inputs", grad_inputs, num_inputs)?,
+        )
+    };
+    let microbatch = tape.microbatch;
+    let run = Run { training: true, microbatch, ..Run::outside(&module.context, stream) };
+    layer.backward(&run, &**lock(&tape.saved), &grad_outputs, &grad_inputs)
+}
