@@ -136,7 +136,7 @@ static void draw(Run *x) {
     p->sq = (size_t)pick(lengths, COUNT(lengths));
     p->skv = random_below(2) ? p->sq : (size_t)pick(lengths, COUNT(lengths));
     if (l.together == 3) p->skv = p->sq;
-  } while (p->b * p->hq * p->sq * p->skv * (p->dqk + p->dv) > (on_cuda() ? 16000000u : 6000000u));
+  } while (p->b * p->hq * p->sq * p->skv * (p->dqk + p->dv) > (on_cuda() ? 10000000u : 6000000u));
   draw_lengths(p, padding, l.together == 3);
   c->left = random_below(3) ? -1 : PICK(0, 1, 4, 40, 130, 1000);
   c->right = random_below(3) ? -1 : PICK(0, 0, 1, 3, 50, 1000);
@@ -215,7 +215,7 @@ static void run_both(Run *x) {
 }
 
 static void test_matrix(void) {
-  int count = on_cuda() ? 2000 : 1200;
+  const int count = 1200;
   for (int n = 0; n < count; n++) {
     if (!case_begin("matrix %d", n)) continue;
     Run x = {0};

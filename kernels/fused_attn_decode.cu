@@ -12,6 +12,7 @@ namespace nvte {
 namespace {
 
 constexpr int kTile = 16;  // Packed rows, and keys of a step.
+constexpr size_t kMaxSplits = 128;
 
 struct Problem {
   NVTEXAttentionArgs a;
@@ -89,7 +90,14 @@ __global__ void __launch_bounds__(Shape<kD>::kThreads, 2)
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int dim_qk = static_cast<int>(a.dim_qk), dim_v = static_cast<int>(a.dim_v);
   const uint32_t ring = shared_address(shared) + warp * S::kRing;
-  const Rows k = k_rows<2>(a, i, key_head), v = v_rows<2>(a, i, key_head);
+  // Not in registers, of which the largest heads need all.
+  __shared__ __align__(16) char sources[2 * sizeof(Rows)];
+  const auto *source = reinterpret_cast<const Rows *>(sources);
+  if (thread == 0) {
+    new (sources) Rows(k_rows<2>(a, i, key_head));
+    new (sources + sizeof(Rows)) Rows(v_rows<2>(a, i, key_head));
+  }
+  __syncthreads();
   const float unit = a.scale * kLog2e;
   // How far a score may pass its row's reference before that follows.
   const float slack = a.max != nullptr ? 0.0f : 8.0f / unit;
@@ -98,8 +106,8 @@ __global__ void __launch_bounds__(Shape<kD>::kThreads, 2)
     const int t = first + warp + step * S::kWarps;
     if (t < last) {
       const uint32_t to = ring + step % S::kStages * 2 * S::kKeys;
-      load_tile<kD, kTile, 32, false>(to, k, t * kTile, keys, dim_qk, lane);
-      load_tile<kD, kTile, 32, false>(to + S::kKeys, v, t * kTile, keys, dim_v, lane);
+      load_tile<kD, kTile, 32, false>(to, source[0], t * kTile, keys, dim_qk, lane);
+      load_tile<kD, kTile, 32, false>(to + S::kKeys, source[1], t * kTile, keys, dim_v, lane);
     }
     end_group();
   };
@@ -117,9 +125,8 @@ __global__ void __launch_bounds__(Shape<kD>::kThreads, 2)
 #pragma unroll
     for (int n = 0; n < kD / 8; ++n) {
       const int column = n * 8 + lane % 4 * 2;
-      q[n / 2][n % 2 * 2 + h] = row.r < rows && column < dim_qk
-                                    ? *reinterpret_cast<const uint32_t *>(data + column)
-                                    : 0;
+      q[n / 2][n % 2 * 2 + h] =
+          row.r < rows && column < dim_qk ? *reinterpret_cast<const uint32_t *>(data + column) : 0;
     }
   }
 
@@ -284,8 +291,8 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
     for (unsigned s = 0; s < p.splits; ++s) {
       const float2 part = p.sums[s * p.rows + index];
       const float weight = part.y == 0.0f ? 0.0f : power2(part.x - m);
-      const float4 y = *reinterpret_cast<const float4 *>(
-          p.outputs + (s * p.rows + index) * a.dim_v + column);
+      const float4 y =
+          *reinterpret_cast<const float4 *>(p.outputs + (s * p.rows + index) * a.dim_v + column);
       x.x = fmaf(y.x, weight, x.x), x.y = fmaf(y.y, weight, x.y);
       x.z = fmaf(y.z, weight, x.z), x.w = fmaf(y.w, weight, x.w);
     }
@@ -303,12 +310,15 @@ Problem make_problem(const NVTEXAttentionArgs &a, size_t *workspace) {
   p.splits = 1;
   Device device;
   if (blocks != 0 && current_device(&device) == cudaSuccess) {
-    // Two blocks of a multiprocessor, eight times over, so that the last ones are few; at least 512
-    // keys each.
-    const size_t wanted = ceil_div(static_cast<size_t>(device.sm_count) * 2 * 8, blocks);
-    const size_t most = a.kv_side.max_seqlen / 512;
-    const size_t splits = wanted < most ? wanted : most;
-    p.splits = static_cast<unsigned>(splits < 1 ? 1 : splits > 128 ? 128 : splits);
+    // As few as fill the last round of two blocks of a multiprocessor well; at least 512 keys each.
+    const size_t slots = static_cast<size_t>(device.sm_count) * 2;
+    const size_t parts = a.kv_side.max_seqlen / 512;
+    const size_t most = parts < 1 ? 1 : parts < kMaxSplits ? parts : kMaxSplits;
+    size_t best = 0;  // Used slots out of a thousand.
+    for (size_t splits = 1; splits <= most && best < 900; ++splits) {
+      const size_t used = blocks * splits * 1000 / (ceil_div(blocks * splits, slots) * slots);
+      if (used > best) best = used, p.splits = static_cast<unsigned>(splits);
+    }
   }
   *workspace = 0;
   if (p.splits > 1) {
@@ -355,8 +365,8 @@ const char *nvte_attention_decode_reject(const NVTEXAttentionArgs *args,
     return "more than 64 rows of queries with the same keys";
   }
   if (has_extras(a)) return "bias, ALiBi, dropout or a scale that is not positive";
-  const size_t rows = a.batch * a.kv_side.heads * 4;  // At most four tiles.
-  if (rows > kMaxBlocks / 128) return "more than 2^31 blocks";
+  const size_t tiles = a.batch * a.kv_side.heads * 4;
+  if (tiles > kMaxBlocks / kMaxSplits) return "more than 2^31 blocks";
   make_problem(a, workspace);
   return nullptr;
 }

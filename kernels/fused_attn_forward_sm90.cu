@@ -1,10 +1,10 @@
-// Forward of attention for compute capability 9.0: bulk copies bring tiles of keys and values into a
-// ring in shared memory, warpgroups multiply them.
+// Forward of attention for compute capability 9.0: bulk copies bring tiles of keys and values into
+// a ring in shared memory, warpgroups multiply them.
 //
-// A block has one thread that copies and two or three warpgroups with 64 rows of queries each. Blocks
-// stay and take tiles of queries from a counter, the longest of a few heads first, so that these
-// heads' keys and values stay in L2. Inside a warpgroup the scores of the next tile of keys are
-// multiplied while those of the last one go through the exponential; the warpgroups issue their
+// A block has one thread that copies and two or three warpgroups with 64 rows of queries each.
+// Blocks stay and take tiles of queries from a counter, the longest of a few heads first, so that
+// these heads' keys and values stay in L2. Inside a warpgroup the scores of the next tile of keys
+// are multiplied while those of the last one go through the exponential; the warpgroups issue their
 // products in turn, so that one's exponentials hide behind another's products.
 //
 // Rows outside a sequence are never read: a map has the dimension of rows twice, and the second
@@ -20,27 +20,17 @@ namespace nvte {
 namespace {
 
 constexpr float kLog2E = 1.44269504f;
+constexpr float kLn2 = 0.693147181f;
 constexpr float kInfinity = __builtin_huge_valf();
 constexpr int kUnbounded = 1 << 30;
+// Of keys and values that stay in L2 together.
+constexpr size_t kSectionBytes = size_t{32} << 20;
 
 __device__ __forceinline__ float exp2_of(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-
-#ifdef NVTE_POLY
-__device__ __forceinline__ float exp2_poly(float x) {
-  x = fmaxf(x, -126.0f);
-  const float t = __fadd_rn(x, 12582912.0f);
-  const float f = __fsub_rn(x, __fsub_rn(t, 12582912.0f));
-  float p = 0.05550411f;
-  p = __fmaf_rn(p, f, 0.24022651f);
-  p = __fmaf_rn(p, f, 0.69314718f);
-  p = __fmaf_rn(p, f, 1.0f);
-  return __int_as_float(__float_as_int(p) + (__float_as_int(t) << 23));
-}
-#endif
 
 struct Side {
   const int32_t *cu, *starts;
@@ -64,11 +54,11 @@ struct Box {
 // A tile of queries, as the copying thread tells it to the warpgroups.
 struct Tile {
   int batch, head;
-  int m;               // First row of the block.
-  int rows;            // Of the sequence.
-  int keys;            // Of the sequence.
-  int begin, end;      // Tiles of keys.
-  int low, high;       // Those of them that need no mask.
+  int m;           // First row of the block.
+  int rows;        // Of the sequence.
+  int keys;        // Of the sequence.
+  int begin, end;  // Tiles of keys.
+  int low, high;   // Those of them that need no mask.
   Box q, kv;
 };
 
@@ -85,9 +75,13 @@ struct Params {
   unsigned tiles;    // Of all heads.
   unsigned section;  // Heads that are worked on together.
   unsigned section_tiles;
-  int left, right;   // kUnbounded: no bound.
+  int left, right;  // kUnbounded: no bound.
   bool bottom_right;
-  float scale_log2, scale;
+  float scale;
+  // 8-bit: of q, k, v, o and the probabilities.
+  const float *q_scale_inv, *k_scale_inv, *v_scale_inv, *o_scale, *s_scale, *s_scale_inv;
+  float *s_amax, *o_amax;
+  NVTEDType o_dtype;
   float *stats, *max;
   const float *sink;
   unsigned *next;
@@ -110,11 +104,18 @@ struct Config {
   static constexpr int kPanelsV = (kDimV + kPanel - 1) / kPanel;
   static constexpr int kQueryBytes = kPanelsQK * 64 * 128, kKeyPanel = kKeys * 128;
   static constexpr int kKeyBytes = kPanelsQK * kKeyPanel, kValueBytes = kPanelsV * kKeyPanel;
+  // Values of 8 bits are transposed: a row of shared memory has 128 keys of one column.
+  static constexpr bool kTransposed = T::kBytes == 1;
+  static constexpr int kTurnedPanel = kDimV * 128;
+  static constexpr int kTurnedBytes = kTransposed ? (kKeys + 127) / 128 * kTurnedPanel : 0;
   static constexpr int kAtKeys = kWarpgroups * kQueryBytes;
   static constexpr int kAtValues = kAtKeys + kStages * kKeyBytes;
-  static constexpr int kAtControl = kAtValues + kStages * kValueBytes;
-  static constexpr int kProducerRegisters = kWarpgroups == 2 ? 24 : 32;
-  static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 240 : 160;
+  static constexpr int kAtTurned = kAtValues + kStages * kValueBytes;
+  static constexpr int kAtControl = kAtTurned + kStages * kTurnedBytes;
+  static constexpr int kProducerRegisters = kTransposed ? 56 : kWarpgroups == 2 ? 24 : 32;
+  static constexpr int kConsumerRegisters = kTransposed ? 224 : kWarpgroups == 2 ? 240 : 160;
+  // Probabilities of 8 bits are multiplied by this before they are rounded.
+  static constexpr float kLog2Up = kTransposed ? 8.0f : 0.0f;
 };
 
 // Three may be in use: one whose output is being written, the next, and one that is written.
@@ -124,6 +125,8 @@ template <int kWarpgroups, int kStages>
 struct Control {
   uint64_t q_full[kWarpgroups], q_empty[kWarpgroups];
   uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
+  uint64_t turned_full[kStages], turned_empty[kStages];
+  bool is_end[kStages];  // Nothing follows in v_full.
   Tile tile[kTiles];
 };
 
@@ -215,6 +218,14 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
       t.batch = -1;
       t.begin = t.end = 0;
     }
+    // The queries have to wait for the last tile's.
+    if (t.end > t.begin) {
+#pragma unroll 1
+      for (int i = 0; i < C::kWarpgroups * C::kPanelsQK; ++i) {
+        prefetch_box(&p.q, {i / C::kWarpgroups * C::kPanel, t.q.row + i % C::kWarpgroups * 64,
+                            t.q.end, t.q.head, t.q.batch});
+      }
+    }
     // The tile is read from shared memory again each time: there are few registers here.
 #pragma unroll 1
     for (int n = t.end; n >= t.begin; --n) {
@@ -234,8 +245,8 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
             arrive(&control.q_full[w]);
           } else {
             arrive_expecting(&control.q_full[w], C::kQueryBytes);
-            load_panels<C, C::kPanelsQK>(shared + w * C::kQueryBytes, 64 * 128, &p.q, &control.q_full[w],
-                                         t.q, 64 * w);
+            load_panels<C, C::kPanelsQK>(shared + w * C::kQueryBytes, 64 * 128, &p.q,
+                                         &control.q_full[w], t.q, 64 * w);
           }
         }
       } else {
@@ -250,6 +261,62 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
     if (t.batch < 0) break;
     ++count;
     index = next;
+  }
+  if constexpr (C::kTransposed) {
+    wait_barrier(&control.v_empty[v_at.stage], v_at.parity ^ 1);
+    control.is_end[v_at.stage] = true;
+    arrive(&control.v_full[v_at.stage]);
+  }
+}
+
+// Warps 1 to 3 of the copying warpgroup: values of 8 bits, key by key in rows, become rows of a
+// column, the keys of each 16 in the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15, in which a thread
+// has the scores of a row.
+template <class C>
+__device__ __forceinline__ void turn_values(unsigned char *shared,
+                                            Control<C::kWarpgroups, C::kStages> &control) {
+  const int warp = static_cast<int>(threadIdx.x) / 32 - 1,
+            lane = static_cast<int>(threadIdx.x) % 32;
+  for (Place<C::kStages> at;; at.step()) {
+    wait_barrier(&control.v_full[at.stage], at.parity);
+    if (control.is_end[at.stage]) break;
+    wait_barrier(&control.turned_empty[at.stage], at.parity ^ 1);
+    const uint32_t from = shared_address(shared + C::kAtValues + at.stage * C::kValueBytes);
+    const uint32_t to = shared_address(shared + C::kAtTurned + at.stage * C::kTurnedBytes);
+    // Blocks of 32 keys and 16 columns: four matrices of 8 keys and 8 pairs of columns.
+    constexpr int kColumns = C::kDimV / 16, kBlocks = C::kKeys / 32 * kColumns;
+#pragma unroll 4
+    for (int block = warp; block < kBlocks; block += 3) {
+      const int keys = block / kColumns, columns = block % kColumns;
+      const int key = 32 * keys + lane;
+      uint32_t w[4], turned[4];
+      asm volatile(
+          "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+          : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+          : "r"(from + columns / 8 * C::kKeyPanel + key * 128 + ((columns % 8) ^ (key % 8)) * 16)
+          : "memory");
+      // A word has two keys of two columns.
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
+        turned[i] = __byte_perm(w[i], w[i + 1], 0x6420);
+        turned[i + 1] = __byte_perm(w[i], w[i + 1], 0x7531);
+      }
+      // Matrix i: columns of parity i % 2, keys 16 (i / 2) on.
+      const int column = 16 * columns + 2 * (lane % 8) + lane / 8 % 2;
+      const int unit = 2 * (keys % 4) + lane / 16;
+      asm volatile(
+          "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+          :
+          : "r"(to + keys / 4 * C::kTurnedPanel + column * 128 + (unit ^ (column % 8)) * 16),
+            "r"(turned[0]), "r"(turned[1]), "r"(turned[2]), "r"(turned[3])
+          : "memory");
+    }
+    fence_async_proxy();
+    __syncwarp();
+    if (lane == 0) {
+      arrive(&control.turned_full[at.stage]);
+      arrive(&control.v_empty[at.stage]);
+    }
   }
 }
 
@@ -277,6 +344,7 @@ struct Softmax {
       // Of a row without a key so far.
       const float base = m == -kInfinity ? 0.0f : m * scale_log2;
       grown[h] = kFirst ? 1.0f : exp2_of(__fmaf_rn(max[h], scale_log2, -base));
+      const float up = C::kLog2Up - base;
       max[h] = m;
       float total = 0.0f;
 #pragma unroll
@@ -284,12 +352,7 @@ struct Softmax {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float &x = s[4 * j + 2 * h + e];
-          x = __fmaf_rn(x, scale_log2, -base);
-#ifdef NVTE_POLY
-          x = (2 * j + e) % NVTE_POLY == 0 ? exp2_poly(x) : exp2_of(x);
-#else
-          x = exp2_of(x);
-#endif
+          x = exp2_of(__fmaf_rn(x, scale_log2, up));
           total = __fadd_rn(total, x);
         }
       }
@@ -303,7 +366,8 @@ __device__ __forceinline__ void mask_scores(float (&s)[C::kKeys / 2], const Para
                                             const Tile &t, int n, int w) {
   const int shift = p.bottom_right ? t.keys - t.rows : 0;
   const int column = n * C::kKeys + 2 * static_cast<int>(threadIdx.x % 4);
-  const int row = t.m + 64 * w + static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
+  const int row =
+      t.m + 64 * w + static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int diagonal = row + 8 * h + shift;
@@ -340,23 +404,37 @@ __device__ __forceinline__ void multiply_scores(float (&s)[C::kKeys / 2], uint32
 }
 
 template <class C>
+constexpr int kSteps = C::kKeys * C::T::kBytes / 32;
+
+template <class C>
 __device__ __forceinline__ void multiply_values(float (&o)[C::kDimV / 2],
-                                                const uint32_t (&a)[C::kKeys / 16][4], uint32_t v,
+                                                const uint32_t (&a)[kSteps<C>][4], uint32_t v,
                                                 bool add) {
+  using Values = Product<typename C::T, C::kDimV>;
 #pragma unroll
-  for (int i = 0; i < C::kKeys / 16; ++i) {
-    Product<typename C::T, C::kDimV>::template registers<true>(
-        o, a[i], operand_mn(v + i * 2048, C::kKeyPanel), add || i > 0);
+  for (int i = 0; i < kSteps<C>; ++i) {
+    if constexpr (C::kTransposed) {
+      Values::registers(o, a[i], operand_k(v + i / 4 * C::kTurnedPanel + i % 4 * 32), add || i > 0);
+    } else {
+      Values::template registers<true>(o, a[i], operand_mn(v + i * 2048, C::kKeyPanel),
+                                       add || i > 0);
+    }
   }
 }
 
 template <class C>
 __device__ __forceinline__ void round_scores(const float (&s)[C::kKeys / 2],
-                                             uint32_t (&a)[C::kKeys / 16][4]) {
+                                             uint32_t (&a)[kSteps<C>][4]) {
 #pragma unroll
-  for (int i = 0; i < C::kKeys / 4; ++i) {
-    const float pair[2] = {s[2 * i], s[2 * i + 1]};
-    a[i / 4][i % 4] = C::T::from_float(pair);
+  for (int i = 0; i < kSteps<C> * 4; ++i) {
+    if constexpr (C::kTransposed) {
+      const int at = i / 4 * 16 + i % 4 / 2 * 8 + i % 2 * 2;
+      const float four[4] = {s[at], s[at + 1], s[at + 4], s[at + 5]};
+      a[i / 4][i % 4] = C::T::from_float(four);
+    } else {
+      const float pair[2] = {s[2 * i], s[2 * i + 1]};
+      a[i / 4][i % 4] = C::T::from_float(pair);
+    }
   }
 }
 
@@ -375,14 +453,26 @@ __device__ __forceinline__ void transpose_words(uint32_t (&w)[4]) {
   }
 }
 
-// Output and statistics of a warpgroup's rows of a tile.
-template <class C>
+__device__ __forceinline__ float scale_at(const float *p) { return p != nullptr ? *p : 1.0f; }
+
+// Largest values of what a thread has written, 8-bit only.
+struct Amax {
+  float s = 0.0f, o = 0.0f;
+};
+
+// Output, as elements of Out, and statistics of a warpgroup's rows of a tile.
+template <class C, class Out>
 __device__ __forceinline__ void write_tile(const Params &p, const Tile &t, int w,
-                                           float (&o)[C::kDimV / 2], Softmax<C> &softmax) {
-  using T = typename C::T;
+                                           float (&o)[C::kDimV / 2], const Softmax<C> &softmax,
+                                           float scale, Amax &amax) {
   const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;
   const int written = p.q_side.ragged() ? t.rows : p.q_side.max_seqlen;
   const int64_t first = p.q_side.first(t.batch), batch = p.q_side.ragged() ? 0 : t.batch;
+  float o_scale = 1.0f, v_scale = 1.0f;
+  if constexpr (C::kTransposed) {
+    v_scale = scale_at(p.v_scale_inv) * scale_at(p.s_scale) * scale_at(p.s_scale_inv);
+    if (kIsFp8<Out>) o_scale = scale_at(p.o_scale);
+  }
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int r = t.m + 64 * w + thread / 32 * 16 + lane / 4 + 8 * h;
@@ -390,58 +480,92 @@ __device__ __forceinline__ void write_tile(const Params &p, const Tile &t, int w
     sum += __shfl_xor_sync(0xffffffff, sum, 1);
     sum += __shfl_xor_sync(0xffffffff, sum, 2);
     const bool empty = r >= t.rows || softmax.max[h] == -kInfinity;
-    const float max = empty ? -kInfinity : softmax.max[h] * p.scale;
+    const float max = empty ? -kInfinity : softmax.max[h] * scale;
     float stats = max, factor = 1.0f;
     if (p.sink != nullptr) {
       const float sink = p.sink[t.head];
       stats = fmaxf(max, sink);
       factor = exp2_of((max - stats) * kLog2E);
-      sum = sum * factor + exp2_of((sink - stats) * kLog2E);
+      sum = sum * factor + exp2_of((sink - stats) * kLog2E + C::kLog2Up);
     }
     factor = __fdividef(factor, sum);
-    stats = empty ? -kInfinity : stats + __logf(sum);
+    stats = empty ? -kInfinity : stats + (__log2f(sum) - C::kLog2Up) * kLn2;
     if (lane % 4 == 0 && r < written) {
       const int64_t at = p.stats_at(t, r);
       p.stats[at] = stats;
       if (p.max != nullptr) p.max[at] = max;
     }
-    // The four lanes of a row have its columns in turns of two; they write eight each.
-    uint16_t *const to = static_cast<uint16_t *>(p.o) + batch * p.o_batch +
-                         (first + r) * p.o_row + t.head * p.o_head + 8 * (lane % 4);
+    if constexpr (C::kTransposed) {
+      if (!empty) amax.s = fmaxf(amax.s, factor * (1 << static_cast<int>(C::kLog2Up)));
+      factor *= v_scale;
+    }
+    // The four lanes of a row have its columns in turns of two; they write 16 bytes each.
+    constexpr int kEach = 16 / Out::kBytes;
+    using Element = typename Out::Bits;
+    Element *const to = static_cast<Element *>(p.o) + batch * p.o_batch + (first + r) * p.o_row +
+                        t.head * p.o_head + kEach * (lane % 4);
 #pragma unroll
-    for (int j = 0; j < C::kDimV / 8; j += 4) {
+    for (int j = 0; j < C::kDimV / 8; j += kEach / 2) {
       uint32_t words[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int at = 4 * (j + i) + 2 * h;
-        // One group after the other: more at a time would need more registers.
-        asm volatile("" : "+f"(o[at]), "+f"(o[at + 1]));
-        const float pair[2] = {o[at] * factor, o[at + 1] * factor};
-        words[i] = empty ? 0 : T::from_float(pair);
+        float x[4 / Out::kBytes];
+#pragma unroll
+        for (int e = 0; e < 4 / Out::kBytes; ++e) {
+          float &from = o[4 * (j + i * (4 / Out::kBytes) / 2 + e / 2) + 2 * h + e % 2];
+          // One group after the other: more at a time would need more registers.
+          asm volatile("" : "+f"(from));
+          x[e] = empty ? 0.0f : from * factor;
+          if constexpr (C::kTransposed) {
+            amax.o = fmaxf(amax.o, fabsf(x[e]));
+            x[e] *= o_scale;
+          }
+        }
+        words[i] = Out::from_float(x);
       }
       transpose_words(words);
-      if (r < written && 8 * (j + lane % 4) < p.dim_v) store_bytes<16>(to + 8 * j, words);
+      if constexpr (kIsFp8<Out>) {
+        // A word has two columns of the lane's first eight, and two of its second.
+        const uint32_t low[2] = {__byte_perm(words[0], words[1], 0x5410),
+                                 __byte_perm(words[2], words[3], 0x5410)};
+        words[3] = __byte_perm(words[2], words[3], 0x7632);
+        words[2] = __byte_perm(words[0], words[1], 0x7632);
+        words[0] = low[0];
+        words[1] = low[1];
+      }
+      if (r < written && 8 * j + kEach * (lane % 4) < p.dim_v) {
+        store_bytes<16>(to + 8 * j, words);
+      }
     }
   }
 }
 
 // Of a tile that has no key.
 __device__ __forceinline__ void write_nothing(const Params &p, const Tile &t, int w) {
-  const int written = p.q_side.ragged() ? t.rows : p.q_side.max_seqlen, units = p.dim_v / 8;
+  const bool wide = p.o_dtype == kNVTEBFloat16 || p.o_dtype == kNVTEFloat16;
+  const int written = p.q_side.ragged() ? t.rows : p.q_side.max_seqlen;
+  const int units = p.dim_v / (wide ? 8 : 16), bytes = wide ? 2 : 1;
   const int64_t first = p.q_side.first(t.batch), batch = p.q_side.ragged() ? 0 : t.batch;
   const int thread = static_cast<int>(threadIdx.x) % 128, begin = t.m + 64 * w;
   const int rows = written - begin < 64 ? written - begin : 64;
 #pragma unroll 1
   for (int i = thread; i < rows * units; i += 128) {
     const uint32_t zeros[4] = {};
-    store_bytes<16>(static_cast<uint16_t *>(p.o) + batch * p.o_batch +
-                        (first + begin + i / units) * p.o_row + t.head * p.o_head + i % units * 8,
-                    zeros);
+    const int64_t at =
+        batch * p.o_batch + (first + begin + i / units) * p.o_row + t.head * p.o_head;
+    store_bytes<16>(static_cast<char *>(p.o) + at * bytes + i % units * 16, zeros);
   }
   if (thread >= rows) return;
   const int64_t at = p.stats_at(t, begin + thread);
   p.stats[at] = -kInfinity;
   if (p.max != nullptr) p.max[at] = -kInfinity;
+}
+
+// Of a warp's threads; the value before is 0 or another thread's.
+__device__ __forceinline__ void raise_amax(float *amax, float x) {
+  if (amax == nullptr) return;
+  const unsigned most = __reduce_max_sync(0xffffffff, __float_as_uint(x));
+  if (threadIdx.x % 32 == 0) atomicMax(reinterpret_cast<unsigned *>(amax), most);
 }
 
 template <class C>
@@ -455,26 +579,32 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
   const auto release = [](uint64_t *barrier) {
     if (threadIdx.x % 32 == 0) arrive(barrier);
   };
+  auto *const v_full = C::kTransposed ? control.turned_full : control.v_full;
+  auto *const v_empty = C::kTransposed ? control.turned_empty : control.v_empty;
   Place<C::kStages> k_at, v_at;
   float s[C::kKeys / 2], o[C::kDimV / 2], grown[2];
-  uint32_t a[C::kKeys / 16][4];
+  uint32_t a[kSteps<C>][4];
   Softmax<C> softmax;
-  const auto keys = [&] {
-    return shared_address(shared + C::kAtKeys + k_at.stage * C::kKeyBytes);
-  };
+  const auto keys = [&] { return shared_address(shared + C::kAtKeys + k_at.stage * C::kKeyBytes); };
   const auto values = [&] {
-    return shared_address(shared + C::kAtValues + v_at.stage * C::kValueBytes);
+    return C::kTransposed ? shared_address(shared + C::kAtTurned + v_at.stage * C::kTurnedBytes)
+                          : shared_address(shared + C::kAtValues + v_at.stage * C::kValueBytes);
   };
   const auto release_keys = [&] {
     release(&control.k_empty[k_at.stage]);
     k_at.step();
   };
   const auto release_values = [&] {
-    release(&control.v_empty[v_at.stage]);
+    release(&v_empty[v_at.stage]);
     v_at.step();
   };
   // Whether the last tile waits for its last product, and whether that one is not its first.
   bool open = false, add = false;
+  // 8-bit: what the products lack.
+  float scale = p.scale;
+  if constexpr (C::kTransposed) scale *= scale_at(p.q_scale_inv) * scale_at(p.k_scale_inv);
+  const float scale_log2 = scale * kLog2E;
+  Amax amax;
   for (unsigned count = 0;; ++count) {
     wait_barrier(&control.q_full[w], count & 1);
     // Read again wherever it is used: registers are what the loop below is short of.
@@ -491,7 +621,7 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
     // condition would run one by one.
     int n = t.end - 1;
     if (any) wait_barrier(&control.k_full[k_at.stage], k_at.parity);
-    if (open) wait_barrier(&control.v_full[v_at.stage], v_at.parity);
+    if (open) wait_barrier(&v_full[v_at.stage], v_at.parity);
     sync_threads(turn, 256);
     pin(s);
     pin(o);
@@ -508,7 +638,16 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
     if (any) release_keys();
     if (open) {
       release_values();
-      write_tile<C>(p, control.tile[(count - 1) % kTiles], w, o, softmax);
+      const Tile &last = control.tile[(count - 1) % kTiles];
+      if constexpr (!C::kTransposed) {
+        write_tile<C, typename C::T>(p, last, w, o, softmax, scale, amax);
+      } else if (p.o_dtype == kNVTEBFloat16) {
+        write_tile<C, BF16>(p, last, w, o, softmax, scale, amax);
+      } else if (p.o_dtype == kNVTEFloat16) {
+        write_tile<C, F16>(p, last, w, o, softmax, scale, amax);
+      } else {
+        write_tile<C, E4M3>(p, last, w, o, softmax, scale, amax);
+      }
       open = false;
     }
     if (!any) {
@@ -519,7 +658,7 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
     }
     open = true;
     if (n >= t.high || n < t.low) mask_scores<C>(s, p, t, n, w);
-    softmax.template update<true>(s, p.scale_log2, grown);
+    softmax.template update<true>(s, scale_log2, grown);
     round_scores<C>(s, a);
     add = false;
 #pragma unroll 1
@@ -532,7 +671,7 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
       begin_products();
       multiply_scores<C>(s, q, keys());
       commit_products();
-      wait_barrier(&control.v_full[v_at.stage], v_at.parity);
+      wait_barrier(&v_full[v_at.stage], v_at.parity);
       begin_products();
       multiply_values<C>(o, a, values(), add);
       commit_products();
@@ -544,20 +683,22 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
       pin(s);
       release_keys();
       if (masked) mask_scores<C>(s, p, t, n, w);
-      softmax.template update<false>(s, p.scale_log2, grown);
+      softmax.template update<false>(s, scale_log2, grown);
       wait_products<0>();
       pin(o);
       release_values();
       round_scores<C>(s, a);
-#ifdef NVTE_SKIP
-      if (__any_sync(0xffffffff, grown[0] != 1.0f || grown[1] != 1.0f))
-#endif
-      {
+      // Rare after a few tiles.
+      if (__any_sync(0xffffffff, grown[0] != 1.0f || grown[1] != 1.0f)) {
 #pragma unroll
         for (int i = 0; i < C::kDimV / 2; ++i) o[i] *= grown[i / 2 % 2];
       }
     }
     release(&control.q_empty[w]);
+  }
+  if constexpr (C::kTransposed) {
+    raise_amax(p.s_amax, amax.s);
+    raise_amax(p.o_amax, amax.o);
   }
 }
 
@@ -567,8 +708,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ unsigned char dynamic[];
   unsigned char *const shared = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
-  auto &control =
-      *reinterpret_cast<Control<C::kWarpgroups, C::kStages> *>(shared + C::kAtControl);
+  auto &control = *reinterpret_cast<Control<C::kWarpgroups, C::kStages> *>(shared + C::kAtControl);
   if (threadIdx.x == 0) {
     for (int w = 0; w < C::kWarpgroups; ++w) {
       init_barrier(&control.q_full[w], 1);
@@ -577,8 +717,11 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     for (int i = 0; i < C::kStages; ++i) {
       init_barrier(&control.k_full[i], 1);
       init_barrier(&control.v_full[i], 1);
+      init_barrier(&control.turned_full[i], 3);
       init_barrier(&control.k_empty[i], 4 * C::kWarpgroups);
-      init_barrier(&control.v_empty[i], 4 * C::kWarpgroups);
+      init_barrier(&control.turned_empty[i], 4 * C::kWarpgroups);
+      init_barrier(&control.v_empty[i], C::kTransposed ? 3 : 4 * C::kWarpgroups);
+      control.is_end[i] = false;
     }
     publish_barriers();
   }
@@ -586,7 +729,11 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   wait_for_stream();
   if (threadIdx.x < 128) {
     give_registers<C::kProducerRegisters>();
-    if (threadIdx.x == 0) copy_tiles<C>(p, shared, control);
+    if (threadIdx.x == 0) {
+      copy_tiles<C>(p, shared, control);
+    } else if (C::kTransposed && threadIdx.x >= 32) {
+      turn_values<C>(shared, control);
+    }
   } else {
     take_registers<C::kConsumerRegisters>();
     // The shuffle tells the compiler that a warp agrees on it.
@@ -597,10 +744,12 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 }
 
 // Each block begins with the tile of its number.
-__global__ void begin_counter_kernel(unsigned *next, unsigned blocks) {
+__global__ void begin_kernel(unsigned *next, unsigned blocks, float *s_amax, float *o_amax) {
   wait_for_stream();
   let_next_start();
   *next = blocks;
+  if (s_amax != nullptr) *s_amax = 0.0f;
+  if (o_amax != nullptr) *o_amax = 0.0f;
 }
 
 // The rows of a tensor twice, see above.
@@ -612,15 +761,16 @@ NVTEXOutcome encode_rows(CUtensorMap *map, const NVTEXAttentionTensor &tensor,
   const uint64_t bound = side.max_seqlen;
   const uint64_t dims[5] = {dim, bound, bound + (ragged ? side.tokens : bound) + 1, heads,
                             ragged ? 1 : batch};
-  const uint64_t steps[4] = {step, step,
-                             heads > 1 ? static_cast<uint64_t>(tensor.head) * bytes : step,
-                             !ragged && batch > 1 ? static_cast<uint64_t>(tensor.batch) * bytes : step};
+  const uint64_t steps[4] = {
+      step, step, heads > 1 ? static_cast<uint64_t>(tensor.head) * bytes : step,
+      !ragged && batch > 1 ? static_cast<uint64_t>(tensor.batch) * bytes : step};
   const uint32_t box[5] = {is_fp8 ? 128u : 64u, rows, 1, 1, 1};
-  const CUtensorMapDataType type = is_fp8                               ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-                                   : tensor.dtype == kNVTEFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                                  : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  return encode_map(map, type, 5, static_cast<const char *>(tensor.data) - bound * step, dims, steps,
-                    box);
+  const CUtensorMapDataType type = is_fp8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                   : tensor.dtype == kNVTEFloat16
+                                       ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                       : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  return encode_map(map, type, 5, static_cast<const char *>(tensor.data) - bound * step, dims,
+                    steps, box);
 }
 
 template <class... KernelArgs, class... Args>
@@ -648,16 +798,15 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
     return encode_rows(map, tensor, side, a.batch, dim, side.heads, static_cast<uint32_t>(rows),
                        kFp8 && tensor.dtype == a.q.dtype);
   };
-  for (const NVTEXOutcome &done : {encode(&p.q, a.q, a.q_side, a.dim_qk, 64),
-                                   encode(&p.k, a.k, a.kv_side, a.dim_qk, C::kKeys),
-                                   encode(&p.v, a.v, a.kv_side, a.dim_v, C::kKeys)}) {
+  for (const NVTEXOutcome &done :
+       {encode(&p.q, a.q, a.q_side, a.dim_qk, 64), encode(&p.k, a.k, a.kv_side, a.dim_qk, C::kKeys),
+        encode(&p.v, a.v, a.kv_side, a.dim_v, C::kKeys)}) {
     if (done.status != NVTEX_BACKEND_OK) return done;
   }
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
-  static const cudaError_t raised =
-      cudaFuncSetAttribute(attention_forward_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           kSharedBytes<C>);
+  static const cudaError_t raised = cudaFuncSetAttribute(
+      attention_forward_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<C>);
   if (raised) return outcome(raised);
   const auto side = [](const NVTEXAttentionSide &s) {
     return Side{s.cu_seqlens, s.starts, static_cast<int>(s.max_seqlen)};
@@ -676,9 +825,9 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
   p.bottom_right = a.bottom_right;
   // Keys and values of a section stay in L2.
   const size_t head_bytes = a.kv_side.max_seqlen * (a.dim_qk + a.dim_v) * C::T::kBytes;
-  const size_t fit = (size_t{24} << 20) / head_bytes;
-  const size_t section = (fit < 1 ? 1 : fit) * static_cast<size_t>(p.group);
-  p.section = section < p.pairs ? static_cast<unsigned>(section) : p.pairs;
+  const size_t fit = kSectionBytes / head_bytes;
+  const size_t most = (fit < 1 ? 1 : fit) * static_cast<size_t>(p.group);
+  p.section = static_cast<unsigned>(ceil_div(p.pairs, ceil_div(p.pairs, most)));
   p.section_tiles = p.section * static_cast<unsigned>(p.m_tiles);
   p.o = a.o.data;
   p.o_batch = a.o.batch;
@@ -686,7 +835,15 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
   p.o_head = a.o.head;
   p.dim_v = static_cast<int>(a.dim_v);
   p.scale = a.scale;
-  p.scale_log2 = a.scale * kLog2E;
+  p.q_scale_inv = a.q.scale_inv;
+  p.k_scale_inv = a.k.scale_inv;
+  p.v_scale_inv = a.v.scale_inv;
+  p.o_scale = a.o.scale;
+  p.s_scale = a.s.scale;
+  p.s_scale_inv = a.s.scale_inv;
+  p.s_amax = kFp8 ? a.s.amax : nullptr;
+  p.o_amax = kFp8 ? a.o.amax : nullptr;
+  p.o_dtype = a.o.dtype;
   p.stats = a.stats;
   p.max = a.max;
   p.sink = a.sink;
@@ -694,7 +851,8 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
   p.tiles = p.pairs * static_cast<unsigned>(p.m_tiles);
   const unsigned sms = static_cast<unsigned>(device.sm_count);
   const unsigned grid = p.tiles < sms ? p.tiles : sms;
-  const NVTEXOutcome begun = launch(begin_counter_kernel, dim3(1), 1, stream, p.next, grid);
+  const NVTEXOutcome begun =
+      launch(begin_kernel, dim3(1), 1, stream, p.next, grid, p.s_amax, p.o_amax);
   if (begun.status != NVTEX_BACKEND_OK) return begun;
   return launch_shared(attention_forward_kernel<C>, grid, C::kThreads, kSharedBytes<C>, stream, p);
 }
@@ -713,11 +871,16 @@ Run choose(size_t dim_qk, size_t dim_v, bool band) {
   const size_t dim = dim_qk > dim_v ? dim_qk : dim_v;
   if (dim <= 64) return run<Config<T, 64, 64, 3, 112, 2>>;
   if (dim <= 128) {
-    return band ? run<Config<T, 128, 128, 2, 128, 2>>
-                : run<Config<T, 128, 128, 2, 176, 2>>;
+    return band ? run<Config<T, 128, 128, 2, 128, 2>> : run<Config<T, 128, 128, 2, 176, 2>>;
   }
   if (dim_qk <= 192 && dim_v <= 128) return run<Config<T, 192, 128, 2, 112, 2>>;
   return run<Config<T, 256, 256, 2, 64, 2>>;
+}
+
+template <>
+Run choose<E4M3>(size_t dim_qk, size_t dim_v, bool) {
+  const size_t dim = dim_qk > dim_v ? dim_qk : dim_v;
+  return dim <= 64 ? run<Config<E4M3, 64, 64, 2, 128, 2>> : run<Config<E4M3, 128, 128, 2, 128, 2>>;
 }
 
 bool whole_units(const NVTEXAttentionTensor &tensor, int64_t bytes) {
@@ -738,19 +901,31 @@ extern "C" const char *nvte_attention_sm90_forward_reject(const NVTEXAttentionAr
     return "runs on compute capability 9.0 only";
   }
   if (a.backward) return "is a forward";
-  if (a.q.dtype != kNVTEBFloat16 && a.q.dtype != kNVTEFloat16) return "takes BF16 and F16";
-  if (a.k.dtype != a.q.dtype || a.v.dtype != a.q.dtype || a.o.dtype != a.q.dtype) {
-    return "takes q, k, v and o of one dtype";
+  const bool fp8 = a.q.dtype == kNVTEFloat8E4M3;
+  if (!fp8 && a.q.dtype != kNVTEBFloat16 && a.q.dtype != kNVTEFloat16) {
+    return "takes q in BF16, F16 and E4M3";
   }
-  if (a.dim_qk > 256 || a.dim_v > 256) return "takes head dims up to 256";
-  if (a.dim_qk % 8 != 0 || a.dim_v % 8 != 0) return "takes head dims that are multiples of 8";
+  if (a.k.dtype != a.q.dtype || a.v.dtype != a.q.dtype) return "takes q, k and v of one dtype";
+  if (a.o.dtype != a.q.dtype &&
+      !(fp8 && (a.o.dtype == kNVTEBFloat16 || a.o.dtype == kNVTEFloat16))) {
+    return "takes o of the dtype of q, or of 16 bits with E4M3";
+  }
+  const size_t most = fp8 ? 128 : 256, unit = fp8 ? 16 : 8;
+  if (a.dim_qk > most || a.dim_v > most) {
+    return fp8 ? "takes head dims up to 128 in FP8" : "takes head dims up to 256";
+  }
+  if (a.dim_qk % unit != 0 || a.dim_v % unit != 0) {
+    return fp8 ? "takes head dims that are multiples of 16 in FP8"
+               : "takes head dims that are multiples of 8";
+  }
   if (a.page_table_k != nullptr || a.page_table_v != nullptr) return "takes keys without pages";
   if (a.bias.data != nullptr) return "takes no bias";
   if (a.alibi) return "takes no ALiBi";
   if (a.dropout != 0.0f) return "takes no dropout";
   if (!(a.scale > 0.0f)) return "takes positive scales";
   for (const NVTEXAttentionTensor *tensor : {&a.q, &a.k, &a.v, &a.o}) {
-    if (!whole_units(*tensor, 2)) return "takes data and strides of whole 16 bytes";
+    if (!whole_units(*tensor, tensor->dtype == kNVTEFloat8E4M3 ? 1 : 2))
+      return "takes data and strides of whole 16 bytes";
   }
   for (const NVTEXAttentionSide *side : {&a.q_side, &a.kv_side}) {
     if (side->max_seqlen >= kUnbounded / 2 || side->tokens >= kUnbounded / 2) {
@@ -770,7 +945,7 @@ extern "C" NVTEXOutcome nvte_attention_sm90_forward(const NVTEXAttentionArgs *ar
   const NVTEXAttentionArgs &a = *args;
   if (a.batch == 0 || a.q_side.heads == 0 || a.q_side.max_seqlen == 0) return ok();
   const bool band = a.window_left >= 0 || a.window_right >= 0;
-  return dispatch<BF16, F16>(a.q.dtype, [&](auto tag) {
+  return dispatch<BF16, F16, E4M3>(a.q.dtype, [&](auto tag) {
     return choose<decltype(tag)>(a.dim_qk, a.dim_v, band)(a, stream);
   });
 }

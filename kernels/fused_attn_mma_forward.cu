@@ -1,9 +1,12 @@
 // Forward of attention for everything that the arguments can say, on the matrix instructions of
-// compute capability 8.0. A block takes kM rows of a head; each of its warps has its own rows, reads
-// tiles of kN keys that the block shares and keeps running maxima and sums.
+// compute capability 8.0. A block takes kM rows of a head; each of its warps has its own rows,
+// reads tiles of kN keys that the block shares and keeps running maxima and sums.
 //
-// FP8 becomes half precision when it is loaded, which is exact. Because the probabilities are rounded
-// to FP8 with a scale for normalised ones, a first pass over the keys finds the rows' sums.
+// FP8 becomes half precision when it is loaded, which is exact. Because the probabilities are
+// rounded to FP8 with a scale for normalised ones, a first pass over the keys finds the rows' sums.
+//
+// Keys and values past a sequence count as zeros. Of others, what is not finite reaches all rows of
+// their tile, because a probability of 0 multiplies it too.
 //
 // Instances: {F16, BF16} x {64, 96, 128, 192, 256} and, with extra terms, x {64, 128, 256}; FP8 x
 // {128, 256}: 18.
@@ -40,6 +43,8 @@ struct Head {
   int64_t o;  // Of its first element.
   unsigned j;
   int keys, rows, end, last;
+  // FP8: what probabilities are multiplied by for dropout and before they are rounded.
+  float weight, p_scale;
 };
 
 template <class T, int kD, bool kFp8, bool kExtras>
@@ -73,23 +78,29 @@ __global__ void __launch_bounds__(Shape<kD, kExtras>::kThreads, 2)
   const uint32_t my_rows = q_tile + warp * kMt * 16 * Tile<kD>::kRow;
   const int dim_qk = static_cast<int>(a.dim_qk), dim_v = static_cast<int>(a.dim_v);
   float scale = a.scale * kLog2e;
-  float p_scale = 1.0f;
-  if constexpr (kFp8) {
-    scale *= factor_of(a.q.scale_inv) * factor_of(a.k.scale_inv);
-    p_scale = factor_of(a.s.scale);
-  }
+  if constexpr (kFp8) scale *= factor_of(a.q.scale_inv) * factor_of(a.k.scale_inv);
   // Without extra terms the scale is positive and scores stay products until the exponential.
   const float unit = kExtras ? 1.0f : scale;
+  const bool drops = kExtras && a.dropout != 0.0f;
   __shared__ __align__(16) char head_bytes[sizeof(Head<T, kExtras>)];
   const auto &head = *reinterpret_cast<Head<T, kExtras> *>(head_bytes);
   if (thread == 0) {
-    new (head_bytes) Head<T, kExtras>{k_rows<kBytes>(a, i, key_head), v_rows<kBytes>(a, i, key_head),
-                                      Band(a, rows, keys), Scores<T, kExtras>(a, scale, i, j),
-                                      Keep(a, p.dropout, i, j), StatsRows(a.q_side, i, j),
-                                      head_offset(a.o, a.q_side, i, j), j, keys, rows, end, last};
+    new (head_bytes) Head<T, kExtras>{k_rows<kBytes>(a, i, key_head),
+                                      v_rows<kBytes>(a, i, key_head),
+                                      Band(a, rows, keys),
+                                      Scores<T, kExtras>(a, scale, i, j),
+                                      Keep(a, p.dropout, i, j),
+                                      StatsRows(a.q_side, i, j),
+                                      head_offset(a.o, a.q_side, i, j),
+                                      j,
+                                      keys,
+                                      rows,
+                                      end,
+                                      last,
+                                      drops ? p.dropout.scale : 1.0f,
+                                      factor_of(a.s.scale)};
   }
   __syncthreads();
-  const bool drops = kExtras && a.dropout != 0.0f;
   // How far a score may pass its row's reference before that follows.
   const float slack = a.max != nullptr || kFp8 ? 0.0f : 8.0f / unit;
 
@@ -182,8 +193,7 @@ __global__ void __launch_bounds__(Shape<kD, kExtras>::kThreads, 2)
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
               const float next = fmaxf(m[mt][h], most[mt][h]);
-              const float shrink =
-                  next == -INFINITY ? 1.0f : power2((m[mt][h] - next) * unit);
+              const float shrink = next == -INFINITY ? 1.0f : power2((m[mt][h] - next) * unit);
               m[mt][h] = next;
               l[mt][h] *= shrink;
               if constexpr (!kFp8) {
@@ -219,19 +229,17 @@ __global__ void __launch_bounds__(Shape<kD, kExtras>::kThreads, 2)
       if constexpr (kExtras) {
 #pragma unroll
         for (int mt = 0; mt < kMt; ++mt) {
-          const float weight = kFp8 && drops ? p.dropout.scale : 1.0f;
 #pragma unroll
           for (int n = 0; n < kNt; ++n) {
-            const uint32_t kept =
-                drops ? head.keep.of_rows(w0 + mt * 16, c0 + n * 8, lane) : 0xf;
+            const uint32_t kept = drops ? head.keep.of_rows(w0 + mt * 16, c0 + n * 8, lane) : 0xf;
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
               float &x = s[mt][n][e];
               x = kept >> e & 1 ? x : 0.0f;
               if constexpr (kFp8) {
-                x *= weight;
+                x *= head.weight;
                 if (w0 + mt * 16 + e / 2 * 8 + lane / 4 < head.rows) most_p = fmaxf(most_p, x);
-                x *= p_scale;
+                x *= head.p_scale;
               }
             }
           }
@@ -285,8 +293,7 @@ __global__ void __launch_bounds__(Shape<kD, kExtras>::kThreads, 2)
     }
   }
   if constexpr (kFp8) raise_amax(a.s.amax, most_p);
-  store_rows<T, kFp8, kD>(a.o, head.o, o, factor, w0, head.rows, head.end, 0, dim_v,
-                          my_rows, lane);
+  store_rows<T, kFp8, kD>(a.o, head.o, o, factor, w0, head.rows, head.end, 0, dim_v, my_rows, lane);
 }
 
 template <class T, int kD, bool kFp8, bool kExtras>

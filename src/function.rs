@@ -8,20 +8,20 @@ use crate::backend::args::{Function, Fusion};
 
 const LOG2_E: f32 = 1.442_695;
 
-/// `1 / (1 + 2^t)` for t in [-125, 125].
+/// `1 / (1 + 2^(a b))` for `a b` in [-125, 125].
 #[inline(always)]
-fn logistic2(t: f32) -> f32 {
-    // Adding 1.5 * 2^23 rounds to an integer n, which stays in the low bits.
-    let shifted = t + 12_582_912.0;
-    let f = t - (shifted - 12_582_912.0);
+fn logistic2(a: f32, b: f32) -> f32 {
+    // Adding 1.5 * 2^23 rounds to an integer n, whose exponent bits 127 more make 2^n.
+    const SHIFT: f32 = 12_582_912.0 + 127.0;
+    let shifted = a.mul_add(b, SHIFT);
+    let f = a.mul_add(b, SHIFT - shifted);
     let p = 0.001_326_471_5f32;
     let p = p.mul_add(f, 0.009_671_513);
     let p = p.mul_add(f, 0.055_507_34);
     let p = p.mul_add(f, 0.240_222_42);
     let p = p.mul_add(f, 0.693_147);
     let p = p.mul_add(f, 1.0);
-    let power = f32::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 23));
-    1.0 / (1.0 + power)
+    1.0 / p.mul_add(f32::from_bits(shifted.to_bits() << 23), 1.0)
 }
 
 /// `max(x, least)`, NaN for NaN.
@@ -77,7 +77,7 @@ impl SigmoidLinear {
     #[inline(always)]
     fn sigmoid(self, x: f32) -> (f32, f32) {
         let near = at_most(at_least(x, -self.far), self.far);
-        (logistic2(near * self.t3.mul_add(near * near, self.t1)), near)
+        (logistic2(near, self.t3.mul_add(near * near, self.t1)), near)
     }
 }
 
@@ -176,7 +176,7 @@ fn tanh(y: f32) -> f32 {
     let p = p.mul_add(square, -0.333_332_6);
     let p = p.mul_add(square, 1.0);
     let near = at_most(at_least(y, -43.0), 43.0);
-    let far = 2.0f32.mul_add(logistic2(near * (-2.0 * LOG2_E)), -1.0);
+    let far = 2.0f32.mul_add(logistic2(near, -2.0 * LOG2_E), -1.0);
     if square < 0.390_625 { y * p } else { far + (near - near) }
 }
 

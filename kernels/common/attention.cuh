@@ -109,9 +109,7 @@ struct Band {
   __device__ __forceinline__ int end(int r) const { return min(keys, r + right); }
   // Rows that may admit some of the columns in [c, end).
   __device__ __forceinline__ int first_row(int c) const { return max(0, c - right + 1); }
-  __device__ __forceinline__ int last_row(int end, int rows) const {
-    return min(rows, end - left);
-  }
+  __device__ __forceinline__ int last_row(int end, int rows) const { return min(rows, end - left); }
   // Every row in [r0, r1) admits every column in [c0, c1).
   __device__ __forceinline__ bool admits(int r0, int r1, int c0, int c1) const {
     return c0 >= begin(r1 - 1) && c1 <= end(r0);
@@ -205,8 +203,7 @@ struct Keep {
   // Likewise with rows and columns exchanged: four lanes share a group, each draws one element's.
   __device__ __forceinline__ uint32_t of_columns(int r, int c, int lane) const {
     const int mine = lane / 4 % 4;
-    const uint32_t own =
-        (*this)(r + 2 * (lane % 4) + mine % 2, (c + mine / 2 * 8 + lane / 4) / 4);
+    const uint32_t own = (*this)(r + 2 * (lane % 4) + mine % 2, (c + mine / 2 * 8 + lane / 4) / 4);
     uint32_t bits = 0;
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
@@ -420,6 +417,7 @@ __device__ __forceinline__ void store_rows(const NVTEXAttentionTensor &t, int64_
     }
     raise_amax(t.amax, most);
   } else {
+    __syncwarp();
 #pragma unroll
     for (int mt = 0; mt < kMt; ++mt) {
 #pragma unroll
@@ -477,8 +475,8 @@ inline const char *attention_unsupported(const NVTEXAttentionArgs &a) {
   if (a.backward) {
     if (!like_q(a.d_o)) return "dtype of do";
     if (!result(a.dq) || !result(a.dk) || !result(a.dv)) return "dtypes of dq, dk and dv";
-    vectors = vectors && in_vectors(a.d_o) && in_vectors(a.dq) && in_vectors(a.dk) &&
-              in_vectors(a.dv);
+    vectors =
+        vectors && in_vectors(a.d_o) && in_vectors(a.dq) && in_vectors(a.dk) && in_vectors(a.dv);
   }
   if (!vectors) return "strides that are no multiples of 16 bytes";
   if (a.dim_qk % 8 != 0 || a.dim_v % 8 != 0) return "head dimensions that are no multiples of 8";

@@ -19,19 +19,19 @@ __device__ __forceinline__ float reciprocal(float y) {
   return __fmaf_rn(r, __fmaf_rn(-y, r, 1.0f), r);
 }
 
-// 1 / (1 + 2^t) for t in [-125, 125].
-__device__ __forceinline__ float logistic2(float t) {
-  // Adding 1.5 * 2^23 rounds to an integer n, which stays in the low bits.
-  const float shifted = __fadd_rn(t, 12582912.0f);
-  const float f = __fsub_rn(t, __fsub_rn(shifted, 12582912.0f));
+// 1 / (1 + 2^(a b)) for a b in [-125, 125].
+__device__ __forceinline__ float logistic2(float a, float b) {
+  // Adding 1.5 * 2^23 rounds to an integer n, whose exponent bits 127 more make 2^n.
+  constexpr float kShift = 12582912.0f + 127.0f;
+  const float shifted = __fmaf_rn(a, b, kShift);
+  const float f = __fmaf_rn(a, b, __fsub_rn(kShift, shifted));
   float p = 0.0013264715f;
   p = __fmaf_rn(p, f, 0.009671513f);
   p = __fmaf_rn(p, f, 0.05550734f);
   p = __fmaf_rn(p, f, 0.24022242f);
   p = __fmaf_rn(p, f, 0.693147f);
   p = __fmaf_rn(p, f, 1.0f);
-  const float power = __int_as_float(__float_as_int(p) + (__float_as_int(shifted) << 23));
-  return reciprocal(__fadd_rn(1.0f, power));
+  return reciprocal(__fmaf_rn(p, __int_as_float(__float_as_int(shifted) << 23), 1.0f));
 }
 
 // max(x, least) and min(x, most), NaN for NaN.
@@ -72,7 +72,7 @@ struct SigmoidLinear : LinearGate {
   // The sigmoid at x; `near` becomes x where it is not far.
   __device__ __forceinline__ float sigmoid(float x, float &near) const {
     near = at_most(at_least(x, -far), far);
-    return logistic2(__fmul_rn(near, __fmaf_rn(t3, __fmul_rn(near, near), t1)));
+    return logistic2(near, __fmaf_rn(t3, __fmul_rn(near, near), t1));
   }
   __device__ __forceinline__ float value(float x) const {
     float near;
@@ -91,7 +91,7 @@ struct Sigmoid : LinearGate {
   static __device__ __forceinline__ float sigmoid(float x, float &near) {
     near = at_most(at_least(x, -86.0f), 86.0f);
     // The cubic term of SigmoidLinear, which is 0 here, changes no product.
-    return logistic2(__fmul_rn(near, -kLog2E));
+    return logistic2(near, -kLog2E);
   }
   __device__ __forceinline__ float value(float x) const {
     float near;
@@ -149,7 +149,7 @@ __device__ __forceinline__ float tanh_of(float y) {
   p = __fmaf_rn(p, square, -0.3333326f);
   p = __fmaf_rn(p, square, 1.0f);
   const float near = at_most(at_least(y, -43.0f), 43.0f);
-  const float far = __fmaf_rn(2.0f, logistic2(__fmul_rn(near, -2.0f * kLog2E)), -1.0f);
+  const float far = __fmaf_rn(2.0f, logistic2(near, -2.0f * kLog2E), -1.0f);
   return square < 0.390625f ? __fmul_rn(y, p) : __fadd_rn(far, __fsub_rn(near, near));
 }
 
@@ -196,13 +196,14 @@ struct Function {
   }
 
   // The functions that are used most share their code.
-  __device__ __forceinline__ bool is_linear() const {
+  __host__ __device__ __forceinline__ bool is_linear() const {
     return kind == NVTEX_GELU || kind == NVTEX_SILU || kind == NVTEX_QGELU;
   }
 
-  // Calls `work` with the function unless it is among those.
+  // Calls `work` with the function.
   template <class Work>
-  __device__ __forceinline__ void with_other(Work &&work) const {
+  __device__ __forceinline__ void with(Work &&work) const {
+    if (is_linear()) return work(linear);
     switch (kind) {
       case NVTEX_RELU:
         return work(Relu{});
@@ -264,11 +265,11 @@ __device__ __forceinline__ void apply_each(const Curve &f, const Vec<In, N> (&x)
   }
 }
 
-// The same with a function that is not linear. Four elements at a time in a loop that shifts the
-// registers: there are too many of these functions to unroll them all.
+// The same with a function that is chosen here. Four elements at a time in a loop that shifts the
+// registers: there are too many functions to unroll them all.
 template <NVTEXForm kForm, class In, int N>
-__device__ __forceinline__ void apply_other(const Function &f, Vec<In, N> (&x)[kInputsOf<kForm>],
-                                            float (&v)[kHalvesOf<kForm>][N]) {
+__device__ __forceinline__ void apply(const Function &f, Vec<In, N> (&x)[kInputsOf<kForm>],
+                                      float (&v)[kHalvesOf<kForm>][N]) {
   constexpr int kStep = 4;
   using Step = Vec<In, kStep>;
 #pragma unroll
@@ -287,7 +288,7 @@ __device__ __forceinline__ void apply_other(const Function &f, Vec<In, N> (&x)[k
 #pragma unroll
       for (int j = Step::kWords; j < Vec<In, N>::kWords; ++j) x[k].w[j - Step::kWords] = x[k].w[j];
     }
-    f.with_other([&](const auto &curve) { apply_each<kForm>(curve, from, to); });
+    f.with([&](const auto &curve) { apply_each<kForm>(curve, from, to); });
 #pragma unroll
     for (int h = 0; h < kHalvesOf<kForm>; ++h) {
 #pragma unroll
@@ -295,16 +296,6 @@ __device__ __forceinline__ void apply_other(const Function &f, Vec<In, N> (&x)[k
 #pragma unroll
       for (int j = 0; j < kStep; ++j) v[h][N - kStep + j] = to[h][j];
     }
-  }
-}
-
-template <NVTEXForm kForm, class In, int N>
-__device__ __forceinline__ void apply(const Function &f, Vec<In, N> (&x)[kInputsOf<kForm>],
-                                      float (&v)[kHalvesOf<kForm>][N]) {
-  if (f.is_linear()) {
-    apply_each<kForm>(f.linear, x, v);
-  } else {
-    apply_other<kForm>(f, x, v);
   }
 }
 

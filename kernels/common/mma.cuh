@@ -60,8 +60,8 @@ __device__ __forceinline__ void load_transposed(uint32_t from, uint32_t (&w)[4])
 }
 
 // c += a b of 16 x 16 and 16 x 8 elements. Lane l has of c the rows l / 4 (elements 0, 1) and
-// l / 4 + 8, in each the columns 2 (l % 4) and the next; of a likewise, for columns below 8 and from
-// 8 on.
+// l / 4 + 8, in each the columns 2 (l % 4) and the next; of a likewise, for columns below 8 and
+// from 8 on.
 template <class T>
 __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1) {
@@ -143,8 +143,7 @@ __device__ __forceinline__ void multiply_columns(float (&acc)[kMt][kNt][4],
 #pragma unroll
     for (int n = 0; n < kNt / 2; ++n) {
       uint32_t right[4];
-      load_transposed(b + k * 16 * Rows::kRow + (((first + 2 * n) ^ b_first) << 4),
-                      right);
+      load_transposed(b + k * 16 * Rows::kRow + (((first + 2 * n) ^ b_first) << 4), right);
 #pragma unroll
       for (int mt = 0; mt < kMt; ++mt) {
         multiply<T>(acc[mt][2 * n], p[mt][k], right[0], right[1]);

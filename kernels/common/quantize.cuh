@@ -434,27 +434,25 @@ __device__ __forceinline__ void push(Vec<T, N> (&rows)[kPack], const Vec<T, N> &
   rows[kPack - 1] = row;
 }
 
-template <class In>
-__device__ __forceinline__ Vec<In, kVec> load_vector(const void *in, size_t at, bool vectorised,
-                                                     int count) {
-  return vectorised ? load<In, kVec>(in, at, 0 < count) : load_some<In, kVec>(in, at, count);
-}
-
-// What the thread's row p is made of.
-template <class In, NVTEXForm kForm, class Scale>
+// What the thread's row p is made of. kVectorised: every vector is aligned, and inside or outside
+// as a whole.
+template <class In, NVTEXForm kForm, bool kVectorised, class Scale>
 __device__ __forceinline__ void load_row(const TileCastArgs<Scale> &args, const Matrix &m,
                                          const Place &my, int p,
                                          Vec<In, kVec> (&x)[kInputsOf<kForm>]) {
   const NVTEXQuantizeArgs &q = args.q;
   const size_t row = my.row0 + my.row + p, col = my.col0 + my.col;
   const int count = p < my.rows ? my.cols : 0;
+  const auto from = [&](const void *in, size_t at) {
+    return kVectorised ? load<In, kVec>(in, at, 0 < count) : load_some<In, kVec>(in, at, count);
+  };
   if constexpr (kForm == NVTEX_FORM_GATED_DERIVATIVE) {
     const size_t half = m.cols / 2;
-    if (args.split || m.in_vec) {
+    if (args.split || kVectorised) {
       const size_t c = !args.split && col >= half ? col - half : col;
-      x[0] = load_vector<In>(q.input, row * half + c, m.in_vec, count);
-      x[1] = load_vector<In>(q.fusion.act_input, row * m.cols + c, m.in_vec, count);
-      x[2] = load_vector<In>(q.fusion.act_input, row * m.cols + half + c, m.in_vec, count);
+      x[0] = from(q.input, row * half + c);
+      x[1] = from(q.fusion.act_input, row * m.cols + c);
+      x[2] = from(q.fusion.act_input, row * m.cols + half + c);
     } else {
       // A vector may have columns of both halves.
       using Bits = typename In::Bits;
@@ -473,14 +471,12 @@ __device__ __forceinline__ void load_row(const TileCastArgs<Scale> &args, const 
     }
   } else if constexpr (kForm == NVTEX_FORM_GATED) {
     const size_t at = 2 * m.at + row * (2 * m.cols) + col;
-    x[0] = load_vector<In>(q.input, at, m.in_vec, count);
-    x[1] = load_vector<In>(q.input, at + m.cols, m.in_vec, count);
+    x[0] = from(q.input, at);
+    x[1] = from(q.input, at + m.cols);
   } else {
     const size_t at = m.at + row * m.cols + col;
-    x[0] = load_vector<In>(q.input, at, m.in_vec, count);
-    if constexpr (kForm == NVTEX_FORM_DERIVATIVE) {
-      x[1] = load_vector<In>(q.fusion.act_input, at, m.in_vec, count);
-    }
+    x[0] = from(q.input, at);
+    if constexpr (kForm == NVTEX_FORM_DERIVATIVE) x[1] = from(q.fusion.act_input, at);
   }
 }
 
@@ -522,30 +518,32 @@ template <class In, NVTEXForm kForm, class Scale, class Take>
 __device__ __forceinline__ void produce(const TileCastArgs<Scale> &args, const Matrix &m,
                                         const Place &my, const Take &take) {
   constexpr int kInputs = kInputsOf<kForm>;
-  // Rows that are loaded together: what registers hold.
-  constexpr int kLot = kInputs == 3 ? 1 : kForm == NVTEX_FORM_DERIVATIVE ? 2 : 4;
-  if (args.function.is_linear()) {
+  if (args.function.is_linear() && m.in_vec) {
+    // Rows that are in registers or on their way: what these hold.
+    constexpr int kLot = kInputs == 3 ? 1 : kForm == NVTEX_FORM_DERIVATIVE ? 2 : 4;
+    Vec<In, kVec> x[kLot][kInputs];
 #pragma unroll
-    for (int first = 0; first < kPack; first += kLot) {
-      Vec<In, kVec> x[kLot][kInputs];
+    for (int p = 0; p < kLot; ++p) load_row<In, kForm, true>(args, m, my, p, x[p]);
 #pragma unroll
-      for (int p = 0; p < kLot; ++p) load_row<In, kForm>(args, m, my, first + p, x[p]);
-#pragma unroll
-      for (int p = 0; p < kLot; ++p) {
-        float v[kHalvesOf<kForm>][kVec];
-        row_of<In, kForm>(args, m, my, first + p, x[p], v,
-                          [&](auto &x, auto &v) { apply_each<kForm>(args.function.linear, x, v); });
-        take(v, first + p);
-      }
+    for (int p = 0; p < kPack; ++p) {
+      float v[kHalvesOf<kForm>][kVec];
+      row_of<In, kForm>(args, m, my, p, x[p % kLot], v,
+                        [&](auto &x, auto &v) { apply_each<kForm>(args.function.linear, x, v); });
+      if (p + kLot < kPack) load_row<In, kForm, true>(args, m, my, p + kLot, x[p % kLot]);
+      take(v, p);
     }
   } else {
 #pragma unroll 1
     for (int p = 0; p < kPack; ++p) {
       Vec<In, kVec> x[kInputs];
-      load_row<In, kForm>(args, m, my, p, x);
+      if (m.in_vec) {
+        load_row<In, kForm, true>(args, m, my, p, x);
+      } else {
+        load_row<In, kForm, false>(args, m, my, p, x);
+      }
       float v[kHalvesOf<kForm>][kVec];
       row_of<In, kForm>(args, m, my, p, x, v,
-                        [&](auto &x, auto &v) { apply_other<kForm>(args.function, x, v); });
+                        [&](auto &x, auto &v) { apply<kForm>(args.function, x, v); });
       take(v, p);
     }
   }
@@ -589,8 +587,13 @@ __device__ __forceinline__ void cast_tile(const TileCastArgs<Scale> &args, const
   };
   if constexpr (kForm == NVTEX_FORM_PLAIN) {
     Vec<In, kVec> x[kPack][1];
+    if (m.in_vec) {
 #pragma unroll
-    for (int p = 0; p < kPack; ++p) load_row<In, kForm>(args, m, my, p, x[p]);
+      for (int p = 0; p < kPack; ++p) load_row<In, kForm, true>(args, m, my, p, x[p]);
+    } else {
+#pragma unroll
+      for (int p = 0; p < kPack; ++p) load_row<In, kForm, false>(args, m, my, p, x[p]);
+    }
     if (noop) return;
     if (kTensor || q.fusion.dbias != nullptr) {
 #pragma unroll
@@ -671,18 +674,19 @@ __device__ __forceinline__ void cast_tile(const TileCastArgs<Scale> &args, const
 }
 
 // Blocks of a multiprocessor. H200, bf16 8192 x 8192 in both directions, us with 2 and 3: 1D 76.6
-// and 71.8, 2D 72.1 and 69.9, MXFP8 73.8 and 75.3, MXFP8 square 73.5 and 73.3. float32 does not
-// fit 3.
+// and 71.8, 2D 72.1 and 69.9, MXFP8 73.8 and 75.3, MXFP8 square 73.5 and 73.3, mode 0 of 8 members
+// 75.4 and 69.2. float32 does not fit 3, nor do the scales of members.
 template <class In, class Scale, bool kSquare, NVTEXForm kForm, Tiles kTiles>
 constexpr int blocks_of() {
+  constexpr bool kTensor = std::is_same_v<Scale, TensorScale>;
   if (kTiles == Tiles::kLoop) return 1;
   if (kForm == NVTEX_FORM_PLAIN) {
     const bool small = Scale::kBlock == 128 || kSquare;
     if (kTiles == Tiles::kSingle) return In::kBytes == 2 && small ? 3 : 2;
-    return In::kBytes == 2 ? 2 : 1;
+    return In::kBytes == 4 ? 1 : kTensor ? 3 : 2;
   }
   const bool halves = kForm == NVTEX_FORM_GATED_DERIVATIVE;
-  return In::kBytes == 4 || (halves && !std::is_same_v<Scale, TensorScale>) ? 1 : 2;
+  return In::kBytes == 4 || (halves && !kTensor) ? 1 : 2;
 }
 
 template <class In, class Scale, bool kSquare, NVTEXForm kForm, Tiles kTiles>
@@ -818,6 +822,15 @@ NVTEXOutcome quantize_group(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   } else if (varying) {
     full = ceil_div(q.rows * q.cols, kTile * kTile);
   }
+  // What partial tiles may add, if it is little.
+  bool all = uniform;
+  if (!uniform && !varying) {
+    const bool rows = group.first_dims != nullptr;
+    const size_t lines = tiles_of(rows ? q.cols : q.rows);
+    const size_t most = ((rows ? q.rows : q.cols) / kTile + group.num_tensors) * lines;
+    all = most <= full + full / 4;
+    if (all) full = most;
+  }
   if (full > kMaxBlocks) return unimplemented("the group has too many tiles");
   // Gated forms in other modes than MXFP8 are rare, and kernels take time to build.
   constexpr bool kLoopOnly = kForm == NVTEX_FORM_GATED && (!Scale::kMx || kSquare);
@@ -826,7 +839,7 @@ NVTEXOutcome quantize_group(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   } else {
     const NVTEXOutcome first = launch(quantize_kernel<In, Scale, kSquare, kForm, Tiles::kOneEach>,
                                       dim3(static_cast<unsigned>(full)), kThreads, stream, args);
-    if (uniform || first.status != NVTEX_BACKEND_OK) return first;
+    if (all || first.status != NVTEX_BACKEND_OK) return first;
   }
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);

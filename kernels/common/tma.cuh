@@ -96,6 +96,14 @@ __device__ __forceinline__ void load_box(void *to, const CUtensorMap *map, uint6
   }
 }
 
+// Brings the box into L2.
+__device__ __forceinline__ void prefetch_box(const CUtensorMap *map, const int (&at)[5]) {
+  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global [%0, {%1, %2, %3, %4, %5}];"
+               :
+               : "l"(map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
+               : "memory");
+}
+
 // The other way; parts of the box outside the tensor are not written. In the thread's bulk group.
 template <int N>
 __device__ __forceinline__ void store_box(const CUtensorMap *map, const void *from,

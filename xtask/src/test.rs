@@ -38,7 +38,7 @@ enum Step {
 }
 
 /// Programs of capi-tests/ that pass wrong arguments, and a part of the names of those cases.
-const WRONG_ARGUMENTS: [(&str, &str); 10] = [
+const WRONG_ARGUMENTS: [(&str, &str); 11] = [
     ("bad_input", ""),
     ("transformer_engine", ""),
     ("nvtex", ""),
@@ -49,6 +49,7 @@ const WRONG_ARGUMENTS: [(&str, &str); 10] = [
     ("transpose", "refuses"),
     ("gemm", "config"),
     ("gemm_block", "refused"),
+    ("fused_attn_calls", "wrong"),
 ];
 
 pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {

@@ -444,47 +444,46 @@ pub(crate) unsafe fn forward(words: Words) -> Result<()> {
         unsafe { auxiliary.fill() }?;
         return workspace(workspace_handle, 0).map(drop);
     }
-    let mut args = problem.args(false)?;
-    let bytes = workspace_bytes(&problem, &backend::attention_plan(&args)?);
-    if asks {
+    // Planned without addresses, as the query is: both get the same workspace.
+    let planned = problem.args(false)?;
+    let mut args = planned;
+    if !asks {
+        let fp8 = problem.fp8();
+        q.place(&mut args.q, problem.dim_qk, fp8)?;
+        k.place(&mut args.k, problem.dim_qk, fp8)?;
+        v.place(&mut args.v, problem.dim_v, fp8)?;
+        o.place(&mut args.o, problem.dim_v, fp8)?;
+        if fp8 {
+            s.scales(&mut args.s, true)?;
+        }
+        sequences.place(&problem, &mut args)?;
+        if options.paged() {
+            let entries = |which: usize| problem.batch * problem.pages[which].per_sequence;
+            args.page_table_k = tables[0].numbers(kNVTEInt32, entries(0))?.cast();
+            args.page_table_v = tables[1].numbers(kNVTEInt32, entries(1))?.cast();
+        }
+        if options.bias == NVTE_POST_SCALE_BIAS {
+            args.bias.data = bias_address("Bias", &bias, &problem)?;
+        }
+        if options.softmax != NVTE_VANILLA_SOFTMAX {
+            args.sink = offset_address(&offset, &problem)?;
+        }
+        if !args.rng_state.is_null() {
+            args.rng_state = rng_state.numbers(kNVTEInt64, 2)?.cast();
+        }
         // SAFETY: as above.
-        unsafe { auxiliary.fill() }?;
-        return workspace(workspace_handle, bytes).map(drop);
-    }
-
-    let fp8 = problem.fp8();
-    q.place(&mut args.q, problem.dim_qk, fp8)?;
-    k.place(&mut args.k, problem.dim_qk, fp8)?;
-    v.place(&mut args.v, problem.dim_v, fp8)?;
-    o.place(&mut args.o, problem.dim_v, fp8)?;
-    if fp8 {
-        s.scales(&mut args.s, true)?;
-    }
-    sequences.place(&problem, &mut args)?;
-    if options.paged() {
-        let entries = |which: usize| problem.batch * problem.pages[which].per_sequence;
-        args.page_table_k = tables[0].numbers(kNVTEInt32, entries(0))?.cast();
-        args.page_table_v = tables[1].numbers(kNVTEInt32, entries(1))?.cast();
-    }
-    if options.bias == NVTE_POST_SCALE_BIAS {
-        args.bias.data = bias_address("Bias", &bias, &problem)?;
-    }
-    if options.softmax != NVTE_VANILLA_SOFTMAX {
-        args.sink = offset_address(&offset, &problem)?;
-    }
-    if !args.rng_state.is_null() {
-        args.rng_state = rng_state.numbers(kNVTEInt64, 2)?.cast();
-    }
-    // SAFETY: as above.
-    unsafe {
-        args.stats = auxiliary.output(0)?;
-        if options.max_logit {
-            args.max = auxiliary.output(1)?;
+        unsafe {
+            args.stats = auxiliary.output(0)?;
+            if options.max_logit {
+                args.max = auxiliary.output(1)?;
+            }
         }
     }
-    let Some(data) = workspace(workspace_handle, bytes)? else { return Ok(()) };
+    let bytes = workspace_bytes(&problem, &backend::attention_plan(&planned)?);
+    let data = workspace(workspace_handle, bytes)?;
     // SAFETY: as above.
     unsafe { auxiliary.fill() }?;
+    let Some(data) = data else { return Ok(()) };
     let stream = words.pointer(kNVTEFusedAttnFwdParamsStream as usize).cast();
     with_workspace(&mut args, &problem, (data, bytes), stream)?;
     backend::run(&args, stream)
@@ -589,45 +588,46 @@ pub(crate) unsafe fn backward(words: Words) -> Result<()> {
     if !doffset.buffer().is_set() {
         args.dsink = null_mut();
     }
-    let bytes = workspace_bytes(&problem, &backend::attention_plan(&args)?);
-    if asks {
-        return workspace(workspace_handle, bytes).map(drop);
-    }
-
-    let fp8 = problem.fp8();
-    q.place(&mut args.q, problem.dim_qk, fp8)?;
-    k.place(&mut args.k, problem.dim_qk, fp8)?;
-    v.place(&mut args.v, problem.dim_v, fp8)?;
-    o.place(&mut args.o, problem.dim_v, fp8)?;
-    d_o.place(&mut args.d_o, problem.dim_v, fp8)?;
-    dq.place(&mut args.dq, problem.dim_qk, fp8)?;
-    dk.place(&mut args.dk, problem.dim_qk, fp8)?;
-    dv.place(&mut args.dv, problem.dim_v, fp8)?;
-    if fp8 {
-        s.scales(&mut args.s, true)?;
-        dp.scales(&mut args.dp, true)?;
-    }
-    sequences.place(&problem, &mut args)?;
-    if options.bias == NVTE_POST_SCALE_BIAS {
-        args.bias.data = bias_address(bias.name, &bias, &problem)?;
-        if !args.dbias.data.is_null() {
-            args.dbias.data = bias_address("dBias", &dbias, &problem)?;
+    // As in the forward.
+    let planned = args;
+    if !asks {
+        let fp8 = problem.fp8();
+        q.place(&mut args.q, problem.dim_qk, fp8)?;
+        k.place(&mut args.k, problem.dim_qk, fp8)?;
+        v.place(&mut args.v, problem.dim_v, fp8)?;
+        o.place(&mut args.o, problem.dim_v, fp8)?;
+        d_o.place(&mut args.d_o, problem.dim_v, fp8)?;
+        dq.place(&mut args.dq, problem.dim_qk, fp8)?;
+        dk.place(&mut args.dk, problem.dim_qk, fp8)?;
+        dv.place(&mut args.dv, problem.dim_v, fp8)?;
+        if fp8 {
+            s.scales(&mut args.s, true)?;
+            dp.scales(&mut args.dp, true)?;
         }
+        sequences.place(&problem, &mut args)?;
+        if options.bias == NVTE_POST_SCALE_BIAS {
+            args.bias.data = bias_address(bias.name, &bias, &problem)?;
+            if !args.dbias.data.is_null() {
+                args.dbias.data = bias_address("dBias", &dbias, &problem)?;
+            }
+        }
+        if options.softmax != NVTE_VANILLA_SOFTMAX {
+            args.sink = offset_address(&offset, &problem)?;
+        }
+        if !args.dsink.is_null() {
+            args.dsink = doffset.numbers(kNVTEFloat32, problem.heads[0])?.cast();
+        }
+        if !args.rng_state.is_null() {
+            // The shape of the saved state may be anything.
+            let name = format!("{}.data", rng_state.name);
+            args.rng_state =
+                check::raw_pointer(name, rng_state.buffer().ptr(), 2, kNVTEInt64)?.cast();
+        }
+        let rows = problem.rows(0) * problem.heads[0];
+        let name = format!("{}.data", stats.name);
+        args.stats = check::raw_pointer(name, stats.buffer().ptr(), rows, kNVTEFloat32)?.cast();
     }
-    if options.softmax != NVTE_VANILLA_SOFTMAX {
-        args.sink = offset_address(&offset, &problem)?;
-    }
-    if !args.dsink.is_null() {
-        args.dsink = doffset.numbers(kNVTEFloat32, problem.heads[0])?.cast();
-    }
-    if !args.rng_state.is_null() {
-        // The shape of the saved state may be anything.
-        let name = format!("{}.data", rng_state.name);
-        args.rng_state = check::raw_pointer(name, rng_state.buffer().ptr(), 2, kNVTEInt64)?.cast();
-    }
-    let rows = problem.rows(0) * problem.heads[0];
-    let name = format!("{}.data", stats.name);
-    args.stats = check::raw_pointer(name, stats.buffer().ptr(), rows, kNVTEFloat32)?.cast();
+    let bytes = workspace_bytes(&problem, &backend::attention_plan(&planned)?);
     let Some(data) = workspace(workspace_handle, bytes)? else { return Ok(()) };
     let stream = words.pointer(kNVTEFusedAttnBwdParamsStream as usize).cast();
     with_workspace(&mut args, &problem, (data, bytes), stream)?;
