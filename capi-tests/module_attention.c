@@ -900,6 +900,7 @@ static void case_refusals(void) {
   CHECK(!create(context, &m), "a module");
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.hidden_dropout");
   m = layer(4);
+  m.dtype = kNVTEBFloat16;
   Subject s = new_subject(&m);
   nvtex_module_forward(s.module, s.tin, 1, &s.tout, 1, NULL, NULL, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "inputs[1]: expected a tensor handle, got null");

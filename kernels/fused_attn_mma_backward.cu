@@ -215,6 +215,13 @@ __device__ __forceinline__ float gradients(const Head<T, kExtras> &head, bool dr
   return most;
 }
 
+// Blocks of a multiprocessor where registers are few. Elsewhere a third would spill.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+constexpr int kSmallBlocks = 3;
+#else
+constexpr int kSmallBlocks = 2;
+#endif
+
 // ---- dk and dv
 
 // Small blocks, two or three of them on a multiprocessor: 148 TFLOP/s against 137 with twice the
@@ -234,7 +241,7 @@ struct KeysShape {
 
 template <class T, int kD, bool kFp8, bool kExtras>
 __global__ void __launch_bounds__(KeysShape<kD>::kThreads,
-                                  kD == 64 && !kExtras ? 3 : 8 / KeysShape<kD>::kWarps)
+                                  kD == 64 && !kExtras ? kSmallBlocks : 8 / KeysShape<kD>::kWarps)
     keys_kernel(const __grid_constant__ Problem p) {
   wait_for_stream();
   let_next_start();
@@ -348,6 +355,13 @@ __global__ void __launch_bounds__(KeysShape<kD>::kThreads,
 
 // ---- dq
 
+// As Head, of the keys that a block reads and the rows that it writes.
+struct KeySources {
+  Rows k, v;
+  int64_t dq;
+  int keys, end, last;
+};
+
 template <int kD>
 struct RowsShape {
   static constexpr int kWarps = 4, kThreads = kWarps * 32, kMt = 1;
@@ -359,7 +373,7 @@ struct RowsShape {
 };
 
 template <class T, int kD, bool kFp8, bool kExtras>
-__global__ void __launch_bounds__(RowsShape<kD>::kThreads, kD < 128 && !kExtras ? 3 : 2)
+__global__ void __launch_bounds__(RowsShape<kD>::kThreads, kD < 128 && !kExtras ? kSmallBlocks : 2)
     rows_kernel(const __grid_constant__ Problem p) {
   wait_for_stream();
   let_next_start();
@@ -390,16 +404,24 @@ __global__ void __launch_bounds__(RowsShape<kD>::kThreads, kD < 128 && !kExtras 
   const bool drops = kExtras && a.dropout != 0.0f;
   __shared__ __align__(16) char head_bytes[sizeof(Head<T, kExtras>)];
   const auto &head = *reinterpret_cast<Head<T, kExtras> *>(head_bytes);
+  __shared__ __align__(16) char source_bytes[sizeof(KeySources)];
+  const auto &source = *reinterpret_cast<const KeySources *>(source_bytes);
   if (thread == 0) {
     new (head_bytes) Head<T, kExtras>(Head<T, kExtras>::template of<kFp8>(p, i, j));
+    new (source_bytes) KeySources{k_rows<kBytes>(a, i, key_head),
+                                  v_rows<kBytes>(a, i, key_head),
+                                  head_offset(a.dq, a.q_side, i, j),
+                                  keys,
+                                  end,
+                                  last};
   }
+  __syncthreads();
 
   const auto load_keys = [&](int t) {
     const uint32_t to = stages + (t - first) % 2 * 2 * S::kTile;
-    load_tile<kD, kN, S::kThreads, kFp8>(to, k_rows<kBytes>(a, i, key_head), t * kN, keys, dim_qk,
+    load_tile<kD, kN, S::kThreads, kFp8>(to, source.k, t * kN, source.keys, dim_qk, thread);
+    load_tile<kD, kN, S::kThreads, kFp8>(to + S::kTile, source.v, t * kN, source.keys, dim_v,
                                          thread);
-    load_tile<kD, kN, S::kThreads, kFp8>(to + S::kTile, v_rows<kBytes>(a, i, key_head), t * kN,
-                                         keys, dim_v, thread);
     end_group();
   };
 
@@ -421,10 +443,10 @@ __global__ void __launch_bounds__(RowsShape<kD>::kThreads, kD < 128 && !kExtras 
                                             dim_v, thread);
     load_keys(first);
   }
-  for (int t = first; t < last; ++t) {
+  for (int t = first; t < source.last; ++t) {
     wait_groups<0>();
     __syncthreads();
-    if (t + 1 < last) load_keys(t + 1);
+    if (t + 1 < source.last) load_keys(t + 1);
     const int c0 = t * kN;
     if (w0 >= w1 || c0 >= head.band.end(w1 - 1) || c0 + kN <= head.band.begin(w0)) continue;
     const uint32_t k_tile = stages + (t - first) % 2 * 2 * S::kTile, v_tile = k_tile + S::kTile;
@@ -442,8 +464,8 @@ __global__ void __launch_bounds__(RowsShape<kD>::kThreads, kD < 128 && !kExtras 
   float factors[kMt][2];
 #pragma unroll
   for (int mt = 0; mt < kMt; ++mt) factors[mt][0] = factors[mt][1] = factor;
-  store_rows<T, kFp8, kD>(a.dq, head_offset(a.dq, a.q_side, i, j), dq, factors, w0, rows, end, 0,
-                          dim_qk, q_tile + my_rows, lane);
+  store_rows<T, kFp8, kD>(a.dq, source.dq, dq, factors, w0, head.rows, source.end, 0, dim_qk,
+                          q_tile + my_rows, lane);
 }
 
 // ---- dbias

@@ -23,7 +23,7 @@ pub fn size(dtype: NVTEDType) -> usize {
     match dtype {
         kNVTEInt64 => 8,
         kNVTEFloat32 | kNVTEInt32 => 4,
-        kNVTEFloat16 | kNVTEBFloat16 => 2,
+        kNVTEInt16 | kNVTEFloat16 | kNVTEBFloat16 => 2,
         _ => 1,
     }
 }

@@ -479,8 +479,8 @@ NVTE_Fused_Attn_Backend nvtex_fused_attn_query(NVTEFusedAttnConfig config,
  * `size` 0 they get their shapes, else Stats and Max are written and the others point to the inputs.
  * A workspace without data asks for its size: nothing runs. Rows without a score become 0, Stats and Max -inf;
  * so do dense rows behind their sequence, packed ones are not touched. Nothing is written for no rows.
- * Errors: sizes, dtypes and options that do not fit; null or misaligned pointers; what no implementation of the
- * backend takes (`nvtex_fused_attn_query` says why).
+ * Errors: sizes, dtypes and options that do not fit; null or misaligned pointers (16 bytes for tensors whose
+ * heads are a multiple of that); what no implementation of the backend takes (`nvtex_fused_attn_query` says why).
  */
 void nvte_fused_attn_fwd_v2(NVTEFusedAttnFwdParams params);
 

@@ -1134,7 +1134,7 @@ pub struct AttentionSide {
 ///
 /// Forward: `m = max x`, `l = sum exp(x - m)`, both with the sink `a_j` as one more score without a
 /// value; `stats = m + ln l`; `p = exp(x - stats)`; `z = keep p / (1 - dropout)`; `o = sum z v`. A row
-/// without an admissible column has o = 0 and stats = max = -inf. Rows of dense tensors that lie past
+/// without an admissible column has o = 0 and stats = max = -inf, with a sink too. Rows of dense tensors that lie past
 /// their sequence become 0 (stats, max: -inf); of ragged tensors they are not touched.
 ///
 /// Backward: `D = sum do o`, `dp = do . v_c`, `ds = p (keep dp / (1 - dropout) - D)`,

@@ -91,8 +91,8 @@ unsafe extern "C" fn gemm(args: *const GemmArgs, stream: cudaStream_t) -> Outcom
     unsafe { nvte_cuda_scale_reciprocal(args.scale_d, args.scale_inv_d, stream) }
 }
 
-/// The product of MXFP8 operands, cast to bfloat16 in the workspace: exact unless a value leaves that
-/// type's normal range.
+/// The product of MXFP8 operands, cast to bfloat16 (for a D in float16, to that) in the workspace: exact
+/// unless a value leaves that type's normal range.
 fn dequantized(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outcome> {
     let [a_bytes, b_bytes] =
         [args.m, args.n].map(|outer| (outer * args.k * 2).next_multiple_of(256));
@@ -100,12 +100,15 @@ fn dequantized(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outcom
     let Some(workspace_bytes) = args.workspace_bytes.checked_sub(needed) else {
         let got = args.workspace_bytes;
         return Err(Outcome::unimplemented(format!(
-            "MXFP8 operands are cast to BFloat16 in the workspace: it needs {needed} bytes after its \
+            "MXFP8 operands are cast to 16 bits in the workspace: it needs {needed} bytes after its \
              first 256-byte boundary, got {got}"
         )));
     };
     let part = |at| args.workspace.wrapping_byte_add(at);
-    let (casts, product) = args.dequantized(NVTEDType::kNVTEBFloat16, part(0), part(a_bytes));
+    // cuBLASLt has no product of BF16 operands to F16.
+    let half = args.d_dtype == NVTEDType::kNVTEFloat16;
+    let dtype = if half { NVTEDType::kNVTEFloat16 } else { NVTEDType::kNVTEBFloat16 };
+    let (casts, product) = args.dequantized(dtype, part(0), part(a_bytes));
     for cast in &casts {
         // SAFETY: the arguments have been checked, the outputs lie in the workspace.
         let outcome = unsafe { nvte_cuda_dequantize(cast, stream) };

@@ -48,9 +48,12 @@ pub fn run(tree: &Tree, args: &Args) -> Result<()> {
     }
     copy_dir(&tree.golden(), &dir.join("golden"))?;
 
-    let mlp = demo::compile(tree, &prefix, "bundle-demo", &rpath)?;
-    strip(tree, &mlp, &dir.join("demo/mlp"))?;
+    let demos = demo::compile(tree, &prefix, "bundle-demo", &rpath)?;
+    for demo in ["mlp", "gpt"] {
+        strip(tree, &demos.join(demo), &dir.join("demo").join(demo))?;
+    }
     copy(&tree.root.join("examples/digits.csv"), &dir.join("demo/digits.csv"))?;
+    demo::write_sources(tree, &dir.join("demo/sources.txt"))?;
 
     for (name, path) in rust_tests(tree)? {
         strip(tree, &path, &dir.join("rust").join(name))?;

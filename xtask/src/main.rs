@@ -40,7 +40,7 @@ enum Command {
     Install(install::Args),
     /// Run all the tests that this machine can run
     Test(test::Args),
-    /// Train a small network on real data through the C API
+    /// Train a small network on real data through the C API: digits, or text
     Demo(demo::Args),
     /// Measure operators and layers
     Bench(bench::BenchArgs),

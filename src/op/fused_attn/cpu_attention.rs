@@ -937,8 +937,11 @@ impl Head<'_> {
         }
         let written = if self.s.starts[0].is_some() { inside } else { rows };
         for (i, r) in written.clone().enumerate() {
-            let (stats, max) =
-                if i < m { (log_sum(most[i], sum[i]), seen[i]) } else { (NEVER, NEVER) };
+            let (stats, max) = if i < m && seen[i] != NEVER {
+                (log_sum(most[i], sum[i]), seen[i])
+            } else {
+                (NEVER, NEVER)
+            };
             let at = shared.stats_at(&self.s, self.j, r);
             // SAFETY: as above.
             unsafe {

@@ -8,7 +8,7 @@ run.sh COMMAND
   test [FILTER]            C, C++ and Rust tests, the C ones on the CPU and on CUDA
   compare                  CUDA against CPU on random shapes
   sanitize [FILTER [CASE]] GPU tests under memcheck, racecheck and initcheck
-  demo                     trains a small network on real data
+  demo                     trains small networks on real data
   bench [--against LIB]    operators and layers, also of another library with this ABI
   all                      all of these
 FILTER is a part of a test's name, CASE a part of its cases' names.
@@ -94,7 +94,10 @@ run_sanitize() {
   done
 }
 
-run_demo() { record demo "$here/demo/mlp" "$here/demo/digits.csv"; }
+run_demo() {
+  record demo "$here/demo/mlp" "$here/demo/digits.csv"
+  record demo_gpt "$here/demo/gpt" --text "$here/demo/sources.txt" --out "$out/gpt.svg" --steps 200 --hidden 256
+}
 
 run_bench() {
   record bench "$here/bin/xtask" --root "$here" bench --lib "$here/prefix/lib/libnvte.so" \
