@@ -780,22 +780,6 @@ NVTEXOutcome encode_rows(CUtensorMap *map, const NVTEXAttentionTensor &tensor,
                     steps, box);
 }
 
-template <class... KernelArgs, class... Args>
-NVTEXOutcome launch_shared(void (*kernel)(KernelArgs...), unsigned grid, unsigned threads,
-                           size_t shared, cudaStream_t stream, Args &&...args) {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(grid);
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = NVTE_OVERLAP;
-  return outcome(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...));
-}
-
 template <class C>
 NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
   Params p = {};
@@ -812,11 +796,6 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
   }
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
-  if (const cudaError_t error =
-          cudaFuncSetAttribute(attention_forward_kernel<C>,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<C>)) {
-    return outcome(error);
-  }
   const auto side = [](const NVTEXAttentionSide &s) {
     return Side{s.cu_seqlens, s.starts, static_cast<int>(s.max_seqlen)};
   };
@@ -865,7 +844,8 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
   const NVTEXOutcome begun =
       launch(begin_kernel, dim3(1), 1, stream, p.next, grid, p.s_amax, p.o_amax);
   if (begun.status != NVTEX_BACKEND_OK) return begun;
-  return launch_shared(attention_forward_kernel<C>, grid, C::kThreads, kSharedBytes<C>, stream, p);
+  return launch_shared(attention_forward_kernel<C>, dim3(grid), C::kThreads, kSharedBytes<C>,
+                       stream, p);
 }
 
 // A launcher by head dims; `near`: rows see few keys.
