@@ -290,8 +290,9 @@ typedef struct Bound {
 
 static inline Bound bound_of(const Problem *p, NVTEDType dtype) {
   if (p->fp8) return (Bound){0.1, on_cuda() ? 0.06 : 0.02};
-  // Tensor cores take probabilities and gradients of scores in 16 bits.
-  double more = on_cuda() ? 1.5 : 1;
+  // Tensor cores take probabilities and gradients of scores in 16 bits. Dropout keeps one in n of
+  // them and multiplies it by n: the error of their sum grows by the root of n.
+  double more = on_cuda() ? 1.5 / sqrt(1 - p->dropout) : 1;
   switch (dtype) {
     case kNVTEFloat16:
       return (Bound){1e-3 * more, 2e-3};

@@ -102,6 +102,11 @@ typedef struct Values {
   double *x, *y, *z, *p[NUM_PARAMETERS];
 } Values;
 
+static bool has_step(const Net *n) {
+  return n->kind == NORM_MLP && (n->activation == RELU || n->activation == REGLU ||
+                                 n->activation == CLAMPED_SWIGLU);
+}
+
 static double *doubles(size_t n) { return host_memory((n ? n : 1) * sizeof(double)); }
 
 // y[m][n] = x[m][k] w[n][k]^T + b
@@ -423,7 +428,10 @@ static void check_net(const Net *n, const Recipe *r, NVTEDType grad_dtype, bool 
   ref_backward(n, &v, kept, dy, with_z ? dz : NULL, &d);
   const double exact = high_precision_tolerance(n->dtype, n->kind != NORM);
   const double norm = high_precision_tolerance(n->dtype, false);
-  const double forward = fmax(exact, r ? r->forward : 0), back = fmax(exact, r ? r->backward : 0);
+  const double forward = fmax(exact, r ? r->forward : 0);
+  // Rounding to TF32 puts a sum near 0 on the other side of a step of the derivative.
+  const double flips = on_cuda() && has_step(n) ? 0.02 : 0;
+  const double back = fmax(fmax(exact, flips), r ? r->backward : 0);
   compare("y", n->dtype, by, v.y, ys, n->kind == NORM ? exact : forward, 1);
   if (with_z) compare("z", n->dtype, bz, v.z, xs, norm, 1);
   compare("dx", n->dtype, bdx, d.x, xs, n->kind == NORM ? exact : back, 1);

@@ -393,9 +393,10 @@ fn attention() {
             pass(&mut case, &mut b, backward, &mut declined).map_err(|e| {
                 let (o, [q, kv]) = (&case.options, &case.sides);
                 format!(
-                    "{:?} b{} h{}/{} s{},{} d{:?} packed {} window {},{} br {} bias {} dropout {}, backward \
-                     {backward}: {e}",
+                    "{:?}->{:?} b{} h{}/{} s{},{} d{:?} packed {} padded {} window {},{} br {} bias {} alibi {} \
+                     sink {} dropout {}, backward {backward}: {e}",
                     case.dtype,
+                    case.tensors[3].dtype,
                     case.batch,
                     q.heads,
                     kv.heads,
@@ -403,10 +404,13 @@ fn attention() {
                     kv.length,
                     case.dims,
                     q.starts.is_some(),
+                    q.cu_seqlens.is_some(),
                     o.window_left,
                     o.window_right,
                     o.bottom_right,
                     case.bias.is_some(),
+                    o.alibi,
+                    case.sink.is_some(),
                     o.dropout
                 )
             })?;

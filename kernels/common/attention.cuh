@@ -396,7 +396,7 @@ __device__ __forceinline__ void store_rows(const NVTEXAttentionTensor &t, int64_
                                            int end, int chunk, int dim, uint32_t staging,
                                            int lane) {
   if constexpr (kFp8) {
-    const float scale = factor_of(t.scale);
+    const float scale = is_fp8(t.dtype) ? factor_of(t.scale) : 1.0f;
     float most = 0.0f;
 #pragma unroll
     for (int mt = 0; mt < kMt; ++mt) {
