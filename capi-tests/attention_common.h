@@ -32,11 +32,12 @@ typedef struct Problem {
 
 static inline double *doubles(size_t n) { return host_memory(n * sizeof(double)); }
 
+// Of seven rounds.
 static inline void philox(uint64_t seed, uint64_t counter, uint64_t group, uint32_t out[4]) {
   uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
   uint32_t x0 = (uint32_t)counter, x1 = (uint32_t)(counter >> 32), x2 = (uint32_t)group,
            x3 = (uint32_t)(group >> 32);
-  for (int round = 0; round < 10; round++) {
+  for (int round = 0; round < 7; round++) {
     uint64_t a = (uint64_t)0xD2511F53u * x0, b = (uint64_t)0xCD9E8D57u * x2;
     uint32_t y0 = (uint32_t)(b >> 32) ^ x1 ^ k0, y2 = (uint32_t)(a >> 32) ^ x3 ^ k1;
     x1 = (uint32_t)b, x3 = (uint32_t)a, x0 = y0, x2 = y2;
@@ -47,10 +48,14 @@ static inline void philox(uint64_t seed, uint64_t counter, uint64_t group, uint3
 
 static inline bool kept(const Problem *p, size_t i, size_t j, size_t r, size_t c) {
   if (p->dropout == 0) return true;
-  uint64_t group = ((i * p->hq + j) * p->sq + r) * ((p->skv + 3) / 4) + c / 4;
+  // A call for two rows, two columns and what lies eight from them, in tiles of 16 by 16.
+  uint64_t tile = ((i * p->hq + j) * ((p->sq + 15) / 16) + r / 16) * ((p->skv + 15) / 16) + c / 16;
+  unsigned rows = (unsigned)(r % 8 / 2), columns = (unsigned)(c % 8 / 2);
   uint32_t words[4];
-  philox(p->seed, p->offset / 4, group, words);
-  return words[c % 4] < floor((1 - p->dropout) * 4294967296.0);
+  philox(p->seed, p->offset / 4, 16 * tile + 4 * rows + columns, words);
+  uint32_t byte = words[2 * (r % 2) + c % 2] >> (8 * (2 * (c / 8 % 2) + r / 8 % 2)) & 0xFF;
+  unsigned level = (unsigned)floor(4096 * p->dropout + 0.5);
+  return 16 * byte + 4 * ((rows + columns) % 4) + rows >= (level < 4080 ? level : 4080);
 }
 
 static inline bool admissible(const Problem *p, size_t i, int64_t r, int64_t c) {
@@ -364,7 +369,8 @@ static inline void compare(const Problem *p, const char *name, const Expected *e
   }
   if (bad || count == 0) return;
   double rms = sqrt(squares / (double)count);
-  CHECK(rms <= bound.rms * top + 1e-6, "%s: rms %g of values up to %g; %s", name, rms, top, g_text);
+  // Where values cancel, float32 leaves a few units of its error.
+  CHECK(rms <= bound.rms * top + 1e-5, "%s: rms %g of values up to %g; %s", name, rms, top, g_text);
 }
 
 static inline void compare_view(const Problem *p, const char *name, const View *v,
@@ -852,16 +858,18 @@ static inline void check_backward(Run *x) {
   const Config *c = &x->c;
   reference_backward(p);
   LayoutInfo l = layout_info(c->dqkv_layout);
-  Bound bound = bound_of(p, c->dqkv_dtype);
+  Bound bound = bound_of(p, c->dqkv_dtype), sums = bound;
+  // Those of keys and values are sums over rows, and over the heads of a group.
+  if (on_cuda()) sums.element *= sqrt(fmax(1, (double)(p->sq * p->hq / p->hkv) / 256));
   Expected dq = expected_of(&x->dq), dk = expected_of(&x->dk), dv = expected_of(&x->dv);
   // Tensors that lie together are compared together.
   Expected *of_k = l.together == 3 ? &dq : &dk, *of_v = l.together > 1 ? of_k : &dv;
   expect_view(p, &dq, &x->dq, p->lq, p->dq);
   expect_view(p, of_k, &x->dk, p->lk, p->dk);
   expect_view(p, of_v, &x->dv, p->lk, p->d_v);
-  compare(p, l.together == 3 ? "dqkv" : "dq", &dq, bound);
-  if (l.together < 3) compare(p, l.together == 2 ? "dkv" : "dk", &dk, bound);
-  if (l.together == 1) compare(p, "dv", &dv, bound);
+  compare(p, l.together == 3 ? "dqkv" : "dq", &dq, l.together == 3 ? sums : bound);
+  if (l.together < 3) compare(p, l.together == 2 ? "dkv" : "dk", &dk, sums);
+  if (l.together == 1) compare(p, "dv", &dv, sums);
   if (c->bias == 2) {
     size_t n = p->bias_dims[0] * p->bias_dims[1] * p->bias_dims[2] * p->bias_dims[3];
     Expected e = {x->dbias_data, c->bias_dtype, p->dbias, n};

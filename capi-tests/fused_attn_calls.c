@@ -232,6 +232,27 @@ static void test_long(void) {
   }
 }
 
+// ---- Sequences that take more memory than what an allocation may share with others
+
+// Ends of sequences and of rows where a tile of a kernel has whole parts that lie outside: what is
+// around the tensors need not be memory. First of all tests, when little memory is.
+static void test_edges(void) {
+  static const struct {
+    size_t heads, length, dqk, dv;
+  } shapes[] = {{48, 180, 128, 128}, {192, 120, 64, 64}, {96, 129, 64, 128}, {64, 192, 128, 64}};
+  for (size_t i = 0; i < COUNT(shapes); i++) {
+    const size_t heads = shapes[i].heads, length = shapes[i].length;
+    if (!case_begin("edges, h%zu s%zu d%zu,%zu", heads, length, shapes[i].dqk, shapes[i].dv))
+      continue;
+    Run x = plain_run();
+    x.p.b = 1, x.p.hq = heads, x.p.hkv = heads / 8, x.p.sq = x.p.skv = length;
+    x.p.lq[0] = x.p.lk[0] = (int)length;
+    x.p.dqk = shapes[i].dqk, x.p.dv = shapes[i].dv;
+    x.c.mask = NVTE_CAUSAL_MASK, x.p.right = 0;
+    both_passes(&x);
+  }
+}
+
 // ---- Nothing to do
 
 // No rows on one side only may be more than a kernel takes.
@@ -300,6 +321,30 @@ static void test_empty(void) {
       if (EXPECT_OK() && p->b > 0) check_backward(&x);
     }
     end(&x);
+  }
+}
+
+// ---- Heads of several widths
+
+// Loads in panels of 64 elements: one of a tensor's is missing where another tensor has two.
+static void test_widths(void) {
+  static const size_t widths[][2] = {{64, 128}, {128, 64}, {40, 104}, {104, 40}, {64, 64}};
+  for (size_t w = 0; w < COUNT(widths); w++) {
+    for (int packed = 0; packed < 2; packed++) {
+      if (!case_begin("heads of %zu and %zu elements, %s", widths[w][0], widths[w][1],
+                      packed ? "packed" : "dense"))
+        continue;
+      Run x = packed ? packed_run() : plain_run();
+      x.p.dqk = widths[w][0], x.p.dv = widths[w][1];
+      both_passes(&x);
+    }
+  }
+  for (int side = 0; side < 2; side++) {
+    if (!case_begin("a packed side of empty sequences, %s", side ? "keys" : "queries")) continue;
+    Run x = packed_run();
+    int *lengths = side ? x.p.lk : x.p.lq;
+    lengths[0] = lengths[1] = 0;
+    both_passes(&x);
   }
 }
 
@@ -667,6 +712,7 @@ static void test_errors(void) {
 int main(int argc, char **argv) {
   setenv("NVTE_VERBOSE", "none", 0);  // messages that are expected
   test_begin(argc, argv);
+  test_edges();
   if (case_begin("plain")) {
     Run x = plain_run();
     both_passes(&x);
@@ -675,6 +721,7 @@ int main(int argc, char **argv) {
   test_optional();
   test_long();
   test_empty();
+  test_widths();
   test_choice();
   test_errors();
   int status = test_end();

@@ -15,10 +15,18 @@
 // 8-bit: values are turned on the way, see turn_values(). Probabilities are rounded before they are
 // divided by their sum, as multiples of 2^8, which no recipe's scale would improve on; of the scale
 // of s and its inverse only the product enters. The amax of s is that of the divided ones, exactly.
+// What limits is the exponentials' part, whose instructions wait for each other: three warpgroups
+// with 96 keys each, three warps for a scheduler to choose from, do 862, 900 TFLOP/s where two with
+// 192 did 742, 775 (H200, d128, causal, 8k, 16k).
 //
-// Instances: BF16 and F16 with head dims up to 64, 128 (two tiles of keys) and
-// 192 with 128, E4M3 with 64 and 128.
+// Dropout: a warp draws what is kept of its scores while it would wait for their product. Draws by
+// warps 1 to 3 of the copying warpgroup were slower: H200, d128, causal, 8k: 412 TFLOP/s, with half
+// or all of the draws there 381, 399. What limits are the instructions of Philox.
+//
+// Instances: BF16 and F16 with head dims up to 64, 128 (two tiles of keys) and 192 with 128, and
+// the same with dropout; E4M3 with 64 and 128.
 
+#include "common/philox.cuh"
 #include "common/tma.cuh"
 #include "common/vec.cuh"
 #include "common/wgmma.cuh"
@@ -65,6 +73,7 @@ struct Tile {
   int begin, end;  // Tiles of keys.
   int low, high;   // Those of them that need no mask.
   Box q, kv;
+  int q_rows[3];  // Of the warpgroups.
 };
 
 struct Params {
@@ -89,6 +98,9 @@ struct Params {
   NVTEDType o_dtype;
   float *stats, *max;
   const float *sink;
+  const int64_t *rng_state;
+  unsigned drop_level;
+  float keep_factor;
   unsigned *next;
 
   __device__ __forceinline__ int64_t stats_at(const Tile &t, int row) const {
@@ -98,9 +110,11 @@ struct Params {
   }
 };
 
-template <class In, int kDimQK_, int kDimV_, int kWarpgroups_, int kKeys_, int kStages_>
+template <class In, int kDimQK_, int kDimV_, int kWarpgroups_, int kKeys_, int kStages_,
+          bool kDropout_ = false>
 struct Config {
   using T = In;
+  static constexpr bool kDropout = kDropout_;
   static constexpr int kDimQK = kDimQK_, kDimV = kDimV_, kWarpgroups = kWarpgroups_;
   static constexpr int kKeys = kKeys_, kStages = kStages_;
   static constexpr int kRows = 64 * kWarpgroups, kThreads = 128 * (kWarpgroups + 1);
@@ -116,9 +130,14 @@ struct Config {
   static constexpr int kAtKeys = kWarpgroups * kQueryBytes;
   static constexpr int kAtValues = kAtKeys + kStages * kKeyBytes;
   static constexpr int kAtTurned = kAtValues + kStages * kValueBytes;
+  // What dropout keeps: words of 64 keys of 16 rows, a lane's.
+  static constexpr int kKeptWords = kDropout ? (kKeys + 63) / 64 : 0;
   static constexpr int kAtControl = kAtTurned + kStages * kTurnedBytes;
-  static constexpr int kProducerRegisters = kTransposed ? 56 : kWarpgroups == 2 ? 24 : 32;
-  static constexpr int kConsumerRegisters = kTransposed ? 224 : kWarpgroups == 2 ? 240 : 160;
+  // Turning takes registers, of which 8-bit with wide values leaves none.
+  static constexpr bool kBusy = kTransposed && kWarpgroups * kDimV < 3 * 128;
+  static constexpr int kProducerRegisters = kBusy ? 56 : kWarpgroups == 2 ? 24 : 32;
+  static constexpr int kConsumerRegisters =
+      kWarpgroups == 2 ? (kBusy ? 224 : 240) : (kBusy ? 152 : 160);
   // Probabilities of 8 bits are multiplied by this before they are rounded.
   static constexpr float kLog2Up = kTransposed ? 8.0f : 0.0f;
 };
@@ -187,19 +206,25 @@ __device__ __forceinline__ bool find_tile(const Params &p, unsigned index, Tile 
   if (t.m >= t.rows || t.end < t.begin) t.end = t.begin;
   asm volatile("" ::: "memory");
   t.q = place_box(p.q_side, p.q_side.first(t.batch), t.m, t.rows, t.head, t.batch);
+  // A warpgroup wholly past the sequence gets its last row, and its results go nowhere: no box may
+  // begin outside a map of encode_rows(), see load_box().
+#pragma unroll
+  for (int w = 0; w < C::kWarpgroups; ++w) {
+    t.q_rows[w] = min(t.q.row + 64 * w, p.q_side.max_seqlen - 1);
+  }
   t.kv = place_box(p.kv_side, p.kv_side.first(t.batch), 0, t.keys, t.head / p.group, t.batch);
   return true;
 }
 
-// Copies rows from box.row + offset on.
+// Copies rows from `row` on.
 template <class C, int kPanels>
 __device__ __forceinline__ void load_panels(unsigned char *to, int panel_bytes,
                                             const CUtensorMap *map, uint64_t *full, const Box &box,
-                                            int offset) {
+                                            int row) {
 #pragma unroll
   for (int panel = 0; panel < kPanels; ++panel) {
     load_box(to + panel * panel_bytes, map, full,
-             {panel * C::kPanel, box.row + offset, box.end, box.head, box.batch});
+             {panel * C::kPanel, row, box.end, box.head, box.batch});
   }
 }
 
@@ -227,8 +252,8 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
     if (t.end > t.begin) {
 #pragma unroll 1
       for (int i = 0; i < C::kWarpgroups * C::kPanelsQK; ++i) {
-        prefetch_box(&p.q, {i / C::kWarpgroups * C::kPanel, t.q.row + i % C::kWarpgroups * 64,
-                            t.q.end, t.q.head, t.q.batch});
+        prefetch_box(&p.q, {i / C::kWarpgroups * C::kPanel, t.q_rows[i % C::kWarpgroups], t.q.end,
+                            t.q.head, t.q.batch});
       }
     }
     // The tile is read from shared memory again each time: there are few registers here.
@@ -239,7 +264,7 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
         wait_barrier(&control.k_empty[k_at.stage], k_at.parity ^ 1);
         arrive_expecting(full, C::kKeyBytes);
         load_panels<C, C::kPanelsQK>(shared + C::kAtKeys + k_at.stage * C::kKeyBytes, C::kKeyPanel,
-                                     &p.k, full, t.kv, (n - 1) * C::kKeys);
+                                     &p.k, full, t.kv, t.kv.row + (n - 1) * C::kKeys);
         k_at.step();
       }
       if (n == t.end) {
@@ -251,7 +276,7 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
           } else {
             arrive_expecting(&control.q_full[w], C::kQueryBytes);
             load_panels<C, C::kPanelsQK>(shared + w * C::kQueryBytes, 64 * 128, &p.q,
-                                         &control.q_full[w], t.q, 64 * w);
+                                         &control.q_full[w], t.q, t.q_rows[w]);
           }
         }
       } else {
@@ -259,7 +284,7 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
         wait_barrier(&control.v_empty[v_at.stage], v_at.parity ^ 1);
         arrive_expecting(full, C::kValueBytes);
         load_panels<C, C::kPanelsV>(shared + C::kAtValues + v_at.stage * C::kValueBytes,
-                                    C::kKeyPanel, &p.v, full, t.kv, n * C::kKeys);
+                                    C::kKeyPanel, &p.v, full, t.kv, t.kv.row + n * C::kKeys);
         v_at.step();
       }
     }
@@ -286,35 +311,47 @@ __device__ __forceinline__ void turn_values(unsigned char *shared,
     wait_barrier(&control.v_full[at.stage], at.parity);
     if (control.is_end[at.stage]) break;
     wait_barrier(&control.turned_empty[at.stage], at.parity ^ 1);
-    const uint32_t from = shared_address(shared + C::kAtValues + at.stage * C::kValueBytes);
-    const uint32_t to = shared_address(shared + C::kAtTurned + at.stage * C::kTurnedBytes);
-    // Blocks of 32 keys and 16 columns: four matrices of 8 keys and 8 pairs of columns.
-    constexpr int kColumns = C::kDimV / 16, kBlocks = C::kKeys / 32 * kColumns;
-#pragma unroll 4
-    for (int block = warp; block < kBlocks; block += 3) {
-      const int keys = block / kColumns, columns = block % kColumns;
-      const int key = 32 * keys + lane;
-      uint32_t w[4], turned[4];
-      asm volatile(
-          "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-          : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-          : "r"(from + columns / 8 * C::kKeyPanel + key * 128 + ((columns % 8) ^ (key % 8)) * 16)
-          : "memory");
-      // A word has two keys of two columns.
+    const uint32_t from =
+        shared_address(shared + C::kAtValues + at.stage * C::kValueBytes) + lane * 128;
+    // Matrix i of four of 8 keys and 8 pairs of columns: columns of parity i % 2, keys 16 (i / 2)
+    // on.
+    const int column = 2 * (lane % 8) + lane / 8 % 2;
+    const uint32_t to =
+        shared_address(shared + C::kAtTurned + at.stage * C::kTurnedBytes) + column * 128;
+    // Blocks of 32 keys and 16 columns; a warp's keys are constants but for the first.
+    constexpr int kBlocks = C::kKeys / 32, kTogether = C::kWarpgroups == 2 ? 4 : 2;
 #pragma unroll
-      for (int i = 0; i < 4; i += 2) {
-        turned[i] = __byte_perm(w[i], w[i + 1], 0x6420);
-        turned[i + 1] = __byte_perm(w[i], w[i + 1], 0x7531);
+    for (int i = 0; i < (kBlocks + 2) / 3; ++i) {
+      const int keys = warp + 3 * i;
+      if (kBlocks % 3 != 0 && keys >= kBlocks) break;
+      const uint32_t row = from + keys * 32 * 128;
+      const uint32_t unit = static_cast<uint32_t>((2 * (keys % 4) + lane / 16) ^ (column % 8)) * 16;
+      const uint32_t turned_row = to + keys / 4 * C::kTurnedPanel + unit;
+#pragma unroll
+      for (int first = 0; first < C::kDimV / 16; first += kTogether) {
+        uint32_t w[kTogether][4];
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) {
+          const int columns = first + j;
+          asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                       : "=r"(w[j][0]), "=r"(w[j][1]), "=r"(w[j][2]), "=r"(w[j][3])
+                       : "r"(row + columns / 8 * C::kKeyPanel +
+                             static_cast<uint32_t>((columns % 8) ^ (lane % 8)) * 16)
+                       : "memory");
+        }
+        // A word has two keys of two columns.
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) {
+          asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                       :
+                       : "r"(turned_row + (first + j) * 16 * 128),
+                         "r"(__byte_perm(w[j][0], w[j][1], 0x6420)),
+                         "r"(__byte_perm(w[j][0], w[j][1], 0x7531)),
+                         "r"(__byte_perm(w[j][2], w[j][3], 0x6420)),
+                         "r"(__byte_perm(w[j][2], w[j][3], 0x7531))
+                       : "memory");
+        }
       }
-      // Matrix i: columns of parity i % 2, keys 16 (i / 2) on.
-      const int column = 16 * columns + 2 * (lane % 8) + lane / 8 % 2;
-      const int unit = 2 * (keys % 4) + lane / 16;
-      asm volatile(
-          "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-          :
-          : "r"(to + keys / 4 * C::kTurnedPanel + column * 128 + (unit ^ (column % 8)) * 16),
-            "r"(turned[0]), "r"(turned[1]), "r"(turned[2]), "r"(turned[3])
-          : "memory");
     }
     fence_async_proxy();
     __syncwarp();
@@ -334,15 +371,15 @@ struct Softmax {
   template <bool kFirst>
   __device__ __forceinline__ void update(float (&s)[C::kKeys / 2], float scale_log2,
                                          float (&grown)[2]) {
+    // Four chains: each alone would wait for itself.
+    float most[2][2] = {{s[0], s[1]}, {s[2], s[3]}};
+#pragma unroll
+    for (int i = 4; i < C::kKeys / 2; ++i) {
+      most[i / 2 % 2][i % 2] = fmaxf(most[i / 2 % 2][i % 2], s[i]);
+    }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float even = s[2 * h], odd = s[2 * h + 1];
-#pragma unroll
-      for (int j = 1; j < C::kKeys / 8; ++j) {
-        even = fmaxf(even, s[4 * j + 2 * h]);
-        odd = fmaxf(odd, s[4 * j + 2 * h + 1]);
-      }
-      float m = fmaxf(even, odd);
+      float m = fmaxf(most[h][0], most[h][1]);
       if (!kFirst) m = fmaxf(m, max[h]);
       m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 1));
       m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 2));
@@ -400,11 +437,12 @@ __device__ __forceinline__ void mask_scores(float (&s)[C::kKeys / 2], const Para
 template <class C>
 __device__ __forceinline__ void multiply_scores(float (&s)[C::kKeys / 2], uint32_t q, uint32_t k) {
   constexpr int kStep = 32 / C::T::kBytes;
+  const uint64_t a = operand_k(q), b = operand_k(k);
 #pragma unroll
   for (int i = 0; i < C::kDimQK / kStep; ++i) {
     const uint32_t in = (i % 4) * 32;
-    Product<typename C::T, C::kKeys>::shared(s, operand_k(q + (i / 4) * 64 * 128 + in),
-                                             operand_k(k + (i / 4) * C::kKeyPanel + in), i > 0);
+    Product<typename C::T, C::kKeys>::shared(s, operand_at(a, (i / 4) * 64 * 128 + in),
+                                             operand_at(b, (i / 4) * C::kKeyPanel + in), i > 0);
   }
 }
 
@@ -415,18 +453,23 @@ template <class C>
 __device__ __forceinline__ void multiply_values(float (&o)[C::kDimV / 2],
                                                 const uint32_t (&a)[kSteps<C>][4], uint32_t v) {
   using Values = Product<typename C::T, C::kDimV>;
+  const uint64_t b = C::kTransposed ? operand_k(v) : operand_mn(v, C::kKeyPanel);
 #pragma unroll
   for (int i = 0; i < kSteps<C>; ++i) {
     if constexpr (C::kTransposed) {
-      Values::registers(o, a[i], operand_k(v + i / 4 * C::kTurnedPanel + i % 4 * 32), true);
+      Values::registers(o, a[i], operand_at(b, i / 4 * C::kTurnedPanel + i % 4 * 32), true);
     } else {
-      Values::template registers<true>(o, a[i], operand_mn(v + i * 2048, C::kKeyPanel), true);
+      Values::template registers<true>(o, a[i], operand_at(b, i * 2048), true);
     }
   }
 }
 
+// What dropout keeps of a tile, as KeptScores gives it.
 template <class C>
-__device__ __forceinline__ void round_scores(const float (&s)[C::kKeys / 2],
+using Kept = uint32_t[C::kKeptWords + !C::kDropout];
+
+template <class C>
+__device__ __forceinline__ void round_scores(const float (&s)[C::kKeys / 2], const Kept<C> &kept,
                                              uint32_t (&a)[kSteps<C>][4]) {
 #pragma unroll
   for (int i = 0; i < kSteps<C> * 4; ++i) {
@@ -437,6 +480,7 @@ __device__ __forceinline__ void round_scores(const float (&s)[C::kKeys / 2],
     } else {
       const float pair[2] = {s[2 * i], s[2 * i + 1]};
       a[i / 4][i % 4] = C::T::from_float(pair);
+      if constexpr (C::kDropout) a[i / 4][i % 4] &= kept_pair(kept[i / 16], i / 4 % 4, i % 4);
     }
   }
 }
@@ -468,7 +512,11 @@ template <class C, class Out>
 __device__ __forceinline__ void write_tile(const Params &p, const Tile &t, int w,
                                            float (&o)[C::kDimV / 2], const Softmax<C> &softmax,
                                            float scale, Amax &amax) {
-  const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;
+  // Read anew: what is known of a thread would wait for this in registers.
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  thread = static_cast<int>(static_cast<unsigned>(thread) % 128);
+  const int lane = thread % 32;
   const int written = p.q_side.ragged() ? t.rows : p.q_side.max_seqlen;
   const int64_t first = p.q_side.first(t.batch), batch = p.q_side.ragged() ? 0 : t.batch;
   float o_scale = 1.0f, v_scale = 1.0f;
@@ -492,6 +540,7 @@ __device__ __forceinline__ void write_tile(const Params &p, const Tile &t, int w
       sum = sum * factor + exp2_of((sink - stats) * kLog2E + C::kLog2Up);
     }
     factor = __fdividef(factor, sum);
+    if constexpr (C::kDropout) factor *= p.keep_factor;
     stats = empty ? -kInfinity : stats + (__log2f(sum) - C::kLog2Up) * kLn2;
     if (lane % 4 == 0 && r < written) {
       const int64_t at = p.stats_at(t, r);
@@ -588,6 +637,14 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
   float s[C::kKeys / 2], o[C::kDimV / 2], grown[2];
   uint32_t a[kSteps<C>][4];
   Softmax<C> softmax;
+  Kept<C> kept = {};
+  const auto draw = [&](const Tile &t, int n) {
+    if constexpr (C::kDropout) {
+      const KeptScores<false> keep(p.rng_state, p.drop_level, uint64_t{p.heads} * t.batch + t.head,
+                                   p.q_side.max_seqlen, p.kv_side.max_seqlen);
+      keep.draw(t.m + 64 * w + threadIdx.x % 128 / 32 * 16, n * C::kKeys, kept);
+    }
+  };
   const auto keys = [&] { return shared_address(shared + C::kAtKeys + k_at.stage * C::kKeyBytes); };
   const auto values = [&] {
     return C::kTransposed ? shared_address(shared + C::kAtTurned + v_at.stage * C::kTurnedBytes)
@@ -604,10 +661,9 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
   // By every thread: each has read of the tiles before.
   const auto release_tile = [&] { arrive(&control.q_empty[w]); };
   bool open = false;  // The last tile waits for its last product.
-  // 8-bit: what the products lack.
-  float scale = p.scale;
-  if constexpr (C::kTransposed) scale *= scale_at(p.q_scale_inv) * scale_at(p.k_scale_inv);
-  const float scale_log2 = scale * kLog2E;
+  // What the scores lack as exponents of 2.
+  float scale_log2 = p.scale * kLog2E;
+  if constexpr (C::kTransposed) scale_log2 *= scale_at(p.q_scale_inv) * scale_at(p.k_scale_inv);
   Amax amax;
   for (unsigned count = 0;; ++count) {
     wait_barrier(&control.q_full[w], count & 1);
@@ -636,6 +692,7 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
     multiply_values<C>(o, a, values());
     commit_products();
     arrive_threads(next_turn, 256);
+    if (any) draw(t, n);
     wait_products<0>();
     pin(s);
     pin(o);
@@ -644,13 +701,13 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
       release_values();
       const Tile &last = control.tile[(count - 1) % kTiles];
       if constexpr (!C::kTransposed) {
-        write_tile<C, typename C::T>(p, last, w, o, softmax, scale, amax);
+        write_tile<C, typename C::T>(p, last, w, o, softmax, scale_log2 * kLn2, amax);
       } else if (p.o_dtype == kNVTEBFloat16) {
-        write_tile<C, BF16>(p, last, w, o, softmax, scale, amax);
+        write_tile<C, BF16>(p, last, w, o, softmax, scale_log2 * kLn2, amax);
       } else if (p.o_dtype == kNVTEFloat16) {
-        write_tile<C, F16>(p, last, w, o, softmax, scale, amax);
+        write_tile<C, F16>(p, last, w, o, softmax, scale_log2 * kLn2, amax);
       } else {
-        write_tile<C, E4M3>(p, last, w, o, softmax, scale, amax);
+        write_tile<C, E4M3>(p, last, w, o, softmax, scale_log2 * kLn2, amax);
       }
       open = false;
     }
@@ -663,7 +720,7 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
     open = true;
     if (n >= t.high || n < t.low) mask_scores<C>(s, p, t, n, w);
     softmax.template update<true>(s, scale_log2, grown);
-    round_scores<C>(s, a);
+    round_scores<C>(s, kept, a);
 #pragma unroll
     for (int i = 0; i < C::kDimV / 2; ++i) o[i] = 0.0f;
 #pragma unroll 1
@@ -683,6 +740,7 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
       arrive_threads(next_turn, 256);
       const bool masked = n >= t.high || n < t.low;
       more = n > t.begin;
+      draw(t, n);
       wait_products<1>();
       pin(s);
       release_keys();
@@ -694,7 +752,7 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
       wait_products<0>();
       pin(o);
       release_values();
-      round_scores<C>(s, a);
+      round_scores<C>(s, kept, a);
       // Rare after a few tiles.
       if (__any_sync(0xffffffff, grown[0] != 1.0f || grown[1] != 1.0f)) {
 #pragma unroll
@@ -837,6 +895,9 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
   p.stats = a.stats;
   p.max = a.max;
   p.sink = a.sink;
+  p.rng_state = a.rng_state;
+  p.drop_level = dropout_level(a.dropout);
+  p.keep_factor = 1.0f / (1.0f - a.dropout);
   p.next = static_cast<unsigned *>(a.workspace);
   p.tiles = p.pairs * static_cast<unsigned>(p.m_tiles);
   const unsigned sms = static_cast<unsigned>(device.sm_count);
@@ -852,8 +913,13 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
 using Run = NVTEXOutcome (*)(const NVTEXAttentionArgs &, cudaStream_t);
 
 template <class T>
-Run choose(size_t dim_qk, size_t dim_v, bool near) {
+Run choose(size_t dim_qk, size_t dim_v, bool near, bool dropout) {
   const size_t dim = dim_qk > dim_v ? dim_qk : dim_v;
+  if (dropout) {
+    return dim <= 64    ? run<Config<T, 64, 64, 3, 96, 3, true>>
+           : dim <= 128 ? run<Config<T, 128, 128, 2, 128, 2, true>>
+                        : run<Config<T, 192, 128, 2, 112, 2, true>>;
+  }
   if (dim <= 64) return run<Config<T, 64, 64, 3, 112, 3>>;
   if (dim <= 128) {
     return near ? run<Config<T, 128, 128, 2, 128, 2>> : run<Config<T, 128, 128, 2, 176, 2>>;
@@ -862,9 +928,9 @@ Run choose(size_t dim_qk, size_t dim_v, bool near) {
 }
 
 template <>
-Run choose<E4M3>(size_t dim_qk, size_t dim_v, bool) {
+Run choose<E4M3>(size_t dim_qk, size_t dim_v, bool, bool) {
   const size_t dim = dim_qk > dim_v ? dim_qk : dim_v;
-  return dim <= 64 ? run<Config<E4M3, 64, 64, 2, 128, 3>> : run<Config<E4M3, 128, 128, 2, 192, 2>>;
+  return dim <= 64 ? run<Config<E4M3, 64, 64, 3, 128, 3>> : run<Config<E4M3, 128, 128, 3, 96, 3>>;
 }
 
 bool whole_units(const NVTEXAttentionTensor &tensor, int64_t bytes) {
@@ -903,10 +969,14 @@ const char *nvte_attention_sm90_forward_reject(const NVTEXAttentionArgs *args,
     return fp8 ? "takes head dims that are multiples of 16 in FP8"
                : "takes head dims that are multiples of 8";
   }
+  // No panel of 64 columns may begin outside its tensor, see load_box().
+  if (!fp8 && (a.dim_qk > 64) != (a.dim_v > 64)) {
+    return "takes head dims of which both or none are over 64";
+  }
   if (a.page_table_k != nullptr || a.page_table_v != nullptr) return "takes keys without pages";
   if (a.bias.data != nullptr) return "takes no bias";
   if (a.alibi) return "takes no ALiBi";
-  if (a.dropout != 0.0f) return "takes no dropout";
+  if (fp8 && a.dropout != 0.0f) return "takes no dropout in FP8";
   if (!(a.scale > 0.0f)) return "takes positive scales";
   for (const NVTEXAttentionTensor *tensor : {&a.q, &a.k, &a.v, &a.o}) {
     if (!whole_units(*tensor, tensor->dtype == kNVTEFloat8E4M3 ? 1 : 2))
@@ -935,6 +1005,6 @@ NVTEXOutcome nvte_attention_sm90_forward(const NVTEXAttentionArgs *args,
   const bool near =
       a.window_left >= 0 || (a.window_right >= 0 && a.kv_side.max_seqlen <= size_t{4096});
   return dispatch<BF16, F16, E4M3>(a.q.dtype, [&](auto tag) {
-    return choose<decltype(tag)>(a.dim_qk, a.dim_v, near)(a, stream);
+    return choose<decltype(tag)>(a.dim_qk, a.dim_v, near, a.dropout != 0.0f)(a, stream);
   });
 }

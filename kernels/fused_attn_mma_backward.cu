@@ -126,7 +126,7 @@ template <class T, bool kExtras>
 struct Head {
   Band band;
   Scores<T, kExtras> scores;
-  Keep keep;
+  HeadDropout dropout;
   int rows;
   float drop_scale;
   // FP8: of the products of gradients and values, of p and of ds before they are rounded.
@@ -144,7 +144,7 @@ struct Head {
     const int rows = length(a.q_side, i);
     Head head = {Band(a, rows, length(a.kv_side, i)),
                  Scores<T, kExtras>(a, scale_of<kFp8>(a), i, j),
-                 Keep(a, p.dropout, i, j),
+                 p.dropout.of_head(a, i, j),
                  rows,
                  a.dropout != 0.0f ? p.dropout.scale : 1.0f,
                  1.0f,
@@ -173,14 +173,16 @@ __device__ __forceinline__ float gradients(const Head<T, kExtras> &head, bool dr
   const bool whole = r1 <= head.rows && head.band.admits(r0, r1, c0, c1);
 #pragma unroll
   for (int mt = 0; mt < kMt; ++mt) {
+    uint32_t kept = 0xffffffff;
+    if (kExtras && drops) {
+      kept = KeptScores<kTransposed, kNt / 2>(head.dropout)(
+          static_cast<uint32_t>(r0 + (kTransposed ? 0 : mt * 16)),
+          static_cast<uint32_t>(c0 + (kTransposed ? mt * 16 : 0)));
+    }
 #pragma unroll
     for (int n = 0; n < kNt; ++n) {
       const int r = r0 + (kTransposed ? n * 8 : mt * 16);
       const int c = c0 + (kTransposed ? mt * 16 : n * 8);
-      uint32_t kept = 0xf;
-      if (kExtras && drops) {
-        kept = kTransposed ? head.keep.of_columns(r, c, lane) : head.keep.of_rows(r, c, lane);
-      }
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int across = lane % 4 * 2 + e % 2, down = lane / 4 + e / 2 * 8;
@@ -192,7 +194,7 @@ __device__ __forceinline__ float gradients(const Head<T, kExtras> &head, bool dr
         z = power2(x - of_row.stats);
         if constexpr (kFp8) ds *= head.dp_factor;
         if constexpr (kExtras) {
-          const float weight = kept >> e & 1 ? head.drop_scale : 0.0f;
+          const float weight = is_kept(kept, n / 2, n % 2, e) ? head.drop_scale : 0.0f;
           ds = z * ((weight != 0.0f ? ds * weight : 0.0f) - of_row.d);
           z *= weight;
         } else {

@@ -38,7 +38,7 @@ struct Head {
   Rows k, v;
   Band band;
   Scores<T, kExtras> scores;
-  Keep keep;
+  HeadDropout dropout;
   StatsRows stats;
   int64_t o;  // Of its first element.
   unsigned j;
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(Shape<kD, kExtras>::kThreads, 2)
                                       v_rows<kBytes>(a, i, key_head),
                                       Band(a, rows, keys),
                                       Scores<T, kExtras>(a, scale, i, j),
-                                      Keep(a, p.dropout, i, j),
+                                      p.dropout.of_head(a, i, j),
                                       StatsRows(a.q_side, i, j),
                                       head_offset(a.o, a.q_side, i, j),
                                       j,
@@ -229,13 +229,17 @@ __global__ void __launch_bounds__(Shape<kD, kExtras>::kThreads, 2)
       if constexpr (kExtras) {
 #pragma unroll
         for (int mt = 0; mt < kMt; ++mt) {
+          uint32_t kept = 0xffffffff;
+          if (drops) {
+            kept = KeptScores<false, kNt / 2>(head.dropout)(static_cast<uint32_t>(w0 + mt * 16),
+                                                            static_cast<uint32_t>(c0));
+          }
 #pragma unroll
           for (int n = 0; n < kNt; ++n) {
-            const uint32_t kept = drops ? head.keep.of_rows(w0 + mt * 16, c0 + n * 8, lane) : 0xf;
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
               float &x = s[mt][n][e];
-              x = kept >> e & 1 ? x : 0.0f;
+              x = is_kept(kept, n / 2, n % 2, e) ? x : 0.0f;
               if constexpr (kFp8) {
                 x *= head.weight;
                 if (w0 + mt * 16 + e / 2 * 8 + lane / 4 < head.rows) most_p = fmaxf(most_p, x);

@@ -130,7 +130,7 @@ impl Case {
             let numel = rows * heads * dim;
             let bytes =
                 if input { units(rng, dtype, numel) } else { vec![0xCD; numel * size(dtype)] };
-            let fp8 = fp8.then(|| {
+            let fp8 = is_fp8(dtype).then(|| {
                 let scale = rng.pick(&[1.0f32, 16.0, 64.0]);
                 [b.float(scale), b.float(1.0 / scale), b.float(7.0)]
             });
@@ -263,16 +263,22 @@ impl Case {
             _ => 0.3,
         };
         let t = &self.tensors;
-        let of =
-            |name, place: &Place| (name, place.dtype, Some(place.id), self.bound(place, bound));
+        let within = |name, place: &Place, bound| {
+            (name, place.dtype, Some(place.id), self.bound(place, bound))
+        };
+        let of = |name, place| within(name, place, bound);
         let amax = |place: &Place| place.fp8.map(|ids| ids[2]);
         let fp8 = is_fp8(self.dtype);
         let mut outputs = if backward {
             let terms = (self.sides[0].rows * self.sides[0].heads) as f64;
+            // Gradients of keys and values are sums over rows, and over the heads of a group.
+            let [q, kv] = &self.sides;
+            let rows = (q.length * q.heads / kv.heads) as f64;
+            let sums = bound * (rows / 256.0).sqrt().max(1.0);
             vec![
                 of("dq", &t[5]),
-                of("dk", &t[6]),
-                of("dv", &t[7]),
+                within("dk", &t[6], sums),
+                within("dv", &t[7], sums),
                 ("dbias", self.dtype, self.bias.map(|bias| bias[1].id), bound * terms.sqrt()),
                 ("dsink", kNVTEFloat32, self.sink.map(|sink| sink[1]), 1e-3 * terms.sqrt()),
                 ("amax of dp", kNVTEFloat32, fp8.then_some(self.dp[2]), 0.5),

@@ -1571,10 +1571,13 @@ typedef struct NVTEXAttentionSide {
  * Backward: ds is multiplied by `scale`, its amax goes to `dp.amax`, and `ds dp.scale` is cast to do's
  * dtype; dq and dk get `dp.scale_inv` and k's and q's `scale_inv`.
  *
- * Dropout: element (i, j, r, c) takes word `c % 4` of Philox 4x32-10 with the seed as key and the
- * counter `offset / 4 + 2^64 G`, `G = ((i heads + j) q_side.max_seqlen + r)
- * ceil(kv_side.max_seqlen / 4) + c / 4`; it is kept iff the word is less than
- * `floor((1 - dropout) 2^32)`, computed in double.
+ * Dropout: each call of Philox 4x32-7, with the seed as key and the counter `offset / 4 + 2^64 G`, serves
+ * 16 elements of a tile of 16 rows and columns: element (i, j, r, c) takes byte
+ * `2 (c / 8 % 2) + r / 8 % 2` of word `2 (r % 2) + c % 2`, the least significant byte being 0, with
+ * `G = 16 (((i heads + j) ceil(q_side.max_seqlen / 16) + r / 16) ceil(kv_side.max_seqlen / 16) + c / 16)
+ * + 4 (r % 8 / 2) + c % 8 / 2`. It is dropped iff
+ * `16 byte + 4 ((r % 8 / 2 + c % 8 / 2) % 4) + r % 8 / 2 < min(floor(4096 dropout + 0.5), 4080)`, in
+ * float32: the probability is rounded to multiples of 1/4096, which a tile has as a mean.
  *
  * There is a batch, a head and an element of each; the length of a side may be 0, and what lies outside a
  * sequence may be NaN.

@@ -3,7 +3,6 @@
 // everything that becomes an address 64-bit.
 #pragma once
 
-#include <cmath>
 #include <new>
 
 #include "launch.cuh"
@@ -51,10 +50,14 @@ __device__ __forceinline__ float power2(float x) {
 
 // ---- Sequences
 
+// Of sequence i, inside the tensor.
 __device__ __forceinline__ int length(const NVTEXAttentionSide &side, unsigned i) {
-  const int most = static_cast<int>(side.max_seqlen);
-  if (side.cu_seqlens == nullptr) return most;
-  return min(max(side.cu_seqlens[i + 1] - side.cu_seqlens[i], 0), most);
+  int n = static_cast<int>(side.max_seqlen);
+  if (side.cu_seqlens != nullptr) n = min(n, side.cu_seqlens[i + 1] - side.cu_seqlens[i]);
+  if (side.starts != nullptr) {
+    n = side.starts[i] < 0 ? 0 : min(n, static_cast<int>(side.tokens) - side.starts[i]);
+  }
+  return max(n, 0);
 }
 
 // First row of sequence i in ragged tensors.
@@ -160,57 +163,17 @@ struct Scores {
 // ---- Dropout
 
 struct Dropout {
-  uint32_t below;  // A word below it keeps.
-  float scale;     // 1 / (1 - probability)
+  unsigned level;
+  float scale;  // 1 / (1 - probability)
 
-  explicit Dropout(const NVTEXAttentionArgs &a) {
-    const double keep = 1.0 - static_cast<double>(a.dropout);
-    const double words = std::floor(keep * 4294967296.0);
-    below = words < 4294967295.0 ? static_cast<uint32_t>(words) : 0xffffffffu;
-    scale = static_cast<float>(1.0 / keep);
-  }
-};
-
-// The mask of a head, whose columns belong to it in groups of four.
-struct Keep {
-  uint64_t seed, offset, first, groups;
-  uint32_t below;
-
-  __device__ __forceinline__ Keep(const NVTEXAttentionArgs &a, const Dropout &dropout, unsigned i,
-                                  unsigned j)
-      : seed(0), offset(0), first(0), groups(0), below(dropout.below) {
-    if (a.dropout == 0.0f) return;
-    seed = static_cast<uint64_t>(a.rng_state[0]);
-    offset = static_cast<uint64_t>(a.rng_state[1]) / 4;
-    groups = (a.kv_side.max_seqlen + 3) / 4;
-    first = (i * a.q_side.heads + j) * a.q_side.max_seqlen * groups;
-  }
-  // Bits of columns 4 group to 4 group + 3 of row r.
-  __device__ __forceinline__ uint32_t operator()(int r, int group) const {
-    const Words words = philox(seed, offset, first + r * groups + group);
-    uint32_t bits = 0;
-#pragma unroll
-    for (int w = 0; w < 4; ++w) bits |= static_cast<uint32_t>(words.w[w] < below) << w;
-    return bits;
-  }
-  // Bits of a lane's four elements of a product whose 16 rows are rows from r on, and whose 8
-  // columns are columns from c on. Two lanes share a group of columns: each draws one row's.
-  __device__ __forceinline__ uint32_t of_rows(int r, int c, int lane) const {
-    const uint32_t own = (*this)(r + lane / 4 + lane % 2 * 8, c / 4 + lane % 4 / 2);
-    const uint32_t other = __shfl_xor_sync(0xffffffffu, own, 1);
-    return lane % 2 == 0 ? (own & 3) | (other & 3) << 2 : other >> 2 | own >> 2 << 2;
-  }
-  // Likewise with rows and columns exchanged: four lanes share a group, each draws one element's.
-  __device__ __forceinline__ uint32_t of_columns(int r, int c, int lane) const {
-    const int mine = lane / 4 % 4;
-    const uint32_t own = (*this)(r + 2 * (lane % 4) + mine % 2, (c + mine / 2 * 8 + lane / 4) / 4);
-    uint32_t bits = 0;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const uint32_t drawn = __shfl_sync(0xffffffffu, own, (lane & ~12) | e << 2);
-      bits |= (drawn >> mine & 1) << e;
-    }
-    return bits;
+  explicit Dropout(const NVTEXAttentionArgs &a)
+      : level(dropout_level(a.dropout)),
+        scale(static_cast<float>(1.0 / (1.0 - static_cast<double>(a.dropout)))) {}
+  __device__ __forceinline__ HeadDropout of_head(const NVTEXAttentionArgs &a, unsigned i,
+                                                 unsigned j) const {
+    return {a.dropout != 0.0f ? a.rng_state : nullptr, level, uint64_t{i} * a.q_side.heads + j,
+            static_cast<uint32_t>(a.q_side.max_seqlen),
+            static_cast<uint32_t>(a.kv_side.max_seqlen)};
   }
 };
 

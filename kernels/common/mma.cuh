@@ -5,12 +5,9 @@
 #pragma once
 
 #include "dtype.cuh"
+#include "ptx.cuh"
 
 namespace nvte {
-
-__device__ __forceinline__ uint32_t shared_address(const void *p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
 
 // Bytes that a group of copies brings; zeros if `inside` is false.
 __device__ __forceinline__ void copy_async16(uint32_t to, const void *from, bool inside) {

@@ -5,6 +5,10 @@
 
 namespace nvte {
 
+__device__ __forceinline__ uint32_t shared_address(const void *p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
 // Everything earlier in the stream is complete and visible after this. A kernel launched with the
 // overlap attribute may not touch global memory before it.
 __device__ __forceinline__ void wait_for_stream() {
@@ -57,7 +61,7 @@ __device__ __forceinline__ void load_once(const void *p, bool inside, uint32_t *
 __device__ __forceinline__ void load_shared(const uint32_t *p, uint32_t (&w)[4]) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(p)))
+               : "r"(shared_address(p))
                : "memory");
 }
 

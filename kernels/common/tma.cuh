@@ -7,12 +7,9 @@
 #include <cstdint>
 
 #include "launch.cuh"
+#include "ptx.cuh"
 
 namespace nvte {
-
-__device__ __forceinline__ uint32_t shared_address(const void *p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
 
 // Barriers in shared memory. A phase ends after `count` arrivals and all announced bytes; waiting
 // for parity p returns once the phase of that parity is over, at once for 1 on a fresh barrier.
@@ -60,6 +57,10 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap *map) {
 }
 
 // The box of a map at coordinates, innermost first: N = 2 to 5 of them. One thread.
+// What lies outside reads as zeros, wherever the box lies. But a box whose first element lies
+// outside, in whatever dimension, makes the hardware look at the map's base: where a map has its
+// base beside its tensor and that is no memory, the load faults (H200; prefetches do not). A box
+// that begins inside may end anywhere.
 template <int N>
 __device__ __forceinline__ void load_box(void *to, const CUtensorMap *map, uint64_t *barrier,
                                          const int (&at)[N]) {

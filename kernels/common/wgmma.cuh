@@ -69,6 +69,13 @@ __device__ __forceinline__ uint64_t operand_mn(uint32_t p, uint32_t panel) {
          ((p & 0x3ffff) >> 4);
 }
 
+// The operand `bytes` further, below the end of shared memory: an addition for each product instead
+// of the whole.
+__device__ __forceinline__ uint64_t operand_at(uint64_t operand, uint32_t bytes) {
+  return (operand & 0xffffffff00000000) |
+         (static_cast<uint32_t>(operand) + static_cast<uint32_t>(bytes >> 4));
+}
+
 // One step of k: 32 bytes of 16-bit or 8-bit elements. `add`: whether D is added to or overwritten.
 // Product<In, N>::shared<kMnA, kMnB>(d, a, b, add) has A in shared memory, registers<kMnB>() has it
 // in registers; kMn*: that operand is MN-major.

@@ -85,9 +85,14 @@ fn kept(seed: u64, offset: u64, c: u64, least: u8) -> u16 {
 
 /// Philox4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3; 2011).
 pub(crate) fn philox(key: u64, low: u64, high: u64) -> [u32; 4] {
+    philox_of::<10>(key, low, high)
+}
+
+/// The same of other rounds; from seven on it passes the tests of its authors.
+pub(crate) fn philox_of<const ROUNDS: usize>(key: u64, low: u64, high: u64) -> [u32; 4] {
     let mut key = [key as u32, (key >> 32) as u32];
     let mut c = [low as u32, (low >> 32) as u32, high as u32, (high >> 32) as u32];
-    for _ in 0..10 {
+    for _ in 0..ROUNDS {
         let [a, b] = [(0xD251_1F53, c[0]), (0xCD9E_8D57, c[2])]
             .map(|(factor, word): (u32, u32)| u64::from(factor) * u64::from(word));
         c = [

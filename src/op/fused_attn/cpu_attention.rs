@@ -7,7 +7,7 @@ use crate::backend::args::{AttentionArgs, AttentionPlan, AttentionSide, Attentio
 use crate::backend::buf::{Buf, load, store};
 use crate::backend::cpu::vectorized;
 use crate::numeric::{Element, amax_bits, dispatch};
-use crate::op::dropout::cpu::philox;
+use crate::op::dropout::cpu::philox_of;
 use crate::op::gemm::cpu::{from_floats, to_floats};
 use crate::types::{NVTEDType, cudaStream_t};
 use rayon::prelude::*;
@@ -192,8 +192,8 @@ struct Shared<'a> {
     seed: u64,
     /// Offset of the generator in counters.
     counter: u64,
-    /// A word below it keeps its element.
-    threshold: u64,
+    /// Of 16 byte + rank: what is below it is dropped.
+    level: u32,
     kept: f32,
     factors: Factors,
     /// Largest magnitudes: of the probabilities or the scores' gradient, and of the results.
@@ -439,7 +439,7 @@ impl<'a> Shared<'a> {
             fp8,
             seed,
             counter: offset / 4,
-            threshold: ((1.0 - f64::from(a.dropout)) * 2f64.powi(32)).floor() as u64,
+            level: ((a.dropout * 4096.0 + 0.5) as u32).min(4080),
             kept: 1.0 / (1.0 - a.dropout),
             factors: Factors {
                 scores: a.scale * q * k,
@@ -847,15 +847,23 @@ impl Head<'_> {
     /// What dropout multiplies the elements of a row by: 0 or `1 / (1 - dropout)`.
     fn weights(&self, r: usize, columns: &Range<usize>, weights: &mut [f32]) {
         let (shared, a) = (self.shared, self.shared.a);
-        let row = (self.s.index * a.q_side.heads + self.j) as u64 * a.q_side.max_seqlen as u64;
-        let group = (row + r as u64) * a.kv_side.max_seqlen.div_ceil(4) as u64;
+        let tiles = |side: &AttentionSide| side.max_seqlen.div_ceil(16) as u64;
+        let head = (self.s.index * a.q_side.heads + self.j) as u64;
+        let row = (head * tiles(&a.q_side) + r as u64 / 16).wrapping_mul(tiles(&a.kv_side));
         let seen = self.seen(r, columns);
         let (first, end) = (columns.start + seen.start, columns.start + seen.end);
-        for c4 in first / 4..end.div_ceil(4) {
-            let words = philox(shared.seed, shared.counter, group.wrapping_add(c4 as u64));
-            for (c, word) in (4 * c4..).zip(words) {
+        let pair = r % 8 / 2;
+        for (tile, other) in
+            (first / 16..end.div_ceil(16)).flat_map(|t| (0..4).map(move |k| (t, k)))
+        {
+            let call = row.wrapping_add(tile as u64).wrapping_mul(16) + (4 * pair + other) as u64;
+            let words = philox_of::<7>(shared.seed, shared.counter, call);
+            let rank = ((pair + other) % 4 * 4 + pair) as u32;
+            for (half, e) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                let c = 16 * tile + 8 * half + 2 * other + e;
                 if (first..end).contains(&c) {
-                    let keep = u64::from(word) < shared.threshold;
+                    let byte = words[2 * (r % 2) + e] >> (8 * (2 * half + r / 8 % 2)) & 0xFF;
+                    let keep = 16 * byte + rank >= shared.level;
                     weights[c - columns.start] = if keep { shared.kept } else { 0.0 };
                 }
             }
