@@ -13,16 +13,30 @@ extern "C" NVTEXOutcome nvte_cuda_transpose(const NVTEXTransposeArgs *, cudaStre
 namespace nvte {
 namespace {
 
-constexpr int kVec = 8;  // Columns that a thread handles together.
+constexpr int kVec = 8;          // Columns that a thread handles together.
+constexpr int kRun = 32 * kVec;  // A warp.
 constexpr int kMostWarps = 32;
 
 // How the columns of a row lie over the threads of a group.
 struct Layout {
   int cols;
-  int group;  // Threads; a multiple of 32.
+  int group;         // Threads; a multiple of 32.
+  int warps, width;  // Of a group, and the next power of two.
+  int groups;        // Of a block.
+  int inverse;       // What divides by warps: divisions take time before the first load.
   // The columns of a vector lie side by side. Else they are `group` apart, so that a warp accesses
   // single elements side by side.
   bool adjacent;
+
+  void set_group(int threads) {
+    group = threads;
+    warps = threads / 32;
+    for (width = 1; width < warps;) width *= 2;
+    inverse = 65536 / warps + 1;  // Exact for the warps of a block.
+  }
+  __device__ __forceinline__ int index() const {
+    return static_cast<int>(threadIdx.x / 32 * inverse) >> 16;
+  }
 };
 
 // The columns of one thread: vectors, one in each `span` columns. kVectorised: every access to a
@@ -118,6 +132,26 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
+template <int N>
+__device__ __forceinline__ void warp_sums(float (&x)[N]) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+#pragma unroll
+    for (int i = 0; i < (N < 2 ? N : 2); ++i) x[i] += __shfl_xor_sync(0xffffffffu, x[i], step);
+  }
+}
+
+template <int N>
+__device__ __forceinline__ void lanes_sums(float (&x)[N], int width) {
+  for (int step = 1; step < width; step *= 2) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) x[i] += __shfl_xor_sync(0xffffffffu, x[i], step);
+  }
+}
+
+// NaN for NaN.
+__device__ __forceinline__ float at_least_0(float x) { return x < 0.0f ? 0.0f : x; }
+
 // Over each `width` lanes, a power of two.
 __device__ __forceinline__ float lanes_sum(float x, int width) {
   for (int step = 1; step < width; step *= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
@@ -128,18 +162,13 @@ __device__ __forceinline__ float lanes_sum(float x, int width) {
 // each: successive exchanges use different memory.
 template <int kCount>
 struct Group {
-  int index, thread, warps;
-  int width = 1;  // The next power of two of warps.
+  const Layout &layout;  // Constant memory: no registers.
+  int index, thread;
   int turn = 0;
   float (*memory)[kMostWarps][kCount];  // [2]
 
   __device__ Group(const Layout &l, float (*memory)[kMostWarps][kCount])
-      : index(threadIdx.x / l.group),
-        thread(threadIdx.x % l.group),
-        warps(l.group / 32),
-        memory(memory) {
-    while (width < warps) width *= 2;
-  }
+      : layout(l), index(l.index()), thread(threadIdx.x - index * l.group), memory(memory) {}
 
   // `mine` of a warp becomes, in lane w % width, that of warp w of the group, or zeros.
   __device__ __forceinline__ void exchange(float (&mine)[kCount]) {
@@ -148,21 +177,22 @@ struct Group {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) memory[turn][warp][i] = mine[i];
     }
-    asm volatile("bar.sync %0, %1;" ::"r"(index + 1), "r"(warps * 32) : "memory");
-    const int from = lane & (width - 1);
+    __syncwarp();  // The barrier counts warps.
+    asm volatile("bar.sync %0, %1;" ::"r"(index + 1), "r"(layout.group) : "memory");
+    const int from = lane & (layout.width - 1);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      mine[i] = from < warps ? memory[turn][index * warps + from][i] : 0.0f;
+      mine[i] = from < layout.warps ? memory[turn][index * layout.warps + from][i] : 0.0f;
     }
     turn ^= 1;
   }
 };
 
-// 16 bytes of shared memory from global memory, or zeros.
-__device__ __forceinline__ void copy_async(uint4 *to, const void *from, bool inside) {
+// 16 bytes of shared memory: `bytes` from global memory, then zeros.
+__device__ __forceinline__ void copy_async(uint4 *to, const void *from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                    static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from), "r"(inside ? 16 : 0)
+               "l"(from), "r"(bytes)
                : "memory");
 }
 
@@ -170,24 +200,27 @@ __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_
 
 // Until at most `pending` of the latest commits are incomplete.
 __device__ __forceinline__ void wait_for_copies(int pending) {
-  if (pending > 0) {
+  if (pending > 1) {
+    asm volatile("cp.async.wait_group 2;" ::: "memory");
+  } else if (pending > 0) {
     asm volatile("cp.async.wait_group 1;" ::: "memory");
   } else {
     asm volatile("cp.async.wait_group 0;" ::: "memory");
   }
 }
 
-// Elements of this thread that are on their way to shared memory, where only it reads them again.
-// kThreads: of the block, or more; 0 for just as many.
-template <class T, bool kVectorised, int kThreads = 0>
+// Elements of this thread that are on their way to shared memory, where only it reads them again:
+// kPlaces vectors; 0 if their number is known at run time only.
+template <class T, bool kVectorised, int kPlaces = 0>
 struct Staged {
   static constexpr int kChunks = Vec<T, kVec>::kBytes / 16;
 
   uint4 *memory;  // Of the first thread.
 
   __device__ __forceinline__ uint4 *slot(int place, int chunk) const {
-    const int pitch = kThreads != 0 ? kThreads : static_cast<int>(blockDim.x);
-    return memory + (place * kChunks + chunk) * pitch + threadIdx.x;
+    const int at = place * kChunks + chunk;
+    if (kPlaces == 0) return memory + at * static_cast<int>(blockDim.x) + threadIdx.x;
+    return memory + (threadIdx.x / 32 * (kPlaces * kChunks) + at) * 32 + threadIdx.x % 32;
   }
   __device__ __forceinline__ void set(int place, const Vec<T, kVec> &x) const {
 #pragma unroll
@@ -204,10 +237,16 @@ struct Staged {
     }
     return x;
   }
-  // A vector, or zeros.
-  __device__ __forceinline__ void fetch(int place, const char *from, bool inside) const {
+  // Vector v of a row, of which `from` is the thread's first: `left` elements from there on, and
+  // zeros.
+  template <bool kSkewed>
+  __device__ __forceinline__ void fetch(int place, const char *from, int v, int left) const {
 #pragma unroll
-    for (int k = 0; k < kChunks; ++k) copy_async(slot(place, k), from + k * 16, inside);
+    for (int k = 0; k < kChunks; ++k) {
+      const int start = v * kRun + k * (16 / T::kBytes), rest = (left - start) * T::kBytes;
+      const int bytes = kSkewed && rest < 16 ? rest : 16;
+      copy_async(slot(place, k), from + start * T::kBytes, rest > 0 ? bytes : 0);
+    }
   }
   // Vector v of the row that begins at element `row`; zeros if there is no such row.
   __device__ __forceinline__ void fetch(const Columns<kVectorised> &c, int place, const void *base,
@@ -217,7 +256,7 @@ struct Staged {
       const auto *from = element<typename T::Bits>(base, inside ? row + c.column(v) : 0);
 #pragma unroll
       for (int k = 0; k < kChunks; ++k) {
-        copy_async(slot(place, k), reinterpret_cast<const char *>(from) + k * 16, inside);
+        copy_async(slot(place, k), reinterpret_cast<const char *>(from) + k * 16, inside ? 16 : 0);
       }
     } else {
       set(place, c.template load<T>(base, row, v, exists));
@@ -258,20 +297,110 @@ __device__ __forceinline__ float rounded(float x, NVTEDType dtype) {
   return pair[0];
 }
 
-// Where the rows of a matrix begin.
-template <class T>
-struct RowPointer {
-  char *base;
-  uint32_t pitch;
+// A predicate, not a branch: the barriers at which so many of them meet again would spill.
+template <class B>
+__device__ __forceinline__ void store_if(bool inside, B *to, B bits) {
+  asm volatile(
+      "{.reg .pred inside;\n"
+      "setp.ne.b32 inside, %3, 0;\n"
+      "@inside st.global.b%2 [%0], %1;}" ::"l"(to),
+      "r"(uint32_t{bits}), "n"(8 * sizeof(B)), "r"(int{inside})
+      : "memory");
+}
 
-  __device__ __forceinline__ RowPointer(const void *base, int cols)
-      : base(static_cast<char *>(const_cast<void *>(base))), pitch(bytes(cols)) {}
+// How a group holds a row in vectors that are aligned whatever the row begins with: a warp has V
+// runs of kRun positions one after the other, and a thread kVec side by side of each. If kSkewed,
+// rows are not a multiple of kVec long, and positions count from the last aligned element at or
+// before a row's first, which has position `begin`. The rows of a block all have the same: it takes
+// every kVec-th.
+template <bool kSkewed, int V>
+struct Span {
+  static constexpr int kEvery = kSkewed ? kVec : 1;
 
-  static __device__ __forceinline__ uint32_t bytes(int columns) {
-    return static_cast<uint32_t>(columns) * T::kBytes;
+  size_t row;        // The group's first.
+  int begin, first;  // first: the thread's position.
+  int left;          // Positions from there to the end of a row, or negative.
+
+  __device__ __forceinline__ Span(int cols, int offset, int groups, int group, int thread)
+      : row((size_t{blockIdx.x / kEvery} * groups + group) * kEvery + blockIdx.x % kEvery),
+        begin(kSkewed ? static_cast<int>((offset + row * cols) % kVec) : 0),
+        first(thread / 32 * (V * kRun) + thread % 32 * kVec),
+        left(begin + cols - first) {}
+
+  // Vector v has elements of a row.
+  __device__ __forceinline__ bool has(int v) const { return v * kRun < left; }
+  // A bit for each element of vector v. One register, where comparisons would take many.
+  __device__ __forceinline__ unsigned mask(int v) const {
+    const int rest = left - v * kRun, end = rest < 0 ? 0 : rest > kVec ? kVec : rest;
+    const unsigned bits = (1u << end) - 1;
+    return kSkewed && v == 0 && first < begin ? bits & (~0u << (begin - first)) : bits;
   }
-  __device__ __forceinline__ char *at(size_t row, int col) const {
-    return base + row * pitch + bytes(col);
+  __device__ __forceinline__ bool has_all(int v) const {
+    return v * kRun + kVec <= left && first + v * kRun >= begin;
+  }
+  // What copies cannot leave out: elements of the row before this one.
+  template <class T>
+  __device__ __forceinline__ void clear_before(int v, T (&f)[kVec]) const {
+    if constexpr (kSkewed) {
+      if (v != 0 || first >= begin) return;
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) {
+        if (first + i < begin) f[i] = 0;
+      }
+    }
+  }
+  // Elements of vector v.
+  __device__ __forceinline__ float elements_of(int v) const {
+    return static_cast<float>(__popc(mask(v)));
+  }
+  // Elements of a warp's part of a row.
+  __device__ __forceinline__ float elements() const {
+    const int lane = threadIdx.x % 32, from = first - lane * kVec, until = from + V * kRun;
+    const int end = left + first;
+    const int n = (until < end ? until : end) - (from > begin ? from : begin);
+    return static_cast<float>(n > 0 ? n : 0);
+  }
+
+  template <class T>
+  __device__ __forceinline__ char *at(const void *base, int cols, size_t row) const {
+    return static_cast<char *>(const_cast<void *>(base)) +
+           (static_cast<ptrdiff_t>(row * cols) + first - begin) * T::kBytes;
+  }
+  // `z` becomes vector v of a row, of which `to` is the thread's first. `together`: it is aligned.
+  template <class T>
+  __device__ __forceinline__ void put(char *to, int v, const Vec<T, kVec> &z, bool together) const {
+    if constexpr (!kSkewed) {
+      if (has(v)) store(to, v * kRun, z);
+    } else if (together && has_all(v)) {
+      store(to, v * kRun, z);
+    } else {
+      constexpr int kPer = Vec<T, kVec>::kPerWord;
+      const unsigned here = mask(v);
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) {
+        const auto bits =
+            static_cast<typename T::Bits>(z.w[i / kPer] >> (i % kPer * 8 * T::kBytes));
+        store_if(here >> i & 1, element<typename T::Bits>(to, v * kRun + i), bits);
+      }
+    }
+  }
+  // The other way; zeros outside.
+  template <class T>
+  __device__ __forceinline__ Vec<T, kVec> get(const char *from, int v, bool together) const {
+    if constexpr (!kSkewed) {
+      return load<T, kVec>(from, v * kRun, has(v));
+    } else {
+      if (together && has_all(v)) return load<T, kVec>(from, v * kRun, true);
+      constexpr int kPer = Vec<T, kVec>::kPerWord;
+      Vec<T, kVec> x = {};
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) {
+        const bool here = mask(v) >> i & 1;
+        const uint32_t bits = here ? *element<typename T::Bits>(from, v * kRun + i) : 0;
+        x.w[i / kPer] |= bits << (i % kPer * 8 * T::kBytes);
+      }
+      return x;
+    }
   }
 };
 
@@ -294,64 +423,96 @@ struct Divisor {
 
   __host__ __device__ explicit Divisor(float n) : n(n), inverse(n > 0.0f ? 1.0f / n : 0.0f) {}
   __device__ __forceinline__ float divide(float x) const {
-    const float q = x * inverse;
-    return fmaf(fmaf(-q, n, x), inverse, q);
+    const float q = x * inverse, better = fmaf(fmaf(-q, n, x), inverse, q);
+    return fabsf(q) <= FLT_MAX ? better : q;  // Infinity minus infinity is none.
   }
 };
 
-// The weight of a column; 0 outside the row.
-__device__ __forceinline__ float gamma_at(const NVTEXGamma &gamma, int cols, int col) {
-  if (col >= cols) return 0.0f;
-  const float g = scalar(gamma.data, gamma.dtype, col);
-  if (!gamma.zero_centered) return g;
-  return gamma.rounded ? rounded(g + 1.0f, gamma.dtype) : g + 1.0f;
-}
-
-// The same number, of which the compiler keeps no multiples in registers.
-__device__ __forceinline__ int renewed(int n) {
-  asm volatile("" : "+r"(n));
-  return n;
-}
-
-// Vectors of N floats for each thread of a group, in shared memory: chunks of neighbouring threads
-// lie side by side.
-template <int N>
+// kVec floats for each vector of a thread, in shared memory.
+template <int V>
 struct Weights {
-  static constexpr int kChunk = N < 4 ? N : 4, kChunks = N / kChunk;
+  uint32_t at;  // Of the thread's first, in shared memory.
 
-  uint32_t first, pitch;  // Bytes of shared memory.
+  __device__ __forceinline__ Weights(const float *memory, int thread)
+      : at(static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + thread / 32 * (V * kRun * 4) +
+           thread % 32 * 16) {}
 
-  __device__ __forceinline__ Weights(const float *memory, int threads, int thread)
-      : first(static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + thread * kChunk * 4),
-        pitch(threads * kChunk * 4) {}
-
-  __device__ __forceinline__ Weights again() const {
-    Weights same = *this;
-    same.pitch = renewed(pitch);
-    return same;
+  __host__ __device__ static constexpr size_t floats(int threads) {
+    return size_t(threads) * kVec * V;
   }
-  __device__ __forceinline__ void set(int v, const float (&f)[N]) const {
+
+  __device__ __forceinline__ void set(int v, const float (&f)[kVec]) const {
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const uint32_t at = first + (v * kChunks + i / kChunk) * pitch + i % kChunk * 4;
-      asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(f[i]) : "memory");
+    for (int k = 0; k < 2; ++k) {
+      asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at + (v * 2 + k) * 512),
+                   "f"(f[4 * k]), "f"(f[4 * k + 1]), "f"(f[4 * k + 2]), "f"(f[4 * k + 3])
+                   : "memory");
     }
   }
-  __device__ __forceinline__ void get(int v, float (&f)[N]) const {
+  // Of float i of all threads; four at a time lie side by side.
+  static __device__ __forceinline__ int position(int i) {
+    return i / (V * kRun) * (V * kRun) + i / kRun % V * kRun + i % 128 / 4 * kVec + i % 4 +
+           i / 128 % 2 * 4;
+  }
+
+  // A half of them.
+  __device__ __forceinline__ void get(int v, int half, float (&f)[kVec / 2]) const {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(f[0]), "=f"(f[1]), "=f"(f[2]), "=f"(f[3])
+                 : "r"(at + (v * 2 + half) * 512)
+                 : "memory");
+  }
+  __device__ __forceinline__ void get(int v, float (&f)[kVec]) const {
 #pragma unroll
-    for (int k = 0; k < kChunks; ++k) {
-      const uint32_t at = first + (v * kChunks + k) * pitch;
-      if constexpr (kChunk < 4) {
-        asm volatile("ld.shared.f32 %0, [%1];" : "=f"(f[k]) : "r"(at) : "memory");
-      } else {
-        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                     : "=f"(f[4 * k]), "=f"(f[4 * k + 1]), "=f"(f[4 * k + 2]), "=f"(f[4 * k + 3])
-                     : "r"(at)
-                     : "memory");
-      }
+    for (int half = 0; half < 2; ++half) {
+      float part[kVec / 2];
+      get(v, half, part);
+#pragma unroll
+      for (int i = 0; i < kVec / 2; ++i) f[half * (kVec / 2) + i] = part[i];
     }
   }
 };
+
+// Gamma and beta (if there is any) of the thread's vector v. The loads of both are on their way
+// together: with few rows, their time counts.
+template <class T, bool kBeta, bool kSkewed, int V>
+__device__ __forceinline__ void weights_of(const Span<kSkewed, V> &span, const NVTEXGamma &gamma,
+                                           const void *beta, int v, float (&g)[kVec],
+                                           float (&b)[kVec]) {
+  // A row of them.
+  const auto *const gammas = span.template at<T>(gamma.data, 0, 0);
+  const auto *const betas = span.template at<T>(beta, 0, 0);
+  const Vec<T, kVec> raw = span.template get<T>(gammas, v, false);
+  if (kBeta) to_float(span.template get<T>(betas, v, false), b);
+  to_float(raw, g);
+  if (!gamma.zero_centered) return;
+#pragma unroll
+  for (int i = 0; i < kVec; ++i) {
+    if (span.mask(v) >> i & 1) g[i] += 1.0f;
+  }
+  if (gamma.rounded) to_float(from_float<T>(g), g);
+}
+
+// Into shared memory, by the groups of a block together. `In`: likely their type.
+template <class In, bool kBeta, bool kSkewed, int V>
+__device__ __forceinline__ void share_weights(const Span<kSkewed, V> &span, int group, int groups,
+                                              const NVTEXGamma &gamma, const void *beta,
+                                              const Weights<V> &gammas, const Weights<V> &betas) {
+  for (int v = group; v < V; v += groups) {
+    float g[kVec], b[kVec];
+    if (gamma.dtype == In::kDtype) {
+      weights_of<In, kBeta>(span, gamma, beta, v, g, b);
+    } else if (gamma.dtype == kNVTEFloat32) {
+      weights_of<F32, kBeta>(span, gamma, beta, v, g, b);
+    } else if (gamma.dtype == kNVTEBFloat16) {
+      weights_of<BF16, kBeta>(span, gamma, beta, v, g, b);
+    } else {
+      weights_of<F16, kBeta>(span, gamma, beta, v, g, b);
+    }
+    gammas.set(v, g);
+    if (kBeta) betas.set(v, b);
+  }
+}
 
 // ---- Forward
 
@@ -366,6 +527,10 @@ struct ForwardArgs {
   MxScale mx_scale;
   int block;
   int stages;
+  // Of the first element from the last aligned one; whether the output has the same.
+  int offset;
+  bool together;
+  size_t step;  // Rows that all groups have at a time.
 };
 
 // The dtype of the output, when it is known at run time only.
@@ -376,8 +541,13 @@ struct Output {
   const ForwardArgs &a;
   float scale;
   float amax = 0.0f;
+  int seen = 0;  // Thread 0: the amax so far. Read early, for it takes time.
 
-  __device__ explicit Output(const ForwardArgs &args) : a(args), scale(given_scale()) {}
+  __device__ explicit Output(const ForwardArgs &args) : a(args), scale(given_scale()) {
+    if (a.norm.cast.amax != nullptr && threadIdx.x == 0) {
+      seen = __ldcg(reinterpret_cast<int *>(a.norm.cast.amax));
+    }
+  }
 
   __device__ __forceinline__ float given_scale() const {
     return a.norm.cast.scale != nullptr ? *a.norm.cast.scale : 1.0f;
@@ -417,7 +587,7 @@ struct Output {
       }
 #pragma unroll
       for (int i = 0; i < N; ++i) f[i] = __fmul_rn(f[i], factor);
-      if (row >= cast.rows) return;
+      if (kBlocks && row >= cast.rows) return;
       if (cast.output_dtype == kNVTEFloat8E5M2) {
         store(from_float<E5M2>(f));
       } else {
@@ -430,7 +600,7 @@ struct Output {
         most.add(z);
         amax = fmaxf(amax, __int_as_float(most.bits()));
       }
-      if (row < cast.rows) store(z);
+      if (!kBlocks || row < cast.rows) store(z);
     }
   }
 
@@ -463,13 +633,13 @@ struct Output {
     if (cast.amax != nullptr) {
       __shared__ int most;
       if (threadIdx.x == 0) most = 0;
+      __syncwarp();  // After the stores at the edges of skewed rows, where a warp parts.
       __syncthreads();
       const int bits = warp_max(__float_as_int(amax));
       if (threadIdx.x % 32 == 0) atomicMax(&most, bits);
       __syncthreads();
       // Atomics on one address are slow: an amax that was already reached needs none.
-      int *const to = reinterpret_cast<int *>(cast.amax);
-      if (threadIdx.x == 0 && most > __ldcg(to)) atomicMax(to, most);
+      if (threadIdx.x == 0 && most > seen) atomicMax(reinterpret_cast<int *>(cast.amax), most);
     }
     if (a.block == 0 && blockIdx.x == 0 && threadIdx.x == 0) {
       const float inverse = __frcp_rn(given_scale());
@@ -481,36 +651,19 @@ struct Output {
   }
 };
 
-// What a thread holds of a row: V times N elements side by side.
-template <class In, int N, int V>
-struct Row {
-  static constexpr int kWords = Vec<In, N>::kWords * V;
-
-  Vec<In, N> x[V];
-
-  // Hides the elements from the compiler, which would keep what it converted them to.
-  __device__ __forceinline__ void renew() {
-#pragma unroll
-    for (int v = 0; v < V; ++v) {
-#pragma unroll
-      for (uint32_t &w : x[v].w) asm volatile("" : "+r"(w));
-    }
-  }
-};
-
 // Threads of a block, at most: what the registers hold.
-template <class In, bool kLayer, bool kBlocks, int N, int V>
+template <class In, bool kLayer, bool kBlocks, bool kSkewed, int V>
 __host__ __device__ constexpr int row_threads() {
-  if (Row<In, N, V>::kWords > 8) return N == 1 && kLayer ? 640 : 768;
-  return kBlocks ? 896 : 1024;
+  if (V == 4) return 768;
+  if (V == 3) return kSkewed ? 768 : kLayer ? 800 : 736;
+  return kBlocks || (kSkewed && V == 2) ? 896 : 1024;
 }
 
 // A group goes over its rows, of which it holds one in registers while the next one is on its way
-// to shared memory (single elements are loaded when their turn comes). Gamma and beta are in shared
-// memory. The variance is that within each warp about the warp's mean, and what these means add to
-// it.
-template <class In, class Out, bool kLayer, bool kBlocks, int N, int V>
-__global__ void __launch_bounds__(threads_here(row_threads<In, kLayer, kBlocks, N, V>()), 1)
+// to shared memory, where gamma and beta are too. Each warp has the sums of deviations from a value
+// near its mean and of their squares, from which the mean and the variance of the row follow.
+template <class In, class Out, bool kLayer, bool kBlocks, bool kSkewed, int V>
+__global__ void __launch_bounds__(threads_here(row_threads<In, kLayer, kBlocks, kSkewed, V>()), 1)
     rows_kernel(const __grid_constant__ ForwardArgs args) {
   constexpr int kCount = kLayer ? 3 : 1;
   extern __shared__ uint4 stages[];
@@ -519,150 +672,136 @@ __global__ void __launch_bounds__(threads_here(row_threads<In, kLayer, kBlocks, 
   let_next_start();
   const NVTEXNormForwardArgs &a = args.norm;
   Group<kCount> group(args.layout, memory);
-  const int threads = args.layout.group, cols = args.layout.cols, span = threads * N;
-  const int groups = blockDim.x / threads, thread = group.thread, col0 = thread * N;
+  const int threads = args.layout.group, cols = args.layout.cols, groups = args.layout.groups;
+  const Span<kSkewed, V> span(cols, args.offset, groups, group.index, group.thread);
 
-  const size_t step = size_t{gridDim.x} * groups;
-  size_t row = size_t{blockIdx.x} * groups + group.index;
-  constexpr bool kStaged = N == kVec;
-  constexpr int kMostThreads = row_threads<In, kLayer, kBlocks, N, V>();
-  using Part = Staged<In, true, kMostThreads>;
-  const Part part = {stages};
-  const Columns<true> c(args.layout, thread);
-  Row<In, N, V> x;
-  const RowPointer<In> input(a.cast.input, cols);
-  const auto fetch = [&](size_t row) {
-    const char *from = input.at(row, col0);
-    const int span = renewed(args.layout.group * N);
+  using Part = Staged<In, true, V>;
+  const int stage_size = V * Part::kChunks * static_cast<int>(blockDim.x);
+  const auto fetch = [&](size_t row, int stage) {
+    const Part part = {stages + stage * stage_size};
+    const char *from = span.template at<In>(a.cast.input, cols, row);
+    const int left = row < a.cast.rows ? span.left : 0;
 #pragma unroll
-    for (int v = 0; v < V; ++v, from += input.bytes(span)) {
-      const bool inside = row < a.cast.rows && col0 + v * span < cols;
-      if constexpr (kStaged) {
-        part.fetch(v, from, inside);
-      } else {
-        x.x[v] = load<In, N>(from, 0, inside);
-      }
-    }
-    if (kStaged) commit_copies();
+    for (int v = 0; v < V; ++v) part.template fetch<kSkewed>(v, from, v, left);
+    commit_copies();
   };
-  if (kStaged) fetch(row);
+  for (int i = 0; i < args.stages; ++i) fetch(span.row + i * args.step, i);
 
-  // Gamma, then beta.
-  const Weights<N> weights(
-      reinterpret_cast<float *>(stages + (kStaged ? V * Part::kChunks * kMostThreads : 0)), threads,
-      thread);
-  for (int v = group.index; v < V; v += groups) {
-    float g[N], b[N];
-    if constexpr (kStaged) {
-      load_gamma(c, a.gamma, v, g);
-      if (kLayer) c.load_floats(a.beta, a.gamma.dtype, 0, v, b);
-    } else {
-      const int col = col0 + v * span;
-      g[0] = gamma_at(a.gamma, cols, col);
-      if (kLayer) b[0] = col < cols ? scalar(a.beta, a.gamma.dtype, col) : 0.0f;
-    }
-    weights.set(v, g);
-    if (kLayer) weights.set(V + v, b);
-  }
+  const float *const floats = reinterpret_cast<float *>(stages + args.stages * stage_size);
+  const Weights<V> gamma(floats, group.thread);
+  const Weights<V> beta(floats + Weights<V>::floats(threads), group.thread);
+  share_weights<In, kLayer>(span, group.index, groups, a.gamma, a.beta, gamma, beta);
   __syncthreads();
 
-  float n = 0.0f;
-  if (kLayer) {
-    for (int v = 0; v < V; ++v) {
-      const int left = cols - col0 - v * span;
-      n += static_cast<float>(left < 0 ? 0 : left < N ? left : N);
-    }
-    n = warp_sum(n);
-  }
-  const Divisor by_n(n);
-  const Divisor &by_cols = args.by_cols;
-  const RowPointer<Out> out(a.cast.rowwise, cols);
+  const float n = kLayer ? span.elements() : 0.0f;
+  const float inverse = n > 0.0f ? 1.0f / n : 0.0f;
+  const float n0 = kLayer ? __shfl_sync(0xffffffffu, span.elements_of(0), 0) : 0.0f;
+  const float inverse0 = n0 > 0.0f ? 1.0f / n0 : 0.0f;
   Output output(args);
 
+  int stage = 0;
 #pragma unroll 1
-  for (; row < args.rows; row += step) {
-    if constexpr (kStaged) {
-      wait_for_copies(0);
+  for (size_t row = span.row; row < args.rows; row += args.step) {
+    float f[V][kVec];
+    wait_for_copies(args.stages - 1);
+    const Part part = {stages + stage * stage_size};
 #pragma unroll
-      for (int v = 0; v < V; ++v) x.x[v] = part.get(v);
-      fetch(row + step);
-    } else {
-      fetch(row);
-    }
-    float m[kCount] = {};
-    float center = 0.0f;
+    for (int v = 0; v < V; ++v) to_float(part.get(v), f[v]);
+    fetch(row + args.stages * args.step, stage);
+    stage = stage + 1 == args.stages ? 0 : stage + 1;
+    span.clear_before(0, f[0]);
+
+    // The warp's sums of the deviations from a value near its mean, and of their squares: both at
+    // once. In a row of one value the deviations are 0.
+    float m[kCount] = {}, center = 0.0f;
     if constexpr (kLayer) {
-      float sums[4] = {};
-#pragma unroll
-      for (int v = 0; v < V; ++v) {
-        float f[N];
-        to_float(x.x[v], f);
-#pragma unroll
-        for (int i = 0; i < N; ++i) sums[(v * N + i) % 4] += f[i];
-      }
-      center = by_n.divide(warp_sum((sums[0] + sums[1]) + (sums[2] + sums[3])));
-      m[1] = center;
-      m[2] = n;
-      x.renew();
+      const float (&x)[kVec] = f[0];
+      const float near = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+      center = __shfl_sync(0xffffffffu, near, 0) * inverse0;
+      if (!(fabsf(center) <= FLT_MAX)) center = 0.0f;
     }
-    {
-      float sums[4] = {};
+    float sums[4] = {}, squares[4] = {};
 #pragma unroll
-      for (int v = 0; v < V; ++v) {
-        float f[N];
-        to_float(x.x[v], f);
-        if (kLayer && col0 + v * span >= cols) continue;
+    for (int v = 0; v < V; ++v) {
+      const float here = kLayer && span.has(v) ? center : 0.0f;
+      float apart[kVec];
 #pragma unroll
-        for (int i = 0; i < N; ++i) {
-          const float apart = f[i] - center;
-          sums[(v * N + i) % 4] += apart * apart;
+      for (int i = 0; i < kVec; ++i) apart[i] = kLayer ? f[v][i] - here : f[v][i];
+      if (kLayer && kSkewed && !span.has_all(v)) {
+        const unsigned inside = span.mask(v);
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) {
+          if ((inside >> i & 1) == 0) apart[i] = 0.0f;
         }
       }
-      m[0] = warp_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
-    }
-    x.renew();
-
-    float squares = m[0], mu = kLayer ? m[1] : 0.0f;
-    if (group.warps > 1) {
-      group.exchange(m);
-      squares = m[0];
-      if constexpr (kLayer) {
-        mu = by_cols.divide(lanes_sum(m[2] * m[1], group.width));
-        const float apart = m[1] - mu;
-        squares += m[2] * apart * apart;
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) {
+        squares[i % 4] += apart[i] * apart[i];
+        if (kLayer) sums[i % 4] += apart[i];
       }
-      squares = lanes_sum(squares, group.width);
     }
-    const float rsigma = rsqrtf(by_cols.divide(squares) + a.epsilon);
-    if (thread == 0 && row < a.cast.rows) {
+    m[0] = (squares[0] + squares[1]) + (squares[2] + squares[3]);
+    if (kLayer) m[1] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    warp_sums(m);
+
+    const Divisor &by_cols = args.by_cols;
+    float mu = 0.0f, variance;
+    if constexpr (kLayer) {
+      const float shift = m[1] * inverse;  // The warp's mean is that more than the center.
+      if (args.layout.warps == 1) {
+        mu = center + shift;
+        variance = by_cols.divide(fmaf(-m[1], shift, m[0]));
+      } else {
+        m[0] = fmaf(-m[1], shift, m[0]);
+        m[1] = center + shift;
+        m[2] = n;
+        group.exchange(m);
+        // The same with the means, from that of the first warp.
+        const float first = __shfl_sync(0xffffffffu, m[1], 0);
+        const float from = fabsf(first) <= FLT_MAX ? first : 0.0f, apart = m[1] - from;
+        float both[2] = {m[2] * apart, fmaf(m[2] * apart, apart, m[0])};
+        lanes_sums(both, args.layout.width);
+        const float more = by_cols.divide(both[0]);
+        mu = from + more;
+        variance = by_cols.divide(fmaf(-both[0], more, both[1]));
+      }
+      variance = at_least_0(variance);  // Rounding.
+    } else {
+      if (args.layout.warps > 1) {
+        group.exchange(m);
+        lanes_sums(m, args.layout.width);
+      }
+      variance = by_cols.divide(m[0]);
+    }
+    const float rsigma = rsqrtf(variance + a.epsilon);
+    if (group.thread == 0 && row < a.cast.rows) {
       if (kLayer) a.mu[row] = mu;
       a.rsigma[row] = rsigma;
     }
 
     if (a.cast.rowwise != nullptr) {
-      char *to = out.at(row, col0);
-      const int span = renewed(args.layout.group * N);
-      const Weights<N> w = weights.again();
+      char *const to = span.template at<Out>(a.cast.rowwise, cols, row);
 #pragma unroll
-      for (int v = 0; v < V; ++v, to += out.bytes(span)) {
-        const int col = col0 + v * span;
-        float f[N], g[N], b[N];
-        to_float(x.x[v], f);
-        w.get(v, g);
-        if (kLayer) w.get(V + v, b);
+      for (int v = 0; v < V; ++v) {
 #pragma unroll
-        for (int i = 0; i < N; ++i) {
-          // Not f rsigma - mu rsigma: in a row of one value the difference must be 0.
-          const float y = rsigma * (f[i] - (kLayer ? mu : 0.0f));
-          f[i] = kLayer ? g[i] * y + b[i] : g[i] * y;
+        for (int half = 0; half < 2; ++half) {
+          float g[kVec / 2], b[kVec / 2];
+          gamma.get(v, half, g);
+          if (kLayer) beta.get(v, half, b);
+#pragma unroll
+          for (int i = 0; i < kVec / 2; ++i) {
+            float &y = f[v][half * (kVec / 2) + i];
+            // Not y rsigma - mu rsigma: in a row of one value the difference must be 0.
+            y = kLayer ? fmaf(g[i], rsigma * (y - mu), b[i]) : g[i] * (y * rsigma);
+          }
         }
-        output.template put<Out, kBlocks>(row, col, f, [&](const auto &z) {
-          if (col < cols) store(to, 0, z);
+        output.template put<Out, kBlocks>(row, span.first + v * kRun, f[v], [&](const auto &z) {
+          span.put(to, v, z, args.together);
         });
       }
     }
   }
-  if (kStaged) wait_for_copies(0);
+  wait_for_copies(0);
   output.finish();
 }
 
@@ -764,14 +903,14 @@ __global__ void __launch_bounds__(forward_threads(kVectorised), 1)
     }
     m[0] = warp_sum(m[0]);
 
-    if (group.warps > 1) group.exchange(m);
+    if (args.layout.warps > 1) group.exchange(m);
     float squares = m[0], mu = 0.0f;
     if constexpr (kLayer) {
-      mu = (group.warps > 1 ? lanes_sum(m[1], group.width) : m[1]) / c.cols;
+      mu = (args.layout.warps > 1 ? lanes_sum(m[1], args.layout.width) : m[1]) / c.cols;
       const float apart = m[2] > 0.0f ? m[1] / m[2] - mu : 0.0f;
-      if (group.warps > 1) squares += m[2] * apart * apart;
+      if (args.layout.warps > 1) squares += m[2] * apart * apart;
     }
-    if (group.warps > 1) squares = lanes_sum(squares, group.width);
+    if (args.layout.warps > 1) squares = lanes_sum(squares, args.layout.width);
     const float rsigma = rsqrtf(squares / c.cols + a.epsilon);
     if (group.thread == 0 && exists) {
       if (kLayer) a.mu[row] = mu;
@@ -807,11 +946,39 @@ int group_of(size_t cols, int vectors) {
   return static_cast<int>(ceil_div(cols, size_t(32) * kVec * vectors)) * 32;
 }
 
-// Groups in a block of at most `threads`; each has a barrier of its own.
+// Groups in a block of at most `threads`; each of more than a warp has a barrier of its own.
 int groups_of(int group, int threads) {
   const int groups = threads / group;
-  return groups < 1 ? 1 : groups > 15 ? 15 : groups;
+  return groups < 1 ? 1 : groups > 15 && group > 32 ? 15 : groups;
 }
+
+// As many groups of a block as go over the rows in the same number of turns. Few rows get a
+// multiprocessor each.
+int balanced(int groups, size_t rows, size_t sms) {
+  const size_t turns = ceil_div(rows, sms * groups);
+  return turns == 0 ? 1 : static_cast<int>(ceil_div(rows, sms * turns));
+}
+
+// At most `most` of them; a multiple of `every`.
+unsigned blocks_for(size_t rows, int groups, size_t most, size_t every) {
+  size_t blocks = ceil_div(rows, size_t(groups));
+  if (blocks > most) blocks = most;
+  blocks = blocks / every * every;
+  return static_cast<unsigned>(blocks == 0 ? every : blocks);  // One writes scale_inv.
+}
+
+// Elements from the last place that is aligned for a vector.
+struct Alignment {
+  int offset;
+
+  Alignment(const void *p, NVTEDType dtype) {
+    const size_t bytes = dtype == kNVTEFloat32                             ? 4
+                         : dtype == kNVTEFloat16 || dtype == kNVTEBFloat16 ? 2
+                                                                           : 1;
+    const size_t vector = kVec * bytes < 16 ? kVec * bytes : 16;
+    offset = static_cast<int>(reinterpret_cast<uintptr_t>(p) % vector / bytes);
+  }
+};
 
 // Shared memory that the blocks of a multiprocessor can share.
 size_t shared_room(const Device &device) {
@@ -835,7 +1002,7 @@ struct Tuning {
 template <class In, bool kLayer, bool kVectorised, bool kStaged>
 NVTEXOutcome launch_forward(ForwardArgs &args, const Tuning &t, cudaStream_t stream) {
   const int group = group_of(args.layout.cols, t.vectors), groups = groups_of(group, t.threads);
-  args.layout.group = group;
+  args.layout.set_group(group);
   args.stages = t.stages;
   const size_t row = size_t(group) * t.vectors * kVec * In::kBytes;
   const size_t stage = (args.norm.residual != nullptr ? 2 : 1) * groups * row;
@@ -852,46 +1019,45 @@ NVTEXOutcome launch_forward(ForwardArgs &args, const Tuning &t, cudaStream_t str
 
 // Means over a row of (sum of d y, sum of d), from a thread's sums.
 template <bool kLayer>
-__device__ __forceinline__ void row_means(Group<kLayer ? 2 : 1> &group, int cols,
+__device__ __forceinline__ void row_means(Group<kLayer ? 2 : 1> &group, const Divisor &by_cols,
                                           float (&sums)[kLayer ? 2 : 1]) {
-#pragma unroll
-  for (float &sum : sums) sum = warp_sum(sum);
-  if (group.warps > 1) {
+  warp_sums(sums);
+  if (group.layout.warps > 1) {
     group.exchange(sums);
-#pragma unroll
-    for (float &sum : sums) sum = lanes_sum(sum, group.width);
+    lanes_sums(sums, group.layout.width);
   }
 #pragma unroll
-  for (float &sum : sums) sum /= cols;
+  for (float &sum : sums) sum = by_cols.divide(sum);
 }
 
 struct BackwardArgs {
   NVTEXNormBackwardArgs norm;
   Layout layout;
+  Divisor by_cols = Divisor(1.0f);
   int stages;
+  // Of the first element from the last aligned one; whether all that dx is read or written with has
+  // the same.
+  int offset;
+  bool together;
+  size_t step;  // Rows that all groups have at a time.
 };
 
-// Threads of a block, at most: the sums stay in registers, and what else a thread has of a row if
-// its elements are single ones.
-constexpr int backward_threads(bool layer, int bytes, int length, int vectors) {
-  if (length == 1) return layer ? 640 : 768;
-  const int sums = (layer ? 2 : 1) * vectors;
-  if (bytes == 4) return sums == 1 ? 1024 : sums <= 3 ? 576 : 384;
-  return sums <= 2                           ? (layer ? 896 : 1024)
-         : sums == 3 || (layer && sums == 4) ? 768
-         : sums == 4                         ? 640
-                                             : 512;
+// Threads of a block, at most: the sums stay in registers.
+template <class T, bool kLayer, bool kSkewed, int V>
+__host__ __device__ constexpr int backward_threads() {
+  constexpr int kSums = (kLayer ? 2 : 1) * V, kLess = kSkewed ? 128 : 0;
+  if (T::kBytes == 4) return kSums == 1 ? 1024 : kSums <= 3 ? 576 - kLess : 384;
+  if (kSums <= 2) return (kLayer ? 896 : 1024) - kLess;
+  if (kSums == 3 || (kLayer && kSums == 4)) return 768 - kLess;
+  return kSums == 4 ? 640 : kSums == 8 ? 512 - kLess : 512;
 }
 
 // A block goes over its rows, each by a group, and keeps the sums over them in registers. The next
-// rows of a group are on their way to shared memory (single elements: to registers), where gamma is
-// too. x and dz have one dtype; a thread has V times N elements side by side, every access to which
-// is aligned, and inside or outside the row as a whole.
-template <class T, bool kLayer, int N, int V>
-__global__ void __launch_bounds__(threads_here(backward_threads(kLayer, T::kBytes, N, V)), 1)
+// rows of a group are on their way to shared memory, where gamma is too. x and dz have one dtype.
+template <class T, bool kLayer, bool kSkewed, int V>
+__global__ void __launch_bounds__(threads_here(backward_threads<T, kLayer, kSkewed, V>()), 1)
     backward_kernel(const __grid_constant__ BackwardArgs args) {
-  using Part = Staged<T, true>;
-  constexpr bool kStaged = N == kVec;
+  using Part = Staged<T, true, 2 * V>;
   constexpr int kCount = kLayer ? 2 : 1;
   extern __shared__ uint4 stages[];
   __shared__ float memory[2][kMostWarps][kCount];
@@ -899,48 +1065,28 @@ __global__ void __launch_bounds__(threads_here(backward_threads(kLayer, T::kByte
   let_next_start();
   const NVTEXNormBackwardArgs &a = args.norm;
   Group<kCount> group(args.layout, memory);
-  const Columns<true> c(args.layout, group.thread);
-  const int threads = args.layout.group, cols = args.layout.cols, span = threads * N;
-  const int groups = blockDim.x / threads, col0 = group.thread * N;
-  const size_t step = size_t{gridDim.x} * groups;
-  const int stage_size = kStaged ? 2 * V * Part::kChunks * blockDim.x : 0;
-  float sums[kCount][V][N] = {};
+  const int cols = args.layout.cols, groups = args.layout.groups;
+  const int stage_size = 2 * V * Part::kChunks * static_cast<int>(blockDim.x);
+  const Span<kSkewed, V> span(cols, args.offset, groups, group.index, group.thread);
+  float sums[kCount][V][kVec] = {};
 
-  constexpr int kKept = kStaged ? 1 : V;
-  Vec<T, N> x[kKept], dz[kKept], next_x[kKept], next_dz[kKept];
-  const RowPointer<T> all_x(a.x, cols), all_dz(a.dz, cols), all_dx(a.dx, cols);
   auto fetch = [&](size_t row, int stage) {
     const Part to = {stages + stage * stage_size};
-    const char *from_x = all_x.at(row, col0), *from_dz = all_dz.at(row, col0);
-    const int span = renewed(threads * N);
+    const char *const x = span.template at<T>(a.x, cols, row);
+    const char *const dz = span.template at<T>(a.dz, cols, row);
+    const int left = row < a.rows ? span.left : 0;
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      const bool inside = row < a.rows && col0 + v * span < cols;
-      if constexpr (kStaged) {
-        to.fetch(v, from_x, inside);
-        to.fetch(V + v, from_dz, inside);
-      } else {
-        next_x[v] = load<T, N>(from_x, 0, inside);
-        next_dz[v] = load<T, N>(from_dz, 0, inside);
-      }
-      from_x += all_x.bytes(span), from_dz += all_x.bytes(span);
+      to.template fetch<kSkewed>(v, x, v, left);
+      to.template fetch<kSkewed>(V + v, dz, v, left);
     }
-    if (kStaged) commit_copies();
+    commit_copies();
   };
-  size_t row = size_t{blockIdx.x} * groups + group.index;
-  for (int i = 0; i < args.stages; ++i) fetch(row + i * step, i);
+  for (int i = 0; i < args.stages; ++i) fetch(span.row + i * args.step, i);
 
-  float *const weights = reinterpret_cast<float *>(stages + args.stages * stage_size);
-  const Weights<N> gamma(weights, threads, group.thread);
-  for (int v = group.index; v < V; v += groups) {
-    float g[N];
-    if constexpr (kStaged) {
-      load_gamma(c, a.gamma, v, g);
-    } else {
-      g[0] = gamma_at(a.gamma, cols, col0 + v * span);
-    }
-    gamma.set(v, g);
-  }
+  const Weights<V> gamma(reinterpret_cast<float *>(stages + args.stages * stage_size),
+                         group.thread);
+  share_weights<T, false>(span, group.index, groups, a.gamma, nullptr, gamma, gamma);
   __syncthreads();
 
   float next_mu = 0.0f, next_rsigma = 0.0f;
@@ -949,44 +1095,35 @@ __global__ void __launch_bounds__(threads_here(backward_threads(kLayer, T::kByte
     if (kLayer) next_mu = a.mu[row];
     next_rsigma = a.rsigma[row];
   };
-  look_ahead(row);
+  look_ahead(span.row);
+  int stage = 0;
 #pragma unroll 1
-  for (int stage = 0; row < a.rows; row += step) {
+  for (size_t row = span.row; row < a.rows; row += args.step) {
     const Part part = {stages + stage * stage_size};
     const float mu = next_mu, rsigma = next_rsigma;
-    look_ahead(row + step);
-    const Weights<N> weights_here = gamma.again();
+    look_ahead(row + args.step);
     // y, dz and d = g dz of a vector.
-    auto terms = [&](int v, float (&y)[N], float (&z)[N], float (&d)[N]) {
-      if constexpr (kStaged) {
-        to_float(part.get(v), y);
-        to_float(part.get(V + v), z);
-      } else {
-        to_float(x[v], y);
-        to_float(dz[v], z);
-      }
-      weights_here.get(v, d);
+    auto terms = [&](int v, float (&y)[kVec], float (&z)[kVec], float (&d)[kVec]) {
+      to_float(part.get(v), y);
+      to_float(part.get(V + v), z);
+      span.clear_before(v, y);
+      span.clear_before(v, z);
+      gamma.get(v, d);
 #pragma unroll
-      for (int i = 0; i < N; ++i) {
+      for (int i = 0; i < kVec; ++i) {
         d[i] *= z[i];
         y[i] = rsigma * (y[i] - mu);
       }
     };
-    if constexpr (kStaged) {
-      wait_for_copies(args.stages - 1);
-    } else {
-#pragma unroll
-      for (int v = 0; v < V; ++v) x[v] = next_x[v], dz[v] = next_dz[v];
-      fetch(row + step, 0);
-    }
+    wait_for_copies(args.stages - 1);
     float means[kCount] = {}, more[kCount] = {};
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      float y[N], z[N], d[N];
+      float y[kVec], z[kVec], d[kVec];
       terms(v, y, z, d);
 #pragma unroll
-      for (int i = 0; i < N; ++i) {
-        float (&to)[kCount] = (v * N + i) % 2 == 0 ? means : more;
+      for (int i = 0; i < kVec; ++i) {
+        float (&to)[kCount] = i % 2 == 0 ? means : more;
         to[0] += d[i] * y[i];
         sums[0][v][i] += z[i] * y[i];
         if constexpr (kLayer) {
@@ -997,61 +1134,62 @@ __global__ void __launch_bounds__(threads_here(backward_threads(kLayer, T::kByte
     }
 #pragma unroll
     for (int k = 0; k < kCount; ++k) means[k] += more[k];
-    row_means<kLayer>(group, cols, means);
-    char *to = all_dx.at(row, col0);
-    const int span = renewed(threads * N);
-#pragma unroll(kKept)
-    for (int v = 0; v < V; ++v, to += all_dx.bytes(span)) {
-      const int col = col0 + v * span;
-      float y[N], z[N], d[N];
+    row_means<kLayer>(group, args.by_cols, means);
+    char *const to = span.template at<T>(a.dx, cols, row);
+    const char *const add = span.template at<T>(a.add, cols, row);
+#pragma unroll 1
+    for (int v = 0; v < V; ++v) {
+      float y[kVec], z[kVec], d[kVec];
       terms(v, y, z, d);
 #pragma unroll
-      for (int i = 0; i < N; ++i) {
+      for (int i = 0; i < kVec; ++i) {
         d[i] = rsigma * (d[i] - (kLayer ? means[0] * y[i] + means[1] : means[0] * y[i]));
       }
       if (a.add != nullptr) {
-        to_float(load<T, N>(a.add, row * a.cols + col, col < cols), z);
+        to_float(span.template get<T>(add, v, args.together), z);
 #pragma unroll
-        for (int i = 0; i < N; ++i) d[i] += z[i];
+        for (int i = 0; i < kVec; ++i) d[i] += z[i];
       }
-      if (col < cols) store(to, 0, from_float<T>(d));
+      span.put(to, v, from_float<T>(d), args.together);
     }
-    if (kStaged) {
-      fetch(row + args.stages * step, stage);
-      stage = stage + 1 == args.stages ? 0 : stage + 1;
-    }
+    fetch(row + args.stages * args.step, stage);
+    stage = stage + 1 == args.stages ? 0 : stage + 1;
   }
 
-  // The groups add their sums one after the other.
+  // The sums of all groups into shared memory, and from there one after the other.
   wait_for_copies(0);
-  __syncthreads();
+  float *const shared = reinterpret_cast<float *>(stages);
+  const int floats = static_cast<int>(Weights<V>::floats(args.layout.group));
+  const Weights<V> mine(shared + floats * group.index, group.thread);
 #pragma unroll
   for (int k = 0; k < kCount; ++k) {
-    for (int turn = 1; turn < groups; ++turn) {
-      const bool mine = group.index == turn;
+    float *const out = a.partial + (k * a.parts + blockIdx.x) * a.cols;
+    if (groups == 1) {
+      char *const to = span.template at<F32>(out, 0, 0);
 #pragma unroll
-      for (int v = 0; v < V; ++v) {
-        if (mine) gamma.set(v, sums[k][v]);
-      }
-      __syncthreads();
-#pragma unroll
-      for (int v = 0; v < V; ++v) {
-        float other[N];
-        gamma.get(v, other);
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-          if (group.index == 0) sums[k][v][i] += other[i];
-        }
-      }
-      __syncthreads();
+      for (int v = 0; v < V; ++v) span.put(to, v, from_float<F32>(sums[k][v]), false);
+      continue;
     }
-    if (group.index == 0) {
+    __syncwarp();  // After the stores at the edges of skewed rows, where a warp parts.
+    __syncthreads();
 #pragma unroll
-      for (int v = 0; v < V; ++v) {
-        const int col = col0 + v * span;
-        const size_t at = (k * a.parts + blockIdx.x) * a.cols + col;
-        if (col < cols) store(a.partial, at, from_float<F32>(sums[k][v]));
+    for (int v = 0; v < V; ++v) mine.set(v, sums[k][v]);
+    __syncthreads();
+    for (int i = threadIdx.x * 4; i < floats; i += blockDim.x * 4) {
+      float4 sum = *reinterpret_cast<float4 *>(shared + i);
+      for (int g = 1; g < groups; ++g) {
+        const float4 more = *reinterpret_cast<float4 *>(shared + i + g * floats);
+        sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
       }
+      const int col = Weights<V>::position(i) - span.begin;
+      if (!kSkewed) {
+        if (col < cols) *reinterpret_cast<float4 *>(out + col) = sum;
+        continue;
+      }
+      if (col >= 0 && col < cols) out[col] = sum.x;
+      if (col >= -1 && col + 1 < cols) out[col + 1] = sum.y;
+      if (col >= -2 && col + 2 < cols) out[col + 2] = sum.z;
+      if (col >= -3 && col + 3 < cols) out[col + 3] = sum.w;
     }
   }
 }
@@ -1090,7 +1228,7 @@ __global__ void __launch_bounds__(kThreads) dx_kernel(const __grid_constant__ Ba
         if constexpr (kLayer) means[1] += d[i];
       }
     }
-    row_means<kLayer>(group, c.cols, means);
+    row_means<kLayer>(group, args.by_cols, means);
     for (int v = 0; v * c.span < c.cols; ++v) {
       float y[kVec], d[kVec];
       parts(v, y, d);
@@ -1168,11 +1306,6 @@ __global__ void __launch_bounds__(kTotalThreads)
   }
 }
 
-// Threads of a group for V times N elements each.
-int backward_group(size_t cols, int length, int vectors) {
-  return static_cast<int>(ceil_div(cols, size_t(32) * length * vectors)) * 32;
-}
-
 template <bool kLayer, bool kVectorised>
 NVTEXOutcome launch_backward_twice(BackwardArgs &args, unsigned *blocks, cudaStream_t stream) {
   constexpr int kSumThreads = 128, kRowThreads = 512;
@@ -1180,81 +1313,104 @@ NVTEXOutcome launch_backward_twice(BackwardArgs &args, unsigned *blocks, cudaStr
   *blocks = static_cast<unsigned>(a.parts < a.rows ? a.parts : a.rows);
   if (*blocks > 65535) *blocks = 65535;
   // The sums first: dx may be one of the inputs.
-  args.layout.group = kSumThreads;
+  args.layout.set_group(kSumThreads);
   const unsigned across = static_cast<unsigned>(ceil_div(a.cols, kSumThreads * kVec));
   const NVTEXOutcome summed = launch(sums_kernel<kLayer, kVectorised, kSumThreads>,
                                      dim3(across, *blocks), kSumThreads, stream, args);
   if (summed.status != NVTEX_BACKEND_OK) return summed;
   const int group = group_of(a.cols, 1);
-  args.layout.group = group < kRowThreads ? group : kRowThreads;
+  args.layout.set_group(group < kRowThreads ? group : kRowThreads);
   size_t rows = size_t(a.sm_count) * (2048 / args.layout.group);
   if (rows > a.rows) rows = a.rows;
   return launch(dx_kernel<kLayer, kVectorised, kRowThreads>, dim3(static_cast<unsigned>(rows)),
                 args.layout.group, stream, args);
 }
 
-// Vectors of a thread. H200, bf16, GB/s: LayerNorm 4096 columns 3760 (V 1:
-// 3275, 3: 3304), 12288 3836 (V 2: 3593); RMSNorm 4096 3925 (V 2: 3367).
-int backward_vectors(bool layer, int bytes, const Device &device, size_t cols) {
-  for (int v = layer && cols > 1024 ? 2 : 1; v <= 4; ++v) {
-    const int threads = threads_on(device, backward_threads(layer, bytes, kVec, v));
-    const int most = layer && v > 1 && threads > 512 ? 512 : threads;
-    if (backward_group(cols, kVec, v) <= most) return v;
+// Vectors of a thread: as few as leave little of a multiprocessor idle, but LayerNorm, which keeps
+// more sums, shares weights between more. H200, bf16, GB/s by V from 1 on: LayerNorm 4096 columns
+// 2640, 3580, 3330, 3340; 7168 3050, 3210, 3060, 3650; 12288 1550, 3780, 3990, 4000; RMSNorm 4096
+// 3920, 3460, 3460, 3530; 5120 3360, 3550, 3560, 3580; 8192 3970, 3660, 3660, 3690.
+template <class T, bool kLayer, bool kSkewed, int V = 1>
+int backward_vectors(const Device &device, size_t width) {
+  if (width > 2 * kRun && width <= 3 * kRun) return 3;
+  if constexpr (V < 4) {
+    const int threads = threads_on(device, backward_threads<T, kLayer, kSkewed, V>());
+    const int group = group_of(width, V), groups = group <= threads ? groups_of(group, threads) : 0;
+    const bool idle = 4 * group * groups < 3 * threads;
+    const bool long_ones = kLayer && width > 1024 && (V == 1 || (V == 2 && groups == 1));
+    if (idle || long_ones) return backward_vectors<T, kLayer, kSkewed, V + 1>(device, width);
   }
-  return 4;
+  return V;
 }
 
-template <class T, bool kLayer, int N, int V>
+template <class T, bool kLayer, bool kSkewed, int V>
 NVTEXOutcome launch_backward(BackwardArgs &args, unsigned *blocks, cudaStream_t stream) {
+  constexpr int kEvery = Span<kSkewed, V>::kEvery;
   const NVTEXNormBackwardArgs &a = args.norm;
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
-  const int threads = threads_on(device, backward_threads(kLayer, T::kBytes, N, V));
-  const int group = backward_group(a.cols, N, V);
-  int groups = groups_of(group, threads);
-  // Few rows get a multiprocessor each.
-  if (const size_t each = ceil_div(a.rows, a.sm_count); each < size_t(groups)) {
-    groups = static_cast<int>(each);
-  }
-  const size_t row = size_t(group) * V * N, weights = row * sizeof(float);
-  const size_t stage = N == kVec ? row * groups * 2 * T::kBytes : 0, room = shared_room(device);
-  if (group > threads || stage + weights > room) {
-    return launch_backward_twice<kLayer, N == kVec>(args, blocks, stream);
-  }
-  args.layout.group = group;
-  args.stages = N == kVec && 2 * stage + weights <= room ? 2 : 1;
-  const size_t parts = ceil_div(a.rows, groups);
+  constexpr int kThreads = backward_threads<T, kLayer, kSkewed, V>();
+  const int threads = threads_on(device, kThreads);
+  const int group = group_of(a.cols + kEvery - 1, V);
+  const int groups = balanced(groups_of(group, threads), a.rows, a.sm_count);
+  const size_t weights = Weights<V>::floats(group) * sizeof(float);
+  const size_t stage = size_t(group) * groups * 2 * V * kVec * T::kBytes;
+  const size_t sums = Weights<V>::floats(group) * groups * sizeof(float);
+  const size_t room = shared_room(device);
   size_t most = a.sm_count;
   if (most > a.parts) most = a.parts;
-  *blocks = static_cast<unsigned>(parts < most ? parts : most);
-  return launch_shared(backward_kernel<T, kLayer, N, V>, dim3(*blocks), group * groups,
-                       args.stages * stage + weights, stream, args);
+  args.stages = 2 * stage + weights <= room ? 2 : 1;
+  const size_t loop = args.stages * stage + weights, shared = loop > sums ? loop : sums;
+  if (group > threads || shared > room || most < kEvery) {
+    return launch_backward_twice<kLayer, !kSkewed>(args, blocks, stream);
+  }
+  args.layout.set_group(group);
+  args.layout.groups = groups;
+  *blocks = blocks_for(a.rows, groups, most, kEvery);
+  args.step = size_t{*blocks} * groups;
+  return launch_shared(backward_kernel<T, kLayer, kSkewed, V>, dim3(*blocks), group * groups,
+                       shared, stream, args);
 }
 
-template <bool kLayer, bool kVectorised>
+template <class T, bool kLayer, bool kSkewed>
 NVTEXOutcome backward(BackwardArgs &args, unsigned *blocks, cudaStream_t stream) {
   const NVTEXNormBackwardArgs &a = args.norm;
-  if (a.x_dtype != a.gamma.dtype) {
-    return launch_backward_twice<kLayer, kVectorised>(args, blocks, stream);
-  }
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
+  int v = backward_vectors<T, kLayer, kSkewed>(device, a.cols + (kSkewed ? kVec - 1 : 0));
+  switch (v) {
+    case 1:
+      return launch_backward<T, kLayer, kSkewed, 1>(args, blocks, stream);
+    case 2:
+      return launch_backward<T, kLayer, kSkewed, 2>(args, blocks, stream);
+    case 3:
+      return launch_backward<T, kLayer, kSkewed, 3>(args, blocks, stream);
+    default:
+      return launch_backward<T, kLayer, kSkewed, 4>(args, blocks, stream);
+  }
+}
+
+template <bool kLayer>
+NVTEXOutcome backward(BackwardArgs &args, unsigned *blocks, cudaStream_t stream) {
+  const NVTEXNormBackwardArgs &a = args.norm;
+  const bool whole = a.cols % kVec == 0;
+  const Alignment x(a.x, a.x_dtype), dz(a.dz, a.x_dtype), dx(a.dx, a.x_dtype);
+  const Alignment add(a.add == nullptr ? a.dx : a.add, a.x_dtype);
+  if (a.x_dtype != a.gamma.dtype || x.offset != dz.offset) {
+    bool vectorised = whole;
+    for (const void *p : {a.dz, a.x, a.add, a.gamma.data, static_cast<const void *>(a.dx)}) {
+      vectorised = vectorised && aligned(p, 16);
+    }
+    return vectorised ? launch_backward_twice<kLayer, true>(args, blocks, stream)
+                      : launch_backward_twice<kLayer, false>(args, blocks, stream);
+  }
+  args.offset = x.offset;
+  args.together = dx.offset == x.offset && add.offset == x.offset;
+  const bool straight = whole && x.offset == 0 && args.together && aligned(a.gamma.data, 16);
   return dispatch<F32, F16, BF16>(a.x_dtype, [&](auto type) {
     using T = decltype(type);
-    if constexpr (kVectorised) {
-      switch (backward_vectors(kLayer, T::kBytes, device, a.cols)) {
-        case 1:
-          return launch_backward<T, kLayer, kVec, 1>(args, blocks, stream);
-        case 2:
-          return launch_backward<T, kLayer, kVec, 2>(args, blocks, stream);
-        case 3:
-          return launch_backward<T, kLayer, kVec, 3>(args, blocks, stream);
-        default:
-          return launch_backward<T, kLayer, kVec, 4>(args, blocks, stream);
-      }
-    } else {
-      return launch_backward<T, kLayer, 1, 8>(args, blocks, stream);
-    }
+    return straight ? backward<T, kLayer, false>(args, blocks, stream)
+                    : backward<T, kLayer, true>(args, blocks, stream);
   });
 }
 
@@ -1404,63 +1560,75 @@ NVTEXOutcome forward_any(ForwardArgs &args, bool vectorised, cudaStream_t stream
                     : forward_any<In, kLayer, false>(args, stream);
 }
 
-template <class In, class Out, bool kLayer, bool kBlocks, int N, int V>
+template <class In, class Out, bool kLayer, bool kBlocks, bool kSkewed, int V>
 NVTEXOutcome launch_rows(ForwardArgs &args, cudaStream_t stream) {
+  constexpr int kEvery = Span<kSkewed, V>::kEvery;
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
   const size_t cols = args.norm.cast.cols, sms = args.norm.sm_count;
-  const int group = static_cast<int>(ceil_div(cols, size_t(32) * N * V)) * 32;
-  constexpr int kThreads = row_threads<In, kLayer, kBlocks, N, V>();
-  int groups = threads_on(device, kThreads) / group;
-  if (group > 32 && groups > 15) groups = 15;  // Each has a barrier of its own.
-  // Few rows get a multiprocessor each.
-  if (const size_t each = ceil_div(args.rows, sms); each < size_t(groups)) {
-    groups = each > 0 ? static_cast<int>(each) : 1;
-  }
-  const size_t weights = size_t(group) * N * V * sizeof(float) * (kLayer ? 2 : 1);
-  const size_t stage = N == kVec ? size_t(kThreads) * N * V * In::kBytes : 0;
-  if (groups == 0 || weights + stage > shared_room(device)) {
-    return forward_any<In, kLayer>(args, N == kVec, stream);
-  }
-  args.layout.group = group;
-  size_t blocks = ceil_div(args.rows, groups);
-  if (blocks > sms) blocks = sms;
-  if (blocks == 0) blocks = 1;  // For scale_inv.
-  return launch_shared(rows_kernel<In, Out, kLayer, kBlocks, N, V>,
-                       dim3(static_cast<unsigned>(blocks)), group * groups, stage + weights, stream,
-                       args);
+  constexpr int kThreads = row_threads<In, kLayer, kBlocks, kSkewed, V>();
+  const int group = group_of(cols + kEvery - 1, V), threads = threads_on(device, kThreads);
+  const size_t weights = Weights<V>::floats(group) * sizeof(float) * (kLayer ? 2 : 1);
+  const int groups = balanced(groups_of(group, threads), args.rows, sms);
+  args.stages = 1;
+  const size_t stage = size_t(group) * groups * V * kVec * In::kBytes, room = shared_room(device);
+  const size_t shared = args.stages * stage + weights;
+  if (group > threads || shared > room) return forward_any<In, kLayer>(args, !kSkewed, stream);
+  args.layout.set_group(group);
+  args.layout.groups = groups;
+  const unsigned blocks = blocks_for(args.rows, groups, sms, kEvery);
+  args.step = size_t{blocks} * groups;
+  return launch_shared(rows_kernel<In, Out, kLayer, kBlocks, kSkewed, V>, dim3(blocks),
+                       group * groups, shared, stream, args);
 }
 
-// H200, bf16, GB/s to bf16 and to fp8: LayerNorm 4096 columns 3520 and 3350, 12288 3600 and 3420;
-// RMSNorm 3610 and 3490, 3710 and 3650. With 8 words of a thread instead of 16, LayerNorm 4096 lost
-// 2 and 5 %, 8192 20 and 3 %; RMSNorm is the same.
-template <class In, class Out, bool kLayer>
-NVTEXOutcome forward_rows(ForwardArgs &args, bool vectorised, cudaStream_t stream) {
+// H200, bf16, GB/s to bf16 and to fp8: LayerNorm 4096 columns 3570 and 3360, 12288 3680 and 3620;
+// RMSNorm 3640 and 3470, 3730 and 3680. With two vectors of a thread, LayerNorm 3530 and 3250, 3550
+// and 2960. A second row on its way for each group gains nothing.
+template <class In, class Out, bool kLayer, bool kSkewed>
+NVTEXOutcome forward_rows(ForwardArgs &args, cudaStream_t stream) {
   const size_t cols = args.norm.cast.cols;
-  // Words of a row that a thread holds.
-  constexpr int kFew = 4, kSome = 8, kMany = 16, kWords = Vec<In, kVec>::kWords;
-  constexpr int kShort = kWords < kFew ? kFew / kWords : 1, kMiddle = kSome / kWords;
-  constexpr int kLong = kMany / kWords;
+  // Few rows get more threads.
   const bool few = args.rows < size_t(args.norm.sm_count) * 4;
   if (args.block != 0) {
-    if constexpr (kIsFp8<Out>) {
-      if (vectorised) return launch_rows<In, Out, kLayer, true, kVec, kMiddle>(args, stream);
+    if constexpr (kIsFp8<Out> && !kSkewed) {
+      return launch_rows<In, Out, kLayer, true, false, 2>(args, stream);
+    } else {
+      return forward_any<In, kLayer>(args, !kSkewed, stream);
     }
-    return forward_any<In, kLayer>(args, vectorised, stream);
   }
-  // Few rows get more threads.
-  const auto short_for = [&](size_t elements) { return cols <= elements * (few ? 1024 : 32); };
-  if (vectorised) {
-    if (short_for(kVec * kShort)) {
-      return launch_rows<In, Out, kLayer, false, kVec, kShort>(args, stream);
-    }
-    if (few && short_for(kVec * kMiddle)) {
-      return launch_rows<In, Out, kLayer, false, kVec, kMiddle>(args, stream);
-    }
-    return launch_rows<In, Out, kLayer, false, kVec, kLong>(args, stream);
+  const size_t width = cols + (kSkewed ? kVec - 1 : 0);
+  const auto filled = [&](int v) { return ceil_div(width, v * kRun) * v; };
+  int v = kSkewed                                      ? (filled(2) < filled(3) ? 2 : 3)
+          : width <= 6 * kRun && filled(3) < filled(4) ? 3
+                                                       : 4;
+  if (width <= kRun || (few && width <= 32 * kRun)) v = 1;
+  switch (v) {
+    case 1:
+      return launch_rows<In, Out, kLayer, false, kSkewed, 1>(args, stream);
+    case 2:
+      return launch_rows<In, Out, kLayer, false, kSkewed, 2>(args, stream);
+    default:
+      break;
   }
-  if (short_for(kFew)) return launch_rows<In, Out, kLayer, false, 1, kFew>(args, stream);
-  return launch_rows<In, Out, kLayer, false, 1, kMany>(args, stream);
+  // Three vectors of one kind would spill.
+  constexpr bool kTight = kSkewed && kLayer && kIsFp8<Out> && std::is_same_v<In, F16>;
+  if constexpr (In::kBytes == 4 || kTight) {
+    return launch_rows<In, Out, kLayer, false, kSkewed, 2>(args, stream);
+  } else if (kSkewed || v == 3) {
+    return launch_rows<In, Out, kLayer, false, kSkewed, 3>(args, stream);
+  } else {
+    return launch_rows<In, Out, kLayer, false, false, 4>(args, stream);
+  }
+}
+
+template <class In, class Out, bool kLayer>
+NVTEXOutcome forward_rows(ForwardArgs &args, bool vectorised, cudaStream_t stream) {
+  const NVTEXQuantizeArgs &cast = args.norm.cast;
+  args.offset = Alignment(cast.input, In::kDtype).offset;
+  args.together = Alignment(cast.rowwise, cast.output_dtype).offset == args.offset;
+  return vectorised ? forward_rows<In, Out, kLayer, false>(args, stream)
+                    : forward_rows<In, Out, kLayer, true>(args, stream);
 }
 
 template <class In, bool kLayer>
@@ -1548,17 +1716,12 @@ extern "C" NVTEXOutcome nvte_cuda_norm_backward(const NVTEXNormBackwardArgs *arg
   BackwardArgs b = {};
   b.norm = a;
   b.layout.cols = static_cast<int>(a.cols);
-  bool vectorised = a.cols % kVec == 0;
-  for (const void *p : {a.dz, a.x, a.add, a.gamma.data, static_cast<const void *>(a.dx)}) {
-    vectorised = vectorised && aligned(p, 16);
-  }
+  b.by_cols = Divisor(static_cast<float>(a.cols));
   const bool layer = a.norm == LayerNorm;
   unsigned parts = 0;
   if (a.rows > 0) {
-    const NVTEXOutcome rows = layer        ? vectorised ? backward<true, true>(b, &parts, stream)
-                                                        : backward<true, false>(b, &parts, stream)
-                                     : vectorised ? backward<false, true>(b, &parts, stream)
-                                           : backward<false, false>(b, &parts, stream);
+    const NVTEXOutcome rows =
+        layer ? backward<true>(b, &parts, stream) : backward<false>(b, &parts, stream);
     if (rows.status != NVTEX_BACKEND_OK) return rows;
   }
   const unsigned across = static_cast<unsigned>(ceil_div(a.cols, 32));
