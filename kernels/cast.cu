@@ -136,6 +136,7 @@ NVTEXOutcome quantize_wide(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
 
 NVTEXOutcome quantize_per_tensor(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   const bool dbias = q.fusion.dbias != nullptr;
+  if (dbias && q.rowwise == nullptr && q.colwise == nullptr) return quantize_tensor(q, stream);
   if (q.output_dtype != kNVTEFloat8E4M3 && q.output_dtype != kNVTEFloat8E5M2) {
     const NVTEXOutcome cast =
         q.group.num_tensors != 0 ? quantize_group_wide(q, stream) : quantize_wide(q, stream);
@@ -177,6 +178,12 @@ extern "C" NVTEXOutcome nvte_cuda_quantize(const NVTEXQuantizeArgs *args,
   const NVTEXForm form = args->fusion.form;
   if (args->fusion.dbias != nullptr && form != NVTEX_FORM_PLAIN && form != NVTEX_FORM_DERIVATIVE) {
     return nvte::unimplemented("no CUDA kernel for dbias of this form");
+  }
+  if (args->fusion.dbias != nullptr && nvte::sums_columns(*args)) {
+    const NVTEXOutcome sums = nvte::sum_columns(*args, stream);
+    // One tile needs no second step.
+    if (sums.status != NVTEX_BACKEND_OK || args->rows <= 128) return sums;
+    return nvte::sum_dbias(*args, stream);
   }
   const NVTEXOutcome cast = nvte::quantize_in_mode(*args, stream);
   if (cast.status != NVTEX_BACKEND_OK || args->fusion.dbias == nullptr) return cast;

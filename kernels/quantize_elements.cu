@@ -329,6 +329,80 @@ NVTEXOutcome launch_elements(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
                 stream, a);
 }
 
+// Rows of a tile, as tiles_of has them; of a group, whose sums are added up one after the other;
+// and of a lot, which is added up first.
+constexpr int kTileRows = 128, kGroupRows = 8, kLotRows = 4;
+constexpr int kTileWarps = kThreads / 32, kWarpGroups = kTileRows / kGroupRows / kTileWarps;
+
+// The sums of columns of a tile, added up as the tile kernels do: a vector of columns for each
+// lane, 16 rows for each warp. With a derivative v also goes to `out`, in the input's type. The
+// sums of a single tile are those of the matrix, and go to `dbias`.
+template <class In, NVTEXForm kForm>
+__global__ void __launch_bounds__(kThreads, (kForm == NVTEX_FORM_PLAIN ? 4 : 3))
+    columns_kernel(const void *input, const void *act_input, void *out, float *partial, void *dbias,
+                   size_t rows, size_t per_row, unsigned blocks_per_row,
+                   const __grid_constant__ Function function) {
+  constexpr int N = 16 / In::kBytes, kInputs = kInputsOf<kForm>, kColumns = 32 * N;
+  __shared__ alignas(16) float sums[kTileRows / kGroupRows][kColumns];
+  wait_for_stream();
+  let_next_start();
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const size_t tile = blockIdx.x / blocks_per_row, first = tile * kTileRows, cols = per_row * N;
+  const size_t vector = size_t{blockIdx.x % blocks_per_row} * 32 + lane;
+  const size_t last = vector < per_row ? rows : 0;
+#pragma unroll 1
+  for (int g = 0; g < kWarpGroups; ++g) {
+    const int group = warp * kWarpGroups + g;
+    float total[N];
+#pragma unroll
+    for (int lot = 0; lot < kGroupRows / kLotRows; ++lot) {
+      const size_t row0 = first + group * kGroupRows + lot * kLotRows;
+      Vec<In, N> x[kLotRows][kInputs];
+#pragma unroll
+      for (int r = 0; r < kLotRows; ++r) {
+        const size_t at = (row0 + r) * cols + vector * N;
+        x[r][0] = load<In, N>(input, at, row0 + r < last);
+        if constexpr (kInputs > 1) x[r][1] = load<In, N>(act_input, at, row0 + r < last);
+      }
+      float four[N];
+#pragma unroll
+      for (int r = 0; r < kLotRows; ++r) {
+        float v[1][N];
+        if constexpr (kForm == NVTEX_FORM_PLAIN) {
+          to_float(x[r][0], v[0]);
+        } else {
+          apply_each<kForm>(function.linear, x[r], v);
+          const size_t at = (row0 + r) * cols + vector * N;
+          if (row0 + r < last) store(out, at, from_float<In>(v[0]));
+        }
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          const float term = row0 + r < last ? v[0][i] : 0.0f;
+          four[i] = r == 0 ? term : __fadd_rn(four[i], term);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < N; ++i) total[i] = lot == 0 ? four[i] : __fadd_rn(total[i], four[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+      *reinterpret_cast<float4 *>(&sums[group][lane * N + i]) =
+          make_float4(total[i], total[i + 1], total[i + 2], total[i + 3]);
+    }
+  }
+  __syncthreads();
+  const size_t col = size_t{blockIdx.x % blocks_per_row} * kColumns + threadIdx.x;
+  if (threadIdx.x >= kColumns || col >= cols) return;
+  float sum = sums[0][threadIdx.x];
+#pragma unroll
+  for (int g = 1; g < kTileRows / kGroupRows; ++g) sum = __fadd_rn(sum, sums[g][threadIdx.x]);
+  if (rows <= kTileRows) {
+    store(dbias, col, from_float<In>({sum}));
+  } else {
+    partial[tile * cols + col] = sum;
+  }
+}
+
 constexpr int kSumColumns = 32, kSums = 8;
 
 // A block has 32 columns of one member.
@@ -380,6 +454,38 @@ NVTEXOutcome quantize_elements(const NVTEXQuantizeArgs &q, cudaStream_t stream) 
         }
       });
     });
+  });
+}
+
+// Whether `sum_columns` can do this: no output, or a derivative in the input's type.
+bool sums_columns(const NVTEXQuantizeArgs &q) {
+  if (q.mode != NVTE_DELAYED_TENSOR_SCALING) return false;
+  const size_t length = q.input_dtype == kNVTEFloat32 ? 4 : 8;
+  const bool derivative = q.fusion.form == NVTEX_FORM_DERIVATIVE;
+  if (!derivative && q.fusion.form != NVTEX_FORM_PLAIN) return false;
+  if (derivative ? q.rowwise == nullptr || q.output_dtype != q.input_dtype || q.amax != nullptr ||
+                       !Function(q.fusion).is_linear()
+                 : q.rowwise != nullptr) {
+    return false;
+  }
+  const size_t blocks = ceil_div(q.cols / length, 32);
+  return q.group.num_tensors == 0 && q.colwise == nullptr && q.noop == nullptr &&
+         q.cols % length == 0 && aligned(q.input, 16) && aligned(q.rowwise, 16) &&
+         aligned(q.fusion.act_input, 16) && blocks <= kMaxBlocks / tiles_of(q.rows);
+}
+
+NVTEXOutcome sum_columns(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+  return dispatch<F32, F16, BF16>(q.input_dtype, [&](auto in) {
+    using In = decltype(in);
+    const size_t per_row = q.cols * In::kBytes / 16;
+    const auto blocks = static_cast<unsigned>(ceil_div(per_row, 32));
+    const auto run = [&](auto kernel) {
+      return launch(kernel, dim3(static_cast<unsigned>(tiles_of(q.rows)) * blocks), kThreads,
+                    stream, q.input, q.fusion.act_input, q.rowwise, q.fusion.workspace,
+                    q.fusion.dbias, q.rows, per_row, blocks, Function(q.fusion));
+    };
+    return q.fusion.form == NVTEX_FORM_PLAIN ? run(columns_kernel<In, NVTEX_FORM_PLAIN>)
+                                             : run(columns_kernel<In, NVTEX_FORM_DERIVATIVE>);
   });
 }
 

@@ -22,6 +22,9 @@ NVTEXOutcome quantize_group_wide(const NVTEXQuantizeArgs &q, cudaStream_t stream
 
 // dbias from the sums over 128 rows that a cast left in the workspace.
 NVTEXOutcome sum_dbias(const NVTEXQuantizeArgs &q, cudaStream_t stream);
+// The sums of tiles that it adds up, of high precision: with no output, or a derivative's.
+bool sums_columns(const NVTEXQuantizeArgs &q);
+NVTEXOutcome sum_columns(const NVTEXQuantizeArgs &q, cudaStream_t stream);
 
 NVTEXOutcome dequantize_blocks(const NVTEXDequantizeArgs &a, cudaStream_t stream);
 

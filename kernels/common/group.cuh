@@ -50,8 +50,9 @@ __device__ __forceinline__ size_t warp_sum(size_t value) {
 
 // Every member has units(rows, cols) units of work: finds the one of unit `wanted` for all lanes of
 // a full warp, false if there are not so many, and totals size(rows, cols) up to it. `rows` and
-// `cols` are those of the group. Several warps total several sizes faster than one.
-template <class Units, class Size>
+// `cols` are those of the group. Several warps total several sizes faster than one. kLean:
+// with few registers.
+template <bool kLean = false, class Units, class Size>
 __device__ __forceinline__ bool find_member(const NVTEXGroup &group, size_t rows, size_t cols,
                                             uint32_t wanted, const Units &units, const Size &size,
                                             Member &m) {
@@ -69,20 +70,23 @@ __device__ __forceinline__ bool find_member(const NVTEXGroup &group, size_t rows
   const uint32_t lane = threadIdx.x % 32;
   size_t before = 0;
   for (uint32_t first = 0; first < count; first += 32 * kRun) {
+    const auto dims = [&](uint32_t k, uint32_t &r, uint32_t &c) {
+      const uint32_t i = first + lane * kRun + k;
+      r = static_cast<uint32_t>(rows), c = even_cols;
+      if (group.first_dims != nullptr) {
+        r = i < count ? static_cast<uint32_t>(group.first_dims[i]) : 0;
+      }
+      if (group.last_dims != nullptr) {
+        c = i < count ? static_cast<uint32_t>(group.last_dims[i]) : 0;
+      }
+    };
     uint32_t r[kRun], c[kRun], own = 0;
 #pragma unroll
     for (uint32_t k = 0; k < kRun; ++k) {
-      const uint32_t i = first + lane * kRun + k;
-      r[k] = static_cast<uint32_t>(rows), c[k] = even_cols;
-      if (group.first_dims != nullptr) {
-        r[k] = i < count ? static_cast<uint32_t>(group.first_dims[i]) : 0;
-      }
-      if (group.last_dims != nullptr) {
-        c[k] = i < count ? static_cast<uint32_t>(group.last_dims[i]) : 0;
-      }
+      dims(k, r[k], c[k]);
+      own += units(r[k], c[k]);
     }
-#pragma unroll
-    for (uint32_t k = 0; k < kRun; ++k) own += units(r[k], c[k]);
+    if (kLean) asm volatile("" ::: "memory");  // Below they come from L1, not from registers.
     uint32_t until = own;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -97,6 +101,7 @@ __device__ __forceinline__ bool find_member(const NVTEXGroup &group, size_t rows
     bool passed = lane <= owner;
 #pragma unroll
     for (uint32_t k = 0; k < kRun; ++k) {
+      if (kLean) dims(k, r[k], c[k]);
       const uint32_t n = units(r[k], c[k]);
       if (lane == owner && passed && left < n) {
         passed = false;

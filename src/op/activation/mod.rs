@@ -34,34 +34,53 @@ fn situ(beta1: f32, beta2: f32) -> Result<Fusion> {
     Ok(Fusion { a: beta1, b: beta2, ..function(NVTEX_SITU) })
 }
 
+/// A function and how its results are cast.
+pub(crate) struct Fused<'a> {
+    pub fusion: Fusion,
+    pub config: &'a QuantizationConfig,
+}
+
+impl From<Fusion> for Fused<'static> {
+    fn from(fusion: Fusion) -> Self {
+        Self { fusion, config: &QuantizationConfig::DEFAULT }
+    }
+}
+
 /// Casts what a fusion makes of `input`: elements of the shape and dtype of `v`.
 fn cast(
-    fusion: Fusion,
+    f: Fused,
     input: *const c_void,
     v: &Tensor,
     output: &Tensor,
     stream: cudaStream_t,
 ) -> Result<()> {
-    match plan_quantize(v, output, ("noop", null_mut()), &QuantizationConfig::DEFAULT)? {
-        Some(args) => backend::run(&QuantizeArgs { input, fusion, ..args }, stream),
+    match plan_quantize(v, output, ("noop", null_mut()), f.config)? {
+        Some(args) => backend::run(&QuantizeArgs { input, fusion: f.fusion, ..args }, stream),
         None => Ok(()),
     }
 }
 
-pub(crate) fn forward(
-    f: Fusion,
+impl Fused<'_> {
+    /// The form, and the input of a derivative's function.
+    fn form(self, form: Form, act_input: *const c_void) -> Self {
+        Self { fusion: Fusion { form, act_input, ..self.fusion }, ..self }
+    }
+}
+
+pub(crate) fn forward<'a>(
+    f: impl Into<Fused<'a>>,
     input: NVTETensor,
     output: NVTETensor,
     stream: cudaStream_t,
 ) -> Result<()> {
     let input = check::tensor("input", input)?;
     let output = check::tensor("output", output)?;
-    let fusion = Fusion { form: NVTEX_FORM_ACTIVATION, ..f };
-    cast(fusion, input.rowwise.ptr(), &input, &output, stream)
+    let f = f.into().form(NVTEX_FORM_ACTIVATION, null());
+    cast(f, input.rowwise.ptr(), &input, &output, stream)
 }
 
-pub(crate) fn backward(
-    f: Fusion,
+pub(crate) fn backward<'a>(
+    f: impl Into<Fused<'a>>,
     grad: NVTETensor,
     input: NVTETensor,
     output: NVTETensor,
@@ -72,9 +91,8 @@ pub(crate) fn backward(
     check::input("grad", &grad)?;
     check::dtype("grad", grad.dtype(), &[input.dtype()])?;
     check::shape("grad", &grad.rowwise.shape, &input.rowwise.shape)?;
-    let act_input = input.rowwise.ptr();
-    let fusion = Fusion { form: NVTEX_FORM_DERIVATIVE, act_input, ..f };
-    cast(fusion, grad.rowwise.ptr(), &input, &output, stream)
+    let f = f.into().form(NVTEX_FORM_DERIVATIVE, input.rowwise.ptr());
+    cast(f, grad.rowwise.ptr(), &input, &output, stream)
 }
 
 /// Rows of a gated input, and columns of each half.
@@ -97,8 +115,8 @@ fn matrix(name: &str, tensor: &Tensor, expected: (usize, usize)) -> Result<()> {
     Err(Error::argument(format!("{name}.shape"), expected, shape))
 }
 
-pub(crate) fn gated_forward(
-    f: Fusion,
+pub(crate) fn gated_forward<'a>(
+    f: impl Into<Fused<'a>>,
     input: NVTETensor,
     output: NVTETensor,
     stream: cudaStream_t,
@@ -106,14 +124,14 @@ pub(crate) fn gated_forward(
     let input = check::tensor("input", input)?;
     let output = check::tensor("output", output)?;
     matrix("output", &output, halves(&input)?)?;
-    let fusion = Fusion { form: NVTEX_FORM_GATED, ..f };
+    let f = f.into().form(NVTEX_FORM_GATED, null());
     let mut v = input.clone();
     v.rowwise.shape = output.shape("output")?;
-    cast(fusion, input.rowwise.ptr(), &v, &output, stream)
+    cast(f, input.rowwise.ptr(), &v, &output, stream)
 }
 
-pub(crate) fn gated_backward(
-    f: Fusion,
+pub(crate) fn gated_backward<'a>(
+    f: impl Into<Fused<'a>>,
     grad: NVTETensor,
     input: NVTETensor,
     output: NVTETensor,
@@ -124,9 +142,8 @@ pub(crate) fn gated_backward(
     check::input("grad", &grad)?;
     check::dtype("grad", grad.dtype(), &[input.dtype()])?;
     matrix("grad", &grad, halves(&input)?)?;
-    let act_input = input.rowwise.ptr();
-    let fusion = Fusion { form: NVTEX_FORM_GATED_DERIVATIVE, act_input, ..f };
-    cast(fusion, grad.rowwise.ptr(), &input, &output, stream)
+    let f = f.into().form(NVTEX_FORM_GATED_DERIVATIVE, input.rowwise.ptr());
+    cast(f, grad.rowwise.ptr(), &input, &output, stream)
 }
 
 /// As [`cast`], for the members of a group; the input is that of `v`.

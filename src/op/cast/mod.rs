@@ -265,6 +265,20 @@ pub(crate) fn quantize_dbias(
     run_with_dbias(args, fusion, &dbias, stream)
 }
 
+/// `dbias` = the sums of the input over its rows, in its dtype.
+pub(crate) fn sum_rows(
+    input: NVTETensor,
+    sums: [NVTETensor; 2],
+    stream: cudaStream_t,
+) -> Result<()> {
+    // As a cast to the input itself that writes nothing.
+    let plan = |input: &Tensor, output: &Tensor| {
+        let args = plan_default(input, output)?;
+        Ok(args.map(|args| QuantizeArgs { rowwise: null_mut(), amax: null_mut(), ..args }))
+    };
+    quantize_dbias(None, input, input, sums, plan, stream)
+}
+
 /// Checks a cast of all members of a group and gives its arguments; none if there is nothing to do.
 pub fn plan_group_quantize(
     (input_name, input): (&str, &GroupedTensor),
