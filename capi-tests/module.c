@@ -103,8 +103,8 @@ typedef struct Values {
 } Values;
 
 static bool has_step(const Net *n) {
-  return n->kind == NORM_MLP && (n->activation == RELU || n->activation == REGLU ||
-                                 n->activation == CLAMPED_SWIGLU);
+  return n->kind == NORM_MLP &&
+         (n->activation == RELU || n->activation == REGLU || n->activation == CLAMPED_SWIGLU);
 }
 
 static double *doubles(size_t n) { return host_memory((n ? n : 1) * sizeof(double)); }

@@ -24,9 +24,10 @@ pub enum Kind {
     Context = 0x5a,
     Module = 0x5b,
     Tape = 0x5c,
+    KvCache = 0x5d,
 }
 
-const KINDS: [Kind; 12] = [
+const KINDS: [Kind; 13] = [
     Kind::Tensor,
     Kind::GroupedTensor,
     Kind::QuantizationConfig,
@@ -39,6 +40,7 @@ const KINDS: [Kind; 12] = [
     Kind::Context,
     Kind::Module,
     Kind::Tape,
+    Kind::KvCache,
 ];
 
 impl Display for Kind {
@@ -56,6 +58,7 @@ impl Display for Kind {
             Kind::Context => "context",
             Kind::Module => "module",
             Kind::Tape => "tape",
+            Kind::KvCache => "KV cache",
         })
     }
 }
@@ -267,6 +270,7 @@ impl Drop for Cache {
                 Kind::Context => &crate::op::module::CONTEXTS.free,
                 Kind::Module => &crate::op::module::MODULES.free,
                 Kind::Tape => &crate::op::module::TAPES.free,
+                Kind::KvCache => &crate::op::module::KV_CACHES.free,
             };
             free.lock().unwrap_or_else(PoisonError::into_inner).append(indices);
         }

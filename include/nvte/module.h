@@ -149,6 +149,19 @@ typedef enum NVTEXPass {
 } NVTEXPass;
 
 /**
+ * Norms of the heads of queries and keys.
+ */
+typedef enum NVTEXQKNorm {
+  NVTEX_QK_NORM_NONE = 0,
+  /**
+   * `x / sqrt(sum(x^2) + epsilon)`, without parameters.
+   */
+  NVTEX_QK_NORM_L2 = 1,
+  NVTEX_QK_NORM_RMS = 2,
+  NVTEX_QK_NORM_LAYER = 3,
+} NVTEXQKNorm;
+
+/**
  * Place of a step among the microbatches that share their weights.
  */
 typedef enum NVTEXMicrobatch {
@@ -255,6 +268,12 @@ typedef struct NVTEXRecipeConfig {
    */
   NVTEXChoose choose;
   void *user;
+  /**
+   * Attention reads queries, keys and values in E4M3, with one scale for a tensor from its own maximum, and
+   * its result is in high precision; so are the gradients, of what the forward pass has read. With delayed and
+   * current scaling, without a cache of keys and values. Default: false.
+   */
+  bool fp8_dpa;
 } NVTEXRecipeConfig;
 
 /**
@@ -355,12 +374,38 @@ typedef struct NVTEXNormConfig {
    * Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
    */
   NVTEDType dtype;
+  /**
+   * Zeros: room for what later versions add.
+   */
+  uint64_t reserved[4];
 } NVTEXNormConfig;
 
 /**
  * Handle of a module.
  */
 typedef void *NVTEXModule;
+
+/**
+ * How a module is spread over ranks. So far it is on one alone: other values are refused.
+ */
+typedef struct NVTEXParallelConfig {
+  /**
+   * Ranks that share each weight. Default: 1.
+   */
+  size_t tensor_parallel_size;
+  /**
+   * Those ranks share the rows between products, too. Default: false.
+   */
+  bool sequence_parallel;
+  /**
+   * Ranks that share each sequence. Default: 1.
+   */
+  size_t context_parallel_size;
+  /**
+   * Zeros: room for what later versions add.
+   */
+  uint64_t reserved[4];
+} NVTEXParallelConfig;
 
 /**
  * `y = x W^T + b`
@@ -392,6 +437,14 @@ typedef struct NVTEXLinearConfig {
    * Of the initial weight.
    */
   uint64_t seed;
+  /**
+   * Of the module among ranks.
+   */
+  struct NVTEXParallelConfig parallel;
+  /**
+   * Zeros: room for what later versions add.
+   */
+  uint64_t reserved[4];
 } NVTEXLinearConfig;
 
 /**
@@ -405,6 +458,24 @@ typedef struct NVTEXLayerNormLinearConfig {
   struct NVTEXNormConfig norm;
   struct NVTEXLinearConfig linear;
 } NVTEXLayerNormLinearConfig;
+
+/**
+ * `y_e = x_e W_e^T + b_e`
+ */
+typedef struct NVTEXGroupedLinearConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * Parts, each with a weight of its own.
+   */
+  size_t num_gemms;
+  /**
+   * Of each part; name of all. Initial weights differ.
+   */
+  struct NVTEXLinearConfig linear;
+} NVTEXGroupedLinearConfig;
 
 /**
  * `y = f(norm(x) W1^T + b1) W2^T + b2`. The norm's `hidden_size`, `name` and `dtype` are ignored.
@@ -452,6 +523,20 @@ typedef struct NVTEXLayerNormMLPConfig {
    * Of the initial weights.
    */
   uint64_t seed;
+  /**
+   * Tapes hold the input, but neither the norm's result nor the activation and what it is given, which
+   * the backward pass computes again, to the same bits, from weights that tapes then hold for both passes.
+   * Default: false.
+   */
+  bool checkpoint;
+  /**
+   * Of the module among ranks.
+   */
+  struct NVTEXParallelConfig parallel;
+  /**
+   * Zeros: room for what later versions add.
+   */
+  uint64_t reserved[4];
 } NVTEXLayerNormMLPConfig;
 
 /**
@@ -481,7 +566,7 @@ typedef struct NVTEXAttentionConfig {
    */
   float attention_dropout;
   /**
-   * NVTE_SBHD (default), NVTE_BSHD, NVTE_THD.
+   * NVTE_SBHD (default), NVTE_BSHD, NVTE_THD (packed tokens; masks with padding alone).
    */
   NVTE_QKV_Format qkv_format;
   /**
@@ -506,6 +591,32 @@ typedef struct NVTEXAttentionConfig {
    * Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
    */
   NVTEDType dtype;
+  /**
+   * Of modules with projections: tapes hold queries, keys and values, but not the attention's result and
+   * statistics, which the backward pass computes again, to the same bits. Default: false.
+   */
+  bool checkpoint_core_attention;
+  /**
+   * Of self attention in modules with projections: normalizes each head of queries and keys, behind the
+   * rotary embedding or in front of it. Default: none.
+   */
+  enum NVTEXQKNorm qk_norm_type;
+  /**
+   * Default: 1e-6.
+   */
+  float qk_norm_epsilon;
+  /**
+   * Default: false.
+   */
+  bool qk_norm_before_rope;
+  /**
+   * Of the module among ranks.
+   */
+  struct NVTEXParallelConfig parallel;
+  /**
+   * Zeros: room for what later versions add.
+   */
+  uint64_t reserved[4];
 } NVTEXAttentionConfig;
 
 /**
@@ -660,6 +771,11 @@ typedef struct NVTEXParameter {
 } NVTEXParameter;
 
 /**
+ * Handle of a cache of keys and values.
+ */
+typedef void *NVTEXKVCache;
+
+/**
  * Options of a forward pass; its backward pass has the same.
  */
 typedef struct NVTEXStep {
@@ -690,21 +806,63 @@ typedef struct NVTEXStep {
   NVTETensor cu_seqlens_q_padded;
   NVTETensor cu_seqlens_kv_padded;
   /**
-   * Longest sequences, for NVTE_THD.
+   * Longest sequences, for NVTE_THD. 0 (modules with projections): as all tokens.
    */
   size_t max_seqlen_q;
   size_t max_seqlen_kv;
   /**
    * Float32 `[length or more, 1, 1, d2]` (`nvtex_rotary_frequencies`): turns the first d2 elements of
-   * queries and keys of self attention. Null: none.
+   * queries and keys of self attention. Null: none. NVTE_THD: `max_seqlen_q` rows or more, of all tokens if
+   * that is 0 or there is padding between sequences.
    */
   NVTETensor rotary_frequencies;
+  /**
+   * Or null: self attention appends its keys and values to those of earlier tokens in this cache of the
+   * same context, and reads all of them. Not with a tape. Inputs are the new tokens of the sequences of
+   * `nvtex_kv_cache_step`, of each those in front, so that their number may differ, or packed (NVTE_THD,
+   * without `cu_seqlens_q`). Frequencies have `max_sequence_length + length - 1` rows or more, packed
+   * `max_sequence_length`.
+   */
+  NVTEXKVCache kv_cache;
+  /**
+   * Rows of each part of a grouped linear layer, on the host; they may be 0. They are read before the call
+   * returns.
+   */
+  const size_t *m_splits;
+  size_t num_splits;
 } NVTEXStep;
 
 /**
  * Handle of a tape.
  */
 typedef void *NVTEXTape;
+
+/**
+ * Sizes of a cache of keys and values.
+ */
+typedef struct NVTEXKVCacheConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * Most sequences at a time.
+   */
+  size_t max_batch_size;
+  /**
+   * Most tokens of a sequence.
+   */
+  size_t max_sequence_length;
+  /**
+   * Tokens of a page, a divisor of `max_sequence_length`. 0 (default): contiguous, room for whole
+   * sequences.
+   */
+  size_t page_size;
+  /**
+   * Pages of all sequences together. 0 (default): enough for all of `max_sequence_length`.
+   */
+  size_t num_pages;
+} NVTEXKVCacheConfig;
 
 #ifdef __cplusplus
 extern "C" {
@@ -873,6 +1031,24 @@ NVTEXModule nvtex_layernorm_linear_create(NVTEXContext context,
 /**
  * Sets the defaults in the first `struct_size` bytes of a config.
  */
+void nvtex_grouped_linear_config_init(struct NVTEXGroupedLinearConfig *config, size_t struct_size);
+
+/**
+ * Creates linear layers for rows that are sorted by layer, as those of experts: the first `m_splits[0]` rows
+ * (of the step) go through the first one, and so on.
+ *
+ * Input `[..., in_features]`, output `[..., out_features]`. Parameters: for each part e `weight<e>` and
+ * `bias<e>`, as of `nvtex_linear_create`; its name for `nvtex_context_delayed_scaling` is the module's followed
+ * by `.<e>`. Each split keeps the rules for rows there. A part without rows gets gradients of 0.
+ * Errors: splits that are not `num_gemms`, or do not sum to the rows.
+ */
+NVTEXModule nvtex_grouped_linear_create(NVTEXContext context,
+                                        const struct NVTEXGroupedLinearConfig *config,
+                                        cudaStream_t stream);
+
+/**
+ * Sets the defaults in the first `struct_size` bytes of a config.
+ */
 void nvtex_layernorm_mlp_config_init(struct NVTEXLayerNormMLPConfig *config, size_t struct_size);
 
 /**
@@ -893,7 +1069,7 @@ NVTEXModule nvtex_layernorm_mlp_create(NVTEXContext context,
 void nvtex_attention_config_init(struct NVTEXAttentionConfig *config, size_t struct_size);
 
 /**
- * Creates an attention of queries, keys and values, in high precision under every recipe.
+ * Creates an attention of queries, keys and values, in high precision unless a recipe has `fp8_dpa`.
  *
  * Inputs `[s, b, h, d]` (NVTE_SBHD), `[b, s, h, d]` (NVTE_BSHD) or `[t, h, d]` (NVTE_THD), with
  * `num_attention_heads` heads of queries and `num_gqa_groups` of keys and values; output of as many elements
@@ -914,11 +1090,13 @@ void nvtex_multihead_attention_config_init(struct NVTEXMultiheadAttentionConfig 
 /**
  * Creates projections to queries, keys and values, rotary embeddings, attention, and a projection.
  *
- * Input and output `[s, b, hidden_size]` (NVTE_SBHD) or `[b, s, hidden_size]` (NVTE_BSHD); cross attention
- * has a second input `[s_kv, b, hidden_size]`, or with b first. Rows of the first weight are, for each group of
+ * Input and output `[s, b, hidden_size]` (NVTE_SBHD), `[b, s, hidden_size]` (NVTE_BSHD) or `[t, hidden_size]`
+ * (NVTE_THD, where `cu_seqlens_q` of the step says which tokens are a sequence, and those of none get the
+ * bias); cross attention has a second input `[s_kv, b, hidden_size]`, likewise. Rows of the first weight are, for each group of
  * heads, those of its queries, its key and its value. Parameters, each as of `nvtex_linear_create` or
  * `nvtex_layernorm_linear_create`: `qkv.` or `layernorm_qkv.`, of cross attention `query_layer.` or
- * `layernorm_query.` and `key_value.`; then `core_attention.softmax_offset` (learnable softmax) and `proj.`.
+ * `layernorm_query.` and `key_value.`; then `q_norm.` and `k_norm.` as of `nvtex_norm_create`,
+ * `core_attention.softmax_offset` (learnable softmax) and `proj.`.
  */
 NVTEXModule nvtex_multihead_attention_create(NVTEXContext context,
                                              const struct NVTEXMultiheadAttentionConfig *config,
@@ -1046,6 +1224,66 @@ void nvtex_module_backward(NVTEXModule module,
                            const NVTETensor *grad_inputs,
                            size_t num_grad_inputs,
                            cudaStream_t stream);
+
+/**
+ * Sets the defaults in the first `struct_size` bytes of a config.
+ */
+void nvtex_kv_cache_config_init(struct NVTEXKVCacheConfig *config, size_t struct_size);
+
+/**
+ * Creates a cache of keys and values for passes of `nvtex_module_forward` without a tape: text is read in
+ * pieces of any length and written token by token. One cache serves all attentions of its context; each
+ * gets its memory, `num_pages * page_size` tokens, in its first pass. Masks: a causal one is aligned to the
+ * bottom right of a sequence, others let all of its tokens count.
+ *
+ * The lengths of the sequences and their pages are also on the device, where passes read them: a pass may be
+ * captured in a graph, and replayed after each `nvtex_kv_cache_step` with the same `batch` and no longer pieces,
+ * of a contiguous cache until `nvtex_kv_cache_reorder` is called.
+ * Errors: sizes that are 0 or do not go together.
+ */
+NVTEXKVCache nvtex_kv_cache_create(NVTEXContext context,
+                                   const struct NVTEXKVCacheConfig *config,
+                                   cudaStream_t stream);
+
+/**
+ * Destroys a cache. Null is ignored.
+ */
+void nvtex_kv_cache_destroy(NVTEXKVCache cache);
+
+/**
+ * Begins a step, before its passes: sequence i gets `new_tokens[i]` tokens (0 or more) behind those that it
+ * has. Sequences that are not there yet begin empty; those from `batch` on rest. Not to be captured.
+ *
+ * Errors: more than `max_sequence_length` tokens; more pages than are free. Nothing changes then.
+ */
+void nvtex_kv_cache_step(NVTEXKVCache cache,
+                         const size_t *new_tokens,
+                         size_t batch,
+                         cudaStream_t stream);
+
+/**
+ * Tokens of a sequence, with those of the step; 0 of one that is not there.
+ */
+size_t nvtex_kv_cache_length(NVTEXKVCache cache, size_t sequence);
+
+/**
+ * Forgets the tokens of a sequence from `length` on; 0 makes room for another sequence. Errors: it has
+ * fewer.
+ */
+void nvtex_kv_cache_truncate(NVTEXKVCache cache,
+                             size_t sequence,
+                             size_t length);
+
+/**
+ * Makes sequence i what sequence `from[i]` was, or empty for -1; there are `count` sequences then. Where
+ * one goes to several places its pages are copied; others only change their tables.
+ *
+ * Errors: no such sequence; not enough pages for the copies. Nothing changes then.
+ */
+void nvtex_kv_cache_reorder(NVTEXKVCache cache,
+                            const int64_t *from,
+                            size_t count,
+                            cudaStream_t stream);
 
 /**
  * Destroys a tape. Null is ignored.

@@ -1,23 +1,36 @@
 //! `DotProductAttention` and `MultiheadAttention` (spec: modules, sections 12 and 14).
 
+use super::attention_fp8::{Fp8Heads, Probabilities};
 use super::context::Run;
-use super::dense::DenseConfig;
+use super::dense::{Again, DenseConfig};
+use super::kv_cache::{Cached, KvCache};
 use super::linear::{Linear, LinearTape};
 use super::memory::Lifetime;
-use super::norm::NormConfig;
+use super::norm::{NormConfig, NormLayer, NormTape};
 use super::ops::{self, AttentionTensors, QkvRope, plain};
-use super::parameter::{Init, Parameter};
+use super::parameter::{Init, Parameter, matrix};
 use super::quantizer::QTensor;
 use super::{Layer, Saved, Tensors, matrix_of, named, saved};
 use crate::check;
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, Shape, Tensor};
+use crate::types::NVTE_Mask_Type::*;
 use crate::types::NVTE_QKV_Format::*;
 use crate::types::NVTE_QKV_Layout::*;
 use crate::types::NVTE_Softmax_Type::*;
 use crate::types::NVTEDType::{self, *};
 use crate::types::*;
 use std::any::Any;
+
+/// A norm of the heads of queries and keys.
+#[derive(Clone, Copy)]
+pub struct HeadNorm {
+    pub op: ops::Norm,
+    /// `x / |x|`: without parameters.
+    pub l2: bool,
+    /// In front of the rotary embedding, not behind it.
+    pub before_rope: bool,
+}
 
 #[derive(Clone, Copy)]
 pub struct AttentionConfig {
@@ -36,6 +49,10 @@ pub struct AttentionConfig {
     /// Of the scores; 0: `1 / sqrt(dim_qk)`.
     pub scale: f32,
     pub dtype: NVTEDType,
+    /// The tape holds neither result nor statistics; the backward pass computes them again.
+    pub checkpoint: bool,
+    /// Of each head of queries and keys, in modules with projections.
+    pub norm: Option<HeadNorm>,
     /// Where the dropout begins in a call's sequence of random numbers.
     pub site: u32,
 }
@@ -71,7 +88,10 @@ impl AttentionConfig {
     }
 
     fn scale(&self) -> f32 {
-        if self.scale == 0.0 { 1.0 / (self.dim_qk as f32).sqrt() } else { self.scale }
+        let dim = self.dim_qk as f32;
+        let scale = if self.scale == 0.0 { 1.0 / dim.sqrt() } else { self.scale };
+        // Norms by the root mean square are longer, for queries and keys by the root of dim each.
+        if self.norm.is_some_and(|norm| norm.l2) { scale / dim } else { scale }
     }
 
     /// Queries, keys and values in tensors of their own.
@@ -88,14 +108,18 @@ impl AttentionConfig {
 pub struct Core {
     config: AttentionConfig,
     offset: Option<Parameter>,
+    probabilities: Probabilities,
 }
 
 /// What both passes of an attention know, beside q, k, v and o.
 pub struct CoreTape {
     op: ops::Attention,
     cu_seqlens: [Option<Tensor>; 4],
+    page_table: Option<Tensor>,
     rng_state: Option<QTensor>,
     stats: QTensor,
+    /// What it has read in place of queries, keys and values in high precision.
+    fp8: Option<Fp8Heads>,
 }
 
 impl Core {
@@ -108,7 +132,7 @@ impl Core {
             }
             _ => None,
         };
-        Ok(Self { config, offset })
+        Ok(Self { config, offset, probabilities: Probabilities::new(run, config.dropout)? })
     }
 
     /// q, k, v and o as the layout has them.
@@ -116,56 +140,131 @@ impl Core {
         &self,
         run: &Run,
         layout: NVTE_QKV_Layout,
-        [q, k, v]: [&Tensor; 3],
+        parts: [&Tensor; 3],
         o: &Tensor,
         max_seqlen: [usize; 2],
         cu_seqlens: [Option<Tensor>; 4],
     ) -> Result<CoreTape> {
+        let op = self.op(run, layout, max_seqlen);
+        self.run(run, op, parts, None, o, cu_seqlens)
+    }
+
+    /// The new queries and all keys and values, which end together.
+    fn forward_cached(
+        &self,
+        run: &Run,
+        (q, length): (&Tensor, usize),
+        cached: &Cached,
+        o: &Tensor,
+    ) -> Result<CoreTape> {
+        let layout = match (self.config.format, cached.table.is_some()) {
+            (NVTE_THD, false) => NVTE_THD_BSHD_BSHD,
+            (NVTE_THD, true) => NVTE_Paged_KV_THD_BSHD_BSHD,
+            (NVTE_SBHD, false) => NVTE_SBHD_BSHD_BSHD,
+            (NVTE_SBHD, true) => NVTE_Paged_KV_SBHD_BSHD_BSHD,
+            (_, false) => NVTE_BSHD_BSHD_BSHD,
+            (_, true) => NVTE_Paged_KV_BSHD_BSHD_BSHD,
+        };
+        let op = self.op(run, layout, [length, cached.max_length]);
+        let mask = match op.mask {
+            NVTE_NO_MASK | NVTE_PADDING_MASK => NVTE_PADDING_MASK,
+            _ => NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK,
+        };
+        let op = ops::Attention { mask, bottom_right: true, ..op };
+        let [new, all] = cached.cu_seqlens.clone();
+        let parts = [q, &cached.k, &cached.v];
+        self.run(run, op, parts, cached.table.as_ref(), o, [Some(new), Some(all), None, None])
+    }
+
+    fn op(&self, run: &Run, layout: NVTE_QKV_Layout, max_seqlen: [usize; 2]) -> ops::Attention {
         let config = &self.config;
-        let dropout = if run.training { config.dropout } else { 0.0 };
-        let op = ops::Attention {
+        ops::Attention {
             layout,
             mask: config.mask,
             window: config.window,
             bottom_right: config.bottom_right,
             softmax: config.softmax,
-            dropout,
+            dropout: if run.training { config.dropout } else { 0.0 },
             scale: config.scale(),
             max_seqlen,
-        };
+        }
+    }
+
+    fn run(
+        &self,
+        run: &Run,
+        op: ops::Attention,
+        parts: [&Tensor; 3],
+        page_table: Option<&Tensor>,
+        o: &Tensor,
+        cu_seqlens: [Option<Tensor>; 4],
+    ) -> Result<CoreTape> {
+        let (config, dropout) = (&self.config, op.dropout);
         let rng_state = if dropout > 0.0 { Some(run.random(config.site)?) } else { None };
-        let tensors = AttentionTensors {
+        let stats = QTensor::borrowed(plain(Buffer::UNSET));
+        let page_table = page_table.cloned();
+        let recipe =
+            run.frame.as_ref().filter(|frame| frame.enabled).and_then(|f| f.recipe.as_ref());
+        let fp8 = match recipe.is_some_and(|recipe| recipe.attention) && run.kv_cache.is_none() {
+            true => Some(Fp8Heads::new(run, op.layout, parts)?),
+            false => None,
+        };
+        let mut tape = CoreTape { op, cu_seqlens, page_table, rng_state, stats, fp8 };
+        tape.stats = self.forward_again(run, &tape, parts, o)?;
+        Ok(tape)
+    }
+
+    /// Computes `o` of a tape, and returns its statistics.
+    fn forward_again(
+        &self,
+        run: &Run,
+        tape: &CoreTape,
+        parts: [&Tensor; 3],
+        o: &Tensor,
+    ) -> Result<QTensor> {
+        let Some(fp8) = &tape.fp8 else {
+            return tape.op.forward(run, &self.tensors(tape, parts), o);
+        };
+        let tensors = self.tensors(tape, fp8.parts.each_ref());
+        let tensors = AttentionTensors { s: Some(&self.probabilities.tensor), ..tensors };
+        tape.op.forward(run, &tensors, o)
+    }
+
+    fn tensors<'a>(
+        &'a self,
+        tape: &'a CoreTape,
+        [q, k, v]: [&'a Tensor; 3],
+    ) -> AttentionTensors<'a> {
+        AttentionTensors {
             q,
             k,
             v,
-            cu_seqlens: &cu_seqlens,
+            cu_seqlens: &tape.cu_seqlens,
+            page_table: tape.page_table.as_ref(),
+            s: None,
             softmax_offset: self.offset.as_ref().map(|offset| &offset.value.tensor),
-            rng_state: rng_state.as_ref().map(|state| &state.tensor),
-        };
-        let stats = op.forward(run, &tensors, o)?;
-        Ok(CoreTape { op, cu_seqlens, rng_state, stats })
+            rng_state: tape.rng_state.as_ref().map(|state| &state.tensor),
+        }
     }
 
     fn backward_to(
         &self,
         run: &Run,
         tape: &CoreTape,
-        [q, k, v]: [&Tensor; 3],
-        [o, d_o]: [&Tensor; 2],
+        parts: [&Tensor; 3],
+        outputs: [&Tensor; 3],
         grads: [&Tensor; 3],
     ) -> Result<()> {
-        let tensors = AttentionTensors {
-            q,
-            k,
-            v,
-            cu_seqlens: &tape.cu_seqlens,
-            softmax_offset: self.offset.as_ref().map(|offset| &offset.value.tensor),
-            rng_state: tape.rng_state.as_ref().map(|state| &state.tensor),
+        let read = match &tape.fp8 {
+            Some(fp8) => Some(fp8.dequantized(run, self.config.dtype)?),
+            None => None,
         };
+        let parts = read.as_ref().map_or(parts, |(parts, _)| parts.each_ref());
+        let tensors = self.tensors(tape, parts);
         let offset = self.offset.as_ref().filter(|offset| offset.grad.is_some());
         let doffset = offset.map(|offset| offset.landing(run, kNVTEFloat32)).transpose()?;
         let sums = doffset.as_ref().map(|landed| &landed.tensor);
-        tape.op.backward(run, &tensors, [o, d_o, &tape.stats.tensor], grads, sums)?;
+        tape.op.backward(run, &tensors, outputs, grads, sums)?;
         match (offset, &doffset) {
             (Some(offset), Some(landed)) => offset.deposit(run, landed),
             _ => Ok(()),
@@ -302,7 +401,8 @@ impl Layer for DotProductAttention {
             grads.push(plain(Buffer::new(buffer.ptr(), buffer.dtype, input.rowwise.shape.dims())));
         }
         let grads = [&grads[0], &grads[1], &grads[2]];
-        self.core.backward_to(run, &tape.core, inputs, [&tape.o, &d_o], grads)
+        let outputs = [&tape.o, &d_o, &tape.core.stats.tensor];
+        self.core.backward_to(run, &tape.core, inputs, outputs, grads)
     }
 
     fn parameters(&mut self) -> Vec<(String, &mut Parameter)> {
@@ -326,8 +426,12 @@ pub struct MultiheadConfig {
 /// Projections to queries, keys and values, attention, and a projection back.
 pub struct MultiheadAttention {
     core: Core,
+    /// Unique in the context.
+    name: String,
     hidden: usize,
     rotary_interleaved: bool,
+    /// Of the heads of queries and keys.
+    norms: Option<[NormLayer; 2]>,
     /// To all three, or to the queries alone.
     first: Linear,
     key_value: Option<Linear>,
@@ -354,10 +458,15 @@ pub struct MultiheadTape {
     first: LinearTape,
     key_value: Option<LinearTape>,
     heads: Heads,
+    /// Of queries and keys, in front of their norms.
+    norms: Option<[NormTape; 2]>,
     core: CoreTape,
-    o: QTensor,
+    /// None if it is to be computed again.
+    o: Option<QTensor>,
     proj: LinearTape,
     frequencies: Option<Tensor>,
+    /// Where packed tokens begin.
+    sequences: Option<Tensor>,
     /// Length, batch; and the length of the second input.
     sizes: [usize; 3],
 }
@@ -392,9 +501,20 @@ impl MultiheadAttention {
             true => Some(Linear::new(run, &part(1), None, &dense(hidden, kv, 1))?),
             false => None,
         };
-        let proj = Linear::new(run, &part(2), None, &dense(q, hidden, 2))?;
-        let rotary_interleaved = config.rotary_interleaved;
-        Ok(Self { core, hidden, rotary_interleaved, first, key_value, proj, names })
+        let mut proj = Linear::new(run, &part(2), None, &dense(q, hidden, 2))?;
+        if a.checkpoint {
+            proj.dense.again = Again::Input;
+        }
+        let norms = match a.norm {
+            None => None,
+            Some(norm) => {
+                let (hidden, names) = (a.dim_qk, ["weight", "bias"]);
+                let config = NormConfig { op: norm.op, hidden, dtype, names };
+                Some([NormLayer::new(run, &config)?, NormLayer::new(run, &config)?])
+            }
+        };
+        let (name, rotary_interleaved) = (name.to_owned(), config.rotary_interleaved);
+        Ok(Self { core, name, norms, hidden, rotary_interleaved, first, key_value, proj, names })
     }
 
     /// Length and batch of a tensor of rows.
@@ -402,8 +522,13 @@ impl MultiheadAttention {
         let shape = tensor.rowwise.shape;
         match (self.core.config.format, shape.dims()) {
             (NVTE_SBHD, &[s, b, h]) | (NVTE_BSHD, &[b, s, h]) if h == self.hidden => Ok([s, b]),
+            (NVTE_THD, &[t, h]) if h == self.hidden => Ok([t, 1]),
             (format, _) => {
-                let order = if format == NVTE_SBHD { "length, batch" } else { "batch, length" };
+                let order = match format {
+                    NVTE_SBHD => "length, batch",
+                    NVTE_THD => "tokens",
+                    _ => "batch, length",
+                };
                 let expected = format!("[{order}, {}]", self.hidden);
                 Err(Error::argument(format!("{name}.shape"), expected, shape))
             }
@@ -423,11 +548,20 @@ impl MultiheadAttention {
     }
 
     /// Dimensions of heads in the format.
-    fn dims(&self, [length, batch]: [usize; 2], heads: usize) -> [usize; 4] {
+    fn dims(&self, [length, batch]: [usize; 2], heads: usize) -> Shape {
         let dim = self.core.config.dim_qk;
         match self.core.config.format {
-            NVTE_SBHD => [length, batch, heads, dim],
-            _ => [batch, length, heads, dim],
+            NVTE_SBHD => Shape::new(&[length, batch, heads, dim]),
+            NVTE_THD => Shape::new(&[length, heads, dim]),
+            _ => Shape::new(&[batch, length, heads, dim]),
+        }
+    }
+
+    /// Zeros where attention leaves packed tokens of no sequence as they are: products read them all.
+    fn clear(&self, run: &Run, tensor: &QTensor) -> Result<()> {
+        match self.core.config.format {
+            NVTE_THD => ops::zero(&tensor.tensor.rowwise, run.stream),
+            _ => Ok(()),
         }
     }
 
@@ -435,7 +569,7 @@ impl MultiheadAttention {
         let config = &self.core.config;
         let shape = (lengths[0] * lengths[1], heads * config.dim_qk);
         let mut tensor = QTensor::plain(run, shape, config.dtype, Lifetime::Tape)?;
-        tensor.tensor.rowwise.shape = Shape::new(&self.dims(lengths, heads));
+        tensor.tensor.rowwise.shape = self.dims(lengths, heads);
         Ok(tensor)
     }
 
@@ -444,37 +578,45 @@ impl MultiheadAttention {
         let config = &self.core.config;
         let at = which * config.dim_qk * config.dtype.bits() / 8;
         let ptr = packed.rowwise.ptr().wrapping_byte_add(at);
-        plain(Buffer::new(ptr, config.dtype, &self.dims(lengths, heads)))
+        plain(Buffer::new(ptr, config.dtype, self.dims(lengths, heads).dims()))
     }
 
     fn rope<'a>(
         &self,
         [length, batch]: [usize; 2],
         frequencies: Option<&'a Tensor>,
+        starts: Option<&'a Tensor>,
+        cu_seqlens: Option<&'a Tensor>,
     ) -> Result<QkvRope<'a>> {
         let AttentionConfig { heads, groups, dim_qk: d, format, .. } = self.core.config;
         let small = |n: usize| {
             i32::try_from(n).map_err(|_| Error::argument("inputs[0].shape", "sizes below 2^31", n))
         };
+        let sequences = cu_seqlens.map_or(batch, |sums| sums.rowwise.shape.numel() - 1);
         let turned = frequencies.map_or(0, |f| f.rowwise.shape.flatten().1);
         Ok(QkvRope {
             format,
             interleaved: self.rotary_interleaved,
-            sizes: [small(length)?, small(batch)?, small(groups)?, small(d)?, small(turned)?],
+            sizes: [small(length)?, small(sequences)?, small(groups)?, small(d)?, small(turned)?],
             split: [small(heads / groups * d)?, small(d)?, small(d)?],
             frequencies,
+            starts,
+            cu_seqlens,
         })
     }
 
     /// Whether queries, keys and values can stay together.
     fn stays_packed(&self, frequencies: Option<&Tensor>) -> bool {
-        self.core.config.heads == self.core.config.groups && frequencies.is_none()
+        let config = &self.core.config;
+        config.heads == config.groups && frequencies.is_none() && config.norm.is_none()
     }
 
     fn packed_layout(&self) -> NVTE_QKV_Layout {
         match (self.core.config.format, self.key_value.is_some()) {
             (NVTE_SBHD, false) => NVTE_SBH3D,
             (NVTE_SBHD, true) => NVTE_SBHD_SBH2D,
+            (NVTE_THD, false) => NVTE_TH3D,
+            (NVTE_THD, true) => NVTE_THD_TH2D,
             (_, false) => NVTE_BSH3D,
             (_, true) => NVTE_BSHD_BSH2D,
         }
@@ -497,14 +639,25 @@ impl MultiheadAttention {
             (true, lengths) => lengths.clone(),
             (false, [q, _, padded, _]) => [q.clone(), q.clone(), padded.clone(), padded.clone()],
         };
+        let thd = self.core.config.format == NVTE_THD;
         let frequencies = run.frequencies.clone().filter(|_| !cross);
         let shape = (rows, self.first.dense.outputs);
         let packed = QTensor::plain(run, shape, dtype, Lifetime::Tape)?;
         let first = self.first.forward_to(run, (x, rows), &packed.tensor, None, z)?;
         let mut length_kv = lengths[0];
         let mut layout = self.packed_layout();
-        let stays_packed = self.stays_packed(frequencies.as_ref());
-        let (mut key_value, part) = (None, &packed.tensor);
+        let cache = run.kv_cache.as_deref().filter(|_| !cross);
+        if let Some(cache) = cache {
+            cache.check(lengths, thd, frequencies.as_ref())?;
+        }
+        let sequences = match thd {
+            true => {
+                Some(self.sequences(run, cache, &cu_seqlens, frequencies.as_ref(), lengths[0])?)
+            }
+            false => None,
+        };
+        let stays_packed = self.stays_packed(frequencies.as_ref()) && cache.is_none();
+        let (mut key_value, mut norms, part) = (None, None, &packed.tensor);
         let tensors = match (&mut self.key_value, memory) {
             (Some(linear), Some((memory, rows_kv, lengths_kv))) => {
                 if lengths_kv[1] != lengths[1] {
@@ -543,19 +696,159 @@ impl MultiheadAttention {
                     self.alone(run, lengths, groups)?,
                 ];
                 let [q, k, v] = [0, 1, 2].map(|i| owners[i].tensor.clone());
-                let rope = self.rope(lengths, frequencies.as_ref())?;
-                rope.run(run, false, part, [&q, &k, &v])?;
-                Heads { q, k, v, _owners: owners }
+                let starts = cache.map(|cache| cache.starts());
+                let sums = sequences.as_ref();
+                let rope = self.rope(lengths, frequencies.as_ref(), starts.as_ref(), sums)?;
+                owners.iter().try_for_each(|owner| self.clear(run, owner))?;
+                let heads = Heads { q, k, v, _owners: owners };
+                match self.core.config.norm {
+                    None => {
+                        rope.run(run, false, part, heads.all())?;
+                        heads
+                    }
+                    Some(_) => {
+                        let (heads, tapes) = self.normed(run, lengths, &rope, part, heads)?;
+                        norms = Some(tapes);
+                        heads
+                    }
+                }
             }
         };
         let o = QTensor::plain(run, (rows, heads * dim_qk), dtype, Lifetime::Tape)?;
+        self.clear(run, &o)?;
         let shaped = self.part(&o.tensor, lengths, heads, 0);
-        let max_seqlen = [lengths[0], length_kv];
-        let core =
-            self.core.forward_to(run, layout, tensors.all(), &shaped, max_seqlen, cu_seqlens)?;
+        let longest = |all: usize, said: usize| if thd && said > 0 { said } else { all };
+        let max_seqlen = [
+            longest(lengths[0], run.max_seqlen[0]),
+            longest(length_kv, run.max_seqlen[cross as usize]),
+        ];
+        let mut core = match cache {
+            None => {
+                self.core.forward_to(run, layout, tensors.all(), &shaped, max_seqlen, cu_seqlens)?
+            }
+            Some(cache) => {
+                let length = if thd { cache.new_tokens().1.max(1) } else { lengths[0] };
+                let place = (self.core.config.format, length);
+                let cached = cache.append(run, &self.name, [&tensors.k, &tensors.v], place)?;
+                self.core.forward_cached(run, (&tensors.q, length), &cached, &shaped)?
+            }
+        };
         let proj = self.proj.forward_to(run, (&o.tensor, rows), y, add, None)?;
         let sizes = [lengths[0], lengths[1], length_kv];
-        Ok(MultiheadTape { first, key_value, heads: tensors, core, o, proj, frequencies, sizes })
+        let mut o = Some(o);
+        if self.core.config.checkpoint {
+            (o, core.stats) = (None, QTensor::borrowed(plain(Buffer::UNSET)));
+        }
+        let mut heads = tensors;
+        if core.fp8.is_some() && norms.is_none() {
+            // Nobody reads them again.
+            heads._owners.clear();
+        }
+        let tape = MultiheadTape {
+            first,
+            key_value,
+            heads,
+            norms,
+            core,
+            o,
+            proj,
+            frequencies,
+            sequences,
+            sizes,
+        };
+        Ok(tape)
+    }
+
+    /// Where packed tokens begin to be counted.
+    fn sequences(
+        &self,
+        run: &Run,
+        cache: Option<&KvCache>,
+        [sums, _, padded, _]: &[Option<Tensor>; 4],
+        frequencies: Option<&Tensor>,
+        tokens: usize,
+    ) -> Result<Tensor> {
+        if let Some(cache) = cache {
+            return Ok(cache.new_tokens().0);
+        }
+        let Some(sums) = sums else {
+            let expected = "Int32 [b + 1] (NVTE_THD)";
+            return Err(Error::argument("step.cu_seqlens_q", expected, "null"));
+        };
+        let least = match (padded, run.max_seqlen[0]) {
+            (None, longest) if longest > 0 => longest,
+            _ => tokens,
+        };
+        if let Some(frequencies) = frequencies {
+            let shape = frequencies.rowwise.shape;
+            if shape.flatten().0 < least {
+                let name = "step.rotary_frequencies.shape";
+                return Err(Error::argument(name, format!("{least} rows or more"), shape));
+            }
+        }
+        Ok(padded.as_ref().unwrap_or(sums).clone())
+    }
+
+    /// Splits a packed tensor, with norms of queries and keys in front of the turns or behind them.
+    fn normed(
+        &self,
+        run: &Run,
+        lengths: [usize; 2],
+        rope: &QkvRope,
+        packed: &Tensor,
+        mut raw: Heads,
+    ) -> Result<(Heads, [NormTape; 2])> {
+        let (Some([q_norm, k_norm]), Some(norm)) = (&self.norms, self.core.config.norm) else {
+            return Err(Error::argument("config.qk_norm_type", "a norm", "none"));
+        };
+        let split = QkvRope { frequencies: None, ..*rope };
+        if norm.before_rope { &split } else { rope }.run(run, false, packed, raw.all())?;
+        let AttentionConfig { heads, groups, .. } = self.core.config;
+        let apply = |layer: &NormLayer, x: &Tensor, heads: usize| -> Result<(QTensor, NormTape)> {
+            let out = self.alone(run, lengths, heads)?;
+            let rows = lengths[0] * lengths[1] * heads;
+            let tape = layer.tape(run, &matrix(x, (rows, layer.hidden)), rows)?;
+            layer.write(run, &tape, &matrix(&out.tensor, (rows, layer.hidden)))?;
+            if norm.before_rope {
+                rope.turn(run, false, heads, &out.tensor)?;
+            }
+            Ok((out, tape))
+        };
+        let (q, q_tape) = apply(q_norm, &raw.q, heads)?;
+        let (k, k_tape) = apply(k_norm, &raw.k, groups)?;
+        (raw.q, raw.k) = (q.tensor.clone(), k.tensor.clone());
+        raw._owners.extend([q, k]);
+        Ok((raw, [q_tape, k_tape]))
+    }
+
+    /// The gradient of [`Self::normed`]; those of queries, keys and values change.
+    fn normed_backward(
+        &self,
+        run: &Run,
+        rope: &QkvRope,
+        tapes: &[NormTape; 2],
+        packed: &Tensor,
+        grads: [&Tensor; 3],
+    ) -> Result<()> {
+        let (Some(layers), Some(norm)) = (&self.norms, self.core.config.norm) else {
+            return Err(Error::argument("config.qk_norm_type", "a norm", "none"));
+        };
+        let AttentionConfig { heads, groups, dtype, .. } = self.core.config;
+        let mut raw = Vec::new();
+        for (i, heads) in [heads, groups].into_iter().enumerate() {
+            if norm.before_rope {
+                rope.turn(run, true, heads, grads[i])?;
+            }
+            let (layer, shape) = (&layers[i], grads[i].rowwise.shape);
+            let flat = (shape.numel() / layer.hidden, layer.hidden);
+            let mut dx = QTensor::plain(run, flat, dtype, Lifetime::Scratch)?;
+            layer.backward_to(run, &tapes[i], &matrix(grads[i], flat), None, Some(&dx.tensor))?;
+            dx.tensor.rowwise.shape = shape;
+            raw.push(dx);
+        }
+        let split = QkvRope { frequencies: None, ..*rope };
+        let parts = [&raw[0].tensor, &raw[1].tensor, grads[2]];
+        if norm.before_rope { &split } else { rope }.run(run, true, packed, parts)
     }
 
     /// Gradients; `dz` and `add` as in `Linear`, `dmemory` is that of the second input.
@@ -574,14 +867,30 @@ impl MultiheadAttention {
         let [length, batch, length_kv] = tape.sizes;
         let (lengths, rows) = ([length, batch], length * batch);
         let scratch = |shape| QTensor::plain(run, shape, dtype, Lifetime::Scratch);
+        let again;
+        let (o, stats, proj) = match &tape.o {
+            Some(o) => (o, &tape.core.stats, &tape.proj),
+            None => {
+                let o = scratch((rows, heads * dim_qk))?;
+                self.clear(run, &o)?;
+                let shaped = self.part(&o.tensor, lengths, heads, 0);
+                let parts = tape.heads.all();
+                let stats = self.core.forward_again(run, &tape.core, parts, &shaped)?;
+                let proj = self.proj.forward_again(run, &tape.proj, &o.tensor)?;
+                again = (o, stats, proj);
+                (&again.0, &again.1, &again.2)
+            }
+        };
         let d_o = scratch((rows, heads * dim_qk))?;
-        self.proj.backward_to(run, &tape.proj, dy, None, None, Some(&d_o.tensor))?;
+        self.proj.backward_to(run, proj, dy, None, None, Some(&d_o.tensor))?;
         let packed = scratch((rows, self.first.dense.outputs))?;
-        let [o, d_o] = [&tape.o, &d_o].map(|t| self.part(&t.tensor, lengths, heads, 0));
-        let outputs = [&o, &d_o];
+        self.clear(run, &packed)?;
+        let [o, d_o] = [o, &d_o].map(|t| self.part(&t.tensor, lengths, heads, 0));
+        let outputs = [&o, &d_o, &stats.tensor];
         let whole = &packed.tensor;
         if let Some(key_value) = &tape.key_value {
             let kv = scratch((length_kv * batch, 2 * groups * dim_qk))?;
+            self.clear(run, &kv)?;
             let dq = self.part(whole, lengths, heads, 0);
             let lengths_kv = [length_kv, batch];
             let [dk, dv] = [0, 1].map(|which| self.part(&kv.tensor, lengths_kv, groups, which));
@@ -600,19 +909,30 @@ impl MultiheadAttention {
                 self.alone(run, lengths, groups)?,
                 self.alone(run, lengths, groups)?,
             ];
+            parts.iter().try_for_each(|part| self.clear(run, part))?;
             let grads = [&parts[0].tensor, &parts[1].tensor, &parts[2].tensor];
             self.core.backward_to(run, &tape.core, tape.heads.all(), outputs, grads)?;
-            self.rope(lengths, tape.frequencies.as_ref())?.run(run, true, whole, grads)?;
+            let sums = tape.sequences.as_ref();
+            let rope = self.rope(lengths, tape.frequencies.as_ref(), None, sums)?;
+            match &tape.norms {
+                None => rope.run(run, true, whole, grads)?,
+                Some(norms) => self.normed_backward(run, &rope, norms, whole, grads)?,
+            }
         }
         self.first.backward_to(run, &tape.first, whole, dz, add, dx)
     }
 
     /// Parameters with a prefix.
     pub fn all_parameters(&mut self, prefix: &str) -> Vec<(String, &mut Parameter)> {
-        let Self { first, key_value, core, proj, names, .. } = self;
+        let l2 = self.core.config.norm.is_some_and(|norm| norm.l2);
+        let Self { first, key_value, core, norms, proj, names, .. } = self;
         let mut all = named(&format!("{prefix}{}", names[0]), first.parts());
         if let Some(linear) = key_value {
             all.extend(named(&format!("{prefix}{}", names[1]), linear.parts()));
+        }
+        if let (Some([q, k]), false) = (norms, l2) {
+            all.extend(named(&format!("{prefix}q_norm."), q.parts()));
+            all.extend(named(&format!("{prefix}k_norm."), k.parts()));
         }
         all.extend(named(&format!("{prefix}core_attention."), &mut core.offset));
         all.extend(named(&format!("{prefix}{}", names[2]), proj.parts()));
@@ -631,6 +951,9 @@ impl Layer for MultiheadAttention {
             Some(memory) => Some(self.input("inputs[1]", Some(memory))?),
             None => None,
         };
+        if self.key_value.is_some() && run.kv_cache.is_some() {
+            return Err(Error::argument("step.kv_cache", "null (cross attention)", "a cache"));
+        }
         let shape = (rows, self.hidden);
         let y = matrix_of("outputs[0]", outputs[0].as_ref(), self.core.config.dtype, shape)?;
         let memory = memory.as_ref().map(|(memory, rows, lengths)| (memory, *rows, *lengths));

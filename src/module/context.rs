@@ -1,5 +1,6 @@
 //! Contexts: memory, the active recipe, the state of delayed scaling. There are no globals.
 
+use super::kv_cache::KvCache;
 use super::memory::{Block, Callbacks, Lifetime, Memory, lock};
 use super::ops::{self, plain};
 use super::quantizer::QTensor;
@@ -195,6 +196,10 @@ pub struct Run {
     pub max_seqlen: [usize; 2],
     /// Angles of rotary embeddings.
     pub frequencies: Option<Tensor>,
+    /// Rows of the parts of a grouped layer.
+    pub splits: Vec<usize>,
+    /// Keys and values of earlier tokens.
+    pub kv_cache: Option<Arc<KvCache>>,
 }
 
 impl Run {
@@ -211,6 +216,8 @@ impl Run {
             cu_seqlens: Default::default(),
             max_seqlen: [0; 2],
             frequencies: None,
+            splits: Vec::new(),
+            kv_cache: None,
         }
     }
 

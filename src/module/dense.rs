@@ -4,11 +4,11 @@ use super::context::{Microbatch, Run};
 use super::memory::Lifetime;
 use super::ops::{self, Activation, Gemm};
 use super::parameter::{Format, Init, Parameter, WEIGHT_SLOT, matrix};
-use super::quantizer::{NoopFlag, QTensor, Quantizer, Source, Usage, sum_rows};
+use super::quantizer::{NoopFlag, QTensor, Quantizer, Source, Usage};
 use super::recipe::{BackwardOperands, ROLES, Recipe, Role};
 use super::state::{Delayed, Pass, Settings, Slot};
 use crate::error::{Error, Result};
-use crate::op::transformer_engine::QuantizationConfig;
+use crate::op::transformer_engine::{QuantizationConfig, non_tn_fp8_gemm_supported};
 use crate::tensor::{Buffer, Tensor};
 use crate::types::NVTEDType::{self, *};
 use std::ffi::CString;
@@ -23,11 +23,21 @@ struct Active {
     delayed: Option<Arc<Delayed>>,
     /// Maxima are collected while the products stay in high precision.
     calibrating: bool,
+    /// Of a pass that is computed again: the scale of its input, which the slot may have lost.
+    scale: Option<Arc<QTensor>>,
+    /// An earlier pass has done this already: maxima stay as they are.
+    again: bool,
 }
 
 impl Active {
-    const HIGH_PRECISION: Self =
-        Self { recipe: None, quantizers: [Quantizer::NONE; 3], delayed: None, calibrating: false };
+    const HIGH_PRECISION: Self = Self {
+        recipe: None,
+        quantizers: [Quantizer::NONE; 3],
+        delayed: None,
+        calibrating: false,
+        scale: None,
+        again: false,
+    };
 
     /// What the products are given.
     fn quantizer(&self, role: Role) -> Quantizer {
@@ -41,16 +51,43 @@ impl Active {
             Role::Weight => delayed.slot(Pass::Forward, WEIGHT_SLOT),
             Role::GradOutput => delayed.slot(Pass::Backward, 0),
         };
-        if !with_amax {
+        if !with_amax || self.again {
             slot.amax = Buffer::UNSET;
         }
+        if let (Role::Input, true, Some(scale)) = (role, self.again, &self.scale) {
+            slot.scale = scale.tensor.rowwise;
+        }
         Some(slot)
+    }
+
+    fn check_rows(&self, run: &Run, name: &str, rows: usize) -> Result<()> {
+        let quantizer = self.quantizer(Role::Input);
+        let multiple = match run.training {
+            true => quantizer.alignment(),
+            false => quantizer.alignment().min(8),
+        };
+        if rows.is_multiple_of(multiple) {
+            return Ok(());
+        }
+        let expected = format!("a multiple of {multiple} rows ({:?})", quantizer.scaling);
+        Err(Error::argument(name, expected, rows))
+    }
+
+    /// A copy of the input's scale, which an update may change before the backward pass.
+    fn keep_scale(&self, run: &Run) -> Result<Option<Arc<QTensor>>> {
+        let slot = self.slot(Role::Input, false).filter(|_| self.quantizers[0].is_delayed());
+        let Some(slot) = slot else { return Ok(None) };
+        let mut copy = QTensor::plain(run, (1, 1), kNVTEFloat32, Lifetime::Tape)?;
+        copy.tensor.rowwise.shape = slot.scale.shape;
+        let bytes = slot.scale.bytes();
+        ops::copy(copy.tensor.rowwise.ptr(), slot.scale.ptr(), bytes, run.stream)?;
+        Ok(Some(Arc::new(copy)))
     }
 
     /// In calibration, records the maximum of an operand.
     fn calibrate(&self, run: &Run, role: Role, x: &Tensor, shape: (usize, usize)) -> Result<()> {
         let quantizer = self.quantizers[role as usize];
-        if !self.calibrating || !quantizer.is_delayed() {
+        if !self.calibrating || self.again || !quantizer.is_delayed() {
             return Ok(());
         }
         let usage = Usage { rowwise: true, colwise: false };
@@ -81,6 +118,22 @@ pub struct Dense {
     active: Active,
     /// Kept over microbatches.
     cached: Option<Arc<QTensor>>,
+    pub again: Again,
+}
+
+/// What the backward pass computes once more, so that tapes need not hold it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    Nothing,
+    /// The input.
+    Input,
+    /// The input and the product.
+    Product,
+}
+
+/// Whether FP8 products take only operands that lie along the contracted dimension.
+fn needs_columns() -> Result<bool> {
+    non_tn_fp8_gemm_supported().map(|any| !any)
 }
 
 /// What a forward pass leaves for its backward pass.
@@ -89,6 +142,12 @@ pub struct DenseTape {
     input: QTensor,
     weight: Arc<QTensor>,
     rows: usize,
+}
+
+impl DenseTape {
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
 }
 
 /// The gradient of a layer's output.
@@ -103,6 +162,7 @@ pub enum Grad<'a> {
 }
 
 /// Sizes and initial values of a [`Dense`].
+#[derive(Clone, Copy)]
 pub struct DenseConfig {
     pub inputs: usize,
     pub outputs: usize,
@@ -142,7 +202,17 @@ impl Dense {
                 Some(Parameter::new(run, config.names[1], &[outputs], dtype, init, None)?)
             }
         };
-        Ok(Self { name, weight, bias, inputs, outputs, dtype, active, cached: None })
+        Ok(Self {
+            name,
+            weight,
+            bias,
+            inputs,
+            outputs,
+            dtype,
+            active,
+            cached: None,
+            again: Again::Nothing,
+        })
     }
 
     /// The quantizers of a recipe, with the state that they need.
@@ -186,7 +256,8 @@ impl Dense {
                 })
             }
         };
-        Ok(Active { recipe: Some(Arc::clone(recipe)), quantizers, delayed, calibrating: false })
+        let recipe = Some(Arc::clone(recipe));
+        Ok(Active { recipe, quantizers, delayed, ..Active::HIGH_PRECISION })
     }
 
     /// Follows the context's recipe.
@@ -280,16 +351,50 @@ impl Dense {
         y: &Tensor,
         add: Option<&Tensor>,
     ) -> Result<DenseTape> {
-        let active = self.prepare(run)?;
-        let quantizer = active.quantizer(Role::Input);
-        let multiple = match run.training {
-            true => quantizer.alignment(),
-            false => quantizer.alignment().min(8),
-        };
-        if !rows.is_multiple_of(multiple) {
-            let expected = format!("a multiple of {multiple} rows ({:?})", quantizer.scaling);
-            return Err(Error::argument("inputs[0].shape", expected, rows));
+        let mut active = self.prepare(run)?;
+        if run.training && self.again != Again::Nothing {
+            active.scale = active.keep_scale(run)?;
         }
+        let mut tape = self.forward_as(run, active, rows, source, None, Some((y, add)))?;
+        if run.training && self.again != Again::Nothing {
+            tape.input = QTensor::borrowed(ops::plain(Buffer::UNSET));
+        }
+        Ok(tape)
+    }
+
+    /// Checks the rows of a pass before it.
+    pub fn check_rows(&mut self, run: &Run, name: &str, rows: usize) -> Result<()> {
+        self.prepare(run)?.check_rows(run, name, rows)
+    }
+
+    /// The tape of a forward pass that has left its input to this one; the product too if y is given.
+    pub fn forward_again(
+        &mut self,
+        run: &Run,
+        tape: &DenseTape,
+        source: &Source,
+        y: Option<&Tensor>,
+    ) -> Result<DenseTape> {
+        let active = Active { again: true, ..tape.active.clone() };
+        let weight = Some(Arc::clone(&tape.weight));
+        let result = y.map(|y| (y, None));
+        let mut tape = self.forward_as(run, active, tape.rows, source, weight, result)?;
+        // Gradients are new.
+        tape.active.again = false;
+        Ok(tape)
+    }
+
+    fn forward_as(
+        &mut self,
+        run: &Run,
+        active: Active,
+        rows: usize,
+        source: &Source,
+        weight: Option<Arc<QTensor>>,
+        result: Option<(&Tensor, Option<&Tensor>)>,
+    ) -> Result<DenseTape> {
+        let quantizer = active.quantizer(Role::Input);
+        active.check_rows(run, "inputs[0].shape", rows)?;
         let shape = (rows, self.inputs);
         let quantized = active.backward() == BackwardOperands::Quantized;
         let wgrad = run.training && self.weight.grad.is_some();
@@ -307,23 +412,28 @@ impl Dense {
         };
         let mut input = quantizer.produce(run, shape, self.dtype, usage, slot, source)?;
         active.calibrate(run, Role::Input, &input.tensor, shape)?;
-        let mut weight = self.operand(run, &active)?;
+        let mut weight = match weight {
+            Some(weight) => weight,
+            None => self.operand(run, &active)?,
+        };
         active.calibrate(run, Role::Weight, &weight.tensor, (self.outputs, self.inputs))?;
         let bias = match &self.bias {
             None => None,
             Some(bias) => Some(self.bias_operand(run, bias, &quantizer)?),
         };
-        let gemm = Gemm {
-            transa: true,
-            bias: bias.as_ref().map(|bias| &bias.tensor),
-            add,
-            split_accumulator: active.split(0),
-            ..Gemm::default()
-        };
-        gemm.run(run, &weight.tensor, &input.tensor, y)?;
+        if let Some((y, add)) = result {
+            let gemm = Gemm {
+                transa: true,
+                bias: bias.as_ref().map(|bias| &bias.tensor),
+                add,
+                split_accumulator: active.split(0),
+                ..Gemm::default()
+            };
+            gemm.run(run, &weight.tensor, &input.tensor, y)?;
+        }
         // The backward pass reads the other direction; what is kept over steps stays.
         input.drop_rowwise();
-        if let Some(weight) = Arc::get_mut(&mut weight) {
+        if let (false, Some(weight)) = (self.again == Again::Product, Arc::get_mut(&mut weight)) {
             weight.drop_rowwise();
         }
         if let Some(original) = original {
@@ -369,23 +479,32 @@ impl Dense {
             return Err(Error::argument(name, expected, "one bound after it"));
         }
         let bias = self.bias.as_ref().filter(|bias| bias.grad.is_some());
-        // In high precision the product of the weight's gradient sums, in the type of its result.
-        let sums_dtype = match (&wgrad, quantizer.is_none()) {
-            (Some((grad, _)), true) => grad.dtype(),
-            _ => self.dtype,
+        // In high precision the product of the weight's gradient sums if its result is of another type,
+        // in that; otherwise a pass of its own is faster.
+        let gemm_dtype = match &wgrad {
+            Some((grad, _)) if quantizer.is_none() && grad.dtype() != self.dtype => {
+                Some(grad.dtype())
+            }
+            _ => None,
         };
+        let sums_dtype = gemm_dtype.unwrap_or(self.dtype);
         let dbias = bias.map(|bias| bias.landing(run, sums_dtype)).transpose()?;
         let sums = dbias.as_ref().map(|dbias| &dbias.tensor);
+        let (gemm_sums, own_sums) = match gemm_dtype {
+            Some(_) => (sums, None),
+            None => (None, sums),
+        };
 
         let usage = Usage { rowwise: dx.is_some(), colwise: wgrad.is_some() };
         let slot = active.slot(Role::GradOutput, true);
-        let grad = self.cast_grad(run, &quantizer, dy, shape, usage, slot.as_ref(), sums)?;
+        let grad = self.cast_grad(run, &quantizer, dy, shape, usage, slot.as_ref(), own_sums)?;
         if let Some(grad) = &grad {
             active.calibrate(run, Role::GradOutput, &grad.tensor, shape)?;
         }
         let Some(grad) = grad else {
             return Ok(());
         };
+        let weight_size = (self.outputs, self.inputs);
         let operand = |x: &Tensor, size, wanted: bool| match quantized || !wanted {
             true => Ok(QTensor::borrowed(x.clone())),
             false => self.dequantized(run, x, size),
@@ -394,7 +513,11 @@ impl Dense {
             BackwardOperands::HighPrecision => &self.weight.value.tensor,
             _ => &tape.weight.tensor,
         };
-        let weight = operand(weight, (self.outputs, self.inputs), dx.is_some())?;
+        let one_direction = weight.dtype().is_fp8() && !weight.colwise.is_set();
+        let weight = match dx.is_some() && quantized && one_direction && needs_columns()? {
+            true => QTensor::transposed(run, weight)?,
+            false => operand(weight, weight_size, dx.is_some())?,
+        };
         let input = operand(&tape.input.tensor, (tape.rows, self.inputs), wgrad.is_some())?;
         if let Some(dx) = dx {
             let gemm = Gemm { add, split_accumulator: active.split(1), ..Gemm::default() };
@@ -404,13 +527,11 @@ impl Dense {
             let gemm = Gemm {
                 transb: true,
                 accumulate: *accumulate,
-                dbias: sums.filter(|_| quantizer.is_none()),
+                dbias: gemm_sums,
                 split_accumulator: active.split(2),
                 ..Gemm::default()
             };
             gemm.run(run, &input.tensor, &grad.tensor, target)?;
-        } else if let (Some(sums), true) = (sums, quantizer.is_none()) {
-            sum_rows(run, &grad.tensor, shape, sums)?;
         }
         match (bias, &dbias) {
             (Some(bias), Some(dbias)) => bias.deposit(run, dbias),
@@ -418,8 +539,8 @@ impl Dense {
         }
     }
 
-    /// The gradient as the products take it; FP8 formats also write `sums`. None if only sums were
-    /// wanted and are there.
+    /// The gradient as the products take it; also writes `sums`. None if only sums were wanted and are
+    /// there.
     #[allow(clippy::too_many_arguments)]
     fn cast_grad(
         &self,
@@ -436,22 +557,8 @@ impl Dense {
         if !rowwise && !colwise && sums.is_none() {
             return Ok(None);
         }
-        let compute = |f: &Activation, grad: &Tensor, input: &Tensor| -> Result<QTensor> {
-            let out = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
-            f.backward(run, grad, input, &out.tensor)?;
-            Ok(out)
-        };
-        let ready = match dy {
-            _ if !quantizer.is_none() && (rowwise || colwise) => None,
-            Grad::Ready(dy) => Some(QTensor::borrowed((*dy).clone())),
-            Grad::Activation { f, grad, input } => Some(compute(f, grad, input)?),
-        };
-        if let Some(ready) = ready {
-            if let (false, Some(sums)) = (quantizer.is_none(), sums) {
-                sum_rows(run, &ready.tensor, shape, sums)?;
-                return Ok(None);
-            }
-            return Ok(Some(ready));
+        if quantizer.is_none() || !rowwise && !colwise {
+            return self.plain_grad(run, dy, shape, sums).map(Some);
         }
         let cast = match (dy, sums) {
             (Grad::Ready(dy), None) => {
@@ -461,22 +568,45 @@ impl Dense {
                 quantizer.cast_dbias(run, dy, shape, usage, slot, sums)?
             }
             (Grad::Activation { f, grad, input }, None) => {
-                let write = |out: &Tensor| f.backward(run, grad, input, out);
-                quantizer.produce(run, shape, dtype, usage, slot, &Source::Computed(&write))?
+                let write = |out: &Tensor, config: &_| f.backward(run, grad, input, out, config);
+                let source = Source::Computed { write: &write, configurable: true };
+                quantizer.produce(run, shape, dtype, usage, slot, &source)?
             }
             (Grad::Activation { f, grad, input }, Some(sums)) => {
-                if !f.gated && quantizer.fuses() {
-                    let out = quantizer.empty(run, shape, usage, slot, Lifetime::Scratch)?;
-                    let derivative = Some((f.function, *input));
-                    ops::quantize_dbias(run, derivative, grad, &out.tensor, sums)?;
-                    out
-                } else {
-                    let dy = compute(f, grad, input)?;
-                    quantizer.cast_dbias(run, &dy.tensor, shape, usage, slot, sums)?
-                }
+                let product = (*f, *grad, *input);
+                quantizer.derive_dbias(run, product, shape, dtype, usage, slot, sums)?
             }
         };
         Ok(Some(cast))
+    }
+
+    /// [`Self::cast_grad`] in high precision.
+    fn plain_grad(
+        &self,
+        run: &Run,
+        dy: &Grad,
+        shape: (usize, usize),
+        sums: Option<&Tensor>,
+    ) -> Result<QTensor> {
+        let config = &QuantizationConfig::DEFAULT;
+        let scratch = || QTensor::plain(run, shape, self.dtype, Lifetime::Scratch);
+        let out = match (dy, sums) {
+            (Grad::Activation { f, grad, input }, Some(sums)) if !f.gated => {
+                let (derivative, out) = (Some((f.function, *input)), scratch()?);
+                ops::quantize_dbias(run, derivative, grad, &out.tensor, sums, config)?;
+                return Ok(out);
+            }
+            (Grad::Activation { f, grad, input }, _) => {
+                let out = scratch()?;
+                f.backward(run, grad, input, &out.tensor, config)?;
+                out
+            }
+            (Grad::Ready(dy), _) => QTensor::borrowed((*dy).clone()),
+        };
+        if let Some(sums) = sums {
+            ops::sum_rows(run, &out.tensor, sums)?;
+        }
+        Ok(out)
     }
 
     /// The layer's parameters.

@@ -48,16 +48,27 @@ impl Linear {
             return Ok(LinearTape { norm: None, dense, rows });
         };
         let norm = layer.tape(run, x, rows)?;
-        let write = |out: &Tensor| layer.write(run, &norm, out);
+        let write = |out: &Tensor, _: &_| layer.write(run, &norm, out);
         let source = match z {
             Some(z) => {
-                write(z)?;
+                layer.write(run, &norm, z)?;
                 Source::Ready(z)
             }
-            None => Source::Computed(&write),
+            None => Source::Computed { write: &write, configurable: false },
         };
         let dense = self.dense.forward(run, rows, &source, y, add)?;
         Ok(LinearTape { norm: Some(norm), dense, rows })
+    }
+
+    /// The tape of a forward pass without a norm that has left its input to this one.
+    pub fn forward_again(
+        &mut self,
+        run: &Run,
+        tape: &LinearTape,
+        x: &Tensor,
+    ) -> Result<LinearTape> {
+        let dense = self.dense.forward_again(run, &tape.dense, &Source::Ready(x), None)?;
+        Ok(LinearTape { norm: None, dense, rows: tape.rows })
     }
 
     /// `dz` is the gradient of the norm's result beside that from y, `add` that of x beside this one.

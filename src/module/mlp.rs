@@ -1,7 +1,7 @@
 //! `LayerNormMLP`: norm, linear, activation, linear (spec: modules, section 9).
 
 use super::context::Run;
-use super::dense::{Dense, DenseConfig, DenseTape, Grad};
+use super::dense::{Again, Dense, DenseConfig, DenseTape, Grad};
 use super::memory::Lifetime;
 use super::norm::{NormConfig, NormLayer, NormTape};
 use super::ops::Activation;
@@ -17,6 +17,8 @@ pub struct MlpConfig {
     pub fc1: DenseConfig,
     pub activation: Activation,
     pub fc2: DenseConfig,
+    /// The tape holds neither the activation nor its input; the backward pass computes them again.
+    pub checkpoint: bool,
 }
 
 /// `y = f(norm(x) W1^T + b1) W2^T + b2`; the norm's result is the second output, if it is wanted.
@@ -25,25 +27,33 @@ pub struct LayerNormMlp {
     fc1: Dense,
     activation: Activation,
     fc2: Dense,
+    checkpoint: bool,
 }
 
 pub struct MlpTape {
     norm: NormTape,
+    /// The norm's result, if the caller wanted it.
+    z: Option<Tensor>,
     fc1: DenseTape,
-    /// What the activation was given.
-    hidden: QTensor,
+    /// What the activation was given; none if it is to be computed again.
+    hidden: Option<QTensor>,
     fc2: DenseTape,
     rows: usize,
 }
 
 impl LayerNormMlp {
     pub fn new(run: &Run, name: &str, config: &MlpConfig) -> Result<Self> {
-        Ok(Self {
+        let mut mlp = Self {
             norm: NormLayer::new(run, &config.norm)?,
             fc1: Dense::new(run, &format!("{name}.fc1"), &config.fc1)?,
             activation: config.activation,
             fc2: Dense::new(run, &format!("{name}.fc2"), &config.fc2)?,
-        })
+            checkpoint: config.checkpoint,
+        };
+        if config.checkpoint {
+            (mlp.fc1.again, mlp.fc2.again) = (Again::Product, Again::Input);
+        }
+        Ok(mlp)
     }
 
     /// Writes y, plus `add`, and z = norm(x) if that is asked for.
@@ -57,21 +67,41 @@ impl LayerNormMlp {
     ) -> Result<MlpTape> {
         let norm = self.norm.tape(run, x, rows)?;
         let layer = &self.norm;
-        let write = |out: &Tensor| layer.write(run, &norm, out);
+        let write = |out: &Tensor, _: &_| layer.write(run, &norm, out);
         let source = match z {
             Some(z) => {
-                write(z)?;
+                layer.write(run, &norm, z)?;
                 Source::Ready(z)
             }
-            None => Source::Computed(&write),
+            None => Source::Computed { write: &write, configurable: false },
         };
         let shape = (rows, self.fc1.outputs);
         let hidden = QTensor::plain(run, shape, self.fc1.dtype, Lifetime::Tape)?;
         let fc1 = self.fc1.forward(run, rows, &source, &hidden.tensor, None)?;
         let f = &self.activation;
-        let write = |out: &Tensor| f.forward(run, &hidden.tensor, out);
-        let fc2 = self.fc2.forward(run, rows, &Source::Computed(&write), y, add)?;
-        Ok(MlpTape { norm, fc1, hidden, fc2, rows })
+        let write = |out: &Tensor, config: &_| f.forward(run, &hidden.tensor, out, config);
+        let source = Source::Computed { write: &write, configurable: true };
+        let fc2 = self.fc2.forward(run, rows, &source, y, add)?;
+        let hidden = (!self.checkpoint).then_some(hidden);
+        Ok(MlpTape { norm, z: z.cloned(), fc1, hidden, fc2, rows })
+    }
+
+    /// The activation's input and the tapes of both products, as the forward pass had them.
+    fn forward_again(&mut self, run: &Run, tape: &MlpTape) -> Result<(QTensor, [DenseTape; 2])> {
+        let layer = &self.norm;
+        let write = |out: &Tensor, _: &_| layer.write(run, &tape.norm, out);
+        let source = match &tape.z {
+            Some(z) => Source::Ready(z),
+            None => Source::Computed { write: &write, configurable: false },
+        };
+        let shape = (tape.rows, self.fc1.outputs);
+        let hidden = QTensor::plain(run, shape, self.fc1.dtype, Lifetime::Scratch)?;
+        let fc1 = self.fc1.forward_again(run, &tape.fc1, &source, Some(&hidden.tensor))?;
+        let f = &self.activation;
+        let write = |out: &Tensor, config: &_| f.forward(run, &hidden.tensor, out, config);
+        let source = Source::Computed { write: &write, configurable: true };
+        let fc2 = self.fc2.forward_again(run, &tape.fc2, &source, None)?;
+        Ok((hidden, [fc1, fc2]))
     }
 
     /// `dz` is the gradient of the norm's result beside that from y, `add` that of x beside this one.
@@ -84,18 +114,23 @@ impl LayerNormMlp {
         add: Option<&Tensor>,
         dx: Option<&Tensor>,
     ) -> Result<()> {
+        let again;
+        let (hidden, fc1, fc2) = match &tape.hidden {
+            Some(hidden) => (hidden, &tape.fc1, &tape.fc2),
+            None => {
+                again = self.forward_again(run, tape)?;
+                (&again.0, &again.1[0], &again.1[1])
+            }
+        };
         let dtype = self.fc1.dtype;
         let shape = (tape.rows, self.fc2.inputs);
         let grad = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
-        self.fc2.backward(run, &tape.fc2, &Grad::Ready(dy), Some(&grad.tensor), None)?;
-        let dh = Grad::Activation {
-            f: &self.activation,
-            grad: &grad.tensor,
-            input: &tape.hidden.tensor,
-        };
+        self.fc2.backward(run, fc2, &Grad::Ready(dy), Some(&grad.tensor), None)?;
+        let dh =
+            Grad::Activation { f: &self.activation, grad: &grad.tensor, input: &hidden.tensor };
         let shape = (tape.rows, self.fc1.inputs);
         let total = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
-        self.fc1.backward(run, &tape.fc1, &dh, Some(&total.tensor), dz)?;
+        self.fc1.backward(run, fc1, &dh, Some(&total.tensor), dz)?;
         self.norm.backward_to(run, &tape.norm, &total.tensor, add, dx)
     }
 

@@ -2,8 +2,11 @@
 //! Nothing here touches device memory but through operators, so that every backend runs it.
 
 mod attention;
+mod attention_fp8;
 mod context;
 mod dense;
+mod grouped;
+mod kv_cache;
 mod layer;
 mod linear;
 mod memory;
@@ -15,9 +18,13 @@ mod quantizer;
 mod recipe;
 mod state;
 
-pub use attention::{AttentionConfig, DotProductAttention, MultiheadAttention, MultiheadConfig};
+pub use attention::{
+    AttentionConfig, DotProductAttention, HeadNorm, MultiheadAttention, MultiheadConfig,
+};
 pub use context::{Context, Frame, Microbatch, ReduceMax, Run};
 pub use dense::DenseConfig;
+pub use grouped::GroupedLinear;
+pub use kv_cache::{CacheConfig, KvCache};
 pub use layer::{INTER_ATTENTION_SITE, LayerConfig, TransformerLayer};
 pub use linear::Linear;
 pub use memory::{Callbacks, Lifetime, lock};

@@ -14,7 +14,7 @@ use crate::op::transformer_engine::{CONFIGS, QuantizationConfig};
 use crate::tensor::{Buffer, TENSORS, Tensor};
 use crate::types::NVTEDType::*;
 use crate::types::*;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
@@ -102,16 +102,33 @@ pub fn quantize_dbias(
     input: &Tensor,
     output: &Tensor,
     dbias: &Tensor,
+    config: &QuantizationConfig,
 ) -> Result<()> {
     let (input, output, dbias) = (Temp::new(input)?, Temp::new(output)?, Temp::new(dbias)?);
     let act_input = Temp::optional(derivative.map(|(_, tensor)| tensor))?;
     let derivative = derivative.map(|(function, _)| (function, act_input.0));
     let result = with_workspace(run, |workspace| {
         let sums = [dbias.0, workspace];
-        let plan = op::cast::plan_default;
+        let noop = ("noop", null_mut());
+        let plan = |input: &_, output: &_| op::cast::plan_quantize(input, output, noop, config);
         op::cast::quantize_dbias(derivative, input.0, output.0, sums, plan, run.stream)
     });
     within("quantize_dbias", result)
+}
+
+/// `output` = the input, transposed.
+pub fn transpose(run: &Run, input: &Buffer, output: &Buffer) -> Result<()> {
+    let (input, output) = (Temp::new(&plain(*input))?, Temp::new(&plain(*output))?);
+    let output = ("output", output.0);
+    within("transpose", op::transpose::transpose(input.0, null_mut(), output, run.stream))
+}
+
+/// `sums` = the sums of `x` over its rows, in its dtype.
+pub fn sum_rows(run: &Run, x: &Tensor, sums: &Tensor) -> Result<()> {
+    let (x, sums) = (Temp::new(x)?, Temp::new(sums)?);
+    let result =
+        with_workspace(run, |workspace| op::cast::sum_rows(x.0, [sums.0, workspace], run.stream));
+    within("sum_rows", result)
 }
 
 /// `output.amax = max|input|`
@@ -227,10 +244,18 @@ impl Activation {
         Fusion { function: self.function, a, b, c, ..Fusion::NONE }
     }
 
-    pub fn forward(&self, run: &Run, input: &Tensor, output: &Tensor) -> Result<()> {
+    /// `config`: of the cast, if the output has scales.
+    pub fn forward(
+        &self,
+        run: &Run,
+        input: &Tensor,
+        output: &Tensor,
+        config: &QuantizationConfig,
+    ) -> Result<()> {
         let (input, output) = (Temp::new(input)?, Temp::new(output)?);
+        let f = op::activation::Fused { fusion: self.fusion(), config };
         let op = if self.gated { op::activation::gated_forward } else { op::activation::forward };
-        within("activation", op(self.fusion(), input.0, output.0, run.stream))
+        within("activation", op(f, input.0, output.0, run.stream))
     }
 
     pub fn backward(
@@ -239,10 +264,12 @@ impl Activation {
         grad: &Tensor,
         input: &Tensor,
         output: &Tensor,
+        config: &QuantizationConfig,
     ) -> Result<()> {
         let (grad, input, output) = (Temp::new(grad)?, Temp::new(input)?, Temp::new(output)?);
+        let f = op::activation::Fused { fusion: self.fusion(), config };
         let op = if self.gated { op::activation::gated_backward } else { op::activation::backward };
-        within("activation", op(self.fusion(), grad.0, input.0, output.0, run.stream))
+        within("activation", op(f, grad.0, input.0, output.0, run.stream))
     }
 }
 
@@ -292,6 +319,7 @@ pub fn rng_state(run: &Run, from: &Tensor, state: &Tensor, offset: u32) -> Resul
 
 /// Splits a packed tensor into queries, keys and values and turns the first two, or the other way round
 /// for gradients.
+#[derive(Clone, Copy)]
 pub struct QkvRope<'a> {
     pub format: NVTE_QKV_Format,
     pub interleaved: bool,
@@ -300,6 +328,10 @@ pub struct QkvRope<'a> {
     /// Elements of a group.
     pub split: [i32; 3],
     pub frequencies: Option<&'a Tensor>,
+    /// Int32 `[batch]`: positions of the first rows; none: 0.
+    pub starts: Option<&'a Tensor>,
+    /// Of packed tokens: where their sequences begin.
+    pub cu_seqlens: Option<&'a Tensor>,
 }
 
 impl QkvRope<'_> {
@@ -314,24 +346,89 @@ impl QkvRope<'_> {
         let [q, k, v] = parts.map(Temp::new);
         let (q, k, v) = (q?, k?, v?);
         let frequencies = Temp::optional(self.frequencies)?;
-        let form = op::fused_rope::Form {
+        let starts = Temp::optional(self.starts)?;
+        let cu_seqlens = Temp::optional(self.cu_seqlens)?;
+        let (form, split, stream) = (self.form(backward), self.split, run.stream);
+        let (whole, names) = (("qkv", packed.0), ["q", "k", "v"]);
+        let (parts, freqs) = ([q.0, k.0, v.0], [frequencies.0, frequencies.0, starts.0]);
+        let result = match self.cu_seqlens {
+            None => op::fused_rope::qkv_rope(whole, names, parts, freqs, &form, split, stream),
+            Some(_) => {
+                let form = (&form, cu_seqlens.0);
+                op::fused_rope::qkv_rope_packed(whole, names, parts, freqs, form, split, stream)
+            }
+        };
+        within("rope", result)
+    }
+
+    fn form(&self, backward: bool) -> op::fused_rope::Form {
+        op::fused_rope::Form {
             format: MaybeUninit::new(self.format),
             interleaved: self.interleaved,
             backward,
             cp: [1, 0],
             sizes: self.sizes,
-        };
-        let result = op::fused_rope::qkv_rope(
-            ("qkv", packed.0),
-            ["q", "k", "v"],
-            [q.0, k.0, v.0],
-            [frequencies.0, frequencies.0, null_mut()],
-            &form,
-            self.split,
-            run.stream,
-        );
-        within("rope", result)
+        }
     }
+
+    /// Turns all heads of a tensor in place.
+    pub fn turn(&self, run: &Run, backward: bool, heads: usize, x: &Tensor) -> Result<()> {
+        let Some(frequencies) = self.frequencies else { return Ok(()) };
+        let (x, frequencies) = (Temp::new(x)?, Temp::new(frequencies)?);
+        let (starts, sums) = (Temp::optional(self.starts)?, Temp::optional(self.cu_seqlens)?);
+        let mut form = self.form(backward);
+        let [length, batch, _, dim, _] = form.sizes;
+        form.sizes[2] = heads as i32;
+        let stride = |tokens: i32| {
+            let stride = heads as i64 * i64::from(dim) * i64::from(tokens);
+            i32::try_from(stride).map_err(|_| Error::argument("q", "strides below 2^31", stride))
+        };
+        let (token, dim) = (stride(1)?, dim);
+        let strides = match self.format {
+            NVTE_QKV_Format::NVTE_SBHD => [stride(batch)?, token, dim, 1],
+            NVTE_QKV_Format::NVTE_BSHD => [token, stride(length)?, dim, 1],
+            _ => [token, 0, dim, 1],
+        };
+        let tensors = [("x", x.0), ("y", x.0)];
+        let others = [sums.0, frequencies.0, starts.0];
+        within("rope", op::fused_rope::rope(tensors, others, &form, strides, run.stream))
+    }
+}
+
+/// Copies new keys and values to the pages of a cache, which have `sizes`: tokens of a sequence in the
+/// copied tensors, tokens and pages of a sequence in the cache.
+pub fn copy_to_kv_cache(
+    run: &Run,
+    new: [&Tensor; 2],
+    cache: [&Tensor; 2],
+    [table, new_lengths, lengths]: [&Tensor; 3],
+    format: NVTE_QKV_Format,
+    sizes: [usize; 3],
+) -> Result<()> {
+    let [new_k, new_v] = new.map(Temp::new);
+    let [k_cache, v_cache] = cache.map(Temp::new);
+    let (new, cache) = ([new_k?, new_v?], [k_cache?, v_cache?]);
+    let (table, new_lengths, lengths) =
+        (Temp::new(table)?, Temp::new(new_lengths)?, Temp::new(lengths)?);
+    let handles = op::fused_attn::ToCache {
+        new: [new[0].0, new[1].0],
+        cache: [cache[0].0, cache[1].0],
+        page_table: table.0,
+        cu_new_lens: new_lengths.0,
+        cu_cached_lens: lengths.0,
+    };
+    let small = |n: usize| {
+        c_int::try_from(n).map_err(|_| Error::argument("kv_cache", "sizes below 2^31", n))
+    };
+    let batch = new_lengths.get()?.rowwise.shape.numel() - 1;
+    let sizes = op::fused_attn::CacheSizes {
+        b: small(batch)?,
+        max_ctx_len: small(sizes[0])?,
+        max_seq_len: small(sizes[1])?,
+        max_pages_per_seq: small(sizes[2])?,
+    };
+    let format = MaybeUninit::new(format);
+    within("kv_cache", op::fused_attn::copy_to_cache(&handles, format, &sizes, true, run.stream))
 }
 
 /// Options of an attention, of both passes.
@@ -354,6 +451,10 @@ pub struct AttentionTensors<'a> {
     pub v: &'a Tensor,
     /// Lengths of queries and keys, and where sequences begin.
     pub cu_seqlens: &'a [Option<Tensor>; 4],
+    /// Of keys and values in pages.
+    pub page_table: Option<&'a Tensor>,
+    /// Scales of probabilities in FP8.
+    pub s: Option<&'a Tensor>,
     pub softmax_offset: Option<&'a Tensor>,
     pub rng_state: Option<&'a Tensor>,
 }
@@ -384,7 +485,10 @@ impl Attention {
             (kNVTEFusedAttnFwdParamsV, Some(t.v)),
             (kNVTEFusedAttnFwdParamsO, Some(o)),
             (kNVTEFusedAttnFwdParamsSoftmaxOffset, t.softmax_offset),
+            (kNVTEFusedAttnFwdParamsS, t.s),
             (kNVTEFusedAttnFwdParamsRngState, t.rng_state),
+            (kNVTEFusedAttnFwdParamsPageTableK, t.page_table),
+            (kNVTEFusedAttnFwdParamsPageTableV, t.page_table),
             (kNVTEFusedAttnFwdParamsCuSeqlensQ, t.cu_seqlens[0].as_ref()),
             (kNVTEFusedAttnFwdParamsCuSeqlensKV, t.cu_seqlens[1].as_ref()),
             (kNVTEFusedAttnFwdParamsCuSeqlensQPadded, t.cu_seqlens[2].as_ref()),

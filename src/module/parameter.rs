@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::op::transformer_engine::QuantizationConfig;
 use crate::tensor::{Shape, Tensor};
 use crate::types::NVTEDType::{self, *};
+use rayon::prelude::*;
 use std::sync::Arc;
 
 /// Where initial values come from.
@@ -75,7 +76,8 @@ impl Parameter {
                 value
             }
             Some(format) => {
-                let usage = Usage { rowwise: true, colwise: true };
+                // What backward passes can make of the other direction needs no memory meanwhile.
+                let usage = Usage { rowwise: true, colwise: !format.quantizer.transposes() };
                 let slot = format.slot();
                 format.quantizer.empty(run, shape, usage, slot.as_ref(), Lifetime::Persistent)?
             }
@@ -102,12 +104,13 @@ impl Parameter {
         match self.init {
             Init::Constant(value) => vec![value; self.numel()],
             Init::Normal { deviation, seed } => {
-                let pair = |i: usize| normal_pair(seed, i as u64);
-                (0..self.numel().div_ceil(2))
-                    .flat_map(pair)
-                    .map(|x| (x * f64::from(deviation)) as f32)
-                    .take(self.numel())
-                    .collect()
+                let mut values = vec![0.0; self.numel()];
+                values.par_chunks_mut(2).with_min_len(1 << 12).enumerate().for_each(|(i, pair)| {
+                    for (value, x) in pair.iter_mut().zip(normal_pair(seed, i as u64)) {
+                        *value = (x * f64::from(deviation)) as f32;
+                    }
+                });
+                values
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::context::Run;
 use super::memory::{Block, Lifetime};
-use super::ops::{self, plain};
+use super::ops::{self, Activation, plain};
 use super::state::Slot;
 use crate::backend::group::{scale_dims, scale_pitch};
 use crate::error::Result;
@@ -75,6 +75,18 @@ impl QTensor {
         }
     }
 
+    /// The other direction of a tensor with one scale, from its row-wise data.
+    pub fn transposed(run: &Run, from: &Tensor) -> Result<Self> {
+        let (rows, cols) = from.rowwise.shape.flatten();
+        let dtype = from.rowwise.dtype;
+        let block = run.scratch(bytes(rows * cols, dtype))?;
+        let mut tensor = Tensor::new(from.mode);
+        tensor.colwise = block.buffer(0, dtype, &[cols, rows]);
+        tensor.colwise_scale_inv = from.rowwise_scale_inv;
+        ops::transpose(run, &from.rowwise, &tensor.colwise)?;
+        Ok(Self { tensor, row: None, col: Some(block), _scalars: None })
+    }
+
     /// Without memory of its own.
     pub fn is_borrowed(&self) -> bool {
         self.row.is_none() && self.col.is_none()
@@ -127,6 +139,11 @@ impl Quantizer {
         !matches!(self.scaling, Scaling::None | Scaling::Mxfp8 { .. })
     }
 
+    /// Whether one direction of a tensor gives the other.
+    pub fn transposes(&self) -> bool {
+        matches!(self.scaling, Scaling::Delayed | Scaling::Current { .. })
+    }
+
     /// What sizes must be multiples of.
     pub fn alignment(&self) -> usize {
         match self.scaling {
@@ -149,9 +166,13 @@ impl Quantizer {
         config
     }
 
-    /// Whether an operator that computes something else can cast its result as this one does: no
-    /// such operator takes a config.
-    pub fn fuses(&self) -> bool {
+    /// Whether the scale comes from all values.
+    pub fn is_current(&self) -> bool {
+        matches!(self.scaling, Scaling::Current { .. })
+    }
+
+    /// Whether an operator that takes no config can cast its result as this one does.
+    fn is_default(&self) -> bool {
         match self.scaling {
             Scaling::None | Scaling::Delayed => true,
             Scaling::Current { .. } => false,
@@ -240,39 +261,53 @@ impl Quantizer {
         if self.is_none() {
             return match source {
                 Source::Ready(x) => Ok(QTensor::borrowed((*x).clone())),
-                Source::Computed(write) => {
+                Source::Computed { write, .. } => {
                     let out = QTensor::plain(run, shape, dtype, Lifetime::Tape)?;
-                    write(&out.tensor)?;
+                    write(&out.tensor, &QuantizationConfig::DEFAULT)?;
                     Ok(out)
                 }
             };
         }
         let out = self.empty(run, shape, usage, slot, Lifetime::Tape)?;
+        let config = self.config();
         match source {
             Source::Ready(x) => self.cast(run, x, &out, NoopFlag::NONE)?,
-            Source::Computed(write) if self.fuses() => write(&out.tensor)?,
-            Source::Computed(write) => {
-                let mut x = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
-                let current = matches!(self.scaling, Scaling::Current { .. });
-                if current {
-                    // The operator raises the amax on its way, which saves a pass over the result.
-                    x.tensor.amax = out.tensor.amax;
-                    ops::zero(&x.tensor.amax, run.stream)?;
+            Source::Computed { write, configurable } => {
+                if self.is_default() || *configurable && !self.is_current() {
+                    write(&out.tensor, &config)?;
+                } else {
+                    let (x, scaled) = self.computed(run, shape, dtype, &out, write)?;
+                    ops::quantize(run, &x.tensor, &scaled, &config)?;
                 }
-                write(&x.tensor)?;
-                x.tensor.amax = Buffer::UNSET;
-                let config = self.config();
-                if current {
-                    ops::scale(run, &out.tensor, &config)?;
-                }
-                let cast = match current {
-                    true => Tensor { amax: Buffer::UNSET, ..out.tensor.clone() },
-                    false => out.tensor.clone(),
-                };
-                ops::quantize(run, &x.tensor, &cast, &config)?;
             }
         }
         Ok(out)
+    }
+
+    /// What `write` computes, in high precision, and `out` with the scale that its cast needs.
+    fn computed(
+        &self,
+        run: &Run,
+        shape: (usize, usize),
+        dtype: NVTEDType,
+        out: &QTensor,
+        write: &Write,
+    ) -> Result<(QTensor, Tensor)> {
+        let mut x = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
+        let mut scaled = out.tensor.clone();
+        if self.is_current() {
+            // The operator raises the amax on its way, which saves a pass over the result.
+            x.tensor.amax = scaled.amax;
+            ops::zero(&x.tensor.amax, run.stream)?;
+        }
+        write(&x.tensor, &QuantizationConfig::DEFAULT)?;
+        x.tensor.amax = Buffer::UNSET;
+        if self.is_current() {
+            ops::scale(run, &scaled, &self.config())?;
+            // The cast must not raise the amax that belongs to the scale.
+            scaled.amax = Buffer::UNSET;
+        }
+        Ok((x, scaled))
     }
 
     /// [`Self::produce`] of a gradient in high precision, with sums over its rows.
@@ -287,27 +322,40 @@ impl Quantizer {
     ) -> Result<QTensor> {
         let out = self.empty(run, shape, usage, slot, Lifetime::Scratch)?;
         let config = self.config();
-        match self.scaling {
-            Scaling::Current { .. } => {
-                ops::amax(run, x, &out.tensor, &config)?;
-                ops::scale(run, &out.tensor, &config)?;
-                let cast = Tensor { amax: Buffer::UNSET, ..out.tensor.clone() };
-                ops::quantize_dbias(run, None, x, &cast, dbias)?;
-            }
-            _ if self.fuses() => ops::quantize_dbias(run, None, x, &out.tensor, dbias)?,
-            _ => {
-                sum_rows(run, x, shape, dbias)?;
-                ops::quantize(run, x, &out.tensor, &config)?;
-            }
+        let mut cast = out.tensor.clone();
+        if self.is_current() {
+            ops::amax(run, x, &out.tensor, &config)?;
+            ops::scale(run, &out.tensor, &config)?;
+            cast.amax = Buffer::UNSET;
         }
+        ops::quantize_dbias(run, None, x, &cast, dbias, &config)?;
         Ok(out)
     }
-}
 
-/// `dbias` = the sums of `x` over its rows.
-pub fn sum_rows(run: &Run, x: &Tensor, shape: (usize, usize), dbias: &Tensor) -> Result<()> {
-    let copy = QTensor::plain(run, shape, x.dtype(), Lifetime::Scratch)?;
-    ops::quantize_dbias(run, None, x, &copy.tensor, dbias)
+    /// [`Self::produce`] of a derivative's product with a gradient, with sums over its rows.
+    #[allow(clippy::too_many_arguments)]
+    pub fn derive_dbias(
+        &self,
+        run: &Run,
+        (f, grad, input): (&Activation, &Tensor, &Tensor),
+        shape: (usize, usize),
+        dtype: NVTEDType,
+        usage: Usage,
+        slot: Option<&Slot>,
+        dbias: &Tensor,
+    ) -> Result<QTensor> {
+        let out = self.empty(run, shape, usage, slot, Lifetime::Scratch)?;
+        let config = self.config();
+        if !f.gated && !self.is_current() {
+            let derivative = Some((f.function, input));
+            ops::quantize_dbias(run, derivative, grad, &out.tensor, dbias, &config)?;
+            return Ok(out);
+        }
+        let write = |out: &Tensor, config: &_| f.backward(run, grad, input, out, config);
+        let (x, scaled) = self.computed(run, shape, dtype, &out, &write)?;
+        ops::quantize_dbias(run, None, &x.tensor, &scaled, dbias, &config)?;
+        Ok(out)
+    }
 }
 
 /// A flag on the device that forbids a cast, or null.
@@ -321,6 +369,12 @@ impl NoopFlag {
 /// Where the values of an operand come from.
 pub enum Source<'a> {
     Ready(&'a Tensor),
-    /// An operator that writes to any tensor, and casts if that has scales.
-    Computed(&'a dyn Fn(&Tensor) -> Result<()>),
+    Computed {
+        write: &'a Write<'a>,
+        /// It casts as the config says.
+        configurable: bool,
+    },
 }
+
+/// An operator that writes to any tensor, and casts if that has scales.
+pub type Write<'a> = dyn Fn(&Tensor, &QuantizationConfig) -> Result<()> + 'a;

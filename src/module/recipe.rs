@@ -72,6 +72,8 @@ pub struct Recipe {
     /// More precise sums: fprop, dgrad, wgrad.
     pub split: [bool; 3],
     pub backward: BackwardOperands,
+    /// Attention multiplies in FP8.
+    pub attention: bool,
 }
 
 impl Recipe {
@@ -94,6 +96,10 @@ impl Recipe {
         if delayed && self.backward != BackwardOperands::Quantized {
             let expected = "NVTEX_BACKWARD_QUANTIZED (delayed scaling)";
             return refuse("backward", expected, &format!("{:?}", self.backward));
+        }
+        if self.attention && !delayed && !matches!(self.kind, Kind::Current) {
+            let expected = "false (attention has one scale for a tensor)";
+            return refuse("fp8_dpa", expected, &true);
         }
         let (block, mxfp8) = (matches!(self.kind, Kind::Block), matches!(self.kind, Kind::Mxfp8));
         for role in ROLES {

@@ -577,23 +577,23 @@ fn convert(
 }
 
 /// Handles of a copy to a cache.
-struct ToCache {
-    new: [NVTETensor; 2],
-    cache: [NVTETensor; 2],
-    page_table: NVTETensor,
-    cu_new_lens: NVTETensor,
-    cu_cached_lens: NVTETensor,
+pub(crate) struct ToCache {
+    pub new: [NVTETensor; 2],
+    pub cache: [NVTETensor; 2],
+    pub page_table: NVTETensor,
+    pub cu_new_lens: NVTETensor,
+    pub cu_cached_lens: NVTETensor,
 }
 
 /// Sizes of a copy to a cache, as the caller gives them.
-struct CacheSizes {
-    b: c_int,
-    max_ctx_len: c_int,
-    max_seq_len: c_int,
-    max_pages_per_seq: c_int,
+pub(crate) struct CacheSizes {
+    pub b: c_int,
+    pub max_ctx_len: c_int,
+    pub max_seq_len: c_int,
+    pub max_pages_per_seq: c_int,
 }
 
-fn copy_to_cache(
+pub(crate) fn copy_to_cache(
     handles: &ToCache,
     format: MaybeUninit<NVTE_QKV_Format>,
     sizes: &CacheSizes,

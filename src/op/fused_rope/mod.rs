@@ -135,7 +135,9 @@ impl Sizes {
 
     /// The product of some dimensions with s and b, if memory can hold as many elements.
     fn numel(&self, name: &str, dims: &[usize]) -> Result<usize> {
-        let all = [self.s, self.b].into_iter().chain(dims.iter().copied());
+        // Packed tokens are those of all sequences.
+        let sequences = if self.format == NVTE_THD { 1 } else { self.b };
+        let all = [self.s, sequences].into_iter().chain(dims.iter().copied());
         let product = all.clone().filter(|&n| n > 0).try_fold(1usize, usize::checked_mul);
         match product {
             Some(product) if product < 1 << 60 => {
@@ -193,7 +195,7 @@ fn elements(name: &str, buffer: &Buffer, expected: usize, what: &str) -> Result<
 }
 
 /// One tensor, with its strides.
-fn rope(
+pub(crate) fn rope(
     [(input_name, input), (output_name, output)]: [(&str, NVTETensor); 2],
     [cu_seqlens, freqs, start_positions]: [NVTETensor; 3],
     form: &Form,
@@ -250,7 +252,40 @@ pub(crate) fn qkv_rope(
     stream: cudaStream_t,
 ) -> Result<()> {
     let sizes = form.sizes(&[NVTE_SBHD, NVTE_BSHD])?;
+    let freqs = [q_freqs, k_freqs, start_positions];
+    qkv_rope_sized((whole_name, whole), names, tensors, freqs, form, &sizes, null(), split, stream)
+}
+
+/// As [`qkv_rope`] of packed tokens: form.sizes begins with the tokens and the sequences.
+pub(crate) fn qkv_rope_packed(
+    whole: (&str, NVTETensor),
+    names: [&str; 3],
+    tensors: [NVTETensor; 3],
+    freqs: [NVTETensor; 3],
+    (form, cu_seqlens): (&Form, NVTETensor),
+    split: [i32; 3],
+    stream: cudaStream_t,
+) -> Result<()> {
+    let sizes = form.sizes(&[NVTE_THD])?;
+    let sums = check::tensor("cu_seqlens", cu_seqlens)?.rowwise;
+    let sums = int32("cu_seqlens", &sums, sizes.b + 1)?;
+    qkv_rope_sized(whole, names, tensors, freqs, form, &sizes, sums, split, stream)
+}
+
+#[allow(clippy::too_many_arguments)]
+fn qkv_rope_sized(
+    (whole_name, whole): (&str, NVTETensor),
+    names: [&str; 3],
+    tensors: [NVTETensor; 3],
+    [q_freqs, k_freqs, start_positions]: [NVTETensor; 3],
+    form: &Form,
+    sizes: &Sizes,
+    cu_seqlens: *const i32,
+    split: [i32; 3],
+    stream: cudaStream_t,
+) -> Result<()> {
     let (h, d) = (sizes.h, sizes.d);
+    let packed_tokens = !cu_seqlens.is_null();
     let mut widths = [0; 3];
     for (i, width) in widths.iter_mut().enumerate() {
         let name = ["qkv_split_arg_list_0", "qkv_split_arg_list_1", "qkv_split_arg_list_2"][i];
@@ -262,7 +297,8 @@ pub(crate) fn qkv_rope(
     let group: usize = widths.iter().sum();
     let packed = data(whole_name, whole, None)?;
     elements(whole_name, &packed, sizes.numel("s, b, h", &[h, group])?, "s * b * h * splits")?;
-    let mut args = form.args(&sizes, packed.dtype);
+    let mut args = form.args(sizes, packed.dtype);
+    args.cu_seqlens = cu_seqlens;
     args.start_positions = sizes.start_positions(start_positions)?;
     let freqs = [("q_freqs", q_freqs), ("k_freqs", k_freqs)];
     let mut first = 0;
@@ -275,7 +311,10 @@ pub(crate) fn qkv_rope(
                 let buffer = check::tensor_or_empty(name, handle)?.rowwise;
                 match buffer.ptr().is_null() {
                     true => null(),
-                    false => sizes.freqs(name, &buffer, args.start_positions.is_null())?,
+                    false => {
+                        let known = args.start_positions.is_null() && !packed_tokens;
+                        sizes.freqs(name, &buffer, known)?
+                    }
                 }
             }
             None => null(),

@@ -17,6 +17,9 @@ pub type NVTEXModule = *mut c_void;
 /// Handle of a tape.
 pub type NVTEXTape = *mut c_void;
 
+/// Handle of a cache of keys and values.
+pub type NVTEXKVCache = *mut c_void;
+
 /// How operands of matrix products are scaled.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,6 +196,10 @@ pub struct NVTEXRecipeConfig {
     /// For `NVTEX_RECIPE_CUSTOM`, with what it is passed first.
     pub choose: NVTEXChoose,
     pub user: *mut c_void,
+    /// Attention reads queries, keys and values in E4M3, with one scale for a tensor from its own maximum, and
+    /// its result is in high precision; so are the gradients, of what the forward pass has read. With delayed and
+    /// current scaling, without a cache of keys and values. Default: false.
+    pub fp8_dpa: MaybeUninit<bool>,
 }
 
 /// How long memory of an allocator is wanted.
@@ -282,6 +289,37 @@ pub enum NVTEXPass {
 
 from_c_enum!(NVTEXPass, "an NVTEXPass, 0 or 1", [NVTEX_PASS_FORWARD, NVTEX_PASS_BACKWARD]);
 
+/// How a module is spread over ranks. So far it is on one alone: other values are refused.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEXParallelConfig {
+    /// Ranks that share each weight. Default: 1.
+    pub tensor_parallel_size: usize,
+    /// Those ranks share the rows between products, too. Default: false.
+    pub sequence_parallel: MaybeUninit<bool>,
+    /// Ranks that share each sequence. Default: 1.
+    pub context_parallel_size: usize,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
+}
+
+/// Norms of the heads of queries and keys.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NVTEXQKNorm {
+    NVTEX_QK_NORM_NONE = 0,
+    /// `x / sqrt(sum(x^2) + epsilon)`, without parameters.
+    NVTEX_QK_NORM_L2 = 1,
+    NVTEX_QK_NORM_RMS = 2,
+    NVTEX_QK_NORM_LAYER = 3,
+}
+
+from_c_enum!(
+    NVTEXQKNorm,
+    "an NVTEXQKNorm from 0 to 3",
+    [NVTEX_QK_NORM_NONE, NVTEX_QK_NORM_L2, NVTEX_QK_NORM_RMS, NVTEX_QK_NORM_LAYER]
+);
+
 /// A norm: a module of its own, or the first part of one.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -300,6 +338,8 @@ pub struct NVTEXNormConfig {
     pub zero_centered_gamma: MaybeUninit<bool>,
     /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
     pub dtype: MaybeUninit<NVTEDType>,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
 }
 
 /// `y = x W^T + b`
@@ -320,6 +360,10 @@ pub struct NVTEXLinearConfig {
     pub init_std: f32,
     /// Of the initial weight.
     pub seed: u64,
+    /// Of the module among ranks.
+    pub parallel: NVTEXParallelConfig,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
 }
 
 /// `y = norm(x) W^T + b`. The norm's `hidden_size`, `name` and `dtype` are ignored.
@@ -329,6 +373,18 @@ pub struct NVTEXLayerNormLinearConfig {
     /// Bytes of this struct.
     pub struct_size: usize,
     pub norm: NVTEXNormConfig,
+    pub linear: NVTEXLinearConfig,
+}
+
+/// `y_e = x_e W_e^T + b_e`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEXGroupedLinearConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Parts, each with a weight of its own.
+    pub num_gemms: usize,
+    /// Of each part; name of all. Initial weights differ.
     pub linear: NVTEXLinearConfig,
 }
 
@@ -360,6 +416,14 @@ pub struct NVTEXLayerNormMLPConfig {
     pub output_init_std: f32,
     /// Of the initial weights.
     pub seed: u64,
+    /// Tapes hold the input, but neither the norm's result nor the activation and what it is given, which
+    /// the backward pass computes again, to the same bits, from weights that tapes then hold for both passes.
+    /// Default: false.
+    pub checkpoint: MaybeUninit<bool>,
+    /// Of the module among ranks.
+    pub parallel: NVTEXParallelConfig,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
 }
 
 /// `softmax(scale q k^T) v`, as `nvte_fused_attn_fwd_v2` has it.
@@ -378,7 +442,7 @@ pub struct NVTEXAttentionConfig {
     pub head_dim_v: usize,
     /// Of the probabilities, with a tape. Default: 0.
     pub attention_dropout: f32,
-    /// NVTE_SBHD (default), NVTE_BSHD, NVTE_THD.
+    /// NVTE_SBHD (default), NVTE_BSHD, NVTE_THD (packed tokens; masks with padding alone).
     pub qkv_format: MaybeUninit<NVTE_QKV_Format>,
     /// Default: NVTE_CAUSAL_MASK.
     pub attn_mask_type: MaybeUninit<NVTE_Mask_Type>,
@@ -392,6 +456,20 @@ pub struct NVTEXAttentionConfig {
     pub softmax_scale: f32,
     /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
     pub dtype: MaybeUninit<NVTEDType>,
+    /// Of modules with projections: tapes hold queries, keys and values, but not the attention's result and
+    /// statistics, which the backward pass computes again, to the same bits. Default: false.
+    pub checkpoint_core_attention: MaybeUninit<bool>,
+    /// Of self attention in modules with projections: normalizes each head of queries and keys, behind the
+    /// rotary embedding or in front of it. Default: none.
+    pub qk_norm_type: MaybeUninit<NVTEXQKNorm>,
+    /// Default: 1e-6.
+    pub qk_norm_epsilon: f32,
+    /// Default: false.
+    pub qk_norm_before_rope: MaybeUninit<bool>,
+    /// Of the module among ranks.
+    pub parallel: NVTEXParallelConfig,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
 }
 
 /// Projections, attention, projection. The attention's `name` is ignored; its `head_dim_qk` 0 (default) is
@@ -525,12 +603,40 @@ pub struct NVTEXStep {
     /// Likewise, where sequences begin in NVTE_THD, if there is padding between them.
     pub cu_seqlens_q_padded: NVTETensor,
     pub cu_seqlens_kv_padded: NVTETensor,
-    /// Longest sequences, for NVTE_THD.
+    /// Longest sequences, for NVTE_THD. 0 (modules with projections): as all tokens.
     pub max_seqlen_q: usize,
     pub max_seqlen_kv: usize,
     /// Float32 `[length or more, 1, 1, d2]` (`nvtex_rotary_frequencies`): turns the first d2 elements of
-    /// queries and keys of self attention. Null: none.
+    /// queries and keys of self attention. Null: none. NVTE_THD: `max_seqlen_q` rows or more, of all tokens if
+    /// that is 0 or there is padding between sequences.
     pub rotary_frequencies: NVTETensor,
+    /// Or null: self attention appends its keys and values to those of earlier tokens in this cache of the
+    /// same context, and reads all of them. Not with a tape. Inputs are the new tokens of the sequences of
+    /// `nvtex_kv_cache_step`, of each those in front, so that their number may differ, or packed (NVTE_THD,
+    /// without `cu_seqlens_q`). Frequencies have `max_sequence_length + length - 1` rows or more, packed
+    /// `max_sequence_length`.
+    pub kv_cache: NVTEXKVCache,
+    /// Rows of each part of a grouped linear layer, on the host; they may be 0. They are read before the call
+    /// returns.
+    pub m_splits: *const usize,
+    pub num_splits: usize,
+}
+
+/// Sizes of a cache of keys and values.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEXKVCacheConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Most sequences at a time.
+    pub max_batch_size: usize,
+    /// Most tokens of a sequence.
+    pub max_sequence_length: usize,
+    /// Tokens of a page, a divisor of `max_sequence_length`. 0 (default): contiguous, room for whole
+    /// sequences.
+    pub page_size: usize,
+    /// Pages of all sequences together. 0 (default): enough for all of `max_sequence_length`.
+    pub num_pages: usize,
 }
 
 // ---- Recipes
@@ -738,7 +844,7 @@ pub unsafe extern "C-unwind" fn nvtex_norm_create(
     stream: cudaStream_t,
 ) -> NVTEXModule {
     // SAFETY: the caller vouches for the config.
-    guard("nvtex_norm_create", || unsafe { create_norm(context, config, stream) }).0
+    guard("nvtex_norm_create", || unsafe { create(context, config, stream) }).0
 }
 
 /// Sets the defaults in the first `struct_size` bytes of a config.
@@ -765,7 +871,7 @@ pub unsafe extern "C-unwind" fn nvtex_linear_create(
     stream: cudaStream_t,
 ) -> NVTEXModule {
     // SAFETY: the caller vouches for the config.
-    guard("nvtex_linear_create", || unsafe { create_linear(context, config, stream) }).0
+    guard("nvtex_linear_create", || unsafe { create(context, config, stream) }).0
 }
 
 /// Sets the defaults in the first `struct_size` bytes of a config.
@@ -793,9 +899,38 @@ pub unsafe extern "C-unwind" fn nvtex_layernorm_linear_create(
 ) -> NVTEXModule {
     guard("nvtex_layernorm_linear_create", || {
         // SAFETY: the caller vouches for the config.
-        unsafe { create_layernorm_linear(context, config, stream) }
+        unsafe { create(context, config, stream) }
     })
     .0
+}
+
+/// Sets the defaults in the first `struct_size` bytes of a config.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_grouped_linear_config_init(
+    config: *mut NVTEXGroupedLinearConfig,
+    struct_size: usize,
+) {
+    guard("nvtex_grouped_linear_config_init", || {
+        // SAFETY: the caller vouches for the bytes.
+        unsafe { write_config(config, struct_size, &NVTEXGroupedLinearConfig::default()) }
+    });
+}
+
+/// Creates linear layers for rows that are sorted by layer, as those of experts: the first `m_splits[0]` rows
+/// (of the step) go through the first one, and so on.
+///
+/// Input `[..., in_features]`, output `[..., out_features]`. Parameters: for each part e `weight<e>` and
+/// `bias<e>`, as of `nvtex_linear_create`; its name for `nvtex_context_delayed_scaling` is the module's followed
+/// by `.<e>`. Each split keeps the rules for rows there. A part without rows gets gradients of 0.
+/// Errors: splits that are not `num_gemms`, or do not sum to the rows.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_grouped_linear_create(
+    context: NVTEXContext,
+    config: *const NVTEXGroupedLinearConfig,
+    stream: cudaStream_t,
+) -> NVTEXModule {
+    // SAFETY: the caller vouches for the config.
+    guard("nvtex_grouped_linear_create", || unsafe { create(context, config, stream) }).0
 }
 
 /// Sets the defaults in the first `struct_size` bytes of a config.
@@ -823,7 +958,7 @@ pub unsafe extern "C-unwind" fn nvtex_layernorm_mlp_create(
     stream: cudaStream_t,
 ) -> NVTEXModule {
     // SAFETY: the caller vouches for the config.
-    guard("nvtex_layernorm_mlp_create", || unsafe { create_mlp(context, config, stream) }).0
+    guard("nvtex_layernorm_mlp_create", || unsafe { create(context, config, stream) }).0
 }
 
 /// Sets the defaults in the first `struct_size` bytes of a config.
@@ -838,7 +973,7 @@ pub unsafe extern "C-unwind" fn nvtex_attention_config_init(
     });
 }
 
-/// Creates an attention of queries, keys and values, in high precision under every recipe.
+/// Creates an attention of queries, keys and values, in high precision unless a recipe has `fp8_dpa`.
 ///
 /// Inputs `[s, b, h, d]` (NVTE_SBHD), `[b, s, h, d]` (NVTE_BSHD) or `[t, h, d]` (NVTE_THD), with
 /// `num_attention_heads` heads of queries and `num_gqa_groups` of keys and values; output of as many elements
@@ -852,7 +987,7 @@ pub unsafe extern "C-unwind" fn nvtex_attention_create(
     stream: cudaStream_t,
 ) -> NVTEXModule {
     // SAFETY: the caller vouches for the config.
-    guard("nvtex_attention_create", || unsafe { create_attention(context, config, stream) }).0
+    guard("nvtex_attention_create", || unsafe { create(context, config, stream) }).0
 }
 
 /// Sets the defaults in the first `struct_size` bytes of a config.
@@ -869,11 +1004,13 @@ pub unsafe extern "C-unwind" fn nvtex_multihead_attention_config_init(
 
 /// Creates projections to queries, keys and values, rotary embeddings, attention, and a projection.
 ///
-/// Input and output `[s, b, hidden_size]` (NVTE_SBHD) or `[b, s, hidden_size]` (NVTE_BSHD); cross attention
-/// has a second input `[s_kv, b, hidden_size]`, or with b first. Rows of the first weight are, for each group of
+/// Input and output `[s, b, hidden_size]` (NVTE_SBHD), `[b, s, hidden_size]` (NVTE_BSHD) or `[t, hidden_size]`
+/// (NVTE_THD, where `cu_seqlens_q` of the step says which tokens are a sequence, and those of none get the
+/// bias); cross attention has a second input `[s_kv, b, hidden_size]`, likewise. Rows of the first weight are, for each group of
 /// heads, those of its queries, its key and its value. Parameters, each as of `nvtex_linear_create` or
 /// `nvtex_layernorm_linear_create`: `qkv.` or `layernorm_qkv.`, of cross attention `query_layer.` or
-/// `layernorm_query.` and `key_value.`; then `core_attention.softmax_offset` (learnable softmax) and `proj.`.
+/// `layernorm_query.` and `key_value.`; then `q_norm.` and `k_norm.` as of `nvtex_norm_create`,
+/// `core_attention.softmax_offset` (learnable softmax) and `proj.`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_multihead_attention_create(
     context: NVTEXContext,
@@ -882,7 +1019,7 @@ pub unsafe extern "C-unwind" fn nvtex_multihead_attention_create(
 ) -> NVTEXModule {
     guard("nvtex_multihead_attention_create", || {
         // SAFETY: the caller vouches for the config.
-        unsafe { create_multihead(context, config, stream) }
+        unsafe { create(context, config, stream) }
     })
     .0
 }
@@ -915,7 +1052,7 @@ pub unsafe extern "C-unwind" fn nvtex_transformer_layer_create(
 ) -> NVTEXModule {
     guard("nvtex_transformer_layer_create", || {
         // SAFETY: the caller vouches for the config.
-        unsafe { create_layer(context, config, stream) }
+        unsafe { create(context, config, stream) }
     })
     .0
 }
@@ -1071,6 +1208,90 @@ pub unsafe extern "C-unwind" fn nvtex_module_backward(
         // SAFETY: the caller vouches for the arrays.
         unsafe { backward(module, tape, outputs, (grad_inputs, num_grad_inputs), stream) }
     });
+}
+
+/// Sets the defaults in the first `struct_size` bytes of a config.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_kv_cache_config_init(
+    config: *mut NVTEXKVCacheConfig,
+    struct_size: usize,
+) {
+    guard("nvtex_kv_cache_config_init", || {
+        // SAFETY: the caller vouches for the bytes.
+        unsafe { write_config(config, struct_size, &NVTEXKVCacheConfig::default()) }
+    });
+}
+
+/// Creates a cache of keys and values for passes of `nvtex_module_forward` without a tape: text is read in
+/// pieces of any length and written token by token. One cache serves all attentions of its context; each
+/// gets its memory, `num_pages * page_size` tokens, in its first pass. Masks: a causal one is aligned to the
+/// bottom right of a sequence, others let all of its tokens count.
+///
+/// The lengths of the sequences and their pages are also on the device, where passes read them: a pass may be
+/// captured in a graph, and replayed after each `nvtex_kv_cache_step` with the same `batch` and no longer pieces,
+/// of a contiguous cache until `nvtex_kv_cache_reorder` is called.
+/// Errors: sizes that are 0 or do not go together.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_kv_cache_create(
+    context: NVTEXContext,
+    config: *const NVTEXKVCacheConfig,
+    stream: cudaStream_t,
+) -> NVTEXKVCache {
+    // SAFETY: the caller vouches for the config.
+    guard("nvtex_kv_cache_create", || unsafe { kv_cache::create(context, config, stream) }).0
+}
+
+/// Destroys a cache. Null is ignored.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_kv_cache_destroy(cache: NVTEXKVCache) {
+    guard("nvtex_kv_cache_destroy", || remove(&KV_CACHES, "cache", cache));
+}
+
+/// Begins a step, before its passes: sequence i gets `new_tokens[i]` tokens (0 or more) behind those that it
+/// has. Sequences that are not there yet begin empty; those from `batch` on rest. Not to be captured.
+///
+/// Errors: more than `max_sequence_length` tokens; more pages than are free. Nothing changes then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_kv_cache_step(
+    cache: NVTEXKVCache,
+    new_tokens: *const usize,
+    batch: usize,
+    stream: cudaStream_t,
+) {
+    // SAFETY: the caller vouches for the array.
+    guard("nvtex_kv_cache_step", || unsafe { kv_cache::step(cache, (new_tokens, batch), stream) });
+}
+
+/// Tokens of a sequence, with those of the step; 0 of one that is not there.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_kv_cache_length(cache: NVTEXKVCache, sequence: usize) -> usize {
+    guard("nvtex_kv_cache_length", || Ok(KV_CACHES.get("cache", cache)?.length(sequence)))
+}
+
+/// Forgets the tokens of a sequence from `length` on; 0 makes room for another sequence. Errors: it has
+/// fewer.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_kv_cache_truncate(
+    cache: NVTEXKVCache,
+    sequence: usize,
+    length: usize,
+) {
+    guard("nvtex_kv_cache_truncate", || KV_CACHES.get("cache", cache)?.truncate(sequence, length));
+}
+
+/// Makes sequence i what sequence `from[i]` was, or empty for -1; there are `count` sequences then. Where
+/// one goes to several places its pages are copied; others only change their tables.
+///
+/// Errors: no such sequence; not enough pages for the copies. Nothing changes then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_kv_cache_reorder(
+    cache: NVTEXKVCache,
+    from: *const i64,
+    count: usize,
+    stream: cudaStream_t,
+) {
+    // SAFETY: the caller vouches for the array.
+    guard("nvtex_kv_cache_reorder", || unsafe { kv_cache::reorder(cache, (from, count), stream) });
 }
 
 /// Destroys a tape. Null is ignored.

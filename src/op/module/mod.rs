@@ -1,7 +1,9 @@
 //! What C sees of recipes, contexts and modules (`crate::module`): handles, and the checks of configs.
 #![allow(unsafe_code)]
 
+mod create;
 pub mod exports;
+mod kv_cache;
 
 use crate::backend::args::Function::*;
 use crate::check;
@@ -11,6 +13,7 @@ use crate::module::*;
 use crate::tensor::{FromC, Shape, TENSORS, Tensor, from_c, from_c_enum};
 use crate::types::NVTE_Activation_Type::*;
 use crate::types::*;
+use create::create;
 use exports::*;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::mem::MaybeUninit;
@@ -21,6 +24,7 @@ pub static RECIPES: Slab<Arc<Recipe>> = Slab::new(HandleKind::Recipe);
 pub static CONTEXTS: Slab<Arc<Context>> = Slab::new(HandleKind::Context);
 pub static MODULES: Slab<Arc<Module>> = Slab::new(HandleKind::Module);
 pub static TAPES: Slab<Arc<Tape>> = Slab::new(HandleKind::Tape);
+pub static KV_CACHES: Slab<Arc<KvCache>> = Slab::new(HandleKind::KvCache);
 
 /// A module with its place in a context.
 pub struct Module {
@@ -97,12 +101,14 @@ impl Config for NVTEXContextConfig {}
 impl Config for NVTEXNormConfig {}
 impl Config for NVTEXLinearConfig {}
 impl Config for NVTEXLayerNormLinearConfig {}
+impl Config for NVTEXGroupedLinearConfig {}
 impl Config for NVTEXLayerNormMLPConfig {}
 impl Config for NVTEXAttentionConfig {}
 impl Config for NVTEXMultiheadAttentionConfig {}
 impl Config for NVTEXTransformerLayerConfig {}
 impl Config for NVTEXRotaryConfig {}
 impl Config for NVTEXStep {}
+impl Config for NVTEXKVCacheConfig {}
 
 /// Writes the part of a config that a program knows of, with its size.
 ///
@@ -146,6 +152,20 @@ unsafe fn read_config<T: Config>(name: &str, config: *const T) -> Result<T> {
         std::ptr::copy_nonoverlapping(config.cast::<u8>(), to, size);
     }
     Ok(value)
+}
+
+/// The numbers of an array.
+///
+/// # Safety
+/// The array has as many as it says.
+unsafe fn array<T: Copy>(
+    name: &str,
+    values: *const T,
+    (count_name, count): (&str, usize),
+) -> Result<Vec<T>> {
+    check::array(name, values, (count_name, count))?;
+    // SAFETY: the caller vouches for the array.
+    Ok((0..count).map(|i| unsafe { values.add(i).read() }).collect())
 }
 
 /// Anything but 0 is true.
@@ -202,6 +222,7 @@ fn recipe_defaults(kind: NVTEXRecipeKind) -> NVTEXRecipeConfig {
         backward: MaybeUninit::new(NVTEXBackward::NVTEX_BACKWARD_QUANTIZED),
         choose: None,
         user: null_mut(),
+        fp8_dpa: MaybeUninit::new(false),
     }
 }
 
@@ -267,6 +288,7 @@ unsafe fn recipe(config: *const NVTEXRecipeConfig) -> Result<Recipe> {
             NVTEXBackward::NVTEX_BACKWARD_HIGH_PRECISION => BackwardOperands::HighPrecision,
             NVTEXBackward::NVTEX_BACKWARD_DEQUANTIZED => BackwardOperands::Dequantized,
         },
+        attention: flag(config.fp8_dpa),
     };
     recipe.check("config")?;
     Ok(recipe)
@@ -495,546 +517,6 @@ unsafe fn load(
 
 // ---- Modules
 
-impl Default for NVTEXNormConfig {
-    fn default() -> Self {
-        Self {
-            struct_size: size_of::<Self>(),
-            name: std::ptr::null(),
-            kind: MaybeUninit::new(NVTE_Norm_Type::LayerNorm),
-            hidden_size: 0,
-            epsilon: 1e-5,
-            zero_centered_gamma: MaybeUninit::new(false),
-            dtype: MaybeUninit::new(NVTEDType::kNVTEFloat32),
-        }
-    }
-}
-
-impl Default for NVTEXLinearConfig {
-    fn default() -> Self {
-        Self {
-            struct_size: size_of::<Self>(),
-            name: std::ptr::null(),
-            in_features: 0,
-            out_features: 0,
-            bias: MaybeUninit::new(true),
-            dtype: MaybeUninit::new(NVTEDType::kNVTEFloat32),
-            init_std: 0.023,
-            seed: 0,
-        }
-    }
-}
-
-impl Default for NVTEXLayerNormLinearConfig {
-    fn default() -> Self {
-        let (norm, linear) = (NVTEXNormConfig::default(), NVTEXLinearConfig::default());
-        Self { struct_size: size_of::<Self>(), norm, linear }
-    }
-}
-
-impl Default for NVTEXLayerNormMLPConfig {
-    fn default() -> Self {
-        Self {
-            struct_size: size_of::<Self>(),
-            name: std::ptr::null(),
-            norm: NVTEXNormConfig::default(),
-            hidden_size: 0,
-            ffn_hidden_size: 0,
-            activation: MaybeUninit::new(GELU),
-            clamp_limit: 7.0,
-            clamp_alpha: 1.702,
-            clamp_offset: 1.0,
-            bias: MaybeUninit::new(true),
-            dtype: MaybeUninit::new(NVTEDType::kNVTEFloat32),
-            init_std: 0.023,
-            output_init_std: 0.023,
-            seed: 0,
-        }
-    }
-}
-
-impl Default for NVTEXStep {
-    fn default() -> Self {
-        Self {
-            struct_size: size_of::<Self>(),
-            microbatch: MaybeUninit::new(NVTEXMicrobatch::NVTEX_MICROBATCH_NONE),
-            skip_weight_update: null_mut(),
-            rng_state: null_mut(),
-            cu_seqlens_q: null_mut(),
-            cu_seqlens_kv: null_mut(),
-            cu_seqlens_q_padded: null_mut(),
-            cu_seqlens_kv_padded: null_mut(),
-            max_seqlen_q: 0,
-            max_seqlen_kv: 0,
-            rotary_frequencies: null_mut(),
-        }
-    }
-}
-
-impl Default for NVTEXAttentionConfig {
-    fn default() -> Self {
-        Self {
-            struct_size: size_of::<Self>(),
-            name: std::ptr::null(),
-            num_attention_heads: 0,
-            num_gqa_groups: 0,
-            head_dim_qk: 0,
-            head_dim_v: 0,
-            attention_dropout: 0.0,
-            qkv_format: MaybeUninit::new(NVTE_QKV_Format::NVTE_SBHD),
-            attn_mask_type: MaybeUninit::new(NVTE_Mask_Type::NVTE_CAUSAL_MASK),
-            window_size_left: -1,
-            window_size_right: -1,
-            bottom_right_diagonal: MaybeUninit::new(true),
-            softmax_type: MaybeUninit::new(NVTE_Softmax_Type::NVTE_VANILLA_SOFTMAX),
-            softmax_scale: 0.0,
-            dtype: MaybeUninit::new(NVTEDType::kNVTEFloat32),
-        }
-    }
-}
-
-impl Default for NVTEXMultiheadAttentionConfig {
-    fn default() -> Self {
-        Self {
-            struct_size: size_of::<Self>(),
-            name: std::ptr::null(),
-            hidden_size: 0,
-            attention: NVTEXAttentionConfig::default(),
-            input_layernorm: MaybeUninit::new(false),
-            norm: NVTEXNormConfig::default(),
-            cross_attention: MaybeUninit::new(false),
-            bias: MaybeUninit::new(true),
-            rotary_interleaved: MaybeUninit::new(false),
-            init_std: 0.023,
-            output_init_std: 0.023,
-            seed: 0,
-        }
-    }
-}
-
-impl Default for NVTEXTransformerLayerConfig {
-    fn default() -> Self {
-        let no = MaybeUninit::new(false);
-        Self {
-            struct_size: size_of::<Self>(),
-            name: std::ptr::null(),
-            attention: NVTEXAttentionConfig::default(),
-            mlp: NVTEXLayerNormMLPConfig::default(),
-            hidden_dropout: 0.0,
-            decoder: no,
-            inter_mask_type: MaybeUninit::new(NVTE_Mask_Type::NVTE_NO_MASK),
-            residual_post_layernorm: no,
-            output_layernorm: no,
-            parallel_attention_mlp: no,
-            rotary_interleaved: no,
-        }
-    }
-}
-
-impl Default for NVTEXRotaryConfig {
-    fn default() -> Self {
-        Self {
-            struct_size: size_of::<Self>(),
-            base: 10000.0,
-            offset: 0,
-            interpolation_factor: 0.0,
-            pretrained_length: 0,
-            interleaved: MaybeUninit::new(false),
-        }
-    }
-}
-
-fn high_precision(name: &str, dtype: MaybeUninit<NVTEDType>) -> Result<NVTEDType> {
-    let dtype = from_c(name, dtype)?;
-    check::high_precision(name.trim_end_matches(".dtype"), dtype)?;
-    Ok(dtype)
-}
-
-fn norm_config(
-    name: &str,
-    config: &NVTEXNormConfig,
-    hidden: usize,
-    dtype: NVTEDType,
-    names: [&'static str; 2],
-) -> Result<NormConfig> {
-    let kind = from_c(format_args!("{name}.kind"), config.kind)?;
-    let zero_centered = flag(config.zero_centered_gamma);
-    let op = Norm { kind, epsilon: config.epsilon, zero_centered };
-    Ok(NormConfig { op, hidden, dtype, names })
-}
-
-fn dense_config(
-    name: &str,
-    config: &NVTEXLinearConfig,
-    dtype: NVTEDType,
-    names: [&'static str; 2],
-) -> Result<DenseConfig> {
-    let [deviation, _] = deviations(name, [config.init_std, 0.0])?;
-    Ok(DenseConfig {
-        inputs: config.in_features,
-        outputs: config.out_features,
-        bias: flag(config.bias),
-        dtype,
-        deviation,
-        seed: config.seed,
-        names,
-    })
-}
-
-/// Creates a module under a name of its context.
-fn create(
-    context: NVTEXContext,
-    (name, kind): (&str, &str),
-    stream: cudaStream_t,
-    layer: impl FnOnce(&Run, &str) -> Result<Box<dyn Layer>>,
-) -> Result<Handle<c_void>> {
-    let context = CONTEXTS.get("context", context)?;
-    let name = context.take_name(name, kind)?;
-    let created = layer(&Run::outside(&context, stream), &name)
-        .and_then(|layer| Module::new(&context, name.clone(), layer));
-    match created {
-        Ok(module) => Ok(Handle(MODULES.insert(Arc::new(module))?)),
-        Err(error) => {
-            context.give_name(&name);
-            Err(error)
-        }
-    }
-}
-
-const NORM_NAMES: [&str; 2] = ["layer_norm_weight", "layer_norm_bias"];
-
-/// # Safety
-/// As [`read_config`].
-unsafe fn create_norm(
-    context: NVTEXContext,
-    config: *const NVTEXNormConfig,
-    stream: cudaStream_t,
-) -> Result<Handle<c_void>> {
-    // SAFETY: the caller vouches for config and name.
-    let (config, name) = unsafe {
-        let config = read_config("config", config)?;
-        (config, text("config.name", config.name)?)
-    };
-    let dtype = high_precision("config.dtype", config.dtype)?;
-    let norm = norm_config("config", &config, config.hidden_size, dtype, ["weight", "bias"])?;
-    create(context, (&name, "norm"), stream, |run, _| Ok(Box::new(NormLayer::new(run, &norm)?)))
-}
-
-/// # Safety
-/// As [`read_config`].
-unsafe fn create_linear(
-    context: NVTEXContext,
-    config: *const NVTEXLinearConfig,
-    stream: cudaStream_t,
-) -> Result<Handle<c_void>> {
-    // SAFETY: the caller vouches for config and name.
-    let (config, name) = unsafe {
-        let config = read_config("config", config)?;
-        (config, text("config.name", config.name)?)
-    };
-    let dtype = high_precision("config.dtype", config.dtype)?;
-    let dense = dense_config("config", &config, dtype, ["weight", "bias"])?;
-    create(context, (&name, "linear"), stream, |run, name| {
-        Ok(Box::new(Linear::new(run, name, None, &dense)?))
-    })
-}
-
-/// # Safety
-/// As [`read_config`].
-unsafe fn create_layernorm_linear(
-    context: NVTEXContext,
-    config: *const NVTEXLayerNormLinearConfig,
-    stream: cudaStream_t,
-) -> Result<Handle<c_void>> {
-    // SAFETY: the caller vouches for config and name.
-    let (config, name) = unsafe {
-        let config = read_config("config", config)?;
-        (config, text("config.linear.name", config.linear.name)?)
-    };
-    let dtype = high_precision("config.linear.dtype", config.linear.dtype)?;
-    let hidden = config.linear.in_features;
-    let norm = norm_config("config.norm", &config.norm, hidden, dtype, NORM_NAMES)?;
-    let dense = dense_config("config.linear", &config.linear, dtype, ["weight", "bias"])?;
-    create(context, (&name, "layernorm_linear"), stream, |run, name| {
-        Ok(Box::new(Linear::new(run, name, Some(&norm), &dense)?))
-    })
-}
-
-from_c_enum!(
-    NVTE_Activation_Type,
-    "an NVTE_Activation_Type from 0 to 11",
-    [GELU, GEGLU, GLU, SILU, SWIGLU, RELU, REGLU, QGELU, QGEGLU, SRELU, SREGLU, CLAMPED_SWIGLU,]
-);
-from_c_enum!(NVTE_Norm_Type, "an NVTE_Norm_Type, 0 or 1", [LayerNorm, RMSNorm]);
-
-/// The activation of a number, and whether it is gated.
-fn activation(config: &NVTEXLayerNormMLPConfig) -> Result<Activation> {
-    let kind = from_c("config.activation", config.activation)?;
-    let (function, gated) = match kind {
-        GELU => (NVTEX_GELU, false),
-        GEGLU => (NVTEX_GELU, true),
-        GLU => (NVTEX_SIGMOID, true),
-        SILU => (NVTEX_SILU, false),
-        SWIGLU => (NVTEX_SILU, true),
-        RELU => (NVTEX_RELU, false),
-        REGLU => (NVTEX_RELU, true),
-        QGELU => (NVTEX_QGELU, false),
-        QGEGLU => (NVTEX_QGELU, true),
-        SRELU => (NVTEX_SRELU, false),
-        SREGLU => (NVTEX_SRELU, true),
-        CLAMPED_SWIGLU => (NVTEX_CLAMPED_SILU, true),
-    };
-    let clamp = [config.clamp_limit, config.clamp_alpha, config.clamp_offset];
-    let constants = if kind == CLAMPED_SWIGLU { clamp } else { [0.0; 3] };
-    Ok(Activation { function, constants, gated })
-}
-
-/// # Safety
-/// As [`read_config`].
-unsafe fn create_mlp(
-    context: NVTEXContext,
-    config: *const NVTEXLayerNormMLPConfig,
-    stream: cudaStream_t,
-) -> Result<Handle<c_void>> {
-    // SAFETY: the caller vouches for config and name.
-    let (config, name) = unsafe {
-        let config = read_config("config", config)?;
-        (config, text("config.name", config.name)?)
-    };
-    let mlp = mlp_config("config", &config)?;
-    create(context, (&name, "layernorm_mlp"), stream, |run, name| {
-        Ok(Box::new(LayerNormMlp::new(run, name, &mlp)?))
-    })
-}
-
-fn mlp_config(name: &str, config: &NVTEXLayerNormMLPConfig) -> Result<MlpConfig> {
-    let (hidden, ffn) = (config.hidden_size, config.ffn_hidden_size);
-    for (field, size) in [("hidden_size", hidden), ("ffn_hidden_size", ffn)] {
-        if size == 0 || size > 1 << 30 {
-            return Err(Error::argument(format!("{name}.{field}"), "1 to 2^30", size));
-        }
-    }
-    let dtype = high_precision(&format!("{name}.dtype"), config.dtype)?;
-    deviations(name, [config.init_std, config.output_init_std])?;
-    let activation = activation(config)?;
-    let linear = NVTEXLinearConfig {
-        in_features: hidden,
-        out_features: if activation.gated { 2 * ffn } else { ffn },
-        bias: config.bias,
-        init_std: config.init_std,
-        seed: splitmix(config.seed),
-        ..NVTEXLinearConfig::default()
-    };
-    let fc1 = dense_config(name, &linear, dtype, ["fc1_weight", "fc1_bias"])?;
-    let linear = NVTEXLinearConfig {
-        in_features: ffn,
-        out_features: hidden,
-        init_std: config.output_init_std,
-        seed: splitmix(config.seed.wrapping_add(1)),
-        ..linear
-    };
-    let fc2 = dense_config(name, &linear, dtype, ["fc2_weight", "fc2_bias"])?;
-    let norm = norm_config(&format!("{name}.norm"), &config.norm, hidden, dtype, NORM_NAMES)?;
-    Ok(MlpConfig { norm, fc1, activation, fc2 })
-}
-
-fn attention_config(
-    name: &str,
-    config: &NVTEXAttentionConfig,
-    dtype: NVTEDType,
-) -> Result<AttentionConfig> {
-    let or = |value, other| if value == 0 { other } else { value };
-    let format = from_c(format_args!("{name}.qkv_format"), config.qkv_format)?;
-    use NVTE_QKV_Format::*;
-    if !matches!(format, NVTE_SBHD | NVTE_BSHD | NVTE_THD) {
-        let expected = "NVTE_SBHD, NVTE_BSHD or NVTE_THD";
-        return Err(Error::argument(format!("{name}.qkv_format"), expected, format!("{format:?}")));
-    }
-    Ok(AttentionConfig {
-        heads: config.num_attention_heads,
-        groups: or(config.num_gqa_groups, config.num_attention_heads),
-        dim_qk: config.head_dim_qk,
-        dim_v: or(config.head_dim_v, config.head_dim_qk),
-        dropout: config.attention_dropout,
-        format,
-        mask: from_c(format_args!("{name}.attn_mask_type"), config.attn_mask_type)?,
-        window: [config.window_size_left, config.window_size_right],
-        bottom_right: flag(config.bottom_right_diagonal),
-        softmax: from_c(format_args!("{name}.softmax_type"), config.softmax_type)?,
-        scale: config.softmax_scale,
-        dtype,
-        site: 0,
-    })
-}
-
-/// # Safety
-/// As [`read_config`].
-unsafe fn create_attention(
-    context: NVTEXContext,
-    config: *const NVTEXAttentionConfig,
-    stream: cudaStream_t,
-) -> Result<Handle<c_void>> {
-    // SAFETY: the caller vouches for config and name.
-    let (config, name) = unsafe {
-        let config = read_config("config", config)?;
-        (config, text("config.name", config.name)?)
-    };
-    let dtype = high_precision("config.dtype", config.dtype)?;
-    let attention = attention_config("config", &config, dtype)?;
-    create(context, (&name, "attention"), stream, |run, _| {
-        Ok(Box::new(DotProductAttention::new(run, attention)?))
-    })
-}
-
-/// The attention of a module with projections, whose heads fill its width.
-fn projected_attention(
-    name: &str,
-    config: &NVTEXAttentionConfig,
-    hidden: usize,
-    dtype: NVTEDType,
-) -> Result<AttentionConfig> {
-    let mut attention = attention_config(name, config, dtype)?;
-    if attention.format == NVTE_QKV_Format::NVTE_THD {
-        let name = format!("{name}.qkv_format");
-        return Err(Error::argument(name, "NVTE_SBHD or NVTE_BSHD", "NVTE_THD"));
-    }
-    if attention.dim_qk == 0 {
-        let heads = attention.heads.max(1);
-        if !hidden.is_multiple_of(heads) {
-            let expected = format!("a divisor of hidden_size ({hidden})");
-            let name = format!("{name}.num_attention_heads");
-            return Err(Error::argument(name, expected, heads));
-        }
-        attention.dim_qk = hidden / heads;
-    }
-    if config.head_dim_v != 0 && config.head_dim_v != attention.dim_qk {
-        let expected = format!("0 or {}, as head_dim_qk", attention.dim_qk);
-        return Err(Error::argument(format!("{name}.head_dim_v"), expected, config.head_dim_v));
-    }
-    attention.dim_v = attention.dim_qk;
-    Ok(attention)
-}
-
-/// # Safety
-/// As [`read_config`].
-unsafe fn create_multihead(
-    context: NVTEXContext,
-    config: *const NVTEXMultiheadAttentionConfig,
-    stream: cudaStream_t,
-) -> Result<Handle<c_void>> {
-    // SAFETY: the caller vouches for config and name.
-    let (config, name) = unsafe {
-        let config = read_config("config", config)?;
-        (config, text("config.name", config.name)?)
-    };
-    let dtype = high_precision("config.attention.dtype", config.attention.dtype)?;
-    let hidden = config.hidden_size;
-    let attention = projected_attention("config.attention", &config.attention, hidden, dtype)?;
-    let norm = match flag(config.input_layernorm) {
-        true => Some(norm_config("config.norm", &config.norm, hidden, dtype, NORM_NAMES)?),
-        false => None,
-    };
-    let multihead = MultiheadConfig {
-        attention,
-        hidden,
-        norm,
-        cross: flag(config.cross_attention),
-        bias: flag(config.bias),
-        rotary_interleaved: flag(config.rotary_interleaved),
-        deviations: deviations("config", [config.init_std, config.output_init_std])?,
-        seeds: [0, 1, 2].map(|i| splitmix(config.seed.wrapping_add(i))),
-    };
-    create(context, (&name, "multihead_attention"), stream, |run, name| {
-        Ok(Box::new(MultiheadAttention::new(run, name, &multihead)?))
-    })
-}
-
-fn deviations(name: &str, deviations: [f32; 2]) -> Result<[f32; 2]> {
-    for (field, deviation) in ["init_std", "output_init_std"].into_iter().zip(deviations) {
-        if !(deviation.is_finite() && deviation >= 0.0) {
-            let expected = "a finite number, at least 0";
-            return Err(Error::argument(format!("{name}.{field}"), expected, deviation));
-        }
-    }
-    Ok(deviations)
-}
-
-/// # Safety
-/// As [`read_config`].
-unsafe fn create_layer(
-    context: NVTEXContext,
-    config: *const NVTEXTransformerLayerConfig,
-    stream: cudaStream_t,
-) -> Result<Handle<c_void>> {
-    // SAFETY: the caller vouches for config and name.
-    let (config, name) = unsafe {
-        let config = read_config("config", config)?;
-        (config, text("config.name", config.name)?)
-    };
-    let (hidden, seed) = (config.mlp.hidden_size, config.mlp.seed);
-    let mlp = mlp_config("config.mlp", &config.mlp)?;
-    let dtype = mlp.fc1.dtype;
-    let parallel = flag(config.parallel_attention_mlp);
-    let others = [
-        ("decoder", flag(config.decoder)),
-        ("residual_post_layernorm", flag(config.residual_post_layernorm)),
-        ("output_layernorm", flag(config.output_layernorm)),
-    ];
-    for (field, set) in others {
-        if parallel && set {
-            let expected = "false (parallel_attention_mlp excludes it)";
-            return Err(Error::argument(format!("config.{field}"), expected, "true"));
-        }
-    }
-    let [(_, decoder), (_, residual_after_norm), (_, output_layernorm)] = others;
-    if residual_after_norm && output_layernorm {
-        let expected = "false (with output_layernorm the self attention has no norm)";
-        return Err(Error::argument("config.residual_post_layernorm", expected, "true"));
-    }
-    if !(0.0..1.0).contains(&config.hidden_dropout) {
-        let expected = "at least 0 and less than 1";
-        return Err(Error::argument("config.hidden_dropout", expected, config.hidden_dropout));
-    }
-    let norm = |names| norm_config("config.mlp.norm", &config.mlp.norm, hidden, dtype, names);
-    let multihead = |cross: bool, normed: bool| -> Result<MultiheadConfig> {
-        let attention = projected_attention("config.attention", &config.attention, hidden, dtype)?;
-        Ok(MultiheadConfig {
-            attention,
-            hidden,
-            norm: if normed { Some(norm(NORM_NAMES)?) } else { None },
-            cross,
-            bias: flag(config.mlp.bias),
-            rotary_interleaved: flag(config.rotary_interleaved),
-            deviations: [config.mlp.init_std, config.mlp.output_init_std],
-            seeds: [0, 1, 2].map(|i| {
-                let first = if cross { 5 } else { 2 };
-                splitmix(seed.wrapping_add(first + i))
-            }),
-        })
-    };
-    let inter_attention = match decoder {
-        true => {
-            let mut inter = multihead(true, true)?;
-            inter.attention.mask = from_c("config.inter_mask_type", config.inter_mask_type)?;
-            inter.attention.window = [-1, -1];
-            inter.attention.site = INTER_ATTENTION_SITE;
-            Some(inter)
-        }
-        false => None,
-    };
-    let layer = LayerConfig {
-        self_attention: multihead(false, !output_layernorm)?,
-        inter_attention,
-        mlp,
-        output_norm: if output_layernorm { Some(norm(["weight", "bias"])?) } else { None },
-        dropout: config.hidden_dropout,
-        residual_after_norm,
-        parallel,
-    };
-    create(context, (&name, "transformer_layer"), stream, |run, name| {
-        Ok(Box::new(TransformerLayer::new(run, name, &layer)?))
-    })
-}
-
 /// # Safety
 /// As [`read_config`]; null gives defaults.
 unsafe fn rotary(
@@ -1228,8 +710,14 @@ unsafe fn forward(
         check::dtype("step.rng_state", state.rowwise.dtype, &[NVTEDType::kNVTEInt64])?;
         check::shape("step.rng_state", &state.rowwise.shape, &Shape::new(&[2]))?;
     }
+    // SAFETY: the caller vouches for the array.
+    let splits =
+        unsafe { array("step.m_splits", step.m_splits, ("step.num_splits", step.num_splits)) }?;
+    let kv_cache = kv_cache::of_step(&module.context, step.kv_cache, training)?;
     let run = Run {
         training,
+        splits,
+        kv_cache,
         microbatch,
         skip_weights: step.skip_weight_update,
         rng_state,

@@ -1,0 +1,675 @@
+//! From configs of modules to modules: defaults, checks, and what each config makes.
+
+use super::*;
+
+/// Makes a module, which has a name by then.
+type Build = Box<dyn FnOnce(&Run, &str) -> Result<Box<dyn Layer>>>;
+
+/// A config of a module.
+pub(super) trait ModuleConfig: Config {
+    /// Begins made-up names.
+    const KIND: &'static str;
+
+    /// The name that the program gives, and of which field.
+    fn name(&self) -> (&'static str, *const c_char);
+
+    /// Checks the config.
+    fn build(&self) -> Result<Build>;
+}
+
+/// Creates a module under a name of its context.
+///
+/// # Safety
+/// As [`read_config`]; the name is null or a C string.
+pub(super) unsafe fn create<T: ModuleConfig>(
+    context: NVTEXContext,
+    config: *const T,
+    stream: cudaStream_t,
+) -> Result<Handle<c_void>> {
+    // SAFETY: the caller vouches for config and name.
+    let (config, name) = unsafe {
+        let config = read_config("config", config)?;
+        let (field, name) = config.name();
+        (config, text(field, name)?)
+    };
+    let build = config.build()?;
+    let context = CONTEXTS.get("context", context)?;
+    let name = context.take_name(&name, T::KIND)?;
+    let created = build(&Run::outside(&context, stream), &name)
+        .and_then(|layer| Module::new(&context, name.clone(), layer));
+    match created {
+        Ok(module) => Ok(Handle(MODULES.insert(Arc::new(module))?)),
+        Err(error) => {
+            context.give_name(&name);
+            Err(error)
+        }
+    }
+}
+
+impl Default for NVTEXParallelConfig {
+    fn default() -> Self {
+        Self {
+            tensor_parallel_size: 1,
+            sequence_parallel: MaybeUninit::new(false),
+            context_parallel_size: 1,
+            reserved: [0; 4],
+        }
+    }
+}
+
+/// What a later version knows is not ignored.
+fn zeros(name: &str, reserved: [u64; 4]) -> Result<()> {
+    match reserved.iter().position(|&word| word != 0) {
+        None => Ok(()),
+        Some(i) => {
+            let expected = "0, as the init function sets it";
+            Err(Error::argument(format!("{name}.reserved[{i}]"), expected, reserved[i]))
+        }
+    }
+}
+
+/// One rank alone.
+fn alone(name: &str, parallel: &NVTEXParallelConfig, reserved: [u64; 4]) -> Result<()> {
+    let sizes = [
+        ("tensor_parallel_size", parallel.tensor_parallel_size),
+        ("context_parallel_size", parallel.context_parallel_size),
+    ];
+    for (field, size) in sizes {
+        let error = |expected| Error::argument(format!("{name}.parallel.{field}"), expected, size);
+        match size {
+            0 => return Err(error("1")),
+            1 => {}
+            _ => return Err(Error::unsupported(error("1 (modules are on one rank)").message)),
+        }
+    }
+    if flag(parallel.sequence_parallel) {
+        let field = format!("{name}.parallel.sequence_parallel");
+        let error = Error::argument(field, "false (modules are on one rank)", "true");
+        return Err(Error::unsupported(error.message));
+    }
+    zeros(&format!("{name}.parallel"), parallel.reserved)?;
+    zeros(name, reserved)
+}
+
+impl Default for NVTEXNormConfig {
+    fn default() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            name: std::ptr::null(),
+            kind: MaybeUninit::new(NVTE_Norm_Type::LayerNorm),
+            hidden_size: 0,
+            epsilon: 1e-5,
+            zero_centered_gamma: MaybeUninit::new(false),
+            dtype: MaybeUninit::new(NVTEDType::kNVTEFloat32),
+            reserved: [0; 4],
+        }
+    }
+}
+
+impl Default for NVTEXLinearConfig {
+    fn default() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            name: std::ptr::null(),
+            in_features: 0,
+            out_features: 0,
+            bias: MaybeUninit::new(true),
+            dtype: MaybeUninit::new(NVTEDType::kNVTEFloat32),
+            init_std: 0.023,
+            seed: 0,
+            parallel: NVTEXParallelConfig::default(),
+            reserved: [0; 4],
+        }
+    }
+}
+
+impl Default for NVTEXLayerNormLinearConfig {
+    fn default() -> Self {
+        let (norm, linear) = (NVTEXNormConfig::default(), NVTEXLinearConfig::default());
+        Self { struct_size: size_of::<Self>(), norm, linear }
+    }
+}
+
+impl Default for NVTEXGroupedLinearConfig {
+    fn default() -> Self {
+        Self { struct_size: size_of::<Self>(), num_gemms: 0, linear: Default::default() }
+    }
+}
+
+impl Default for NVTEXLayerNormMLPConfig {
+    fn default() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            name: std::ptr::null(),
+            norm: NVTEXNormConfig::default(),
+            hidden_size: 0,
+            ffn_hidden_size: 0,
+            activation: MaybeUninit::new(GELU),
+            clamp_limit: 7.0,
+            clamp_alpha: 1.702,
+            clamp_offset: 1.0,
+            bias: MaybeUninit::new(true),
+            dtype: MaybeUninit::new(NVTEDType::kNVTEFloat32),
+            init_std: 0.023,
+            output_init_std: 0.023,
+            seed: 0,
+            checkpoint: MaybeUninit::new(false),
+            parallel: NVTEXParallelConfig::default(),
+            reserved: [0; 4],
+        }
+    }
+}
+
+impl Default for NVTEXStep {
+    fn default() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            microbatch: MaybeUninit::new(NVTEXMicrobatch::NVTEX_MICROBATCH_NONE),
+            skip_weight_update: null_mut(),
+            rng_state: null_mut(),
+            cu_seqlens_q: null_mut(),
+            cu_seqlens_kv: null_mut(),
+            cu_seqlens_q_padded: null_mut(),
+            cu_seqlens_kv_padded: null_mut(),
+            max_seqlen_q: 0,
+            max_seqlen_kv: 0,
+            rotary_frequencies: null_mut(),
+            kv_cache: null_mut(),
+            m_splits: std::ptr::null(),
+            num_splits: 0,
+        }
+    }
+}
+
+impl Default for NVTEXAttentionConfig {
+    fn default() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            name: std::ptr::null(),
+            num_attention_heads: 0,
+            num_gqa_groups: 0,
+            head_dim_qk: 0,
+            head_dim_v: 0,
+            attention_dropout: 0.0,
+            qkv_format: MaybeUninit::new(NVTE_QKV_Format::NVTE_SBHD),
+            attn_mask_type: MaybeUninit::new(NVTE_Mask_Type::NVTE_CAUSAL_MASK),
+            window_size_left: -1,
+            window_size_right: -1,
+            bottom_right_diagonal: MaybeUninit::new(true),
+            softmax_type: MaybeUninit::new(NVTE_Softmax_Type::NVTE_VANILLA_SOFTMAX),
+            softmax_scale: 0.0,
+            dtype: MaybeUninit::new(NVTEDType::kNVTEFloat32),
+            checkpoint_core_attention: MaybeUninit::new(false),
+            qk_norm_type: MaybeUninit::new(NVTEXQKNorm::NVTEX_QK_NORM_NONE),
+            qk_norm_epsilon: 1e-6,
+            qk_norm_before_rope: MaybeUninit::new(false),
+            parallel: NVTEXParallelConfig::default(),
+            reserved: [0; 4],
+        }
+    }
+}
+
+impl Default for NVTEXMultiheadAttentionConfig {
+    fn default() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            name: std::ptr::null(),
+            hidden_size: 0,
+            attention: NVTEXAttentionConfig::default(),
+            input_layernorm: MaybeUninit::new(false),
+            norm: NVTEXNormConfig::default(),
+            cross_attention: MaybeUninit::new(false),
+            bias: MaybeUninit::new(true),
+            rotary_interleaved: MaybeUninit::new(false),
+            init_std: 0.023,
+            output_init_std: 0.023,
+            seed: 0,
+        }
+    }
+}
+
+impl Default for NVTEXTransformerLayerConfig {
+    fn default() -> Self {
+        let no = MaybeUninit::new(false);
+        Self {
+            struct_size: size_of::<Self>(),
+            name: std::ptr::null(),
+            attention: NVTEXAttentionConfig::default(),
+            mlp: NVTEXLayerNormMLPConfig::default(),
+            hidden_dropout: 0.0,
+            decoder: no,
+            inter_mask_type: MaybeUninit::new(NVTE_Mask_Type::NVTE_NO_MASK),
+            residual_post_layernorm: no,
+            output_layernorm: no,
+            parallel_attention_mlp: no,
+            rotary_interleaved: no,
+        }
+    }
+}
+
+impl Default for NVTEXRotaryConfig {
+    fn default() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            base: 10000.0,
+            offset: 0,
+            interpolation_factor: 0.0,
+            pretrained_length: 0,
+            interleaved: MaybeUninit::new(false),
+        }
+    }
+}
+
+fn high_precision(name: &str, dtype: MaybeUninit<NVTEDType>) -> Result<NVTEDType> {
+    let dtype = from_c(name, dtype)?;
+    check::high_precision(name.trim_end_matches(".dtype"), dtype)?;
+    Ok(dtype)
+}
+
+fn norm_config(
+    name: &str,
+    config: &NVTEXNormConfig,
+    hidden: usize,
+    dtype: NVTEDType,
+    names: [&'static str; 2],
+) -> Result<NormConfig> {
+    zeros(name, config.reserved)?;
+    let kind = from_c(format_args!("{name}.kind"), config.kind)?;
+    let zero_centered = flag(config.zero_centered_gamma);
+    let op = Norm { kind, epsilon: config.epsilon, zero_centered };
+    Ok(NormConfig { op, hidden, dtype, names })
+}
+
+fn dense_config(name: &str, config: &NVTEXLinearConfig) -> Result<DenseConfig> {
+    alone(name, &config.parallel, config.reserved)?;
+    let dtype = high_precision(&format!("{name}.dtype"), config.dtype)?;
+    let [deviation, _] = deviations(name, [config.init_std, 0.0])?;
+    Ok(DenseConfig {
+        inputs: config.in_features,
+        outputs: config.out_features,
+        bias: flag(config.bias),
+        dtype,
+        deviation,
+        seed: config.seed,
+        names: ["weight", "bias"],
+    })
+}
+
+const NORM_NAMES: [&str; 2] = ["layer_norm_weight", "layer_norm_bias"];
+
+from_c_enum!(
+    NVTE_Activation_Type,
+    "an NVTE_Activation_Type from 0 to 11",
+    [GELU, GEGLU, GLU, SILU, SWIGLU, RELU, REGLU, QGELU, QGEGLU, SRELU, SREGLU, CLAMPED_SWIGLU,]
+);
+from_c_enum!(NVTE_Norm_Type, "an NVTE_Norm_Type, 0 or 1", [LayerNorm, RMSNorm]);
+
+/// The activation of a number, and whether it is gated.
+fn activation(config: &NVTEXLayerNormMLPConfig) -> Result<Activation> {
+    let kind = from_c("config.activation", config.activation)?;
+    let (function, gated) = match kind {
+        GELU => (NVTEX_GELU, false),
+        GEGLU => (NVTEX_GELU, true),
+        GLU => (NVTEX_SIGMOID, true),
+        SILU => (NVTEX_SILU, false),
+        SWIGLU => (NVTEX_SILU, true),
+        RELU => (NVTEX_RELU, false),
+        REGLU => (NVTEX_RELU, true),
+        QGELU => (NVTEX_QGELU, false),
+        QGEGLU => (NVTEX_QGELU, true),
+        SRELU => (NVTEX_SRELU, false),
+        SREGLU => (NVTEX_SRELU, true),
+        CLAMPED_SWIGLU => (NVTEX_CLAMPED_SILU, true),
+    };
+    let clamp = [config.clamp_limit, config.clamp_alpha, config.clamp_offset];
+    let constants = if kind == CLAMPED_SWIGLU { clamp } else { [0.0; 3] };
+    Ok(Activation { function, constants, gated })
+}
+
+fn mlp_config(name: &str, config: &NVTEXLayerNormMLPConfig) -> Result<MlpConfig> {
+    alone(name, &config.parallel, config.reserved)?;
+    let (hidden, ffn) = (config.hidden_size, config.ffn_hidden_size);
+    for (field, size) in [("hidden_size", hidden), ("ffn_hidden_size", ffn)] {
+        if size == 0 || size > 1 << 30 {
+            return Err(Error::argument(format!("{name}.{field}"), "1 to 2^30", size));
+        }
+    }
+    let dtype = high_precision(&format!("{name}.dtype"), config.dtype)?;
+    deviations(name, [config.init_std, config.output_init_std])?;
+    let activation = activation(config)?;
+    let linear = NVTEXLinearConfig {
+        in_features: hidden,
+        out_features: if activation.gated { 2 * ffn } else { ffn },
+        bias: config.bias,
+        dtype: config.dtype,
+        init_std: config.init_std,
+        seed: splitmix(config.seed),
+        ..NVTEXLinearConfig::default()
+    };
+    let fc1 = DenseConfig { names: ["fc1_weight", "fc1_bias"], ..dense_config(name, &linear)? };
+    let linear = NVTEXLinearConfig {
+        in_features: ffn,
+        out_features: hidden,
+        init_std: config.output_init_std,
+        seed: splitmix(config.seed.wrapping_add(1)),
+        ..linear
+    };
+    let fc2 = DenseConfig { names: ["fc2_weight", "fc2_bias"], ..dense_config(name, &linear)? };
+    let norm = norm_config(&format!("{name}.norm"), &config.norm, hidden, dtype, NORM_NAMES)?;
+    Ok(MlpConfig { norm, fc1, activation, fc2, checkpoint: flag(config.checkpoint) })
+}
+
+/// The norm of heads.
+fn head_norm(name: &str, config: &NVTEXAttentionConfig) -> Result<Option<HeadNorm>> {
+    use NVTEXQKNorm::*;
+    let (kind, l2) = match from_c(format_args!("{name}.qk_norm_type"), config.qk_norm_type)? {
+        NVTEX_QK_NORM_NONE => return Ok(None),
+        NVTEX_QK_NORM_L2 => (NVTE_Norm_Type::RMSNorm, true),
+        NVTEX_QK_NORM_RMS => (NVTE_Norm_Type::RMSNorm, false),
+        NVTEX_QK_NORM_LAYER => (NVTE_Norm_Type::LayerNorm, false),
+    };
+    let epsilon = config.qk_norm_epsilon;
+    if !(epsilon.is_finite() && epsilon >= 0.0) {
+        let name = format!("{name}.qk_norm_epsilon");
+        return Err(Error::argument(name, "a finite number, at least 0", epsilon));
+    }
+    let before_rope = flag(config.qk_norm_before_rope);
+    let op = Norm { kind, epsilon, zero_centered: false };
+    Ok(Some(HeadNorm { op, l2, before_rope }))
+}
+
+fn attention_config(
+    name: &str,
+    config: &NVTEXAttentionConfig,
+    dtype: NVTEDType,
+) -> Result<AttentionConfig> {
+    alone(name, &config.parallel, config.reserved)?;
+    let or = |value, other| if value == 0 { other } else { value };
+    let format = from_c(format_args!("{name}.qkv_format"), config.qkv_format)?;
+    use NVTE_QKV_Format::*;
+    if !matches!(format, NVTE_SBHD | NVTE_BSHD | NVTE_THD) {
+        let expected = "NVTE_SBHD, NVTE_BSHD or NVTE_THD";
+        return Err(Error::argument(format!("{name}.qkv_format"), expected, format!("{format:?}")));
+    }
+    Ok(AttentionConfig {
+        heads: config.num_attention_heads,
+        groups: or(config.num_gqa_groups, config.num_attention_heads),
+        dim_qk: config.head_dim_qk,
+        dim_v: or(config.head_dim_v, config.head_dim_qk),
+        dropout: config.attention_dropout,
+        format,
+        mask: from_c(format_args!("{name}.attn_mask_type"), config.attn_mask_type)?,
+        window: [config.window_size_left, config.window_size_right],
+        bottom_right: flag(config.bottom_right_diagonal),
+        softmax: from_c(format_args!("{name}.softmax_type"), config.softmax_type)?,
+        scale: config.softmax_scale,
+        dtype,
+        checkpoint: flag(config.checkpoint_core_attention),
+        norm: head_norm(name, config)?,
+        site: 0,
+    })
+}
+
+/// Packed tokens have sequences of different lengths.
+fn check_packed(name: &str, mask: NVTE_Mask_Type) -> Result<()> {
+    use NVTE_Mask_Type::*;
+    match mask {
+        NVTE_PADDING_MASK | NVTE_PADDING_CAUSAL_MASK | NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK => {
+            Ok(())
+        }
+        mask => {
+            let expected = "a mask with padding (NVTE_THD)";
+            Err(Error::argument(name, expected, format!("{mask:?}")))
+        }
+    }
+}
+
+/// The attention of a module with projections, whose heads fill its width.
+fn projected_attention(
+    name: &str,
+    config: &NVTEXAttentionConfig,
+    hidden: usize,
+    dtype: NVTEDType,
+) -> Result<AttentionConfig> {
+    let mut attention = attention_config(name, config, dtype)?;
+    if attention.format == NVTE_QKV_Format::NVTE_THD {
+        let mask = attention.mask;
+        check_packed(&format!("{name}.attn_mask_type"), mask)?;
+    }
+    if attention.dim_qk == 0 {
+        let heads = attention.heads.max(1);
+        if !hidden.is_multiple_of(heads) {
+            let expected = format!("a divisor of hidden_size ({hidden})");
+            let name = format!("{name}.num_attention_heads");
+            return Err(Error::argument(name, expected, heads));
+        }
+        attention.dim_qk = hidden / heads;
+    }
+    if config.head_dim_v != 0 && config.head_dim_v != attention.dim_qk {
+        let expected = format!("0 or {}, as head_dim_qk", attention.dim_qk);
+        return Err(Error::argument(format!("{name}.head_dim_v"), expected, config.head_dim_v));
+    }
+    attention.dim_v = attention.dim_qk;
+    if let Some(norm) = attention.norm.as_mut().filter(|norm| norm.l2) {
+        norm.op.epsilon /= attention.dim_qk as f32;
+    }
+    Ok(attention)
+}
+
+/// Whether there is a second input, of which keys have no norms.
+fn cross(name: &str, cross: MaybeUninit<bool>, attention: &AttentionConfig) -> Result<bool> {
+    if flag(cross) && attention.norm.is_some() {
+        return Err(Error::argument(name, "false (with norms of queries and keys)", "true"));
+    }
+    Ok(flag(cross))
+}
+
+fn deviations(name: &str, deviations: [f32; 2]) -> Result<[f32; 2]> {
+    for (field, deviation) in ["init_std", "output_init_std"].into_iter().zip(deviations) {
+        if !(deviation.is_finite() && deviation >= 0.0) {
+            let expected = "a finite number, at least 0";
+            return Err(Error::argument(format!("{name}.{field}"), expected, deviation));
+        }
+    }
+    Ok(deviations)
+}
+
+impl ModuleConfig for NVTEXNormConfig {
+    const KIND: &'static str = "norm";
+
+    fn name(&self) -> (&'static str, *const c_char) {
+        ("config.name", self.name)
+    }
+
+    fn build(&self) -> Result<Build> {
+        let dtype = high_precision("config.dtype", self.dtype)?;
+        let norm = norm_config("config", self, self.hidden_size, dtype, ["weight", "bias"])?;
+        Ok(Box::new(move |run, _| Ok(Box::new(NormLayer::new(run, &norm)?))))
+    }
+}
+
+impl ModuleConfig for NVTEXLinearConfig {
+    const KIND: &'static str = "linear";
+
+    fn name(&self) -> (&'static str, *const c_char) {
+        ("config.name", self.name)
+    }
+
+    fn build(&self) -> Result<Build> {
+        let dense = dense_config("config", self)?;
+        Ok(Box::new(move |run, name| Ok(Box::new(Linear::new(run, name, None, &dense)?))))
+    }
+}
+
+impl ModuleConfig for NVTEXLayerNormLinearConfig {
+    const KIND: &'static str = "layernorm_linear";
+
+    fn name(&self) -> (&'static str, *const c_char) {
+        ("config.linear.name", self.linear.name)
+    }
+
+    fn build(&self) -> Result<Build> {
+        let dense = dense_config("config.linear", &self.linear)?;
+        let (hidden, dtype) = (dense.inputs, dense.dtype);
+        let norm = norm_config("config.norm", &self.norm, hidden, dtype, NORM_NAMES)?;
+        Ok(Box::new(move |run, name| Ok(Box::new(Linear::new(run, name, Some(&norm), &dense)?))))
+    }
+}
+
+impl ModuleConfig for NVTEXGroupedLinearConfig {
+    const KIND: &'static str = "grouped_linear";
+
+    fn name(&self) -> (&'static str, *const c_char) {
+        ("config.linear.name", self.linear.name)
+    }
+
+    fn build(&self) -> Result<Build> {
+        let count = self.num_gemms;
+        if count == 0 || count > 1 << 16 {
+            return Err(Error::argument("config.num_gemms", "1 to 65536", count));
+        }
+        let dense = dense_config("config.linear", &self.linear)?;
+        Ok(Box::new(move |run, name| Ok(Box::new(GroupedLinear::new(run, name, count, &dense)?))))
+    }
+}
+
+impl ModuleConfig for NVTEXLayerNormMLPConfig {
+    const KIND: &'static str = "layernorm_mlp";
+
+    fn name(&self) -> (&'static str, *const c_char) {
+        ("config.name", self.name)
+    }
+
+    fn build(&self) -> Result<Build> {
+        let mlp = mlp_config("config", self)?;
+        Ok(Box::new(move |run, name| Ok(Box::new(LayerNormMlp::new(run, name, &mlp)?))))
+    }
+}
+
+impl ModuleConfig for NVTEXAttentionConfig {
+    const KIND: &'static str = "attention";
+
+    fn name(&self) -> (&'static str, *const c_char) {
+        ("config.name", self.name)
+    }
+
+    fn build(&self) -> Result<Build> {
+        let dtype = high_precision("config.dtype", self.dtype)?;
+        let attention = attention_config("config", self, dtype)?;
+        if attention.norm.is_some() {
+            let expected = "NVTEX_QK_NORM_NONE (modules with projections have norms)";
+            return Err(Error::argument("config.qk_norm_type", expected, "a norm"));
+        }
+        if attention.checkpoint {
+            let expected = "false (its tape holds tensors of the caller)";
+            return Err(Error::argument("config.checkpoint_core_attention", expected, "true"));
+        }
+        Ok(Box::new(move |run, _| Ok(Box::new(DotProductAttention::new(run, attention)?))))
+    }
+}
+
+impl ModuleConfig for NVTEXMultiheadAttentionConfig {
+    const KIND: &'static str = "multihead_attention";
+
+    fn name(&self) -> (&'static str, *const c_char) {
+        ("config.name", self.name)
+    }
+
+    fn build(&self) -> Result<Build> {
+        let dtype = high_precision("config.attention.dtype", self.attention.dtype)?;
+        let hidden = self.hidden_size;
+        let attention = projected_attention("config.attention", &self.attention, hidden, dtype)?;
+        let norm = match flag(self.input_layernorm) {
+            true => Some(norm_config("config.norm", &self.norm, hidden, dtype, NORM_NAMES)?),
+            false => None,
+        };
+        let multihead = MultiheadConfig {
+            attention,
+            hidden,
+            norm,
+            cross: cross("config.cross_attention", self.cross_attention, &attention)?,
+            bias: flag(self.bias),
+            rotary_interleaved: flag(self.rotary_interleaved),
+            deviations: deviations("config", [self.init_std, self.output_init_std])?,
+            seeds: [0, 1, 2].map(|i| splitmix(self.seed.wrapping_add(i))),
+        };
+        Ok(Box::new(move |run, name| Ok(Box::new(MultiheadAttention::new(run, name, &multihead)?))))
+    }
+}
+
+impl ModuleConfig for NVTEXTransformerLayerConfig {
+    const KIND: &'static str = "transformer_layer";
+
+    fn name(&self) -> (&'static str, *const c_char) {
+        ("config.name", self.name)
+    }
+
+    fn build(&self) -> Result<Build> {
+        let (hidden, seed) = (self.mlp.hidden_size, self.mlp.seed);
+        let mlp = mlp_config("config.mlp", &self.mlp)?;
+        let dtype = mlp.fc1.dtype;
+        let parallel = flag(self.parallel_attention_mlp);
+        let others = [
+            ("decoder", flag(self.decoder)),
+            ("residual_post_layernorm", flag(self.residual_post_layernorm)),
+            ("output_layernorm", flag(self.output_layernorm)),
+        ];
+        for (field, set) in others {
+            if parallel && set {
+                let expected = "false (parallel_attention_mlp excludes it)";
+                return Err(Error::argument(format!("config.{field}"), expected, "true"));
+            }
+        }
+        let [(_, decoder), (_, residual_after_norm), (_, output_layernorm)] = others;
+        if residual_after_norm && output_layernorm {
+            let expected = "false (with output_layernorm the self attention has no norm)";
+            return Err(Error::argument("config.residual_post_layernorm", expected, "true"));
+        }
+        if !(0.0..1.0).contains(&self.hidden_dropout) {
+            let expected = "at least 0 and less than 1";
+            return Err(Error::argument("config.hidden_dropout", expected, self.hidden_dropout));
+        }
+        let norm = |names| norm_config("config.mlp.norm", &self.mlp.norm, hidden, dtype, names);
+        let multihead = |cross: bool, normed: bool| -> Result<MultiheadConfig> {
+            let attention =
+                projected_attention("config.attention", &self.attention, hidden, dtype)?;
+            Ok(MultiheadConfig {
+                attention,
+                hidden,
+                norm: if normed { Some(norm(NORM_NAMES)?) } else { None },
+                cross,
+                bias: flag(self.mlp.bias),
+                rotary_interleaved: flag(self.rotary_interleaved),
+                deviations: [self.mlp.init_std, self.mlp.output_init_std],
+                seeds: [0, 1, 2].map(|i| {
+                    let first = if cross { 5 } else { 2 };
+                    splitmix(seed.wrapping_add(first + i))
+                }),
+            })
+        };
+        let inter_attention = match decoder {
+            true => {
+                let mut inter = multihead(true, true)?;
+                cross("config.decoder", self.decoder, &inter.attention)?;
+                inter.attention.mask = from_c("config.inter_mask_type", self.inter_mask_type)?;
+                if inter.attention.format == NVTE_QKV_Format::NVTE_THD {
+                    check_packed("config.inter_mask_type", inter.attention.mask)?;
+                }
+                inter.attention.window = [-1, -1];
+                inter.attention.site = INTER_ATTENTION_SITE;
+                Some(inter)
+            }
+            false => None,
+        };
+        let layer = LayerConfig {
+            self_attention: multihead(false, !output_layernorm)?,
+            inter_attention,
+            mlp,
+            output_norm: if output_layernorm { Some(norm(["weight", "bias"])?) } else { None },
+            dropout: self.hidden_dropout,
+            residual_after_norm,
+            parallel,
+        };
+        Ok(Box::new(move |run, name| Ok(Box::new(TransformerLayer::new(run, name, &layer)?))))
+    }
+}
