@@ -6,6 +6,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::path::Path;
 
 /// An opaque value of the C side: tensor, config, stream.
@@ -24,6 +25,7 @@ pub enum DType {
     Byte = 0,
     I64 = 3,
     F32 = 4,
+    F16 = 5,
     Bf16 = 6,
     E4m3 = 7,
     E8m0 = 9,
@@ -33,7 +35,7 @@ impl DType {
     pub fn size(self) -> usize {
         match self {
             Self::Byte | Self::E4m3 | Self::E8m0 => 1,
-            Self::Bf16 => 2,
+            Self::F16 | Self::Bf16 => 2,
             Self::F32 => 4,
             Self::I64 => 8,
         }
@@ -44,6 +46,7 @@ impl DType {
             Self::Byte => "byte",
             Self::I64 => "i64",
             Self::F32 => "f32",
+            Self::F16 => "fp16",
             Self::Bf16 => "bf16",
             Self::E4m3 => "fp8",
             Self::E8m0 => "e8m0",
@@ -74,6 +77,11 @@ impl Basic {
 
     pub fn bytes(&self) -> usize {
         self.numel() * self.dtype.size()
+    }
+
+    /// As C sees its shape.
+    pub fn of_shape(ptr: *mut c_void, dtype: DType, shape: &Shape) -> Self {
+        Self::new(ptr, dtype, &shape.dims[..shape.ndim])
     }
 
     /// The part `[start, start + len)` as a vector.
@@ -152,23 +160,25 @@ impl<'a> StdVector<'a> {
     }
 }
 
+/// Functions of a library, as methods of what holds their addresses in its field `functions`.
 macro_rules! functions {
-    ($($name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
-        struct Functions { $($name: unsafe extern "C-unwind" fn($($ty),*) $(-> $ret)?,)* }
+    ($functions:ident of $owner:ty: $($name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
+        struct $functions { $($name: unsafe extern "C-unwind" fn($($ty),*) $(-> $ret)?,)* }
 
-        impl Functions {
-            fn load(library: &Library) -> Result<Self> {
+        impl $functions {
+            fn load(library: &libloading::os::unix::Library) -> Result<Self> {
                 // SAFETY: the types are those of the ABI's headers.
                 Ok(unsafe { Self { $(
-                    $name: *library
-                        .get(concat!(stringify!($name), "\0").as_bytes())
-                        .context(concat!("no symbol ", stringify!($name)))?,
+                    $name: *anyhow::Context::context(
+                        library.get(concat!(stringify!($name), "\0").as_bytes()),
+                        concat!("no symbol ", stringify!($name)),
+                    )?,
                 )* } })
             }
         }
 
         #[allow(clippy::too_many_arguments)]
-        impl Api { $(
+        impl $owner { $(
             pub fn $name(&self, $($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: the library has this ABI (see `load`); the cases pass live handles over
                 // memory that lives as long as the call needs it.
@@ -178,7 +188,10 @@ macro_rules! functions {
     };
 }
 
+pub(super) use functions;
+
 functions! {
+    Functions of Api:
     nvte_create_tensor(mode: c_int) -> Handle;
     nvte_destroy_tensor(tensor: Handle);
     nvte_set_tensor_param_v2(tensor: Handle, param: Param, value: &Basic, size: usize);
@@ -242,6 +255,8 @@ pub struct Api {
     functions: Functions,
     last_error: Option<TextFn>,
     clear_error: Option<unsafe extern "C-unwind" fn()>,
+    /// Never unloaded: threads of the library may outlive this handle.
+    pub library: ManuallyDrop<Library>,
 }
 
 impl Api {
@@ -262,9 +277,8 @@ impl Api {
                 library.get(b"nvtex_clear_error\0").ok().map(|f| *f),
             )
         };
-        // Threads of the library may outlive this handle, so its code must stay mapped.
-        std::mem::forget(library);
-        Ok(Self { name: name.into(), version, functions, last_error, clear_error })
+        let library = ManuallyDrop::new(library);
+        Ok(Self { name: name.into(), version, functions, last_error, clear_error, library })
     }
 
     /// The error of an earlier call on this thread, which is forgotten. A library without

@@ -321,7 +321,9 @@ pub fn operators(kind: Kind) -> Vec<Case> {
             cases.push(norm_forward(layer, E4m3, rows, cols));
             cases.push(norm_backward(layer, rows, cols));
         }
-        cases.extend([768, 2560, 7168].map(|cols| norm_forward(layer, Bf16, rows, cols)));
+        let widths = [768, 1536, 2560, 4099, 5120, 7168, 8192, 16384];
+        cases.extend(widths.map(|cols| norm_forward(layer, Bf16, rows, cols)));
+        cases.extend([768, 4099].map(|cols| norm_backward(layer, rows, cols)));
         cases.push(norm_forward(layer, Bf16, 8, 4096));
     }
     cases

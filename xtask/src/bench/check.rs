@@ -41,16 +41,17 @@ pub fn check(case: &Case, machine: &dyn Machine, pool: &Pool, apis: &[Api; 2]) -
     Ok(agree)
 }
 
-fn download(machine: &dyn Machine, memory: &Basic) -> Result<Vec<u8>> {
+pub fn download(machine: &dyn Machine, memory: &Basic) -> Result<Vec<u8>> {
     let mut bytes = vec![0; memory.bytes()];
     machine.download(&mut bytes, memory.ptr)?;
     Ok(bytes)
 }
 
 /// `|a - b| / |b|` in the 2-norm; NaN if there is one.
-fn relative_error(dtype: DType, a: &[u8], b: &[u8]) -> f64 {
+pub fn relative_error(dtype: DType, a: &[u8], b: &[u8]) -> f64 {
     let value = |bytes: &[u8]| match dtype {
         DType::Bf16 => f64::from(f32::from_le_bytes([0, 0, bytes[0], bytes[1]])),
+        DType::F16 => f16(u16::from_le_bytes([bytes[0], bytes[1]])),
         DType::F32 => f64::from(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
         DType::E4m3 => e4m3(bytes[0]),
         DType::Byte | DType::E8m0 | DType::I64 => {
@@ -77,6 +78,17 @@ fn e4m3(code: u8) -> f64 {
     if code < 0x80 { magnitude } else { -magnitude }
 }
 
+/// The value of a half-precision number; infinities count as numbers that are none.
+fn f16(bits: u16) -> f64 {
+    let (exponent, mantissa) = (i32::from(bits >> 10 & 31), f64::from(bits & 0x3FF) / 1024.0);
+    let magnitude = match exponent {
+        31 => f64::NAN,
+        0 => mantissa * 2f64.powi(-14),
+        _ => (1.0 + mantissa) * 2f64.powi(exponent - 15),
+    };
+    if bits >> 15 == 0 { magnitude } else { -magnitude }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,6 +104,7 @@ mod tests {
         let error =
             relative_error(DType::Bf16, &[0x80, 0x3F, 0x00, 0x40], &[0x80, 0x3F, 0x80, 0x3F]);
         assert_eq!(error, 0.5f64.sqrt());
+        assert_eq!([0x3C00, 0xC100, 1].map(f16), [1.0, -2.5, 2f64.powi(-24)]);
         assert_eq!([0x38, 0xB8, 0x7E, 0x01].map(e4m3), [1.0, -1.0, 448.0, 2f64.powi(-9)]);
     }
 }

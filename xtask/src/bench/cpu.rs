@@ -126,4 +126,16 @@ impl Machine for Cpu {
         let count = repetitions(time(calls.len()), SAMPLE_SECONDS, calls.len(), SAMPLE_CALLS);
         Ok(Box::new(move || Ok(time(count))))
     }
+
+    fn queue_sampler<'a>(&'a self, call: &'a Call<'a>, count: usize) -> Result<Sampler<'a>> {
+        Ok(Box::new(move || {
+            let start = Instant::now();
+            (0..count).for_each(|_| call());
+            Ok(start.elapsed().as_secs_f64() / count as f64)
+        }))
+    }
+
+    fn profiler(&self, _on: bool) -> Result<()> {
+        Ok(())
+    }
 }

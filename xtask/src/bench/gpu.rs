@@ -171,6 +171,21 @@ impl Machine for Gpu {
             Ok(start.seconds_until(&end)? / count as f64)
         }))
     }
+
+    fn queue_sampler<'a>(&'a self, call: &'a Call<'a>, count: usize) -> Result<Sampler<'a>> {
+        let (start, end) = (Event::new()?, Event::new()?);
+        Ok(Box::new(move || {
+            start.record(self.stream)?;
+            (0..count).for_each(|_| call());
+            end.record(self.stream)?;
+            self.synchronize()?;
+            Ok(start.seconds_until(&end)? / count as f64)
+        }))
+    }
+
+    fn profiler(&self, on: bool) -> Result<()> {
+        if on { cu!(cuProfilerStart()) } else { cu!(cuProfilerStop()) }
+    }
 }
 
 struct Graph {

@@ -35,6 +35,10 @@ pub trait Machine {
     fn fill(&self, dst: *mut c_void, byte: u8, bytes: usize) -> Result<()>;
     /// Warms the calls up and prepares to time them, one after the other, round and round.
     fn sampler<'a>(&'a self, calls: &'a [Call<'a>]) -> Result<Sampler<'a>>;
+    /// Times `count` calls that the host makes one after the other.
+    fn queue_sampler<'a>(&'a self, call: &'a Call<'a>, count: usize) -> Result<Sampler<'a>>;
+    /// Turns the collection of a profiler that waits for it on or off.
+    fn profiler(&self, on: bool) -> Result<()>;
 }
 
 #[derive(Clone, Copy)]

@@ -9,7 +9,9 @@ mod cases;
 mod check;
 mod cpu;
 mod gpu;
+mod layer;
 mod machine;
+mod module;
 mod report;
 
 use abi::Api;
@@ -25,8 +27,20 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 /// Each round measures every library once.
 const ROUNDS: usize = 9;
 
+/// What to measure.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Suite {
+    /// Operators, one by one
+    #[default]
+    Operators,
+    /// Forward and backward pass of a Transformer layer
+    Layer,
+}
+
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct BenchArgs {
+    #[arg(value_enum, default_value = "operators")]
+    pub suite: Suite,
     /// Library with the same C ABI to compare with
     #[arg(long, value_name = "[NAME=]LIB.so")]
     pub against: Option<String>,
@@ -48,11 +62,17 @@ pub struct BenchArgs {
     /// Write no report
     #[arg(long)]
     pub no_write: bool,
+    /// Layers: let a profiler that was told to wait for it see one step of each
+    #[arg(long)]
+    pub profile: bool,
 }
 
 pub fn run(args: &BenchArgs, root: &Path) -> Result<()> {
     let machine = open_machine()?;
     let machine = machine.as_ref();
+    if args.suite == Suite::Layer {
+        return run_layers(args, root, machine);
+    }
     let kind = machine.kind();
     let mut apis = vec![Api::load("nvte", &library(args, root)?)?];
     if let Some(against) = &args.against {
@@ -109,12 +129,30 @@ pub fn run(args: &BenchArgs, root: &Path) -> Result<()> {
         write(path, &format!("{value:#}\n"))?;
     }
     ensure!(different.is_empty(), "the libraries differ in: {}", different.join(", "));
-    if !args.no_write && (args.only.is_none() || args.out.is_some()) {
-        let path = args.out.clone().unwrap_or_else(|| root.join("BENCHMARKS.md"));
-        let old = path.exists().then(|| std::fs::read_to_string(&path)).transpose()?;
-        write(&path, &report::merge(old.as_deref(), kind, &section))?;
-        println!("wrote {}", path.display());
+    update_report(args, root, kind, &section)
+}
+
+fn run_layers(args: &BenchArgs, root: &Path, machine: &dyn Machine) -> Result<()> {
+    ensure!(args.against.is_none(), "--against: modules are no part of the common ABI");
+    let api = Api::load("nvte", &library(args, root)?)?;
+    let pool = Pool::new(machine)?;
+    let matrix = machine.matrix_limits();
+    let apis = [api];
+    let limits = Limits { stream: machine::streaming_limit(machine, &pool, &apis)?, matrix };
+    let head = layer::preamble(machine, &today()?, &versions(&apis)[0], &limits);
+    println!("\n{head}");
+    let table = layer::run(machine, &apis[0], &pool, &limits, args.only.as_deref(), args.profile)?;
+    update_report(args, root, machine.kind(), &format!("{head}\n{table}"))
+}
+
+fn update_report(args: &BenchArgs, root: &Path, kind: Kind, section: &str) -> Result<()> {
+    if args.no_write || (args.only.is_some() && args.out.is_none()) {
+        return Ok(());
     }
+    let path = args.out.clone().unwrap_or_else(|| root.join("BENCHMARKS.md"));
+    let old = path.exists().then(|| std::fs::read_to_string(&path)).transpose()?;
+    write(&path, &report::merge(old.as_deref(), (kind, args.suite), section))?;
+    println!("wrote {}", path.display());
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! Statistics, tables, and the Markdown report.
 
+use super::Suite;
 use super::abi::DType;
 use super::cases::Work;
 use super::machine::{Kind, MatrixLimits};
@@ -159,11 +160,11 @@ pub fn table_line(name: &str, cells: &[String]) -> String {
     format!("| {name:<46} |{cells}")
 }
 
-fn percent(part: f64, decimals: usize) -> String {
+pub fn percent(part: f64, decimals: usize) -> String {
     format!("{:.decimals$}%", 100.0 * part)
 }
 
-fn time_text(seconds: f64) -> String {
+pub fn time_text(seconds: f64) -> String {
     let (value, unit) = match seconds {
         s if s < 1e-6 => (s * 1e9, "ns"),
         s if s < 1e-3 => (s * 1e6, "µs"),
@@ -172,7 +173,7 @@ fn time_text(seconds: f64) -> String {
     format!("{} {unit}", digits(value))
 }
 
-fn rate_text(per_second: f64, unit: &str) -> String {
+pub fn rate_text(per_second: f64, unit: &str) -> String {
     let (value, prefix) = match per_second {
         // Memory rates stay in GB/s, so that a column has one unit.
         r if r >= 1e12 && unit == "FLOP/s" => (r / 1e12, "T"),
@@ -197,7 +198,7 @@ const INTRO: &str = "# Benchmarks
 section of this file: a GPU's, or, where there is none, the CPU's. `NVTE_BACKEND=cpu` measures the
 CPU on a machine with a GPU too. With `--against NAME=LIB.so` another library with the same C ABI
 runs in the same process, alternating with this one round by round; `--check` first compares the
-outputs of the two.
+outputs of the two. `cargo xtask bench layer` writes the sections of Transformer layers.
 
 How to read the tables: times are medians over the rounds, `spread` is (slowest - fastest) / median.
 `rate` counts each byte of inputs and outputs once, `input` those of the input alone; `of limit`
@@ -207,20 +208,19 @@ the cache. A GPU's times are replays of CUDA graphs, without the host's cost, wh
 own.
 ";
 
-fn markers(kind: Kind) -> [&'static str; 2] {
-    match kind {
-        Kind::Gpu => ["<!-- begin gpu -->", "<!-- end gpu -->"],
-        Kind::Cpu => ["<!-- begin cpu -->", "<!-- end cpu -->"],
-    }
+fn markers(kind: Kind, suite: Suite) -> [String; 2] {
+    let kind = if kind == Kind::Gpu { "gpu" } else { "cpu" };
+    let suite = if suite == Suite::Layer { " layer" } else { "" };
+    ["begin", "end"].map(|edge| format!("<!-- {edge} {kind}{suite} -->"))
 }
 
 /// The report with one section replaced, or added where there was none; the rest stays.
-pub fn merge(old: Option<&str>, kind: Kind, section: &str) -> String {
+pub fn merge(old: Option<&str>, (kind, suite): (Kind, Suite), section: &str) -> String {
     let old = old.unwrap_or(INTRO);
-    let [begin, end] = markers(kind);
+    let [begin, end] = markers(kind, suite);
     let section = format!("{begin}\n{}\n{end}", section.trim());
-    let place = old.find(begin).and_then(|from| {
-        let length = old[from..].find(end)? + end.len();
+    let place = old.find(&begin).and_then(|from| {
+        let length = old[from..].find(&end)? + end.len();
         Some(from..from + length)
     });
     match place {
@@ -298,13 +298,16 @@ mod tests {
 
     #[test]
     fn merge_keeps_the_other_section() {
-        let gpu = merge(None, Kind::Gpu, "gpu 1");
-        assert!(gpu.starts_with(INTRO.trim_end()));
-        let both = merge(Some(&gpu), Kind::Cpu, "cpu 1\n");
-        let newer = merge(Some(&both), Kind::Gpu, "gpu 2");
+        let [gpu, cpu] = [Kind::Gpu, Kind::Cpu].map(|kind| (kind, Suite::Operators));
+        let one = merge(None, gpu, "gpu 1");
+        assert!(one.starts_with(INTRO.trim_end()));
+        let both = merge(Some(&one), cpu, "cpu 1\n");
+        let newer = merge(Some(&both), gpu, "gpu 2");
         assert_eq!(newer, both.replace("gpu 1", "gpu 2"));
         assert!(newer.contains("cpu 1"));
-        assert_eq!(merge(Some(&newer), Kind::Cpu, "cpu 1"), newer);
+        assert_eq!(merge(Some(&newer), cpu, "cpu 1"), newer);
+        let layers = merge(Some(&newer), (Kind::Gpu, Suite::Layer), "layers");
+        assert_eq!(merge(Some(&layers), gpu, "gpu 1"), layers.replace("gpu 2", "gpu 1"));
     }
 
     #[test]

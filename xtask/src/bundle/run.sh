@@ -9,7 +9,7 @@ run.sh COMMAND
   compare                  CUDA against CPU on random shapes
   sanitize [FILTER [CASE]] GPU tests under memcheck, racecheck and initcheck
   demo                     trains small networks on real data
-  bench [--against LIB]    operators and layers, also of another library with this ABI
+  bench [--against LIB]    operators, also of another library with this ABI, and layers
   all                      all of these
 FILTER is a part of a test's name, CASE a part of its cases' names.
 TEXT
@@ -100,9 +100,11 @@ run_demo() {
 }
 
 run_bench() {
-  record bench "$here/bin/xtask" --root "$here" bench --lib "$here/prefix/lib/libnvte.so" \
-    --out "$out/BENCHMARKS.md" "$@"
-  cat "$out/bench.log"
+  local bench=("$here/bin/xtask" --root "$here" bench)
+  local options=(--lib "$here/prefix/lib/libnvte.so" --out "$out/BENCHMARKS.md")
+  record bench "${bench[@]}" "${options[@]}" "$@"
+  record bench_layer "${bench[@]}" layer "${options[@]}"
+  cat "$out/bench.log" "$out/bench_layer.log"
 }
 
 command=${1:-help}
