@@ -1,7 +1,7 @@
 /* Trains a GPT on the bytes of a text, once for each recipe, with the same seed and the same
- * batches, and lets the last model write. Layers, head and optimizer run in nvtex_* modules and
- * nvte_*, on a GPU or on a CPU; the embedding, its gradient and the loss are computed on the host.
- * On a CPU all that is not FP8 is float32; on a GPU it is bfloat16, with float32 masters. */
+ * batches, and lets the last model write. Everything runs in nvtex_* modules and nvte_*, on a GPU
+ * or on a CPU; the host picks the probabilities of the bytes that follow, which are the loss. On a
+ * CPU all that is not FP8 is float32; on a GPU it is bfloat16, with float32 masters. */
 #include <ctype.h>
 #include <math.h>
 #include <nvte/nvte.h>
@@ -11,7 +11,10 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { WORKSPACE = 8 << 20 /* floats */ };
 enum { VOCABULARY = 256, MAX_LAYERS = 64, MAX_RUNS = 8, VALIDATION_BATCHES = 16, SAMPLE = 400 };
+/* Rows of a pass for one byte: FP8 products take eight. */
+enum { BYTE_ROWS = 8 };
 enum { GRAD, VALUE, MOMENTUM, VARIANCE, MASTER, NUM_LISTS };
 
 /* The program fails if a recipe ends further than this from the first one, in percent of its loss,
@@ -161,13 +164,13 @@ static Text read_text(const Options *o) {
   return text;
 }
 
-/* Sequences from random places between `first` and `end`; a target is the byte that follows. */
+/* Sequences of seq + 1 bytes from random places between `first` and `end`, their first bytes first:
+ * what follows the bytes of a row is the next row. */
 static void fill(const Options *o, const Text *text, size_t first, size_t end, uint64_t *random,
-                 unsigned char *tokens, unsigned char *targets) {
+                 unsigned char *tokens) {
   for (size_t b = 0; b < o->batch; ++b) {
     const unsigned char *from = text->bytes + first + next_random(random) % (end - first - o->seq);
-    memcpy(tokens + b * o->seq, from, o->seq);
-    memcpy(targets + b * o->seq, from + 1, o->seq);
+    for (size_t s = 0; s <= o->seq; ++s) tokens[s * o->batch + b] = from[s];
   }
 }
 
@@ -192,10 +195,11 @@ typedef struct {
   List lists[NUM_LISTS];
 } Group;
 
-/* Tensors [batch, seq, ...] of a pass; those for one sequence share the memory of the others. */
+/* Tensors [seq, batch, ...] of a pass; those for one sequence or byte share the memory of the
+ * others. */
 typedef struct {
-  size_t rows;
-  NVTETensor x[MAX_LAYERS + 1], dx[2], logits, dlogits;
+  size_t batch, rows;
+  NVTETensor tokens, targets, x[MAX_LAYERS + 1], dx[2], logits, dlogits, probabilities;
 } Activations;
 
 typedef struct {
@@ -208,10 +212,11 @@ typedef struct {
   NVTEXModule layers[MAX_LAYERS], head;
   Group decayed, plain;
   NVTEXStep step;
-  NVTETensor embedding, embedding_grad, flag, staging;
+  NVTETensor embedding, embedding_grad, identity, flag, staging, workspace;
   void *staging_buffer;
-  float *table, *table_grad, *values; /* on the host: embedding, its gradient, results of a pass */
-  Activations batch, single;
+  unsigned char *ones; /* on the host: rows with a 1 at the place of a byte, of run->dtype */
+  unsigned char *probabilities; /* on the host, of run->dtype */
+  Activations batch, prompt, byte;
 } Run;
 
 static size_t num_elements(NVTEShape shape) {
@@ -219,6 +224,8 @@ static size_t num_elements(NVTEShape shape) {
   for (size_t i = 0; i < shape.ndim; ++i) count *= shape.data[i];
   return count;
 }
+
+static size_t size_of(NVTEDType dtype) { return dtype == kNVTEBFloat16 ? 2 : sizeof(float); }
 
 static void set_data(NVTETensor tensor, void *ptr, NVTEDType dtype, NVTEShape shape) {
   const NVTEBasicTensor data = {.data_ptr = ptr, .dtype = dtype, .shape = shape};
@@ -244,7 +251,7 @@ static void *device_buffer(Run *run, size_t bytes) {
 }
 
 static NVTETensor new_tensor(Run *run, NVTEDType dtype, NVTEShape shape) {
-  const size_t bytes = num_elements(shape) * (dtype == kNVTEBFloat16 ? 2 : sizeof(float));
+  const size_t bytes = num_elements(shape) * size_of(dtype);
   return tensor_of(run, device_buffer(run, bytes), dtype, shape);
 }
 
@@ -259,13 +266,10 @@ static void upload(Run *run, const float *host, NVTETensor tensor) {
   CHECK_CALLS();
 }
 
-/* Waits for the values. */
-static void download(Run *run, NVTETensor tensor, float *host) {
-  const NVTEShape shape = nvte_tensor_shape(tensor);
-  set_data(run->staging, run->staging_buffer, kNVTEFloat32, shape);
-  nvte_quantize_v2(tensor, run->staging, NULL, run->stream);
-  nvtex_memcpy_to_host(host, run->staging_buffer, num_elements(shape) * sizeof *host, run->stream);
-  nvtex_stream_synchronize(run->stream);
+/* `D = alpha * op(B) A + beta * C`; C null: D. */
+static void multiply(Run *run, float alpha, bool transb, NVTETensor a, NVTETensor b, float beta,
+                     NVTETensor c, NVTETensor d) {
+  nvte_cublas_gemm_v2(0, transb, &alpha, a, b, &beta, c, d, run->workspace, NULL, run->stream);
   CHECK_CALLS();
 }
 
@@ -308,7 +312,6 @@ static NVTEXModule new_layer(const Run *run, size_t index) {
   NVTEXTransformerLayerConfig c;
   nvtex_transformer_layer_config_init(&c, sizeof c);
   c.attention.num_attention_heads = o->heads;
-  c.attention.qkv_format = NVTE_BSHD;
   c.mlp.hidden_size = o->hidden;
   c.mlp.ffn_hidden_size = 4 * o->hidden;
   c.mlp.activation = GELU;
@@ -336,46 +339,66 @@ static NVTEXModule new_head(const Run *run) {
 
 static void new_embedding(Run *run) {
   const size_t hidden = run->options->hidden, count = VOCABULARY * hidden;
-  run->table = allocate(count * sizeof *run->table);
-  run->table_grad = allocate(count * sizeof *run->table_grad);
+  float *table = allocate(count * sizeof *table);
   uint64_t random = run->options->seed;
-  for (size_t i = 0; i < count; ++i) run->table[i] = (float)(0.1 * next_uniform(&random) - 0.05);
+  for (size_t i = 0; i < count; ++i) table[i] = (float)(0.1 * next_uniform(&random) - 0.05);
   run->embedding = new_tensor(run, run->dtype, (NVTEShape){{VOCABULARY, hidden}, .ndim = 2});
-  run->embedding_grad = add_parameter(run, run->embedding, run->table, true);
+  run->embedding_grad = add_parameter(run, run->embedding, table, true);
+  free(table);
 }
 
-/* Positions are turns of queries and keys. */
+static void new_identity(Run *run) {
+  float *values = allocate(VOCABULARY * VOCABULARY * sizeof *values);
+  for (size_t i = 0; i < VOCABULARY; ++i) values[i * VOCABULARY + i] = 1;
+  run->identity = new_tensor(run, run->dtype, (NVTEShape){{VOCABULARY, VOCABULARY}, .ndim = 2});
+  upload(run, values, run->identity);
+  free(values);
+}
+
+/* Positions are turns of queries and keys; a prompt may end where the cache does. */
 static void new_step(Run *run) {
   const Options *o = run->options;
   nvtex_step_init(&run->step, sizeof run->step);
-  run->step.rotary_frequencies =
-      new_tensor(run, kNVTEFloat32, (NVTEShape){{o->seq, 1, 1, o->hidden / o->heads}, .ndim = 4});
+  run->step.rotary_frequencies = new_tensor(
+      run, kNVTEFloat32, (NVTEShape){{2 * o->seq - 1, 1, 1, o->hidden / o->heads}, .ndim = 4});
   nvtex_rotary_frequencies(run->step.rotary_frequencies, NULL, run->stream);
   CHECK_CALLS();
 }
 
-/* Of one sequence, over the memory of those of a batch. */
-static NVTETensor first_sequence(Run *run, NVTETensor tensor) {
-  NVTEShape shape = nvte_tensor_shape(tensor);
-  shape.data[0] = 1;
-  return tensor_of(run, nvte_tensor_data(tensor), run->dtype, shape);
+/* Tensors of sequences over memory for seq + 1 rows of the whole batch. */
+static Activations new_activations(Run *run, void *const memory[], size_t length, size_t batch) {
+  const Options *o = run->options;
+  const NVTEShape hidden = {{length, batch, o->hidden}, .ndim = 3};
+  const NVTEShape bytes = {{length, batch, VOCABULARY}, .ndim = 3};
+  const NVTEShape scores = {{1, 1, length * batch, VOCABULARY}, .ndim = 4};
+  Activations a = {.batch = batch, .rows = length * batch};
+  const size_t row = batch * VOCABULARY * size_of(run->dtype);
+  a.tokens = tensor_of(run, memory[0], run->dtype, bytes);
+  a.targets = tensor_of(run, (char *)memory[0] + row, run->dtype, bytes);
+  a.logits = tensor_of(run, memory[1], run->dtype, bytes);
+  a.dlogits = tensor_of(run, memory[1], run->dtype, bytes);
+  a.probabilities = tensor_of(run, memory[2], run->dtype, scores);
+  for (size_t i = 0; i < 2; ++i) a.dx[i] = tensor_of(run, memory[3 + i], run->dtype, hidden);
+  for (size_t i = 0; i <= o->layers; ++i) {
+    a.x[i] = tensor_of(run, memory[5 + i], run->dtype, hidden);
+  }
+  return a;
 }
 
-static void new_activations(Run *run) {
+static void new_all_activations(Run *run) {
   const Options *o = run->options;
-  const NVTEShape hidden = {{o->batch, o->seq, o->hidden}, .ndim = 3};
-  const NVTEShape logits = {{o->batch, o->seq, VOCABULARY}, .ndim = 3};
-  Activations *a = &run->batch, *one = &run->single;
-  a->rows = o->batch * o->seq;
-  one->rows = o->seq;
-  for (size_t i = 0; i <= o->layers; ++i) {
-    a->x[i] = new_tensor(run, run->dtype, hidden);
-    one->x[i] = first_sequence(run, a->x[i]);
+  const size_t element = size_of(run->dtype);
+  const size_t bytes = (o->seq + 1) * o->batch * VOCABULARY * element;
+  void *memory[MAX_LAYERS + 6];
+  for (size_t i = 0; i < 3; ++i) memory[i] = device_buffer(run, bytes);
+  for (size_t i = 3; i < o->layers + 6; ++i) {
+    memory[i] = device_buffer(run, o->seq * o->batch * o->hidden * element);
   }
-  for (size_t i = 0; i < 2; ++i) a->dx[i] = new_tensor(run, run->dtype, hidden);
-  a->logits = new_tensor(run, run->dtype, logits);
-  a->dlogits = new_tensor(run, run->dtype, logits);
-  one->logits = first_sequence(run, a->logits);
+  run->batch = new_activations(run, memory, o->seq, o->batch);
+  run->prompt = new_activations(run, memory, o->seq, 1);
+  run->byte = new_activations(run, memory, BYTE_ROWS, 1);
+  run->ones = allocate(bytes);
+  run->probabilities = allocate(bytes);
 }
 
 static NVTEXRecipe new_recipe(const Recipe *recipe) {
@@ -398,14 +421,14 @@ static Run *start_run(const Options *o, const Recipe *recipe) {
   run->recipe = new_recipe(recipe);
   run->context = nvtex_context_create(NULL);
   CHECK_CALLS();
-  const size_t rows = o->batch * o->seq, results = rows * larger(o->hidden, VOCABULARY);
-  const size_t largest = larger(results, o->hidden * larger(4 * o->hidden, VOCABULARY));
-  run->values = allocate(results * sizeof *run->values);
+  const size_t largest = larger(o->hidden, VOCABULARY) * larger(4 * o->hidden, VOCABULARY);
   run->staging_buffer = device_buffer(run, largest * sizeof(float));
   run->staging =
       tensor_of(run, run->staging_buffer, kNVTEFloat32, (NVTEShape){{largest}, .ndim = 1});
   run->flag = new_tensor(run, kNVTEInt32, (NVTEShape){{1}, .ndim = 1});
+  run->workspace = new_tensor(run, kNVTEFloat32, (NVTEShape){{WORKSPACE}, .ndim = 1});
   new_embedding(run);
+  new_identity(run);
   for (size_t i = 0; i < o->layers; ++i) {
     run->layers[i] = new_layer(run, i);
     add_parameters(run, run->layers[i]);
@@ -413,7 +436,7 @@ static Run *start_run(const Options *o, const Recipe *recipe) {
   run->head = new_head(run);
   add_parameters(run, run->head);
   new_step(run);
-  new_activations(run);
+  new_all_activations(run);
   return run;
 }
 
@@ -432,38 +455,41 @@ static void end_run(Run *run) {
   }
   free(run->tensors.items);
   free(run->buffers.items);
-  free(run->table);
-  free(run->table_grad);
-  free(run->values);
+  free(run->ones);
+  free(run->probabilities);
   free(run);
 }
 
 /* ---- Passes */
 
-static void embed(Run *run, const Activations *a, const unsigned char *tokens) {
-  const size_t hidden = run->options->hidden;
-  for (size_t i = 0; i < a->rows; ++i) {
-    memcpy(run->values + i * hidden, run->table + tokens[i] * hidden, hidden * sizeof(float));
-  }
-  upload(run, run->values, a->x[0]);
+/* A number of the run's type in memory of the host. */
+static float number_at(const Run *run, const unsigned char *bytes, size_t i) {
+  const size_t size = size_of(run->dtype);
+  uint32_t bits = 0;
+  memcpy((unsigned char *)&bits + sizeof bits - size, bytes + i * size, size);
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
 }
 
-static void embed_backward(Run *run, NVTETensor dx, const unsigned char *tokens) {
-  const size_t hidden = run->options->hidden;
-  download(run, dx, run->values);
-  memset(run->table_grad, 0, VOCABULARY * hidden * sizeof(float));
-  for (size_t i = 0; i < run->batch.rows; ++i) {
-    float *row = run->table_grad + tokens[i] * hidden;
-    for (size_t j = 0; j < hidden; ++j) row[j] += run->values[i * hidden + j];
+/* Turns bytes into rows that have a 1 at their place; products with such rows look up and sum. */
+static void set_tokens(Run *run, const Activations *a, const unsigned char *tokens) {
+  const size_t element = size_of(run->dtype), count = (a->rows + a->batch) * VOCABULARY;
+  const float one = 1;
+  memset(run->ones, 0, count * element);
+  for (size_t i = 0; i < a->rows + a->batch; ++i) {
+    memcpy(run->ones + (i * VOCABULARY + tokens[i]) * element,
+           (const unsigned char *)&one + sizeof one - element, element);
   }
-  upload(run, run->table_grad, run->embedding_grad);
+  nvtex_memcpy_to_device(nvte_tensor_data(a->tokens), run->ones, count * element, run->stream);
 }
 
-/* Leaves the logits in run->values. Tapes: one for each layer and one for the head, or null. The
- * layers follow the recipe; the head stays in high precision, as is the custom. */
+/* Tapes: one for each layer and one for the head, or null. The layers follow the recipe; the head
+ * stays in high precision, as is the custom. */
 static void forward(Run *run, const Activations *a, const unsigned char *tokens, NVTEXTape *tapes) {
   const size_t layers = run->options->layers;
-  embed(run, a, tokens);
+  set_tokens(run, a, tokens);
+  multiply(run, 1, false, run->embedding, a->tokens, 0, NULL, a->x[0]);
   nvtex_context_begin(run->context, run->recipe, run->recipe ? NVTEX_CONTEXT_ENABLED : 0, NULL);
   for (size_t i = 0; i < layers; ++i) {
     nvtex_module_forward(run->layers[i], &a->x[i], 1, &a->x[i + 1], 1, &run->step,
@@ -472,35 +498,45 @@ static void forward(Run *run, const Activations *a, const unsigned char *tokens,
   nvtex_context_end(run->context);
   nvtex_module_forward(run->head, &a->x[layers], 1, &a->logits, 1, NULL,
                        tapes ? &tapes[layers] : NULL, run->stream);
+  NVTETensor scores = a->logits;
+  const NVTEShape shape = nvte_tensor_shape(scores);
+  set_data(scores, nvte_tensor_data(scores), run->dtype, nvte_tensor_shape(a->probabilities));
+  nvte_scaled_softmax_forward(scores, a->probabilities, 1, run->stream);
+  set_data(scores, nvte_tensor_data(scores), run->dtype, shape);
   CHECK_CALLS();
-  download(run, a->logits, run->values);
 }
 
-static void backward(Run *run, const unsigned char *tokens, NVTEXTape *tapes) {
+/* The gradient of the mean cross entropy by scores is (probability - 1 at the target) / rows. */
+static void backward(Run *run, NVTEXTape *tapes) {
   const Activations *a = &run->batch;
   const size_t layers = run->options->layers;
-  upload(run, run->values, a->dlogits);
+  const float part = 1 / (float)a->rows;
+  multiply(run, part, false, run->identity, a->probabilities, -part, a->targets, a->dlogits);
   nvtex_module_backward(run->head, tapes[layers], &a->dlogits, 1, &a->dx[layers % 2], 1,
                         run->stream);
   for (size_t i = layers; i-- > 0;) {
     nvtex_module_backward(run->layers[i], tapes[i], &a->dx[(i + 1) % 2], 1, &a->dx[i % 2], 1,
                           run->stream);
   }
+  multiply(run, 1, true, a->dx[0], a->tokens, 0, NULL, run->embedding_grad);
   CHECK_CALLS();
-  embed_backward(run, a->dx[0], tokens);
 }
 
-/* Mean cross entropy in nats per byte; logits become their gradients. */
-static double loss_and_gradient(float *logits, const unsigned char *targets, size_t rows) {
+/* Copies the probabilities to the host and waits for them. */
+static void read_probabilities(Run *run, const Activations *a) {
+  const size_t bytes = a->rows * VOCABULARY * size_of(run->dtype);
+  nvtex_memcpy_to_host(run->probabilities, nvte_tensor_data(a->probabilities), bytes, run->stream);
+  nvtex_stream_synchronize(run->stream);
+  CHECK_CALLS();
+}
+
+/* Mean cross entropy in nats per byte. */
+static double read_loss(Run *run, const Activations *a, const unsigned char *tokens) {
+  read_probabilities(run, a);
   double loss = 0;
-  for (size_t i = 0; i < rows; ++i) {
-    float *row = logits + i * VOCABULARY, largest = row[0], sum = 0;
-    const float target = row[targets[i]];
-    for (size_t c = 1; c < VOCABULARY; ++c) largest = row[c] > largest ? row[c] : largest;
-    for (size_t c = 0; c < VOCABULARY; ++c) sum += row[c] = expf(row[c] - largest);
-    for (size_t c = 0; c < VOCABULARY; ++c) row[c] /= sum * (float)rows;
-    row[targets[i]] -= 1 / (float)rows;
-    loss += (double)(logf(sum) + largest - target) / (double)rows;
+  for (size_t i = 0; i < a->rows; ++i) {
+    const size_t at = i * VOCABULARY + tokens[i + a->batch];
+    loss -= log((double)number_at(run, run->probabilities, at) + 1e-30) / (double)a->rows;
   }
   return loss;
 }
@@ -521,22 +557,19 @@ static float learning_rate(const Options *o, size_t step) {
   return (float)(peak * (0.55 + 0.45 * cos(3.14159265358979 * (at - 0.1) / 0.9)));
 }
 
-static double train_step(Run *run, const unsigned char *tokens, const unsigned char *targets,
-                         size_t step) {
+static double train_step(Run *run, const unsigned char *tokens, size_t step) {
   const Options *o = run->options;
   NVTEXTape tapes[MAX_LAYERS + 1];
   forward(run, &run->batch, tokens, tapes);
   nvtex_context_forward_update(run->context, run->stream);
-  const double loss = loss_and_gradient(run->values, targets, run->batch.rows);
-  backward(run, tokens, tapes);
+  backward(run, tapes);
   nvtex_context_backward_update(run->context, run->stream);
   for (size_t i = 0; i <= o->layers; ++i) nvtex_tape_destroy(tapes[i]);
   CHECK_CALLS();
   const float rate = learning_rate(o, step);
   adam(run, &run->decayed, rate, step, 0.1f);
   adam(run, &run->plain, rate, step, 0);
-  download(run, run->embedding, run->table);
-  return loss;
+  return read_loss(run, &run->batch, tokens);
 }
 
 /* ---- A training run */
@@ -547,13 +580,13 @@ typedef struct {
   double before, after, tokens_per_second;
 } Result;
 
-static double validate(Run *run, const Text *text, unsigned char *tokens, unsigned char *targets) {
+static double validate(Run *run, const Text *text, unsigned char *tokens) {
   double loss = 0;
   uint64_t random = 7;
   for (int i = 0; i < VALIDATION_BATCHES; ++i) {
-    fill(run->options, text, text->train, text->count, &random, tokens, targets);
+    fill(run->options, text, text->train, text->count, &random, tokens);
     forward(run, &run->batch, tokens, NULL);
-    loss += loss_and_gradient(run->values, targets, run->batch.rows) / VALIDATION_BATCHES;
+    loss += read_loss(run, &run->batch, tokens) / VALIDATION_BATCHES;
   }
   return loss;
 }
@@ -571,32 +604,32 @@ static void show_progress(const Options *o, const Result *result, size_t step) {
 static Result train(Run *run, const Recipe *recipe, const Text *text) {
   const Options *o = run->options;
   const size_t rows = run->batch.rows;
-  unsigned char *tokens = allocate(2 * rows), *targets = tokens + rows;
+  unsigned char *tokens = allocate(rows + run->batch.batch);
   Result result = {.recipe = recipe, .losses = allocate(o->steps * sizeof(double))};
   uint64_t random = o->seed;
-  result.before = validate(run, text, tokens, targets);
+  result.before = validate(run, text, tokens);
   const double start = seconds();
   for (size_t step = 1; step <= o->steps; ++step) {
-    fill(o, text, 0, text->train, &random, tokens, targets);
-    result.losses[step - 1] = train_step(run, tokens, targets, step);
+    fill(o, text, 0, text->train, &random, tokens);
+    result.losses[step - 1] = train_step(run, tokens, step);
     result.tokens_per_second = (double)(step * rows) / (seconds() - start);
     show_progress(o, &result, step);
   }
-  result.after = validate(run, text, tokens, targets);
+  result.after = validate(run, text, tokens);
   free(tokens);
   return result;
 }
 
-/* Draws a byte from the last position's distribution, sharpened a little. */
-static unsigned char draw(const float *logits, uint64_t *random) {
+/* Draws a byte from the distribution in row `last`, sharpened a little. */
+static unsigned char draw(const Run *run, size_t last, uint64_t *random) {
   const double sharpness = 1.25;
-  float largest = logits[0];
-  double sum = 0;
-  for (size_t c = 1; c < VOCABULARY; ++c) largest = logits[c] > largest ? logits[c] : largest;
-  for (size_t c = 0; c < VOCABULARY; ++c) sum += exp(sharpness * (logits[c] - largest));
+  double weights[VOCABULARY], sum = 0;
+  for (size_t c = 0; c < VOCABULARY; ++c) {
+    sum += weights[c] = pow(number_at(run, run->probabilities, last * VOCABULARY + c), sharpness);
+  }
   double rest = next_uniform(random) * sum;
   for (size_t c = 0; c < VOCABULARY; ++c) {
-    rest -= exp(sharpness * (logits[c] - largest));
+    rest -= weights[c];
     if (rest < 0) return (unsigned char)c;
   }
   return '\n';
@@ -604,22 +637,54 @@ static unsigned char draw(const float *logits, uint64_t *random) {
 
 static void show_byte(unsigned char c) { putchar(isprint(c) || c == '\n' ? c : '.'); }
 
-/* Continues the text for validation; each byte is computed from the `seq` bytes before it. */
+/* Reads bytes behind those in the cache, and returns the row of the last one's probabilities. Rows
+ * behind the bytes do not matter. */
+static size_t read_bytes(Run *run, const unsigned char *bytes, size_t count) {
+  const Activations *a = count > BYTE_ROWS ? &run->prompt : &run->byte;
+  unsigned char *rows = allocate(a->rows + 1);
+  memcpy(rows, bytes, count);
+  nvtex_kv_cache_step(run->step.kv_cache, &count, 1, run->stream);
+  forward(run, a, rows, NULL);
+  read_probabilities(run, a);
+  free(rows);
+  return count - 1;
+}
+
+static NVTEXKVCache new_cache(const Run *run) {
+  NVTEXKVCacheConfig config;
+  nvtex_kv_cache_config_init(&config, sizeof config);
+  config.max_batch_size = 1;
+  config.max_sequence_length = run->options->seq;
+  const NVTEXKVCache cache = nvtex_kv_cache_create(run->context, &config, run->stream);
+  CHECK_CALLS();
+  return cache;
+}
+
+/* Continues the text for validation byte by byte. The model knows positions up to `seq`: where the
+ * cache is full it begins anew with the latter half of the bytes. */
 static void write_sample(Run *run, const Text *text) {
   const size_t seq = run->options->seq;
-  unsigned char *window = allocate(seq);
+  unsigned char *bytes = allocate(seq + SAMPLE), *end = bytes + seq;
   uint64_t random = run->options->seed;
-  memcpy(window, text->bytes + text->train, seq);
-  for (size_t i = 0; i < seq; ++i) show_byte(window[i]);
+  memcpy(bytes, text->bytes + text->train, seq);
+  for (size_t i = 0; i < seq; ++i) show_byte(bytes[i]);
   printf(" [from here on by the model] ");
-  for (int i = 0; i < SAMPLE; ++i) {
-    forward(run, &run->single, window, NULL);
-    memmove(window, window + 1, seq - 1);
-    window[seq - 1] = draw(run->values + (seq - 1) * VOCABULARY, &random);
-    show_byte(window[seq - 1]);
+  run->step.kv_cache = new_cache(run);
+  size_t last = read_bytes(run, bytes, seq);
+  for (;; ++end) {
+    *end = draw(run, last, &random);
+    show_byte(*end);
+    if (end + 1 == bytes + seq + SAMPLE) break;
+    const bool full = nvtex_kv_cache_length(run->step.kv_cache, 0) == seq;
+    if (full) nvtex_kv_cache_truncate(run->step.kv_cache, 0, 0);
+    const size_t count = full ? (seq + 1) / 2 : 1;
+    last = read_bytes(run, end + 1 - count, count);
   }
+  nvtex_kv_cache_destroy(run->step.kv_cache);
+  run->step.kv_cache = NULL;
+  CHECK_CALLS();
   printf("\n");
-  free(window);
+  free(bytes);
 }
 
 /* ---- Results */
