@@ -1,45 +1,110 @@
-//! Attention: 16384 tokens in all, 2048 elements of the heads together.
+//! Attention: 16384 tokens in all, 2048 elements of the heads together; and one token on a cache.
 
 use super::*;
 use crate::bench::abi::{Attention, Pack};
 
+/// What is done to the scores, beside the mask.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extra {
+    None,
+    Alibi,
+    /// One for all sequences.
+    Bias,
+    Dropout,
+}
+
 #[derive(Clone, Copy)]
 struct Shape {
     batch: usize,
-    seq: usize,
-    heads: usize,
-    dim: usize,
+    queries: usize,
+    keys: usize,
+    /// Of queries, and of keys.
+    heads: [usize; 2],
+    /// Of queries and keys, and of values.
+    dims: [usize; 2],
     causal: bool,
+    extra: Extra,
+    dtype: DType,
 }
 
 const NVTE_BSHD_BSHD_BSHD: i32 = 9;
 const NVTE_NO_MASK: i32 = 0;
 const NVTE_CAUSAL_MASK: i32 = 2;
+const NVTE_NO_BIAS: i32 = 0;
+const NVTE_POST_SCALE_BIAS: i32 = 2;
+const NVTE_ALIBI: i32 = 3;
 
 pub fn cases(kind: Kind) -> Vec<Case> {
-    let mut cases = Vec::new();
     let (tokens, width) = if kind == Kind::Gpu { (16384, 2048) } else { (1024, 256) };
-    let mut add = |seq: usize, dim: usize, causal: bool| {
-        let shape = Shape { batch: tokens / seq, seq, heads: width / dim, dim, causal };
-        cases.extend([false, true].map(|backward| shape.case(backward)));
+    let shape = |seq: usize, dim: usize, causal: bool| Shape {
+        batch: tokens / seq,
+        queries: seq,
+        keys: seq,
+        heads: [width / dim; 2],
+        dims: [dim; 2],
+        causal,
+        extra: Extra::None,
+        dtype: DType::Bf16,
     };
-    for seq in [tokens / 8, tokens / 2, tokens] {
-        add(seq, 128, true);
-    }
-    add(tokens, 128, false);
-    add(tokens / 2, 64, true);
+    let half = shape(tokens / 2, 128, true);
+    let list = [
+        shape(tokens / 8, 128, true),
+        half,
+        shape(tokens, 128, true),
+        shape(tokens, 128, false),
+        shape(tokens / 2, 64, true),
+        Shape { dims: [192, 128], ..half },
+        shape(tokens / 2, 256, true),
+        shape(tokens, 256, false),
+        Shape { extra: Extra::Alibi, ..half },
+        Shape { extra: Extra::Bias, ..shape(tokens / 8, 128, false) },
+        Shape { extra: Extra::Dropout, ..half },
+    ];
+    let mut cases: Vec<_> =
+        list.iter().flat_map(|shape| [shape.case(false), shape.case(true)]).collect();
+    let fp8 = Shape { dtype: DType::E4m3, ..half };
+    cases.push(fp8.case(false));
+    cases.push(Shape { dtype: DType::E4m3, ..shape(tokens, 128, false) }.case(false));
+    let token = Shape { batch: tokens / 256, queries: 1, causal: false, ..half };
+    cases.push(Shape { heads: [32, 4], ..token }.case(false));
     cases
 }
 
 impl Shape {
-    fn case(self, backward: bool) -> Case {
-        let Self { batch, seq, heads, dim, causal } = self;
+    fn name(&self, backward: bool) -> String {
+        let Self { batch, queries, heads: [heads, groups], dims: [dim, dim_v], .. } = *self;
         let pass = if backward { "backward" } else { "forward" };
-        let mask = if causal { "causal" } else { "full" };
-        let name = format!("attention {pass} {mask} {batch}x{seq}x{heads}x{dim}");
-        let scores = (batch * heads) as f64 * (seq * seq) as f64 / if causal { 2.0 } else { 1.0 };
-        let count = scores * dim as f64 * if backward { 10.0 } else { 4.0 };
-        let case = Case::new(name, Work::Flops { count, dtype: DType::Bf16 }, move |b| {
+        let kind = if self.dtype == DType::E4m3 { "attention fp8" } else { "attention" };
+        if queries == 1 {
+            return format!("{kind} decode {batch}x1x{heads}/{groups}x{dim}, cache {}", self.keys);
+        }
+        let mask = if self.causal { "causal" } else { "full" };
+        let dims = if dim == dim_v { dim.to_string() } else { format!("{dim}/{dim_v}") };
+        let extra = match self.extra {
+            Extra::None => "",
+            Extra::Alibi => " + alibi",
+            Extra::Bias if backward => " + bias + dbias",
+            Extra::Bias => " + bias",
+            Extra::Dropout => " + dropout",
+        };
+        format!("{kind} {pass} {mask} {batch}x{queries}x{heads}x{dims}{extra}")
+    }
+
+    fn work(&self, backward: bool) -> Work {
+        let Self { batch, queries, keys, heads: [heads, groups], dims: [dim, dim_v], .. } = *self;
+        if queries == 1 {
+            let of_a_dim = batch * self.dtype.size() * (heads + groups * keys);
+            let moved = (of_a_dim * (dim + dim_v)) as f64;
+            return Work::Bytes { moved, input: moved };
+        }
+        let scores = (batch * heads * queries * keys) as f64 / if self.causal { 2.0 } else { 1.0 };
+        // Products: of q and k, and of p and v; backward dq, dk and q and k again, dp and dv.
+        let dims = if backward { 3 * dim + 2 * dim_v } else { dim + dim_v };
+        Work::Flops { count: scores * 2.0 * dims as f64, dtype: self.dtype }
+    }
+
+    fn case(self, backward: bool) -> Case {
+        let case = Case::new(self.name(backward), self.work(backward), move |b| {
             let call = Forward::new(self, b, !backward)?;
             if !backward {
                 return Ok(Box::new(move || call.run()));
@@ -51,38 +116,65 @@ impl Shape {
         Case { most_sets: 4, ..case }
     }
 
-    fn dims(&self) -> [usize; 4] {
-        [self.batch, self.seq, self.heads, self.dim]
+    fn q(&self) -> [usize; 4] {
+        [self.batch, self.queries, self.heads[0], self.dims[0]]
+    }
+    fn k(&self) -> [usize; 4] {
+        [self.batch, self.keys, self.heads[1], self.dims[0]]
+    }
+    fn v(&self) -> [usize; 4] {
+        [self.batch, self.keys, self.heads[1], self.dims[1]]
+    }
+    fn o(&self) -> [usize; 4] {
+        [self.batch, self.queries, self.heads[0], self.dims[1]]
+    }
+    fn bias(&self) -> [usize; 4] {
+        [1, self.heads[0], self.queries, self.keys]
     }
 
     fn options(&self, params: &Attention, first: u32) {
         let mask = if self.causal { NVTE_CAUSAL_MASK } else { NVTE_NO_MASK };
+        let bias = match self.extra {
+            Extra::Alibi => NVTE_ALIBI,
+            Extra::Bias => NVTE_POST_SCALE_BIAS,
+            Extra::None | Extra::Dropout => NVTE_NO_BIAS,
+        };
+        let dropout = if self.extra == Extra::Dropout { 0.1f32 } else { 0.0 };
         params.set(first, &mask);
-        params.set(first + 7, &(self.dim as f32).sqrt().recip());
+        params.set(first + 1, &bias);
+        params.set(first + 6, &dropout);
+        params.set(first + 7, &(self.dims[0] as f32).sqrt().recip());
         params.set(first + 8, &NVTE_BSHD_BSHD_BSHD);
     }
 
     fn backward<'a>(&self, forward: Forward<'a>, b: &Build<'a>) -> Result<Backward<'a>> {
         let params = Attention::backward(b.api);
-        let input = |name, dtype, dims: &[usize]| {
-            b.output(name, dtype, dims, Rule::Close).map(|memory| b.tensor(&memory))
+        // Another library draws other numbers for dropout.
+        let output = |name, dims: &[usize]| match self.extra {
+            Extra::Dropout => b.alloc(DType::Bf16, dims).map(|memory| b.tensor(&memory)),
+            _ => b.output(name, DType::Bf16, dims, Rule::Close).map(|memory| b.tensor(&memory)),
         };
-        let mut tensors = vec![b.tensor(&b.random(DType::Bf16, &self.dims())?)];
-        for name in ["dQ", "dK", "dV"] {
-            tensors.push(input(name, DType::Bf16, &self.dims())?);
-        }
-        tensors.push(Tensor::new(b.api));
-        let empty = tensors[4].h();
+        let mut tensors = vec![
+            b.tensor(&b.random(DType::Bf16, &self.o())?),
+            output("dQ", &self.q())?,
+            output("dK", &self.k())?,
+            output("dV", &self.v())?,
+            Tensor::new(b.api),
+        ];
+        tensors.push(match self.extra {
+            Extra::Bias => output("dBias", &self.bias())?,
+            _ => Tensor::new(b.api),
+        });
         let [q, k, v, o] = [0, 1, 2, 3].map(|i| forward.tensors[i].h());
-        let [d_o, dq, dk, dv] = [0, 1, 2, 3].map(|i| tensors[i].h());
+        let [d_o, dq, dk, dv, empty, d_bias] = [0, 1, 2, 3, 4, 5].map(|i| tensors[i].h());
         let handles = [q, k, v, o, d_o, empty, empty];
         handles.iter().zip(0..).for_each(|(handle, at)| params.set(at, handle));
         params.set(7, &forward.pack.address());
-        let handles = [dq, dk, dv, empty, empty, empty, empty, empty, empty];
+        let handles = [dq, dk, dv, d_bias, empty, empty, empty, empty, empty];
         handles.iter().zip(8..).for_each(|(handle, at)| params.set(at, handle));
         self.options(&params, 19);
-        params.set(33, &self.seq);
-        params.set(34, &self.seq);
+        params.set(33, &self.queries);
+        params.set(34, &self.keys);
         params.set(36, &b.stream());
         let workspace = with_workspace(b, |workspace| {
             params.set(35, &workspace);
@@ -106,27 +198,34 @@ impl<'a> Forward<'a> {
         let api: &'a Api = b.api;
         let params = Attention::forward(api);
         let mut tensors = Vec::new();
-        for _ in 0..3 {
-            tensors.push(b.tensor(&b.random(DType::Bf16, &shape.dims())?));
+        for dims in [shape.q(), shape.k(), shape.v()] {
+            tensors.push(Self::tensor(b, &b.random(shape.dtype, &dims)?)?);
         }
-        let o = match compared {
-            true => b.output("O", DType::Bf16, &shape.dims(), Rule::Close)?,
-            false => b.alloc(DType::Bf16, &shape.dims())?,
+        let o = match compared && shape.extra != Extra::Dropout {
+            true => b.output("O", shape.dtype, &shape.o(), Rule::Close)?,
+            false => b.alloc(shape.dtype, &shape.o())?,
         };
-        tensors.push(b.tensor(&o));
+        tensors.push(Self::tensor(b, &o)?);
         let rng_state = b.alloc(DType::I64, &[2])?;
         b.machine.fill(rng_state.ptr, 0, rng_state.bytes())?;
         tensors.extend([b.tensor(&rng_state), Tensor::new(api)]);
-        let [q, k, v, o, rng_state, empty] = [0, 1, 2, 3, 4, 5].map(|i| tensors[i].h());
-        let handles = [q, k, v, empty, empty, empty, o];
+        tensors.push(match shape.extra {
+            Extra::Bias => b.tensor(&b.random(DType::Bf16, &shape.bias())?),
+            _ => Tensor::new(api),
+        });
+        // The probabilities: their factors and amax alone.
+        tensors.push(Self::factors(b, Tensor::new(api), shape.dtype)?);
+        let [q, k, v, o, rng_state, empty, bias, s] =
+            [0, 1, 2, 3, 4, 5, 6, 7].map(|i| tensors[i].h());
+        let handles = [q, k, v, bias, empty, s, o];
         handles.iter().zip(0..).for_each(|(handle, at)| params.set(at, handle));
         let pack = Pack::new(api);
         params.set(7, &pack.address());
         (8..14).for_each(|at| params.set(at, &empty));
         params.set(14, &rng_state);
         shape.options(&params, 18);
-        params.set(29, &shape.seq);
-        params.set(30, &shape.seq);
+        params.set(29, &shape.queries);
+        params.set(30, &shape.keys);
         params.set(32, &b.stream());
         let workspace = with_workspace(b, |workspace| {
             params.set(31, &workspace);
@@ -134,9 +233,25 @@ impl<'a> Forward<'a> {
         })?;
         params.set(31, &workspace.h());
         tensors.push(workspace);
-        let stats = b.alloc(DType::F32, &[shape.batch, shape.heads, shape.seq, 1])?;
+        let stats = b.alloc(DType::F32, &[shape.batch, shape.heads[0], shape.queries, 1])?;
         pack.place(0, &stats);
         Ok(Self { params, tensors, pack })
+    }
+
+    fn tensor(b: &Build<'a>, memory: &Basic) -> Result<Tensor<'a>> {
+        Self::factors(b, b.tensor(memory), memory.dtype)
+    }
+
+    /// What an 8-bit tensor has beside its data.
+    fn factors(b: &Build<'a>, tensor: Tensor<'a>, dtype: DType) -> Result<Tensor<'a>> {
+        if dtype != DType::E4m3 {
+            return Ok(tensor);
+        }
+        let [scale, amax, scale_inv] = [b.floats(&[1.0])?, b.floats(&[0.0])?, b.floats(&[1.0])?];
+        Ok(tensor
+            .set(Param::Scale, &scale)
+            .set(Param::Amax, &amax)
+            .set(Param::RowwiseScaleInv, &scale_inv))
     }
 
     fn run(&self) {
