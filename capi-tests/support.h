@@ -22,7 +22,7 @@ enum { TEST_PASS = 0, TEST_FAIL = 1, TEST_SKIP = 77 };
 static struct {
   const char *program, *filter, *backend;
   char name[256];
-  unsigned cases, failed_cases, failures_in_case, checks, declined;
+  unsigned every, cases, failed_cases, failures_in_case, checks, declined;
   uint64_t rng;
 } g_test;
 
@@ -285,7 +285,8 @@ static inline void case_end(void) {
   g_test.failures_in_case = 0;
 }
 
-// Ends the case before. False if the program's argument, a part of a case's name, leaves it out.
+// Ends the case before. False if the case is left out: by the program's argument, a part of the
+// names of those to run, or by NVTE_TEST_EVERY=N, which keeps the first and about one of N.
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2)))
 #endif
@@ -297,17 +298,22 @@ static inline bool case_begin(const char *format, ...) {
   va_end(args);
   case_end();
   if (g_test.filter && !strstr(name, g_test.filter)) return false;
-  memcpy(g_test.name, name, sizeof name);
-  g_test.cases++;
   g_test.rng = 1469598103934665603u;
   for (const char *c = name; *c; c++)
     g_test.rng = (g_test.rng ^ (unsigned char)*c) * 1099511628211u;
+  if (g_test.cases > 0 && g_test.every > 1 &&
+      (g_test.rng * 0x9E3779B97F4A7C15u >> 32) % g_test.every)
+    return false;
+  memcpy(g_test.name, name, sizeof name);
+  g_test.cases++;
   return true;
 }
 
 static inline void test_arguments(int argc, char **argv) {
   g_test.program = argv[0];
   g_test.filter = argc > 1 ? argv[1] : NULL;
+  const char *every = getenv("NVTE_TEST_EVERY");
+  g_test.every = every ? (unsigned)strtoul(every, NULL, 10) : 1;
 }
 
 // Leaves the program if the backend that NVTE_BACKEND asks for cannot run here.

@@ -11,7 +11,8 @@ run.sh COMMAND
   demo                     trains small networks on real data
   bench [--against LIB]    operators, also of another library with this ABI, and layers
   all                      all of these
-FILTER is a part of a test's name, CASE a part of its cases' names.
+FILTER is a part of a test's name, CASE a part of its cases' names. NVTE_TEST_EVERY=N runs about one of
+N cases of each C test, which a sanitizer needs to end in minutes.
 TEXT
 }
 
