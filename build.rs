@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
+use std::time::Instant;
 
 const ALL_ARCHS: &str = "80,89,90a,100a,120a";
 const DEFAULT_ARCHS: &str = "90a";
@@ -169,6 +170,7 @@ fn compile(
     let mut nvcc = Command::new(&toolkit.nvcc);
     // Architectures in parallel; not among the flags, because the object does not depend on it.
     nvcc.args(flags).args(["--threads", "0", "-c"]).arg(source).arg("-o").arg(&object);
+    let start = Instant::now();
     let output =
         nvcc.output().unwrap_or_else(|e| panic!("cannot run {}: {e}", toolkit.nvcc.display()));
     let text = [output.stdout, output.stderr].concat();
@@ -177,6 +179,9 @@ fn compile(
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         println!("cargo:warning={line}");
     }
+    // For the list of `cargo xtask bench kernels`.
+    let seconds = start.elapsed().as_secs_f64();
+    fs::write(object.with_extension("seconds"), format!("{seconds:.1}")).unwrap();
     fs::write(&stamp, key).unwrap();
     object
 }

@@ -9,6 +9,7 @@ mod cases;
 mod check;
 mod cpu;
 mod gpu;
+mod kernels;
 mod layer;
 mod machine;
 mod module;
@@ -35,6 +36,8 @@ pub enum Suite {
     Operators,
     /// Forward and backward pass of a Transformer layer
     Layer,
+    /// Count and size of the CUDA kernels just built; needs no GPU
+    Kernels,
 }
 
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -68,6 +71,13 @@ pub struct BenchArgs {
 }
 
 pub fn run(args: &BenchArgs, root: &Path) -> Result<()> {
+    if args.suite == Suite::Kernels {
+        let release = library(args, root)?;
+        let release = release.parent().context("the library has no folder")?;
+        let section = kernels::section(root, release, &today()?)?;
+        println!("\n{section}");
+        return update_report(args, root, Kind::Gpu, &section);
+    }
     let machine = open_machine()?;
     let machine = machine.as_ref();
     if args.suite == Suite::Layer {

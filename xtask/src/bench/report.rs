@@ -210,7 +210,11 @@ own.
 
 fn markers(kind: Kind, suite: Suite) -> [String; 2] {
     let kind = if kind == Kind::Gpu { "gpu" } else { "cpu" };
-    let suite = if suite == Suite::Layer { " layer" } else { "" };
+    let suite = match suite {
+        Suite::Operators => "",
+        Suite::Layer => " layer",
+        Suite::Kernels => " kernels",
+    };
     ["begin", "end"].map(|edge| format!("<!-- {edge} {kind}{suite} -->"))
 }
 

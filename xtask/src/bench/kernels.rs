@@ -1,0 +1,57 @@
+//! The CUDA kernels that a build made: how many of each source, their size, how long they took.
+
+use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A section of the report about the newest build under `release`, cargo's folder.
+pub fn section(root: &Path, release: &Path, date: &str) -> Result<String> {
+    let mut table =
+        String::from("| source | kernels | object | compiled in |\n|---|--:|--:|--:|\n");
+    let (mut all, mut bytes, mut time) = (0, 0, 0.0);
+    for object in objects(root, release)? {
+        let count = kernels(&object)?;
+        let size = object.metadata()?.len();
+        let seconds: f64 = fs::read_to_string(object.with_extension("seconds"))
+            .with_context(|| format!("{}: compiled by an older build", object.display()))?
+            .parse()?;
+        let name = object.file_stem().expect("a file").display();
+        table +=
+            &format!("| {name}.cu | {count} | {} KB | {seconds:.0} s |\n", size.div_ceil(1000));
+        (all, bytes, time) = (all + count, bytes + size, time + seconds);
+    }
+    ensure!(all > 0, "{}: no kernels; was the library built for the CPU alone?", release.display());
+    let megabytes = bytes as f64 / 1e6;
+    table += &format!("| all | {all} | {megabytes:.1} MB | {time:.0} s |\n");
+    let cores = std::thread::available_parallelism()?;
+    Ok(format!(
+        "## Kernels\n\nInstances of kernels in each source, for the architectures of the build; each source was \
+         compiled on one of {cores} cores; {date}.\n\n{table}"
+    ))
+}
+
+/// Objects of the sources that the newest build linked.
+fn objects(root: &Path, release: &Path) -> Result<Vec<PathBuf>> {
+    let build = release.join("build");
+    let mut newest = None;
+    for entry in fs::read_dir(&build).with_context(|| build.display().to_string())? {
+        let out = entry?.path().join("out");
+        if let Ok(linked) = out.join("libnvte_kernels.a").metadata() {
+            newest = newest.max(Some((linked.modified()?, out)));
+        }
+    }
+    let Some((_, out)) = newest else { return Ok(Vec::new()) };
+    let sources = crate::tree::files(&root.join("kernels"), &["cu"])?;
+    let object = |source: PathBuf| Some(out.join(source.file_name()?).with_extension("o"));
+    Ok(sources.into_iter().filter_map(object).collect())
+}
+
+/// The host's stubs, one of each kernel.
+fn kernels(object: &Path) -> Result<usize> {
+    let output = Command::new("nm").arg(object).output().context("nm")?;
+    ensure!(output.status.success(), "nm {}: {}", object.display(), output.status);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let stub = |line: &&str| line.contains("__device_stub__") && line.contains(" t ");
+    Ok(text.lines().filter(stub).count())
+}
