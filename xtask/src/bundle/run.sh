@@ -88,6 +88,8 @@ run_sanitize() {
     for tool in memcheck racecheck initcheck; do
       # A test that asks for too much memory makes an API call fail on purpose.
       local quiet=
+      # It takes what cuBLASLt stores for uninitialised: a product and a cast of it suffice.
+      [[ $tool != initcheck || $(basename "$program") != module* ]] || continue
       [[ $tool != memcheck ]] || quiet=--report-api-errors=no
       record "$(basename "$program").$tool" env NVTE_BACKEND=cuda NVTE_VERBOSE=none \
         "$sanitizer" --tool $tool $quiet --error-exitcode 99 "$program" "${@:2}"
