@@ -642,10 +642,18 @@ static void test_backward(void) {
     }
   }
   // More rows than blocks of a GPU hold at a time; twice the same bits.
-  for (int k = 0; k < 4; k++) {
-    if (!case_begin("%s backward of many rows%s", kind(k & 1), k & 2 ? " float32" : "")) continue;
+  for (int k = 0; k < 8; k++) {
+    const bool odd = k & 4;
+    if (!case_begin("%s backward of many %srows%s", kind(k & 1), odd ? "odd " : "",
+                    k & 2 ? " float32" : "")) {
+      continue;
+    }
     NVTEDType type = k & 2 ? kNVTEFloat32 : kNVTEBFloat16;
-    Gradients g = {.layer = k & 1, .x = type, .gamma = type, .rows = 5003, .cols = 72};
+    Gradients g = {.layer = k & 1,
+                   .x = type,
+                   .gamma = type,
+                   .rows = odd ? 1003 : 5003,
+                   .cols = odd ? 4099 : 72};
     gradients_run(&g);
     const void *first = buffer_read(g.sums[0]);
     gradients_call(&g);

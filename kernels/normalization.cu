@@ -1,10 +1,9 @@
-// LayerNorm and RMSNorm, forward and backward. The threads of a group share a row: each copies its
-// elements to shared memory ahead of time, and one exchange between the warps of the group gives
-// what the row needs. Rows too long for that are read again from global memory.
+// LayerNorm and RMSNorm, forward. The threads of a group share a row, and one exchange between
+// their warps gives what the row needs. They hold it in registers, from global memory or from
+// shared memory, where each has copied its elements ahead of time; rows too long for that are read
+// again.
 
-#include <cfloat>
-#include <type_traits>
-
+#include "common/normalization.cuh"
 #include "common/scale.cuh"
 #include "common/stream.cuh"
 
@@ -13,508 +12,7 @@ extern "C" NVTEXOutcome nvte_cuda_transpose(const NVTEXTransposeArgs *, cudaStre
 namespace nvte {
 namespace {
 
-constexpr int kVec = 8;          // Columns that a thread handles together.
-constexpr int kRun = 32 * kVec;  // A warp.
-constexpr int kMostWarps = 32;
-
-// How the columns of a row lie over the threads of a group.
-struct Layout {
-  int cols;
-  int group;         // Threads; a multiple of 32.
-  int warps, width;  // Of a group, and the next power of two.
-  int groups;        // Of a block.
-  int inverse;       // What divides by warps: divisions take time before the first load.
-  // The columns of a vector lie side by side. Else they are `group` apart, so that a warp accesses
-  // single elements side by side.
-  bool adjacent;
-
-  void set_group(int threads) {
-    group = threads;
-    warps = threads / 32;
-    for (width = 1; width < warps;) width *= 2;
-    inverse = 65536 / warps + 1;  // Exact for the warps of a block.
-  }
-  __device__ __forceinline__ int index() const {
-    return static_cast<int>(threadIdx.x / 32 * inverse) >> 16;
-  }
-};
-
-// The columns of one thread: vectors, one in each `span` columns. kVectorised: every access to a
-// vector is aligned, and inside or outside the row as a whole.
-template <bool kVectorised>
-struct Columns {
-  int cols, first, step, span;
-
-  __device__ Columns(const Layout &l, int thread)
-      : cols(l.cols),
-        first(kVectorised || l.adjacent ? thread * kVec : thread),
-        step(kVectorised || l.adjacent ? 1 : l.group),
-        span(l.group * kVec) {}
-
-  __device__ __forceinline__ int column(int v) const { return first + v * span; }
-  __device__ __forceinline__ bool has(int v, int i) const {
-    return column(v) + (kVectorised ? 0 : i * step) < cols;
-  }
-
-  // Vector v of the row that begins at element `row`; zeros outside, or if there is no such row.
-  template <class T>
-  __device__ __forceinline__ Vec<T, kVec> load(const void *base, size_t row, int v,
-                                               bool exists) const {
-    const int col = column(v);
-    if constexpr (kVectorised) {
-      return nvte::load<T, kVec>(base, row + col, exists && col < cols);
-    }
-    constexpr int kPer = Vec<T, kVec>::kPerWord;
-    Vec<T, kVec> x = {};
-#pragma unroll
-    for (int i = 0; i < kVec; ++i) {
-      const uint32_t bits =
-          exists && has(v, i) ? *element<typename T::Bits>(base, row + col + i * step) : 0;
-      x.w[i / kPer] |= bits << (i % kPer * 8 * T::kBytes);
-    }
-    return x;
-  }
-
-  template <class T>
-  __device__ __forceinline__ void store(void *base, size_t row, int v,
-                                        const Vec<T, kVec> &x) const {
-    const int col = column(v);
-    if constexpr (kVectorised) {
-      if (col < cols) nvte::store(base, row + col, x);
-      return;
-    }
-    constexpr int kPer = Vec<T, kVec>::kPerWord;
-#pragma unroll
-    for (int i = 0; i < kVec; ++i) {
-      if (has(v, i)) {
-        *element<typename T::Bits>(base, row + col + i * step) =
-            static_cast<typename T::Bits>(x.w[i / kPer] >> (i % kPer * 8 * T::kBytes));
-      }
-    }
-  }
-
-  // Of any high-precision type.
-  __device__ __forceinline__ void load_floats(const void *base, NVTEDType dtype, size_t row, int v,
-                                              float (&f)[kVec]) const {
-    if (dtype == kNVTEFloat32) {
-      to_float(load<F32>(base, row, v, true), f);
-    } else if (dtype == kNVTEBFloat16) {
-      to_float(load<BF16>(base, row, v, true), f);
-    } else {
-      to_float(load<F16>(base, row, v, true), f);
-    }
-  }
-
-  __device__ __forceinline__ void store_floats(void *base, NVTEDType dtype, size_t row, int v,
-                                               const float (&f)[kVec]) const {
-    if (dtype == kNVTEFloat32) {
-      store(base, row, v, from_float<F32>(f));
-    } else if (dtype == kNVTEBFloat16) {
-      store(base, row, v, from_float<BF16>(f));
-    } else {
-      store(base, row, v, from_float<F16>(f));
-    }
-  }
-
-  // Elements of a thread in `count` vectors.
-  __device__ __forceinline__ float elements(int from, int count) const {
-    int n = 0;
-    for (int v = from; v < from + count; ++v) {
-      for (int i = 0; i < kVec; ++i) n += has(v, i);
-    }
-    return static_cast<float>(n);
-  }
-};
-
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-  return x;
-}
-
-template <int N>
-__device__ __forceinline__ void warp_sums(float (&x)[N]) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-#pragma unroll
-    for (int i = 0; i < (N < 2 ? N : 2); ++i) x[i] += __shfl_xor_sync(0xffffffffu, x[i], step);
-  }
-}
-
-template <int N>
-__device__ __forceinline__ void lanes_sums(float (&x)[N], int width) {
-  for (int step = 1; step < width; step *= 2) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) x[i] += __shfl_xor_sync(0xffffffffu, x[i], step);
-  }
-}
-
-// NaN for NaN.
-__device__ __forceinline__ float at_least_0(float x) { return x < 0.0f ? 0.0f : x; }
-
-// Over each `width` lanes, a power of two.
-__device__ __forceinline__ float lanes_sum(float x, int width) {
-  for (int step = 1; step < width; step *= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-  return x;
-}
-
-// The threads that share a row, and their exchange of kCount floats for each warp. One barrier
-// each: successive exchanges use different memory.
-template <int kCount>
-struct Group {
-  const Layout &layout;  // Constant memory: no registers.
-  int index, thread;
-  int turn = 0;
-  float (*memory)[kMostWarps][kCount];  // [2]
-
-  __device__ Group(const Layout &l, float (*memory)[kMostWarps][kCount])
-      : layout(l), index(l.index()), thread(threadIdx.x - index * l.group), memory(memory) {}
-
-  // `mine` of a warp becomes, in lane w % width, that of warp w of the group, or zeros.
-  __device__ __forceinline__ void exchange(float (&mine)[kCount]) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    if (lane == 0) {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) memory[turn][warp][i] = mine[i];
-    }
-    __syncwarp();  // The barrier counts warps.
-    asm volatile("bar.sync %0, %1;" ::"r"(index + 1), "r"(layout.group) : "memory");
-    const int from = lane & (layout.width - 1);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      mine[i] = from < layout.warps ? memory[turn][index * layout.warps + from][i] : 0.0f;
-    }
-    turn ^= 1;
-  }
-};
-
-// 16 bytes of shared memory: `bytes` from global memory, then zeros.
-__device__ __forceinline__ void copy_async(uint4 *to, const void *from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from), "r"(bytes)
-               : "memory");
-}
-
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
-
-// Until at most `pending` of the latest commits are incomplete.
-__device__ __forceinline__ void wait_for_copies(int pending) {
-  if (pending > 1) {
-    asm volatile("cp.async.wait_group 2;" ::: "memory");
-  } else if (pending > 0) {
-    asm volatile("cp.async.wait_group 1;" ::: "memory");
-  } else {
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
-  }
-}
-
-// Elements of this thread that are on their way to shared memory, where only it reads them again:
-// kPlaces vectors; 0 if their number is known at run time only.
-template <class T, bool kVectorised, int kPlaces = 0>
-struct Staged {
-  static constexpr int kChunks = Vec<T, kVec>::kBytes / 16;
-
-  uint4 *memory;  // Of the first thread.
-
-  __device__ __forceinline__ uint4 *slot(int place, int chunk) const {
-    const int at = place * kChunks + chunk;
-    if (kPlaces == 0) return memory + at * static_cast<int>(blockDim.x) + threadIdx.x;
-    return memory + (threadIdx.x / 32 * (kPlaces * kChunks) + at) * 32 + threadIdx.x % 32;
-  }
-  __device__ __forceinline__ void set(int place, const Vec<T, kVec> &x) const {
-#pragma unroll
-    for (int k = 0; k < kChunks; ++k) store_bytes<16>(slot(place, k), x.w + 4 * k);
-  }
-  __device__ __forceinline__ Vec<T, kVec> get(int place) const {
-    Vec<T, kVec> x;
-#pragma unroll
-    for (int k = 0; k < kChunks; ++k) {
-      uint32_t w[4];
-      load_shared(reinterpret_cast<const uint32_t *>(slot(place, k)), w);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x.w[4 * k + i] = w[i];
-    }
-    return x;
-  }
-  // Vector v of a row, of which `from` is the thread's first: `left` elements from there on, and
-  // zeros.
-  template <bool kSkewed>
-  __device__ __forceinline__ void fetch(int place, const char *from, int v, int left) const {
-#pragma unroll
-    for (int k = 0; k < kChunks; ++k) {
-      const int start = v * kRun + k * (16 / T::kBytes), rest = (left - start) * T::kBytes;
-      const int bytes = kSkewed && rest < 16 ? rest : 16;
-      copy_async(slot(place, k), from + start * T::kBytes, rest > 0 ? bytes : 0);
-    }
-  }
-  // Vector v of the row that begins at element `row`; zeros if there is no such row.
-  __device__ __forceinline__ void fetch(const Columns<kVectorised> &c, int place, const void *base,
-                                        size_t row, int v, bool exists) const {
-    if constexpr (kVectorised) {
-      const bool inside = exists && c.column(v) < c.cols;
-      const auto *from = element<typename T::Bits>(base, inside ? row + c.column(v) : 0);
-#pragma unroll
-      for (int k = 0; k < kChunks; ++k) {
-        copy_async(slot(place, k), reinterpret_cast<const char *>(from) + k * 16, inside ? 16 : 0);
-      }
-    } else {
-      set(place, c.template load<T>(base, row, v, exists));
-    }
-  }
-};
-
-// The weight g of vector v; zeros outside the row.
-template <bool kVectorised>
-__device__ __forceinline__ void load_gamma(const Columns<kVectorised> &c, const NVTEXGamma &gamma,
-                                           int v, float (&g)[kVec]) {
-  c.load_floats(gamma.data, gamma.dtype, 0, v, g);
-  if (!gamma.zero_centered) return;
-#pragma unroll
-  for (int i = 0; i < kVec; ++i) {
-    g[i] = c.has(v, i) ? g[i] + 1.0f : 0.0f;
-  }
-  if (!gamma.rounded) return;
-  if (gamma.dtype == kNVTEFloat16) to_float(from_float<F16>(g), g);
-  if (gamma.dtype == kNVTEBFloat16) to_float(from_float<BF16>(g), g);
-}
-
-__device__ __forceinline__ float scalar(const void *base, NVTEDType dtype, size_t i) {
-  float pair[2];
-  if (dtype == kNVTEFloat32) return *element<float>(base, i);
-  if (dtype == kNVTEFloat16) {
-    F16::to_float(*element<uint16_t>(base, i), pair);
-  } else {
-    BF16::to_float(*element<uint16_t>(base, i), pair);
-  }
-  return pair[0];
-}
-
-__device__ __forceinline__ float rounded(float x, NVTEDType dtype) {
-  float pair[2] = {x, 0.0f};
-  if (dtype == kNVTEFloat16) F16::to_float(F16::from_float(pair), pair);
-  if (dtype == kNVTEBFloat16) BF16::to_float(BF16::from_float(pair), pair);
-  return pair[0];
-}
-
-// A predicate, not a branch: the barriers at which so many of them meet again would spill.
-template <class B>
-__device__ __forceinline__ void store_if(bool inside, B *to, B bits) {
-  asm volatile(
-      "{.reg .pred inside;\n"
-      "setp.ne.b32 inside, %3, 0;\n"
-      "@inside st.global.b%2 [%0], %1;}" ::"l"(to),
-      "r"(uint32_t{bits}), "n"(8 * sizeof(B)), "r"(int{inside})
-      : "memory");
-}
-
-// How a group holds a row in vectors that are aligned whatever the row begins with: a warp has V
-// runs of kRun positions one after the other, and a thread kVec side by side of each. If kSkewed,
-// rows are not a multiple of kVec long, and positions count from the last aligned element at or
-// before a row's first, which has position `begin`. The rows of a block all have the same: it takes
-// every kVec-th.
-template <bool kSkewed, int V>
-struct Span {
-  static constexpr int kEvery = kSkewed ? kVec : 1;
-
-  size_t row;        // The group's first.
-  int begin, first;  // first: the thread's position.
-  int left;          // Positions from there to the end of a row, or negative.
-
-  __device__ __forceinline__ Span(int cols, int offset, int groups, int group, int thread)
-      : row((size_t{blockIdx.x / kEvery} * groups + group) * kEvery + blockIdx.x % kEvery),
-        begin(kSkewed ? static_cast<int>((offset + row * cols) % kVec) : 0),
-        first(thread / 32 * (V * kRun) + thread % 32 * kVec),
-        left(begin + cols - first) {}
-
-  // Vector v has elements of a row.
-  __device__ __forceinline__ bool has(int v) const { return v * kRun < left; }
-  // A bit for each element of vector v. One register, where comparisons would take many.
-  __device__ __forceinline__ unsigned mask(int v) const {
-    const int rest = left - v * kRun, end = rest < 0 ? 0 : rest > kVec ? kVec : rest;
-    const unsigned bits = (1u << end) - 1;
-    return kSkewed && v == 0 && first < begin ? bits & (~0u << (begin - first)) : bits;
-  }
-  __device__ __forceinline__ bool has_all(int v) const {
-    return v * kRun + kVec <= left && first + v * kRun >= begin;
-  }
-  // What copies cannot leave out: elements of the row before this one.
-  template <class T>
-  __device__ __forceinline__ void clear_before(int v, T (&f)[kVec]) const {
-    if constexpr (kSkewed) {
-      if (v != 0 || first >= begin) return;
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        if (first + i < begin) f[i] = 0;
-      }
-    }
-  }
-  // Elements of vector v.
-  __device__ __forceinline__ float elements_of(int v) const {
-    return static_cast<float>(__popc(mask(v)));
-  }
-  // Elements of a warp's part of a row.
-  __device__ __forceinline__ float elements() const {
-    const int lane = threadIdx.x % 32, from = first - lane * kVec, until = from + V * kRun;
-    const int end = left + first;
-    const int n = (until < end ? until : end) - (from > begin ? from : begin);
-    return static_cast<float>(n > 0 ? n : 0);
-  }
-
-  template <class T>
-  __device__ __forceinline__ char *at(const void *base, int cols, size_t row) const {
-    return static_cast<char *>(const_cast<void *>(base)) +
-           (static_cast<ptrdiff_t>(row * cols) + first - begin) * T::kBytes;
-  }
-  // `z` becomes vector v of a row, of which `to` is the thread's first. `together`: it is aligned.
-  template <class T>
-  __device__ __forceinline__ void put(char *to, int v, const Vec<T, kVec> &z, bool together) const {
-    if constexpr (!kSkewed) {
-      if (has(v)) store(to, v * kRun, z);
-    } else if (together && has_all(v)) {
-      store(to, v * kRun, z);
-    } else {
-      constexpr int kPer = Vec<T, kVec>::kPerWord;
-      const unsigned here = mask(v);
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        const auto bits =
-            static_cast<typename T::Bits>(z.w[i / kPer] >> (i % kPer * 8 * T::kBytes));
-        store_if(here >> i & 1, element<typename T::Bits>(to, v * kRun + i), bits);
-      }
-    }
-  }
-  // The other way; zeros outside.
-  template <class T>
-  __device__ __forceinline__ Vec<T, kVec> get(const char *from, int v, bool together) const {
-    if constexpr (!kSkewed) {
-      return load<T, kVec>(from, v * kRun, has(v));
-    } else {
-      if (together && has_all(v)) return load<T, kVec>(from, v * kRun, true);
-      constexpr int kPer = Vec<T, kVec>::kPerWord;
-      Vec<T, kVec> x = {};
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        const bool here = mask(v) >> i & 1;
-        const uint32_t bits = here ? *element<typename T::Bits>(from, v * kRun + i) : 0;
-        x.w[i / kPer] |= bits << (i % kPer * 8 * T::kBytes);
-      }
-      return x;
-    }
-  }
-};
-
-// Threads of a block, at most, are tuned for the registers of sm_90; other architectures get slack
-// instead of spills.
-constexpr int threads_here(int threads) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
-  return threads * 3 / 4;
-#else
-  return threads;
-#endif
-}
-int threads_on(const Device &device, int threads) {
-  return device.arch == 90 ? threads : threads * 3 / 4;
-}
-
-// Divides by n, 0 by 0.
-struct Divisor {
-  float n, inverse;
-
-  __host__ __device__ explicit Divisor(float n) : n(n), inverse(n > 0.0f ? 1.0f / n : 0.0f) {}
-  __device__ __forceinline__ float divide(float x) const {
-    const float q = x * inverse, better = fmaf(fmaf(-q, n, x), inverse, q);
-    return fabsf(q) <= FLT_MAX ? better : q;  // Infinity minus infinity is none.
-  }
-};
-
-// kVec floats for each vector of a thread, in shared memory.
-template <int V>
-struct Weights {
-  uint32_t at;  // Of the thread's first, in shared memory.
-
-  __device__ __forceinline__ Weights(const float *memory, int thread)
-      : at(static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + thread / 32 * (V * kRun * 4) +
-           thread % 32 * 16) {}
-
-  __host__ __device__ static constexpr size_t floats(int threads) {
-    return size_t(threads) * kVec * V;
-  }
-
-  __device__ __forceinline__ void set(int v, const float (&f)[kVec]) const {
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at + (v * 2 + k) * 512),
-                   "f"(f[4 * k]), "f"(f[4 * k + 1]), "f"(f[4 * k + 2]), "f"(f[4 * k + 3])
-                   : "memory");
-    }
-  }
-  // Of float i of all threads; four at a time lie side by side.
-  static __device__ __forceinline__ int position(int i) {
-    return i / (V * kRun) * (V * kRun) + i / kRun % V * kRun + i % 128 / 4 * kVec + i % 4 +
-           i / 128 % 2 * 4;
-  }
-
-  // A half of them.
-  __device__ __forceinline__ void get(int v, int half, float (&f)[kVec / 2]) const {
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(f[0]), "=f"(f[1]), "=f"(f[2]), "=f"(f[3])
-                 : "r"(at + (v * 2 + half) * 512)
-                 : "memory");
-  }
-  __device__ __forceinline__ void get(int v, float (&f)[kVec]) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float part[kVec / 2];
-      get(v, half, part);
-#pragma unroll
-      for (int i = 0; i < kVec / 2; ++i) f[half * (kVec / 2) + i] = part[i];
-    }
-  }
-};
-
-// Gamma and beta (if there is any) of the thread's vector v. The loads of both are on their way
-// together: with few rows, their time counts.
-template <class T, bool kBeta, bool kSkewed, int V>
-__device__ __forceinline__ void weights_of(const Span<kSkewed, V> &span, const NVTEXGamma &gamma,
-                                           const void *beta, int v, float (&g)[kVec],
-                                           float (&b)[kVec]) {
-  // A row of them.
-  const auto *const gammas = span.template at<T>(gamma.data, 0, 0);
-  const auto *const betas = span.template at<T>(beta, 0, 0);
-  const Vec<T, kVec> raw = span.template get<T>(gammas, v, false);
-  if (kBeta) to_float(span.template get<T>(betas, v, false), b);
-  to_float(raw, g);
-  if (!gamma.zero_centered) return;
-#pragma unroll
-  for (int i = 0; i < kVec; ++i) {
-    if (span.mask(v) >> i & 1) g[i] += 1.0f;
-  }
-  if (gamma.rounded) to_float(from_float<T>(g), g);
-}
-
-// Into shared memory, by the groups of a block together. `In`: likely their type.
-template <class In, bool kBeta, bool kSkewed, int V>
-__device__ __forceinline__ void share_weights(const Span<kSkewed, V> &span, int group, int groups,
-                                              const NVTEXGamma &gamma, const void *beta,
-                                              const Weights<V> &gammas, const Weights<V> &betas) {
-  for (int v = group; v < V; v += groups) {
-    float g[kVec], b[kVec];
-    if (gamma.dtype == In::kDtype) {
-      weights_of<In, kBeta>(span, gamma, beta, v, g, b);
-    } else if (gamma.dtype == kNVTEFloat32) {
-      weights_of<F32, kBeta>(span, gamma, beta, v, g, b);
-    } else if (gamma.dtype == kNVTEBFloat16) {
-      weights_of<BF16, kBeta>(span, gamma, beta, v, g, b);
-    } else {
-      weights_of<F16, kBeta>(span, gamma, beta, v, g, b);
-    }
-    gammas.set(v, g);
-    if (kBeta) betas.set(v, b);
-  }
-}
-
-// ---- Forward
+using namespace norm;
 
 struct ForwardArgs {
   NVTEXNormForwardArgs norm;
@@ -659,63 +157,38 @@ __host__ __device__ constexpr int row_threads() {
   return kBlocks || (kSkewed && V == 2) ? 896 : 1024;
 }
 
-// A group goes over its rows, of which it holds one in registers while the next one is on its way
-// to shared memory, where gamma and beta are too. Each warp has the sums of deviations from a value
-// near its mean and of their squares, from which the mean and the variance of the row follow.
-template <class In, class Out, bool kLayer, bool kBlocks, bool kSkewed, int V>
-__global__ void __launch_bounds__(threads_here(row_threads<In, kLayer, kBlocks, kSkewed, V>()), 1)
-    rows_kernel(const __grid_constant__ ForwardArgs args) {
-  constexpr int kCount = kLayer ? 3 : 1;
-  extern __shared__ uint4 stages[];
-  __shared__ float memory[2][kMostWarps][kCount];
-  wait_for_stream();
-  let_next_start();
-  const NVTEXNormForwardArgs &a = args.norm;
-  Group<kCount> group(args.layout, memory);
-  const int threads = args.layout.group, cols = args.layout.cols, groups = args.layout.groups;
-  const Span<kSkewed, V> span(cols, args.offset, groups, group.index, group.thread);
+// mu and rsigma of a row. Each warp has the sums of deviations from a value near its mean and of
+// their squares, from which the mean and the variance of the row follow.
+template <bool kLayer, bool kSkewed, int V, bool kAlone = false>
+struct Moments {
+  static constexpr int kCount = kLayer ? 3 : 1;
 
-  using Part = Staged<In, true, V>;
-  const int stage_size = V * Part::kChunks * static_cast<int>(blockDim.x);
-  const auto fetch = [&](size_t row, int stage) {
-    const Part part = {stages + stage * stage_size};
-    const char *from = span.template at<In>(a.cast.input, cols, row);
-    const int left = row < a.cast.rows ? span.left : 0;
-#pragma unroll
-    for (int v = 0; v < V; ++v) part.template fetch<kSkewed>(v, from, v, left);
-    commit_copies();
-  };
-  for (int i = 0; i < args.stages; ++i) fetch(span.row + i * args.step, i);
+  const ForwardArgs &args;
+  const Span<kSkewed, V> &span;
+  Group<kCount, kAlone> &group;
+  float n, inverse, inverse0;
 
-  const float *const floats = reinterpret_cast<float *>(stages + args.stages * stage_size);
-  const Weights<V> gamma(floats, group.thread);
-  const Weights<V> beta(floats + Weights<V>::floats(threads), group.thread);
-  share_weights<In, kLayer>(span, group.index, groups, a.gamma, a.beta, gamma, beta);
-  __syncthreads();
+  __device__ __forceinline__ Moments(const ForwardArgs &args, const Span<kSkewed, V> &span,
+                                     Group<kCount, kAlone> &group)
+      : args(args), span(span), group(group), n(kLayer ? span.elements() : 0.0f) {
+    constexpr float kWhole = V * kRun;
+    inverse = n == kWhole ? 1.0f / kWhole : n > 0.0f ? 1.0f / n : 0.0f;
+    if constexpr (kSkewed) {
+      const float n0 = kLayer ? __shfl_sync(0xffffffffu, span.elements_of(0), 0) : 0.0f;
+      inverse0 = n0 > 0.0f ? 1.0f / n0 : 0.0f;
+    } else {
+      inverse0 = 1.0f / kVec;  // Without elements their sum is 0.
+    }
+  }
 
-  const float n = kLayer ? span.elements() : 0.0f;
-  const float inverse = n > 0.0f ? 1.0f / n : 0.0f;
-  const float n0 = kLayer ? __shfl_sync(0xffffffffu, span.elements_of(0), 0) : 0.0f;
-  const float inverse0 = n0 > 0.0f ? 1.0f / n0 : 0.0f;
-  Output output(args);
-
-  int stage = 0;
-#pragma unroll 1
-  for (size_t row = span.row; row < args.rows; row += args.step) {
-    float f[V][kVec];
-    wait_for_copies(args.stages - 1);
-    const Part part = {stages + stage * stage_size};
-#pragma unroll
-    for (int v = 0; v < V; ++v) to_float(part.get(v), f[v]);
-    fetch(row + args.stages * args.step, stage);
-    stage = stage + 1 == args.stages ? 0 : stage + 1;
-    span.clear_before(0, f[0]);
-
-    // The warp's sums of the deviations from a value near its mean, and of their squares: both at
-    // once. In a row of one value the deviations are 0.
+  // get(v, f): the elements of vector v.
+  template <class Get>
+  __device__ __forceinline__ void of(const Get &get, float &mu, float &rsigma) const {
+    // Both sums at once. In a row of one value the deviations are 0.
     float m[kCount] = {}, center = 0.0f;
     if constexpr (kLayer) {
-      const float (&x)[kVec] = f[0];
+      float x[kVec];
+      get(0, x);
       const float near = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
       center = __shfl_sync(0xffffffffu, near, 0) * inverse0;
       if (!(fabsf(center) <= FLT_MAX)) center = 0.0f;
@@ -725,8 +198,9 @@ __global__ void __launch_bounds__(threads_here(row_threads<In, kLayer, kBlocks, 
     for (int v = 0; v < V; ++v) {
       const float here = kLayer && span.has(v) ? center : 0.0f;
       float apart[kVec];
+      get(v, apart);
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) apart[i] = kLayer ? f[v][i] - here : f[v][i];
+      for (int i = 0; i < kVec; ++i) apart[i] = kLayer ? apart[i] - here : apart[i];
       if (kLayer && kSkewed && !span.has_all(v)) {
         const unsigned inside = span.mask(v);
 #pragma unroll
@@ -745,7 +219,8 @@ __global__ void __launch_bounds__(threads_here(row_threads<In, kLayer, kBlocks, 
     warp_sums(m);
 
     const Divisor &by_cols = args.by_cols;
-    float mu = 0.0f, variance;
+    float variance;
+    mu = 0.0f;
     if constexpr (kLayer) {
       const float shift = m[1] * inverse;  // The warp's mean is that more than the center.
       if (args.layout.warps == 1) {
@@ -773,7 +248,65 @@ __global__ void __launch_bounds__(threads_here(row_threads<In, kLayer, kBlocks, 
       }
       variance = by_cols.divide(m[0]);
     }
-    const float rsigma = rsqrtf(variance + a.epsilon);
+    rsigma = rsqrtf(variance + args.norm.epsilon);
+  }
+};
+
+// A group goes over its rows, of which it holds one in registers while the next one is on its way
+// to shared memory, where gamma and beta are too.
+template <class In, class Out, bool kLayer, bool kBlocks, bool kSkewed, int V>
+__global__ void __launch_bounds__(threads_here(row_threads<In, kLayer, kBlocks, kSkewed, V>()), 1)
+    rows_kernel(const __grid_constant__ ForwardArgs args) {
+  constexpr int kCount = kLayer ? 3 : 1;
+  extern __shared__ uint4 stages[];
+  __shared__ float memory[2][kMostWarps][kCount];
+  wait_for_stream();
+  let_next_start();
+  const NVTEXNormForwardArgs &a = args.norm;
+  Group<kCount> group(args.layout, memory);
+  const int threads = args.layout.group, cols = args.layout.cols, groups = args.layout.groups;
+  const Span<kSkewed, V> span(cols, args.offset, groups, group.index, group.thread);
+
+  using Part = Staged<In, true, V>;
+  const int stage_size = V * Part::kChunks * static_cast<int>(blockDim.x);
+  const auto fetch = [&](size_t row, int stage) {
+    const Part part(stages + stage * stage_size);
+    const char *from = span.template at<In>(a.cast.input, cols, row);
+    const int left = row < a.cast.rows ? span.left : 0;
+#pragma unroll
+    for (int v = 0; v < V; ++v) part.template fetch<kSkewed>(v, from, v, left);
+    commit_copies();
+  };
+  for (int i = 0; i < args.stages; ++i) fetch(span.row + i * args.step, i);
+
+  const float *const floats = reinterpret_cast<float *>(stages + args.stages * stage_size);
+  const Weights<V> gamma(floats, group.thread);
+  const Weights<V> beta(floats + Weights<V>::floats(threads), group.thread);
+  share_weights<In, kLayer>(span, group.index, groups, a.gamma, a.beta, gamma, beta);
+  __syncthreads();
+
+  const Moments<kLayer, kSkewed, V> moments(args, span, group);
+  Output output(args);
+
+  int stage = 0;
+#pragma unroll 1
+  for (size_t row = span.row; row < args.rows; row += args.step) {
+    float f[V][kVec];
+    wait_for_copies(args.stages - 1);
+    const Part part(stages + stage * stage_size);
+#pragma unroll
+    for (int v = 0; v < V; ++v) to_float(part.get(v), f[v]);
+    fetch(row + args.stages * args.step, stage);
+    stage = stage + 1 == args.stages ? 0 : stage + 1;
+    span.clear_before(0, f[0]);
+
+    float mu, rsigma;
+    moments.of(
+        [&](int v, float (&x)[kVec]) {
+#pragma unroll
+          for (int i = 0; i < kVec; ++i) x[i] = f[v][i];
+        },
+        mu, rsigma);
     if (group.thread == 0 && row < a.cast.rows) {
       if (kLayer) a.mu[row] = mu;
       a.rsigma[row] = rsigma;
@@ -805,6 +338,66 @@ __global__ void __launch_bounds__(threads_here(row_threads<In, kLayer, kBlocks, 
   output.finish();
 }
 
+// Threads of a block, at most: what caps the registers, and so sets how many blocks fit.
+template <class T, int V>
+__host__ __device__ constexpr int whole_threads() {
+  if (V == 6 && std::is_same_v<T, F16>) return 896;
+  return V > 6 ? 768 : 1024;
+}
+
+// Rows of aligned vectors, with weights and results of their dtype. A group does a row, or a few if
+// not all multiprocessors may work, and the block ends: multiprocessors differ by a fifth in what
+// they get from the memory, and those that had an equal share of all rows would wait for the
+// slowest. Gamma and beta come out of L1.
+template <class T, bool kLayer, int V>
+__global__ void __launch_bounds__(threads_here(whole_threads<T, V>()), 1)
+    whole_kernel(const __grid_constant__ ForwardArgs args) {
+  using RowMoments = Moments<kLayer, false, V, true>;
+  __shared__ float memory[2][kMostWarps][RowMoments::kCount];
+  wait_for_stream();
+  let_next_start();
+  const NVTEXNormForwardArgs &a = args.norm;
+  Group<RowMoments::kCount, true> group(args.layout, memory);
+  const int cols = args.layout.cols, groups = args.layout.groups;
+  const Span<false, V> span(cols, 0, groups, group.index, group.thread);
+  const RowMoments moments(args, span, group);
+  Output output(args);
+  for (size_t row = span.row; row < args.rows; row += args.step) {
+    Vec<T, kVec> x[V];
+    const char *const from = span.template at<T>(a.cast.input, cols, row);
+#pragma unroll
+    for (int v = 0; v < V; ++v) x[v] = load<T, kVec>(from, v * kRun, span.has(v));
+    float mu, rsigma;
+    moments.of([&](int v, float (&f)[kVec]) { to_float(x[v], f); }, mu, rsigma);
+    if (group.thread == 0) {
+      if (kLayer) a.mu[row] = mu;
+      a.rsigma[row] = rsigma;
+    }
+    char *const to = span.template at<T>(a.cast.rowwise, cols, row);
+    // Few vectors are faster without a branch between their loads; more would take more registers.
+    const auto finish = [&](const auto centered) {
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        float f[kVec], g[kVec], b[kVec];
+        weights_of<T, kLayer, decltype(centered)::value>(span, a.gamma, a.beta, v, g, b);
+        to_float(x[v], f);
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) {
+          // Not f rsigma - mu rsigma: in a row of one value the difference must be 0.
+          f[i] = kLayer ? fmaf(g[i], rsigma * (f[i] - mu), b[i]) : g[i] * (f[i] * rsigma);
+        }
+        output.template put<T, false>(row, 0, f, [&](const auto &z) { span.put(to, v, z, true); });
+      }
+    };
+    if (V > 4 || a.gamma.zero_centered) {
+      finish(std::true_type{});
+    } else {
+      finish(std::false_type{});
+    }
+  }
+  output.finish();
+}
+
 // Threads of a block, at most. Single elements take more registers.
 constexpr int forward_threads(bool vectorised) { return vectorised ? 1024 : 512; }
 
@@ -831,7 +424,7 @@ __global__ void __launch_bounds__(forward_threads(kVectorised), 1)
   using Part = Staged<In, kVectorised>;
   const int stage_size = (a.residual != nullptr ? 2 : 1) * vectors * Part::kChunks * blockDim.x;
   auto fetch = [&](size_t row, int stage) {
-    const Part to = {stages + stage * stage_size};
+    const Part to(stages + stage * stage_size);
     for (int v = 0; v < vectors; ++v) {
       to.fetch(c, v, a.cast.input, row * cols, v, row < a.cast.rows);
       if (a.residual != nullptr) {
@@ -847,7 +440,7 @@ __global__ void __launch_bounds__(forward_threads(kVectorised), 1)
     for (int i = 0; i < args.stages; ++i) fetch(row + i * step, i);
   }
   for (int stage = 0; row < args.rows; row += step) {
-    const Part part = {stages + stage * stage_size};
+    const Part part(stages + stage * stage_size);
     const size_t at = row * cols;
     const bool exists = row < a.cast.rows;
     auto get = [&](int v, float (&f)[kVec]) {
@@ -941,58 +534,6 @@ __global__ void __launch_bounds__(forward_threads(kVectorised), 1)
   output.finish();
 }
 
-// Threads of a group for V vectors each.
-int group_of(size_t cols, int vectors) {
-  return static_cast<int>(ceil_div(cols, size_t(32) * kVec * vectors)) * 32;
-}
-
-// Groups in a block of at most `threads`; each of more than a warp has a barrier of its own.
-int groups_of(int group, int threads) {
-  const int groups = threads / group;
-  return groups < 1 ? 1 : groups > 15 && group > 32 ? 15 : groups;
-}
-
-// As many groups of a block as go over the rows in the same number of turns. Few rows get a
-// multiprocessor each.
-int balanced(int groups, size_t rows, size_t sms) {
-  const size_t turns = ceil_div(rows, sms * groups);
-  return turns == 0 ? 1 : static_cast<int>(ceil_div(rows, sms * turns));
-}
-
-// At most `most` of them; a multiple of `every`.
-unsigned blocks_for(size_t rows, int groups, size_t most, size_t every) {
-  size_t blocks = ceil_div(rows, size_t(groups));
-  if (blocks > most) blocks = most;
-  blocks = blocks / every * every;
-  return static_cast<unsigned>(blocks == 0 ? every : blocks);  // One writes scale_inv.
-}
-
-// Elements from the last place that is aligned for a vector.
-struct Alignment {
-  int offset;
-
-  Alignment(const void *p, NVTEDType dtype) {
-    const size_t bytes = dtype == kNVTEFloat32                             ? 4
-                         : dtype == kNVTEFloat16 || dtype == kNVTEBFloat16 ? 2
-                                                                           : 1;
-    const size_t vector = kVec * bytes < 16 ? kVec * bytes : 16;
-    offset = static_cast<int>(reinterpret_cast<uintptr_t>(p) % vector / bytes);
-  }
-};
-
-// Shared memory that the blocks of a multiprocessor can share.
-size_t shared_room(const Device &device) {
-  switch (device.arch) {
-    case 90:
-    case 100:
-      return 220 * 1024;
-    case 80:
-      return 156 * 1024;
-    default:
-      return 94 * 1024;
-  }
-}
-
 // How a kernel is launched: V vectors for each thread of a group, `threads` in a block, `stages` of
 // rows in flight for each group, `blocks` on a multiprocessor.
 struct Tuning {
@@ -1013,405 +554,6 @@ NVTEXOutcome launch_forward(ForwardArgs &args, const Tuning &t, cudaStream_t str
   return launch_shared(forward_kernel<In, kLayer, kVectorised, kStaged>,
                        dim3(static_cast<unsigned>(blocks)), group * groups,
                        kStaged ? t.stages * stage : 0, stream, args);
-}
-
-// ---- Backward
-
-// Means over a row of (sum of d y, sum of d), from a thread's sums.
-template <bool kLayer>
-__device__ __forceinline__ void row_means(Group<kLayer ? 2 : 1> &group, const Divisor &by_cols,
-                                          float (&sums)[kLayer ? 2 : 1]) {
-  warp_sums(sums);
-  if (group.layout.warps > 1) {
-    group.exchange(sums);
-    lanes_sums(sums, group.layout.width);
-  }
-#pragma unroll
-  for (float &sum : sums) sum = by_cols.divide(sum);
-}
-
-struct BackwardArgs {
-  NVTEXNormBackwardArgs norm;
-  Layout layout;
-  Divisor by_cols = Divisor(1.0f);
-  int stages;
-  // Of the first element from the last aligned one; whether all that dx is read or written with has
-  // the same.
-  int offset;
-  bool together;
-  size_t step;  // Rows that all groups have at a time.
-};
-
-// Threads of a block, at most: the sums stay in registers.
-template <class T, bool kLayer, bool kSkewed, int V>
-__host__ __device__ constexpr int backward_threads() {
-  constexpr int kSums = (kLayer ? 2 : 1) * V, kLess = kSkewed ? 128 : 0;
-  if (T::kBytes == 4) return kSums == 1 ? 1024 : kSums <= 3 ? 576 - kLess : 384;
-  if (kSums <= 2) return (kLayer ? 896 : 1024) - kLess;
-  if (kSums == 3 || (kLayer && kSums == 4)) return 768 - kLess;
-  return kSums == 4 ? 640 : kSums == 8 ? 512 - kLess : 512;
-}
-
-// A block goes over its rows, each by a group, and keeps the sums over them in registers. The next
-// rows of a group are on their way to shared memory, where gamma is too. x and dz have one dtype.
-template <class T, bool kLayer, bool kSkewed, int V>
-__global__ void __launch_bounds__(threads_here(backward_threads<T, kLayer, kSkewed, V>()), 1)
-    backward_kernel(const __grid_constant__ BackwardArgs args) {
-  using Part = Staged<T, true, 2 * V>;
-  constexpr int kCount = kLayer ? 2 : 1;
-  extern __shared__ uint4 stages[];
-  __shared__ float memory[2][kMostWarps][kCount];
-  wait_for_stream();
-  let_next_start();
-  const NVTEXNormBackwardArgs &a = args.norm;
-  Group<kCount> group(args.layout, memory);
-  const int cols = args.layout.cols, groups = args.layout.groups;
-  const int stage_size = 2 * V * Part::kChunks * static_cast<int>(blockDim.x);
-  const Span<kSkewed, V> span(cols, args.offset, groups, group.index, group.thread);
-  float sums[kCount][V][kVec] = {};
-
-  auto fetch = [&](size_t row, int stage) {
-    const Part to = {stages + stage * stage_size};
-    const char *const x = span.template at<T>(a.x, cols, row);
-    const char *const dz = span.template at<T>(a.dz, cols, row);
-    const int left = row < a.rows ? span.left : 0;
-#pragma unroll
-    for (int v = 0; v < V; ++v) {
-      to.template fetch<kSkewed>(v, x, v, left);
-      to.template fetch<kSkewed>(V + v, dz, v, left);
-    }
-    commit_copies();
-  };
-  for (int i = 0; i < args.stages; ++i) fetch(span.row + i * args.step, i);
-
-  const Weights<V> gamma(reinterpret_cast<float *>(stages + args.stages * stage_size),
-                         group.thread);
-  share_weights<T, false>(span, group.index, groups, a.gamma, nullptr, gamma, gamma);
-  __syncthreads();
-
-  float next_mu = 0.0f, next_rsigma = 0.0f;
-  const auto look_ahead = [&](size_t row) {
-    if (row >= a.rows) return;
-    if (kLayer) next_mu = a.mu[row];
-    next_rsigma = a.rsigma[row];
-  };
-  look_ahead(span.row);
-  int stage = 0;
-#pragma unroll 1
-  for (size_t row = span.row; row < a.rows; row += args.step) {
-    const Part part = {stages + stage * stage_size};
-    const float mu = next_mu, rsigma = next_rsigma;
-    look_ahead(row + args.step);
-    // y, dz and d = g dz of a vector.
-    auto terms = [&](int v, float (&y)[kVec], float (&z)[kVec], float (&d)[kVec]) {
-      to_float(part.get(v), y);
-      to_float(part.get(V + v), z);
-      span.clear_before(v, y);
-      span.clear_before(v, z);
-      gamma.get(v, d);
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        d[i] *= z[i];
-        y[i] = rsigma * (y[i] - mu);
-      }
-    };
-    wait_for_copies(args.stages - 1);
-    float means[kCount] = {}, more[kCount] = {};
-#pragma unroll
-    for (int v = 0; v < V; ++v) {
-      float y[kVec], z[kVec], d[kVec];
-      terms(v, y, z, d);
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        float (&to)[kCount] = i % 2 == 0 ? means : more;
-        to[0] += d[i] * y[i];
-        sums[0][v][i] += z[i] * y[i];
-        if constexpr (kLayer) {
-          to[1] += d[i];
-          sums[1][v][i] += z[i];
-        }
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) means[k] += more[k];
-    row_means<kLayer>(group, args.by_cols, means);
-    char *const to = span.template at<T>(a.dx, cols, row);
-    const char *const add = span.template at<T>(a.add, cols, row);
-#pragma unroll 1
-    for (int v = 0; v < V; ++v) {
-      float y[kVec], z[kVec], d[kVec];
-      terms(v, y, z, d);
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        d[i] = rsigma * (d[i] - (kLayer ? means[0] * y[i] + means[1] : means[0] * y[i]));
-      }
-      if (a.add != nullptr) {
-        to_float(span.template get<T>(add, v, args.together), z);
-#pragma unroll
-        for (int i = 0; i < kVec; ++i) d[i] += z[i];
-      }
-      span.put(to, v, from_float<T>(d), args.together);
-    }
-    fetch(row + args.stages * args.step, stage);
-    stage = stage + 1 == args.stages ? 0 : stage + 1;
-  }
-
-  // The sums of all groups into shared memory, and from there one after the other.
-  wait_for_copies(0);
-  float *const shared = reinterpret_cast<float *>(stages);
-  const int floats = static_cast<int>(Weights<V>::floats(args.layout.group));
-  const Weights<V> mine(shared + floats * group.index, group.thread);
-#pragma unroll
-  for (int k = 0; k < kCount; ++k) {
-    float *const out = a.partial + (k * a.parts + blockIdx.x) * a.cols;
-    if (groups == 1) {
-      char *const to = span.template at<F32>(out, 0, 0);
-#pragma unroll
-      for (int v = 0; v < V; ++v) span.put(to, v, from_float<F32>(sums[k][v]), false);
-      continue;
-    }
-    __syncwarp();  // After the stores at the edges of skewed rows, where a warp parts.
-    __syncthreads();
-#pragma unroll
-    for (int v = 0; v < V; ++v) mine.set(v, sums[k][v]);
-    __syncthreads();
-    for (int i = threadIdx.x * 4; i < floats; i += blockDim.x * 4) {
-      float4 sum = *reinterpret_cast<float4 *>(shared + i);
-      for (int g = 1; g < groups; ++g) {
-        const float4 more = *reinterpret_cast<float4 *>(shared + i + g * floats);
-        sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
-      }
-      const int col = Weights<V>::position(i) - span.begin;
-      if (!kSkewed) {
-        if (col < cols) *reinterpret_cast<float4 *>(out + col) = sum;
-        continue;
-      }
-      if (col >= 0 && col < cols) out[col] = sum.x;
-      if (col >= -1 && col + 1 < cols) out[col + 1] = sum.y;
-      if (col >= -2 && col + 2 < cols) out[col + 2] = sum.z;
-      if (col >= -3 && col + 3 < cols) out[col + 3] = sum.w;
-    }
-  }
-}
-
-// Rows of any length, and x and dz of any dtypes: dx, reading each row twice.
-template <bool kLayer, bool kVectorised, int kThreads>
-__global__ void __launch_bounds__(kThreads) dx_kernel(const __grid_constant__ BackwardArgs args) {
-  constexpr int kCount = kLayer ? 2 : 1;
-  __shared__ float memory[2][kMostWarps][kCount];
-  wait_for_stream();
-  let_next_start();
-  const NVTEXNormBackwardArgs &a = args.norm;
-  Group<kCount> group(args.layout, memory);
-  const Columns<kVectorised> c(args.layout, group.thread);
-  for (size_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-    const size_t start = row * a.cols;
-    const float mu = kLayer ? a.mu[row] : 0.0f, rsigma = a.rsigma[row];
-    auto parts = [&](int v, float (&y)[kVec], float (&d)[kVec]) {
-      float g[kVec];
-      c.load_floats(a.x, a.x_dtype, start, v, y);
-      c.load_floats(a.dz, a.gamma.dtype, start, v, d);
-      load_gamma(c, a.gamma, v, g);
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        y[i] = rsigma * (y[i] - mu);
-        d[i] *= g[i];
-      }
-    };
-    float means[kCount] = {};
-    for (int v = 0; v * c.span < c.cols; ++v) {
-      float y[kVec], d[kVec];
-      parts(v, y, d);
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        means[0] += d[i] * y[i];
-        if constexpr (kLayer) means[1] += d[i];
-      }
-    }
-    row_means<kLayer>(group, args.by_cols, means);
-    for (int v = 0; v * c.span < c.cols; ++v) {
-      float y[kVec], d[kVec];
-      parts(v, y, d);
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        d[i] = rsigma * (d[i] - (kLayer ? means[0] * y[i] + means[1] : means[0] * y[i]));
-      }
-      if (a.add != nullptr) {
-        c.load_floats(a.add, a.gamma.dtype, start, v, y);
-#pragma unroll
-        for (int i = 0; i < kVec; ++i) d[i] += y[i];
-      }
-      c.store_floats(a.dx, a.x_dtype, start, v, d);
-    }
-  }
-}
-
-// As above: the sums over rows blockIdx.y, blockIdx.y + parts, ... of the columns of the block.
-template <bool kLayer, bool kVectorised, int kThreads>
-__global__ void __launch_bounds__(kThreads) sums_kernel(const __grid_constant__ BackwardArgs args) {
-  wait_for_stream();
-  let_next_start();
-  const NVTEXNormBackwardArgs &a = args.norm;
-  const Columns<kVectorised> c(args.layout, threadIdx.x);
-  const int v = blockIdx.x;
-  float sums[kLayer ? 2 : 1][kVec] = {};
-  for (size_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
-    const float mu = kLayer ? a.mu[row] : 0.0f, rsigma = a.rsigma[row];
-    float y[kVec], dz[kVec];
-    c.load_floats(a.x, a.x_dtype, row * a.cols, v, y);
-    c.load_floats(a.dz, a.gamma.dtype, row * a.cols, v, dz);
-#pragma unroll
-    for (int i = 0; i < kVec; ++i) {
-      sums[0][i] += dz[i] * (rsigma * (y[i] - mu));
-      if constexpr (kLayer) sums[1][i] += dz[i];
-    }
-  }
-#pragma unroll
-  for (int k = 0; k < (kLayer ? 2 : 1); ++k) {
-    c.store(a.partial, (k * a.parts + blockIdx.y) * a.cols, v, from_float<F32>(sums[k]));
-  }
-}
-
-constexpr int kTotalThreads = 512;
-
-// dgamma, and for blockIdx.y = 1 dbeta: 32 columns of a block, by 16 warps that take every 16th
-// part.
-__global__ void __launch_bounds__(kTotalThreads)
-    total_kernel(const __grid_constant__ BackwardArgs args, size_t parts) {
-  constexpr int kWarps = kTotalThreads / 32;
-  __shared__ float sums[kWarps][32];
-  wait_for_stream();
-  let_next_start();
-  const NVTEXNormBackwardArgs &a = args.norm;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const size_t col = size_t{blockIdx.x} * 32 + lane;
-  const float *partial = a.partial + blockIdx.y * a.parts * a.cols;
-  float sum = 0.0f;
-  if (col < a.cols) {
-#pragma unroll 4
-    for (size_t part = warp; part < parts; part += kWarps) sum += partial[part * a.cols + col];
-  }
-  sums[warp][lane] = sum;
-  __syncthreads();
-  if (warp != 0 || col >= a.cols) return;
-#pragma unroll
-  for (int w = 1; w < kWarps; ++w) sum += sums[w][lane];
-  void *to = blockIdx.y == 0 ? a.dgamma : a.dbeta;
-  if (a.gamma.dtype == kNVTEFloat32) {
-    *element<float>(to, col) = sum;
-  } else {
-    const float pair[2] = {sum, 0.0f};
-    *element<uint16_t>(to, col) = static_cast<uint16_t>(
-        a.gamma.dtype == kNVTEFloat16 ? F16::from_float(pair) : BF16::from_float(pair));
-  }
-}
-
-template <bool kLayer, bool kVectorised>
-NVTEXOutcome launch_backward_twice(BackwardArgs &args, unsigned *blocks, cudaStream_t stream) {
-  constexpr int kSumThreads = 128, kRowThreads = 512;
-  const NVTEXNormBackwardArgs &a = args.norm;
-  *blocks = static_cast<unsigned>(a.parts < a.rows ? a.parts : a.rows);
-  if (*blocks > 65535) *blocks = 65535;
-  // The sums first: dx may be one of the inputs.
-  args.layout.set_group(kSumThreads);
-  const unsigned across = static_cast<unsigned>(ceil_div(a.cols, kSumThreads * kVec));
-  const NVTEXOutcome summed = launch(sums_kernel<kLayer, kVectorised, kSumThreads>,
-                                     dim3(across, *blocks), kSumThreads, stream, args);
-  if (summed.status != NVTEX_BACKEND_OK) return summed;
-  const int group = group_of(a.cols, 1);
-  args.layout.set_group(group < kRowThreads ? group : kRowThreads);
-  size_t rows = size_t(a.sm_count) * (2048 / args.layout.group);
-  if (rows > a.rows) rows = a.rows;
-  return launch(dx_kernel<kLayer, kVectorised, kRowThreads>, dim3(static_cast<unsigned>(rows)),
-                args.layout.group, stream, args);
-}
-
-// Vectors of a thread: as few as leave little of a multiprocessor idle, but LayerNorm, which keeps
-// more sums, shares weights between more. H200, bf16, GB/s by V from 1 on: LayerNorm 4096 columns
-// 2640, 3580, 3330, 3340; 7168 3050, 3210, 3060, 3650; 12288 1550, 3780, 3990, 4000; RMSNorm 4096
-// 3920, 3460, 3460, 3530; 5120 3360, 3550, 3560, 3580; 8192 3970, 3660, 3660, 3690.
-template <class T, bool kLayer, bool kSkewed, int V = 1>
-int backward_vectors(const Device &device, size_t width) {
-  if (width > 2 * kRun && width <= 3 * kRun) return 3;
-  if constexpr (V < 4) {
-    const int threads = threads_on(device, backward_threads<T, kLayer, kSkewed, V>());
-    const int group = group_of(width, V), groups = group <= threads ? groups_of(group, threads) : 0;
-    const bool idle = 4 * group * groups < 3 * threads;
-    const bool long_ones = kLayer && width > 1024 && (V == 1 || (V == 2 && groups == 1));
-    if (idle || long_ones) return backward_vectors<T, kLayer, kSkewed, V + 1>(device, width);
-  }
-  return V;
-}
-
-template <class T, bool kLayer, bool kSkewed, int V>
-NVTEXOutcome launch_backward(BackwardArgs &args, unsigned *blocks, cudaStream_t stream) {
-  constexpr int kEvery = Span<kSkewed, V>::kEvery;
-  const NVTEXNormBackwardArgs &a = args.norm;
-  Device device;
-  if (const cudaError_t error = current_device(&device)) return outcome(error);
-  constexpr int kThreads = backward_threads<T, kLayer, kSkewed, V>();
-  const int threads = threads_on(device, kThreads);
-  const int group = group_of(a.cols + kEvery - 1, V);
-  const int groups = balanced(groups_of(group, threads), a.rows, a.sm_count);
-  const size_t weights = Weights<V>::floats(group) * sizeof(float);
-  const size_t stage = size_t(group) * groups * 2 * V * kVec * T::kBytes;
-  const size_t sums = Weights<V>::floats(group) * groups * sizeof(float);
-  const size_t room = shared_room(device);
-  size_t most = a.sm_count;
-  if (most > a.parts) most = a.parts;
-  args.stages = 2 * stage + weights <= room ? 2 : 1;
-  const size_t loop = args.stages * stage + weights, shared = loop > sums ? loop : sums;
-  if (group > threads || shared > room || most < kEvery) {
-    return launch_backward_twice<kLayer, !kSkewed>(args, blocks, stream);
-  }
-  args.layout.set_group(group);
-  args.layout.groups = groups;
-  *blocks = blocks_for(a.rows, groups, most, kEvery);
-  args.step = size_t{*blocks} * groups;
-  return launch_shared(backward_kernel<T, kLayer, kSkewed, V>, dim3(*blocks), group * groups,
-                       shared, stream, args);
-}
-
-template <class T, bool kLayer, bool kSkewed>
-NVTEXOutcome backward(BackwardArgs &args, unsigned *blocks, cudaStream_t stream) {
-  const NVTEXNormBackwardArgs &a = args.norm;
-  Device device;
-  if (const cudaError_t error = current_device(&device)) return outcome(error);
-  int v = backward_vectors<T, kLayer, kSkewed>(device, a.cols + (kSkewed ? kVec - 1 : 0));
-  switch (v) {
-    case 1:
-      return launch_backward<T, kLayer, kSkewed, 1>(args, blocks, stream);
-    case 2:
-      return launch_backward<T, kLayer, kSkewed, 2>(args, blocks, stream);
-    case 3:
-      return launch_backward<T, kLayer, kSkewed, 3>(args, blocks, stream);
-    default:
-      return launch_backward<T, kLayer, kSkewed, 4>(args, blocks, stream);
-  }
-}
-
-template <bool kLayer>
-NVTEXOutcome backward(BackwardArgs &args, unsigned *blocks, cudaStream_t stream) {
-  const NVTEXNormBackwardArgs &a = args.norm;
-  const bool whole = a.cols % kVec == 0;
-  const Alignment x(a.x, a.x_dtype), dz(a.dz, a.x_dtype), dx(a.dx, a.x_dtype);
-  const Alignment add(a.add == nullptr ? a.dx : a.add, a.x_dtype);
-  if (a.x_dtype != a.gamma.dtype || x.offset != dz.offset) {
-    bool vectorised = whole;
-    for (const void *p : {a.dz, a.x, a.add, a.gamma.data, static_cast<const void *>(a.dx)}) {
-      vectorised = vectorised && aligned(p, 16);
-    }
-    return vectorised ? launch_backward_twice<kLayer, true>(args, blocks, stream)
-                      : launch_backward_twice<kLayer, false>(args, blocks, stream);
-  }
-  args.offset = x.offset;
-  args.together = dx.offset == x.offset && add.offset == x.offset;
-  const bool straight = whole && x.offset == 0 && args.together && aligned(a.gamma.data, 16);
-  return dispatch<F32, F16, BF16>(a.x_dtype, [&](auto type) {
-    using T = decltype(type);
-    return straight ? backward<T, kLayer, false>(args, blocks, stream)
-                    : backward<T, kLayer, true>(args, blocks, stream);
-  });
 }
 
 // ---- Casts in blocks along the columns
@@ -1582,6 +724,40 @@ NVTEXOutcome launch_rows(ForwardArgs &args, cudaStream_t stream) {
                        group * groups, shared, stream, args);
 }
 
+template <class T, bool kLayer, int V>
+NVTEXOutcome launch_whole(ForwardArgs &args, cudaStream_t stream) {
+  Device device;
+  if (const cudaError_t error = current_device(&device)) return outcome(error);
+  constexpr int kWarps = 2;  // Of a block, if rows have one.
+  const int group = group_of(args.norm.cast.cols, V), groups = group > 32 ? 1 : kWarps;
+  args.layout.set_group(group);
+  args.layout.groups = groups;
+  size_t blocks = ceil_div(args.rows, size_t(groups));
+  const size_t most = args.norm.sm_count < device.sm_count ? args.norm.sm_count : kMaxBlocks;
+  if (blocks > most) blocks = most;
+  args.step = blocks * groups;
+  return launch(whole_kernel<T, kLayer, V>, dim3(static_cast<unsigned>(blocks)), group * groups,
+                stream, args);
+}
+
+// H200, bf16, GB/s by V: LayerNorm of 4096 columns 4: 4050, 8: 3940, 2: 3070, 16: 3730; 8192 8:
+// 3940, 4: 3870; 12288 6: 4140, 8: 3980, 4: 3340; 16384 8: 3930, 4: 3700; RMSNorm 4096 4: 4030, 8:
+// 3980, 2: 3720; 8192 4: 4160, 8: 4070; 12288 4: 4160, 6: 4140, 8: 4090; 768 3: 3650, 1: 2440. More
+// rows for a group, the next one in registers meanwhile, are slower: RMSNorm 4096 by twos 3960, by
+// fours 3890, 12288 4070 and 4010. So are persistent blocks, that copy rows to shared memory ahead
+// (rows_kernel): 3660 and 3790; with bulk copies both ways 3730.
+template <class T, bool kLayer>
+NVTEXOutcome forward_whole(ForwardArgs &args, cudaStream_t stream) {
+  const size_t cols = args.norm.cast.cols;
+  const bool sixes = cols % (6 * kRun) == 0;
+  if (cols <= 3 * kRun || (!kLayer && cols == 6 * kRun)) {
+    return launch_whole<T, kLayer, 3>(args, stream);
+  }
+  if (sixes && (cols > 4096 || cols == 6 * kRun)) return launch_whole<T, kLayer, 6>(args, stream);
+  return kLayer && cols > 4096 ? launch_whole<T, kLayer, 8>(args, stream)
+                               : launch_whole<T, kLayer, 4>(args, stream);
+}
+
 // H200, bf16, GB/s to bf16 and to fp8: LayerNorm 4096 columns 3570 and 3360, 12288 3680 and 3620;
 // RMSNorm 3640 and 3470, 3730 and 3680. With two vectors of a thread, LayerNorm 3530 and 3250, 3550
 // and 2960. A second row on its way for each group gains nothing.
@@ -1595,6 +771,11 @@ NVTEXOutcome forward_rows(ForwardArgs &args, cudaStream_t stream) {
       return launch_rows<In, Out, kLayer, true, false, 2>(args, stream);
     } else {
       return forward_any<In, kLayer>(args, !kSkewed, stream);
+    }
+  }
+  if constexpr (!kSkewed && In::kBytes == 2 && std::is_same_v<In, Out>) {
+    if (!few && cols > kRun && args.norm.gamma.dtype == In::kDtype) {
+      return forward_whole<In, kLayer>(args, stream);
     }
   }
   const size_t width = cols + (kSkewed ? kVec - 1 : 0);
@@ -1706,24 +887,4 @@ NVTEXOutcome forward(const NVTEXNormForwardArgs &a, cudaStream_t stream) {
 extern "C" NVTEXOutcome nvte_cuda_norm_forward(const NVTEXNormForwardArgs *args,
                                                cudaStream_t stream) noexcept {
   return nvte::forward(*args, stream);
-}
-
-extern "C" NVTEXOutcome nvte_cuda_norm_backward(const NVTEXNormBackwardArgs *args,
-                                                cudaStream_t stream) noexcept {
-  using namespace nvte;
-  const NVTEXNormBackwardArgs &a = *args;
-  if (a.cols > (1 << 30)) return unimplemented("more than 2^30 columns");
-  BackwardArgs b = {};
-  b.norm = a;
-  b.layout.cols = static_cast<int>(a.cols);
-  b.by_cols = Divisor(static_cast<float>(a.cols));
-  const bool layer = a.norm == LayerNorm;
-  unsigned parts = 0;
-  if (a.rows > 0) {
-    const NVTEXOutcome rows =
-        layer ? backward<true>(b, &parts, stream) : backward<false>(b, &parts, stream);
-    if (rows.status != NVTEX_BACKEND_OK) return rows;
-  }
-  const unsigned across = static_cast<unsigned>(ceil_div(a.cols, 32));
-  return launch(total_kernel, dim3(across, layer ? 2 : 1), kTotalThreads, stream, b, size_t{parts});
 }
