@@ -72,6 +72,17 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(const __grid_constant
   const size_t left = a.numel - start;
   const bool whole = a.vectorised && left >= kPerWarp;
 
+  // A word of the mask for each lane.
+  uint32_t drawn = 0;
+  const size_t first = start / 8 + lane * 4;
+  const size_t rest = left > lane * 32 ? left - lane * 32 : 0;
+  if constexpr (kPass == Pass::kBackward) {
+    load_once<4>(a.mask + (whole ? first : 0), whole, &drawn);
+    for (unsigned byte = 0; !whole && byte < 4 && byte * 8 < rest; ++byte) {
+      drawn |= uint32_t{a.mask[first + byte]} << (byte * 8);
+    }
+  }
+
   const size_t first_col = kAdd && a.bias != nullptr ? start % a.cols : 0;
   Vec<In, N> x[kVecs], bias[kVecs], residual[kVecs];
 #pragma unroll
@@ -100,16 +111,13 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(const __grid_constant
 
   float scale_inv = 1.0f;
   if constexpr (kIsFp8<In>) scale_inv = *a.scale_inv;
-  uint32_t drawn = 0;
   if constexpr (kPass != Pass::kBackward) {
     const uint64_t seed = a.rng_state[0], offset = a.rng_state[1];
     const size_t chunk = start / 16 + lane * 2;
     drawn = kept(seed, offset, a.least, chunk) | kept(seed, offset, a.least, chunk + 1) << 16;
-    const size_t first = start / 8 + lane * 4;
     if (whole) {
       *reinterpret_cast<uint32_t *>(a.mask + first) = drawn;
-    } else if (left > lane * 32) {
-      const size_t rest = left - lane * 32;
+    } else {
       if (rest < 32) drawn &= (1u << rest) - 1;
       for (unsigned byte = 0; byte < 4 && byte * 8 < rest; ++byte) {
         a.mask[first + byte] = static_cast<uint8_t>(drawn >> (byte * 8));
@@ -120,12 +128,8 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(const __grid_constant
 #pragma unroll
   for (int v = 0; v < kVecs; ++v) {
     const unsigned at = (v * 32 + lane) * N;
-    uint32_t bits;
-    if constexpr (kPass != Pass::kBackward) {
-      bits = __shfl_sync(0xffffffffu, drawn, (v * 32 + lane) / kPer) >> (lane % kPer * N);
-    } else {
-      bits = left > at ? a.mask[(start + at) / 8] >> (at % 8) : 0;
-    }
+    const uint32_t bits =
+        __shfl_sync(0xffffffffu, drawn, (v * 32 + lane) / kPer) >> (lane % kPer * N);
     float f[N];
     to_float(x[v], f);
     [[maybe_unused]] float before[N], after[N];

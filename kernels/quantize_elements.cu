@@ -104,21 +104,24 @@ __device__ __forceinline__ void load_inputs(const ElementsArgs &a, const At &at,
   if constexpr (kInputs > 2) x[2] = load(a.act_input, at.twice + a.cols);
 }
 
-// Elements of a thread side by side, how often, and blocks of a multiprocessor: the loads of some
-// hide the arithmetic of others. H200, bf16 8192 x 8192, GB/s: gelu to bf16 3820 (once, 6 blocks:
-// 3700; to bf16 from the table below: 3730), dgelu 4320 (once, 4: 4100), swiglu 4340 (once, 5:
-// 4110), to fp8 4020 (3: 3900), dswiglu 4300 (4: 3870), to fp8 3470 (4: 3420; 16 elements, 2:
+// Elements of a thread side by side, how often, turns of which the next one's loads are on their
+// way, and blocks of a multiprocessor: the loads of some hide the arithmetic of others. H200, bf16
+// 8192 x 8192, GB/s: gelu to bf16 4100 (2 turns 3800, 16 3790, without an end 3940; one turn,
+// twice, 4 blocks 3820; from the table below 3730), dgelu 4320 (once, 4: 4100), swiglu 4340 (once,
+// 5: 4110), to fp8 4020 (3: 3900), dswiglu 4300 (4: 3870), to fp8 3470 (4: 3420; 16 elements, 2:
 // 3260).
 template <class In, class Out, NVTEXForm kForm>
 struct FastShape {
   static constexpr int kInputs = kInputsOf<kForm>;
   static constexpr bool kNarrow = In::kBytes == 2 && Out::kBytes == 1;
   static constexpr int kLength = kNarrow && kInputs < 3 ? 16 : 8;
-  static constexpr int kUnroll = In::kBytes == 2 && Out::kBytes > 1 && kInputs < 3 ? 2 : 1;
+  static constexpr bool kSame = In::kBytes == 2 && Out::kBytes > 1;
+  static constexpr int kUnroll = kSame && kInputs == 2 ? 2 : 1;
+  static constexpr int kTurns = kSame && kInputs == 1 ? 4 : 1;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
   static constexpr int kBlocks = 2;
 #else
-  static constexpr int kBlocks = kInputs == 1   ? (kUnroll == 2 ? 4 : 6)
+  static constexpr int kBlocks = kInputs == 1   ? (kTurns > 1 ? 7 : 6)
                                  : kInputs == 2 ? (kUnroll == 2 ? 3 : 5)
                                                 : 3;
 #endif
@@ -133,32 +136,50 @@ __global__ void __launch_bounds__(kThreads, (FastShape<In, Out, kForm>::kBlocks)
   wait_for_stream();
   let_next_start();
   Caster<Out> caster(a);
-  const auto first = blockIdx.x * (kThreads * kUnroll) + threadIdx.x;
+  constexpr uint32_t kStep = kThreads * kUnroll;
   const auto vectors = static_cast<uint32_t>(a.vectors);
-  Vec<In, N> x[kUnroll][kInputsOf<kForm>];
-  At at[kUnroll];
+  struct Batch {
+    Vec<In, N> x[kUnroll][kInputsOf<kForm>];
+    At at[kUnroll];
+  };
+  const auto fetch = [&](uint32_t first, Batch &batch) {
 #pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    const uint32_t j = first + u * kThreads;
-    const bool inside = j < vectors;
-    at[u].once = size_t{j} * N;
-    if constexpr (kForm == NVTEX_FORM_GATED || kHalves == 2) {
-      const uint32_t row = (__umulhi(j, a.magic) + j) >> a.shift;
-      at[u].twice = at[u].once + row * a.cols;
+    for (int u = 0; u < kUnroll; ++u) {
+      const uint32_t j = first + u * kThreads;
+      const bool inside = j < vectors;
+      At &at = batch.at[u];
+      at.once = size_t{j} * N;
+      if constexpr (kForm == NVTEX_FORM_GATED || kHalves == 2) {
+        const uint32_t row = (__umulhi(j, a.magic) + j) >> a.shift;
+        at.twice = at.once + row * a.cols;
+      }
+      load_inputs<In, kForm>(a, at, batch.x[u],
+                             [&](const void *p, size_t i) { return load<In, N>(p, i, inside); });
     }
-    load_inputs<In, kForm>(a, at[u], x[u],
-                           [&](const void *p, size_t i) { return load<In, N>(p, i, inside); });
-  }
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    const bool inside = first + u * kThreads < vectors;
-    float v[kHalves][N];
-    apply_each<kForm>(a.function.linear, x[u], v);
-#pragma unroll
-    for (int h = 0; h < kHalves; ++h) {
-      const Vec<Out, N> y = caster.cast(v[h]);
-      if (inside) store(a.out, (kHalves == 2 ? at[u].twice : at[u].once) + h * a.cols, y);
+  };
+  uint32_t first = blockIdx.x * (kStep * Shape::kTurns) + threadIdx.x;
+  Batch now;
+  fetch(first, now);
+#pragma unroll 1
+  for (int left = Shape::kTurns; left > 0; --left) {
+    [[maybe_unused]] Batch next;
+    if constexpr (Shape::kTurns > 1) {
+      if (left > 1) fetch(first + kStep, next);
     }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const bool inside = first + u * kThreads < vectors;
+      const At &at = now.at[u];
+      float v[kHalves][N];
+      apply_each<kForm>(a.function.linear, now.x[u], v);
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) {
+        const Vec<Out, N> y = caster.cast(v[h]);
+        if (inside) store(a.out, (kHalves == 2 ? at.twice : at.once) + h * a.cols, y);
+      }
+    }
+    first += kStep;
+    if constexpr (Shape::kTurns > 1) now = next;
   }
   caster.template finish<kThreads>();
 }
@@ -317,7 +338,7 @@ NVTEXOutcome launch_elements(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
       }
     }
     set_divisor(a);
-    const size_t blocks = ceil_div(a.vectors, kThreads * Shape::kUnroll);
+    const size_t blocks = ceil_div(a.vectors, kThreads * Shape::kUnroll * Shape::kTurns);
     return launch(fast_kernel<In, Out, kForm>, dim3(static_cast<unsigned>(blocks)), kThreads,
                   stream, a);
   }
