@@ -23,8 +23,26 @@
 // warps 1 to 3 of the copying warpgroup were slower: H200, d128, causal, 8k: 412 TFLOP/s, with half
 // or all of the draws there 381, 399. What limits are the instructions of Philox.
 //
-// Instances: BF16 and F16 with head dims up to 64, 128 (two tiles of keys) and 192 with 128, and
-// the same with dropout; E4M3 with 64 and 128.
+// ALiBi takes one instruction for each score: what a row's scores of a thread share of the distance
+// is added to their maximum instead. A bias comes in tiles beside the keys, in the order in which
+// ldmatrix gives a thread the elements of its scores.
+//
+// Pages: a tile of keys is one box or two, each of one page; the copying thread reads the table.
+// What limits is how fast it issues copies: H200, d128, causal, 8k: 615 TFLOP/s with boxes of 128
+// rows, 491 with 64, 207 with 16, which are left to the general kernel.
+//
+// Head dims that leave a panel of 64 columns empty: no copy writes it, and of queries and keys it
+// is zero from the beginning.
+//
+// What was slower than scores of one tile and products in turn (H200, d64, causal, 8k: 487
+// TFLOP/s): a quarter of the exponentials as polynomials, 445, since what limits are the
+// instructions; scores of two tiles in registers, so that the next product never waits, 372 with
+// three warpgroups and 64 keys, 348 with two and 128. Room for two tiles of queries changes
+// nothing: they are released before the last exponentials, and their tile is found a tile ahead.
+//
+// Instances: BF16 and F16 with head dims up to 64, 128 (two tiles of keys), 192 with 128, and 256,
+// the same with dropout, and with ALiBi, a bias or pages for dims up to 64, 128 and 256; E4M3 with
+// 64 and 128.
 
 #include "common/philox.cuh"
 #include "common/tma.cuh"
@@ -47,12 +65,13 @@ __device__ __forceinline__ float exp2_of(float x) {
 
 struct Side {
   const int32_t *cu, *starts;
-  int max_seqlen;
+  int max_seqlen, tokens;
 
   __device__ __forceinline__ int length(int i) const {
-    if (cu == nullptr) return max_seqlen;
-    const int n = cu[i + 1] - cu[i];
-    return n < 0 ? 0 : n < max_seqlen ? n : max_seqlen;
+    int n = max_seqlen;
+    if (cu != nullptr) n = min(n, cu[i + 1] - cu[i]);
+    if (starts != nullptr) n = starts[i] < 0 ? 0 : min(n, tokens - starts[i]);
+    return max(n, 0);
   }
   __device__ __forceinline__ bool ragged() const { return starts != nullptr; }
   // Row of the tensor, or of a dense sequence.
@@ -74,13 +93,21 @@ struct Tile {
   int low, high;   // Those of them that need no mask.
   Box q, kv;
   int q_rows[3];  // Of the warpgroups.
+  float slope;    // ALiBi, of products of queries and keys.
+  unsigned next;  // Of the block's tiles.
 };
 
 struct Params {
-  CUtensorMap q, k, v;
+  CUtensorMap q, k, v, bias;
   void *o;
   int64_t o_batch, o_row, o_head;
   int dim_v;
+  int panels_qk, panels_v;  // That the tensors have.
+  int bias_rows;            // Of a box: 1 if the rows share one.
+  bool bias_batch, bias_head;
+  const int *k_pages, *v_pages;
+  int max_k_pages, max_v_pages;
+  int page_rows, page_boxes;  // Of a box of keys, and boxes of a page.
   Side q_side, kv_side;
   unsigned heads;
   int group;         // Query heads of a key head.
@@ -91,7 +118,7 @@ struct Params {
   unsigned section_tiles;
   int left, right;  // kUnbounded: no bound.
   bool bottom_right;
-  float scale;
+  float scale, unscale;  // Its inverse.
   // 8-bit: of q, k, v, o and the probabilities.
   const float *q_scale_inv, *k_scale_inv, *v_scale_inv, *o_scale, *s_scale, *s_scale_inv;
   float *s_amax, *o_amax;
@@ -110,11 +137,15 @@ struct Params {
   }
 };
 
+// What an attention has besides: for its scores, or in its keys.
+enum class Extra { kNone, kDropout, kAlibi, kBias, kPages };
+
 template <class In, int kDimQK_, int kDimV_, int kWarpgroups_, int kKeys_, int kStages_,
-          bool kDropout_ = false>
+          Extra kExtra = Extra::kNone>
 struct Config {
   using T = In;
-  static constexpr bool kDropout = kDropout_;
+  static constexpr bool kDropout = kExtra == Extra::kDropout, kAlibi = kExtra == Extra::kAlibi,
+                        kBias = kExtra == Extra::kBias, kPages = kExtra == Extra::kPages;
   static constexpr int kDimQK = kDimQK_, kDimV = kDimV_, kWarpgroups = kWarpgroups_;
   static constexpr int kKeys = kKeys_, kStages = kStages_;
   static constexpr int kRows = 64 * kWarpgroups, kThreads = 128 * (kWarpgroups + 1);
@@ -132,7 +163,11 @@ struct Config {
   static constexpr int kAtTurned = kAtValues + kStages * kValueBytes;
   // What dropout keeps: words of 64 keys of 16 rows, a lane's.
   static constexpr int kKeptWords = kDropout ? (kKeys + 63) / 64 : 0;
-  static constexpr int kAtControl = kAtTurned + kStages * kTurnedBytes;
+  // Panels of 64 columns of the bias, of all warpgroups' rows.
+  static constexpr int kPanelsBias = kBias ? (kKeys + 63) / 64 : 0;
+  static constexpr int kBiasPanel = kRows * 128, kBiasBytes = kPanelsBias * kBiasPanel;
+  static constexpr int kAtBias = kAtTurned + kStages * kTurnedBytes;
+  static constexpr int kAtControl = kAtBias + kStages * kBiasBytes;
   // Turning takes registers, of which 8-bit with wide values leaves none.
   static constexpr bool kBusy = kTransposed && kWarpgroups * kDimV < 3 * 128;
   static constexpr int kProducerRegisters = kBusy ? 56 : kWarpgroups == 2 ? 24 : 32;
@@ -142,21 +177,22 @@ struct Config {
   static constexpr float kLog2Up = kTransposed ? 8.0f : 0.0f;
 };
 
-// Three may be in use: one whose output is being written, the next, and one that is written.
+// Three may be in use: the one whose queries were released last, with its output to be written, the
+// next, and the one that the copying thread finds beside that.
 constexpr unsigned kTiles = 4;
 
-template <int kWarpgroups, int kStages>
+template <class C>
 struct Control {
-  uint64_t q_full[kWarpgroups], q_empty[kWarpgroups];
+  static constexpr int kStages = C::kStages;
+  uint64_t q_full[C::kWarpgroups], q_empty[C::kWarpgroups];
   uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
-  uint64_t turned_full[kStages], turned_empty[kStages];
+  uint64_t turned_full[kStages], turned_empty[kStages], bias_full[kStages], bias_empty[kStages];
   bool is_end[kStages];  // Nothing follows in v_full.
   Tile tile[kTiles];
 };
 
 template <class C>
-constexpr int kSharedBytes =
-    C::kAtControl + static_cast<int>(sizeof(Control<C::kWarpgroups, C::kStages>)) + 1024;
+constexpr int kSharedBytes = C::kAtControl + static_cast<int>(sizeof(Control<C>)) + 1024;
 
 // Stage and parity of a ring.
 template <int kStages>
@@ -175,6 +211,14 @@ struct Place {
 __device__ __forceinline__ Box place_box(const Side &side, int first, int row, int length, int head,
                                          int batch) {
   return {side.max_seqlen - length + row, first + length, head, side.ragged() ? 0 : batch};
+}
+
+// Of a head; the heads past the largest power of two lie between those before it.
+__device__ __forceinline__ float alibi_slope(int head, unsigned heads) {
+  const int log2 = 31 - __clz(static_cast<int>(heads)), n = 1 << log2;
+  const float step = __int_as_float((127 + 3 - log2) << 23);  // 8 / n
+  return exp2_of(head < n ? -step * static_cast<float>(head + 1)
+                          : -step * (static_cast<float>(head - n) + 0.5f));
 }
 
 template <class C>
@@ -212,39 +256,62 @@ __device__ __forceinline__ bool find_tile(const Params &p, unsigned index, Tile 
   for (int w = 0; w < C::kWarpgroups; ++w) {
     t.q_rows[w] = min(t.q.row + 64 * w, p.q_side.max_seqlen - 1);
   }
+  if constexpr (C::kAlibi) t.slope = alibi_slope(t.head, p.heads) * p.unscale;
   t.kv = place_box(p.kv_side, p.kv_side.first(t.batch), 0, t.keys, t.head / p.group, t.batch);
   return true;
 }
 
 // Copies rows from `row` on.
 template <class C, int kPanels>
-__device__ __forceinline__ void load_panels(unsigned char *to, int panel_bytes,
+__device__ __forceinline__ void load_panels(unsigned char *to, int panel_bytes, int panels,
                                             const CUtensorMap *map, uint64_t *full, const Box &box,
                                             int row) {
+  arrive_expecting(full, static_cast<uint32_t>(panels * panel_bytes));
 #pragma unroll
   for (int panel = 0; panel < kPanels; ++panel) {
+    if (kPanels > 1 && panel >= panels) break;
     load_box(to + panel * panel_bytes, map, full,
              {panel * C::kPanel, row, box.end, box.head, box.batch});
   }
 }
 
+// Tile n of keys or of values, box by box: boxes of several pages, or one of a page. Rows past the
+// sequence's end in its last page read as zeros, see encode_pages(); boxes past that are that
+// page's again.
+template <class C, int kPanels>
+__device__ __forceinline__ void load_pages(const Params &p, unsigned char *to, int panels,
+                                           const CUtensorMap *map, const int *pages, uint64_t *full,
+                                           const Tile &t, int n) {
+  arrive_expecting(full, static_cast<uint32_t>(panels * C::kKeyPanel));
+  const int rows = p.page_rows, page_size = rows * p.page_boxes, last = (t.keys - 1) / rows;
+  int box = n * (C::kKeys / rows);
+#pragma unroll 1
+  for (int row = 0; row < C::kKeys; row += rows, ++box) {
+    const int at = min(box, last), page = p.page_boxes > 1 ? at / p.page_boxes : at;
+    const int end = min(page_size, t.keys - page * page_size);
+    const int first = page_size - end + (at - page * p.page_boxes) * rows;
+    const int number = pages[page];
+#pragma unroll 1
+    for (int panel = 0; panel < panels; ++panel) {
+      load_box(to + panel * C::kKeyPanel + row * 128, map, full,
+               {panel * C::kPanel, first, end, t.kv.head, number});
+    }
+  }
+}
+
 template <class C>
 __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *shared,
-                                           Control<C::kWarpgroups, C::kStages> &control) {
+                                           Control<C> &control) {
   Place<C::kStages> k_at, v_at;
-  unsigned count = 0;  // Of tiles.
-  unsigned index = blockIdx.x;
-  while (true) {
-    // Everybody has left what was here: the queries of a later tile have been released.
-    Tile &t = control.tile[count % kTiles];
-    unsigned next = 0;
-    if (index < p.tiles) {
-      next = atomicAdd(p.next, 1u);
-      if (!find_tile<C>(p, index, t)) {
-        index = next;
-        continue;
-      }
-    } else {
+  // The tile of a number, or of the first number after it that has one. Everybody has left what was
+  // there: the queries of a later tile have been released.
+  const auto prepare = [&](Tile &t, unsigned index) {
+    while (index < p.tiles) {
+      t.next = atomicAdd(p.next, 1u);
+      if (find_tile<C>(p, index, t)) break;
+      index = t.next;
+    }
+    if (index >= p.tiles) {
       t.batch = -1;
       t.begin = t.end = 0;
     }
@@ -252,45 +319,79 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
     if (t.end > t.begin) {
 #pragma unroll 1
       for (int i = 0; i < C::kWarpgroups * C::kPanelsQK; ++i) {
-        prefetch_box(&p.q, {i / C::kWarpgroups * C::kPanel, t.q_rows[i % C::kWarpgroups], t.q.end,
-                            t.q.head, t.q.batch});
+        const int panel = i / C::kWarpgroups;
+        if (panel >= p.panels_qk) break;
+        prefetch_box(
+            &p.q, {panel * C::kPanel, t.q_rows[i % C::kWarpgroups], t.q.end, t.q.head, t.q.batch});
       }
     }
+  };
+  prepare(control.tile[0], blockIdx.x);
+  for (unsigned count = 0;; ++count) {
+    const Tile &t = control.tile[count % kTiles];
     // The tile is read from shared memory again each time: there are few registers here.
 #pragma unroll 1
     for (int n = t.end; n >= t.begin; --n) {
       if (n > t.begin) {
         uint64_t *const full = &control.k_full[k_at.stage];
         wait_barrier(&control.k_empty[k_at.stage], k_at.parity ^ 1);
-        arrive_expecting(full, C::kKeyBytes);
-        load_panels<C, C::kPanelsQK>(shared + C::kAtKeys + k_at.stage * C::kKeyBytes, C::kKeyPanel,
-                                     &p.k, full, t.kv, t.kv.row + (n - 1) * C::kKeys);
+        unsigned char *const to = shared + C::kAtKeys + k_at.stage * C::kKeyBytes;
+        if constexpr (C::kPages) {
+          load_pages<C, C::kPanelsQK>(p, to, p.panels_qk, &p.k,
+                                      p.k_pages + int64_t{t.batch} * p.max_k_pages, full, t, n - 1);
+        } else {
+          load_panels<C, C::kPanelsQK>(to, C::kKeyPanel, p.panels_qk, &p.k, full, t.kv,
+                                       t.kv.row + (n - 1) * C::kKeys);
+        }
+        if constexpr (C::kBias) {
+          uint64_t *const bias_full = &control.bias_full[k_at.stage];
+          wait_barrier(&control.bias_empty[k_at.stage], k_at.parity ^ 1);
+          arrive_expecting(bias_full, static_cast<uint32_t>(C::kPanelsBias * 128 * p.bias_rows));
+#pragma unroll
+          for (int panel = 0; panel < C::kPanelsBias; ++panel) {
+            // No box may begin outside, nor where no 16 bytes begin; what a tile has past the keys
+            // is masked.
+            load_box(
+                shared + C::kAtBias + k_at.stage * C::kBiasBytes + panel * C::kBiasPanel, &p.bias,
+                bias_full,
+                {min((n - 1) * C::kKeys + panel * 64, (p.kv_side.max_seqlen - 1) & ~7),
+                 p.bias_rows > 1 ? t.m : 0, p.bias_head ? t.head : 0, p.bias_batch ? t.batch : 0});
+          }
+        }
         k_at.step();
       }
       if (n == t.end) {
 #pragma unroll 1
         for (int w = 0; w < C::kWarpgroups; ++w) {
+          uint64_t *const full = &control.q_full[w];
           wait_barrier(&control.q_empty[w], ~count & 1);
           if (n == t.begin) {
-            arrive(&control.q_full[w]);
+            arrive(full);
           } else {
-            arrive_expecting(&control.q_full[w], C::kQueryBytes);
-            load_panels<C, C::kPanelsQK>(shared + w * C::kQueryBytes, 64 * 128, &p.q,
-                                         &control.q_full[w], t.q, t.q_rows[w]);
+            load_panels<C, C::kPanelsQK>(shared + w * C::kQueryBytes, 64 * 128, p.panels_qk, &p.q,
+                                         full, t.q, t.q_rows[w]);
           }
         }
       } else {
         uint64_t *const full = &control.v_full[v_at.stage];
         wait_barrier(&control.v_empty[v_at.stage], v_at.parity ^ 1);
-        arrive_expecting(full, C::kValueBytes);
-        load_panels<C, C::kPanelsV>(shared + C::kAtValues + v_at.stage * C::kValueBytes,
-                                    C::kKeyPanel, &p.v, full, t.kv, t.kv.row + n * C::kKeys);
+        unsigned char *const to = shared + C::kAtValues + v_at.stage * C::kValueBytes;
+        if constexpr (C::kPages) {
+          load_pages<C, C::kPanelsV>(p, to, p.panels_v, &p.v,
+                                     p.v_pages + int64_t{t.batch} * p.max_v_pages, full, t, n);
+        } else {
+          load_panels<C, C::kPanelsV>(to, C::kKeyPanel, p.panels_v, &p.v, full, t.kv,
+                                      t.kv.row + n * C::kKeys);
+        }
         v_at.step();
+      }
+      // Early enough to wait for the number and for the first look at the queries beside the
+      // products, and late enough to have loads under way.
+      if (n == (t.end > t.begin ? t.end - 1 : t.end) && t.batch >= 0) {
+        prepare(control.tile[(count + 1) % kTiles], t.next);
       }
     }
     if (t.batch < 0) break;
-    ++count;
-    index = next;
   }
   if constexpr (C::kTransposed) {
     wait_barrier(&control.v_empty[v_at.stage], v_at.parity ^ 1);
@@ -303,8 +404,7 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
 // column, the keys of each 16 in the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15, in which a thread
 // has the scores of a row.
 template <class C>
-__device__ __forceinline__ void turn_values(unsigned char *shared,
-                                            Control<C::kWarpgroups, C::kStages> &control) {
+__device__ __forceinline__ void turn_values(unsigned char *shared, Control<C> &control) {
   const int warp = static_cast<int>(threadIdx.x) / 32 - 1,
             lane = static_cast<int>(threadIdx.x) % 32;
   for (Place<C::kStages> at;; at.step()) {
@@ -367,10 +467,12 @@ template <class C>
 struct Softmax {
   float max[2], sum[2];
 
-  // Scores become exp(x - max); `grown` is by what earlier results have to be multiplied.
+  // Scores become exp(x - max); `grown` is by what earlier results have to be multiplied. `apart`:
+  // what the scores of a row lack. `slack`: by how much scores may pass the maximum before it
+  // follows.
   template <bool kFirst>
   __device__ __forceinline__ void update(float (&s)[C::kKeys / 2], float scale_log2,
-                                         float (&grown)[2]) {
+                                         float (&grown)[2], const float (&apart)[2], float slack) {
     // Four chains: each alone would wait for itself.
     float most[2][2] = {{s[0], s[1]}, {s[2], s[3]}};
 #pragma unroll
@@ -380,13 +482,16 @@ struct Softmax {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float m = fmaxf(most[h][0], most[h][1]);
-      if (!kFirst) m = fmaxf(m, max[h]);
+      if constexpr (C::kAlibi) m += apart[h];
       m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 1));
       m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 2));
-      // Of a row without a key so far.
-      const float base = m == -kInfinity ? 0.0f : m * scale_log2;
+      if (!kFirst) m = m > max[h] + slack ? m : max[h];
+      // Of a row without a key so far, or with none but those of the lowest bias there is.
+      const float scaled = m * scale_log2;
+      const float base = (C::kBias ? scaled : m) == -kInfinity ? 0.0f : scaled;
       grown[h] = kFirst ? 1.0f : exp2_of(__fmaf_rn(max[h], scale_log2, -base));
-      const float up = C::kLog2Up - base;
+      float up = C::kLog2Up - base;
+      if constexpr (C::kAlibi) up = __fmaf_rn(apart[h], scale_log2, up);
       max[h] = m;
       float total = 0.0f;
 #pragma unroll
@@ -402,6 +507,49 @@ struct Softmax {
     }
   }
 };
+
+// slope (c - r) but for what a row's scores of the thread share, which goes to `apart`.
+template <class C>
+__device__ __forceinline__ void add_distances(float (&s)[C::kKeys / 2], float (&apart)[2],
+                                              const Tile &t, int n, int w) {
+  const float slope = t.slope;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const int first =
+      n * C::kKeys + 2 * (thread % 4) - (t.m + 64 * w + thread / 32 * 16 + thread % 32 / 4);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) apart[h] = slope * static_cast<float>(first - 8 * h);
+#pragma unroll
+  for (int i = 0; i < C::kKeys / 2; ++i) {
+    const int column = i / 4 * 8 + i % 2;
+    if (column > 0) s[i] = __fmaf_rn(slope, static_cast<float>(column), s[i]);
+  }
+}
+
+// `bias`: the warpgroups' rows in shared memory, or one row.
+template <class C>
+__device__ __forceinline__ void add_bias(float (&s)[C::kKeys / 2], uint32_t bias, bool one_row,
+                                         float unscale, int w) {
+  const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;
+  const int row = one_row ? 0 : 64 * w + thread / 32 * 16 + lane % 16;
+  bias += static_cast<uint32_t>(row) * 128;
+#pragma unroll
+  for (int i = 0; i < C::kKeys / 16; ++i) {
+    uint32_t words[4];
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(bias + i / 4 * C::kBiasPanel +
+                       static_cast<uint32_t>((i % 4 * 2 + lane / 16) ^ (row % 8)) * 16)
+                 : "memory");
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+      float pair[2];
+      C::T::to_float(words[g], pair);
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        s[8 * i + 2 * g + e] = __fmaf_rn(pair[e], unscale, s[8 * i + 2 * g + e]);
+    }
+  }
+}
 
 template <class C>
 __device__ __forceinline__ void mask_scores(float (&s)[C::kKeys / 2], const Params &p,
@@ -530,7 +678,7 @@ __device__ __forceinline__ void write_tile(const Params &p, const Tile &t, int w
     float sum = softmax.sum[h];
     sum += __shfl_xor_sync(0xffffffff, sum, 1);
     sum += __shfl_xor_sync(0xffffffff, sum, 2);
-    const bool empty = r >= t.rows || softmax.max[h] == -kInfinity;
+    const bool empty = r >= t.rows || softmax.max[h] == -kInfinity || (C::kBias && sum == 0.0f);
     const float max = empty ? -kInfinity : softmax.max[h] * scale;
     float stats = max, factor = 1.0f;
     if (p.sink != nullptr) {
@@ -622,8 +770,7 @@ __device__ __forceinline__ void raise_amax(float *amax, float x) {
 
 template <class C>
 __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *shared,
-                                               Control<C::kWarpgroups, C::kStages> &control,
-                                               int w) {
+                                               Control<C> &control, int w) {
   // The order of the warpgroups' products: barrier 1 + w is w's turn.
   const int turn = 1 + w, next_turn = 1 + (w + 1) % C::kWarpgroups;
   if (w == C::kWarpgroups - 1) arrive_threads(next_turn, 256);
@@ -660,10 +807,23 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
   };
   // By every thread: each has read of the tiles before.
   const auto release_tile = [&] { arrive(&control.q_empty[w]); };
+  float apart[2];
+  const auto add_extras = [&](const Tile &t, int n, const Place<C::kStages> &at) {
+    if constexpr (C::kAlibi) add_distances<C>(s, apart, t, n, w);
+    if constexpr (C::kBias) {
+      wait_barrier(&control.bias_full[at.stage], at.parity);
+      add_bias<C>(s, shared_address(shared + C::kAtBias + at.stage * C::kBiasBytes),
+                  p.bias_rows == 1, p.unscale, w);
+      __syncwarp();
+      release(&control.bias_empty[at.stage]);
+    }
+  };
   bool open = false;  // The last tile waits for its last product.
   // What the scores lack as exponents of 2.
   float scale_log2 = p.scale * kLog2E;
   if constexpr (C::kTransposed) scale_log2 *= scale_at(p.q_scale_inv) * scale_at(p.k_scale_inv);
+  // Exponentials up to 2^8 instead of results that are multiplied each time.
+  const float slack = C::kTransposed || p.max != nullptr ? 0.0f : 8.0f / scale_log2;
   Amax amax;
   for (unsigned count = 0;; ++count) {
     wait_barrier(&control.q_full[w], count & 1);
@@ -696,7 +856,11 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
     wait_products<0>();
     pin(s);
     pin(o);
-    if (any) release_keys();
+    const Place<C::kStages> first_at = k_at;
+    if (any) {
+      release_keys();
+      if (n == t.begin) release_tile();
+    }
     if (open) {
       release_values();
       const Tile &last = control.tile[(count - 1) % kTiles];
@@ -718,13 +882,17 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
       continue;
     }
     open = true;
+    add_extras(t, n, first_at);
     if (n >= t.high || n < t.low) mask_scores<C>(s, p, t, n, w);
-    softmax.template update<true>(s, scale_log2, grown);
+    softmax.template update<true>(s, scale_log2, grown, apart, slack);
     round_scores<C>(s, kept, a);
 #pragma unroll
     for (int i = 0; i < C::kDimV / 2; ++i) o[i] = 0.0f;
+    // The shuffles tell the compiler that a warp agrees on them.
+    const int begin = __shfl_sync(0xffffffff, t.begin, 0), low = __shfl_sync(0xffffffff, t.low, 0),
+              high = __shfl_sync(0xffffffff, t.high, 0);
 #pragma unroll 1
-    for (bool more = n > t.begin; more;) {
+    for (bool more = n > begin; more;) {
       --n;
       wait_barrier(&control.k_full[k_at.stage], k_at.parity);
       sync_threads(turn, 256);
@@ -738,14 +906,18 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
       multiply_values<C>(o, a, values());
       commit_products();
       arrive_threads(next_turn, 256);
-      const bool masked = n >= t.high || n < t.low;
-      more = n > t.begin;
+      const bool masked = n >= high || n < low;
+      more = n > begin;
       draw(t, n);
       wait_products<1>();
       pin(s);
+      const Place<C::kStages> at = k_at;
       release_keys();
+      // Early: the next queries come while this goes through the exponential.
+      if (!more) release_tile();
+      add_extras(t, n, at);
       if (masked) mask_scores<C>(s, p, t, n, w);
-      softmax.template update<false>(s, scale_log2, grown);
+      softmax.template update<false>(s, scale_log2, grown, apart, slack);
       // Never taken. Without a branch on the sums the assembler moves the wait before the
       // exponentials, which are to run beside the second product.
       if (__any_sync(0xffffffff, softmax.sum[0] + softmax.sum[1] < 0.0f)) __nanosleep(0);
@@ -759,7 +931,6 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
         for (int i = 0; i < C::kDimV / 2; ++i) o[i] *= grown[i / 2 % 2];
       }
     }
-    release_tile();
   }
   if constexpr (C::kTransposed) {
     raise_amax(p.s_amax, amax.s);
@@ -773,7 +944,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ unsigned char dynamic[];
   unsigned char *const shared = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
-  auto &control = *reinterpret_cast<Control<C::kWarpgroups, C::kStages> *>(shared + C::kAtControl);
+  auto &control = *reinterpret_cast<Control<C> *>(shared + C::kAtControl);
   if (threadIdx.x == 0) {
     for (int w = 0; w < C::kWarpgroups; ++w) {
       init_barrier(&control.q_full[w], 1);
@@ -783,12 +954,30 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       init_barrier(&control.k_full[i], 1);
       init_barrier(&control.v_full[i], 1);
       init_barrier(&control.turned_full[i], 3);
+      init_barrier(&control.bias_full[i], 1);
+      init_barrier(&control.bias_empty[i], 4 * C::kWarpgroups);
       init_barrier(&control.k_empty[i], 4 * C::kWarpgroups);
       init_barrier(&control.turned_empty[i], 4 * C::kWarpgroups);
       init_barrier(&control.v_empty[i], C::kTransposed ? 3 : 4 * C::kWarpgroups);
       control.is_end[i] = false;
     }
     publish_barriers();
+  }
+  // Columns of queries and keys that no tensor has, which no copy writes.
+  if (C::kPanelsQK > 1 && p.panels_qk < C::kPanelsQK) {
+    const auto clear = [&](unsigned char *tile, int panel_bytes) {
+      const int first = p.panels_qk * panel_bytes, end = C::kPanelsQK * panel_bytes;
+      for (int i = first + static_cast<int>(threadIdx.x) * 16; i < end; i += C::kThreads * 16) {
+        *reinterpret_cast<uint4 *>(tile + i) = make_uint4(0, 0, 0, 0);
+      }
+    };
+    for (int i = 0; i < C::kWarpgroups; ++i) {
+      clear(shared + i * C::kQueryBytes, 64 * 128);
+    }
+    for (int i = 0; i < C::kStages; ++i) {
+      clear(shared + C::kAtKeys + i * C::kKeyBytes, C::kKeyPanel);
+    }
+    fence_async_proxy();
   }
   __syncthreads();
   wait_for_stream();
@@ -838,25 +1027,78 @@ NVTEXOutcome encode_rows(CUtensorMap *map, const NVTEXAttentionTensor &tensor,
                     steps, box);
 }
 
+// Likewise of pages, of whose number the arguments know nothing.
+NVTEXOutcome encode_pages(CUtensorMap *map, const NVTEXAttentionTensor &tensor, size_t page_size,
+                          size_t dim, size_t heads, int rows) {
+  const uint64_t step = static_cast<uint64_t>(tensor.row) * 2;
+  const uint64_t dims[5] = {dim, page_size, page_size + 1, heads, uint64_t{1} << 31};
+  const uint64_t steps[4] = {step, step, heads > 1 ? static_cast<uint64_t>(tensor.head) * 2 : step,
+                             tensor.batch > 0 ? static_cast<uint64_t>(tensor.batch) * 2 : step};
+  const uint32_t box[5] = {64, static_cast<uint32_t>(rows), 1, 1, 1};
+  return encode_map(map,
+                    tensor.dtype == kNVTEFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                    5, static_cast<const char *>(tensor.data) - page_size * step, dims, steps, box);
+}
+
 template <class C>
 NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
   Params p = {};
   constexpr bool kFp8 = C::T::kBytes == 1;
+  if constexpr (C::kPages) {
+    p.k_pages = a.page_table_k;
+    p.v_pages = a.page_table_v;
+    p.max_k_pages = static_cast<int>(a.max_pages_k);
+    p.max_v_pages = static_cast<int>(a.max_pages_v);
+    const int size = static_cast<int>(a.page_size_k);
+    p.page_rows = size % C::kKeys == 0 ? C::kKeys : 64;
+    p.page_boxes = size / p.page_rows;
+  }
   const auto encode = [&](CUtensorMap *map, const NVTEXAttentionTensor &tensor,
                           const NVTEXAttentionSide &side, size_t dim, int rows) {
     return encode_rows(map, tensor, side, a.batch, dim, side.heads, static_cast<uint32_t>(rows),
                        kFp8 && tensor.dtype == a.q.dtype);
   };
+  const auto encode_keys = [&](CUtensorMap *map, const NVTEXAttentionTensor &tensor, size_t dim) {
+    if constexpr (C::kPages) {
+      return encode_pages(map, tensor, a.page_size_k, dim, a.kv_side.heads, p.page_rows);
+    } else {
+      return encode(map, tensor, a.kv_side, dim, C::kKeys);
+    }
+  };
   for (const NVTEXOutcome &done :
-       {encode(&p.q, a.q, a.q_side, a.dim_qk, 64), encode(&p.k, a.k, a.kv_side, a.dim_qk, C::kKeys),
-        encode(&p.v, a.v, a.kv_side, a.dim_v, C::kKeys)}) {
+       {encode(&p.q, a.q, a.q_side, a.dim_qk, 64), encode_keys(&p.k, a.k, a.dim_qk),
+        encode_keys(&p.v, a.v, a.dim_v)}) {
     if (done.status != NVTEX_BACKEND_OK) return done;
   }
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
   const auto side = [](const NVTEXAttentionSide &s) {
-    return Side{s.cu_seqlens, s.starts, static_cast<int>(s.max_seqlen)};
+    return Side{s.cu_seqlens, s.starts, static_cast<int>(s.max_seqlen), static_cast<int>(s.tokens)};
   };
+  if constexpr (C::kBias) {
+    const NVTEXAttentionTensor &b = a.bias;
+    const auto size = [](int64_t step, size_t n) { return step != 0 ? uint64_t{n} : 1; };
+    // Where there is one, any step does.
+    const auto step = [](int64_t x) { return x != 0 ? static_cast<uint64_t>(x) * 2 : 16; };
+    const uint64_t dims[4] = {a.kv_side.max_seqlen, size(b.row, a.q_side.max_seqlen),
+                              size(b.head, a.q_side.heads), size(b.batch, a.batch)};
+    const uint64_t steps[3] = {step(b.row), step(b.head), step(b.batch)};
+    p.bias_rows = b.row != 0 ? C::kRows : 1;
+    p.bias_head = b.head != 0;
+    p.bias_batch = b.batch != 0;
+    const uint32_t box[4] = {64, static_cast<uint32_t>(p.bias_rows), 1, 1};
+    const NVTEXOutcome done = encode_map(&p.bias,
+                                         b.dtype == kNVTEFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                                 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                                         4, b.data, dims, steps, box);
+    if (done.status != NVTEX_BACKEND_OK) return done;
+  }
+  const auto panels = [](size_t dim) {
+    return static_cast<int>(ceil_div(dim, static_cast<size_t>(C::kPanel)));
+  };
+  p.panels_qk = panels(a.dim_qk);
+  p.panels_v = panels(a.dim_v);
   p.q_side = side(a.q_side);
   p.kv_side = side(a.kv_side);
   p.heads = static_cast<unsigned>(a.q_side.heads);
@@ -883,6 +1125,7 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
   p.o_head = a.o.head;
   p.dim_v = static_cast<int>(a.dim_v);
   p.scale = a.scale;
+  p.unscale = 1.0f / a.scale;
   p.q_scale_inv = a.q.scale_inv;
   p.k_scale_inv = a.k.scale_inv;
   p.v_scale_inv = a.v.scale_inv;
@@ -912,23 +1155,54 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
 // A launcher by head dims; `near`: rows see few keys.
 using Run = NVTEXOutcome (*)(const NVTEXAttentionArgs &, cudaStream_t);
 
-template <class T>
-Run choose(size_t dim_qk, size_t dim_v, bool near, bool dropout) {
+template <class T, Extra kExtra>
+Run choose_16bit(size_t dim_qk, size_t dim_v, [[maybe_unused]] bool near) {
   const size_t dim = dim_qk > dim_v ? dim_qk : dim_v;
-  if (dropout) {
-    return dim <= 64    ? run<Config<T, 64, 64, 3, 96, 3, true>>
-           : dim <= 128 ? run<Config<T, 128, 128, 2, 128, 2, true>>
-                        : run<Config<T, 192, 128, 2, 112, 2, true>>;
+  const bool is_192 = dim_qk <= 192 && dim_v <= 128;
+  if constexpr (kExtra == Extra::kNone) {
+    if (dim <= 64) return run<Config<T, 64, 64, 3, 128, 3>>;
+    if (dim <= 128) {
+      return near ? run<Config<T, 128, 128, 2, 128, 2>> : run<Config<T, 128, 128, 2, 176, 2>>;
+    }
+    return is_192 ? run<Config<T, 192, 128, 2, 112, 2>> : run<Config<T, 256, 256, 2, 80, 2>>;
+  } else if constexpr (kExtra == Extra::kDropout) {
+    return dim <= 64    ? run<Config<T, 64, 64, 3, 96, 3, kExtra>>
+           : dim <= 128 ? run<Config<T, 128, 128, 2, 128, 2, kExtra>>
+           : is_192     ? run<Config<T, 192, 128, 2, 112, 2, kExtra>>
+                        : run<Config<T, 256, 256, 2, 64, 2, kExtra>>;
+  } else if constexpr (kExtra == Extra::kAlibi) {
+    return dim <= 64    ? run<Config<T, 64, 64, 3, 128, 3, kExtra>>
+           : dim <= 128 ? run<Config<T, 128, 128, 2, 128, 2, kExtra>>
+                        : run<Config<T, 256, 256, 2, 80, 2, kExtra>>;
+  } else if constexpr (kExtra == Extra::kPages) {
+    return dim <= 64    ? run<Config<T, 64, 64, 3, 128, 3, kExtra>>
+           : dim <= 128 ? run<Config<T, 128, 128, 2, 128, 2, kExtra>>
+                        : run<Config<T, 256, 256, 2, 64, 2, kExtra>>;
+  } else {
+    return dim <= 64    ? run<Config<T, 64, 64, 3, 96, 2, kExtra>>
+           : dim <= 128 ? run<Config<T, 128, 128, 2, 128, 2, kExtra>>
+                        : run<Config<T, 256, 256, 2, 64, 2, kExtra>>;
   }
-  if (dim <= 64) return run<Config<T, 64, 64, 3, 112, 3>>;
-  if (dim <= 128) {
-    return near ? run<Config<T, 128, 128, 2, 128, 2>> : run<Config<T, 128, 128, 2, 176, 2>>;
+}
+
+template <class T>
+Run choose(size_t dim_qk, size_t dim_v, bool near, Extra extra) {
+  switch (extra) {
+    case Extra::kDropout:
+      return choose_16bit<T, Extra::kDropout>(dim_qk, dim_v, near);
+    case Extra::kAlibi:
+      return choose_16bit<T, Extra::kAlibi>(dim_qk, dim_v, near);
+    case Extra::kBias:
+      return choose_16bit<T, Extra::kBias>(dim_qk, dim_v, near);
+    case Extra::kPages:
+      return choose_16bit<T, Extra::kPages>(dim_qk, dim_v, near);
+    default:
+      return choose_16bit<T, Extra::kNone>(dim_qk, dim_v, near);
   }
-  return run<Config<T, 192, 128, 2, 112, 2>>;
 }
 
 template <>
-Run choose<E4M3>(size_t dim_qk, size_t dim_v, bool, bool) {
+Run choose<E4M3>(size_t dim_qk, size_t dim_v, bool, Extra) {
   const size_t dim = dim_qk > dim_v ? dim_qk : dim_v;
   return dim <= 64 ? run<Config<E4M3, 64, 64, 3, 128, 3>> : run<Config<E4M3, 128, 128, 3, 96, 3>>;
 }
@@ -961,22 +1235,30 @@ const char *nvte_attention_sm90_forward_reject(const NVTEXAttentionArgs *args,
     return "takes o of the dtype of q, or of 16 bits with E4M3";
   }
   const size_t unit = fp8 ? 16 : 8;
-  if (a.dim_qk > (fp8 ? 128 : 192) || a.dim_v > 128) {
-    return fp8 ? "takes head dims up to 128 in FP8"
-               : "takes head dims up to 192 of q and k and 128 of v";
+  const size_t most = fp8 ? 128 : 256;
+  if (a.dim_qk > most || a.dim_v > most) {
+    return fp8 ? "takes head dims up to 128 in FP8" : "takes head dims up to 256";
   }
   if (a.dim_qk % unit != 0 || a.dim_v % unit != 0) {
     return fp8 ? "takes head dims that are multiples of 16 in FP8"
                : "takes head dims that are multiples of 8";
   }
-  // No panel of 64 columns may begin outside its tensor, see load_box().
-  if (!fp8 && (a.dim_qk > 64) != (a.dim_v > 64)) {
-    return "takes head dims of which both or none are over 64";
+  const bool bias = a.bias.data != nullptr, pages = a.page_table_k != nullptr;
+  if (fp8 && (a.dropout != 0.0f || bias || a.alibi || pages)) {
+    return "takes no dropout, bias, ALiBi and pages in FP8";
   }
-  if (a.page_table_k != nullptr || a.page_table_v != nullptr) return "takes keys without pages";
-  if (a.bias.data != nullptr) return "takes no bias";
-  if (a.alibi) return "takes no ALiBi";
-  if (fp8 && a.dropout != 0.0f) return "takes no dropout in FP8";
+  if ((a.dropout != 0.0f) + bias + a.alibi + pages > 1) {
+    return "takes one of dropout, a bias, ALiBi and pages";
+  }
+  if (pages != (a.page_table_v != nullptr)) return "takes pages of keys and values";
+  if (pages && (a.page_size_v != a.page_size_k || a.page_size_k == 0 || a.page_size_k % 64 != 0 ||
+                a.page_size_k >= size_t{kUnbounded / 2})) {
+    return "takes pages of a multiple of 64 rows, alike for keys and values";
+  }
+  if (bias && !(a.bias.dtype == a.q.dtype && aligned(a.bias.data, 16) && a.bias.row % 8 == 0 &&
+                a.bias.head % 8 == 0 && a.bias.batch % 8 == 0)) {
+    return "takes a bias of the dtype of q whose data and strides are whole 16 bytes";
+  }
   if (!(a.scale > 0.0f)) return "takes positive scales";
   for (const NVTEXAttentionTensor *tensor : {&a.q, &a.k, &a.v, &a.o}) {
     if (!whole_units(*tensor, tensor->dtype == kNVTEFloat8E4M3 ? 1 : 2))
@@ -1004,7 +1286,12 @@ NVTEXOutcome nvte_attention_sm90_forward(const NVTEXAttentionArgs *args,
   // 176.
   const bool near =
       a.window_left >= 0 || (a.window_right >= 0 && a.kv_side.max_seqlen <= size_t{4096});
+  const Extra extra = a.dropout != 0.0f        ? Extra::kDropout
+                      : a.bias.data != nullptr ? Extra::kBias
+                      : a.alibi                ? Extra::kAlibi
+                      : a.page_table_k         ? Extra::kPages
+                                               : Extra::kNone;
   return dispatch<BF16, F16, E4M3>(a.q.dtype, [&](auto tag) {
-    return choose<decltype(tag)>(a.dim_qk, a.dim_v, near, a.dropout != 0.0f)(a, stream);
+    return choose<decltype(tag)>(a.dim_qk, a.dim_v, near, extra)(a, stream);
   });
 }
