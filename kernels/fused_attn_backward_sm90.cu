@@ -1,4 +1,5 @@
-// Backward of attention for compute capability 9.0: 16-bit tensors, heads of up to 128 elements.
+// Backward of attention for compute capability 9.0: 16-bit tensors, heads of up to 128 elements;
+// those of up to 256 are in fused_attn_backward_sm90_long.cu.
 //
 // Three kernels: rows_kernel has D and the statistics of every query row and clears the accumulator
 // of dq; gradient_kernel has one block per 128 keys, which keeps dk and dv in registers while it
@@ -7,72 +8,37 @@
 //
 // Dropout: p is recomputed whole; what is kept of it enters dv and the term of dp. The factor
 // 1 / (1 - probability) is left to the end: ds is p (keep dp - (1 - probability) D) until then.
+// With a bias it is not, since ds is a result.
 //
-// Instances of gradient_kernel: {BF16, F16} x {64, 128} elements of a head x {no dropout, dropout}.
+// ALiBi: a slope's part of the row, counted from the first one of a block of queries, is in the
+// row's statistic already, so that a score costs one addition.
+// A bias comes with the queries by bulk copies and is transposed on the way to registers. dbias is
+// ds where each of its elements belongs to one score: the tile that the products read is stored as
+// it is, and blocks of scores without any are cleared by the warps that load nothing. Summed over
+// queries each warp adds its columns. Summed over sequences or heads the tiles go to the workspace
+// and are added afterwards, unless there are many: then each score is added to a float32 sum.
+//
+// H200, bf16, batch 2, 16 heads of 128, 4096 queries, TFLOP/s, causal and full: plain 449 and 561,
+// ALiBi 452 and 535, a bias and dbias for each score 322 and 370, for each key 391 and 443, for all
+// sequences and heads 275 and 342, for all sequences 225 and 319.
+//
+// Instances of gradient_kernel: {BF16, F16} x {64, 128} elements of a head x {no dropout, dropout}
+// x {nothing, ALiBi, a bias}.
 
-#include <climits>
-#include <type_traits>
-
-#include "common/attention.cuh"
-#include "common/tma.cuh"
-#include "common/vec.cuh"
-#include "common/wgmma.cuh"
+#include "common/attention_backward_sm90.cuh"
 
 namespace nvte {
 namespace {
 
-constexpr int kKeys = 128;     // Of a block.
-constexpr int kConsumers = 2;  // Warpgroups, 64 keys each.
-constexpr int kThreads = 128 * (1 + kConsumers);
-constexpr int kHelperThreads = 256;  // Of the kernels around the main one.
+using namespace sm90_backward;
 
-struct Maps {
-  CUtensorMap q, k, v, d_o;
-};
+constexpr int kKeys = 128;  // Of a block, 64 of each consumer.
 
-struct Problem : NVTEXAttentionArgs {
-  Maps maps;
-  float scale_v, scale_k;  // Of dv and of dk and dq: with dropout not as it was in the products.
-  Dropout mask;
-  int heads, group;  // `group`: query heads of a key head.
-  // Blocks of queries of a head, over all sequences, and of one sequence at most.
-  int head_blocks, query_blocks;
-  int key_blocks;  // Of a sequence, at most.
-  // Blocks of queries that the next block of keys begins later, so that not all add to the same
-  // rows of dq at once. H200, causal, 128 elements, 8192 queries: 2.62 ms for 2.67 ms.
-  int turn;
-  int team;                 // Key heads that are worked on together, for the sake of L2.
-  int panels_qk, panels_v;  // Panels of 64 elements that heads have.
-  // Workspace. [heads, head_blocks, 2, M]: statistics in units of log2, then D.
-  float *rows;
-  float *dq_sum;     // [heads, head_blocks, M D], in the order of accumulators.
-  int *turns;        // [heads, head_blocks, 8]: key blocks that have added; if deterministic.
-  float *sink_part;  // [heads, head_blocks]; if there is a sink.
-  // Key blocks from number `whole` on are shared by `parts` blocks of threads each.
-  int whole, parts;
-  float *shared_sum;  // [shared blocks, 2, kKeys D]: dv and dk, in the order of accumulators.
-  int *shared_turns;  // [shared blocks]: parts that have added.
-  int shared_blocks;
-
-  explicit Problem(const NVTEXAttentionArgs &args) : NVTEXAttentionArgs(args), mask(args) {}
-
-  // First block of queries of a sequence within a head.
-  template <int kM>
-  __device__ __forceinline__ int first_block(int i) const {
-    return q_side.starts != nullptr ? (q_side.starts[i] + i * kM) / kM : i * query_blocks;
-  }
-};
-
-// Element 0 of row r.
-template <class T>
-__device__ __forceinline__ typename T::Bits *row_of(const NVTEXAttentionTensor &t,
-                                                    const NVTEXAttentionSide &side, int i, int head,
-                                                    int r) {
-  return static_cast<typename T::Bits *>(t.data) + head_offset(t, side, i, head) + r * t.row;
-}
+// What scores have beside products.
+enum class Extra { kNone, kAlibi, kBias };
 
 // Sizes of gradient_kernel in bytes, for heads of D elements and M queries at a time.
-template <int kD, int kM>
+template <int kD, int kM, Extra kExtra>
 struct Sizes {
   static_assert(kD == 64 || kD == 128, "one or two panels");
   static_assert(kM % 16 == 0, "steps of the products over queries");
@@ -85,214 +51,37 @@ struct Sizes {
 
   static constexpr int kK = 0, kV = kK + kKeyTile, kQ = kV + kKeyTile,
                        kO = kQ + kQStages * kQueryTile, kDs = kO + kOStages * kQueryTile,
-                       kRow = kDs + 2 * kScoreTile, kBarrier = kRow + kQStages * kRowTile;
+                       kBias = kDs + 2 * kScoreTile,
+                       kRow = kBias + (kExtra == Extra::kBias ? kQStages * kScoreTile : 0),
+                       kBarrier = kRow + kQStages * kRowTile;
   static constexpr int kBarriers = 2 + 2 * kQStages + 2 * kOStages;
   static constexpr int kBytes = kBarrier + kBarriers * 8 + 1024;  // The start is aligned by hand.
-  static_assert(kBytes <= 232448, "shared memory of a block");
+  static_assert(kBytes <= 232448 - 256, "shared memory of a block");
 };
 
 // Queries at a time, by the elements of a head: as many as there are registers for. H200, bf16,
 // 8192 queries, TFLOP/s, causal and full: 128 elements 506 and 522 with 80, 489 and 516 with 64.
-template <int kD, bool kDropout>
-constexpr int kQueries = kD == 64 ? (kDropout ? 96 : 128) : (kDropout ? 64 : 80);
+template <int kD, bool kDropout, Extra kExtra>
+constexpr int kQueries = kDropout && kExtra == Extra::kBias   ? (kD == 64 ? 96 : 48)
+                         : kDropout || kExtra == Extra::kBias ? (kD == 64 ? 96 : 64)
+                                                              : (kD == 64 ? 128 : 80);
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // Barriers of threads; 0 is __syncthreads(). Of both consumers; of each one, 2; of both, each of
 // the two parts of each of two ds, 4: who writes it arrives, the other one waits.
-constexpr int kConsumerBarrier = 1, kGroupBarrier = 2, kReadyBarrier = 4;
+constexpr int kGroupBarrier = 2, kReadyBarrier = 4;
 
-// Four 8x8 matrices of 16-bit elements, transposed on the way.
-__device__ __forceinline__ void store_transposed(uint32_t to, const uint32_t (&a)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
-               :
-               : "r"(to), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
-               : "memory");
-}
-
-__device__ __forceinline__ void add_global(float *to, float a, float b, float c, float d) {
-  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
-               :
-               : "l"(to), "f"(a), "f"(b), "f"(c), "f"(d)
-               : "memory");
-}
-
-__device__ __forceinline__ int load_acquire(const int *p) {
-  int v;
-  asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-  return v;
-}
-__device__ __forceinline__ void store_release(int *p, int v) {
-  asm volatile("st.release.gpu.global.b32 [%0], %1;" : : "l"(p), "r"(v) : "memory");
-}
-
-// Operands of products in shared memory: as operand_k() and operand_mn(), by their low words, to
-// which offsets of 16 bytes are added: the high words are all the same.
-__device__ __forceinline__ uint32_t low_k(uint32_t p) {
-  return static_cast<uint32_t>(operand_k(p));
-}
-__device__ __forceinline__ uint32_t low_mn(uint32_t p, uint32_t panel) {
-  return static_cast<uint32_t>(operand_mn(p, panel));
-}
-__device__ __forceinline__ uint64_t operand(uint32_t low, int offset) {
-  uint64_t d;
-  asm("mov.b64 %0, {%1, %2};"
-      : "=l"(d)
-      : "r"(low + static_cast<uint32_t>(offset >> 4)),
-        "n"(static_cast<uint32_t>(uint64_t{1} << 62 >> 32 | 64)));
-  return d;
-}
-
-// A ring of stages with barriers.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  uint32_t phase = 0;
-  __device__ __forceinline__ void next() {
-    if (++stage == kStages) stage = 0, phase ^= 1;
-  }
-};
-
-// What a block does: its keys and the blocks of queries that see them.
-template <int kM>
-struct Work {
-  int sequence, key_head, key_block;
-  int lq, lk;
-  Band band;
-  int n0;                  // First key.
-  int first, blocks;       // Blocks of queries of each head.
-  int last;                // The block that a head ends with.
-  int block, head, total;  // The first of its share, and how many.
-  int shared;              // Number of a block of keys that has others at work on it, or -1.
-  int base;                // Of the sequence within a head.
-
-  __device__ __forceinline__ Work(const Problem &a, int index) : band(a, 0, 0) {
-    int part = 0;
-    shared = -1;
-    if (index >= a.whole) {
-      part = (index - a.whole) % a.parts;
-      shared = (index - a.whole) / a.parts;
-      index = a.whole + shared;
-    }
-    const int key_heads = a.heads / a.group, units = key_heads * static_cast<int>(a.batch);
-    const int team = index / (a.team * a.key_blocks), in_team = index % (a.team * a.key_blocks);
-    const int members = min(a.team, units - team * a.team);
-    const int unit = team * a.team + in_team % members;
-    key_block = in_team / members;
-    // With a bound on the right low keys have the most queries: longest first, unless dq is added
-    // in order, which goes from the diagonal to the left so that nobody waits.
-    if (a.deterministic && a.window_right >= 0) key_block = a.key_blocks - 1 - key_block;
-    sequence = unit / key_heads;
-    key_head = unit % key_heads;
-    lq = length(a.q_side, sequence);
-    lk = length(a.kv_side, sequence);
-    band = Band(a, lq, lk);
-    n0 = key_block * kKeys;
-    const int low = band.first_row(n0), high = band.last_row(min(n0 + kKeys, lk), lq);
-    first = low / kM;
-    blocks = n0 < lk && low < high ? (high - 1) / kM - first + 1 : 0;
-    base = a.first_block<kM>(sequence);
-    const int all = blocks * a.group, parts = shared < 0 ? 1 : a.parts;
-    const int from = static_cast<int>(int64_t{all} * part / parts);
-    total = static_cast<int>(int64_t{all} * (part + 1) / parts) - from;
-    const int turned = blocks > 0 ? key_block * a.turn % blocks : 0;
-    last = first + (turned > 0 ? turned : blocks) - 1;
-    block = first + (blocks > 0 ? (from % blocks + turned) % blocks : 0);
-    head = key_head * a.group + (blocks > 0 ? from / blocks : 0);
-  }
-  // The next block of queries, of the next head after all of one.
-  __device__ __forceinline__ void next(int &block, int &head) const {
-    if (block == last) ++head;
-    if (++block == first + blocks) block = first;
-  }
-  __device__ __forceinline__ bool masked(int m0) const {
-    return !band.admits(m0, m0 + kM, n0, n0 + kKeys);
-  }
-  // Blocks that add to these rows of dq before this one.
-  __device__ __forceinline__ int turn(const Problem &a, int m0) const {
-    if (a.window_right >= 0) return (band.end(min(m0 + kM, lq) - 1) - 1) / kKeys - key_block;
-    return key_block - band.begin(m0) / kKeys;
-  }
-};
-
-// Clears the panels of tiles that no load fills; every thread, before the barriers are there.
-__device__ __forceinline__ void clear_panels(unsigned char *tiles, int count, int panel, int from,
-                                             int panels) {
-  for (int tile = 0; tile < count; ++tile) {
-    unsigned char *first = tiles + (tile * panels + from) * panel;
-    const int end = (panels - from) * panel;
-    for (int at = static_cast<int>(threadIdx.x) * 16; at < end; at += kThreads * 16) {
-      *reinterpret_cast<uint4 *>(first + at) = make_uint4(0, 0, 0, 0);
-    }
-  }
-}
-
-// Clears rows [from, kRows) of a tile; every consumer.
-template <int kRows, int kPanels>
-__device__ __forceinline__ void clear_rows(unsigned char *tile, int from, int thread) {
-#pragma unroll 1
-  for (int at = from * 128 + thread * 16; at < kRows * 128; at += 128 * kConsumers * 16) {
-#pragma unroll
-    for (int panel = 0; panel < kPanels; ++panel) {
-      *reinterpret_cast<uint4 *>(tile + panel * kRows * 128 + at) = make_uint4(0, 0, 0, 0);
-    }
-  }
-  fence_async_proxy();
-  sync_threads(kConsumerBarrier, 128 * kConsumers);
-}
-
-template <class T, int kN>
-__device__ __forceinline__ void round_pairs(uint32_t (&out)[kN / 8][4], const float (&d)[kN]) {
-#pragma unroll
-  for (int i = 0; i < kN / 2; ++i) {
-    const float pair[2] = {d[2 * i], d[2 * i + 1]};
-    out[i / 4][i % 4] = T::from_float(pair);
-  }
-}
-
-// Rows of a warp of a product [64, D] to global memory, through 16 rows of shared memory.
-template <class T, int kD>
-__device__ __forceinline__ void write_rows(const Problem &a, const NVTEXAttentionTensor &to,
-                                           size_t dim, unsigned char *panels,
-                                           const float (&d)[kD / 2], float scale, int sequence,
-                                           int key_head, int first, int length, int lane) {
-  __syncwarp();
-#pragma unroll
-  for (int j = 0; j < kD / 8; ++j) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float pair[2] = {d[4 * j + 2 * h] * scale, d[4 * j + 2 * h + 1] * scale};
-      const int r = lane / 4 + 8 * h;
-      *reinterpret_cast<uint32_t *>(panels + j / 8 * (kKeys * 128) + r * 128 +
-                                    ((j % 8 ^ (r & 7)) << 4) + lane % 4 * 4) = T::from_float(pair);
-    }
-  }
-  __syncwarp();
-  constexpr int kUnits = kD / 8;  // Of a row, 16 bytes each.
-  const int unit = lane % kUnits;
-  // Rows past a sequence are zero in dense tensors and not touched in ragged ones.
-  const int end = written(a.kv_side, length);
-  typename T::Bits *out = row_of<T>(to, a.kv_side, sequence, key_head, 0);
-#pragma unroll
-  for (int r = lane / kUnits; r < 16; r += 32 / kUnits) {
-    uint4 value = *reinterpret_cast<const uint4 *>(panels + unit / 8 * (kKeys * 128) + r * 128 +
-                                                   ((unit % 8 ^ (r & 7)) << 4));
-    if (first + r >= length) value = make_uint4(0, 0, 0, 0);
-    if (first + r < end && unit * 8 < dim) {
-      *reinterpret_cast<uint4 *>(out + (first + r) * to.row + unit * 8) = value;
-    }
-  }
-}
-
-template <class T, int kD, int kM, bool kDropout>
+template <class T, int kD, int kM, bool kDropout, Extra kExtra>
 struct Consumer {
-  using L = Sizes<kD, kM>;
+  using L = Sizes<kD, kM, kExtra>;
+  static constexpr bool kHasBias = kExtra == Extra::kBias;
   static constexpr int kWords = (kM + 63) / 64;  // Of what dropout keeps.
   static constexpr int kScores = kM / 2, kDim = kD / 2, kSteps = kM / 16;
   static constexpr int kDqColumns = kD == 128 ? kM : kM / 2;
 
   const Problem &a;
-  const Work<kM> &work, &rare;
+  const Work<kKeys, kM> &work, &rare;
   unsigned char *shared;
   uint64_t *full_k, *full_v, *full_q, *empty_q, *full_o, *empty_o;
   int group, thread, lane, warp;
@@ -372,6 +161,10 @@ struct Consumer {
       [[maybe_unused]] uint32_t kept[kWords];
       int block = work.block, head = work.head;
       const float scale_log2 = a.scale * kLog2e;
+      // Of a lane's rows of a panel of ds or of a bias, which the lanes of a warp transpose.
+      const int lane_row = lane / 16 * 8 + lane % 8, lane_unit = 2 * warp + (lane / 8 & 1);
+      const uint32_t lane_at =
+          group * L::kQueryPanel + lane_row * 128 + ((lane_unit ^ (lane_row & 7)) << 4);
 
       const auto load_scores = [&](int m0) {  // s of the queries from m0 on
         wait_barrier(full_q + q.stage, q.phase);
@@ -406,21 +199,44 @@ struct Consumer {
         const auto four_at = [&](int at) { return *reinterpret_cast<const float4 *>(rows + at); };
         // The first ones before the wait: shared memory is slow while others use it.
         const float4 ahead = four_at(0);
+        [[maybe_unused]] float slopes[2];  // Of this lane's keys, from the first query on.
+        if constexpr (kExtra == Extra::kAlibi) {
+          const float slope = slope_of(head);
+          const int c = work.n0 + group * 64 + warp * 16 + lane / 4 - m0;
+          slopes[0] = slope * static_cast<float>(c);
+          slopes[1] = slope * static_cast<float>(c + 8);
+        }
+        [[maybe_unused]] uint32_t bias_at = 0, bias_step = 0;
         wait_products<decltype(in_flight)::value>();
         pin(s);
+        if constexpr (kHasBias) {
+          const uint32_t tile = base + L::kBias + q.stage * L::kScoreTile;
+          // The only row for all of them, or each row its own.
+          bias_at = tile + (a.bias_rows ? lane_at : group * L::kQueryPanel + (lane_unit << 4));
+          bias_step = a.bias_rows ? 16 * 128 : 0;
+        }
 #pragma unroll
         for (int j = 0; j < kM / 16; ++j) {
           const float4 lse = j == 0 ? ahead : four_at(16 * j);
-          s[8 * j] = power2(fmaf(s[8 * j], scale_log2, -lse.x));
-          s[8 * j + 1] = power2(fmaf(s[8 * j + 1], scale_log2, -lse.y));
-          s[8 * j + 2] = power2(fmaf(s[8 * j + 2], scale_log2, -lse.x));
-          s[8 * j + 3] = power2(fmaf(s[8 * j + 3], scale_log2, -lse.y));
-          s[8 * j + 4] = power2(fmaf(s[8 * j + 4], scale_log2, -lse.z));
-          s[8 * j + 5] = power2(fmaf(s[8 * j + 5], scale_log2, -lse.w));
-          s[8 * j + 6] = power2(fmaf(s[8 * j + 6], scale_log2, -lse.z));
-          s[8 * j + 7] = power2(fmaf(s[8 * j + 7], scale_log2, -lse.w));
+          const float of_row[4] = {lse.x, lse.y, lse.z, lse.w};
+          [[maybe_unused]] uint32_t bias[4];
+          if constexpr (kHasBias) read_transposed(bias_at + j * bias_step, bias);
+#pragma unroll
+          for (int n = 0; n < 4; ++n) {
+            [[maybe_unused]] float of_score[2];
+            if constexpr (kHasBias) T::to_float(bias[n], of_score);
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+              float more = -of_row[n / 2 * 2 + e];
+              if constexpr (kExtra == Extra::kAlibi) more += slopes[n % 2];
+              if constexpr (kHasBias) more = fmaf(of_score[e], kLog2e, more);
+              float &x = s[8 * j + 2 * n + e];
+              x = power2(fmaf(x, scale_log2, more));
+            }
+          }
         }
-        if (work.masked(m0)) mask(s, m0);
+        // Where there is no query the bias may be anything.
+        if (work.masked(m0) || (kHasBias && m0 + kM > lq)) mask(s, m0);
         round_pairs<T, kScores>(p, s);
         if constexpr (kDropout) {
 #pragma unroll
@@ -452,7 +268,8 @@ struct Consumer {
                                      // kept.
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-              const float x = is_kept(kept[j / 8], j / 2 % 4, j % 2, e) ? dp[4 * j + e] : 0.0f;
+              float x = is_kept(kept[j / 8], j / 2 % 4, j % 2, e) ? dp[4 * j + e] : 0.0f;
+              if constexpr (kHasBias) x *= a.keep_scale;
               dp[4 * j + e] = s[4 * j + e] * (x - (e % 2 == 0 ? d.x : d.y));
             }
           } else {
@@ -465,18 +282,17 @@ struct Consumer {
             dp[4 * j + 3] = high[1] * (dp[4 * j + 3] - d.y);
           }
         }
+        if constexpr (kHasBias) {
+          if (a.to_bias == BiasGradient::kSummed) add_scores(dp, block, head);
+          if (a.to_bias == BiasGradient::kRows) add_columns(dp, head);
+        }
         uint32_t ds[kSteps][4];
         round_pairs<T, kScores>(ds, dp);
         // Both warpgroups have read what lay here two rounds ago: they have met since.
         parity ^= 1;
-        const uint32_t scores_at = base + L::kDs + parity * L::kScoreTile;
-        {
-          const int m = lane / 16 * 8 + lane % 8, unit = 2 * warp + (lane / 8 & 1);
-          const uint32_t at =
-              scores_at + group * L::kQueryPanel + m * 128 + ((unit ^ (m & 7)) << 4);
+        const uint32_t scores_at = base + L::kDs + parity * L::kScoreTile + lane_at;
 #pragma unroll
-          for (int i = 0; i < kSteps; ++i) store_transposed(at + i * 16 * 128, ds[i]);
-        }
+        for (int i = 0; i < kSteps; ++i) store_transposed(scores_at + i * 16 * 128, ds[i]);
         fence_async_proxy();
         arrive_threads(kReadyBarrier + 2 * parity + group, 128 * kConsumers);
         wait_products<0>();
@@ -492,8 +308,22 @@ struct Consumer {
         query_gradient(dq, base + L::kK, base + L::kDs + parity * L::kScoreTile);
         commit_products();
       };
-      const auto start_dk = [&](int stage) {
+      const auto start_dk = [&](int stage, int m0, int head) {
+        if constexpr (kHasBias) {
+          // What was stored before has been read, so that the other ds may be written.
+          if (thread % 128 == 0) wait_bulk_read<0>();
+        }
         sync_threads(kGroupBarrier + group, 128);
+        if constexpr (kHasBias) {
+          const int column = work.n0 + group * 64;
+          if (a.stores_scores() && thread % 128 == 0 &&
+              column < static_cast<int>(a.kv_side.max_seqlen)) {
+            const int at[4] = {column, m0, head, work.sequence};
+            store_box<4>(&a.maps.dbias,
+                         shared + L::kDs + parity * L::kScoreTile + group * L::kQueryPanel, at);
+            commit_bulk();
+          }
+        }
         begin_products();
         gradient(dk, base + L::kDs + parity * L::kScoreTile, base + L::kQ + stage * L::kQueryTile);
         commit_products();
@@ -513,11 +343,12 @@ struct Consumer {
         // Nothing is in flight from one round to the next: the compiler would wait for every
         // product.
         const int m0 = block * kM, stage = q.stage;
+        [[maybe_unused]] const int of_head = head;
         const int64_t sum = int64_t{head} * a.head_blocks + work.base + block;
         work.next(block, head);
         q.next();
         load_scores(block * kM);
-        start_dk(stage);
+        start_dk(stage, m0, of_head);
         if constexpr (kDropout) draw(kept, head, block * kM);
         start_dq();
         softmax(block * kM, std::integral_constant<int, 2>{});
@@ -540,22 +371,34 @@ struct Consumer {
         arrive(empty_q + stage);
         finish();
       }
-      start_dk(q.stage);
+      start_dk(q.stage, block * kM, head);
       start_dq();
       wait_products<0>();
       pin(dq);
       add(dq, int64_t{head} * a.head_blocks + work.base + block, block * kM);
     }
+    if constexpr (kHasBias) {
+      if (thread % 128 == 0) wait_bulk<0>();
+    }
     pin(dk);
     pin(dv);
-    if (rare.shared >= 0 && !collect(dv, dk)) return;
+    if (rare.shared >= 0) {
+      constexpr int kStep = 128 * kConsumers * 4;
+      float *sum_v = a.shared_sum + rare.shared * a.shared_floats + thread * 4;
+      float *sum_k = sum_v + kDim / 4 * kStep;
+      add_part(dv, sum_v, kStep);
+      add_part(dk, sum_k, kStep);
+      if (!is_last_part(a, rare.shared, shared + L::kRow)) return;
+      get_part(dv, sum_v, kStep);
+      get_part(dk, sum_k, kStep);
+    }
     // This warp alone uses these rows of V, and it is done with them.
     unsigned char *panels = shared + L::kV + (group * 64 + warp * 16) * 128;
     const int first = work.n0 + group * 64 + warp * 16;
-    write_rows<T, kD>(a, a.dv, a.dim_v, panels, dv, a.scale_v, rare.sequence, rare.key_head, first,
-                      lk, lane);
-    write_rows<T, kD>(a, a.dk, a.dim_qk, panels, dk, a.scale_k, rare.sequence, rare.key_head, first,
-                      lk, lane);
+    write_rows<T, kKeys, kD>(a, a.dv, a.dim_v, panels, dv, a.scale_v, rare.sequence, rare.key_head,
+                             first, lk, lane);
+    write_rows<T, kKeys, kD>(a, a.dk, a.dim_qk, panels, dk, a.scale_k, rare.sequence, rare.key_head,
+                             first, lk, lane);
   }
 
   __device__ __forceinline__ void mask(float (&s)[kScores], int m0) {
@@ -564,7 +407,8 @@ struct Consumer {
       const int c = work.n0 + group * 64 + warp * 16 + lane / 4 + 8 * h;
       const int r0 = m0 + lane % 4 * 2;
       const int low = c >= work.lk ? INT_MAX : c - work.band.right + 1 - r0;
-      const int high = c - work.band.left - r0;
+      int high = c - work.band.left - r0;
+      if constexpr (kHasBias) high = min(high, work.lq - 1 - r0);
 #pragma unroll
       for (int j = 0; j < kM / 8; ++j) {
 #pragma unroll
@@ -575,63 +419,75 @@ struct Consumer {
     }
   }
 
-  // Adds this part's gradients to those of the others; the last one has the sum.
-  __device__ __forceinline__ bool collect(float (&dv)[kDim], float (&dk)[kDim]) {
-    float *sum = a.shared_sum + int64_t{rare.shared} * (2 * kKeys * kD) + thread * 4;
-    constexpr int kStep = 128 * kConsumers * 4;
+  __device__ __forceinline__ float slope_of(int head) const {
+    const bool first = head < a.slope_heads;
+    return kLog2e *
+           power2(a.slope_step *
+                  static_cast<float>(first ? 2 * head + 2 : 2 * (head - a.slope_heads) + 1));
+  }
+  // ds to its sum over sequences or heads.
+  __device__ __forceinline__ void add_scores(const float (&ds)[kScores], int block, int head) {
+    const int64_t of_sequence = a.sum_batch ? 0 : work.sequence, heads = a.sum_heads ? 1 : a.heads;
+    const int64_t tile =
+        ((of_sequence * heads + (a.sum_heads ? 0 : head)) * a.query_blocks + block) * a.key_blocks +
+        work.key_block;
+    float *to = a.bias_sum + tile * (kM * kKeys) + (group * 4 + warp) * (kM * 16) + lane * 4;
 #pragma unroll
-    for (int j = 0; j < kDim / 4; ++j) {
-      add_global(sum + j * kStep, dv[4 * j], dv[4 * j + 1], dv[4 * j + 2], dv[4 * j + 3]);
-      add_global(sum + (kDim / 4 + j) * kStep, dk[4 * j], dk[4 * j + 1], dk[4 * j + 2],
-                 dk[4 * j + 3]);
+    for (int j = 0; j < kM / 8; ++j) {
+      add_global(to + j * 128, ds[4 * j], ds[4 * j + 1], ds[4 * j + 2], ds[4 * j + 3]);
     }
-    __threadfence();
-    int *before = reinterpret_cast<int *>(shared + L::kRow);
-    sync_threads(kConsumerBarrier, 128 * kConsumers);
-    if (thread == 0) *before = atomicAdd(a.shared_turns + rare.shared, 1);
-    sync_threads(kConsumerBarrier, 128 * kConsumers);
-    if (*before != a.parts - 1) return false;
-    __threadfence();
+  }
+  // ds to a head's sums over queries. A block adds in the order of its queries.
+  __device__ __forceinline__ void add_columns(const float (&ds)[kScores], int head) {
+    float *to = a.bias_sum + (int64_t{work.sequence} * a.heads + head) * a.key_blocks * kKeys +
+                work.n0 + group * 64 + warp * 16 + lane / 4;
 #pragma unroll
-    for (int j = 0; j < kDim / 4; ++j) {
-      const float4 v = __ldcg(reinterpret_cast<const float4 *>(sum + j * kStep));
-      const float4 k = __ldcg(reinterpret_cast<const float4 *>(sum + (kDim / 4 + j) * kStep));
-      dv[4 * j] = v.x, dv[4 * j + 1] = v.y, dv[4 * j + 2] = v.z, dv[4 * j + 3] = v.w;
-      dk[4 * j] = k.x, dk[4 * j + 1] = k.y, dk[4 * j + 2] = k.z, dk[4 * j + 3] = k.w;
+    for (int h = 0; h < 2; ++h) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int j = 0; j < kM / 8; ++j) sum += ds[4 * j + 2 * h] + ds[4 * j + 2 * h + 1];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      if (lane % 4 == 0) atomicAdd(to + 8 * h, sum);
     }
-    return true;
   }
 
   // To the sum over the blocks of keys; `block`: of all heads.
   __device__ __forceinline__ void add(const float (&dq)[kDqColumns / 2], int64_t block, int m0) {
     constexpr int kPart = kM * kD / kConsumers / 4;  // Of a warp.
-    float *to = a.dq_sum + block * (kM * kD) + (group * 4 + warp) * kPart;
-    int *turn = a.turns + (block * kConsumers + group) * 4 + warp;
-    const int mine = a.deterministic ? work.turn(a, m0) : 0;
-    if (a.deterministic) {
-      if (lane == 0) {
-        while (load_acquire(turn) != mine) __nanosleep(20);
-      }
-      __syncwarp();
-    }
-#pragma unroll
-    for (int j = 0; j < kDqColumns / 8; ++j) {
-      add_global(to + (j * 32 + lane) * 4, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
-    }
-    if (a.deterministic) {
-      __threadfence();
-      __syncwarp();
-      if (lane == 0) store_release(turn, mine + 1);
-    }
+    add_query_gradient(a, work, dq, a.dq_sum + block * (kM * kD) + (group * 4 + warp) * kPart,
+                       a.turns + (block * kConsumers + group) * 4 + warp, m0, lane);
   }
 };
 
+// Zeros into dbias where no query of a block of queries sees a key of this block: threads 32 to
+// 127.
+template <int kM>
+__device__ __forceinline__ void clear_bias_gradient(const Problem &a, const Work<kKeys, kM> &work) {
+  const int thread = static_cast<int>(threadIdx.x) - 32;
+  const int column = work.n0 + thread % 16 * 8;
+  if (column >= static_cast<int>(a.kv_side.max_seqlen)) return;
+  const int rows = static_cast<int>(a.q_side.max_seqlen);
+  const int from = work.blocks > 0 ? min(work.first * kM, rows) : rows;
+  const int to = work.blocks > 0 ? (work.first + work.blocks) * kM : rows;
+  for (int j = 0; j < a.group; ++j) {
+    uint16_t *first = static_cast<uint16_t *>(a.scores.data) + work.sequence * a.scores.batch +
+                      (work.key_head * a.group + j) * a.scores.head + column;
+#pragma unroll 1
+    for (int r = thread / 16; r < rows; r += 6) {
+      if (r < from || r >= to) {
+        *reinterpret_cast<uint4 *>(first + r * a.scores.row) = make_uint4(0, 0, 0, 0);
+      }
+    }
+  }
+}
+
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
-template <class T, int kD, int kM, bool kDropout>
+template <class T, int kD, int kM, bool kDropout, Extra kExtra>
 __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_constant__ Problem a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using L = Sizes<kD, kM>;
+  using L = Sizes<kD, kM, kExtra>;
   extern __shared__ unsigned char raw[];
   unsigned char *shared = raw + (1024 - shared_address(raw) % 1024) % 1024;
   uint64_t *full_k = reinterpret_cast<uint64_t *>(shared + L::kBarrier), *full_v = full_k + 1,
@@ -663,15 +519,20 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
   wait_for_stream();
   let_next_start();
   // What is rarely looked at stays in shared memory.
-  __shared__ alignas(8) unsigned char place[sizeof(Work<kM>)];
-  Work<kM> &shared_work = *reinterpret_cast<Work<kM> *>(place);
-  if (thread == 0) shared_work = Work<kM>(a, static_cast<int>(blockIdx.x));
+  __shared__ alignas(8) unsigned char place[sizeof(Work<kKeys, kM>)];
+  Work<kKeys, kM> &shared_work = *reinterpret_cast<Work<kKeys, kM> *>(place);
+  if (thread == 0) shared_work = Work<kKeys, kM>(a, static_cast<int>(blockIdx.x));
   __syncthreads();
-  const Work<kM> work = shared_work;
+  const Work<kKeys, kM> work = shared_work;
 
   if (thread < 128) {
     give_registers<24>();
     const int total = work.total;
+    if constexpr (kExtra == Extra::kBias) {
+      if (thread >= 32 && a.stores_scores() && shared_work.part == 0) {
+        clear_bias_gradient(a, work);
+      }
+    }
     if (thread == 0 && total > 0) {
       const auto row_of = [&](const NVTEXAttentionSide &side) {
         return static_cast<int>(start(side, work.sequence));
@@ -701,12 +562,26 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
       for (int it = 0; it < total; ++it) {
         wait_barrier(empty_q + q.stage, q.phase ^ 1);
         uint64_t *barrier = full_q + q.stage;
-        arrive_expecting(barrier, a.panels_qk * L::kQueryPanel + L::kRowTile);
+        uint32_t bytes = a.panels_qk * L::kQueryPanel + L::kRowTile;
+        [[maybe_unused]] const int bias_panels =
+            work.n0 + 64 < static_cast<int>(a.kv_side.max_seqlen) ? 2 : 1;
+        if constexpr (kExtra == Extra::kBias) {
+          bytes += bias_panels * (a.bias_rows ? L::kQueryPanel : 128);
+        }
+        arrive_expecting(barrier, bytes);
         load_panels(&a.maps.q, L::kQ + q.stage * L::kQueryTile, a.panels_qk, L::kQueryPanel,
                     barrier, query_row + block * kM, head, query_sequence);
         load_bytes(shared + L::kRow + q.stage * L::kRowTile,
                    a.rows + (int64_t{head} * a.head_blocks + work.base + block) * (2 * kM),
                    L::kRowTile, barrier);
+        if constexpr (kExtra == Extra::kBias) {
+          for (int p = 0; p < bias_panels; ++p) {
+            const int at[4] = {work.n0 + p * 64, a.bias_rows ? block * kM : 0,
+                               a.bias_heads ? head : 0, a.bias_batch ? work.sequence : 0};
+            load_box<4>(shared + L::kBias + q.stage * L::kScoreTile + p * L::kQueryPanel,
+                        &a.maps.bias, barrier, at);
+          }
+        }
         q.next();
         if (it == 0) load_keys(&a.maps.v, L::kV, a.panels_v, full_v);
         wait_barrier(empty_o + o.stage, o.phase ^ 1);
@@ -721,112 +596,10 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
   } else {
     take_registers<240>();
     const int group = __shfl_sync(~0u, thread / 128 - 1, 0);
-    Consumer<T, kD, kM, kDropout> consumer = {
+    Consumer<T, kD, kM, kDropout, kExtra> consumer = {
         a,       work,   shared_work, shared, full_k,       full_v,      full_q,
         empty_q, full_o, empty_o,     group,  thread - 128, thread % 32, thread % 128 / 32};
     consumer.run();
-  }
-#endif
-}
-
-// D = sum do o of each row and its statistics in units of log2, +inf for rows that contribute
-// nothing. A block of threads: a block of queries of a head.
-template <class T, int kD, int kM>
-__global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_constant__ Problem a) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  wait_for_stream();
-  let_next_start();
-  constexpr int kLanes = kD / 8, kAtOnce = kHelperThreads / kLanes;
-  static_assert(kM % kAtOnce == 0, "whole rounds");
-  const int index = static_cast<int>(blockIdx.x);
-  const int block = index % a.query_blocks, rest = index / a.query_blocks;
-  const int head = rest % a.heads, sequence = rest / a.heads;
-  if (a.shared_blocks > 0) {
-    const int64_t thread = int64_t{index} * kHelperThreads + threadIdx.x;
-    const int64_t step = int64_t{gridDim.x} * kHelperThreads;
-    float4 *sum = reinterpret_cast<float4 *>(a.shared_sum);
-    for (int64_t i = thread; i < a.shared_blocks * (2 * kKeys * kD / 4); i += step) {
-      sum[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    }
-    if (thread < a.shared_blocks) a.shared_turns[thread] = 0;
-  }
-  const int lq = length(a.q_side, sequence), m0 = block * kM;
-  if (m0 >= lq) return;
-  const int64_t at = int64_t{head} * a.head_blocks + a.first_block<kM>(sequence) + block;
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
-
-  const typename T::Bits *o = row_of<T>(a.o, a.q_side, sequence, head, m0);
-  const typename T::Bits *d_o = row_of<T>(a.d_o, a.q_side, sequence, head, m0);
-  const StatsRows stats_rows(a.q_side, sequence, head);
-  float part = 0.0f;
-  Vec<T, 8> x[kM / kAtOnce], y[kM / kAtOnce];
-#pragma unroll
-  for (int i = 0; i < kM / kAtOnce; ++i) {
-    const int r = i * kAtOnce + thread / kLanes;
-    const bool inside = m0 + r < lq && lane * 8 < a.dim_v;
-    x[i] = load<T, 8>(o, static_cast<size_t>(r * a.o.row + lane * 8), inside);
-    y[i] = load<T, 8>(d_o, static_cast<size_t>(r * a.d_o.row + lane * 8), inside);
-  }
-  float4 *sum = reinterpret_cast<float4 *>(a.dq_sum + at * (kM * kD));
-#pragma unroll
-  for (int i = 0; i < kM * kD / 4 / kHelperThreads; ++i) {
-    sum[i * kHelperThreads + thread] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  }
-#pragma unroll
-  for (int i = 0; i < kM / kAtOnce; ++i) {
-    const int r = i * kAtOnce + thread / kLanes;
-    float f[8], g[8], d = 0.0f;
-    to_float(x[i], f);
-    to_float(y[i], g);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) d = fmaf(f[j], g[j], d);
-#pragma unroll
-    for (int j = kLanes / 2; j > 0; j /= 2) d += __shfl_xor_sync(~0u, d, j);
-    if (lane == 0) {
-      const float stats = m0 + r < lq ? a.stats[stats_rows(m0 + r)] : -INFINITY;
-      const bool used = stats != -INFINITY;
-      // A lane of gradient_kernel has two neighbours of 8 rows and two of the next 8.
-      const int place = r / 16 * 16 + r % 8 / 2 * 4 + r / 8 % 2 * 2 + r % 2;
-      a.rows[at * (2 * kM) + place] = used ? stats * kLog2e : INFINITY;
-      a.rows[at * (2 * kM) + kM + place] = used ? d / a.mask.scale : 0.0f;
-      if (a.dsink != nullptr && used) part += exp2f((a.sink[head] - stats) * kLog2e) * d;
-    }
-  }
-  if (a.deterministic && thread < 4 * kConsumers) a.turns[at * (4 * kConsumers) + thread] = 0;
-  if (a.dsink == nullptr) return;
-  __shared__ float parts[kHelperThreads / 32];
-#pragma unroll
-  for (int j = 16; j > 0; j /= 2) part += __shfl_xor_sync(~0u, part, j);
-  if (thread % 32 == 0) parts[thread / 32] = part;
-  __syncthreads();
-  if (thread == 0) {
-    for (int i = 1; i < kHelperThreads / 32; ++i) part += parts[i];
-    a.sink_part[at] = part;
-  }
-#endif
-}
-
-// The gradient of a head's sink, in a fixed order.
-template <int kM>
-__global__ void __launch_bounds__(kHelperThreads) sink_kernel(const __grid_constant__ Problem a) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  wait_for_stream();
-  let_next_start();
-  const int head = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
-  float sum = 0.0f;
-  for (int i = 0; i < static_cast<int>(a.batch); ++i) {
-    const int blocks = (length(a.q_side, i) + kM - 1) / kM;
-    const float *parts = a.sink_part + int64_t{head} * a.head_blocks + a.first_block<kM>(i);
-    for (int b = thread; b < blocks; b += kHelperThreads) sum += parts[b];
-  }
-  __shared__ float sums[kHelperThreads / 32];
-#pragma unroll
-  for (int j = 16; j > 0; j /= 2) sum += __shfl_xor_sync(~0u, sum, j);
-  if (thread % 32 == 0) sums[thread / 32] = sum;
-  __syncthreads();
-  if (thread == 0) {
-    for (int i = 1; i < kHelperThreads / 32; ++i) sum += sums[i];
-    a.dsink[head] = -sum;
   }
 #endif
 }
@@ -887,165 +660,233 @@ __global__ void __launch_bounds__(kHelperThreads)
 #endif
 }
 
-int tile_dim(const NVTEXAttentionArgs &a) { return a.dim_qk <= 64 && a.dim_v <= 64 ? 64 : 128; }
-
-// How many blocks of keys are worked on whole, and by how many blocks of threads each of the
-// others: those of a last round that would leave most of the device idle. Not where sums have an
-// order, nor where the last blocks are the shortest ones anyway.
-struct Shares {
-  size_t whole, parts = 1;
-
-  Shares(const NVTEXAttentionArgs &a, size_t queries) {
-    const size_t blocks = a.kv_side.heads * a.batch * ceil_div(a.kv_side.max_seqlen, kKeys);
-    const size_t rounds = a.q_side.heads / a.kv_side.heads * ceil_div(a.q_side.max_seqlen, queries);
-    whole = blocks;
-    Device device;
-    if (a.deterministic || a.q_side.max_seqlen == 0 || current_device(&device) != cudaSuccess)
-      return;
-    const size_t sms = static_cast<size_t>(device.sm_count);
-    const bool even = a.window_left < 0 && a.window_right < 0 && a.q_side.cu_seqlens == nullptr &&
-                      a.kv_side.cu_seqlens == nullptr;
-    if (blocks > sms && !even) return;
-    const size_t rest = blocks % sms;
-    constexpr size_t kOverhead = 4;  // Of a part, in rounds.
-    size_t least = rounds + kOverhead / 2;
-    for (size_t n = 2; n <= 16 && n <= rounds; ++n) {
-      const size_t cost = ceil_div(rest * n, sms) * (ceil_div(rounds, n) + kOverhead);
-      if (cost < least) least = cost, parts = n;
+// dbias from its sums in the order of accumulators. A block of threads: a tile.
+template <class T, int kM>
+__global__ void __launch_bounds__(kHelperThreads)
+    convert_bias_kernel(const __grid_constant__ Problem a) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  wait_for_stream();
+  let_next_start();
+  constexpr int kPitch = kKeys + 4;  // Stores of a warp hit every bank once.
+  extern __shared__ float tile[];
+  const int64_t index = blockIdx.x;
+  const int key_block = static_cast<int>(index % a.key_blocks);
+  const int64_t rest = index / a.key_blocks;
+  const int block = static_cast<int>(rest % a.query_blocks);
+  const int64_t of_head = rest / a.query_blocks;
+  const int heads = a.sum_heads ? 1 : a.heads;
+  const int64_t head = of_head % heads, sequence = of_head / heads;
+  const int thread = static_cast<int>(threadIdx.x);
+  const float4 *sum = reinterpret_cast<const float4 *>(a.bias_sum + index * (kM * kKeys));
+#pragma unroll
+  for (int i = 0; i < kM * kKeys / 4 / kHelperThreads; ++i) {
+    const int f = i * kHelperThreads + thread, t = f % 32, j = f / 32 % (kM / 8),
+              warp = f / (4 * kM);
+    const float4 v = sum[f];
+    const int c = warp * 16 + t / 4, m = j * 8 + t % 4 * 2;
+    tile[m * kPitch + c] = v.x;
+    tile[(m + 1) * kPitch + c] = v.y;
+    tile[m * kPitch + c + 8] = v.z;
+    tile[(m + 1) * kPitch + c + 8] = v.w;
+  }
+  __syncthreads();
+  typename T::Bits *out = static_cast<typename T::Bits *>(a.dbias.data) + sequence * a.dbias.batch +
+                          head * a.dbias.head + key_block * kKeys;
+  constexpr int kUnits = kKeys / 8;
+#pragma unroll
+  for (int i = 0; i < kM * kUnits / kHelperThreads; ++i) {
+    const int r = (i * kHelperThreads + thread) / kUnits, unit = thread % kUnits;
+    const int64_t row = block * kM + r;
+    Vec<T, 8> v;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float pair[2] = {tile[r * kPitch + unit * 8 + 2 * j],
+                             tile[r * kPitch + unit * 8 + 2 * j + 1]};
+      v.w[j] = T::from_float(pair);
     }
-    if (parts > 1) whole = blocks - rest;
+    if (row < static_cast<int64_t>(a.q_side.max_seqlen) &&
+        key_block * kKeys + unit * 8 < static_cast<int>(a.kv_side.max_seqlen)) {
+      store(out, static_cast<size_t>(row * a.dbias.row + unit * 8), v);
+    }
   }
-};
-
-// Where things lie in the workspace.
-struct Layout {
-  size_t blocks, rows, sums, turns, parts, bytes, shared_blocks, shared_sum, shared_turns;
-  Shares shares;
-
-  Layout(const NVTEXAttentionArgs &a, size_t dim, size_t queries) : shares(a, queries) {
-    blocks = a.q_side.starts != nullptr ? a.q_side.tokens / queries + a.batch + 1
-                                        : a.batch * ceil_div(a.q_side.max_seqlen, queries);
-    const size_t all = blocks * a.q_side.heads;
-    size_t end = 0;
-    const auto take = [&](size_t bytes) {
-      const size_t at = end;
-      end += ceil_div(bytes, 256) * 256;
-      return at;
-    };
-    rows = take(all * queries * 2 * sizeof(float));
-    sums = take(all * queries * dim * sizeof(float));
-    turns = take(a.deterministic ? all * 4 * kConsumers * sizeof(int) : 0);
-    parts = take(a.dsink != nullptr ? all * sizeof(float) : 0);
-    shared_blocks =
-        a.kv_side.heads * a.batch * ceil_div(a.kv_side.max_seqlen, kKeys) - shares.whole;
-    shared_sum = take(shared_blocks * 2 * kKeys * dim * sizeof(float));
-    shared_turns = take(shared_blocks * sizeof(int));
-    bytes = end;
-  }
-};
-
-size_t queries_of(int dim, bool dropout) {
-  if (dropout) return dim == 64 ? kQueries<64, true> : kQueries<128, true>;
-  return dim == 64 ? kQueries<64, false> : kQueries<128, false>;
+#endif
 }
 
-// A map of [sequences, heads, rows, elements] with boxes of `rows` times 64 elements.
-NVTEXOutcome map_rows(CUtensorMap *map, const NVTEXAttentionTensor &x,
-                      const NVTEXAttentionSide &side, size_t batch, size_t dim, int rows) {
-  const bool ragged = side.starts != nullptr;
-  const uint64_t dims[4] = {dim, ragged ? side.tokens : side.max_seqlen, side.heads,
-                            ragged ? 1 : batch};
+// dbias of one row from the sums of every sequence and head, in a fixed order.
+template <class T>
+__global__ void __launch_bounds__(kHelperThreads)
+    convert_columns_kernel(const __grid_constant__ Problem a) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  wait_for_stream();
+  let_next_start();
+  const int64_t index = int64_t{blockIdx.x} * kHelperThreads + threadIdx.x;
+  const int64_t keys = static_cast<int64_t>(a.kv_side.max_seqlen), pitch = a.key_blocks * kKeys;
+  const int heads = a.sum_heads ? 1 : a.heads;
+  const int64_t c = index % keys, head = index / keys % heads, sequence = index / keys / heads;
+  const int64_t batch = static_cast<int64_t>(a.batch);
+  if (sequence >= (a.sum_batch ? 1 : batch)) return;
+  float sum = 0.0f;
+  for (int64_t i = sequence; i < (a.sum_batch ? batch : sequence + 1); ++i) {
+    for (int64_t j = head; j < (a.sum_heads ? a.heads : head + 1); ++j) {
+      sum += a.bias_sum[(i * a.heads + j) * pitch + c];
+    }
+  }
+  const float pair[2] = {sum, 0.0f};
+  static_cast<typename T::Bits *>(
+      a.dbias.data)[sequence * a.dbias.batch + head * a.dbias.head + c] =
+      static_cast<typename T::Bits>(T::from_float(pair));
+#endif
+}
+
+// dbias from ds of every score, in a fixed order: eight neighbours of a thread.
+template <class T>
+__global__ void __launch_bounds__(kHelperThreads)
+    sum_scores_kernel(const __grid_constant__ Problem a) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  wait_for_stream();
+  let_next_start();
+  const int64_t of_head = a.scores.head / 8;
+  const int64_t index = int64_t{blockIdx.x} * kHelperThreads + threadIdx.x;
+  const int64_t at = index % of_head * 8, member = index / of_head;
+  const int64_t heads = a.sum_heads ? 1 : a.heads, batch = static_cast<int64_t>(a.batch);
+  const int64_t head = member % heads, sequence = member / heads;
+  if (sequence >= (a.sum_batch ? 1 : batch)) return;
+  float sum[8] = {};
+  for (int64_t i = sequence; i < (a.sum_batch ? batch : sequence + 1); ++i) {
+#pragma unroll 4
+    for (int64_t j = head; j < (a.sum_heads ? a.heads : head + 1); ++j) {
+      float f[8];
+      to_float(load<T, 8>(a.scores.data,
+                          static_cast<size_t>(i * a.scores.batch + j * a.scores.head + at), true),
+               f);
+#pragma unroll
+      for (int n = 0; n < 8; ++n) sum[n] += f[n];
+    }
+  }
+  Vec<T, 8> v;
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    const float pair[2] = {sum[2 * n], sum[2 * n + 1]};
+    v.w[n] = T::from_float(pair);
+  }
+  store(a.dbias.data, static_cast<size_t>(sequence * a.dbias.batch + head * a.dbias.head + at), v);
+#endif
+}
+
+Extra extra_of(const NVTEXAttentionArgs &a) {
+  return a.bias.data != nullptr ? Extra::kBias : a.alibi ? Extra::kAlibi : Extra::kNone;
+}
+
+int tile_dim(const NVTEXAttentionArgs &a) { return a.dim_qk <= 64 && a.dim_v <= 64 ? 64 : 128; }
+
+// Calls f with what the instance for these arguments is made of: the elements of a head, whether
+// there is dropout, and what scores have beside products, as types.
+template <class F>
+auto with_instance(const NVTEXAttentionArgs &a, F &&f) {
+  const auto with_extra = [&](auto dim, auto dropout) {
+    switch (extra_of(a)) {
+      case Extra::kAlibi:
+        return f(dim, dropout, std::integral_constant<Extra, Extra::kAlibi>{});
+      case Extra::kBias:
+        return f(dim, dropout, std::integral_constant<Extra, Extra::kBias>{});
+      default:
+        return f(dim, dropout, std::integral_constant<Extra, Extra::kNone>{});
+    }
+  };
+  const auto with_dim = [&](auto dropout) {
+    return tile_dim(a) == 64 ? with_extra(std::integral_constant<int, 64>{}, dropout)
+                             : with_extra(std::integral_constant<int, 128>{}, dropout);
+  };
+  return a.dropout != 0.0f ? with_dim(std::true_type{}) : with_dim(std::false_type{});
+}
+
+BlockShape short_shape(const NVTEXAttentionArgs &a) {
+  return with_instance(a, [](auto dim, auto dropout, auto extra) -> BlockShape {
+    constexpr size_t kDim = dim.value;
+    return {kQueries<dim.value, dropout.value, extra.value>, kKeys, kDim, kDim};
+  });
+}
+
+bool is_long(const NVTEXAttentionArgs &a) { return a.dim_qk > 128 || a.dim_v > 128; }
+
+// A map of a bias or its gradient, boxes of `rows` times 64 scores, or of one row if that is all.
+NVTEXOutcome map_scores(CUtensorMap *map, const NVTEXAttentionArgs &a,
+                        const NVTEXAttentionTensor &x, int rows) {
+  const uint64_t dims[4] = {a.kv_side.max_seqlen, x.row != 0 ? a.q_side.max_seqlen : 1,
+                            x.head != 0 ? a.q_side.heads : 1, x.batch != 0 ? a.batch : 1};
   const int64_t strides[3] = {x.row, x.head, x.batch};
   uint64_t steps[3];
   for (int i = 0; i < 3; ++i) {
-    steps[i] = dims[i + 1] == 1 ? 16 : static_cast<uint64_t>(strides[i]) * 2;
+    steps[i] = strides[i] == 0 ? 16 : static_cast<uint64_t>(strides[i]) * 2;
   }
-  const uint32_t box[4] = {64, static_cast<uint32_t>(rows), 1, 1};
+  const uint32_t box[4] = {64, x.row != 0 ? static_cast<uint32_t>(rows) : 1, 1, 1};
   return encode_map(
       map,
       x.dtype == kNVTEBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
       4, x.data, dims, steps, box);
 }
 
-template <class T, int kD, bool kDropout>
+// dbias from its sums, if it is one.
+template <class T, int kM>
+NVTEXOutcome convert_bias(const Problem &p, cudaStream_t stream) {
+  const size_t members = BiasSums(p).members;
+  const size_t tiles =
+      members * static_cast<size_t>(p.query_blocks) * static_cast<size_t>(p.key_blocks);
+  if (p.to_bias == BiasGradient::kSummed && tiles > 0) {
+    return launch_shared(convert_bias_kernel<T, kM>, dim3(static_cast<unsigned>(tiles)),
+                         kHelperThreads, kM * (kKeys + 4) * 4, stream, p);
+  }
+  const size_t eights = members * p.q_side.max_seqlen * p.kv_side.max_seqlen / 8;
+  if (p.to_bias == BiasGradient::kGathered && eights > 0) {
+    return launch_shared(sum_scores_kernel<T>,
+                         dim3(static_cast<unsigned>(ceil_div(eights, kHelperThreads))),
+                         kHelperThreads, 0, stream, p);
+  }
+  const size_t columns = members * p.kv_side.max_seqlen;
+  if (p.to_bias == BiasGradient::kRows && columns > 0) {
+    return launch_shared(convert_columns_kernel<T>,
+                         dim3(static_cast<unsigned>(ceil_div(columns, kHelperThreads))),
+                         kHelperThreads, 0, stream, p);
+  }
+  return ok();
+}
+
+template <class T, int kD, bool kDropout, Extra kExtra>
 NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
-  constexpr int kM = kQueries<kD, kDropout>;
-  using L = Sizes<kD, kM>;
-  const Layout layout(a, kD, kM);
-  if (a.workspace_bytes < layout.bytes) {
-    return {NVTEX_BACKEND_DEVICE_ERROR, "the workspace is smaller than planned"};
-  }
-  char *workspace = static_cast<char *>(a.workspace);
-
-  Problem p(a);
-  p.scale_v = p.mask.scale;
-  p.scale_k = a.scale * p.mask.scale;
-  p.heads = static_cast<int>(a.q_side.heads);
-  p.group = static_cast<int>(a.q_side.heads / a.kv_side.heads);
+  constexpr int kM = kQueries<kD, kDropout, kExtra>;
+  const BlockShape tile = {kM, kKeys, kD, kD};
+  const Layout layout(a, tile);
+  Problem p = problem_of(a, tile, layout);
+  // ds itself is asked for with a bias.
+  const float ds_scale = kExtra == Extra::kBias ? 1.0f : p.mask.scale;
+  p.scale_k = a.scale * ds_scale;
+  p.keep_scale = p.mask.scale / ds_scale;
+  p.scale_d = 1.0f / ds_scale;
   p.turn = kD == 128 && a.window_right >= 0 && !a.deterministic ? 7 : 0;
-  p.head_blocks = static_cast<int>(layout.blocks);
-  p.query_blocks = static_cast<int>(ceil_div(a.q_side.max_seqlen, kM));
-  p.key_blocks = static_cast<int>(ceil_div(a.kv_side.max_seqlen, kKeys));
-  p.panels_qk = static_cast<int>(ceil_div(a.dim_qk, 64));
-  p.panels_v = static_cast<int>(ceil_div(a.dim_v, 64));
-  p.rows = reinterpret_cast<float *>(workspace + layout.rows);
-  p.dq_sum = reinterpret_cast<float *>(workspace + layout.sums);
-  p.turns = reinterpret_cast<int *>(workspace + layout.turns);
-  p.sink_part = reinterpret_cast<float *>(workspace + layout.parts);
-  p.whole = static_cast<int>(layout.shares.whole);
-  p.parts = static_cast<int>(layout.shares.parts);
-  p.shared_blocks = static_cast<int>(layout.shared_blocks);
-  p.shared_sum = reinterpret_cast<float *>(workspace + layout.shared_sum);
-  p.shared_turns = reinterpret_cast<int *>(workspace + layout.shared_turns);
-
-  const size_t units = a.kv_side.heads * a.batch;
-  // Queries, do and dq of the heads that are worked on together stay in L2.
-  const size_t each = a.q_side.max_seqlen * static_cast<size_t>(p.group) * kD * 8 + 1;
-  const size_t team = (size_t{a.window_right >= 0 ? 32u : 16u} << 20) / each;
-  p.team = static_cast<int>(team < 1 ? 1 : team < units ? team : units);
-
-  const size_t row_blocks = a.batch * a.q_side.heads * static_cast<size_t>(p.query_blocks);
-  const size_t key_blocks = units * static_cast<size_t>(p.key_blocks);
-  const auto next = [](NVTEXOutcome &o, auto &&f) {
-    if (o.status == NVTEX_BACKEND_OK) o = f();
-  };
-  NVTEXOutcome o = ok();
-  const auto has_rows = [](const NVTEXAttentionSide &x) {
-    return x.starts == nullptr || x.tokens > 0;
-  };
-  // Else there is nothing to load.
-  if (row_blocks > 0 && key_blocks > 0 && has_rows(a.q_side) && has_rows(a.kv_side)) {
-    next(o, [&] { return map_rows(&p.maps.q, a.q, a.q_side, a.batch, a.dim_qk, kM); });
-    next(o, [&] { return map_rows(&p.maps.d_o, a.d_o, a.q_side, a.batch, a.dim_v, kM); });
-    next(o, [&] { return map_rows(&p.maps.k, a.k, a.kv_side, a.batch, a.dim_qk, kKeys); });
-    next(o, [&] { return map_rows(&p.maps.v, a.v, a.kv_side, a.batch, a.dim_v, kKeys); });
-  }
-  if (row_blocks > 0) {
-    next(o, [&] {
-      return launch_shared(rows_kernel<T, kD, kM>, dim3(static_cast<unsigned>(row_blocks)),
-                           kHelperThreads, 0, stream, p);
-    });
-  }
-  if (p.dsink != nullptr) {
-    next(o, [&] {
-      return launch_shared(sink_kernel<kM>, dim3(static_cast<unsigned>(a.q_side.heads)),
-                           kHelperThreads, 0, stream, p);
-    });
-  }
-  if (key_blocks > 0) {
-    next(o, [&] {
-      const size_t blocks = layout.shares.whole + layout.shared_blocks * layout.shares.parts;
-      return launch_shared(gradient_kernel<T, kD, kM, kDropout>,
-                           dim3(static_cast<unsigned>(blocks)), kThreads, L::kBytes, stream, p);
-    });
-  }
-  if (row_blocks > 0) {
-    next(o, [&] {
-      return launch_shared(convert_kernel<T, kD, kM>, dim3(static_cast<unsigned>(row_blocks)),
-                           kHelperThreads, kM * (kD + 4) * 4, stream, p);
-    });
-  }
-  return o;
+  // Else sums of dbias would come and go for every head.
+  if (p.to_bias == BiasGradient::kSummed) p.team = static_cast<int>(a.kv_side.heads * a.batch);
+  return run_passes<T, kD, kD, kM>(
+      p, tile, layout, stream,
+      [&]() -> NVTEXOutcome {
+        NVTEXOutcome o = ok();
+        if (kExtra == Extra::kBias) o = map_scores(&p.maps.bias, a, a.bias, kM);
+        if (p.stores_scores() && o.status == NVTEX_BACKEND_OK) {
+          o = map_scores(&p.maps.dbias, a, p.scores, kM);
+        }
+        return o;
+      },
+      [&](unsigned blocks) {
+        return launch_shared(gradient_kernel<T, kD, kM, kDropout, kExtra>, dim3(blocks), kThreads,
+                             Sizes<kD, kM, kExtra>::kBytes, stream, p);
+      },
+      [&](unsigned row_blocks) {
+        NVTEXOutcome o = launch_shared(convert_kernel<T, kD, kM>, dim3(row_blocks), kHelperThreads,
+                                       kM * (kD + 4) * 4, stream, p);
+        if constexpr (kExtra == Extra::kBias) {
+          if (o.status == NVTEX_BACKEND_OK) o = convert_bias<T, kM>(p, stream);
+        }
+        return o;
+      });
 }
 
 }  // namespace
@@ -1072,20 +913,47 @@ const char *nvte_attention_sm90_backward_reject(const NVTEXAttentionArgs *args,
       }
     }
   }
-  if (a.dim_qk > 128 || a.dim_v > 128) return "a head of more than 128 elements; nearest: 128";
+  if (is_long(a) && (a.dropout != 0.0f || a.alibi || a.bias.data != nullptr)) {
+    return "dropout, ALiBi or a bias with a head of more than 128 elements; nearest: 128, or "
+           "neither";
+  }
   if (a.page_table_k != nullptr || a.page_table_v != nullptr) {
     return "paged keys; nearest: keys without pages";
   }
-  if (a.bias.data != nullptr || a.dbias.data != nullptr) return "bias; nearest: no bias";
-  if (a.alibi) return "ALiBi; nearest: no bias";
+  const BiasSums sums(a);
+  if (a.bias.data != nullptr && a.alibi) return "ALiBi and a bias; nearest: one of them";
+  if (a.bias.data == nullptr && a.dbias.data != nullptr) return "dbias without a bias";
+  if (a.dbias.data != nullptr && a.q_side.max_seqlen == 0) return "dbias without queries";
+  for (const NVTEXAttentionTensor *x : {&a.bias, &a.dbias}) {
+    if (x->data == nullptr) continue;
+    for (const int64_t stride : {x->batch, x->row, x->head}) {
+      if (stride < 0 || stride % 8 != 0 || stride >= int64_t{1} << 38) {
+        return "rows of the bias that are no multiples of 16 bytes; nearest: a multiple of 8 keys";
+      }
+    }
+    if (a.kv_side.max_seqlen % 8 != 0 || reinterpret_cast<uintptr_t>(x->data) % 16 != 0) {
+      return "rows of the bias that are no multiples of 16 bytes; nearest: a multiple of 8 keys";
+    }
+  }
+  if (sums.to == BiasGradient::kGathered && sums.gathered > size_t{1} << 32) {
+    return "a deterministic dbias that is summed over sequences or heads, of more than 4 GiB of "
+           "scores; nearest: not deterministic";
+  }
   if (a.q_side.tokens > kMaxLength || a.kv_side.tokens > kMaxLength) return "over 2^29 tokens";
-  const size_t dim = static_cast<size_t>(tile_dim(a));
-  const size_t queries = queries_of(static_cast<int>(dim), a.dropout != 0.0f);
-  const Layout layout(a, dim, queries);
+  const BlockShape tile = is_long(a) ? long_shape(a) : short_shape(a);
+  const size_t queries = tile.queries;
+  const Layout layout(a, tile);
   if (layout.blocks * a.q_side.heads > kMaxBlocks ||
       a.batch * a.q_side.heads * ceil_div(a.q_side.max_seqlen, queries) > kMaxBlocks ||
-      a.batch * a.kv_side.heads * ceil_div(a.kv_side.max_seqlen, kKeys) > kMaxBlocks) {
+      a.batch * a.kv_side.heads * ceil_div(a.kv_side.max_seqlen, tile.keys) > kMaxBlocks) {
     return "2^31 blocks or more";
+  }
+  if (sums.to != BiasGradient::kNone &&
+      (sums.members * a.q_side.max_seqlen * a.kv_side.max_seqlen / kHelperThreads > kMaxBlocks ||
+       sums.members * ceil_div(a.q_side.max_seqlen, queries) *
+               ceil_div(a.kv_side.max_seqlen, kKeys) >
+           kMaxBlocks)) {
+    return "2^31 blocks of dbias or more";
   }
   *workspace = layout.bytes;
   return nullptr;
@@ -1094,13 +962,11 @@ const char *nvte_attention_sm90_backward_reject(const NVTEXAttentionArgs *args,
 NVTEXOutcome nvte_attention_sm90_backward(const NVTEXAttentionArgs *args,
                                           cudaStream_t stream) noexcept {
   using namespace nvte;
+  if (is_long(*args)) return run_long(*args, stream);
   return dispatch<BF16, F16>(args->q.dtype, [&](auto t) {
     using T = decltype(t);
-    if (args->dropout != 0.0f) {
-      return tile_dim(*args) == 64 ? run<T, 64, true>(*args, stream)
-                                   : run<T, 128, true>(*args, stream);
-    }
-    return tile_dim(*args) == 64 ? run<T, 64, false>(*args, stream)
-                                 : run<T, 128, false>(*args, stream);
+    return with_instance(*args, [&](auto dim, auto dropout, auto extra) {
+      return run<T, dim.value, dropout.value, extra.value>(*args, stream);
+    });
   });
 }
