@@ -218,6 +218,9 @@ typedef struct View {
 typedef struct Config {
   int layout, dqkv_layout, mask, bias, softmax;
   Order o_order, do_order;
+  // Keys from `masked_from` on, unless it is 0, have this bias.
+  size_t masked_from;
+  double lowest_bias;
   NVTEDType dtype, o_dtype, do_dtype, dqkv_dtype, bias_dtype;
   int64_t left, right;
   bool bottom_right, max_logit, deterministic, null_sink, no_padded, v1, training;
@@ -584,7 +587,7 @@ static inline bool declined(Run *x, void (*call)(Run *), NVTEXAttentionPass pass
     return false;
   }
   CHECK(why[0] != 0, "declined without a reason; %s", g_text);
-  CHECK(on_cuda(), "declined on the CPU: %s; %s", why, g_text);
+  CHECK(on_cuda() && x->p.fp8, "declined: %s; %s", why, g_text);
   if (g_declined_passes++ < 40) printf("declined: %s\n  %s\n", g_text, why);
   x->workspace = empty_tensor();
   call(x);
@@ -696,6 +699,9 @@ static inline void build_forward(Run *x) {
   if (c->bias == 2) {
     size_t n = p->bias_dims[0] * p->bias_dims[1] * p->bias_dims[2] * p->bias_dims[3];
     p->bias = rounded_values(c->bias_dtype, n, 2);
+    for (size_t e = 0; c->masked_from != 0 && e < n; e++) {
+      if (e % p->skv >= c->masked_from) p->bias[e] = c->lowest_bias;
+    }
     unsigned char *host = host_memory(n * dtype_size(c->bias_dtype));
     for (size_t e = 0; e < n; e++) put_value(c->bias_dtype, host, e, p->bias[e]);
     x->bias_data = buffer_from(host, n * dtype_size(c->bias_dtype), 0);
@@ -859,8 +865,12 @@ static inline void check_backward(Run *x) {
   reference_backward(p);
   LayoutInfo l = layout_info(c->dqkv_layout);
   Bound bound = bound_of(p, c->dqkv_dtype), sums = bound;
-  // Those of keys and values are sums over rows, and over the heads of a group.
-  if (on_cuda()) sums.element *= sqrt(fmax(1, (double)(p->sq * p->hq / p->hkv) / 256));
+  // Those of keys and values are sums over rows, and over the heads of a group, of products with
+  // rounded probabilities, which are large where keys are few.
+  if (on_cuda()) {
+    sums.element *= sqrt(fmax(1, (double)(p->sq * p->hq / p->hkv) / 256));
+    sums.element *= fmax(1, 3 / sqrt((double)p->skv));
+  }
   Expected dq = expected_of(&x->dq), dk = expected_of(&x->dk), dv = expected_of(&x->dv);
   // Tensors that lie together are compared together.
   Expected *of_k = l.together == 3 ? &dq : &dk, *of_v = l.together > 1 ? of_k : &dv;

@@ -121,7 +121,7 @@ static void test_optional(void) {
       x.dbias = x.dsink = NULL;
       x.workspace = empty_tensor();
       call_backward(&x);
-      if (nvtex_last_status() == NVTEX_OK) {
+      if (EXPECT_OK()) {
         size_t bytes = nvte_tensor_shape(x.workspace).data[0];
         x.workspace = tensor(buffer(bytes)->ptr, kNVTEByte, SHAPE(bytes));
         call_backward(&x);
@@ -129,9 +129,6 @@ static void test_optional(void) {
         reference_backward(&x.p);
         compare_view(&x.p, "dq", &x.dq, x.p.lq, x.p.dq);
         CHECK(untouched(x.dbias_data) && untouched(x.dsink_data), "written");
-      } else {
-        CHECK(on_cuda(), "refused");
-        nvtex_clear_error();
       }
     }
     end(&x);
@@ -255,15 +252,6 @@ static void test_edges(void) {
 
 // ---- Nothing to do
 
-// No rows on one side only may be more than a kernel takes.
-static bool refused_on_cuda(void) {
-  if (!on_cuda() || nvtex_last_status() != NVTEX_UNSUPPORTED) return false;
-  printf("declined: %s\n  %s\n", g_text, nvtex_last_error());
-  g_declined_passes++;
-  nvtex_clear_error();
-  return true;
-}
-
 static void test_empty(void) {
   for (int variant = 0; variant < 8; variant++) {
     if (!case_begin("empty, variant %d", variant)) continue;
@@ -293,7 +281,7 @@ static void test_empty(void) {
     nvte_tensor_pack_create(&x.pack);
     x.workspace = empty_tensor();
     call_forward(&x);
-    if (refused_on_cuda() || !EXPECT_OK()) {
+    if (!EXPECT_OK()) {
       end(&x);
       continue;
     }
@@ -314,7 +302,7 @@ static void test_empty(void) {
     build_backward(&x);
     x.workspace = empty_tensor();
     call_backward(&x);
-    if (!refused_on_cuda() && EXPECT_OK()) {
+    if (EXPECT_OK()) {
       bytes = nvte_tensor_shape(x.workspace).data[0];
       x.workspace = tensor(buffer(bytes)->ptr, kNVTEByte, SHAPE(bytes));
       call_backward(&x);
@@ -328,7 +316,8 @@ static void test_empty(void) {
 
 // Loads in panels of 64 elements: one of a tensor's is missing where another tensor has two.
 static void test_widths(void) {
-  static const size_t widths[][2] = {{64, 128}, {128, 64}, {40, 104}, {104, 40}, {64, 64}};
+  static const size_t widths[][2] = {{64, 128}, {128, 64},  {40, 104},  {104, 40}, {64, 64},
+                                     {256, 64}, {256, 256}, {200, 136}, {24, 200}, {192, 192}};
   for (size_t w = 0; w < COUNT(widths); w++) {
     for (int packed = 0; packed < 2; packed++) {
       if (!case_begin("heads of %zu and %zu elements, %s", widths[w][0], widths[w][1],
@@ -348,6 +337,83 @@ static void test_widths(void) {
   }
 }
 
+// ---- What is added to scores
+
+// Biases of one or of all sequences, heads and queries, and ALiBi, whose slopes of six heads are no
+// single sequence; keys that are no multiple of a tile, sequences that end before the bias does.
+static void test_added(void) {
+  static const size_t widths[][2] = {{64, 64}, {128, 128}, {256, 256}, {72, 40}};
+  enum { kBiases = 8 };
+  for (size_t w = 0; w < COUNT(widths); w++) {
+    for (int variant = 0; variant <= kBiases + 1; variant++) {
+      if (!case_begin("added, heads of %zu and %zu elements, variant %d", widths[w][0],
+                      widths[w][1], variant))
+        continue;
+      const bool packed = variant % 4 > 1, alibi = variant >= kBiases;
+      Run x = packed ? packed_run() : plain_run();
+      x.p.dqk = widths[w][0], x.p.dv = widths[w][1];
+      x.p.hq = alibi ? 6 : 2, x.p.hkv = alibi ? 3 : 1;
+      x.p.sq = 136, x.p.skv = 168;
+      x.p.lq[0] = 71, x.p.lk[0] = 96, x.p.lq[1] = 69, x.p.lk[1] = variant % 3 ? 90 : 0;
+      x.c.mask = NVTE_PADDING_MASK;
+      if (variant % 3 == 1) x.c.mask = NVTE_PADDING_CAUSAL_MASK, x.p.right = 0;
+      if (variant % 3 == 2) x.c.left = x.p.left = 50, x.c.right = x.p.right = 20;
+      x.c.bias = alibi ? NVTE_ALIBI : NVTE_POST_SCALE_BIAS;
+      x.p.alibi = alibi;
+      const size_t dims[4] = {variant & 1 ? x.p.b : 1, variant & 2 ? x.p.hq : 1,
+                              variant & 4 ? x.p.sq : 1, x.p.skv};
+      memcpy(x.p.bias_dims, dims, sizeof dims);
+      both_passes(&x);
+    }
+  }
+}
+
+// A bias that masks by the lowest number there is, which is below what the scale of exponentials
+// with base 2 leaves finite, for more keys than a tile has.
+static void test_lowest_bias(void) {
+  for (int variant = 0; variant < 6; variant++) {
+    if (!case_begin("lowest bias, variant %d", variant)) continue;
+    Run x = plain_run();
+    x.p.dqk = x.p.dv = variant / 2 == 0 ? 64 : variant / 2 == 1 ? 128 : 256;
+    x.p.scale = 1;
+    x.p.sq = 136, x.p.skv = 400;
+    for (int i = 0; i < 2; i++) x.p.lq[i] = 136, x.p.lk[i] = 400;
+    x.c.bias = NVTE_POST_SCALE_BIAS;
+    const size_t dims[4] = {1, 1, variant % 2 ? x.p.sq : 1, x.p.skv};
+    memcpy(x.p.bias_dims, dims, sizeof dims);
+    x.c.masked_from = 70;
+    x.c.lowest_bias = -0x1.fep127;
+    both_passes(&x);
+  }
+}
+
+// ---- Pages
+
+// Pages of less than a tile of keys, of one, of several and of neither; the last ones are not full.
+static void test_pages(void) {
+  static const size_t widths[] = {64, 128, 256};
+  static const int sizes[] = {8, 48, 64, 128, 256};
+  for (size_t w = 0; w < COUNT(widths); w++) {
+    for (size_t i = 0; i < COUNT(sizes); i++) {
+      if (!case_begin("pages of %d rows, heads of %zu elements", sizes[i], widths[w])) continue;
+      Run x = plain_run();
+      x.p.dqk = x.p.dv = widths[w];
+      x.p.sq = 100, x.p.skv = 300;
+      x.p.lq[0] = 100, x.p.lk[0] = 300, x.p.lq[1] = 37, x.p.lk[1] = 129;
+      x.c.layout = x.c.dqkv_layout = NVTE_Paged_KV_BSHD_BSHD_BSHD;
+      x.c.mask = i % 2 ? NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK : NVTE_PADDING_MASK;
+      if (i % 2) x.p.right = 0, x.p.bottom_right = true;
+      x.c.training = false;
+      x.c.page_size = sizes[i];
+      x.c.per_sequence = 300 / sizes[i] + 1;
+      x.c.pages = 2;
+      for (int n = 0; n < 2; n++) x.c.pages += (x.p.lk[n] + sizes[i] - 1) / sizes[i];
+      start_forward(&x);
+      end(&x);
+    }
+  }
+}
+
 // ---- Choice of an implementation
 
 static NVTE_Fused_Attn_Backend old_choice(NVTEDType q, NVTEDType kv, NVTE_QKV_Layout layout,
@@ -362,19 +428,18 @@ static void test_choice(void) {
   const NVTEDType bf16 = kNVTEBFloat16;
   const NVTE_QKV_Layout bshd = NVTE_BSHD_BSHD_BSHD;
   if (case_begin("choice by arguments")) {
-    const bool cpu = !on_cuda();
     NVTE_Fused_Attn_Backend kind =
         old_choice(bf16, bf16, bshd, NVTE_NO_BIAS, NVTE_CAUSAL_MASK, 8, 0, true);
-    if (cpu) {
-      CHECK_EQ(kind, NVTE_F16_arbitrary_seqlen);
-      kind = old_choice(bf16, bf16, NVTE_THD_THD_THD, NVTE_NO_BIAS, NVTE_PADDING_MASK, 2, 0, true);
-      CHECK_EQ(kind, NVTE_F16_arbitrary_seqlen);
-      kind = old_choice(kNVTEFloat8E4M3, kNVTEFloat8E4M3, bshd, NVTE_NO_BIAS, NVTE_NO_MASK, 8, 0,
-                        true);
-      CHECK_EQ(kind, NVTE_FP8);
-      kind = old_choice(bf16, bf16, bshd, NVTE_POST_SCALE_BIAS, NVTE_NO_MASK, 8, 0.1f, true);
-      CHECK_EQ(kind, NVTE_F16_arbitrary_seqlen);
-    }
+    CHECK_EQ(kind, NVTE_F16_arbitrary_seqlen);
+    kind = old_choice(bf16, bf16, NVTE_THD_THD_THD, NVTE_NO_BIAS, NVTE_PADDING_MASK, 2, 0, true);
+    CHECK_EQ(kind, NVTE_F16_arbitrary_seqlen);
+    kind =
+        old_choice(kNVTEFloat8E4M3, kNVTEFloat8E4M3, bshd, NVTE_NO_BIAS, NVTE_NO_MASK, 8, 0, true);
+    CHECK_EQ(kind, NVTE_FP8);
+    kind = old_choice(bf16, bf16, bshd, NVTE_POST_SCALE_BIAS, NVTE_NO_MASK, 8, 0.1f, true);
+    CHECK_EQ(kind, NVTE_F16_arbitrary_seqlen);
+    kind = old_choice(kNVTEFloat32, kNVTEFloat32, bshd, NVTE_NO_BIAS, NVTE_NO_MASK, 8, 0, true);
+    CHECK_EQ(kind, NVTE_F16_arbitrary_seqlen);
     EXPECT_OK();
     const struct {
       NVTEDType dtype;
@@ -413,7 +478,7 @@ static void test_choice(void) {
     const char *message = "?", *name = "?", *rejected = "?";
     size_t bytes = 77;
     NVTE_Fused_Attn_Backend kind = nvte_get_fused_attn_backend_v2(config, &message);
-    if (!on_cuda()) CHECK_EQ(kind, NVTE_F16_arbitrary_seqlen);
+    CHECK_EQ(kind, NVTE_F16_arbitrary_seqlen);
     CHECK((message[0] == 0) == (kind != NVTE_No_Backend), "message \"%s\"", message);
     CHECK_EQ(nvte_get_fused_attn_backend_v2(config, NULL), kind);
     EXPECT_OK();
@@ -722,6 +787,9 @@ int main(int argc, char **argv) {
   test_long();
   test_empty();
   test_widths();
+  test_added();
+  test_lowest_bias();
+  test_pages();
   test_choice();
   test_errors();
   int status = test_end();

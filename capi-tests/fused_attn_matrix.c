@@ -127,11 +127,15 @@ static void draw(Run *x) {
   p->hkv = (size_t)PICK(1, 1, 2, 3);
   p->hq = l.together == 3 ? p->hkv : p->hkv * (size_t)PICK(1, 1, 2, 3);
   p->dqk = (size_t)PICK(16, 32, 64, 64, 128);
-  if (!fp8 && random_below(3) == 0) p->dqk = (size_t)PICK(8, 24, 40, 72, 96, 192, 256);
-  if (!on_cuda() && random_below(12) == 0) p->dqk = (size_t)PICK(1, 5, 20);
+  if (!fp8 && random_below(3) == 0)
+    p->dqk = (size_t)PICK(8, 24, 40, 72, 96, 136, 192, 192, 224, 256, 256);
+  if (random_below(12) == 0) p->dqk = (size_t)PICK(1, 5, 20, 67, 300);
   p->dv = l.together > 1 || random_below(4) ? p->dqk : (size_t)PICK(16, 32, 64, 128);
-  static const int lengths[] = {1,   2,   7,   16,  33,  64,  65,  100,
-                                127, 128, 129, 200, 260, 300, 513, 1025};
+  if (l.together < 2 && !fp8 && p->dqk > 128 && random_below(2))
+    p->dv = (size_t)PICK(128, 128, 256);
+  if (l.together == 1 && random_below(20) == 0) p->dv = (size_t)PICK(3, 33, 264);
+  static const int lengths[] = {1,   2,   7,   16,  33,  64,  65,  100, 127, 128,
+                                129, 136, 200, 260, 264, 300, 513, 520, 1025};
   do {
     p->sq = (size_t)pick(lengths, COUNT(lengths));
     p->skv = random_below(2) ? p->sq : (size_t)pick(lengths, COUNT(lengths));
@@ -166,7 +170,7 @@ static void draw(Run *x) {
     c->tokens[1] = c->tokens[0];
   }
   if (l.paged) {
-    c->page_size = PICK(1, 4, 16, 64);
+    c->page_size = PICK(1, 4, 8, 16, 64, 128);
     c->per_sequence = (int)p->skv / c->page_size + 1 + (int)random_below(2);
     c->pages = 1 + (int)random_below(3);
     for (size_t i = 0; i < p->b; i++) c->pages += (p->lk[i] + c->page_size - 1) / c->page_size;

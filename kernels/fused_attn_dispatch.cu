@@ -21,6 +21,8 @@ constexpr Implementation kImplementations[] = {
     {"sm90-backward", nvte_attention_sm90_backward_reject, nvte_attention_sm90_backward},
     {"mma-forward", nvte_attention_mma_forward_reject, nvte_attention_mma_forward},
     {"mma-backward", nvte_attention_mma_backward_reject, nvte_attention_mma_backward},
+    {"simt-forward", nvte_attention_simt_forward_reject, nvte_attention_simt_forward},
+    {"simt-backward", nvte_attention_simt_backward_reject, nvte_attention_simt_backward},
 };
 
 // The first that is supported, or null; `rejected` gets the reasons of those before it.

@@ -1,4 +1,4 @@
-// Backward of attention for everything that the arguments can say. Nothing is added in an order
+// Backward of attention for what the forward beside it takes. Nothing is added in an order
 // that varies, so that it is deterministic always:
 //   prepare_kernel   of each row its statistic in units of log2 and D, into the workspace;
 //   keys_kernel      dk and dv of a block of keys, over the rows and the heads that share the keys;
@@ -11,113 +11,12 @@
 // terms, x {64, 128, 256}; FP8 x {128, 256}: 18 each. Of dbias_kernel: {F16, BF16} x {64, 128,
 // 256}.
 
-#include "common/attention.cuh"
-#include "common/vec.cuh"
+#include "common/attention_backward.cuh"
 
 namespace nvte {
 namespace {
 
-// Of a row: the statistic in units of log2, infinite if there is none, so that 2^(x - it) is 0.
-struct RowData {
-  float stats, d;
-};
-
-struct Problem {
-  NVTEXAttentionArgs a;
-  Dropout dropout;
-  unsigned blocks;  // Of a head.
-  RowData *row_data;
-  float *partials;     // Of dbias.
-  size_t dbias_count;  // Elements.
-  unsigned splits;     // Partial sums of an element of dbias; 1: there are none.
-};
-
-// ---- Rows
-
-template <class T, bool kFp8>
-__device__ __forceinline__ void load8(const NVTEXAttentionTensor &t, int64_t at, float (&f)[8]) {
-  if constexpr (kFp8) {
-    if (t.dtype == kNVTEFloat8E4M3) return to_float(load<E4M3, 8>(t.data, at, true), f);
-    if (t.dtype == kNVTEFloat8E5M2) return to_float(load<E5M2, 8>(t.data, at, true), f);
-    if (t.dtype == kNVTEBFloat16) return to_float(load<BF16, 8>(t.data, at, true), f);
-  }
-  to_float(load<T, 8>(t.data, at, true), f);
-}
-
-constexpr int kPrepareThreads = 256;
-
-// Eight threads per row of a head.
-template <class T, bool kFp8>
-__global__ void __launch_bounds__(kPrepareThreads)
-    prepare_kernel(const __grid_constant__ Problem p) {
-  wait_for_stream();
-  let_next_start();
-  const NVTEXAttentionArgs &a = p.a;
-  const size_t index = (size_t{blockIdx.x} * kPrepareThreads + threadIdx.x) / 8;
-  const size_t row = index / a.q_side.heads;
-  const unsigned j = static_cast<unsigned>(index % a.q_side.heads);
-  const size_t sequence = row / a.q_side.max_seqlen;
-  const int r = static_cast<int>(row % a.q_side.max_seqlen);
-  const bool exists = sequence < a.batch;
-  const unsigned i = exists ? static_cast<unsigned>(sequence) : 0;
-  const int rows = length(a.q_side, i);
-  float sum = 0.0f;
-  if (exists && r < rows) {
-    const int64_t o = head_offset(a.o, a.q_side, i, j) + r * a.o.row;
-    const int64_t d_o = head_offset(a.d_o, a.q_side, i, j) + r * a.d_o.row;
-    for (int at = threadIdx.x % 8 * 8; at < static_cast<int>(a.dim_v); at += 64) {
-      float x[8], y[8];
-      load8<T, kFp8>(a.o, o + at, x);
-      load8<T, kFp8>(a.d_o, d_o + at, y);
-#pragma unroll
-      for (int n = 0; n < 8; ++n) sum = fmaf(x[n], y[n], sum);
-    }
-  }
-#pragma unroll
-  for (int step = 4; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-  if (!exists || threadIdx.x % 8 != 0 || r >= written(a.q_side, rows)) return;
-  const size_t at = StatsRows(a.q_side, i, j)(r);
-  RowData data = {INFINITY, 0.0f};
-  if (r < rows) {
-    const float stats = a.stats[at];
-    if (stats != -INFINITY) data.stats = stats * kLog2e;
-    data.d = sum;
-    if constexpr (kFp8) {
-      data.d *= factor_of(a.d_o.scale_inv);
-      if (is_fp8(a.o.dtype)) data.d *= factor_of(a.o.scale_inv);
-    }
-  }
-  p.row_data[at] = data;
-}
-
-constexpr int kSinkThreads = 1024;
-
-__global__ void __launch_bounds__(kSinkThreads) dsink_kernel(const __grid_constant__ Problem p) {
-  wait_for_stream();
-  let_next_start();
-  const NVTEXAttentionArgs &a = p.a;
-  const unsigned j = blockIdx.x;
-  const float sink = a.sink[j] * kLog2e;
-  float sum = 0.0f;
-  for (unsigned i = 0; i < a.batch; ++i) {
-    const StatsRows at(a.q_side, i, j);
-    const int rows = length(a.q_side, i);
-    for (int r = static_cast<int>(threadIdx.x); r < rows; r += kSinkThreads) {
-      const RowData data = p.row_data[at(r)];
-      if (data.stats != INFINITY) sum = fmaf(power2(sink - data.stats), data.d, sum);
-    }
-  }
-  __shared__ float sums[kSinkThreads / 32];
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
-  __syncthreads();
-  if (threadIdx.x >= 32) return;
-  sum = sums[threadIdx.x];
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-  if (threadIdx.x == 0) a.dsink[j] = -sum;
-}
+using Problem = BackwardProblem;
 
 // ---- Gradients of scores
 
@@ -472,96 +371,54 @@ __global__ void __launch_bounds__(RowsShape<kD>::kThreads, kD < 128 && !kExtras 
 
 // ---- dbias
 
-// Which dimensions of the scores dbias sums over, and its blocks.
-struct DbiasShape {
-  static constexpr int kThreads = 128, kM = 64, kN = 32;
-  bool over_batch, over_heads, over_rows;
-  size_t row_tiles, column_tiles, count;  // Elements.
-
-  __host__ __device__ explicit DbiasShape(const NVTEXAttentionArgs &a)
-      : over_batch(a.dbias.batch == 0),
-        over_heads(a.dbias.head == 0),
-        over_rows(a.dbias.row == 0),
-        row_tiles((a.q_side.max_seqlen + kM - 1) / kM),
-        column_tiles((a.kv_side.max_seqlen + kN - 1) / kN),
-        count((over_batch ? 1 : a.batch) * (over_heads ? 1 : a.q_side.heads) *
-              (over_rows ? 1 : a.q_side.max_seqlen) * a.kv_side.max_seqlen) {}
-  // Blocks that write different elements, and what each sums.
-  __host__ __device__ size_t blocks(const NVTEXAttentionArgs &a) const {
-    return column_tiles * (over_rows ? 1 : row_tiles) * (over_heads ? 1 : a.q_side.heads) *
-           (over_batch ? 1 : a.batch);
-  }
-  __host__ __device__ size_t terms(const NVTEXAttentionArgs &a) const {
-    return (over_rows ? row_tiles : 1) * (over_heads ? a.q_side.heads : 1) *
-           (over_batch ? a.batch : 1);
-  }
-};
+constexpr int kDbiasRows = 64, kDbiasColumns = 32;
+using MmaDbias = DbiasShape<kDbiasRows, kDbiasColumns>;
 
 template <class T, int kD>
-constexpr uint32_t kDbiasShared = (2 * DbiasShape::kM + 2 * DbiasShape::kN) * kD * 2;
+constexpr uint32_t kDbiasShared = (2 * kDbiasRows + 2 * kDbiasColumns) * kD * 2;
 
 template <class T, int kD>
-__global__ void __launch_bounds__(DbiasShape::kThreads, 2)
+__global__ void __launch_bounds__(MmaDbias::kThreads, 2)
     dbias_kernel(const __grid_constant__ Problem p) {
   wait_for_stream();
   let_next_start();
-  using S = DbiasShape;
-  constexpr int kNt = S::kN / 8, kRow = kD * 2;
+  constexpr int kThreads = MmaDbias::kThreads, kM = kDbiasRows, kN = kDbiasColumns;
+  constexpr int kNt = kN / 8, kRow = kD * 2;
   extern __shared__ __align__(128) char shared[];
   const NVTEXAttentionArgs &a = p.a;
-  const S shape(a);
-  const unsigned heads = static_cast<unsigned>(a.q_side.heads);
-  const unsigned group = heads / static_cast<unsigned>(a.kv_side.heads);
-
-  size_t block = blockIdx.x;
-  const unsigned split = static_cast<unsigned>(block % p.splits);
-  block /= p.splits;
-  const int c0 = static_cast<int>(block % shape.column_tiles) * S::kN;
-  block /= shape.column_tiles;
-  int r0 = 0;
-  if (!shape.over_rows) {
-    r0 = static_cast<int>(block % shape.row_tiles) * S::kM;
-    block /= shape.row_tiles;
-  }
-  unsigned j = 0, i = 0;
-  if (!shape.over_heads) j = static_cast<unsigned>(block % heads), block /= heads;
-  if (!shape.over_batch) i = static_cast<unsigned>(block);
-  const int64_t offset = i * a.dbias.batch + j * a.dbias.head;
+  const unsigned group =
+      static_cast<unsigned>(a.q_side.heads) / static_cast<unsigned>(a.kv_side.heads);
+  DbiasBlock<kM, kN> block(p);
 
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const uint32_t q_tile = shared_address(shared), do_tile = q_tile + S::kM * kRow;
-  const uint32_t k_tile = do_tile + S::kM * kRow, v_tile = k_tile + S::kN * kRow;
+  const uint32_t q_tile = shared_address(shared), do_tile = q_tile + kM * kRow;
+  const uint32_t k_tile = do_tile + kM * kRow, v_tile = k_tile + kN * kRow;
   const uint32_t my_rows = warp * 16 * kRow;
   const int dim_qk = static_cast<int>(a.dim_qk), dim_v = static_cast<int>(a.dim_v);
   __shared__ __align__(16) char head_bytes[sizeof(Head<T, true>)];
   const auto &head = *reinterpret_cast<Head<T, true> *>(head_bytes);
 
   float sum[kNt][4] = {};
-  const size_t terms = shape.terms(a);
-  for (size_t n = terms * split / p.splits; n < terms * (split + 1) / p.splits; ++n) {
-    size_t term = n;
-    if (shape.over_rows) {
-      r0 = static_cast<int>(term % shape.row_tiles) * S::kM;
-      term /= shape.row_tiles;
-    }
-    if (shape.over_heads) j = static_cast<unsigned>(term % heads), term /= heads;
-    if (shape.over_batch) i = static_cast<unsigned>(term);
+  const size_t terms = block.terms(a);
+  for (size_t n = terms * block.split / p.splits; n < terms * (block.split + 1) / p.splits; ++n) {
+    block.go_to(p, n);
+    const unsigned i = block.i, j = block.j;
+    const int r0 = block.r0, c0 = block.c0;
     const int rows = length(a.q_side, i), keys = length(a.kv_side, i);
     const Band band(a, rows, keys);
-    const int r1 = min(r0 + S::kM, rows);
-    if (r0 >= r1 || c0 >= band.end(r1 - 1) || c0 + S::kN <= band.begin(r0)) continue;
+    const int r1 = min(r0 + kM, rows);
+    if (r0 >= r1 || c0 >= band.end(r1 - 1) || c0 + kN <= band.begin(r0)) continue;
     __syncthreads();
     if (thread == 0) {
       new (head_bytes) Head<T, true>(Head<T, true>::template of<false>(p, i, j));
     }
-    load_tile<kD, S::kM, S::kThreads, false>(q_tile, query_rows<2>(a, a.q, i, j), r0, rows, dim_qk,
-                                             thread);
-    load_tile<kD, S::kM, S::kThreads, false>(do_tile, query_rows<2>(a, a.d_o, i, j), r0, rows,
-                                             dim_v, thread);
-    load_tile<kD, S::kN, S::kThreads, false>(k_tile, k_rows<2>(a, i, j / group), c0, keys, dim_qk,
-                                             thread);
-    load_tile<kD, S::kN, S::kThreads, false>(v_tile, v_rows<2>(a, i, j / group), c0, keys, dim_v,
-                                             thread);
+    load_tile<kD, kM, kThreads, false>(q_tile, query_rows<2>(a, a.q, i, j), r0, rows, dim_qk,
+                                       thread);
+    load_tile<kD, kM, kThreads, false>(do_tile, query_rows<2>(a, a.d_o, i, j), r0, rows, dim_v,
+                                       thread);
+    load_tile<kD, kN, kThreads, false>(k_tile, k_rows<2>(a, i, j / group), c0, keys, dim_qk,
+                                       thread);
+    load_tile<kD, kN, kThreads, false>(v_tile, v_rows<2>(a, i, j / group), c0, keys, dim_v, thread);
     end_group();
     const int w0 = r0 + warp * 16;
     RowData row_data[2];
@@ -577,8 +434,7 @@ __global__ void __launch_bounds__(DbiasShape::kThreads, 2)
     multiply_rows<T, kD>(z, q_tile + my_rows, k_tile, lane);
     multiply_rows<T, kD>(ds, do_tile + my_rows, v_tile, lane);
     const auto data = [&](int, int, int e) { return row_data[e / 2]; };
-    gradients<false, false>(head, a.dropout != 0.0f, w0, w0 + 16, c0, c0 + S::kN, lane, data, z,
-                            ds);
+    gradients<false, false>(head, a.dropout != 0.0f, w0, w0 + 16, c0, c0 + kN, lane, data, z, ds);
 #pragma unroll
     for (int t = 0; t < kNt; ++t) {
 #pragma unroll
@@ -586,30 +442,18 @@ __global__ void __launch_bounds__(DbiasShape::kThreads, 2)
     }
   }
 
-  const auto write = [&](int r, int c, float value) {
-    if (c >= static_cast<int>(a.kv_side.max_seqlen)) return;
-    const int64_t at = offset + r * a.dbias.row + c;
-    if (p.splits > 1) {
-      p.partials[split * p.dbias_count + at] = value;
-    } else {
-      static_cast<uint16_t *>(a.dbias.data)[at] =
-          static_cast<uint16_t>(T::from_float({value, 0.0f}));
-    }
-  };
-  if (!shape.over_rows) {
+  if (!block.over_rows) {
 #pragma unroll
     for (int t = 0; t < kNt; ++t) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int r = r0 + warp * 16 + e / 2 * 8 + lane / 4;
-        if (r < static_cast<int>(a.q_side.max_seqlen)) {
-          write(r, c0 + t * 8 + lane % 4 * 2 + e % 2, sum[t][e]);
-        }
+        const int r = block.r0 + warp * 16 + e / 2 * 8 + lane / 4;
+        block.template write<T>(p, r, block.c0 + t * 8 + lane % 4 * 2 + e % 2, sum[t][e]);
       }
     }
     return;
   }
-  __shared__ float columns[S::kThreads / 32][S::kN];
+  __shared__ float columns[kThreads / 32][kN];
 #pragma unroll
   for (int t = 0; t < kNt; ++t) {
 #pragma unroll
@@ -622,50 +466,14 @@ __global__ void __launch_bounds__(DbiasShape::kThreads, 2)
     }
   }
   __syncthreads();
-  if (thread >= S::kN) return;
+  if (thread >= kN) return;
   float column = 0.0f;
 #pragma unroll
-  for (int w = 0; w < S::kThreads / 32; ++w) column += columns[w][thread];
-  write(0, c0 + thread, column);
-}
-
-constexpr int kSumThreads = 256;
-
-template <class T>
-__global__ void __launch_bounds__(kSumThreads) dbias_sum_kernel(const __grid_constant__ Problem p) {
-  wait_for_stream();
-  let_next_start();
-  const size_t at = size_t{blockIdx.x} * kSumThreads + threadIdx.x;
-  if (at >= p.dbias_count) return;
-  float sum = 0.0f;
-  for (unsigned split = 0; split < p.splits; ++split) {
-    sum += p.partials[split * p.dbias_count + at];
-  }
-  static_cast<uint16_t *>(p.a.dbias.data)[at] = static_cast<uint16_t>(T::from_float({sum, 0.0f}));
+  for (int w = 0; w < kThreads / 32; ++w) column += columns[w][thread];
+  block.template write<T>(p, 0, block.c0 + thread, column);
 }
 
 // ---- Launchers
-
-// The workspace: the rows' data, then partial sums of dbias.
-struct Workspace {
-  size_t row_data_bytes, bytes;
-  unsigned splits = 1;
-
-  explicit Workspace(const NVTEXAttentionArgs &a)
-      : row_data_bytes(ceil_div(stats_count(a) * sizeof(RowData), 256) * 256),
-        bytes(row_data_bytes) {
-    if (a.dbias.data == nullptr) return;
-    const DbiasShape shape(a);
-    const size_t blocks = shape.blocks(a), terms = shape.terms(a);
-    // Enough blocks for a large GPU, of at least two terms each. The same on every GPU, and so the
-    // sums' order.
-    constexpr size_t kEnough = 512;
-    if (blocks == 0 || blocks >= kEnough || terms < 4) return;
-    const size_t wanted = kEnough / blocks, most = terms / 2;
-    splits = static_cast<unsigned>(wanted < most ? wanted : most);
-    if (splits > 1) bytes += splits * shape.count * sizeof(float);
-  }
-};
 
 template <class T, int kD, bool kFp8, bool kExtras>
 NVTEXOutcome run(Problem &p, cudaStream_t stream) {
@@ -688,14 +496,7 @@ NVTEXOutcome run(Problem &p, cudaStream_t stream) {
 
 template <class T, int kD>
 NVTEXOutcome run_dbias(const Problem &p, cudaStream_t stream) {
-  const size_t blocks = DbiasShape(p.a).blocks(p.a) * p.splits;
-  if (blocks == 0) return ok();
-  const NVTEXOutcome outcome =
-      launch_shared(dbias_kernel<T, kD>, dim3(static_cast<unsigned>(blocks)), DbiasShape::kThreads,
-                    kDbiasShared<T, kD>, stream, p);
-  if (outcome.status != NVTEX_BACKEND_OK || p.splits == 1) return outcome;
-  const dim3 grid(static_cast<unsigned>(ceil_div(p.dbias_count, kSumThreads)));
-  return launch(dbias_sum_kernel<T>, grid, kSumThreads, stream, p);
+  return run_dbias<T, MmaDbias>(dbias_kernel<T, kD>, kDbiasShared<T, kD>, p, stream);
 }
 
 template <class T>
@@ -720,19 +521,6 @@ NVTEXOutcome run_16bit(Problem &p, cudaStream_t stream) {
   return run<T, 256, false, false>(p, stream);
 }
 
-template <class T, bool kFp8>
-NVTEXOutcome prepare(const Problem &p, cudaStream_t stream) {
-  const NVTEXAttentionArgs &a = p.a;
-  const size_t rows = a.batch * a.q_side.max_seqlen * a.q_side.heads;
-  if (rows != 0) {
-    const dim3 grid(static_cast<unsigned>(ceil_div(rows, kPrepareThreads / 8)));
-    const NVTEXOutcome outcome = launch(prepare_kernel<T, kFp8>, grid, kPrepareThreads, stream, p);
-    if (outcome.status != NVTEX_BACKEND_OK) return outcome;
-  }
-  if (a.dsink == nullptr) return ok();
-  return launch(dsink_kernel, dim3(static_cast<unsigned>(a.q_side.heads)), kSinkThreads, stream, p);
-}
-
 }  // namespace
 }  // namespace nvte
 
@@ -749,10 +537,10 @@ const char *nvte_attention_mma_backward_reject(const NVTEXAttentionArgs *args,
       a.q_side.max_seqlen > a.kv_side.max_seqlen ? a.q_side.max_seqlen : a.kv_side.max_seqlen;
   const size_t blocks = ceil_div(length, 32) * a.q_side.heads;
   if (blocks != 0 && a.batch > kMaxBlocks / blocks) return "more than 2^31 blocks";
-  if (a.dbias.data != nullptr && DbiasShape(a).blocks(a) > kMaxBlocks / 512) {
+  if (a.dbias.data != nullptr && MmaDbias(a).blocks(a) > kMaxBlocks / 512) {
     return "more than 2^31 blocks of the bias' gradient";
   }
-  *workspace = Workspace(a).bytes;
+  *workspace = BackwardWorkspace<MmaDbias>(a).bytes;
   return nullptr;
 }
 
@@ -761,19 +549,11 @@ NVTEXOutcome nvte_attention_mma_backward(const NVTEXAttentionArgs *args,
   using namespace nvte;
   const NVTEXAttentionArgs &a = *args;
   if (a.batch == 0 || a.q_side.heads == 0) return ok();
-  const Workspace workspace(a);
-  auto *data = static_cast<char *>(a.workspace);
-  Problem p = {a,
-               Dropout(a),
-               0,
-               reinterpret_cast<RowData *>(data),
-               reinterpret_cast<float *>(data + workspace.row_data_bytes),
-               a.dbias.data != nullptr ? DbiasShape(a).count : 0,
-               workspace.splits};
+  Problem p = backward_problem<MmaDbias>(a);
   const bool fp8 = is_fp8(a.q.dtype), half = a.q.dtype == kNVTEFloat16;
-  const NVTEXOutcome outcome = fp8    ? prepare<F16, true>(p, stream)
-                               : half ? prepare<F16, false>(p, stream)
-                                      : prepare<BF16, false>(p, stream);
+  const NVTEXOutcome outcome = fp8    ? prepare<F16, true, true>(p, stream)
+                               : half ? prepare<F16, false, true>(p, stream)
+                                      : prepare<BF16, false, true>(p, stream);
   if (outcome.status != NVTEX_BACKEND_OK) return outcome;
   if (!fp8) return half ? run_16bit<F16>(p, stream) : run_16bit<BF16>(p, stream);
   for (float *amax : {a.dp.amax, a.dq.amax, a.dk.amax, a.dv.amax}) {

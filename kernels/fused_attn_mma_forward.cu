@@ -1,6 +1,7 @@
-// Forward of attention for everything that the arguments can say, on the matrix instructions of
-// compute capability 8.0. A block takes kM rows of a head; each of its warps has its own rows,
-// reads tiles of kN keys that the block shares and keeps running maxima and sums.
+// Forward of attention for everything that the arguments can say of 16-bit and FP8 tensors in whole
+// vectors, on the matrix instructions of compute capability 8.0. A block takes kM rows of a head;
+// each of its warps has its own rows, reads tiles of kN keys that the block shares and keeps
+// running maxima and sums.
 //
 // FP8 becomes half precision when it is loaded, which is exact. Because the probabilities are
 // rounded to FP8 with a scale for normalised ones, a first pass over the keys finds the rows' sums.

@@ -11,6 +11,8 @@
 #include "ptx.cuh"
 
 // Implementations beside the general one, in the form of the dispatcher's table.
+const char *nvte_attention_cudnn_reject(const NVTEXAttentionArgs *, size_t *) noexcept;
+NVTEXOutcome nvte_attention_cudnn(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
 const char *nvte_attention_sm90_forward_reject(const NVTEXAttentionArgs *, size_t *) noexcept;
 NVTEXOutcome nvte_attention_sm90_forward(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
 const char *nvte_attention_sm90_backward_reject(const NVTEXAttentionArgs *, size_t *) noexcept;
@@ -22,6 +24,10 @@ const char *nvte_attention_mma_forward_reject(const NVTEXAttentionArgs *, size_t
 NVTEXOutcome nvte_attention_mma_forward(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
 const char *nvte_attention_mma_backward_reject(const NVTEXAttentionArgs *, size_t *) noexcept;
 NVTEXOutcome nvte_attention_mma_backward(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
+const char *nvte_attention_simt_forward_reject(const NVTEXAttentionArgs *, size_t *) noexcept;
+NVTEXOutcome nvte_attention_simt_forward(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
+const char *nvte_attention_simt_backward_reject(const NVTEXAttentionArgs *, size_t *) noexcept;
+NVTEXOutcome nvte_attention_simt_backward(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
 
 namespace nvte {
 
@@ -140,8 +146,9 @@ struct Scores {
     if constexpr (kExtras) {
       if (a.alibi) slope = alibi_slope(j, static_cast<unsigned>(a.q_side.heads)) * kLog2e;
       has_bias = a.bias.data != nullptr;
-      bias = static_cast<const char *>(a.bias.data) + (i * a.bias.batch + j * a.bias.head) * 2;
-      bias_row = a.bias.row * 2;
+      bias =
+          static_cast<const char *>(a.bias.data) + (i * a.bias.batch + j * a.bias.head) * T::kBytes;
+      bias_row = a.bias.row * T::kBytes;
     }
   }
   // `inside`: row and column exist.
@@ -150,9 +157,9 @@ struct Scores {
     if constexpr (kExtras) {
       x = fmaf(slope, static_cast<float>(c - r), x);
       if (has_bias && inside) {
-        const uint32_t bits = *reinterpret_cast<const uint16_t *>(bias + r * bias_row + c * 2ll);
-        float f[2];
-        T::to_float(bits, f);
+        const char *at = bias + r * bias_row + c * int64_t{T::kBytes};
+        float f[4 / T::kBytes];
+        T::to_float(*reinterpret_cast<const typename T::Bits *>(at), f);
         x = fmaf(f[0], kLog2e, x);
       }
     }
@@ -213,7 +220,8 @@ inline cudaError_t clear_amax(float *amax, cudaStream_t stream) {
 
 // ---- Rows of tensors
 
-// Rows of a head. Elements have 2 bytes, or 1 and become half precision.
+// Rows of a head. In the kernels on matrix instructions elements have 2 bytes, or 1 and become half
+// precision.
 struct Rows {
   const char *base;
   int64_t row;       // Bytes.
@@ -333,6 +341,9 @@ __device__ __forceinline__ void to_operand(const float (&s)[kMt][kNt][4], bool e
 __device__ __forceinline__ void store_pair(const NVTEXAttentionTensor &t, int64_t at, float x,
                                            float y) {
   switch (t.dtype) {
+    case kNVTEFloat32:
+      static_cast<float2 *>(t.data)[at / 2] = make_float2(x, y);
+      break;
     case kNVTEFloat16:
       static_cast<uint32_t *>(t.data)[at / 2] = F16::from_float({x, y});
       break;
@@ -414,10 +425,21 @@ __device__ __forceinline__ void store_rows(const NVTEXAttentionTensor &t, int64_
 // ---- Host
 
 // Why no kernel takes these arguments, or null.
-inline const char *attention_unsupported(const NVTEXAttentionArgs &a) {
+inline const char *attention_limits(const NVTEXAttentionArgs &a) {
   Device device;
   if (current_device(&device) != cudaSuccess) return "no current device";
   if (device.arch < 80) return "needs compute capability 8.0";
+  if (a.q_side.max_seqlen > kMaxLength || a.kv_side.max_seqlen > kMaxLength) {
+    return "sequences over 2^29";
+  }
+  if (a.kv_side.heads == 0 || a.q_side.heads % a.kv_side.heads != 0) return "heads of q and k";
+  if (a.q_side.heads > 65536 || a.batch > 0x7fffffff) return "heads or sequences";
+  return nullptr;
+}
+
+// Why no kernel on matrix instructions does.
+inline const char *attention_unsupported(const NVTEXAttentionArgs &a) {
+  if (const char *reason = attention_limits(a)) return reason;
   const NVTEDType dtype = a.q.dtype;
   const bool fp8 = is_fp8(dtype);
   if (!fp8 && !is_16bit(dtype)) return "q is neither F16, BF16 nor FP8";
@@ -425,7 +447,8 @@ inline const char *attention_unsupported(const NVTEXAttentionArgs &a) {
     return fp8 ? is_fp8(t.dtype) : t.dtype == dtype;
   };
   const auto result = [&](const NVTEXAttentionTensor &t) {
-    return t.dtype == dtype || (fp8 && (is_fp8(t.dtype) || is_16bit(t.dtype)));
+    return t.dtype == dtype ||
+           (fp8 && (is_fp8(t.dtype) || is_16bit(t.dtype) || t.dtype == kNVTEFloat32));
   };
   const auto in_vectors = [](const NVTEXAttentionTensor &t) {
     const int64_t elements = is_fp8(t.dtype) ? 16 : 8;
@@ -444,11 +467,6 @@ inline const char *attention_unsupported(const NVTEXAttentionArgs &a) {
   if (!vectors) return "strides that are no multiples of 16 bytes";
   if (a.dim_qk % 8 != 0 || a.dim_v % 8 != 0) return "head dimensions that are no multiples of 8";
   if (a.dim_qk > 256 || a.dim_v > 256) return "head dimensions over 256";
-  if (a.q_side.max_seqlen > kMaxLength || a.kv_side.max_seqlen > kMaxLength) {
-    return "sequences over 2^29";
-  }
-  if (a.kv_side.heads == 0 || a.q_side.heads % a.kv_side.heads != 0) return "heads of q and k";
-  if (a.q_side.heads > 65536 || a.batch > 0x7fffffff) return "heads or sequences";
   if (fp8 && (a.bias.data != nullptr || a.dbias.data != nullptr)) return "bias of FP8";
   if (a.bias.data != nullptr && a.bias.dtype != dtype) return "dtype of the bias";
   if (a.dbias.data != nullptr && a.dbias.dtype != dtype) return "dtype of the bias' gradient";

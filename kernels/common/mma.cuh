@@ -15,6 +15,11 @@ __device__ __forceinline__ void copy_async16(uint32_t to, const void *from, bool
                "r"(inside ? 16 : 0)
                : "memory");
 }
+__device__ __forceinline__ void copy_async4(uint32_t to, const void *from, bool inside) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
+               "r"(inside ? 4 : 0)
+               : "memory");
+}
 __device__ __forceinline__ void copy_async8(uint32_t to, const void *from, bool inside) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from),
                "r"(inside ? 8 : 0)

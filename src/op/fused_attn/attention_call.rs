@@ -354,6 +354,10 @@ fn with_workspace(
     (data, bytes): (*mut c_void, usize),
     stream: cudaStream_t,
 ) -> Result<()> {
+    if !(data as usize).is_multiple_of(16) {
+        let expected = "an address that is a multiple of 16";
+        return Err(Error::argument("workspace.data", expected, format!("{data:p}")));
+    }
     args.workspace = data;
     args.workspace_bytes = bytes - problem.sink_bytes();
     if problem.sink_bytes() > 0 && args.sink.is_null() {

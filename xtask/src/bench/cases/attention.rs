@@ -59,12 +59,15 @@ pub fn cases(kind: Kind) -> Vec<Case> {
         Shape { extra: Extra::Alibi, ..half },
         Shape { extra: Extra::Bias, ..shape(tokens / 8, 128, false) },
         Shape { extra: Extra::Dropout, ..half },
+        Shape { dtype: DType::F32, ..shape(tokens / 8, 64, true) },
+        Shape { dtype: DType::F32, ..shape(tokens / 8, 128, true) },
     ];
     let mut cases: Vec<_> =
         list.iter().flat_map(|shape| [shape.case(false), shape.case(true)]).collect();
-    let fp8 = Shape { dtype: DType::E4m3, ..half };
-    cases.push(fp8.case(false));
-    cases.push(Shape { dtype: DType::E4m3, ..shape(tokens, 128, false) }.case(false));
+    // The other library needs the layout of its front-end for these.
+    for shape in [half, shape(tokens, 128, false)] {
+        cases.push(Shape { dtype: DType::E4m3, ..shape }.case(false).alone());
+    }
     let token = Shape { batch: tokens / 256, queries: 1, causal: false, ..half };
     cases.push(Shape { heads: [32, 4], ..token }.case(false));
     cases
@@ -74,7 +77,11 @@ impl Shape {
     fn name(&self, backward: bool) -> String {
         let Self { batch, queries, heads: [heads, groups], dims: [dim, dim_v], .. } = *self;
         let pass = if backward { "backward" } else { "forward" };
-        let kind = if self.dtype == DType::E4m3 { "attention fp8" } else { "attention" };
+        let kind = match self.dtype {
+            DType::E4m3 => "attention fp8",
+            DType::F32 => "attention f32",
+            _ => "attention",
+        };
         if queries == 1 {
             return format!("{kind} decode {batch}x1x{heads}/{groups}x{dim}, cache {}", self.keys);
         }
@@ -151,11 +158,11 @@ impl Shape {
         let params = Attention::backward(b.api);
         // Another library draws other numbers for dropout.
         let output = |name, dims: &[usize]| match self.extra {
-            Extra::Dropout => b.alloc(DType::Bf16, dims).map(|memory| b.tensor(&memory)),
-            _ => b.output(name, DType::Bf16, dims, Rule::Close).map(|memory| b.tensor(&memory)),
+            Extra::Dropout => b.alloc(self.dtype, dims).map(|memory| b.tensor(&memory)),
+            _ => b.output(name, self.dtype, dims, Rule::Close).map(|memory| b.tensor(&memory)),
         };
         let mut tensors = vec![
-            b.tensor(&b.random(DType::Bf16, &self.o())?),
+            b.tensor(&b.random(self.dtype, &self.o())?),
             output("dQ", &self.q())?,
             output("dK", &self.k())?,
             output("dV", &self.v())?,
