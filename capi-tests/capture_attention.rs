@@ -1,16 +1,29 @@
 //! Attention in the chain of captured operators: both passes, dense with dropout, whose state differs from
-//! replay to replay, and packed.
+//! replay to replay, packed, dense without dropout, which is cuDNN's where it is there, and in float32,
+//! which other kernels take.
 
 use super::*;
 
 pub fn steps(c: &mut Chain) {
     let workspace = c.output("workspace of attention", kNVTEByte, WORKSPACE, Scratch);
-    attention(c, ["attention", "attention backward"], workspace, false);
-    attention(c, ["attention of packed tokens", "its backward"], workspace, true);
+    let half = kNVTEBFloat16;
+    attention(c, ["attention", "attention backward"], workspace, false, half, 0.25);
+    attention(c, ["attention of packed tokens", "its backward"], workspace, true, half, 0.0);
+    let plain = ["plain attention", "plain attention's backward"];
+    attention(c, plain, workspace, false, half, 0.0);
+    let single = ["attention in float32", "attention's backward in float32"];
+    attention(c, single, workspace, false, kNVTEFloat32, 0.25);
 }
 
-fn attention(c: &mut Chain, names: [&'static str; 2], workspace: Id, packed: bool) {
-    let (batch, heads, kv_heads, length, dim, dtype) = (2, 4, 2, 160, 64, kNVTEBFloat16);
+fn attention(
+    c: &mut Chain,
+    names: [&'static str; 2],
+    workspace: Id,
+    packed: bool,
+    dtype: NVTEDType,
+    dropout: f32,
+) {
+    let (batch, heads, kv_heads, length, dim) = (2, 4, 2, 160, 64);
     let (q_len, kv_len) = (batch * length * heads * dim, batch * length * kv_heads * dim);
     let [q, k, v, d_o] = [q_len, kv_len, kv_len, q_len].map(|len| c.input(dtype, len));
     let state = c.rng.bytes(16);
@@ -45,8 +58,8 @@ fn attention(c: &mut Chain, names: [&'static str; 2], workspace: Id, packed: boo
             dim_v: dim,
             stats: side.at(stats),
             scale: 0.5,
-            dropout: if packed { 0.0 } else { 0.25 },
-            rng_state: if packed { null() } else { side.at::<i64>(state).cast_const() },
+            dropout,
+            rng_state: if dropout == 0.0 { null() } else { side.at::<i64>(state).cast_const() },
             window_right: 0,
             workspace: side.at(workspace),
             workspace_bytes: WORKSPACE,

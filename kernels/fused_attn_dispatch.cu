@@ -14,8 +14,9 @@ struct Implementation {
   NVTEXOutcome (*run)(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
 };
 
-// In order of preference.
+// In order of preference. cuDNN declines what is not measured to be faster by it.
 constexpr Implementation kImplementations[] = {
+    {"cudnn", nvte_attention_cudnn_reject, nvte_attention_cudnn},
     {"decode", nvte_attention_decode_reject, nvte_attention_decode},
     {"sm90-forward", nvte_attention_sm90_forward_reject, nvte_attention_sm90_forward},
     {"sm90-backward", nvte_attention_sm90_backward_reject, nvte_attention_sm90_backward},

@@ -14,6 +14,17 @@ pub enum BackendChoice {
     Cuda,
 }
 
+/// Where attention is cuDNN's.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CudnnChoice {
+    Never,
+    /// Wherever cuDNN has it.
+    Preferred,
+    /// Where it is measured to be faster than the kernels here.
+    Faster,
+}
+
 pub struct Env {
     /// `NVTE_BACKEND=auto|cpu|cuda`. A wrong value fails every operator: another backend than the
     /// one asked for may not take over.
@@ -27,6 +38,9 @@ pub struct Env {
     /// `NVTE_NORM_FWD_USE_CUDNN=1`, `NVTE_NORM_BWD_USE_CUDNN=1`, `NVTE_ZERO_CENTERED_GAMMA_IN_WTYPE=1`:
     /// what the functions that set these switches set.
     pub norm_switches: [bool; 3],
+    /// `NVTE_ATTENTION_CUDNN=0|1|auto`
+    #[cfg_attr(not(nvte_cuda), expect(dead_code, reason = "only CUDA builds open libraries"))]
+    pub attention_cudnn: CudnnChoice,
     /// `NVTE_CUDA_LIB_PATH`: colon-separated folders searched first for CUDA's libraries.
     #[cfg_attr(not(nvte_cuda), expect(dead_code, reason = "only CUDA builds open libraries"))]
     pub cuda_lib_path: Vec<PathBuf>,
@@ -50,6 +64,8 @@ fn read() -> Env {
         ("exec", Level::Exec),
         ("all", Level::Exec),
     ];
+    let cudnn =
+        [("0", CudnnChoice::Never), ("1", CudnnChoice::Preferred), ("auto", CudnnChoice::Faster)];
     Env {
         backend: choice("NVTE_BACKEND", &backends, BackendChoice::Auto),
         on_error: or_default(choice("NVTE_ON_ERROR", &modes, Mode::Return), Mode::Return),
@@ -61,6 +77,10 @@ fn read() -> Env {
             "NVTE_ZERO_CENTERED_GAMMA_IN_WTYPE",
         ]
         .map(switch),
+        attention_cudnn: or_default(
+            choice("NVTE_ATTENTION_CUDNN", &cudnn, CudnnChoice::Faster),
+            CudnnChoice::Faster,
+        ),
         cuda_lib_path: std::env::var_os("NVTE_CUDA_LIB_PATH")
             .map(|paths| std::env::split_paths(&paths).collect())
             .unwrap_or_default(),

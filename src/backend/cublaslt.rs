@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::args::{GemmArgs, GemmEpilogue, Outcome};
-use crate::env::env;
+use super::library;
 use crate::types::{NVTEDType, NVTEScalingMode, cudaStream_t};
 use crate::verbose::{self, Level};
 use cudarc::cublaslt::sys::cublasLtMatmulDescAttributes_t::*;
@@ -12,7 +12,7 @@ use cudarc::cublaslt::sys::*;
 use cudarc::driver::sys as driver;
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Problems that a thread remembers before it starts over.
@@ -466,26 +466,15 @@ fn library() -> &'static Result<(), String> {
     static LIBRARY: OnceLock<Result<(), String>> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         const NAME: &str = "libcublasLt.so.13";
-        // Opened by path first, so that the loader finds it by name afterwards.
-        for folder in &env().cuda_lib_path {
-            let path = folder.join(NAME);
-            let opened = CString::new(path.as_os_str().as_encoded_bytes()).map(|path| {
-                // SAFETY: loading a library runs its initialisers, which is what is wanted.
-                unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) }
-            });
-            if opened.is_ok_and(|library| !library.is_null()) {
-                verbose::line(Level::Dispatch, "library", || path.display().to_string());
-                break;
-            }
-        }
+        // Opened first, so that the loader finds it by name afterwards.
+        library::open(NAME);
         // SAFETY: loads the libraries if they are there; asked first, since later calls panic.
         let (blas, cuda) = unsafe { (is_culib_present(), driver::is_culib_present()) };
         if !cuda {
             return Err("the driver library libcuda.so.1 is not to be found".into());
         }
         if !blas {
-            let where_ = "on the loader's path or in NVTE_CUDA_LIB_PATH";
-            return Err(format!("{NAME} is not to be found {where_}"));
+            return Err(format!("{NAME} is not to be found {}", library::SEARCHED));
         }
         Ok(())
     })

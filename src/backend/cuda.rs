@@ -4,9 +4,11 @@
 use super::args::*;
 use super::cublaslt;
 use super::group::scale_pitch;
+use super::library;
+use crate::env::{CudnnChoice, env};
 use crate::types::{NVTEDType, NVTEScalingMode, cudaStream_t};
 use crate::verbose::{self, Level};
-use std::ffi::c_int;
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
 unsafe extern "C" {
@@ -16,6 +18,11 @@ unsafe extern "C" {
     fn nvte_cuda_probe(device_count: *mut c_int) -> Outcome;
     /// Device that the runtime uses on this thread.
     fn nvte_cuda_current_device(device: *mut c_int) -> Outcome;
+    /// Where attention uses cuDNN, and how it opens libraries. Called before the table is used.
+    fn nvte_cuda_cudnn(
+        choice: CudnnChoice,
+        open: unsafe extern "C" fn(name: *const c_char) -> *mut c_void,
+    );
     fn nvte_cuda_dequantize(args: *const DequantizeArgs, stream: cudaStream_t) -> Outcome;
     /// `scale_inv = 1 / scale`; 1 if `scale` is null.
     fn nvte_cuda_scale_reciprocal(
@@ -56,8 +63,18 @@ fn launchers() -> OpTable {
     let mut table = OpTable::EMPTY;
     // SAFETY: fills the table it is given.
     unsafe { nvte_cuda_table(&mut table) };
+    // SAFETY: stores two values.
+    unsafe { nvte_cuda_cudnn(env().attention_cudnn, open_library) };
     table.gemm = Some(gemm);
     table
+}
+
+/// # Safety
+/// `name` is a C string.
+unsafe extern "C" fn open_library(name: *const c_char) -> *mut c_void {
+    // SAFETY: as promised by the caller.
+    let name = unsafe { CStr::from_ptr(name) };
+    name.to_str().map_or(std::ptr::null_mut(), library::open)
 }
 
 /// # Safety

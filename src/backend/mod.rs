@@ -9,6 +9,8 @@ mod cublaslt;
 #[cfg(nvte_cuda)]
 mod cuda;
 pub(crate) mod group;
+#[cfg(nvte_cuda)]
+mod library;
 
 use crate::env::{BackendChoice, env};
 use crate::error::{Error, Result};

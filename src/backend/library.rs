@@ -1,0 +1,27 @@
+//! CUDA's libraries, opened when they are first needed.
+#![allow(unsafe_code)]
+
+use crate::env::env;
+use crate::verbose::{self, Level};
+use std::ffi::{CString, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Where a library has been looked for that is not there.
+pub(super) const SEARCHED: &str = "on the loader's path or in NVTE_CUDA_LIB_PATH";
+
+/// A handle of dlopen: of the library in the first folder of `NVTE_CUDA_LIB_PATH` that has it, else of
+/// what the loader finds, which includes a copy that is already loaded; null if there is none.
+pub(super) fn open(name: &str) -> *mut c_void {
+    let folders = env().cuda_lib_path.iter().map(|folder| folder.join(name));
+    for path in folders.chain([Path::new(name).to_owned()]) {
+        let Ok(text) = CString::new(path.as_os_str().as_bytes()) else { continue };
+        // SAFETY: loading a library runs its initialisers, which is what is wanted.
+        let library = unsafe { libc::dlopen(text.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+        if !library.is_null() {
+            verbose::line(Level::Dispatch, "library", || path.display().to_string());
+            return library;
+        }
+    }
+    std::ptr::null_mut()
+}
