@@ -64,9 +64,8 @@ pub fn cases(kind: Kind) -> Vec<Case> {
     ];
     let mut cases: Vec<_> =
         list.iter().flat_map(|shape| [shape.case(false), shape.case(true)]).collect();
-    // The other library needs the layout of its front-end for these.
     for shape in [half, shape(tokens, 128, false)] {
-        cases.push(Shape { dtype: DType::E4m3, ..shape }.case(false).alone());
+        cases.push(Shape { dtype: DType::E4m3, ..shape }.case(false));
     }
     let token = Shape { batch: tokens / 256, queries: 1, causal: false, ..half };
     cases.push(Shape { heads: [32, 4], ..token }.case(false));
@@ -120,7 +119,8 @@ impl Shape {
             let call = self.backward(call, b)?;
             Ok(Box::new(move || call.run()))
         });
-        Case { most_sets: 4, ..case }
+        // The other library throws for FP32, and for FP8 as it is called here.
+        Case { most_sets: 4, alone: self.dtype != DType::Bf16, ..case }
     }
 
     fn q(&self) -> [usize; 4] {
