@@ -744,6 +744,12 @@ static void test_errors(void) {
     x.pack.size = 2;
     call_forward(&x);
     EXPECT_ERROR(ANY_ERROR, "nvte_fused_attn_fwd: Aux_CTX_Tensors.tensors[0].data (Stats)", "null");
+    Buffer *stats = buffer(x.p.b * x.p.hq * x.p.sq * sizeof(float));
+    set_param(x.pack.tensors[0], kNVTERowwiseData, stats->ptr, kNVTEFloat32,
+              SHAPE(x.p.b, x.p.hq, x.p.sq, 1));
+    x.workspace = tensor((char *)buffer(1 << 24)->ptr + 4, kNVTEByte, SHAPE((1 << 24) - 4));
+    call_forward(&x);
+    EXPECT_ERROR(ANY_ERROR, "nvte_fused_attn_fwd: workspace.data", "multiple of 16");
     x.workspace = NULL;
     call_forward(&x);
     EXPECT_ERROR(ANY_ERROR, "nvte_fused_attn_fwd: workspace", "got null");
