@@ -31,23 +31,20 @@ impl Shape {
     }
 
     pub fn from_c(argument: impl Display, shape: &NVTEShape) -> Result<Self> {
-        if shape.ndim > MAX_DIMS {
-            let name = format!("{argument}.ndim");
-            return Err(Error::argument(name, "at most 15", shape.ndim));
-        }
-        let shape = Self::new(&shape.data[..shape.ndim]);
-        if shape.extent().is_none_or(|numel| numel > isize::MAX as usize) {
-            let expected = "dimensions whose product fits 63 bits";
-            return Err(Error::argument(argument, expected, shape));
-        }
-        Ok(shape)
+        Self::check(argument, shape).map(|_| Self::new(&shape.data[..shape.ndim]))
     }
 
-    /// Product of the dimensions that are not 0: a zero must not hide that the others overflow,
-    /// because rows and columns are also used apart.
-    fn extent(&self) -> Option<usize> {
-        let mut nonzero = self.dims().iter().filter(|&&dim| dim != 0);
-        nonzero.try_fold(1usize, |product, &dim| product.checked_mul(dim))
+    /// Checks what C passed, and returns [`Self::extent`] of it.
+    fn check(argument: impl Display, shape: &NVTEShape) -> Result<usize> {
+        let Some(dims) = shape.data.get(..shape.ndim) else {
+            let name = format!("{argument}.ndim");
+            return Err(Error::argument(name, "at most 15", shape.ndim));
+        };
+        let extent = extent(dims).filter(|&numel| numel <= isize::MAX as usize);
+        extent.ok_or_else(|| {
+            let expected = "dimensions whose product fits 63 bits";
+            Error::argument(argument, expected, Self::new(dims))
+        })
     }
 
     pub fn to_c(self) -> NVTEShape {
@@ -96,6 +93,13 @@ impl Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.dims())
     }
+}
+
+/// Product of the dimensions that are not 0: a zero must not hide that the others overflow, because
+/// rows and columns are also used apart.
+fn extent(dims: &[usize]) -> Option<usize> {
+    let mut nonzero = dims.iter().filter(|&&dim| dim != 0);
+    nonzero.try_fold(1usize, |product, &dim| product.checked_mul(dim))
 }
 
 /// Reads an enumeration that C passed: any number may arrive.
@@ -271,14 +275,27 @@ impl Buffer {
     }
 
     pub fn from_c(argument: impl Display, basic: &NVTEBasicTensor) -> Result<Self> {
+        let mut buffer = Self::UNSET;
+        buffer.set(argument, basic).map(|()| buffer)
+    }
+
+    /// Takes over what C passed; after an error, nothing. In place: most of a call's cost is the
+    /// copying of dimensions.
+    pub fn set(&mut self, argument: impl Display, basic: &NVTEBasicTensor) -> Result<()> {
         let dtype: NVTEDType = from_c(format_args!("{argument}.dtype"), basic.dtype)?;
-        let shape = Shape::from_c(format_args!("{argument}.shape"), &basic.shape)?;
-        let bits = shape.extent().and_then(|numel| numel.checked_mul(dtype.bits()));
-        if bits.is_none_or(|bits| bits / 8 > isize::MAX as usize) {
+        let extent = Shape::check(format_args!("{argument}.shape"), &basic.shape)?;
+        let dims = &basic.shape.data[..basic.shape.ndim];
+        if extent.checked_mul(dtype.bits()).is_none_or(|bits| bits / 8 > isize::MAX as usize) {
             let expected = "dimensions whose product in bytes fits 63 bits";
-            return Err(Error::argument(format!("{argument}.shape"), expected, shape));
+            return Err(Error::argument(format!("{argument}.shape"), expected, Shape::new(dims)));
         }
-        Ok(Self { address: basic.data_ptr as usize, dtype, shape })
+        self.address = basic.data_ptr as usize;
+        self.dtype = dtype;
+        self.shape.ndim = dims.len() as u8;
+        for (i, slot) in self.shape.dims.iter_mut().enumerate() {
+            *slot = dims.get(i).copied().unwrap_or(0);
+        }
+        Ok(())
     }
 
     pub fn to_c(self) -> NVTEBasicTensor {

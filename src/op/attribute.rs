@@ -27,6 +27,7 @@ unsafe impl Plain for crate::types::NVTEBasicTensor {}
 ///
 /// # Safety
 /// `buf` is null or points to `size_in_bytes` readable bytes.
+#[inline]
 pub unsafe fn read<T: Plain>(buf: *const c_void, size_in_bytes: usize) -> Result<T> {
     check_size::<T>(size_in_bytes)?;
     if buf.is_null() {

@@ -214,8 +214,7 @@ unsafe fn set_tensor_param(
         // SAFETY: the caller vouches for the buffer.
         unsafe {
             if let Some(buffer) = buffer_of(tensor, param) {
-                *buffer = Buffer::from_c("buf", &attribute::read(buf, size)?)?;
-                return Ok(());
+                return buffer.set("buf", &attribute::read(buf, size)?);
             }
             match param {
                 kNVTEWithGEMMSwizzledScales => {
