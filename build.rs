@@ -16,9 +16,14 @@ const DEFAULT_ARCHS: &str = "90a";
 fn main() {
     println!("cargo:rustc-check-cfg=cfg(nvte_cuda)");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnvte.so.0");
-    for path in
-        ["build.rs", "kernels", "include/nvte/backend.h", "include/nvte/types.h", "src/throw.cpp"]
-    {
+    for path in [
+        "build.rs",
+        "kernels",
+        "include/nvte/backend",
+        "include/nvte/backend.h",
+        "include/nvte/types.h",
+        "src/throw.cpp",
+    ] {
         println!("cargo:rerun-if-changed={path}");
     }
     for name in ["NVTE_CPU_ONLY", "NVTE_CUDA_ARCHS", "CUDA_HOME", "CUDA_PATH", "PATH"] {

@@ -38,13 +38,13 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn config(header: &str, includes: &[&str]) -> Config {
+fn config(header: &str, includes: &[String]) -> Config {
     let mut config = Config {
         language: Language::C,
         cpp_compat: true,
         style: Style::Both,
         documentation_style: DocumentationStyle::Doxy,
-        include_guard: Some(format!("NVTE_{}_H", header.to_uppercase())),
+        include_guard: Some(format!("NVTE_{}_H", header.replace('/', "_").to_uppercase())),
         autogen_warning: Some("/* Generated from the Rust sources by capi-tests/abi.rs. */".into()),
         no_includes: true,
         sys_includes: ["stdbool.h", "stddef.h", "stdint.h"].map(String::from).into(),
@@ -90,17 +90,42 @@ fn types_header() -> String {
     render(config, &[path])
 }
 
-fn backend_header() -> String {
-    let path = root().join("src/backend/args.rs");
-    let text = fs::read_to_string(&path).expect("args.rs");
-    let mut config = config("backend", &["types.h"]);
-    config.export.include.push("OpTable".into());
-    for keyword in ["struct", "enum"] {
-        for name in public_items(&text, keyword) {
-            config.export.rename.insert(name.clone(), format!("NVTEX{name}"));
-        }
-    }
-    render(config, &[path])
+/// What backends see: the text of each file of `src/backend/args`, by its name.
+fn backend_sources() -> BTreeMap<String, String> {
+    let files = fs::read_dir(root().join("src/backend/args")).expect("args");
+    let sources = files.map(|file| {
+        let path = file.expect("entry").path();
+        let name = path.file_stem().expect("name").to_string_lossy().into_owned();
+        (name, fs::read_to_string(&path).expect("source"))
+    });
+    sources.filter(|(name, _)| name != "mod").collect()
+}
+
+/// `<family>.rs` becomes `backend/<family>.h`, which includes those of the families that it uses;
+/// the table becomes `backend.h`, which includes them all.
+fn backend_headers() -> BTreeMap<String, String> {
+    let sources = backend_sources();
+    let items = |text: &str| {
+        let keywords = ["struct", "enum"];
+        keywords.map(|keyword| public_items(text, keyword)).concat()
+    };
+    let renamed = sources.values().flat_map(|text| items(text));
+    let renamed: Vec<_> = renamed.map(|name| (name.clone(), format!("NVTEX{name}"))).collect();
+    let header = |name: &String, text: &String| {
+        let used = |family: &&String| text.contains(&format!("\nuse super::{family}::"));
+        let families = sources.keys().filter(|&family| family != "table");
+        let (header, families): (_, Vec<_>) = match name.as_str() {
+            "table" => ("backend".to_owned(), families.collect()),
+            _ => (format!("backend/{name}"), families.filter(used).collect()),
+        };
+        let families = families.iter().map(|family| format!("backend/{family}.h"));
+        let includes: Vec<_> = ["types.h".to_owned()].into_iter().chain(families).collect();
+        let mut config = config(&header, &includes);
+        config.export.include = items(text);
+        config.export.rename.extend(renamed.iter().cloned());
+        (header, render(config, &[root().join(format!("src/backend/args/{name}.rs"))]))
+    };
+    sources.iter().map(|(name, text)| header(name, text)).collect()
 }
 
 /// Some functions take references, which are addresses to C.
@@ -113,7 +138,7 @@ typedef const NVTETensor *NVTETensorReference;
 
 fn slice_header(slice: &str) -> String {
     let path = root().join(format!("src/op/{slice}/exports.rs"));
-    let mut config = config(slice, &["types.h"]);
+    let mut config = config(slice, &["types.h".into()]);
     if slice == "fused_attn" {
         config.after_includes = Some(REFERENCE.into());
     }
@@ -155,7 +180,9 @@ fn headers_are_fresh() {
     let dir = root().join("include/nvte");
     let mut stale = Vec::new();
     check_fresh(&dir.join("types.h"), &types_header(), &mut stale);
-    check_fresh(&dir.join("backend.h"), &backend_header(), &mut stale);
+    for (header, text) in backend_headers() {
+        check_fresh(&dir.join(format!("{header}.h")), &text, &mut stale);
+    }
     check_fresh(&dir.join("nvte.h"), &umbrella_header(), &mut stale);
     for slice in SLICES {
         check_fresh(&dir.join(format!("{slice}.h")), &slice_header(slice), &mut stale);

@@ -4,6 +4,7 @@
 #include "common/function.cuh"
 #include "common/launch.cuh"
 #include "common/vec.cuh"
+#include "nvte/backend/activation.h"
 
 namespace nvte {
 namespace {

@@ -4,6 +4,7 @@
 #include "common/cast_block.cuh"
 #include "common/stream.cuh"
 #include "common/tile.cuh"
+#include "nvte/backend/transpose.h"
 
 namespace nvte {
 namespace {

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "common/launch.cuh"
+#include "nvte/backend/nvtex.h"
 
 namespace nvte {
 namespace {

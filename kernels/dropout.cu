@@ -3,6 +3,7 @@
 #include "common/launch.cuh"
 #include "common/philox.cuh"
 #include "common/vec.cuh"
+#include "nvte/backend/dropout.h"
 
 namespace nvte {
 namespace {

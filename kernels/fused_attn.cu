@@ -5,6 +5,7 @@
 #include "common/launch.cuh"
 #include "common/ptx.cuh"
 #include "common/vec.cuh"
+#include "nvte/backend/fused_attn.h"
 
 namespace nvte {
 namespace {

@@ -48,6 +48,7 @@
 #include "common/tma.cuh"
 #include "common/vec.cuh"
 #include "common/wgmma.cuh"
+#include "nvte/backend/attention.h"
 
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 // The kernels are empty there: "declared but never referenced" of all that they are made of.

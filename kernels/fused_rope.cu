@@ -5,6 +5,7 @@
 
 #include "common/launch.cuh"
 #include "common/vec.cuh"
+#include "nvte/backend/fused_rope.h"
 
 namespace nvte {
 namespace {

@@ -2,6 +2,7 @@
 
 #include "common/launch.cuh"
 #include "common/vec.cuh"
+#include "nvte/backend/gemm.h"
 
 namespace nvte {
 namespace {

@@ -6,6 +6,7 @@
 #include "common/launch.cuh"
 #include "common/reduce.cuh"
 #include "common/scale.cuh"
+#include "nvte/backend/multi_tensor.h"
 
 namespace nvte {
 namespace {

@@ -6,6 +6,7 @@
 #include "common/normalization.cuh"
 #include "common/scale.cuh"
 #include "common/stream.cuh"
+#include "nvte/backend/transpose.h"
 
 extern "C" NVTEXOutcome nvte_cuda_transpose(const NVTEXTransposeArgs *, cudaStream_t) noexcept;
 

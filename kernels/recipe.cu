@@ -4,6 +4,7 @@
 
 #include "common/launch.cuh"
 #include "common/reduce.cuh"
+#include "nvte/backend/recipe.h"
 
 namespace nvte {
 namespace {

@@ -2,6 +2,7 @@
 
 #include "common/launch.cuh"
 #include "common/reduce.cuh"
+#include "nvte/backend/recipe.h"
 
 namespace nvte {
 namespace {

@@ -5,6 +5,7 @@
 #include "common/launch.cuh"
 #include "common/reduce.cuh"
 #include "common/scale.cuh"
+#include "nvte/backend/recipe.h"
 
 namespace nvte {
 namespace {

@@ -2,6 +2,7 @@
 
 #include "common/scale.cuh"
 #include "common/tile.cuh"
+#include "nvte/backend/cast.h"
 
 namespace nvte {
 namespace {

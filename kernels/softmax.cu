@@ -6,6 +6,7 @@
 #include "common/function.cuh"
 #include "common/launch.cuh"
 #include "common/vec.cuh"
+#include "nvte/backend/softmax.h"
 
 namespace nvte {
 namespace {

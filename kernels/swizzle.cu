@@ -2,6 +2,7 @@
 
 #include "common/launch.cuh"
 #include "common/tile.cuh"
+#include "nvte/backend/swizzle.h"
 
 namespace nvte {
 namespace {

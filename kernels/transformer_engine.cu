@@ -3,6 +3,7 @@
 #include "common/launch.cuh"
 #include "common/ptx.cuh"
 #include "common/vec.cuh"
+#include "nvte/backend/transformer_engine.h"
 
 namespace nvte {
 namespace {

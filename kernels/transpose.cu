@@ -2,6 +2,7 @@
 // of bytes.
 
 #include "common/tile.cuh"
+#include "nvte/backend/transpose.h"
 
 extern "C" NVTEXOutcome nvte_cuda_transpose(const NVTEXTransposeArgs *args,
                                             cudaStream_t stream) noexcept;

@@ -1,6 +1,7 @@
 // Transpose of an FP8 matrix with the sums of its columns.
 
 #include "common/tile.cuh"
+#include "nvte/backend/transpose.h"
 
 namespace nvte {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "common/launch.cuh"
 #include "common/ptx.cuh"
+#include "nvte/backend/utils.h"
 
 namespace nvte {
 namespace {

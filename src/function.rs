@@ -1,4 +1,4 @@
-//! The functions of fused casts (`Function` of `args.rs`), bit for bit as the CUDA kernels
+//! The functions of fused casts (`Function` of `args/function.rs`), bit for bit as the CUDA kernels
 //! (`kernels/common/function.cuh`) compute them: float32, fused multiply-adds where they are
 //! written, a polynomial for the exponential, an IEEE division.
 // Constants are as long as the kernels have them; `x - x` is NaN for NaN and infinities.

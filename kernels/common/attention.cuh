@@ -9,6 +9,7 @@
 #include "mma.cuh"
 #include "philox.cuh"
 #include "ptx.cuh"
+#include "nvte/backend/attention.h"
 
 // Implementations beside the general one, in the form of the dispatcher's table.
 const char *nvte_attention_cudnn_reject(const NVTEXAttentionArgs *, size_t *) noexcept;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "launch.cuh"
+#include "nvte/backend/cast.h"
 
 namespace nvte {
 

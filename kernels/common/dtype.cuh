@@ -2,7 +2,7 @@
 #pragma once
 
 #include "fp8.cuh"
-#include "nvte/backend.h"
+#include "nvte/types.h"
 
 namespace nvte {
 

@@ -7,6 +7,7 @@
 
 #include "launch.cuh"
 #include "vec.cuh"
+#include "nvte/backend/function.h"
 
 namespace nvte {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "scale.cuh"
-#include "nvte/backend.h"
+#include "nvte/backend/group.h"
 
 namespace nvte {
 

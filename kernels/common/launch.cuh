@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "nvte/backend.h"
+#include "nvte/backend/outcome.h"
 
 // 1: every kernel may be scheduled while its predecessor in the stream drains (compute capability
 // 9.0 and later); 0: only where a launcher asks for it.

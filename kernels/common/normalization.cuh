@@ -7,6 +7,7 @@
 
 #include "launch.cuh"
 #include "vec.cuh"
+#include "nvte/backend/normalization.h"
 
 namespace nvte {
 namespace norm {

@@ -1,7 +1,6 @@
 // Scales of blocks: how one follows from a block's largest magnitude, and where it is stored.
 #pragma once
 
-#include "nvte/backend.h"
 #include "vec.cuh"
 
 namespace nvte {

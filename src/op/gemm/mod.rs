@@ -18,6 +18,42 @@ use std::ffi::c_void;
 use std::fmt::Display;
 use std::mem::MaybeUninit;
 
+impl GemmArgs {
+    /// The casts of MXFP8 operands to matrices of `dtype` at `a` and `b`, and the product of those.
+    pub(crate) fn dequantized(
+        &self,
+        dtype: NVTEDType,
+        a: *mut c_void,
+        b: *mut c_void,
+    ) -> ([DequantizeArgs; 2], Self) {
+        let cast = |input, output, scales: &GemmScales, input_dtype, outer, colwise| {
+            let (rows, cols) = if colwise { (self.k, outer) } else { (outer, self.k) };
+            DequantizeArgs {
+                input,
+                output,
+                scale_inv: scales.inv,
+                rows,
+                cols,
+                scale_stride: scales.stride,
+                mode: scales.mode,
+                input_dtype,
+                output_dtype: dtype,
+                colwise,
+                swizzled: scales.swizzled,
+                group: Group::NONE,
+            }
+        };
+        let casts = [
+            cast(self.a, a, &self.scales_a, self.a_dtype, self.m, !self.transa),
+            cast(self.b, b, &self.scales_b, self.b_dtype, self.n, self.transb),
+        ];
+        let none = GemmScales::per_tensor(std::ptr::null());
+        let product =
+            Self { a, b, scales_a: none, scales_b: none, a_dtype: dtype, b_dtype: dtype, ..*self };
+        (casts, product)
+    }
+}
+
 /// What a matmul config holds. Tensor handles are looked up when a product runs.
 #[derive(Clone, Copy, Default)]
 pub struct MatmulConfig {

@@ -1,0 +1,131 @@
+#ifndef NVTE_BACKEND_GEMM_H
+#define NVTE_BACKEND_GEMM_H
+
+/* Generated from the Rust sources by capi-tests/abi.rs. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "nvte/types.h"
+
+/**
+ * What happens to `v = alpha * scale_a * scale_b * (Bop Aop) + beta * C` on its way to D.
+ */
+typedef enum NVTEXGemmEpilogue {
+  /**
+   * `D = v`
+   */
+  NVTEX_EPILOGUE_NONE = 0,
+  /**
+   * `D = v + bias`
+   */
+  NVTEX_EPILOGUE_BIAS = 1,
+  /**
+   * `aux = v; D = gelu(v)`
+   */
+  NVTEX_EPILOGUE_GELU = 2,
+  /**
+   * `aux = v + bias; D = gelu(v + bias)`
+   */
+  NVTEX_EPILOGUE_GELU_BIAS = 3,
+  /**
+   * `D = v; bias[j] = sum over k of Bop[j, k]`, length n
+   */
+  NVTEX_EPILOGUE_BGRAD = 4,
+  /**
+   * `D = v * dgelu(aux)`
+   */
+  NVTEX_EPILOGUE_DGELU = 5,
+  /**
+   * `D = v * dgelu(aux); bias[i] = sum over rows of D[:, i]`, length m
+   */
+  NVTEX_EPILOGUE_DGELU_BGRAD = 6,
+} NVTEXGemmEpilogue;
+
+/**
+ * Scales of one operand of a matrix product, as [`QuantizeArgs`] describes them: row-wise ones if the
+ * operand is stored `[outer, k]`, column-wise ones of MXFP8 data that are stored `[k, outer]`.
+ */
+typedef struct NVTEXGemmScales {
+  /**
+   * FP8 operands: one float in mode 0, else the scale matrix. Null for other operands.
+   */
+  const void *inv;
+  /**
+   * Elements from one row of the scale matrix to the next; 0 in mode 0.
+   */
+  size_t stride;
+  NVTEScalingMode mode;
+  /**
+   * Mode 1.
+   */
+  bool swizzled;
+} NVTEXGemmScales;
+
+/**
+ * `D = epilogue(alpha * scale_a * scale_b * (Bop Aop) + beta * C)`, row-major D `[n, m]`.
+ *
+ * `Aop [k, m]` is A `[k, m]`, or with `transa` A^T of A `[m, k]`; `Bop [n, k]` is B `[n, k]`, or with
+ * `transb` B^T of B `[k, n]`. Read column-major this is the BLAS product with the same flags. An FP8 D
+ * is `cast(v * scale_d)`, with `amax_d = max|v|` and `scale_inv_d = 1 / scale_d`.
+ *
+ * Operands in blocks have other scales along k, so these go into the sum: in MXFP8 (both operands in
+ * mode 1) each element is multiplied by its scale. In FP8 blocks (modes 2 and 3, one of them in mode 2;
+ * `transa`, not `transb`) the partial sums p of each 128 of k are added up as `y = fma(p * s, t, y)`,
+ * where s is the scale of B and t that of A, or the other way round if B is in mode 3; if `beta` is 1,
+ * `alpha * y` is rounded to D's dtype before C is added. The epilogues of FP8 blocks are none, bias and
+ * dGELU.
+ */
+typedef struct NVTEXGemmArgs {
+  const void *a;
+  const void *b;
+  /**
+   * Read only if `beta` is not 0; may equal `d`. Its dtype is that of D.
+   */
+  const void *c;
+  void *d;
+  struct NVTEXGemmScales scales_a;
+  struct NVTEXGemmScales scales_b;
+  /**
+   * FP8 D only; each may be null.
+   */
+  const float *scale_d;
+  float *amax_d;
+  float *scale_inv_d;
+  /**
+   * Bias, read or written as the epilogue says.
+   */
+  void *bias;
+  /**
+   * `[n, m]`, read or written as the epilogue says.
+   */
+  void *aux;
+  void *workspace;
+  size_t workspace_bytes;
+  size_t m;
+  size_t n;
+  /**
+   * May be 0.
+   */
+  size_t k;
+  float alpha;
+  float beta;
+  NVTEDType a_dtype;
+  NVTEDType b_dtype;
+  NVTEDType d_dtype;
+  NVTEDType bias_dtype;
+  NVTEDType aux_dtype;
+  enum NVTEXGemmEpilogue epilogue;
+  bool transa;
+  bool transb;
+  /**
+   * Promote FP8 partial sums to full float32 registers every 128 products; FP8 blocks always do.
+   */
+  bool split_accumulator;
+  /**
+   * Multiprocessors to use, 0 for all.
+   */
+  int sm_count;
+} NVTEXGemmArgs;
+
+#endif  /* NVTE_BACKEND_GEMM_H */

@@ -1,0 +1,203 @@
+#ifndef NVTE_BACKEND_RECIPE_H
+#define NVTE_BACKEND_RECIPE_H
+
+/* Generated from the Rust sources by capi-tests/abi.rs. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "nvte/types.h"
+#include "nvte/backend/group.h"
+
+/**
+ * Which amax of the history sets the scale.
+ */
+typedef enum NVTEXAmaxAlgo {
+  NVTEX_AMAX_ALGO_MAX = 0,
+  NVTEX_AMAX_ALGO_MOST_RECENT = 1,
+} NVTEXAmaxAlgo;
+
+/**
+ * `amax = max|x|` over `numel` elements (0 for none; NaN ignored).
+ */
+typedef struct NVTEXAmaxArgs {
+  const void *input;
+  float *amax;
+  const float *noop;
+  /**
+   * May be 0.
+   */
+  size_t numel;
+  /**
+   * F32, F16 or BF16.
+   */
+  NVTEDType dtype;
+} NVTEXAmaxArgs;
+
+/**
+ * `a = max(amax, epsilon)`; `scale = fp8_max / a`, 1 if `a` is 0, Inf or NaN; an infinite quotient
+ * becomes the largest float; with `pow2` the mantissa is cleared.
+ */
+typedef struct NVTEXScaleFromAmaxArgs {
+  const float *amax;
+  float *scale;
+  const float *noop;
+  float fp8_max;
+  float epsilon;
+  bool pow2;
+  /**
+   * Values in each array.
+   */
+  size_t length;
+  /**
+   * `1 / scale`, or null.
+   */
+  float *scale_inv;
+  /**
+   * The same again, or null.
+   */
+  float *colwise_scale_inv;
+} NVTEXScaleFromAmaxArgs;
+
+/**
+ * One tensor of a delayed-scaling update; in place if the outputs equal the inputs.
+ */
+typedef struct NVTEXDelayedScalingEntry {
+  /**
+   * `[length, num_scales]`, row 0 is the newest.
+   */
+  const float *history;
+  const float *scale;
+  float *new_history;
+  float *new_scale;
+  size_t num_scales;
+} NVTEXDelayedScalingEntry;
+
+/**
+ * Rolls amax histories by one row and sets the scales from them.
+ *
+ * For each column, with `last = history[0]` (or the reduced value, if there is one that is not 0):
+ * row i takes row i + 1, the last row takes `last`, row 0 becomes 0;
+ * `scale = scaled_max / amax` if `amax` is finite and positive, else unchanged; an infinite scale
+ * becomes the largest float. With `keep_if_unused`, a column whose `last` is 0 keeps its history,
+ * and its amax is 0.
+ */
+typedef struct NVTEXDelayedScalingArgs {
+  /**
+   * Host array.
+   */
+  const struct NVTEXDelayedScalingEntry *entries;
+  size_t num_entries;
+  /**
+   * Concatenation of `num_scales` reduced amax values for each entry, or null.
+   */
+  const float *reduced_amax;
+  /**
+   * Rows of every history, at least 1.
+   */
+  size_t length;
+  /**
+   * `fp8_max * 2^-margin`.
+   */
+  float scaled_max;
+  enum NVTEXAmaxAlgo algo;
+  bool keep_if_unused;
+} NVTEXDelayedScalingArgs;
+
+/**
+ * `amax[t] = max|x|` over the elements of member t (0 for none; NaN ignored).
+ */
+typedef struct NVTEXGroupAmaxArgs {
+  const void *input;
+  /**
+   * One for each member.
+   */
+  float *amax;
+  const float *noop;
+  /**
+   * Elements of the input, gaps between members and what follows the last of them included.
+   */
+  size_t numel;
+  size_t rows;
+  size_t cols;
+  NVTEXGroup group;
+  /**
+   * F32, F16 or BF16.
+   */
+  NVTEDType dtype;
+} NVTEXGroupAmaxArgs;
+
+/**
+ * A part of a row-major matrix `[rows, cols]`: the elements from `start` on, `length` of them.
+ */
+typedef struct NVTEXShard {
+  const void *input;
+  size_t start;
+  size_t length;
+  size_t rows;
+  size_t cols;
+  /**
+   * F32, F16 or BF16.
+   */
+  NVTEDType dtype;
+} NVTEXShard;
+
+/**
+ * `max|x|` over the elements of a shard in each block of the whole matrix (0 for none; NaN ignored).
+ */
+typedef struct NVTEXPartialAmaxArgs {
+  /**
+   * `length` may be 0.
+   */
+  struct NVTEXShard shard;
+  /**
+   * Mode 3: floats, block (i, j) of 128 x 128 at `i * rowwise_stride + j * block_step`.
+   * Mode 1: of the input's dtype, block j of 32 in row i at `i * rowwise_stride + j`, or null;
+   * entries up to the next multiple of 4 in a row become 0.
+   */
+  void *rowwise;
+  /**
+   * Mode 1: of the input's dtype, block i of 32 in column j at `i * colwise_stride + j`, or null;
+   * entries up to the next multiple of 128 in a row become 0.
+   */
+  void *colwise;
+  size_t rowwise_stride;
+  size_t colwise_stride;
+  size_t block_step;
+  /**
+   * 1 or 3.
+   */
+  NVTEScalingMode mode;
+} NVTEXPartialAmaxArgs;
+
+/**
+ * Casts a shard with scales of the whole matrix, laid out as those maxima. Mode 3:
+ * `y = cast(x * scale)`. Mode 1: `y = cast(x / 2^e)` with E8M0 codes, once for blocks along the rows,
+ * once for blocks along the columns.
+ */
+typedef struct NVTEXPartialCastArgs {
+  struct NVTEXShard shard;
+  /**
+   * `length` elements each; mode 1: or null.
+   */
+  void *rowwise;
+  /**
+   * Mode 1 only, as its scales.
+   */
+  void *colwise;
+  const void *rowwise_scales;
+  const void *colwise_scales;
+  size_t rowwise_stride;
+  size_t colwise_stride;
+  size_t block_step;
+  /**
+   * 1 or 3.
+   */
+  NVTEScalingMode mode;
+  /**
+   * E4M3 or E5M2.
+   */
+  NVTEDType output_dtype;
+} NVTEXPartialCastArgs;
+
+#endif  /* NVTE_BACKEND_RECIPE_H */

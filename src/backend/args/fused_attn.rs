@@ -1,0 +1,195 @@
+//! What surrounds attention: rows moved, corrections of parts, seeds.
+
+use crate::types::NVTEDType;
+use std::ffi::c_void;
+
+/// What rows a [`MoveRowsArgs`] moves. `s` is the sequence of token t: `cu[s] <= t < cu[s + 1]`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowMap {
+    /// Row t of `dst` is the row of the first (`index` 0) or second (1) half of its sequence, for
+    /// `c = cu / 2`: `dst[t] = src[t + c[s + index]]`.
+    NVTEX_ROWS_HALF = 0,
+    /// `dst[i] = src[j]` with token j of rank `i / (rows / world)`, see [`PartitionArgs`].
+    NVTEX_ROWS_TO_RANKS = 1,
+    /// `dst[j] = src[i]`, the inverse.
+    NVTEX_ROWS_FROM_RANKS = 2,
+    /// `dst[t] = src[t]` for the first `cu_valid[s + 1] - cu_valid[s]` tokens of each sequence.
+    NVTEX_ROWS_VALID = 3,
+    /// Row i is token `i % length` of sequence `i / length` in dst, packed in src.
+    NVTEX_ROWS_UNPACK = 4,
+    /// The inverse.
+    NVTEX_ROWS_PACK = 5,
+    /// Token n of the new ones of sequence s (`cu`), row i = s `length` + n: to its place in a cache, where
+    /// `cu_valid` counts cached and new tokens together. In src it is row `i` (`index`
+    /// `NVTE_BSHD`), `n sequences + s` (`NVTE_SBHD`) or `cu[s] + n` (`NVTE_THD`). Token p of a sequence lies
+    /// on page `page_table[s pages + p / page]`, or with a null table on page s.
+    NVTEX_ROWS_TO_CACHE = 6,
+}
+
+/// Moves rows of bytes between places that sequences on the device determine.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct MoveRowsArgs {
+    pub src: *const c_void,
+    pub dst: *mut c_void,
+    pub row_bytes: usize,
+    /// Rows of the map: of dst, or of the padded side.
+    pub rows: usize,
+    /// The map is applied to `outer` matrices, `src_outer` and `dst_outer` rows apart.
+    pub outer: usize,
+    pub src_outer: usize,
+    pub dst_outer: usize,
+    /// `sequences + 1` first tokens.
+    pub cu: *const i32,
+    pub cu_valid: *const i32,
+    pub sequences: usize,
+    pub index: usize,
+    pub world: usize,
+    pub length: usize,
+    pub page_table: *const i32,
+    pub pages: usize,
+    pub page: usize,
+    pub map: RowMap,
+}
+
+/// Moves the sequences of a cache `[slots, page, ...]` to the front: for i from 0 to n, ascending, the first
+/// `cached - new` tokens of slot `from[i]` become those of slot i. n is the position after the last
+/// descent of `from`, or `sequences`. Nothing moves where `from[0]` is 0 and `from[i]` is i.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ReindexCacheArgs {
+    pub cache: *mut c_void,
+    pub from: *const i32,
+    pub cu_new: *const i32,
+    pub cu_cached: *const i32,
+    pub sequences: usize,
+    pub page: usize,
+    pub row_bytes: usize,
+}
+
+/// What a correction does to a half of each sequence.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HalfOp {
+    NVTEX_HALF_NONE = 0,
+    NVTEX_HALF_COPY = 1,
+    NVTEX_HALF_ADD = 2,
+    NVTEX_HALF_ZERO = 3,
+}
+
+/// `grad[t] op= step[u]` by halves of sequences; u is t if `full`, else t counted in halves.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct GradCorrectionArgs {
+    pub grad: *mut c_void,
+    pub step: *const c_void,
+    pub cu: *const i32,
+    pub sequences: usize,
+    /// Tokens of grad; step has as many if `full`, else half.
+    pub tokens: usize,
+    /// Elements of a token.
+    pub width: usize,
+    /// Matrices of tokens one after the other.
+    pub outer: usize,
+    /// F32, F16 or BF16; Byte without additions.
+    pub dtype: NVTEDType,
+    pub first: HalfOp,
+    pub second: HalfOp,
+    pub full: bool,
+}
+
+/// Logarithms of sums of exponentials `[heads, len]` (packed) or `[sequences, heads, len]`: those of the
+/// second half of each sequence, with `c = cu / 2` and t from 0 to `c[sequences]`.
+///
+/// Packed: position `t + c[s + 1]` of lse belongs to t of step; else `r + c[s + 1] - c[s]` to
+/// `r = t - c[s]`. Read: `step = lse`. Correct: `lse = log(exp(lse) + exp(step))`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct HalfLseArgs {
+    pub lse: *mut f32,
+    pub step: *mut f32,
+    pub cu: *const i32,
+    pub sequences: usize,
+    pub heads: usize,
+    pub lse_len: usize,
+    pub step_len: usize,
+    pub packed: bool,
+    pub correct: bool,
+}
+
+/// `out = out exp(old_lse - lse) + step exp(step_lse - lse)` for tokens `[tokens, heads, width]`, where
+/// a zero element contributes 0 whatever its factor. With `second_half` step has the second halves of the
+/// sequences.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct OutCorrectionArgs {
+    pub out: *mut c_void,
+    pub step: *const c_void,
+    pub old_lse: *const f32,
+    pub lse: *const f32,
+    pub step_lse: *const f32,
+    pub cu: *const i32,
+    pub sequences: usize,
+    /// Tokens of step.
+    pub tokens: usize,
+    pub heads: usize,
+    pub width: usize,
+    /// As in [`HalfLseArgs`].
+    pub lse_len: usize,
+    pub step_len: usize,
+    /// F32, F16 or BF16.
+    pub dtype: NVTEDType,
+    pub second_half: bool,
+    pub packed: bool,
+}
+
+/// Tokens of a rank: each sequence (`e = cu / world`, `L = e[s + 1] - e[s]` tokens for each rank) is cut
+/// into `2 world` chunks, of which rank k has chunk k and the k-th from the end.
+/// Token i of the rank, `r = i - e[s]`, is token
+/// `r + e[s] world + (L / 2) (r < L / 2 ? k : 2 (world - 1) - k)`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PartitionArgs {
+    pub indices: *mut i32,
+    pub cu: *const i32,
+    pub sequences: usize,
+    /// Tokens of a rank.
+    pub tokens: usize,
+    pub world: usize,
+    pub rank: usize,
+}
+
+/// `state = {seed, offset}`, of which each is a value, or a value added to one on the device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SeedArgs {
+    pub state: *mut i64,
+    pub seed_at: *const i64,
+    pub offset_at: *const i64,
+    pub seed: i64,
+    pub offset: i64,
+}
+
+/// One matrix of rows of a [`CopyRowsArgs`], with up to three dimensions of rows; steps in bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CopyRowsEntry {
+    pub src: *const c_void,
+    pub dst: *mut c_void,
+    pub dims: [usize; 3],
+    pub src_steps: [usize; 3],
+    pub dst_steps: [usize; 3],
+    pub src_bytes: usize,
+    /// Not less than `src_bytes`; zeros behind those.
+    pub dst_bytes: usize,
+}
+
+/// Copies rows from one order to another.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CopyRowsArgs {
+    /// Host array; no entry is empty.
+    pub entries: *const CopyRowsEntry,
+    pub num_entries: usize,
+}

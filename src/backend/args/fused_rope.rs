@@ -1,0 +1,68 @@
+//! Rotary embedding.
+
+use crate::types::NVTEDType;
+use std::ffi::c_void;
+
+/// Elements from one index to the next.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RopeStrides {
+    /// From one position to the next; of packed sequences: from one token.
+    pub position: usize,
+    pub sequence: usize,
+    /// From one group of heads to the next.
+    pub group: usize,
+    /// From one head of a group to the next.
+    pub head: usize,
+    pub element: usize,
+}
+
+/// Heads that turn by the same angles.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RopePart {
+    pub input: *const c_void,
+    /// May be `input` if the strides are equal.
+    pub output: *mut c_void,
+    /// `[.., rotated]` angles in radians, or null: the part is copied.
+    pub freqs: *const f32,
+    /// Of all groups; 0 for a part that is not there.
+    pub heads: usize,
+    pub heads_per_group: usize,
+    pub input_strides: RopeStrides,
+    /// The element stride is 1.
+    pub output_strides: RopeStrides,
+}
+
+/// Rotary embedding of heads of `dim` elements, the first `rotated` of which turn in pairs (j, p):
+/// `p = j + rotated / 2`, or `p = j + 1` for even j if interleaved.
+///
+/// Forward: `y_j = x_j cos(a_j) - x_p sin(a_j)`, `y_p = x_p cos(a_p) + x_j sin(a_p)`. Backward, its
+/// adjoint: `y_j = x_j cos(a_j) + x_p sin(a_p)`, `y_p = x_p cos(a_p) - x_j sin(a_j)`. Float32, one
+/// rounding to the dtype; other elements are copied.
+///
+/// The angles a of position i of sequence n are row `f = i + start_positions[n]` of freqs; with
+/// `cp_size > 1` and the local length L, `f + cp_rank L / 2` for `i < L / 2`, else
+/// `f + L cp_size - (cp_rank + 1) L / 2 - L / 2`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RopeArgs {
+    pub parts: [RopePart; 3],
+    /// `[sequences + 1]`, or null. Packed sequences: n has the tokens from `cu_seqlens[n] / cp_size` to
+    /// `cu_seqlens[n + 1] / cp_size`; tokens of no sequence are not written.
+    pub cu_seqlens: *const i32,
+    /// `[sequences]`, or null.
+    pub start_positions: *const i32,
+    /// Positions of each sequence, tokens of all if they are packed.
+    pub positions: usize,
+    pub sequences: usize,
+    pub dim: usize,
+    /// Even, at most `dim`.
+    pub rotated: usize,
+    pub cp_size: usize,
+    pub cp_rank: usize,
+    pub interleaved: bool,
+    pub backward: bool,
+    /// F32, F16 or BF16, of inputs and outputs.
+    pub dtype: NVTEDType,
+}

@@ -1,0 +1,104 @@
+//! Matrix products.
+
+use crate::types::{NVTEDType, NVTEScalingMode};
+use std::ffi::{c_int, c_void};
+
+/// What happens to `v = alpha * scale_a * scale_b * (Bop Aop) + beta * C` on its way to D.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GemmEpilogue {
+    /// `D = v`
+    NVTEX_EPILOGUE_NONE = 0,
+    /// `D = v + bias`
+    NVTEX_EPILOGUE_BIAS = 1,
+    /// `aux = v; D = gelu(v)`
+    NVTEX_EPILOGUE_GELU = 2,
+    /// `aux = v + bias; D = gelu(v + bias)`
+    NVTEX_EPILOGUE_GELU_BIAS = 3,
+    /// `D = v; bias[j] = sum over k of Bop[j, k]`, length n
+    NVTEX_EPILOGUE_BGRAD = 4,
+    /// `D = v * dgelu(aux)`
+    NVTEX_EPILOGUE_DGELU = 5,
+    /// `D = v * dgelu(aux); bias[i] = sum over rows of D[:, i]`, length m
+    NVTEX_EPILOGUE_DGELU_BGRAD = 6,
+}
+
+/// Scales of one operand of a matrix product, as [`QuantizeArgs`] describes them: row-wise ones if the
+/// operand is stored `[outer, k]`, column-wise ones of MXFP8 data that are stored `[k, outer]`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct GemmScales {
+    /// FP8 operands: one float in mode 0, else the scale matrix. Null for other operands.
+    pub inv: *const c_void,
+    /// Elements from one row of the scale matrix to the next; 0 in mode 0.
+    pub stride: usize,
+    pub mode: NVTEScalingMode,
+    /// Mode 1.
+    pub swizzled: bool,
+}
+
+impl GemmScales {
+    /// One float, or null for an operand in high precision.
+    pub const fn per_tensor(inv: *const f32) -> Self {
+        let mode = NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
+        Self { inv: inv.cast(), stride: 0, mode, swizzled: false }
+    }
+
+    /// Whether this is FP8 block scaling.
+    pub fn in_blocks(&self) -> bool {
+        use NVTEScalingMode::*;
+        matches!(self.mode, NVTE_BLOCK_SCALING_1D | NVTE_BLOCK_SCALING_2D)
+    }
+}
+
+/// `D = epilogue(alpha * scale_a * scale_b * (Bop Aop) + beta * C)`, row-major D `[n, m]`.
+///
+/// `Aop [k, m]` is A `[k, m]`, or with `transa` A^T of A `[m, k]`; `Bop [n, k]` is B `[n, k]`, or with
+/// `transb` B^T of B `[k, n]`. Read column-major this is the BLAS product with the same flags. An FP8 D
+/// is `cast(v * scale_d)`, with `amax_d = max|v|` and `scale_inv_d = 1 / scale_d`.
+///
+/// Operands in blocks have other scales along k, so these go into the sum: in MXFP8 (both operands in
+/// mode 1) each element is multiplied by its scale. In FP8 blocks (modes 2 and 3, one of them in mode 2;
+/// `transa`, not `transb`) the partial sums p of each 128 of k are added up as `y = fma(p * s, t, y)`,
+/// where s is the scale of B and t that of A, or the other way round if B is in mode 3; if `beta` is 1,
+/// `alpha * y` is rounded to D's dtype before C is added. The epilogues of FP8 blocks are none, bias and
+/// dGELU.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct GemmArgs {
+    pub a: *const c_void,
+    pub b: *const c_void,
+    /// Read only if `beta` is not 0; may equal `d`. Its dtype is that of D.
+    pub c: *const c_void,
+    pub d: *mut c_void,
+    pub scales_a: GemmScales,
+    pub scales_b: GemmScales,
+    /// FP8 D only; each may be null.
+    pub scale_d: *const f32,
+    pub amax_d: *mut f32,
+    pub scale_inv_d: *mut f32,
+    /// Bias, read or written as the epilogue says.
+    pub bias: *mut c_void,
+    /// `[n, m]`, read or written as the epilogue says.
+    pub aux: *mut c_void,
+    pub workspace: *mut c_void,
+    pub workspace_bytes: usize,
+    pub m: usize,
+    pub n: usize,
+    /// May be 0.
+    pub k: usize,
+    pub alpha: f32,
+    pub beta: f32,
+    pub a_dtype: NVTEDType,
+    pub b_dtype: NVTEDType,
+    pub d_dtype: NVTEDType,
+    pub bias_dtype: NVTEDType,
+    pub aux_dtype: NVTEDType,
+    pub epilogue: GemmEpilogue,
+    pub transa: bool,
+    pub transb: bool,
+    /// Promote FP8 partial sums to full float32 registers every 128 products; FP8 blocks always do.
+    pub split_accumulator: bool,
+    /// Multiprocessors to use, 0 for all.
+    pub sm_count: c_int,
+}

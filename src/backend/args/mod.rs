@@ -1,0 +1,52 @@
+//! What a backend sees: plain structs of checked arguments, a file for each operator family, and the
+//! table of function pointers that every backend fills. cbindgen writes each file to
+//! `include/nvte/backend/<file>.h` for the kernels of its family, the table to
+//! `include/nvte/backend.h`, which includes them all.
+//!
+//! The caller of a table entry guarantees that the arguments are valid: pointers cover their
+//! shapes, dtypes are among those listed, sizes are not zero. An entry checks only what it itself
+//! cannot do and then answers UNIMPLEMENTED, before it has written anything.
+
+#![allow(non_camel_case_types)]
+
+mod activation;
+mod attention;
+mod cast;
+mod dropout;
+mod function;
+mod fused_attn;
+mod fused_rope;
+mod gemm;
+mod group;
+mod multi_tensor;
+mod normalization;
+mod nvtex;
+mod outcome;
+mod recipe;
+mod softmax;
+mod swizzle;
+mod table;
+mod transformer_engine;
+mod transpose;
+mod utils;
+
+pub use activation::*;
+pub use attention::*;
+pub use cast::*;
+pub use dropout::*;
+pub use function::*;
+pub use fused_attn::*;
+pub use fused_rope::*;
+pub use gemm::*;
+pub use group::*;
+pub use multi_tensor::*;
+pub use normalization::*;
+pub use nvtex::*;
+pub use outcome::*;
+pub use recipe::*;
+pub use softmax::*;
+pub use swizzle::*;
+pub use table::*;
+pub use transformer_engine::*;
+pub use transpose::*;
+pub use utils::*;

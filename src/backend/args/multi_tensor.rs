@@ -1,0 +1,176 @@
+//! Operators on lists of tensors.
+
+use crate::types::NVTEDType;
+use std::ffi::c_void;
+
+/// One of the tensors that an operator takes a list of: what `data` is, each operator says.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct MultiTensor {
+    pub data: [*mut c_void; 8],
+    /// Elements of each buffer; not 0 unless the operator says so.
+    pub numel: usize,
+}
+
+/// What holds the parameters of an [`AdamArgs`] in float32.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdamMaster {
+    /// Nothing: `data[1]` is read and written.
+    NVTEX_ADAM_NO_MASTER = 0,
+    /// `data[4]`, of F32: `data[1]` is only written, from the new master.
+    NVTEX_ADAM_FLOAT_MASTER = 1,
+    /// `data[1]`, of BF16, and `data[4]`, of Int16: the remainder is the low half of the master's bits,
+    /// the parameter the high half, plus 1 if the remainder is negative.
+    NVTEX_ADAM_REMAINDER = 2,
+}
+
+/// One step of Adam on many tensors, in this order of operations, each rounded to float32:
+///
+/// `g *= inv_scale`; if `l2`, `g += weight_decay * p`;
+/// `m = beta1 * m + (1 - beta1) * g`; `v = beta2 * v + ((1 - beta2) * g) * g`;
+/// `u = (m * (1 / bias1)) / (sqrt(v * (1 / bias2)) + epsilon)`; unless `l2`, `u += weight_decay * p`;
+/// `p = p - lr * u`.
+///
+/// Data of a tensor: gradient g, parameter p, moments m and v, master (see [`AdamMaster`]). FP8
+/// parameters have a float master and three floats: scale, amax and scale_inv, or null each. Then
+/// `data[1] = cast(p * scale)` (1 without a scale), `amax = max(amax, max|p|)` by the integer maximum of
+/// the bits, NaN ignored, and `scale_inv = 1 / scale`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AdamArgs {
+    /// Host array.
+    pub tensors: *const MultiTensor,
+    pub num_tensors: usize,
+    pub lr: f32,
+    pub beta1: f32,
+    pub beta2: f32,
+    pub epsilon: f32,
+    pub weight_decay: f32,
+    pub bias1: f32,
+    pub bias2: f32,
+    /// On the device, or null: instead of `lr`.
+    pub device_lr: *const f32,
+    /// On the device, or null: `bias1 = 1 - beta1^step`, `bias2 = 1 - beta2^step` instead, as
+    /// `bias_correction` computes them.
+    pub device_step: *const i32,
+    /// On the device, or null for 1; if there is one, the scaled gradient is also stored.
+    pub inv_scale: *const f32,
+    /// Null, or a flag that forbids everything if it is 1.
+    pub noop: *const i32,
+    pub l2: bool,
+    pub master: AdamMaster,
+    /// F32, F16 or BF16.
+    pub grad_dtype: NVTEDType,
+    /// F32, F16, BF16, E4M3 or E5M2.
+    pub param_dtype: NVTEDType,
+    /// F32 or BF16; F32 if the parameters are FP8.
+    pub moment_dtype: NVTEDType,
+}
+
+impl AdamArgs {
+    /// `1 - beta^step` in float64, by repeated squaring from the lowest bit of the step on, rounded to
+    /// float32; 0 for steps below 1.
+    pub fn bias_correction(beta: f32, step: i32) -> f32 {
+        let (mut power, mut square, mut bits) = (1.0, f64::from(beta), step.max(0));
+        while bits > 0 {
+            if bits & 1 == 1 {
+                power *= square;
+            }
+            square *= square;
+            bits >>= 1;
+        }
+        (1.0 - power) as f32
+    }
+}
+
+/// One step of gradient descent on many tensors, in this order of operations, each rounded to float32:
+///
+/// `g *= scale`; `g += weight_decay * w` unless `decay_after_momentum`; with a momentum that is not 0,
+/// `b = g` in the first run, else `b = b * momentum + (1 - dampening) * g`, then
+/// `g = g + momentum * b` if `nesterov`, else `g = b`; `g += weight_decay * w` if
+/// `decay_after_momentum`; `d = -lr * g`, rounded to the dtype of the weights; `w = w + d`.
+/// Decay of 0 adds nothing. Data of a tensor: gradient, weight w, momentum b, copy of the new weight or
+/// null. Without momentum b is not touched.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SgdArgs {
+    /// Host array.
+    pub tensors: *const MultiTensor,
+    pub num_tensors: usize,
+    pub lr: f32,
+    pub momentum: f32,
+    pub dampening: f32,
+    pub weight_decay: f32,
+    pub scale: f32,
+    pub nesterov: bool,
+    pub first_run: bool,
+    pub decay_after_momentum: bool,
+    /// A flag that forbids everything unless it is 0.
+    pub noop: *const i32,
+    /// F32, F16 or BF16.
+    pub grad_dtype: NVTEDType,
+    /// F32, F16 or BF16, of weights and momentum.
+    pub weight_dtype: NVTEDType,
+    /// F16 or BF16 beside F32 weights, of all copies.
+    pub copy_dtype: NVTEDType,
+}
+
+/// `norm = sqrt(sum (x * inv_scale)^2)` over the elements of all tensors, squared and summed in float32 or
+/// better, in a fixed order. Data of a tensor: x. Tensors may be empty; there may be none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct L2NormArgs {
+    /// Host array.
+    pub tensors: *const MultiTensor,
+    pub num_tensors: usize,
+    /// On the device, or null for 1.
+    pub inv_scale: *const f32,
+    pub norm: *mut f32,
+    /// The norm of each tensor, or null.
+    pub tensor_norms: *mut f32,
+    /// Workspace of `partials` floats.
+    pub workspace: *mut f32,
+    pub partials: usize,
+    /// With `tensor_norms`: workspace of `num_tensors * chunks` floats, `ceil(numel / chunk) <= chunks`.
+    pub tensor_workspace: *mut f32,
+    pub chunks: usize,
+    pub chunk: usize,
+    /// Set to 1 if the sum of some part is not finite.
+    pub non_finite: *mut i32,
+    /// F32, F16 or BF16.
+    pub dtype: NVTEDType,
+}
+
+/// `y = cast(x * scale)` of many tensors. Data of a tensor: x, y, which may be the same.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ScaleTensorsArgs {
+    /// Host array.
+    pub tensors: *const MultiTensor,
+    pub num_tensors: usize,
+    pub scale: f32,
+    /// On the device, or null: instead of `scale`.
+    pub device_scale: *const f32,
+    /// Set to 1 if some x is not finite.
+    pub non_finite: *mut i32,
+    /// F32, F16 or BF16.
+    pub input_dtype: NVTEDType,
+    pub output_dtype: NVTEDType,
+}
+
+/// Scales of many tensors from their amax.
+///
+/// Floats: amax, scale, scale_inv, as [`ScaleFromAmaxArgs`] defines them. E8M0: a BF16 amax and the code
+/// of `amax / 448`, rounded up to a power of two: 0xff for NaN, at most 0xfe otherwise.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ScalesFromAmaxArgs {
+    /// Host array.
+    pub tensors: *const MultiTensor,
+    pub num_tensors: usize,
+    pub fp8_max: f32,
+    pub epsilon: f32,
+    pub pow2: bool,
+    pub e8m0: bool,
+}

@@ -1,0 +1,93 @@
+//! LayerNorm and RMSNorm.
+
+use super::cast::QuantizeArgs;
+use crate::types::{NVTE_Norm_Type, NVTEDType};
+use std::ffi::{c_int, c_void};
+
+/// The weight of a normalization, `g = gamma`, or `gamma + 1` if it is stored centred at zero.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Gamma {
+    /// `[cols]`
+    pub data: *const c_void,
+    /// F32, F16 or BF16; also of beta and, backward, of `dz`, `add`, `dgamma` and `dbeta`.
+    pub dtype: NVTEDType,
+    pub zero_centered: bool,
+    /// Rounds `gamma + 1` to gamma's dtype.
+    pub rounded: bool,
+}
+
+/// Normalizes each row x of a matrix, in float32, and casts the result.
+///
+/// LayerNorm: `mu = mean(x)`, `rsigma = 1 / sqrt(mean((x - mu)^2) + epsilon)`,
+/// `v = g (rsigma (x - mu)) + beta`. RMSNorm: `rsigma = 1 / sqrt(mean(x^2) + epsilon)`,
+/// `v = g (rsigma x)`. v is cast as [`QuantizeArgs`] says of an input in F32, except that the amax of
+/// an output in F32, F16 or BF16 is that of the rounded values.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NormForwardArgs {
+    /// From x, `[rows, cols]`, to the result; without a fusion, a group or a noop flag. There may be
+    /// no rows, but at least one column. In mode 0 there are row-wise data.
+    pub cast: QuantizeArgs,
+    /// As x, or null: what is added to x before it is normalized, and where the sum, rounded to the
+    /// dtype of x, goes (it may be x or `residual`).
+    pub residual: *const c_void,
+    pub sum: *mut c_void,
+    pub gamma: Gamma,
+    /// `[cols]`; null for RMSNorm.
+    pub beta: *const c_void,
+    /// `[rows]`; null for RMSNorm.
+    pub mu: *mut f32,
+    /// `[rows]`
+    pub rsigma: *mut f32,
+    pub epsilon: f32,
+    pub norm: NVTE_Norm_Type,
+    /// Multiprocessors to use at most.
+    pub sm_count: c_int,
+}
+
+/// Gradients of a normalization, in float32. With `y = rsigma (x - mu)` (RMSNorm: `mu = 0`) and
+/// `d = g dz`, for each row: `dx = rsigma (d - mean(d y) y - mean(d)) + add` (RMSNorm: without
+/// `mean(d)`); over the rows: `dgamma = sum(dz y)`, `dbeta = sum(dz)`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NormBackwardArgs {
+    /// `[rows, cols]`
+    pub dz: *const c_void,
+    /// `[rows, cols]`
+    pub x: *const c_void,
+    /// `[rows, cols]`, or null.
+    pub add: *const c_void,
+    /// `[rows]`; null for RMSNorm.
+    pub mu: *const f32,
+    /// `[rows]`
+    pub rsigma: *const f32,
+    pub gamma: Gamma,
+    /// `[rows, cols]`, of the dtype of x; may be `dz`, `x` or `add` if that has this dtype.
+    pub dx: *mut c_void,
+    /// `[cols]`
+    pub dgamma: *mut c_void,
+    /// `[cols]`; null for RMSNorm.
+    pub dbeta: *mut c_void,
+    /// Room for sums over some of the rows, `[parts, cols]` for dgamma, then for dbeta.
+    pub partial: *mut f32,
+    /// As `parts()` says; at least 1.
+    pub parts: usize,
+    /// May be 0.
+    pub rows: usize,
+    /// At least 1.
+    pub cols: usize,
+    /// F32, F16 or BF16.
+    pub x_dtype: NVTEDType,
+    pub norm: NVTE_Norm_Type,
+    /// Multiprocessors to use at most.
+    pub sm_count: c_int,
+}
+
+impl NormBackwardArgs {
+    /// How many sums over rows there are: two for each multiprocessor that may be used, while
+    /// there are rows for them.
+    pub fn parts(rows: usize, sm_count: c_int) -> usize {
+        rows.min(2 * sm_count.max(1) as usize).max(1)
+    }
+}

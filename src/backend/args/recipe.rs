@@ -1,0 +1,152 @@
+//! Maxima and the scales that follow from them.
+
+use super::group::Group;
+use crate::types::{NVTEDType, NVTEScalingMode};
+use std::ffi::c_void;
+
+/// `amax = max|x|` over `numel` elements (0 for none; NaN ignored).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AmaxArgs {
+    pub input: *const c_void,
+    pub amax: *mut f32,
+    pub noop: *const f32,
+    /// May be 0.
+    pub numel: usize,
+    /// F32, F16 or BF16.
+    pub dtype: NVTEDType,
+}
+
+/// `a = max(amax, epsilon)`; `scale = fp8_max / a`, 1 if `a` is 0, Inf or NaN; an infinite quotient
+/// becomes the largest float; with `pow2` the mantissa is cleared.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ScaleFromAmaxArgs {
+    pub amax: *const f32,
+    pub scale: *mut f32,
+    pub noop: *const f32,
+    pub fp8_max: f32,
+    pub epsilon: f32,
+    pub pow2: bool,
+    /// Values in each array.
+    pub length: usize,
+    /// `1 / scale`, or null.
+    pub scale_inv: *mut f32,
+    /// The same again, or null.
+    pub colwise_scale_inv: *mut f32,
+}
+
+/// Which amax of the history sets the scale.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AmaxAlgo {
+    NVTEX_AMAX_ALGO_MAX = 0,
+    NVTEX_AMAX_ALGO_MOST_RECENT = 1,
+}
+
+/// One tensor of a delayed-scaling update; in place if the outputs equal the inputs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct DelayedScalingEntry {
+    /// `[length, num_scales]`, row 0 is the newest.
+    pub history: *const f32,
+    pub scale: *const f32,
+    pub new_history: *mut f32,
+    pub new_scale: *mut f32,
+    pub num_scales: usize,
+}
+
+/// Rolls amax histories by one row and sets the scales from them.
+///
+/// For each column, with `last = history[0]` (or the reduced value, if there is one that is not 0):
+/// row i takes row i + 1, the last row takes `last`, row 0 becomes 0;
+/// `scale = scaled_max / amax` if `amax` is finite and positive, else unchanged; an infinite scale
+/// becomes the largest float. With `keep_if_unused`, a column whose `last` is 0 keeps its history,
+/// and its amax is 0.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct DelayedScalingArgs {
+    /// Host array.
+    pub entries: *const DelayedScalingEntry,
+    pub num_entries: usize,
+    /// Concatenation of `num_scales` reduced amax values for each entry, or null.
+    pub reduced_amax: *const f32,
+    /// Rows of every history, at least 1.
+    pub length: usize,
+    /// `fp8_max * 2^-margin`.
+    pub scaled_max: f32,
+    pub algo: AmaxAlgo,
+    pub keep_if_unused: bool,
+}
+
+/// `amax[t] = max|x|` over the elements of member t (0 for none; NaN ignored).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct GroupAmaxArgs {
+    pub input: *const c_void,
+    /// One for each member.
+    pub amax: *mut f32,
+    pub noop: *const f32,
+    /// Elements of the input, gaps between members and what follows the last of them included.
+    pub numel: usize,
+    pub rows: usize,
+    pub cols: usize,
+    pub group: Group,
+    /// F32, F16 or BF16.
+    pub dtype: NVTEDType,
+}
+
+/// A part of a row-major matrix `[rows, cols]`: the elements from `start` on, `length` of them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Shard {
+    pub input: *const c_void,
+    pub start: usize,
+    pub length: usize,
+    pub rows: usize,
+    pub cols: usize,
+    /// F32, F16 or BF16.
+    pub dtype: NVTEDType,
+}
+
+/// `max|x|` over the elements of a shard in each block of the whole matrix (0 for none; NaN ignored).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PartialAmaxArgs {
+    /// `length` may be 0.
+    pub shard: Shard,
+    /// Mode 3: floats, block (i, j) of 128 x 128 at `i * rowwise_stride + j * block_step`.
+    /// Mode 1: of the input's dtype, block j of 32 in row i at `i * rowwise_stride + j`, or null;
+    /// entries up to the next multiple of 4 in a row become 0.
+    pub rowwise: *mut c_void,
+    /// Mode 1: of the input's dtype, block i of 32 in column j at `i * colwise_stride + j`, or null;
+    /// entries up to the next multiple of 128 in a row become 0.
+    pub colwise: *mut c_void,
+    pub rowwise_stride: usize,
+    pub colwise_stride: usize,
+    pub block_step: usize,
+    /// 1 or 3.
+    pub mode: NVTEScalingMode,
+}
+
+/// Casts a shard with scales of the whole matrix, laid out as those maxima. Mode 3:
+/// `y = cast(x * scale)`. Mode 1: `y = cast(x / 2^e)` with E8M0 codes, once for blocks along the rows,
+/// once for blocks along the columns.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PartialCastArgs {
+    pub shard: Shard,
+    /// `length` elements each; mode 1: or null.
+    pub rowwise: *mut c_void,
+    /// Mode 1 only, as its scales.
+    pub colwise: *mut c_void,
+    pub rowwise_scales: *const c_void,
+    pub colwise_scales: *const c_void,
+    pub rowwise_stride: usize,
+    pub colwise_stride: usize,
+    pub block_step: usize,
+    /// 1 or 3.
+    pub mode: NVTEScalingMode,
+    /// E4M3 or E5M2.
+    pub output_dtype: NVTEDType,
+}

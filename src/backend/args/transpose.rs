@@ -1,0 +1,55 @@
+//! Transposes.
+
+use crate::types::NVTEDType;
+use std::ffi::c_void;
+
+/// Bit copy `output[c][r] = input[r][c]` of a `[rows, cols]` matrix.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TransposeArgs {
+    pub input: *const c_void,
+    pub output: *mut c_void,
+    pub noop: *const f32,
+    pub rows: usize,
+    pub cols: usize,
+    /// 1, 2 or 4 bytes.
+    pub element_size: usize,
+}
+
+/// Swap of the first two dimensions: `output[j][i] = input[i][j]` of rows of bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SwapFirstDimsArgs {
+    /// `[first, second, row_bytes]`
+    pub input: *const c_void,
+    /// `[second, first, row_bytes]`
+    pub output: *mut c_void,
+    pub first: usize,
+    pub second: usize,
+    pub row_bytes: usize,
+}
+
+/// Transpose of an FP8 matrix with the sums of its columns: `output[c][r] = input[r][c]`, bit by bit,
+/// and `dbias[c] = cast(sum over r of float(input[r][c]) * scale_inv)`, products rounded to float32 and
+/// added in the order of [`Fusion::dbias`], each sum from 0 on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TransposeDbiasArgs {
+    /// `[rows, cols]`
+    pub input: *const c_void,
+    /// `[cols, rows]`
+    pub output: *mut c_void,
+    /// One float, or null for 1.
+    pub scale_inv: *const f32,
+    /// `[cols]`
+    pub dbias: *mut c_void,
+    /// `rows.div_ceil(128) * cols` floats.
+    pub workspace: *mut f32,
+    /// May be 0.
+    pub rows: usize,
+    pub cols: usize,
+    /// E4M3 or E5M2.
+    pub dtype: NVTEDType,
+    /// F32, F16 or BF16.
+    pub dbias_dtype: NVTEDType,
+}
