@@ -26,7 +26,9 @@ fn main() {
     ] {
         println!("cargo:rerun-if-changed={path}");
     }
-    for name in ["NVTE_CPU_ONLY", "NVTE_CUDA_ARCHS", "CUDA_HOME", "CUDA_PATH", "PATH"] {
+    for name in
+        ["NVTE_CPU_ONLY", "NVTE_CUDA_ARCHS", "NVTE_LINEINFO", "CUDA_HOME", "CUDA_PATH", "PATH"]
+    {
         println!("cargo:rerun-if-env-changed={name}");
     }
 
@@ -110,9 +112,13 @@ fn build_kernels(root: &Path, toolkit: &Toolkit) {
     let sources = files_in(&root.join("kernels"), "cu");
 
     let mut flags: Vec<String> =
-        ["-O3", "-std=c++17", "-lineinfo", "-Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra"]
+        ["-O3", "-std=c++17", "-Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra"]
             .map(String::from)
             .into();
+    // For profilers and sanitizers; more than half of an object's size.
+    if env::var("NVTE_LINEINFO").is_ok_and(|wish| wish == "1") {
+        flags.push("-lineinfo".into());
+    }
     // A spill is a warning, a warning of ptxas is an error: of what is measured. Elsewhere three
     // kernels lack a few registers.
     let archs = arch_flags();
@@ -120,7 +126,7 @@ fn build_kernels(root: &Path, toolkit: &Toolkit) {
     let spills = if measured { "-Xptxas=-warn-spills,-Werror" } else { "-Xptxas=-warn-spills" };
     flags.push(spills.into());
     flags.extend(archs);
-    // Line tables compress well; compilers before 12.8 lack the option.
+    // Compilers before 12.8 lack the option.
     let compression = "--compress-mode";
     if String::from_utf8_lossy(&answer(&toolkit.nvcc, "--help")).contains(compression) {
         flags.push(format!("{compression}=size"));
