@@ -23,10 +23,14 @@ use machine::{Call, Kind, Machine, Pool, Sampler};
 use report::{Limits, Row};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Each round measures every library once.
 const ROUNDS: usize = 9;
+
+/// Idle time before each sample of an operator that the matrix units bound: without it a chip at its
+/// power limit shows how hot the rows before have left it (spreads of 15 %, with it under 1 %).
+const REST: Duration = Duration::from_millis(50);
 
 /// What to measure.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -275,6 +279,9 @@ fn measure_case(
         for i in 0..apis.len() {
             // Each library goes first in every other round.
             let i = if round % 2 == 0 { i } else { apis.len() - 1 - i };
+            if machine.kind() == Kind::Gpu && matches!(case.work, Work::Flops { .. }) {
+                std::thread::sleep(REST);
+            }
             let sample = samplers[i].as_mut().map_err(|reason| reason.clone());
             match (sample.and_then(|sampler| sampler().map_err(text)), &mut samples[i]) {
                 (Ok(seconds), Ok(list)) => list.push(seconds),

@@ -205,7 +205,8 @@ How to read the tables: times are medians over the rounds, `spread` is (slowest 
 compares the rate with the limit stated above the table. `ratio` is the other library's time over
 this library's: above 1, this library is faster. Inputs are random and rotate among sets larger than
 the cache. A GPU's times are replays of CUDA graphs, without the host's cost, which has a table of its
-own.
+own; before a sample of what its matrix units bound, it rests for 50 ms, so that each finds the same
+clock.
 ";
 
 fn markers(kind: Kind, suite: Suite) -> [String; 2] {
