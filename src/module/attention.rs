@@ -10,8 +10,7 @@ use super::norm::{NormConfig, NormLayer, NormTape};
 use super::ops::{self, AttentionTensors, QkvRope, plain};
 use super::parameter::{Init, Parameter, matrix};
 use super::quantizer::QTensor;
-use super::{Layer, Saved, Tensors, matrix_of, named, saved};
-use crate::check;
+use super::{Argument, Layer, Saved, Tensors, named, saved};
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTE_Mask_Type::*;
@@ -293,17 +292,12 @@ impl DotProductAttention {
     /// A tensor of heads, and the length of its sequences (packed tokens: what the step says).
     fn heads(
         &self,
-        name: &str,
-        tensor: Option<&Tensor>,
+        x: &Argument,
         (heads, dim): (usize, usize),
         packed: usize,
     ) -> Result<(Tensor, usize)> {
-        let Some(tensor) = tensor else {
-            return Err(Error::argument(name, "a tensor handle", "null"));
-        };
-        check::input(name, tensor)?;
-        check::dtype(name, tensor.dtype(), &[self.core.config.dtype])?;
-        let shape = tensor.rowwise.shape;
+        let data = x.data(self.core.config.dtype)?;
+        let shape = data.shape;
         let length = match (self.core.config.format, shape.dims()) {
             (NVTE_THD, &[_, h, d]) if (h, d) == (heads, dim) => Some(packed),
             (NVTE_SBHD, &[s, _, h, d]) if (h, d) == (heads, dim) => Some(s),
@@ -311,45 +305,40 @@ impl DotProductAttention {
             _ => None,
         };
         match length.filter(|_| shape.numel() > 0) {
-            Some(length) => Ok((plain(tensor.rowwise), length)),
+            Some(length) => Ok((plain(data), length)),
             None => {
                 let expected = format!("{:?} with {heads} heads of {dim}", self.core.config.format);
-                Err(Error::argument(format!("{name}.shape"), expected, shape))
+                Err(Error::argument(format!("{x}.shape"), expected, shape))
             }
         }
     }
 
     /// An output like the queries, with heads as a dimension of their own or not.
-    fn output(&self, name: &str, tensor: Option<&Tensor>, q: &Tensor) -> Result<Tensor> {
+    fn output(&self, x: &Argument, q: &Tensor) -> Result<Tensor> {
         let config = &self.core.config;
         let mut dims = q.rowwise.shape.dims().to_vec();
         let last = dims.len() - 1;
         dims[last] = config.dim_v;
         let rows = dims[..last - 1].iter().product();
-        let flat = matrix_of_heads(name, tensor, config.dtype, rows, (config.heads, config.dim_v))?;
+        let flat = rows_of_heads(x, config.dtype, rows, (config.heads, config.dim_v))?;
         Ok(plain(Buffer::new(flat.ptr(), flat.dtype, &dims)))
     }
 }
 
 /// Data of `rows` rows of heads, in whatever shape.
-fn matrix_of_heads(
-    name: &str,
-    tensor: Option<&Tensor>,
+fn rows_of_heads(
+    x: &Argument,
     dtype: NVTEDType,
     rows: usize,
     (heads, dim): (usize, usize),
 ) -> Result<Buffer> {
-    let Some(tensor) = tensor else {
-        return Err(Error::argument(name, "a tensor handle", "null"));
-    };
-    check::input(name, tensor)?;
-    check::dtype(name, tensor.dtype(), &[dtype])?;
-    let (shape, numel) = (tensor.rowwise.shape, rows * heads * dim);
+    let data = x.data(dtype)?;
+    let (shape, numel) = (data.shape, rows * heads * dim);
     if shape.numel() != numel {
         let expected = format!("{numel} elements: {rows} rows of {heads} heads of {dim}");
-        return Err(Error::argument(format!("{name}.shape"), expected, shape));
+        return Err(Error::argument(format!("{x}.shape"), expected, shape));
     }
-    Ok(tensor.rowwise)
+    Ok(data)
 }
 
 impl Layer for DotProductAttention {
@@ -357,15 +346,13 @@ impl Layer for DotProductAttention {
         (3, 1)
     }
 
-    fn forward(&mut self, run: &Run, inputs: Tensors, outputs: Tensors) -> Result<Saved> {
+    fn forward(&mut self, run: &Run, inputs: &Tensors, outputs: &Tensors) -> Result<Saved> {
         let AttentionConfig { heads, groups, dim_qk, dim_v, .. } = self.core.config;
         let [packed_q, packed_kv] = run.max_seqlen;
-        let (q, length_q) =
-            self.heads("inputs[0]", inputs[0].as_ref(), (heads, dim_qk), packed_q)?;
-        let (k, length_kv) =
-            self.heads("inputs[1]", inputs[1].as_ref(), (groups, dim_qk), packed_kv)?;
-        let (v, _) = self.heads("inputs[2]", inputs[2].as_ref(), (groups, dim_v), packed_kv)?;
-        let o = self.output("outputs[0]", outputs[0].as_ref(), &q)?;
+        let (q, length_q) = self.heads(&inputs.get(0)?, (heads, dim_qk), packed_q)?;
+        let (k, length_kv) = self.heads(&inputs.get(1)?, (groups, dim_qk), packed_kv)?;
+        let (v, _) = self.heads(&inputs.get(2)?, (groups, dim_v), packed_kv)?;
+        let o = self.output(&outputs.get(0)?, &q)?;
         let layout = self.core.config.separate();
         let (parts, lengths) = ([&q, &k, &v], [length_q, length_kv]);
         let core = self.core.forward_to(run, layout, parts, &o, lengths, run.cu_seqlens.clone())?;
@@ -376,24 +363,20 @@ impl Layer for DotProductAttention {
         &mut self,
         run: &Run,
         tape: &(dyn Any + Send),
-        grad_outputs: Tensors,
-        grad_inputs: Tensors,
+        grad_outputs: &Tensors,
+        grad_inputs: &Tensors,
     ) -> Result<()> {
         let tape: &AttentionTape = saved(tape)?;
-        let d_o = self.output("grad_outputs[0]", grad_outputs[0].as_ref(), &tape.q)?;
+        let d_o = self.output(&grad_outputs.get(0)?, &tape.q)?;
         let inputs = [&tape.q, &tape.k, &tape.v];
         let mut scratch = Vec::new();
         let mut grads = Vec::new();
         for (i, input) in inputs.into_iter().enumerate() {
-            let name = format!("grad_inputs[{i}]");
+            let dtype = self.core.config.dtype;
             let (rows, cols) = input.rowwise.shape.flatten();
-            let buffer = match &grad_inputs[i] {
-                Some(grad) => {
-                    let dtype = self.core.config.dtype;
-                    matrix_of_heads(&name, Some(grad), dtype, rows, (1, cols))?
-                }
+            let buffer = match grad_inputs.find(i) {
+                Some(grad) => rows_of_heads(&grad, dtype, rows, (1, cols))?,
                 None => {
-                    let dtype = self.core.config.dtype;
                     scratch.push(QTensor::plain(run, (rows, cols), dtype, Lifetime::Scratch)?);
                     scratch[scratch.len() - 1].tensor.rowwise
                 }
@@ -518,8 +501,8 @@ impl MultiheadAttention {
     }
 
     /// Length and batch of a tensor of rows.
-    fn lengths(&self, name: &str, tensor: &Tensor) -> Result<[usize; 2]> {
-        let shape = tensor.rowwise.shape;
+    fn lengths(&self, x: &Argument) -> Result<[usize; 2]> {
+        let shape = x.tensor.rowwise.shape;
         match (self.core.config.format, shape.dims()) {
             (NVTE_SBHD, &[s, b, h]) | (NVTE_BSHD, &[b, s, h]) if h == self.hidden => Ok([s, b]),
             (NVTE_THD, &[t, h]) if h == self.hidden => Ok([t, 1]),
@@ -530,21 +513,15 @@ impl MultiheadAttention {
                     _ => "batch, length",
                 };
                 let expected = format!("[{order}, {}]", self.hidden);
-                Err(Error::argument(format!("{name}.shape"), expected, shape))
+                Err(Error::argument(format!("{x}.shape"), expected, shape))
             }
         }
     }
 
     /// The input's rows, checked: as a matrix, with length and batch.
-    pub fn input(
-        &self,
-        name: &str,
-        tensor: Option<&Tensor>,
-    ) -> Result<(Tensor, usize, [usize; 2])> {
-        let dtype = self.core.config.dtype;
-        let (matrix, rows) = super::rows_of(name, tensor, dtype, self.hidden)?;
-        let lengths = tensor.map(|tensor| self.lengths(name, tensor)).transpose()?;
-        Ok((matrix, rows, lengths.unwrap_or_default()))
+    pub(super) fn input(&self, x: &Argument) -> Result<(Tensor, usize, [usize; 2])> {
+        let (matrix, rows) = x.rows(self.core.config.dtype, self.hidden)?;
+        Ok((matrix, rows, self.lengths(x)?))
     }
 
     /// Dimensions of heads in the format.
@@ -945,17 +922,14 @@ impl Layer for MultiheadAttention {
         (2, 1)
     }
 
-    fn forward(&mut self, run: &Run, inputs: Tensors, outputs: Tensors) -> Result<Saved> {
-        let (x, rows, lengths) = self.input("inputs[0]", inputs[0].as_ref())?;
-        let memory = match &inputs[1] {
-            Some(memory) => Some(self.input("inputs[1]", Some(memory))?),
-            None => None,
-        };
+    fn forward(&mut self, run: &Run, inputs: &Tensors, outputs: &Tensors) -> Result<Saved> {
+        let (x, rows, lengths) = self.input(&inputs.get(0)?)?;
+        let memory = inputs.find(1).map(|memory| self.input(&memory)).transpose()?;
         if self.key_value.is_some() && run.kv_cache.is_some() {
             return Err(Error::argument("step.kv_cache", "null (cross attention)", "a cache"));
         }
         let shape = (rows, self.hidden);
-        let y = matrix_of("outputs[0]", outputs[0].as_ref(), self.core.config.dtype, shape)?;
+        let y = outputs.get(0)?.matrix(self.core.config.dtype, shape)?;
         let memory = memory.as_ref().map(|(memory, rows, lengths)| (memory, *rows, *lengths));
         Ok(Box::new(self.forward_to(run, (&x, rows, lengths), memory, &y, None, None)?))
     }
@@ -964,18 +938,17 @@ impl Layer for MultiheadAttention {
         &mut self,
         run: &Run,
         tape: &(dyn Any + Send),
-        grad_outputs: Tensors,
-        grad_inputs: Tensors,
+        grad_outputs: &Tensors,
+        grad_inputs: &Tensors,
     ) -> Result<()> {
         let tape: &MultiheadTape = saved(tape)?;
         let dtype = self.core.config.dtype;
         let [length, batch, length_kv] = tape.sizes;
         let shape = (length * batch, self.hidden);
-        let dy = matrix_of("grad_outputs[0]", grad_outputs[0].as_ref(), dtype, shape)?;
-        let optional = super::optional_matrix;
-        let dx = optional("grad_inputs[0]", grad_inputs[0].as_ref(), dtype, shape)?;
+        let dy = grad_outputs.get(0)?.matrix(dtype, shape)?;
+        let dx = grad_inputs.find_matrix(0, dtype, shape)?;
         let shape = (length_kv * batch, self.hidden);
-        let dmemory = optional("grad_inputs[1]", grad_inputs[1].as_ref(), dtype, shape)?;
+        let dmemory = grad_inputs.find_matrix(1, dtype, shape)?;
         self.backward_to(run, tape, &dy, None, None, dx.as_ref(), dmemory.as_ref())
     }
 

@@ -4,7 +4,7 @@ use super::context::Run;
 use super::dense::{Dense, DenseConfig, DenseTape, Grad};
 use super::parameter::{Parameter, splitmix};
 use super::quantizer::Source;
-use super::{Layer, Saved, Tensors, matrix_of, optional_matrix, rows_of, saved};
+use super::{Layer, Saved, Tensors, saved};
 use crate::error::{Error, Result};
 use crate::module::ops::{self, plain};
 use crate::tensor::{Buffer, Tensor};
@@ -69,10 +69,10 @@ impl Layer for GroupedLinear {
         (1, 1)
     }
 
-    fn forward(&mut self, run: &Run, inputs: Tensors, outputs: Tensors) -> Result<Saved> {
+    fn forward(&mut self, run: &Run, inputs: &Tensors, outputs: &Tensors) -> Result<Saved> {
         let &Dense { dtype, inputs: cols, outputs: out_cols, .. } = self.first();
-        let (x, rows) = rows_of("inputs[0]", inputs[0].as_ref(), dtype, cols)?;
-        let y = matrix_of("outputs[0]", outputs[0].as_ref(), dtype, (rows, out_cols))?;
+        let (x, rows) = inputs.get(0)?.rows(dtype, cols)?;
+        let y = outputs.get(0)?.matrix(dtype, (rows, out_cols))?;
         let splits = self.splits(run, rows)?;
         let (mut parts, mut first) = (Vec::new(), 0);
         for (part, &rows) in self.parts.iter_mut().zip(splits) {
@@ -92,15 +92,13 @@ impl Layer for GroupedLinear {
         &mut self,
         run: &Run,
         tape: &(dyn Any + Send),
-        grad_outputs: Tensors,
-        grad_inputs: Tensors,
+        grad_outputs: &Tensors,
+        grad_inputs: &Tensors,
     ) -> Result<()> {
         let tape: &GroupedTape = saved(tape)?;
         let &Dense { dtype, inputs: cols, outputs: out_cols, .. } = self.first();
-        let shape = (tape.rows, out_cols);
-        let dy = matrix_of("grad_outputs[0]", grad_outputs[0].as_ref(), dtype, shape)?;
-        let shape = (tape.rows, cols);
-        let dx = optional_matrix("grad_inputs[0]", grad_inputs[0].as_ref(), dtype, shape)?;
+        let dy = grad_outputs.get(0)?.matrix(dtype, (tape.rows, out_cols))?;
+        let dx = grad_inputs.find_matrix(0, dtype, (tape.rows, cols))?;
         for (part, tape) in self.parts.iter_mut().zip(&tape.parts) {
             let Some((first, tape)) = tape else {
                 zero_gradients(run, part)?;

@@ -8,7 +8,7 @@ use super::norm::{NormConfig, NormLayer, NormTape};
 use super::ops::{self, plain};
 use super::parameter::Parameter;
 use super::quantizer::QTensor;
-use super::{Layer, Saved, Tensors, matrix_of, named, optional_matrix, saved};
+use super::{Layer, Saved, Tensors, named, saved};
 use crate::error::Result;
 use crate::tensor::Tensor;
 use crate::types::NVTEDType::{self, *};
@@ -146,17 +146,14 @@ impl Layer for TransformerLayer {
         (2, 1)
     }
 
-    fn forward(&mut self, run: &Run, inputs: Tensors, outputs: Tensors) -> Result<Saved> {
+    fn forward(&mut self, run: &Run, inputs: &Tensors, outputs: &Tensors) -> Result<Saved> {
         let Self { self_attention, inter_attention, mlp, residual, .. } = self;
-        let (x, rows, lengths) = self_attention.input("inputs[0]", inputs[0].as_ref())?;
-        let memory = match &inputs[1] {
-            Some(memory) => Some(self_attention.input("inputs[1]", Some(memory))?),
-            None => None,
-        };
+        let (x, rows, lengths) = self_attention.input(&inputs.get(0)?)?;
+        let memory = inputs.find(1).map(|memory| self_attention.input(&memory)).transpose()?;
         let memory_rows = memory.as_ref().map_or(0, |(_, rows, _)| *rows);
         let memory = memory.as_ref().map(|(memory, rows, lengths)| (memory, *rows, *lengths));
         let shape = (rows, residual.hidden);
-        let out = matrix_of("outputs[0]", outputs[0].as_ref(), residual.dtype, shape)?;
+        let out = outputs.get(0)?.matrix(residual.dtype, shape)?;
         let lifetime = if run.training { Lifetime::Tape } else { Lifetime::Scratch };
         let keep = || residual.tensor(run, rows, lifetime);
         let mut kept = Vec::new();
@@ -243,16 +240,16 @@ impl Layer for TransformerLayer {
         &mut self,
         run: &Run,
         tape: &(dyn Any + Send),
-        grad_outputs: Tensors,
-        grad_inputs: Tensors,
+        grad_outputs: &Tensors,
+        grad_inputs: &Tensors,
     ) -> Result<()> {
         let tape: &LayerTape = saved(tape)?;
         let (residual, rows) = (self.residual, tape.rows);
         let (dtype, shape) = (residual.dtype, (rows, residual.hidden));
-        let dy = matrix_of("grad_outputs[0]", grad_outputs[0].as_ref(), dtype, shape)?;
-        let dx = optional_matrix("grad_inputs[0]", grad_inputs[0].as_ref(), dtype, shape)?;
+        let dy = grad_outputs.get(0)?.matrix(dtype, shape)?;
+        let dx = grad_inputs.find_matrix(0, dtype, shape)?;
         let shape = (tape.memory_rows, residual.hidden);
-        let dmemory = optional_matrix("grad_inputs[1]", grad_inputs[1].as_ref(), dtype, shape)?;
+        let dmemory = grad_inputs.find_matrix(1, dtype, shape)?;
         let scratch = || residual.tensor(run, rows, Lifetime::Scratch);
         let (dx, dmemory) = (dx.as_ref(), dmemory.as_ref());
         let attention = &mut self.self_attention;

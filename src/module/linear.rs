@@ -6,7 +6,7 @@ use super::memory::Lifetime;
 use super::norm::{NormConfig, NormLayer, NormTape};
 use super::parameter::Parameter;
 use super::quantizer::{QTensor, Source};
-use super::{Layer, Saved, Tensors, matrix_of, named, optional_matrix, rows_of, saved};
+use super::{Layer, Saved, Tensors, named, saved};
 use crate::error::Result;
 use crate::tensor::Tensor;
 use std::any::Any;
@@ -101,12 +101,11 @@ impl Layer for Linear {
         (1, if self.norm.is_some() { 2 } else { 1 })
     }
 
-    fn forward(&mut self, run: &Run, inputs: Tensors, outputs: Tensors) -> Result<Saved> {
+    fn forward(&mut self, run: &Run, inputs: &Tensors, outputs: &Tensors) -> Result<Saved> {
         let (dtype, cols) = (self.dense.dtype, self.dense.inputs);
-        let (x, rows) = rows_of("inputs[0]", inputs[0].as_ref(), dtype, cols)?;
-        let y = matrix_of("outputs[0]", outputs[0].as_ref(), dtype, (rows, self.dense.outputs))?;
-        let z = outputs.get(1).and_then(Option::as_ref);
-        let z = optional_matrix("outputs[1]", z, dtype, (rows, cols))?;
+        let (x, rows) = inputs.get(0)?.rows(dtype, cols)?;
+        let y = outputs.get(0)?.matrix(dtype, (rows, self.dense.outputs))?;
+        let z = outputs.find_matrix(1, dtype, (rows, cols))?;
         Ok(Box::new(self.forward_to(run, (&x, rows), &y, None, z.as_ref())?))
     }
 
@@ -114,17 +113,15 @@ impl Layer for Linear {
         &mut self,
         run: &Run,
         tape: &(dyn Any + Send),
-        grad_outputs: Tensors,
-        grad_inputs: Tensors,
+        grad_outputs: &Tensors,
+        grad_inputs: &Tensors,
     ) -> Result<()> {
         let tape: &LinearTape = saved(tape)?;
-        let (dtype, rows) = (self.dense.dtype, tape.rows);
-        let shape = (rows, self.dense.outputs);
-        let dy = matrix_of("grad_outputs[0]", grad_outputs[0].as_ref(), dtype, shape)?;
-        let shape = (rows, self.dense.inputs);
-        let dz = grad_outputs.get(1).and_then(Option::as_ref);
-        let dz = optional_matrix("grad_outputs[1]", dz, dtype, shape)?;
-        let dx = optional_matrix("grad_inputs[0]", grad_inputs[0].as_ref(), dtype, shape)?;
+        let &Dense { dtype, inputs, outputs, .. } = &self.dense;
+        let dy = grad_outputs.get(0)?.matrix(dtype, (tape.rows, outputs))?;
+        let shape = (tape.rows, inputs);
+        let dz = grad_outputs.find_matrix(1, dtype, shape)?;
+        let dx = grad_inputs.find_matrix(0, dtype, shape)?;
         self.backward_to(run, tape, &dy, dz.as_ref(), None, dx.as_ref())
     }
 

@@ -7,7 +7,7 @@ use super::norm::{NormConfig, NormLayer, NormTape};
 use super::ops::Activation;
 use super::parameter::Parameter;
 use super::quantizer::{QTensor, Source};
-use super::{Layer, Saved, Tensors, matrix_of, named, optional_matrix, rows_of, saved};
+use super::{Layer, Saved, Tensors, named, saved};
 use crate::error::Result;
 use crate::tensor::Tensor;
 use std::any::Any;
@@ -145,11 +145,11 @@ impl Layer for LayerNormMlp {
         (1, 2)
     }
 
-    fn forward(&mut self, run: &Run, inputs: Tensors, outputs: Tensors) -> Result<Saved> {
+    fn forward(&mut self, run: &Run, inputs: &Tensors, outputs: &Tensors) -> Result<Saved> {
         let (dtype, hidden) = (self.fc1.dtype, self.fc1.inputs);
-        let (x, rows) = rows_of("inputs[0]", inputs[0].as_ref(), dtype, hidden)?;
-        let y = matrix_of("outputs[0]", outputs[0].as_ref(), dtype, (rows, hidden))?;
-        let z = optional_matrix("outputs[1]", outputs[1].as_ref(), dtype, (rows, hidden))?;
+        let (x, rows) = inputs.get(0)?.rows(dtype, hidden)?;
+        let y = outputs.get(0)?.matrix(dtype, (rows, hidden))?;
+        let z = outputs.find_matrix(1, dtype, (rows, hidden))?;
         Ok(Box::new(self.forward_to(run, (&x, rows), &y, None, z.as_ref())?))
     }
 
@@ -157,14 +157,14 @@ impl Layer for LayerNormMlp {
         &mut self,
         run: &Run,
         tape: &(dyn Any + Send),
-        grad_outputs: Tensors,
-        grad_inputs: Tensors,
+        grad_outputs: &Tensors,
+        grad_inputs: &Tensors,
     ) -> Result<()> {
         let tape: &MlpTape = saved(tape)?;
         let (dtype, shape) = (self.fc1.dtype, (tape.rows, self.fc1.inputs));
-        let dy = matrix_of("grad_outputs[0]", grad_outputs[0].as_ref(), dtype, shape)?;
-        let dz = optional_matrix("grad_outputs[1]", grad_outputs[1].as_ref(), dtype, shape)?;
-        let dx = optional_matrix("grad_inputs[0]", grad_inputs[0].as_ref(), dtype, shape)?;
+        let dy = grad_outputs.get(0)?.matrix(dtype, shape)?;
+        let dz = grad_outputs.find_matrix(1, dtype, shape)?;
+        let dx = grad_inputs.find_matrix(0, dtype, shape)?;
         self.backward_to(run, tape, &dy, dz.as_ref(), None, dx.as_ref())
     }
 

@@ -38,12 +38,81 @@ pub use state::Pass;
 
 use crate::check;
 use crate::error::{Error, Result};
-use crate::tensor::Tensor;
+use crate::tensor::{Buffer, Tensor};
 use crate::types::NVTEDType;
 use std::any::Any;
+use std::fmt::{self, Display, Formatter};
 
 /// Tensors of a call; none where the caller gave null.
-pub type Tensors<'a> = &'a [Option<Tensor>];
+pub struct Tensors {
+    /// What the call names them.
+    pub name: &'static str,
+    pub list: Vec<Option<Tensor>>,
+}
+
+impl Tensors {
+    fn find(&self, index: usize) -> Option<Argument<'_>> {
+        let tensor = self.list.get(index)?.as_ref()?;
+        Some(Argument { list: self.name, index, tensor })
+    }
+
+    fn get(&self, index: usize) -> Result<Argument<'_>> {
+        let name = format_args!("{}[{index}]", self.name);
+        self.find(index).ok_or_else(|| Error::argument(name, "a tensor handle", "null"))
+    }
+
+    /// As [`Argument::matrix`], none for null.
+    fn find_matrix(
+        &self,
+        index: usize,
+        dtype: NVTEDType,
+        shape: (usize, usize),
+    ) -> Result<Option<Tensor>> {
+        self.find(index).map(|tensor| tensor.matrix(dtype, shape)).transpose()
+    }
+}
+
+/// One of them, which prints as its name.
+struct Argument<'a> {
+    list: &'static str,
+    index: usize,
+    tensor: &'a Tensor,
+}
+
+impl Display for Argument<'_> {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        write!(f, "{}[{}]", self.list, self.index)
+    }
+}
+
+impl Argument<'_> {
+    /// Data in high precision, of any shape.
+    fn data(&self, dtype: NVTEDType) -> Result<Buffer> {
+        check::input(self, self.tensor)?;
+        check::dtype(self, self.tensor.dtype(), &[dtype])?;
+        Ok(self.tensor.rowwise)
+    }
+
+    /// Data in high precision as a matrix of `cols` columns, and its rows.
+    fn rows(&self, dtype: NVTEDType, cols: usize) -> Result<(Tensor, usize)> {
+        let shape = self.data(dtype)?.shape;
+        let (rows, last) = shape.flatten();
+        if last != cols || rows == 0 {
+            let expected = format!("[..., {cols}] with at least one row");
+            return Err(Error::argument(format!("{self}.shape"), expected, shape));
+        }
+        Ok((parameter::matrix(self.tensor, (rows, cols)), rows))
+    }
+
+    /// As [`Self::rows`], of a given number of rows.
+    fn matrix(&self, dtype: NVTEDType, (rows, cols): (usize, usize)) -> Result<Tensor> {
+        let (matrix, got) = self.rows(dtype, cols)?;
+        if got != rows {
+            return Err(Error::argument(format!("{self}.shape"), format!("{rows} rows"), got));
+        }
+        Ok(matrix)
+    }
+}
 
 /// What a forward pass leaves for its backward pass.
 pub type Saved = Box<dyn Any + Send>;
@@ -53,15 +122,15 @@ pub trait Layer: Send {
     /// Numbers of inputs and outputs.
     fn arity(&self) -> (usize, usize);
 
-    fn forward(&mut self, run: &Run, inputs: Tensors, outputs: Tensors) -> Result<Saved>;
+    fn forward(&mut self, run: &Run, inputs: &Tensors, outputs: &Tensors) -> Result<Saved>;
 
     /// Gradients of the inputs, where asked for, and of the parameters, where bound.
     fn backward(
         &mut self,
         run: &Run,
         saved: &(dyn Any + Send),
-        grad_outputs: Tensors,
-        grad_inputs: Tensors,
+        grad_outputs: &Tensors,
+        grad_inputs: &Tensors,
     ) -> Result<()>;
 
     /// In a fixed order, with the names of the parts that they belong to.
@@ -73,51 +142,6 @@ fn saved<T: 'static>(saved: &(dyn Any + Send)) -> Result<&T> {
     saved.downcast_ref().ok_or_else(|| {
         Error::argument("tape", "a tape of this module", "that of a module of another kind")
     })
-}
-
-/// A tensor in high precision as a matrix of `cols` columns, and its rows.
-fn rows_of(
-    name: &str,
-    tensor: Option<&Tensor>,
-    dtype: NVTEDType,
-    cols: usize,
-) -> Result<(Tensor, usize)> {
-    let Some(tensor) = tensor else {
-        return Err(Error::argument(name, "a tensor handle", "null"));
-    };
-    check::input(name, tensor)?;
-    check::dtype(name, tensor.dtype(), &[dtype])?;
-    let shape = tensor.rowwise.shape;
-    let (rows, last) = shape.flatten();
-    if last != cols || rows == 0 {
-        let expected = format!("[..., {cols}] with at least one row");
-        return Err(Error::argument(format!("{name}.shape"), expected, shape));
-    }
-    Ok((parameter::matrix(tensor, (rows, cols)), rows))
-}
-
-/// As [`rows_of`], of a given number of rows.
-fn matrix_of(
-    name: &str,
-    tensor: Option<&Tensor>,
-    dtype: NVTEDType,
-    (rows, cols): (usize, usize),
-) -> Result<Tensor> {
-    let (matrix, got) = rows_of(name, tensor, dtype, cols)?;
-    if got != rows {
-        return Err(Error::argument(format!("{name}.shape"), format!("{rows} rows"), got));
-    }
-    Ok(matrix)
-}
-
-/// As [`matrix_of`], none for null.
-fn optional_matrix(
-    name: &str,
-    tensor: Option<&Tensor>,
-    dtype: NVTEDType,
-    shape: (usize, usize),
-) -> Result<Option<Tensor>> {
-    tensor.map(|tensor| matrix_of(name, Some(tensor), dtype, shape)).transpose()
 }
 
 /// Parameters of a part with a prefix.

@@ -5,7 +5,7 @@ use super::memory::{Block, Lifetime};
 use super::ops;
 use super::parameter::{Init, Parameter};
 use super::quantizer::QTensor;
-use super::{Layer, Saved, Tensors, matrix_of, named, optional_matrix, rows_of, saved};
+use super::{Layer, Saved, Tensors, named, saved};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 use crate::types::NVTE_Norm_Type::*;
@@ -127,9 +127,9 @@ impl Layer for NormLayer {
         (1, 1)
     }
 
-    fn forward(&mut self, run: &Run, inputs: Tensors, outputs: Tensors) -> Result<Saved> {
-        let (x, rows) = rows_of("inputs[0]", inputs[0].as_ref(), self.dtype, self.hidden)?;
-        let z = matrix_of("outputs[0]", outputs[0].as_ref(), self.dtype, (rows, self.hidden))?;
+    fn forward(&mut self, run: &Run, inputs: &Tensors, outputs: &Tensors) -> Result<Saved> {
+        let (x, rows) = inputs.get(0)?.rows(self.dtype, self.hidden)?;
+        let z = outputs.get(0)?.matrix(self.dtype, (rows, self.hidden))?;
         let tape = self.tape(run, &x, rows)?;
         self.write(run, &tape, &z)?;
         Ok(Box::new(tape))
@@ -139,13 +139,13 @@ impl Layer for NormLayer {
         &mut self,
         run: &Run,
         tape: &(dyn Any + Send),
-        grad_outputs: Tensors,
-        grad_inputs: Tensors,
+        grad_outputs: &Tensors,
+        grad_inputs: &Tensors,
     ) -> Result<()> {
         let tape: &NormTape = saved(tape)?;
         let shape = (tape.rows, self.hidden);
-        let dz = matrix_of("grad_outputs[0]", grad_outputs[0].as_ref(), self.dtype, shape)?;
-        let dx = optional_matrix("grad_inputs[0]", grad_inputs[0].as_ref(), self.dtype, shape)?;
+        let dz = grad_outputs.get(0)?.matrix(self.dtype, shape)?;
+        let dx = grad_inputs.find_matrix(0, self.dtype, shape)?;
         self.backward_to(run, tape, &dz, None, dx.as_ref())
     }
 

@@ -10,7 +10,7 @@ use crate::check;
 use crate::error::{Error, Handle, Result};
 use crate::handle::{Kind as HandleKind, Slab};
 use crate::module::*;
-use crate::tensor::{FromC, Shape, TENSORS, Tensor, from_c, from_c_enum};
+use crate::tensor::{FromC, Shape, TENSORS, from_c, from_c_enum};
 use crate::types::NVTE_Activation_Type::*;
 use crate::types::*;
 use create::create;
@@ -653,23 +653,23 @@ fn set_gradient(
 /// # Safety
 /// The array has `count` handles.
 unsafe fn tensors(
-    name: &str,
+    name: &'static str,
     (handles, count): (*const NVTETensor, usize),
     arity: usize,
-) -> Result<Vec<Option<Tensor>>> {
+) -> Result<Tensors> {
     check::array(name, handles, (&format!("num_{name}"), count))?;
     if count > arity {
         return Err(Error::argument(format!("num_{name}"), format!("at most {arity}"), count));
     }
-    let mut tensors = vec![None; arity];
-    for (i, slot) in tensors.iter_mut().enumerate().take(count) {
+    let mut list = vec![None; arity];
+    for (i, slot) in list.iter_mut().enumerate().take(count) {
         // SAFETY: the caller vouches for the array.
         let handle = unsafe { handles.add(i).read() };
         if !handle.is_null() {
             *slot = Some(check::tensor(&format!("{name}[{i}]"), handle)?);
         }
     }
-    Ok(tensors)
+    Ok(Tensors { name, list })
 }
 
 /// # Safety
