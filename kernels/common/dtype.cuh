@@ -2,7 +2,7 @@
 #pragma once
 
 #include "fp8.cuh"
-#include "nvte/types.h"
+#include "nvte/backend/outcome.h"
 
 namespace nvte {
 
