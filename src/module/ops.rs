@@ -70,7 +70,7 @@ fn within<T>(operator: &str, result: Result<T>) -> Result<T> {
 }
 
 /// Calls `op` with a workspace of the size that it asks for.
-fn with_workspace(run: &Run, op: impl Fn(NVTETensor) -> Result<()>) -> Result<()> {
+fn with_workspace(run: &Run, mut op: impl FnMut(NVTETensor) -> Result<()>) -> Result<()> {
     let query = Temp::new(&plain(Buffer::new(null_mut(), kNVTEByte, &[0])))?;
     op(query.0)?;
     let wanted = query.get()?.rowwise;
@@ -459,87 +459,111 @@ pub struct AttentionTensors<'a> {
     pub rng_state: Option<&'a Tensor>,
 }
 
-/// Handles for the time of a call, as attributes.
-struct Handles {
-    temps: Vec<Temp>,
+/// Parameters of a pass of attention, and handles for the time of its call.
+struct AttentionCall {
+    pass: &'static op::fused_attn::Pass,
+    values: op::fused_attn::Values,
+    handles: Vec<Temp>,
 }
 
-impl Handles {
-    fn word(&mut self, tensor: Option<&Tensor>) -> Result<u64> {
+impl AttentionCall {
+    fn handle(&mut self, tensor: Option<&Tensor>) -> Result<NVTETensor> {
         let temp = Temp::optional(tensor)?;
-        let word = temp.0 as usize as u64;
-        self.temps.push(temp);
-        Ok(word)
+        let handle = temp.0;
+        self.handles.push(temp);
+        Ok(handle)
+    }
+
+    fn tensor(&mut self, attribute: usize, tensor: Option<&Tensor>) -> Result<()> {
+        self.values[attribute] = self.handle(tensor)? as usize as u64;
+        Ok(())
+    }
+
+    fn run(&mut self, pack: &mut NVTETensorPack, workspace: NVTETensor) -> Result<()> {
+        self.values[self.pass.auxiliary] = (&raw mut *pack) as usize as u64;
+        self.values[self.pass.workspace()] = workspace as usize as u64;
+        // SAFETY: the pack is borrowed for the call.
+        within("attention", unsafe { (self.pass.run)(op::fused_attn::Words(&self.values)) })
     }
 }
 
 impl Attention {
+    /// The parameters that both passes have.
+    fn call(
+        &self,
+        pass: &'static op::fused_attn::Pass,
+        run: &Run,
+        t: &AttentionTensors,
+    ) -> Result<AttentionCall> {
+        let (values, handles) = (pass.objects.defaults(), Vec::new());
+        let mut call = AttentionCall { pass, values, handles };
+        for (i, tensor) in [t.q, t.k, t.v].into_iter().enumerate() {
+            call.tensor(i, Some(tensor))?;
+        }
+        for (i, lengths) in t.cu_seqlens.iter().enumerate() {
+            call.tensor(pass.cu_seqlens + i, lengths.as_ref())?;
+        }
+        let at = &pass.options;
+        // What follows the mask, in its order; no bias.
+        let mask = [
+            self.mask as u64,
+            NVTE_Bias_Type::NVTE_NO_BIAS as u64,
+            self.window[0] as u64,
+            self.window[1] as u64,
+            self.bottom_right.into(),
+            self.softmax as u64,
+        ];
+        call.values[at.mask..][..mask.len()].copy_from_slice(&mask);
+        let options = [
+            (at.dropout, self.dropout.to_bits().into()),
+            (at.dropout + 1, self.scale.to_bits().into()),
+            (at.layout, self.layout as u64),
+            (at.max_seqlen, self.max_seqlen[0] as u64),
+            (at.max_seqlen + 1, self.max_seqlen[1] as u64),
+            (pass.stream(), run.stream as usize as u64),
+        ];
+        for (attribute, value) in options {
+            call.values[attribute] = value;
+        }
+        Ok(call)
+    }
+
     /// Writes `o`, and returns the statistics of the rows.
     pub fn forward(&self, run: &Run, t: &AttentionTensors, o: &Tensor) -> Result<QTensor> {
         use NVTEFusedAttnFwdParamsAttribute::*;
-        let mut handles = Handles { temps: Vec::new() };
-        let mut values = op::fused_attn::FWD.defaults();
-        let tensors = [
-            (kNVTEFusedAttnFwdParamsQ, Some(t.q)),
-            (kNVTEFusedAttnFwdParamsK, Some(t.k)),
-            (kNVTEFusedAttnFwdParamsV, Some(t.v)),
+        let mut call = self.call(&op::fused_attn::FORWARD, run, t)?;
+        for (attribute, tensor) in [
             (kNVTEFusedAttnFwdParamsO, Some(o)),
             (kNVTEFusedAttnFwdParamsSoftmaxOffset, t.softmax_offset),
             (kNVTEFusedAttnFwdParamsS, t.s),
             (kNVTEFusedAttnFwdParamsRngState, t.rng_state),
             (kNVTEFusedAttnFwdParamsPageTableK, t.page_table),
             (kNVTEFusedAttnFwdParamsPageTableV, t.page_table),
-            (kNVTEFusedAttnFwdParamsCuSeqlensQ, t.cu_seqlens[0].as_ref()),
-            (kNVTEFusedAttnFwdParamsCuSeqlensKV, t.cu_seqlens[1].as_ref()),
-            (kNVTEFusedAttnFwdParamsCuSeqlensQPadded, t.cu_seqlens[2].as_ref()),
-            (kNVTEFusedAttnFwdParamsCuSeqlensKVPadded, t.cu_seqlens[3].as_ref()),
-        ];
-        for (attribute, tensor) in tensors {
-            values[attribute as usize] = handles.word(tensor)?;
+        ] {
+            call.tensor(attribute as usize, tensor)?;
         }
-        let options = [
-            (kNVTEFusedAttnFwdParamsIsTraining, run.training.into()),
-            (kNVTEFusedAttnFwdParamsAttnMaskType, self.mask as u64),
-            (kNVTEFusedAttnFwdParamsWindowSizeLeft, self.window[0] as u64),
-            (kNVTEFusedAttnFwdParamsWindowSizeRight, self.window[1] as u64),
-            (kNVTEFusedAttnFwdParamsBottomRightDiagonal, self.bottom_right.into()),
-            (kNVTEFusedAttnFwdParamsSoftmaxType, self.softmax as u64),
-            (kNVTEFusedAttnFwdParamsDropout, self.dropout.to_bits().into()),
-            (kNVTEFusedAttnFwdParamsAttnScale, self.scale.to_bits().into()),
-            (kNVTEFusedAttnFwdParamsQKVLayout, self.layout as u64),
-            (kNVTEFusedAttnFwdParamsMaxSeqlenQ, self.max_seqlen[0] as u64),
-            (kNVTEFusedAttnFwdParamsMaxSeqlenKV, self.max_seqlen[1] as u64),
-            (kNVTEFusedAttnFwdParamsStream, run.stream as usize as u64),
-        ];
-        for (attribute, value) in options {
-            values[attribute as usize] = value;
-        }
-        let empty = plain(Buffer::UNSET);
-        let slots: Vec<Temp> = (0..10).map(|_| Temp::new(&empty)).collect::<Result<_>>()?;
+        call.values[kNVTEFusedAttnFwdParamsIsTraining as usize] = run.training.into();
         let mut pack = NVTETensorPack { tensors: [null_mut(); 10], size: 0 };
-        for (handle, slot) in pack.tensors.iter_mut().zip(&slots) {
-            *handle = slot.0;
+        for handle in &mut pack.tensors {
+            *handle = call.handle(Some(&plain(Buffer::UNSET)))?;
         }
-        let pack_at = &raw mut pack;
-        values[kNVTEFusedAttnFwdParamsAuxCtxTensors as usize] = pack_at as usize as u64;
-        let mut call = |workspace: NVTETensor| {
-            values[kNVTEFusedAttnFwdParamsWorkspace as usize] = workspace as usize as u64;
-            // SAFETY: the pack lives until the end of this function.
-            within("attention", unsafe { op::fused_attn::forward(op::fused_attn::Words(&values)) })
-        };
-        let query = Temp::new(&empty)?;
-        call(query.0)?;
-        let wanted = query.get()?.rowwise;
-        let shape = slots[0].get()?.rowwise.shape;
-        let lifetime = if run.training { Lifetime::Tape } else { Lifetime::Scratch };
-        let mut stats = QTensor::plain(run, (1, shape.numel()), kNVTEFloat32, lifetime)?;
-        stats.tensor.rowwise.shape = shape;
-        let buffer = stats.tensor.rowwise;
-        TENSORS.write("stats", slots[0].0, |tensor| tensor.rowwise = buffer)?;
-        let block = run.scratch(wanted.bytes().max(1))?;
-        let workspace = Temp::new(&plain(block.buffer(0, kNVTEByte, &[wanted.bytes().max(1)])))?;
-        call(workspace.0)?;
-        Ok(stats)
+        let slot = pack.tensors[0];
+        let mut stats = None;
+        with_workspace(run, |workspace| {
+            call.run(&mut pack, workspace)?;
+            if stats.is_none() {
+                // The query has told their shape.
+                let shape = TENSORS.get("stats", slot)?.rowwise.shape;
+                let lifetime = if run.training { Lifetime::Tape } else { Lifetime::Scratch };
+                let mut own = QTensor::plain(run, (1, shape.numel()), kNVTEFloat32, lifetime)?;
+                own.tensor.rowwise.shape = shape;
+                let buffer = own.tensor.rowwise;
+                TENSORS.write("stats", slot, |tensor| tensor.rowwise = buffer)?;
+                stats = Some(own);
+            }
+            Ok(())
+        })?;
+        Ok(stats.expect("the query has been answered"))
     }
 
     /// Writes gradients of q, k, v and, if there is one, of the softmax's offset.
@@ -552,63 +576,26 @@ impl Attention {
         doffset: Option<&Tensor>,
     ) -> Result<()> {
         use NVTEFusedAttnBwdParamsAttribute::*;
-        let mut handles = Handles { temps: Vec::new() };
-        let mut values = op::fused_attn::BWD.defaults();
-        let tensors = [
-            (kNVTEFusedAttnBwdParamsQ, Some(t.q)),
-            (kNVTEFusedAttnBwdParamsK, Some(t.k)),
-            (kNVTEFusedAttnBwdParamsV, Some(t.v)),
+        let mut call = self.call(&op::fused_attn::BACKWARD, run, t)?;
+        for (attribute, tensor) in [
             (kNVTEFusedAttnBwdParamsO, Some(o)),
             (kNVTEFusedAttnBwdParamsDO, Some(d_o)),
             (kNVTEFusedAttnBwdParamsDQ, Some(dq)),
             (kNVTEFusedAttnBwdParamsDK, Some(dk)),
             (kNVTEFusedAttnBwdParamsDV, Some(dv)),
             (kNVTEFusedAttnBwdParamsDSoftmaxOffset, doffset),
-            (kNVTEFusedAttnBwdParamsCuSeqlensQ, t.cu_seqlens[0].as_ref()),
-            (kNVTEFusedAttnBwdParamsCuSeqlensKV, t.cu_seqlens[1].as_ref()),
-            (kNVTEFusedAttnBwdParamsCuSeqlensQPadded, t.cu_seqlens[2].as_ref()),
-            (kNVTEFusedAttnBwdParamsCuSeqlensKVPadded, t.cu_seqlens[3].as_ref()),
-        ];
-        for (attribute, tensor) in tensors {
-            values[attribute as usize] = handles.word(tensor)?;
+        ] {
+            call.tensor(attribute as usize, tensor)?;
         }
-        let options = [
-            (kNVTEFusedAttnBwdParamsAttnMaskType, self.mask as u64),
-            (kNVTEFusedAttnBwdParamsWindowSizeLeft, self.window[0] as u64),
-            (kNVTEFusedAttnBwdParamsWindowSizeRight, self.window[1] as u64),
-            (kNVTEFusedAttnBwdParamsBottomRightDiagonal, self.bottom_right.into()),
-            (kNVTEFusedAttnBwdParamsSoftmaxType, self.softmax as u64),
-            (kNVTEFusedAttnBwdParamsDropout, self.dropout.to_bits().into()),
-            (kNVTEFusedAttnBwdParamsAttnScale, self.scale.to_bits().into()),
-            (kNVTEFusedAttnBwdParamsQKVLayout, self.layout as u64),
-            (kNVTEFusedAttnBwdParamsDQKVLayout, self.layout as u64),
-            (kNVTEFusedAttnBwdParamsMaxSeqlenQ, self.max_seqlen[0] as u64),
-            (kNVTEFusedAttnBwdParamsMaxSeqlenKV, self.max_seqlen[1] as u64),
-            (kNVTEFusedAttnBwdParamsStream, run.stream as usize as u64),
-        ];
-        for (attribute, value) in options {
-            values[attribute as usize] = value;
-        }
+        call.values[kNVTEFusedAttnBwdParamsDQKVLayout as usize] = self.layout as u64;
         // In the order of the forward pass: an offset follows the generator's state.
         let none = plain(Buffer::UNSET);
         let saved = [stats, t.rng_state.unwrap_or(&none), t.softmax_offset.unwrap_or(&none)];
         let mut pack = NVTETensorPack { tensors: [null_mut(); 10], size: saved.len() };
         for (handle, tensor) in pack.tensors.iter_mut().zip(saved) {
-            *handle = handles.word(Some(tensor))? as usize as NVTETensor;
+            *handle = call.handle(Some(tensor))?;
         }
-        let pack_at = &raw mut pack;
-        values[kNVTEFusedAttnBwdParamsAuxCtxTensors as usize] = pack_at as usize as u64;
-        let mut call = |workspace: NVTETensor| {
-            values[kNVTEFusedAttnBwdParamsWorkspace as usize] = workspace as usize as u64;
-            // SAFETY: the pack lives until the end of this function.
-            within("attention", unsafe { op::fused_attn::backward(op::fused_attn::Words(&values)) })
-        };
-        let query = Temp::new(&none)?;
-        call(query.0)?;
-        let bytes = query.get()?.rowwise.bytes().max(1);
-        let block = run.scratch(bytes)?;
-        let workspace = Temp::new(&plain(block.buffer(0, kNVTEByte, &[bytes])))?;
-        call(workspace.0)
+        with_workspace(run, |workspace| call.run(&mut pack, workspace))
     }
 }
 

@@ -122,16 +122,16 @@ impl Words<'_> {
 
 /// Where options are among the attributes of an object. Those from mask to softmax follow each
 /// other, and so do dropout and scale, the layouts, and the longest sequences.
-pub(super) struct Places {
+pub(crate) struct Places {
     pub(super) training: Option<usize>,
     pub(super) deterministic: Option<usize>,
     pub(super) max_logit: Option<usize>,
-    pub(super) mask: usize,
-    pub(super) dropout: usize,
-    pub(super) layout: usize,
+    pub(crate) mask: usize,
+    pub(crate) dropout: usize,
+    pub(crate) layout: usize,
     /// The layout of the queries is followed by the formats and layouts of o, do and dq, not o alone.
     pub(super) gradients: bool,
-    pub(super) max_seqlen: usize,
+    pub(crate) max_seqlen: usize,
 }
 
 /// The options of an attention.

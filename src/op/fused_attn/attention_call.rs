@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::attention::*;
+use super::objects::{BWD, FWD, Objects};
 use crate::backend::{self, args::*};
 use crate::check;
 use crate::error::{Error, Result};
@@ -221,6 +222,12 @@ fn problem(options: Options, [q, k, v]: [&Named; 3], sequences: &Sequences) -> R
     Ok(problem)
 }
 
+/// Q, K and V.
+fn inputs(words: Words) -> Result<[Named; 3]> {
+    let named = |name, index| Named::new(name, words.pointer(index));
+    Ok([named("Q", 0)?, named("K", 1)?, named("V", 2)?])
+}
+
 /// What a slot of the auxiliary tensors holds.
 enum Slot {
     /// An output of the forward: its address is the caller's.
@@ -347,9 +354,9 @@ fn workspace(handle: NVTETensor, bytes: usize) -> Result<Option<*mut c_void>> {
     check::workspace(handle, kNVTEByte, Shape::new(&[bytes.max(1)]))
 }
 
-/// Gives the backend its part of the workspace, and a softmax off by one its zeros.
-fn with_workspace(
-    args: &mut AttentionArgs,
+/// Gives the backend its part of the workspace, and a softmax off by one its zeros, and runs it.
+fn run(
+    mut args: AttentionArgs,
     problem: &Problem,
     (data, bytes): (*mut c_void, usize),
     stream: cudaStream_t,
@@ -366,7 +373,7 @@ fn with_workspace(
         backend::run(&memset, stream)?;
         args.sink = zeros.cast();
     }
-    Ok(())
+    backend::run(&args, stream)
 }
 
 /// The bias as the backend gets it; the dtype of its memory is that of Q, whatever the handle says,
@@ -377,33 +384,82 @@ fn bias_address(name: &str, named: &Named, problem: &Problem) -> Result<*mut c_v
     data_address(format!("{name}.data"), &buffer, problem.bias[3])
 }
 
+/// A pass: what runs it, and where its parameters hold what both passes have. Q, K and V are the first;
+/// workspace and stream follow the longest sequences.
+pub(crate) struct Pass {
+    /// # Safety
+    /// The pack is null or valid.
+    pub(crate) run: unsafe fn(Words) -> Result<()>,
+    pub(crate) objects: &'static Objects,
+    pub(crate) auxiliary: usize,
+    /// The first of four: of queries, of keys and values, both again with padding.
+    pub(crate) cu_seqlens: usize,
+    pub(crate) options: Places,
+}
+
+impl Pass {
+    pub(crate) fn workspace(&self) -> usize {
+        self.options.max_seqlen + 2
+    }
+
+    pub(crate) fn stream(&self) -> usize {
+        self.options.max_seqlen + 3
+    }
+}
+
+pub(crate) static FORWARD: Pass = {
+    use NVTEFusedAttnFwdParamsAttribute::*;
+    Pass {
+        run: forward,
+        objects: &FWD,
+        auxiliary: kNVTEFusedAttnFwdParamsAuxCtxTensors as usize,
+        cu_seqlens: kNVTEFusedAttnFwdParamsCuSeqlensQ as usize,
+        options: Places {
+            training: Some(kNVTEFusedAttnFwdParamsIsTraining as usize),
+            deterministic: None,
+            max_logit: Some(kNVTEFusedAttnFwdParamsReturnMaxLogit as usize),
+            mask: kNVTEFusedAttnFwdParamsAttnMaskType as usize,
+            dropout: kNVTEFusedAttnFwdParamsDropout as usize,
+            layout: kNVTEFusedAttnFwdParamsQKVLayout as usize,
+            gradients: false,
+            max_seqlen: kNVTEFusedAttnFwdParamsMaxSeqlenQ as usize,
+        },
+    }
+};
+
+pub(crate) static BACKWARD: Pass = {
+    use NVTEFusedAttnBwdParamsAttribute::*;
+    Pass {
+        run: backward,
+        objects: &BWD,
+        auxiliary: kNVTEFusedAttnBwdParamsAuxCtxTensors as usize,
+        cu_seqlens: kNVTEFusedAttnBwdParamsCuSeqlensQ as usize,
+        options: Places {
+            training: None,
+            deterministic: Some(kNVTEFusedAttnBwdParamsDeterministic as usize),
+            max_logit: None,
+            mask: kNVTEFusedAttnBwdParamsAttnMaskType as usize,
+            dropout: kNVTEFusedAttnBwdParamsDropout as usize,
+            layout: kNVTEFusedAttnBwdParamsQKVLayout as usize,
+            gradients: true,
+            max_seqlen: kNVTEFusedAttnBwdParamsMaxSeqlenQ as usize,
+        },
+    }
+};
+
 /// `nvte_fused_attn_fwd_v2` with the values of its parameters.
 ///
 /// # Safety
 /// The pack is null or valid.
-pub(crate) unsafe fn forward(words: Words) -> Result<()> {
+pub(super) unsafe fn forward(words: Words) -> Result<()> {
     use NVTEFusedAttnFwdParamsAttribute::*;
-    const PLACES: Places = Places {
-        training: Some(kNVTEFusedAttnFwdParamsIsTraining as usize),
-        deterministic: None,
-        max_logit: Some(kNVTEFusedAttnFwdParamsReturnMaxLogit as usize),
-        mask: kNVTEFusedAttnFwdParamsAttnMaskType as usize,
-        dropout: kNVTEFusedAttnFwdParamsDropout as usize,
-        layout: kNVTEFusedAttnFwdParamsQKVLayout as usize,
-        gradients: false,
-        max_seqlen: kNVTEFusedAttnFwdParamsMaxSeqlenQ as usize,
-    };
     let named = |name, attribute: NVTEFusedAttnFwdParamsAttribute| {
         Named::new(name, words.pointer(attribute as usize))
     };
-    let options = Options::new(words, &PLACES)?;
-    let (q, k, v, o) = (
-        named("Q", kNVTEFusedAttnFwdParamsQ)?,
-        named("K", kNVTEFusedAttnFwdParamsK)?,
-        named("V", kNVTEFusedAttnFwdParamsV)?,
+    let options = Options::new(words, &FORWARD.options)?;
+    let [q, k, v] = inputs(words)?;
+    let (o, bias, offset, s) = (
         named("O", kNVTEFusedAttnFwdParamsO)?,
-    );
-    let (bias, offset, s) = (
         named("Bias", kNVTEFusedAttnFwdParamsBias)?,
         named("SoftmaxOffset", kNVTEFusedAttnFwdParamsSoftmaxOffset)?,
         named("S", kNVTEFusedAttnFwdParamsS)?,
@@ -415,7 +471,7 @@ pub(crate) unsafe fn forward(words: Words) -> Result<()> {
         ],
         named("rng_state", kNVTEFusedAttnFwdParamsRngState)?,
     );
-    let sequences = Sequences::new(words, kNVTEFusedAttnFwdParamsCuSeqlensQ as usize)?;
+    let sequences = Sequences::new(words, FORWARD.cu_seqlens)?;
     let mut problem = problem(options, [&q, &k, &v], &sequences)?;
     problem.o_dtype = o.required()?.dtype;
     if problem.fp8() {
@@ -435,9 +491,9 @@ pub(crate) unsafe fn forward(words: Words) -> Result<()> {
         }
     }
     o.has_shape(&problem.dims(0, options.o_format, problem.dim_v))?;
-    let workspace_handle = words.pointer(kNVTEFusedAttnFwdParamsWorkspace as usize);
+    let workspace_handle = words.pointer(FORWARD.workspace());
     let asks = check::tensor("workspace", workspace_handle)?.rowwise.ptr().is_null();
-    let pack = words.pointer(kNVTEFusedAttnFwdParamsAuxCtxTensors as usize).cast();
+    let pack = words.pointer(FORWARD.auxiliary).cast();
     let state = rng_state.buffer().ptr();
     let auxiliary =
         Auxiliary::new(pack, &problem, state, bias.buffer().ptr(), offset.buffer().ptr())?;
@@ -488,9 +544,7 @@ pub(crate) unsafe fn forward(words: Words) -> Result<()> {
     // SAFETY: as above.
     unsafe { auxiliary.fill() }?;
     let Some(data) = data else { return Ok(()) };
-    let stream = words.pointer(kNVTEFusedAttnFwdParamsStream as usize).cast();
-    with_workspace(&mut args, &problem, (data, bytes), stream)?;
-    backend::run(&args, stream)
+    run(args, &problem, (data, bytes), words.pointer(FORWARD.stream()).cast())
 }
 
 /// The offsets of the softmax; null if they are zeros that nobody has written down.
@@ -511,27 +565,13 @@ fn offset_address(offset: &Named, problem: &Problem) -> Result<*const f32> {
 ///
 /// # Safety
 /// The pack is null or valid.
-pub(crate) unsafe fn backward(words: Words) -> Result<()> {
+pub(super) unsafe fn backward(words: Words) -> Result<()> {
     use NVTEFusedAttnBwdParamsAttribute::*;
-    const PLACES: Places = Places {
-        training: None,
-        deterministic: Some(kNVTEFusedAttnBwdParamsDeterministic as usize),
-        max_logit: None,
-        mask: kNVTEFusedAttnBwdParamsAttnMaskType as usize,
-        dropout: kNVTEFusedAttnBwdParamsDropout as usize,
-        layout: kNVTEFusedAttnBwdParamsQKVLayout as usize,
-        gradients: true,
-        max_seqlen: kNVTEFusedAttnBwdParamsMaxSeqlenQ as usize,
-    };
     let named = |name, attribute: NVTEFusedAttnBwdParamsAttribute| {
         Named::new(name, words.pointer(attribute as usize))
     };
-    let options = Options::new(words, &PLACES)?;
-    let (q, k, v) = (
-        named("Q", kNVTEFusedAttnBwdParamsQ)?,
-        named("K", kNVTEFusedAttnBwdParamsK)?,
-        named("V", kNVTEFusedAttnBwdParamsV)?,
-    );
+    let options = Options::new(words, &BACKWARD.options)?;
+    let [q, k, v] = inputs(words)?;
     let (o, d_o, s, dp) = (
         named("O", kNVTEFusedAttnBwdParamsO)?,
         named("dO", kNVTEFusedAttnBwdParamsDO)?,
@@ -547,10 +587,9 @@ pub(crate) unsafe fn backward(words: Words) -> Result<()> {
         named("dBias", kNVTEFusedAttnBwdParamsDBias)?,
         named("dSoftmaxOffset", kNVTEFusedAttnBwdParamsDSoftmaxOffset)?,
     );
-    let sequences = Sequences::new(words, kNVTEFusedAttnBwdParamsCuSeqlensQ as usize)?;
+    let sequences = Sequences::new(words, BACKWARD.cu_seqlens)?;
 
-    let pack: *const NVTETensorPack =
-        words.pointer(kNVTEFusedAttnBwdParamsAuxCtxTensors as usize).cast();
+    let pack: *const NVTETensorPack = words.pointer(BACKWARD.auxiliary).cast();
     check::address("Aux_CTX_Tensors", pack)?;
     // SAFETY: the caller's promise.
     let mut saved = unsafe { (*pack).tensors }.into_iter();
@@ -576,7 +615,7 @@ pub(crate) unsafe fn backward(words: Words) -> Result<()> {
     let grads = options.dqkv_layout;
     o.has_shape(&problem.dims(0, options.o_format, problem.dim_v))?;
     d_o.has_shape(&problem.dims(0, options.do_format, problem.dim_v))?;
-    let workspace_handle = words.pointer(kNVTEFusedAttnBwdParamsWorkspace as usize);
+    let workspace_handle = words.pointer(BACKWARD.workspace());
     let asks = check::tensor("workspace", workspace_handle)?.rowwise.ptr().is_null();
     let elements: usize = [&dq, &dk, &dv].map(|grad| grad.buffer().shape.numel()).iter().sum();
     if elements == 0 || problem.batch == 0 {
@@ -633,7 +672,5 @@ pub(crate) unsafe fn backward(words: Words) -> Result<()> {
     }
     let bytes = workspace_bytes(&problem, &backend::attention_plan(&planned)?);
     let Some(data) = workspace(workspace_handle, bytes)? else { return Ok(()) };
-    let stream = words.pointer(kNVTEFusedAttnBwdParamsStream as usize).cast();
-    with_workspace(&mut args, &problem, (data, bytes), stream)?;
-    backend::run(&args, stream)
+    run(args, &problem, (data, bytes), words.pointer(BACKWARD.stream()).cast())
 }

@@ -10,8 +10,8 @@ pub mod exports;
 mod objects;
 
 pub(crate) use attention::Words;
-pub(crate) use attention_call::{backward, forward};
-pub(crate) use objects::{BWD, CONFIGS, FWD};
+pub(crate) use attention_call::{BACKWARD, FORWARD, Pass};
+pub(crate) use objects::{BWD, CONFIGS, FWD, Values};
 
 use crate::backend::{self, args::*};
 use crate::check;
