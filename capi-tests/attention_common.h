@@ -416,10 +416,41 @@ static inline NVTEShape stats_shape(const Run *x) {
   return SHAPE(x->p.b, x->p.hq, x->p.sq, 1);
 }
 
-static inline void set_word(NVTEFusedAttnFwdParams params, int attr, const void *value,
-                            size_t bytes) {
+typedef void (*Setter)(void *params, int attr, const void *value, size_t bytes);
+
+static inline void set_forward(void *params, int attr, const void *value, size_t bytes) {
   nvte_set_fused_attn_fwd_params_attribute(params, (NVTEFusedAttnFwdParamsAttribute)attr, value,
                                            bytes);
+}
+
+static inline void set_backward(void *params, int attr, const void *value, size_t bytes) {
+  nvte_set_fused_attn_bwd_params_attribute(params, (NVTEFusedAttnBwdParamsAttribute)attr, value,
+                                           bytes);
+}
+
+// What both passes have: the first attributes, those from the mask to the format of O, and those
+// from the longest sequences to the workspace.
+static inline void set_common(const Run *x, Setter set, void *params, const void *const *handles,
+                              int num_handles, int mask, int max_seqlen) {
+  const Config *c = &x->c;
+  const Problem *p = &x->p;
+  float scale = (float)p->scale, dropout = (float)p->dropout;
+  uint8_t bottom_right = c->bottom_right;
+  NVTE_QKV_Format o_format = kFormats[c->o_order];
+  for (int i = 0; i < num_handles; i++) set(params, i, &handles[i], 8);
+  set(params, mask, &c->mask, 4);
+  set(params, mask + 1, &c->bias, 4);
+  set(params, mask + 2, &c->left, 8);
+  set(params, mask + 3, &c->right, 8);
+  set(params, mask + 4, &bottom_right, 1);
+  set(params, mask + 5, &c->softmax, 4);
+  set(params, mask + 6, &dropout, 4);
+  set(params, mask + 7, &scale, 4);
+  set(params, mask + 8, &c->layout, 4);
+  set(params, mask + 9, &o_format, 4);
+  set(params, max_seqlen, &p->sq, 8);
+  set(params, max_seqlen + 1, &p->skv, 8);
+  set(params, max_seqlen + 2, &x->workspace, 8);
 }
 
 static inline void call_forward(Run *x) {
@@ -438,34 +469,15 @@ static inline void call_forward(Run *x) {
     return;
   }
   NVTEFusedAttnFwdParams params = nvte_create_fused_attn_fwd_params();
-  uint8_t training = c->training, max_logit = c->max_logit, bottom_right = c->bottom_right;
+  uint8_t training = c->training, max_logit = c->max_logit;
   const void *const handles[] = {x->q.handle,  x->k.handle,  x->v.handle,  x->bias,      x->sink,
                                  x->s,         x->o.handle,  pack,         x->cu[0],     x->cu[1],
                                  x->padded[0], x->padded[1], x->tables[0], x->tables[1], x->rng};
-  for (int i = 0; i < (int)COUNT(handles); i++) set_word(params, i, &handles[i], 8);
-  set_word(params, 15, &training, 1);
-  set_word(params, 17, &max_logit, 1);
-  set_word(params, 18, &c->mask, 4);
-  set_word(params, 19, &c->bias, 4);
-  set_word(params, 20, &c->left, 8);
-  set_word(params, 21, &c->right, 8);
-  set_word(params, 22, &bottom_right, 1);
-  set_word(params, 23, &c->softmax, 4);
-  set_word(params, 24, &dropout, 4);
-  set_word(params, 25, &scale, 4);
-  set_word(params, 26, &c->layout, 4);
-  set_word(params, 27, &o_format, 4);
-  set_word(params, 29, &p->sq, 8);
-  set_word(params, 30, &p->skv, 8);
-  set_word(params, 31, &x->workspace, 8);
+  set_common(x, set_forward, params, handles, COUNT(handles), 18, 29);
+  set_forward(params, 15, &training, 1);
+  set_forward(params, 17, &max_logit, 1);
   nvte_fused_attn_fwd_v2(params);
   nvte_destroy_fused_attn_fwd_params(params);
-}
-
-static inline void set_bwd(NVTEFusedAttnBwdParams params, int attr, const void *value,
-                           size_t bytes) {
-  nvte_set_fused_attn_bwd_params_attribute(params, (NVTEFusedAttnBwdParamsAttribute)attr, value,
-                                           bytes);
 }
 
 static inline void call_backward(Run *x) {
@@ -485,28 +497,15 @@ static inline void call_backward(Run *x) {
     return;
   }
   NVTEFusedAttnBwdParams params = nvte_create_fused_attn_bwd_params();
-  uint8_t deterministic = c->deterministic, bottom_right = c->bottom_right;
+  uint8_t deterministic = c->deterministic;
   const void *const handles[] = {
       x->q.handle, x->k.handle, x->v.handle,  x->o.handle,  x->d_o.handle, x->s,
       x->dp,       x->saved,    x->dq.handle, x->dk.handle, x->dv.handle,  x->dbias,
       x->dsink,    x->cu[0],    x->cu[1],     x->padded[0], x->padded[1]};
-  for (int i = 0; i < (int)COUNT(handles); i++) set_bwd(params, i, &handles[i], 8);
-  set_bwd(params, 17, &deterministic, 1);
-  set_bwd(params, 19, &c->mask, 4);
-  set_bwd(params, 20, &c->bias, 4);
-  set_bwd(params, 21, &c->left, 8);
-  set_bwd(params, 22, &c->right, 8);
-  set_bwd(params, 23, &bottom_right, 1);
-  set_bwd(params, 24, &c->softmax, 4);
-  set_bwd(params, 25, &dropout, 4);
-  set_bwd(params, 26, &scale, 4);
-  set_bwd(params, 27, &c->layout, 4);
-  set_bwd(params, 28, &o_format, 4);
-  set_bwd(params, 29, &do_format, 4);
-  set_bwd(params, 30, &c->dqkv_layout, 4);
-  set_bwd(params, 33, &p->sq, 8);
-  set_bwd(params, 34, &p->skv, 8);
-  set_bwd(params, 35, &x->workspace, 8);
+  set_common(x, set_backward, params, handles, COUNT(handles), 19, 33);
+  set_backward(params, 17, &deterministic, 1);
+  set_backward(params, 29, &do_format, 4);
+  set_backward(params, 30, &c->dqkv_layout, 4);
   nvte_fused_attn_bwd_v2(params);
   nvte_destroy_fused_attn_bwd_params(params);
 }
