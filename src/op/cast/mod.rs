@@ -452,6 +452,23 @@ fn supported_mode(name: &str, mode: NVTEScalingMode, swizzled: bool) -> Result<(
     Ok(())
 }
 
+/// Data and scales that a cast back reads, with their names: the row-wise ones, else (true) the
+/// column-wise ones.
+fn direction<'a>(
+    rowwise: [&'a Buffer; 2],
+    colwise: [&'a Buffer; 2],
+) -> Result<(bool, [(&'static str, &'a Buffer); 2])> {
+    let by_column = !rowwise[0].is_set();
+    let (names, [data, scale_inv]) = match by_column {
+        false => (["input.data", "input.scale_inv"], rowwise),
+        true => (["input.columnwise_data", "input.columnwise_scale_inv"], colwise),
+    };
+    if !data.is_set() {
+        return Err(Error::argument("input.data", "row-wise or column-wise data", "no data"));
+    }
+    Ok((by_column, [(names[0], data), (names[1], scale_inv)]))
+}
+
 pub(crate) fn dequantize(
     input: NVTETensor,
     output: NVTETensor,
@@ -465,19 +482,10 @@ pub(crate) fn dequantize(
         check::scales("input", &input)?;
     }
     check::fp8("input", input.dtype())?;
-    let colwise = !input.rowwise.is_set();
-    let (name, data, scale_inv_name, scale_inv) = match colwise {
-        false => ("input.data", &input.rowwise, "input.scale_inv", &input.rowwise_scale_inv),
-        true => (
-            "input.columnwise_data",
-            &input.colwise,
-            "input.columnwise_scale_inv",
-            &input.colwise_scale_inv,
-        ),
-    };
-    if !data.is_set() {
-        return Err(Error::argument("input.data", "row-wise or column-wise data", "no data"));
-    }
+    let (colwise, [(name, data), (scale_inv_name, scale_inv)]) = direction(
+        [&input.rowwise, &input.rowwise_scale_inv],
+        [&input.colwise, &input.colwise_scale_inv],
+    )?;
     check::pointer(name, data)?;
     check::input("output", &output)?;
     check::high_precision("output", output.dtype())?;
@@ -514,19 +522,10 @@ fn group_dequantize(
     let output = check::grouped_tensor("output", output)?;
     let mode = input.mode;
     supported_mode("input", mode, input.swizzled)?;
-    let colwise = !input.rowwise.is_set();
-    let (name, data, scale_inv_name, scale_inv) = match colwise {
-        false => ("input.data", &input.rowwise, "input.scale_inv", &input.rowwise_scale_inv),
-        true => (
-            "input.columnwise_data",
-            &input.colwise,
-            "input.columnwise_scale_inv",
-            &input.colwise_scale_inv,
-        ),
-    };
-    if !data.is_set() {
-        return Err(Error::argument("input.data", "row-wise or column-wise data", "no data"));
-    }
+    let (colwise, [(name, data), (scale_inv_name, scale_inv)]) = direction(
+        [&input.rowwise, &input.rowwise_scale_inv],
+        [&input.colwise, &input.colwise_scale_inv],
+    )?;
     check::fp8(name, data.dtype)?;
     check::high_precision("output.data", output.rowwise.dtype)?;
     if output.mode != NVTE_DELAYED_TENSOR_SCALING {

@@ -299,9 +299,9 @@ pub fn operators(kind: Kind) -> Vec<Case> {
     };
     cases.extend([
         causal_softmax(matrices, seq),
-        causal_softmax_backward(matrices, seq),
+        softmax_backward(matrices, seq, true),
         masked_softmax(matrices, seq),
-        softmax_backward(matrices, seq),
+        softmax_backward(matrices, seq, false),
         dropout(rows, cols, false),
         dropout(rows, cols, true),
         match kind {
@@ -771,19 +771,6 @@ fn causal_softmax(matrices: usize, seq: usize) -> Case {
     })
 }
 
-fn causal_softmax_backward(matrices: usize, seq: usize) -> Case {
-    let name = format!("causal softmax bwd {matrices}x{seq}x{seq}");
-    Case::new(name, bytes(matrices * seq, seq, 4, 2), move |b| {
-        let (api, stream) = (b.api, b.stream());
-        let shape = [matrices, seq, seq];
-        let dy = b.tensor(&b.random(DType::Bf16, &shape)?);
-        let y = b.tensor(&b.random(DType::Bf16, &shape)?);
-        let dx = b.tensor(&b.output("gradients", DType::Bf16, &shape, Rule::Close)?);
-        let backward = Api::nvte_scaled_upper_triang_masked_softmax_backward;
-        Ok(Box::new(move || backward(api, dy.h(), y.h(), dx.h(), 0.125, stream)))
-    })
-}
-
 /// One mask for each 8 matrices, whose bytes are few beside the scores.
 fn masked_softmax(matrices: usize, seq: usize) -> Case {
     let name = format!("masked softmax {matrices}x{seq}x{seq}");
@@ -799,15 +786,20 @@ fn masked_softmax(matrices: usize, seq: usize) -> Case {
     })
 }
 
-fn softmax_backward(matrices: usize, seq: usize) -> Case {
-    let name = format!("softmax bwd {matrices}x{seq}x{seq}");
-    Case::new(name, bytes(matrices * seq, seq, 6, 4), move |b| {
+fn softmax_backward(matrices: usize, seq: usize, causal: bool) -> Case {
+    // A causal mask halves what is read.
+    let (kind, moved) = if causal { ("causal ", (4, 2)) } else { ("", (6, 4)) };
+    let name = format!("{kind}softmax bwd {matrices}x{seq}x{seq}");
+    Case::new(name, bytes(matrices * seq, seq, moved.0, moved.1), move |b| {
         let (api, stream) = (b.api, b.stream());
-        let shape = [1, matrices, seq, seq];
-        let dy = b.tensor(&b.random(DType::Bf16, &shape)?);
-        let y = b.tensor(&b.random(DType::Bf16, &shape)?);
-        let dx = b.tensor(&b.output("gradients", DType::Bf16, &shape, Rule::Close)?);
-        let backward = Api::nvte_scaled_softmax_backward;
+        let shape: &[usize] = if causal { &[matrices, seq, seq] } else { &[1, matrices, seq, seq] };
+        let dy = b.tensor(&b.random(DType::Bf16, shape)?);
+        let y = b.tensor(&b.random(DType::Bf16, shape)?);
+        let dx = b.tensor(&b.output("gradients", DType::Bf16, shape, Rule::Close)?);
+        let backward = match causal {
+            true => Api::nvte_scaled_upper_triang_masked_softmax_backward,
+            false => Api::nvte_scaled_softmax_backward,
+        };
         Ok(Box::new(move || backward(api, dy.h(), y.h(), dx.h(), 0.125, stream)))
     })
 }
