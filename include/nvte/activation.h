@@ -38,6 +38,7 @@ void nvte_dgelu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream
  *
  * For each member of grouped tensors what `nvte_gelu` does, with the layouts and rules of
  * `nvte_group_quantize`.
+ * Errors: as `nvte_group_quantize`.
  */
 void nvte_group_gelu(NVTEGroupedTensor input, NVTEGroupedTensor output, cudaStream_t stream);
 
@@ -46,6 +47,7 @@ void nvte_group_gelu(NVTEGroupedTensor input, NVTEGroupedTensor output, cudaStre
  *
  * For each member what `nvte_dgelu` does. All three are grouped tensors, the output too, in spite
  * of its type.
+ * Errors: as `nvte_group_quantize`; grad and input of different dtypes.
  */
 void nvte_group_dgelu(NVTEGroupedTensor grad,
                       NVTEGroupedTensor input,

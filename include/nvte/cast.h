@@ -17,7 +17,8 @@ extern "C" {
  *
  * Per tensor: `y = cast(x * scale)` to FP8, `y = cast(x)` otherwise. FP8 blocks (1D of 128 elements,
  * 2D of 128 x 128): `y = cast(x * s)` with `s = fp8_max / max|x|` of the block, 1 if that is 0 or Inf.
- * MXFP8 (blocks of 32): `y = cast(x / 2^e)`, with `2^e` the power of two from `max|x| / fp8_max` on.
+ * MXFP8 (blocks of 32): `y = cast(x / 2^e)`, with `2^e` the least power of two that is not below
+ * `max|x| / fp8_max`. `fp8_max` is the largest finite value: 448 (Float8E4M3), 57344 (Float8E5M2).
  * Shapes: input `[..., n]`, as a matrix R x C; row-wise output the same, column-wise output
  * `[n, ...]` (transposed; MXFP8: as the input) in blocks along the columns; either or both.
  * Dtypes: Float32, Float16, BFloat16 to Float8E4M3, Float8E5M2; per tensor also to these.

@@ -56,6 +56,9 @@ NVTE_QKV_Format nvte_get_kv_format(NVTE_QKV_Layout qkv_layout);
 
 /**
  * Creates a config of attention with defaults. Destroy with `nvte_destroy_fused_attn_config`.
+ *
+ * Defaults: training, no mask, no bias, no window, alignment at the bottom right, the usual softmax, no dropout,
+ * `attn_scale` 1, BFloat16, no layout, sizes of 0; formats that are not set are those of the layout.
  */
 NVTEFusedAttnConfig nvte_create_fused_attn_config(void);
 
@@ -66,7 +69,7 @@ void nvte_destroy_fused_attn_config(NVTEFusedAttnConfig config);
 
 /**
  * Copies an attribute to `buf` and its size to `size_written` (null: nowhere). With a null `buf` only
- * the size.
+ * the size. Types and errors: as `nvte_set_fused_attn_config_attribute`, but for the null.
  */
 void nvte_get_fused_attn_config_attribute(NVTEFusedAttnConfig config,
                                           NVTEFusedAttnConfigAttribute attr,
@@ -75,8 +78,11 @@ void nvte_get_fused_attn_config_attribute(NVTEFusedAttnConfig config,
                                           size_t *size_written);
 
 /**
- * Sets an attribute from `size_in_bytes` bytes at `buf`; flags are one byte. Values are checked when they
- * are used.
+ * Sets an attribute from the bytes at `buf`. Values are checked when they are used.
+ *
+ * Types: flags one byte; enumerations, formats and layouts as such; dropout and scale `float`; window sizes
+ * `int64_t`; other sizes `size_t`.
+ * Errors: no config, no such attribute; a null `buf`; `size_in_bytes` below the size of the type.
  */
 void nvte_set_fused_attn_config_attribute(NVTEFusedAttnConfig config,
                                           NVTEFusedAttnConfigAttribute attr,
@@ -85,6 +91,8 @@ void nvte_set_fused_attn_config_attribute(NVTEFusedAttnConfig config,
 
 /**
  * Creates parameters of a forward attention with defaults. Destroy with `nvte_destroy_fused_attn_fwd_params`.
+ *
+ * Defaults: no tensors; options as those of `nvte_create_fused_attn_config`.
  */
 NVTEFusedAttnFwdParams nvte_create_fused_attn_fwd_params(void);
 
@@ -94,8 +102,7 @@ NVTEFusedAttnFwdParams nvte_create_fused_attn_fwd_params(void);
 void nvte_destroy_fused_attn_fwd_params(NVTEFusedAttnFwdParams params);
 
 /**
- * Copies an attribute to `buf` and its size to `size_written` (null: nowhere). With a null `buf` only
- * the size.
+ * As `nvte_get_fused_attn_config_attribute`.
  */
 void nvte_get_fused_attn_fwd_params_attribute(NVTEFusedAttnFwdParams params,
                                               NVTEFusedAttnFwdParamsAttribute attr,
@@ -104,8 +111,8 @@ void nvte_get_fused_attn_fwd_params_attribute(NVTEFusedAttnFwdParams params,
                                               size_t *size_written);
 
 /**
- * Sets an attribute from `size_in_bytes` bytes at `buf`; flags are one byte. Values are checked when they
- * are used.
+ * As `nvte_set_fused_attn_config_attribute`. `buf` holds a tensor's or the workspace's `NVTETensor`, the address
+ * of the pack, the `cudaStream_t`.
  */
 void nvte_set_fused_attn_fwd_params_attribute(NVTEFusedAttnFwdParams params,
                                               NVTEFusedAttnFwdParamsAttribute attr,
@@ -114,6 +121,8 @@ void nvte_set_fused_attn_fwd_params_attribute(NVTEFusedAttnFwdParams params,
 
 /**
  * Creates parameters of a backward attention with defaults. Destroy with `nvte_destroy_fused_attn_bwd_params`.
+ *
+ * Defaults: no tensors; options as those of `nvte_create_fused_attn_config`.
  */
 NVTEFusedAttnBwdParams nvte_create_fused_attn_bwd_params(void);
 
@@ -123,8 +132,7 @@ NVTEFusedAttnBwdParams nvte_create_fused_attn_bwd_params(void);
 void nvte_destroy_fused_attn_bwd_params(NVTEFusedAttnBwdParams params);
 
 /**
- * Copies an attribute to `buf` and its size to `size_written` (null: nowhere). With a null `buf` only
- * the size.
+ * As `nvte_get_fused_attn_config_attribute`.
  */
 void nvte_get_fused_attn_bwd_params_attribute(NVTEFusedAttnBwdParams params,
                                               NVTEFusedAttnBwdParamsAttribute attr,
@@ -133,8 +141,8 @@ void nvte_get_fused_attn_bwd_params_attribute(NVTEFusedAttnBwdParams params,
                                               size_t *size_written);
 
 /**
- * Sets an attribute from `size_in_bytes` bytes at `buf`; flags are one byte. Values are checked when they
- * are used.
+ * As `nvte_set_fused_attn_config_attribute`. `buf` holds a tensor's or the workspace's `NVTETensor`, the address
+ * of the pack, the `cudaStream_t`.
  */
 void nvte_set_fused_attn_bwd_params_attribute(NVTEFusedAttnBwdParams params,
                                               NVTEFusedAttnBwdParamsAttribute attr,
@@ -463,22 +471,30 @@ NVTE_Fused_Attn_Backend nvtex_fused_attn_query(NVTEFusedAttnConfig config,
 /**
  * Attention, `softmax(attn_scale q k^T + bias) v`, as the parameters describe it.
  *
- * Q, K, V: shapes of `qkv_layout` without the 2 or 3 of interleaved ones; Float16, BFloat16 or Float32, then O
- * likewise; Float8E4M3 or Float8E5M2 with a scale_inv, then O FP8 (with a scale) or of 16 or 32 bits. Query
- * head j reads key head `j / (h_q / h_kv)`. Scores count inside the lengths (with a padding mask
- * `cu_seqlens_*`, Int32 `[b + 1]`), under a causal mask for columns up to the row, and in a window from
- * `row - window_size_left` to `row + window_size_right` (-1: unbounded), rows counted from the top left or, as
- * mask or `bottom_right_diagonal` say, the bottom right of a sequence's scores. Packed tokens (THD) of sequence
- * i begin at `cu_seqlens_*_padded[i]`, without those at `cu_seqlens_*[i]`. Paged keys and values: `[pages,
+ * It is called twice with the same parameters. First the workspace has no data, and the pack at
+ * `Aux_CTX_Tensors`, whose tensors `nvte_tensor_pack_create` has made, the `size` 0 (in C
+ * `NVTETensorPack pack = {0}`): the workspace and the tensors of the pack take the shapes and dtypes that they
+ * need, `size` their number, and nothing runs. Then, with memory for the workspace and for Stats and Max, it
+ * runs. The backward pass takes the pack without Max.
+ *
+ * Inputs: Q, K, V of the shapes of `qkv_layout` without the 2 or 3 of interleaved ones; Float16, BFloat16 or
+ * Float32, then O likewise; Float8E4M3 or Float8E5M2 with a scale_inv, then O FP8 (with a scale) or of 16 or 32
+ * bits, and S may have scale, scale_inv and amax of the probabilities. O as Q, in `o_format`, with heads of as
+ * many elements as V's. Query head j reads key head `j / (h_q / h_kv)`. Paged keys and values: `[pages,
  * page_size, h, d]` and tables Int32 `[b, max_pages_per_seq]`.
+ * Lengths: `max_seqlen_*`, with a padding mask those that `cu_seqlens_*`, Int32 `[b + 1]`, bound. Packed tokens
+ * (THD) of sequence i begin at `cu_seqlens_*_padded[i]`, without those at `cu_seqlens_*[i]`.
+ * Masks: scores count inside the lengths, under a causal mask for columns up to the row, and in a window from
+ * `row - window_size_left` to `row + window_size_right` (-1: unbounded), rows counted from the top left or, as
+ * mask or `bottom_right_diagonal` say, the bottom right of a sequence's scores.
  * Bias: `[1 or b, 1 or h, 1 or s_q, s_kv]`, of Q's dtype in memory whatever the handle says (FP8: of the
  * handle's). SoftmaxOffset: Float32, one more score without a value for each head; absent it is 0 if the softmax
  * is off by one. Dropout needs `rng_state`, Int64 `{seed, offset}`, and happens in training only.
- * Aux_CTX_Tensors: Stats (natural log of the sum of exponentials, Float32 `[b, h, s_q, 1]` or `[t_q, h, 1]`),
- * with `return_max_logit` Max (likewise, the largest score), rng_state, bias and offset if they are used. With
- * `size` 0 they get their shapes, else Stats and Max are written and the others point to the inputs.
- * A workspace without data asks for its size: nothing runs. Rows without a score become 0, Stats and Max -inf;
- * so do dense rows behind their sequence, packed ones are not touched. Nothing is written for no rows.
+ * Aux_CTX_Tensors, in this order: Stats (natural log of the sum of exponentials, Float32 `[b, h, s_q, 1]` or
+ * `[t_q, h, 1]`), with `return_max_logit` Max (likewise, the largest score), rng_state, bias and offset if they
+ * are used; the last three come to point to the inputs.
+ * Rows without a score become 0, Stats and Max -inf; so do dense rows behind their sequence, packed ones are not
+ * touched. Nothing is written for no rows. `cuda_graph` has no influence.
  * Errors: sizes, dtypes and options that do not fit; null or misaligned pointers (16 bytes for tensors whose
  * heads are a multiple of that); what no implementation of the backend takes (`nvtex_fused_attn_query` says why).
  */
@@ -522,13 +538,15 @@ void nvte_fused_attn_fwd(NVTETensor Q,
                          cudaStream_t stream);
 
 /**
- * Gradients of `nvte_fused_attn_fwd_v2`, written over what was there.
+ * Gradients of `nvte_fused_attn_fwd_v2`, written over what was there. While the workspace has no data, it only
+ * takes its shape and dtype.
  *
  * Takes Q, K, V, O, dO and Aux_CTX_Tensors, of which Stats, rng_state and, if they are used, bias and offset are
  * read in this order, without Max. Dropout drops what the forward dropped for the same state. dBias (of the
  * bias's shape, summed where it is broadcast) and dSoftmaxOffset (Float32, one for each head) may be absent.
  * dQ, dK, dV: shapes of `dqkv_layout`, the dtype of Q, or with FP8 Q any; rows behind a sequence as O's in the
- * forward. `deterministic`: in a fixed order; the CPU does so always. Not of paged keys and values.
+ * forward. `deterministic`: in a fixed order; the CPU does so always. Not of paged keys and values. FP8: S as
+ * in the forward, dP with scale, scale_inv and amax of the scores' gradient.
  * Errors: as `nvte_fused_attn_fwd_v2`.
  */
 void nvte_fused_attn_bwd_v2(NVTEFusedAttnBwdParams params);

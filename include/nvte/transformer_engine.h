@@ -159,7 +159,8 @@ void nvte_get_tensor_param_v2(NVTETensor tensor,
 NVTEScalingMode nvte_tensor_scaling_mode(NVTETensor tensor);
 
 /**
- * Creates the 10 tensors of a pack, in delayed tensor scaling. `size` is left alone.
+ * Creates the 10 tensors of a pack, in delayed tensor scaling. `size` is left alone: attention wants it to be
+ * 0 at first, so begin with `NVTETensorPack pack = {0}`.
  */
 void nvte_tensor_pack_create(NVTETensorPack *pack);
 

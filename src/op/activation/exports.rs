@@ -46,6 +46,7 @@ pub unsafe extern "C-unwind" fn nvte_dgelu(
 ///
 /// For each member of grouped tensors what `nvte_gelu` does, with the layouts and rules of
 /// `nvte_group_quantize`.
+/// Errors: as `nvte_group_quantize`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_group_gelu(
     input: NVTEGroupedTensor,
@@ -62,6 +63,7 @@ pub unsafe extern "C-unwind" fn nvte_group_gelu(
 ///
 /// For each member what `nvte_dgelu` does. All three are grouped tensors, the output too, in spite
 /// of its type.
+/// Errors: as `nvte_group_quantize`; grad and input of different dtypes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_group_dgelu(
     grad: NVTEGroupedTensor,

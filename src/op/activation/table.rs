@@ -143,6 +143,7 @@ const GROUPED: Kind = Kind {
     rest: &[
         "For each member of grouped tensors what `nvte_gelu` does, with the layouts and rules of \
          `nvte_group_quantize`.",
+        "Errors: as `nvte_group_quantize`.",
     ],
     arguments: &["input", "output"],
     integers: &[],
@@ -155,6 +156,7 @@ const GROUPED_BACKWARD: Kind = Kind {
     rest: &[
         "For each member what `nvte_dgelu` does. All three are grouped tensors, the output too, \
          in spite of its type.",
+        "Errors: as `nvte_group_quantize`; grad and input of different dtypes.",
     ],
     arguments: &["grad", "input", "output"],
     integers: &[],

@@ -259,7 +259,8 @@ pub extern "C-unwind" fn nvte_tensor_scaling_mode(tensor: NVTETensor) -> NVTESca
     guard("nvte_tensor_scaling_mode", || Ok(check::tensor_or_empty("tensor", tensor)?.mode))
 }
 
-/// Creates the 10 tensors of a pack, in delayed tensor scaling. `size` is left alone.
+/// Creates the 10 tensors of a pack, in delayed tensor scaling. `size` is left alone: attention wants it to be
+/// 0 at first, so begin with `NVTETensorPack pack = {0}`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_tensor_pack_create(pack: *mut NVTETensorPack) {
     guard("nvte_tensor_pack_create", || {
