@@ -10,7 +10,7 @@ use super::norm::{NormConfig, NormLayer, NormTape};
 use super::ops::{self, AttentionTensors, QkvRope, plain};
 use super::parameter::{Init, Parameter, matrix};
 use super::quantizer::QTensor;
-use super::{Argument, Layer, Saved, Tensors, named, saved};
+use super::{Argument, Layer, Saved, Tape, Tensors, named, saved};
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTE_Mask_Type::*;
@@ -19,7 +19,6 @@ use crate::types::NVTE_QKV_Layout::*;
 use crate::types::NVTE_Softmax_Type::*;
 use crate::types::NVTEDType::{self, *};
 use crate::types::*;
-use std::any::Any;
 
 /// A norm of the heads of queries and keys.
 #[derive(Clone, Copy)]
@@ -359,22 +358,16 @@ impl Layer for DotProductAttention {
         Ok(Box::new(AttentionTape { core, q, k, v, o }))
     }
 
-    fn backward(
-        &mut self,
-        run: &Run,
-        tape: &(dyn Any + Send),
-        grad_outputs: &Tensors,
-        grad_inputs: &Tensors,
-    ) -> Result<()> {
+    fn backward(&mut self, run: &Run, tape: &Tape, [given, wanted]: [&Tensors; 2]) -> Result<()> {
         let tape: &AttentionTape = saved(tape)?;
-        let d_o = self.output(&grad_outputs.get(0)?, &tape.q)?;
+        let d_o = self.output(&given.get(0)?, &tape.q)?;
         let inputs = [&tape.q, &tape.k, &tape.v];
         let mut scratch = Vec::new();
         let mut grads = Vec::new();
         for (i, input) in inputs.into_iter().enumerate() {
             let dtype = self.core.config.dtype;
             let (rows, cols) = input.rowwise.shape.flatten();
-            let buffer = match grad_inputs.find(i) {
+            let buffer = match wanted.find(i) {
                 Some(grad) => rows_of_heads(&grad, dtype, rows, (1, cols))?,
                 None => {
                     scratch.push(QTensor::plain(run, (rows, cols), dtype, Lifetime::Scratch)?);
@@ -934,21 +927,15 @@ impl Layer for MultiheadAttention {
         Ok(Box::new(self.forward_to(run, (&x, rows, lengths), memory, &y, None, None)?))
     }
 
-    fn backward(
-        &mut self,
-        run: &Run,
-        tape: &(dyn Any + Send),
-        grad_outputs: &Tensors,
-        grad_inputs: &Tensors,
-    ) -> Result<()> {
+    fn backward(&mut self, run: &Run, tape: &Tape, [given, wanted]: [&Tensors; 2]) -> Result<()> {
         let tape: &MultiheadTape = saved(tape)?;
         let dtype = self.core.config.dtype;
         let [length, batch, length_kv] = tape.sizes;
         let shape = (length * batch, self.hidden);
-        let dy = grad_outputs.get(0)?.matrix(dtype, shape)?;
-        let dx = grad_inputs.find_matrix(0, dtype, shape)?;
+        let dy = given.get(0)?.matrix(dtype, shape)?;
+        let dx = wanted.find_matrix(0, dtype, shape)?;
         let shape = (length_kv * batch, self.hidden);
-        let dmemory = grad_inputs.find_matrix(1, dtype, shape)?;
+        let dmemory = wanted.find_matrix(1, dtype, shape)?;
         self.backward_to(run, tape, &dy, None, None, dx.as_ref(), dmemory.as_ref())
     }
 

@@ -4,11 +4,10 @@ use super::context::Run;
 use super::dense::{Dense, DenseConfig, DenseTape, Grad};
 use super::parameter::{Parameter, splitmix};
 use super::quantizer::Source;
-use super::{Layer, Saved, Tensors, saved};
+use super::{Layer, Saved, Tape, Tensors, saved};
 use crate::error::{Error, Result};
 use crate::module::ops::{self, plain};
 use crate::tensor::{Buffer, Tensor};
-use std::any::Any;
 
 /// `y_e = x_e W_e^T + b_e`, with the splits of the step.
 pub struct GroupedLinear {
@@ -88,17 +87,11 @@ impl Layer for GroupedLinear {
         Ok(Box::new(GroupedTape { parts, rows }))
     }
 
-    fn backward(
-        &mut self,
-        run: &Run,
-        tape: &(dyn Any + Send),
-        grad_outputs: &Tensors,
-        grad_inputs: &Tensors,
-    ) -> Result<()> {
+    fn backward(&mut self, run: &Run, tape: &Tape, [given, wanted]: [&Tensors; 2]) -> Result<()> {
         let tape: &GroupedTape = saved(tape)?;
         let &Dense { dtype, inputs: cols, outputs: out_cols, .. } = self.first();
-        let dy = grad_outputs.get(0)?.matrix(dtype, (tape.rows, out_cols))?;
-        let dx = grad_inputs.find_matrix(0, dtype, (tape.rows, cols))?;
+        let dy = given.get(0)?.matrix(dtype, (tape.rows, out_cols))?;
+        let dx = wanted.find_matrix(0, dtype, (tape.rows, cols))?;
         for (part, tape) in self.parts.iter_mut().zip(&tape.parts) {
             let Some((first, tape)) = tape else {
                 zero_gradients(run, part)?;

@@ -8,11 +8,10 @@ use super::norm::{NormConfig, NormLayer, NormTape};
 use super::ops::{self, plain};
 use super::parameter::Parameter;
 use super::quantizer::QTensor;
-use super::{Layer, Saved, Tensors, named, saved};
+use super::{Layer, Saved, Tape, Tensors, named, saved};
 use crate::error::Result;
 use crate::tensor::Tensor;
 use crate::types::NVTEDType::{self, *};
-use std::any::Any;
 
 pub struct LayerConfig {
     pub self_attention: MultiheadConfig,
@@ -236,20 +235,14 @@ impl Layer for TransformerLayer {
         Ok(Box::new(tape))
     }
 
-    fn backward(
-        &mut self,
-        run: &Run,
-        tape: &(dyn Any + Send),
-        grad_outputs: &Tensors,
-        grad_inputs: &Tensors,
-    ) -> Result<()> {
+    fn backward(&mut self, run: &Run, tape: &Tape, [given, wanted]: [&Tensors; 2]) -> Result<()> {
         let tape: &LayerTape = saved(tape)?;
         let (residual, rows) = (self.residual, tape.rows);
         let (dtype, shape) = (residual.dtype, (rows, residual.hidden));
-        let dy = grad_outputs.get(0)?.matrix(dtype, shape)?;
-        let dx = grad_inputs.find_matrix(0, dtype, shape)?;
+        let dy = given.get(0)?.matrix(dtype, shape)?;
+        let dx = wanted.find_matrix(0, dtype, shape)?;
         let shape = (tape.memory_rows, residual.hidden);
-        let dmemory = grad_inputs.find_matrix(1, dtype, shape)?;
+        let dmemory = wanted.find_matrix(1, dtype, shape)?;
         let scratch = || residual.tensor(run, rows, Lifetime::Scratch);
         let (dx, dmemory) = (dx.as_ref(), dmemory.as_ref());
         let attention = &mut self.self_attention;

@@ -6,10 +6,9 @@ use super::memory::Lifetime;
 use super::norm::{NormConfig, NormLayer, NormTape};
 use super::parameter::Parameter;
 use super::quantizer::{QTensor, Source};
-use super::{Layer, Saved, Tensors, named, saved};
+use super::{Layer, Saved, Tape, Tensors, named, saved};
 use crate::error::Result;
 use crate::tensor::Tensor;
-use std::any::Any;
 
 /// `y = x W^T + b`, of `norm(x)` if there is a norm; its result is a second output, if that is wanted.
 pub struct Linear {
@@ -109,19 +108,13 @@ impl Layer for Linear {
         Ok(Box::new(self.forward_to(run, (&x, rows), &y, None, z.as_ref())?))
     }
 
-    fn backward(
-        &mut self,
-        run: &Run,
-        tape: &(dyn Any + Send),
-        grad_outputs: &Tensors,
-        grad_inputs: &Tensors,
-    ) -> Result<()> {
+    fn backward(&mut self, run: &Run, tape: &Tape, [given, wanted]: [&Tensors; 2]) -> Result<()> {
         let tape: &LinearTape = saved(tape)?;
         let &Dense { dtype, inputs, outputs, .. } = &self.dense;
-        let dy = grad_outputs.get(0)?.matrix(dtype, (tape.rows, outputs))?;
+        let dy = given.get(0)?.matrix(dtype, (tape.rows, outputs))?;
         let shape = (tape.rows, inputs);
-        let dz = grad_outputs.find_matrix(1, dtype, shape)?;
-        let dx = grad_inputs.find_matrix(0, dtype, shape)?;
+        let dz = given.find_matrix(1, dtype, shape)?;
+        let dx = wanted.find_matrix(0, dtype, shape)?;
         self.backward_to(run, tape, &dy, dz.as_ref(), None, dx.as_ref())
     }
 

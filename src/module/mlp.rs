@@ -7,10 +7,9 @@ use super::norm::{NormConfig, NormLayer, NormTape};
 use super::ops::Activation;
 use super::parameter::Parameter;
 use super::quantizer::{QTensor, Source};
-use super::{Layer, Saved, Tensors, named, saved};
+use super::{Layer, Saved, Tape, Tensors, named, saved};
 use crate::error::Result;
 use crate::tensor::Tensor;
-use std::any::Any;
 
 pub struct MlpConfig {
     pub norm: NormConfig,
@@ -153,18 +152,12 @@ impl Layer for LayerNormMlp {
         Ok(Box::new(self.forward_to(run, (&x, rows), &y, None, z.as_ref())?))
     }
 
-    fn backward(
-        &mut self,
-        run: &Run,
-        tape: &(dyn Any + Send),
-        grad_outputs: &Tensors,
-        grad_inputs: &Tensors,
-    ) -> Result<()> {
+    fn backward(&mut self, run: &Run, tape: &Tape, [given, wanted]: [&Tensors; 2]) -> Result<()> {
         let tape: &MlpTape = saved(tape)?;
         let (dtype, shape) = (self.fc1.dtype, (tape.rows, self.fc1.inputs));
-        let dy = grad_outputs.get(0)?.matrix(dtype, shape)?;
-        let dz = grad_outputs.find_matrix(1, dtype, shape)?;
-        let dx = grad_inputs.find_matrix(0, dtype, shape)?;
+        let dy = given.get(0)?.matrix(dtype, shape)?;
+        let dz = given.find_matrix(1, dtype, shape)?;
+        let dx = wanted.find_matrix(0, dtype, shape)?;
         self.backward_to(run, tape, &dy, dz.as_ref(), None, dx.as_ref())
     }
 

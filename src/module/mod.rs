@@ -115,7 +115,8 @@ impl Argument<'_> {
 }
 
 /// What a forward pass leaves for its backward pass.
-pub type Saved = Box<dyn Any + Send>;
+pub type Tape = dyn Any + Send;
+pub type Saved = Box<Tape>;
 
 /// A module.
 pub trait Layer: Send {
@@ -124,22 +125,17 @@ pub trait Layer: Send {
 
     fn forward(&mut self, run: &Run, inputs: &Tensors, outputs: &Tensors) -> Result<Saved>;
 
-    /// Gradients of the inputs, where asked for, and of the parameters, where bound.
-    fn backward(
-        &mut self,
-        run: &Run,
-        saved: &(dyn Any + Send),
-        grad_outputs: &Tensors,
-        grad_inputs: &Tensors,
-    ) -> Result<()>;
+    /// From those of the outputs the gradients of the inputs, where asked for, and of the parameters,
+    /// where bound.
+    fn backward(&mut self, run: &Run, tape: &Tape, grads: [&Tensors; 2]) -> Result<()>;
 
     /// In a fixed order, with the names of the parts that they belong to.
     fn parameters(&mut self) -> Vec<(String, &mut Parameter)>;
 }
 
 /// The saved values of a module's own forward pass.
-fn saved<T: 'static>(saved: &(dyn Any + Send)) -> Result<&T> {
-    saved.downcast_ref().ok_or_else(|| {
+fn saved<T: 'static>(tape: &Tape) -> Result<&T> {
+    tape.downcast_ref().ok_or_else(|| {
         Error::argument("tape", "a tape of this module", "that of a module of another kind")
     })
 }

@@ -5,12 +5,11 @@ use super::memory::{Block, Lifetime};
 use super::ops;
 use super::parameter::{Init, Parameter};
 use super::quantizer::QTensor;
-use super::{Layer, Saved, Tensors, named, saved};
+use super::{Layer, Saved, Tape, Tensors, named, saved};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 use crate::types::NVTE_Norm_Type::*;
 use crate::types::NVTEDType::{self, *};
-use std::any::Any;
 
 pub struct NormConfig {
     pub op: ops::Norm,
@@ -135,17 +134,11 @@ impl Layer for NormLayer {
         Ok(Box::new(tape))
     }
 
-    fn backward(
-        &mut self,
-        run: &Run,
-        tape: &(dyn Any + Send),
-        grad_outputs: &Tensors,
-        grad_inputs: &Tensors,
-    ) -> Result<()> {
+    fn backward(&mut self, run: &Run, tape: &Tape, [given, wanted]: [&Tensors; 2]) -> Result<()> {
         let tape: &NormTape = saved(tape)?;
         let shape = (tape.rows, self.hidden);
-        let dz = grad_outputs.get(0)?.matrix(self.dtype, shape)?;
-        let dx = grad_inputs.find_matrix(0, self.dtype, shape)?;
+        let dz = given.get(0)?.matrix(self.dtype, shape)?;
+        let dx = wanted.find_matrix(0, self.dtype, shape)?;
         self.backward_to(run, tape, &dz, None, dx.as_ref())
     }
 

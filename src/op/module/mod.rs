@@ -767,5 +767,5 @@ unsafe fn backward(
     };
     let microbatch = tape.microbatch;
     let run = Run { training: true, microbatch, ..Run::outside(&module.context, stream) };
-    layer.backward(&run, &**lock(&tape.saved), &grad_outputs, &grad_inputs)
+    layer.backward(&run, &**lock(&tape.saved), [&grad_outputs, &grad_inputs])
 }
