@@ -592,6 +592,31 @@ impl MultiheadAttention {
         }
     }
 
+    /// Queries, keys and values on their own: turned, and normalized if there are norms.
+    fn separated(
+        &self,
+        run: &Run,
+        lengths: [usize; 2],
+        rope: &QkvRope,
+        packed: &Tensor,
+    ) -> Result<(Heads, Option<[NormTape; 2]>)> {
+        let AttentionConfig { heads, groups, norm, .. } = &self.core.config;
+        let owners = vec![
+            self.alone(run, lengths, *heads)?,
+            self.alone(run, lengths, *groups)?,
+            self.alone(run, lengths, *groups)?,
+        ];
+        let [q, k, v] = [0, 1, 2].map(|i| owners[i].tensor.clone());
+        owners.iter().try_for_each(|owner| self.clear(run, owner))?;
+        let heads = Heads { q, k, v, _owners: owners };
+        if norm.is_some() {
+            let (heads, tapes) = self.normed(run, lengths, rope, packed, heads)?;
+            return Ok((heads, Some(tapes)));
+        }
+        rope.run(run, false, packed, heads.all())?;
+        Ok((heads, None))
+    }
+
     /// Writes y, plus `add`, and z = norm(x) if that is asked for. `memory` is the second input.
     pub fn forward_to(
         &mut self,
@@ -660,28 +685,12 @@ impl MultiheadAttention {
             },
             (None, None) => {
                 layout = self.core.config.separate();
-                let owners = vec![
-                    self.alone(run, lengths, heads)?,
-                    self.alone(run, lengths, groups)?,
-                    self.alone(run, lengths, groups)?,
-                ];
-                let [q, k, v] = [0, 1, 2].map(|i| owners[i].tensor.clone());
                 let starts = cache.map(|cache| cache.starts());
                 let sums = sequences.as_ref();
                 let rope = self.rope(lengths, frequencies.as_ref(), starts.as_ref(), sums)?;
-                owners.iter().try_for_each(|owner| self.clear(run, owner))?;
-                let heads = Heads { q, k, v, _owners: owners };
-                match self.core.config.norm {
-                    None => {
-                        rope.run(run, false, part, heads.all())?;
-                        heads
-                    }
-                    Some(_) => {
-                        let (heads, tapes) = self.normed(run, lengths, &rope, part, heads)?;
-                        norms = Some(tapes);
-                        heads
-                    }
-                }
+                let (heads, tapes) = self.separated(run, lengths, &rope, part)?;
+                norms = tapes;
+                heads
             }
         };
         let o = QTensor::plain(run, (rows, heads * dim_qk), dtype, Lifetime::Tape)?;

@@ -593,6 +593,37 @@ pub(crate) struct CacheSizes {
     pub max_pages_per_seq: c_int,
 }
 
+/// Elements of a token, of which a cache has pages, and new tokens the format.
+fn token_elements(
+    (new_name, new): (&str, &Buffer),
+    (cache_name, cache): (&str, &Buffer),
+    format: NVTE_QKV_Format,
+    [b, context, page]: [usize; 3],
+) -> Result<usize> {
+    let (heads, dim) = match *cache.shape.dims() {
+        [_, page_dim, heads, dim] if page_dim == page => (heads, dim),
+        _ => {
+            let expected = format!("[pages, {page}, heads, dim]");
+            return Err(Error::argument(format_args!("{cache_name}.shape"), expected, cache.shape));
+        }
+    };
+    let good = match (format, new.shape.dims()) {
+        (NVTE_BSHD, &[n, s, h, d]) => (n, s, h, d) == (b, context, heads, dim),
+        (NVTE_SBHD, &[_, n, h, d]) => (n, h, d) == (b, heads, dim),
+        (NVTE_THD, &[_, h, d]) => (h, d) == (heads, dim),
+        _ => false,
+    };
+    if good {
+        return Ok(heads * dim);
+    }
+    let expected = match format {
+        NVTE_BSHD => format!("[{b}, {context}, {heads}, {dim}]"),
+        NVTE_SBHD => format!("[length, {b}, {heads}, {dim}]"),
+        _ => format!("[tokens, {heads}, {dim}]"),
+    };
+    Err(Error::argument(format_args!("{new_name}.shape"), expected, new.shape))
+}
+
 pub(crate) fn copy_to_cache(
     handles: &ToCache,
     format: MaybeUninit<NVTE_QKV_Format>,
@@ -650,34 +681,13 @@ pub(crate) fn copy_to_cache(
     let table: *const i32 = table.ptr().cast_const().cast();
     let mut moves = [MOVE; 2];
     for (i, args) in moves.iter_mut().enumerate() {
-        let ((new_name, _), (cache_name, _)) = (all[i], all[2 + i]);
         let (new, cache) = (&buffers[i], &buffers[2 + i]);
-        let &[_, page_dim, heads, dim] = cache.shape.dims() else {
-            let expected = format!("[pages, {page}, heads, dim]");
-            return Err(Error::argument(format_args!("{cache_name}.shape"), expected, cache.shape));
-        };
-        if page_dim != page {
-            let expected = format!("[pages, {page}, heads, dim]");
-            return Err(Error::argument(format_args!("{cache_name}.shape"), expected, cache.shape));
-        }
-        let good = match (format, new.shape.dims()) {
-            (NVTE_BSHD, &[n, s, h, d]) => (n, s, h, d) == (b, context, heads, dim),
-            (NVTE_SBHD, &[_, n, h, d]) => (n, h, d) == (b, heads, dim),
-            (NVTE_THD, &[_, h, d]) => (h, d) == (heads, dim),
-            _ => false,
-        };
-        if !good {
-            let expected = match format {
-                NVTE_BSHD => format!("[{b}, {context}, {heads}, {dim}]"),
-                NVTE_SBHD => format!("[length, {b}, {heads}, {dim}]"),
-                _ => format!("[tokens, {heads}, {dim}]"),
-            };
-            return Err(Error::argument(format_args!("{new_name}.shape"), expected, new.shape));
-        }
+        let elements =
+            token_elements((all[i].0, new), (all[2 + i].0, cache), format, [b, context, page])?;
         *args = MoveRowsArgs {
             src: new.ptr(),
             dst: cache.ptr(),
-            row_bytes: row_bytes(new, heads * dim),
+            row_bytes: row_bytes(new, elements),
             rows: b * context,
             cu: cu_new,
             cu_valid: cu_cached,
