@@ -31,9 +31,11 @@ pub fn dtype(name: impl Display, got: NVTEDType, allowed: &[NVTEDType]) -> Resul
     Err(Error::argument(format!("{name}.dtype"), names.join(" or "), got))
 }
 
+pub const HIGH_PRECISION: &[NVTEDType] =
+    &[NVTEDType::kNVTEFloat32, NVTEDType::kNVTEFloat16, NVTEDType::kNVTEBFloat16];
+
 pub fn high_precision(name: impl Display, got: NVTEDType) -> Result<()> {
-    use NVTEDType::*;
-    dtype(name, got, &[kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16])
+    dtype(name, got, HIGH_PRECISION)
 }
 
 pub fn fp8(name: impl Display, got: NVTEDType) -> Result<()> {

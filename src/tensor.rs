@@ -220,12 +220,6 @@ impl NVTEDType {
         matches!(self, NVTEDType::kNVTEFloat8E4M3 | NVTEDType::kNVTEFloat8E5M2)
     }
 
-    /// Float32, Float16 or BFloat16.
-    pub fn is_high_precision(self) -> bool {
-        use NVTEDType::*;
-        matches!(self, kNVTEFloat32 | kNVTEFloat16 | kNVTEBFloat16)
-    }
-
     /// Largest finite value of an FP8 type.
     pub fn fp8_max(self) -> f32 {
         if self == NVTEDType::kNVTEFloat8E5M2 { 57344.0 } else { 448.0 }

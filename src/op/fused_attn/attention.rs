@@ -396,7 +396,8 @@ impl Problem {
         self.check_layouts(backward)?;
         self.check_dtypes(backward)?;
         if o.bias == NVTE_PRE_SCALE_BIAS {
-            let expected = "NVTE_NO_BIAS, NVTE_POST_SCALE_BIAS or NVTE_ALIBI (a bias before the scale is                             the bias times attn_scale after it)";
+            let expected = "NVTE_NO_BIAS, NVTE_POST_SCALE_BIAS or NVTE_ALIBI (a bias before the scale \
+                            is the bias times attn_scale after it)";
             return Err(Error::argument("bias_type", expected, "NVTE_PRE_SCALE_BIAS"));
         }
         let [b, h, q, kv] = self.bias;
@@ -482,11 +483,12 @@ impl Problem {
         check("Q", self.qkv_dtype, super::TOKENS)?;
         check("O", self.o_dtype, if self.fp8() { OUTPUTS } else { &own })?;
         if self.fp8() && self.scaling != NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING {
-            let expected = "NVTE_DELAYED_TENSOR_SCALING (blocks: dequantize and use 16-bit attention, or                             quantize per tensor)";
+            let expected = "NVTE_DELAYED_TENSOR_SCALING (blocks: dequantize and use 16-bit attention, \
+                            or quantize per tensor)";
             return Err(Error::argument("scaling_mode", expected, self.scaling));
         }
         if self.fp8() && self.options.bias == NVTE_POST_SCALE_BIAS {
-            check("Bias", self.bias_dtype, super::FLOATS)?;
+            check("Bias", self.bias_dtype, crate::check::HIGH_PRECISION)?;
         }
         if backward {
             check("dO", self.do_dtype, if self.fp8() { FP8 } else { &own })?;

@@ -14,7 +14,7 @@ pub(crate) use attention_call::{BACKWARD, FORWARD, Pass};
 pub(crate) use objects::{BWD, CONFIGS, FWD, Values};
 
 use crate::backend::{self, args::*};
-use crate::check;
+use crate::check::{self, HIGH_PRECISION};
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, Shape, from_c};
 use crate::types::*;
@@ -91,7 +91,6 @@ fn data(name: &str, handle: NVTETensor, dtypes: &[NVTEDType]) -> Result<Buffer> 
     Ok(buffer)
 }
 
-const FLOATS: &[NVTEDType] = &[kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16];
 const TOKENS: &[NVTEDType] =
     &[kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16, kNVTEFloat8E4M3, kNVTEFloat8E5M2];
 
@@ -294,8 +293,8 @@ unsafe fn out_correction(
         // SAFETY: the caller's promise.
         data(name, unsafe { referred(name, handle) }?, dtypes)
     };
-    let out = data("out", handles.out, FLOATS)?;
-    let step = get("out_per_step", handles.out_per_step, FLOATS)?;
+    let out = data("out", handles.out, HIGH_PRECISION)?;
+    let step = get("out_per_step", handles.out_per_step, HIGH_PRECISION)?;
     let old_lse = get("old_lse", handles.old_lse, &[kNVTEFloat32])?;
     let lse = get("lse", handles.lse, &[kNVTEFloat32])?;
     let step_lse = get("lse_per_step", handles.lse_per_step, &[kNVTEFloat32])?;
@@ -385,8 +384,11 @@ unsafe fn grad_correction(
         }
     };
     let moves = matches!((first, second), (NVTEX_HALF_ZERO, _) | (_, NVTEX_HALF_ZERO));
-    let dtypes: &[_] =
-        if moves { &[kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16, kNVTEByte] } else { FLOATS };
+    let dtypes: &[_] = if moves {
+        &[kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16, kNVTEByte]
+    } else {
+        HIGH_PRECISION
+    };
     let (grad, step) = (data("grad", grad, dtypes)?, data("grad_per_step", step, dtypes)?);
     let (cu, sequences) = sequences("cu_seqlens", cu_seqlens)?;
     same_dtype("grad_per_step", &step, &grad)?;

@@ -606,11 +606,10 @@ fn assign_parameter(
     value: NVTETensor,
     stream: cudaStream_t,
 ) -> Result<()> {
-    use NVTEDType::*;
     let module = MODULES.get("module", module)?;
     let value = check::tensor("value", value)?;
     module.parameter(index, |parameter, _| {
-        parameter.check("value", &value, &[kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16])?;
+        parameter.check("value", &value, check::HIGH_PRECISION)?;
         parameter.assign(&Run::outside(&module.context, stream), &value, false)
     })
 }

@@ -4,7 +4,7 @@ pub(crate) mod cpu;
 pub mod exports;
 
 use crate::backend::{self, args::*};
-use crate::check;
+use crate::check::{self, HIGH_PRECISION};
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, from_c};
 use crate::types::{NVTEDType::*, *};
@@ -14,7 +14,6 @@ use std::ptr::{null, null_mut};
 
 /// Entries of the scratch that the caller of a norm provides.
 const PARTIALS: usize = 320;
-const HIGH: &[NVTEDType] = &[kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16];
 
 /// The tensor lists of a call.
 #[derive(Clone, Copy)]
@@ -186,7 +185,7 @@ fn adam(
 ) -> Result<()> {
     let master = if lists.num_lists == 5 { NVTEX_ADAM_FLOAT_MASTER } else { NVTEX_ADAM_NO_MASTER };
     let tensors = lists.tensors(chunk_size, &[4, 5], 5)?;
-    run_adam(tensors, HIGH, AdamArgs { master, ..rule.at(lr, step)? }, stream)
+    run_adam(tensors, HIGH_PRECISION, AdamArgs { master, ..rule.at(lr, step)? }, stream)
 }
 
 fn adam_param_remainder(
@@ -252,7 +251,7 @@ fn adam_capturable(
         master,
         ..rule.args()
     };
-    run_adam(tensors, HIGH, args, stream)
+    run_adam(tensors, HIGH_PRECISION, args, stream)
 }
 
 fn run_adam(
@@ -261,7 +260,7 @@ fn run_adam(
     args: AdamArgs,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let grad_dtype = tensors.dtype(0, HIGH)?;
+    let grad_dtype = tensors.dtype(0, HIGH_PRECISION)?;
     let param_dtype = tensors.dtype(1, params)?;
     let moment_dtype = tensors.dtype(2, &[kNVTEFloat32, kNVTEBFloat16])?;
     tensors.dtype(3, &[moment_dtype])?;
@@ -299,7 +298,7 @@ fn sgd(
 ) -> Result<()> {
     let noop = flag("noop_flag", noop)?;
     let tensors = lists.tensors(chunk_size, &[3, 4], 4)?;
-    let grad_dtype = tensors.dtype(0, HIGH)?;
+    let grad_dtype = tensors.dtype(0, HIGH_PRECISION)?;
     let with_copy = lists.num_lists == 4;
     // A weight of 16 bits has a gradient and a momentum like it, and no copy.
     let weights = match (grad_dtype, with_copy) {
@@ -370,7 +369,7 @@ fn l2_norm(
         None => null_mut(),
     };
     let tensors = lists.tensors(chunk_size, &[1], 1)?;
-    let dtype = tensors.dtype(0, HIGH)?;
+    let dtype = tensors.dtype(0, HIGH_PRECISION)?;
     let chunk = chunk_size as usize;
     let (mut tensor_norms, mut tensor_workspace, mut chunks) = (null_mut(), null_mut(), 0);
     if norms.per_tensor != 0 && tensors.any() {
@@ -422,7 +421,8 @@ fn scale_tensors(
         Factor::Device(handle) => (1.0, scalar("scale", handle, kNVTEFloat32)?),
     };
     let tensors = lists.tensors(chunk_size, &[2], 2)?;
-    let (input_dtype, output_dtype) = (tensors.dtype(0, HIGH)?, tensors.dtype(1, HIGH)?);
+    let (input_dtype, output_dtype) =
+        (tensors.dtype(0, HIGH_PRECISION)?, tensors.dtype(1, HIGH_PRECISION)?);
     let tensors = tensors.filled();
     if tensors.is_empty() {
         return Ok(());
