@@ -389,10 +389,10 @@ static void test_lowest_bias(void) {
 
 // ---- Pages
 
-// Pages of less than a tile of keys, of one, of several and of neither; the last ones are not full.
+// Pages of parts of a tile of keys, of one, of several and of neither; the last ones are not full.
 static void test_pages(void) {
   static const size_t widths[] = {64, 128, 256};
-  static const int sizes[] = {8, 48, 64, 128, 256};
+  static const int sizes[] = {20, 8, 16, 32, 48, 64, 128, 256};
   for (size_t w = 0; w < COUNT(widths); w++) {
     for (size_t i = 0; i < COUNT(sizes); i++) {
       if (!case_begin("pages of %d rows, heads of %zu elements", sizes[i], widths[w])) continue;

@@ -170,7 +170,7 @@ static void draw(Run *x) {
     c->tokens[1] = c->tokens[0];
   }
   if (l.paged) {
-    c->page_size = PICK(1, 4, 8, 16, 64, 128);
+    c->page_size = PICK(1, 4, 8, 16, 32, 48, 64, 128);
     c->per_sequence = (int)p->skv / c->page_size + 1 + (int)random_below(2);
     c->pages = 1 + (int)random_below(3);
     for (size_t i = 0; i < p->b; i++) c->pages += (p->lk[i] + c->page_size - 1) / c->page_size;

@@ -281,37 +281,47 @@ __device__ __forceinline__ void load_panels(unsigned char *to, int panel_bytes, 
   }
 }
 
-// Tile n of keys or of values, box by box: boxes of several pages, or one of a page. Rows past the
-// sequence's end in its last page read as zeros, see encode_pages(); boxes past that are that
-// page's again.
-template <class C, int kPanels>
+// The page of a lane's box of tile n: lane i has the i-th of the tile's boxes. Boxes past the
+// sequence's end are its last again.
+template <class C>
+__device__ __forceinline__ int find_page(const Params &p, const int *pages, const Tile &t, int n) {
+  const int box = n * (C::kKeys / p.page_rows) + static_cast<int>(threadIdx.x) % 32;
+  return pages[min(box, (t.keys - 1) / p.page_rows) / p.page_boxes];
+}
+
+// Tile n of keys or of values, box by box, by all of a warp. Rows past the sequence's end in its
+// last page read as zeros, see encode_pages().
+template <class C>
 __device__ __forceinline__ void load_pages(const Params &p, unsigned char *to, int panels,
-                                           const CUtensorMap *map, const int *pages, uint64_t *full,
+                                           const CUtensorMap *map, int lanes_page, uint64_t *full,
                                            const Tile &t, int n) {
-  arrive_expecting(full, static_cast<uint32_t>(panels * C::kKeyPanel));
+  const bool leads = threadIdx.x == 0;
+  if (leads) arrive_expecting(full, static_cast<uint32_t>(panels * C::kKeyPanel));
   const int rows = p.page_rows, page_size = rows * p.page_boxes, last = (t.keys - 1) / rows;
-  int box = n * (C::kKeys / rows);
+  const int first_box = n * (C::kKeys / rows);
 #pragma unroll 1
-  for (int row = 0; row < C::kKeys; row += rows, ++box) {
-    const int at = min(box, last), page = p.page_boxes > 1 ? at / p.page_boxes : at;
+  for (int i = 0; i < C::kKeys / rows; ++i) {
+    const int number = __shfl_sync(0xffffffff, lanes_page, i);
+    const int at = min(first_box + i, last), page = p.page_boxes > 1 ? at / p.page_boxes : at;
     const int end = min(page_size, t.keys - page * page_size);
     const int first = page_size - end + (at - page * p.page_boxes) * rows;
-    const int number = pages[page];
 #pragma unroll 1
-    for (int panel = 0; panel < panels; ++panel) {
-      load_box(to + panel * C::kKeyPanel + row * 128, map, full,
+    for (int panel = 0; leads && panel < panels; ++panel) {
+      load_box(to + panel * C::kKeyPanel + i * rows * 128, map, full,
                {panel * C::kPanel, first, end, t.kv.head, number});
     }
   }
 }
 
+// By a thread; by a warp if there are pages, whose first thread copies.
 template <class C>
 __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *shared,
                                            Control<C> &control) {
   Place<C::kStages> k_at, v_at;
+  const bool leads = !C::kPages || threadIdx.x == 0;
   // The tile of a number, or of the first number after it that has one. Everybody has left what was
   // there: the queries of a later tile have been released.
-  const auto prepare = [&](Tile &t, unsigned index) {
+  const auto find = [&](Tile &t, unsigned index) {
     while (index < p.tiles) {
       t.next = atomicAdd(p.next, 1u);
       if (find_tile<C>(p, index, t)) break;
@@ -332,6 +342,10 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
       }
     }
   };
+  const auto prepare = [&](Tile &t, unsigned index) {
+    if (leads) find(t, index);
+    if constexpr (C::kPages) __syncwarp();
+  };
   prepare(control.tile[0], blockIdx.x);
   for (unsigned count = 0;; ++count) {
     const Tile &t = control.tile[count % kTiles];
@@ -340,11 +354,15 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
     for (int n = t.end; n >= t.begin; --n) {
       if (n > t.begin) {
         uint64_t *const full = &control.k_full[k_at.stage];
+        // Before the wait, beside which it comes.
+        int page = 0;
+        if constexpr (C::kPages) {
+          page = find_page<C>(p, p.k_pages + int64_t{t.batch} * p.max_k_pages, t, n - 1);
+        }
         wait_barrier(&control.k_empty[k_at.stage], k_at.parity ^ 1);
         unsigned char *const to = shared + C::kAtKeys + k_at.stage * C::kKeyBytes;
         if constexpr (C::kPages) {
-          load_pages<C, C::kPanelsQK>(p, to, p.panels_qk, &p.k,
-                                      p.k_pages + int64_t{t.batch} * p.max_k_pages, full, t, n - 1);
+          load_pages<C>(p, to, p.panels_qk, &p.k, page, full, t, n - 1);
         } else {
           load_panels<C, C::kPanelsQK>(to, C::kKeyPanel, p.panels_qk, &p.k, full, t.kv,
                                        t.kv.row + (n - 1) * C::kKeys);
@@ -371,6 +389,7 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
         for (int w = 0; w < C::kWarpgroups; ++w) {
           uint64_t *const full = &control.q_full[w];
           wait_barrier(&control.q_empty[w], ~count & 1);
+          if (!leads) continue;
           if (n == t.begin) {
             arrive(full);
           } else {
@@ -380,11 +399,14 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
         }
       } else {
         uint64_t *const full = &control.v_full[v_at.stage];
+        int page = 0;
+        if constexpr (C::kPages) {
+          page = find_page<C>(p, p.v_pages + int64_t{t.batch} * p.max_v_pages, t, n);
+        }
         wait_barrier(&control.v_empty[v_at.stage], v_at.parity ^ 1);
         unsigned char *const to = shared + C::kAtValues + v_at.stage * C::kValueBytes;
         if constexpr (C::kPages) {
-          load_pages<C, C::kPanelsV>(p, to, p.panels_v, &p.v,
-                                     p.v_pages + int64_t{t.batch} * p.max_v_pages, full, t, n);
+          load_pages<C>(p, to, p.panels_v, &p.v, page, full, t, n);
         } else {
           load_panels<C, C::kPanelsV>(to, C::kKeyPanel, p.panels_v, &p.v, full, t.kv,
                                       t.kv.row + n * C::kKeys);
@@ -989,7 +1011,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   wait_for_stream();
   if (threadIdx.x < 128) {
     give_registers<C::kProducerRegisters>();
-    if (threadIdx.x == 0) {
+    if (threadIdx.x < (C::kPages ? 32 : 1)) {
       copy_tiles<C>(p, shared, control);
     } else if (C::kTransposed && threadIdx.x >= 32) {
       turn_values<C>(shared, control);
@@ -1057,7 +1079,8 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
     p.max_k_pages = static_cast<int>(a.max_pages_k);
     p.max_v_pages = static_cast<int>(a.max_pages_v);
     const int size = static_cast<int>(a.page_size_k);
-    p.page_rows = size % C::kKeys == 0 ? C::kKeys : 64;
+    p.page_rows = C::kKeys;
+    while (size % p.page_rows != 0) p.page_rows /= 2;
     p.page_boxes = size / p.page_rows;
   }
   const auto encode = [&](CUtensorMap *map, const NVTEXAttentionTensor &tensor,
@@ -1257,9 +1280,9 @@ const char *nvte_attention_sm90_forward_reject(const NVTEXAttentionArgs *args,
     return "takes one of dropout, a bias, ALiBi and pages";
   }
   if (pages != (a.page_table_v != nullptr)) return "takes pages of keys and values";
-  if (pages && (a.page_size_v != a.page_size_k || a.page_size_k == 0 || a.page_size_k % 64 != 0 ||
+  if (pages && (a.page_size_v != a.page_size_k || a.page_size_k == 0 || a.page_size_k % 8 != 0 ||
                 a.page_size_k >= size_t{kUnbounded / 2})) {
-    return "takes pages of a multiple of 64 rows, alike for keys and values";
+    return "takes pages of a multiple of 8 rows, alike for keys and values";
   }
   if (bias && !(a.bias.dtype == a.q.dtype && aligned(a.bias.data, 16) && a.bias.row % 8 == 0 &&
                 a.bias.head % 8 == 0 && a.bias.batch % 8 == 0)) {
