@@ -113,7 +113,7 @@ struct Params {
   bool bias_batch, bias_head;
   const int *k_pages, *v_pages;
   int max_k_pages, max_v_pages;
-  int page_rows, page_boxes;  // Of a box of keys, and boxes of a page.
+  int page_log2, page_boxes;  // Rows of a box of keys, and boxes of a page.
   Side q_side, kv_side;
   unsigned heads;
   int group;         // Query heads of a key head.
@@ -179,9 +179,14 @@ struct Config {
   static constexpr int kProducerRegisters = kBusy ? 56 : kWarpgroups == 2 ? 24 : 32;
   static constexpr int kConsumerRegisters =
       kWarpgroups == 2 ? (kBusy ? 224 : 240) : (kBusy ? 152 : 160);
-  // Probabilities of 8 bits are multiplied by this before they are rounded.
-  static constexpr float kLog2Up = kTransposed ? 8.0f : 0.0f;
+  // What was slower with more keys, or with the narrow 8-bit tiles, is not used there.
+  static constexpr bool kWholeMax = !kAlibi && kKeys <= 128;
+  // Probabilities of 8 bits are multiplied by this before they are rounded: almost to 448.
+  static constexpr float kLog2Up = kTransposed ? 8.75f : 0.0f;
 };
+
+// After the turns of the warpgroups.
+constexpr int kCopyBarrier = 4;
 
 // Three may be in use: the one whose queries were released last, with its output to be written, the
 // next, and the one that the copying thread finds beside that.
@@ -281,39 +286,46 @@ __device__ __forceinline__ void load_panels(unsigned char *to, int panel_bytes, 
   }
 }
 
-// The page of a lane's box of tile n: lane i has the i-th of the tile's boxes. Boxes past the
-// sequence's end are its last again.
+// Where a part of a tile of keys or of values is, of one page.
+struct PageBox {
+  int first, end, number;
+};
+
+// Lane i finds the i-th box of tile n. Rows past the sequence's end in its last page read as zeros,
+// see encode_pages(); boxes past that are that page's again.
 template <class C>
-__device__ __forceinline__ int find_page(const Params &p, const int *pages, const Tile &t, int n) {
-  const int box = n * (C::kKeys / p.page_rows) + static_cast<int>(threadIdx.x) % 32;
-  return pages[min(box, (t.keys - 1) / p.page_rows) / p.page_boxes];
+__device__ __forceinline__ PageBox find_page(const Params &p, const int *pages, const Tile &t,
+                                             int n) {
+  const int log2 = p.page_log2, page_size = p.page_boxes << log2;
+  const int box = (n * C::kKeys >> log2) + static_cast<int>(threadIdx.x % 32);
+  const int at = min(box, (t.keys - 1) >> log2), page = p.page_boxes > 1 ? at / p.page_boxes : at;
+  const int end = min(page_size, t.keys - page * page_size);
+  return {page_size - end + ((at - page * p.page_boxes) << log2), end, pages[page]};
 }
 
-// Tile n of keys or of values, box by box, by all of a warp. Rows past the sequence's end in its
-// last page read as zeros, see encode_pages().
-template <class C>
+// Each warp of the copying warpgroup copies every fourth box.
+template <class C, int kPanels>
 __device__ __forceinline__ void load_pages(const Params &p, unsigned char *to, int panels,
-                                           const CUtensorMap *map, int lanes_page, uint64_t *full,
-                                           const Tile &t, int n) {
-  const bool leads = threadIdx.x == 0;
-  if (leads) arrive_expecting(full, static_cast<uint32_t>(panels * C::kKeyPanel));
-  const int rows = p.page_rows, page_size = rows * p.page_boxes, last = (t.keys - 1) / rows;
-  const int first_box = n * (C::kKeys / rows);
+                                           const CUtensorMap *map, const PageBox &lanes,
+                                           uint64_t *full, int head) {
+  if (threadIdx.x == 0) arrive_expecting(full, static_cast<uint32_t>(panels * C::kKeyPanel));
+  const int boxes = C::kKeys >> p.page_log2;
 #pragma unroll 1
-  for (int i = 0; i < C::kKeys / rows; ++i) {
-    const int number = __shfl_sync(0xffffffff, lanes_page, i);
-    const int at = min(first_box + i, last), page = p.page_boxes > 1 ? at / p.page_boxes : at;
-    const int end = min(page_size, t.keys - page * page_size);
-    const int first = page_size - end + (at - page * p.page_boxes) * rows;
-#pragma unroll 1
-    for (int panel = 0; leads && panel < panels; ++panel) {
-      load_box(to + panel * C::kKeyPanel + i * rows * 128, map, full,
-               {panel * C::kPanel, first, end, t.kv.head, number});
+  for (int i = __shfl_sync(0xffffffff, threadIdx.x / 32, 0); i < boxes; i += 4) {
+    const int first = __shfl_sync(0xffffffff, lanes.first, i);
+    const int end = __shfl_sync(0xffffffff, lanes.end, i);
+    const int number = __shfl_sync(0xffffffff, lanes.number, i);
+    if (threadIdx.x % 32 != 0) continue;
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      if (kPanels > 1 && panel >= panels) break;
+      load_box(to + panel * C::kKeyPanel + (i << p.page_log2) * 128, map, full,
+               {panel * C::kPanel, first, end, head, number});
     }
   }
 }
 
-// By a thread; by a warp if there are pages, whose first thread copies.
+// By a thread, or with pages by a warpgroup.
 template <class C>
 __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *shared,
                                            Control<C> &control) {
@@ -344,7 +356,7 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
   };
   const auto prepare = [&](Tile &t, unsigned index) {
     if (leads) find(t, index);
-    if constexpr (C::kPages) __syncwarp();
+    if constexpr (C::kPages) sync_threads(kCopyBarrier, 128);
   };
   prepare(control.tile[0], blockIdx.x);
   for (unsigned count = 0;; ++count) {
@@ -355,14 +367,14 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
       if (n > t.begin) {
         uint64_t *const full = &control.k_full[k_at.stage];
         // Before the wait, beside which it comes.
-        int page = 0;
+        PageBox page;
         if constexpr (C::kPages) {
           page = find_page<C>(p, p.k_pages + int64_t{t.batch} * p.max_k_pages, t, n - 1);
         }
         wait_barrier(&control.k_empty[k_at.stage], k_at.parity ^ 1);
         unsigned char *const to = shared + C::kAtKeys + k_at.stage * C::kKeyBytes;
         if constexpr (C::kPages) {
-          load_pages<C>(p, to, p.panels_qk, &p.k, page, full, t, n - 1);
+          load_pages<C, C::kPanelsQK>(p, to, p.panels_qk, &p.k, page, full, t.kv.head);
         } else {
           load_panels<C, C::kPanelsQK>(to, C::kKeyPanel, p.panels_qk, &p.k, full, t.kv,
                                        t.kv.row + (n - 1) * C::kKeys);
@@ -399,14 +411,14 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
         }
       } else {
         uint64_t *const full = &control.v_full[v_at.stage];
-        int page = 0;
+        PageBox page;
         if constexpr (C::kPages) {
           page = find_page<C>(p, p.v_pages + int64_t{t.batch} * p.max_v_pages, t, n);
         }
         wait_barrier(&control.v_empty[v_at.stage], v_at.parity ^ 1);
         unsigned char *const to = shared + C::kAtValues + v_at.stage * C::kValueBytes;
         if constexpr (C::kPages) {
-          load_pages<C>(p, to, p.panels_v, &p.v, page, full, t, n);
+          load_pages<C, C::kPanelsV>(p, to, p.panels_v, &p.v, page, full, t.kv.head);
         } else {
           load_panels<C, C::kPanelsV>(to, C::kKeyPanel, p.panels_v, &p.v, full, t.kv,
                                       t.kv.row + n * C::kKeys);
@@ -495,30 +507,71 @@ template <class C>
 struct Softmax {
   float max[2], sum[2];
 
+  // The exponent of 2 that a row's exponentials lack. 8-bit: whole, so that few maxima move it.
+  static __device__ __forceinline__ float base_of(float m, float scale_log2) {
+    if constexpr (!C::kTransposed) return m * scale_log2;
+    constexpr float kRound = 0x1.8p23f;
+    return __fadd_rn(__fadd_ru(m * scale_log2, kRound), -kRound);
+  }
+
   // Scores become exp(x - max); `grown` is by what earlier results have to be multiplied. `apart`:
   // what the scores of a row lack. `slack`: by how much scores may pass the maximum before it
   // follows.
   template <bool kFirst>
   __device__ __forceinline__ void update(float (&s)[C::kKeys / 2], float scale_log2,
                                          float (&grown)[2], const float (&apart)[2], float slack) {
-    // Four chains: each alone would wait for itself.
-    float most[2][2] = {{s[0], s[1]}, {s[2], s[3]}};
+    float largest[2];
+    const auto find_largest = [&] {
+      // Four chains: each alone would wait for itself.
+      float most[2][2] = {{s[0], s[1]}, {s[2], s[3]}};
 #pragma unroll
-    for (int i = 4; i < C::kKeys / 2; ++i) {
-      most[i / 2 % 2][i % 2] = fmaxf(most[i / 2 % 2][i % 2], s[i]);
+      for (int i = 4; i < C::kKeys / 2; ++i) {
+        most[i / 2 % 2][i % 2] = fmaxf(most[i / 2 % 2][i % 2], s[i]);
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float m = fmaxf(most[h][0], most[h][1]);
+        if constexpr (C::kAlibi) m += apart[h];
+        m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 1));
+        largest[h] = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 2));
+      }
+    };
+    if constexpr (kFirst || !C::kWholeMax) {
+      find_largest();
+    } else {
+      // Of bits as integers there is a maximum of three, which is the floats' unless all of them,
+      // and what was before, are negative.
+      int bits[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const auto at = [&](int j, int e) { return __float_as_int(s[4 * j + 2 * h + e]); };
+        int most[2] = {__float_as_int(max[h]), ::max(at(0, 0), at(0, 1))};
+#pragma unroll
+        for (int j = 1; j < C::kKeys / 8; ++j) {
+          most[j % 2] = __vimax3_s32(most[j % 2], at(j, 0), at(j, 1));
+        }
+        int m = ::max(most[0], most[1]);
+        m = ::max(m, __shfl_xor_sync(0xffffffff, m, 1));
+        bits[h] = ::max(m, __shfl_xor_sync(0xffffffff, m, 2));
+        largest[h] = __int_as_float(bits[h]);
+      }
+      if (__any_sync(0xffffffff, (bits[0] | bits[1]) < 0)) find_largest();
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float m = fmaxf(most[h][0], most[h][1]);
-      if constexpr (C::kAlibi) m += apart[h];
-      m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 1));
-      m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 2));
+      float m = largest[h];
       if (!kFirst) m = m > max[h] + slack ? m : max[h];
+      const float base = base_of(m, scale_log2);
       // Of a row without a key so far, or with none but those of the lowest bias there is.
-      const float scaled = m * scale_log2;
-      const float base = (C::kBias ? scaled : m) == -kInfinity ? 0.0f : scaled;
-      grown[h] = kFirst ? 1.0f : exp2_of(__fmaf_rn(max[h], scale_log2, -base));
-      float up = C::kLog2Up - base;
+      const bool none = (C::kBias ? base : m) == -kInfinity;
+      float up = C::kLog2Up - (none ? 0.0f : base);
+      if constexpr (kFirst) {
+        grown[h] = 1.0f;
+      } else if constexpr (C::kTransposed) {
+        grown[h] = exp2_of(base_of(max[h], scale_log2) - (none ? 0.0f : base));
+      } else {
+        grown[h] = exp2_of(__fmaf_rn(max[h], scale_log2, none ? 0.0f : -base));
+      }
       if constexpr (C::kAlibi) up = __fmaf_rn(apart[h], scale_log2, up);
       max[h] = m;
       float total = 0.0f;
@@ -708,11 +761,16 @@ __device__ __forceinline__ void write_tile(const Params &p, const Tile &t, int w
     sum += __shfl_xor_sync(0xffffffff, sum, 2);
     const bool empty = r >= t.rows || softmax.max[h] == -kInfinity || (C::kBias && sum == 0.0f);
     const float max = empty ? -kInfinity : softmax.max[h] * scale;
-    float stats = max, factor = 1.0f;
+    // What the sum is a multiple of.
+    float unit = max;
+    if constexpr (C::kTransposed) {
+      unit = empty ? -kInfinity : Softmax<C>::base_of(softmax.max[h], scale * kLog2E) * kLn2;
+    }
+    float stats = unit, factor = 1.0f;
     if (p.sink != nullptr) {
       const float sink = p.sink[t.head];
-      stats = fmaxf(max, sink);
-      factor = exp2_of((max - stats) * kLog2E);
+      stats = fmaxf(unit, sink);
+      factor = exp2_of((unit - stats) * kLog2E);
       sum = sum * factor + exp2_of((sink - stats) * kLog2E + C::kLog2Up);
     }
     factor = __fdividef(factor, sum);
@@ -724,7 +782,7 @@ __device__ __forceinline__ void write_tile(const Params &p, const Tile &t, int w
       if (p.max != nullptr) p.max[at] = max;
     }
     if constexpr (C::kTransposed) {
-      if (!empty) amax.s = fmaxf(amax.s, factor * (1 << static_cast<int>(C::kLog2Up)));
+      if (!empty) amax.s = fmaxf(amax.s, exp2_of((max - stats) * kLog2E));
       factor *= v_scale;
     }
     // The four lanes of a row have its columns in turns of two; they write 16 bytes each.
@@ -1011,7 +1069,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   wait_for_stream();
   if (threadIdx.x < 128) {
     give_registers<C::kProducerRegisters>();
-    if (threadIdx.x < (C::kPages ? 32 : 1)) {
+    if (C::kPages || threadIdx.x == 0) {
       copy_tiles<C>(p, shared, control);
     } else if (C::kTransposed && threadIdx.x >= 32) {
       turn_values<C>(shared, control);
@@ -1079,9 +1137,10 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
     p.max_k_pages = static_cast<int>(a.max_pages_k);
     p.max_v_pages = static_cast<int>(a.max_pages_v);
     const int size = static_cast<int>(a.page_size_k);
-    p.page_rows = C::kKeys;
-    while (size % p.page_rows != 0) p.page_rows /= 2;
-    p.page_boxes = size / p.page_rows;
+    int rows = C::kKeys;
+    while (size % rows != 0) rows /= 2;
+    while (rows >> p.page_log2 > 1) ++p.page_log2;
+    p.page_boxes = size / rows;
   }
   const auto encode = [&](CUtensorMap *map, const NVTEXAttentionTensor &tensor,
                           const NVTEXAttentionSide &side, size_t dim, int rows) {
@@ -1090,7 +1149,7 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
   };
   const auto encode_keys = [&](CUtensorMap *map, const NVTEXAttentionTensor &tensor, size_t dim) {
     if constexpr (C::kPages) {
-      return encode_pages(map, tensor, a.page_size_k, dim, a.kv_side.heads, p.page_rows);
+      return encode_pages(map, tensor, a.page_size_k, dim, a.kv_side.heads, 1 << p.page_log2);
     } else {
       return encode(map, tensor, a.kv_side, dim, C::kKeys);
     }
