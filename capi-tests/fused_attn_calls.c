@@ -387,6 +387,32 @@ static void test_lowest_bias(void) {
   }
 }
 
+// ---- Scores that grow
+
+// Scores of later keys far above those of earlier ones, in whatever order a kernel takes them: by
+// less than 16 bits of an exponent hold, and by more than any.
+static void test_growing(void) {
+  static const size_t widths[] = {64, 128, 256};
+  static const NVTEDType types[] = {kNVTEBFloat16, kNVTEFloat16};
+  static const double scales[] = {0.5, 4, 32};
+  for (size_t i = 0; i < COUNT(widths) * COUNT(types) * COUNT(scales); i++) {
+    size_t width = widths[i % 3];
+    NVTEDType type = types[i / 3 % 2];
+    double scale = scales[i / 6];
+    if (!case_begin("scores times %g, heads of %zu elements, dtype %d", scale, width, (int)type)) {
+      continue;
+    }
+    Run x = plain_run();
+    x.c.dtype = x.c.o_dtype = x.c.do_dtype = x.c.dqkv_dtype = x.c.bias_dtype = type;
+    x.p.dqk = x.p.dv = width;
+    x.p.skv = 1000, x.p.lk[0] = x.p.lk[1] = 1000;
+    x.p.scale = scale;
+    x.c.training = false;
+    start_forward(&x);
+    end(&x);
+  }
+}
+
 // ---- Pages
 
 // Pages of parts of a tile of keys, of one, of several and of neither; the last ones are not full.
@@ -795,6 +821,7 @@ int main(int argc, char **argv) {
   test_widths();
   test_added();
   test_lowest_bias();
+  test_growing();
   test_pages();
   test_choice();
   test_errors();

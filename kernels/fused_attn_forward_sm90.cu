@@ -44,6 +44,7 @@
 // the same with dropout, and with ALiBi, a bias or pages for dims up to 64, 128 and 256; E4M3 with
 // 64 and 128.
 
+#include "common/mma.cuh"
 #include "common/philox.cuh"
 #include "common/tma.cuh"
 #include "common/vec.cuh"
@@ -179,8 +180,10 @@ struct Config {
   static constexpr int kProducerRegisters = kBusy ? 56 : kWarpgroups == 2 ? 24 : 32;
   static constexpr int kConsumerRegisters =
       kWarpgroups == 2 ? (kBusy ? 224 : 240) : (kBusy ? 152 : 160);
-  // What was slower with more keys, or with the narrow 8-bit tiles, is not used there.
-  static constexpr bool kWholeMax = !kAlibi && kKeys <= 128;
+  // What was slower with more keys, or with narrow 8-bit tiles, is not used there.
+  static constexpr bool kWholeMax = !kAlibi && kKeys <= 128 && !(kTransposed && kDimV <= 64);
+  // Most tiles go without maxima, see Softmax::follow().
+  static constexpr bool kFollows = !kTransposed && (kExtra == Extra::kNone || kPages);
   // Probabilities of 8 bits are multiplied by this before they are rounded: almost to 448.
   static constexpr float kLog2Up = kTransposed ? 8.75f : 0.0f;
 };
@@ -514,6 +517,31 @@ struct Softmax {
     return __fadd_rn(__fadd_ru(m * scale_log2, kRound), -kRound);
   }
 
+  // Scores become exp(x - max) with the maximum of the tiles before, which is quicker than to find
+  // another: what exponents are for. False if they grew too large for T, for sums or for both, or
+  // if one is NaN: the scores are then lost.
+  __device__ __forceinline__ bool follow(float (&s)[C::kKeys / 2], float scale_log2) {
+    constexpr float kMost = C::T::kDtype == kNVTEFloat16 ? 0x1p14f : 0x1p60f;
+    float total[2] = {};
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float base = max[h] * scale_log2;
+#pragma unroll
+      for (int j = 0; j < C::kKeys / 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float &x = s[4 * j + 2 * h + e];
+          x = exp2_of(__fmaf_rn(x, scale_log2, -base));
+          total[h] = __fadd_rn(total[h], x);
+        }
+      }
+    }
+    if (__any_sync(0xffffffff, !(total[0] + total[1] <= kMost))) return false;
+    sum[0] += total[0];
+    sum[1] += total[1];
+    return true;
+  }
+
   // Scores become exp(x - max); `grown` is by what earlier results have to be multiplied. `apart`:
   // what the scores of a row lack. `slack`: by how much scores may pass the maximum before it
   // follows.
@@ -672,6 +700,34 @@ __device__ __forceinline__ void multiply_scores(float (&s)[C::kKeys / 2], uint32
     const uint32_t in = (i % 4) * 32;
     Product<typename C::T, C::kKeys>::shared(s, operand_at(a, (i / 4) * 64 * 128 + in),
                                              operand_at(b, (i / 4) * C::kKeyPanel + in), i > 0);
+  }
+}
+
+// The scores of a warp once more, by products of a warp: the others may have gone on.
+template <class C>
+__device__ __forceinline__ void restore_scores(float (&s)[C::kKeys / 2], uint32_t q, uint32_t k) {
+  // Read anew: what is known of a thread would wait for this in registers.
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  const int lane = thread & 31, row = (thread & 96) / 2 + lane % 16;
+  const int key = lane % 8 + lane / 16 * 8;
+#pragma unroll
+  for (int j = 0; j < C::kKeys / 16; ++j) {
+    float sums[2][4] = {};
+#pragma unroll 1
+    for (int i = 0; i < C::kDimQK / 16; ++i) {
+      uint32_t a[4], b[4];
+      load_matrices(q + i / 4 * 64 * 128 + row * 128 +
+                        static_cast<uint32_t>((i % 4 * 2 + lane / 16) ^ (row % 8)) * 16,
+                    a);
+      load_matrices(k + i / 4 * C::kKeyPanel + (16 * j + key) * 128 +
+                        static_cast<uint32_t>((i % 4 * 2 + lane / 8 % 2) ^ (key % 8)) * 16,
+                    b);
+      multiply<typename C::T>(sums[0], a, b[0], b[1]);
+      multiply<typename C::T>(sums[1], a, b[2], b[3]);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) s[8 * j + i] = sums[i / 4][i % 4];
   }
 }
 
@@ -994,25 +1050,39 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
       arrive_threads(next_turn, 256);
       const bool masked = n >= high || n < low;
       more = n > begin;
+      // The last tile's products are to release the queries, which would be needed again.
+      bool follows = false;
+      if constexpr (C::kFollows) {
+        follows = !masked && more && p.max == nullptr &&
+                  __all_sync(0xffffffff, fminf(softmax.max[0], softmax.max[1]) > -kInfinity);
+      }
       draw(t, n);
       wait_products<1>();
       pin(s);
+      if constexpr (C::kFollows) {
+        if (follows) {
+          follows = softmax.follow(s, scale_log2);
+          if (!follows) restore_scores<C>(s, q, keys());
+        }
+      }
       const Place<C::kStages> at = k_at;
       release_keys();
-      // Early: the next queries come while this goes through the exponential.
-      if (!more) release_tile();
-      add_extras(t, n, at);
-      if (masked) mask_scores<C>(s, p, t, n, w);
-      softmax.template update<false>(s, scale_log2, grown, apart, slack);
-      // Never taken. Without a branch on the sums the assembler moves the wait before the
-      // exponentials, which are to run beside the second product.
-      if (__any_sync(0xffffffff, softmax.sum[0] + softmax.sum[1] < 0.0f)) __nanosleep(0);
+      if (!follows) {
+        // Early: the next queries come while this goes through the exponential.
+        if (!more) release_tile();
+        add_extras(t, n, at);
+        if (masked) mask_scores<C>(s, p, t, n, w);
+        softmax.template update<false>(s, scale_log2, grown, apart, slack);
+        // Never taken. Without a branch on the sums the assembler moves the wait before the
+        // exponentials, which are to run beside the second product.
+        if (__any_sync(0xffffffff, softmax.sum[0] + softmax.sum[1] < 0.0f)) __nanosleep(0);
+      }
       wait_products<0>();
       pin(o);
       release_values();
       round_scores<C>(s, kept, a);
       // Rare after a few tiles.
-      if (__any_sync(0xffffffff, grown[0] != 1.0f || grown[1] != 1.0f)) {
+      if (!follows && __any_sync(0xffffffff, grown[0] != 1.0f || grown[1] != 1.0f)) {
 #pragma unroll
         for (int i = 0; i < C::kDimV / 2; ++i) o[i] *= grown[i / 2 % 2];
       }
