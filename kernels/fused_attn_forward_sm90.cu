@@ -1,11 +1,19 @@
 // Forward of attention for compute capability 9.0: bulk copies bring tiles of keys and values into
 // a ring in shared memory, warpgroups multiply them.
 //
-// A block has one thread that copies and two or three warpgroups with 64 rows of queries each.
-// Blocks stay and take tiles of queries from a counter, the longest of a few heads first, so that
-// these heads' keys and values stay in L2. Inside a warpgroup the scores of the next tile of keys
-// are multiplied while those of the last one go through the exponential; the warpgroups issue their
-// products in turn, so that one's exponentials hide behind another's products.
+// A block has one thread, or with pages a warpgroup, that copies and two or three warpgroups with
+// 64 rows of queries each. Blocks stay and take tiles of queries from a counter, the longest of a
+// few heads first, so that these heads' keys and values stay in L2. Inside a warpgroup the scores
+// of the next tile of keys are multiplied while those of the last one go through the exponential;
+// the warpgroups issue their products in turn, so that one's exponentials hide behind another's
+// products.
+//
+// What limits on an H200 is power: 685 to 695 W of 700 in every run longer than some milliseconds,
+// at 1500 to 1900 MHz. Fewer instructions and less waiting count, more overlap alone does not. Most
+// tiles of 16-bit keys therefore go without a maximum, see Softmax::follow(): d128, causal 2k, 8k,
+// 16k, full 16k: 492, 608, 638, 673 TFLOP/s where finding maxima did 454, 562, 590, 623; d64,
+// causal 8k: 504, 460. Tiles of 176 keys: 462, 602, 638, 672. With maxima, queries in registers
+// were 0 to 2 % quicker; three warpgroups with 96 keys do not fit.
 //
 // Rows outside a sequence are never read: a map has the dimension of rows twice, and the second
 // coordinate places the end of the bounded first one at the end of the sequence, so that rows past
@@ -13,11 +21,13 @@
 // its own sequence beside values that some row of the tile may see.
 //
 // 8-bit: values are turned on the way, see turn_values(). Probabilities are rounded before they are
-// divided by their sum, as multiples of 2^8, which no recipe's scale would improve on; of the scale
-// of s and its inverse only the product enters. The amax of s is that of the divided ones, exactly.
-// What limits is the exponentials' part, whose instructions wait for each other: three warpgroups
-// with 96 keys each, three warps for a scheduler to choose from, do 862, 900 TFLOP/s where two with
-// 192 did 742, 775 (H200, d128, causal, 8k, 16k).
+// divided by their sum, at up to 2^8.75, which no recipe's scale would improve on; of the scale of
+// s and its inverse only the product enters. The amax of s is that of the divided ones, exactly.
+// Tiles follow their maxima in whole powers of 2, so that results are seldom multiplied: H200, hot,
+// d128, causal 8k, full 16k: 791, 867 TFLOP/s, with the maxima themselves 763, 810. What limits is
+// power, and the exponentials' part: without exponentials 10 % more, maxima 4 %, sums 3 %, without
+// all of that 1070; the tensor cores are 46 % busy, issue slots 55 %. Two warpgroups with 160 to
+// 224 keys, queries in registers or not: 680 to 765.
 //
 // Dropout: a warp draws what is kept of its scores while it would wait for their product. Draws by
 // warps 1 to 3 of the copying warpgroup were slower: H200, d128, causal, 8k: 412 TFLOP/s, with half
@@ -27,22 +37,22 @@
 // is added to their maximum instead. A bias comes in tiles beside the keys, in the order in which
 // ldmatrix gives a thread the elements of its scores.
 //
-// Pages: a tile of keys is one box or two, each of one page; the copying thread reads the table.
-// What limits is how fast it issues copies: H200, d128, causal, 8k: 615 TFLOP/s with boxes of 128
-// rows, 491 with 64, 207 with 16, which are left to the general kernel.
+// Pages: a tile of keys is one box or several, each of one page, copied by the four warps of the
+// copying warpgroup; lanes read the table while they would wait for room. H200, d128, causal, 8k:
+// 545, 553, 549, 532, 410 TFLOP/s with boxes of 128, 64, 32, 16, 8 rows; one thread that copied all
+// came to 215 with 16.
 //
 // Head dims that leave a panel of 64 columns empty: no copy writes it, and of queries and keys it
 // is zero from the beginning.
 //
-// What was slower than scores of one tile and products in turn (H200, d64, causal, 8k: 487
-// TFLOP/s): a quarter of the exponentials as polynomials, 445, since what limits are the
-// instructions; scores of two tiles in registers, so that the next product never waits, 372 with
-// three warpgroups and 64 keys, 348 with two and 128. Room for two tiles of queries changes
-// nothing: they are released before the last exponentials, and their tile is found a tile ahead.
+// What was slower than scores of one tile and products in turn (H200, d64, causal, 8k, 487 TFLOP/s
+// with maxima of each tile): a quarter of the exponentials as polynomials, 445; scores of two tiles
+// in registers, so that the next product never waits, 372 with three warpgroups and 64 keys, 348
+// with two and 128. Room for two tiles of queries changes nothing: they are released before the
+// last exponentials, and their tile is found a tile ahead.
 //
-// Instances: BF16 and F16 with head dims up to 64, 128 (two tiles of keys), 192 with 128, and 256,
-// the same with dropout, and with ALiBi, a bias or pages for dims up to 64, 128 and 256; E4M3 with
-// 64 and 128.
+// Instances: BF16 and F16 with head dims up to 64, 128, 192 with 128, and 256, the same with
+// dropout, and with ALiBi, a bias or pages for dims up to 64, 128 and 256; E4M3 with 64 and 128.
 
 #include "common/mma.cuh"
 #include "common/philox.cuh"
@@ -180,8 +190,8 @@ struct Config {
   static constexpr int kProducerRegisters = kBusy ? 56 : kWarpgroups == 2 ? 24 : 32;
   static constexpr int kConsumerRegisters =
       kWarpgroups == 2 ? (kBusy ? 224 : 240) : (kBusy ? 152 : 160);
-  // What was slower with more keys, or with narrow 8-bit tiles, is not used there.
-  static constexpr bool kWholeMax = !kAlibi && kKeys <= 128 && !(kTransposed && kDimV <= 64);
+  // Maxima of the bits of scores; slower with narrow 8-bit tiles.
+  static constexpr bool kWholeMax = !kAlibi && !(kTransposed && kDimV <= 64);
   // Most tiles go without maxima, see Softmax::follow().
   static constexpr bool kFollows = !kTransposed && (kExtra == Extra::kNone || kPages);
   // Probabilities of 8 bits are multiplied by this before they are rounded: almost to 448.
@@ -518,8 +528,8 @@ struct Softmax {
   }
 
   // Scores become exp(x - max) with the maximum of the tiles before, which is quicker than to find
-  // another: what exponents are for. False if they grew too large for T, for sums or for both, or
-  // if one is NaN: the scores are then lost.
+  // another. False if they grew too large for T or for sums, or if one is NaN: the scores are then
+  // lost.
   __device__ __forceinline__ bool follow(float (&s)[C::kKeys / 2], float scale_log2) {
     constexpr float kMost = C::T::kDtype == kNVTEFloat16 ? 0x1p14f : 0x1p60f;
     float total[2] = {};
@@ -1310,19 +1320,18 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
                        stream, p);
 }
 
-// A launcher by head dims; `near`: rows see few keys.
+// A launcher by head dims.
 using Run = NVTEXOutcome (*)(const NVTEXAttentionArgs &, cudaStream_t);
 
 template <class T, Extra kExtra>
-Run choose_16bit(size_t dim_qk, size_t dim_v, [[maybe_unused]] bool near) {
+Run choose_16bit(size_t dim_qk, size_t dim_v) {
   const size_t dim = dim_qk > dim_v ? dim_qk : dim_v;
   const bool is_192 = dim_qk <= 192 && dim_v <= 128;
   if constexpr (kExtra == Extra::kNone) {
-    if (dim <= 64) return run<Config<T, 64, 64, 3, 128, 3>>;
-    if (dim <= 128) {
-      return near ? run<Config<T, 128, 128, 2, 128, 2>> : run<Config<T, 128, 128, 2, 176, 2>>;
-    }
-    return is_192 ? run<Config<T, 192, 128, 2, 112, 2>> : run<Config<T, 256, 256, 2, 80, 2>>;
+    return dim <= 64    ? run<Config<T, 64, 64, 3, 128, 3>>
+           : dim <= 128 ? run<Config<T, 128, 128, 2, 128, 2>>
+           : is_192     ? run<Config<T, 192, 128, 2, 112, 2>>
+                        : run<Config<T, 256, 256, 2, 80, 2>>;
   } else if constexpr (kExtra == Extra::kDropout) {
     return dim <= 64    ? run<Config<T, 64, 64, 3, 96, 3, kExtra>>
            : dim <= 128 ? run<Config<T, 128, 128, 2, 128, 2, kExtra>>
@@ -1344,23 +1353,23 @@ Run choose_16bit(size_t dim_qk, size_t dim_v, [[maybe_unused]] bool near) {
 }
 
 template <class T>
-Run choose(size_t dim_qk, size_t dim_v, bool near, Extra extra) {
+Run choose(size_t dim_qk, size_t dim_v, Extra extra) {
   switch (extra) {
     case Extra::kDropout:
-      return choose_16bit<T, Extra::kDropout>(dim_qk, dim_v, near);
+      return choose_16bit<T, Extra::kDropout>(dim_qk, dim_v);
     case Extra::kAlibi:
-      return choose_16bit<T, Extra::kAlibi>(dim_qk, dim_v, near);
+      return choose_16bit<T, Extra::kAlibi>(dim_qk, dim_v);
     case Extra::kBias:
-      return choose_16bit<T, Extra::kBias>(dim_qk, dim_v, near);
+      return choose_16bit<T, Extra::kBias>(dim_qk, dim_v);
     case Extra::kPages:
-      return choose_16bit<T, Extra::kPages>(dim_qk, dim_v, near);
+      return choose_16bit<T, Extra::kPages>(dim_qk, dim_v);
     default:
-      return choose_16bit<T, Extra::kNone>(dim_qk, dim_v, near);
+      return choose_16bit<T, Extra::kNone>(dim_qk, dim_v);
   }
 }
 
 template <>
-Run choose<E4M3>(size_t dim_qk, size_t dim_v, bool, Extra) {
+Run choose<E4M3>(size_t dim_qk, size_t dim_v, Extra) {
   const size_t dim = dim_qk > dim_v ? dim_qk : dim_v;
   return dim <= 64 ? run<Config<E4M3, 64, 64, 3, 128, 3>> : run<Config<E4M3, 128, 128, 3, 96, 3>>;
 }
@@ -1440,16 +1449,12 @@ NVTEXOutcome nvte_attention_sm90_forward(const NVTEXAttentionArgs *args,
   using namespace nvte;
   const NVTEXAttentionArgs &a = *args;
   if (a.batch == 0 || a.q_side.heads == 0 || a.q_side.max_seqlen == 0) return ok();
-  // H200, causal, 2k, 8k, 16k: 517, 647, 651 TFLOP/s with tiles of 128 keys, 497, 649, 664 with
-  // 176.
-  const bool near =
-      a.window_left >= 0 || (a.window_right >= 0 && a.kv_side.max_seqlen <= size_t{4096});
   const Extra extra = a.dropout != 0.0f        ? Extra::kDropout
                       : a.bias.data != nullptr ? Extra::kBias
                       : a.alibi                ? Extra::kAlibi
                       : a.page_table_k         ? Extra::kPages
                                                : Extra::kNone;
   return dispatch<BF16, F16, E4M3>(a.q.dtype, [&](auto tag) {
-    return choose<decltype(tag)>(a.dim_qk, a.dim_v, near, extra)(a, stream);
+    return choose<decltype(tag)>(a.dim_qk, a.dim_v, extra)(a, stream);
   });
 }
