@@ -253,10 +253,15 @@ static void test_edges(void) {
 // ---- Nothing to do
 
 static void test_empty(void) {
-  for (int variant = 0; variant < 8; variant++) {
+  for (int variant = 0; variant < 16; variant++) {
     if (!case_begin("empty, variant %d", variant)) continue;
-    bool packed = variant >= 4;
+    bool packed = variant % 8 >= 4;
     Run x = packed ? packed_run() : plain_run();
+    if (variant >= 8) {
+      if (variant % 4 == 3) continue;  // Without an element nothing is called, and no amax written.
+      x.c.dtype = x.c.o_dtype = kNVTEFloat8E4M3;
+      x.c.do_dtype = x.c.dqkv_dtype = kNVTEFloat8E5M2;
+    }
     Problem *p = &x.p;
     switch (variant % 4) {
       case 0:
@@ -437,6 +442,140 @@ static void test_pages(void) {
       start_forward(&x);
       end(&x);
     }
+  }
+}
+
+// ---- FP8
+
+// Which implementation the backward has: Hopper's own, unless a reason is expected.
+static void check_fp8_choice(const Run *x, const char *reason) {
+  if (!on_cuda()) return;
+  NVTEFusedAttnConfig config = make_config(x);
+  const char *name = NULL, *rejected = "";
+  nvtex_fused_attn_query(config, NVTEX_ATTENTION_BACKWARD, &name, &rejected, NULL);
+  EXPECT_OK();
+  nvte_destroy_fused_attn_config(config);
+  if (strstr(rejected, "sm90-fp8-backward: the device")) return;
+  if (!reason) {
+    CHECK(name && !strcmp(name, "sm90-fp8-backward"), "%s: %s", name ? name : "none", rejected);
+    return;
+  }
+  char line[256];
+  snprintf(line, sizeof line, "sm90-fp8-backward: %s", reason);
+  CHECK(name && strstr(rejected, line), "%s: %s", name ? name : "none", rejected);
+}
+
+static void test_fp8(void) {
+  const NVTEDType e4m3 = kNVTEFloat8E4M3, e5m2 = kNVTEFloat8E5M2, bf16 = kNVTEBFloat16,
+                  f16 = kNVTEFloat16;
+  enum { NO = NVTE_NO_MASK, PAD = NVTE_PADDING_MASK, CAUSAL = NVTE_CAUSAL_MASK };
+  enum { PAD_CAUSAL = NVTE_PADDING_CAUSAL_MASK, RIGHT = NVTE_CAUSAL_BOTTOM_RIGHT_MASK };
+  enum { PAD_RIGHT = NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK };
+  const struct {
+    NVTEDType q, o, d_o, grads;
+    NVTE_QKV_Layout layout;
+    int mask, left, right;
+    size_t hq, hkv, sq, skv, dqk, dv;
+    int lq[2], lk[2];
+    int softmax;
+    double dropout;
+    bool deterministic;
+    const char *reason;  // Of Hopper's kernel to decline.
+  } rows[] = {
+      // Delayed and current scaling, both types of gradients.
+      {e4m3, e4m3, e5m2, e5m2, NVTE_BSHD_BSHD_BSHD, NO,         -1, -1, 2,     2,
+       128,  128,  128,  128,  {128, 128},          {128, 128}, 0,  0,  false, NULL},
+      {e4m3, bf16, e5m2, bf16, NVTE_SBHD_SBHD_SBHD, CAUSAL,     -1, -1, 2,    2,
+       257,  257,  128,  128,  {257, 257},          {257, 257}, 0,  0,  true, NULL},
+      {e4m3, f16, e4m3, f16, NVTE_BHSD_BHSD_BHSD, CAUSAL,     -1, -1, 2,     2,
+       130,  130, 64,   64,  {130, 130},          {130, 130}, 0,  0,  false, NULL},
+      {e4m3, e4m3, e4m3, e4m3, NVTE_BS3HD, CAUSAL,     -1, -1, 3,    3,
+       100,  100,  64,   64,   {100, 100}, {100, 100}, 0,  0,  true, NULL},
+      {e4m3, e4m3, e5m2, bf16, NVTE_BSHD_BSH2D, NO,         40, 3, 4,     2,
+       190,  190,  128,  128,  {190, 190},      {190, 190}, 0,  0, false, NULL},
+      // Groups of heads; keys that are more than queries and the other way round.
+      {e4m3, bf16, e5m2, bf16,     NVTE_BSHD_BSHD_BSHD, RIGHT, -1, -1,    6,   2, 77,
+       333,  128,  128,  {77, 77}, {333, 333},          2,     0,  false, NULL},
+      {e4m3, e4m3, e5m2, e5m2, NVTE_BSHD_BSHD_BSHD, RIGHT,    -1, -1, 8,     1,
+       333,  77,   128,  128,  {333, 333},          {77, 77}, 0,  0,  false, NULL},
+      // Lengths, empty sequences and single rows.
+      {e4m3,     e4m3, e5m2, e5m2,  NVTE_BSHD_BSHD_BSHD,
+       PAD,      -1,   -1,   4,     2,
+       129,      200,  128,  128,   {0, 129},
+       {200, 1}, 0,    0,    false, NULL},
+      {e4m3,       e4m3, e4m3, bf16, NVTE_SBHD_SBHD_SBHD,
+       PAD_CAUSAL, 30,   -1,   4,    2,
+       129,        200,  64,   64,   {1, 100},
+       {0, 199},   2,    0,    true, NULL},
+      {e4m3,   e4m3, e5m2, bf16,  NVTE_BSHD_BSHD_BSHD,
+       PAD,    -1,   -1,   2,     2,
+       65,     65,   128,  128,   {0, 0},
+       {0, 0}, 0,    0,    false, NULL},
+      {e4m3, e4m3, e5m2, e5m2, NVTE_THD_THD_THD, PAD_CAUSAL, -1, -1, 4,     1,
+       150,  170,  128,  128,  {150, 33},        {170, 33},  0,  0,  false, NULL},
+      {e4m3, bf16, e5m2, bf16, NVTE_THD_THD_THD, PAD_RIGHT, 64, -1, 2,    1,
+       100,  260,  64,   64,   {0, 100},         {17, 260}, 1,  0,  true, NULL},
+      {e4m3,   e4m3, e4m3, e4m3,  NVTE_BSHD_BSHD_BSHD,
+       CAUSAL, -1,   -1,   2,     2,
+       1,      1,    128,  128,   {1, 1},
+       {1, 1}, 0,    0,    false, NULL},
+      // Dimensions between the tiles, and of two kinds.
+      {e4m3, e4m3, e5m2, bf16,     NVTE_BSHD_BSHD_BSHD, NO, -1, -1,    2,   1, 90,
+       140,  80,   112,  {90, 90}, {140, 140},          0,  0,  false, NULL},
+      {e4m3, e4m3, e5m2, e5m2, NVTE_BSHD_BSHD_BSHD, CAUSAL,     -1, -1, 2,     2,
+       140,  140,  48,   16,   {140, 140},          {140, 140}, 0,  0,  false, NULL},
+      {e4m3, e4m3, e4m3, bf16, NVTE_BSHD_BSHD_BSHD, CAUSAL,     -1, -1, 2,     2,
+       140,  140,  128,  64,   {140, 140},          {140, 140}, 0,  0,  false, NULL},
+      {e4m3, bf16, e5m2, bf16, NVTE_BSHD_BSHD_BSHD, CAUSAL,     -1, -1,   2,     2,
+       200,  200,  128,  128,  {200, 200},          {200, 200}, 0,  0.25, false, NULL},
+      {e4m3, e4m3, e5m2, e5m2, NVTE_BSHD_BSHD_BSHD, NO,         -1, -1,  2,    2,
+       200,  100,  64,   64,   {200, 200},          {100, 100}, 0,  0.5, true, NULL},
+      // More blocks of queries than keys: those of keys are shared.
+      {e4m3, e4m3, e5m2, bf16, NVTE_BSHD_BSHD_BSHD, NO,       -1, -1, 2,     1,
+       700,  64,   128,  128,  {700, 700},          {64, 64}, 0,  0,  false, NULL},
+      // What Hopper's kernel leaves to the general one.
+      {e5m2,     e4m3, e5m2, e5m2,  NVTE_BSHD_BSHD_BSHD,
+       CAUSAL,   -1,   -1,   2,     2,
+       70,       70,   128,  128,   {70, 70},
+       {70, 70}, 0,    0,    false, "q, k or v of E5M2"},
+      {e4m3,     e4m3, e5m2, e5m2,  NVTE_BSHD_BSHD_BSHD,
+       CAUSAL,   -1,   -1,   2,     2,
+       70,       70,   192,  128,   {70, 70},
+       {70, 70}, 0,    0,    false, "a head of more than 128 elements"},
+  };
+  for (size_t n = 0; n < COUNT(rows); n++) {
+    if (!case_begin("fp8 %zu", n)) continue;
+    Run x = plain_run();
+    x.p.hq = rows[n].hq, x.p.hkv = rows[n].hkv;
+    x.p.sq = rows[n].sq, x.p.skv = rows[n].skv;
+    x.p.dqk = rows[n].dqk, x.p.dv = rows[n].dv;
+    x.p.scale = 1 / sqrt((double)x.p.dqk);
+    x.p.dropout = (float)rows[n].dropout;
+    x.p.seed = 12345, x.p.offset = 16;
+    memcpy(x.p.lq, rows[n].lq, sizeof rows[n].lq);
+    memcpy(x.p.lk, rows[n].lk, sizeof rows[n].lk);
+    x.c.layout = x.c.dqkv_layout = rows[n].layout;
+    x.c.o_order = x.c.do_order = layout_info(x.c.layout).q;
+    x.c.dtype = rows[n].q, x.c.o_dtype = rows[n].o, x.c.do_dtype = rows[n].d_o;
+    x.c.dqkv_dtype = rows[n].grads;
+    x.c.mask = rows[n].mask, x.c.softmax = rows[n].softmax;
+    x.c.left = rows[n].left, x.c.right = rows[n].right;
+    x.c.deterministic = rows[n].deterministic;
+    bool causal = x.c.mask > 1;
+    x.p.left = x.c.left, x.p.right = causal ? 0 : x.c.right;
+    x.p.bottom_right = x.c.mask > 3;
+    for (int side = 0; side < 2; side++) {
+      const int *lengths = side ? x.p.lk : x.p.lq;
+      int at = side + 1;
+      for (int i = 0; i < 2; i++) {
+        x.c.starts[side][i] = at;
+        at += lengths[i] + i;
+      }
+      x.c.starts[side][2] = at;
+      x.c.tokens[side] = at + 2;
+    }
+    check_fp8_choice(&x, rows[n].reason);
+    both_passes(&x);
   }
 }
 
@@ -823,6 +962,7 @@ int main(int argc, char **argv) {
   test_lowest_bias();
   test_growing();
   test_pages();
+  test_fp8();
   test_choice();
   test_errors();
   int status = test_end();

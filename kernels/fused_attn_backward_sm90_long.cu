@@ -4,13 +4,14 @@
 // scores, p and dv, the other one dp, ds and dk: each has one whole accumulator in registers, and
 // its left operand, p or ds, beside it. p goes through shared memory to become ds, ds to become dq,
 // of which each warpgroup has some elements of the head.
+// Dropout and ALiBi as for shorter heads; both warpgroups draw what dropout keeps.
 //
 // H200, bf16, 16 heads, TFLOP/s, batch 2 of 8192 causal and 1 of 16384 full: 415 and 433 for 256
 // elements, 402 and 418 for 192 and 128. The L2 cache is 81% busy then: 64 keys are few for the
 // queries, do and dq that pass through it, and 128 have no room in registers.
 //
 // Instances of gradient_kernel: {BF16, F16} x {192 and 128, 256 and 256} elements of keys and
-// values.
+// values x {nothing, ALiBi or dropout or both}.
 
 #include "common/attention_backward_sm90.cuh"
 
@@ -47,7 +48,7 @@ constexpr int kFirstPart = kDqk / 128 * 64;
 // Barriers of threads: of the second warpgroup; p and ds are there, two each.
 constexpr int kGroupBarrier = 2, kProbabilities = 3, kGradients = 5;
 
-template <class T, int kDqk, int kDv>
+template <class T, int kDqk, int kDv, bool kExtras>
 struct Consumer {
   using L = Sizes<kDqk, kDv>;
   using Place = Work<kKeys, kM>;
@@ -56,9 +57,14 @@ struct Consumer {
   const Problem &a;
   const Place &work, &rare;
   unsigned char *shared;
-  uint64_t *full_k, *full_v, *full_q, *empty_q, *full_o, *empty_o;
+  const Barriers<L::kStages, L::kStages> &b;
   int thread, lane, warp;  // Of both warpgroups; of a warp; of a warpgroup.
 
+  // What dropout keeps of a warp's 16 keys and the queries.
+  __device__ __forceinline__ uint32_t draw(int head, int m0) const {
+    if (!kExtras || a.dropout == 0.0f) return ~0u;
+    return KeptScores<true>(a.mask.of_head(a, rare.sequence, head))(m0, work.n0 + warp * 16);
+  }
   // keys queries^T over kD elements.
   template <int kD>
   __device__ __forceinline__ void scores(float (&d)[kScores], uint32_t keys, uint32_t queries) {
@@ -96,15 +102,15 @@ struct Consumer {
   __device__ __forceinline__ void clear_ends(int m0, int q_stage, int o_stage, uint32_t q_phase,
                                              uint32_t o_phase) {
     if (m0 + kM <= work.lq) return;
-    wait_barrier(full_q + q_stage, q_phase);
-    wait_barrier(full_o + o_stage, o_phase);
+    wait_barrier(b.full_q + q_stage, q_phase);
+    wait_barrier(b.full_o + o_stage, o_phase);
     clear_rows<kM, L::kPanelsQk>(shared + L::kQ + q_stage * L::kTileQk, work.lq - m0, thread);
     clear_rows<kM, L::kPanelsV>(shared + L::kO + o_stage * L::kTileV, work.lq - m0, thread);
   }
   __device__ __forceinline__ void clear_keys() {
     if (work.n0 + kKeys <= work.lk) return;
-    wait_barrier(full_k, 0);
-    wait_barrier(full_v, 0);
+    wait_barrier(b.full_k, 0);
+    wait_barrier(b.full_v, 0);
     clear_rows<kKeys, L::kPanelsQk>(shared + L::kK, work.lk - work.n0, thread);
     clear_rows<kKeys, L::kPanelsV>(shared + L::kV, work.lk - work.n0, thread);
   }
@@ -132,19 +138,26 @@ struct Consumer {
       const float scale_log2 = a.scale * kLog2e;
       const auto start_scores = [&](int m0) {
         clear_ends(m0, q.stage, q.stage, q.phase, q.phase);
-        wait_barrier(full_q + q.stage, q.phase);
+        wait_barrier(b.full_q + q.stage, q.phase);
         begin_products();
         scores<kDqk>(s, base + L::kK, base + L::kQ + q.stage * L::kTileQk);
         commit_products();
       };
       const auto start_dv = [&] {
-        wait_barrier(full_o + o.stage, o.phase);
+        wait_barrier(b.full_o + o.stage, o.phase);
         begin_products();
         gradient<kDv>(dv, p, base + L::kO + o.stage * L::kTileV);
         commit_products();
       };
       // From s to p in shared memory.
       const auto softmax = [&](int m0) {
+        [[maybe_unused]] float slopes[2];  // Of this lane's keys, from the first query on.
+        if constexpr (kExtras) {
+          const float slope = a.alibi ? a.slope_of(head) : 0.0f;
+          const int c = work.n0 + warp * 16 + lane / 4 - m0;
+          slopes[0] = slope * static_cast<float>(c);
+          slopes[1] = slope * static_cast<float>(c + 8);
+        }
         const float *rows =
             reinterpret_cast<const float *>(shared + L::kRow + q.stage * L::kRowTile) +
             lane % 4 * 4;
@@ -154,12 +167,15 @@ struct Consumer {
           const float of_row[4] = {lse.x, lse.y, lse.z, lse.w};
 #pragma unroll
           for (int n = 0; n < 8; ++n) {
-            s[8 * j + n] = power2(fmaf(s[8 * j + n], scale_log2, -of_row[n / 4 * 2 + n % 2]));
+            float more = -of_row[n / 4 * 2 + n % 2];
+            if constexpr (kExtras) more += slopes[n % 4 / 2];
+            s[8 * j + n] = power2(fmaf(s[8 * j + n], scale_log2, more));
           }
         }
-        if (work.masked(m0)) mask(s, m0);
-        arrive(empty_q + q.stage);
+        if (work.masked(m0)) mask<false>(s, work, work.n0 + warp * 16, m0, lane);
+        arrive(b.empty_q + q.stage);
       };
+      // And what dropout leaves of it for dv.
       const auto write_p = [&] {
         uint4 *to = reinterpret_cast<uint4 *>(shared + L::kP + parity * kPanel) + thread;
 #pragma unroll
@@ -167,6 +183,14 @@ struct Consumer {
           to[i * 128] = make_uint4(p[i][0], p[i][1], p[i][2], p[i][3]);
         }
         arrive_threads(kProbabilities + parity, 128 * kConsumers);
+        if constexpr (kExtras) {
+          const uint32_t kept = draw(head, block * kM);
+#pragma unroll
+          for (int i = 0; i < kSteps; ++i) {
+#pragma unroll
+            for (int n = 0; n < 4; ++n) p[i][n] &= kept_pair(kept, i, n);
+          }
+        }
       };
       const auto finish_dq = [&](int of_head, int of_block) {
         float dq[kDq / 2];
@@ -180,7 +204,7 @@ struct Consumer {
       };
       pin(dv);
       clear_keys();
-      wait_barrier(full_k, 0);
+      wait_barrier(b.full_k, 0);
       start_scores(block * kM);
       wait_products<0>();
       pin(s);
@@ -201,7 +225,7 @@ struct Consumer {
         pin(dv);
 #pragma unroll
         for (int i = 0; i < kSteps; ++i) pin(p[i]);
-        release(empty_o + o.stage);
+        release(b.empty_o + o.stage, lane);
         o.next();
         round_pairs<T, kScores>(p, s);
         // The other warpgroup has read what lay here two rounds ago: its ds of then is read.
@@ -237,7 +261,7 @@ struct Consumer {
       const uint32_t lane_at = lane_row * 128 + ((lane_unit ^ (lane_row & 7)) << 4);
       const auto start_dp = [&](int m0) {
         clear_ends(m0, o.stage, o.stage, o.phase, o.phase);
-        wait_barrier(full_o + o.stage, o.phase);
+        wait_barrier(b.full_o + o.stage, o.phase);
         begin_products();
         scores<kDv>(dp, base + L::kV, base + L::kO + o.stage * L::kTileV);
         commit_products();
@@ -252,8 +276,9 @@ struct Consumer {
         const float *rows =
             reinterpret_cast<const float *>(shared + L::kRow + stage * L::kRowTile) + kM +
             lane % 4 * 4;
-        wait_barrier(full_q + stage, o.phase);
+        wait_barrier(b.full_q + stage, o.phase);
         sync_threads(kProbabilities + parity, 128 * kConsumers);
+        [[maybe_unused]] const uint32_t kept = draw(head, block * kM);
         const uint4 *from =
             reinterpret_cast<const uint4 *>(shared + L::kP + parity * kPanel) + in_group;
 #pragma unroll
@@ -269,6 +294,7 @@ struct Consumer {
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
               float &x = dp[8 * j + 2 * n + e];
+              if constexpr (kExtras) x = is_kept(kept, j, n / 2, n % 2 * 2 + e) ? x : 0.0f;
               x = f[e] * (x - of_row[n / 2 * 2 + e]);
             }
           }
@@ -294,13 +320,13 @@ struct Consumer {
       };
       pin(dk);
       clear_keys();
-      wait_barrier(full_k, 0);
-      wait_barrier(full_v, 0);
+      wait_barrier(b.full_k, 0);
+      wait_barrier(b.full_v, 0);
       start_dp(block * kM);
       wait_products<0>();
       pin(dp);
       subtract(o.stage);
-      release(empty_o + o.stage);
+      release(b.empty_o + o.stage, lane);
       round_pairs<T, kScores>(ds, dp);
       write_ds();
 #pragma unroll 1
@@ -312,14 +338,14 @@ struct Consumer {
         start_dk();
         wait_products<1>();
         pin(dp);
-        release(empty_o + o.stage);
+        release(b.empty_o + o.stage, lane);
         parity ^= 1;
         subtract(o.stage);
         wait_products<0>();
         pin(dk);
 #pragma unroll
         for (int i = 0; i < kSteps; ++i) pin(ds[i]);
-        arrive(empty_q + q.stage);
+        arrive(b.empty_q + q.stage);
         q.next();
         round_pairs<T, kScores>(ds, dp);
         // Both warpgroups have read what lay here two rounds ago: the other one before this p.
@@ -336,12 +362,6 @@ struct Consumer {
     finish<kDqk>(dk, a.dk, a.dim_qk, a.scale_k, shared + L::kQ, kKeys * kDv);
   }
 
-  // The warp has read a stage.
-  __device__ __forceinline__ void release(uint64_t *barrier) const {
-    __syncwarp();
-    if (lane == 0) arrive(barrier);
-  }
-
   // Writes a gradient of the keys, through `panels`, which nobody reads any more. `part`: where it
   // lies in the sums of parts.
   template <int kD>
@@ -356,48 +376,20 @@ struct Consumer {
     write_rows<T, kKeys, kD>(a, to, dim, panels + warp * 16 * 128, d, scale, rare.sequence,
                              rare.key_head, work.n0 + warp * 16, work.lk, lane);
   }
-
-  __device__ __forceinline__ void mask(float (&s)[kScores], int m0) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int c = work.n0 + warp * 16 + lane / 4 + 8 * h;
-      const int r0 = m0 + lane % 4 * 2;
-      const int low = c >= work.lk ? INT_MAX : c - work.band.right + 1 - r0;
-      const int high = c - work.band.left - r0;
-#pragma unroll
-      for (int j = 0; j < kM / 8; ++j) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          if (8 * j + e < low || 8 * j + e > high) s[4 * j + 2 * h + e] = 0.0f;
-        }
-      }
-    }
-  }
 };
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
-template <class T, int kDqk, int kDv>
+template <class T, int kDqk, int kDv, bool kExtras>
 __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_constant__ Problem a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using L = Sizes<kDqk, kDv>;
   using Place = Work<kKeys, kM>;
   extern __shared__ unsigned char raw[];
   unsigned char *shared = raw + (1024 - shared_address(raw) % 1024) % 1024;
-  uint64_t *full_k = reinterpret_cast<uint64_t *>(shared + L::kBarrier), *full_v = full_k + 1,
-           *full_q = full_v + 1, *empty_q = full_q + L::kStages, *full_o = empty_q + L::kStages,
-           *empty_o = full_o + L::kStages;
+  const Barriers<L::kStages, L::kStages> barriers(shared + L::kBarrier);
   const int thread = static_cast<int>(threadIdx.x);
-  if (thread == 0) {
-    for (int i = 0; i < 2; ++i) init_barrier(full_k + i, 1);
-    for (int i = 0; i < L::kStages; ++i) {
-      init_barrier(full_q + i, 1);
-      init_barrier(empty_q + i, 128 * kConsumers);
-      init_barrier(full_o + i, 1);
-      init_barrier(empty_o + i, 4 * kConsumers);
-    }
-    publish_barriers();
-  }
+  if (thread == 0) barriers.init();
   if (a.panels_qk < L::kPanelsQk || a.panels_v < L::kPanelsV) {
     clear_panels(shared + L::kK, 1, kPanel, a.panels_qk, L::kPanelsQk);
     clear_panels(shared + L::kV, 1, kPanel, a.panels_v, L::kPanelsV);
@@ -419,41 +411,29 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
     give_registers<24>();
     const int total = work.total;
     if (thread == 0 && total > 0) {
-      const int key_row = static_cast<int>(start(a.kv_side, work.sequence)) + work.n0;
-      const int query_row = static_cast<int>(start(a.q_side, work.sequence));
-      const int key_sequence = a.kv_side.starts != nullptr ? 0 : work.sequence;
-      const int query_sequence = a.q_side.starts != nullptr ? 0 : work.sequence;
-      // Panels that a head does not have are not loaded: boxes that start outside a tensor may
-      // fault.
-      const auto load_panels = [&](const CUtensorMap *map, int to, int panels, uint64_t *barrier,
-                                   int row, int head, int sequence) {
-        for (int p = 0; p < panels; ++p) {
-          const int at[4] = {p * 64, row, head, sequence};
-          load_box<4>(shared + to + p * kPanel, map, barrier, at);
-        }
-      };
+      const Source keys(a.kv_side, work.sequence), queries(a.q_side, work.sequence);
       const auto load_keys = [&](const CUtensorMap *map, int to, int panels, uint64_t *barrier) {
         arrive_expecting(barrier, panels * kPanel);
-        load_panels(map, to, panels, barrier, key_row, work.key_head, key_sequence);
+        keys.load(shared + to, map, barrier, panels, kPanel, work.key_head, work.n0);
       };
       Ring<L::kStages> ring;
       int block = work.block, head = work.head;
-      load_keys(&a.maps.k, L::kK, a.panels_qk, full_k);
+      load_keys(&a.maps.k, L::kK, a.panels_qk, barriers.full_k);
       for (int it = 0; it < total; ++it) {
-        wait_barrier(empty_q + ring.stage, ring.phase ^ 1);
-        uint64_t *barrier = full_q + ring.stage;
+        wait_barrier(barriers.empty_q + ring.stage, ring.phase ^ 1);
+        uint64_t *barrier = barriers.full_q + ring.stage;
         arrive_expecting(barrier, a.panels_qk * kPanel + L::kRowTile);
-        load_panels(&a.maps.q, L::kQ + ring.stage * L::kTileQk, a.panels_qk, barrier,
-                    query_row + block * kM, head, query_sequence);
+        queries.load(shared + L::kQ + ring.stage * L::kTileQk, &a.maps.q, barrier, a.panels_qk,
+                     kPanel, head, block * kM);
         load_bytes(shared + L::kRow + ring.stage * L::kRowTile,
                    a.rows + (int64_t{head} * a.head_blocks + work.base + block) * (2 * kM),
                    L::kRowTile, barrier);
-        if (it == 0) load_keys(&a.maps.v, L::kV, a.panels_v, full_v);
-        wait_barrier(empty_o + ring.stage, ring.phase ^ 1);
-        barrier = full_o + ring.stage;
+        if (it == 0) load_keys(&a.maps.v, L::kV, a.panels_v, barriers.full_v);
+        wait_barrier(barriers.empty_o + ring.stage, ring.phase ^ 1);
+        barrier = barriers.full_o + ring.stage;
         arrive_expecting(barrier, a.panels_v * kPanel);
-        load_panels(&a.maps.d_o, L::kO + ring.stage * L::kTileV, a.panels_v, barrier,
-                    query_row + block * kM, head, query_sequence);
+        queries.load(shared + L::kO + ring.stage * L::kTileV, &a.maps.d_o, barrier, a.panels_v,
+                     kPanel, head, block * kM);
         ring.next();
         work.next(block, head);
       }
@@ -461,9 +441,8 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
   } else {
     take_registers<240>();
     const int group = __shfl_sync(~0u, thread / 128 - 1, 0);
-    Consumer<T, kDqk, kDv> consumer = {
-        a,       work,   shared_work, shared,       full_k,      full_v,           full_q,
-        empty_q, full_o, empty_o,     thread - 128, thread % 32, thread % 128 / 32};
+    Consumer<T, kDqk, kDv, kExtras> consumer = {
+        a, work, shared_work, shared, barriers, thread - 128, thread % 32, thread % 128 / 32};
     if (group == 0) {
       consumer.run_values();
     } else {
@@ -522,15 +501,15 @@ __global__ void __launch_bounds__(kHelperThreads)
 #endif
 }
 
-template <class T, int kDqk, int kDv>
+template <class T, int kDqk, int kDv, bool kExtras>
 NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
   const BlockShape tile = {kM, kKeys, kDqk, kDv};
   const Layout layout(a, tile);
   Problem p = problem_of(a, tile, layout);
-  return run_passes<T, kDqk, kDv, kM>(
+  return run_passes<T, kDqk, kDv, kM, false>(
       p, tile, layout, stream, [] { return ok(); },
       [&](unsigned blocks) {
-        return launch_shared(gradient_kernel<T, kDqk, kDv>, dim3(blocks), kThreads,
+        return launch_shared(gradient_kernel<T, kDqk, kDv, kExtras>, dim3(blocks), kThreads,
                              Sizes<kDqk, kDv>::kBytes, stream, p);
       },
       [&](unsigned row_blocks) {
@@ -553,7 +532,12 @@ BlockShape long_shape(const NVTEXAttentionArgs &a) {
 NVTEXOutcome run_long(const NVTEXAttentionArgs &a, cudaStream_t stream) {
   return dispatch<BF16, F16>(a.q.dtype, [&](auto t) {
     using T = decltype(t);
-    return is_short(a) ? run<T, 192, 128>(a, stream) : run<T, 256, 256>(a, stream);
+    const auto with_extras = [&](auto extras) {
+      return is_short(a) ? run<T, 192, 128, extras.value>(a, stream)
+                         : run<T, 256, 256, extras.value>(a, stream);
+    };
+    return a.alibi || a.dropout != 0.0f ? with_extras(std::true_type{})
+                                        : with_extras(std::false_type{});
   });
 }
 

@@ -20,6 +20,8 @@ constexpr Implementation kImplementations[] = {
     {"decode", nvte_attention_decode_reject, nvte_attention_decode},
     {"sm90-forward", nvte_attention_sm90_forward_reject, nvte_attention_sm90_forward},
     {"sm90-backward", nvte_attention_sm90_backward_reject, nvte_attention_sm90_backward},
+    {"sm90-fp8-backward", nvte_attention_sm90_fp8_backward_reject,
+     nvte_attention_sm90_fp8_backward},
     {"mma-forward", nvte_attention_mma_forward_reject, nvte_attention_mma_forward},
     {"mma-backward", nvte_attention_mma_backward_reject, nvte_attention_mma_backward},
     {"simt-forward", nvte_attention_simt_forward_reject, nvte_attention_simt_forward},

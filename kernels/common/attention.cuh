@@ -18,6 +18,8 @@ const char *nvte_attention_sm90_forward_reject(const NVTEXAttentionArgs *, size_
 NVTEXOutcome nvte_attention_sm90_forward(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
 const char *nvte_attention_sm90_backward_reject(const NVTEXAttentionArgs *, size_t *) noexcept;
 NVTEXOutcome nvte_attention_sm90_backward(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
+const char *nvte_attention_sm90_fp8_backward_reject(const NVTEXAttentionArgs *, size_t *) noexcept;
+NVTEXOutcome nvte_attention_sm90_fp8_backward(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
 
 const char *nvte_attention_decode_reject(const NVTEXAttentionArgs *, size_t *) noexcept;
 NVTEXOutcome nvte_attention_decode(const NVTEXAttentionArgs *, cudaStream_t) noexcept;

@@ -29,6 +29,7 @@ enum class BiasGradient : int {
 
 struct Maps {
   CUtensorMap q, k, v, d_o, bias, dbias;
+  CUtensorMap q8, k8, o8;  // FP8: the tensors themselves, as v is.
 };
 
 struct Problem : NVTEXAttentionArgs {
@@ -70,6 +71,12 @@ struct Problem : NVTEXAttentionArgs {
 
   __host__ __device__ bool stores_scores() const {
     return to_bias == BiasGradient::kStored || to_bias == BiasGradient::kGathered;
+  }
+  // ALiBi's, in units of log2.
+  __device__ __forceinline__ float slope_of(int head) const {
+    const bool first = head < slope_heads;
+    return kLog2e * power2(slope_step *
+                           static_cast<float>(first ? 2 * head + 2 : 2 * (head - slope_heads) + 1));
   }
   // First block of queries of a sequence within a head.
   template <int kM>
@@ -147,6 +154,39 @@ struct Ring {
   }
 };
 
+// Of keys and values, and of stages of q and do. q has statistics beside it, which are read by
+// ordinary loads: every consumer says for itself that it is done with them, of do each warp does.
+template <int kQStages, int kOStages>
+struct Barriers {
+  uint64_t *full_k, *full_v, *full_q, *empty_q, *full_o, *empty_o;
+
+  __device__ __forceinline__ explicit Barriers(unsigned char *at)
+      : full_k(reinterpret_cast<uint64_t *>(at)),
+        full_v(full_k + 1),
+        full_q(full_v + 1),
+        empty_q(full_q + kQStages),
+        full_o(empty_q + kQStages),
+        empty_o(full_o + kOStages) {}
+  __device__ __forceinline__ void init() const {
+    for (int i = 0; i < 2; ++i) init_barrier(full_k + i, 1);
+    for (int i = 0; i < kQStages; ++i) {
+      init_barrier(full_q + i, 1);
+      init_barrier(empty_q + i, 128 * kConsumers);
+    }
+    for (int i = 0; i < kOStages; ++i) {
+      init_barrier(full_o + i, 1);
+      init_barrier(empty_o + i, 4 * kConsumers);
+    }
+    publish_barriers();
+  }
+};
+
+// The warp has read a stage.
+__device__ __forceinline__ void release(uint64_t *barrier, int lane) {
+  __syncwarp();
+  if (lane == 0) arrive(barrier);
+}
+
 // What a block does: its keys and the blocks of queries that see them.
 template <int kKeys, int kM>
 struct Work {
@@ -210,6 +250,28 @@ struct Work {
   }
 };
 
+// Clears what is not admitted of a warp's 16 keys from `first` on and queries from m0 on. kRows:
+// there may be more queries than the sequence has.
+template <bool kRows, int kKeys, int kM>
+__device__ __forceinline__ void mask(float (&s)[kM / 2], const Work<kKeys, kM> &work, int first,
+                                     int m0, int lane) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int c = first + lane / 4 + 8 * h;
+    const int r0 = m0 + lane % 4 * 2;
+    const int low = c >= work.lk ? INT_MAX : c - work.band.right + 1 - r0;
+    int high = c - work.band.left - r0;
+    if constexpr (kRows) high = min(high, work.lq - 1 - r0);
+#pragma unroll
+    for (int j = 0; j < kM / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (8 * j + e < low || 8 * j + e > high) s[4 * j + 2 * h + e] = 0.0f;
+      }
+    }
+  }
+}
+
 // Clears the panels of tiles that no load fills; every thread, before the barriers are there.
 __device__ __forceinline__ void clear_panels(unsigned char *tiles, int count, int panel, int from,
                                              int panels) {
@@ -243,6 +305,50 @@ __device__ __forceinline__ void round_pairs(uint32_t (&out)[kN / 8][4], const fl
     const float pair[2] = {d[2 * i], d[2 * i + 1]};
     out[i / 4][i % 4] = T::from_float(pair);
   }
+}
+
+// To FP8 and back to half precision.
+template <class Code, int kN>
+__device__ __forceinline__ void round_fp8(uint32_t (&out)[kN / 8][4], const float (&d)[kN]) {
+  constexpr bool kE4M3 = Code::kDtype == kNVTEFloat8E4M3;
+#pragma unroll
+  for (int i = 0; i < kN / 4; ++i) {
+    const float four[4] = {d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]};
+    decode_fp8x4<kE4M3>(encode_fp8x4<kE4M3>(four), out[i / 2][i % 2 * 2],
+                        out[i / 2][i % 2 * 2 + 1]);
+  }
+}
+
+// Calls f with the tag of a dtype that the kernel does not know.
+template <class F>
+__device__ __forceinline__ void with_dtype(NVTEDType dtype, F &&f) {
+  switch (dtype) {
+    case kNVTEFloat32:
+      return f(F32{});
+    case kNVTEFloat16:
+      return f(F16{});
+    case kNVTEBFloat16:
+      return f(BF16{});
+    case kNVTEFloat8E4M3:
+      return f(E4M3{});
+    default:
+      return f(E5M2{});
+  }
+}
+
+// Rows of a warp of a product [64, D] of FP8 tensors to global memory.
+template <int kD>
+__device__ __forceinline__ void write_rows(const Problem &a, const NVTEXAttentionTensor &to,
+                                           size_t dim, const float (&d)[kD / 2], float scale,
+                                           int sequence, int key_head, int first, int length,
+                                           int lane) {
+  float fours[1][kD / 8][4];
+#pragma unroll
+  for (int i = 0; i < kD / 2; ++i) fours[0][i / 4][i % 4] = d[i];
+  const float factors[1][2] = {{scale, scale}};
+  store_rows<F16, true, kD>(to, head_offset(to, a.kv_side, sequence, key_head), fours, factors,
+                            first, length, written(a.kv_side, length), 0, static_cast<int>(dim), 0,
+                            lane);
 }
 
 // Rows of a warp of a product [64, D] to global memory, through 16 rows of shared memory.
@@ -331,11 +437,29 @@ __device__ __forceinline__ void add_query_gradient(const Problem &a, const Work 
   }
 }
 
+// Where the rows of a block are in tensor maps, and their loads.
+struct Source {
+  int row, sequence;
+
+  __device__ __forceinline__ Source(const NVTEXAttentionSide &side, int i)
+      : row(static_cast<int>(start(side, i))), sequence(side.starts != nullptr ? 0 : i) {}
+  // Rows from `first` on of a head, 128 bytes of each in a panel of `panel` bytes. Panels that a
+  // head does not have are not loaded: boxes that start outside a tensor may fault.
+  __device__ __forceinline__ void load(unsigned char *to, const CUtensorMap *map, uint64_t *barrier,
+                                       int panels, int panel, int head, int first) const {
+    for (int p = 0; p < panels; ++p) {
+      const int at[4] = {p * 64, row + first, head, sequence};
+      load_box<4>(to + p * panel, map, barrier, at);
+    }
+  }
+};
+
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 // D = sum do o of each row and its statistics in units of log2, +inf for rows that contribute
 // nothing. A block of threads: a block of queries of a head.
-template <class T, int kDqk, int kDv, int kM>
+// kFp8: o has a dtype of its own, and both have factors.
+template <class T, int kDqk, int kDv, int kM, bool kFp8>
 __global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_constant__ Problem a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   wait_for_stream();
@@ -359,18 +483,43 @@ __global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_const
   const int64_t at = int64_t{head} * a.head_blocks + a.first_block<kM>(sequence) + block;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
 
-  const typename T::Bits *o = row_of<T>(a.o, a.q_side, sequence, head, m0);
   const typename T::Bits *d_o = row_of<T>(a.d_o, a.q_side, sequence, head, m0);
   const StatsRows stats_rows(a.q_side, sequence, head);
   const float slope = a.alibi ? alibi_slope(head, static_cast<unsigned>(a.heads)) * kLog2e : 0.0f;
+  // FP8: of D, and what p and ds are multiplied by before they are rounded; see gradient_kernel.
+  [[maybe_unused]] float factor = 1.0f, log_p_scale = 0.0f;
+  float scale_d = a.scale_d;
+  if constexpr (kFp8) {
+    const float p_scale = factor_of(a.s.scale) * a.mask.scale;
+    factor = factor_of(a.d_o.scale_inv) * (is_fp8(a.o.dtype) ? factor_of(a.o.scale_inv) : 1.0f);
+    log_p_scale = log2f(p_scale);
+    scale_d *= factor_of(a.dp.scale) / p_scale;
+  }
   float part = 0.0f;
-  Vec<T, 8> x[kM / kAtOnce], y[kM / kAtOnce];
+  std::conditional_t<kFp8, Vec<F32, 8>, Vec<T, 8>> x[kM / kAtOnce];
+  Vec<T, 8> y[kM / kAtOnce];
+  const auto inside = [&](int r) { return m0 + r < lq && lane * 8 < a.dim_v; };
+  if constexpr (kFp8) {
+    with_dtype(a.o.dtype, [&](auto tag) {
+      using O = decltype(tag);
+      const typename O::Bits *o = row_of<O>(a.o, a.q_side, sequence, head, m0);
+#pragma unroll
+      for (int i = 0; i < kM / kAtOnce; ++i) {
+        const int r = i * kAtOnce + thread / kLanes;
+        float f[8];
+        to_float(load<O, 8>(o, static_cast<size_t>(r * a.o.row + lane * 8), inside(r)), f);
+        x[i] = from_float<F32, 8>(f);
+      }
+    });
+  }
 #pragma unroll
   for (int i = 0; i < kM / kAtOnce; ++i) {
     const int r = i * kAtOnce + thread / kLanes;
-    const bool inside = m0 + r < lq && lane * 8 < a.dim_v;
-    x[i] = load<T, 8>(o, static_cast<size_t>(r * a.o.row + lane * 8), inside);
-    y[i] = load<T, 8>(d_o, static_cast<size_t>(r * a.d_o.row + lane * 8), inside);
+    if constexpr (!kFp8) {
+      const typename T::Bits *o = row_of<T>(a.o, a.q_side, sequence, head, m0);
+      x[i] = load<T, 8>(o, static_cast<size_t>(r * a.o.row + lane * 8), inside(r));
+    }
+    y[i] = load<T, 8>(d_o, static_cast<size_t>(r * a.d_o.row + lane * 8), inside(r));
   }
   float4 *sum = reinterpret_cast<float4 *>(a.dq_sum + at * (kM * kDqk));
 #pragma unroll
@@ -387,15 +536,17 @@ __global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_const
     for (int j = 0; j < 8; ++j) d = fmaf(f[j], g[j], d);
 #pragma unroll
     for (int j = kLanes / 2; j > 0; j /= 2) d += __shfl_xor_sync(~0u, d, j);
+    if constexpr (kFp8) d *= factor;
     if (lane == 0) {
       const float stats = m0 + r < lq ? a.stats[stats_rows(m0 + r)] : -INFINITY;
       const bool used = stats != -INFINITY;
       // A lane of gradient_kernel has two neighbours of 8 rows and two of the next 8.
       const int place = r / 16 * 16 + r % 8 / 2 * 4 + r / 8 % 2 * 2 + r % 2;
       // With ALiBi what it subtracts, from the block's first row on.
-      a.rows[at * (2 * kM) + place] =
-          used ? fmaf(slope, static_cast<float>(r), stats * kLog2e) : INFINITY;
-      a.rows[at * (2 * kM) + kM + place] = used ? d * a.scale_d : 0.0f;
+      float statistic = fmaf(slope, static_cast<float>(r), stats * kLog2e);
+      if constexpr (kFp8) statistic -= log_p_scale;
+      a.rows[at * (2 * kM) + place] = used ? statistic : INFINITY;
+      a.rows[at * (2 * kM) + kM + place] = used ? d * scale_d : 0.0f;
       if (a.dsink != nullptr && used) part += exp2f((a.sink[head] - stats) * kLog2e) * d;
     }
   }
@@ -534,22 +685,24 @@ struct Layout {
   }
 };
 
-// A map of [sequences, heads, rows, elements] with boxes of `rows` times 64 elements.
+// A map of [sequences, heads, rows, elements] with boxes of `rows` times 128 bytes.
 inline NVTEXOutcome map_rows(CUtensorMap *map, const NVTEXAttentionTensor &x,
                              const NVTEXAttentionSide &side, size_t batch, size_t dim, int rows) {
-  const bool ragged = side.starts != nullptr;
+  const bool ragged = side.starts != nullptr, fp8 = is_fp8(x.dtype);
+  const unsigned bytes = fp8 ? 1 : 2;
   const uint64_t dims[4] = {dim, ragged ? side.tokens : side.max_seqlen, side.heads,
                             ragged ? 1 : batch};
   const int64_t strides[3] = {x.row, x.head, x.batch};
   uint64_t steps[3];
   for (int i = 0; i < 3; ++i) {
-    steps[i] = dims[i + 1] == 1 ? 16 : static_cast<uint64_t>(strides[i]) * 2;
+    steps[i] = dims[i + 1] == 1 ? 16 : static_cast<uint64_t>(strides[i]) * bytes;
   }
-  const uint32_t box[4] = {64, static_cast<uint32_t>(rows), 1, 1};
-  return encode_map(
-      map,
-      x.dtype == kNVTEBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-      4, x.data, dims, steps, box);
+  const uint32_t box[4] = {128 / bytes, static_cast<uint32_t>(rows), 1, 1};
+  return encode_map(map,
+                    fp8                        ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                    : x.dtype == kNVTEBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                               : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                    4, x.data, dims, steps, box);
 }
 
 // The problem in tiles, in a workspace of this layout.
@@ -606,13 +759,38 @@ inline Problem problem_of(const NVTEXAttentionArgs &a, const BlockShape &tile,
   return p;
 }
 
+// Why the kernels do not take these arguments, or null; `workspace`: bytes.
+inline const char *tiles_reject(const NVTEXAttentionArgs &a, const BlockShape &tile,
+                                size_t *workspace) {
+  for (const NVTEXAttentionTensor *x : {&a.q, &a.k, &a.v, &a.o, &a.d_o, &a.dq, &a.dk, &a.dv}) {
+    for (const int64_t stride : {x->batch, x->row, x->head}) {
+      if (stride < 0 || stride >= int64_t{1} << 38) {
+        return "a stride of 2^39 bytes or more; nearest: contiguous tensors";
+      }
+    }
+  }
+  if (a.page_table_k != nullptr || a.page_table_v != nullptr) {
+    return "paged keys; nearest: keys without pages";
+  }
+  if (a.q_side.tokens > kMaxLength || a.kv_side.tokens > kMaxLength) return "over 2^29 tokens";
+  const Layout layout(a, tile);
+  if (layout.blocks * a.q_side.heads > kMaxBlocks ||
+      a.batch * a.q_side.heads * ceil_div(a.q_side.max_seqlen, tile.queries) > kMaxBlocks ||
+      a.batch * a.kv_side.heads * ceil_div(a.kv_side.max_seqlen, tile.keys) > kMaxBlocks) {
+    return "2^31 blocks or more";
+  }
+  *workspace = layout.bytes;
+  return nullptr;
+}
+
 // Heads of more than 128 elements: what a block works on, and the passes.
 BlockShape long_shape(const NVTEXAttentionArgs &a);
 NVTEXOutcome run_long(const NVTEXAttentionArgs &a, cudaStream_t stream);
 
 // All passes. `more_maps` makes those that not every kernel has, `gradient` launches the main
 // kernel with so many blocks, `convert` what rounds sums, with one block for each block of queries.
-template <class T, int kDqk, int kDv, int kM, class MoreMaps, class Gradient, class Convert>
+template <class T, int kDqk, int kDv, int kM, bool kFp8, class MoreMaps, class Gradient,
+          class Convert>
 NVTEXOutcome run_passes(Problem &p, const BlockShape &tile, const Layout &layout,
                         cudaStream_t stream, MoreMaps &&more_maps, Gradient &&gradient,
                         Convert &&convert) {
@@ -642,8 +820,8 @@ NVTEXOutcome run_passes(Problem &p, const BlockShape &tile, const Layout &layout
   }
   if (row_blocks > 0) {
     next([&] {
-      return launch_shared(rows_kernel<T, kDqk, kDv, kM>, dim3(static_cast<unsigned>(row_blocks)),
-                           kHelperThreads, 0, stream, p);
+      return launch_shared(rows_kernel<T, kDqk, kDv, kM, kFp8>,
+                           dim3(static_cast<unsigned>(row_blocks)), kHelperThreads, 0, stream, p);
     });
   }
   if (p.dsink != nullptr) {
