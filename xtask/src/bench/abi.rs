@@ -28,13 +28,14 @@ pub enum DType {
     F16 = 5,
     Bf16 = 6,
     E4m3 = 7,
+    E5m2 = 8,
     E8m0 = 9,
 }
 
 impl DType {
     pub fn size(self) -> usize {
         match self {
-            Self::Byte | Self::E4m3 | Self::E8m0 => 1,
+            Self::Byte | Self::E4m3 | Self::E5m2 | Self::E8m0 => 1,
             Self::F16 | Self::Bf16 => 2,
             Self::F32 => 4,
             Self::I64 => 8,
@@ -49,6 +50,7 @@ impl DType {
             Self::F16 => "fp16",
             Self::Bf16 => "bf16",
             Self::E4m3 => "fp8",
+            Self::E5m2 => "fp8 e5m2",
             Self::E8m0 => "e8m0",
         }
     }

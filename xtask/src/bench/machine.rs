@@ -80,12 +80,13 @@ impl Pool {
     pub fn new(machine: &dyn Machine) -> Result<Self> {
         let values = normal(POOL);
         let mut buffers = Vec::new();
-        for dtype in [DType::F32, DType::Bf16, DType::E4m3, DType::Byte] {
+        for dtype in [DType::F32, DType::Bf16, DType::E4m3, DType::E5m2, DType::Byte] {
             let bytes: Vec<u8> = match dtype {
                 DType::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
                 DType::Bf16 => {
                     values.iter().flat_map(|v| ((v.to_bits() >> 16) as u16).to_le_bytes()).collect()
                 }
+                DType::E5m2 => values.iter().map(|&v| e5m2(v)).collect(),
                 _ => values.iter().map(|&v| e4m3(v)).collect(),
             };
             let buffer = machine.alloc(bytes.len())?;
@@ -128,6 +129,13 @@ pub fn normal(count: usize) -> Vec<f32> {
         (sum as f32 / 65536.0 - 2.0) * 3f32.sqrt()
     };
     (0..count).map(draw).collect()
+}
+
+/// The code next to a number on the side of zero; a subnormal becomes 0.
+fn e5m2(value: f32) -> u8 {
+    let (sign, magnitude) = ((value.to_bits() >> 24) as u8 & 0x80, value.to_bits() & 0x7FFF_FFFF);
+    let code = (magnitude >> 21).saturating_sub((127 - 15) << 2).min(0x7B) as u8;
+    sign | if code < 4 { 0 } else { code }
 }
 
 /// The number's E4M3 code, cut off to three bits of mantissa; below the normal range it is only
@@ -198,6 +206,12 @@ mod tests {
         let variance = values.iter().map(|v| v * v).sum::<f32>() / values.len() as f32;
         assert!(mean.abs() < 0.02, "mean {mean}");
         assert!((variance - 1.0).abs() < 0.02, "variance {variance}");
+    }
+
+    #[test]
+    fn e5m2_codes() {
+        let codes = [0.0, 1.0, -1.0, 57344.0, 1e9, -0.4375, 1.3, 1e-9].map(e5m2);
+        assert_eq!(codes, [0x00, 0x3C, 0xBC, 0x7B, 0x7B, 0xB7, 0x3D, 0x00]);
     }
 
     #[test]

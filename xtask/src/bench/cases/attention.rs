@@ -65,7 +65,8 @@ pub fn cases(kind: Kind) -> Vec<Case> {
     let mut cases: Vec<_> =
         list.iter().flat_map(|shape| [shape.case(false), shape.case(true)]).collect();
     for shape in [half, shape(tokens, 128, false)] {
-        cases.push(Shape { dtype: DType::E4m3, ..shape }.case(false));
+        let shape = Shape { dtype: DType::E4m3, ..shape };
+        cases.extend([shape.case(false), shape.case(true)]);
     }
     let token = Shape { batch: tokens / 256, queries: 1, causal: false, ..half };
     cases.push(Shape { heads: [32, 4], ..token }.case(false));
@@ -157,12 +158,17 @@ impl Shape {
     fn backward<'a>(&self, forward: Forward<'a>, b: &Build<'a>) -> Result<Backward<'a>> {
         let params = Attention::backward(b.api);
         // Another library draws other numbers for dropout.
-        let output = |name, dims: &[usize]| match self.extra {
-            Extra::Dropout => b.alloc(self.dtype, dims).map(|memory| b.tensor(&memory)),
-            _ => b.output(name, self.dtype, dims, Rule::Close).map(|memory| b.tensor(&memory)),
+        let fp8 = self.dtype == DType::E4m3;
+        let dtype = if fp8 { DType::E5m2 } else { self.dtype };
+        let output = |name, dims: &[usize]| {
+            let memory = match fp8 || self.extra == Extra::Dropout {
+                true => b.alloc(dtype, dims)?,
+                false => b.output(name, dtype, dims, Rule::Close)?,
+            };
+            Forward::tensor(b, &memory)
         };
         let mut tensors = vec![
-            b.tensor(&b.random(self.dtype, &self.o())?),
+            Forward::tensor(b, &b.random(dtype, &self.o())?)?,
             output("dQ", &self.q())?,
             output("dK", &self.k())?,
             output("dV", &self.v())?,
@@ -172,9 +178,10 @@ impl Shape {
             Extra::Bias => output("dBias", &self.bias())?,
             _ => Tensor::new(b.api),
         });
-        let [q, k, v, o] = [0, 1, 2, 3].map(|i| forward.tensors[i].h());
-        let [d_o, dq, dk, dv, empty, d_bias] = [0, 1, 2, 3, 4, 5].map(|i| tensors[i].h());
-        let handles = [q, k, v, o, d_o, empty, empty];
+        tensors.push(Forward::factors(b, Tensor::new(b.api), dtype)?);
+        let [q, k, v, o, s] = [0, 1, 2, 3, 7].map(|i| forward.tensors[i].h());
+        let [d_o, dq, dk, dv, empty, d_bias, dp] = [0, 1, 2, 3, 4, 5, 6].map(|i| tensors[i].h());
+        let handles = [q, k, v, o, d_o, s, dp];
         handles.iter().zip(0..).for_each(|(handle, at)| params.set(at, handle));
         params.set(7, &forward.pack.address());
         let handles = [dq, dk, dv, d_bias, empty, empty, empty, empty, empty];
@@ -251,7 +258,7 @@ impl<'a> Forward<'a> {
 
     /// What an 8-bit tensor has beside its data.
     fn factors(b: &Build<'a>, tensor: Tensor<'a>, dtype: DType) -> Result<Tensor<'a>> {
-        if dtype != DType::E4m3 {
+        if !matches!(dtype, DType::E4m3 | DType::E5m2) {
             return Ok(tensor);
         }
         let [scale, amax, scale_inv] = [b.floats(&[1.0])?, b.floats(&[0.0])?, b.floats(&[1.0])?];
