@@ -13,10 +13,11 @@ namespace {
 constexpr unsigned kThreads = 128;
 // What a block should have to do: some units, of two vectors, for each thread.
 constexpr size_t kUnitsPerThread = 8;
-// Heads whose loads are on their way together. H200, 4096 x 4 x 32 x 128, GB/s by units and these:
-// 3860 (8, 2: 3780; 8, 3: 3850; 16, 4: 3660; 4, 4: 3630; 4, 2: 3780; 256 threads, 4, 2: 3820; the
-// next two on their way as well: 3820). Smaller blocks wait longer for the angles: (2, 2) 3300.
-constexpr int kTogether = 4;
+// Heads whose loads are on their way together, if a thread has several. H200, 4096 x 4 x 32 x 128,
+// GB/s by units and these: 3860 (8, 2: 3780; 8, 3: 3850; 16, 4: 3660; 4, 4: 3630; 4, 2: 3780; 256
+// threads, 4, 2: 3820; the next two on their way as well: 3820; registers for five blocks of a
+// multiprocessor instead of four: 3838). Smaller blocks wait longer for the angles: (2, 2) 3300.
+constexpr int kSeveral = 4;
 constexpr size_t kEnoughBlocks = 512;
 constexpr size_t kMostRows = 32, kMostHeads = 128, kMostFloats = 4 << 10;
 constexpr size_t kMostGridY = 65535;
@@ -113,8 +114,9 @@ struct Head {
   unsigned element;  // Stride of the input.
 };
 
-// kInterleaved: the partners lie in one vector; else they are the two vectors of a unit.
-template <class T, int N, bool kInterleaved>
+// kInterleaved: the partners lie in one vector; else they are the two vectors of a unit. kTogether:
+// heads of a thread at a time; a token of 128 heads takes 2.26 us by 1, 2.47 by 4.
+template <class T, int N, bool kInterleaved, int kTogether>
 __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ Problem p) {
   wait_for_stream();
   let_next_start();
@@ -280,7 +282,9 @@ NVTEXOutcome run(const NVTEXRopeArgs &args, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(ceil_div(p.rows, rows)),
                   static_cast<unsigned>(ceil_div(p.heads, of_row)),
                   static_cast<unsigned>(ceil_div(units, p.units_per_block)));
-  return launch(rope_kernel<T, N, kInterleaved>, grid, kThreads, stream, p);
+  return rows * of_row <= step
+             ? launch(rope_kernel<T, N, kInterleaved, 1>, grid, kThreads, stream, p)
+             : launch(rope_kernel<T, N, kInterleaved, kSeveral>, grid, kThreads, stream, p);
 }
 
 // Vectors of N elements never leave a half, or the part that turns, and are aligned.
