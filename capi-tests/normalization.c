@@ -365,6 +365,24 @@ static void test_forward(void) {
       norm_run(&n);
     }
   }
+  // Several rows for each multiprocessor, not all as many.
+  static const size_t kCols[] = {768, 1536, 4096, 6144, 7168};
+  static const NVTEDType kTo[] = {kNVTEBFloat16, kNVTEFloat8E4M3, kNVTEFloat8E5M2};
+  for (int k = 0; k < 30; k++) {
+    const int z = k / 2 % 3;
+    Norm n = {.layer = k % 2 == 0,
+              .x = z == 2 ? kNVTEFloat16 : kNVTEBFloat16,
+              .z = kTo[z],
+              .rows = 101,
+              .cols = kCols[k / 6],
+              .epsilon = 1e-5f,
+              .zero_centered = k % 5 == 1,
+              .has_amax = is_fp8(kTo[z]),
+              .has_scale = is_fp8(kTo[z])};
+    n.gamma = n.x;
+    if (!case_begin("%s of 101x%zu %s", kind(n.layer), n.cols, dtype_name(n.z))) continue;
+    norm_run(&n);
+  }
 }
 
 static void test_blocks(void) {
@@ -642,18 +660,17 @@ static void test_backward(void) {
     }
   }
   // More rows than blocks of a GPU hold at a time; twice the same bits.
-  for (int k = 0; k < 8; k++) {
-    const bool odd = k & 4;
-    if (!case_begin("%s backward of many %srows%s", kind(k & 1), odd ? "odd " : "",
+  static const size_t kMany[][2] = {{5003, 72},  {1003, 4099}, {1003, 768},
+                                    {203, 4096}, {103, 7168},  {103, 12288}};
+  for (int k = 0; k < 24; k++) {
+    const size_t *const shape = kMany[k / 4];
+    const bool odd = shape[1] % 2;
+    if (!case_begin("%s backward of many %srows %zu%s", kind(k & 1), odd ? "odd " : "", shape[1],
                     k & 2 ? " float32" : "")) {
       continue;
     }
     NVTEDType type = k & 2 ? kNVTEFloat32 : kNVTEBFloat16;
-    Gradients g = {.layer = k & 1,
-                   .x = type,
-                   .gamma = type,
-                   .rows = odd ? 1003 : 5003,
-                   .cols = odd ? 4099 : 72};
+    Gradients g = {.layer = k & 1, .x = type, .gamma = type, .rows = shape[0], .cols = shape[1]};
     gradients_run(&g);
     const void *first = buffer_read(g.sums[0]);
     gradients_call(&g);

@@ -29,7 +29,9 @@ struct ForwardArgs {
   // Of the first element from the last aligned one; whether the output has the same.
   int offset;
   bool together;
-  size_t step;  // Rows that all groups have at a time.
+  size_t step;   // Rows that all groups have at a time.
+  size_t turns;  // Rows of a group, of some groups one less.
+  bool apart;    // Of rows_kernel: how first_row() has them.
 };
 
 // The dtype of the output, when it is known at run time only.
@@ -266,7 +268,8 @@ __global__ void __launch_bounds__(threads_here(row_threads<In, kLayer, kBlocks, 
   const NVTEXNormForwardArgs &a = args.norm;
   Group<kCount> group(args.layout, memory);
   const int threads = args.layout.group, cols = args.layout.cols, groups = args.layout.groups;
-  const Span<kSkewed, V> span(cols, args.offset, groups, group.index, group.thread);
+  size_t row = first_row<kSkewed>(group, args.apart);
+  const Span<kSkewed, V> span(cols, args.offset, row, group.thread);
 
   using Part = Staged<In, true, V>;
   const int stage_size = V * Part::kChunks * static_cast<int>(blockDim.x);
@@ -278,7 +281,7 @@ __global__ void __launch_bounds__(threads_here(row_threads<In, kLayer, kBlocks, 
     for (int v = 0; v < V; ++v) part.template fetch<kSkewed>(v, from, v, left);
     commit_copies();
   };
-  for (int i = 0; i < args.stages; ++i) fetch(span.row + i * args.step, i);
+  for (int i = 0; i < args.stages; ++i) fetch(row + i * args.step, i);
 
   const float *const floats = reinterpret_cast<float *>(stages + args.stages * stage_size);
   const Weights<V> gamma(floats, group.thread);
@@ -291,7 +294,7 @@ __global__ void __launch_bounds__(threads_here(row_threads<In, kLayer, kBlocks, 
 
   int stage = 0;
 #pragma unroll 1
-  for (size_t row = span.row; row < args.rows; row += args.step) {
+  for (; row < args.rows; row += args.step) {
     float f[V][kVec];
     wait_for_copies(args.stages - 1);
     const Part part(stages + stage * stage_size);
@@ -336,6 +339,7 @@ __global__ void __launch_bounds__(threads_here(row_threads<In, kLayer, kBlocks, 
     }
   }
   wait_for_copies(0);
+  group.wait_equally(row < args.turns * args.step);
   output.finish();
 }
 
@@ -350,7 +354,7 @@ __host__ __device__ constexpr int whole_threads() {
 // not all multiprocessors may work, and the block ends: multiprocessors differ by a fifth in what
 // they get from the memory, and those that had an equal share of all rows would wait for the
 // slowest. Gamma and beta come out of L1.
-template <class T, bool kLayer, int V>
+template <class T, class Out, bool kLayer, int V>
 __global__ void __launch_bounds__(threads_here(whole_threads<T, V>()), 1)
     whole_kernel(const __grid_constant__ ForwardArgs args) {
   using RowMoments = Moments<kLayer, false, V, true>;
@@ -360,10 +364,11 @@ __global__ void __launch_bounds__(threads_here(whole_threads<T, V>()), 1)
   const NVTEXNormForwardArgs &a = args.norm;
   Group<RowMoments::kCount, true> group(args.layout, memory);
   const int cols = args.layout.cols, groups = args.layout.groups;
-  const Span<false, V> span(cols, 0, groups, group.index, group.thread);
+  const size_t first_row = size_t{blockIdx.x} * groups + group.index;
+  const Span<false, V> span(cols, 0, first_row, group.thread);
   const RowMoments moments(args, span, group);
   Output output(args);
-  for (size_t row = span.row; row < args.rows; row += args.step) {
+  for (size_t row = first_row; row < args.rows; row += args.step) {
     Vec<T, kVec> x[V];
     const char *const from = span.template at<T>(a.cast.input, cols, row);
 #pragma unroll
@@ -374,7 +379,7 @@ __global__ void __launch_bounds__(threads_here(whole_threads<T, V>()), 1)
       if (kLayer) a.mu[row] = mu;
       a.rsigma[row] = rsigma;
     }
-    char *const to = span.template at<T>(a.cast.rowwise, cols, row);
+    char *const to = span.template at<Out>(a.cast.rowwise, cols, row);
     // Few vectors are faster without a branch between their loads; more would take more registers.
     const auto finish = [&](const auto centered) {
 #pragma unroll
@@ -387,7 +392,8 @@ __global__ void __launch_bounds__(threads_here(whole_threads<T, V>()), 1)
           // Not f rsigma - mu rsigma: in a row of one value the difference must be 0.
           f[i] = kLayer ? fmaf(g[i], rsigma * (f[i] - mu), b[i]) : g[i] * (f[i] * rsigma);
         }
-        output.template put<T, false>(row, 0, f, [&](const auto &z) { span.put(to, v, z, true); });
+        output.template put<Out, false>(row, 0, f,
+                                        [&](const auto &z) { span.put(to, v, z, true); });
       }
     };
     if (V > 4 || a.gamma.zero_centered) {
@@ -532,6 +538,7 @@ __global__ void __launch_bounds__(forward_threads(kVectorised), 1)
     }
   }
   wait_for_copies(0);
+  group.wait_equally(row - group.index < args.rows);
   output.finish();
 }
 
@@ -721,11 +728,13 @@ NVTEXOutcome launch_rows(ForwardArgs &args, cudaStream_t stream) {
   args.layout.groups = groups;
   const unsigned blocks = blocks_for(args.rows, groups, sms, kEvery);
   args.step = size_t{blocks} * groups;
+  args.turns = ceil_div(args.rows, args.step);
+  args.apart = lie_apart(cols, In::kBytes);
   return launch_shared(rows_kernel<In, Out, kLayer, kBlocks, kSkewed, V>, dim3(blocks),
                        group * groups, shared, stream, args);
 }
 
-template <class T, bool kLayer, int V>
+template <class T, class Out, bool kLayer, int V>
 NVTEXOutcome launch_whole(ForwardArgs &args, cudaStream_t stream) {
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
@@ -737,8 +746,8 @@ NVTEXOutcome launch_whole(ForwardArgs &args, cudaStream_t stream) {
   const size_t most = args.norm.sm_count < device.sm_count ? args.norm.sm_count : kMaxBlocks;
   if (blocks > most) blocks = most;
   args.step = blocks * groups;
-  return launch(whole_kernel<T, kLayer, V>, dim3(static_cast<unsigned>(blocks)), group * groups,
-                stream, args);
+  return launch(whole_kernel<T, Out, kLayer, V>, dim3(static_cast<unsigned>(blocks)),
+                group * groups, stream, args);
 }
 
 // H200, bf16, GB/s by V: LayerNorm of 4096 columns 4: 4050, 8: 3940, 2: 3070, 16: 3730; 8192 8:
@@ -752,11 +761,13 @@ NVTEXOutcome forward_whole(ForwardArgs &args, cudaStream_t stream) {
   const size_t cols = args.norm.cast.cols;
   const bool sixes = cols % (6 * kRun) == 0;
   if (cols <= 3 * kRun || (!kLayer && cols == 6 * kRun)) {
-    return launch_whole<T, kLayer, 3>(args, stream);
+    return launch_whole<T, T, kLayer, 3>(args, stream);
   }
-  if (sixes && (cols > 4096 || cols == 6 * kRun)) return launch_whole<T, kLayer, 6>(args, stream);
-  return kLayer && cols > 4096 ? launch_whole<T, kLayer, 8>(args, stream)
-                               : launch_whole<T, kLayer, 4>(args, stream);
+  if (sixes && (cols > 4096 || cols == 6 * kRun)) {
+    return launch_whole<T, T, kLayer, 6>(args, stream);
+  }
+  return kLayer && cols > 4096 ? launch_whole<T, T, kLayer, 8>(args, stream)
+                               : launch_whole<T, T, kLayer, 4>(args, stream);
 }
 
 // H200, bf16, GB/s to bf16 and to fp8: LayerNorm 4096 columns 3570 and 3360, 12288 3680 and 3620;
@@ -780,6 +791,16 @@ NVTEXOutcome forward_rows(ForwardArgs &args, cudaStream_t stream) {
     const bool half_full = kLayer && cols > 4096 && cols < 8192 && cols % (6 * kRun) != 0;
     if (!few && cols > kRun && !half_full && args.norm.gamma.dtype == In::kDtype) {
       return forward_whole<In, kLayer>(args, stream);
+    }
+  }
+  if constexpr (!kSkewed && !kLayer && In::kBytes == 2 && kIsFp8<Out>) {
+    // To fp8, GB/s by eight vectors and by rows_kernel: 4096 columns 3970 and 3890, 7168 4080 and
+    // 3860, 8192 4170 and 3780, 16384 4180 and 3980, but 5120, with a sixth of the threads idle,
+    // 3870 and 3990; 12288 by six 4210 and 3820. LayerNorm 3600 and 4060 at best.
+    const bool full = ceil_div(cols, 8 * kRun) * (7 * kRun) <= cols;
+    if (!few && cols >= 4096 && full && args.norm.gamma.dtype == In::kDtype) {
+      return cols % (6 * kRun) == 0 ? launch_whole<In, Out, false, 6>(args, stream)
+                                    : launch_whole<In, Out, false, 8>(args, stream);
     }
   }
   const size_t width = cols + (kSkewed ? kVec - 1 : 0);

@@ -2,6 +2,8 @@
 // shared memory ahead of time, and one exchange between the warps of the group gives what the row
 // needs. Rows too long for that are read again from global memory.
 
+#include <climits>
+
 #include "common/normalization.cuh"
 
 namespace nvte {
@@ -9,17 +11,39 @@ namespace {
 
 using namespace norm;
 
-// Means over a row of (sum of d y, sum of d), from a thread's sums.
+// Means over a row of (sum of d y, sum of d), from a thread's sums. Of two, each half of a warp
+// adds one up.
 template <bool kLayer>
 __device__ __forceinline__ void row_means(Group<kLayer ? 2 : 1> &group, const Divisor &by_cols,
                                           float (&sums)[kLayer ? 2 : 1]) {
-  warp_sums(sums);
-  if (group.layout.warps > 1) {
-    group.exchange(sums);
-    lanes_sums(sums, group.layout.width);
+  constexpr int kLanes = kLayer ? 16 : 32;
+  const int lane = threadIdx.x % 32, warps = group.layout.warps;
+  float sum = sums[0];
+  if constexpr (kLayer) {
+    const bool second = lane >= kLanes;
+    sum = second ? sums[1] : sums[0];
+    sum += __shfl_xor_sync(0xffffffffu, second ? sums[0] : sums[1], kLanes);
   }
 #pragma unroll
-  for (float &sum : sums) sum = by_cols.divide(sum);
+  for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+  if (warps > 1) {
+    float *const all = &group.memory[group.turn][0][0] + lane / kLanes * kMostWarps;
+    group.turn ^= 1;
+    if (lane % kLanes == 0) all[threadIdx.x / 32] = sum;
+    group.wait();
+    const float *const mine = all + group.index * warps;
+    const int from = lane % kLanes;
+    sum = from < warps ? mine[from] : 0.0f;
+    if (kLayer && from + kLanes < warps) sum += mine[from + kLanes];
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) {
+      sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < (kLayer ? 2 : 1); ++k) {
+    sums[k] = by_cols.divide(kLayer ? __shfl_sync(0xffffffffu, sum, k * kLanes) : sum);
+  }
 }
 
 struct BackwardArgs {
@@ -32,16 +56,25 @@ struct BackwardArgs {
   int offset;
   bool together;
   size_t step;  // Rows that all groups have at a time.
+  int turns;    // Rows of a group, of some groups one less.
+  bool apart;   // How first_row() has them.
 };
 
-// Threads of a block, at most: the sums stay in registers.
+// y and d stay in registers from the sums over a row to its results, or are computed again: that
+// takes more instructions, but leaves room for longer rows.
+template <class T, bool kLayer, bool kSkewed, int V>
+constexpr bool kHolds = !(kLayer && V == 4) && !(T::kBytes == 4 && kSkewed && V > 1);
+
+// Threads of a block, at most: what the registers hold.
 template <class T, bool kLayer, bool kSkewed, int V>
 __host__ __device__ constexpr int backward_threads() {
-  constexpr int kSums = (kLayer ? 2 : 1) * V, kLess = kSkewed ? 128 : 0;
-  if (T::kBytes == 4) return kSums == 1 ? 1024 : kSums <= 3 ? 576 - kLess : 384;
-  if (kSums <= 2) return (kLayer ? 896 : 1024) - kLess;
-  if (kSums == 3 || (kLayer && kSums == 4)) return 768 - kLess;
-  return kSums == 4 ? 640 : kSums == 8 ? 512 - kLess : 512;
+  if (T::kBytes == 4) {
+    if (V == 1) return kLayer ? 768 : 1024;
+    return 384;
+  }
+  if (V == 1) return kLayer && kSkewed ? 896 : 1024;
+  if (V == 2) return 512;
+  return V == 4 ? (kSkewed ? 384 : 512) : kLayer ? 384 : 512;
 }
 
 // A block goes over its rows, each by a group, and keeps the sums over them in registers. The next
@@ -51,6 +84,7 @@ __global__ void __launch_bounds__(threads_here(backward_threads<T, kLayer, kSkew
     backward_kernel(const __grid_constant__ BackwardArgs args) {
   using Part = Staged<T, true, 2 * V>;
   constexpr int kCount = kLayer ? 2 : 1;
+  constexpr bool kHeld = kHolds<T, kLayer, kSkewed, V>;
   extern __shared__ uint4 stages[];
   __shared__ float memory[2][kMostWarps][kCount];
   wait_for_stream();
@@ -58,131 +92,155 @@ __global__ void __launch_bounds__(threads_here(backward_threads<T, kLayer, kSkew
   const NVTEXNormBackwardArgs &a = args.norm;
   Group<kCount> group(args.layout, memory);
   const int cols = args.layout.cols, groups = args.layout.groups;
-  const int stage_size = 2 * V * Part::kChunks * static_cast<int>(blockDim.x);
-  const Span<kSkewed, V> span(cols, args.offset, groups, group.index, group.thread);
+  const size_t row = first_row<kSkewed>(group, args.apart);
+  const Span<kSkewed, V> span(cols, args.offset, row, group.thread);
+  const size_t last = row + (args.turns - 1) * args.step;
+  const int turns = args.turns - (last < a.rows ? 0 : 1);
   float sums[kCount][V][kVec] = {};
 
-  auto fetch = [&](size_t row, int stage) {
-    const Part to(stages + stage * stage_size);
-    const char *const x = span.template at<T>(a.x, cols, row);
-    const char *const dz = span.template at<T>(a.dz, cols, row);
-    const int left = row < a.rows ? span.left : 0;
+  // Bytes from the begin of tensors; running ones, of which later turns take few instructions.
+  const ptrdiff_t step = static_cast<ptrdiff_t>(args.step * cols) * T::kBytes;
+  ptrdiff_t at = span.template offset<T>(cols, row), ahead = at;
+  const uint32_t stage_size = 2 * V * Part::kChunks * 16 * blockDim.x;
+  const uint32_t first_stage = Part(stages).memory;
+  const auto fetch = [&](uint32_t stage, bool exists) {
+    const Part to(stage);
+    const char *const x = static_cast<const char *>(a.x) + ahead;
+    const char *const dz = static_cast<const char *>(a.dz) + ahead;
+    const int left = exists ? span.left : 0;
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       to.template fetch<kSkewed>(v, x, v, left);
       to.template fetch<kSkewed>(V + v, dz, v, left);
     }
     commit_copies();
+    ahead += step;
   };
-  for (int i = 0; i < args.stages; ++i) fetch(span.row + i * args.step, i);
+  for (int i = 0; i < args.stages; ++i) fetch(first_stage + i * stage_size, i < turns);
 
-  const Weights<V> gamma(reinterpret_cast<float *>(stages + args.stages * stage_size),
+  const Weights<V> gamma(reinterpret_cast<float *>(stages) + args.stages * stage_size / 4,
                          group.thread);
   share_weights<T, false>(span, group.index, groups, a.gamma, nullptr, gamma, gamma);
   __syncthreads();
 
+  const float *mus = a.mu + row, *rsigmas = a.rsigma + row;
   float next_mu = 0.0f, next_rsigma = 0.0f;
-  const auto look_ahead = [&](size_t row) {
-    if (row >= a.rows) return;
-    if (kLayer) next_mu = a.mu[row];
-    next_rsigma = a.rsigma[row];
+  const auto look_ahead = [&](bool exists) {
+    if (!exists) return;
+    if (kLayer) next_mu = *mus;
+    next_rsigma = *rsigmas;
+    mus += args.step;
+    rsigmas += args.step;
   };
-  look_ahead(span.row);
-  int stage = 0;
+  look_ahead(turns > 0);
+  uint32_t stage = first_stage;
 #pragma unroll 1
-  for (size_t row = span.row; row < a.rows; row += args.step) {
-    const Part part(stages + stage * stage_size);
+  for (int left = turns; left > 0; --left) {
     const float mu = next_mu, rsigma = next_rsigma;
-    look_ahead(row + args.step);
+    look_ahead(left > 1);
+    wait_for_copies(args.stages - 1);
     // y, dz and d = g dz of a vector.
-    auto terms = [&](int v, float (&y)[kVec], float (&z)[kVec], float (&d)[kVec]) {
-      to_float(part.get(v), y);
-      to_float(part.get(V + v), z);
+    const auto terms = [&](int v, float (&y)[kVec], float (&z)[kVec], float (&d)[kVec]) {
+      to_float(Part(stage).get(v), y);
+      to_float(Part(stage).get(V + v), z);
       span.clear_before(v, y);
       span.clear_before(v, z);
       gamma.get(v, d);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
-        d[i] *= z[i];
         y[i] = rsigma * (y[i] - mu);
+        d[i] *= z[i];
       }
     };
-    wait_for_copies(args.stages - 1);
+    float y[kHeld ? V : 1][kVec], z[kVec], d[kHeld ? V : 1][kVec];
     float means[kCount] = {}, more[kCount] = {};
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      float y[kVec], z[kVec], d[kVec];
-      terms(v, y, z, d);
+      const int h = kHeld ? v : 0;
+      terms(v, y[h], z, d[h]);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
         float (&to)[kCount] = i % 2 == 0 ? means : more;
-        to[0] += d[i] * y[i];
-        sums[0][v][i] += z[i] * y[i];
+        to[0] += d[h][i] * y[h][i];
+        sums[0][v][i] += z[i] * y[h][i];
         if constexpr (kLayer) {
-          to[1] += d[i];
+          to[1] += d[h][i];
           sums[1][v][i] += z[i];
         }
       }
     }
+    if (kHeld) fetch(stage, left > args.stages);
 #pragma unroll
     for (int k = 0; k < kCount; ++k) means[k] += more[k];
     row_means<kLayer>(group, args.by_cols, means);
-    char *const to = span.template at<T>(a.dx, cols, row);
-    const char *const add = span.template at<T>(a.add, cols, row);
-#pragma unroll 1
+
+    // dx = rsigma (d - (means[0] y + means[1])).
+    const float by_y = -rsigma * means[0], by_1 = kLayer ? -rsigma * means[kCount - 1] : 0.0f;
+    char *const to = static_cast<char *>(a.dx) + at;
+    const char *const add = static_cast<const char *>(a.add) + at;
+    at += step;
+#pragma unroll(kHeld ? V : 1)
     for (int v = 0; v < V; ++v) {
-      float y[kVec], z[kVec], d[kVec];
-      terms(v, y, z, d);
+      const int h = kHeld ? v : 0;
+      if (!kHeld) terms(v, y[h], z, d[h]);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
-        d[i] = rsigma * (d[i] - (kLayer ? means[0] * y[i] + means[1] : means[0] * y[i]));
+        const float apart = kLayer ? fmaf(by_y, y[h][i], by_1) : by_y * y[h][i];
+        d[h][i] = fmaf(rsigma, d[h][i], apart);
       }
       if (a.add != nullptr) {
         to_float(span.template get<T>(add, v, args.together), z);
 #pragma unroll
-        for (int i = 0; i < kVec; ++i) d[i] += z[i];
+        for (int i = 0; i < kVec; ++i) d[h][i] += z[i];
       }
-      span.put(to, v, from_float<T>(d), args.together);
+      span.put(to, v, from_float<T>(d[h]), args.together);
     }
-    fetch(row + args.stages * args.step, stage);
-    stage = stage + 1 == args.stages ? 0 : stage + 1;
+    if (!kHeld) fetch(stage, left > args.stages);
+    stage = stage == first_stage && args.stages > 1 ? first_stage + stage_size : first_stage;
   }
+  wait_for_copies(0);
+  group.wait_equally(turns < args.turns);
 
   // The sums of all groups into shared memory, and from there one after the other.
-  wait_for_copies(0);
-  float *const shared = reinterpret_cast<float *>(stages);
-  const int floats = static_cast<int>(Weights<V>::floats(args.layout.group));
-  const Weights<V> mine(shared + floats * group.index, group.thread);
+  if (groups == 1) {
 #pragma unroll
-  for (int k = 0; k < kCount; ++k) {
-    float *const out = a.partial + (k * a.parts + blockIdx.x) * a.cols;
-    if (groups == 1) {
+    for (int k = 0; k < kCount; ++k) {
+      float *const out = a.partial + (k * a.parts + blockIdx.x) * a.cols;
       char *const to = span.template at<F32>(out, 0, 0);
 #pragma unroll
       for (int v = 0; v < V; ++v) span.put(to, v, from_float<F32>(sums[k][v]), false);
-      continue;
     }
-    __syncwarp();  // After the stores at the edges of skewed rows, where a warp parts.
-    __syncthreads();
+    return;
+  }
+  float *const shared = reinterpret_cast<float *>(stages);
+  const int floats = static_cast<int>(Weights<V>::floats(args.layout.group));
+  __syncwarp();  // After the stores at the edges of skewed rows, where a warp parts.
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) {
+    const Weights<V> mine(shared + floats * (groups * k + group.index), group.thread);
 #pragma unroll
     for (int v = 0; v < V; ++v) mine.set(v, sums[k][v]);
-    __syncthreads();
-    for (int i = threadIdx.x * 4; i < floats; i += blockDim.x * 4) {
-      float4 sum = *reinterpret_cast<float4 *>(shared + i);
-      for (int g = 1; g < groups; ++g) {
-        const float4 more = *reinterpret_cast<float4 *>(shared + i + g * floats);
-        sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
-      }
-      const int col = Weights<V>::position(i) - span.begin;
-      if (!kSkewed) {
-        if (col < cols) *reinterpret_cast<float4 *>(out + col) = sum;
-        continue;
-      }
-      if (col >= 0 && col < cols) out[col] = sum.x;
-      if (col >= -1 && col + 1 < cols) out[col + 1] = sum.y;
-      if (col >= -2 && col + 2 < cols) out[col + 2] = sum.z;
-      if (col >= -3 && col + 3 < cols) out[col + 3] = sum.w;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x * 4; i < kCount * floats; i += blockDim.x * 4) {
+    const int k = i < floats ? 0 : 1, place = i - k * floats;
+    const float *const from = shared + k * groups * floats + place;
+    float4 sum = *reinterpret_cast<const float4 *>(from);
+    for (int g = 1; g < groups; ++g) {
+      const float4 more = *reinterpret_cast<const float4 *>(from + g * floats);
+      sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
     }
+    float *const out = a.partial + (k * a.parts + blockIdx.x) * a.cols;
+    const int col = Weights<V>::position(place) - span.begin;
+    if (!kSkewed) {
+      if (col < cols) *reinterpret_cast<float4 *>(out + col) = sum;
+      continue;
+    }
+    if (col >= 0 && col < cols) out[col] = sum.x;
+    if (col >= -1 && col + 1 < cols) out[col + 1] = sum.y;
+    if (col >= -2 && col + 2 < cols) out[col + 2] = sum.z;
+    if (col >= -3 && col + 3 < cols) out[col + 3] = sum.w;
   }
 }
 
@@ -326,24 +384,24 @@ NVTEXOutcome launch_backward_twice(BackwardArgs &args, unsigned *blocks, cudaStr
                 args.layout.group, stream, args);
 }
 
-// Vectors of a thread: as few as leave little of a multiprocessor idle, but LayerNorm, which keeps
-// more sums, shares weights between more. H200, bf16, GB/s by V from 1 on: LayerNorm 4096 columns
-// 2640, 3580, 3330, 3340; 7168 3050, 3210, 3060, 3650; 12288 1550, 3780, 3990, 4000; RMSNorm 4096
-// 3920, 3460, 3460, 3530; 5120 3360, 3550, 3560, 3580; 8192 3970, 3660, 3660, 3690; 768 columns,
-// LayerNorm 2735 by one and 2824 by three, RMSNorm 2942 and 2839.
-// LayerNorm of 4096 columns stays at 3560 to 3620: 77 % of the issue slots are taken, and blocks
-// wait for the slowest. Running addresses instead of products take 11 % fewer instructions, and
-// reach 3480; the second pass unrolled 3470; two or four blocks of a multiprocessor one after the
-// other, each with its partial sums, 3550 and 3090.
+// Vectors of a thread. LayerNorm: a warp for a row, or from two on; RMSNorm: from one on. H200,
+// bf16, us by V from 1 on, LayerNorm 768 columns 24.3, 25.1, 23.9; 1536 41.8, 41.3, 42.4; 4096 103,
+// 101, 112, 112; 5120 143, 134, 134, 134; 7168 179, 174, 174, 174; 4099 150, 152, 105; RMSNorm
+// 768 23.5, 24.4, 23.8; 4096 99, 108, 108, 109; 5120 127, 136, 135, 134; 7168 170, 174, 181; 12288
+// by V = 2: 315, 3: 312; 4099 133, 108, 105. By three stages of rows instead of two up to 3 %
+// slower, with bulk copies (4096 columns) LayerNorm 103, RMSNorm 107.
 template <class T, bool kLayer, bool kSkewed, int V = 1>
 int backward_vectors(const Device &device, size_t width) {
-  if (kLayer && width > 2 * kRun && width <= 3 * kRun) return 3;
+  if (kLayer && width <= 3 * kRun) return static_cast<int>(ceil_div(width, kRun));
   if constexpr (V < 4) {
     const int threads = threads_on(device, backward_threads<T, kLayer, kSkewed, V>());
-    const int group = group_of(width, V), groups = group <= threads ? groups_of(group, threads) : 0;
-    const bool idle = 4 * group * groups < 3 * threads;
-    const bool long_ones = kLayer && width > 1024 && (V == 1 || (V == 2 && groups == 1));
-    if (idle || long_ones) return backward_vectors<T, kLayer, kSkewed, V + 1>(device, width);
+    const int group = group_of(width, V);
+    const bool idle =
+        kSkewed && group <= threads && 4 * group * groups_of(group, threads) < 3 * threads;
+    const bool slow = V == (kLayer ? 1 : 2);
+    if (group > threads || idle || slow) {
+      return backward_vectors<T, kLayer, kSkewed, V + 1>(device, width);
+    }
   }
   return V;
 }
@@ -360,19 +418,21 @@ NVTEXOutcome launch_backward(BackwardArgs &args, unsigned *blocks, cudaStream_t 
   const int groups = balanced(groups_of(group, threads), a.rows, a.sm_count);
   const size_t weights = Weights<V>::floats(group) * sizeof(float);
   const size_t stage = size_t(group) * groups * 2 * V * kVec * T::kBytes;
-  const size_t sums = Weights<V>::floats(group) * groups * sizeof(float);
+  const size_t sums = Weights<V>::floats(group) * groups * (kLayer ? 2 : 1) * sizeof(float);
   const size_t room = shared_room(device);
   size_t most = a.sm_count;
   if (most > a.parts) most = a.parts;
   args.stages = 2 * stage + weights <= room ? 2 : 1;
   const size_t loop = args.stages * stage + weights, shared = loop > sums ? loop : sums;
-  if (group > threads || shared > room || most < kEvery) {
+  if (a.rows > INT_MAX || group > threads || shared > room || most < kEvery) {
     return launch_backward_twice<kLayer, !kSkewed>(args, blocks, stream);
   }
   args.layout.set_group(group);
   args.layout.groups = groups;
   *blocks = blocks_for(a.rows, groups, most, kEvery);
   args.step = size_t{*blocks} * groups;
+  args.turns = static_cast<int>(ceil_div(a.rows, args.step));
+  args.apart = lie_apart(a.cols, T::kBytes);
   return launch_shared(backward_kernel<T, kLayer, kSkewed, V>, dim3(*blocks), group * groups,
                        shared, stream, args);
 }
@@ -387,7 +447,8 @@ NVTEXOutcome backward(BackwardArgs &args, unsigned *blocks, cudaStream_t stream)
     case 1:
       return launch_backward<T, kLayer, kSkewed, 1>(args, blocks, stream);
     case 2:
-      return launch_backward<T, kLayer, kSkewed, 2>(args, blocks, stream);
+      if constexpr (kLayer) return launch_backward<T, kLayer, kSkewed, 2>(args, blocks, stream);
+      [[fallthrough]];  // RMSNorm has no use for it.
     case 3:
       return launch_backward<T, kLayer, kSkewed, 3>(args, blocks, stream);
     default:

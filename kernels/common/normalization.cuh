@@ -170,6 +170,20 @@ struct Group {
   __device__ Group(const Layout &l, float (*memory)[kMostWarps][kCount])
       : layout(l), index(l.index()), thread(threadIdx.x - index * l.group), memory(memory) {}
 
+  __device__ __forceinline__ void wait() const {
+    __syncwarp();  // The barrier counts warps.
+    if constexpr (kAlone) {
+      __syncthreads();
+    } else {
+      asm volatile("bar.sync %0, %1;" ::"r"(index + 1), "r"(layout.group) : "memory");
+    }
+  }
+  // At the end. `less`: this group had one row less than others of all blocks. It waits as often as
+  // they do, since what looks for races orders accesses of threads by their count of barriers.
+  __device__ __forceinline__ void wait_equally(bool less) const {
+    if (less && layout.warps > 1) wait();
+  }
+
   // `mine` of a warp becomes, in lane w % width, that of warp w of the group, or zeros.
   __device__ __forceinline__ void exchange(float (&mine)[kCount]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -177,12 +191,7 @@ struct Group {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) memory[turn][warp][i] = mine[i];
     }
-    __syncwarp();  // The barrier counts warps.
-    if constexpr (kAlone) {
-      __syncthreads();
-    } else {
-      asm volatile("bar.sync %0, %1;" ::"r"(index + 1), "r"(layout.group) : "memory");
-    }
+    wait();
     const int from = lane & (layout.width - 1);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -202,11 +211,9 @@ __device__ __forceinline__ void copy_async(uint32_t to, const void *from, int by
 
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
 
-// Until at most `pending` of the latest commits are incomplete.
+// Until at most `pending` (0 or 1) of the latest commits are incomplete.
 __device__ __forceinline__ void wait_for_copies(int pending) {
-  if (pending > 1) {
-    asm volatile("cp.async.wait_group 2;" ::: "memory");
-  } else if (pending > 0) {
+  if (pending > 0) {
     asm volatile("cp.async.wait_group 1;" ::: "memory");
   } else {
     asm volatile("cp.async.wait_group 0;" ::: "memory");
@@ -324,22 +331,36 @@ __device__ __forceinline__ void store_if(bool inside, B *to, B bits) {
       : "memory");
 }
 
+// The first row of a group that goes over every (gridDim.x * groups)-th one. Those of a block lie
+// side by side, which suits the memory (H200, bf16, LayerNorm backward of 4096 columns: 101 us,
+// else 110), or `apart`: if the last turn has rows for a part of the groups only, blocks share them
+// (768 columns: 23.9 us, else 25.1). kSkewed: they are the same modulo kVec, as is the number of
+// blocks.
+template <bool kSkewed, class Group>
+__device__ __forceinline__ size_t first_row(const Group &group, bool apart) {
+  if (apart) return size_t{gridDim.x} * group.index + blockIdx.x;
+  constexpr unsigned kEvery = kSkewed ? kVec : 1;
+  const unsigned begin = blockIdx.x % kEvery;
+  return size_t{blockIdx.x - begin} * group.layout.groups + group.index * kEvery + begin;
+}
+// Short rows.
+inline bool lie_apart(size_t cols, size_t bytes) { return cols * bytes < 8192; }
+
 // How a group holds a row in vectors that are aligned whatever the row begins with: a warp has V
 // runs of kRun positions one after the other, and a thread kVec side by side of each. If kSkewed,
 // rows are not a multiple of kVec long, and positions count from the last aligned element at or
-// before a row's first, which has position `begin`. The rows of a block all have the same: it takes
-// every kVec-th.
+// before a row's first, which has position `begin`. The rows of a block all have the same: there is
+// a multiple of kVec of blocks, which take turns.
 template <bool kSkewed, int V>
 struct Span {
   static constexpr int kEvery = kSkewed ? kVec : 1;
 
-  size_t row;        // The group's first.
   int begin, first;  // first: the thread's position.
   int left;          // Positions from there to the end of a row, or negative.
 
-  __device__ __forceinline__ Span(int cols, int offset, int groups, int group, int thread)
-      : row((size_t{blockIdx.x / kEvery} * groups + group) * kEvery + blockIdx.x % kEvery),
-        begin(kSkewed ? static_cast<int>((offset + row * cols) % kVec) : 0),
+  // `row`: one of the group's rows.
+  __device__ __forceinline__ Span(int cols, int offset, size_t row, int thread)
+      : begin(kSkewed ? static_cast<int>((offset + row * cols) % kVec) : 0),
         first(thread / 32 * (V * kRun) + thread % 32 * kVec),
         left(begin + cols - first) {}
 
@@ -377,10 +398,14 @@ struct Span {
     return static_cast<float>(n > 0 ? n : 0);
   }
 
+  // Of the thread's first element in a row: bytes from the tensor's begin.
+  template <class T>
+  __device__ __forceinline__ ptrdiff_t offset(int cols, size_t row) const {
+    return (static_cast<ptrdiff_t>(row * cols) + first - begin) * T::kBytes;
+  }
   template <class T>
   __device__ __forceinline__ char *at(const void *base, int cols, size_t row) const {
-    return static_cast<char *>(const_cast<void *>(base)) +
-           (static_cast<ptrdiff_t>(row * cols) + first - begin) * T::kBytes;
+    return static_cast<char *>(const_cast<void *>(base)) + offset<T>(cols, row);
   }
   // `z` becomes vector v of a row, of which `to` is the thread's first. `together`: it is aligned.
   template <class T>
