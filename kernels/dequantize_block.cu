@@ -110,6 +110,14 @@ constexpr int kBlocksHere = kGroup ? 2 : 3;
 // with square tiles: 3370 and 3275).
 constexpr unsigned kRun = 4;
 
+// What a group's tiles are in: whether find_line() knows the members, tiles of their common
+// dimension, and what is before them of data and of scales.
+struct Grouping {
+  bool known;
+  uint32_t shift, across;
+  MemberTotal totals[2];
+};
+
 // The tile of a group where a block begins.
 struct Found {
   Matrix matrix;
@@ -119,14 +127,21 @@ struct Found {
 
 // By two warps: the first finds where the member's data begin, the second where its scales do.
 __device__ __forceinline__ void find_tile(const NVTEXDequantizeArgs &a, const Shape &shape,
-                                          unsigned tile, Found &found) {
+                                          const Grouping &by, unsigned tile, Found &found) {
   const unsigned warp = threadIdx.x / 32;
   const auto units = [&](uint32_t r, uint32_t c) { return shape.tiles(r, c); };
   const auto size = [&](uint32_t r, uint32_t c) {
     return warp == 0 ? size_t{r} * c : scale_entries(a.mode, a.colwise, r, c);
   };
   Member member = {};
-  const bool any = find_member(a.group, a.rows, a.cols, tile, units, size, member);
+  bool any;
+  if (by.known) {
+    const uint32_t line = tile / by.across;
+    any = find_line(a.group, a.rows, a.cols, line, by.shift, by.totals[warp], member);
+    member.unit = member.unit * by.across + (tile - line * by.across);
+  } else {
+    any = find_member(a.group, a.rows, a.cols, tile, units, size, member);
+  }
   if (threadIdx.x == 0) {
     found.any = any;
     if (!any) return;
@@ -147,7 +162,8 @@ __device__ __forceinline__ void find_tile(const NVTEXDequantizeArgs &a, const Sh
 template <class In, class Out, bool kMx, Lines kLines, bool kGroup>
 __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocksHere<kGroup>))
     dequantize_kernel(const __grid_constant__ NVTEXDequantizeArgs a,
-                      const __grid_constant__ Shape shape, unsigned tiles) {
+                      const __grid_constant__ Shape shape, const __grid_constant__ Grouping by,
+                      unsigned tiles) {
   constexpr bool kTransposed = kLines == Lines::kTransposed, kRows = kLines == Lines::kRows;
   constexpr int kWords = kTile / kPack, kBuffers = kGroup ? 2 : 1;
   constexpr int kFactors = kRows ? kPack : kVec;
@@ -155,6 +171,19 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocksHere<kG
   __shared__ alignas(16) uint32_t scales[kBuffers][kTile];
   __shared__ alignas(16) uint32_t turned[kBuffers][kTransposed ? kTile * kWords : 4];
   __shared__ Found found;
+  // Data may be fetched before what is in them is there: the block's first tile, of a group that of
+  // one matrix of all its members.
+  if (!kTransposed && a.group.last_dims == nullptr && threadIdx.x < kArea / 128) {
+    const unsigned tile = kGroup ? blockIdx.x * kRun : blockIdx.x;
+    const auto across = shape.tiles(1, static_cast<uint32_t>(a.cols)), index = tile / across;
+    const int lines = shape.cols / 128;
+    const size_t row = size_t{index} * shape.rows + threadIdx.x / lines;
+    const size_t col = size_t{tile - index * across} * shape.cols + threadIdx.x % lines * 128;
+    if (row < a.rows && col < a.cols) {
+      const auto *line = static_cast<const uint8_t *>(a.input) + row * a.cols + col;
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+    }
+  }
   wait_for_stream();
   let_next_start();
   const int lanes = kTransposed ? kTile / kVec : shape.cols / kVec;
@@ -274,7 +303,7 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocksHere<kG
     for (unsigned first = blockIdx.x * kRun; first < tiles; first += gridDim.x * kRun) {
       for (unsigned tile = first; tile < first + kRun;) {
         __syncthreads();
-        if (threadIdx.x < 64) find_tile(a, shape, tile, found);
+        if (threadIdx.x < 64) find_tile(a, shape, by, tile, found);
         __syncthreads();
         if (!found.any) return;
         const Matrix &m = found.matrix;
@@ -317,7 +346,7 @@ NVTEXOutcome dequantize(const NVTEXDequantizeArgs &a, cudaStream_t stream) {
     if (across > kMaxBlocks / down) return unimplemented("the matrix has too many tiles");
     const auto blocks = static_cast<unsigned>(across * down);
     return launch(dequantize_kernel<In, Out, kMx, kLines, false>, dim3(blocks), kThreads, stream, a,
-                  shape, blocks);
+                  shape, Grouping{}, blocks);
   }
   size_t tiles = most_tiles(a.group, shape, a.rows, a.cols), blocks = ceil_div(tiles, kRun);
   const bool varying = a.group.first_dims != nullptr && a.group.last_dims != nullptr;
@@ -334,8 +363,17 @@ NVTEXOutcome dequantize(const NVTEXDequantizeArgs &a, cudaStream_t stream) {
   } else if (tiles > kMaxBlocks) {
     return unimplemented("the group has too many tiles");
   }
+  Grouping by = {one_varies(a.group, a.rows, a.cols), 0, 1, {}};
+  if (by.known) {
+    const bool rows_vary = a.group.last_dims == nullptr;
+    const auto other = static_cast<uint32_t>(rows_vary ? a.cols : a.rows);
+    by.shift = shape.rows == 32 && rows_vary ? 5 : 7;
+    by.across = shape.tiles(rows_vary ? 1 : other, rows_vary ? other : 1);
+    by.totals[0] = {other, 0, 0};
+    by.totals[1] = scale_total(a.mode, a.colwise, rows_vary, other);
+  }
   return launch(dequantize_kernel<In, Out, kMx, kLines, true>, dim3(static_cast<unsigned>(blocks)),
-                kThreads, stream, a, shape, static_cast<unsigned>(tiles));
+                kThreads, stream, a, shape, by, static_cast<unsigned>(tiles));
 }
 
 template <class In, class Out>

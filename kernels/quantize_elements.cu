@@ -432,8 +432,9 @@ __global__ void __launch_bounds__(kSumColumns *kSums)
     sum_kernel(const float *partial, void *dbias, size_t rows, size_t cols, unsigned blocks_per_row,
                const __grid_constant__ NVTEXGroup group) {
   __shared__ float sums[kSums][kSumColumns];
-  wait_for_stream();
+  // The other way round: what comes next begins by waiting for this short launch, which waits here.
   let_next_start();
+  wait_for_stream();
   Member m = {};
   if (group.num_tensors != 0) {
     find_member(

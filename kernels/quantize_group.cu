@@ -19,10 +19,10 @@ __device__ __forceinline__ void with_wide(NVTEDType dtype, const F &f) {
 
 template <class In, NVTEXForm kForm>
 __device__ __forceinline__ void cast_wide(const TileCastArgs<TensorScale> &args, const Matrix &m,
-                                          size_t row0, size_t col0) {
+                                          size_t row0, size_t col0, RowQueue<In, kForm> &queue) {
   const NVTEXQuantizeArgs &q = args.q;
   const Place my(m, row0, col0, m.cols);
-  produce<In, kForm>(args, m, my, [&](float (&v)[1][kVec], int p) {
+  const auto take = [&](float (&v)[1][kVec], int p) {
     if (p >= my.rows) return;
     const size_t row = row0 + my.row + p, col = col0 + my.col;
     with_wide(q.output_dtype, [&](auto out) {
@@ -44,7 +44,9 @@ __device__ __forceinline__ void cast_wide(const TileCastArgs<TensorScale> &args,
         }
       }
     });
-  });
+  };
+  with_rows<In, kForm>(args, m, my, queue,
+                       [&](const auto &ask) { produce<In, kForm>(args, m, my, queue, ask, take); });
 }
 
 template <class In, NVTEXForm kForm>
@@ -53,6 +55,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ Matrix matrix;
   __shared__ size_t row0, col0;
   __shared__ bool any;
+  extern __shared__ __align__(128) uint4 memory[];
+  auto &queue = *reinterpret_cast<RowQueue<In, kForm> *>(memory);
   wait_for_stream();
   let_next_start();
   const NVTEXQuantizeArgs &q = args.q;
@@ -84,7 +88,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     __syncthreads();
     if (!any) return;
-    cast_wide<In, kForm>(args, matrix, row0, col0);
+    cast_wide<In, kForm>(args, matrix, row0, col0, queue);
     __syncthreads();
   }
 }
@@ -105,7 +109,8 @@ NVTEXOutcome quantize_group_wide(const NVTEXQuantizeArgs &q, cudaStream_t stream
         return unimplemented("no CUDA kernel for gated derivatives of groups");
       } else {
         const auto args = tile_args<In, TensorScale, false, kForm>(q);
-        return launch(wide_kernel<In, kForm>, grid, kThreads, stream, args);
+        return launch_shared(wide_kernel<In, kForm>, grid, kThreads, sizeof(RowQueue<In, kForm>),
+                             stream, args);
       }
     });
   });
