@@ -16,7 +16,7 @@ static const WithAct kFunctions[F_COUNT] = {
 // ---- Groups
 
 typedef enum Class { SAME, VARYING_FIRST, VARYING_LAST, VARYING_BOTH } Class;
-enum { MAX_MEMBERS = 6 };
+enum { MAX_MEMBERS = 300 };
 
 typedef struct Group {
   const char *name;
@@ -375,6 +375,26 @@ static void test_groups(void) {
   }
 }
 
+// More members than a search for one looks at together.
+static void test_many(void) {
+  static Group many[2] = {{"300 of rows", VARYING_FIRST, MAX_MEMBERS, {{0}}, 5, 0},
+                          {"300 of columns", VARYING_LAST, MAX_MEMBERS, {{0}}, 0, 0}};
+  for (size_t t = 0; t < MAX_MEMBERS; t++) {
+    const size_t varies = t % 29 == 28 ? 130 + t : t * 7 % 4;
+    many[0].dims[t][0] = many[1].dims[t][1] = varies;
+    many[0].dims[t][1] = many[1].dims[t][0] = 24;
+  }
+  for (int k = 0; k < 2 * 4 * 2; k++) {
+    Grouped g = {.mode = kAllModes[k % 4],
+                 .in = kNVTEBFloat16,
+                 .out = kNVTEFloat8E4M3,
+                 .directions = BOTH,
+                 .group = &many[k / 4 % 2],
+                 .with_offsets = k / 8};
+    grouped_case(g);
+  }
+}
+
 static void test_noop(void) {
   const float flags[] = {1, 0, 2};
   for (size_t m = 0; m < COUNT(kAllModes); m++) {
@@ -566,6 +586,7 @@ static void test_wrong(void) {
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   test_groups();
+  test_many();
   test_noop();
   test_empty();
   test_wrong();
