@@ -3,6 +3,7 @@
 //! it was, and nothing waits for the stream. Without a CUDA device the test says so and passes.
 
 mod capture_attention;
+mod capture_moe;
 mod common;
 
 use GemmEpilogue::*;
@@ -185,6 +186,7 @@ fn chain(seed: u64) -> Chain {
     norm_backward(c, "layernorm backward", kNVTEBFloat16);
     norm_backward(c, "layernorm backward of other dtypes", kNVTEFloat32);
     capture_attention::steps(c);
+    capture_moe::steps(c);
     chain
 }
 

@@ -51,6 +51,17 @@ NVTEXOutcome nvte_cuda_scale_tensors(const NVTEXScaleTensorsArgs *, cudaStream_t
 NVTEXOutcome nvte_cuda_scales_from_amax(const NVTEXScalesFromAmaxArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_attention_plan(const NVTEXAttentionArgs *, NVTEXAttentionPlan *) noexcept;
 NVTEXOutcome nvte_cuda_attention(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_router_forward(const NVTEXRouterForwardArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_router_backward(const NVTEXRouterBackwardArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_router_histogram(const NVTEXRouterHistogramArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_aux_loss(const NVTEXAuxLossArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_aux_loss_backward(const NVTEXAuxLossBackwardArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_padding(const NVTEXPaddingArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_row_map(const NVTEXRowMapArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_permute(const NVTEXPermuteArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_unpermute(const NVTEXUnpermuteArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_sort_pairs(const NVTEXSortPairsArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_topk(const NVTEXTopkArgs *, cudaStream_t) noexcept;
 }
 
 extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
@@ -104,4 +115,15 @@ extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
   table->scales_from_amax = nvte_cuda_scales_from_amax;
   table->attention_plan = nvte_cuda_attention_plan;
   table->attention = nvte_cuda_attention;
+  table->router_forward = nvte_cuda_router_forward;
+  table->router_backward = nvte_cuda_router_backward;
+  table->router_histogram = nvte_cuda_router_histogram;
+  table->aux_loss = nvte_cuda_aux_loss;
+  table->aux_loss_backward = nvte_cuda_aux_loss_backward;
+  table->padding = nvte_cuda_padding;
+  table->row_map = nvte_cuda_row_map;
+  table->permute = nvte_cuda_permute;
+  table->unpermute = nvte_cuda_unpermute;
+  table->sort_pairs = nvte_cuda_sort_pairs;
+  table->topk = nvte_cuda_topk;
 }

@@ -59,6 +59,22 @@ pub enum NVTE_Norm_Type {
     RMSNorm = 1,
 }
 
+/// How a map of tokens to experts is stored: a byte or a bit for each expert.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NVTERoutingMapFormat {
+    NVTE_ROUTING_MAP_FORMAT_BYTEMAP = 0,
+    NVTE_ROUTING_MAP_FORMAT_BITMAP_U8 = 1,
+}
+
+/// Whether the router itself counts distances to the cutoff.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NVTEQBHistogramMode {
+    NVTE_QB_HISTOGRAM_TWO_KERNEL = 0,
+    NVTE_QB_HISTOGRAM_FUSED_ATOMIC = 1,
+}
+
 /// Parameters of a tensor handle.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

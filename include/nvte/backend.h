@@ -14,15 +14,19 @@
 #include "nvte/backend/function.h"
 #include "nvte/backend/fused_attn.h"
 #include "nvte/backend/fused_rope.h"
+#include "nvte/backend/fused_router.h"
 #include "nvte/backend/gemm.h"
 #include "nvte/backend/group.h"
 #include "nvte/backend/multi_tensor.h"
 #include "nvte/backend/normalization.h"
 #include "nvte/backend/nvtex.h"
 #include "nvte/backend/outcome.h"
+#include "nvte/backend/padding.h"
+#include "nvte/backend/permutation.h"
 #include "nvte/backend/recipe.h"
 #include "nvte/backend/softmax.h"
 #include "nvte/backend/swizzle.h"
+#include "nvte/backend/topk.h"
 #include "nvte/backend/transformer_engine.h"
 #include "nvte/backend/transpose.h"
 #include "nvte/backend/utils.h"
@@ -114,6 +118,17 @@ typedef struct NVTEXOpTable {
   NVTEXOutcome (*l2_norm)(const NVTEXL2NormArgs*, cudaStream_t);
   NVTEXOutcome (*scale_tensors)(const NVTEXScaleTensorsArgs*, cudaStream_t);
   NVTEXOutcome (*scales_from_amax)(const NVTEXScalesFromAmaxArgs*, cudaStream_t);
+  NVTEXOutcome (*router_forward)(const NVTEXRouterForwardArgs*, cudaStream_t);
+  NVTEXOutcome (*router_backward)(const NVTEXRouterBackwardArgs*, cudaStream_t);
+  NVTEXOutcome (*router_histogram)(const NVTEXRouterHistogramArgs*, cudaStream_t);
+  NVTEXOutcome (*aux_loss)(const NVTEXAuxLossArgs*, cudaStream_t);
+  NVTEXOutcome (*aux_loss_backward)(const NVTEXAuxLossBackwardArgs*, cudaStream_t);
+  NVTEXOutcome (*padding)(const NVTEXPaddingArgs*, cudaStream_t);
+  NVTEXOutcome (*row_map)(const NVTEXRowMapArgs*, cudaStream_t);
+  NVTEXOutcome (*permute)(const NVTEXPermuteArgs*, cudaStream_t);
+  NVTEXOutcome (*unpermute)(const NVTEXUnpermuteArgs*, cudaStream_t);
+  NVTEXOutcome (*sort_pairs)(const NVTEXSortPairsArgs*, cudaStream_t);
+  NVTEXOutcome (*topk)(const NVTEXTopkArgs*, cudaStream_t);
 } NVTEXOpTable;
 
 #endif  /* NVTE_BACKEND_H */

@@ -49,6 +49,22 @@ typedef enum NVTE_Norm_Type {
 } NVTE_Norm_Type;
 
 /**
+ * How a map of tokens to experts is stored: a byte or a bit for each expert.
+ */
+typedef enum NVTERoutingMapFormat {
+  NVTE_ROUTING_MAP_FORMAT_BYTEMAP = 0,
+  NVTE_ROUTING_MAP_FORMAT_BITMAP_U8 = 1,
+} NVTERoutingMapFormat;
+
+/**
+ * Whether the router itself counts distances to the cutoff.
+ */
+typedef enum NVTEQBHistogramMode {
+  NVTE_QB_HISTOGRAM_TWO_KERNEL = 0,
+  NVTE_QB_HISTOGRAM_FUSED_ATOMIC = 1,
+} NVTEQBHistogramMode;
+
+/**
  * Parameters of a tensor handle.
  */
 typedef enum NVTETensorParam {

@@ -57,6 +57,17 @@ pub(super) static TABLE: OpTable = OpTable {
     scales_from_amax: Some(op::multi_tensor::cpu::scales_from_amax),
     attention_plan: Some(op::fused_attn::cpu_attention::attention_plan),
     attention: Some(op::fused_attn::cpu_attention::attention),
+    router_forward: Some(op::fused_router::cpu::router_forward),
+    router_backward: Some(op::fused_router::cpu::router_backward),
+    router_histogram: Some(op::fused_router::cpu::router_histogram),
+    aux_loss: Some(op::fused_router::cpu::aux_loss),
+    aux_loss_backward: Some(op::fused_router::cpu::aux_loss_backward),
+    padding: Some(op::padding::cpu::padding),
+    row_map: Some(op::permutation::cpu::row_map),
+    permute: Some(op::permutation::cpu::permute),
+    unpermute: Some(op::permutation::cpu::unpermute),
+    sort_pairs: Some(op::permutation::cpu::sort_pairs),
+    topk: Some(op::topk::cpu::topk),
     ..OpTable::EMPTY
 };
 

@@ -74,6 +74,17 @@ impl OpTable {
         l2_norm: None,
         scale_tensors: None,
         scales_from_amax: None,
+        router_forward: None,
+        router_backward: None,
+        router_histogram: None,
+        aux_loss: None,
+        aux_loss_backward: None,
+        padding: None,
+        row_map: None,
+        permute: None,
+        unpermute: None,
+        sort_pairs: None,
+        topk: None,
     };
 }
 
@@ -167,6 +178,17 @@ operators! {
     ScaleTensorsArgs => scale_tensors,
     ScalesFromAmaxArgs => scales_from_amax,
     AttentionArgs => attention,
+    RouterForwardArgs => router_forward,
+    RouterBackwardArgs => router_backward,
+    RouterHistogramArgs => router_histogram,
+    AuxLossArgs => aux_loss,
+    AuxLossBackwardArgs => aux_loss_backward,
+    PaddingArgs => padding,
+    RowMapArgs => row_map,
+    PermuteArgs => permute,
+    UnpermuteArgs => unpermute,
+    SortPairsArgs => sort_pairs,
+    TopkArgs => topk,
 }
 
 pub struct Backend {

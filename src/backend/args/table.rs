@@ -94,4 +94,19 @@ pub struct OpTable {
         Option<unsafe extern "C" fn(*const ScaleTensorsArgs, cudaStream_t) -> Outcome>,
     pub scales_from_amax:
         Option<unsafe extern "C" fn(*const ScalesFromAmaxArgs, cudaStream_t) -> Outcome>,
+    pub router_forward:
+        Option<unsafe extern "C" fn(*const RouterForwardArgs, cudaStream_t) -> Outcome>,
+    pub router_backward:
+        Option<unsafe extern "C" fn(*const RouterBackwardArgs, cudaStream_t) -> Outcome>,
+    pub router_histogram:
+        Option<unsafe extern "C" fn(*const RouterHistogramArgs, cudaStream_t) -> Outcome>,
+    pub aux_loss: Option<unsafe extern "C" fn(*const AuxLossArgs, cudaStream_t) -> Outcome>,
+    pub aux_loss_backward:
+        Option<unsafe extern "C" fn(*const AuxLossBackwardArgs, cudaStream_t) -> Outcome>,
+    pub padding: Option<unsafe extern "C" fn(*const PaddingArgs, cudaStream_t) -> Outcome>,
+    pub row_map: Option<unsafe extern "C" fn(*const RowMapArgs, cudaStream_t) -> Outcome>,
+    pub permute: Option<unsafe extern "C" fn(*const PermuteArgs, cudaStream_t) -> Outcome>,
+    pub unpermute: Option<unsafe extern "C" fn(*const UnpermuteArgs, cudaStream_t) -> Outcome>,
+    pub sort_pairs: Option<unsafe extern "C" fn(*const SortPairsArgs, cudaStream_t) -> Outcome>,
+    pub topk: Option<unsafe extern "C" fn(*const TopkArgs, cudaStream_t) -> Outcome>,
 }

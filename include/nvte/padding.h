@@ -1,0 +1,48 @@
+#ifndef NVTE_PADDING_H
+#define NVTE_PADDING_H
+
+/* Generated from the Rust sources by capi-tests/abi.rs. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "nvte/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Copies matrices and adds rows of zeros.
+ *
+ * Tensor i: the rows of the input, then zeros up to `padded_num_rows_list[i]` rows. Bits are copied.
+ * Shapes: inputs `[rows_i, cols_i]`, outputs `[padded_num_rows_list[i], cols_i]`; rows may be 0 (then all
+ * are zeros), lists too. The lists and the numbers are on the host.
+ * Dtypes: any but Float4E2M1, the same for all.
+ * Errors: other shapes or dtypes; fewer rows than the input has; null or misaligned pointers. Nothing is
+ * written if one tensor is wrong.
+ */
+void nvte_multi_padding(size_t num_tensors,
+                        const NVTETensor *input_list,
+                        NVTETensor *output_list,
+                        const int32_t *padded_num_rows_list,
+                        cudaStream_t stream);
+
+/**
+ * Copies the first `unpadded_num_rows_list[i]` rows of matrices: undoes `nvte_multi_padding`.
+ *
+ * Shapes: inputs `[rows_i, cols_i]`, outputs `[unpadded_num_rows_list[i], cols_i]`.
+ * Dtypes: as there.
+ * Errors: as there; more rows than the input has.
+ */
+void nvte_multi_unpadding(size_t num_tensors,
+                          const NVTETensor *input_list,
+                          NVTETensor *output_list,
+                          const int32_t *unpadded_num_rows_list,
+                          cudaStream_t stream);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* NVTE_PADDING_H */

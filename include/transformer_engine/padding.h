@@ -1,0 +1,2 @@
+#include "nvte/padding.h"
+#include "transformer_engine/transformer_engine.h"

@@ -1,0 +1,2 @@
+#include "nvte/permutation.h"
+#include "transformer_engine/transformer_engine.h"

@@ -1,0 +1,80 @@
+//! Rows of tokens to the rows of their experts and back.
+
+use crate::types::NVTEDType;
+use std::ffi::c_void;
+
+/// Where the rows go: for `i < slots`, with `r = sorted[i]`,
+/// `map[r % topk * tokens + r / topk] = i < rows ? i : -1`. An r that is not below `slots` is left out.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RowMapArgs {
+    pub sorted: *const i32,
+    /// `[topk, tokens]`
+    pub map: *mut i32,
+    pub tokens: usize,
+    pub topk: usize,
+    pub rows: usize,
+}
+
+/// `output[map[k, t]] = x` for all k and t, unless `map[k, t]` is not below `rows`, with
+/// `x = input[t]`, or `input[t] * probs[t, k]` in float32. With `forward`, also
+/// `prob_grads[t, k] = sum_c input[t, c] * forward[map[k, t], c]` in float32, in a fixed order; 0
+/// without a row.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PermuteArgs {
+    /// `[tokens, cols]`
+    pub input: *const c_void,
+    /// `[rows, cols]`
+    pub output: *mut c_void,
+    /// `[topk, tokens]`
+    pub map: *const i32,
+    /// `[tokens, topk]`, or null.
+    pub probs: *const f32,
+    /// `[tokens, topk]`; null without `forward`.
+    pub prob_grads: *mut f32,
+    /// `[rows, cols]`, or null; null without probs.
+    pub forward: *const c_void,
+    pub tokens: usize,
+    pub topk: usize,
+    pub cols: usize,
+    pub rows: usize,
+    /// F32, F16 or BF16.
+    pub dtype: NVTEDType,
+}
+
+/// `output[t] = cast(sum_k input[map[k, t]] * probs[t, k])` in float32, k ascending, over those that
+/// have a row below `rows`; the probabilities are 1 if null.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct UnpermuteArgs {
+    /// `[rows, cols]`
+    pub input: *const c_void,
+    /// `[tokens, cols]`
+    pub output: *mut c_void,
+    /// `[topk, tokens]`
+    pub map: *const i32,
+    /// `[tokens, topk]`, or null.
+    pub probs: *const f32,
+    pub tokens: usize,
+    pub topk: usize,
+    pub cols: usize,
+    pub rows: usize,
+    /// F32, F16 or BF16.
+    pub dtype: NVTEDType,
+}
+
+/// Sorts pairs by their keys as unsigned numbers, ascending; equal ones keep their order.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SortPairsArgs {
+    /// Null: only `*workspace_bytes` is written.
+    pub workspace: *mut c_void,
+    /// What the sort of as many pairs needs, not 0; not read.
+    pub workspace_bytes: *mut usize,
+    pub keys: *const u32,
+    pub sorted_keys: *mut u32,
+    pub values: *const i32,
+    pub sorted_values: *mut i32,
+    pub pairs: usize,
+}

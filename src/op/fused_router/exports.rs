@@ -1,0 +1,634 @@
+//! C functions of fused_router.h: the router of a mixture of experts.
+#![allow(unsafe_code, non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
+
+use super::*;
+use crate::error::guard;
+
+/// As `nvte_fused_topk_with_score_function_forward_v2` with a map of bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward(
+    logits: NVTETensor,
+    num_tokens: i32,
+    num_experts: i32,
+    topk: i32,
+    use_pre_softmax: i32,
+    num_groups: i32,
+    group_topk: i32,
+    scaling_factor: f32,
+    score_function: i32,
+    expert_bias: NVTETensor,
+    probs: NVTETensor,
+    routing_map: NVTETensor,
+    intermediate_output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let rule = Rule {
+        num_tokens,
+        num_experts,
+        topk,
+        use_pre_softmax,
+        num_groups,
+        group_topk,
+        scaling_factor,
+        score_function,
+    };
+    let experts = Experts::bytes(routing_map);
+    let tensors =
+        Tensors { logits, expert_bias, probs, experts, intermediate: intermediate_output };
+    guard("nvte_fused_topk_with_score_function_forward", || forward(&rule, &tensors, stream));
+}
+
+/// Chooses `topk` experts for each token by their scores; T tokens, E experts.
+///
+/// Scores s of a logit x, in float32: sigmoid (`score_function` 0), softmax over the E logits (1), or
+/// `sqrt(log(1 + exp(x)))` (2). The choice goes by `s + expert_bias`; for the softmax there is no bias,
+/// and without `use_pre_softmax` the choice goes by x. One order always: the greater first, of equal
+/// ones (0 and -0 are) the lower expert; NaN after all numbers. With `group_topk > 0` only experts of the
+/// best `group_topk` of `num_groups` groups of neighbours are chosen; the score of a group is the sum of
+/// its best `topk / group_topk`.
+/// `probs = cast(scaling_factor * p)` for chosen experts, exactly 0 for others: p = s of the softmax with
+/// `use_pre_softmax` or if `topk` is 1, `p = s / (sum s + 1e-20)` over the chosen for the other functions,
+/// softmax of the chosen logits without `use_pre_softmax` (also for `topk` 1).
+/// `intermediate_output`: s (sigmoid, `use_pre_softmax`), x (sqrtsoftplus), or p for chosen and -Inf for
+/// other experts; the backward reads it. A logit of -Inf has the softmax 0, unless all are.
+/// Shapes: logits, probs, `intermediate_output` `[T, E]`; `expert_bias` `[E]`, or unset for none;
+/// `routing_map` `[T, E]` bytes 0 and 1, or `[T, ceil(E / 8)]` with expert e in bit `e % 8` of byte `e / 8`.
+/// T may be 0; neither E nor `T * E` has a limit.
+/// Dtypes: logits Float32, Float16 or BFloat16, probs alike; `expert_bias` any of these;
+/// `intermediate_output` Float32; the map one byte an element. What outputs declare is not looked at.
+/// Errors: other shapes or dtypes; a `topk` that is not in 1 to E; groups that do not divide E, `topk` or
+/// exceed either; an unknown function or format; null or misaligned pointers.
+/// Source of the groups: DeepSeek-V3 Technical Report (2024).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_v2(
+    logits: NVTETensor,
+    num_tokens: i32,
+    num_experts: i32,
+    topk: i32,
+    use_pre_softmax: i32,
+    num_groups: i32,
+    group_topk: i32,
+    scaling_factor: f32,
+    score_function: i32,
+    expert_bias: NVTETensor,
+    probs: NVTETensor,
+    routing_map: NVTETensor,
+    routing_map_format: MaybeUninit<NVTERoutingMapFormat>,
+    intermediate_output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let rule = Rule {
+        num_tokens,
+        num_experts,
+        topk,
+        use_pre_softmax,
+        num_groups,
+        group_topk,
+        scaling_factor,
+        score_function,
+    };
+    let experts = Experts::Map(routing_map, routing_map_format);
+    let tensors =
+        Tensors { logits, expert_bias, probs, experts, intermediate: intermediate_output };
+    guard("nvte_fused_topk_with_score_function_forward_v2", || forward(&rule, &tensors, stream));
+}
+
+/// As `nvte_fused_topk_with_score_function_forward_v2`, with the numbers of the chosen experts, best first,
+/// instead of a map.
+///
+/// Shapes: `topk_indices` `[T, topk]`. Dtypes: Int16 (for E up to 32767), Int32 or Int64.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_with_indices(
+    logits: NVTETensor,
+    num_tokens: i32,
+    num_experts: i32,
+    topk: i32,
+    use_pre_softmax: i32,
+    num_groups: i32,
+    group_topk: i32,
+    scaling_factor: f32,
+    score_function: i32,
+    expert_bias: NVTETensor,
+    probs: NVTETensor,
+    topk_indices: NVTETensor,
+    intermediate_output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let rule = Rule {
+        num_tokens,
+        num_experts,
+        topk,
+        use_pre_softmax,
+        num_groups,
+        group_topk,
+        scaling_factor,
+        score_function,
+    };
+    let experts = Experts::Indices(topk_indices);
+    let tensors =
+        Tensors { logits, expert_bias, probs, experts, intermediate: intermediate_output };
+    guard("nvte_fused_topk_with_score_function_forward_with_indices", || {
+        forward(&rule, &tensors, stream)
+    });
+}
+
+/// Quantile balancing: `nvte_fused_topk_with_score_function_forward_v2` with the sigmoid and a bias, and with
+/// what the next bias is made of: how far each score is from being chosen.
+///
+/// `cutoff[t]` is the greatest `s + expert_bias` of the token that was not chosen. With
+/// `NVTE_QB_HISTOGRAM_FUSED_ATOMIC`, `nvte_qb_histogram_accumulate` of the scores s follows; with
+/// `NVTE_QB_HISTOGRAM_TWO_KERNEL` the histogram is left alone.
+/// Shapes: `expert_bias` `[E]`, cutoff `[T]`, histogram `[E, bins]`, `bin_bounds` `[2]` (lower, upper) on the
+/// device; others as there. `topk` is less than E.
+/// Dtypes: bias, cutoff, bounds Float32; histogram Int32.
+/// Errors: as there; bounds that are not finite with lower < upper. To see them the call waits for the
+/// stream, so that a graph cannot capture it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_qb_v2(
+    logits: NVTETensor,
+    num_tokens: i32,
+    num_experts: i32,
+    topk: i32,
+    scaling_factor: f32,
+    expert_bias: NVTETensor,
+    probs: NVTETensor,
+    routing_map: NVTETensor,
+    routing_map_format: MaybeUninit<NVTERoutingMapFormat>,
+    intermediate_output: NVTETensor,
+    cutoff: NVTETensor,
+    histogram: NVTETensor,
+    bin_bounds: NVTETensor,
+    histogram_mode: MaybeUninit<NVTEQBHistogramMode>,
+    stream: cudaStream_t,
+) {
+    let rule = Rule {
+        num_tokens,
+        num_experts,
+        topk,
+        use_pre_softmax: 0,
+        num_groups: 0,
+        group_topk: 0,
+        scaling_factor,
+        score_function: 0,
+    };
+    let experts = Experts::Map(routing_map, routing_map_format);
+    let tensors =
+        Tensors { logits, expert_bias, probs, experts, intermediate: intermediate_output };
+    let balance = Balance { cutoff, histogram, bin_bounds, mode: histogram_mode, checked: true };
+    guard("nvte_fused_topk_with_score_function_forward_qb_v2", || {
+        forward_balanced(&rule, &tensors, &balance, stream)
+    });
+}
+
+/// As `nvte_fused_topk_with_score_function_forward_qb_v2`, without a look at the bounds: nothing waits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_qb_v2_unchecked(
+    logits: NVTETensor,
+    num_tokens: i32,
+    num_experts: i32,
+    topk: i32,
+    scaling_factor: f32,
+    expert_bias: NVTETensor,
+    probs: NVTETensor,
+    routing_map: NVTETensor,
+    routing_map_format: MaybeUninit<NVTERoutingMapFormat>,
+    intermediate_output: NVTETensor,
+    cutoff: NVTETensor,
+    histogram: NVTETensor,
+    bin_bounds: NVTETensor,
+    histogram_mode: MaybeUninit<NVTEQBHistogramMode>,
+    stream: cudaStream_t,
+) {
+    let rule = Rule {
+        num_tokens,
+        num_experts,
+        topk,
+        use_pre_softmax: 0,
+        num_groups: 0,
+        group_topk: 0,
+        scaling_factor,
+        score_function: 0,
+    };
+    let experts = Experts::Map(routing_map, routing_map_format);
+    let tensors =
+        Tensors { logits, expert_bias, probs, experts, intermediate: intermediate_output };
+    let balance = Balance { cutoff, histogram, bin_bounds, mode: histogram_mode, checked: false };
+    guard("nvte_fused_topk_with_score_function_forward_qb_v2_unchecked", || {
+        forward_balanced(&rule, &tensors, &balance, stream)
+    });
+}
+
+/// As `nvte_fused_topk_with_score_function_forward_qb_v2`, with the numbers of the chosen experts as
+/// `nvte_fused_topk_with_score_function_forward_with_indices` writes them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_qb_with_indices(
+    logits: NVTETensor,
+    num_tokens: i32,
+    num_experts: i32,
+    topk: i32,
+    scaling_factor: f32,
+    expert_bias: NVTETensor,
+    probs: NVTETensor,
+    topk_indices: NVTETensor,
+    intermediate_output: NVTETensor,
+    cutoff: NVTETensor,
+    histogram: NVTETensor,
+    bin_bounds: NVTETensor,
+    histogram_mode: MaybeUninit<NVTEQBHistogramMode>,
+    stream: cudaStream_t,
+) {
+    let rule = Rule {
+        num_tokens,
+        num_experts,
+        topk,
+        use_pre_softmax: 0,
+        num_groups: 0,
+        group_topk: 0,
+        scaling_factor,
+        score_function: 0,
+    };
+    let experts = Experts::Indices(topk_indices);
+    let tensors =
+        Tensors { logits, expert_bias, probs, experts, intermediate: intermediate_output };
+    let balance = Balance { cutoff, histogram, bin_bounds, mode: histogram_mode, checked: true };
+    guard("nvte_fused_topk_with_score_function_forward_qb_with_indices", || {
+        forward_balanced(&rule, &tensors, &balance, stream)
+    });
+}
+
+/// As `nvte_fused_topk_with_score_function_forward_qb_with_indices`, without a look at the bounds: nothing
+/// waits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_qb_with_indices_unchecked(
+    logits: NVTETensor,
+    num_tokens: i32,
+    num_experts: i32,
+    topk: i32,
+    scaling_factor: f32,
+    expert_bias: NVTETensor,
+    probs: NVTETensor,
+    topk_indices: NVTETensor,
+    intermediate_output: NVTETensor,
+    cutoff: NVTETensor,
+    histogram: NVTETensor,
+    bin_bounds: NVTETensor,
+    histogram_mode: MaybeUninit<NVTEQBHistogramMode>,
+    stream: cudaStream_t,
+) {
+    let rule = Rule {
+        num_tokens,
+        num_experts,
+        topk,
+        use_pre_softmax: 0,
+        num_groups: 0,
+        group_topk: 0,
+        scaling_factor,
+        score_function: 0,
+    };
+    let experts = Experts::Indices(topk_indices);
+    let tensors =
+        Tensors { logits, expert_bias, probs, experts, intermediate: intermediate_output };
+    let balance = Balance { cutoff, histogram, bin_bounds, mode: histogram_mode, checked: false };
+    guard("nvte_fused_topk_with_score_function_forward_qb_with_indices_unchecked", || {
+        forward_balanced(&rule, &tensors, &balance, stream)
+    });
+}
+
+/// Counts how far the scores of all experts are from the cutoffs of their tokens.
+///
+/// For every token t and expert e: `b = floor(((cutoff[t] - raw_scores[t, e]) - lower) * scale)` with
+/// `scale = bins / (upper - lower)`, 0 for NaN, moved to `[0, bins - 1]`; `histogram[e, b] += 1`.
+/// Shapes: `raw_scores` `[T, E]`, cutoff `[T]`, `bin_bounds` `[2]` (lower, upper) on the device, histogram
+/// `[E, bins]` with any number of bins.
+/// Dtypes: Float32; histogram Int32.
+/// Empty tensors: nothing is written.
+/// Errors: other shapes or dtypes; null or misaligned pointers; bounds that are not finite with
+/// lower < upper. To see them the call waits for the stream, so that a graph cannot capture it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_qb_histogram_accumulate(
+    raw_scores: NVTETensor,
+    cutoff: NVTETensor,
+    bin_bounds: NVTETensor,
+    histogram: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let mode = MaybeUninit::new(NVTE_QB_HISTOGRAM_FUSED_ATOMIC);
+    let balance = Balance { cutoff, histogram, bin_bounds, mode, checked: true };
+    guard("nvte_qb_histogram_accumulate", || accumulate(raw_scores, &balance, stream));
+}
+
+/// As `nvte_qb_histogram_accumulate`, without a look at the bounds: nothing waits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_qb_histogram_accumulate_unchecked(
+    raw_scores: NVTETensor,
+    cutoff: NVTETensor,
+    bin_bounds: NVTETensor,
+    histogram: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let mode = MaybeUninit::new(NVTE_QB_HISTOGRAM_FUSED_ATOMIC);
+    let balance = Balance { cutoff, histogram, bin_bounds, mode, checked: false };
+    guard("nvte_qb_histogram_accumulate_unchecked", || accumulate(raw_scores, &balance, stream));
+}
+
+/// As `nvte_fused_topk_with_score_function_backward_v2` with a map of bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_backward(
+    routing_map: NVTETensor,
+    intermediate_output: NVTETensor,
+    grad_probs: NVTETensor,
+    num_tokens: i32,
+    num_experts: i32,
+    topk: i32,
+    use_pre_softmax: i32,
+    scaling_factor: f32,
+    score_function: i32,
+    grad_logits: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let rule = Rule {
+        num_tokens,
+        num_experts,
+        topk,
+        use_pre_softmax,
+        num_groups: 0,
+        group_topk: 0,
+        scaling_factor,
+        score_function,
+    };
+    let experts = Experts::bytes(routing_map);
+    let tensors = [intermediate_output, grad_probs, grad_logits];
+    guard("nvte_fused_topk_with_score_function_backward", || {
+        backward(&rule, experts, tensors, stream)
+    });
+}
+
+/// Gradients of the logits of `nvte_fused_topk_with_score_function_forward_v2`; the bias gets none.
+///
+/// With `g = scaling_factor * grad_probs` and sums over the chosen experts, in float32:
+/// sigmoid, sqrtsoftplus (score y): if `topk > 1`, `S = sum y + 1e-20`, `D = sum g y`,
+/// `g = g / S - D / S^2`; then `g y (1 - y)` or `g f / (2 y + 1e-20)`, f = 1 for x > 20, else sigmoid(x);
+/// softmax (probability y): `y (g - sum g y)`, with `use_pre_softmax` for all experts, where g is 0 for those
+/// not chosen. Others are 0, whatever the inputs are there. Every element is written.
+/// Shapes: as the forward. A byte of the map that is not 0 marks a chosen expert.
+/// Dtypes: `grad_logits` Float32, Float16 or BFloat16, `grad_probs` is read as the same; `intermediate_output`
+/// Float32.
+/// Errors: as the forward.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_backward_v2(
+    routing_map: NVTETensor,
+    routing_map_format: MaybeUninit<NVTERoutingMapFormat>,
+    intermediate_output: NVTETensor,
+    grad_probs: NVTETensor,
+    num_tokens: i32,
+    num_experts: i32,
+    topk: i32,
+    use_pre_softmax: i32,
+    scaling_factor: f32,
+    score_function: i32,
+    grad_logits: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let rule = Rule {
+        num_tokens,
+        num_experts,
+        topk,
+        use_pre_softmax,
+        num_groups: 0,
+        group_topk: 0,
+        scaling_factor,
+        score_function,
+    };
+    let experts = Experts::Map(routing_map, routing_map_format);
+    let tensors = [intermediate_output, grad_probs, grad_logits];
+    guard("nvte_fused_topk_with_score_function_backward_v2", || {
+        backward(&rule, experts, tensors, stream)
+    });
+}
+
+/// As `nvte_fused_topk_with_score_function_backward_v2`, with the numbers of the chosen experts.
+///
+/// Shapes, dtypes: `topk_indices` as `nvte_fused_topk_with_score_function_forward_with_indices` writes
+/// them, each expert at most once a token. Numbers that are none of an expert are left out.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_backward_with_indices(
+    topk_indices: NVTETensor,
+    intermediate_output: NVTETensor,
+    grad_probs: NVTETensor,
+    num_tokens: i32,
+    num_experts: i32,
+    topk: i32,
+    use_pre_softmax: i32,
+    scaling_factor: f32,
+    score_function: i32,
+    grad_logits: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let rule = Rule {
+        num_tokens,
+        num_experts,
+        topk,
+        use_pre_softmax,
+        num_groups: 0,
+        group_topk: 0,
+        scaling_factor,
+        score_function,
+    };
+    let experts = Experts::Indices(topk_indices);
+    let tensors = [intermediate_output, grad_probs, grad_logits];
+    guard("nvte_fused_topk_with_score_function_backward_with_indices", || {
+        backward(&rule, experts, tensors, stream)
+    });
+}
+
+/// As `nvte_fused_score_for_moe_aux_loss_forward_v2` with a map of bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_fused_score_for_moe_aux_loss_forward(
+    logits: NVTETensor,
+    num_tokens: i32,
+    num_experts: i32,
+    topk: i32,
+    score_function: i32,
+    scores: NVTETensor,
+    routing_map: NVTETensor,
+    intermediate_output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let rule = Rule {
+        num_tokens,
+        num_experts,
+        topk,
+        use_pre_softmax: 0,
+        num_groups: 0,
+        group_topk: 0,
+        scaling_factor: 1.0,
+        score_function,
+    };
+    let tensors = Tensors {
+        logits,
+        expert_bias: null_mut(),
+        probs: scores,
+        experts: Experts::bytes(routing_map),
+        intermediate: intermediate_output,
+    };
+    guard("nvte_fused_score_for_moe_aux_loss_forward", || super::scores(&rule, &tensors, stream));
+}
+
+/// Scores of all experts for the loss of their balance, and the map of the best.
+///
+/// `scores = s / (sum s + 1e-20)` over the E experts for sigmoid and sqrtsoftplus, the softmax as it is; the
+/// map marks the `topk` greatest, in the order of `nvte_fused_topk_with_score_function_forward_v2`.
+/// `intermediate_output`, which is written: s of the sigmoid and the softmax, x of sqrtsoftplus.
+/// Shapes: logits, scores, `intermediate_output` `[T, E]`, the map as there; T may be 0.
+/// Dtypes: logits Float32, Float16 or BFloat16; scores and `intermediate_output` are written as Float32,
+/// whatever they declare.
+/// Errors: as there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_fused_score_for_moe_aux_loss_forward_v2(
+    logits: NVTETensor,
+    num_tokens: i32,
+    num_experts: i32,
+    topk: i32,
+    score_function: i32,
+    scores: NVTETensor,
+    routing_map: NVTETensor,
+    routing_map_format: MaybeUninit<NVTERoutingMapFormat>,
+    intermediate_output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let rule = Rule {
+        num_tokens,
+        num_experts,
+        topk,
+        use_pre_softmax: 0,
+        num_groups: 0,
+        group_topk: 0,
+        scaling_factor: 1.0,
+        score_function,
+    };
+    let tensors = Tensors {
+        logits,
+        expert_bias: null_mut(),
+        probs: scores,
+        experts: Experts::Map(routing_map, routing_map_format),
+        intermediate: intermediate_output,
+    };
+    guard("nvte_fused_score_for_moe_aux_loss_forward_v2", || {
+        super::scores(&rule, &tensors, stream)
+    });
+}
+
+/// Gradients of the logits of `nvte_fused_score_for_moe_aux_loss_forward_v2`.
+///
+/// As `nvte_fused_topk_with_score_function_backward_v2` with all experts chosen, a factor of 1, and the
+/// normalisation for any `topk`, which is not used.
+/// Shapes: `[T, E]`; T may be 0. Dtypes: `intermediate_output`, `grad_scores` Float32; `grad_logits` Float32,
+/// Float16 or BFloat16.
+/// Errors: other shapes or dtypes; an unknown function; null or misaligned pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_fused_score_for_moe_aux_loss_backward(
+    intermediate_output: NVTETensor,
+    grad_scores: NVTETensor,
+    num_tokens: i32,
+    num_experts: i32,
+    topk: i32,
+    score_function: i32,
+    grad_logits: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let rule = Rule {
+        num_tokens,
+        num_experts,
+        topk,
+        use_pre_softmax: 0,
+        num_groups: 0,
+        group_topk: 0,
+        scaling_factor: 1.0,
+        score_function,
+    };
+    let tensors = [intermediate_output, grad_scores, grad_logits];
+    guard("nvte_fused_score_for_moe_aux_loss_backward", || scores_backward(&rule, tensors, stream));
+}
+
+/// Loss of the balance of experts.
+///
+/// `aux_loss = cast(C * sum_j (sum_i probs[i, j]) * tokens_per_expert[j])` with
+/// `C = num_experts * coeff / topk / total_num_tokens / total_num_tokens`, from left to right; in float32, in a
+/// fixed order. `Const_buf` becomes C and the loss before the cast.
+/// Shapes: probs `[num_rows, num_cols]`, `num_cols` a multiple of `num_experts`; `tokens_per_expert`
+/// `[num_cols]`; `aux_loss` one element; `Const_buf` two or more. `num_rows` may be 0: the loss is 0.
+/// Dtypes: probs Float32, Float16 or BFloat16, `aux_loss` is written as the same; `tokens_per_expert` Int16,
+/// Int32, Int64, BFloat16 or Float32; `Const_buf` Float32.
+/// Errors: other shapes or dtypes; null or misaligned pointers.
+/// Source: Fedus et al., Switch Transformers (2021).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_fused_moe_aux_loss_forward(
+    probs: NVTETensor,
+    tokens_per_expert: NVTETensor,
+    total_num_tokens: i32,
+    num_experts: i32,
+    num_rows: i32,
+    num_cols: i32,
+    topk: i32,
+    coeff: f32,
+    aux_loss: NVTETensor,
+    Const_buf: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let rule = LossRule { num_experts, num_rows, num_cols, topk, coeff };
+    let inputs = [probs, tokens_per_expert];
+    let total = Total::Number(total_num_tokens);
+    guard("nvte_fused_moe_aux_loss_forward", || {
+        super::aux_loss(&rule, inputs, total, [aux_loss, Const_buf], stream)
+    });
+}
+
+/// As `nvte_fused_moe_aux_loss_forward`, with the number of tokens on the device, read when the work runs.
+///
+/// Shapes, dtypes: `total_num_tokens` one Int64.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_fused_moe_aux_loss_forward_graph_safe(
+    probs: NVTETensor,
+    tokens_per_expert: NVTETensor,
+    total_num_tokens: NVTETensor,
+    num_experts: i32,
+    num_rows: i32,
+    num_cols: i32,
+    topk: i32,
+    coeff: f32,
+    aux_loss: NVTETensor,
+    Const_buf: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let rule = LossRule { num_experts, num_rows, num_cols, topk, coeff };
+    let inputs = [probs, tokens_per_expert];
+    let total = Total::Device(total_num_tokens);
+    guard("nvte_fused_moe_aux_loss_forward_graph_safe", || {
+        super::aux_loss(&rule, inputs, total, [aux_loss, Const_buf], stream)
+    });
+}
+
+/// Gradients of the probabilities of `nvte_fused_moe_aux_loss_forward`:
+/// `grad_probs[i, j] = cast((C * tokens_per_expert[j]) * grad_aux_loss)`, with C in `Const_buf`.
+///
+/// Shapes: `Const_buf` one or more, `tokens_per_expert` `[num_cols]`, `grad_aux_loss` one element, `grad_probs`
+/// `[num_rows, num_cols]`; `num_rows` may be 0.
+/// Dtypes: `grad_aux_loss` Float32, Float16 or BFloat16, `grad_probs` is written as the same; others as the
+/// forward.
+/// Errors: as the forward.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_fused_moe_aux_loss_backward(
+    Const_buf: NVTETensor,
+    tokens_per_expert: NVTETensor,
+    num_rows: i32,
+    num_cols: i32,
+    grad_aux_loss: NVTETensor,
+    grad_probs: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let inputs = [Const_buf, tokens_per_expert];
+    let gradients = [grad_aux_loss, grad_probs];
+    guard("nvte_fused_moe_aux_loss_backward", || {
+        aux_loss_backward((num_rows, num_cols), inputs, gradients, stream)
+    });
+}

@@ -1,0 +1,498 @@
+//! Router of a mixture of experts: choice of experts, scores and loss of their balance
+//! (spec: moe_layout, sections 2 to 7).
+
+pub(crate) mod cpu;
+pub mod exports;
+
+use crate::backend::{self, args::*};
+use crate::check;
+use crate::error::{Error, Result};
+use crate::op::nvtex;
+use crate::tensor::{FromC, Shape, from_c, from_c_enum};
+use crate::types::{NVTEDType::*, *};
+use NVTEQBHistogramMode::*;
+use NVTERoutingMapFormat::*;
+use RouterScore::*;
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::ptr::{null, null_mut};
+
+from_c_enum!(
+    NVTERoutingMapFormat,
+    "an NVTERoutingMapFormat (0 or 1)",
+    [NVTE_ROUTING_MAP_FORMAT_BYTEMAP, NVTE_ROUTING_MAP_FORMAT_BITMAP_U8]
+);
+from_c_enum!(
+    NVTEQBHistogramMode,
+    "an NVTEQBHistogramMode (0 or 1)",
+    [NVTE_QB_HISTOGRAM_TWO_KERNEL, NVTE_QB_HISTOGRAM_FUSED_ATOMIC]
+);
+
+const COUNTS: &[NVTEDType] = &[kNVTEInt16, kNVTEInt32, kNVTEInt64, kNVTEBFloat16, kNVTEFloat32];
+
+/// Where the experts of the tokens are written or read.
+#[derive(Clone, Copy)]
+enum Experts {
+    Map(NVTETensor, MaybeUninit<NVTERoutingMapFormat>),
+    Indices(NVTETensor),
+}
+
+impl Experts {
+    fn bytes(map: NVTETensor) -> Self {
+        Self::Map(map, MaybeUninit::new(NVTE_ROUTING_MAP_FORMAT_BYTEMAP))
+    }
+}
+
+const NO_ROUTING: Routing =
+    Routing { bytes: null_mut(), bits: null_mut(), indices: null_mut(), index_dtype: kNVTEInt32 };
+
+/// Sizes that a call gives as numbers.
+#[derive(Clone, Copy)]
+struct Sizes {
+    tokens: usize,
+    experts: usize,
+    topk: usize,
+}
+
+impl Sizes {
+    fn new(num_tokens: i32, num_experts: i32, topk: i32) -> Result<Self> {
+        let tokens = at_least("num_tokens", num_tokens, 0)?;
+        let experts = at_least("num_experts", num_experts, 1)?;
+        match usize::try_from(topk) {
+            Ok(topk) if topk >= 1 && topk <= experts => Ok(Self { tokens, experts, topk }),
+            _ => Err(Error::argument("topk", format!("1 to {experts} (num_experts)"), topk)),
+        }
+    }
+
+    fn all(&self) -> [usize; 2] {
+        [self.tokens, self.experts]
+    }
+}
+
+fn at_least(name: &str, value: i32, least: i32) -> Result<usize> {
+    match usize::try_from(value) {
+        Ok(size) if value >= least => Ok(size),
+        _ => Err(Error::argument(name, format!("{least} or more"), value)),
+    }
+}
+
+/// Address of a tensor of exactly this shape, to be used as `dtype`: a declared dtype is checked by
+/// the caller, if at all.
+fn data(name: &str, handle: NVTETensor, dims: &[usize], dtype: NVTEDType) -> Result<*mut c_void> {
+    let buffer = check::tensor(name, handle)?.rowwise;
+    check::shape(name, &buffer.shape, &Shape::new(dims))?;
+    check::raw_pointer(format_args!("{name}.data"), buffer.ptr(), buffer.shape.numel(), dtype)
+}
+
+/// As `data`, of one of the dtypes, which is returned too.
+fn typed(
+    name: &str,
+    handle: NVTETensor,
+    dims: &[usize],
+    allowed: &[NVTEDType],
+) -> Result<(*mut c_void, NVTEDType)> {
+    let dtype = check::tensor(name, handle)?.rowwise.dtype;
+    check::dtype(name, dtype, allowed)?;
+    Ok((data(name, handle, dims, dtype)?, dtype))
+}
+
+fn routing(experts: Experts, sizes: &Sizes) -> Result<Routing> {
+    let map = |handle, dims: &[usize]| -> Result<*mut u8> {
+        Ok(data("routing_map", handle, dims, kNVTEByte)?.cast())
+    };
+    match experts {
+        Experts::Map(handle, format) => match from_c("routing_map_format", format)? {
+            NVTE_ROUTING_MAP_FORMAT_BYTEMAP => {
+                Ok(Routing { bytes: map(handle, &sizes.all())?, ..NO_ROUTING })
+            }
+            NVTE_ROUTING_MAP_FORMAT_BITMAP_U8 => {
+                let bits = map(handle, &[sizes.tokens, sizes.experts.div_ceil(8)])?;
+                Ok(Routing { bits, ..NO_ROUTING })
+            }
+        },
+        Experts::Indices(handle) => {
+            let dims = [sizes.tokens, sizes.topk];
+            let dtypes = [kNVTEInt16, kNVTEInt32, kNVTEInt64];
+            let (indices, index_dtype) = typed("topk_indices", handle, &dims, &dtypes)?;
+            if index_dtype == kNVTEInt16 && sizes.experts > 0x7FFF {
+                let expected = format!("Int32 or Int64 ({} experts)", sizes.experts);
+                return Err(Error::argument("topk_indices.dtype", expected, index_dtype));
+            }
+            Ok(Routing { indices, index_dtype, ..NO_ROUTING })
+        }
+    }
+}
+
+fn score(score_function: i32) -> Result<RouterScore> {
+    match score_function {
+        0 => Ok(NVTEX_ROUTER_SIGMOID),
+        1 => Ok(NVTEX_ROUTER_SOFTMAX),
+        2 => Ok(NVTEX_ROUTER_SQRTSOFTPLUS),
+        _ => {
+            let expected = "0 (sigmoid), 1 (softmax) or 2 (sqrtsoftplus)";
+            Err(Error::argument("score_function", expected, score_function))
+        }
+    }
+}
+
+/// Numbers of a forward.
+#[derive(Clone, Copy)]
+struct Rule {
+    num_tokens: i32,
+    num_experts: i32,
+    topk: i32,
+    use_pre_softmax: i32,
+    num_groups: i32,
+    group_topk: i32,
+    scaling_factor: f32,
+    score_function: i32,
+}
+
+/// Tensors of a forward.
+#[derive(Clone, Copy)]
+struct Tensors {
+    logits: NVTETensor,
+    expert_bias: NVTETensor,
+    probs: NVTETensor,
+    experts: Experts,
+    intermediate: NVTETensor,
+}
+
+/// `num_groups` and `group_topk`, zeros for none.
+fn groups(rule: &Rule, sizes: &Sizes) -> Result<(usize, usize)> {
+    if rule.group_topk <= 0 {
+        return Ok((0, 0));
+    }
+    let (experts, topk, chosen) = (sizes.experts, sizes.topk, rule.group_topk as usize);
+    let groups = at_least("num_groups", rule.num_groups, 1)?;
+    if !experts.is_multiple_of(groups) {
+        let expected = format!("a divisor of num_experts, {experts}");
+        return Err(Error::argument("num_groups", expected, groups));
+    }
+    let of_each = experts / groups;
+    if chosen > groups || !topk.is_multiple_of(chosen) || topk / chosen > of_each {
+        let expected = format!(
+            "a divisor of topk, {topk}, that is at most num_groups, {groups}, and leaves at most {of_each} \
+             experts for each group"
+        );
+        return Err(Error::argument("group_topk", expected, chosen));
+    }
+    Ok((groups, chosen))
+}
+
+fn forward_args(rule: &Rule, tensors: &Tensors) -> Result<RouterForwardArgs> {
+    let sizes = Sizes::new(rule.num_tokens, rule.num_experts, rule.topk)?;
+    let score = score(rule.score_function)?;
+    let (groups, group_topk) = groups(rule, &sizes)?;
+    let (logits, dtype) = typed("logits", tensors.logits, &sizes.all(), check::HIGH_PRECISION)?;
+    let bias = check::tensor("expert_bias", tensors.expert_bias)?.rowwise;
+    let (expert_bias, bias_dtype) = match bias.is_set() && score != NVTEX_ROUTER_SOFTMAX {
+        true => typed("expert_bias", tensors.expert_bias, &[sizes.experts], check::HIGH_PRECISION)?,
+        false => (null_mut(), dtype),
+    };
+    Ok(RouterForwardArgs {
+        logits,
+        expert_bias,
+        probs: data("probs", tensors.probs, &sizes.all(), dtype)?,
+        routing: routing(tensors.experts, &sizes)?,
+        intermediate: floats("intermediate_output", tensors.intermediate, &sizes.all())?,
+        cutoff: null_mut(),
+        tokens: sizes.tokens,
+        experts: sizes.experts,
+        topk: sizes.topk,
+        groups,
+        group_topk,
+        scaling_factor: rule.scaling_factor,
+        score,
+        pre_softmax: score == NVTEX_ROUTER_SOFTMAX && rule.use_pre_softmax != 0,
+        all: false,
+        dtype,
+        bias_dtype,
+    })
+}
+
+/// A tensor that is written or read as float32, whatever it declares.
+fn floats(name: &str, handle: NVTETensor, dims: &[usize]) -> Result<*mut f32> {
+    Ok(data(name, handle, dims, kNVTEFloat32)?.cast())
+}
+
+fn forward(rule: &Rule, tensors: &Tensors, stream: cudaStream_t) -> Result<()> {
+    let args = forward_args(rule, tensors)?;
+    if args.tokens > 0 { backend::run(&args, stream) } else { Ok(()) }
+}
+
+/// What quantile balancing adds to a forward.
+#[derive(Clone, Copy)]
+struct Balance {
+    cutoff: NVTETensor,
+    histogram: NVTETensor,
+    bin_bounds: NVTETensor,
+    mode: MaybeUninit<NVTEQBHistogramMode>,
+    checked: bool,
+}
+
+fn forward_balanced(
+    rule: &Rule,
+    tensors: &Tensors,
+    balance: &Balance,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let args = forward_args(rule, tensors)?;
+    let (tokens, experts) = (args.tokens, args.experts);
+    if args.topk >= experts {
+        let expected = format!("less than num_experts, {experts}");
+        return Err(Error::argument("topk", expected, args.topk));
+    }
+    let bias = check::tensor("expert_bias", tensors.expert_bias)?.rowwise;
+    if !bias.is_set() {
+        return Err(Error::argument("expert_bias.data", "row-wise data", "no data"));
+    }
+    check::dtype("expert_bias", bias.dtype, &[kNVTEFloat32])?;
+    let mode = from_c("histogram_mode", balance.mode)?;
+    let (cutoff, _) = typed("cutoff", balance.cutoff, &[tokens], &[kNVTEFloat32])?;
+    let histogram = histogram_args(args.intermediate, (tokens, experts), cutoff.cast(), balance)?;
+    if balance.checked {
+        check_bounds(histogram.bin_bounds, stream)?;
+    }
+    if tokens == 0 {
+        return Ok(());
+    }
+    backend::run(&RouterForwardArgs { cutoff: cutoff.cast(), ..args }, stream)?;
+    match mode {
+        NVTE_QB_HISTOGRAM_TWO_KERNEL => Ok(()),
+        NVTE_QB_HISTOGRAM_FUSED_ATOMIC => backend::run(&histogram, stream),
+    }
+}
+
+fn histogram_args(
+    scores: *const f32,
+    (tokens, experts): (usize, usize),
+    cutoff: *const f32,
+    balance: &Balance,
+) -> Result<RouterHistogramArgs> {
+    let shape = check::tensor("histogram", balance.histogram)?.rowwise.shape;
+    let bins = match *shape.dims() {
+        [first, bins] if first == experts && bins > 0 => bins,
+        _ => {
+            let expected = format!("[{experts}, bins]");
+            return Err(Error::argument("histogram.shape", expected, shape));
+        }
+    };
+    let (histogram, _) = typed("histogram", balance.histogram, &[experts, bins], &[kNVTEInt32])?;
+    let (bin_bounds, _) = typed("bin_bounds", balance.bin_bounds, &[2], &[kNVTEFloat32])?;
+    Ok(RouterHistogramArgs {
+        scores,
+        cutoff,
+        bin_bounds: bin_bounds.cast_const().cast(),
+        histogram: histogram.cast(),
+        tokens,
+        experts,
+        bins,
+    })
+}
+
+/// Copies the bounds to the host, which waits for the stream.
+fn check_bounds(bin_bounds: *const f32, stream: cudaStream_t) -> Result<()> {
+    let mut bounds = [0.0f32; 2];
+    // SAFETY: the device has two floats there, as has the host.
+    #[allow(unsafe_code)]
+    unsafe {
+        let host = bounds.as_mut_ptr().cast();
+        nvtex::memcpy(host, bin_bounds.cast(), 8, CopyKind::NVTEX_COPY_TO_HOST, stream)?;
+        nvtex::stream_synchronize(stream)?;
+    }
+    let [lower, upper] = bounds;
+    if lower.is_finite() && upper.is_finite() && lower < upper {
+        return Ok(());
+    }
+    Err(Error::argument("bin_bounds", "finite with lower < upper", format!("{lower}, {upper}")))
+}
+
+fn accumulate(raw_scores: NVTETensor, balance: &Balance, stream: cudaStream_t) -> Result<()> {
+    let shape = check::tensor("raw_scores", raw_scores)?.rowwise.shape;
+    let &[tokens, experts] = shape.dims() else {
+        return Err(Error::argument("raw_scores.shape", "2 dimensions", shape));
+    };
+    let (scores, _) = typed("raw_scores", raw_scores, &[tokens, experts], &[kNVTEFloat32])?;
+    let (cutoff, _) = typed("cutoff", balance.cutoff, &[tokens], &[kNVTEFloat32])?;
+    let args = histogram_args(scores.cast(), (tokens, experts), cutoff.cast(), balance)?;
+    if balance.checked {
+        check_bounds(args.bin_bounds, stream)?;
+    }
+    if tokens * experts > 0 { backend::run(&args, stream) } else { Ok(()) }
+}
+
+fn backward(
+    rule: &Rule,
+    experts: Experts,
+    [intermediate, grad_probs, grad_logits]: [NVTETensor; 3],
+    stream: cudaStream_t,
+) -> Result<()> {
+    let sizes = Sizes::new(rule.num_tokens, rule.num_experts, rule.topk)?;
+    let score = score(rule.score_function)?;
+    let (output, dtype) = typed("grad_logits", grad_logits, &sizes.all(), check::HIGH_PRECISION)?;
+    let args = RouterBackwardArgs {
+        routing: routing(experts, &sizes)?,
+        intermediate: floats("intermediate_output", intermediate, &sizes.all())?,
+        grad: data("grad_probs", grad_probs, &sizes.all(), dtype)?,
+        grad_logits: output,
+        tokens: sizes.tokens,
+        experts: sizes.experts,
+        topk: sizes.topk,
+        scaling_factor: rule.scaling_factor,
+        score,
+        pre_softmax: score == NVTEX_ROUTER_SOFTMAX && rule.use_pre_softmax != 0,
+        all: false,
+        dtype,
+    };
+    if args.tokens > 0 { backend::run(&args, stream) } else { Ok(()) }
+}
+
+/// Scores of all experts, with the map of the best.
+fn scores(rule: &Rule, tensors: &Tensors, stream: cudaStream_t) -> Result<()> {
+    let sizes = Sizes::new(rule.num_tokens, rule.num_experts, rule.topk)?;
+    let score = score(rule.score_function)?;
+    let (logits, dtype) = typed("logits", tensors.logits, &sizes.all(), check::HIGH_PRECISION)?;
+    let args = RouterForwardArgs {
+        logits,
+        expert_bias: null(),
+        probs: floats("scores", tensors.probs, &sizes.all())?.cast(),
+        routing: routing(tensors.experts, &sizes)?,
+        intermediate: floats("intermediate_output", tensors.intermediate, &sizes.all())?,
+        cutoff: null_mut(),
+        tokens: sizes.tokens,
+        experts: sizes.experts,
+        topk: sizes.topk,
+        groups: 0,
+        group_topk: 0,
+        scaling_factor: 1.0,
+        score,
+        pre_softmax: score == NVTEX_ROUTER_SOFTMAX,
+        all: true,
+        dtype,
+        bias_dtype: dtype,
+    };
+    if args.tokens > 0 { backend::run(&args, stream) } else { Ok(()) }
+}
+
+fn scores_backward(
+    rule: &Rule,
+    [intermediate, grad_scores, grad_logits]: [NVTETensor; 3],
+    stream: cudaStream_t,
+) -> Result<()> {
+    let tokens = at_least("num_tokens", rule.num_tokens, 0)?;
+    let experts = at_least("num_experts", rule.num_experts, 1)?;
+    let score = score(rule.score_function)?;
+    let dims = [tokens, experts];
+    let (output, dtype) = typed("grad_logits", grad_logits, &dims, check::HIGH_PRECISION)?;
+    let args = RouterBackwardArgs {
+        routing: NO_ROUTING,
+        intermediate: floats("intermediate_output", intermediate, &dims)?,
+        grad: floats("grad_scores", grad_scores, &dims)?.cast(),
+        grad_logits: output,
+        tokens,
+        experts,
+        topk: experts,
+        scaling_factor: 1.0,
+        score,
+        pre_softmax: score == NVTEX_ROUTER_SOFTMAX,
+        all: true,
+        dtype,
+    };
+    if tokens > 0 { backend::run(&args, stream) } else { Ok(()) }
+}
+
+/// Tokens of the batch, as a number or on the device.
+enum Total {
+    Number(i32),
+    Device(NVTETensor),
+}
+
+/// Numbers of the loss.
+struct LossRule {
+    num_experts: i32,
+    num_rows: i32,
+    num_cols: i32,
+    topk: i32,
+    coeff: f32,
+}
+
+/// An address of one value, or more.
+fn one(name: &str, handle: NVTETensor, dtype: NVTEDType, least: usize) -> Result<*mut c_void> {
+    let buffer = check::tensor(name, handle)?.rowwise;
+    if buffer.shape.numel() < least {
+        let expected = format!("{least} or more elements");
+        return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
+    }
+    check::raw_pointer(format_args!("{name}.data"), buffer.ptr(), least, dtype)
+}
+
+fn aux_loss(
+    rule: &LossRule,
+    [probs, tokens_per_expert]: [NVTETensor; 2],
+    total: Total,
+    [loss, constants]: [NVTETensor; 2],
+    stream: cudaStream_t,
+) -> Result<()> {
+    let rows = at_least("num_rows", rule.num_rows, 0)?;
+    let experts = at_least("num_experts", rule.num_experts, 1)?;
+    let cols = at_least("num_cols", rule.num_cols, 1)?;
+    if !cols.is_multiple_of(experts) {
+        let expected = format!("a multiple of num_experts, {experts}");
+        return Err(Error::argument("num_cols", expected, cols));
+    }
+    let (probs, dtype) = typed("probs", probs, &[rows, cols], check::HIGH_PRECISION)?;
+    let (counts, counts_dtype) = typed("tokens_per_expert", tokens_per_expert, &[cols], COUNTS)?;
+    let (device_total, total_tokens) = match total {
+        Total::Number(total) => (null(), total as f32),
+        Total::Device(handle) => {
+            let buffer = check::tensor("total_num_tokens", handle)?.rowwise;
+            check::dtype("total_num_tokens", buffer.dtype, &[kNVTEInt64])?;
+            if buffer.shape.numel() != 1 {
+                let name = "total_num_tokens.shape";
+                return Err(Error::argument(name, "one element", buffer.shape));
+            }
+            (check::pointer("total_num_tokens.data", &buffer)?.cast_const().cast(), 0.0)
+        }
+    };
+    let args = AuxLossArgs {
+        probs,
+        counts,
+        device_total,
+        total_tokens,
+        experts: rule.num_experts as f32,
+        topk: rule.topk as f32,
+        coeff: rule.coeff,
+        rows,
+        cols,
+        loss: one("aux_loss", loss, dtype, 1)?,
+        constants: one("Const_buf", constants, kNVTEFloat32, 2)?.cast(),
+        dtype,
+        counts_dtype,
+    };
+    backend::run(&args, stream)
+}
+
+fn aux_loss_backward(
+    (num_rows, num_cols): (i32, i32),
+    [constants, tokens_per_expert]: [NVTETensor; 2],
+    [grad_loss, grad_probs]: [NVTETensor; 2],
+    stream: cudaStream_t,
+) -> Result<()> {
+    let rows = at_least("num_rows", num_rows, 0)?;
+    let cols = at_least("num_cols", num_cols, 1)?;
+    let (counts, counts_dtype) = typed("tokens_per_expert", tokens_per_expert, &[cols], COUNTS)?;
+    let dtype = check::tensor("grad_aux_loss", grad_loss)?.rowwise.dtype;
+    check::high_precision("grad_aux_loss", dtype)?;
+    let args = AuxLossBackwardArgs {
+        constants: one("Const_buf", constants, kNVTEFloat32, 1)?.cast_const().cast(),
+        counts,
+        grad_loss: one("grad_aux_loss", grad_loss, dtype, 1)?,
+        grad_probs: data("grad_probs", grad_probs, &[rows, cols], dtype)?,
+        rows,
+        cols,
+        dtype,
+        counts_dtype,
+    };
+    if rows > 0 { backend::run(&args, stream) } else { Ok(()) }
+}

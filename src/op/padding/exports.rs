@@ -1,0 +1,54 @@
+//! C functions of padding.h.
+#![allow(unsafe_code, clippy::missing_safety_doc)]
+
+use super::*;
+use crate::error::guard;
+
+/// Copies matrices and adds rows of zeros.
+///
+/// Tensor i: the rows of the input, then zeros up to `padded_num_rows_list[i]` rows. Bits are copied.
+/// Shapes: inputs `[rows_i, cols_i]`, outputs `[padded_num_rows_list[i], cols_i]`; rows may be 0 (then all
+/// are zeros), lists too. The lists and the numbers are on the host.
+/// Dtypes: any but Float4E2M1, the same for all.
+/// Errors: other shapes or dtypes; fewer rows than the input has; null or misaligned pointers. Nothing is
+/// written if one tensor is wrong.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_multi_padding(
+    num_tensors: usize,
+    input_list: *const NVTETensor,
+    output_list: *mut NVTETensor,
+    padded_num_rows_list: *const i32,
+    stream: cudaStream_t,
+) {
+    let lists = Lists {
+        num_tensors,
+        inputs: input_list,
+        outputs: output_list,
+        rows: padded_num_rows_list,
+        rows_name: PADDED,
+    };
+    guard("nvte_multi_padding", || run(&lists, stream));
+}
+
+/// Copies the first `unpadded_num_rows_list[i]` rows of matrices: undoes `nvte_multi_padding`.
+///
+/// Shapes: inputs `[rows_i, cols_i]`, outputs `[unpadded_num_rows_list[i], cols_i]`.
+/// Dtypes: as there.
+/// Errors: as there; more rows than the input has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_multi_unpadding(
+    num_tensors: usize,
+    input_list: *const NVTETensor,
+    output_list: *mut NVTETensor,
+    unpadded_num_rows_list: *const i32,
+    stream: cudaStream_t,
+) {
+    let lists = Lists {
+        num_tensors,
+        inputs: input_list,
+        outputs: output_list,
+        rows: unpadded_num_rows_list,
+        rows_name: UNPADDED,
+    };
+    guard("nvte_multi_unpadding", || run(&lists, stream));
+}

@@ -1,0 +1,158 @@
+//! Reference of the permutation of rows (spec moe_layout, section 8). Sums are float64.
+#![allow(unsafe_code)]
+
+use crate::backend::args::{Outcome, PermuteArgs, RowMapArgs, SortPairsArgs, UnpermuteArgs};
+use crate::backend::buf::Buf;
+use crate::numeric::{Element, dispatch};
+use crate::types::cudaStream_t;
+use rayon::prelude::*;
+
+pub(crate) unsafe extern "C" fn row_map(args: *const RowMapArgs, _: cudaStream_t) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let a = unsafe { &*args };
+    let slots = a.tokens * a.topk;
+    // SAFETY: as above.
+    let (sorted, map) = unsafe {
+        (
+            Buf::<i32>::new(a.sorted.cast(), slots).slice(0, slots),
+            Buf::<i32>::new(a.map.cast(), slots).slice_mut(0, slots),
+        )
+    };
+    for (i, &slot) in sorted.iter().enumerate() {
+        if let Some(slot) = usize::try_from(slot).ok().filter(|&slot| slot < slots) {
+            map[slot % a.topk * a.tokens + slot / a.topk] = if i < a.rows { i as i32 } else { -1 };
+        }
+    }
+    Outcome::OK
+}
+
+/// The row of slot k of token t.
+fn row_of(map: &[i32], tokens: usize, (k, t): (usize, usize), rows: usize) -> Option<usize> {
+    usize::try_from(map[k * tokens + t]).ok().filter(|&row| row < rows)
+}
+
+pub(crate) unsafe extern "C" fn permute(args: *const PermuteArgs, _: cudaStream_t) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let a = unsafe { &*args };
+    dispatch!(a.dtype, [F32, F16, BF16], T => {
+        // SAFETY: as above, and the dtype is that of the arguments.
+        unsafe { permute_as::<T>(a) };
+        Outcome::OK
+    }, else Outcome::unimplemented("permute: dtype"))
+}
+
+/// # Safety
+/// The arguments are valid and have the dtype `T`.
+unsafe fn permute_as<T: Element>(a: &PermuteArgs) {
+    let (tokens, topk, cols, rows) = (a.tokens, a.topk, a.cols, a.rows);
+    // SAFETY: the caller's promise.
+    let (map, input, output, probs, grads, forward) = unsafe {
+        (
+            Buf::<i32>::new(a.map.cast(), tokens * topk).slice(0, tokens * topk),
+            Buf::<T>::new(a.input, tokens * cols),
+            Buf::<T>::new(a.output, rows * cols),
+            Buf::<f32>::optional(a.probs.cast(), tokens * topk),
+            Buf::<f32>::optional(a.prob_grads.cast(), tokens * topk),
+            Buf::<T>::optional(a.forward, rows * cols),
+        )
+    };
+    (0..tokens).into_par_iter().for_each(|t| {
+        // SAFETY: inputs are only read.
+        let x = unsafe { input.slice(t * cols, cols) };
+        for k in 0..topk {
+            let row = row_of(map, tokens, (k, t), rows);
+            if let Some(row) = row {
+                // SAFETY: each row is that of one slot.
+                let y = unsafe { output.slice_mut(row * cols, cols) };
+                match probs {
+                    None => y.copy_from_slice(x),
+                    Some(probs) => {
+                        // SAFETY: as above.
+                        let p = unsafe { probs.slice(t * topk + k, 1)[0] };
+                        y.iter_mut().zip(x).for_each(|(y, x)| *y = T::from_f32(x.to_f32() * p));
+                    }
+                }
+            }
+            if let (Some(grads), Some(forward)) = (grads, forward) {
+                // SAFETY: as above.
+                let (grad, forward) = unsafe {
+                    let forward = row.map(|row| forward.slice(row * cols, cols));
+                    (grads.slice_mut(t * topk + k, 1), forward.unwrap_or_default())
+                };
+                let products = x.iter().zip(forward).map(|(x, f)| product(*x, *f));
+                grad[0] = products.sum::<f64>() as f32;
+            }
+        }
+    });
+}
+
+fn product<T: Element>(a: T, b: T) -> f64 {
+    f64::from(a.to_f32()) * f64::from(b.to_f32())
+}
+
+pub(crate) unsafe extern "C" fn unpermute(args: *const UnpermuteArgs, _: cudaStream_t) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let a = unsafe { &*args };
+    dispatch!(a.dtype, [F32, F16, BF16], T => {
+        // SAFETY: as above, and the dtype is that of the arguments.
+        unsafe { unpermute_as::<T>(a) };
+        Outcome::OK
+    }, else Outcome::unimplemented("unpermute: dtype"))
+}
+
+/// # Safety
+/// The arguments are valid and have the dtype `T`.
+unsafe fn unpermute_as<T: Element>(a: &UnpermuteArgs) {
+    let (tokens, topk, cols, rows) = (a.tokens, a.topk, a.cols, a.rows);
+    // SAFETY: the caller's promise.
+    let (map, input, output, probs) = unsafe {
+        (
+            Buf::<i32>::new(a.map.cast(), tokens * topk).slice(0, tokens * topk),
+            Buf::<T>::new(a.input, rows * cols),
+            Buf::<T>::new(a.output, tokens * cols),
+            Buf::<f32>::optional(a.probs.cast(), tokens * topk),
+        )
+    };
+    (0..tokens).into_par_iter().for_each_init(Vec::new, |sums, t| {
+        sums.clear();
+        sums.resize(cols, 0.0f64);
+        for k in 0..topk {
+            let Some(row) = row_of(map, tokens, (k, t), rows) else { continue };
+            // SAFETY: inputs are only read.
+            let (x, p) = unsafe {
+                let p = probs.map_or(1.0, |probs| probs.slice(t * topk + k, 1)[0]);
+                (input.slice(row * cols, cols), p)
+            };
+            sums.iter_mut().zip(x).for_each(|(s, x)| *s += f64::from(x.to_f32()) * f64::from(p));
+        }
+        // SAFETY: each row is written by its own task.
+        let y = unsafe { output.slice_mut(t * cols, cols) };
+        y.iter_mut().zip(sums).for_each(|(y, s)| *y = T::from_f32(*s as f32));
+    });
+}
+
+pub(crate) unsafe extern "C" fn sort_pairs(args: *const SortPairsArgs, _: cudaStream_t) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let a = unsafe { &*args };
+    if a.workspace.is_null() {
+        // SAFETY: as above.
+        unsafe { *a.workspace_bytes = 1 };
+        return Outcome::OK;
+    }
+    let n = a.pairs;
+    // SAFETY: as above.
+    let (keys, values, sorted_keys, sorted_values) = unsafe {
+        (
+            Buf::<u32>::new(a.keys.cast(), n).slice(0, n),
+            Buf::<i32>::new(a.values.cast(), n).slice(0, n),
+            Buf::<u32>::new(a.sorted_keys.cast(), n).slice_mut(0, n),
+            Buf::<i32>::new(a.sorted_values.cast(), n).slice_mut(0, n),
+        )
+    };
+    let mut pairs: Vec<(u32, i32)> = keys.iter().copied().zip(values.iter().copied()).collect();
+    pairs.par_sort_by_key(|&(key, _)| key);
+    for (i, (key, value)) in pairs.into_iter().enumerate() {
+        (sorted_keys[i], sorted_values[i]) = (key, value);
+    }
+    Outcome::OK
+}

@@ -1,0 +1,211 @@
+//! Rows of tokens to the rows of their experts and back (spec: moe_layout, section 8).
+
+pub(crate) mod cpu;
+pub mod exports;
+mod mangled;
+
+use crate::backend::{self, args::*};
+use crate::check;
+use crate::error::{Error, Result};
+use crate::tensor::Buffer;
+use crate::types::{NVTEDType::*, *};
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+
+/// Sizes that a call gives as numbers.
+#[derive(Clone, Copy)]
+struct Sizes {
+    tokens: usize,
+    topk: usize,
+    cols: usize,
+}
+
+impl Sizes {
+    fn new(num_rows: i32, topk: i32, num_cols: i32) -> Result<Self> {
+        let size = |name: &str, value: i32| {
+            usize::try_from(value).map_err(|_| Error::argument(name, "0 or more", value))
+        };
+        let (tokens, topk) = (size("num_rows", num_rows)?, size("topK", topk)?);
+        let sizes = Self { tokens, topk, cols: size("num_cols", num_cols)? };
+        if sizes.slots() > i32::MAX as usize {
+            let expected = format!("num_rows * topK of at most {}", i32::MAX);
+            return Err(Error::argument("topK", expected, topk));
+        }
+        Ok(sizes)
+    }
+
+    fn slots(&self) -> usize {
+        self.tokens * self.topk
+    }
+
+    fn elements(&self) -> usize {
+        self.tokens * self.cols
+    }
+
+    fn is_empty(&self) -> bool {
+        self.slots() * self.cols == 0
+    }
+}
+
+/// Address of a tensor of `least` or more elements.
+fn data(name: &str, buffer: &Buffer, dtype: NVTEDType, least: usize) -> Result<*mut c_void> {
+    check::dtype(name, buffer.dtype, &[dtype])?;
+    if buffer.shape.numel() < least {
+        let expected = format!("{least} or more elements");
+        return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
+    }
+    check::raw_pointer(format_args!("{name}.data"), buffer.ptr(), least, dtype)
+}
+
+fn buffer(name: &str, handle: NVTETensor) -> Result<Buffer> {
+    Ok(check::tensor_or_empty(name, handle)?.rowwise)
+}
+
+/// Probabilities, null for none.
+fn optional_floats(name: &str, handle: NVTETensor, least: usize) -> Result<*mut f32> {
+    let buffer = buffer(name, handle)?;
+    match buffer.ptr().is_null() {
+        true => Ok(null_mut()),
+        false => Ok(data(name, &buffer, kNVTEFloat32, least)?.cast()),
+    }
+}
+
+/// The rows of `cols` elements that a tensor has.
+fn rows(buffer: &Buffer, sizes: &Sizes) -> usize {
+    buffer.shape.numel().checked_div(sizes.cols).unwrap_or(0).min(i32::MAX as usize)
+}
+
+/// Tensors of `nvte_permute`.
+struct Permutation {
+    input: NVTETensor,
+    output: NVTETensor,
+    sorted_row_id: NVTETensor,
+    row_id_map: NVTETensor,
+    prob: NVTETensor,
+    prob_grad: NVTETensor,
+    input_fwd: NVTETensor,
+}
+
+fn permute(
+    tensors: &Permutation,
+    sizes: Result<Sizes>,
+    num_out_tokens: i32,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let sizes = sizes?;
+    let input = buffer("input", tensors.input)?;
+    check::high_precision("input", input.dtype)?;
+    let dtype = input.dtype;
+    let output = buffer("output", tensors.output)?;
+    let map =
+        data("row_id_map", &buffer("row_id_map", tensors.row_id_map)?, kNVTEInt32, sizes.slots())?;
+    let forward = buffer("input_fwd", tensors.input_fwd)?;
+    let mut args = PermuteArgs {
+        input: data("input", &input, dtype, sizes.elements())?,
+        output: null_mut(),
+        map: map.cast_const().cast(),
+        probs: null(),
+        prob_grads: null_mut(),
+        forward: null(),
+        tokens: sizes.tokens,
+        topk: sizes.topk,
+        cols: sizes.cols,
+        rows: 0,
+        dtype,
+    };
+    if !forward.ptr().is_null() {
+        args.rows = rows(&forward, &sizes);
+        args.output = data("output", &output, dtype, args.rows * sizes.cols)?;
+        args.probs = optional_floats("prob", tensors.prob, sizes.slots())?;
+        if !args.probs.is_null() {
+            let grads = buffer("prob_grad", tensors.prob_grad)?;
+            args.prob_grads = data("prob_grad", &grads, kNVTEFloat32, sizes.slots())?.cast();
+            args.forward = data("input_fwd", &forward, dtype, args.rows * sizes.cols)?;
+        }
+        return if sizes.is_empty() { Ok(()) } else { backend::run(&args, stream) };
+    }
+    let Ok(out_tokens) = usize::try_from(num_out_tokens) else {
+        return Err(Error::argument("num_out_tokens", "0 or more", num_out_tokens));
+    };
+    args.rows = out_tokens.min(sizes.slots());
+    args.output = data("output", &output, dtype, args.rows * sizes.cols)?;
+    let sorted = buffer("sorted_row_id", tensors.sorted_row_id)?;
+    let row_map = RowMapArgs {
+        sorted: data("sorted_row_id", &sorted, kNVTEInt32, sizes.slots())?.cast_const().cast(),
+        map: map.cast(),
+        tokens: sizes.tokens,
+        topk: sizes.topk,
+        rows: args.rows,
+    };
+    if sizes.slots() > 0 {
+        backend::run(&row_map, stream)?;
+    }
+    if sizes.is_empty() { Ok(()) } else { backend::run(&args, stream) }
+}
+
+fn unpermute(
+    [input, output, row_id_map, prob]: [NVTETensor; 4],
+    sizes: Result<Sizes>,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let sizes = sizes?;
+    let input = buffer("input", input)?;
+    check::high_precision("input", input.dtype)?;
+    let dtype = input.dtype;
+    let rows = rows(&input, &sizes);
+    let args = UnpermuteArgs {
+        input: data("input", &input, dtype, rows * sizes.cols)?,
+        output: data("output", &buffer("output", output)?, dtype, sizes.elements())?,
+        map: data("row_id_map", &buffer("row_id_map", row_id_map)?, kNVTEInt32, sizes.slots())?
+            .cast_const()
+            .cast(),
+        probs: optional_floats("prob", prob, sizes.slots())?,
+        tokens: sizes.tokens,
+        topk: sizes.topk,
+        cols: sizes.cols,
+        rows,
+        dtype,
+    };
+    if sizes.elements() == 0 { Ok(()) } else { backend::run(&args, stream) }
+}
+
+/// Arrays of `nvte_device_radix_sort_pairs`.
+struct Pairs {
+    temp_storage: *mut c_void,
+    temp_storage_bytes: *mut usize,
+    keys: [*mut i32; 2],
+    values: [*mut i32; 2],
+    num_items: usize,
+}
+
+fn sort_pairs(pairs: &Pairs) -> Result<()> {
+    check::address("temp_storage_bytes", pairs.temp_storage_bytes.cast_const())?;
+    let n = pairs.num_items;
+    if n > i32::MAX as usize {
+        return Err(Error::argument("num_items", format!("at most {}", i32::MAX), n));
+    }
+    let [keys_in, keys_out] = pairs.keys;
+    let [values_in, values_out] = pairs.values;
+    if !pairs.temp_storage.is_null() {
+        let arrays = [
+            ("keys_in", keys_in),
+            ("keys_out", keys_out),
+            ("values_in", values_in),
+            ("values_out", values_out),
+        ];
+        for (name, array) in arrays {
+            check::raw_pointer(name, array.cast(), n, kNVTEInt32)?;
+        }
+    }
+    let args = SortPairsArgs {
+        workspace: pairs.temp_storage,
+        workspace_bytes: pairs.temp_storage_bytes,
+        keys: keys_in.cast_const().cast(),
+        sorted_keys: keys_out.cast(),
+        values: values_in,
+        sorted_values: values_out,
+        pairs: n,
+    };
+    // There is no stream: the default one.
+    backend::run(&args, null_mut())
+}

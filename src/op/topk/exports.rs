@@ -1,0 +1,41 @@
+//! C functions of topk.h.
+#![allow(unsafe_code, clippy::missing_safety_doc, clippy::too_many_arguments)]
+
+use super::*;
+use crate::error::guard;
+
+/// The k greatest elements of each row, and where they are.
+///
+/// Of the first `lengths_in[b]` elements of row b (of all without lengths) the k greatest, in the order
+/// of their indices; of equal ones those of the lowest indices. Compared are bits: NaN without a sign is
+/// greatest, with a sign least, 0 is greater than -0. A row of at most k elements comes whole, then keys
+/// of -1 and indices of -1.
+/// Two calls: with a workspace without a pointer its shape and dtype become what the second call
+/// needs; nothing else is looked at then.
+/// Shapes: `keys_in` `[batch_size, seq_len]`, `lengths_in` `[batch_size]` or without a pointer, `keys_out`,
+/// `indices_out` `[batch_size, k]`; larger ones serve.
+/// Dtypes: `keys_in` Float32, Float16 or BFloat16, `keys_out` is written as the same; lengths Int32;
+/// indices are written as Int32.
+/// Empty tensors: nothing is written.
+/// Errors: other dtypes; tensors that are too small; null or misaligned pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_topk(
+    stream: cudaStream_t,
+    keys_in: NVTETensor,
+    lengths_in: NVTETensor,
+    keys_out: NVTETensor,
+    indices_out: NVTETensor,
+    workspace: NVTETensor,
+    batch_size: i32,
+    seq_len: i32,
+    k: i32,
+) {
+    let tensors = Tensors {
+        keys: keys_in,
+        lengths: lengths_in,
+        top_keys: keys_out,
+        top_indices: indices_out,
+        workspace,
+    };
+    guard("nvte_topk", || topk(&tensors, [batch_size, seq_len, k], stream));
+}

@@ -1,0 +1,68 @@
+//! The greatest elements of rows (spec: moe_layout, section 13).
+
+pub(crate) mod cpu;
+pub mod exports;
+
+use crate::backend::{self, args::*};
+use crate::check;
+use crate::error::{Error, Result};
+use crate::tensor::Shape;
+use crate::types::{NVTEDType::*, *};
+use std::ffi::c_void;
+use std::ptr::null;
+
+const ALIGNMENT: usize = 16;
+
+/// Tensors of a call.
+struct Tensors {
+    keys: NVTETensor,
+    lengths: NVTETensor,
+    top_keys: NVTETensor,
+    top_indices: NVTETensor,
+    workspace: NVTETensor,
+}
+
+/// Address of a tensor of `least` or more elements, used as `dtype`.
+fn data(name: &str, handle: NVTETensor, least: usize, dtype: NVTEDType) -> Result<*mut c_void> {
+    let buffer = check::tensor(name, handle)?.rowwise;
+    if buffer.shape.numel() < least {
+        let expected = format!("{least} or more elements");
+        return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
+    }
+    check::raw_pointer(format_args!("{name}.data"), buffer.ptr(), least, dtype)
+}
+
+fn topk(tensors: &Tensors, sizes: [i32; 3], stream: cudaStream_t) -> Result<()> {
+    let size = |i: usize, name: &str| {
+        usize::try_from(sizes[i]).map_err(|_| Error::argument(name, "0 or more", sizes[i]))
+    };
+    let (rows, cols, k) = (size(0, "batch_size")?, size(1, "seq_len")?, size(2, "k")?);
+    let chunks = cols.div_ceil(NVTEX_TOPK_CHUNK).max(1);
+    let bytes = rows * (NVTEX_TOPK_ROW_BYTES + chunks * 8) + ALIGNMENT - 1;
+    let shape = Shape::new(&[bytes]);
+    let Some(workspace) = check::workspace(tensors.workspace, kNVTEByte, shape)? else {
+        return Ok(());
+    };
+    let dtype = check::tensor("keys_in", tensors.keys)?.rowwise.dtype;
+    check::high_precision("keys_in", dtype)?;
+    let lengths = check::tensor("lengths_in", tensors.lengths)?.rowwise;
+    let lengths = match lengths.ptr().is_null() {
+        true => null(),
+        false => {
+            check::dtype("lengths_in", lengths.dtype, &[kNVTEInt32])?;
+            data("lengths_in", tensors.lengths, rows, kNVTEInt32)?.cast_const().cast()
+        }
+    };
+    let args = TopkArgs {
+        keys: data("keys_in", tensors.keys, rows * cols, dtype)?,
+        lengths,
+        top_keys: data("keys_out", tensors.top_keys, rows * k, dtype)?,
+        top_indices: data("indices_out", tensors.top_indices, rows * k, kNVTEInt32)?.cast(),
+        workspace: workspace.wrapping_byte_add(workspace.align_offset(ALIGNMENT)),
+        rows,
+        cols,
+        k,
+        dtype,
+    };
+    if rows * k == 0 { Ok(()) } else { backend::run(&args, stream) }
+}
