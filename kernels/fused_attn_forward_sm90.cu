@@ -12,8 +12,10 @@
 // at 1500 to 1900 MHz. Fewer instructions and less waiting count, more overlap alone does not. Most
 // tiles of 16-bit keys therefore go without a maximum, see Softmax::follow(): d128, causal 2k, 8k,
 // 16k, full 16k: 492, 608, 638, 673 TFLOP/s where finding maxima did 454, 562, 590, 623; d64,
-// causal 8k: 504, 460. Tiles of 176 keys: 462, 602, 638, 672. With maxima, queries in registers
-// were 0 to 2 % quicker; three warpgroups with 96 keys do not fit.
+// causal, 8k: 504, 460; with dropout, d128, d64: 419, 273 where it was 388, 262. Tiles of 176 keys:
+// 462, 602, 638, 672. Queries of d128 stay in registers, which wait for nothing in shared memory:
+// causal 2k, 8k, full 16k: 516, 637, 708, without 510, 620, 681. Three warpgroups with 96 keys do
+// not fit.
 //
 // Rows outside a sequence are never read: a map has the dimension of rows twice, and the second
 // coordinate places the end of the bounded first one at the end of the sequence, so that rows past
@@ -31,7 +33,8 @@
 //
 // Dropout: a warp draws what is kept of its scores while it would wait for their product. Draws by
 // warps 1 to 3 of the copying warpgroup were slower: H200, d128, causal, 8k: 412 TFLOP/s, with half
-// or all of the draws there 381, 399. What limits are the instructions of Philox.
+// or all of the draws there 381, 399, all three before Softmax::follow(). What limits are the
+// instructions of Philox.
 //
 // ALiBi takes one instruction for each score: what a row's scores of a thread share of the distance
 // is added to their maximum instead. A bias comes in tiles beside the keys, in the order in which
@@ -193,7 +196,12 @@ struct Config {
   // Maxima of the bits of scores; slower with narrow 8-bit tiles.
   static constexpr bool kWholeMax = !kAlibi && !(kTransposed && kDimV <= 64);
   // Most tiles go without maxima, see Softmax::follow().
-  static constexpr bool kFollows = !kTransposed && (kExtra == Extra::kNone || kPages);
+  static constexpr bool kFollows =
+      !kTransposed && (kExtra == Extra::kNone || kPages || kDropout);
+  // Queries in registers, which are free where maxima are not looked for.
+  static constexpr bool kHoldsQueries =
+      !kTransposed && kExtra == Extra::kNone && kDimQK == 128 && kDimV == 128;
+  static constexpr int kHeldSteps = kHoldsQueries ? kDimQK / 16 : 1;
   // Probabilities of 8 bits are multiplied by this before they are rounded: almost to 448.
   static constexpr float kLog2Up = kTransposed ? 8.75f : 0.0f;
 };
@@ -702,14 +710,33 @@ __device__ __forceinline__ void mask_scores(float (&s)[C::kKeys / 2], const Para
 }
 
 template <class C>
-__device__ __forceinline__ void multiply_scores(float (&s)[C::kKeys / 2], uint32_t q, uint32_t k) {
+using Held = uint32_t[C::kHeldSteps][4];
+
+template <class C>
+__device__ __forceinline__ void hold_queries(Held<C> &held, uint32_t q) {
+  const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
+#pragma unroll
+  for (int i = 0; i < C::kHeldSteps; ++i) {
+    const int vector = (i % 4 * 2 + lane / 16) ^ (row % 8);
+    load_matrices(q + i / 4 * 64 * 128 + row * 128 + static_cast<uint32_t>(vector) * 16, held[i]);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void multiply_scores(float (&s)[C::kKeys / 2], uint32_t q,
+                                                const Held<C> &held, uint32_t k) {
+  using P = Product<typename C::T, C::kKeys>;
   constexpr int kStep = 32 / C::T::kBytes;
   const uint64_t a = operand_k(q), b = operand_k(k);
 #pragma unroll
   for (int i = 0; i < C::kDimQK / kStep; ++i) {
     const uint32_t in = (i % 4) * 32;
-    Product<typename C::T, C::kKeys>::shared(s, operand_at(a, (i / 4) * 64 * 128 + in),
-                                             operand_at(b, (i / 4) * C::kKeyPanel + in), i > 0);
+    const uint64_t right = operand_at(b, (i / 4) * C::kKeyPanel + in);
+    if constexpr (C::kHoldsQueries) {
+      P::registers(s, held[i], right, i > 0);
+    } else {
+      P::shared(s, operand_at(a, (i / 4) * 64 * 128 + in), right, i > 0);
+    }
   }
 }
 
@@ -935,6 +962,7 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
   Place<C::kStages> k_at, v_at;
   float s[C::kKeys / 2], o[C::kDimV / 2], grown[2];
   uint32_t a[kSteps<C>][4];
+  Held<C> held;
   Softmax<C> softmax;
   Kept<C> kept = {};
   const auto draw = [&](const Tile &t, int n) {
@@ -997,8 +1025,9 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
     sync_threads(turn, 256);
     pin(s);
     pin(o);
+    if constexpr (C::kHoldsQueries) hold_queries<C>(held, q);
     begin_products();
-    multiply_scores<C>(s, q, keys());
+    multiply_scores<C>(s, q, held, keys());
     commit_products();
     begin_products();
     multiply_values<C>(o, a, values());
@@ -1051,7 +1080,7 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
       pin(s);
       pin(o);
       begin_products();
-      multiply_scores<C>(s, q, keys());
+      multiply_scores<C>(s, q, held, keys());
       commit_products();
       wait_barrier(&v_full[v_at.stage], v_at.parity);
       begin_products();
