@@ -366,9 +366,9 @@ static void test_forward(void) {
     }
   }
   // Several rows for each multiprocessor, not all as many.
-  static const size_t kCols[] = {768, 1536, 4096, 6144, 7168};
+  static const size_t kCols[] = {768, 1536, 4096, 6144, 7168, 40960, 44544, 50000};
   static const NVTEDType kTo[] = {kNVTEBFloat16, kNVTEFloat8E4M3, kNVTEFloat8E5M2};
-  for (int k = 0; k < 30; k++) {
+  for (int k = 0; k < 6 * (int)COUNT(kCols); k++) {
     const int z = k / 2 % 3;
     Norm n = {.layer = k % 2 == 0,
               .x = z == 2 ? kNVTEFloat16 : kNVTEBFloat16,

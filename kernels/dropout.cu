@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kBackwardThreads)
   }
 }
 
-// Of 2048 elements or more each: more blocks than there can be would need more memory than there
+// Of 1024 elements or more each: more blocks than there can be would need more memory than there
 // is.
 template <class In, class Out>
 NVTEXOutcome run(const Problem &a, cudaStream_t stream) {

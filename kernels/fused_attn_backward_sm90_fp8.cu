@@ -147,6 +147,11 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
   const Layout layout(a, tile);
   WidenArgs widen = {{}, {a.dp.amax, a.dq.amax, a.dk.amax, a.dv.amax}};
   widen_all(a, static_cast<char *>(a.workspace) + layout.bytes, widen.tensors);
+  size_t planned = layout.bytes;
+  for (const Widened &t : widen.tensors) planned += ceil_div(t.bytes(), 256) * 256;
+  if (a.workspace_bytes < planned) {
+    return {NVTEX_BACKEND_DEVICE_ERROR, "the workspace is smaller than planned"};
+  }
   const int64_t rows = std::max(widen.tensors[0].tokens, widen.tensors[1].tokens);
   const size_t blocks = ceil_div(static_cast<size_t>(rows), kWidenRows);
   const NVTEXOutcome o = launch(widen_kernel, dim3(static_cast<unsigned>(blocks ? blocks : 1), 3),

@@ -196,8 +196,7 @@ struct Config {
   // Maxima of the bits of scores; slower with narrow 8-bit tiles.
   static constexpr bool kWholeMax = !kAlibi && !(kTransposed && kDimV <= 64);
   // Most tiles go without maxima, see Softmax::follow().
-  static constexpr bool kFollows =
-      !kTransposed && (kExtra == Extra::kNone || kPages || kDropout);
+  static constexpr bool kFollows = !kTransposed && (kExtra == Extra::kNone || kPages || kDropout);
   // Queries in registers, which are free where maxima are not looked for.
   static constexpr bool kHoldsQueries =
       !kTransposed && kExtra == Extra::kNone && kDimQK == 128 && kDimV == 128;
@@ -539,7 +538,7 @@ struct Softmax {
   // another. False if they grew too large for T or for sums, or if one is NaN: the scores are then
   // lost.
   __device__ __forceinline__ bool follow(float (&s)[C::kKeys / 2], float scale_log2) {
-    constexpr float kMost = C::T::kDtype == kNVTEFloat16 ? 0x1p14f : 0x1p60f;
+    constexpr float kMost = C::T::kDtype == kNVTEFloat16 ? 0x1p14f : 0x1p30f;
     float total[2] = {};
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -833,7 +832,7 @@ struct Amax {
 template <class C, class Out>
 __device__ __forceinline__ void write_tile(const Params &p, const Tile &t, int w,
                                            float (&o)[C::kDimV / 2], const Softmax<C> &softmax,
-                                           float scale, Amax &amax) {
+                                           float scale_log2, Amax &amax) {
   // Read anew: what is known of a thread would wait for this in registers.
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
@@ -853,11 +852,11 @@ __device__ __forceinline__ void write_tile(const Params &p, const Tile &t, int w
     sum += __shfl_xor_sync(0xffffffff, sum, 1);
     sum += __shfl_xor_sync(0xffffffff, sum, 2);
     const bool empty = r >= t.rows || softmax.max[h] == -kInfinity || (C::kBias && sum == 0.0f);
-    const float max = empty ? -kInfinity : softmax.max[h] * scale;
+    const float max = empty ? -kInfinity : softmax.max[h] * (scale_log2 * kLn2);
     // What the sum is a multiple of.
     float unit = max;
     if constexpr (C::kTransposed) {
-      unit = empty ? -kInfinity : Softmax<C>::base_of(softmax.max[h], scale * kLog2E) * kLn2;
+      unit = empty ? -kInfinity : Softmax<C>::base_of(softmax.max[h], scale_log2) * kLn2;
     }
     float stats = unit, factor = 1.0f;
     if (p.sink != nullptr) {
@@ -1046,13 +1045,13 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, unsigned char *s
       release_values();
       const Tile &last = control.tile[(count - 1) % kTiles];
       if constexpr (!C::kTransposed) {
-        write_tile<C, typename C::T>(p, last, w, o, softmax, scale_log2 * kLn2, amax);
+        write_tile<C, typename C::T>(p, last, w, o, softmax, scale_log2, amax);
       } else if (p.o_dtype == kNVTEBFloat16) {
-        write_tile<C, BF16>(p, last, w, o, softmax, scale_log2 * kLn2, amax);
+        write_tile<C, BF16>(p, last, w, o, softmax, scale_log2, amax);
       } else if (p.o_dtype == kNVTEFloat16) {
-        write_tile<C, F16>(p, last, w, o, softmax, scale_log2 * kLn2, amax);
+        write_tile<C, F16>(p, last, w, o, softmax, scale_log2, amax);
       } else {
-        write_tile<C, E4M3>(p, last, w, o, softmax, scale_log2 * kLn2, amax);
+        write_tile<C, E4M3>(p, last, w, o, softmax, scale_log2, amax);
       }
       open = false;
     }

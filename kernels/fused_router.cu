@@ -479,7 +479,7 @@ __device__ Choice choose_by_digits(const Key &key, size_t begin, size_t end, siz
   return {prefix, shared.last};
 }
 
-// `keys`, of the dynamic shared memory, is null if it cannot hold those of a token. The group
+// `cached`: `keys`, the dynamic shared memory, holds those of a token. The group
 // scores lie in the token's row of the intermediate output until that is written.
 template <class T, bool kAll>
 __global__ void __launch_bounds__(kBlock)
@@ -659,16 +659,12 @@ NVTEXOutcome launch_warps(const Args &a, cudaStream_t stream) {
 
 template <class T, bool kAll>
 NVTEXOutcome launch_blocks(const Args &a, cudaStream_t stream) {
-  constexpr size_t kMost = 160 << 10;
-  const bool cached = a.experts <= kMost / 4;
+  Device device;
+  if (const cudaError_t error = current_device(&device)) return outcome(error);
+  const bool cached = a.experts <= shared_room(device) / 4;
   auto kernel = block_kernel<T, kAll>;
-  const auto most = cudaFuncAttributeMaxDynamicSharedMemorySize;
   const size_t shared = cached ? a.experts * 4 : 0;
-  if (shared > (32 << 10)) {
-    if (const cudaError_t error = cudaFuncSetAttribute(kernel, most, int(kMost))) {
-      return outcome(error);
-    }
-  }
+  if (const cudaError_t error = allow_shared(kernel, shared)) return outcome(error);
   const dim3 grid(static_cast<unsigned>(a.tokens < kMaxBlocks ? a.tokens : kMaxBlocks));
   kernel<<<grid, kBlock, shared, stream>>>(a, cached);
   return outcome(cudaGetLastError());

@@ -17,9 +17,8 @@ namespace cg = cooperative_groups;
 
 using Histogram = NVTEXRouterHistogramArgs;
 
-constexpr int kCounters = 1024;             // Threads.
-constexpr int kUnroll = 8;                  // Tokens of a thread in flight.
-constexpr size_t kSharedCounts = 40 << 10;  // Counters of a block.
+constexpr int kCounters = 1024;  // Threads.
+constexpr int kUnroll = 8;       // Tokens of a thread in flight.
 
 __device__ __forceinline__ int bin_of(const Histogram &a, float lower, float scale, float cutoff,
                                       float score) {
@@ -78,9 +77,10 @@ NVTEXOutcome histogram(const Histogram &a, cudaStream_t stream) {
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
   unsigned width = 32;
-  while (width > 1 && width * a.bins > kSharedCounts) width /= 2;
+  const size_t most = shared_room(device) / 4;  // Counters of a block.
+  while (width > 1 && width * a.bins > most) width /= 2;
   // Shared counters pay if a block counts more often than it has counters.
-  const bool shared = a.bins <= kSharedCounts && a.tokens >= 2 * a.bins;
+  const bool shared = a.bins <= most && a.tokens >= 2 * a.bins;
   const size_t slices = ceil_div(a.experts, width);
   const size_t wanted = ceil_div(size_t(device.sm_count) * (shared ? 1 : 2), slices);
   const size_t least = shared ? 4 * a.bins : kCounters / width * kUnroll;
@@ -92,11 +92,8 @@ NVTEXOutcome histogram(const Histogram &a, cudaStream_t stream) {
     histogram_kernel<false><<<grid, kCounters, 0, stream>>>(a, width, tokens);
     return outcome(cudaGetLastError());
   }
-  const auto most = cudaFuncAttributeMaxDynamicSharedMemorySize;
-  const int bytes = static_cast<int>(width * a.bins * 4);
-  if (const cudaError_t error = cudaFuncSetAttribute(histogram_kernel<true>, most, bytes)) {
-    return outcome(error);
-  }
+  const size_t bytes = width * a.bins * 4;
+  if (const cudaError_t error = allow_shared(histogram_kernel<true>, bytes)) return outcome(error);
   histogram_kernel<true><<<grid, kCounters, bytes, stream>>>(a, width, tokens);
   return outcome(cudaGetLastError());
 }

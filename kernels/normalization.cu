@@ -364,11 +364,11 @@ __global__ void __launch_bounds__(threads_here(whole_threads<T, V>()), 1)
   const NVTEXNormForwardArgs &a = args.norm;
   Group<RowMoments::kCount, true> group(args.layout, memory);
   const int cols = args.layout.cols, groups = args.layout.groups;
-  const size_t first_row = size_t{blockIdx.x} * groups + group.index;
-  const Span<false, V> span(cols, 0, first_row, group.thread);
+  const size_t begin = size_t{blockIdx.x} * groups + group.index;
+  const Span<false, V> span(cols, 0, begin, group.thread);
   const RowMoments moments(args, span, group);
   Output output(args);
-  for (size_t row = first_row; row < args.rows; row += args.step) {
+  for (size_t row = begin; row < args.rows; row += args.step) {
     Vec<T, kVec> x[V];
     const char *const from = span.template at<T>(a.cast.input, cols, row);
 #pragma unroll
@@ -740,6 +740,9 @@ NVTEXOutcome launch_whole(ForwardArgs &args, cudaStream_t stream) {
   if (const cudaError_t error = current_device(&device)) return outcome(error);
   constexpr int kWarps = 2;  // Of a block, if rows have one.
   const int group = group_of(args.norm.cast.cols, V), groups = group > 32 ? 1 : kWarps;
+  if (group * groups > threads_on(device, whole_threads<T, V>())) {
+    return forward_any<T, kLayer>(args, true, stream);
+  }
   args.layout.set_group(group);
   args.layout.groups = groups;
   size_t blocks = ceil_div(args.rows, size_t(groups));
@@ -794,11 +797,11 @@ NVTEXOutcome forward_rows(ForwardArgs &args, cudaStream_t stream) {
     }
   }
   if constexpr (!kSkewed && !kLayer && In::kBytes == 2 && kIsFp8<Out>) {
-    // To fp8, GB/s by eight vectors and by rows_kernel: 4096 columns 3970 and 3890, 7168 4080 and
+    // To fp8, GB/s by eight vectors and by rows_kernel: 4096 columns 3820 and 3890, 7168 4080 and
     // 3860, 8192 4170 and 3780, 16384 4180 and 3980, but 5120, with a sixth of the threads idle,
     // 3870 and 3990; 12288 by six 4210 and 3820. LayerNorm 3600 and 4060 at best.
     const bool full = ceil_div(cols, 8 * kRun) * (7 * kRun) <= cols;
-    if (!few && cols >= 4096 && full && args.norm.gamma.dtype == In::kDtype) {
+    if (!few && cols > 4096 && full && args.norm.gamma.dtype == In::kDtype) {
       return cols % (6 * kRun) == 0 ? launch_whole<In, Out, false, 6>(args, stream)
                                     : launch_whole<In, Out, false, 8>(args, stream);
     }

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <mutex>
 #include <utility>
 
 #include "nvte/backend/outcome.h"
@@ -63,14 +64,39 @@ NVTEXOutcome launch(void (*kernel)(Params...), dim3 grid, unsigned threads, cuda
   return launch_grid(NVTE_OVERLAP, kernel, grid, threads, stream, std::forward<Args>(args)...);
 }
 
+// Bytes of dynamic shared memory that the blocks of a multiprocessor can share, beside a few KB of
+// their own.
+inline size_t shared_room(const Device &device) {
+  switch (device.arch) {
+    case 90:
+    case 100:
+      return 220 * 1024;
+    case 80:
+      return 156 * 1024;
+    default:
+      return 94 * 1024;
+  }
+}
+
+// Lets a kernel have so much dynamic shared memory. What it may have never shrinks: another thread
+// may be about to launch it with more.
+template <class... Params>
+cudaError_t allow_shared(void (*kernel)(Params...), size_t bytes) {
+  if (bytes <= 32 * 1024) return cudaSuccess;  // With its own memory: what any kernel may have.
+  static std::mutex one_by_one;
+  const std::lock_guard<std::mutex> lock(one_by_one);
+  cudaFuncAttributes now;
+  if (const cudaError_t error = cudaFuncGetAttributes(&now, kernel)) return error;
+  const int wanted = static_cast<int>(bytes);
+  if (now.maxDynamicSharedSizeBytes >= wanted) return cudaSuccess;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, wanted);
+}
+
 // With dynamic shared memory.
 template <class Args>
 NVTEXOutcome launch_shared(void (*kernel)(Args), dim3 grid, unsigned threads, size_t shared,
                            cudaStream_t stream, const Args &args) {
-  const auto most = cudaFuncAttributeMaxDynamicSharedMemorySize;
-  if (const cudaError_t error = cudaFuncSetAttribute(kernel, most, static_cast<int>(shared))) {
-    return outcome(error);
-  }
+  if (const cudaError_t error = allow_shared(kernel, shared)) return outcome(error);
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
   cudaLaunchAttribute attribute = {};

@@ -596,18 +596,5 @@ struct Alignment {
   }
 };
 
-// Shared memory that the blocks of a multiprocessor can share.
-inline size_t shared_room(const Device &device) {
-  switch (device.arch) {
-    case 90:
-    case 100:
-      return 220 * 1024;
-    case 80:
-      return 156 * 1024;
-    default:
-      return 94 * 1024;
-  }
-}
-
 }  // namespace norm
 }  // namespace nvte

@@ -10,7 +10,7 @@ __device__ __forceinline__ uint32_t shared_address(const void *p) {
 }
 
 // Everything earlier in the stream is complete and visible after this. A kernel launched with the
-// overlap attribute may not touch global memory before it.
+// overlap attribute touches nothing that others write or read before it, but to fetch it into L2.
 __device__ __forceinline__ void wait_for_stream() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -42,7 +42,8 @@ typedef struct NVTEXTopkArgs {
    */
   int32_t *top_indices;
   /**
-   * `topk_workspace_bytes` bytes, aligned to 16.
+   * `rows * (NVTEX_TOPK_ROW_BYTES + 8 * chunks)` bytes, of `ceil(cols / NVTEX_TOPK_CHUNK)` chunks, aligned
+   * to 16.
    */
   void *workspace;
   size_t rows;

@@ -18,7 +18,8 @@ pub struct TopkArgs {
     pub top_keys: *mut c_void,
     /// `[rows, k]`
     pub top_indices: *mut i32,
-    /// `topk_workspace_bytes` bytes, aligned to 16.
+    /// `rows * (NVTEX_TOPK_ROW_BYTES + 8 * chunks)` bytes, of `ceil(cols / NVTEX_TOPK_CHUNK)` chunks, aligned
+    /// to 16.
     pub workspace: *mut c_void,
     pub rows: usize,
     pub cols: usize,
