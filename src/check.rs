@@ -55,6 +55,20 @@ pub fn pointer(name: impl Display, buffer: &Buffer) -> Result<*mut c_void> {
     raw_pointer(name, buffer.ptr(), buffer.shape.numel(), buffer.dtype)
 }
 
+/// Address of a buffer of `least` or more elements, to be used as `dtype`.
+pub fn elements(
+    name: &str,
+    buffer: &Buffer,
+    least: usize,
+    dtype: NVTEDType,
+) -> Result<*mut c_void> {
+    if buffer.shape.numel() < least {
+        let expected = format!("{least} or more elements");
+        return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
+    }
+    raw_pointer(format_args!("{name}.data"), buffer.ptr(), least, dtype)
+}
+
 /// As [`pointer`], for a bare pointer to `numel` elements.
 pub fn raw_pointer(
     name: impl Display,

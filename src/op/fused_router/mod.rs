@@ -419,12 +419,7 @@ struct LossRule {
 
 /// An address of one value, or more.
 fn one(name: &str, handle: NVTETensor, dtype: NVTEDType, least: usize) -> Result<*mut c_void> {
-    let buffer = check::tensor(name, handle)?.rowwise;
-    if buffer.shape.numel() < least {
-        let expected = format!("{least} or more elements");
-        return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
-    }
-    check::raw_pointer(format_args!("{name}.data"), buffer.ptr(), least, dtype)
+    check::elements(name, &check::tensor(name, handle)?.rowwise, least, dtype)
 }
 
 fn aux_loss(

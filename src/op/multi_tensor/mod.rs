@@ -356,11 +356,7 @@ fn l2_norm(
     let floats = |name: &str, handle: NVTETensor, least: usize| -> Result<*mut f32> {
         let buffer = check::tensor(name, handle)?.rowwise;
         check::dtype(name, buffer.dtype, &[kNVTEFloat32])?;
-        if buffer.shape.numel() < least {
-            let expected = format!("{least} or more elements");
-            return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
-        }
-        Ok(check::pointer(format_args!("{name}.data"), &buffer)?.cast())
+        Ok(check::elements(name, &buffer, least, kNVTEFloat32)?.cast())
     };
     let workspace = floats("output", norms.output, PARTIALS)?;
     let norm = floats("ret", norms.ret, 1)?;

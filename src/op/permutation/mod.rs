@@ -50,11 +50,7 @@ impl Sizes {
 /// Address of a tensor of `least` or more elements.
 fn data(name: &str, buffer: &Buffer, dtype: NVTEDType, least: usize) -> Result<*mut c_void> {
     check::dtype(name, buffer.dtype, &[dtype])?;
-    if buffer.shape.numel() < least {
-        let expected = format!("{least} or more elements");
-        return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
-    }
-    check::raw_pointer(format_args!("{name}.data"), buffer.ptr(), least, dtype)
+    check::elements(name, buffer, least, dtype)
 }
 
 fn buffer(name: &str, handle: NVTETensor) -> Result<Buffer> {

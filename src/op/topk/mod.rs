@@ -24,12 +24,7 @@ struct Tensors {
 
 /// Address of a tensor of `least` or more elements, used as `dtype`.
 fn data(name: &str, handle: NVTETensor, least: usize, dtype: NVTEDType) -> Result<*mut c_void> {
-    let buffer = check::tensor(name, handle)?.rowwise;
-    if buffer.shape.numel() < least {
-        let expected = format!("{least} or more elements");
-        return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
-    }
-    check::raw_pointer(format_args!("{name}.data"), buffer.ptr(), least, dtype)
+    check::elements(name, &check::tensor(name, handle)?.rowwise, least, dtype)
 }
 
 fn topk(tensors: &Tensors, sizes: [i32; 3], stream: cudaStream_t) -> Result<()> {
