@@ -82,12 +82,14 @@ inline size_t shared_room(const Device &device) {
 // may be about to launch it with more.
 template <class... Params>
 cudaError_t allow_shared(void (*kernel)(Params...), size_t bytes) {
-  if (bytes <= 32 * 1024) return cudaSuccess;  // With its own memory: what any kernel may have.
+  // A kernel may have 48 KB in all unless it asks; what it then may have is more than that.
+  constexpr size_t kUnasked = 48 * 1024;
   static std::mutex one_by_one;
   const std::lock_guard<std::mutex> lock(one_by_one);
   cudaFuncAttributes now;
   if (const cudaError_t error = cudaFuncGetAttributes(&now, kernel)) return error;
-  const int wanted = static_cast<int>(bytes);
+  if (now.sharedSizeBytes + bytes <= kUnasked) return cudaSuccess;
+  const int wanted = static_cast<int>(bytes > kUnasked ? bytes : kUnasked + 16);
   if (now.maxDynamicSharedSizeBytes >= wanted) return cudaSuccess;
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, wanted);
 }
