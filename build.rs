@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::env;
-use std::fs;
+use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -107,7 +107,6 @@ fn arch_flags() -> Vec<String> {
 }
 
 fn build_kernels(root: &Path, toolkit: &Toolkit) {
-    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap());
     let include = root.join("include");
     let sources = files_in(&root.join("kernels"), "cu");
 
@@ -139,13 +138,17 @@ fn build_kernels(root: &Path, toolkit: &Toolkit) {
     answer(&toolkit.nvcc, "--version").hash(&mut shared);
     let jobs =
         env::var("NUM_JOBS").ok().and_then(|n| n.parse().ok()).unwrap_or(1).clamp(1, sources.len());
+    let store = object_store();
+    // Two runs of this script take turns.
+    let turn = File::create(store.join("lock")).and_then(|file| file.lock().map(|()| file));
+    let turn = turn.unwrap_or_else(|e| panic!("{}: {e}", store.display()));
     let queue = Mutex::new(sources.iter());
     let objects = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
                 while let Some(source) = { queue.lock().unwrap().next() } {
-                    let object = compile(toolkit, source, &include, &flags, shared.clone(), &out);
+                    let object = compile(toolkit, source, &include, &flags, shared.clone(), &store);
                     objects.lock().unwrap().push(object);
                 }
             });
@@ -155,11 +158,22 @@ fn build_kernels(root: &Path, toolkit: &Toolkit) {
     objects.sort();
 
     cc::Build::new().objects(objects).compile("nvte_kernels");
+    drop(turn);
     println!("cargo:rustc-link-search=native={}", toolkit.libraries.display());
     println!("cargo:rustc-link-lib=static=cudart_static");
     for library in ["stdc++", "pthread", "dl", "rt"] {
         println!("cargo:rustc-link-lib={library}");
     }
+}
+
+/// The folder of the kernels' objects, beside Cargo's own of this profile. OUT_DIR will not do: Cargo
+/// has one for each way to build the package, and kernels take ten minutes.
+fn object_store() -> PathBuf {
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap());
+    // PROFILE/build/nvte-HASH/out
+    let store = out.ancestors().nth(3).expect("Cargo's layout").join("nvte-kernels");
+    fs::create_dir_all(&store).unwrap_or_else(|e| panic!("{}: {e}", store.display()));
+    store
 }
 
 /// Compiles one source unless its object is from the same source, headers, flags and compiler.
@@ -169,15 +183,17 @@ fn compile(
     include: &Path,
     flags: &[String],
     mut key: DefaultHasher,
-    out: &Path,
+    store: &Path,
 ) -> PathBuf {
-    let object = out.join(source.with_extension("o").file_name().unwrap());
+    let object = store.join(source.with_extension("o").file_name().unwrap());
     let stamp = object.with_extension("hash");
     hash_with_includes(source, include, &mut BTreeSet::new(), &mut key);
     let key = key.finish().to_string();
     if object.is_file() && fs::read_to_string(&stamp).is_ok_and(|old| old == key) {
         return object;
     }
+    // An interrupted compiler leaves half an object.
+    let _ = fs::remove_file(&stamp);
     let mut nvcc = Command::new(&toolkit.nvcc);
     // Architectures in parallel; not among the flags, because the object does not depend on it.
     nvcc.args(flags).args(["--threads", "0", "-c"]).arg(source).arg("-o").arg(&object);

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A section of the report about the newest build under `release`, cargo's folder.
+/// A section of the report about the newest build of each source under `release`, cargo's folder.
 pub fn section(root: &Path, release: &Path, date: &str) -> Result<String> {
     let mut table =
         String::from("| source | kernels | object | compiled in |\n|---|--:|--:|--:|\n");
@@ -32,20 +32,15 @@ pub fn section(root: &Path, release: &Path, date: &str) -> Result<String> {
     ))
 }
 
-/// Objects of the sources that the newest build linked.
+/// Objects of the sources, where build.rs leaves them.
 fn objects(root: &Path, release: &Path) -> Result<Vec<PathBuf>> {
-    let build = release.join("build");
-    let mut newest = None;
-    for entry in fs::read_dir(&build).with_context(|| build.display().to_string())? {
-        let out = entry?.path().join("out");
-        if let Ok(linked) = out.join("libnvte_kernels.a").metadata() {
-            newest = newest.max(Some((linked.modified()?, out)));
-        }
-    }
-    let Some((_, out)) = newest else { return Ok(Vec::new()) };
+    let store = release.join("nvte-kernels");
     let sources = crate::tree::files(&root.join("kernels"), &["cu"])?;
-    let object = |source: PathBuf| Some(out.join(source.file_name()?).with_extension("o"));
-    Ok(sources.into_iter().filter_map(object).collect())
+    let objects = sources.into_iter().filter_map(|source| {
+        let object = store.join(source.file_name()?).with_extension("o");
+        object.is_file().then_some(object)
+    });
+    Ok(objects.collect())
 }
 
 /// By the names that the host's stubs, one for each kernel, and their static variables contain.
