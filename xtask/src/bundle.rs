@@ -38,7 +38,7 @@ pub fn run(tree: &Tree, args: &Args) -> Result<()> {
     let rpath =
         ["-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON", "-DCMAKE_INSTALL_RPATH=$ORIGIN/../prefix/lib"];
     let source = tree.root.join("capi-tests");
-    let built = capi::build(tree, &source, "bundle-capi", &prefix, &rpath)?;
+    let built = capi::build(tree, &source, "bundle-capi", &prefix, &rpath, &[])?;
     for entry in fs::read_dir(&built)? {
         let path = entry?.path();
         let is_program = path.is_file() && path.metadata()?.permissions().mode() & 0o111 != 0;

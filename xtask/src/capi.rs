@@ -8,13 +8,15 @@ use anyhow::Result;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// Configures and builds the CMake project in `source`, which finds nvte in `prefix`.
+/// Configures the CMake project in `source`, which finds nvte in `prefix`, and builds these targets of
+/// it, or all if none is named.
 pub fn build(
     tree: &Tree,
     source: &Path,
     name: &str,
     prefix: &Path,
     options: &[&str],
+    targets: &[&str],
 ) -> Result<PathBuf> {
     let dir = tree.target.join(name);
     let cmake = setup::cmake(tree)?;
@@ -24,7 +26,12 @@ pub fn build(
     configure.arg(define("CMAKE_PREFIX_PATH", prefix));
     configure.arg("-DCMAKE_BUILD_TYPE=Release").args(options);
     process::run(&format!("configure {name}"), &mut configure)?;
-    process::run(&format!("build {name}"), tree.command(&cmake).arg("--build").arg(&dir))?;
+    let mut build = tree.command(&cmake);
+    build.arg("--build").arg(&dir);
+    if !targets.is_empty() {
+        build.arg("--target").args(targets);
+    }
+    process::run(&format!("build {name}"), &mut build)?;
     Ok(dir)
 }
 

@@ -57,7 +57,7 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
 
 /// Builds the programs of examples/ and returns their folder.
 pub fn compile(tree: &Tree, prefix: &Path, name: &str, options: &[&str]) -> Result<PathBuf> {
-    capi::build(tree, &tree.root.join("examples"), name, prefix, options)
+    capi::build(tree, &tree.root.join("examples"), name, prefix, options, &[])
 }
 
 /// All sources of the repository, one after the other.

@@ -159,7 +159,7 @@ fn installed(tree: &Tree, prefix: &mut Option<PathBuf>) -> Result<PathBuf> {
 
 fn c_tests(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
     let source = tree.root.join("capi-tests");
-    let dir = capi::build(tree, &source, "capi-tests", prefix, &[])?;
+    let dir = capi::build(tree, &source, "capi-tests", prefix, &[], &[])?;
     capi::ctest(tree, &dir, report)
 }
 
@@ -170,7 +170,7 @@ fn consumers(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
     copy_dir(prefix, &moved)?;
 
     let source = tree.root.join("capi-tests/consumer_c");
-    let program = capi::build(tree, &source, "consumer_c", &moved, &[])?.join("consumer_c");
+    let program = capi::build(tree, &source, "consumer_c", &moved, &[], &[])?.join("consumer_c");
     let name = "consumer_c through CMake";
     report.check(name, on_cpu(tree, name, &mut tree.command(&program))?);
 
@@ -208,7 +208,7 @@ fn shell_words(text: &str) -> Vec<String> {
 fn memory(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
     let source = tree.root.join("capi-tests");
     if runs("valgrind", "--version") {
-        let dir = capi::build(tree, &source, "capi-tests", prefix, &[])?;
+        let dir = capi::build(tree, &source, "capi-tests", prefix, &[], &[])?;
         for (test, case) in WRONG_ARGUMENTS {
             let mut valgrind = tree.command("valgrind");
             valgrind.args(["--quiet", "--error-exitcode=99"]).arg(dir.join(test));
@@ -226,7 +226,9 @@ fn memory(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
         report.add("wrong arguments under AddressSanitizer", Outcome::Skip(reason));
         return Ok(());
     }
-    let dir = capi::build(tree, &source, "capi-tests-asan", prefix, &["-DNVTE_ASAN=ON"])?;
+    let programs = WRONG_ARGUMENTS.map(|(test, _)| test);
+    let dir =
+        capi::build(tree, &source, "capi-tests-asan", prefix, &["-DNVTE_ASAN=ON"], &programs)?;
     for (test, case) in WRONG_ARGUMENTS {
         let name = format!("{test} under AddressSanitizer");
         let passed = on_cpu(tree, &name, with_case(&mut tree.command(dir.join(test)), case))?;
