@@ -83,6 +83,10 @@ struct SigmoidLinear : LinearGate {
   __device__ __forceinline__ float slope(float x) const {
     float near;
     const float s = sigmoid(x, near);
+    return slope(near, s);
+  }
+  // From what sigmoid() gives.
+  __device__ __forceinline__ float slope(float near, float s) const {
     return __fmaf_rn(__fmul_rn(near, __fmaf_rn(d3, __fmul_rn(near, near), d1)), __fmaf_rn(-s, s, s),
                      s);
   }

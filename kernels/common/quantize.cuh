@@ -495,15 +495,26 @@ __device__ __forceinline__ void load_row(const TileCastArgs<Scale> &args, const 
 
 // The rows that a thread is about to work on, on their way to shared memory: while one tile is
 // worked on, the next one comes. They concern this thread alone, so that nothing waits for others.
-template <class In, NVTEXForm kForm>
+// kAhead: rows, of 64 KB or 48.
+template <class In, NVTEXForm kForm,
+          int kAhead_ = (kInputsOf<kForm> * In::kBytes <= 4   ? 4
+                         : kInputsOf<kForm> * In::kBytes <= 8 ? 2
+                                                              : 1)>
 struct RowQueue {
   static constexpr int kInputs = kInputsOf<kForm>, kParts = kVec * In::kBytes / 16;
-  // Rows, of 64 KB or 48.
-  static constexpr int kAhead = kInputs * In::kBytes <= 4 ? 4 : kInputs * In::kBytes <= 8 ? 2 : 1;
+  static constexpr int kAhead = kAhead_;
   static_assert(kPack % kAhead == 0, "a row always has the same slot");
   uint4 slots[kAhead][kInputs][kParts][kThreads];
 
-  // Rows are asked for, and taken, one after the other.
+  // Input k of row p, zeros unless it is `inside`. Rows are asked for, and taken, one after the
+  // other, and end_group() comes after each.
+  __device__ __forceinline__ void ask(int p, int k, const void *from, bool inside) {
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      copy_async16(shared_address(&slots[p % kAhead][k][i][threadIdx.x]),
+                   static_cast<const uint4 *>(from) + i, inside);
+    }
+  }
   template <class Scale>
   __device__ __forceinline__ void ask(const TileCastArgs<Scale> &args, const Matrix &m,
                                       const Place &my, int p) {
@@ -511,12 +522,7 @@ struct RowQueue {
       const bool inside = p < my.rows && 0 < my.cols;
       const size_t row = my.row0 + my.row + p, col = my.col0 + my.col;
       visit_inputs<kForm>(args, m, row, col, [&](const void *in, size_t at, int k) {
-        const auto *from = element<typename In::Bits>(in, at);
-#pragma unroll
-        for (int i = 0; i < kParts; ++i) {
-          copy_async16(shared_address(&slots[p % kAhead][k][i][threadIdx.x]),
-                       reinterpret_cast<const uint4 *>(from) + i, inside);
-        }
+        ask(p, k, element<typename In::Bits>(in, at), inside);
       });
     }
     end_group();
@@ -526,6 +532,9 @@ struct RowQueue {
   __device__ __forceinline__ void take(const TileCastArgs<Scale> &args, const Matrix &m,
                                        const Place &my, int p, Vec<In, kVec> (&x)[kInputs]) const {
     if (!kVectorised && !m.in_vec) return load_row<In, kForm>(args, m, my, p, x);
+    take(p, x);
+  }
+  __device__ __forceinline__ void take(int p, Vec<In, kVec> (&x)[kInputs]) const {
     wait_groups<kAhead - 1>();
 #pragma unroll
     for (int k = 0; k < kInputs; ++k) {
@@ -640,6 +649,30 @@ __device__ __forceinline__ void prefetch_tile(const TileCastArgs<Scale> &args, u
   }
 }
 
+// The sums of a thread's rows, to be added up by add_sums() when all threads have put theirs.
+template <class Shared>
+__device__ __forceinline__ void put_sums(Shared &shared, const Place &my, float (&sums)[kVec]) {
+#pragma unroll
+  for (int i = 0; i < kVec; ++i) {
+    sums[i] = __fadd_rn(sums[i], __shfl_xor_sync(0xffffffffu, sums[i], kLanes));
+  }
+  if (my.word == 0) {
+    auto *to = reinterpret_cast<float4 *>(shared.sums + my.warp * kTile + my.col);
+    to[0] = make_float4(sums[0], sums[1], sums[2], sums[3]);
+    to[1] = make_float4(sums[4], sums[5], sums[6], sums[7]);
+  }
+}
+template <class Shared>
+__device__ __forceinline__ void add_sums(const Shared &shared, float *workspace, const Matrix &m,
+                                         const Place &my) {
+  const int c = threadIdx.x;
+  if (c >= my.width) return;
+  float sum = shared.sums[c];
+#pragma unroll
+  for (int w = 1; w < kWarps; ++w) sum = __fadd_rn(sum, shared.sums[w * kTile + c]);
+  workspace[(m.row_tiles + my.row0 / kTile) * m.cols + my.col0 + c] = sum;
+}
+
 // With a function: the rows come from `queue`, by ask(row) those of this tile, or of the next one
 // from kPack on.
 template <class In, class Scale, bool kSquare, NVTEXForm kForm, class Shared, class Queue,
@@ -708,17 +741,7 @@ __device__ __forceinline__ void cast_tile(const TileCastArgs<Scale> &args, const
     produce<In, kForm>(args, m, my, queue, ask, take);
   }
   if constexpr (kDbias) {
-    if (q.fusion.dbias != nullptr) {
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        sums[i] = __fadd_rn(sums[i], __shfl_xor_sync(0xffffffffu, sums[i], kLanes));
-      }
-      if (my.word == 0) {
-        auto *to = reinterpret_cast<float4 *>(shared.sums + my.warp * kTile + my.col);
-        to[0] = make_float4(sums[0], sums[1], sums[2], sums[3]);
-        to[1] = make_float4(sums[4], sums[5], sums[6], sums[7]);
-      }
-    }
+    if (q.fusion.dbias != nullptr) put_sums(shared, my, sums);
   }
   if constexpr (kTensor) shared.block.put(amax.bits());
 
@@ -747,13 +770,7 @@ __device__ __forceinline__ void cast_tile(const TileCastArgs<Scale> &args, const
 
   if (kTensor || (kDbias && q.fusion.dbias != nullptr)) __syncthreads();
   if constexpr (kDbias) {
-    const int c = threadIdx.x;
-    if (q.fusion.dbias != nullptr && c < my.width) {
-      float sum = shared.sums[c];
-#pragma unroll
-      for (int w = 1; w < kWarps; ++w) sum = __fadd_rn(sum, shared.sums[w * kTile + c]);
-      q.fusion.workspace[(m.row_tiles + my.row0 / kTile) * m.cols + my.col0 + c] = sum;
-    }
+    if (q.fusion.dbias != nullptr) add_sums(shared, q.fusion.workspace, m, my);
   }
   if constexpr (kTensor) {
     if (q.amax != nullptr && my.warp == 0) {
@@ -969,9 +986,10 @@ NVTEXOutcome launch_tiles(const TileCastArgs<Scale> &args, size_t blocks, cudaSt
   return launch_shared(kernel, grid, kThreads, sizeof(RowQueue<In, kForm>), stream, args);
 }
 
-template <class In, class Scale, bool kSquare, NVTEXForm kForm>
-NVTEXOutcome quantize_single(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
-  auto args = tile_args<In, Scale, kSquare, kForm>(q);
+// The tiles of a lone matrix.
+template <class In, class Scale, NVTEXForm kForm>
+NVTEXOutcome set_tiles(TileCastArgs<Scale> &args) {
+  const NVTEXQuantizeArgs &q = args.q;
   const size_t across = tiles_of(args.split ? q.cols / 2 : q.cols), down = tiles_of(q.rows);
   if (across > kMaxBlocks / down) return unimplemented("the matrix has too many tiles");
   set_data<In, Scale, kForm>(args.matrix, q, 0, q.rows, q.cols, 0);
@@ -982,6 +1000,14 @@ NVTEXOutcome quantize_single(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   args.tiles_per_line = static_cast<unsigned>(args.down ? down : across);
   args.tiles = static_cast<uint32_t>(across * down);
   args.ahead = args.tiles;
+  return ok();
+}
+
+template <class In, class Scale, bool kSquare, NVTEXForm kForm>
+NVTEXOutcome quantize_single(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+  auto args = tile_args<In, Scale, kSquare, kForm>(q);
+  const NVTEXOutcome set = set_tiles<In, Scale, kForm>(args);
+  if (set.status != NVTEX_BACKEND_OK) return set;
   size_t blocks = args.tiles;
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);

@@ -1,6 +1,7 @@
 // Elementwise kernels: a grid streams over contiguous elements and applies an operation to each.
 #pragma once
 
+#include "fetch.cuh"
 #include "launch.cuh"
 #include "reduce.cuh"
 
@@ -43,6 +44,13 @@ template <class Op, int kThreads, int kVec, int kUnroll>
 __global__ void __launch_bounds__(kThreads)
     stream_kernel(const void *in, void *out, size_t vectors, size_t numel,
                   const __grid_constant__ Op op) {
+  if (blockIdx.x < kFetchBlocks) {
+    constexpr size_t kLine = 128 / Op::In::kBytes, kBlock = size_t{kThreads} * kVec * kUnroll;
+    const size_t first = blockIdx.x * kBlock, last = first + kBlock < numel ? first + kBlock : numel;
+    for (size_t i = first + threadIdx.x * kLine; i < last; i += kThreads * kLine) {
+      fetch_line(element<typename Op::In::Bits>(in, i));
+    }
+  }
   wait_for_stream();
   let_next_start();
   typename Op::State state = op.begin();

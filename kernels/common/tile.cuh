@@ -2,6 +2,7 @@
 // or both.
 #pragma once
 
+#include "fetch.cuh"
 #include "launch.cuh"
 #include "reduce.cuh"
 
@@ -23,7 +24,8 @@ struct TileShape {
   static constexpr int kWords = kThreads / kTileLanes;  // Length of a transposed row.
   static constexpr int kRows = kWords * kPack;
   static constexpr int kCols = kTileLanes * kVec * kSegments;
-  static_assert(kThreads >= 256, "the chunks of a column can be permuted by eight lane groups");
+  // The chunks of a column are permuted by so many of the lane groups.
+  static constexpr int kGroups = kThreads / 32 < kTileLanes ? kThreads / 32 : kTileLanes;
   static_assert(kCols * kWords * 4 <= 48 * 1024 - 128, "a tile fits into static shared memory");
   static_assert(kPack * kSegments <= 16, "the loads of a thread fit into registers");
 };
@@ -91,20 +93,26 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocks))
   __shared__ alignas(16) uint32_t tile[Shape::kCols * kWords];
   __shared__ BlockMax<kThreads> block;
 
-  wait_for_stream();
-  let_next_start();
-  typename Op::State state = op.begin();
-
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int group = lane % kTileLanes, word = lane / kTileLanes;
   const unsigned line = blockIdx.x / a.tiles_per_line,
                  place_in_line = blockIdx.x % a.tiles_per_line;
   const size_t row0 = size_t{a.down ? place_in_line : line} * Shape::kRows;
   const size_t col0 = size_t{a.down ? line : place_in_line} * Shape::kCols;
+  const int height = left_of(a.rows - row0, Shape::kRows);
+  const int width = left_of(a.cols - col0, Shape::kCols);
+  if (blockIdx.x < kFetchBlocks) {
+    fetch_tile<kThreads, Shape::kRows, Shape::kCols * In::kBytes>(
+        reinterpret_cast<const char *>(element<typename In::Bits>(a.in, row0 * a.cols + col0)),
+        a.cols * In::kBytes, height, width * In::kBytes);
+  }
+  wait_for_stream();
+  let_next_start();
+  typename Op::State state = op.begin();
+
   // What is left of the matrix at this thread's first element.
   const int row = (warp * 4 + word) * kPack, col = group * kVec;
-  const int rows = left_of(a.rows - row0, Shape::kRows) - row;
-  const int cols = left_of(a.cols - col0, Shape::kCols) - col;
+  const int rows = height - row, cols = width - col;
   const size_t at = (row0 + row) * a.cols + col0 + col;
 
   Vec<In, kVec> x[kSegments][kPack];
@@ -128,7 +136,7 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocks))
   }
   if (state.skip()) return;
 
-  const int swizzled = (warp ^ group) * 4 + word;
+  const int swizzled = (warp ^ group % Shape::kGroups) * 4 + word;
 #pragma unroll
   for (int s = 0; s < kSegments; ++s) {
     Vec<Out, kVec> y[kPack];
@@ -170,8 +178,6 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocks))
   if constexpr (Op::kHasAmax) block.put(state.amax.bits());
   __syncthreads();
 
-  const int height = left_of(a.rows - row0, Shape::kRows);
-  const int width = left_of(a.cols - col0, Shape::kCols);
   if (a.col_vec) {
     // A thread keeps its chunk of rows and takes every kStep-th column.
     constexpr int kChunks = kWords / 4, kStep = kThreads / kChunks;
@@ -182,7 +188,7 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocks))
 #pragma unroll
     for (int k = 0; k < Shape::kCols / kStep; ++k, to += kStep * a.rows) {
       const int c = first + k * kStep;
-      const int place = chunk ^ (c / kVec % kTileLanes);
+      const int place = chunk ^ (c / kVec % Shape::kGroups);
       Vec<Out, kChunkRows> v;
       load_shared(tile + (c * kChunks + place) * 4, v.w);
       if (inside && c < width) store(a.colwise, to, v);
@@ -191,7 +197,7 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocks))
 #pragma unroll 4
     for (int index = threadIdx.x; index < width * Shape::kRows; index += kThreads) {
       const int r = index % Shape::kRows, c = index / Shape::kRows;
-      const int place = r / kPack ^ (c / kVec % kTileLanes) * 4;
+      const int place = r / kPack ^ (c / kVec % Shape::kGroups) * 4;
       const Vec<Out, 1> v = {{tile[c * kWords + place] >> (r % kPack * 8 * Out::kBytes)}};
       if (r < height) store(a.colwise, (col0 + c) * a.rows + row0 + r, v);
     }
