@@ -246,6 +246,22 @@ static void test_cast_transpose(void) {
   }
 }
 
+// More tiles than blocks are resident at a time: 272, of which some are partial.
+static void test_tiles(void) {
+  for (int gated = 0; gated < 2; gated++) {
+    Fused f = {.function = gated ? F_SILU : F_GELU,
+               .gated = gated,
+               .transpose = true,
+               .in = kNVTEBFloat16,
+               .out = kNVTEFloat8E4M3,
+               .directions = BOTH,
+               .shape = gated ? SHAPE(4240, 2048) : SHAPE(4240, 1016),
+               .has_scale = true,
+               .has_amax = true};
+    fused_case(f);
+  }
+}
+
 // Odd columns, which halves do not allow.
 static void test_odd(void) {
   const NVTEShape shapes[] = {SHAPE(1, 1), SHAPE(1, 3221), SHAPE(3001, 1), SHAPE(33, 65),
@@ -450,6 +466,7 @@ int main(int argc, char **argv) {
   test_begin(argc, argv);
   test_quantize();
   test_cast_transpose();
+  test_tiles();
   test_odd();
   test_empty();
   test_workspace();

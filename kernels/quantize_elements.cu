@@ -426,25 +426,34 @@ __global__ void __launch_bounds__(kThreads, (kForm == NVTEX_FORM_PLAIN ? 4 : 3))
 
 constexpr int kSumColumns = 32, kSums = 8;
 
-// A block has 32 columns of one member.
+// Adds up what the sums of a column have, the kSums of them, one after the other.
+template <class In>
+__device__ __forceinline__ void finish_sum(float sum, void *dbias, size_t at, bool inside) {
+  __shared__ float sums[kSums][kSumColumns];
+  const int lane = threadIdx.x % kSumColumns, first = threadIdx.x / kSumColumns;
+  sums[first][lane] = sum;
+  __syncthreads();
+  if (first != 0 || !inside) return;
+#pragma unroll
+  for (int i = 1; i < kSums; ++i) sum = __fadd_rn(sum, sums[i][lane]);
+  store(dbias, at, from_float<In>({sum}));
+}
+
+// A block has 32 columns, of one member of a group.
 template <class In>
 __global__ void __launch_bounds__(kSumColumns *kSums)
-    sum_kernel(const float *partial, void *dbias, size_t rows, size_t cols, unsigned blocks_per_row,
-               const __grid_constant__ NVTEXGroup group) {
-  __shared__ float sums[kSums][kSumColumns];
+    group_sum_kernel(const float *partial, void *dbias, size_t rows, size_t cols,
+                     unsigned blocks_per_row, const __grid_constant__ NVTEXGroup group) {
   // The other way round: what comes next begins by waiting for this short launch, which waits here.
   let_next_start();
   wait_for_stream();
   Member m = {};
-  if (group.num_tensors != 0) {
-    find_member(
-        group, rows, cols, blockIdx.x / blocks_per_row, [](uint32_t, uint32_t) { return 1u; },
-        [](uint32_t rows, uint32_t) { return size_t{tiles_of(rows)}; }, m);
-    rows = m.rows;
-  }
+  find_member(
+      group, rows, cols, blockIdx.x / blocks_per_row, [](uint32_t, uint32_t) { return 1u; },
+      [](uint32_t rows, uint32_t) { return size_t{tiles_of(rows)}; }, m);
   const int lane = threadIdx.x % kSumColumns, first = threadIdx.x / kSumColumns;
   const size_t col = size_t{blockIdx.x % blocks_per_row} * kSumColumns + lane;
-  const size_t tiles = tiles_of(rows);
+  const size_t tiles = tiles_of(m.rows);
   float sum = 0.0f;
   if (col < cols) {
 #pragma unroll 8
@@ -452,12 +461,31 @@ __global__ void __launch_bounds__(kSumColumns *kSums)
       sum = __fadd_rn(sum, partial[(m.before + i) * cols + col]);
     }
   }
-  sums[first][lane] = sum;
-  __syncthreads();
-  if (first != 0 || col >= cols) return;
+  finish_sum<In>(sum, dbias, m.index * cols + col, col < cols);
+}
+
+// The same of a lone matrix, in little code: it is short, and its instructions come from memory.
+template <class In>
+__global__ void __launch_bounds__(kSumColumns *kSums)
+    sum_kernel(const float *partial, void *dbias, size_t tiles, size_t cols) {
+  constexpr int kBatch = 8;
+  let_next_start();
+  const size_t col = size_t{blockIdx.x} * kSumColumns + threadIdx.x % kSumColumns;
+  const size_t end = col < cols ? tiles : 0, step = kSums * cols;
+  size_t i = threadIdx.x / kSumColumns;
+  const float *from = partial + i * cols + col;
+  wait_for_stream();
+  float sum = 0.0f;
+#pragma unroll 1
+  for (; i < end; i += kSums * kBatch, from += kBatch * step) {
+    float x[kBatch];
 #pragma unroll
-  for (int i = 1; i < kSums; ++i) sum = __fadd_rn(sum, sums[i][lane]);
-  store(dbias, m.index * cols + col, from_float<In>({sum}));
+    for (int j = 0; j < kBatch; ++j) x[j] = i + j * kSums < end ? __ldcg(from + j * step) : 0.0f;
+    // What comes after the end adds +0, which changes no sum that began with it.
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) sum = __fadd_rn(sum, x[j]);
+  }
+  finish_sum<In>(sum, dbias, col, col < cols);
 }
 
 }  // namespace
@@ -515,10 +543,15 @@ NVTEXOutcome sum_dbias(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   const size_t members = q.group.num_tensors != 0 ? q.group.num_tensors : 1;
   const size_t per_row = ceil_div(q.cols, kSumColumns);
   if (per_row > kMaxBlocks / members) return unimplemented("dbias is too long");
+  const dim3 blocks(static_cast<unsigned>(per_row * members));
   return dispatch<F32, F16, BF16>(q.input_dtype, [&](auto in) {
-    return launch(sum_kernel<decltype(in)>, dim3(static_cast<unsigned>(per_row * members)),
-                  kSumColumns * kSums, stream, q.fusion.workspace, q.fusion.dbias, q.rows, q.cols,
-                  static_cast<unsigned>(per_row), q.group);
+    using In = decltype(in);
+    if (q.group.num_tensors == 0) {
+      return launch(sum_kernel<In>, blocks, kSumColumns * kSums, stream, q.fusion.workspace,
+                    q.fusion.dbias, tiles_of(q.rows), q.cols);
+    }
+    return launch(group_sum_kernel<In>, blocks, kSumColumns * kSums, stream, q.fusion.workspace,
+                  q.fusion.dbias, q.rows, q.cols, static_cast<unsigned>(per_row), q.group);
   });
 }
 

@@ -11,8 +11,8 @@ namespace {
 // take longer than the memory, and so hot that the clock falls.
 
 // bfloat16 has so few values that a function of those where it varies, from 2^-25 to 2^7 and of
-// either sign, fits into shared memory. Beyond, it is that of the ends: sigmoids, and the derivatives
-// that come from them.
+// either sign, fits into shared memory. Beyond, it is that of the ends: sigmoids, and the
+// derivatives that come from them.
 constexpr int kTableSize = 4096;
 constexpr uint32_t kTableFirst = (127 - 25) << 7;
 struct Table {
@@ -32,8 +32,7 @@ struct Table {
     // Magnitudes that begin with the first one and end with the last, then the signs.
     constexpr uint32_t kFirst = (0x10000 - kTableFirst) * 0x10001;
     constexpr uint32_t kLast = (kTableSize - 1) * 0x10001, kSign = kTableSize * 0x10001;
-    const uint32_t places =
-        __viaddmin_s16x2_relu(w & 0x7fff7fff, kFirst, kLast) | (w >> 3 & kSign);
+    const uint32_t places = __viaddmin_s16x2_relu(w & 0x7fff7fff, kFirst, kLast) | (w >> 3 & kSign);
     const auto *bytes = reinterpret_cast<const char *>(entries);
     f[0] = *reinterpret_cast<const float *>(bytes + (places * 4 & 0xffff));
     f[1] = *reinterpret_cast<const float *>(bytes + (places >> 14));
@@ -153,10 +152,9 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(2))
     const int row = threadIdx.x / kLines, col = threadIdx.x % kLines * (kTile / kLines);
     static_assert(kTile * kLines <= kThreads);
     if (row < my.height && col < my.width) {
-      visit_inputs<kForm>(args, m, my.row0 + row, my.col0 + col,
-                          [](const void *in, size_t at, int) {
-                            fetch_line(element<typename In::Bits>(in, at));
-                          });
+      visit_inputs<kForm>(
+          args, m, my.row0 + row, my.col0 + col,
+          [](const void *in, size_t at, int) { fetch_line(element<typename In::Bits>(in, at)); });
     }
   }
   if constexpr (kTabled<In>) dynamic.table.template fill<kForm>(args.function.linear);

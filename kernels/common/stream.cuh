@@ -46,7 +46,8 @@ __global__ void __launch_bounds__(kThreads)
                   const __grid_constant__ Op op) {
   if (blockIdx.x < kFetchBlocks) {
     constexpr size_t kLine = 128 / Op::In::kBytes, kBlock = size_t{kThreads} * kVec * kUnroll;
-    const size_t first = blockIdx.x * kBlock, last = first + kBlock < numel ? first + kBlock : numel;
+    const size_t first = blockIdx.x * kBlock,
+                 last = first + kBlock < numel ? first + kBlock : numel;
     for (size_t i = first + threadIdx.x * kLine; i < last; i += kThreads * kLine) {
       fetch_line(element<typename Op::In::Bits>(in, i));
     }
