@@ -464,7 +464,9 @@ __global__ void __launch_bounds__(kSumColumns *kSums)
   finish_sum<In>(sum, dbias, m.index * cols + col, col < cols);
 }
 
-// The same of a lone matrix, in little code: it is short, and its instructions come from memory.
+// The same of a lone matrix, in little code, whose instructions come from memory: it is short.
+// H200, 8192 x 8192: the cast of plain elements and this one take 71.1 us, with that of
+// groups 71.7, without any sum 69.4.
 template <class In>
 __global__ void __launch_bounds__(kSumColumns *kSums)
     sum_kernel(const float *partial, void *dbias, size_t tiles, size_t cols) {
