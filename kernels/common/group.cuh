@@ -19,6 +19,21 @@ __host__ __device__ constexpr T tiles_of(T n) {
   return n / 128 + (n % 128 != 0);
 }
 
+// Quotients of numbers below 2^31 by one that the host knows: a product, where a division takes
+// some twenty instructions at the beginning of each block.
+struct Divisor {
+  uint32_t value = 1, factor = 1u << 31, shift = 31;
+
+  Divisor() = default;
+  explicit Divisor(uint32_t n) : value(n > 0 ? n : 1) {
+    while ((uint64_t{1} << (shift - 31)) < value) ++shift;
+    factor = static_cast<uint32_t>(((uint64_t{1} << shift) + value - 1) / value);
+  }
+  __device__ uint32_t quotient(uint32_t of) const {
+    return static_cast<uint32_t>(uint64_t{of} * factor >> shift);
+  }
+};
+
 // Elements from one row of a member's scale matrix to the next, a multiple of 4, and the number of
 // those rows.
 __host__ __device__ inline uint32_t scale_pitch(NVTEScalingMode mode, bool colwise, uint32_t rows,
@@ -118,8 +133,9 @@ __device__ __forceinline__ bool find_line(const NVTEXGroup &group, size_t rows, 
 #pragma unroll
       for (uint32_t k = 0; k < kRun; ++k) until += lines.count(dim[k]);
       const uint32_t all = until;
-#pragma unroll
-      for (int step = 1; step < 32; step *= 2) {
+      // As many steps as there are lanes with members.
+#pragma unroll 1
+      for (uint32_t step = 1; step < 32 && step * kRun < count; step *= 2) {
         const uint32_t lower = __shfl_up_sync(0xffffffffu, until, step);
         if (lane >= step) until += lower;
       }

@@ -60,7 +60,7 @@ struct TileCastArgs {
   bool down;
   // A block makes a tile of both halves of a gated derivative from one read; else of the output.
   bool split;
-  unsigned tiles_per_line;
+  Divisor tiles_per_line;
   uint32_t tiles;  // Of a lone matrix.
   // A block prefetches the tile that comes so many later, unless an earlier one has done so its
   // own.
@@ -70,7 +70,7 @@ struct TileCastArgs {
   // tiles of 128 rows.
   uint32_t first_tile;
   bool lines;
-  uint32_t tiles_across;
+  Divisor tiles_across;
   MemberTotal totals[4];
 };
 
@@ -626,20 +626,25 @@ __device__ __forceinline__ void with_rows(const TileCastArgs<Scale> &args, const
   });
 }
 
+// Warps that find the member and one of the places where it begins each.
+constexpr int kFinders = 4;
+
 // Has L2 fetch the elements of a tile of a plain cast, in whole lines and before its loads: while
 // the launch before this one ends, or a block looks its member up. H200, bf16 8192 x 8192 in both
 // directions, GB/s without and with: mode 0 3844 and 3897, 1D 3730 and 3817, 2D 3812 and 3880, mode
 // 0 of 128 members 3767 and 3806. Of tiles that come 264 or 396 blocks later: mode 0 3733 and 3257,
 // 1D 3678 and 3185; MXFP8 alone gains by that, 3728 with 264, 3664 with its own, 3633 without.
-// Functions lose up to 12 % by it.
+// Functions lose up to 12 % by it. Not by the warps that look members up, whose loads would queue
+// behind it.
 template <class In, class Scale>
-__device__ __forceinline__ void prefetch_tile(const TileCastArgs<Scale> &args, uint32_t tile,
-                                              uint32_t per_line) {
-  constexpr int kLine = 128 / In::kBytes, kLines = kTile / kLine;
+__device__ __forceinline__ void prefetch_tile(const TileCastArgs<Scale> &args, uint32_t tile) {
+  constexpr int kLine = 128 / In::kBytes, kLines = kTile / kLine, kFirst = 32 * kFinders;
+  if (threadIdx.x < kFirst) return;
   const NVTEXQuantizeArgs &q = args.q;
-  const uint32_t index = tile / per_line, place = tile - index * per_line;
+  const uint32_t index = args.tiles_per_line.quotient(tile);
+  const uint32_t place = tile - index * args.tiles_per_line.value;
 #pragma unroll
-  for (int i = threadIdx.x; i < kTile * kLines; i += kThreads) {
+  for (int i = threadIdx.x - kFirst; i < kTile * kLines; i += kThreads - kFirst) {
     const size_t row = size_t{args.down ? place : index} * kTile + i / kLines;
     const size_t col = size_t{args.down ? index : place} * kTile + i % kLines * kLine;
     if (row < q.rows && col < q.cols) {
@@ -820,7 +825,7 @@ __global__ void __launch_bounds__(
   const NVTEXQuantizeArgs &q = args.q;
   // Data may be fetched before what is in them is there.
   if (kPlain && kTiles != Tiles::kLoop && blockIdx.x < args.ahead) {
-    prefetch_tile<In>(args, blockIdx.x, args.tiles_per_line);
+    prefetch_tile<In>(args, blockIdx.x);
   }
   // The rest of a group's tiles, none of which the first launch has: what comes before in the
   // stream was complete when the blocks of that one let this one start. Most often it finds
@@ -835,13 +840,14 @@ __global__ void __launch_bounds__(
   if constexpr (kTiles == Tiles::kSingle) {
     const Matrix &m = args.matrix;
     const auto place = [&](uint32_t tile) {
-      const uint32_t line = tile / args.tiles_per_line, place = tile - line * args.tiles_per_line;
+      const uint32_t line = args.tiles_per_line.quotient(tile);
+      const uint32_t place = tile - line * args.tiles_per_line.value;
       return place_of(m, size_t{args.down ? place : line} * kTile,
                       size_t{args.down ? line : place} * kTile);
     };
     if constexpr (kPlain) {
       const uint32_t next = blockIdx.x + args.ahead;
-      if (next < args.tiles) prefetch_tile<In>(args, next, args.tiles_per_line);
+      if (next < args.tiles) prefetch_tile<In>(args, next);
       cast_tile<In, Scale, kSquare, kForm>(args, m, noop(), place(blockIdx.x), shared, queue,
                                            [](int) {});
     } else if constexpr (!kPairs<In>) {
@@ -880,16 +886,15 @@ __global__ void __launch_bounds__(
     };
     __shared__ Found found;
     for (uint32_t tile = args.first_tile + blockIdx.x;; tile += gridDim.x) {
-      // Each of four warps finds the member and one of the places where it begins.
       const unsigned warp = threadIdx.x / 32;
-      if (warp < 4) {
+      if (warp < kFinders) {
         constexpr NVTEScalingMode kMode = kModeOf<Scale, kSquare>;
         Member member;
         uint32_t across = 0;  // The tile's place in the line of tiles `member.unit`.
         bool any;
         if (args.lines) {
-          const uint32_t line = tile / args.tiles_across;
-          across = tile - line * args.tiles_across;
+          const uint32_t line = args.tiles_across.quotient(tile);
+          across = tile - line * args.tiles_across.value;
           any = find_line(q.group, q.rows, q.cols, line, 7, args.totals[warp], member);
         } else {
           const auto tiles = [](uint32_t rows, uint32_t cols) {
@@ -908,7 +913,7 @@ __global__ void __launch_bounds__(
             uint32_t line = member.unit, place = across;
             if (args.down || q.group.last_dims != nullptr) {
               const uint32_t per_line = tiles_of(args.down ? member.rows : member.cols);
-              const uint32_t unit = line * args.tiles_across + place;
+              const uint32_t unit = line * args.tiles_across.value + place;
               line = unit / per_line, place = unit - line * per_line;
             }
             found.row0 = size_t{args.down ? place : line} * kTile;
@@ -969,7 +974,7 @@ void make_scale(const NVTEXQuantizeArgs &q, MxScale *scale) {
 template <class In, class Scale, bool kSquare, NVTEXForm kForm>
 TileCastArgs<Scale> tile_args(const NVTEXQuantizeArgs &q) {
   TileCastArgs<Scale> args = {
-      q, {}, {}, Function(q.fusion), is_e5m2(q), false, false, 1, 0, 0, 0, false, 1, {}};
+      q, {}, {}, Function(q.fusion), is_e5m2(q), false, false, {}, 0, 0, 0, false, {}, {}};
   make_scale<In>(q, &args.scale);
   args.down = q.rowwise == nullptr && !Scale::kMx;
   // A block of elements must not have columns of both halves.
@@ -997,7 +1002,7 @@ NVTEXOutcome set_tiles(TileCastArgs<Scale> &args) {
   args.matrix.col_scales = q.colwise_scale_inv;
   args.matrix.row_stride = q.rowwise_scale_stride;
   args.matrix.col_stride = q.colwise_scale_stride;
-  args.tiles_per_line = static_cast<unsigned>(args.down ? down : across);
+  args.tiles_per_line = Divisor(static_cast<uint32_t>(args.down ? down : across));
   args.tiles = static_cast<uint32_t>(across * down);
   args.ahead = args.tiles;
   return ok();
@@ -1039,14 +1044,14 @@ NVTEXOutcome quantize_group(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   if (args.lines) {
     const bool rows_vary = group.last_dims == nullptr;
     const auto other = static_cast<uint32_t>(rows_vary ? q.cols : q.rows);
-    args.tiles_across = tiles_of(other);
+    args.tiles_across = Divisor(tiles_of(other));
     args.totals[0] = {other, 0, 0};
     for (int i = 1; i < 3; ++i) {
       args.totals[i] = scale_total(kModeOf<Scale, kSquare>, i == 2, rows_vary, other);
     }
     args.totals[3] = {1, 7, 0};
   }
-  args.tiles_per_line = static_cast<uint32_t>(tiles_of(args.down ? q.rows : q.cols));
+  args.tiles_per_line = Divisor(static_cast<uint32_t>(tiles_of(args.down ? q.rows : q.cols)));
   size_t full = tiles_of(q.rows) * tiles_of(q.cols);
   if (uniform) {
     full = group.num_tensors * tiles_of(q.rows / group.num_tensors) * tiles_of(q.cols);
