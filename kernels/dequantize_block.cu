@@ -109,7 +109,7 @@ constexpr int kBlocksHere = kGroup ? 2 : 3;
 // is written, the next one comes (H200, 1D of 8 and 128 members: 3511 and 3487 GB/s; without, and
 // with square tiles: 3370 and 3275). Runs of 8 gain nothing; a tile for each block, three blocks of
 // a multiprocessor: 8 members 1D 58.2 to 55.3 us, 2D 56.3 to 51.6, but MXFP8 64.5 to 68.6, and of
-// columns 58.8 to 61.5, since its codes are asked for only after the search.
+// columns 58.8 to 61.5.
 constexpr unsigned kRun = 4;
 
 // What a group's tiles are in: whether find_line() knows the members, tiles of their common
