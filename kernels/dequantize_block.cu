@@ -107,9 +107,10 @@ constexpr int kBlocksHere = kGroup ? 2 : 3;
 
 // Tiles of a group that a block has, one after the other: searches for members take long. While one
 // is written, the next one comes (H200, 1D of 8 and 128 members: 3511 and 3487 GB/s; without, and
-// with square tiles: 3370 and 3275). Runs of 8 gain nothing; a tile for each block, three blocks of
-// a multiprocessor: 8 members 1D 58.2 to 55.3 us, 2D 56.3 to 51.6, but MXFP8 64.5 to 68.6, and of
-// columns 58.8 to 61.5.
+// with square tiles: 3370 and 3275). Runs of 8 gain nothing. A tile for each
+// block, three blocks of a multiprocessor, us instead of these: 8 members 1D 55.3 of 58.6, 2D 52.0
+// of 56.8, MXFP8 57.2 of 59.4, but 128 members 1D 58.6 of 58.8, MXFP8 61.2 of 59.3, 8 of columns of
+// MXFP8 61.5 of 59.0, and one kernel spills.
 constexpr unsigned kRun = 4;
 
 // What a group's tiles are in: whether find_line() knows the members, tiles of their common
