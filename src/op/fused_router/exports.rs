@@ -23,14 +23,11 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward(
     stream: cudaStream_t,
 ) {
     let rule = Rule {
-        num_tokens,
-        num_experts,
-        topk,
         use_pre_softmax,
         num_groups,
         group_topk,
         scaling_factor,
-        score_function,
+        ..Rule::new([num_tokens, num_experts, topk], score_function)
     };
     let experts = Experts::bytes(routing_map);
     let tensors =
@@ -78,14 +75,11 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_v2(
     stream: cudaStream_t,
 ) {
     let rule = Rule {
-        num_tokens,
-        num_experts,
-        topk,
         use_pre_softmax,
         num_groups,
         group_topk,
         scaling_factor,
-        score_function,
+        ..Rule::new([num_tokens, num_experts, topk], score_function)
     };
     let experts = Experts::Map(routing_map, routing_map_format);
     let tensors =
@@ -115,14 +109,11 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_with
     stream: cudaStream_t,
 ) {
     let rule = Rule {
-        num_tokens,
-        num_experts,
-        topk,
         use_pre_softmax,
         num_groups,
         group_topk,
         scaling_factor,
-        score_function,
+        ..Rule::new([num_tokens, num_experts, topk], score_function)
     };
     let experts = Experts::Indices(topk_indices);
     let tensors =
@@ -161,16 +152,7 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_qb_v
     histogram_mode: MaybeUninit<NVTEQBHistogramMode>,
     stream: cudaStream_t,
 ) {
-    let rule = Rule {
-        num_tokens,
-        num_experts,
-        topk,
-        use_pre_softmax: 0,
-        num_groups: 0,
-        group_topk: 0,
-        scaling_factor,
-        score_function: 0,
-    };
+    let rule = Rule { scaling_factor, ..Rule::new([num_tokens, num_experts, topk], 0) };
     let experts = Experts::Map(routing_map, routing_map_format);
     let tensors =
         Tensors { logits, expert_bias, probs, experts, intermediate: intermediate_output };
@@ -199,16 +181,7 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_qb_v
     histogram_mode: MaybeUninit<NVTEQBHistogramMode>,
     stream: cudaStream_t,
 ) {
-    let rule = Rule {
-        num_tokens,
-        num_experts,
-        topk,
-        use_pre_softmax: 0,
-        num_groups: 0,
-        group_topk: 0,
-        scaling_factor,
-        score_function: 0,
-    };
+    let rule = Rule { scaling_factor, ..Rule::new([num_tokens, num_experts, topk], 0) };
     let experts = Experts::Map(routing_map, routing_map_format);
     let tensors =
         Tensors { logits, expert_bias, probs, experts, intermediate: intermediate_output };
@@ -237,16 +210,7 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_qb_w
     histogram_mode: MaybeUninit<NVTEQBHistogramMode>,
     stream: cudaStream_t,
 ) {
-    let rule = Rule {
-        num_tokens,
-        num_experts,
-        topk,
-        use_pre_softmax: 0,
-        num_groups: 0,
-        group_topk: 0,
-        scaling_factor,
-        score_function: 0,
-    };
+    let rule = Rule { scaling_factor, ..Rule::new([num_tokens, num_experts, topk], 0) };
     let experts = Experts::Indices(topk_indices);
     let tensors =
         Tensors { logits, expert_bias, probs, experts, intermediate: intermediate_output };
@@ -275,16 +239,7 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_qb_w
     histogram_mode: MaybeUninit<NVTEQBHistogramMode>,
     stream: cudaStream_t,
 ) {
-    let rule = Rule {
-        num_tokens,
-        num_experts,
-        topk,
-        use_pre_softmax: 0,
-        num_groups: 0,
-        group_topk: 0,
-        scaling_factor,
-        score_function: 0,
-    };
+    let rule = Rule { scaling_factor, ..Rule::new([num_tokens, num_experts, topk], 0) };
     let experts = Experts::Indices(topk_indices);
     let tensors =
         Tensors { logits, expert_bias, probs, experts, intermediate: intermediate_output };
@@ -347,14 +302,9 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_backward(
     stream: cudaStream_t,
 ) {
     let rule = Rule {
-        num_tokens,
-        num_experts,
-        topk,
         use_pre_softmax,
-        num_groups: 0,
-        group_topk: 0,
         scaling_factor,
-        score_function,
+        ..Rule::new([num_tokens, num_experts, topk], score_function)
     };
     let experts = Experts::bytes(routing_map);
     let tensors = [intermediate_output, grad_probs, grad_logits];
@@ -390,14 +340,9 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_backward_v2(
     stream: cudaStream_t,
 ) {
     let rule = Rule {
-        num_tokens,
-        num_experts,
-        topk,
         use_pre_softmax,
-        num_groups: 0,
-        group_topk: 0,
         scaling_factor,
-        score_function,
+        ..Rule::new([num_tokens, num_experts, topk], score_function)
     };
     let experts = Experts::Map(routing_map, routing_map_format);
     let tensors = [intermediate_output, grad_probs, grad_logits];
@@ -425,14 +370,9 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_backward_wit
     stream: cudaStream_t,
 ) {
     let rule = Rule {
-        num_tokens,
-        num_experts,
-        topk,
         use_pre_softmax,
-        num_groups: 0,
-        group_topk: 0,
         scaling_factor,
-        score_function,
+        ..Rule::new([num_tokens, num_experts, topk], score_function)
     };
     let experts = Experts::Indices(topk_indices);
     let tensors = [intermediate_output, grad_probs, grad_logits];
@@ -454,16 +394,7 @@ pub unsafe extern "C-unwind" fn nvte_fused_score_for_moe_aux_loss_forward(
     intermediate_output: NVTETensor,
     stream: cudaStream_t,
 ) {
-    let rule = Rule {
-        num_tokens,
-        num_experts,
-        topk,
-        use_pre_softmax: 0,
-        num_groups: 0,
-        group_topk: 0,
-        scaling_factor: 1.0,
-        score_function,
-    };
+    let rule = Rule::new([num_tokens, num_experts, topk], score_function);
     let tensors = Tensors {
         logits,
         expert_bias: null_mut(),
@@ -496,16 +427,7 @@ pub unsafe extern "C-unwind" fn nvte_fused_score_for_moe_aux_loss_forward_v2(
     intermediate_output: NVTETensor,
     stream: cudaStream_t,
 ) {
-    let rule = Rule {
-        num_tokens,
-        num_experts,
-        topk,
-        use_pre_softmax: 0,
-        num_groups: 0,
-        group_topk: 0,
-        scaling_factor: 1.0,
-        score_function,
-    };
+    let rule = Rule::new([num_tokens, num_experts, topk], score_function);
     let tensors = Tensors {
         logits,
         expert_bias: null_mut(),
@@ -536,16 +458,7 @@ pub unsafe extern "C-unwind" fn nvte_fused_score_for_moe_aux_loss_backward(
     grad_logits: NVTETensor,
     stream: cudaStream_t,
 ) {
-    let rule = Rule {
-        num_tokens,
-        num_experts,
-        topk,
-        use_pre_softmax: 0,
-        num_groups: 0,
-        group_topk: 0,
-        scaling_factor: 1.0,
-        score_function,
-    };
+    let rule = Rule::new([num_tokens, num_experts, topk], score_function);
     let tensors = [intermediate_output, grad_scores, grad_logits];
     guard("nvte_fused_score_for_moe_aux_loss_backward", || scores_backward(&rule, tensors, stream));
 }

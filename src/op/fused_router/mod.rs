@@ -148,6 +148,22 @@ struct Rule {
     score_function: i32,
 }
 
+impl Rule {
+    /// Without groups; probabilities are not scaled.
+    fn new([num_tokens, num_experts, topk]: [i32; 3], score_function: i32) -> Self {
+        Self {
+            num_tokens,
+            num_experts,
+            topk,
+            use_pre_softmax: 0,
+            num_groups: 0,
+            group_topk: 0,
+            scaling_factor: 1.0,
+            score_function,
+        }
+    }
+}
+
 /// Tensors of a forward.
 #[derive(Clone, Copy)]
 struct Tensors {
