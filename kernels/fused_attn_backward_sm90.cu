@@ -271,12 +271,7 @@ const char *nvte_attention_sm90_backward_reject(const NVTEXAttentionArgs *args,
   using namespace nvte;
   const NVTEXAttentionArgs &a = *args;
   *workspace = 0;
-  Device device;
-  if (const char *reason = attention_unsupported(a)) return reason;
-  if (current_device(&device) != cudaSuccess || device.arch != 90) {
-    return "the device is not of compute capability 9.0";
-  }
-  if (!a.backward) return "a forward pass";
+  if (const char *reason = hopper_reject(a)) return reason;
   if (!is_16bit(a.q.dtype)) return "dtype; nearest: BF16 or FP16";
   if (is_long(a) && a.bias.data != nullptr) {
     return "a bias with a head of more than 128 elements; nearest: 128, or none";

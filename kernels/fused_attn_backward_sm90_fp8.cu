@@ -198,12 +198,7 @@ const char *nvte_attention_sm90_fp8_backward_reject(const NVTEXAttentionArgs *ar
   using namespace nvte;
   const NVTEXAttentionArgs &a = *args;
   *workspace = 0;
-  Device device;
-  if (const char *reason = attention_unsupported(a)) return reason;
-  if (current_device(&device) != cudaSuccess || device.arch != 90) {
-    return "the device is not of compute capability 9.0";
-  }
-  if (!a.backward) return "a forward pass";
+  if (const char *reason = hopper_reject(a)) return reason;
   if (!is_fp8(a.q.dtype)) return "dtype; nearest: FP8";
   for (const NVTEXAttentionTensor *x : {&a.q, &a.k, &a.v}) {
     if (x->dtype != kNVTEFloat8E4M3) return "q, k or v of E5M2; nearest: E4M3";

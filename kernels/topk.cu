@@ -4,6 +4,7 @@
 
 #include "common/launch.cuh"
 #include "common/vec.cuh"
+#include "common/warp.cuh"
 #include "nvte/backend/topk.h"
 
 namespace nvte {
@@ -45,8 +46,7 @@ template <class T>
 __device__ __forceinline__ uint32_t key_at(const Args &a, size_t row, size_t i) {
   uint32_t bits = *element<typename T::Bits>(a.keys, row * a.cols + i);
   if constexpr (T::kBytes == 2) bits <<= 16;
-  const uint32_t key = bits ^ (static_cast<uint32_t>(static_cast<int>(bits) >> 31) | 0x80000000u);
-  return T::kBytes == 2 ? key & 0xffff0000u : key;
+  return T::kBytes == 2 ? ordered_bits(bits) & 0xffff0000u : ordered_bits(bits);
 }
 
 // Sum over the threads before this one; `all`: over all.

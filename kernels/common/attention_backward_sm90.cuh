@@ -783,6 +783,16 @@ inline const char *tiles_reject(const NVTEXAttentionArgs &a, const BlockShape &t
   return nullptr;
 }
 
+// Why no backward for Hopper takes these arguments, or null.
+inline const char *hopper_reject(const NVTEXAttentionArgs &a) {
+  if (const char *reason = attention_unsupported(a)) return reason;
+  Device device;
+  if (current_device(&device) != cudaSuccess || device.arch != 90) {
+    return "the device is not of compute capability 9.0";
+  }
+  return a.backward ? nullptr : "a forward pass";
+}
+
 // Heads of more than 128 elements: what a block works on, and the passes.
 BlockShape long_shape(const NVTEXAttentionArgs &a);
 NVTEXOutcome run_long(const NVTEXAttentionArgs &a, cudaStream_t stream);

@@ -7,6 +7,7 @@
 
 #include "launch.cuh"
 #include "vec.cuh"
+#include "warp.cuh"
 #include "nvte/backend/normalization.h"
 
 namespace nvte {
@@ -124,12 +125,6 @@ struct Columns {
     return static_cast<float>(n);
   }
 };
-
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-  return x;
-}
 
 template <int N>
 __device__ __forceinline__ void warp_sums(float (&x)[N]) {

@@ -52,10 +52,6 @@ __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-__device__ __forceinline__ void prefetch_map(const CUtensorMap *map) {
-  asm volatile("prefetch.tensormap [%0];" : : "l"(map) : "memory");
-}
-
 // The box of a map at coordinates, innermost first: N = 2 to 5 of them. One thread.
 // What lies outside reads as zeros, wherever the box lies. But a box whose first element lies
 // outside, in whatever dimension, makes the hardware look at the map's base: where a map has its
@@ -144,13 +140,6 @@ __device__ __forceinline__ void load_bytes(void *to, const void *from, uint32_t 
       :
       : "r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(barrier))
       : "memory");
-}
-// Adds float32 elements to global memory.
-__device__ __forceinline__ void add_floats(float *to, const void *from, uint32_t bytes) {
-  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
-               :
-               : "l"(to), "r"(shared_address(from)), "r"(bytes)
-               : "memory");
 }
 
 __device__ __forceinline__ void commit_bulk() {

@@ -134,8 +134,6 @@ struct E4M3TimesE5M2;
 #define NVTE_N_128 NVTE_N0 NVTE_N1 NVTE_N2 NVTE_N3 NVTE_N4 NVTE_N5 NVTE_N6 NVTE_N7
 #define NVTE_D_160 NVTE_D0, NVTE_D1, NVTE_D2, NVTE_D3, NVTE_D4, NVTE_D5, NVTE_D6, NVTE_D7, NVTE_D8, NVTE_D9
 #define NVTE_N_160 NVTE_N0 NVTE_N1 NVTE_N2 NVTE_N3 NVTE_N4 NVTE_N5 NVTE_N6 NVTE_N7 NVTE_N8 NVTE_N9
-#define NVTE_D_176 NVTE_D0, NVTE_D1, NVTE_D2, NVTE_D3, NVTE_D4, NVTE_D5, NVTE_D6, NVTE_D7, NVTE_D8, NVTE_D9, NVTE_D10
-#define NVTE_N_176 NVTE_N0 NVTE_N1 NVTE_N2 NVTE_N3 NVTE_N4 NVTE_N5 NVTE_N6 NVTE_N7 NVTE_N8 NVTE_N9 NVTE_N10
 #define NVTE_D_192 NVTE_D0, NVTE_D1, NVTE_D2, NVTE_D3, NVTE_D4, NVTE_D5, NVTE_D6, NVTE_D7, NVTE_D8, NVTE_D9, NVTE_D10, NVTE_D11
 #define NVTE_N_192 NVTE_N0 NVTE_N1 NVTE_N2 NVTE_N3 NVTE_N4 NVTE_N5 NVTE_N6 NVTE_N7 NVTE_N8 NVTE_N9 NVTE_N10 NVTE_N11
 #define NVTE_D_256 NVTE_D0, NVTE_D1, NVTE_D2, NVTE_D3, NVTE_D4, NVTE_D5, NVTE_D6, NVTE_D7, NVTE_D8, NVTE_D9, NVTE_D10, NVTE_D11, NVTE_D12, NVTE_D13, NVTE_D14, NVTE_D15
@@ -200,7 +198,6 @@ struct E4M3TimesE5M2;
   of(Tag, types, 112, 56, 57, 58, 59, 60, 61, 62)                                                 \
   of(Tag, types, 128, 64, 65, 66, 67, 68, 69, 70)                                                 \
   of(Tag, types, 160, 80, 81, 82, 83, 84, 85, 86)                                                 \
-  of(Tag, types, 176, 88, 89, 90, 91, 92, 93, 94)                                                 \
   of(Tag, types, 192, 96, 97, 98, 99, 100, 101, 102)                                              \
   of(Tag, types, 256, 128, 129, 130, 131, 132, 133, 134)
 
