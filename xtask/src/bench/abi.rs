@@ -23,6 +23,7 @@ impl Handle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DType {
     Byte = 0,
+    I32 = 2,
     I64 = 3,
     F32 = 4,
     F16 = 5,
@@ -37,7 +38,7 @@ impl DType {
         match self {
             Self::Byte | Self::E4m3 | Self::E5m2 | Self::E8m0 => 1,
             Self::F16 | Self::Bf16 => 2,
-            Self::F32 => 4,
+            Self::F32 | Self::I32 => 4,
             Self::I64 => 8,
         }
     }
@@ -45,6 +46,7 @@ impl DType {
     pub fn name(self) -> &'static str {
         match self {
             Self::Byte => "byte",
+            Self::I32 => "i32",
             Self::I64 => "i64",
             Self::F32 => "f32",
             Self::F16 => "fp16",
@@ -233,6 +235,19 @@ functions! {
     nvte_dropout_fwd(input: Handle, output: Handle, mask: Handle, rng_state: Handle, p: f32, stream: Handle);
     nvte_dropout_bwd(grads: Handle, mask: Handle, output: Handle, p: f32, stream: Handle);
     nvte_multi_tensor_adam_cuda(chunk: c_int, noop: Handle, lists: *const *const Handle, num_lists: usize, num_tensors: usize, lr: f32, beta1: f32, beta2: f32, epsilon: f32, step: c_int, mode: c_int, bias_correction: c_int, weight_decay: f32, stream: Handle);
+    nvte_fused_topk_with_score_function_forward(logits: Handle, tokens: c_int, experts: c_int, topk: c_int, pre_softmax: c_int, groups: c_int, group_topk: c_int, factor: f32, score: c_int, bias: Handle, probs: Handle, map: Handle, intermediate: Handle, stream: Handle);
+    nvte_fused_topk_with_score_function_forward_with_indices(logits: Handle, tokens: c_int, experts: c_int, topk: c_int, pre_softmax: c_int, groups: c_int, group_topk: c_int, factor: f32, score: c_int, bias: Handle, probs: Handle, indices: Handle, intermediate: Handle, stream: Handle);
+    nvte_fused_topk_with_score_function_backward(map: Handle, intermediate: Handle, grad: Handle, tokens: c_int, experts: c_int, topk: c_int, pre_softmax: c_int, factor: f32, score: c_int, grad_logits: Handle, stream: Handle);
+    nvte_fused_topk_with_score_function_backward_with_indices(indices: Handle, intermediate: Handle, grad: Handle, tokens: c_int, experts: c_int, topk: c_int, pre_softmax: c_int, factor: f32, score: c_int, grad_logits: Handle, stream: Handle);
+    nvte_fused_score_for_moe_aux_loss_forward(logits: Handle, tokens: c_int, experts: c_int, topk: c_int, score: c_int, scores: Handle, map: Handle, intermediate: Handle, stream: Handle);
+    nvte_fused_score_for_moe_aux_loss_backward(intermediate: Handle, grad: Handle, tokens: c_int, experts: c_int, topk: c_int, score: c_int, grad_logits: Handle, stream: Handle);
+    nvte_fused_moe_aux_loss_forward(probs: Handle, counts: Handle, total: c_int, experts: c_int, rows: c_int, cols: c_int, topk: c_int, factor: f32, loss: Handle, constants: Handle, stream: Handle);
+    nvte_fused_moe_aux_loss_backward(constants: Handle, counts: Handle, rows: c_int, cols: c_int, grad_loss: Handle, grad_probs: Handle, stream: Handle);
+    nvte_permute(input: Handle, output: Handle, sorted_row_id: Handle, row_id_map: Handle, prob: Handle, prob_grad: Handle, input_fwd: Handle, rows: c_int, topk: c_int, cols: c_int, out_rows: c_int, stream: Handle);
+    nvte_unpermute(input: Handle, output: Handle, row_id_map: Handle, prob: Handle, rows: c_int, topk: c_int, cols: c_int, stream: Handle);
+    nvte_multi_padding(count: usize, inputs: *const Handle, outputs: *const Handle, padded_rows: *const i32, stream: Handle);
+    nvte_multi_unpadding(count: usize, inputs: *const Handle, outputs: *const Handle, unpadded_rows: *const i32, stream: Handle);
+    nvte_topk(stream: Handle, keys: Handle, lengths: Handle, best: Handle, indices: Handle, workspace: Handle, rows: c_int, cols: c_int, k: c_int);
     nvte_tensor_pack_create(pack: *mut RawPack);
     nvte_tensor_pack_destroy(pack: *mut RawPack);
     nvte_create_fused_attn_fwd_params() -> Handle;

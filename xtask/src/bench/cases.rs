@@ -1,6 +1,7 @@
 //! What is measured: one entry for each operator and size.
 
 mod attention;
+mod experts;
 
 use super::abi::{
     Api, Basic, Config, DType, Grouped, GroupedParam, Handle, MatmulAttribute, Param, StdVector,
@@ -314,6 +315,7 @@ pub fn operators(kind: Kind) -> Vec<Case> {
         qkv_rope(4096),
     ]);
     cases.extend(attention::cases(kind));
+    cases.extend(experts::cases(kind));
     let rows = if kind == Kind::Gpu { 16384 } else { 1024 };
     for layer in [true, false] {
         for cols in [4096, 12288] {

@@ -1,6 +1,7 @@
 //! `cargo xtask bench layer`: forward and backward pass of a Transformer layer under each recipe,
 //! called by the host step by step and as a replayed CUDA graph, with the memory that it takes.
 
+use super::REST;
 use super::abi::{Api, Basic, DType, Handle, Param, Tensor};
 use super::check::{download, relative_error};
 use super::machine::{Buffer, Call, Kind, Machine, Pool};
@@ -487,9 +488,16 @@ fn measure(
         }
     }
     let [mut queued, mut graph, mut host] = [const { Vec::new() }; 3];
+    let rest = || {
+        if machine.kind() == Kind::Gpu {
+            std::thread::sleep(REST);
+        }
+    };
     for _ in 0..ROUNDS {
+        rest();
         queued.push(queue()?);
         if let Some(replay) = &mut replay {
+            rest();
             graph.push(replay()?);
         }
         let start = Instant::now();

@@ -28,8 +28,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Each round measures every library once.
 const ROUNDS: usize = 9;
 
-/// Idle time before each sample of an operator that the matrix units bound: without it a chip at its
-/// power limit shows how hot the rows before have left it (spreads of 15 %, with it under 1 %).
+/// Idle time before each sample of an operator that the matrix units bound, or of a layer: without it a
+/// chip at its power limit shows how hot the rows before have left it (spreads of 15 %, with it under 1 %).
 const REST: Duration = Duration::from_millis(50);
 
 /// What to measure.
