@@ -1094,6 +1094,233 @@ static const Wrong kAmaxScalesWrongs[] = {LIST_WRONGS(0),
   {"nvte_multi_tensor_" name, "",           build_lists,   call, \
    {{OF_LIST(0), false}},     {NULL, 0, 0}, WRONGS(wrongs)}
 
+// ---- Mixtures of experts: 6 tokens, 16 experts, of which 4 are chosen
+
+enum { ROUTED_TOKENS = 6, ROUTED_EXPERTS = 16, ROUTED = 4 };
+
+static NVTETensor written_tensor(NVTEDType dtype, NVTEShape shape) {
+  return tensor(buffer(numel(shape) * dtype_size(dtype))->ptr, dtype, shape);
+}
+
+// logits, expert_bias, probs, routing_map, intermediate_output
+static void build_router(Args *args) {
+  NVTEShape all = SHAPE(ROUTED_TOKENS, ROUTED_EXPERTS);
+  args->t[0] = random_tensor(kNVTEBFloat16, all);
+  args->t[1] = random_tensor(kNVTEFloat32, SHAPE(ROUTED_EXPERTS));
+  args->t[2] = written_tensor(kNVTEBFloat16, all);
+  args->t[3] = written_tensor(kNVTEByte, all);
+  args->t[4] = written_tensor(kNVTEFloat32, all);
+}
+
+static void build_router_indices(Args *args) {
+  build_router(args);
+  args->t[3] = written_tensor(kNVTEInt32, SHAPE(ROUTED_TOKENS, ROUTED));
+}
+
+static void call_router(const Args *a) {
+  nvte_fused_topk_with_score_function_forward(a->t[0], ROUTED_TOKENS, ROUTED_EXPERTS, ROUTED, 0, 4,
+                                              2, 2, 0, a->t[1], a->t[2], a->t[3], a->t[4], NULL);
+}
+
+static void call_router_indices(const Args *a) {
+  nvte_fused_topk_with_score_function_forward_with_indices(a->t[0], ROUTED_TOKENS, ROUTED_EXPERTS,
+                                                           ROUTED, 0, 4, 2, 2, 0, a->t[1], a->t[2],
+                                                           a->t[3], a->t[4], NULL);
+}
+
+// routing_map, intermediate_output, grad_probs, grad_logits
+static void build_router_backward(Args *args) {
+  NVTEShape all = SHAPE(ROUTED_TOKENS, ROUTED_EXPERTS);
+  args->t[0] = written_tensor(kNVTEByte, all);
+  args->t[1] = random_tensor(kNVTEFloat32, all);
+  args->t[2] = random_tensor(kNVTEBFloat16, all);
+  args->t[3] = written_tensor(kNVTEBFloat16, all);
+}
+
+static void call_router_backward(const Args *a) {
+  nvte_fused_topk_with_score_function_backward(a->t[0], a->t[1], a->t[2], ROUTED_TOKENS,
+                                               ROUTED_EXPERTS, ROUTED, 0, 2, 0, a->t[3], NULL);
+}
+
+// probs, tokens_per_expert, aux_loss, Const_buf
+static void build_aux_loss(Args *args) {
+  args->t[0] = random_tensor(kNVTEFloat32, SHAPE(ROUTED_TOKENS, ROUTED_EXPERTS));
+  args->t[1] = random_tensor(kNVTEFloat32, SHAPE(ROUTED_EXPERTS));
+  args->t[2] = written_tensor(kNVTEFloat32, SHAPE(1));
+  args->t[3] = written_tensor(kNVTEFloat32, SHAPE(2));
+}
+
+static void call_aux_loss(const Args *a) {
+  nvte_fused_moe_aux_loss_forward(a->t[0], a->t[1], ROUTED_TOKENS, ROUTED_EXPERTS, ROUTED_TOKENS,
+                                  ROUTED_EXPERTS, ROUTED, 0.5f, a->t[2], a->t[3], NULL);
+}
+
+// input, output, sorted_row_id, row_id_map; rows of 8 elements, two for each token
+static void build_permute(Args *args) {
+  int32_t slots[2 * ROUTED_TOKENS];
+  for (int i = 0; i < 2 * ROUTED_TOKENS; i++) slots[i] = 2 * ROUTED_TOKENS - 1 - i;
+  args->t[0] = random_tensor(kNVTEBFloat16, SHAPE(ROUTED_TOKENS, 8));
+  args->t[1] = written_tensor(kNVTEBFloat16, SHAPE(2 * ROUTED_TOKENS, 8));
+  args->t[2] = tensor(
+      buffer_from(memcpy(host_memory(sizeof slots), slots, sizeof slots), sizeof slots, 0)->ptr,
+      kNVTEInt32, SHAPE(2 * ROUTED_TOKENS));
+  args->t[3] = written_tensor(kNVTEInt32, SHAPE(2, ROUTED_TOKENS));
+}
+
+static void call_permute(const Args *a) {
+  nvte_permute(a->t[0], a->t[1], a->t[2], a->t[3], NULL, NULL, NULL, ROUTED_TOKENS, 2, 8,
+               2 * ROUTED_TOKENS, NULL);
+}
+
+// input, output, row_id_map, prob
+static void build_unpermute(Args *args) {
+  build_permute(args);
+  NVTETensor rows = args->t[1], map = args->t[2];
+  args->t[1] = args->t[0];
+  args->t[0] = rows;
+  args->t[2] = map;
+  args->t[3] = random_tensor(kNVTEFloat32, SHAPE(ROUTED_TOKENS, 2));
+}
+
+static void call_unpermute(const Args *a) {
+  nvte_unpermute(a->t[0], a->t[1], a->t[2], a->t[3], ROUTED_TOKENS, 2, 8, NULL);
+}
+
+// Two matrices of 5 x 8 and of 7 x 8 with 8 rows each.
+static void build_padding(Args *args) {
+  args->t[0] = random_tensor(kNVTEBFloat16, SHAPE(5, 8));
+  args->t[1] = random_tensor(kNVTEBFloat16, SHAPE(7, 8));
+  args->t[2] = written_tensor(kNVTEBFloat16, SHAPE(8, 8));
+  args->t[3] = written_tensor(kNVTEBFloat16, SHAPE(8, 8));
+}
+
+static void call_padding(const Args *a) {
+  const int32_t rows[] = {8, 8};
+  NVTETensor outputs[] = {a->t[2], a->t[3]};
+  nvte_multi_padding(2, a->t, outputs, rows, NULL);
+}
+
+static void build_unpadding(Args *args) {
+  build_padding(args);
+  for (int i = 0; i < 2; i++) {
+    NVTETensor padded = args->t[2 + i];
+    args->t[2 + i] = args->t[i];
+    args->t[i] = padded;
+  }
+}
+
+static void call_unpadding(const Args *a) {
+  const int32_t rows[] = {5, 7};
+  NVTETensor outputs[] = {a->t[2], a->t[3]};
+  nvte_multi_unpadding(2, a->t, outputs, rows, NULL);
+}
+
+// keys_in, lengths_in, keys_out, indices_out, workspace: 3 rows of 40, of which the best 5
+static void call_topk(const Args *a) {
+  nvte_topk(NULL, a->t[0], a->t[1], a->t[2], a->t[3], a->t[4], 3, 40, 5);
+}
+
+static void build_topk(Args *args) {
+  args->t[0] = random_tensor(kNVTEBFloat16, SHAPE(3, 40));
+  args->t[1] = tensor(buffer_from(host_memory(12), 12, 0)->ptr, kNVTEInt32, SHAPE(3));
+  args->t[2] = written_tensor(kNVTEBFloat16, SHAPE(3, 5));
+  args->t[3] = written_tensor(kNVTEInt32, SHAPE(3, 5));
+  args->t[4] = empty_tensor();
+  call_topk(args);
+  NVTEBasicTensor wanted = nvte_get_tensor_param(args->t[4], ROW);
+  args->t[4] = written_tensor(wanted.dtype, wanted.shape);
+}
+
+// Of a tensor that must be there, of exactly one shape.
+#define EXACT(argument, handle)                                                \
+  {argument, handle, ROW, NULL_POINTER, 0}, {argument, handle, ROW, UNSET, 0}, \
+      {argument, handle, ROW, LONGER, 0}, {argument, handle, ROW, WIDER, 0},   \
+      {argument, handle, ROW, FLAT, 0}
+// Of a tensor that must be there, with enough elements.
+#define ENOUGH(argument, handle)                                               \
+  {argument, handle, ROW, NULL_POINTER, 0}, {argument, handle, ROW, UNSET, 0}, \
+      {argument, handle, ROW, MISALIGNED, 0}, {argument, handle, ROW, NARROWER, 0}
+#define NO_FP8(argument, handle) \
+  {argument, handle, ROW, DTYPE, kNVTEFloat8E4M3}, { argument, handle, ROW, DTYPE, kNVTEFloat8E5M2 }
+#define ROUTER_WRONGS                                                                              \
+  EXACT("logits", 0), {"logits", 0, ROW, MISALIGNED, 0}, NO_INTEGERS("logits", 0, ROW),            \
+      NO_FP8("logits", 0), {"expert_bias", 1, ROW, LONGER, 0}, {"expert_bias", 1, ROW, RANK_3, 0}, \
+      {"expert_bias", 1, ROW, MISALIGNED, 0}, NO_INTEGERS("expert_bias", 1, ROW),                  \
+      NO_FP8("expert_bias", 1), EXACT("probs", 2), {"probs", 2, ROW, MISALIGNED, 0},               \
+      EXACT("intermediate_output", 4), {"intermediate_output", 4, ROW, MISALIGNED, 0}
+
+static const Wrong kRouterWrongs[] = {ROUTER_WRONGS, EXACT("routing_map", 3)};
+static const Wrong kRouterIndicesWrongs[] = {ROUTER_WRONGS,
+                                             EXACT("topk_indices", 3),
+                                             {"topk_indices", 3, ROW, MISALIGNED, 0},
+                                             {"topk_indices", 3, ROW, DTYPE, kNVTEByte},
+                                             {"topk_indices", 3, ROW, DTYPE, kNVTEFloat32},
+                                             NO_FP8("topk_indices", 3)};
+static const Wrong kRouterBackwardWrongs[] = {EXACT("routing_map", 0),
+                                              EXACT("intermediate_output", 1),
+                                              {"intermediate_output", 1, ROW, MISALIGNED, 0},
+                                              EXACT("grad_probs", 2),
+                                              {"grad_probs", 2, ROW, MISALIGNED, 0},
+                                              EXACT("grad_logits", 3),
+                                              {"grad_logits", 3, ROW, MISALIGNED, 0},
+                                              NO_INTEGERS("grad_logits", 3, ROW),
+                                              NO_FP8("grad_logits", 3)};
+static const Wrong kAuxLossWrongs[] = {EXACT("probs", 0),
+                                       {"probs", 0, ROW, MISALIGNED, 0},
+                                       NO_INTEGERS("probs", 0, ROW),
+                                       NO_FP8("probs", 0),
+                                       {"tokens_per_expert", 1, ROW, NULL_POINTER, 0},
+                                       {"tokens_per_expert", 1, ROW, LONGER, 0},
+                                       {"tokens_per_expert", 1, ROW, MISALIGNED, 0},
+                                       {"tokens_per_expert", 1, ROW, DTYPE, kNVTEByte},
+                                       {"tokens_per_expert", 1, ROW, DTYPE, kNVTEFloat16},
+                                       {"aux_loss", 2, ROW, NULL_POINTER, 0},
+                                       {"Const_buf", 3, ROW, NULL_POINTER, 0},
+                                       {"Const_buf", 3, ROW, NARROWER, 0}};
+static const Wrong kPermuteWrongs[] = {ENOUGH("input", 0),
+                                       NO_INTEGERS("input", 0, ROW),
+                                       NO_FP8("input", 0),
+                                       ENOUGH("output", 1),
+                                       {"output", 1, ROW, DTYPE, kNVTEFloat16},
+                                       ENOUGH("sorted_row_id", 2),
+                                       {"sorted_row_id", 2, ROW, DTYPE, kNVTEInt64},
+                                       ENOUGH("row_id_map", 3),
+                                       {"row_id_map", 3, ROW, DTYPE, kNVTEFloat32}};
+static const Wrong kUnpermuteWrongs[] = {{"input", 0, ROW, NULL_POINTER, 0},
+                                         {"input", 0, ROW, MISALIGNED, 0},
+                                         NO_INTEGERS("input", 0, ROW),
+                                         NO_FP8("input", 0),
+                                         ENOUGH("output", 1),
+                                         {"output", 1, ROW, DTYPE, kNVTEFloat32},
+                                         ENOUGH("row_id_map", 2),
+                                         {"row_id_map", 2, ROW, DTYPE, kNVTEInt16},
+                                         {"prob", 3, ROW, NARROWER, 0},
+                                         {"prob", 3, ROW, MISALIGNED, 0},
+                                         {"prob", 3, ROW, DTYPE, kNVTEBFloat16}};
+#define MATRIX_WRONGS(argument, handle)                                             \
+  {argument, handle, ROW, NULL_POINTER, 0}, {argument, handle, ROW, MISALIGNED, 0}, \
+      {argument, handle, ROW, UNSET, 0}, {argument, handle, ROW, FLAT, 0},          \
+      {argument, handle, ROW, RANK_3, 0}, {                                         \
+    argument, handle, ROW, DTYPE, kNVTEByte                                         \
+  }
+static const Wrong kPaddingWrongs[] = {MATRIX_WRONGS("input_list[1]", 1),
+                                       MATRIX_WRONGS("output_list[0]", 2),
+                                       MATRIX_WRONGS("output_list[1]", 3),
+                                       {"input_list[0]", 0, ROW, NULL_POINTER, 0},
+                                       {"input_list[0]", 0, ROW, DTYPE, kNVTEFloat4E2M1},
+                                       {"output_list[0]", 2, ROW, LONGER, 0},
+                                       {"output_list[1]", 3, ROW, WIDER, 0},
+                                       {"output_list[1]", 3, ROW, NARROWER, 0}};
+static const Wrong kTopkWrongs[] = {ENOUGH("keys_in", 0),
+                                    NO_INTEGERS("keys_in", 0, ROW),
+                                    NO_FP8("keys_in", 0),
+                                    {"lengths_in", 1, ROW, NARROWER, 0},
+                                    {"lengths_in", 1, ROW, MISALIGNED, 0},
+                                    {"lengths_in", 1, ROW, DTYPE, kNVTEInt64},
+                                    ENOUGH("keys_out", 2),
+                                    ENOUGH("indices_out", 3),
+                                    {"workspace", 4, ROW, NARROWER, 0}};
+
 static const Op kOps[] = {
     LIST_OP("adam_cuda", call_adam, kAdamWrongs),
     LIST_OP("sgd_cuda", call_sgd, kSgdWrongs),
@@ -1327,7 +1554,90 @@ static const Op kOps[] = {
     ONE_HANDLE(nvte_get_tensor_param_v2, true),
     ONE_HANDLE(nvte_set_tensor_param, false),
     ONE_HANDLE(nvte_set_tensor_param_v2, false),
-};
+    {"nvte_fused_topk_with_score_function_forward",
+     "",
+     build_router,
+     call_router,
+     {{"logits", false},
+      {"expert_bias", false},
+      {"probs", false},
+      {"routing_map", false},
+      {"intermediate_output", false}},
+     {NULL, false, false},
+     WRONGS(kRouterWrongs)},
+    {"nvte_fused_topk_with_score_function_forward_with_indices",
+     "",
+     build_router_indices,
+     call_router_indices,
+     {{"logits", false},
+      {"expert_bias", false},
+      {"probs", false},
+      {"topk_indices", false},
+      {"intermediate_output", false}},
+     {NULL, false, false},
+     WRONGS(kRouterIndicesWrongs)},
+    {"nvte_fused_topk_with_score_function_backward",
+     "",
+     build_router_backward,
+     call_router_backward,
+     {{"routing_map", false},
+      {"intermediate_output", false},
+      {"grad_probs", false},
+      {"grad_logits", false}},
+     {NULL, false, false},
+     WRONGS(kRouterBackwardWrongs)},
+    {"nvte_fused_moe_aux_loss_forward",
+     "",
+     build_aux_loss,
+     call_aux_loss,
+     {{"probs", false}, {"tokens_per_expert", false}, {"aux_loss", false}, {"Const_buf", false}},
+     {NULL, false, false},
+     WRONGS(kAuxLossWrongs)},
+    {"nvte_permute",
+     "",
+     build_permute,
+     call_permute,
+     {{"input", false}, {"output", false}, {"sorted_row_id", false}, {"row_id_map", false}},
+     {NULL, false, false},
+     WRONGS(kPermuteWrongs)},
+    {"nvte_unpermute",
+     "",
+     build_unpermute,
+     call_unpermute,
+     {{"input", true}, {"output", false}, {"row_id_map", false}, {"prob", true}},
+     {NULL, false, false},
+     WRONGS(kUnpermuteWrongs)},
+    {"nvte_multi_padding",
+     "",
+     build_padding,
+     call_padding,
+     {{"input_list[0]", false},
+      {"input_list[1]", false},
+      {"output_list[0]", false},
+      {"output_list[1]", false}},
+     {NULL, false, false},
+     WRONGS(kPaddingWrongs)},
+    {"nvte_multi_unpadding",
+     "",
+     build_unpadding,
+     call_unpadding,
+     {{"input_list[0]", false},
+      {"input_list[1]", false},
+      {"output_list[0]", false},
+      {"output_list[1]", false}},
+     {NULL, false, false},
+     WRONGS(kPaddingWrongs)},
+    {"nvte_topk",
+     "",
+     build_topk,
+     call_topk,
+     {{"keys_in", false},
+      {"lengths_in", false},
+      {"keys_out", false},
+      {"indices_out", false},
+      {"workspace", false}},
+     {NULL, false, false},
+     WRONGS(kTopkWrongs)}};
 
 static void wrong_destroyed_handles(void) {
   for (int k = 0; k < BAD_HANDLES; k++) {
@@ -1621,6 +1931,63 @@ static void wrong_attention_handles(void *h, NVTETensor t) {
   }
 }
 
+// Numbers of the router, of permutations, of paddings and of the best elements.
+static void wrong_routing_numbers(void) {
+  if (!case_begin("numbers of mixtures of experts")) return;
+  Args a;
+  memset(&a, 0, sizeof a);
+  build_router(&a);
+  static const struct {
+    const char *argument;
+    int tokens, experts, topk, groups, group_topk, score;
+  } kWrong[] = {{"num_tokens", -1, 16, 4, 4, 2, 0},     {"num_experts", 6, 0, 4, 4, 2, 0},
+                {"num_experts", 6, -16, 4, 4, 2, 0},    {"topk", 6, 16, 0, 4, 2, 0},
+                {"topk", 6, 16, -4, 4, 2, 0},           {"topk", 6, 16, 17, 4, 2, 0},
+                {"num_groups", 6, 16, 4, 0, 2, 0},      {"num_groups", 6, 16, 4, 3, 2, 0},
+                {"group_topk", 6, 16, 4, 4, 5, 0},      {"group_topk", 6, 16, 4, 4, 3, 0},
+                {"group_topk", 6, 16, 16, 8, 4, 0},     {"score_function", 6, 16, 4, 4, 2, 3},
+                {"score_function", 6, 16, 4, 4, 2, -1}, {"logits", 7, 16, 4, 4, 2, 0},
+                {"logits", 6, 20, 4, 4, 2, 0}};
+  for (size_t i = 0; i < COUNT(kWrong); i++) {
+    REFUSED_VOID(
+        "nvte_fused_topk_with_score_function_forward", kWrong[i].argument,
+        nvte_fused_topk_with_score_function_forward(
+            a.t[0], kWrong[i].tokens, kWrong[i].experts, kWrong[i].topk, 0, kWrong[i].groups,
+            kWrong[i].group_topk, 2, kWrong[i].score, a.t[1], a.t[2], a.t[3], a.t[4], NULL));
+  }
+  REFUSED_VOID("nvte_fused_topk_with_score_function_forward_v2", "routing_map_format",
+               nvte_fused_topk_with_score_function_forward_v2(
+                   a.t[0], ROUTED_TOKENS, ROUTED_EXPERTS, ROUTED, 0, 4, 2, 2, 0, a.t[1], a.t[2],
+                   a.t[3], (NVTERoutingMapFormat)2, a.t[4], NULL));
+  build_permute(&a);
+  REFUSED_VOID("nvte_permute", "num_rows",
+               nvte_permute(a.t[0], a.t[1], a.t[2], a.t[3], NULL, NULL, NULL, -1, 2, 8, 12, NULL));
+  REFUSED_VOID("nvte_permute", "topK",
+               nvte_permute(a.t[0], a.t[1], a.t[2], a.t[3], NULL, NULL, NULL, 1 << 20, 1 << 12, 8,
+                            12, NULL));
+  REFUSED_VOID("nvte_permute", "num_out_tokens",
+               nvte_permute(a.t[0], a.t[1], a.t[2], a.t[3], NULL, NULL, NULL, 6, 2, 8, -1, NULL));
+  build_padding(&a);
+  NVTETensor *outputs = &a.t[2];
+  const int32_t few[] = {8, 6}, more[] = {5, 9};
+  REFUSED_VOID("nvte_multi_padding", "padded_num_rows_list[1]",
+               nvte_multi_padding(2, a.t, outputs, few, NULL));
+  REFUSED_VOID("nvte_multi_padding", "input_list", nvte_multi_padding(2, NULL, outputs, few, NULL));
+  REFUSED_VOID("nvte_multi_padding", "output_list", nvte_multi_padding(2, a.t, NULL, few, NULL));
+  REFUSED_VOID("nvte_multi_padding", "padded_num_rows_list",
+               nvte_multi_padding(2, a.t, outputs, NULL, NULL));
+  build_unpadding(&a);
+  REFUSED_VOID("nvte_multi_unpadding", "unpadded_num_rows_list[1]",
+               nvte_multi_unpadding(2, a.t, outputs, more, NULL));
+  build_topk(&a);
+  REFUSED_VOID("nvte_topk", "batch_size",
+               nvte_topk(NULL, a.t[0], a.t[1], a.t[2], a.t[3], a.t[4], -1, 40, 5));
+  REFUSED_VOID("nvte_topk", "seq_len",
+               nvte_topk(NULL, a.t[0], a.t[1], a.t[2], a.t[3], a.t[4], 3, -40, 5));
+  REFUSED_VOID("nvte_topk", "k",
+               nvte_topk(NULL, a.t[0], a.t[1], a.t[2], a.t[3], a.t[4], 3, 40, -5));
+}
+
 static void wrong_config_handles(void) {
   NVTEQuantizationConfig q = nvte_create_quantization_config();
   NVTEMatmulConfig m = nvte_create_matmul_config();
@@ -1766,6 +2133,7 @@ int main(int argc, char **argv) {
   wrong_basic_tensors();
   wrong_counts();
   wrong_numbers();
+  wrong_routing_numbers();
   wrong_config_handles();
   printf("%u wrong calls refused\n", g_refused);
   return test_end();

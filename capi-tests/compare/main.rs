@@ -10,6 +10,7 @@ mod common;
 mod attention;
 mod cast;
 mod cast_fused;
+mod experts;
 mod extremes;
 mod gemm;
 mod groups;
