@@ -6,10 +6,16 @@
 //
 // H200, sigmoid and bias, K = 8, map of bytes, 65536 tokens, us (at 4.3 TB/s): 128 experts bf16 35
 // (18), f32 37 (25); 256 experts bf16 54 (35), f32 61 (51). Instructions limit bf16: with a vote in
-// each round of the choice these were 40, 43, 63 and 68.
+// each round of the choice these were 40, 43, 63 and 68. 16384 tokens: 512 experts bf16 34 (18),
+// f32 37 (25); 1024 experts bf16 75 (35), f32 76 (51).
+//
+// The dtype is a template's parameter up to 256 experts: known at run time only, it costs 3 to 10 %
+// there, and nothing that can be measured with more.
 
 #include <cmath>
+#include <utility>
 
+#include "common/any.cuh"
 #include "common/launch.cuh"
 #include "common/router.cuh"
 #include "nvte/backend/fused_router.h"
@@ -34,13 +40,7 @@ __device__ __forceinline__ bool late_softmax(const Args &a) {
 
 template <int V>
 __device__ __forceinline__ void load_bias(const Args &a, size_t i, float (&f)[V]) {
-  if (a.bias_dtype == kNVTEFloat32) {
-    to_float(load<F32, V>(a.expert_bias, i, true), f);
-  } else if (a.bias_dtype == kNVTEBFloat16) {
-    to_float(load<BF16, V>(a.expert_bias, i, true), f);
-  } else {
-    to_float(load<F16, V>(a.expert_bias, i, true), f);
-  }
+  load_floats<Any>(a.bias_dtype, a.expert_bias, i, f);
 }
 
 __device__ __forceinline__ void write_index(const NVTEXRouting &to, size_t at, size_t expert) {
@@ -53,23 +53,40 @@ __device__ __forceinline__ void write_index(const NVTEXRouting &to, size_t at, s
   }
 }
 
-// Descending, by Batcher's odd-even merge sort.
+// Batcher's odd-even merge sort: the places that are compared. A list: of loops around the
+// comparisons the compiler unrolls the long ones only in part, and the keys lie in local memory.
 template <int N>
-__device__ __forceinline__ void sort(uint32_t (&key)[N]) {
-#pragma unroll
-  for (int p = 1; p < N; p *= 2) {
-#pragma unroll
-    for (int k = p; k >= 1; k /= 2) {
-#pragma unroll
-      for (int i = 0; i + k < N; ++i) {
-        if (i >= k % p && (i - k % p) % (2 * k) < k && i / (2 * p) == (i + k) / (2 * p)) {
-          const uint32_t most = max(key[i], key[i + k]);
-          key[i + k] = min(key[i], key[i + k]);
-          key[i] = most;
+struct Network {
+  int low[6 * N] = {}, high[6 * N] = {}, count = 0;
+
+  __host__ __device__ constexpr Network() {
+    for (int p = 1; p < N; p *= 2) {
+      for (int k = p; k >= 1; k /= 2) {
+        for (int i = k % p; i + k < N; ++i) {
+          if ((i - k % p) % (2 * k) >= k || i / (2 * p) != (i + k) / (2 * p)) continue;
+          low[count] = i;
+          high[count++] = i + k;
         }
       }
     }
   }
+};
+
+template <int kLow, int kHigh, int N>
+__device__ __forceinline__ void order(uint32_t (&key)[N]) {
+  const uint32_t most = max(key[kLow], key[kHigh]);
+  key[kHigh] = min(key[kLow], key[kHigh]);
+  key[kLow] = most;
+}
+template <int N, int... kStep>
+__device__ __forceinline__ void sort(uint32_t (&key)[N], std::integer_sequence<int, kStep...>) {
+  constexpr Network<N> kNetwork;
+  (order<kNetwork.low[kStep], kNetwork.high[kStep]>(key), ...);
+}
+// Descending.
+template <int N>
+__device__ __forceinline__ void sort(uint32_t (&key)[N]) {
+  sort(key, std::make_integer_sequence<int, Network<N>().count>());
 }
 
 // Takes the head off.
@@ -144,17 +161,17 @@ __device__ __forceinline__ uint32_t choose(const Args &a, const uint32_t (&key)[
                                            bool distinct, uint32_t &first, uint32_t &next) {
   constexpr int N = V * C;
   const unsigned topk = static_cast<unsigned>(a.topk);
-  uint32_t sorted[N];
-  auto start = [&] {
-#pragma unroll
-    for (int i = 0; i < N; ++i) sorted[i] = key[i];
-    sort(sorted);
-  };
   auto at_least = [&](uint32_t bound) {
     uint32_t bits = 0;
 #pragma unroll
     for (int i = 0; i < N; ++i) bits |= key[i] >= bound ? 1u << i : 0;
     return bits;
+  };
+  uint32_t sorted[N];
+  auto start = [&] {
+#pragma unroll
+    for (int i = 0; i < N; ++i) sorted[i] = key[i];
+    sort(sorted);
   };
   start();
   uint32_t last = __reduce_max_sync(kFullWarp, sorted[0]);
@@ -283,7 +300,7 @@ __global__ void __launch_bounds__(32 * kWarps, V *C <= 8 ? 7 : 1)
 #pragma unroll
     for (int c = 0; c < C; ++c) {
       const size_t e = lane_element<V>(c);
-      x[c] = load<T, V>(a.logits, t * a.experts + e, t < a.tokens && e < a.experts);
+      x[c] = load<T, V>(a.dtype, a.logits, t * a.experts + e, t < a.tokens && e < a.experts);
     }
   };
   // The next token's logits are under way meanwhile, if there are registers for them.
@@ -297,7 +314,7 @@ __global__ void __launch_bounds__(32 * kWarps, V *C <= 8 ? 7 : 1)
     for (int c = 0; c < C; ++c) {
       inside[c] = lane_element<V>(c) < a.experts;
       float f[V];
-      to_float(x[c], f);
+      to_float(a.dtype, x[c], f);
 #pragma unroll
       for (int j = 0; j < V; ++j) s[c * V + j] = f[j];
     }
@@ -360,7 +377,7 @@ __global__ void __launch_bounds__(32 * kWarps, V *C <= 8 ? 7 : 1)
     if constexpr (kForm == Form::kGroups) keep_best_groups<V, C>(a, key);
     uint32_t first, next = 0;
     // Of 16 bits, logits are often equal.
-    const bool distinct = T::kBytes == 4 || (!kAll && a.expert_bias != nullptr);
+    const bool distinct = is_float32<T>(a.dtype) || (!kAll && a.expert_bias != nullptr);
     const uint32_t chosen = choose<V, C>(a, key, distinct, first, next);
     write_map<V, C>(a, token, chosen);
     if constexpr (!kAll) {
@@ -398,7 +415,7 @@ __global__ void __launch_bounds__(32 * kWarps, V *C <= 8 ? 7 : 1)
 #pragma unroll
       for (int j = 0; j < V; ++j) part[j] = s[c * V + j];
       if (inside[c]) {
-        store(a.probs, token * a.experts + lane_element<V>(c), from_float<P, V>(part));
+        store<P>(a.dtype, a.probs, token * a.experts + lane_element<V>(c), part);
       }
     }
   }
@@ -481,10 +498,10 @@ __device__ Choice choose_by_digits(const Key &key, size_t begin, size_t end, siz
 
 // `cached`: `keys`, the dynamic shared memory, holds those of a token. The group
 // scores lie in the token's row of the intermediate output until that is written.
-template <class T, bool kAll>
+template <bool kAll>
 __global__ void __launch_bounds__(kBlock)
     block_kernel(const __grid_constant__ Args a, bool cached) {
-  using P = std::conditional_t<kAll, F32, T>;
+  using P = std::conditional_t<kAll, F32, Any>;
   extern __shared__ uint32_t keys[];
   __shared__ Shared shared;
   const size_t experts = a.experts;
@@ -497,7 +514,7 @@ __global__ void __launch_bounds__(kBlock)
     float *intermediate = a.intermediate + token * experts;
     auto logit = [&](size_t i) {
       float f[1];
-      to_float(load<T, 1>(a.logits, token * experts + i, true), f);
+      load_floats<Any>(a.dtype, a.logits, token * experts + i, f);
       return f[0];
     };
     auto for_each = [&](auto &&body) {
@@ -624,7 +641,7 @@ __global__ void __launch_bounds__(kBlock)
       const bool in = kAll || chosen(i);
       const float p = in ? value(i) * weight : 0.0f;
       const float out[1] = {kAll ? p : in ? a.scaling_factor * p : 0.0f};
-      store(a.probs, token * experts + i, from_float<P, 1>(out));
+      store<P>(a.dtype, a.probs, token * experts + i, out);
     });
     // A key that is not in shared memory may need the group scores until here.
     auto middle = [&](size_t i) {
@@ -657,12 +674,12 @@ NVTEXOutcome launch_warps(const Args &a, cudaStream_t stream) {
   return launch(warp_kernel<T, kForm, V, C>, grid, 32 * kWarps, stream, a);
 }
 
-template <class T, bool kAll>
+template <bool kAll>
 NVTEXOutcome launch_blocks(const Args &a, cudaStream_t stream) {
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
   const bool cached = a.experts <= shared_room(device) / 4;
-  auto kernel = block_kernel<T, kAll>;
+  auto kernel = block_kernel<kAll>;
   const size_t shared = cached ? a.experts * 4 : 0;
   if (const cudaError_t error = allow_shared(kernel, shared)) return outcome(error);
   const dim3 grid(static_cast<unsigned>(a.tokens < kMaxBlocks ? a.tokens : kMaxBlocks));
@@ -670,37 +687,41 @@ NVTEXOutcome launch_blocks(const Args &a, cudaStream_t stream) {
   return outcome(cudaGetLastError());
 }
 
-template <class T, Form kForm>
+template <Form kForm>
 NVTEXOutcome launch_vectors(const Args &a, cudaStream_t stream) {
-  if (a.experts <= 128) return launch_warps<T, kForm, 4, 1>(a, stream);
-  if (a.experts <= 256) return launch_warps<T, kForm, 4, 2>(a, stream);
-  if (a.experts <= 512) return launch_warps<T, kForm, 4, 4>(a, stream);
-  return launch_warps<T, kForm, 4, 8>(a, stream);
+  if (a.experts <= 256) {
+    return dispatch<F32, F16, BF16>(a.dtype, [&](auto t) {
+      using T = decltype(t);
+      return a.experts <= 128 ? launch_warps<T, kForm, 4, 1>(a, stream)
+                              : launch_warps<T, kForm, 4, 2>(a, stream);
+    });
+  }
+  if (a.experts <= 512) return launch_warps<Any, kForm, 4, 4>(a, stream);
+  return launch_warps<Any, kForm, 4, 8>(a, stream);
 }
 
-template <class T, bool kAll>
+template <bool kAll>
 NVTEXOutcome run(const Args &a, cudaStream_t stream) {
-  using P = std::conditional_t<kAll, F32, T>;
-  const bool vectors = a.experts % 4 == 0 && aligned(a.logits, 4 * T::kBytes) &&
-                       aligned(a.probs, 4 * P::kBytes) && aligned(a.intermediate, 16) &&
-                       aligned(a.routing.bytes, 4) &&
-                       aligned(a.expert_bias, a.bias_dtype == kNVTEFloat32 ? 16 : 8);
+  const bool vectors = a.experts % 4 == 0 && aligned(a.logits, 4 * any_bytes(a.dtype)) &&
+                       aligned(a.probs, 4 * (kAll ? 4 : any_bytes(a.dtype))) &&
+                       aligned(a.intermediate, 16) && aligned(a.routing.bytes, 4) &&
+                       aligned(a.expert_bias, 4 * any_bytes(a.bias_dtype));
   const size_t lanes = a.groups > 0 ? a.experts / a.groups / 4 : 1;
   const bool simple_groups = a.groups == 0 || (vectors && a.experts / a.groups % 4 == 0 &&
                                                lanes <= 32 && (lanes & (lanes - 1)) == 0);
   if (a.experts > 1024 || a.topk > kMostChosen || !simple_groups) {
-    return launch_blocks<T, kAll>(a, stream);
+    return launch_blocks<kAll>(a, stream);
   }
   constexpr Form kForm = kAll ? Form::kAll : Form::kPlain;
   if (!vectors) {
-    if (a.experts <= 128) return launch_warps<T, kForm, 1, 4>(a, stream);
-    if (a.experts <= 256) return launch_warps<T, kForm, 1, 8>(a, stream);
-    return launch_warps<T, kForm, 1, 32>(a, stream);
+    if (a.experts <= 128) return launch_warps<Any, kForm, 1, 4>(a, stream);
+    if (a.experts <= 256) return launch_warps<Any, kForm, 1, 8>(a, stream);
+    return launch_warps<Any, kForm, 1, 32>(a, stream);
   }
   if constexpr (!kAll) {
-    if (a.groups > 0) return launch_vectors<T, Form::kGroups>(a, stream);
+    if (a.groups > 0) return launch_vectors<Form::kGroups>(a, stream);
   }
-  return launch_vectors<T, kForm>(a, stream);
+  return launch_vectors<kForm>(a, stream);
 }
 
 }  // namespace
@@ -709,8 +730,5 @@ NVTEXOutcome run(const Args &a, cudaStream_t stream) {
 extern "C" NVTEXOutcome nvte_cuda_router_forward(const NVTEXRouterForwardArgs *args,
                                                  cudaStream_t stream) noexcept {
   using namespace nvte;
-  return dispatch<F32, F16, BF16>(args->dtype, [&](auto t) {
-    using T = decltype(t);
-    return args->all ? run<T, true>(*args, stream) : run<T, false>(*args, stream);
-  });
+  return args->all ? run<true>(*args, stream) : run<false>(*args, stream);
 }

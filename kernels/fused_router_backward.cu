@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "common/any.cuh"
 #include "common/launch.cuh"
 #include "common/router.cuh"
 #include "nvte/backend/fused_router.h"
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(32 * kWarps) held_kernel(const __grid_constant
       const unsigned e = lane_element<V>(c);
       const bool some = e < a.experts && (routed >> (c * V) & kVector) != 0;
       values[c] = load<F32, V>(a.intermediate, row + e, some || (everywhere && e < a.experts));
-      grads[c] = load<G, V>(a.grad, row + e, some);
+      grads[c] = load<G, V>(a.dtype, a.grad, row + e, some);
     }
     float x[N], y[N], g[N], sum = 0.0f, dot = 0.0f;
 #pragma unroll
@@ -128,7 +129,7 @@ __global__ void __launch_bounds__(32 * kWarps) held_kernel(const __grid_constant
       const bool inside = lane_element<V>(c) < a.experts;
       float xs[V], gs[V];
       to_float(values[c], xs);
-      to_float(grads[c], gs);
+      to_float(a.dtype, grads[c], gs);
 #pragma unroll
       for (int j = 0; j < V; ++j) {
         const int i = c * V + j;
@@ -151,9 +152,24 @@ __global__ void __launch_bounds__(32 * kWarps) held_kernel(const __grid_constant
         const bool in = everywhere || (routed >> i & 1);
         dx[j] = in ? gradient(a, sums, x[i], y[i], g[i]) : 0.0f;
       }
-      if (e < a.experts) store(a.grad_logits, row + e, from_float<T, V>(dx));
+      if (e < a.experts) store<T>(a.dtype, a.grad_logits, row + e, dx);
     }
   }
+}
+
+// From shared memory.
+template <class T, int V>
+__device__ __forceinline__ void copy(void *to, size_t index, const void *from, unsigned e) {
+  Vec<T, V> part;
+  if constexpr (V == 1) {
+    part.w[0] = *element<typename T::Bits>(from, e);
+  } else {
+#pragma unroll
+    for (int w = 0; w < Vec<T, V>::kWords; ++w) {
+      part.w[w] = element<uint32_t>(from, e * T::kBytes / 4)[w];
+    }
+  }
+  store(to, index, part);
 }
 
 // Experts that are not chosen get 0.
@@ -161,10 +177,11 @@ template <class T, int V, int C>
 __global__ void __launch_bounds__(32 * kWarps) chosen_kernel(const __grid_constant__ Args a) {
   constexpr unsigned kMost = 32 * V * C;
   __shared__ uint16_t lists[kWarps][kMost];
-  __shared__ __align__(16) typename T::Bits rows[kWarps][kMost];
+  __shared__ uint4 rows[kWarps][kMost / 4];  // Of elements of 16 bits one half.
   const unsigned lane = threadIdx.x % 32;
   uint16_t *list = lists[threadIdx.x / 32];
-  typename T::Bits *row = rows[threadIdx.x / 32];
+  uint4 *row = rows[threadIdx.x / 32];
+  const unsigned vectors = kMost / 16 * (is_float32<T>(a.dtype) ? 4 : 2);
   wait_for_stream();
   let_next_start();
   const size_t step = size_t{gridDim.x} * kWarps;
@@ -199,17 +216,15 @@ __global__ void __launch_bounds__(32 * kWarps) chosen_kernel(const __grid_consta
       }
     }
 #pragma unroll
-    for (unsigned i = 0; i < kMost * T::kBytes / 16; i += 32) {
-      if (i + lane < kMost * T::kBytes / 16) {
-        reinterpret_cast<uint4 *>(row)[i + lane] = make_uint4(0, 0, 0, 0);
-      }
+    for (unsigned i = 0; i < kMost / 4; i += 32) {
+      if (i + lane < vectors) row[i + lane] = make_uint4(0, 0, 0, 0);
     }
     __syncwarp();
     auto read = [&](unsigned s, float &x, float &g) {
       const size_t e = start + list[s];
       float f[1];
       x = a.intermediate[e];
-      to_float(load<T, 1>(a.grad, e, true), f);
+      load_floats<T>(a.dtype, a.grad, e, f);
       g = f[0] * a.scaling_factor;
     };
     // The first 32 stay in registers.
@@ -230,7 +245,7 @@ __global__ void __launch_bounds__(32 * kWarps) chosen_kernel(const __grid_consta
     const Sums sums = sums_of(a, sum, dot);
     auto write = [&](unsigned s, float dx) {
       const float f[1] = {dx};
-      row[list[s]] = static_cast<typename T::Bits>(from_float<T, 1>(f).w[0]);
+      store<T>(a.dtype, row, list[s], f);
     };
     if (lane < count) write(lane, gradient(a, sums, x, y, g));
     for (unsigned s = lane + 32; s < count; s += 32) {
@@ -243,15 +258,10 @@ __global__ void __launch_bounds__(32 * kWarps) chosen_kernel(const __grid_consta
     for (int c = 0; c < C; ++c) {
       const unsigned e = lane_element<V>(c);
       if (e >= a.experts) continue;
-      if constexpr (V == 1) {
-        *element<typename T::Bits>(a.grad_logits, start + e) = row[e];
+      if (is_float32<T>(a.dtype)) {
+        copy<F32, V>(a.grad_logits, start + e, row, e);
       } else {
-        Vec<T, V> part;
-#pragma unroll
-        for (int w = 0; w < Vec<T, V>::kWords; ++w) {
-          part.w[w] = reinterpret_cast<const uint32_t *>(row + e)[w];
-        }
-        store(a.grad_logits, start + e, part);
+        copy<BF16, V>(a.grad_logits, start + e, row, e);
       }
     }
     __syncwarp();
@@ -260,9 +270,9 @@ __global__ void __launch_bounds__(32 * kWarps) chosen_kernel(const __grid_consta
 
 // Any number of experts: the row is read twice. Chosen experts that come as indices are written
 // over the row.
-template <class T, bool kAll>
+template <bool kAll>
 __global__ void __launch_bounds__(32 * kWarps) long_kernel(const __grid_constant__ Args a) {
-  using G = std::conditional_t<kAll, F32, T>;
+  using G = std::conditional_t<kAll, F32, Any>;
   wait_for_stream();
   let_next_start();
   const unsigned lane = threadIdx.x % 32;
@@ -274,7 +284,7 @@ __global__ void __launch_bounds__(32 * kWarps) long_kernel(const __grid_constant
     const size_t row = token * a.experts;
     auto grad = [&](size_t e) {
       float g[1];
-      to_float(load<G, 1>(a.grad, row + e, true), g);
+      load_floats<G>(a.dtype, a.grad, row + e, g);
       return g[0] * a.scaling_factor;
     };
     auto for_each_routed = [&](auto &&body) {
@@ -291,7 +301,7 @@ __global__ void __launch_bounds__(32 * kWarps) long_kernel(const __grid_constant
     };
     auto write = [&](size_t e, float dx) {
       const float out[1] = {dx};
-      store(a.grad_logits, row + e, from_float<T, 1>(out));
+      store<Any>(a.dtype, a.grad_logits, row + e, out);
     };
     float sum = 0.0f, dot = 0.0f;
     for_each_routed([&](size_t e) {
@@ -319,17 +329,18 @@ __global__ void __launch_bounds__(32 * kWarps) long_kernel(const __grid_constant
 template <int N>
 using Size = std::integral_constant<int, N>;
 
-template <class T, bool kAll>
+template <bool kAll>
 NVTEXOutcome run(const Args &a, cudaStream_t stream) {
-  using G = std::conditional_t<kAll, F32, T>;
   const bool vectors = a.experts % 4 == 0 && aligned(a.intermediate, 16) &&
-                       aligned(a.grad, 4 * G::kBytes) && aligned(a.grad_logits, 4 * T::kBytes) &&
+                       aligned(a.grad, 4 * (kAll ? 4 : any_bytes(a.dtype))) &&
+                       aligned(a.grad_logits, 4 * any_bytes(a.dtype)) &&
                        aligned(a.routing.bytes, 4);
   const size_t blocks = ceil_div(a.tokens, kWarps);
   const dim3 grid(static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks));
   auto start = [&](auto kernel) { return launch(kernel, grid, 32 * kWarps, stream, a); };
-  if (a.experts > 1024) return start(long_kernel<T, kAll>);
-  auto of_size = [&](auto v, auto c) {
+  if (a.experts > 1024) return start(long_kernel<kAll>);
+  auto of_size = [&](auto t, auto v, auto c) {
+    using T = decltype(t);
     constexpr int V = decltype(v)::value, C = decltype(c)::value;
     if constexpr (!kAll) {
       if (!a.pre_softmax) return start(chosen_kernel<T, V, C>);
@@ -337,14 +348,17 @@ NVTEXOutcome run(const Args &a, cudaStream_t stream) {
     return start(held_kernel<T, kAll, V, C>);
   };
   if (!vectors) {
-    if (a.experts <= 128) return of_size(Size<1>{}, Size<4>{});
-    if (a.experts <= 256) return of_size(Size<1>{}, Size<8>{});
-    return of_size(Size<1>{}, Size<32>{});
+    if (a.experts <= 128) return of_size(Any{}, Size<1>{}, Size<4>{});
+    if (a.experts <= 256) return of_size(Any{}, Size<1>{}, Size<8>{});
+    return of_size(Any{}, Size<1>{}, Size<32>{});
   }
-  if (a.experts <= 128) return of_size(Size<4>{}, Size<1>{});
-  if (a.experts <= 256) return of_size(Size<4>{}, Size<2>{});
-  if (a.experts <= 512) return of_size(Size<4>{}, Size<4>{});
-  return of_size(Size<4>{}, Size<8>{});
+  if (a.experts <= 256) {
+    return dispatch<F32, F16, BF16>(a.dtype, [&](auto t) {
+      return a.experts <= 128 ? of_size(t, Size<4>{}, Size<1>{}) : of_size(t, Size<4>{}, Size<2>{});
+    });
+  }
+  if (a.experts <= 512) return of_size(Any{}, Size<4>{}, Size<4>{});
+  return of_size(Any{}, Size<4>{}, Size<8>{});
 }
 
 }  // namespace
@@ -353,8 +367,5 @@ NVTEXOutcome run(const Args &a, cudaStream_t stream) {
 extern "C" NVTEXOutcome nvte_cuda_router_backward(const NVTEXRouterBackwardArgs *args,
                                                   cudaStream_t stream) noexcept {
   using namespace nvte;
-  return dispatch<F32, F16, BF16>(args->dtype, [&](auto t) {
-    using T = decltype(t);
-    return args->all ? run<T, true>(*args, stream) : run<T, false>(*args, stream);
-  });
+  return args->all ? run<true>(*args, stream) : run<false>(*args, stream);
 }
