@@ -103,54 +103,63 @@ __device__ __forceinline__ void pop(uint32_t (&key)[N], uint32_t best, unsigned 
   shift(key, key[0] == best && (heads & lanes_below()) == 0);
 }
 
+constexpr unsigned kMostGroups = 32;  // As lanes.
+
 // Keys of experts outside the best groups become 0. Groups are 1 to 32 neighbouring lanes of one of
 // the C vectors of a lane.
 template <int V, int C>
 __device__ void keep_best_groups(const Args &a, uint32_t (&key)[V * C]) {
   const unsigned lanes = static_cast<unsigned>(a.experts / a.groups) / V;
-  const unsigned lane = threadIdx.x % 32;
+  const unsigned lane = threadIdx.x % 32, across = 32 / lanes;  // Groups of a vector.
   const unsigned team = (lanes == 32 ? kFullWarp : (1u << lanes) - 1) << (lane / lanes * lanes);
   const unsigned of_each = static_cast<unsigned>(a.topk / a.group_topk);
-  uint32_t group[C];
+  uint32_t mine = 0;  // Of the group with the lane's number.
 #pragma unroll
   for (int c = 0; c < C; ++c) {
-    uint32_t sorted[V];
-#pragma unroll
-    for (int j = 0; j < V; ++j) sorted[j] = key[c * V + j];
-    sort(sorted);
     float sum = 0.0f;
-    for (unsigned i = 0; i < of_each; ++i) {
-      uint32_t best = sorted[0];
+    if (of_each == 2) {
+      uint32_t best = 0, next = 0;
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        next = max(next, min(best, key[c * V + j]));
+        best = max(best, key[c * V + j]);
+      }
       for (unsigned step = lanes / 2; step > 0; step /= 2) {
-        best = max(best, __shfl_xor_sync(kFullWarp, best, step));
+        const uint32_t other = __shfl_xor_sync(kFullWarp, best, step);
+        next = max(next, __shfl_xor_sync(kFullWarp, next, step));
+        next = max(next, min(best, other));
+        best = max(best, other);
       }
-      sum += value_of(best);
-      pop(sorted, best, team);
-    }
-    group[c] = key[c * V] != 0 ? key_of(sum) : 0;
-  }
-  unsigned kept = 0;
-  for (size_t i = 0; i < a.group_topk; ++i) {
-    uint32_t best = 0;
+      sum = value_of(best) + value_of(next);
+    } else {
+      uint32_t sorted[V];
 #pragma unroll
-    for (int c = 0; c < C; ++c) best = max(best, group[c]);
-    best = __reduce_max_sync(kFullWarp, best);
-    bool found = false;
-#pragma unroll
-    for (int c = 0; c < C; ++c) {
-      const unsigned heads = __ballot_sync(kFullWarp, group[c] == best);
-      if (found || heads == 0) continue;
-      found = true;
-      const bool first = (heads & team) != 0 && (heads & ((team & -team) - 1)) == 0;
-      if (first) {
-        kept |= 1u << c;
-        group[c] = 0;
+      for (int j = 0; j < V; ++j) sorted[j] = key[c * V + j];
+      sort(sorted);
+      for (unsigned i = 0; i < of_each; ++i) {
+        uint32_t best = sorted[0];
+        for (unsigned step = lanes / 2; step > 0; step /= 2) {
+          best = max(best, __shfl_xor_sync(kFullWarp, best, step));
+        }
+        sum += value_of(best);
+        pop(sorted, best, team);
       }
     }
+    const uint32_t of_group = __shfl_sync(kFullWarp, key_of(sum), lane % across * lanes);
+    if (lane / across == static_cast<unsigned>(c)) mine = of_group;
   }
+  // How many groups are better: of equal ones that of the lower number.
+  unsigned better = 0;
+  for (unsigned g = 0; g < a.groups; ++g) {
+    const uint32_t other = __shfl_sync(kFullWarp, mine, g);
+    better += other > mine || (other == mine && g < lane);
+  }
+  const unsigned kept = __ballot_sync(kFullWarp, lane < a.groups && better < a.group_topk);
 #pragma unroll
-  for (int i = 0; i < V * C; ++i) {
-    if ((kept >> (i / V) & 1) == 0) key[i] = 0;
+  for (int c = 0; c < C; ++c) {
+    const bool keep = kept >> ((c * across + lane / lanes) % 32) & 1;
+#pragma unroll
+    for (int j = 0; j < V; ++j) key[c * V + j] = keep ? key[c * V + j] : 0;
   }
 }
 
@@ -707,8 +716,9 @@ NVTEXOutcome run(const Args &a, cudaStream_t stream) {
                        aligned(a.intermediate, 16) && aligned(a.routing.bytes, 4) &&
                        aligned(a.expert_bias, 4 * any_bytes(a.bias_dtype));
   const size_t lanes = a.groups > 0 ? a.experts / a.groups / 4 : 1;
-  const bool simple_groups = a.groups == 0 || (vectors && a.experts / a.groups % 4 == 0 &&
-                                               lanes <= 32 && (lanes & (lanes - 1)) == 0);
+  const bool simple_groups =
+      a.groups == 0 || (a.groups <= kMostGroups && vectors && a.experts / a.groups % 4 == 0 &&
+                        lanes <= 32 && (lanes & (lanes - 1)) == 0);
   if (a.experts > 1024 || a.topk > kMostChosen || !simple_groups) {
     return launch_blocks<kAll>(a, stream);
   }
