@@ -62,6 +62,15 @@ NVTEXOutcome nvte_cuda_permute(const NVTEXPermuteArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_unpermute(const NVTEXUnpermuteArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_sort_pairs(const NVTEXSortPairsArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_topk(const NVTEXTopkArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_hadamard(const NVTEXHadamardArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_hadamard_amax(const NVTEXHadamardAmaxArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_nvfp4_transpose(const NVTEXNvfp4TransposeArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_nvfp4_scale_transpose(const NVTEXNvfp4ScaleTransposeArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_nvfp4_alpha(const NVTEXNvfp4AlphaArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_nvfp4_global_scale(const NVTEXNvfp4GlobalScaleArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_nvfp4_block_scale(const NVTEXNvfp4BlockScaleArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_nvfp4_partial_amax(const NVTEXNvfp4PartialAmaxArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_nvfp4_partial_cast(const NVTEXNvfp4PartialCastArgs *, cudaStream_t) noexcept;
 }
 
 extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
@@ -126,4 +135,13 @@ extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
   table->unpermute = nvte_cuda_unpermute;
   table->sort_pairs = nvte_cuda_sort_pairs;
   table->topk = nvte_cuda_topk;
+  table->hadamard = nvte_cuda_hadamard;
+  table->hadamard_amax = nvte_cuda_hadamard_amax;
+  table->nvfp4_transpose = nvte_cuda_nvfp4_transpose;
+  table->nvfp4_scale_transpose = nvte_cuda_nvfp4_scale_transpose;
+  table->nvfp4_alpha = nvte_cuda_nvfp4_alpha;
+  table->nvfp4_global_scale = nvte_cuda_nvfp4_global_scale;
+  table->nvfp4_block_scale = nvte_cuda_nvfp4_block_scale;
+  table->nvfp4_partial_amax = nvte_cuda_nvfp4_partial_amax;
+  table->nvfp4_partial_cast = nvte_cuda_nvfp4_partial_cast;
 }

@@ -17,6 +17,7 @@
 #include "nvte/backend/fused_router.h"
 #include "nvte/backend/gemm.h"
 #include "nvte/backend/group.h"
+#include "nvte/backend/hadamard_transform.h"
 #include "nvte/backend/multi_tensor.h"
 #include "nvte/backend/normalization.h"
 #include "nvte/backend/nvtex.h"
@@ -129,6 +130,15 @@ typedef struct NVTEXOpTable {
   NVTEXOutcome (*unpermute)(const NVTEXUnpermuteArgs*, cudaStream_t);
   NVTEXOutcome (*sort_pairs)(const NVTEXSortPairsArgs*, cudaStream_t);
   NVTEXOutcome (*topk)(const NVTEXTopkArgs*, cudaStream_t);
+  NVTEXOutcome (*hadamard)(const NVTEXHadamardArgs*, cudaStream_t);
+  NVTEXOutcome (*hadamard_amax)(const NVTEXHadamardAmaxArgs*, cudaStream_t);
+  NVTEXOutcome (*nvfp4_transpose)(const NVTEXNvfp4TransposeArgs*, cudaStream_t);
+  NVTEXOutcome (*nvfp4_scale_transpose)(const NVTEXNvfp4ScaleTransposeArgs*, cudaStream_t);
+  NVTEXOutcome (*nvfp4_alpha)(const NVTEXNvfp4AlphaArgs*, cudaStream_t);
+  NVTEXOutcome (*nvfp4_global_scale)(const NVTEXNvfp4GlobalScaleArgs*, cudaStream_t);
+  NVTEXOutcome (*nvfp4_block_scale)(const NVTEXNvfp4BlockScaleArgs*, cudaStream_t);
+  NVTEXOutcome (*nvfp4_partial_amax)(const NVTEXNvfp4PartialAmaxArgs*, cudaStream_t);
+  NVTEXOutcome (*nvfp4_partial_cast)(const NVTEXNvfp4PartialCastArgs*, cudaStream_t);
 } NVTEXOpTable;
 
 #endif  /* NVTE_BACKEND_H */

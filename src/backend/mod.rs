@@ -85,6 +85,15 @@ impl OpTable {
         unpermute: None,
         sort_pairs: None,
         topk: None,
+        hadamard: None,
+        hadamard_amax: None,
+        nvfp4_transpose: None,
+        nvfp4_scale_transpose: None,
+        nvfp4_alpha: None,
+        nvfp4_global_scale: None,
+        nvfp4_block_scale: None,
+        nvfp4_partial_amax: None,
+        nvfp4_partial_cast: None,
     };
 }
 
@@ -189,6 +198,15 @@ operators! {
     UnpermuteArgs => unpermute,
     SortPairsArgs => sort_pairs,
     TopkArgs => topk,
+    HadamardArgs => hadamard,
+    HadamardAmaxArgs => hadamard_amax,
+    Nvfp4TransposeArgs => nvfp4_transpose,
+    Nvfp4ScaleTransposeArgs => nvfp4_scale_transpose,
+    Nvfp4AlphaArgs => nvfp4_alpha,
+    Nvfp4GlobalScaleArgs => nvfp4_global_scale,
+    Nvfp4BlockScaleArgs => nvfp4_block_scale,
+    Nvfp4PartialAmaxArgs => nvfp4_partial_amax,
+    Nvfp4PartialCastArgs => nvfp4_partial_cast,
 }
 
 pub struct Backend {

@@ -200,4 +200,99 @@ typedef struct NVTEXPartialCastArgs {
   NVTEDType output_dtype;
 } NVTEXPartialCastArgs;
 
+/**
+ * `output[0] = ((alpha * amax_a) * amax_b) * factor`, and `output[1] = beta` if there is one.
+ */
+typedef struct NVTEXNvfp4AlphaArgs {
+  const float *amax_a;
+  const float *amax_b;
+  float *output;
+  float alpha;
+  float beta;
+  float factor;
+  bool with_beta;
+} NVTEXNvfp4AlphaArgs;
+
+/**
+ * `scale = G(amax)` with `G(a) = min(2688 / max(a, FLT_MIN), FLT_MAX)`, 1 unless `a > 0`.
+ */
+typedef struct NVTEXNvfp4GlobalScaleArgs {
+  const float *amax;
+  float *scale;
+  /**
+   * Of both.
+   */
+  size_t length;
+} NVTEXNvfp4GlobalScaleArgs;
+
+/**
+ * Scales of square NVFP4 blocks: `s = min(input * (G(global_amax) * (1 / 6)), FLT_MAX)` with G as in
+ * [`Nvfp4GlobalScaleArgs`], or the input as it is. `scale = s`, and `codes[r][c] = e4m3(s)` of the block
+ * (r / block_len, c), 0 in rows of no block.
+ */
+typedef struct NVTEXNvfp4BlockScaleArgs {
+  /**
+   * `[tile_rows, tile_cols]`
+   */
+  const float *input;
+  /**
+   * One float, or null: the input are scales.
+   */
+  const float *global_amax;
+  /**
+   * As the input, or null.
+   */
+  float *scale;
+  /**
+   * Bytes `[rows, tile_cols]`, or null.
+   */
+  void *codes;
+  /**
+   * Takes `global_amax`, or null.
+   */
+  float *target_amax;
+  size_t tile_rows;
+  size_t tile_cols;
+  /**
+   * Of the codes.
+   */
+  size_t rows;
+  /**
+   * Not 0.
+   */
+  size_t block_len;
+} NVTEXNvfp4BlockScaleArgs;
+
+/**
+ * `max|x|` over the elements of a shard in each block of 16 x 16 of the whole matrix (0 for none; NaN
+ * ignored), block (i, j) at `i * stride + j * step`.
+ */
+typedef struct NVTEXNvfp4PartialAmaxArgs {
+  /**
+   * `length` may be 0.
+   */
+  struct NVTEXShard shard;
+  float *amax;
+  size_t stride;
+  size_t step;
+} NVTEXNvfp4PartialAmaxArgs;
+
+/**
+ * `code = e2m1(x * q)` for the elements of a shard, with `q = min(1 / (e4m3(scale) * (1 / g)), FLT_MAX)` of
+ * their block (FLT_MAX without a positive scale), `g = global_scale`, 1 unless it is positive. Element i
+ * of the matrix is in byte `i / 2 - start / 2`, in the low bits if i is even; the other half of the first
+ * and the last byte stays if it is not in the shard.
+ */
+typedef struct NVTEXNvfp4PartialCastArgs {
+  struct NVTEXShard shard;
+  void *output;
+  /**
+   * Laid out as those maxima.
+   */
+  const float *scale;
+  const float *global_scale;
+  size_t stride;
+  size_t step;
+} NVTEXNvfp4PartialCastArgs;
+
 #endif  /* NVTE_BACKEND_RECIPE_H */

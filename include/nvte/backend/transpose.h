@@ -81,4 +81,49 @@ typedef struct NVTEXTransposeDbiasArgs {
   NVTEDType dbias_dtype;
 } NVTEXTransposeDbiasArgs;
 
+/**
+ * Transpose of a matrix of 4-bit elements, two in a byte, the first in the low bits.
+ */
+typedef struct NVTEXNvfp4TransposeArgs {
+  /**
+   * `[rows, cols / 2]` bytes.
+   */
+  const void *input;
+  /**
+   * `[cols, rows / 2]` bytes.
+   */
+  void *output;
+  /**
+   * Even.
+   */
+  size_t rows;
+  /**
+   * Even.
+   */
+  size_t cols;
+} NVTEXNvfp4TransposeArgs;
+
+/**
+ * Scales of the transpose of a matrix that has one scale for each 16 x 16:
+ * `output[r][c] = r / 16 < row_tiles ? input[16 c][r / 16] : 0` for `r < rows` and `c < cols`.
+ */
+typedef struct NVTEXNvfp4ScaleTransposeArgs {
+  /**
+   * Bytes, `16 * cols - 15` rows of at least `row_tiles`.
+   */
+  const void *input;
+  /**
+   * Bytes, `rows` rows of at least `cols`, the rest of which is not written.
+   */
+  void *output;
+  size_t rows;
+  size_t cols;
+  size_t row_tiles;
+  /**
+   * Bytes from one row to the next.
+   */
+  size_t input_stride;
+  size_t output_stride;
+} NVTEXNvfp4ScaleTransposeArgs;
+
 #endif  /* NVTE_BACKEND_TRANSPOSE_H */

@@ -150,3 +150,78 @@ pub struct PartialCastArgs {
     /// E4M3 or E5M2.
     pub output_dtype: NVTEDType,
 }
+
+/// `output[0] = ((alpha * amax_a) * amax_b) * factor`, and `output[1] = beta` if there is one.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Nvfp4AlphaArgs {
+    pub amax_a: *const f32,
+    pub amax_b: *const f32,
+    pub output: *mut f32,
+    pub alpha: f32,
+    pub beta: f32,
+    pub factor: f32,
+    pub with_beta: bool,
+}
+
+/// `scale = G(amax)` with `G(a) = min(2688 / max(a, FLT_MIN), FLT_MAX)`, 1 unless `a > 0`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Nvfp4GlobalScaleArgs {
+    pub amax: *const f32,
+    pub scale: *mut f32,
+    /// Of both.
+    pub length: usize,
+}
+
+/// Scales of square NVFP4 blocks: `s = min(input * (G(global_amax) * (1 / 6)), FLT_MAX)` with G as in
+/// [`Nvfp4GlobalScaleArgs`], or the input as it is. `scale = s`, and `codes[r][c] = e4m3(s)` of the block
+/// (r / block_len, c), 0 in rows of no block.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Nvfp4BlockScaleArgs {
+    /// `[tile_rows, tile_cols]`
+    pub input: *const f32,
+    /// One float, or null: the input are scales.
+    pub global_amax: *const f32,
+    /// As the input, or null.
+    pub scale: *mut f32,
+    /// Bytes `[rows, tile_cols]`, or null.
+    pub codes: *mut c_void,
+    /// Takes `global_amax`, or null.
+    pub target_amax: *mut f32,
+    pub tile_rows: usize,
+    pub tile_cols: usize,
+    /// Of the codes.
+    pub rows: usize,
+    /// Not 0.
+    pub block_len: usize,
+}
+
+/// `max|x|` over the elements of a shard in each block of 16 x 16 of the whole matrix (0 for none; NaN
+/// ignored), block (i, j) at `i * stride + j * step`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Nvfp4PartialAmaxArgs {
+    /// `length` may be 0.
+    pub shard: Shard,
+    pub amax: *mut f32,
+    pub stride: usize,
+    pub step: usize,
+}
+
+/// `code = e2m1(x * q)` for the elements of a shard, with `q = min(1 / (e4m3(scale) * (1 / g)), FLT_MAX)` of
+/// their block (FLT_MAX without a positive scale), `g = global_scale`, 1 unless it is positive. Element i
+/// of the matrix is in byte `i / 2 - start / 2`, in the low bits if i is even; the other half of the first
+/// and the last byte stays if it is not in the shard.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Nvfp4PartialCastArgs {
+    pub shard: Shard,
+    pub output: *mut c_void,
+    /// Laid out as those maxima.
+    pub scale: *const f32,
+    pub global_scale: *const f32,
+    pub stride: usize,
+    pub step: usize,
+}

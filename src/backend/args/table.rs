@@ -109,4 +109,20 @@ pub struct OpTable {
     pub unpermute: Option<unsafe extern "C" fn(*const UnpermuteArgs, cudaStream_t) -> Outcome>,
     pub sort_pairs: Option<unsafe extern "C" fn(*const SortPairsArgs, cudaStream_t) -> Outcome>,
     pub topk: Option<unsafe extern "C" fn(*const TopkArgs, cudaStream_t) -> Outcome>,
+    pub hadamard: Option<unsafe extern "C" fn(*const HadamardArgs, cudaStream_t) -> Outcome>,
+    pub hadamard_amax:
+        Option<unsafe extern "C" fn(*const HadamardAmaxArgs, cudaStream_t) -> Outcome>,
+    pub nvfp4_transpose:
+        Option<unsafe extern "C" fn(*const Nvfp4TransposeArgs, cudaStream_t) -> Outcome>,
+    pub nvfp4_scale_transpose:
+        Option<unsafe extern "C" fn(*const Nvfp4ScaleTransposeArgs, cudaStream_t) -> Outcome>,
+    pub nvfp4_alpha: Option<unsafe extern "C" fn(*const Nvfp4AlphaArgs, cudaStream_t) -> Outcome>,
+    pub nvfp4_global_scale:
+        Option<unsafe extern "C" fn(*const Nvfp4GlobalScaleArgs, cudaStream_t) -> Outcome>,
+    pub nvfp4_block_scale:
+        Option<unsafe extern "C" fn(*const Nvfp4BlockScaleArgs, cudaStream_t) -> Outcome>,
+    pub nvfp4_partial_amax:
+        Option<unsafe extern "C" fn(*const Nvfp4PartialAmaxArgs, cudaStream_t) -> Outcome>,
+    pub nvfp4_partial_cast:
+        Option<unsafe extern "C" fn(*const Nvfp4PartialCastArgs, cudaStream_t) -> Outcome>,
 }

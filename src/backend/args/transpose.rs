@@ -53,3 +53,34 @@ pub struct TransposeDbiasArgs {
     /// F32, F16 or BF16.
     pub dbias_dtype: NVTEDType,
 }
+
+/// Transpose of a matrix of 4-bit elements, two in a byte, the first in the low bits.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Nvfp4TransposeArgs {
+    /// `[rows, cols / 2]` bytes.
+    pub input: *const c_void,
+    /// `[cols, rows / 2]` bytes.
+    pub output: *mut c_void,
+    /// Even.
+    pub rows: usize,
+    /// Even.
+    pub cols: usize,
+}
+
+/// Scales of the transpose of a matrix that has one scale for each 16 x 16:
+/// `output[r][c] = r / 16 < row_tiles ? input[16 c][r / 16] : 0` for `r < rows` and `c < cols`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Nvfp4ScaleTransposeArgs {
+    /// Bytes, `16 * cols - 15` rows of at least `row_tiles`.
+    pub input: *const c_void,
+    /// Bytes, `rows` rows of at least `cols`, the rest of which is not written.
+    pub output: *mut c_void,
+    pub rows: usize,
+    pub cols: usize,
+    pub row_tiles: usize,
+    /// Bytes from one row to the next.
+    pub input_stride: usize,
+    pub output_stride: usize,
+}

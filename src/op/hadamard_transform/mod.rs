@@ -1,0 +1,253 @@
+//! Random Hadamard transforms and the largest magnitudes that go with them (spec: optim_nvfp4,
+//! sections 14 and 15).
+#![allow(unsafe_code)]
+
+pub(crate) mod cpu;
+pub mod exports;
+
+use crate::backend::{self, args::*};
+use crate::check;
+use crate::error::{Error, Result};
+use crate::tensor::Buffer;
+use crate::types::*;
+use std::ffi::c_int;
+use std::fmt::Display;
+use std::ptr::{null, null_mut};
+
+/// Rows that are transformed together.
+const SIZE: usize = 16;
+
+fn multiple(name: impl Display, what: &str, got: usize) -> Result<()> {
+    match got.is_multiple_of(SIZE) {
+        true => Ok(()),
+        false => Err(Error::argument(name, format!("a multiple of {SIZE} {what}"), got)),
+    }
+}
+
+/// BFloat16 data of two dimensions or more, as a matrix of rows and columns in multiples of 16.
+fn matrix(input: NVTETensor) -> Result<(Buffer, (usize, usize))> {
+    let input = check::tensor("input", input)?;
+    check::input("input", &input)?;
+    let data = input.rowwise;
+    check::dtype("input", data.dtype, &[NVTEDType::kNVTEBFloat16])?;
+    if data.shape.dims().len() < 2 {
+        return Err(Error::argument("input.shape", "2 or more dimensions", data.shape));
+    }
+    let (rows, cols) = data.shape.flatten();
+    multiple("input.shape", "rows", rows)?;
+    multiple("input.shape", "columns", cols)?;
+    Ok((data, (rows, cols)))
+}
+
+fn transform(
+    input: NVTETensor,
+    output: NVTETensor,
+    sign_mask: c_int,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let (input, (rows, cols)) = matrix(input)?;
+    let output = check::tensor("output", output)?;
+    check::per_tensor("output", &output)?;
+    let output = output.rowwise;
+    if output.ptr().is_null() {
+        return Ok(());
+    }
+    check::dtype("output", output.dtype, &[NVTEDType::kNVTEBFloat16])?;
+    if output.shape.numel() != rows * cols {
+        let expected = format!("[{cols}, {rows}]");
+        return Err(Error::argument("output.shape", expected, output.shape));
+    }
+    let args = HadamardArgs {
+        input: input.ptr(),
+        output: check::pointer("output.data", &output)?,
+        rows,
+        cols,
+        sign_mask: sign_mask as u32,
+    };
+    if rows > 0 && cols > 0 { backend::run(&args, stream) } else { Ok(()) }
+}
+
+/// What the maxima are of.
+#[derive(Clone, Copy, PartialEq)]
+enum Maxima {
+    /// The elements, and their transform by this mask.
+    Transform(c_int),
+    /// The elements, twice.
+    Plain,
+}
+
+impl Maxima {
+    fn args(self, input: &Buffer, (rows, cols): (usize, usize)) -> HadamardAmaxArgs {
+        let (sign_mask, transform) = match self {
+            Self::Transform(mask) => (mask as u32, true),
+            Self::Plain => (0, false),
+        };
+        HadamardAmaxArgs {
+            input: input.ptr(),
+            rows,
+            cols,
+            sign_mask,
+            transform,
+            members: null(),
+            num_members: 0,
+            group: Group::NONE,
+            amax: null_mut(),
+            colwise_amax: null_mut(),
+        }
+    }
+}
+
+/// The `amax` and `columnwise_amax` of an output; each may be absent.
+fn targets(name: impl Display, handle: NVTETensor, rows: usize) -> Result<HadamardMember> {
+    let name = name.to_string();
+    let output = check::tensor_or_empty(&name, handle)?;
+    Ok(HadamardMember {
+        rows,
+        amax: check::optional_scalar(format_args!("{name}.amax"), &output.amax)?,
+        colwise_amax: check::optional_scalar(
+            format_args!("{name}.columnwise_amax"),
+            &output.colwise_amax,
+        )?,
+    })
+}
+
+fn amax(input: NVTETensor, output: NVTETensor, mask: c_int, stream: cudaStream_t) -> Result<()> {
+    let (input, (rows, cols)) = matrix(input)?;
+    check::tensor("output", output)?;
+    let member = targets("output", output, rows)?;
+    if member.amax.is_null() && member.colwise_amax.is_null() {
+        return Ok(());
+    }
+    let args = Maxima::Transform(mask).args(&input, (rows, cols));
+    backend::run(&HadamardAmaxArgs { members: &member, num_members: 1, ..args }, stream)
+}
+
+/// # Safety
+/// The arrays hold `num_tensors` entries each.
+unsafe fn split_amax(
+    input: NVTETensor,
+    outputs: *const NVTETensor,
+    splits: *const usize,
+    num_tensors: usize,
+    maxima: Maxima,
+    stream: cudaStream_t,
+) -> Result<()> {
+    if num_tensors == 0 {
+        return Ok(());
+    }
+    check::array("outputs", outputs, ("num_tensors", num_tensors))?;
+    check::array("split_sections", splits, ("num_tensors", num_tensors))?;
+    let (input, (rows, cols)) = matrix(input)?;
+    // SAFETY: the caller vouches for the arrays, which are aligned and not null.
+    let (outputs, splits) = unsafe {
+        (
+            std::slice::from_raw_parts(outputs, num_tensors),
+            std::slice::from_raw_parts(splits, num_tensors),
+        )
+    };
+    let mut total = 0usize;
+    let mut members = Vec::with_capacity(num_tensors);
+    for (i, (&output, &split)) in outputs.iter().zip(splits).enumerate() {
+        multiple(format_args!("split_sections[{i}]"), "rows", split)?;
+        total = total.saturating_add(split);
+        let member = targets(format_args!("outputs[{i}]"), output, split)?;
+        let missing = match maxima {
+            Maxima::Plain => member.amax.is_null(),
+            Maxima::Transform(_) => member.amax.is_null() && member.colwise_amax.is_null(),
+        };
+        if missing && split > 0 {
+            let expected = match maxima {
+                Maxima::Plain => "one Float32",
+                Maxima::Transform(_) => "one Float32 here or as columnwise_amax",
+            };
+            return Err(Error::argument(format!("outputs[{i}].amax"), expected, "nothing"));
+        }
+        members.push(member);
+    }
+    if total > rows {
+        let expected = format!("at most {rows} rows in all, as the input has");
+        return Err(Error::argument("split_sections", expected, total));
+    }
+    let args = maxima.args(&input, (total, cols));
+    let num_members = members.len();
+    backend::run(&HadamardAmaxArgs { members: members.as_ptr(), num_members, ..args }, stream)
+}
+
+fn group_amax(
+    input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    maxima: Maxima,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let input = check::grouped_tensor("input", input)?;
+    let output = check::grouped_tensor("output", output)?;
+    if input.mode != NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING {
+        let expected = NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
+        return Err(Error::argument("input.scaling_mode", expected, input.mode));
+    }
+    check::dtype("input", input.rowwise.dtype, &[NVTEDType::kNVTEBFloat16])?;
+    let n = output.num_tensors;
+    if n != input.num_tensors {
+        return Err(Error::argument("output.num_tensors", input.num_tensors, n));
+    }
+    let (group, (rows, cols)) = check::members("output", &output)?;
+    if !group.last_dims.is_null() {
+        let expected = "nothing (members have the columns of the group)";
+        return Err(Error::argument("output.last_dims", expected, "an array"));
+    }
+    multiple("output.logical_shape", "columns", cols)?;
+    let uniform = group.first_dims.is_null() && group.offsets.is_null();
+    multiple("output.logical_shape", "rows", rows)?;
+    if uniform {
+        multiple("output.logical_shape", "rows of each member", rows / n)?;
+    }
+    let field = |name: &str, buffer: &Buffer, required: bool| -> Result<*mut f32> {
+        if buffer.ptr().is_null() && !required {
+            return Ok(null_mut());
+        }
+        let expected = || format!("Float32 [{n}], one for each member");
+        if !buffer.is_set() {
+            return Err(Error::argument(name, expected(), "nothing"));
+        }
+        check::dtype(name, buffer.dtype, &[NVTEDType::kNVTEFloat32])?;
+        if buffer.shape.numel() != n {
+            return Err(Error::argument(format!("{name}.shape"), expected(), buffer.shape));
+        }
+        Ok(check::pointer(name, buffer)?.cast())
+    };
+    let (with_row, with_col) = (output.rowwise.is_set(), output.colwise.is_set());
+    let row_needed = with_row || (maxima == Maxima::Plain && !with_col);
+    let amax = field("output.amax", &output.amax, row_needed)?;
+    let colwise_amax = field("output.columnwise_amax", &output.colwise_amax, with_col)?;
+    if amax.is_null() && colwise_amax.is_null() {
+        let expected = format!("Float32 [{n}] here or as columnwise_amax");
+        return Err(Error::argument("output.amax", expected, "nothing"));
+    }
+    let data = check::grouped_data("input.data", &input.rowwise, (rows, cols))?;
+    let args = maxima.args(&input.rowwise, (rows, cols));
+    backend::run(&HadamardAmaxArgs { input: data, group, amax, colwise_amax, ..args }, stream)
+}
+
+/// Maxima of the parts of a matrix, without a transform: `nvte_group_amax`.
+///
+/// # Safety
+/// As [`split_amax`].
+pub(crate) unsafe fn split_amax_plain(
+    input: NVTETensor,
+    outputs: *const NVTETensor,
+    splits: *const usize,
+    num_tensors: usize,
+    stream: cudaStream_t,
+) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { split_amax(input, outputs, splits, num_tensors, Maxima::Plain, stream) }
+}
+
+/// Maxima of the members of a group, without a transform: `nvte_group_amax_graph_safe`.
+pub(crate) fn group_amax_plain(
+    input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    stream: cudaStream_t,
+) -> Result<()> {
+    group_amax(input, output, Maxima::Plain, stream)
+}
