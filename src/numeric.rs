@@ -83,6 +83,56 @@ pub fn amax_bits(x: f32) -> u32 {
     if mag > 0x7F80_0000 { 0 } else { mag }
 }
 
+/// The E2M1 code (4 bits) nearest to x, ties to even, at most 6 in magnitude; 7 for NaN.
+#[inline(always)]
+pub fn e2m1(x: f32) -> u8 {
+    let a = x.abs();
+    let steps = [a > 0.25, a >= 0.75, a > 1.25, a >= 1.75, a > 2.5, a >= 3.5, a > 5.0];
+    let code = steps.iter().map(|&step| u8::from(step)).sum::<u8>();
+    if x.is_nan() { 7 } else { code | (x.to_bits() >> 28) as u8 & 8 }
+}
+
+/// The value of an E2M1 code.
+#[inline(always)]
+pub fn e2m1_value(code: u8) -> f32 {
+    const VALUES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    let value = VALUES[usize::from(code & 7)];
+    if code & 8 == 0 { value } else { -value }
+}
+
+/// NVFP4 scales that follow from the largest magnitude of a tensor (spec nvfp4, section 8).
+#[derive(Clone, Copy, Debug)]
+pub struct Nvfp4Scale {
+    pub global: f32,
+    pub inverse: f32,
+    sixth: f32,
+}
+
+impl Nvfp4Scale {
+    /// `amax` goes to the product of `e4m3_max` and 6; an amax of 0 or Inf has the scale 1.
+    pub fn new(amax: f32, e4m3_max: f32) -> Self {
+        // The minimum is the number if the quotient is NaN.
+        let scale = (e4m3_max * 6.0 / amax).min(f32::MAX);
+        Self::of_global(if amax == 0.0 || scale == 0.0 { 1.0 } else { scale })
+    }
+
+    pub fn of_global(global: f32) -> Self {
+        Self { global, inverse: 1.0 / global, sixth: global * (1.0 / 6.0) }
+    }
+
+    /// The scale of a block whose largest magnitude is `amax`.
+    #[inline(always)]
+    pub fn block(&self, amax: f32) -> E4M3 {
+        E4M3::from_f32((amax * self.sixth).min(f32::MAX))
+    }
+
+    /// The factor of the elements of a block.
+    #[inline(always)]
+    pub fn multiplier(&self, block: E4M3) -> f32 {
+        (1.0 / (block.to_f32() * self.inverse)).min(f32::MAX)
+    }
+}
+
 /// Calls `$body` with the type alias `$name` bound to the element type that `$dtype` names;
 /// `$other` if it is not among the listed ones.
 macro_rules! dispatch {
@@ -262,6 +312,46 @@ mod tests {
         assert_eq!([e4m3(2f32.powi(-10)), e4m3(-0.0), e4m3(-1e-30)], [0x00, 0x80, 0x80]);
         assert_eq!([e4m3(2f32.powi(-9)), e4m3(2f32.powi(-6)), e4m3(1.0)], [0x01, 0x08, 0x38]);
         assert_eq!([e5m2(2f32.powi(-16)), e5m2(2f32.powi(-14)), e5m2(1.0)], [0x01, 0x04, 0x3C]);
+    }
+
+    #[test]
+    fn e2m1_is_nearest_even() {
+        let value = |code: u8| f64::from(e2m1_value(code));
+        let nearest = |x: f32| {
+            let (a, sign) = (f64::from(x.abs()), u8::from(x.is_sign_negative()) * 8);
+            // Of two that are equally near the even one comes first.
+            let order = [0u8, 2, 4, 6, 1, 3, 5, 7];
+            let near = order
+                .into_iter()
+                .min_by(|&i, &j| (a - value(i)).abs().total_cmp(&(a - value(j)).abs()));
+            near.unwrap_or_default() | sign
+        };
+        for i in 0..=8u8 {
+            let middle = if i < 8 { (value(i.min(7)) + value((i + 1).min(7))) / 2.0 } else { 1e9 };
+            for point in [middle, value(i.min(7))] {
+                let bits = (point as f32).to_bits();
+                for bits in bits.saturating_sub(3)..=bits + 3 {
+                    for x in [f32::from_bits(bits), -f32::from_bits(bits)] {
+                        assert_eq!(e2m1(x), nearest(x), "{x:e}");
+                    }
+                }
+            }
+        }
+        assert_eq!([e2m1(f32::NAN), e2m1(-f32::NAN)], [7, 7]);
+        assert_eq!([e2m1(f32::INFINITY), e2m1(f32::NEG_INFINITY)], [7, 15]);
+        assert_eq!([e2m1(0.0), e2m1(-0.0), e2m1(-1e-30)], [0, 8, 8]);
+    }
+
+    #[test]
+    fn nvfp4_scales_of_extremes() {
+        let scale = Nvfp4Scale::new(0.0, 448.0);
+        assert_eq!((scale.global, scale.block(0.0).0), (1.0, 0));
+        assert_eq!(scale.multiplier(E4M3(0)), f32::MAX);
+        assert_eq!(Nvfp4Scale::new(f32::INFINITY, 448.0).global, 1.0);
+        assert_eq!(Nvfp4Scale::new(f32::NAN, 448.0).global, f32::MAX);
+        let scale = Nvfp4Scale::new(2688.0, 448.0);
+        assert_eq!([scale.block(2688.0).0, scale.block(f32::INFINITY).0], [0x7E, 0x7E]);
+        assert_eq!(scale.multiplier(E4M3(0x38)), 1.0);
     }
 
     #[test]
