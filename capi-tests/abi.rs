@@ -34,6 +34,7 @@ const SLICES: &[&str] = &[
     "padding",
     "permutation",
     "multi_tensor",
+    "hadamard_transform",
     "nvtex",
     "module",
 ];

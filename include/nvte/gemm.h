@@ -90,6 +90,11 @@ void nvte_destroy_grouped_matmul_config(NVTEGroupedMatmulConfig config);
  * m % 8 and, if B is 1D, n % 8 must be 0; epilogues: bias, dGELU without bias. CUDA casts MXFP8
  * operands to BFloat16, for which `workspace` must have `2 k (m + n)` bytes and 768 more for
  * alignment; values outside that type's normal range lose bits.
+ * NVFP4 (both): from the direction whose blocks lie along k, each element with its scale, compact or
+ * swizzled, and the product with `amaxA * amaxB / (36 * maxA * maxB)`, the amaxes of that direction and the
+ * tensors' `NVFP4E4M3Max`. D is Float32 or BFloat16; no epilogue `bias` with `grad` alone; k % 16 must be 0.
+ * CUDA casts operands to BFloat16, exactly, for which `workspace` must have `2 k (m + n)` bytes and 1024
+ * more.
  * `workspace`: bytes of device memory, may have none; `math_sm_count` 0: all multiprocessors.
  * Empty D: nothing is written.
  * Errors: dimensions that do not fit; missing data or scales; other scaling modes, or modes that do
@@ -129,8 +134,8 @@ void nvte_cublas_gemm_scaled(NVTETensor A,
                              cudaStream_t stream);
 
 /**
- * As `nvte_cublas_gemm`, with `D = *alpha * Bop Aop + *beta * C` (host pointers) and options from a
- * config (null: defaults). C may be D, null (D), or another matrix like D. The gradient epilogues
+ * As `nvte_cublas_gemm`, with `D = *alpha * Bop Aop + *beta * C` (host pointers, but device pointers for
+ * NVFP4 operands without amax) and options from a config (null: defaults). C may be D, null (D), or another matrix like D. The gradient epilogues
  * are chosen by a `dbias` tensor or `with_dgelu`; GELU and dGELU need the aux tensor.
  */
 void nvte_cublas_gemm_v2(int32_t transa,

@@ -270,6 +270,32 @@ void nvte_multi_tensor_compute_scale_inv_e8m0_cuda(int32_t chunk_size,
                                                    size_t num_tensors_per_list,
                                                    cudaStream_t stream);
 
+/**
+ * `outputs[i].amax = max|x|` over the next `split_sections[i]` rows of a matrix, NaN ignored, and
+ * `outputs[i].columnwise_amax` the same where it is. Rows after the last part do not count. Any number of
+ * parts; those without rows have maxima of 0, and may have no tensor.
+ *
+ * Shapes: `[rows, cols]`; rows of each part and columns multiples of 16. Dtypes: BFloat16; maxima one
+ * Float32 each. No tensors: nothing happens.
+ * Errors: other dtypes or shapes; a part with rows and without `amax`; parts with more rows than the
+ * input; null or misaligned pointers.
+ */
+void nvte_group_amax(NVTETensor input,
+                     NVTETensor *outputs,
+                     const size_t *split_sections,
+                     size_t num_tensors,
+                     cudaStream_t stream);
+
+/**
+ * `output.amax[t] = max|x|` over member t of a grouped tensor, NaN ignored, 0 for an empty one, and
+ * `output.columnwise_amax[t]` the same where it is.
+ *
+ * Members as `nvte_group_hadamard_transform_amax_graph_safe` has them; dtypes and errors as there.
+ */
+void nvte_group_amax_graph_safe(NVTEGroupedTensor input,
+                                NVTEGroupedTensor output,
+                                cudaStream_t stream);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

@@ -23,6 +23,7 @@
 #include "nvte/padding.h"
 #include "nvte/permutation.h"
 #include "nvte/multi_tensor.h"
+#include "nvte/hadamard_transform.h"
 #include "nvte/nvtex.h"
 #include "nvte/module.h"
 

@@ -154,6 +154,121 @@ void nvte_mxfp8_scaling_partial_cast(NVTETensor input,
                                      cudaStream_t stream);
 
 /**
+ * The factor of a product of two NVFP4 tensors:
+ * `alpha_out = ((alpha_in * amaxA) * amaxB) * (1 / (36 * maxA * maxB))`, with max the tensor's
+ * `NVFP4E4M3Max`.
+ *
+ * An amax is the tensor's `amax`, or its `columnwise_amax` without `use_rowwise_amax`; the first element
+ * counts. Dtypes: Float32. Errors: other dtypes; an amax or `alpha_out` missing.
+ */
+void nvte_nvfp4_compute_per_tensor_scale(NVTETensor inpA,
+                                         bool use_rowwise_amax_A,
+                                         NVTETensor inpB,
+                                         bool use_rowwise_amax_B,
+                                         float alpha_in,
+                                         NVTETensor alpha_out,
+                                         cudaStream_t stream);
+
+/**
+ * The global scale of NVFP4 tensors: `global_scale[i] = min(2688 / max(a, FLT_MIN), FLT_MAX)` with
+ * `a = global_amax[i]`, 1 unless `a > 0`.
+ *
+ * Dtypes: Float32. Errors: other dtypes; a `global_scale` with fewer elements.
+ */
+void nvte_nvfp4_compute_global_scale(NVTETensor global_amax,
+                                     NVTETensor global_scale,
+                                     cudaStream_t stream);
+
+/**
+ * Scales of NVFP4 blocks, not yet rounded to Float8E4M3:
+ * `scale[i] = min(block_amax[i] * (G * (1 / 6)), FLT_MAX)`, where G is the global scale of `global_amax`
+ * (`nvte_nvfp4_compute_global_scale`).
+ *
+ * Dtypes: Float32. Errors: other dtypes; a `global_amax` of more than one element; a `scale` with fewer
+ * elements than `block_amax`.
+ */
+void nvte_nvfp4_compute_per_block_scale(NVTETensor block_amax,
+                                        NVTETensor scale,
+                                        NVTETensor global_amax,
+                                        cudaStream_t stream);
+
+/**
+ * Scales of square blocks as Float8E4M3 codes, repeated for each row of a block:
+ * `output[r][c] = e4m3(input[r / block_len][c])`, 0 for rows of no block.
+ *
+ * Shapes: input `[tile_rows, tile_cols]`, output `[rows_padded, tile_cols]`, or more elements. Dtypes:
+ * Float32, Byte. A size of 0: nothing is written.
+ * Errors: other dtypes; too few elements; `block_len` 0.
+ */
+void nvte_nvfp4_expand_scale_to_fp8(NVTETensor input,
+                                    NVTETensor output,
+                                    size_t tile_rows,
+                                    size_t tile_cols,
+                                    size_t rows_padded,
+                                    size_t block_len,
+                                    cudaStream_t stream);
+
+/**
+ * `nvte_nvfp4_compute_per_block_scale` to `per_block_scale`, `nvte_nvfp4_expand_scale_to_fp8` of that to
+ * `target_scale`, and `target_amax = global_amax`, in one pass.
+ *
+ * Shapes, dtypes, errors: as there. A size of 0: nothing at all is written.
+ */
+void nvte_nvfp4_fused_scale(NVTETensor block_amax,
+                            NVTETensor global_amax,
+                            NVTETensor per_block_scale,
+                            NVTETensor target_scale,
+                            NVTETensor target_amax,
+                            size_t tile_rows,
+                            size_t tile_cols,
+                            size_t rows_padded,
+                            size_t block_len,
+                            cudaStream_t stream);
+
+/**
+ * Largest magnitudes in the 16 x 16 blocks of a matrix `[h, w]` of which a part is here.
+ *
+ * `amax[i * amax_stride_h + j * amax_stride_w] = max|x|` over the elements of `inp` in block (i, j),
+ * NaN ignored; 0 for a block without any. Every block is set.
+ * Shapes: `inp` any, its elements are those of the row-major matrix from `start_offset` on, possibly
+ * none; `amax` reaches as far as the strides do. `block_len` is 16.
+ * Dtypes: `inp` Float32, Float16, BFloat16; `amax` Float32.
+ * Errors: other dtypes or block lengths; elements past the matrix; null or misaligned pointers.
+ */
+void nvte_nvfp4_2d_compute_partial_amax(NVTETensor inp,
+                                        NVTETensor amax,
+                                        size_t h,
+                                        size_t w,
+                                        size_t amax_stride_h,
+                                        size_t amax_stride_w,
+                                        size_t start_offset,
+                                        size_t block_len,
+                                        cudaStream_t stream);
+
+/**
+ * Casts a part of a matrix `[h, w]` to Float4E2M1 with a scale for each 16 x 16 block.
+ *
+ * Formula: `code = e2m1(x * q)`, `q = min(1 / (s * (1 / g)), FLT_MAX)` with `s` the block's scale rounded
+ * to Float8E4M3 and `g = global_scale`, 1 unless that is positive; `q = FLT_MAX` unless `s > 0`.
+ * Shapes: `inp` and `scale` as `nvte_nvfp4_2d_compute_partial_amax` has its input and maxima. Element i
+ * of the matrix goes to byte `i / 2 - start_offset / 2` of `out`, an even one to the low bits; the other
+ * half of the first and the last byte is kept if it is not of this part.
+ * Dtypes: `inp` Float32, Float16, BFloat16; `out` Byte; scales Float32.
+ * Errors: as there; too few bytes.
+ */
+void nvte_nvfp4_2d_partial_cast(NVTETensor inp,
+                                NVTETensor out,
+                                NVTETensor scale,
+                                NVTETensor global_scale,
+                                size_t h,
+                                size_t w,
+                                size_t scale_stride_h,
+                                size_t scale_stride_w,
+                                size_t start_offset,
+                                size_t block_len,
+                                cudaStream_t stream);
+
+/**
  * Delayed scaling: rolls an amax history by one row and sets the scales.
  *
  * For each column, with `last = history[0]`: row i takes row i + 1, the last row takes `last`, row

@@ -180,6 +180,33 @@ void nvte_swap_first_dims(NVTETensor input,
                           NVTETensor output,
                           cudaStream_t stream);
 
+/**
+ * Transposes a matrix of Float4E2M1 elements, which is given as bytes of two elements, the first in the
+ * low bits: element (k, m) of the output is element (m, k) of the input.
+ *
+ * Shapes: `[m, k / 2]` to `[k, m / 2]` bytes, m even. Dtypes: Byte. Not in place.
+ * Empty matrices: nothing is written.
+ * Errors: other dtypes or shapes; null pointers.
+ */
+void nvte_nvfp4_data_transpose(NVTETensor input,
+                               NVTETensor output,
+                               cudaStream_t stream);
+
+/**
+ * Block scales of the transpose of an NVFP4 matrix that has one scale for each 16 x 16:
+ * `output[r][c] = input[16 c][r / 16]` if `r / 16 < K_tiles`, else 0, for all r and `c < M_tiles`.
+ *
+ * Shapes: input `[R, C]` with `R > 16 (M_tiles - 1)` and `C >= K_tiles`, output `[any, M_tiles]` or wider,
+ * further columns of which are not written. Dtypes: Byte.
+ * Empty: nothing is written.
+ * Errors: other dtypes or shapes; null pointers.
+ */
+void nvte_nvfp4_scale_transpose(NVTETensor input,
+                                NVTETensor output,
+                                size_t M_tiles,
+                                size_t K_tiles,
+                                cudaStream_t stream);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

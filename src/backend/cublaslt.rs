@@ -38,6 +38,8 @@ struct Problem {
     with_c: bool,
     in_place: bool,
     with_amax: bool,
+    /// Alpha and beta.
+    factors_on_device: bool,
     sm_count: c_int,
     /// Alignment of A, B, C, D and aux in bytes, at most 256.
     alignments: [u16; 5],
@@ -157,6 +159,9 @@ fn no_algorithm(args: &GemmArgs, status: cublasStatus_t) -> String {
 impl Problem {
     fn new(args: &GemmArgs, device: c_int) -> Self {
         let alignment = |ptr: *const c_void| 1u16 << (ptr as usize).trailing_zeros().min(8);
+        let factors_on_device = !args.nvfp4.alpha.is_null();
+        // Without amaxes only the device knows beta.
+        let beta_unknown = factors_on_device && args.nvfp4.amax_a.is_null();
         let per_tensor = args.a_dtype.is_fp8() && !args.scales_a.in_blocks();
         Self {
             device,
@@ -170,9 +175,10 @@ impl Problem {
             transa: args.transa,
             transb: args.transb,
             fast_accumulation: per_tensor && !args.split_accumulator,
-            with_c: args.beta != 0.0,
+            with_c: args.beta != 0.0 || beta_unknown,
             in_place: args.c == args.d.cast_const(),
             with_amax: !args.amax_d.is_null(),
+            factors_on_device,
             sm_count: args.sm_count,
             alignments: [
                 alignment(args.a),
@@ -268,6 +274,10 @@ impl Plan {
         self.set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue(args.epilogue) as u32)?;
         if problem.fast_accumulation {
             self.set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, 1i8)?;
+        }
+        if problem.factors_on_device {
+            let mode = cublasLtPointerMode_t::CUBLASLT_POINTER_MODE_DEVICE;
+            self.set(CUBLASLT_MATMUL_DESC_POINTER_MODE, mode as i32)?;
         }
         if problem.sm_count > 0 {
             self.set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, problem.sm_count)?;
@@ -404,17 +414,21 @@ impl Plan {
     fn run(&self, args: &GemmArgs, stream: cudaStream_t) -> Result<(), Failure> {
         self.set_pointers(args)?;
         let c = if args.d_dtype.is_fp8() { std::ptr::null() } else { args.c };
+        let (alpha, beta): (*const f32, *const f32) = match args.nvfp4.alpha.is_null() {
+            true => (&args.alpha, &args.beta),
+            false => (args.nvfp4.alpha, args.nvfp4.beta),
+        };
         // SAFETY: the buffers have been checked against the problem that the plan was made for.
         let status = unsafe {
             cublasLtMatmul(
                 self.handle,
                 self.operation,
-                (&raw const args.alpha).cast(),
+                alpha.cast(),
                 args.a,
                 self.a,
                 args.b,
                 self.b,
-                (&raw const args.beta).cast(),
+                beta.cast(),
                 c,
                 self.c,
                 args.d,

@@ -30,6 +30,16 @@ unsafe extern "C" {
         scale_inv: *mut f32,
         stream: cudaStream_t,
     ) -> Outcome;
+    /// Values `[outer, k]` of an NVFP4 operand of a product, in BF16.
+    fn nvte_cuda_nvfp4_values(
+        codes: *const c_void,
+        scales: *const GemmScales,
+        outer: usize,
+        k: usize,
+        values: *mut c_void,
+        stream: cudaStream_t,
+    ) -> Outcome;
+    fn nvte_cuda_nvfp4_alpha(args: *const Nvfp4AlphaArgs, stream: cudaStream_t) -> Outcome;
     /// The product over k = 0, to a D in high precision.
     fn nvte_cuda_empty_product(args: *const GemmArgs, stream: cudaStream_t) -> Outcome;
     /// Copies three scales, each of which may be null, to the starts of three 16-byte slots.
@@ -93,6 +103,7 @@ unsafe extern "C" fn gemm(args: *const GemmArgs, stream: cudaStream_t) -> Outcom
     }
     let prepared = match args.scales_a.mode {
         NVTEScalingMode::NVTE_MXFP8_1D_SCALING => dequantized(args, stream),
+        NVTEScalingMode::NVTE_NVFP4_1D_SCALING => nvfp4_values(args, stream),
         _ if args.scales_a.in_blocks() => with_checked_blocks(args),
         _ => with_aligned_scales(args, stream),
     };
@@ -134,6 +145,62 @@ fn dequantized(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outcom
         }
     }
     Ok(GemmArgs { workspace: part(needed), workspace_bytes, ..product })
+}
+
+/// The product of NVFP4 operands, cast to bfloat16 in the workspace, which is exact, with alpha and beta on
+/// the device.
+fn nvfp4_values(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outcome> {
+    const FACTORS: usize = 256;
+    let [a_bytes, b_bytes] =
+        [args.m, args.n].map(|outer| (outer * args.k * 2).next_multiple_of(256));
+    let needed = a_bytes + b_bytes + FACTORS;
+    let Some(workspace_bytes) = args.workspace_bytes.checked_sub(needed) else {
+        let got = args.workspace_bytes;
+        return Err(Outcome::unimplemented(format!(
+            "NVFP4 operands are cast to 16 bits in the workspace: it needs {needed} bytes after its \
+             first 256-byte boundary, got {got}"
+        )));
+    };
+    let part = |at| args.workspace.wrapping_byte_add(at);
+    let done = |outcome: Outcome| match outcome.status {
+        BackendStatus::NVTEX_BACKEND_OK => Ok(()),
+        _ => Err(outcome),
+    };
+    let (a, b) = (part(FACTORS), part(FACTORS + a_bytes));
+    // SAFETY: the arguments have been checked, the outputs lie in the workspace.
+    unsafe {
+        done(nvte_cuda_nvfp4_values(args.a, &args.scales_a, args.m, args.k, a, stream))?;
+        done(nvte_cuda_nvfp4_values(args.b, &args.scales_b, args.n, args.k, b, stream))?;
+    }
+    let mut nvfp4 = args.nvfp4;
+    if !nvfp4.amax_a.is_null() {
+        let output = part(0).cast::<f32>();
+        let factors = Nvfp4AlphaArgs {
+            amax_a: nvfp4.amax_a,
+            amax_b: nvfp4.amax_b,
+            output,
+            alpha: args.alpha,
+            beta: args.beta,
+            factor: nvfp4.factor,
+            with_beta: true,
+        };
+        // SAFETY: as above.
+        done(unsafe { nvte_cuda_nvfp4_alpha(&factors, stream) })?;
+        (nvfp4.alpha, nvfp4.beta) = (output, output.wrapping_add(1));
+    }
+    let none = GemmScales::per_tensor(std::ptr::null());
+    Ok(GemmArgs {
+        a,
+        b,
+        scales_a: none,
+        scales_b: none,
+        a_dtype: NVTEDType::kNVTEBFloat16,
+        b_dtype: NVTEDType::kNVTEBFloat16,
+        nvfp4,
+        workspace: part(needed),
+        workspace_bytes,
+        ..*args
+    })
 }
 
 /// cuBLASLt has no attribute for the pitch of a scale matrix.

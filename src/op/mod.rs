@@ -10,6 +10,7 @@ pub mod fused_attn;
 pub mod fused_rope;
 pub mod fused_router;
 pub mod gemm;
+pub mod hadamard_transform;
 pub mod module;
 pub mod multi_stream;
 pub mod multi_tensor;

@@ -57,10 +57,28 @@ typedef struct NVTEXGemmScales {
   size_t stride;
   NVTEScalingMode mode;
   /**
-   * Mode 1.
+   * Modes 1 and 4.
    */
   bool swizzled;
 } NVTEXGemmScales;
+
+/**
+ * Factors of products of NVFP4 operands, on the device.
+ */
+typedef struct NVTEXNvfp4Factors {
+  /**
+   * Largest magnitudes of the operands: alpha becomes `((alpha * amax_a) * amax_b) * factor`. Null: no
+   * such factors.
+   */
+  const float *amax_a;
+  const float *amax_b;
+  float factor;
+  /**
+   * Both or neither are null: in place of `alpha` and `beta`. Not with `amax_a`.
+   */
+  const float *alpha;
+  const float *beta;
+} NVTEXNvfp4Factors;
 
 /**
  * `D = epilogue(alpha * scale_a * scale_b * (Bop Aop) + beta * C)`, row-major D `[n, m]`.
@@ -75,6 +93,10 @@ typedef struct NVTEXGemmScales {
  * where s is the scale of B and t that of A, or the other way round if B is in mode 3; if `beta` is 1,
  * `alpha * y` is rounded to D's dtype before C is added. The epilogues of FP8 blocks are none, bias and
  * dGELU.
+ *
+ * NVFP4 operands (mode 4, both; `transa`, not `transb`) are E2M1 codes `[outer, k / 2]`, two in a byte, the
+ * first in the low bits; k is a multiple of 16. Their scales are E4M3 codes `[outer][k / 16]`, each for 16
+ * elements along k, or with `swizzled` in tiles of 128 x 4.
  */
 typedef struct NVTEXGemmArgs {
   const void *a;
@@ -116,6 +138,7 @@ typedef struct NVTEXGemmArgs {
   NVTEDType bias_dtype;
   NVTEDType aux_dtype;
   enum NVTEXGemmEpilogue epilogue;
+  struct NVTEXNvfp4Factors nvfp4;
   bool transa;
   bool transb;
   /**

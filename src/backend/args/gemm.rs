@@ -33,8 +33,32 @@ pub struct GemmScales {
     /// Elements from one row of the scale matrix to the next; 0 in mode 0.
     pub stride: usize,
     pub mode: NVTEScalingMode,
-    /// Mode 1.
+    /// Modes 1 and 4.
     pub swizzled: bool,
+}
+
+/// Factors of products of NVFP4 operands, on the device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Nvfp4Factors {
+    /// Largest magnitudes of the operands: alpha becomes `((alpha * amax_a) * amax_b) * factor`. Null: no
+    /// such factors.
+    pub amax_a: *const f32,
+    pub amax_b: *const f32,
+    pub factor: f32,
+    /// Both or neither are null: in place of `alpha` and `beta`. Not with `amax_a`.
+    pub alpha: *const f32,
+    pub beta: *const f32,
+}
+
+impl Nvfp4Factors {
+    pub const NONE: Self = Self {
+        amax_a: std::ptr::null(),
+        amax_b: std::ptr::null(),
+        factor: 0.0,
+        alpha: std::ptr::null(),
+        beta: std::ptr::null(),
+    };
 }
 
 impl GemmScales {
@@ -63,6 +87,10 @@ impl GemmScales {
 /// where s is the scale of B and t that of A, or the other way round if B is in mode 3; if `beta` is 1,
 /// `alpha * y` is rounded to D's dtype before C is added. The epilogues of FP8 blocks are none, bias and
 /// dGELU.
+///
+/// NVFP4 operands (mode 4, both; `transa`, not `transb`) are E2M1 codes `[outer, k / 2]`, two in a byte, the
+/// first in the low bits; k is a multiple of 16. Their scales are E4M3 codes `[outer][k / 16]`, each for 16
+/// elements along k, or with `swizzled` in tiles of 128 x 4.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct GemmArgs {
@@ -95,6 +123,7 @@ pub struct GemmArgs {
     pub bias_dtype: NVTEDType,
     pub aux_dtype: NVTEDType,
     pub epilogue: GemmEpilogue,
+    pub nvfp4: Nvfp4Factors,
     pub transa: bool,
     pub transb: bool,
     /// Promote FP8 partial sums to full float32 registers every 128 products; FP8 blocks always do.

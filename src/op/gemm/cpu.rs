@@ -7,7 +7,7 @@ use crate::backend::args::{GemmArgs, GemmScales, Outcome};
 use crate::backend::buf::{Buf, load, store};
 use crate::backend::cpu::vectorized;
 use crate::backend::group::scale_dims;
-use crate::numeric::{Element, amax_bits, dispatch};
+use crate::numeric::{E4M3, Element, amax_bits, dispatch, e2m1_value};
 use crate::op::cast::cpu::dequantize;
 use crate::types::{NVTEDType, NVTEScalingMode, cudaStream_t};
 use rayon::prelude::*;
@@ -31,6 +31,10 @@ pub(crate) unsafe extern "C" fn gemm(args: *const GemmArgs, _: cudaStream_t) -> 
     if g.scales_a.mode == NVTEScalingMode::NVTE_MXFP8_1D_SCALING {
         // SAFETY: as above.
         return unsafe { gemm_mxfp8(g) };
+    }
+    if g.scales_a.mode == NVTEScalingMode::NVTE_NVFP4_1D_SCALING {
+        // SAFETY: as above.
+        return unsafe { gemm_nvfp4(g) };
     }
     let area = g.n * g.m;
     let (reads_bias, writes_bias, uses_aux) = match g.epilogue {
@@ -151,6 +155,78 @@ unsafe fn gemm_mxfp8(g: &GemmArgs) -> Outcome {
     }
     // SAFETY: as above.
     unsafe { gemm(&product, std::ptr::null_mut()) }
+}
+
+/// The product of NVFP4 operands, cast to float32.
+///
+/// # Safety
+/// The arguments are valid.
+unsafe fn gemm_nvfp4(g: &GemmArgs) -> Outcome {
+    let (Some(mut a), Some(mut b)) = (floats(g.m * g.k), floats(g.n * g.k)) else {
+        return Outcome::device_error(NO_MEMORY);
+    };
+    // SAFETY: the caller's promise.
+    let (alpha, beta) = unsafe {
+        expand_nvfp4(g.a, &g.scales_a, g.k, &mut a);
+        expand_nvfp4(g.b, &g.scales_b, g.k, &mut b);
+        let factors = &g.nvfp4;
+        let alpha = match (load(factors.amax_a), load(factors.amax_b)) {
+            (Some(amax_a), Some(amax_b)) => g.alpha * amax_a * amax_b * factors.factor,
+            _ => load(factors.alpha).unwrap_or(g.alpha),
+        };
+        (alpha, load(factors.beta).unwrap_or(g.beta))
+    };
+    let none = GemmScales::per_tensor(std::ptr::null());
+    let product = GemmArgs {
+        a: a.as_ptr().cast(),
+        b: b.as_ptr().cast(),
+        scales_a: none,
+        scales_b: none,
+        a_dtype: NVTEDType::kNVTEFloat32,
+        b_dtype: NVTEDType::kNVTEFloat32,
+        alpha,
+        beta,
+        ..*g
+    };
+    // SAFETY: as above.
+    unsafe { gemm(&product, std::ptr::null_mut()) }
+}
+
+/// Values of an NVFP4 operand `[outer, k]`.
+///
+/// # Safety
+/// The codes and the scales are those of such an operand.
+unsafe fn expand_nvfp4(codes: *const c_void, scales: &GemmScales, k: usize, values: &mut [f32]) {
+    const BLOCK: usize = 16;
+    let (stride, swizzled) = (scales.stride, scales.swizzled);
+    let outer = values.len() / k.max(1);
+    // SAFETY: the caller's promise.
+    let (codes, scales) = unsafe {
+        let bytes = values.len() / 2;
+        let entries = outer.next_multiple_of(128) * stride;
+        (
+            Buf::<u8>::new(codes, bytes).slice(0, bytes),
+            Buf::<u8>::new(scales.inv, entries).slice(0, entries),
+        )
+    };
+    values.par_chunks_exact_mut(BLOCK).enumerate().for_each(|(i, values)| {
+        let (row, block) = (i * BLOCK / k, i * BLOCK % k / BLOCK);
+        let at = match swizzled {
+            true => {
+                (row / 128 * (stride / 4) + block / 4) * 512
+                    + row % 32 * 16
+                    + row % 128 / 32 * 4
+                    + block % 4
+            }
+            false => row * stride + block,
+        };
+        let scale = E4M3(scales[at]).to_f32();
+        let codes = &codes[i * BLOCK / 2..][..BLOCK / 2];
+        for (pair, &code) in values.chunks_exact_mut(2).zip(codes) {
+            pair[0] = e2m1_value(code & 0xF) * scale;
+            pair[1] = e2m1_value(code >> 4) * scale;
+        }
+    });
 }
 
 /// `product = alpha * scale_a * scale_b * (Bop Aop) + beta * product`, or None without memory.
@@ -497,6 +573,7 @@ unsafe fn column_sums(matrix: Tensor, rows: usize, cols: usize) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::args::Nvfp4Factors;
     use crate::numeric::*;
     use std::ptr::{null, null_mut};
 
@@ -569,6 +646,7 @@ mod tests {
             bias_dtype: F32::DTYPE,
             aux_dtype: BF16::DTYPE,
             epilogue,
+            nvfp4: Nvfp4Factors::NONE,
             transa,
             transb,
             split_accumulator: false,

@@ -116,6 +116,11 @@ pub extern "C-unwind" fn nvte_destroy_grouped_matmul_config(config: NVTEGroupedM
 /// m % 8 and, if B is 1D, n % 8 must be 0; epilogues: bias, dGELU without bias. CUDA casts MXFP8
 /// operands to BFloat16, for which `workspace` must have `2 k (m + n)` bytes and 768 more for
 /// alignment; values outside that type's normal range lose bits.
+/// NVFP4 (both): from the direction whose blocks lie along k, each element with its scale, compact or
+/// swizzled, and the product with `amaxA * amaxB / (36 * maxA * maxB)`, the amaxes of that direction and the
+/// tensors' `NVFP4E4M3Max`. D is Float32 or BFloat16; no epilogue `bias` with `grad` alone; k % 16 must be 0.
+/// CUDA casts operands to BFloat16, exactly, for which `workspace` must have `2 k (m + n)` bytes and 1024
+/// more.
 /// `workspace`: bytes of device memory, may have none; `math_sm_count` 0: all multiprocessors.
 /// Empty D: nothing is written.
 /// Errors: dimensions that do not fit; missing data or scales; other scaling modes, or modes that do
@@ -168,8 +173,8 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm_scaled(
     guard("nvte_cublas_gemm_scaled", || product.run(stream));
 }
 
-/// As `nvte_cublas_gemm`, with `D = *alpha * Bop Aop + *beta * C` (host pointers) and options from a
-/// config (null: defaults). C may be D, null (D), or another matrix like D. The gradient epilogues
+/// As `nvte_cublas_gemm`, with `D = *alpha * Bop Aop + *beta * C` (host pointers, but device pointers for
+/// NVFP4 operands without amax) and options from a config (null: defaults). C may be D, null (D), or another matrix like D. The gradient epilogues
 /// are chosen by a `dbias` tensor or `with_dgelu`; GELU and dGELU need the aux tensor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_cublas_gemm_v2(
@@ -190,8 +195,14 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm_v2(
             true => MatmulConfig::default(),
             false => CONFIGS.get("config", config)?,
         };
-        // SAFETY: the caller vouches for the two pointers.
-        let (alpha, beta) = unsafe { (factor("alpha", alpha)?, factor("beta", beta)?) };
+        let transposed = (transa != 0, transb != 0);
+        let on_device = nvfp4::factors_on_device([A, B], transposed)?;
+        let factors = [alpha, beta];
+        let (alpha, beta) = match on_device {
+            true => (1.0, 0.0),
+            // SAFETY: the caller vouches for the two pointers.
+            false => unsafe { (factor("alpha", alpha)?, factor("beta", beta)?) },
+        };
         let product = Product {
             a: A,
             b: B,
@@ -206,7 +217,10 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm_v2(
             split_accumulator: ("config.use_split_accumulator", config.split_accumulator),
             sm_count: ("config.sm_count", config.sm_count),
         };
-        product.run(stream)
+        match on_device {
+            true => product.run_with_factors(factors, stream),
+            false => product.run(stream),
+        }
     });
 }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod cpu;
 pub mod exports;
+mod nvfp4;
 
 use super::attribute;
 use super::transformer_engine::non_tn_fp8_gemm_supported;
@@ -402,6 +403,9 @@ impl Product<'_> {
         let a = check::tensor("A", self.a)?;
         let b = check::tensor("B", self.b)?;
         let d = check::tensor("D", self.d)?;
+        if nvfp4::takes(&a, &b) {
+            return self.plan_nvfp4(&a, &b, &d, None);
+        }
         let any_layout = (a.dtype().is_fp8() || b.dtype().is_fp8()) && non_tn_fp8_gemm_supported()?;
         let a = operand("A", &a, self.transa, any_layout)?;
         let b = operand("B", &b, !self.transb, any_layout)?;
@@ -536,6 +540,7 @@ impl Product<'_> {
             bias_dtype: bias.dtype,
             aux_dtype: aux.dtype,
             epilogue,
+            nvfp4: Nvfp4Factors::NONE,
             transa: false,
             transb: false,
             split_accumulator: self.split_accumulator.1,

@@ -48,13 +48,14 @@ pub(crate) unsafe extern "C" fn hadamard(args: *const HadamardArgs, _: cudaStrea
     let (input, output) = unsafe {
         (Buf::<BF16>::new(a.input, numel).slice(0, numel), Buf::<BF16>::new(a.output, numel))
     };
-    let chunks = a.cols.div_ceil(COLS);
-    (0..a.rows / SIZE * chunks).into_par_iter().for_each(|task| {
+    let (rows, cols, sign_mask) = (a.rows, a.cols, a.sign_mask);
+    let chunks = cols.div_ceil(COLS);
+    (0..rows / SIZE * chunks).into_par_iter().for_each(|task| {
         let (row, col) = (task / chunks * SIZE, task % chunks * COLS);
-        let range = col..(col + COLS).min(a.cols);
-        columns(input, (row, a.cols), range, a.sign_mask, |col, y| {
+        let range = col..(col + COLS).min(cols);
+        columns(input, (row, cols), range, sign_mask, |col, y| {
             // SAFETY: each task writes its own part of the output.
-            let to = unsafe { output.slice_mut(col * a.rows + row, SIZE) };
+            let to = unsafe { output.slice_mut(col * rows + row, SIZE) };
             for (to, y) in to.iter_mut().zip(y) {
                 *to = BF16::from_f32(*y);
             }
@@ -66,19 +67,20 @@ pub(crate) unsafe extern "C" fn hadamard(args: *const HadamardArgs, _: cudaStrea
 /// Largest magnitudes of some rows and of their transform, as bits.
 fn maxima(a: &HadamardAmaxArgs, input: &[BF16]) -> (u32, u32) {
     let larger = |a: (u32, u32), b: (u32, u32)| (a.0.max(b.0), a.1.max(b.1));
+    let (cols, sign_mask, with_transform) = (a.cols, a.sign_mask, a.transform);
     let of_rows = |rows: &[BF16]| {
         let plain = rows.iter().fold(0, |most, x| amax_bits(x.to_f32()).max(most));
         let mut most = 0;
-        if a.transform {
-            columns(rows, (0, a.cols), 0..a.cols, a.sign_mask, |_, y| {
+        if with_transform {
+            columns(rows, (0, cols), 0..cols, sign_mask, |_, y| {
                 for y in y {
                     most = amax_bits(BF16::from_f32(*y).to_f32()).max(most);
                 }
             });
         }
-        (plain, if a.transform { most } else { plain })
+        (plain, if with_transform { most } else { plain })
     };
-    let lots = input.par_chunks_exact((SIZE * a.cols).max(1));
+    let lots = input.par_chunks_exact((SIZE * cols).max(1));
     lots.map(of_rows).reduce(|| (0, 0), larger)
 }
 

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::error::guard;
+use crate::op::hadamard_transform;
 
 fn lists(lists: *mut *mut NVTETensor, num_lists: usize, num_tensors: usize) -> Lists {
     Lists { lists, num_lists, num_tensors }
@@ -357,5 +358,42 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_compute_scale_inv_e8m0_cuda(
     let lists = lists(tensor_lists, num_tensor_lists, num_tensors_per_list);
     guard("nvte_multi_tensor_compute_scale_inv_e8m0_cuda", || {
         scales_from_amax(chunk_size, lists, None, stream)
+    });
+}
+
+/// `outputs[i].amax = max|x|` over the next `split_sections[i]` rows of a matrix, NaN ignored, and
+/// `outputs[i].columnwise_amax` the same where it is. Rows after the last part do not count. Any number of
+/// parts; those without rows have maxima of 0, and may have no tensor.
+///
+/// Shapes: `[rows, cols]`; rows of each part and columns multiples of 16. Dtypes: BFloat16; maxima one
+/// Float32 each. No tensors: nothing happens.
+/// Errors: other dtypes or shapes; a part with rows and without `amax`; parts with more rows than the
+/// input; null or misaligned pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_amax(
+    input: NVTETensor,
+    outputs: *mut NVTETensor,
+    split_sections: *const usize,
+    num_tensors: usize,
+    stream: cudaStream_t,
+) {
+    // SAFETY: the caller vouches for the arrays.
+    guard("nvte_group_amax", || unsafe {
+        hadamard_transform::split_amax_plain(input, outputs, split_sections, num_tensors, stream)
+    });
+}
+
+/// `output.amax[t] = max|x|` over member t of a grouped tensor, NaN ignored, 0 for an empty one, and
+/// `output.columnwise_amax[t]` the same where it is.
+///
+/// Members as `nvte_group_hadamard_transform_amax_graph_safe` has them; dtypes and errors as there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_amax_graph_safe(
+    input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_group_amax_graph_safe", || {
+        hadamard_transform::group_amax_plain(input, output, stream)
     });
 }

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 impl Shard {
     /// For a row, the columns that the shard has, and where in the shard the first of them is.
-    fn columns(&self) -> impl Fn(usize) -> (Range<usize>, usize) + Sync {
+    pub(super) fn columns(&self) -> impl Fn(usize) -> (Range<usize>, usize) + Sync {
         let (start, end, cols) = (self.start, self.start + self.length, self.cols);
         move |row| {
             let at = row * cols;

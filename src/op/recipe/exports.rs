@@ -1,8 +1,10 @@
-//! C functions of recipe.h: amax, scale from amax, delayed scaling, and casts of parts of a matrix.
-#![allow(unsafe_code, clippy::missing_safety_doc)]
+//! C functions of recipe.h: amax, scale from amax, delayed scaling, casts of parts of a matrix, and
+//! scales of NVFP4 tensors.
+#![allow(unsafe_code, non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
 use super::*;
 use crate::error::guard;
+use crate::op::gemm::exports::truth;
 
 /// `output.amax = max|input|`, NaN ignored; 0 for an empty input. Sets, does not accumulate.
 ///
@@ -190,6 +192,161 @@ pub unsafe extern "C-unwind" fn nvte_mxfp8_scaling_partial_cast(
         let outputs = (output_rowwise, output_colwise);
         let scales = (scale_inv_rowwise, scale_inv_colwise);
         partial::mxfp8_cast(input, outputs, scales, (rows, cols), start_offset, stream)
+    });
+}
+
+/// The factor of a product of two NVFP4 tensors:
+/// `alpha_out = ((alpha_in * amaxA) * amaxB) * (1 / (36 * maxA * maxB))`, with max the tensor's
+/// `NVFP4E4M3Max`.
+///
+/// An amax is the tensor's `amax`, or its `columnwise_amax` without `use_rowwise_amax`; the first element
+/// counts. Dtypes: Float32. Errors: other dtypes; an amax or `alpha_out` missing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_nvfp4_compute_per_tensor_scale(
+    inpA: NVTETensor,
+    use_rowwise_amax_A: MaybeUninit<bool>,
+    inpB: NVTETensor,
+    use_rowwise_amax_B: MaybeUninit<bool>,
+    alpha_in: f32,
+    alpha_out: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let (a, b) = ((inpA, truth(use_rowwise_amax_A)), (inpB, truth(use_rowwise_amax_B)));
+    guard("nvte_nvfp4_compute_per_tensor_scale", || {
+        nvfp4::per_tensor_scale(a, b, alpha_in, alpha_out, stream)
+    });
+}
+
+/// The global scale of NVFP4 tensors: `global_scale[i] = min(2688 / max(a, FLT_MIN), FLT_MAX)` with
+/// `a = global_amax[i]`, 1 unless `a > 0`.
+///
+/// Dtypes: Float32. Errors: other dtypes; a `global_scale` with fewer elements.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_nvfp4_compute_global_scale(
+    global_amax: NVTETensor,
+    global_scale: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_nvfp4_compute_global_scale", || {
+        nvfp4::global_scale(global_amax, global_scale, stream)
+    });
+}
+
+/// Scales of NVFP4 blocks, not yet rounded to Float8E4M3:
+/// `scale[i] = min(block_amax[i] * (G * (1 / 6)), FLT_MAX)`, where G is the global scale of `global_amax`
+/// (`nvte_nvfp4_compute_global_scale`).
+///
+/// Dtypes: Float32. Errors: other dtypes; a `global_amax` of more than one element; a `scale` with fewer
+/// elements than `block_amax`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_nvfp4_compute_per_block_scale(
+    block_amax: NVTETensor,
+    scale: NVTETensor,
+    global_amax: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_nvfp4_compute_per_block_scale", || {
+        nvfp4::per_block_scale(block_amax, scale, global_amax, stream)
+    });
+}
+
+/// Scales of square blocks as Float8E4M3 codes, repeated for each row of a block:
+/// `output[r][c] = e4m3(input[r / block_len][c])`, 0 for rows of no block.
+///
+/// Shapes: input `[tile_rows, tile_cols]`, output `[rows_padded, tile_cols]`, or more elements. Dtypes:
+/// Float32, Byte. A size of 0: nothing is written.
+/// Errors: other dtypes; too few elements; `block_len` 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_nvfp4_expand_scale_to_fp8(
+    input: NVTETensor,
+    output: NVTETensor,
+    tile_rows: usize,
+    tile_cols: usize,
+    rows_padded: usize,
+    block_len: usize,
+    stream: cudaStream_t,
+) {
+    let tiles = nvfp4::Tiles { tile_rows, tile_cols, rows_padded, block_len };
+    guard("nvte_nvfp4_expand_scale_to_fp8", || nvfp4::expand_scale(input, output, tiles, stream));
+}
+
+/// `nvte_nvfp4_compute_per_block_scale` to `per_block_scale`, `nvte_nvfp4_expand_scale_to_fp8` of that to
+/// `target_scale`, and `target_amax = global_amax`, in one pass.
+///
+/// Shapes, dtypes, errors: as there. A size of 0: nothing at all is written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_nvfp4_fused_scale(
+    block_amax: NVTETensor,
+    global_amax: NVTETensor,
+    per_block_scale: NVTETensor,
+    target_scale: NVTETensor,
+    target_amax: NVTETensor,
+    tile_rows: usize,
+    tile_cols: usize,
+    rows_padded: usize,
+    block_len: usize,
+    stream: cudaStream_t,
+) {
+    let tiles = nvfp4::Tiles { tile_rows, tile_cols, rows_padded, block_len };
+    let target = (target_scale, target_amax);
+    guard("nvte_nvfp4_fused_scale", || {
+        nvfp4::fused_scale(block_amax, global_amax, per_block_scale, target, tiles, stream)
+    });
+}
+
+/// Largest magnitudes in the 16 x 16 blocks of a matrix `[h, w]` of which a part is here.
+///
+/// `amax[i * amax_stride_h + j * amax_stride_w] = max|x|` over the elements of `inp` in block (i, j),
+/// NaN ignored; 0 for a block without any. Every block is set.
+/// Shapes: `inp` any, its elements are those of the row-major matrix from `start_offset` on, possibly
+/// none; `amax` reaches as far as the strides do. `block_len` is 16.
+/// Dtypes: `inp` Float32, Float16, BFloat16; `amax` Float32.
+/// Errors: other dtypes or block lengths; elements past the matrix; null or misaligned pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_nvfp4_2d_compute_partial_amax(
+    inp: NVTETensor,
+    amax: NVTETensor,
+    h: usize,
+    w: usize,
+    amax_stride_h: usize,
+    amax_stride_w: usize,
+    start_offset: usize,
+    block_len: usize,
+    stream: cudaStream_t,
+) {
+    guard("nvte_nvfp4_2d_compute_partial_amax", || {
+        let strides = (amax_stride_h, amax_stride_w);
+        nvfp4::partial_amax(inp, amax, (h, w), strides, (start_offset, block_len), stream)
+    });
+}
+
+/// Casts a part of a matrix `[h, w]` to Float4E2M1 with a scale for each 16 x 16 block.
+///
+/// Formula: `code = e2m1(x * q)`, `q = min(1 / (s * (1 / g)), FLT_MAX)` with `s` the block's scale rounded
+/// to Float8E4M3 and `g = global_scale`, 1 unless that is positive; `q = FLT_MAX` unless `s > 0`.
+/// Shapes: `inp` and `scale` as `nvte_nvfp4_2d_compute_partial_amax` has its input and maxima. Element i
+/// of the matrix goes to byte `i / 2 - start_offset / 2` of `out`, an even one to the low bits; the other
+/// half of the first and the last byte is kept if it is not of this part.
+/// Dtypes: `inp` Float32, Float16, BFloat16; `out` Byte; scales Float32.
+/// Errors: as there; too few bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_nvfp4_2d_partial_cast(
+    inp: NVTETensor,
+    out: NVTETensor,
+    scale: NVTETensor,
+    global_scale: NVTETensor,
+    h: usize,
+    w: usize,
+    scale_stride_h: usize,
+    scale_stride_w: usize,
+    start_offset: usize,
+    block_len: usize,
+    stream: cudaStream_t,
+) {
+    guard("nvte_nvfp4_2d_partial_cast", || {
+        let strides = (scale_stride_h, scale_stride_w);
+        let scales = (scale, global_scale);
+        nvfp4::partial_cast(inp, out, scales, (h, w), strides, (start_offset, block_len), stream)
     });
 }
 

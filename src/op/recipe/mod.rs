@@ -2,8 +2,10 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod cpu;
+pub(crate) mod cpu_nvfp4;
 pub(crate) mod cpu_partial;
 pub mod exports;
+mod nvfp4;
 mod partial;
 
 use super::transformer_engine::QuantizationConfig;

@@ -5,10 +5,10 @@ use super::*;
 use NVTEDType::*;
 use NVTEScalingMode::*;
 
-type Pair<T> = (T, T);
+pub(super) type Pair<T> = (T, T);
 
 /// The elements from `start` on of the matrix `[rows, cols]`.
-fn shard(name: &str, handle: NVTETensor, (rows, cols): Pair<usize>, start: usize) -> Result<Shard> {
+pub(super) fn shard(name: &str, handle: NVTETensor, (rows, cols): Pair<usize>, start: usize) -> Result<Shard> {
     let tensor = check::tensor(name, handle)?;
     check::per_tensor(name, &tensor)?;
     // Unset is a shard without elements.
@@ -46,7 +46,7 @@ fn block_length(length: usize) -> Result<()> {
 }
 
 /// Whether there is neither a matrix nor anything to write.
-fn empty(shard: &Shard) -> bool {
+pub(super) fn empty(shard: &Shard) -> bool {
     shard.rows == 0 || shard.cols == 0
 }
 

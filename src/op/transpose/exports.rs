@@ -1,5 +1,5 @@
 //! C functions of transpose.h: transposes, alone and with a cast.
-#![allow(unsafe_code, clippy::missing_safety_doc)]
+#![allow(unsafe_code, non_snake_case, clippy::missing_safety_doc)]
 
 use super::*;
 use crate::backend::args::Function::*;
@@ -255,4 +255,37 @@ pub unsafe extern "C-unwind" fn nvte_swap_first_dims(
     stream: cudaStream_t,
 ) {
     guard("nvte_swap_first_dims", || swap_first_dims(input, output, stream));
+}
+
+/// Transposes a matrix of Float4E2M1 elements, which is given as bytes of two elements, the first in the
+/// low bits: element (k, m) of the output is element (m, k) of the input.
+///
+/// Shapes: `[m, k / 2]` to `[k, m / 2]` bytes, m even. Dtypes: Byte. Not in place.
+/// Empty matrices: nothing is written.
+/// Errors: other dtypes or shapes; null pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_nvfp4_data_transpose(
+    input: NVTETensor,
+    output: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_nvfp4_data_transpose", || nvfp4_data(input, output, stream));
+}
+
+/// Block scales of the transpose of an NVFP4 matrix that has one scale for each 16 x 16:
+/// `output[r][c] = input[16 c][r / 16]` if `r / 16 < K_tiles`, else 0, for all r and `c < M_tiles`.
+///
+/// Shapes: input `[R, C]` with `R > 16 (M_tiles - 1)` and `C >= K_tiles`, output `[any, M_tiles]` or wider,
+/// further columns of which are not written. Dtypes: Byte.
+/// Empty: nothing is written.
+/// Errors: other dtypes or shapes; null pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_nvfp4_scale_transpose(
+    input: NVTETensor,
+    output: NVTETensor,
+    M_tiles: usize,
+    K_tiles: usize,
+    stream: cudaStream_t,
+) {
+    guard("nvte_nvfp4_scale_transpose", || nvfp4_scale(input, output, M_tiles, K_tiles, stream));
 }

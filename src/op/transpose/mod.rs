@@ -1,7 +1,9 @@
-//! Transposes, alone and with casts (spec: quantize, sections 9.1 to 9.7).
+//! Transposes, alone and with casts (spec: quantize, sections 9.1 to 9.7; of
+//! NVFP4 data: optim_nvfp4, section 18).
 
 pub(crate) mod cpu;
 pub(crate) mod cpu_dbias;
+pub(crate) mod cpu_nvfp4;
 pub mod exports;
 
 use super::cast;
@@ -9,7 +11,7 @@ use super::transformer_engine::QuantizationConfig;
 use crate::backend::{self, args::*};
 use crate::check;
 use crate::error::{Error, Result};
-use crate::tensor::{Shape, Tensor};
+use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::*;
 use std::ptr::null_mut;
 
@@ -222,4 +224,61 @@ pub fn swap_first_dims(input: NVTETensor, output: NVTETensor, stream: cudaStream
         row_bytes: bits / 8,
     };
     if input.shape.numel() > 0 { backend::run(&args, stream) } else { Ok(()) }
+}
+
+/// Bytes of two dimensions.
+fn byte_matrix(name: &str, handle: NVTETensor) -> Result<(Buffer, (usize, usize))> {
+    let data = check::tensor(name, handle)?.rowwise;
+    check::dtype(name, data.dtype, &[NVTEDType::kNVTEByte])?;
+    let &[rows, cols] = data.shape.dims() else {
+        return Err(Error::argument(format!("{name}.shape"), "2 dimensions", data.shape));
+    };
+    check::pointer(format_args!("{name}.data"), &data)?;
+    Ok((data, (rows, cols)))
+}
+
+/// A transpose of elements of 4 bits.
+fn nvfp4_data(input: NVTETensor, output: NVTETensor, stream: cudaStream_t) -> Result<()> {
+    let (input, (rows, bytes)) = byte_matrix("input", input)?;
+    let (output, _) = byte_matrix("output", output)?;
+    if !rows.is_multiple_of(2) {
+        return Err(Error::argument("input.shape", "an even number of rows", input.shape));
+    }
+    check::shape("output", &output.shape, &Shape::new(&[2 * bytes, rows / 2]))?;
+    let args =
+        Nvfp4TransposeArgs { input: input.ptr(), output: output.ptr(), rows, cols: 2 * bytes };
+    if rows > 0 && bytes > 0 { backend::run(&args, stream) } else { Ok(()) }
+}
+
+/// A transpose of the scales of square blocks.
+fn nvfp4_scale(
+    input: NVTETensor,
+    output: NVTETensor,
+    m_tiles: usize,
+    k_tiles: usize,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let (input, (input_rows, input_stride)) = byte_matrix("input", input)?;
+    let (output, (rows, output_stride)) = byte_matrix("output", output)?;
+    if rows == 0 || m_tiles == 0 || k_tiles == 0 {
+        return Ok(());
+    }
+    if input_rows.div_ceil(16) < m_tiles || input_stride < k_tiles {
+        let expected = format!("[more than 16 * {}, {k_tiles} or more]", m_tiles - 1);
+        return Err(Error::argument("input.shape", expected, input.shape));
+    }
+    if output_stride < m_tiles {
+        let expected = format!("{m_tiles} or more columns");
+        return Err(Error::argument("output.shape", expected, output.shape));
+    }
+    let args = Nvfp4ScaleTransposeArgs {
+        input: input.ptr(),
+        output: output.ptr(),
+        rows,
+        cols: m_tiles,
+        row_tiles: k_tiles,
+        input_stride,
+        output_stride,
+    };
+    backend::run(&args, stream)
 }

@@ -1,0 +1,82 @@
+#ifndef NVTE_HADAMARD_TRANSFORM_H
+#define NVTE_HADAMARD_TRANSFORM_H
+
+/* Generated from the Rust sources by capi-tests/abi.rs. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "nvte/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Transposes a matrix and transforms each 16 neighbours of a row of the result.
+ *
+ * Formula: `output[c][16 i + n] = sum over k of x[k] s[k] (-1)^popcount(k & n) / 4` with x[k] =
+ * input[16 i + k][c] and s[k] = -1 where bit k of `random_sign_mask_t` is set, else 1; sums in Float32.
+ * `random_sign_mask` is ignored: there is no output that is not transposed.
+ * Shapes: `[rows, cols]` to `[cols, rows]`, both multiples of 16. Dtypes: BFloat16.
+ * An output without an address: nothing happens.
+ * Errors: other dtypes or shapes; null or misaligned pointers.
+ */
+void nvte_hadamard_transform(NVTETensor input,
+                             NVTETensor output,
+                             int random_sign_mask,
+                             int random_sign_mask_t,
+                             cudaStream_t stream);
+
+/**
+ * `output.amax = max|x|` of a matrix, and `output.columnwise_amax` that of its transform by
+ * `nvte_hadamard_transform`, rounded to BFloat16; NaN ignored, 0 without elements. Both are set, not
+ * accumulated; one without an address is left out. The output needs no data.
+ *
+ * Shapes: `[rows, cols]`, both multiples of 16. Dtypes: BFloat16; maxima one Float32 each.
+ * Errors: other dtypes or shapes; null or misaligned pointers.
+ */
+void nvte_hadamard_transform_amax(NVTETensor input,
+                                  NVTETensor output,
+                                  int random_sign_mask,
+                                  int random_sign_mask_t,
+                                  cudaStream_t stream);
+
+/**
+ * `nvte_hadamard_transform_amax` of the parts of a matrix: `outputs[i]` takes the maxima of the next
+ * `split_sections[i]` rows. Rows after the last part do not count. Any number of parts; those without
+ * rows have maxima of 0, and may have no tensor.
+ *
+ * Shapes: rows of each part and columns multiples of 16. No tensors: nothing happens.
+ * Errors: as there; a part with rows and without both maxima; parts with more rows than the input.
+ */
+void nvte_group_hadamard_transform_amax(NVTETensor input,
+                                        NVTETensor *outputs,
+                                        const size_t *split_sections,
+                                        size_t num_tensors,
+                                        int random_sign_mask,
+                                        int random_sign_mask_t,
+                                        cudaStream_t stream);
+
+/**
+ * `nvte_hadamard_transform_amax` of the members of a grouped tensor, whose rows only the device knows:
+ * `output.amax[t]` and `output.columnwise_amax[t]` for member t; 0 for an empty one.
+ *
+ * Members are those of the output, all with its columns: `tensor_offsets` and `first_dims` are read on
+ * the device; without both the members have the same number of rows. Rows of members and columns are
+ * multiples of 16. Maxima: Float32, one for each member; required for each direction in which the
+ * output has data, and at least one.
+ * Errors: other dtypes or shapes; different numbers of members; `last_dims`; `first_dims` without
+ * `tensor_offsets`; input smaller than the logical shape; null or misaligned pointers.
+ */
+void nvte_group_hadamard_transform_amax_graph_safe(NVTEGroupedTensor input,
+                                                   NVTEGroupedTensor output,
+                                                   int random_sign_mask,
+                                                   int random_sign_mask_t,
+                                                   cudaStream_t stream);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* NVTE_HADAMARD_TRANSFORM_H */
