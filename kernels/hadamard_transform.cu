@@ -203,7 +203,7 @@ __device__ __forceinline__ int rounded(float x) {
 // The larger of |a + b| and |a - b| is |a| + |b|, which saves most of the last step, and a maximum
 // is the same rounded before or after.
 template <int N, bool kTransform>
-__global__ void __launch_bounds__(kThreads, kTransform ? 2 : 4)
+__global__ void __launch_bounds__(kThreads, 4)
     amax_kernel(const void *in, uint32_t units, uint32_t across,
                 const __grid_constant__ Factors f, const __grid_constant__ Members m) {
   __shared__ BlockMax<kThreads> rows_max, transform_max;

@@ -83,8 +83,9 @@ __global__ void __launch_bounds__(kThreads)
   AbsMax<T> amax;
   const size_t first = row * s.cols + col;
   if (unit < units && col < s.cols) {
-    const bool inside = N > 1 && row + kBlock <= s.rows && first >= s.start &&
-                        first + (kBlock - 1) * s.cols + N <= s.start + s.length;
+    const bool inside = row + kBlock <= s.rows && first >= s.start &&
+                        first + (kBlock - 1) * s.cols + N <= s.start + s.length &&
+                        col + N <= s.cols;
     if (inside) {
       Vec<T, N> x[kBlock];
 #pragma unroll
@@ -145,6 +146,11 @@ struct Multipliers {
   }
 };
 
+// 32 bits where they suffice: the division of 64 costs more than a cast.
+__device__ __forceinline__ size_t divide(size_t a, size_t b) {
+  return ((a | b) >> 32) == 0 ? static_cast<uint32_t>(a) / static_cast<uint32_t>(b) : a / b;
+}
+
 // kVectors: a thread for 16 elements, which are of one block. Else a thread for a byte, whose two
 // elements may be of different rows.
 template <class T, bool kVectors>
@@ -155,11 +161,11 @@ __global__ void __launch_bounds__(kThreads)
   const NVTEXShard &s = a.shard;
   const size_t unit = size_t{blockIdx.x} * kThreads + threadIdx.x;
   if (unit >= units) return;
-  const Multipliers multipliers(a);
   if constexpr (kVectors) {
-    const size_t at = unit * kBlock, place = s.start + at;
-    const Vec<T, kBlock> x = load<T, kBlock>(s.input, at, true);
-    const float factor = multipliers.of(place / s.cols, place % s.cols);
+    const Vec<T, kBlock> x = load<T, kBlock>(s.input, unit * kBlock, true);
+    const size_t place = s.start / kBlock + unit, per_row = s.cols / kBlock;
+    const size_t row = divide(place, per_row);
+    const float factor = Multipliers(a).of(row, (place - row * per_row) * kBlock);
     float f[kBlock];
     to_float(x, f);
     Vec<Raw<uint8_t>, 8> codes;
@@ -174,16 +180,23 @@ __global__ void __launch_bounds__(kThreads)
   } else {
     uint8_t *byte = static_cast<uint8_t *>(a.output) + unit;
     const size_t place = (s.start / 2 + unit) * 2;
-    const bool low = place >= s.start, high = place + 1 < s.start + s.length;
-    uint32_t code = low && high ? 0 : *byte;
+    const bool inside[2] = {place >= s.start, place + 1 < s.start + s.length};
+    float x[2] = {};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if (!(i == 0 ? low : high)) continue;
-      const size_t own = place + i;
       float f[1];
-      to_float(load<T, 1>(s.input, own - s.start, true), f);
-      const float y = __fmul_rn(f[0], multipliers.of(own / s.cols, own % s.cols));
-      code = (code & ~(0xfu << 4 * i)) | encode_e2m1(y) << 4 * i;
+      to_float(load<T, 1>(s.input, place + i - s.start, inside[i]), f);
+      x[i] = f[0];
+    }
+    const Multipliers multipliers(a);
+    size_t row = divide(place, s.cols), col = place - row * s.cols;
+    float factor = multipliers.of(row, col);
+    uint32_t code = inside[0] && inside[1] ? 0 : *byte;
+    if (inside[0]) code = (code & 0xf0) | encode_e2m1(__fmul_rn(x[0], factor));
+    if (++col == s.cols) ++row, col = 0;
+    if (inside[1]) {
+      if (col % kBlock == 0) factor = multipliers.of(row, col);
+      code = (code & 0x0f) | encode_e2m1(__fmul_rn(x[1], factor)) << 4;
     }
     *byte = static_cast<uint8_t>(code);
   }
