@@ -38,7 +38,7 @@ enum Step {
 }
 
 /// Programs of capi-tests/ that pass wrong arguments, and a part of the names of those cases.
-const WRONG_ARGUMENTS: [(&str, &str); 11] = [
+const WRONG_ARGUMENTS: [(&str, &str); 15] = [
     ("bad_input", ""),
     ("transformer_engine", ""),
     ("nvtex", ""),
@@ -49,6 +49,10 @@ const WRONG_ARGUMENTS: [(&str, &str); 11] = [
     ("transpose", "refuses"),
     ("gemm", "config"),
     ("gemm_block", "refused"),
+    ("gemm_nvfp4", "refused"),
+    ("hadamard_transform", "refused"),
+    ("recipe_nvfp4", "refused"),
+    ("transpose_nvfp4", "refused"),
     ("fused_attn_calls", "wrong"),
 ];
 
