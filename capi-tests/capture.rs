@@ -3,6 +3,7 @@
 //! it was, and nothing waits for the stream. Without a CUDA device the test says so and passes.
 
 mod capture_attention;
+mod capture_hadamard;
 mod capture_moe;
 mod common;
 
@@ -181,6 +182,7 @@ fn chain(seed: u64) -> Chain {
     gemm("gemm k = 0", bf16, per_tensor, (bf16, 0, NVTEX_EPILOGUE_BIAS));
     gemm("gemm fp8 blocks", bf16, blocks, (e4m3, 512, NVTEX_EPILOGUE_BIAS));
     gemm("gemm mxfp8", bf16, [NVTE_MXFP8_1D_SCALING; 2], (e4m3, 512, NVTEX_EPILOGUE_NONE));
+    capture_hadamard::steps(c, workspace);
     norm_forward(c, "layernorm", NVTE_Norm_Type::LayerNorm, NVTE_DELAYED_TENSOR_SCALING);
     norm_forward(c, "rmsnorm in blocks", NVTE_Norm_Type::RMSNorm, NVTE_BLOCK_SCALING_2D);
     norm_backward(c, "layernorm backward", kNVTEBFloat16);
@@ -1056,6 +1058,7 @@ fn gemm(
             bias_dtype: wide,
             aux_dtype: wide,
             epilogue,
+            nvfp4: Nvfp4Factors::NONE,
             transa: true,
             transb: false,
             split_accumulator: true,
