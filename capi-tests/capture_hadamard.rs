@@ -143,8 +143,7 @@ fn parts(c: &mut Chain) {
         };
         entry(side, side.table.nvfp4_partial_amax, args)
     });
-    let (global, output) =
-        (c.scale_input(), c.output("output", kNVTEByte, SHARD.length / 2, Bits));
+    let (global, output) = (c.scale_input(), c.output("output", kNVTEByte, SHARD.length / 2, Bits));
     c.step("nvfp4_partial_cast", move |side| {
         let args = Nvfp4PartialCastArgs {
             shard: Shard { input: side.at(input), ..SHARD },

@@ -1,5 +1,5 @@
-// Matrix products of NVFP4 operands (gemm_comm.md, section 3.6). Row-major: D[n,m] = Bop[n,k] Aop[k,m].
-// Codes, scales and amaxes are made here, expected values in double.
+// Matrix products of NVFP4 operands (gemm_comm.md, section 3.6). Row-major: D[n,m] = Bop[n,k]
+// Aop[k,m]. Codes, scales and amaxes are made here, expected values in double.
 #include "gemm_common.h"
 
 typedef struct Case {
@@ -59,7 +59,8 @@ static NVTETensor operand_tensor(const Case *c, Operand *o, bool rowwise, int32_
     set_param(t, direction ? kNVTEColumnwiseData : kNVTERowwiseData,
               buffer_from(bytes, o->outer * o->k / 2, c->misaligned ? 1 : 0)->ptr, kNVTEFloat4E2M1,
               SHAPE(first, second));
-    Buffer *s = wanted ? buffer_from(scales, rows * cols, c->misaligned ? 1 : 0) : buffer(rows * cols);
+    Buffer *s =
+        wanted ? buffer_from(scales, rows * cols, c->misaligned ? 1 : 0) : buffer(rows * cols);
     set_param(t, direction ? kNVTEColumnwiseScaleInv : kNVTERowwiseScaleInv, s->ptr,
               kNVTEFloat8E4M3, SHAPE(rows, cols));
     if (wanted && c->device) continue;
@@ -150,13 +151,13 @@ static void run(Case c, bool nan_scale) {
 }
 
 static void test_products(void) {
-  const size_t sizes[][3] = {{16, 16, 16},   {128, 64, 64},  {48, 80, 144},  {8, 8, 16},
+  const size_t sizes[][3] = {{16, 16, 16},   {128, 64, 64},   {48, 80, 144}, {8, 8, 16},
                              {200, 24, 272}, {256, 128, 512}, {24, 8, 1040}, {1, 3, 32}};
   for (size_t s = 0; s < COUNT(sizes); s++) {
     for (int k = 0; k < 16; k++) {
-      Case c = {sizes[s][0], sizes[s][1], sizes[s][2], k & 1, k & 2, k & 4, k & 8, s % 3 == 2,
-                k % 3 == 0,  s == 3,      false,       false, false, 1.5f,  0,     448,
-                448};
+      Case c = {sizes[s][0], sizes[s][1], sizes[s][2], k & 1,  k & 2, k & 4,
+                k & 8,       s % 3 == 2,  k % 3 == 0,  s == 3, false, false,
+                false,       1.5f,        0,           448,    448};
       if (k % 4 == 1) c.max_a = 256;
       if (k % 5 == 2) c.max_b = 256;
       if ((size_t)k % 3 == s % 3) c.beta = k % 2 ? 1.0f : 0.5f;
@@ -170,14 +171,14 @@ static void test_products(void) {
     }
   }
   for (int k = 0; k < 4; k++) {
-    Case c = {64, 32, 96, true, false, true, true, k & 1, false, false, true, k & 2, false, 1, 0,
-              448, 448};
+    Case c = {64,    32,   96,    true,  false, true, true, k & 1, false,
+              false, true, k & 2, false, 1,     0,    448,  448};
     if (case_begin("bias%s%s", c.gelu ? " gelu" : "", c.device ? " device factors" : "")) {
       run(c, false);
     }
   }
-  Case c = {32, 16, 64, true, false, false, true, false, false, false, false, false, false, 1, 0,
-            448, 448};
+  Case c = {32,    16,    64,    true,  false, false, true, false, false,
+            false, false, false, false, 1,     0,     448,  448};
   if (case_begin("a NaN scale")) run(c, true);
   c.m = 64, c.k = 0, c.beta = 2;
   if (case_begin("nothing to sum")) run(c, false);
@@ -187,8 +188,8 @@ static void test_products(void) {
 
 static void test_refused(void) {
   if (!case_begin("refused")) return;
-  Case c = {64, 32, 64, true, false, false, true, false, false, false, false, false, false, 1, 0,
-            448, 448};
+  Case c = {64,    32,    64,    true,  false, false, true, false, false,
+            false, false, false, false, 1,     0,     448,  448};
   Operand x = {64, 64, NULL, 0}, y = {32, 64, NULL, 0};
   NVTETensor a = operand_tensor(&c, &x, true, 448, false);
   NVTETensor b = operand_tensor(&c, &y, true, 448, false);
@@ -221,7 +222,8 @@ static void test_refused(void) {
   nvte_cublas_gemm(a, without, out, empty, empty, true, false, false, workspace, false, false, 0,
                    NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_cublas_gemm", "B.amax");
-  NVTETensor both_without[2] = {operand_tensor(&(Case){.swizzled = true, .device = true}, &x, true, 448, false), without};
+  NVTETensor both_without[2] = {
+      operand_tensor(&(Case){.swizzled = true, .device = true}, &x, true, 448, false), without};
   nvte_cublas_gemm_v2(1, 0, NULL, both_without[0], both_without[1], &zero, NULL, out, workspace,
                       NULL, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, "alpha", "null");
@@ -238,8 +240,8 @@ static void test_refused(void) {
   nvte_cublas_gemm(a, b, out, dbias, empty, true, false, true, workspace, false, false, 0, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_cublas_gemm", "bias", "NVFP4");
   if (on_cuda()) {
-    nvte_cublas_gemm_v2(1, 0, &one, a, b, &zero, NULL, out, tensor(g_workspace, kNVTEByte, SHAPE(4)),
-                        NULL, NULL);
+    nvte_cublas_gemm_v2(1, 0, &one, a, b, &zero, NULL, out,
+                        tensor(g_workspace, kNVTEByte, SHAPE(4)), NULL, NULL);
     EXPECT_ERROR(NVTEX_UNSUPPORTED, name, "workspace");
   }
   CHECK(untouched(d), "a refused call wrote something");

@@ -10,7 +10,8 @@ static int parity(unsigned x) {
   return p;
 }
 
-// The transform of column c in the 16 rows from `row` on, in double; exact for values of few binades.
+// The transform of column c in the 16 rows from `row` on, in double; exact for values of few
+// binades.
 static void transform(const void *x, size_t cols, size_t row, size_t c, unsigned mask,
                       double y[16]) {
   for (unsigned n = 0; n < 16; n++) {
@@ -29,14 +30,15 @@ static void *matrix(size_t n, bool specials) {
     uint64_t r = random_u64();
     double x = ldexp(random_uniform(-2, 2), -(int)(r % 7));
     put_value(kNVTEBFloat16, data, i, fabs(x) < 0x1p-8 ? 0 : x);
-    if (specials && r >> 32 < 0x2000000) put_bits(kNVTEBFloat16, data, i, 0x7FC0 | (r >> 16 & 0x8000));
+    if (specials && r >> 32 < 0x2000000)
+      put_bits(kNVTEBFloat16, data, i, 0x7FC0 | (r >> 16 & 0x8000));
   }
   return data;
 }
 
 static const struct {
   size_t rows, cols;
-} kShapes[] = {{16, 16},   {16, 64},   {64, 128},  {128, 64},  {144, 80},
+} kShapes[] = {{16, 16},    {16, 64},   {64, 128},  {128, 64},  {144, 80},
                {1040, 272}, {32, 4096}, {2048, 16}, {256, 1040}};
 static const int kMasks[] = {0, 0xD7E8, 0x8001};
 
@@ -54,8 +56,8 @@ static void test_transform(void) {
       Buffer *out = buffer_shifted(n * 2, misaligned ? 6 : 0);
       NVTEShape shape = k == 2 ? SHAPE(2, rows / 2, cols) : SHAPE(rows, cols);
       nvte_hadamard_transform(tensor(in->ptr, kNVTEBFloat16, shape),
-                              tensor(out->ptr, kNVTEBFloat16, SHAPE(cols, rows)), 0x1234,
-                              kMasks[k], NULL);
+                              tensor(out->ptr, kNVTEBFloat16, SHAPE(cols, rows)), 0x1234, kMasks[k],
+                              NULL);
       if (!EXPECT_OK()) continue;
       const void *got = buffer_read(out);
       size_t bad = 0;

@@ -1,5 +1,5 @@
-// Scales of NVFP4 tensors, and amax and casts of a part of a matrix for them (optim_nvfp4.md, section
-// 17).
+// Scales of NVFP4 tensors, and amax and casts of a part of a matrix for them (optim_nvfp4.md,
+// section 17).
 #include "nvte/recipe.h"
 #include "support.h"
 
@@ -21,8 +21,8 @@ static float block_scale(float amax, float global_amax) {
   return smaller(product(amax, sixth), FLT_MAX);
 }
 
-static const float kAmaxes[] = {0,      1,        448,     2688,    0x1p-126f, 0x1p-149f, 0x1p-120f,
-                                3e38f,  INFINITY, -1,      0.7f,    123.456f,  6,         1e-30f};
+static const float kAmaxes[] = {0,     1,        448, 2688, 0x1p-126f, 0x1p-149f, 0x1p-120f,
+                                3e38f, INFINITY, -1,  0.7f, 123.456f,  6,         1e-30f};
 
 static NVTETensor floats(Buffer *b, size_t n) { return tensor(b->ptr, kNVTEFloat32, SHAPE(n)); }
 
@@ -68,7 +68,8 @@ static void test_scales(void) {
     size_t n = 1000;
     float *x = host_memory(n * 4);
     for (size_t i = 0; i < n; i++) {
-      x[i] = i < COUNT(kAmaxes) ? kAmaxes[i] : (float)ldexp(random_uniform(0, 1), (int)random_below(40) - 20);
+      x[i] = i < COUNT(kAmaxes) ? kAmaxes[i]
+                                : (float)ldexp(random_uniform(0, 1), (int)random_below(40) - 20);
     }
     Buffer *out = buffer(n * 4);
     nvte_nvfp4_compute_per_block_scale(floats(buffer_from(x, n * 4, 0), n), floats(out, n),
@@ -142,11 +143,11 @@ static void test_expanded(void) {
 
 static const struct {
   size_t rows, cols, start, length;
-} kShards[] = {{32, 64, 30, 2},          {32, 64, 31, 3},         {64, 64, 1, 4094},
-               {64, 64, 0, 4096},        {128, 128, 0, 0},        {256, 384, 128, 9008},
-               {256, 384, 4096, 40960},  {130, 272, 16, 30000},   {130, 272, 0, 35360},
-               {300, 131, 777, 20001},   {300, 130, 776, 20002},  {1, 5000, 17, 4000},
-               {5000, 1, 17, 4000},      {512, 256, 131071, 1},   {160, 416, 8, 66000},
+} kShards[] = {{32, 64, 30, 2},          {32, 64, 31, 3},           {64, 64, 1, 4094},
+               {64, 64, 0, 4096},        {128, 128, 0, 0},          {256, 384, 128, 9008},
+               {256, 384, 4096, 40960},  {130, 272, 16, 30000},     {130, 272, 0, 35360},
+               {300, 131, 777, 20001},   {300, 130, 776, 20002},    {1, 5000, 17, 4000},
+               {5000, 1, 17, 4000},      {512, 256, 131071, 1},     {160, 416, 8, 66000},
                {97, 1000, 50000, 47000}, {640, 768, 100000, 262144}};
 
 static float part_amax(NVTEDType dtype, const void *x, size_t s, size_t row, size_t col) {

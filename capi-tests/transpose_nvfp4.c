@@ -2,7 +2,9 @@
 #include "nvte/transpose.h"
 #include "support.h"
 
-static unsigned nibble(const unsigned char *data, size_t i) { return data[i / 2] >> i % 2 * 4 & 15; }
+static unsigned nibble(const unsigned char *data, size_t i) {
+  return data[i / 2] >> i % 2 * 4 & 15;
+}
 
 static unsigned char *random_bytes(size_t n) {
   unsigned char *data = host_memory(n);
@@ -11,14 +13,15 @@ static unsigned char *random_bytes(size_t n) {
 }
 
 static void test_data(void) {
-  const size_t shapes[][2] = {{2, 2},    {16, 16},   {256, 256}, {64, 512},  {272, 304}, {34, 62},
+  const size_t shapes[][2] = {{2, 2},    {16, 16},   {256, 256}, {64, 512}, {272, 304}, {34, 62},
                               {514, 30}, {1024, 48}, {2, 1000},  {1000, 2}, {528, 1040}};
   for (size_t s = 0; s < COUNT(shapes); s++) {
     for (int k = 0; k < 2; k++) {
       size_t m = shapes[s][0], n = shapes[s][1];
       if (!case_begin("data %zux%zu%s", m, n, k ? " misaligned" : "")) continue;
       unsigned char *x = random_bytes(m * n / 2);
-      Buffer *in = buffer_from(x, m * n / 2, k ? 3 : 0), *out = buffer_shifted(m * n / 2, k ? 5 : 0);
+      Buffer *in = buffer_from(x, m * n / 2, k ? 3 : 0),
+             *out = buffer_shifted(m * n / 2, k ? 5 : 0);
       nvte_nvfp4_data_transpose(tensor(in->ptr, kNVTEByte, SHAPE(m, n / 2)),
                                 tensor(out->ptr, kNVTEByte, SHAPE(n, m / 2)), NULL);
       if (!EXPECT_OK()) continue;
@@ -36,8 +39,8 @@ static void test_data(void) {
 
 static void test_scales(void) {
   // Rows and columns of the output, tiles of the input along m and k, its columns.
-  const size_t shapes[][5] = {{128, 4, 4, 4, 4},      {304, 20, 17, 19, 20}, {1024, 144, 130, 64, 64},
-                              {16, 4, 1, 1, 4},       {128, 4, 3, 20, 20},   {640, 33, 33, 40, 40},
+  const size_t shapes[][5] = {{128, 4, 4, 4, 4}, {304, 20, 17, 19, 20}, {1024, 144, 130, 64, 64},
+                              {16, 4, 1, 1, 4},  {128, 4, 3, 20, 20},   {640, 33, 33, 40, 40},
                               {4, 8, 8, 1, 1}};
   for (size_t s = 0; s < COUNT(shapes); s++) {
     for (int k = 0; k < 2; k++) {

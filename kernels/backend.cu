@@ -65,7 +65,8 @@ NVTEXOutcome nvte_cuda_topk(const NVTEXTopkArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_hadamard(const NVTEXHadamardArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_hadamard_amax(const NVTEXHadamardAmaxArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_nvfp4_transpose(const NVTEXNvfp4TransposeArgs *, cudaStream_t) noexcept;
-NVTEXOutcome nvte_cuda_nvfp4_scale_transpose(const NVTEXNvfp4ScaleTransposeArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_nvfp4_scale_transpose(const NVTEXNvfp4ScaleTransposeArgs *,
+                                             cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_nvfp4_alpha(const NVTEXNvfp4AlphaArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_nvfp4_global_scale(const NVTEXNvfp4GlobalScaleArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_nvfp4_block_scale(const NVTEXNvfp4BlockScaleArgs *, cudaStream_t) noexcept;

@@ -1,5 +1,5 @@
-// Beside the matrix products of cuBLASLt: those that it refuses because nothing is summed, k = 0, and
-// the values of NVFP4 operands.
+// Beside the matrix products of cuBLASLt: those that it refuses because nothing is summed, k = 0,
+// and the values of NVFP4 operands.
 
 #include "common/launch.cuh"
 #include "common/nvfp4.cuh"

@@ -1,5 +1,5 @@
-// Hadamard transforms of 16 rows and largest magnitudes, also of the members of a group (optim_nvfp4.md,
-// sections 14 and 15). A thread has 16 rows of some columns in registers.
+// Hadamard transforms of 16 rows and largest magnitudes, also of the members of a group
+// (optim_nvfp4.md, sections 14 and 15). A thread has 16 rows of some columns in registers.
 
 #include "common/launch.cuh"
 #include "common/reduce.cuh"
@@ -153,8 +153,10 @@ struct Members {
     uint32_t low = 0;
     for (uint32_t n = count; n > 1;) {
       const uint32_t half = n / 2;
-      if (begin(low + half) <= at) low += half, n -= half;
-      else n = half;
+      if (begin(low + half) <= at)
+        low += half, n -= half;
+      else
+        n = half;
     }
     return low;
   }
@@ -204,8 +206,8 @@ __device__ __forceinline__ int rounded(float x) {
 // is the same rounded before or after.
 template <int N, bool kTransform>
 __global__ void __launch_bounds__(kThreads, 4)
-    amax_kernel(const void *in, uint32_t units, uint32_t across,
-                const __grid_constant__ Factors f, const __grid_constant__ Members m) {
+    amax_kernel(const void *in, uint32_t units, uint32_t across, const __grid_constant__ Factors f,
+                const __grid_constant__ Members m) {
   __shared__ BlockMax<kThreads> rows_max, transform_max;
   __shared__ uint32_t member;
   __shared__ bool common;

@@ -1,5 +1,5 @@
-// Scales of NVFP4 tensors, and amax and casts of a part of a matrix by blocks of 16 x 16 of the whole
-// (optim_nvfp4.md, section 17).
+// Scales of NVFP4 tensors, and amax and casts of a part of a matrix by blocks of 16 x 16 of the
+// whole (optim_nvfp4.md, section 17).
 
 #include "common/launch.cuh"
 #include "common/nvfp4.cuh"
@@ -133,8 +133,7 @@ struct Multipliers {
   const NVTEXNvfp4PartialCastArgs &a;
   float inverse;  // Of the global scale.
 
-  __device__ __forceinline__ explicit Multipliers(const NVTEXNvfp4PartialCastArgs &args)
-      : a(args) {
+  __device__ __forceinline__ explicit Multipliers(const NVTEXNvfp4PartialCastArgs &args) : a(args) {
     const float global = *a.global_scale;
     inverse = __frcp_rn(global <= 0.0f ? 1.0f : global);
   }
@@ -244,15 +243,13 @@ extern "C" NVTEXOutcome nvte_cuda_nvfp4_block_scale(const NVTEXNvfp4BlockScaleAr
 extern "C" NVTEXOutcome nvte_cuda_nvfp4_partial_amax(const NVTEXNvfp4PartialAmaxArgs *args,
                                                      cudaStream_t stream) noexcept {
   using namespace nvte;
-  return dispatch<F32, F16, BF16>(args->shard.dtype, [&](auto in) {
-    return partial_amax<decltype(in)>(*args, stream);
-  });
+  return dispatch<F32, F16, BF16>(
+      args->shard.dtype, [&](auto in) { return partial_amax<decltype(in)>(*args, stream); });
 }
 
 extern "C" NVTEXOutcome nvte_cuda_nvfp4_partial_cast(const NVTEXNvfp4PartialCastArgs *args,
                                                      cudaStream_t stream) noexcept {
   using namespace nvte;
-  return dispatch<F32, F16, BF16>(args->shard.dtype, [&](auto in) {
-    return partial_cast<decltype(in)>(*args, stream);
-  });
+  return dispatch<F32, F16, BF16>(
+      args->shard.dtype, [&](auto in) { return partial_cast<decltype(in)>(*args, stream); });
 }

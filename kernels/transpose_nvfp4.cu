@@ -1,5 +1,5 @@
-// Transposes of matrices of 4-bit elements, and of scales of 16 x 16 of them (optim_nvfp4.md, section
-// 18).
+// Transposes of matrices of 4-bit elements, and of scales of 16 x 16 of them (optim_nvfp4.md,
+// section 18).
 
 #include "common/launch.cuh"
 #include "common/vec.cuh"
@@ -103,8 +103,8 @@ __global__ void __launch_bounds__(kThreads)
 NVTEXOutcome transpose(const NVTEXNvfp4TransposeArgs &a, cudaStream_t stream) {
   const size_t down = ceil_div(a.rows, kSide), across = ceil_div(a.cols, kSide);
   if (across > kMaxBlocks / down) return unimplemented("the matrix has too many tiles");
-  const bool vectors = a.rows % kPiece == 0 && a.cols % kPiece == 0 && aligned(a.input, 8) &&
-                       aligned(a.output, 8);
+  const bool vectors =
+      a.rows % kPiece == 0 && a.cols % kPiece == 0 && aligned(a.input, 8) && aligned(a.output, 8);
   return launch(vectors ? transpose_kernel<true> : transpose_kernel<false>,
                 dim3(static_cast<unsigned>(down * across)), kThreads, stream, a,
                 static_cast<unsigned>(down));
@@ -116,8 +116,7 @@ constexpr int kScaleTiles = 32, kScaleCols = 128;
 // output written.
 template <bool kVectors>
 __global__ void __launch_bounds__(kThreads)
-    scale_transpose_kernel(const __grid_constant__ NVTEXNvfp4ScaleTransposeArgs a,
-                           unsigned down) {
+    scale_transpose_kernel(const __grid_constant__ NVTEXNvfp4ScaleTransposeArgs a, unsigned down) {
   constexpr int kPer = 16, kAcross = kScaleCols / kPer;
   // 16 more for other banks.
   __shared__ __align__(16) uint8_t tile[kScaleTiles][kScaleCols + 16];

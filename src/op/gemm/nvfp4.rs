@@ -76,15 +76,11 @@ fn operand(name: &str, tensor: &Tensor, rowwise: bool) -> Result<Nvfp4Operand> {
     check::dtype(&scale_name, scale_inv.dtype, &[kNVTEFloat8E4M3, kNVTEByte])?;
     check::shape(&scale_name, &scale_inv.shape, &Shape::new(&[first, stride]))?;
     let inv = check::pointer(scale_name, scale_inv)?;
-    let amax = check::optional_scalar(format_args!("{name}.{field}amax"), used_amax(tensor, rowwise))?;
+    let amax =
+        check::optional_scalar(format_args!("{name}.{field}amax"), used_amax(tensor, rowwise))?;
     Ok(Nvfp4Operand {
         data: data.ptr(),
-        scales: GemmScales {
-            inv,
-            stride,
-            mode: NVTE_NVFP4_1D_SCALING,
-            swizzled: tensor.swizzled,
-        },
+        scales: GemmScales { inv, stride, mode: NVTE_NVFP4_1D_SCALING, swizzled: tensor.swizzled },
         amax,
         e4m3_max: tensor.e4m3_max as f32,
         outer,
@@ -127,7 +123,11 @@ impl Product<'_> {
                     if operand.amax.is_null() {
                         let field = if rowwise { "amax" } else { "columnwise_amax" };
                         let expected = "one Float32 (alpha is on the host)";
-                        return Err(Error::argument(format!("{name}.{field}"), expected, "nothing"));
+                        return Err(Error::argument(
+                            format!("{name}.{field}"),
+                            expected,
+                            "nothing",
+                        ));
                     }
                 }
                 let factor = 1.0 / (36.0 * a.e4m3_max * b.e4m3_max);

@@ -32,8 +32,7 @@ fn columns(
     mut each: impl FnMut(usize, &[f32; SIZE]),
 ) {
     for col in from {
-        let mut x: [f32; SIZE] =
-            std::array::from_fn(|k| input[(row + k) * cols + col].to_f32());
+        let mut x: [f32; SIZE] = std::array::from_fn(|k| input[(row + k) * cols + col].to_f32());
         transform(&mut x, sign_mask);
         each(col, &x);
     }

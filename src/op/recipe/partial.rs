@@ -8,7 +8,12 @@ use NVTEScalingMode::*;
 pub(super) type Pair<T> = (T, T);
 
 /// The elements from `start` on of the matrix `[rows, cols]`.
-pub(super) fn shard(name: &str, handle: NVTETensor, (rows, cols): Pair<usize>, start: usize) -> Result<Shard> {
+pub(super) fn shard(
+    name: &str,
+    handle: NVTETensor,
+    (rows, cols): Pair<usize>,
+    start: usize,
+) -> Result<Shard> {
     let tensor = check::tensor(name, handle)?;
     check::per_tensor(name, &tensor)?;
     // Unset is a shard without elements.
