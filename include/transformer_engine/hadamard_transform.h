@@ -1,0 +1,2 @@
+#include "nvte/hadamard_transform.h"
+#include "transformer_engine/transformer_engine.h"
