@@ -58,6 +58,7 @@ static const function functions[] = {
     (function)nvte_get_num_compute_streams,
     (function)nvte_dequantize,
     (function)nvte_group_dequantize,
+    (function)nvte_group_nvfp4_quantize_with_amax,
     (function)nvte_group_quantize,
     (function)nvte_group_quantize_dbias,
     (function)nvte_group_quantize_dbias_dgelu,

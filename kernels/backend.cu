@@ -72,6 +72,8 @@ NVTEXOutcome nvte_cuda_nvfp4_global_scale(const NVTEXNvfp4GlobalScaleArgs *, cud
 NVTEXOutcome nvte_cuda_nvfp4_block_scale(const NVTEXNvfp4BlockScaleArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_nvfp4_partial_amax(const NVTEXNvfp4PartialAmaxArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_nvfp4_partial_cast(const NVTEXNvfp4PartialCastArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_nvfp4_quantize(const NVTEXNvfp4QuantizeArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_nvfp4_dequantize(const NVTEXNvfp4DequantizeArgs *, cudaStream_t) noexcept;
 }
 
 extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
@@ -145,4 +147,6 @@ extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
   table->nvfp4_block_scale = nvte_cuda_nvfp4_block_scale;
   table->nvfp4_partial_amax = nvte_cuda_nvfp4_partial_amax;
   table->nvfp4_partial_cast = nvte_cuda_nvfp4_partial_cast;
+  table->nvfp4_quantize = nvte_cuda_nvfp4_quantize;
+  table->nvfp4_dequantize = nvte_cuda_nvfp4_dequantize;
 }

@@ -20,6 +20,7 @@
 #include "nvte/backend/hadamard_transform.h"
 #include "nvte/backend/multi_tensor.h"
 #include "nvte/backend/normalization.h"
+#include "nvte/backend/nvfp4.h"
 #include "nvte/backend/nvtex.h"
 #include "nvte/backend/outcome.h"
 #include "nvte/backend/padding.h"
@@ -130,6 +131,8 @@ typedef struct NVTEXOpTable {
   NVTEXOutcome (*unpermute)(const NVTEXUnpermuteArgs*, cudaStream_t);
   NVTEXOutcome (*sort_pairs)(const NVTEXSortPairsArgs*, cudaStream_t);
   NVTEXOutcome (*topk)(const NVTEXTopkArgs*, cudaStream_t);
+  NVTEXOutcome (*nvfp4_quantize)(const NVTEXNvfp4QuantizeArgs*, cudaStream_t);
+  NVTEXOutcome (*nvfp4_dequantize)(const NVTEXNvfp4DequantizeArgs*, cudaStream_t);
   NVTEXOutcome (*hadamard)(const NVTEXHadamardArgs*, cudaStream_t);
   NVTEXOutcome (*hadamard_amax)(const NVTEXHadamardAmaxArgs*, cudaStream_t);
   NVTEXOutcome (*nvfp4_transpose)(const NVTEXNvfp4TransposeArgs*, cudaStream_t);

@@ -57,6 +57,24 @@ void nvte_quantize_v2(NVTETensor input,
                       cudaStream_t stream);
 
 /**
+ * Casts the rows of a BFloat16 matrix to NVFP4, row-wise, to one tensor after the other.
+ *
+ * Formula: that of `nvte_quantize_v2` for each tensor with its own `amax` (absent: a global scale of 1).
+ * Shapes: input `[r, n]`, n a multiple of 16; output i has the next `split_sections[i]` rows; a tensor
+ * without rows is skipped, and may be null. Data of the outputs lie one after the other without gaps;
+ * `scale_inv` is `[rows or more, n/16 or more]`.
+ * Config (null: defaults): noop tensor, stochastic rounding with its RNG state.
+ * Errors: other dtypes, shapes or scaling modes; splits that do not add up to r; more than 64 tensors;
+ * column-wise data; 2D blocks or 4over6.
+ */
+void nvte_group_nvfp4_quantize_with_amax(NVTETensor input,
+                                         NVTETensor *outputs,
+                                         const size_t *split_sections,
+                                         size_t num_tensors,
+                                         NVTEQuantizationConfig quant_config,
+                                         cudaStream_t stream);
+
+/**
  * `nvte_quantize_v2` of `inputs[i]` to `outputs[i]` for each i below `num_tensors`, with one config for
  * all. If any is wrong nothing is written at all; its message says `tensor i`.
  */

@@ -77,6 +77,8 @@ pub(super) static TABLE: OpTable = OpTable {
     nvfp4_partial_cast: Some(op::recipe::cpu_nvfp4::partial_cast),
     sort_pairs: Some(op::permutation::cpu::sort_pairs),
     topk: Some(op::topk::cpu::topk),
+    nvfp4_quantize: Some(op::cast::cpu_nvfp4::nvfp4_quantize),
+    nvfp4_dequantize: Some(op::cast::cpu_nvfp4::nvfp4_dequantize),
     ..OpTable::EMPTY
 };
 

@@ -109,6 +109,10 @@ pub struct OpTable {
     pub unpermute: Option<unsafe extern "C" fn(*const UnpermuteArgs, cudaStream_t) -> Outcome>,
     pub sort_pairs: Option<unsafe extern "C" fn(*const SortPairsArgs, cudaStream_t) -> Outcome>,
     pub topk: Option<unsafe extern "C" fn(*const TopkArgs, cudaStream_t) -> Outcome>,
+    pub nvfp4_quantize:
+        Option<unsafe extern "C" fn(*const Nvfp4QuantizeArgs, cudaStream_t) -> Outcome>,
+    pub nvfp4_dequantize:
+        Option<unsafe extern "C" fn(*const Nvfp4DequantizeArgs, cudaStream_t) -> Outcome>,
     pub hadamard: Option<unsafe extern "C" fn(*const HadamardArgs, cudaStream_t) -> Outcome>,
     pub hadamard_amax:
         Option<unsafe extern "C" fn(*const HadamardAmaxArgs, cudaStream_t) -> Outcome>,

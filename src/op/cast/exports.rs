@@ -65,6 +65,29 @@ pub unsafe extern "C-unwind" fn nvte_quantize_v2(
     guard("nvte_quantize_v2", || quantize_with_config(input, output, quant_config, stream));
 }
 
+/// Casts the rows of a BFloat16 matrix to NVFP4, row-wise, to one tensor after the other.
+///
+/// Formula: that of `nvte_quantize_v2` for each tensor with its own `amax` (absent: a global scale of 1).
+/// Shapes: input `[r, n]`, n a multiple of 16; output i has the next `split_sections[i]` rows; a tensor
+/// without rows is skipped, and may be null. Data of the outputs lie one after the other without gaps;
+/// `scale_inv` is `[rows or more, n/16 or more]`.
+/// Config (null: defaults): noop tensor, stochastic rounding with its RNG state.
+/// Errors: other dtypes, shapes or scaling modes; splits that do not add up to r; more than 64 tensors;
+/// column-wise data; 2D blocks or 4over6.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_nvfp4_quantize_with_amax(
+    input: NVTETensor,
+    outputs: *mut NVTETensor,
+    split_sections: *const usize,
+    num_tensors: usize,
+    quant_config: NVTEQuantizationConfig,
+    stream: cudaStream_t,
+) {
+    guard("nvte_group_nvfp4_quantize_with_amax", || {
+        nvfp4::group_quantize(input, outputs, split_sections, num_tensors, quant_config, stream)
+    });
+}
+
 /// `nvte_quantize_v2` of `inputs[i]` to `outputs[i]` for each i below `num_tensors`, with one config for
 /// all. If any is wrong nothing is written at all; its message says `tensor i`.
 #[unsafe(no_mangle)]

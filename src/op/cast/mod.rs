@@ -1,12 +1,14 @@
-//! Casts with per-tensor scaling, FP8 block scaling and MXFP8, of tensors and of groups, with sums over
+//! Casts with per-tensor scaling, FP8 block scaling, MXFP8 and NVFP4, of tensors and of groups, with sums over
 //! the rows (spec: quantize, sections 3 to 8, 9.1 and 9.2).
 #![allow(unsafe_code)]
 
 pub(crate) mod cpu;
 pub(crate) mod cpu_block;
 mod cpu_fused;
+pub(crate) mod cpu_nvfp4;
 pub(crate) mod cpu_requantize;
 pub mod exports;
+pub(crate) mod nvfp4;
 mod requantize;
 
 use super::transformer_engine::QuantizationConfig;
@@ -119,6 +121,10 @@ pub(crate) fn quantize(
 ) -> Result<()> {
     let input = check::tensor("input", input)?;
     let output = check::tensor("output", output)?;
+    if output.mode == NVTE_NVFP4_1D_SCALING {
+        return nvfp4::quantize(&input, &output, noop, config, stream);
+    }
+    check_rounding(config)?;
     match plan_quantize(&input, &output, noop, config)? {
         Some(args) => backend::run(&args, stream),
         None => Ok(()),
@@ -128,11 +134,16 @@ pub(crate) fn quantize(
 /// A config of casts to other types than NVFP4.
 fn config(handle: NVTEQuantizationConfig) -> Result<QuantizationConfig> {
     let config = QuantizationConfig::get("quant_config", handle)?;
+    check_rounding(&config).map(|()| config)
+}
+
+/// Refuses stochastic rounding.
+fn check_rounding(config: &QuantizationConfig) -> Result<()> {
     if config.stochastic_rounding {
         let name = "quant_config.stochastic_rounding";
         return Err(Error::argument(name, "0 (only NVFP4 rounds stochastically)", 1));
     }
-    Ok(config)
+    Ok(())
 }
 
 /// Runs a cast with a config.
@@ -142,7 +153,7 @@ fn quantize_with_config(
     config: NVTEQuantizationConfig,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let config = self::config(config)?;
+    let config = QuantizationConfig::get("quant_config", config)?;
     quantize(input, output, ("quant_config.noop_tensor", config.noop()), &config, stream)
 }
 
@@ -477,6 +488,9 @@ pub(crate) fn dequantize(
     let input = check::tensor("input", input)?;
     let output = check::tensor("output", output)?;
     let mode = input.mode;
+    if mode == NVTE_NVFP4_1D_SCALING {
+        return nvfp4::dequantize(&input, &output, stream);
+    }
     supported_mode("input", input.mode, input.swizzled)?;
     if mode == NVTE_DELAYED_TENSOR_SCALING {
         check::scales("input", &input)?;

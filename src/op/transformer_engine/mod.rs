@@ -52,6 +52,10 @@ impl QuantizationConfig {
         Self { noop: noop as usize, ..self }
     }
 
+    pub fn rng_state(&self) -> NVTETensor {
+        self.rng_state as NVTETensor
+    }
+
     pub fn noop(&self) -> NVTETensor {
         self.noop as NVTETensor
     }

@@ -1,0 +1,769 @@
+// Casts to NVFP4 and back: blocks of 16 elements of a row, of a column (stored transposed) or of
+// both, with an E4M3 scale each (see Nvfp4QuantizeArgs). A block of threads takes a tile of 64 rows
+// and columns, a thread a block of 16 elements of each direction; the 16 lines of a square block
+// are those of half a warp.
+
+#include "common/launch.cuh"
+#include "common/nvfp4.cuh"
+#include "common/philox.cuh"
+#include "common/reduce.cuh"
+#include "common/scale.cuh"
+#include "nvte/backend/nvfp4.h"
+
+namespace nvte {
+namespace {
+
+constexpr int kTile = 64;
+constexpr int kThreads = 256;
+constexpr int kPitch = kTile + 1;
+constexpr float kBf16Max = 0x1.FEp127f;
+
+// What the launcher works out for the kernel.
+struct Problem {
+  NVTEXNvfp4QuantizeArgs a;
+  bool vectorised;    // The input is aligned to 16 bytes, rows too.
+  size_t strip_tiles;  // For the random words.
+};
+
+// Rows of a member of a group.
+struct Member {
+  size_t index;
+  size_t first;
+  size_t rows;
+  size_t data;    // Bytes before its column-wise data and scales.
+  size_t scales;
+  size_t stride;  // Between column-wise scales of neighbouring columns.
+};
+
+__device__ __forceinline__ bool propagates_nan(NVTEXNvfp4Variant variant) {
+  return variant >= NVTEX_NVFP4_HADAMARD_COLUMNS;
+}
+
+__device__ Nvfp4Scale scale_of(const NVTEXNvfp4QuantizeArgs &a, const float *amax, float &global) {
+  global = 1.0f;
+  if (amax != nullptr) {
+    const float most = *amax;
+    if (a.variant == NVTEX_NVFP4_HADAMARD || a.variant == NVTEX_NVFP4_HADAMARD_GROUP) {
+      global = most > 0.0f ? fminf(__fdiv_rn(a.e4m3_max * kE2m1Max, most), FLT_MAX) : 1.0f;
+    } else if (a.variant == NVTEX_NVFP4_HADAMARD_COLUMNS && most != most) {
+      global = most;
+    } else {
+      global = nvfp4_global_scale(most, a.e4m3_max);
+    }
+  }
+  return nvfp4_scale(global);
+}
+
+struct Call {
+  uint64_t sequence;
+  uint32_t call;
+  bool exchanged;  // The block's halves.
+};
+
+// Sequence and call of the generator for the words of the block that begins at (r, c).
+__device__ Call random_call(const Problem &p, bool colwise, size_t r, size_t c) {
+  const NVTEXNvfp4QuantizeArgs &a = p.a;
+  r += a.first_row;
+  const unsigned tile_r = r % 128, tile_c = c % 128;
+  const uint64_t across = (a.cols + 127) / 128, tile = c / 128 + r / 128 * across;
+  const bool by_row = a.rowwise.data != nullptr, by_col = a.colwise.data != nullptr;
+  const unsigned height = a.variant == NVTEX_NVFP4_HADAMARD_COLUMNS ? 64 : 128;
+  const uint64_t per = p.strip_tiles, down = r / height;
+  const uint64_t strip = down % per, lin = per * (c / 128 + down / per * across);
+  switch (a.variant) {
+    case NVTEX_NVFP4_TUNED: {
+      const unsigned in_r = tile_r % 64, in_c = tile_c % 64;
+      const unsigned sub = tile_r / 64 * 2 + tile_c / 64, calls = by_col ? 4 : 2;
+      if (colwise) {
+        const unsigned lane = in_c / 2, warp = (in_r / 16 + 4 - lane / 2 % 4) % 4;
+        return {32 * warp + lane + 128 * tile, sub * calls + 2 + tile_c % 2, false};
+      }
+      const unsigned thread = in_r % 32 * 4 + in_c / 16;
+      return {thread + 128 * tile, sub * calls + in_r / 32, thread % 32 >= 16};
+    }
+    case NVTEX_NVFP4_SQUARE: {
+      const unsigned calls = by_row && by_col ? 4 : 2;
+      const unsigned call = tile_r / 32 * calls + tile_r % 32 / 16;
+      if (colwise) return {tile_c + 128 * tile, call, false};
+      const unsigned thread = tile_r % 16 * 8 + tile_c / 16;
+      return {thread + 128 * tile, call + calls - 2, thread % 32 >= 16};
+    }
+    case NVTEX_NVFP4_GENERAL:
+      if (colwise) {
+        const unsigned thread = tile_c / 2 % 32 * 8 + tile_r / 16;
+        return {thread + 256 * tile, (by_row ? 4 : 0) + tile_c / 64 * 2 + tile_c % 2, false};
+      }
+      return {tile_r % 32 * 8 + tile_c / 16 + 256 * tile, tile_r / 32, false};
+    case NVTEX_NVFP4_HADAMARD_COLUMNS:
+      return {tile_c + 256 * strip + 256 * lin, tile_r % 64 / 16, false};
+    default: {
+      const uint64_t sequence = 512 * strip + 512 * lin;
+      if (colwise) return {128 + tile_c + sequence, tile_r / 16, false};
+      if (a.variant == NVTEX_NVFP4_HADAMARD) {
+        const unsigned thread = tile_r / 16 * 32 + tile_r % 16 * 2 + tile_c / 64;
+        return {768 + thread + sequence, tile_c % 64 / 16, false};
+      }
+      const unsigned thread = tile_r % 32 / 4 * 32 + tile_r % 4 * 8 + tile_c / 16;
+      const uint64_t rows = a.offsets != nullptr ? a.offsets[a.num_tensors] / a.cols : a.total_rows;
+      return {768 + thread + sequence + 512 * per * across * (rows / 128), tile_r / 32, false};
+    }
+  }
+}
+
+// Rounds y to one of the two neighbours by a random byte.
+__device__ __forceinline__ uint32_t encode_stochastic(float y, uint32_t byte) {
+  const float a = fabsf(y);
+  const float step = a >= 4.0f ? 2.0f : a >= 2.0f ? 1.0f : 0.5f;
+  const float per_step = a >= 4.0f ? 0.5f : a >= 2.0f ? 1.0f : 2.0f;
+  const float t = __fmaf_rn(__fmul_rn(static_cast<float>(byte), 1.0f / 256.0f), step, a);
+  const float down = fminf(__fmul_rn(floorf(__fmul_rn(t, per_step)), step), kE2m1Max);
+  return encode_e2m1(y == y ? copysignf(down, y) : y);
+}
+
+// The codes of 16 elements, the scale that belongs to them, and of 4over6 the error.
+struct Codes {
+  uint32_t word[2];
+  uint32_t scale;
+};
+
+__device__ __forceinline__ void pack(const float (&y)[16], uint32_t (&word)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float part[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) part[i] = y[half * 8 + i];
+    word[half] = encode_e2m1x8(part);
+  }
+}
+
+__device__ __forceinline__ float most_of(const float (&x)[16], bool nan) {
+  float most = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) most = fmaxf(most, fabsf(x[i]));
+  if (nan) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) most = x[i] != x[i] ? x[i] : most;
+  }
+  return most;
+}
+
+// As many as a square block has lines: over half a warp.
+__device__ __forceinline__ float most_of_tile(float most) {
+#pragma unroll
+  for (int lanes = 8; lanes > 0; lanes /= 2) {
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, lanes));
+  }
+  return most;
+}
+__device__ __forceinline__ float sum_of_tile(float sum) {
+#pragma unroll
+  for (int lanes = 8; lanes > 0; lanes /= 2) {
+    sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, lanes));
+  }
+  return sum;
+}
+
+// One candidate of 4over6 and its error.
+__device__ float candidate(const NVTEXNvfp4QuantizeArgs &a, const float (&x)[16], float base,
+                           float amax, float global, const Nvfp4Scale &scale, Codes &codes) {
+  codes.scale = encode_e4m3(fminf(base, 448.0f));
+  const float s = decode_e4m3(codes.scale), factor = nvfp4_multiplier(codes.scale, scale);
+  float y[16];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) y[i] = __fmul_rn(x[i], factor);
+  pack(y, codes.word);
+  const float full = 6.0f * a.e4m3_max;
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const float value = __fmul_rn(decode_e2m1(codes.word[i / 8] >> (i % 8 * 4) & 15), s);
+    const float d = a.fast_error ? __fsub_rn(value, __fmul_rn(x[i], global))
+                                 : __fsub_rn(__fdiv_rn(__fmul_rn(value, amax), full), x[i]);
+    sum = __fadd_rn(sum, a.choice == NVTEX_NVFP4_LEAST_SQUARES ? __fmul_rn(d, d) : fabsf(d));
+  }
+  return sum;
+}
+
+__device__ Codes choose(const NVTEXNvfp4QuantizeArgs &a, const float (&x)[16], float most,
+                        float amax, float global, const Nvfp4Scale &scale) {
+  const float base = __fmul_rn(__fdiv_rn(most, 6.0f), global);
+  Codes six, four;
+  float error = candidate(a, x, base, amax, global, scale, six);
+  float error4 = candidate(a, x, __fmul_rn(base, 1.5f), amax, global, scale, four);
+  if (a.square) {
+    error = sum_of_tile(error);
+    error4 = sum_of_tile(error4);
+  }
+  return error4 < error ? four : six;
+}
+
+__device__ Codes cast(const Problem &p, const float (&x)[16], float most, float global,
+                      const Nvfp4Scale &scale, bool colwise, size_t r, size_t c) {
+  const NVTEXNvfp4QuantizeArgs &a = p.a;
+  const bool nan = propagates_nan(a.variant);
+  if (nan && (most != most || global != global)) return {{0x77777777, 0x77777777}, 0x7f};
+  Codes codes;
+  codes.scale = nvfp4_block_scale(most, scale);
+  float y[16];
+  if (a.fast_math && a.variant == NVTEX_NVFP4_TUNED) {
+    const float quotient = fminf(__fdiv_rn(global, decode_e4m3(codes.scale)), kBf16Max);
+    const float pair[2] = {quotient, 0.0f};
+    const float factor = __uint_as_float(BF16::from_float(pair) << 16);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) y[i] = __fmaf_rn(x[i], factor, 0.0f);
+  } else {
+    const float product = __fmul_rn(decode_e4m3(codes.scale), scale.inverse);
+    const float factor = nan && product != product ? product : fminf(__frcp_rn(product), FLT_MAX);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) y[i] = __fmul_rn(x[i], factor);
+  }
+  if (!a.stochastic) {
+    pack(y, codes.word);
+    return codes;
+  }
+  const Call at = random_call(p, colwise, r, c);
+  const uint64_t seed = a.rng_state != nullptr ? a.rng_state[0] : 0;
+  const uint64_t offset = a.rng_state != nullptr ? a.rng_state[1] : 0;
+  const uint64_t low = offset + at.call;
+  const Words words = philox(seed, low, at.sequence + (low < offset ? 1 : 0));
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    uint32_t word = 0;
+#pragma unroll
+    for (int i = 7; i >= 0; --i) {
+      const uint32_t straight = words.w[half * 2 + i / 4], other = words.w[2 - half * 2 + i / 4];
+      const uint32_t random = at.exchanged ? other : straight;
+      word = word << 4 | encode_stochastic(y[half * 8 + i], random >> (i % 4 * 8) & 255);
+    }
+    codes.word[half] = word;
+  }
+  return codes;
+}
+
+// The products with a matrix, added in pairs, and rounded to BF16 unless `exact`.
+__device__ void transform(float (&x)[16], const float (*matrix)[16], bool exact) {
+  float y[16];
+#pragma unroll
+  for (int n = 0; n < 16; ++n) {
+    float sums[16];
+#pragma unroll
+    for (int k = 0; k < 16; ++k) sums[k] = __fmul_rn(x[k], matrix[k][n]);
+#pragma unroll
+    for (int length = 8; length > 0; length /= 2) {
+#pragma unroll
+      for (int i = 0; i < length; ++i) sums[i] = __fadd_rn(sums[2 * i], sums[2 * i + 1]);
+    }
+    const float pair[2] = {sums[0], 0.0f};
+    y[n] = exact ? sums[0] : __uint_as_float(BF16::from_float(pair) << 16);
+  }
+#pragma unroll
+  for (int n = 0; n < 16; ++n) x[n] = y[n];
+}
+
+__device__ __forceinline__ Member member_of(const NVTEXNvfp4QuantizeArgs &a, size_t row) {
+  if (a.offsets == nullptr) return {0, 0, a.rows, 0, 0, a.colwise.scale_stride};
+  size_t low = 0, high = a.num_tensors;  // The last member that begins at or before the row.
+  while (high - low > 1) {
+    const size_t middle = (low + high) / 2;
+    (static_cast<size_t>(a.offsets[middle]) / a.cols <= row ? low : high) = middle;
+  }
+  const size_t from = a.offsets[low], to = a.offsets[low + 1];
+  return {low, from / a.cols, (to - from) / a.cols, from / 2, from / 16, (to - from) / a.cols / 16};
+}
+
+// Elements of a line are written as whole words where the line allows it.
+__device__ __forceinline__ void store_codes(uint8_t *at, const uint32_t (&word)[2], int elements) {
+  if (elements == 16 && reinterpret_cast<uintptr_t>(at) % 8 == 0) {
+    *reinterpret_cast<uint2 *>(at) = make_uint2(word[0], word[1]);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if (2 * i < elements) at[i] = static_cast<uint8_t>(word[i / 4] >> (i % 4 * 8));
+  }
+}
+
+template <class In>
+__global__ void __launch_bounds__(kThreads, 2)
+    nvfp4_quantize_kernel(const __grid_constant__ Problem p) {
+  const NVTEXNvfp4QuantizeArgs &a = p.a;
+  __shared__ float tile[kTile * kPitch];
+  __shared__ float matrix[16][16];
+  wait_for_stream();
+  let_next_start();
+  if (a.noop != nullptr && *a.noop == 1.0f) return;
+  const size_t tiles_across = (a.cols + kTile - 1) / kTile;
+  const size_t row0 = blockIdx.x / tiles_across * kTile, col0 = blockIdx.x % tiles_across * kTile;
+  const Member member = member_of(a, row0);
+  if (row0 >= member.first + member.rows) return;
+
+  constexpr int N = 16 / In::kBytes;
+  for (int v = threadIdx.x; v < kTile * kTile / N; v += kThreads) {
+    const int r = v / (kTile / N), c = v % (kTile / N) * N;
+    const bool row_inside = row0 + r < a.rows;
+    const size_t left = row_inside && col0 + c < a.cols ? a.cols - col0 - c : 0;
+    const size_t at = (row0 + r) * a.cols + col0 + c;
+    const Vec<In, N> x = p.vectorised ? load<In, N>(a.input, at, left > 0)
+                                      : load_some<In, N>(a.input, at, left < N ? left : N);
+    float f[N];
+    to_float(x, f);
+#pragma unroll
+    for (int i = 0; i < N; ++i) tile[r * kPitch + c + i] = f[i];
+  }
+  if (a.hadamard != nullptr) {
+    const uint32_t bits = static_cast<const uint16_t *>(a.hadamard)[threadIdx.x];
+    matrix[threadIdx.x / 16][threadIdx.x % 16] = __uint_as_float(bits << 16);
+  }
+  __syncthreads();
+
+  const int line_in_block = threadIdx.x % 16, unit = threadIdx.x / 16;
+  const bool nan = propagates_nan(a.variant);
+#pragma unroll 1
+  for (int colwise = 0; colwise < 2; ++colwise) {
+    const NVTEXNvfp4Lines &lines = colwise ? a.colwise : a.rowwise;
+    if (lines.data == nullptr) continue;
+    // Of two neighbouring half warps one takes the next block along the lines: no bank conflicts.
+    const int r = (colwise ? unit % 4 : unit / 4) * 16, c = (colwise ? unit / 4 : unit % 4) * 16;
+    float x[16];
+    const int start = colwise ? r * kPitch + c + line_in_block : (r + line_in_block) * kPitch + c;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) x[i] = tile[start + i * (colwise ? kPitch : 1)];
+    if (colwise && a.hadamard != nullptr) transform(x, matrix, a.fast_math);
+    float most = most_of(x, nan);
+    if (a.square) most = most_of_tile(most);
+
+    const size_t row = row0 + r, col = col0 + c;
+    const size_t line = (colwise ? col : row) + line_in_block;
+    const size_t line_count = colwise ? a.cols : member.first + member.rows;
+    const size_t from = colwise ? row - member.first : col;
+    const size_t length = colwise ? member.rows : a.cols;
+    const bool inside = line < line_count && from < length;
+    // Threads of a square block that are outside take part in its sums of zeros.
+    const size_t index = a.scaled_lines ? (inside ? line : 0) : member.index;
+    const float *amax = lines.amax == nullptr ? nullptr : lines.amax + index;
+    float global;
+    const Nvfp4Scale scale = scale_of(a, amax, global);
+    const Codes codes = a.choice != NVTEX_NVFP4_SIX
+                            ? choose(a, x, most, amax != nullptr ? *amax : 0.0f, global, scale)
+                            : cast(p, x, most, global, scale, colwise,
+                                   row + (colwise ? 0 : line_in_block),
+                                   col + (colwise ? line_in_block : 0));
+    if (!inside) continue;
+    const size_t stride = colwise ? member.stride : lines.scale_stride;
+    const ScaleMatrix scales = {nullptr, stride, 1, a.swizzled ? (stride + 3) / 4 : 0, 0};
+    const size_t left = length - from;
+    static_cast<uint8_t *>(lines.scales)[(colwise ? member.scales : 0) +
+                                         scales.index(line, from / 16)] =
+        static_cast<uint8_t>(codes.scale);
+    store_codes(static_cast<uint8_t *>(lines.data) + (colwise ? member.data : 0) +
+                    (line * length + from) / 2,
+                codes.word, left < 16 ? static_cast<int>(left) : 16);
+  }
+}
+
+// ---- BF16 in blocks of 16 elements of a line, rounded to nearest.
+//
+// A thread takes 8 elements of 8 rows from memory to registers and to shared memory, two threads
+// share a block of a row; then 16 rows of 2 columns, twice. The elements of a block are at most its
+// largest magnitude b, so that none needs to be limited if b itself gets no more than 7; blocks for
+// which that is not so, or that have a NaN, go the general way.
+
+constexpr int kSide = 128;
+
+// Words of a tile of pairs of columns, swizzled so that the threads of a warp get 4 neighbouring
+// words of rows 16 apart from different banks.
+__device__ __forceinline__ int word_of(int row, int pair) {
+  return row * (kSide / 2) + (pair ^ (row / 16 % 8 * 4));
+}
+
+// |a| and |b| with whichever sign; NaN if either is.
+__device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) {
+  uint32_t w;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860
+  asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(w) : "r"(a), "r"(b));
+#else
+  w = __vmaxu2(a & 0x7fff7fff, b & 0x7fff7fff);
+#endif
+  return w;
+}
+
+// Float32 of the halves of a word.
+__device__ __forceinline__ float low_of(uint32_t w) { return __uint_as_float(w << 16); }
+__device__ __forceinline__ float high_of(uint32_t w) { return __uint_as_float(w & 0xffff0000); }
+
+// Eight codes of magnitudes that sum up, each with the exponent of 2^23.
+__device__ __forceinline__ uint32_t sum_of_codes(const uint32_t (&code)[8]) {
+  uint32_t sum = code[7];
+#pragma unroll
+  for (int i = 6; i >= 0; --i) sum = sum * 16 + code[i];
+  return sum - 0x4b000000u * 0x11u;
+}
+
+// Signs in the highest bits of bytes: those of even elements, of odd elements.
+__device__ __forceinline__ uint32_t with_signs(uint32_t codes, uint32_t even, uint32_t odd) {
+  return codes | (odd & 0x80808080) | (even >> 4 & 0x08080808);
+}
+
+// Scale and factor of a block; false if its elements may need the general way.
+__device__ __forceinline__ bool usual_block(float most, const Nvfp4Scale &scale, uint32_t &code,
+                                            float &factor) {
+  code = nvfp4_block_scale(most, scale);
+  factor = nvfp4_multiplier(code, scale);
+  return __fmul_rn(most, factor) < 7.0f;
+}
+
+// The block x of a lane, whatever its numbers.
+__device__ __noinline__ Codes unusual_block(const uint32_t (&w)[8], const Nvfp4Scale scale) {
+  float x[16], y[16];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[2 * i] = low_of(w[i]), x[2 * i + 1] = high_of(w[i]);
+  Codes codes;
+  codes.scale = nvfp4_block_scale(most_of(x, false), scale);
+  const float factor = nvfp4_multiplier(codes.scale, scale);
+#pragma unroll
+  for (int i = 0; i < 16; ++i) y[i] = __fmul_rn(x[i], factor);
+  pack(y, codes.word);
+  return codes;
+}
+
+__device__ __forceinline__ uint32_t encode_row(const uint32_t (&w)[4], float factor) {
+  uint32_t code[8];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    code[2 * i] = e2m1_magnitude(__fmul_rn(fabsf(low_of(w[i])), factor));
+    code[2 * i + 1] = e2m1_magnitude(__fmul_rn(fabsf(high_of(w[i])), factor));
+  }
+  // Bytes 1 and 3 of each word have the signs of its elements.
+  const uint32_t a = __byte_perm(w[0], w[1], 0x7351), b = __byte_perm(w[2], w[3], 0x7351);
+  return with_signs(sum_of_codes(code), __byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632));
+}
+
+template <bool kHigh>
+__device__ __forceinline__ uint32_t encode_column(const uint32_t *w, uint32_t even, uint32_t odd,
+                                                  float factor) {
+  uint32_t code[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    code[i] = e2m1_magnitude(__fmul_rn(fabsf(kHigh ? high_of(w[i]) : low_of(w[i])), factor));
+  }
+  return with_signs(sum_of_codes(code), even, odd);
+}
+
+__device__ __forceinline__ float largest_of(uint32_t w) {
+  // As integers: NaN is the largest.
+  return __uint_as_float(max(w << 16 & 0x7fffffff, w & 0x7fff0000));
+}
+
+__global__ void __launch_bounds__(kThreads, 3)
+    nvfp4_bf16_kernel(const __grid_constant__ Problem p) {
+  const NVTEXNvfp4QuantizeArgs &a = p.a;
+  __shared__ uint32_t tile[kSide * kSide / 2];
+  wait_for_stream();
+  let_next_start();
+  if (a.noop != nullptr && *a.noop == 1.0f) return;
+  const unsigned tiles_across = (a.cols + kSide - 1) / kSide;
+  const size_t row0 = size_t{blockIdx.x / tiles_across} * kSide;
+  const size_t col0 = size_t{blockIdx.x % tiles_across} * kSide;
+  const int chunk = threadIdx.x % 16, first = threadIdx.x / 16;
+  const size_t col = col0 + chunk * 8;
+  Vec<BF16, 8> x[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const size_t row = row0 + first + 16 * i;
+    x[i] = load<BF16, 8>(a.input, row * a.cols + col, row < a.rows && col < a.cols);
+  }
+  if (a.colwise.data != nullptr) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      store_bytes<16>(tile + word_of(first + 16 * i, chunk * 4), x[i].w);
+    }
+  }
+  if (a.rowwise.data != nullptr) {
+    float global;
+    const Nvfp4Scale scale = scale_of(a, a.rowwise.amax, global);
+    const size_t stride = a.rowwise.scale_stride;
+    const ScaleMatrix scales = {nullptr, stride, 1, a.swizzled ? (stride + 3) / 4 : 0, 0};
+    const bool odd = threadIdx.x % 2;
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+      // Of two rows each of a pair of lanes scales one.
+      uint32_t most[2];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const uint32_t (&w)[4] = x[i + j].w;
+        most[j] = larger(larger(w[0], w[1]), larger(w[2], w[3]));
+      }
+      const uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? most[0] : most[1], 1);
+      const float block_most = largest_of(larger(odd ? most[1] : most[0], other));
+      uint32_t code;
+      float factor;
+      bool usual = usual_block(block_most, scale, code, factor);
+      const size_t row = row0 + first + 16 * (i + odd);
+      uint32_t word[2];
+      if (__all_sync(0xffffffffu, usual)) {
+        const float swapped = __shfl_xor_sync(0xffffffffu, factor, 1);
+        word[0] = encode_row(x[i].w, odd ? swapped : factor);
+        word[1] = encode_row(x[i + 1].w, odd ? factor : swapped);
+      } else {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          uint32_t block[8];
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            const uint32_t mine = x[i + j].w[k], its = __shfl_xor_sync(0xffffffffu, mine, 1);
+            block[k] = odd ? its : mine;
+            block[4 + k] = odd ? mine : its;
+          }
+          const Codes codes = unusual_block(block, scale);
+          word[j] = codes.word[odd];
+          if (odd == (j == 1)) code = codes.scale;
+        }
+      }
+      if (col >= a.cols) continue;
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const size_t at = row0 + first + 16 * (i + j);
+        if (at < a.rows) {
+          *element<uint32_t>(a.rowwise.data, (at * a.cols + col) / 8) = word[j];
+        }
+      }
+      if (row < a.rows) {
+        static_cast<uint8_t *>(a.rowwise.scales)[scales.index(row, col / 16)] =
+            static_cast<uint8_t>(code);
+      }
+    }
+  }
+  if (a.colwise.data == nullptr) return;
+  __syncthreads();
+
+  float global;
+  const Nvfp4Scale scale = scale_of(a, a.colwise.amax, global);
+  const size_t stride = a.colwise.scale_stride;
+  const ScaleMatrix scales = {nullptr, stride, 1, a.swizzled ? (stride + 3) / 4 : 0, 0};
+  const int group = threadIdx.x % 32 / 4;
+  const size_t row = row0 + group * 16;
+#pragma unroll 1
+  for (int pair = threadIdx.x / 32 * 4 + threadIdx.x % 4; pair < kSide / 2; pair += kSide / 4) {
+    uint32_t w[16];
+#pragma unroll
+    for (int k = 0; k < 16; ++k) w[k] = tile[word_of(group * 16 + k, pair)];
+    uint32_t most = larger(w[0], w[1]);
+#pragma unroll
+    for (int k = 2; k < 16; ++k) most = larger(most, w[k]);
+    most &= 0x7fff7fff;
+    uint32_t code[2];
+    float factor[2];
+    const bool usual = usual_block(low_of(most), scale, code[0], factor[0]) &
+                       usual_block(high_of(most), scale, code[1], factor[1]);
+    uint32_t word[2][2];
+    if (usual) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t *v = w + half * 8;
+        // The signs of both columns: bytes 1 and 3 of each word.
+        const uint32_t even0 = __byte_perm(v[0], v[2], 0x7351);
+        const uint32_t even1 = __byte_perm(v[4], v[6], 0x7351);
+        const uint32_t odd0 = __byte_perm(v[1], v[3], 0x7351);
+        const uint32_t odd1 = __byte_perm(v[5], v[7], 0x7351);
+        word[0][half] = encode_column<false>(v, __byte_perm(even0, even1, 0x5410),
+                                             __byte_perm(odd0, odd1, 0x5410), factor[0]);
+        word[1][half] = encode_column<true>(v, __byte_perm(even0, even1, 0x7632),
+                                            __byte_perm(odd0, odd1, 0x7632), factor[1]);
+      }
+    } else {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        uint32_t block[8];
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+          block[k] = __byte_perm(w[2 * k], w[2 * k + 1], h ? 0x7632 : 0x5410);
+        }
+        const Codes codes = unusual_block(block, scale);
+        word[h][0] = codes.word[0];
+        word[h][1] = codes.word[1];
+        code[h] = codes.scale;
+      }
+    }
+    const size_t column = col0 + 2 * pair;
+    if (column >= a.cols || row >= a.rows) continue;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      store_bytes<8>(element<uint2>(a.colwise.data, ((column + h) * a.rows + row) / 16), word[h]);
+      static_cast<uint8_t *>(a.colwise.scales)[scales.index(column + h, row / 16)] =
+          static_cast<uint8_t>(code[h]);
+    }
+  }
+}
+
+// Whether a cast is one of those of nvfp4_bf16_kernel.
+bool in_bf16_blocks(const NVTEXNvfp4QuantizeArgs &a) {
+  return a.input_dtype == kNVTEBFloat16 && a.choice == NVTEX_NVFP4_SIX && !a.scaled_lines &&
+         !a.square && !a.fast_math && !a.stochastic && a.hadamard == nullptr &&
+         a.offsets == nullptr && a.variant < NVTEX_NVFP4_HADAMARD_COLUMNS && a.rows % 16 == 0 &&
+         a.cols % 16 == 0 && aligned(a.input, 16) && aligned(a.rowwise.data, 4) &&
+         aligned(a.colwise.data, 8);
+}
+
+// Largest magnitudes of all rows and columns, into zeros.
+template <class In>
+__global__ void __launch_bounds__(kThreads)
+    nvfp4_line_amax_kernel(const __grid_constant__ Problem p) {
+  const NVTEXNvfp4QuantizeArgs &a = p.a;
+  __shared__ int rows[kTile], cols[kTile];
+  wait_for_stream();
+  let_next_start();
+  if (a.noop != nullptr && *a.noop == 1.0f) return;
+  if (threadIdx.x < kTile) rows[threadIdx.x] = cols[threadIdx.x] = 0;
+  __syncthreads();
+  const size_t tiles_across = (a.cols + kTile - 1) / kTile;
+  const size_t row0 = blockIdx.x / tiles_across * kTile, col0 = blockIdx.x % tiles_across * kTile;
+  const int c = threadIdx.x % kTile;
+  int column = 0;
+  for (int r = threadIdx.x / kTile; r < kTile; r += kThreads / kTile) {
+    const bool inside = row0 + r < a.rows && col0 + c < a.cols;
+    AbsMax<In> most;
+    most.add(load<In, 1>(a.input, (row0 + r) * a.cols + col0 + c, inside));
+    column = max(column, most.bits());
+    const int row = warp_max(most.bits());
+    if (threadIdx.x % 32 == 0) atomicMax(&rows[r], row);
+  }
+  atomicMax(&cols[c], column);
+  __syncthreads();
+  if (threadIdx.x >= kTile) return;
+  const size_t row = row0 + threadIdx.x, col = col0 + threadIdx.x;
+  if (a.rowwise.data != nullptr && row < a.rows) {
+    atomicMax(reinterpret_cast<int *>(a.rowwise.amax) + row, rows[threadIdx.x]);
+  }
+  if (a.colwise.data != nullptr && col < a.cols) {
+    atomicMax(reinterpret_cast<int *>(a.colwise.amax) + col, cols[threadIdx.x]);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    nvfp4_clear_amax_kernel(const __grid_constant__ Problem p) {
+  wait_for_stream();
+  let_next_start();
+  if (p.a.noop != nullptr && *p.a.noop == 1.0f) return;
+  const size_t i = blockIdx.x * size_t{kThreads} + threadIdx.x;
+  if (p.a.rowwise.data != nullptr && i < p.a.rows) p.a.rowwise.amax[i] = 0.0f;
+  if (p.a.colwise.data != nullptr && i < p.a.cols) p.a.colwise.amax[i] = 0.0f;
+}
+
+struct Back {
+  NVTEXNvfp4DequantizeArgs a;
+  size_t tiles;  // Of scales; 0 if they are compact.
+};
+
+// A thread takes a block.
+template <class Out>
+__global__ void __launch_bounds__(kThreads)
+    nvfp4_dequantize_kernel(const __grid_constant__ Back p) {
+  const NVTEXNvfp4DequantizeArgs &a = p.a;
+  wait_for_stream();
+  let_next_start();
+  const size_t blocks = a.cols / 16, unit = blockIdx.x * size_t{kThreads} + threadIdx.x;
+  if (unit >= a.rows * blocks) return;
+  const size_t row = unit / blocks, block = unit % blocks;
+  const ScaleMatrix scales = {nullptr, a.input.scale_stride, 1, p.tiles, 0};
+  const uint8_t code =
+      static_cast<const uint8_t *>(a.input.scales)[scales.index(row, block)];
+  const float amax = a.input.amax[a.scaled_lines ? row : 0];
+  const float factor =
+      __fmul_rn(__fmul_rn(decode_e4m3(code), amax), __frcp_rn(6.0f * a.e4m3_max));
+  const uint8_t *from = static_cast<const uint8_t *>(a.input.data) + unit * 8;
+  uint32_t word[2] = {0, 0};
+  if (reinterpret_cast<uintptr_t>(from) % 8 == 0) {
+    const uint2 both = *reinterpret_cast<const uint2 *>(from);
+    word[0] = both.x, word[1] = both.y;
+  } else {
+    for (int i = 0; i < 8; ++i) word[i / 4] |= from[i] << (i % 4 * 8);
+  }
+  constexpr int N = 16 / Out::kBytes;
+  const bool whole = reinterpret_cast<uintptr_t>(a.output) % 16 == 0;
+#pragma unroll
+  for (int v = 0; v < 16 / N; ++v) {
+    float y[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const int at = v * N + i;
+      y[i] = __fmul_rn(decode_e2m1(word[at / 8] >> (at % 8 * 4) & 15), factor);
+    }
+    const Vec<Out, N> out = from_float<Out>(y);
+    if (whole) {
+      store(a.output, unit * 16 + v * N, out);
+    } else {
+      store_some(a.output, unit * 16 + v * N, N, out);
+    }
+  }
+}
+
+// Rows of the strips in which HADAMARD_COLUMNS counts its words.
+size_t strip_rows(size_t rows, size_t cols) {
+  if (rows == 8192 || cols == 8192) {
+    switch (rows == 8192 ? cols : rows) {
+      case 512:
+        return 256;
+      case 3584:
+      case 5120:
+        return 512;
+      case 10240:
+      case 11328:
+        return 1024;
+      case 2560:
+        return 1280;
+    }
+  }
+  return rows < 1024 || cols < 1024 ? 512 : 1024;
+}
+
+size_t strip_tiles(const NVTEXNvfp4QuantizeArgs &a) {
+  const size_t rows = a.total_rows;
+  size_t tiles = ceil_div(rows < 1024 ? rows : 1024, 128);
+  if (a.variant == NVTEX_NVFP4_HADAMARD_COLUMNS) {
+    const size_t strip = strip_rows(rows, a.cols);
+    tiles = (strip < rows ? strip : rows) / 64;
+  }
+  return tiles > 0 ? tiles : 1;
+}
+
+}  // namespace
+}  // namespace nvte
+
+extern "C" NVTEXOutcome nvte_cuda_nvfp4_quantize(const NVTEXNvfp4QuantizeArgs *args,
+                                                 cudaStream_t stream) noexcept {
+  using namespace nvte;
+  const size_t blocks = ceil_div(args->rows, kTile) * ceil_div(args->cols, kTile);
+  if (blocks > kMaxBlocks) return unimplemented("nvfp4_quantize: more than 2^31 tiles");
+  if (in_bf16_blocks(*args)) {
+    const Problem p = {*args, true, 0};
+    const size_t tiles = ceil_div(args->rows, kSide) * ceil_div(args->cols, kSide);
+    return launch(nvfp4_bf16_kernel, dim3(static_cast<unsigned>(tiles)), kThreads, stream, p);
+  }
+  return dispatch<F32, F16, BF16>(args->input_dtype, [&](auto in) {
+    using In = decltype(in);
+    const bool whole = aligned(args->input, 16) && args->cols % (16 / In::kBytes) == 0;
+    const Problem p = {*args, whole, strip_tiles(*args)};
+    const dim3 grid(static_cast<unsigned>(blocks));
+    if (args->scaled_lines) {
+      const size_t longest = args->rows > args->cols ? args->rows : args->cols;
+      const dim3 clears(static_cast<unsigned>(ceil_div(longest, kThreads)));
+      const NVTEXOutcome cleared = launch(nvfp4_clear_amax_kernel, clears, kThreads, stream, p);
+      if (cleared.status != NVTEX_BACKEND_OK) return cleared;
+      const NVTEXOutcome most = launch(nvfp4_line_amax_kernel<In>, grid, kThreads, stream, p);
+      if (most.status != NVTEX_BACKEND_OK) return most;
+    }
+    return launch(nvfp4_quantize_kernel<In>, grid, kThreads, stream, p);
+  });
+}
+
+extern "C" NVTEXOutcome nvte_cuda_nvfp4_dequantize(const NVTEXNvfp4DequantizeArgs *args,
+                                                   cudaStream_t stream) noexcept {
+  using namespace nvte;
+  const size_t blocks = ceil_div(args->rows * (args->cols / 16), kThreads);
+  if (blocks > kMaxBlocks) return unimplemented("nvfp4_dequantize: more than 2^31 blocks");
+  return dispatch<F32, F16, BF16>(args->output_dtype, [&](auto out) {
+    const Back p = {*args, args->swizzled ? ceil_div(args->input.scale_stride, 4) : 0};
+    return launch(nvfp4_dequantize_kernel<decltype(out)>, dim3(static_cast<unsigned>(blocks)),
+                  kThreads, stream, p);
+  });
+}
