@@ -75,6 +75,83 @@ void nvte_group_hadamard_transform_amax_graph_safe(NVTEGroupedTensor input,
                                                    int random_sign_mask_t,
                                                    cudaStream_t stream);
 
+/**
+ * Casts the Hadamard transform of the columns of a matrix to NVFP4, transposed, to the row-wise fields of
+ * the output.
+ *
+ * Formula: x[k] = input[16 i + k][c] becomes `y[n] = sum over k of x[k] hadamard_matrix[k][n]`, summed in
+ * Float32 in pairs and rounded to BFloat16 (with `use_fast_math`: not rounded), then as `nvte_quantize_v2`
+ * with the output's `amax`; a NaN makes its block NaN.
+ * Shapes: input `[r, n]`, multiples of 16, output.data `[n, r]`, `scale_inv` `[n, r/16]` compact,
+ * hadamard_matrix `[16, 16]`. Dtypes: BFloat16 to Float4E2M1.
+ * Config (null: defaults): noop tensor, stochastic rounding with its RNG state, `use_fast_math`.
+ * Errors: other dtypes or shapes; swizzled scales; null or misaligned pointers.
+ */
+void nvte_hadamard_transform_cast_fusion_columnwise(NVTETensor input,
+                                                    NVTETensor output,
+                                                    NVTETensor hadamard_matrix,
+                                                    NVTEQuantizationConfig quant_config,
+                                                    cudaStream_t stream);
+
+/**
+ * Casts a matrix to NVFP4: row-wise as it is, column-wise its Hadamard transform as
+ * `nvte_hadamard_transform_cast_fusion_columnwise` has it; either or both.
+ *
+ * Each direction has its amax (an amax of 0 or NaN: a global scale of 1). Scales are compact, with r/16 and
+ * n/16 of them a line, or in the 128 x 4 tiles of products if the output has
+ * `with_gemm_swizzled_scales`.
+ */
+void nvte_quantize_with_hadamard_transform(NVTETensor input,
+                                           NVTETensor output,
+                                           NVTETensor hadamard_matrix,
+                                           NVTEQuantizationConfig quant_config,
+                                           cudaStream_t stream);
+
+/**
+ * `nvte_hadamard_transform_cast_fusion_columnwise` of the next `split_sections[i]` rows to `outputs[i]`,
+ * for at most 64 tensors; one without rows is skipped and may be null.
+ */
+void nvte_group_hadamard_transform_cast_fusion_columnwise(NVTETensor input,
+                                                          NVTETensor *outputs,
+                                                          NVTETensor hadamard_matrix,
+                                                          const size_t *split_sections,
+                                                          size_t num_tensors,
+                                                          NVTEQuantizationConfig quant_config,
+                                                          cudaStream_t stream);
+
+/**
+ * `nvte_quantize_with_hadamard_transform` of the next `split_sections[i]` rows to `outputs[i]`, for at most
+ * 64 tensors; one without rows is skipped and may be null.
+ *
+ * A direction is written if all outputs have its data. The workspace is not used.
+ * Errors: as there; outputs that differ in `with_gemm_swizzled_scales`; stochastic rounding without an
+ * RNG state.
+ */
+void nvte_group_hadamard_transform_cast_fusion(NVTETensor input,
+                                               NVTETensor *outputs,
+                                               NVTETensor hadamard_matrix,
+                                               const size_t *split_sections,
+                                               size_t num_tensors,
+                                               NVTEQuantizationConfig quant_config,
+                                               NVTETensor quant_workspace,
+                                               cudaStream_t stream);
+
+/**
+ * `nvte_quantize_with_hadamard_transform` of each member of a group.
+ *
+ * Members have multiples of 128 rows by `tensor_offsets` of the output, read on the device, or are all of
+ * one shape; rows past the last member are not touched. Row-wise data and scales are as of one matrix;
+ * column-wise ones of a member begin at its first element / 2 and / 16 bytes, as those of a lone matrix.
+ * `amax` and `columnwise_amax` have one float for each member. The workspace is not used.
+ * Errors: as there; members of different columns; stochastic rounding without an RNG state.
+ */
+void nvte_group_hadamard_transform_cast_fusion_graph_safe(NVTEGroupedTensor input,
+                                                          NVTEGroupedTensor output,
+                                                          NVTETensor hadamard_matrix,
+                                                          NVTEQuantizationConfig quant_config,
+                                                          NVTETensor quant_workspace,
+                                                          cudaStream_t stream);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

@@ -52,6 +52,8 @@ struct Member {
     scales: usize,
     /// Between column-wise scales of neighbouring columns.
     stride: usize,
+    /// Of all members.
+    packed_rows: usize,
 }
 
 /// # Safety
@@ -59,15 +61,25 @@ struct Member {
 unsafe fn members(a: &Nvfp4QuantizeArgs) -> Vec<Member> {
     let stride = a.colwise.scale_stride;
     if a.offsets.is_null() {
-        return vec![Member { index: 0, first: 0, rows: a.rows, data: 0, scales: 0, stride }];
+        let (rows, packed_rows) = (a.rows, a.total_rows);
+        return vec![Member { index: 0, first: 0, rows, data: 0, scales: 0, stride, packed_rows }];
     }
     let n = a.num_tensors + 1;
     // SAFETY: the caller's promise.
     let offsets = unsafe { Buf::<i64>::new(a.offsets.cast(), n).slice(0, n) };
+    let packed_rows = offsets[a.num_tensors] as usize / a.cols;
     let member = |(index, ends): (usize, &[i64])| {
         let [from, to] = [ends[0], ends[1]].map(|at| at as usize);
         let (first, rows) = (from / a.cols, (to - from) / a.cols);
-        Member { index, first, rows, data: from / 2, scales: from / 16, stride: rows / BLOCK }
+        Member {
+            index,
+            first,
+            rows,
+            data: from / 2,
+            scales: from / 16,
+            stride: rows / BLOCK,
+            packed_rows,
+        }
     };
     offsets.windows(2).enumerate().map(member).collect()
 }
@@ -86,7 +98,12 @@ fn global_scale(variant: Nvfp4Variant, amax: f32, e4m3_max: f32) -> Nvfp4Scale {
 
 /// Sequence and call of the generator for the words of a block (spec nvfp4, sections 9 and 16), and
 /// whether its halves of 8 elements are exchanged.
-fn random_call(a: &Nvfp4QuantizeArgs, colwise: bool, r: usize, c: usize) -> (usize, usize, bool) {
+fn random_call(
+    (a, packed_rows): (&Nvfp4QuantizeArgs, usize),
+    colwise: bool,
+    r: usize,
+    c: usize,
+) -> (usize, usize, bool) {
     let r = r + a.first_row;
     let (tile_r, tile_c) = (r % 128, c % 128);
     let across = a.cols.div_ceil(128);
@@ -145,7 +162,7 @@ fn random_call(a: &Nvfp4QuantizeArgs, colwise: bool, r: usize, c: usize) -> (usi
             }
             let thread = tile_r % 32 / 4 * 32 + tile_r % 4 * 8 + tile_c / 16;
             let strip = rows.min(1024).div_ceil(128).max(1);
-            let before = 512 * strip * across * (rows / 128);
+            let before = 512 * strip * across * (packed_rows / 128);
             (256 + thread + 512 + sequence + before, tile_r / 32, false)
         }
     }
@@ -420,7 +437,7 @@ unsafe fn tile<I: Element>(
         for line in 0..count {
             let (scale, codes) = if a.choice == NVTEX_NVFP4_SIX {
                 let calls = random_call(
-                    a,
+                    (a, member.packed_rows),
                     colwise,
                     member.first + top + if colwise { 0 } else { line },
                     left + if colwise { line } else { 0 },

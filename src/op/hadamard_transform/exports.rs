@@ -89,3 +89,109 @@ pub unsafe extern "C-unwind" fn nvte_group_hadamard_transform_amax_graph_safe(
         group_amax(input, output, maxima, stream)
     });
 }
+
+/// Casts the Hadamard transform of the columns of a matrix to NVFP4, transposed, to the row-wise fields of
+/// the output.
+///
+/// Formula: x[k] = input[16 i + k][c] becomes `y[n] = sum over k of x[k] hadamard_matrix[k][n]`, summed in
+/// Float32 in pairs and rounded to BFloat16 (with `use_fast_math`: not rounded), then as `nvte_quantize_v2`
+/// with the output's `amax`; a NaN makes its block NaN.
+/// Shapes: input `[r, n]`, multiples of 16, output.data `[n, r]`, `scale_inv` `[n, r/16]` compact,
+/// hadamard_matrix `[16, 16]`. Dtypes: BFloat16 to Float4E2M1.
+/// Config (null: defaults): noop tensor, stochastic rounding with its RNG state, `use_fast_math`.
+/// Errors: other dtypes or shapes; swizzled scales; null or misaligned pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_hadamard_transform_cast_fusion_columnwise(
+    input: NVTETensor,
+    output: NVTETensor,
+    hadamard_matrix: NVTETensor,
+    quant_config: NVTEQuantizationConfig,
+    stream: cudaStream_t,
+) {
+    guard("nvte_hadamard_transform_cast_fusion_columnwise", || {
+        cast_fusion::columnwise(input, output, hadamard_matrix, quant_config, stream)
+    });
+}
+
+/// Casts a matrix to NVFP4: row-wise as it is, column-wise its Hadamard transform as
+/// `nvte_hadamard_transform_cast_fusion_columnwise` has it; either or both.
+///
+/// Each direction has its amax (an amax of 0 or NaN: a global scale of 1). Scales are compact, with r/16 and
+/// n/16 of them a line, or in the 128 x 4 tiles of products if the output has
+/// `with_gemm_swizzled_scales`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_quantize_with_hadamard_transform(
+    input: NVTETensor,
+    output: NVTETensor,
+    hadamard_matrix: NVTETensor,
+    quant_config: NVTEQuantizationConfig,
+    stream: cudaStream_t,
+) {
+    guard("nvte_quantize_with_hadamard_transform", || {
+        cast_fusion::both(input, output, hadamard_matrix, quant_config, stream)
+    });
+}
+
+/// `nvte_hadamard_transform_cast_fusion_columnwise` of the next `split_sections[i]` rows to `outputs[i]`,
+/// for at most 64 tensors; one without rows is skipped and may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_hadamard_transform_cast_fusion_columnwise(
+    input: NVTETensor,
+    outputs: *mut NVTETensor,
+    hadamard_matrix: NVTETensor,
+    split_sections: *const usize,
+    num_tensors: usize,
+    quant_config: NVTEQuantizationConfig,
+    stream: cudaStream_t,
+) {
+    let parts = (outputs.cast_const(), split_sections, num_tensors);
+    guard("nvte_group_hadamard_transform_cast_fusion_columnwise", || {
+        cast_fusion::split_columnwise(input, parts, hadamard_matrix, quant_config, stream)
+    });
+}
+
+/// `nvte_quantize_with_hadamard_transform` of the next `split_sections[i]` rows to `outputs[i]`, for at most
+/// 64 tensors; one without rows is skipped and may be null.
+///
+/// A direction is written if all outputs have its data. The workspace is not used.
+/// Errors: as there; outputs that differ in `with_gemm_swizzled_scales`; stochastic rounding without an
+/// RNG state.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_hadamard_transform_cast_fusion(
+    input: NVTETensor,
+    outputs: *mut NVTETensor,
+    hadamard_matrix: NVTETensor,
+    split_sections: *const usize,
+    num_tensors: usize,
+    quant_config: NVTEQuantizationConfig,
+    quant_workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let _ = quant_workspace;
+    let parts = (outputs.cast_const(), split_sections, num_tensors);
+    guard("nvte_group_hadamard_transform_cast_fusion", || {
+        cast_fusion::split_both(input, parts, hadamard_matrix, quant_config, stream)
+    });
+}
+
+/// `nvte_quantize_with_hadamard_transform` of each member of a group.
+///
+/// Members have multiples of 128 rows by `tensor_offsets` of the output, read on the device, or are all of
+/// one shape; rows past the last member are not touched. Row-wise data and scales are as of one matrix;
+/// column-wise ones of a member begin at its first element / 2 and / 16 bytes, as those of a lone matrix.
+/// `amax` and `columnwise_amax` have one float for each member. The workspace is not used.
+/// Errors: as there; members of different columns; stochastic rounding without an RNG state.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_group_hadamard_transform_cast_fusion_graph_safe(
+    input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    hadamard_matrix: NVTETensor,
+    quant_config: NVTEQuantizationConfig,
+    quant_workspace: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let _ = quant_workspace;
+    guard("nvte_group_hadamard_transform_cast_fusion_graph_safe", || {
+        cast_fusion::grouped(input, output, hadamard_matrix, quant_config, stream)
+    });
+}

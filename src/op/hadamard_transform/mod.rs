@@ -2,6 +2,7 @@
 //! sections 14 and 15).
 #![allow(unsafe_code)]
 
+mod cast_fusion;
 pub(crate) mod cpu;
 pub mod exports;
 

@@ -1,0 +1,324 @@
+//! Casts to NVFP4 whose column-wise data are of the Hadamard transform (spec: nvfp4, section 16).
+
+use super::multiple;
+use crate::backend::args::Nvfp4Variant::*;
+use crate::backend::{self, args::*};
+use crate::check;
+use crate::error::{Error, Result};
+use crate::op::cast::nvfp4::{cast_of, check_mode, host_array};
+use crate::op::transformer_engine::QuantizationConfig;
+use crate::tensor::{Buffer, Shape, Tensor};
+use crate::types::NVTEDType::*;
+use crate::types::*;
+
+/// Elements of a block.
+const BLOCK: usize = 16;
+
+/// What the functions have in common: the arguments of a cast without outputs.
+fn plan(
+    (input, shape): (&Buffer, (usize, usize)),
+    matrix: NVTETensor,
+    variant: Nvfp4Variant,
+    config: NVTEQuantizationConfig,
+) -> Result<Nvfp4QuantizeArgs> {
+    check::dtype("input", input.dtype, &[kNVTEBFloat16])?;
+    multiple("input.shape", "rows", shape.0)?;
+    multiple("input.shape", "columns", shape.1)?;
+    let config = QuantizationConfig::get("quant_config", config)?;
+    let noop = check::noop("quant_config.noop_tensor", config.noop())?;
+    let matrix = check::tensor("hadamard_matrix", matrix)?;
+    check::input("hadamard_matrix", &matrix)?;
+    check::dtype("hadamard_matrix", matrix.dtype(), &[kNVTEBFloat16])?;
+    check::shape("hadamard_matrix", &matrix.rowwise.shape, &Shape::new(&[BLOCK, BLOCK]))?;
+    Ok(Nvfp4QuantizeArgs {
+        noop,
+        hadamard: matrix.rowwise.ptr(),
+        fast_math: config.use_fast_math,
+        ..cast_of((input, kNVTEBFloat16), shape, variant, &config)?
+    })
+}
+
+/// A row-wise matrix of the input.
+fn matrix_of(handle: NVTETensor) -> Result<(Buffer, (usize, usize))> {
+    let input = check::tensor("input", handle)?;
+    check::input("input", &input)?;
+    Ok((input.rowwise, input.rowwise.shape.flatten()))
+}
+
+/// A buffer of at least so many elements of one of the types.
+fn at_least(
+    name: String,
+    buffer: &Buffer,
+    numel: usize,
+    dtypes: &[NVTEDType],
+) -> Result<*mut std::ffi::c_void> {
+    if !buffer.is_set() {
+        return Err(Error::argument(name, format!("{numel} elements"), "nothing"));
+    }
+    check::dtype(&name, buffer.dtype, dtypes)?;
+    if buffer.shape.numel() < numel {
+        let expected = format!("{numel} or more elements");
+        return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
+    }
+    check::pointer(name, buffer)
+}
+
+/// Data, scales and amax, of which the names are given, of `lines` lines of `length` elements.
+fn direction(
+    tensor_name: &str,
+    names: [&str; 3],
+    [data, scales, amax]: [&Buffer; 3],
+    (lines, length): (usize, usize),
+) -> Result<Nvfp4Lines> {
+    let [data_name, scale_name, amax_name] = names.map(|name| format!("{tensor_name}.{name}"));
+    let numel = lines * length;
+    Ok(Nvfp4Lines {
+        data: at_least(data_name, data, numel, &[kNVTEFloat4E2M1])?,
+        scales: at_least(scale_name, scales, numel / BLOCK, &[kNVTEFloat8E4M3, kNVTEByte])?,
+        amax: check::scalar(amax_name, amax)?,
+        scale_stride: length / BLOCK,
+    })
+}
+
+const ROWWISE: [&str; 3] = ["data", "scale_inv", "amax"];
+const COLWISE: [&str; 3] = ["columnwise_data", "columnwise_scale_inv", "columnwise_amax"];
+
+fn rowwise(name: &str, tensor: &Tensor, shape: (usize, usize)) -> Result<Nvfp4Lines> {
+    let buffers = [&tensor.rowwise, &tensor.rowwise_scale_inv, &tensor.amax];
+    direction(name, ROWWISE, buffers, shape)
+}
+
+fn colwise(name: &str, tensor: &Tensor, (rows, cols): (usize, usize)) -> Result<Nvfp4Lines> {
+    let buffers = [&tensor.colwise, &tensor.colwise_scale_inv, &tensor.colwise_amax];
+    direction(name, COLWISE, buffers, (cols, rows))
+}
+
+/// Column-wise data in the row-wise fields of the output.
+fn transposed(name: &str, tensor: &Tensor, (rows, cols): (usize, usize)) -> Result<Nvfp4Lines> {
+    check_mode(name, tensor.mode)?;
+    if tensor.swizzled {
+        return Err(Error::argument(format!("{name}.with_gemm_swizzled_scales"), 0, 1));
+    }
+    let buffers = [&tensor.rowwise, &tensor.rowwise_scale_inv, &tensor.amax];
+    direction(name, ROWWISE, buffers, (cols, rows))
+}
+
+fn run(planned: &[Nvfp4QuantizeArgs], stream: cudaStream_t) -> Result<()> {
+    let filled = planned.iter().filter(|args| args.rows > 0 && args.cols > 0);
+    filled.into_iter().try_for_each(|args| backend::run(args, stream))
+}
+
+pub fn columnwise(
+    input: NVTETensor,
+    output: NVTETensor,
+    matrix: NVTETensor,
+    config: NVTEQuantizationConfig,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let (input, shape) = matrix_of(input)?;
+    let args = plan((&input, shape), matrix, NVTEX_NVFP4_HADAMARD_COLUMNS, config)?;
+    let output = check::tensor("output", output)?;
+    let colwise = transposed("output", &output, shape)?;
+    run(&[Nvfp4QuantizeArgs { colwise, ..args }], stream)
+}
+
+pub fn both(
+    input: NVTETensor,
+    output: NVTETensor,
+    matrix: NVTETensor,
+    config: NVTEQuantizationConfig,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let (input, shape) = matrix_of(input)?;
+    let mut args = plan((&input, shape), matrix, NVTEX_NVFP4_HADAMARD, config)?;
+    let output = check::tensor("output", output)?;
+    check_mode("output", output.mode)?;
+    let (by_row, by_col) = (output.rowwise.is_set(), output.colwise.is_set());
+    if !by_row && !by_col {
+        return Err(Error::argument("output.data", "row-wise or column-wise data", "no data"));
+    }
+    args.swizzled = output.swizzled;
+    if by_row {
+        args.rowwise = rowwise("output", &output, shape)?;
+    }
+    if by_col {
+        args.colwise = colwise("output", &output, shape)?;
+    }
+    run(&[args], stream)
+}
+
+/// The parts of a matrix: each one's place among the outputs, tensor and arguments without outputs.
+fn parts(
+    whole: &Nvfp4QuantizeArgs,
+    outputs: *const NVTETensor,
+    splits: *const usize,
+    num_tensors: usize,
+) -> Result<Vec<(String, Tensor, Nvfp4QuantizeArgs)>> {
+    let outputs = host_array("outputs", outputs, num_tensors)?;
+    let splits = host_array("split_sections", splits, num_tensors)?;
+    let total = splits.iter().try_fold(0usize, |sum, &rows| sum.checked_add(rows));
+    if total != Some(whole.rows) {
+        let expected = format!("{} in all, the rows of input", whole.rows);
+        return Err(Error::argument("split_sections", expected, format!("{splits:?}")));
+    }
+    let mut first_row = 0;
+    let mut parts = Vec::with_capacity(num_tensors);
+    for (i, (&handle, &rows)) in outputs.iter().zip(splits).enumerate() {
+        multiple(format_args!("split_sections[{i}]"), "rows", rows)?;
+        if rows == 0 {
+            continue;
+        }
+        let name = format!("outputs[{i}]");
+        let tensor = check::tensor(&name, handle)?;
+        let input = whole.input.wrapping_byte_add(first_row * whole.cols * 2);
+        parts.push((name, tensor, Nvfp4QuantizeArgs { input, rows, first_row, ..*whole }));
+        first_row += rows;
+    }
+    Ok(parts)
+}
+
+pub fn split_columnwise(
+    input: NVTETensor,
+    (outputs, splits, num_tensors): (*const NVTETensor, *const usize, usize),
+    matrix: NVTETensor,
+    config: NVTEQuantizationConfig,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let (input, shape) = matrix_of(input)?;
+    let whole = plan((&input, shape), matrix, NVTEX_NVFP4_HADAMARD_COLUMNS, config)?;
+    let parts = parts(&whole, outputs, splits, num_tensors)?;
+    let part = |(name, tensor, args): &(String, Tensor, Nvfp4QuantizeArgs)| {
+        let colwise = transposed(name, tensor, (args.rows, args.cols))?;
+        Ok(Nvfp4QuantizeArgs { colwise, ..*args })
+    };
+    run(&parts.iter().map(part).collect::<Result<Vec<_>>>()?, stream)
+}
+
+/// Stochastic rounding of groups takes no default seed.
+fn needs_rng_state(args: &Nvfp4QuantizeArgs) -> Result<()> {
+    if args.stochastic && args.rng_state.is_null() {
+        let expected = "Int64 [2] (because of stochastic_rounding)";
+        return Err(Error::argument("quant_config.rng_state", expected, "nothing"));
+    }
+    Ok(())
+}
+
+pub fn split_both(
+    input: NVTETensor,
+    (outputs, splits, num_tensors): (*const NVTETensor, *const usize, usize),
+    matrix: NVTETensor,
+    config: NVTEQuantizationConfig,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let (input, shape) = matrix_of(input)?;
+    let whole = plan((&input, shape), matrix, NVTEX_NVFP4_HADAMARD_GROUP, config)?;
+    needs_rng_state(&whole)?;
+    let parts = parts(&whole, outputs, splits, num_tensors)?;
+    let all = |set: fn(&Tensor) -> bool| parts.iter().all(|(_, tensor, _)| set(tensor));
+    let by_row = all(|tensor| tensor.rowwise.is_set());
+    let by_col = all(|tensor| tensor.colwise.is_set());
+    let swizzled = parts.first().is_some_and(|(_, tensor, _)| tensor.swizzled);
+    let part = |(name, tensor, args): &(String, Tensor, Nvfp4QuantizeArgs)| {
+        check_mode(name, tensor.mode)?;
+        if !by_row && !by_col {
+            let expected = "row-wise or column-wise data, as all others";
+            return Err(Error::argument(format!("{name}.data"), expected, "nothing"));
+        }
+        if tensor.swizzled != swizzled {
+            let field = format!("{name}.with_gemm_swizzled_scales");
+            let (expected, got) = (u8::from(swizzled), u8::from(tensor.swizzled));
+            return Err(Error::argument(field, expected, got));
+        }
+        let shape = (args.rows, args.cols);
+        let mut args = Nvfp4QuantizeArgs { swizzled, ..*args };
+        if by_row {
+            args.rowwise = rowwise(name, tensor, shape)?;
+        }
+        if by_col {
+            args.colwise = colwise(name, tensor, shape)?;
+        }
+        Ok(args)
+    };
+    run(&parts.iter().map(part).collect::<Result<Vec<_>>>()?, stream)
+}
+
+pub fn grouped(
+    input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    matrix: NVTETensor,
+    config: NVTEQuantizationConfig,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let input = check::grouped_tensor("input", input)?;
+    let output = check::grouped_tensor("output", output)?;
+    check_mode("output", output.mode)?;
+    let n = output.num_tensors;
+    if n != input.num_tensors {
+        return Err(Error::argument("output.num_tensors", input.num_tensors, n));
+    }
+    let (group, shape @ (rows, cols)) = check::members("output", &output)?;
+    if !group.last_dims.is_null() {
+        let expected = "nothing (members have the columns of the group)";
+        return Err(Error::argument("output.last_dims", expected, "an array"));
+    }
+    check::grouped_data("input.data", &input.rowwise, shape)?;
+    let mut args = plan((&input.rowwise, shape), matrix, NVTEX_NVFP4_HADAMARD_GROUP, config)?;
+    needs_rng_state(&args)?;
+    if !output.rowwise.is_set() && !output.colwise.is_set() {
+        return Err(Error::argument("output.data", "row-wise or column-wise data", "no data"));
+    }
+    args.swizzled = output.swizzled;
+    // An amax for each member.
+    let lines = |names: [&str; 3], [data, scales, amax]: [&Buffer; 3], (lines, length)| {
+        let [data_name, scale_name, amax_name] = names.map(|name| format!("output.{name}"));
+        let numel = lines * length;
+        Ok(Nvfp4Lines {
+            data: at_least(data_name, data, numel, &[kNVTEFloat4E2M1])?,
+            scales: at_least(scale_name, scales, numel / BLOCK, &[kNVTEFloat8E4M3, kNVTEByte])?,
+            amax: at_least(amax_name, amax, n, &[kNVTEFloat32])?.cast(),
+            scale_stride: length / BLOCK,
+        })
+    };
+    if output.rowwise.is_set() {
+        let buffers = [&output.rowwise, &output.rowwise_scale_inv, &output.amax];
+        args.rowwise = lines(ROWWISE, buffers, (rows, cols))?;
+    }
+    if output.colwise.is_set() {
+        let buffers = [&output.colwise, &output.colwise_scale_inv, &output.colwise_amax];
+        args.colwise = lines(COLWISE, buffers, (cols, rows))?;
+    }
+    if !group.offsets.is_null() {
+        return run(
+            &[Nvfp4QuantizeArgs { offsets: group.offsets, num_tensors: n, ..args }],
+            stream,
+        );
+    }
+    // Members of one shape follow each other.
+    let rows = rows / n;
+    multiple("output.logical_shape", "rows of each member", rows)?;
+    let part = |i: usize| {
+        let (first_row, elements) = (i * rows, i * rows * cols);
+        let part = |lines: &Nvfp4Lines, scale_stride| match lines.data.is_null() {
+            true => *lines,
+            false => Nvfp4Lines {
+                data: lines.data.wrapping_byte_add(elements / 2),
+                scales: lines.scales.wrapping_byte_add(elements / BLOCK),
+                amax: lines.amax.wrapping_add(i),
+                scale_stride,
+            },
+        };
+        Nvfp4QuantizeArgs {
+            input: args.input.wrapping_byte_add(2 * elements),
+            rowwise: part(&args.rowwise, cols / BLOCK),
+            colwise: part(&args.colwise, rows / BLOCK),
+            rows,
+            first_row,
+            ..args
+        }
+    };
+    if args.swizzled && rows % 128 != 0 {
+        let expected = "members of a multiple of 128 rows (because of swizzled scales)";
+        return Err(Error::argument("output.logical_shape", expected, output.logical_shape));
+    }
+    run(&(0..n).map(part).collect::<Vec<_>>(), stream)
+}
