@@ -1,5 +1,6 @@
-// Casts to NVFP4 and back against a reference of their definition (optim_nvfp4.md, sections 8 to 13).
-// The random words are laid out as by the threads of the kernels that the specification describes.
+// Casts to NVFP4 and back against a reference of their definition (optim_nvfp4.md, sections 8 to
+// 13). The random words are laid out as by the threads of the kernels that the specification
+// describes.
 #include "nvte/cast.h"
 
 #include "nvfp4.h"
@@ -8,8 +9,8 @@
 
 typedef enum Mode { PLAIN, SQUARE, SCALED, ABSOLUTE, SQUARES, ABSOLUTE_SQUARE } Mode;
 
-static const char *const kModes[] = {"1D", "2D", "row-scaled", "4over6 MAE", "4over6 MSE",
-                                     "4over6 MAE 2D"};
+static const char *const kModes[] = {"1D",         "2D",         "row-scaled",
+                                     "4over6 MAE", "4over6 MSE", "4over6 MAE 2D"};
 
 typedef struct Case {
   NVTEDType dtype;
@@ -323,8 +324,8 @@ static void run(Case c) {
 }
 
 static void test_quantize(void) {
-  static const size_t shapes[][2] = {{32, 32},   {128, 128}, {64, 192},  {160, 96}, {16, 16},
-                                     {48, 80},   {2, 2},     {130, 254}, {18, 34},  {272, 304}};
+  static const size_t shapes[][2] = {{32, 32}, {128, 128}, {64, 192},  {160, 96}, {16, 16},
+                                     {48, 80}, {2, 2},     {130, 254}, {18, 34},  {272, 304}};
   for (size_t s = 0; s < COUNT(shapes); s++) {
     for (size_t t = 0; t < COUNT(kHighPrecision); t++) {
       for (int mode = PLAIN; mode <= ABSOLUTE_SQUARE; mode++) {
@@ -372,8 +373,13 @@ static void test_noop(void) {
   for (int mode = PLAIN; mode <= SCALED; mode++) {
     for (int flag = 1; flag <= 2; flag++) {
       if (!case_begin("noop %d %s", flag, kModes[mode])) continue;
-      Case c = {.dtype = kNVTEBFloat16, .rows = 64, .cols = 96, .mode = (Mode)mode,
-                .directions = BOTH, .e4m3_max = 448, .noop = (float)flag};
+      Case c = {.dtype = kNVTEBFloat16,
+                .rows = 64,
+                .cols = 96,
+                .mode = (Mode)mode,
+                .directions = BOTH,
+                .e4m3_max = 448,
+                .noop = (float)flag};
       NVTETensor input, output = build(&c, &input);
       if (mode == PLAIN) {
         nvte_quantize_noop(input, output, float_tensor(buffer_float(c.noop)), NULL);
@@ -400,8 +406,12 @@ static void test_dequantize(void) {
       for (int kind = 0; kind < 8; kind++) {
         size_t rows = shapes[s][0], cols = shapes[s][1];
         NVTEDType dtype = kHighPrecision[t];
-        Case c = {.rows = rows, .cols = cols, .mode = kind & 1 ? SCALED : PLAIN,
-                  .swizzled = kind & 2, .misaligned = kind & 4, .e4m3_max = kind & 4 ? 256 : 448};
+        Case c = {.rows = rows,
+                  .cols = cols,
+                  .mode = kind & 1 ? SCALED : PLAIN,
+                  .swizzled = kind & 2,
+                  .misaligned = kind & 4,
+                  .e4m3_max = kind & 4 ? 256 : 448};
         if (!case_begin("dequantize %zux%zu %s%s%s%s", rows, cols, dtype_name(dtype),
                         kind & 1 ? " row-scaled" : "", kind & 2 ? " swizzled" : "",
                         kind & 4 ? " misaligned" : "")) {
@@ -418,9 +428,8 @@ static void test_dequantize(void) {
         nvte_set_tensor_param_v2(input, kNVTEWithGEMMSwizzledScales, &swizzled, 1);
         nvte_set_tensor_param_v2(input, kNVTERowScaledNVFP4, &scaled, 1);
         nvte_set_tensor_param_v2(input, kNVTENVFP4E4M3Max, &c.e4m3_max, sizeof c.e4m3_max);
-        set_param(input, kNVTERowwiseData,
-                  buffer_from(codes, rows * cols / 2, c.misaligned)->ptr, kNVTEFloat4E2M1,
-                  SHAPE(rows, cols));
+        set_param(input, kNVTERowwiseData, buffer_from(codes, rows * cols / 2, c.misaligned)->ptr,
+                  kNVTEFloat4E2M1, SHAPE(rows, cols));
         set_param(input, kNVTERowwiseScaleInv, buffer_from(scales, n_scales, c.misaligned)->ptr,
                   kNVTEFloat8E4M3, SHAPE(up(rows, 128), up(cols / 16, 4)));
         set_param(input, kNVTEAmax, buffer_from(amax, lines * 4, 0)->ptr, kNVTEFloat32,
@@ -451,8 +460,14 @@ static void test_group(void) {
   enum { N = COUNT(splits) };
   for (int kind = 0; kind < 2; kind++) {
     if (!case_begin("group %s", kind ? "stochastic" : "nearest")) continue;
-    Case c = {.dtype = kNVTEBFloat16, .rows = 304, .cols = 160, .mode = SQUARE,
-              .directions = ROWWISE, .e4m3_max = 448, .stochastic = kind, .rng = {7, 5}};
+    Case c = {.dtype = kNVTEBFloat16,
+              .rows = 304,
+              .cols = 160,
+              .mode = SQUARE,
+              .directions = ROWWISE,
+              .e4m3_max = 448,
+              .stochastic = kind,
+              .rng = {7, 5}};
     NVTETensor input, whole = build(&c, &input), outputs[N];
     (void)whole;
     if (kind) {
@@ -504,13 +519,21 @@ static void test_group(void) {
 
 static void test_empty_and_wrong(void) {
   if (case_begin("empty")) {
-    Case c = {.dtype = kNVTEBFloat16, .rows = 0, .cols = 64, .mode = PLAIN, .directions = BOTH,
+    Case c = {.dtype = kNVTEBFloat16,
+              .rows = 0,
+              .cols = 64,
+              .mode = PLAIN,
+              .directions = BOTH,
               .e4m3_max = 448};
     NVTETensor input, output = build(&c, &input);
     nvte_quantize(input, output, NULL);
     EXPECT_OK();
   }
-  Case good = {.dtype = kNVTEBFloat16, .rows = 64, .cols = 64, .mode = PLAIN, .directions = BOTH,
+  Case good = {.dtype = kNVTEBFloat16,
+               .rows = 64,
+               .cols = 64,
+               .mode = PLAIN,
+               .directions = BOTH,
                .e4m3_max = 448};
   NVTETensor input;
   if (case_begin("wrong: shape of the scales")) {

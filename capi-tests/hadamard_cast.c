@@ -24,8 +24,8 @@ static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 // Rows of a strip of the first kernel, by the table of the specification.
 static size_t strip_rows(size_t m, size_t n) {
-  static const size_t table[][2] = {{5120, 512}, {10240, 1024}, {2560, 1280},
-                                    {11328, 1024}, {512, 256},  {3584, 512}};
+  static const size_t table[][2] = {{5120, 512},   {10240, 1024}, {2560, 1280},
+                                    {11328, 1024}, {512, 256},    {3584, 512}};
   for (size_t i = 0; i < COUNT(table); i++) {
     if ((m == 8192 && n == table[i][0]) || (n == 8192 && m == table[i][0])) return table[i][1];
   }
@@ -80,8 +80,7 @@ static unsigned reference(const Case *c, int d, size_t r, size_t col, float amax
   if (c->stochastic) words_of(c, d, r, col, words);
   for (int i = 0; i < 16; i++) {
     float value = y[i] * factor;
-    codes[i] =
-        c->stochastic ? stochastic(value, words[i / 4] >> (8 * (i % 4)) & 255) : e2m1(value);
+    codes[i] = c->stochastic ? stochastic(value, words[i / 4] >> (8 * (i % 4)) & 255) : e2m1(value);
   }
   return s;
 }
@@ -153,8 +152,7 @@ static void run(Case c) {
   }
   Buffer *in = buffer_from(bits, n * 2, 0);
   NVTETensor input = tensor(in->ptr, kNVTEBFloat16, SHAPE(c.rows, c.cols));
-  NVTETensor matrix =
-      tensor(buffer_from(matrix_bits, 512, 0)->ptr, kNVTEBFloat16, SHAPE(16, 16));
+  NVTETensor matrix = tensor(buffer_from(matrix_bits, 512, 0)->ptr, kNVTEBFloat16, SHAPE(16, 16));
   NVTETensor workspace = tensor(buffer(4)->ptr, kNVTEByte, SHAPE(4));
   // One buffer for row-wise data, one of each kind for every member otherwise.
   bool in_rows = c.function == COLUMNS || c.function == SPLIT_COLUMNS;
@@ -216,14 +214,14 @@ static void run(Case c) {
                                                 config, workspace, NULL);
       break;
     case GROUPED: {
-      NVTEGroupedTensor from = nvte_create_grouped_tensor(NVTE_DELAYED_TENSOR_SCALING, c.members,
-                                                          SHAPE(c.rows, c.cols));
+      NVTEGroupedTensor from =
+          nvte_create_grouped_tensor(NVTE_DELAYED_TENSOR_SCALING, c.members, SHAPE(c.rows, c.cols));
       NVTEGroupedTensor to =
           nvte_create_grouped_tensor(NVTE_NVFP4_1D_SCALING, c.members, SHAPE(c.rows, c.cols));
-#define SET(t, param, ptr, dtype, shape)                       \
-  do {                                                         \
-    NVTEBasicTensor b_ = basic(ptr, dtype, shape);             \
-    nvte_set_grouped_tensor_param(t, param, &b_, sizeof b_);   \
+#define SET(t, param, ptr, dtype, shape)                     \
+  do {                                                       \
+    NVTEBasicTensor b_ = basic(ptr, dtype, shape);           \
+    nvte_set_grouped_tensor_param(t, param, &b_, sizeof b_); \
   } while (0)
       SET(from, kNVTEGroupedRowwiseData, in->ptr, kNVTEBFloat16, SHAPE(n));
       nvte_set_grouped_tensor_param(to, kNVTEGroupedWithGEMMSwizzledScales, &flag, sizeof flag);

@@ -1,4 +1,5 @@
-// NVFP4 numbers, scales and random words as their definition has them (optim_nvfp4.md, sections 8, 9).
+// NVFP4 numbers, scales and random words as their definition has them (optim_nvfp4.md, sections 8,
+// 9).
 #ifndef NVTE_CAPI_TESTS_NVFP4_H
 #define NVTE_CAPI_TESTS_NVFP4_H
 
@@ -39,7 +40,7 @@ static inline unsigned stochastic(float y, unsigned byte) {
 }
 
 static inline void philox(uint64_t seed, uint64_t offset, uint64_t sequence, uint64_t call,
-                   uint32_t words[4]) {
+                          uint32_t words[4]) {
   uint64_t low = offset + call, high = sequence + (low < offset);
   uint32_t c[4] = {(uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high, (uint32_t)(high >> 32)};
   uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};

@@ -22,8 +22,8 @@ __device__ __forceinline__ uint32_t e2m1_magnitude(float a) {
   return __vimin3_u32(__float_as_uint(half), __float_as_uint(one), __float_as_uint(two));
 }
 
-// Code of y: nearest, ties to even, at most +-6. A NaN becomes 7 if its sign is positive, as that of
-// every product is.
+// Code of y: nearest, ties to even, at most +-6. A NaN becomes 7 if its sign is positive, as that
+// of every product is.
 __device__ __forceinline__ uint32_t encode_e2m1(float y) {
   return (e2m1_magnitude(fminf(fabsf(y), kE2m1Max)) & 7) | (__float_as_uint(y) >> 28 & 8);
 }
