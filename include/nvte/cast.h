@@ -34,6 +34,12 @@ extern "C" {
  * Empty tensors: nothing is written.
  * Errors: other dtypes, shapes or scaling modes; FP8 data without scales; null or misaligned
  * pointers.
+ * NVFP4 (Float4E2M1, blocks of 16): column-wise data `[n, ...]`, `scale_inv` Float8E4M3 `[R, C/16]`,
+ * `columnwise_scale_inv` `[C, R/16]`, rounded up to multiples of 128 and 4, padding not written; in the
+ * 128 x 4 tiles with `with_gemm_swizzled_scales`. With `S = 2688 / amax` of the direction (`amax`,
+ * `columnwise_amax`, or the other if it is absent; 1 if both are): a block has `scale = e4m3(max|x| S / 6)`
+ * and `y = e2m1(x / (scale / S))`. An output with `row_scaled_nvfp4` takes an amax for each row (and
+ * column), which the call sets. Packed lines have an even number of elements.
  * Source: Micikevicius et al., FP8 Formats for Deep Learning (2022); OCP Microscaling Formats (2023).
  */
 void nvte_quantize(NVTETensor input,
@@ -49,7 +55,11 @@ void nvte_quantize_noop(NVTETensor input, NVTETensor output, NVTETensor noop, cu
  * As `nvte_quantize`, with a config (null: defaults): the noop tensor; for FP8 blocks
  * `force_pow2_scales` (`s` rounded down to a power of two) and `amax_epsilon` (the least `max|x|`);
  * for MXFP8 `mxfp8_2d_quantization` (blocks of 32 x 32 in both directions, codes repeated).
- * Stochastic rounding is an error.
+ * For NVFP4 `nvfp4_2d_quantization` (blocks of 16 x 16 in both directions), `stochastic_rounding` by
+ * Philox 4x32-10 with the seed and offset of `rng_state` (Int64 [2]; absent: zeros), `use_fast_math` (factors
+ * rounded to BFloat16, for BFloat16 in multiples of 32), and `nvfp4_4over6_mode` (1: least absolute error, 2:
+ * least squares): each block takes 4 or 6 as the value of its largest element. Stochastic rounding to
+ * other types, or with 4over6, is an error.
  */
 void nvte_quantize_v2(NVTETensor input,
                       NVTETensor output,
@@ -244,6 +254,8 @@ void nvte_group_quantize_dbias_dsrelu(NVTEGroupedTensor input,
  * Dtypes: Float8E4M3, Float8E5M2 to Float32, Float16, BFloat16.
  * Scales: reads `scale_inv` (`columnwise_scale_inv` of column-wise data), stored as `nvte_quantize`
  * does in the input's scaling mode.
+ * NVFP4: row-wise data only, with `amax` (one float, or with `row_scaled_nvfp4` one for each row); `y =
+ * cast(x * (scale * amax * (1 / 2688)))`, C a multiple of 16.
  * Errors: other dtypes, shapes or scaling modes; null or misaligned pointers.
  */
 void nvte_dequantize(NVTETensor input, NVTETensor output, cudaStream_t stream);
