@@ -18,6 +18,7 @@
 #include "nvte/backend/gemm.h"
 #include "nvte/backend/group.h"
 #include "nvte/backend/hadamard_transform.h"
+#include "nvte/backend/grouped_gemm.h"
 #include "nvte/backend/multi_tensor.h"
 #include "nvte/backend/normalization.h"
 #include "nvte/backend/nvfp4.h"
@@ -142,6 +143,10 @@ typedef struct NVTEXOpTable {
   NVTEXOutcome (*nvfp4_block_scale)(const NVTEXNvfp4BlockScaleArgs*, cudaStream_t);
   NVTEXOutcome (*nvfp4_partial_amax)(const NVTEXNvfp4PartialAmaxArgs*, cudaStream_t);
   NVTEXOutcome (*nvfp4_partial_cast)(const NVTEXNvfp4PartialCastArgs*, cudaStream_t);
+  NVTEXOutcome (*grouped_gemm)(const NVTEXGroupedGemmArgs*, cudaStream_t);
+  NVTEXOutcome (*grouped_bias)(const NVTEXGroupedBiasArgs*, cudaStream_t);
+  NVTEXOutcome (*widen)(const NVTEXWidenArgs*, cudaStream_t);
+  NVTEXOutcome (*counters)(const NVTEXCountersArgs*, cudaStream_t);
 } NVTEXOpTable;
 
 #endif  /* NVTE_BACKEND_H */

@@ -96,6 +96,10 @@ impl OpTable {
         nvfp4_block_scale: None,
         nvfp4_partial_amax: None,
         nvfp4_partial_cast: None,
+        grouped_gemm: None,
+        grouped_bias: None,
+        widen: None,
+        counters: None,
     };
 }
 
@@ -211,6 +215,10 @@ operators! {
     Nvfp4BlockScaleArgs => nvfp4_block_scale,
     Nvfp4PartialAmaxArgs => nvfp4_partial_amax,
     Nvfp4PartialCastArgs => nvfp4_partial_cast,
+    GroupedGemmArgs => grouped_gemm,
+    GroupedBiasArgs => grouped_bias,
+    WidenArgs => widen,
+    CountersArgs => counters,
 }
 
 pub struct Backend {

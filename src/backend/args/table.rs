@@ -129,4 +129,8 @@ pub struct OpTable {
         Option<unsafe extern "C" fn(*const Nvfp4PartialAmaxArgs, cudaStream_t) -> Outcome>,
     pub nvfp4_partial_cast:
         Option<unsafe extern "C" fn(*const Nvfp4PartialCastArgs, cudaStream_t) -> Outcome>,
+    pub grouped_gemm: Option<unsafe extern "C" fn(*const GroupedGemmArgs, cudaStream_t) -> Outcome>,
+    pub grouped_bias: Option<unsafe extern "C" fn(*const GroupedBiasArgs, cudaStream_t) -> Outcome>,
+    pub widen: Option<unsafe extern "C" fn(*const WidenArgs, cudaStream_t) -> Outcome>,
+    pub counters: Option<unsafe extern "C" fn(*const CountersArgs, cudaStream_t) -> Outcome>,
 }
