@@ -4,6 +4,7 @@
 
 mod capture_attention;
 mod capture_hadamard;
+mod capture_gemm;
 mod capture_moe;
 mod common;
 
@@ -187,6 +188,7 @@ fn chain(seed: u64) -> Chain {
     norm_forward(c, "rmsnorm in blocks", NVTE_Norm_Type::RMSNorm, NVTE_BLOCK_SCALING_2D);
     norm_backward(c, "layernorm backward", kNVTEBFloat16);
     norm_backward(c, "layernorm backward of other dtypes", kNVTEFloat32);
+    capture_gemm::steps(c);
     capture_attention::steps(c);
     capture_moe::steps(c);
     chain

@@ -1,7 +1,9 @@
 // Devices, memory, streams, and the pool of compute streams and events of each device.
 
 #include <atomic>
+#include <memory>
 #include <mutex>
+#include <new>
 
 #include "common/launch.cuh"
 #include "nvte/backend/nvtex.h"
@@ -65,6 +67,70 @@ NVTEXOutcome pooled(T (Pool::*entries)[kPool], int index, T *out, Create create)
   }
   *out = entry;
   return ok();
+}
+
+// Streams of a thread for work side by side, and the event that orders them. Of a thread and not of
+// the process: while one thread captures, the streams belong to its graph.
+class Branches {
+ public:
+  ~Branches() {
+    for (const cudaStream_t stream : streams_) {
+      if (stream != nullptr) (void)cudaStreamDestroy(stream);
+    }
+    if (event_ != nullptr) (void)cudaEventDestroy(event_);
+  }
+
+  cudaError_t fork(cudaStream_t from, int count, cudaStream_t *branches) {
+    if (const cudaError_t error = create(count)) return error;
+    if (const cudaError_t error = cudaEventRecord(event_, from)) return error;
+    for (int i = 0; i < count; ++i) {
+      if (const cudaError_t error = cudaStreamWaitEvent(streams_[i], event_, 0)) return error;
+      branches[i] = streams_[i];
+    }
+    return cudaSuccess;
+  }
+
+  cudaError_t join(cudaStream_t to, int count) {
+    for (int i = 0; i < count; ++i) {
+      if (const cudaError_t error = cudaEventRecord(event_, streams_[i])) return error;
+      if (const cudaError_t error = cudaStreamWaitEvent(to, event_, 0)) return error;
+    }
+    return cudaSuccess;
+  }
+
+ private:
+  cudaError_t create(int count) {
+    RelaxedCapture relaxed;
+    if (event_ == nullptr) {
+      if (const cudaError_t error = cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)) {
+        return error;
+      }
+    }
+    for (int i = 0; i < count; ++i) {
+      if (streams_[i] != nullptr) continue;
+      if (const cudaError_t error = create_stream(&streams_[i])) return error;
+    }
+    return cudaSuccess;
+  }
+
+  cudaStream_t streams_[kPool] = {};
+  cudaEvent_t event_ = nullptr;
+};
+
+// Of the current device and this thread; null without memory.
+Branches *branches_of(int ordinal) {
+  thread_local std::unique_ptr<Branches> branches[kMaxDevices];
+  if (branches[ordinal] == nullptr) branches[ordinal].reset(new (std::nothrow) Branches);
+  return branches[ordinal].get();
+}
+
+template <class Body>
+NVTEXOutcome with_branches(int count, Body body) {
+  if (count < 0 || count > kPool) return unimplemented("there are 4 branches");
+  int ordinal;
+  if (const cudaError_t error = current_ordinal(&ordinal)) return outcome(error);
+  Branches *branches = branches_of(ordinal);
+  return outcome(branches != nullptr ? body(*branches) : cudaErrorMemoryAllocation);
 }
 
 }  // namespace
@@ -161,4 +227,14 @@ extern "C" NVTEXOutcome nvte_cuda_compute_event(int index, cudaEvent_t *event) n
   return nvte::pooled(&nvte::Pool::events, index, event, [](cudaEvent_t *created) {
     return cudaEventCreateWithFlags(created, cudaEventDisableTiming);
   });
+}
+
+extern "C" NVTEXOutcome nvte_cuda_fork(cudaStream_t stream, int count,
+                                       cudaStream_t *branches) noexcept {
+  return nvte::with_branches(
+      count, [&](nvte::Branches &own) { return own.fork(stream, count, branches); });
+}
+
+extern "C" NVTEXOutcome nvte_cuda_join(cudaStream_t stream, int count) noexcept {
+  return nvte::with_branches(count, [&](nvte::Branches &own) { return own.join(stream, count); });
 }

@@ -254,33 +254,52 @@ pub fn grouped_tensor(name: &str, handle: NVTEGroupedTensor) -> Result<GroupedTe
 /// Where the members of a grouped tensor are, and its logical rows and columns.
 pub fn members(name: impl Display, tensor: &GroupedTensor) -> Result<(Group, (usize, usize))> {
     let n = tensor.num_tensors;
-    let shape = (tensor.logical_shape.dims()[0], tensor.logical_shape.dims()[1]);
-    let array = |field: &str, buffer: &Buffer, length: usize| -> Result<*const i64> {
-        if !buffer.is_set() {
-            return Ok(std::ptr::null());
-        }
-        let name = format_args!("{name}.{field}");
-        dtype(name, buffer.dtype, &[NVTEDType::kNVTEInt64])?;
-        self::shape(name, &buffer.shape, &Shape::new(&[length]))?;
-        Ok(pointer(name, buffer)?.cast_const().cast())
-    };
-    let group = Group {
-        num_tensors: n,
-        first_dims: array("first_dims", &tensor.first_dims, n)?,
-        last_dims: array("last_dims", &tensor.last_dims, n)?,
-        offsets: array("tensor_offsets", &tensor.offsets, n + 1)?,
-    };
+    let (group, shape) = any_members(&name, tensor)?;
     let varying = !group.first_dims.is_null() || !group.last_dims.is_null();
     if varying && group.offsets.is_null() {
         let expected = format!("Int64 [{}], because members differ in shape", n + 1);
         return Err(Error::argument(format!("{name}.tensor_offsets"), expected, "nothing"));
     }
+    if !group.offsets.is_null() {
+        let name = format_args!("{name}.tensor_offsets");
+        self::shape(name, &tensor.offsets.shape, &Shape::new(&[n + 1]))?;
+    }
+    Ok((group, shape))
+}
+
+/// As [`members`], for operators that need no offsets, nor their last entry, which is the end.
+pub fn any_members(name: impl Display, tensor: &GroupedTensor) -> Result<(Group, (usize, usize))> {
+    let n = tensor.num_tensors;
+    let shape = (tensor.logical_shape.dims()[0], tensor.logical_shape.dims()[1]);
+    let array = |field: &str, buffer: &Buffer, with_end: bool| -> Result<*const i64> {
+        if !buffer.is_set() {
+            return Ok(std::ptr::null());
+        }
+        let name = format_args!("{name}.{field}");
+        dtype(name, buffer.dtype, &[NVTEDType::kNVTEInt64])?;
+        if !with_end || buffer.shape != Shape::new(&[n + 1]) {
+            self::shape(name, &buffer.shape, &Shape::new(&[n]))?;
+        }
+        Ok(pointer(name, buffer)?.cast_const().cast())
+    };
+    let group = Group {
+        num_tensors: n,
+        first_dims: array("first_dims", &tensor.first_dims, false)?,
+        last_dims: array("last_dims", &tensor.last_dims, false)?,
+        offsets: array("tensor_offsets", &tensor.offsets, true)?,
+    };
+    let varying = !group.first_dims.is_null() || !group.last_dims.is_null();
     if !varying && !shape.0.is_multiple_of(n) {
         let expected = format!("a multiple of the {n} tensors as first dimension");
         let name = format!("{name}.logical_shape");
         return Err(Error::argument(name, expected, tensor.logical_shape));
     }
     Ok((group, shape))
+}
+
+/// As [`per_tensor`].
+pub fn grouped_per_tensor(name: impl Display, tensor: &GroupedTensor) -> Result<()> {
+    self::per_tensor(name, &Tensor::new(tensor.mode))
 }
 
 /// Data of a grouped tensor of the logical shape `[rows, cols]` in one direction, of rank 1 or 2.

@@ -146,6 +146,14 @@ typedef struct NVTEXOpTable {
   NVTEXOutcome (*grouped_gemm)(const NVTEXGroupedGemmArgs*, cudaStream_t);
   NVTEXOutcome (*grouped_bias)(const NVTEXGroupedBiasArgs*, cudaStream_t);
   NVTEXOutcome (*widen)(const NVTEXWidenArgs*, cudaStream_t);
+  /**
+   * Streams of the calling thread, at most 4, that wait for what is on `stream` by now.
+   */
+  NVTEXOutcome (*fork)(cudaStream_t stream, int count, cudaStream_t *branches);
+  /**
+   * `stream` waits for what is on the first `count` of them by now.
+   */
+  NVTEXOutcome (*join)(cudaStream_t stream, int count);
   NVTEXOutcome (*counters)(const NVTEXCountersArgs*, cudaStream_t);
 } NVTEXOpTable;
 

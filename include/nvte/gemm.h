@@ -150,6 +150,104 @@ void nvte_cublas_gemm_v2(int32_t transa,
                          NVTEMatmulConfig config,
                          cudaStream_t stream);
 
+/**
+ * As `nvte_cublas_gemm`, in step with others through `counter`, an Int32 tensor on the device with
+ * `m_split * n_split` words or more (0 counts as 1), which idle at 1: with `gemm_producer` they become
+ * 0 once D is complete, else the product begins when all are 0, which work on another stream must see
+ * to. A null counter, or one without an address: an ordinary product.
+ *
+ * Errors: as `nvte_cublas_gemm`; negative splits; another dtype or fewer words.
+ */
+void nvte_cublas_atomic_gemm(NVTETensor A,
+                             NVTETensor B,
+                             NVTETensor D,
+                             NVTETensor bias,
+                             NVTETensor pre_gelu_out,
+                             bool transa,
+                             bool transb,
+                             bool grad,
+                             NVTETensor workspace,
+                             bool accumulate,
+                             bool use_split_accumulator,
+                             int32_t math_sm_count,
+                             int32_t m_split,
+                             int32_t n_split,
+                             bool gemm_producer,
+                             NVTETensor counter,
+                             cudaStream_t stream);
+
+/**
+ * `num_gemms` products as `nvte_cublas_gemm` computes each, bit for bit, of which up to 4 run side by
+ * side; none if `num_gemms` is not positive.
+ *
+ * The arrays have `num_gemms` tensors; `bias` and `pre_gelu_out`, and tensors in them, may be null.
+ * `workspace` has `min(4, num_gemms)` tensors, of which product i takes number `i % 4`; it may be null.
+ * Errors: those of `nvte_cublas_gemm`, before any product has begun unless the device has no algorithm
+ * for one; null arrays.
+ */
+void nvte_multi_tensor_gemm(const NVTETensor *A,
+                            const NVTETensor *B,
+                            NVTETensor *D,
+                            const NVTETensor *bias,
+                            NVTETensor *pre_gelu_out,
+                            int32_t num_gemms,
+                            bool transa,
+                            bool transb,
+                            bool grad,
+                            NVTETensor *workspace,
+                            bool accumulate,
+                            bool use_split_accumulator,
+                            int32_t math_sm_count,
+                            cudaStream_t stream);
+
+/**
+ * `output[r][c] = output[r][c] + bias[g(r)][c]`, in float32 with one rounding, where row r of all
+ * rows belongs to member g(r), by `first_dims` of output.
+ *
+ * Shapes: output `[rows, cols]` in members of `cols` columns each, one after the other (offsets are
+ * ignored); bias `[num_tensors, cols]`. Dtypes: Float32, Float16 or BFloat16, the same for both. Rows
+ * that no member has are left alone.
+ * Errors: other shapes or dtypes; members that differ in columns.
+ */
+void nvte_grouped_bias_add(NVTEGroupedTensor output,
+                           NVTEGroupedTensor bias,
+                           cudaStream_t stream);
+
+/**
+ * As `nvte_grouped_bias_add`, with `bias[g(r)][c] * scale[r]` (fused, one rounding); scale `[rows]` in
+ * Float32.
+ */
+void nvte_grouped_scaled_bias_add(NVTEGroupedTensor output,
+                                  NVTEGroupedTensor bias,
+                                  NVTETensor scale,
+                                  cudaStream_t stream);
+
+/**
+ * `dst[i] = src[i]` of `n` integers on the device, which must not overlap.
+ */
+void nvte_convert_int32_to_int64(const int32_t *src, int64_t *dst, size_t n, cudaStream_t stream);
+
+/**
+ * `dst[i] = src[i] * multiplier`, in 64-bit arithmetic that wraps; otherwise as
+ * `nvte_convert_int32_to_int64`.
+ */
+void nvte_convert_int32_to_int64_with_multiplier(const int32_t *src,
+                                                 int64_t *dst,
+                                                 size_t n,
+                                                 int64_t multiplier,
+                                                 cudaStream_t stream);
+
+/**
+ * `offsets[0] = 0`, `offsets[i + 1] = last_dim * (first_dims[0] + ... + first_dims[i])`: where members of
+ * `last_dim` columns begin and end. Device arrays with `n_groups` and `n_groups + 1` entries, which
+ * must not overlap. Arithmetic wraps in 64 bits.
+ */
+void nvte_compute_grouped_tensor_offsets(const int64_t *first_dims,
+                                         int64_t *offsets,
+                                         size_t n_groups,
+                                         int64_t last_dim,
+                                         cudaStream_t stream);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

@@ -51,8 +51,8 @@ impl Group {
             next.at = at(offsets, index).unwrap_or(next.at);
             members.push(next);
             next.at += next.rows * next.cols;
-            next.row_scales += scale_entries(mode, false, next.rows, next.cols);
-            next.col_scales += scale_entries(mode, true, next.rows, next.cols);
+            next.row_scales += scale_entries(mode, false, (next.rows, next.cols));
+            next.col_scales += scale_entries(mode, true, (next.rows, next.cols));
         }
         members
     }
@@ -83,9 +83,9 @@ pub(crate) fn scale_pitch(mode: NVTEScalingMode, colwise: bool, shape: (usize, u
 }
 
 /// Entries of a member's scale matrix with its padding; 1 in mode 0.
-fn scale_entries(mode: NVTEScalingMode, colwise: bool, rows: usize, cols: usize) -> usize {
+pub(crate) fn scale_entries(mode: NVTEScalingMode, colwise: bool, shape: (usize, usize)) -> usize {
     if mode == NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING {
         return 1;
     }
-    scale_dims(mode, colwise, (rows, cols)).0 * scale_pitch(mode, colwise, (rows, cols))
+    scale_dims(mode, colwise, shape).0 * scale_pitch(mode, colwise, shape)
 }

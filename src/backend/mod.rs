@@ -99,6 +99,8 @@ impl OpTable {
         grouped_gemm: None,
         grouped_bias: None,
         widen: None,
+        fork: None,
+        join: None,
         counters: None,
     };
 }

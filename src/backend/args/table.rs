@@ -132,5 +132,15 @@ pub struct OpTable {
     pub grouped_gemm: Option<unsafe extern "C" fn(*const GroupedGemmArgs, cudaStream_t) -> Outcome>,
     pub grouped_bias: Option<unsafe extern "C" fn(*const GroupedBiasArgs, cudaStream_t) -> Outcome>,
     pub widen: Option<unsafe extern "C" fn(*const WidenArgs, cudaStream_t) -> Outcome>,
+    /// Streams of the calling thread, at most 4, that wait for what is on `stream` by now.
+    pub fork: Option<
+        unsafe extern "C" fn(
+            stream: cudaStream_t,
+            count: c_int,
+            branches: *mut cudaStream_t,
+        ) -> Outcome,
+    >,
+    /// `stream` waits for what is on the first `count` of them by now.
+    pub join: Option<unsafe extern "C" fn(stream: cudaStream_t, count: c_int) -> Outcome>,
     pub counters: Option<unsafe extern "C" fn(*const CountersArgs, cudaStream_t) -> Outcome>,
 }

@@ -1,6 +1,7 @@
 //! C functions of gemm.h: matrix products and their configs.
 #![allow(unsafe_code, non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
+use super::multi::{Chunks, Lists};
 use super::*;
 use crate::error::{Handle, guard};
 
@@ -221,6 +222,141 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm_v2(
             true => product.run_with_factors(factors, stream),
             false => product.run(stream),
         }
+    });
+}
+
+/// As `nvte_cublas_gemm`, in step with others through `counter`, an Int32 tensor on the device with
+/// `m_split * n_split` words or more (0 counts as 1), which idle at 1: with `gemm_producer` they become
+/// 0 once D is complete, else the product begins when all are 0, which work on another stream must see
+/// to. A null counter, or one without an address: an ordinary product.
+///
+/// Errors: as `nvte_cublas_gemm`; negative splits; another dtype or fewer words.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_cublas_atomic_gemm(
+    A: NVTETensor,
+    B: NVTETensor,
+    D: NVTETensor,
+    bias: NVTETensor,
+    pre_gelu_out: NVTETensor,
+    transa: MaybeUninit<bool>,
+    transb: MaybeUninit<bool>,
+    grad: MaybeUninit<bool>,
+    workspace: NVTETensor,
+    accumulate: MaybeUninit<bool>,
+    use_split_accumulator: MaybeUninit<bool>,
+    math_sm_count: i32,
+    m_split: i32,
+    n_split: i32,
+    gemm_producer: MaybeUninit<bool>,
+    counter: NVTETensor,
+    stream: cudaStream_t,
+) {
+    let beta = ("accumulate", if truth(accumulate) { 1.0 } else { 0.0 });
+    let flags = [transa, transb, grad, use_split_accumulator];
+    let product = legacy([A, B, D, bias, pre_gelu_out, workspace], flags, 1.0, beta, math_sm_count);
+    let chunks = Chunks { m_split, n_split, counter, producer: truth(gemm_producer) };
+    guard("nvte_cublas_atomic_gemm", || chunks.run(&product, stream));
+}
+
+/// `num_gemms` products as `nvte_cublas_gemm` computes each, bit for bit, of which up to 4 run side by
+/// side; none if `num_gemms` is not positive.
+///
+/// The arrays have `num_gemms` tensors; `bias` and `pre_gelu_out`, and tensors in them, may be null.
+/// `workspace` has `min(4, num_gemms)` tensors, of which product i takes number `i % 4`; it may be null.
+/// Errors: those of `nvte_cublas_gemm`, before any product has begun unless the device has no algorithm
+/// for one; null arrays.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_multi_tensor_gemm(
+    A: *const NVTETensor,
+    B: *const NVTETensor,
+    D: *mut NVTETensor,
+    bias: *const NVTETensor,
+    pre_gelu_out: *mut NVTETensor,
+    num_gemms: i32,
+    transa: MaybeUninit<bool>,
+    transb: MaybeUninit<bool>,
+    grad: MaybeUninit<bool>,
+    workspace: *mut NVTETensor,
+    accumulate: MaybeUninit<bool>,
+    use_split_accumulator: MaybeUninit<bool>,
+    math_sm_count: i32,
+    stream: cudaStream_t,
+) {
+    let beta = ("accumulate", if truth(accumulate) { 1.0 } else { 0.0 });
+    let flags = [transa, transb, grad, use_split_accumulator];
+    let shared = legacy([std::ptr::null_mut(); 6], flags, 1.0, beta, math_sm_count);
+    let lists = Lists { a: A, b: B, d: D, bias, aux: pre_gelu_out, workspace, count: num_gemms };
+    // SAFETY: the caller vouches for the arrays.
+    guard("nvte_multi_tensor_gemm", || unsafe { lists.run(&shared, stream) });
+}
+
+/// `output[r][c] = output[r][c] + bias[g(r)][c]`, in float32 with one rounding, where row r of all
+/// rows belongs to member g(r), by `first_dims` of output.
+///
+/// Shapes: output `[rows, cols]` in members of `cols` columns each, one after the other (offsets are
+/// ignored); bias `[num_tensors, cols]`. Dtypes: Float32, Float16 or BFloat16, the same for both. Rows
+/// that no member has are left alone.
+/// Errors: other shapes or dtypes; members that differ in columns.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvte_grouped_bias_add(
+    output: NVTEGroupedTensor,
+    bias: NVTEGroupedTensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_grouped_bias_add", || group::bias_add(output, bias, None, stream));
+}
+
+/// As `nvte_grouped_bias_add`, with `bias[g(r)][c] * scale[r]` (fused, one rounding); scale `[rows]` in
+/// Float32.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvte_grouped_scaled_bias_add(
+    output: NVTEGroupedTensor,
+    bias: NVTEGroupedTensor,
+    scale: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_grouped_scaled_bias_add", || group::bias_add(output, bias, Some(scale), stream));
+}
+
+/// `dst[i] = src[i]` of `n` integers on the device, which must not overlap.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_convert_int32_to_int64(
+    src: *const i32,
+    dst: *mut i64,
+    n: usize,
+    stream: cudaStream_t,
+) {
+    guard("nvte_convert_int32_to_int64", || group::widen(src, dst, n, 1, stream));
+}
+
+/// `dst[i] = src[i] * multiplier`, in 64-bit arithmetic that wraps; otherwise as
+/// `nvte_convert_int32_to_int64`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_convert_int32_to_int64_with_multiplier(
+    src: *const i32,
+    dst: *mut i64,
+    n: usize,
+    multiplier: i64,
+    stream: cudaStream_t,
+) {
+    guard("nvte_convert_int32_to_int64_with_multiplier", || {
+        group::widen(src, dst, n, multiplier, stream)
+    });
+}
+
+/// `offsets[0] = 0`, `offsets[i + 1] = last_dim * (first_dims[0] + ... + first_dims[i])`: where members of
+/// `last_dim` columns begin and end. Device arrays with `n_groups` and `n_groups + 1` entries, which
+/// must not overlap. Arithmetic wraps in 64 bits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_compute_grouped_tensor_offsets(
+    first_dims: *const i64,
+    offsets: *mut i64,
+    n_groups: usize,
+    last_dim: i64,
+    stream: cudaStream_t,
+) {
+    guard("nvte_compute_grouped_tensor_offsets", || {
+        group::offsets(first_dims, offsets, n_groups, last_dim, stream)
     });
 }
 

@@ -2,8 +2,12 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod cpu;
+pub(crate) mod cpu_grouped;
 pub mod exports;
 mod nvfp4;
+mod group;
+mod mangled;
+mod multi;
 
 use super::attribute;
 use super::transformer_engine::non_tn_fp8_gemm_supported;
@@ -15,7 +19,7 @@ use crate::tensor::*;
 use crate::types::NVTEScalingMode::*;
 use crate::types::*;
 use crate::verbose::{self, Level};
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::fmt::Display;
 use std::mem::MaybeUninit;
 
@@ -243,6 +247,67 @@ unsafe fn set_grouped_attribute(
     })?
 }
 
+/// A scaling mode that products take.
+fn check_mode(name: &str, mode: NVTEScalingMode, swizzled: bool) -> Result<()> {
+    if !MODES.contains(&mode) {
+        let expected = MODES.map(|mode| mode.to_string()).join(" or ");
+        let e = Error::argument(format!("{name}.scaling_mode"), expected, mode);
+        return Err(Error::unsupported(e.message));
+    }
+    if swizzled && mode != NVTE_MXFP8_1D_SCALING {
+        let expected = format!("0 ({mode} scales are not swizzled)");
+        let name = format!("{name}.with_gemm_swizzled_scales");
+        return Err(Error::argument(name, expected, 1));
+    }
+    Ok(())
+}
+
+/// Whether a product reads the row-wise data of an operand, else the column-wise ones. `k_contiguous`
+/// says how the row-wise data lie, `any_layout` that either will do.
+fn reads_rowwise(
+    name: &str,
+    [rowwise, colwise]: [bool; 2],
+    per_tensor: bool,
+    k_contiguous: bool,
+    any_layout: bool,
+) -> Result<bool> {
+    if rowwise && (k_contiguous || any_layout) {
+        return Ok(true);
+    }
+    if colwise && (!k_contiguous || any_layout) {
+        return Ok(false);
+    }
+    let wanted = if k_contiguous { "data" } else { "columnwise_data" };
+    let expected = match per_tensor {
+        true => {
+            "data contiguous along the contracted dimension, the only layout that FP8 tensor \
+             cores take here"
+        }
+        false => "data in blocks along the contracted dimension",
+    };
+    let got = match (rowwise, colwise) {
+        (true, _) => "row-wise data only",
+        (_, true) => "column-wise data only",
+        _ => "no data",
+    };
+    Err(Error::argument(format!("{name}.{wanted}"), expected, got))
+}
+
+/// Refuses operands whose modes do not go together.
+fn check_pair(a: NVTEScalingMode, b: NVTEScalingMode) -> Result<()> {
+    let allowed: &[NVTEScalingMode] = match a {
+        NVTE_BLOCK_SCALING_1D => &[NVTE_BLOCK_SCALING_1D, NVTE_BLOCK_SCALING_2D],
+        NVTE_BLOCK_SCALING_2D => &[NVTE_BLOCK_SCALING_1D],
+        _ => &[a],
+    };
+    if allowed.contains(&b) {
+        return Ok(());
+    }
+    let allowed: Vec<String> = allowed.iter().map(|mode| mode.to_string()).collect();
+    let expected = format!("{} (A is {a})", allowed.join(" or "));
+    Err(Error::argument("B.scaling_mode", expected, b))
+}
+
 /// One operand as the product reads it: a matrix of `outer` rows or columns against `k`.
 struct Operand {
     data: *const c_void,
@@ -259,16 +324,7 @@ struct Operand {
 fn operand(name: &str, tensor: &Tensor, k_contiguous: bool, any_layout: bool) -> Result<Operand> {
     let mode = tensor.mode;
     let per_tensor = mode == NVTE_DELAYED_TENSOR_SCALING;
-    if !MODES.contains(&mode) {
-        let expected = MODES.map(|mode| mode.to_string()).join(" or ");
-        let e = Error::argument(format!("{name}.scaling_mode"), expected, mode);
-        return Err(Error::unsupported(e.message));
-    }
-    if tensor.swizzled && mode != NVTE_MXFP8_1D_SCALING {
-        let expected = format!("0 ({mode} scales are not swizzled)");
-        let name = format!("{name}.with_gemm_swizzled_scales");
-        return Err(Error::argument(name, expected, 1));
-    }
+    check_mode(name, mode, tensor.swizzled)?;
     let dtype = tensor.dtype();
     if per_tensor && !dtype.is_fp8() {
         check::high_precision(name, dtype)
@@ -277,27 +333,11 @@ fn operand(name: &str, tensor: &Tensor, k_contiguous: bool, any_layout: bool) ->
     let (rows, cols) = tensor.shape(name)?.flatten();
     let (outer, k) = if k_contiguous { (rows, cols) } else { (cols, rows) };
     let any_layout = per_tensor && (any_layout || !dtype.is_fp8());
-    let rowwise = tensor.rowwise.is_set() && (k_contiguous || any_layout);
-    let colwise = tensor.colwise.is_set() && (!k_contiguous || any_layout);
-    let (field, data, scale_inv) = if rowwise {
-        ("", &tensor.rowwise, &tensor.rowwise_scale_inv)
-    } else if colwise {
-        ("columnwise_", &tensor.colwise, &tensor.colwise_scale_inv)
-    } else {
-        let wanted = if k_contiguous { "data" } else { "columnwise_data" };
-        let expected = match per_tensor {
-            true => {
-                "data contiguous along the contracted dimension, the only layout that FP8 tensor \
-                 cores take here"
-            }
-            false => "data in blocks along the contracted dimension",
-        };
-        let got = match (tensor.rowwise.is_set(), tensor.colwise.is_set()) {
-            (true, _) => "row-wise data only",
-            (_, true) => "column-wise data only",
-            _ => "no data",
-        };
-        return Err(Error::argument(format!("{name}.{wanted}"), expected, got));
+    let directions = [tensor.rowwise.is_set(), tensor.colwise.is_set()];
+    let rowwise = reads_rowwise(name, directions, per_tensor, k_contiguous, any_layout)?;
+    let (field, data, scale_inv) = match rowwise {
+        true => ("", &tensor.rowwise, &tensor.rowwise_scale_inv),
+        false => ("columnwise_", &tensor.colwise, &tensor.colwise_scale_inv),
     };
     // A stale buffer of the other direction must not decide the shape that is read.
     if data.shape.numel() != outer * k {
@@ -335,6 +375,7 @@ const MODES: [NVTEScalingMode; 4] = [
 const FLOATS: &str = "Float32 or Float16 or BFloat16 or Float8E4M3 or Float8E5M2";
 
 /// Tensors of an epilogue, as the caller named them; those without an address are absent.
+#[derive(Clone, Copy)]
 pub(crate) struct Epilogue<'a> {
     pub bias: (&'a str, NVTETensor),
     pub aux: (&'a str, NVTETensor),
@@ -377,7 +418,8 @@ fn side_buffer(name: &str, buffer: &Buffer, expected: impl Display, numel: usize
     check::pointer(format_args!("{name}.data"), buffer).map(drop)
 }
 
-/// Everything that the three entry points hand to the one product.
+/// Everything that the entry points hand to the one product.
+#[derive(Clone, Copy)]
 pub(crate) struct Product<'a> {
     pub a: NVTETensor,
     pub b: NVTETensor,
@@ -444,16 +486,7 @@ impl Product<'_> {
     /// the library takes.
     fn check_modes(&self, a: &Operand, b: &Operand, epilogue: GemmEpilogue) -> Result<()> {
         use GemmEpilogue::*;
-        let allowed: &[NVTEScalingMode] = match a.scales.mode {
-            NVTE_BLOCK_SCALING_1D => &[NVTE_BLOCK_SCALING_1D, NVTE_BLOCK_SCALING_2D],
-            NVTE_BLOCK_SCALING_2D => &[NVTE_BLOCK_SCALING_1D],
-            _ => &[a.scales.mode],
-        };
-        if !allowed.contains(&b.scales.mode) {
-            let allowed: Vec<String> = allowed.iter().map(|mode| mode.to_string()).collect();
-            let expected = format!("{} (A is {})", allowed.join(" or "), a.scales.mode);
-            return Err(Error::argument("B.scaling_mode", expected, b.scales.mode));
-        }
+        check_pair(a.scales.mode, b.scales.mode)?;
         if !a.scales.in_blocks() {
             return Ok(());
         }
@@ -561,12 +594,17 @@ impl Product<'_> {
         Ok(check::pointer("C.data", &c)?.cast_const())
     }
 
-    pub(crate) fn run(&self, stream: cudaStream_t) -> Result<()> {
+    /// As `plan`, with what does not depend on the tensors.
+    fn checked(&self) -> Result<Option<GemmArgs>> {
         let (name, sm_count) = self.sm_count;
         if sm_count < 0 {
             return Err(Error::argument(name, "0 (all) or more", sm_count));
         }
-        match self.plan()? {
+        self.plan()
+    }
+
+    pub(crate) fn run(&self, stream: cudaStream_t) -> Result<()> {
+        match self.checked()? {
             Some(args) => backend::run(&args, stream),
             None => Ok(()),
         }

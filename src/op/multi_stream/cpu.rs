@@ -22,3 +22,20 @@ pub(crate) unsafe extern "C" fn compute_event(index: c_int, event: *mut cudaEven
     unsafe { event.write(handle(index)) };
     Outcome::OK
 }
+
+/// Work is complete on return: every branch is the stream itself.
+pub(crate) unsafe extern "C" fn fork(
+    stream: cudaStream_t,
+    count: c_int,
+    branches: *mut cudaStream_t,
+) -> Outcome {
+    for i in 0..count as usize {
+        // SAFETY: the caller of a table entry vouches for its arguments.
+        unsafe { branches.add(i).write(stream) };
+    }
+    Outcome::OK
+}
+
+pub(crate) unsafe extern "C" fn join(_: cudaStream_t, _: c_int) -> Outcome {
+    Outcome::OK
+}
