@@ -686,6 +686,13 @@ static NVTETensor fp8_operand(NVTEShape shape) {
   return t;
 }
 
+// And a counter.
+static void build_atomic_gemm(Args *args) {
+  const int32_t ones[] = {1, 1, 1};
+  build_gemm(args);
+  args->t[6] = tensor(buffer_from(ones, sizeof ones, 0)->ptr, kNVTEInt32, SHAPE(3));
+}
+
 // FP8, and an FP8 D
 static void build_gemm_fp8(Args *args) {
   args->t[0] = fp8_operand(SHAPE(16, 32));
@@ -713,6 +720,10 @@ static void call_gemm(const Args *args) {
   nvte_cublas_gemm(args->t[0], args->t[1], args->t[2], args->t[3], args->t[4], true, false, false,
                    args->t[5], false, false, 0, NULL);
 }
+static void call_atomic_gemm(const Args *args) {
+  nvte_cublas_atomic_gemm(args->t[0], args->t[1], args->t[2], args->t[3], args->t[4], true, false,
+                          false, args->t[5], false, false, 0, 1, 3, true, args->t[6], NULL);
+}
 static void call_gemm_scaled(const Args *args) {
   nvte_cublas_gemm_scaled(args->t[0], args->t[1], args->t[2], args->t[3], args->t[4], true, false,
                           false, args->t[5], 1, 0, false, 0, NULL);
@@ -738,6 +749,11 @@ static const Wrong kGemmWrongs[] = {GEMM_WRONGS,
                                     {"pre_gelu_out", 4, ROW, LONGER, 0},
                                     {"pre_gelu_out", 4, ROW, MISALIGNED, 0},
                                     NO_INTEGERS("pre_gelu_out", 4, ROW)};
+static const Wrong kAtomicGemmWrongs[] = {GEMM_WRONGS,
+                                          {"counter", 6, ROW, DTYPE, kNVTEInt64},
+                                          {"counter", 6, ROW, DTYPE, kNVTEFloat32},
+                                          {"counter", 6, ROW, NARROWER, 0},
+                                          {"counter", 6, ROW, MISALIGNED, 0}};
 static const Wrong kGemmV2Wrongs[] = {GEMM_WRONGS};
 static const Wrong kGemmFp8Wrongs[] = {{"A", 0, ROW, NULL_POINTER, 0},
                                        {"A", 0, ROW, UNSET, 0},
@@ -1479,6 +1495,19 @@ static const Op kOps[] = {
       {"workspace", true}},
      {NULL, false, false},
      WRONGS(kGemmWrongs)},
+    {"nvte_cublas_atomic_gemm",
+     "",
+     build_atomic_gemm,
+     call_atomic_gemm,
+     {{"A", false},
+      {"B", false},
+      {"D", false},
+      {"bias", true},
+      {"pre_gelu_out", true},
+      {"workspace", true},
+      {"counter", true}},
+     {NULL, false, false},
+     WRONGS(kAtomicGemmWrongs)},
     {"nvte_cublas_gemm",
      " FP8",
      build_gemm_fp8,
@@ -2043,6 +2072,8 @@ static void wrong_config_handles(void) {
       }
     }
     if (h != g) {
+      REFUSED_VOID("nvte_grouped_bias_add", "output", nvte_grouped_bias_add(h, g, NULL));
+      REFUSED_VOID("nvte_grouped_bias_add", "bias", nvte_grouped_bias_add(g, h, NULL));
       REFUSED_VOID("nvte_set_grouped_tensor_param", "tensor",
                    nvte_set_grouped_tensor_param(h, swizzled, &flag, 1));
       if (!h) continue;
