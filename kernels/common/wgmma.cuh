@@ -82,6 +82,7 @@ __device__ __forceinline__ uint64_t operand_at(uint64_t operand, uint32_t bytes)
 template <class In, int N>
 struct Product;
 struct E4M3TimesE5M2;
+struct E5M2TimesE4M3;
 
 // clang-format off
 #define NVTE_D0 "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
@@ -205,6 +206,8 @@ NVTE_PRODUCTS(NVTE_PRODUCT_16, BF16, "bf16.bf16")
 NVTE_PRODUCTS(NVTE_PRODUCT_16, F16, "f16.f16")
 NVTE_PRODUCTS(NVTE_PRODUCT_8, E4M3, "e4m3.e4m3")
 NVTE_PRODUCTS(NVTE_PRODUCT_8, E4M3TimesE5M2, "e4m3.e5m2")
+NVTE_PRODUCTS(NVTE_PRODUCT_8, E5M2TimesE4M3, "e5m2.e4m3")
+NVTE_PRODUCTS(NVTE_PRODUCT_8, E5M2, "e5m2.e5m2")
 // clang-format on
 
 #undef NVTE_PRODUCTS

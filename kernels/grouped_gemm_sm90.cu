@@ -1,0 +1,932 @@
+// Products of the members of groups, D[t] = alpha[t] B[t] A[t]^T + beta[t] C[t], for compute
+// capability 9.0. Sizes are known on the device only.
+//
+// A first kernel makes a Problem of each member, with its tensor maps, so that whatever is outside
+// a member reads as zeros, and counts its tiles. Then blocks that stay take tiles in pairs: a
+// cluster of two blocks works on two tiles side by side, and each block copies half of the operand
+// that they share to both. Tiles are 128 rows (of B) by 256 columns (rows of A), or by 128 where
+// partial sums are promoted. A pair is two tiles one below the other, in the last 128 rows of an
+// odd number two tiles side by side; a half tile without rows is not multiplied. One thread copies,
+// two warpgroups have 64 rows each.
+//
+// Operands that bulk copies cannot take, because of addresses or pitches that are no multiples of
+// 16 bytes, are brought by the whole copying warpgroup.
+
+#include <type_traits>
+
+#include "common/tma.cuh"
+#include "common/vec.cuh"
+#include "common/wgmma.cuh"
+#include "nvte/backend/grouped_gemm.h"
+
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// The kernels are empty there: "declared but never referenced" of all that they are made of.
+#pragma nv_diag_suppress 177
+#endif
+
+namespace nvte {
+namespace {
+
+constexpr int kRows = 128;                  // Of a tile.
+constexpr int kChunk = 64;                  // Rows of an operand that one copy brings,
+constexpr int kChunkBytes = kChunk * 128;   // with 128 bytes of the inner dimension.
+constexpr int kBand = 8;                    // Pairs of row tiles whose columns are walked together.
+constexpr int kTiles = 2;                   // That the copying warpgroup may be ahead.
+constexpr int kStagingCols = 32;            // Of results of a warp, on their way to odd places.
+constexpr int kSetupThreads = 256;
+
+// One member. `rows` stands for B, whose rows are those of D, `cols` for A.
+struct Problem {
+  CUtensorMap rows_map, cols_map;
+  const void *rows_data, *cols_data;
+  const float *rows_scales, *cols_scales;
+  const void *c;
+  void *d;
+  float alpha, beta;
+  int n, m, k;
+  bool bulk;  // The maps can be used.
+};
+
+// The operands in device memory.
+struct Matrix {
+  const void *data;
+  const NVTEXGroupedMember *members;
+  const int64_t *outer_dims, *inner_dims, *offsets;
+  const void *scale_inv;
+  size_t outer, inner;
+  NVTEScalingMode mode;
+  int bytes;
+  bool transposed;
+};
+
+struct SetupParams {
+  CUtensorMap map;  // Of chunks of both operands, but for what members differ in.
+  Matrix a, b, c, d;
+  const float *alpha, *beta;
+  size_t alpha_stride, beta_stride;
+  unsigned count;
+  int tile_cols;
+  Problem *problems;
+  unsigned *first;
+};
+
+struct Params {
+  const Problem *problems;
+  const unsigned *first;  // Pair of tiles of each member, and their number.
+  unsigned count;
+  NVTEDType d_dtype;
+  NVTEScalingMode rows_mode, cols_mode;
+};
+
+__host__ __device__ constexpr unsigned tiles(unsigned n, unsigned of) {
+  return n / of + (n % of != 0);
+}
+
+// Shapes and places of a member.
+struct Place2D {
+  size_t outer, inner;
+  const char *data;
+};
+
+// Element counts before a member, of all that has members one after the other.
+constexpr int kTotals = 7;
+struct Totals {
+  size_t v[kTotals];
+};
+
+__device__ __forceinline__ size_t dim_of(const int64_t *dims, size_t even, unsigned t) {
+  return dims != nullptr ? static_cast<size_t>(dims[t]) : even;
+}
+
+__device__ __forceinline__ size_t outer_of(const Matrix &x, unsigned t) {
+  return x.members != nullptr ? x.members[t].outer : dim_of(x.outer_dims, x.outer, t);
+}
+__device__ __forceinline__ size_t inner_of(const Matrix &x, unsigned t) {
+  return x.members != nullptr ? x.members[t].inner : dim_of(x.inner_dims, x.inner, t);
+}
+
+__device__ __forceinline__ const char *data_of(const Matrix &x, unsigned t, size_t before) {
+  if (x.members != nullptr) return static_cast<const char *>(x.members[t].data);
+  const size_t at = x.offsets != nullptr ? static_cast<size_t>(x.offsets[t]) : before;
+  return static_cast<const char *>(x.data) + at * static_cast<size_t>(x.bytes);
+}
+
+// Floats of a member's scales in blocks.
+__device__ __forceinline__ size_t scales_of(const Matrix &x, size_t outer, size_t inner) {
+  const auto up = [](size_t n) { return (n + 3) / 4 * 4; };
+  const size_t outer_blocks = (outer + 127) / 128, inner_blocks = (inner + 127) / 128;
+  if (x.mode == NVTE_BLOCK_SCALING_1D) return inner_blocks * up(outer);
+  if (x.mode == NVTE_BLOCK_SCALING_2D) return outer_blocks * up(inner_blocks);
+  return 0;
+}
+
+__device__ __forceinline__ const float *scales_at(const Matrix &x, unsigned t, size_t before) {
+  const auto *p = static_cast<const float *>(
+      x.members != nullptr ? x.members[t].scale_inv : x.scale_inv);
+  return p != nullptr && x.members == nullptr ? p + before : p;
+}
+
+// The scale of a tensor.
+__device__ __forceinline__ float scale_of(const Matrix &x, unsigned t) {
+  if (x.mode != NVTE_DELAYED_TENSOR_SCALING) return 1.0f;
+  const float *p = scales_at(x, t, t);
+  return p != nullptr ? *p : 1.0f;
+}
+
+// `map` is in shared memory.
+__device__ __forceinline__ void aim_map(CUtensorMap *map, const void *data, size_t inner,
+                                        size_t outer, size_t pitch) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  const uint32_t at = shared_address(map);
+  asm volatile("tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%0], %1;"
+               :
+               : "r"(at), "l"(data)
+               : "memory");
+  asm volatile("tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 0, %1;"
+               :
+               : "r"(at), "r"(static_cast<uint32_t>(inner))
+               : "memory");
+  asm volatile("tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 1, %1;"
+               :
+               : "r"(at), "r"(static_cast<uint32_t>(outer))
+               : "memory");
+  asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, %1;"
+               :
+               : "r"(at), "l"(pitch)
+               : "memory");
+#endif
+}
+
+__device__ __forceinline__ bool whole_units(const void *data, size_t pitch) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && pitch % 16 == 0;
+}
+
+// One block. A thread makes the problem of a member.
+__global__ void __launch_bounds__(kSetupThreads)
+    grouped_gemm_setup_kernel(const __grid_constant__ SetupParams p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  __shared__ alignas(128) CUtensorMap maps[kSetupThreads];
+  __shared__ Totals warps[kSetupThreads / 32];
+  __shared__ Totals carry;
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  if (threadIdx.x == 0) carry = {};
+  wait_for_stream();
+  let_next_start();
+  for (unsigned base = 0; base < p.count; base += blockDim.x) {
+    const unsigned t = base + threadIdx.x;
+    const bool inside = t < p.count;
+    size_t m = 0, n = 0, k = 0;
+    Totals own = {};
+    if (inside) {
+      n = outer_of(p.d, t), m = inner_of(p.d, t), k = inner_of(p.a, t);
+      own.v[0] = m * k, own.v[1] = n * k, own.v[2] = own.v[3] = n * m;
+      own.v[4] = scales_of(p.a, m, k), own.v[5] = scales_of(p.b, n, k);
+      const auto row_tiles = tiles(static_cast<unsigned>(n), kRows),
+                 col_tiles = tiles(static_cast<unsigned>(m), static_cast<unsigned>(p.tile_cols));
+      own.v[6] = row_tiles / 2 * col_tiles + row_tiles % 2 * tiles(col_tiles, 2);
+    }
+    Totals until = own;
+#pragma unroll
+    for (int i = 0; i < kTotals; ++i) {
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const size_t lower = __shfl_up_sync(0xffffffffu, until.v[i], step);
+        if (lane >= step) until.v[i] += lower;
+      }
+    }
+    __syncthreads();
+    if (lane == 31) warps[warp] = until;
+    __syncthreads();
+    Totals before;
+#pragma unroll
+    for (int i = 0; i < kTotals; ++i) {
+      before.v[i] = carry.v[i] + until.v[i] - own.v[i];
+      for (unsigned w = 0; w < warp; ++w) before.v[i] += warps[w].v[i];
+    }
+    __syncthreads();
+    if (threadIdx.x == blockDim.x - 1) {
+#pragma unroll
+      for (int i = 0; i < kTotals; ++i) carry.v[i] = before.v[i] + own.v[i];
+      p.first[min(base + blockDim.x, p.count)] = static_cast<unsigned>(carry.v[6]);
+    }
+    if (!inside) continue;
+    p.first[t] = static_cast<unsigned>(before.v[6]);
+    Problem &to = p.problems[t];
+    const char *a = data_of(p.a, t, before.v[0]), *b = data_of(p.b, t, before.v[1]);
+    to.cols_data = a;
+    to.rows_data = b;
+    to.c = data_of(p.c, t, before.v[2]);
+    to.d = const_cast<char *>(data_of(p.d, t, before.v[3]));
+    to.cols_scales = scales_at(p.a, t, before.v[4]);
+    to.rows_scales = scales_at(p.b, t, before.v[5]);
+    to.alpha = p.alpha[t * p.alpha_stride] * scale_of(p.a, t) * scale_of(p.b, t);
+    to.beta = p.beta[t * p.beta_stride];
+    to.n = static_cast<int>(n);
+    to.m = static_cast<int>(m);
+    to.k = static_cast<int>(k);
+    const auto pitch = [&](const Matrix &x, size_t outer) {
+      return (x.transposed ? outer : k) * static_cast<size_t>(x.bytes);
+    };
+    const auto whole = [&](const Matrix &x, const char *data, const float *scales, size_t outer) {
+      return whole_units(data, pitch(x, outer)) &&
+             (x.mode != NVTE_BLOCK_SCALING_1D || whole_units(scales, 0));
+    };
+    const bool bulk = m != 0 && n != 0 && k != 0 && whole(p.a, a, to.cols_scales, m) &&
+                      whole(p.b, b, to.rows_scales, n);
+    to.bulk = bulk;
+    if (!bulk) continue;
+    const auto make = [&](CUtensorMap *map, const Matrix &x, const char *data, size_t outer) {
+      CUtensorMap &own_map = maps[threadIdx.x];
+      own_map = p.map;
+      aim_map(&own_map, data, x.transposed ? outer : k, x.transposed ? k : outer, pitch(x, outer));
+      *map = own_map;
+    };
+    make(&to.rows_map, p.b, b, n);
+    make(&to.cols_map, p.a, a, m);
+    asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
+  }
+#endif
+}
+
+// In: of Product. kPromote: sums of each 128 of the inner dimension are added up outside of the
+// tensor cores, whose own sums of 8-bit products have fewer bits, and multiplied by scales.
+template <class In_, int kBytes_, bool kMnRows_, bool kMnCols_, bool kPromote_>
+struct Config {
+  using In = In_;
+  static constexpr int kBytes = kBytes_;
+  static constexpr bool kPromote = kPromote_;
+  // Whether an operand is stored with its inner dimension first.
+  static constexpr bool kMnRows = kMnRows_, kMnCols = kMnCols_;
+  static constexpr int kCols = kPromote ? 128 : 256, kStages = kPromote ? 6 : 4;
+  static constexpr int kDepth = 128 / kBytes;  // Of the inner dimension in a stage.
+  static constexpr int kSteps = 4;             // Products of a stage.
+  static constexpr int kRowBytes = kRows * 128, kStageBytes = kRowBytes + kCols * 128;
+  static constexpr int kAtControl = kStages * kStageBytes;
+  static constexpr int kScaleStages = kPromote ? kStages : 1;
+  static constexpr int kConsumerRegisters = 224, kProducerRegisters = 56;
+};
+
+// What the copying warpgroup tells the others.
+struct Tile {
+  const Problem *problem;  // Null: there are no more.
+  int row, col;            // First ones.
+  int blocks;              // Of the inner dimension.
+  bool shares_cols;        // With the other block of the cluster; else the rows.
+  bool bulk;
+};
+
+template <class C>
+struct Control {
+  uint64_t full[C::kStages], empty[C::kStages];
+  uint64_t tile_full[kTiles], tile_empty[kTiles];
+  Tile tile[kTiles];
+  alignas(16) float row_scales[C::kScaleStages][128], col_scales[C::kScaleStages][128];
+  float staging[8][16 * (kStagingCols + 2)];  // Of warps.
+};
+
+template <class C>
+constexpr int kSharedBytes = C::kAtControl + static_cast<int>(sizeof(Control<C>)) + 1024;
+
+// Stage and parity of a ring.
+template <int kStages>
+struct Place {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void step() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+__device__ __forceinline__ unsigned cluster_rank() {
+  unsigned rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+__device__ __forceinline__ void sync_cluster() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+// At the barrier of a block of the cluster.
+__device__ __forceinline__ void arrive_at(uint64_t *barrier, unsigned rank) {
+  asm volatile(
+      "{.reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];}"
+      :
+      : "r"(shared_address(barrier)), "r"(rank)
+      : "memory");
+}
+// load_box() to both blocks of the cluster.
+__device__ __forceinline__ void share_box(void *to, const CUtensorMap *map, uint64_t *barrier,
+                                          int x, int y) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;"
+      :
+      : "r"(shared_address(to)), "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y),
+        "h"(static_cast<uint16_t>(3))
+      : "memory");
+}
+__device__ __forceinline__ void acquire_map(const CUtensorMap *map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" : : "l"(map) : "memory");
+}
+
+// The tile of a pair.
+template <class C>
+__device__ __forceinline__ void find_tile(const Params &p, unsigned pair, unsigned rank, Tile &t) {
+  if (pair >= p.first[p.count]) {
+    t.problem = nullptr;
+    return;
+  }
+  unsigned low = 0, high = p.count;
+  while (high - low > 1) {
+    const unsigned middle = (low + high) / 2;
+    if (p.first[middle] <= pair) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  const Problem &problem = p.problems[low];
+  unsigned in = pair - p.first[low];
+  const unsigned row_tiles = tiles(static_cast<unsigned>(problem.n), kRows),
+                 col_tiles = tiles(static_cast<unsigned>(problem.m), C::kCols);
+  const unsigned row_pairs = row_tiles / 2;
+  unsigned row, col;
+  t.shares_cols = in < row_pairs * col_tiles;
+  if (t.shares_cols) {
+    const unsigned band = in / (kBand * col_tiles), above = band * kBand;
+    const unsigned height = min(row_pairs - above, kBand);
+    in -= above * col_tiles;
+    col = in / height;
+    row = (above + in % height) * 2 + rank;
+  } else {
+    row = row_tiles - 1;
+    col = (in - row_pairs * col_tiles) * 2 + rank;
+  }
+  t.problem = &problem;
+  t.row = static_cast<int>(row * kRows);
+  t.col = static_cast<int>(col * C::kCols);
+  t.blocks = static_cast<int>(tiles(static_cast<unsigned>(problem.k), C::kDepth));
+  t.bulk = problem.bulk;
+}
+
+// A chunk of an operand, from outer `outer` and inner `inner` on, without bulk copies: the warp
+// takes rows of shared memory. Elements have 2 bytes, or 1; rows in global memory begin anywhere.
+template <int kBytes, bool kMn>
+__device__ __forceinline__ void copy_chunk(unsigned char *to, const void *data, int outers,
+                                           int inners, int outer, int inner) {
+  const int lines = kMn ? inners : outers, length = (kMn ? outers : inners) * kBytes;
+  const int line0 = kMn ? inner : outer, at = (kMn ? outer : inner) * kBytes;
+  const int unit = static_cast<int>(threadIdx.x % 8);  // 16 bytes of a row
+#pragma unroll 1
+  for (int r = static_cast<int>(threadIdx.x / 8); r < 64; r += 16) {
+    const int line = line0 + r, begin = at + 16 * unit;
+    const int bytes = line < lines ? min(length - begin, 16) : 0;
+    uint32_t w[4] = {};
+    if (bytes > 0) {
+      const char *from = static_cast<const char *>(data) + int64_t{line} * length + begin;
+      const auto shift = static_cast<unsigned>(reinterpret_cast<uintptr_t>(from) % 4);
+      const auto *words = reinterpret_cast<const uint32_t *>(from - shift);
+      uint32_t low = words[0];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        // Words without a byte of the member are not read.
+        const uint32_t high = 4 * (i + 1) < bytes + static_cast<int>(shift) ? words[i + 1] : 0;
+        w[i] = __funnelshift_r(low, high, 8 * shift);
+        low = high;
+        const int left = bytes - 4 * i;
+        if (left < 4) w[i] &= left > 0 ? (1u << (8 * left)) - 1 : 0;
+      }
+    }
+    *reinterpret_cast<uint4 *>(to + r * 128 + ((unit ^ (r % 8)) * 16)) =
+        make_uint4(w[0], w[1], w[2], w[3]);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *shared,
+                                           Control<C> &control, unsigned rank) {
+  constexpr int kBarrier = 1;
+  constexpr int kColChunks = C::kCols / kChunk;
+  Place<C::kStages> at;
+  Place<kTiles> slot;
+  for (unsigned pair = blockIdx.x / 2;; pair += gridDim.x / 2) {
+    if (threadIdx.x == 0) {
+      wait_barrier(&control.tile_empty[slot.stage], slot.parity ^ 1);
+      find_tile<C>(p, pair, rank, control.tile[slot.stage]);
+      arrive(&control.tile_full[slot.stage]);
+    }
+    sync_threads(kBarrier, 128);
+    const Tile t = control.tile[slot.stage];
+    slot.step();
+    if (t.problem == nullptr) break;
+    const Problem &problem = *t.problem;
+    if (t.bulk) {
+      if (threadIdx.x != 0) {
+        for (int i = 0; i < t.blocks; ++i) at.step();
+        continue;
+      }
+      const CUtensorMap *rows_map = &problem.rows_map, *cols_map = &problem.cols_map;
+      acquire_map(rows_map);
+      acquire_map(cols_map);
+#pragma unroll 1
+      for (int i = 0; i < t.blocks; ++i, at.step()) {
+        unsigned char *rows = shared + at.stage * C::kStageBytes, *cols = rows + C::kRowBytes;
+        uint64_t *full = &control.full[at.stage];
+        const int inner = i * C::kDepth;
+        wait_barrier(&control.empty[at.stage], at.parity ^ 1);
+        uint32_t scale_bytes = 0;
+        if constexpr (C::kPromote) {
+          const auto scales = [&](NVTEScalingMode mode, float *to, const float *from, int outers,
+                                  int outer) {
+            const int pitch = (outers + 3) / 4 * 4;
+            if (mode != NVTE_BLOCK_SCALING_1D || outer >= pitch) return;
+            const auto bytes = static_cast<uint32_t>(min(pitch - outer, 128) * 4);
+            load_bytes(to, from + int64_t{i} * pitch + outer, bytes, full);
+            scale_bytes += bytes;
+          };
+          scales(p.rows_mode, control.row_scales[at.stage], problem.rows_scales, problem.n, t.row);
+          scales(p.cols_mode, control.col_scales[at.stage], problem.cols_scales, problem.m, t.col);
+        }
+        arrive_expecting(full, C::kStageBytes + scale_bytes);
+        const auto chunk = [&](bool share, unsigned char *to, const CUtensorMap *map, bool mn,
+                               int outer) {
+          const int x = mn ? outer : inner, y = mn ? inner : outer;
+          if (share) {
+            share_box(to, map, full, x, y);
+          } else {
+            load_box(to, map, full, {x, y});
+          }
+        };
+        const int half = static_cast<int>(rank);
+        if (t.shares_cols) {
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            chunk(false, rows + j * kChunkBytes, rows_map, C::kMnRows, t.row + j * kChunk);
+          }
+#pragma unroll
+          for (int j = 0; j < kColChunks / 2; ++j) {
+            const int c = half * (kColChunks / 2) + j;
+            chunk(true, cols + c * kChunkBytes, cols_map, C::kMnCols, t.col + c * kChunk);
+          }
+        } else {
+          chunk(true, rows + half * kChunkBytes, rows_map, C::kMnRows, t.row + half * kChunk);
+#pragma unroll
+          for (int j = 0; j < kColChunks; ++j) {
+            chunk(false, cols + j * kChunkBytes, cols_map, C::kMnCols, t.col + j * kChunk);
+          }
+        }
+      }
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < t.blocks; ++i, at.step()) {
+        unsigned char *rows = shared + at.stage * C::kStageBytes, *cols = rows + C::kRowBytes;
+        wait_barrier(&control.empty[at.stage], at.parity ^ 1);
+#pragma unroll 1
+        for (int j = 0; j < 2; ++j) {
+          copy_chunk<C::kBytes, C::kMnRows>(rows + j * kChunkBytes, problem.rows_data, problem.n,
+                                            problem.k, t.row + j * kChunk, i * C::kDepth);
+        }
+#pragma unroll 1
+        for (int j = 0; j < kColChunks; ++j) {
+          copy_chunk<C::kBytes, C::kMnCols>(cols + j * kChunkBytes, problem.cols_data, problem.m,
+                                            problem.k, t.col + j * kChunk, i * C::kDepth);
+        }
+        if constexpr (C::kPromote) {
+          const auto scales = [&](NVTEScalingMode mode, float *to, const float *from, int outers,
+                                  int outer) {
+            const int own = outer + static_cast<int>(threadIdx.x);
+            if (mode != NVTE_BLOCK_SCALING_1D || own >= outers) return;
+            to[threadIdx.x] = from[int64_t{i} * ((outers + 3) / 4 * 4) + own];
+          };
+          scales(p.rows_mode, control.row_scales[at.stage], problem.rows_scales, problem.n, t.row);
+          scales(p.cols_mode, control.col_scales[at.stage], problem.cols_scales, problem.m, t.col);
+        }
+        fence_async_proxy();
+        sync_threads(kBarrier, 128);
+        if (threadIdx.x == 0) arrive(&control.full[at.stage]);
+      }
+    }
+  }
+  // Stays until the other block has arrived here for the last time.
+  for (int i = 0; i < C::kStages; ++i, at.step()) {
+    wait_barrier(&control.empty[at.stage], at.parity ^ 1);
+  }
+}
+
+// D, and C.
+struct Output {
+  const void *c;
+  void *d;
+  int n, m;
+  float alpha, beta;
+  NVTEDType dtype;
+  bool rounds;  // Before C is added.
+};
+
+// Elements of 2 bytes are of either type: the choice is cheaper than code for both.
+template <int kBytes>
+using Element = std::conditional_t<kBytes == 4, F32, BF16>;
+
+template <int kBytes, int kCount>
+__device__ __forceinline__ void to_floats(const Vec<Element<kBytes>, kCount> &bits, bool half,
+                                          float (&f)[kCount]) {
+  to_float(bits, f);
+  if constexpr (kBytes == 2) {
+    Vec<F16, kCount> same;
+    float other[kCount];
+#pragma unroll
+    for (int i = 0; i < bits.kWords; ++i) same.w[i] = bits.w[i];
+    to_float(same, other);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) f[i] = half ? other[i] : f[i];
+  }
+}
+
+template <int kBytes, int kCount>
+__device__ __forceinline__ Vec<Element<kBytes>, kCount> from_floats(const float (&f)[kCount],
+                                                                    bool half) {
+  auto bits = from_float<Element<kBytes>>(f);
+  if constexpr (kBytes == 2) {
+    const auto other = from_float<F16>(f);
+#pragma unroll
+    for (int i = 0; i < bits.kWords; ++i) bits.w[i] = half ? other.w[i] : bits.w[i];
+  }
+  return bits;
+}
+
+// Values of one row of D, 8 bytes or one element.
+template <int kBytes, int kCount>
+__device__ __forceinline__ void finish(const Output &out, int row, int col, float (&v)[kCount]) {
+  if (row >= out.n || col >= out.m) return;
+  const auto at = static_cast<size_t>(int64_t{row} * out.m + col);
+  const bool half = out.dtype == kNVTEFloat16;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) v[i] *= out.alpha;
+  if (out.beta != 0.0f) {
+    float c[kCount];
+    to_floats<kBytes>(load<Element<kBytes>, kCount>(out.c, at, true), half, c);
+    if (out.rounds) to_floats<kBytes>(from_floats<kBytes>(v, half), half, v);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) v[i] += out.beta * c[i];
+  }
+  store(out.d, at, from_floats<kBytes>(v, half));
+}
+
+// What a thread holds of products, see wgmma.cuh, goes to D in whole sectors.
+template <int kBytes, int N>
+__device__ __forceinline__ void write_tile(const Output &out, int row, int col, const float (&d)[N],
+                                           float *staging) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  row += static_cast<int>(threadIdx.x / 32 % 4) * 16 + lane / 4;
+  constexpr int kCount = 8 / kBytes;
+  const bool whole =
+      out.m % kCount == 0 && reinterpret_cast<uintptr_t>(out.d) % 8 == 0 &&
+      (out.beta == 0.0f || reinterpret_cast<uintptr_t>(out.c) % 8 == 0);
+  if (!whole) {
+    // By way of shared memory, so that this, which is rare, is little code.
+    constexpr int kPitch = kStagingCols + 2;
+#pragma unroll
+    for (int part = 0; part < N / 2; part += kStagingCols / 4) {
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < kStagingCols / 2; ++i) {
+        const int j = i / 4, h = i / 2 % 2;
+        staging[(lane / 4 + 8 * h) * kPitch + 8 * j + 2 * (lane % 4) + i % 2] = d[part * 2 + i];
+      }
+      __syncwarp();
+#pragma unroll 1
+      for (int i = lane; i < 16 * kStagingCols; i += 32) {
+        const int r = i / kStagingCols, c = i % kStagingCols;
+        float v[1] = {staging[r * kPitch + c]};
+        finish<kBytes>(out, row - lane / 4 + r, col + part * 4 + c, v);
+      }
+    }
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < N / 4; j += 2) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float *x = d + 4 * j + 2 * h, *y = x + 4;
+      if constexpr (kBytes == 4) {
+        float u[2] = {x[0], x[1]}, v[2] = {y[0], y[1]};
+        finish<kBytes>(out, row + 8 * h, col + 8 * j + 2 * (lane % 4), u);
+        finish<kBytes>(out, row + 8 * h, col + 8 * j + 8 + 2 * (lane % 4), v);
+      } else {
+        // Lanes in pairs: the even one takes four columns of the first 8, the odd one of the next.
+        const bool odd = lane % 2 != 0;
+        float v[4];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float got = __shfl_xor_sync(0xffffffffu, odd ? x[i] : y[i], 1);
+          v[i] = odd ? got : x[i];
+          v[2 + i] = odd ? y[i] : got;
+        }
+        finish<kBytes>(out, row + 8 * h, col + 8 * (j + odd) + 4 * (lane % 4 / 2), v);
+      }
+    }
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void multiply_tiles(const Params &p, const unsigned char *shared,
+                                               Control<C> &control, int w) {
+  Place<C::kStages> at;
+  Place<kTiles> slot;
+  const unsigned lane = threadIdx.x % 32;
+  // Both blocks copy to both.
+  const auto release = [&](int stage) {
+    if (lane < 2) arrive_at(&control.empty[stage], lane);
+  };
+  const uint32_t base = shared_address(shared);
+  const uint64_t rows_at = C::kMnRows ? operand_mn(base + w * kChunkBytes, kChunkBytes)
+                                      : operand_k(base + w * kChunkBytes);
+  const uint64_t cols_at = C::kMnCols ? operand_mn(base + C::kRowBytes, kChunkBytes)
+                                      : operand_k(base + C::kRowBytes);
+  float *staging = control.staging[threadIdx.x / 32 - 4];
+  constexpr uint32_t kRowStep = C::kMnRows ? 2048 : 32, kColStep = C::kMnCols ? 2048 : 32;
+  for (;;) {
+    wait_barrier(&control.tile_full[slot.stage], slot.parity);
+    const Tile &t = control.tile[slot.stage];
+    const Problem *problem = t.problem;
+    // The shuffles tell the compiler that a warp agrees on them.
+    if (__shfl_sync(0xffffffff, problem == nullptr, 0)) break;
+    const int row = t.row + 64 * w, col = t.col;
+    const int blocks = __shfl_sync(0xffffffff, t.blocks, 0);
+    const bool any = row < problem->n && col < problem->m;
+    const int products = __shfl_sync(0xffffffff, any ? blocks : 0, 0);
+    float d[C::kCols / 2];
+#pragma unroll
+    for (int i = 0; i < C::kCols / 2; ++i) d[i] = 0.0f;
+    pin(d);
+    const auto multiply = [&](float (&sum)[C::kCols / 2], bool add) {
+      const uint64_t rows = operand_at(rows_at, at.stage * C::kStageBytes),
+                     cols = operand_at(cols_at, at.stage * C::kStageBytes);
+      begin_products();
+#pragma unroll
+      for (int s = 0; s < C::kSteps; ++s) {
+        const uint64_t x = operand_at(rows, s * kRowStep), y = operand_at(cols, s * kColStep);
+        if constexpr (C::kBytes == 2) {
+          Product<typename C::In, C::kCols>::template shared<C::kMnRows, C::kMnCols>(
+              sum, x, y, add || s > 0);
+        } else {
+          Product<typename C::In, C::kCols>::shared(sum, x, y, add || s > 0);
+        }
+      }
+      commit_products();
+    };
+    if constexpr (C::kPromote) {
+      const bool rows_2d = p.rows_mode == NVTE_BLOCK_SCALING_2D,
+                 cols_2d = p.cols_mode == NVTE_BLOCK_SCALING_2D;
+      const bool scaled = p.rows_mode != NVTE_DELAYED_TENSOR_SCALING;
+      // Of a tile, one for each 128 of the inner dimension.
+      const float *tile_scales =
+          rows_2d   ? problem->rows_scales + int64_t{t.row / 128} * ((blocks + 3) / 4 * 4)
+          : cols_2d ? problem->cols_scales + int64_t{col / 128} * ((blocks + 3) / 4 * 4)
+                    : nullptr;
+      float next = tile_scales != nullptr && products > 0 ? tile_scales[0] : 1.0f;
+#pragma unroll 1
+      for (int i = 0; i < products; ++i) {
+        float part[C::kCols / 2];
+        wait_barrier(&control.full[at.stage], at.parity);
+        multiply(part, false);
+        const float tile_scale = next;
+        if (tile_scales != nullptr && i + 1 < products) next = tile_scales[i + 1];
+        float row_scale[2] = {tile_scale, tile_scale};
+        if (scaled && !rows_2d) {
+          const float *from = control.row_scales[at.stage] + 64 * w + threadIdx.x % 128 / 32 * 16;
+#pragma unroll
+          for (int h = 0; h < 2; ++h) row_scale[h] = from[lane / 4 + 8 * h];
+        }
+        wait_products<0>();
+        pin(part);
+        const float *col_scales = control.col_scales[at.stage] + 2 * (lane % 4);
+#pragma unroll
+        for (int j = 0; j < C::kCols / 8; ++j) {
+          float2 col_scale = make_float2(tile_scale, tile_scale);
+          if (scaled && !cols_2d) col_scale = *reinterpret_cast<const float2 *>(col_scales + 8 * j);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const float a = i % 2 == 0 ? col_scale.x : col_scale.y, b = row_scale[i / 2];
+            const float x = part[4 * j + i];
+            // The scale of B comes first, but if it is one of the tile.
+            float &y = d[4 * j + i];
+            y = !scaled   ? y + x
+                : rows_2d ? __fmaf_rn(__fmul_rn(x, a), b, y)
+                          : __fmaf_rn(__fmul_rn(x, b), a, y);
+          }
+        }
+        release(at.stage);
+        at.step();
+      }
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < products; ++i) {
+        wait_barrier(&control.full[at.stage], at.parity);
+        multiply(d, true);
+        wait_products<1>();
+        if (i > 0) release(at.stage == 0 ? C::kStages - 1 : at.stage - 1);
+        at.step();
+      }
+      wait_products<0>();
+      pin(d);
+      if (products > 0) release(at.stage == 0 ? C::kStages - 1 : at.stage - 1);
+    }
+#pragma unroll 1
+    for (int i = products; i < blocks; ++i, at.step()) {
+      wait_barrier(&control.full[at.stage], at.parity);
+      release(at.stage);
+    }
+    if (any) {
+      const Output out = {problem->c,     problem->d,    problem->n, problem->m,
+                          problem->alpha, problem->beta, p.d_dtype,
+                          C::kPromote && p.rows_mode != NVTE_DELAYED_TENSOR_SCALING};
+      if (p.d_dtype == kNVTEFloat32) {
+        write_tile<4>(out, row, col, d, staging);
+      } else {
+        write_tile<2>(out, row, col, d, staging);
+      }
+    }
+    if (threadIdx.x % 128 == 0) arrive(&control.tile_empty[slot.stage]);
+    slot.step();
+  }
+}
+
+template <class C>
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
+    grouped_gemm_kernel(const __grid_constant__ Params p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ unsigned char dynamic[];
+  unsigned char *const shared = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
+  auto &control = *reinterpret_cast<Control<C> *>(shared + C::kAtControl);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < C::kStages; ++i) {
+      init_barrier(&control.full[i], 1);
+      init_barrier(&control.empty[i], 16);
+    }
+    for (int i = 0; i < kTiles; ++i) {
+      init_barrier(&control.tile_full[i], 1);
+      init_barrier(&control.tile_empty[i], 2);
+    }
+    publish_barriers();
+  }
+  sync_cluster();
+  wait_for_stream();
+  if (threadIdx.x < 128) {
+    give_registers<C::kProducerRegisters>();
+    copy_tiles<C>(p, shared, control, cluster_rank());
+  } else {
+    take_registers<C::kConsumerRegisters>();
+    // The shuffle tells the compiler that a warp agrees on it.
+    const int w = static_cast<int>(__shfl_sync(0xffffffff, threadIdx.x / 128, 0)) - 1;
+    multiply_tiles<C>(p, shared, control, w);
+  }
+#endif
+}
+
+// Members whose pointers the host knows.
+constexpr int kListed = 100;
+struct MemberList {
+  NVTEXGroupedMember *to;
+  unsigned count;
+  NVTEXGroupedMember members[kListed];
+};
+
+__global__ void grouped_gemm_list_kernel(const __grid_constant__ MemberList list) {
+  wait_for_stream();
+  let_next_start();
+  if (threadIdx.x < list.count) list.to[threadIdx.x] = list.members[threadIdx.x];
+}
+
+template <class C>
+NVTEXOutcome run(const Params &p, int sm_count, cudaStream_t stream) {
+  Device device;
+  if (const cudaError_t error = current_device(&device)) return outcome(error);
+  int blocks = sm_count > 0 && sm_count < device.sm_count ? sm_count : device.sm_count;
+  blocks = blocks < 2 ? 2 : blocks / 2 * 2;
+  return launch_shared(grouped_gemm_kernel<C>, dim3(static_cast<unsigned>(blocks)), 384,
+                       kSharedBytes<C>, stream, p);
+}
+
+template <class T>
+auto choose(bool mn_rows, bool mn_cols) {
+#ifdef ONE
+  return run<Config<T, 2, false, false, false>>;
+#else
+  return mn_rows ? (mn_cols ? run<Config<T, 2, true, true, false>>
+                            : run<Config<T, 2, true, false, false>>)
+                 : (mn_cols ? run<Config<T, 2, false, true, false>>
+                            : run<Config<T, 2, false, false, false>>);
+#endif
+}
+
+template <class T>
+auto choose_fp8(bool promote) {
+  return promote ? run<Config<T, 1, false, false, true>> : run<Config<T, 1, false, false, false>>;
+}
+
+}  // namespace
+}  // namespace nvte
+
+extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
+                                               cudaStream_t stream) noexcept {
+  using namespace nvte;
+  const NVTEXGroupedGemmArgs &a = *args;
+  Device device;
+  if (const cudaError_t error = current_device(&device)) return outcome(error);
+  if (device.arch != 90) return unimplemented("grouped products run on compute capability 9.0");
+  const auto count = static_cast<unsigned>(a.num_tensors);
+  const bool is_16bit = a.a.dtype == kNVTEBFloat16 || a.a.dtype == kNVTEFloat16;
+  const auto is_fp8 = [](NVTEDType t) { return t == kNVTEFloat8E4M3 || t == kNVTEFloat8E5M2; };
+  if (is_16bit ? a.a.dtype != a.b.dtype : !is_fp8(a.a.dtype) || !is_fp8(a.b.dtype)) {
+    return unimplemented("grouped products take A and B in BF16, in F16 or in FP8");
+  }
+  if (a.a.mode == NVTE_MXFP8_1D_SCALING) {
+    return unimplemented("grouped products take no MXFP8");
+  }
+  if (!is_16bit && (a.a.transposed || a.b.transposed)) {
+    return unimplemented("grouped products take FP8 with the inner dimension last");
+  }
+  const bool blocks = !is_16bit && a.a.mode != NVTE_DELAYED_TENSOR_SCALING;
+  const bool promote = blocks || (!is_16bit && a.split_accumulator);
+
+  auto *at = static_cast<unsigned char *>(a.workspace);
+  at += (256 - reinterpret_cast<uintptr_t>(at) % 256) % 256;
+  auto *const end = static_cast<unsigned char *>(a.workspace) + a.workspace_bytes;
+  SetupParams setup = {};
+  setup.problems = reinterpret_cast<Problem *>(at);
+  at += a.num_tensors * sizeof(Problem);
+  auto *listed = reinterpret_cast<NVTEXGroupedMember *>(at);
+  for (const NVTEXGroupedMatrix *x : {&a.a, &a.b, &a.c, &a.d}) {
+    if (x->members != nullptr) at += a.num_tensors * sizeof(NVTEXGroupedMember);
+  }
+  setup.first = reinterpret_cast<unsigned *>(at);
+  at += (a.num_tensors + 1) * sizeof(unsigned);
+  if (a.num_tensors > (1u << 24) || at > end) {
+    return unimplemented("more members than the workspace has room for");
+  }
+  const auto matrix = [&](const NVTEXGroupedMatrix &x, Matrix *to) {
+    const NVTEXGroupedMember *members = nullptr;
+    if (x.members != nullptr) {
+      members = listed;
+      for (unsigned i = 0; i < count; i += kListed) {
+        MemberList list = {};
+        list.to = listed + i;
+        list.count = count - i < kListed ? count - i : kListed;
+        for (unsigned j = 0; j < list.count; ++j) list.members[j] = x.members[i + j];
+        const NVTEXOutcome done = launch(grouped_gemm_list_kernel, dim3(1), 128, stream, list);
+        if (done.status != NVTEX_BACKEND_OK) return done;
+      }
+      listed += count;
+    }
+    const int bytes = x.dtype == kNVTEFloat32                                      ? 4
+                      : x.dtype == kNVTEBFloat16 || x.dtype == kNVTEFloat16 ? 2
+                                                                                   : 1;
+    *to = {x.data,      members, x.outer_dims, x.inner_dims, x.offsets, x.scale_inv,
+           x.outer,     x.inner, x.mode,       bytes,        x.transposed};
+    return ok();
+  };
+  for (const NVTEXOutcome &done : {matrix(a.a, &setup.a), matrix(a.b, &setup.b),
+                                   matrix(a.c, &setup.c), matrix(a.d, &setup.d)}) {
+    if (done.status != NVTEX_BACKEND_OK) return done;
+  }
+  setup.alpha = a.alpha;
+  setup.beta = a.beta;
+  setup.alpha_stride = a.alpha_stride;
+  setup.beta_stride = a.beta_stride;
+  setup.count = count;
+  setup.tile_cols = promote ? 128 : 256;
+  {
+    const uint64_t dims[2] = {64, 64}, steps[1] = {128};
+    const uint32_t box[2] = {is_16bit ? 64u : 128u, kChunk};
+    const NVTEXOutcome done =
+        encode_map(&setup.map, a.a.dtype == kNVTEFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : is_16bit ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, setup.problems, dims, steps, box);
+    if (done.status != NVTEX_BACKEND_OK) return done;
+  }
+  const unsigned threads = count < kSetupThreads ? (count + 31) / 32 * 32 : kSetupThreads;
+  const NVTEXOutcome done = launch(grouped_gemm_setup_kernel, dim3(1), threads, stream, setup);
+  if (done.status != NVTEX_BACKEND_OK) return done;
+  const Params p = {setup.problems, setup.first, count, a.d.dtype, a.b.mode, a.a.mode};
+#ifndef ONE
+  if (!is_16bit) {
+    const bool rows_e4m3 = a.b.dtype == kNVTEFloat8E4M3, cols_e4m3 = a.a.dtype == kNVTEFloat8E4M3;
+    const auto run = rows_e4m3 ? (cols_e4m3 ? choose_fp8<E4M3> : choose_fp8<E4M3TimesE5M2>)
+                               : (cols_e4m3 ? choose_fp8<E5M2TimesE4M3> : choose_fp8<E5M2>);
+    return run(promote)(p, a.sm_count, stream);
+  }
+#endif
+#ifdef ONE8
+  return choose_fp8<E4M3>(promote)(p, a.sm_count, stream);
+#endif
+  return dispatch<BF16
+#ifndef ONE
+, F16
+#endif
+>(a.a.dtype, [&](auto tag) {
+    return choose<decltype(tag)>(a.b.transposed, a.a.transposed)(p, a.sm_count, stream);
+  });
+}
