@@ -308,12 +308,12 @@ __device__ __forceinline__ unsigned cluster_rank() {
 __device__ __forceinline__ void sync_cluster() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
-// At the barrier of a block of the cluster.
+// At the barrier of a block of the cluster. Orders no memory accesses: those that matter are over.
 __device__ __forceinline__ void arrive_at(uint64_t *barrier, unsigned rank) {
   asm volatile(
       "{.reg .b32 there;\n"
       "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];}"
+      "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [there];}"
       :
       : "r"(shared_address(barrier)), "r"(rank)
       : "memory");
@@ -381,28 +381,51 @@ __device__ __forceinline__ void copy_chunk(unsigned char *to, const void *data, 
   const int lines = kMn ? inners : outers, length = (kMn ? outers : inners) * kBytes;
   const int line0 = kMn ? inner : outer, at = (kMn ? outer : inner) * kBytes;
   const int unit = static_cast<int>(threadIdx.x % 8);  // 16 bytes of a row
-#pragma unroll 1
-  for (int r = static_cast<int>(threadIdx.x / 8); r < 64; r += 16) {
-    const int line = line0 + r, begin = at + 16 * unit;
-    const int bytes = line < lines ? min(length - begin, 16) : 0;
-    uint32_t w[4] = {};
-    if (bytes > 0) {
-      const char *from = static_cast<const char *>(data) + int64_t{line} * length + begin;
-      const auto shift = static_cast<unsigned>(reinterpret_cast<uintptr_t>(from) % 4);
-      const auto *words = reinterpret_cast<const uint32_t *>(from - shift);
-      uint32_t low = words[0];
+  const int r = static_cast<int>(threadIdx.x / 8), begin = at + 16 * unit;
+  constexpr int kLines = 4;  // 16 apart
+  uint32_t words[kLines][5];
+  int shift[kLines], bytes[kLines];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        // Words without a byte of the member are not read.
-        const uint32_t high = 4 * (i + 1) < bytes + static_cast<int>(shift) ? words[i + 1] : 0;
-        w[i] = __funnelshift_r(low, high, 8 * shift);
-        low = high;
-        const int left = bytes - 4 * i;
-        if (left < 4) w[i] &= left > 0 ? (1u << (8 * left)) - 1 : 0;
-      }
+  for (int j = 0; j < kLines; ++j) {
+    const int line = line0 + r + 16 * j;
+    const char *from = static_cast<const char *>(data) + int64_t{line} * length + begin;
+    shift[j] = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 4);
+    bytes[j] = line < lines ? max(min(length - begin, 16), 0) : 0;
+#pragma unroll
+    for (int i = 0; i < 5; ++i) {
+      // Words without a byte of the member are not read.
+      load_once<4>(from - shift[j] + 4 * i, bytes[j] > 0 && 4 * i < bytes[j] + shift[j],
+                   &words[j][i]);
     }
-    *reinterpret_cast<uint4 *>(to + r * 128 + ((unit ^ (r % 8)) * 16)) =
+  }
+#pragma unroll
+  for (int j = 0; j < kLines; ++j) {
+    uint32_t w[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      w[i] = __funnelshift_r(words[j][i], words[j][i + 1], 8 * static_cast<unsigned>(shift[j]));
+      const int left = bytes[j] - 4 * i;
+      if (left < 4) w[i] &= left > 0 ? (1u << (8 * left)) - 1 : 0;
+    }
+    *reinterpret_cast<uint4 *>(to + (r + 16 * j) * 128 + ((unit ^ (r % 8)) * 16)) =
         make_uint4(w[0], w[1], w[2], w[3]);
+  }
+}
+
+// Brings C of a tile into L2; warps 1 to 3.
+template <class C>
+__device__ __forceinline__ void fetch_c(const Params &p, const Problem &problem, const Tile &t) {
+  const int64_t bytes = p.d_dtype == kNVTEFloat32 ? 4 : 2;
+  const int64_t length = min(problem.m - t.col, C::kCols) * bytes;
+  if (length <= 0) return;
+  for (int r = static_cast<int>(threadIdx.x) - 32; r < min(problem.n - t.row, kRows); r += 96) {
+    const auto begin = reinterpret_cast<uintptr_t>(problem.c) +
+                       ((int64_t{t.row} + r) * problem.m + t.col) * bytes;
+    const auto first = begin / 16 * 16, end = (begin + length + 15) / 16 * 16;
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
+                 :
+                 : "l"(first), "r"(static_cast<uint32_t>(end - first))
+                 : "memory");
   }
 }
 
@@ -426,6 +449,7 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
     const Problem &problem = *t.problem;
     if (t.bulk) {
       if (threadIdx.x != 0) {
+        if (threadIdx.x >= 32 && problem.beta != 0.0f) fetch_c<C>(p, problem, t);
         for (int i = 0; i < t.blocks; ++i) at.step();
         continue;
       }
@@ -558,23 +582,31 @@ __device__ __forceinline__ Vec<Element<kBytes>, kCount> from_floats(const float 
   return bits;
 }
 
-// Values of one row of D, 8 bytes or one element.
+// Values of one row, 8 bytes or one element.
 template <int kBytes, int kCount>
-__device__ __forceinline__ void finish(const Output &out, int row, int col, float (&v)[kCount]) {
-  if (row >= out.n || col >= out.m) return;
-  const auto at = static_cast<size_t>(int64_t{row} * out.m + col);
-  const bool half = out.dtype == kNVTEFloat16;
+struct Values {
+  size_t at;
+  bool inside;
+  Vec<Element<kBytes>, kCount> c;
+
+  __device__ __forceinline__ Values() = default;
+  __device__ __forceinline__ Values(const Output &out, int row, int col) {
+    at = static_cast<size_t>(int64_t{row} * out.m + col);
+    inside = row < out.n && col < out.m;
+    c = load<Element<kBytes>, kCount>(out.c, at, inside && out.beta != 0.0f);
+  }
+  __device__ __forceinline__ void finish(const Output &out, float (&v)[kCount]) const {
+    const bool half = out.dtype == kNVTEFloat16;
+    float old[kCount];
+    to_floats<kBytes>(c, half, old);
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) v[i] *= out.alpha;
-  if (out.beta != 0.0f) {
-    float c[kCount];
-    to_floats<kBytes>(load<Element<kBytes>, kCount>(out.c, at, true), half, c);
+    for (int i = 0; i < kCount; ++i) v[i] *= out.alpha;
     if (out.rounds) to_floats<kBytes>(from_floats<kBytes>(v, half), half, v);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] += out.beta * c[i];
+    for (int i = 0; i < kCount; ++i) v[i] += out.beta * old[i];
+    if (inside) store(out.d, at, from_floats<kBytes>(v, half));
   }
-  store(out.d, at, from_floats<kBytes>(v, half));
-}
+};
 
 // What a thread holds of products, see wgmma.cuh, goes to D in whole sectors.
 template <int kBytes, int N>
@@ -602,31 +634,46 @@ __device__ __forceinline__ void write_tile(const Output &out, int row, int col, 
       for (int i = lane; i < 16 * kStagingCols; i += 32) {
         const int r = i / kStagingCols, c = i % kStagingCols;
         float v[1] = {staging[r * kPitch + c]};
-        finish<kBytes>(out, row - lane / 4 + r, col + part * 4 + c, v);
+        Values<kBytes, 1>(out, row - lane / 4 + r, col + part * 4 + c).finish(out, v);
       }
     }
     return;
   }
+  // All of a group's C is asked for before it is used.
+  constexpr int kGroup = 8, kParts = kBytes / 2;
+  const bool odd = lane % 2 != 0;
 #pragma unroll
-  for (int j = 0; j < N / 4; j += 2) {
+  for (int group = 0; group < N / 4; group += kGroup) {
+    Values<kBytes, kCount> values[kGroup / 2][2][kParts];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float *x = d + 4 * j + 2 * h, *y = x + 4;
+    for (int i = 0; i < kGroup; ++i) {
+      const int j = group + i / 2 * 2, h = i % 2;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        values[i / 2][h][part] = Values<kBytes, kCount>(
+            out, row + 8 * h,
+            col + (kBytes == 4 ? 8 * (j + part) + 2 * (lane % 4)
+                               : 8 * (j + odd) + 4 * (lane % 4 / 2)));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) {
+      const int h = i % 2;
+      const float *x = d + 4 * (group + i / 2 * 2) + 2 * h, *y = x + 4;
       if constexpr (kBytes == 4) {
         float u[2] = {x[0], x[1]}, v[2] = {y[0], y[1]};
-        finish<kBytes>(out, row + 8 * h, col + 8 * j + 2 * (lane % 4), u);
-        finish<kBytes>(out, row + 8 * h, col + 8 * j + 8 + 2 * (lane % 4), v);
+        values[i / 2][h][0].finish(out, u);
+        values[i / 2][h][1].finish(out, v);
       } else {
         // Lanes in pairs: the even one takes four columns of the first 8, the odd one of the next.
-        const bool odd = lane % 2 != 0;
         float v[4];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float got = __shfl_xor_sync(0xffffffffu, odd ? x[i] : y[i], 1);
-          v[i] = odd ? got : x[i];
-          v[2 + i] = odd ? y[i] : got;
+        for (int e = 0; e < 2; ++e) {
+          const float got = __shfl_xor_sync(0xffffffffu, odd ? x[e] : y[e], 1);
+          v[e] = odd ? got : x[e];
+          v[2 + e] = odd ? y[e] : got;
         }
-        finish<kBytes>(out, row + 8 * h, col + 8 * (j + odd) + 4 * (lane % 4 / 2), v);
+        values[i / 2][h][0].finish(out, v);
       }
     }
   }
@@ -744,7 +791,8 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, const unsigned c
     if (any) {
       const Output out = {problem->c,     problem->d,    problem->n, problem->m,
                           problem->alpha, problem->beta, p.d_dtype,
-                          C::kPromote && p.rows_mode != NVTE_DELAYED_TENSOR_SCALING};
+                          C::kPromote && p.rows_mode != NVTE_DELAYED_TENSOR_SCALING &&
+                              problem->beta != 0.0f};
       if (p.d_dtype == kNVTEFloat32) {
         write_tile<4>(out, row, col, d, staging);
       } else {
