@@ -2,16 +2,21 @@
 // capability 9.0. Sizes are known on the device only.
 //
 // A first kernel makes a Problem of each member, with its tensor maps, so that whatever is outside
-// a member reads as zeros, and counts its tiles. Then blocks that stay take tiles in pairs: a
-// cluster of two blocks works on two tiles side by side, and each block copies half of the operand
-// that they share to both. Tiles are 128 rows (of B) by 256 columns (rows of A), or by 128 where
-// partial sums are promoted. A pair is two tiles one below the other, in the last 128 rows of an
-// odd number two tiles side by side; a half tile without rows is not multiplied. One thread copies,
-// two warpgroups have 64 rows each.
+// a member reads as zeros, and counts its tiles. Then blocks that stay take tiles in pairs, from a
+// counter: a cluster of two blocks works on two tiles side by side, and each block copies half of
+// the operand that they share to both. Tiles are 128 rows (of B) by 256 columns (rows of A), or by
+// 128 where partial sums are promoted. A pair is two tiles one below the other, or in the last rows
+// two side by side; half a tile without rows is not multiplied. One thread copies, two warpgroups
+// have 64 rows each. Every sum runs over k in one order, whatever the other members are.
 //
 // Operands that bulk copies cannot take, because of addresses or pitches that are no multiples of
 // 16 bytes, are brought by the whole copying warpgroup.
-
+//
+// H200, TFLOP/s at the clock that its power allows, BF16: 8 members of 4096^3 in all layouts 630
+// (cuBLASLt, one product of the summed size: 687), 64 of 256 rows by 2048, k 7168, 571, with uneven
+// rows 439, of which tiles without all their rows take a fifth; 64 of 16 rows by 7168, k 2048, 4.15
+// TB/s; 64 by 7168 x 2048, k 256 on average: 287, because the tile before is stored while nothing
+// is multiplied. FP8: 1160, promoted 727, in blocks 683 (1D and 1D) to 715.
 #include <type_traits>
 
 #include "common/tma.cuh"
@@ -27,19 +32,20 @@
 namespace nvte {
 namespace {
 
-constexpr int kRows = 128;                  // Of a tile.
-constexpr int kChunk = 64;                  // Rows of an operand that one copy brings,
-constexpr int kChunkBytes = kChunk * 128;   // with 128 bytes of the inner dimension.
-constexpr int kBand = 8;                    // Pairs of row tiles whose columns are walked together.
-constexpr int kTiles = 2;                   // That the copying warpgroup may be ahead.
-constexpr int kStagingCols = 32;            // Of results of a warp, on their way to odd places.
+constexpr int kRows = 128;                 // Of a tile.
+constexpr int kChunk = 64;                 // Rows of an operand that one copy brings,
+constexpr int kChunkBytes = kChunk * 128;  // with 128 bytes of the inner dimension.
+constexpr unsigned kBand = 8;              // Pairs of row tiles whose columns are walked together.
+constexpr int kTiles = 2;                  // That the copying warpgroup may be ahead.
+constexpr int kStagingCols = 32;           // Of results of a warp, on their way to odd places.
 constexpr int kSetupThreads = 256;
+constexpr int kCopying = 1;  // Barrier of the copying warpgroup.
 
 // One member. `rows` stands for B, whose rows are those of D, `cols` for A.
 struct Problem {
   CUtensorMap rows_map, cols_map;
   const void *rows_data, *cols_data;
-  const float *rows_scales, *cols_scales;
+  const void *rows_scales, *cols_scales;  // Modes other than 0.
   const void *c;
   void *d;
   float alpha, beta;
@@ -67,12 +73,14 @@ struct SetupParams {
   unsigned count;
   int tile_cols;
   Problem *problems;
-  unsigned *first;
+  unsigned *first, *next;
+  unsigned clusters;  // Each begins with the pair of its number.
 };
 
 struct Params {
   const Problem *problems;
   const unsigned *first;  // Pair of tiles of each member, and their number.
+  unsigned *next;         // Pair that no block has taken.
   unsigned count;
   NVTEDType d_dtype;
   NVTEScalingMode rows_mode, cols_mode;
@@ -82,10 +90,16 @@ __host__ __device__ constexpr unsigned tiles(unsigned n, unsigned of) {
   return n / of + (n % of != 0);
 }
 
-// Shapes and places of a member.
-struct Place2D {
-  size_t outer, inner;
-  const char *data;
+// Rows of tiles: in pairs, one below the other, and the last one or two alone. Two if the last one
+// has no rows in its lower half: beside a whole tile it would wait for it.
+struct Strips {
+  unsigned pairs, single;
+
+  __device__ __forceinline__ explicit Strips(unsigned n) {
+    const unsigned all = tiles(n, kRows), last = n % kRows;
+    single = all % 2 != 0 ? 1 : all > 0 && last > 0 && last <= kRows / 2 ? 2 : 0;
+    pairs = (all - single) / 2;
+  }
 };
 
 // Element counts before a member, of all that has members one after the other.
@@ -111,26 +125,31 @@ __device__ __forceinline__ const char *data_of(const Matrix &x, unsigned t, size
   return static_cast<const char *>(x.data) + at * static_cast<size_t>(x.bytes);
 }
 
-// Floats of a member's scales in blocks.
+// Bytes of a member's scales.
 __device__ __forceinline__ size_t scales_of(const Matrix &x, size_t outer, size_t inner) {
   const auto up = [](size_t n) { return (n + 3) / 4 * 4; };
   const size_t outer_blocks = (outer + 127) / 128, inner_blocks = (inner + 127) / 128;
-  if (x.mode == NVTE_BLOCK_SCALING_1D) return inner_blocks * up(outer);
-  if (x.mode == NVTE_BLOCK_SCALING_2D) return outer_blocks * up(inner_blocks);
-  return 0;
+  switch (x.mode) {
+    case NVTE_MXFP8_1D_SCALING:
+      return outer_blocks * 128 * up((inner + 31) / 32);
+    case NVTE_BLOCK_SCALING_1D:
+      return sizeof(float) * inner_blocks * up(outer);
+    case NVTE_BLOCK_SCALING_2D:
+      return sizeof(float) * outer_blocks * up(inner_blocks);
+    default:
+      return sizeof(float);
+  }
 }
 
-__device__ __forceinline__ const float *scales_at(const Matrix &x, unsigned t, size_t before) {
-  const auto *p = static_cast<const float *>(
-      x.members != nullptr ? x.members[t].scale_inv : x.scale_inv);
-  return p != nullptr && x.members == nullptr ? p + before : p;
+__device__ __forceinline__ const void *scales_at(const Matrix &x, unsigned t, size_t before) {
+  if (x.members != nullptr) return x.members[t].scale_inv;
+  return x.scale_inv != nullptr ? static_cast<const char *>(x.scale_inv) + before : nullptr;
 }
 
 // The scale of a tensor.
-__device__ __forceinline__ float scale_of(const Matrix &x, unsigned t) {
-  if (x.mode != NVTE_DELAYED_TENSOR_SCALING) return 1.0f;
-  const float *p = scales_at(x, t, t);
-  return p != nullptr ? *p : 1.0f;
+__device__ __forceinline__ float scale_of(const Matrix &x, const void *scales) {
+  if (x.mode != NVTE_DELAYED_TENSOR_SCALING || scales == nullptr) return 1.0f;
+  return *static_cast<const float *>(scales);
 }
 
 // `map` is in shared memory.
@@ -172,6 +191,7 @@ __global__ void __launch_bounds__(kSetupThreads)
   if (threadIdx.x == 0) carry = {};
   wait_for_stream();
   let_next_start();
+  if (threadIdx.x == 0) *p.next = p.clusters;
   for (unsigned base = 0; base < p.count; base += blockDim.x) {
     const unsigned t = base + threadIdx.x;
     const bool inside = t < p.count;
@@ -181,9 +201,9 @@ __global__ void __launch_bounds__(kSetupThreads)
       n = outer_of(p.d, t), m = inner_of(p.d, t), k = inner_of(p.a, t);
       own.v[0] = m * k, own.v[1] = n * k, own.v[2] = own.v[3] = n * m;
       own.v[4] = scales_of(p.a, m, k), own.v[5] = scales_of(p.b, n, k);
-      const auto row_tiles = tiles(static_cast<unsigned>(n), kRows),
-                 col_tiles = tiles(static_cast<unsigned>(m), static_cast<unsigned>(p.tile_cols));
-      own.v[6] = row_tiles / 2 * col_tiles + row_tiles % 2 * tiles(col_tiles, 2);
+      const auto col_tiles = tiles(static_cast<unsigned>(m), static_cast<unsigned>(p.tile_cols));
+      const Strips strips(static_cast<unsigned>(n));
+      own.v[6] = strips.pairs * col_tiles + strips.single * tiles(col_tiles, 2);
     }
     Totals until = own;
 #pragma unroll
@@ -219,7 +239,8 @@ __global__ void __launch_bounds__(kSetupThreads)
     to.d = const_cast<char *>(data_of(p.d, t, before.v[3]));
     to.cols_scales = scales_at(p.a, t, before.v[4]);
     to.rows_scales = scales_at(p.b, t, before.v[5]);
-    to.alpha = p.alpha[t * p.alpha_stride] * scale_of(p.a, t) * scale_of(p.b, t);
+    to.alpha =
+        p.alpha[t * p.alpha_stride] * scale_of(p.a, to.cols_scales) * scale_of(p.b, to.rows_scales);
     to.beta = p.beta[t * p.beta_stride];
     to.n = static_cast<int>(n);
     to.m = static_cast<int>(m);
@@ -227,9 +248,9 @@ __global__ void __launch_bounds__(kSetupThreads)
     const auto pitch = [&](const Matrix &x, size_t outer) {
       return (x.transposed ? outer : k) * static_cast<size_t>(x.bytes);
     };
-    const auto whole = [&](const Matrix &x, const char *data, const float *scales, size_t outer) {
+    const auto whole = [&](const Matrix &x, const char *data, const void *scales, size_t outer) {
       return whole_units(data, pitch(x, outer)) &&
-             (x.mode != NVTE_BLOCK_SCALING_1D || whole_units(scales, 0));
+             (x.mode == NVTE_DELAYED_TENSOR_SCALING || whole_units(scales, 0));
     };
     const bool bulk = m != 0 && n != 0 && k != 0 && whole(p.a, a, to.cols_scales, m) &&
                       whole(p.b, b, to.rows_scales, n);
@@ -250,11 +271,13 @@ __global__ void __launch_bounds__(kSetupThreads)
 
 // In: of Product. kPromote: sums of each 128 of the inner dimension are added up outside of the
 // tensor cores, whose own sums of 8-bit products have fewer bits, and multiplied by scales.
-template <class In_, int kBytes_, bool kMnRows_, bool kMnCols_, bool kPromote_>
+enum class Kind { kPlain, kPromote };
+
+template <class In_, int kBytes_, bool kMnRows_, bool kMnCols_, Kind kKind>
 struct Config {
   using In = In_;
   static constexpr int kBytes = kBytes_;
-  static constexpr bool kPromote = kPromote_;
+  static constexpr bool kPromote = kKind == Kind::kPromote;
   // Whether an operand is stored with its inner dimension first.
   static constexpr bool kMnRows = kMnRows_, kMnCols = kMnCols_;
   static constexpr int kCols = kPromote ? 128 : 256, kStages = kPromote ? 6 : 4;
@@ -263,7 +286,7 @@ struct Config {
   static constexpr int kRowBytes = kRows * 128, kStageBytes = kRowBytes + kCols * 128;
   static constexpr int kAtControl = kStages * kStageBytes;
   static constexpr int kScaleStages = kPromote ? kStages : 1;
-  static constexpr int kConsumerRegisters = 224, kProducerRegisters = 56;
+  static constexpr int kConsumerRegisters = 216, kProducerRegisters = 72;
 };
 
 // What the copying warpgroup tells the others.
@@ -280,6 +303,9 @@ struct Control {
   uint64_t full[C::kStages], empty[C::kStages];
   uint64_t tile_full[kTiles], tile_empty[kTiles];
   Tile tile[kTiles];
+  // Of the next pair of tiles; the empty ones are the first block's.
+  uint64_t pair_full[kTiles], pair_empty[kTiles];
+  unsigned pair[kTiles];
   alignas(16) float row_scales[C::kScaleStages][128], col_scales[C::kScaleStages][128];
   float staging[8][16 * (kStagingCols + 2)];  // Of warps.
 };
@@ -351,20 +377,21 @@ __device__ __forceinline__ void find_tile(const Params &p, unsigned pair, unsign
   }
   const Problem &problem = p.problems[low];
   unsigned in = pair - p.first[low];
-  const unsigned row_tiles = tiles(static_cast<unsigned>(problem.n), kRows),
-                 col_tiles = tiles(static_cast<unsigned>(problem.m), C::kCols);
-  const unsigned row_pairs = row_tiles / 2;
+  const unsigned col_tiles = tiles(static_cast<unsigned>(problem.m), C::kCols);
+  const Strips strips(static_cast<unsigned>(problem.n));
   unsigned row, col;
-  t.shares_cols = in < row_pairs * col_tiles;
+  t.shares_cols = in < strips.pairs * col_tiles;
   if (t.shares_cols) {
     const unsigned band = in / (kBand * col_tiles), above = band * kBand;
-    const unsigned height = min(row_pairs - above, kBand);
+    const unsigned height = min(strips.pairs - above, kBand);
     in -= above * col_tiles;
     col = in / height;
     row = (above + in % height) * 2 + rank;
   } else {
-    row = row_tiles - 1;
-    col = (in - row_pairs * col_tiles) * 2 + rank;
+    in -= strips.pairs * col_tiles;
+    const unsigned each = tiles(col_tiles, 2);
+    row = strips.pairs * 2 + in / each;
+    col = in % each * 2 + rank;
   }
   t.problem = &problem;
   t.row = static_cast<int>(row * kRows);
@@ -419,8 +446,8 @@ __device__ __forceinline__ void fetch_c(const Params &p, const Problem &problem,
   const int64_t length = min(problem.m - t.col, C::kCols) * bytes;
   if (length <= 0) return;
   for (int r = static_cast<int>(threadIdx.x) - 32; r < min(problem.n - t.row, kRows); r += 96) {
-    const auto begin = reinterpret_cast<uintptr_t>(problem.c) +
-                       ((int64_t{t.row} + r) * problem.m + t.col) * bytes;
+    const auto begin =
+        reinterpret_cast<uintptr_t>(problem.c) + ((int64_t{t.row} + r) * problem.m + t.col) * bytes;
     const auto first = begin / 16 * 16, end = (begin + length + 15) / 16 * 16;
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
                  :
@@ -429,115 +456,168 @@ __device__ __forceinline__ void fetch_c(const Params &p, const Problem &problem,
   }
 }
 
+// Copies a tile in bulk; one thread.
+template <class C>
+__device__ __forceinline__ void copy_bulk(const Params &p, unsigned char *shared,
+                                          Control<C> &control, const Tile &t, Place<C::kStages> &at,
+                                          unsigned rank) {
+  constexpr int kColChunks = C::kCols / kChunk;
+  const Problem &problem = *t.problem;
+  const CUtensorMap *rows_map = &problem.rows_map, *cols_map = &problem.cols_map;
+  acquire_map(rows_map);
+  acquire_map(cols_map);
+#pragma unroll 1
+  for (int i = 0; i < t.blocks; ++i, at.step()) {
+    unsigned char *rows = shared + at.stage * C::kStageBytes, *cols = rows + C::kRowBytes;
+    uint64_t *full = &control.full[at.stage];
+    const int inner = i * C::kDepth;
+    wait_barrier(&control.empty[at.stage], at.parity ^ 1);
+    uint32_t scale_bytes = 0;
+    if constexpr (C::kPromote) {
+      const auto scales = [&](NVTEScalingMode mode, float *to, const void *from, int outers,
+                              int outer) {
+        const int pitch = (outers + 3) / 4 * 4;
+        if (mode != NVTE_BLOCK_SCALING_1D || outer >= pitch) return;
+        const auto bytes = static_cast<uint32_t>(min(pitch - outer, 128) * 4);
+        load_bytes(to, element<float>(from, static_cast<size_t>(int64_t{i} * pitch + outer)), bytes,
+                   full);
+        scale_bytes += bytes;
+      };
+      scales(p.rows_mode, control.row_scales[at.stage], problem.rows_scales, problem.n, t.row);
+      scales(p.cols_mode, control.col_scales[at.stage], problem.cols_scales, problem.m, t.col);
+    }
+    arrive_expecting(full, C::kStageBytes + scale_bytes);
+    const auto chunk = [&](bool share, unsigned char *to, const CUtensorMap *map, bool mn,
+                           int outer) {
+      const int x = mn ? outer : inner, y = mn ? inner : outer;
+      if (share) {
+        share_box(to, map, full, x, y);
+      } else {
+        load_box(to, map, full, {x, y});
+      }
+    };
+    const int half = static_cast<int>(rank);
+    if (t.shares_cols) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        chunk(false, rows + j * kChunkBytes, rows_map, C::kMnRows, t.row + j * kChunk);
+      }
+#pragma unroll
+      for (int j = 0; j < kColChunks / 2; ++j) {
+        const int c = half * (kColChunks / 2) + j;
+        chunk(true, cols + c * kChunkBytes, cols_map, C::kMnCols, t.col + c * kChunk);
+      }
+    } else {
+      chunk(true, rows + half * kChunkBytes, rows_map, C::kMnRows, t.row + half * kChunk);
+#pragma unroll
+      for (int j = 0; j < kColChunks; ++j) {
+        chunk(false, cols + j * kChunkBytes, cols_map, C::kMnCols, t.col + j * kChunk);
+      }
+    }
+  }
+}
+
+// Copies a tile from odd places; the warpgroup.
+template <class C>
+__device__ __forceinline__ void copy_odd(const Params &p, unsigned char *shared,
+                                         Control<C> &control, const Tile &t,
+                                         Place<C::kStages> &at) {
+  constexpr int kColChunks = C::kCols / kChunk;
+  const Problem &problem = *t.problem;
+#pragma unroll 1
+  for (int i = 0; i < t.blocks; ++i, at.step()) {
+    unsigned char *rows = shared + at.stage * C::kStageBytes, *cols = rows + C::kRowBytes;
+    wait_barrier(&control.empty[at.stage], at.parity ^ 1);
+#pragma unroll 1
+    for (int j = 0; j < 2; ++j) {
+      copy_chunk<C::kBytes, C::kMnRows>(rows + j * kChunkBytes, problem.rows_data, problem.n,
+                                        problem.k, t.row + j * kChunk, i * C::kDepth);
+    }
+#pragma unroll 1
+    for (int j = 0; j < kColChunks; ++j) {
+      copy_chunk<C::kBytes, C::kMnCols>(cols + j * kChunkBytes, problem.cols_data, problem.m,
+                                        problem.k, t.col + j * kChunk, i * C::kDepth);
+    }
+    if constexpr (C::kPromote) {
+      const auto scales = [&](NVTEScalingMode mode, float *to, const void *from, int outers,
+                              int outer) {
+        const int own = outer + static_cast<int>(threadIdx.x);
+        if (mode != NVTE_BLOCK_SCALING_1D || own >= outers) return;
+        to[threadIdx.x] =
+            *element<float>(from, static_cast<size_t>(int64_t{i} * ((outers + 3) / 4 * 4) + own));
+      };
+      scales(p.rows_mode, control.row_scales[at.stage], problem.rows_scales, problem.n, t.row);
+      scales(p.cols_mode, control.col_scales[at.stage], problem.cols_scales, problem.m, t.col);
+    }
+    fence_async_proxy();
+    sync_threads(kCopying, 128);
+    if (threadIdx.x == 0) arrive(&control.full[at.stage]);
+  }
+}
+
+// The number of the next pair of tiles goes to both blocks of the cluster.
+template <class C>
+__device__ __forceinline__ void send_pair(Control<C> &control, int slot, unsigned pair) {
+#pragma unroll
+  for (unsigned rank = 0; rank < 2; ++rank) {
+    asm volatile(
+        "{.reg .b32 to, barrier;\n"
+        "mapa.shared::cluster.u32 to, %0, %3;\n"
+        "mapa.shared::cluster.u32 barrier, %1, %3;\n"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [to], %2, [barrier];}"
+        :
+        : "r"(shared_address(&control.pair[slot])), "r"(shared_address(&control.pair_full[slot])),
+          "r"(pair), "r"(rank)
+        : "memory");
+  }
+}
+
 template <class C>
 __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *shared,
                                            Control<C> &control, unsigned rank) {
-  constexpr int kBarrier = 1;
-  constexpr int kColChunks = C::kCols / kChunk;
   Place<C::kStages> at;
-  Place<kTiles> slot;
-  for (unsigned pair = blockIdx.x / 2;; pair += gridDim.x / 2) {
+  Place<kTiles> slot, pair_slot;
+  for (unsigned pair = blockIdx.x / 2;;) {
     if (threadIdx.x == 0) {
       wait_barrier(&control.tile_empty[slot.stage], slot.parity ^ 1);
       find_tile<C>(p, pair, rank, control.tile[slot.stage]);
       arrive(&control.tile_full[slot.stage]);
     }
-    sync_threads(kBarrier, 128);
+    sync_threads(kCopying, 128);
     const Tile t = control.tile[slot.stage];
     slot.step();
     if (t.problem == nullptr) break;
-    const Problem &problem = *t.problem;
-    if (t.bulk) {
-      if (threadIdx.x != 0) {
-        if (threadIdx.x >= 32 && problem.beta != 0.0f) fetch_c<C>(p, problem, t);
-        for (int i = 0; i < t.blocks; ++i) at.step();
-        continue;
-      }
-      const CUtensorMap *rows_map = &problem.rows_map, *cols_map = &problem.cols_map;
-      acquire_map(rows_map);
-      acquire_map(cols_map);
-#pragma unroll 1
-      for (int i = 0; i < t.blocks; ++i, at.step()) {
-        unsigned char *rows = shared + at.stage * C::kStageBytes, *cols = rows + C::kRowBytes;
-        uint64_t *full = &control.full[at.stage];
-        const int inner = i * C::kDepth;
-        wait_barrier(&control.empty[at.stage], at.parity ^ 1);
-        uint32_t scale_bytes = 0;
-        if constexpr (C::kPromote) {
-          const auto scales = [&](NVTEScalingMode mode, float *to, const float *from, int outers,
-                                  int outer) {
-            const int pitch = (outers + 3) / 4 * 4;
-            if (mode != NVTE_BLOCK_SCALING_1D || outer >= pitch) return;
-            const auto bytes = static_cast<uint32_t>(min(pitch - outer, 128) * 4);
-            load_bytes(to, from + int64_t{i} * pitch + outer, bytes, full);
-            scale_bytes += bytes;
-          };
-          scales(p.rows_mode, control.row_scales[at.stage], problem.rows_scales, problem.n, t.row);
-          scales(p.cols_mode, control.col_scales[at.stage], problem.cols_scales, problem.m, t.col);
-        }
-        arrive_expecting(full, C::kStageBytes + scale_bytes);
-        const auto chunk = [&](bool share, unsigned char *to, const CUtensorMap *map, bool mn,
-                               int outer) {
-          const int x = mn ? outer : inner, y = mn ? inner : outer;
-          if (share) {
-            share_box(to, map, full, x, y);
-          } else {
-            load_box(to, map, full, {x, y});
-          }
-        };
-        const int half = static_cast<int>(rank);
-        if (t.shares_cols) {
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            chunk(false, rows + j * kChunkBytes, rows_map, C::kMnRows, t.row + j * kChunk);
-          }
-#pragma unroll
-          for (int j = 0; j < kColChunks / 2; ++j) {
-            const int c = half * (kColChunks / 2) + j;
-            chunk(true, cols + c * kChunkBytes, cols_map, C::kMnCols, t.col + c * kChunk);
-          }
-        } else {
-          chunk(true, rows + half * kChunkBytes, rows_map, C::kMnRows, t.row + half * kChunk);
-#pragma unroll
-          for (int j = 0; j < kColChunks; ++j) {
-            chunk(false, cols + j * kChunkBytes, cols_map, C::kMnCols, t.col + j * kChunk);
-          }
-        }
-      }
+    // Asked for before it is needed.
+    unsigned next = 0;
+    if (threadIdx.x == 0 && rank == 0) next = atomicAdd(p.next, 1u);
+    if (threadIdx.x >= 32 && t.problem->beta != 0.0f) fetch_c<C>(p, *t.problem, t);
+    if (!t.bulk) {
+      copy_odd<C>(p, shared, control, t, at);
+    } else if (threadIdx.x == 0) {
+      copy_bulk<C>(p, shared, control, t, at, rank);
     } else {
-#pragma unroll 1
-      for (int i = 0; i < t.blocks; ++i, at.step()) {
-        unsigned char *rows = shared + at.stage * C::kStageBytes, *cols = rows + C::kRowBytes;
-        wait_barrier(&control.empty[at.stage], at.parity ^ 1);
-#pragma unroll 1
-        for (int j = 0; j < 2; ++j) {
-          copy_chunk<C::kBytes, C::kMnRows>(rows + j * kChunkBytes, problem.rows_data, problem.n,
-                                            problem.k, t.row + j * kChunk, i * C::kDepth);
-        }
-#pragma unroll 1
-        for (int j = 0; j < kColChunks; ++j) {
-          copy_chunk<C::kBytes, C::kMnCols>(cols + j * kChunkBytes, problem.cols_data, problem.m,
-                                            problem.k, t.col + j * kChunk, i * C::kDepth);
-        }
-        if constexpr (C::kPromote) {
-          const auto scales = [&](NVTEScalingMode mode, float *to, const float *from, int outers,
-                                  int outer) {
-            const int own = outer + static_cast<int>(threadIdx.x);
-            if (mode != NVTE_BLOCK_SCALING_1D || own >= outers) return;
-            to[threadIdx.x] = from[int64_t{i} * ((outers + 3) / 4 * 4) + own];
-          };
-          scales(p.rows_mode, control.row_scales[at.stage], problem.rows_scales, problem.n, t.row);
-          scales(p.cols_mode, control.col_scales[at.stage], problem.cols_scales, problem.m, t.col);
-        }
-        fence_async_proxy();
-        sync_threads(kBarrier, 128);
-        if (threadIdx.x == 0) arrive(&control.full[at.stage]);
-      }
+      for (int i = 0; i < t.blocks; ++i) at.step();
     }
+    if (threadIdx.x == 0) {
+      if (rank == 0) {
+        wait_barrier(&control.pair_empty[pair_slot.stage], pair_slot.parity ^ 1);
+        send_pair<C>(control, pair_slot.stage, next);
+      }
+      arrive_expecting(&control.pair_full[pair_slot.stage], sizeof(unsigned));
+      wait_barrier(&control.pair_full[pair_slot.stage], pair_slot.parity);
+      pair = control.pair[pair_slot.stage];
+      arrive_at(&control.pair_empty[pair_slot.stage], 0);
+    }
+    pair_slot.step();
   }
   // Stays until the other block has arrived here for the last time.
   for (int i = 0; i < C::kStages; ++i, at.step()) {
     wait_barrier(&control.empty[at.stage], at.parity ^ 1);
+  }
+  if (threadIdx.x == 0 && rank == 0) {
+    for (int i = 0; i < kTiles; ++i, pair_slot.step()) {
+      wait_barrier(&control.pair_empty[pair_slot.stage], pair_slot.parity ^ 1);
+    }
   }
 }
 
@@ -589,21 +669,22 @@ struct Values {
   bool inside;
   Vec<Element<kBytes>, kCount> c;
 
-  __device__ __forceinline__ Values() = default;
-  __device__ __forceinline__ Values(const Output &out, int row, int col) {
+  __device__ __forceinline__ void read(const Output &out, int row, int col) {
     at = static_cast<size_t>(int64_t{row} * out.m + col);
     inside = row < out.n && col < out.m;
     c = load<Element<kBytes>, kCount>(out.c, at, inside && out.beta != 0.0f);
   }
   __device__ __forceinline__ void finish(const Output &out, float (&v)[kCount]) const {
     const bool half = out.dtype == kNVTEFloat16;
-    float old[kCount];
-    to_floats<kBytes>(c, half, old);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) v[i] *= out.alpha;
-    if (out.rounds) to_floats<kBytes>(from_floats<kBytes>(v, half), half, v);
+    if (out.beta != 0.0f) {
+      float old[kCount];
+      to_floats<kBytes>(c, half, old);
+      if (out.rounds) to_floats<kBytes>(from_floats<kBytes>(v, half), half, v);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] += out.beta * old[i];
+      for (int i = 0; i < kCount; ++i) v[i] += out.beta * old[i];
+    }
     if (inside) store(out.d, at, from_floats<kBytes>(v, half));
   }
 };
@@ -615,9 +696,8 @@ __device__ __forceinline__ void write_tile(const Output &out, int row, int col, 
   const int lane = static_cast<int>(threadIdx.x % 32);
   row += static_cast<int>(threadIdx.x / 32 % 4) * 16 + lane / 4;
   constexpr int kCount = 8 / kBytes;
-  const bool whole =
-      out.m % kCount == 0 && reinterpret_cast<uintptr_t>(out.d) % 8 == 0 &&
-      (out.beta == 0.0f || reinterpret_cast<uintptr_t>(out.c) % 8 == 0);
+  const bool whole = out.m % kCount == 0 && reinterpret_cast<uintptr_t>(out.d) % 8 == 0 &&
+                     (out.beta == 0.0f || reinterpret_cast<uintptr_t>(out.c) % 8 == 0);
   if (!whole) {
     // By way of shared memory, so that this, which is rare, is little code.
     constexpr int kPitch = kStagingCols + 2;
@@ -634,13 +714,15 @@ __device__ __forceinline__ void write_tile(const Output &out, int row, int col, 
       for (int i = lane; i < 16 * kStagingCols; i += 32) {
         const int r = i / kStagingCols, c = i % kStagingCols;
         float v[1] = {staging[r * kPitch + c]};
-        Values<kBytes, 1>(out, row - lane / 4 + r, col + part * 4 + c).finish(out, v);
+        Values<kBytes, 1> value;
+        value.read(out, row - lane / 4 + r, col + part * 4 + c);
+        value.finish(out, v);
       }
     }
     return;
   }
   // All of a group's C is asked for before it is used.
-  constexpr int kGroup = 8, kParts = kBytes / 2;
+  constexpr int kGroup = 16 / kBytes, kParts = kBytes / 2;
   const bool odd = lane % 2 != 0;
 #pragma unroll
   for (int group = 0; group < N / 4; group += kGroup) {
@@ -650,10 +732,9 @@ __device__ __forceinline__ void write_tile(const Output &out, int row, int col, 
       const int j = group + i / 2 * 2, h = i % 2;
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
-        values[i / 2][h][part] = Values<kBytes, kCount>(
-            out, row + 8 * h,
-            col + (kBytes == 4 ? 8 * (j + part) + 2 * (lane % 4)
-                               : 8 * (j + odd) + 4 * (lane % 4 / 2)));
+        values[i / 2][h][part].read(out, row + 8 * h,
+                                    col + (kBytes == 4 ? 8 * (j + part) + 2 * (lane % 4)
+                                                       : 8 * (j + odd) + 4 * (lane % 4 / 2)));
       }
     }
 #pragma unroll
@@ -692,8 +773,8 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, const unsigned c
   const uint32_t base = shared_address(shared);
   const uint64_t rows_at = C::kMnRows ? operand_mn(base + w * kChunkBytes, kChunkBytes)
                                       : operand_k(base + w * kChunkBytes);
-  const uint64_t cols_at = C::kMnCols ? operand_mn(base + C::kRowBytes, kChunkBytes)
-                                      : operand_k(base + C::kRowBytes);
+  const uint64_t cols_at =
+      C::kMnCols ? operand_mn(base + C::kRowBytes, kChunkBytes) : operand_k(base + C::kRowBytes);
   float *staging = control.staging[threadIdx.x / 32 - 4];
   constexpr uint32_t kRowStep = C::kMnRows ? 2048 : 32, kColStep = C::kMnCols ? 2048 : 32;
   for (;;) {
@@ -718,8 +799,8 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, const unsigned c
       for (int s = 0; s < C::kSteps; ++s) {
         const uint64_t x = operand_at(rows, s * kRowStep), y = operand_at(cols, s * kColStep);
         if constexpr (C::kBytes == 2) {
-          Product<typename C::In, C::kCols>::template shared<C::kMnRows, C::kMnCols>(
-              sum, x, y, add || s > 0);
+          Product<typename C::In, C::kCols>::template shared<C::kMnRows, C::kMnCols>(sum, x, y,
+                                                                                     add || s > 0);
         } else {
           Product<typename C::In, C::kCols>::shared(sum, x, y, add || s > 0);
         }
@@ -732,9 +813,10 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, const unsigned c
       const bool scaled = p.rows_mode != NVTE_DELAYED_TENSOR_SCALING;
       // Of a tile, one for each 128 of the inner dimension.
       const float *tile_scales =
-          rows_2d   ? problem->rows_scales + int64_t{t.row / 128} * ((blocks + 3) / 4 * 4)
-          : cols_2d ? problem->cols_scales + int64_t{col / 128} * ((blocks + 3) / 4 * 4)
-                    : nullptr;
+          rows_2d || cols_2d ? element<float>(rows_2d ? problem->rows_scales : problem->cols_scales,
+                                              static_cast<size_t>((rows_2d ? t.row : col) / 128) *
+                                                  static_cast<size_t>((blocks + 3) / 4 * 4))
+                             : nullptr;
       float next = tile_scales != nullptr && products > 0 ? tile_scales[0] : 1.0f;
 #pragma unroll 1
       for (int i = 0; i < products; ++i) {
@@ -752,20 +834,22 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, const unsigned c
         wait_products<0>();
         pin(part);
         const float *col_scales = control.col_scales[at.stage] + 2 * (lane % 4);
+        // The scale of B comes first, but if it is one of the tile.
+        const auto promote = [&](auto first, auto second) {
 #pragma unroll
-        for (int j = 0; j < C::kCols / 8; ++j) {
-          float2 col_scale = make_float2(tile_scale, tile_scale);
-          if (scaled && !cols_2d) col_scale = *reinterpret_cast<const float2 *>(col_scales + 8 * j);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const float a = i % 2 == 0 ? col_scale.x : col_scale.y, b = row_scale[i / 2];
-            const float x = part[4 * j + i];
-            // The scale of B comes first, but if it is one of the tile.
-            float &y = d[4 * j + i];
-            y = !scaled   ? y + x
-                : rows_2d ? __fmaf_rn(__fmul_rn(x, a), b, y)
-                          : __fmaf_rn(__fmul_rn(x, b), a, y);
+          for (int j = 0; j < C::kCols / 2; ++j) {
+            d[j] = __fmaf_rn(__fmul_rn(part[j], first(j)), second(j), d[j]);
           }
+        };
+        const auto of_row = [&](int j) { return row_scale[j / 2 % 2]; };
+        const auto of_col = [&](int j) { return col_scales[j / 4 * 8 + j % 2]; };
+        const auto of_tile = [&](int) { return tile_scale; };
+        if (!scaled || cols_2d) {
+          promote(of_row, of_tile);
+        } else if (rows_2d) {
+          promote(of_col, of_tile);
+        } else {
+          promote(of_row, of_col);
         }
         release(at.stage);
         at.step();
@@ -789,10 +873,11 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, const unsigned c
       release(at.stage);
     }
     if (any) {
-      const Output out = {problem->c,     problem->d,    problem->n, problem->m,
-                          problem->alpha, problem->beta, p.d_dtype,
-                          C::kPromote && p.rows_mode != NVTE_DELAYED_TENSOR_SCALING &&
-                              problem->beta != 0.0f};
+      const Output out = {
+          problem->c,     problem->d,
+          problem->n,     problem->m,
+          problem->alpha, problem->beta,
+          p.d_dtype,      C::kPromote && p.rows_mode != NVTE_DELAYED_TENSOR_SCALING};
       if (p.d_dtype == kNVTEFloat32) {
         write_tile<4>(out, row, col, d, staging);
       } else {
@@ -819,6 +904,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
     for (int i = 0; i < kTiles; ++i) {
       init_barrier(&control.tile_full[i], 1);
       init_barrier(&control.tile_empty[i], 2);
+      init_barrier(&control.pair_full[i], 1);
+      init_barrier(&control.pair_empty[i], 2);
     }
     publish_barriers();
   }
@@ -851,30 +938,22 @@ __global__ void grouped_gemm_list_kernel(const __grid_constant__ MemberList list
 }
 
 template <class C>
-NVTEXOutcome run(const Params &p, int sm_count, cudaStream_t stream) {
-  Device device;
-  if (const cudaError_t error = current_device(&device)) return outcome(error);
-  int blocks = sm_count > 0 && sm_count < device.sm_count ? sm_count : device.sm_count;
-  blocks = blocks < 2 ? 2 : blocks / 2 * 2;
-  return launch_shared(grouped_gemm_kernel<C>, dim3(static_cast<unsigned>(blocks)), 384,
-                       kSharedBytes<C>, stream, p);
+NVTEXOutcome run(const Params &p, unsigned clusters, cudaStream_t stream) {
+  return launch_shared(grouped_gemm_kernel<C>, dim3(2 * clusters), 384, kSharedBytes<C>, stream, p);
 }
 
 template <class T>
 auto choose(bool mn_rows, bool mn_cols) {
-#ifdef ONE
-  return run<Config<T, 2, false, false, false>>;
-#else
-  return mn_rows ? (mn_cols ? run<Config<T, 2, true, true, false>>
-                            : run<Config<T, 2, true, false, false>>)
-                 : (mn_cols ? run<Config<T, 2, false, true, false>>
-                            : run<Config<T, 2, false, false, false>>);
-#endif
+  return mn_rows ? (mn_cols ? run<Config<T, 2, true, true, Kind::kPlain>>
+                            : run<Config<T, 2, true, false, Kind::kPlain>>)
+                 : (mn_cols ? run<Config<T, 2, false, true, Kind::kPlain>>
+                            : run<Config<T, 2, false, false, Kind::kPlain>>);
 }
 
 template <class T>
 auto choose_fp8(bool promote) {
-  return promote ? run<Config<T, 1, false, false, true>> : run<Config<T, 1, false, false, false>>;
+  return promote ? run<Config<T, 1, false, false, Kind::kPromote>>
+                 : run<Config<T, 1, false, false, Kind::kPlain>>;
 }
 
 }  // namespace
@@ -893,7 +972,7 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
   if (is_16bit ? a.a.dtype != a.b.dtype : !is_fp8(a.a.dtype) || !is_fp8(a.b.dtype)) {
     return unimplemented("grouped products take A and B in BF16, in F16 or in FP8");
   }
-  if (a.a.mode == NVTE_MXFP8_1D_SCALING) {
+  if (!is_16bit && a.a.mode == NVTE_MXFP8_1D_SCALING) {
     return unimplemented("grouped products take no MXFP8");
   }
   if (!is_16bit && (a.a.transposed || a.b.transposed)) {
@@ -913,7 +992,8 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
     if (x->members != nullptr) at += a.num_tensors * sizeof(NVTEXGroupedMember);
   }
   setup.first = reinterpret_cast<unsigned *>(at);
-  at += (a.num_tensors + 1) * sizeof(unsigned);
+  setup.next = setup.first + a.num_tensors + 1;
+  at += (a.num_tensors + 2) * sizeof(unsigned);
   if (a.num_tensors > (1u << 24) || at > end) {
     return unimplemented("more members than the workspace has room for");
   }
@@ -931,11 +1011,11 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
       }
       listed += count;
     }
-    const int bytes = x.dtype == kNVTEFloat32                                      ? 4
+    const int bytes = x.dtype == kNVTEFloat32                               ? 4
                       : x.dtype == kNVTEBFloat16 || x.dtype == kNVTEFloat16 ? 2
-                                                                                   : 1;
-    *to = {x.data,      members, x.outer_dims, x.inner_dims, x.offsets, x.scale_inv,
-           x.outer,     x.inner, x.mode,       bytes,        x.transposed};
+                                                                            : 1;
+    *to = {x.data,  members, x.outer_dims, x.inner_dims, x.offsets,   x.scale_inv,
+           x.outer, x.inner, x.mode,       bytes,        x.transposed};
     return ok();
   };
   for (const NVTEXOutcome &done : {matrix(a.a, &setup.a), matrix(a.b, &setup.b),
@@ -947,34 +1027,30 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
   setup.alpha_stride = a.alpha_stride;
   setup.beta_stride = a.beta_stride;
   setup.count = count;
+  const int sms = a.sm_count > 0 && a.sm_count < device.sm_count ? a.sm_count : device.sm_count;
+  setup.clusters = sms < 2 ? 1 : static_cast<unsigned>(sms) / 2;
   setup.tile_cols = promote ? 128 : 256;
   {
     const uint64_t dims[2] = {64, 64}, steps[1] = {128};
     const uint32_t box[2] = {is_16bit ? 64u : 128u, kChunk};
-    const NVTEXOutcome done =
-        encode_map(&setup.map, a.a.dtype == kNVTEFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : is_16bit ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, setup.problems, dims, steps, box);
+    const NVTEXOutcome done = encode_map(&setup.map,
+                                         a.a.dtype == kNVTEFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                         : is_16bit ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                    : CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                                         2, setup.problems, dims, steps, box);
     if (done.status != NVTEX_BACKEND_OK) return done;
   }
   const unsigned threads = count < kSetupThreads ? (count + 31) / 32 * 32 : kSetupThreads;
   const NVTEXOutcome done = launch(grouped_gemm_setup_kernel, dim3(1), threads, stream, setup);
   if (done.status != NVTEX_BACKEND_OK) return done;
-  const Params p = {setup.problems, setup.first, count, a.d.dtype, a.b.mode, a.a.mode};
-#ifndef ONE
+  const Params p = {setup.problems, setup.first, setup.next, count, a.d.dtype, a.b.mode, a.a.mode};
   if (!is_16bit) {
     const bool rows_e4m3 = a.b.dtype == kNVTEFloat8E4M3, cols_e4m3 = a.a.dtype == kNVTEFloat8E4M3;
     const auto run = rows_e4m3 ? (cols_e4m3 ? choose_fp8<E4M3> : choose_fp8<E4M3TimesE5M2>)
                                : (cols_e4m3 ? choose_fp8<E5M2TimesE4M3> : choose_fp8<E5M2>);
-    return run(promote)(p, a.sm_count, stream);
+    return run(promote)(p, setup.clusters, stream);
   }
-#endif
-#ifdef ONE8
-  return choose_fp8<E4M3>(promote)(p, a.sm_count, stream);
-#endif
-  return dispatch<BF16
-#ifndef ONE
-, F16
-#endif
->(a.a.dtype, [&](auto tag) {
-    return choose<decltype(tag)>(a.b.transposed, a.a.transposed)(p, a.sm_count, stream);
+  return dispatch<BF16, F16>(a.a.dtype, [&](auto tag) {
+    return choose<decltype(tag)>(a.b.transposed, a.a.transposed)(p, setup.clusters, stream);
   });
 }
