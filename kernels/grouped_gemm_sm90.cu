@@ -17,6 +17,7 @@
 // rows 439, of which tiles without all their rows take a fifth; 64 of 16 rows by 7168, k 2048, 4.15
 // TB/s; 64 by 7168 x 2048, k 256 on average: 287, because the tile before is stored while nothing
 // is multiplied. FP8: 1160, promoted 727, in blocks 683 (1D and 1D) to 715.
+
 #include <type_traits>
 
 #include "common/tma.cuh"
