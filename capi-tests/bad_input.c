@@ -2071,7 +2071,15 @@ static void wrong_config_handles(void) {
                      nvte_destroy_grouped_matmul_config(h));
       }
     }
+    if (h != gm && h) {
+      REFUSED_VOID("nvte_grouped_gemm", "config",
+                   nvte_grouped_gemm(g, 1, g, 0, NULL, g, t, t, t, t, h, NULL));
+    }
     if (h != g) {
+      REFUSED_VOID("nvte_grouped_gemm", "A",
+                   nvte_grouped_gemm(h, 1, g, 0, NULL, g, t, t, t, t, gm, NULL));
+      REFUSED_VOID("nvte_grouped_gemm", "B",
+                   nvte_grouped_gemm(g, 1, h, 0, NULL, g, t, t, t, t, gm, NULL));
       REFUSED_VOID("nvte_grouped_bias_add", "output", nvte_grouped_bias_add(h, g, NULL));
       REFUSED_VOID("nvte_grouped_bias_add", "bias", nvte_grouped_bias_add(g, h, NULL));
       REFUSED_VOID("nvte_set_grouped_tensor_param", "tensor",

@@ -1,16 +1,27 @@
-//! What goes with products of groups in the chain of captured operators.
+//! Products of groups and what goes with them in the chain of captured operators.
 
 use super::*;
 
 const MEMBERS: [usize; 4] = [100, 0, 33, 67];
 const ROWS: usize = 200;
 const COLS: usize = 256;
+const SETUP: usize = 1024;
+const WORKSPACE: usize = 32 << 20;
 
 pub fn steps(c: &mut Chain) {
     bias(c);
     widen(c);
     branches(c);
     counters(c);
+    let setup = c.output("setup workspace", kNVTEByte, SETUP, Scratch);
+    let workspace = c.output("workspace", kNVTEByte, WORKSPACE, Scratch);
+    for (name, dtype, mode) in [
+        ("grouped gemm bf16", kNVTEBFloat16, NVTE_DELAYED_TENSOR_SCALING),
+        ("grouped gemm fp8", kNVTEFloat8E4M3, NVTE_DELAYED_TENSOR_SCALING),
+        ("grouped gemm fp8 blocks", kNVTEFloat8E4M3, NVTE_BLOCK_SCALING_1D),
+    ] {
+        grouped(c, name, dtype, mode, [setup, workspace]);
+    }
 }
 
 fn dims(c: &mut Chain) -> Id {
@@ -87,4 +98,87 @@ fn counters(c: &mut Chain) {
             entry(side, side.table.counters, args)
         });
     }
+}
+
+/// As in a forward pass: one A for each member, B and D of various rows.
+fn grouped(
+    c: &mut Chain,
+    name: &'static str,
+    dtype: NVTEDType,
+    mode: NVTEScalingMode,
+    [setup, workspace]: [Id; 2],
+) {
+    let (n, k, first_dims) = (MEMBERS.len(), 384, dims(c));
+    let a = c.input(dtype, n * COLS * k);
+    let b = c.input(dtype, ROWS * k);
+    let entries = |rows: usize| match mode {
+        NVTE_MXFP8_1D_SCALING => rows.next_multiple_of(128) * (k / 32),
+        NVTE_BLOCK_SCALING_1D => rows.next_multiple_of(4) * (k / 128),
+        _ => 1,
+    };
+    let scales = |c: &mut Chain, members: &mut dyn Iterator<Item = usize>| {
+        let count = members.map(entries).sum();
+        match mode {
+            // Half or one.
+            NVTE_MXFP8_1D_SCALING => {
+                let codes = c.rng.bytes(count).iter().map(|byte| 126 + byte % 2).collect();
+                c.buffers.add(codes, 0)
+            }
+            _ => block_scales(c, count),
+        }
+    };
+    let scales_a = scales(c, &mut MEMBERS.iter().map(|_| COLS));
+    let scales_b = scales(c, &mut MEMBERS.into_iter());
+    let (alpha, beta) = (c.input(kNVTEFloat32, n), c.input(kNVTEFloat32, n));
+    let other = c.input(kNVTEBFloat16, ROWS * COLS);
+    let top = if is_fp8(dtype) { TOP_SCALE * TOP_SCALE } else { 1.0 };
+    let (bound, _) = product_bounds([dtype, dtype], k, top, Some(kNVTEBFloat16), false);
+    let d = c.output("d", kNVTEBFloat16, ROWS * COLS, Within(bound));
+    c.step(name, move |side| {
+        let matrix = |data, outer_dims, outer, inner, dtype| GroupedMatrix {
+            data,
+            members: null(),
+            outer_dims,
+            inner_dims: null(),
+            offsets: null(),
+            scale_inv: null(),
+            outer,
+            inner,
+            mode,
+            dtype,
+            transposed: false,
+            swizzled: mode == NVTE_MXFP8_1D_SCALING,
+        };
+        let varying = side.at::<i64>(first_dims).cast_const();
+        let with_scales = |matrix, scales| match is_fp8(dtype) {
+            true => GroupedMatrix { scale_inv: side.at::<c_void>(scales).cast_const(), ..matrix },
+            false => matrix,
+        };
+        let output = |data| GroupedMatrix {
+            mode: NVTE_DELAYED_TENSOR_SCALING,
+            swizzled: false,
+            ..matrix(data, varying, ROWS, COLS, kNVTEBFloat16)
+        };
+        let args = GroupedGemmArgs {
+            a: with_scales(matrix(side.at(a), null(), COLS, k, dtype), scales_a),
+            b: with_scales(matrix(side.at(b), varying, ROWS, k, dtype), scales_b),
+            c: output(side.at(other)),
+            d: output(side.at(d)),
+            alpha: side.at(alpha),
+            beta: side.at(beta),
+            alpha_stride: 1,
+            beta_stride: 1,
+            num_tensors: n,
+            setup_workspace: side.at(setup),
+            setup_bytes: SETUP,
+            workspace: side.at(workspace),
+            workspace_bytes: WORKSPACE,
+            mean_m: COLS,
+            mean_n: ROWS / n,
+            mean_k: k,
+            split_accumulator: true,
+            sm_count: 0,
+        };
+        entry(side, side.table.grouped_gemm, args)
+    });
 }

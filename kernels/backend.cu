@@ -74,6 +74,7 @@ NVTEXOutcome nvte_cuda_nvfp4_partial_amax(const NVTEXNvfp4PartialAmaxArgs *, cud
 NVTEXOutcome nvte_cuda_nvfp4_partial_cast(const NVTEXNvfp4PartialCastArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_nvfp4_quantize(const NVTEXNvfp4QuantizeArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_nvfp4_dequantize(const NVTEXNvfp4DequantizeArgs *, cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_grouped_bias(const NVTEXGroupedBiasArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_widen(const NVTEXWidenArgs *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_fork(cudaStream_t, int, cudaStream_t *) noexcept;
@@ -154,6 +155,7 @@ extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
   table->nvfp4_partial_cast = nvte_cuda_nvfp4_partial_cast;
   table->nvfp4_quantize = nvte_cuda_nvfp4_quantize;
   table->nvfp4_dequantize = nvte_cuda_nvfp4_dequantize;
+  table->grouped_gemm = nvte_cuda_grouped_gemm;
   table->grouped_bias = nvte_cuda_grouped_bias;
   table->widen = nvte_cuda_widen;
   table->fork = nvte_cuda_fork;

@@ -201,6 +201,79 @@ void nvte_multi_tensor_gemm(const NVTETensor *A,
                             cudaStream_t stream);
 
 /**
+ * Bytes of `workspace_setup` for a product of `num_tensors` members, of whatever sizes.
+ */
+size_t nvte_get_grouped_gemm_setup_workspace_size(size_t num_tensors);
+
+/**
+ * `D[i] = alpha[i] * Bop[i] Aop[i] + beta[i] * C[i]` for each member, with the orientation of
+ * `nvte_cublas_gemm`: `D[i] [n_i, m_i]`; sizes are read on the device.
+ *
+ * Members: as many in each grouped tensor, of the sizes in `first_dims` and `last_dims`, where missing
+ * the same for all; at `tensor_offsets` (elements, `num_tensors` or one entry more) or else without
+ * gaps. Sizes may be 0 and need no alignment; a member without k is `beta * C`. Elements of no member
+ * are left alone. C: null (D), or like D, with offsets of its own; not read where beta is 0.
+ * `alpha`, `beta`: Float32 on the device, one or one for each member.
+ * Dtypes: A and B both Float16, both BFloat16, or FP8 per tensor (a scale for each member), in blocks
+ * (not 2D by 2D; the config's split accumulator must be set) or MXFP8, with the scales of the members
+ * one after the other, each padded as by itself. D: Float32, Float16, BFloat16. Directions: as
+ * `nvte_cublas_gemm`.
+ * `workspace_setup`: `nvte_get_grouped_gemm_setup_workspace_size` bytes, aligned to 16;
+ * `workspace_cublas`: 32 MiB. A null config: defaults; its averages are hints.
+ * Errors: other numbers of members; sizes that the host knows and that do not fit; missing data or
+ * scales; other formats; smaller workspaces.
+ */
+void nvte_grouped_gemm(NVTEGroupedTensor A,
+                       int32_t transa,
+                       NVTEGroupedTensor B,
+                       int32_t transb,
+                       NVTEGroupedTensor C,
+                       NVTEGroupedTensor D,
+                       NVTETensor alpha,
+                       NVTETensor beta,
+                       NVTETensor workspace_setup,
+                       NVTETensor workspace_cublas,
+                       NVTEGroupedMatmulConfig config,
+                       cudaStream_t stream);
+
+/**
+ * As `nvte_grouped_gemm`, with the members of A in tensors of their own: any number of them, of one
+ * scaling mode and dtype. Those without data are empty.
+ */
+void nvte_grouped_gemm_with_discrete_inputA(const NVTETensor *A_list,
+                                            size_t num_a_tensors,
+                                            int32_t transa,
+                                            NVTEGroupedTensor B,
+                                            int32_t transb,
+                                            NVTEGroupedTensor C,
+                                            NVTEGroupedTensor D,
+                                            NVTETensor alpha,
+                                            NVTETensor beta,
+                                            NVTETensor workspace_setup,
+                                            NVTETensor workspace_cublas,
+                                            NVTEGroupedMatmulConfig config,
+                                            cudaStream_t stream);
+
+/**
+ * As `nvte_grouped_gemm`, with the members of D, and of C, in tensors of their own: any number of them,
+ * of one dtype. C: a null list, no tensors, or as many as D, of which null ones are those of D.
+ */
+void nvte_grouped_gemm_with_discrete_out(NVTEGroupedTensor A,
+                                         int32_t transa,
+                                         NVTEGroupedTensor B,
+                                         int32_t transb,
+                                         const NVTETensor *C_list,
+                                         size_t num_c_tensors,
+                                         NVTETensor *D_list,
+                                         size_t num_d_tensors,
+                                         NVTETensor alpha,
+                                         NVTETensor beta,
+                                         NVTETensor workspace_setup,
+                                         NVTETensor workspace_cublas,
+                                         NVTEGroupedMatmulConfig config,
+                                         cudaStream_t stream);
+
+/**
  * `output[r][c] = output[r][c] + bias[g(r)][c]`, in float32 with one rounding, where row r of all
  * rows belongs to member g(r), by `first_dims` of output.
  *

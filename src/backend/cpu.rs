@@ -79,6 +79,7 @@ pub(super) static TABLE: OpTable = OpTable {
     topk: Some(op::topk::cpu::topk),
     nvfp4_quantize: Some(op::cast::cpu_nvfp4::nvfp4_quantize),
     nvfp4_dequantize: Some(op::cast::cpu_nvfp4::nvfp4_dequantize),
+    grouped_gemm: Some(op::gemm::cpu_grouped::grouped_gemm),
     grouped_bias: Some(op::gemm::cpu_grouped::grouped_bias),
     widen: Some(op::gemm::cpu_grouped::widen),
     fork: Some(op::multi_stream::cpu::fork),

@@ -1,6 +1,7 @@
 //! C functions of gemm.h: matrix products and their configs.
 #![allow(unsafe_code, non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
+use super::grouped::{GroupedProduct, Source};
 use super::multi::{Chunks, Lists};
 use super::*;
 use crate::error::{Handle, guard};
@@ -288,6 +289,131 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_gemm(
     let lists = Lists { a: A, b: B, d: D, bias, aux: pre_gelu_out, workspace, count: num_gemms };
     // SAFETY: the caller vouches for the arrays.
     guard("nvte_multi_tensor_gemm", || unsafe { lists.run(&shared, stream) });
+}
+
+/// Bytes of `workspace_setup` for a product of `num_tensors` members, of whatever sizes.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvte_get_grouped_gemm_setup_workspace_size(num_tensors: usize) -> usize {
+    grouped::setup_bytes(num_tensors)
+}
+
+/// `D[i] = alpha[i] * Bop[i] Aop[i] + beta[i] * C[i]` for each member, with the orientation of
+/// `nvte_cublas_gemm`: `D[i] [n_i, m_i]`; sizes are read on the device.
+///
+/// Members: as many in each grouped tensor, of the sizes in `first_dims` and `last_dims`, where missing
+/// the same for all; at `tensor_offsets` (elements, `num_tensors` or one entry more) or else without
+/// gaps. Sizes may be 0 and need no alignment; a member without k is `beta * C`. Elements of no member
+/// are left alone. C: null (D), or like D, with offsets of its own; not read where beta is 0.
+/// `alpha`, `beta`: Float32 on the device, one or one for each member.
+/// Dtypes: A and B both Float16, both BFloat16, or FP8 per tensor (a scale for each member), in blocks
+/// (not 2D by 2D; the config's split accumulator must be set) or MXFP8, with the scales of the members
+/// one after the other, each padded as by itself. D: Float32, Float16, BFloat16. Directions: as
+/// `nvte_cublas_gemm`.
+/// `workspace_setup`: `nvte_get_grouped_gemm_setup_workspace_size` bytes, aligned to 16;
+/// `workspace_cublas`: 32 MiB. A null config: defaults; its averages are hints.
+/// Errors: other numbers of members; sizes that the host knows and that do not fit; missing data or
+/// scales; other formats; smaller workspaces.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvte_grouped_gemm(
+    A: NVTEGroupedTensor,
+    transa: i32,
+    B: NVTEGroupedTensor,
+    transb: i32,
+    C: NVTEGroupedTensor,
+    D: NVTEGroupedTensor,
+    alpha: NVTETensor,
+    beta: NVTETensor,
+    workspace_setup: NVTETensor,
+    workspace_cublas: NVTETensor,
+    config: NVTEGroupedMatmulConfig,
+    stream: cudaStream_t,
+) {
+    let product = GroupedProduct {
+        a: Source::Group(A),
+        transa: transa != 0,
+        b: B,
+        transb: transb != 0,
+        c: Source::Group(C),
+        d: Source::Group(D),
+        alpha,
+        beta,
+        setup_workspace: workspace_setup,
+        workspace: workspace_cublas,
+        config,
+    };
+    // SAFETY: there are no lists.
+    guard("nvte_grouped_gemm", || unsafe { product.run(stream) });
+}
+
+/// As `nvte_grouped_gemm`, with the members of A in tensors of their own: any number of them, of one
+/// scaling mode and dtype. Those without data are empty.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_grouped_gemm_with_discrete_inputA(
+    A_list: *const NVTETensor,
+    num_a_tensors: usize,
+    transa: i32,
+    B: NVTEGroupedTensor,
+    transb: i32,
+    C: NVTEGroupedTensor,
+    D: NVTEGroupedTensor,
+    alpha: NVTETensor,
+    beta: NVTETensor,
+    workspace_setup: NVTETensor,
+    workspace_cublas: NVTETensor,
+    config: NVTEGroupedMatmulConfig,
+    stream: cudaStream_t,
+) {
+    let product = GroupedProduct {
+        a: Source::List(A_list, ("num_a_tensors", num_a_tensors)),
+        transa: transa != 0,
+        b: B,
+        transb: transb != 0,
+        c: Source::Group(C),
+        d: Source::Group(D),
+        alpha,
+        beta,
+        setup_workspace: workspace_setup,
+        workspace: workspace_cublas,
+        config,
+    };
+    // SAFETY: the caller vouches for the list.
+    guard("nvte_grouped_gemm_with_discrete_inputA", || unsafe { product.run(stream) });
+}
+
+/// As `nvte_grouped_gemm`, with the members of D, and of C, in tensors of their own: any number of them,
+/// of one dtype. C: a null list, no tensors, or as many as D, of which null ones are those of D.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_grouped_gemm_with_discrete_out(
+    A: NVTEGroupedTensor,
+    transa: i32,
+    B: NVTEGroupedTensor,
+    transb: i32,
+    C_list: *const NVTETensor,
+    num_c_tensors: usize,
+    D_list: *mut NVTETensor,
+    num_d_tensors: usize,
+    alpha: NVTETensor,
+    beta: NVTETensor,
+    workspace_setup: NVTETensor,
+    workspace_cublas: NVTETensor,
+    config: NVTEGroupedMatmulConfig,
+    stream: cudaStream_t,
+) {
+    let product = GroupedProduct {
+        a: Source::Group(A),
+        transa: transa != 0,
+        b: B,
+        transb: transb != 0,
+        c: Source::List(C_list, ("num_c_tensors", num_c_tensors)),
+        d: Source::List(D_list, ("num_d_tensors", num_d_tensors)),
+        alpha,
+        beta,
+        setup_workspace: workspace_setup,
+        workspace: workspace_cublas,
+        config,
+    };
+    // SAFETY: the caller vouches for the lists.
+    guard("nvte_grouped_gemm_with_discrete_out", || unsafe { product.run(stream) });
 }
 
 /// `output[r][c] = output[r][c] + bias[g(r)][c]`, in float32 with one rounding, where row r of all

@@ -6,6 +6,7 @@ pub(crate) mod cpu_grouped;
 pub mod exports;
 mod nvfp4;
 mod group;
+mod grouped;
 mod mangled;
 mod multi;
 

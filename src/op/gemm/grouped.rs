@@ -1,0 +1,485 @@
+//! Products of groups (spec: gemm_comm, section 6): handles to [`GroupedMatrix`], which says where the
+//! members are and which way round they are stored.
+#![allow(unsafe_code)]
+
+use super::*;
+use crate::backend::group::scale_pitch;
+use crate::types::NVTEDType::*;
+use std::ptr::{null, null_mut};
+
+/// Bytes that the ABI asks callers to provide.
+const WORKSPACE_BYTES: usize = 32 << 20;
+const OPERANDS: &[NVTEDType] = &[kNVTEFloat16, kNVTEBFloat16, kNVTEFloat8E4M3, kNVTEFloat8E5M2];
+
+/// Bytes of workspace for the preparation of a product of so many members.
+pub(super) fn setup_bytes(num_tensors: usize) -> usize {
+    // Eight arrays of addresses, each aligned to 16 bytes but the last, and seven of 4-byte words.
+    let (words, rest) = (num_tensors.saturating_mul(8 * 8 + 7 * 4), num_tensors % 2);
+    words.saturating_add(rest * 7 * 8 + 256)
+}
+
+/// Matrices as a caller gives them: a grouped tensor, or a host array of tensors and its length.
+#[derive(Clone, Copy)]
+pub(super) enum Source {
+    Group(NVTEGroupedTensor),
+    List(*const NVTETensor, (&'static str, usize)),
+}
+
+/// An operand, and what the host knows of it.
+struct Operand {
+    matrix: GroupedMatrix,
+    /// What `matrix.members` points to.
+    list: Vec<GroupedMember>,
+    /// Mean sizes, as far as they can be told.
+    mean: (usize, usize),
+}
+
+impl Operand {
+    /// Without data: its members have no elements.
+    fn new(mode: NVTEScalingMode, dtype: NVTEDType) -> Self {
+        let matrix = GroupedMatrix {
+            data: null_mut(),
+            members: null(),
+            outer_dims: null(),
+            inner_dims: null(),
+            offsets: null(),
+            scale_inv: null(),
+            outer: 0,
+            inner: 0,
+            mode,
+            dtype,
+            transposed: false,
+            swizzled: false,
+        };
+        Self { matrix, list: Vec::new(), mean: (0, 0) }
+    }
+
+    /// The sizes of a grouped tensor, whose first dimension is the outer one, or with `flip` the inner.
+    fn with_group(mut self, group: &Group, (rows, cols): (usize, usize), flip: bool) -> Self {
+        let n = group.num_tensors;
+        let (first, last) = (!group.first_dims.is_null(), !group.last_dims.is_null());
+        let even = if last { rows } else { rows / n };
+        let mean = (if first && last { 1 } else { even }, if last { cols / n } else { cols });
+        let order = |(first, last)| if flip { (last, first) } else { (first, last) };
+        (self.matrix.outer, self.matrix.inner) = order((even, cols));
+        (self.mean.0, self.mean.1) = order(mean);
+        let (first, last) = (group.first_dims, group.last_dims);
+        let dims = if flip { (last, first) } else { (first, last) };
+        (self.matrix.outer_dims, self.matrix.inner_dims) = dims;
+        self.matrix.offsets = group.offsets;
+        self
+    }
+
+    fn with_list(mut self, list: Vec<GroupedMember>) -> Self {
+        let mean = |size: fn(&GroupedMember) -> usize| {
+            list.iter().map(|member| size(member) as u128).sum::<u128>() / list.len() as u128
+        };
+        self.mean = (mean(|m| m.outer) as usize, mean(|m| m.inner) as usize);
+        self.list = list;
+        self.matrix.members = self.list.as_ptr();
+        self
+    }
+
+    /// Outer and inner dimension of member `i`, where the host knows them.
+    fn size(&self, i: usize) -> (Option<usize>, Option<usize>) {
+        let m = &self.matrix;
+        match self.list.get(i) {
+            Some(member) if member.data.is_null() => (None, None),
+            Some(member) => (Some(member.outer), Some(member.inner)),
+            None => {
+                let known = |dims: *const i64, size| dims.is_null().then_some(size);
+                (known(m.outer_dims, m.outer), known(m.inner_dims, m.inner))
+            }
+        }
+    }
+
+    /// Whether no member has an element.
+    fn is_empty(&self) -> bool {
+        let empty = |member: &GroupedMember| member.outer == 0 || member.inner == 0;
+        self.matrix.data.is_null() && self.list.iter().all(empty)
+    }
+
+    fn in_blocks(&self) -> bool {
+        matches!(self.matrix.mode, NVTE_BLOCK_SCALING_1D | NVTE_BLOCK_SCALING_2D)
+    }
+}
+
+/// The tensors of a host array.
+///
+/// # Safety
+/// The array is null or has so many entries.
+unsafe fn tensors(
+    name: &str,
+    array: *const NVTETensor,
+    (count_name, count): (&str, usize),
+    n: usize,
+) -> Result<Vec<(String, NVTETensor)>> {
+    if count != n {
+        return Err(Error::argument(count_name, format!("{n}, as the members of B"), count));
+    }
+    check::array(name, array, (count_name, count))?;
+    // SAFETY: the caller's promise.
+    Ok((0..n).map(|i| (format!("{name}[{i}]"), unsafe { array.add(i).read() })).collect())
+}
+
+/// FP8 data can be contiguous along the outer dimension.
+fn any_layout(dtype: NVTEDType) -> Result<bool> {
+    Ok(!dtype.is_fp8() || non_tn_fp8_gemm_supported()?)
+}
+
+/// Whether a matrix is stored as `[k, outer]`, after the direction has been chosen.
+fn stored_transposed(mode: NVTEScalingMode, k_contiguous: bool, rowwise: bool) -> bool {
+    match mode {
+        NVTE_MXFP8_1D_SCALING => !rowwise,
+        _ => k_contiguous != rowwise,
+    }
+}
+
+/// An operand that is a grouped tensor; none if it has no data. `k_last` says that its last dimension
+/// is the contracted one.
+fn group_operand(name: &str, tensor: &GroupedTensor, k_last: bool) -> Result<Operand> {
+    let (group, (rows, cols)) = check::any_members(name, tensor)?;
+    check_mode(name, tensor.mode, tensor.swizzled)?;
+    let (mode, dtype) = (tensor.mode, tensor.dtype());
+    let mut operand = Operand::new(mode, dtype).with_group(&group, (rows, cols), !k_last);
+    let directions = [tensor.rowwise.is_set(), tensor.colwise.is_set()];
+    if rows * cols == 0 {
+        operand.matrix.offsets = null();
+        return Ok(operand);
+    }
+    let per_tensor = mode == NVTE_DELAYED_TENSOR_SCALING;
+    let any_layout = per_tensor && any_layout(dtype)?;
+    let rowwise = reads_rowwise(name, directions, per_tensor, k_last, any_layout)?;
+    check::dtype(name, dtype, OPERANDS)?;
+    let (field, data, scale_inv) = match rowwise {
+        true => ("", &tensor.rowwise, &tensor.rowwise_scale_inv),
+        false => ("columnwise_", &tensor.colwise, &tensor.colwise_scale_inv),
+    };
+    let matrix = &mut operand.matrix;
+    matrix.data = check::grouped_data(format_args!("{name}.{field}data"), data, (rows, cols))?;
+    matrix.dtype = data.dtype;
+    matrix.transposed = stored_transposed(mode, k_last, rowwise);
+    matrix.swizzled = tensor.swizzled;
+    if !per_tensor {
+        check::fp8(name, data.dtype)?;
+    }
+    if data.dtype.is_fp8() {
+        let name = format_args!("{name}.{field}scale_inv");
+        let direction = (mode, !rowwise);
+        matrix.scale_inv = check::grouped_scales(name, scale_inv, direction, &group, (rows, cols))?;
+    }
+    Ok(operand)
+}
+
+/// An operand that is a list of tensors, of which those without data are empty. A direction can be
+/// read if every other tensor has it.
+fn list_operand(list: &[(String, NVTETensor)], k_last: bool) -> Result<Operand> {
+    let read = |(name, handle): &(String, NVTETensor)| check::tensor(name, *handle);
+    let tensors = list.iter().map(read).collect::<Result<Vec<_>>>()?;
+    let absent = |tensor: &Tensor| !tensor.rowwise.is_set() && !tensor.colwise.is_set();
+    let present = || tensors.iter().zip(list).filter(|(tensor, _)| !absent(tensor));
+    let Some((first, (first_name, _))) = present().next() else {
+        let member = GroupedMember { data: null_mut(), scale_inv: null(), outer: 0, inner: 0 };
+        let operand = Operand::new(tensors[0].mode, tensors[0].dtype());
+        return Ok(operand.with_list(vec![member; list.len()]));
+    };
+    let mode = first.mode;
+    for (tensor, (name, _)) in present() {
+        check_mode(name, tensor.mode, tensor.swizzled)?;
+        if tensor.mode != mode {
+            let expected = format!("{mode}, as {first_name}");
+            return Err(Error::argument(format!("{name}.scaling_mode"), expected, tensor.mode));
+        }
+        if tensor.swizzled != first.swizzled {
+            let (expected, got) = (u8::from(first.swizzled), u8::from(tensor.swizzled));
+            let name = format!("{name}.with_gemm_swizzled_scales");
+            return Err(Error::argument(name, format!("{expected}, as {first_name}"), got));
+        }
+    }
+    check::dtype(first_name, first.dtype(), OPERANDS)?;
+    let per_tensor = mode == NVTE_DELAYED_TENSOR_SCALING;
+    let any_layout = per_tensor && any_layout(first.dtype())?;
+    let directions = [
+        present().all(|(tensor, _)| tensor.rowwise.is_set()),
+        present().all(|(tensor, _)| tensor.colwise.is_set()),
+    ];
+    let rowwise = reads_rowwise(first_name, directions, per_tensor, k_last, any_layout)?;
+    let field = if rowwise { "" } else { "columnwise_" };
+    let dtype = if rowwise { first.rowwise.dtype } else { first.colwise.dtype };
+    let mut operand = Operand::new(mode, dtype);
+    operand.matrix.transposed = stored_transposed(mode, k_last, rowwise);
+    operand.matrix.swizzled = first.swizzled;
+    let member = |(tensor, (name, _)): (&Tensor, &(String, NVTETensor))| {
+        let (data, scale_inv) = match rowwise {
+            true => (&tensor.rowwise, &tensor.rowwise_scale_inv),
+            false => (&tensor.colwise, &tensor.colwise_scale_inv),
+        };
+        let (rows, cols) = tensor.shape(name)?.flatten();
+        let (outer, inner) = if k_last { (rows, cols) } else { (cols, rows) };
+        let member = GroupedMember { data: data.ptr(), scale_inv: null(), outer, inner };
+        if absent(tensor) || outer * inner == 0 {
+            return Ok(member);
+        }
+        check::dtype(format_args!("{name}.{field}data"), data.dtype, &[dtype])?;
+        if data.shape.numel() != outer * inner {
+            let expected = format!("{} elements, as the other direction", outer * inner);
+            let name = format!("{name}.{field}data.shape");
+            return Err(Error::argument(name, expected, data.shape));
+        }
+        check::pointer(format_args!("{name}.{field}data"), data)?;
+        let name = format_args!("{name}.{field}scale_inv");
+        let scale_inv = match per_tensor {
+            true if dtype.is_fp8() => check::scalar(name, scale_inv)?.cast(),
+            true => null_mut(),
+            false => block_scales(name, scale_inv, (mode, !rowwise), (rows, cols))?,
+        };
+        Ok(GroupedMember { scale_inv, ..member })
+    };
+    if !per_tensor {
+        check::fp8(first_name, dtype)?;
+    }
+    let members = tensors.iter().zip(list).map(member).collect::<Result<_>>()?;
+    Ok(operand.with_list(members))
+}
+
+/// The scale matrix of a lone tensor, as it lies in a group: with the usual padding.
+fn block_scales(
+    name: impl Display,
+    buffer: &Buffer,
+    direction: (NVTEScalingMode, bool),
+    shape: (usize, usize),
+) -> Result<*mut c_void> {
+    let (inv, stride) = check::block_scales(&name, buffer, direction, shape)?;
+    let pitch = scale_pitch(direction.0, direction.1, shape);
+    if stride != pitch {
+        return Err(Error::argument(format!("{name}.shape"), format!("rows of {pitch}"), stride));
+    }
+    Ok(inv)
+}
+
+/// C or D as a grouped tensor, whose data may be absent if there is no element.
+fn group_output(name: &str, tensor: &GroupedTensor) -> Result<Operand> {
+    check::grouped_per_tensor(name, tensor)?;
+    let (group, shape) = check::any_members(name, tensor)?;
+    let dtype = tensor.rowwise.dtype;
+    let mut operand = Operand::new(tensor.mode, dtype).with_group(&group, shape, false);
+    if shape.0 * shape.1 > 0 {
+        check::high_precision(name, dtype)?;
+        let name = format_args!("{name}.data");
+        operand.matrix.data = check::grouped_data(name, &tensor.rowwise, shape)?;
+    }
+    Ok(operand)
+}
+
+/// C or D as a list of tensors, those without a handle as in `other`.
+fn list_output(list: &[(String, NVTETensor)], other: Option<&Operand>) -> Result<Operand> {
+    let mut dtype = other.map(|other| other.matrix.dtype);
+    let mut members = Vec::with_capacity(list.len());
+    for (i, (name, handle)) in list.iter().enumerate() {
+        if let (true, Some(other)) = (handle.is_null(), other) {
+            members.push(other.list[i]);
+            continue;
+        }
+        let tensor = check::tensor(name, *handle)?;
+        check::per_tensor(name, &tensor)?;
+        let (outer, inner) = tensor.rowwise.shape.flatten();
+        match dtype {
+            Some(dtype) => check::dtype(name, tensor.rowwise.dtype, &[dtype])?,
+            None => check::high_precision(name, tensor.rowwise.dtype)?,
+        }
+        dtype = Some(tensor.rowwise.dtype);
+        let data = check::pointer(format_args!("{name}.data"), &tensor.rowwise)?;
+        members.push(GroupedMember { data, scale_inv: null(), outer, inner });
+    }
+    let operand = Operand::new(NVTE_DELAYED_TENSOR_SCALING, dtype.unwrap_or(kNVTEFloat32));
+    Ok(operand.with_list(members))
+}
+
+/// A vector of one factor for all members or one for each: address and distance.
+fn factors(name: &str, handle: NVTETensor, n: usize) -> Result<(*const f32, usize)> {
+    let buffer = check::tensor(name, handle)?.rowwise;
+    check::dtype(name, buffer.dtype, &[kNVTEFloat32])?;
+    let length = buffer.shape.numel();
+    if length != 1 && length != n {
+        let expected = format!("1 or {n} elements");
+        return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
+    }
+    let ptr = check::pointer(format_args!("{name}.data"), &buffer)?;
+    Ok((ptr.cast_const().cast(), usize::from(length > 1)))
+}
+
+/// Refuses two sizes of a member that the host knows and that differ.
+fn check_sizes(
+    n: usize,
+    (expected_name, expected): (&str, impl Fn(usize) -> Option<usize>),
+    (name, got): (&str, impl Fn(usize) -> Option<usize>),
+) -> Result<()> {
+    for i in 0..n {
+        if let (Some(expected), Some(got)) = (expected(i), got(i))
+            && expected != got
+        {
+            let expected = format!("{expected}, as {expected_name}, in member {i}");
+            return Err(Error::argument(name, expected, got));
+        }
+    }
+    Ok(())
+}
+
+/// What the entry points hand to the one product.
+pub(super) struct GroupedProduct {
+    pub a: Source,
+    pub transa: bool,
+    pub b: NVTEGroupedTensor,
+    pub transb: bool,
+    /// A null group or list: D.
+    pub c: Source,
+    pub d: Source,
+    pub alpha: NVTETensor,
+    pub beta: NVTETensor,
+    pub setup_workspace: NVTETensor,
+    pub workspace: NVTETensor,
+    pub config: NVTEGroupedMatmulConfig,
+}
+
+impl GroupedProduct {
+    /// Checks everything and runs the product; nothing if D is empty.
+    ///
+    /// # Safety
+    /// Lists are null or as long as they say.
+    pub unsafe fn run(&self, stream: cudaStream_t) -> Result<()> {
+        let config = match self.config.is_null() {
+            true => GroupedMatmulConfig::default(),
+            false => GROUPED_CONFIGS.get("config", self.config)?,
+        };
+        let b = check::grouped_tensor("B", self.b)?;
+        let n = b.num_tensors;
+        // SAFETY: the caller's promise.
+        let list = |name, array, count| unsafe { tensors(name, array, count, n) };
+        let group = |name: &str, handle| {
+            let tensor = check::grouped_tensor(name, handle)?;
+            match tensor.num_tensors == n {
+                true => Ok(tensor),
+                false => {
+                    let name = format!("{name}.num_tensors");
+                    Err(Error::argument(name, format!("{n}, as in B"), tensor.num_tensors))
+                }
+            }
+        };
+        let a = match self.a {
+            Source::Group(handle) => group_operand("A", &group("A", handle)?, self.transa)?,
+            Source::List(array, count) => {
+                list_operand(&list("A_list", array, count)?, self.transa)?
+            }
+        };
+        let b = group_operand("B", &b, !self.transb)?;
+        check_operands(&a, &b)?;
+        if a.in_blocks() && !config.split_accumulator {
+            let name = "config.use_split_accumulator";
+            return Err(Error::argument(name, "1 (FP8 blocks are summed in float32)", 0));
+        }
+        let d = match self.d {
+            Source::Group(handle) => group_output("D", &group("D", handle)?)?,
+            Source::List(array, count) => list_output(&list("D_list", array, count)?, None)?,
+        };
+        let c = match self.c {
+            Source::Group(handle) if handle.is_null() => None,
+            Source::Group(handle) => Some(group_output("C", &group("C", handle)?)?),
+            Source::List(array, (_, count)) if array.is_null() || count == 0 => None,
+            Source::List(array, count) => {
+                Some(list_output(&list("C_list", array, count)?, Some(&d))?)
+            }
+        };
+        check_sizes(n, ("A", |i| a.size(i).1), ("B (contracted dimension)", |i| b.size(i).1))?;
+        check_sizes(n, ("A", |i| a.size(i).0), ("D (last dimension)", |i| d.size(i).1))?;
+        check_sizes(n, ("B", |i| b.size(i).0), ("D (first dimension)", |i| d.size(i).0))?;
+        let mut c_matrix = d.matrix;
+        if let Some(c) = &c {
+            check_sizes(n, ("D", |i| d.size(i).0), ("C (first dimension)", |i| c.size(i).0))?;
+            check_sizes(n, ("D", |i| d.size(i).1), ("C (last dimension)", |i| c.size(i).1))?;
+            let (data, members, offsets) = (c.matrix.data, c.matrix.members, c.matrix.offsets);
+            if !data.is_null() || !members.is_null() {
+                check::dtype("C", c.matrix.dtype, &[d.matrix.dtype])?;
+                c_matrix = GroupedMatrix { data, members, offsets, ..d.matrix };
+            }
+        }
+        let (alpha, alpha_stride) = factors("alpha", self.alpha, n)?;
+        let (beta, beta_stride) = factors("beta", self.beta, n)?;
+        let (setup_workspace, setup_bytes) = setup_workspace(self.setup_workspace, n)?;
+        let (workspace, workspace_bytes) = workspace(self.workspace)?;
+        if config.sm_count < 0 {
+            return Err(Error::argument("config.sm_count", "0 (all) or more", config.sm_count));
+        }
+        if d.is_empty() {
+            return Ok(());
+        }
+        // What one operand has without the other is not multiplied.
+        let nothing = Operand::new(NVTE_DELAYED_TENSOR_SCALING, kNVTEBFloat16).matrix;
+        let [a_matrix, b_matrix] = match a.is_empty() || b.is_empty() {
+            true => [nothing; 2],
+            false => [a.matrix, b.matrix],
+        };
+        let (m, n_mean) = match d.list.is_empty() {
+            true => (d.mean.1, d.mean.0),
+            false => (a.mean.0, b.mean.0),
+        };
+        let mean = |set: Option<i64>, known| set.map_or(known, |set| set.max(0) as usize);
+        let args = GroupedGemmArgs {
+            a: a_matrix,
+            b: b_matrix,
+            c: c_matrix,
+            d: d.matrix,
+            alpha,
+            beta,
+            alpha_stride,
+            beta_stride,
+            num_tensors: n,
+            setup_workspace,
+            setup_bytes,
+            workspace,
+            workspace_bytes,
+            mean_m: mean(config.avg_m, m),
+            mean_n: mean(config.avg_n, n_mean),
+            mean_k: mean(config.avg_k, a.mean.1),
+            split_accumulator: config.split_accumulator,
+            sm_count: config.sm_count,
+        };
+        backend::run(&args, stream)
+    }
+}
+
+/// Rules about both operands, unless nothing is multiplied.
+fn check_operands(a: &Operand, b: &Operand) -> Result<()> {
+    if a.is_empty() || b.is_empty() {
+        return Ok(());
+    }
+    check_pair(a.matrix.mode, b.matrix.mode)?;
+    let (a, b) = (a.matrix.dtype, b.matrix.dtype);
+    match a == b || a.is_fp8() && b.is_fp8() {
+        true => Ok(()),
+        false => Err(Error::argument("B.dtype", format!("{a}, as A, or both FP8"), b)),
+    }
+}
+
+/// The workspace of the preparation.
+fn setup_workspace(handle: NVTETensor, n: usize) -> Result<(*mut c_void, usize)> {
+    let (name, buffer) = ("workspace_setup", check::tensor("workspace_setup", handle)?.rowwise);
+    let (least, got) = (setup_bytes(n), buffer.bytes());
+    if got < least || buffer.ptr().is_null() {
+        return Err(Error::argument(name, format!("{least} or more bytes"), got));
+    }
+    if !(buffer.ptr() as usize).is_multiple_of(16) {
+        let got = format!("{:p}", buffer.ptr());
+        return Err(Error::argument(name, "an address aligned to 16 bytes", got));
+    }
+    Ok((buffer.ptr(), got))
+}
+
+/// The other workspace, from its first 256-byte boundary on.
+fn workspace(handle: NVTETensor) -> Result<(*mut c_void, usize)> {
+    let buffer = check::tensor("workspace_cublas", handle)?.rowwise;
+    if buffer.bytes() < WORKSPACE_BYTES || buffer.ptr().is_null() {
+        let expected = format!("{WORKSPACE_BYTES} or more bytes");
+        return Err(Error::argument("workspace_cublas", expected, buffer.bytes()));
+    }
+    Ok(aligned_workspace(&buffer))
+}
