@@ -3,8 +3,8 @@
 //! it was, and nothing waits for the stream. Without a CUDA device the test says so and passes.
 
 mod capture_attention;
-mod capture_hadamard;
 mod capture_gemm;
+mod capture_hadamard;
 mod capture_moe;
 mod common;
 

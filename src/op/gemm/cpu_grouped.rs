@@ -113,6 +113,7 @@ pub(crate) unsafe extern "C" fn grouped_gemm(
             d_dtype: g.d.dtype,
             bias_dtype: g.d.dtype,
             aux_dtype: g.d.dtype,
+            nvfp4: Nvfp4Factors::NONE,
             epilogue: GemmEpilogue::NVTEX_EPILOGUE_NONE,
             transa: !g.a.transposed,
             transb: g.b.transposed,

@@ -4,11 +4,11 @@
 pub(crate) mod cpu;
 pub(crate) mod cpu_grouped;
 pub mod exports;
-mod nvfp4;
 mod group;
 mod grouped;
 mod mangled;
 mod multi;
+mod nvfp4;
 
 use super::attribute;
 use super::transformer_engine::non_tn_fp8_gemm_supported;
