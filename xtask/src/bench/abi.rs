@@ -31,12 +31,14 @@ pub enum DType {
     E4m3 = 7,
     E5m2 = 8,
     E8m0 = 9,
+    /// Two elements a byte, which `size` does not count.
+    E2m1 = 10,
 }
 
 impl DType {
     pub fn size(self) -> usize {
         match self {
-            Self::Byte | Self::E4m3 | Self::E5m2 | Self::E8m0 => 1,
+            Self::Byte | Self::E4m3 | Self::E5m2 | Self::E8m0 | Self::E2m1 => 1,
             Self::F16 | Self::Bf16 => 2,
             Self::F32 | Self::I32 => 4,
             Self::I64 => 8,
@@ -54,6 +56,7 @@ impl DType {
             Self::E4m3 => "fp8",
             Self::E5m2 => "fp8 e5m2",
             Self::E8m0 => "e8m0",
+            Self::E2m1 => "e2m1",
         }
     }
 }
@@ -122,6 +125,7 @@ pub enum Param {
     Amax = 3,
     RowwiseScaleInv = 4,
     ColumnwiseScaleInv = 5,
+    ColumnwiseAmax = 6,
 }
 
 /// `NVTEGroupedTensorParam`
@@ -145,6 +149,15 @@ pub enum MatmulAttribute {
     WithGelu = 2,
     Aux = 4,
     SplitAccumulator = 5,
+}
+
+/// `NVTEQuantizationConfigAttribute`
+#[repr(i32)]
+#[derive(Clone, Copy)]
+pub enum QuantizationAttribute {
+    RngState = 4,
+    Nvfp42d = 5,
+    StochasticRounding = 6,
 }
 
 /// A `std::vector<NVTETensor>` as libstdc++ lays it out. By the Itanium C++ ABI a by-value
@@ -204,6 +217,7 @@ functions! {
     nvte_destroy_grouped_tensor(tensor: Handle);
     nvte_set_grouped_tensor_param(tensor: Handle, param: GroupedParam, value: &Basic, size: usize);
     nvte_create_quantization_config() -> Handle;
+    nvte_set_quantization_config_attribute(config: Handle, attribute: QuantizationAttribute, value: *const c_void, size: usize);
     nvte_destroy_quantization_config(config: Handle);
     nvte_create_matmul_config() -> Handle;
     nvte_set_matmul_config_attribute(config: Handle, attribute: MatmulAttribute, value: *const c_void, size: usize);
@@ -228,6 +242,13 @@ functions! {
     nvte_rmsnorm_fwd(x: Handle, gamma: Handle, epsilon: f32, z: Handle, rsigma: Handle, workspace: Handle, sm_count: c_int, zero_centered: bool, stream: Handle);
     nvte_rmsnorm_bwd(dz: Handle, x: Handle, rsigma: Handle, gamma: Handle, dx: Handle, dgamma: Handle, workspace: Handle, sm_count: c_int, zero_centered: bool, stream: Handle);
     nvte_cublas_gemm_v2(transa: c_int, transb: c_int, alpha: &f32, a: Handle, b: Handle, beta: &f32, c: Handle, d: Handle, workspace: Handle, config: Handle, stream: Handle);
+    nvte_multi_tensor_gemm(a: *const Handle, b: *const Handle, d: *const Handle, bias: *const Handle, pre_gelu: *const Handle, count: c_int, transa: bool, transb: bool, grad: bool, workspaces: *const Handle, accumulate: bool, split_accumulator: bool, sm_count: c_int, stream: Handle);
+    nvte_get_grouped_gemm_setup_workspace_size(count: usize) -> usize;
+    nvte_grouped_gemm(a: Handle, transa: c_int, b: Handle, transb: c_int, c: Handle, d: Handle, alpha: Handle, beta: Handle, setup: Handle, workspace: Handle, config: Handle, stream: Handle);
+    nvte_quantize_with_hadamard_transform(input: Handle, output: Handle, matrix: Handle, config: Handle, stream: Handle);
+    nvte_hadamard_transform(input: Handle, output: Handle, signs: c_int, column_signs: c_int, stream: Handle);
+    nvte_hadamard_transform_amax(input: Handle, output: Handle, signs: c_int, column_signs: c_int, stream: Handle);
+    nvte_nvfp4_data_transpose(input: Handle, output: Handle, stream: Handle);
     nvte_scaled_softmax_backward(grads: Handle, results: Handle, output: Handle, scale: f32, stream: Handle);
     nvte_scaled_masked_softmax_forward(input: Handle, mask: Handle, results: Handle, scale: f32, stream: Handle);
     nvte_scaled_upper_triang_masked_softmax_forward(input: Handle, results: Handle, scale: f32, stream: Handle);
@@ -405,6 +426,22 @@ impl<'a> Config<'a> {
 
     pub fn set_tensor(&mut self, attribute: MatmulAttribute, tensor: Tensor<'a>) {
         self.set(attribute, &tensor.h());
+        self.tensors.push(tensor);
+    }
+
+    /// `value` has the type that the ABI gives the attribute of a quantization config.
+    pub fn set_quantization<T>(&self, attribute: QuantizationAttribute, value: &T) {
+        let ptr = std::ptr::from_ref(value).cast();
+        self.api.nvte_set_quantization_config_attribute(
+            self.handle,
+            attribute,
+            ptr,
+            size_of::<T>(),
+        );
+    }
+
+    pub fn set_rng_state(&mut self, tensor: Tensor<'a>) {
+        self.set_quantization(QuantizationAttribute::RngState, &tensor.h());
         self.tensors.push(tensor);
     }
 

@@ -2,10 +2,12 @@
 
 mod attention;
 mod experts;
+mod grouped;
+mod nvfp4;
 
 use super::abi::{
-    Api, Basic, Config, DType, Grouped, GroupedParam, Handle, MatmulAttribute, Param, StdVector,
-    Tensor,
+    Api, Basic, Config, DType, Grouped, GroupedParam, Handle, MatmulAttribute, Param,
+    QuantizationAttribute, StdVector, Tensor,
 };
 use super::machine::{Buffer, Call, Kind, Machine, Pool, mix, normal};
 use anyhow::Result;
@@ -316,6 +318,8 @@ pub fn operators(kind: Kind) -> Vec<Case> {
     ]);
     cases.extend(attention::cases(kind));
     cases.extend(experts::cases(kind));
+    cases.extend(grouped::cases(kind));
+    cases.extend(nvfp4::cases(kind));
     let rows = if kind == Kind::Gpu { 16384 } else { 1024 };
     for layer in [true, false] {
         for cols in [4096, 12288] {

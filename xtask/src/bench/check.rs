@@ -54,7 +54,7 @@ pub fn relative_error(dtype: DType, a: &[u8], b: &[u8]) -> f64 {
         DType::F16 => f16(u16::from_le_bytes([bytes[0], bytes[1]])),
         DType::F32 => f64::from(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
         DType::E4m3 => e4m3(bytes[0]),
-        DType::Byte | DType::E5m2 | DType::E8m0 | DType::I32 | DType::I64 => {
+        DType::Byte | DType::E5m2 | DType::E8m0 | DType::E2m1 | DType::I32 | DType::I64 => {
             panic!("no case compares {} by norm", dtype.name())
         }
     };
