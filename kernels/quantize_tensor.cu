@@ -95,7 +95,7 @@ constexpr size_t kTilesOf = kForm == NVTEX_FORM_GATED ? 4 : 2;
 
 template <class In, NVTEXForm kForm>
 struct TensorShared {
-  RowQueue<In, kForm, 2> queue;
+  RowQueue<In, kForm, kInputsOf<kForm> == 1 ? 4 : 2> queue;
   std::conditional_t<kTabled<In>, Table, char> table;
 };
 
@@ -145,7 +145,8 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(2))
   const Matrix &m = args.matrix;
   [[maybe_unused]] const bool sum = kDbias && q.fusion.dbias != nullptr;
   const auto place = [&](uint32_t tile) {
-    const uint32_t line = tile / args.tiles_per_line, place = tile - line * args.tiles_per_line;
+    const uint32_t line = args.tiles_per_line.quotient(tile);
+    const uint32_t place = tile - line * args.tiles_per_line.value;
     return Place(m, size_t{args.down ? place : line} * kTile,
                  size_t{args.down ? line : place} * kTile, m.cols / kHalves);
   };
