@@ -357,7 +357,7 @@ static void call_cast_transpose_noop(const Args *args) {
       NEEDED_FLOAT("output.scale_inv", 1, INV),                                                   \
       NEEDED_FLOAT("output.columnwise_scale_inv", 1, COL_INV), ONE_FLOAT("output.amax", 1, AMAX), \
       ONE_FLOAT("output.scale", 1, SCALE), OTHER_MODES("output", 1),                              \
-      {"output.scaling_mode", 1, ROW, MODE, NVTE_NVFP4_1D_SCALING},                               \
+      {"output.data.dtype", 1, ROW, MODE, NVTE_NVFP4_1D_SCALING},                                 \
       {"output.scaling_mode", 1, ROW, MODE, NVTE_INVALID_SCALING},                                \
       {"output.with_gemm_swizzled_scales", 1, ROW, SWIZZLED, 0}
 
@@ -392,7 +392,7 @@ static const Wrong kDequantizeWrongs[] = {
     NEEDED_FLOAT("input.scale_inv", 0, INV),
     {"input", 0, ROW, MODE, NVTE_BLOCK_SCALING_1D},
     {"input", 0, ROW, MODE, NVTE_BLOCK_SCALING_2D},
-    {"input.scaling_mode", 0, ROW, MODE, NVTE_NVFP4_1D_SCALING},
+    {"input.data.dtype", 0, ROW, MODE, NVTE_NVFP4_1D_SCALING},
     {"input.scaling_mode", 0, ROW, MODE, NVTE_INVALID_SCALING},
     {"input.with_gemm_swizzled_scales", 0, ROW, SWIZZLED, 0},
     {"output.data", 1, ROW, NULL_POINTER, 0},
@@ -453,7 +453,7 @@ static void build_mxfp8(Args *args) {
       NO_INTEGERS("output", 1, ROW), {"output.dtype", 1, ROW, DTYPE, kNVTEFloat32},             \
       {"output.dtype", 1, ROW, DTYPE, kNVTEBFloat16}, SCALE_MATRIX("output.scale_inv", 1, INV), \
       SCALE_MATRIX("output.columnwise_scale_inv", 1, COL_INV),                                  \
-      {"output.scaling_mode", 1, ROW, MODE, NVTE_NVFP4_1D_SCALING},                             \
+      {"output.data.dtype", 1, ROW, MODE, NVTE_NVFP4_1D_SCALING},                               \
       {"output.scaling_mode", 1, ROW, MODE, NVTE_INVALID_SCALING}, {                            \
     "output", 1, ROW, MODE, NVTE_DELAYED_TENSOR_SCALING                                         \
   }
@@ -497,7 +497,7 @@ static const Wrong kBack1dWrongs[] = {{"input.data", 0, ROW, NULL_POINTER, 0},
                                       SCALE_MATRIX("input.scale_inv", 0, INV),
                                       {"input.scale_inv", 0, INV, MISALIGNED, 0},
                                       {"input.with_gemm_swizzled_scales", 0, ROW, SWIZZLED, 0},
-                                      {"input.scaling_mode", 0, ROW, MODE, NVTE_NVFP4_1D_SCALING},
+                                      {"input.data.shape", 0, ROW, MODE, NVTE_NVFP4_1D_SCALING},
                                       {"input.scaling_mode", 0, ROW, MODE, NVTE_INVALID_SCALING},
                                       {"input.scale_inv", 0, ROW, MODE, NVTE_MXFP8_1D_SCALING},
                                       {"input.scale_inv", 0, ROW, MODE, NVTE_BLOCK_SCALING_2D},

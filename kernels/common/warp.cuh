@@ -29,8 +29,8 @@ __device__ __forceinline__ unsigned lanes_below() {
   return mask;
 }
 
-// From the bits of a float: integers without a sign that order like the values, -0 before 0, and NaN
-// outside of all numbers, on the side of its sign.
+// From the bits of a float: integers without a sign that order like the values, -0 before 0, and
+// NaN outside of all numbers, on the side of its sign.
 __device__ __forceinline__ uint32_t ordered_bits(uint32_t bits) {
   return bits ^ (static_cast<uint32_t>(static_cast<int>(bits) >> 31) | 0x80000000u);
 }

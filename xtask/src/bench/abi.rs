@@ -177,9 +177,10 @@ impl<'a> StdVector<'a> {
     }
 }
 
-/// Functions of a library, as methods of what holds their addresses in its field `functions`.
+/// Functions of a library, as methods of what holds their addresses in its field `functions`; `as` gives
+/// the symbol of one with C++ linkage.
 macro_rules! functions {
-    ($functions:ident of $owner:ty: $($name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
+    ($functions:ident of $owner:ty: $($name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? $(as $symbol:literal)?;)*) => {
         struct $functions { $($name: unsafe extern "C-unwind" fn($($ty),*) $(-> $ret)?,)* }
 
         impl $functions {
@@ -187,7 +188,7 @@ macro_rules! functions {
                 // SAFETY: the types are those of the ABI's headers.
                 Ok(unsafe { Self { $(
                     $name: *anyhow::Context::context(
-                        library.get(concat!(stringify!($name), "\0").as_bytes()),
+                        library.get([$($symbol,)? stringify!($name)][0].as_bytes()),
                         concat!("no symbol ", stringify!($name)),
                     )?,
                 )* } })
@@ -264,8 +265,8 @@ functions! {
     nvte_fused_score_for_moe_aux_loss_backward(intermediate: Handle, grad: Handle, tokens: c_int, experts: c_int, topk: c_int, score: c_int, grad_logits: Handle, stream: Handle);
     nvte_fused_moe_aux_loss_forward(probs: Handle, counts: Handle, total: c_int, experts: c_int, rows: c_int, cols: c_int, topk: c_int, factor: f32, loss: Handle, constants: Handle, stream: Handle);
     nvte_fused_moe_aux_loss_backward(constants: Handle, counts: Handle, rows: c_int, cols: c_int, grad_loss: Handle, grad_probs: Handle, stream: Handle);
-    nvte_permute(input: Handle, output: Handle, sorted_row_id: Handle, row_id_map: Handle, prob: Handle, prob_grad: Handle, input_fwd: Handle, rows: c_int, topk: c_int, cols: c_int, out_rows: c_int, stream: Handle);
-    nvte_unpermute(input: Handle, output: Handle, row_id_map: Handle, prob: Handle, rows: c_int, topk: c_int, cols: c_int, stream: Handle);
+    nvte_permute(input: Handle, output: Handle, sorted_row_id: Handle, row_id_map: Handle, prob: Handle, prob_grad: Handle, input_fwd: Handle, rows: c_int, topk: c_int, cols: c_int, out_rows: c_int, stream: Handle) as "_Z12nvte_permutePvS_S_S_S_S_S_iiiiP11CUstream_st";
+    nvte_unpermute(input: Handle, output: Handle, row_id_map: Handle, prob: Handle, rows: c_int, topk: c_int, cols: c_int, stream: Handle) as "_Z14nvte_unpermutePvS_S_S_iiiP11CUstream_st";
     nvte_multi_padding(count: usize, inputs: *const Handle, outputs: *const Handle, padded_rows: *const i32, stream: Handle);
     nvte_multi_unpadding(count: usize, inputs: *const Handle, outputs: *const Handle, unpadded_rows: *const i32, stream: Handle);
     nvte_topk(stream: Handle, keys: Handle, lengths: Handle, best: Handle, indices: Handle, workspace: Handle, rows: c_int, cols: c_int, k: c_int);
