@@ -495,7 +495,9 @@ __device__ __forceinline__ bool usual_block(float most, const Nvfp4Scale &scale,
     factor = usual ? __uint_as_float(BF16::from_float(pair) << 16) : 0.0f;
     usual = usual && global > 0x1p-80f && global < 0x1p80f;
   }
-  return global == global && (most == 0.0f || (usual && __fmul_rn(most, factor) < 7.0f));
+  // A block of zeros times an infinite inverse is none.
+  const bool zeros = most == 0.0f && scale.inverse < __int_as_float(0x7f800000);
+  return global == global && (zeros || (usual && __fmul_rn(most, factor) < 7.0f));
 }
 
 // The code, rounded to one of its neighbours by a byte of a random word, of a magnitude below 7.
