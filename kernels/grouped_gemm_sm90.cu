@@ -12,11 +12,12 @@
 // Operands that bulk copies cannot take, because of addresses or pitches that are no multiples of
 // 16 bytes, are brought by the whole copying warpgroup.
 //
-// H200, TFLOP/s at the clock that its power allows, BF16: 8 members of 4096^3 in all layouts 630
-// (cuBLASLt, one product of the summed size: 687), 64 of 256 rows by 2048, k 7168, 571, with uneven
-// rows 439, of which tiles without all their rows take a fifth; 64 of 16 rows by 7168, k 2048, 4.15
-// TB/s; 64 by 7168 x 2048, k 256 on average: 287, because the tile before is stored while nothing
-// is multiplied. FP8: 1160, promoted 727, in blocks 683 (1D and 1D) to 715.
+// H200, TFLOP/s at the clock that its power allows, BF16: 8 members of 4096^3 in all layouts 655
+// (cuBLASLt, one product of the summed size: 687), 64 of 256 rows by 2048, k 7168, 615, with uneven
+// rows 497, of which tiles without all their rows take a fifth; 64 of 16 rows by 7168, k 2048, 4.2
+// TB/s; 64 by 7168 x 2048, k 256 on average: 304, because the tile before is stored while nothing
+// is multiplied. Tiles dealt out beforehand, without a counter, are 3 to 4 % slower with uneven
+// rows. FP8: 1160, promoted 727, in blocks 683 (1D and 1D) to 715.
 
 #include <type_traits>
 
