@@ -5,12 +5,16 @@
 // a member reads as zeros, and counts its tiles. Then blocks that stay take tiles in pairs, from a
 // counter: a cluster of two blocks works on two tiles side by side, and each block copies half of
 // the operand that they share to both. Tiles are 128 rows (of B) by 256 columns (rows of A), or by
-// 128 where partial sums are promoted. A pair is two tiles one below the other, or in the last rows
-// two side by side; half a tile without rows is not multiplied. One thread copies, two warpgroups
-// have 64 rows each. Every sum runs over k in one order, whatever the other members are.
+// 128 where partial sums are promoted or operands are MXFP8. A pair is two tiles one below the
+// other, or in the last rows two side by side; half a tile without rows is not multiplied. One
+// thread copies, two warpgroups have 64 rows each. Every sum runs over k in one order, whatever the
+// other members are.
 //
 // Operands that bulk copies cannot take, because of addresses or pitches that are no multiples of
 // 16 bytes, are brought by the whole copying warpgroup.
+//
+// MXFP8 becomes BF16, scales included: element times power of two is exact but below 2^-126. Two
+// warpgroups bring the bytes to shared memory ahead, turn them, and write what products read.
 //
 // H200, TFLOP/s at the clock that its power allows, BF16: 8 members of 4096^3 in all layouts 655
 // (cuBLASLt, one product of the summed size: 687), 64 of 256 rows by 2048, k 7168, 615, with uneven
@@ -18,6 +22,8 @@
 // TB/s; 64 by 7168 x 2048, k 256 on average: 304, because the tile before is stored while nothing
 // is multiplied. Tiles dealt out beforehand, without a counter, are 3 to 4 % slower with uneven
 // rows. FP8: 1160, promoted 727, in blocks 683 (1D and 1D) to 715.
+// MXFP8: 230 in all layouts, uneven rows 190 to 230, odd addresses 105; with a branch for each word
+// that may hold NaN it is 185.
 
 #include <type_traits>
 
@@ -41,6 +47,8 @@ constexpr unsigned kBand = 8;              // Pairs of row tiles whose columns a
 constexpr int kTiles = 2;                  // That the copying warpgroup may be ahead.
 constexpr int kStagingCols = 32;           // Of results of a warp, on their way to odd places.
 constexpr int kSetupThreads = 256;
+// With three warpgroups; the threads of four have 128 each.
+constexpr int kConsumerRegisters = 216, kProducerRegisters = 72;
 constexpr int kCopying = 1;  // Barrier of the copying warpgroup.
 
 // One member. `rows` stands for B, whose rows are those of D, `cols` for A.
@@ -86,6 +94,7 @@ struct Params {
   unsigned count;
   NVTEDType d_dtype;
   NVTEScalingMode rows_mode, cols_mode;
+  bool rows_e5m2, cols_e5m2, rows_swizzled, cols_swizzled;  // MXFP8.
 };
 
 __host__ __device__ constexpr unsigned tiles(unsigned n, unsigned of) {
@@ -272,23 +281,26 @@ __global__ void __launch_bounds__(kSetupThreads)
 }
 
 // In: of Product. kPromote: sums of each 128 of the inner dimension are added up outside of the
-// tensor cores, whose own sums of 8-bit products have fewer bits, and multiplied by scales.
-enum class Kind { kPlain, kPromote };
+// tensor cores, whose own sums of 8-bit products have fewer bits, and multiplied by scales. kMx:
+// MXFP8 becomes BF16 on its way to where products read it.
+enum class Kind { kPlain, kPromote, kMx };
 
 template <class In_, int kBytes_, bool kMnRows_, bool kMnCols_, Kind kKind>
 struct Config {
   using In = In_;
   static constexpr int kBytes = kBytes_;
-  static constexpr bool kPromote = kKind == Kind::kPromote;
+  static constexpr bool kPromote = kKind == Kind::kPromote, kMx = kKind == Kind::kMx;
   // Whether an operand is stored with its inner dimension first.
   static constexpr bool kMnRows = kMnRows_, kMnCols = kMnCols_;
-  static constexpr int kCols = kPromote ? 128 : 256, kStages = kPromote ? 6 : 4;
+  static constexpr int kCols = kPromote || kMx ? 128 : 256, kStages = kPromote ? 6 : 4;
   static constexpr int kDepth = 128 / kBytes;  // Of the inner dimension in a stage.
   static constexpr int kSteps = 4;             // Products of a stage.
   static constexpr int kRowBytes = kRows * 128, kStageBytes = kRowBytes + kCols * 128;
-  static constexpr int kAtControl = kStages * kStageBytes;
+  // MXFP8 as it comes, two stages.
+  static constexpr int kAtRaw = kStages * kStageBytes;
+  static constexpr int kAtControl = kAtRaw + (kMx ? kStageBytes : 0);
   static constexpr int kScaleStages = kPromote ? kStages : 1;
-  static constexpr int kConsumerRegisters = 216, kProducerRegisters = 72;
+  static constexpr int kCopyThreads = kMx ? 256 : 128, kThreads = kCopyThreads + 256;
 };
 
 // What the copying warpgroup tells the others.
@@ -309,6 +321,8 @@ struct Control {
   uint64_t pair_full[kTiles], pair_empty[kTiles];
   unsigned pair[kTiles];
   alignas(16) float row_scales[C::kScaleStages][128], col_scales[C::kScaleStages][128];
+  // MXFP8: of a stage and the next, of two blocks of 32, as bits of BF16.
+  alignas(16) uint16_t mx_scales[C::kMx ? 2 : 1][2][C::kMx ? kRows + C::kCols : 8];
   float staging[8][16 * (kStagingCols + 2)];  // Of warps.
 };
 
@@ -441,13 +455,215 @@ __device__ __forceinline__ void copy_chunk(unsigned char *to, const void *data, 
   }
 }
 
-// Brings C of a tile into L2; warps 1 to 3.
+// 16 bytes of a member from anywhere, `bytes` of them, the others zero.
+__device__ __forceinline__ void load_odd(const char *from, int bytes, uint32_t (&w)[4]) {
+  const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 4);
+  uint32_t words[5];
+#pragma unroll
+  for (int i = 0; i < 5; ++i) {
+    // Words without a byte of the member are not read.
+    load_once<4>(from - shift + 4 * i, bytes > 0 && 4 * i < bytes + shift, &words[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    w[i] = __funnelshift_r(words[i], words[i + 1], 8 * static_cast<unsigned>(shift));
+    const int left = bytes - 4 * i;
+    if (left < 4) w[i] &= left > 0 ? (1u << (8 * left)) - 1 : 0;
+  }
+}
+
+// Two products of BF16.
+__device__ __forceinline__ uint32_t multiply_2(uint32_t a, uint32_t b) {
+  uint32_t c;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  return c;
+}
+
+// Makes BF16 of 8-bit elements: their exponents become the low bits of exponents, and `bias`, a
+// power of two, puts them right, subnormal ones as well. Infinities and NaN are not among them:
+// `special` carries into bit 7 of those.
+struct Decoder {
+  unsigned shift;
+  uint32_t mask, bias, special;
+
+  __device__ __forceinline__ explicit Decoder(bool e5m2)
+      : shift(e5m2 ? 3 : 4),
+        mask(e5m2 ? 0x0fe00fe0 : 0x07f007f0),
+        bias(e5m2 ? 0x77807780 : 0x7b807b80),  // 2^112, 2^120
+        special(e5m2 ? 0x04040404 : 0x01010101) {}
+
+  // Of two elements: the upper bytes of the halves of `high`.
+  __device__ __forceinline__ uint32_t decode(uint32_t high, uint32_t scales) const {
+    const uint32_t bits = ((high >> shift) & mask) | (high & 0x80008000);
+    return multiply_2(multiply_2(bits, bias), scales);
+  }
+  // Bits where there are special ones among four.
+  __device__ __forceinline__ uint32_t find_special(uint32_t w) const {
+    return ((w & 0x7f7f7f7f) + special) & 0x80808080;
+  }
+  // As decode(), of special ones as well.
+  __device__ __forceinline__ uint32_t decode_any(uint32_t high, uint32_t scales) const {
+    uint32_t out = decode(high, scales);
+    const uint32_t found = find_special(high);
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const uint32_t code = high >> (16 * e) & 0xff00;
+      if ((found >> (16 * e) & 0x8000) == 0) continue;
+      // Without a mantissa an infinity, which E4M3 has not; the scale may make it NaN.
+      const bool infinite = shift == 3 && (code & 0x0300) == 0;
+      const uint32_t value = infinite ? (code & 0x8000) | 0x7f80 : 0x7fff;
+      const uint32_t fixed = multiply_2(value, scales >> (16 * e) & 0xffff) & 0xffff;
+      out = (out & ~(0xffffu << (16 * e))) | fixed << (16 * e);
+    }
+    return out;
+  }
+};
+
+// Copies a tile of MXFP8; two warpgroups. Raw bytes come to shared memory ahead of their use, where
+// every thread reads what itself has brought: 16 bytes of a row of each chunk of the stage.
+template <class C>
+__device__ __forceinline__ void copy_mx(const Params &p, unsigned char *shared, Control<C> &control,
+                                        const Tile &t, Place<C::kStages> &at) {
+  const Problem &problem = *t.problem;
+  const int thread = static_cast<int>(threadIdx.x), r = thread / 4, part = thread % 4;
+  const int k = problem.k, blocks_32 = static_cast<int>(tiles(static_cast<unsigned>(k), 32));
+  constexpr int kRowUnits = kRows / kChunk, kUnits = (kRows + C::kCols) / kChunk;
+  constexpr int kUnitBytes = 16 * C::kCopyThreads;
+  unsigned char *const raw = shared + C::kAtRaw + 16 * thread;
+  const auto raw_at = [&](int i, int u) { return raw + (i % 2 * kUnits + u) * kUnitBytes; };
+  const auto find = [&](int i, int u, const char *&from) {
+    const bool is_row = u < kRowUnits, mn = is_row ? C::kMnRows : C::kMnCols;
+    const int chunk = is_row ? u : u - kRowUnits;
+    const int outers = is_row ? problem.n : problem.m;
+    const int outer = (is_row ? t.row : t.col) + chunk * kChunk + (mn ? 16 * part : r);
+    const int inner = i * C::kDepth + (mn ? r : 16 * part);
+    from = static_cast<const char *>(is_row ? problem.rows_data : problem.cols_data) +
+           (mn ? int64_t{inner} * outers + outer : int64_t{outer} * k + inner);
+    return outer < outers && inner < k ? min(mn ? outers - outer : k - inner, 16) : 0;
+  };
+  const auto fetch = [&](int i) {
+    if (i < t.blocks && t.bulk) {
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u) {
+        const char *from;
+        const int bytes = find(i, u, from);
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                     :
+                     : "r"(shared_address(raw_at(i, u))), "l"(from), "r"(bytes)
+                     : "memory");
+      }
+    } else if (i < t.blocks) {
+#pragma unroll 1
+      for (int u = 0; u < kUnits; ++u) {
+        const char *from;
+        const int bytes = find(i, u, from);
+        uint32_t w[4];
+        load_odd(from, bytes, w);
+        *reinterpret_cast<uint4 *>(raw_at(i, u)) = make_uint4(w[0], w[1], w[2], w[3]);
+      }
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  };
+  // Scales of a row for each of the first threads, of a column for the others.
+  const bool is_row = thread < kRows;
+  const bool swizzled = is_row ? p.rows_swizzled : p.cols_swizzled;
+  const bool mn_scales = is_row ? C::kMnRows : C::kMnCols;
+  const int outers = is_row ? problem.n : problem.m;
+  const int outer = is_row ? t.row + thread : t.col + thread - kRows;
+  const auto *scales_from =
+      static_cast<const unsigned char *>(is_row ? problem.rows_scales : problem.cols_scales);
+  uint32_t scales[2];
+  const auto fetch_scales = [&](int i) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int block = 2 * i + j, groups = (blocks_32 + 3) / 4;
+      const int64_t where = swizzled ? (int64_t{outer / 128} * groups + block / 4) * 512 +
+                                           outer % 32 * 16 + outer % 128 / 32 * 4 + block % 4
+                            : mn_scales ? int64_t{block} * ((outers + 127) / 128 * 128) + outer
+                                        : int64_t{outer} * groups * 4 + block;
+      // What pads the scales may be anything.
+      scales[j] = block < blocks_32 && outer < outers ? __ldg(scales_from + where) : 0u;
+    }
+  };
+  const auto put_scales = [&](int i) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      // E8M0 is the exponent of BF16, but for 2^-127 and NaN.
+      const uint32_t code = scales[j];
+      control.mx_scales[i % 2][j][thread] = static_cast<uint16_t>(code == 0      ? 0x40
+                                                                  : code == 0xff ? 0x7fff
+                                                                                 : code << 7);
+    }
+  };
+  // Of the thread's bytes in an operand. Returns whether there are special elements.
+  const auto decode = [&](auto is_mn, auto any, bool e5m2, int i, int first) {
+    constexpr bool mn = decltype(is_mn)::value;
+    const Decoder decoder(e5m2);
+    unsigned char *const to = shared + at.stage * C::kStageBytes + r * 128;
+    uint32_t found = 0;
+#pragma unroll
+    for (int u = first; u < first + 2; ++u) {
+      uint32_t w[4];
+      load_shared(reinterpret_cast<const uint32_t *>(raw_at(i, u)), w);
+      const uint16_t *from = mn ? control.mx_scales[i % 2][r / 32] + u * kChunk + 16 * part
+                                : control.mx_scales[i % 2][part / 2] + u * kChunk + r;
+      const uint32_t one = mn ? 0 : *from * 0x10001u;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        uint32_t s[4] = {one, one, one, one}, out[4];
+        if (mn) load_shared(reinterpret_cast<const uint32_t *>(from + 8 * h), s);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const uint32_t four = w[2 * h + j / 2];
+          const uint32_t high = __byte_perm(four, 0, j % 2 == 0 ? 0x1404 : 0x3424);
+          if constexpr (decltype(any)::value) {
+            out[j] = decoder.decode_any(high, s[j]);
+          } else {
+            out[j] = decoder.decode(high, s[j]);
+            if (j % 2 == 0) found |= decoder.find_special(four);
+          }
+        }
+        *reinterpret_cast<uint4 *>(to + u * kChunkBytes + (((2 * part + h) ^ (r % 8)) * 16)) =
+            make_uint4(out[0], out[1], out[2], out[3]);
+      }
+    }
+    return found != 0;
+  };
+  constexpr std::bool_constant<C::kMnRows> mn_rows;
+  constexpr std::bool_constant<C::kMnCols> mn_cols;
+  if (t.blocks == 0) return;
+  fetch(0);
+  fetch(1);
+  fetch_scales(0);
+  put_scales(0);
+  fetch_scales(1);
+  sync_threads(kCopying, C::kCopyThreads);
+#pragma unroll 1
+  for (int i = 0; i < t.blocks; ++i, at.step()) {
+    // The last readers of the place have passed the barrier below.
+    put_scales(i + 1);
+    fetch_scales(i + 2);
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
+    wait_barrier(&control.empty[at.stage], at.parity ^ 1);
+    const bool special_rows = decode(mn_rows, std::false_type{}, p.rows_e5m2, i, 0);
+    const bool special_cols = decode(mn_cols, std::false_type{}, p.cols_e5m2, i, kRowUnits);
+    if (special_rows) decode(mn_rows, std::true_type{}, p.rows_e5m2, i, 0);
+    if (special_cols) decode(mn_cols, std::true_type{}, p.cols_e5m2, i, kRowUnits);
+    fetch(i + 2);
+    fence_async_proxy();
+    sync_threads(kCopying, C::kCopyThreads);
+    if (thread == 0) arrive(&control.full[at.stage]);
+  }
+}
+
+// Brings C of a tile into L2; all warps that copy but the first.
 template <class C>
 __device__ __forceinline__ void fetch_c(const Params &p, const Problem &problem, const Tile &t) {
   const int64_t bytes = p.d_dtype == kNVTEFloat32 ? 4 : 2;
   const int64_t length = min(problem.m - t.col, C::kCols) * bytes;
   if (length <= 0) return;
-  for (int r = static_cast<int>(threadIdx.x) - 32; r < min(problem.n - t.row, kRows); r += 96) {
+  for (int r = static_cast<int>(threadIdx.x) - 32; r < min(problem.n - t.row, kRows);
+       r += C::kCopyThreads - 32) {
     const auto begin =
         reinterpret_cast<uintptr_t>(problem.c) + ((int64_t{t.row} + r) * problem.m + t.col) * bytes;
     const auto first = begin / 16 * 16, end = (begin + length + 15) / 16 * 16;
@@ -585,7 +801,7 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
       find_tile<C>(p, pair, rank, control.tile[slot.stage]);
       arrive(&control.tile_full[slot.stage]);
     }
-    sync_threads(kCopying, 128);
+    sync_threads(kCopying, C::kCopyThreads);
     const Tile t = control.tile[slot.stage];
     slot.step();
     if (t.problem == nullptr) break;
@@ -593,7 +809,9 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
     unsigned next = 0;
     if (threadIdx.x == 0 && rank == 0) next = atomicAdd(p.next, 1u);
     if (threadIdx.x >= 32 && t.problem->beta != 0.0f) fetch_c<C>(p, *t.problem, t);
-    if (!t.bulk) {
+    if constexpr (C::kMx) {
+      copy_mx<C>(p, shared, control, t, at);
+    } else if (!t.bulk) {
       copy_odd<C>(p, shared, control, t, at);
     } else if (threadIdx.x == 0) {
       copy_bulk<C>(p, shared, control, t, at, rank);
@@ -777,7 +995,7 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, const unsigned c
                                       : operand_k(base + w * kChunkBytes);
   const uint64_t cols_at =
       C::kMnCols ? operand_mn(base + C::kRowBytes, kChunkBytes) : operand_k(base + C::kRowBytes);
-  float *staging = control.staging[threadIdx.x / 32 - 4];
+  float *staging = control.staging[(threadIdx.x - C::kCopyThreads) / 32];
   constexpr uint32_t kRowStep = C::kMnRows ? 2048 : 32, kColStep = C::kMnCols ? 2048 : 32;
   for (;;) {
     wait_barrier(&control.tile_full[slot.stage], slot.parity);
@@ -892,7 +1110,7 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, const unsigned c
 }
 
 template <class C>
-__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(C::kThreads, 1)
     grouped_gemm_kernel(const __grid_constant__ Params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ unsigned char dynamic[];
@@ -913,13 +1131,14 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
   }
   sync_cluster();
   wait_for_stream();
-  if (threadIdx.x < 128) {
-    give_registers<C::kProducerRegisters>();
+  if (threadIdx.x < C::kCopyThreads) {
+    if constexpr (!C::kMx) give_registers<kProducerRegisters>();
     copy_tiles<C>(p, shared, control, cluster_rank());
   } else {
-    take_registers<C::kConsumerRegisters>();
+    if constexpr (!C::kMx) take_registers<kConsumerRegisters>();
     // The shuffle tells the compiler that a warp agrees on it.
-    const int w = static_cast<int>(__shfl_sync(0xffffffff, threadIdx.x / 128, 0)) - 1;
+    const int w =
+        static_cast<int>(__shfl_sync(0xffffffff, (threadIdx.x - C::kCopyThreads) / 128, 0));
     multiply_tiles<C>(p, shared, control, w);
   }
 #endif
@@ -941,15 +1160,16 @@ __global__ void grouped_gemm_list_kernel(const __grid_constant__ MemberList list
 
 template <class C>
 NVTEXOutcome run(const Params &p, unsigned clusters, cudaStream_t stream) {
-  return launch_shared(grouped_gemm_kernel<C>, dim3(2 * clusters), 384, kSharedBytes<C>, stream, p);
+  return launch_shared(grouped_gemm_kernel<C>, dim3(2 * clusters), C::kThreads, kSharedBytes<C>,
+                       stream, p);
 }
 
-template <class T>
+template <class T, Kind kKind>
 auto choose(bool mn_rows, bool mn_cols) {
-  return mn_rows ? (mn_cols ? run<Config<T, 2, true, true, Kind::kPlain>>
-                            : run<Config<T, 2, true, false, Kind::kPlain>>)
-                 : (mn_cols ? run<Config<T, 2, false, true, Kind::kPlain>>
-                            : run<Config<T, 2, false, false, Kind::kPlain>>);
+  return mn_rows ? (mn_cols ? run<Config<T, 2, true, true, kKind>>
+                            : run<Config<T, 2, true, false, kKind>>)
+                 : (mn_cols ? run<Config<T, 2, false, true, kKind>>
+                            : run<Config<T, 2, false, false, kKind>>);
 }
 
 template <class T>
@@ -974,14 +1194,12 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
   if (is_16bit ? a.a.dtype != a.b.dtype : !is_fp8(a.a.dtype) || !is_fp8(a.b.dtype)) {
     return unimplemented("grouped products take A and B in BF16, in F16 or in FP8");
   }
-  if (!is_16bit && a.a.mode == NVTE_MXFP8_1D_SCALING) {
-    return unimplemented("grouped products take no MXFP8");
-  }
-  if (!is_16bit && (a.a.transposed || a.b.transposed)) {
+  const bool is_mx = !is_16bit && a.a.mode == NVTE_MXFP8_1D_SCALING;
+  if (!is_16bit && !is_mx && (a.a.transposed || a.b.transposed)) {
     return unimplemented("grouped products take FP8 with the inner dimension last");
   }
-  const bool blocks = !is_16bit && a.a.mode != NVTE_DELAYED_TENSOR_SCALING;
-  const bool promote = blocks || (!is_16bit && a.split_accumulator);
+  const bool blocks = !is_16bit && !is_mx && a.a.mode != NVTE_DELAYED_TENSOR_SCALING;
+  const bool promote = blocks || (!is_16bit && !is_mx && a.split_accumulator);
 
   auto *at = static_cast<unsigned char *>(a.workspace);
   at += (256 - reinterpret_cast<uintptr_t>(at) % 256) % 256;
@@ -1031,7 +1249,7 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
   setup.count = count;
   const int sms = a.sm_count > 0 && a.sm_count < device.sm_count ? a.sm_count : device.sm_count;
   setup.clusters = sms < 2 ? 1 : static_cast<unsigned>(sms) / 2;
-  setup.tile_cols = promote ? 128 : 256;
+  setup.tile_cols = promote || is_mx ? 128 : 256;
   {
     const uint64_t dims[2] = {64, 64}, steps[1] = {128};
     const uint32_t box[2] = {is_16bit ? 64u : 128u, kChunk};
@@ -1045,7 +1263,20 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
   const unsigned threads = count < kSetupThreads ? (count + 31) / 32 * 32 : kSetupThreads;
   const NVTEXOutcome done = launch(grouped_gemm_setup_kernel, dim3(1), threads, stream, setup);
   if (done.status != NVTEX_BACKEND_OK) return done;
-  const Params p = {setup.problems, setup.first, setup.next, count, a.d.dtype, a.b.mode, a.a.mode};
+  const Params p = {setup.problems,
+                    setup.first,
+                    setup.next,
+                    count,
+                    a.d.dtype,
+                    a.b.mode,
+                    a.a.mode,
+                    a.b.dtype == kNVTEFloat8E5M2,
+                    a.a.dtype == kNVTEFloat8E5M2,
+                    a.b.swizzled,
+                    a.a.swizzled};
+  if (is_mx) {
+    return choose<BF16, Kind::kMx>(a.b.transposed, a.a.transposed)(p, setup.clusters, stream);
+  }
   if (!is_16bit) {
     const bool rows_e4m3 = a.b.dtype == kNVTEFloat8E4M3, cols_e4m3 = a.a.dtype == kNVTEFloat8E4M3;
     const auto run = rows_e4m3 ? (cols_e4m3 ? choose_fp8<E4M3> : choose_fp8<E4M3TimesE5M2>)
@@ -1053,6 +1284,7 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
     return run(promote)(p, setup.clusters, stream);
   }
   return dispatch<BF16, F16>(a.a.dtype, [&](auto tag) {
-    return choose<decltype(tag)>(a.b.transposed, a.a.transposed)(p, setup.clusters, stream);
+    return choose<decltype(tag), Kind::kPlain>(a.b.transposed, a.a.transposed)(p, setup.clusters,
+                                                                               stream);
   });
 }
