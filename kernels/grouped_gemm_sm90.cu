@@ -25,6 +25,7 @@
 // MXFP8: 230 in all layouts, uneven rows 190 to 230, odd addresses 105; with a branch for each word
 // that may hold NaN it is 185.
 
+#include <climits>
 #include <type_traits>
 
 #include "common/tma.cuh"
@@ -210,8 +211,11 @@ __global__ void __launch_bounds__(kSetupThreads)
     Totals own = {};
     if (inside) {
       n = outer_of(p.d, t), m = inner_of(p.d, t), k = inner_of(p.a, t);
-      own.v[0] = m * k, own.v[1] = n * k, own.v[2] = own.v[3] = n * m;
-      own.v[4] = scales_of(p.a, m, k), own.v[5] = scales_of(p.b, n, k);
+      // By their own sizes: an operand may have none where the other has.
+      const size_t a_inner = k, a_outer = outer_of(p.a, t);
+      const size_t b_inner = inner_of(p.b, t), b_outer = outer_of(p.b, t);
+      own.v[0] = a_outer * a_inner, own.v[1] = b_outer * b_inner, own.v[2] = own.v[3] = n * m;
+      own.v[4] = scales_of(p.a, a_outer, a_inner), own.v[5] = scales_of(p.b, b_outer, b_inner);
       const auto col_tiles = tiles(static_cast<unsigned>(m), static_cast<unsigned>(p.tile_cols));
       const Strips strips(static_cast<unsigned>(n));
       own.v[6] = strips.pairs * col_tiles + strips.single * tiles(col_tiles, 2);
@@ -1104,13 +1108,22 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, const unsigned c
         write_tile<2>(out, row, col, d, staging);
       }
     }
-    if (threadIdx.x % 128 == 0) arrive(&control.tile_empty[slot.stage]);
+    // Without products nothing else keeps the warps of a group together.
+    __syncwarp();
+    if (lane == 0) arrive(&control.tile_empty[slot.stage]);
     slot.step();
   }
 }
 
+// Compilers refuse the word for older GPUs.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define NVTE_PAIRS __cluster_dims__(2, 1, 1)
+#else
+#define NVTE_PAIRS
+#endif
+
 template <class C>
-__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(C::kThreads, 1)
+__global__ void NVTE_PAIRS __launch_bounds__(C::kThreads, 1)
     grouped_gemm_kernel(const __grid_constant__ Params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ unsigned char dynamic[];
@@ -1123,7 +1136,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(C::kThreads, 1)
     }
     for (int i = 0; i < kTiles; ++i) {
       init_barrier(&control.tile_full[i], 1);
-      init_barrier(&control.tile_empty[i], 2);
+      init_barrier(&control.tile_empty[i], 8);
       init_barrier(&control.pair_full[i], 1);
       init_barrier(&control.pair_empty[i], 2);
     }
@@ -1197,6 +1210,16 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
   const bool is_mx = !is_16bit && a.a.mode == NVTE_MXFP8_1D_SCALING;
   if (!is_16bit && !is_mx && (a.a.transposed || a.b.transposed)) {
     return unimplemented("grouped products take FP8 with the inner dimension last");
+  }
+  // Positions in a member are of 32 bits, in bytes.
+  for (const NVTEXGroupedMatrix *x : {&a.a, &a.b, &a.d}) {
+    constexpr size_t kMost = INT_MAX / 4;
+    bool fits = x->members != nullptr || ((x->outer_dims != nullptr || x->outer <= kMost) &&
+                                          (x->inner_dims != nullptr || x->inner <= kMost));
+    for (size_t i = 0; x->members != nullptr && i < a.num_tensors; ++i) {
+      fits = fits && x->members[i].outer <= kMost && x->members[i].inner <= kMost;
+    }
+    if (!fits) return unimplemented("grouped products take sizes up to 2^29");
   }
   const bool blocks = !is_16bit && !is_mx && a.a.mode != NVTE_DELAYED_TENSOR_SCALING;
   const bool promote = blocks || (!is_16bit && !is_mx && a.split_accumulator);
