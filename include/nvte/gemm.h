@@ -154,7 +154,8 @@ void nvte_cublas_gemm_v2(int32_t transa,
  * As `nvte_cublas_gemm`, in step with others through `counter`, an Int32 tensor on the device with
  * `m_split * n_split` words or more (0 counts as 1), which idle at 1: with `gemm_producer` they become
  * 0 once D is complete, else the product begins when all are 0, which work on another stream must see
- * to. A null counter, or one without an address: an ordinary product.
+ * to (on the CPU backend the calling thread spins until another thread clears them). A null counter, or
+ * one without an address: an ordinary product.
  *
  * Errors: as `nvte_cublas_gemm`; negative splits; another dtype or fewer words.
  */
@@ -211,13 +212,14 @@ size_t nvte_get_grouped_gemm_setup_workspace_size(size_t num_tensors);
  *
  * Members: as many in each grouped tensor, of the sizes in `first_dims` and `last_dims`, where missing
  * the same for all; at `tensor_offsets` (elements, `num_tensors` or one entry more) or else without
- * gaps. Sizes may be 0 and need no alignment; a member without k is `beta * C`. Elements of no member
+ * gaps. Sizes are below 2^31, may be 0 and need no alignment; a member without k is `beta * C`. Elements of no member
  * are left alone. C: null (D), or like D, with offsets of its own; not read where beta is 0.
  * `alpha`, `beta`: Float32 on the device, one or one for each member.
  * Dtypes: A and B both Float16, both BFloat16, or FP8 per tensor (a scale for each member), in blocks
  * (not 2D by 2D; the config's split accumulator must be set) or MXFP8, with the scales of the members
  * one after the other, each padded as by itself. D: Float32, Float16, BFloat16. Directions: as
- * `nvte_cublas_gemm`.
+ * `nvte_cublas_gemm`. On CUDA only with compute capability 9.0, and MXFP8 only on the CPU backend
+ * (otherwise `NVTEX_UNSUPPORTED`).
  * `workspace_setup`: `nvte_get_grouped_gemm_setup_workspace_size` bytes, aligned to 16;
  * `workspace_cublas`: 32 MiB. A null config: defaults; its averages are hints.
  * Errors: other numbers of members; sizes that the host knows and that do not fit; missing data or

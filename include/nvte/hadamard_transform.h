@@ -99,7 +99,8 @@ void nvte_hadamard_transform_cast_fusion_columnwise(NVTETensor input,
  *
  * Each direction has its amax (an amax of 0 or NaN: a global scale of 1). Scales are compact, with r/16 and
  * n/16 of them a line, or in the 128 x 4 tiles of products if the output has
- * `with_gemm_swizzled_scales`.
+ * `with_gemm_swizzled_scales`: then lines are rounded up to a multiple of 128 and the scales of a line to
+ * a multiple of 4, and buffers have that size or more.
  */
 void nvte_quantize_with_hadamard_transform(NVTETensor input,
                                            NVTETensor output,
@@ -143,6 +144,7 @@ void nvte_group_hadamard_transform_cast_fusion(NVTETensor input,
  * one shape; rows past the last member are not touched. Row-wise data and scales are as of one matrix;
  * column-wise ones of a member begin at its first element / 2 and / 16 bytes, as those of a lone matrix.
  * `amax` and `columnwise_amax` have one float for each member. The workspace is not used.
+ * Swizzled scales need multiples of 64 columns for row-wise data, of 128 for column-wise.
  * Errors: as there; members of different columns; stochastic rounding without an RNG state.
  */
 void nvte_group_hadamard_transform_cast_fusion_graph_safe(NVTEGroupedTensor input,

@@ -299,8 +299,8 @@ fn tree_sum(mut sums: [f32; BLOCK]) -> f32 {
     sums[0]
 }
 
-/// Index of a scale.
-fn scale_index(line: usize, block: usize, stride: usize, swizzled: bool) -> usize {
+/// Index of a scale in lines of `stride`, or in tiles of 128 x 4.
+pub(crate) fn scale_index(line: usize, block: usize, stride: usize, swizzled: bool) -> usize {
     if !swizzled {
         return line * stride + block;
     }

@@ -80,7 +80,8 @@ pub unsafe extern "C-unwind" fn nvte_quantize_v2(
 /// Formula: that of `nvte_quantize_v2` for each tensor with its own `amax` (absent: a global scale of 1).
 /// Shapes: input `[r, n]`, n a multiple of 16; output i has the next `split_sections[i]` rows; a tensor
 /// without rows is skipped, and may be null. Data of the outputs lie one after the other without gaps;
-/// `scale_inv` is `[rows or more, n/16 or more]`.
+/// `scale_inv` is `[rows or more, n/16 or more]`; with `with_gemm_swizzled_scales` in tiles of 128 x 4, so
+/// the rows rounded up to a multiple of 128 or more, and a multiple of 4 as second dimension.
 /// Config (null: defaults): noop tensor, stochastic rounding with its RNG state.
 /// Errors: other dtypes, shapes or scaling modes; splits that do not add up to r; more than 64 tensors;
 /// column-wise data; 2D blocks or 4over6.

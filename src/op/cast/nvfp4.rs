@@ -274,6 +274,36 @@ pub(crate) fn host_array<'a, T: Copy>(
     Ok(unsafe { Buf::<T>::new(array.cast(), num_tensors).slice(0, num_tensors) })
 }
 
+/// The parts of a BFloat16 matrix that have rows: each one's place among the outputs, tensor and arguments
+/// without outputs.
+pub(crate) fn split(
+    whole: &Nvfp4QuantizeArgs,
+    outputs: *const NVTETensor,
+    splits: *const usize,
+    num_tensors: usize,
+) -> Result<Vec<(String, Tensor, Nvfp4QuantizeArgs)>> {
+    let outputs = host_array("outputs", outputs, num_tensors)?;
+    let splits = host_array("split_sections", splits, num_tensors)?;
+    let total = splits.iter().try_fold(0usize, |sum, &rows| sum.checked_add(rows));
+    if total != Some(whole.rows) {
+        let expected = format!("{} in all, the rows of input", whole.rows);
+        return Err(Error::argument("split_sections", expected, format!("{splits:?}")));
+    }
+    let mut first_row = 0;
+    let mut parts = Vec::with_capacity(num_tensors);
+    for (i, (&handle, &rows)) in outputs.iter().zip(splits).enumerate() {
+        if rows == 0 {
+            continue;
+        }
+        let name = format!("outputs[{i}]");
+        let tensor = check::tensor(&name, handle)?;
+        let input = whole.input.wrapping_byte_add(first_row * whole.cols * 2);
+        parts.push((name, tensor, Nvfp4QuantizeArgs { input, rows, first_row, ..*whole }));
+        first_row += rows;
+    }
+    Ok(parts)
+}
+
 /// Casts the rows of a matrix to one tensor after the other, row-wise, as one matrix.
 pub(crate) fn group_quantize(
     input: NVTETensor,
@@ -284,8 +314,6 @@ pub(crate) fn group_quantize(
     stream: cudaStream_t,
 ) -> Result<()> {
     let input = check::tensor("input", input)?;
-    let outputs = host_array("outputs", outputs, num_tensors)?;
-    let splits = host_array("split_sections", split_sections, num_tensors)?;
     let config = QuantizationConfig::get("quant_config", config)?;
     let noop = check::noop("quant_config.noop_tensor", config.noop())?;
     check::input("input", &input)?;
@@ -303,25 +331,19 @@ pub(crate) fn group_quantize(
         let expected = format!("a last dimension that is a multiple of {BLOCK}");
         return Err(Error::argument("input.shape", expected, input.rowwise.shape));
     }
-    let total = splits.iter().try_fold(0usize, |sum, &rows| sum.checked_add(rows));
-    if total != Some(rows) && num_tensors > 0 {
-        let expected = format!("{rows} in all, the rows of input");
-        return Err(Error::argument("split_sections", expected, format!("{splits:?}")));
+    if num_tensors == 0 {
+        return Ok(());
     }
     let whole = Nvfp4QuantizeArgs {
         noop,
         ..cast_of((&input.rowwise, kNVTEBFloat16), (rows, cols), NVTEX_NVFP4_SQUARE, &config)?
     };
-    let mut first_row = 0;
     let mut data = null_mut();
     let mut planned = Vec::with_capacity(num_tensors);
-    for (i, (&handle, &rows)) in outputs.iter().zip(splits).enumerate() {
-        if rows == 0 {
-            continue;
-        }
-        let name = |field| format!("outputs[{i}]{field}");
-        let output = check::tensor(&name(""), handle)?;
-        check_mode(&name(""), output.mode)?;
+    for (tensor_name, output, args) in split(&whole, outputs, split_sections, num_tensors)? {
+        let (rows, first_row) = (args.rows, args.first_row);
+        let name = |field| format!("{tensor_name}{field}");
+        check_mode(&tensor_name, output.mode)?;
         if output.colwise.is_set() {
             return Err(Error::argument(name(".columnwise_data"), "nothing", output.colwise.shape));
         }
@@ -342,25 +364,27 @@ pub(crate) fn group_quantize(
         }
         let scales = &output.rowwise_scale_inv;
         check::dtype(name(".scale_inv"), scales.dtype, &[kNVTEFloat8E4M3, kNVTEByte])?;
-        let scale_stride = scales.shape.flatten().1;
-        if scale_stride < cols / BLOCK || scales.shape.flatten().0 < rows {
-            let expected = format!("[{rows} or more, {} or more]", cols / BLOCK);
+        let (scale_rows, scale_stride) = scales.shape.flatten();
+        // Swizzled ones lie in whole tiles.
+        let (least_rows, of) = match output.swizzled {
+            true => (rows.next_multiple_of(128), 4),
+            false => (rows, 1),
+        };
+        if scale_stride < cols / BLOCK || scale_stride % of != 0 || scale_rows < least_rows {
+            let whole = if of == 4 { " in multiples of 4 (swizzled)" } else { "" };
+            let expected = format!("[{least_rows} or more, {} or more{whole}]", cols / BLOCK);
             return Err(Error::argument(name(".scale_inv.shape"), expected, scales.shape));
         }
         planned.push(Nvfp4QuantizeArgs {
-            input: whole.input.wrapping_byte_add(first_row * cols * 2),
             rowwise: Nvfp4Lines {
                 data: start,
                 scales: check::pointer(name(".scale_inv"), scales)?,
                 amax: check::optional_scalar(name(".amax"), &output.amax)?,
                 scale_stride,
             },
-            rows,
-            first_row,
             swizzled: output.swizzled,
-            ..whole
+            ..args
         });
-        first_row += rows;
     }
     if cols == 0 {
         return Ok(());

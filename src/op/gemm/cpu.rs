@@ -9,6 +9,7 @@ use crate::backend::cpu::vectorized;
 use crate::backend::group::scale_dims;
 use crate::numeric::{E4M3, Element, amax_bits, dispatch, e2m1_value};
 use crate::op::cast::cpu::dequantize;
+use crate::op::cast::cpu_nvfp4::scale_index;
 use crate::types::{NVTEDType, NVTEScalingMode, cudaStream_t};
 use rayon::prelude::*;
 use std::ffi::c_void;
@@ -211,15 +212,7 @@ unsafe fn expand_nvfp4(codes: *const c_void, scales: &GemmScales, k: usize, valu
     };
     values.par_chunks_exact_mut(BLOCK).enumerate().for_each(|(i, values)| {
         let (row, block) = (i * BLOCK / k, i * BLOCK % k / BLOCK);
-        let at = match swizzled {
-            true => {
-                (row / 128 * (stride / 4) + block / 4) * 512
-                    + row % 32 * 16
-                    + row % 128 / 32 * 4
-                    + block % 4
-            }
-            false => row * stride + block,
-        };
+        let at = scale_index(row, block, stride, swizzled);
         let scale = E4M3(scales[at]).to_f32();
         let codes = &codes[i * BLOCK / 2..][..BLOCK / 2];
         for (pair, &code) in values.chunks_exact_mut(2).zip(codes) {

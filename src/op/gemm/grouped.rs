@@ -406,9 +406,7 @@ impl GroupedProduct {
         let (beta, beta_stride) = factors("beta", self.beta, n)?;
         let (setup_workspace, setup_bytes) = setup_workspace(self.setup_workspace, n)?;
         let (workspace, workspace_bytes) = workspace(self.workspace)?;
-        if config.sm_count < 0 {
-            return Err(Error::argument("config.sm_count", "0 (all) or more", config.sm_count));
-        }
+        check_sm_count(("config.sm_count", config.sm_count))?;
         if d.is_empty() {
             return Ok(());
         }

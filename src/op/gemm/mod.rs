@@ -597,10 +597,7 @@ impl Product<'_> {
 
     /// As `plan`, with what does not depend on the tensors.
     fn checked(&self) -> Result<Option<GemmArgs>> {
-        let (name, sm_count) = self.sm_count;
-        if sm_count < 0 {
-            return Err(Error::argument(name, "0 (all) or more", sm_count));
-        }
+        check_sm_count(self.sm_count)?;
         self.plan()
     }
 
@@ -609,6 +606,14 @@ impl Product<'_> {
             Some(args) => backend::run(&args, stream),
             None => Ok(()),
         }
+    }
+}
+
+/// Refuses a negative number of multiprocessors, given with its name.
+fn check_sm_count((name, sm_count): (&str, i32)) -> Result<()> {
+    match sm_count {
+        0.. => Ok(()),
+        _ => Err(Error::argument(name, "0 (all) or more", sm_count)),
     }
 }
 

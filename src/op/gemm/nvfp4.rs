@@ -162,6 +162,7 @@ impl Product<'_> {
         factors: [*const f32; 2],
         stream: cudaStream_t,
     ) -> Result<()> {
+        check_sm_count(self.sm_count)?;
         let a = check::tensor("A", self.a)?;
         let b = check::tensor("B", self.b)?;
         let d = check::tensor("D", self.d)?;

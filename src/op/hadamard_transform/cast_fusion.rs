@@ -5,7 +5,7 @@ use crate::backend::args::Nvfp4Variant::*;
 use crate::backend::{self, args::*};
 use crate::check;
 use crate::error::{Error, Result};
-use crate::op::cast::nvfp4::{cast_of, check_mode, host_array};
+use crate::op::cast::nvfp4::{cast_of, check_mode, host_array, split};
 use crate::op::transformer_engine::QuantizationConfig;
 use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTEDType::*;
@@ -63,19 +63,33 @@ fn at_least(
     check::pointer(name, buffer)
 }
 
-/// Data, scales and amax, of which the names are given, of `lines` lines of `length` elements.
+/// Bytes of the scales of `lines` lines of `length` elements: compact, or in whole tiles of 128 x 4.
+fn scale_count((lines, length): (usize, usize), swizzled: bool) -> usize {
+    match swizzled {
+        true => lines.next_multiple_of(128) * (length / BLOCK).next_multiple_of(4),
+        false => lines * (length / BLOCK),
+    }
+}
+
+/// Data, scales and amax, of which the names are given, of `lines` lines of `length` elements; one amax,
+/// or one for each of the members.
 fn direction(
     tensor_name: &str,
     names: [&str; 3],
     [data, scales, amax]: [&Buffer; 3],
-    (lines, length): (usize, usize),
+    dims @ (lines, length): (usize, usize),
+    swizzled: bool,
+    members: Option<usize>,
 ) -> Result<Nvfp4Lines> {
     let [data_name, scale_name, amax_name] = names.map(|name| format!("{tensor_name}.{name}"));
-    let numel = lines * length;
+    let count = scale_count(dims, swizzled);
     Ok(Nvfp4Lines {
-        data: at_least(data_name, data, numel, &[kNVTEFloat4E2M1])?,
-        scales: at_least(scale_name, scales, numel / BLOCK, &[kNVTEFloat8E4M3, kNVTEByte])?,
-        amax: check::scalar(amax_name, amax)?,
+        data: at_least(data_name, data, lines * length, &[kNVTEFloat4E2M1])?,
+        scales: at_least(scale_name, scales, count, &[kNVTEFloat8E4M3, kNVTEByte])?,
+        amax: match members {
+            None => check::scalar(amax_name, amax)?,
+            Some(n) => at_least(amax_name, amax, n, &[kNVTEFloat32])?.cast(),
+        },
         scale_stride: length / BLOCK,
     })
 }
@@ -85,12 +99,12 @@ const COLWISE: [&str; 3] = ["columnwise_data", "columnwise_scale_inv", "columnwi
 
 fn rowwise(name: &str, tensor: &Tensor, shape: (usize, usize)) -> Result<Nvfp4Lines> {
     let buffers = [&tensor.rowwise, &tensor.rowwise_scale_inv, &tensor.amax];
-    direction(name, ROWWISE, buffers, shape)
+    direction(name, ROWWISE, buffers, shape, tensor.swizzled, None)
 }
 
 fn colwise(name: &str, tensor: &Tensor, (rows, cols): (usize, usize)) -> Result<Nvfp4Lines> {
     let buffers = [&tensor.colwise, &tensor.colwise_scale_inv, &tensor.colwise_amax];
-    direction(name, COLWISE, buffers, (cols, rows))
+    direction(name, COLWISE, buffers, (cols, rows), tensor.swizzled, None)
 }
 
 /// Column-wise data in the row-wise fields of the output.
@@ -100,7 +114,7 @@ fn transposed(name: &str, tensor: &Tensor, (rows, cols): (usize, usize)) -> Resu
         return Err(Error::argument(format!("{name}.with_gemm_swizzled_scales"), 0, 1));
     }
     let buffers = [&tensor.rowwise, &tensor.rowwise_scale_inv, &tensor.amax];
-    direction(name, ROWWISE, buffers, (cols, rows))
+    direction(name, ROWWISE, buffers, (cols, rows), false, None)
 }
 
 fn run(planned: &[Nvfp4QuantizeArgs], stream: cudaStream_t) -> Result<()> {
@@ -147,34 +161,17 @@ pub fn both(
     run(&[args], stream)
 }
 
-/// The parts of a matrix: each one's place among the outputs, tensor and arguments without outputs.
+/// The parts of a matrix, of whole blocks of rows.
 fn parts(
     whole: &Nvfp4QuantizeArgs,
     outputs: *const NVTETensor,
     splits: *const usize,
     num_tensors: usize,
 ) -> Result<Vec<(String, Tensor, Nvfp4QuantizeArgs)>> {
-    let outputs = host_array("outputs", outputs, num_tensors)?;
-    let splits = host_array("split_sections", splits, num_tensors)?;
-    let total = splits.iter().try_fold(0usize, |sum, &rows| sum.checked_add(rows));
-    if total != Some(whole.rows) {
-        let expected = format!("{} in all, the rows of input", whole.rows);
-        return Err(Error::argument("split_sections", expected, format!("{splits:?}")));
-    }
-    let mut first_row = 0;
-    let mut parts = Vec::with_capacity(num_tensors);
-    for (i, (&handle, &rows)) in outputs.iter().zip(splits).enumerate() {
+    for (i, &rows) in host_array("split_sections", splits, num_tensors)?.iter().enumerate() {
         multiple(format_args!("split_sections[{i}]"), "rows", rows)?;
-        if rows == 0 {
-            continue;
-        }
-        let name = format!("outputs[{i}]");
-        let tensor = check::tensor(&name, handle)?;
-        let input = whole.input.wrapping_byte_add(first_row * whole.cols * 2);
-        parts.push((name, tensor, Nvfp4QuantizeArgs { input, rows, first_row, ..*whole }));
-        first_row += rows;
     }
-    Ok(parts)
+    split(whole, outputs, splits, num_tensors)
 }
 
 pub fn split_columnwise(
@@ -268,24 +265,25 @@ pub fn grouped(
         return Err(Error::argument("output.data", "row-wise or column-wise data", "no data"));
     }
     args.swizzled = output.swizzled;
-    // An amax for each member.
-    let lines = |names: [&str; 3], [data, scales, amax]: [&Buffer; 3], (lines, length)| {
-        let [data_name, scale_name, amax_name] = names.map(|name| format!("output.{name}"));
-        let numel = lines * length;
-        Ok(Nvfp4Lines {
-            data: at_least(data_name, data, numel, &[kNVTEFloat4E2M1])?,
-            scales: at_least(scale_name, scales, numel / BLOCK, &[kNVTEFloat8E4M3, kNVTEByte])?,
-            amax: at_least(amax_name, amax, n, &[kNVTEFloat32])?.cast(),
-            scale_stride: length / BLOCK,
-        })
+    // Tiles of scales of one member end where those of the next begin.
+    let whole_tiles = |of: usize| match args.swizzled && cols % of != 0 {
+        true => {
+            let expected = format!("a multiple of {of} columns (because of swizzled scales)");
+            Err(Error::argument("output.logical_shape", expected, output.logical_shape))
+        }
+        false => Ok(()),
     };
+    let members = Some(n);
     if output.rowwise.is_set() {
+        whole_tiles(4 * BLOCK)?;
         let buffers = [&output.rowwise, &output.rowwise_scale_inv, &output.amax];
-        args.rowwise = lines(ROWWISE, buffers, (rows, cols))?;
+        args.rowwise = direction("output", ROWWISE, buffers, shape, output.swizzled, members)?;
     }
     if output.colwise.is_set() {
+        whole_tiles(128)?;
         let buffers = [&output.colwise, &output.colwise_scale_inv, &output.colwise_amax];
-        args.colwise = lines(COLWISE, buffers, (cols, rows))?;
+        let shape = (cols, rows);
+        args.colwise = direction("output", COLWISE, buffers, shape, output.swizzled, members)?;
     }
     if !group.offsets.is_null() {
         return run(
