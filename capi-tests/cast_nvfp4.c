@@ -458,8 +458,12 @@ static void test_dequantize(void) {
 static void test_group(void) {
   static const size_t splits[] = {64, 0, 160, 32, 48};
   enum { N = COUNT(splits) };
-  for (int kind = 0; kind < 2; kind++) {
-    if (!case_begin("group %s", kind ? "stochastic" : "nearest")) continue;
+  for (int variant = 0; variant < 4; variant++) {
+    int kind = variant % 2;
+    bool swizzled = variant / 2;
+    if (!case_begin("group %s%s", kind ? "stochastic" : "nearest", swizzled ? " swizzled" : "")) {
+      continue;
+    }
     Case c = {.dtype = kNVTEBFloat16,
               .rows = 304,
               .cols = 160,
@@ -489,6 +493,8 @@ static void test_group(void) {
       set_param(outputs[i], kNVTERowwiseScaleInv, scales[i]->ptr, kNVTEFloat8E4M3,
                 SHAPE(up(splits[i], 128), 12));
       set_param(outputs[i], kNVTEAmax, amax[i]->ptr, kNVTEFloat32, SHAPE(1));
+      uint8_t flag = swizzled;
+      nvte_set_tensor_param_v2(outputs[i], kNVTEWithGEMMSwizzledScales, &flag, sizeof flag);
       row += splits[i];
     }
     nvte_group_nvfp4_quantize_with_amax(input, outputs, splits, N, config_of(&c), NULL);
@@ -502,8 +508,9 @@ static void test_group(void) {
       for (size_t r = 0, bad = 0; r < splits[i] && bad < 3; r++) {
         for (size_t from = 0; from < 160 && bad < 3; from += 16) {
           unsigned codes[16], s = reference(&c, 0, row + r, from, codes);
-          bad += !CHECK(got[r * 12 + from / 16] == s, "tensor %d, scale[%zu][%zu]: 0x%02x, 0x%02x",
-                        i, r, from / 16, got[r * 12 + from / 16], s);
+          unsigned scale = got[scale_index(r, from / 16, 12, swizzled)];
+          bad += !CHECK(scale == s, "tensor %d, scale[%zu][%zu]: 0x%02x, 0x%02x", i, r, from / 16,
+                        scale, s);
           for (size_t k = 0; k < 16 && bad < 3; k++) {
             size_t element = (row + r) * 160 + from + k;
             unsigned code = data[element / 2] >> (element % 2 * 4) & 15;
@@ -513,6 +520,52 @@ static void test_group(void) {
         }
       }
       row += splits[i];
+    }
+  }
+}
+
+// Swizzled scales need whole tiles, compact ones only those of the rows.
+static void test_group_scales(void) {
+  static const size_t rows[] = {64, 128, 16}, cols[] = {64, 192, 16};
+  for (size_t s = 0; s < COUNT(rows); s++) {
+    for (int wrong = 0; wrong < 4; wrong++) {
+      size_t blocks = cols[s] / 16, lines = up(rows[s], 128), stride = up(blocks, 4);
+      bool swizzled = wrong != 3;
+      // Rows of scales too few, a line that does not end with a tile; compact ones are enough then.
+      if (wrong == 1) lines--;
+      if (wrong == 2) stride++;
+      if (wrong == 3) lines = rows[s], stride = blocks;
+      if (!case_begin("group scales [%zu, %zu] of %zux%zu%s", lines, stride, rows[s], cols[s],
+                      swizzled ? " swizzled" : "")) {
+        continue;
+      }
+      Case c = {.dtype = kNVTEBFloat16,
+                .rows = rows[s],
+                .cols = cols[s],
+                .mode = PLAIN,
+                .directions = ROWWISE,
+                .swizzled = swizzled,
+                .e4m3_max = 448};
+      NVTETensor input, output = build(&c, &input);
+      c.scales[0] = buffer(lines * stride);
+      set_param(output, kNVTERowwiseScaleInv, c.scales[0]->ptr, kNVTEFloat8E4M3,
+                SHAPE(lines, stride));
+      nvte_group_nvfp4_quantize_with_amax(input, &output, &rows[s], 1, config_of(&c), NULL);
+      if (wrong == 1 || wrong == 2) {
+        EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "outputs[0].scale_inv.shape", "swizzled");
+        CHECK(untouched(c.data[0]) && untouched(c.scales[0]), "outputs were written");
+        continue;
+      }
+      if (!EXPECT_OK()) continue;
+      const unsigned char *got = buffer_read(c.scales[0]);
+      for (size_t r = 0, bad = 0; r < rows[s] && bad < 3; r++) {
+        for (size_t block = 0; block < blocks && bad < 3; block++) {
+          unsigned codes[16], expected = reference(&c, 0, r, 16 * block, codes);
+          unsigned scale = got[scale_index(r, block, stride, swizzled)];
+          bad += !CHECK(scale == expected, "scale[%zu][%zu]: got 0x%02x, expected 0x%02x", r, block,
+                        scale, expected);
+        }
+      }
     }
   }
 }
@@ -562,6 +615,7 @@ int main(int argc, char **argv) {
   test_noop();
   test_dequantize();
   test_group();
+  test_group_scales();
   test_empty_and_wrong();
   return test_end();
 }

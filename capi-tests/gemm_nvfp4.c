@@ -227,6 +227,15 @@ static void test_refused(void) {
   nvte_cublas_gemm_v2(1, 0, NULL, both_without[0], both_without[1], &zero, NULL, out, workspace,
                       NULL, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, "alpha", "null");
+  // With the factors on the host and on the device.
+  NVTEMatmulConfig config = own(OWN_MATMUL_CONFIG, nvte_create_matmul_config());
+  int32_t sm_count = -1;
+  nvte_set_matmul_config_attribute(config, kNVTEMatmulConfigSMCount, &sm_count, sizeof sm_count);
+  nvte_cublas_gemm_v2(1, 0, &one, a, b, &zero, NULL, out, workspace, config, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, "config.sm_count", "-1");
+  nvte_cublas_gemm_v2(1, 0, (float *)buffer_float(1)->ptr, both_without[0], both_without[1],
+                      (float *)buffer_float(0)->ptr, NULL, out, workspace, config, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, "config.sm_count", "-1");
   uint8_t yes = 1;
   NVTETensor row_scaled = operand_tensor(&c, &x, true, 448, false);
   nvte_set_tensor_param_v2(row_scaled, kNVTERowScaledNVFP4, &yes, sizeof yes);

@@ -14,6 +14,11 @@ typedef struct Case {
   Function function;
   size_t cols, members, rows_of[MAX_MEMBERS];
   bool row, col, swizzled, stochastic, fast, offsets;
+  bool general;               // A matrix of any signs and magnitudes
+  bool one_nan, zero_tile;    // Of the input
+  const float *special_amax;  // Of every other member, from the first on
+  bool short_row, short_col;  // Scales of one byte less than needed
+  const char *refused;        // What the error of the call names
   // Filled in by the run.
   size_t rows;
   float *x, matrix[16][16], amax[2][MAX_MEMBERS];
@@ -60,6 +65,16 @@ static void words_of(const Case *c, int d, size_t r, size_t col, uint32_t words[
   philox(c->rng[0], c->rng[1], sequence, call, words);
 }
 
+// The factor of a tensor with this amax.
+static float encoding_scale(const Case *c, float amax) {
+  float scale = 2688 / amax;
+  if (c->function == COLUMNS || c->function == SPLIT_COLUMNS) {
+    if (isnan(amax)) return NAN;
+    return amax == 0 || scale == 0 ? 1 : fminf(scale, FLT_MAX);
+  }
+  return amax > 0 ? fminf(scale, FLT_MAX) : 1;
+}
+
 // The block of direction d that begins at (r, col) of the whole matrix.
 static unsigned reference(const Case *c, int d, size_t r, size_t col, float amax,
                           unsigned codes[16]) {
@@ -70,12 +85,18 @@ static unsigned reference(const Case *c, int d, size_t r, size_t col, float amax
       sum += (double)c->x[(r + k) * c->cols + col] * c->matrix[k][n];
     }
     y[n] = d == 0 ? c->x[r * c->cols + col + n] : (float)sum;
-    if (d == 1 && !c->fast) y[n] = (float)round_to(kNVTEBFloat16, y[n]);
-    b = fmaxf(b, fabsf(y[n]));
+    if (d == 1 && !c->fast && !isnan(y[n])) y[n] = (float)round_to(kNVTEBFloat16, y[n]);
+    b = isnan(b) || isnan(y[n]) ? NAN : fmaxf(b, fabsf(y[n]));
   }
-  float scale = global_scale(amax, 448), sixth = scale * (1.0f / 6), product = b * sixth;
+  float scale = encoding_scale(c, amax);
+  if (isnan(b) || isnan(scale)) {
+    for (int i = 0; i < 16; i++) codes[i] = 7;
+    return 0x7F;
+  }
+  float sixth = scale * (1.0f / 6), product = b * sixth;
   unsigned s = e4m3(product);
   float scaled = e4m3_value(s) * (1 / scale), factor = fminf(1 / scaled, FLT_MAX);
+  if (isnan(scaled)) factor = NAN;
   uint32_t words[4] = {0};
   if (c->stochastic) words_of(c, d, r, col, words);
   for (int i = 0; i < 16; i++) {
@@ -125,13 +146,21 @@ static size_t scale_count(const Case *c, size_t lines, size_t length) {
   return (lines + 127) / 128 * ((length / 16 + 3) / 4) * 512;
 }
 
+static bool ended_as_expected(const Case *c) {
+  if (!c->refused) return EXPECT_OK();
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, c->refused);
+  return false;
+}
+
 static void run(Case c) {
   c.rows = 0;
   for (size_t i = 0; i < c.members; i++) c.rows += c.rows_of[i];
-  if (!case_begin("%s %zux%zu%s%s%s%s%s%s", kFunctions[c.function], c.rows, c.cols,
+  if (!case_begin("%s %zux%zu%s%s%s%s%s%s%s%s%s%s%s", kFunctions[c.function], c.rows, c.cols,
                   c.row ? " rows" : "", c.col ? " cols" : "", c.swizzled ? " swizzled" : "",
                   c.stochastic ? " stochastic" : "", c.fast ? " fast" : "",
-                  c.offsets ? " offsets" : "")) {
+                  c.offsets ? " offsets" : "", c.general ? " general" : "", c.one_nan ? " NaN" : "",
+                  c.zero_tile ? " zeros" : "", c.special_amax ? " amax" : "",
+                  c.refused ? " refused" : "")) {
     return;
   }
   c.rng[0] = random_u64(), c.rng[1] = 77;
@@ -140,13 +169,21 @@ static void run(Case c) {
   c.x = host_memory(n * 4);
   for (size_t i = 0; i < n; i++) {
     c.x[i] = (float)((int)(random_u64() % 255) - 127) / 64;
+    if (c.zero_tile && i / c.cols < 128 && i % c.cols < 128) c.x[i] = 0;
     put_value(kNVTEBFloat16, bits, i, c.x[i]);
+  }
+  if (c.one_nan) {
+    size_t i = random_below(n);
+    c.x[i] = NAN;
+    put_value(kNVTEBFloat16, bits, i, NAN);
   }
   for (unsigned k = 0; k < 16; k++) {
     for (unsigned j = 0; j < 16; j++) {
       unsigned minus = 0xD7E8 >> k & 1;
       for (unsigned both = k & j; both; both &= both - 1) minus ^= 1;
-      c.matrix[k][j] = minus ? -0.25f : 0.25f;
+      float magnitude = c.general ? (float)(1 + random_below(15)) / 16 : 0.25f;
+      if (c.general) minus = random_below(2) == 1;
+      c.matrix[k][j] = minus ? -magnitude : magnitude;
       put_value(kNVTEBFloat16, matrix_bits, k * 16 + j, c.matrix[k][j]);
     }
   }
@@ -163,6 +200,7 @@ static void run(Case c) {
   float *amax = host_memory(sizeof c.amax);
   for (size_t i = 0; i < c.members; i++) {
     c.amax[0][i] = 2 + (float)i, c.amax[1][i] = 7 + (float)i;
+    if (c.special_amax && i % 2 == 0) c.amax[0][i] = c.amax[1][i] = *c.special_amax;
     amax[i] = c.amax[0][i], amax[MAX_MEMBERS + i] = c.amax[1][i];
   }
   Buffer *amaxes = buffer_from(amax, sizeof c.amax, 0);
@@ -184,20 +222,20 @@ static void run(Case c) {
       set_param(t, kNVTERowwiseData, (char *)row_data->ptr + first * c.cols / 2, kNVTEFloat4E2M1,
                 SHAPE(rows, c.cols));
       set_param(t, kNVTERowwiseScaleInv, (char *)row_scales->ptr + first * c.cols / 16,
-                kNVTEFloat8E4M3, SHAPE(rows, c.cols / 16));
+                kNVTEFloat8E4M3, SHAPE(scale_count(&c, rows, c.cols) - c.short_row));
       set_param(t, kNVTEAmax, at, kNVTEFloat32, SHAPE(1));
     }
     if (c.col) {
-      size_t count = col_scales[i]->bytes / c.cols;
       set_param(t, in_rows ? kNVTERowwiseData : kNVTEColumnwiseData, col_data[i]->ptr,
                 kNVTEFloat4E2M1, SHAPE(c.cols, rows));
       set_param(t, in_rows ? kNVTERowwiseScaleInv : kNVTEColumnwiseScaleInv, col_scales[i]->ptr,
-                kNVTEFloat8E4M3, SHAPE(c.cols, count));
+                kNVTEFloat8E4M3, SHAPE(col_scales[i]->bytes - c.short_col));
       set_param(t, in_rows ? kNVTEAmax : kNVTEColumnwiseAmax, at + MAX_MEMBERS, kNVTEFloat32,
                 SHAPE(1));
     }
   }
   NVTEQuantizationConfig config = config_of(&c);
+  bool good = true;
   switch (c.function) {
     case COLUMNS:
       nvte_hadamard_transform_cast_fusion_columnwise(input, outputs[0], matrix, config, NULL);
@@ -228,13 +266,13 @@ static void run(Case c) {
       if (c.row) {
         SET(to, kNVTEGroupedRowwiseData, row_data->ptr, kNVTEFloat4E2M1, SHAPE(n));
         SET(to, kNVTEGroupedRowwiseScaleInv, row_scales->ptr, kNVTEFloat8E4M3,
-            SHAPE(row_scales->bytes));
+            SHAPE(row_scales->bytes - c.short_row));
         SET(to, kNVTEGroupedAmax, amaxes->ptr, kNVTEFloat32, SHAPE(c.members));
       }
       if (c.col) {
         SET(to, kNVTEGroupedColumnwiseData, col_data[0]->ptr, kNVTEFloat4E2M1, SHAPE(n));
         SET(to, kNVTEGroupedColumnwiseScaleInv, col_scales[0]->ptr, kNVTEFloat8E4M3,
-            SHAPE(col_scales[0]->bytes));
+            SHAPE(col_scales[0]->bytes - c.short_col));
         SET(to, kNVTEGroupedColumnwiseAmax, (float *)amaxes->ptr + MAX_MEMBERS, kNVTEFloat32,
             SHAPE(c.members));
       }
@@ -251,12 +289,20 @@ static void run(Case c) {
       }
       nvte_group_hadamard_transform_cast_fusion_graph_safe(from, to, matrix, config, workspace,
                                                            NULL);
-      EXPECT_OK();
+      good = ended_as_expected(&c);
       nvte_destroy_grouped_tensor(from);
       nvte_destroy_grouped_tensor(to);
     }
   }
-  if (!EXPECT_OK()) return;
+  if (!together) good = ended_as_expected(&c);
+  if (c.refused) {
+    CHECK(untouched(row_data) && untouched(row_scales), "row-wise outputs were written");
+    for (size_t i = 0; i < (together ? 1 : c.members); i++) {
+      if (c.rows_of[i] == 0) continue;
+      CHECK(untouched(col_data[i]) && untouched(col_scales[i]), "column-wise ones were written");
+    }
+  }
+  if (!good) return;
   const unsigned char *data = buffer_read(row_data), *scales = buffer_read(row_scales);
   const unsigned char *all_data = together ? buffer_read(col_data[0]) : NULL;
   const unsigned char *all_scales = together ? buffer_read(col_scales[0]) : NULL;
@@ -272,8 +318,87 @@ static void run(Case c) {
   }
 }
 
+// Swizzled scales of part of a tile: buffers of whole tiles hold them, shorter ones are refused.
+static void test_partial_tiles(void) {
+  static const size_t shapes[][2] = {{64, 64}, {128, 192}, {16, 16}, {80, 112}};
+  for (int f = ROWS_AND_COLUMNS; f <= SPLIT; f++) {
+    if (f == SPLIT_COLUMNS) continue;
+    for (size_t s = 0; s < COUNT(shapes); s++) {
+      Case c = {.function = (Function)f, .cols = shapes[s][1], .members = 1, .swizzled = true};
+      c.rows_of[0] = shapes[s][0];
+      c.row = c.col = true;
+      run(c);
+      c.short_row = true, c.refused = f == SPLIT ? "outputs[0].scale_inv" : "output.scale_inv";
+      run(c);
+      c.short_row = false, c.short_col = true;
+      c.refused = f == SPLIT ? "outputs[0].columnwise_scale_inv" : "output.columnwise_scale_inv";
+      run(c);
+    }
+  }
+  // Two splits whose row-wise scales follow each other.
+  Case split = {.function = SPLIT, .cols = 192, .members = 3, .rows_of = {128, 0, 256}};
+  split.row = split.col = split.swizzled = true;
+  run(split);
+  for (int offsets = 0; offsets < 2; offsets++) {
+    for (size_t cols = 64; cols <= 256; cols += 16) {
+      for (int d = 0; d < 2; d++) {
+        Case c = {.function = GROUPED, .cols = cols, .members = 2, .rows_of = {128, 128}};
+        c.swizzled = true, c.offsets = offsets, c.row = d == 0, c.col = d == 1;
+        if (cols % (d ? 128 : 64) != 0) c.refused = "output.logical_shape";
+        run(c);
+        if (c.refused) continue;
+        c.short_row = d == 0, c.short_col = d == 1;
+        c.refused = d ? "output.columnwise_scale_inv" : "output.scale_inv";
+        run(c);
+      }
+    }
+  }
+  Case half = {.function = GROUPED, .cols = 128, .members = 2, .rows_of = {64, 64}};
+  half.row = half.swizzled = true, half.refused = "output.logical_shape";
+  run(half);
+}
+
+// Matrices, inputs and amax of other kinds, and sizes that are multiples of 16 alone.
+static void test_kinds(void) {
+  static const float amax[] = {0, INFINITY, NAN};
+  static const size_t shapes[][2] = {{80, 112}, {48, 16}, {16, 144}, {208, 176}};
+  for (int f = COLUMNS; f <= GROUPED; f++) {
+    Case c = {.function = (Function)f, .cols = 256, .members = 1, .rows_of = {256}, .col = true};
+    c.row = f != COLUMNS && f != SPLIT_COLUMNS;
+    if (f >= SPLIT_COLUMNS) c.members = 3, c.rows_of[1] = c.rows_of[2] = 128;
+    c.offsets = f == GROUPED;
+    for (int fast = 0; fast < 2; fast++) {
+      c.fast = fast;
+      c.general = true;
+      run(c);
+      c.general = false, c.one_nan = true;
+      run(c);
+      c.one_nan = false;
+      for (int stochastic = 0; stochastic < 2; stochastic++) {
+        c.stochastic = stochastic;
+        c.zero_tile = true;
+        run(c);
+        for (size_t i = 0; i < COUNT(amax); i++) {
+          c.special_amax = &amax[i];
+          run(c);
+        }
+        c.special_amax = NULL, c.zero_tile = c.stochastic = false;
+      }
+    }
+    c.fast = false;
+    for (size_t s = 0; s < COUNT(shapes); s++) {
+      c.cols = shapes[s][1];
+      c.offsets = false;
+      for (size_t i = 0; i < c.members; i++) c.rows_of[i] = shapes[s][0];
+      run(c);
+    }
+  }
+}
+
 int main(int argc, char **argv) {
   test_begin(argc, argv);
+  test_partial_tiles();
+  test_kinds();
   for (int f = COLUMNS; f <= GROUPED; f++) {
     for (int options = 0; options < 12; options++) {
       Case c = {.function = (Function)f, .cols = 256, .members = 1, .rows_of = {256}};
