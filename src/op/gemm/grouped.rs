@@ -25,6 +25,10 @@ pub(super) enum Source {
     List(*const NVTETensor, (&'static str, usize)),
 }
 
+/// A member without elements.
+const NO_MEMBER: GroupedMember =
+    GroupedMember { data: null_mut(), scale_inv: null(), outer: 0, inner: 0 };
+
 /// An operand, and what the host knows of it.
 struct Operand {
     matrix: GroupedMatrix,
@@ -179,9 +183,8 @@ fn list_operand(list: &[(String, NVTETensor)], k_last: bool) -> Result<Operand> 
     let absent = |tensor: &Tensor| !tensor.rowwise.is_set() && !tensor.colwise.is_set();
     let present = || tensors.iter().zip(list).filter(|(tensor, _)| !absent(tensor));
     let Some((first, (first_name, _))) = present().next() else {
-        let member = GroupedMember { data: null_mut(), scale_inv: null(), outer: 0, inner: 0 };
         let operand = Operand::new(tensors[0].mode, tensors[0].dtype());
-        return Ok(operand.with_list(vec![member; list.len()]));
+        return Ok(operand.with_list(vec![NO_MEMBER; list.len()]));
     };
     let mode = first.mode;
     for (tensor, (name, _)) in present() {
@@ -218,7 +221,8 @@ fn list_operand(list: &[(String, NVTETensor)], k_last: bool) -> Result<Operand> 
         let (outer, inner) = if k_last { (rows, cols) } else { (cols, rows) };
         let member = GroupedMember { data: data.ptr(), scale_inv: null(), outer, inner };
         if absent(tensor) || outer * inner == 0 {
-            return Ok(member);
+            // Without an address there is nothing along k either, whatever the shape says.
+            return Ok(if data.ptr().is_null() { NO_MEMBER } else { member });
         }
         check::dtype(format_args!("{name}.{field}data"), data.dtype, &[dtype])?;
         if data.shape.numel() != outer * inner {
