@@ -218,8 +218,7 @@ size_t nvte_get_grouped_gemm_setup_workspace_size(size_t num_tensors);
  * Dtypes: A and B both Float16, both BFloat16, or FP8 per tensor (a scale for each member), in blocks
  * (not 2D by 2D; the config's split accumulator must be set) or MXFP8, with the scales of the members
  * one after the other, each padded as by itself. D: Float32, Float16, BFloat16. Directions: as
- * `nvte_cublas_gemm`. On CUDA only with compute capability 9.0, and MXFP8 only on the CPU backend
- * (otherwise `NVTEX_UNSUPPORTED`).
+ * `nvte_cublas_gemm`. On CUDA only with compute capability 9.0 (otherwise `NVTEX_UNSUPPORTED`).
  * `workspace_setup`: `nvte_get_grouped_gemm_setup_workspace_size` bytes, aligned to 16;
  * `workspace_cublas`: 32 MiB. A null config: defaults; its averages are hints.
  * Errors: other numbers of members; sizes that the host knows and that do not fit; missing data or
