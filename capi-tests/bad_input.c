@@ -357,15 +357,22 @@ static void call_cast_transpose_noop(const Args *args) {
       NEEDED_FLOAT("output.scale_inv", 1, INV),                                                   \
       NEEDED_FLOAT("output.columnwise_scale_inv", 1, COL_INV), ONE_FLOAT("output.amax", 1, AMAX), \
       ONE_FLOAT("output.scale", 1, SCALE), OTHER_MODES("output", 1),                              \
-      {"output.data.dtype", 1, ROW, MODE, NVTE_NVFP4_1D_SCALING},                                 \
       {"output.scaling_mode", 1, ROW, MODE, NVTE_INVALID_SCALING},                                \
       {"output.with_gemm_swizzled_scales", 1, ROW, SWIZZLED, 0}
 
-static const Wrong kCastWrongs[] = {CAST_WRONGS};
-static const Wrong kCastNoopWrongs[] = {CAST_WRONGS, ONE_FLOAT("noop", 2, ROW)};
-static const Wrong kCastConfigWrongs[] = {CAST_WRONGS, ONE_FLOAT("quant_config", 2, ROW)};
+#define NOT_NVFP4 {"output.data.dtype", 1, ROW, MODE, NVTE_NVFP4_1D_SCALING}
+
+static const Wrong kCastWrongs[] = {CAST_WRONGS, NOT_NVFP4};
+static const Wrong kCastNoopWrongs[] = {CAST_WRONGS, NOT_NVFP4, ONE_FLOAT("noop", 2, ROW)};
+static const Wrong kCastConfigWrongs[] = {CAST_WRONGS, NOT_NVFP4,
+                                          ONE_FLOAT("quant_config", 2, ROW)};
+static const Wrong kCastTransposeNoopWrongs[] = {
+    CAST_WRONGS,
+    {"output.scaling_mode", 1, ROW, MODE, NVTE_NVFP4_1D_SCALING},
+    ONE_FLOAT("noop", 2, ROW)};
 static const Wrong kCastTransposeWrongs[] = {
     CAST_WRONGS,
+    {"output.scaling_mode", 1, ROW, MODE, NVTE_NVFP4_1D_SCALING},
     {"output.data", 1, ROW, UNSET, 0},
     {"output.columnwise_data", 1, COL, UNSET, 0},
     {"output.columnwise_scale_inv", 1, COL_INV, SCALAR, 0}};
@@ -1405,7 +1412,7 @@ static const Op kOps[] = {
      call_cast_transpose_noop,
      {{"input", false}, {"output", false}, {"noop", true}},
      {NULL, false, false},
-     WRONGS(kCastNoopWrongs)},
+     WRONGS(kCastTransposeNoopWrongs)},
     {"nvte_dequantize",
      "",
      build_dequantize,
