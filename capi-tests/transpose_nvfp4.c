@@ -65,7 +65,7 @@ static void test_scales(void) {
   }
 }
 
-static void test_refused(void) {
+static void test_nothing(void) {
   if (!case_begin("nothing to do")) return;
   Buffer *data = buffer(64 * 64);
   NVTETensor bytes = tensor(data->ptr, kNVTEByte, SHAPE(64, 32));
@@ -76,9 +76,12 @@ static void test_refused(void) {
   EXPECT_OK();
   nvte_nvfp4_scale_transpose(bytes, bytes, 3, 0, NULL);
   EXPECT_OK();
+}
+
+static void test_refused(void) {
   if (!case_begin("refused")) return;
-  data = buffer(64 * 64);
-  bytes = tensor(data->ptr, kNVTEByte, SHAPE(64, 32));
+  Buffer *data = buffer(64 * 64);
+  NVTETensor bytes = tensor(data->ptr, kNVTEByte, SHAPE(64, 32));
   const char *name = "nvte_nvfp4_data_transpose";
   nvte_nvfp4_data_transpose(NULL, bytes, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, "input");
@@ -110,6 +113,7 @@ int main(int argc, char **argv) {
   test_begin(argc, argv);
   test_data();
   test_scales();
+  test_nothing();
   test_refused();
   return test_end();
 }
