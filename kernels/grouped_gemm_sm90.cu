@@ -990,9 +990,16 @@ __device__ __forceinline__ void multiply_tiles(const Params &p, const unsigned c
   Place<C::kStages> at;
   Place<kTiles> slot;
   const unsigned lane = threadIdx.x % 32;
-  // Both blocks copy to both.
+  // Both blocks copy to both. What this one's threads write, scales, others of it have read.
+  [[maybe_unused]] const unsigned other = cluster_rank() ^ 1;
   const auto release = [&](int stage) {
-    if (lane < 2) arrive_at(&control.empty[stage], lane);
+    if constexpr (C::kPromote) {
+      __syncwarp();
+      if (lane == 0) arrive(&control.empty[stage]);
+      if (lane == 1) arrive_at(&control.empty[stage], other);
+    } else {
+      if (lane < 2) arrive_at(&control.empty[stage], lane);
+    }
   };
   const uint32_t base = shared_address(shared);
   const uint64_t rows_at = C::kMnRows ? operand_mn(base + w * kChunkBytes, kChunkBytes)
