@@ -303,7 +303,7 @@ pub extern "C-unwind" fn nvte_get_grouped_gemm_setup_workspace_size(num_tensors:
 ///
 /// Members: as many in each grouped tensor, of the sizes in `first_dims` and `last_dims`, where missing
 /// the same for all; at `tensor_offsets` (elements, `num_tensors` or one entry more) or else without
-/// gaps. Sizes are below 2^31, may be 0 and need no alignment; a member without k is `beta * C`. Elements of no member
+/// gaps. Sizes are below 2^29, may be 0 and need no alignment; a member without k is `beta * C`. Elements of no member
 /// are left alone. C: null (D), or like D, with offsets of its own; not read where beta is 0.
 /// `alpha`, `beta`: Float32 on the device, one or one for each member.
 /// Dtypes: A and B both Float16, both BFloat16, or FP8 per tensor (a scale for each member), in blocks
