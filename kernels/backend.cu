@@ -21,6 +21,7 @@ NVTEXOutcome nvte_cuda_device_malloc(void **, size_t) noexcept;
 NVTEXOutcome nvte_cuda_device_free(void *) noexcept;
 NVTEXOutcome nvte_cuda_device_memcpy(void *, const void *, size_t, NVTEXCopyKind,
                                      cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_read_back(void *, const void *, size_t, bool *, cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_stream_create(cudaStream_t *) noexcept;
 NVTEXOutcome nvte_cuda_stream_destroy(cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_stream_synchronize(cudaStream_t) noexcept;
@@ -103,6 +104,7 @@ extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
   table->device_malloc = nvte_cuda_device_malloc;
   table->device_free = nvte_cuda_device_free;
   table->device_memcpy = nvte_cuda_device_memcpy;
+  table->read_back = nvte_cuda_read_back;
   table->stream_create = nvte_cuda_stream_create;
   table->stream_destroy = nvte_cuda_stream_destroy;
   table->stream_synchronize = nvte_cuda_stream_synchronize;

@@ -207,6 +207,25 @@ extern "C" NVTEXOutcome nvte_cuda_device_memcpy(void *dst, const void *src, size
   return nvte::outcome(cudaMemcpyAsync(dst, src, bytes, direction, stream));
 }
 
+extern "C" NVTEXOutcome nvte_cuda_read_back(void *dst, const void *src, size_t bytes, bool *copied,
+                                            cudaStream_t stream) noexcept {
+  *copied = false;
+  cudaStreamCaptureStatus capture;
+  if (const cudaError_t error = cudaStreamIsCapturing(stream, &capture)) {
+    return nvte::outcome(error);
+  }
+  if (capture != cudaStreamCaptureStatusNone) return nvte::ok();
+  // Another stream of the process may be captured meanwhile.
+  nvte::RelaxedCapture relaxed;
+  if (const cudaError_t error =
+          cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, stream)) {
+    return nvte::outcome(error);
+  }
+  if (const cudaError_t error = cudaStreamSynchronize(stream)) return nvte::outcome(error);
+  *copied = true;
+  return nvte::ok();
+}
+
 extern "C" NVTEXOutcome nvte_cuda_stream_create(cudaStream_t *stream) noexcept {
   return nvte::outcome(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
 }

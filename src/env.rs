@@ -35,6 +35,8 @@ pub struct Env {
     pub verbose: Level,
     /// `NVTE_SYNC=1`: wait for the device after each operator, so that its faults are reported.
     pub sync: bool,
+    /// `NVTE_CHECK=device`: read sizes that only the device knows back and check them before use.
+    pub check_device: bool,
     /// `NVTE_NORM_FWD_USE_CUDNN=1`, `NVTE_NORM_BWD_USE_CUDNN=1`, `NVTE_ZERO_CENTERED_GAMMA_IN_WTYPE=1`:
     /// what the functions that set these switches set.
     pub norm_switches: [bool; 3],
@@ -71,6 +73,10 @@ fn read() -> Env {
         on_error: or_default(choice("NVTE_ON_ERROR", &modes, Mode::Return), Mode::Return),
         verbose: or_default(choice("NVTE_VERBOSE", &levels, Level::Error), Level::Error),
         sync: switch("NVTE_SYNC"),
+        check_device: or_default(
+            choice("NVTE_CHECK", &[("none", false), ("device", true)], false),
+            false,
+        ),
         norm_switches: [
             "NVTE_NORM_FWD_USE_CUDNN",
             "NVTE_NORM_BWD_USE_CUDNN",

@@ -5,6 +5,7 @@
 #[doc(hidden)]
 pub mod backend;
 mod check;
+mod device_check;
 mod env;
 mod error;
 mod function;

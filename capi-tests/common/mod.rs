@@ -268,7 +268,7 @@ pub fn cuda(name: &str) -> Option<&'static OpTable> {
 
 pub fn entry<A>(
     side: &Side,
-    entry: Option<unsafe extern "C" fn(*const A, cudaStream_t) -> Outcome>,
+    entry: Option<unsafe extern "C-unwind" fn(*const A, cudaStream_t) -> Outcome>,
     args: A,
 ) -> Outcome {
     // SAFETY: the arguments describe the buffers of the case.

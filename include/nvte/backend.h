@@ -82,6 +82,15 @@ typedef struct NVTEXOpTable {
                                 size_t bytes,
                                 NVTEXCopyKind kind,
                                 cudaStream_t stream);
+  /**
+   * Copies device bytes to the host and waits for them. `*copied` is false, and nothing was copied, while
+   * the stream is being captured into a graph.
+   */
+  NVTEXOutcome (*read_back)(void *dst,
+                            const void *src,
+                            size_t bytes,
+                            bool *copied,
+                            cudaStream_t stream);
   NVTEXOutcome (*stream_create)(cudaStream_t *stream);
   NVTEXOutcome (*stream_destroy)(cudaStream_t stream);
   NVTEXOutcome (*stream_synchronize)(cudaStream_t stream);

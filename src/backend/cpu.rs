@@ -27,6 +27,7 @@ pub(super) static TABLE: OpTable = OpTable {
     device_malloc: Some(op::nvtex::cpu::device_malloc),
     device_free: Some(op::nvtex::cpu::device_free),
     device_memcpy: Some(op::nvtex::cpu::device_memcpy),
+    read_back: Some(op::nvtex::cpu::read_back),
     stream_create: Some(op::nvtex::cpu::stream_create),
     stream_destroy: Some(op::nvtex::cpu::stream_destroy),
     stream_synchronize: Some(op::nvtex::cpu::stream_synchronize),

@@ -89,7 +89,7 @@ unsafe extern "C" fn open_library(name: *const c_char) -> *mut c_void {
 
 /// # Safety
 /// `args` has been checked by the operator's plan; the stream is the caller's.
-unsafe extern "C" fn gemm(args: *const GemmArgs, stream: cudaStream_t) -> Outcome {
+unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, stream: cudaStream_t) -> Outcome {
     // SAFETY: as promised by the caller.
     let args = unsafe { &*args };
     if args.k == 0 {

@@ -44,6 +44,7 @@ impl OpTable {
         device_malloc: None,
         device_free: None,
         device_memcpy: None,
+        read_back: None,
         stream_create: None,
         stream_destroy: None,
         stream_synchronize: None,
@@ -139,8 +140,9 @@ fn keep(text: String) -> *const c_char {
 /// An argument struct and its entry in the table.
 pub trait Operator: Debug + Sized {
     const NAME: &'static str;
-    fn entry(table: &OpTable)
-    -> Option<unsafe extern "C" fn(*const Self, cudaStream_t) -> Outcome>;
+    fn entry(
+        table: &OpTable,
+    ) -> Option<unsafe extern "C-unwind" fn(*const Self, cudaStream_t) -> Outcome>;
 }
 
 macro_rules! operators {
@@ -149,7 +151,7 @@ macro_rules! operators {
             const NAME: &'static str = stringify!($entry);
             fn entry(
                 table: &OpTable,
-            ) -> Option<unsafe extern "C" fn(*const Self, cudaStream_t) -> Outcome> {
+            ) -> Option<unsafe extern "C-unwind" fn(*const Self, cudaStream_t) -> Outcome> {
                 table.$entry
             }
         }

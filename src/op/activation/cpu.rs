@@ -13,7 +13,7 @@ use std::ffi::c_void;
 /// Sums that a row's products are added to.
 const SUMS: usize = 1024;
 
-pub(crate) unsafe extern "C" fn scaled_activation(
+pub(crate) unsafe extern "C-unwind" fn scaled_activation(
     args: *const ScaledActivationArgs,
     _: cudaStream_t,
 ) -> Outcome {

@@ -22,7 +22,10 @@ pub(crate) fn chunks(numel: usize) -> (usize, impl Fn(usize) -> Range<usize> + S
 }
 
 /// Casts in any scaling mode.
-pub(crate) unsafe extern "C" fn quantize(args: *const QuantizeArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn quantize(
+    args: *const QuantizeArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     // SAFETY: as above.
@@ -243,7 +246,7 @@ vectorized! {
 }
 
 /// `y = cast(float(x) * scale_inv)` in any scaling mode.
-pub(crate) unsafe extern "C" fn dequantize(
+pub(crate) unsafe extern "C-unwind" fn dequantize(
     args: *const DequantizeArgs,
     _: cudaStream_t,
 ) -> Outcome {

@@ -25,7 +25,7 @@ impl<T> Shared<'_, T> {
 /// Elements of a block.
 const BLOCK: usize = 16;
 
-pub(crate) unsafe extern "C" fn nvfp4_quantize(
+pub(crate) unsafe extern "C-unwind" fn nvfp4_quantize(
     args: *const Nvfp4QuantizeArgs,
     _: cudaStream_t,
 ) -> Outcome {
@@ -469,7 +469,7 @@ unsafe fn tile<I: Element>(
     }
 }
 
-pub(crate) unsafe extern "C" fn nvfp4_dequantize(
+pub(crate) unsafe extern "C-unwind" fn nvfp4_dequantize(
     args: *const Nvfp4DequantizeArgs,
     _: cudaStream_t,
 ) -> Outcome {

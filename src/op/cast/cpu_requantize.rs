@@ -12,7 +12,7 @@ use rayon::prelude::*;
 const BLOCK: usize = 32;
 const TILE: usize = 128;
 
-pub(crate) unsafe extern "C" fn requantize(
+pub(crate) unsafe extern "C-unwind" fn requantize(
     args: *const RequantizeArgs,
     _: cudaStream_t,
 ) -> Outcome {

@@ -8,7 +8,10 @@ use crate::op::cast::cpu::chunks;
 use crate::types::cudaStream_t;
 use rayon::prelude::*;
 
-pub(crate) unsafe extern "C" fn dropout(args: *const DropoutArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn dropout(
+    args: *const DropoutArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     dispatch!(a.input_dtype, [F32, F16, BF16, E4M3, E5M2], I =>

@@ -96,7 +96,10 @@ fn moved(
 }
 
 /// Rows of bytes from one place to another.
-pub(crate) unsafe extern "C" fn move_rows(args: *const MoveRowsArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn move_rows(
+    args: *const MoveRowsArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     // SAFETY: as above.
@@ -127,7 +130,7 @@ fn active(from: &[i32]) -> usize {
 }
 
 /// Sequences of a cache to the front.
-pub(crate) unsafe extern "C" fn reindex_cache(
+pub(crate) unsafe extern "C-unwind" fn reindex_cache(
     args: *const ReindexCacheArgs,
     _: cudaStream_t,
 ) -> Outcome {
@@ -155,7 +158,7 @@ pub(crate) unsafe extern "C" fn reindex_cache(
 }
 
 /// Gradients of a step into those of all.
-pub(crate) unsafe extern "C" fn grad_correction(
+pub(crate) unsafe extern "C-unwind" fn grad_correction(
     args: *const GradCorrectionArgs,
     _: cudaStream_t,
 ) -> Outcome {
@@ -248,7 +251,10 @@ fn half_place(
 }
 
 /// Logarithms of the second halves.
-pub(crate) unsafe extern "C" fn half_lse(args: *const HalfLseArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn half_lse(
+    args: *const HalfLseArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     // SAFETY: as above.
@@ -271,7 +277,7 @@ fn rescaled(x: f32, from: f32, to: f32) -> f32 {
 }
 
 /// Outputs of a step into those of all.
-pub(crate) unsafe extern "C" fn out_correction(
+pub(crate) unsafe extern "C-unwind" fn out_correction(
     args: *const OutCorrectionArgs,
     _: cudaStream_t,
 ) -> Outcome {
@@ -320,7 +326,10 @@ unsafe fn correct_out<T: Element>(a: &OutCorrectionArgs) {
 }
 
 /// Tokens of a rank.
-pub(crate) unsafe extern "C" fn partition(args: *const PartitionArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn partition(
+    args: *const PartitionArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     unsafe {
         let a = &*args;
@@ -334,7 +343,7 @@ pub(crate) unsafe extern "C" fn partition(args: *const PartitionArgs, _: cudaStr
 }
 
 /// State of a random generator.
-pub(crate) unsafe extern "C" fn seed(args: *const SeedArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn seed(args: *const SeedArgs, _: cudaStream_t) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     unsafe {
         let a = &*args;
@@ -367,7 +376,10 @@ impl Shared<'_> {
 }
 
 /// Rows from one order to another.
-pub(crate) unsafe extern "C" fn copy_rows(args: *const CopyRowsArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn copy_rows(
+    args: *const CopyRowsArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     // SAFETY: as above.

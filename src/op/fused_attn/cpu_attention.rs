@@ -20,7 +20,7 @@ const ROWS: usize = 128;
 const COLS: usize = 128;
 const NEVER: f32 = f32::NEG_INFINITY;
 
-pub(crate) unsafe extern "C" fn attention_plan(
+pub(crate) unsafe extern "C-unwind" fn attention_plan(
     args: *const AttentionArgs,
     plan: *mut AttentionPlan,
 ) -> Outcome {
@@ -44,7 +44,10 @@ fn known(dtype: NVTEDType) -> bool {
     dispatch!(dtype, [F32, F16, BF16, E4M3, E5M2], _T => true, else false)
 }
 
-pub(crate) unsafe extern "C" fn attention(args: *const AttentionArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn attention(
+    args: *const AttentionArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     unsafe {
         let a = &*args;

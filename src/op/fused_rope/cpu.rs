@@ -7,7 +7,7 @@ use crate::numeric::{Element, dispatch};
 use crate::types::cudaStream_t;
 use rayon::prelude::*;
 
-pub(crate) unsafe extern "C" fn rope(args: *const RopeArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn rope(args: *const RopeArgs, _: cudaStream_t) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     dispatch!(a.dtype, [F32, F16, BF16], T => {

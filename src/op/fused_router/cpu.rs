@@ -134,7 +134,7 @@ fn floats<T: Element>(values: &[T]) -> Vec<f32> {
     values.iter().map(|x| x.to_f32()).collect()
 }
 
-pub(crate) unsafe extern "C" fn router_forward(
+pub(crate) unsafe extern "C-unwind" fn router_forward(
     args: *const RouterForwardArgs,
     _: cudaStream_t,
 ) -> Outcome {
@@ -251,7 +251,7 @@ impl<A> Shared<'_, A> {
     }
 }
 
-pub(crate) unsafe extern "C" fn router_backward(
+pub(crate) unsafe extern "C-unwind" fn router_backward(
     args: *const RouterBackwardArgs,
     _: cudaStream_t,
 ) -> Outcome {
@@ -328,7 +328,7 @@ unsafe fn backward_as<T: Element, G: Element>(a: &RouterBackwardArgs) {
     });
 }
 
-pub(crate) unsafe extern "C" fn router_histogram(
+pub(crate) unsafe extern "C-unwind" fn router_histogram(
     args: *const RouterHistogramArgs,
     _: cudaStream_t,
 ) -> Outcome {
@@ -377,7 +377,10 @@ unsafe fn counts(counts: *const c_void, dtype: NVTEDType, cols: usize) -> Vec<f3
     }
 }
 
-pub(crate) unsafe extern "C" fn aux_loss(args: *const AuxLossArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn aux_loss(
+    args: *const AuxLossArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     dispatch!(a.dtype, [F32, F16, BF16], T => {
@@ -400,7 +403,7 @@ pub(crate) unsafe extern "C" fn aux_loss(args: *const AuxLossArgs, _: cudaStream
     }, else Outcome::unimplemented("aux_loss: dtype"))
 }
 
-pub(crate) unsafe extern "C" fn aux_loss_backward(
+pub(crate) unsafe extern "C-unwind" fn aux_loss_backward(
     args: *const AuxLossBackwardArgs,
     _: cudaStream_t,
 ) -> Outcome {

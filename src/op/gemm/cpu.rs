@@ -26,7 +26,7 @@ const SUM_COLS: usize = 64;
 const NO_MEMORY: &str = "gemm: out of host memory";
 
 /// `D = epilogue(alpha * scale_a * scale_b * (Bop Aop) + beta * C)`
-pub(crate) unsafe extern "C" fn gemm(args: *const GemmArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, _: cudaStream_t) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let g = unsafe { &*args };
     if g.scales_a.mode == NVTEScalingMode::NVTE_MXFP8_1D_SCALING {

@@ -75,7 +75,7 @@ impl GroupedMatrix {
 }
 
 /// `D[t] = alpha[t] * scale_a[t] * scale_b[t] * (B[t] A[t]^T) + beta[t] * C[t]`
-pub(crate) unsafe extern "C" fn grouped_gemm(
+pub(crate) unsafe extern "C-unwind" fn grouped_gemm(
     args: *const GroupedGemmArgs,
     stream: cudaStream_t,
 ) -> Outcome {
@@ -133,7 +133,7 @@ pub(crate) unsafe extern "C" fn grouped_gemm(
 }
 
 /// `output[r][c] = cast(output[r][c] + bias[g(r)][c] * scale[r])`
-pub(crate) unsafe extern "C" fn grouped_bias(
+pub(crate) unsafe extern "C-unwind" fn grouped_bias(
     args: *const GroupedBiasArgs,
     _: cudaStream_t,
 ) -> Outcome {
@@ -178,7 +178,7 @@ pub(crate) unsafe extern "C" fn grouped_bias(
 }
 
 /// `output[i] = input[i] * factor`
-pub(crate) unsafe extern "C" fn widen(args: *const WidenArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn widen(args: *const WidenArgs, _: cudaStream_t) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let (input, output, factor) = unsafe {
         let a = &*args;
@@ -193,7 +193,10 @@ pub(crate) unsafe extern "C" fn widen(args: *const WidenArgs, _: cudaStream_t) -
 }
 
 /// Waits until counters are 0, which another thread makes them, or makes them 0.
-pub(crate) unsafe extern "C" fn counters(args: *const CountersArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn counters(
+    args: *const CountersArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments; all threads that use counters
     // at the same time do so here.
     let (counters, wait) = unsafe {

@@ -72,7 +72,7 @@ impl Lists {
         let mut branches = [stream; BRANCHES];
         backend::call("fork", |table| {
             // SAFETY: writes `count` streams.
-            let fork = |f: unsafe extern "C" fn(_, _, _) -> _| unsafe {
+            let fork = |f: unsafe extern "C-unwind" fn(_, _, _) -> _| unsafe {
                 f(stream, count as c_int, branches.as_mut_ptr())
             };
             table.fork.map(fork)

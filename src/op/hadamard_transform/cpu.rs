@@ -39,7 +39,10 @@ fn columns(
 }
 
 /// `output[c][16 i + n] = y[n]`
-pub(crate) unsafe extern "C" fn hadamard(args: *const HadamardArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn hadamard(
+    args: *const HadamardArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     let numel = a.rows * a.cols;
@@ -83,7 +86,7 @@ fn maxima(a: &HadamardAmaxArgs, input: &[BF16]) -> (u32, u32) {
     lots.map(of_rows).reduce(|| (0, 0), larger)
 }
 
-pub(crate) unsafe extern "C" fn hadamard_amax(
+pub(crate) unsafe extern "C-unwind" fn hadamard_amax(
     args: *const HadamardAmaxArgs,
     _: cudaStream_t,
 ) -> Outcome {

@@ -11,20 +11,26 @@ fn handle<T>(index: c_int) -> *mut T {
     HANDLES.as_ptr().wrapping_add(index as usize).cast_mut().cast()
 }
 
-pub(crate) unsafe extern "C" fn compute_stream(index: c_int, stream: *mut cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn compute_stream(
+    index: c_int,
+    stream: *mut cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     unsafe { stream.write(handle(index)) };
     Outcome::OK
 }
 
-pub(crate) unsafe extern "C" fn compute_event(index: c_int, event: *mut cudaEvent_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn compute_event(
+    index: c_int,
+    event: *mut cudaEvent_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     unsafe { event.write(handle(index)) };
     Outcome::OK
 }
 
 /// Work is complete on return: every branch is the stream itself.
-pub(crate) unsafe extern "C" fn fork(
+pub(crate) unsafe extern "C-unwind" fn fork(
     stream: cudaStream_t,
     count: c_int,
     branches: *mut cudaStream_t,
@@ -36,6 +42,6 @@ pub(crate) unsafe extern "C" fn fork(
     Outcome::OK
 }
 
-pub(crate) unsafe extern "C" fn join(_: cudaStream_t, _: c_int) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn join(_: cudaStream_t, _: c_int) -> Outcome {
     Outcome::OK
 }

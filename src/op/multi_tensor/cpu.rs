@@ -101,7 +101,7 @@ vectorized! {
     }
 }
 
-pub(crate) unsafe extern "C" fn adam(args: *const AdamArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn adam(args: *const AdamArgs, _: cudaStream_t) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let mut a = unsafe { *args };
     // SAFETY: as above.
@@ -238,7 +238,7 @@ vectorized! {
     }
 }
 
-pub(crate) unsafe extern "C" fn sgd(args: *const SgdArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn sgd(args: *const SgdArgs, _: cudaStream_t) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let (a, tensors) = unsafe {
         let a = &*args;
@@ -278,7 +278,7 @@ pub(crate) unsafe extern "C" fn sgd(args: *const SgdArgs, _: cudaStream_t) -> Ou
     Outcome::OK
 }
 
-pub(crate) unsafe extern "C" fn scale_tensors(
+pub(crate) unsafe extern "C-unwind" fn scale_tensors(
     args: *const ScaleTensorsArgs,
     _: cudaStream_t,
 ) -> Outcome {
@@ -305,7 +305,10 @@ pub(crate) unsafe extern "C" fn scale_tensors(
     Outcome::OK
 }
 
-pub(crate) unsafe extern "C" fn l2_norm(args: *const L2NormArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn l2_norm(
+    args: *const L2NormArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let (a, tensors, inv_scale) = unsafe {
         let a = &*args;
@@ -347,7 +350,7 @@ pub(crate) unsafe extern "C" fn l2_norm(args: *const L2NormArgs, _: cudaStream_t
     Outcome::OK
 }
 
-pub(crate) unsafe extern "C" fn scales_from_amax(
+pub(crate) unsafe extern "C-unwind" fn scales_from_amax(
     args: *const ScalesFromAmaxArgs,
     _: cudaStream_t,
 ) -> Outcome {

@@ -13,7 +13,10 @@ use rayon::prelude::*;
 /// Elements that a task handles at least, so that waking a thread pays.
 const TASK: usize = 1 << 14;
 
-pub(crate) unsafe extern "C" fn forward(args: *const NormForwardArgs, s: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn forward(
+    args: *const NormForwardArgs,
+    s: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     let c = &a.cast;
@@ -135,7 +138,7 @@ unsafe fn normalized<X: Element, G: Element>(a: &NormForwardArgs) -> Vec<f32> {
     values
 }
 
-pub(crate) unsafe extern "C" fn backward(
+pub(crate) unsafe extern "C-unwind" fn backward(
     args: *const NormBackwardArgs,
     _: cudaStream_t,
 ) -> Outcome {

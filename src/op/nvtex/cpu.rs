@@ -5,13 +5,16 @@ use crate::backend::args::{CopyKind, Outcome};
 use crate::types::cudaStream_t;
 use std::ffi::{c_int, c_void};
 
-pub(crate) unsafe extern "C" fn device_arch(arch: *mut c_int) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn device_arch(arch: *mut c_int) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     unsafe { arch.write(0) };
     Outcome::OK
 }
 
-pub(crate) unsafe extern "C" fn device_malloc(ptr: *mut *mut c_void, bytes: usize) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn device_malloc(
+    ptr: *mut *mut c_void,
+    bytes: usize,
+) -> Outcome {
     let mut memory = std::ptr::null_mut();
     // SAFETY: 256 is a power of two and a multiple of the pointer size.
     if unsafe { libc::posix_memalign(&mut memory, 256, bytes) } != 0 {
@@ -22,13 +25,13 @@ pub(crate) unsafe extern "C" fn device_malloc(ptr: *mut *mut c_void, bytes: usiz
     Outcome::OK
 }
 
-pub(crate) unsafe extern "C" fn device_free(ptr: *mut c_void) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn device_free(ptr: *mut c_void) -> Outcome {
     // SAFETY: the pointer comes from `device_malloc`.
     unsafe { libc::free(ptr) };
     Outcome::OK
 }
 
-pub(crate) unsafe extern "C" fn device_memcpy(
+pub(crate) unsafe extern "C-unwind" fn device_memcpy(
     dst: *mut c_void,
     src: *const c_void,
     bytes: usize,
@@ -40,18 +43,33 @@ pub(crate) unsafe extern "C" fn device_memcpy(
     Outcome::OK
 }
 
+pub(crate) unsafe extern "C-unwind" fn read_back(
+    dst: *mut c_void,
+    src: *const c_void,
+    bytes: usize,
+    copied: *mut bool,
+    _: cudaStream_t,
+) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    unsafe {
+        std::ptr::copy(src.cast::<u8>(), dst.cast::<u8>(), bytes);
+        copied.write(true);
+    }
+    Outcome::OK
+}
+
 /// Any address that is not null does: work is complete before a stream is ever asked for.
-pub(crate) unsafe extern "C" fn stream_create(stream: *mut cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn stream_create(stream: *mut cudaStream_t) -> Outcome {
     static STREAM: u8 = 0;
     // SAFETY: the caller of a table entry vouches for its arguments.
     unsafe { stream.write((&raw const STREAM).cast_mut().cast()) };
     Outcome::OK
 }
 
-pub(crate) unsafe extern "C" fn stream_destroy(_: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn stream_destroy(_: cudaStream_t) -> Outcome {
     Outcome::OK
 }
 
-pub(crate) unsafe extern "C" fn stream_synchronize(_: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn stream_synchronize(_: cudaStream_t) -> Outcome {
     Outcome::OK
 }

@@ -5,7 +5,10 @@ use crate::backend::args::{Outcome, PaddingArgs};
 use crate::backend::buf::Buf;
 use crate::types::cudaStream_t;
 
-pub(crate) unsafe extern "C" fn padding(args: *const PaddingArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn padding(
+    args: *const PaddingArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     // SAFETY: as above.

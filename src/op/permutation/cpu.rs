@@ -7,7 +7,10 @@ use crate::numeric::{Element, dispatch};
 use crate::types::cudaStream_t;
 use rayon::prelude::*;
 
-pub(crate) unsafe extern "C" fn row_map(args: *const RowMapArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn row_map(
+    args: *const RowMapArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     let slots = a.tokens * a.topk;
@@ -31,7 +34,10 @@ fn row_of(map: &[i32], tokens: usize, (k, t): (usize, usize), rows: usize) -> Op
     usize::try_from(map[k * tokens + t]).ok().filter(|&row| row < rows)
 }
 
-pub(crate) unsafe extern "C" fn permute(args: *const PermuteArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn permute(
+    args: *const PermuteArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     dispatch!(a.dtype, [F32, F16, BF16], T => {
@@ -90,7 +96,10 @@ fn product<T: Element>(a: T, b: T) -> f64 {
     f64::from(a.to_f32()) * f64::from(b.to_f32())
 }
 
-pub(crate) unsafe extern "C" fn unpermute(args: *const UnpermuteArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn unpermute(
+    args: *const UnpermuteArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     dispatch!(a.dtype, [F32, F16, BF16], T => {
@@ -131,7 +140,10 @@ unsafe fn unpermute_as<T: Element>(a: &UnpermuteArgs) {
     });
 }
 
-pub(crate) unsafe extern "C" fn sort_pairs(args: *const SortPairsArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn sort_pairs(
+    args: *const SortPairsArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     if a.workspace.is_null() {

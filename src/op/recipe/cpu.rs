@@ -9,7 +9,7 @@ use crate::op::cast::cpu::{chunks, max_magnitude};
 use crate::types::{NVTEScalingMode, cudaStream_t};
 
 /// `amax = max|x|`
-pub(crate) unsafe extern "C" fn amax(args: *const AmaxArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn amax(args: *const AmaxArgs, _: cudaStream_t) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     // SAFETY: as above.
@@ -28,7 +28,7 @@ pub(crate) unsafe extern "C" fn amax(args: *const AmaxArgs, _: cudaStream_t) -> 
 }
 
 /// `amax[t] = max|x|` over member t.
-pub(crate) unsafe extern "C" fn group_amax(
+pub(crate) unsafe extern "C-unwind" fn group_amax(
     args: *const GroupAmaxArgs,
     stream: cudaStream_t,
 ) -> Outcome {
@@ -56,7 +56,7 @@ pub(crate) unsafe extern "C" fn group_amax(
 }
 
 /// `scale = fp8_max / max(amax, epsilon)`
-pub(crate) unsafe extern "C" fn scale_from_amax(
+pub(crate) unsafe extern "C-unwind" fn scale_from_amax(
     args: *const ScaleFromAmaxArgs,
     _: cudaStream_t,
 ) -> Outcome {
@@ -92,7 +92,7 @@ pub(crate) fn scale_of(amax: f32, fp8_max: f32, epsilon: f32, pow2: bool, larges
 }
 
 /// Rolls the histories and sets the scales.
-pub(crate) unsafe extern "C" fn delayed_scaling(
+pub(crate) unsafe extern "C-unwind" fn delayed_scaling(
     args: *const DelayedScalingArgs,
     _: cudaStream_t,
 ) -> Outcome {

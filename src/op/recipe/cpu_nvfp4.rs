@@ -11,7 +11,10 @@ use rayon::prelude::*;
 /// Side of a block.
 const BLOCK: usize = 16;
 
-pub(crate) unsafe extern "C" fn alpha(args: *const Nvfp4AlphaArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn alpha(
+    args: *const Nvfp4AlphaArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     unsafe {
         let a = &*args;
@@ -28,7 +31,7 @@ fn global_scale_of(amax: f32) -> f32 {
     if amax > 0.0 { (2688.0 / amax.max(f32::MIN_POSITIVE)).min(f32::MAX) } else { 1.0 }
 }
 
-pub(crate) unsafe extern "C" fn global_scale(
+pub(crate) unsafe extern "C-unwind" fn global_scale(
     args: *const Nvfp4GlobalScaleArgs,
     _: cudaStream_t,
 ) -> Outcome {
@@ -45,7 +48,7 @@ pub(crate) unsafe extern "C" fn global_scale(
     Outcome::OK
 }
 
-pub(crate) unsafe extern "C" fn block_scale(
+pub(crate) unsafe extern "C-unwind" fn block_scale(
     args: *const Nvfp4BlockScaleArgs,
     _: cudaStream_t,
 ) -> Outcome {
@@ -90,7 +93,7 @@ pub(crate) unsafe extern "C" fn block_scale(
     Outcome::OK
 }
 
-pub(crate) unsafe extern "C" fn partial_amax(
+pub(crate) unsafe extern "C-unwind" fn partial_amax(
     args: *const Nvfp4PartialAmaxArgs,
     _: cudaStream_t,
 ) -> Outcome {
@@ -131,7 +134,7 @@ unsafe fn maxima<T: Element>(a: &Nvfp4PartialAmaxArgs) {
     });
 }
 
-pub(crate) unsafe extern "C" fn partial_cast(
+pub(crate) unsafe extern "C-unwind" fn partial_cast(
     args: *const Nvfp4PartialCastArgs,
     _: cudaStream_t,
 ) -> Outcome {

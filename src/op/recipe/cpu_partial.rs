@@ -23,7 +23,7 @@ impl Shard {
 }
 
 /// Largest magnitudes of the blocks of a matrix.
-pub(crate) unsafe extern "C" fn partial_amax(
+pub(crate) unsafe extern "C-unwind" fn partial_amax(
     args: *const PartialAmaxArgs,
     _: cudaStream_t,
 ) -> Outcome {
@@ -112,7 +112,7 @@ unsafe fn blocks_of_32<T: Element>(a: &PartialAmaxArgs) {
 }
 
 /// Casts a shard.
-pub(crate) unsafe extern "C" fn partial_cast(
+pub(crate) unsafe extern "C-unwind" fn partial_cast(
     args: *const PartialCastArgs,
     _: cudaStream_t,
 ) -> Outcome {

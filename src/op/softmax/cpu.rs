@@ -10,7 +10,10 @@ use rayon::prelude::*;
 /// What a masked score becomes.
 const MASKED: f32 = -10000.0;
 
-pub(crate) unsafe extern "C" fn softmax(args: *const SoftmaxArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn softmax(
+    args: *const SoftmaxArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     dispatch!(a.dtype, [F32, F16, BF16], T => {

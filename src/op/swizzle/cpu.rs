@@ -12,7 +12,10 @@ fn place(byte: usize) -> (usize, usize) {
 }
 
 /// Scales from the compact order to tiles, or back.
-pub(crate) unsafe extern "C" fn swizzle(args: *const SwizzleArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn swizzle(
+    args: *const SwizzleArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     unsafe {
         let a = &*args;
@@ -73,7 +76,7 @@ unsafe fn move_matrix(e: &SwizzleEntry, unswizzle: bool) {
 }
 
 /// Exponents of float scales as codes in tiles.
-pub(crate) unsafe extern "C" fn scale_codes(
+pub(crate) unsafe extern "C-unwind" fn scale_codes(
     args: *const ScaleCodesArgs,
     _: cudaStream_t,
 ) -> Outcome {

@@ -14,7 +14,7 @@ fn order(x: f32) -> u32 {
     bits ^ if bits >> 31 == 1 { u32::MAX } else { 1 << 31 }
 }
 
-pub(crate) unsafe extern "C" fn topk(args: *const TopkArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn topk(args: *const TopkArgs, _: cudaStream_t) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     dispatch!(a.dtype, [F32, F16, BF16], T => {

@@ -6,7 +6,7 @@ use crate::backend::buf::Buf;
 use crate::types::{NVTEDType, cudaStream_t};
 use std::ffi::c_void;
 
-pub(crate) unsafe extern "C" fn memset(args: *const MemsetArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn memset(args: *const MemsetArgs, _: cudaStream_t) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     unsafe {
         let a = &*args;
@@ -16,7 +16,10 @@ pub(crate) unsafe extern "C" fn memset(args: *const MemsetArgs, _: cudaStream_t)
 }
 
 /// `out[i] = stride * sum of first[j] * last[j], j <= i`
-pub(crate) unsafe extern "C" fn offsets(args: *const OffsetsArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn offsets(
+    args: *const OffsetsArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     unsafe {
         let a = &*args;

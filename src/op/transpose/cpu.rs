@@ -8,7 +8,10 @@ use crate::types::cudaStream_t;
 use rayon::prelude::*;
 
 /// `output[c][r] = input[r][c]`
-pub(crate) unsafe extern "C" fn transpose(args: *const TransposeArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn transpose(
+    args: *const TransposeArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     // SAFETY: as above.
@@ -40,7 +43,7 @@ fn run<T: Copy + Default + Send + Sync>(a: &TransposeArgs) -> Outcome {
 }
 
 /// `output[j][i] = input[i][j]` of rows of bytes
-pub(crate) unsafe extern "C" fn swap_first_dims(
+pub(crate) unsafe extern "C-unwind" fn swap_first_dims(
     args: *const SwapFirstDimsArgs,
     _: cudaStream_t,
 ) -> Outcome {

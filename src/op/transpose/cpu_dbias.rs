@@ -15,7 +15,7 @@ const BLOCK: usize = 128;
 const WIDTH: usize = 512;
 
 /// `output[c][r] = input[r][c]`, `dbias[c] = cast(sum over r of float(input[r][c]) * scale_inv)`
-pub(crate) unsafe extern "C" fn transpose_dbias(
+pub(crate) unsafe extern "C-unwind" fn transpose_dbias(
     args: *const TransposeDbiasArgs,
     _: cudaStream_t,
 ) -> Outcome {

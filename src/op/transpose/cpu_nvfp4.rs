@@ -7,7 +7,7 @@ use crate::types::cudaStream_t;
 use rayon::prelude::*;
 
 /// Element (c, r) of the output is element (r, c) of the input.
-pub(crate) unsafe extern "C" fn transpose(
+pub(crate) unsafe extern "C-unwind" fn transpose(
     args: *const Nvfp4TransposeArgs,
     _: cudaStream_t,
 ) -> Outcome {
@@ -32,7 +32,7 @@ pub(crate) unsafe extern "C" fn transpose(
 }
 
 /// `output[r][c] = r / 16 < row_tiles ? input[16 c][r / 16] : 0`
-pub(crate) unsafe extern "C" fn scale_transpose(
+pub(crate) unsafe extern "C-unwind" fn scale_transpose(
     args: *const Nvfp4ScaleTransposeArgs,
     _: cudaStream_t,
 ) -> Outcome {

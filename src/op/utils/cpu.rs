@@ -4,7 +4,10 @@
 use crate::backend::args::{HostCopyArgs, Outcome};
 use crate::types::cudaStream_t;
 
-pub(crate) unsafe extern "C" fn host_copy(args: *const HostCopyArgs, _: cudaStream_t) -> Outcome {
+pub(crate) unsafe extern "C-unwind" fn host_copy(
+    args: *const HostCopyArgs,
+    _: cudaStream_t,
+) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     unsafe {
         let a = &*args;
