@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::env;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 const ALL_ARCHS: &str = "80,89,90a,100a,120a";
 const DEFAULT_ARCHS: &str = "90a";
@@ -26,9 +27,15 @@ fn main() {
     ] {
         println!("cargo:rerun-if-changed={path}");
     }
-    for name in
-        ["NVTE_CPU_ONLY", "NVTE_CUDA_ARCHS", "NVTE_LINEINFO", "CUDA_HOME", "CUDA_PATH", "PATH"]
-    {
+    for name in [
+        "NVTE_CPU_ONLY",
+        "NVTE_CUDA_ARCHS",
+        "NVTE_LINEINFO",
+        "NVTE_KERNEL_CACHE",
+        "CUDA_HOME",
+        "CUDA_PATH",
+        "PATH",
+    ] {
         println!("cargo:rerun-if-env-changed={name}");
     }
 
@@ -139,6 +146,7 @@ fn build_kernels(root: &Path, toolkit: &Toolkit) {
     let jobs =
         env::var("NUM_JOBS").ok().and_then(|n| n.parse().ok()).unwrap_or(1).clamp(1, sources.len());
     let store = object_store();
+    let cache = object_cache();
     // Two runs of this script take turns.
     let turn = File::create(store.join("lock")).and_then(|file| file.lock().map(|()| file));
     let turn = turn.unwrap_or_else(|e| panic!("{}: {e}", store.display()));
@@ -148,7 +156,14 @@ fn build_kernels(root: &Path, toolkit: &Toolkit) {
         for _ in 0..jobs {
             scope.spawn(|| {
                 while let Some(source) = { queue.lock().unwrap().next() } {
-                    let object = compile(toolkit, source, &include, &flags, shared.clone(), &store);
+                    let object = compile(
+                        toolkit,
+                        source,
+                        &include,
+                        &flags,
+                        shared.clone(),
+                        (&store, cache.as_deref()),
+                    );
                     objects.lock().unwrap().push(object);
                 }
             });
@@ -176,20 +191,72 @@ fn object_store() -> PathBuf {
     store
 }
 
-/// Compiles one source unless its object is from the same source, headers, flags and compiler.
+/// A folder of objects by their keys, shared by all clones of this user: NVTE_KERNEL_CACHE, or the
+/// user's cache folder; none if the variable is 0 or the folder cannot be made. Objects that no build has
+/// used for a month are deleted.
+fn object_cache() -> Option<PathBuf> {
+    const MONTH: Duration = Duration::from_secs(30 * 24 * 3600);
+    let folder = match env::var_os("NVTE_KERNEL_CACHE") {
+        Some(value) if value == "0" => return None,
+        Some(value) if !value.is_empty() => PathBuf::from(value),
+        _ => env::var_os("XDG_CACHE_HOME")
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+            .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))?
+            .join("nvte-kernels"),
+    };
+    fs::create_dir_all(&folder).ok()?;
+    for entry in fs::read_dir(&folder).ok()?.flatten() {
+        let used = entry.metadata().and_then(|data| data.modified());
+        let unused = used.ok().and_then(|used| used.elapsed().ok());
+        let ours = entry.path().extension().is_some_and(|e| e == "o" || e == "seconds");
+        if ours && unused.is_some_and(|time| time > MONTH) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    Some(folder)
+}
+
+/// Copies a file so that nobody ever sees a part of it.
+fn publish(from: &Path, to: &Path) -> io::Result<()> {
+    let part = to.with_extension(format!("part{}", std::process::id()));
+    let copied = fs::copy(from, &part).and_then(|_| fs::rename(&part, to));
+    if copied.is_err() {
+        let _ = fs::remove_file(&part);
+    }
+    copied
+}
+
+/// Compiles one source unless the store or the cache has an object from the same source, headers, flags
+/// and compiler.
 fn compile(
     toolkit: &Toolkit,
     source: &Path,
     include: &Path,
     flags: &[String],
     mut key: DefaultHasher,
-    store: &Path,
+    (store, cache): (&Path, Option<&Path>),
 ) -> PathBuf {
     let object = store.join(source.with_extension("o").file_name().unwrap());
     let stamp = object.with_extension("hash");
-    hash_with_includes(source, include, &mut BTreeSet::new(), &mut key);
-    let key = key.finish().to_string();
+    let time = object.with_extension("seconds");
+    let with_lines = flags.iter().any(|flag| flag == "-lineinfo");
+    hash_with_includes(source, include, with_lines, &mut BTreeSet::new(), &mut key);
+    let key = format!("{:016x}", key.finish());
     if object.is_file() && fs::read_to_string(&stamp).is_ok_and(|old| old == key) {
+        return object;
+    }
+    let cached = cache.map(|folder| folder.join(&key).with_extension("o"));
+    if let Some(cached) = &cached
+        && cached.is_file()
+        && publish(&cached.with_extension("seconds"), &time).is_ok()
+        && publish(cached, &object).is_ok()
+    {
+        // It has been used today.
+        for path in [cached.clone(), cached.with_extension("seconds")] {
+            let _ = File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
+        }
+        fs::write(&stamp, key).unwrap();
         return object;
     }
     // An interrupted compiler leaves half an object.
@@ -208,15 +275,22 @@ fn compile(
     }
     // For the list of `cargo xtask bench kernels`.
     let seconds = start.elapsed().as_secs_f64();
-    fs::write(object.with_extension("seconds"), format!("{seconds:.1}")).unwrap();
+    fs::write(&time, format!("{seconds:.1}")).unwrap();
     fs::write(&stamp, key).unwrap();
+    if let Some(cached) = cached {
+        // A cache that is full or read-only costs the next clone time, and nothing else.
+        let _ = publish(&time, &cached.with_extension("seconds"));
+        let _ = publish(&object, &cached);
+    }
     object
 }
 
-/// The text of a source and of all of ours that it includes.
+/// The text of a source and of all of ours that it includes. Comments and empty lines count only where
+/// the object says which line an instruction comes from.
 fn hash_with_includes(
     file: &Path,
     include: &Path,
+    with_lines: bool,
     seen: &mut BTreeSet<PathBuf>,
     key: &mut DefaultHasher,
 ) {
@@ -225,14 +299,60 @@ fn hash_with_includes(
     }
     let text =
         fs::read_to_string(file).unwrap_or_else(|e| panic!("cannot read {}: {e}", file.display()));
-    text.hash(key);
+    if with_lines {
+        text.hash(key)
+    } else {
+        without_comments(&text).hash(key)
+    }
     for name in text.lines().filter_map(|line| line.strip_prefix("#include \"")?.split('"').next())
     {
         let folders = [file.parent().unwrap(), include];
         if let Some(header) = folders.map(|folder| folder.join(name)).iter().find(|p| p.is_file()) {
-            hash_with_includes(header, include, seen, key);
+            hash_with_includes(header, include, with_lines, seen, key);
         }
     }
+}
+
+/// C++ without comments, empty lines and the spaces around a line.
+fn without_comments(text: &str) -> String {
+    let mut code = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(['/', '"', '\'']) {
+        let (before, tail) = rest.split_at(at);
+        code.push_str(before);
+        let length = if tail.starts_with("//") {
+            tail.find('\n').unwrap_or(tail.len())
+        } else if tail.starts_with("/*") {
+            code.push(' ');
+            tail.find("*/").map_or(tail.len(), |end| end + 2)
+        } else {
+            // A quote may not begin a literal (`1'000`): what follows is kept either way.
+            let length = literal(tail);
+            code.push_str(&tail[..length]);
+            length
+        };
+        rest = &tail[length..];
+    }
+    code.push_str(rest);
+    let lines = code.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Bytes of the literal, or else of the one character, that `text` starts with.
+fn literal(text: &str) -> usize {
+    let quote = text.as_bytes()[0];
+    let mut escaped = false;
+    for (at, &byte) in text.as_bytes().iter().enumerate().skip(1) {
+        match byte {
+            _ if quote == b'/' => return 1,
+            b'\n' => return 1,
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            _ if byte == quote => return at + 1,
+            _ => {}
+        }
+    }
+    1
 }
 
 /// What the compiler prints for an option.
