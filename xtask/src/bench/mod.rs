@@ -8,6 +8,7 @@ mod abi;
 mod cases;
 mod check;
 mod cpu;
+mod front_end;
 mod gpu;
 mod kernels;
 mod layer;
@@ -69,6 +70,9 @@ pub struct BenchArgs {
     /// Write no report
     #[arg(long)]
     pub no_write: bool,
+    /// Layers: first measure transformer_engine.pytorch of the python3 on the PATH
+    #[arg(long)]
+    pub front_end: bool,
     /// Layers: let a profiler that was told to wait for it see one step of each
     #[arg(long)]
     pub profile: bool,
@@ -148,6 +152,8 @@ pub fn run(args: &BenchArgs, root: &Path) -> Result<()> {
 
 fn run_layers(args: &BenchArgs, root: &Path, machine: &dyn Machine) -> Result<()> {
     ensure!(args.against.is_none(), "--against: modules are no part of the common ABI");
+    // Before the library here takes memory of the GPU.
+    let peer = args.front_end.then(front_end::measure).transpose()?;
     let api = Api::load("nvte", &library(args, root)?)?;
     let pool = Pool::new(machine)?;
     let matrix = machine.matrix_limits();
@@ -155,7 +161,8 @@ fn run_layers(args: &BenchArgs, root: &Path, machine: &dyn Machine) -> Result<()
     let limits = Limits { stream: machine::streaming_limit(machine, &pool, &apis)?, matrix };
     let head = layer::preamble(machine, &today()?, &versions(&apis)[0], &limits);
     println!("\n{head}");
-    let table = layer::run(machine, &apis[0], &pool, &limits, args.only.as_deref(), args.profile)?;
+    let only = args.only.as_deref();
+    let table = layer::run(machine, &apis[0], &pool, &limits, peer.as_ref(), only, args.profile)?;
     update_report(args, root, machine.kind(), &format!("{head}\n{table}"))
 }
 
