@@ -7,6 +7,7 @@ use crate::tree::Tree;
 use anyhow::Result;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 /// Configures the CMake project in `source`, which finds nvte in `prefix`, and builds these targets of
 /// it, or all if none is named.
@@ -42,8 +43,10 @@ fn define(variable: &str, value: &Path) -> String {
 /// Runs the tests of a build folder, each of them once on each backend.
 pub fn ctest(tree: &Tree, dir: &Path, report: &mut Report) -> Result<()> {
     let ctest = setup::cmake(tree)?.with_file_name("ctest");
-    let output =
-        process::capture("ctest", tree.command(ctest).arg("-V").arg("--test-dir").arg(dir))?;
+    let jobs = thread::available_parallelism().map_or(1, |n| n.get()).to_string();
+    let mut command = tree.command(ctest);
+    command.args(["-V", "--parallel", &jobs]).arg("--test-dir").arg(dir);
+    let output = process::capture("ctest", &mut command)?;
     let results = parse(&output.text);
     // A verdict that this program did not understand must not pass.
     if results.is_empty() || output.success == results.iter().any(TestResult::failed) {

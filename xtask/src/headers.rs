@@ -1,6 +1,6 @@
-//! Every public header compiles alone, and every two of them together, as C11 and as C++17.
+//! Every public header compiles alone, and all of them together in two orders, as C11 and as C++17.
 
-use crate::report::{Outcome, Report};
+use crate::report::Report;
 use crate::tree::{self, Tree};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
@@ -32,17 +32,21 @@ pub fn run(tree: &Tree, report: &mut Report) -> Result<()> {
         if language.name == "C11" {
             headers.retain(|path| !path.starts_with(include.join("nvte/cpp")));
         }
+        let relative =
+            |path: &PathBuf| path.strip_prefix(&include).unwrap_or(path).display().to_string();
+        let mut checks: Vec<(String, Vec<&PathBuf>)> =
+            headers.iter().map(|header| (relative(header), vec![header])).collect();
+        checks.push(("all headers in order".into(), headers.iter().collect()));
+        checks.push(("all headers in reverse order".into(), headers.iter().rev().collect()));
         let next = AtomicUsize::new(0);
-        // One worker takes a header with all those after it.
-        let worker = || -> Result<Vec<(usize, Option<String>)>> {
+        let worker = || -> Result<Vec<(usize, Output)>> {
             let mut done = Vec::new();
-            loop {
-                let first = next.fetch_add(1, Ordering::Relaxed);
-                if first >= headers.len() {
-                    return Ok(done);
-                }
-                done.push((first, check(tree, language, &include, &headers[first..])?));
+            while let index = next.fetch_add(1, Ordering::Relaxed)
+                && let Some((_, headers)) = checks.get(index)
+            {
+                done.push((index, compile(tree, language, &include, headers)?));
             }
+            Ok(done)
         };
         let mut results = thread::scope(|scope| {
             let count = thread::available_parallelism().map_or(1, |n| n.get());
@@ -51,40 +55,16 @@ pub fn run(tree: &Tree, report: &mut Report) -> Result<()> {
             results.collect::<Result<Vec<_>>>()
         })?
         .concat();
-        results.sort();
-        for (index, failure) in results {
-            let header = headers[index].strip_prefix(&include).expect("under include");
-            let outcome = match failure {
-                None => Outcome::Pass,
-                Some(text) => {
-                    eprint!("{text}");
-                    Outcome::Fail
-                }
-            };
-            report.add(format!("{} as {}", header.display(), language.name), outcome);
+        results.sort_by_key(|(index, _)| *index);
+        for (index, output) in results {
+            let name = format!("{} as {}", checks[index].0, language.name);
+            if !output.status.success() {
+                eprint!("{name}:\n{}", String::from_utf8_lossy(&output.stderr));
+            }
+            report.check(name, output.status.success());
         }
     }
     Ok(())
-}
-
-/// The first header alone, then before each of the others; the text of the first failure.
-fn check(
-    tree: &Tree,
-    language: &Language,
-    include: &Path,
-    headers: &[PathBuf],
-) -> Result<Option<String>> {
-    let first = &headers[0];
-    for second in headers {
-        let pair = if second == first { vec![first] } else { vec![first, second] };
-        let output = compile(tree, language, include, &pair)?;
-        if !output.status.success() {
-            let names: Vec<_> = pair.iter().map(|path| path.display().to_string()).collect();
-            let errors = String::from_utf8_lossy(&output.stderr);
-            return Ok(Some(format!("{} as {}:\n{errors}", names.join(" and "), language.name)));
-        }
-    }
-    Ok(None)
 }
 
 fn compile(

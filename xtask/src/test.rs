@@ -27,7 +27,7 @@ enum Step {
     Lint,
     /// Tests in Rust, which also say whether the generated headers are fresh
     Rust,
-    /// Each public header alone and with each other one, as C11 and C++17
+    /// Each public header alone, and all in two orders, as C11 and C++17
     Headers,
     /// The C and C++ tests against an installed library, on each backend
     Capi,

@@ -78,7 +78,30 @@ pub struct BenchArgs {
     pub profile: bool,
 }
 
+/// Variables that make libraries of linear algebra run code for another processor than this one.
+const OVERRIDES: [&str; 7] = [
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_DEBUG_CPU_TYPE",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "DNNL_MAX_CPU_ISA",
+    "ONEDNN_MAX_CPU_ISA",
+    "ATEN_CPU_CAPABILITY",
+];
+
+/// Removes them from the environment of what is measured, and says so.
+fn unset_overrides() {
+    for name in OVERRIDES {
+        if let Some(value) = std::env::var_os(name) {
+            println!("unset for the measurement: {name}={}", value.display());
+            // SAFETY: no other thread runs yet.
+            unsafe { std::env::remove_var(name) };
+        }
+    }
+}
+
 pub fn run(args: &BenchArgs, root: &Path) -> Result<()> {
+    unset_overrides();
     if args.suite == Suite::Kernels {
         let release = library(args, root)?;
         let release = release.parent().context("the library has no folder")?;
