@@ -178,20 +178,42 @@ fn consumers(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
     let name = "consumer_c through CMake";
     report.check(name, on_cpu(tree, name, &mut tree.command(&program))?);
 
-    let program = tree.target.join("consumer_cpp");
-    let mut pkg_config = tree.command(setup::pkg_config(tree)?);
-    pkg_config.env("PKG_CONFIG_PATH", moved.join("lib/pkgconfig"));
-    let flags = process::run("pkg-config", pkg_config.args(["--cflags", "--libs", "nvte"]))?;
-    let compiler = env::var("CXX").unwrap_or_else(|_| "c++".into());
-    let mut compile = tree.command(&compiler);
-    compile.args(["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"]);
-    compile.arg(&program).arg(tree.root.join("capi-tests/consumer_cpp/main.cpp"));
-    compile.args(shell_words(&flags));
-    compile.arg(format!("-Wl,-rpath,{}", moved.join("lib").display()));
-    process::run("compile consumer_cpp", &mut compile)?;
+    let pkg_config = |arguments: &[&str]| {
+        let mut command = tree.command(setup::pkg_config(tree)?);
+        command.env("PKG_CONFIG_PATH", moved.join("lib/pkgconfig")).args(arguments).arg("nvte");
+        process::run("pkg-config", &mut command)
+    };
+    let flags = shell_words(&pkg_config(&["--cflags", "--libs"])?);
+    let folder = shell_words(&pkg_config(&["--variable=libdir"])?).concat();
+    let compile = |(variable, default): (&str, &str), standard: &str, source: &Path, name: &str| {
+        let program = tree.target.join(name);
+        let mut compile = tree.command(env::var(variable).unwrap_or_else(|_| default.into()));
+        compile.args([standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"]);
+        compile.arg(&program).arg(source).args(&flags).arg(format!("-Wl,-rpath,{folder}"));
+        process::run(&format!("compile {name}"), &mut compile)?;
+        Ok::<_, anyhow::Error>(program)
+    };
+    let source = tree.root.join("capi-tests/consumer_cpp/main.cpp");
+    let program = compile(("CXX", "c++"), "-std=c++17", &source, "consumer_cpp")?;
     let name = "consumer_cpp through pkg-config";
     report.check(name, on_cpu(tree, name, &mut tree.command(&program))?);
+
+    let readme = fs::read_to_string(tree.root.join("README.md")).context("README.md")?;
+    for (index, text) in c_programs(&readme).iter().enumerate() {
+        let name = format!("readme_{}", index + 1);
+        let source = tree.target.join(&name).with_extension("c");
+        fs::write(&source, text).with_context(|| source.display().to_string())?;
+        let program = compile(("CC", "cc"), "-std=c11", &source, &name)?;
+        let name = format!("C program {} of README.md", index + 1);
+        report.check(&name, on_cpu(tree, &name, &mut tree.command(&program))?);
+    }
     Ok(())
+}
+
+/// The C programs of a Markdown text.
+fn c_programs(markdown: &str) -> Vec<&str> {
+    let blocks = markdown.split("\n```c\n").skip(1);
+    blocks.filter_map(|block| Some(block.split_once("\n```")?.0)).collect()
 }
 
 /// pkg-config escapes a space in a path by a backslash.
@@ -269,7 +291,13 @@ fn on_cpu(tree: &Tree, name: &str, program: &mut Command) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Outcome, libtest, shell_words};
+    use super::{Outcome, c_programs, libtest, shell_words};
+
+    #[test]
+    fn finds_c_programs() {
+        let text = "a\n```c\nint x;\nint y;\n```\nb\n```cmake\nz\n```\n```c\nint w;\n```\n";
+        assert_eq!(c_programs(text), ["int x;\nint y;", "int w;"]);
+    }
 
     #[test]
     fn reads_libtest() {
