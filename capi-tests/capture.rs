@@ -963,6 +963,7 @@ fn rope(c: &mut Chain) {
             input: side.at(input),
             output: side.at(output),
             freqs: side.at(freqs),
+            freqs_rows: positions,
             heads,
             heads_per_group: heads,
             input_strides: strides,

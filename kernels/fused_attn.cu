@@ -119,6 +119,7 @@ __device__ __forceinline__ bool moved(const NVTEXMoveRowsArgs &a, size_t i, size
       const size_t end = valid.length(s) + n;
       if (n >= fresh || end < fresh) return false;
       const size_t position = end - fresh;
+      if (a.page_table != nullptr && position >= a.pages * a.page) return false;
       src = a.index == NVTE_BSHD   ? i
             : a.index == NVTE_SBHD ? n * a.sequences + s
                                    : cu.start(s, 1) + n;
@@ -143,7 +144,7 @@ __global__ void __launch_bounds__(kThreads)
        row += gridDim.x * per_block) {
     const size_t outer = row / a.rows;
     size_t src, dst;
-    if (!moved(a, row % a.rows, src, dst)) continue;
+    if (!moved(a, row % a.rows, src, dst) || src >= a.src_rows || dst >= a.dst_rows) continue;
     copy_bytes(unit, static_cast<char *>(a.dst) + (outer * a.dst_outer + dst) * a.row_bytes,
                static_cast<const char *>(a.src) + (outer * a.src_outer + src) * a.row_bytes,
                a.row_bytes, lane, static_cast<size_t>(lanes));
@@ -171,7 +172,7 @@ __global__ void __launch_bounds__(kThreads)
     const size_t token = at / per_row;
     for (size_t i = 0; i < active; ++i) {
       const size_t from = static_cast<unsigned>(a.from[i]);
-      if (a.from[0] == 0 && from == i) continue;
+      if ((a.from[0] == 0 && from == i) || from >= a.slots) continue;
       if (token + fresh.length(i) < cached.length(i)) {
         cache[i * per_slot + at] = cache[from * per_slot + at];
       }
@@ -196,6 +197,7 @@ __global__ void __launch_bounds__(kThreads)
     const NVTEXHalfOp op = r < half ? a.first : a.second;
     if (op == NVTEX_HALF_NONE) continue;
     const size_t u = a.full ? t : first / 2 + (r < half ? r : r - half);
+    if (op != NVTEX_HALF_ZERO && u >= step_tokens) continue;
     const size_t to = row * a.width, from = (outer * step_tokens + u) * a.width;
     for (size_t i = lane; i < a.width; i += static_cast<size_t>(lanes)) {
       Vec<T, 1> v = {};
@@ -216,16 +218,23 @@ __global__ void __launch_bounds__(kThreads)
 
 struct HalfPlace {
   size_t lse, step;
+  bool inside;  // Both exist.
 };
+
+// Positions in a row of each, and the row.
+__device__ __forceinline__ HalfPlace place_of(size_t row, size_t lse_len, size_t step_len,
+                                              size_t in_lse, size_t in_step) {
+  return {row * lse_len + in_lse, row * step_len + in_step, in_lse < lse_len && in_step < step_len};
+}
 
 // Of token t of the halves, for a head.
 __device__ __forceinline__ HalfPlace half_place(const Sequences &cu, bool packed, size_t heads,
                                                 size_t lse_len, size_t step_len, size_t head,
                                                 size_t t) {
   const size_t s = cu.of(t, 2), first = cu.start(s, 2), end = cu.start(s + 1, 2);
-  if (packed) return {head * lse_len + t + end, head * step_len + t};
-  const size_t row = s * heads + head, r = t - first;
-  return {row * lse_len + r + end - first, row * step_len + r};
+  if (packed) return place_of(head, lse_len, step_len, t + end, t);
+  const size_t r = t - first;
+  return place_of(s * heads + head, lse_len, step_len, r + end - first, r);
 }
 
 __device__ __forceinline__ float log_sum(float a, float b) {
@@ -238,11 +247,14 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_stream();
   let_next_start();
   const Sequences cu = {a.cu, a.sequences};
-  const size_t tokens = cu.start(cu.count, 2), all = tokens * a.heads;
+  // No more than step has room for, whatever the sequences say.
+  const size_t tokens = min(cu.start(cu.count, 2), (a.packed ? 1 : a.sequences) * a.step_len);
+  const size_t all = tokens * a.heads;
   const size_t stride = size_t{gridDim.x} * kThreads;
   for (size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x; i < all; i += stride) {
     const HalfPlace at =
         half_place(cu, a.packed, a.heads, a.lse_len, a.step_len, i / tokens, i % tokens);
+    if (!at.inside) continue;
     if (a.correct) {
       a.lse[at.lse] = log_sum(a.lse[at.lse], a.step[at.step]);
     } else {
@@ -279,11 +291,12 @@ __global__ void __launch_bounds__(kThreads)
     if (a.second_half) {
       at = half_place(cu, a.packed, a.heads, a.lse_len, a.step_len, head, t);
     } else if (a.packed) {
-      at = {head * a.lse_len + t, head * a.step_len + t};
+      at = place_of(head, a.lse_len, a.step_len, t, t);
     } else {
-      const size_t line = s * a.heads + head, r = t - cu.start(s, 1);
-      at = {line * a.lse_len + r, line * a.step_len + r};
+      const size_t r = t - cu.start(s, 1);
+      at = place_of(s * a.heads + head, a.lse_len, a.step_len, r, r);
     }
+    if (!at.inside || token >= a.out_tokens) continue;
     const float lse = a.lse[at.lse];
     const float old_factor = factor_of(a.old_lse[at.lse], lse);
     const float step_factor = factor_of(a.step_lse[at.step], lse);

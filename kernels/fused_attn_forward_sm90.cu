@@ -127,7 +127,8 @@ struct Params {
   bool bias_batch, bias_head;
   const int *k_pages, *v_pages;
   int max_k_pages, max_v_pages;
-  int page_log2, page_boxes;  // Rows of a box of keys, and boxes of a page.
+  unsigned last_k_page, last_v_page;  // Of the tensors: page numbers past them read these.
+  int page_log2, page_boxes;          // Rows of a box of keys, and boxes of a page.
   Side q_side, kv_side;
   unsigned heads;
   int group;         // Query heads of a key head.
@@ -314,13 +315,14 @@ struct PageBox {
 // Lane i finds the i-th box of tile n. Rows past the sequence's end in its last page read as zeros,
 // see encode_pages(); boxes past that are that page's again.
 template <class C>
-__device__ __forceinline__ PageBox find_page(const Params &p, const int *pages, const Tile &t,
-                                             int n) {
+__device__ __forceinline__ PageBox find_page(const Params &p, const int *pages, unsigned last_page,
+                                             const Tile &t, int n) {
   const int log2 = p.page_log2, page_size = p.page_boxes << log2;
   const int box = (n * C::kKeys >> log2) + static_cast<int>(threadIdx.x % 32);
   const int at = min(box, (t.keys - 1) >> log2), page = p.page_boxes > 1 ? at / p.page_boxes : at;
   const int end = min(page_size, t.keys - page * page_size);
-  return {page_size - end + ((at - page * p.page_boxes) << log2), end, pages[page]};
+  return {page_size - end + ((at - page * p.page_boxes) << log2), end,
+          static_cast<int>(min(static_cast<unsigned>(pages[page]), last_page))};
 }
 
 // Each warp of the copying warpgroup copies every fourth box.
@@ -389,7 +391,8 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
         // Before the wait, beside which it comes.
         PageBox page;
         if constexpr (C::kPages) {
-          page = find_page<C>(p, p.k_pages + int64_t{t.batch} * p.max_k_pages, t, n - 1);
+          page = find_page<C>(p, p.k_pages + int64_t{t.batch} * p.max_k_pages, p.last_k_page, t,
+                              n - 1);
         }
         wait_barrier(&control.k_empty[k_at.stage], k_at.parity ^ 1);
         unsigned char *const to = shared + C::kAtKeys + k_at.stage * C::kKeyBytes;
@@ -433,7 +436,7 @@ __device__ __forceinline__ void copy_tiles(const Params &p, unsigned char *share
         uint64_t *const full = &control.v_full[v_at.stage];
         PageBox page;
         if constexpr (C::kPages) {
-          page = find_page<C>(p, p.v_pages + int64_t{t.batch} * p.max_v_pages, t, n);
+          page = find_page<C>(p, p.v_pages + int64_t{t.batch} * p.max_v_pages, p.last_v_page, t, n);
         }
         wait_barrier(&control.v_empty[v_at.stage], v_at.parity ^ 1);
         unsigned char *const to = shared + C::kAtValues + v_at.stage * C::kValueBytes;
@@ -1221,11 +1224,11 @@ NVTEXOutcome encode_rows(CUtensorMap *map, const NVTEXAttentionTensor &tensor,
                     steps, box);
 }
 
-// Likewise of pages, of whose number the arguments know nothing.
+// Likewise of pages.
 NVTEXOutcome encode_pages(CUtensorMap *map, const NVTEXAttentionTensor &tensor, size_t page_size,
-                          size_t dim, size_t heads, int rows) {
+                          size_t num_pages, size_t dim, size_t heads, int rows) {
   const uint64_t step = static_cast<uint64_t>(tensor.row) * 2;
-  const uint64_t dims[5] = {dim, page_size, page_size + 1, heads, uint64_t{1} << 31};
+  const uint64_t dims[5] = {dim, page_size, page_size + 1, heads, num_pages};
   const uint64_t steps[4] = {step, step, heads > 1 ? static_cast<uint64_t>(tensor.head) * 2 : step,
                              tensor.batch > 0 ? static_cast<uint64_t>(tensor.batch) * 2 : step};
   const uint32_t box[5] = {64, static_cast<uint32_t>(rows), 1, 1, 1};
@@ -1244,6 +1247,8 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
     p.v_pages = a.page_table_v;
     p.max_k_pages = static_cast<int>(a.max_pages_k);
     p.max_v_pages = static_cast<int>(a.max_pages_v);
+    p.last_k_page = static_cast<unsigned>(a.num_pages_k - 1);
+    p.last_v_page = static_cast<unsigned>(a.num_pages_v - 1);
     const int size = static_cast<int>(a.page_size_k);
     int rows = C::kKeys;
     while (size % rows != 0) rows /= 2;
@@ -1255,16 +1260,18 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
     return encode_rows(map, tensor, side, a.batch, dim, side.heads, static_cast<uint32_t>(rows),
                        kFp8 && tensor.dtype == a.q.dtype);
   };
-  const auto encode_keys = [&](CUtensorMap *map, const NVTEXAttentionTensor &tensor, size_t dim) {
+  const auto encode_keys = [&](CUtensorMap *map, const NVTEXAttentionTensor &tensor,
+                               size_t num_pages, size_t dim) {
     if constexpr (C::kPages) {
-      return encode_pages(map, tensor, a.page_size_k, dim, a.kv_side.heads, 1 << p.page_log2);
+      return encode_pages(map, tensor, a.page_size_k, num_pages, dim, a.kv_side.heads,
+                          1 << p.page_log2);
     } else {
       return encode(map, tensor, a.kv_side, dim, C::kKeys);
     }
   };
   for (const NVTEXOutcome &done :
-       {encode(&p.q, a.q, a.q_side, a.dim_qk, 64), encode_keys(&p.k, a.k, a.dim_qk),
-        encode_keys(&p.v, a.v, a.dim_v)}) {
+       {encode(&p.q, a.q, a.q_side, a.dim_qk, 64), encode_keys(&p.k, a.k, a.num_pages_k, a.dim_qk),
+        encode_keys(&p.v, a.v, a.num_pages_v, a.dim_v)}) {
     if (done.status != NVTEX_BACKEND_OK) return done;
   }
   Device device;
@@ -1449,6 +1456,10 @@ const char *nvte_attention_sm90_forward_reject(const NVTEXAttentionArgs *args,
   if (pages && (a.page_size_v != a.page_size_k || a.page_size_k == 0 || a.page_size_k % 8 != 0 ||
                 a.page_size_k >= size_t{kUnbounded / 2})) {
     return "takes pages of a multiple of 8 rows, alike for keys and values";
+  }
+  if (pages && (a.num_pages_k == 0 || a.num_pages_v == 0 || a.num_pages_k > kUnbounded ||
+                a.num_pages_v > kUnbounded)) {
+    return "takes 1 to 2^30 pages";
   }
   if (bias && !(a.bias.dtype == a.q.dtype && aligned(a.bias.data, 16) && a.bias.row % 8 == 0 &&
                 a.bias.head % 8 == 0 && a.bias.batch % 8 == 0)) {

@@ -245,6 +245,7 @@ fn rope() {
                     input,
                     output,
                     freqs: side.maybe(freqs),
+                    freqs_rows,
                     heads: groups * heads,
                     heads_per_group: heads,
                     input_strides,

@@ -231,6 +231,7 @@ struct Rows {
   const int *pages;  // Or null.
   int64_t page;      // Bytes.
   int page_size;
+  unsigned last_page;  // Page numbers past it read this one.
   bool e5m2;
 
   __device__ __forceinline__ Rows(const NVTEXAttentionTensor &t, int bytes, int64_t offset)
@@ -239,10 +240,12 @@ struct Rows {
         pages(nullptr),
         page(0),
         page_size(1),
+        last_page(0),
         e5m2(t.dtype == kNVTEFloat8E5M2) {}
   __device__ __forceinline__ const char *at(int r) const {
     if (pages == nullptr) return base + r * row;
-    return base + __ldg(pages + r / page_size) * page + r % page_size * row;
+    const unsigned number = static_cast<unsigned>(__ldg(pages + r / page_size));
+    return base + min(number, last_page) * page + r % page_size * row;
   }
 };
 
@@ -255,21 +258,24 @@ __device__ __forceinline__ Rows query_rows(const NVTEXAttentionArgs &a,
 template <int kBytes>
 __device__ __forceinline__ Rows key_rows(const NVTEXAttentionArgs &a, const NVTEXAttentionTensor &t,
                                          const int *pages, size_t max_pages, size_t page_size,
-                                         unsigned i, unsigned j) {
+                                         size_t num_pages, unsigned i, unsigned j) {
   if (pages == nullptr) return {t, kBytes, head_offset(t, a.kv_side, i, j)};
   Rows rows(t, kBytes, j * t.head);
   rows.pages = pages + i * max_pages;
   rows.page = t.batch * kBytes;
   rows.page_size = static_cast<int>(page_size);
+  rows.last_page = static_cast<unsigned>(num_pages - 1);
   return rows;
 }
 template <int kBytes>
 __device__ __forceinline__ Rows k_rows(const NVTEXAttentionArgs &a, unsigned i, unsigned j) {
-  return key_rows<kBytes>(a, a.k, a.page_table_k, a.max_pages_k, a.page_size_k, i, j);
+  return key_rows<kBytes>(a, a.k, a.page_table_k, a.max_pages_k, a.page_size_k, a.num_pages_k, i,
+                          j);
 }
 template <int kBytes>
 __device__ __forceinline__ Rows v_rows(const NVTEXAttentionArgs &a, unsigned i, unsigned j) {
-  return key_rows<kBytes>(a, a.v, a.page_table_v, a.max_pages_v, a.page_size_v, i, j);
+  return key_rows<kBytes>(a, a.v, a.page_table_v, a.max_pages_v, a.page_size_v, a.num_pages_v, i,
+                          j);
 }
 
 // Rows `first` to `first` + kRows of `dim` elements into a tile; zeros from row `end` on and from

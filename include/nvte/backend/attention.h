@@ -157,6 +157,12 @@ typedef struct NVTEXAttentionArgs {
   size_t max_pages_v;
   size_t page_size_k;
   size_t page_size_v;
+  /**
+   * Pages that the tensors have. A number in a page table that is not below reads some page all the same,
+   * never other memory.
+   */
+  size_t num_pages_k;
+  size_t num_pages_v;
   float scale;
   /**
    * Probability that an element is dropped; 0: none is.

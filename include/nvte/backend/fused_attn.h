@@ -57,7 +57,8 @@ typedef enum NVTEXHalfOp {
 } NVTEXHalfOp;
 
 /**
- * Moves rows of bytes between places that sequences on the device determine.
+ * Moves rows of bytes between places that sequences on the device determine. A row whose place in src or
+ * dst would lie outside of them, or whose entry outside of the page table, does not move.
  */
 typedef struct NVTEXMoveRowsArgs {
   const void *src;
@@ -73,6 +74,11 @@ typedef struct NVTEXMoveRowsArgs {
   size_t outer;
   size_t src_outer;
   size_t dst_outer;
+  /**
+   * Rows that each matrix of src and of dst has.
+   */
+  size_t src_rows;
+  size_t dst_rows;
   /**
    * `sequences + 1` first tokens.
    */
@@ -91,20 +97,26 @@ typedef struct NVTEXMoveRowsArgs {
 /**
  * Moves the sequences of a cache `[slots, page, ...]` to the front: for i from 0 to n, ascending, the first
  * `cached - new` tokens of slot `from[i]` become those of slot i. n is the position after the last
- * descent of `from`, or `sequences`. Nothing moves where `from[0]` is 0 and `from[i]` is i.
+ * descent of `from`, or `sequences`. Nothing moves where `from[0]` is 0 and `from[i]` is i, nor from a slot
+ * that the cache does not have.
  */
 typedef struct NVTEXReindexCacheArgs {
   void *cache;
   const int32_t *from;
   const int32_t *cu_new;
   const int32_t *cu_cached;
+  /**
+   * At most `slots`.
+   */
   size_t sequences;
+  size_t slots;
   size_t page;
   size_t row_bytes;
 } NVTEXReindexCacheArgs;
 
 /**
- * `grad[t] op= step[u]` by halves of sequences; u is t if `full`, else t counted in halves.
+ * `grad[t] op= step[u]` by halves of sequences; u is t if `full`, else t counted in halves. Nothing happens
+ * to t if step has no row u that is needed.
  */
 typedef struct NVTEXGradCorrectionArgs {
   void *grad;
@@ -137,7 +149,8 @@ typedef struct NVTEXGradCorrectionArgs {
  * second half of each sequence, with `c = cu / 2` and t from 0 to `c[sequences]`.
  *
  * Packed: position `t + c[s + 1]` of lse belongs to t of step; else `r + c[s + 1] - c[s]` to
- * `r = t - c[s]`. Read: `step = lse`. Correct: `lse = log(exp(lse) + exp(step))`.
+ * `r = t - c[s]`. Read: `step = lse`. Correct: `lse = log(exp(lse) + exp(step))`. Positions past
+ * `lse_len` or `step_len` are left out.
  */
 typedef struct NVTEXHalfLseArgs {
   float *lse;
@@ -154,7 +167,7 @@ typedef struct NVTEXHalfLseArgs {
 /**
  * `out = out exp(old_lse - lse) + step exp(step_lse - lse)` for tokens `[tokens, heads, width]`, where
  * a zero element contributes 0 whatever its factor. With `second_half` step has the second halves of the
- * sequences.
+ * sequences. Tokens without a place in out or in the logarithms are left out.
  */
 typedef struct NVTEXOutCorrectionArgs {
   void *out;
@@ -165,9 +178,10 @@ typedef struct NVTEXOutCorrectionArgs {
   const int32_t *cu;
   size_t sequences;
   /**
-   * Tokens of step.
+   * Tokens of step, and of out.
    */
   size_t tokens;
+  size_t out_tokens;
   size_t heads;
   size_t width;
   /**

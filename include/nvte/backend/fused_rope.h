@@ -42,6 +42,11 @@ typedef struct NVTEXRopePart {
    */
   const float *freqs;
   /**
+   * Rows of `freqs`, one or more if there are heads to turn. Positions past them have the angles of the
+   * last row.
+   */
+  size_t freqs_rows;
+  /**
    * Of all groups; 0 for a part that is not there.
    */
   size_t heads;
@@ -63,7 +68,7 @@ typedef struct NVTEXRopePart {
  *
  * The angles a of position i of sequence n are row `f = i + start_positions[n]` of freqs; with
  * `cp_size > 1` and the local length L, `f + cp_rank L / 2` for `i < L / 2`, else
- * `f + L cp_size - (cp_rank + 1) L / 2 - L / 2`.
+ * `f + L cp_size - (cp_rank + 1) L / 2 - L / 2`. Positions whose row would be negative are not written.
  */
 typedef struct NVTEXRopeArgs {
   struct NVTEXRopePart parts[3];

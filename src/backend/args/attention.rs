@@ -118,6 +118,10 @@ pub struct AttentionArgs {
     pub max_pages_v: usize,
     pub page_size_k: usize,
     pub page_size_v: usize,
+    /// Pages that the tensors have. A number in a page table that is not below reads some page all the same,
+    /// never other memory.
+    pub num_pages_k: usize,
+    pub num_pages_v: usize,
     pub scale: f32,
     /// Probability that an element is dropped; 0: none is.
     pub dropout: f32,

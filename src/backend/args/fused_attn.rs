@@ -27,7 +27,8 @@ pub enum RowMap {
     NVTEX_ROWS_TO_CACHE = 6,
 }
 
-/// Moves rows of bytes between places that sequences on the device determine.
+/// Moves rows of bytes between places that sequences on the device determine. A row whose place in src or
+/// dst would lie outside of them, or whose entry outside of the page table, does not move.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct MoveRowsArgs {
@@ -40,6 +41,9 @@ pub struct MoveRowsArgs {
     pub outer: usize,
     pub src_outer: usize,
     pub dst_outer: usize,
+    /// Rows that each matrix of src and of dst has.
+    pub src_rows: usize,
+    pub dst_rows: usize,
     /// `sequences + 1` first tokens.
     pub cu: *const i32,
     pub cu_valid: *const i32,
@@ -55,7 +59,8 @@ pub struct MoveRowsArgs {
 
 /// Moves the sequences of a cache `[slots, page, ...]` to the front: for i from 0 to n, ascending, the first
 /// `cached - new` tokens of slot `from[i]` become those of slot i. n is the position after the last
-/// descent of `from`, or `sequences`. Nothing moves where `from[0]` is 0 and `from[i]` is i.
+/// descent of `from`, or `sequences`. Nothing moves where `from[0]` is 0 and `from[i]` is i, nor from a slot
+/// that the cache does not have.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ReindexCacheArgs {
@@ -63,7 +68,9 @@ pub struct ReindexCacheArgs {
     pub from: *const i32,
     pub cu_new: *const i32,
     pub cu_cached: *const i32,
+    /// At most `slots`.
     pub sequences: usize,
+    pub slots: usize,
     pub page: usize,
     pub row_bytes: usize,
 }
@@ -78,7 +85,8 @@ pub enum HalfOp {
     NVTEX_HALF_ZERO = 3,
 }
 
-/// `grad[t] op= step[u]` by halves of sequences; u is t if `full`, else t counted in halves.
+/// `grad[t] op= step[u]` by halves of sequences; u is t if `full`, else t counted in halves. Nothing happens
+/// to t if step has no row u that is needed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct GradCorrectionArgs {
@@ -103,7 +111,8 @@ pub struct GradCorrectionArgs {
 /// second half of each sequence, with `c = cu / 2` and t from 0 to `c[sequences]`.
 ///
 /// Packed: position `t + c[s + 1]` of lse belongs to t of step; else `r + c[s + 1] - c[s]` to
-/// `r = t - c[s]`. Read: `step = lse`. Correct: `lse = log(exp(lse) + exp(step))`.
+/// `r = t - c[s]`. Read: `step = lse`. Correct: `lse = log(exp(lse) + exp(step))`. Positions past
+/// `lse_len` or `step_len` are left out.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct HalfLseArgs {
@@ -120,7 +129,7 @@ pub struct HalfLseArgs {
 
 /// `out = out exp(old_lse - lse) + step exp(step_lse - lse)` for tokens `[tokens, heads, width]`, where
 /// a zero element contributes 0 whatever its factor. With `second_half` step has the second halves of the
-/// sequences.
+/// sequences. Tokens without a place in out or in the logarithms are left out.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct OutCorrectionArgs {
@@ -131,8 +140,9 @@ pub struct OutCorrectionArgs {
     pub step_lse: *const f32,
     pub cu: *const i32,
     pub sequences: usize,
-    /// Tokens of step.
+    /// Tokens of step, and of out.
     pub tokens: usize,
+    pub out_tokens: usize,
     pub heads: usize,
     pub width: usize,
     /// As in [`HalfLseArgs`].

@@ -26,6 +26,9 @@ pub struct RopePart {
     pub output: *mut c_void,
     /// `[.., rotated]` angles in radians, or null: the part is copied.
     pub freqs: *const f32,
+    /// Rows of `freqs`, one or more if there are heads to turn. Positions past them have the angles of the
+    /// last row.
+    pub freqs_rows: usize,
     /// Of all groups; 0 for a part that is not there.
     pub heads: usize,
     pub heads_per_group: usize,
@@ -43,7 +46,7 @@ pub struct RopePart {
 ///
 /// The angles a of position i of sequence n are row `f = i + start_positions[n]` of freqs; with
 /// `cp_size > 1` and the local length L, `f + cp_rank L / 2` for `i < L / 2`, else
-/// `f + L cp_size - (cp_rank + 1) L / 2 - L / 2`.
+/// `f + L cp_size - (cp_rank + 1) L / 2 - L / 2`. Positions whose row would be negative are not written.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RopeArgs {

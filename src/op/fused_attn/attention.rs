@@ -564,6 +564,8 @@ impl Problem {
             max_pages_v: self.pages[1].per_sequence,
             page_size_k: self.pages[0].size,
             page_size_v: self.pages[1].size,
+            num_pages_k: self.pages[0].count,
+            num_pages_v: self.pages[1].count,
             scale: o.scale,
             dropout: if dropout { o.dropout } else { 0.0 },
             rng_state: only(dropout).cast(),

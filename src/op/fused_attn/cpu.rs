@@ -7,7 +7,8 @@ use crate::numeric::{Element, dispatch};
 use crate::types::{NVTE_QKV_Format, NVTEDType, cudaStream_t};
 use rayon::prelude::*;
 
-/// First tokens of sequences.
+/// First tokens of sequences. They lie on the device, so that they may be anything: differences wrap, and who
+/// makes an index of them compares it with the size of what it leads to.
 #[derive(Clone, Copy)]
 struct Sequences<'a>(&'a [i32]);
 
@@ -21,11 +22,16 @@ impl Sequences<'_> {
 
     /// First token of sequence s, in units of `unit` tokens.
     fn start(self, s: usize, unit: usize) -> usize {
-        self.0[s] as usize / unit
+        self.0[s] as u32 as usize / unit
+    }
+
+    /// Tokens of sequence s, in units of `unit` tokens.
+    fn between(self, s: usize, unit: usize) -> usize {
+        self.start(s + 1, unit).wrapping_sub(self.start(s, unit))
     }
 
     fn len(self, s: usize) -> usize {
-        (self.0[s + 1] - self.0[s]).max(0) as usize
+        self.0[s + 1].wrapping_sub(self.0[s]).max(0) as usize
     }
 
     fn count(self) -> usize {
@@ -34,7 +40,7 @@ impl Sequences<'_> {
 
     /// The sequence of a token, empty ones left out.
     fn of(self, token: usize, unit: usize) -> usize {
-        let past = self.0[1..].partition_point(|&end| end as usize / unit <= token);
+        let past = self.0[1..].partition_point(|&end| end as u32 as usize / unit <= token);
         past.min(self.count() - 1)
     }
 }
@@ -43,11 +49,12 @@ impl Sequences<'_> {
 fn of_rank(sequences: Sequences, i: usize, rank: usize, world: usize) -> usize {
     let s = sequences.of(i, world);
     let start = sequences.start(s, world);
-    let (half, r) = ((sequences.start(s + 1, world) - start) / 2, i - start);
-    r + start * world + half * if r < half { rank } else { 2 * (world - 1) - rank }
+    let (half, r) = (sequences.between(s, world) / 2, i.wrapping_sub(start));
+    let chunks = if r < half { rank } else { 2 * (world - 1) - rank };
+    r.wrapping_add(start * world).wrapping_add(half.wrapping_mul(chunks))
 }
 
-/// Source and destination of row i, if it moves.
+/// Source and destination of row i, if it moves; they may lie outside.
 fn moved(
     a: &MoveRowsArgs,
     cu: Sequences,
@@ -87,9 +94,14 @@ fn moved(
                 _ => cu.start(s, 1) + n,
             };
             let position = (valid?.len(s) + n).checked_sub(cu.len(s))?;
-            let entry = a.page_table.wrapping_add(s * a.pages + position / a.page);
-            // SAFETY: the caller of the table entry vouches for the page table.
-            let page = if a.page_table.is_null() { s } else { unsafe { *entry as usize } };
+            let page = if a.page_table.is_null() {
+                s
+            } else if position / a.page < a.pages {
+                // SAFETY: the page table has `pages` entries for each sequence.
+                unsafe { *a.page_table.add(s * a.pages + position / a.page) as u32 as usize }
+            } else {
+                return None;
+            };
             Some((src, page * a.page + position % a.page))
         }
     }
@@ -109,7 +121,10 @@ pub(crate) unsafe extern "C-unwind" fn move_rows(
     };
     for outer in 0..a.outer {
         for i in 0..a.rows {
-            if let Some((src, dst)) = moved(a, cu, valid, i) {
+            if let Some((src, dst)) = moved(a, cu, valid, i)
+                && src < a.src_rows
+                && dst < a.dst_rows
+            {
                 let (src, dst) = (outer * a.src_outer + src, outer * a.dst_outer + dst);
                 // SAFETY: as above; source and destination are distinct.
                 unsafe {
@@ -146,13 +161,14 @@ pub(crate) unsafe extern "C-unwind" fn reindex_cache(
     };
     let slot = a.page * a.row_bytes;
     for (i, &source) in from.iter().enumerate().take(active(from)) {
-        if from[0] == 0 && source as usize == i {
+        let source = source as u32 as usize;
+        if (from[0] == 0 && source == i) || source >= a.slots {
             continue;
         }
-        let bytes = cached.len(i).saturating_sub(new.len(i)) * a.row_bytes;
+        let bytes = cached.len(i).saturating_sub(new.len(i)).min(a.page) * a.row_bytes;
         let cache = a.cache.cast::<u8>();
-        // SAFETY: as above; a slot may be copied onto itself.
-        unsafe { cache.add(i * slot).copy_from(cache.add(source as usize * slot), bytes) };
+        // SAFETY: as above, both slots exist; a slot may be copied onto itself.
+        unsafe { cache.add(i * slot).copy_from(cache.add(source * slot), bytes) };
     }
     Outcome::OK
 }
@@ -196,12 +212,13 @@ unsafe fn correct_grad<T: Element>(a: &GradCorrectionArgs) {
         for t in 0..tokens {
             let s = cu.of(t, 1);
             let (start, half) = (cu.start(s, 1), cu.len(s) / 2);
-            let r = t - start;
-            let (op, in_step) = match r < half {
-                true => (a.first, start / 2 + r),
-                false => (a.second, start / 2 + r - half),
-            };
-            let u = if a.full { t } else { in_step };
+            let r = t.wrapping_sub(start);
+            let (op, in_half) =
+                if r < half { (a.first, r) } else { (a.second, r.wrapping_sub(half)) };
+            let u = if a.full { t } else { (start / 2).wrapping_add(in_half) };
+            if matches!(op, HalfOp::NVTEX_HALF_COPY | HalfOp::NVTEX_HALF_ADD) && u >= step_tokens {
+                continue;
+            }
             // SAFETY: as above.
             let to = unsafe { grad.slice_mut((outer * a.tokens + t) * a.width, a.width) };
             let from = || {
@@ -234,20 +251,27 @@ struct HalfPlace {
     step: usize,
 }
 
+impl HalfPlace {
+    /// In a row of each, at a position in it; none if that is past the row.
+    fn new(row: usize, [lse_len, step_len]: [usize; 2], [lse, step]: [usize; 2]) -> Option<Self> {
+        let inside = lse < lse_len && step < step_len;
+        inside.then(|| Self { lse: row * lse_len + lse, step: row * step_len + step })
+    }
+}
+
 fn half_place(
     cu: Sequences,
     (packed, heads): (bool, usize),
-    (lse_len, step_len): (usize, usize),
+    lens: [usize; 2],
     head: usize,
     t: usize,
-) -> HalfPlace {
+) -> Option<HalfPlace> {
     let s = cu.of(t, 2);
-    let (start, end) = (cu.start(s, 2), cu.start(s + 1, 2));
     if packed {
-        return HalfPlace { lse: head * lse_len + t + end, step: head * step_len + t };
+        return HalfPlace::new(head, lens, [t + cu.start(s + 1, 2), t]);
     }
-    let (row, r) = (s * heads + head, t - start);
-    HalfPlace { lse: row * lse_len + r + end - start, step: row * step_len + r }
+    let r = t.wrapping_sub(cu.start(s, 2));
+    HalfPlace::new(s * heads + head, lens, [r.wrapping_add(cu.between(s, 2)), r])
 }
 
 /// Logarithms of the second halves.
@@ -259,10 +283,12 @@ pub(crate) unsafe extern "C-unwind" fn half_lse(
     let a = unsafe { &*args };
     // SAFETY: as above.
     let cu = unsafe { Sequences::new(a.cu, a.sequences) };
+    // No more than step has room for, whatever the sequences say.
+    let room = a.step_len * if a.packed { 1 } else { a.sequences };
     for head in 0..a.heads {
-        for t in 0..cu.start(cu.count(), 2) {
-            let lens = (a.lse_len, a.step_len);
-            let at = half_place(cu, (a.packed, a.heads), lens, head, t);
+        for t in 0..cu.start(cu.count(), 2).min(room) {
+            let lens = [a.lse_len, a.step_len];
+            let Some(at) = half_place(cu, (a.packed, a.heads), lens, head, t) else { continue };
             // SAFETY: as above.
             let (lse, step) = unsafe { (&mut *a.lse.add(at.lse), &mut *a.step.add(at.step)) };
             if a.correct { *lse = log_sum(*lse, *step) } else { *step = *lse }
@@ -299,15 +325,20 @@ unsafe fn correct_out<T: Element>(a: &OutCorrectionArgs) {
     for t in 0..a.tokens.min(cu.start(cu.count(), unit)) {
         let s = cu.of(t, unit);
         let token = if a.second_half { t + cu.start(s + 1, 2) } else { t };
+        if token >= a.out_tokens {
+            continue;
+        }
         for head in 0..a.heads {
+            let lens = [a.lse_len, a.step_len];
             let at = if a.second_half {
-                half_place(cu, (a.packed, a.heads), (a.lse_len, a.step_len), head, t)
+                half_place(cu, (a.packed, a.heads), lens, head, t)
             } else if a.packed {
-                HalfPlace { lse: head * a.lse_len + t, step: head * a.step_len + t }
+                HalfPlace::new(head, lens, [t; 2])
             } else {
-                let (row, r) = (s * a.heads + head, t - cu.start(s, 1));
-                HalfPlace { lse: row * a.lse_len + r, step: row * a.step_len + r }
+                let r = t.wrapping_sub(cu.start(s, 1));
+                HalfPlace::new(s * a.heads + head, lens, [r; 2])
             };
+            let Some(at) = at else { continue };
             let start = |token| (token * a.heads + head) * a.width;
             // SAFETY: as above.
             unsafe {

@@ -66,18 +66,30 @@ struct Rows {
     first: i64,
     row: i64,
     dim: usize,
-    /// Page table of the sequence, rows of a page, elements from page to page.
-    pages: Option<(*const i32, usize, i64)>,
+    pages: Option<Pages>,
+}
+
+/// Pages of a sequence.
+#[derive(Clone, Copy)]
+struct Pages {
+    /// Of the sequence: its page numbers.
+    table: *const i32,
+    /// Rows of a page.
+    size: usize,
+    /// Elements from page to page.
+    stride: i64,
+    /// Page numbers past it read this one: the table lies on the device and may hold anything.
+    last: u32,
 }
 
 impl Rows {
     fn at(&self, r: usize) -> *mut c_void {
         let element = match self.pages {
             None => self.first + r as i64 * self.row,
-            Some((table, size, stride)) => {
+            Some(Pages { table, size, stride, last }) => {
                 // SAFETY: the table covers the rows of the sequence.
-                let page = unsafe { table.add(r / size).read() };
-                self.first + i64::from(page) * stride + (r % size) as i64 * self.row
+                let page = unsafe { table.add(r / size).read() } as u32;
+                self.first + i64::from(page.min(last)) * stride + (r % size) as i64 * self.row
             }
         };
         self.data.wrapping_byte_offset(element as isize * (self.dtype.bits() / 8) as isize)
@@ -167,6 +179,12 @@ fn band(range: &Range<usize>, low: i64, high: i64, length: usize) -> Range<usize
     let clip = |position: i64| position.clamp(0, length as i64) as usize;
     let (start, end) = (clip(range.start as i64 + low), clip(range.end as i64 + high));
     start..if range.is_empty() { start } else { end.max(start) }
+}
+
+/// The part of a range that lies in another, counted from the start of that.
+fn relative(range: &Range<usize>, inside: &Range<usize>) -> Range<usize> {
+    let clip = |x: usize| x.clamp(inside.start, inside.end) - inside.start;
+    clip(range.start)..clip(range.end)
 }
 
 /// Length and, of a packed side, first row of a sequence. Never more than there is.
@@ -288,6 +306,31 @@ fn product(to: &mut [f32], (m, n, k): (usize, usize, usize), a: Matrix, b: Matri
             false,
             gemm::Parallelism::None,
         );
+    }
+}
+
+/// `to += weights x`: `to` is `[m, width]`, x `[n, width]`. Row i of the weights counts in `seen(i)` and is 0
+/// elsewhere. Rows of x that hold a NaN or an infinity do not reach the rows of `to` that do not see them,
+/// although 0 times them is NaN.
+fn product_of_seen(
+    to: &mut [f32],
+    (m, width, n): (usize, usize, usize),
+    weights: Matrix,
+    x: &[f32],
+    seen: impl Fn(usize) -> Range<usize>,
+) {
+    let x = &x[..n * width];
+    if (0..m).all(|i| seen(i) == (0..n)) || x.iter().all(|x| x.is_finite()) {
+        return product(to, (m, width, n), weights, Matrix(x, width, 1), true);
+    }
+    let Matrix(values, row, column) = weights;
+    for (i, to) in to.chunks_exact_mut(width).take(m).enumerate() {
+        for k in seen(i) {
+            let weight = values[i * row + k * column];
+            for (to, &x) in to.iter_mut().zip(&x[k * width..(k + 1) * width]) {
+                *to += weight * x;
+            }
+        }
     }
 }
 
@@ -498,15 +541,16 @@ impl<'a> Shared<'a> {
         which: usize,
     ) -> Rows {
         let a = self.a;
-        let (table, pages, size) = [
-            (a.page_table_k, a.max_pages_k, a.page_size_k),
-            (a.page_table_v, a.max_pages_v, a.page_size_v),
+        let (table, pages, size, count) = [
+            (a.page_table_k, a.max_pages_k, a.page_size_k, a.num_pages_k),
+            (a.page_table_v, a.max_pages_v, a.page_size_v, a.num_pages_v),
         ][which];
         let rows = self.rows(tensor, s, 1, j, dim);
         if table.is_null() {
             return rows;
         }
-        let pages = (table.wrapping_add(s.index * pages), size, tensor.batch);
+        let table = table.wrapping_add(s.index * pages);
+        let pages = Pages { table, size, stride: tensor.batch, last: (count - 1) as u32 };
         Rows { first: j as i64 * tensor.head, pages: Some(pages), ..rows }
     }
 
@@ -677,8 +721,12 @@ impl<'a> Shared<'a> {
                     head.tile_gradients(scratch, &rows, &inside, d, true);
                 }
                 let (z, ds) = (Matrix(&scratch.x, 1, n), Matrix(&scratch.dp, 1, n));
-                product(&mut dv, (n, v, m), z, Matrix(&scratch.d_o, v, 1), true);
-                product(&mut dk, (n, qk, m), ds, Matrix(&scratch.q, qk, 1), true);
+                let seen = |c: usize| {
+                    let seen = s.rows(&(inside.start + c..inside.start + c + 1));
+                    relative(&seen, &rows)
+                };
+                product_of_seen(&mut dv, (n, v, m), z, &scratch.d_o, seen);
+                product_of_seen(&mut dk, (n, qk, m), ds, &scratch.q, seen);
             }
         }
         // Of dense tensors the rows behind the sequence become 0.
@@ -842,9 +890,7 @@ impl Head<'_> {
 
     /// Which of the columns row r sees, counted from the first.
     fn seen(&self, r: usize, columns: &Range<usize>) -> Range<usize> {
-        let seen = self.s.columns(&(r..r + 1));
-        let clip = |c: usize| c.clamp(columns.start, columns.end) - columns.start;
-        clip(seen.start)..clip(seen.end)
+        relative(&self.s.columns(&(r..r + 1)), columns)
     }
 
     /// What dropout multiplies the elements of a row by: 0 or `1 / (1 - dropout)`.
@@ -937,8 +983,8 @@ impl Head<'_> {
                     let x = &mut scratch.x[..m * n];
                     shared.raise(0, round(a.q.dtype, x, shared.factors.p[0]));
                 }
-                let (x, values) = (Matrix(&scratch.x, n, 1), Matrix(&scratch.v, v, 1));
-                product(&mut o, (m, v, n), x, values, true);
+                let seen = |i: usize| self.seen(inside.start + i, &columns);
+                product_of_seen(&mut o, (m, v, n), Matrix(&scratch.x, n, 1), &scratch.v, seen);
             }
         }
         for (i, o) in o.chunks_exact_mut(v).take(m).enumerate() {
@@ -948,7 +994,9 @@ impl Head<'_> {
         }
         let written = if self.s.starts[0].is_some() { inside } else { rows };
         for (i, r) in written.clone().enumerate() {
-            let (stats, max) = if i < m && seen[i] != NEVER {
+            let (stats, max) = if i < m && sum[i].is_nan() {
+                (f32::NAN, f32::NAN)
+            } else if i < m && seen[i] != NEVER {
                 (log_sum(most[i], sum[i]), seen[i])
             } else {
                 (NEVER, NEVER)
@@ -1020,6 +1068,11 @@ impl Head<'_> {
             // SAFETY: the statistics have an element for each row.
             let stats = unsafe { a.stats.add(at).read() };
             exponentials(x, if stats == NEVER { 0.0 } else { stats });
+            if stats.is_nan() {
+                let seen = self.seen(r, columns);
+                x[..seen.start].fill(0.0);
+                x[seen.end..].fill(0.0);
+            }
             let weights = floats(&mut scratch.weights, n);
             weights.fill(1.0);
             if a.dropout > 0.0 {
@@ -1053,8 +1106,10 @@ impl Head<'_> {
                 self.load_columns(scratch, &columns, true);
                 self.tile_gradients(scratch, &inside, &columns, d, true);
             }
-            let (ds, k) = (Matrix(&scratch.dp, columns.len(), 1), Matrix(&scratch.k, depth, 1));
-            product(&mut dq, (inside.len(), depth, columns.len()), ds, k, true);
+            let sizes = (inside.len(), depth, columns.len());
+            let seen = |i: usize| self.seen(inside.start + i, &columns);
+            let ds = Matrix(&scratch.dp, columns.len(), 1);
+            product_of_seen(&mut dq, sizes, ds, &scratch.k, seen);
         }
         let written = if self.s.starts[0].is_some() { inside } else { rows };
         let to = shared.rows(&a.dq, &self.s, 0, self.j, depth);

@@ -107,6 +107,22 @@ fn sequences(name: &str, handle: NVTETensor) -> Result<(*const i32, usize)> {
     }
 }
 
+/// First tokens of `sequences` sequences, and the end of the last; there may be more.
+fn running_sums(name: &str, handle: NVTETensor, sequences: usize) -> Result<*const i32> {
+    let buffer = data(name, handle, &[kNVTEInt32])?;
+    check_elements(name, &buffer, sequences + 1)?;
+    Ok(buffer.ptr().cast_const().cast())
+}
+
+/// Refuses an array of fewer than `least` elements.
+fn check_elements(name: &str, buffer: &Buffer, least: usize) -> Result<()> {
+    if buffer.shape.numel() >= least {
+        return Ok(());
+    }
+    let expected = format!("{least} elements or more");
+    Err(Error::argument(format_args!("{name}.shape"), expected, buffer.shape))
+}
+
 fn same_dtype(name: &str, got: &Buffer, like: &Buffer) -> Result<()> {
     check::dtype(name, got.dtype, &[like.dtype])
 }
@@ -146,6 +162,8 @@ const MOVE: MoveRowsArgs = MoveRowsArgs {
     outer: 1,
     src_outer: 0,
     dst_outer: 0,
+    src_rows: 0,
+    dst_rows: 0,
     cu: null(),
     cu_valid: null(),
     sequences: 0,
@@ -196,6 +214,8 @@ unsafe fn read_half(
         outer,
         src_outer: total,
         dst_outer: total / 2,
+        src_rows: total,
+        dst_rows: total / 2,
         cu,
         sequences,
         index: half_idx as usize,
@@ -323,6 +343,7 @@ unsafe fn out_correction(
         cu,
         sequences,
         tokens: step_tokens,
+        out_tokens: total,
         heads,
         width,
         lse_len: sizes.lse_len,
@@ -471,6 +492,8 @@ unsafe fn reorder(
         dst: dst.ptr(),
         row_bytes: row_bytes(&src, src.shape.numel() / total),
         rows: total,
+        src_rows: total,
+        dst_rows: total,
         cu,
         sequences,
         world,
@@ -526,6 +549,8 @@ unsafe fn copy_valid(
         dst: dst.ptr(),
         row_bytes: row_bytes(&src, src.shape.numel() / total.max(1)),
         rows: total,
+        src_rows: total,
+        dst_rows: total,
         cu,
         cu_valid,
         sequences,
@@ -549,8 +574,8 @@ fn convert(
         let expected = "[sequences, length, heads, dim]";
         return Err(Error::argument(format_args!("{padded_name}.shape"), expected, padded.shape));
     };
-    match *packed.shape.dims() {
-        [_, h, d] if (h, d) == (heads, dim) => {}
+    let tokens = match *packed.shape.dims() {
+        [tokens, h, d] if (h, d) == (heads, dim) => tokens,
         _ => {
             let expected = format!("[tokens, {heads}, {dim}]");
             return Err(Error::argument(
@@ -559,17 +584,19 @@ fn convert(
                 packed.shape,
             ));
         }
-    }
-    let cu = data("cu_seqlens", cu_seqlens, &[kNVTEInt32])?;
-    check::shape("cu_seqlens", &cu.shape, &Shape::new(&[b + 1]))?;
-    let (src, dst) =
-        if map == RowMap::NVTEX_ROWS_UNPACK { (packed, padded) } else { (padded, packed) };
+    };
+    let cu = running_sums("cu_seqlens", cu_seqlens, b)?;
+    let unpacks = map == RowMap::NVTEX_ROWS_UNPACK;
+    let (src, dst) = if unpacks { (packed, padded) } else { (padded, packed) };
+    let rows = b * length;
     let args = MoveRowsArgs {
         src: src.ptr(),
         dst: dst.ptr(),
         row_bytes: row_bytes(&src, heads * dim),
-        rows: b * length,
-        cu: cu.ptr().cast_const().cast(),
+        rows,
+        src_rows: if unpacks { tokens } else { rows },
+        dst_rows: if unpacks { rows } else { tokens },
+        cu,
         sequences: b,
         length,
         map,
@@ -595,32 +622,40 @@ pub(crate) struct CacheSizes {
     pub max_pages_per_seq: c_int,
 }
 
-/// Elements of a token, of which a cache has pages, and new tokens the format.
+/// Elements of a token, of which a cache has `slots` pages or more, and new tokens the format; rows of the
+/// new tokens, and pages of the cache.
 fn token_elements(
     (new_name, new): (&str, &Buffer),
     (cache_name, cache): (&str, &Buffer),
     format: NVTE_QKV_Format,
-    [b, context, page]: [usize; 3],
-) -> Result<usize> {
-    let (heads, dim) = match *cache.shape.dims() {
-        [_, page_dim, heads, dim] if page_dim == page => (heads, dim),
+    [b, context, page, slots]: [usize; 4],
+) -> Result<[usize; 3]> {
+    let (pages, heads, dim) = match *cache.shape.dims() {
+        [pages, page_dim, heads, dim] if page_dim == page && pages >= slots => (pages, heads, dim),
         _ => {
-            let expected = format!("[pages, {page}, heads, dim]");
+            let expected = match slots {
+                0 => format!("[pages, {page}, heads, dim]"),
+                _ => format!("[{slots} (b) or more, {page}, heads, dim]"),
+            };
             return Err(Error::argument(format_args!("{cache_name}.shape"), expected, cache.shape));
         }
     };
     let good = match (format, new.shape.dims()) {
         (NVTE_BSHD, &[n, s, h, d]) => (n, s, h, d) == (b, context, heads, dim),
-        (NVTE_SBHD, &[_, n, h, d]) => (n, h, d) == (b, heads, dim),
+        (NVTE_SBHD, &[s, n, h, d]) => (n, h, d) == (b, heads, dim) && s >= context,
         (NVTE_THD, &[_, h, d]) => (h, d) == (heads, dim),
         _ => false,
     };
     if good {
-        return Ok(heads * dim);
+        let rows = match *new.shape.dims() {
+            [first, second, _, _] => first * second,
+            _ => new.shape.dims()[0],
+        };
+        return Ok([heads * dim, rows, pages]);
     }
     let expected = match format {
-        NVTE_BSHD => format!("[{b}, {context}, {heads}, {dim}]"),
-        NVTE_SBHD => format!("[length, {b}, {heads}, {dim}]"),
+        NVTE_BSHD => format!("[{b}, {context} (max_ctx_len), {heads}, {dim}]"),
+        NVTE_SBHD => format!("[{context} (max_ctx_len) or more, {b}, {heads}, {dim}]"),
         _ => format!("[tokens, {heads}, {dim}]"),
     };
     Err(Error::argument(format_args!("{new_name}.shape"), expected, new.shape))
@@ -667,30 +702,26 @@ pub(crate) fn copy_to_cache(
         return Err(Error::argument("max_seq_len", expected, longest));
     }
     let page = longest / pages;
-    let lens = |name, handle| -> Result<*const i32> {
-        let buffer = data(name, handle, &[kNVTEInt32])?;
-        check::shape(name, &buffer.shape, &Shape::new(&[b + 1]))?;
-        Ok(buffer.ptr().cast_const().cast())
-    };
-    let cu_new = lens("cu_new_lens", handles.cu_new_lens)?;
-    let cu_cached = lens("cu_cached_lens", handles.cu_cached_lens)?;
+    let cu_new = running_sums("cu_new_lens", handles.cu_new_lens, b)?;
+    let cu_cached = running_sums("cu_cached_lens", handles.cu_cached_lens, b)?;
     let table = data("page_table", handles.page_table, &[kNVTEInt32])?;
-    let entries = if paged { b * pages } else { b };
-    if table.shape.numel() != entries {
-        let expected = format!("{entries} entries");
-        return Err(Error::argument("page_table.shape", expected, table.shape));
-    }
+    check_elements("page_table", &table, if paged { b * pages } else { b })?;
     let table: *const i32 = table.ptr().cast_const().cast();
     let mut moves = [MOVE; 2];
+    let mut slots = [0; 2];
     for (i, args) in moves.iter_mut().enumerate() {
         let (new, cache) = (&buffers[i], &buffers[2 + i]);
-        let elements =
-            token_elements((all[i].0, new), (all[2 + i].0, cache), format, [b, context, page])?;
+        let sizes = [b, context, page, if paged { 0 } else { b }];
+        let [elements, new_rows, cache_pages] =
+            token_elements((all[i].0, new), (all[2 + i].0, cache), format, sizes)?;
+        slots[i] = cache_pages;
         *args = MoveRowsArgs {
             src: new.ptr(),
             dst: cache.ptr(),
             row_bytes: row_bytes(new, elements),
             rows: b * context,
+            src_rows: new_rows,
+            dst_rows: cache_pages * page,
             cu: cu_new,
             cu_valid: cu_cached,
             sequences: b,
@@ -703,7 +734,7 @@ pub(crate) fn copy_to_cache(
             ..MOVE
         };
     }
-    for args in &moves {
+    for (args, slots) in moves.iter().zip(slots) {
         if !paged && args.row_bytes > 0 {
             let reindex = ReindexCacheArgs {
                 cache: args.dst,
@@ -711,6 +742,7 @@ pub(crate) fn copy_to_cache(
                 cu_new,
                 cu_cached,
                 sequences: b,
+                slots,
                 page,
                 row_bytes: args.row_bytes,
             };

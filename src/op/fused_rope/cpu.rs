@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use crate::backend::args::{Outcome, RopeArgs, RopePart, RopeStrides};
-use crate::backend::buf::load;
 use crate::numeric::{Element, dispatch};
 use crate::types::cudaStream_t;
 use rayon::prelude::*;
@@ -69,21 +68,22 @@ unsafe fn place(a: &RopeArgs, row: usize) -> Option<(usize, usize, usize)> {
         ((position, sequence), position, sequence, a.positions)
     } else {
         // SAFETY: the caller's promise.
-        let start = |n: usize| unsafe { *a.cu_seqlens.add(n) } as usize / a.cp_size;
+        let start = |n: usize| unsafe { *a.cu_seqlens.add(n) } as u32 as usize / a.cp_size;
         let sequence = (0..a.sequences).find(|&n| start(n) <= row && row < start(n + 1))?;
         ((row, 0), row - start(sequence), sequence, start(sequence + 1) - start(sequence))
     };
-    // SAFETY: the caller's promise.
-    let start = unsafe { load(a.start_positions.wrapping_add(sequence)) };
-    let base = match a.start_positions.is_null() {
-        true => position,
-        false => position.wrapping_add_signed(start.unwrap_or(0) as isize),
+    let start = match a.start_positions.is_null() {
+        true => 0,
+        // SAFETY: the caller's promise.
+        false => unsafe { *a.start_positions.add(sequence) },
     };
     let f = match (a.cp_size, position < length / 2) {
-        (1, _) => base,
-        (_, true) => base + a.cp_rank * length / 2,
-        (_, false) => base + length * a.cp_size - (a.cp_rank + 1) * length / 2 - length / 2,
+        (1, _) => position,
+        (_, true) => position + a.cp_rank * length / 2,
+        (_, false) => position + length * a.cp_size - (a.cp_rank + 1) * length / 2 - length / 2,
     };
+    // The device may hold any start: a negative row has no angles.
+    let f = f.checked_add_signed(start as isize)?;
     Some((at.0, at.1, f))
 }
 
@@ -94,8 +94,10 @@ unsafe fn place(a: &RopeArgs, row: usize) -> Option<(usize, usize, usize)> {
 unsafe fn angles(a: &RopeArgs, part: &RopePart, f: usize, sines: &mut Vec<(f32, f32)>) {
     sines.clear();
     if part.heads > 0 && !part.freqs.is_null() {
+        let row = f.min(part.freqs_rows - 1);
         // SAFETY: the caller's promise.
-        let freqs = unsafe { std::slice::from_raw_parts(part.freqs.add(f * a.rotated), a.rotated) };
+        let freqs =
+            unsafe { std::slice::from_raw_parts(part.freqs.add(row * a.rotated), a.rotated) };
         sines.extend(freqs.iter().map(|angle| (angle.cos(), angle.sin())));
     }
 }

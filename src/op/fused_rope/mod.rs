@@ -6,7 +6,7 @@ pub mod exports;
 use crate::backend::{self, args::*};
 use crate::check;
 use crate::error::{Error, Result};
-use crate::tensor::{Buffer, FromC, Shape, from_c, from_c_enum};
+use crate::tensor::{Buffer, FromC, from_c, from_c_enum};
 use crate::types::NVTE_QKV_Format::*;
 use crate::types::*;
 use std::mem::MaybeUninit;
@@ -116,6 +116,7 @@ const NO_PART: RopePart = RopePart {
     input: null(),
     output: null_mut(),
     freqs: null(),
+    freqs_rows: 0,
     heads: 0,
     heads_per_group: 1,
     input_strides: NO_STRIDES,
@@ -147,16 +148,21 @@ impl Sizes {
         }
     }
 
-    /// Angles `[S_max, 1, 1, d2]`, with as many rows as there are positions if `known`.
-    fn freqs(&self, name: &str, freqs: &Buffer, known: bool) -> Result<*const f32> {
+    /// Angles `[S_max, 1, 1, d2]` and their rows, at least `least`.
+    fn freqs(&self, name: &str, freqs: &Buffer, least: usize) -> Result<(*const f32, usize)> {
         check::dtype(name, freqs.dtype, &[NVTEDType::kNVTEFloat32])?;
         let (rows, d2) = freqs.shape.flatten();
-        let least = if known { self.s * self.cp_size } else { 0 };
         if d2 != self.d2 || rows < least {
             let expected = format!("[{least} or more, 1, 1, {}]", self.d2);
             return Err(Error::argument(format!("{name}.shape"), expected, freqs.shape));
         }
-        Ok(check::pointer(format_args!("{name}.data"), freqs)?.cast_const().cast())
+        Ok((check::pointer(format_args!("{name}.data"), freqs)?.cast_const().cast(), rows))
+    }
+
+    /// Rows of angles that are needed whatever the device holds: as many as there are positions, or one
+    /// if only the device knows these.
+    fn least_rows(&self, only_device_knows: bool) -> usize {
+        if only_device_knows { 1 } else { self.s * self.cp_size }
     }
 
     /// Start positions, if there are any.
@@ -169,9 +175,13 @@ impl Sizes {
     }
 }
 
+/// At least `length` integers on the device.
 fn int32(name: &str, buffer: &Buffer, length: usize) -> Result<*const i32> {
     check::dtype(name, buffer.dtype, &[NVTEDType::kNVTEInt32])?;
-    check::shape(name, &buffer.shape, &Shape::new(&[length]))?;
+    if buffer.shape.numel() < length {
+        let expected = format!("{length} elements or more");
+        return Err(Error::argument(format_args!("{name}.shape"), expected, buffer.shape));
+    }
     Ok(check::pointer(format_args!("{name}.data"), buffer)?.cast_const().cast())
 }
 
@@ -221,11 +231,14 @@ pub(crate) fn rope(
     elements(input_name, &x, expected, what)?;
     elements(output_name, &y, expected, what)?;
     let freqs = check::tensor("freqs", freqs)?.rowwise;
-    let known = !packed && args.start_positions.is_null();
+    let only_device_knows = packed || !args.start_positions.is_null();
+    let least = if expected > 0 { sizes.least_rows(only_device_knows) } else { 0 };
+    let (freqs, freqs_rows) = sizes.freqs("freqs", &freqs, least)?;
     args.parts[0] = RopePart {
         input: x.ptr(),
         output: y.ptr(),
-        freqs: sizes.freqs("freqs", &freqs, known && expected > 0)?,
+        freqs,
+        freqs_rows,
         heads: h,
         heads_per_group: h.max(1),
         input_strides: RopeStrides {
@@ -297,6 +310,7 @@ fn qkv_rope_sized(
     let group: usize = widths.iter().sum();
     let packed = data(whole_name, whole, None)?;
     elements(whole_name, &packed, sizes.numel("s, b, h", &[h, group])?, "s * b * h * splits")?;
+    let empty = packed.shape.numel() == 0;
     let mut args = form.args(sizes, packed.dtype);
     args.cu_seqlens = cu_seqlens;
     args.start_positions = sizes.start_positions(start_positions)?;
@@ -306,24 +320,26 @@ fn qkv_rope_sized(
         let tensor = data(name, tensors[i], Some(packed.dtype))?;
         let width = widths[i];
         elements(name, &tensor, sizes.numel("s, b, h", &[h, width])?, "s * b * h * split")?;
-        let angles = match freqs.get(i) {
+        let (angles, freqs_rows) = match freqs.get(i) {
             Some(&(name, handle)) => {
                 let buffer = check::tensor_or_empty(name, handle)?.rowwise;
                 match buffer.ptr().is_null() {
-                    true => null(),
+                    true => (null(), 0),
                     false => {
-                        let known = args.start_positions.is_null() && !packed_tokens;
-                        sizes.freqs(name, &buffer, known)?
+                        let only_device_knows = !args.start_positions.is_null() || packed_tokens;
+                        let least = if empty { 0 } else { sizes.least_rows(only_device_knows) };
+                        sizes.freqs(name, &buffer, least)?
                     }
                 }
             }
-            None => null(),
+            None => (null(), 0),
         };
         let here = packed.ptr().wrapping_byte_add(first * packed.dtype.bits() / 8);
         let mut part = RopePart {
             input: here,
             output: tensor.ptr(),
             freqs: angles,
+            freqs_rows,
             heads: h * (width / d),
             heads_per_group: (width / d).max(1),
             input_strides: sizes.strides(h * group, group),
@@ -336,6 +352,5 @@ fn qkv_rope_sized(
         args.parts[i] = part;
         first += width;
     }
-    let empty = packed.shape.numel() == 0;
     if empty { Ok(()) } else { backend::run(&args, stream) }
 }
