@@ -132,7 +132,9 @@ struct Found {
 __device__ __forceinline__ void find_tile(const NVTEXDequantizeArgs &a, const Shape &shape,
                                           const Grouping &by, unsigned tile, Found &found) {
   const unsigned warp = threadIdx.x / 32;
-  const auto units = [&](uint32_t r, uint32_t c) { return shape.tiles(r, c); };
+  const auto units = [&](uint32_t r, uint32_t c) {
+    return scales_fit(a.group, a.mode, r, c) ? shape.tiles(r, c) : 0;
+  };
   const auto size = [&](uint32_t r, uint32_t c) {
     return warp == 0 ? size_t{r} * c : scale_entries(a.mode, a.colwise, r, c);
   };
@@ -150,14 +152,16 @@ __device__ __forceinline__ void find_tile(const NVTEXDequantizeArgs &a, const Sh
     if (!any) return;
     found.matrix.rows = member.rows;
     found.matrix.cols = member.cols;
-    found.matrix.at = a.group.offsets != nullptr
-                          ? static_cast<size_t>(a.group.offsets[member.index])
-                          : member.before;
-    const unsigned rest = units(member.rows, member.cols) - member.unit, run = kRun - tile % kRun;
+    found.matrix.at = data_begin(a.group, member.index, member.rows, member.cols, member.before);
+    const unsigned rest = shape.tiles(member.rows, member.cols) - member.unit;
+    const unsigned run = kRun - tile % kRun;
     found.unit = member.unit;
     found.count = rest < run ? rest : run;
   } else if (threadIdx.x == 32) {
-    found.matrix.scales = a.mode != NVTE_DELAYED_TENSOR_SCALING ? member.before : member.index;
+    found.matrix.scales =
+        a.mode != NVTE_DELAYED_TENSOR_SCALING
+            ? scales_begin(a.group, a.mode, a.colwise, member.rows, member.cols, member.before)
+            : member.index;
   }
 }
 
@@ -360,16 +364,6 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocksHere<kG
   }
 }
 
-// Most tiles that the members can have, unless both dimensions are the device's.
-size_t most_tiles(const NVTEXGroup &group, const Shape &shape, size_t rows, size_t cols) {
-  const size_t n = group.num_tensors;
-  const auto down = [&](size_t r) { return ceil_div(r, static_cast<size_t>(shape.rows)); };
-  const auto across = [&](size_t c) { return ceil_div(c, static_cast<size_t>(shape.cols)); };
-  if (group.first_dims != nullptr) return (down(rows) + n) * across(cols);
-  if (group.last_dims != nullptr) return down(rows) * (across(cols) + n);
-  return n * down(rows / n) * across(cols);
-}
-
 template <class In, class Out, bool kMx, Lines kLines>
 NVTEXOutcome dequantize(const NVTEXDequantizeArgs &a, cudaStream_t stream) {
   // Tiles of 512 columns where few of those are outside.
@@ -384,7 +378,9 @@ NVTEXOutcome dequantize(const NVTEXDequantizeArgs &a, cudaStream_t stream) {
     return launch(dequantize_kernel<In, Out, kMx, kLines, false>, dim3(blocks), kThreads, stream, a,
                   shape, Grouping{}, blocks);
   }
-  size_t tiles = most_tiles(a.group, shape, a.rows, a.cols), blocks = ceil_div(tiles, kRun);
+  const size_t tiles = most_tiles(a.group, a.rows, a.cols, static_cast<size_t>(shape.rows),
+                                  static_cast<size_t>(shape.cols));
+  size_t blocks = ceil_div(tiles, kRun);
   const bool varying = a.group.first_dims != nullptr && a.group.last_dims != nullptr;
   // Members are looked up with dimensions of 32 bits.
   if (!varying && (a.rows > UINT32_MAX || a.cols > UINT32_MAX)) {
@@ -395,7 +391,6 @@ NVTEXOutcome dequantize(const NVTEXDequantizeArgs &a, cudaStream_t stream) {
     Device device;
     if (const cudaError_t error = current_device(&device)) return outcome(error);
     blocks = size_t{8} * static_cast<unsigned>(device.sm_count);
-    tiles = kMaxBlocks;
   } else if (tiles > kMaxBlocks) {
     return unimplemented("the group has too many tiles");
   }

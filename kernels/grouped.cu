@@ -14,6 +14,11 @@ constexpr int kThreads = 256;
 constexpr int kUnroll = 8;
 constexpr int kRounds = 2;
 
+// The rows of the members; no position of data or scales is looked up by it.
+__host__ __device__ inline NVTEXGroup rows_of(const NVTEXGroupedBiasArgs &a) {
+  return {a.num_tensors, a.first_dims, nullptr, nullptr, a.rows, 0, 0, 0};
+}
+
 // A block takes rows of one range of columns. A thread keeps its columns, so that it reads the bias
 // once for each member; `across` threads lie side by side, the others below them.
 template <class T, int N>
@@ -27,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
   const bool inside = col < a.cols;
   const size_t first = size_t{blockIdx.x / pieces} * down * kUnroll * kRounds;
   const size_t last = min(first + size_t{down} * kUnroll * kRounds, a.rows);
-  const NVTEXGroup group = {a.num_tensors, a.first_dims, nullptr, nullptr};
+  const NVTEXGroup group = rows_of(a);
   for (size_t row = first; row < last;) {
     Member m;
     if (!find_line(group, a.rows, a.cols, static_cast<uint32_t>(row), 0, {}, m)) return;
@@ -103,7 +108,7 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_bias(const NVTEXGroupedBiasArgs *args,
                                                cudaStream_t stream) noexcept {
   using namespace nvte;
   const NVTEXGroupedBiasArgs &a = *args;
-  if (!one_varies({a.num_tensors, a.first_dims, nullptr, nullptr}, a.rows, 0)) {
+  if (!one_varies(rows_of(a), a.rows, 0)) {
     return unimplemented("grouped bias: 2^24 or more members, or 2^32 or more rows");
   }
   return dispatch<F32, F16, BF16>(a.dtype, [&](auto type) {

@@ -50,6 +50,8 @@ constexpr int kStagingCols = 32;           // Of results of a warp, on their way
 constexpr int kSetupThreads = 256;
 // With three warpgroups; the threads of four have 128 each.
 constexpr int kConsumerRegisters = 216, kProducerRegisters = 72;
+constexpr size_t kMost =
+    INT_MAX / 4;             // Of a dimension: positions in a member have 32 bits, in bytes.
 constexpr int kCopying = 1;  // Barrier of the copying warpgroup.
 
 // One member. `rows` stands for B, whose rows are those of D, `cols` for A.
@@ -70,6 +72,7 @@ struct Matrix {
   const NVTEXGroupedMember *members;
   const int64_t *outer_dims, *inner_dims, *offsets;
   const void *scale_inv;
+  size_t elements, scale_bytes;  // That there is room for.
   size_t outer, inner;
   NVTEScalingMode mode;
   int bytes;
@@ -131,10 +134,13 @@ __device__ __forceinline__ size_t inner_of(const Matrix &x, unsigned t) {
   return x.members != nullptr ? x.members[t].inner : dim_of(x.inner_dims, x.inner, t);
 }
 
-__device__ __forceinline__ const char *data_of(const Matrix &x, unsigned t, size_t before) {
+// A member of `elements`, which fit.
+__device__ __forceinline__ const char *data_of(const Matrix &x, unsigned t, size_t before,
+                                               size_t elements) {
   if (x.members != nullptr) return static_cast<const char *>(x.members[t].data);
   const size_t at = x.offsets != nullptr ? static_cast<size_t>(x.offsets[t]) : before;
-  return static_cast<const char *>(x.data) + at * static_cast<size_t>(x.bytes);
+  return static_cast<const char *>(x.data) +
+         min(at, x.elements - elements) * static_cast<size_t>(x.bytes);
 }
 
 // Bytes of a member's scales.
@@ -153,9 +159,24 @@ __device__ __forceinline__ size_t scales_of(const Matrix &x, size_t outer, size_
   }
 }
 
-__device__ __forceinline__ const void *scales_at(const Matrix &x, unsigned t, size_t before) {
+// Of a member whose `bytes` of scales fit.
+__device__ __forceinline__ const void *scales_at(const Matrix &x, unsigned t, size_t before,
+                                                 size_t bytes) {
   if (x.members != nullptr) return x.members[t].scale_inv;
-  return x.scale_inv != nullptr ? static_cast<const char *>(x.scale_inv) + before : nullptr;
+  if (x.scale_inv == nullptr) return nullptr;
+  return static_cast<const char *>(x.scale_inv) + min(before, x.scale_bytes - bytes);
+}
+
+// Whether there is room for a member `[outer, inner]`, each at most kMost, of which only the sizes
+// are in question that the device gives: other operands have to agree with them, but may not.
+__device__ __forceinline__ bool has_room(const Matrix &x, unsigned t, size_t outer, size_t inner) {
+  const bool listed = x.members != nullptr;
+  const size_t own_outer = listed ? x.members[t].outer : 0;
+  const size_t own_inner = listed ? x.members[t].inner : 0;
+  if (outer * inner > (listed ? own_outer * own_inner : x.elements)) return false;
+  const bool scaled = x.mode != NVTE_DELAYED_TENSOR_SCALING && outer * inner != 0;
+  return !scaled || scales_of(x, outer, inner) <=
+                        (listed ? scales_of(x, own_outer, own_inner) : x.scale_bytes);
 }
 
 // The scale of a tensor.
@@ -188,6 +209,11 @@ __device__ __forceinline__ void aim_map(CUtensorMap *map, const void *data, size
 #endif
 }
 
+// Of the first pair of tiles of a member. Wrong sizes could have more than can be counted.
+__device__ __forceinline__ unsigned pair_of(size_t before) {
+  return static_cast<unsigned>(min(before, size_t{INT_MAX}));
+}
+
 __device__ __forceinline__ bool whole_units(const void *data, size_t pitch) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && pitch % 16 == 0;
 }
@@ -211,6 +237,9 @@ __global__ void __launch_bounds__(kSetupThreads)
     Totals own = {};
     if (inside) {
       n = outer_of(p.d, t), m = inner_of(p.d, t), k = inner_of(p.a, t);
+      const bool fits = n <= kMost && m <= kMost && k <= kMost && has_room(p.a, t, m, k) &&
+                        has_room(p.b, t, n, k) && has_room(p.c, t, n, m) && has_room(p.d, t, n, m);
+      if (!fits) n = m = k = 0;
       // By their own sizes: an operand may have none where the other has.
       const size_t a_inner = k, a_outer = outer_of(p.a, t);
       const size_t b_inner = inner_of(p.b, t), b_outer = outer_of(p.b, t);
@@ -218,7 +247,7 @@ __global__ void __launch_bounds__(kSetupThreads)
       own.v[4] = scales_of(p.a, a_outer, a_inner), own.v[5] = scales_of(p.b, b_outer, b_inner);
       const auto col_tiles = tiles(static_cast<unsigned>(m), static_cast<unsigned>(p.tile_cols));
       const Strips strips(static_cast<unsigned>(n));
-      own.v[6] = strips.pairs * col_tiles + strips.single * tiles(col_tiles, 2);
+      own.v[6] = size_t{strips.pairs} * col_tiles + strips.single * tiles(col_tiles, 2);
     }
     Totals until = own;
 #pragma unroll
@@ -242,18 +271,18 @@ __global__ void __launch_bounds__(kSetupThreads)
     if (threadIdx.x == blockDim.x - 1) {
 #pragma unroll
       for (int i = 0; i < kTotals; ++i) carry.v[i] = before.v[i] + own.v[i];
-      p.first[min(base + blockDim.x, p.count)] = static_cast<unsigned>(carry.v[6]);
+      p.first[min(base + blockDim.x, p.count)] = pair_of(carry.v[6]);
     }
     if (!inside) continue;
-    p.first[t] = static_cast<unsigned>(before.v[6]);
+    p.first[t] = pair_of(before.v[6]);
     Problem &to = p.problems[t];
-    const char *a = data_of(p.a, t, before.v[0]), *b = data_of(p.b, t, before.v[1]);
+    const char *a = data_of(p.a, t, before.v[0], m * k), *b = data_of(p.b, t, before.v[1], n * k);
     to.cols_data = a;
     to.rows_data = b;
-    to.c = data_of(p.c, t, before.v[2]);
-    to.d = const_cast<char *>(data_of(p.d, t, before.v[3]));
-    to.cols_scales = scales_at(p.a, t, before.v[4]);
-    to.rows_scales = scales_at(p.b, t, before.v[5]);
+    to.c = data_of(p.c, t, before.v[2], n * m);
+    to.d = const_cast<char *>(data_of(p.d, t, before.v[3], n * m));
+    to.cols_scales = scales_at(p.a, t, before.v[4], scales_of(p.a, m, k));
+    to.rows_scales = scales_at(p.b, t, before.v[5], scales_of(p.b, n, k));
     to.alpha =
         p.alpha[t * p.alpha_stride] * scale_of(p.a, to.cols_scales) * scale_of(p.b, to.rows_scales);
     to.beta = p.beta[t * p.beta_stride];
@@ -1220,9 +1249,7 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
   if (!is_16bit && !is_mx && (a.a.transposed || a.b.transposed)) {
     return unimplemented("grouped products take FP8 with the inner dimension last");
   }
-  // Positions in a member are of 32 bits, in bytes.
   for (const NVTEXGroupedMatrix *x : {&a.a, &a.b, &a.d}) {
-    constexpr size_t kMost = INT_MAX / 4;
     bool fits = x->members != nullptr || ((x->outer_dims != nullptr || x->outer <= kMost) &&
                                           (x->inner_dims != nullptr || x->inner <= kMost));
     for (size_t i = 0; x->members != nullptr && i < a.num_tensors; ++i) {
@@ -1266,8 +1293,11 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
     const int bytes = x.dtype == kNVTEFloat32                               ? 4
                       : x.dtype == kNVTEBFloat16 || x.dtype == kNVTEFloat16 ? 2
                                                                             : 1;
-    *to = {x.data,  members, x.outer_dims, x.inner_dims, x.offsets,   x.scale_inv,
-           x.outer, x.inner, x.mode,       bytes,        x.transposed};
+    const size_t entry = x.mode == NVTE_MXFP8_1D_SCALING ? 1 : sizeof(float);
+    *to = {x.data,      members,     x.outer_dims, x.inner_dims,
+           x.offsets,   x.scale_inv, x.elements,   x.scale_entries * entry,
+           x.outer,     x.inner,     x.mode,       bytes,
+           x.transposed};
     return ok();
   };
   for (const NVTEXOutcome &done : {matrix(a.a, &setup.a), matrix(a.b, &setup.b),

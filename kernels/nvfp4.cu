@@ -289,8 +289,13 @@ __device__ __forceinline__ Member member_of(const NVTEXNvfp4QuantizeArgs &a, siz
     const size_t middle = (low + high) / 2;
     (static_cast<size_t>(a.offsets[middle]) / a.cols <= row ? low : high) = middle;
   }
-  const size_t from = a.offsets[low], to = a.offsets[low + 1];
-  return {low, from / a.cols, (to - from) / a.cols, from / 2, from / 16, (to - from) / a.cols / 16};
+  // Of offsets that are not what they should be, whole blocks of the matrix's rows, or none.
+  const size_t from = static_cast<size_t>(a.offsets[low]) / a.cols;
+  const size_t to = static_cast<size_t>(a.offsets[low + 1]) / a.cols;
+  const size_t first = (from < row ? from : row) / 128 * 128;
+  const size_t end = (to < a.rows ? to : a.rows) / 128 * 128;
+  const size_t rows = end > first ? end - first : 0;
+  return {low, first, rows, first * a.cols / 2, first * a.cols / 16, rows / 16};
 }
 
 __device__ __forceinline__ const float *amax_of(const NVTEXNvfp4Lines &lines,

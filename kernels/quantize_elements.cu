@@ -451,6 +451,7 @@ __global__ void __launch_bounds__(kSumColumns *kSums)
   find_member(
       group, rows, cols, blockIdx.x / blocks_per_row, [](uint32_t, uint32_t) { return 1u; },
       [](uint32_t rows, uint32_t) { return size_t{tiles_of(rows)}; }, m);
+  m.before = row_tiles_begin(group, rows, m);
   const int lane = threadIdx.x % kSumColumns, first = threadIdx.x / kSumColumns;
   const size_t col = size_t{blockIdx.x % blocks_per_row} * kSumColumns + lane;
   const size_t tiles = tiles_of(m.rows);

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   let_next_start();
   const NVTEXQuantizeArgs &q = args.q;
   if (q.noop != nullptr && *q.noop == 1.0f) return;
-  for (uint32_t tile = blockIdx.x;; tile += gridDim.x) {
+  for (uint32_t tile = blockIdx.x; tile < args.end_tile; tile += gridDim.x) {
     if (threadIdx.x < 32) {
       const auto tiles = [](uint32_t rows, uint32_t cols) {
         return tiles_of(rows) * tiles_of(cols);
@@ -72,9 +72,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (threadIdx.x == 0) {
         any = found;
         if (found) {
-          if (q.group.offsets != nullptr) {
-            member.before = static_cast<size_t>(q.group.offsets[member.index]);
-          }
+          member.before =
+              data_begin(q.group, member.index, member.rows, member.cols, member.before);
           const uint32_t across = tiles_of(member.cols);
           row0 = size_t{member.unit / across} * kTile;
           col0 = size_t{member.unit % across} * kTile;
@@ -108,7 +107,8 @@ NVTEXOutcome quantize_group_wide(const NVTEXQuantizeArgs &q, cudaStream_t stream
       if constexpr (kForm == NVTEX_FORM_GATED_DERIVATIVE) {
         return unimplemented("no CUDA kernel for gated derivatives of groups");
       } else {
-        const auto args = tile_args<In, TensorScale, false, kForm>(q);
+        auto args = tile_args<In, TensorScale, false, kForm>(q);
+        args.end_tile = most_tiles(q.group, q.rows, q.cols);
         return launch_shared(wide_kernel<In, kForm>, grid, kThreads, sizeof(RowQueue<In, kForm>),
                              stream, args);
       }

@@ -1,5 +1,6 @@
 // Amax of the members of a grouped tensor.
 
+#include "common/group.cuh"
 #include "common/launch.cuh"
 #include "common/reduce.cuh"
 #include "nvte/backend/recipe.h"
@@ -13,15 +14,19 @@ constexpr int kUnroll = 4;
 // The members of a group of matrices in one buffer.
 struct Members {
   NVTEXGroup group;
-  size_t rows, cols;  // Of the members whose own are not on the device.
+  size_t rows, cols;  // Of the group.
+  size_t each;        // Elements of a member if all are of one shape.
 
   __device__ __forceinline__ size_t begin(size_t member) const {
-    return group.offsets != nullptr ? group.offsets[member] : member * rows * cols;
+    const size_t at =
+        group.offsets != nullptr ? static_cast<size_t>(group.offsets[member]) : member * each;
+    return at < group.elements ? at : group.elements;
   }
   __device__ __forceinline__ size_t end(size_t member) const {
-    const size_t own_rows = group.first_dims != nullptr ? group.first_dims[member] : rows;
-    const size_t own_cols = group.last_dims != nullptr ? group.last_dims[member] : cols;
-    return begin(member) + own_rows * own_cols;
+    const MemberShape shape = member_shape(group, rows, cols, member);
+    const size_t first = begin(member), left = group.elements - first,
+                 own = shape.rows * shape.cols;
+    return first + (own < left ? own : left);
   }
 
   // The last member that begins at or before an element, 0 if none does. A warp tries 32 at a time.
@@ -129,7 +134,7 @@ NVTEXOutcome group_amax(const NVTEXGroupAmaxArgs &a, cudaStream_t stream) {
       launch(group_amax_zero_kernel, dim3(static_cast<unsigned>(zero_blocks)), kThreads, stream,
              a.amax, n, a.noop);
   if (zeroed.status != NVTEX_BACKEND_OK || a.numel == 0) return zeroed;
-  const Members members = {a.group, a.group.last_dims == nullptr ? a.rows / n : a.rows, a.cols};
+  const Members members = {a.group, a.rows, a.cols, a.rows / n * a.cols};
   const void *in = static_cast<const char *>(a.input) - skew * T::kBytes;
   return launch_grid(true, group_amax_kernel<T>, dim3(static_cast<unsigned>(blocks)), kThreads,
                      stream, in, skew, a.numel, members, a.amax, a.noop);

@@ -150,8 +150,11 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(4))
     store(a.colwise, at + p * a.cols, y);
   }
   if (threadIdx.x < kTile) {
-    const size_t begin = static_cast<size_t>(a.offsets[passed - 1]) / a.cols;
-    const size_t end = static_cast<size_t>(a.offsets[passed]) / a.cols;
+    // Of offsets that are not what they should be, a group of whole tiles that has these rows.
+    const size_t first = static_cast<size_t>(a.offsets[passed - 1]) / a.cols;
+    const size_t last = static_cast<size_t>(a.offsets[passed]) / a.cols;
+    const size_t begin = min(first, row0) / kTile * kTile;
+    const size_t end = min(max(last, row0 + kTile), a.rows);
     const size_t place = tile * ((end - begin) / kTile) + (row0 - begin) / kTile;
     put_word(a.colwise_codes + begin / kBlock * a.cols + place * 512 + threadIdx.x * 4,
              reinterpret_cast<const uint32_t *>(col_codes)[threadIdx.x]);

@@ -1,5 +1,6 @@
 // Order of block scales: compact matrices, and tiles of 128 x 4 bytes for block-scaled products.
 
+#include "common/group.cuh"
 #include "common/launch.cuh"
 #include "common/tile.cuh"
 #include "nvte/backend/swizzle.h"
@@ -236,17 +237,16 @@ __global__ void __launch_bounds__(kSwizzleThreads)
   let_next_start();
   const Matrix whole = matrix_of(a.entries[blockIdx.y]);
   const NVTEXGroup &group = a.group;
-  const size_t uniform_rows = group.last_dims == nullptr ? a.rows / group.num_tensors : a.rows;
+  const size_t room = (whole.transposed ? group.col_scales : group.row_scales) / 512;
   size_t base = 0;
   size_t tile = size_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   for (size_t member0 = 0; member0 < group.num_tensors; member0 += kSwizzleThreads) {
     const size_t member = member0 + threadIdx.x;
     size_t tiles = 0;
     if (member < group.num_tensors) {
-      const size_t rows = group.first_dims != nullptr ? group.first_dims[member] : uniform_rows;
-      const size_t cols = group.last_dims != nullptr ? group.last_dims[member] : a.cols;
-      const size_t m = whole.transposed ? cols : rows;
-      const size_t k = ((whole.transposed ? rows : cols) + 31) / 32;
+      const MemberShape shape = member_shape(group, a.rows, a.cols, member);
+      const size_t m = whole.transposed ? shape.cols : shape.rows;
+      const size_t k = ((whole.transposed ? shape.rows : shape.cols) + 31) / 32;
       valid_m[threadIdx.x] = m;
       valid_k[threadIdx.x] = k;
       tiles = (m + 127) / 128 * ((k + 3) / 4);
@@ -256,6 +256,11 @@ __global__ void __launch_bounds__(kSwizzleThreads)
     for (; tile < base + total; tile += size_t{gridDim.x} * kWarps) {
       const int i = find(kSwizzleThreads, tile - base, [&](int i) { return prefix[i]; });
       const size_t first = base + prefix[i];
+      if (base + prefix[i + 1] > room) {
+        // Nor have the members after it room.
+        tile = SIZE_MAX;
+        break;
+      }
       Matrix one = whole;
       one.source += first * 512;
       one.destination += first * 512;

@@ -2,7 +2,7 @@
 //! formatted when a rule is broken: `format_args!` costs a good call nothing.
 
 use crate::backend::args::Group;
-use crate::backend::group::{scale_dims, scale_pitch};
+use crate::backend::group::{scale_dims, scale_entries};
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, GROUPED, GroupedTensor, Shape, TENSORS, Tensor, bytes};
 use crate::types::{NVTEDType, NVTEGroupedTensor, NVTEScalingMode, NVTETensor};
@@ -251,6 +251,21 @@ pub fn grouped_tensor(name: &str, handle: NVTEGroupedTensor) -> Result<GroupedTe
     GROUPED.get(name, handle)
 }
 
+/// Most members of a group. Their number is all that a group without elements need have, and loops go
+/// over them.
+const MOST_MEMBERS: usize = 1 << 20;
+
+/// Refuses a group of too many members.
+pub fn member_count(name: impl Display, tensor: &GroupedTensor) -> Result<()> {
+    match tensor.num_tensors <= MOST_MEMBERS {
+        true => Ok(()),
+        false => {
+            let expected = format!("at most {MOST_MEMBERS}");
+            Err(Error::argument(format!("{name}.num_tensors"), expected, tensor.num_tensors))
+        }
+    }
+}
+
 /// Where the members of a grouped tensor are, and its logical rows and columns.
 pub fn members(name: impl Display, tensor: &GroupedTensor) -> Result<(Group, (usize, usize))> {
     let n = tensor.num_tensors;
@@ -267,8 +282,10 @@ pub fn members(name: impl Display, tensor: &GroupedTensor) -> Result<(Group, (us
     Ok((group, shape))
 }
 
-/// As [`members`], for operators that need no offsets, nor their last entry, which is the end.
+/// As [`members`], for operators that need no offsets, nor their last entry, which is the end. The group has
+/// room for its logical shape in data; [`room`] and [`grouped_scales`] say more.
 pub fn any_members(name: impl Display, tensor: &GroupedTensor) -> Result<(Group, (usize, usize))> {
+    member_count(&name, tensor)?;
     let n = tensor.num_tensors;
     let shape = (tensor.logical_shape.dims()[0], tensor.logical_shape.dims()[1]);
     let array = |field: &str, buffer: &Buffer, with_end: bool| -> Result<*const i64> {
@@ -287,6 +304,14 @@ pub fn any_members(name: impl Display, tensor: &GroupedTensor) -> Result<(Group,
         first_dims: array("first_dims", &tensor.first_dims, false)?,
         last_dims: array("last_dims", &tensor.last_dims, false)?,
         offsets: array("tensor_offsets", &tensor.offsets, true)?,
+        most_dim: match (tensor.first_dims.is_set(), tensor.last_dims.is_set()) {
+            (true, true) => shape.0 * shape.1,
+            (true, false) => shape.0,
+            _ => shape.1,
+        },
+        elements: shape.0 * shape.1,
+        row_scales: usize::MAX,
+        col_scales: usize::MAX,
     };
     let varying = !group.first_dims.is_null() || !group.last_dims.is_null();
     if !varying && !shape.0.is_multiple_of(n) {
@@ -318,14 +343,34 @@ pub fn grouped_data(
     pointer(name, buffer)
 }
 
+/// Elements that all of these buffers of data have room for, with gaps between the members and after them.
+pub fn room(buffers: &[&Buffer]) -> usize {
+    buffers
+        .iter()
+        .filter(|buffer| buffer.is_set())
+        .map(|buffer| buffer.shape.numel())
+        .min()
+        .unwrap_or(0)
+}
+
+/// Shape of a member of a group whose varying dimensions are `dim`.
+fn member_of(group: &Group, (rows, cols): (usize, usize), dim: usize) -> (usize, usize) {
+    match (group.first_dims.is_null(), group.last_dims.is_null()) {
+        (true, true) => (rows / group.num_tensors, cols),
+        (first, last) => (if first { rows } else { dim }, if last { cols } else { dim }),
+    }
+}
+
 /// The scales of a grouped tensor in one direction: one float for each member, or the matrices of the
-/// members in blocks, whose total is known here only if they are of one shape.
+/// members in blocks. If members differ, these are as many as the members have, which may be less than the
+/// logical shape has room for: only the device knows. What the host knows is that the smallest member
+/// that is not empty has room, and up to which size one has, which the group gets.
 pub fn grouped_scales(
     name: impl Display,
     buffer: &Buffer,
     (mode, colwise): (NVTEScalingMode, bool),
-    group: &Group,
-    (rows, cols): (usize, usize),
+    group: &mut Group,
+    shape: (usize, usize),
 ) -> Result<*mut c_void> {
     use NVTEDType::*;
     let (n, mxfp8) = (group.num_tensors, mode == NVTEScalingMode::NVTE_MXFP8_1D_SCALING);
@@ -334,18 +379,32 @@ pub fn grouped_scales(
         return Err(Error::argument(name, format!("{} scales", dtypes[0]), "nothing"));
     }
     dtype(&name, buffer.dtype, dtypes)?;
+    let per_tensor = mode == NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
     let uniform = group.first_dims.is_null() && group.last_dims.is_null();
-    let least = match mode {
-        NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING => n,
-        _ if uniform => {
-            let member = (rows / n, cols);
-            n * scale_dims(mode, colwise, member).0 * scale_pitch(mode, colwise, member)
-        }
-        _ => 0,
+    let entries = |dim| scale_entries(mode, colwise, member_of(group, shape, dim));
+    let least = match uniform {
+        _ if per_tensor => n,
+        true => entries(0).saturating_mul(n),
+        false if shape.0 * shape.1 == 0 => 0,
+        false => entries(1),
     };
     if buffer.shape.numel() < least {
         let expected = format!("{least} or more elements ({n} members)");
         return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
+    }
+    if !per_tensor {
+        let room = buffer.shape.numel();
+        if group.first_dims.is_null() != group.last_dims.is_null() && entries(group.most_dim) > room
+        {
+            // The largest size that fits; none does not.
+            let (mut fits, mut too_large) = (0, group.most_dim);
+            while too_large - fits > 1 {
+                let dim = fits.midpoint(too_large);
+                *(if entries(dim) <= room { &mut fits } else { &mut too_large }) = dim;
+            }
+            group.most_dim = fits;
+        }
+        *(if colwise { &mut group.col_scales } else { &mut group.row_scales }) = room;
     }
     pointer(name, buffer)
 }

@@ -1,4 +1,6 @@
-// Members of a group: which one a block works on, from dimensions that only the device knows.
+// Members of a group: which one a block works on, from dimensions that only the device knows. They
+// are checked here, where they are read, so that no kernel leaves the buffers, whatever they are:
+// the rules are those of NVTEXGroup.
 #pragma once
 
 #include "scale.cuh"
@@ -86,11 +88,84 @@ inline MemberTotal scale_total(NVTEScalingMode mode, bool colwise, bool rows_var
   }
 }
 
+// A dimension from the device, 0 if it is not from 0 to `most`.
+__device__ __forceinline__ uint32_t dim_within(int64_t dim, uint32_t most) {
+  return static_cast<uint64_t>(dim) <= most ? static_cast<uint32_t>(dim) : 0;
+}
+
+// Where something of `length` begins that should begin at `at` but must end by `end`, which is not
+// less than `length`. A negative position counts as one behind the end.
+__host__ __device__ inline size_t place_within(size_t at, size_t length, size_t end) {
+  const size_t last = end - length;
+  return at < last ? at : last;
+}
+
+// Where the data of a member begin; without offsets at `before`.
+__device__ __forceinline__ size_t data_begin(const NVTEXGroup &group, size_t index, size_t rows,
+                                             size_t cols, size_t before) {
+  if (group.offsets != nullptr) before = static_cast<size_t>(group.offsets[index]);
+  return place_within(before, rows * cols, group.elements);
+}
+
+// Where the scales of a member begin that come after so many entries.
+__device__ __forceinline__ size_t scales_begin(const NVTEXGroup &group, NVTEScalingMode mode,
+                                               bool colwise, uint32_t rows, uint32_t cols,
+                                               size_t before) {
+  return place_within(before, scale_entries(mode, colwise, rows, cols),
+                      colwise ? group.col_scales : group.row_scales);
+}
+
+// Whether the scales of a member alone fit those of the group, which only is in question if both
+// dimensions are on the device.
+__device__ __forceinline__ bool scales_fit(const NVTEXGroup &group, NVTEScalingMode mode,
+                                           uint32_t rows, uint32_t cols) {
+  return scale_entries(mode, false, rows, cols) <= group.row_scales &&
+         scale_entries(mode, true, rows, cols) <= group.col_scales;
+}
+
+// Rows and columns of a member, of a group of `rows` and `cols`; of those from the device 32 bits.
+struct MemberShape {
+  size_t rows, cols;
+};
+__device__ __forceinline__ MemberShape member_shape(const NVTEXGroup &group, size_t rows,
+                                                    size_t cols, size_t index) {
+  const bool first = group.first_dims != nullptr, last = group.last_dims != nullptr;
+  if (!first && !last) return {rows / group.num_tensors, cols};
+  const auto most =
+      static_cast<uint32_t>(group.most_dim < UINT32_MAX ? group.most_dim : UINT32_MAX);
+  const MemberShape m = {first ? dim_within(group.first_dims[index], most) : rows,
+                         last ? dim_within(group.last_dims[index], most) : cols};
+  if (m.rows * m.cols > rows * cols) return {0, 0};
+  return m;
+}
+
+// More tiles of `height` rows and `width` columns than the members can have unless the group is
+// wrong, which then has no say in how many a kernel looks at; with room for the stride of a loop.
+inline uint32_t most_tiles(const NVTEXGroup &group, size_t rows, size_t cols, size_t height = 128,
+                           size_t width = 128) {
+  const size_t n = group.num_tensors;
+  const auto up = [](size_t a, size_t b) { return a / b + (a % b != 0); };
+  const bool first = group.first_dims != nullptr, last = group.last_dims != nullptr;
+  // Members of one row or column have the most.
+  const size_t most = first && last ? rows * cols / (height < width ? height : width) * 4 + 4 + n
+                      : first       ? (up(rows, height) + n) * up(cols, width)
+                      : last        ? up(rows, height) * (up(cols, width) + n)
+                                    : n * up(rows / n, height) * up(cols, width);
+  constexpr size_t kEnd = UINT32_MAX - (1u << 20);
+  return static_cast<uint32_t>(most < kEnd ? most : kEnd);
+}
+
 // Whether at most one dimension varies, and sums of it have 32 bits.
 inline bool one_varies(const NVTEXGroup &group, size_t rows, size_t cols) {
   const size_t most = UINT32_MAX - 128 * (group.num_tensors + 1);
   return (group.first_dims == nullptr || group.last_dims == nullptr) &&
          group.num_tensors < (1u << 24) && rows < most && cols < most;
+}
+
+// Tiles of 128 rows before a member in the workspace for dbias, of a group of `rows`.
+__device__ __forceinline__ size_t row_tiles_begin(const NVTEXGroup &group, size_t rows,
+                                                  const Member &m) {
+  return place_within(m.before, tiles_of(m.rows), tiles_of(rows) + group.num_tensors);
 }
 
 __device__ __forceinline__ size_t warp_sum(size_t value) {
@@ -112,6 +187,7 @@ __device__ __forceinline__ bool find_line(const NVTEXGroup &group, size_t rows, 
   const auto count = static_cast<uint32_t>(group.num_tensors);
   const bool rows_vary = group.last_dims == nullptr;
   const int64_t *dims = rows_vary ? group.first_dims : group.last_dims;
+  const auto most = static_cast<uint32_t>(group.most_dim);
   const MemberTotal lines = {1, shift, 0};
   uint32_t index, own, unit, before = 0;
   if (dims == nullptr) {
@@ -129,7 +205,7 @@ __device__ __forceinline__ bool find_line(const NVTEXGroup &group, size_t rows, 
       uint32_t dim[kRun], until = 0;
 #pragma unroll
       for (uint32_t k = 0; k < kRun; ++k) {
-        dim[k] = first + k < count ? static_cast<uint32_t>(dims[first + k]) : 0;
+        dim[k] = first + k < count ? dim_within(dims[first + k], most) : 0;
       }
 #pragma unroll
       for (uint32_t k = 0; k < kRun; ++k) until += lines.count(dim[k]);
@@ -164,6 +240,8 @@ __device__ __forceinline__ bool find_line(const NVTEXGroup &group, size_t rows, 
       wanted -= __shfl_sync(0xffffffffu, until, 31);
     }
   }
+  // Sums of wrong dimensions may not have 32 bits.
+  if (unit >= lines.count(own)) return false;
   m = {index, rows_vary ? own : static_cast<uint32_t>(rows),
        rows_vary ? static_cast<uint32_t>(cols) : own, unit, total.each * before};
   return true;
@@ -182,12 +260,8 @@ __device__ __forceinline__ bool find_member(const NVTEXGroup &group, size_t rows
 #pragma unroll 1
   for (uint32_t first = 0; first < count; first += 32) {
     const uint32_t i = first + lane;
-    const auto dim = [&](const int64_t *dims, uint32_t even) {
-      return i >= count ? 0 : dims == nullptr ? even : static_cast<uint32_t>(dims[i]);
-    };
-    const bool uniform = group.last_dims == nullptr && group.first_dims == nullptr;
-    const uint32_t r = dim(group.first_dims, static_cast<uint32_t>(uniform ? rows / count : rows));
-    const uint32_t c = dim(group.last_dims, static_cast<uint32_t>(cols));
+    const MemberShape shape = i < count ? member_shape(group, rows, cols, i) : MemberShape{0, 0};
+    const auto r = static_cast<uint32_t>(shape.rows), c = static_cast<uint32_t>(shape.cols);
     const uint32_t own = i < count ? units(r, c) : 0;
     uint32_t until = own;
 #pragma unroll
@@ -204,7 +278,8 @@ __device__ __forceinline__ bool find_member(const NVTEXGroup &group, size_t rows
       m.cols = __shfl_sync(0xffffffffu, c, owner);
       m.unit = wanted - __shfl_sync(0xffffffffu, until - own, owner);
       m.before = warp_sum(before);
-      return true;
+      // Sums of wrong dimensions may not have 32 bits.
+      return m.unit < units(m.rows, m.cols);
     }
     wanted -= __shfl_sync(0xffffffffu, until, 31);
   }

@@ -65,10 +65,10 @@ struct TileCastArgs {
   // A block prefetches the tile that comes so many later, unless an earlier one has done so its
   // own.
   uint32_t ahead;
-  // Of a group: the first tile of the launch, whether find_line() knows the members, tiles of their
-  // common dimension, and what is before them of data, scales row by row and column by column, and
-  // tiles of 128 rows.
-  uint32_t first_tile;
+  // Of a group: the first tile of the launch, what no tile of it reaches, whether find_line() knows
+  // the members, tiles of their common dimension, and what is before them of data, scales row by
+  // row and column by column, and tiles of 128 rows.
+  uint32_t first_tile, end_tile;
   bool lines;
   Divisor tiles_across;
   MemberTotal totals[4];
@@ -886,7 +886,7 @@ __global__ void __launch_bounds__(
       bool any;
     };
     __shared__ Found found;
-    for (uint32_t tile = args.first_tile + blockIdx.x;; tile += gridDim.x) {
+    for (uint32_t tile = args.first_tile + blockIdx.x; tile < args.end_tile; tile += gridDim.x) {
       const unsigned warp = threadIdx.x / 32;
       if (warp < kFinders) {
         constexpr NVTEScalingMode kMode = kModeOf<Scale, kSquare>;
@@ -898,8 +898,8 @@ __global__ void __launch_bounds__(
           across = tile - line * args.tiles_across.value;
           any = find_line(q.group, q.rows, q.cols, line, 7, args.totals[warp], member);
         } else {
-          const auto tiles = [](uint32_t rows, uint32_t cols) {
-            return tiles_of(rows) * tiles_of(cols);
+          const auto tiles = [&](uint32_t rows, uint32_t cols) {
+            return scales_fit(q.group, kMode, rows, cols) ? tiles_of(rows) * tiles_of(cols) : 0;
           };
           const auto size = [&](uint32_t rows, uint32_t cols) -> size_t {
             if (warp == 0) return size_t{rows} * cols;
@@ -919,17 +919,17 @@ __global__ void __launch_bounds__(
             }
             found.row0 = size_t{args.down ? place : line} * kTile;
             found.col0 = size_t{args.down ? line : place} * kTile;
-            if (q.group.offsets != nullptr) {
-              member.before = static_cast<size_t>(q.group.offsets[member.index]);
-            }
-            set_data<In, Scale, kForm>(m, q, member.index, member.rows, member.cols, member.before);
+            const size_t at =
+                data_begin(q.group, member.index, member.rows, member.cols, member.before);
+            set_data<In, Scale, kForm>(m, q, member.index, member.rows, member.cols, at);
           } else if (warp == 3) {
-            m.row_tiles = member.before;
+            m.row_tiles = row_tiles_begin(q.group, q.rows, member);
           } else {
             const bool colwise = warp == 2;
             void *const scales = colwise ? q.colwise_scale_inv : q.rowwise_scale_inv;
             (colwise ? m.col_scales : m.row_scales) =
-                static_cast<typename Scale::Entry *>(scales) + member.before;
+                static_cast<typename Scale::Entry *>(scales) +
+                scales_begin(q.group, kMode, colwise, member.rows, member.cols, member.before);
             (colwise ? m.col_stride : m.row_stride) =
                 scale_pitch(kMode, colwise, member.rows, member.cols);
           }
@@ -975,7 +975,7 @@ void make_scale(const NVTEXQuantizeArgs &q, MxScale *scale) {
 template <class In, class Scale, bool kSquare, NVTEXForm kForm>
 TileCastArgs<Scale> tile_args(const NVTEXQuantizeArgs &q) {
   TileCastArgs<Scale> args = {
-      q, {}, {}, Function(q.fusion), is_e5m2(q), false, false, {}, 0, 0, 0, false, {}, {}};
+      q, {}, {}, Function(q.fusion), is_e5m2(q), false, false, {}, 0, 0, 0, 0, false, {}, {}};
   make_scale<In>(q, &args.scale);
   args.down = q.rowwise == nullptr && !Scale::kMx;
   // A block of elements must not have columns of both halves.
@@ -1060,6 +1060,7 @@ NVTEXOutcome quantize_group(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
     full = ceil_div(q.rows * q.cols, kTile * kTile);
   }
   args.ahead = static_cast<uint32_t>(full);
+  args.end_tile = most_tiles(group, q.rows, q.cols);
   if (full > kMaxBlocks) return unimplemented("the group has too many tiles");
   // Gated forms in other modes than MXFP8 are rare, and kernels take time to build.
   constexpr bool kLoopOnly = kForm == NVTEX_FORM_GATED && (!Scale::kMx || kSquare);

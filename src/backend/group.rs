@@ -23,8 +23,10 @@ impl Group {
     /// The members of a group of the logical shape `[rows, cols]`; for a single matrix that one.
     /// `mode` says how long the scales of each are.
     ///
+    /// Whatever the arrays hold, each member lies inside of the data, and its scales in theirs: see [`Group`].
+    ///
     /// # Safety
-    /// The arrays have the lengths that [`Group`] says; no member is larger than the buffers.
+    /// The arrays have the lengths that [`Group`] says.
     pub(crate) unsafe fn members(
         &self,
         (rows, cols): (usize, usize),
@@ -35,24 +37,53 @@ impl Group {
             return vec![single];
         }
         let n = self.num_tensors;
-        let uniform_rows = if self.last_dims.is_null() { rows / n } else { rows };
-        // SAFETY: the caller's promise; lengths on the device are not negative.
+        // SAFETY: the caller's promise.
         let array = |ptr: *const i64, len| unsafe { Buf::<i64>::optional(ptr.cast(), len) };
+        // A negative value becomes one that is too large.
         // SAFETY: as above.
         let at = |array: Option<Buf<i64>>, i| array.map(|a| unsafe { a.slice(i, 1)[0] } as usize);
         let (first, last) = (array(self.first_dims, n), array(self.last_dims, n));
         let offsets = array(self.offsets, n + 1);
+        let rooms = match mode {
+            NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING => [usize::MAX; 2],
+            _ => [self.row_scales, self.col_scales],
+        };
+        let shape = |index| {
+            let shape = match (at(first, index), at(last, index)) {
+                (None, None) => (rows / n, cols),
+                (Some(first), None) if first <= self.most_dim => (first, cols),
+                (None, Some(last)) if last <= self.most_dim => (rows, last),
+                (Some(first), Some(last))
+                    if first.checked_mul(last).is_some_and(|numel| numel <= rows * cols)
+                        && first.max(last) <= self.most_dim =>
+                {
+                    (first, last)
+                }
+                _ => (0, 0),
+            };
+            let scales = [false, true].map(|colwise| scale_entries(mode, colwise, shape));
+            match scales[0] <= rooms[0] && scales[1] <= rooms[1] {
+                true => (shape, scales),
+                false => ((0, 0), [0; 2]),
+            }
+        };
         let mut members = Vec::with_capacity(n);
-        let mut next = single;
+        // Where the next member's data and scales begin unless the group is wrong.
+        let (mut data, mut totals) = (0, [0usize; 2]);
         for index in 0..n {
-            next.index = index;
-            next.rows = at(first, index).unwrap_or(uniform_rows);
-            next.cols = at(last, index).unwrap_or(cols);
-            next.at = at(offsets, index).unwrap_or(next.at);
-            members.push(next);
-            next.at += next.rows * next.cols;
-            next.row_scales += scale_entries(mode, false, (next.rows, next.cols));
-            next.col_scales += scale_entries(mode, true, (next.rows, next.cols));
+            let ((rows, cols), scales) = shape(index);
+            let begin = |at: usize, length, end| at.min(end - length);
+            data = begin(at(offsets, index).unwrap_or(data), rows * cols, self.elements);
+            members.push(Member {
+                index,
+                rows,
+                cols,
+                at: data,
+                row_scales: begin(totals[0], scales[0], rooms[0]),
+                col_scales: begin(totals[1], scales[1], rooms[1]),
+            });
+            data += rows * cols;
+            totals = [0, 1].map(|i| totals[i].saturating_add(scales[i]));
         }
         members
     }
@@ -87,5 +118,5 @@ pub(crate) fn scale_entries(mode: NVTEScalingMode, colwise: bool, shape: (usize,
     if mode == NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING {
         return 1;
     }
-    scale_dims(mode, colwise, shape).0 * scale_pitch(mode, colwise, shape)
+    scale_dims(mode, colwise, shape).0.saturating_mul(scale_pitch(mode, colwise, shape))
 }

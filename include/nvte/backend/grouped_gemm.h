@@ -33,6 +33,8 @@ typedef struct NVTEXGroupedMember {
  * Either `members` is a host array of `num_tensors`, valid during the call only, and no other pointer
  * is set; or the members lie one after the other in `data`, and member t begins at element
  * `offsets[t]`, without `offsets` where the one before ends.
+ *
+ * What the arrays on the device hold is not trusted: see [`GroupedGemmArgs`].
  */
 typedef struct NVTEXGroupedMatrix {
   /**
@@ -66,6 +68,14 @@ typedef struct NVTEXGroupedMatrix {
    */
   const void *scale_inv;
   /**
+   * Elements that `data` has room for.
+   */
+  size_t elements;
+  /**
+   * Floats, or in mode 1 codes, that `scale_inv` has room for.
+   */
+  size_t scale_entries;
+  /**
    * Ignored where `outer_dims` or `members` say more; then not the size of any member.
    */
   size_t outer;
@@ -97,6 +107,10 @@ typedef struct NVTEXGroupedMatrix {
  * `k_t` is that of A. Any of them may be 0: without m or n nothing is written, without k D is
  * `beta * C`. C is not read where beta is 0. Elements that no member has are not touched. The result of
  * a member does not depend on the others.
+ *
+ * A member is left out if `m_t`, `n_t` or `k_t` is negative (CUDA: or 2^29 or more), or if one of its
+ * matrices or their scales alone would be more than the operand has room for. A matrix that would begin
+ * before or end after the data, or its scales, is taken to lie at their end.
  */
 typedef struct NVTEXGroupedGemmArgs {
   struct NVTEXGroupedMatrix a;
@@ -151,7 +165,9 @@ typedef struct NVTEXGroupedGemmArgs {
 
 /**
  * `output[r][c] = cast(output[r][c] + bias[g(r)][c] * scale[r])`, one rounding, where g(r) is the member
- * of a group that row r belongs to. Rows after those of the last member are not touched.
+ * of a group that row r belongs to. Rows after those of the last member are not touched, nor are those
+ * that `rows` does not have, whatever `first_dims` says; a member of a negative number of rows or of more
+ * than `rows` has none.
  */
 typedef struct NVTEXGroupedBiasArgs {
   /**

@@ -4,7 +4,7 @@
 pub(crate) mod cpu;
 pub mod exports;
 
-use super::cast::{grouped_input, plan_group_quantize, plan_quantize};
+use super::cast::{grouped_input, plan_group_quantize, plan_quantize, run_group};
 use super::transformer_engine::QuantizationConfig;
 use crate::backend::args::Form::*;
 use crate::backend::args::Function::*;
@@ -146,16 +146,20 @@ pub(crate) fn gated_backward<'a>(
     cast(f, grad.rowwise.ptr(), &input, &output, stream)
 }
 
-/// As [`cast`], for the members of a group; the input is that of `v`.
+/// As [`cast`], for the members of a group; the input is that of `v`. What the function reads besides has
+/// room for so many elements of the output.
 fn group_cast(
-    fusion: Fusion,
+    (fusion, elements): (Fusion, usize),
     (name, v): (&str, &GroupedTensor),
     output: &GroupedTensor,
     stream: cudaStream_t,
 ) -> Result<()> {
     let config = &QuantizationConfig::DEFAULT;
     match plan_group_quantize((name, v), output, ("noop", null_mut()), config)? {
-        Some(args) => backend::run(&QuantizeArgs { fusion, ..args }, stream),
+        Some(args) => {
+            let group = Group { elements: args.group.elements.min(elements), ..args.group };
+            run_group(&QuantizeArgs { fusion, group, ..args }, stream)
+        }
         None => Ok(()),
     }
 }
@@ -169,7 +173,7 @@ fn group_forward(
     let input = check::grouped_tensor("input", input)?;
     let output = check::grouped_tensor("output", output)?;
     let fusion = Fusion { form: NVTEX_FORM_ACTIVATION, ..f };
-    group_cast(fusion, ("input", &input), &output, stream)
+    group_cast((fusion, usize::MAX), ("input", &input), &output, stream)
 }
 
 fn group_backward(
@@ -185,7 +189,7 @@ fn group_backward(
     check::dtype("grad", grad.dtype(), &[input.dtype()])?;
     let act_input = grouped_input(("input", &input), &output)?;
     let fusion = Fusion { form: NVTEX_FORM_DERIVATIVE, act_input, ..f };
-    group_cast(fusion, ("grad", &grad), &output, stream)
+    group_cast((fusion, check::room(&[&input.rowwise])), ("grad", &grad), &output, stream)
 }
 
 fn group_scaled(
@@ -217,8 +221,10 @@ fn group_scaled(
     }
     let fusion = Fusion { form: NVTEX_FORM_GATED, row_scales, ..f };
     let logical_shape = Shape::new(&[got.flatten().0, cols]);
+    // The members begin at twice the offsets of the output's.
+    let elements = check::room(&[&input.rowwise]) / 2;
     let v = GroupedTensor { logical_shape, ..input };
-    group_cast(fusion, ("input", &v), &output, stream)
+    group_cast((fusion, elements), ("input", &v), &output, stream)
 }
 
 /// Row-wise data in high precision; whatever else the tensor has is not looked at.

@@ -68,9 +68,12 @@ unsafe fn members(a: &Nvfp4QuantizeArgs) -> Vec<Member> {
     // SAFETY: the caller's promise.
     let offsets = unsafe { Buf::<i64>::new(a.offsets.cast(), n).slice(0, n) };
     let packed_rows = offsets[a.num_tensors] as usize / a.cols;
+    // Of offsets that are not what they should be, whole blocks of the matrix's rows: a negative one
+    // becomes one that is too large.
+    let row = |at: i64| (at as usize / a.cols).min(a.rows) / 128 * 128;
     let member = |(index, ends): (usize, &[i64])| {
-        let [from, to] = [ends[0], ends[1]].map(|at| at as usize);
-        let (first, rows) = (from / a.cols, (to - from) / a.cols);
+        let [first, end] = [ends[0], ends[1]].map(row);
+        let (rows, from) = (end.saturating_sub(first), first * a.cols);
         Member {
             index,
             first,

@@ -50,10 +50,14 @@ unsafe fn run<I: Element>(a: &RequantizeArgs) {
     (0..rows / BLOCK).into_par_iter().for_each(|band| {
         let first = band * BLOCK;
         let owner = offsets.windows(2).find_map(|ends| {
+            // A negative offset becomes one that is too large.
             let [begin, end] = [ends[0], ends[1]].map(|at| at as usize / cols);
             (begin..end).contains(&first).then_some((begin, end))
         });
         let Some((begin, end)) = owner else { return };
+        // Of offsets that are not what they should be, a group of whole tiles that has these rows.
+        let tile = first / TILE * TILE;
+        let (begin, end) = (begin / TILE * TILE, end.max(tile + TILE).min(rows));
         let down = (end - begin) / TILE;
         for left in (0..cols).step_by(BLOCK) {
             let mut values = [[0.0; BLOCK]; BLOCK];

@@ -15,6 +15,7 @@ use super::transformer_engine::QuantizationConfig;
 use crate::backend::buf::Buf;
 use crate::backend::{self, args::*};
 use crate::check;
+use crate::device_check;
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, GroupedTensor, Shape, TENSORS, Tensor};
 use crate::types::NVTEScalingMode::*;
@@ -301,7 +302,7 @@ pub fn plan_group_quantize(
     let mode = output.mode;
     let (per_tensor, mxfp8) = (mode == NVTE_DELAYED_TENSOR_SCALING, mode == NVTE_MXFP8_1D_SCALING);
     supported_mode("output", mode, output.swizzled)?;
-    let (group, shape @ (rows, cols)) = check::members("output", output)?;
+    let (mut group, shape @ (rows, cols)) = check::members("output", output)?;
     let input_data = grouped_input((input_name, input), output)?;
     if !output.rowwise.is_set() && !output.colwise.is_set() {
         return Err(Error::argument("output.data", "row-wise or column-wise data", "no data"));
@@ -312,7 +313,7 @@ pub fn plan_group_quantize(
     } else {
         check::high_precision("output", dtype)?;
     }
-    let direction = |colwise, data: &Buffer, scale_inv: &Buffer| {
+    let mut direction = |colwise, data: &Buffer, scale_inv: &Buffer| {
         let [data_name, scale_name] = match colwise {
             false => ["output.data", "output.scale_inv"],
             true => ["output.columnwise_data", "output.columnwise_scale_inv"],
@@ -325,7 +326,8 @@ pub fn plan_group_quantize(
         if !dtype.is_fp8() {
             return Ok((data, null_mut()));
         }
-        let scales = check::grouped_scales(scale_name, scale_inv, (mode, colwise), &group, shape)?;
+        let scales =
+            check::grouped_scales(scale_name, scale_inv, (mode, colwise), &mut group, shape)?;
         Ok((data, if per_tensor { null_mut() } else { scales }))
     };
     let (rowwise, rowwise_scale_inv) =
@@ -334,10 +336,11 @@ pub fn plan_group_quantize(
     let scale = match per_tensor && dtype.is_fp8() && !output.scale.ptr().is_null() {
         true => {
             let layout = (NVTE_DELAYED_TENSOR_SCALING, false);
-            check::grouped_scales("output.scale", &output.scale, layout, &group, shape)?
+            check::grouped_scales("output.scale", &output.scale, layout, &mut group, shape)?
         }
         false => null_mut(),
     };
+    group.elements = check::room(&[&input.rowwise, &output.rowwise, &output.colwise]);
     let args = QuantizeArgs {
         input: input_data,
         rowwise,
@@ -396,9 +399,15 @@ fn group_quantize(
     let config = self::config(config)?;
     let noop = ("quant_config.noop_tensor", config.noop());
     match plan_group_quantize(("input", &input), &output, noop, &config)? {
-        Some(args) => backend::run(&args, stream),
+        Some(args) => run_group(&args, stream),
         None => Ok(()),
     }
+}
+
+/// Runs a cast of the members of a group, `output`.
+pub(super) fn run_group(args: &QuantizeArgs, stream: cudaStream_t) -> Result<()> {
+    device_check::group("output", &args.group, (args.rows, args.cols), args.mode, stream)?;
+    backend::run(args, stream)
 }
 
 /// As [`quantize_dbias`], for all members of a group.
@@ -432,13 +441,21 @@ fn group_quantize_dbias(
     }
     let dbias_ptr = check::pointer("dbias.data", &dbias)?;
     let mut fusion = Fusion { dbias: dbias_ptr, workspace, ..Fusion::NONE };
+    let mut elements = usize::MAX;
     if let Some((function, act_input)) = derivative {
-        let act_input = check::grouped_tensor("act_input", act_input)?;
-        check::dtype("act_input", act_input.dtype(), &[input.dtype()])?;
-        let act_input = grouped_input(("act_input", &act_input), &output)?.cast_const();
+        let tensor = check::grouped_tensor("act_input", act_input)?;
+        check::dtype("act_input", tensor.dtype(), &[input.dtype()])?;
+        let act_input = grouped_input(("act_input", &tensor), &output)?.cast_const();
+        elements = check::room(&[&tensor.rowwise]);
         fusion = Fusion { form: Form::NVTEX_FORM_DERIVATIVE, function, act_input, ..fusion };
     }
-    run_with_dbias(args, fusion, &dbias, stream)
+    match args {
+        Some(mut args) => {
+            args.group.elements = args.group.elements.min(elements);
+            run_group(&QuantizeArgs { fusion, ..args }, stream)
+        }
+        None => run_with_dbias(None, fusion, &dbias, stream),
+    }
 }
 
 /// Refuses scaling modes that this version cannot cast to or from, and swizzled scales where there
@@ -550,7 +567,7 @@ fn group_dequantize(
         let expected = format!("{} (those of input)", input.num_tensors);
         return Err(Error::argument("output.num_tensors", expected, output.num_tensors));
     }
-    let (group, shape) = check::members("input", &input)?;
+    let (mut group, shape) = check::members("input", &input)?;
     if output.logical_shape != input.logical_shape {
         let (expected, got) = (input.logical_shape, output.logical_shape);
         return Err(Error::argument("output.logical_shape", expected, got));
@@ -562,7 +579,7 @@ fn group_dequantize(
             scale_inv_name,
             scale_inv,
             (mode, colwise),
-            &group,
+            &mut group,
             shape,
         )?,
         rows: shape.0,
@@ -573,7 +590,11 @@ fn group_dequantize(
         output_dtype: output.rowwise.dtype,
         colwise,
         swizzled: input.swizzled,
-        group,
+        group: Group { elements: check::room(&[data, &output.rowwise]), ..group },
     };
-    if shape.0 > 0 && shape.1 > 0 { backend::run(&args, stream) } else { Ok(()) }
+    if shape.0 == 0 || shape.1 == 0 {
+        return Ok(());
+    }
+    device_check::group("input", &args.group, shape, mode, stream)?;
+    backend::run(&args, stream)
 }

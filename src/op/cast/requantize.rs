@@ -2,6 +2,7 @@
 
 use crate::backend::{self, args::RequantizeArgs};
 use crate::check;
+use crate::device_check;
 use crate::error::{Error, Result};
 use crate::op::transformer_engine::QuantizationConfig;
 use crate::tensor::{Buffer, Shape, TENSORS};
@@ -111,6 +112,13 @@ pub fn run(
         through_bf16: config.use_fast_math,
     };
     if rows > 0 && cols > 0 {
+        device_check::row_offsets(
+            "tensor_offsets",
+            args.offsets,
+            num_groups,
+            (rows, cols),
+            stream,
+        )?;
         backend::run(&args, stream)?;
     }
     TENSORS.write("output", output_handle, |tensor| tensor.swizzled = true)

@@ -4,7 +4,7 @@
 
 use super::cpu::gemm;
 use crate::backend::args::*;
-use crate::backend::buf::{Buf, load};
+use crate::backend::buf::Buf;
 use crate::backend::group::{scale_entries, scale_pitch};
 use crate::numeric::{Element, dispatch};
 use crate::types::NVTEScalingMode::*;
@@ -17,60 +17,96 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// Elements that one task handles, at least.
 const CHUNK: usize = 1 << 14;
 
-/// One matrix of an operand.
+/// One matrix of an operand as the operand states it, which need not be right.
 struct Matrix {
     data: *mut c_void,
-    scales: GemmScales,
+    scale_inv: *const c_void,
+    /// Elements and entries of scales before it.
+    at: (usize, usize),
     outer: usize,
     inner: usize,
 }
 
 impl GroupedMatrix {
-    /// The matrices, in the sizes that the operand itself states.
+    /// Member `t` in the sizes that the operand itself states, where the scales are one after the other;
+    /// `next` are the totals of elements and entries before it. A negative size becomes a huge one.
     ///
     /// # Safety
-    /// The arrays have `n` entries.
-    unsafe fn matrices(&self, n: usize) -> Vec<Matrix> {
-        let scales = |inv: *const c_void, outer, inner| {
-            // Row-wise scales of the matrix as it is stored for modes in blocks; column-wise ones of
-            // MXFP8 if that is the transpose.
-            let shape = if self.transposed { (inner, outer) } else { (outer, inner) };
-            let stride = match self.mode {
-                NVTE_DELAYED_TENSOR_SCALING => 0,
-                _ => scale_pitch(self.mode, self.transposed, shape),
-            };
-            GemmScales { inv, stride, mode: self.mode, swizzled: self.swizzled }
-        };
-        // SAFETY: the caller's promise; sizes are not negative.
-        let at = |array: *const i64, i: usize| unsafe { load(array.wrapping_add(i)) };
-        let dim = |array: *const i64, i, even| match array.is_null() {
+    /// The arrays have more than `t` entries.
+    unsafe fn matrix(&self, t: usize, next: &mut (usize, usize)) -> Matrix {
+        if !self.members.is_null() {
+            // SAFETY: the caller's promise.
+            let GroupedMember { data, scale_inv, outer, inner } =
+                unsafe { self.members.add(t).read() };
+            return Matrix { data, scale_inv, at: (0, 0), outer, inner };
+        }
+        let dim = |array: *const i64, even| match array.is_null() {
             true => even,
-            false => at(array, i).unwrap_or(0) as usize,
+            // SAFETY: the caller's promise.
+            false => unsafe { array.add(t).read() as usize },
         };
-        let (mut next, mut next_scale) = (0, 0);
-        let matrix = |i: usize| {
-            if !self.members.is_null() {
-                // SAFETY: the caller's promise.
-                let GroupedMember { data, scale_inv, outer, inner } =
-                    unsafe { self.members.add(i).read() };
-                return Matrix { data, scales: scales(scale_inv, outer, inner), outer, inner };
+        let (outer, inner) = (dim(self.outer_dims, self.outer), dim(self.inner_dims, self.inner));
+        let at = (dim(self.offsets, next.0), next.1);
+        next.0 = at.0.saturating_add(outer.saturating_mul(inner));
+        next.1 = at.1.saturating_add(self.scale_entries_of(outer, inner));
+        Matrix { data: self.data, scale_inv: self.scale_inv, at, outer, inner }
+    }
+
+    /// Rows and columns of a matrix as it is stored for modes in blocks.
+    fn stored(&self, outer: usize, inner: usize) -> (usize, usize) {
+        if self.transposed { (inner, outer) } else { (outer, inner) }
+    }
+
+    /// Entries of its scales: row-wise ones, or column-wise ones of MXFP8 if that is the transpose.
+    fn scale_entries_of(&self, outer: usize, inner: usize) -> usize {
+        scale_entries(self.mode, self.transposed, self.stored(outer, inner))
+    }
+
+    /// Whether a member has room for `[outer, inner]`: of other operands' sizes that may be wrong.
+    fn has_room(&self, matrix: &Matrix, outer: usize, inner: usize) -> bool {
+        let (elements, entries) = match self.members.is_null() {
+            true => (self.elements, self.scale_entries),
+            false => {
+                (matrix.outer * matrix.inner, self.scale_entries_of(matrix.outer, matrix.inner))
             }
-            let outer = dim(self.outer_dims, i, self.outer);
-            let inner = dim(self.inner_dims, i, self.inner);
-            let begin = dim(self.offsets, i, next);
-            let data = self.data.wrapping_byte_add(begin * self.dtype.bits() / 8);
-            next = begin + outer * inner;
-            let (scale, bytes) =
-                (next_scale, if self.mode == NVTE_MXFP8_1D_SCALING { 1 } else { 4 });
-            let shape = if self.transposed { (inner, outer) } else { (outer, inner) };
-            next_scale += scale_entries(self.mode, self.transposed, shape);
-            let inv = match self.scale_inv.is_null() {
-                true => self.scale_inv,
-                false => self.scale_inv.wrapping_byte_add(scale * bytes),
-            };
-            Matrix { data, scales: scales(inv, outer, inner), outer, inner }
         };
-        (0..n).map(matrix).collect()
+        let in_blocks = self.mode != NVTE_DELAYED_TENSOR_SCALING;
+        match outer.checked_mul(inner) {
+            Some(0) => true,
+            Some(numel) => {
+                let scales = if in_blocks { self.scale_entries_of(outer, inner) } else { 0 };
+                numel <= elements && scales <= entries
+            }
+            None => false,
+        }
+    }
+
+    /// Data and scales of a member `[outer, inner]` that there is room for.
+    fn place(&self, matrix: &Matrix, outer: usize, inner: usize) -> (*mut c_void, GemmScales) {
+        let in_blocks = self.mode != NVTE_DELAYED_TENSOR_SCALING;
+        let stride = match in_blocks {
+            true => scale_pitch(self.mode, self.transposed, self.stored(outer, inner)),
+            false => 0,
+        };
+        let scales = |inv| GemmScales { inv, stride, mode: self.mode, swizzled: self.swizzled };
+        if !self.members.is_null() {
+            return (matrix.data, scales(matrix.scale_inv));
+        }
+        let numel = outer * inner;
+        if numel == 0 {
+            return (self.data, scales(self.scale_inv));
+        }
+        let begin = matrix.at.0.min(self.elements - numel);
+        let data = self.data.wrapping_byte_add(begin * self.dtype.bits() / 8);
+        if self.scale_inv.is_null() {
+            return (data, scales(self.scale_inv));
+        }
+        let begin = match in_blocks {
+            true => matrix.at.1.min(self.scale_entries - self.scale_entries_of(outer, inner)),
+            false => matrix.at.1,
+        };
+        let bytes = if self.mode == NVTE_MXFP8_1D_SCALING { 1 } else { 4 };
+        (data, scales(self.scale_inv.wrapping_byte_add(begin * bytes)))
     }
 }
 
@@ -82,20 +118,29 @@ pub(crate) unsafe extern "C-unwind" fn grouped_gemm(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let g = unsafe { &*args };
     let n = g.num_tensors;
-    // SAFETY: as above.
-    let [a, b, c, d] = [&g.a, &g.b, &g.c, &g.d].map(|operand| unsafe { operand.matrices(n) });
+    let operands = [&g.a, &g.b, &g.c, &g.d];
+    let mut next = [(0, 0); 4];
     let nothing = g.a.data.is_null() && g.a.members.is_null();
     for t in 0..n {
+        // SAFETY: as above.
+        let own = [0, 1, 2, 3].map(|i| unsafe { operands[i].matrix(t, &mut next[i]) });
+        let (m, n, k) = (own[3].inner, own[3].outer, if nothing { 0 } else { own[0].inner });
+        let sizes = [(m, k), (n, k), (n, m), (n, m)];
+        let fits = |i: usize| operands[i].has_room(&own[i], sizes[i].0, sizes[i].1);
+        if m == 0 || n == 0 || !(0..4).all(fits) {
+            continue;
+        }
+        let [a, b, c, d] = [0, 1, 2, 3].map(|i| operands[i].place(&own[i], sizes[i].0, sizes[i].1));
         // SAFETY: as above.
         let (alpha, beta) =
             unsafe { (*g.alpha.add(t * g.alpha_stride), *g.beta.add(t * g.beta_stride)) };
         let args = GemmArgs {
-            a: a[t].data,
-            b: b[t].data,
-            c: c[t].data,
-            d: d[t].data,
-            scales_a: a[t].scales,
-            scales_b: b[t].scales,
+            a: a.0,
+            b: b.0,
+            c: c.0,
+            d: d.0,
+            scales_a: a.1,
+            scales_b: b.1,
             scale_d: null(),
             amax_d: null_mut(),
             scale_inv_d: null_mut(),
@@ -103,9 +148,9 @@ pub(crate) unsafe extern "C-unwind" fn grouped_gemm(
             aux: null_mut(),
             workspace: null_mut(),
             workspace_bytes: 0,
-            m: d[t].inner,
-            n: d[t].outer,
-            k: if nothing { 0 } else { a[t].inner },
+            m,
+            n,
+            k,
             alpha,
             beta,
             a_dtype: g.a.dtype,
@@ -120,9 +165,6 @@ pub(crate) unsafe extern "C-unwind" fn grouped_gemm(
             split_accumulator: g.split_accumulator,
             sm_count: g.sm_count,
         };
-        if args.m == 0 || args.n == 0 {
-            continue;
-        }
         // SAFETY: as above.
         let outcome = unsafe { gemm(&args, stream) };
         if outcome.status != Outcome::OK.status {
@@ -140,7 +182,8 @@ pub(crate) unsafe extern "C-unwind" fn grouped_bias(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     let (rows, cols, n) = (a.rows, a.cols, a.num_tensors);
-    let group = Group { num_tensors: n, first_dims: a.first_dims, ..Group::NONE };
+    let (first_dims, elements) = (a.first_dims, rows * cols);
+    let group = Group { num_tensors: n, first_dims, most_dim: rows, elements, ..Group::NONE };
     // SAFETY: as above.
     let members = unsafe { group.members((rows, cols), NVTE_DELAYED_TENSOR_SCALING) };
     dispatch!(a.dtype, [F32, F16, BF16], T => {
@@ -154,12 +197,13 @@ pub(crate) unsafe extern "C-unwind" fn grouped_bias(
         };
         let mut first = 0;
         for member in members {
+            let own = member.rows.min(rows - first);
             // SAFETY: as above.
             let (out, bias, scale) = unsafe {
                 (
-                    output.slice_mut(first * cols, member.rows * cols),
+                    output.slice_mut(first * cols, own * cols),
                     bias.slice(member.index * cols, cols),
-                    scale.map(|scale| scale.slice(first, member.rows)),
+                    scale.map(|scale| scale.slice(first, own)),
                 )
             };
             let rows_per_task = CHUNK.div_ceil(cols);
@@ -171,7 +215,7 @@ pub(crate) unsafe extern "C-unwind" fn grouped_bias(
                     }
                 }
             });
-            first += member.rows;
+            first += own;
         }
         Outcome::OK
     }, else Outcome::unimplemented("grouped_bias: dtype"))

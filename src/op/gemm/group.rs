@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::*;
+use crate::device_check;
 use crate::types::NVTEDType::*;
 
 /// Checks an addition and gives its arguments; none if there is no element.
@@ -66,10 +67,19 @@ pub(super) fn bias_add(
     scale: Option<NVTETensor>,
     stream: cudaStream_t,
 ) -> Result<()> {
-    match plan_bias(output, bias, scale)? {
-        Some(args) => backend::run(&args, stream),
-        None => Ok(()),
-    }
+    let Some(args) = plan_bias(output, bias, scale)? else {
+        return Ok(());
+    };
+    let (rows, cols) = (args.rows, args.cols);
+    let group = Group {
+        num_tensors: args.num_tensors,
+        first_dims: args.first_dims,
+        most_dim: rows,
+        elements: rows * cols,
+        ..Group::NONE
+    };
+    device_check::group("output", &group, (rows, cols), NVTE_DELAYED_TENSOR_SCALING, stream)?;
+    backend::run(&args, stream)
 }
 
 /// A bare array of `length` integers on the device.

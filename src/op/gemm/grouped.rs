@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::backend::group::scale_pitch;
+use crate::device_check;
 use crate::types::NVTEDType::*;
 use std::ptr::{null, null_mut};
 
@@ -48,6 +49,8 @@ impl Operand {
             inner_dims: null(),
             offsets: null(),
             scale_inv: null(),
+            elements: 0,
+            scale_entries: 0,
             outer: 0,
             inner: 0,
             mode,
@@ -141,8 +144,13 @@ fn stored_transposed(mode: NVTEScalingMode, k_contiguous: bool, rowwise: bool) -
 
 /// An operand that is a grouped tensor; none if it has no data. `k_last` says that its last dimension
 /// is the contracted one.
-fn group_operand(name: &str, tensor: &GroupedTensor, k_last: bool) -> Result<Operand> {
-    let (group, (rows, cols)) = check::any_members(name, tensor)?;
+fn group_operand(
+    name: &str,
+    tensor: &GroupedTensor,
+    k_last: bool,
+    stream: cudaStream_t,
+) -> Result<Operand> {
+    let (mut group, (rows, cols)) = check::any_members(name, tensor)?;
     check_mode(name, tensor.mode, tensor.swizzled)?;
     let (mode, dtype) = (tensor.mode, tensor.dtype());
     let mut operand = Operand::new(mode, dtype).with_group(&group, (rows, cols), !k_last);
@@ -170,8 +178,13 @@ fn group_operand(name: &str, tensor: &GroupedTensor, k_last: bool) -> Result<Ope
     if data.dtype.is_fp8() {
         let name = format_args!("{name}.{field}scale_inv");
         let direction = (mode, !rowwise);
-        matrix.scale_inv = check::grouped_scales(name, scale_inv, direction, &group, (rows, cols))?;
+        let shape = (rows, cols);
+        matrix.scale_inv = check::grouped_scales(name, scale_inv, direction, &mut group, shape)?;
+        matrix.scale_entries = scale_inv.shape.numel();
     }
+    matrix.elements = check::room(&[data]);
+    group.elements = matrix.elements;
+    device_check::group(name, &group, (rows, cols), mode, stream)?;
     Ok(operand)
 }
 
@@ -262,15 +275,18 @@ fn block_scales(
 }
 
 /// C or D as a grouped tensor, whose data may be absent if there is no element.
-fn group_output(name: &str, tensor: &GroupedTensor) -> Result<Operand> {
+fn group_output(name: &str, tensor: &GroupedTensor, stream: cudaStream_t) -> Result<Operand> {
     check::grouped_per_tensor(name, tensor)?;
     let (group, shape) = check::any_members(name, tensor)?;
     let dtype = tensor.rowwise.dtype;
     let mut operand = Operand::new(tensor.mode, dtype).with_group(&group, shape, false);
     if shape.0 * shape.1 > 0 {
         check::high_precision(name, dtype)?;
-        let name = format_args!("{name}.data");
-        operand.matrix.data = check::grouped_data(name, &tensor.rowwise, shape)?;
+        let data = check::grouped_data(format_args!("{name}.data"), &tensor.rowwise, shape)?;
+        operand.matrix.data = data;
+        operand.matrix.elements = check::room(&[&tensor.rowwise]);
+        let group = Group { elements: operand.matrix.elements, ..group };
+        device_check::group(name, &group, shape, tensor.mode, stream)?;
     }
     Ok(operand)
 }
@@ -356,6 +372,7 @@ impl GroupedProduct {
             false => GROUPED_CONFIGS.get("config", self.config)?,
         };
         let b = check::grouped_tensor("B", self.b)?;
+        check::member_count("B", &b)?;
         let n = b.num_tensors;
         // SAFETY: the caller's promise.
         let list = |name, array, count| unsafe { tensors(name, array, count, n) };
@@ -370,24 +387,24 @@ impl GroupedProduct {
             }
         };
         let a = match self.a {
-            Source::Group(handle) => group_operand("A", &group("A", handle)?, self.transa)?,
+            Source::Group(handle) => group_operand("A", &group("A", handle)?, self.transa, stream)?,
             Source::List(array, count) => {
                 list_operand(&list("A_list", array, count)?, self.transa)?
             }
         };
-        let b = group_operand("B", &b, !self.transb)?;
+        let b = group_operand("B", &b, !self.transb, stream)?;
         check_operands(&a, &b)?;
         if a.in_blocks() && !config.split_accumulator {
             let name = "config.use_split_accumulator";
             return Err(Error::argument(name, "1 (FP8 blocks are summed in float32)", 0));
         }
         let d = match self.d {
-            Source::Group(handle) => group_output("D", &group("D", handle)?)?,
+            Source::Group(handle) => group_output("D", &group("D", handle)?, stream)?,
             Source::List(array, count) => list_output(&list("D_list", array, count)?, None)?,
         };
         let c = match self.c {
             Source::Group(handle) if handle.is_null() => None,
-            Source::Group(handle) => Some(group_output("C", &group("C", handle)?)?),
+            Source::Group(handle) => Some(group_output("C", &group("C", handle)?, stream)?),
             Source::List(array, (_, count)) if array.is_null() || count == 0 => None,
             Source::List(array, count) => {
                 Some(list_output(&list("C_list", array, count)?, Some(&d))?)
@@ -401,9 +418,10 @@ impl GroupedProduct {
             check_sizes(n, ("D", |i| d.size(i).0), ("C (first dimension)", |i| c.size(i).0))?;
             check_sizes(n, ("D", |i| d.size(i).1), ("C (last dimension)", |i| c.size(i).1))?;
             let (data, members, offsets) = (c.matrix.data, c.matrix.members, c.matrix.offsets);
+            let elements = c.matrix.elements;
             if !data.is_null() || !members.is_null() {
                 check::dtype("C", c.matrix.dtype, &[d.matrix.dtype])?;
-                c_matrix = GroupedMatrix { data, members, offsets, ..d.matrix };
+                c_matrix = GroupedMatrix { data, members, offsets, elements, ..d.matrix };
             }
         }
         let (alpha, alpha_stride) = factors("alpha", self.alpha, n)?;

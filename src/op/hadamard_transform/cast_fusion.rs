@@ -4,6 +4,7 @@ use super::multiple;
 use crate::backend::args::Nvfp4Variant::*;
 use crate::backend::{self, args::*};
 use crate::check;
+use crate::device_check;
 use crate::error::{Error, Result};
 use crate::op::cast::nvfp4::{cast_of, check_mode, host_array, split};
 use crate::op::transformer_engine::QuantizationConfig;
@@ -286,6 +287,7 @@ pub fn grouped(
         args.colwise = direction("output", COLWISE, buffers, shape, output.swizzled, members)?;
     }
     if !group.offsets.is_null() {
+        device_check::row_offsets("output.tensor_offsets", group.offsets, n, shape, stream)?;
         return run(
             &[Nvfp4QuantizeArgs { offsets: group.offsets, num_tensors: n, ..args }],
             stream,

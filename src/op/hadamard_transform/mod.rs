@@ -8,6 +8,7 @@ pub mod exports;
 
 use crate::backend::{self, args::*};
 use crate::check;
+use crate::device_check;
 use crate::error::{Error, Result};
 use crate::tensor::Buffer;
 use crate::types::*;
@@ -226,6 +227,8 @@ fn group_amax(
     }
     let data = check::grouped_data("input.data", &input.rowwise, (rows, cols))?;
     let args = maxima.args(&input.rowwise, (rows, cols));
+    let mode = NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
+    device_check::group("output", &group, (rows, cols), mode, stream)?;
     backend::run(&HadamardAmaxArgs { input: data, group, amax, colwise_amax, ..args }, stream)
 }
 

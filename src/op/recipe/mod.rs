@@ -11,6 +11,7 @@ mod partial;
 use super::transformer_engine::QuantizationConfig;
 use crate::backend::{self, args::*};
 use crate::check;
+use crate::device_check;
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, GroupedTensor, Shape, from_c};
 use crate::types::*;
@@ -116,16 +117,19 @@ fn group_compute_amax(
         return Err(Error::argument(name, input.num_tensors, output.num_tensors));
     }
     let (group, (rows, cols)) = check::members("output", &output)?;
+    let numel = input.rowwise.shape.numel();
     let args = GroupAmaxArgs {
         input: check::grouped_data("input.data", &input.rowwise, (rows, cols))?,
         amax: member_amax(&output)?,
         noop: check::noop("config.noop_tensor", config.noop())?,
-        numel: input.rowwise.shape.numel(),
+        numel,
         rows,
         cols,
-        group,
+        group: Group { elements: numel, ..group },
         dtype: input.rowwise.dtype,
     };
+    let mode = NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
+    device_check::group("output", &args.group, (rows, cols), mode, stream)?;
     backend::run(&args, stream)
 }
 

@@ -7,6 +7,7 @@ pub mod exports;
 
 use crate::backend::{self, args::*};
 use crate::check;
+use crate::device_check;
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, GroupedTensor, Shape, Tensor};
 use crate::types::NVTEScalingMode::*;
@@ -256,7 +257,7 @@ fn grouped(
         return Err(Error::argument("output.num_tensors", n, output.num_tensors));
     }
     check::shape("output.logical_shape", &output.logical_shape, &input.logical_shape)?;
-    let (group, (rows, cols)) = check::members("input", &input)?;
+    let (mut group, (rows, cols)) = check::members("input", &input)?;
     let uniform = group.first_dims.is_null() && group.last_dims.is_null();
     let member = (rows / n, cols);
     let mut entries = Vec::with_capacity(2);
@@ -276,6 +277,19 @@ fn grouped(
         codes(from_name, &from, input.mode)?;
         codes(to_name, &to, output.mode)?;
         distinct(to_name, &from, &to)?;
+        if !uniform {
+            for (name, buffer) in [(from_name, &from), (to_name, &to)] {
+                check::grouped_scales(
+                    name,
+                    buffer,
+                    (input.mode, colwise),
+                    &mut group,
+                    (rows, cols),
+                )?;
+            }
+        }
+        let room = if colwise { &mut group.col_scales } else { &mut group.row_scales };
+        *room = from.shape.numel().min(to.shape.numel());
         let (valid_m, valid_k) = valid(input.mode, colwise, member);
         let (m, k) = padded((valid_m, valid_k));
         if uniform {
@@ -332,6 +346,7 @@ fn grouped(
         cols,
         group,
     };
+    device_check::group("input", &group, (rows, cols), input.mode, stream)?;
     backend::run(&args, stream)
 }
 
