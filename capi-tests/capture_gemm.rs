@@ -94,7 +94,7 @@ fn counters(c: &mut Chain) {
     let words = c.in_place("counters", kNVTEInt32, [1, 0, 0, 0].repeat(5), Fixed);
     for (name, wait) in [("counters", false), ("counters that are waited for", true)] {
         c.step(name, move |side| {
-            let args = CountersArgs { counters: side.at(words), length: 5, wait };
+            let args = CountersArgs { counters: side.at(words), length: 5, limit: 1 << 40, wait };
             entry(side, side.table.counters, args)
         });
     }

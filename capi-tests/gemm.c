@@ -180,8 +180,8 @@ static void run_gemm(Gemm g) {
     if (bgrad_of_b) {
       want = error = 0;
       for (size_t p = 0; p < k; p++) {
-        want += bop[i * k + p];
-        error += fabs(bop[i * k + p]) * relative;
+        want += (double)scale_b * bop[i * k + p];
+        error += fabs((double)scale_b * bop[i * k + p]) * relative;
       }
       if (g.integers) error = 0;
     }
@@ -355,6 +355,107 @@ static void test_fp8(void) {
       if (gemm_case("fp8 epilogue", &g)) run_gemm(g);
     }
   }
+}
+
+// FP8 in any sizes, also of two E5M2, with every epilogue, to all dtypes.
+static void test_fp8_odd(void) {
+  const size_t sizes[][3] = {{1, 1, 1},    {16, 1, 32}, {48, 3, 64},   {64, 48, 5},
+                             {37, 17, 29}, {8, 5, 16},  {130, 33, 257}};
+  const NVTEDType outputs[] = {kNVTEBFloat16, kNVTEFloat32, kNVTEFloat16, kNVTEFloat8E4M3,
+                               kNVTEFloat8E5M2};
+  for (size_t s = 0; s < COUNT(sizes); s++) {
+    for (int i = 0; i < 40; i++) {
+      Gemm g = {.a = kFloat8[i % 2],
+                .b = kFloat8[i / 2 % 2],
+                .d = outputs[i % 5],
+                .m = sizes[s][0],
+                .n = sizes[s][1],
+                .k = sizes[s][2],
+                .transa = i & 1,
+                .transb = i & 4,
+                .bias = i >= 10 && i % 3,
+                .gelu = i >= 20 && i < 35,
+                .grad = i >= 30,
+                .split = i & 2,
+                .alpha = 1,
+                .entry = (Entry)(i % 3),
+                .side = i % 2 ? kNVTEBFloat16 : kNVTEFloat32,
+                .workspace = WORKSPACE};
+      if (!is_fp8(g.d)) g.beta = i / 5 % 2 ? 1 : 0;
+      g.integers = !g.gelu && !is_fp8(g.d);
+      if (gemm_case("fp8 odd", &g)) run_gemm(g);
+    }
+  }
+  for (int i = 0; i < 4; i++) {
+    Gemm g = {.a = kNVTEFloat8E5M2,
+              .b = kNVTEFloat8E5M2,
+              .d = kNVTEBFloat16,
+              .m = 32,
+              .n = 16,
+              .k = 64,
+              .transa = i & 1,
+              .transb = i & 2,
+              .alpha = 1,
+              .integers = true,
+              .workspace = WORKSPACE};
+    if (gemm_case("fp8 e5m2", &g)) run_gemm(g);
+  }
+}
+
+// Results in another dtype than the operands, FP8 as well.
+static void test_conversions(void) {
+  const NVTEDType outputs[] = {kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16, kNVTEFloat8E4M3};
+  for (size_t p = 0; p < 3; p++) {
+    for (size_t o = 0; o < COUNT(outputs); o++) {
+      Gemm g = {.a = kHighProducts[p].in,
+                .b = kHighProducts[p].in,
+                .d = outputs[o],
+                .m = 40,
+                .n = 24,
+                .k = 56,
+                .transa = o & 1,
+                .beta = is_fp8(outputs[o]) ? 0 : 1,
+                .bias = p == 1,
+                .side = kNVTEBFloat16,
+                .alpha = 1,
+                .workspace = WORKSPACE};
+      if (gemm_case("conversion", &g)) run_gemm(g);
+    }
+  }
+}
+
+// What the operands and D must agree in, on every backend.
+static void test_disagreements(void) {
+  if (!case_begin("disagreements")) return;
+  const NVTEDType pairs[][2] = {{kNVTEFloat32, kNVTEBFloat16},
+                                {kNVTEBFloat16, kNVTEFloat16},
+                                {kNVTEBFloat16, kNVTEFloat8E4M3},
+                                {kNVTEFloat8E4M3, kNVTEBFloat16}};
+  Buffer *d = buffer(16 * 32 * 4);
+  const float one = 1;
+  NVTETensor workspace = tensor(g_workspace, kNVTEByte, SHAPE(WORKSPACE));
+  for (size_t i = 0; i < COUNT(pairs); i++) {
+    NVTETensor operands[2];
+    for (size_t j = 0; j < 2; j++) {
+      operands[j] = tensor(buffer(32 * 16 * 4)->ptr, pairs[i][j], SHAPE(j ? 16 : 32, 16));
+      if (is_fp8(pairs[i][j])) {
+        set_param(operands[j], kNVTERowwiseScaleInv, buffer_from(&one, sizeof one, 0)->ptr,
+                  kNVTEFloat32, SHAPE(1));
+      }
+    }
+    Gemm g = {.transa = true, .null_handles = true};
+    NVTETensor out = tensor(d->ptr, kNVTEFloat32, SHAPE(16, 32));
+    gemm_call(&g, operands[0], operands[1], out, out, NULL, NULL, workspace);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_cublas_gemm", "B.dtype", dtype_name(pairs[i][1]));
+  }
+  NVTETensor a = tensor(buffer(32 * 16 * 4)->ptr, kNVTEFloat32, SHAPE(32, 16));
+  NVTETensor b = tensor(buffer(16 * 16 * 4)->ptr, kNVTEFloat32, SHAPE(16, 16));
+  Gemm g = {.transa = true, .null_handles = true};
+  NVTETensor out = tensor(d->ptr, kNVTEFloat32, SHAPE(32, 16));
+  gemm_call(&g, a, b, out, out, NULL, NULL, workspace);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_cublas_gemm", "D.shape: expected [16, 32]",
+               "got [32, 16]");
+  CHECK(untouched(d), "a refused call wrote to D");
 }
 
 static void test_fp8_output(void) {
@@ -692,6 +793,9 @@ int main(int argc, char **argv) {
   test_epilogues();
   test_fp8();
   test_fp8_output();
+  test_fp8_odd();
+  test_conversions();
+  test_disagreements();
   test_surroundings();
   test_empty();
   test_no_products();

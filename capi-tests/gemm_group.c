@@ -1,5 +1,6 @@
 // Several products in one call, products in step with others, and what goes with grouped products
 // (gemm_comm.md sections 4, 5, 7 and 8).
+#define _POSIX_C_SOURCE 200809L
 #include "gemm_common.h"
 
 enum { WORKSPACES = 4, COUNTERS = 6 };
@@ -232,6 +233,29 @@ static void test_atomic(void) {
   }
 }
 
+// A product whose counters nobody clears ends all the same. main() has set the limit.
+static void test_atomic_limit(void) {
+  if (!case_begin("atomic without an end")) return;
+  Options o = {.dtype = kNVTEBFloat16, .d = kNVTEBFloat16, .transa = true};
+  int32_t words[2] = {0, 1};
+  Problem p;
+  make_problem(&o, &p, 16, 16, 16);
+  NVTETensor counter = tensor(buffer_from(words, sizeof words, 0)->ptr, kNVTEInt32, SHAPE(2));
+  nvte_cublas_atomic_gemm(p.a, p.b, p.d[0], NULL, NULL, true, false, false, NULL, false, false, 0,
+                          2, 1, false, counter, NULL);
+  if (on_cuda()) {
+    EXPECT_OK();
+    nvtex_stream_synchronize(NULL);
+    EXPECT_ERROR(NVTEX_DEVICE_ERROR, "nvtex_stream_synchronize", "NVTE_WAIT_SECONDS");
+    nvtex_stream_synchronize(NULL);
+    EXPECT_OK();  // reported once
+    return;
+  }
+  EXPECT_ERROR(NVTEX_DEVICE_ERROR, "nvte_cublas_atomic_gemm", "0.5 s", "NVTE_WAIT_SECONDS",
+               "counter 1, which is still 1");
+  CHECK(untouched(p.d_buffer[0]), "D was written");
+}
+
 // ---- Biases
 
 static NVTEGroupedTensor grouped(size_t count, size_t rows, size_t cols, NVTEDType dtype,
@@ -416,12 +440,14 @@ static void test_integers(void) {
 }
 
 int main(int argc, char **argv) {
+  setenv("NVTE_WAIT_SECONDS", "0.5", 1);
   test_begin(argc, argv);
   g_workspace = nvtex_malloc((size_t)WORKSPACES * WORKSPACE);
   EXPECT_OK();
   test_multi();
   test_multi_errors();
   test_atomic();
+  test_atomic_limit();
   test_bias();
   test_integers();
   case_end();

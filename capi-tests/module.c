@@ -538,6 +538,28 @@ static void cases_recipes(void) {
   }
 }
 
+// FP8 takes any number of rows, a single one as well.
+static void cases_rows(void) {
+  static const size_t rows[] = {1, 2, 3, 5, 7, 15, 17, 33};
+  for (Kind kind = LINEAR; kind <= NORM_MLP; kind += 2) {
+    for (size_t i = 0; i < COUNT(rows); i++) {
+      for (size_t r = 0; r < COUNT(kRecipes); r++) {
+        Net n = {.kind = kind, .dtype = kNVTEBFloat16, .rows = rows[i], .hidden = 160, .wide = 192};
+        n.bias = true;
+        n.rms = i % 2;
+        // Few rows: the errors of a sum cancel less, and its values differ more from their mean
+        // size.
+        Recipe recipe = kRecipes[r];
+        recipe.forward *= kind == NORM_MLP ? 3 : 1.5;
+        recipe.backward = fmax(recipe.backward, 0.03) * (kind == NORM_MLP ? 3 : 1.5);
+        if (case_begin("%s %s, %zu rows", kKinds[kind], recipe.name, rows[i])) {
+          check_net(&n, &recipe, kNVTEFloat32, i % 2);
+        }
+      }
+    }
+  }
+}
+
 static double objective(const Net *n, Values *v, const double *dy, const double *dz) {
   double sum = 0;
   (void)ref_forward(n, v);
@@ -592,6 +614,7 @@ int main(int argc, char **argv) {
   cases_finite_differences();
   cases_high_precision();
   cases_recipes();
+  cases_rows();
   cases_activation();
   return test_end();
 }

@@ -1,4 +1,5 @@
-// Devices, memory, streams, and the pool of compute streams and events of each device.
+// Devices, memory, streams, the pool of compute streams and events of each device, and the counters
+// by which streams wait for each other.
 
 #include <atomic>
 #include <memory>
@@ -6,6 +7,8 @@
 #include <new>
 
 #include "common/launch.cuh"
+#include "common/ptx.cuh"
+#include "nvte/backend/grouped_gemm.h"
 #include "nvte/backend/nvtex.h"
 
 namespace nvte {
@@ -133,6 +136,65 @@ NVTEXOutcome with_branches(int count, Body body) {
   return outcome(branches != nullptr ? body(*branches) : cudaErrorMemoryAllocation);
 }
 
+// Host memory that all devices see: not 0 after a wait for counters that ended without success.
+// Made by the first wait; it lives as long as the process.
+std::atomic<int *> g_overdue;
+
+cudaError_t overdue_flag(int **flag) {
+  static std::mutex one_by_one;
+  const std::lock_guard<std::mutex> lock(one_by_one);
+  *flag = g_overdue.load(std::memory_order_acquire);
+  if (*flag != nullptr) return cudaSuccess;
+  RelaxedCapture relaxed;
+  void *made = nullptr;
+  const unsigned flags = cudaHostAllocPortable | cudaHostAllocMapped;
+  if (const cudaError_t error = cudaHostAlloc(&made, sizeof(int), flags)) return error;
+  *flag = static_cast<int *>(made);
+  **flag = 0;
+  g_overdue.store(*flag, std::memory_order_release);
+  return cudaSuccess;
+}
+
+// Reports a wait without success, once.
+NVTEXOutcome take_overdue() {
+  int *flag = g_overdue.load(std::memory_order_acquire);
+  if (flag == nullptr || __atomic_exchange_n(flag, 0, __ATOMIC_ACQ_REL) == 0) return ok();
+  return {NVTEX_BACKEND_DEVICE_ERROR,
+          "a product waited longer than NVTE_WAIT_SECONDS for its counters, which nobody cleared; "
+          "it has run without them, and its result is not to be used"};
+}
+
+__device__ __forceinline__ uint64_t nanoseconds() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
+constexpr int kCounterThreads = 256;
+
+// One block: what it waits for or announces is a product. It must not stop the context, so a wait
+// that takes too long only sets the flag.
+__global__ void __launch_bounds__(kCounterThreads)
+    counters_kernel(const __grid_constant__ NVTEXCountersArgs a, int *overdue) {
+  wait_for_stream();
+  const uint64_t begin = nanoseconds();
+  for (size_t i = threadIdx.x; i < a.length; i += kCounterThreads) {
+    volatile int32_t *counter = a.counters + i;
+    if (!a.wait) {
+      __threadfence_system();
+      *counter = 0;
+      continue;
+    }
+    while (*counter != 0) {
+      if (nanoseconds() - begin <= a.limit) continue;
+      *static_cast<volatile int *>(overdue) = 1;
+      __threadfence_system();
+      return;
+    }
+  }
+  __threadfence_system();
+}
+
 }  // namespace
 
 cudaError_t current_device(Device *device) {
@@ -217,8 +279,7 @@ extern "C" NVTEXOutcome nvte_cuda_read_back(void *dst, const void *src, size_t b
   if (capture != cudaStreamCaptureStatusNone) return nvte::ok();
   // Another stream of the process may be captured meanwhile.
   nvte::RelaxedCapture relaxed;
-  if (const cudaError_t error =
-          cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, stream)) {
+  if (const cudaError_t error = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, stream)) {
     return nvte::outcome(error);
   }
   if (const cudaError_t error = cudaStreamSynchronize(stream)) return nvte::outcome(error);
@@ -235,7 +296,8 @@ extern "C" NVTEXOutcome nvte_cuda_stream_destroy(cudaStream_t stream) noexcept {
 }
 
 extern "C" NVTEXOutcome nvte_cuda_stream_synchronize(cudaStream_t stream) noexcept {
-  return nvte::outcome(cudaStreamSynchronize(stream));
+  if (const cudaError_t error = cudaStreamSynchronize(stream)) return nvte::outcome(error);
+  return nvte::take_overdue();
 }
 
 extern "C" NVTEXOutcome nvte_cuda_compute_stream(int index, cudaStream_t *stream) noexcept {
@@ -256,4 +318,16 @@ extern "C" NVTEXOutcome nvte_cuda_fork(cudaStream_t stream, int count,
 
 extern "C" NVTEXOutcome nvte_cuda_join(cudaStream_t stream, int count) noexcept {
   return nvte::with_branches(count, [&](nvte::Branches &own) { return own.join(stream, count); });
+}
+
+extern "C" NVTEXOutcome nvte_cuda_counters(const NVTEXCountersArgs *args,
+                                           cudaStream_t stream) noexcept {
+  int *overdue = nullptr;
+  if (args->wait) {
+    const NVTEXOutcome before = nvte::take_overdue();
+    if (before.status != NVTEX_BACKEND_OK) return before;
+    if (const cudaError_t error = nvte::overdue_flag(&overdue)) return nvte::outcome(error);
+  }
+  return nvte::launch(nvte::counters_kernel, dim3(1), nvte::kCounterThreads, stream, *args,
+                      overdue);
 }

@@ -1,5 +1,5 @@
 // What goes with grouped products: addition of a bias to the rows of each member, integers widened
-// to 64 bits, counters by which streams wait for each other.
+// to 64 bits.
 
 #include "common/group.cuh"
 #include "common/launch.cuh"
@@ -84,23 +84,6 @@ __global__ void __launch_bounds__(kThreads) widen_kernel(const __grid_constant__
   }
 }
 
-// One block: what it waits for or announces is a product.
-__global__ void __launch_bounds__(kThreads)
-    counters_kernel(const __grid_constant__ NVTEXCountersArgs a) {
-  wait_for_stream();
-  for (size_t i = threadIdx.x; i < a.length; i += kThreads) {
-    volatile int32_t *counter = a.counters + i;
-    if (a.wait) {
-      while (*counter != 0) {
-      }
-    } else {
-      __threadfence_system();
-      *counter = 0;
-    }
-  }
-  __threadfence_system();
-}
-
 }  // namespace
 }  // namespace nvte
 
@@ -123,9 +106,4 @@ extern "C" NVTEXOutcome nvte_cuda_widen(const NVTEXWidenArgs *args, cudaStream_t
   const size_t blocks = nvte::ceil_div(args->length, nvte::kThreads);
   const auto grid = static_cast<unsigned>(blocks < 4096 ? blocks : 4096);
   return nvte::launch(nvte::widen_kernel, dim3(grid), nvte::kThreads, stream, *args);
-}
-
-extern "C" NVTEXOutcome nvte_cuda_counters(const NVTEXCountersArgs *args,
-                                           cudaStream_t stream) noexcept {
-  return nvte::launch(nvte::counters_kernel, dim3(1), nvte::kThreads, stream, *args);
 }

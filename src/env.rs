@@ -4,6 +4,7 @@ use crate::error::Mode;
 use crate::verbose::Level;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// Which backend runs operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub struct Env {
     pub sync: bool,
     /// `NVTE_CHECK=device`: read sizes that only the device knows back and check them before use.
     pub check_device: bool,
+    /// `NVTE_WAIT_SECONDS=60`: how long a product waits for counters that other work clears.
+    pub wait: Duration,
     /// `NVTE_NORM_FWD_USE_CUDNN=1`, `NVTE_NORM_BWD_USE_CUDNN=1`, `NVTE_ZERO_CENTERED_GAMMA_IN_WTYPE=1`:
     /// what the functions that set these switches set.
     pub norm_switches: [bool; 3],
@@ -47,6 +50,8 @@ pub struct Env {
     #[cfg_attr(not(nvte_cuda), expect(dead_code, reason = "only CUDA builds open libraries"))]
     pub cuda_lib_path: Vec<PathBuf>,
 }
+
+const DEFAULT_WAIT: Duration = Duration::from_secs(60);
 
 /// The environment as it was at the first call.
 pub fn env() -> &'static Env {
@@ -77,6 +82,7 @@ fn read() -> Env {
             choice("NVTE_CHECK", &[("none", false), ("device", true)], false),
             false,
         ),
+        wait: or_default(seconds("NVTE_WAIT_SECONDS", DEFAULT_WAIT), DEFAULT_WAIT),
         norm_switches: [
             "NVTE_NORM_FWD_USE_CUDNN",
             "NVTE_NORM_BWD_USE_CUDNN",
@@ -108,6 +114,23 @@ fn choice<T: Copy>(name: &str, words: &[(&str, T)], default: T) -> Result<T, Str
         let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
         format!("{name}: expected one of {}, got {value:?}", words.join(", "))
     })
+}
+
+/// The value of a variable that takes a time; unset and empty mean `default`.
+fn seconds(name: &str, default: Duration) -> Result<Duration, String> {
+    let value = std::env::var_os(name).unwrap_or_default();
+    if value.is_empty() {
+        return Ok(default);
+    }
+    // A year, so that deadlines and nanoseconds cannot overflow.
+    const MOST: f64 = 365.0 * 86400.0;
+    let number = value.to_str().and_then(|text| text.parse::<f64>().ok());
+    match number.filter(|number| *number > 0.0 && *number <= MOST) {
+        Some(number) => Ok(Duration::from_secs_f64(number)),
+        None => {
+            Err(format!("{name}: expected seconds, more than 0, at most {MOST}, got {value:?}"))
+        }
+    }
 }
 
 /// For variables whose wrong values are reported but harmless.

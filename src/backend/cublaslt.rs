@@ -87,8 +87,11 @@ impl Drop for Plan {
     }
 }
 
+/// A plan, or why the library has none.
+type Planned = Result<Plan, cublasStatus_t>;
+
 thread_local! {
-    static PLANS: RefCell<HashMap<Problem, Plan>> = RefCell::default();
+    static PLANS: RefCell<HashMap<Problem, Planned>> = RefCell::default();
 }
 
 /// Runs a product with checked arguments and k > 0.
@@ -97,15 +100,27 @@ pub(super) fn gemm(args: &GemmArgs, device: c_int, stream: cudaStream_t) -> Outc
         return Outcome::unimplemented(reason.as_str());
     }
     let problem = Problem::new(args, device);
-    let result = PLANS.with_borrow_mut(|plans| {
+    let run = |plans: &mut HashMap<Problem, Planned>| {
         if !plans.contains_key(&problem) {
             if plans.len() >= CACHE_SIZE {
                 plans.clear();
             }
-            plans.insert(problem, relaxed_capture(|| Plan::new(args, &problem))?);
+            let plan = match relaxed_capture(|| Plan::new(args, &problem)) {
+                Ok(plan) => Ok(plan),
+                Err(Failure::NoAlgorithm(status)) => Err(status),
+                Err(failure) => return Err(failure),
+            };
+            plans.insert(problem, plan);
         }
-        plans[&problem].run(args, stream)
-    });
+        match &plans[&problem] {
+            Ok(plan) => plan.run(args, stream),
+            Err(status) => Err(Failure::NoAlgorithm(*status)),
+        }
+    };
+    // In a thread that ends, destructors may multiply after the thread's plans are gone.
+    let result = PLANS
+        .try_with(|plans| run(&mut plans.borrow_mut()))
+        .unwrap_or_else(|_| run(&mut HashMap::new()));
     match result {
         Ok(()) => Outcome::OK,
         Err(Failure::NoAlgorithm(status)) => Outcome::unimplemented(no_algorithm(args, status)),
@@ -136,9 +151,11 @@ fn no_algorithm(args: &GemmArgs, status: cublasStatus_t) -> String {
     let layout = |transposed| if transposed { 'T' } else { 'N' };
     let hint = match args.a_dtype.is_fp8() || args.b_dtype.is_fp8() {
         true if args.scales_a.in_blocks() => {
-            "; FP8 blocks need compute capability 9.0, 16-byte aligned data, at most one E5M2"
+            "; its FP8 blocks need compute capability 9.0, 16-byte aligned data, at most one E5M2"
         }
-        true => "; FP8 needs k and m in multiples of 16, 16-byte aligned data, at most one E5M2",
+        true => {
+            "; its FP8 needs k and m in multiples of 16, 16-byte aligned data, at most one E5M2"
+        }
         false => "",
     };
     format!(

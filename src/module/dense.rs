@@ -60,19 +60,6 @@ impl Active {
         Some(slot)
     }
 
-    fn check_rows(&self, run: &Run, name: &str, rows: usize) -> Result<()> {
-        let quantizer = self.quantizer(Role::Input);
-        let multiple = match run.training {
-            true => quantizer.alignment(),
-            false => quantizer.alignment().min(8),
-        };
-        if rows.is_multiple_of(multiple) {
-            return Ok(());
-        }
-        let expected = format!("a multiple of {multiple} rows ({:?})", quantizer.scaling);
-        Err(Error::argument(name, expected, rows))
-    }
-
     /// A copy of the input's scale, which an update may change before the backward pass.
     fn keep_scale(&self, run: &Run) -> Result<Option<Arc<QTensor>>> {
         let slot = self.slot(Role::Input, false).filter(|_| self.quantizers[0].is_delayed());
@@ -229,8 +216,7 @@ impl Dense {
             for (field, size) in [("in_features", inputs), ("out_features", outputs)] {
                 if !size.is_multiple_of(multiple) {
                     let layer = name.to_string_lossy();
-                    let expected =
-                        format!("a multiple of {multiple} ({:?})", quantizers[0].scaling);
+                    let expected = format!("a multiple of {multiple} ({})", quantizers[0].scaling);
                     return Err(Error::argument(format!("{layer}.{field}"), expected, size));
                 }
             }
@@ -292,8 +278,8 @@ impl Dense {
             }
             Some(format) if format.quantizer != quantizer => {
                 let name = format!("{}.weight", self.name.to_string_lossy());
-                let expected = format!("the format of the recipe ({quantizer:?})");
-                return Err(Error::argument(name, expected, format!("{:?}", format.quantizer)));
+                let expected = format!("the format of the recipe ({quantizer})");
+                return Err(Error::argument(name, expected, format.quantizer));
             }
             Some(_) => return Ok(Arc::clone(&self.weight.value)),
             None if quantizer.is_none() => {
@@ -362,11 +348,6 @@ impl Dense {
         Ok(tape)
     }
 
-    /// Checks the rows of a pass before it.
-    pub fn check_rows(&mut self, run: &Run, name: &str, rows: usize) -> Result<()> {
-        self.prepare(run)?.check_rows(run, name, rows)
-    }
-
     /// The tape of a forward pass that has left its input to this one; the product too if y is given.
     pub fn forward_again(
         &mut self,
@@ -394,7 +375,6 @@ impl Dense {
         result: Option<(&Tensor, Option<&Tensor>)>,
     ) -> Result<DenseTape> {
         let quantizer = active.quantizer(Role::Input);
-        active.check_rows(run, "inputs[0].shape", rows)?;
         let shape = (rows, self.inputs);
         let quantized = active.backward() == BackwardOperands::Quantized;
         let wgrad = run.training && self.weight.grad.is_some();

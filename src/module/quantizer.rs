@@ -10,6 +10,7 @@ use crate::op::transformer_engine::QuantizationConfig;
 use crate::tensor::{Buffer, Tensor, bytes};
 use crate::types::NVTEDType::{self, *};
 use crate::types::NVTEScalingMode::{self, *};
+use std::fmt::{Display, Formatter};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scaling {
@@ -25,11 +26,34 @@ pub enum Scaling {
     Mxfp8 { square: bool },
 }
 
+impl Display for Scaling {
+    fn fmt(&self, f: &mut Formatter) -> std::fmt::Result {
+        f.write_str(match self {
+            Scaling::None => "high precision",
+            Scaling::Delayed => "delayed scaling",
+            Scaling::Current { .. } => "current scaling",
+            Scaling::Block { square: false, .. } => "block scaling, 1 x 128",
+            Scaling::Block { square: true, .. } => "block scaling, 128 x 128",
+            Scaling::Mxfp8 { square: false } => "MXFP8",
+            Scaling::Mxfp8 { square: true } => "MXFP8, 32 x 32",
+        })
+    }
+}
+
 /// Format of an operand.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quantizer {
     pub scaling: Scaling,
     pub dtype: NVTEDType,
+}
+
+impl Display for Quantizer {
+    fn fmt(&self, f: &mut Formatter) -> std::fmt::Result {
+        match self.is_none() {
+            true => self.scaling.fmt(f),
+            false => write!(f, "{} in {}", self.scaling, self.dtype),
+        }
+    }
 }
 
 /// Directions that are wanted: blocks along the rows, along the columns.
@@ -144,7 +168,7 @@ impl Quantizer {
         matches!(self.scaling, Scaling::Delayed | Scaling::Current { .. })
     }
 
-    /// What sizes must be multiples of.
+    /// What the features of a layer must be multiples of; its rows need not.
     pub fn alignment(&self) -> usize {
         match self.scaling {
             Scaling::None => 1,

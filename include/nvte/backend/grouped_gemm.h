@@ -212,6 +212,11 @@ typedef struct NVTEXCountersArgs {
   int32_t *counters;
   size_t length;
   /**
+   * Nanoseconds after which waiting ends without success. The CPU backend then reports a device error;
+   * CUDA does so at the next synchronisation of a stream or the next wait, and the stream goes on.
+   */
+  uint64_t limit;
+  /**
    * Wait until all are 0, instead of setting them to 0 after what came before on the stream.
    */
   bool wait;

@@ -146,6 +146,9 @@ pub struct WidenArgs {
 pub struct CountersArgs {
     pub counters: *mut i32,
     pub length: usize,
+    /// Nanoseconds after which waiting ends without success. The CPU backend then reports a device error;
+    /// CUDA does so at the next synchronisation of a stream or the next wait, and the stream goes on.
+    pub limit: u64,
     /// Wait until all are 0, instead of setting them to 0 after what came before on the stream.
     pub wait: bool,
 }

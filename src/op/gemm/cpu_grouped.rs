@@ -13,6 +13,7 @@ use rayon::prelude::*;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
 
 /// Elements that one task handles, at least.
 const CHUNK: usize = 1 << 14;
@@ -236,22 +237,36 @@ pub(crate) unsafe extern "C-unwind" fn widen(args: *const WidenArgs, _: cudaStre
     Outcome::OK
 }
 
-/// Waits until counters are 0, which another thread makes them, or makes them 0.
+/// Waits until counters are 0, which another thread makes them, at most for the given time; or makes
+/// them 0.
 pub(crate) unsafe extern "C-unwind" fn counters(
     args: *const CountersArgs,
     _: cudaStream_t,
 ) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments; all threads that use counters
     // at the same time do so here.
-    let (counters, wait) = unsafe {
+    let (counters, wait, limit) = unsafe {
         let a = &*args;
-        (std::slice::from_raw_parts(a.counters.cast::<AtomicI32>(), a.length), a.wait)
+        let counters = std::slice::from_raw_parts(a.counters.cast::<AtomicI32>(), a.length);
+        (counters, a.wait, Duration::from_nanos(a.limit))
     };
-    for counter in counters {
+    let begin = Instant::now();
+    for (i, counter) in counters.iter().enumerate() {
         if !wait {
             counter.store(0, Ordering::Release);
+            continue;
         }
-        while counter.load(Ordering::Acquire) != 0 {
+        loop {
+            let value = counter.load(Ordering::Acquire);
+            if value == 0 {
+                break;
+            }
+            if begin.elapsed() > limit {
+                return Outcome::device_error(format!(
+                    "waited {} s (NVTE_WAIT_SECONDS) for counter {i}, which is still {value}",
+                    limit.as_secs_f64()
+                ));
+            }
             std::thread::yield_now();
         }
     }

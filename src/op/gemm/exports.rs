@@ -114,16 +114,24 @@ pub extern "C-unwind" fn nvte_destroy_grouped_matmul_config(config: NVTEGroupedM
 /// are contiguous along k: row-wise for A with `transa` and B without `transb`, else column-wise.
 /// FP8 blocks (1D x 1D, 1D x 2D, 2D x 1D) and MXFP8 (both): always from the direction whose blocks lie
 /// along k, the same as above; each element counts with its scale, in the layouts of `nvte_quantize`.
-/// FP8 blocks are summed in float32 per 128 of k, hence `use_split_accumulator` must be set; k % 16,
-/// m % 8 and, if B is 1D, n % 8 must be 0; epilogues: bias, dGELU without bias. CUDA casts MXFP8
-/// operands to BFloat16, for which `workspace` must have `2 k (m + n)` bytes and 768 more for
-/// alignment; values outside that type's normal range lose bits.
+/// FP8 blocks are summed in float32 per 128 of k, hence `use_split_accumulator` must be set; epilogues:
+/// bias, dGELU without bias. CUDA casts MXFP8 operands to BFloat16, for which `workspace` should have
+/// `2 k (m + n)` bytes and 768 more for alignment; values outside that type's normal range lose bits.
+/// With less a slower kernel casts on its way.
+/// Sizes and dtypes of FP8 are free: one row or odd numbers will do. On CUDA cuBLASLt takes k in
+/// multiples of 16, m of 16 (FP8 blocks: 8), n of 8 if B is in 1D blocks, addresses aligned to 16 bytes
+/// and at most one E5M2. For the rest a kernel of this library computes (compute capability 9.0 only),
+/// more slowly where rows of an operand do not begin at multiples of 16 bytes; it needs 2560 bytes of
+/// `workspace`, and `4 m n` more with an epilogue or an FP8 D. Other dtypes that cuBLASLt does not
+/// combine in D, bias and pre_gelu_out need `4 m n` and 512 bytes, for sums in float32. A and B have one
+/// dtype unless both are FP8.
 /// NVFP4 (both): from the direction whose blocks lie along k, each element with its scale, compact or
 /// swizzled, and the product with `amaxA * amaxB / (36 * maxA * maxB)`, the amaxes of that direction and the
 /// tensors' `NVFP4E4M3Max`. D is Float32 or BFloat16; no epilogue `bias` with `grad` alone; k % 16 must be 0.
 /// CUDA casts operands to BFloat16, exactly, for which `workspace` must have `2 k (m + n)` bytes and 1024
 /// more.
-/// `workspace`: bytes of device memory, may have none; `math_sm_count` 0: all multiprocessors.
+/// `workspace`: bytes of device memory, may have none; `math_sm_count` 0: all multiprocessors. D may have
+/// any shape of n * m elements but `[m, n]`.
 /// Empty D: nothing is written.
 /// Errors: dimensions that do not fit; missing data or scales; other scaling modes, or modes that do
 /// not go together; combinations that the device's library has no algorithm for, or a workspace
@@ -232,6 +240,10 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm_v2(
 /// to (on the CPU backend the calling thread spins until another thread clears them). A null counter, or
 /// one without an address: an ordinary product.
 ///
+/// The wait ends after 60 seconds, or those of the environment variable `NVTE_WAIT_SECONDS`. On the CPU
+/// backend the call then fails (status device error) and D is untouched. On CUDA the stream goes on with
+/// the product, whose result is not to be used; the next `nvtex_stream_synchronize` of any stream, or
+/// the next call of this function that waits, reports it once as a device error.
 /// Errors: as `nvte_cublas_gemm`; negative splits; another dtype or fewer words.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_cublas_atomic_gemm(

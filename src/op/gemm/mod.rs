@@ -483,29 +483,24 @@ impl Product<'_> {
         }))
     }
 
-    /// The rules of operands in blocks: both MXFP8, or both FP8 blocks with the sizes and options that
-    /// the library takes.
+    /// The rules about both operands: of one dtype or FP8, and of modes that go together, of which FP8
+    /// blocks have options of their own.
     fn check_modes(&self, a: &Operand, b: &Operand, epilogue: GemmEpilogue) -> Result<()> {
         use GemmEpilogue::*;
         check_pair(a.scales.mode, b.scales.mode)?;
+        if a.dtype != b.dtype && !(a.dtype.is_fp8() && b.dtype.is_fp8()) {
+            let expected = match a.dtype.is_fp8() {
+                true => "Float8E4M3 or Float8E5M2 (A is FP8)".to_owned(),
+                false => format!("{}, as A", a.dtype),
+            };
+            return Err(Error::argument("B.dtype", expected, b.dtype));
+        }
         if !a.scales.in_blocks() {
             return Ok(());
         }
         let (split, with_split) = self.split_accumulator;
         if !with_split {
             return Err(Error::argument(split, "1 (FP8 blocks are summed in float32)", 0));
-        }
-        let multiple = |name: &str, what, of: usize, got: usize| match got.is_multiple_of(of) {
-            true => Ok(()),
-            false => {
-                let expected = format!("a multiple of {of} as {what} (FP8 blocks)");
-                Err(Error::argument(format!("{name}.shape"), expected, got))
-            }
-        };
-        multiple("A", "contracted dimension", 16, a.k)?;
-        multiple("A", "other dimension", 8, a.outer)?;
-        if b.scales.mode == NVTE_BLOCK_SCALING_1D {
-            multiple("B", "other dimension", 8, b.outer)?;
         }
         match epilogue {
             NVTEX_EPILOGUE_NONE | NVTEX_EPILOGUE_BIAS | NVTEX_EPILOGUE_DGELU => Ok(()),
@@ -530,8 +525,10 @@ impl Product<'_> {
             check::high_precision("D", dtype)
                 .map_err(|_| Error::argument("D.dtype", FLOATS, dtype))?;
         }
-        if d.rowwise.shape.numel() != n * m {
-            return Err(Error::argument("D.shape", format!("[{n}, {m}]"), d.rowwise.shape));
+        let shape = &d.rowwise.shape;
+        // Callers split and join dimensions of D at will, but a matrix the other way round is a mistake.
+        if shape.numel() != n * m || m != n && *shape.dims() == [m, n] {
+            return Err(Error::argument("D.shape", format!("[{n}, {m}]"), shape));
         }
         check::pointer("D.data", &d.rowwise)?;
         let mut scale_d = std::ptr::null_mut();

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::*;
+use crate::env::env;
 
 /// Streams for products side by side.
 const BRANCHES: usize = 4;
@@ -48,8 +49,9 @@ impl Lists {
                 workspace: entry(self.workspace, i % BRANCHES),
                 ..*product
             };
+            // The product knows its tensors as those of a single call.
             let args = product.checked().map_err(|error| Error {
-                message: format!("product {i}: {}", error.message),
+                message: format!("in product {i}: {}", error.message),
                 ..error
             })?;
             Ok(args.map(|args| (i, args)))
@@ -111,7 +113,9 @@ impl Chunks {
         }
         check::dtype("counter", counter.dtype, &[NVTEDType::kNVTEInt32])?;
         let counters = check::elements("counter", &counter, length, counter.dtype)?.cast();
-        Ok(Some(CountersArgs { counters, length, wait: !self.producer }))
+        // The environment's value fits: it is at most a year.
+        let limit = env().wait.as_nanos() as u64;
+        Ok(Some(CountersArgs { counters, length, limit, wait: !self.producer }))
     }
 
     /// Runs a product after or before its counters are 0.
