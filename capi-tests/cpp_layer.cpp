@@ -23,6 +23,7 @@
 #include <iterator>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -48,25 +49,38 @@ void check_equal(const A &a, const B &b, int line, const char *what) {
 
 #define CHECK(condition) check((condition), __LINE__, #condition)
 #define CHECK_EQ(a, b) check_equal((a), (b), __LINE__, #a " == " #b)
-#define CHECK_THROWS(body, ...) check_throws([&] { body; }, __LINE__, #body, {__VA_ARGS__})
+// A wrapper's call: throws in every error mode.
+#define CHECK_THROWS(body, ...) check_fails([&] { body; }, true, __LINE__, #body, {__VA_ARGS__})
+// A call of a C function: throws in mode throw, else leaves a status.
+#define CHECK_FAILS(body, ...) check_fails([&] { body; }, throwing, __LINE__, #body, {__VA_ARGS__})
 
-// `body` throws std::runtime_error, and the message has all the parts.
-void check_throws(const std::function<void()> &body, int line, const char *what,
-                  std::initializer_list<const char *> parts) {
+// The error mode of the process is throw, not return.
+bool throwing = false;
+
+// `body` fails by std::runtime_error or by a status, and the message has all the parts.
+void check_fails(const std::function<void()> &body, bool by_exception, int line, const char *what,
+                 std::initializer_list<const char *> parts) {
+  std::string text;
+  bool thrown = false;
   try {
     body();
+    text = nvtex_last_error();
   } catch (const std::runtime_error &error) {
-    const std::string text = error.what();
-    for (const char *part : parts) {
-      check(text.find(part) != std::string::npos, line,
-            std::string(what) + ": no \"" + part + "\" in \"" + text + "\"");
-    }
-    check(nvtex_last_status() == NVTEX_INVALID_ARGUMENT && text == nvtex_last_error(), line,
-          std::string(what) + ": status and text beside the exception");
-    nvtex_clear_error();
-    return;
+    thrown = true;
+    text = error.what();
   }
-  check(false, line, std::string(what) + ": nothing thrown");
+  for (const char *part : parts) {
+    check(text.find(part) != std::string::npos, line,
+          std::string(what) + ": no \"" + part + "\" in \"" + text + "\"");
+  }
+  check(thrown == by_exception, line, std::string(what) + (thrown ? ": thrown" : ": not thrown"));
+  // What the wrapper itself has thrown is no longer the thread's error.
+  const bool kept = throwing || !by_exception;
+  check(nvtex_last_status() == (kept ? NVTEX_INVALID_ARGUMENT : NVTEX_OK), line,
+        std::string(what) + ": status " + std::to_string(nvtex_last_status()));
+  check(nvtex_last_error() == (kept ? text : ""), line,
+        std::string(what) + ": kept \"" + nvtex_last_error() + "\"");
+  nvtex_clear_error();
 }
 
 std::vector<size_t> dims(const NVTEShape &shape) { return {shape.data, shape.data + shape.ndim}; }
@@ -298,7 +312,7 @@ void tensor_moves() {
   const NVTETensor replaced = third.data();
   third = std::move(second);
   CHECK(third.data() == handle && second.data() == nullptr);
-  CHECK_THROWS(nvte_tensor_numel(replaced), "nvte_tensor_numel", "tensor", "destroyed");
+  CHECK_FAILS(nvte_tensor_numel(replaced), "nvte_tensor_numel", "tensor", "destroyed");
   te::TensorWrapper &alias = third;
   third = std::move(alias);
   CHECK(third.data() == handle);
@@ -316,7 +330,7 @@ void tensor_destruction() {
     handle = t.data();
     CHECK_EQ(nvte_tensor_ndims(handle), 1u);
   }
-  CHECK_THROWS(nvte_tensor_ndims(handle), "nvte_tensor_ndims", "tensor", "destroyed");
+  CHECK_FAILS(nvte_tensor_ndims(handle), "nvte_tensor_ndims", "tensor", "destroyed");
 }
 
 void tensor_zero() {
@@ -358,12 +372,12 @@ void multi_tensor() {
   const NVTETensor replaced = assigned[1];
   assigned = std::move(moved);
   CHECK(moved.empty() && assigned.size() == 3 && assigned[2] == kept);
-  CHECK_THROWS(nvte_tensor_numel(replaced), "nvte_tensor_numel", "tensor", "destroyed");
+  CHECK_FAILS(nvte_tensor_numel(replaced), "nvte_tensor_numel", "tensor", "destroyed");
   te::MultiTensorWrapper &alias = assigned;
   assigned = std::move(alias);
   CHECK(assigned.size() == 3 && assigned[2] == kept);
   assigned = te::MultiTensorWrapper();
-  CHECK_THROWS(nvte_tensor_numel(kept), "nvte_tensor_numel", "tensor", "destroyed");
+  CHECK_FAILS(nvte_tensor_numel(kept), "nvte_tensor_numel", "tensor", "destroyed");
 }
 
 void grouped_tensor() {
@@ -432,8 +446,8 @@ void grouped_tensor() {
   const NVTEGroupedTensor replaced = assigned.data();
   assigned = std::move(moved);
   CHECK(assigned.data() == handle && moved.data() == nullptr);
-  CHECK_THROWS(nvte_grouped_tensor_num_tensors(replaced), "nvte_grouped_tensor_num_tensors",
-               "tensor", "destroyed");
+  CHECK_FAILS(nvte_grouped_tensor_num_tensors(replaced), "nvte_grouped_tensor_num_tensors",
+              "tensor", "destroyed");
 }
 
 template <typename T>
@@ -516,9 +530,9 @@ void quantization_config() {
                "null");
   moved = Config();
   uint8_t value;
-  CHECK_THROWS(nvte_get_quantization_config_attribute(
-                   handle, kNVTEQuantizationConfigForcePow2Scales, &value, 1, nullptr),
-               "nvte_get_quantization_config_attribute", "config", "destroyed");
+  CHECK_FAILS(nvte_get_quantization_config_attribute(handle, kNVTEQuantizationConfigForcePow2Scales,
+                                                     &value, 1, nullptr),
+              "nvte_get_quantization_config_attribute", "config", "destroyed");
 }
 
 // scale = 448 / max(amax, epsilon), rounded down to a power of two on request.
@@ -576,8 +590,8 @@ void matmul_config() {
   moved = Config();
   size_t size;
   int32_t value;
-  CHECK_THROWS(nvte_get_matmul_config_attribute(handle, kNVTEMatmulConfigSMCount, &value, 4, &size),
-               "nvte_get_matmul_config_attribute", "config", "destroyed");
+  CHECK_FAILS(nvte_get_matmul_config_attribute(handle, kNVTEMatmulConfigSMCount, &value, 4, &size),
+              "nvte_get_matmul_config_attribute", "config", "destroyed");
 }
 
 void grouped_matmul_config() {
@@ -644,7 +658,7 @@ void gemm_with_config() {
     const double x = expected[i], t = std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x));
     CHECK(std::fabs(result[i] - 0.5 * x * (1 + t)) <= 1e-4);
   }
-  CHECK_THROWS(run(nullptr, td.data()), "nvte_cublas_gemm_v2", "A", "null");
+  CHECK_FAILS(run(nullptr, td.data()), "nvte_cublas_gemm_v2", "A", "null");
 }
 
 // x takes the values 0, 0.5 ... 2.5; with scale 2 the codes are those of 0 ... 5 in E4M3.
@@ -752,13 +766,13 @@ void recipe_vectors() {
   {
     const History h;
     const char *const name = "nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction";
-    CHECK_THROWS(update(no_buffer.data(), h.histories(), {h.scales()[0]}, "max", kNVTEFloat8E4M3, 0,
-                        nullptr),
-                 name, "scales");
-    CHECK_THROWS(
+    CHECK_FAILS(update(no_buffer.data(), h.histories(), {h.scales()[0]}, "max", kNVTEFloat8E4M3, 0,
+                       nullptr),
+                name, "scales");
+    CHECK_FAILS(
         update(no_buffer.data(), h.histories(), h.scales(), "mean", kNVTEFloat8E4M3, 0, nullptr),
         name, "amax_compute_algo", "mean");
-    CHECK_THROWS(
+    CHECK_FAILS(
         update(no_buffer.data(), h.histories(), h.scales(), "max", kNVTEFloat16, 0, nullptr), name,
         "fp8_dtype", "Float16");
     CHECK_EQ(h.first.values(), (Floats{1, 2, 4, 8, 16, 0.5f}));
@@ -796,16 +810,73 @@ void exceptions() {
   bad_amax.set_amax(address(0), te::DType::kBFloat16, Dims{1});
   CHECK_THROWS(bad_amax.amax(), "nvte_tensor_amax", "tensor.amax", "Float32", "BFloat16");
 
-  // Operators throw through extern "C" alike; a C caller's mode gives a status instead.
+  // Operators report as the mode says.
   const te::TensorWrapper empty;
-  CHECK_THROWS(nvte_quantize(empty.data(), t.data(), nullptr), "nvte_quantize", "input");
-  CHECK_EQ(nvtex_set_error_mode(NVTEX_ERROR_RETURN), NVTEX_ERROR_THROW);
-  std::fprintf(stderr, "An error line of nvte_quantize is expected here:\n");
-  nvte_quantize(empty.data(), t.data(), nullptr);
+  CHECK_FAILS(nvte_quantize(empty.data(), t.data(), nullptr), "nvte_quantize", "input");
+}
+
+// An error that was there before a wrapper's call belongs to somebody else.
+void errors_before() {
+  const te::TensorWrapper t(address(0), Dims{2, 3}, te::DType::kFloat32);
+  const NVTEXErrorMode mode = nvtex_set_error_mode(NVTEX_ERROR_RETURN);
+  nvtex_stream_synchronize(nullptr);
+  nvte_tensor_numel(nullptr);
+  const std::string cause = nvtex_last_error();
+  CHECK(cause.find("nvte_tensor_numel") == 0);
+  CHECK_EQ(t.numel(), 6u);
+  bool thrown = false;
+  try {
+    t.size(7);
+  } catch (const std::runtime_error &error) {
+    thrown = std::string(error.what()).find("nvte_tensor_size: dim") == 0;
+  }
+  CHECK(thrown);
   CHECK_EQ(nvtex_last_status(), NVTEX_INVALID_ARGUMENT);
-  CHECK(std::strstr(nvtex_last_error(), "nvte_quantize: input") != nullptr);
+  CHECK(cause == nvtex_last_error());
   nvtex_clear_error();
-  CHECK_EQ(nvtex_set_error_mode(NVTEX_ERROR_THROW), NVTEX_ERROR_RETURN);
+
+  // A destructor keeps its error for the thread.
+  {
+    const te::TensorWrapper twice;
+    nvte_destroy_tensor(twice.data());
+    CHECK_EQ(nvtex_last_status(), NVTEX_OK);
+  }
+  CHECK(std::strstr(nvtex_last_error(), "nvte_destroy_tensor: tensor") != nullptr);
+  nvtex_clear_error();
+  nvtex_set_error_mode(mode);
+  {
+    const te::TensorWrapper twice;
+    nvte_destroy_tensor(twice.data());
+  }
+  CHECK_EQ(nvtex_last_status(), NVTEX_INVALID_ARGUMENT);
+  nvtex_clear_error();
+}
+
+// Destroyed after the library's own variables of the thread, since it exists before its first call.
+struct Last {
+  std::vector<te::TensorWrapper> tensors;
+  bool *ok = nullptr;
+  ~Last() {
+    const uint64_t before = nvtex_error_count();
+    bool usable = false;
+    try {
+      usable = tensors.at(0).numel() == 4;
+      tensors.clear();
+      te::TensorWrapper(static_cast<NVTEScalingMode>(7));
+    } catch (const std::runtime_error &error) {
+      *ok = usable && error.what()[0] != 0 && nvtex_error_count() == before + 1;
+    }
+  }
+};
+thread_local Last last;
+
+void ending_thread() {
+  bool ok = false;
+  std::thread([&ok] {
+    last.ok = &ok;
+    last.tensors.emplace_back(address(0), Dims{4}, te::DType::kByte);
+  }).join();
+  CHECK(ok);
 }
 
 void c_handles() {
@@ -861,12 +932,14 @@ const std::pair<const char *, void (*)()> cases[] = {
     {"two_phases", two_phases},
     {"recipe_vectors", recipe_vectors},
     {"exceptions", exceptions},
+    {"errors_before", errors_before},
+    {"ending_thread", ending_thread},
     {"c_handles", c_handles},
 };
 
-// The error mode at load: thrown unless the environment says otherwise. Each needs its own process.
+// The headers leave the error mode to the environment. Each mode needs its own process.
 void check_initial_modes(const std::string &program) {
-  const std::pair<const char *, NVTEXErrorMode> modes[] = {{"", NVTEX_ERROR_THROW},
+  const std::pair<const char *, NVTEXErrorMode> modes[] = {{"", NVTEX_ERROR_RETURN},
                                                            {"return", NVTEX_ERROR_RETURN},
                                                            {"abort", NVTEX_ERROR_ABORT},
                                                            {"throw", NVTEX_ERROR_THROW}};
@@ -880,27 +953,34 @@ void check_initial_modes(const std::string &program) {
 }  // namespace
 
 int main(int argc, char **argv) {
-  const NVTEXErrorMode initial = nvtex_set_error_mode(NVTEX_ERROR_THROW);
+  const NVTEXErrorMode initial = nvtex_set_error_mode(NVTEX_ERROR_RETURN);
   if (argc == 3 && std::string(argv[1]) == "--expect-mode") {
     return std::to_string(initial) == argv[2] ? 0 : 1;
   }
   const char *const backend = std::getenv("NVTE_BACKEND");
-  try {
-    nvtex_free(nvtex_malloc(1));
-  } catch (const std::runtime_error &error) {
+  if (nvtex_backend_name() == nullptr) {
     const bool skip = backend != nullptr && std::string(backend) == "cuda";
-    std::printf("%s: %s\n", skip ? "SKIP" : "FAIL", error.what());
+    std::printf("%s: %s\n", skip ? "SKIP" : "FAIL", nvtex_last_error());
     return skip ? 77 : 1;
   }
   check_initial_modes(argv[0]);
-  for (const auto &[name, run] : cases) {
-    const int before = failures;
-    try {
-      run();
-    } catch (const std::exception &error) {
-      check(false, __LINE__, std::string(name) + ": " + error.what());
+  std::fprintf(stderr, "Refused calls print their messages here:\n");
+  for (const bool mode : {false, true}) {
+    throwing = mode;
+    nvtex_set_error_mode(mode ? NVTEX_ERROR_THROW : NVTEX_ERROR_RETURN);
+    for (const auto &[name, run] : cases) {
+      const int before = failures;
+      try {
+        run();
+      } catch (const std::exception &error) {
+        check(false, __LINE__, std::string(name) + ": " + error.what());
+      }
+      check(nvtex_last_status() == NVTEX_OK, __LINE__, std::string(name) + ": an error is left");
+      nvtex_clear_error();
+      if (failures != before) {
+        std::fprintf(stderr, "FAIL %s, mode %s\n", name, mode ? "throw" : "return");
+      }
     }
-    if (failures != before) std::fprintf(stderr, "FAIL %s\n", name);
   }
   std::printf("%zu cases on %s, %d failures\n", std::size(cases), nvtex_backend_name(), failures);
   return failures == 0 ? 0 : 1;

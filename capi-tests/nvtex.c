@@ -2,8 +2,12 @@
 #define _POSIX_C_SOURCE 200809L
 #include "nvte/nvtex.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -98,7 +102,94 @@ static void ask_for_a_wrong_backend(void) {
   _exit(x == 5 ? 7 : 12);
 }
 
+// What stderr is in the child: it cannot be written.
+static void fail_with_stderr(int descriptor) {
+  if (descriptor < 0) {
+    close(STDERR_FILENO);
+  } else if (dup2(descriptor, STDERR_FILENO) < 0) {
+    _exit(9);
+  }
+  fail_and_survive();
+}
+
+static void fail_with_full_stderr(void) { fail_with_stderr(open("/dev/full", O_WRONLY)); }
+static void fail_with_closed_stderr(void) { fail_with_stderr(-1); }
+
+static void fail_with_a_pipe_nobody_reads(void) {
+  int ends[2];
+  if (pipe(ends) != 0) _exit(9);
+  close(ends[0]);
+  fail_with_stderr(ends[1]);
+}
+
+// Creates tensors until the memory that the process may have is used up. Expects an error, and
+// tensors that can be used as before.
+static void run_out_of_memory(void) {
+  enum { MOST = 1 << 20 };
+  static NVTETensor tensors[MOST];
+  nvte_destroy_tensor(nvte_create_tensor(NVTE_DELAYED_TENSOR_SCALING));
+  FILE *file = fopen("/proc/self/statm", "r");
+  unsigned long pages = 0;
+  if (!file || fscanf(file, "%lu", &pages) != 1) _exit(9);
+  fclose(file);
+  rlim_t limit = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (32u << 20);
+  struct rlimit bytes = {limit, limit};
+  if (setrlimit(RLIMIT_AS, &bytes) != 0) _exit(9);
+  size_t n = 0;
+  while (n < MOST && (tensors[n] = nvte_create_tensor(NVTE_DELAYED_TENSOR_SCALING))) n++;
+  if (n == MOST || nvtex_last_status() != NVTEX_DEVICE_ERROR) _exit(10);
+  if (!strstr(nvtex_last_error(), "nvte_create_tensor: out of host memory: ")) _exit(11);
+  nvtex_clear_error();
+  for (size_t i = 0; i < n; i++) {
+    if (nvte_tensor_ndims(tensors[i]) != 1) _exit(12);
+    nvte_destroy_tensor(tensors[i]);
+  }
+  NVTETensor again = nvte_create_tensor(NVTE_DELAYED_TENSOR_SCALING);
+  _exit(again && nvtex_last_status() == NVTEX_OK ? 7 : 13);
+}
+
+static void search_wrong_folders(void) {
+  char folder[] = "/tmp/nvte_test_XXXXXX", paths[256];
+  if (!mkdtemp(folder) || chmod(folder, 0777) != 0) _exit(9);
+  snprintf(paths, sizeof paths, "relative/folder:%s:/nonexistent/folder:/usr", folder);
+  setenv("NVTE_CUDA_LIB_PATH", paths, 1);
+  fail();
+  rmdir(folder);
+  _exit(7);
+}
+
 static void test_children(void) {
+  if (case_begin("stderr that cannot be written")) {
+    void (*const bodies[])(void) = {fail_with_full_stderr, fail_with_closed_stderr,
+                                    fail_with_a_pipe_nobody_reads};
+    for (size_t i = 0; i < COUNT(bodies); i++) {
+      Child c = run_child(bodies[i], NULL, NULL);
+      CHECK(WIFEXITED(c.status) && WEXITSTATUS(c.status) == 7, "%zu: status 0x%x", i, c.status);
+      CHECK(c.text[0] == 0, "%zu: \"%s\"", i, c.text);
+      // A variable with a wrong word warns before the level of messages is known.
+      c = run_child(bodies[i], "sometimes", NULL);
+      CHECK(WIFEXITED(c.status) && WEXITSTATUS(c.status) == 7, "%zu: status 0x%x", i, c.status);
+    }
+  }
+#ifndef __SANITIZE_ADDRESS__
+  if (case_begin("tensors without memory")) {
+    Child c = run_child(run_out_of_memory, NULL, "none");
+    CHECK(WIFEXITED(c.status) && WEXITSTATUS(c.status) == 7, "status 0x%x: %s", c.status, c.text);
+  }
+#endif
+  if (case_begin("NVTE_CUDA_LIB_PATH with folders of others")) {
+    Child c = run_child(search_wrong_folders, NULL, "none");
+    CHECK(WIFEXITED(c.status) && WEXITSTATUS(c.status) == 7, "status 0x%x", c.status);
+    CHECK(strstr(c.text,
+                 "NVTE_CUDA_LIB_PATH: relative/folder is not searched: the path is not "
+                 "absolute\n"),
+          "\"%s\"", c.text);
+    CHECK(strstr(c.text, "is not searched: every user can write to it\n"), "\"%s\"", c.text);
+    CHECK(strstr(c.text, "NVTE_CUDA_LIB_PATH: /nonexistent/folder is not searched: "), "\"%s\"",
+          c.text);
+    CHECK(!strstr(c.text, "/usr "), "\"%s\"", c.text);
+    CHECK(lines_of(c.text) == 3, "\"%s\"", c.text);
+  }
   if (case_begin("mode return prints one line")) {
     Child c = run_child(fail_and_survive, NULL, NULL);
     CHECK(WIFEXITED(c.status) && WEXITSTATUS(c.status) == 7, "status 0x%x", c.status);
@@ -163,14 +254,38 @@ static void test_errors(void) {
           nvtex_last_error());
     nvte_destroy_tensor(nvte_create_tensor(NVTE_DELAYED_TENSOR_SCALING));
     CHECK_EQ(nvtex_last_status(), NVTEX_INVALID_ARGUMENT);  // sticky through success
+    const char *first = nvtex_last_error();
     nvte_tensor_numel(NULL);
-    CHECK(strstr(nvtex_last_error(), "nvte_tensor_numel:"), "not the last one: \"%s\"",
-          nvtex_last_error());
+    nvtex_set_error_mode((NVTEXErrorMode)3);
+    CHECK(nvtex_last_error() == first && strstr(first, "nvte_tensor_ndims:"),
+          "not the first one: \"%s\"", nvtex_last_error());
     nvtex_clear_error();
     CHECK_EQ(nvtex_last_status(), NVTEX_OK);
     CHECK(nvtex_last_error()[0] == 0, "\"%s\"", nvtex_last_error());
     nvtex_clear_error();
     EXPECT_OK();
+  }
+  if (case_begin("errors of one's own calls")) {
+    uint64_t start = nvtex_error_count();
+    CHECK(nvtex_take_error(start) == NULL, "an error before any");
+    fail();
+    CHECK_EQ(nvtex_error_count(), start + 1);
+    nvtex_clear_error();
+    CHECK_EQ(nvtex_error_count(), start + 1);  // clearing does not turn it back
+    uint64_t before = nvtex_error_count();
+    CHECK(nvtex_take_error(before) == NULL, "an error without a call");
+    nvte_tensor_numel(NULL);
+    nvte_tensor_size(NULL, 3);
+    const char *text = nvtex_take_error(before);
+    CHECK(text && strstr(text, "nvte_tensor_size:"), "not the newest: \"%s\"", text ? text : "");
+    CHECK_EQ(nvtex_last_status(), NVTEX_OK);  // both came after `before`
+
+    fail();
+    before = nvtex_error_count();
+    nvte_tensor_numel(NULL);
+    text = nvtex_take_error(before);
+    CHECK(text && strstr(text, "nvte_tensor_numel:"), "\"%s\"", text ? text : "");
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_tensor_ndims:");  // was there before, and stays
   }
   if (case_begin("an error belongs to its thread")) {
     fail();
@@ -194,6 +309,121 @@ static void test_errors(void) {
     fail();  // still alive
     EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_tensor_ndims");
   }
+}
+
+// ---- In destructors of an ending thread
+
+typedef struct Ending {
+  NVTETensor tensor;
+  bool ran, ok;
+} Ending;
+
+static pthread_key_t g_ending;
+
+static void calls_while_ending(void *argument) {
+  Ending *e = argument;
+  e->ran = true;
+  e->ok = nvtex_last_status() == NVTEX_INVALID_ARGUMENT;  // of the thread's last call
+  nvtex_clear_error();
+  e->ok = e->ok && nvtex_last_status() == NVTEX_OK && nvtex_last_error()[0] == 0;
+  e->ok = e->ok && nvte_tensor_ndims(e->tensor) == 1;
+  nvte_destroy_tensor(e->tensor);
+  NVTETensor another = nvte_create_tensor(NVTE_DELAYED_TENSOR_SCALING);
+  nvte_destroy_tensor(another);
+  nvte_destroy_quantization_config(nvte_create_quantization_config());
+  e->ok = e->ok && another && nvtex_last_status() == NVTEX_OK;
+  uint64_t before = nvtex_error_count();
+  for (int i = 0; i < 3; i++) nvte_destroy_tensor(another);
+  e->ok = e->ok && nvtex_error_count() == before + 3;
+  e->ok = e->ok && nvtex_last_status() == NVTEX_INVALID_ARGUMENT && nvtex_last_error()[0] != 0;
+  const char *text = nvtex_take_error(before);
+  e->ok = e->ok && text && text[0] != 0 && nvtex_last_status() == NVTEX_OK;
+}
+
+static void *end_with_calls(void *argument) {
+  Ending *e = argument;
+  pthread_setspecific(g_ending, e);
+  e->tensor = nvte_create_tensor(NVTE_DELAYED_TENSOR_SCALING);
+  fail();
+  return NULL;
+}
+
+static void test_ending_threads(void) {
+  if (!case_begin("calls while a thread is ending")) return;
+  CHECK_EQ(pthread_key_create(&g_ending, calls_while_ending), 0);
+  for (int i = 0; i < 3; i++) {
+    Ending e = {0};
+    pthread_t thread;
+    CHECK_EQ(pthread_create(&thread, NULL, end_with_calls, &e), 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK(e.ran && e.ok, "ran %d, ok %d", e.ran, e.ok);
+  }
+  CHECK_EQ(pthread_key_delete(g_ending), 0);
+}
+
+// ---- fork
+
+static atomic_bool g_stop;
+
+static void *create_and_destroy(void *unused) {
+  NVTETensor t[200];
+  while (!atomic_load(&g_stop)) {
+    for (size_t i = 0; i < COUNT(t); i++) t[i] = nvte_create_tensor(NVTE_DELAYED_TENSOR_SCALING);
+    for (size_t i = 0; i < COUNT(t); i++) nvte_destroy_tensor(t[i]);
+  }
+  return unused;
+}
+
+// In the child: handles and errors work; operators do on the CPU, and are refused on CUDA.
+static int calls_after_fork(NVTETensor inherited, unsigned char *bytes) {
+  NVTETensor t[300];
+  for (size_t i = 0; i < COUNT(t); i++) t[i] = nvte_create_tensor(NVTE_DELAYED_TENSOR_SCALING);
+  for (size_t i = 0; i < COUNT(t); i++) {
+    if (nvte_tensor_ndims(t[i]) != 1) return 1;
+    nvte_destroy_tensor(t[i]);
+  }
+  if (nvte_tensor_numel(inherited) != 4) return 2;
+  nvte_destroy_tensor(inherited);
+  if (nvtex_last_status() != NVTEX_OK) return 3;
+  nvte_destroy_tensor(inherited);
+  if (nvtex_last_status() != NVTEX_INVALID_ARGUMENT) return 4;
+  nvtex_clear_error();
+  nvte_memset(bytes, 0x5A, 4, NULL);
+  if (on_cuda()) {
+    bool named = strstr(nvtex_last_error(), "nvte_memset: CUDA cannot be used in a process forked");
+    return nvtex_last_status() == NVTEX_UNSUPPORTED && named ? 7 : 5;
+  }
+  return nvtex_last_status() == NVTEX_OK && bytes[0] == 0x5A && bytes[3] == 0x5A ? 7 : 6;
+}
+
+static void test_fork(void) {
+  enum { THREADS = 4, FORKS = 100 };
+  if (!case_begin("%d forks beside %d busy threads", FORKS, THREADS)) return;
+  Buffer *b = buffer(4);
+  NVTETensor inherited = tensor(b->ptr, kNVTEByte, SHAPE(4));
+  pthread_t threads[THREADS];
+  atomic_store(&g_stop, false);
+  for (int i = 0; i < THREADS; i++) {
+    CHECK_EQ(pthread_create(&threads[i], NULL, create_and_destroy, NULL), 0);
+  }
+  fflush(NULL);
+  for (int i = 0; i < FORKS; i++) {
+    pid_t pid = fork();
+    if (pid < 0) abort();
+    if (pid == 0) {
+      alarm(60);  // ends a child that hangs
+      dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
+      _exit(calls_after_fork(inherited, b->ptr));
+    }
+    int status = 0;
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    if (!CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7, "fork %d: status 0x%x", i, status))
+      break;
+  }
+  atomic_store(&g_stop, true);
+  for (int i = 0; i < THREADS; i++) CHECK_EQ(pthread_join(threads[i], NULL), 0);
+  CHECK_EQ(nvte_tensor_numel(inherited), 4);
+  CHECK(untouched(b), "a child wrote into its parent's memory");
 }
 
 static void test_names(void) {
@@ -235,6 +465,10 @@ static void test_memory(void) {
     for (size_t i = 0; i < COUNT(sizes); i++) {
       CHECK(nvtex_malloc(sizes[i]) == NULL, "memory of %zu bytes", sizes[i]);
       EXPECT_ERROR(ANY_ERROR, "nvtex_malloc");
+    }
+    if (!on_cuda()) {
+      nvtex_malloc(SIZE_MAX / 4);
+      EXPECT_ERROR(NVTEX_DEVICE_ERROR, "nvtex_malloc", "out of host memory: 4611686018427387903");
     }
   }
   const size_t sizes[] = {1, 2, 3, 4, 15, 16, 17, 255, 4096, 65537, 1 << 20};
@@ -321,6 +555,8 @@ int main(int argc, char **argv) {
   case_end();
   test_begin(argc, argv);
   test_errors();
+  test_ending_threads();
+  test_fork();
   test_names();
   test_memory();
   test_streams();

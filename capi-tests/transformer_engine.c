@@ -121,6 +121,21 @@ static void test_stale_handles(void) {
     nvte_destroy_tensor(live);
     EXPECT_OK();
   }
+  // The generation of a handle has 24 bits: afterwards the slot may not begin anew.
+  if (case_begin("one slot, all its generations")) {
+    NVTETensor first = nvte_create_tensor(NVTE_DELAYED_TENSOR_SCALING);
+    nvte_destroy_tensor(first);
+    bool again = false;
+    for (size_t i = 0; i < ((size_t)1 << 24) + 1000 && !again; i++) {
+      NVTETensor t = nvte_create_tensor(NVTE_DELAYED_TENSOR_SCALING);
+      again = t == first;
+      nvte_destroy_tensor(t);
+    }
+    EXPECT_OK();
+    CHECK(!again, "a handle was issued twice");
+    nvte_destroy_tensor(first);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_destroy_tensor: tensor", "destroyed");
+  }
 }
 
 static void test_wrong_kinds(void) {
@@ -466,6 +481,15 @@ static void test_params(void) {
       EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_get_tensor_param_v2: size_in_bytes", "expected",
                    "got");
       CHECK(value[0] == 0xEE, "parameter %d: a refused getter wrote", p);
+      written = 99;
+      nvte_get_tensor_param_v2(t, (NVTETensorParam)p, value, sizes[p] - 1, &written);
+      EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_get_tensor_param_v2: size_in_bytes");
+      CHECK_EQ(written, 99);
+      NVTETensor gone = nvte_create_tensor(NVTE_DELAYED_TENSOR_SCALING);
+      nvte_destroy_tensor(gone);
+      nvte_get_tensor_param_v2(gone, (NVTETensorParam)p, NULL, 0, &written);
+      EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_get_tensor_param_v2: tensor", "destroyed");
+      CHECK_EQ(written, 99);
       nvte_set_tensor_param_v2(t, (NVTETensorParam)p, NULL, sizes[p]);
       EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_set_tensor_param_v2: buf", "expected", "got");
     }
@@ -902,8 +926,14 @@ static void test_quantization_config(void) {
     memset(value, 0xEE, sizeof value);
     nvte_get_quantization_config_attribute(config, attr, value, size - 1, &written);
     EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, get, "size_in_bytes", "expected", "got");
+    written = 99;
     nvte_get_quantization_config_attribute(NULL, attr, value, size, &written);
     EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, get, "config", "expected", "got");
+    NVTEQuantizationConfig gone = nvte_create_quantization_config();
+    nvte_destroy_quantization_config(gone);
+    nvte_get_quantization_config_attribute(gone, attr, NULL, 0, &written);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, get, "config", "destroyed");
+    CHECK_EQ(written, 99);
     CHECK(value[0] == 0xEE, "a refused getter wrote");
     nvte_set_quantization_config_attribute(config, attr, source, size - 1);
     EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, set, "size_in_bytes", "expected", "got");

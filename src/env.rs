@@ -1,8 +1,12 @@
 //! Every environment variable that the library reads, once.
+#![allow(unsafe_code)]
 
 use crate::error::Mode;
-use crate::verbose::Level;
-use std::path::PathBuf;
+use crate::fork;
+use crate::verbose::{self, Level};
+use std::fmt::Arguments;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -46,7 +50,8 @@ pub struct Env {
     /// `NVTE_ATTENTION_CUDNN=0|1|auto`
     #[cfg_attr(not(nvte_cuda), expect(dead_code, reason = "only CUDA builds open libraries"))]
     pub attention_cudnn: CudnnChoice,
-    /// `NVTE_CUDA_LIB_PATH`: colon-separated folders searched first for CUDA's libraries.
+    /// `NVTE_CUDA_LIB_PATH`: colon-separated folders searched first for CUDA's libraries. Absolute,
+    /// and such that nobody else can write to them; none in a process with privileges of its own.
     #[cfg_attr(not(nvte_cuda), expect(dead_code, reason = "only CUDA builds open libraries"))]
     pub cuda_lib_path: Vec<PathBuf>,
 }
@@ -56,7 +61,7 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(60);
 /// The environment as it was at the first call.
 pub fn env() -> &'static Env {
     static ENV: OnceLock<Env> = OnceLock::new();
-    ENV.get_or_init(read)
+    fork::once(&ENV, read)
 }
 
 fn read() -> Env {
@@ -93,10 +98,48 @@ fn read() -> Env {
             choice("NVTE_ATTENTION_CUDNN", &cudnn, CudnnChoice::Faster),
             CudnnChoice::Faster,
         ),
-        cuda_lib_path: std::env::var_os("NVTE_CUDA_LIB_PATH")
-            .map(|paths| std::env::split_paths(&paths).collect())
-            .unwrap_or_default(),
+        cuda_lib_path: library_folders(),
     }
+}
+
+/// The folders of `NVTE_CUDA_LIB_PATH`. Code is loaded from them, so those that somebody else could
+/// put a library into are left out, and a warning says why.
+fn library_folders() -> Vec<PathBuf> {
+    let paths = std::env::var_os("NVTE_CUDA_LIB_PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&paths).filter(|folder| !folder.as_os_str().is_empty());
+    let trusted = |folder: &PathBuf| match distrust(folder) {
+        None => true,
+        Some(why) => {
+            let folder = folder.display();
+            warn(format_args!("NVTE_CUDA_LIB_PATH: {folder} is not searched: {why}"));
+            false
+        }
+    };
+    folders.filter(trusted).collect()
+}
+
+/// Why no library may be loaded from a folder; none if it may.
+fn distrust(folder: &Path) -> Option<String> {
+    // SAFETY: these calls only return numbers.
+    let (privileged, user) = unsafe { (libc::getauxval(libc::AT_SECURE) != 0, libc::geteuid()) };
+    if privileged {
+        return Some("the process has more privileges than the user who started it".into());
+    }
+    if !folder.is_absolute() {
+        return Some("the path is not absolute".into());
+    }
+    let metadata = match folder.metadata() {
+        Ok(metadata) => metadata,
+        Err(error) => return Some(error.to_string()),
+    };
+    let writable = |bit| metadata.mode() & bit != 0;
+    if writable(libc::S_IWOTH) {
+        return Some("every user can write to it".into());
+    }
+    if writable(libc::S_IWGRP) && ![0, user].contains(&metadata.uid()) {
+        return Some("its group can write to it, and it belongs to another user".into());
+    }
+    None
 }
 
 fn switch(name: &str) -> bool {
@@ -136,7 +179,11 @@ fn seconds(name: &str, default: Duration) -> Result<Duration, String> {
 /// For variables whose wrong values are reported but harmless.
 fn or_default<T>(value: Result<T, String>, default: T) -> T {
     value.unwrap_or_else(|message| {
-        eprintln!("nvte: warning: {message}; using the default");
+        warn(format_args!("{message}; using the default"));
         default
     })
+}
+
+fn warn(text: Arguments) {
+    verbose::print(format_args!("nvte: warning: {text}"));
 }

@@ -4,11 +4,12 @@
 use crate::env::env;
 use crate::verbose::{self, Level};
 use std::any::Any;
-use std::cell::RefCell;
-use std::ffi::{CString, c_char};
+use std::cell::{Cell, RefCell};
+use std::ffi::{CStr, CString, c_char};
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::thread::LocalKey;
 
 /// Kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,28 +55,100 @@ impl Error {
     }
 }
 
-/// Status code (0: none) and message of the thread's last failing call.
-#[derive(Default)]
-struct Last {
-    status: i32,
-    message: CString,
+/// The messages of a thread's failing calls.
+struct Messages {
+    /// Of the call whose status is kept.
+    first: Option<CString>,
+    newest: Option<CString>,
 }
 
 thread_local! {
-    static LAST: RefCell<Last> = RefCell::default();
+    /// Kind of the thread's first failure since it was cleared; 0 if there was none.
+    static STATUS: Cell<i32> = const { Cell::new(0) };
+    /// Failing calls of the thread so far.
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+    /// What `COUNT` was with the failure that `STATUS` keeps.
+    static FIRST: Cell<u64> = const { Cell::new(0) };
+    /// The cells above have no destructor and always exist; this one is gone when calls come from
+    /// destructors of an ending thread.
+    static MESSAGES: RefCell<Messages> =
+        const { RefCell::new(Messages { first: None, newest: None }) };
 }
 
-pub fn last_status() -> i32 {
-    LAST.with_borrow(|last| last.status)
+/// Stands for a message while the thread is ending.
+const NO_MESSAGE: &CStr = c"a call failed while its thread was ending, where messages are not kept";
+
+pub fn status() -> i32 {
+    STATUS.get()
 }
 
-/// Valid until the thread's next failing call.
-pub fn last_message() -> *const c_char {
-    LAST.with_borrow(|last| last.message.as_ptr())
+/// Message of the failure that the status is of. Valid until [`clear`].
+pub fn message() -> *const c_char {
+    match status() {
+        0 => c"".as_ptr(),
+        _ => pointer(|messages| messages.first.as_deref()),
+    }
+}
+
+/// Failing calls of this thread so far.
+pub fn count() -> u64 {
+    COUNT.get()
+}
+
+/// Message of the newest failure, if more than `count` calls have failed; else null. The kept
+/// failure is forgotten if it is one of those after the first `count`. Valid until the thread's
+/// next failing call.
+pub fn take(count: u64) -> *const c_char {
+    if COUNT.get() <= count {
+        return std::ptr::null();
+    }
+    if FIRST.get() > count {
+        clear();
+    }
+    pointer(|messages| messages.newest.as_deref())
 }
 
 pub fn clear() {
-    LAST.take();
+    STATUS.set(0);
+    with_messages(|messages| messages.first = None);
+}
+
+fn pointer(of: impl FnOnce(&mut Messages) -> Option<&CStr>) -> *const c_char {
+    let text = with_messages(|messages| of(messages).map(CStr::as_ptr));
+    text.flatten().unwrap_or(NO_MESSAGE.as_ptr())
+}
+
+/// None while the thread is ending, or in a signal handler that interrupted this function.
+fn with_messages<R>(body: impl FnOnce(&mut Messages) -> R) -> Option<R> {
+    let apply =
+        |messages: &RefCell<Messages>| messages.try_borrow_mut().ok().map(|mut m| body(&mut m));
+    MESSAGES.try_with(apply).ok().flatten()
+}
+
+/// Keeps what the thread's first failing call left, because it is the cause of those that follow.
+fn record(kind: Kind, message: &CStr) {
+    COUNT.set(COUNT.get() + 1);
+    let first = STATUS.get() == 0;
+    if first {
+        STATUS.set(kind as i32);
+        FIRST.set(COUNT.get());
+    }
+    with_messages(|messages| {
+        messages.newest = Some(message.into());
+        if first {
+            messages.first = messages.newest.clone();
+        }
+    });
+}
+
+/// Keeps a text in a variable of the thread, for C to read until the next one is kept there.
+pub fn keep(variable: &'static LocalKey<RefCell<CString>>, text: &str) -> *const c_char {
+    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+    let kept = variable.try_with(|variable| {
+        *variable.borrow_mut() = text;
+        variable.borrow().as_ptr()
+    });
+    kept.unwrap_or(NO_MESSAGE.as_ptr())
 }
 
 /// Mode set by the program; negative while the environment decides.
@@ -117,22 +190,19 @@ pub fn guard<T: Default>(function: &str, body: impl FnOnce() -> Result<T>) -> T 
 #[cold]
 fn fail(function: &str, error: Error) {
     let text = format!("{function}: {}", error.message).replace('\0', " ");
-    let message = CString::new(text).unwrap_or_default();
     let mode = mode();
     if mode == Mode::Abort || (mode == Mode::Return && verbose::enabled(Level::Error)) {
-        eprintln!("nvte: error: {}", message.to_string_lossy());
+        verbose::print(format_args!("nvte: error: {text}"));
     }
     if mode == Mode::Abort {
         std::process::abort();
     }
-    let text = LAST.with_borrow_mut(|last| {
-        *last = Last { status: error.kind as i32, message };
-        last.message.as_ptr()
-    });
+    let message = CString::new(text).unwrap_or_default();
+    record(error.kind, &message);
     if mode == Mode::Throw {
         // SAFETY: the text is a C string, and every export unwinds ("C-unwind"). It is copied by
-        // the exception. No borrow of LAST is held.
-        unsafe { nvte_throw_runtime_error(text) }
+        // the exception, and freed when that passes this function.
+        unsafe { nvte_throw_runtime_error(message.as_ptr()) }
     }
 }
 

@@ -1,12 +1,17 @@
 //! Handles: numbers that C holds as pointers. A handle is an index, the generation of the slot and
 //! the kind of object, so a stale, foreign or invented handle is an error, never a memory access.
+//!
+//! The slots of a slab are divided into stripes, each behind a lock of its own. There are enough
+//! stripes that threads seldom want the same one, and so few that a fork can hold them all for a
+//! moment (see `fork.rs`): a child must not inherit a lock that nobody in it will ever release.
 
 use crate::error::{Error, Result};
+use crate::fork::{self, Held};
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::fmt::Display;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Instant;
 
 /// What a handle stands for. The numbers are part of the handle; 0 is no kind, so that small
 /// numbers and addresses are not handles.
@@ -63,67 +68,100 @@ impl Display for Kind {
     }
 }
 
-/// Slots of chunk 0; each further chunk doubles the total.
-const FIRST: usize = 1024;
-const CHUNKS: usize = 16;
 /// Objects of one kind that can live at once.
-pub const CAPACITY: usize = FIRST * ((1 << CHUNKS) - 1);
-const GENERATION_MASK: u64 = 0xff_ffff;
+pub const CAPACITY: usize = 1 << 26;
+/// Slots that are allocated at once, and that a thread takes or returns at once.
+const BATCH: usize = 64;
+const STRIPES: usize = 64;
+/// Number of generations of a slot. A slot that has used them all is never issued again, because
+/// its next handle would equal its first one, which the program may still hold.
+const GENERATIONS: u32 = 1 << 24;
 
 struct Slot<T> {
+    /// Times that the slot has been emptied.
     generation: u32,
     value: Option<T>,
 }
 
-type Chunk<T> = Box<[RwLock<Slot<T>>]>;
+/// A stripe holds every `STRIPES`-th batch. Batches are allocated when they are issued, and stay.
+type Stripe<T> = Vec<Vec<Slot<T>>>;
 
-/// All objects of one kind. Slots never move and are never returned to the system, so handles may
-/// be used from any thread until the process ends.
+/// All objects of one kind. Slots are never returned to the system, so handles may be used from any
+/// thread until the process ends.
 pub struct Slab<T: 'static> {
     kind: Kind,
-    chunks: [OnceLock<Chunk<T>>; CHUNKS],
-    /// Slots handed out so far, in whole batches.
-    issued: AtomicU32,
-    free: Mutex<Vec<u32>>,
+    stripes: [RwLock<Stripe<T>>; STRIPES],
+    free: Mutex<Free>,
 }
 
-/// Free slots that a thread keeps for itself, so that creating and destroying takes no global lock.
-const BATCH: usize = 64;
+/// The slots that no thread has taken.
+struct Free {
+    /// Slots that were used before.
+    indices: Vec<u32>,
+    /// Slots issued so far, in whole batches: all before this index.
+    issued: u32,
+}
 
+/// Free slots that each thread keeps for itself, by kind, so that creating and destroying takes no
+/// lock that all threads want.
 struct Cache([Vec<u32>; KINDS.len()]);
 
 thread_local! {
     static CACHE: RefCell<Cache> = const { RefCell::new(Cache([const { Vec::new() }; KINDS.len()])) };
 }
 
+/// Where a handle points, if it was issued.
+struct Place {
+    bits: u64,
+    index: u32,
+    generation: u32,
+}
+
+/// Stripe, batch in the stripe and slot in the batch of an index.
+fn position(index: u32) -> (usize, usize, usize) {
+    let (batch, slot) = (index as usize / BATCH, index as usize % BATCH);
+    (batch % STRIPES, batch / STRIPES, slot)
+}
+
 impl<T: Clone + 'static> Slab<T> {
     pub const fn new(kind: Kind) -> Self {
         Self {
             kind,
-            chunks: [const { OnceLock::new() }; CHUNKS],
-            issued: AtomicU32::new(0),
-            free: Mutex::new(Vec::new()),
+            stripes: [const { RwLock::new(Vec::new()) }; STRIPES],
+            free: Mutex::new(Free { indices: Vec::new(), issued: 0 }),
         }
     }
 
     pub fn insert(&self, value: T) -> Result<*mut c_void> {
         let index = self.take_index()?;
-        let mut slot = self.slot(index).write().unwrap_or_else(PoisonError::into_inner);
+        let (stripe, batch, slot) = position(index);
+        let mut stripe = self.write_stripe(stripe);
+        let slot = &mut stripe[batch][slot];
         slot.value = Some(value);
         let kind = (self.kind as u64) << 56;
-        let generation = (u64::from(slot.generation) & GENERATION_MASK) << 32;
+        let generation = u64::from(slot.generation) << 32;
         Ok((kind | generation | (u64::from(index) + 1)) as usize as *mut c_void)
     }
 
     /// Destroys the object of a handle.
     pub fn remove(&self, argument: &str, handle: *mut c_void) -> Result<()> {
-        let (index, generation) = self.decode(argument, handle)?;
-        let mut slot = self.slot(index).write().unwrap_or_else(PoisonError::into_inner);
-        self.check_live(argument, &slot, generation)?;
-        slot.value = None;
-        slot.generation = slot.generation.wrapping_add(1);
-        drop(slot);
-        self.give_index(index);
+        let place = self.decode(argument, handle)?;
+        let mut stripe = self.write_stripe(position(place.index).0);
+        let slot = self.live_slot(argument, &mut stripe, &place)?;
+        // A destructor may call back into the program, so it runs after the lock is released.
+        let mut removed = None;
+        if std::mem::needs_drop::<T>() {
+            removed = slot.value.take();
+        } else {
+            slot.value = None;
+        }
+        slot.generation += 1;
+        let reusable = slot.generation < GENERATIONS;
+        drop(stripe);
+        drop(removed);
+        if reusable {
+            self.give_index(place.index);
+        }
         Ok(())
     }
 
@@ -139,9 +177,15 @@ impl<T: Clone + 'static> Slab<T> {
         handle: *const c_void,
         body: impl FnOnce(&T) -> R,
     ) -> Result<R> {
-        let (index, generation) = self.decode(argument, handle)?;
-        let slot = self.slot(index).read().unwrap_or_else(PoisonError::into_inner);
-        self.check_live(argument, &slot, generation).map(body)
+        let place = self.decode(argument, handle)?;
+        let (stripe, batch, slot) = position(place.index);
+        let stripe = self.read_stripe(stripe);
+        let slot = stripe.get(batch).map(|batch| &batch[slot]);
+        let slot = slot.ok_or_else(|| self.no_handle(argument, place.bits))?;
+        match &slot.value {
+            Some(value) if slot.generation == place.generation => Ok(body(value)),
+            _ => Err(self.stale(argument)),
+        }
     }
 
     /// Changes the object of a handle. `body` must not look up handles of this kind.
@@ -151,32 +195,41 @@ impl<T: Clone + 'static> Slab<T> {
         handle: *mut c_void,
         body: impl FnOnce(&mut T) -> R,
     ) -> Result<R> {
-        let (index, generation) = self.decode(argument, handle)?;
-        let mut slot = self.slot(index).write().unwrap_or_else(PoisonError::into_inner);
-        self.check_live(argument, &slot, generation)?;
-        match &mut slot.value {
-            Some(value) => Ok(body(value)),
-            None => Err(self.stale(argument)),
+        let place = self.decode(argument, handle)?;
+        let mut stripe = self.write_stripe(position(place.index).0);
+        let slot = self.live_slot(argument, &mut stripe, &place)?;
+        slot.value.as_mut().map(body).ok_or_else(|| self.stale(argument))
+    }
+
+    /// The slot of a handle, which holds the object of this handle.
+    fn live_slot<'a>(
+        &self,
+        argument: &str,
+        stripe: &'a mut Stripe<T>,
+        place: &Place,
+    ) -> Result<&'a mut Slot<T>> {
+        let (_, batch, slot) = position(place.index);
+        let slot = stripe.get_mut(batch).map(|batch| &mut batch[slot]);
+        let slot = slot.ok_or_else(|| self.no_handle(argument, place.bits))?;
+        match slot.value.is_some() && slot.generation == place.generation {
+            true => Ok(slot),
+            false => Err(self.stale(argument)),
         }
     }
 
-    fn check_live<'a>(&self, argument: &str, slot: &'a Slot<T>, generation: u32) -> Result<&'a T> {
-        let current = (u64::from(slot.generation) & GENERATION_MASK) as u32;
-        slot.value.as_ref().filter(|_| current == generation).ok_or_else(|| self.stale(argument))
-    }
-
+    #[cold]
     fn stale(&self, argument: &str) -> Error {
         Error::argument(argument, format!("a live {}", self.kind), "a handle already destroyed")
     }
 
-    /// Index and generation of a handle that this slab has issued at some time.
-    fn decode(&self, argument: &str, handle: *const c_void) -> Result<(u32, u32)> {
+    /// What a handle of this kind says; whether its slot exists is seen when it is looked up.
+    fn decode(&self, argument: &str, handle: *const c_void) -> Result<Place> {
         let bits = handle as usize as u64;
-        let index = (bits as u32).wrapping_sub(1);
-        if bits >> 56 != self.kind as u64 || index >= self.issued.load(Ordering::Acquire) {
+        if bits >> 56 != self.kind as u64 {
             return Err(self.no_handle(argument, bits));
         }
-        Ok((index, ((bits >> 32) & GENERATION_MASK) as u32))
+        let generation = (bits >> 32) as u32 % GENERATIONS;
+        Ok(Place { bits, index: (bits as u32).wrapping_sub(1), generation })
     }
 
     #[cold]
@@ -191,19 +244,16 @@ impl<T: Clone + 'static> Slab<T> {
         Error::argument(argument, format!("a {} handle", self.kind), got)
     }
 
-    /// The slot of an issued index.
-    fn slot(&self, index: u32) -> &RwLock<Slot<T>> {
-        let position = index as usize / FIRST + 1;
-        let chunk = position.ilog2() as usize;
-        let first = FIRST * ((1 << chunk) - 1);
-        let slots = self.chunks[chunk].get_or_init(|| {
-            let empty = || RwLock::new(Slot { generation: 0, value: None });
-            std::iter::repeat_with(empty).take(FIRST << chunk).collect()
-        });
-        &slots[index as usize - first]
+    fn read_stripe(&self, stripe: usize) -> RwLockReadGuard<'_, Stripe<T>> {
+        self.stripes[stripe].read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Applies `body` to the free slots of this thread; of nobody once the thread is ending.
+    fn write_stripe(&self, stripe: usize) -> RwLockWriteGuard<'_, Stripe<T>> {
+        self.stripes[stripe].write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Applies `body` to the free slots of this thread. While a thread is ending, its list no longer
+    /// exists: then `body` gets an empty one, and what it leaves there goes to the list of all threads.
     fn cached<R>(&self, body: impl FnOnce(&mut Vec<u32>) -> R) -> R {
         let position = self.kind as usize - KINDS[0] as usize;
         let mut body = Some(body);
@@ -212,13 +262,9 @@ impl<T: Clone + 'static> Slab<T> {
         done.ok().flatten().unwrap_or_else(|| {
             let mut rest = Vec::new();
             let result = apply(&mut rest);
-            self.free_list().append(&mut rest);
+            lock(&self.free).add(rest.into_iter());
             result.unwrap_or_else(|| unreachable!("the body has not run yet"))
         })
-    }
-
-    fn free_list(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take_index(&self) -> Result<u32> {
@@ -226,53 +272,122 @@ impl<T: Clone + 'static> Slab<T> {
             if let Some(index) = cache.pop() {
                 return Ok(index);
             }
-            let mut free = self.free_list();
-            let keep = free.len().saturating_sub(BATCH);
-            cache.extend(free.drain(keep..));
-            if cache.is_empty() {
-                let first = self.issued.load(Ordering::Relaxed);
-                let end = first + BATCH as u32;
-                if end as usize > CAPACITY {
-                    let message = format!("out of {} handles: {first} are live", self.kind);
-                    return Err(Error::unsupported(message));
-                }
-                cache.extend((first..end).rev());
-                self.issued.store(end, Ordering::Release);
+            reserve(cache, 2 * BATCH + 1).ok_or_else(|| self.no_memory(8 * BATCH))?;
+            let mut free = lock(&self.free);
+            let keep = free.indices.len().saturating_sub(BATCH);
+            cache.extend(free.indices.drain(keep..));
+            if let Some(index) = cache.pop() {
+                return Ok(index);
             }
-            Ok(cache.pop().unwrap_or_default())
+            let first = free.issued;
+            self.allocate(first)?;
+            free.issued += BATCH as u32;
+            cache.extend((first + 1..free.issued).rev());
+            Ok(first)
         })
+    }
+
+    /// Allocates the batch that begins with an index.
+    fn allocate(&self, first: u32) -> Result<()> {
+        if first as usize + BATCH > CAPACITY {
+            let message = format!("out of {} handles: all {first} are in use", self.kind);
+            return Err(Error::unsupported(message));
+        }
+        let mut batch = Vec::new();
+        let bytes = BATCH * size_of::<Slot<T>>();
+        reserve(&mut batch, BATCH).ok_or_else(|| self.no_memory(bytes))?;
+        batch.resize_with(BATCH, || Slot { generation: 0, value: None });
+        let mut stripe = self.write_stripe(position(first).0);
+        stripe.try_reserve(1).map_err(|_| self.no_memory(bytes))?;
+        stripe.push(batch);
+        Ok(())
+    }
+
+    #[cold]
+    fn no_memory(&self, bytes: usize) -> Error {
+        Error::device(format!("out of host memory: {bytes} bytes for {} handles", self.kind))
     }
 
     fn give_index(&self, index: u32) {
         self.cached(|cache| {
-            cache.push(index);
+            if reserve(cache, 2 * BATCH + 1).is_some() {
+                cache.push(index);
+            }
             if cache.len() > 2 * BATCH {
-                self.free_list().extend(cache.drain(..BATCH));
+                lock(&self.free).add(cache.drain(..BATCH));
             }
         });
     }
 }
 
+impl Free {
+    /// Takes slots that are free again. Without memory to note them, they are not used again.
+    fn add(&mut self, indices: impl ExactSizeIterator<Item = u32>) {
+        if self.indices.try_reserve(indices.len()).is_ok() {
+            self.indices.extend(indices);
+        }
+    }
+}
+
+/// Makes room for `capacity` items in all; none if there is no memory for them.
+fn reserve<T>(list: &mut Vec<T>, capacity: usize) -> Option<()> {
+    if list.capacity() < capacity {
+        list.try_reserve_exact(capacity - list.len()).ok()?;
+    }
+    Some(())
+}
+
+fn lock(free: &Mutex<Free>) -> MutexGuard<'_, Free> {
+    free.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A slab, whatever its objects are.
+trait AnySlab {
+    fn free(&self) -> &Mutex<Free>;
+    /// Locks everything, in the order in which calls lock; gives up what it cannot have in time.
+    fn hold(&'static self, deadline: Instant) -> Box<dyn Held>;
+}
+
+impl<T: 'static> AnySlab for Slab<T> {
+    fn free(&self) -> &Mutex<Free> {
+        &self.free
+    }
+
+    fn hold(&'static self, deadline: Instant) -> Box<dyn Held> {
+        let free = fork::patiently(deadline, || self.free.try_lock());
+        let stripes = self.stripes.each_ref().map(|s| fork::patiently(deadline, || s.try_write()));
+        Box::new((free, stripes))
+    }
+}
+
+fn slab(kind: Kind) -> &'static dyn AnySlab {
+    match kind {
+        Kind::Tensor => &crate::tensor::TENSORS,
+        Kind::GroupedTensor => &crate::tensor::GROUPED,
+        Kind::QuantizationConfig => &crate::op::transformer_engine::CONFIGS,
+        Kind::MatmulConfig => &crate::op::gemm::CONFIGS,
+        Kind::GroupedMatmulConfig => &crate::op::gemm::GROUPED_CONFIGS,
+        Kind::FusedAttnConfig => &crate::op::fused_attn::CONFIGS.slab,
+        Kind::FusedAttnFwdParams => &crate::op::fused_attn::FWD.slab,
+        Kind::FusedAttnBwdParams => &crate::op::fused_attn::BWD.slab,
+        Kind::Recipe => &crate::op::module::RECIPES,
+        Kind::Context => &crate::op::module::CONTEXTS,
+        Kind::Module => &crate::op::module::MODULES,
+        Kind::Tape => &crate::op::module::TAPES,
+        Kind::KvCache => &crate::op::module::KV_CACHES,
+    }
+}
+
+/// Holds the locks of all handles until the results are dropped.
+pub fn hold(deadline: Instant) -> impl Iterator<Item = Box<dyn Held>> {
+    KINDS.into_iter().map(move |kind| slab(kind).hold(deadline))
+}
+
 impl Drop for Cache {
     /// A thread that ends gives its free slots back.
     fn drop(&mut self) {
-        for (kind, indices) in KINDS.iter().zip(&mut self.0) {
-            let free = match kind {
-                Kind::Tensor => &crate::tensor::TENSORS.free,
-                Kind::GroupedTensor => &crate::tensor::GROUPED.free,
-                Kind::QuantizationConfig => &crate::op::transformer_engine::CONFIGS.free,
-                Kind::MatmulConfig => &crate::op::gemm::CONFIGS.free,
-                Kind::GroupedMatmulConfig => &crate::op::gemm::GROUPED_CONFIGS.free,
-                Kind::FusedAttnConfig => &crate::op::fused_attn::CONFIGS.slab.free,
-                Kind::FusedAttnFwdParams => &crate::op::fused_attn::FWD.slab.free,
-                Kind::FusedAttnBwdParams => &crate::op::fused_attn::BWD.slab.free,
-                Kind::Recipe => &crate::op::module::RECIPES.free,
-                Kind::Context => &crate::op::module::CONTEXTS.free,
-                Kind::Module => &crate::op::module::MODULES.free,
-                Kind::Tape => &crate::op::module::TAPES.free,
-                Kind::KvCache => &crate::op::module::KV_CACHES.free,
-            };
-            free.lock().unwrap_or_else(PoisonError::into_inner).append(indices);
+        for (kind, indices) in KINDS.into_iter().zip(&mut self.0) {
+            lock(slab(kind).free()).add(indices.drain(..));
         }
     }
 }

@@ -8,6 +8,7 @@ mod check;
 mod device_check;
 mod env;
 mod error;
+mod fork;
 mod function;
 mod handle;
 mod module;

@@ -13,13 +13,16 @@ pub(crate) mod group;
 mod library;
 
 use crate::env::{BackendChoice, env};
-use crate::error::{Error, Result};
+use crate::error::{self, Error, Result};
+use crate::fork;
 use crate::types::cudaStream_t;
 use crate::verbose::{self, Level};
 use args::*;
+use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::fmt::Debug;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 impl OpTable {
     /// A table without functions.
@@ -129,12 +132,9 @@ impl Outcome {
 /// Keeps a text for the thread until the next one.
 fn keep(text: String) -> *const c_char {
     thread_local! {
-        static KEPT: std::cell::RefCell<CString> = std::cell::RefCell::default();
+        static KEPT: RefCell<CString> = RefCell::default();
     }
-    KEPT.with_borrow_mut(|kept| {
-        *kept = CString::new(text.replace('\0', " ")).unwrap_or_default();
-        kept.as_ptr()
-    })
+    error::keep(&KEPT, &text)
 }
 
 /// An argument struct and its entry in the table.
@@ -247,19 +247,43 @@ pub fn cuda_table() -> std::result::Result<&'static OpTable, String> {
     Err("this build has no CUDA kernels".into())
 }
 
+static CURRENT: OnceLock<std::result::Result<Backend, String>> = OnceLock::new();
+
+/// Set in a process that was forked after the CUDA backend had been chosen: CUDA does not work there.
+static FORKED_WITH_CUDA: AtomicBool = AtomicBool::new(false);
+
 /// The backend of this process, chosen at the first call and then fixed: pointers of one backend
 /// mean nothing to another.
 pub fn current() -> Result<&'static Backend> {
-    static CURRENT: OnceLock<std::result::Result<Backend, String>> = OnceLock::new();
-    let current = CURRENT.get_or_init(|| {
-        let chosen = choose();
-        verbose::line(Level::Dispatch, "backend", || match &chosen {
-            Ok((backend, why)) => format!("{},{why}", backend.name),
-            Err(why) => format!("none,{why}"),
-        });
-        chosen.map(|(backend, _)| backend)
+    let current = CURRENT.get().unwrap_or_else(|| {
+        // Computed before, because values that are computed once may not need each other.
+        env();
+        fork::once(&CURRENT, start)
     });
+    if FORKED_WITH_CUDA.load(Ordering::Relaxed) {
+        return Err(Error::unsupported(
+            "CUDA cannot be used in a process forked after its first CUDA call; fork before that, or \
+             start the process by exec (in Python: multiprocessing's start method \"spawn\")",
+        ));
+    }
     current.as_ref().map_err(|why| Error::unsupported(why.as_str()))
+}
+
+#[cold]
+fn start() -> std::result::Result<Backend, String> {
+    let chosen = choose();
+    verbose::line(Level::Dispatch, "backend", || match &chosen {
+        Ok((backend, why)) => format!("{},{why}", backend.name),
+        Err(why) => format!("none,{why}"),
+    });
+    chosen.map(|(backend, _)| backend)
+}
+
+/// Called in the child of a fork.
+pub(crate) fn note_fork() {
+    if matches!(CURRENT.get(), Some(Ok(backend)) if backend.name == "cuda") {
+        FORKED_WITH_CUDA.store(true, Ordering::Relaxed);
+    }
 }
 
 /// The backend to use, and why.

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::error::{Error, Result};
+use crate::handle::Slab;
 use std::ffi::c_void;
 
 /// A plain value that C hands over as bytes: any bit pattern is a value.
@@ -37,7 +38,18 @@ pub unsafe fn read<T: Plain>(buf: *const c_void, size_in_bytes: usize) -> Result
     Ok(unsafe { buf.cast::<T>().read_unaligned() })
 }
 
-/// Writes a `T` for the caller; a null `buf` only asks for the size.
+/// The object whose attribute is asked for. Where only the size is wanted, a null handle stands for
+/// any object: the size is the same for all.
+pub fn object<T: Clone>(
+    slab: &Slab<T>,
+    handle: *mut c_void,
+    buf: *mut c_void,
+    any: &T,
+) -> Result<T> {
+    if handle.is_null() && buf.is_null() { Ok(any.clone()) } else { slab.get("config", handle) }
+}
+
+/// Writes a `T` and its size for the caller; with a null `buf` only the size. An error writes nothing.
 ///
 /// # Safety
 /// `buf` is null or points to `size_in_bytes` writable bytes; `size_written` is null or valid.
@@ -47,17 +59,16 @@ pub unsafe fn write<T: Plain>(
     size_in_bytes: usize,
     size_written: *mut usize,
 ) -> Result<()> {
+    let value = value()?;
+    if !buf.is_null() {
+        check_size::<T>(size_in_bytes)?;
+        // SAFETY: the caller vouches for the bytes; they need no alignment.
+        unsafe { buf.cast::<T>().write_unaligned(value) };
+    }
     if !size_written.is_null() {
         // SAFETY: the caller vouches for the pointer.
         unsafe { size_written.write_unaligned(size_of::<T>()) };
     }
-    if buf.is_null() {
-        return Ok(());
-    }
-    check_size::<T>(size_in_bytes)?;
-    let value = value()?;
-    // SAFETY: the caller vouches for the bytes; they need no alignment.
-    unsafe { buf.cast::<T>().write_unaligned(value) };
     Ok(())
 }
 

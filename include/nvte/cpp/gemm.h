@@ -11,7 +11,7 @@ namespace transformer_engine {
 /*! Owns a matmul config; pass it wherever an NVTEMatmulConfig is expected. */
 class MatmulConfigWrapper {
  public:
-  MatmulConfigWrapper() : handle_(nvte_create_matmul_config()) {}
+  MatmulConfigWrapper() : handle_(detail::checked(nvte_create_matmul_config)) {}
 
   operator NVTEMatmulConfig() const noexcept { return handle_.get(); }
 
@@ -34,7 +34,8 @@ class MatmulConfigWrapper {
  private:
   template <typename T>
   void set(NVTEMatmulConfigAttribute attr, T value) {
-    nvte_set_matmul_config_attribute(handle_.get(), attr, &value, sizeof(value));
+    detail::checked(
+        [&] { nvte_set_matmul_config_attribute(handle_.get(), attr, &value, sizeof(value)); });
   }
 
   detail::Handle<nvte_destroy_matmul_config> handle_;
@@ -43,7 +44,7 @@ class MatmulConfigWrapper {
 /*! Owns a grouped matmul config; pass it wherever an NVTEGroupedMatmulConfig is expected. */
 class GroupedMatmulConfigWrapper {
  public:
-  GroupedMatmulConfigWrapper() : handle_(nvte_create_grouped_matmul_config()) {}
+  GroupedMatmulConfigWrapper() : handle_(detail::checked(nvte_create_grouped_matmul_config)) {}
 
   operator NVTEGroupedMatmulConfig() const noexcept { return handle_.get(); }
 
@@ -58,7 +59,9 @@ class GroupedMatmulConfigWrapper {
  private:
   template <typename T>
   void set(NVTEGroupedMatmulConfigAttribute attr, T value) {
-    nvte_set_grouped_matmul_config_attribute(handle_.get(), attr, &value, sizeof(value));
+    detail::checked([&] {
+      nvte_set_grouped_matmul_config_attribute(handle_.get(), attr, &value, sizeof(value));
+    });
   }
 
   detail::Handle<nvte_destroy_grouped_matmul_config> handle_;

@@ -7,7 +7,7 @@
 #include "nvte/recipe.h"
 
 /*! nvtex_delayed_scaling_recipe_amax_and_scale_update_after_reduction (nvte/recipe.h) on vectors.
- *  std::runtime_error if the vectors differ in length. */
+ *  Vectors that differ in length are an error, reported as the error mode says. */
 extern "C" void nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction(
     const NVTETensor amax_reduction_buffer, std::vector<NVTETensor> amax_histories,
     std::vector<NVTETensor> scales, const char *amax_compute_algo, NVTEDType fp8_dtype,

@@ -2,13 +2,17 @@
 #define NVTE_CPP_TRANSFORMER_ENGINE_H
 
 // C++17 layer over nvte/transformer_engine.h: owning, movable wrappers of the handles.
-// Including it makes errors of nvte_* calls std::runtime_error, unless NVTE_ON_ERROR says
-// otherwise.
+// A wrapper whose call fails throws std::runtime_error with the message, from this header's inline
+// code in the caller's frame, whatever the error mode is. Including the header changes no mode: an
+// nvte_* function that the program calls itself reports as the mode says, so a program that wants
+// exceptions from those too begins with nvtex_set_error_mode(NVTEX_ERROR_THROW).
+// Destructors never throw: an error there stays in nvtex_last_status().
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
+#include <stdexcept>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -23,16 +27,43 @@ namespace transformer_engine {
 
 namespace detail {
 
-inline const bool errors_throw = [] {
-  const char *mode = std::getenv("NVTE_ON_ERROR");
-  if (mode != nullptr && *mode != '\0') return false;
-  nvtex_set_error_mode(NVTEX_ERROR_THROW);
-  return true;
-}();
+// Returns what `body` returns. If a C call in it fails, throws its message and clears its status;
+// an error that the thread had before stays as it is.
+template <typename Body>
+auto checked(Body body) {
+  struct Check {
+    uint64_t before = nvtex_error_count();
+    void operator()() const {
+      const char *message = nvtex_take_error(before);
+      if (message != nullptr) throw std::runtime_error(message);
+    }
+  };
+  const Check check;
+  if constexpr (std::is_void_v<decltype(body())>) {
+    body();
+    check();
+  } else {
+    auto result = body();
+    check();
+    return result;
+  }
+}
+
+// What a query of a wrapper's handle returns; `absent` if a move has left the wrapper without one.
+template <typename Body>
+auto query(const void *handle, Body body, decltype(body()) absent) {
+  return handle != nullptr ? checked(body) : absent;
+}
 
 template <void (*destroy)(void *)>
 struct Destroy {
-  void operator()(void *handle) const { destroy(handle); }
+  void operator()(void *handle) const noexcept {
+    try {
+      destroy(handle);
+    } catch (...) {
+      // Error mode throw: the status is kept all the same.
+    }
+  }
 };
 
 // Owns a C handle; null after a move.
@@ -41,7 +72,7 @@ using Handle = std::unique_ptr<void, Destroy<destroy>>;
 
 inline NVTEShape to_shape(const NVTEShape &shape) { return shape; }
 inline NVTEShape to_shape(const std::vector<size_t> &shape) {
-  return nvte_make_shape(shape.data(), shape.size());
+  return checked([&] { return nvte_make_shape(shape.data(), shape.size()); });
 }
 
 template <typename ShapeType>
@@ -108,13 +139,13 @@ class TensorWrapper {
 
   /*! A tensor without buffers. */
   explicit TensorWrapper(NVTEScalingMode scaling_mode = NVTE_DELAYED_TENSOR_SCALING)
-      : handle_(nvte_create_tensor(scaling_mode)) {}
+      : handle_(detail::checked([=] { return nvte_create_tensor(scaling_mode); })) {}
 
   template <typename ShapeType>
   TensorWrapper &set_parameter(NVTETensorParam param, void *dptr, DType type,
                                const ShapeType &shape) {
     const auto value = detail::basic_tensor(dptr, static_cast<NVTEDType>(type), shape);
-    nvte_set_tensor_param_v2(data(), param, &value, sizeof(value));
+    detail::checked([&] { nvte_set_tensor_param_v2(data(), param, &value, sizeof(value)); });
     return *this;
   }
 
@@ -175,48 +206,78 @@ class TensorWrapper {
   /*! The handle, for C calls; null after a move. The data pointer is dptr(). */
   NVTETensor data() const noexcept { return handle_.get(); }
 
-  const NVTEShape shape() const { return handle_ ? nvte_tensor_shape(data()) : emptyShape; }
+  const NVTEShape shape() const {
+    return detail::query(data(), [&] { return nvte_tensor_shape(data()); }, emptyShape);
+  }
   const NVTEShape columnwise_shape() const {
-    return handle_ ? nvte_tensor_columnwise_shape(data()) : emptyShape;
+    return detail::query(data(), [&] { return nvte_tensor_columnwise_shape(data()); }, emptyShape);
   }
   const NVTEShape scale_inv_shape() const {
-    return handle_ ? nvte_tensor_scale_inv_shape(data()) : emptyShape;
+    return detail::query(data(), [&] { return nvte_tensor_scale_inv_shape(data()); }, emptyShape);
   }
 
-  size_t size(size_t dim) const { return handle_ ? nvte_tensor_size(data(), dim) : 0; }
-  size_t ndim() const { return handle_ ? nvte_tensor_ndims(data()) : 0; }
-  size_t numel() const { return handle_ ? nvte_tensor_numel(data()) : 0; }
-  size_t element_size() const { return handle_ ? nvte_tensor_element_size(data()) : 0; }
-  size_t element_size_bits() const { return handle_ ? nvte_tensor_element_size_bits(data()) : 0; }
+  size_t size(size_t dim) const {
+    return detail::query(data(), [&] { return nvte_tensor_size(data(), dim); }, 0);
+  }
+  size_t ndim() const {
+    return detail::query(data(), [&] { return nvte_tensor_ndims(data()); }, 0);
+  }
+  size_t numel() const {
+    return detail::query(data(), [&] { return nvte_tensor_numel(data()); }, 0);
+  }
+  size_t element_size() const {
+    return detail::query(data(), [&] { return nvte_tensor_element_size(data()); }, 0);
+  }
+  size_t element_size_bits() const {
+    return detail::query(data(), [&] { return nvte_tensor_element_size_bits(data()); }, 0);
+  }
   /*! Bytes of the row-wise data; 0 without a data pointer. */
-  size_t bytes() const { return dptr() != nullptr ? nvte_tensor_size_bytes(data()) : 0; }
+  size_t bytes() const {
+    if (dptr() == nullptr) return 0;
+    return detail::checked([&] { return nvte_tensor_size_bytes(data()); });
+  }
 
   DType dtype() const {
-    return handle_ ? static_cast<DType>(nvte_tensor_type(data())) : DType::kNumTypes;
+    return static_cast<DType>(
+        detail::query(data(), [&] { return nvte_tensor_type(data()); }, kNVTENumTypes));
   }
   NVTEScalingMode scaling_mode() const {
-    return handle_ ? nvte_tensor_scaling_mode(data()) : NVTE_DELAYED_TENSOR_SCALING;
+    return detail::query(
+        data(), [&] { return nvte_tensor_scaling_mode(data()); }, NVTE_DELAYED_TENSOR_SCALING);
   }
 
-  void *dptr() const { return handle_ ? nvte_tensor_data(data()) : nullptr; }
-  void *columnwise_dptr() const { return handle_ ? nvte_tensor_columnwise_data(data()) : nullptr; }
-  float *amax() const { return handle_ ? nvte_tensor_amax(data()) : nullptr; }
-  float *scale() const { return handle_ ? nvte_tensor_scale(data()) : nullptr; }
-  float *scale_inv() const { return handle_ ? nvte_tensor_scale_inv(data()) : nullptr; }
+  void *dptr() const {
+    return detail::query(data(), [&] { return nvte_tensor_data(data()); }, nullptr);
+  }
+  void *columnwise_dptr() const {
+    return detail::query(data(), [&] { return nvte_tensor_columnwise_data(data()); }, nullptr);
+  }
+  float *amax() const {
+    return detail::query(data(), [&] { return nvte_tensor_amax(data()); }, nullptr);
+  }
+  float *scale() const {
+    return detail::query(data(), [&] { return nvte_tensor_scale(data()); }, nullptr);
+  }
+  float *scale_inv() const {
+    return detail::query(data(), [&] { return nvte_tensor_scale_inv(data()); }, nullptr);
+  }
 
   /*! Zeroes row-wise data and amax on the stream. */
-  void zero_(cudaStream_t stream) { nvte_zero_tensor(data(), stream); }
+  void zero_(cudaStream_t stream) {
+    detail::checked([&] { nvte_zero_tensor(data(), stream); });
+  }
 
  private:
   template <typename T>
   void set_scalar(NVTETensorParam param, T value) {
-    nvte_set_tensor_param_v2(data(), param, &value, sizeof(value));
+    detail::checked([&] { nvte_set_tensor_param_v2(data(), param, &value, sizeof(value)); });
   }
 
   template <typename T>
   T get_value(NVTETensorParam param) const {
     T value{};
-    nvte_get_tensor_param_v2(data(), param, &value, sizeof(value), nullptr);
+    detail::checked(
+        [&] { nvte_get_tensor_param_v2(data(), param, &value, sizeof(value), nullptr); });
     return value;
   }
 
@@ -230,10 +291,15 @@ class MultiTensorWrapper {
   explicit MultiTensorWrapper(size_t num_tensors,
                               NVTEScalingMode scaling_mode = NVTE_DELAYED_TENSOR_SCALING)
       : handles_(num_tensors) {
-    if (!empty()) nvte_create_tensors(scaling_mode, data(), size());
+    if (empty()) return;
+    detail::checked([&] { nvte_create_tensors(scaling_mode, data(), size()); });
   }
   ~MultiTensorWrapper() {
-    if (!empty()) nvte_destroy_tensors(data(), size());
+    try {
+      if (!empty()) nvte_destroy_tensors(data(), size());
+    } catch (...) {
+      // Error mode throw: the status is kept all the same.
+    }
   }
 
   MultiTensorWrapper(MultiTensorWrapper &&other) noexcept
@@ -270,7 +336,9 @@ class GroupedTensorWrapper {
 
   GroupedTensorWrapper(size_t num_tensors, const NVTEShape &logical_shape,
                        NVTEScalingMode scaling_mode = NVTE_DELAYED_TENSOR_SCALING)
-      : handle_(nvte_create_grouped_tensor(scaling_mode, num_tensors, logical_shape)) {}
+      : handle_(detail::checked([&] {
+          return nvte_create_grouped_tensor(scaling_mode, num_tensors, logical_shape);
+        })) {}
   GroupedTensorWrapper(size_t num_tensors, const std::vector<size_t> &logical_shape,
                        NVTEScalingMode scaling_mode = NVTE_DELAYED_TENSOR_SCALING)
       : GroupedTensorWrapper(num_tensors, detail::to_shape(logical_shape), scaling_mode) {}
@@ -279,7 +347,7 @@ class GroupedTensorWrapper {
   GroupedTensorWrapper &set_parameter(NVTEGroupedTensorParam param, void *dptr, DType type,
                                       const ShapeType &shape) {
     const auto value = detail::basic_tensor(dptr, static_cast<NVTEDType>(type), shape);
-    nvte_set_grouped_tensor_param(data(), param, &value, sizeof(value));
+    detail::checked([&] { nvte_set_grouped_tensor_param(data(), param, &value, sizeof(value)); });
     return *this;
   }
 
@@ -326,7 +394,8 @@ class GroupedTensorWrapper {
 
   void set_with_gemm_swizzled_scales(bool value) {
     const uint8_t byte = value;
-    nvte_set_grouped_tensor_param(data(), kNVTEGroupedWithGEMMSwizzledScales, &byte, sizeof(byte));
+    const auto param = kNVTEGroupedWithGEMMSwizzledScales;
+    detail::checked([&] { nvte_set_grouped_tensor_param(data(), param, &byte, sizeof(byte)); });
   }
 
   NVTEBasicTensor get_parameter(NVTEGroupedTensorParam param) const {
@@ -353,22 +422,29 @@ class GroupedTensorWrapper {
   /*! The handle, for C calls; null after a move. */
   NVTEGroupedTensor data() const noexcept { return handle_.get(); }
 
-  size_t num_tensors() const { return handle_ ? nvte_grouped_tensor_num_tensors(data()) : 0; }
+  size_t num_tensors() const {
+    return detail::query(data(), [&] { return nvte_grouped_tensor_num_tensors(data()); }, 0);
+  }
   DType dtype() const {
-    return handle_ ? static_cast<DType>(nvte_grouped_tensor_type(data())) : DType::kNumTypes;
+    return static_cast<DType>(
+        detail::query(data(), [&] { return nvte_grouped_tensor_type(data()); }, kNVTENumTypes));
   }
   NVTEScalingMode scaling_mode() const {
-    return handle_ ? nvte_grouped_tensor_scaling_mode(data()) : NVTE_DELAYED_TENSOR_SCALING;
+    return detail::query(
+        data(), [&] { return nvte_grouped_tensor_scaling_mode(data()); },
+        NVTE_DELAYED_TENSOR_SCALING);
   }
   const NVTEShape logical_shape() const {
-    return handle_ ? nvte_get_grouped_tensor_logical_shape(data()) : emptyShape;
+    return detail::query(
+        data(), [&] { return nvte_get_grouped_tensor_logical_shape(data()); }, emptyShape);
   }
 
  private:
   template <typename T>
   T get_value(NVTEGroupedTensorParam param) const {
     T value{};
-    nvte_get_grouped_tensor_param(data(), param, &value, sizeof(value), nullptr);
+    detail::checked(
+        [&] { nvte_get_grouped_tensor_param(data(), param, &value, sizeof(value), nullptr); });
     return value;
   }
 
@@ -378,7 +454,7 @@ class GroupedTensorWrapper {
 /*! Owns a quantization config; pass it wherever an NVTEQuantizationConfig is expected. */
 class QuantizationConfigWrapper {
  public:
-  QuantizationConfigWrapper() : handle_(nvte_create_quantization_config()) {}
+  QuantizationConfigWrapper() : handle_(detail::checked(nvte_create_quantization_config)) {}
 
   operator NVTEQuantizationConfig() const noexcept { return handle_.get(); }
 
@@ -410,7 +486,9 @@ class QuantizationConfigWrapper {
  private:
   template <typename T>
   void set(NVTEQuantizationConfigAttribute attr, T value) {
-    nvte_set_quantization_config_attribute(handle_.get(), attr, &value, sizeof(value));
+    detail::checked([&] {
+      nvte_set_quantization_config_attribute(handle_.get(), attr, &value, sizeof(value));
+    });
   }
 
   detail::Handle<nvte_destroy_quantization_config> handle_;

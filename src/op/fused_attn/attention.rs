@@ -4,7 +4,7 @@
 
 use super::{CONFIGS, Layout, numbered_layout};
 use crate::backend::{self, Planned, args::*};
-use crate::error::{Error, Result};
+use crate::error::{self, Error, Result};
 use crate::tensor::{FromC, from_c_enum};
 use crate::types::*;
 use NVTE_Bias_Type::*;
@@ -661,10 +661,7 @@ fn keep(text: &str) -> *const c_char {
     thread_local! {
         static KEPT: RefCell<CString> = RefCell::default();
     }
-    KEPT.with_borrow_mut(|kept| {
-        *kept = CString::new(text.replace('\0', " ")).unwrap_or_default();
-        kept.as_ptr()
-    })
+    error::keep(&KEPT, text)
 }
 
 /// The kind of implementation that runs a problem, or why there is none. Training asks for both passes.

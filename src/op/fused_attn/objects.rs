@@ -108,17 +108,19 @@ impl Objects {
         written: *mut usize,
     ) -> Result<()> {
         let (index, bytes) = self.attribute(attr)?;
+        // Where only the size is wanted, a null handle stands for any object.
+        if !handle.is_null() || !buf.is_null() {
+            let value = self.slab.read(self.name, handle, |values| values[index])?.to_le_bytes();
+            if !buf.is_null() {
+                check_size(size, bytes)?;
+                // SAFETY: the caller's promise.
+                unsafe { buf.cast::<u8>().copy_from(value.as_ptr(), bytes) };
+            }
+        }
         if !written.is_null() {
             // SAFETY: the caller's promise.
             unsafe { written.write_unaligned(bytes) };
         }
-        if buf.is_null() {
-            return Ok(());
-        }
-        check_size(size, bytes)?;
-        let value = self.slab.read(self.name, handle, |values| values[index])?.to_le_bytes();
-        // SAFETY: the caller's promise.
-        unsafe { buf.cast::<u8>().copy_from(value.as_ptr(), bytes) };
         Ok(())
     }
 

@@ -127,7 +127,7 @@ unsafe fn get_attribute(
     use NVTEMatmulConfigAttribute::*;
     let attr = from_c("attr", attr)?;
     check_size_written(written)?;
-    let config = || CONFIGS.get("config", config);
+    let config = || attribute::object(&CONFIGS, config, buf, &MatmulConfig::default());
     let tensor = |of: fn(&MatmulConfig) -> usize| move || Ok(of(&config()?) as NVTETensor);
     let flag = |of: fn(&MatmulConfig) -> bool| move || Ok(of(&config()?) as u8);
     // SAFETY: the caller vouches for the buffers.
@@ -196,7 +196,8 @@ unsafe fn get_grouped_attribute(
     use NVTEGroupedMatmulConfigAttribute::*;
     let attr = from_c("attr", attr)?;
     check_size_written(written)?;
-    let config = || GROUPED_CONFIGS.get("config", config);
+    let config =
+        || attribute::object(&GROUPED_CONFIGS, config, buf, &GroupedMatmulConfig::default());
     let average = |of: fn(&GroupedMatmulConfig) -> Option<i64>| {
         move || Ok(of(&config()?).unwrap_or_default())
     };

@@ -9,6 +9,7 @@ use crate::backend::{self, args::*};
 use crate::check;
 use crate::env::env;
 use crate::error::{Error, Result};
+use crate::fork;
 use crate::tensor::{Buffer, Shape, TENSORS, Tensor};
 use crate::types::NVTE_Norm_Type::*;
 use crate::types::NVTEDType::*;
@@ -29,7 +30,8 @@ enum Switch {
 
 fn switch(switch: Switch) -> &'static AtomicBool {
     static SWITCHES: OnceLock<[AtomicBool; 3]> = OnceLock::new();
-    &SWITCHES.get_or_init(|| env().norm_switches.map(AtomicBool::new))[switch as usize]
+    let from_env = env().norm_switches;
+    &fork::once(&SWITCHES, || from_env.map(AtomicBool::new))[switch as usize]
 }
 
 fn is_on(which: Switch) -> bool {

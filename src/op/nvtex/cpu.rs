@@ -18,7 +18,7 @@ pub(crate) unsafe extern "C-unwind" fn device_malloc(
     let mut memory = std::ptr::null_mut();
     // SAFETY: 256 is a power of two and a multiple of the pointer size.
     if unsafe { libc::posix_memalign(&mut memory, 256, bytes) } != 0 {
-        return Outcome::device_error("out of host memory");
+        return Outcome::device_error(format!("out of host memory: {bytes} bytes"));
     }
     // SAFETY: the caller of a table entry vouches for its arguments.
     unsafe { ptr.write(memory) };

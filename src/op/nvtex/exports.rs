@@ -7,7 +7,7 @@ use crate::tensor::{FromC, from_c, from_c_enum};
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
 
-/// Result of the thread's last failing call.
+/// Result of a call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NVTEXStatus {
@@ -41,10 +41,15 @@ from_c_enum!(
     [NVTEX_ERROR_RETURN, NVTEX_ERROR_ABORT, NVTEX_ERROR_THROW]
 );
 
-/// Status of this thread's last failing call; calls that succeed leave it.
+/// Status of the first call of this thread that has failed since `nvtex_clear_error`, so that calls
+/// which fail in its wake do not hide the cause. (The name says "last" for the sake of programs built
+/// before.) Calls that succeed leave it.
+///
+/// No function of this library may be called from a signal handler: it may allocate memory or want a
+/// lock that the interrupted thread holds. Messages alone take no lock.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_last_status() -> NVTEXStatus {
-    match error::last_status() {
+    match error::status() {
         0 => NVTEXStatus::NVTEX_OK,
         1 => NVTEXStatus::NVTEX_INVALID_ARGUMENT,
         2 => NVTEXStatus::NVTEX_UNSUPPORTED,
@@ -53,17 +58,35 @@ pub extern "C-unwind" fn nvtex_last_status() -> NVTEXStatus {
     }
 }
 
-/// Message of this thread's last failing call: function, argument, expected, got. Empty if none has
-/// failed. Valid until the thread's next failing call or `nvtex_clear_error`.
+/// Message of the call that `nvtex_last_status` is about: function, argument, expected, got. Empty if
+/// none has failed. Valid until `nvtex_clear_error`. In destructors of an ending thread a fixed text
+/// may stand for it.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_last_error() -> *const c_char {
-    error::last_message()
+    error::message()
 }
 
 /// Forgets status and message of this thread.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_clear_error() {
     error::clear();
+}
+
+/// Number of calls of this thread that have failed, ever: `nvtex_clear_error` leaves it. With
+/// `nvtex_take_error` it tells whether one's own calls failed, whatever failed before.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_error_count() -> u64 {
+    error::count()
+}
+
+/// Message of this thread's newest failing call if more than `count` have failed, else null. If the
+/// call that `nvtex_last_status` is about came after the first `count` failures, its status is
+/// cleared. So `n = nvtex_error_count()`, calls, and `nvtex_take_error(n)` report failures of these
+/// calls and leave an error from before them in its place. Valid until the thread's next failing
+/// call.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_take_error(count: u64) -> *const c_char {
+    error::take(count)
 }
 
 /// Sets what failing calls do, for the whole process, and returns the previous mode. Until the first

@@ -238,7 +238,8 @@ pub unsafe extern "C-unwind" fn nvte_set_tensor_param_v2(
 }
 
 /// Copies a parameter of a tensor to `buf` and its size to `size_written` (may be null). With a null
-/// `buf` only the size. A null handle gives the values of an empty tensor.
+/// `buf` only the size. A null handle gives the values of an empty tensor. A call that fails writes
+/// nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_get_tensor_param_v2(
     tensor: NVTETensor,
@@ -298,7 +299,7 @@ pub extern "C-unwind" fn nvte_create_quantization_config() -> NVTEQuantizationCo
 }
 
 /// Copies an attribute to `buf` and its size to `size_written` (may be null). With a null `buf` only
-/// the size.
+/// the size, and then `config` may be null. A call that fails writes nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_get_quantization_config_attribute(
     config: NVTEQuantizationConfig,

@@ -95,7 +95,7 @@ unsafe fn get_config_attribute(
 ) -> Result<()> {
     use NVTEQuantizationConfigAttribute::*;
     let attr = from_c("attr", attr)?;
-    let config = || CONFIGS.get("config", config);
+    let config = || attribute::object(&CONFIGS, config, buf, &QuantizationConfig::DEFAULT);
     let flag = |field: fn(&QuantizationConfig) -> bool| move || Ok(field(&config()?) as u8);
     // SAFETY: the caller vouches for the buffers.
     unsafe {
@@ -369,6 +369,9 @@ fn create_tensors(mode: MaybeUninit<NVTEScalingMode>, count: usize) -> Result<Ve
         return Err(Error::argument("N", format!("at most {CAPACITY}"), count));
     }
     let mut handles = Vec::new();
+    let bytes = count * size_of::<NVTETensor>();
+    let no_memory = |_| Error::device(format!("out of host memory: {bytes} bytes for a list"));
+    handles.try_reserve_exact(count).map_err(no_memory)?;
     for _ in 0..count {
         match TENSORS.insert(Tensor::new(mode)) {
             Ok(handle) => handles.push(handle),
