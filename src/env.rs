@@ -1,6 +1,7 @@
 //! Every environment variable that the library reads, once.
 #![allow(unsafe_code)]
 
+use crate::backend::pool::MOST;
 use crate::error::Mode;
 use crate::fork;
 use crate::verbose::{self, Level};
@@ -44,6 +45,8 @@ pub struct Env {
     pub check_device: bool,
     /// `NVTE_WAIT_SECONDS=60`: how long a product waits for counters that other work clears.
     pub wait: Duration,
+    /// `NVTE_NUM_THREADS=N`: threads of the CPU backend; 0 for as many as there are processors.
+    pub num_threads: usize,
     /// `NVTE_NORM_FWD_USE_CUDNN=1`, `NVTE_NORM_BWD_USE_CUDNN=1`, `NVTE_ZERO_CENTERED_GAMMA_IN_WTYPE=1`:
     /// what the functions that set these switches set.
     pub norm_switches: [bool; 3],
@@ -88,6 +91,7 @@ fn read() -> Env {
             false,
         ),
         wait: or_default(seconds("NVTE_WAIT_SECONDS", DEFAULT_WAIT), DEFAULT_WAIT),
+        num_threads: or_default(number("NVTE_NUM_THREADS", 1, MOST), 0),
         norm_switches: [
             "NVTE_NORM_FWD_USE_CUDNN",
             "NVTE_NORM_BWD_USE_CUDNN",
@@ -174,6 +178,18 @@ fn seconds(name: &str, default: Duration) -> Result<Duration, String> {
             Err(format!("{name}: expected seconds, more than 0, at most {MOST}, got {value:?}"))
         }
     }
+}
+
+/// The value of a variable that takes a number from `least` to `most`; 0 if unset or empty.
+fn number(name: &str, least: usize, most: usize) -> Result<usize, String> {
+    let value = std::env::var_os(name).unwrap_or_default();
+    if value.is_empty() {
+        return Ok(0);
+    }
+    let number = value.to_str().and_then(|text| text.parse().ok());
+    number
+        .filter(|number| (least..=most).contains(number))
+        .ok_or_else(|| format!("{name}: expected a number from {least} to {most}, got {value:?}"))
 }
 
 /// For variables whose wrong values are reported but harmless.

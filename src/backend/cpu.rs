@@ -5,7 +5,6 @@
 use crate::backend::args::*;
 use crate::backend::buf;
 use crate::op;
-use rayon::prelude::*;
 use std::sync::OnceLock;
 
 pub(super) static TABLE: OpTable = OpTable {
@@ -96,21 +95,6 @@ pub(super) static TABLE: OpTable = OpTable {
 pub(crate) unsafe fn is_noop(noop: *const f32) -> bool {
     // SAFETY: the caller's promise.
     unsafe { buf::load(noop) == Some(1.0) }
-}
-
-/// The largest result of `work` over all `tasks`, which run in parallel, each thread with its own
-/// scratch.
-pub(crate) fn parallel_max<S>(
-    tasks: usize,
-    scratch: impl Fn() -> S + Sync + Send,
-    work: impl Fn(&mut S, usize) -> u32 + Sync + Send,
-) -> u32 {
-    if tasks <= 1 {
-        // Waking the pool takes longer than a small task.
-        let mut scratch = scratch();
-        return (0..tasks).map(|task| work(&mut scratch, task)).max().unwrap_or(0);
-    }
-    (0..tasks).into_par_iter().map_init(scratch, work).max().unwrap_or(0)
 }
 
 /// The widest vectors of this machine.

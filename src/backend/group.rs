@@ -3,6 +3,7 @@
 
 use super::args::Group;
 use super::buf::Buf;
+use super::memory::room;
 use crate::types::NVTEScalingMode;
 
 /// One matrix of a group.
@@ -67,7 +68,7 @@ impl Group {
                 false => ((0, 0), [0; 2]),
             }
         };
-        let mut members = Vec::with_capacity(n);
+        let mut members = room(n);
         // Where the next member's data and scales begin unless the group is wrong.
         let (mut data, mut totals) = (0, [0usize; 2]);
         for index in 0..n {

@@ -11,6 +11,8 @@ mod cuda;
 pub(crate) mod group;
 #[cfg(nvte_cuda)]
 mod library;
+pub(crate) mod memory;
+pub(crate) mod pool;
 
 use crate::env::{BackendChoice, env};
 use crate::error::{self, Error, Result};
@@ -305,7 +307,7 @@ pub(crate) fn run<A: Operator>(args: &A, stream: cudaStream_t) -> Result<()> {
     let backend = current()?;
     let entry = A::entry(backend.table).ok_or_else(|| missing(backend, A::NAME))?;
     // SAFETY: the arguments have been checked by the operator's plan().
-    let outcome = unsafe { entry(args, stream) };
+    let outcome = memory::caught(|| unsafe { entry(args, stream) })?;
     verbose::line(Level::Exec, "exec", || format!("{},{},{args:?}", backend.name, A::NAME));
     finish(backend, A::NAME, outcome)?;
     if env().sync {
@@ -336,7 +338,7 @@ pub(crate) fn attention_plan(args: &AttentionArgs) -> Result<Planned> {
         rejected: std::ptr::null(),
     };
     // SAFETY: the arguments have been checked by the operator's plan().
-    let outcome = unsafe { entry(args, &mut plan) };
+    let outcome = memory::caught(|| unsafe { entry(args, &mut plan) })?;
     finish(backend, "attention_plan", outcome)?;
     let text = |text: *const c_char| match text.is_null() {
         true => String::new(),

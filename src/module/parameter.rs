@@ -5,12 +5,12 @@ use super::memory::Lifetime;
 use super::ops::{self, plain};
 use super::quantizer::{NoopFlag, QTensor, Quantizer, Usage};
 use super::state::{Delayed, Pass, Slot};
+use crate::backend::pool::chunks_mut;
 use crate::check;
 use crate::error::{Error, Result};
 use crate::op::transformer_engine::QuantizationConfig;
 use crate::tensor::{Shape, Tensor};
 use crate::types::NVTEDType::{self, *};
-use rayon::prelude::*;
 use std::sync::Arc;
 
 /// Where initial values come from.
@@ -105,7 +105,7 @@ impl Parameter {
             Init::Constant(value) => vec![value; self.numel()],
             Init::Normal { deviation, seed } => {
                 let mut values = vec![0.0; self.numel()];
-                values.par_chunks_mut(2).with_min_len(1 << 12).enumerate().for_each(|(i, pair)| {
+                chunks_mut(&mut values, 2).with_min_len(1 << 12).for_each(|(i, pair)| {
                     for (value, x) in pair.iter_mut().zip(normal_pair(seed, i as u64)) {
                         *value = (x * f64::from(deviation)) as f32;
                     }

@@ -4,10 +4,11 @@
 use crate::backend::args::{Fusion, Outcome, ScaledActivationArgs};
 use crate::backend::buf::Buf;
 use crate::backend::cpu::vectorized;
+use crate::backend::memory::zeros;
+use crate::backend::pool::parallel;
 use crate::function::{Curve, WithCurve, with_curve};
 use crate::numeric::{Element, dispatch};
 use crate::types::{NVTEDType, cudaStream_t};
-use rayon::prelude::*;
 use std::ffi::c_void;
 
 /// Sums that a row's products are added to.
@@ -79,8 +80,8 @@ impl WithCurve for Rows<'_> {
         let scales = Floats::new(self.0.scales, rows, self.0.scales_dtype);
         let grad_scales = (!self.0.grad_scales.is_null())
             .then(|| Floats::new(self.0.grad_scales, rows, self.0.grad_scales_dtype));
-        let scratch = || [width, cols, out_width, cols].map(|len| vec![0.0f32; len]);
-        (0..rows).into_par_iter().for_each_init(scratch, |[x, dy, y, products], row| {
+        let scratch = || [width, cols, out_width, cols].map(zeros::<f32>);
+        parallel(rows).for_each_init(scratch, |[x, dy, y, products], row| {
             let mut scale = [0.0];
             // SAFETY: the arguments are valid; the row is this task's.
             unsafe {

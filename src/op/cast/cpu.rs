@@ -6,12 +6,12 @@ use super::cpu_block;
 use super::cpu_fused::is_plain;
 use crate::backend::args::*;
 use crate::backend::buf::{Buf, load, store};
-use crate::backend::cpu::{is_noop, parallel_max, vectorized};
+use crate::backend::cpu::{is_noop, vectorized};
 use crate::backend::group::{Member, scale_pitch};
+use crate::backend::pool::parallel;
 use crate::numeric::{Element, amax_bits, dispatch};
 use crate::op::transpose::cpu::transposed;
 use crate::types::{NVTEScalingMode, cudaStream_t};
-use rayon::prelude::*;
 use std::ffi::c_void;
 use std::ops::Range;
 
@@ -188,8 +188,7 @@ unsafe fn quantize_as<I: Element, O: Element>(a: &QuantizeArgs) {
         },
         None => {
             let (tasks, range) = chunks(numel);
-            parallel_max(
-                tasks,
+            parallel(tasks).max_init(
                 || (),
                 |(), task| {
                     let input = &input[range(task)];
@@ -290,7 +289,7 @@ unsafe fn dequantize_as<I: Element, O: Element>(a: &DequantizeArgs) {
             };
         } else {
             let (tasks, range) = chunks(numel);
-            (0..tasks).into_par_iter().for_each(|task| {
+            parallel(tasks).for_each(|task| {
                 let input = &input[range(task)];
                 // SAFETY: each task writes its own part of the output.
                 let output = unsafe { output.slice_mut(range(task).start, input.len()) };

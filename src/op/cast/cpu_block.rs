@@ -6,8 +6,9 @@ use super::cpu::{raise_amax, scale_of_tensor, store_scale_inv};
 use super::cpu_fused::{Make, Source, is_plain};
 use crate::backend::args::{DequantizeArgs, QuantizeArgs};
 use crate::backend::buf::Buf;
-use crate::backend::cpu::{parallel_max, vectorized};
+use crate::backend::cpu::vectorized;
 use crate::backend::group::scale_pitch;
+use crate::backend::pool::parallel;
 use crate::numeric::{Element, F32, amax_bits};
 use crate::op::recipe::cpu::scale_of;
 use crate::types::{NVTEDType, NVTEScalingMode};
@@ -305,7 +306,7 @@ fn tiles<T>(
 ) -> u32 {
     let across = cols.div_ceil(TILE);
     let part = |i: usize, len: usize| i * TILE..len.min((i + 1) * TILE);
-    parallel_max(rows.div_ceil(TILE) * across, scratch, |scratch, task| {
+    parallel(rows.div_ceil(TILE) * across).max_init(scratch, |scratch, task| {
         let (row, col) = (part(task / across, rows), part(task % across, cols));
         work(&Tile { rows: row, cols: col }, scratch)
     })

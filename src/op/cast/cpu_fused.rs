@@ -6,9 +6,9 @@ use super::cpu_block::{TILE, Tile};
 use crate::backend::args::{Form, Fusion, QuantizeArgs};
 use crate::backend::buf::Buf;
 use crate::backend::cpu::vectorized;
+use crate::backend::pool::parallel;
 use crate::function::{Curve, WithCurve, with_curve};
 use crate::numeric::Element;
-use rayon::prelude::*;
 
 /// True if v is the input and its sums are not wanted.
 pub(super) fn is_plain(fusion: &Fusion) -> bool {
@@ -115,7 +115,7 @@ impl<'a, I: Element> Source<'a, I> {
     /// All tiles have been filled.
     pub(super) unsafe fn reduce(&self) {
         let Some((dbias, workspace)) = self.sums else { return };
-        (0..self.cols.div_ceil(TILE)).into_par_iter().for_each(|part| {
+        parallel(self.cols.div_ceil(TILE)).for_each(|part| {
             let (start, width) = (part * TILE, TILE.min(self.cols - part * TILE));
             let mut sums = [[0.0; TILE]; 8];
             for block in 0..self.rows.div_ceil(TILE) {

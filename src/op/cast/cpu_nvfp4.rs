@@ -6,9 +6,10 @@ use crate::backend::args::Nvfp4Variant::{self, *};
 use crate::backend::args::{Nvfp4DequantizeArgs, Nvfp4Lines, Nvfp4QuantizeArgs, Outcome};
 use crate::backend::buf::{self, Buf};
 use crate::backend::cpu::is_noop;
+use crate::backend::memory::collect;
+use crate::backend::pool::parallel;
 use crate::numeric::*;
 use crate::types::cudaStream_t;
-use rayon::prelude::*;
 
 /// Arguments that threads share: addresses of memory of which each writes its own part.
 struct Shared<'a, T>(&'a T);
@@ -84,7 +85,7 @@ unsafe fn members(a: &Nvfp4QuantizeArgs) -> Vec<Member> {
             packed_rows,
         }
     };
-    offsets.windows(2).enumerate().map(member).collect()
+    collect(offsets.windows(2).enumerate().map(member))
 }
 
 /// The global scale of an operator's variant for the largest magnitude of a tensor.
@@ -359,7 +360,7 @@ unsafe fn run<I: Element>(a: &Nvfp4QuantizeArgs) {
     let shared = Shared(a);
     for member in &members {
         let bands = member.rows.div_ceil(BLOCK);
-        (0..bands).into_par_iter().for_each(|band| {
+        parallel(bands).for_each(|band| {
             for left in (0..cols).step_by(BLOCK) {
                 // SAFETY: as above; blocks do not overlap.
                 unsafe { tile(shared.get(), input, matrix, rng, member, (band * BLOCK, left)) };
@@ -490,7 +491,7 @@ pub(crate) unsafe extern "C-unwind" fn nvfp4_dequantize(
 unsafe fn dequantize<O: Element>(a: &Nvfp4DequantizeArgs) {
     let (rows, cols) = (a.rows, a.cols);
     let shared = Shared(a);
-    (0..rows).into_par_iter().for_each(|r| {
+    parallel(rows).for_each(|r| {
         let a = shared.get();
         // SAFETY: the caller's promise; each row is written by one thread.
         let (codes, y, amax) = unsafe {

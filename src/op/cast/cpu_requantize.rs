@@ -4,9 +4,9 @@
 use super::cpu_block::{e8m0, exp2, reciprocal};
 use crate::backend::args::{Outcome, RequantizeArgs};
 use crate::backend::buf::Buf;
+use crate::backend::pool::parallel;
 use crate::numeric::{BF16, E4M3, Element, amax_bits, dispatch};
 use crate::types::cudaStream_t;
-use rayon::prelude::*;
 
 /// Rows and columns of a block, and sides of the tiles of codes.
 const BLOCK: usize = 32;
@@ -47,7 +47,7 @@ unsafe fn run<I: Element>(a: &RequantizeArgs) {
             Buf::<i64>::new(a.offsets.cast(), a.num_groups + 1).slice(0, a.num_groups + 1),
         )
     };
-    (0..rows / BLOCK).into_par_iter().for_each(|band| {
+    parallel(rows / BLOCK).for_each(|band| {
         let first = band * BLOCK;
         let owner = offsets.windows(2).find_map(|ends| {
             // A negative offset becomes one that is too large.

@@ -172,7 +172,7 @@ pub(super) fn for_each_pair(
         Ok(unsafe { Buf::<NVTETensor>::new(array.cast(), num_tensors).slice(0, num_tensors) })
     };
     let (inputs, outputs) = (array(inputs_name, inputs)?, array(outputs_name, outputs)?);
-    let mut planned = Vec::with_capacity(num_tensors);
+    let mut planned = backend::memory::reserve("a list of tensors", num_tensors)?;
     for (i, (&input, &output)) in inputs.iter().zip(outputs).enumerate() {
         let args = check::tensor("input", input)
             .and_then(|input| plan(&input, &check::tensor("output", output)?))

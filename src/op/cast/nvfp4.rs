@@ -290,7 +290,7 @@ pub(crate) fn split(
         return Err(Error::argument("split_sections", expected, format!("{splits:?}")));
     }
     let mut first_row = 0;
-    let mut parts = Vec::with_capacity(num_tensors);
+    let mut parts = backend::memory::reserve("a list of tensors", num_tensors)?;
     for (i, (&handle, &rows)) in outputs.iter().zip(splits).enumerate() {
         if rows == 0 {
             continue;
@@ -339,7 +339,7 @@ pub(crate) fn group_quantize(
         ..cast_of((&input.rowwise, kNVTEBFloat16), (rows, cols), NVTEX_NVFP4_SQUARE, &config)?
     };
     let mut data = null_mut();
-    let mut planned = Vec::with_capacity(num_tensors);
+    let mut planned = backend::memory::reserve("a list of tensors", num_tensors)?;
     for (tensor_name, output, args) in split(&whole, outputs, split_sections, num_tensors)? {
         let (rows, first_row) = (args.rows, args.first_row);
         let name = |field| format!("{tensor_name}{field}");

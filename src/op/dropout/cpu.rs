@@ -3,10 +3,10 @@
 
 use crate::backend::args::{DropoutArgs, Outcome};
 use crate::backend::buf::{Buf, load};
+use crate::backend::pool::parallel;
 use crate::numeric::{Element, dispatch};
 use crate::op::cast::cpu::chunks;
 use crate::types::cudaStream_t;
-use rayon::prelude::*;
 
 pub(crate) unsafe extern "C-unwind" fn dropout(
     args: *const DropoutArgs,
@@ -43,7 +43,7 @@ unsafe fn dropout_as<I: Element, O: Element>(a: &DropoutArgs) {
     let cols = a.cols;
     // Each range begins with a group of 16 elements.
     let (tasks, range) = chunks(a.numel);
-    (0..tasks).into_par_iter().for_each(|task| {
+    parallel(tasks).for_each(|task| {
         for first in range(task).step_by(16) {
             let len = 16.min(range(task).end - first);
             let mut x = [I::default(); 16];

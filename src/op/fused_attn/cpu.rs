@@ -3,9 +3,9 @@
 
 use crate::backend::args::*;
 use crate::backend::buf::Buf;
+use crate::backend::pool::parallel;
 use crate::numeric::{Element, dispatch};
 use crate::types::{NVTE_QKV_Format, NVTEDType, cudaStream_t};
-use rayon::prelude::*;
 
 /// First tokens of sequences. They lie on the device, so that they may be anything: differences wrap, and who
 /// makes an index of them compares it with the size of what it leads to.
@@ -417,7 +417,7 @@ pub(crate) unsafe extern "C-unwind" fn copy_rows(
     let entries = unsafe { std::slice::from_raw_parts(a.entries, a.num_entries) };
     for entry in entries.iter().map(Shared) {
         let rows: usize = entry.0.dims.iter().product();
-        (0..rows).into_par_iter().with_min_len(256).for_each(|row| entry.copy(row));
+        parallel(rows).with_min_len(256).for_each(|row| entry.copy(row));
     }
     Outcome::OK
 }

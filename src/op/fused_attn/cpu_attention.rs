@@ -6,11 +6,13 @@
 use crate::backend::args::{AttentionArgs, AttentionPlan, AttentionSide, AttentionTensor, Outcome};
 use crate::backend::buf::{Buf, load, store};
 use crate::backend::cpu::vectorized;
+use crate::backend::memory::{collect, resize, zeros};
+use crate::backend::pool::parallel;
 use crate::numeric::{Element, amax_bits, dispatch};
 use crate::op::dropout::cpu::philox_of;
+use crate::op::gemm::cpu::Product;
 use crate::op::gemm::cpu::{from_floats, to_floats};
 use crate::types::{NVTEDType, cudaStream_t};
-use rayon::prelude::*;
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -268,7 +270,7 @@ struct Head<'a> {
 /// `len` floats of a scratch buffer.
 fn floats(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
     if buffer.len() < len {
-        buffer.resize(len, 0.0);
+        resize(buffer, len);
     }
     &mut buffer[..len]
 }
@@ -285,27 +287,16 @@ fn product(to: &mut [f32], (m, n, k): (usize, usize, usize), a: Matrix, b: Matri
     assert!(to.len() >= m * n && covers(&a, m, k) && covers(&b, k, n), "sizes of a product");
     // SAFETY: the matrices lie in the slices.
     unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            to.as_mut_ptr(),
-            1,
-            n as isize,
-            add,
-            a.0.as_ptr(),
-            a.2 as isize,
-            a.1 as isize,
-            b.0.as_ptr(),
-            b.2 as isize,
-            b.1 as isize,
-            1.0,
-            1.0,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
+        let product = Product {
+            dims: (m, n, k),
+            d: to.as_mut_ptr(),
+            d_strides: (n, 1),
+            a: (a.0.as_ptr(), a.1, a.2),
+            b: (b.0.as_ptr(), b.1, b.2),
+            alpha: 1.0,
+            beta: if add { 1.0 } else { 0.0 },
+        };
+        product.run_here();
     }
 }
 
@@ -481,7 +472,7 @@ impl<'a> Shared<'a> {
         Self {
             a,
             // SAFETY: as above.
-            sequences: (0..a.batch).map(|i| unsafe { Sequence::new(a, i) }).collect(),
+            sequences: collect((0..a.batch).map(|i| unsafe { Sequence::new(a, i) })),
             fp8,
             seed,
             counter: offset / 4,
@@ -603,7 +594,7 @@ impl<'a> Shared<'a> {
         task: impl Fn(&mut Scratch, Sequence, usize, Range<usize>) + Sync + Send,
     ) {
         let blocks = length.div_ceil(block);
-        (0..self.a.batch * heads * blocks).into_par_iter().for_each_init(
+        parallel(self.a.batch * heads * blocks).for_each_init(
             Scratch::default,
             |scratch, index| {
                 let (i, j, start) =
@@ -632,7 +623,7 @@ impl<'a> Shared<'a> {
     /// The arguments are valid.
     unsafe fn backward(&self) {
         let a = self.a;
-        let mut sums = vec![0.0; self.stats_len()];
+        let mut sums = zeros::<f32>(self.stats_len());
         // SAFETY: the vector is used through this buffer alone until the tasks are done.
         let d = unsafe { Buf::<f32>::new(sums.as_mut_ptr().cast(), sums.len()) };
         let (heads, groups) = (a.q_side.heads, a.kv_side.heads);
@@ -758,7 +749,7 @@ impl<'a> Shared<'a> {
         let row_blocks = if row == 0 { 1 } else { queries.div_ceil(ROWS) };
         let column_blocks = keys.div_ceil(COLS);
         let tasks = batches * heads_own * row_blocks * column_blocks;
-        (0..tasks).into_par_iter().for_each_init(Scratch::default, |scratch, task| {
+        parallel(tasks).for_each_init(Scratch::default, |scratch, task| {
             let AttentionTensor { data, dtype, .. } = self.a.dbias;
             let (rest, column_block) = (task / column_blocks, task % column_blocks);
             let (rest, row_block) = (rest / row_blocks, rest % row_blocks);
@@ -769,7 +760,7 @@ impl<'a> Shared<'a> {
                 _ => row_block * ROWS..((row_block + 1) * ROWS).min(queries),
             };
             let (width, height) = (columns.len(), if row == 0 { 1 } else { rows.len() });
-            let mut sums = vec![0.0; width * height];
+            let mut sums = zeros::<f32>(width * height);
             for i in of(b, batch, self.sequences.len()) {
                 let s = self.sequences[i];
                 let inside = columns.start..columns.end.min(s.keys).max(columns.start);
@@ -814,7 +805,7 @@ impl<'a> Shared<'a> {
                 Buf::<f32>::new(a.stats.cast(), self.stats_len()),
             )
         };
-        (0..a.q_side.heads).into_par_iter().for_each(|j| {
+        parallel(a.q_side.heads).for_each(|j| {
             let mut sum = 0.0;
             for s in &self.sequences {
                 let sink = self.head(*s, j).sink;

@@ -966,26 +966,27 @@ fn runtime_num_segments(
         return Ok(0);
     }
     device_integers("cu_seqlens", cu_seqlens, kNVTEInt32)?;
-    if len > 1 << 40 {
-        return Err(Error::argument("len", "a number of sequences", len));
+    if u32::try_from(len).is_err() {
+        return Err(Error::argument("len", "a number that fits into 32 bits", len));
     }
-    let mut host = vec![0i32; len];
-    backend::call("device_memcpy", |table| {
-        let copy = table.device_memcpy?;
-        // SAFETY: the host buffer has room; the caller vouches for the device's.
-        Some(unsafe {
-            copy(
-                host.as_mut_ptr().cast(),
-                cu_seqlens,
-                4 * len,
-                CopyKind::NVTEX_COPY_TO_HOST,
-                stream,
-            )
-        })
-    })?;
-    backend::call("stream_synchronize", |table| {
-        // SAFETY: the stream is the caller's.
-        table.stream_synchronize.map(|entry| unsafe { entry(stream) })
-    })?;
-    Ok(host.iter().filter(|&&end| end > 0).count() as u32)
+    // In pieces, so that a long array needs no copy of its length.
+    const PIECE: usize = 1 << 12;
+    let mut host = vec![0i32; len.min(PIECE)];
+    let mut count = 0;
+    for first in (0..len).step_by(PIECE) {
+        let piece = PIECE.min(len - first);
+        let from = cu_seqlens.wrapping_byte_add(4 * first);
+        let to = host.as_mut_ptr().cast();
+        backend::call("device_memcpy", |table| {
+            let copy = table.device_memcpy?;
+            // SAFETY: the host buffer has room; the caller vouches for the device's.
+            Some(unsafe { copy(to, from, 4 * piece, CopyKind::NVTEX_COPY_TO_HOST, stream) })
+        })?;
+        backend::call("stream_synchronize", |table| {
+            // SAFETY: the stream is the caller's.
+            table.stream_synchronize.map(|entry| unsafe { entry(stream) })
+        })?;
+        count += host[..piece].iter().filter(|&&end| end > 0).count() as u32;
+    }
+    Ok(count)
 }

@@ -2,9 +2,10 @@
 #![allow(unsafe_code)]
 
 use crate::backend::args::{Outcome, RopeArgs, RopePart, RopeStrides};
+use crate::backend::memory::resize;
+use crate::backend::pool::parallel;
 use crate::numeric::{Element, dispatch};
 use crate::types::cudaStream_t;
-use rayon::prelude::*;
 
 pub(crate) unsafe extern "C-unwind" fn rope(args: *const RopeArgs, _: cudaStream_t) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
@@ -24,7 +25,7 @@ unsafe impl Sync for RopeArgs {}
 /// The arguments are valid and have the dtype `T`.
 unsafe fn rope_as<T: Element>(a: &RopeArgs) {
     let rows = if a.cu_seqlens.is_null() { a.positions * a.sequences } else { a.positions };
-    (0..rows).into_par_iter().for_each_init(
+    parallel(rows).for_each_init(
         || (Vec::new(), Vec::new()),
         |(x, sines), row| {
             // SAFETY: the caller's promise.
@@ -44,8 +45,9 @@ unsafe fn rope_as<T: Element>(a: &RopeArgs) {
                     unsafe {
                         let input = part.input.cast::<T>().add(from);
                         let step = part.input_strides.element;
-                        x.clear();
-                        x.extend((0..a.dim).map(|j| input.add(j * step).read().to_f32()));
+                        resize(x, a.dim);
+                        let read = |j: usize| input.add(j * step).read().to_f32();
+                        x.iter_mut().enumerate().for_each(|(j, x)| *x = read(j));
                         turn(a, x, sines);
                         let output = part.output.cast::<T>().add(to);
                         let y = std::slice::from_raw_parts_mut(output, a.dim);
@@ -98,7 +100,8 @@ unsafe fn angles(a: &RopeArgs, part: &RopePart, f: usize, sines: &mut Vec<(f32, 
         // SAFETY: the caller's promise.
         let freqs =
             unsafe { std::slice::from_raw_parts(part.freqs.add(row * a.rotated), a.rotated) };
-        sines.extend(freqs.iter().map(|angle| (angle.cos(), angle.sin())));
+        resize(sines, freqs.len());
+        sines.iter_mut().zip(freqs).for_each(|(sine, angle)| *sine = (angle.cos(), angle.sin()));
     }
 }
 

@@ -6,10 +6,10 @@ use crate::backend::args::{
     RouterHistogramArgs, RouterScore, Routing,
 };
 use crate::backend::buf::{Buf, load};
+use crate::backend::pool::{chunks_mut, parallel};
 use crate::numeric::{BF16, Element, F32, dispatch};
 use crate::types::{NVTEDType, cudaStream_t};
 use RouterScore::*;
-use rayon::prelude::*;
 use std::cmp::Reverse;
 use std::ffi::c_void;
 
@@ -181,7 +181,7 @@ unsafe fn forward_as<T: Element, P: Element>(a: &RouterForwardArgs) {
         )
     };
     let (bias, a) = (bias.as_deref(), Shared(a));
-    (0..a.get().tokens).into_par_iter().with_min_len(4096 / experts.min(4096)).for_each(|token| {
+    parallel(a.get().tokens).with_min_len(4096 / experts.min(4096)).for_each(|token| {
         let a = a.get();
         // SAFETY: each token is the task of one thread.
         let (logits, probs, intermediate) = unsafe {
@@ -282,7 +282,7 @@ unsafe fn backward_as<T: Element, G: Element>(a: &RouterBackwardArgs) {
         )
     };
     let a = Shared(a);
-    (0..a.get().tokens).into_par_iter().with_min_len(4096 / experts.min(4096)).for_each(|token| {
+    parallel(a.get().tokens).with_min_len(4096 / experts.min(4096)).for_each(|token| {
         let a = a.get();
         // SAFETY: each token is the task of one thread.
         let (values, grad, output, routed) = unsafe {
@@ -345,7 +345,7 @@ pub(crate) unsafe extern "C-unwind" fn router_histogram(
         )
     };
     let (lower, scale) = (bounds[0], bins as f32 / (bounds[1] - bounds[0]));
-    histogram.par_chunks_mut(bins).enumerate().for_each(|(expert, counts)| {
+    chunks_mut(histogram, bins).for_each(|(expert, counts)| {
         for (token, cutoff) in cutoff.iter().enumerate() {
             let distance = ((cutoff - scores[token * experts + expert]) - lower) * scale;
             // The conversion saturates, and NaN becomes 0.
@@ -390,10 +390,11 @@ pub(crate) unsafe extern "C-unwind" fn aux_loss(
             let c = a.experts * a.coeff / a.topk / total / total;
             let counts = counts(a.counts, a.counts_dtype, a.cols);
             let probs = Buf::<T>::new(a.probs, a.rows * a.cols).slice(0, a.rows * a.cols);
-            let sums: Vec<f64> = probs
-                .par_chunks(a.cols)
-                .map(|row| row.iter().zip(&counts).map(|(p, &n)| f64::from(p.to_f32()) * f64::from(n)).sum())
-                .collect();
+            let (rows, cols) = (a.rows, a.cols);
+            let product = |(p, &n): (&T, &f32)| f64::from(p.to_f32()) * f64::from(n);
+            let sums = parallel(rows).map(|row| -> f64 {
+                probs[row * cols..][..cols].iter().zip(&counts).map(product).sum()
+            });
             let loss = (f64::from(c) * sums.iter().sum::<f64>()) as f32;
             a.loss.cast::<T>().write(T::from_f32(loss));
             a.constants.write(c);
@@ -421,7 +422,7 @@ pub(crate) unsafe extern "C-unwind" fn aux_loss_backward(
             )
         };
         let row: Vec<T> = counts.iter().map(|&n| T::from_f32((c * n) * grad)).collect();
-        output.par_chunks_mut(a.cols).for_each(|output| output.copy_from_slice(&row));
+        chunks_mut(output, a.cols).for_each(|(_, output)| output.copy_from_slice(&row));
         Outcome::OK
     }, else Outcome::unimplemented("aux_loss_backward: dtype"))
 }

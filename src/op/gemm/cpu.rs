@@ -7,11 +7,13 @@ use crate::backend::args::{GemmArgs, GemmScales, Outcome};
 use crate::backend::buf::{Buf, load, store};
 use crate::backend::cpu::vectorized;
 use crate::backend::group::scale_dims;
+use crate::backend::memory::{collect, expect, resize, zeros};
+use crate::backend::pool::{chunks_mut, install, parallel, threads};
 use crate::numeric::{E4M3, Element, amax_bits, dispatch, e2m1_value};
 use crate::op::cast::cpu::dequantize;
 use crate::op::cast::cpu_nvfp4::scale_index;
 use crate::types::{NVTEDType, NVTEScalingMode, cudaStream_t};
-use rayon::prelude::*;
+use std::cell::Cell;
 use std::ffi::c_void;
 
 /// Depth of the f32 copies that are made of the operands at a time.
@@ -23,7 +25,10 @@ const CHUNK: usize = 1 << 14;
 /// Columns that one task sums.
 const SUM_COLS: usize = 64;
 
-const NO_MEMORY: &str = "gemm: out of host memory";
+/// Products of less than this are not worth a second thread.
+const SHARED: usize = 48 * 48 * 256;
+/// Bytes that the `gemm` crate keeps for each thread: the size of a level 2 cache, at most.
+const SLAB: usize = 2 << 20;
 
 /// `D = epilogue(alpha * scale_a * scale_b * (Bop Aop) + beta * C)`
 pub(crate) unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, _: cudaStream_t) -> Outcome {
@@ -65,31 +70,26 @@ pub(crate) unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, _: cudaStream
 
     let (m, kind) = (g.m, g.epilogue);
     let mut copy;
-    let mut bias_row = vec![0.0; if reads_bias { m } else { 0 }];
+    let mut bias_row = zeros::<f32>(if reads_bias { m } else { 0 });
     // SAFETY: the caller of a table entry vouches for pointers and shapes. D overlaps nothing but
     // C, which is read before D is written.
     unsafe {
         let product = if d.dtype == NVTEDType::kNVTEFloat32 {
             Buf::<f32>::new(d.ptr, area).slice_mut(0, area)
         } else {
-            copy = match floats(area) {
-                Some(copy) => copy,
-                None => return Outcome::device_error(NO_MEMORY),
-            };
+            copy = zeros(area);
             &mut copy[..]
         };
         if g.beta != 0.0 && g.c != product.as_ptr().cast() {
             let c = Tensor { ptr: g.c.cast_mut(), ..d };
-            product.par_chunks_mut(CHUNK).enumerate().for_each(|(i, to)| c.read(i * CHUNK, to));
+            chunks_mut(product, CHUNK).for_each(|(i, to)| c.read(i * CHUNK, to));
         }
-        if multiply(g, a, b, product).is_none() {
-            return Outcome::device_error(NO_MEMORY);
-        }
+        multiply(g, a, b, product);
         if g.epilogue == NVTEX_EPILOGUE_BGRAD {
             let scale = load::<f32>(g.scales_b.inv.cast()).unwrap_or(1.0);
             let (rows, cols) = if g.transb { (g.k, g.n) } else { (g.n, g.k) };
             let sums = if g.transb { column_sums(b, rows, cols) } else { row_sums(b, rows, cols) };
-            bias.write(0, &sums.iter().map(|&sum| (sum * scale as f64) as f32).collect::<Vec<_>>());
+            bias.write(0, &collect(sums.iter().map(|&sum| (sum * scale as f64) as f32)));
         }
         if reads_bias {
             bias.read(0, &mut bias_row);
@@ -97,27 +97,23 @@ pub(crate) unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, _: cudaStream
 
         let scale_d = if d.is_fp8() { load(g.scale_d).unwrap_or(1.0) } else { 1.0 };
         let rows_per_task = CHUNK.div_ceil(m);
-        let amax = product
-            .par_chunks_mut(rows_per_task * m)
-            .enumerate()
-            .map_init(Vec::new, |x, (task, chunk)| {
-                let mut amax = 0;
-                for (i, row) in chunk.chunks_exact_mut(m).enumerate() {
-                    let at = (task * rows_per_task + i) * m;
-                    epilogue(kind, row, &bias_row, aux, at, x);
-                    if d.is_fp8() {
-                        amax = row.iter().fold(amax, |amax, &v| amax_bits(v).max(amax));
-                        x.clear();
-                        x.extend(row.iter().map(|v| v * scale_d));
-                        d.write(at, x);
-                    } else if d.dtype != NVTEDType::kNVTEFloat32 {
-                        d.write(at, row);
-                    }
+        let finish = |x: &mut Vec<f32>, (task, chunk): (usize, &mut [f32])| {
+            let mut amax = 0;
+            for (i, row) in chunk.chunks_exact_mut(m).enumerate() {
+                let at = (task * rows_per_task + i) * m;
+                epilogue(kind, row, &bias_row, aux, at, x);
+                if d.is_fp8() {
+                    amax = row.iter().fold(amax, |amax, &v| amax_bits(v).max(amax));
+                    resize(x, row.len());
+                    x.iter_mut().zip(&*row).for_each(|(x, v)| *x = v * scale_d);
+                    d.write(at, x);
+                } else if d.dtype != NVTEDType::kNVTEFloat32 {
+                    d.write(at, row);
                 }
-                amax
-            })
-            .max()
-            .unwrap_or(0);
+            }
+            amax
+        };
+        let amax = chunks_mut(product, rows_per_task * m).max_init(Vec::new, finish);
         if g.epilogue == NVTEX_EPILOGUE_DGELU_BGRAD {
             let v = Tensor {
                 ptr: product.as_mut_ptr().cast(),
@@ -125,7 +121,7 @@ pub(crate) unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, _: cudaStream
                 numel: area,
             };
             let sums = column_sums(v, g.n, g.m);
-            bias.write(0, &sums.iter().map(|&sum| sum as f32).collect::<Vec<_>>());
+            bias.write(0, &collect(sums.iter().map(|&sum| sum as f32)));
         }
         if d.is_fp8() {
             store(g.amax_d, f32::from_bits(amax));
@@ -140,9 +136,7 @@ pub(crate) unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, _: cudaStream
 /// # Safety
 /// The arguments are valid.
 unsafe fn gemm_mxfp8(g: &GemmArgs) -> Outcome {
-    let (Some(mut a), Some(mut b)) = (floats(g.m * g.k), floats(g.n * g.k)) else {
-        return Outcome::device_error(NO_MEMORY);
-    };
+    let (mut a, mut b) = (zeros::<f32>(g.m * g.k), zeros::<f32>(g.n * g.k));
     let (a, b) = (a.as_mut_ptr().cast(), b.as_mut_ptr().cast());
     let (casts, product) = g.dequantized(NVTEDType::kNVTEFloat32, a, b);
     if g.k > 0 {
@@ -163,9 +157,7 @@ unsafe fn gemm_mxfp8(g: &GemmArgs) -> Outcome {
 /// # Safety
 /// The arguments are valid.
 unsafe fn gemm_nvfp4(g: &GemmArgs) -> Outcome {
-    let (Some(mut a), Some(mut b)) = (floats(g.m * g.k), floats(g.n * g.k)) else {
-        return Outcome::device_error(NO_MEMORY);
-    };
+    let (mut a, mut b) = (zeros::<f32>(g.m * g.k), zeros::<f32>(g.n * g.k));
     // SAFETY: the caller's promise.
     let (alpha, beta) = unsafe {
         expand_nvfp4(g.a, &g.scales_a, g.k, &mut a);
@@ -210,7 +202,7 @@ unsafe fn expand_nvfp4(codes: *const c_void, scales: &GemmScales, k: usize, valu
             Buf::<u8>::new(scales.inv, entries).slice(0, entries),
         )
     };
-    values.par_chunks_exact_mut(BLOCK).enumerate().for_each(|(i, values)| {
+    chunks_mut(values, BLOCK).for_each(|(i, values)| {
         let (row, block) = (i * BLOCK / k, i * BLOCK % k / BLOCK);
         let at = scale_index(row, block, stride, swizzled);
         let scale = E4M3(scales[at]).to_f32();
@@ -222,15 +214,110 @@ unsafe fn expand_nvfp4(codes: *const c_void, scales: &GemmScales, k: usize, valu
     });
 }
 
-/// `product = alpha * scale_a * scale_b * (Bop Aop) + beta * product`, or None without memory.
+/// `d = alpha * a b + beta * d` in matrices with strides of rows and columns; d is not read if beta
+/// is 0.
+pub(crate) struct Product {
+    /// m, n and k.
+    pub dims: (usize, usize, usize),
+    pub d: *mut f32,
+    pub d_strides: (usize, usize),
+    pub a: (*const f32, usize, usize),
+    pub b: (*const f32, usize, usize),
+    pub alpha: f32,
+    pub beta: f32,
+}
+
+// SAFETY: numbers and addresses; using them is a promise to the methods.
+unsafe impl Send for Product {}
+
+impl Product {
+    /// Runs on all threads if the product is large. Unwinds if memory is short.
+    ///
+    /// # Safety
+    /// The matrices are valid, nobody else uses d, and nobody writes to a and b.
+    pub unsafe fn run(self) {
+        let (m, n, k) = self.dims;
+        if m.saturating_mul(n).saturating_mul(k) <= SHARED {
+            // SAFETY: the caller's promise.
+            return unsafe { self.run_here() };
+        }
+        install(|shared| {
+            let parallelism = match shared {
+                true => gemm::Parallelism::Rayon(0),
+                false => gemm::Parallelism::None,
+            };
+            // Each thread may have to allocate what it keeps.
+            self.expect_memory(threads() * SLAB);
+            // SAFETY: as above.
+            unsafe { self.call(parallelism) }
+        })
+    }
+
+    /// Runs on the thread that calls. Unwinds if memory is short.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    pub unsafe fn run_here(self) {
+        thread_local! {
+            static SEEN: Cell<bool> = const { Cell::new(false) };
+        }
+        if !SEEN.replace(true) {
+            self.expect_memory(SLAB);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.call(gemm::Parallelism::None) }
+    }
+
+    /// Unwinds unless there is memory for the copies that the `gemm` crate makes of parts of the
+    /// operands, and for `more` bytes: the crate itself ends the process if it gets none.
+    fn expect_memory(&self, more: usize) {
+        const DEPTH: usize = 1024;
+        let (m, n, k) = self.dims;
+        expect((m.min(DEPTH) + n + 128) * k.min(DEPTH) * size_of::<f32>() + more);
+    }
+
+    /// # Safety
+    /// As [`Self::run`].
+    unsafe fn call(self, parallelism: gemm::Parallelism) {
+        let (m, n, k) = self.dims;
+        // SAFETY: the caller's promise.
+        unsafe {
+            gemm::gemm(
+                m,
+                n,
+                k,
+                self.d,
+                self.d_strides.1 as isize,
+                self.d_strides.0 as isize,
+                self.beta != 0.0,
+                self.a.0,
+                self.a.2 as isize,
+                self.a.1 as isize,
+                self.b.0,
+                self.b.2 as isize,
+                self.b.1 as isize,
+                self.beta,
+                self.alpha,
+                false,
+                false,
+                false,
+                parallelism,
+            );
+        }
+    }
+}
+
+/// `product = alpha * scale_a * scale_b * (Bop Aop) + beta * product`
 ///
 /// # Safety
 /// The arguments are valid, `a` and `b` are their operands.
-unsafe fn multiply(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) -> Option<()> {
+unsafe fn multiply(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) {
     if g.k == 0 {
         let beta = g.beta;
-        product.par_iter_mut().for_each(|v| *v = if beta == 0.0 { 0.0 } else { beta * *v });
-        return Some(());
+        chunks_mut(product, CHUNK).for_each(|(_, part)| {
+            part.iter_mut().for_each(|v| *v = if beta == 0.0 { 0.0 } else { beta * *v });
+        });
+        return;
     }
     if g.scales_a.in_blocks() {
         // SAFETY: the caller's promise.
@@ -248,43 +335,32 @@ unsafe fn multiply(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) -> O
         // SAFETY: the caller's promise; the matrices lie in the slices with these strides.
         unsafe {
             // Element (i, k) of an operand is at i * outer + k * inner.
-            let (a, a_outer, a_inner) = a.panel(!g.transa, g.m, g.k, start, depth, &mut a_copy)?;
-            let (b, b_outer, b_inner) = b.panel(g.transb, g.n, g.k, start, depth, &mut b_copy)?;
+            let (a, a_outer, a_inner) = a.panel(!g.transa, g.m, g.k, start, depth, &mut a_copy);
+            let (b, b_outer, b_inner) = b.panel(g.transb, g.n, g.k, start, depth, &mut b_copy);
             // As BLAS sees it: D [m, n] with columns of length m.
-            gemm::gemm(
-                g.m,
-                g.n,
-                depth,
-                product.as_mut_ptr(),
-                g.m as isize,
-                1,
-                start > 0 || g.beta != 0.0,
-                a,
-                a_inner as isize,
-                a_outer as isize,
-                b,
-                b_outer as isize,
-                b_inner as isize,
-                if start > 0 { 1.0 } else { g.beta },
-                scale,
-                false,
-                false,
-                false,
-                gemm::Parallelism::Rayon(0),
-            );
+            let product = Product {
+                dims: (g.m, g.n, depth),
+                d: product.as_mut_ptr(),
+                d_strides: (1, g.m),
+                a: (a, a_outer, a_inner),
+                b: (b, b_inner, b_outer),
+                alpha: scale,
+                beta: if start > 0 { 1.0 } else { g.beta },
+            };
+            product.run();
         }
     }
-    Some(())
 }
 
 /// `product = alpha * y + beta * product`, where y sums up the products of each [`BLOCK`] of k with
-/// their scales, and is rounded before C as such is added; None without memory.
+/// their scales, and is rounded before C as such is added.
 ///
 /// # Safety
 /// As [`multiply`], for operands in blocks along k.
-unsafe fn multiply_blocks(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) -> Option<()> {
+unsafe fn multiply_blocks(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) {
     let (m, n, area) = (g.m, g.n, g.m * g.n);
-    let (mut sums, mut part) = (floats(area)?, floats(area)?);
+    let (mut sums, mut part) = (zeros::<f32>(area), zeros::<f32>(area));
+    let mut row_of_a = zeros::<f32>(m);
     let (mut a_copy, mut b_copy) = (Vec::new(), Vec::new());
     // SAFETY: the caller's promise.
     let (a_scales, b_scales) =
@@ -294,47 +370,38 @@ unsafe fn multiply_blocks(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32
         let depth = BLOCK.min(g.k - block * BLOCK);
         // SAFETY: the caller's promise; the matrices lie in the slices with these strides.
         unsafe {
-            let (a, a_pitch, _) = a.panel(false, m, g.k, block * BLOCK, depth, &mut a_copy)?;
-            let (b, b_pitch, _) = b.panel(false, n, g.k, block * BLOCK, depth, &mut b_copy)?;
+            let (a, a_pitch, _) = a.panel(false, m, g.k, block * BLOCK, depth, &mut a_copy);
+            let (b, b_pitch, _) = b.panel(false, n, g.k, block * BLOCK, depth, &mut b_copy);
             // As in `multiply`.
-            gemm::gemm(
-                m,
-                n,
-                depth,
-                part.as_mut_ptr(),
-                m as isize,
-                1,
-                false,
-                a,
-                1,
-                a_pitch as isize,
-                b,
-                b_pitch as isize,
-                1,
-                0.0,
-                1.0,
-                false,
-                false,
-                false,
-                gemm::Parallelism::Rayon(0),
-            );
+            let product = Product {
+                dims: (m, n, depth),
+                d: part.as_mut_ptr(),
+                d_strides: (1, m),
+                a: (a, a_pitch, 1),
+                b: (b, 1, b_pitch),
+                alpha: 1.0,
+                beta: 0.0,
+            };
+            product.run();
         }
-        let row_of_a: Vec<f32> = (0..m).map(|i| a_scales.at(i, block)).collect();
-        sums.par_chunks_mut(m).zip(part.par_chunks(m)).enumerate().for_each(|(j, (sums, part))| {
+        row_of_a.iter_mut().enumerate().for_each(|(i, scale)| *scale = a_scales.at(i, block));
+        chunks_mut(&mut sums, m).for_each(|(j, sums)| {
+            let part = &part[j * m..][..m];
             add_scaled(sums, part, &row_of_a, b_scales.at(j, block), b_first);
         });
     }
     let (alpha, beta) = (g.alpha, g.beta);
     dispatch!(g.d_dtype, [F32, F16, BF16, E4M3, E5M2], T => {
-        product.par_iter_mut().zip(&sums).for_each(|(v, sum)| {
-            *v = match beta {
-                0.0 => alpha * sum,
-                1.0 => T::from_f32(alpha * sum).to_f32() + *v,
-                _ => alpha * sum + beta * *v,
-            };
+        chunks_mut(product, CHUNK).for_each(|(i, part)| {
+            for (v, sum) in part.iter_mut().zip(&sums[i * CHUNK..]) {
+                *v = match beta {
+                    0.0 => alpha * sum,
+                    1.0 => T::from_f32(alpha * sum).to_f32() + *v,
+                    _ => alpha * sum + beta * *v,
+                };
+            }
         })
     }, else {});
-    Some(())
 }
 
 vectorized! {
@@ -399,7 +466,7 @@ unsafe fn epilogue(
             row.iter_mut().for_each(|v| *v = gelu(*v));
         }
         NVTEX_EPILOGUE_DGELU | NVTEX_EPILOGUE_DGELU_BGRAD => {
-            x.resize(row.len(), 0.0);
+            resize(x, row.len());
             // SAFETY: the caller's promise.
             unsafe { aux.read(at, x) };
             for (v, &x) in row.iter_mut().zip(&*x) {
@@ -419,14 +486,6 @@ fn gelu(x: f32) -> f32 {
 fn dgelu(x: f32) -> f32 {
     let t = (GELU_C * (x + 0.044715 * x * x * x)).tanh();
     0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * GELU_C * (1.0 + 0.134145 * x * x)
-}
-
-/// Zeros, or None if memory is short.
-fn floats(len: usize) -> Option<Vec<f32>> {
-    let mut floats = Vec::new();
-    floats.try_reserve_exact(len).ok()?;
-    floats.resize(len, 0.0);
-    Some(floats)
 }
 
 /// A dense array whose element type is known at run time.
@@ -476,7 +535,7 @@ impl Tensor {
     }
 
     /// Depths `start..start + depth` of an operand `[outer, k]`, or `[k, outer]` if
-    /// `depth_is_rows`: its address as floats, and the strides of outer and k. None without memory.
+    /// `depth_is_rows`: its address as floats, and the strides of outer and k.
     ///
     /// # Safety
     /// The tensor is valid, and nobody writes to it meanwhile.
@@ -488,7 +547,7 @@ impl Tensor {
         start: usize,
         depth: usize,
         copy: &mut Vec<f32>,
-    ) -> Option<(*const f32, usize, usize)> {
+    ) -> (*const f32, usize, usize) {
         let (rows, first_row, width, first_col, pitch) = if depth_is_rows {
             (depth, start, outer, 0, outer)
         } else {
@@ -499,17 +558,15 @@ impl Tensor {
             (self.ptr.cast::<f32>().cast_const().wrapping_add(at), pitch)
         } else {
             if copy.is_empty() {
-                *copy = floats(rows * width)?;
+                *copy = zeros(rows * width);
             }
-            copy[..rows * width]
-                .par_chunks_mut(width)
+            chunks_mut(&mut copy[..rows * width], width)
                 .with_min_len(CHUNK.div_ceil(width))
-                .enumerate()
                 // SAFETY: the caller's promise.
                 .for_each(|(row, to)| unsafe { self.read(at + row * pitch, to) });
             (copy.as_ptr(), width)
         };
-        Some(if depth_is_rows { (data, 1, pitch) } else { (data, pitch, 1) })
+        if depth_is_rows { (data, 1, pitch) } else { (data, pitch, 1) }
     }
 }
 
@@ -534,13 +591,12 @@ vectorized! {
 /// # Safety
 /// The matrix is valid, and nobody writes to it meanwhile.
 unsafe fn row_sums(matrix: Tensor, rows: usize, cols: usize) -> Vec<f64> {
-    let sum = |row: &mut Vec<f32>, r: usize| {
-        row.resize(cols, 0.0);
+    parallel(rows).map(|r| {
+        let mut row = zeros(cols);
         // SAFETY: the caller's promise.
-        unsafe { matrix.read(r * cols, row) };
+        unsafe { matrix.read(r * cols, &mut row) };
         row.iter().map(|&x| x as f64).sum()
-    };
-    (0..rows).into_par_iter().map_init(Vec::new, sum).collect()
+    })
 }
 
 /// Sums of the columns of `[rows, cols]`.
@@ -548,8 +604,8 @@ unsafe fn row_sums(matrix: Tensor, rows: usize, cols: usize) -> Vec<f64> {
 /// # Safety
 /// The matrix is valid, and nobody writes to it meanwhile.
 unsafe fn column_sums(matrix: Tensor, rows: usize, cols: usize) -> Vec<f64> {
-    let mut sums = vec![0.0; cols];
-    sums.par_chunks_mut(SUM_COLS).enumerate().for_each(|(task, sums)| {
+    let mut sums = zeros(cols);
+    chunks_mut(&mut sums, SUM_COLS).for_each(|(task, sums)| {
         let mut part = [0.0; SUM_COLS];
         let part = &mut part[..sums.len()];
         for r in 0..rows {

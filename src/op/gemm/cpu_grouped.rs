@@ -6,10 +6,10 @@ use super::cpu::gemm;
 use crate::backend::args::*;
 use crate::backend::buf::Buf;
 use crate::backend::group::{scale_entries, scale_pitch};
+use crate::backend::pool::chunks_mut;
 use crate::numeric::{Element, dispatch};
 use crate::types::NVTEScalingMode::*;
 use crate::types::cudaStream_t;
-use rayon::prelude::*;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -208,7 +208,7 @@ pub(crate) unsafe extern "C-unwind" fn grouped_bias(
                 )
             };
             let rows_per_task = CHUNK.div_ceil(cols);
-            out.par_chunks_mut(rows_per_task * cols).enumerate().for_each(|(task, chunk)| {
+            chunks_mut(out, rows_per_task * cols).for_each(|(task, chunk)| {
                 for (i, row) in chunk.chunks_exact_mut(cols).enumerate() {
                     let scale = scale.map_or(1.0, |scale| scale[task * rows_per_task + i]);
                     for (out, bias) in row.iter_mut().zip(bias) {

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::*;
-use crate::backend::group::scale_pitch;
+use crate::backend::{self, group::scale_pitch};
 use crate::device_check;
 use crate::types::NVTEDType::*;
 use std::ptr::{null, null_mut};
@@ -294,7 +294,7 @@ fn group_output(name: &str, tensor: &GroupedTensor, stream: cudaStream_t) -> Res
 /// C or D as a list of tensors, those without a handle as in `other`.
 fn list_output(list: &[(String, NVTETensor)], other: Option<&Operand>) -> Result<Operand> {
     let mut dtype = other.map(|other| other.matrix.dtype);
-    let mut members = Vec::with_capacity(list.len());
+    let mut members = backend::memory::reserve("a list of tensors", list.len())?;
     for (i, (name, handle)) in list.iter().enumerate() {
         if let (true, Some(other)) = (handle.is_null(), other) {
             members.push(other.list[i]);

@@ -4,9 +4,9 @@
 use super::SIZE;
 use crate::backend::args::{HadamardAmaxArgs, HadamardArgs, Outcome};
 use crate::backend::buf::{Buf, store};
+use crate::backend::pool::parallel;
 use crate::numeric::{BF16, Element, amax_bits};
 use crate::types::{NVTEScalingMode, cudaStream_t};
-use rayon::prelude::*;
 
 /// The transform of 16 numbers.
 fn transform(x: &mut [f32; SIZE], sign_mask: u32) {
@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C-unwind" fn hadamard(
     };
     let (rows, cols, sign_mask) = (a.rows, a.cols, a.sign_mask);
     let chunks = cols.div_ceil(COLS);
-    (0..rows / SIZE * chunks).into_par_iter().for_each(|task| {
+    parallel(rows / SIZE * chunks).for_each(|task| {
         let (row, col) = (task / chunks * SIZE, task % chunks * COLS);
         let range = col..(col + COLS).min(cols);
         columns(input, (row, cols), range, sign_mask, |col, y| {
@@ -82,8 +82,9 @@ fn maxima(a: &HadamardAmaxArgs, input: &[BF16]) -> (u32, u32) {
         }
         (plain, if with_transform { most } else { plain })
     };
-    let lots = input.par_chunks_exact((SIZE * cols).max(1));
-    lots.map(of_rows).reduce(|| (0, 0), larger)
+    let lot = (SIZE * cols).max(1);
+    let lots = parallel(input.len() / lot).map(|i| of_rows(&input[i * lot..][..lot]));
+    lots.into_iter().fold((0, 0), larger)
 }
 
 pub(crate) unsafe extern "C-unwind" fn hadamard_amax(

@@ -148,7 +148,7 @@ unsafe fn split_amax(
         )
     };
     let mut total = 0usize;
-    let mut members = Vec::with_capacity(num_tensors);
+    let mut members = backend::memory::reserve("a list of tensors", num_tensors)?;
     for (i, (&output, &split)) in outputs.iter().zip(splits).enumerate() {
         multiple(format_args!("split_sections[{i}]"), "rows", split)?;
         total = total.saturating_add(split);

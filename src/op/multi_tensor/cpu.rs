@@ -3,13 +3,13 @@
 
 use crate::backend::args::*;
 use crate::backend::buf::{Buf, load, store};
-use crate::backend::cpu::{parallel_max, vectorized};
+use crate::backend::cpu::vectorized;
+use crate::backend::pool::parallel;
 use crate::numeric::{BF16, Element, amax_bits, dispatch};
 use crate::op::cast::cpu::chunks;
 use crate::op::cast::cpu_block::e8m0;
 use crate::op::recipe::cpu::scale_of;
 use crate::types::{NVTEDType, cudaStream_t};
-use rayon::prelude::*;
 use std::ffi::c_void;
 use std::ops::Range;
 
@@ -76,8 +76,7 @@ fn for_each<A>(
 ) -> u32 {
     let largest = tensors.iter().map(|data| {
         let (tasks, range) = chunks(data.tensor.numel);
-        parallel_max(
-            tasks,
+        parallel(tasks).max_init(
             || (),
             |(), task| blocks(range(task)).map(|block| work(data, block)).max().unwrap_or(0),
         )
@@ -329,8 +328,7 @@ pub(crate) unsafe extern "C-unwind" fn l2_norm(
     let (mut total, mut finite) = (0.0, true);
     for (t, data) in Data::of(a, tensors).iter().enumerate() {
         let (tasks, range) = chunks(data.tensor.numel);
-        let parts: Vec<f64> =
-            (0..tasks).into_par_iter().map(|task| sum_of(data, range(task))).collect();
+        let parts = parallel(tasks).map(|task| sum_of(data, range(task)));
         finite &= parts.iter().all(|&part| (part as f32).is_finite());
         // Not sum(), which is -0 of nothing.
         let sum = parts.iter().fold(0.0, |sum, part| sum + part);

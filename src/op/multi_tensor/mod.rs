@@ -63,7 +63,7 @@ impl Lists {
     fn tensors(&self, chunk_size: i32, counts: &[usize], same: usize) -> Result<Tensors> {
         let mut tensors = Tensors { of: Vec::new(), entries: Vec::new() };
         for (l, list) in self.of(chunk_size, counts)?.into_iter().enumerate() {
-            let mut buffers = Vec::with_capacity(list.len());
+            let mut buffers = backend::memory::reserve("a list of tensors", list.len())?;
             for (t, &handle) in list.iter().enumerate() {
                 let buffer = check::tensor("tensor_lists", handle)
                     .or_else(|_| check::tensor(&format!("tensor_lists[{l}][{t}]"), handle))?

@@ -5,13 +5,16 @@
 use crate::backend::args::{Gamma, NormBackwardArgs, NormForwardArgs, Outcome, QuantizeArgs};
 use crate::backend::buf::Buf;
 use crate::backend::cpu::vectorized;
+use crate::backend::memory::{collect, zeros};
+use crate::backend::pool::{chunks_mut, parallel};
 use crate::numeric::{BF16, Element, F16, dispatch};
 use crate::op::cast;
 use crate::types::{NVTE_Norm_Type, NVTEDType, NVTEScalingMode, cudaStream_t};
-use rayon::prelude::*;
 
 /// Elements that a task handles at least, so that waking a thread pays.
 const TASK: usize = 1 << 14;
+/// Elements that are normalized before they are cast, at least.
+const BAND: usize = 1 << 20;
 
 pub(crate) unsafe extern "C-unwind" fn forward(
     args: *const NormForwardArgs,
@@ -20,19 +23,44 @@ pub(crate) unsafe extern "C-unwind" fn forward(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     let c = &a.cast;
-    let z = dispatch!(c.input_dtype, [F32, F16, BF16], X =>
-        dispatch!(a.gamma.dtype, [F32, F16, BF16], G =>
-            // SAFETY: as above, and the dtypes are those of the arguments.
-            unsafe { normalized::<X, G>(a) },
+    let normalize = dispatch!(c.input_dtype, [F32, F16, BF16], X =>
+        dispatch!(a.gamma.dtype, [F32, F16, BF16], G => normalize::<X, G>,
         else return Outcome::unimplemented("norm_forward: dtype of gamma")),
     else return Outcome::unimplemented("norm_forward: dtype of x"));
-    if c.rows == 0 && c.mode != NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING {
+    let per_tensor = c.mode == NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
+    if c.rows == 0 && !per_tensor {
         return Outcome::OK;
     }
-    let (input, input_dtype) = (z.as_ptr().cast(), NVTEDType::kNVTEFloat32);
-    let cast = QuantizeArgs { input, input_dtype, ..*c };
-    // SAFETY: as above, with the values in place of x.
-    unsafe { cast::cpu::quantize(&cast, s) }
+    // Rows that are cast in place of each other need memory for a band of them at a time; a cast
+    // that transposes, or that takes a scale from several rows, wants all.
+    let band = match per_tensor && c.colwise.is_null() {
+        true => (BAND / c.cols.max(1)).clamp(1, c.rows.max(1)),
+        false => c.rows,
+    };
+    let mut z = zeros::<f32>(band * c.cols);
+    let mut first = 0;
+    loop {
+        let rows = band.min(c.rows - first);
+        let z = &mut z[..rows * c.cols];
+        // SAFETY: as above, and the dtypes are those of the arguments.
+        unsafe { normalize(a, first, z) };
+        let cast = QuantizeArgs {
+            input: z.as_ptr().cast(),
+            input_dtype: NVTEDType::kNVTEFloat32,
+            rowwise: match c.rowwise.is_null() {
+                true => c.rowwise,
+                false => c.rowwise.wrapping_byte_add(first * c.cols * c.output_dtype.bits() / 8),
+            },
+            rows,
+            ..*c
+        };
+        // SAFETY: as above, with the values in place of x.
+        let outcome = unsafe { cast::cpu::quantize(&cast, s) };
+        first += rows;
+        if first == c.rows || outcome.status != Outcome::OK.status {
+            return outcome;
+        }
+    }
 }
 
 /// `len` elements from `start` on as floats.
@@ -40,7 +68,7 @@ pub(crate) unsafe extern "C-unwind" fn forward(
 /// # Safety
 /// Nobody writes to them meanwhile.
 unsafe fn floats<T: Element>(from: Buf<T>, start: usize, len: usize) -> Vec<f32> {
-    let mut to = vec![0.0; len];
+    let mut to = zeros(len);
     // SAFETY: the caller's promise.
     widen(unsafe { from.slice(start, len) }, &mut to);
     to
@@ -74,11 +102,11 @@ unsafe fn weight<G: Element>(gamma: &Gamma, cols: usize) -> Vec<f32> {
     weight
 }
 
-/// The values that are cast; writes the sum, mu and rsigma.
+/// The values of the rows from `first` on that are cast; writes their sum, mu and rsigma.
 ///
 /// # Safety
 /// The arguments are valid; x and gamma are of `X` and `G`.
-unsafe fn normalized<X: Element, G: Element>(a: &NormForwardArgs) -> Vec<f32> {
+unsafe fn normalize<X: Element, G: Element>(a: &NormForwardArgs, first: usize, values: &mut [f32]) {
     let (rows, cols) = (a.cast.rows, a.cast.cols);
     let layer = a.norm == NVTE_Norm_Type::LayerNorm;
     // SAFETY: the caller's promise.
@@ -94,10 +122,10 @@ unsafe fn normalized<X: Element, G: Element>(a: &NormForwardArgs) -> Vec<f32> {
     };
     // SAFETY: as above.
     let beta = unsafe { Buf::<G>::optional(a.beta, cols).map(|beta| floats(beta, 0, cols)) };
-    let beta = beta.unwrap_or_else(|| vec![0.0; cols]);
+    let beta = beta.unwrap_or_else(|| zeros(cols));
     let (epsilon, output_dtype) = (a.epsilon as f64, a.cast.output_dtype);
-    let mut values = vec![0f32; rows * cols];
     let normalize = |(row, v): (usize, &mut [f32])| {
+        let row = first + row;
         // SAFETY: the caller's promise; each task has its own rows.
         let mut x = unsafe { floats(input, row * cols, cols) };
         if let Some(residual) = residual {
@@ -134,8 +162,7 @@ unsafe fn normalized<X: Element, G: Element>(a: &NormForwardArgs) -> Vec<f32> {
         }
     };
     let each = (TASK / cols).max(1);
-    values.par_chunks_mut(cols).with_min_len(each).enumerate().for_each(normalize);
-    values
+    chunks_mut(values, cols).with_min_len(each).for_each(normalize);
 }
 
 pub(crate) unsafe extern "C-unwind" fn backward(
@@ -173,18 +200,18 @@ unsafe fn gradients<X: Element, G: Element>(a: &NormBackwardArgs) {
     // The sums over these rows each: few, and the same on every machine.
     let each = rows.div_ceil(32).max((TASK / cols).max(1));
     let sums = |task: usize| {
-        let (mut dgamma, mut dbeta) = (vec![0f64; cols], vec![0f64; cols]);
+        let (mut dgamma, mut dbeta) = (zeros::<f64>(cols), zeros::<f64>(cols));
         for row in task * each..rows.min((task + 1) * each) {
             let (mu, rsigma) = (mus.map_or(0.0, |mus| mus[row]), rsigmas[row]);
             // SAFETY: the caller's promise; each task has its own rows.
             let (dz, x) = unsafe { (floats(dz, row * cols, cols), floats(x, row * cols, cols)) };
-            let y: Vec<f32> = x.iter().map(|x| rsigma * (x - mu)).collect();
-            let d: Vec<f32> = gamma.iter().zip(&dz).map(|(g, dz)| g * dz).collect();
+            let y = collect(x.iter().map(|x| rsigma * (x - mu)));
+            let d = collect(gamma.iter().zip(&dz).map(|(g, dz)| g * dz));
             let mean = |sum: f64| (sum / cols as f64) as f32;
             let mean_dy = mean(d.iter().zip(&y).map(|(&d, &y)| d as f64 * y as f64).sum());
             let mean_d = if layer { mean(d.iter().map(|&d| d as f64).sum()) } else { 0.0 };
-            let mut gradient: Vec<f32> =
-                d.iter().zip(&y).map(|(d, y)| rsigma * (d - (mean_dy * y + mean_d))).collect();
+            let slope = |(d, y): (&f32, &f32)| rsigma * (d - (mean_dy * y + mean_d));
+            let mut gradient = collect(d.iter().zip(&y).map(slope));
             if let Some(add) = add {
                 // SAFETY: as above.
                 let add = unsafe { floats(add, row * cols, cols) };
@@ -199,10 +226,10 @@ unsafe fn gradients<X: Element, G: Element>(a: &NormBackwardArgs) {
         }
         [dgamma, dbeta]
     };
-    let parts: Vec<_> = (0..rows.div_ceil(each)).into_par_iter().map(sums).collect();
+    let parts = parallel(rows.div_ceil(each)).map(sums);
     for (i, to) in [a.dgamma, a.dbeta].into_iter().enumerate().take(1 + usize::from(layer)) {
         let sum = |col| parts.iter().fold(0.0, |sum, part| sum + part[i][col]) as f32;
-        let total: Vec<f32> = (0..cols).map(sum).collect();
+        let total = collect((0..cols).map(sum));
         // SAFETY: the caller's promise.
         narrow(&total, unsafe { Buf::<G>::new(to, cols).slice_mut(0, cols) });
     }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, non_camel_case_types, clippy::missing_safety_doc)]
 
 use super::*;
+use crate::backend::pool::{self, MOST};
 use crate::error::{self, Handle, Mode, guard};
 use crate::tensor::{FromC, from_c, from_c_enum};
 use std::ffi::c_char;
@@ -121,6 +122,33 @@ pub extern "C-unwind" fn nvtex_backend_name() -> *const c_char {
         }))
     });
     name.0
+}
+
+/// Sets the number of threads on which operators of the CPU backend run, for all calls that begin
+/// afterwards; 0 leaves it to `NVTE_NUM_THREADS`, whose default is the number of processors that the
+/// process may use. With 1, operators run on the thread that calls. Results do not depend on it.
+///
+/// Errors: more than 1024.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_set_num_threads(num_threads: usize) {
+    guard("nvtex_set_num_threads", || {
+        if num_threads > MOST {
+            return Err(Error::argument(
+                "num_threads",
+                format_args!("a number from 0 to {MOST}"),
+                num_threads,
+            ));
+        }
+        pool::set_threads(num_threads);
+        Ok(())
+    });
+}
+
+/// Number of threads on which operators of the CPU backend run: what was asked for, or less if the
+/// system refuses to create so many. Creates them if they do not exist yet.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_num_threads() -> usize {
+    guard("nvtex_num_threads", || Ok(pool::threads()))
 }
 
 /// Memory of the backend's current device, aligned to 256 bytes. Null for 0 bytes, and with an error

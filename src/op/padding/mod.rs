@@ -42,7 +42,7 @@ fn tensors(lists: &Lists) -> Result<Vec<PaddedTensor>> {
         let expected = "a dtype of whole bytes";
         return Err(Error::argument("input_list[0].dtype", expected, dtype));
     }
-    let mut tensors = Vec::with_capacity(n);
+    let mut tensors = backend::memory::reserve("a list of tensors", n)?;
     for (i, ((&input, &output), &rows)) in inputs.iter().zip(outputs).zip(rows).enumerate() {
         let matrix = |list: &str, handle| -> Result<_> {
             let name = format!("{list}[{i}]");

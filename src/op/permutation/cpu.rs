@@ -3,9 +3,10 @@
 
 use crate::backend::args::{Outcome, PermuteArgs, RowMapArgs, SortPairsArgs, UnpermuteArgs};
 use crate::backend::buf::Buf;
+use crate::backend::memory::{collect, resize};
+use crate::backend::pool::{parallel, sort_unstable_by_key};
 use crate::numeric::{Element, dispatch};
 use crate::types::cudaStream_t;
-use rayon::prelude::*;
 
 pub(crate) unsafe extern "C-unwind" fn row_map(
     args: *const RowMapArgs,
@@ -62,7 +63,7 @@ unsafe fn permute_as<T: Element>(a: &PermuteArgs) {
             Buf::<T>::optional(a.forward, rows * cols),
         )
     };
-    (0..tokens).into_par_iter().for_each(|t| {
+    parallel(tokens).for_each(|t| {
         // SAFETY: inputs are only read.
         let x = unsafe { input.slice(t * cols, cols) };
         for k in 0..topk {
@@ -122,9 +123,9 @@ unsafe fn unpermute_as<T: Element>(a: &UnpermuteArgs) {
             Buf::<f32>::optional(a.probs.cast(), tokens * topk),
         )
     };
-    (0..tokens).into_par_iter().for_each_init(Vec::new, |sums, t| {
+    parallel(tokens).for_each_init(Vec::new, |sums, t| {
         sums.clear();
-        sums.resize(cols, 0.0f64);
+        resize::<f64>(sums, cols);
         for k in 0..topk {
             let Some(row) = row_of(map, tokens, (k, t), rows) else { continue };
             // SAFETY: inputs are only read.
@@ -161,10 +162,11 @@ pub(crate) unsafe extern "C-unwind" fn sort_pairs(
             Buf::<i32>::new(a.sorted_values.cast(), n).slice_mut(0, n),
         )
     };
-    let mut pairs: Vec<(u32, i32)> = keys.iter().copied().zip(values.iter().copied()).collect();
-    pairs.par_sort_by_key(|&(key, _)| key);
-    for (i, (key, value)) in pairs.into_iter().enumerate() {
-        (sorted_keys[i], sorted_values[i]) = (key, value);
+    // The place makes the order of equal keys that of the input, without memory for a stable sort.
+    let mut places = collect(keys.iter().copied().enumerate());
+    sort_unstable_by_key(&mut places, |&(place, key)| (key, place));
+    for (i, (place, key)) in places.into_iter().enumerate() {
+        (sorted_keys[i], sorted_values[i]) = (key, values[place]);
     }
     Outcome::OK
 }

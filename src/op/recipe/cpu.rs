@@ -3,7 +3,8 @@
 
 use crate::backend::args::*;
 use crate::backend::buf::Buf;
-use crate::backend::cpu::{is_noop, parallel_max};
+use crate::backend::cpu::is_noop;
+use crate::backend::pool::parallel;
 use crate::numeric::dispatch;
 use crate::op::cast::cpu::{chunks, max_magnitude};
 use crate::types::{NVTEScalingMode, cudaStream_t};
@@ -20,7 +21,7 @@ pub(crate) unsafe extern "C-unwind" fn amax(args: *const AmaxArgs, _: cudaStream
         // SAFETY: as above.
         let input = unsafe { Buf::<T>::new(a.input, a.numel).slice(0, a.numel) };
         let (tasks, range) = chunks(a.numel);
-        let bits = parallel_max(tasks, || (), |(), task| max_magnitude(&input[range(task)]));
+        let bits = parallel(tasks).max_init(|| (), |(), task| max_magnitude(&input[range(task)]));
         // SAFETY: as above.
         unsafe { a.amax.write(f32::from_bits(bits)) };
         Outcome::OK

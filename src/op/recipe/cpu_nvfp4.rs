@@ -4,9 +4,10 @@
 
 use crate::backend::args::*;
 use crate::backend::buf::{Buf, load, store};
+use crate::backend::memory::zeros;
+use crate::backend::pool::{chunks_mut, parallel};
 use crate::numeric::{E4M3, Element, amax_bits, dispatch, e2m1};
 use crate::types::cudaStream_t;
-use rayon::prelude::*;
 
 /// Side of a block.
 const BLOCK: usize = 16;
@@ -119,8 +120,8 @@ unsafe fn maxima<T: Element>(a: &Nvfp4PartialAmaxArgs) {
             Buf::<f32>::new(a.amax.cast(), usize::MAX),
         )
     };
-    (0..rows.div_ceil(BLOCK)).into_par_iter().for_each(|line| {
-        let mut maxima = vec![0; across];
+    parallel(rows.div_ceil(BLOCK)).for_each(|line| {
+        let mut maxima = zeros(across);
         for row in line * BLOCK..rows.min(line * BLOCK + BLOCK) {
             let (columns, at) = columns_of(row);
             for (x, col) in input[at..][..columns.len()].iter().zip(columns) {
@@ -174,7 +175,7 @@ unsafe fn cast<T: Element>(a: &Nvfp4PartialCastArgs) {
         let scale = E4M3::from_f32(entry).to_f32();
         if scale > 0.0 { (1.0 / (scale * inverse)).min(f32::MAX) } else { f32::MAX }
     };
-    output.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, bytes)| {
+    chunks_mut(output, CHUNK).for_each(|(chunk, bytes)| {
         for (i, byte) in bytes.iter_mut().enumerate() {
             let pair = (first + chunk * CHUNK + i) * 2;
             for (at, shift) in [(pair, 0), (pair + 1, 4)] {

@@ -3,10 +3,11 @@
 
 use crate::backend::args::*;
 use crate::backend::buf::Buf;
+use crate::backend::memory::zeros;
+use crate::backend::pool::parallel;
 use crate::numeric::{Element, amax_bits, dispatch};
 use crate::op::cast::cpu_block::reciprocal;
 use crate::types::{NVTEScalingMode, cudaStream_t};
-use rayon::prelude::*;
 use std::ops::Range;
 
 impl Shard {
@@ -52,8 +53,8 @@ unsafe fn blocks_of_128<T: Element>(a: &PartialAmaxArgs) {
     let input = unsafe { Buf::<T>::new(s.input, s.length).slice(0, s.length) };
     // SAFETY: as above.
     let amax = unsafe { Buf::<f32>::new(a.rowwise, usize::MAX) };
-    (0..rows.div_ceil(128)).into_par_iter().for_each(|block| {
-        let mut maxima = vec![0; across];
+    parallel(rows.div_ceil(128)).for_each(|block| {
+        let mut maxima = zeros(across);
         for row in block * 128..rows.min(block * 128 + 128) {
             let (columns, at) = columns_of(row);
             for (x, col) in input[at..][..columns.len()].iter().zip(columns) {
@@ -81,9 +82,9 @@ unsafe fn blocks_of_32<T: Element>(a: &PartialAmaxArgs) {
             Buf::<T>::optional(a.colwise, down * col_stride),
         )
     };
-    (0..down).into_par_iter().for_each(|block| {
-        let mut by_col = vec![0; padded];
-        let mut by_row = vec![0; padded / 32];
+    parallel(down).for_each(|block| {
+        let mut by_col = zeros(padded);
+        let mut by_row = zeros(padded / 32);
         let write = |to: &mut [T], maxima: &[u32]| {
             for (to, &bits) in to.iter_mut().zip(maxima) {
                 *to = T::from_f32(f32::from_bits(bits));
@@ -161,7 +162,8 @@ unsafe fn cast<I: Element, O: Element>(a: &PartialCastArgs) {
         reciprocal(unsafe { codes[1].slice(row / 32 * col_stride + col, 1)[0] })
     };
     let rows = s.start / s.cols..(s.start + s.length).div_ceil(s.cols);
-    rows.into_par_iter().for_each(|row| {
+    parallel(rows.len()).for_each(|i| {
+        let row = rows.start + i;
         let (columns, at) = columns_of(row);
         let input = &input[at..][..columns.len()];
         let convert = |to: Option<Buf<O>>, factor: &dyn Fn(usize) -> f32| {

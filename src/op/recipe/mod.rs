@@ -281,7 +281,7 @@ pub(crate) fn delayed_scaling_after_reduction(
     }
     let mut rows = None;
     let mut total = 0;
-    let mut entries = Vec::with_capacity(amax_histories.len());
+    let mut entries = backend::memory::reserve("a list of tensors", amax_histories.len())?;
     for (i, (&history_handle, &scale_handle)) in
         amax_histories.iter().zip(scale_handles).enumerate()
     {

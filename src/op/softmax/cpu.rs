@@ -3,9 +3,10 @@
 
 use crate::backend::args::{Outcome, SoftmaxArgs, SoftmaxMask};
 use crate::backend::buf::Buf;
+use crate::backend::memory::resize;
+use crate::backend::pool::parallel;
 use crate::numeric::{Element, dispatch};
 use crate::types::cudaStream_t;
-use rayon::prelude::*;
 
 /// What a masked score becomes.
 const MASKED: f32 = -10000.0;
@@ -39,48 +40,46 @@ unsafe fn softmax_as<T: Element>(a: &SoftmaxArgs) {
             masked.then(|| Buf::<u8>::new(a.mask.cast(), mask_len)),
         )
     };
-    (0..rows).into_par_iter().with_min_len(8192 / keys.min(8192)).for_each_init(
-        Vec::new,
-        |t, row| {
-            let (matrix, query) = (row / queries, row % queries);
-            let end = match form {
-                SoftmaxMask::NVTEX_SOFTMAX_CAUSAL => query + 1,
-                SoftmaxMask::NVTEX_SOFTMAX_CAUSAL_BOTTOM_RIGHT => {
-                    (query + 1 + keys).saturating_sub(queries)
-                }
-                _ => keys,
-            };
-            let visible = end.min(keys);
-            let start = row * keys;
-            let load = |buffer: Buf<T>, to: &mut Vec<f32>| {
-                to.clear();
-                // SAFETY: nobody else writes to this row, and this thread does so later.
-                to.extend(unsafe { buffer.slice(start, visible) }.iter().map(|x| x.to_f32()));
-            };
-            load(input, t);
-            if let Some(results) = results {
-                let mut y = Vec::new();
-                load(results, &mut y);
-                gradients(t, &y, scale);
-            } else {
-                t.iter_mut().for_each(|t| *t *= scale);
-                if let Some(mask) = mask {
-                    let first = (matrix / matrices_per_mask * queries + query) * keys;
-                    // SAFETY: the mask is only read.
-                    let mask = unsafe { mask.slice(first, visible) };
-                    for (t, _) in t.iter_mut().zip(mask).filter(|(_, byte)| **byte == 1) {
-                        *t = MASKED;
-                    }
-                }
-                normalize(t);
+    parallel(rows).with_min_len(8192 / keys.min(8192)).for_each_init(Vec::new, |t, row| {
+        let (matrix, query) = (row / queries, row % queries);
+        let end = match form {
+            SoftmaxMask::NVTEX_SOFTMAX_CAUSAL => query + 1,
+            SoftmaxMask::NVTEX_SOFTMAX_CAUSAL_BOTTOM_RIGHT => {
+                (query + 1 + keys).saturating_sub(queries)
             }
-            // SAFETY: each row is written by its own task, once it has been read.
-            let output = unsafe { output.slice_mut(start, keys) };
-            let (seen, unseen) = output.split_at_mut(visible);
-            seen.iter_mut().zip(t.iter()).for_each(|(y, &t)| *y = T::from_f32(t));
-            unseen.fill(T::from_f32(0.0));
-        },
-    );
+            _ => keys,
+        };
+        let visible = end.min(keys);
+        let start = row * keys;
+        let load = |buffer: Buf<T>, to: &mut Vec<f32>| {
+            resize(to, visible);
+            // SAFETY: nobody else writes to this row, and this thread does so later.
+            let from = unsafe { buffer.slice(start, visible) };
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_f32());
+        };
+        load(input, t);
+        if let Some(results) = results {
+            let mut y = Vec::new();
+            load(results, &mut y);
+            gradients(t, &y, scale);
+        } else {
+            t.iter_mut().for_each(|t| *t *= scale);
+            if let Some(mask) = mask {
+                let first = (matrix / matrices_per_mask * queries + query) * keys;
+                // SAFETY: the mask is only read.
+                let mask = unsafe { mask.slice(first, visible) };
+                for (t, _) in t.iter_mut().zip(mask).filter(|(_, byte)| **byte == 1) {
+                    *t = MASKED;
+                }
+            }
+            normalize(t);
+        }
+        // SAFETY: each row is written by its own task, once it has been read.
+        let output = unsafe { output.slice_mut(start, keys) };
+        let (seen, unseen) = output.split_at_mut(visible);
+        seen.iter_mut().zip(t.iter()).for_each(|(y, &t)| *y = T::from_f32(t));
+        unseen.fill(T::from_f32(0.0));
+    });
 }
 
 /// Scores to probabilities.

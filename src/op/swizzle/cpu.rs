@@ -3,8 +3,8 @@
 
 use crate::backend::args::*;
 use crate::backend::buf::Buf;
+use crate::backend::pool::{chunks_mut, parallel};
 use crate::types::{NVTEScalingMode, cudaStream_t};
-use rayon::prelude::*;
 
 /// Row and column of a byte in the 512 of a tile.
 fn place(byte: usize) -> (usize, usize) {
@@ -55,7 +55,7 @@ unsafe fn move_matrix(e: &SwizzleEntry, unswizzle: bool) {
     // SAFETY: the caller's promise.
     let (source, destination) =
         unsafe { (Buf::<u8>::new(e.source, m * k), Buf::<u8>::new(e.destination, m * k)) };
-    (0..m / 128 * (k / 4)).into_par_iter().for_each(|tile| {
+    parallel(m / 128 * (k / 4)).for_each(|tile| {
         let (row, col) = (tile / (k / 4) * 128, tile % (k / 4) * 4);
         for byte in 0..512 {
             let (i, j) = (row + place(byte).0, col + place(byte).1);
@@ -91,7 +91,7 @@ pub(crate) unsafe extern "C-unwind" fn scale_codes(
         let codes = Buf::<u8>::new(a.codes, down * across * 512);
         (scales.slice(0, lines * stride), codes.slice_mut(0, down * across * 512))
     };
-    codes.par_chunks_mut(512).enumerate().for_each(|(tile, codes)| {
+    chunks_mut(codes, 512).for_each(|(tile, codes)| {
         let (down, across) = (tile / across, tile % across);
         for (byte, code) in codes.iter_mut().enumerate() {
             let row = down * 128 + place(byte).0;

@@ -3,9 +3,10 @@
 
 use crate::backend::args::{Outcome, TopkArgs};
 use crate::backend::buf::Buf;
+use crate::backend::memory::collect;
+use crate::backend::pool::parallel;
 use crate::numeric::{Element, dispatch};
 use crate::types::cudaStream_t;
-use rayon::prelude::*;
 use std::cmp::Reverse;
 
 /// Bits of a float, so that they order as unsigned numbers.
@@ -37,7 +38,7 @@ unsafe fn topk_as<T: Element>(a: &TopkArgs) {
             Buf::<i32>::new(a.top_indices.cast(), a.rows * k),
         )
     };
-    (0..a.rows).into_par_iter().for_each(|row| {
+    parallel(a.rows).for_each(|row| {
         // SAFETY: each row is the task of one thread.
         let (keys, length, top_keys, top_indices) = unsafe {
             (
@@ -47,7 +48,7 @@ unsafe fn topk_as<T: Element>(a: &TopkArgs) {
                 top_indices.slice_mut(row * k, k),
             )
         };
-        let mut found: Vec<usize> = (0..length.min(cols)).collect();
+        let mut found = collect(0..length.min(cols));
         if k < found.len() {
             found.select_nth_unstable_by_key(k, |&i| (Reverse(order(keys[i].to_f32())), i));
             found.truncate(k);

@@ -3,9 +3,9 @@
 
 use crate::backend::args::{Outcome, SwapFirstDimsArgs, TransposeArgs};
 use crate::backend::buf::Buf;
-use crate::backend::cpu::{is_noop, parallel_max, vectorized};
+use crate::backend::cpu::{is_noop, vectorized};
+use crate::backend::pool::parallel;
 use crate::types::cudaStream_t;
-use rayon::prelude::*;
 
 /// `output[c][r] = input[r][c]`
 pub(crate) unsafe extern "C-unwind" fn transpose(
@@ -55,7 +55,7 @@ pub(crate) unsafe extern "C-unwind" fn swap_first_dims(
     let (input, output) = unsafe {
         (Buf::<u8>::new(a.input, numel).slice(0, numel), Buf::<u8>::new(a.output, numel))
     };
-    (0..second).into_par_iter().for_each(|j| {
+    parallel(second).for_each(|j| {
         // SAFETY: each task writes its own part of the output.
         let to = unsafe { output.slice_mut(j * first * bytes, first * bytes) };
         for (i, row) in to.chunks_exact_mut(bytes).enumerate() {
@@ -110,7 +110,7 @@ pub(crate) unsafe fn transposed<T: Copy + Default + Send + Sync>(
         let area = vec![T::default(); tile_rows * tile_cols];
         (area.clone(), area)
     };
-    parallel_max(rows.div_ceil(tile_rows) * across, scratch, tile)
+    parallel(rows.div_ceil(tile_rows) * across).max_init(scratch, tile)
 }
 
 vectorized! {

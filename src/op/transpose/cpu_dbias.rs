@@ -5,9 +5,9 @@ use super::cpu::transposed;
 use crate::backend::args::{Outcome, TransposeDbiasArgs};
 use crate::backend::buf::{Buf, load};
 use crate::backend::cpu::vectorized;
+use crate::backend::pool::parallel;
 use crate::numeric::{Element, dispatch};
 use crate::types::cudaStream_t;
-use rayon::prelude::*;
 
 /// Rows whose sum is one row of the workspace.
 const BLOCK: usize = 128;
@@ -55,7 +55,7 @@ unsafe fn run<I: Element, O: Element>(a: &TransposeDbiasArgs) {
         };
     }
     let across = cols.div_ceil(WIDTH);
-    (0..blocks * across).into_par_iter().for_each(|task| {
+    parallel(blocks * across).for_each(|task| {
         let (block, col) = (task / across, task % across * WIDTH);
         let (first, width) = (block * BLOCK, WIDTH.min(cols - col));
         // SAFETY: each task has its own part of the workspace.

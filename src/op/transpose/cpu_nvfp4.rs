@@ -3,8 +3,8 @@
 
 use crate::backend::args::{Nvfp4ScaleTransposeArgs, Nvfp4TransposeArgs, Outcome};
 use crate::backend::buf::Buf;
+use crate::backend::pool::chunks_mut;
 use crate::types::cudaStream_t;
-use rayon::prelude::*;
 
 /// Element (c, r) of the output is element (r, c) of the input.
 pub(crate) unsafe extern "C-unwind" fn transpose(
@@ -22,7 +22,7 @@ pub(crate) unsafe extern "C-unwind" fn transpose(
         )
     };
     let (pitch, rows) = (a.cols / 2, a.rows);
-    output.par_chunks_exact_mut(rows / 2).enumerate().for_each(|(col, line)| {
+    chunks_mut(output, rows / 2).for_each(|(col, line)| {
         let code = |row: usize| input[row * pitch + col / 2] >> (col % 2 * 4) & 0xF;
         for (pair, byte) in line.iter_mut().enumerate() {
             *byte = code(2 * pair) | code(2 * pair + 1) << 4;
