@@ -117,7 +117,7 @@ pub struct CoreTape {
     rng_state: Option<QTensor>,
     stats: QTensor,
     /// What it has read in place of queries, keys and values in high precision.
-    fp8: Option<Fp8Heads>,
+    fp8: Option<Box<Fp8Heads>>,
 }
 
 impl Core {
@@ -142,7 +142,7 @@ impl Core {
         o: &Tensor,
         max_seqlen: [usize; 2],
         cu_seqlens: [Option<Tensor>; 4],
-    ) -> Result<CoreTape> {
+    ) -> Result<Box<CoreTape>> {
         let op = self.op(run, layout, max_seqlen);
         self.run(run, op, parts, None, o, cu_seqlens)
     }
@@ -154,7 +154,7 @@ impl Core {
         (q, length): (&Tensor, usize),
         cached: &Cached,
         o: &Tensor,
-    ) -> Result<CoreTape> {
+    ) -> Result<Box<CoreTape>> {
         let layout = match (self.config.format, cached.table.is_some()) {
             (NVTE_THD, false) => NVTE_THD_BSHD_BSHD,
             (NVTE_THD, true) => NVTE_Paged_KV_THD_BSHD_BSHD,
@@ -196,7 +196,7 @@ impl Core {
         page_table: Option<&Tensor>,
         o: &Tensor,
         cu_seqlens: [Option<Tensor>; 4],
-    ) -> Result<CoreTape> {
+    ) -> Result<Box<CoreTape>> {
         let (config, dropout) = (&self.config, op.dropout);
         let rng_state = if dropout > 0.0 { Some(run.random(config.site)?) } else { None };
         let stats = QTensor::borrowed(plain(Buffer::UNSET));
@@ -204,10 +204,11 @@ impl Core {
         let recipe =
             run.frame.as_ref().filter(|frame| frame.enabled).and_then(|f| f.recipe.as_ref());
         let fp8 = match recipe.is_some_and(|recipe| recipe.attention) && run.kv_cache.is_none() {
-            true => Some(Fp8Heads::new(run, op.layout, parts)?),
+            true => Some(Box::new(Fp8Heads::new(run, op.layout, parts)?)),
             false => None,
         };
-        let mut tape = CoreTape { op, cu_seqlens, page_table, rng_state, stats, fp8 };
+        let tape = CoreTape { op, cu_seqlens, page_table, rng_state, stats, fp8 };
+        let mut tape = Box::new(tape);
         tape.stats = self.forward_again(run, &tape, parts, o)?;
         Ok(tape)
     }
@@ -276,7 +277,7 @@ pub struct DotProductAttention {
 }
 
 struct AttentionTape {
-    core: CoreTape,
+    core: Box<CoreTape>,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -431,15 +432,15 @@ impl Heads {
 }
 
 pub struct MultiheadTape {
-    first: LinearTape,
-    key_value: Option<LinearTape>,
+    first: Box<LinearTape>,
+    key_value: Option<Box<LinearTape>>,
     heads: Heads,
     /// Of queries and keys, in front of their norms.
     norms: Option<[NormTape; 2]>,
-    core: CoreTape,
+    core: Box<CoreTape>,
     /// None if it is to be computed again.
     o: Option<QTensor>,
-    proj: LinearTape,
+    proj: Box<LinearTape>,
     frequencies: Option<Tensor>,
     /// Where packed tokens begin.
     sequences: Option<Tensor>,
@@ -626,7 +627,7 @@ impl MultiheadAttention {
         y: &Tensor,
         add: Option<&Tensor>,
         z: Option<&Tensor>,
-    ) -> Result<MultiheadTape> {
+    ) -> Result<Box<MultiheadTape>> {
         let AttentionConfig { heads, groups, dtype, dim_qk, .. } = self.core.config;
         let cross = self.key_value.is_some();
         // Of the queries and, if there is no second input, of the keys.
@@ -723,7 +724,7 @@ impl MultiheadAttention {
             // Nobody reads them again.
             heads._owners.clear();
         }
-        let tape = MultiheadTape {
+        Ok(Box::new(MultiheadTape {
             first,
             key_value,
             heads,
@@ -734,8 +735,7 @@ impl MultiheadAttention {
             frequencies,
             sequences,
             sizes,
-        };
-        Ok(tape)
+        }))
     }
 
     /// Where packed tokens begin to be counted.
@@ -933,7 +933,7 @@ impl Layer for MultiheadAttention {
         let shape = (rows, self.hidden);
         let y = outputs.get(0)?.matrix(self.core.config.dtype, shape)?;
         let memory = memory.as_ref().map(|(memory, rows, lengths)| (memory, *rows, *lengths));
-        Ok(Box::new(self.forward_to(run, (&x, rows, lengths), memory, &y, None, None)?))
+        Ok(self.forward_to(run, (&x, rows, lengths), memory, &y, None, None)?)
     }
 
     fn backward(&mut self, run: &Run, tape: &Tape, [given, wanted]: [&Tensors; 2]) -> Result<()> {

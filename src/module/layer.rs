@@ -49,10 +49,10 @@ const MLP_SITE: u32 = 64;
 type Mask = Option<Block>;
 
 struct LayerTape {
-    self_attention: MultiheadTape,
+    self_attention: Box<MultiheadTape>,
     self_mask: Mask,
-    inter: Option<(MultiheadTape, Mask)>,
-    mlp: MlpTape,
+    inter: Option<(Box<MultiheadTape>, Mask)>,
+    mlp: Box<MlpTape>,
     mlp_mask: Mask,
     output: Option<NormTape>,
     rows: usize,

@@ -41,10 +41,10 @@ impl Linear {
         y: &Tensor,
         add: Option<&Tensor>,
         z: Option<&Tensor>,
-    ) -> Result<LinearTape> {
+    ) -> Result<Box<LinearTape>> {
         let Some(layer) = &self.norm else {
             let dense = self.dense.forward(run, rows, &Source::Ready(x), y, add)?;
-            return Ok(LinearTape { norm: None, dense, rows });
+            return Ok(Box::new(LinearTape { norm: None, dense, rows }));
         };
         let norm = layer.tape(run, x, rows)?;
         let write = |out: &Tensor, _: &_| layer.write(run, &norm, out);
@@ -56,7 +56,7 @@ impl Linear {
             None => Source::Computed { write: &write, configurable: false },
         };
         let dense = self.dense.forward(run, rows, &source, y, add)?;
-        Ok(LinearTape { norm: Some(norm), dense, rows })
+        Ok(Box::new(LinearTape { norm: Some(norm), dense, rows }))
     }
 
     /// The tape of a forward pass without a norm that has left its input to this one.
@@ -65,9 +65,9 @@ impl Linear {
         run: &Run,
         tape: &LinearTape,
         x: &Tensor,
-    ) -> Result<LinearTape> {
+    ) -> Result<Box<LinearTape>> {
         let dense = self.dense.forward_again(run, &tape.dense, &Source::Ready(x), None)?;
-        Ok(LinearTape { norm: None, dense, rows: tape.rows })
+        Ok(Box::new(LinearTape { norm: None, dense, rows: tape.rows }))
     }
 
     /// `dz` is the gradient of the norm's result beside that from y, `add` that of x beside this one.
@@ -105,7 +105,7 @@ impl Layer for Linear {
         let (x, rows) = inputs.get(0)?.rows(dtype, cols)?;
         let y = outputs.get(0)?.matrix(dtype, (rows, self.dense.outputs))?;
         let z = outputs.find_matrix(1, dtype, (rows, cols))?;
-        Ok(Box::new(self.forward_to(run, (&x, rows), &y, None, z.as_ref())?))
+        Ok(self.forward_to(run, (&x, rows), &y, None, z.as_ref())?)
     }
 
     fn backward(&mut self, run: &Run, tape: &Tape, [given, wanted]: [&Tensors; 2]) -> Result<()> {

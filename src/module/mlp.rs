@@ -63,7 +63,7 @@ impl LayerNormMlp {
         y: &Tensor,
         add: Option<&Tensor>,
         z: Option<&Tensor>,
-    ) -> Result<MlpTape> {
+    ) -> Result<Box<MlpTape>> {
         let norm = self.norm.tape(run, x, rows)?;
         let layer = &self.norm;
         let write = |out: &Tensor, _: &_| layer.write(run, &norm, out);
@@ -82,7 +82,7 @@ impl LayerNormMlp {
         let source = Source::Computed { write: &write, configurable: true };
         let fc2 = self.fc2.forward(run, rows, &source, y, add)?;
         let hidden = (!self.checkpoint).then_some(hidden);
-        Ok(MlpTape { norm, z: z.cloned(), fc1, hidden, fc2, rows })
+        Ok(Box::new(MlpTape { norm, z: z.cloned(), fc1, hidden, fc2, rows }))
     }
 
     /// The activation's input and the tapes of both products, as the forward pass had them.
@@ -149,7 +149,7 @@ impl Layer for LayerNormMlp {
         let (x, rows) = inputs.get(0)?.rows(dtype, hidden)?;
         let y = outputs.get(0)?.matrix(dtype, (rows, hidden))?;
         let z = outputs.find_matrix(1, dtype, (rows, hidden))?;
-        Ok(Box::new(self.forward_to(run, (&x, rows), &y, None, z.as_ref())?))
+        Ok(self.forward_to(run, (&x, rows), &y, None, z.as_ref())?)
     }
 
     fn backward(&mut self, run: &Run, tape: &Tape, [given, wanted]: [&Tensors; 2]) -> Result<()> {
