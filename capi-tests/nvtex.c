@@ -548,10 +548,85 @@ static void test_streams(void) {
   }
 }
 
+// ---- Threads of the CPU backend
+
+enum { T_ROWS = 300, T_COLS = 500, T_DEPTH = 700 };
+
+// Results of operators that share their work, one after the other.
+static uint8_t *run_shared(const void *values) {
+  enum { D_BYTES = T_ROWS * T_COLS * 2, Y_BYTES = T_ROWS * T_DEPTH * 4 };
+  uint8_t *results = host_memory(D_BYTES + Y_BYTES + 4);
+  Buffer *x = buffer_from(values, (T_ROWS + T_COLS) * T_DEPTH * 4, 0);
+  Buffer *d = buffer(D_BYTES), *y = buffer(Y_BYTES), *amax = buffer_float(0);
+  Buffer *workspace = buffer(32 << 20);
+  float *second = (float *)x->ptr + T_ROWS * T_DEPTH;
+  NVTETensor a = tensor(second, kNVTEFloat32, SHAPE(T_COLS, T_DEPTH));
+  NVTETensor b = tensor(x->ptr, kNVTEFloat32, SHAPE(T_ROWS, T_DEPTH));
+  NVTETensor d_tensor = tensor(d->ptr, kNVTEBFloat16, SHAPE(T_ROWS, T_COLS));
+  NVTETensor y_tensor = tensor(y->ptr, kNVTEFloat32, SHAPE(T_ROWS, T_DEPTH));
+  set_param(y_tensor, kNVTEAmax, amax->ptr, kNVTEFloat32, SHAPE(1));
+  NVTETensor none = empty_tensor();
+  NVTETensor space = tensor(workspace->ptr, kNVTEByte, SHAPE(32 << 20));
+  nvte_cublas_gemm(a, b, d_tensor, none, none, true, false, false, space, false, false, 0, NULL);
+  nvte_gelu(b, y_tensor, NULL);
+  EXPECT_OK();
+  download(results, d->ptr, D_BYTES);
+  download(results + D_BYTES, y->ptr, Y_BYTES);
+  download(results + D_BYTES + Y_BYTES, amax->ptr, 4);
+  return results;
+}
+
+static void test_threads(void) {
+  if (case_begin("number of threads")) {
+    nvtex_set_num_threads(3);
+    CHECK_EQ(nvtex_num_threads(), 3);
+    nvtex_set_num_threads(1025);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvtex_set_num_threads: num_threads", "expected",
+                 "got 1025");
+    CHECK_EQ(nvtex_num_threads(), 3);
+    nvtex_set_num_threads(0);
+    CHECK(nvtex_num_threads() >= 1, "no thread");
+    EXPECT_OK();
+  }
+  if (case_begin("results do not depend on the number of threads")) {
+    float *values = random_values(kNVTEFloat32, (T_ROWS + T_COLS) * T_DEPTH, -1, 1);
+    nvtex_set_num_threads(1);
+    uint8_t *one = run_shared(values);
+    nvtex_set_num_threads(3);
+    uint8_t *three = run_shared(values);
+    nvtex_set_num_threads(0);
+    const size_t bytes = T_ROWS * T_COLS * 2 + T_ROWS * T_DEPTH * 4 + 4;
+    for (size_t i = 0; i < bytes; i++) {
+      if (!CHECK(one[i] == three[i], "byte %zu: %d and %d", i, one[i], three[i])) break;
+    }
+  }
+}
+
+static void print_threads(void) { fprintf(stderr, "threads: %zu", nvtex_num_threads()); }
+
+static void test_thread_variable(void) {
+  static const struct {
+    const char *value, *text;
+  } rows[] = {{"1", "threads: 1"},
+              {"3", "threads: 3"},
+              {"0", "warning: NVTE_NUM_THREADS"},
+              {"many", "warning: NVTE_NUM_THREADS"},
+              {"1025", "warning: NVTE_NUM_THREADS"}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    if (!case_begin("NVTE_NUM_THREADS=%s", rows[i].value)) continue;
+    setenv("NVTE_NUM_THREADS", rows[i].value, 1);
+    Child child = run_child(print_threads, NULL, NULL);
+    unsetenv("NVTE_NUM_THREADS");
+    CHECK(child.status == 0, "status %x", (unsigned)child.status);
+    CHECK(strstr(child.text, rows[i].text), "no \"%s\" in \"%s\"", rows[i].text, child.text);
+  }
+}
+
 int main(int argc, char **argv) {
   test_arguments(argc, argv);
   g_test.backend = "auto";
   test_children();
+  test_thread_variable();
   case_end();
   test_begin(argc, argv);
   test_errors();
@@ -560,5 +635,6 @@ int main(int argc, char **argv) {
   test_names();
   test_memory();
   test_streams();
+  test_threads();
   return test_end();
 }

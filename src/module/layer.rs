@@ -30,9 +30,9 @@ pub struct LayerConfig {
 
 /// Attention, attention to a second input, MLP, each added to a residual.
 pub struct TransformerLayer {
-    self_attention: MultiheadAttention,
-    inter_attention: Option<MultiheadAttention>,
-    mlp: LayerNormMlp,
+    self_attention: Box<MultiheadAttention>,
+    inter_attention: Option<Box<MultiheadAttention>>,
+    mlp: Box<LayerNormMlp>,
     output_norm: Option<NormLayer>,
     residual: Residual,
     residual_after_norm: bool,
@@ -115,14 +115,14 @@ impl TransformerLayer {
     pub fn new(run: &Run, name: &str, config: &LayerConfig) -> Result<Self> {
         let part = |part: &str| format!("{name}.{part}");
         let attention = |name: &str, config: &MultiheadConfig| {
-            MultiheadAttention::new(run, &part(name), config)
+            MultiheadAttention::new(run, &part(name), config).map(Box::new)
         };
         let inter = config.inter_attention.as_ref();
         let own = &config.self_attention;
         Ok(Self {
             self_attention: attention("self_attention", own)?,
             inter_attention: inter.map(|c| attention("inter_attention", c)).transpose()?,
-            mlp: LayerNormMlp::new(run, &part("layernorm_mlp"), &config.mlp)?,
+            mlp: Box::new(LayerNormMlp::new(run, &part("layernorm_mlp"), &config.mlp)?),
             output_norm: config.output_norm.as_ref().map(|c| NormLayer::new(run, c)).transpose()?,
             residual: Residual {
                 dropout: config.dropout,
