@@ -364,7 +364,7 @@ fn member_of(group: &Group, (rows, cols): (usize, usize), dim: usize) -> (usize,
 /// The scales of a grouped tensor in one direction: one float for each member, or the matrices of the
 /// members in blocks. If members differ, these are as many as the members have, which may be less than the
 /// logical shape has room for: only the device knows. What the host knows is that the smallest member
-/// that is not empty has room, and up to which size one has, which the group gets.
+/// has room unless all are empty, and up to which size one has, which the group gets.
 pub fn grouped_scales(
     name: impl Display,
     buffer: &Buffer,
@@ -385,11 +385,15 @@ pub fn grouped_scales(
     let least = match uniform {
         _ if per_tensor => n,
         true => entries(0).saturating_mul(n),
-        false if shape.0 * shape.1 == 0 => 0,
+        // All members may be empty.
+        false if buffer.shape.numel() == 0 || shape.0 * shape.1 == 0 => 0,
         false => entries(1),
     };
     if buffer.shape.numel() < least {
-        let expected = format!("{least} or more elements ({n} members)");
+        let expected = match uniform || per_tensor {
+            true => format!("{least} or more elements ({n} members)"),
+            false => format!("{least} or more elements (of the smallest member)"),
+        };
         return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
     }
     if !per_tensor {

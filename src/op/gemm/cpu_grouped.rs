@@ -49,7 +49,10 @@ impl GroupedMatrix {
         let (outer, inner) = (dim(self.outer_dims, self.outer), dim(self.inner_dims, self.inner));
         let at = (dim(self.offsets, next.0), next.1);
         next.0 = at.0.saturating_add(outer.saturating_mul(inner));
-        next.1 = at.1.saturating_add(self.scale_entries_of(outer, inner));
+        // Sizes of a member that is too large have no scales that could be counted.
+        if (1..=self.elements).contains(&outer.saturating_mul(inner)) {
+            next.1 = at.1.saturating_add(self.scale_entries_of(outer, inner));
+        }
         Matrix { data: self.data, scale_inv: self.scale_inv, at, outer, inner }
     }
 
