@@ -130,7 +130,9 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
   const unsigned rows = static_cast<unsigned>(
       p.rows - first_row < p.rows_per_block ? p.rows - first_row : p.rows_per_block);
   for (unsigned r = threadIdx.x / 32; r < rows; r += kThreads / 32) {
-    const Place place = find(p, first_row + r);
+    Place place = find(p, first_row + r);
+    // Where a sequence begins is known on the device only.
+    place.f = min(place.f, static_cast<int64_t>(args.freqs_rows - 1));
     if (threadIdx.x % 32 == 0) places[r] = place;
   }
   __syncthreads();
@@ -188,11 +190,9 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
 
   for (unsigned i = threadIdx.x; i < rows * p.tables * rotated; i += kThreads) {
     const unsigned table = i / rotated, j = i % rotated;
-    const NVTEXRopePart &part = args.parts[table % p.tables];
-    const float *freqs = part.freqs;
-    const int64_t found = places[table / p.tables].f;
-    if (freqs == nullptr || found < 0) continue;
-    const int64_t f = min(found, static_cast<int64_t>(part.freqs_rows) - 1);
+    const float *freqs = args.parts[table % p.tables].freqs;
+    const int64_t f = places[table / p.tables].f;
+    if (freqs == nullptr || f < 0) continue;
     const unsigned gap = args.interleaved ? 1 : rotated / 2;
     const bool upper = args.interleaved ? j % 2 == 1 : j >= gap;
     float sine, cosine;

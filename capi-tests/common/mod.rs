@@ -426,7 +426,6 @@ pub const NO_ROPE_PART: RopePart = {
         input: null(),
         output: null_mut(),
         freqs: null(),
-        freqs_rows: 0,
         heads: 0,
         heads_per_group: 1,
         input_strides: none,

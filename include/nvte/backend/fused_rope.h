@@ -42,11 +42,6 @@ typedef struct NVTEXRopePart {
    */
   const float *freqs;
   /**
-   * Rows of `freqs`, one or more if there are heads to turn. Positions past them have the angles of the
-   * last row.
-   */
-  size_t freqs_rows;
-  /**
    * Of all groups; 0 for a part that is not there.
    */
   size_t heads;
@@ -93,6 +88,10 @@ typedef struct NVTEXRopeArgs {
   size_t rotated;
   size_t cp_size;
   size_t cp_rank;
+  /**
+   * Rows that the freqs of all parts have, one or more; positions past them have the angles of the last.
+   */
+  size_t freqs_rows;
   bool interleaved;
   bool backward;
   /**

@@ -26,9 +26,6 @@ pub struct RopePart {
     pub output: *mut c_void,
     /// `[.., rotated]` angles in radians, or null: the part is copied.
     pub freqs: *const f32,
-    /// Rows of `freqs`, one or more if there are heads to turn. Positions past them have the angles of the
-    /// last row.
-    pub freqs_rows: usize,
     /// Of all groups; 0 for a part that is not there.
     pub heads: usize,
     pub heads_per_group: usize,
@@ -64,6 +61,8 @@ pub struct RopeArgs {
     pub rotated: usize,
     pub cp_size: usize,
     pub cp_rank: usize,
+    /// Rows that the freqs of all parts have, one or more; positions past them have the angles of the last.
+    pub freqs_rows: usize,
     pub interleaved: bool,
     pub backward: bool,
     /// F32, F16 or BF16, of inputs and outputs.

@@ -86,7 +86,7 @@ unsafe fn place(a: &RopeArgs, row: usize) -> Option<(usize, usize, usize)> {
     };
     // The device may hold any start: a negative row has no angles.
     let f = f.checked_add_signed(start as isize)?;
-    Some((at.0, at.1, f))
+    Some((at.0, at.1, f.min(a.freqs_rows - 1)))
 }
 
 /// Cosines and sines of a row of freqs; empty for a part without.
@@ -96,10 +96,9 @@ unsafe fn place(a: &RopeArgs, row: usize) -> Option<(usize, usize, usize)> {
 unsafe fn angles(a: &RopeArgs, part: &RopePart, f: usize, sines: &mut Vec<(f32, f32)>) {
     sines.clear();
     if part.heads > 0 && !part.freqs.is_null() {
-        let row = f.min(part.freqs_rows - 1);
         // SAFETY: the caller's promise.
         let freqs =
-            unsafe { std::slice::from_raw_parts(part.freqs.add(row * a.rotated), a.rotated) };
+            unsafe { std::slice::from_raw_parts(part.freqs.add(f * a.rotated), a.rotated) };
         resize(sines, freqs.len());
         sines.iter_mut().zip(freqs).for_each(|(sine, angle)| *sine = (angle.cos(), angle.sin()));
     }

@@ -103,6 +103,7 @@ impl Form {
             rotated: sizes.d2,
             cp_size: sizes.cp_size,
             cp_rank: sizes.cp_rank,
+            freqs_rows: UNBOUNDED,
             interleaved: self.interleaved,
             backward: self.backward,
             dtype,
@@ -110,13 +111,15 @@ impl Form {
     }
 }
 
+/// Rows of angles that nobody reads.
+const UNBOUNDED: usize = 1 << 60;
+
 const NO_STRIDES: RopeStrides =
     RopeStrides { position: 0, sequence: 0, group: 0, head: 0, element: 1 };
 const NO_PART: RopePart = RopePart {
     input: null(),
     output: null_mut(),
     freqs: null(),
-    freqs_rows: 0,
     heads: 0,
     heads_per_group: 1,
     input_strides: NO_STRIDES,
@@ -230,15 +233,15 @@ pub(crate) fn rope(
     };
     elements(input_name, &x, expected, what)?;
     elements(output_name, &y, expected, what)?;
-    let freqs = check::tensor("freqs", freqs)?.rowwise;
+    let angles = check::tensor("freqs", freqs)?.rowwise;
     let only_device_knows = packed || !args.start_positions.is_null();
     let least = if expected > 0 { sizes.least_rows(only_device_knows) } else { 0 };
-    let (freqs, freqs_rows) = sizes.freqs("freqs", &freqs, least)?;
+    let freqs;
+    (freqs, args.freqs_rows) = sizes.freqs("freqs", &angles, least)?;
     args.parts[0] = RopePart {
         input: x.ptr(),
         output: y.ptr(),
         freqs,
-        freqs_rows,
         heads: h,
         heads_per_group: h.max(1),
         input_strides: RopeStrides {
@@ -320,11 +323,11 @@ fn qkv_rope_sized(
         let tensor = data(name, tensors[i], Some(packed.dtype))?;
         let width = widths[i];
         elements(name, &tensor, sizes.numel("s, b, h", &[h, width])?, "s * b * h * split")?;
-        let (angles, freqs_rows) = match freqs.get(i) {
+        let (angles, rows) = match freqs.get(i) {
             Some(&(name, handle)) => {
                 let buffer = check::tensor_or_empty(name, handle)?.rowwise;
                 match buffer.ptr().is_null() {
-                    true => (null(), 0),
+                    true => (null(), UNBOUNDED),
                     false => {
                         let only_device_knows = !args.start_positions.is_null() || packed_tokens;
                         let least = if empty { 0 } else { sizes.least_rows(only_device_knows) };
@@ -332,14 +335,13 @@ fn qkv_rope_sized(
                     }
                 }
             }
-            None => (null(), 0),
+            None => (null(), UNBOUNDED),
         };
         let here = packed.ptr().wrapping_byte_add(first * packed.dtype.bits() / 8);
         let mut part = RopePart {
             input: here,
             output: tensor.ptr(),
             freqs: angles,
-            freqs_rows,
             heads: h * (width / d),
             heads_per_group: (width / d).max(1),
             input_strides: sizes.strides(h * group, group),
@@ -350,6 +352,7 @@ fn qkv_rope_sized(
             std::mem::swap(&mut part.input_strides, &mut part.output_strides);
         }
         args.parts[i] = part;
+        args.freqs_rows = args.freqs_rows.min(rows);
         first += width;
     }
     if empty { Ok(()) } else { backend::run(&args, stream) }
