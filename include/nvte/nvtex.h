@@ -9,7 +9,7 @@
 #include "nvte/types.h"
 
 /**
- * Result of the thread's last failing call.
+ * Result of a call.
  */
 typedef enum NVTEXStatus {
   /**
@@ -57,13 +57,19 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Status of this thread's last failing call; calls that succeed leave it.
+ * Status of the first call of this thread that has failed since `nvtex_clear_error`, so that calls
+ * which fail in its wake do not hide the cause. (The name says "last" for the sake of programs built
+ * before.) Calls that succeed leave it.
+ *
+ * No function of this library may be called from a signal handler: it may allocate memory or want a
+ * lock that the interrupted thread holds. Messages alone take no lock.
  */
 enum NVTEXStatus nvtex_last_status(void);
 
 /**
- * Message of this thread's last failing call: function, argument, expected, got. Empty if none has
- * failed. Valid until the thread's next failing call or `nvtex_clear_error`.
+ * Message of the call that `nvtex_last_status` is about: function, argument, expected, got. Empty if
+ * none has failed. Valid until `nvtex_clear_error`. In destructors of an ending thread a fixed text
+ * may stand for it.
  */
 const char *nvtex_last_error(void);
 
@@ -71,6 +77,21 @@ const char *nvtex_last_error(void);
  * Forgets status and message of this thread.
  */
 void nvtex_clear_error(void);
+
+/**
+ * Number of calls of this thread that have failed, ever: `nvtex_clear_error` leaves it. With
+ * `nvtex_take_error` it tells whether one's own calls failed, whatever failed before.
+ */
+uint64_t nvtex_error_count(void);
+
+/**
+ * Message of this thread's newest failing call if more than `count` have failed, else null. If the
+ * call that `nvtex_last_status` is about came after the first `count` failures, its status is
+ * cleared. So `n = nvtex_error_count()`, calls, and `nvtex_take_error(n)` report failures of these
+ * calls and leave an error from before them in its place. Valid until the thread's next failing
+ * call.
+ */
+const char *nvtex_take_error(uint64_t count);
 
 /**
  * Sets what failing calls do, for the whole process, and returns the previous mode. Until the first

@@ -145,7 +145,8 @@ void nvte_set_tensor_param_v2(NVTETensor tensor,
 
 /**
  * Copies a parameter of a tensor to `buf` and its size to `size_written` (may be null). With a null
- * `buf` only the size. A null handle gives the values of an empty tensor.
+ * `buf` only the size. A null handle gives the values of an empty tensor. A call that fails writes
+ * nothing.
  */
 void nvte_get_tensor_param_v2(NVTETensor tensor,
                               NVTETensorParam param,
@@ -176,7 +177,7 @@ NVTEQuantizationConfig nvte_create_quantization_config(void);
 
 /**
  * Copies an attribute to `buf` and its size to `size_written` (may be null). With a null `buf` only
- * the size.
+ * the size, and then `config` may be null. A call that fails writes nothing.
  */
 void nvte_get_quantization_config_attribute(NVTEQuantizationConfig config,
                                             NVTEQuantizationConfigAttribute attr,

@@ -47,7 +47,8 @@ impl GroupedMatrix {
             false => unsafe { array.add(t).read() as usize },
         };
         let (outer, inner) = (dim(self.outer_dims, self.outer), dim(self.inner_dims, self.inner));
-        let at = (dim(self.offsets, next.0), next.1);
+        let in_blocks = self.mode != NVTE_DELAYED_TENSOR_SCALING;
+        let at = (dim(self.offsets, next.0), if in_blocks { next.1 } else { t });
         next.0 = at.0.saturating_add(outer.saturating_mul(inner));
         // Sizes of a member that is too large have no scales that could be counted.
         if (1..=self.elements).contains(&outer.saturating_mul(inner)) {
