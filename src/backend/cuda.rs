@@ -248,6 +248,11 @@ fn own_product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
             )));
         }
     }
+    let mxfp8 = args.scales_b.mode == NVTEScalingMode::NVTE_MXFP8_1D_SCALING;
+    if mxfp8 && args.epilogue == GemmEpilogue::NVTEX_EPILOGUE_BGRAD {
+        let text = format!("{WHAT} there is no bias gradient of MXFP8");
+        return Err(Outcome::unimplemented(text));
+    }
     let [a, b] = operands.map(|(_, data, scales, dtype, outer, transposed)| {
         matrix(data, scales, dtype, (outer, args.k), transposed)
     });
