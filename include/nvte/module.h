@@ -1004,8 +1004,11 @@ void nvtex_linear_config_init(struct NVTEXLinearConfig *config, size_t struct_si
  * Creates a linear layer, `y = x W^T + b`.
  *
  * Input `[..., in_features]`, output `[..., out_features]`. Parameters: `weight`
- * `[out_features, in_features]`, `bias` `[out_features]`. Under a recipe, features and, with a tape, rows
- * must be multiples of 16 (MXFP8: 32), rows without a tape of 8.
+ * `[out_features, in_features]`, `bias` `[out_features]`. Under a recipe, features
+ * must be multiples of 16 (MXFP8: 32); rows may be any number. On CUDA the FP8 product of the weight's
+ * gradient is faster if rows are a multiple of 16, and with FP8 blocks the others if they are one of 8;
+ * otherwise it takes a kernel of this library, and a product with a bias `4 * rows * out_features` bytes
+ * more of the context's memory.
  */
 NVTEXModule nvtex_linear_create(NVTEXContext context,
                                 const struct NVTEXLinearConfig *config,
