@@ -111,6 +111,21 @@ const char *nvtex_version(void);
 const char *nvtex_backend_name(void);
 
 /**
+ * Sets the number of threads on which operators of the CPU backend run, for all calls that begin
+ * afterwards; 0 leaves it to `NVTE_NUM_THREADS`, whose default is the number of processors that the
+ * process may use. With 1, operators run on the thread that calls. Results do not depend on it.
+ *
+ * Errors: more than 1024.
+ */
+void nvtex_set_num_threads(size_t num_threads);
+
+/**
+ * Number of threads on which operators of the CPU backend run: what was asked for, or less if the
+ * system refuses to create so many. Creates them if they do not exist yet.
+ */
+size_t nvtex_num_threads(void);
+
+/**
  * Memory of the backend's current device, aligned to 256 bytes. Null for 0 bytes, and with an error
  * if there is none left.
  */

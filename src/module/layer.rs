@@ -29,6 +29,9 @@ pub struct LayerConfig {
 }
 
 /// Attention, attention to a second input, MLP, each added to a residual.
+///
+/// Its parts and their tapes take tens of kilobytes each; on the heap they pass from function to
+/// function in a pointer, so that threads with small stacks can use layers.
 pub struct TransformerLayer {
     self_attention: Box<MultiheadAttention>,
     inter_attention: Option<Box<MultiheadAttention>>,
