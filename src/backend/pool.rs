@@ -94,28 +94,29 @@ pub(crate) fn threads() -> usize {
 /// What loops run on, made at first use: None stands for the thread that calls.
 fn current() -> Option<Arc<ThreadPool>> {
     let asked = ASKED.load(Ordering::Relaxed);
-    let found = CURRENT.with(|built| {
-        (built.asked == Some(asked)).then(|| built.pool.clone()).ok_or(()).or_else(|()| {
-            let wanted = match if asked == 0 { env().num_threads } else { asked } {
-                0 => std::thread::available_parallelism().map_or(1, NonZero::get).min(MOST),
-                wanted => wanted,
-            };
-            let pool = build(wanted).map(Arc::new);
-            let old = std::mem::replace(&mut built.pool, pool.clone());
-            built.asked = Some(asked);
-            Err((wanted, pool, old))
-        })
+    let (pool, made) = CURRENT.with(|built| {
+        if built.asked == Some(asked) {
+            return (built.pool.clone(), None);
+        }
+        let wanted = match if asked == 0 { env().num_threads } else { asked } {
+            0 => std::thread::available_parallelism().map_or(1, NonZero::get).min(MOST),
+            wanted => wanted,
+        };
+        let pool = build(wanted).map(Arc::new);
+        let old = std::mem::replace(&mut built.pool, pool.clone());
+        built.asked = Some(asked);
+        (pool, Some((wanted, old)))
     });
     // Printing and ending threads may take long, so the lock is not held here.
-    found.unwrap_or_else(|(wanted, pool, _old)| {
+    if let Some((wanted, _old)) = made {
         let made = pool.as_ref().map_or(1, |pool| pool.current_num_threads());
         if made < wanted {
             verbose::line(Level::Check, "threads", || {
                 format!("{wanted} threads wanted, {made} used: the system refuses to create more")
             });
         }
-        pool
-    })
+    }
+    pool
 }
 
 /// As many threads as can be created up to `wanted`; None for less than two, which would do no more
