@@ -25,6 +25,7 @@ NVTEXOutcome nvte_cuda_read_back(void *, const void *, size_t, bool *, cudaStrea
 NVTEXOutcome nvte_cuda_stream_create(cudaStream_t *) noexcept;
 NVTEXOutcome nvte_cuda_stream_destroy(cudaStream_t) noexcept;
 NVTEXOutcome nvte_cuda_stream_synchronize(cudaStream_t) noexcept;
+NVTEXOutcome nvte_cuda_stream_is_capturing(cudaStream_t, bool *) noexcept;
 NVTEXOutcome nvte_cuda_compute_stream(int, cudaStream_t *) noexcept;
 NVTEXOutcome nvte_cuda_compute_event(int, cudaEvent_t *) noexcept;
 NVTEXOutcome nvte_cuda_swap_first_dims(const NVTEXSwapFirstDimsArgs *, cudaStream_t) noexcept;
@@ -108,6 +109,7 @@ extern "C" void nvte_cuda_table(NVTEXOpTable *table) noexcept {
   table->stream_create = nvte_cuda_stream_create;
   table->stream_destroy = nvte_cuda_stream_destroy;
   table->stream_synchronize = nvte_cuda_stream_synchronize;
+  table->stream_is_capturing = nvte_cuda_stream_is_capturing;
   table->compute_stream = nvte_cuda_compute_stream;
   table->compute_event = nvte_cuda_compute_event;
   table->swap_first_dims = nvte_cuda_swap_first_dims;

@@ -300,6 +300,20 @@ extern "C" NVTEXOutcome nvte_cuda_stream_synchronize(cudaStream_t stream) noexce
   return nvte::take_overdue();
 }
 
+extern "C" NVTEXOutcome nvte_cuda_stream_is_capturing(cudaStream_t stream,
+                                                      bool *capturing) noexcept {
+  cudaStreamCaptureStatus status;
+  const cudaError_t error = cudaStreamIsCapturing(stream, &status);
+  // The default stream cannot be asked while another one is being captured.
+  if (error == cudaErrorStreamCaptureImplicit) {
+    (void)cudaGetLastError();
+    *capturing = true;
+    return nvte::ok();
+  }
+  if (error == cudaSuccess) *capturing = status != cudaStreamCaptureStatusNone;
+  return nvte::outcome(error);
+}
+
 extern "C" NVTEXOutcome nvte_cuda_compute_stream(int index, cudaStream_t *stream) noexcept {
   return nvte::pooled(&nvte::Pool::streams, index, stream, nvte::create_stream);
 }

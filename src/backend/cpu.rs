@@ -30,6 +30,7 @@ pub(super) static TABLE: OpTable = OpTable {
     stream_create: Some(op::nvtex::cpu::stream_create),
     stream_destroy: Some(op::nvtex::cpu::stream_destroy),
     stream_synchronize: Some(op::nvtex::cpu::stream_synchronize),
+    stream_is_capturing: Some(op::nvtex::cpu::stream_is_capturing),
     compute_stream: Some(op::multi_stream::cpu::compute_stream),
     compute_event: Some(op::multi_stream::cpu::compute_event),
     swap_first_dims: Some(op::transpose::cpu::swap_first_dims),

@@ -53,6 +53,7 @@ impl OpTable {
         stream_create: None,
         stream_destroy: None,
         stream_synchronize: None,
+        stream_is_capturing: None,
         compute_stream: None,
         compute_event: None,
         swap_first_dims: None,

@@ -67,6 +67,9 @@ pub struct OpTable {
     pub stream_create: Option<unsafe extern "C-unwind" fn(stream: *mut cudaStream_t) -> Outcome>,
     pub stream_destroy: Option<unsafe extern "C-unwind" fn(stream: cudaStream_t) -> Outcome>,
     pub stream_synchronize: Option<unsafe extern "C-unwind" fn(stream: cudaStream_t) -> Outcome>,
+    /// Whether the stream is being captured into a graph. A backend without the entry may capture any time.
+    pub stream_is_capturing:
+        Option<unsafe extern "C-unwind" fn(stream: cudaStream_t, capturing: *mut bool) -> Outcome>,
     /// Stream `index` of the current device's pool, created on first use.
     pub compute_stream:
         Option<unsafe extern "C-unwind" fn(index: c_int, stream: *mut cudaStream_t) -> Outcome>,

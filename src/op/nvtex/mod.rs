@@ -88,3 +88,13 @@ pub(crate) unsafe fn stream_synchronize(stream: cudaStream_t) -> Result<()> {
         table.stream_synchronize.map(|entry| unsafe { entry(stream) })
     })
 }
+
+/// Whether work on the stream is being captured into a graph. Where nobody can tell it may be.
+pub(crate) fn stream_is_capturing(stream: cudaStream_t) -> bool {
+    let mut capturing = true;
+    let asked = backend::call("stream_is_capturing", |table| {
+        // SAFETY: the entry writes one flag.
+        table.stream_is_capturing.map(|entry| unsafe { entry(stream, &mut capturing) })
+    });
+    asked.is_err() || capturing
+}
