@@ -1,4 +1,4 @@
-//! Compiles kernels/ with nvcc if there is one, and the C++ helper that throws.
+//! Compiles kernels/ with nvcc if there is one, and the C++ helpers that throw and catch.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -24,6 +24,7 @@ fn main() {
         "include/nvte/backend.h",
         "include/nvte/types.h",
         "src/throw.cpp",
+        "src/callback.cpp",
     ] {
         println!("cargo:rerun-if-changed={path}");
     }
@@ -39,7 +40,8 @@ fn main() {
         println!("cargo:rerun-if-env-changed={name}");
     }
 
-    cc::Build::new().cpp(true).std("c++17").file("src/throw.cpp").compile("nvte_throw");
+    let sources = ["src/throw.cpp", "src/callback.cpp"];
+    cc::Build::new().cpp(true).std("c++17").files(sources).compile("nvte_throw");
 
     if env::var("NVTE_CPU_ONLY").is_ok_and(|v| v == "1") || env::var("CARGO_FEATURE_CUDA").is_err()
     {

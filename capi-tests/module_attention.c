@@ -1034,7 +1034,7 @@ static void case_refusals(void) {
   m = base(MULTIHEAD);
   m.attention_dropout = 1;
   CHECK(!create(context, &m), "a module");
-  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.attention_dropout");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.attention.attention_dropout");
   m = base(LAYER);
   m.parallel = m.decoder = true;
   CHECK(!create(context, &m), "a module");

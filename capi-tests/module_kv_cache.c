@@ -355,6 +355,67 @@ static void case_few_pages(void) {
   destroy(&m);
 }
 
+// Blocks of an allocator, with guard bytes behind.
+static struct {
+  unsigned char *ptr;
+  size_t bytes;
+} g_blocks[64];
+static size_t g_num_blocks;
+
+static void *guarded_allocate(void *user, size_t bytes, size_t alignment, NVTEXLifetime lifetime,
+                              cudaStream_t stream) {
+  (void)user, (void)alignment, (void)lifetime, (void)stream;
+  if (g_num_blocks == COUNT(g_blocks)) return NULL;
+  unsigned char *ptr = nvtex_malloc(bytes + GUARD_BYTES);
+  nvte_memset(ptr + bytes, GUARD_VALUE, GUARD_BYTES, NULL);
+  nvtex_stream_synchronize(NULL);
+  g_blocks[g_num_blocks].ptr = ptr;
+  g_blocks[g_num_blocks++].bytes = bytes;
+  return ptr;
+}
+
+static void guarded_release(void *user, void *ptr, size_t bytes, NVTEXLifetime lifetime,
+                            cudaStream_t stream) {
+  (void)user, (void)ptr, (void)bytes, (void)lifetime, (void)stream;
+}
+
+// Caches of few sequences stay in their memory.
+static void cases_bounds(void) {
+  for (size_t batch = 1; batch <= 3; batch++) {
+    for (size_t page = 16; page <= 64; page *= 4) {
+      if (!case_begin("bounds: %zu sequences, pages of %zu", batch, page)) continue;
+      g_num_blocks = 0;
+      NVTEXContextConfig config;
+      nvtex_context_config_init(&config, sizeof config);
+      config.allocate = guarded_allocate;
+      config.release = guarded_release;
+      NVTEXContext context = nvtex_context_create(&config);
+      NVTEXKVCacheConfig c;
+      nvtex_kv_cache_config_init(&c, sizeof c);
+      c.max_batch_size = batch;
+      c.max_sequence_length = 64;
+      c.page_size = page;
+      NVTEXKVCache cache = nvtex_kv_cache_create(context, &c, NULL);
+      EXPECT_OK();
+      const size_t tokens[] = {64, 64, 64};
+      nvtex_kv_cache_step(cache, tokens, batch, NULL);
+      EXPECT_OK();
+      CHECK(g_num_blocks > 0, "no memory");
+      for (size_t i = 0; i < g_num_blocks; i++) {
+        unsigned char guards[GUARD_BYTES];
+        download(guards, g_blocks[i].ptr + g_blocks[i].bytes, GUARD_BYTES);
+        size_t bad = 0;
+        for (size_t j = 0; j < GUARD_BYTES; j++) bad += guards[j] != GUARD_VALUE;
+        CHECK(bad == 0, "%zu bytes behind a block of %zu changed", bad, g_blocks[i].bytes);
+      }
+      nvtex_kv_cache_destroy(cache);
+      nvtex_context_destroy(context);
+      for (size_t i = 0; i < g_num_blocks; i++) nvtex_free(g_blocks[i].ptr);
+      EXPECT_OK();
+    }
+  }
+}
+
 static void case_refusals(void) {
   if (!case_begin("refusals")) return;
   Model m;
@@ -423,6 +484,7 @@ static void case_refusals(void) {
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   case_refusals();
+  cases_bounds();
   case_few_pages();
   case_reorder();
   case_recipe();

@@ -169,7 +169,6 @@ static void case_refusals(void) {
   REFUSED(NVTEX_RECIPE_MXFP8, c.input.block_dim = 2, "config.input.block_dim");
   REFUSED(NVTEX_RECIPE_CUSTOM, (void)0, "config.choose: expected a function");
   REFUSED(delayed, c.struct_size = 4, "config.struct_size");
-  REFUSED(delayed, c.struct_size += 8, "config.struct_size");
   CHECK(!nvtex_recipe_create(NULL), "a recipe");
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config");
   nvtex_context_end(NULL);
@@ -201,7 +200,7 @@ static void case_refusals(void) {
   NVTETensor out = tensor(l.y->ptr, kNVTEFloat32, SHAPE(32, 8));
   nvtex_module_forward(odd, &in, 1, &out, 1, NULL, NULL, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,
-               "nvtex_module_forward: other.in_features: expected a multiple of 16");
+               "nvtex_module_forward: layer \"other\": in_features: expected a multiple of 16");
   NVTETensor wide = tensor(l.x->ptr, kNVTEFloat32, SHAPE(4, 17));
   nvtex_module_forward(l.module, &wide, 1, &l.ty, 1, NULL, NULL, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "inputs[0].shape: expected [..., 16]");
@@ -720,8 +719,11 @@ static void case_files(void) {
     nvtex_context_load(d.context, file, i, NULL);
     EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "buffer: expected");
   }
+  char text[128];
   nvtex_context_load(d.context, file, size + 1, NULL);
-  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "buffer: expected an undamaged file");
+  snprintf(text, sizeof text, "buffer: expected %zu bytes, the size of the saved states, got %zu",
+           size, size + 1);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, text);
   file[10] = 2;
   nvtex_context_load(d.context, file, size, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "buffer: expected version 1 of the format, got version 2");
@@ -789,6 +791,202 @@ static void life(Heap *heap, NVTEXRecipe recipe, const Layer *data) {
   nvtex_context_destroy(context);
   nvtex_module_destroy(module);
   nvtex_tape_destroy(tape);
+}
+
+// CRC-32 of a file's bytes, bit by bit.
+static uint32_t crc_of(const unsigned char *bytes, size_t count) {
+  uint32_t crc = ~0u;
+  for (size_t i = 0; i < count; i++) {
+    crc ^= bytes[i];
+    for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320u : 0);
+  }
+  return ~crc;
+}
+
+// Files whose checksum holds, but whose numbers no scaling makes; and files that end early.
+static void case_wrong_files(void) {
+  if (!case_begin("wrong files")) return;
+  Layer l = new_layer();
+  NVTEXRecipe recipe = delayed_recipe(2, NVTEX_HISTORY_MAX);
+  step(&l, recipe, 1, 1);
+  const size_t size = nvtex_context_state_size(l.context);
+  unsigned char *file = host_memory(size), *changed = host_memory(size);
+  nvtex_context_save(l.context, file, size, NULL);
+  EXPECT_OK();
+  const State before = state_of(l.context, "layer");
+  // Magic, count, size of the name, name, length of the histories; then 3 scales and 2 x 3 maxima,
+  // and 2 scales and 2 x 2 maxima.
+  const size_t first = 12 + 4 + 4 + strlen("layer") + 4;
+  CHECK_EQ(size, first + 4 * (3 + 6 + 2 + 4) + 4);
+  const struct {
+    size_t index;
+    float value;
+    const char *text;
+  } wrong[] = {
+      {0, NAN, "buffer: layer \"layer\", forward pass, scale[0]: expected a finite number above 0"},
+      {1, -1, "forward pass, scale[1]: expected a finite number above 0, got -1"},
+      {2, 0, "forward pass, scale[2]: expected a finite number above 0, got 0"},
+      {2, INFINITY, "forward pass, scale[2]: expected a finite number above 0, got inf"},
+      {3, -0.5f, "forward pass, amax[0]: expected a finite number, at least 0, got -0.5"},
+      {8, INFINITY, "forward pass, amax[5]: expected a finite number, at least 0, got inf"},
+      {9, NAN, "backward pass, scale[0]: expected a finite number above 0"},
+      {14, NAN, "backward pass, amax[3]: expected a finite number, at least 0"},
+  };
+  for (size_t i = 0; i < COUNT(wrong); i++) {
+    memcpy(changed, file, size);
+    memcpy(changed + first + 4 * wrong[i].index, &wrong[i].value, 4);
+    const uint32_t crc = crc_of(changed, size - 4);
+    for (int b = 0; b < 4; b++) changed[size - 4 + (size_t)b] = (unsigned char)(crc >> 8 * b);
+    nvtex_context_load(l.context, changed, size, NULL);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, wrong[i].text);
+  }
+  for (size_t cut = 0; cut < size; cut++) {
+    char got[64];
+    snprintf(got, sizeof got, "got %zu: it is truncated", cut);
+    nvtex_context_load(l.context, file, cut, NULL);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "buffer: expected a file of at least", got);
+  }
+  const State after = state_of(l.context, "layer");
+  CHECK(!memcmp(&before, &after, sizeof before), "a refused file changed the state");
+  nvtex_context_load(l.context, file, size, NULL);
+  EXPECT_OK();
+  nvtex_recipe_destroy(recipe);
+  end_layer(&l);
+}
+
+static void case_sizes(void) {
+  if (!case_begin("sizes of structs")) return;
+  // Any size that ends within a field is refused, at the init function and at use.
+  NVTEXContextConfig config;
+  for (size_t size = 0; size <= sizeof config; size++) {
+    const bool whole = size == 8 || size == 16 || size == 24 || size == 32 || size == 40 ||
+                       size == 48 || size == 52 || size == 56 || size == 64;
+    nvtex_context_config_init(&config, size);
+    if (whole)
+      EXPECT_OK();
+    else
+      EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvtex_context_config_init: struct_size: expected 64");
+    nvtex_context_config_init(&config, sizeof config);
+    config.struct_size = size;
+    NVTEXContext context = nvtex_context_create(&config);
+    CHECK_EQ(context != NULL, whole);
+    if (whole)
+      EXPECT_OK();
+    else
+      EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.struct_size: expected 64");
+    nvtex_context_destroy(context);
+  }
+  // A struct of a later version counts as long as it says nothing new.
+  struct {
+    NVTEXContextConfig config;
+    unsigned char more[16];
+  } later = {.more = {0}};
+  nvtex_context_config_init(&later.config, sizeof later.config);
+  later.config.struct_size = sizeof later;
+  NVTEXContext context = nvtex_context_create(&later.config);
+  EXPECT_OK();
+  nvtex_context_destroy(context);
+  later.more[15] = 7;
+  CHECK(!nvtex_context_create(&later.config), "a context");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config: expected zeros behind byte 64",
+               "got 7 at byte 79 of 80");
+  later.config.struct_size = (size_t)1 << 40;
+  CHECK(!nvtex_context_create(&later.config), "a context");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.struct_size: expected 64");
+  // The description of a parameter is written up to the end of a field.
+  Layer l = new_layer();
+  NVTEXParameter p;
+  memset(&p, 0x5a, sizeof p);
+  p.struct_size = 12;
+  nvtex_module_parameter(l.module, 0, &p);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "parameter.struct_size");
+  p.struct_size = 16;
+  nvtex_module_parameter(l.module, 0, &p);
+  EXPECT_OK();
+  CHECK(!strcmp(p.name, "weight"), "%s", p.name);
+  for (size_t i = 16; i < sizeof p; i++) CHECK_EQ(((unsigned char *)&p)[i], 0x5a);
+  end_layer(&l);
+}
+
+static void case_precision(void) {
+  if (!case_begin("precision")) return;
+  NVTEXContext context = nvtex_context_create(NULL);
+  Layer l = new_layer_in(context, "layer");
+  NVTEXSlotChoice choice;
+  memset(&choice, 0x5a, sizeof choice);
+  nvtex_module_precision(l.module, 0, NVTEX_ROLE_INPUT, &choice);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "index: expected a weight whose products");
+  CHECK_EQ(((unsigned char *)&choice)[0], 0x5a);
+  NVTEXRecipe recipe = delayed_recipe(2, NVTEX_HISTORY_MAX);
+  const NVTEXSlotScaling scalings[] = {NVTEX_SLOT_HIGH_PRECISION, NVTEX_SLOT_DELAYED};
+  for (uint32_t enabled = 0; enabled < 2; enabled++) {
+    nvtex_context_begin(context, recipe, enabled ? NVTEX_CONTEXT_ENABLED : 0, NULL);
+    nvtex_tape_destroy(forward(&l, NVTEX_MICROBATCH_NONE));
+    nvtex_context_end(context);
+    for (int role = 0; role < 3; role++) {
+      nvtex_module_precision(l.module, 0, (NVTEXRole)role, &choice);
+      EXPECT_OK();
+      CHECK_EQ(choice.scaling, scalings[enabled]);
+      CHECK_EQ(choice.dtype, !enabled    ? kNVTEFloat32
+                             : role == 2 ? kNVTEFloat8E5M2
+                                         : kNVTEFloat8E4M3);
+    }
+  }
+  nvtex_module_precision(l.module, 0, (NVTEXRole)3, &choice);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "role: expected an NVTEXRole from 0 to 2");
+  nvtex_module_precision(l.module, 0, NVTEX_ROLE_INPUT, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "choice");
+  // A tape of another module.
+  Layer other = new_layer_in(context, "other");
+  NVTEXTape tape = forward(&other, NVTEX_MICROBATCH_NONE);
+  nvtex_module_backward(l.module, tape, &l.tdy, 1, &l.tdx, 1, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "tape: expected a tape of this module, \"layer\" (linear)",
+               "got one of \"other\" (linear)");
+  nvtex_tape_destroy(tape);
+  nvtex_module_destroy(other.module);
+  nvtex_recipe_destroy(recipe);
+  end_layer(&l);
+}
+
+// The pool gives memory back: at a bound, and when it is told to.
+static void case_trim(void) {
+  if (!case_begin("trim")) return;
+  for (int bounded = 0; bounded < 2; bounded++) {
+    NVTEXContextConfig config;
+    nvtex_context_config_init(&config, sizeof config);
+    config.max_unused_bytes = bounded ? 4096 : SIZE_MAX;
+    NVTEXContext context = nvtex_context_create(&config);
+    Layer l = new_layer_in(context, "layer");
+    NVTEXRecipe recipe = delayed_recipe(2, NVTEX_HISTORY_MAX);
+    enum { STEPS = 64 };
+    Buffer *x = buffer(STEPS * 64 * N * sizeof(float)), *y = buffer(x->bytes);
+    nvte_memset(x->ptr, 0, x->bytes, NULL);
+    for (size_t i = 1; i <= STEPS; i++) {
+      NVTETensor tx = tensor(x->ptr, kNVTEFloat32, SHAPE(64 * i, N));
+      NVTETensor ty = tensor(y->ptr, kNVTEFloat32, SHAPE(64 * i, N));
+      NVTEXTape tape = NULL;
+      nvtex_context_begin(context, recipe, NVTEX_CONTEXT_ENABLED, NULL);
+      nvtex_module_forward(l.module, &tx, 1, &ty, 1, NULL, &tape, NULL);
+      nvtex_context_end(context);
+      nvtex_tape_destroy(tape);
+      EXPECT_OK();
+    }
+    // Inputs in FP8 of 1024 i bytes, one direction or more, of which a block each is kept without
+    // bound.
+    const size_t least = 1024 * STEPS * (STEPS + 1) / 2, most = 16 * 1024 * STEPS;
+    const size_t kept = nvtex_context_trim(context, 512);
+    EXPECT_OK();
+    if (bounded)
+      CHECK(kept <= most, "%zu bytes were kept", kept);
+    else
+      CHECK(kept >= least, "only %zu bytes were kept", kept);
+    CHECK(nvtex_context_trim(context, 0) <= 512, "the bound was not kept");
+    CHECK_EQ(nvtex_context_trim(context, 0), 0);
+    // What is left is enough for the next step.
+    nvtex_tape_destroy(forward_with(&l, recipe, NVTEX_MICROBATCH_NONE));
+    nvtex_recipe_destroy(recipe);
+    end_layer(&l);
+  }
 }
 
 static void case_memory(void) {
@@ -888,6 +1086,10 @@ int main(int argc, char **argv) {
   case_reduction();
   case_custom();
   case_files();
+  case_wrong_files();
+  case_sizes();
+  case_precision();
+  case_trim();
   case_memory();
   case_threads();
   return test_end();

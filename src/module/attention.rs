@@ -56,9 +56,10 @@ pub struct AttentionConfig {
 }
 
 impl AttentionConfig {
-    fn check(&self) -> Result<()> {
+    /// Refuses what is out of range. `name` prefixes the fields.
+    pub fn check(&self, name: &str) -> Result<()> {
         let refuse = |field: &str, expected: &str, got: &dyn std::fmt::Display| {
-            Err(Error::argument(format!("config.{field}"), expected, got))
+            Err(Error::argument(format!("{name}.{field}"), expected, got))
         };
         let most = 1 << 16;
         let sizes = [
@@ -122,7 +123,6 @@ pub struct CoreTape {
 
 impl Core {
     pub fn new(run: &Run, config: AttentionConfig) -> Result<Self> {
-        config.check()?;
         let offset = match config.softmax {
             NVTE_LEARNABLE_SOFTMAX => {
                 let (name, dims) = ("softmax_offset", [config.heads]);
@@ -207,8 +207,7 @@ impl Core {
             true => Some(Box::new(Fp8Heads::new(run, op.layout, parts)?)),
             false => None,
         };
-        let tape = CoreTape { op, cu_seqlens, page_table, rng_state, stats, fp8 };
-        let mut tape = Box::new(tape);
+        let mut tape = Box::new(CoreTape { op, cu_seqlens, page_table, rng_state, stats, fp8 });
         tape.stats = self.forward_again(run, &tape, parts, o)?;
         Ok(tape)
     }
@@ -307,7 +306,12 @@ impl DotProductAttention {
         match length.filter(|_| shape.numel() > 0) {
             Some(length) => Ok((plain(data), length)),
             None => {
-                let expected = format!("{:?} with {heads} heads of {dim}", self.core.config.format);
+                let order = match self.core.config.format {
+                    NVTE_SBHD => "length, batch",
+                    NVTE_THD => "tokens",
+                    _ => "batch, length",
+                };
+                let expected = format!("[{order}, {heads}, {dim}] (heads, elements of a head)");
                 Err(Error::argument(format!("{x}.shape"), expected, shape))
             }
         }
@@ -431,6 +435,7 @@ impl Heads {
     }
 }
 
+/// Tapes are boxed: they are large, and go through many frames of the stack.
 pub struct MultiheadTape {
     first: Box<LinearTape>,
     key_value: Option<Box<LinearTape>>,
@@ -724,7 +729,7 @@ impl MultiheadAttention {
             // Nobody reads them again.
             heads._owners.clear();
         }
-        Ok(Box::new(MultiheadTape {
+        let tape = MultiheadTape {
             first,
             key_value,
             heads,
@@ -735,7 +740,8 @@ impl MultiheadAttention {
             frequencies,
             sequences,
             sizes,
-        }))
+        };
+        Ok(Box::new(tape))
     }
 
     /// Where packed tokens begin to be counted.

@@ -2,7 +2,7 @@
 //! gradients are computed in high precision from what the forward pass read.
 
 use super::context::Run;
-use super::memory::{Block, Lifetime};
+use super::memory::{Block, Layout, Lifetime};
 use super::ops::{self, plain};
 use super::quantizer::{QTensor, Quantizer, Scaling, Source, Usage};
 use crate::error::Result;
@@ -87,11 +87,15 @@ pub struct Probabilities {
 impl Probabilities {
     pub fn new(run: &Run, dropout: f32) -> Result<Self> {
         let scale = (448.0 * (1.0 - dropout)).log2().floor().exp2();
-        let block = run.block(8, Lifetime::Persistent)?;
-        ops::upload(block.ptr(), &[scale, 1.0 / scale], run.stream)?;
+        let mut layout = Layout::default();
+        let places = [0; 2].map(|_| layout.array(kNVTEFloat32, 1, 4));
+        let block = run.block(layout.bytes(), Lifetime::Persistent)?;
+        let [scale_place, inverse_place] = places.map(|place| block.array(place, &[1]));
+        ops::upload(scale_place.ptr(), &[scale], run.stream)?;
+        ops::upload(inverse_place.ptr(), &[1.0 / scale], run.stream)?;
         let mut tensor = plain(Buffer::UNSET);
-        tensor.scale = block.buffer(0, kNVTEFloat32, &[1]);
-        tensor.rowwise_scale_inv = block.buffer(4, kNVTEFloat32, &[1]);
+        tensor.scale = scale_place;
+        tensor.rowwise_scale_inv = inverse_place;
         Ok(Self { tensor, _block: block })
     }
 }

@@ -1,13 +1,15 @@
 //! Contexts: memory, the active recipe, the state of delayed scaling. There are no globals.
 
+use super::callback;
 use super::kv_cache::KvCache;
-use super::memory::{Block, Callbacks, Lifetime, Memory, lock};
+use super::memory::{Block, Callbacks, Layout, Lifetime, Memory, lock};
 use super::ops::{self, plain};
 use super::quantizer::QTensor;
 use super::recipe::{Group, Recipe};
 use super::state::{self, Delayed, Named, Pass, Values};
 use crate::error::{Error, Result};
-use crate::tensor::{Shape, Tensor};
+use crate::op::nvtex::stream_is_capturing;
+use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTEDType::{self, *};
 use crate::types::{NVTETensor, cudaStream_t};
 use std::collections::{HashMap, HashSet};
@@ -58,12 +60,23 @@ struct Resources {
 
 impl Context {
     pub fn new(
-        callbacks: Option<Callbacks>,
+        (callbacks, max_unused): (Option<Callbacks>, Option<usize>),
         reduce_max: Option<Box<ReduceMax>>,
         sm_count: c_int,
     ) -> Arc<Self> {
-        let memory = Memory::new(callbacks);
+        let memory = Memory::new(callbacks, max_unused);
         Arc::new(Self { memory, reduce_max, sm_count, state: Mutex::default() })
+    }
+
+    /// Refuses calls that a function of the program makes on the context that has called it.
+    pub fn check_free(&self, argument: &str) -> Result<()> {
+        match callback::is_nested(self.memory.id()) {
+            false => Ok(()),
+            true => {
+                let got = "one that is in use by the call that called this function";
+                Err(Error::argument(argument, "a handle of a context that is free", got))
+            }
+        }
     }
 
     pub fn begin(&self, frame: Frame) {
@@ -82,7 +95,7 @@ impl Context {
     }
 
     /// Takes a name for a module; an empty one becomes the kind and a number.
-    pub fn take_name(&self, name: &str, kind: &str) -> Result<String> {
+    pub fn take_name(&self, argument: &str, name: &str, kind: &str) -> Result<String> {
         let mut state = lock(&self.state);
         let name = match name {
             "" => (0..).map(|i| format!("{kind}{i}")).find(|name| !state.names.contains(name)),
@@ -91,7 +104,7 @@ impl Context {
         let name = name.unwrap_or_default();
         if !state.names.insert(name.clone()) {
             let expected = "a name that no module of the context has";
-            return Err(Error::argument("config.name", expected, format!("{name:?}")));
+            return Err(Error::argument(argument, expected, format!("{name:?}")));
         }
         Ok(name)
     }
@@ -151,7 +164,7 @@ impl Context {
     }
 
     pub fn save(&self, stream: cudaStream_t) -> Result<Vec<u8>> {
-        Ok(state::encode(&self.states(stream)?))
+        state::encode(&self.states(stream)?)
     }
 
     pub fn load(&self, bytes: &[u8], stream: cudaStream_t) -> Result<()> {
@@ -182,6 +195,8 @@ pub enum Microbatch {
 pub struct Run {
     pub context: Arc<Context>,
     pub stream: cudaStream_t,
+    /// The stream is being captured into a graph.
+    pub capturing: bool,
     pub frame: Option<Frame>,
     /// A tape is wanted.
     pub training: bool,
@@ -208,6 +223,7 @@ impl Run {
         Self {
             context: Arc::clone(context),
             stream,
+            capturing: stream_is_capturing(stream),
             frame: context.frame(),
             training: false,
             microbatch: Microbatch::None,
@@ -222,7 +238,7 @@ impl Run {
     }
 
     pub fn block(&self, bytes: usize, lifetime: Lifetime) -> Result<Block> {
-        self.context.memory.block(bytes, lifetime, self.stream)
+        self.context.memory.block(bytes, lifetime, (self.stream, self.capturing))
     }
 
     pub fn scratch(&self, bytes: usize) -> Result<Block> {
@@ -234,11 +250,19 @@ impl Run {
         let mut state = lock(&self.context.state);
         let resources = state.streams.entry(self.stream as usize).or_default();
         if let Some(block) = resources.workspace.as_ref().filter(|b| b.bytes() >= bytes) {
-            return Ok(Arc::clone(block));
+            return Ok(self.shared(block));
         }
         let block = Arc::new(self.block(bytes, Lifetime::Persistent)?);
         resources.workspace = Some(Arc::clone(&block));
         Ok(block)
+    }
+
+    /// A block that was handed out to an earlier call.
+    fn shared(&self, block: &Arc<Block>) -> Arc<Block> {
+        if self.capturing {
+            block.keep_for_graph();
+        }
+        Arc::clone(block)
     }
 
     /// The state of the random numbers from `site` on.
@@ -255,25 +279,27 @@ impl Run {
 
     /// The number 1 as a matrix of one element.
     pub fn one(&self, dtype: NVTEDType) -> Result<Tensor> {
+        let mut layout = Layout::default();
+        // Each is uploaded as a word of 32 bits.
+        let ones = [0; 3].map(|_| layout.array(kNVTEInt32, 1, 256));
         let mut state = lock(&self.context.state);
         let resources = state.streams.entry(self.stream as usize).or_default();
         let block = match &resources.one {
-            Some(block) => Arc::clone(block),
+            Some(block) => self.shared(block),
             None => {
-                let block = Arc::new(self.block(3 * 256, Lifetime::Persistent)?);
-                for (i, bits) in [0x3f80_0000u32, 0x3c00, 0x3f80].into_iter().enumerate() {
-                    let at = block.ptr().wrapping_byte_add(256 * i);
-                    ops::upload(at, &[bits], self.stream)?;
+                let block = Arc::new(self.block(layout.bytes(), Lifetime::Persistent)?);
+                for (place, bits) in ones.into_iter().zip([0x3f80_0000u32, 0x3c00, 0x3f80]) {
+                    ops::upload(block.array(place, &[1, 1]).ptr(), &[bits], self.stream)?;
                 }
                 resources.one = Some(Arc::clone(&block));
                 block
             }
         };
-        let at = match dtype {
-            kNVTEFloat16 => 256,
-            kNVTEBFloat16 => 512,
+        let which = match dtype {
+            kNVTEFloat16 => 1,
+            kNVTEBFloat16 => 2,
             _ => 0,
         };
-        Ok(plain(block.buffer(at, dtype, &[1, 1])))
+        Ok(plain(Buffer::new(block.array(ones[which], &[1, 1]).ptr(), dtype, &[1, 1])))
     }
 }

@@ -1,5 +1,6 @@
 //! The products of a linear layer, which all modules with weights are made of (spec: modules, section 7).
 
+use super::callback;
 use super::context::{Microbatch, Run};
 use super::memory::Lifetime;
 use super::ops::{self, Activation, Gemm};
@@ -11,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::op::transformer_engine::{QuantizationConfig, non_tn_fp8_gemm_supported};
 use crate::tensor::{Buffer, Tensor};
 use crate::types::NVTEDType::{self, *};
+use crate::verbose::{self, Level};
 use std::ffi::CString;
 use std::sync::Arc;
 
@@ -164,11 +166,6 @@ pub struct DenseConfig {
 impl Dense {
     pub fn new(run: &Run, name: &str, config: &DenseConfig) -> Result<Self> {
         let &DenseConfig { inputs, outputs, dtype, .. } = config;
-        for (name, size) in [("config.in_features", inputs), ("config.out_features", outputs)] {
-            if size == 0 || size > 1 << 31 {
-                return Err(Error::argument(name, "1 to 2^31", size));
-            }
-        }
         let name = CString::new(name).unwrap_or_default();
         let quantized = run.frame.as_ref().filter(|frame| frame.quantized_weights);
         let mut active = Active::HIGH_PRECISION;
@@ -210,7 +207,8 @@ impl Dense {
         old: Option<Arc<Delayed>>,
         (inputs, outputs): (usize, usize),
     ) -> Result<Active> {
-        let quantizers = recipe.quantizers(name)?;
+        let choose = || recipe.quantizers(name);
+        let quantizers = callback::within(run.context.memory.id(), choose)?;
         for role in ROLES {
             let multiple = quantizers[role as usize].alignment();
             for (field, size) in [("in_features", inputs), ("out_features", outputs)] {
@@ -336,16 +334,36 @@ impl Dense {
         source: &Source,
         y: &Tensor,
         add: Option<&Tensor>,
-    ) -> Result<DenseTape> {
+    ) -> Result<Box<DenseTape>> {
         let mut active = self.prepare(run)?;
         if run.training && self.again != Again::Nothing {
             active.scale = active.keep_scale(run)?;
         }
+        self.note(run, &active);
         let mut tape = self.forward_as(run, active, rows, source, None, Some((y, add)))?;
         if run.training && self.again != Again::Nothing {
             tape.input = QTensor::borrowed(ops::plain(Buffer::UNSET));
         }
         Ok(tape)
+    }
+
+    /// Remembers which precision a pass has, and says so when it changes.
+    fn note(&mut self, run: &Run, active: &Active) {
+        let roles = ROLES.map(|role| active.quantizer(role));
+        if self.weight.multiplied != Some(roles) {
+            self.weight.multiplied = Some(roles);
+            verbose::line(Level::Dispatch, "precision", || {
+                let [input, weight, grad] = roles;
+                let why = match &run.frame {
+                    _ if roles.iter().any(|role| !role.is_none()) => "",
+                    None => " (no nvtex_context_begin)",
+                    Some(frame) if !frame.enabled => " (begun without NVTEX_CONTEXT_ENABLED)",
+                    Some(_) => " (the recipe says so)",
+                };
+                let layer = self.name.to_string_lossy();
+                format!("{layer},input {input},weight {weight},grad_output {grad}{why}")
+            });
+        }
     }
 
     /// The tape of a forward pass that has left its input to this one; the product too if y is given.
@@ -355,7 +373,7 @@ impl Dense {
         tape: &DenseTape,
         source: &Source,
         y: Option<&Tensor>,
-    ) -> Result<DenseTape> {
+    ) -> Result<Box<DenseTape>> {
         let active = Active { again: true, ..tape.active.clone() };
         let weight = Some(Arc::clone(&tape.weight));
         let result = y.map(|y| (y, None));
@@ -373,7 +391,7 @@ impl Dense {
         source: &Source,
         weight: Option<Arc<QTensor>>,
         result: Option<(&Tensor, Option<&Tensor>)>,
-    ) -> Result<DenseTape> {
+    ) -> Result<Box<DenseTape>> {
         let quantizer = active.quantizer(Role::Input);
         let shape = (rows, self.inputs);
         let quantized = active.backward() == BackwardOperands::Quantized;
@@ -419,7 +437,7 @@ impl Dense {
         if let Some(original) = original {
             input = original;
         }
-        Ok(DenseTape { active, input, weight, rows })
+        Ok(Box::new(DenseTape { active, input, weight, rows }))
     }
 
     /// FP8 products add a bias to Float32 results only in BFloat16.

@@ -16,7 +16,7 @@ pub struct GroupedLinear {
 
 struct GroupedTape {
     /// First row and tape of each part that has rows.
-    parts: Vec<Option<(usize, DenseTape)>>,
+    parts: Vec<Option<(usize, Box<DenseTape>)>>,
     rows: usize,
 }
 

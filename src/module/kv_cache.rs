@@ -4,7 +4,7 @@
 //! read after sequences have changed places.
 
 use super::context::{Context, Run};
-use super::memory::{Block, Lifetime, lock};
+use super::memory::{Block, Layout, Lifetime, Place, host_room, host_vec, lock, reserve};
 use super::ops::{self, plain};
 use super::quantizer::QTensor;
 use crate::error::{Error, Result};
@@ -48,11 +48,34 @@ struct State {
     layers: HashMap<String, [Arc<QTensor>; 2]>,
 }
 
+/// Arrays of Int32 in `indices`, and its size.
+struct Places {
+    /// Of new tokens, and of all tokens.
+    sums: [Place; 2],
+    /// First positions of the new tokens.
+    starts: Place,
+    table: Place,
+    bytes: usize,
+}
+
+impl Places {
+    fn new(config: &CacheConfig) -> Self {
+        let &CacheConfig { max_batch, max_length, page, .. } = config;
+        let mut layout = Layout::default();
+        let mut array = |count| layout.array(kNVTEInt32, count, 4);
+        // Sums have one entry more than there are sequences.
+        let sums = [array(max_batch + 1), array(max_batch + 1)];
+        let starts = array(max_batch);
+        let table = array(max_batch * (max_length / page));
+        Self { sums, starts, table, bytes: layout.bytes() }
+    }
+}
+
 pub struct KvCache {
     context: Arc<Context>,
     config: CacheConfig,
-    /// Int32: sums of new tokens, sums of all tokens, first positions, page table.
     indices: Block,
+    places: Places,
     state: Mutex<State>,
 }
 
@@ -69,34 +92,43 @@ pub struct Cached {
 
 impl KvCache {
     pub fn new(run: &Run, config: CacheConfig) -> Result<Self> {
-        let words = Self::words(&config);
-        let indices = run.block(4 * words, Lifetime::Persistent)?;
-        ops::zero(&indices.buffer(0, kNVTEInt32, &[words]), run.stream)?;
+        let places = Places::new(&config);
+        let taken = host_vec(false, config.pages)?;
+        let indices = run.block(places.bytes, Lifetime::Persistent)?;
+        ops::zero(&indices.buffer(0, kNVTEByte, &[places.bytes]), run.stream)?;
         let state = State {
             sequences: Vec::new(),
-            taken: vec![false; config.pages],
+            taken,
             table_is_current: false,
             batch: 0,
             longest: 0,
             total: 0,
             layers: HashMap::new(),
         };
-        Ok(Self { context: Arc::clone(&run.context), config, indices, state: Mutex::new(state) })
+        let context = Arc::clone(&run.context);
+        Ok(Self { context, config, indices, places, state: Mutex::new(state) })
     }
 
-    fn words(config: &CacheConfig) -> usize {
-        4 * config.max_batch + config.max_batch * (config.max_length / config.page)
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Checks the number of sequences of a step.
+    pub fn check_batch(&self, batch: usize) -> Result<()> {
+        let most = self.config.max_batch;
+        if (1..=most).contains(&batch) {
+            return Ok(());
+        }
+        Err(Error::argument("batch", format!("1 to {most} (max_batch_size)"), batch))
     }
 
     pub fn is_of(&self, context: &Arc<Context>) -> bool {
         Arc::ptr_eq(&self.context, context)
     }
 
-    /// The `which`-th of the arrays in `indices`.
-    fn array(&self, which: usize, dims: &[usize]) -> Tensor {
-        // The sums have one entry more than sequences.
-        let at = which * self.config.max_batch + which.min(2);
-        plain(self.indices.buffer(4 * at, kNVTEInt32, dims))
+    /// One of the arrays in `indices`, or its first elements.
+    fn array(&self, place: Place, dims: &[usize]) -> Tensor {
+        plain(self.indices.array(place, dims))
     }
 
     pub fn length(&self, sequence: usize) -> usize {
@@ -107,9 +139,7 @@ impl KvCache {
     pub fn step(&self, new: &[usize], stream: cudaStream_t) -> Result<()> {
         let CacheConfig { max_batch, max_length, page, .. } = self.config;
         let batch = new.len();
-        if batch == 0 || batch > max_batch {
-            return Err(Error::argument("batch", format!("1 to {max_batch} (max_batch)"), batch));
-        }
+        self.check_batch(batch)?;
         let mut state = lock(&self.state);
         let mut needed = 0;
         for (i, &tokens) in new.iter().enumerate() {
@@ -129,10 +159,17 @@ impl KvCache {
             let expected = format!("tokens for at most {free} more pages (num_pages)");
             return Err(Error::argument("new_tokens", expected, format!("for {needed}")));
         }
-        let sequences = state.sequences.len().max(batch);
+        // What can fail on the host comes before any change.
+        let per = max_length / page;
+        let table_changes = needed > 0 || !state.table_is_current;
+        let mut table = host_vec(0i32, if table_changes { max_batch * per } else { 0 })?;
+        let mut sums: [Vec<i32>; 2] = [host_room(batch + 1)?, host_room(batch + 1)?];
+        sums.iter_mut().for_each(|sums| sums.push(0));
+        let mut starts = host_room(batch)?;
+        let more = batch.saturating_sub(state.sequences.len());
+        reserve(&mut state.sequences, more)?;
+        let sequences = state.sequences.len() + more;
         state.sequences.resize(sequences, Sequence::default());
-        let mut sums = [vec![0i32], vec![0i32]];
-        let mut starts = Vec::new();
         for (i, &tokens) in new.iter().enumerate() {
             let old = state.sequences[i].length;
             state.grow(i, old + tokens, page);
@@ -144,18 +181,22 @@ impl KvCache {
         state.batch = batch;
         state.longest = new.iter().copied().max().unwrap_or(0);
         state.total = new.iter().sum();
-        for (which, values) in [&sums[0], &sums[1], &starts].into_iter().enumerate() {
-            ops::upload(self.array(which, &[values.len()]).rowwise.ptr(), values, stream)?;
+        let [new_sums, all_sums] = self.places.sums;
+        let arrays = [(new_sums, &sums[0]), (all_sums, &sums[1]), (self.places.starts, &starts)];
+        for (place, values) in arrays {
+            ops::upload(self.array(place, &[values.len()]).rowwise.ptr(), values, stream)?;
         }
-        if !state.table_is_current {
-            let per = max_length / page;
-            let mut table = vec![0i32; max_batch * per];
+        if table_changes {
             for (i, sequence) in state.sequences.iter().enumerate() {
                 for (entry, &page) in table[i * per..].iter_mut().zip(&sequence.pages) {
                     *entry = page as i32;
                 }
             }
-            ops::upload(self.array(3, &[table.len()]).rowwise.ptr(), &table, stream)?;
+            ops::upload(
+                self.array(self.places.table, &[table.len()]).rowwise.ptr(),
+                &table,
+                stream,
+            )?;
             state.table_is_current = true;
         }
         Ok(())
@@ -182,12 +223,12 @@ impl KvCache {
     pub fn reorder(&self, from: &[Option<usize>], stream: cudaStream_t) -> Result<()> {
         let CacheConfig { max_batch, page, .. } = self.config;
         if from.len() > max_batch {
-            let expected = format!("at most {max_batch} (max_batch)");
+            let expected = format!("at most {max_batch} (max_batch_size)");
             return Err(Error::argument("count", expected, from.len()));
         }
         let mut state = lock(&self.state);
         let known = state.sequences.len();
-        let mut users = vec![0usize; known];
+        let mut users = host_vec(0usize, known)?;
         for (i, &source) in from.iter().enumerate() {
             match source {
                 Some(source) if source < known => users[source] += 1,
@@ -205,11 +246,12 @@ impl KvCache {
             let expected = format!("copies of at most {} pages (num_pages)", self.config.pages);
             return Err(Error::argument("from", expected, format!("of {needed}")));
         }
-        let old = std::mem::take(&mut state.sequences);
+        let sequences = host_room(from.len())?;
+        let mut moved = host_vec(false, known)?;
+        let old = std::mem::replace(&mut state.sequences, sequences);
         for (sequence, &users) in old.iter().zip(&users) {
             sequence.pages.iter().for_each(|&page| state.taken[page] = users > 0);
         }
-        let mut moved = vec![false; known];
         let mut copies = Vec::new();
         for (i, &source) in from.iter().enumerate() {
             state.sequences.push(Sequence::default());
@@ -239,13 +281,13 @@ impl KvCache {
     /// Sums of the new tokens of the sequences of the step, and the most of one.
     pub fn new_tokens(&self) -> (Tensor, usize) {
         let state = lock(&self.state);
-        (self.array(0, &[state.batch + 1]), state.longest)
+        (self.array(self.places.sums[0], &[state.batch + 1]), state.longest)
     }
 
     /// First positions of the sequences of the step.
     pub fn starts(&self) -> Tensor {
         let batch = lock(&self.state).batch;
-        self.array(2, &[batch])
+        self.array(self.places.starts, &[batch])
     }
 
     /// Checks the tokens of a pass, which are as long as the longest sequence of new ones or, packed, as
@@ -312,14 +354,14 @@ impl KvCache {
         for (tensor, owner) in [k, v].into_iter().zip(&owners) {
             let (dims, cached) = (heads(tensor), &owner.tensor.rowwise);
             if cached.shape.dims() != dims || cached.dtype != dtype {
-                let expected = format!("a cache of {:?} in {dtype:?} for {layer}", dims);
-                let got = format!("{:?} in {:?}", cached.shape.dims(), cached.dtype);
+                let expected = format!("a cache of {} in {dtype} for {layer}", Shape::new(&dims));
+                let got = format!("{} in {}", cached.shape, cached.dtype);
                 return Err(Error::argument("step.kv_cache", expected, got));
             }
         }
         let batch = state.batch;
-        let table = self.array(3, &[batch, max_length / page]);
-        let sums = [0, 1].map(|which| self.array(which, &[batch + 1]));
+        let table = self.array(self.places.table, &[batch, max_length / page]);
+        let sums = self.places.sums.map(|place| self.array(place, &[batch + 1]));
         ops::copy_to_kv_cache(
             run,
             [k, v],

@@ -77,8 +77,13 @@ impl Residual {
         QTensor::plain(run, (rows, self.hidden), self.dtype, lifetime)
     }
 
+    /// Bytes of a mask: a bit for each element.
+    fn mask_bytes(&self, rows: usize) -> usize {
+        (rows * self.hidden).div_ceil(8)
+    }
+
     fn mask(&self, rows: usize, block: &Block) -> Tensor {
-        plain(block.buffer(0, kNVTEByte, &[(rows * self.hidden).div_ceil(8)]))
+        plain(block.buffer(0, kNVTEByte, &[self.mask_bytes(rows)]))
     }
 
     /// `y = residual + dropout(branch)`. Without dropout the branch's last product adds the residual.
@@ -97,7 +102,7 @@ impl Residual {
         let out = &out.tensor;
         let tape = branch(out, None)?;
         let state = run.random(site)?;
-        let block = run.block((rows * self.hidden).div_ceil(8), Lifetime::Tape)?;
+        let block = run.block(self.mask_bytes(rows), Lifetime::Tape)?;
         let mask = self.mask(rows, &block);
         ops::dropout_add(run, out, residual, y, &mask, &state.tensor, self.dropout)?;
         Ok((tape, Some(block)))

@@ -18,7 +18,7 @@ pub struct Linear {
 
 pub struct LinearTape {
     norm: Option<NormTape>,
-    dense: DenseTape,
+    dense: Box<DenseTape>,
     rows: usize,
 }
 

@@ -1,11 +1,13 @@
 //! Device memory of contexts: blocks that return to where they came from, in the order of a stream.
 #![allow(unsafe_code)]
 
+use super::callback;
 use crate::error::{Error, Result};
 use crate::op::nvtex;
-use crate::tensor::Buffer;
+use crate::tensor::{Buffer, bytes};
 use crate::types::{NVTEDType, cudaStream_t};
-use std::collections::HashMap;
+use crate::verbose::{self, Level};
+use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,10 +26,61 @@ pub enum Lifetime {
     Persistent,
 }
 
+/// `count` copies of a value on the host. An error where there is no memory for them.
+pub fn host_vec<T: Copy>(value: T, count: usize) -> Result<Vec<T>> {
+    let mut values = host_room(count)?;
+    values.resize(count, value);
+    Ok(values)
+}
+
+/// An empty vector with room for `count` values.
+pub fn host_room<T>(count: usize) -> Result<Vec<T>> {
+    let mut values = Vec::new();
+    reserve(&mut values, count)?;
+    Ok(values)
+}
+
+/// Makes room for `more` values behind those of a vector.
+pub fn reserve<T>(values: &mut Vec<T>, more: usize) -> Result<()> {
+    values.try_reserve_exact(more).map_err(|_| {
+        let bytes = (values.len() as u128 + more as u128) * size_of::<T>() as u128;
+        Error::device(format!("out of host memory: {bytes} bytes asked for"))
+    })
+}
+
+/// Arrays one behind the other in a block. Both the places of the arrays and the size of the block follow
+/// from the same calls, so that they cannot disagree.
+#[derive(Default)]
+pub struct Layout {
+    bytes: usize,
+}
+
+/// The place of an array in a block.
+#[derive(Clone, Copy)]
+pub struct Place {
+    at: usize,
+    dtype: NVTEDType,
+    count: usize,
+}
+
+impl Layout {
+    /// `count` elements from the next multiple of `alignment` bytes on.
+    pub fn array(&mut self, dtype: NVTEDType, count: usize, alignment: usize) -> Place {
+        let at = self.bytes.next_multiple_of(alignment);
+        self.bytes = at + bytes(count, dtype);
+        Place { at, dtype, count }
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
 /// Bytes, alignment, lifetime, stream.
-pub type Allocate = dyn Fn(usize, usize, Lifetime, cudaStream_t) -> *mut c_void + Send + Sync;
+pub type Allocate =
+    dyn Fn(usize, usize, Lifetime, cudaStream_t) -> Result<*mut c_void> + Send + Sync;
 /// Address, bytes, lifetime, stream.
-pub type Release = dyn Fn(*mut c_void, usize, Lifetime, cudaStream_t) + Send + Sync;
+pub type Release = dyn Fn(*mut c_void, usize, Lifetime, cudaStream_t) -> Result<()> + Send + Sync;
 
 /// The caller's allocator.
 pub struct Callbacks {
@@ -35,39 +88,111 @@ pub struct Callbacks {
     pub release: Box<Release>,
 }
 
-/// Addresses of free blocks by stream and size.
-type Free = HashMap<(usize, usize), Vec<usize>>;
+/// A block of the pool that nobody uses.
+struct Unused {
+    ptr: usize,
+    /// When it came back, in releases of the pool.
+    since: u64,
+    lifetime: Lifetime,
+}
+
+/// Blocks that a context has had from the device.
+#[derive(Default)]
+struct Pool {
+    /// By stream and size.
+    unused: HashMap<(usize, usize), Vec<Unused>>,
+    unused_bytes: usize,
+    /// Bytes in use but for those of persistent blocks, now and at most.
+    used_bytes: usize,
+    most_used_bytes: usize,
+    /// Blocks that captured work uses, which a graph may repeat at any time: they stay.
+    captured: HashSet<usize>,
+    releases: u64,
+}
 
 /// Where blocks come from: the caller's allocator, or a pool that keeps what it has had from the device.
 /// A block of a stream is handed out again to calls on that stream alone, which run after the work that
 /// used it; so nothing has to wait, and after the first step nothing is allocated any more.
 pub struct Memory {
     callbacks: Option<Callbacks>,
-    free: Mutex<Free>,
+    /// What the pool may keep unused when it asks the device for more; none: see [`Pool::allowance`].
+    max_unused: Option<usize>,
+    pool: Mutex<Pool>,
 }
 
 /// What addresses of blocks are multiples of.
 const ALIGNMENT: usize = 256;
 
-impl Memory {
-    pub fn new(callbacks: Option<Callbacks>) -> Arc<Self> {
-        Arc::new(Self { callbacks, free: Mutex::default() })
+impl Pool {
+    /// Without a bound of the program: a few times what is used at once, as modules of several shapes that
+    /// run in turns need it.
+    fn allowance(&self) -> usize {
+        self.most_used_bytes.saturating_mul(4).max(4 << 20)
     }
 
+    /// Gives unused blocks back to the device until `keep` bytes of them are left, those that have waited
+    /// longest first. Persistent ones come from modules that are gone, which a graph may still refer to:
+    /// they go only if the program asks for it.
+    fn shrink(&mut self, keep: usize, persistent: bool) -> Result<usize> {
+        if self.unused_bytes <= keep {
+            return Ok(0);
+        }
+        let mut candidates = Vec::new();
+        for (&key, blocks) in &self.unused {
+            for block in blocks {
+                let wanted = persistent || block.lifetime != Lifetime::Persistent;
+                if wanted && !self.captured.contains(&block.ptr) {
+                    candidates.push((block.since, key, block.ptr));
+                }
+            }
+        }
+        candidates.sort_unstable();
+        let before = self.unused_bytes;
+        for (_, key, ptr) in candidates {
+            if self.unused_bytes <= keep {
+                break;
+            }
+            // SAFETY: the pool owns the block, and nobody holds it any more. The device waits for the work
+            // that still uses it.
+            unsafe { nvtex::free(ptr as *mut c_void) }?;
+            self.unused_bytes -= key.1;
+            if let Some(blocks) = self.unused.get_mut(&key) {
+                blocks.retain(|block| block.ptr != ptr);
+                if blocks.is_empty() {
+                    self.unused.remove(&key);
+                }
+            }
+        }
+        Ok(before - self.unused_bytes)
+    }
+}
+
+impl Memory {
+    pub fn new(callbacks: Option<Callbacks>, max_unused: Option<usize>) -> Arc<Self> {
+        Arc::new(Self { callbacks, max_unused, pool: Mutex::default() })
+    }
+
+    /// What the functions of the program are called on behalf of.
+    pub fn id(&self) -> usize {
+        std::ptr::from_ref(self) as usize
+    }
+
+    /// `capturing`: the stream is being captured into a graph.
     pub fn block(
         self: &Arc<Self>,
         bytes: usize,
         lifetime: Lifetime,
-        stream: cudaStream_t,
+        (stream, capturing): (cudaStream_t, bool),
     ) -> Result<Block> {
         let memory = Arc::clone(self);
         let mut block = Block { memory, ptr: 0, bytes, lifetime, stream: stream as usize };
         if bytes == 0 {
             return Ok(block);
         }
-        let ptr = match &self.callbacks {
+        block.ptr = match &self.callbacks {
             Some(own) => {
-                let ptr = (own.allocate)(bytes, ALIGNMENT, lifetime, stream);
+                let allocate = || (own.allocate)(bytes, ALIGNMENT, lifetime, stream);
+                let ptr = callback::within(self.id(), allocate)?;
                 if ptr.is_null() || !(ptr as usize).is_multiple_of(ALIGNMENT) {
                     let what = format!("{bytes} bytes aligned to {ALIGNMENT}");
                     let message = format!("allocator.allocate: expected {what}, got {ptr:p}");
@@ -77,10 +202,9 @@ impl Memory {
             }
             None => {
                 block.bytes = Self::class(bytes);
-                self.take(block.stream, block.bytes)?
+                self.take(block.stream, block.bytes, lifetime, capturing)?
             }
         };
-        block.ptr = ptr;
         Ok(block)
     }
 
@@ -90,20 +214,69 @@ impl Memory {
         bytes.checked_next_multiple_of(step).unwrap_or(bytes)
     }
 
-    fn take(&self, stream: usize, bytes: usize) -> Result<usize> {
-        match lock(&self.free).get_mut(&(stream, bytes)).and_then(Vec::pop) {
-            Some(ptr) => Ok(ptr),
-            None => Ok(nvtex::malloc(bytes)? as usize),
+    fn take(
+        &self,
+        stream: usize,
+        bytes: usize,
+        lifetime: Lifetime,
+        capturing: bool,
+    ) -> Result<usize> {
+        let mut pool = lock(&self.pool);
+        let kept = pool.unused.get_mut(&(stream, bytes)).and_then(Vec::pop);
+        let ptr = match kept {
+            Some(block) => {
+                pool.unused_bytes -= bytes;
+                block.ptr
+            }
+            None => {
+                // The device would refuse to free memory while it captures.
+                if !capturing {
+                    let keep = self.max_unused.unwrap_or_else(|| pool.allowance());
+                    // What the device does not take back stays, and is no reason to fail.
+                    let _ = pool.shrink(keep, false);
+                }
+                let got = nvtex::malloc(bytes);
+                let explain = |e: Error| {
+                    let message = format!("a block of {bytes} bytes: {}", e.message);
+                    Error { message, ..e }
+                };
+                got.map_err(explain)? as usize
+            }
+        };
+        if lifetime != Lifetime::Persistent {
+            pool.used_bytes += bytes;
+            pool.most_used_bytes = pool.most_used_bytes.max(pool.used_bytes);
         }
+        if capturing {
+            pool.captured.insert(ptr);
+        }
+        Ok(ptr)
+    }
+
+    fn give(&self, block: &Block) {
+        let mut pool = lock(&self.pool);
+        if block.lifetime != Lifetime::Persistent {
+            pool.used_bytes -= block.bytes;
+        }
+        pool.unused_bytes += block.bytes;
+        pool.releases += 1;
+        let unused = Unused { ptr: block.ptr, since: pool.releases, lifetime: block.lifetime };
+        pool.unused.entry((block.stream, block.bytes)).or_default().push(unused);
+    }
+
+    /// Gives unused memory back to the device until `keep` bytes of it are left, and returns how much that
+    /// was. What captured graphs use stays.
+    pub fn trim(&self, keep: usize) -> Result<usize> {
+        lock(&self.pool).shrink(keep, true)
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        for &ptr in lock(&self.free).values().flatten() {
+        for block in lock(&self.pool).unused.values().flatten() {
             // SAFETY: the pool owns the block, and nobody holds it any more. An error at the end of
             // the process leaves the memory to the driver.
-            let _ = unsafe { nvtex::free(ptr as *mut c_void) };
+            let _ = unsafe { nvtex::free(block.ptr as *mut c_void) };
         }
     }
 }
@@ -130,6 +303,18 @@ impl Block {
     pub fn buffer(&self, at: usize, dtype: NVTEDType, dims: &[usize]) -> Buffer {
         Buffer::new((self.ptr + at) as *mut c_void, dtype, dims)
     }
+
+    /// An array of the layout that the block was made for, or its first elements.
+    pub fn array(&self, place: Place, dims: &[usize]) -> Buffer {
+        let count: usize = dims.iter().product();
+        assert!(count <= place.count, "{count} elements of an array of {}", place.count);
+        self.buffer(place.at, place.dtype, dims)
+    }
+
+    /// Says that captured work uses the block, which has been handed out before.
+    pub fn keep_for_graph(&self) {
+        lock(&self.memory.pool).captured.insert(self.ptr);
+    }
 }
 
 impl Drop for Block {
@@ -137,14 +322,14 @@ impl Drop for Block {
         if self.ptr == 0 {
             return;
         }
-        match &self.memory.callbacks {
-            Some(own) => {
-                (own.release)(self.ptr(), self.bytes, self.lifetime, self.stream as cudaStream_t);
-            }
-            None => {
-                let key = (self.stream, self.bytes);
-                lock(&self.memory.free).entry(key).or_default().push(self.ptr);
-            }
+        let Some(own) = &self.memory.callbacks else {
+            return self.memory.give(self);
+        };
+        let stream = self.stream as cudaStream_t;
+        let release = || (own.release)(self.ptr(), self.bytes, self.lifetime, stream);
+        // The block counts as released, whatever the function says.
+        if let Err(error) = callback::within(self.memory.id(), release) {
+            verbose::line(Level::Error, "callback", || error.message);
         }
     }
 }

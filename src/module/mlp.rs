@@ -33,10 +33,10 @@ pub struct MlpTape {
     norm: NormTape,
     /// The norm's result, if the caller wanted it.
     z: Option<Tensor>,
-    fc1: DenseTape,
+    fc1: Box<DenseTape>,
     /// What the activation was given; none if it is to be computed again.
     hidden: Option<QTensor>,
-    fc2: DenseTape,
+    fc2: Box<DenseTape>,
     rows: usize,
 }
 
@@ -86,7 +86,11 @@ impl LayerNormMlp {
     }
 
     /// The activation's input and the tapes of both products, as the forward pass had them.
-    fn forward_again(&mut self, run: &Run, tape: &MlpTape) -> Result<(QTensor, [DenseTape; 2])> {
+    fn forward_again(
+        &mut self,
+        run: &Run,
+        tape: &MlpTape,
+    ) -> Result<(QTensor, [Box<DenseTape>; 2])> {
         let layer = &self.norm;
         let write = |out: &Tensor, _: &_| layer.write(run, &tape.norm, out);
         let source = match &tape.z {

@@ -3,6 +3,7 @@
 
 mod attention;
 mod attention_fp8;
+pub mod callback;
 mod context;
 mod dense;
 mod grouped;
@@ -27,7 +28,7 @@ pub use grouped::GroupedLinear;
 pub use kv_cache::{CacheConfig, KvCache};
 pub use layer::{INTER_ATTENTION_SITE, LayerConfig, TransformerLayer};
 pub use linear::Linear;
-pub use memory::{Callbacks, Lifetime, lock};
+pub use memory::{Callbacks, Lifetime, host_room, lock};
 pub use mlp::{LayerNormMlp, MlpConfig};
 pub use norm::{NormConfig, NormLayer};
 pub use ops::{Activation, Norm, upload};
@@ -37,7 +38,7 @@ pub use recipe::{BackwardOperands, Choose, Group, Kind, Recipe, Role, RoleOption
 pub use state::Pass;
 
 use crate::check;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind as ErrorKind, Result};
 use crate::tensor::{Buffer, Tensor};
 use crate::types::NVTEDType;
 use std::any::Any;
@@ -135,8 +136,9 @@ pub trait Layer: Send {
 
 /// The saved values of a module's own forward pass.
 fn saved<T: 'static>(tape: &Tape) -> Result<&T> {
-    tape.downcast_ref().ok_or_else(|| {
-        Error::argument("tape", "a tape of this module", "that of a module of another kind")
+    tape.downcast_ref().ok_or_else(|| Error {
+        kind: ErrorKind::Internal,
+        message: "internal error: a tape does not hold what its module has saved".into(),
     })
 }
 

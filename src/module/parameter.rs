@@ -1,7 +1,7 @@
 //! Parameters of modules: value, initial value, gradient.
 
 use super::context::{Microbatch, Run};
-use super::memory::Lifetime;
+use super::memory::{Lifetime, host_vec};
 use super::ops::{self, plain};
 use super::quantizer::{NoopFlag, QTensor, Quantizer, Usage};
 use super::state::{Delayed, Pass, Slot};
@@ -56,6 +56,8 @@ pub struct Parameter {
     /// Of a quantized weight.
     pub format: Option<Format>,
     pub grad: Option<Gradient>,
+    /// Of a weight: how the operands of its products were cast in the last forward pass, by role.
+    pub multiplied: Option<[Quantizer; 3]>,
 }
 
 impl Parameter {
@@ -84,9 +86,10 @@ impl Parameter {
         };
         let dims = dims.to_vec();
         let value = Arc::new(value);
-        let parameter = Self { name, dims, dtype, init, value, format, grad: None };
+        let parameter =
+            Self { name, dims, dtype, init, value, format, grad: None, multiplied: None };
         let host = QTensor::plain(run, shape, kNVTEFloat32, Lifetime::Scratch)?;
-        ops::upload(host.tensor.rowwise.ptr(), &parameter.initial(), run.stream)?;
+        ops::upload(host.tensor.rowwise.ptr(), &parameter.initial()?, run.stream)?;
         // The upload has read the values on return, but the scratch must outlive the casts: it is
         // handed out again only to work that comes after them.
         let rounded = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
@@ -100,17 +103,17 @@ impl Parameter {
     }
 
     /// The initial value, before it is rounded. The same on every machine.
-    pub fn initial(&self) -> Vec<f32> {
+    pub fn initial(&self) -> Result<Vec<f32>> {
         match self.init {
-            Init::Constant(value) => vec![value; self.numel()],
+            Init::Constant(value) => host_vec(value, self.numel()),
             Init::Normal { deviation, seed } => {
-                let mut values = vec![0.0; self.numel()];
+                let mut values = host_vec(0.0, self.numel())?;
                 chunks_mut(&mut values, 2).with_min_len(1 << 12).for_each(|(i, pair)| {
                     for (value, x) in pair.iter_mut().zip(normal_pair(seed, i as u64)) {
                         *value = (x * f64::from(deviation)) as f32;
                     }
                 });
-                values
+                Ok(values)
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Quantizers: how an operand of a product is cast, and by which operators (spec: modules, section 4).
 
 use super::context::Run;
-use super::memory::{Block, Lifetime};
+use super::memory::{Block, Layout, Lifetime};
 use super::ops::{self, Activation, plain};
 use super::state::Slot;
 use crate::backend::group::{scale_dims, scale_pitch};
@@ -217,7 +217,9 @@ impl Quantizer {
         let (mode, numel) = (self.mode(), rows * cols);
         let mut tensor = Tensor::new(mode);
         let per_tensor = mode == NVTE_DELAYED_TENSOR_SCALING;
-        let scalars = if per_tensor { Some(run.block(12, lifetime)?) } else { None };
+        let mut layout = Layout::default();
+        let [scale_inv, scale, amax] = [0; 3].map(|_| layout.array(kNVTEFloat32, 1, 4));
+        let scalars = if per_tensor { Some(run.block(layout.bytes(), lifetime)?) } else { None };
         let mut direction = |colwise: bool| -> Result<Block> {
             let mxfp8 = mode == NVTE_MXFP8_1D_SCALING;
             let dims = if colwise && !mxfp8 { [cols, rows] } else { [rows, cols] };
@@ -229,13 +231,14 @@ impl Quantizer {
                 }
             };
             let scale_dtype = if mxfp8 { kNVTEFloat8E8M0 } else { kNVTEFloat32 };
-            let scales_at = numel.next_multiple_of(256);
-            let total = scales_at + bytes(scale_rows * scale_cols, scale_dtype);
-            let block = run.block(total, lifetime)?;
-            let data = block.buffer(0, self.dtype, &dims);
+            let mut layout = Layout::default();
+            let values = layout.array(self.dtype, numel, 1);
+            let scales = layout.array(scale_dtype, scale_rows * scale_cols, 256);
+            let block = run.block(layout.bytes(), lifetime)?;
+            let data = block.array(values, &dims);
             let scale_inv = match &scalars {
-                Some(scalars) => scalars.buffer(0, kNVTEFloat32, &[1]),
-                None => block.buffer(scales_at, scale_dtype, &[scale_rows, scale_cols]),
+                Some(scalars) => scalars.array(scale_inv, &[1]),
+                None => block.array(scales, &[scale_rows, scale_cols]),
             };
             match colwise {
                 false => (tensor.rowwise, tensor.rowwise_scale_inv) = (data, scale_inv),
@@ -251,8 +254,8 @@ impl Quantizer {
                 tensor.amax = slot.amax;
             }
             (Scaling::Current { .. }, _, Some(scalars)) => {
-                tensor.scale = scalars.buffer(4, kNVTEFloat32, &[1]);
-                tensor.amax = scalars.buffer(8, kNVTEFloat32, &[1]);
+                tensor.scale = scalars.array(scale, &[1]);
+                tensor.amax = scalars.array(amax, &[1]);
             }
             _ => {}
         }

@@ -4,6 +4,7 @@ use super::quantizer::{Quantizer, Scaling};
 use crate::error::{Error, Result};
 use crate::types::NVTEDType::{self, *};
 use std::ffi::{CString, c_void};
+use std::fmt::{self, Display, Formatter};
 
 /// Operands of the products of a linear layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,9 @@ pub struct RoleOptions {
     pub block_dim: i32,
 }
 
+/// Most rows of a history.
+pub const MOST_HISTORY: usize = 1 << 20;
+
 /// How scales follow from the maxima of earlier steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rule {
@@ -53,6 +57,16 @@ pub enum BackwardOperands {
     HighPrecision,
     /// Gradients as they were, inputs and weights as the forward product read them.
     Dequantized,
+}
+
+impl Display for BackwardOperands {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Self::Quantized => "NVTEX_BACKWARD_QUANTIZED",
+            Self::HighPrecision => "NVTEX_BACKWARD_HIGH_PRECISION",
+            Self::Dequantized => "NVTEX_BACKWARD_DEQUANTIZED",
+        })
+    }
 }
 
 pub enum Kind {
@@ -83,8 +97,9 @@ impl Recipe {
             Err(Error::argument(format!("{name}.{field}"), expected, got))
         };
         let rule = &self.rule;
-        if rule.history_length == 0 || rule.history_length > 1 << 20 {
-            return refuse("amax_history_len", "1 to 1048576", &rule.history_length);
+        if rule.history_length == 0 || rule.history_length > MOST_HISTORY {
+            let expected = format!("1 to {MOST_HISTORY}");
+            return refuse("amax_history_len", &expected, &rule.history_length);
         }
         if !(rule.margin.is_finite() && rule.margin.abs() <= 64.0) {
             return refuse("margin", "-64 to 64", &rule.margin);
@@ -95,7 +110,7 @@ impl Recipe {
         let delayed = matches!(self.kind, Kind::Delayed);
         if delayed && self.backward != BackwardOperands::Quantized {
             let expected = "NVTEX_BACKWARD_QUANTIZED (delayed scaling)";
-            return refuse("backward", expected, &format!("{:?}", self.backward));
+            return refuse("backward", expected, &self.backward);
         }
         if self.attention && !delayed && !matches!(self.kind, Kind::Current) {
             let expected = "false (attention has one scale for a tensor)";
@@ -177,12 +192,12 @@ impl Recipe {
             if !chosen[a].multiplies(&chosen[b]) {
                 let name = layer.to_string_lossy();
                 let expected = format!(
-                    "a choice that can be multiplied with that of {} ({:?})",
+                    "a choice that can be multiplied with that of {} ({})",
                     ROLES[a].name(),
                     chosen[a]
                 );
                 let argument = format!("recipe.choose({name}, {})", ROLES[b].name());
-                return Err(Error::argument(argument, expected, format!("{:?}", chosen[b])));
+                return Err(Error::argument(argument, expected, chosen[b]));
             }
         }
         Ok(chosen)

@@ -2,11 +2,12 @@
 //! their update, and their form in files.
 
 use super::context::{Context, Run};
-use super::memory::{Block, Lifetime, lock};
+use super::memory::{Block, Lifetime, host_room, host_vec, lock};
 use super::ops::{self, plain};
-use super::recipe::{Group, Rule};
+use super::recipe::{Group, MOST_HISTORY, Rule};
 use crate::backend::args::AmaxAlgo;
 use crate::error::{Error, Result};
+use crate::op::nvtex::stream_is_capturing;
 use crate::op::recipe::Rule as UpdateRule;
 use crate::tensor::{Buffer, Tensor};
 use crate::types::NVTEDType::{self, *};
@@ -65,8 +66,11 @@ pub struct Settings {
     pub dtypes: [NVTEDType; 2],
 }
 
-fn initial(length: usize) -> [Values; 2] {
-    SLOTS.map(|count| Values { scale: vec![1.0; count], history: vec![0.0; length * count] })
+fn initial(length: usize) -> Result<[Values; 2]> {
+    let [forward, backward] = counts(length).map(|[scales, maxima]| -> Result<Values> {
+        Ok(Values { scale: host_vec(1.0, scales)?, history: host_vec(0.0, maxima)? })
+    });
+    Ok([forward?, backward?])
 }
 
 impl Delayed {
@@ -74,8 +78,8 @@ impl Delayed {
     pub fn new(run: &Run, name: &str, settings: Settings) -> Result<Arc<Self>> {
         let loaded = lock(&run.context.state).pending.remove(name);
         let values = match loaded {
-            Some((length, values)) => resized(values, length, settings.rule.history_length),
-            None => initial(settings.rule.history_length),
+            Some((length, values)) => resized(values, length, settings.rule.history_length)?,
+            None => initial(settings.rule.history_length)?,
         };
         let direction = |pass: Pass| -> Result<Direction> {
             let (count, length) = (SLOTS[pass as usize], settings.rule.history_length);
@@ -101,7 +105,7 @@ impl Delayed {
         let mut inner = lock(&self.inner);
         let (old, new) = (inner.rule.history_length, settings.rule.history_length);
         if old != new {
-            let values = resized(inner.read(run.stream)?, old, new);
+            let values = resized(inner.read(run.stream)?, old, new)?;
             for direction in &mut inner.directions {
                 direction.history = run.block(4 * direction.count * new, Lifetime::Persistent)?;
             }
@@ -146,7 +150,7 @@ impl Delayed {
         stream: cudaStream_t,
     ) -> Result<()> {
         let inner = lock(&self.inner);
-        inner.write(&resized(values, length, inner.rule.history_length), stream)
+        inner.write(&resized(values, length, inner.rule.history_length)?, stream)
     }
 }
 
@@ -160,7 +164,7 @@ impl Inner {
     }
 
     fn read(&self, stream: cudaStream_t) -> Result<[Values; 2]> {
-        let mut values = initial(self.rule.history_length);
+        let mut values = initial(self.rule.history_length)?;
         for (direction, values) in self.directions.iter().zip(&mut values) {
             ops::download(&mut values.scale, direction.scale.ptr(), stream)?;
             ops::download(&mut values.history, direction.history.ptr(), stream)?;
@@ -170,16 +174,16 @@ impl Inner {
 }
 
 /// Histories of another length: the current amax and the newest of the others are kept.
-fn resized(mut values: [Values; 2], old: usize, new: usize) -> [Values; 2] {
+fn resized(mut values: [Values; 2], old: usize, new: usize) -> Result<[Values; 2]> {
     for (values, count) in values.iter_mut().zip(SLOTS) {
-        let mut history = vec![0.0; new * count];
+        let mut history = host_vec(0.0, new * count)?;
         history[..count].copy_from_slice(&values.history[..count]);
         let kept = (old.min(new) - 1) * count;
         let (from, to) = (values.history.len() - kept, history.len() - kept);
         history[to..].copy_from_slice(&values.history[from..]);
         values.history = history;
     }
-    values
+    Ok(values)
 }
 
 /// One update of all layers of a context in one pass: reduction over ranks, then histories and scales.
@@ -226,7 +230,10 @@ fn update_group(
     let gathered = match reduce {
         None => None,
         Some((group, reduce)) => {
-            let block = context.memory.block(4 * total, Lifetime::Scratch, stream)?;
+            let block = {
+                let place = (stream, stream_is_capturing(stream));
+                context.memory.block(4 * total, Lifetime::Scratch, place)?
+            };
             let mut at = 0;
             for direction in &directions {
                 let dst = block.ptr().wrapping_byte_add(at);
@@ -252,18 +259,27 @@ fn update_group(
 /// (length, bytes), the length of the histories and the values of both passes; at the end the CRC-32 of
 /// all before. Integers are u32, all little-endian.
 const MAGIC: &[u8; 12] = b"nvtex-fp8\0\x01\0";
+const CRC_BYTES: usize = 4;
 
 pub type Named = (String, usize, [Values; 2]);
 
-/// Bytes of [`encode`] for names and lengths of histories.
-pub fn encoded_size<'a>(states: impl Iterator<Item = (&'a str, usize)>) -> usize {
-    let per_row: usize = SLOTS.iter().sum();
-    let entry = |(name, length): (&str, usize)| 8 + name.len() + 4 * per_row * (length + 1);
-    MAGIC.len() + 4 + states.map(entry).sum::<usize>() + 4
+/// Numbers of scales and of maxima of each pass, in a state with histories of `length` rows.
+fn counts(length: usize) -> [[usize; 2]; 2] {
+    SLOTS.map(|count| [count, count.saturating_mul(length)])
 }
 
-pub fn encode(states: &[Named]) -> Vec<u8> {
-    let mut bytes = MAGIC.to_vec();
+/// Bytes of [`encode`] for names and lengths of histories.
+pub fn encoded_size<'a>(states: impl Iterator<Item = (&'a str, usize)>) -> usize {
+    let entry = |(name, length): (&str, usize)| {
+        8 + name.len() + 4 * counts(length).into_iter().flatten().sum::<usize>()
+    };
+    MAGIC.len() + 4 + states.map(entry).sum::<usize>() + CRC_BYTES
+}
+
+pub fn encode(states: &[Named]) -> Result<Vec<u8>> {
+    let size = encoded_size(states.iter().map(|(name, length, _)| (name.as_str(), *length)));
+    let mut bytes = host_room(size)?;
+    bytes.extend(MAGIC);
     let number = |bytes: &mut Vec<u8>, n: usize| bytes.extend((n as u32).to_le_bytes());
     number(&mut bytes, states.len());
     for (name, length, values) in states {
@@ -278,68 +294,120 @@ pub fn encode(states: &[Named]) -> Vec<u8> {
     }
     let crc = crc32(&bytes);
     bytes.extend(crc.to_le_bytes());
-    bytes
+    Ok(bytes)
 }
 
 pub fn decode(bytes: &[u8]) -> Result<Vec<Named>> {
     let wrong = |expected: &str, got: String| Error::argument("buffer", expected, got);
-    let truncated = || wrong("a whole file", format!("{} bytes", bytes.len()));
-    let Some((head, _)) = bytes.split_at_checked(MAGIC.len()) else {
-        return Err(truncated());
-    };
+    let mut reader = Reader { bytes, at: 0 };
+    let head = reader.take(MAGIC.len())?;
     if head[..10] != MAGIC[..10] {
-        return Err(wrong("a file of nvtex_context_save", format!("it begins with {head:?}")));
+        return Err(wrong("a file of nvtex_context_save", "one that begins otherwise".into()));
     }
     if head != MAGIC {
         let version = u16::from_le_bytes([head[10], head[11]]);
         return Err(wrong("version 1 of the format", format!("version {version}")));
     }
-    let Some((body, crc)) = bytes.split_last_chunk::<4>() else {
-        return Err(truncated());
-    };
-    let (crc, actual) = (u32::from_le_bytes(*crc), crc32(body));
+    // Where the states end says whether the file is whole; only then its checksum means anything.
+    let mut walk = Reader { ..reader };
+    for _ in 0..walk.number()? {
+        walk.state()?;
+    }
+    let end = walk.at;
+    let crc = walk.number()? as u32;
+    if walk.at != bytes.len() {
+        let expected = format!("{} bytes, the size of the saved states", walk.at);
+        return Err(wrong(&expected, format!("{} bytes", bytes.len())));
+    }
+    let actual = crc32(&bytes[..end]);
     if crc != actual {
         return Err(wrong("an undamaged file", format!("checksum {actual:#x}, stored {crc:#x}")));
     }
-    let mut reader = Reader(&body[MAGIC.len()..]);
     let mut states = Vec::new();
-    for _ in 0..reader.number().ok_or_else(truncated)? {
-        states.push(reader.state().ok_or_else(truncated)?);
-    }
-    if !reader.0.is_empty() {
-        return Err(wrong("nothing after the last state", format!("{} bytes", reader.0.len())));
+    for _ in 0..reader.number()? {
+        states.push(reader.state()?.values()?);
     }
     Ok(states)
 }
 
-struct Reader<'a>(&'a [u8]);
+/// A file, and how far it has been read.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+/// A state as the file holds it.
+struct Stored<'a> {
+    name: &'a [u8],
+    length: usize,
+    /// Scales and maxima of each pass.
+    floats: [[&'a [u8]; 2]; 2],
+}
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn number(&mut self) -> Option<usize> {
-        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?) as usize)
-    }
-
-    fn floats(&mut self, count: usize) -> Option<Vec<f32>> {
-        let bytes = self.take(count.checked_mul(4)?)?;
-        Some(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
-    }
-
-    fn state(&mut self) -> Option<Named> {
-        let length = self.number()?;
-        let name = String::from_utf8(self.take(length)?.to_vec()).ok()?;
-        let rows = self.number().filter(|&rows| rows > 0)?;
-        let mut values = initial(1);
-        for (values, count) in values.iter_mut().zip(SLOTS) {
-            values.scale = self.floats(count)?;
-            values.history = self.floats(rows.checked_mul(count)?)?;
+    fn take(&mut self, count: usize) -> Result<&'a [u8]> {
+        let end = self.at.saturating_add(count);
+        match self.bytes.get(self.at..end) {
+            Some(taken) => {
+                self.at = end;
+                Ok(taken)
+            }
+            None => {
+                let got = format!("{}: it is truncated or damaged", self.bytes.len());
+                Err(Error::argument("buffer", format!("a file of at least {end} bytes"), got))
+            }
         }
-        Some((name, rows, values))
+    }
+
+    fn number(&mut self) -> Result<usize> {
+        Ok(self.take(4)?.iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte)))
+    }
+
+    fn state(&mut self) -> Result<Stored<'a>> {
+        let size = self.number()?;
+        let name = self.take(size)?;
+        let length = self.number()?;
+        let mut floats = [[&[][..]; 2]; 2];
+        for (slice, count) in floats.iter_mut().flatten().zip(counts(length).into_iter().flatten())
+        {
+            *slice = self.take(count.saturating_mul(4))?;
+        }
+        Ok(Stored { name, length, floats })
+    }
+}
+
+impl Stored<'_> {
+    /// The values, all of which must be such as scaling makes them.
+    fn values(&self) -> Result<Named> {
+        let Ok(name) = std::str::from_utf8(self.name) else {
+            return Err(Error::argument("buffer", "names in UTF-8", "other bytes"));
+        };
+        if self.length == 0 || self.length > MOST_HISTORY {
+            let expected = format!("histories of 1 to {MOST_HISTORY} rows for layer {name:?}");
+            return Err(Error::argument("buffer", expected, self.length));
+        }
+        let read = |pass: usize, which: usize| -> Result<Vec<f32>> {
+            let bytes = self.floats[pass][which];
+            let mut values = host_room(bytes.len() / 4)?;
+            for (i, bytes) in bytes.chunks_exact(4).enumerate() {
+                let value = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+                // A scale of 0 would divide by 0; a maximum of 0 says that there was none.
+                let least = if which == 0 { f32::MIN_POSITIVE } else { 0.0 };
+                if !(value.is_finite() && value >= least) {
+                    let (kind, expected) = match which {
+                        0 => ("scale", "a finite number above 0"),
+                        _ => ("amax", "a finite number, at least 0"),
+                    };
+                    let pass = ["forward", "backward"][pass];
+                    let argument = format!("buffer: layer {name:?}, {pass} pass, {kind}[{i}]");
+                    return Err(Error::argument(argument, expected, value));
+                }
+                values.push(value);
+            }
+            Ok(values)
+        };
+        let both = |pass| Ok(Values { scale: read(pass, 0)?, history: read(pass, 1)? });
+        Ok((name.to_owned(), self.length, [both(0)?, both(1)?]))
     }
 }
 

@@ -97,8 +97,7 @@ unsafe fn angles(a: &RopeArgs, part: &RopePart, f: usize, sines: &mut Vec<(f32, 
     sines.clear();
     if part.heads > 0 && !part.freqs.is_null() {
         // SAFETY: the caller's promise.
-        let freqs =
-            unsafe { std::slice::from_raw_parts(part.freqs.add(f * a.rotated), a.rotated) };
+        let freqs = unsafe { std::slice::from_raw_parts(part.freqs.add(f * a.rotated), a.rotated) };
         resize(sines, freqs.len());
         sines.iter_mut().zip(freqs).for_each(|(sine, angle)| *sine = (angle.cos(), angle.sin()));
     }

@@ -6,7 +6,7 @@ use super::*;
 type Build = Box<dyn FnOnce(&Run, &str) -> Result<Box<dyn Layer>>>;
 
 /// A config of a module.
-pub(super) trait ModuleConfig: Config {
+pub(super) trait ModuleConfig: Config + Default {
     /// Begins made-up names.
     const KIND: &'static str;
 
@@ -27,16 +27,16 @@ pub(super) unsafe fn create<T: ModuleConfig>(
     stream: cudaStream_t,
 ) -> Result<Handle<c_void>> {
     // SAFETY: the caller vouches for config and name.
-    let (config, name) = unsafe {
+    let (config, field, name) = unsafe {
         let config = read_config("config", config)?;
         let (field, name) = config.name();
-        (config, text(field, name)?)
+        (config, field, text(field, name)?)
     };
     let build = config.build()?;
-    let context = CONTEXTS.get("context", context)?;
-    let name = context.take_name(&name, T::KIND)?;
+    let context = open(&CONTEXTS, "context", context)?;
+    let name = context.take_name(field, &name, T::KIND)?;
     let created = build(&Run::outside(&context, stream), &name)
-        .and_then(|layer| Module::new(&context, name.clone(), layer));
+        .and_then(|layer| Module::new(&context, (name.clone(), T::KIND), layer));
     match created {
         Ok(module) => Ok(Handle(MODULES.insert(Arc::new(module))?)),
         Err(error) => {
@@ -284,6 +284,12 @@ fn dense_config(name: &str, config: &NVTEXLinearConfig) -> Result<DenseConfig> {
     alone(name, &config.parallel, config.reserved)?;
     let dtype = high_precision(&format!("{name}.dtype"), config.dtype)?;
     let [deviation, _] = deviations(name, [config.init_std, 0.0])?;
+    let sizes = [("in_features", config.in_features), ("out_features", config.out_features)];
+    for (field, size) in sizes {
+        if size == 0 || size > 1 << 31 {
+            return Err(Error::argument(format!("{name}.{field}"), "1 to 2^31", size));
+        }
+    }
     Ok(DenseConfig {
         inputs: config.in_features,
         outputs: config.out_features,
@@ -305,8 +311,8 @@ from_c_enum!(
 from_c_enum!(NVTE_Norm_Type, "an NVTE_Norm_Type, 0 or 1", [LayerNorm, RMSNorm]);
 
 /// The activation of a number, and whether it is gated.
-fn activation(config: &NVTEXLayerNormMLPConfig) -> Result<Activation> {
-    let kind = from_c("config.activation", config.activation)?;
+fn activation(name: &str, config: &NVTEXLayerNormMLPConfig) -> Result<Activation> {
+    let kind = from_c(format_args!("{name}.activation"), config.activation)?;
     let (function, gated) = match kind {
         GELU => (NVTEX_GELU, false),
         GEGLU => (NVTEX_GELU, true),
@@ -336,7 +342,7 @@ fn mlp_config(name: &str, config: &NVTEXLayerNormMLPConfig) -> Result<MlpConfig>
     }
     let dtype = high_precision(&format!("{name}.dtype"), config.dtype)?;
     deviations(name, [config.init_std, config.output_init_std])?;
-    let activation = activation(config)?;
+    let activation = activation(name, config)?;
     let linear = NVTEXLinearConfig {
         in_features: hidden,
         out_features: if activation.gated { 2 * ffn } else { ffn },
@@ -450,6 +456,12 @@ fn projected_attention(
         return Err(Error::argument(format!("{name}.head_dim_v"), expected, config.head_dim_v));
     }
     attention.dim_v = attention.dim_qk;
+    attention.check(name)?;
+    let outputs = (attention.heads + 2 * attention.groups) * attention.dim_qk;
+    if outputs > 1 << 31 {
+        let expected = "at most 2^31 elements of all heads of queries, keys and values";
+        return Err(Error::argument(format!("{name}.head_dim_qk"), expected, outputs));
+    }
     if let Some(norm) = attention.norm.as_mut().filter(|norm| norm.l2) {
         norm.op.epsilon /= attention.dim_qk as f32;
     }
@@ -556,6 +568,7 @@ impl ModuleConfig for NVTEXAttentionConfig {
     fn build(&self) -> Result<Build> {
         let dtype = high_precision("config.dtype", self.dtype)?;
         let attention = attention_config("config", self, dtype)?;
+        attention.check("config")?;
         if attention.norm.is_some() {
             let expected = "NVTEX_QK_NORM_NONE (modules with projections have norms)";
             return Err(Error::argument("config.qk_norm_type", expected, "a norm"));
@@ -579,6 +592,9 @@ impl ModuleConfig for NVTEXMultiheadAttentionConfig {
         let dtype = high_precision("config.attention.dtype", self.attention.dtype)?;
         let hidden = self.hidden_size;
         let attention = projected_attention("config.attention", &self.attention, hidden, dtype)?;
+        if hidden == 0 || hidden > 1 << 30 {
+            return Err(Error::argument("config.hidden_size", "1 to 2^30", hidden));
+        }
         let norm = match flag(self.input_layernorm) {
             true => Some(norm_config("config.norm", &self.norm, hidden, dtype, NORM_NAMES)?),
             false => None,

@@ -88,6 +88,12 @@ pub enum NVTEXRole {
     NVTEX_ROLE_GRAD_OUTPUT = 2,
 }
 
+from_c_enum!(
+    NVTEXRole,
+    "an NVTEXRole from 0 to 2",
+    [NVTEX_ROLE_INPUT, NVTEX_ROLE_WEIGHT, NVTEX_ROLE_GRAD_OUTPUT]
+);
+
 /// What a recipe says of one role.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -135,9 +141,10 @@ pub struct NVTEXSlotChoice {
 }
 
 /// Chooses for an operand of the layer `layer` (a module's name, and its part behind a dot) by writing
-/// to `choice`, which comes as high precision. Returns 0, anything else for failure.
+/// to `choice`, which comes as high precision. Returns 0, anything else for failure. An unknown number is an
+/// error. What `NVTEXContextConfig` says of its functions holds here, too.
 pub type NVTEXChoose = Option<
-    unsafe extern "C" fn(
+    unsafe extern "C-unwind" fn(
         user: *mut c_void,
         layer: *const c_char,
         role: NVTEXRole,
@@ -214,9 +221,9 @@ pub enum NVTEXLifetime {
     NVTEX_LIFETIME_PERSISTENT = 2,
 }
 
-/// Memory of the device, null if there is none left.
+/// Memory of the device, null if there is none left; what `NVTEXContextConfig` says holds.
 pub type NVTEXAllocate = Option<
-    unsafe extern "C" fn(
+    unsafe extern "C-unwind" fn(
         user: *mut c_void,
         bytes: usize,
         alignment: usize,
@@ -226,9 +233,10 @@ pub type NVTEXAllocate = Option<
 >;
 
 /// Takes memory back. Work on the stream may still use it: hand it out again to that stream alone, or
-/// wait for it.
+/// wait for it. What `NVTEXContextConfig` says holds; a C++ exception is reported to stderr alone, and the
+/// memory counts as released.
 pub type NVTEXRelease = Option<
-    unsafe extern "C" fn(
+    unsafe extern "C-unwind" fn(
         user: *mut c_void,
         ptr: *mut c_void,
         bytes: usize,
@@ -238,9 +246,9 @@ pub type NVTEXRelease = Option<
 >;
 
 /// Replaces each of `count` floats on the device by the largest of the group's ranks, on the stream.
-/// Returns 0, anything else for failure.
+/// Returns 0, anything else for failure. What `NVTEXContextConfig` says holds.
 pub type NVTEXAllReduceMax = Option<
-    unsafe extern "C" fn(
+    unsafe extern "C-unwind" fn(
         user: *mut c_void,
         group: *mut c_void,
         data: *mut f32,
@@ -249,8 +257,12 @@ pub type NVTEXAllReduceMax = Option<
     ) -> c_int,
 >;
 
-/// What a context gets from the program. All may be null or 0. The functions must not call functions
-/// of the same context.
+/// What a context gets from the program. All may be null or 0.
+///
+/// The functions must not call functions of the same context, its modules, tapes and caches, not even those
+/// that destroy: such a call is an error. A C++ exception that leaves one of them becomes an error of the call
+/// that called it. They must end by returning or by an exception: `longjmp` out of them, and ending the thread
+/// in them, is undefined behaviour.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct NVTEXContextConfig {
@@ -266,6 +278,10 @@ pub struct NVTEXContextConfig {
     pub all_reduce_max: NVTEXAllReduceMax,
     /// Multiprocessors that normalizations may keep busy; sums depend on it. 0: 132.
     pub multiprocessor_count: i32,
+    /// Without `allocate`: bytes that the context may keep unused when it asks the device for more; what is
+    /// beyond goes back to the device first, which waits for its work then. Memory that a captured graph uses
+    /// stays. 0: four times the most that passes have used at once, at least 4 MiB. SIZE_MAX: keeps all.
+    pub max_unused_bytes: usize,
 }
 
 /// Flag of `nvtex_context_begin`: modules multiply as the recipe says; without it in high precision.
@@ -710,7 +726,19 @@ pub unsafe extern "C-unwind" fn nvtex_context_create(
 /// ignored.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_context_destroy(context: NVTEXContext) {
-    guard("nvtex_context_destroy", || remove(&CONTEXTS, "context", context));
+    guard("nvtex_context_destroy", || destroy(&CONTEXTS, "context", context));
+}
+
+/// Gives unused memory of the context back to the device until `bytes_to_keep` bytes of it are left, those
+/// that have not been used for longest first, and returns the bytes that went back: 0 for a context with an
+/// allocator of the program. The device waits for its work.
+///
+/// What passes that were captured in graphs use stays, so that these graphs may be replayed as long as their
+/// modules, tapes and caches live. Not while a stream of the process is being captured: the device refuses
+/// to free memory then.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_context_trim(context: NVTEXContext, bytes_to_keep: usize) -> usize {
+    guard("nvtex_context_trim", || open(&CONTEXTS, "context", context)?.memory.trim(bytes_to_keep))
 }
 
 /// Opens a region: forward passes and creations until the matching `nvtex_context_end` follow the
@@ -718,7 +746,8 @@ pub extern "C-unwind" fn nvtex_context_destroy(context: NVTEXContext) {
 ///
 /// `flags` is the sum of `NVTEX_CONTEXT_*`; the recipe may be null if there are none. `amax_group` is
 /// handed to `all_reduce_max`; null: this rank alone. Backward passes follow the recipe of their forward
-/// pass, wherever they run.
+/// pass, wherever they run. Without NVTEX_CONTEXT_ENABLED products are in high precision:
+/// `nvtex_module_precision` says what a pass has used, and so does `NVTE_VERBOSE=dispatch`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_context_begin(
     context: NVTEXContext,
@@ -732,7 +761,7 @@ pub extern "C-unwind" fn nvtex_context_begin(
 /// Closes the innermost region. Errors: there is none.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_context_end(context: NVTEXContext) {
-    guard("nvtex_context_end", || CONTEXTS.get("context", context)?.end());
+    guard("nvtex_context_end", || open(&CONTEXTS, "context", context)?.end());
 }
 
 /// Updates histories and scales of the forward slots of all layers with delayed scaling, after reducing
@@ -746,7 +775,7 @@ pub unsafe extern "C-unwind" fn nvtex_context_forward_update(
     stream: cudaStream_t,
 ) {
     guard("nvtex_context_forward_update", || {
-        CONTEXTS.get("context", context)?.update(Pass::Forward, stream)
+        open(&CONTEXTS, "context", context)?.update(Pass::Forward, stream)
     });
 }
 
@@ -757,7 +786,7 @@ pub unsafe extern "C-unwind" fn nvtex_context_backward_update(
     stream: cudaStream_t,
 ) {
     guard("nvtex_context_backward_update", || {
-        CONTEXTS.get("context", context)?.update(Pass::Backward, stream)
+        open(&CONTEXTS, "context", context)?.update(Pass::Backward, stream)
     });
 }
 
@@ -787,7 +816,7 @@ pub unsafe extern "C-unwind" fn nvtex_context_delayed_scaling(
 /// Bytes that `nvtex_context_save` writes.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_context_state_size(context: NVTEXContext) -> usize {
-    guard("nvtex_context_state_size", || Ok(CONTEXTS.get("context", context)?.state_size()))
+    guard("nvtex_context_state_size", || Ok(open(&CONTEXTS, "context", context)?.state_size()))
 }
 
 /// Writes the state of delayed scaling of all layers, by name, to host memory and returns its bytes;
@@ -808,7 +837,8 @@ pub unsafe extern "C-unwind" fn nvtex_context_save(
 /// Restores what `nvtex_context_save` wrote: of layers that have run now, of others when they first do.
 /// Histories of another length keep their newest maxima.
 ///
-/// Errors: not such a file, another version, damaged, truncated; nothing is changed then.
+/// Errors: not such a file, another version, damaged, truncated; scales that are not finite or not above 0,
+/// maxima that are not finite or below 0, as they are after a step that has overflowed. Nothing is changed then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_context_load(
     context: NVTEXContext,
@@ -1089,13 +1119,13 @@ pub unsafe extern "C-unwind" fn nvtex_rotary_frequencies(
 /// Destroys a module; tapes that are left keep what they need. Null is ignored.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_module_destroy(module: NVTEXModule) {
-    guard("nvtex_module_destroy", || remove(&MODULES, "module", module));
+    guard("nvtex_module_destroy", || destroy(&MODULES, "module", module));
 }
 
 /// Number of parameters of a module.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_module_num_parameters(module: NVTEXModule) -> usize {
-    guard("nvtex_module_num_parameters", || Ok(MODULES.get("module", module)?.num_parameters()))
+    guard("nvtex_module_num_parameters", || Ok(open(&MODULES, "module", module)?.num_parameters()))
 }
 
 /// Describes the parameter `index`.
@@ -1143,6 +1173,21 @@ pub unsafe extern "C-unwind" fn nvtex_module_initial_value(
 ) {
     // SAFETY: the caller vouches for the array.
     guard("nvtex_module_initial_value", || unsafe { initial_value(module, index, value, count) });
+}
+
+/// Writes how an operand of the products of a weight was cast in the module's last forward pass: the
+/// scaling, FP8 dtype and options, or NVTEX_SLOT_HIGH_PRECISION and the dtype of the module.
+///
+/// `index` is the weight among the parameters. Errors: a parameter that is no weight of products, or of a
+/// module that has not run.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_module_precision(
+    module: NVTEXModule,
+    index: usize,
+    role: MaybeUninit<NVTEXRole>,
+    choice: *mut NVTEXSlotChoice,
+) {
+    guard("nvtex_module_precision", || precision(module, index, from_c("role", role)?, choice));
 }
 
 /// Binds the gradient of a parameter to a tensor of its shape, of its dtype or Float32. Backward passes
@@ -1247,7 +1292,7 @@ pub unsafe extern "C-unwind" fn nvtex_kv_cache_create(
 /// Destroys a cache. Null is ignored.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_kv_cache_destroy(cache: NVTEXKVCache) {
-    guard("nvtex_kv_cache_destroy", || remove(&KV_CACHES, "cache", cache));
+    guard("nvtex_kv_cache_destroy", || destroy(&KV_CACHES, "cache", cache));
 }
 
 /// Begins a step, before its passes: sequence i gets `new_tokens[i]` tokens (0 or more) behind those that it
@@ -1268,7 +1313,7 @@ pub unsafe extern "C-unwind" fn nvtex_kv_cache_step(
 /// Tokens of a sequence, with those of the step; 0 of one that is not there.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_kv_cache_length(cache: NVTEXKVCache, sequence: usize) -> usize {
-    guard("nvtex_kv_cache_length", || Ok(KV_CACHES.get("cache", cache)?.length(sequence)))
+    guard("nvtex_kv_cache_length", || Ok(open(&KV_CACHES, "cache", cache)?.length(sequence)))
 }
 
 /// Forgets the tokens of a sequence from `length` on; 0 makes room for another sequence. Errors: it has
@@ -1279,7 +1324,9 @@ pub extern "C-unwind" fn nvtex_kv_cache_truncate(
     sequence: usize,
     length: usize,
 ) {
-    guard("nvtex_kv_cache_truncate", || KV_CACHES.get("cache", cache)?.truncate(sequence, length));
+    guard("nvtex_kv_cache_truncate", || {
+        open(&KV_CACHES, "cache", cache)?.truncate(sequence, length)
+    });
 }
 
 /// Makes sequence i what sequence `from[i]` was, or empty for -1; there are `count` sequences then. Where
@@ -1300,5 +1347,5 @@ pub unsafe extern "C-unwind" fn nvtex_kv_cache_reorder(
 /// Destroys a tape. Null is ignored.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_tape_destroy(tape: NVTEXTape) {
-    guard("nvtex_tape_destroy", || remove(&TAPES, "tape", tape));
+    guard("nvtex_tape_destroy", || destroy(&TAPES, "tape", tape));
 }

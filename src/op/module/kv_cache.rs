@@ -21,7 +21,7 @@ pub(super) unsafe fn create(
     config: *const NVTEXKVCacheConfig,
     stream: cudaStream_t,
 ) -> Result<Handle<c_void>> {
-    let context = CONTEXTS.get("context", context)?;
+    let context = open(&CONTEXTS, "context", context)?;
     // SAFETY: the caller vouches for the config.
     let config = unsafe { read_config("config", config) }?;
     let (batch, length) = (config.max_batch_size, config.max_sequence_length);
@@ -58,7 +58,8 @@ pub(super) unsafe fn step(
     (new_tokens, batch): (*const usize, usize),
     stream: cudaStream_t,
 ) -> Result<()> {
-    let cache = KV_CACHES.get("cache", cache)?;
+    let cache = open(&KV_CACHES, "cache", cache)?;
+    cache.check_batch(batch)?;
     // SAFETY: the caller vouches for the array.
     let new = unsafe { array("new_tokens", new_tokens, ("batch", batch)) }?;
     cache.step(&new, stream)
@@ -71,7 +72,7 @@ pub(super) unsafe fn reorder(
     (from, count): (*const i64, usize),
     stream: cudaStream_t,
 ) -> Result<()> {
-    let cache = KV_CACHES.get("cache", cache)?;
+    let cache = open(&KV_CACHES, "cache", cache)?;
     let mut sources = Vec::new();
     // SAFETY: the caller vouches for the array.
     for (i, source) in unsafe { array("from", from, ("count", count)) }?.into_iter().enumerate() {
@@ -95,7 +96,7 @@ pub(super) fn of_step(
     if handle.is_null() {
         return Ok(None);
     }
-    let cache = KV_CACHES.get("step.kv_cache", handle)?;
+    let cache = open(&KV_CACHES, "step.kv_cache", handle)?;
     if !cache.is_of(context) {
         let expected = "a cache of the module's context";
         return Err(Error::argument("step.kv_cache", expected, "that of another context"));

@@ -13,9 +13,11 @@ use crate::module::*;
 use crate::tensor::{FromC, Shape, TENSORS, from_c, from_c_enum};
 use crate::types::NVTE_Activation_Type::*;
 use crate::types::*;
+use crate::verbose::{self, Level};
 use create::create;
 use exports::*;
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::fmt::{self, Display, Formatter};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex};
@@ -30,6 +32,8 @@ pub static KV_CACHES: Slab<Arc<KvCache>> = Slab::new(HandleKind::KvCache);
 pub struct Module {
     context: Arc<Context>,
     name: String,
+    /// Begins made-up names of such modules.
+    kind: &'static str,
     layer: Mutex<Box<dyn Layer>>,
     parameters: Vec<View>,
 }
@@ -46,6 +50,12 @@ impl Drop for View {
     }
 }
 
+impl Display for Module {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        write!(f, "{:?} ({})", self.name, self.kind)
+    }
+}
+
 impl Drop for Module {
     fn drop(&mut self) {
         self.context.give_name(&self.name);
@@ -53,13 +63,18 @@ impl Drop for Module {
 }
 
 impl Module {
-    fn new(context: &Arc<Context>, name: String, mut layer: Box<dyn Layer>) -> Result<Self> {
+    fn new(
+        context: &Arc<Context>,
+        (name, kind): (String, &'static str),
+        mut layer: Box<dyn Layer>,
+    ) -> Result<Self> {
         let mut parameters = Vec::new();
         for (name, parameter) in layer.parameters() {
             let value = TENSORS.insert(parameter.value.tensor.clone())? as usize;
             parameters.push(View { name: CString::new(name).unwrap_or_default(), value });
         }
-        Ok(Self { context: Arc::clone(context), name, layer: Mutex::new(layer), parameters })
+        let (context, layer) = (Arc::clone(context), Mutex::new(layer));
+        Ok(Self { context, name, kind, layer, parameters })
     }
 
     fn num_parameters(&self) -> usize {
@@ -93,22 +108,259 @@ fn remove<T: Clone>(slab: &Slab<T>, name: &str, handle: *mut c_void) -> Result<(
     if handle.is_null() { Ok(()) } else { slab.remove(name, handle) }
 }
 
-/// A struct that begins with its size, and its defaults.
-trait Config: Copy + Default {}
+/// An object with the context that it belongs to. Handles are only opened by [`open`] and [`destroy`], so
+/// that no function of the program calls back into the context that has called it: locks are held then.
+trait InContext: Clone + 'static {
+    fn context(&self) -> &Arc<Context>;
+}
 
-impl Config for NVTEXRecipeConfig {}
-impl Config for NVTEXContextConfig {}
-impl Config for NVTEXNormConfig {}
-impl Config for NVTEXLinearConfig {}
-impl Config for NVTEXLayerNormLinearConfig {}
-impl Config for NVTEXGroupedLinearConfig {}
-impl Config for NVTEXLayerNormMLPConfig {}
-impl Config for NVTEXAttentionConfig {}
-impl Config for NVTEXMultiheadAttentionConfig {}
-impl Config for NVTEXTransformerLayerConfig {}
-impl Config for NVTEXRotaryConfig {}
-impl Config for NVTEXStep {}
-impl Config for NVTEXKVCacheConfig {}
+impl InContext for Arc<Context> {
+    fn context(&self) -> &Arc<Context> {
+        self
+    }
+}
+
+impl InContext for Arc<Module> {
+    fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+}
+
+impl InContext for Arc<Tape> {
+    fn context(&self) -> &Arc<Context> {
+        &self.module.context
+    }
+}
+
+impl InContext for Arc<KvCache> {
+    fn context(&self) -> &Arc<Context> {
+        KvCache::context(self)
+    }
+}
+
+/// The object of a handle, for one call.
+fn open<T: InContext>(slab: &Slab<T>, name: &str, handle: *const c_void) -> Result<T> {
+    let object = slab.get(name, handle)?;
+    object.context().check_free(name)?;
+    Ok(object)
+}
+
+/// Destroys an object; null is ignored.
+fn destroy<T: InContext>(slab: &Slab<T>, name: &str, handle: *mut c_void) -> Result<()> {
+    if handle.is_null() {
+        return Ok(());
+    }
+    // Dropped at the end, not by the slab: its memory goes back by functions of the program, which may
+    // use other handles.
+    let _object = open(slab, name, handle)?;
+    slab.remove(name, handle)
+}
+
+/// A struct that begins with its size, and grows at its end.
+trait Config: Copy {
+    /// Where each field begins and ends.
+    const FIELDS: &'static [(usize, usize)];
+
+    /// Refuses a size that ends within a field: half of a pointer is none. Sizes of an earlier version end
+    /// with one of its fields or with the padding behind; those of a later version are larger.
+    fn check_size(name: &str, size: usize) -> Result<()> {
+        let own = size_of::<Self>();
+        let begins_or_ends = |&(begin, end): &(usize, usize)| size == begin || size == end;
+        let earlier = size >= size_of::<usize>() && Self::FIELDS.iter().any(begins_or_ends);
+        if earlier || (own..=own + MOST_GROWTH).contains(&size) {
+            return Ok(());
+        }
+        let below = Self::FIELDS.iter().map(|&(_, end)| end).take_while(|&end| end < size).last();
+        let below = below.filter(|_| size < own);
+        let expected = match below {
+            Some(end) => format!("{own} (of this version), or the end of a field such as {end}"),
+            None => format!("{own} (of this version), as the init function sets it"),
+        };
+        Err(Error::argument(format!("{name}struct_size"), expected, size))
+    }
+}
+
+/// How many bytes a later version of a struct may have more.
+const MOST_GROWTH: usize = 1024;
+
+/// The size of the field that a function returns.
+const fn field_size<T, F>(_: fn(&T) -> &F) -> usize {
+    size_of::<F>()
+}
+
+/// The fields of a struct of [`Config`], all of them.
+macro_rules! config {
+    ($type:ident { $($field:ident),* $(,)? }) => {
+        impl Config for $type {
+            const FIELDS: &'static [(usize, usize)] = {
+                // Does not compile if a field is missing in the list.
+                let _ = |value: &$type| {
+                    let $type { $($field: _),* } = value;
+                };
+                &[$({
+                    let begin = std::mem::offset_of!($type, $field);
+                    (begin, begin + field_size(|value: &$type| &value.$field))
+                }),*]
+            };
+        }
+    };
+}
+
+config!(NVTEXRecipeConfig {
+    struct_size,
+    kind,
+    format,
+    margin,
+    amax_history_len,
+    amax_algo,
+    update_interval,
+    reduce_amax,
+    input,
+    weight,
+    grad_output,
+    split_accumulator_fprop,
+    split_accumulator_dgrad,
+    split_accumulator_wgrad,
+    backward,
+    choose,
+    user,
+    fp8_dpa
+});
+config!(NVTEXContextConfig {
+    struct_size,
+    allocator,
+    allocate,
+    release,
+    communicator,
+    all_reduce_max,
+    multiprocessor_count,
+    max_unused_bytes
+});
+config!(NVTEXNormConfig {
+    struct_size,
+    name,
+    kind,
+    hidden_size,
+    epsilon,
+    zero_centered_gamma,
+    dtype,
+    reserved
+});
+config!(NVTEXLinearConfig {
+    struct_size,
+    name,
+    in_features,
+    out_features,
+    bias,
+    dtype,
+    init_std,
+    seed,
+    parallel,
+    reserved
+});
+config!(NVTEXLayerNormLinearConfig { struct_size, norm, linear });
+config!(NVTEXGroupedLinearConfig { struct_size, num_gemms, linear });
+config!(NVTEXLayerNormMLPConfig {
+    struct_size,
+    name,
+    norm,
+    hidden_size,
+    ffn_hidden_size,
+    activation,
+    clamp_limit,
+    clamp_alpha,
+    clamp_offset,
+    bias,
+    dtype,
+    init_std,
+    output_init_std,
+    seed,
+    checkpoint,
+    parallel,
+    reserved
+});
+config!(NVTEXAttentionConfig {
+    struct_size,
+    name,
+    num_attention_heads,
+    num_gqa_groups,
+    head_dim_qk,
+    head_dim_v,
+    attention_dropout,
+    qkv_format,
+    attn_mask_type,
+    window_size_left,
+    window_size_right,
+    bottom_right_diagonal,
+    softmax_type,
+    softmax_scale,
+    dtype,
+    checkpoint_core_attention,
+    qk_norm_type,
+    qk_norm_epsilon,
+    qk_norm_before_rope,
+    parallel,
+    reserved
+});
+config!(NVTEXMultiheadAttentionConfig {
+    struct_size,
+    name,
+    hidden_size,
+    attention,
+    input_layernorm,
+    norm,
+    cross_attention,
+    bias,
+    rotary_interleaved,
+    init_std,
+    output_init_std,
+    seed
+});
+config!(NVTEXTransformerLayerConfig {
+    struct_size,
+    name,
+    attention,
+    mlp,
+    hidden_dropout,
+    decoder,
+    inter_mask_type,
+    residual_post_layernorm,
+    output_layernorm,
+    parallel_attention_mlp,
+    rotary_interleaved
+});
+config!(NVTEXRotaryConfig {
+    struct_size,
+    base,
+    offset,
+    interpolation_factor,
+    pretrained_length,
+    interleaved
+});
+config!(NVTEXStep {
+    struct_size,
+    microbatch,
+    skip_weight_update,
+    rng_state,
+    cu_seqlens_q,
+    cu_seqlens_kv,
+    cu_seqlens_q_padded,
+    cu_seqlens_kv_padded,
+    max_seqlen_q,
+    max_seqlen_kv,
+    rotary_frequencies,
+    kv_cache,
+    m_splits,
+    num_splits
+});
+config!(NVTEXKVCacheConfig {
+    struct_size,
+    max_batch_size,
+    max_sequence_length,
+    page_size,
+    num_pages
+});
+config!(NVTEXParameter { struct_size, name, shape, dtype, value, quantized });
 
 /// Writes the part of a config that a program knows of, with its size.
 ///
@@ -116,10 +368,7 @@ impl Config for NVTEXKVCacheConfig {}
 /// `config` is null or has `size` bytes.
 unsafe fn write_config<T: Config>(config: *mut T, size: usize, value: &T) -> Result<()> {
     check::address("config", config)?;
-    if size < size_of::<usize>() {
-        let expected = format!("{} (of this version)", size_of::<T>());
-        return Err(Error::argument("struct_size", expected, size));
-    }
+    T::check_size("", size)?;
     let size = size.min(size_of::<T>());
     // SAFETY: the caller vouches for the bytes; the first field is the size.
     unsafe {
@@ -133,23 +382,30 @@ unsafe fn write_config<T: Config>(config: *mut T, size: usize, value: &T) -> Res
     Ok(())
 }
 
-/// Reads a config of this or an earlier version, whose missing fields have defaults.
+/// Reads a config of this or an earlier version, whose missing fields have defaults, or of a later one
+/// that uses nothing of what is new in it.
 ///
 /// # Safety
 /// `config` is null or has as many bytes as its first field says.
-unsafe fn read_config<T: Config>(name: &str, config: *const T) -> Result<T> {
+unsafe fn read_config<T: Config + Default>(name: &str, config: *const T) -> Result<T> {
     check::address(name, config)?;
     // SAFETY: the first field is the size.
     let size = unsafe { config.cast::<usize>().read() };
-    if size < size_of::<usize>() || size > size_of::<T>() {
-        let expected = format!("{}, as the init function sets it", size_of::<T>());
-        return Err(Error::argument(format!("{name}.struct_size"), expected, size));
+    T::check_size(&format!("{name}."), size)?;
+    for at in size_of::<T>()..size {
+        // SAFETY: the caller vouches for the bytes.
+        let byte = unsafe { config.cast::<u8>().add(at).read() };
+        if byte != 0 {
+            let expected = format!("zeros behind byte {} (of this version)", size_of::<T>());
+            let got = format!("{byte} at byte {at} of {size}");
+            return Err(Error::argument(name, expected, got));
+        }
     }
     let mut value = T::default();
     // SAFETY: the caller vouches for the bytes; every field takes any bits.
     unsafe {
         let to = std::ptr::from_mut(&mut value).cast::<u8>();
-        std::ptr::copy_nonoverlapping(config.cast::<u8>(), to, size);
+        std::ptr::copy_nonoverlapping(config.cast::<u8>(), to, size.min(size_of::<T>()));
     }
     Ok(value)
 }
@@ -164,8 +420,10 @@ unsafe fn array<T: Copy>(
     (count_name, count): (&str, usize),
 ) -> Result<Vec<T>> {
     check::array(name, values, (count_name, count))?;
+    let mut read = host_room(count)?;
     // SAFETY: the caller vouches for the array.
-    Ok((0..count).map(|i| unsafe { values.add(i).read() }).collect())
+    read.extend((0..count).map(|i| unsafe { values.add(i).read() }));
+    Ok(read)
 }
 
 /// Anything but 0 is true.
@@ -310,9 +568,11 @@ fn choice(choose: NVTEXChoose, user: usize) -> Box<Choose> {
             Role::Weight => NVTEXRole::NVTEX_ROLE_WEIGHT,
             Role::GradOutput => NVTEXRole::NVTEX_ROLE_GRAD_OUTPUT,
         };
-        // SAFETY: the caller vouches for the function.
-        let status = unsafe { choose(user as *mut c_void, layer.as_ptr(), c_role, &mut choice) };
         let name = format!("recipe.choose({}, {})", layer.to_string_lossy(), role.name());
+        let user = user as *mut c_void;
+        // SAFETY: the caller vouches for the function.
+        let status =
+            callback::call(&name, || unsafe { choose(user, layer.as_ptr(), c_role, &mut choice) })?;
         if status != 0 {
             return Err(Error::argument(name, "0", status));
         }
@@ -359,6 +619,7 @@ impl Default for NVTEXContextConfig {
             communicator: null_mut(),
             all_reduce_max: None,
             multiprocessor_count: 0,
+            max_unused_bytes: 0,
         }
     }
 }
@@ -383,13 +644,19 @@ unsafe fn context(config: *const NVTEXContextConfig) -> Result<Arc<Context>> {
         (Some(allocate), Some(release)) => {
             let user = config.allocator as usize;
             Some(Callbacks {
-                // SAFETY: the caller vouches for both functions.
-                allocate: Box::new(move |bytes, alignment, lifetime, stream| unsafe {
-                    allocate(user as *mut c_void, bytes, alignment, c_lifetime(lifetime), stream)
+                allocate: Box::new(move |bytes, alignment, lifetime, stream| {
+                    let (user, lifetime) = (user as *mut c_void, c_lifetime(lifetime));
+                    // SAFETY: the caller vouches for both functions.
+                    callback::call("allocator.allocate", || unsafe {
+                        allocate(user, bytes, alignment, lifetime, stream)
+                    })
                 }),
-                // SAFETY: as above.
-                release: Box::new(move |ptr, bytes, lifetime, stream| unsafe {
-                    release(user as *mut c_void, ptr, bytes, c_lifetime(lifetime), stream)
+                release: Box::new(move |ptr, bytes, lifetime, stream| {
+                    let (user, lifetime) = (user as *mut c_void, c_lifetime(lifetime));
+                    // SAFETY: as above.
+                    callback::call("allocator.release", || unsafe {
+                        release(user, ptr, bytes, lifetime, stream)
+                    })
                 }),
             })
         }
@@ -405,8 +672,11 @@ unsafe fn context(config: *const NVTEXContextConfig) -> Result<Arc<Context>> {
     let user = config.communicator as usize;
     let reduce = config.all_reduce_max.map(|reduce| -> Box<ReduceMax> {
         Box::new(move |group: Group, data, count, stream| {
+            let (user, group) = (user as *mut c_void, group.to_c());
             // SAFETY: the caller vouches for the function.
-            match unsafe { reduce(user as *mut c_void, group.to_c(), data, count, stream) } {
+            match callback::call("config.all_reduce_max", || unsafe {
+                reduce(user, group, data, count, stream)
+            })? {
                 0 => Ok(()),
                 status => Err(Error::device(format!("config.all_reduce_max returned {status}"))),
             }
@@ -420,7 +690,8 @@ unsafe fn context(config: *const NVTEXContextConfig) -> Result<Arc<Context>> {
             return Err(Error::argument(name, "0 or more", count));
         }
     };
-    Ok(Context::new(callbacks, reduce, sm_count))
+    let max_unused = (config.max_unused_bytes != 0).then_some(config.max_unused_bytes);
+    Ok(Context::new((callbacks, max_unused), reduce, sm_count))
 }
 
 fn begin(
@@ -429,7 +700,7 @@ fn begin(
     flags: u32,
     amax_group: *mut c_void,
 ) -> Result<()> {
-    let context = CONTEXTS.get("context", context)?;
+    let context = open(&CONTEXTS, "context", context)?;
     if flags > 7 {
         return Err(Error::argument("flags", "a sum of NVTEX_CONTEXT_*, 0 to 7", flags));
     }
@@ -438,6 +709,13 @@ fn begin(
         false => Some(RECIPES.get("recipe", recipe)?),
     };
     let has = |flag: u32| flags & flag != 0;
+    if recipe.is_some() && !has(NVTEX_CONTEXT_ENABLED) {
+        verbose::line(
+            Level::Dispatch,
+            "precision",
+            || "begin,products in high precision: flags lack NVTEX_CONTEXT_ENABLED",
+        );
+    }
     context.begin(Frame {
         recipe,
         enabled: has(NVTEX_CONTEXT_ENABLED),
@@ -457,7 +735,7 @@ unsafe fn delayed_scaling(
     (scales, history, history_size): (*mut f32, *mut f32, usize),
     stream: cudaStream_t,
 ) -> Result<usize> {
-    let context = CONTEXTS.get("context", context)?;
+    let context = open(&CONTEXTS, "context", context)?;
     // SAFETY: the caller vouches for the string.
     let name = unsafe { text("layer", layer) }?;
     let Some((length, values)) = context.delayed_scaling(&name, stream)? else {
@@ -486,7 +764,7 @@ unsafe fn save(
     bytes: usize,
     stream: cudaStream_t,
 ) -> Result<usize> {
-    let context = CONTEXTS.get("context", context)?;
+    let context = open(&CONTEXTS, "context", context)?;
     check::array("buffer", buffer.cast::<u8>(), ("bytes", bytes))?;
     let state = context.save(stream)?;
     if bytes < state.len() {
@@ -505,7 +783,7 @@ unsafe fn load(
     bytes: usize,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let context = CONTEXTS.get("context", context)?;
+    let context = open(&CONTEXTS, "context", context)?;
     check::array("buffer", buffer.cast::<u8>(), ("bytes", bytes))?;
     let state = match bytes {
         0 => &[],
@@ -557,22 +835,22 @@ unsafe fn rotary(
         let rate = f64::from(config.base).powf(-2.0 * pair(column) as f64 / cols as f64);
         ((config.offset + row) as f64 / divisor * rate) as f32
     };
-    let angles: Vec<f32> =
-        (0..rows).flat_map(|row| (0..cols).map(move |column| angle(row, column))).collect();
+    let mut angles = host_room(rows * cols)?;
+    for row in 0..rows {
+        angles.extend((0..cols).map(|column| angle(row, column)));
+    }
     upload(buffer.ptr(), &angles, stream)
 }
 
 /// # Safety
 /// `out` is null or begins with its size.
 unsafe fn describe(module: NVTEXModule, index: usize, out: *mut NVTEXParameter) -> Result<()> {
-    let module = MODULES.get("module", module)?;
+    let module = open(&MODULES, "module", module)?;
     check::address("parameter", out)?;
     // SAFETY: the first field is the size.
     let size = unsafe { out.cast::<usize>().read() };
-    if size < size_of::<usize>() || size > size_of::<NVTEXParameter>() {
-        let expected = size_of::<NVTEXParameter>();
-        return Err(Error::argument("parameter.struct_size", expected, size));
-    }
+    NVTEXParameter::check_size("parameter.", size)?;
+    let size = size.min(size_of::<NVTEXParameter>());
     module.parameter(index, |parameter, view| {
         let described = NVTEXParameter {
             struct_size: size,
@@ -592,7 +870,7 @@ unsafe fn describe(module: NVTEXModule, index: usize, out: *mut NVTEXParameter) 
 }
 
 fn set_parameter(module: NVTEXModule, index: usize, value: NVTETensor) -> Result<()> {
-    let module = MODULES.get("module", module)?;
+    let module = open(&MODULES, "module", module)?;
     let value = check::tensor("value", value)?;
     module.parameter(index, |parameter, view| {
         parameter.bind("value", &value)?;
@@ -606,7 +884,7 @@ fn assign_parameter(
     value: NVTETensor,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let module = MODULES.get("module", module)?;
+    let module = open(&MODULES, "module", module)?;
     let value = check::tensor("value", value)?;
     module.parameter(index, |parameter, _| {
         parameter.check("value", &value, check::HIGH_PRECISION)?;
@@ -622,16 +900,65 @@ unsafe fn initial_value(
     value: *mut f32,
     count: usize,
 ) -> Result<()> {
-    let module = MODULES.get("module", module)?;
+    let module = open(&MODULES, "module", module)?;
     check::array("value", value, ("count", count))?;
     module.parameter(index, |parameter, _| {
         if count != parameter.numel() {
             return Err(Error::argument("count", parameter.numel(), count));
         }
         // SAFETY: the caller vouches for the array.
-        unsafe { std::ptr::copy_nonoverlapping(parameter.initial().as_ptr(), value, count) };
+        unsafe { std::ptr::copy_nonoverlapping(parameter.initial()?.as_ptr(), value, count) };
         Ok(())
     })
+}
+
+fn precision(
+    module: NVTEXModule,
+    index: usize,
+    role: NVTEXRole,
+    choice: *mut NVTEXSlotChoice,
+) -> Result<()> {
+    let module = open(&MODULES, "module", module)?;
+    check::address("choice", choice)?;
+    module.parameter(index, |parameter, view| {
+        let Some(roles) = &parameter.multiplied else {
+            let expected = "a weight whose products a forward pass has computed";
+            let got = format!("{} ({:?}), for which there is none", index, view.name);
+            return Err(Error::argument("index", expected, got));
+        };
+        let quantizer = &roles[role as usize];
+        let high = quantizer.is_none();
+        let dtype = if high { parameter.dtype } else { quantizer.dtype };
+        let (options, scaling) = slot_choice(quantizer);
+        // SAFETY: not null, and the caller vouches for the struct.
+        unsafe {
+            choice.write(NVTEXSlotChoice {
+                scaling: MaybeUninit::new(scaling),
+                dtype: MaybeUninit::new(dtype),
+                options,
+            });
+        }
+        Ok(())
+    })
+}
+
+/// What a chooser would write for a quantizer.
+fn slot_choice(quantizer: &Quantizer) -> (NVTEXRoleOptions, NVTEXSlotScaling) {
+    use NVTEXSlotScaling::*;
+    let options = |pow2, epsilon, square| NVTEXRoleOptions {
+        power_2_scales: MaybeUninit::new(pow2),
+        amax_epsilon: epsilon,
+        block_dim: if square { 2 } else { 1 },
+    };
+    match quantizer.scaling {
+        Scaling::None => (ROLE_OPTIONS, NVTEX_SLOT_HIGH_PRECISION),
+        Scaling::Delayed => (ROLE_OPTIONS, NVTEX_SLOT_DELAYED),
+        Scaling::Current { pow2, epsilon } => (options(pow2, epsilon, false), NVTEX_SLOT_CURRENT),
+        Scaling::Block { square, pow2, epsilon } => {
+            (options(pow2, epsilon, square), NVTEX_SLOT_BLOCK)
+        }
+        Scaling::Mxfp8 { square } => (options(false, 0.0, square), NVTEX_SLOT_MXFP8),
+    }
 }
 
 fn set_gradient(
@@ -640,7 +967,7 @@ fn set_gradient(
     grad: NVTETensor,
     accumulate: bool,
 ) -> Result<()> {
-    let module = MODULES.get("module", module)?;
+    let module = open(&MODULES, "module", module)?;
     let grad = if grad.is_null() { None } else { Some(check::tensor("grad", grad)?) };
     module.parameter(index, |parameter, _| parameter.bind_grad("grad", grad.as_ref(), accumulate))
 }
@@ -681,7 +1008,7 @@ unsafe fn forward(
     tape: *mut NVTEXTape,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let module = MODULES.get("module", module)?;
+    let module = open(&MODULES, "module", module)?;
     let step = match step.is_null() {
         true => NVTEXStep::default(),
         // SAFETY: the caller vouches for the struct.
@@ -750,10 +1077,11 @@ unsafe fn backward(
     grad_inputs: (*const NVTETensor, usize),
     stream: cudaStream_t,
 ) -> Result<()> {
-    let module = MODULES.get("module", module)?;
-    let tape = TAPES.get("tape", tape)?;
+    let module = open(&MODULES, "module", module)?;
+    let tape = open(&TAPES, "tape", tape)?;
     if !Arc::ptr_eq(&tape.module, &module) {
-        return Err(Error::argument("tape", "a tape of this module", "that of another module"));
+        let expected = format!("a tape of this module, {module}");
+        return Err(Error::argument("tape", expected, format!("one of {}", tape.module)));
     }
     let mut layer = lock(&module.layer);
     let (num_inputs, num_outputs) = layer.arity();
