@@ -334,6 +334,15 @@ impl Problem {
         self.qkv_dtype.is_fp8()
     }
 
+    /// Length of the longest sequence that a side can have. Callers may name a longer one than packed tokens
+    /// have room for; the work does not grow with it. A bias has rows and columns for the one that is named.
+    fn longest(&self, side: usize) -> usize {
+        let named = self.options.max_seqlen[side];
+        let bias = self.options.bias == NVTE_POST_SCALE_BIAS;
+        let packed = self.options.ragged()[side] && !bias;
+        if packed { named.min(self.tokens[side]) } else { named }
+    }
+
     /// Rows of queries or keys that the tensors of a side have room for.
     pub(super) fn rows(&self, side: usize) -> usize {
         let dense = self.batch.saturating_mul(self.options.max_seqlen[side]);
@@ -375,7 +384,7 @@ impl Problem {
                 return Err(Error::argument(name, "more than 0", size));
             }
         }
-        let (dim, [q, kv]) = (self.dim_qk.max(self.dim_v), o.max_seqlen);
+        let (dim, [q, kv]) = (self.dim_qk.max(self.dim_v), [0, 1].map(|side| self.longest(side)));
         let pages = self.pages.map(|pages| [pages.count, pages.size, self.heads[1], dim]);
         let dense = [[self.batch, q, self.heads[0], dim], [self.batch, kv, self.heads[1], dim]];
         for dims in [self.bias].iter().chain(&pages).chain(&dense) {
@@ -508,7 +517,7 @@ impl Problem {
         let side = |side: usize| AttentionSide {
             cu_seqlens: only(o.padding()).cast(),
             starts: only(ragged[side]).cast(),
-            max_seqlen: o.max_seqlen[side],
+            max_seqlen: self.longest(side),
             tokens: self.rows(side),
             heads: self.heads[side],
         };

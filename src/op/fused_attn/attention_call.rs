@@ -2,6 +2,7 @@
 //! workspace answer queries (spec attention 8, 11, 12).
 #![allow(unsafe_code)]
 
+use super::Layout;
 use super::attention::*;
 use super::objects::{BWD, FWD, Objects};
 use crate::backend::{self, args::*};
@@ -11,6 +12,7 @@ use crate::tensor::{Buffer, Shape, TENSORS, Tensor};
 use crate::types::*;
 use NVTE_Bias_Type::NVTE_POST_SCALE_BIAS;
 use NVTE_QKV_Format::*;
+use NVTE_QKV_Layout_Group::*;
 use NVTE_Softmax_Type::NVTE_VANILLA_SOFTMAX;
 use NVTEDType::*;
 use std::ffi::c_void;
@@ -90,15 +92,26 @@ impl Named {
         Ok(())
     }
 
-    /// Address of `length` plain numbers.
+    /// Address of `length` plain numbers; there may be more, since callers keep arrays of their largest batch.
     fn numbers(&self, dtype: NVTEDType, length: usize) -> Result<*mut c_void> {
         let buffer = self.required()?;
         check::dtype(self.name, buffer.dtype, &[dtype])?;
-        if buffer.shape.numel() != length {
-            let name = format!("{}.shape", self.name);
-            return Err(Error::argument(name, format!("{length} elements"), buffer.shape));
-        }
+        super::check_elements(self.name, buffer, length)?;
         check::pointer(format_args!("{}.data", self.name), buffer)
+    }
+
+    /// Refuses tensors that do not lie `elements` behind another one, as those of a layout that interleaves
+    /// do: their shapes say nothing about what lies between their rows.
+    fn interleaved_with(&self, first: &Self, elements: usize) -> Result<()> {
+        let (at, from) = (self.required()?.ptr(), first.required()?.ptr());
+        let bytes = crate::tensor::bytes(elements, self.buffer().dtype);
+        if at == from.wrapping_byte_add(bytes) {
+            return Ok(());
+        }
+        let expected = format!("{} + {elements} elements (a layout that interleaves)", first.name);
+        let offset = (at as usize).wrapping_sub(from as usize) as isize;
+        let got = format!("{} + {offset} bytes", first.name);
+        Err(Error::argument(format!("{}.data", self.name), expected, got))
     }
 
     /// As [`Self::numbers`] of float32; null if there is no data.
@@ -113,6 +126,33 @@ impl Named {
     fn bias_dims(&self) -> Option<[usize; 4]> {
         self.buffer().shape.dims().last_chunk().copied()
     }
+}
+
+/// Refuses queries, keys and values, or their gradients, that do not lie in one buffer as the layout says.
+fn check_interleaved(layout: &Layout, problem: &Problem, parts: [&Named; 3]) -> Result<()> {
+    let [q, k, v] = parts;
+    let (heads, dim) = (problem.heads, problem.dim_qk);
+    match layout.group {
+        NVTE_3HD => {
+            k.interleaved_with(q, heads[0] * dim)?;
+            v.interleaved_with(q, 2 * heads[0] * dim)
+        }
+        NVTE_H3D => {
+            k.interleaved_with(q, dim)?;
+            v.interleaved_with(q, 2 * dim)
+        }
+        NVTE_HD_2HD => v.interleaved_with(k, heads[1] * dim),
+        NVTE_HD_H2D => v.interleaved_with(k, dim),
+        _ => Ok(()),
+    }
+}
+
+/// Address of an auxiliary tensor, of `least` elements or more. A pack that is left from a call with other
+/// options has others at its place.
+fn auxiliary(name: &str, buffer: &Buffer, dtype: NVTEDType, least: usize) -> Result<*mut c_void> {
+    check::dtype(name, buffer.dtype, &[dtype])?;
+    super::check_elements(name, buffer, least)?;
+    check::raw_pointer(format!("{name}.data"), buffer.ptr(), least, dtype)
 }
 
 /// An address aligned to 16 bytes if rows are multiples of them, else to an element.
@@ -186,12 +226,17 @@ impl Sequences {
 fn problem(options: Options, [q, k, v]: [&Named; 3], sequences: &Sequences) -> Result<Problem> {
     let layout = &options.layout;
     let queries = q.sizes(layout.q)?;
-    let batch = if layout.q == NVTE_THD { sequences.count()? } else { queries.batch };
     let dtype = q.buffer().dtype;
     for other in [k, v] {
         check::dtype(other.name, other.required()?.dtype, &[dtype])?;
     }
     let (keys, values) = (k.sizes(layout.kv)?, v.sizes(layout.kv)?);
+    let batch = match layout.q {
+        // An array of the caller's largest batch has empty sequences at its end, without keys of their own.
+        NVTE_THD if layout.kv != NVTE_THD && !options.paged() => sequences.count()?.min(keys.batch),
+        NVTE_THD => sequences.count()?,
+        _ => queries.batch,
+    };
     let mut problem = Problem {
         options,
         scaling: q.tensor.mode,
@@ -318,11 +363,11 @@ impl Auxiliary {
         }
         // SAFETY: as above.
         let handle = unsafe { (&(*self.pack).tensors)[index] };
-        let ptr = check::tensor("Aux_CTX_Tensors", handle)?.rowwise.ptr();
+        let buffer = check::tensor("Aux_CTX_Tensors", handle)?.rowwise;
         let (_, dtype, dims) = &self.slots[index];
-        let name = if index == 0 { "Stats" } else { "Max" };
-        let name = format!("Aux_CTX_Tensors.tensors[{index}].data ({name})");
-        Ok(check::raw_pointer(name, ptr, dims.iter().product(), *dtype)?.cast())
+        let name =
+            ["Aux_CTX_Tensors.tensors[0] (Stats)", "Aux_CTX_Tensors.tensors[1] (Max)"][index];
+        Ok(auxiliary(name, &buffer, *dtype, dims.iter().product())?.cast())
     }
 
     /// Describes the slots to a caller that asks, or hands the inputs on.
@@ -365,6 +410,7 @@ fn run(
         let expected = "an address that is a multiple of 16";
         return Err(Error::argument("workspace.data", expected, format!("{data:p}")));
     }
+    check_device(&args, stream)?;
     args.workspace = data;
     args.workspace_bytes = bytes - problem.sink_bytes();
     if problem.sink_bytes() > 0 && args.sink.is_null() {
@@ -376,12 +422,54 @@ fn run(
     backend::run(&args, stream)
 }
 
-/// The bias as the backend gets it; the dtype of its memory is that of Q, whatever the handle says,
-/// unless that is FP8.
+/// The bias as the backend gets it. The dtype of its memory is that of Q unless that is FP8, even where the
+/// handle says Float32, as some callers label every bias.
 fn bias_address(name: &str, named: &Named, problem: &Problem) -> Result<*mut c_void> {
-    let ptr = named.buffer().ptr();
-    let buffer = buffer(ptr, problem.bias_dtype, &problem.bias)?;
+    let declared = named.required()?;
+    check::dtype(name, declared.dtype, &[problem.bias_dtype, kNVTEFloat32])?;
+    super::check_elements(name, declared, problem.bias.iter().product())?;
+    let buffer = buffer(declared.ptr(), problem.bias_dtype, &problem.bias)?;
     data_address(format!("{name}.data"), &buffer, problem.bias[3])
+}
+
+/// `NVTE_CHECK=device`: refuses sequences and page numbers that lead out of the tensors.
+fn check_device(args: &AttentionArgs, stream: cudaStream_t) -> Result<()> {
+    use crate::device_check::{ascending, in_range, read};
+    let count = args.batch + 1;
+    let mut lengths = Vec::new();
+    for (name, side) in [("q", &args.q_side), ("kv", &args.kv_side)] {
+        let dense = side.starts.is_null();
+        let rows = if dense { args.batch * side.max_seqlen } else { side.tokens } as i64;
+        let (sums, starts) = (format!("cu_seqlens_{name}"), format!("cu_seqlens_{name}_padded"));
+        // SAFETY: the arrays have been checked to have an element more than there are sequences.
+        unsafe {
+            if let Some(values) = read(&sums, side.cu_seqlens, count, stream)? {
+                ascending(&sums, &values, rows)?;
+                lengths = values.windows(2).map(|pair| (pair[1] - pair[0]) as usize).collect();
+            }
+            if side.starts != side.cu_seqlens
+                && let Some(values) = read(&starts, side.starts, count, stream)?
+            {
+                // Sequences that are not there may begin at -1.
+                in_range(&starts, &values, -1, rows)?;
+            }
+        }
+    }
+    let tables = [
+        ("page_table_k", args.page_table_k, args.max_pages_k, args.page_size_k, args.num_pages_k),
+        ("page_table_v", args.page_table_v, args.max_pages_v, args.page_size_v, args.num_pages_v),
+    ];
+    for (name, table, per_sequence, page_size, pages) in tables {
+        // SAFETY: the table has been checked to have as many entries.
+        let values = unsafe { read(name, table, args.batch * per_sequence, stream) }?;
+        let Some(mut values) = values else { continue };
+        // What lies behind a sequence is not read and may be anything.
+        for (row, &length) in values.chunks_mut(per_sequence).zip(&lengths) {
+            row.iter_mut().skip(length.div_ceil(page_size)).for_each(|page| *page = 0);
+        }
+        in_range(name, &values, 0, pages as i64 - 1)?;
+    }
+    Ok(())
 }
 
 /// A pass: what runs it, and where its parameters hold what both passes have. Q, K and V are the first;
@@ -481,9 +569,9 @@ pub(super) unsafe fn forward(words: Words) -> Result<()> {
     if options.paged() {
         for (pages, table) in problem.pages.iter_mut().zip(&tables) {
             pages.per_sequence = match *table.required()?.shape.dims() {
-                [b, per_sequence] if b == problem.batch => per_sequence,
+                [b, per_sequence] if b >= problem.batch => per_sequence,
                 _ => {
-                    let expected = format!("[{}, max_pages_per_seq]", problem.batch);
+                    let expected = format!("[{} or more, max_pages_per_seq]", problem.batch);
                     let got = table.buffer().shape;
                     return Err(Error::argument(format!("{}.shape", table.name), expected, got));
                 }
@@ -512,6 +600,7 @@ pub(super) unsafe fn forward(words: Words) -> Result<()> {
         q.place(&mut args.q, problem.dim_qk, fp8)?;
         k.place(&mut args.k, problem.dim_qk, fp8)?;
         v.place(&mut args.v, problem.dim_v, fp8)?;
+        check_interleaved(&options.layout, &problem, [&q, &k, &v])?;
         o.place(&mut args.o, problem.dim_v, fp8)?;
         if fp8 {
             s.scales(&mut args.s, true)?;
@@ -638,11 +727,13 @@ pub(super) unsafe fn backward(words: Words) -> Result<()> {
         q.place(&mut args.q, problem.dim_qk, fp8)?;
         k.place(&mut args.k, problem.dim_qk, fp8)?;
         v.place(&mut args.v, problem.dim_v, fp8)?;
+        check_interleaved(&options.layout, &problem, [&q, &k, &v])?;
         o.place(&mut args.o, problem.dim_v, fp8)?;
         d_o.place(&mut args.d_o, problem.dim_v, fp8)?;
         dq.place(&mut args.dq, problem.dim_qk, fp8)?;
         dk.place(&mut args.dk, problem.dim_qk, fp8)?;
         dv.place(&mut args.dv, problem.dim_v, fp8)?;
+        check_interleaved(&grads, &problem, [&dq, &dk, &dv])?;
         if fp8 {
             s.scales(&mut args.s, true)?;
             dp.scales(&mut args.dp, true)?;
@@ -661,14 +752,16 @@ pub(super) unsafe fn backward(words: Words) -> Result<()> {
             args.dsink = doffset.numbers(kNVTEFloat32, problem.heads[0])?.cast();
         }
         if !args.rng_state.is_null() {
-            // The shape of the saved state may be anything.
-            let name = format!("{}.data", rng_state.name);
-            args.rng_state =
-                check::raw_pointer(name, rng_state.buffer().ptr(), 2, kNVTEInt64)?.cast();
+            let (name, saved) = (rng_state.name, rng_state.buffer());
+            args.rng_state = match saved.shape.numel() {
+                // Some callers keep its address alone.
+                0 => check::raw_pointer(format!("{name}.data"), saved.ptr(), 2, kNVTEInt64)?,
+                _ => auxiliary(name, saved, kNVTEInt64, 2)?,
+            }
+            .cast();
         }
         let rows = problem.rows(0) * problem.heads[0];
-        let name = format!("{}.data", stats.name);
-        args.stats = check::raw_pointer(name, stats.buffer().ptr(), rows, kNVTEFloat32)?.cast();
+        args.stats = auxiliary(stats.name, stats.buffer(), kNVTEFloat32, rows)?.cast();
     }
     let bytes = workspace_bytes(&problem, &backend::attention_plan(&planned)?);
     let Some(data) = workspace(workspace_handle, bytes)? else { return Ok(()) };

@@ -15,6 +15,7 @@ pub(crate) use objects::{BWD, CONFIGS, FWD, Values};
 
 use crate::backend::{self, args::*};
 use crate::check::{self, HIGH_PRECISION};
+use crate::device_check;
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, Shape, from_c};
 use crate::types::*;
@@ -114,6 +115,21 @@ fn running_sums(name: &str, handle: NVTETensor, sequences: usize) -> Result<*con
     Ok(buffer.ptr().cast_const().cast())
 }
 
+/// `NVTE_CHECK=device`: refuses sums of lengths that fall or end above `high`.
+fn check_sums(
+    name: &str,
+    sums: *const i32,
+    sequences: usize,
+    high: usize,
+    stream: cudaStream_t,
+) -> Result<()> {
+    // SAFETY: the array has been checked to have an element more than there are sequences.
+    match unsafe { device_check::read(name, sums, sequences + 1, stream) }? {
+        Some(sums) => device_check::ascending(name, &sums, high as i64),
+        None => Ok(()),
+    }
+}
+
 /// Refuses an array of fewer than `least` elements.
 fn check_elements(name: &str, buffer: &Buffer, least: usize) -> Result<()> {
     if buffer.shape.numel() >= least {
@@ -206,6 +222,7 @@ unsafe fn read_half(
     if !(0..2).contains(&half_idx) {
         return Err(Error::argument("half_idx", "0 or 1", half_idx));
     }
+    check_sums("cu_seqlens", cu, sequences, total, stream)?;
     let args = MoveRowsArgs {
         src: src.ptr(),
         dst: dst.ptr(),
@@ -237,6 +254,8 @@ fn half_lse(
         (data(lse_name, lse, &[kNVTEFloat32])?, data(step_name, step, &[kNVTEFloat32])?);
     let (cu, sequences) = sequences("cu_seqlens", cu_seqlens)?;
     let sizes = lse_sizes((lse_name, &lse), (step_name, &step), (packed, true), sequences)?;
+    let most = sizes.lse_len * if packed { 1 } else { sequences };
+    check_sums("cu_seqlens", cu, sequences, most, stream)?;
     let args = HalfLseArgs {
         lse: lse.ptr().cast(),
         step: step.ptr().cast(),
@@ -334,6 +353,7 @@ unsafe fn out_correction(
         let expected = format!("{heads} heads of {total} tokens or more");
         return Err(Error::argument("lse.shape", expected, lse.shape));
     }
+    check_sums("cu_seqlens", cu, sequences, total, stream)?;
     let args = OutCorrectionArgs {
         out: out.ptr(),
         step: step.ptr(),
@@ -418,6 +438,7 @@ unsafe fn grad_correction(
     let at = expected.len() - 3;
     expected[at] = if full { total } else { total / 2 };
     check::shape("grad_per_step", &step.shape, &Shape::new(&expected))?;
+    check_sums("cu_seqlens", cu, sequences, total, stream)?;
     let args = GradCorrectionArgs {
         grad: grad.ptr(),
         step: step.ptr(),
@@ -461,6 +482,7 @@ unsafe fn partitioned_indices(
     }
     let output = data("output", output, &[kNVTEInt32])?;
     check::shape("output", &output.shape, &Shape::new(&[total / world]))?;
+    check_sums("cu_seqlens", cu, sequences, total, stream)?;
     let args = PartitionArgs {
         indices: output.ptr().cast(),
         cu,
@@ -487,6 +509,7 @@ unsafe fn reorder(
     let (total, world) = ranks(total_tokens, world_size)?;
     let (src, dst) = token_pair(("inp", inp), ("out", out), total)?;
     let (cu, sequences) = sequences("cu_seqlens", cu_seqlens)?;
+    check_sums("cu_seqlens", cu, sequences, total, stream)?;
     let args = MoveRowsArgs {
         src: src.ptr(),
         dst: dst.ptr(),
@@ -544,6 +567,8 @@ unsafe fn copy_valid(
         let expected = format!("{} entries, as cu_seqlens", sequences + 1);
         return Err(Error::argument("cu_seqlens_padded.shape", expected, padded + 1));
     }
+    check_sums("cu_seqlens_padded", cu, sequences, total, stream)?;
+    check_sums("cu_seqlens", cu_valid, sequences, total, stream)?;
     let args = MoveRowsArgs {
         src: src.ptr(),
         dst: dst.ptr(),
@@ -586,6 +611,7 @@ fn convert(
         }
     };
     let cu = running_sums("cu_seqlens", cu_seqlens, b)?;
+    check_sums("cu_seqlens", cu, b, tokens, stream)?;
     let unpacks = map == RowMap::NVTEX_ROWS_UNPACK;
     let (src, dst) = if unpacks { (packed, padded) } else { (padded, packed) };
     let rows = b * length;
@@ -734,6 +760,10 @@ pub(crate) fn copy_to_cache(
             ..MOVE
         };
     }
+    check_sums("cu_new_lens", cu_new, b, moves[0].src_rows.min(moves[1].src_rows), stream)?;
+    check_sums("cu_cached_lens", cu_cached, b, b * longest, stream)?;
+    let slots_of_both = slots[0].min(slots[1]);
+    check_slots((table, if paged { pages } else { 1 }, page), cu_cached, b, slots_of_both, stream)?;
     for (args, slots) in moves.iter().zip(slots) {
         if !paged && args.row_bytes > 0 {
             let reindex = ReindexCacheArgs {
@@ -751,6 +781,31 @@ pub(crate) fn copy_to_cache(
         run_moves(args, stream)?;
     }
     Ok(())
+}
+
+/// `NVTE_CHECK=device`: refuses page numbers, or slots that sequences come from, that a cache does not have.
+fn check_slots(
+    (table, per_sequence, page): (*const i32, usize, usize),
+    cu_cached: *const i32,
+    sequences: usize,
+    slots: usize,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let name = "page_table";
+    // SAFETY: the arrays have been checked to have as many elements.
+    let (table, sums) = unsafe {
+        (
+            device_check::read(name, table, sequences * per_sequence, stream)?,
+            device_check::read("cu_cached_lens", cu_cached, sequences + 1, stream)?,
+        )
+    };
+    let (Some(mut table), Some(sums)) = (table, sums) else { return Ok(()) };
+    // What lies behind a sequence is not read and may be anything.
+    for (row, pair) in table.chunks_mut(per_sequence).zip(sums.windows(2)) {
+        let used = ((pair[1] - pair[0]) as usize).div_ceil(page);
+        row.iter_mut().skip(used).for_each(|page| *page = 0);
+    }
+    device_check::in_range(name, &table, 0, slots as i64 - 1)
 }
 
 /// Copies all entries that are not empty.

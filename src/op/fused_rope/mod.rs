@@ -1,10 +1,12 @@
 //! Rotary embedding of queries and keys (spec: pointwise_norm, section 11).
+#![allow(unsafe_code)]
 
 pub(crate) mod cpu;
 pub mod exports;
 
 use crate::backend::{self, args::*};
 use crate::check;
+use crate::device_check;
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, FromC, from_c, from_c_enum};
 use crate::types::NVTE_QKV_Format::*;
@@ -207,6 +209,29 @@ fn elements(name: &str, buffer: &Buffer, expected: usize, what: &str) -> Result<
     Err(Error::argument(format!("{name}.shape"), expected, buffer.shape))
 }
 
+/// Runs the backend; with `NVTE_CHECK=device` refuses sums of lengths past the tokens, and start positions past
+/// the angles, before.
+fn run(args: &RopeArgs, stream: cudaStream_t) -> Result<()> {
+    let packed = !args.cu_seqlens.is_null();
+    // SAFETY: the arrays have been checked to have as many elements.
+    unsafe {
+        let name = "cu_seqlens";
+        if let Some(sums) = device_check::read(name, args.cu_seqlens, args.sequences + 1, stream)? {
+            device_check::ascending(name, &sums, (args.positions * args.cp_size) as i64)?;
+        }
+        let name = "start_positions";
+        if let Some(starts) =
+            device_check::read(name, args.start_positions, args.sequences, stream)?
+        {
+            // Of packed sequences the angles of the first position at least.
+            let length = if packed { 1 } else { args.positions };
+            let last = args.freqs_rows as i64 - length as i64;
+            device_check::in_range(name, &starts, 0, last)?;
+        }
+    }
+    backend::run(args, stream)
+}
+
 /// One tensor, with its strides.
 pub(crate) fn rope(
     [(input_name, input), (output_name, output)]: [(&str, NVTETensor); 2],
@@ -253,7 +278,7 @@ pub(crate) fn rope(
         },
         output_strides: sizes.strides(h * d, 0),
     };
-    if expected > 0 { backend::run(&args, stream) } else { Ok(()) }
+    if expected > 0 { run(&args, stream) } else { Ok(()) }
 }
 
 /// Queries, keys and values of the groups of heads of one tensor, which is the forward's input and
@@ -355,5 +380,5 @@ fn qkv_rope_sized(
         args.freqs_rows = args.freqs_rows.min(rows);
         first += width;
     }
-    if empty { Ok(()) } else { backend::run(&args, stream) }
+    if empty { Ok(()) } else { run(&args, stream) }
 }
