@@ -47,6 +47,9 @@ pub fn run(tree: &Tree, args: &Args) -> Result<()> {
         }
     }
     copy_dir(&tree.golden(), &dir.join("golden"))?;
+    let fuzz =
+        capi::build(tree, &source.join("fuzz"), "bundle-fuzz", &prefix, &rpath, &["nvtefuzz"])?;
+    strip(tree, &fuzz.join("libnvtefuzz.so"), &dir.join("bin/libnvtefuzz.so"))?;
 
     let demos = demo::compile(tree, &prefix, "bundle-demo", &rpath)?;
     for demo in ["mlp", "gpt"] {

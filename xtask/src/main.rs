@@ -6,6 +6,7 @@ mod bundle;
 mod capi;
 mod demo;
 mod fmt;
+mod fuzz;
 mod headers;
 mod install;
 mod process;
@@ -40,6 +41,8 @@ enum Command {
     Install(install::Args),
     /// Run all the tests that this machine can run
     Test(test::Args),
+    /// Look for defects: the C tests with changed arguments
+    Fuzz(fuzz::Args),
     /// Train a small network on real data through the C API: digits, or text
     Demo(demo::Args),
     /// Measure operators and layers
@@ -58,6 +61,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Build(args) => build::run(&tree, &args)?,
         Command::Install(args) => install::run(&tree, &args)?,
         Command::Test(args) => return test::run(&tree, &args),
+        Command::Fuzz(args) => return fuzz::run(&tree, &args, bundled),
         Command::Demo(args) => return demo::run(&tree, &args),
         Command::Bench(mut args) => {
             if !bundled && args.lib.is_none() {

@@ -2,6 +2,7 @@
 
 use crate::capi;
 use crate::fmt;
+use crate::fuzz;
 use crate::headers;
 use crate::install;
 use crate::process;
@@ -35,6 +36,8 @@ enum Step {
     Consumers,
     /// Wrong arguments under valgrind and AddressSanitizer
     Memory,
+    /// 60 seconds of `cargo xtask fuzz` on the CPU, with the same seed each time
+    Fuzz,
 }
 
 /// Programs of capi-tests/ that pass wrong arguments, and a part of the names of those cases.
@@ -81,6 +84,9 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
             Step::Memory => {
                 installed(tree, &mut prefix).and_then(|p| memory(tree, &p, &mut report))
             }
+            Step::Fuzz => installed(tree, &mut prefix)
+                .and_then(|p| fuzz::in_tests(tree, &p))
+                .map(|clean| report.check("calls with changed arguments", clean)),
         };
         // The other steps still have something to say.
         if let Err(error) = result {

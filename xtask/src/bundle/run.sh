@@ -8,6 +8,7 @@ run.sh COMMAND
   test [FILTER]            C, C++ and Rust tests, the C ones on the CPU and on CUDA
   compare                  CUDA against CPU on random shapes
   sanitize [FILTER [CASE]] GPU tests under memcheck, racecheck and initcheck
+  fuzz [OPTION...]         C tests with changed arguments (--seconds N, --seed N, --backend cuda --memcheck)
   demo                     trains small networks on real data
   bench [--against LIB]    operators, also of another library with this ABI, and layers
   all                      all of these
@@ -97,6 +98,16 @@ run_sanitize() {
   done
 }
 
+run_fuzz() {
+  local fuzz=("$here/bin/xtask" --root "$here" fuzz)
+  if [[ $# -gt 0 ]]; then
+    record fuzz "${fuzz[@]}" "$@"
+  else
+    record fuzz "${fuzz[@]}" --seconds 60
+  fi
+  cat "$out/fuzz.log"
+}
+
 run_demo() {
   record demo "$here/demo/mlp" "$here/demo/digits.csv"
   record demo_gpt "$here/demo/gpt" --text "$here/demo/sources.txt" --out "$out/gpt.svg" --steps 200 --hidden 256
@@ -113,11 +124,12 @@ run_bench() {
 command=${1:-help}
 [[ $# -eq 0 ]] || shift
 case $command in
-  test | compare | sanitize | demo | bench) "run_$command" "$@" ;;
+  test | compare | sanitize | fuzz | demo | bench) "run_$command" "$@" ;;
   all)
     run_test
     run_compare
     run_sanitize
+    run_fuzz
     run_demo
     run_bench "$@"
     ;;
