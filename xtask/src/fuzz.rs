@@ -184,7 +184,7 @@ fn search(tree: &Tree, programs: &Programs, args: &Args) -> Result<bool> {
         }
     };
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..args.jobs.max(1)).map(|_| scope.spawn(&worker)).collect();
+        let workers: Vec<_> = (0..args.jobs.max(1)).map(|_| scope.spawn(worker)).collect();
         workers.into_iter().try_for_each(|worker| worker.join().expect("no panic"))
     })?;
     let totals = totals.into_inner().expect("no panic");
