@@ -95,6 +95,10 @@ typedef struct NVTEXOpTable {
   NVTEXOutcome (*stream_destroy)(cudaStream_t stream);
   NVTEXOutcome (*stream_synchronize)(cudaStream_t stream);
   /**
+   * Whether the stream is being captured into a graph. A backend without the entry may capture any time.
+   */
+  NVTEXOutcome (*stream_is_capturing)(cudaStream_t stream, bool *capturing);
+  /**
    * Stream `index` of the current device's pool, created on first use.
    */
   NVTEXOutcome (*compute_stream)(int index, cudaStream_t *stream);

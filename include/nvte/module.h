@@ -211,7 +211,8 @@ typedef struct NVTEXSlotChoice {
 
 /**
  * Chooses for an operand of the layer `layer` (a module's name, and its part behind a dot) by writing
- * to `choice`, which comes as high precision. Returns 0, anything else for failure.
+ * to `choice`, which comes as high precision. Returns 0, anything else for failure. An unknown number is an
+ * error. What `NVTEXContextConfig` says of its functions holds here, too.
  */
 typedef int (*NVTEXChoose)(void *user,
                            const char *layer,
@@ -282,7 +283,7 @@ typedef struct NVTEXRecipeConfig {
 typedef void *NVTEXRecipe;
 
 /**
- * Memory of the device, null if there is none left.
+ * Memory of the device, null if there is none left; what `NVTEXContextConfig` says holds.
  */
 typedef void *(*NVTEXAllocate)(void *user,
                                size_t bytes,
@@ -292,7 +293,8 @@ typedef void *(*NVTEXAllocate)(void *user,
 
 /**
  * Takes memory back. Work on the stream may still use it: hand it out again to that stream alone, or
- * wait for it.
+ * wait for it. What `NVTEXContextConfig` says holds; a C++ exception is reported to stderr alone, and the
+ * memory counts as released.
  */
 typedef void (*NVTEXRelease)(void *user,
                              void *ptr,
@@ -302,7 +304,7 @@ typedef void (*NVTEXRelease)(void *user,
 
 /**
  * Replaces each of `count` floats on the device by the largest of the group's ranks, on the stream.
- * Returns 0, anything else for failure.
+ * Returns 0, anything else for failure. What `NVTEXContextConfig` says holds.
  */
 typedef int (*NVTEXAllReduceMax)(void *user,
                                  void *group,
@@ -311,8 +313,12 @@ typedef int (*NVTEXAllReduceMax)(void *user,
                                  cudaStream_t stream);
 
 /**
- * What a context gets from the program. All may be null or 0. The functions must not call functions
- * of the same context.
+ * What a context gets from the program. All may be null or 0.
+ *
+ * The functions must not call functions of the same context, its modules, tapes and caches, not even those
+ * that destroy: such a call is an error. A C++ exception that leaves one of them becomes an error of the call
+ * that called it. They must end by returning or by an exception: `longjmp` out of them, and ending the thread
+ * in them, is undefined behaviour.
  */
 typedef struct NVTEXContextConfig {
   /**
@@ -335,6 +341,12 @@ typedef struct NVTEXContextConfig {
    * Multiprocessors that normalizations may keep busy; sums depend on it. 0: 132.
    */
   int32_t multiprocessor_count;
+  /**
+   * Without `allocate`: bytes that the context may keep unused when it asks the device for more; what is
+   * beyond goes back to the device first, which waits for its work then. Memory that a captured graph uses
+   * stays. 0: four times the most that passes have used at once, at least 4 MiB. SIZE_MAX: keeps all.
+   */
+  size_t max_unused_bytes;
 } NVTEXContextConfig;
 
 /**
@@ -909,12 +921,25 @@ NVTEXContext nvtex_context_create(const struct NVTEXContextConfig *config);
 void nvtex_context_destroy(NVTEXContext context);
 
 /**
+ * Gives unused memory of the context back to the device until `bytes_to_keep` bytes of it are left, those
+ * that have not been used for longest first, and returns the bytes that went back: 0 for a context with an
+ * allocator of the program. The device waits for its work.
+ *
+ * What passes that were captured in graphs use stays, so that these graphs may be replayed as long as their
+ * modules, tapes and caches live. Not while a stream of the process is being captured: the device refuses
+ * to free memory then.
+ */
+size_t nvtex_context_trim(NVTEXContext context,
+                          size_t bytes_to_keep);
+
+/**
  * Opens a region: forward passes and creations until the matching `nvtex_context_end` follow the
  * recipe. Regions nest; the innermost counts.
  *
  * `flags` is the sum of `NVTEX_CONTEXT_*`; the recipe may be null if there are none. `amax_group` is
  * handed to `all_reduce_max`; null: this rank alone. Backward passes follow the recipe of their forward
- * pass, wherever they run.
+ * pass, wherever they run. Without NVTEX_CONTEXT_ENABLED products are in high precision:
+ * `nvtex_module_precision` says what a pass has used, and so does `NVTE_VERBOSE=dispatch`.
  */
 void nvtex_context_begin(NVTEXContext context,
                          NVTEXRecipe recipe,
@@ -974,7 +999,8 @@ size_t nvtex_context_save(NVTEXContext context, void *buffer, size_t bytes, cuda
  * Restores what `nvtex_context_save` wrote: of layers that have run now, of others when they first do.
  * Histories of another length keep their newest maxima.
  *
- * Errors: not such a file, another version, damaged, truncated; nothing is changed then.
+ * Errors: not such a file, another version, damaged, truncated; scales that are not finite or not above 0,
+ * maxima that are not finite or below 0, as they are after a step that has overflowed. Nothing is changed then.
  */
 void nvtex_context_load(NVTEXContext context,
                         const void *buffer,
@@ -1180,6 +1206,18 @@ void nvtex_module_initial_value(NVTEXModule module,
                                 size_t index,
                                 float *value,
                                 size_t count);
+
+/**
+ * Writes how an operand of the products of a weight was cast in the module's last forward pass: the
+ * scaling, FP8 dtype and options, or NVTEX_SLOT_HIGH_PRECISION and the dtype of the module.
+ *
+ * `index` is the weight among the parameters. Errors: a parameter that is no weight of products, or of a
+ * module that has not run.
+ */
+void nvtex_module_precision(NVTEXModule module,
+                            size_t index,
+                            enum NVTEXRole role,
+                            struct NVTEXSlotChoice *choice);
 
 /**
  * Binds the gradient of a parameter to a tensor of its shape, of its dtype or Float32. Backward passes
