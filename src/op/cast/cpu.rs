@@ -8,6 +8,7 @@ use crate::backend::args::*;
 use crate::backend::buf::{Buf, load, store};
 use crate::backend::cpu::{is_noop, vectorized};
 use crate::backend::group::{Member, scale_pitch};
+use crate::backend::memory::resize;
 use crate::backend::pool::parallel;
 use crate::numeric::{Element, amax_bits, dispatch};
 use crate::op::transpose::cpu::transposed;
@@ -165,21 +166,22 @@ unsafe fn quantize_as<I: Element, O: Element>(a: &QuantizeArgs) {
     let numel = a.rows * a.cols;
     // A single column lies in memory as a single row.
     let (rows, cols) = if a.cols == 1 { (1, a.rows) } else { (a.rows, a.cols) };
-    // SAFETY: the caller's promise; input and outputs are distinct.
+    // SAFETY: the caller's promise.
     let (input, rowwise, colwise, scale) = unsafe {
         (
-            Buf::<I>::new(a.input, numel).slice(0, numel),
+            Buf::<I>::new(a.input, numel),
             Buf::<O>::optional(a.rowwise, numel),
             Buf::<O>::optional(a.colwise, numel),
             scale_of_tensor::<O>(a),
         )
     };
     let amax = match colwise {
-        // SAFETY: each task writes its own part of the outputs.
+        // SAFETY: each task writes its own part of the outputs. The row-wise one may be the input, whose
+        // slice is no longer used then.
         Some(colwise) => unsafe {
             transposed(rows, cols, colwise, |row, col, tile: &mut [O]| {
                 let at = row * cols + col;
-                let amax = convert(&input[at..][..tile.len()], scale, tile);
+                let amax = convert(input.slice(at, tile.len()), scale, tile);
                 if let Some(rowwise) = rowwise {
                     rowwise.slice_mut(at, tile.len()).copy_from_slice(tile);
                 }
@@ -188,19 +190,24 @@ unsafe fn quantize_as<I: Element, O: Element>(a: &QuantizeArgs) {
         },
         None => {
             let (tasks, range) = chunks(numel);
-            parallel(tasks).max_init(
-                || (),
-                |(), task| {
-                    let input = &input[range(task)];
+            let in_place = a.rowwise.cast_const() == a.input;
+            parallel(tasks).max_init(Vec::new, |copy: &mut Vec<I>, task| {
+                let (start, len) = (range(task).start, range(task).len());
+                // SAFETY: each task reads and writes its own part; the input's slice is not used after the
+                // output's is made, if they are one.
+                unsafe {
+                    let input = input.slice(start, len);
                     match rowwise {
-                        // SAFETY: each task writes its own part of the output.
-                        Some(rowwise) => unsafe {
-                            convert(input, scale, rowwise.slice_mut(range(task).start, input.len()))
-                        },
+                        Some(rowwise) if in_place => {
+                            resize(copy, len);
+                            copy.copy_from_slice(input);
+                            convert(copy, scale, rowwise.slice_mut(start, len))
+                        }
+                        Some(rowwise) => convert(input, scale, rowwise.slice_mut(start, len)),
                         None => max_magnitude(input),
                     }
-                },
-            )
+                }
+            })
         }
     };
     // SAFETY: the caller's promise.

@@ -343,7 +343,7 @@ pub(super) unsafe fn quantize<I: Element, O: Element>(a: &QuantizeArgs) {
     unsafe {
         let source = Source::<I>::new(a);
         let elements = match is_plain(&a.fusion) {
-            true => Elements::Stored(source.input),
+            true => Elements::Stored(source.input.slice(0, a.rows * a.cols)),
             false => Elements::Made(&source),
         };
         match a.mode {

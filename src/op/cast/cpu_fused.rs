@@ -18,8 +18,9 @@ pub(super) fn is_plain(fusion: &Fusion) -> bool {
 /// The elements v of a `[rows, cols]` matrix.
 pub(super) struct Source<'a, I> {
     fusion: &'a Fusion,
-    pub input: &'a [I],
-    act_input: &'a [I],
+    /// The output may be the input or `act_input`: elements are read where they are used.
+    pub input: Buf<I>,
+    act_input: Buf<I>,
     row_scales: Option<&'a [I]>,
     rows: usize,
     cols: usize,
@@ -27,7 +28,7 @@ pub(super) struct Source<'a, I> {
     sums: Option<(Buf<I>, Buf<f32>)>,
 }
 
-// SAFETY: the pointers of the fusion are not used.
+// SAFETY: of the fusion, no pointers are used; of the inputs, each task reads the elements of its tiles.
 unsafe impl<I: Sync> Sync for Source<'_, I> {}
 
 impl<'a, I: Element> Source<'a, I> {
@@ -41,12 +42,12 @@ impl<'a, I: Element> Source<'a, I> {
             _ => cols,
         };
         let act_len = if fusion.act_input.is_null() { 0 } else { rows * cols };
-        // SAFETY: the caller's promise; inputs and outputs are distinct.
+        // SAFETY: the caller's promise; the scales are distinct from the outputs.
         unsafe {
             Self {
                 fusion,
-                input: Buf::new(a.input, rows * width).slice(0, rows * width),
-                act_input: Buf::new(fusion.act_input, act_len).slice(0, act_len),
+                input: Buf::new(a.input, rows * width),
+                act_input: Buf::new(fusion.act_input, act_len),
                 row_scales: Buf::optional(fusion.row_scales, rows)
                     .map(|scales| scales.slice(0, rows)),
                 rows,
@@ -59,27 +60,32 @@ impl<'a, I: Element> Source<'a, I> {
     }
 
     /// v in a row, from a column on.
-    fn line(&self, row: usize, col: usize, v: &mut [f32]) {
+    ///
+    /// # Safety
+    /// Nobody writes to the elements of the inputs meanwhile.
+    unsafe fn line(&self, row: usize, col: usize, v: &mut [f32]) {
         let (n, half) = (v.len(), self.cols / 2);
         let mut floats = [[0.0; TILE]; 2];
         let [first, second] = &mut floats;
         let (first, second) = (&mut first[..n], &mut second[..n]);
         let at = row * self.cols + col;
+        // SAFETY: the caller's promise, of the slices that this lends for the time of a copy.
+        let copy = |from: Buf<I>, start, to: &mut [f32]| widen(unsafe { from.slice(start, n) }, to);
         match self.fusion.form {
-            Form::NVTEX_FORM_PLAIN => widen(&self.input[at..][..n], v),
+            Form::NVTEX_FORM_PLAIN => copy(self.input, at, v),
             Form::NVTEX_FORM_ACTIVATION => {
-                widen(&self.input[at..][..n], first);
+                copy(self.input, at, first);
                 with_curve(self.fusion, Part::Value { a: first, v });
             }
             Form::NVTEX_FORM_DERIVATIVE => {
-                widen(&self.act_input[at..][..n], first);
-                widen(&self.input[at..][..n], v);
+                copy(self.act_input, at, first);
+                copy(self.input, at, v);
                 with_curve(self.fusion, Part::Slope { a: first, v });
             }
             Form::NVTEX_FORM_GATED => {
-                let input = &self.input[row * 2 * self.cols..][..2 * self.cols];
-                widen(&input[col..][..n], first);
-                widen(&input[self.cols + col..][..n], second);
+                let start = row * 2 * self.cols + col;
+                copy(self.input, start, first);
+                copy(self.input, start + self.cols, second);
                 with_curve(self.fusion, Part::Gated { a: first, g: second, v: &mut *v });
                 if let Some(scales) = self.row_scales {
                     let scale = scales[row].to_f32();
@@ -88,16 +94,19 @@ impl<'a, I: Element> Source<'a, I> {
             }
             Form::NVTEX_FORM_GATED_DERIVATIVE if col < half && half < col + n => {
                 let (left, right) = v.split_at_mut(half - col);
-                self.line(row, col, left);
-                self.line(row, half, right);
+                // SAFETY: the caller's promise.
+                unsafe {
+                    self.line(row, col, left);
+                    self.line(row, half, right);
+                }
             }
             Form::NVTEX_FORM_GATED_DERIVATIVE => {
                 let left = col < half;
                 let col = col % half;
-                let act_input = &self.act_input[row * self.cols..][..self.cols];
-                widen(&act_input[col..][..n], first);
-                widen(&act_input[half + col..][..n], second);
-                widen(&self.input[row * half + col..][..n], v);
+                let start = row * self.cols + col;
+                copy(self.act_input, start, first);
+                copy(self.act_input, start + half, second);
+                copy(self.input, row * half + col, v);
                 with_curve(
                     self.fusion,
                     match left {
@@ -149,7 +158,9 @@ impl<I: Element, V: Element> Make<V> for Source<'_, I> {
         // Of 4 rows, of 8, of the tile.
         let (mut four, mut pair, mut all) = ([0.0; TILE], [0.0; TILE], [0.0; TILE]);
         for (r, (row, to)) in tile.rows.clone().zip(to.chunks_exact_mut(TILE)).enumerate() {
-            self.line(row, tile.cols.start, &mut line[..width]);
+            // SAFETY: outputs are distinct from the inputs, except for the elements of this tile, which
+            // are written later.
+            unsafe { self.line(row, tile.cols.start, &mut line[..width]) };
             round(&line[..width], &mut to[..width]);
             if self.sums.is_some() {
                 add(&line, &mut four);

@@ -3,7 +3,7 @@
 
 use crate::backend::args::{Outcome, PermuteArgs, RowMapArgs, SortPairsArgs, UnpermuteArgs};
 use crate::backend::buf::Buf;
-use crate::backend::memory::{collect, resize};
+use crate::backend::memory::{collect, resize, zeros};
 use crate::backend::pool::{parallel, sort_unstable_by_key};
 use crate::numeric::{Element, dispatch};
 use crate::types::cudaStream_t;
@@ -63,32 +63,39 @@ unsafe fn permute_as<T: Element>(a: &PermuteArgs) {
             Buf::<T>::optional(a.forward, rows * cols),
         )
     };
+    // The slot of each row: a map may name a row twice, but one task writes it.
+    let mut slots: Vec<Option<(usize, usize)>> = zeros(rows);
+    for (t, k) in (0..tokens).flat_map(|t| (0..topk).map(move |k| (t, k))) {
+        if let Some(row) = row_of(map, tokens, (k, t), rows) {
+            slots[row] = Some((t, k));
+        }
+    }
+    parallel(rows).for_each(|row| {
+        let Some((t, k)) = slots[row] else { return };
+        // SAFETY: inputs are only read, and each row is the task of one thread.
+        let (x, y) = unsafe { (input.slice(t * cols, cols), output.slice_mut(row * cols, cols)) };
+        match probs {
+            None => y.copy_from_slice(x),
+            Some(probs) => {
+                // SAFETY: as above.
+                let p = unsafe { probs.slice(t * topk + k, 1)[0] };
+                y.iter_mut().zip(x).for_each(|(y, x)| *y = T::from_f32(x.to_f32() * p));
+            }
+        }
+    });
+    let (Some(grads), Some(forward)) = (grads, forward) else { return };
     parallel(tokens).for_each(|t| {
         // SAFETY: inputs are only read.
         let x = unsafe { input.slice(t * cols, cols) };
         for k in 0..topk {
-            let row = row_of(map, tokens, (k, t), rows);
-            if let Some(row) = row {
-                // SAFETY: each row is that of one slot.
-                let y = unsafe { output.slice_mut(row * cols, cols) };
-                match probs {
-                    None => y.copy_from_slice(x),
-                    Some(probs) => {
-                        // SAFETY: as above.
-                        let p = unsafe { probs.slice(t * topk + k, 1)[0] };
-                        y.iter_mut().zip(x).for_each(|(y, x)| *y = T::from_f32(x.to_f32() * p));
-                    }
-                }
-            }
-            if let (Some(grads), Some(forward)) = (grads, forward) {
-                // SAFETY: as above.
-                let (grad, forward) = unsafe {
-                    let forward = row.map(|row| forward.slice(row * cols, cols));
-                    (grads.slice_mut(t * topk + k, 1), forward.unwrap_or_default())
-                };
-                let products = x.iter().zip(forward).map(|(x, f)| product(*x, *f));
-                grad[0] = products.sum::<f64>() as f32;
-            }
+            // SAFETY: as above, and each slot is the task of one thread.
+            let (grad, forward) = unsafe {
+                let row = row_of(map, tokens, (k, t), rows);
+                let forward = row.map(|row| forward.slice(row * cols, cols));
+                (grads.slice_mut(t * topk + k, 1), forward.unwrap_or_default())
+            };
+            let products = x.iter().zip(forward).map(|(x, f)| product(*x, *f));
+            grad[0] = products.sum::<f64>() as f32;
         }
     });
 }
