@@ -55,18 +55,80 @@ pub fn pointer(name: impl Display, buffer: &Buffer) -> Result<*mut c_void> {
     raw_pointer(name, buffer.ptr(), buffer.shape.numel(), buffer.dtype)
 }
 
-/// Address of a buffer of `least` or more elements, to be used as `dtype`.
+/// Address of a buffer with room for `least` elements of `dtype`. What counts are the bytes that it
+/// declares, because callers declare other dtypes than those that are used.
 pub fn elements(
     name: &str,
     buffer: &Buffer,
     least: usize,
     dtype: NVTEDType,
 ) -> Result<*mut c_void> {
-    if buffer.shape.numel() < least {
-        let expected = format!("{least} or more elements");
-        return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
-    }
+    room(name, buffer, least, dtype)?;
     raw_pointer(format_args!("{name}.data"), buffer.ptr(), least, dtype)
+}
+
+/// Refuses a buffer that declares fewer bytes than `least` elements of `dtype` take.
+pub fn room(name: impl Display, buffer: &Buffer, least: usize, dtype: NVTEDType) -> Result<()> {
+    let needed = least.checked_mul(dtype.bits());
+    if needed.is_some_and(|bits| bits <= buffer.bits()) {
+        return Ok(());
+    }
+    let expected = format!("{least} or more elements of {dtype}");
+    let got = format!("{} of {}", buffer.shape, buffer.dtype);
+    Err(Error::argument(format!("{name}.shape"), expected, got))
+}
+
+/// Memory that an operator reads or writes. Null is no memory.
+#[derive(Clone, Copy)]
+pub struct Memory<'a> {
+    name: &'a dyn Display,
+    start: usize,
+    bytes: usize,
+}
+
+impl<'a> Memory<'a> {
+    pub fn new<T>(name: &'a dyn Display, ptr: *const T, bytes: usize) -> Self {
+        let start = ptr as usize;
+        Self { name, start, bytes: if start == 0 { 0 } else { bytes } }
+    }
+
+    /// All that a buffer declares.
+    pub fn of(name: &'a dyn Display, buffer: &Buffer) -> Self {
+        Self::new(name, buffer.ptr(), buffer.bytes())
+    }
+
+    fn end(&self) -> usize {
+        self.start.saturating_add(self.bytes)
+    }
+
+    /// Refuses memory that shares bytes with another.
+    fn apart_from(&self, other: &Self) -> Result<()> {
+        let shared = self.start < other.end() && other.start < self.end();
+        if !shared || self.bytes == 0 || other.bytes == 0 {
+            return Ok(());
+        }
+        let range = |memory: &Self| format!("{:#x} to {:#x}", memory.start, memory.end());
+        let expected = format!("memory apart from {} ({})", other.name, range(other));
+        Err(Error::argument(self.name, expected, range(self)))
+    }
+}
+
+/// Refuses outputs that share memory with an input or with each other: threads would read what others
+/// write.
+pub fn apart(inputs: &[Memory], outputs: &[Memory]) -> Result<()> {
+    for (i, output) in outputs.iter().enumerate() {
+        let mut others = inputs.iter().chain(&outputs[..i]);
+        others.try_for_each(|other| output.apart_from(other))?;
+    }
+    Ok(())
+}
+
+/// As [`apart`], of one output that may also be exactly an input: each element is then read by the thread
+/// that writes it, before that.
+pub fn apart_or_same(inputs: &[Memory], output: &Memory) -> Result<()> {
+    let same = |input: &Memory| (input.start, input.bytes) == (output.start, output.bytes);
+    let mut others = inputs.iter().filter(|input| !same(input));
+    others.try_for_each(|input| output.apart_from(input))
 }
 
 /// As [`pointer`], for a bare pointer to `numel` elements.
@@ -283,7 +345,7 @@ pub fn members(name: impl Display, tensor: &GroupedTensor) -> Result<(Group, (us
 }
 
 /// As [`members`], for operators that need no offsets, nor their last entry, which is the end. The group has
-/// room for its logical shape in data; [`room`] and [`grouped_scales`] say more.
+/// room for its logical shape in data; [`common_room`] and [`grouped_scales`] say more.
 pub fn any_members(name: impl Display, tensor: &GroupedTensor) -> Result<(Group, (usize, usize))> {
     member_count(&name, tensor)?;
     let n = tensor.num_tensors;
@@ -344,7 +406,7 @@ pub fn grouped_data(
 }
 
 /// Elements that all of these buffers of data have room for, with gaps between the members and after them.
-pub fn room(buffers: &[&Buffer]) -> usize {
+pub fn common_room(buffers: &[&Buffer]) -> usize {
     buffers
         .iter()
         .filter(|buffer| buffer.is_set())

@@ -312,11 +312,16 @@ impl Buffer {
     pub fn bytes(&self) -> usize {
         bytes(self.shape.numel(), self.dtype)
     }
+
+    /// Fits, because `set` takes no other shape.
+    pub fn bits(&self) -> usize {
+        self.shape.numel().saturating_mul(self.dtype.bits())
+    }
 }
 
-/// Bytes of `numel` elements, rounded down.
+/// Bytes of `numel` elements, rounded down; the largest number for more.
 pub fn bytes(numel: usize, dtype: NVTEDType) -> usize {
-    numel / 8 * dtype.bits() + numel % 8 * dtype.bits() / 8
+    (numel / 8).saturating_mul(dtype.bits()).saturating_add(numel % 8 * dtype.bits() / 8)
 }
 
 #[derive(Clone)]

@@ -32,8 +32,10 @@ extern "C" {
  * block-scaled products if the output has `with_gemm_swizzled_scales`.
  * `amax` (per tensor, MXFP8), if there, is raised to the largest `|x|`. NaN count nowhere as `|x|`.
  * Empty tensors: nothing is written.
- * Errors: other dtypes, shapes or scaling modes; FP8 data without scales; null or misaligned
- * pointers.
+ * Overlaps: no output may overlap anything; but the row-wise one of per-tensor scaling may be the input,
+ * if elements are of one size.
+ * Errors: other dtypes, shapes or scaling modes; FP8 data without scales; outputs that overlap; null or
+ * misaligned pointers.
  * NVFP4 (Float4E2M1, blocks of 16): column-wise data `[n, ...]`, `scale_inv` Float8E4M3 `[R, C/16]`,
  * `columnwise_scale_inv` `[C, R/16]`, rounded up to multiples of 128 and 4, padding not written; in the
  * 128 x 4 tiles with `with_gemm_swizzled_scales`. With `S = 2688 / amax` of the direction (`amax`,

@@ -369,7 +369,8 @@ void nvte_multi_tensor_transpose_to_bhsd(NVTETensor *inputs,
  * Copies matrices `[r, c]` to wider ones, zeros behind each row.
  *
  * Dtypes: any, the same for input and output.
- * Errors: other shapes or dtypes; null or misaligned pointers. Nothing is written then.
+ * Errors: other shapes or dtypes; an output that overlaps its input; null or misaligned pointers. Nothing is
+ * written then.
  */
 void nvte_multi_tensor_pad_last_dim(NVTETensor *inputs,
                                     NVTETensor *outputs,

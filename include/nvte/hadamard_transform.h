@@ -20,7 +20,7 @@ extern "C" {
  * `random_sign_mask` is ignored: there is no output that is not transposed.
  * Shapes: `[rows, cols]` to `[cols, rows]`, both multiples of 16. Dtypes: BFloat16.
  * An output without an address: nothing happens.
- * Errors: other dtypes or shapes; null or misaligned pointers.
+ * Errors: other dtypes or shapes; an output that overlaps the input; null or misaligned pointers.
  */
 void nvte_hadamard_transform(NVTETensor input,
                              NVTETensor output,

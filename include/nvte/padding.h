@@ -19,8 +19,8 @@ extern "C" {
  * Shapes: inputs `[rows_i, cols_i]`, outputs `[padded_num_rows_list[i], cols_i]`; rows may be 0 (then all
  * are zeros), lists too. The lists and the numbers are on the host.
  * Dtypes: any but Float4E2M1, the same for all.
- * Errors: other shapes or dtypes; fewer rows than the input has; null or misaligned pointers. Nothing is
- * written if one tensor is wrong.
+ * Errors: other shapes or dtypes; fewer rows than the input has; an output that overlaps its input; null
+ * or misaligned pointers. Nothing is written if one tensor is wrong.
  */
 void nvte_multi_padding(size_t num_tensors,
                         const NVTETensor *input_list,

@@ -24,9 +24,10 @@ extern "C" {
  * Shapes: `keys_in` `[batch_size, seq_len]`, `lengths_in` `[batch_size]` or without a pointer, `keys_out`,
  * `indices_out` `[batch_size, k]`; larger ones serve.
  * Dtypes: `keys_in` Float32, Float16 or BFloat16, `keys_out` is written as the same; lengths Int32;
- * indices are written as Int32.
+ * indices are written as Int32. Outputs may declare other dtypes, if their bytes suffice.
  * Empty tensors: nothing is written.
- * Errors: other dtypes; tensors that are too small; null or misaligned pointers.
+ * Errors: other dtypes; tensors of too few bytes; outputs that overlap anything; null or misaligned
+ * pointers.
  */
 void nvte_topk(cudaStream_t stream,
                NVTETensor keys_in,

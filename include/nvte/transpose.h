@@ -18,7 +18,7 @@ extern "C" {
  * Shapes: `[m, n]` to `[n, m]`, row-wise data of both.
  * Dtypes: Float32, Float16, BFloat16, Float8E4M3, Float8E5M2, the same for both.
  * Empty matrices: nothing is written.
- * Errors: other dtypes or shapes; null or misaligned pointers.
+ * Errors: other dtypes or shapes; an output that overlaps the input; null or misaligned pointers.
  */
 void nvte_transpose(NVTETensor input, NVTETensor transposed_output, cudaStream_t stream);
 
@@ -174,7 +174,8 @@ void nvte_fp8_transpose_dbias(NVTETensor input,
  * Shapes: `[m, n, ...]` to `[n, m, ...]`, row-wise data of both.
  * Dtypes: any, the same for both.
  * Empty tensors: nothing is written.
- * Errors: other dtypes or shapes; Float4E2M1 in rows of part of a byte; null or misaligned pointers.
+ * Errors: other dtypes or shapes; Float4E2M1 in rows of part of a byte; an output that overlaps the input;
+ * null or misaligned pointers.
  */
 void nvte_swap_first_dims(NVTETensor input,
                           NVTETensor output,

@@ -4,12 +4,12 @@
 pub(crate) mod cpu;
 pub mod exports;
 
-use super::cast::{grouped_input, plan_group_quantize, plan_quantize, run_group};
+use super::cast::{self, grouped_input, plan_group_quantize, plan_quantize, run_group};
 use super::transformer_engine::QuantizationConfig;
 use crate::backend::args::Form::*;
 use crate::backend::args::Function::*;
 use crate::backend::{self, args::*};
-use crate::check;
+use crate::check::{self, Memory};
 use crate::error::{Error, Result};
 use crate::tensor::{GroupedTensor, Shape, Tensor};
 use crate::types::*;
@@ -55,7 +55,7 @@ fn cast(
     stream: cudaStream_t,
 ) -> Result<()> {
     match plan_quantize(v, output, ("noop", null_mut()), f.config)? {
-        Some(args) => backend::run(&QuantizeArgs { input, fusion: f.fusion, ..args }, stream),
+        Some(args) => cast::run(&QuantizeArgs { input, fusion: f.fusion, ..args }, stream),
         None => Ok(()),
     }
 }
@@ -189,7 +189,7 @@ fn group_backward(
     check::dtype("grad", grad.dtype(), &[input.dtype()])?;
     let act_input = grouped_input(("input", &input), &output)?;
     let fusion = Fusion { form: NVTEX_FORM_DERIVATIVE, act_input, ..f };
-    group_cast((fusion, check::room(&[&input.rowwise])), ("grad", &grad), &output, stream)
+    group_cast((fusion, check::common_room(&[&input.rowwise])), ("grad", &grad), &output, stream)
 }
 
 fn group_scaled(
@@ -222,7 +222,7 @@ fn group_scaled(
     let fusion = Fusion { form: NVTEX_FORM_GATED, row_scales, ..f };
     let logical_shape = Shape::new(&[got.flatten().0, cols]);
     // The members begin at twice the offsets of the output's.
-    let elements = check::room(&[&input.rowwise]) / 2;
+    let elements = check::common_room(&[&input.rowwise]) / 2;
     let v = GroupedTensor { logical_shape, ..input };
     group_cast((fusion, elements), ("input", &v), &output, stream)
 }
@@ -310,6 +310,21 @@ impl Scaled {
             scales_dtype,
             grad_scales_dtype,
         };
+        let matrix = |name, ptr, width: usize, dtype: NVTEDType| {
+            Memory::new(name, ptr, rows * width * dtype.bits() / 8)
+        };
+        let out_width = if grad.is_some() { width } else { cols };
+        let inputs = [
+            matrix(&"input", args.input, width, args.input_dtype),
+            matrix(&"grad", args.grad, cols, args.grad_dtype),
+        ];
+        let scales = matrix(&"act_scales", args.scales, 1, scales_dtype);
+        let output = matrix(&output_name, args.output, out_width, args.output_dtype);
+        let grad_scales = matrix(&"grad_act_scales", args.grad_scales, 1, grad_scales_dtype);
+        check::apart_or_same(&inputs, &output)?;
+        check::apart_or_same(&[scales], &grad_scales)?;
+        check::apart(&[inputs[0], inputs[1], output], &[grad_scales])?;
+        check::apart(&[scales], &[output])?;
         Ok((rows > 0 && cols > 0).then_some(args))
     }
 

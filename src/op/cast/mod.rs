@@ -13,8 +13,9 @@ mod requantize;
 
 use super::transformer_engine::QuantizationConfig;
 use crate::backend::buf::Buf;
+use crate::backend::group::scale_dims;
 use crate::backend::{self, args::*};
-use crate::check;
+use crate::check::{self, Memory};
 use crate::device_check;
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, GroupedTensor, Shape, TENSORS, Tensor};
@@ -112,6 +113,64 @@ pub fn quantize_args(
     })
 }
 
+/// Refuses outputs that overlap an input or another output; the row-wise output of per-tensor scaling may
+/// be an input of which each element becomes one of the output.
+pub(crate) fn apart(a: &QuantizeArgs) -> Result<()> {
+    use Form::*;
+    let of_members = a.group.num_tensors.max(1);
+    let numel = a.rows.saturating_mul(a.cols);
+    let (input_size, output_size) = (a.input_dtype.bits() / 8, a.output_dtype.bits() / 8);
+    let input_bytes = numel.saturating_mul(input_size);
+    let output_bytes = numel.saturating_mul(output_size);
+    let per_tensor = a.mode == NVTE_DELAYED_TENSOR_SCALING;
+    let form = a.fusion.form;
+    let inputs = [
+        Memory::new(
+            &"the input",
+            a.input,
+            match form {
+                NVTEX_FORM_GATED => input_bytes.saturating_mul(2),
+                NVTEX_FORM_GATED_DERIVATIVE => input_bytes / 2,
+                _ => input_bytes,
+            },
+        ),
+        Memory::new(&"the input of the activation", a.fusion.act_input, input_bytes),
+        Memory::new(&"the scales of the rows", a.fusion.row_scales, a.rows * input_size),
+    ];
+    // Of a group, the scales are not at one stride.
+    let scale_bytes = |colwise, stride: usize| match per_tensor || a.group.num_tensors > 0 {
+        true => 0,
+        false => {
+            let lines = scale_dims(a.mode, colwise, (a.rows, a.cols)).0;
+            lines * stride * if a.mode == NVTE_MXFP8_1D_SCALING { 1 } else { 4 }
+        }
+    };
+    let row_scales = scale_bytes(false, a.rowwise_scale_stride);
+    let col_scales = scale_bytes(true, a.colwise_scale_stride);
+    let workspace_rows = QuantizeArgs::dbias_workspace_rows(a.rows, of_members);
+    let rowwise = Memory::new(&"output.data", a.rowwise, output_bytes);
+    let outputs = [
+        rowwise,
+        Memory::new(&"output.columnwise_data", a.colwise, output_bytes),
+        Memory::new(&"output.scale_inv", a.rowwise_scale_inv, row_scales),
+        Memory::new(&"output.columnwise_scale_inv", a.colwise_scale_inv, col_scales),
+        Memory::new(&"dbias.data", a.fusion.dbias, of_members * a.cols * input_size),
+        Memory::new(&"workspace.data", a.fusion.workspace, workspace_rows * a.cols * 4),
+    ];
+    if per_tensor && !matches!(form, NVTEX_FORM_GATED | NVTEX_FORM_GATED_DERIVATIVE) {
+        check::apart_or_same(&inputs[..2], &rowwise)?;
+        check::apart(&inputs[2..], &outputs)?;
+        return check::apart(&inputs[..2], &outputs[1..]);
+    }
+    check::apart(&inputs, &outputs)
+}
+
+/// Runs a planned cast, unless its tensors overlap.
+pub(super) fn run(args: &QuantizeArgs, stream: cudaStream_t) -> Result<()> {
+    apart(args)?;
+    backend::run(args, stream)
+}
+
 /// Runs a cast.
 pub(crate) fn quantize(
     input: NVTETensor,
@@ -127,7 +186,7 @@ pub(crate) fn quantize(
     }
     check_rounding(config)?;
     match plan_quantize(&input, &output, noop, config)? {
-        Some(args) => backend::run(&args, stream),
+        Some(args) => run(&args, stream),
         None => Ok(()),
     }
 }
@@ -176,6 +235,7 @@ pub(super) fn for_each_pair(
     for (i, (&input, &output)) in inputs.iter().zip(outputs).enumerate() {
         let args = check::tensor("input", input)
             .and_then(|input| plan(&input, &check::tensor("output", output)?))
+            .and_then(|args| args.iter().try_for_each(apart).map(|()| args))
             .map_err(|e| Error { message: format!("tensor {i}: {}", e.message), ..e })?;
         planned.extend(args);
     }
@@ -233,7 +293,7 @@ fn run_with_dbias(
     stream: cudaStream_t,
 ) -> Result<()> {
     match args {
-        Some(args) => backend::run(&QuantizeArgs { fusion, ..args }, stream),
+        Some(args) => run(&QuantizeArgs { fusion, ..args }, stream),
         None if dbias.bytes() > 0 => {
             backend::run(&MemsetArgs { ptr: dbias.ptr(), bytes: dbias.bytes(), value: 0 }, stream)
         }
@@ -340,7 +400,7 @@ pub fn plan_group_quantize(
         }
         false => null_mut(),
     };
-    group.elements = check::room(&[&input.rowwise, &output.rowwise, &output.colwise]);
+    group.elements = check::common_room(&[&input.rowwise, &output.rowwise, &output.colwise]);
     let args = QuantizeArgs {
         input: input_data,
         rowwise,
@@ -407,7 +467,7 @@ fn group_quantize(
 /// Runs a cast of the members of a group, `output`.
 pub(super) fn run_group(args: &QuantizeArgs, stream: cudaStream_t) -> Result<()> {
     device_check::group("output", &args.group, (args.rows, args.cols), args.mode, stream)?;
-    backend::run(args, stream)
+    run(args, stream)
 }
 
 /// As [`quantize_dbias`], for all members of a group.
@@ -446,7 +506,7 @@ fn group_quantize_dbias(
         let tensor = check::grouped_tensor("act_input", act_input)?;
         check::dtype("act_input", tensor.dtype(), &[input.dtype()])?;
         let act_input = grouped_input(("act_input", &tensor), &output)?.cast_const();
-        elements = check::room(&[&tensor.rowwise]);
+        elements = check::common_room(&[&tensor.rowwise]);
         fusion = Fusion { form: Form::NVTEX_FORM_DERIVATIVE, function, act_input, ..fusion };
     }
     match args {
@@ -513,7 +573,7 @@ pub(crate) fn dequantize(
         check::scales("input", &input)?;
     }
     check::fp8("input", input.dtype())?;
-    let (colwise, [(name, data), (scale_inv_name, scale_inv)]) = direction(
+    let (colwise, [(name, data), (scale_inv_name, scale_inv_buffer)]) = direction(
         [&input.rowwise, &input.rowwise_scale_inv],
         [&input.colwise, &input.colwise_scale_inv],
     )?;
@@ -524,8 +584,8 @@ pub(crate) fn dequantize(
     check::shape("output.data", &output.rowwise.shape, &shape)?;
     let (rows, cols) = shape.flatten();
     let (scale_inv, scale_stride) = match mode {
-        NVTE_DELAYED_TENSOR_SCALING => (check::scalar(scale_inv_name, scale_inv)?.cast(), 0),
-        _ => check::block_scales(scale_inv_name, scale_inv, (mode, colwise), (rows, cols))?,
+        NVTE_DELAYED_TENSOR_SCALING => (check::scalar(scale_inv_name, scale_inv_buffer)?.cast(), 0),
+        _ => check::block_scales(scale_inv_name, scale_inv_buffer, (mode, colwise), (rows, cols))?,
     };
     let args = DequantizeArgs {
         input: data.ptr(),
@@ -541,6 +601,11 @@ pub(crate) fn dequantize(
         swizzled: input.swizzled,
         group: Group::NONE,
     };
+    let numel = rows * cols;
+    let inputs =
+        [Memory::new(&name, args.input, numel), Memory::of(&scale_inv_name, scale_inv_buffer)];
+    let output_bytes = numel * output.dtype().bits() / 8;
+    check::apart(&inputs, &[Memory::new(&"output.data", args.output, output_bytes)])?;
     if rows > 0 && cols > 0 { backend::run(&args, stream) } else { Ok(()) }
 }
 
@@ -590,7 +655,7 @@ fn group_dequantize(
         output_dtype: output.rowwise.dtype,
         colwise,
         swizzled: input.swizzled,
-        group: Group { elements: check::room(&[data, &output.rowwise]), ..group },
+        group: Group { elements: check::common_room(&[data, &output.rowwise]), ..group },
     };
     if shape.0 == 0 || shape.1 == 0 {
         return Ok(());

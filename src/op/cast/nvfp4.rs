@@ -4,7 +4,7 @@ use crate::backend::args::Nvfp4Choice::*;
 use crate::backend::args::Nvfp4Variant::*;
 use crate::backend::args::*;
 use crate::backend::{self, buf::Buf};
-use crate::check;
+use crate::check::{self, Memory};
 use crate::error::{Error, Result};
 use crate::op::transformer_engine::QuantizationConfig;
 use crate::tensor::{Buffer, Shape, Tensor};
@@ -78,6 +78,29 @@ pub(crate) fn rng_state(config: &QuantizationConfig) -> Result<*const u64> {
     check::dtype(name, state.dtype, &[kNVTEInt64])?;
     check::shape(name, &state.shape, &Shape::new(&[2]))?;
     Ok(check::pointer(format_args!("{name}.data"), &state)?.cast_const().cast())
+}
+
+/// Refuses outputs that overlap the input or each other.
+pub(crate) fn apart(args: &Nvfp4QuantizeArgs) -> Result<()> {
+    let numel = args.rows * args.cols;
+    let amax_of = |lines: usize| if args.scaled_lines { lines * 4 } else { 4 };
+    let inputs = [
+        Memory::new(&"the input", args.input, numel * args.input_dtype.bits() / 8),
+        Memory::new(&"output.amax", args.rowwise.amax, amax_of(args.rows)),
+        Memory::new(&"output.columnwise_amax", args.colwise.amax, amax_of(args.cols)),
+    ];
+    let outputs = [
+        Memory::new(&"output.data", args.rowwise.data, numel / 2),
+        Memory::new(&"output.columnwise_data", args.colwise.data, numel / 2),
+        // Compact or in tiles, there are at least these.
+        Memory::new(&"output.scale_inv", args.rowwise.scales, numel / BLOCK),
+        Memory::new(&"output.columnwise_scale_inv", args.colwise.scales, numel / BLOCK),
+    ];
+    if args.scaled_lines {
+        // Then the amax are outputs.
+        check::apart(&inputs[..1], &inputs[1..])?;
+    }
+    check::apart(&inputs, &outputs)
 }
 
 /// The arguments of a cast of `[rows, cols]` whose outputs are to be filled in.
@@ -206,6 +229,7 @@ pub(crate) fn plan_quantize(
     if chooses && by_row && args.rowwise.amax.is_null() {
         return Err(Error::argument(names[0], "one Float32 (because of 4over6)", "nothing"));
     }
+    apart(&args)?;
     Ok((rows > 0 && cols > 0).then_some(args))
 }
 
@@ -252,6 +276,12 @@ pub(crate) fn dequantize(input: &Tensor, output: &Tensor, stream: cudaStream_t) 
         scaled_lines: input.row_scaled,
         swizzled: input.swizzled,
     };
+    let inputs = [
+        Memory::of(&"input.data", &input.rowwise),
+        Memory::of(&"input.scale_inv", &input.rowwise_scale_inv),
+        Memory::of(&"input.amax", &input.amax),
+    ];
+    check::apart(&inputs, &[Memory::of(&"output.data", &output.rowwise)])?;
     if rows > 0 && cols > 0 { backend::run(&args, stream) } else { Ok(()) }
 }
 
@@ -386,6 +416,7 @@ pub(crate) fn group_quantize(
             ..args
         });
     }
+    planned.iter().try_for_each(apart)?;
     if cols == 0 {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! From row-wise MXFP8 to column-wise MXFP8 group by group (spec: quantize, section 8).
 
 use crate::backend::{self, args::RequantizeArgs};
-use crate::check;
+use crate::check::{self, Memory};
 use crate::device_check;
 use crate::error::{Error, Result};
 use crate::op::transformer_engine::QuantizationConfig;
@@ -77,8 +77,8 @@ pub fn run(
     }
     check::dtype("output.columnwise_data", output.colwise.dtype, &[kNVTEFloat8E4M3])?;
     let given = &output.colwise_scale_inv;
-    // The last row needs no more than its blocks.
-    let read = (rows * code_stride).saturating_sub(code_stride - blocks);
+    // The last row needs no more than its blocks. Saturated, it is more than any buffer has.
+    let read = rows.saturating_mul(code_stride).saturating_sub(code_stride - blocks);
     let scale_inv = codes("input.scale_inv", &input.rowwise_scale_inv, read)?;
     check::dtype("tensor_offsets", offsets.dtype, &[kNVTEInt64])?;
     let Some(num_groups) = offsets.shape.numel().checked_sub(1).filter(|&n| n > 0) else {
@@ -111,6 +111,18 @@ pub fn run(
         input_dtype: input.rowwise.dtype,
         through_bf16: config.use_fast_math,
     };
+    let inputs = [
+        Memory::new(&"input.data", args.input, rows * cols),
+        Memory::new(&"input.scale_inv", args.codes, read),
+        Memory::of(&"tensor_offsets", &offsets),
+    ];
+    let outputs = [
+        Memory::new(&"output.columnwise_data", args.colwise, rows * cols),
+        Memory::new(&"output.scale_inv", args.rowwise_codes, rows * blocks),
+        Memory::new(&"output.columnwise_scale_inv", args.colwise_codes, rows * blocks),
+        Memory::new(&"dequantized", args.dequantized, rows * cols * 2),
+    ];
+    check::apart(&inputs, &outputs)?;
     if rows > 0 && cols > 0 {
         device_check::row_offsets(
             "tensor_offsets",

@@ -4,7 +4,7 @@ pub(crate) mod cpu;
 pub mod exports;
 
 use crate::backend::{self, args::*};
-use crate::check;
+use crate::check::{self, Memory};
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, Shape};
 use crate::types::*;
@@ -26,7 +26,7 @@ pub(crate) fn dropout(
     stream: cudaStream_t,
 ) -> Result<()> {
     let args = plan(input, output, mask, rng_state, probability)?;
-    if args.numel > 0 { backend::run(&args, stream) } else { Ok(()) }
+    run(&args, [input.0, output.0], stream)
 }
 
 pub(crate) fn bias_dropout_add(
@@ -60,7 +60,26 @@ pub(crate) fn bias_dropout_add(
         false => null(),
     };
     let args = DropoutArgs { residual: residual.ptr(), bias, cols, ..plain };
-    if args.numel > 0 { backend::run(&args, stream) } else { Ok(()) }
+    run(&args, ["input", "output"], stream)
+}
+
+fn run(args: &DropoutArgs, names: [&str; 2], stream: cudaStream_t) -> Result<()> {
+    let bytes = |dtype: NVTEDType| args.numel * dtype.bits() / 8;
+    let output = Memory::new(&names[1], args.output, bytes(args.output_dtype));
+    let inputs = [
+        Memory::new(&names[0], args.input, bytes(args.input_dtype)),
+        Memory::new(&"residual", args.residual, bytes(args.input_dtype)),
+    ];
+    let mask = Memory::new(&"mask", args.mask, args.numel.div_ceil(8));
+    let others = [
+        Memory::new(&"bias", args.bias, args.cols * args.input_dtype.bits() / 8),
+        Memory::new(&"rng_state", args.rng_state, 16),
+        Memory::new(&"scale_inv", args.scale_inv, 4),
+    ];
+    check::apart_or_same(&inputs, &output)?;
+    check::apart(&inputs, &[mask])?;
+    check::apart(&others, &[mask, output])?;
+    if args.numel > 0 { backend::run(args, stream) } else { Ok(()) }
 }
 
 fn plan(

@@ -543,7 +543,8 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_transpose_to_bhsd(
 /// Copies matrices `[r, c]` to wider ones, zeros behind each row.
 ///
 /// Dtypes: any, the same for input and output.
-/// Errors: other shapes or dtypes; null or misaligned pointers. Nothing is written then.
+/// Errors: other shapes or dtypes; an output that overlaps its input; null or misaligned pointers. Nothing is
+/// written then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_multi_tensor_pad_last_dim(
     inputs: *mut NVTETensor,

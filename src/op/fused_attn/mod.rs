@@ -14,7 +14,7 @@ pub(crate) use attention_call::{BACKWARD, FORWARD, Pass};
 pub(crate) use objects::{BWD, CONFIGS, FWD, Values};
 
 use crate::backend::{self, args::*};
-use crate::check::{self, HIGH_PRECISION};
+use crate::check::{self, HIGH_PRECISION, Memory};
 use crate::device_check;
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, Shape, from_c};
@@ -953,6 +953,7 @@ fn pad_last_dim(in_name: &str, from: Buffer, out_name: &str, to: Buffer) -> Resu
         }
     };
     let (row, out_row) = (row_bytes(&from, cols), row_bytes(&to, wide));
+    check::apart(&[Memory::of(&in_name, &from)], &[Memory::of(&out_name, &to)])?;
     Ok(CopyRowsEntry {
         src: from.ptr(),
         dst: to.ptr(),

@@ -52,7 +52,8 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward(
 /// `routing_map` `[T, E]` bytes 0 and 1, or `[T, ceil(E / 8)]` with expert e in bit `e % 8` of byte `e / 8`.
 /// T may be 0; neither E nor `T * E` has a limit.
 /// Dtypes: logits Float32, Float16 or BFloat16, probs alike; `expert_bias` any of these;
-/// `intermediate_output` Float32; the map one byte an element. What outputs declare is not looked at.
+/// `intermediate_output` Float32; the map one byte an element. Outputs may declare other dtypes, if their
+/// bytes suffice. No output may overlap anything.
 /// Errors: other shapes or dtypes; a `topk` that is not in 1 to E; groups that do not divide E, `topk` or
 /// exceed either; an unknown function or format; null or misaligned pointers.
 /// Source of the groups: DeepSeek-V3 Technical Report (2024).
@@ -412,7 +413,8 @@ pub unsafe extern "C-unwind" fn nvte_fused_score_for_moe_aux_loss_forward(
 /// `intermediate_output`, which is written: s of the sigmoid and the softmax, x of sqrtsoftplus.
 /// Shapes: logits, scores, `intermediate_output` `[T, E]`, the map as there; T may be 0.
 /// Dtypes: logits Float32, Float16 or BFloat16; scores and `intermediate_output` are written as Float32,
-/// whatever they declare.
+/// for which their bytes must suffice; but scores that declare the dtype of the logits are taken to have
+/// memory for Float32, because a caller of the ABI declares them so.
 /// Errors: as there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_score_for_moe_aux_loss_forward_v2(

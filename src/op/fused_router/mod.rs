@@ -5,7 +5,7 @@ pub(crate) mod cpu;
 pub mod exports;
 
 use crate::backend::{self, args::*};
-use crate::check;
+use crate::check::{self, Memory};
 use crate::error::{Error, Result};
 use crate::op::nvtex;
 use crate::tensor::{FromC, Shape, from_c, from_c_enum};
@@ -76,12 +76,12 @@ fn at_least(name: &str, value: i32, least: i32) -> Result<usize> {
     }
 }
 
-/// Address of a tensor of exactly this shape, to be used as `dtype`: a declared dtype is checked by
-/// the caller, if at all.
+/// Address of a tensor of exactly this shape, to be used as `dtype`. What it declares is another dtype
+/// with some callers (maps of bytes come as Byte or as Float8E8M0), but has to have the room.
 fn data(name: &str, handle: NVTETensor, dims: &[usize], dtype: NVTEDType) -> Result<*mut c_void> {
     let buffer = check::tensor(name, handle)?.rowwise;
     check::shape(name, &buffer.shape, &Shape::new(dims))?;
-    check::raw_pointer(format_args!("{name}.data"), buffer.ptr(), buffer.shape.numel(), dtype)
+    check::elements(name, &buffer, buffer.shape.numel(), dtype)
 }
 
 /// As `data`, of one of the dtypes, which is returned too.
@@ -227,14 +227,87 @@ fn forward_args(rule: &Rule, tensors: &Tensors) -> Result<RouterForwardArgs> {
     })
 }
 
-/// A tensor that is written or read as float32, whatever it declares.
+/// A tensor that is written or read as float32.
 fn floats(name: &str, handle: NVTETensor, dims: &[usize]) -> Result<*mut f32> {
     Ok(data(name, handle, dims, kNVTEFloat32)?.cast())
 }
 
+/// Scores of all experts, or their gradients: float32, but the extension for JAX declares them in the
+/// dtype of the logits, so that its word has to be taken for their memory.
+fn all_scores(
+    name: &str,
+    handle: NVTETensor,
+    dims: &[usize],
+    logits_dtype: NVTEDType,
+) -> Result<*mut c_void> {
+    let buffer = check::tensor(name, handle)?.rowwise;
+    if buffer.dtype != logits_dtype {
+        return data(name, handle, dims, kNVTEFloat32);
+    }
+    check::shape(name, &buffer.shape, &Shape::new(dims))?;
+    check::raw_pointer(
+        format_args!("{name}.data"),
+        buffer.ptr(),
+        buffer.shape.numel(),
+        kNVTEFloat32,
+    )
+}
+
+/// The map or the indices of `sizes`, of which one is there.
+fn routing_memory(
+    routing: &Routing,
+    tokens: usize,
+    experts: usize,
+    topk: usize,
+) -> Memory<'static> {
+    let Routing { bytes, bits, indices, index_dtype } = *routing;
+    if !bytes.is_null() {
+        return Memory::new(&"routing_map.data", bytes, tokens * experts);
+    }
+    if !bits.is_null() {
+        return Memory::new(&"routing_map.data", bits, tokens * experts.div_ceil(8));
+    }
+    Memory::new(&"topk_indices.data", indices, tokens * topk * index_dtype.bits() / 8)
+}
+
+/// Runs a forward whose tensors do not overlap; `probs` is what its output is called.
+fn run_forward(args: &RouterForwardArgs, probs: &str, stream: cudaStream_t) -> Result<()> {
+    forward_apart(args, probs)?;
+    if args.tokens > 0 { backend::run(args, stream) } else { Ok(()) }
+}
+
+fn forward_apart(args: &RouterForwardArgs, probs: &str) -> Result<()> {
+    let &RouterForwardArgs { tokens, experts, topk, dtype, bias_dtype, .. } = args;
+    let (numel, size) = (tokens * experts, dtype.bits() / 8);
+    let inputs = [
+        Memory::new(&"logits.data", args.logits, numel * size),
+        Memory::new(&"expert_bias.data", args.expert_bias, experts * bias_dtype.bits() / 8),
+    ];
+    let outputs = [
+        Memory::new(&probs, args.probs, numel * if args.all { 4 } else { size }),
+        routing_memory(&args.routing, tokens, experts, topk),
+        Memory::new(&"intermediate_output.data", args.intermediate, numel * 4),
+        Memory::new(&"cutoff.data", args.cutoff, tokens * 4),
+    ];
+    check::apart(&inputs, &outputs)
+}
+
+/// Runs a backward whose tensors do not overlap; `grad` is what its input is called.
+fn run_backward(args: &RouterBackwardArgs, grad: &str, stream: cudaStream_t) -> Result<()> {
+    let &RouterBackwardArgs { tokens, experts, topk, dtype, .. } = args;
+    let (numel, size) = (tokens * experts, dtype.bits() / 8);
+    let inputs = [
+        routing_memory(&args.routing, tokens, experts, topk),
+        Memory::new(&"intermediate_output.data", args.intermediate, numel * 4),
+        Memory::new(&grad, args.grad, numel * if args.all { 4 } else { size }),
+    ];
+    let output = Memory::new(&"grad_logits.data", args.grad_logits, numel * size);
+    check::apart(&inputs, &[output])?;
+    if tokens > 0 { backend::run(args, stream) } else { Ok(()) }
+}
+
 fn forward(rule: &Rule, tensors: &Tensors, stream: cudaStream_t) -> Result<()> {
-    let args = forward_args(rule, tensors)?;
-    if args.tokens > 0 { backend::run(&args, stream) } else { Ok(()) }
+    run_forward(&forward_args(rule, tensors)?, "probs.data", stream)
 }
 
 /// What quantile balancing adds to a forward.
@@ -270,10 +343,12 @@ fn forward_balanced(
     if balance.checked {
         check_bounds(histogram.bin_bounds, stream)?;
     }
+    let args = RouterForwardArgs { cutoff: cutoff.cast(), ..args };
+    forward_apart(&args, "probs.data")?;
     if tokens == 0 {
         return Ok(());
     }
-    backend::run(&RouterForwardArgs { cutoff: cutoff.cast(), ..args }, stream)?;
+    backend::run(&args, stream)?;
     match mode {
         NVTE_QB_HISTOGRAM_TWO_KERNEL => Ok(()),
         NVTE_QB_HISTOGRAM_FUSED_ATOMIC => backend::run(&histogram, stream),
@@ -296,6 +371,13 @@ fn histogram_args(
     };
     let (histogram, _) = typed("histogram", balance.histogram, &[experts, bins], &[kNVTEInt32])?;
     let (bin_bounds, _) = typed("bin_bounds", balance.bin_bounds, &[2], &[kNVTEFloat32])?;
+    let inputs = [
+        Memory::new(&"the scores", scores, tokens * experts * 4),
+        Memory::new(&"cutoff.data", cutoff, tokens * 4),
+        Memory::new(&"bin_bounds.data", bin_bounds, 8),
+    ];
+    let output = Memory::new(&"histogram.data", histogram, experts * bins * 4);
+    check::apart(&inputs, &[output])?;
     Ok(RouterHistogramArgs {
         scores,
         cutoff,
@@ -361,7 +443,7 @@ fn backward(
         all: false,
         dtype,
     };
-    if args.tokens > 0 { backend::run(&args, stream) } else { Ok(()) }
+    run_backward(&args, "grad_probs.data", stream)
 }
 
 /// Scores of all experts, with the map of the best.
@@ -372,7 +454,7 @@ fn scores(rule: &Rule, tensors: &Tensors, stream: cudaStream_t) -> Result<()> {
     let args = RouterForwardArgs {
         logits,
         expert_bias: null(),
-        probs: floats("scores", tensors.probs, &sizes.all())?.cast(),
+        probs: all_scores("scores", tensors.probs, &sizes.all(), dtype)?,
         routing: routing(tensors.experts, &sizes)?,
         intermediate: floats("intermediate_output", tensors.intermediate, &sizes.all())?,
         cutoff: null_mut(),
@@ -388,7 +470,7 @@ fn scores(rule: &Rule, tensors: &Tensors, stream: cudaStream_t) -> Result<()> {
         dtype,
         bias_dtype: dtype,
     };
-    if args.tokens > 0 { backend::run(&args, stream) } else { Ok(()) }
+    run_forward(&args, "scores.data", stream)
 }
 
 fn scores_backward(
@@ -404,7 +486,7 @@ fn scores_backward(
     let args = RouterBackwardArgs {
         routing: NO_ROUTING,
         intermediate: floats("intermediate_output", intermediate, &dims)?,
-        grad: floats("grad_scores", grad_scores, &dims)?.cast(),
+        grad: all_scores("grad_scores", grad_scores, &dims, dtype)?,
         grad_logits: output,
         tokens,
         experts,
@@ -415,7 +497,7 @@ fn scores_backward(
         all: true,
         dtype,
     };
-    if tokens > 0 { backend::run(&args, stream) } else { Ok(()) }
+    run_backward(&args, "grad_scores.data", stream)
 }
 
 /// Tokens of the batch, as a number or on the device.
@@ -433,7 +515,7 @@ struct LossRule {
     coeff: f32,
 }
 
-/// An address of one value, or more.
+/// An address of one value, or more, in a tensor with room for them.
 fn one(name: &str, handle: NVTETensor, dtype: NVTEDType, least: usize) -> Result<*mut c_void> {
     check::elements(name, &check::tensor(name, handle)?.rowwise, least, dtype)
 }
@@ -481,6 +563,16 @@ fn aux_loss(
         dtype,
         counts_dtype,
     };
+    let inputs = [
+        Memory::new(&"probs.data", args.probs, rows * cols * dtype.bits() / 8),
+        Memory::new(&"tokens_per_expert.data", args.counts, cols * counts_dtype.bits() / 8),
+        Memory::new(&"total_num_tokens.data", args.device_total, 8),
+    ];
+    let outputs = [
+        Memory::new(&"aux_loss.data", args.loss, dtype.bits() / 8),
+        Memory::new(&"Const_buf.data", args.constants, 8),
+    ];
+    check::apart(&inputs, &outputs)?;
     backend::run(&args, stream)
 }
 
@@ -505,5 +597,13 @@ fn aux_loss_backward(
         dtype,
         counts_dtype,
     };
+    let inputs = [
+        Memory::new(&"Const_buf.data", args.constants, 4),
+        Memory::new(&"tokens_per_expert.data", args.counts, cols * counts_dtype.bits() / 8),
+        Memory::new(&"grad_aux_loss.data", args.grad_loss, dtype.bits() / 8),
+    ];
+    let numel = rows * cols;
+    let output = Memory::new(&"grad_probs.data", args.grad_probs, numel * dtype.bits() / 8);
+    check::apart(&inputs, &[output])?;
     if rows > 0 { backend::run(&args, stream) } else { Ok(()) }
 }

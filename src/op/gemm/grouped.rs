@@ -182,7 +182,7 @@ fn group_operand(
         matrix.scale_inv = check::grouped_scales(name, scale_inv, direction, &mut group, shape)?;
         matrix.scale_entries = scale_inv.shape.numel();
     }
-    matrix.elements = check::room(&[data]);
+    matrix.elements = check::common_room(&[data]);
     group.elements = matrix.elements;
     device_check::group(name, &group, (rows, cols), mode, stream)?;
     Ok(operand)
@@ -284,7 +284,7 @@ fn group_output(name: &str, tensor: &GroupedTensor, stream: cudaStream_t) -> Res
         check::high_precision(name, dtype)?;
         let data = check::grouped_data(format_args!("{name}.data"), &tensor.rowwise, shape)?;
         operand.matrix.data = data;
-        operand.matrix.elements = check::room(&[&tensor.rowwise]);
+        operand.matrix.elements = check::common_room(&[&tensor.rowwise]);
         let group = Group { elements: operand.matrix.elements, ..group };
         device_check::group(name, &group, shape, tensor.mode, stream)?;
     }

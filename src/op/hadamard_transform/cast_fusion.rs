@@ -6,7 +6,7 @@ use crate::backend::{self, args::*};
 use crate::check;
 use crate::device_check;
 use crate::error::{Error, Result};
-use crate::op::cast::nvfp4::{cast_of, check_mode, host_array, split};
+use crate::op::cast::nvfp4::{apart, cast_of, check_mode, host_array, split};
 use crate::op::transformer_engine::QuantizationConfig;
 use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTEDType::*;
@@ -119,8 +119,9 @@ fn transposed(name: &str, tensor: &Tensor, (rows, cols): (usize, usize)) -> Resu
 }
 
 fn run(planned: &[Nvfp4QuantizeArgs], stream: cudaStream_t) -> Result<()> {
-    let filled = planned.iter().filter(|args| args.rows > 0 && args.cols > 0);
-    filled.into_iter().try_for_each(|args| backend::run(args, stream))
+    planned.iter().try_for_each(apart)?;
+    let mut filled = planned.iter().filter(|args| args.rows > 0 && args.cols > 0);
+    filled.try_for_each(|args| backend::run(args, stream))
 }
 
 pub fn columnwise(

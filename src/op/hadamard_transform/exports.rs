@@ -11,7 +11,7 @@ use crate::error::guard;
 /// `random_sign_mask` is ignored: there is no output that is not transposed.
 /// Shapes: `[rows, cols]` to `[cols, rows]`, both multiples of 16. Dtypes: BFloat16.
 /// An output without an address: nothing happens.
-/// Errors: other dtypes or shapes; null or misaligned pointers.
+/// Errors: other dtypes or shapes; an output that overlaps the input; null or misaligned pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_hadamard_transform(
     input: NVTETensor,

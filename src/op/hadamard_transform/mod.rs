@@ -7,7 +7,7 @@ pub(crate) mod cpu;
 pub mod exports;
 
 use crate::backend::{self, args::*};
-use crate::check;
+use crate::check::{self, Memory};
 use crate::device_check;
 use crate::error::{Error, Result};
 use crate::tensor::Buffer;
@@ -66,6 +66,7 @@ fn transform(
         cols,
         sign_mask: sign_mask as u32,
     };
+    check::apart(&[Memory::of(&"input.data", &input)], &[Memory::of(&"output.data", &output)])?;
     if rows > 0 && cols > 0 { backend::run(&args, stream) } else { Ok(()) }
 }
 
@@ -99,24 +100,33 @@ impl Maxima {
     }
 }
 
-/// The `amax` and `columnwise_amax` of an output; each may be absent.
-fn targets(name: impl Display, handle: NVTETensor, rows: usize) -> Result<HadamardMember> {
+/// The `amax` and `columnwise_amax` of an output; each may be absent, and lies outside of the input.
+fn targets(
+    name: impl Display,
+    handle: NVTETensor,
+    rows: usize,
+    input: &Buffer,
+) -> Result<HadamardMember> {
     let name = name.to_string();
     let output = check::tensor_or_empty(&name, handle)?;
-    Ok(HadamardMember {
-        rows,
-        amax: check::optional_scalar(format_args!("{name}.amax"), &output.amax)?,
-        colwise_amax: check::optional_scalar(
-            format_args!("{name}.columnwise_amax"),
-            &output.colwise_amax,
-        )?,
-    })
+    let amax = check::optional_scalar(format_args!("{name}.amax"), &output.amax)?;
+    let colwise_amax =
+        check::optional_scalar(format_args!("{name}.columnwise_amax"), &output.colwise_amax)?;
+    check::apart(
+        &[Memory::of(&"input.data", input)],
+        &[Memory::new(&format_args!("{name}.amax"), amax, 4)],
+    )?;
+    check::apart(
+        &[Memory::of(&"input.data", input)],
+        &[Memory::new(&format_args!("{name}.columnwise_amax"), colwise_amax, 4)],
+    )?;
+    Ok(HadamardMember { rows, amax, colwise_amax })
 }
 
 fn amax(input: NVTETensor, output: NVTETensor, mask: c_int, stream: cudaStream_t) -> Result<()> {
     let (input, (rows, cols)) = matrix(input)?;
     check::tensor("output", output)?;
-    let member = targets("output", output, rows)?;
+    let member = targets("output", output, rows, &input)?;
     if member.amax.is_null() && member.colwise_amax.is_null() {
         return Ok(());
     }
@@ -152,7 +162,7 @@ unsafe fn split_amax(
     for (i, (&output, &split)) in outputs.iter().zip(splits).enumerate() {
         multiple(format_args!("split_sections[{i}]"), "rows", split)?;
         total = total.saturating_add(split);
-        let member = targets(format_args!("outputs[{i}]"), output, split)?;
+        let member = targets(format_args!("outputs[{i}]"), output, split, &input)?;
         let missing = match maxima {
             Maxima::Plain => member.amax.is_null(),
             Maxima::Transform(_) => member.amax.is_null() && member.colwise_amax.is_null(),

@@ -4,11 +4,12 @@ pub(crate) mod cpu;
 pub mod exports;
 
 use crate::backend::{self, args::*};
-use crate::check::{self, HIGH_PRECISION};
+use crate::check::{self, HIGH_PRECISION, Memory};
 use crate::error::{Error, Result};
-use crate::tensor::{Buffer, from_c};
+use crate::tensor::{Buffer, bytes, from_c};
 use crate::types::{NVTEDType::*, *};
 use AdamMaster::*;
+use std::fmt::{self, Display};
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
@@ -105,10 +106,29 @@ impl Tensors {
         Ok(allowed[0])
     }
 
-    /// Without those that have no element.
-    fn filled(mut self) -> Vec<MultiTensor> {
+    /// Without those that have no element. Of the first `lists` lists, the tensors of one place may be
+    /// the same memory, but not overlap otherwise.
+    fn filled(mut self, lists: usize) -> Result<Vec<MultiTensor>> {
+        for (t, entry) in self.entries.iter().enumerate() {
+            let bytes = |list: usize| bytes(entry.numel, self.of[list][t].dtype);
+            for (i, j) in (1..lists).flat_map(|j| (0..j).map(move |i| (i, j))) {
+                check::apart_or_same(
+                    &[Memory::new(&Place(i, t), entry.data[i], bytes(i))],
+                    &Memory::new(&Place(j, t), entry.data[j], bytes(j)),
+                )?;
+            }
+        }
         self.entries.retain(|entry| entry.numel > 0);
-        self.entries
+        Ok(self.entries)
+    }
+}
+
+/// A list and a place in it, for messages.
+struct Place(usize, usize);
+
+impl Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tensor_lists[{}][{}].data", self.0, self.1)
     }
 }
 
@@ -267,9 +287,20 @@ fn run_adam(
     match args.master {
         NVTEX_ADAM_NO_MASTER => {}
         NVTEX_ADAM_FLOAT_MASTER => _ = tensors.dtype(4, &[kNVTEFloat32])?,
-        NVTEX_ADAM_REMAINDER => _ = tensors.dtype(4, &[kNVTEInt16])?,
+        NVTEX_ADAM_REMAINDER => {
+            tensors.dtype(4, &[kNVTEInt16])?;
+            // The halves of a master are written together.
+            for (t, entry) in tensors.entries.iter().enumerate() {
+                let half = 2 * entry.numel;
+                check::apart(
+                    &[Memory::new(&Place(1, t), entry.data[1], half)],
+                    &[Memory::new(&Place(4, t), entry.data[4], half)],
+                )?;
+            }
+        }
     }
-    let tensors = tensors.filled();
+    let lists = tensors.of.len().min(5);
+    let tensors = tensors.filled(lists)?;
     if tensors.is_empty() {
         return Ok(());
     }
@@ -312,7 +343,7 @@ fn sgd(
         true => tensors.dtype(3, &[kNVTEFloat16, kNVTEBFloat16])?,
         false => kNVTEFloat16,
     };
-    let tensors = tensors.filled();
+    let tensors = tensors.filled(lists.num_lists)?;
     if tensors.is_empty() {
         return Ok(());
     }
@@ -419,7 +450,7 @@ fn scale_tensors(
     let tensors = lists.tensors(chunk_size, &[2], 2)?;
     let (input_dtype, output_dtype) =
         (tensors.dtype(0, HIGH_PRECISION)?, tensors.dtype(1, HIGH_PRECISION)?);
-    let tensors = tensors.filled();
+    let tensors = tensors.filled(2)?;
     if tensors.is_empty() {
         return Ok(());
     }
@@ -451,7 +482,7 @@ fn scales_from_amax(
     for (list, allowed) in dtypes.iter().enumerate() {
         tensors.dtype(list, allowed)?;
     }
-    let tensors = tensors.filled();
+    let tensors = tensors.filled(dtypes.len())?;
     if tensors.is_empty() {
         return Ok(());
     }

@@ -14,9 +14,10 @@ use crate::error::guard;
 /// (per tensor: with row-wise data). `amax` of z, if there, is raised to the largest `|z|`: for
 /// Float32, Float16 and BFloat16 of the rounded values, for FP8 before scaling.
 /// Workspace: without elements, it takes the shape that is needed (dtype Byte) and nothing else
-/// happens; else it must have that shape, which depends on the other shapes and
+/// happens; else it must have that many bytes, which depend on the other shapes and
 /// `multiprocessorCount`, the number of multiprocessors that the call may keep busy.
-/// mu and rsigma are always written.
+/// mu and rsigma are always written. Row-wise z may be x if elements are of one size; no output overlaps
+/// anything otherwise.
 /// Errors: other dtypes or shapes; a negative or NaN epsilon; `multiprocessorCount` below 1; null or
 /// misaligned pointers.
 /// Source: Ba, Kiros, Hinton, Layer Normalization (2016).
@@ -47,7 +48,7 @@ pub unsafe extern "C-unwind" fn nvte_layernorm_fwd(
 ///
 /// Shapes: dz, x and dx `[N, H]`, gamma, dgamma and dbeta `[H]`, mu and rsigma `[N]`. N may be 0.
 /// Dtypes: x and gamma each Float32, Float16 or BFloat16; dx as x; dz, dgamma and dbeta as gamma;
-/// mu and rsigma Float32. dx may be dz or x if the dtypes are equal.
+/// mu and rsigma Float32. dx may be dz or x if the dtypes are equal; no output overlaps anything otherwise.
 /// Workspace, errors: as `nvte_layernorm_fwd`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_layernorm_bwd(

@@ -6,7 +6,7 @@ pub mod exports;
 use super::cast;
 use super::transformer_engine::QuantizationConfig;
 use crate::backend::{self, args::*};
-use crate::check;
+use crate::check::{self, Memory};
 use crate::env::env;
 use crate::error::{Error, Result};
 use crate::fork;
@@ -16,7 +16,7 @@ use crate::types::NVTEDType::*;
 use crate::types::NVTEScalingMode::*;
 use crate::types::*;
 use std::ffi::{c_int, c_void};
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -127,7 +127,7 @@ fn check_sm_count(count: c_int) -> Result<()> {
 }
 
 /// True for a workspace without elements, which then takes the shape that the call needs. Any other
-/// one must have that shape.
+/// one must have the bytes: the extension for JAX gives a workspace of Byte back as Float8E8M0.
 fn is_query(handle: NVTETensor, bytes: usize) -> Result<bool> {
     let workspace = check::tensor("workspace", handle)?.rowwise;
     let shape = Shape::new(&[bytes]);
@@ -138,8 +138,7 @@ fn is_query(handle: NVTETensor, bytes: usize) -> Result<bool> {
         })?;
         return Ok(true);
     }
-    check::dtype("workspace", workspace.dtype, &[kNVTEByte])?;
-    check::shape("workspace", &workspace.shape, &shape)?;
+    check::room("workspace", &workspace, bytes, kNVTEByte)?;
     Ok(false)
 }
 
@@ -178,10 +177,11 @@ fn plan_forward(common: &Common, tensors: &Forward) -> Result<Option<NormForward
     }
 
     let config = QuantizationConfig::DEFAULT;
-    let cast = cast::quantize_args(&x, &z, ("noop", null_mut()), &config).map_err(|error| {
+    let cast = cast::quantize_args(&x, &z, ("noop", null_mut()), &config);
+    let cast = cast.and_then(|cast| cast::apart(&cast).map(|()| cast)).map_err(|error| {
         // A cast calls its tensors input and output.
-        let message = error.message.replacen("input", "x", 1).replacen("output", "z", 1);
-        Error { message, ..error }
+        let message = error.message.replacen("the input", "x", 1).replacen("input", "x", 1);
+        Error { message: message.replacen("output", "z", 1), ..error }
     })?;
     let mxfp8 = z.mode == NVTE_MXFP8_1D_SCALING;
     if z.mode == NVTE_DELAYED_TENSOR_SCALING && !z.rowwise.is_set() {
@@ -200,7 +200,7 @@ fn plan_forward(common: &Common, tensors: &Forward) -> Result<Option<NormForward
         None => (null_mut(), null_mut()),
         Some((residual, sum)) => (address("residual", residual)?, address("sum", sum)?),
     };
-    Ok(Some(NormForwardArgs {
+    let args = NormForwardArgs {
         cast,
         residual,
         sum,
@@ -211,7 +211,24 @@ fn plan_forward(common: &Common, tensors: &Forward) -> Result<Option<NormForward
         epsilon: tensors.epsilon,
         norm: common.norm,
         sm_count: common.sm_count,
-    }))
+    };
+    let bytes = rows * cols * x.dtype().bits() / 8;
+    let inputs = [Memory::of(&"x", &x.rowwise), Memory::new(&"residual", residual, bytes)];
+    let beta_bytes = cols * gamma.dtype.bits() / 8;
+    let weights = [Memory::of(&"gamma", &gamma), Memory::new(&"beta", beta, beta_bytes)];
+    let z_bytes = rows * cols * args.cast.output_dtype.bits() / 8;
+    let outputs = [
+        Memory::new(&"sum", sum, bytes),
+        Memory::new(&"z", args.cast.rowwise, z_bytes),
+        Memory::new(&"z", args.cast.colwise, z_bytes),
+        Memory::new(&"mu", mu, rows * 4),
+        Memory::of(&"rsigma", &rsigma),
+    ];
+    check::apart_or_same(&inputs, &outputs[0])?;
+    check::apart_or_same(&inputs, &outputs[1])?;
+    check::apart(&inputs, &outputs[2..])?;
+    check::apart(&weights, &outputs)?;
+    Ok(Some(args))
 }
 
 fn gamma_argument(gamma: &Buffer, zero_centered: bool, cudnn: bool) -> Result<Gamma> {
@@ -276,13 +293,14 @@ fn plan_backward(common: &Common, tensors: &Backward) -> Result<Option<NormBackw
         None => (null_mut(), null_mut()),
         Some((mu, dbeta)) => (address("mu", mu)?, address("dbeta", dbeta)?),
     };
-    Ok(Some(NormBackwardArgs {
+    let add = match &add {
+        None => null_mut(),
+        Some(add) => address("add", add)?,
+    };
+    let args = NormBackwardArgs {
         dz: address("dz", &dz)?,
         x: address("x", &x.rowwise)?,
-        add: match &add {
-            None => null(),
-            Some(add) => address("add", add)?,
-        },
+        add,
         mu: mu.cast(),
         rsigma: address("rsigma", &rsigma)?.cast(),
         gamma: gamma_argument(&gamma, common.zero_centered, cudnn)?,
@@ -296,7 +314,28 @@ fn plan_backward(common: &Common, tensors: &Backward) -> Result<Option<NormBackw
         x_dtype,
         norm: common.norm,
         sm_count: common.sm_count,
-    }))
+    };
+    let numel = rows * cols;
+    let inputs = [
+        Memory::of(&"dz", &dz),
+        Memory::of(&"x", &x.rowwise),
+        Memory::new(&"add", add, numel * gamma.dtype.bits() / 8),
+    ];
+    let weights = [
+        Memory::new(&"mu", mu, rows * 4),
+        Memory::of(&"rsigma", &rsigma),
+        Memory::of(&"gamma", &gamma),
+    ];
+    let outputs = [
+        Memory::of(&"dx", &dx),
+        Memory::of(&"dgamma", &dgamma),
+        Memory::new(&"dbeta", dbeta, cols * gamma.dtype.bits() / 8),
+        Memory::new(&"workspace", partial, bytes),
+    ];
+    check::apart_or_same(&inputs, &outputs[0])?;
+    check::apart(&inputs, &outputs[1..])?;
+    check::apart(&weights, &outputs)?;
+    Ok(Some(args))
 }
 
 pub(crate) fn forward(common: Common, tensors: Forward, stream: cudaStream_t) -> Result<()> {

@@ -4,7 +4,7 @@ pub(crate) mod cpu;
 pub mod exports;
 
 use crate::backend::{self, args::*};
-use crate::check;
+use crate::check::{self, Memory};
 use crate::error::{Error, Result};
 use crate::tensor::bytes;
 use crate::types::{NVTEDType::*, *};
@@ -74,6 +74,14 @@ fn tensors(lists: &Lists) -> Result<Vec<PaddedTensor>> {
             return Err(Error::argument(format!("output_list[{i}].shape"), expected, got));
         }
         let copied = rows.min(from_rows);
+        check::apart(
+            &[Memory::new(
+                &format_args!("input_list[{i}].data"),
+                from,
+                bytes(copied * cols, dtype),
+            )],
+            &[Memory::new(&format_args!("output_list[{i}].data"), to, bytes(rows * cols, dtype))],
+        )?;
         tensors.push(PaddedTensor {
             input: from,
             output: to,

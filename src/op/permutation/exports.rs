@@ -15,8 +15,8 @@ use crate::error::guard;
 /// 0 where there is no row. Without `prob`, input is copied and `prob_grad` is not used.
 /// Shapes: input `[num_rows, num_cols]`, output `[num_out_tokens, num_cols]` (as `input_fwd`),
 /// `sorted_row_id` `[num_rows * topK]`, `row_id_map` `[topK, num_rows]`, `prob`, `prob_grad` `[num_rows, topK]`;
-/// larger ones serve, and any numbers of columns and topK. Absent tensors may be null. Output may not be
-/// input.
+/// larger ones serve, and any numbers of columns and topK. Absent tensors may be null. Outputs may not
+/// overlap anything.
 /// Dtypes: Float32, Float16 or BFloat16 for rows; Int32 for ids; Float32 for probabilities.
 /// Empty tensors: nothing is written.
 /// Errors: other dtypes; tensors that are too small; null or misaligned pointers.
@@ -69,10 +69,10 @@ pub unsafe extern "C-unwind" fn nvte_unpermute(
 /// order. Negative keys come last.
 ///
 /// Two calls: with a null `temp_storage`, `*temp_storage_bytes` (on the host) becomes what the second call
-/// needs; then with that much memory on the device. The second call does not read the number.
+/// needs; then with that much memory on the device, or more, of which the number tells.
 /// There is no stream: the work is in the default stream of the device, and no graph can capture it.
 /// Shapes: `[num_items]`, at most 2^31 - 1; the outputs may not overlap anything.
-/// Errors: null or misaligned pointers; more items.
+/// Errors: null or misaligned pointers; more items; outputs that overlap anything; too little memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_device_radix_sort_pairs(
     temp_storage: *mut c_void,

@@ -5,7 +5,7 @@ pub mod exports;
 mod mangled;
 
 use crate::backend::{self, args::*};
-use crate::check;
+use crate::check::{self, Memory};
 use crate::error::{Error, Result};
 use crate::tensor::Buffer;
 use crate::types::{NVTEDType::*, *};
@@ -118,6 +118,7 @@ fn permute(
             args.prob_grads = data("prob_grad", &grads, kNVTEFloat32, sizes.slots())?.cast();
             args.forward = data("input_fwd", &forward, dtype, args.rows * sizes.cols)?;
         }
+        permute_apart(&args, None)?;
         return if sizes.is_empty() { Ok(()) } else { backend::run(&args, stream) };
     }
     let Ok(out_tokens) = usize::try_from(num_out_tokens) else {
@@ -133,10 +134,32 @@ fn permute(
         topk: sizes.topk,
         rows: args.rows,
     };
+    permute_apart(&args, Some(&row_map))?;
     if sizes.slots() > 0 {
         backend::run(&row_map, stream)?;
     }
     if sizes.is_empty() { Ok(()) } else { backend::run(&args, stream) }
+}
+
+/// Refuses outputs that overlap anything; the map is one if it is made in this call.
+fn permute_apart(args: &PermuteArgs, row_map: Option<&RowMapArgs>) -> Result<()> {
+    let (slots, row) = (args.tokens * args.topk, args.cols * args.dtype.bits() / 8);
+    let map = Memory::new(&"row_id_map.data", args.map, slots * 4);
+    let inputs = [
+        Memory::new(&"input.data", args.input, args.tokens * row),
+        Memory::new(&"prob.data", args.probs, slots * 4),
+        Memory::new(&"input_fwd.data", args.forward, args.rows * row),
+        match row_map {
+            Some(row_map) => Memory::new(&"sorted_row_id.data", row_map.sorted, slots * 4),
+            None => map,
+        },
+    ];
+    let outputs = [
+        Memory::new(&"output.data", args.output, args.rows * row),
+        Memory::new(&"prob_grad.data", args.prob_grads, slots * 4),
+        map,
+    ];
+    check::apart(&inputs, &outputs[..if row_map.is_some() { 3 } else { 2 }])
 }
 
 fn unpermute(
@@ -162,6 +185,13 @@ fn unpermute(
         rows,
         dtype,
     };
+    let inputs = [
+        Memory::new(&"input.data", args.input, rows * sizes.cols * dtype.bits() / 8),
+        Memory::new(&"row_id_map.data", args.map, sizes.slots() * 4),
+        Memory::new(&"prob.data", args.probs, sizes.slots() * 4),
+    ];
+    let output_bytes = sizes.elements() * dtype.bits() / 8;
+    check::apart(&inputs, &[Memory::new(&"output.data", args.output, output_bytes)])?;
     if sizes.elements() == 0 { Ok(()) } else { backend::run(&args, stream) }
 }
 
@@ -192,10 +222,14 @@ fn sort_pairs(pairs: &Pairs) -> Result<()> {
         for (name, array) in arrays {
             check::raw_pointer(name, array.cast(), n, kNVTEInt32)?;
         }
+        let [keys_in, keys_out, values_in, values_out] =
+            arrays.each_ref().map(|(name, array)| Memory::new(name, *array, n * 4));
+        check::apart(&[keys_in, values_in], &[keys_out, values_out])?;
     }
-    let args = SortPairsArgs {
-        workspace: pairs.temp_storage,
-        workspace_bytes: pairs.temp_storage_bytes,
+    let mut needed = 0;
+    let query = SortPairsArgs {
+        workspace: null_mut(),
+        workspace_bytes: &mut needed,
         keys: keys_in.cast_const().cast(),
         sorted_keys: keys_out.cast(),
         values: values_in,
@@ -203,5 +237,16 @@ fn sort_pairs(pairs: &Pairs) -> Result<()> {
         pairs: n,
     };
     // There is no stream: the default one.
-    backend::run(&args, null_mut())
+    backend::run(&query, null_mut())?;
+    // SAFETY: the caller's address of one number, which was checked.
+    #[allow(unsafe_code)]
+    let given = unsafe { &mut *pairs.temp_storage_bytes };
+    if pairs.temp_storage.is_null() {
+        *given = needed;
+        return Ok(());
+    }
+    if *given < needed {
+        return Err(Error::argument("temp_storage_bytes", format!("{needed} or more"), *given));
+    }
+    backend::run(&SortPairsArgs { workspace: pairs.temp_storage, ..query }, null_mut())
 }

@@ -90,9 +90,10 @@ pub unsafe extern "C-unwind" fn nvte_group_compute_scale_from_amax(
 /// `amax[i * amax_stride_h + j * amax_stride_w] = max|x|` over the elements of `inp` in block (i, j),
 /// NaN ignored; 0 for a block without any. Every block is set.
 /// Shapes: `inp` any, its elements are those of the row-major matrix from `start_offset` on, possibly
-/// none; `amax` one element or more for each block. `block_len` is 128.
+/// none; `amax` reaches as far as the strides do, which keep blocks apart. `block_len` is 128.
 /// Dtypes: `inp` Float32, Float16, BFloat16; `amax` Float32.
-/// Errors: other dtypes or block lengths; elements past the matrix; null or misaligned pointers.
+/// Errors: other dtypes or block lengths; elements past the matrix; an `amax` that is too small, or
+/// overlaps `inp`; null or misaligned pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fp8_block_scaling_compute_partial_amax(
     inp: NVTETensor,
@@ -299,7 +300,7 @@ pub unsafe extern "C-unwind" fn nvte_nvfp4_fused_scale(
 /// `amax[i * amax_stride_h + j * amax_stride_w] = max|x|` over the elements of `inp` in block (i, j),
 /// NaN ignored; 0 for a block without any. Every block is set.
 /// Shapes: `inp` any, its elements are those of the row-major matrix from `start_offset` on, possibly
-/// none; `amax` reaches as far as the strides do. `block_len` is 16.
+/// none; `amax` reaches as far as the strides do, which keep blocks apart. `block_len` is 16.
 /// Dtypes: `inp` Float32, Float16, BFloat16; `amax` Float32.
 /// Errors: other dtypes or block lengths; elements past the matrix; null or misaligned pointers.
 #[unsafe(no_mangle)]

@@ -10,7 +10,7 @@ mod partial;
 
 use super::transformer_engine::QuantizationConfig;
 use crate::backend::{self, args::*};
-use crate::check;
+use crate::check::{self, Memory};
 use crate::device_check;
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, GroupedTensor, Shape, from_c};
@@ -280,7 +280,7 @@ pub(crate) fn delayed_scaling_after_reduction(
         return Err(Error::argument("scales", expected, scale_handles.len()));
     }
     let mut rows = None;
-    let mut total = 0;
+    let mut total = 0usize;
     let mut entries = backend::memory::reserve("a list of tensors", amax_histories.len())?;
     for (i, (&history_handle, &scale_handle)) in
         amax_histories.iter().zip(scale_handles).enumerate()
@@ -292,7 +292,8 @@ pub(crate) fn delayed_scaling_after_reduction(
             return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
         }
         let scale = scales(&format!("scales[{i}]"), scale_handle, count)?;
-        total += count;
+        // More than any buffer has, if it does not fit.
+        total = total.saturating_add(count);
         if count > 0 {
             entries.push(DelayedScalingEntry {
                 history: buffer.ptr().cast(),

@@ -1,7 +1,7 @@
 //! Scales of NVFP4 tensors, and amax and casts of a part of a matrix for them (spec optim_nvfp4, section
 //! 17).
 
-use super::partial::{Pair, empty, shard};
+use super::partial::{Blocks, Pair, empty, shard};
 use super::*;
 use NVTEDType::*;
 
@@ -69,6 +69,9 @@ pub(super) fn global_scale(
         scale: float_data("global_scale", scale, length, false)?,
         length,
     };
+    let bytes = length * 4;
+    let amax = Memory::new(&"global_amax", args.amax, bytes);
+    check::apart(&[amax], &[Memory::new(&"global_scale", args.scale, bytes)])?;
     if length > 0 { backend::run(&args, stream) } else { Ok(()) }
 }
 
@@ -91,7 +94,24 @@ pub(super) fn per_block_scale(
         rows: 0,
         block_len: BLOCK,
     };
+    blocks_apart(&args, ["block_amax", "scale", "", ""])?;
     if length > 0 { backend::run(&args, stream) } else { Ok(()) }
+}
+
+/// Refuses outputs that overlap anything; the names are those of the input, the scales, the codes and the
+/// amax.
+fn blocks_apart(args: &Nvfp4BlockScaleArgs, names: [&str; 4]) -> Result<()> {
+    let bytes = args.tile_rows * args.tile_cols * 4;
+    let inputs = [
+        Memory::new(&names[0], args.input, bytes),
+        Memory::new(&"global_amax", args.global_amax, 4),
+    ];
+    let outputs = [
+        Memory::new(&names[1], args.scale, bytes),
+        Memory::new(&names[2], args.codes, args.rows * args.tile_cols),
+        Memory::new(&names[3], args.target_amax, 4),
+    ];
+    check::apart(&inputs, &outputs)
 }
 
 /// Blocks of a matrix, and the rows of the codes of their scales.
@@ -148,7 +168,11 @@ pub(super) fn expand_scale(
         rows: tiles.rows_padded,
         block_len: tiles.block_len,
     };
-    if tiles.empty() { Ok(()) } else { backend::run(&args, stream) }
+    if tiles.empty() {
+        return Ok(());
+    }
+    blocks_apart(&args, ["input", "", "output", ""])?;
+    backend::run(&args, stream)
 }
 
 pub(super) fn fused_scale(
@@ -172,7 +196,11 @@ pub(super) fn fused_scale(
         rows: tiles.rows_padded,
         block_len: tiles.block_len,
     };
-    if tiles.empty() { Ok(()) } else { backend::run(&args, stream) }
+    if tiles.empty() {
+        return Ok(());
+    }
+    blocks_apart(&args, ["block_amax", "per_block_scale", "target_scale", "target_amax"])?;
+    backend::run(&args, stream)
 }
 
 fn block_length(length: usize) -> Result<()> {
@@ -180,19 +208,6 @@ fn block_length(length: usize) -> Result<()> {
         BLOCK => Ok(()),
         _ => Err(Error::argument("block_len", BLOCK, length)),
     }
-}
-
-/// One float for each block, at those strides.
-fn block_floats(
-    name: &str,
-    handle: NVTETensor,
-    (h, w): Pair<usize>,
-    (stride, step): Pair<usize>,
-) -> Result<*mut f32> {
-    let last = (h.div_ceil(BLOCK).saturating_sub(1)).saturating_mul(stride);
-    let last = last.saturating_add(w.div_ceil(BLOCK).saturating_sub(1).saturating_mul(step));
-    let least = if h > 0 && w > 0 { last.saturating_add(1) } else { 0 };
-    float_data(name, handle, least, false)
 }
 
 pub(super) fn partial_amax(
@@ -205,8 +220,10 @@ pub(super) fn partial_amax(
 ) -> Result<()> {
     let shard = shard("inp", inp, shape, start)?;
     block_length(block_len)?;
-    let amax = block_floats("amax", amax, shape, (stride, step))?;
-    let args = Nvfp4PartialAmaxArgs { shard, amax, stride, step };
+    let amax = Blocks::new("amax", amax, shape, BLOCK, (stride, step))?;
+    amax.distinct("amax")?;
+    check::apart(&[shard.memory(&"inp")], &[amax.memory(&"amax")])?;
+    let args = Nvfp4PartialAmaxArgs { shard, amax: amax.ptr.cast(), stride, step };
     if empty(&shard) { Ok(()) } else { backend::run(&args, stream) }
 }
 
@@ -224,13 +241,17 @@ pub(super) fn partial_cast(
     let out = check::tensor("out", out)?.rowwise;
     check::dtype("out", out.dtype, &[kNVTEByte])?;
     let bytes = (start + shard.length).div_ceil(2) - start / 2;
+    let scale = Blocks::new("scale", scale, shape, BLOCK, (stride, step))?;
     let args = Nvfp4PartialCastArgs {
         shard,
         output: check::elements("out", &out, bytes, kNVTEByte)?,
-        scale: block_floats("scale", scale, shape, (stride, step))?,
+        scale: scale.ptr.cast(),
         global_scale: float_data("global_scale", global_scale, 1, false)?,
         stride,
         step,
     };
+    let global = Memory::new(&"global_scale", args.global_scale, 4);
+    let inputs = [shard.memory(&"inp"), scale.memory(&"scale"), global];
+    check::apart(&inputs, &[Memory::new(&"out", args.output, bytes)])?;
     if shard.length == 0 { Ok(()) } else { backend::run(&args, stream) }
 }

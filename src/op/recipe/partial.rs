@@ -35,15 +35,70 @@ pub(super) fn shard(
     Ok(Shard { input: data.ptr(), start, length, rows, cols, dtype: data.dtype })
 }
 
-/// One float for each block of 128 x 128.
-fn block_floats(name: &str, handle: NVTETensor, (h, w): Pair<usize>) -> Result<*mut c_void> {
-    let buffer = floats(name, handle)?;
-    let (down, across) = (h.div_ceil(128), w.div_ceil(128));
-    if buffer.shape.numel() < down * across {
-        let expected = format!("{down} x {across} elements or more");
-        return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
+/// Floats at two strides, one for each block of `side * side` elements of a matrix.
+pub(super) struct Blocks {
+    pub ptr: *mut c_void,
+    /// As far as the strides reach.
+    bytes: usize,
+    down: usize,
+    across: usize,
+    strides: Pair<usize>,
+}
+
+impl Blocks {
+    pub fn new(
+        name: &str,
+        handle: NVTETensor,
+        (h, w): Pair<usize>,
+        side: usize,
+        strides: Pair<usize>,
+    ) -> Result<Self> {
+        let buffer = floats(name, handle)?;
+        let (down, across) = (h.div_ceil(side), w.div_ceil(side));
+        let last = |count: usize, stride: usize| count.checked_sub(1)?.checked_mul(stride);
+        let least = match down * across {
+            0 => Some(0),
+            _ => last(down, strides.0)
+                .zip(last(across, strides.1))
+                .and_then(|(down, across)| down.checked_add(across)?.checked_add(1)),
+        };
+        let Some(least) = least.filter(|&least| least <= buffer.shape.numel()) else {
+            let least = least.map_or("2^64".into(), |least| least.to_string());
+            let (h, w) = strides;
+            let expected = format!(
+                "{least} or more elements ({down} x {across} blocks at strides of {h} and {w})"
+            );
+            return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
+        };
+        Ok(Self { ptr: buffer.ptr(), bytes: least * 4, down, across, strides })
     }
-    Ok(buffer.ptr())
+
+    /// Refuses strides at which two blocks have one float, which threads would write at once.
+    pub fn distinct(&self, name: &str) -> Result<()> {
+        let (h, w) = self.strides;
+        // The blocks of one line fit between those of the next line, in either direction.
+        let nested = |inner: usize, count: usize, outer: usize, lines: usize| {
+            (count <= 1 || inner > 0) && (lines <= 1 || outer > count.saturating_sub(1) * inner)
+        };
+        if self.bytes == 0
+            || nested(w, self.across, h, self.down)
+            || nested(h, self.down, w, self.across)
+        {
+            return Ok(());
+        }
+        let expected = format!("strides that keep {} x {} blocks apart", self.down, self.across);
+        Err(Error::argument(format!("{name}_stride_h"), expected, format!("{h} and {w}")))
+    }
+
+    pub fn memory<'a>(&self, name: &'a dyn Display) -> Memory<'a> {
+        Memory::new(name, self.ptr, self.bytes)
+    }
+}
+
+impl Shard {
+    pub(super) fn memory<'a>(&self, name: &'a dyn Display) -> Memory<'a> {
+        Memory::new(name, self.input, self.length * self.dtype.bits() / 8)
+    }
 }
 
 fn block_length(length: usize) -> Result<()> {
@@ -66,9 +121,12 @@ pub(super) fn block_amax(
 ) -> Result<()> {
     let shard = shard("inp", inp, shape, start)?;
     block_length(block_len)?;
+    let amax = Blocks::new("amax", amax, shape, 128, (stride, block_step))?;
+    amax.distinct("amax")?;
+    check::apart(&[shard.memory(&"inp")], &[amax.memory(&"amax")])?;
     let args = PartialAmaxArgs {
         shard,
-        rowwise: block_floats("amax", amax, shape)?,
+        rowwise: amax.ptr,
         colwise: null_mut(),
         rowwise_stride: stride,
         colwise_stride: 0,
@@ -97,11 +155,15 @@ pub(super) fn block_cast(
         let expected = "Float8E4M3 or Float8E5M2 or Byte";
         return Err(Error::argument("out.dtype", expected, out.dtype));
     }
+    let scale = Blocks::new("scale", scale, shape, 128, (stride, block_step))?;
+    let rowwise = output("out", &out, &shard)?;
+    let inputs = [shard.memory(&"inp"), scale.memory(&"scale")];
+    check::apart(&inputs, &[Memory::of(&"out", &out)])?;
     let args = PartialCastArgs {
         shard,
-        rowwise: output("out", &out, &shard)?,
+        rowwise,
         colwise: null_mut(),
-        rowwise_scales: block_floats("scale", scale, shape)?,
+        rowwise_scales: scale.ptr,
         colwise_scales: std::ptr::null(),
         rowwise_stride: stride,
         colwise_stride: 0,
@@ -121,18 +183,18 @@ fn output(name: &str, buffer: &Buffer, shard: &Shard) -> Result<*mut c_void> {
     check::pointer(format_args!("{name}.data"), buffer)
 }
 
-/// A matrix with an entry for each MXFP8 block in one direction: its address, and the elements from
-/// one of its rows to the next. Null and 0 for a null handle.
+/// A matrix with an entry for each MXFP8 block in one direction, and the elements from one of its rows to
+/// the next; 0 for a null handle.
 fn mxfp8_blocks(
     name: &str,
     handle: NVTETensor,
     (rows, cols): Pair<usize>,
     colwise: bool,
     dtypes: &[NVTEDType],
-) -> Result<(*mut c_void, usize)> {
+) -> Result<(Buffer, usize)> {
     let buffer = check::tensor_or_empty(name, handle)?.rowwise;
     if !buffer.is_set() {
-        return Ok((null_mut(), 0));
+        return Ok((buffer, 0));
     }
     check::dtype(name, buffer.dtype, dtypes)?;
     let (first, second, of) = match colwise {
@@ -143,7 +205,8 @@ fn mxfp8_blocks(
         [down, stride]
             if down >= first && stride >= second && down % of.0 == 0 && stride % of.1 == 0 =>
         {
-            Ok((check::pointer(format_args!("{name}.data"), &buffer)?, stride))
+            check::pointer(format_args!("{name}.data"), &buffer)?;
+            Ok((buffer, stride))
         }
         _ => {
             let expected = format!(
@@ -174,9 +237,12 @@ pub(super) fn mxfp8_amax(
     let dtypes = [shard.dtype];
     let (rowwise, rowwise_stride) = mxfp8_blocks("amax_rowwise", amax.0, shape, false, &dtypes)?;
     let (colwise, colwise_stride) = mxfp8_blocks("amax_colwise", amax.1, shape, true, &dtypes)?;
+    let outputs = [Memory::of(&"amax_rowwise", &rowwise), Memory::of(&"amax_colwise", &colwise)];
+    check::apart(&[shard.memory(&"input")], &outputs)?;
     if empty(&shard) {
         return Ok(());
     }
+    let (rowwise, colwise) = (rowwise.ptr(), colwise.ptr());
     if rowwise.is_null() && colwise.is_null() {
         let expected = "a matrix here or as amax_colwise";
         return Err(Error::argument("amax_rowwise", expected, "nothing"));
@@ -228,6 +294,16 @@ pub(super) fn mxfp8_cast(
     };
     let row = direction("output_rowwise", outputs.0, "scale_inv_rowwise", scales.0, false)?;
     let col = direction("output_colwise", outputs.1, "scale_inv_colwise", scales.1, true)?;
+    let inputs = [
+        shard.memory(&"input"),
+        Memory::of(&"scale_inv_rowwise", &row.1),
+        Memory::of(&"scale_inv_colwise", &col.1),
+    ];
+    let written = [
+        Memory::new(&"output_rowwise", row.0, shard.length),
+        Memory::new(&"output_colwise", col.0, shard.length),
+    ];
+    check::apart(&inputs, &written)?;
     if shard.length == 0 {
         return Ok(());
     }
@@ -239,8 +315,8 @@ pub(super) fn mxfp8_cast(
         shard,
         rowwise: row.0,
         colwise: col.0,
-        rowwise_scales: row.1,
-        colwise_scales: col.1,
+        rowwise_scales: row.1.ptr(),
+        colwise_scales: col.1.ptr(),
         rowwise_stride: row.2,
         colwise_stride: col.2,
         block_step: 1,

@@ -11,7 +11,8 @@ use crate::error::guard;
 /// Shapes: `[b, h, s_q, s_k]`, any sizes; the results may be the input.
 /// Dtypes: Float32, Float16, BFloat16, the same for both.
 /// Empty tensors: nothing is written.
-/// Errors: other dtypes or shapes; null or misaligned pointers.
+/// Errors: other dtypes or shapes; results that overlap the input and are not the input; null or
+/// misaligned pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_scaled_softmax_forward(
     input: NVTETensor,

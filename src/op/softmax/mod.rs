@@ -4,7 +4,7 @@ pub(crate) mod cpu;
 pub mod exports;
 
 use crate::backend::{self, args::*};
-use crate::check;
+use crate::check::{self, Memory};
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, Shape};
 use crate::types::*;
@@ -116,6 +116,20 @@ fn backward(
 }
 
 fn run(args: &SoftmaxArgs, stream: cudaStream_t) -> Result<()> {
+    let matrix = args.queries * args.keys;
+    let bytes = args.matrices * matrix * args.dtype.bits() / 8;
+    let (input, output) = match args.results.is_null() {
+        true => ("input.data", "softmax_results.data"),
+        false => ("incoming_grads.data", "output_grads.data"),
+    };
+    let inputs = [
+        Memory::new(&input, args.input, bytes),
+        Memory::new(&"softmax_results.data", args.results, bytes),
+    ];
+    let output = Memory::new(&output, args.output, bytes);
+    check::apart_or_same(&inputs, &output)?;
+    let masks = args.matrices.div_ceil(args.matrices_per_mask.max(1));
+    check::apart(&[Memory::new(&"mask.data", args.mask, masks * matrix)], &[output])?;
     let empty = args.matrices == 0 || args.queries == 0 || args.keys == 0;
     if empty { Ok(()) } else { backend::run(args, stream) }
 }

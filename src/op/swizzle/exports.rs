@@ -17,7 +17,7 @@ use crate::error::guard;
 /// Dtypes: MXFP8 Float8E8M0, NVFP4 Float8E4M3, or Byte.
 /// Empty tensors: nothing is written.
 /// Errors: other scaling modes, dtypes or shapes; `with_gemm_swizzled_scales` set in the input or not
-/// in the output; null pointers; the input's buffer as output.
+/// in the output; null pointers; an output that overlaps the input.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_swizzle_scaling_factors(
     input: NVTETensor,

@@ -6,7 +6,7 @@ pub(crate) mod cpu;
 pub mod exports;
 
 use crate::backend::{self, args::*};
-use crate::check;
+use crate::check::{self, Memory};
 use crate::device_check;
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, GroupedTensor, Shape, Tensor};
@@ -74,12 +74,9 @@ fn codes(name: impl Display, buffer: &Buffer, mode: NVTEScalingMode) -> Result<(
     check::pointer(name, buffer).map(drop)
 }
 
-/// Refuses a source that is the destination.
+/// Refuses a destination that overlaps the source.
 fn distinct(name: impl Display, source: &Buffer, destination: &Buffer) -> Result<()> {
-    if source.ptr() != destination.ptr() {
-        return Ok(());
-    }
-    Err(Error::argument(name, "another buffer than the input's", format!("{:p}", source.ptr())))
+    check::apart(&[Memory::of(&"the input's", source)], &[Memory::of(&name, destination)])
 }
 
 /// The rules for a tensor on either side. Of its data only dtype and shape are used.
@@ -225,7 +222,7 @@ unsafe fn multi(
 ) -> Result<()> {
     check::array("inputs", inputs, ("num_tensors", num_tensors))?;
     check::array("outputs", outputs, ("num_tensors", num_tensors))?;
-    let mut entries = Vec::with_capacity(num_tensors);
+    let mut entries = Vec::new();
     for i in 0..num_tensors {
         // SAFETY: the caller's promise.
         let (input, output) = unsafe { (*inputs.add(i), *outputs.add(i)) };
@@ -383,6 +380,10 @@ fn block_scaling_to_mxfp8(
     let of = (output.mode, false);
     let scale_inv = &output.rowwise_scale_inv;
     let (codes, _) = check::block_scales("output.scale_inv", scale_inv, of, (rows, cols))?;
+    check::apart(
+        &[Memory::of(&"input.scale_inv", &input.rowwise_scale_inv)],
+        &[Memory::of(&"output.scale_inv", &output.rowwise_scale_inv)],
+    )?;
     let square = input.mode == NVTE_BLOCK_SCALING_2D;
     let scales = scales.cast_const().cast();
     backend::run(&ScaleCodesArgs { scales, codes, rows, cols, stride, square }, stream)

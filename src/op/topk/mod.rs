@@ -4,7 +4,7 @@ pub(crate) mod cpu;
 pub mod exports;
 
 use crate::backend::{self, args::*};
-use crate::check;
+use crate::check::{self, Memory};
 use crate::error::{Error, Result};
 use crate::tensor::Shape;
 use crate::types::{NVTEDType::*, *};
@@ -22,7 +22,8 @@ struct Tensors {
     workspace: NVTETensor,
 }
 
-/// Address of a tensor of `least` or more elements, used as `dtype`.
+/// Address of a tensor with room for `least` elements of `dtype`, whatever dtype it declares: callers of
+/// the ABI are not held to that of outputs.
 fn data(name: &str, handle: NVTETensor, least: usize, dtype: NVTEDType) -> Result<*mut c_void> {
     check::elements(name, &check::tensor(name, handle)?.rowwise, least, dtype)
 }
@@ -33,8 +34,8 @@ fn topk(tensors: &Tensors, sizes: [i32; 3], stream: cudaStream_t) -> Result<()> 
     };
     let (rows, cols, k) = (size(0, "batch_size")?, size(1, "seq_len")?, size(2, "k")?);
     let chunks = cols.div_ceil(NVTEX_TOPK_CHUNK).max(1);
-    let bytes = rows * (NVTEX_TOPK_ROW_BYTES + chunks * 8) + ALIGNMENT - 1;
-    let shape = Shape::new(&[bytes]);
+    let workspace_bytes = rows * (NVTEX_TOPK_ROW_BYTES + chunks * 8) + ALIGNMENT - 1;
+    let shape = Shape::new(&[workspace_bytes]);
     let Some(workspace) = check::workspace(tensors.workspace, kNVTEByte, shape)? else {
         return Ok(());
     };
@@ -59,5 +60,17 @@ fn topk(tensors: &Tensors, sizes: [i32; 3], stream: cudaStream_t) -> Result<()> 
         k,
         dtype,
     };
+    let element_bytes = dtype.bits() / 8;
+    check::apart(
+        &[
+            Memory::new(&"keys_in.data", args.keys, rows * cols * element_bytes),
+            Memory::new(&"lengths_in.data", args.lengths, rows * 4),
+        ],
+        &[
+            Memory::new(&"keys_out.data", args.top_keys, rows * k * element_bytes),
+            Memory::new(&"indices_out.data", args.top_indices, rows * k * 4),
+            Memory::new(&"workspace.data", workspace, workspace_bytes),
+        ],
+    )?;
     if rows * k == 0 { Ok(()) } else { backend::run(&args, stream) }
 }

@@ -10,7 +10,7 @@ use crate::error::guard;
 /// Shapes: `[m, n]` to `[n, m]`, row-wise data of both.
 /// Dtypes: Float32, Float16, BFloat16, Float8E4M3, Float8E5M2, the same for both.
 /// Empty matrices: nothing is written.
-/// Errors: other dtypes or shapes; null or misaligned pointers.
+/// Errors: other dtypes or shapes; an output that overlaps the input; null or misaligned pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_transpose(
     input: NVTETensor,
@@ -247,7 +247,8 @@ pub unsafe extern "C-unwind" fn nvte_fp8_transpose_dbias(
 /// Shapes: `[m, n, ...]` to `[n, m, ...]`, row-wise data of both.
 /// Dtypes: any, the same for both.
 /// Empty tensors: nothing is written.
-/// Errors: other dtypes or shapes; Float4E2M1 in rows of part of a byte; null or misaligned pointers.
+/// Errors: other dtypes or shapes; Float4E2M1 in rows of part of a byte; an output that overlaps the input;
+/// null or misaligned pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_swap_first_dims(
     input: NVTETensor,

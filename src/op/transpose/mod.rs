@@ -9,7 +9,7 @@ pub mod exports;
 use super::cast;
 use super::transformer_engine::QuantizationConfig;
 use crate::backend::{self, args::*};
-use crate::check;
+use crate::check::{self, Memory};
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::*;
@@ -54,7 +54,7 @@ pub fn cast_transpose(
     let input = check::tensor("input", input)?;
     let output = check::tensor("output", output)?;
     match plan_cast_transpose(&input, &output, noop)? {
-        Some(args) => backend::run(&args, stream),
+        Some(args) => cast::run(&args, stream),
         None => Ok(()),
     }
 }
@@ -114,7 +114,7 @@ fn gated_cast_transpose(
         act_input: act_input.rowwise.ptr(),
         ..Fusion::NONE
     };
-    backend::run(&QuantizeArgs { input: input.rowwise.ptr(), fusion, ..args }, stream)
+    cast::run(&QuantizeArgs { input: input.rowwise.ptr(), fusion, ..args }, stream)
 }
 
 /// A bit copy of a matrix; `output_name` is what the export calls its output.
@@ -148,6 +148,10 @@ pub fn transpose(
         cols,
         element_size: input.dtype.bits() / 8,
     };
+    check::apart(
+        &[Memory::of(&"input.data", &input)],
+        &[Memory::of(&format_args!("{output_name}.data"), &output)],
+    )?;
     if rows > 0 && cols > 0 { backend::run(&args, stream) } else { Ok(()) }
 }
 
@@ -191,6 +195,12 @@ pub fn fp8_transpose_dbias(
         dtype: data.dtype,
         dbias_dtype: dbias.dtype,
     };
+    let outputs = [
+        Memory::of(&"transposed_output.data", transposed),
+        Memory::of(&"dbias.data", &dbias),
+        Memory::new(&"workspace.data", args.workspace, shape.numel() * 4),
+    ];
+    check::apart(&[Memory::of(&"input.data", data)], &outputs)?;
     if cols > 0 { backend::run(&args, stream) } else { Ok(()) }
 }
 
@@ -223,6 +233,7 @@ pub fn swap_first_dims(input: NVTETensor, output: NVTETensor, stream: cudaStream
         second,
         row_bytes: bits / 8,
     };
+    check::apart(&[Memory::of(&"input.data", &input)], &[Memory::of(&"output.data", &output)])?;
     if input.shape.numel() > 0 { backend::run(&args, stream) } else { Ok(()) }
 }
 
@@ -247,6 +258,7 @@ fn nvfp4_data(input: NVTETensor, output: NVTETensor, stream: cudaStream_t) -> Re
     check::shape("output", &output.shape, &Shape::new(&[2 * bytes, rows / 2]))?;
     let args =
         Nvfp4TransposeArgs { input: input.ptr(), output: output.ptr(), rows, cols: 2 * bytes };
+    check::apart(&[Memory::of(&"input.data", &input)], &[Memory::of(&"output.data", &output)])?;
     if rows > 0 && bytes > 0 { backend::run(&args, stream) } else { Ok(()) }
 }
 
@@ -271,6 +283,7 @@ fn nvfp4_scale(
         let expected = format!("{m_tiles} or more columns");
         return Err(Error::argument("output.shape", expected, output.shape));
     }
+    check::apart(&[Memory::of(&"input.data", &input)], &[Memory::of(&"output.data", &output)])?;
     let args = Nvfp4ScaleTransposeArgs {
         input: input.ptr(),
         output: output.ptr(),

@@ -25,7 +25,8 @@ fn copy_host_to_device(
     if host.is_null() {
         return Err(Error::argument(host_name, format!("a pointer to {bytes} bytes"), "null"));
     }
-    let device = check::raw_pointer(device_name, device, bytes, NVTEDType::kNVTEInt32)?;
+    let words = bytes.div_ceil(4);
+    let device = check::raw_pointer(device_name, device, words, NVTEDType::kNVTEInt32)?;
     backend::run(&HostCopyArgs { host, device, bytes }, stream)
 }
 
