@@ -718,6 +718,39 @@ static void test_no_token(void) {
   EXPECT_OK();
 }
 
+// Scores of all experts are Float32, also where they are declared in the dtype of the logits.
+static void test_declared_scores(void) {
+  enum { TOKENS = 5, EXPERTS = 12, COUNT = TOKENS * EXPERTS };
+  if (!case_begin("scores declared as the logits")) return;
+  void *logits = random_values(kNVTEBFloat16, COUNT, -2, 2);
+  NVTETensor x =
+      tensor(buffer_from(logits, COUNT * 2, 0)->ptr, kNVTEBFloat16, SHAPE(TOKENS, EXPERTS));
+  NVTETensor map = tensor(buffer(COUNT)->ptr, kNVTEByte, SHAPE(TOKENS, EXPERTS));
+  NVTETensor inter = tensor(buffer(COUNT * 4)->ptr, kNVTEFloat32, SHAPE(TOKENS, EXPERTS));
+  Buffer *scores = buffer(COUNT * 4);
+  NVTETensor declared = tensor(scores->ptr, kNVTEBFloat16, SHAPE(TOKENS, EXPERTS));
+  nvte_fused_score_for_moe_aux_loss_forward(x, TOKENS, EXPERTS, 3, 1, declared, map, inter, NULL);
+  if (!EXPECT_OK()) return;
+  const float *got = buffer_read(scores);
+  for (int t = 0; t < TOKENS; t++) {
+    double sum = 0;
+    for (int e = 0; e < EXPERTS; e++) {
+      sum += exp(get_value(kNVTEBFloat16, logits, (size_t)(t * EXPERTS + e)));
+    }
+    for (int i = t * EXPERTS; i < (t + 1) * EXPERTS; i++) {
+      double want = exp(get_value(kNVTEBFloat16, logits, (size_t)i)) / sum;
+      CHECK(fabs((double)got[i] - want) < 1e-5 * want, "score %d: got %a, expected %a", i,
+            (double)got[i], want);
+    }
+  }
+  // Their gradients, too.
+  Buffer *dx = buffer(COUNT * 2);
+  NVTETensor grad = tensor(dx->ptr, kNVTEBFloat16, SHAPE(TOKENS, EXPERTS));
+  nvte_fused_score_for_moe_aux_loss_backward(inter, declared, TOKENS, EXPERTS, 3, 1, grad, NULL);
+  EXPECT_OK();
+  CHECK(!untouched(dx), "no gradients");
+}
+
 // The parts that the error's text has.
 #define REFUSED(...)                                                                               \
   do {                                                                                             \
@@ -836,6 +869,7 @@ int main(int argc, char **argv) {
   test_losses();
   test_loss_of_infinities();
   test_no_token();
+  test_declared_scores();
   test_wrong();
   return test_end();
 }

@@ -785,9 +785,6 @@ static void test_refused(void) {
       EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, "epsilon", "expected");
     }
     n.epsilon = 1e-5f;
-    set_param(n.workspace, kNVTERowwiseData, n.x_buffer->ptr, kNVTEByte, SHAPE(9999));
-    norm_call(&n);
-    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, "workspace", "9999");
     n.workspace = NULL;
     norm_call(&n);
     EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, "workspace", "null");
@@ -869,9 +866,6 @@ static void test_refused(void) {
     g.sms = SMS + 1;  // needs the same workspace: there are 6 rows
     gradients_call(&g);
     gradients_check(&g);
-    g.sms = 1;
-    gradients_call(&g);
-    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, "workspace");
   }
 }
 
@@ -896,6 +890,39 @@ static void test_workspace(void) {
   }
 }
 
+// What counts of a workspace are its bytes: one that was asked for as Byte may come back as
+// Float8E8M0, in any shape.
+static void test_workspace_dtype(void) {
+  if (!case_begin("workspace of another dtype")) return;
+  enum { ROWS = 40, COLS = 64 };
+  Buffer *x = buffer_from(random_values(kNVTEFloat32, ROWS * COLS, -1, 1), ROWS * COLS * 4, 0);
+  Buffer *gamma = buffer_from(random_values(kNVTEFloat32, COLS, -1, 1), COLS * 4, 0);
+  Buffer *rsigma = buffer_from(random_values(kNVTEFloat32, ROWS, 1, 2), ROWS * 4, 0);
+  Buffer *dx[2], *dgamma[2];
+  NVTETensor in = tensor(x->ptr, kNVTEFloat32, SHAPE(ROWS, COLS));
+  for (int i = 0; i < 2; i++) {
+    dx[i] = buffer(ROWS * COLS * 4);
+    dgamma[i] = buffer(COLS * 4);
+    NVTETensor out = tensor(dx[i]->ptr, kNVTEFloat32, SHAPE(ROWS, COLS)), work = empty_tensor();
+    NVTETensor g = tensor(gamma->ptr, kNVTEFloat32, SHAPE(COLS));
+    NVTETensor dg = tensor(dgamma[i]->ptr, kNVTEFloat32, SHAPE(COLS));
+    NVTETensor r = tensor(rsigma->ptr, kNVTEFloat32, SHAPE(ROWS));
+    nvte_rmsnorm_bwd(in, in, r, g, out, dg, work, SMS, false, NULL);
+    size_t bytes = numel(nvte_tensor_shape(work));
+    Buffer *memory = buffer(bytes);
+    set_param(work, kNVTERowwiseData, memory->ptr, kNVTEFloat8E8M0, SHAPE(bytes - 1));
+    nvte_rmsnorm_bwd(in, in, r, g, out, dg, work, SMS, false, NULL);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_rmsnorm_bwd: workspace.shape");
+    CHECK(untouched(dx[i]) && untouched(dgamma[i]), "outputs were written");
+    NVTEDType dtype = i ? kNVTEFloat8E8M0 : kNVTEByte;
+    set_param(work, kNVTERowwiseData, memory->ptr, dtype, i ? SHAPE(1, bytes) : SHAPE(bytes));
+    nvte_rmsnorm_bwd(in, in, r, g, out, dg, work, SMS, false, NULL);
+    EXPECT_OK();
+  }
+  CHECK(memcmp(buffer_read(dx[0]), buffer_read(dx[1]), dx[0]->bytes) == 0, "dx differs");
+  CHECK(memcmp(buffer_read(dgamma[0]), buffer_read(dgamma[1]), COLS * 4) == 0, "dgamma differs");
+}
+
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   test_forward();
@@ -906,5 +933,6 @@ int main(int argc, char **argv) {
   test_empty();
   test_refused();
   test_workspace();
+  test_workspace_dtype();
   return test_end();
 }

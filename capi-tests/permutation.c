@@ -154,6 +154,36 @@ static void test_sort(size_t n, int range) {
   }
 }
 
+// A map that names a row twice, one that does not exist, and a negative one, as the gradient of
+// nvte_unpermute takes it: a row is that of one of its slots, and other rows stay.
+static void test_wrong_map(void) {
+  enum { TOKENS = 300, COLS = 40, ROWS = 4 };
+  if (!case_begin("a map with a row twice")) return;
+  float *values = host_memory(TOKENS * COLS * 4);
+  int *map = host_memory(TOKENS * 4);
+  for (int i = 0; i < TOKENS * COLS; i++) values[i] = (float)(i / COLS);
+  for (int t = 0; t < TOKENS; t++) map[t] = t % 3 == 0 ? 1 : t % 3 == 1 ? ROWS + t : -t;
+  Buffer *out = buffer(ROWS * COLS * 4), *forward = buffer(ROWS * COLS * 4);
+  Buffer *ids = buffer_from(map, TOKENS * 4, 0);
+  NVTETensor none = empty_tensor();
+  nvte_permute(
+      tensor(buffer_from(values, TOKENS * COLS * 4, 0)->ptr, kNVTEFloat32, SHAPE(TOKENS, COLS)),
+      tensor(out->ptr, kNVTEFloat32, SHAPE(ROWS, COLS)), none,
+      tensor(ids->ptr, kNVTEInt32, SHAPE(TOKENS)), none, none,
+      tensor(forward->ptr, kNVTEFloat32, SHAPE(ROWS, COLS)), TOKENS, 1, COLS, ROWS, NULL);
+  if (!EXPECT_OK()) return;
+  const float *got = buffer_read(out);
+  for (int c = 0; c < COLS; c++) {
+    int token = (int)got[COLS + c];
+    CHECK(token >= 0 && token < TOKENS && token % 3 == 0 && got[COLS + c] == (float)token,
+          "column %d is %a", c, (double)got[COLS + c]);
+  }
+  for (int i = 0; i < ROWS * COLS; i++) {
+    uint32_t bits = bits_of(got[i]);
+    if (i / COLS != 1) CHECK(bits == 0xFFFFFFFFu, "element %d was written: 0x%08x", i, bits);
+  }
+}
+
 static void test_wrong(void) {
   if (!case_begin("wrong arguments")) return;
   Buffer *x = buffer(4 * 8 * 4), *y = buffer(8 * 8 * 4), *ids = buffer(8 * 4),
@@ -209,6 +239,7 @@ int main(int argc, char **argv) {
   test_sort(1000, 16);
   test_sort(100000, 256);
   test_sort(50000, 0);
+  test_wrong_map();
   test_wrong();
   return test_end();
 }

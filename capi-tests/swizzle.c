@@ -500,7 +500,7 @@ static void test_errors(void) {
                  "input.with_gemm_swizzled_scales");
     NVTETensor same = one_direction(false, false, true, 100, 100, from->ptr);
     nvte_swizzle_scaling_factors(in, same, NULL);
-    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, "output.scale_inv", "another buffer");
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, "output.scale_inv", "memory apart");
     NVTETensor null = one_direction(false, false, true, 100, 100, NULL);
     nvte_swizzle_scaling_factors(in, null, NULL);
     EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, "output.scale_inv", "null");
