@@ -335,12 +335,12 @@ impl Problem {
     }
 
     /// Length of the longest sequence that a side can have. Callers may name a longer one than packed tokens
-    /// have room for; the work does not grow with it. A bias has rows and columns for the one that is named.
+    /// have room for; the work does not grow with it. A bias has rows and columns for the one that is named, and
+    /// dropout numbers scores by it.
     fn longest(&self, side: usize) -> usize {
         let named = self.options.max_seqlen[side];
-        let bias = self.options.bias == NVTE_POST_SCALE_BIAS;
-        let packed = self.options.ragged()[side] && !bias;
-        if packed { named.min(self.tokens[side]) } else { named }
+        let needed = self.options.bias == NVTE_POST_SCALE_BIAS || self.options.dropout > 0.0;
+        if self.options.ragged()[side] && !needed { named.min(self.tokens[side]) } else { named }
     }
 
     /// Rows of queries or keys that the tensors of a side have room for.

@@ -150,9 +150,10 @@ fn check_interleaved(layout: &Layout, problem: &Problem, parts: [&Named; 3]) -> 
 /// Address of an auxiliary tensor, of `least` elements or more. A pack that is left from a call with other
 /// options has others at its place.
 fn auxiliary(name: &str, buffer: &Buffer, dtype: NVTEDType, least: usize) -> Result<*mut c_void> {
+    let data = check::raw_pointer(format!("{name}.data"), buffer.ptr(), least, dtype)?;
     check::dtype(name, buffer.dtype, &[dtype])?;
     super::check_elements(name, buffer, least)?;
-    check::raw_pointer(format!("{name}.data"), buffer.ptr(), least, dtype)
+    Ok(data)
 }
 
 /// An address aligned to 16 bytes if rows are multiples of them, else to an element.
@@ -426,7 +427,9 @@ fn run(
 /// handle says Float32, as some callers label every bias.
 fn bias_address(name: &str, named: &Named, problem: &Problem) -> Result<*mut c_void> {
     let declared = named.required()?;
-    check::dtype(name, declared.dtype, &[problem.bias_dtype, kNVTEFloat32])?;
+    if declared.dtype != kNVTEFloat32 {
+        check::dtype(name, declared.dtype, &[problem.bias_dtype])?;
+    }
     super::check_elements(name, declared, problem.bias.iter().product())?;
     let buffer = buffer(declared.ptr(), problem.bias_dtype, &problem.bias)?;
     data_address(format!("{name}.data"), &buffer, problem.bias[3])

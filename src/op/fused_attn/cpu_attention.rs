@@ -453,6 +453,11 @@ fn slope(heads: usize, j: usize) -> f32 {
     exponent.exp2() as f32
 }
 
+/// Rows of a side that a sequence can have: packed sequences have no more than there are tokens.
+fn longest(side: &AttentionSide) -> usize {
+    side.max_seqlen.min(side.tokens)
+}
+
 impl<'a> Shared<'a> {
     /// # Safety
     /// The arguments are valid.
@@ -608,7 +613,7 @@ impl<'a> Shared<'a> {
     /// The arguments are valid.
     unsafe fn forward(&self) {
         let a = self.a;
-        self.for_blocks(a.q_side.heads, (a.q_side.max_seqlen, ROWS), |scratch, s, j, rows| {
+        self.for_blocks(a.q_side.heads, (longest(&a.q_side), ROWS), |scratch, s, j, rows| {
             // SAFETY: the caller's promise; the rows are this task's own.
             unsafe { self.head(s, j).forward(scratch, rows) }
         });
@@ -627,7 +632,7 @@ impl<'a> Shared<'a> {
         // SAFETY: the vector is used through this buffer alone until the tasks are done.
         let d = unsafe { Buf::<f32>::new(sums.as_mut_ptr().cast(), sums.len()) };
         let (heads, groups) = (a.q_side.heads, a.kv_side.heads);
-        let rows = (a.q_side.max_seqlen, ROWS);
+        let rows = (longest(&a.q_side), ROWS);
         self.for_blocks(heads, rows, |scratch, s, j, rows| {
             // SAFETY: the caller's promise; the rows are this task's own.
             unsafe { self.head(s, j).row_sums(scratch, rows, d) }
@@ -637,7 +642,7 @@ impl<'a> Shared<'a> {
             // SAFETY: as above.
             unsafe { self.head(s, j).query_gradients(scratch, rows, d) }
         });
-        self.for_blocks(groups, (a.kv_side.max_seqlen, COLS), |scratch, s, group, columns| {
+        self.for_blocks(groups, (longest(&a.kv_side), COLS), |scratch, s, group, columns| {
             // SAFETY: as above.
             unsafe { self.key_gradients(scratch, s, group, columns, d) }
         });
