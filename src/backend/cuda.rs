@@ -4,7 +4,7 @@
 
 use super::args::*;
 use super::cublaslt;
-use super::group::scale_pitch;
+use super::group::{scale_entries, scale_pitch};
 use super::library;
 use crate::env::{CudnnChoice, env};
 use crate::types::{NVTEDType, NVTEScalingMode, cudaStream_t};
@@ -223,6 +223,11 @@ fn own_product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
             inner_dims: std::ptr::null(),
             offsets: std::ptr::null(),
             scale_inv: scales.inv,
+            elements: outer * inner,
+            scale_entries: {
+                let stored = if transposed { (inner, outer) } else { (outer, inner) };
+                scale_entries(scales.mode, transposed, stored)
+            },
             outer,
             inner,
             mode: scales.mode,
