@@ -11,6 +11,8 @@
 #include "nvte/backend/grouped_gemm.h"
 #include "nvte/backend/nvtex.h"
 
+#include <cuda.h>
+
 namespace nvte {
 namespace {
 
@@ -195,11 +197,34 @@ __global__ void __launch_bounds__(kCounterThreads)
   __threadfence_system();
 }
 
+// In a thread that has called nothing of CUDA yet, the runtime makes the context of its device
+// current when it first needs one. Functions of the driver, such as those that encode tensor maps,
+// fail until then.
+cudaError_t have_context(int ordinal) {
+  thread_local bool done = false;
+  if (done) return cudaSuccess;
+  void *function = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  if (const cudaError_t error = cudaGetDriverEntryPointByVersion("cuCtxGetCurrent", &function, 4000,
+                                                                 cudaEnableDefault, &found)) {
+    return error;
+  }
+  if (found != cudaDriverEntryPointSuccess) return cudaErrorUnknown;
+  CUcontext context = nullptr;
+  const auto get = reinterpret_cast<decltype(&cuCtxGetCurrent)>(function);
+  if (get(&context) != CUDA_SUCCESS || context == nullptr) {
+    if (const cudaError_t error = cudaSetDevice(ordinal)) return error;
+  }
+  done = true;
+  return cudaSuccess;
+}
+
 }  // namespace
 
 cudaError_t current_device(Device *device) {
   int ordinal;
   if (const cudaError_t error = current_ordinal(&ordinal)) return error;
+  if (const cudaError_t error = have_context(ordinal)) return error;
   int packed = g_devices[ordinal].load(std::memory_order_relaxed);
   if (packed == 0) {
     int sms, major, minor;
