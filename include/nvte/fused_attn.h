@@ -280,7 +280,8 @@ void nvte_thd_copy_valid_tokens_from_per_split_to_rank_local(NVTETensorReference
 /**
  * Spreads packed tokens `[t, h, d]` over `[b, max_seq_len, h, d]`; rows past the end of a sequence stay.
  *
- * Shapes: cu_seqlens Int32 `[b + 1]`. Dtypes: Float32, Float16, BFloat16, Float8E4M3, Float8E5M2, the same.
+ * Shapes: cu_seqlens Int32 `[b + 1 or more]`. Dtypes: Float32, Float16, BFloat16, Float8E4M3, Float8E5M2, the
+ * same.
  * Errors: other shapes or dtypes; null or misaligned pointers.
  */
 void nvte_convert_thd_to_bshd(NVTETensor tensor,
@@ -293,7 +294,8 @@ void nvte_convert_thd_to_bshd(NVTETensor tensor,
 /**
  * Packs the tokens of `[b, s, h, d]` into `[t, h, d]`. `t` is not used.
  *
- * Shapes: cu_seqlens Int32 `[b + 1]`. Dtypes: Float32, Float16, BFloat16, Float8E4M3, Float8E5M2, the same.
+ * Shapes: cu_seqlens Int32 `[b + 1 or more]`. Dtypes: Float32, Float16, BFloat16, Float8E4M3, Float8E5M2, the
+ * same.
  * Errors: other shapes or dtypes; null or misaligned pointers.
  */
 void nvte_convert_bshd_to_thd(NVTETensor tensor,
@@ -308,9 +310,10 @@ void nvte_convert_bshd_to_thd(NVTETensor tensor,
  * Sequence i has `cu_new_lens[i + 1] - cu_new_lens[i]` new tokens, and with them
  * `cu_cached_lens[i + 1] - cu_cached_lens[i]` in all. Token p of it lies on page
  * `page_table[i][p / page_size]`, or without pages (`is_non_paged`) in slot i, where first the sequences that
- * go on (page_table is then their old slots `[b]`) are moved to the front.
+ * go on (page_table is then their old slots `[b or more]`) are moved to the front.
  * Shapes: caches `[pages, page_size, h, d]`, page_size = max_seq_len / max_pages_per_seq; new tokens
- * `[b, max_ctx_len, h, d]`, `[s, b, h, d]` or packed `[t, h, d]` (qkv_format). Dtypes: Float32, Float16, BFloat16,
+ * `[b, max_ctx_len, h, d]`, `[s, b, h, d]` or packed `[t, h, d]` (qkv_format); the running sums Int32
+ * `[b + 1 or more]`, the page table of b max_pages_per_seq elements or more. Dtypes: Float32, Float16, BFloat16,
  * Float8E4M3, Float8E5M2, the same for all four. Nothing happens if one of the four has no data.
  * Errors: other shapes, formats or dtypes; null or misaligned pointers.
  */
@@ -482,9 +485,10 @@ NVTE_Fused_Attn_Backend nvtex_fused_attn_query(NVTEFusedAttnConfig config,
  * Float32, then O likewise; Float8E4M3 or Float8E5M2 with a scale_inv, then O FP8 (with a scale) or of 16 or 32
  * bits, and S may have scale, scale_inv and amax of the probabilities. O as Q, in `o_format`, with heads of as
  * many elements as V's. Query head j reads key head `j / (h_q / h_kv)`. Paged keys and values: `[pages,
- * page_size, h, d]` and tables Int32 `[b, max_pages_per_seq]`.
- * Lengths: `max_seqlen_*`, with a padding mask those that `cu_seqlens_*`, Int32 `[b + 1]`, bound. Packed tokens
- * (THD) of sequence i begin at `cu_seqlens_*_padded[i]`, without those at `cu_seqlens_*[i]`.
+ * page_size, h, d]` and tables Int32 `[b or more, max_pages_per_seq]`.
+ * Lengths: `max_seqlen_*`, with a padding mask those that `cu_seqlens_*`, Int32 `[b + 1 or more]`, bound. Packed
+ * tokens (THD) of sequence i begin at `cu_seqlens_*_padded[i]` (likewise), without those at `cu_seqlens_*[i]`;
+ * of packed queries b is an element less than `cu_seqlens_q` has.
  * Masks: scores count inside the lengths, under a causal mask for columns up to the row, and in a window from
  * `row - window_size_left` to `row + window_size_right` (-1: unbounded), rows counted from the top left or, as
  * mask or `bottom_right_diagonal` say, the bottom right of a sequence's scores.
@@ -496,6 +500,9 @@ NVTE_Fused_Attn_Backend nvtex_fused_attn_query(NVTEFusedAttnConfig config,
  * are used; the last three come to point to the inputs.
  * Rows without a score become 0, Stats and Max -inf; so do dense rows behind their sequence, packed ones are not
  * touched. Nothing is written for no rows. `cuda_graph` has no influence.
+ * Keys and values behind a sequence's end never reach a result. A NaN or infinity that only later queries see
+ * reaches no earlier query on the CPU backend; on CUDA it may reach earlier queries of the same tile of the causal
+ * or window mask.
  * Errors: sizes, dtypes and options that do not fit; null or misaligned pointers (16 bytes for tensors whose
  * heads are a multiple of that); what no implementation of the backend takes (`nvtex_fused_attn_query` says why).
  */

@@ -447,7 +447,9 @@ fn check_device(args: &AttentionArgs, stream: cudaStream_t) -> Result<()> {
         // SAFETY: the arrays have been checked to have an element more than there are sequences.
         unsafe {
             if let Some(values) = read(&sums, side.cu_seqlens, count, stream)? {
-                ascending(&sums, &values, rows)?;
+                // Where they do not say where tokens lie, only their differences count.
+                let first = if side.starts == side.cu_seqlens { 0 } else { values[0].max(0) };
+                ascending(&sums, &values, rows + i64::from(first))?;
                 lengths = values.windows(2).map(|pair| (pair[1] - pair[0]) as usize).collect();
             }
             if side.starts != side.cu_seqlens

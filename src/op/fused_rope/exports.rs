@@ -18,8 +18,8 @@ use crate::op::gemm::exports::truth;
 /// (tokens of no sequence are not written). The strides are those of the input, in elements, not
 /// negative (`NVTE_THD` ignores `stride_b`); the output is contiguous, and may be the input if that is,
 /// too.
-/// freqs `[S_max, 1, 1, d2]`, which has every row that is asked for; `cu_seqlens` `[b + 1]`;
-/// `start_positions` `[b]`, or no data for none.
+/// freqs `[S_max, 1, 1, d2]`, which has every row that is asked for; `cu_seqlens` `[b + 1 or more]`;
+/// `start_positions` `[b or more]`, or no data for none.
 /// Dtypes: Float32, Float16, BFloat16, the same for both; freqs Float32; cu_seqlens and
 /// start_positions Int32.
 /// Empty tensors: nothing is written.
