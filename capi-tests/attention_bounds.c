@@ -422,10 +422,14 @@ static void call_again(Run *x, void (*call)(Run *)) {
   EXPECT_OK();
 }
 
-// Of packed tokens, the longest sequence that a caller names may be far longer than they are.
+// A call that names a far longer longest sequence than there are packed tokens: its outputs, which
+// are poisoned before, have to be written as before.
 static void again_longer(Run *x, void (*call)(Run *), Buffer *const *outputs, size_t count) {
-  const void *before[4];
-  for (size_t n = 0; n < count; n++) before[n] = buffer_read(outputs[n]);
+  for (size_t n = 0; n < count; n++) {
+    unsigned char *bytes = host_memory(outputs[n]->bytes);
+    memset(bytes, POISON_VALUE, outputs[n]->bytes);
+    upload(outputs[n]->ptr, bytes, outputs[n]->bytes);
+  }
   size_t sq = x->p.sq, skv = x->p.skv;
   x->p.sq = x->p.skv = INT32_MAX;
   struct timespec begin, now;
@@ -434,8 +438,6 @@ static void again_longer(Run *x, void (*call)(Run *), Buffer *const *outputs, si
   nvtex_stream_synchronize(NULL);
   clock_gettime(CLOCK_MONOTONIC, &now);
   CHECK(now.tv_sec - begin.tv_sec < 20, "%lld seconds", (long long)(now.tv_sec - begin.tv_sec));
-  for (size_t n = 0; n < count; n++)
-    CHECK(memcmp(before[n], buffer_read(outputs[n]), outputs[n]->bytes) == 0, "output %zu", n);
   x->p.sq = sq, x->p.skv = skv;
 }
 
@@ -444,12 +446,13 @@ static void test_longest(void) {
     if (!case_begin("longest of 2147483647 tokens, layout %d", layout)) continue;
     Run x = small_run(layout, kNVTEBFloat16, NVTE_PADDING_CAUSAL_MASK);
     x.p.right = 0;
-    x.c.deterministic = true;
     build_forward(&x);
     if (run_forward(&x)) {
       again_longer(&x, call_forward, (Buffer *[]){x.o.buffer, x.stats_data}, 2);
+      check_forward(&x);
       run_backward(&x);
       again_longer(&x, call_backward, (Buffer *[]){x.dq.buffer, x.dk.buffer, x.dv.buffer}, 3);
+      check_backward(&x);
     }
     end(&x);
   }
