@@ -194,6 +194,8 @@ pub enum Microbatch {
 /// Everything about one call that is not a tensor of the module.
 pub struct Run {
     pub context: Arc<Context>,
+    /// Name of the module that the call is of, for errors; none if there is no module.
+    pub module: Option<Arc<str>>,
     pub stream: cudaStream_t,
     /// The stream is being captured into a graph.
     pub capturing: bool,
@@ -222,6 +224,7 @@ impl Run {
     pub fn outside(context: &Arc<Context>, stream: cudaStream_t) -> Self {
         Self {
             context: Arc::clone(context),
+            module: None,
             stream,
             capturing: stream_is_capturing(stream),
             frame: context.frame(),

@@ -215,7 +215,8 @@ impl Dense {
                 if !size.is_multiple_of(multiple) {
                     let layer = name.to_string_lossy();
                     let expected = format!("a multiple of {multiple} ({})", quantizers[0].scaling);
-                    return Err(Error::argument(format!("{layer}.{field}"), expected, size));
+                    let name = format!("layer {layer:?}: {field}");
+                    return Err(Error::argument(name, expected, size));
                 }
             }
         }
@@ -275,7 +276,7 @@ impl Dense {
                 return self.dequantized(run, &self.weight.value.tensor, shape).map(Arc::new);
             }
             Some(format) if format.quantizer != quantizer => {
-                let name = format!("{}.weight", self.name.to_string_lossy());
+                let name = format!("layer {:?}: weight", self.name.to_string_lossy());
                 let expected = format!("the format of the recipe ({quantizer})");
                 return Err(Error::argument(name, expected, format.quantizer));
             }
@@ -473,7 +474,7 @@ impl Dense {
         };
         if wgrad.is_some() && !has_input {
             let expected = "a gradient that was bound before the forward pass";
-            let name = format!("{}.weight", self.name.to_string_lossy());
+            let name = format!("layer {:?}: weight", self.name.to_string_lossy());
             return Err(Error::argument(name, expected, "one bound after it"));
         }
         let bias = self.bias.as_ref().filter(|bias| bias.grad.is_some());

@@ -37,7 +37,7 @@ pub use quantizer::{Quantizer, Scaling};
 pub use recipe::{BackwardOperands, Choose, Group, Kind, Recipe, Role, RoleOptions, Rule};
 pub use state::Pass;
 
-use crate::check;
+use crate::check::{self, Memory};
 use crate::error::{Error, Kind as ErrorKind, Result};
 use crate::tensor::{Buffer, Tensor};
 use crate::types::NVTEDType;
@@ -60,6 +60,18 @@ impl Tensors {
     fn get(&self, index: usize) -> Result<Argument<'_>> {
         let name = format_args!("{}[{index}]", self.name);
         self.find(index).ok_or_else(|| Error::argument(name, "a tensor handle", "null"))
+    }
+
+    /// Refuses outputs that share memory with an input or with each other: operators write them while
+    /// others still read.
+    pub fn apart(inputs: &Self, outputs: &Self) -> Result<()> {
+        fn of<'a>(arguments: &'a [Argument<'a>]) -> Vec<Memory<'a>> {
+            arguments.iter().map(|x| Memory::of(x, &x.tensor.rowwise)).collect()
+        }
+        let [inputs, outputs] = [inputs, outputs].map(|tensors| -> Vec<_> {
+            (0..tensors.list.len()).filter_map(|i| tensors.find(i)).collect()
+        });
+        check::apart(&of(&inputs), &of(&outputs))
     }
 
     /// As [`Argument::matrix`], none for null.

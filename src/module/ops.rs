@@ -64,9 +64,16 @@ impl Drop for TempConfig {
     }
 }
 
-/// Says which operator of a module failed.
-fn within<T>(operator: &str, result: Result<T>) -> Result<T> {
-    result.map_err(|e| Error { message: format!("{operator}: {}", e.message), ..e })
+/// Says which operator of which module failed: names in its message are those of the operator's
+/// arguments, not those of the module's.
+fn within<T>(run: &Run, operator: &str, result: Result<T>) -> Result<T> {
+    result.map_err(|e| {
+        let message = match &run.module {
+            Some(name) => format!("layer {name:?}: operator {operator}: {}", e.message),
+            None => format!("operator {operator}: {}", e.message),
+        };
+        Error { message, ..e }
+    })
 }
 
 /// Calls `op` with a workspace of the size that it asks for.
@@ -87,12 +94,12 @@ pub fn quantize(
 ) -> Result<()> {
     let (input, output) = (Temp::new(input)?, Temp::new(output)?);
     let noop = ("noop", config.noop());
-    within("quantize", op::cast::quantize(input.0, output.0, noop, config, run.stream))
+    within(run, "quantize", op::cast::quantize(input.0, output.0, noop, config, run.stream))
 }
 
 pub fn dequantize(run: &Run, input: &Tensor, output: &Tensor) -> Result<()> {
     let (input, output) = (Temp::new(input)?, Temp::new(output)?);
-    within("dequantize", op::cast::dequantize(input.0, output.0, run.stream))
+    within(run, "dequantize", op::cast::dequantize(input.0, output.0, run.stream))
 }
 
 /// A cast with sums over the rows; of a derivative's product if there is a function and its input.
@@ -113,14 +120,14 @@ pub fn quantize_dbias(
         let plan = |input: &_, output: &_| op::cast::plan_quantize(input, output, noop, config);
         op::cast::quantize_dbias(derivative, input.0, output.0, sums, plan, run.stream)
     });
-    within("quantize_dbias", result)
+    within(run, "quantize_dbias", result)
 }
 
 /// `output` = the input, transposed.
 pub fn transpose(run: &Run, input: &Buffer, output: &Buffer) -> Result<()> {
     let (input, output) = (Temp::new(&plain(*input))?, Temp::new(&plain(*output))?);
     let output = ("output", output.0);
-    within("transpose", op::transpose::transpose(input.0, null_mut(), output, run.stream))
+    within(run, "transpose", op::transpose::transpose(input.0, null_mut(), output, run.stream))
 }
 
 /// `sums` = the sums of `x` over its rows, in its dtype.
@@ -128,21 +135,21 @@ pub fn sum_rows(run: &Run, x: &Tensor, sums: &Tensor) -> Result<()> {
     let (x, sums) = (Temp::new(x)?, Temp::new(sums)?);
     let result =
         with_workspace(run, |workspace| op::cast::sum_rows(x.0, [sums.0, workspace], run.stream));
-    within("sum_rows", result)
+    within(run, "sum_rows", result)
 }
 
 /// `output.amax = max|input|`
 pub fn amax(run: &Run, input: &Tensor, output: &Tensor, config: &QuantizationConfig) -> Result<()> {
     let (input, output) = (Temp::new(input)?, Temp::new(output)?);
     let config = TempConfig::new(config)?;
-    within("amax", op::recipe::compute_amax(input.0, output.0, config.0, run.stream))
+    within(run, "amax", op::recipe::compute_amax(input.0, output.0, config.0, run.stream))
 }
 
 /// `output.scale` from `output.amax`.
 pub fn scale(run: &Run, output: &Tensor, config: &QuantizationConfig) -> Result<()> {
     let output = Temp::new(output)?;
     let config = TempConfig::new(config)?;
-    within("scale", op::recipe::compute_scale_from_amax(output.0, config.0, run.stream))
+    within(run, "scale", op::recipe::compute_scale_from_amax(output.0, config.0, run.stream))
 }
 
 pub fn delayed_scaling(
@@ -191,7 +198,7 @@ impl Norm {
             let tensors = Forward { x: x.0, residual: None, gamma, layer, epsilon, z: z.0, rsigma };
             op::normalization::forward(self.common(run, workspace), tensors, run.stream)
         });
-        within("norm", result)
+        within(run, "norm", result)
     }
 
     /// Gradients; `add` is added to dx.
@@ -225,7 +232,7 @@ impl Norm {
             };
             op::normalization::backward(self.common(run, workspace), tensors, run.stream)
         });
-        within("norm", result)
+        within(run, "norm", result)
     }
 }
 
@@ -255,7 +262,7 @@ impl Activation {
         let (input, output) = (Temp::new(input)?, Temp::new(output)?);
         let f = op::activation::Fused { fusion: self.fusion(), config };
         let op = if self.gated { op::activation::gated_forward } else { op::activation::forward };
-        within("activation", op(f, input.0, output.0, run.stream))
+        within(run, "activation", op(f, input.0, output.0, run.stream))
     }
 
     pub fn backward(
@@ -269,7 +276,7 @@ impl Activation {
         let (grad, input, output) = (Temp::new(grad)?, Temp::new(input)?, Temp::new(output)?);
         let f = op::activation::Fused { fusion: self.fusion(), config };
         let op = if self.gated { op::activation::gated_backward } else { op::activation::backward };
-        within("activation", op(f, grad.0, input.0, output.0, run.stream))
+        within(run, "activation", op(f, grad.0, input.0, output.0, run.stream))
     }
 }
 
@@ -288,7 +295,7 @@ pub fn dropout_add(
     let added = op::dropout::Added { bias: null_mut(), residual: residual.0 };
     let (mask, state, stream) = (mask.0, state.0, run.stream);
     let result = op::dropout::bias_dropout_add(x.0, &added, y.0, mask, state, probability, stream);
-    within("dropout", result)
+    within(run, "dropout", result)
 }
 
 /// The gradient of a dropout by its mask.
@@ -301,7 +308,7 @@ pub fn dropout_grad(
 ) -> Result<()> {
     let (dy, mask, dx) = (Temp::new(dy)?, Temp::new(mask)?, Temp::new(dx)?);
     let (dy, dx) = (("grad_output", dy.0), ("grad_input", dx.0));
-    within("dropout", op::dropout::dropout(dy, dx, mask.0, None, probability, run.stream))
+    within(run, "dropout", op::dropout::dropout(dy, dx, mask.0, None, probability, run.stream))
 }
 
 /// Another part of the caller's sequence of random numbers.
@@ -314,7 +321,7 @@ pub fn rng_state(run: &Run, from: &Tensor, state: &Tensor, offset: u32) -> Resul
         seed: 0,
         offset: offset.into(),
     };
-    within("rng_state", op::fused_attn::extract_seed_and_offset(&args, true, run.stream))
+    within(run, "rng_state", op::fused_attn::extract_seed_and_offset(&args, true, run.stream))
 }
 
 /// Splits a packed tensor into queries, keys and values and turns the first two, or the other way round
@@ -358,7 +365,7 @@ impl QkvRope<'_> {
                 op::fused_rope::qkv_rope_packed(whole, names, parts, freqs, form, split, stream)
             }
         };
-        within("rope", result)
+        within(run, "rope", result)
     }
 
     fn form(&self, backward: bool) -> op::fused_rope::Form {
@@ -391,7 +398,7 @@ impl QkvRope<'_> {
         };
         let tensors = [("x", x.0), ("y", x.0)];
         let others = [sums.0, frequencies.0, starts.0];
-        within("rope", op::fused_rope::rope(tensors, others, &form, strides, run.stream))
+        within(run, "rope", op::fused_rope::rope(tensors, others, &form, strides, run.stream))
     }
 }
 
@@ -428,7 +435,11 @@ pub fn copy_to_kv_cache(
         max_pages_per_seq: small(sizes[2])?,
     };
     let format = MaybeUninit::new(format);
-    within("kv_cache", op::fused_attn::copy_to_cache(&handles, format, &sizes, true, run.stream))
+    within(
+        run,
+        "kv_cache",
+        op::fused_attn::copy_to_cache(&handles, format, &sizes, true, run.stream),
+    )
 }
 
 /// Options of an attention, of both passes.
@@ -479,11 +490,11 @@ impl AttentionCall {
         Ok(())
     }
 
-    fn run(&mut self, pack: &mut NVTETensorPack, workspace: NVTETensor) -> Result<()> {
+    fn run(&mut self, run: &Run, pack: &mut NVTETensorPack, workspace: NVTETensor) -> Result<()> {
         self.values[self.pass.auxiliary] = (&raw mut *pack) as usize as u64;
         self.values[self.pass.workspace()] = workspace as usize as u64;
         // SAFETY: the pack is borrowed for the call.
-        within("attention", unsafe { (self.pass.run)(op::fused_attn::Words(&self.values)) })
+        within(run, "attention", unsafe { (self.pass.run)(op::fused_attn::Words(&self.values)) })
     }
 }
 
@@ -550,7 +561,7 @@ impl Attention {
         let slot = pack.tensors[0];
         let mut stats = None;
         with_workspace(run, |workspace| {
-            call.run(&mut pack, workspace)?;
+            call.run(run, &mut pack, workspace)?;
             if stats.is_none() {
                 // The query has told their shape.
                 let shape = TENSORS.get("stats", slot)?.rowwise.shape;
@@ -595,7 +606,7 @@ impl Attention {
         for (handle, tensor) in pack.tensors.iter_mut().zip(saved) {
             *handle = call.handle(Some(tensor))?;
         }
-        with_workspace(run, |workspace| call.run(&mut pack, workspace))
+        with_workspace(run, |workspace| call.run(run, &mut pack, workspace))
     }
 }
 
@@ -659,7 +670,7 @@ impl Gemm<'_> {
             split_accumulator: ("use_split_accumulator", self.split_accumulator),
             sm_count: ("sm_count", 0),
         };
-        within("gemm", product.run(run.stream))
+        within(run, "gemm", product.run(run.stream))
     }
 }
 

@@ -35,8 +35,10 @@ pub(super) unsafe fn create<T: ModuleConfig>(
     let build = config.build()?;
     let context = open(&CONTEXTS, "context", context)?;
     let name = context.take_name(field, &name, T::KIND)?;
-    let created = build(&Run::outside(&context, stream), &name)
-        .and_then(|layer| Module::new(&context, (name.clone(), T::KIND), layer));
+    let module: Arc<str> = name.as_str().into();
+    let run = Run { module: Some(Arc::clone(&module)), ..Run::outside(&context, stream) };
+    let created =
+        build(&run, &name).and_then(|layer| Module::new(&context, (module, T::KIND), layer));
     match created {
         Ok(module) => Ok(Handle(MODULES.insert(Arc::new(module))?)),
         Err(error) => {

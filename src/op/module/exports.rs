@@ -1215,6 +1215,7 @@ pub unsafe extern "C-unwind" fn nvtex_step_init(step: *mut NVTEXStep, struct_siz
 /// Runs a module forward.
 ///
 /// Arrays hold what the module's creation says; missing and null entries at their end are optional ones.
+/// Outputs overlap neither inputs nor each other.
 /// `tape`, if not null, takes what the backward pass needs: several may be in flight. It refers to the
 /// inputs, the norm's result and the parameters, which must stay as they are until the backward pass is
 /// done. Without a tape the maxima of delayed scaling stay as they are. `step` null: defaults.

@@ -31,7 +31,7 @@ pub static KV_CACHES: Slab<Arc<KvCache>> = Slab::new(HandleKind::KvCache);
 /// A module with its place in a context.
 pub struct Module {
     context: Arc<Context>,
-    name: String,
+    name: Arc<str>,
     /// Begins made-up names of such modules.
     kind: &'static str,
     layer: Mutex<Box<dyn Layer>>,
@@ -65,7 +65,7 @@ impl Drop for Module {
 impl Module {
     fn new(
         context: &Arc<Context>,
-        (name, kind): (String, &'static str),
+        (name, kind): (Arc<str>, &'static str),
         mut layer: Box<dyn Layer>,
     ) -> Result<Self> {
         let mut parameters = Vec::new();
@@ -75,6 +75,11 @@ impl Module {
         }
         let (context, layer) = (Arc::clone(context), Mutex::new(layer));
         Ok(Self { context, name, kind, layer, parameters })
+    }
+
+    /// A call of the module.
+    fn run(&self, stream: cudaStream_t) -> Run {
+        Run { module: Some(Arc::clone(&self.name)), ..Run::outside(&self.context, stream) }
     }
 
     fn num_parameters(&self) -> usize {
@@ -888,7 +893,7 @@ fn assign_parameter(
     let value = check::tensor("value", value)?;
     module.parameter(index, |parameter, _| {
         parameter.check("value", &value, check::HIGH_PRECISION)?;
-        parameter.assign(&Run::outside(&module.context, stream), &value, false)
+        parameter.assign(&module.run(stream), &value, false)
     })
 }
 
@@ -1035,6 +1040,25 @@ unsafe fn forward(
     if let Some(state) = &rng_state {
         check::dtype("step.rng_state", state.rowwise.dtype, &[NVTEDType::kNVTEInt64])?;
         check::shape("step.rng_state", &state.rowwise.shape, &Shape::new(&[2]))?;
+        check::pointer("step.rng_state.data", &state.rowwise)?;
+    }
+    let sums = |name: &str, handle: NVTETensor| {
+        let sums = optional(name, handle)?;
+        if let Some(rowwise) = sums.as_ref().map(|sums| &sums.rowwise) {
+            check::dtype(format_args!("step.{name}"), rowwise.dtype, &[NVTEDType::kNVTEInt32])?;
+            if rowwise.shape.numel() == 0 {
+                let name = format!("step.{name}.shape");
+                return Err(Error::argument(name, "[b + 1] for b sequences", rowwise.shape));
+            }
+            check::pointer(format_args!("step.{name}.data"), rowwise)?;
+        }
+        Ok(sums)
+    };
+    let frequencies = optional("rotary_frequencies", step.rotary_frequencies)?;
+    if let Some(rowwise) = frequencies.as_ref().map(|table| &table.rowwise) {
+        let name = "step.rotary_frequencies";
+        check::dtype(name, rowwise.dtype, &[NVTEDType::kNVTEFloat32])?;
+        check::pointer("step.rotary_frequencies.data", rowwise)?;
     }
     // SAFETY: the caller vouches for the array.
     let splits =
@@ -1048,15 +1072,16 @@ unsafe fn forward(
         skip_weights: step.skip_weight_update,
         rng_state,
         cu_seqlens: [
-            optional("cu_seqlens_q", step.cu_seqlens_q)?,
-            optional("cu_seqlens_kv", step.cu_seqlens_kv)?,
-            optional("cu_seqlens_q_padded", step.cu_seqlens_q_padded)?,
-            optional("cu_seqlens_kv_padded", step.cu_seqlens_kv_padded)?,
+            sums("cu_seqlens_q", step.cu_seqlens_q)?,
+            sums("cu_seqlens_kv", step.cu_seqlens_kv)?,
+            sums("cu_seqlens_q_padded", step.cu_seqlens_q_padded)?,
+            sums("cu_seqlens_kv_padded", step.cu_seqlens_kv_padded)?,
         ],
         max_seqlen: [step.max_seqlen_q, step.max_seqlen_kv],
-        frequencies: optional("rotary_frequencies", step.rotary_frequencies)?,
-        ..Run::outside(&module.context, stream)
+        frequencies,
+        ..module.run(stream)
     };
+    Tensors::apart(&inputs, &outputs)?;
     let saved = layer.forward(&run, &inputs, &outputs)?;
     drop(layer);
     if training {
@@ -1092,7 +1117,8 @@ unsafe fn backward(
             tensors("grad_inputs", grad_inputs, num_inputs)?,
         )
     };
+    Tensors::apart(&grad_outputs, &grad_inputs)?;
     let microbatch = tape.microbatch;
-    let run = Run { training: true, microbatch, ..Run::outside(&module.context, stream) };
+    let run = Run { training: true, microbatch, ..module.run(stream) };
     layer.backward(&run, &**lock(&tape.saved), [&grad_outputs, &grad_inputs])
 }
