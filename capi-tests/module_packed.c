@@ -185,6 +185,10 @@ static void case_refusals(void) {
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "inputs[0].shape: expected [tokens, 32]");
   NVTEXStep step;
   nvtex_step_init(&step, sizeof step);
+  step.cu_seqlens_q = nvte_create_tensor(NVTE_DELAYED_TENSOR_SCALING);
+  nvtex_module_forward(m.module, &in, 1, &out, 1, &step, NULL, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "step.cu_seqlens_q.shape: expected [b + 1], got [0]");
+  nvte_destroy_tensor(step.cu_seqlens_q);
   step.cu_seqlens_q = sums_tensor(kSums);
   Buffer *angles = buffer(MOST * 8 * sizeof(float));
   step.rotary_frequencies = tensor(angles->ptr, kNVTEFloat32, SHAPE(MOST, 1, 1, 8));

@@ -771,7 +771,14 @@ impl MultiheadAttention {
                 return Err(Error::argument(name, format!("{least} rows or more"), shape));
             }
         }
-        Ok(padded.as_ref().unwrap_or(sums).clone())
+        let (name, sums) = match padded {
+            Some(padded) => ("step.cu_seqlens_q_padded.shape", padded),
+            None => ("step.cu_seqlens_q.shape", sums),
+        };
+        if sums.rowwise.shape.numel() == 0 {
+            return Err(Error::argument(name, "[b + 1]", sums.rowwise.shape));
+        }
+        Ok(sums.clone())
     }
 
     /// Splits a packed tensor, with norms of queries and keys in front of the turns or behind them.
