@@ -237,6 +237,55 @@ static void test_lengths(void) {
 
 // ---- Small stacks
 
+// The layer that has most: of a decoder, in FP8, with dropout and what is computed again.
+static void *run_large_layer(void *unused) {
+  (void)unused;
+  NVTEXContext context = nvtex_context_create(NULL);
+  NVTEXRecipeConfig options;
+  nvtex_recipe_config_init(&options, sizeof options, NVTEX_RECIPE_DELAYED_SCALING);
+  NVTEXRecipe recipe = nvtex_recipe_create(&options);
+  NVTEXTransformerLayerConfig config;
+  nvtex_transformer_layer_config_init(&config, sizeof config);
+  config.attention.num_attention_heads = 4;
+  config.attention.num_gqa_groups = 2;
+  config.attention.checkpoint_core_attention = true;
+  config.mlp.hidden_size = 64;
+  config.mlp.ffn_hidden_size = 128;
+  config.hidden_dropout = 0.5f;
+  config.decoder = true;
+  nvtex_context_begin(context, recipe, NVTEX_CONTEXT_ENABLED, NULL);
+  NVTEXModule layer = nvtex_transformer_layer_create(context, &config, NULL);
+  EXPECT_OK();
+  enum { BYTES = 16 * 2 * 64 * 4 };
+  Buffer *x = buffer(BYTES), *y = buffer(BYTES), *dx = buffer(BYTES), *dmemory = buffer(BYTES);
+  float *values = random_values(kNVTEFloat32, BYTES / 4, -1, 1);
+  upload(x->ptr, values, BYTES);
+  NVTETensor tx = tensor(x->ptr, kNVTEFloat32, SHAPE(16, 2, 64));
+  NVTETensor ty = tensor(y->ptr, kNVTEFloat32, SHAPE(16, 2, 64));
+  NVTETensor inputs[] = {tx, tx};
+  NVTETensor grads[] = {tensor(dx->ptr, kNVTEFloat32, SHAPE(16, 2, 64)),
+                        tensor(dmemory->ptr, kNVTEFloat32, SHAPE(16, 2, 64))};
+  const int64_t seed[] = {1, 2};
+  NVTEXStep step;
+  nvtex_step_init(&step, sizeof step);
+  step.rng_state = tensor(buffer_from(seed, sizeof seed, 0)->ptr, kNVTEInt64, SHAPE(2));
+  NVTEXTape tape = NULL;
+  nvtex_module_forward(layer, inputs, 2, &ty, 1, &step, &tape, NULL);
+  EXPECT_OK();
+  nvtex_context_end(context);
+  nvtex_context_forward_update(context, NULL);
+  nvtex_module_backward(layer, tape, &ty, 1, grads, 2, NULL);
+  nvtex_context_backward_update(context, NULL);
+  EXPECT_OK();
+  CHECK(!untouched(y) && !untouched(dx) && !untouched(dmemory), "nothing was computed");
+  nvtex_tape_destroy(tape);
+  nvtex_module_destroy(layer);
+  nvtex_recipe_destroy(recipe);
+  nvtex_context_destroy(context);
+  EXPECT_OK();
+  return NULL;
+}
+
 static void *run_layer(void *unused) {
   (void)unused;
   NVTEXContext context = nvtex_context_create(NULL);
@@ -292,8 +341,10 @@ static void test_stacks(void) {
   }
   if (case_begin("a layer on a stack of 256 KiB")) {
     run_on_stack(256 << 10, run_layer, NULL);
+    run_on_stack(256 << 10, run_large_layer, NULL);
     nvtex_set_num_threads(1);
     run_on_stack(256 << 10, run_layer, NULL);
+    run_on_stack(256 << 10, run_large_layer, NULL);
     nvtex_set_num_threads(0);
   }
 }

@@ -1056,6 +1056,41 @@ static void case_refusals(void) {
   nvtex_module_forward(s.module, &s.tin[1], 1, &s.tin[0], 0, NULL, NULL, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "outputs[0]: expected a tensor handle, got null");
   end_subject(&s);
+  // Shapes that do not fit each other, in the words of the module; what only the operator knows,
+  // with the names of both.
+  NVTEXAttentionConfig core;
+  nvtex_attention_config_init(&core, sizeof core);
+  core.name = "core";
+  core.num_attention_heads = 2;
+  core.head_dim_qk = 16;
+  core.window_size_left = -7;
+  CHECK(!nvtex_attention_create(context, &core, NULL), "a module");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.window_size_left: expected -1 (unbounded) or more");
+  core.window_size_left = -1;
+  core.attn_mask_type = NVTE_PADDING_MASK;
+  NVTEXModule attention = nvtex_attention_create(context, &core, NULL);
+  EXPECT_OK();
+  Buffer *in = buffer(5 * 3 * 2 * 16 * sizeof(float)), *out = buffer(in->bytes);
+#define HEADS_OF(length, batch) tensor(in->ptr, kNVTEFloat32, SHAPE(length, batch, 2, 16))
+  NVTETensor o = tensor(out->ptr, kNVTEFloat32, SHAPE(4, 2, 2, 16));
+  NVTETensor parts[] = {HEADS_OF(4, 2), HEADS_OF(4, 3), HEADS_OF(4, 3)};
+  nvtex_module_forward(attention, parts, 3, &o, 1, NULL, NULL, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "forward: inputs[1].shape: expected a batch of 2, as in");
+  parts[1] = parts[0];
+  parts[2] = HEADS_OF(5, 2);
+  nvtex_module_forward(attention, parts, 3, &o, 1, NULL, NULL, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "forward: inputs[2].shape: expected batch and length of in");
+  parts[2] = parts[0];
+  nvtex_module_forward(attention, parts, 3, &o, 1, NULL, NULL, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,
+               "step.cu_seqlens_q: expected Int32 [b + 1] (a mask with padding), got null");
+  NVTEXStep step;
+  nvtex_step_init(&step, sizeof step);
+  step.cu_seqlens_q = step.cu_seqlens_kv = tensor(in->ptr, kNVTEInt32, SHAPE(2));
+  nvtex_module_forward(attention, parts, 3, &o, 1, &step, NULL, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "layer \"core\": operator attention: cu_seqlens_q.shape");
+  CHECK(untouched(out), "a refused call wrote");
+  nvtex_module_destroy(attention);
   nvtex_context_destroy(context);
 }
 

@@ -176,7 +176,9 @@ static void case_refusals(void) {
   const Setup s = {.groups = 2, .rotary = 8};
   Module m = create(context, &s, kNVTEFloat32, true);
   Buffer *b = buffer(10 * HIDDEN * sizeof(float));
-  NVTETensor in = tensor(b->ptr, kNVTEFloat32, SHAPE(10, HIDDEN)), out = in;
+  NVTETensor in = tensor(b->ptr, kNVTEFloat32, SHAPE(10, HIDDEN));
+  NVTETensor out =
+      tensor(buffer(10 * HIDDEN * sizeof(float))->ptr, kNVTEFloat32, SHAPE(10, HIDDEN));
   nvtex_module_forward(m.module, &in, 1, &out, 1, NULL, NULL, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,
                "nvtex_module_forward: step.cu_seqlens_q: expected Int32 [b + 1] (NVTE_THD)");
@@ -194,6 +196,30 @@ static void case_refusals(void) {
   step.rotary_frequencies = tensor(angles->ptr, kNVTEFloat32, SHAPE(MOST, 1, 1, 8));
   nvtex_module_forward(m.module, &in, 1, &out, 1, &step, NULL, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "step.rotary_frequencies.shape: expected 10 rows or more");
+  // What a step's tensors hold, under their own names.
+  const struct {
+    NVTETensor sums, angles;
+    const char *text;
+  } wrong[] = {
+      {tensor(angles->ptr, kNVTEFloat32, SHAPE(4)), NULL,
+       "step.cu_seqlens_q.dtype: expected Int32, got Float32"},
+      {tensor(angles->ptr, kNVTEInt32, SHAPE(0)), NULL,
+       "step.cu_seqlens_q.shape: expected [b + 1] for b sequences, got [0]"},
+      {tensor(NULL, kNVTEInt32, SHAPE(4)), NULL,
+       "step.cu_seqlens_q.data: expected a pointer to 16 bytes, got null"},
+      {step.cu_seqlens_q, tensor(angles->ptr, kNVTEFloat16, SHAPE(MOST, 1, 1, 8)),
+       "step.rotary_frequencies.dtype: expected Float32, got Float16"},
+      {step.cu_seqlens_q, tensor(NULL, kNVTEFloat32, SHAPE(MOST, 1, 1, 8)),
+       "step.rotary_frequencies.data: expected a pointer to"},
+      {step.cu_seqlens_q, tensor(angles->ptr, kNVTEFloat32, SHAPE(10, 1, 1, 7)),
+       "step.rotary_frequencies.shape: expected [1 or more, 1, 1, an even number up to"},
+  };
+  for (size_t i = 0; i < COUNT(wrong); i++) {
+    step.cu_seqlens_q = wrong[i].sums;
+    step.rotary_frequencies = wrong[i].angles;
+    nvtex_module_forward(m.module, &in, 1, &out, 1, &step, NULL, NULL);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvtex_module_forward: ", wrong[i].text);
+  }
   nvtex_module_destroy(m.module);
   nvtex_context_destroy(context);
   EXPECT_OK();

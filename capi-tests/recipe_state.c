@@ -206,6 +206,23 @@ static void case_refusals(void) {
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "inputs[0].shape: expected [..., 16]");
   nvtex_module_forward(l.module, &l.tx, 1, NULL, 0, NULL, NULL, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "outputs[0]: expected a tensor handle, got null");
+  // Outputs lie apart from inputs and from each other, wholly.
+  Buffer *room = buffer(2 * N * N * sizeof(float));
+  const size_t starts[] = {0, sizeof(float), (N * N - 1) * sizeof(float)};
+  NVTETensor low = tensor(room->ptr, kNVTEFloat32, SHAPE(N, N));
+  for (size_t i = 0; i < COUNT(starts); i++) {
+    NVTETensor high = tensor((char *)room->ptr + starts[i], kNVTEFloat32, SHAPE(N, N));
+    nvtex_module_forward(l.module, &low, 1, &high, 1, NULL, NULL, NULL);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,
+                 "nvtex_module_forward: outputs[0]: expected memory apart from inputs[0]");
+    NVTEXTape mine = forward(&l, NVTEX_MICROBATCH_NONE);
+    nvtex_module_backward(l.module, mine, &low, 1, &high, 1, NULL);
+    EXPECT_ERROR(
+        NVTEX_INVALID_ARGUMENT,
+        "nvtex_module_backward: grad_inputs[0]: expected memory apart from grad_outputs[0]");
+    nvtex_tape_destroy(mine);
+    CHECK(untouched(room), "a refused call wrote");
+  }
   nvtex_module_forward(l.module, &l.tx, 2, &l.ty, 1, NULL, NULL, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "num_inputs: expected at most 1");
   NVTEXTape tape = forward(&l, NVTEX_MICROBATCH_NONE);

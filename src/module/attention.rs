@@ -80,6 +80,11 @@ impl AttentionConfig {
         if !(0.0..1.0).contains(&self.dropout) {
             return refuse("attention_dropout", "at least 0 and less than 1", &self.dropout);
         }
+        for (field, size) in ["left", "right"].into_iter().zip(self.window) {
+            if size < -1 {
+                return refuse(&format!("window_size_{field}"), "-1 (unbounded) or more", &size);
+            }
+        }
         if !self.scale.is_finite() {
             return refuse("softmax_scale", "a finite number", &self.scale);
         }
@@ -198,6 +203,16 @@ impl Core {
         cu_seqlens: [Option<Tensor>; 4],
     ) -> Result<Box<CoreTape>> {
         let (config, dropout) = (&self.config, op.dropout);
+        let padding = matches!(
+            op.mask,
+            NVTE_PADDING_MASK | NVTE_PADDING_CAUSAL_MASK | NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK
+        );
+        for (name, sums) in ["q", "kv"].into_iter().zip(&cu_seqlens) {
+            if padding && sums.is_none() {
+                let name = format!("step.cu_seqlens_{name}");
+                return Err(Error::argument(name, "Int32 [b + 1] (a mask with padding)", "null"));
+            }
+        }
         let rng_state = if dropout > 0.0 { Some(run.random(config.site)?) } else { None };
         let stats = QTensor::borrowed(plain(Buffer::UNSET));
         let page_table = page_table.cloned();
@@ -317,6 +332,27 @@ impl DotProductAttention {
         }
     }
 
+    /// Queries, keys and values are of one batch, and values as long as keys.
+    fn check_dims(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<()> {
+        let at = match self.core.config.format {
+            // Packed tokens may be more than their sequences have.
+            NVTE_THD => return Ok(()),
+            NVTE_SBHD => 1,
+            _ => 0,
+        };
+        let [q, k, v] = [q, k, v].map(|x| x.rowwise.shape);
+        let batch = q.dims()[at];
+        if k.dims()[at] != batch {
+            let expected = format!("a batch of {batch}, as inputs[0]");
+            return Err(Error::argument("inputs[1].shape", expected, k));
+        }
+        if v.dims()[..2] != k.dims()[..2] {
+            let expected = format!("batch and length of inputs[1] ({k})");
+            return Err(Error::argument("inputs[2].shape", expected, v));
+        }
+        Ok(())
+    }
+
     /// An output like the queries, with heads as a dimension of their own or not.
     fn output(&self, x: &Argument, q: &Tensor) -> Result<Tensor> {
         let config = &self.core.config;
@@ -356,6 +392,7 @@ impl Layer for DotProductAttention {
         let (q, length_q) = self.heads(&inputs.get(0)?, (heads, dim_qk), packed_q)?;
         let (k, length_kv) = self.heads(&inputs.get(1)?, (groups, dim_qk), packed_kv)?;
         let (v, _) = self.heads(&inputs.get(2)?, (groups, dim_v), packed_kv)?;
+        self.check_dims(&q, &k, &v)?;
         let o = self.output(&outputs.get(0)?, &q)?;
         let layout = self.core.config.separate();
         let (parts, lengths) = ([&q, &k, &v], [length_q, length_kv]);
@@ -570,6 +607,16 @@ impl MultiheadAttention {
         };
         let sequences = cu_seqlens.map_or(batch, |sums| sums.rowwise.shape.numel() - 1);
         let turned = frequencies.map_or(0, |f| f.rowwise.shape.flatten().1);
+        if let Some(frequencies) = frequencies {
+            // What a cache and packed tokens need is checked where they are.
+            let least = if starts.is_none() && cu_seqlens.is_none() { length } else { 1 };
+            let shape = frequencies.rowwise.shape;
+            let good = matches!(shape.dims(), [rows, 1, 1, _] if *rows >= least);
+            if !good || turned % 2 != 0 || turned > d {
+                let expected = format!("[{least} or more, 1, 1, an even number up to {d}]");
+                return Err(Error::argument("step.rotary_frequencies.shape", expected, shape));
+            }
+        }
         Ok(QkvRope {
             format,
             interleaved: self.rotary_interleaved,

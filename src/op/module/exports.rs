@@ -1241,7 +1241,8 @@ pub unsafe extern "C-unwind" fn nvtex_module_forward(
 
 /// Runs a module backward: writes the gradients of the inputs that `grad_inputs` has, and those of the
 /// parameters that are bound. `grad_outputs` is like the outputs of the forward pass; null for an optional
-/// output is a gradient of 0. The tape stays, and may be used again.
+/// output is a gradient of 0. The tape stays, and may be used again. Gradients of inputs overlap neither
+/// those of outputs nor each other.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_module_backward(
     module: NVTEXModule,
