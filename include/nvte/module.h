@@ -1238,6 +1238,7 @@ void nvtex_step_init(struct NVTEXStep *step, size_t struct_size);
  * Runs a module forward.
  *
  * Arrays hold what the module's creation says; missing and null entries at their end are optional ones.
+ * Outputs overlap neither inputs nor each other.
  * `tape`, if not null, takes what the backward pass needs: several may be in flight. It refers to the
  * inputs, the norm's result and the parameters, which must stay as they are until the backward pass is
  * done. Without a tape the maxima of delayed scaling stay as they are. `step` null: defaults.
@@ -1256,7 +1257,8 @@ void nvtex_module_forward(NVTEXModule module,
 /**
  * Runs a module backward: writes the gradients of the inputs that `grad_inputs` has, and those of the
  * parameters that are bound. `grad_outputs` is like the outputs of the forward pass; null for an optional
- * output is a gradient of 0. The tape stays, and may be used again.
+ * output is a gradient of 0. The tape stays, and may be used again. Gradients of inputs overlap neither
+ * those of outputs nor each other.
  */
 void nvtex_module_backward(NVTEXModule module,
                            NVTEXTape tape,
