@@ -612,7 +612,7 @@ impl MultiheadAttention {
             let least = if starts.is_none() && cu_seqlens.is_none() { length } else { 1 };
             let shape = frequencies.rowwise.shape;
             let good = matches!(shape.dims(), [rows, 1, 1, _] if *rows >= least);
-            if !good || turned % 2 != 0 || turned > d {
+            if !good || !turned.is_multiple_of(2) || turned > d {
                 let expected = format!("[{least} or more, 1, 1, an even number up to {d}]");
                 return Err(Error::argument("step.rotary_frequencies.shape", expected, shape));
             }
