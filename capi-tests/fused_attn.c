@@ -783,6 +783,26 @@ static void test_refused(void) {
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_convert_bshd_to_thd: tensor.shape");
   nvte_prepare_flash_attn_fwd(t, same, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_prepare_flash_attn_fwd: qkvi.dtype");
+  // Outputs in the memory of their inputs.
+  NVTETensor inside = tensor(b->ptr, kNVTEFloat32, SHAPE(TOKENS / 2, HEADS, DIM));
+  nvte_cp_thd_read_half_tensor(&t, &cu, inside, 0, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "half: expected memory apart from tensor");
+  nvte_thd_sequence_order_to_cp_rank_order(&t, &cu, t, 2, TOKENS, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "out: expected memory apart from inp");
+  NVTETensor rows = tensor(b->ptr, kNVTEFloat32, SHAPE(SEQUENCES, 1, HEADS, DIM));
+  nvte_convert_thd_to_bshd(t, cu, rows, SEQUENCES, 1, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "new_tensor: expected memory apart from tensor");
+  nvte_convert_bshd_to_thd(rows, cu, t, TOKENS, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "new_tensor: expected memory apart from tensor");
+  NVTETensor queries = tensor(b->ptr, kNVTEFloat16, SHAPE(2, 2, 2, 32));
+  NVTETensor parts = tensor((char *)b->ptr + 1024, kNVTEFloat16, SHAPE(3, 2, 2, 2, 32));
+  nvte_prepare_flash_attn_fwd(queries, parts, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "qkv: expected memory apart from qkvi");
+  nvte_prepare_flash_attn_bwd(queries, queries, queries, parts, NULL);
+  EXPECT_OK();
+  parts = tensor(b->ptr, kNVTEFloat16, SHAPE(3, 2, 2, 2, 32));
+  nvte_prepare_flash_attn_bwd(queries, queries, queries, parts, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "qkv: expected memory apart from q (");
   name = "nvte_multi_tensor_pad_last_dim";
   NVTETensor narrow = tensor(c->ptr, kNVTEFloat32, SHAPE(4, 3)),
              wide = tensor(b->ptr, kNVTEFloat32, SHAPE(4, 8));

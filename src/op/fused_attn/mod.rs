@@ -192,6 +192,11 @@ const MOVE: MoveRowsArgs = MoveRowsArgs {
     map: RowMap::NVTEX_ROWS_HALF,
 };
 
+/// Refuses to copy between buffers that share memory.
+fn apart(src: (&str, &Buffer), dst: (&str, &Buffer)) -> Result<()> {
+    check::apart(&[Memory::of(&src.0, src.1)], &[Memory::of(&dst.0, dst.1)])
+}
+
 fn run_moves(args: &MoveRowsArgs, stream: cudaStream_t) -> Result<()> {
     match args.rows * args.outer * args.row_bytes {
         0 => Ok(()),
@@ -222,6 +227,7 @@ unsafe fn read_half(
     if !(0..2).contains(&half_idx) {
         return Err(Error::argument("half_idx", "0 or 1", half_idx));
     }
+    apart(("tensor", &src), ("half", &dst))?;
     check_sums("cu_seqlens", cu, sequences, total, stream)?;
     let args = MoveRowsArgs {
         src: src.ptr(),
@@ -539,6 +545,7 @@ fn token_pair(
     }
     same_dtype(dst_name, &dst, &src)?;
     check::shape(dst_name, &dst.shape, &src.shape)?;
+    apart((src_name, &src), (dst_name, &dst))?;
     Ok((src, dst))
 }
 
@@ -613,7 +620,9 @@ fn convert(
     let cu = running_sums("cu_seqlens", cu_seqlens, b)?;
     check_sums("cu_seqlens", cu, b, tokens, stream)?;
     let unpacks = map == RowMap::NVTEX_ROWS_UNPACK;
-    let (src, dst) = if unpacks { (packed, padded) } else { (padded, packed) };
+    let pair = [(packed_name, packed), (padded_name, padded)];
+    let [(src_name, src), (dst_name, dst)] = if unpacks { pair } else { [pair[1], pair[0]] };
+    apart((src_name, &src), (dst_name, &dst))?;
     let rows = b * length;
     let args = MoveRowsArgs {
         src: src.ptr(),
@@ -740,6 +749,7 @@ pub(crate) fn copy_to_cache(
         let sizes = [b, context, page, if paged { 0 } else { b }];
         let [elements, new_rows, cache_pages] =
             token_elements((all[i].0, new), (all[2 + i].0, cache), format, sizes)?;
+        apart((all[i].0, new), (all[2 + i].0, cache))?;
         slots[i] = cache_pages;
         *args = MoveRowsArgs {
             src: new.ptr(),
@@ -863,6 +873,9 @@ fn prepare_forward(qkvi: NVTETensor, qkv: NVTETensor, stream: cudaStream_t) -> R
     let (interleaved, [s, b, heads, dim]) = halves("qkvi", qkvi)?;
     let qkv = data("qkv", qkv, &[interleaved.dtype])?;
     check::shape("qkv", &qkv.shape, &Shape::new(&[3, b, s, heads, dim]))?;
+    // The input's shape is that of the queries, which keys and values lie between.
+    let whole = Memory::new(&"qkvi", interleaved.ptr(), qkv.bytes());
+    check::apart(&[whole], &[Memory::of(&"qkv", &qkv)])?;
     let part = row_bytes(&qkv, b * s * heads * dim);
     let parts = [0, 1, 2].map(|c| qkv.ptr().cast::<u8>().wrapping_add(c * part).cast());
     interleave(&interleaved, parts, [s, b, heads, dim], false, stream)
@@ -870,18 +883,20 @@ fn prepare_forward(qkvi: NVTETensor, qkv: NVTETensor, stream: cudaStream_t) -> R
 
 fn prepare_backward(parts: [NVTETensor; 3], qkv: NVTETensor, stream: cudaStream_t) -> Result<()> {
     let (q, [b, s, heads, dim]) = halves("q", parts[0])?;
-    let mut pointers = [q.ptr(); 3];
+    let mut buffers = [q; 3];
     for (i, name) in [(1, "k"), (2, "v")] {
-        let part = data(name, parts[i], &[q.dtype])?;
-        check::shape(name, &part.shape, &q.shape)?;
-        pointers[i] = part.ptr();
+        buffers[i] = data(name, parts[i], &[q.dtype])?;
+        check::shape(name, &buffers[i].shape, &q.shape)?;
     }
     let qkv = data("qkv", qkv, &[q.dtype])?;
     if qkv.shape.numel() != 3 * q.shape.numel() {
         let expected = format!("{} elements ([{s}, {b}, {heads}, 3, {dim}])", 3 * q.shape.numel());
         return Err(Error::argument("qkv.shape", expected, qkv.shape));
     }
-    interleave(&qkv, pointers, [s, b, heads, dim], true, stream)
+    for (name, part) in ["q", "k", "v"].into_iter().zip(&buffers) {
+        apart((name, part), ("qkv", &qkv))?;
+    }
+    interleave(&qkv, buffers.map(|part| part.ptr()), [s, b, heads, dim], true, stream)
 }
 
 /// Pairs of tensors of host arrays.
@@ -903,6 +918,7 @@ unsafe fn pairs(
         let names = (format!("inputs[{i}]"), format!("outputs[{i}]"));
         let (from, to) = (data(&names.0, input, &[])?, data(&names.1, output, &[])?);
         same_dtype(&names.1, &to, &from)?;
+        apart((&names.0, &from), (&names.1, &to))?;
         entries.push(pair(&names.0, from, &names.1, to)?);
     }
     Ok(entries)
@@ -953,7 +969,6 @@ fn pad_last_dim(in_name: &str, from: Buffer, out_name: &str, to: Buffer) -> Resu
         }
     };
     let (row, out_row) = (row_bytes(&from, cols), row_bytes(&to, wide));
-    check::apart(&[Memory::of(&in_name, &from)], &[Memory::of(&out_name, &to)])?;
     Ok(CopyRowsEntry {
         src: from.ptr(),
         dst: to.ptr(),
