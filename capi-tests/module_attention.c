@@ -969,6 +969,13 @@ static void case_rotary(void) {
             expected);
     }
   }
+  NVTEXRotaryConfig far_away;
+  nvtex_rotary_config_init(&far_away, sizeof far_away);
+  far_away.offset = SIZE_MAX;
+  nvtex_rotary_frequencies(t, &far_away, NULL);
+  EXPECT_OK();
+  const float *last = (const float *)buffer_read(b) + (rows - 1) * cols;
+  CHECK(*last == 0x1p64f, "%g, expected 2^64", (double)*last);
   nvtex_rotary_frequencies(tensor(b->ptr, kNVTEFloat32, SHAPE(rows, 1, 1, 7)), NULL, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "frequencies.shape: expected [rows, 1, 1, d2]");
 }

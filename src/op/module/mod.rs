@@ -838,7 +838,7 @@ unsafe fn rotary(
     let pair = |column| if flag(config.interleaved) { column / 2 } else { column % (cols / 2) };
     let angle = |row: usize, column: usize| {
         let rate = f64::from(config.base).powf(-2.0 * pair(column) as f64 / cols as f64);
-        ((config.offset + row) as f64 / divisor * rate) as f32
+        ((config.offset as f64 + row as f64) / divisor * rate) as f32
     };
     let mut angles = host_room(rows * cols)?;
     for row in 0..rows {
