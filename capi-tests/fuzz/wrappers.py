@@ -66,6 +66,7 @@ DEVICE_ARRAYS = {
     "nvte_device_radix_sort_pairs": {
         name: (4, "num_items", 0) for name in ("keys_in", "keys_out", "values_in", "values_out")
     },
+    "nvte_get_runtime_num_segments": {"cu_seqlens": (4, "len", 0)},
     "nvte_memset": {"ptr": (1, "size_in_bytes", 0)},
     "nvte_copy_host_to_device_via_kernel": {"device_ptr": (1, "num_bytes", 0)},
 }
