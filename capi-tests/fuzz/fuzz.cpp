@@ -338,15 +338,19 @@ unsigned char *new_buffer(const std::string &name, const void *from, size_t from
     content[i] = fill == 0 ? 0 : fill == 1 ? 0xFF : (unsigned char)random_u64();
   }
   if (b.on_device) {
-    b.map = (unsigned char *)nvtex_malloc(std::max<size_t>(bytes + shift, 1));
+    // Kernels may read, but not write, up to the end of the aligned 16 bytes that hold the last
+    // byte.
+    const size_t room = std::max<size_t>((bytes + shift + 15) / 16 * 16, 16);
+    if (!scratch) image.resize(room, 0xA5);
+    b.map = (unsigned char *)nvtex_malloc(room);
     if (!b.map) {
       nvtex_clear_error();
       g.give_up = true;
       return nullptr;
     }
     b.ptr = b.map + shift;
-    b.map_bytes = b.high = bytes + shift;
-    if (!scratch) nvtex_memcpy_to_device(b.map, image.data(), bytes + shift, nullptr);
+    b.map_bytes = b.high = room;
+    if (!scratch) nvtex_memcpy_to_device(b.map, image.data(), room, nullptr);
     b.before = image;
   } else {
     const size_t page = 4096;
@@ -1417,7 +1421,8 @@ void end_call() {
     found("the message does not begin with the function's name: %s", text.c_str());
   bool refused = status == NVTEX_INVALID_ARGUMENT || status == NVTEX_UNSUPPORTED;
   for (const Buffer &b : g.buffers) {
-    if (b.before.empty() || (b.on_device && !refused)) continue;
+    const bool exact = b.bytes + (size_t)(b.ptr - b.map) == b.map_bytes;
+    if (b.before.empty() || (b.on_device && !refused && exact)) continue;
     std::vector<unsigned char> after(b.high - b.low);
     if (b.on_device)
       nvtex_memcpy_to_host(after.data(), b.map, after.size(), nullptr),
