@@ -789,6 +789,13 @@ static void test_refused(void) {
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "half: expected memory apart from tensor");
   nvte_thd_sequence_order_to_cp_rank_order(&t, &cu, t, 2, TOKENS, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "out: expected memory apart from inp");
+  nvte_cp_thd_grad_correction(t, &t, &cu, "add", "copy", NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "grad: expected memory apart from grad_per_step");
+  NVTETensor lse = tensor(b->ptr, kNVTEFloat32, SHAPE(HEADS, TOKENS));
+  nvte_cp_thd_second_half_lse_correction(lse, &lse, &cu, 1, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "lse: expected memory apart from lse_per_step");
+  nvte_cp_thd_out_correction(t, &same, &lse, &lse, &lse, &cu, 0, 1, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "out: expected memory apart from old_lse");
   NVTETensor rows = tensor(b->ptr, kNVTEFloat32, SHAPE(SEQUENCES, 1, HEADS, DIM));
   nvte_convert_thd_to_bshd(t, cu, rows, SEQUENCES, 1, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "new_tensor: expected memory apart from tensor");

@@ -192,7 +192,7 @@ const MOVE: MoveRowsArgs = MoveRowsArgs {
     map: RowMap::NVTEX_ROWS_HALF,
 };
 
-/// Refuses to copy between buffers that share memory.
+/// Refuses to write what is read: threads would read what others have written.
 fn apart(src: (&str, &Buffer), dst: (&str, &Buffer)) -> Result<()> {
     check::apart(&[Memory::of(&src.0, src.1)], &[Memory::of(&dst.0, dst.1)])
 }
@@ -260,6 +260,7 @@ fn half_lse(
         (data(lse_name, lse, &[kNVTEFloat32])?, data(step_name, step, &[kNVTEFloat32])?);
     let (cu, sequences) = sequences("cu_seqlens", cu_seqlens)?;
     let sizes = lse_sizes((lse_name, &lse), (step_name, &step), (packed, true), sequences)?;
+    apart((step_name, &step), (lse_name, &lse))?;
     let most = sizes.lse_len * if packed { 1 } else { sequences };
     check_sums("cu_seqlens", cu, sequences, most, stream)?;
     let args = HalfLseArgs {
@@ -359,6 +360,11 @@ unsafe fn out_correction(
         let expected = format!("{heads} heads of {total} tokens or more");
         return Err(Error::argument("lse.shape", expected, lse.shape));
     }
+    for (name, input) in
+        [("out_per_step", &step), ("old_lse", &old_lse), ("lse", &lse), ("lse_per_step", &step_lse)]
+    {
+        apart((name, input), ("out", &out))?;
+    }
     check_sums("cu_seqlens", cu, sequences, total, stream)?;
     let args = OutCorrectionArgs {
         out: out.ptr(),
@@ -444,6 +450,7 @@ unsafe fn grad_correction(
     let at = expected.len() - 3;
     expected[at] = if full { total } else { total / 2 };
     check::shape("grad_per_step", &step.shape, &Shape::new(&expected))?;
+    apart(("grad_per_step", &step), ("grad", &grad))?;
     check_sums("cu_seqlens", cu, sequences, total, stream)?;
     let args = GradCorrectionArgs {
         grad: grad.ptr(),
