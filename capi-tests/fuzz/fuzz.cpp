@@ -122,6 +122,7 @@ struct State {
   // The changed call that runs
   unsigned changes_left;
   bool running, give_up;
+  volatile sig_atomic_t stopped;
   size_t bytes;
   std::string changes;
   std::vector<Buffer> buffers;
@@ -181,7 +182,12 @@ void on_signal(int number, siginfo_t *info, void *) {
     if (number == SIGABRT || number == SIGTERM || number == SIGALRM) raise(number);
     return;
   }
-  if (number == SIGTERM) leave(0);
+  if (number == SIGTERM && !g.running) leave(0);
+  if (number == SIGTERM) {
+    // A call that does not end is found by its alarm only if it may run until then.
+    g.stopped = true;
+    return;
+  }
   auto address = (unsigned char *)info->si_addr;
   char where[512] = "";
   if (g.running && (number == SIGSEGV || number == SIGBUS)) {
@@ -1447,6 +1453,7 @@ void end_call() {
   release();
   if (g.report) g.report[0] = 0;
   g.inside = false;
+  if (g.stopped) leave(0);
 }
 
 template <class T>
