@@ -247,6 +247,7 @@ fn one_run(
     command
         .env("NVTE_BACKEND", backend.get_name())
         .env("NVTE_VERBOSE", "none")
+        .env("NVTE_WAIT_SECONDS", "1")
         .env("NVTE_TEST_DATA", &programs.data)
         .env("NVTE_TEST_EVERY", run.every.to_string())
         .env("NVTE_FUZZ_SEED", run.seed.to_string())
