@@ -425,6 +425,7 @@ fn dequantize_group(c: &mut Chain, mode: NVTEScalingMode) {
                 first_dims: side.at(first_dims),
                 last_dims: null(),
                 offsets: side.at(offsets),
+                ..LARGE_GROUP
             },
             ..DEQUANTIZE
         };

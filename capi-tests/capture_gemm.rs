@@ -142,6 +142,8 @@ fn grouped(
             inner_dims: null(),
             offsets: null(),
             scale_inv: null(),
+            elements: ROOM,
+            scale_entries: ROOM,
             outer,
             inner,
             mode,

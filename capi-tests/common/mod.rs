@@ -493,3 +493,11 @@ pub const ATTENTION: AttentionArgs = {
         workspace_bytes: 0,
     }
 };
+
+/// More than any buffer of these tests holds: their groups are right, and what wrong ones do is tested through
+/// the C API (group_bounds.c).
+pub const ROOM: usize = 1 << 40;
+
+/// A group with room for everything.
+pub const LARGE_GROUP: Group =
+    Group { most_dim: ROOM, elements: ROOM, row_scales: ROOM, col_scales: ROOM, ..Group::NONE };

@@ -133,6 +133,7 @@ fn quantize_groups() {
                     first_dims: side.maybe(first),
                     last_dims: side.maybe(last),
                     offsets: side.maybe(offsets),
+                    ..LARGE_GROUP
                 },
             };
             entry(side, side.table.quantize, args)
@@ -229,6 +230,7 @@ fn dequantize_groups() {
                     first_dims: side.maybe(first_dims),
                     last_dims: side.maybe(last_dims),
                     offsets: side.maybe(offsets),
+                    ..LARGE_GROUP
                 },
             };
             entry(side, side.table.dequantize, args)
@@ -299,6 +301,7 @@ impl Batch {
             first_dims: side.maybe(self.first),
             last_dims: side.maybe(self.last),
             offsets: side.maybe(self.offsets),
+            ..LARGE_GROUP
         }
     }
 }
