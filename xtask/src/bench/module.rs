@@ -131,6 +131,7 @@ pub struct ContextConfig<'a> {
     communicator: *mut c_void,
     all_reduce_max: *const c_void,
     multiprocessor_count: i32,
+    max_unused_bytes: usize,
 }
 
 #[repr(C)]
@@ -211,7 +212,7 @@ impl<'a> Modules<'a> {
     /// A struct with the library's defaults. More room than the struct has: the library then writes
     /// the size that it knows, which must be the one that is declared here.
     fn defaults<T: Copy>(init: impl FnOnce(*mut c_void, usize)) -> Result<T> {
-        let mut room = [0usize; 512];
+        let mut room = [0usize; 128];
         init(room.as_mut_ptr().cast(), size_of_val(&room));
         let (known, declared) = (room[0], size_of::<T>());
         ensure!(known == declared, "a struct of {known} bytes, declared with {declared}");
