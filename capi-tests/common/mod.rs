@@ -498,6 +498,6 @@ pub const ATTENTION: AttentionArgs = {
 /// the C API (group_bounds.c).
 pub const ROOM: usize = 1 << 40;
 
-/// A group with room for everything.
+/// A group with room for everything. Kernels take dimensions of 32 bits.
 pub const LARGE_GROUP: Group =
-    Group { most_dim: ROOM, elements: ROOM, row_scales: ROOM, col_scales: ROOM, ..Group::NONE };
+    Group { most_dim: 1 << 31, elements: ROOM, row_scales: ROOM, col_scales: ROOM, ..Group::NONE };

@@ -103,8 +103,8 @@ unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, stream: cudaStream_t) ->
     let args = unsafe { &*args };
     let scale_inv = |()| match args.scale_inv_d.is_null() {
         true => Ok(()),
-        // SAFETY: both are device floats.
         false => {
+            // SAFETY: both are device floats.
             done(unsafe { nvte_cuda_scale_reciprocal(args.scale_d, args.scale_inv_d, stream) })
         }
     };
