@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kThreads)
 
 struct HalfPlace {
   size_t lse, step;
-  bool inside;  // Both exist.
+  bool inside;  // Whether both positions exist.
 };
 
 // Positions in a row of each, and the row.
