@@ -248,7 +248,7 @@ static void test_atomic_limit(void) {
     nvtex_stream_synchronize(NULL);
     EXPECT_ERROR(NVTEX_DEVICE_ERROR, "nvtex_stream_synchronize", "NVTE_WAIT_SECONDS");
     nvtex_stream_synchronize(NULL);
-    EXPECT_OK();  // reported once
+    EXPECT_OK();  // The failed wait is reported once.
     return;
   }
   EXPECT_ERROR(NVTEX_DEVICE_ERROR, "nvte_cublas_atomic_gemm", "0.5 s", "NVTE_WAIT_SECONDS",

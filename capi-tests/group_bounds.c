@@ -49,7 +49,7 @@ enum { ALL = -1, SUM = -2 };
 enum { MAX_BUFFERS = 40 };
 static struct {
   Buffer *buffer;
-  void *image;  // Null: an output.
+  void *image;  // The contents to put there; null for an output.
 } g_buffers[MAX_BUFFERS];
 static size_t g_count;
 

@@ -37,7 +37,7 @@
 /**
  * Bump when a struct that backends see changes incompatibly.
  */
-#define NVTEX_BACKEND_API_VERSION 4
+#define NVTEX_BACKEND_API_VERSION 5
 
 /**
  * Functions of a backend. A null entry is unimplemented.

@@ -5,7 +5,7 @@ use crate::types::{cudaEvent_t, cudaStream_t};
 use std::ffi::{c_int, c_void};
 
 /// Bump when a struct that backends see changes incompatibly.
-pub const NVTEX_BACKEND_API_VERSION: u32 = 4;
+pub const NVTEX_BACKEND_API_VERSION: u32 = 5;
 
 /// Functions of a backend. A null entry is unimplemented.
 #[repr(C)]
