@@ -116,8 +116,10 @@ fn arch_flags() -> Vec<String> {
 }
 
 fn build_kernels(root: &Path, toolkit: &Toolkit) {
-    let include = root.join("include");
-    let sources = files_in(&root.join("kernels"), "cu");
+    let folders = [root.join("kernels"), root.join("include")];
+    let mut sources = Vec::new();
+    find_files(&folders[0], "cu", &mut sources);
+    sources.sort();
 
     let mut flags: Vec<String> =
         ["-O3", "-std=c++17", "-Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra"]
@@ -143,7 +145,7 @@ fn build_kernels(root: &Path, toolkit: &Toolkit) {
     let mut shared = DefaultHasher::new();
     flags.hash(&mut shared);
     // Not hashed: a checkout elsewhere keeps the objects of a copied target folder.
-    flags.push(format!("-I{}", include.display()));
+    flags.extend(folders.iter().map(|folder| format!("-I{}", folder.display())));
     answer(&toolkit.nvcc, "--version").hash(&mut shared);
     let jobs =
         env::var("NUM_JOBS").ok().and_then(|n| n.parse().ok()).unwrap_or(1).clamp(1, sources.len());
@@ -161,7 +163,7 @@ fn build_kernels(root: &Path, toolkit: &Toolkit) {
                     let object = compile(
                         toolkit,
                         source,
-                        &include,
+                        &folders,
                         &flags,
                         shared.clone(),
                         (&store, cache.as_deref()),
@@ -234,16 +236,18 @@ fn publish(from: &Path, to: &Path) -> io::Result<()> {
 fn compile(
     toolkit: &Toolkit,
     source: &Path,
-    include: &Path,
+    folders: &[PathBuf; 2],
     flags: &[String],
     mut key: DefaultHasher,
     (store, cache): (&Path, Option<&Path>),
 ) -> PathBuf {
-    let object = store.join(source.with_extension("o").file_name().unwrap());
+    // Slices may have sources of one name.
+    let name = source.strip_prefix(&folders[0]).unwrap().to_string_lossy().replace('/', "-");
+    let object = store.join(name).with_extension("o");
     let stamp = object.with_extension("hash");
     let time = object.with_extension("seconds");
     let with_lines = flags.iter().any(|flag| flag == "-lineinfo");
-    hash_with_includes(source, include, with_lines, &mut BTreeSet::new(), &mut key);
+    hash_with_includes(source, folders, with_lines, &mut BTreeSet::new(), &mut key);
     let key = format!("{:016x}", key.finish());
     if object.is_file() && fs::read_to_string(&stamp).is_ok_and(|old| old == key) {
         return object;
@@ -287,11 +291,11 @@ fn compile(
     object
 }
 
-/// The text of a source and of all of ours that it includes. Comments and empty lines count only where
-/// the object says which line an instruction comes from.
+/// The text of a source and of all of ours that it includes, wherever these lie. Comments and empty lines
+/// count only where the object says which line an instruction comes from.
 fn hash_with_includes(
     file: &Path,
-    include: &Path,
+    folders: &[PathBuf; 2],
     with_lines: bool,
     seen: &mut BTreeSet<PathBuf>,
     key: &mut DefaultHasher,
@@ -301,16 +305,17 @@ fn hash_with_includes(
     }
     let text =
         fs::read_to_string(file).unwrap_or_else(|e| panic!("cannot read {}: {e}", file.display()));
-    if with_lines {
-        text.hash(key)
-    } else {
-        without_comments(&text).hash(key)
-    }
-    for name in text.lines().filter_map(|line| line.strip_prefix("#include \"")?.split('"').next())
-    {
-        let folders = [file.parent().unwrap(), include];
-        if let Some(header) = folders.map(|folder| folder.join(name)).iter().find(|p| p.is_file()) {
-            hash_with_includes(header, include, with_lines, seen, key);
+    let text = if with_lines { text } else { without_comments(&text) };
+    for line in text.lines() {
+        let name = line.strip_prefix("#include \"").and_then(|rest| rest.split('"').next());
+        let header = name.and_then(|name| {
+            let beside = file.parent().unwrap().join(name);
+            let others = folders.iter().map(|folder| folder.join(name));
+            [beside].into_iter().chain(others).find(|path| path.is_file())
+        });
+        match header {
+            Some(header) => hash_with_includes(&header, folders, with_lines, seen, key),
+            None => line.hash(key),
         }
     }
 }
@@ -366,12 +371,14 @@ fn answer(nvcc: &Path, option: &str) -> Vec<u8> {
         .stdout
 }
 
-fn files_in(folder: &Path, extension: &str) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = fs::read_dir(folder)
-        .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|e| e == extension))
-        .collect();
-    files.sort();
-    files
+/// The files of an extension in a folder and in those below.
+fn find_files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
+    let entries = fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    for path in entries.map(|entry| entry.unwrap().path()) {
+        match path.is_dir() {
+            true => find_files(&path, extension, found),
+            false if path.extension().is_some_and(|e| e == extension) => found.push(path),
+            false => {}
+        }
+    }
 }

@@ -32,12 +32,14 @@ pub fn section(root: &Path, release: &Path, date: &str) -> Result<String> {
     ))
 }
 
-/// Objects of the sources, where build.rs leaves them.
+/// Objects of the sources, where build.rs leaves them: that of `cast/quantize.cu` is `cast-quantize.o`.
 fn objects(root: &Path, release: &Path) -> Result<Vec<PathBuf>> {
     let store = release.join("nvte-kernels");
-    let sources = crate::tree::files(&root.join("kernels"), &["cu"])?;
+    let folder = root.join("kernels");
+    let sources = crate::tree::files(&folder, &["cu"])?;
     let objects = sources.into_iter().filter_map(|source| {
-        let object = store.join(source.file_name()?).with_extension("o");
+        let name = source.strip_prefix(&folder).ok()?.to_string_lossy().replace('/', "-");
+        let object = store.join(name).with_extension("o");
         object.is_file().then_some(object)
     });
     Ok(objects.collect())

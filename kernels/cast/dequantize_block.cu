@@ -1,0 +1,431 @@
+// Casts back from FP8 with scales of blocks, and of groups in any scaling mode: y = cast(x *
+// scale_inv) of row-wise or column-wise data.
+
+#include "entries.cuh"
+#include "common/group.cuh"
+#include "common/scale.cuh"
+#include "common/tile.cuh"
+
+namespace nvte {
+namespace {
+
+// A thread has 4 rows of 8 columns of a tile, which is 128 x 128, or 32 x 512 so that long pieces
+// of rows are read and written (H200, to bf16 8192 x 8192, GB/s: 1D 3980 instead of 3942, 2D 4021
+// of 3978, MXFP8 3902 of 3848, of columns 3921 of 3895). Its scales are 128 words: floats or four
+// codes for the rows of each 128 columns, or codes of four columns for each 32 rows.
+//
+// As many blocks as fit into the device, with a share of the tiles each, drift apart and lose 6 %.
+constexpr int kTile = 128;
+constexpr int kThreads = 512;
+constexpr int kVec = 8, kPack = 4;
+constexpr int kArea = kThreads * kPack * kVec;
+static_assert(kArea == kTile * kTile, "a block is a tile");
+
+// What a line of the scales is, and whether the data are stored transposed.
+enum class Lines { kRows, kColumns, kTransposed };
+
+struct Shape {
+  int rows, cols;
+  __host__ __device__ uint32_t tiles(uint32_t r, uint32_t c) const {
+    return (r / rows + (r % rows != 0)) * (c / cols + (c % cols != 0));
+  }
+};
+
+// What a tile is part of.
+struct Matrix {
+  size_t rows, cols;
+  size_t at;      // First element.
+  size_t scales;  // First entry.
+};
+
+// Word `i` of the scales of the tile at (row0, col0).
+template <bool kMx, Lines kLines, bool kGroup>
+__device__ __forceinline__ uint32_t scale_word(const NVTEXDequantizeArgs &a, const Matrix &m,
+                                               const Shape &shape, size_t row0, size_t col0,
+                                               int i) {
+  const size_t pitch = kGroup ? scale_pitch(a.mode, a.colwise, m.rows, m.cols) : a.scale_stride;
+  if constexpr (kMx) {
+    const auto *codes = static_cast<const uint8_t *>(a.scale_inv) + m.scales;
+    const bool aligned = reinterpret_cast<uintptr_t>(codes) % 4 == 0 && pitch % 4 == 0;
+    size_t at, step = 1;
+    if constexpr (kLines == Lines::kRows) {
+      const size_t row = row0 + i % shape.rows, tile = col0 / kTile + i / shape.rows;
+      const size_t tiles = tiles_of(m.cols);
+      if (tile >= tiles) return 0;
+      at = a.swizzled ? (row / kTile * tiles + tile) * 512 + row % 32 * 16 + row % kTile / 32 * 4
+                      : row * pitch + tile * 4;
+    } else {
+      const int words = shape.cols / 4;
+      const size_t col = col0 + i % words * 4, block = row0 / 32 + i / words;
+      if (col >= m.cols) return 0;
+      at = block * pitch + col;
+      if (a.swizzled) {
+        at = (col / kTile * tiles_of(m.rows) + block / 4) * 512 + col % 32 * 16 +
+             col % kTile / 32 * 4 + block % 4;
+        step = 16;
+      }
+    }
+    if (step == 1 && aligned) return *reinterpret_cast<const uint32_t *>(codes + at);
+    uint32_t word = 0;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) word |= uint32_t{codes[at + j * step]} << (8 * j);
+    return word;
+  } else {
+    const auto *scales = static_cast<const uint32_t *>(a.scale_inv) + m.scales;
+    constexpr bool kRows = kLines == Lines::kRows;
+    const size_t line = (kRows ? row0 : col0) + i % shape.rows;
+    const size_t block = (kRows ? col0 : row0) / kTile + i / shape.rows;
+    const bool inside =
+        line < (kRows ? m.rows : m.cols) && block * kTile < (kRows ? m.cols : m.rows);
+    if (a.mode == NVTE_DELAYED_TENSOR_SCALING) return scales[0];
+    if (!inside) return 0;
+    return scales[a.mode == NVTE_BLOCK_SCALING_1D ? block * pitch + line
+                                                  : line / kTile * pitch + block];
+  }
+}
+
+// Four rows of eight columns; zeros outside.
+template <class T>
+__device__ __forceinline__ void load_rows(const void *from, size_t at, size_t pitch, int rows,
+                                          int cols, Vec<T, kVec> (&x)[kPack]) {
+  if ((reinterpret_cast<uintptr_t>(from) + at) % kVec == 0 && pitch % kVec == 0) {
+#pragma unroll
+    for (int p = 0; p < kPack; ++p) {
+      x[p] = load<T, kVec>(from, at + p * pitch, p < rows && 0 < cols);
+    }
+  } else {
+#pragma unroll
+    for (int p = 0; p < kPack; ++p) {
+      x[p] = load_some<T, kVec>(from, at + p * pitch, p < rows ? cols : 0);
+    }
+  }
+}
+
+// Of a multiprocessor. The search for members takes more registers than 3 leave.
+template <bool kGroup>
+constexpr int kBlocksHere = kGroup ? 2 : 3;
+
+// Tiles of a group that a block has, one after the other: searches for members take long. While one
+// is written, the next one comes (H200, 1D of 8 and 128 members: 3511 and 3487 GB/s; without, and
+// with square tiles: 3370 and 3275). Runs of 8 gain nothing. A tile for each
+// block, three blocks of a multiprocessor, us instead of these: 8 members 1D 55.3 of 58.6, 2D 52.0
+// of 56.8, MXFP8 57.2 of 59.4, but 128 members 1D 58.6 of 58.8, MXFP8 61.2 of 59.3, 8 of columns of
+// MXFP8 61.5 of 59.0, and one kernel spills.
+constexpr unsigned kRun = 4;
+
+// What a group's tiles are in: whether find_line() knows the members, tiles of their common
+// dimension, and what is before them of data and of scales.
+struct Grouping {
+  bool known;
+  uint32_t shift, across;
+  MemberTotal totals[2];
+};
+
+// The tile of a group where a block begins.
+struct Found {
+  Matrix matrix;
+  unsigned unit, count;  // The member's tiles of this block.
+  bool any;
+};
+
+// By two warps: the first finds where the member's data begin, the second where its scales do.
+__device__ __forceinline__ void find_tile(const NVTEXDequantizeArgs &a, const Shape &shape,
+                                          const Grouping &by, unsigned tile, Found &found) {
+  const unsigned warp = threadIdx.x / 32;
+  const auto units = [&](uint32_t r, uint32_t c) {
+    return scales_fit(a.group, a.mode, r, c) ? shape.tiles(r, c) : 0;
+  };
+  const auto size = [&](uint32_t r, uint32_t c) {
+    return warp == 0 ? size_t{r} * c : scale_entries(a.mode, a.colwise, r, c);
+  };
+  Member member = {};
+  bool any;
+  if (by.known) {
+    const uint32_t line = tile / by.across;
+    any = find_line(a.group, a.rows, a.cols, line, by.shift, by.totals[warp], member);
+    member.unit = member.unit * by.across + (tile - line * by.across);
+  } else {
+    any = find_member(a.group, a.rows, a.cols, tile, units, size, member);
+  }
+  if (threadIdx.x == 0) {
+    found.any = any;
+    if (!any) return;
+    found.matrix.rows = member.rows;
+    found.matrix.cols = member.cols;
+    found.matrix.at = data_begin(a.group, member.index, member.rows, member.cols, member.before);
+    const unsigned rest = shape.tiles(member.rows, member.cols) - member.unit;
+    const unsigned run = kRun - tile % kRun;
+    found.unit = member.unit;
+    found.count = rest < run ? rest : run;
+  } else if (threadIdx.x == 32) {
+    found.matrix.scales =
+        a.mode != NVTE_DELAYED_TENSOR_SCALING
+            ? scales_begin(a.group, a.mode, a.colwise, member.rows, member.cols, member.before)
+            : member.index;
+  }
+}
+
+// Has L2 fetch the block's first tile before what is in it is there, of a group that of one matrix
+// of all its members, and of a lone matrix the tile's scales. H200, to bf16 8192 x 8192, GB/s
+// without and with the latter: 1D 3904 and 3973, MXFP8 3834 and 3901, of columns 3837 and 3926; 1D
+// of columns without any and with both 3721 and 3780.
+template <bool kMx, Lines kLines, bool kGroup>
+__device__ __forceinline__ void prefetch_tile(const NVTEXDequantizeArgs &a, const Shape &shape) {
+  constexpr bool kTransposed = kLines == Lines::kTransposed, kRows = kLines == Lines::kRows;
+  const auto fetch = [](const void *base, size_t at) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const uint8_t *>(base) + at));
+  };
+  const unsigned tile = kGroup ? blockIdx.x * kRun : blockIdx.x;
+  const auto across = shape.tiles(1, static_cast<uint32_t>(a.cols)), index = tile / across;
+  const size_t row0 = size_t{index} * shape.rows, col0 = size_t{tile - index * across} * shape.cols;
+  // Not by the warps that look members up, whose loads would queue behind it.
+  const unsigned thread = threadIdx.x - kTile;
+  if (thread < kArea / 128) {
+    if constexpr (kTransposed) {
+      if (col0 + thread < a.cols) fetch(a.input, (col0 + thread) * a.rows + row0);
+    } else {
+      const unsigned lines = shape.cols / 128;
+      const size_t row = row0 + thread / lines, col = col0 + thread % lines * 128;
+      if (row < a.rows && col < a.cols) fetch(a.input, row * a.cols + col);
+    }
+  }
+  // The other modes and the layout in tiles have few scales, or them in one piece.
+  const int i = static_cast<int>(threadIdx.x) - (kThreads - kTile);
+  if (kGroup || i < 0 || a.swizzled) return;
+  if constexpr (kMx) {
+    const size_t line = kRows ? row0 + i : row0 / 32;
+    const size_t at = kRows ? col0 / 32 : col0 + i * 128;
+    if (kRows ? i < shape.rows && line < a.rows : at < a.cols && i * 128 < shape.cols) {
+      fetch(a.scale_inv, line * a.scale_stride + at);
+    }
+  } else if (a.mode == NVTE_BLOCK_SCALING_1D) {
+    // 32 floats of a row of scales.
+    const size_t line = kRows ? col0 / kTile + i : row0 / kTile;
+    const size_t at = kRows ? row0 : col0 + i * 32;
+    if (i < 4 && (kRows ? line * kTile < a.cols && i * kTile < shape.cols : at < a.cols)) {
+      fetch(a.scale_inv, (line * a.scale_stride + at) * sizeof(float));
+    }
+  }
+}
+
+// The members of a group have at most `tiles` tiles.
+template <class In, class Out, bool kMx, Lines kLines, bool kGroup>
+__global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocksHere<kGroup>))
+    dequantize_kernel(const __grid_constant__ NVTEXDequantizeArgs a,
+                      const __grid_constant__ Shape shape, const __grid_constant__ Grouping by,
+                      unsigned tiles) {
+  constexpr bool kTransposed = kLines == Lines::kTransposed, kRows = kLines == Lines::kRows;
+  constexpr int kWords = kTile / kPack, kBuffers = kGroup ? 2 : 1;
+  constexpr int kFactors = kRows ? kPack : kVec;
+  // Of a tile and of the one before: one barrier for each is enough.
+  __shared__ alignas(16) uint32_t scales[kBuffers][kTile];
+  __shared__ alignas(16) uint32_t turned[kBuffers][kTransposed ? kTile * kWords : 4];
+  __shared__ Found found;
+  if (!kGroup || (!kTransposed && a.group.last_dims == nullptr)) {
+    prefetch_tile<kMx, kLines, kGroup>(a, shape);
+  }
+  wait_for_stream();
+  let_next_start();
+  const int lanes = kTransposed ? kTile / kVec : shape.cols / kVec;
+  const int group = threadIdx.x % lanes;
+  const int row = threadIdx.x / lanes * kPack, col = group * kVec;
+
+  Vec<In, kVec> x[kPack];
+  uint32_t word = 0;
+  const auto begin = [&](const Matrix &m, size_t row0, size_t col0) {
+    const int height = left_of(m.rows - row0, shape.rows),
+              width = left_of(m.cols - col0, shape.cols);
+    if constexpr (kTransposed) {
+      load_rows(a.input, m.at + (col0 + row) * m.rows + row0 + col, m.rows, width - row,
+                height - col, x);
+    } else {
+      load_rows(a.input, m.at + (row0 + row) * m.cols + col0 + col, m.cols, height - row,
+                width - col, x);
+    }
+    if (threadIdx.x < kTile) {
+      word = scale_word<kMx, kLines, kGroup>(a, m, shape, row0, col0, threadIdx.x);
+    }
+  };
+  unsigned parity = 0;
+  // Writes the tile; `next` asks for the one after it.
+  const auto finish = [&](const Matrix &m, size_t row0, size_t col0, const auto &next) {
+    if (threadIdx.x < kTile) scales[parity][threadIdx.x] = word;
+    if constexpr (kTransposed) {
+      // Pairs of words are permuted by the rows' group of 8, so that neither the writes nor the
+      // reads meet in a bank.
+#pragma unroll
+      for (int j = 0; j < kVec / kPack; ++j) {
+        uint32_t by_line[kPack], by_row[kPack];
+#pragma unroll
+        for (int p = 0; p < kPack; ++p) by_line[p] = x[p].w[j];
+        transpose_words(by_line, by_row);
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) {
+          turned[parity][(col + j * kPack + i) * kWords + (row / kPack ^ 2 * group)] = by_row[i];
+        }
+      }
+    }
+    __syncthreads();
+    Vec<In, kVec> now[kPack];
+#pragma unroll
+    for (int p = 0; p < kPack; ++p) {
+      now[p] = x[p];
+      if constexpr (kTransposed) {
+        const int place = 2 * (group ^ (row + p) / kVec % lanes);
+        const uint2 w =
+            *reinterpret_cast<const uint2 *>(turned[parity] + (row + p) * kWords + place);
+        now[p].w[0] = w.x, now[p].w[1] = w.y;
+      }
+    }
+    next();
+    float factors[kFactors];
+    if constexpr (kRows) {
+      uint32_t w[4];
+      load_shared(scales[parity] + col / kTile * shape.rows + row, w);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        factors[j] =
+            __uint_as_float(kMx ? e8m0_value(w[j] >> (col % kTile / 32 * 8) & 0xff) : w[j]);
+      }
+    } else if constexpr (kMx) {
+      const auto *from = scales[parity] + row / 32 * (shape.cols / 4) + col / 4;
+      const uint2 w = *reinterpret_cast<const uint2 *>(from);
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) {
+        factors[j] = __uint_as_float(e8m0_value((j < 4 ? w.x : w.y) >> (j % 4 * 8) & 0xff));
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kVec; i += 4) {
+        uint32_t w[4];
+        load_shared(scales[parity] + col + i, w);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) factors[i + j] = __uint_as_float(w[j]);
+      }
+    }
+    const auto result = [&](int p) {
+      if constexpr (kRows) {
+        return scaled<Out>(now[p], factors[p]);
+      } else {
+        return scaled<Out>(now[p], factors);
+      }
+    };
+    const int height = left_of(m.rows - row0, shape.rows),
+              width = left_of(m.cols - col0, shape.cols);
+    const size_t at = m.at + (row0 + row) * m.cols + col0 + col;
+    if ((reinterpret_cast<uintptr_t>(a.output) + at * Out::kBytes) % 16 == 0 &&
+        m.cols % kVec == 0) {
+#pragma unroll
+      for (int p = 0; p < kPack; ++p) {
+        if (row + p < height && col < width) store(a.output, at + p * m.cols, result(p));
+      }
+    } else {
+#pragma unroll
+      for (int p = 0; p < kPack; ++p) {
+        store_some(a.output, at + p * m.cols, row + p < height ? width - col : 0, result(p));
+      }
+    }
+    parity ^= kBuffers - 1;
+  };
+  // Where a tile is.
+  const auto with_corner = [&](const Matrix &m, unsigned unit, const auto &f) {
+    const auto across = shape.tiles(1, static_cast<uint32_t>(m.cols));
+    f(size_t{unit / across} * shape.rows, size_t{unit % across} * shape.cols);
+  };
+
+  if constexpr (!kGroup) {
+    const Matrix m = {a.rows, a.cols, 0, 0};
+    with_corner(m, blockIdx.x, [&](size_t row0, size_t col0) {
+      begin(m, row0, col0);
+      finish(m, row0, col0, [] {});
+    });
+  } else {
+    for (unsigned first = blockIdx.x * kRun; first < tiles; first += gridDim.x * kRun) {
+      for (unsigned tile = first; tile < first + kRun;) {
+        __syncthreads();
+        if (threadIdx.x < 64) find_tile(a, shape, by, tile, found);
+        __syncthreads();
+        if (!found.any) return;
+        const Matrix &m = found.matrix;
+        const unsigned count = found.count;
+        with_corner(m, found.unit, [&](size_t row0, size_t col0) { begin(m, row0, col0); });
+        for (unsigned i = 0; i < count; ++i) {
+          const unsigned unit = found.unit + i;
+          with_corner(m, unit, [&](size_t row0, size_t col0) {
+            finish(m, row0, col0, [&] {
+              if (i + 1 == count) return;
+              with_corner(m, unit + 1, [&](size_t row0, size_t col0) { begin(m, row0, col0); });
+            });
+          });
+        }
+        tile += count;
+      }
+    }
+  }
+}
+
+template <class In, class Out, bool kMx, Lines kLines>
+NVTEXOutcome dequantize(const NVTEXDequantizeArgs &a, cudaStream_t stream) {
+  // Tiles of 512 columns where few of those are outside.
+  const bool wide = kLines != Lines::kTransposed && a.group.last_dims == nullptr &&
+                    (a.cols % 512 == 0 || a.cols >= 4096);
+  const Shape shape = wide ? Shape{32, 512} : Shape{kTile, kTile};
+  if (a.group.num_tensors == 0) {
+    const size_t across = ceil_div(a.cols, static_cast<size_t>(shape.cols));
+    const size_t down = ceil_div(a.rows, static_cast<size_t>(shape.rows));
+    if (across > kMaxBlocks / down) return unimplemented("the matrix has too many tiles");
+    const auto blocks = static_cast<unsigned>(across * down);
+    return launch(dequantize_kernel<In, Out, kMx, kLines, false>, dim3(blocks), kThreads, stream, a,
+                  shape, Grouping{}, blocks);
+  }
+  const size_t tiles = most_tiles(a.group, a.rows, a.cols, static_cast<size_t>(shape.rows),
+                                  static_cast<size_t>(shape.cols));
+  size_t blocks = ceil_div(tiles, kRun);
+  const bool varying = a.group.first_dims != nullptr && a.group.last_dims != nullptr;
+  // Members are looked up with dimensions of 32 bits.
+  if (!varying && (a.rows > UINT32_MAX || a.cols > UINT32_MAX)) {
+    return unimplemented("the group is too large");
+  }
+  if (varying) {
+    // Only the device knows: enough blocks to fill it a few times over.
+    Device device;
+    if (const cudaError_t error = current_device(&device)) return outcome(error);
+    blocks = size_t{8} * static_cast<unsigned>(device.sm_count);
+  } else if (tiles > kMaxBlocks) {
+    return unimplemented("the group has too many tiles");
+  }
+  Grouping by = {one_varies(a.group, a.rows, a.cols), 0, 1, {}};
+  if (by.known) {
+    const bool rows_vary = a.group.last_dims == nullptr;
+    const auto other = static_cast<uint32_t>(rows_vary ? a.cols : a.rows);
+    by.shift = shape.rows == 32 && rows_vary ? 5 : 7;
+    by.across = shape.tiles(rows_vary ? 1 : other, rows_vary ? other : 1);
+    by.totals[0] = {other, 0, 0};
+    by.totals[1] = scale_total(a.mode, a.colwise, rows_vary, other);
+  }
+  return launch(dequantize_kernel<In, Out, kMx, kLines, true>, dim3(static_cast<unsigned>(blocks)),
+                kThreads, stream, a, shape, by, static_cast<unsigned>(tiles));
+}
+
+template <class In, class Out>
+NVTEXOutcome dequantize(const NVTEXDequantizeArgs &a, cudaStream_t stream) {
+  if (a.mode == NVTE_MXFP8_1D_SCALING) {
+    return a.colwise ? dequantize<In, Out, true, Lines::kColumns>(a, stream)
+                     : dequantize<In, Out, true, Lines::kRows>(a, stream);
+  }
+  return a.colwise ? dequantize<In, Out, false, Lines::kTransposed>(a, stream)
+                   : dequantize<In, Out, false, Lines::kRows>(a, stream);
+}
+
+}  // namespace
+
+NVTEXOutcome dequantize_blocks(const NVTEXDequantizeArgs &a, cudaStream_t stream) {
+  if (a.mode > NVTE_BLOCK_SCALING_2D) return unimplemented("no CUDA kernel for this scaling mode");
+  return dispatch<E4M3, E5M2>(a.input_dtype, [&](auto in) {
+    return dispatch<F32, F16, BF16>(a.output_dtype, [&](auto out) {
+      return dequantize<decltype(in), decltype(out)>(a, stream);
+    });
+  });
+}
+
+}  // namespace nvte

@@ -1,0 +1,371 @@
+// Gradients of the router's logits. A warp takes a token. If only the chosen experts count, it
+// lists them, a lane computes one, and the row of zeros and gradients is put together in shared
+// memory; otherwise lanes compute all.
+
+#include <cmath>
+
+#include "common/any.cuh"
+#include "common/launch.cuh"
+#include "router.cuh"
+#include "nvte/backend/fused_router.h"
+
+namespace nvte {
+namespace {
+
+using Args = NVTEXRouterBackwardArgs;
+
+constexpr int kWarps = 4;
+
+__device__ __forceinline__ size_t index_at(const NVTEXRouting &from, size_t at) {
+  if (from.index_dtype == kNVTEInt16) {
+    return static_cast<size_t>(int64_t{*element<int16_t>(from.indices, at)});
+  }
+  if (from.index_dtype == kNVTEInt32) {
+    return static_cast<size_t>(int64_t{*element<int32_t>(from.indices, at)});
+  }
+  return static_cast<size_t>(*element<int64_t>(from.indices, at));
+}
+
+__device__ __forceinline__ bool routed_at(const Args &a, size_t token, size_t e) {
+  if (a.routing.bytes != nullptr) return a.routing.bytes[token * a.experts + e] != 0;
+  return a.routing.bits[token * ((a.experts + 7) / 8) + e / 8] >> (e % 8) & 1;
+}
+
+// Bits of the lane's elements that are routed.
+template <int V, int C>
+__device__ __forceinline__ uint32_t routed_elements(const Args &a, size_t token) {
+  const unsigned lane = threadIdx.x % 32;
+  uint32_t routed = 0;
+  if (a.routing.bytes != nullptr) {
+    const uint8_t *row = a.routing.bytes + token * a.experts;
+#pragma unroll
+    for (int c = 0; c < C; ++c) {
+      const unsigned e = lane_element<V>(c);
+      if constexpr (V == 4) {
+        uint32_t w[1];
+        load_once<4>(row + e, e < a.experts, w);
+        routed |= (__vminu4(w[0], 0x01010101) * 0x10204080u >> 28) << (4 * c);
+      } else {
+        routed |= (e < a.experts && row[e] != 0) << c;
+      }
+    }
+  } else if (a.routing.bits != nullptr) {
+    const uint8_t *row = a.routing.bits + token * ((a.experts + 7) / 8);
+#pragma unroll
+    for (int c = 0; c < C; ++c) {
+      const unsigned e = lane_element<V>(c);
+      const uint32_t byte = e < a.experts ? row[e / 8] : 0;
+      routed |= (byte >> (e % 8) & (V == 4 ? 15 : 1)) << (V * c);
+    }
+  } else {
+    for (size_t first = 0; first < a.topk; first += 32) {
+      const size_t left = a.topk - first;
+      const size_t mine =
+          lane < left ? index_at(a.routing, token * a.topk + first + lane) : ~size_t{0};
+      const unsigned number = mine < a.experts ? static_cast<unsigned>(mine) : ~0u;
+      for (unsigned i = 0; i < 32 && i < left; ++i) {
+        const unsigned e = __shfl_sync(kFullWarp, number, i);
+        const unsigned vector = e / V;
+        if (e != ~0u && vector % 32 == lane) routed |= 1u << (vector / 32 * V + e % V);
+      }
+    }
+  }
+  return routed;
+}
+
+// What a token's gradients need of all its experts.
+struct Sums {
+  float inverse;  // 1 / S, 1 without normalisation
+  float dot;
+};
+
+__device__ __forceinline__ Sums sums_of(const Args &a, float y, float gy) {
+  gy = warp_sum(gy);
+  if (a.score == NVTEX_ROUTER_SOFTMAX) return {1.0f, gy};
+  if (!a.all && a.topk <= 1) return {1.0f, 0.0f};
+  return {1.0f / (warp_sum(y) + kEpsilon), gy};
+}
+
+// Of an expert with the score y of the intermediate value x and the gradient g.
+__device__ __forceinline__ float gradient(const Args &a, const Sums &sums, float x, float y,
+                                          float g) {
+  if (a.score == NVTEX_ROUTER_SOFTMAX) return y * (g - sums.dot);
+  const bool normalised = a.all || a.topk > 1;
+  if (normalised) g = (g - sums.dot * sums.inverse) * sums.inverse;
+  if (a.score == NVTEX_ROUTER_SIGMOID) return g * y * (1.0f - y);
+  const float slope = x > 20.0f ? 1.0f : sigmoid(x);
+  return g * __fdividef(slope, 2.0f * y + kEpsilon);
+}
+
+__device__ __forceinline__ float score_of(const Args &a, float x) {
+  return a.score == NVTEX_ROUTER_SQRTSOFTPLUS ? sqrtsoftplus(x) : x;
+}
+
+template <class T, bool kAll, int V, int C>
+__global__ void __launch_bounds__(32 * kWarps) held_kernel(const __grid_constant__ Args a) {
+  using G = std::conditional_t<kAll, F32, T>;
+  constexpr int N = V * C;
+  constexpr uint32_t kVector = (1u << V) - 1;
+  wait_for_stream();
+  let_next_start();
+  const size_t step = size_t{gridDim.x} * kWarps;
+  for (size_t token = size_t{blockIdx.x} * kWarps + threadIdx.x / 32; token < a.tokens;
+       token += step) {
+    const size_t row = token * a.experts;
+    const uint32_t routed = kAll ? kFullWarp : routed_elements<V, C>(a, token);
+    const bool everywhere = kAll || a.pre_softmax;
+    Vec<F32, V> values[C];
+    Vec<G, V> grads[C];
+#pragma unroll
+    for (int c = 0; c < C; ++c) {
+      const unsigned e = lane_element<V>(c);
+      const bool some = e < a.experts && (routed >> (c * V) & kVector) != 0;
+      values[c] = load<F32, V>(a.intermediate, row + e, some || (everywhere && e < a.experts));
+      grads[c] = load<G, V>(a.dtype, a.grad, row + e, some);
+    }
+    float x[N], y[N], g[N], sum = 0.0f, dot = 0.0f;
+#pragma unroll
+    for (int c = 0; c < C; ++c) {
+      const bool inside = lane_element<V>(c) < a.experts;
+      float xs[V], gs[V];
+      to_float(values[c], xs);
+      to_float(a.dtype, grads[c], gs);
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        const int i = c * V + j;
+        const bool in = inside && (routed >> i & 1);
+        x[i] = xs[j];
+        y[i] = in || everywhere ? score_of(a, x[i]) : 0.0f;
+        g[i] = in ? gs[j] * a.scaling_factor : 0.0f;
+        sum += in ? y[i] : 0.0f;
+        dot += in ? g[i] * y[i] : 0.0f;
+      }
+    }
+    const Sums sums = sums_of(a, sum, dot);
+#pragma unroll
+    for (int c = 0; c < C; ++c) {
+      const unsigned e = lane_element<V>(c);
+      float dx[V];
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        const int i = c * V + j;
+        const bool in = everywhere || (routed >> i & 1);
+        dx[j] = in ? gradient(a, sums, x[i], y[i], g[i]) : 0.0f;
+      }
+      if (e < a.experts) store<T>(a.dtype, a.grad_logits, row + e, dx);
+    }
+  }
+}
+
+// From shared memory.
+template <class T, int V>
+__device__ __forceinline__ void copy(void *to, size_t index, const void *from, unsigned e) {
+  Vec<T, V> part;
+  if constexpr (V == 1) {
+    part.w[0] = *element<typename T::Bits>(from, e);
+  } else {
+#pragma unroll
+    for (int w = 0; w < Vec<T, V>::kWords; ++w) {
+      part.w[w] = element<uint32_t>(from, e * T::kBytes / 4)[w];
+    }
+  }
+  store(to, index, part);
+}
+
+// Experts that are not chosen get 0.
+template <class T, int V, int C>
+__global__ void __launch_bounds__(32 * kWarps) chosen_kernel(const __grid_constant__ Args a) {
+  constexpr unsigned kMost = 32 * V * C;
+  __shared__ uint16_t lists[kWarps][kMost];
+  __shared__ uint4 rows[kWarps][kMost / 4];  // Of elements of 16 bits one half.
+  const unsigned lane = threadIdx.x % 32;
+  uint16_t *list = lists[threadIdx.x / 32];
+  uint4 *row = rows[threadIdx.x / 32];
+  const unsigned vectors = kMost / 16 * (is_float32<T>(a.dtype) ? 4 : 2);
+  wait_for_stream();
+  let_next_start();
+  const size_t step = size_t{gridDim.x} * kWarps;
+  for (size_t token = size_t{blockIdx.x} * kWarps + threadIdx.x / 32; token < a.tokens;
+       token += step) {
+    const size_t start = token * a.experts;
+    unsigned count = 0;
+    if (a.routing.indices != nullptr) {
+      for (size_t first = 0; first < a.topk; first += 32) {
+        const bool slot = first + lane < a.topk;
+        const size_t e = slot ? index_at(a.routing, token * a.topk + first + lane) : ~size_t{0};
+        const unsigned lanes = __ballot_sync(kFullWarp, e < a.experts);
+        if (e < a.experts) {
+          list[count + __popc(lanes & lanes_below())] = static_cast<uint16_t>(e);
+        }
+        count += __popc(lanes);
+      }
+    } else {
+      uint32_t routed = routed_elements<V, C>(a, token);
+      const unsigned mine = __popc(routed);
+      unsigned before = mine;
+#pragma unroll
+      for (int s = 1; s < 32; s *= 2) {
+        const unsigned other = __shfl_up_sync(kFullWarp, before, s);
+        if (lane >= s) before += other;
+      }
+      count = __shfl_sync(kFullWarp, before, 31);
+      before -= mine;
+      for (; routed != 0; routed &= routed - 1) {
+        const unsigned i = __ffs(routed) - 1;
+        list[before++] = static_cast<uint16_t>((i / V * 32 + lane) * V + i % V);
+      }
+    }
+#pragma unroll
+    for (unsigned i = 0; i < kMost / 4; i += 32) {
+      if (i + lane < vectors) row[i + lane] = make_uint4(0, 0, 0, 0);
+    }
+    __syncwarp();
+    auto read = [&](unsigned s, float &x, float &g) {
+      const size_t e = start + list[s];
+      float f[1];
+      x = a.intermediate[e];
+      load_floats<T>(a.dtype, a.grad, e, f);
+      g = f[0] * a.scaling_factor;
+    };
+    // The first 32 stay in registers.
+    float x = 0.0f, y = 0.0f, g = 0.0f, sum = 0.0f, dot = 0.0f;
+    if (lane < count) {
+      read(lane, x, g);
+      y = score_of(a, x);
+      sum = y;
+      dot = g * y;
+    }
+    for (unsigned s = lane + 32; s < count; s += 32) {
+      float other, grad;
+      read(s, other, grad);
+      other = score_of(a, other);
+      sum += other;
+      dot += grad * other;
+    }
+    const Sums sums = sums_of(a, sum, dot);
+    auto write = [&](unsigned s, float dx) {
+      const float f[1] = {dx};
+      store<T>(a.dtype, row, list[s], f);
+    };
+    if (lane < count) write(lane, gradient(a, sums, x, y, g));
+    for (unsigned s = lane + 32; s < count; s += 32) {
+      float other, grad;
+      read(s, other, grad);
+      write(s, gradient(a, sums, other, score_of(a, other), grad));
+    }
+    __syncwarp();
+#pragma unroll
+    for (int c = 0; c < C; ++c) {
+      const unsigned e = lane_element<V>(c);
+      if (e >= a.experts) continue;
+      if (is_float32<T>(a.dtype)) {
+        copy<F32, V>(a.grad_logits, start + e, row, e);
+      } else {
+        copy<BF16, V>(a.grad_logits, start + e, row, e);
+      }
+    }
+    __syncwarp();
+  }
+}
+
+// Any number of experts: the row is read twice. Chosen experts that come as indices are written
+// over the row.
+template <bool kAll>
+__global__ void __launch_bounds__(32 * kWarps) long_kernel(const __grid_constant__ Args a) {
+  using G = std::conditional_t<kAll, F32, Any>;
+  wait_for_stream();
+  let_next_start();
+  const unsigned lane = threadIdx.x % 32;
+  const bool indexed = !kAll && a.routing.indices != nullptr;
+  const bool everywhere = kAll || a.pre_softmax;
+  const size_t step = size_t{gridDim.x} * kWarps;
+  for (size_t token = size_t{blockIdx.x} * kWarps + threadIdx.x / 32; token < a.tokens;
+       token += step) {
+    const size_t row = token * a.experts;
+    auto grad = [&](size_t e) {
+      float g[1];
+      load_floats<G>(a.dtype, a.grad, row + e, g);
+      return g[0] * a.scaling_factor;
+    };
+    auto for_each_routed = [&](auto &&body) {
+      if (indexed) {
+        for (size_t i = lane; i < a.topk; i += 32) {
+          const size_t e = index_at(a.routing, token * a.topk + i);
+          if (e < a.experts) body(e);
+        }
+      } else {
+        for (size_t e = lane; e < a.experts; e += 32) {
+          if (kAll || routed_at(a, token, e)) body(e);
+        }
+      }
+    };
+    auto write = [&](size_t e, float dx) {
+      const float out[1] = {dx};
+      store<Any>(a.dtype, a.grad_logits, row + e, out);
+    };
+    float sum = 0.0f, dot = 0.0f;
+    for_each_routed([&](size_t e) {
+      const float y = score_of(a, a.intermediate[row + e]);
+      sum += y;
+      dot += grad(e) * y;
+    });
+    const Sums sums = sums_of(a, sum, dot);
+    auto of = [&](size_t e, float g) {
+      const float x = a.intermediate[row + e];
+      return gradient(a, sums, x, score_of(a, x), g);
+    };
+    for (size_t e = lane; e < a.experts; e += 32) {
+      const bool routed = kAll || (!indexed && routed_at(a, token, e));
+      write(e, routed || everywhere ? of(e, routed ? grad(e) : 0.0f) : 0.0f);
+    }
+    if (indexed) {
+      __syncwarp();
+      for_each_routed([&](size_t e) { write(e, of(e, grad(e))); });
+      __syncwarp();
+    }
+  }
+}
+
+template <int N>
+using Size = std::integral_constant<int, N>;
+
+template <bool kAll>
+NVTEXOutcome run(const Args &a, cudaStream_t stream) {
+  const bool vectors = a.experts % 4 == 0 && aligned(a.intermediate, 16) &&
+                       aligned(a.grad, 4 * (kAll ? 4 : any_bytes(a.dtype))) &&
+                       aligned(a.grad_logits, 4 * any_bytes(a.dtype)) &&
+                       aligned(a.routing.bytes, 4);
+  const size_t blocks = ceil_div(a.tokens, kWarps);
+  const dim3 grid(static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks));
+  auto start = [&](auto kernel) { return launch(kernel, grid, 32 * kWarps, stream, a); };
+  if (a.experts > 1024) return start(long_kernel<kAll>);
+  auto of_size = [&](auto t, auto v, auto c) {
+    using T = decltype(t);
+    constexpr int V = decltype(v)::value, C = decltype(c)::value;
+    if constexpr (!kAll) {
+      if (!a.pre_softmax) return start(chosen_kernel<T, V, C>);
+    }
+    return start(held_kernel<T, kAll, V, C>);
+  };
+  if (!vectors) {
+    if (a.experts <= 128) return of_size(Any{}, Size<1>{}, Size<4>{});
+    if (a.experts <= 256) return of_size(Any{}, Size<1>{}, Size<8>{});
+    return of_size(Any{}, Size<1>{}, Size<32>{});
+  }
+  if (a.experts <= 256) {
+    return dispatch<F32, F16, BF16>(a.dtype, [&](auto t) {
+      return a.experts <= 128 ? of_size(t, Size<4>{}, Size<1>{}) : of_size(t, Size<4>{}, Size<2>{});
+    });
+  }
+  if (a.experts <= 512) return of_size(Any{}, Size<4>{}, Size<4>{});
+  return of_size(Any{}, Size<4>{}, Size<8>{});
+}
+
+}  // namespace
+}  // namespace nvte
+
+extern "C" NVTEXOutcome nvte_cuda_router_backward(const NVTEXRouterBackwardArgs *args,
+                                                  cudaStream_t stream) noexcept {
+  using namespace nvte;
+  return args->all ? run<true>(*args, stream) : run<false>(*args, stream);
+}
