@@ -1,7 +1,7 @@
 #ifndef NVTE_ACTIVATION_H
 #define NVTE_ACTIVATION_H
 
-/* Generated from the Rust sources by capi-tests/abi.rs. */
+/* Generated from the Rust sources by tests/abi.rs. */
 
 #include <stdbool.h>
 #include <stddef.h>

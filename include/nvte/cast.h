@@ -1,7 +1,7 @@
 #ifndef NVTE_CAST_H
 #define NVTE_CAST_H
 
-/* Generated from the Rust sources by capi-tests/abi.rs. */
+/* Generated from the Rust sources by tests/abi.rs. */
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 #ifndef NVTE_TYPES_H
 #define NVTE_TYPES_H
 
-/* Generated from the Rust sources by capi-tests/abi.rs. */
+/* Generated from the Rust sources by tests/abi.rs. */
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-//! C functions of activation.h. Generated from `table.rs` by capi-tests/abi.rs.
+//! C functions of activation.h. Generated from `table.rs` by tests/abi.rs.
 #![allow(unsafe_code, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
 use super::*;

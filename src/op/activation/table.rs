@@ -1,4 +1,4 @@
-//! The activations, one row each. `capi-tests/abi.rs` writes `exports.rs` from them.
+//! The activations, one row each. `tests/abi.rs` writes `exports.rs` from them.
 
 /// An activation `f(x)`, alone and as `f(a) * G(g)` of the halves a and g of a row.
 struct Row {
@@ -267,7 +267,7 @@ fn derivative(name: &str) -> String {
 /// The text of `exports.rs`.
 pub fn exports() -> String {
     let mut text = String::from(
-        "//! C functions of activation.h. Generated from `table.rs` by capi-tests/abi.rs.\n\
+        "//! C functions of activation.h. Generated from `table.rs` by tests/abi.rs.\n\
          #![allow(unsafe_code, clippy::missing_safety_doc, clippy::too_many_arguments)]\n\n\
          use super::*;\nuse crate::error::guard;\n",
     );

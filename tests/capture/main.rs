@@ -2,11 +2,12 @@
 //! replays the graph on other inputs. Then calls them all without a graph: device memory stays as
 //! it was, and nothing waits for the stream. Without a CUDA device the test says so and passes.
 
-mod capture_attention;
-mod capture_gemm;
-mod capture_hadamard;
-mod capture_moe;
+mod attention;
+#[path = "../common/mod.rs"]
 mod common;
+mod gemm;
+mod hadamard;
+mod moe;
 
 use GemmEpilogue::*;
 use common::*;
@@ -183,14 +184,14 @@ fn chain(seed: u64) -> Chain {
     gemm("gemm k = 0", bf16, per_tensor, (bf16, 0, NVTEX_EPILOGUE_BIAS));
     gemm("gemm fp8 blocks", bf16, blocks, (e4m3, 512, NVTEX_EPILOGUE_BIAS));
     gemm("gemm mxfp8", bf16, [NVTE_MXFP8_1D_SCALING; 2], (e4m3, 512, NVTEX_EPILOGUE_NONE));
-    capture_hadamard::steps(c, workspace);
+    hadamard::steps(c, workspace);
     norm_forward(c, "layernorm", NVTE_Norm_Type::LayerNorm, NVTE_DELAYED_TENSOR_SCALING);
     norm_forward(c, "rmsnorm in blocks", NVTE_Norm_Type::RMSNorm, NVTE_BLOCK_SCALING_2D);
     norm_backward(c, "layernorm backward", kNVTEBFloat16);
     norm_backward(c, "layernorm backward of other dtypes", kNVTEFloat32);
-    capture_gemm::steps(c);
-    capture_attention::steps(c);
-    capture_moe::steps(c);
+    gemm::steps(c);
+    attention::steps(c);
+    moe::steps(c);
     chain
 }
 
