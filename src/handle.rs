@@ -370,11 +370,11 @@ fn slab(kind: Kind) -> &'static dyn AnySlab {
         Kind::FusedAttnConfig => &crate::op::fused_attn::CONFIGS.slab,
         Kind::FusedAttnFwdParams => &crate::op::fused_attn::FWD.slab,
         Kind::FusedAttnBwdParams => &crate::op::fused_attn::BWD.slab,
-        Kind::Recipe => &crate::op::module::RECIPES,
-        Kind::Context => &crate::op::module::CONTEXTS,
-        Kind::Module => &crate::op::module::MODULES,
-        Kind::Tape => &crate::op::module::TAPES,
-        Kind::KvCache => &crate::op::module::KV_CACHES,
+        Kind::Recipe => &crate::nn::capi::RECIPES,
+        Kind::Context => &crate::nn::capi::CONTEXTS,
+        Kind::Module => &crate::nn::capi::MODULES,
+        Kind::Tape => &crate::nn::capi::TAPES,
+        Kind::KvCache => &crate::nn::capi::KV_CACHES,
     }
 }
 

@@ -1,5 +1,5 @@
-//! Transformer Engine core behind a C ABI. The functions are in `op::*::exports`; C callers see
-//! them through `include/nvte/*.h`.
+//! Transformer Engine core behind a C ABI. The functions are in `op::*::exports` and `nn::capi::exports`;
+//! C callers see them through `include/nvte/*.h`.
 #![deny(unsafe_code, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 
 #[doc(hidden)]
@@ -11,7 +11,7 @@ mod error;
 mod fork;
 mod function;
 mod handle;
-mod module;
+mod nn;
 #[doc(hidden)]
 pub mod numeric;
 mod op;
@@ -19,3 +19,4 @@ mod tensor;
 #[doc(hidden)]
 pub mod types;
 mod verbose;
+mod workspace;

@@ -11,7 +11,6 @@ pub mod fused_rope;
 pub mod fused_router;
 pub mod gemm;
 pub mod hadamard_transform;
-pub mod module;
 pub mod multi_stream;
 pub mod multi_tensor;
 pub mod normalization;

@@ -6,7 +6,7 @@ use super::parameter::{Parameter, splitmix};
 use super::quantizer::Source;
 use super::{Layer, Saved, Tape, Tensors, saved};
 use crate::error::{Error, Result};
-use crate::module::ops::{self, plain};
+use crate::nn::ops::{self, plain};
 use crate::tensor::{Buffer, Tensor};
 
 /// `y_e = x_e W_e^T + b_e`, with the splits of the step.

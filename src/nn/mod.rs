@@ -4,6 +4,7 @@
 mod attention;
 mod attention_fp8;
 pub mod callback;
+pub mod capi;
 mod context;
 mod dense;
 mod grouped;

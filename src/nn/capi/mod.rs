@@ -1,4 +1,4 @@
-//! What C sees of recipes, contexts and modules (`crate::module`): handles, and the checks of configs.
+//! What C sees of recipes, contexts and modules (`crate::nn`): handles, and the checks of configs.
 #![allow(unsafe_code)]
 
 mod create;
@@ -9,7 +9,7 @@ use crate::backend::args::Function::*;
 use crate::check;
 use crate::error::{Error, Handle, Result};
 use crate::handle::{Kind as HandleKind, Slab};
-use crate::module::*;
+use crate::nn::*;
 use crate::tensor::{FromC, Shape, TENSORS, from_c, from_c_enum};
 use crate::types::NVTE_Activation_Type::*;
 use crate::types::*;

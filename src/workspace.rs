@@ -1,0 +1,68 @@
+//! Scratch memory of an operator. A caller of the C ABI asks for its size with a first call and gives the
+//! memory with a second one; a layer lends what the one call needs. The operator is the same for both.
+
+use crate::check;
+use crate::error::{Error, Result};
+use crate::tensor::{Buffer, Shape, TENSORS, bytes};
+use crate::types::{NVTEDType, NVTETensor};
+use std::ffi::c_void;
+
+/// What makes a tensor of the caller a question for the size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
+    WithoutPointer,
+    WithoutElements,
+}
+
+/// Where an operator gets its scratch memory from.
+pub enum Workspace<'a> {
+    /// A tensor of the caller of a C function.
+    Tensor { buffer: Buffer, asks: bool },
+    /// A function that gives memory of a number of bytes, aligned to 256 of them, for the time of the call.
+    Lender(&'a mut dyn FnMut(usize) -> Result<*mut c_void>),
+}
+
+impl Workspace<'_> {
+    /// Memory for elements of a dtype and shape; none if the caller only asked for these, and the operator
+    /// then has no more to do.
+    pub fn take(&mut self, dtype: NVTEDType, shape: Shape) -> Result<Option<*mut c_void>> {
+        let needed = bytes(shape.numel(), dtype);
+        match self {
+            Self::Tensor { buffer, asks: true } => {
+                *buffer = Buffer::new(buffer.ptr(), dtype, shape.dims());
+                Ok(None)
+            }
+            Self::Tensor { buffer, asks: false } => {
+                if buffer.bytes() < needed {
+                    let expected = format!("{needed} or more bytes ({dtype} {shape})");
+                    let got = format!("{} bytes", buffer.bytes());
+                    return Err(Error::argument("workspace.shape", expected, got));
+                }
+                let data = buffer.ptr();
+                check::raw_pointer("workspace.data", data, shape.numel(), dtype).map(Some)
+            }
+            Self::Lender(lend) => lend(needed).map(Some),
+        }
+    }
+}
+
+/// Runs an operator with the workspace of a handle, which gets dtype and shape if the call asks for them.
+pub fn of_handle(
+    handle: NVTETensor,
+    asks: Asks,
+    operator: impl FnOnce(&mut Workspace) -> Result<()>,
+) -> Result<()> {
+    let buffer = check::tensor("workspace", handle)?.rowwise;
+    let asks = match asks {
+        Asks::WithoutPointer => buffer.ptr().is_null(),
+        Asks::WithoutElements => buffer.shape.numel() == 0,
+    };
+    let mut workspace = Workspace::Tensor { buffer, asks };
+    operator(&mut workspace)?;
+    match workspace {
+        Workspace::Tensor { buffer, asks: true } => {
+            TENSORS.write("workspace", handle, |tensor| tensor.rowwise = buffer)
+        }
+        _ => Ok(()),
+    }
+}
