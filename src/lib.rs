@@ -1,4 +1,4 @@
-//! Transformer Engine core behind a C ABI. The functions are in `op::*::exports` and `nn::capi::exports`;
+//! Transformer Engine core behind a C ABI. The functions are in `op::*::exports` and `nn::capi`;
 //! C callers see them through `include/nvte/*.h`.
 #![deny(unsafe_code, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 

@@ -12,8 +12,7 @@ use std::{env, fs};
 #[path = "../src/op/activation/table.rs"]
 mod activations;
 
-/// Slices: `src/op/<name>/exports.rs` becomes `include/nvte/<name>.h`, and `src/nn/capi/exports.rs`, the level of
-/// layers, `include/nvte/module.h`.
+/// Slices: `src/op/<name>/exports.rs` becomes `include/nvte/<name>.h`; the level of layers is in `module.h`.
 const SLICES: &[&str] = &[
     "transformer_engine",
     "utils",
@@ -39,6 +38,10 @@ const SLICES: &[&str] = &[
     "nvtex",
     "module",
 ];
+
+/// The files of `src/nn/capi` that become `include/nvte/module.h`, in its order.
+const LAYER_SOURCES: &[&str] =
+    &["recipe", "context", "layers", "rotary", "parameters", "step", "kv_cache"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -143,15 +146,16 @@ typedef const NVTETensor *NVTETensorReference;
 #endif";
 
 fn slice_header(slice: &str) -> String {
-    let path = match slice {
-        "module" => root().join("src/nn/capi/exports.rs"),
-        _ => root().join(format!("src/op/{slice}/exports.rs")),
+    let sources = match slice {
+        "module" => LAYER_SOURCES.iter().map(|name| format!("src/nn/capi/{name}.rs")).collect(),
+        _ => vec![format!("src/op/{slice}/exports.rs")],
     };
+    let sources: Vec<_> = sources.iter().map(|source| root().join(source)).collect();
     let mut config = config(slice, &["types.h".into()]);
     if slice == "fused_attn" {
         config.after_includes = Some(REFERENCE.into());
     }
-    render(config, &[path])
+    render(config, &sources)
 }
 
 fn umbrella_header() -> String {

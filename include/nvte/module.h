@@ -1269,6 +1269,11 @@ void nvtex_module_backward(NVTEXModule module,
                            cudaStream_t stream);
 
 /**
+ * Destroys a tape. Null is ignored.
+ */
+void nvtex_tape_destroy(NVTEXTape tape);
+
+/**
  * Sets the defaults in the first `struct_size` bytes of a config.
  */
 void nvtex_kv_cache_config_init(struct NVTEXKVCacheConfig *config, size_t struct_size);
@@ -1327,11 +1332,6 @@ void nvtex_kv_cache_reorder(NVTEXKVCache cache,
                             const int64_t *from,
                             size_t count,
                             cudaStream_t stream);
-
-/**
- * Destroys a tape. Null is ignored.
- */
-void nvtex_tape_destroy(NVTEXTape tape);
 
 #ifdef __cplusplus
 }  // extern "C"

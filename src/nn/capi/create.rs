@@ -1,6 +1,9 @@
-//! From configs of modules to modules: defaults, checks, and what each config makes.
+//! From configs of layers to layers: defaults, checks, and what each config makes.
+#![allow(unsafe_code)]
 
 use super::*;
+use crate::backend::args::Function::*;
+use crate::types::NVTE_Activation_Type::*;
 
 /// Makes a module, which has a name by then.
 type Build = Box<dyn FnOnce(&Run, &str) -> Result<Box<dyn Layer>>>;
@@ -55,17 +58,6 @@ impl Default for NVTEXParallelConfig {
             sequence_parallel: MaybeUninit::new(false),
             context_parallel_size: 1,
             reserved: [0; 4],
-        }
-    }
-}
-
-/// What a later version knows is not ignored.
-fn zeros(name: &str, reserved: [u64; 4]) -> Result<()> {
-    match reserved.iter().position(|&word| word != 0) {
-        None => Ok(()),
-        Some(i) => {
-            let expected = "0, as the init function sets it";
-            Err(Error::argument(format!("{name}.reserved[{i}]"), expected, reserved[i]))
         }
     }
 }
@@ -162,27 +154,6 @@ impl Default for NVTEXLayerNormMLPConfig {
     }
 }
 
-impl Default for NVTEXStep {
-    fn default() -> Self {
-        Self {
-            struct_size: size_of::<Self>(),
-            microbatch: MaybeUninit::new(NVTEXMicrobatch::NVTEX_MICROBATCH_NONE),
-            skip_weight_update: null_mut(),
-            rng_state: null_mut(),
-            cu_seqlens_q: null_mut(),
-            cu_seqlens_kv: null_mut(),
-            cu_seqlens_q_padded: null_mut(),
-            cu_seqlens_kv_padded: null_mut(),
-            max_seqlen_q: 0,
-            max_seqlen_kv: 0,
-            rotary_frequencies: null_mut(),
-            kv_cache: null_mut(),
-            m_splits: std::ptr::null(),
-            num_splits: 0,
-        }
-    }
-}
-
 impl Default for NVTEXAttentionConfig {
     fn default() -> Self {
         Self {
@@ -249,19 +220,6 @@ impl Default for NVTEXTransformerLayerConfig {
     }
 }
 
-impl Default for NVTEXRotaryConfig {
-    fn default() -> Self {
-        Self {
-            struct_size: size_of::<Self>(),
-            base: 10000.0,
-            offset: 0,
-            interpolation_factor: 0.0,
-            pretrained_length: 0,
-            interleaved: MaybeUninit::new(false),
-        }
-    }
-}
-
 fn high_precision(name: &str, dtype: MaybeUninit<NVTEDType>) -> Result<NVTEDType> {
     let dtype = from_c(name, dtype)?;
     check::high_precision(name.trim_end_matches(".dtype"), dtype)?;
@@ -310,6 +268,7 @@ from_c_enum!(
     "an NVTE_Activation_Type from 0 to 11",
     [GELU, GEGLU, GLU, SILU, SWIGLU, RELU, REGLU, QGELU, QGEGLU, SRELU, SREGLU, CLAMPED_SWIGLU,]
 );
+
 from_c_enum!(NVTE_Norm_Type, "an NVTE_Norm_Type, 0 or 1", [LayerNorm, RMSNorm]);
 
 /// The activation of a number, and whether it is gated.

@@ -1,6 +1,121 @@
-//! What C sees of caches of keys and values: handles and the checks of their sizes.
+//! Caches of keys and values.
+#![allow(unsafe_code, clippy::missing_safety_doc)]
 
 use super::*;
+
+/// Handle of a cache of keys and values.
+pub type NVTEXKVCache = *mut c_void;
+
+/// Sizes of a cache of keys and values.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEXKVCacheConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Most sequences at a time.
+    pub max_batch_size: usize,
+    /// Most tokens of a sequence.
+    pub max_sequence_length: usize,
+    /// Tokens of a page, a divisor of `max_sequence_length`. 0 (default): contiguous, room for whole
+    /// sequences.
+    pub page_size: usize,
+    /// Pages of all sequences together. 0 (default): enough for all of `max_sequence_length`.
+    pub num_pages: usize,
+}
+
+/// Sets the defaults in the first `struct_size` bytes of a config.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_kv_cache_config_init(
+    config: *mut NVTEXKVCacheConfig,
+    struct_size: usize,
+) {
+    guard("nvtex_kv_cache_config_init", || {
+        // SAFETY: the caller vouches for the bytes.
+        unsafe { write_config(config, struct_size, &NVTEXKVCacheConfig::default()) }
+    });
+}
+
+/// Creates a cache of keys and values for passes of `nvtex_module_forward` without a tape: text is read in
+/// pieces of any length and written token by token. One cache serves all attentions of its context; each
+/// gets its memory, `num_pages * page_size` tokens, in its first pass. Masks: a causal one is aligned to the
+/// bottom right of a sequence, others let all of its tokens count.
+///
+/// The lengths of the sequences and their pages are also on the device, where passes read them: a pass may be
+/// captured in a graph, and replayed after each `nvtex_kv_cache_step` with the same `batch` and no longer pieces,
+/// of a contiguous cache until `nvtex_kv_cache_reorder` is called.
+/// Errors: sizes that are 0 or do not go together.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_kv_cache_create(
+    context: NVTEXContext,
+    config: *const NVTEXKVCacheConfig,
+    stream: cudaStream_t,
+) -> NVTEXKVCache {
+    // SAFETY: the caller vouches for the config.
+    guard("nvtex_kv_cache_create", || unsafe { create(context, config, stream) }).0
+}
+
+/// Destroys a cache. Null is ignored.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_kv_cache_destroy(cache: NVTEXKVCache) {
+    guard("nvtex_kv_cache_destroy", || destroy(&KV_CACHES, "cache", cache));
+}
+
+/// Begins a step, before its passes: sequence i gets `new_tokens[i]` tokens (0 or more) behind those that it
+/// has. Sequences that are not there yet begin empty; those from `batch` on rest. Not to be captured.
+///
+/// Errors: more than `max_sequence_length` tokens; more pages than are free. Nothing changes then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_kv_cache_step(
+    cache: NVTEXKVCache,
+    new_tokens: *const usize,
+    batch: usize,
+    stream: cudaStream_t,
+) {
+    // SAFETY: the caller vouches for the array.
+    guard("nvtex_kv_cache_step", || unsafe { step(cache, (new_tokens, batch), stream) });
+}
+
+/// Tokens of a sequence, with those of the step; 0 of one that is not there.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_kv_cache_length(cache: NVTEXKVCache, sequence: usize) -> usize {
+    guard("nvtex_kv_cache_length", || Ok(open(&KV_CACHES, "cache", cache)?.length(sequence)))
+}
+
+/// Forgets the tokens of a sequence from `length` on; 0 makes room for another sequence. Errors: it has
+/// fewer.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_kv_cache_truncate(
+    cache: NVTEXKVCache,
+    sequence: usize,
+    length: usize,
+) {
+    guard("nvtex_kv_cache_truncate", || {
+        open(&KV_CACHES, "cache", cache)?.truncate(sequence, length)
+    });
+}
+
+/// Makes sequence i what sequence `from[i]` was, or empty for -1; there are `count` sequences then. Where
+/// one goes to several places its pages are copied; others only change their tables.
+///
+/// Errors: no such sequence; not enough pages for the copies. Nothing changes then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_kv_cache_reorder(
+    cache: NVTEXKVCache,
+    from: *const i64,
+    count: usize,
+    stream: cudaStream_t,
+) {
+    // SAFETY: the caller vouches for the array.
+    guard("nvtex_kv_cache_reorder", || unsafe { reorder(cache, (from, count), stream) });
+}
+
+config!(NVTEXKVCacheConfig {
+    struct_size,
+    max_batch_size,
+    max_sequence_length,
+    page_size,
+    num_pages
+});
 
 impl Default for NVTEXKVCacheConfig {
     fn default() -> Self {

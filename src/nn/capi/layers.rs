@@ -1,0 +1,582 @@
+//! Configs of the layers, and the functions that create layers from them.
+#![allow(unsafe_code, clippy::missing_safety_doc, non_camel_case_types)]
+
+use super::*;
+
+/// How a module is spread over ranks. So far it is on one alone: other values are refused.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEXParallelConfig {
+    /// Ranks that share each weight. Default: 1.
+    pub tensor_parallel_size: usize,
+    /// Those ranks share the rows between products, too. Default: false.
+    pub sequence_parallel: MaybeUninit<bool>,
+    /// Ranks that share each sequence. Default: 1.
+    pub context_parallel_size: usize,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
+}
+
+/// Norms of the heads of queries and keys.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NVTEXQKNorm {
+    NVTEX_QK_NORM_NONE = 0,
+    /// `x / sqrt(sum(x^2) + epsilon)`, without parameters.
+    NVTEX_QK_NORM_L2 = 1,
+    NVTEX_QK_NORM_RMS = 2,
+    NVTEX_QK_NORM_LAYER = 3,
+}
+
+from_c_enum!(
+    NVTEXQKNorm,
+    "an NVTEXQKNorm from 0 to 3",
+    [NVTEX_QK_NORM_NONE, NVTEX_QK_NORM_L2, NVTEX_QK_NORM_RMS, NVTEX_QK_NORM_LAYER]
+);
+
+/// A norm: a module of its own, or the first part of one.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEXNormConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Unique in its context; null or empty: made up.
+    pub name: *const c_char,
+    /// Default: LayerNorm.
+    pub kind: MaybeUninit<NVTE_Norm_Type>,
+    /// Elements of a row.
+    pub hidden_size: usize,
+    /// Default: 1e-5.
+    pub epsilon: f32,
+    /// The weight is stored as its distance from 1.
+    pub zero_centered_gamma: MaybeUninit<bool>,
+    /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
+    pub dtype: MaybeUninit<NVTEDType>,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
+}
+
+/// `y = x W^T + b`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEXLinearConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Unique in its context; null or empty: made up.
+    pub name: *const c_char,
+    pub in_features: usize,
+    pub out_features: usize,
+    /// Default: true.
+    pub bias: MaybeUninit<bool>,
+    /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
+    pub dtype: MaybeUninit<NVTEDType>,
+    /// Standard deviation of the initial weight. Default: 0.023.
+    pub init_std: f32,
+    /// Of the initial weight.
+    pub seed: u64,
+    /// Of the module among ranks.
+    pub parallel: NVTEXParallelConfig,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
+}
+
+/// `y = norm(x) W^T + b`. The norm's `hidden_size`, `name` and `dtype` are ignored.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEXLayerNormLinearConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    pub norm: NVTEXNormConfig,
+    pub linear: NVTEXLinearConfig,
+}
+
+/// `y_e = x_e W_e^T + b_e`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEXGroupedLinearConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Parts, each with a weight of its own.
+    pub num_gemms: usize,
+    /// Of each part; name of all. Initial weights differ.
+    pub linear: NVTEXLinearConfig,
+}
+
+/// `y = f(norm(x) W1^T + b1) W2^T + b2`. The norm's `hidden_size`, `name` and `dtype` are ignored.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEXLayerNormMLPConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Unique in its context; null or empty: made up.
+    pub name: *const c_char,
+    pub norm: NVTEXNormConfig,
+    pub hidden_size: usize,
+    /// Elements after the activation. A gated one has twice as many rows in W1, those of the function
+    /// first.
+    pub ffn_hidden_size: usize,
+    /// Default: GELU.
+    pub activation: MaybeUninit<NVTE_Activation_Type>,
+    /// Of CLAMPED_SWIGLU. Defaults: 7, 1.702, 1.
+    pub clamp_limit: f32,
+    pub clamp_alpha: f32,
+    pub clamp_offset: f32,
+    /// Of both. Default: true.
+    pub bias: MaybeUninit<bool>,
+    /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
+    pub dtype: MaybeUninit<NVTEDType>,
+    /// Standard deviations of the initial weights. Defaults: 0.023.
+    pub init_std: f32,
+    pub output_init_std: f32,
+    /// Of the initial weights.
+    pub seed: u64,
+    /// Tapes hold the input, but neither the norm's result nor the activation and what it is given, which
+    /// the backward pass computes again, to the same bits, from weights that tapes then hold for both passes.
+    /// Default: false.
+    pub checkpoint: MaybeUninit<bool>,
+    /// Of the module among ranks.
+    pub parallel: NVTEXParallelConfig,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
+}
+
+/// `softmax(scale q k^T) v`, as `nvte_fused_attn_fwd_v2` has it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEXAttentionConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Unique in its context; null or empty: made up.
+    pub name: *const c_char,
+    pub num_attention_heads: usize,
+    /// Heads of keys and values. 0: as those of the queries.
+    pub num_gqa_groups: usize,
+    pub head_dim_qk: usize,
+    /// 0: as `head_dim_qk`.
+    pub head_dim_v: usize,
+    /// Of the probabilities, with a tape. Default: 0.
+    pub attention_dropout: f32,
+    /// NVTE_SBHD (default), NVTE_BSHD, NVTE_THD (packed tokens; masks with padding alone).
+    pub qkv_format: MaybeUninit<NVTE_QKV_Format>,
+    /// Default: NVTE_CAUSAL_MASK.
+    pub attn_mask_type: MaybeUninit<NVTE_Mask_Type>,
+    /// Keys before and after a query that count; -1 (default): all.
+    pub window_size_left: i64,
+    pub window_size_right: i64,
+    /// Where windows of masks that are not causal are aligned. Default: true.
+    pub bottom_right_diagonal: MaybeUninit<bool>,
+    pub softmax_type: MaybeUninit<NVTE_Softmax_Type>,
+    /// 0 (default): `1 / sqrt(head_dim_qk)`.
+    pub softmax_scale: f32,
+    /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
+    pub dtype: MaybeUninit<NVTEDType>,
+    /// Of modules with projections: tapes hold queries, keys and values, but not the attention's result and
+    /// statistics, which the backward pass computes again, to the same bits. Default: false.
+    pub checkpoint_core_attention: MaybeUninit<bool>,
+    /// Of self attention in modules with projections: normalizes each head of queries and keys, behind the
+    /// rotary embedding or in front of it. Default: none.
+    pub qk_norm_type: MaybeUninit<NVTEXQKNorm>,
+    /// Default: 1e-6.
+    pub qk_norm_epsilon: f32,
+    /// Default: false.
+    pub qk_norm_before_rope: MaybeUninit<bool>,
+    /// Of the module among ranks.
+    pub parallel: NVTEXParallelConfig,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
+}
+
+/// Projections, attention, projection. The attention's `name` is ignored; its `head_dim_qk` 0 (default) is
+/// `hidden_size / num_attention_heads`, and `head_dim_v` is the same.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEXMultiheadAttentionConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Unique in its context; null or empty: made up.
+    pub name: *const c_char,
+    pub hidden_size: usize,
+    pub attention: NVTEXAttentionConfig,
+    /// A norm in front of the first projection. Default: false. Its `hidden_size`, `name` and `dtype` are
+    /// ignored.
+    pub input_layernorm: MaybeUninit<bool>,
+    pub norm: NVTEXNormConfig,
+    /// Keys and values come from a second input. Default: false.
+    pub cross_attention: MaybeUninit<bool>,
+    /// Of all projections. Default: true.
+    pub bias: MaybeUninit<bool>,
+    /// Rotary embeddings turn neighbours, not halves. Default: false.
+    pub rotary_interleaved: MaybeUninit<bool>,
+    /// Standard deviations of the initial weights, of the first projections and of the last. Default: 0.023.
+    pub init_std: f32,
+    pub output_init_std: f32,
+    /// Of the initial weights.
+    pub seed: u64,
+}
+
+/// A layer of a Transformer.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEXTransformerLayerConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Unique in its context; null or empty: made up.
+    pub name: *const c_char,
+    /// As for `nvtex_multihead_attention_create`, of the self attention.
+    pub attention: NVTEXAttentionConfig,
+    /// As for `nvtex_layernorm_mlp_create`; gives sizes, norms, bias, deviations and seed of the whole layer.
+    pub mlp: NVTEXLayerNormMLPConfig,
+    /// Of what is added to the residuals, with a tape. Default: 0.
+    pub hidden_dropout: f32,
+    /// Adds attention to a second input, without a mask unless `inter_mask_type` says so. Default: false.
+    pub decoder: MaybeUninit<bool>,
+    pub inter_mask_type: MaybeUninit<NVTE_Mask_Type>,
+    /// Residuals are the norms' results. Default: false.
+    pub residual_post_layernorm: MaybeUninit<bool>,
+    /// A norm behind the layer in place of the one in front of the self attention. Default: false.
+    pub output_layernorm: MaybeUninit<bool>,
+    /// Attention and MLP read the layer's input, and their sum is added to it; excludes the three above.
+    /// Default: false.
+    pub parallel_attention_mlp: MaybeUninit<bool>,
+    /// Rotary embeddings turn neighbours, not halves. Default: false.
+    pub rotary_interleaved: MaybeUninit<bool>,
+}
+
+/// Sets the defaults in the first `struct_size` bytes of a config.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_norm_config_init(
+    config: *mut NVTEXNormConfig,
+    struct_size: usize,
+) {
+    guard("nvtex_norm_config_init", || {
+        // SAFETY: the caller vouches for the bytes.
+        unsafe { write_config(config, struct_size, &NVTEXNormConfig::default()) }
+    });
+}
+
+/// Creates a LayerNorm or RMSNorm: `nvte_layernorm_fwd`, `nvte_rmsnorm_fwd` with parameters.
+///
+/// Input and output: `[..., hidden_size]`. Parameters: `weight`, of LayerNorm `bias`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_norm_create(
+    context: NVTEXContext,
+    config: *const NVTEXNormConfig,
+    stream: cudaStream_t,
+) -> NVTEXModule {
+    // SAFETY: the caller vouches for the config.
+    guard("nvtex_norm_create", || unsafe { create(context, config, stream) }).0
+}
+
+/// Sets the defaults in the first `struct_size` bytes of a config.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_linear_config_init(
+    config: *mut NVTEXLinearConfig,
+    struct_size: usize,
+) {
+    guard("nvtex_linear_config_init", || {
+        // SAFETY: the caller vouches for the bytes.
+        unsafe { write_config(config, struct_size, &NVTEXLinearConfig::default()) }
+    });
+}
+
+/// Creates a linear layer, `y = x W^T + b`.
+///
+/// Input `[..., in_features]`, output `[..., out_features]`. Parameters: `weight`
+/// `[out_features, in_features]`, `bias` `[out_features]`. Under a recipe, features
+/// must be multiples of 16 (MXFP8: 32); rows may be any number. On CUDA the FP8 product of the weight's
+/// gradient is faster if rows are a multiple of 16, and with FP8 blocks the others if they are one of 8;
+/// otherwise it takes a kernel of this library, and a product with a bias `4 * rows * out_features` bytes
+/// more of the context's memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_linear_create(
+    context: NVTEXContext,
+    config: *const NVTEXLinearConfig,
+    stream: cudaStream_t,
+) -> NVTEXModule {
+    // SAFETY: the caller vouches for the config.
+    guard("nvtex_linear_create", || unsafe { create(context, config, stream) }).0
+}
+
+/// Sets the defaults in the first `struct_size` bytes of a config.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_layernorm_linear_config_init(
+    config: *mut NVTEXLayerNormLinearConfig,
+    struct_size: usize,
+) {
+    guard("nvtex_layernorm_linear_config_init", || {
+        // SAFETY: the caller vouches for the bytes.
+        unsafe { write_config(config, struct_size, &NVTEXLayerNormLinearConfig::default()) }
+    });
+}
+
+/// Creates a norm followed by a linear layer, which gets its input in FP8 from the norm where the recipe
+/// allows it.
+///
+/// As `nvtex_linear_create`; a second output, if not null, takes the norm's result, and its gradient
+/// counts. Parameters: `layer_norm_weight`, `layer_norm_bias`, `weight`, `bias`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_layernorm_linear_create(
+    context: NVTEXContext,
+    config: *const NVTEXLayerNormLinearConfig,
+    stream: cudaStream_t,
+) -> NVTEXModule {
+    guard("nvtex_layernorm_linear_create", || {
+        // SAFETY: the caller vouches for the config.
+        unsafe { create(context, config, stream) }
+    })
+    .0
+}
+
+/// Sets the defaults in the first `struct_size` bytes of a config.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_grouped_linear_config_init(
+    config: *mut NVTEXGroupedLinearConfig,
+    struct_size: usize,
+) {
+    guard("nvtex_grouped_linear_config_init", || {
+        // SAFETY: the caller vouches for the bytes.
+        unsafe { write_config(config, struct_size, &NVTEXGroupedLinearConfig::default()) }
+    });
+}
+
+/// Creates linear layers for rows that are sorted by layer, as those of experts: the first `m_splits[0]` rows
+/// (of the step) go through the first one, and so on.
+///
+/// Input `[..., in_features]`, output `[..., out_features]`. Parameters: for each part e `weight<e>` and
+/// `bias<e>`, as of `nvtex_linear_create`; its name for `nvtex_context_delayed_scaling` is the module's followed
+/// by `.<e>`. Each split keeps the rules for rows there. A part without rows gets gradients of 0.
+/// Errors: splits that are not `num_gemms`, or do not sum to the rows.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_grouped_linear_create(
+    context: NVTEXContext,
+    config: *const NVTEXGroupedLinearConfig,
+    stream: cudaStream_t,
+) -> NVTEXModule {
+    // SAFETY: the caller vouches for the config.
+    guard("nvtex_grouped_linear_create", || unsafe { create(context, config, stream) }).0
+}
+
+/// Sets the defaults in the first `struct_size` bytes of a config.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_layernorm_mlp_config_init(
+    config: *mut NVTEXLayerNormMLPConfig,
+    struct_size: usize,
+) {
+    guard("nvtex_layernorm_mlp_config_init", || {
+        // SAFETY: the caller vouches for the bytes.
+        unsafe { write_config(config, struct_size, &NVTEXLayerNormMLPConfig::default()) }
+    });
+}
+
+/// Creates a norm followed by a linear layer, an activation and a linear layer.
+///
+/// Input and output `[..., hidden_size]`; a second output, if not null, takes the norm's result, and its
+/// gradient counts. Parameters: `layer_norm_weight`, `layer_norm_bias`, `fc1_weight`
+/// `[ffn_hidden_size (gated: twice that), hidden_size]`, `fc1_bias`, `fc2_weight`
+/// `[hidden_size, ffn_hidden_size]`, `fc2_bias`. Sizes: as `nvtex_linear_create`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_layernorm_mlp_create(
+    context: NVTEXContext,
+    config: *const NVTEXLayerNormMLPConfig,
+    stream: cudaStream_t,
+) -> NVTEXModule {
+    // SAFETY: the caller vouches for the config.
+    guard("nvtex_layernorm_mlp_create", || unsafe { create(context, config, stream) }).0
+}
+
+/// Sets the defaults in the first `struct_size` bytes of a config.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_attention_config_init(
+    config: *mut NVTEXAttentionConfig,
+    struct_size: usize,
+) {
+    guard("nvtex_attention_config_init", || {
+        // SAFETY: the caller vouches for the bytes.
+        unsafe { write_config(config, struct_size, &NVTEXAttentionConfig::default()) }
+    });
+}
+
+/// Creates an attention of queries, keys and values, in high precision unless a recipe has `fp8_dpa`.
+///
+/// Inputs `[s, b, h, d]` (NVTE_SBHD), `[b, s, h, d]` (NVTE_BSHD) or `[t, h, d]` (NVTE_THD), with
+/// `num_attention_heads` heads of queries and `num_gqa_groups` of keys and values; output of as many elements
+/// as there are rows of heads times `head_dim_v`. Parameters: with a learnable softmax `softmax_offset`, Float32
+/// `[num_attention_heads]`. Masks with padding take their lengths from the step. The tape refers to the output,
+/// too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_attention_create(
+    context: NVTEXContext,
+    config: *const NVTEXAttentionConfig,
+    stream: cudaStream_t,
+) -> NVTEXModule {
+    // SAFETY: the caller vouches for the config.
+    guard("nvtex_attention_create", || unsafe { create(context, config, stream) }).0
+}
+
+/// Sets the defaults in the first `struct_size` bytes of a config.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_multihead_attention_config_init(
+    config: *mut NVTEXMultiheadAttentionConfig,
+    struct_size: usize,
+) {
+    guard("nvtex_multihead_attention_config_init", || {
+        // SAFETY: the caller vouches for the bytes.
+        unsafe { write_config(config, struct_size, &NVTEXMultiheadAttentionConfig::default()) }
+    });
+}
+
+/// Creates projections to queries, keys and values, rotary embeddings, attention, and a projection.
+///
+/// Input and output `[s, b, hidden_size]` (NVTE_SBHD), `[b, s, hidden_size]` (NVTE_BSHD) or `[t, hidden_size]`
+/// (NVTE_THD, where `cu_seqlens_q` of the step says which tokens are a sequence, and those of none get the
+/// bias); cross attention has a second input `[s_kv, b, hidden_size]`, likewise. Rows of the first weight are, for each group of
+/// heads, those of its queries, its key and its value. Parameters, each as of `nvtex_linear_create` or
+/// `nvtex_layernorm_linear_create`: `qkv.` or `layernorm_qkv.`, of cross attention `query_layer.` or
+/// `layernorm_query.` and `key_value.`; then `q_norm.` and `k_norm.` as of `nvtex_norm_create`,
+/// `core_attention.softmax_offset` (learnable softmax) and `proj.`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_multihead_attention_create(
+    context: NVTEXContext,
+    config: *const NVTEXMultiheadAttentionConfig,
+    stream: cudaStream_t,
+) -> NVTEXModule {
+    guard("nvtex_multihead_attention_create", || {
+        // SAFETY: the caller vouches for the config.
+        unsafe { create(context, config, stream) }
+    })
+    .0
+}
+
+/// Sets the defaults in the first `struct_size` bytes of a config.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_transformer_layer_config_init(
+    config: *mut NVTEXTransformerLayerConfig,
+    struct_size: usize,
+) {
+    guard("nvtex_transformer_layer_config_init", || {
+        // SAFETY: the caller vouches for the bytes.
+        unsafe { write_config(config, struct_size, &NVTEXTransformerLayerConfig::default()) }
+    });
+}
+
+/// Creates a layer of a Transformer: with D = dropout, `y = x + D(attention(norm(x)))`, for a decoder
+/// `y = y + D(cross_attention(norm(y), memory))`, and `y + D(mlp(norm(y)))`; or with parallel parts
+/// `x + D(attention(norm(x)) + mlp(norm'(x)))`.
+///
+/// Inputs: as `nvtex_multihead_attention_create`, of a decoder a second one. Parameters: those of
+/// `nvtex_multihead_attention_create` behind `self_attention.` and `inter_attention.`, those of
+/// `nvtex_layernorm_mlp_create` behind `layernorm_mlp.`, and `layernorm.weight`, `layernorm.bias`.
+/// Without dropout residuals are added by products, and their gradients by norms.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_transformer_layer_create(
+    context: NVTEXContext,
+    config: *const NVTEXTransformerLayerConfig,
+    stream: cudaStream_t,
+) -> NVTEXModule {
+    guard("nvtex_transformer_layer_create", || {
+        // SAFETY: the caller vouches for the config.
+        unsafe { create(context, config, stream) }
+    })
+    .0
+}
+
+config!(NVTEXNormConfig {
+    struct_size,
+    name,
+    kind,
+    hidden_size,
+    epsilon,
+    zero_centered_gamma,
+    dtype,
+    reserved
+});
+
+config!(NVTEXLinearConfig {
+    struct_size,
+    name,
+    in_features,
+    out_features,
+    bias,
+    dtype,
+    init_std,
+    seed,
+    parallel,
+    reserved
+});
+
+config!(NVTEXLayerNormLinearConfig { struct_size, norm, linear });
+
+config!(NVTEXGroupedLinearConfig { struct_size, num_gemms, linear });
+
+config!(NVTEXLayerNormMLPConfig {
+    struct_size,
+    name,
+    norm,
+    hidden_size,
+    ffn_hidden_size,
+    activation,
+    clamp_limit,
+    clamp_alpha,
+    clamp_offset,
+    bias,
+    dtype,
+    init_std,
+    output_init_std,
+    seed,
+    checkpoint,
+    parallel,
+    reserved
+});
+
+config!(NVTEXAttentionConfig {
+    struct_size,
+    name,
+    num_attention_heads,
+    num_gqa_groups,
+    head_dim_qk,
+    head_dim_v,
+    attention_dropout,
+    qkv_format,
+    attn_mask_type,
+    window_size_left,
+    window_size_right,
+    bottom_right_diagonal,
+    softmax_type,
+    softmax_scale,
+    dtype,
+    checkpoint_core_attention,
+    qk_norm_type,
+    qk_norm_epsilon,
+    qk_norm_before_rope,
+    parallel,
+    reserved
+});
+
+config!(NVTEXMultiheadAttentionConfig {
+    struct_size,
+    name,
+    hidden_size,
+    attention,
+    input_layernorm,
+    norm,
+    cross_attention,
+    bias,
+    rotary_interleaved,
+    init_std,
+    output_init_std,
+    seed
+});
+
+config!(NVTEXTransformerLayerConfig {
+    struct_size,
+    name,
+    attention,
+    mlp,
+    hidden_dropout,
+    decoder,
+    inter_mask_type,
+    residual_post_layernorm,
+    output_layernorm,
+    parallel_attention_mlp,
+    rotary_interleaved
+});

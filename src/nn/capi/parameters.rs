@@ -1,0 +1,225 @@
+//! Layers as handles, and their parameters.
+#![allow(unsafe_code, clippy::missing_safety_doc)]
+
+use super::*;
+
+/// Handle of a module.
+pub type NVTEXModule = *mut c_void;
+
+/// A parameter of a module.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEXParameter {
+    /// Bytes of this struct; set it before the call.
+    pub struct_size: usize,
+    /// Of the caller until the module is destroyed.
+    pub name: *const c_char,
+    pub shape: NVTEShape,
+    /// In high precision.
+    pub dtype: MaybeUninit<NVTEDType>,
+    /// The value: in high precision, or in FP8 with its scales if the weight has no other form. Of the
+    /// caller until the module is destroyed or the value is bound anew.
+    pub value: NVTETensor,
+    /// The value is in FP8.
+    pub quantized: MaybeUninit<bool>,
+}
+
+/// Destroys a module; tapes that are left keep what they need. Null is ignored.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_module_destroy(module: NVTEXModule) {
+    guard("nvtex_module_destroy", || destroy(&MODULES, "module", module));
+}
+
+/// Number of parameters of a module.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_module_num_parameters(module: NVTEXModule) -> usize {
+    guard("nvtex_module_num_parameters", || Ok(open(&MODULES, "module", module)?.num_parameters()))
+}
+
+/// Describes the parameter `index`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_module_parameter(
+    module: NVTEXModule,
+    index: usize,
+    parameter: *mut NVTEXParameter,
+) {
+    // SAFETY: the caller vouches for the struct.
+    guard("nvtex_module_parameter", || unsafe { describe(module, index, parameter) });
+}
+
+/// Binds the value of a parameter to the memory of a tensor of its shape and dtype, which from then on
+/// is read in every pass. Errors: parameters in FP8.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_module_set_parameter(
+    module: NVTEXModule,
+    index: usize,
+    value: NVTETensor,
+) {
+    guard("nvtex_module_set_parameter", || set_parameter(module, index, value));
+}
+
+/// Copies a tensor (Float32, Float16 or BFloat16) to the value of a parameter, and casts it: to FP8 with
+/// the scales of the recipe if the weight has no other form.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_module_assign_parameter(
+    module: NVTEXModule,
+    index: usize,
+    value: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvtex_module_assign_parameter", || assign_parameter(module, index, value, stream));
+}
+
+/// Computes the initial value of a parameter on the host, before rounding, from seed and deviation: for
+/// copies of higher precision than the parameter has. Errors: `count` is not its number of elements.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_module_initial_value(
+    module: NVTEXModule,
+    index: usize,
+    value: *mut f32,
+    count: usize,
+) {
+    // SAFETY: the caller vouches for the array.
+    guard("nvtex_module_initial_value", || unsafe { initial_value(module, index, value, count) });
+}
+
+/// Writes how an operand of the products of a weight was cast in the module's last forward pass: the
+/// scaling, FP8 dtype and options, or NVTEX_SLOT_HIGH_PRECISION and the dtype of the module.
+///
+/// `index` is the weight among the parameters. Errors: a parameter that is no weight of products, or of a
+/// module that has not run.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_module_precision(
+    module: NVTEXModule,
+    index: usize,
+    role: MaybeUninit<NVTEXRole>,
+    choice: *mut NVTEXSlotChoice,
+) {
+    guard("nvtex_module_precision", || precision(module, index, from_c("role", role)?, choice));
+}
+
+/// Binds the gradient of a parameter to a tensor of its shape, of its dtype or Float32. Backward passes
+/// write there, or add if `accumulate`, unless a microbatch says otherwise. Null: no gradient is computed.
+/// Bind it before the forward pass.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_module_set_gradient(
+    module: NVTEXModule,
+    index: usize,
+    grad: NVTETensor,
+    accumulate: bool,
+) {
+    guard("nvtex_module_set_gradient", || set_gradient(module, index, grad, accumulate));
+}
+
+config!(NVTEXParameter { struct_size, name, shape, dtype, value, quantized });
+
+/// # Safety
+/// `out` is null or begins with its size.
+unsafe fn describe(module: NVTEXModule, index: usize, out: *mut NVTEXParameter) -> Result<()> {
+    let module = open(&MODULES, "module", module)?;
+    check::address("parameter", out)?;
+    // SAFETY: the first field is the size.
+    let size = unsafe { out.cast::<usize>().read() };
+    NVTEXParameter::check_size("parameter.", size)?;
+    let size = size.min(size_of::<NVTEXParameter>());
+    module.parameter(index, |parameter, view| {
+        let described = NVTEXParameter {
+            struct_size: size,
+            name: view.name.as_ptr(),
+            shape: Shape::new(&parameter.dims).to_c(),
+            dtype: MaybeUninit::new(parameter.dtype),
+            value: view.value as NVTETensor,
+            quantized: MaybeUninit::new(parameter.format.is_some()),
+        };
+        // SAFETY: the caller vouches for the bytes.
+        unsafe {
+            let from = std::ptr::from_ref(&described).cast::<u8>();
+            std::ptr::copy_nonoverlapping(from, out.cast::<u8>(), size);
+        }
+        Ok(())
+    })
+}
+
+fn set_parameter(module: NVTEXModule, index: usize, value: NVTETensor) -> Result<()> {
+    let module = open(&MODULES, "module", module)?;
+    let value = check::tensor("value", value)?;
+    module.parameter(index, |parameter, view| {
+        parameter.bind("value", &value)?;
+        TENSORS.write("value", view.value as NVTETensor, |tensor| *tensor = value)
+    })
+}
+
+fn assign_parameter(
+    module: NVTEXModule,
+    index: usize,
+    value: NVTETensor,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let module = open(&MODULES, "module", module)?;
+    let value = check::tensor("value", value)?;
+    module.parameter(index, |parameter, _| {
+        parameter.check("value", &value, check::HIGH_PRECISION)?;
+        parameter.assign(&module.run(stream), &value, false)
+    })
+}
+
+/// # Safety
+/// `value` has `count` floats.
+unsafe fn initial_value(
+    module: NVTEXModule,
+    index: usize,
+    value: *mut f32,
+    count: usize,
+) -> Result<()> {
+    let module = open(&MODULES, "module", module)?;
+    check::array("value", value, ("count", count))?;
+    module.parameter(index, |parameter, _| {
+        if count != parameter.numel() {
+            return Err(Error::argument("count", parameter.numel(), count));
+        }
+        // SAFETY: the caller vouches for the array.
+        unsafe { std::ptr::copy_nonoverlapping(parameter.initial()?.as_ptr(), value, count) };
+        Ok(())
+    })
+}
+
+fn precision(
+    module: NVTEXModule,
+    index: usize,
+    role: NVTEXRole,
+    choice: *mut NVTEXSlotChoice,
+) -> Result<()> {
+    let module = open(&MODULES, "module", module)?;
+    check::address("choice", choice)?;
+    module.parameter(index, |parameter, view| {
+        let Some(roles) = &parameter.multiplied else {
+            let expected = "a weight whose products a forward pass has computed";
+            let got = format!("{} ({:?}), for which there is none", index, view.name);
+            return Err(Error::argument("index", expected, got));
+        };
+        let quantizer = &roles[role as usize];
+        let high = quantizer.is_none();
+        let dtype = if high { parameter.dtype } else { quantizer.dtype };
+        let (options, scaling) = slot_choice(quantizer);
+        // SAFETY: not null, and the caller vouches for the struct.
+        unsafe {
+            choice.write(NVTEXSlotChoice {
+                scaling: MaybeUninit::new(scaling),
+                dtype: MaybeUninit::new(dtype),
+                options,
+            });
+        }
+        Ok(())
+    })
+}
+
+fn set_gradient(
+    module: NVTEXModule,
+    index: usize,
+    grad: NVTETensor,
+    accumulate: bool,
+) -> Result<()> {
+    let module = open(&MODULES, "module", module)?;
+    let grad = if grad.is_null() { None } else { Some(check::tensor("grad", grad)?) };
+    module.parameter(index, |parameter, _| parameter.bind_grad("grad", grad.as_ref(), accumulate))
+}
