@@ -3,19 +3,21 @@
 
 use crate::backend::args::Group;
 use crate::backend::group::{scale_dims, scale_entries};
+use crate::backend::memory::reserve;
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, GROUPED, GroupedTensor, Shape, TENSORS, Tensor, bytes};
 use crate::types::{NVTEDType, NVTEGroupedTensor, NVTEScalingMode, NVTETensor};
 use std::ffi::c_void;
 use std::fmt::Display;
+use std::mem::MaybeUninit;
 
 /// The tensor of a handle that may not be null.
-pub fn tensor(name: &str, handle: NVTETensor) -> Result<Tensor> {
+pub fn tensor(name: impl Display, handle: NVTETensor) -> Result<Tensor> {
     TENSORS.get(name, handle)
 }
 
 /// The tensor of a handle, an empty one for null.
-pub fn tensor_or_empty(name: &str, handle: NVTETensor) -> Result<Tensor> {
+pub fn tensor_or_empty(name: impl Display, handle: NVTETensor) -> Result<Tensor> {
     if handle.is_null() {
         return Ok(Tensor::new(NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING));
     }
@@ -168,8 +170,8 @@ pub fn optional_scalar(name: impl Display, buffer: &Buffer) -> Result<*mut f32> 
 }
 
 /// The flag of a noop tensor; null if there is none.
-pub fn noop(name: &str, handle: NVTETensor) -> Result<*const f32> {
-    let tensor = tensor_or_empty(name, handle)?;
+pub fn noop(name: impl Display, handle: NVTETensor) -> Result<*const f32> {
+    let tensor = tensor_or_empty(&name, handle)?;
     optional_scalar(name, &tensor.rowwise).map(|flag| flag.cast_const())
 }
 
@@ -191,6 +193,72 @@ pub fn array<T>(
         return Err(Error::argument(name, expected, format!("{array:p}")));
     }
     Ok(())
+}
+
+/// The entries of a host array; the count comes with the name of its argument. An empty array may have any
+/// address.
+///
+/// # Safety
+/// The array is null or has that many entries, which nobody changes while the slice is in use.
+#[allow(unsafe_code)]
+pub unsafe fn slice<'a, T: Copy>(
+    name: impl Display,
+    array: *const T,
+    count: (&str, usize),
+) -> Result<&'a [T]> {
+    self::array(name, array, count)?;
+    match count.1 {
+        0 => Ok(&[]),
+        // SAFETY: the caller vouches for the entries; the address is neither null nor misaligned, and the size
+        // fits an isize, as `array` has found.
+        length => Ok(unsafe { std::slice::from_raw_parts(array, length) }),
+    }
+}
+
+/// The tensors of a host array of handles, of which none may be null. Errors name the entry.
+///
+/// # Safety
+/// As [`slice`].
+#[allow(unsafe_code)]
+pub unsafe fn tensors(
+    name: &str,
+    handles: *const NVTETensor,
+    count: (&str, usize),
+) -> Result<Vec<Tensor>> {
+    // SAFETY: the caller's promise is that of `slice`.
+    let handles = unsafe { slice(name, handles, count)? };
+    let mut tensors = reserve("a list of tensors", handles.len())?;
+    for (i, &handle) in handles.iter().enumerate() {
+        tensors.push(tensor(format_args!("{name}[{i}]"), handle)?);
+    }
+    Ok(tensors)
+}
+
+/// As [`tensors`], where a null handle stands for a tensor that is absent.
+///
+/// # Safety
+/// As [`slice`].
+#[allow(unsafe_code)]
+pub unsafe fn optional_tensors(
+    name: &str,
+    handles: *const NVTETensor,
+    count: (&str, usize),
+) -> Result<Vec<Option<Tensor>>> {
+    // SAFETY: the caller's promise is that of `slice`.
+    let handles = unsafe { slice(name, handles, count)? };
+    let mut tensors = reserve("a list of tensors", handles.len())?;
+    for (i, &handle) in handles.iter().enumerate() {
+        let tensor = || tensor(format_args!("{name}[{i}]"), handle);
+        tensors.push((!handle.is_null()).then(tensor).transpose()?);
+    }
+    Ok(tensors)
+}
+
+/// A `bool` of C, of which any byte may arrive: anything but 0 is true.
+#[allow(unsafe_code)]
+pub fn truth(value: MaybeUninit<bool>) -> bool {
+    // SAFETY: a C caller initialises the byte, and a `u8` may have any value.
+    unsafe { value.as_ptr().cast::<u8>().read() != 0 }
 }
 
 /// An address of one host value.
@@ -309,7 +377,7 @@ pub fn workspace(
 }
 
 /// The grouped tensor of a handle that may not be null.
-pub fn grouped_tensor(name: &str, handle: NVTEGroupedTensor) -> Result<GroupedTensor> {
+pub fn grouped_tensor(name: impl Display, handle: NVTEGroupedTensor) -> Result<GroupedTensor> {
     GROUPED.get(name, handle)
 }
 

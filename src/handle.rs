@@ -144,10 +144,10 @@ impl<T: Clone + 'static> Slab<T> {
     }
 
     /// Destroys the object of a handle.
-    pub fn remove(&self, argument: &str, handle: *mut c_void) -> Result<()> {
-        let place = self.decode(argument, handle)?;
+    pub fn remove(&self, argument: impl Display, handle: *mut c_void) -> Result<()> {
+        let place = self.decode(&argument, handle)?;
         let mut stripe = self.write_stripe(position(place.index).0);
-        let slot = self.live_slot(argument, &mut stripe, &place)?;
+        let slot = self.live_slot(&argument, &mut stripe, &place)?;
         // A destructor may call back into the program, so it runs after the lock is released.
         let mut removed = None;
         if std::mem::needs_drop::<T>() {
@@ -166,74 +166,74 @@ impl<T: Clone + 'static> Slab<T> {
     }
 
     /// A copy of the object of a handle.
-    pub fn get(&self, argument: &str, handle: *const c_void) -> Result<T> {
+    pub fn get(&self, argument: impl Display, handle: *const c_void) -> Result<T> {
         self.read(argument, handle, T::clone)
     }
 
     /// Applies `body` to the object of a handle. `body` must not look up handles of this kind.
     pub fn read<R>(
         &self,
-        argument: &str,
+        argument: impl Display,
         handle: *const c_void,
         body: impl FnOnce(&T) -> R,
     ) -> Result<R> {
-        let place = self.decode(argument, handle)?;
+        let place = self.decode(&argument, handle)?;
         let (stripe, batch, slot) = position(place.index);
         let stripe = self.read_stripe(stripe);
         let slot = stripe.get(batch).map(|batch| &batch[slot]);
-        let slot = slot.ok_or_else(|| self.no_handle(argument, place.bits))?;
+        let slot = slot.ok_or_else(|| self.no_handle(&argument, place.bits))?;
         match &slot.value {
             Some(value) if slot.generation == place.generation => Ok(body(value)),
-            _ => Err(self.stale(argument)),
+            _ => Err(self.stale(&argument)),
         }
     }
 
     /// Changes the object of a handle. `body` must not look up handles of this kind.
     pub fn write<R>(
         &self,
-        argument: &str,
+        argument: impl Display,
         handle: *mut c_void,
         body: impl FnOnce(&mut T) -> R,
     ) -> Result<R> {
-        let place = self.decode(argument, handle)?;
+        let place = self.decode(&argument, handle)?;
         let mut stripe = self.write_stripe(position(place.index).0);
-        let slot = self.live_slot(argument, &mut stripe, &place)?;
-        slot.value.as_mut().map(body).ok_or_else(|| self.stale(argument))
+        let slot = self.live_slot(&argument, &mut stripe, &place)?;
+        slot.value.as_mut().map(body).ok_or_else(|| self.stale(&argument))
     }
 
     /// The slot of a handle, which holds the object of this handle.
     fn live_slot<'a>(
         &self,
-        argument: &str,
+        argument: impl Display,
         stripe: &'a mut Stripe<T>,
         place: &Place,
     ) -> Result<&'a mut Slot<T>> {
         let (_, batch, slot) = position(place.index);
         let slot = stripe.get_mut(batch).map(|batch| &mut batch[slot]);
-        let slot = slot.ok_or_else(|| self.no_handle(argument, place.bits))?;
+        let slot = slot.ok_or_else(|| self.no_handle(&argument, place.bits))?;
         match slot.value.is_some() && slot.generation == place.generation {
             true => Ok(slot),
-            false => Err(self.stale(argument)),
+            false => Err(self.stale(&argument)),
         }
     }
 
     #[cold]
-    fn stale(&self, argument: &str) -> Error {
+    fn stale(&self, argument: impl Display) -> Error {
         Error::argument(argument, format!("a live {}", self.kind), "a handle already destroyed")
     }
 
     /// What a handle of this kind says; whether its slot exists is seen when it is looked up.
-    fn decode(&self, argument: &str, handle: *const c_void) -> Result<Place> {
+    fn decode(&self, argument: impl Display, handle: *const c_void) -> Result<Place> {
         let bits = handle as usize as u64;
         if bits >> 56 != self.kind as u64 {
-            return Err(self.no_handle(argument, bits));
+            return Err(self.no_handle(&argument, bits));
         }
         let generation = (bits >> 32) as u32 % GENERATIONS;
         Ok(Place { bits, index: (bits as u32).wrapping_sub(1), generation })
     }
 
     #[cold]
-    fn no_handle(&self, argument: &str, bits: u64) -> Error {
+    fn no_handle(&self, argument: impl Display, bits: u64) -> Error {
         let kind = KINDS.iter().find(|&&kind| kind as u64 == bits >> 56);
         let got = match kind {
             _ if bits == 0 => "null".into(),
