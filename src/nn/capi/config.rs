@@ -117,12 +117,6 @@ pub(super) unsafe fn array<T: Copy>(
     Ok(read)
 }
 
-/// Anything but 0 is true.
-pub(super) fn flag(value: MaybeUninit<bool>) -> bool {
-    // SAFETY: a C caller initialises the byte, whatever its value.
-    unsafe { value.as_ptr().cast::<u8>().read() != 0 }
-}
-
 /// A string of C; empty for null.
 ///
 /// # Safety

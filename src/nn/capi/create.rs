@@ -76,7 +76,7 @@ fn alone(name: &str, parallel: &NVTEXParallelConfig, reserved: [u64; 4]) -> Resu
             _ => return Err(Error::unsupported(error("1 (modules are on one rank)").message)),
         }
     }
-    if flag(parallel.sequence_parallel) {
+    if truth(parallel.sequence_parallel) {
         let field = format!("{name}.parallel.sequence_parallel");
         let error = Error::argument(field, "false (modules are on one rank)", "true");
         return Err(Error::unsupported(error.message));
@@ -235,7 +235,7 @@ fn norm_config(
 ) -> Result<NormConfig> {
     zeros(name, config.reserved)?;
     let kind = from_c(format_args!("{name}.kind"), config.kind)?;
-    let zero_centered = flag(config.zero_centered_gamma);
+    let zero_centered = truth(config.zero_centered_gamma);
     let op = Norm { kind, epsilon: config.epsilon, zero_centered };
     Ok(NormConfig { op, hidden, dtype, names })
 }
@@ -253,7 +253,7 @@ fn dense_config(name: &str, config: &NVTEXLinearConfig) -> Result<DenseConfig> {
     Ok(DenseConfig {
         inputs: config.in_features,
         outputs: config.out_features,
-        bias: flag(config.bias),
+        bias: truth(config.bias),
         dtype,
         deviation,
         seed: config.seed,
@@ -323,7 +323,7 @@ fn mlp_config(name: &str, config: &NVTEXLayerNormMLPConfig) -> Result<MlpConfig>
     };
     let fc2 = DenseConfig { names: ["fc2_weight", "fc2_bias"], ..dense_config(name, &linear)? };
     let norm = norm_config(&format!("{name}.norm"), &config.norm, hidden, dtype, NORM_NAMES)?;
-    Ok(MlpConfig { norm, fc1, activation, fc2, checkpoint: flag(config.checkpoint) })
+    Ok(MlpConfig { norm, fc1, activation, fc2, checkpoint: truth(config.checkpoint) })
 }
 
 /// The norm of heads.
@@ -340,7 +340,7 @@ fn head_norm(name: &str, config: &NVTEXAttentionConfig) -> Result<Option<HeadNor
         let name = format!("{name}.qk_norm_epsilon");
         return Err(Error::argument(name, "a finite number, at least 0", epsilon));
     }
-    let before_rope = flag(config.qk_norm_before_rope);
+    let before_rope = truth(config.qk_norm_before_rope);
     let op = Norm { kind, epsilon, zero_centered: false };
     Ok(Some(HeadNorm { op, l2, before_rope }))
 }
@@ -367,11 +367,11 @@ fn attention_config(
         format,
         mask: from_c(format_args!("{name}.attn_mask_type"), config.attn_mask_type)?,
         window: [config.window_size_left, config.window_size_right],
-        bottom_right: flag(config.bottom_right_diagonal),
+        bottom_right: truth(config.bottom_right_diagonal),
         softmax: from_c(format_args!("{name}.softmax_type"), config.softmax_type)?,
         scale: config.softmax_scale,
         dtype,
-        checkpoint: flag(config.checkpoint_core_attention),
+        checkpoint: truth(config.checkpoint_core_attention),
         norm: head_norm(name, config)?,
         site: 0,
     })
@@ -431,10 +431,10 @@ fn projected_attention(
 
 /// Whether there is a second input, of which keys have no norms.
 fn cross(name: &str, cross: MaybeUninit<bool>, attention: &AttentionConfig) -> Result<bool> {
-    if flag(cross) && attention.norm.is_some() {
+    if truth(cross) && attention.norm.is_some() {
         return Err(Error::argument(name, "false (with norms of queries and keys)", "true"));
     }
-    Ok(flag(cross))
+    Ok(truth(cross))
 }
 
 fn deviations(name: &str, deviations: [f32; 2]) -> Result<[f32; 2]> {
@@ -556,7 +556,7 @@ impl ModuleConfig for NVTEXMultiheadAttentionConfig {
         if hidden == 0 || hidden > 1 << 30 {
             return Err(Error::argument("config.hidden_size", "1 to 2^30", hidden));
         }
-        let norm = match flag(self.input_layernorm) {
+        let norm = match truth(self.input_layernorm) {
             true => Some(norm_config("config.norm", &self.norm, hidden, dtype, NORM_NAMES)?),
             false => None,
         };
@@ -565,8 +565,8 @@ impl ModuleConfig for NVTEXMultiheadAttentionConfig {
             hidden,
             norm,
             cross: cross("config.cross_attention", self.cross_attention, &attention)?,
-            bias: flag(self.bias),
-            rotary_interleaved: flag(self.rotary_interleaved),
+            bias: truth(self.bias),
+            rotary_interleaved: truth(self.rotary_interleaved),
             deviations: deviations("config", [self.init_std, self.output_init_std])?,
             seeds: [0, 1, 2].map(|i| splitmix(self.seed.wrapping_add(i))),
         };
@@ -585,11 +585,11 @@ impl ModuleConfig for NVTEXTransformerLayerConfig {
         let (hidden, seed) = (self.mlp.hidden_size, self.mlp.seed);
         let mlp = mlp_config("config.mlp", &self.mlp)?;
         let dtype = mlp.fc1.dtype;
-        let parallel = flag(self.parallel_attention_mlp);
+        let parallel = truth(self.parallel_attention_mlp);
         let others = [
-            ("decoder", flag(self.decoder)),
-            ("residual_post_layernorm", flag(self.residual_post_layernorm)),
-            ("output_layernorm", flag(self.output_layernorm)),
+            ("decoder", truth(self.decoder)),
+            ("residual_post_layernorm", truth(self.residual_post_layernorm)),
+            ("output_layernorm", truth(self.output_layernorm)),
         ];
         for (field, set) in others {
             if parallel && set {
@@ -615,8 +615,8 @@ impl ModuleConfig for NVTEXTransformerLayerConfig {
                 hidden,
                 norm: if normed { Some(norm(NORM_NAMES)?) } else { None },
                 cross,
-                bias: flag(self.mlp.bias),
-                rotary_interleaved: flag(self.rotary_interleaved),
+                bias: truth(self.mlp.bias),
+                rotary_interleaved: truth(self.rotary_interleaved),
                 deviations: [self.mlp.init_std, self.mlp.output_init_std],
                 seeds: [0, 1, 2].map(|i| {
                     let first = if cross { 5 } else { 2 };

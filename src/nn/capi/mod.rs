@@ -13,7 +13,7 @@ mod recipe;
 mod rotary;
 mod step;
 
-use crate::check;
+use crate::check::{self, truth};
 use crate::error::{Error, Handle, Result, guard};
 use crate::handle::{Kind as HandleKind, Slab};
 use crate::nn::*;

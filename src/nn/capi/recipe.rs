@@ -295,7 +295,7 @@ impl Default for NVTEXRecipeConfig {
 
 fn role_options(options: &NVTEXRoleOptions) -> RoleOptions {
     RoleOptions {
-        pow2: flag(options.power_2_scales),
+        pow2: truth(options.power_2_scales),
         epsilon: options.amax_epsilon,
         block_dim: options.block_dim,
     }
@@ -335,7 +335,7 @@ unsafe fn recipe(config: *const NVTEXRecipeConfig) -> Result<Recipe> {
             history_length: config.amax_history_len,
             margin: config.margin,
             interval: config.update_interval,
-            reduce: flag(config.reduce_amax),
+            reduce: truth(config.reduce_amax),
         },
         roles: [&config.input, &config.weight, &config.grad_output].map(role_options),
         split: [
@@ -349,7 +349,7 @@ unsafe fn recipe(config: *const NVTEXRecipeConfig) -> Result<Recipe> {
             NVTEXBackward::NVTEX_BACKWARD_HIGH_PRECISION => BackwardOperands::HighPrecision,
             NVTEXBackward::NVTEX_BACKWARD_DEQUANTIZED => BackwardOperands::Dequantized,
         },
-        attention: flag(config.fp8_dpa),
+        attention: truth(config.fp8_dpa),
     };
     recipe.check("config")?;
     Ok(recipe)

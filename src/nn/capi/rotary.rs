@@ -92,7 +92,7 @@ unsafe fn rotary(
         false if factor > 0.0 => factor,
         false => 1.0,
     };
-    let pair = |column| if flag(config.interleaved) { column / 2 } else { column % (cols / 2) };
+    let pair = |column| if truth(config.interleaved) { column / 2 } else { column % (cols / 2) };
     let angle = |row: usize, column: usize| {
         let rate = f64::from(config.base).powf(-2.0 * pair(column) as f64 / cols as f64);
         ((config.offset as f64 + row as f64) / divisor * rate) as f32

@@ -3,8 +3,8 @@
 #![allow(clippy::too_many_arguments)]
 
 use super::*;
+use crate::check::truth;
 use crate::error::guard;
-use crate::op::gemm::exports::truth;
 
 /// Turns pairs of elements of each head by the angles of its position.
 ///

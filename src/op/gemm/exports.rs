@@ -4,6 +4,7 @@
 use super::grouped::{GroupedProduct, Source};
 use super::multi::{Chunks, Lists};
 use super::*;
+use crate::check::truth;
 use crate::error::{Handle, guard};
 
 /// Creates a matmul config with defaults. Destroy it with `nvte_destroy_matmul_config`.
@@ -497,12 +498,6 @@ pub unsafe extern "C-unwind" fn nvte_compute_grouped_tensor_offsets(
     guard("nvte_compute_grouped_tensor_offsets", || {
         group::offsets(first_dims, offsets, n_groups, last_dim, stream)
     });
-}
-
-/// A C bool, of which any byte may arrive.
-pub(crate) fn truth(value: MaybeUninit<bool>) -> bool {
-    // SAFETY: a C caller initialises the byte.
-    unsafe { value.as_ptr().cast::<u8>().read() != 0 }
 }
 
 /// The product of the functions without a config.

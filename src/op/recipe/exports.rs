@@ -3,8 +3,8 @@
 #![allow(unsafe_code, non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
 use super::*;
+use crate::check::truth;
 use crate::error::guard;
-use crate::op::gemm::exports::truth;
 
 /// `output.amax = max|input|`, NaN ignored; 0 for an empty input. Sets, does not accumulate.
 ///
