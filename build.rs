@@ -21,7 +21,6 @@ fn main() {
         "build.rs",
         "kernels",
         "include/nvte/backend",
-        "include/nvte/backend.h",
         "include/nvte/types.h",
         "src/throw.cpp",
         "src/callback.cpp",

@@ -1,10 +1,8 @@
 //! Every environment variable that the library reads, once.
 #![allow(unsafe_code)]
 
-use crate::backend::pool::MOST;
-use crate::error::Mode;
 use crate::fork;
-use crate::verbose::{self, Level};
+use crate::stderr;
 use std::fmt::Arguments;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -30,6 +28,31 @@ pub enum CudnnChoice {
     /// Where it is measured to be faster than the kernels here.
     Faster,
 }
+
+/// What a failing call does after it has stored status and message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Return = 0,
+    Abort = 1,
+    Throw = 2,
+}
+
+/// What is printed to stderr; each level adds to the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    None,
+    /// Messages of failing calls.
+    Error,
+    /// Also arguments that are legal but probably not meant.
+    Check,
+    /// Also the backends and implementations chosen, and why others declined.
+    Dispatch,
+    /// Also one line for each operator run.
+    Exec,
+}
+
+/// Most threads that can be asked for.
+pub const MOST_THREADS: usize = 1024;
 
 pub struct Env {
     /// `NVTE_BACKEND=auto|cpu|cuda`. A wrong value fails every operator: another backend than the
@@ -91,7 +114,7 @@ fn read() -> Env {
             false,
         ),
         wait: or_default(seconds("NVTE_WAIT_SECONDS", DEFAULT_WAIT), DEFAULT_WAIT),
-        num_threads: or_default(number("NVTE_NUM_THREADS", 1, MOST), 0),
+        num_threads: or_default(number("NVTE_NUM_THREADS", 1, MOST_THREADS), 0),
         norm_switches: [
             "NVTE_NORM_FWD_USE_CUDNN",
             "NVTE_NORM_BWD_USE_CUDNN",
@@ -201,5 +224,5 @@ fn or_default<T>(value: Result<T, String>, default: T) -> T {
 }
 
 fn warn(text: Arguments) {
-    verbose::print(format_args!("nvte: warning: {text}"));
+    stderr::print(format_args!("nvte: warning: {text}"));
 }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, non_camel_case_types)]
 
 use crate::env::env;
+use crate::stderr;
 use crate::verbose::{self, Level};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -10,6 +11,8 @@ use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread::LocalKey;
+
+pub use crate::env::Mode;
 
 /// Kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,14 +25,6 @@ pub enum Kind {
     Device = 3,
     /// A defect of this library.
     Internal = 4,
-}
-
-/// What a failing call does after it has stored status and message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    Return = 0,
-    Abort = 1,
-    Throw = 2,
 }
 
 #[derive(Debug)]
@@ -192,7 +187,7 @@ fn fail(function: &str, error: Error) {
     let text = format!("{function}: {}", error.message).replace('\0', " ");
     let mode = mode();
     if mode == Mode::Abort || (mode == Mode::Return && verbose::enabled(Level::Error)) {
-        verbose::print(format_args!("nvte: error: {text}"));
+        stderr::print(format_args!("nvte: error: {text}"));
     }
     if mode == Mode::Abort {
         std::process::abort();

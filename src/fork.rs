@@ -3,26 +3,14 @@
 //! therefore takes its own locks for a moment: none is held by another thread then, and what they
 //! protect is whole. This covers handles, errors and values that are computed once. It does not cover
 //! layers: one that another thread was running when the process forked cannot be used in the child.
-//! Messages need no lock (see `verbose.rs`).
-#![allow(unsafe_code)]
+//! Messages need no lock (see `stderr.rs`). The handlers, which know all locks, are in `start.rs`.
 
-use std::cell::RefCell;
 use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
-
-/// How long a fork waits for the locks. Calls hold them for less than a microsecond, except while a
-/// backend starts. The limit is for a signal handler that forks after it has interrupted a thread
-/// inside of the library: that thread's lock cannot become free, and the fork goes on without it.
-const PATIENCE: Duration = Duration::from_secs(5);
+use std::time::Instant;
 
 /// Something that keeps locks until it is dropped.
 pub trait Held {}
 impl<T> Held for T {}
-
-thread_local! {
-    /// The locks that this thread holds while it forks.
-    static HELD: RefCell<Vec<Box<dyn Held>>> = const { RefCell::new(Vec::new()) };
-}
 
 /// Held while a value of the process is computed.
 static COMPUTING: Mutex<()> = Mutex::new(());
@@ -52,34 +40,7 @@ pub fn patiently<G>(
     }
 }
 
-extern "C" fn prepare() {
-    // Has no environment to read, so it may as well be computed now.
-    crate::backend::cpu::vectors();
-    let deadline = Instant::now() + PATIENCE;
-    // Fails only while the thread is ending; then the fork goes on without the locks.
-    let _ = HELD.try_with(|held| {
-        let mut held = held.borrow_mut();
-        held.push(Box::new(patiently(deadline, || COMPUTING.try_lock())));
-        held.extend(crate::handle::hold(deadline));
-    });
+/// Keeps other threads from computing values until the result is dropped.
+pub fn hold(deadline: Instant) -> Box<dyn Held> {
+    Box::new(patiently(deadline, || COMPUTING.try_lock()))
 }
-
-/// Runs in the parent and in the child.
-extern "C" fn release() {
-    let _ = HELD.try_with(|held| held.borrow_mut().clear());
-}
-
-extern "C" fn child() {
-    release();
-    crate::backend::note_fork();
-}
-
-extern "C" fn register() {
-    // SAFETY: the handlers are functions of this library; they are forgotten when it is unloaded.
-    unsafe { libc::pthread_atfork(Some(prepare), Some(release), Some(child)) };
-}
-
-/// Runs `register` when the library is loaded, before any thread can be inside of a call.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static REGISTER: extern "C" fn() = register;

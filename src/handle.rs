@@ -123,7 +123,7 @@ fn position(index: u32) -> (usize, usize, usize) {
     (batch % STRIPES, batch / STRIPES, slot)
 }
 
-impl<T: Clone + 'static> Slab<T> {
+impl<T: 'static> Slab<T> {
     pub const fn new(kind: Kind) -> Self {
         Self {
             kind,
@@ -131,8 +131,10 @@ impl<T: Clone + 'static> Slab<T> {
             free: Mutex::new(Free { indices: Vec::new(), issued: 0 }),
         }
     }
+}
 
-    pub fn insert(&self, value: T) -> Result<*mut c_void> {
+impl<T: Clone + Send + Sync + 'static> Slab<T> {
+    pub fn insert(&'static self, value: T) -> Result<*mut c_void> {
         let index = self.take_index()?;
         let (stripe, batch, slot) = position(index);
         let mut stripe = self.write_stripe(stripe);
@@ -143,6 +145,29 @@ impl<T: Clone + 'static> Slab<T> {
         Ok((kind | generation | (u64::from(index) + 1)) as usize as *mut c_void)
     }
 
+    fn take_index(&'static self) -> Result<u32> {
+        self.cached(|cache| {
+            if let Some(index) = cache.pop() {
+                return Ok(index);
+            }
+            reserve(cache, 2 * BATCH + 1).ok_or_else(|| self.no_memory(8 * BATCH))?;
+            lock(&SLABS)[self.position()] = Some(self);
+            let mut free = lock(&self.free);
+            let keep = free.indices.len().saturating_sub(BATCH);
+            cache.extend(free.indices.drain(keep..));
+            if let Some(index) = cache.pop() {
+                return Ok(index);
+            }
+            let first = free.issued;
+            self.allocate(first)?;
+            free.issued += BATCH as u32;
+            cache.extend((first + 1..free.issued).rev());
+            Ok(first)
+        })
+    }
+}
+
+impl<T: Clone + 'static> Slab<T> {
     /// Destroys the object of a handle.
     pub fn remove(&self, argument: impl Display, handle: *mut c_void) -> Result<()> {
         let place = self.decode(&argument, handle)?;
@@ -244,6 +269,11 @@ impl<T: Clone + 'static> Slab<T> {
         Error::argument(argument, format!("a {} handle", self.kind), got)
     }
 
+    /// The place of its kind among all kinds.
+    fn position(&self) -> usize {
+        self.kind as usize - KINDS[0] as usize
+    }
+
     fn read_stripe(&self, stripe: usize) -> RwLockReadGuard<'_, Stripe<T>> {
         self.stripes[stripe].read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -255,7 +285,7 @@ impl<T: Clone + 'static> Slab<T> {
     /// Applies `body` to the free slots of this thread. While a thread is ending, its list no longer
     /// exists: then `body` gets an empty one, and what it leaves there goes to the list of all threads.
     fn cached<R>(&self, body: impl FnOnce(&mut Vec<u32>) -> R) -> R {
-        let position = self.kind as usize - KINDS[0] as usize;
+        let position = self.position();
         let mut body = Some(body);
         let mut apply = |cache: &mut Vec<u32>| body.take().map(|body| body(cache));
         let done = CACHE.try_with(|cache| apply(&mut cache.borrow_mut().0[position]));
@@ -264,26 +294,6 @@ impl<T: Clone + 'static> Slab<T> {
             let result = apply(&mut rest);
             lock(&self.free).add(rest.into_iter());
             result.unwrap_or_else(|| unreachable!("the body has not run yet"))
-        })
-    }
-
-    fn take_index(&self) -> Result<u32> {
-        self.cached(|cache| {
-            if let Some(index) = cache.pop() {
-                return Ok(index);
-            }
-            reserve(cache, 2 * BATCH + 1).ok_or_else(|| self.no_memory(8 * BATCH))?;
-            let mut free = lock(&self.free);
-            let keep = free.indices.len().saturating_sub(BATCH);
-            cache.extend(free.indices.drain(keep..));
-            if let Some(index) = cache.pop() {
-                return Ok(index);
-            }
-            let first = free.issued;
-            self.allocate(first)?;
-            free.issued += BATCH as u32;
-            cache.extend((first + 1..free.issued).rev());
-            Ok(first)
         })
     }
 
@@ -337,18 +347,18 @@ fn reserve<T>(list: &mut Vec<T>, capacity: usize) -> Option<()> {
     Some(())
 }
 
-fn lock(free: &Mutex<Free>) -> MutexGuard<'_, Free> {
-    free.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A slab, whatever its objects are.
-trait AnySlab {
+trait AnySlab: Sync {
     fn free(&self) -> &Mutex<Free>;
     /// Locks everything, in the order in which calls lock; gives up what it cannot have in time.
     fn hold(&'static self, deadline: Instant) -> Box<dyn Held>;
 }
 
-impl<T: 'static> AnySlab for Slab<T> {
+impl<T: Send + Sync + 'static> AnySlab for Slab<T> {
     fn free(&self) -> &Mutex<Free> {
         &self.free
     }
@@ -360,34 +370,28 @@ impl<T: 'static> AnySlab for Slab<T> {
     }
 }
 
-fn slab(kind: Kind) -> &'static dyn AnySlab {
-    match kind {
-        Kind::Tensor => &crate::tensor::TENSORS,
-        Kind::GroupedTensor => &crate::tensor::GROUPED,
-        Kind::QuantizationConfig => &crate::op::transformer_engine::CONFIGS,
-        Kind::MatmulConfig => &crate::op::gemm::CONFIGS,
-        Kind::GroupedMatmulConfig => &crate::op::gemm::GROUPED_CONFIGS,
-        Kind::FusedAttnConfig => &crate::op::fused_attn::CONFIGS.slab,
-        Kind::FusedAttnFwdParams => &crate::op::fused_attn::FWD.slab,
-        Kind::FusedAttnBwdParams => &crate::op::fused_attn::BWD.slab,
-        Kind::Recipe => &crate::nn::capi::RECIPES,
-        Kind::Context => &crate::nn::capi::CONTEXTS,
-        Kind::Module => &crate::nn::capi::MODULES,
-        Kind::Tape => &crate::nn::capi::TAPES,
-        Kind::KvCache => &crate::nn::capi::KV_CACHES,
-    }
-}
+/// The slab of each kind, in the order of `KINDS`. A slab enters itself before it issues its first slots, so
+/// that this file does not name the modules that have objects. Nobody who holds this lock waits for another
+/// one, except for a fork, which takes this one first.
+static SLABS: Mutex<[Option<&dyn AnySlab>; KINDS.len()]> = Mutex::new([None; KINDS.len()]);
 
 /// Holds the locks of all handles until the results are dropped.
-pub fn hold(deadline: Instant) -> impl Iterator<Item = Box<dyn Held>> {
-    KINDS.into_iter().map(move |kind| slab(kind).hold(deadline))
+pub fn hold(deadline: Instant) -> Vec<Box<dyn Held>> {
+    let slabs = fork::patiently(deadline, || SLABS.try_lock());
+    let entered = slabs.iter().flat_map(|slabs| slabs.iter().flatten());
+    let mut held: Vec<_> = entered.map(|slab| slab.hold(deadline)).collect();
+    held.push(Box::new(slabs));
+    held
 }
 
 impl Drop for Cache {
     /// A thread that ends gives its free slots back.
     fn drop(&mut self) {
-        for (kind, indices) in KINDS.into_iter().zip(&mut self.0) {
-            lock(slab(kind).free()).add(indices.drain(..));
+        let slabs = *lock(&SLABS);
+        for (slab, indices) in slabs.into_iter().zip(&mut self.0) {
+            if let Some(slab) = slab {
+                lock(slab.free()).add(indices.drain(..));
+            }
         }
     }
 }

@@ -5,6 +5,7 @@
 #[doc(hidden)]
 pub mod backend;
 mod check;
+mod cpu_table;
 mod device_check;
 mod env;
 mod error;
@@ -15,6 +16,8 @@ mod nn;
 #[doc(hidden)]
 pub mod numeric;
 mod op;
+mod start;
+mod stderr;
 mod tensor;
 #[doc(hidden)]
 pub mod types;

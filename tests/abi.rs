@@ -107,11 +107,11 @@ fn backend_sources() -> BTreeMap<String, String> {
         let name = path.file_stem().expect("name").to_string_lossy().into_owned();
         (name, fs::read_to_string(&path).expect("source"))
     });
-    sources.filter(|(name, _)| name != "mod").collect()
+    sources.filter(|(name, _)| name != "mod" && name != "table").collect()
 }
 
-/// `<family>.rs` becomes `backend/<family>.h`, which includes those of the families that it uses;
-/// the table becomes `backend.h`, which includes them all.
+/// `<family>.rs` becomes `backend/<family>.h`, which includes those of the families that it uses. The table of
+/// functions is the library's own and has no header.
 fn backend_headers() -> BTreeMap<String, String> {
     let sources = backend_sources();
     let items = |text: &str| {
@@ -122,12 +122,8 @@ fn backend_headers() -> BTreeMap<String, String> {
     let renamed: Vec<_> = renamed.map(|name| (name.clone(), format!("NVTEX{name}"))).collect();
     let header = |name: &String, text: &String| {
         let used = |family: &&String| text.contains(&format!("\nuse super::{family}::"));
-        let families = sources.keys().filter(|&family| family != "table");
-        let (header, families): (_, Vec<_>) = match name.as_str() {
-            "table" => ("backend".to_owned(), families.collect()),
-            _ => (format!("backend/{name}"), families.filter(used).collect()),
-        };
-        let families = families.iter().map(|family| format!("backend/{family}.h"));
+        let header = format!("backend/{name}");
+        let families = sources.keys().filter(used).map(|family| format!("backend/{family}.h"));
         let includes: Vec<_> = ["types.h".to_owned()].into_iter().chain(families).collect();
         let mut config = config(&header, &includes);
         config.export.include = items(text);

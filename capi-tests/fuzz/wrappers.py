@@ -168,8 +168,6 @@ def main():
     include, output = map(pathlib.Path, sys.argv[1:])
     functions, structs = [], {}
     for path in sorted((include / "nvte").glob("*.h")):
-        if path.name == "backend.h":
-            continue
         text = re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.S)
         for name, body in re.findall(r"typedef struct (\w+) \{(.*?)\n\} \1;", text, flags=re.S):
             body = re.sub(r"#ifdef.*?#endif", "", body, flags=re.S)

@@ -1,93 +1,9 @@
-//! The CPU backend: the reference implementations in `op/*/cpu.rs`, and what they share. Pointers
-//! are host pointers, streams are ignored, and work is complete on return.
+//! What the reference implementations in `op/*/cpu*.rs` share.
 #![allow(unsafe_code)]
 
-use crate::backend::args::*;
-use crate::backend::buf;
-use crate::op;
+use crate::backend::buf::{self, Buf};
+use crate::backend::pool::parallel;
 use std::sync::OnceLock;
-
-pub(super) static TABLE: OpTable = OpTable {
-    quantize: Some(op::cast::cpu::quantize),
-    dequantize: Some(op::cast::cpu::dequantize),
-    transpose: Some(op::transpose::cpu::transpose),
-    amax: Some(op::recipe::cpu::amax),
-    scale_from_amax: Some(op::recipe::cpu::scale_from_amax),
-    delayed_scaling: Some(op::recipe::cpu::delayed_scaling),
-    gemm: Some(op::gemm::cpu::gemm),
-    memset: Some(op::transformer_engine::cpu::memset),
-    host_copy: Some(op::utils::cpu::host_copy),
-    offsets: Some(op::transformer_engine::cpu::offsets),
-    scaled_activation: Some(op::activation::cpu::scaled_activation),
-    softmax: Some(op::softmax::cpu::softmax),
-    dropout: Some(op::dropout::cpu::dropout),
-    rope: Some(op::fused_rope::cpu::rope),
-    device_arch: Some(op::nvtex::cpu::device_arch),
-    device_malloc: Some(op::nvtex::cpu::device_malloc),
-    device_free: Some(op::nvtex::cpu::device_free),
-    device_memcpy: Some(op::nvtex::cpu::device_memcpy),
-    read_back: Some(op::nvtex::cpu::read_back),
-    stream_create: Some(op::nvtex::cpu::stream_create),
-    stream_destroy: Some(op::nvtex::cpu::stream_destroy),
-    stream_synchronize: Some(op::nvtex::cpu::stream_synchronize),
-    stream_is_capturing: Some(op::nvtex::cpu::stream_is_capturing),
-    compute_stream: Some(op::multi_stream::cpu::compute_stream),
-    compute_event: Some(op::multi_stream::cpu::compute_event),
-    swap_first_dims: Some(op::transpose::cpu::swap_first_dims),
-    transpose_dbias: Some(op::transpose::cpu_dbias::transpose_dbias),
-    requantize: Some(op::cast::cpu_requantize::requantize),
-    swizzle: Some(op::swizzle::cpu::swizzle),
-    scale_codes: Some(op::swizzle::cpu::scale_codes),
-    group_amax: Some(op::recipe::cpu::group_amax),
-    partial_amax: Some(op::recipe::cpu_partial::partial_amax),
-    partial_cast: Some(op::recipe::cpu_partial::partial_cast),
-    norm_forward: Some(op::normalization::cpu::forward),
-    norm_backward: Some(op::normalization::cpu::backward),
-    move_rows: Some(op::fused_attn::cpu::move_rows),
-    reindex_cache: Some(op::fused_attn::cpu::reindex_cache),
-    grad_correction: Some(op::fused_attn::cpu::grad_correction),
-    half_lse: Some(op::fused_attn::cpu::half_lse),
-    out_correction: Some(op::fused_attn::cpu::out_correction),
-    partition: Some(op::fused_attn::cpu::partition),
-    seed: Some(op::fused_attn::cpu::seed),
-    copy_rows: Some(op::fused_attn::cpu::copy_rows),
-    adam: Some(op::multi_tensor::cpu::adam),
-    sgd: Some(op::multi_tensor::cpu::sgd),
-    l2_norm: Some(op::multi_tensor::cpu::l2_norm),
-    scale_tensors: Some(op::multi_tensor::cpu::scale_tensors),
-    scales_from_amax: Some(op::multi_tensor::cpu::scales_from_amax),
-    attention_plan: Some(op::fused_attn::cpu_attention::attention_plan),
-    attention: Some(op::fused_attn::cpu_attention::attention),
-    router_forward: Some(op::fused_router::cpu::router_forward),
-    router_backward: Some(op::fused_router::cpu::router_backward),
-    router_histogram: Some(op::fused_router::cpu::router_histogram),
-    aux_loss: Some(op::fused_router::cpu::aux_loss),
-    aux_loss_backward: Some(op::fused_router::cpu::aux_loss_backward),
-    padding: Some(op::padding::cpu::padding),
-    row_map: Some(op::permutation::cpu::row_map),
-    permute: Some(op::permutation::cpu::permute),
-    unpermute: Some(op::permutation::cpu::unpermute),
-    hadamard: Some(op::hadamard_transform::cpu::hadamard),
-    hadamard_amax: Some(op::hadamard_transform::cpu::hadamard_amax),
-    nvfp4_transpose: Some(op::transpose::cpu_nvfp4::transpose),
-    nvfp4_scale_transpose: Some(op::transpose::cpu_nvfp4::scale_transpose),
-    nvfp4_alpha: Some(op::recipe::cpu_nvfp4::alpha),
-    nvfp4_global_scale: Some(op::recipe::cpu_nvfp4::global_scale),
-    nvfp4_block_scale: Some(op::recipe::cpu_nvfp4::block_scale),
-    nvfp4_partial_amax: Some(op::recipe::cpu_nvfp4::partial_amax),
-    nvfp4_partial_cast: Some(op::recipe::cpu_nvfp4::partial_cast),
-    sort_pairs: Some(op::permutation::cpu::sort_pairs),
-    topk: Some(op::topk::cpu::topk),
-    nvfp4_quantize: Some(op::cast::cpu_nvfp4::nvfp4_quantize),
-    nvfp4_dequantize: Some(op::cast::cpu_nvfp4::nvfp4_dequantize),
-    grouped_gemm: Some(op::gemm::cpu_grouped::grouped_gemm),
-    grouped_bias: Some(op::gemm::cpu_grouped::grouped_bias),
-    widen: Some(op::gemm::cpu_grouped::widen),
-    fork: Some(op::multi_stream::cpu::fork),
-    join: Some(op::multi_stream::cpu::join),
-    counters: Some(op::gemm::cpu_grouped::counters),
-    ..OpTable::EMPTY
-};
 
 /// True if the noop flag forbids the work: exactly 1 (spec quantize 1.6).
 ///
@@ -96,6 +12,18 @@ pub(super) static TABLE: OpTable = OpTable {
 pub(crate) unsafe fn is_noop(noop: *const f32) -> bool {
     // SAFETY: the caller's promise.
     unsafe { buf::load(noop) == Some(1.0) }
+}
+
+/// The scale that maps `amax` to `fp8_max`; `largest` stands in for an infinite one.
+pub(crate) fn scale_of(amax: f32, fp8_max: f32, epsilon: f32, pow2: bool, largest: f32) -> f32 {
+    // Not f32::max, which would drop a NaN amax.
+    let amax = if amax < epsilon { epsilon } else { amax };
+    if !amax.is_finite() || amax == 0.0 {
+        return 1.0;
+    }
+    let scale = fp8_max / amax;
+    let scale = if scale.is_infinite() { largest } else { scale };
+    if pow2 { f32::from_bits(scale.to_bits() & 0xFF80_0000) } else { scale }
 }
 
 /// The widest vectors of this machine.
@@ -165,3 +93,80 @@ macro_rules! vectorized {
     };
 }
 pub(crate) use vectorized;
+
+/// Writes a `[rows, cols]` matrix, transposed, to `output`. `fill(row, col, to)` makes the elements
+/// of a row from a column on; the largest of its results is returned.
+///
+/// # Safety
+/// `output` has `rows * cols` elements that nobody else uses meanwhile.
+pub(crate) unsafe fn transposed<T: Copy + Default + Send + Sync>(
+    rows: usize,
+    cols: usize,
+    output: Buf<T>,
+    fill: impl Fn(usize, usize, &mut [T]) -> u32 + Sync + Send,
+) -> u32 {
+    // Tiles of two cache lines each way; longer the one way if the matrix is narrow the other way.
+    let side = 128 / size_of::<T>();
+    let tile_cols =
+        (side * side / rows.next_power_of_two().min(side)).min(cols.next_power_of_two());
+    let tile_rows = (side * side / tile_cols).min(rows.next_power_of_two());
+    let across = cols.div_ceil(tile_cols);
+    let tile = |scratch: &mut (Vec<T>, Vec<T>), task: usize| {
+        let (row, col) = (task / across * tile_rows, task % across * tile_cols);
+        let (height, width) = (tile_rows.min(rows - row), tile_cols.min(cols - col));
+        if rows == 1 {
+            // SAFETY: tiles write disjoint parts of the output.
+            return fill(0, col, unsafe { output.slice_mut(col, width) });
+        }
+        let (mut from, mut to) = (&mut scratch.0[..], &mut scratch.1[..]);
+        let mut max = 0;
+        for (r, line) in from.chunks_exact_mut(tile_cols).take(height).enumerate() {
+            max = fill(row + r, col, &mut line[..width]).max(max);
+        }
+        // Each perfect shuffle rotates the bits of the index (row, column) by one place.
+        for _ in 0..tile_rows.trailing_zeros() {
+            shuffle(from, to);
+            std::mem::swap(&mut from, &mut to);
+        }
+        for (c, line) in from.chunks_exact(tile_rows).take(width).enumerate() {
+            // SAFETY: tiles write disjoint parts of the output.
+            let out = unsafe { output.slice_mut((col + c) * rows + row, height) };
+            out.copy_from_slice(&line[..height]);
+        }
+        max
+    };
+    let scratch = || {
+        let area = vec![T::default(); tile_rows * tile_cols];
+        (area.clone(), area)
+    };
+    parallel(rows.div_ceil(tile_rows) * across).max_init(scratch, tile)
+}
+
+vectorized! {
+    /// Interleaves the two halves of `from`.
+    fn shuffle<T: Copy>(from: &[T], to: &mut [T]) {
+        let (low, high) = from.split_at(from.len() / 2);
+        for ((pair, &a), &b) in to.chunks_exact_mut(2).zip(low).zip(high) {
+            pair[0] = a;
+            pair[1] = b;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scale_of_special_values() {
+        assert_eq!(scale_of(2.0, 448.0, 0.0, false, f32::MAX), 224.0);
+        assert_eq!(scale_of(3.0, 448.0, 0.0, true, f32::MAX), 128.0);
+        assert_eq!(scale_of(1.0, 448.0, 4.0, false, f32::MAX), 112.0);
+        for amax in [0.0, f32::INFINITY, f32::NAN] {
+            assert_eq!(scale_of(amax, 448.0, 0.0, false, f32::MAX), 1.0);
+        }
+        assert_eq!(scale_of(f32::NAN, 448.0, 1.0, false, f32::MAX), 1.0);
+        assert_eq!(scale_of(1e-45, 448.0, 0.0, false, f32::MAX), f32::MAX);
+        assert_eq!(scale_of(1e-45, 448.0, 0.0, true, f32::MAX), 2f32.powi(127));
+    }
+}

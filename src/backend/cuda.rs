@@ -6,15 +6,47 @@ use super::args::*;
 use super::cublaslt;
 use super::group::{scale_entries, scale_pitch};
 use super::library;
+use super::operators::operators;
 use crate::env::{CudnnChoice, env};
-use crate::types::{NVTEDType, NVTEScalingMode, cudaStream_t};
+use crate::types::{NVTEDType, NVTEScalingMode, cudaEvent_t, cudaStream_t};
 use crate::verbose::{self, Level};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
+macro_rules! launchers {
+    (
+        operators { $($entry:ident($args:ident) = $cpu:path;)* }
+        functions {
+            $($(#[$doc:meta])* $name:ident($($param:ident: $type:ty),* $(,)?) = $name_cpu:path;)*
+        }
+    ) => {
+        /// What `kernels/` defines: a C function `nvte_cuda_<entry>` for each entry of the table.
+        mod kernels {
+            use super::*;
+
+            unsafe extern "C-unwind" {
+                $(
+                    #[link_name = concat!("nvte_cuda_", stringify!($entry))]
+                    pub fn $entry(args: *const $args, stream: cudaStream_t) -> Outcome;
+                )*
+                $(
+                    #[link_name = concat!("nvte_cuda_", stringify!($name))]
+                    pub fn $name($($param: $type),*) -> Outcome;
+                )*
+            }
+        }
+
+        const LAUNCHERS: OpTable =
+            OpTable { $($entry: Some(kernels::$entry),)* $($name: Some(kernels::$name),)* };
+    };
+}
+operators!(launchers);
+
+/// The launchers, except for matrix products, which have none: they go through cuBLASLt. (A constant is no
+/// code, so that the launcher which `LAUNCHERS` names for them need not exist.)
+static TABLE: OpTable = OpTable { gemm: Some(gemm), ..LAUNCHERS };
+
 unsafe extern "C" {
-    /// Fills every entry but `gemm`.
-    fn nvte_cuda_table(table: *mut OpTable);
     /// Number of devices, or why there is none. Needs no driver.
     fn nvte_cuda_probe(device_count: *mut c_int) -> Outcome;
     /// Device that the runtime uses on this thread.
@@ -24,7 +56,6 @@ unsafe extern "C" {
         choice: CudnnChoice,
         open: unsafe extern "C" fn(name: *const c_char) -> *mut c_void,
     );
-    fn nvte_cuda_dequantize(args: *const DequantizeArgs, stream: cudaStream_t) -> Outcome;
     /// `scale_inv = 1 / scale`; 1 if `scale` is null.
     fn nvte_cuda_scale_reciprocal(
         scale: *const f32,
@@ -40,7 +71,6 @@ unsafe extern "C" {
         values: *mut c_void,
         stream: cudaStream_t,
     ) -> Outcome;
-    fn nvte_cuda_nvfp4_alpha(args: *const Nvfp4AlphaArgs, stream: cudaStream_t) -> Outcome;
     /// D, and what else the epilogue writes, of sums `[n, m]` in float32 with alpha and the scales of the
     /// operands; zeros if they are null. The operands are read for the gradient of a bias only.
     fn nvte_cuda_finish_product(
@@ -48,9 +78,6 @@ unsafe extern "C" {
         sums: *const f32,
         stream: cudaStream_t,
     ) -> Outcome;
-    fn nvte_cuda_grouped_gemm(args: *const GroupedGemmArgs, stream: cudaStream_t) -> Outcome;
-    fn nvte_cuda_host_copy(args: *const HostCopyArgs, stream: cudaStream_t) -> Outcome;
-    fn nvte_cuda_memset(args: *const MemsetArgs, stream: cudaStream_t) -> Outcome;
     /// Copies three scales, each of which may be null, to the starts of three 16-byte slots.
     fn nvte_cuda_align_scales(
         a: *const f32,
@@ -61,9 +88,10 @@ unsafe extern "C" {
     ) -> Outcome;
 }
 
+/// The table, or why there is no device to run it.
 pub(super) fn table() -> Result<&'static OpTable, String> {
-    static TABLE: OnceLock<Result<OpTable, String>> = OnceLock::new();
-    let table = TABLE.get_or_init(|| {
+    static READY: OnceLock<Result<(), String>> = OnceLock::new();
+    let ready = READY.get_or_init(|| {
         let mut count = 0;
         // SAFETY: writes one integer.
         let probe = unsafe { nvte_cuda_probe(&mut count) };
@@ -73,19 +101,11 @@ pub(super) fn table() -> Result<&'static OpTable, String> {
         if count == 0 {
             return Err("no CUDA device".into());
         }
-        Ok(launchers())
+        // SAFETY: stores two values.
+        unsafe { nvte_cuda_cudnn(env().attention_cudnn, open_library) };
+        Ok(())
     });
-    table.as_ref().map_err(Clone::clone)
-}
-
-fn launchers() -> OpTable {
-    let mut table = OpTable::EMPTY;
-    // SAFETY: fills the table it is given.
-    unsafe { nvte_cuda_table(&mut table) };
-    // SAFETY: stores two values.
-    unsafe { nvte_cuda_cudnn(env().attention_cudnn, open_library) };
-    table.gemm = Some(gemm);
-    table
+    ready.clone().map(|()| &TABLE)
 }
 
 /// # Safety
@@ -301,8 +321,8 @@ fn own_product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
     // SAFETY: the workspace has room for the factors and the group; the kernel stays inside of the
     // matrices, which the operator's plan has checked.
     unsafe {
-        done(nvte_cuda_host_copy(&copy, stream))?;
-        done(nvte_cuda_grouped_gemm(&group, stream))?;
+        done(kernels::host_copy(&copy, stream))?;
+        done(kernels::grouped_gemm(&group, stream))?;
     }
     if direct { Ok(()) } else { finish(args, sums.cast(), stream) }
 }
@@ -312,7 +332,7 @@ fn finish(args: &GemmArgs, sums: *const f32, stream: cudaStream_t) -> Result<(),
     if !args.amax_d.is_null() {
         let clear = MemsetArgs { ptr: args.amax_d.cast(), bytes: size_of::<f32>(), value: 0 };
         // SAFETY: one device float.
-        done(unsafe { nvte_cuda_memset(&clear, stream) })?;
+        done(unsafe { kernels::memset(&clear, stream) })?;
     }
     // SAFETY: the arguments have been checked by the operator's plan; the sums have D's size.
     done(unsafe { nvte_cuda_finish_product(args, sums, stream) })
@@ -338,7 +358,7 @@ fn dequantized(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outcom
     let (casts, product) = args.dequantized(dtype, part(0), part(a_bytes));
     for cast in &casts {
         // SAFETY: the arguments have been checked, the outputs lie in the workspace.
-        done(unsafe { nvte_cuda_dequantize(cast, stream) })?;
+        done(unsafe { kernels::dequantize(cast, stream) })?;
     }
     Ok(GemmArgs { workspace: part(needed), workspace_bytes, ..product })
 }
@@ -377,7 +397,7 @@ fn nvfp4_values(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outco
             with_beta: true,
         };
         // SAFETY: as above.
-        done(unsafe { nvte_cuda_nvfp4_alpha(&factors, stream) })?;
+        done(unsafe { kernels::nvfp4_alpha(&factors, stream) })?;
         (nvfp4.alpha, nvfp4.beta) = (output, output.wrapping_add(1));
     }
     let none = GemmScales::per_tensor(std::ptr::null());

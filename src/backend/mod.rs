@@ -12,6 +12,7 @@ pub(crate) mod group;
 #[cfg(nvte_cuda)]
 mod library;
 pub(crate) mod memory;
+pub(crate) mod operators;
 pub(crate) mod pool;
 
 use crate::env::{BackendChoice, env};
@@ -22,95 +23,9 @@ use crate::verbose::{self, Level};
 use args::*;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
-use std::fmt::Debug;
+use std::fmt::{self, Display};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-impl OpTable {
-    /// A table without functions.
-    pub const EMPTY: Self = Self {
-        struct_size: size_of::<Self>(),
-        api_version: NVTEX_BACKEND_API_VERSION,
-        quantize: None,
-        dequantize: None,
-        transpose: None,
-        amax: None,
-        scale_from_amax: None,
-        delayed_scaling: None,
-        gemm: None,
-        memset: None,
-        host_copy: None,
-        offsets: None,
-        scaled_activation: None,
-        softmax: None,
-        dropout: None,
-        rope: None,
-        device_arch: None,
-        device_malloc: None,
-        device_free: None,
-        device_memcpy: None,
-        read_back: None,
-        stream_create: None,
-        stream_destroy: None,
-        stream_synchronize: None,
-        stream_is_capturing: None,
-        compute_stream: None,
-        compute_event: None,
-        swap_first_dims: None,
-        transpose_dbias: None,
-        requantize: None,
-        swizzle: None,
-        scale_codes: None,
-        group_amax: None,
-        partial_amax: None,
-        partial_cast: None,
-        norm_forward: None,
-        norm_backward: None,
-        move_rows: None,
-        reindex_cache: None,
-        grad_correction: None,
-        half_lse: None,
-        out_correction: None,
-        partition: None,
-        seed: None,
-        copy_rows: None,
-        attention_plan: None,
-        attention: None,
-        adam: None,
-        sgd: None,
-        l2_norm: None,
-        scale_tensors: None,
-        scales_from_amax: None,
-        router_forward: None,
-        router_backward: None,
-        router_histogram: None,
-        aux_loss: None,
-        aux_loss_backward: None,
-        padding: None,
-        row_map: None,
-        permute: None,
-        unpermute: None,
-        sort_pairs: None,
-        topk: None,
-        nvfp4_quantize: None,
-        nvfp4_dequantize: None,
-        hadamard: None,
-        hadamard_amax: None,
-        nvfp4_transpose: None,
-        nvfp4_scale_transpose: None,
-        nvfp4_alpha: None,
-        nvfp4_global_scale: None,
-        nvfp4_block_scale: None,
-        nvfp4_partial_amax: None,
-        nvfp4_partial_cast: None,
-        grouped_gemm: None,
-        grouped_bias: None,
-        widen: None,
-        fork: None,
-        join: None,
-        counters: None,
-    };
-}
 
 impl Outcome {
     pub const OK: Self = Self { status: BackendStatus::NVTEX_BACKEND_OK, reason: std::ptr::null() };
@@ -140,102 +55,33 @@ fn keep(text: String) -> *const c_char {
     error::keep(&KEPT, &text)
 }
 
-/// An argument struct and its entry in the table.
-pub trait Operator: Debug + Sized {
-    const NAME: &'static str;
-    fn entry(
-        table: &OpTable,
-    ) -> Option<unsafe extern "C-unwind" fn(*const Self, cudaStream_t) -> Outcome>;
-}
-
-macro_rules! operators {
-    ($($args:ident => $entry:ident),* $(,)?) => {$(
-        impl Operator for $args {
-            const NAME: &'static str = stringify!($entry);
-            fn entry(
-                table: &OpTable,
-            ) -> Option<unsafe extern "C-unwind" fn(*const Self, cudaStream_t) -> Outcome> {
-                table.$entry
-            }
-        }
-    )*};
-}
-
-operators! {
-    QuantizeArgs => quantize,
-    DequantizeArgs => dequantize,
-    TransposeArgs => transpose,
-    AmaxArgs => amax,
-    ScaleFromAmaxArgs => scale_from_amax,
-    DelayedScalingArgs => delayed_scaling,
-    GemmArgs => gemm,
-    MemsetArgs => memset,
-    HostCopyArgs => host_copy,
-    OffsetsArgs => offsets,
-    ScaledActivationArgs => scaled_activation,
-    SwapFirstDimsArgs => swap_first_dims,
-    TransposeDbiasArgs => transpose_dbias,
-    RequantizeArgs => requantize,
-    SwizzleArgs => swizzle,
-    ScaleCodesArgs => scale_codes,
-    GroupAmaxArgs => group_amax,
-    PartialAmaxArgs => partial_amax,
-    PartialCastArgs => partial_cast,
-    SoftmaxArgs => softmax,
-    DropoutArgs => dropout,
-    RopeArgs => rope,
-    NormForwardArgs => norm_forward,
-    NormBackwardArgs => norm_backward,
-    MoveRowsArgs => move_rows,
-    ReindexCacheArgs => reindex_cache,
-    GradCorrectionArgs => grad_correction,
-    HalfLseArgs => half_lse,
-    OutCorrectionArgs => out_correction,
-    PartitionArgs => partition,
-    SeedArgs => seed,
-    CopyRowsArgs => copy_rows,
-    AdamArgs => adam,
-    SgdArgs => sgd,
-    L2NormArgs => l2_norm,
-    ScaleTensorsArgs => scale_tensors,
-    ScalesFromAmaxArgs => scales_from_amax,
-    AttentionArgs => attention,
-    RouterForwardArgs => router_forward,
-    RouterBackwardArgs => router_backward,
-    RouterHistogramArgs => router_histogram,
-    AuxLossArgs => aux_loss,
-    AuxLossBackwardArgs => aux_loss_backward,
-    PaddingArgs => padding,
-    RowMapArgs => row_map,
-    PermuteArgs => permute,
-    UnpermuteArgs => unpermute,
-    SortPairsArgs => sort_pairs,
-    TopkArgs => topk,
-    Nvfp4QuantizeArgs => nvfp4_quantize,
-    Nvfp4DequantizeArgs => nvfp4_dequantize,
-    HadamardArgs => hadamard,
-    HadamardAmaxArgs => hadamard_amax,
-    Nvfp4TransposeArgs => nvfp4_transpose,
-    Nvfp4ScaleTransposeArgs => nvfp4_scale_transpose,
-    Nvfp4AlphaArgs => nvfp4_alpha,
-    Nvfp4GlobalScaleArgs => nvfp4_global_scale,
-    Nvfp4BlockScaleArgs => nvfp4_block_scale,
-    Nvfp4PartialAmaxArgs => nvfp4_partial_amax,
-    Nvfp4PartialCastArgs => nvfp4_partial_cast,
-    GroupedGemmArgs => grouped_gemm,
-    GroupedBiasArgs => grouped_bias,
-    WidenArgs => widen,
-    CountersArgs => counters,
-}
-
 pub struct Backend {
-    pub name: &'static str,
+    pub name: &'static CStr,
+    /// Whether the memory of the backend is that of the host: what a call writes can be read when it returns.
+    pub host_memory: bool,
     table: &'static OpTable,
+}
+
+impl Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name.to_string_lossy())
+    }
+}
+
+/// The table of the CPU backend. Its functions are those of operators, which know this module, so that they
+/// come here when the library is loaded.
+static CPU_TABLE: OnceLock<&'static OpTable> = OnceLock::new();
+
+/// Enters the table of the CPU backend. Called once, before any other function.
+pub(crate) fn set_cpu_table(table: &'static OpTable) {
+    CPU_TABLE.get_or_init(|| table);
 }
 
 /// The reference backend on host memory.
 pub fn cpu_table() -> &'static OpTable {
-    &cpu::TABLE
+    CPU_TABLE
+        .get()
+        .unwrap_or_else(|| unreachable!("the table is entered when the library is loaded"))
 }
 
 /// The CUDA backend, or why it cannot run here.
@@ -276,7 +122,7 @@ pub fn current() -> Result<&'static Backend> {
 fn start() -> std::result::Result<Backend, String> {
     let chosen = choose();
     verbose::line(Level::Dispatch, "backend", || match &chosen {
-        Ok((backend, why)) => format!("{},{why}", backend.name),
+        Ok((backend, why)) => format!("{backend},{why}"),
         Err(why) => format!("none,{why}"),
     });
     chosen.map(|(backend, _)| backend)
@@ -284,7 +130,7 @@ fn start() -> std::result::Result<Backend, String> {
 
 /// Called in the child of a fork.
 pub(crate) fn note_fork() {
-    if matches!(CURRENT.get(), Some(Ok(backend)) if backend.name == "cuda") {
+    if matches!(CURRENT.get(), Some(Ok(backend)) if !backend.host_memory) {
         FORKED_WITH_CUDA.store(true, Ordering::Relaxed);
     }
 }
@@ -292,12 +138,16 @@ pub(crate) fn note_fork() {
 /// The backend to use, and why.
 fn choose() -> std::result::Result<(Backend, String), String> {
     let choice = env().backend.clone()?;
-    let cpu = |why: String| Ok((Backend { name: "cpu", table: cpu_table() }, why));
+    let cpu =
+        |why: String| Ok((Backend { name: c"cpu", host_memory: true, table: cpu_table() }, why));
     if choice == BackendChoice::Cpu {
         return cpu("NVTE_BACKEND=cpu".into());
     }
     match cuda_table() {
-        Ok(table) => Ok((Backend { name: "cuda", table }, "device found".into())),
+        Ok(table) => {
+            let backend = Backend { name: c"cuda", host_memory: false, table };
+            Ok((backend, "device found".into()))
+        }
         Err(why) if choice == BackendChoice::Cuda => Err(format!("NVTE_BACKEND=cuda: {why}")),
         Err(why) => cpu(format!("cuda declined: {why}")),
     }
@@ -309,7 +159,7 @@ pub(crate) fn run<A: Operator>(args: &A, stream: cudaStream_t) -> Result<()> {
     let entry = A::entry(backend.table).ok_or_else(|| missing(backend, A::NAME))?;
     // SAFETY: the arguments have been checked by the operator's plan().
     let outcome = memory::caught(|| unsafe { entry(args, stream) })?;
-    verbose::line(Level::Exec, "exec", || format!("{},{},{args:?}", backend.name, A::NAME));
+    verbose::line(Level::Exec, "exec", || format!("{backend},{},{args:?}", A::NAME));
     finish(backend, A::NAME, outcome)?;
     if env().sync {
         call("stream_synchronize", |table| {
@@ -348,7 +198,7 @@ pub(crate) fn attention_plan(args: &AttentionArgs) -> Result<Planned> {
     };
     let rejected = text(plan.rejected);
     verbose::line(Level::Dispatch, "attention", || {
-        format!("{},{},{}", backend.name, text(plan.implementation), rejected.replace('\n', ";"))
+        format!("{backend},{},{}", text(plan.implementation), rejected.replace('\n', ";"))
     });
     let AttentionPlan { workspace_bytes, implementation, .. } = plan;
     Ok(Planned { workspace_bytes, implementation, rejected })
@@ -362,11 +212,11 @@ pub(crate) fn call(name: &str, body: impl FnOnce(&OpTable) -> Option<Outcome>) -
 }
 
 fn missing(backend: &Backend, entry: &str) -> Error {
-    Error::unsupported(format!("backend {} has no {entry}", backend.name))
+    Error::unsupported(format!("backend {backend} has no {entry}"))
 }
 
 fn finish(backend: &Backend, entry: &str, outcome: Outcome) -> Result<()> {
-    let text = || format!("{} ({entry}): {}", backend.name, outcome.reason());
+    let text = || format!("{backend} ({entry}): {}", outcome.reason());
     match outcome.status {
         BackendStatus::NVTEX_BACKEND_OK => Ok(()),
         BackendStatus::NVTEX_BACKEND_UNIMPLEMENTED => {

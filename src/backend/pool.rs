@@ -3,17 +3,15 @@
 #![allow(unsafe_code)]
 
 use crate::backend::memory::zeros;
-use crate::env::env;
+use crate::env::{MOST_THREADS, env};
 use crate::verbose::{self, Level};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::cell::UnsafeCell;
 use std::num::NonZero;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-
-/// Most threads that can be asked for.
-pub(crate) const MOST: usize = 1024;
 
 /// Bytes of stack of each thread, whatever the process sets for its own.
 const STACK: usize = 2 << 20;
@@ -99,7 +97,7 @@ fn current() -> Option<Arc<ThreadPool>> {
             return (built.pool.clone(), None);
         }
         let wanted = match if asked == 0 { env().num_threads } else { asked } {
-            0 => std::thread::available_parallelism().map_or(1, NonZero::get).min(MOST),
+            0 => std::thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS),
             wanted => wanted,
         };
         let pool = build(wanted).map(Arc::new);
@@ -292,4 +290,10 @@ pub(crate) fn sort_unstable_by_key<T: Send, K: Ord>(
         true => slice.par_sort_unstable_by_key(key),
         false => slice.sort_unstable_by_key(key),
     });
+}
+
+/// Parts of `numel` elements for parallel work: their number, and the range of each.
+pub(crate) fn chunks(numel: usize) -> (usize, impl Fn(usize) -> Range<usize> + Sync) {
+    const CHUNK: usize = 1 << 15;
+    (numel.div_ceil(CHUNK), move |i| i * CHUNK..numel.min((i + 1) * CHUNK))
 }

@@ -630,7 +630,7 @@ const WORKSPACE_BYTES: usize = 32 << 20;
 
 impl Gemm<'_> {
     pub fn run(&self, run: &Run, a: &Tensor, b: &Tensor, d: &Tensor) -> Result<()> {
-        let workspace = if backend::current()?.name == "cpu" {
+        let workspace = if backend::current()?.host_memory {
             Temp(null_mut())
         } else {
             // CUDA casts MXFP8 operands here.

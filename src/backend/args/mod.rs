@@ -1,7 +1,6 @@
-//! What a backend sees: plain structs of checked arguments, a file for each operator family, and the
-//! table of function pointers that every backend fills. cbindgen writes each file to
-//! `include/nvte/backend/<file>.h` for the kernels of its family, the table to
-//! `include/nvte/backend.h`, which includes them all.
+//! What a backend sees: plain structs of checked arguments, a file for each operator family, and the table of
+//! its functions (`table.rs`). cbindgen writes each file but the table's to `include/nvte/backend/<file>.h` for
+//! the kernels of its family.
 //!
 //! The caller of a table entry guarantees that the arguments are valid: pointers cover their
 //! shapes, dtypes are among those listed, sizes are not zero. An entry checks only what it itself

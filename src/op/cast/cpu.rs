@@ -6,21 +6,13 @@ use super::cpu_block;
 use super::cpu_fused::is_plain;
 use crate::backend::args::*;
 use crate::backend::buf::{Buf, load, store};
-use crate::backend::cpu::{is_noop, vectorized};
+use crate::backend::cpu::{is_noop, transposed, vectorized};
 use crate::backend::group::{Member, scale_pitch};
 use crate::backend::memory::resize;
-use crate::backend::pool::parallel;
+use crate::backend::pool::{chunks, parallel};
 use crate::numeric::{Element, amax_bits, dispatch};
-use crate::op::transpose::cpu::transposed;
 use crate::types::{NVTEScalingMode, cudaStream_t};
 use std::ffi::c_void;
-use std::ops::Range;
-
-/// Parts of `numel` elements for parallel work: their number, and the range of each.
-pub(crate) fn chunks(numel: usize) -> (usize, impl Fn(usize) -> Range<usize> + Sync) {
-    const CHUNK: usize = 1 << 15;
-    (numel.div_ceil(CHUNK), move |i| i * CHUNK..numel.min((i + 1) * CHUNK))
-}
 
 /// Casts in any scaling mode.
 pub(crate) unsafe extern "C-unwind" fn quantize(

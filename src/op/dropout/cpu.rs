@@ -3,9 +3,8 @@
 
 use crate::backend::args::{DropoutArgs, Outcome};
 use crate::backend::buf::{Buf, load};
-use crate::backend::pool::parallel;
+use crate::backend::pool::{chunks, parallel};
 use crate::numeric::{Element, dispatch};
-use crate::op::cast::cpu::chunks;
 use crate::types::cudaStream_t;
 
 pub(crate) unsafe extern "C-unwind" fn dropout(

@@ -74,7 +74,7 @@ pub(crate) static BWD: Objects =
     Objects { slab: Slab::new(Kind::FusedAttnBwdParams), table: &BWD_PARAMS, name: "params" };
 
 impl Objects {
-    pub(super) fn create(&self) -> Result<*mut c_void> {
+    pub(super) fn create(&'static self) -> Result<*mut c_void> {
         self.slab.insert(self.defaults())
     }
 

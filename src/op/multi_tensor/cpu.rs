@@ -3,12 +3,10 @@
 
 use crate::backend::args::*;
 use crate::backend::buf::{Buf, load, store};
-use crate::backend::cpu::vectorized;
-use crate::backend::pool::parallel;
+use crate::backend::cpu::{scale_of, vectorized};
+use crate::backend::pool::{chunks, parallel};
 use crate::numeric::{BF16, Element, amax_bits, dispatch};
-use crate::op::cast::cpu::chunks;
 use crate::op::cast::cpu_block::e8m0;
-use crate::op::recipe::cpu::scale_of;
 use crate::types::{NVTEDType, cudaStream_t};
 use std::ffi::c_void;
 use std::ops::Range;

@@ -2,7 +2,8 @@
 #![allow(unsafe_code, non_camel_case_types, clippy::missing_safety_doc)]
 
 use super::*;
-use crate::backend::pool::{self, MOST};
+use crate::backend::pool;
+use crate::env::MOST_THREADS;
 use crate::error::{self, Handle, Mode, guard};
 use crate::tensor::{FromC, from_c, from_c_enum};
 use std::ffi::c_char;
@@ -115,12 +116,8 @@ pub extern "C-unwind" fn nvtex_version() -> *const c_char {
 /// `NVTE_BACKEND` asks for one that cannot run.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_backend_name() -> *const c_char {
-    let name = guard("nvtex_backend_name", || {
-        Ok(Handle(match backend::current()?.name {
-            "cuda" => c"cuda".as_ptr().cast_mut(),
-            _ => c"cpu".as_ptr().cast_mut(),
-        }))
-    });
+    let name =
+        guard("nvtex_backend_name", || Ok(Handle(backend::current()?.name.as_ptr().cast_mut())));
     name.0
 }
 
@@ -132,10 +129,10 @@ pub extern "C-unwind" fn nvtex_backend_name() -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_set_num_threads(num_threads: usize) {
     guard("nvtex_set_num_threads", || {
-        if num_threads > MOST {
+        if num_threads > MOST_THREADS {
             return Err(Error::argument(
                 "num_threads",
-                format_args!("a number from 0 to {MOST}"),
+                format_args!("a number from 0 to {MOST_THREADS}"),
                 num_threads,
             ));
         }

@@ -3,10 +3,10 @@
 
 use crate::backend::args::*;
 use crate::backend::buf::Buf;
-use crate::backend::cpu::is_noop;
-use crate::backend::pool::parallel;
+use crate::backend::cpu::{is_noop, scale_of};
+use crate::backend::pool::{chunks, parallel};
 use crate::numeric::dispatch;
-use crate::op::cast::cpu::{chunks, max_magnitude};
+use crate::op::cast::cpu::max_magnitude;
 use crate::types::{NVTEScalingMode, cudaStream_t};
 
 /// `amax = max|x|`
@@ -78,18 +78,6 @@ pub(crate) unsafe extern "C-unwind" fn scale_from_amax(
         }
     }
     Outcome::OK
-}
-
-/// The scale that maps `amax` to `fp8_max`; `largest` stands in for an infinite one.
-pub(crate) fn scale_of(amax: f32, fp8_max: f32, epsilon: f32, pow2: bool, largest: f32) -> f32 {
-    // Not f32::max, which would drop a NaN amax.
-    let amax = if amax < epsilon { epsilon } else { amax };
-    if !amax.is_finite() || amax == 0.0 {
-        return 1.0;
-    }
-    let scale = fp8_max / amax;
-    let scale = if scale.is_infinite() { largest } else { scale };
-    if pow2 { f32::from_bits(scale.to_bits() & 0xFF80_0000) } else { scale }
 }
 
 /// Rolls the histories and sets the scales.
@@ -169,19 +157,6 @@ unsafe fn update_column(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn scale_of_special_values() {
-        assert_eq!(scale_of(2.0, 448.0, 0.0, false, f32::MAX), 224.0);
-        assert_eq!(scale_of(3.0, 448.0, 0.0, true, f32::MAX), 128.0);
-        assert_eq!(scale_of(1.0, 448.0, 4.0, false, f32::MAX), 112.0);
-        for amax in [0.0, f32::INFINITY, f32::NAN] {
-            assert_eq!(scale_of(amax, 448.0, 0.0, false, f32::MAX), 1.0);
-        }
-        assert_eq!(scale_of(f32::NAN, 448.0, 1.0, false, f32::MAX), 1.0);
-        assert_eq!(scale_of(1e-45, 448.0, 0.0, false, f32::MAX), f32::MAX);
-        assert_eq!(scale_of(1e-45, 448.0, 0.0, true, f32::MAX), 2f32.powi(127));
-    }
 
     fn delayed(
         history: &mut [f32],

@@ -1,9 +1,9 @@
-//! Reference of the transposes (spec quantize 9.5 and 9.7), and the tiling that casts share with them.
+//! Reference of the transposes (spec quantize 9.5 and 9.7).
 #![allow(unsafe_code)]
 
 use crate::backend::args::{Outcome, SwapFirstDimsArgs, TransposeArgs};
 use crate::backend::buf::Buf;
-use crate::backend::cpu::{is_noop, vectorized};
+use crate::backend::cpu::{is_noop, transposed};
 use crate::backend::pool::parallel;
 use crate::types::cudaStream_t;
 
@@ -63,65 +63,6 @@ pub(crate) unsafe extern "C-unwind" fn swap_first_dims(
         }
     });
     Outcome::OK
-}
-
-/// Writes a `[rows, cols]` matrix, transposed, to `output`. `fill(row, col, to)` makes the elements
-/// of a row from a column on; the largest of its results is returned.
-///
-/// # Safety
-/// `output` has `rows * cols` elements that nobody else uses meanwhile.
-pub(crate) unsafe fn transposed<T: Copy + Default + Send + Sync>(
-    rows: usize,
-    cols: usize,
-    output: Buf<T>,
-    fill: impl Fn(usize, usize, &mut [T]) -> u32 + Sync + Send,
-) -> u32 {
-    // Tiles of two cache lines each way; longer the one way if the matrix is narrow the other way.
-    let side = 128 / size_of::<T>();
-    let tile_cols =
-        (side * side / rows.next_power_of_two().min(side)).min(cols.next_power_of_two());
-    let tile_rows = (side * side / tile_cols).min(rows.next_power_of_two());
-    let across = cols.div_ceil(tile_cols);
-    let tile = |scratch: &mut (Vec<T>, Vec<T>), task: usize| {
-        let (row, col) = (task / across * tile_rows, task % across * tile_cols);
-        let (height, width) = (tile_rows.min(rows - row), tile_cols.min(cols - col));
-        if rows == 1 {
-            // SAFETY: tiles write disjoint parts of the output.
-            return fill(0, col, unsafe { output.slice_mut(col, width) });
-        }
-        let (mut from, mut to) = (&mut scratch.0[..], &mut scratch.1[..]);
-        let mut max = 0;
-        for (r, line) in from.chunks_exact_mut(tile_cols).take(height).enumerate() {
-            max = fill(row + r, col, &mut line[..width]).max(max);
-        }
-        // Each perfect shuffle rotates the bits of the index (row, column) by one place.
-        for _ in 0..tile_rows.trailing_zeros() {
-            shuffle(from, to);
-            std::mem::swap(&mut from, &mut to);
-        }
-        for (c, line) in from.chunks_exact(tile_rows).take(width).enumerate() {
-            // SAFETY: tiles write disjoint parts of the output.
-            let out = unsafe { output.slice_mut((col + c) * rows + row, height) };
-            out.copy_from_slice(&line[..height]);
-        }
-        max
-    };
-    let scratch = || {
-        let area = vec![T::default(); tile_rows * tile_cols];
-        (area.clone(), area)
-    };
-    parallel(rows.div_ceil(tile_rows) * across).max_init(scratch, tile)
-}
-
-vectorized! {
-    /// Interleaves the two halves of `from`.
-    fn shuffle<T: Copy>(from: &[T], to: &mut [T]) {
-        let (low, high) = from.split_at(from.len() / 2);
-        for ((pair, &a), &b) in to.chunks_exact_mut(2).zip(low).zip(high) {
-            pair[0] = a;
-            pair[1] = b;
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,9 @@
 //! Reference of the transpose with sums of columns (spec quantize 9.6).
 #![allow(unsafe_code)]
 
-use super::cpu::transposed;
 use crate::backend::args::{Outcome, TransposeDbiasArgs};
 use crate::backend::buf::{Buf, load};
-use crate::backend::cpu::vectorized;
+use crate::backend::cpu::{transposed, vectorized};
 use crate::backend::pool::parallel;
 use crate::numeric::{Element, dispatch};
 use crate::types::cudaStream_t;
