@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::fork::Held;
-use crate::{backend, cpu_table, fork, handle};
+use crate::{backend, cpu_table, fork, handle, tensor};
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ extern "C" fn prepare() {
     let _ = HELD.try_with(|held| {
         let mut held = held.borrow_mut();
         held.push(fork::hold(deadline));
+        held.push(tensor::hold(deadline));
         held.extend(handle::hold(deadline));
     });
 }

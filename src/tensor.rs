@@ -1,11 +1,15 @@
 //! Tensor records: what handles of tensors and grouped tensors stand for.
 
 use crate::error::{Error, Result};
+use crate::fork::{self, Held};
 use crate::handle::{Kind, Slab};
 use crate::types::*;
+use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::fmt::{self, Display};
 use std::mem::MaybeUninit;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 pub static TENSORS: Slab<Tensor> = Slab::new(Kind::Tensor);
 pub static GROUPED: Slab<GroupedTensor> = Slab::new(Kind::GroupedTensor);
@@ -13,25 +17,62 @@ pub static GROUPED: Slab<GroupedTensor> = Slab::new(Kind::GroupedTensor);
 /// Largest rank.
 pub const MAX_DIMS: usize = 15;
 
+/// Dimensions that a shape holds itself.
+const INLINE: usize = 5;
+
 /// Dimensions, at most 15, whose product in bytes fits the address space.
+///
+/// Records of tensors are copied with every call, and each has seven shapes. So a shape holds few dimensions
+/// itself, which nearly all tensors have, and refers to those of higher ranks.
 #[derive(Clone, Copy)]
-pub struct Shape {
-    dims: [usize; MAX_DIMS],
-    ndim: u8,
+pub struct Shape(Dims);
+
+#[derive(Clone, Copy)]
+enum Dims {
+    /// The first `ndim`; the others are 0.
+    Few {
+        ndim: u8,
+        dims: [usize; INLINE],
+    },
+    Many(&'static [usize]),
+}
+
+/// All shapes of more than `INLINE` dimensions that the process has used, each once. They stay, because a shape
+/// may be copied anywhere; programs use few of them.
+static MANY: Mutex<BTreeSet<&'static [usize]>> = Mutex::new(BTreeSet::new());
+
+#[cold]
+fn many(dims: &[usize]) -> Dims {
+    let mut known = MANY.lock().unwrap_or_else(PoisonError::into_inner);
+    Dims::Many(known.get(dims).copied().unwrap_or_else(|| {
+        let kept: &'static [usize] = Box::leak(dims.into());
+        known.insert(kept);
+        kept
+    }))
+}
+
+/// Holds the lock of the shapes until the result is dropped.
+pub fn hold(deadline: Instant) -> Box<dyn Held> {
+    Box::new(fork::patiently(deadline, || MANY.try_lock()))
 }
 
 impl Shape {
     /// The shape of an unset buffer.
-    pub const UNSET: Self = Self { dims: [0; MAX_DIMS], ndim: 1 };
+    pub const UNSET: Self = Self(Dims::Few { ndim: 1, dims: [0; INLINE] });
 
+    #[inline]
     pub fn new(dims: &[usize]) -> Self {
-        let mut shape = Self { dims: [0; MAX_DIMS], ndim: dims.len().min(MAX_DIMS) as u8 };
-        shape.dims[..shape.ndim as usize].copy_from_slice(&dims[..shape.ndim as usize]);
-        shape
+        let dims = &dims[..dims.len().min(MAX_DIMS)];
+        if dims.len() > INLINE {
+            return Self(many(dims));
+        }
+        let mut few = [0; INLINE];
+        few[..dims.len()].copy_from_slice(dims);
+        Self(Dims::Few { ndim: dims.len() as u8, dims: few })
     }
 
     pub fn from_c(argument: impl Display, shape: &NVTEShape) -> Result<Self> {
-        Self::check(argument, shape).map(|_| Self::new(&shape.data[..shape.ndim]))
+        Self::check(argument, shape).map(|_| Self::checked(shape))
     }
 
     /// Checks what C passed, and returns [`Self::extent`] of it.
@@ -47,12 +88,29 @@ impl Shape {
         })
     }
 
-    pub fn to_c(self) -> NVTEShape {
-        NVTEShape { data: self.dims, ndim: self.ndim as usize }
+    /// What C passed, after [`Self::check`].
+    #[inline]
+    fn checked(shape: &NVTEShape) -> Self {
+        let ndim = shape.ndim;
+        if ndim > INLINE {
+            return Self(many(&shape.data[..ndim.min(MAX_DIMS)]));
+        }
+        let dims = std::array::from_fn(|i| if i < ndim { shape.data[i] } else { 0 });
+        Self(Dims::Few { ndim: ndim as u8, dims })
     }
 
+    pub fn to_c(self) -> NVTEShape {
+        let mut data = [0; MAX_DIMS];
+        data[..self.dims().len()].copy_from_slice(self.dims());
+        NVTEShape { data, ndim: self.dims().len() }
+    }
+
+    #[inline]
     pub fn dims(&self) -> &[usize] {
-        &self.dims[..self.ndim as usize]
+        match &self.0 {
+            Dims::Few { ndim, dims } => &dims[..*ndim as usize],
+            Dims::Many(dims) => dims,
+        }
     }
 
     /// Product of the dimensions; 1 for rank 0.
@@ -70,16 +128,18 @@ impl Shape {
 
     /// The first dimension moved to the end: what a transposed buffer stands for.
     pub fn rotated(&self) -> Self {
-        let mut shape = *self;
-        shape.dims[..self.ndim as usize].rotate_left(usize::from(self.ndim > 0));
-        shape
+        match self.dims() {
+            [] => *self,
+            [first, rest @ ..] => Self::new(&[rest, &[*first]].concat()),
+        }
     }
 
     /// The last dimension moved to the front: how a transposed buffer is stored.
     pub fn transposed(&self) -> Self {
-        let mut shape = *self;
-        shape.dims[..self.ndim as usize].rotate_right(usize::from(self.ndim > 0));
-        shape
+        match self.dims() {
+            [] => *self,
+            [rest @ .., last] => Self::new(&[&[*last], rest].concat()),
+        }
     }
 }
 
@@ -273,22 +333,18 @@ impl Buffer {
         buffer.set(argument, basic).map(|()| buffer)
     }
 
-    /// Takes over what C passed; after an error, nothing. In place: most of a call's cost is the
-    /// copying of dimensions.
+    /// Takes over what C passed; after an error, nothing.
     pub fn set(&mut self, argument: impl Display, basic: &NVTEBasicTensor) -> Result<()> {
         let dtype: NVTEDType = from_c(format_args!("{argument}.dtype"), basic.dtype)?;
         let extent = Shape::check(format_args!("{argument}.shape"), &basic.shape)?;
-        let dims = &basic.shape.data[..basic.shape.ndim];
         if extent.checked_mul(dtype.bits()).is_none_or(|bits| bits / 8 > isize::MAX as usize) {
             let expected = "dimensions whose product in bytes fits 63 bits";
-            return Err(Error::argument(format!("{argument}.shape"), expected, Shape::new(dims)));
+            let got = Shape::checked(&basic.shape);
+            return Err(Error::argument(format!("{argument}.shape"), expected, got));
         }
         self.address = basic.data_ptr as usize;
         self.dtype = dtype;
-        self.shape.ndim = dims.len() as u8;
-        for (i, slot) in self.shape.dims.iter_mut().enumerate() {
-            *slot = dims.get(i).copied().unwrap_or(0);
-        }
+        self.shape = Shape::checked(&basic.shape);
         Ok(())
     }
 
@@ -306,7 +362,7 @@ impl Buffer {
 
     /// Present: anything but a null pointer with the shape `(0)`.
     pub fn is_set(&self) -> bool {
-        self.address != 0 || self.shape != Shape::UNSET
+        self.address != 0 || !matches!(self.shape.0, Dims::Few { ndim: 1, dims: [0, ..] })
     }
 
     pub fn bytes(&self) -> usize {

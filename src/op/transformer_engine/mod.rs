@@ -218,7 +218,7 @@ unsafe fn set_tensor_param(
         // SAFETY: the caller vouches for the buffer.
         unsafe {
             if let Some(buffer) = buffer_of(tensor, param) {
-                return buffer.set("buf", &attribute::read(buf, size)?);
+                return attribute::with(buf, size, |basic| buffer.set("buf", basic));
             }
             match param {
                 kNVTEWithGEMMSwizzledScales => {
