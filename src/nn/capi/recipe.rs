@@ -343,7 +343,7 @@ unsafe fn recipe(config: *const NVTEXRecipeConfig) -> Result<Recipe> {
             config.split_accumulator_dgrad,
             config.split_accumulator_wgrad,
         ]
-        .map(flag),
+        .map(truth),
         backward: match from_c("config.backward", config.backward)? {
             NVTEXBackward::NVTEX_BACKWARD_QUANTIZED => BackwardOperands::Quantized,
             NVTEXBackward::NVTEX_BACKWARD_HIGH_PRECISION => BackwardOperands::HighPrecision,
