@@ -542,3 +542,32 @@ pub fn grouped_scales(
     }
     pointer(name, buffer)
 }
+
+/// The row-wise buffer of a tensor whose handle may not be null: all that operators without scales read.
+pub fn buffer(name: impl Display, handle: NVTETensor) -> Result<Buffer> {
+    TENSORS.read(name, handle, |tensor| tensor.rowwise)
+}
+
+/// As [`buffer`], unset for null.
+pub fn buffer_or_unset(name: impl Display, handle: NVTETensor) -> Result<Buffer> {
+    if handle.is_null() { Ok(Buffer::UNSET) } else { buffer(name, handle) }
+}
+
+/// The row-wise buffers of a host array of handles, of which none may be null. Errors name the entry.
+///
+/// # Safety
+/// As [`slice`].
+#[allow(unsafe_code)]
+pub unsafe fn buffers(
+    name: &str,
+    handles: *const NVTETensor,
+    count: (&str, usize),
+) -> Result<Vec<Buffer>> {
+    // SAFETY: the caller's promise is that of `slice`.
+    let handles = unsafe { slice(name, handles, count)? };
+    let mut buffers = reserve("a list of tensors", handles.len())?;
+    for (i, &handle) in handles.iter().enumerate() {
+        buffers.push(buffer(format_args!("{name}[{i}]"), handle)?);
+    }
+    Ok(buffers)
+}

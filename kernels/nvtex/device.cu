@@ -278,6 +278,14 @@ extern "C" NVTEXOutcome nvte_cuda_device_arch(int *arch) noexcept {
   return nvte::ok();
 }
 
+extern "C" NVTEXOutcome nvte_cuda_device_properties(NVTEXDeviceProperties *properties) noexcept {
+  nvte::Device device;
+  if (const cudaError_t error = nvte::current_device(&device)) return nvte::outcome(error);
+  // What cuBLASLt asks for on Hopper.
+  *properties = {device.sm_count, size_t{32} << 20};
+  return nvte::ok();
+}
+
 extern "C" NVTEXOutcome nvte_cuda_device_malloc(void **ptr, size_t bytes) noexcept {
   return nvte::outcome(cudaMalloc(ptr, bytes));
 }

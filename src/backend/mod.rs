@@ -211,6 +211,16 @@ pub(crate) fn call(name: &str, body: impl FnOnce(&OpTable) -> Option<Outcome>) -
     finish(backend, name, outcome)
 }
 
+/// The properties of the current device.
+pub(crate) fn device_properties() -> Result<DeviceProperties> {
+    let mut properties = DeviceProperties { multiprocessors: 0, product_workspace: 0 };
+    call("device_properties", |table| {
+        // SAFETY: the entry writes one struct.
+        table.device_properties.map(|entry| unsafe { entry(&mut properties) })
+    })?;
+    Ok(properties)
+}
+
 fn missing(backend: &Backend, entry: &str) -> Error {
     Error::unsupported(format!("backend {backend} has no {entry}"))
 }

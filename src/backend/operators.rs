@@ -75,6 +75,7 @@ macro_rules! operators {
                 grouped_bias(GroupedBiasArgs) = gemm::cpu_grouped::grouped_bias;
                 widen(WidenArgs) = gemm::cpu_grouped::widen;
                 counters(CountersArgs) = gemm::cpu_grouped::counters;
+                add(AddArgs) = multi_tensor::cpu::add;
             }
             functions {
                 /// 10 * major + minor of the current device, 0 for a backend without one.
@@ -124,6 +125,9 @@ macro_rules! operators {
                 ) = multi_stream::cpu::fork;
                 /// `stream` waits for what is on the first `count` of them by now.
                 join(stream: cudaStream_t, count: c_int) = multi_stream::cpu::join;
+                device_properties(
+                    properties: *mut DeviceProperties,
+                ) = nvtex::cpu::device_properties;
             }
         }
     };

@@ -2,19 +2,20 @@
 
 use super::callback;
 use super::kv_cache::KvCache;
-use super::memory::{Block, Callbacks, Layout, Lifetime, Memory, lock};
-use super::ops::{self, plain};
+use super::memory::{Block, Callbacks, Lifetime, Memory, lock};
+use super::ops;
 use super::quantizer::QTensor;
 use super::recipe::{Group, Recipe};
 use super::state::{self, Delayed, Named, Pass, Values};
+use crate::backend::{self, args::DeviceProperties};
 use crate::error::{Error, Result};
 use crate::op::nvtex::stream_is_capturing;
-use crate::tensor::{Buffer, Shape, Tensor};
-use crate::types::NVTEDType::{self, *};
+use crate::tensor::{Shape, Tensor};
+use crate::types::NVTEDType::*;
 use crate::types::{NVTETensor, cudaStream_t};
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// What `nvtex_context_begin` said.
 #[derive(Clone)]
@@ -33,8 +34,10 @@ pub type ReduceMax = dyn Fn(Group, *mut f32, usize, cudaStream_t) -> Result<()> 
 pub struct Context {
     pub memory: Arc<Memory>,
     pub reduce_max: Option<Box<ReduceMax>>,
-    /// Multiprocessors that normalizations keep busy.
-    pub sm_count: c_int,
+    /// Multiprocessors that normalizations keep busy, if the program has said how many.
+    multiprocessors: Option<c_int>,
+    /// The device of the first pass.
+    device: OnceLock<DeviceProperties>,
     pub state: Mutex<State>,
 }
 
@@ -54,18 +57,37 @@ pub struct State {
 #[derive(Default)]
 struct Resources {
     workspace: Option<Arc<Block>>,
-    /// A 1 in each type.
-    one: Option<Arc<Block>>,
 }
 
 impl Context {
     pub fn new(
         (callbacks, max_unused): (Option<Callbacks>, Option<usize>),
         reduce_max: Option<Box<ReduceMax>>,
-        sm_count: c_int,
+        multiprocessors: Option<c_int>,
     ) -> Arc<Self> {
         let memory = Memory::new(callbacks, max_unused);
-        Arc::new(Self { memory, reduce_max, sm_count, state: Mutex::default() })
+        let (device, state) = (OnceLock::new(), Mutex::default());
+        Arc::new(Self { memory, reduce_max, multiprocessors, device, state })
+    }
+
+    /// The device that the context works on. It is asked at the first pass, not before: until then a program
+    /// may fork.
+    pub fn device(&self) -> Result<DeviceProperties> {
+        match self.device.get() {
+            Some(device) => Ok(*device),
+            None => {
+                let device = backend::device_properties()?;
+                Ok(*self.device.get_or_init(|| device))
+            }
+        }
+    }
+
+    /// Multiprocessors that normalizations keep busy.
+    pub fn multiprocessors(&self) -> Result<c_int> {
+        match self.multiprocessors {
+            Some(count) => Ok(count),
+            None => Ok(self.device()?.multiprocessors),
+        }
     }
 
     /// Refuses calls that a function of the program makes on the context that has called it.
@@ -278,31 +300,5 @@ impl Run {
         state.tensor.rowwise.shape = Shape::new(&[2]);
         ops::rng_state(self, from, &state.tensor, site)?;
         Ok(state)
-    }
-
-    /// The number 1 as a matrix of one element.
-    pub fn one(&self, dtype: NVTEDType) -> Result<Tensor> {
-        let mut layout = Layout::default();
-        // Each is uploaded as a word of 32 bits.
-        let ones = [0; 3].map(|_| layout.array(kNVTEInt32, 1, 256));
-        let mut state = lock(&self.context.state);
-        let resources = state.streams.entry(self.stream as usize).or_default();
-        let block = match &resources.one {
-            Some(block) => self.shared(block),
-            None => {
-                let block = Arc::new(self.block(layout.bytes(), Lifetime::Persistent)?);
-                for (place, bits) in ones.into_iter().zip([0x3f80_0000u32, 0x3c00, 0x3f80]) {
-                    ops::upload(block.array(place, &[1, 1]).ptr(), &[bits], self.stream)?;
-                }
-                resources.one = Some(Arc::clone(&block));
-                block
-            }
-        };
-        let which = match dtype {
-            kNVTEFloat16 => 1,
-            kNVTEBFloat16 => 2,
-            _ => 0,
-        };
-        Ok(plain(Buffer::new(block.array(ones[which], &[1, 1]).ptr(), dtype, &[1, 1])))
     }
 }

@@ -4,11 +4,10 @@
 use super::context::Run;
 use super::memory::Lifetime;
 use super::quantizer::QTensor;
-use crate::backend;
 use crate::backend::args::{CopyKind, Function, Fusion, SeedArgs};
 use crate::error::{Error, Result};
 use crate::op;
-use crate::op::gemm::{Epilogue, Product};
+use crate::op::gemm::{Epilogue, Options, Product};
 use crate::op::normalization::{Backward, Common, Forward};
 use crate::op::transformer_engine::{CONFIGS, QuantizationConfig};
 use crate::tensor::{Buffer, TENSORS, Tensor};
@@ -176,9 +175,10 @@ pub struct Norm {
 }
 
 impl Norm {
-    fn common(&self, run: &Run, workspace: NVTETensor) -> Common {
-        let (norm, sm_count) = (self.kind, run.context.sm_count);
-        Common { norm, workspace: Some(workspace), sm_count, zero_centered: self.zero_centered }
+    fn common(&self, run: &Run, workspace: NVTETensor) -> Result<Common> {
+        let (norm, sm_count) = (self.kind, run.context.multiprocessors()?);
+        let zero_centered = self.zero_centered;
+        Ok(Common { norm, workspace: Some(workspace), sm_count, zero_centered })
     }
 
     /// `z = norm(x)`; writes mu (LayerNorm) and rsigma.
@@ -196,7 +196,7 @@ impl Norm {
         let result = with_workspace(run, |workspace| {
             let (gamma, rsigma, epsilon) = (gamma.0, rsigma.0, self.epsilon);
             let tensors = Forward { x: x.0, residual: None, gamma, layer, epsilon, z: z.0, rsigma };
-            op::normalization::forward(self.common(run, workspace), tensors, run.stream)
+            op::normalization::forward(self.common(run, workspace)?, tensors, run.stream)
         });
         within(run, "norm", result)
     }
@@ -230,7 +230,7 @@ impl Norm {
                 dx: dx.0,
                 dgamma: dgamma.0,
             };
-            op::normalization::backward(self.common(run, workspace), tensors, run.stream)
+            op::normalization::backward(self.common(run, workspace)?, tensors, run.stream)
         });
         within(run, "norm", result)
     }
@@ -290,11 +290,9 @@ pub fn dropout_add(
     rng_state: &Tensor,
     probability: f32,
 ) -> Result<()> {
-    let (x, residual, y) = (Temp::new(x)?, Temp::new(residual)?, Temp::new(y)?);
-    let (mask, state) = (Temp::new(mask)?, Temp::new(rng_state)?);
-    let added = op::dropout::Added { bias: null_mut(), residual: residual.0 };
-    let (mask, state, stream) = (mask.0, state.0, run.stream);
-    let result = op::dropout::bias_dropout_add(x.0, &added, y.0, mask, state, probability, stream);
+    let added = op::dropout::Added { bias: &Buffer::UNSET, residual };
+    let random = (&rng_state.rowwise, probability);
+    let result = op::dropout::bias_dropout_add(x, &added, y, &mask.rowwise, random, run.stream);
     within(run, "dropout", result)
 }
 
@@ -306,9 +304,9 @@ pub fn dropout_grad(
     dx: &Tensor,
     probability: f32,
 ) -> Result<()> {
-    let (dy, mask, dx) = (Temp::new(dy)?, Temp::new(mask)?, Temp::new(dx)?);
-    let (dy, dx) = (("grad_output", dy.0), ("grad_input", dx.0));
-    within(run, "dropout", op::dropout::dropout(dy, dx, mask.0, None, probability, run.stream))
+    let (dy, dx) = (("grad_output", dy), ("grad_input", dx));
+    let result = op::dropout::dropout(dy, dx, &mask.rowwise, None, probability, run.stream);
+    within(run, "dropout", result)
 }
 
 /// Another part of the caller's sequence of random numbers.
@@ -349,28 +347,24 @@ impl QkvRope<'_> {
         packed: &Tensor,
         parts: [&Tensor; 3],
     ) -> Result<()> {
-        let packed = Temp::new(packed)?;
-        let [q, k, v] = parts.map(Temp::new);
-        let (q, k, v) = (q?, k?, v?);
-        let frequencies = Temp::optional(self.frequencies)?;
-        let starts = Temp::optional(self.starts)?;
-        let cu_seqlens = Temp::optional(self.cu_seqlens)?;
-        let (form, split, stream) = (self.form(backward), self.split, run.stream);
-        let (whole, names) = (("qkv", packed.0), ["q", "k", "v"]);
-        let (parts, freqs) = ([q.0, k.0, v.0], [frequencies.0, frequencies.0, starts.0]);
-        let result = match self.cu_seqlens {
-            None => op::fused_rope::qkv_rope(whole, names, parts, freqs, &form, split, stream),
-            Some(_) => {
-                let form = (&form, cu_seqlens.0);
-                op::fused_rope::qkv_rope_packed(whole, names, parts, freqs, form, split, stream)
-            }
+        let buffer = |tensor: Option<&Tensor>| tensor.map_or(Buffer::UNSET, |t| t.rowwise);
+        let frequencies = buffer(self.frequencies);
+        let call = op::fused_rope::QkvRope {
+            whole: ("qkv", packed),
+            names: ["q", "k", "v"],
+            parts,
+            freqs: [&frequencies; 2],
+            start_positions: &buffer(self.starts),
+            cu_seqlens: self.cu_seqlens.map(|sums| &sums.rowwise),
+            form: self.form(backward),
+            split: self.split,
         };
-        within(run, "rope", result)
+        within(run, "rope", call.run(run.stream))
     }
 
     fn form(&self, backward: bool) -> op::fused_rope::Form {
         op::fused_rope::Form {
-            format: MaybeUninit::new(self.format),
+            format: self.format,
             interleaved: self.interleaved,
             backward,
             cp: [1, 0],
@@ -381,8 +375,7 @@ impl QkvRope<'_> {
     /// Turns all heads of a tensor in place.
     pub fn turn(&self, run: &Run, backward: bool, heads: usize, x: &Tensor) -> Result<()> {
         let Some(frequencies) = self.frequencies else { return Ok(()) };
-        let (x, frequencies) = (Temp::new(x)?, Temp::new(frequencies)?);
-        let (starts, sums) = (Temp::optional(self.starts)?, Temp::optional(self.cu_seqlens)?);
+        let starts = self.starts.map_or(Buffer::UNSET, |starts| starts.rowwise);
         let mut form = self.form(backward);
         let [length, batch, _, dim, _] = form.sizes;
         form.sizes[2] = heads as i32;
@@ -396,9 +389,10 @@ impl QkvRope<'_> {
             NVTE_QKV_Format::NVTE_BSHD => [token, stride(length)?, dim, 1],
             _ => [token, 0, dim, 1],
         };
-        let tensors = [("x", x.0), ("y", x.0)];
-        let others = [sums.0, frequencies.0, starts.0];
-        within(run, "rope", op::fused_rope::rope(tensors, others, &form, strides, run.stream))
+        let (tensors, sums) = ([("x", x), ("y", x)], self.cu_seqlens.map(|sums| &sums.rowwise));
+        let angles = [&frequencies.rowwise, &starts];
+        let result = op::fused_rope::rope(tensors, sums, angles, &form, strides, run.stream);
+        within(run, "rope", result)
     }
 }
 
@@ -625,66 +619,61 @@ pub struct Gemm<'a> {
     pub split_accumulator: bool,
 }
 
-/// What cuBLASLt wants on Hopper.
-const WORKSPACE_BYTES: usize = 32 << 20;
-
 impl Gemm<'_> {
     pub fn run(&self, run: &Run, a: &Tensor, b: &Tensor, d: &Tensor) -> Result<()> {
-        let workspace = if backend::current()?.host_memory {
-            Temp(null_mut())
-        } else {
-            // CUDA casts MXFP8 operands here.
-            let casts = match a.mode {
-                NVTEScalingMode::NVTE_MXFP8_1D_SCALING => {
-                    2 * (a.shape("A")?.numel() + b.shape("B")?.numel()) + 1024
-                }
-                _ => 0,
-            };
-            // FP8 products with odd numbers of rows come as sums in float32 before a bias is added.
-            let odd =
-                a.dtype().is_fp8() && self.bias.is_some() && d.shape("D")?.flatten().0 % 8 != 0;
-            let sums = if odd { 4 * d.shape("D")?.numel() + 4096 } else { 0 };
-            let bytes = WORKSPACE_BYTES + casts + sums;
-            let block = run.workspace(bytes)?;
-            Temp::new(&plain(block.buffer(0, kNVTEByte, &[bytes])))?
-        };
-        let (a, b, d) = (Temp::new(a)?, Temp::new(b)?, Temp::new(d)?);
-        let c = Temp::optional(self.add)?;
-        let bias = Temp::optional(self.bias.or(self.dbias))?;
-        let beta = if self.accumulate || self.add.is_some() { 1.0 } else { 0.0 };
         let product = Product {
-            a: a.0,
-            b: b.0,
-            c: c.0,
-            d: d.0,
-            transa: self.transa,
-            transb: self.transb,
-            alpha: 1.0,
-            beta: ("beta", beta),
+            a,
+            b,
+            c: self.add.map(|c| c.rowwise),
+            d,
             epilogue: Epilogue {
-                bias: ("bias", bias.0),
-                aux: ("pre_gelu_out", null_mut()),
+                bias: ("bias", self.bias.or(self.dbias).map_or(Buffer::UNSET, |bias| bias.rowwise)),
+                aux: ("pre_gelu_out", Buffer::UNSET),
                 grad: self.dbias.is_some(),
             },
-            workspace: workspace.0,
-            split_accumulator: ("use_split_accumulator", self.split_accumulator),
-            sm_count: ("sm_count", 0),
+            workspace: self.workspace(run, a, b, d)?,
+            options: Options {
+                transa: self.transa,
+                transb: self.transb,
+                alpha: 1.0,
+                beta: ("beta", f32::from(self.accumulate || self.add.is_some())),
+                split_accumulator: ("use_split_accumulator", self.split_accumulator),
+                sm_count: ("sm_count", 0),
+            },
         };
         within(run, "gemm", product.run(run.stream))
     }
+
+    /// Memory with which the product runs fastest. The context keeps it for the stream.
+    fn workspace(&self, run: &Run, a: &Tensor, b: &Tensor, d: &Tensor) -> Result<Buffer> {
+        let least = run.context.device()?.product_workspace;
+        if least == 0 {
+            return Ok(Buffer::UNSET);
+        }
+        // Operands in MXFP8 are cast here.
+        let casts = match a.mode {
+            NVTEScalingMode::NVTE_MXFP8_1D_SCALING => {
+                2 * (a.shape("A")?.numel() + b.shape("B")?.numel()) + 1024
+            }
+            _ => 0,
+        };
+        // FP8 products with odd numbers of rows come as sums in float32 before a bias is added.
+        let odd = a.dtype().is_fp8() && self.bias.is_some() && d.shape("D")?.flatten().0 % 8 != 0;
+        let sums = if odd { 4 * d.shape("D")?.numel() + 4096 } else { 0 };
+        let bytes = least + casts + sums;
+        Ok(run.workspace(bytes)?.buffer(0, kNVTEByte, &[bytes]))
+    }
 }
 
-/// `dst += src` or `dst = src`, elementwise, also from one type to another: a product with a single 1.
+/// `dst += src` or `dst = src`, elementwise, also from one dtype to another.
 pub fn add(run: &Run, src: &Tensor, dst: &Tensor, accumulate: bool) -> Result<()> {
-    let n = src.rowwise.shape.numel();
-    if !accumulate {
-        let flat = |t: &Tensor| plain(Buffer::new(t.rowwise.ptr(), t.rowwise.dtype, &[n]));
-        return quantize(run, &flat(src), &flat(dst), &QuantizationConfig::DEFAULT);
+    if accumulate {
+        return within(run, "add", op::multi_tensor::add(src, dst, run.stream));
     }
-    let vector = |t: &Tensor| plain(Buffer::new(t.rowwise.ptr(), t.rowwise.dtype, &[1, n]));
-    let one = run.one(src.rowwise.dtype)?;
-    let gemm = Gemm { accumulate: true, ..Gemm::default() };
-    gemm.run(run, &vector(src), &one, &vector(dst))
+    let flat = |t: &Tensor| {
+        plain(Buffer::new(t.rowwise.ptr(), t.rowwise.dtype, &[t.rowwise.shape.numel()]))
+    };
+    quantize(run, &flat(src), &flat(dst), &QuantizationConfig::DEFAULT)
 }
 
 pub fn zero(buffer: &Buffer, stream: cudaStream_t) -> Result<()> {

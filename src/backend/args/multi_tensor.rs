@@ -174,3 +174,18 @@ pub struct ScalesFromAmaxArgs {
     pub pow2: bool,
     pub e8m0: bool,
 }
+
+/// `dst = cast(dst + (0 + src))`, elementwise in float32. The sum begins with 0 as that of a product, so that
+/// -0 and -0 make 0.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AddArgs {
+    pub src: *const c_void,
+    pub dst: *mut c_void,
+    /// At least 1.
+    pub numel: usize,
+    /// F32, F16 or BF16.
+    pub src_dtype: NVTEDType,
+    /// F32, F16 or BF16.
+    pub dst_dtype: NVTEDType,
+}

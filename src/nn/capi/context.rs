@@ -73,7 +73,8 @@ pub struct NVTEXContextConfig {
     /// Passed to `all_reduce_max` (null: nothing is reduced).
     pub communicator: *mut c_void,
     pub all_reduce_max: NVTEXAllReduceMax,
-    /// Multiprocessors that normalizations may keep busy; sums depend on it. 0: 132.
+    /// Multiprocessors that normalizations may keep busy; sums depend on it. 0: all of the device's, and
+    /// 132 on the CPU backend.
     pub multiprocessor_count: i32,
     /// Without `allocate`: bytes that the context may keep unused when it asks the device for more; what is
     /// beyond goes back to the device first, which waits for its work then. Memory that a captured graph uses
@@ -342,16 +343,16 @@ unsafe fn context(config: *const NVTEXContextConfig) -> Result<Arc<Context>> {
             }
         })
     });
-    let sm_count = match config.multiprocessor_count {
-        0 => 132,
-        count if count > 0 => count,
+    let multiprocessors = match config.multiprocessor_count {
+        0 => None,
+        count if count > 0 => Some(count),
         count => {
             let name = "config.multiprocessor_count";
             return Err(Error::argument(name, "0 or more", count));
         }
     };
     let max_unused = (config.max_unused_bytes != 0).then_some(config.max_unused_bytes);
-    Ok(Context::new((callbacks, max_unused), reduce, sm_count))
+    Ok(Context::new((callbacks, max_unused), reduce, multiprocessors))
 }
 
 fn begin(

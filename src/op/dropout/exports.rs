@@ -26,9 +26,12 @@ pub unsafe extern "C-unwind" fn nvte_dropout_fwd(
     dropout_probability: f32,
     stream: cudaStream_t,
 ) {
-    let (input, output) = (("input", input), ("output", output));
     guard("nvte_dropout_fwd", || {
-        dropout(input, output, mask, Some(rng_state), dropout_probability, stream)
+        let (x, y) = (check::tensor("input", input)?, check::tensor("output", output)?);
+        let (x, y) = (("input", &x), ("output", &y));
+        let mask = check::buffer("mask", mask)?;
+        let rng_state = check::buffer("rng_state", rng_state)?;
+        dropout(x, y, &mask, Some(&rng_state), dropout_probability, stream)
     });
 }
 
@@ -43,8 +46,12 @@ pub unsafe extern "C-unwind" fn nvte_dropout_bwd(
     dropout_probability: f32,
     stream: cudaStream_t,
 ) {
-    let (input, output) = (("grad_output", grad_output), ("grad_input", grad_input));
-    guard("nvte_dropout_bwd", || dropout(input, output, mask, None, dropout_probability, stream));
+    guard("nvte_dropout_bwd", || {
+        let dy = check::tensor("grad_output", grad_output)?;
+        let dx = check::tensor("grad_input", grad_input)?;
+        let (dy, dx) = (("grad_output", &dy), ("grad_input", &dx));
+        dropout(dy, dx, &check::buffer("mask", mask)?, None, dropout_probability, stream)
+    });
 }
 
 /// Bias, dropout and the sum with a residual in one pass:
@@ -69,8 +76,14 @@ pub unsafe extern "C-unwind" fn nvtex_bias_dropout_add(
     dropout_probability: f32,
     stream: cudaStream_t,
 ) {
-    let added = Added { bias, residual };
     guard("nvtex_bias_dropout_add", || {
-        bias_dropout_add(input, &added, output, mask, rng_state, dropout_probability, stream)
+        let (x, y) = (check::tensor("input", input)?, check::tensor("output", output)?);
+        let added = Added {
+            bias: &check::buffer_or_unset("bias", bias)?,
+            residual: &check::tensor("residual", residual)?,
+        };
+        let mask = check::buffer("mask", mask)?;
+        let rng_state = check::buffer("rng_state", rng_state)?;
+        bias_dropout_add(&x, &added, &y, &mask, (&rng_state, dropout_probability), stream)
     });
 }

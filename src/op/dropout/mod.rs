@@ -6,22 +6,23 @@ pub mod exports;
 use crate::backend::{self, args::*};
 use crate::check::{self, Memory};
 use crate::error::{Error, Result};
-use crate::tensor::{Buffer, Shape};
+use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::*;
 use std::ptr::null;
 
 /// What the forward adds before and after.
-pub(crate) struct Added {
-    pub bias: NVTETensor,
-    pub residual: NVTETensor,
+pub(crate) struct Added<'a> {
+    /// Unset for none.
+    pub bias: &'a Buffer,
+    pub residual: &'a Tensor,
 }
 
 /// Forward; the backward has no `rng_state`.
 pub(crate) fn dropout(
-    input: (&str, NVTETensor),
-    output: (&str, NVTETensor),
-    mask: NVTETensor,
-    rng_state: Option<NVTETensor>,
+    input: (&str, &Tensor),
+    output: (&str, &Tensor),
+    mask: &Buffer,
+    rng_state: Option<&Buffer>,
     probability: f32,
     stream: cudaStream_t,
 ) -> Result<()> {
@@ -30,32 +31,30 @@ pub(crate) fn dropout(
 }
 
 pub(crate) fn bias_dropout_add(
-    input: NVTETensor,
+    input: &Tensor,
     added: &Added,
-    output: NVTETensor,
-    mask: NVTETensor,
-    rng_state: NVTETensor,
-    probability: f32,
+    output: &Tensor,
+    mask: &Buffer,
+    (rng_state, probability): (&Buffer, f32),
     stream: cudaStream_t,
 ) -> Result<()> {
-    let x = check::tensor("input", input)?.rowwise;
+    let x = &input.rowwise;
     check::high_precision("input", x.dtype)?;
     let plain = plan(("input", input), ("output", output), mask, Some(rng_state), probability)?;
-    let residual = check::tensor("residual", added.residual)?;
-    check::input("residual", &residual)?;
-    let residual = residual.rowwise;
+    check::input("residual", added.residual)?;
+    let residual = &added.residual.rowwise;
     check::dtype("residual", residual.dtype, &[x.dtype])?;
     if residual.shape.numel() != plain.numel {
         let expected = format!("{} elements (input has {})", plain.numel, x.shape);
         return Err(Error::argument("residual.shape", expected, residual.shape));
     }
     let (_, cols) = x.shape.flatten();
-    let bias = check::tensor_or_empty("bias", added.bias)?.rowwise;
+    let bias = added.bias;
     let bias = match bias.is_set() {
         true => {
             check::dtype("bias", bias.dtype, &[x.dtype])?;
             check::shape("bias", &bias.shape, &Shape::new(&[cols]))?;
-            check::pointer("bias.data", &bias)?.cast_const()
+            check::pointer("bias.data", bias)?.cast_const()
         }
         false => null(),
     };
@@ -83,17 +82,14 @@ fn run(args: &DropoutArgs, names: [&str; 2], stream: cudaStream_t) -> Result<()>
 }
 
 fn plan(
-    (input_name, input): (&str, NVTETensor),
-    (output_name, output): (&str, NVTETensor),
-    mask: NVTETensor,
-    rng_state: Option<NVTETensor>,
+    (input_name, input): (&str, &Tensor),
+    (output_name, output): (&str, &Tensor),
+    mask: &Buffer,
+    rng_state: Option<&Buffer>,
     probability: f32,
 ) -> Result<DropoutArgs> {
-    let input = check::tensor(input_name, input)?;
-    let output = check::tensor(output_name, output)?;
-    let mask = check::tensor("mask", mask)?.rowwise;
-    check::input(input_name, &input)?;
-    check::input(output_name, &output)?;
+    check::input(input_name, input)?;
+    check::input(output_name, output)?;
     if !(0.0..1.0).contains(&probability) {
         let expected = "at least 0 and less than 1";
         return Err(Error::argument("dropout_probability", expected, probability));
@@ -120,7 +116,7 @@ fn plan(
         output: y.ptr(),
         mask: check::raw_pointer("mask.data", mask.ptr(), mask_bytes, NVTEDType::kNVTEByte)?.cast(),
         rng_state: match rng_state {
-            Some(state) => seed_and_offset(&check::tensor("rng_state", state)?.rowwise)?,
+            Some(state) => seed_and_offset(state)?,
             None => null(),
         },
         scale_inv: match fp8 {

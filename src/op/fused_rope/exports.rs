@@ -5,6 +5,8 @@
 use super::*;
 use crate::check::truth;
 use crate::error::guard;
+use crate::tensor::from_c;
+use std::mem::MaybeUninit;
 
 /// Turns pairs of elements of each head by the angles of its position.
 ///
@@ -48,17 +50,19 @@ pub unsafe extern "C-unwind" fn nvte_fused_rope_forward(
     stride_d: i32,
     stream: cudaStream_t,
 ) {
-    let form = Form {
-        format: qkv_format,
-        interleaved: truth(interleaved),
-        backward: false,
-        cp: [cp_size, cp_rank],
-        sizes: [s, b, h, d, d2],
-    };
-    let tensors = [("input", input), ("output", output)];
+    let (cp, sizes) = ([cp_size, cp_rank], [s, b, h, d, d2]);
     let strides = [stride_s_or_t, stride_b, stride_h, stride_d];
     guard("nvte_fused_rope_forward", || {
-        rope(tensors, [cu_seqlens, freqs, start_positions], &form, strides, stream)
+        let form = form(qkv_format, interleaved, false, cp, sizes)?;
+        let (x, y) = (check::tensor("input", input)?, check::tensor("output", output)?);
+        let cu_seqlens = match form.format {
+            NVTE_THD => Some(check::buffer("cu_seqlens", cu_seqlens)?),
+            _ => None,
+        };
+        let freqs = check::buffer("freqs", freqs)?;
+        let starts = check::buffer_or_unset("start_positions", start_positions)?;
+        let tensors = [("input", &x), ("output", &y)];
+        rope(tensors, cu_seqlens.as_ref(), [&freqs, &starts], &form, strides, stream)
     });
 }
 
@@ -86,17 +90,22 @@ pub unsafe extern "C-unwind" fn nvte_fused_rope_backward(
     stride_d: i32,
     stream: cudaStream_t,
 ) {
-    let form = Form {
-        format: qkv_format,
-        interleaved: truth(interleaved),
-        backward: true,
-        cp: [cp_size, cp_rank],
-        sizes: [s, b, h, d, d2],
-    };
-    let tensors = [("output_grads", output_grads), ("input_grads", input_grads)];
+    let (cp, sizes) = ([cp_size, cp_rank], [s, b, h, d, d2]);
     let strides = [stride_s_or_t, stride_b, stride_h, stride_d];
     guard("nvte_fused_rope_backward", || {
-        rope(tensors, [cu_seqlens, freqs, start_positions], &form, strides, stream)
+        let form = form(qkv_format, interleaved, true, cp, sizes)?;
+        let (x, y) = (
+            check::tensor("output_grads", output_grads)?,
+            check::tensor("input_grads", input_grads)?,
+        );
+        let cu_seqlens = match form.format {
+            NVTE_THD => Some(check::buffer("cu_seqlens", cu_seqlens)?),
+            _ => None,
+        };
+        let freqs = check::buffer("freqs", freqs)?;
+        let starts = check::buffer_or_unset("start_positions", start_positions)?;
+        let tensors = [("output_grads", &x), ("input_grads", &y)];
+        rope(tensors, cu_seqlens.as_ref(), [&freqs, &starts], &form, strides, stream)
     });
 }
 
@@ -131,19 +140,13 @@ pub unsafe extern "C-unwind" fn nvte_fused_qkv_rope_forward(
     qkv_split_arg_list_2: i32,
     stream: cudaStream_t,
 ) {
-    let form = Form {
-        format: qkv_format,
-        interleaved: truth(interleaved),
-        backward: false,
-        cp: [cp_size, cp_rank],
-        sizes: [s, b, h, d, d2],
-    };
+    let (cp, sizes) = ([cp_size, cp_rank], [s, b, h, d, d2]);
     let split = [qkv_split_arg_list_0, qkv_split_arg_list_1, qkv_split_arg_list_2];
-    let names = ["q_out", "k_out", "v_out"];
+    let parts = [("q_out", q_out), ("k_out", k_out), ("v_out", v_out)];
     let angles = [q_freqs, k_freqs, start_positions];
     guard("nvte_fused_qkv_rope_forward", || {
-        let whole = ("qkv_input", qkv_input);
-        qkv_rope(whole, names, [q_out, k_out, v_out], angles, &form, split, stream)
+        let form = form(qkv_format, interleaved, false, cp, sizes)?;
+        qkv_rope(("qkv_input", qkv_input), parts, angles, form, split, stream)
     });
 }
 
@@ -171,19 +174,53 @@ pub unsafe extern "C-unwind" fn nvte_fused_qkv_rope_backward(
     qkv_split_arg_list_2: i32,
     stream: cudaStream_t,
 ) {
-    let form = Form {
-        format: qkv_format,
-        interleaved: truth(interleaved),
-        backward: true,
-        cp: [cp_size, cp_rank],
-        sizes: [s, b, h, d, d2],
-    };
+    let (cp, sizes) = ([cp_size, cp_rank], [s, b, h, d, d2]);
     let split = [qkv_split_arg_list_0, qkv_split_arg_list_1, qkv_split_arg_list_2];
-    let names = ["q_grad_out", "k_grad_out", "v_grad_out"];
+    let parts =
+        [("q_grad_out", q_grad_out), ("k_grad_out", k_grad_out), ("v_grad_out", v_grad_out)];
     let angles = [q_freqs, k_freqs, null_mut()];
     guard("nvte_fused_qkv_rope_backward", || {
-        let (grads, whole) =
-            ([q_grad_out, k_grad_out, v_grad_out], ("qkv_grad_input", qkv_grad_input));
-        qkv_rope(whole, names, grads, angles, &form, split, stream)
+        let form = form(qkv_format, interleaved, true, cp, sizes)?;
+        qkv_rope(("qkv_grad_input", qkv_grad_input), parts, angles, form, split, stream)
     });
+}
+
+fn form(
+    format: MaybeUninit<NVTE_QKV_Format>,
+    interleaved: MaybeUninit<bool>,
+    backward: bool,
+    cp: [i32; 2],
+    sizes: [i32; 5],
+) -> Result<Form> {
+    let format = from_c("qkv_format", format)?;
+    Ok(Form { format, interleaved: truth(interleaved), backward, cp, sizes })
+}
+
+/// Runs a rotation of the parts of a tensor; the last handles are those of angles of queries and of keys
+/// and of start positions.
+fn qkv_rope(
+    (whole_name, whole): (&str, NVTETensor),
+    parts: [(&str, NVTETensor); 3],
+    [q_freqs, k_freqs, start_positions]: [NVTETensor; 3],
+    form: Form,
+    split: [i32; 3],
+    stream: cudaStream_t,
+) -> Result<()> {
+    let names = parts.map(|(name, _)| name);
+    let whole = check::tensor(whole_name, whole)?;
+    let [q, k, v] = parts.map(|(name, part)| check::tensor(name, part));
+    let call = QkvRope {
+        whole: (whole_name, &whole),
+        names,
+        parts: [&q?, &k?, &v?],
+        freqs: [
+            &check::buffer_or_unset("q_freqs", q_freqs)?,
+            &check::buffer_or_unset("k_freqs", k_freqs)?,
+        ],
+        start_positions: &check::buffer_or_unset("start_positions", start_positions)?,
+        cu_seqlens: None,
+        form,
+        split,
+    };
+    call.run(stream)
 }

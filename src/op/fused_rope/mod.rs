@@ -8,10 +8,9 @@ use crate::backend::{self, args::*};
 use crate::check;
 use crate::device_check;
 use crate::error::{Error, Result};
-use crate::tensor::{Buffer, FromC, from_c, from_c_enum};
+use crate::tensor::{Buffer, FromC, Tensor, from_c_enum};
 use crate::types::NVTE_QKV_Format::*;
 use crate::types::*;
-use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
 from_c_enum!(
@@ -32,7 +31,7 @@ from_c_enum!(
 
 /// What the functions have in common.
 pub(crate) struct Form {
-    pub format: MaybeUninit<NVTE_QKV_Format>,
+    pub format: NVTE_QKV_Format,
     pub interleaved: bool,
     pub backward: bool,
     /// cp_size and cp_rank
@@ -62,7 +61,7 @@ fn at_least(name: &str, value: i32, least: i32) -> Result<usize> {
 
 impl Form {
     fn sizes(&self, formats: &[NVTE_QKV_Format]) -> Result<Sizes> {
-        let format: NVTE_QKV_Format = from_c("qkv_format", self.format)?;
+        let format = self.format;
         if !formats.contains(&format) {
             let names: Vec<String> = formats.iter().map(|format| format!("{format:?}")).collect();
             let error = Error::argument("qkv_format", names.join(" or "), format!("{format:?}"));
@@ -170,13 +169,18 @@ impl Sizes {
         if only_device_knows { 1 } else { self.s * self.cp_size }
     }
 
+    /// Where packed sequences begin.
+    fn sums(&self, cu_seqlens: Option<&Buffer>) -> Result<*const i32> {
+        let unset = Buffer::UNSET;
+        int32("cu_seqlens", cu_seqlens.unwrap_or(&unset), self.b + 1)
+    }
+
     /// Start positions, if there are any.
-    fn start_positions(&self, handle: NVTETensor) -> Result<*const i32> {
-        let buffer = check::tensor_or_empty("start_positions", handle)?.rowwise;
+    fn start_positions(&self, buffer: &Buffer) -> Result<*const i32> {
         if buffer.ptr().is_null() {
             return Ok(null());
         }
-        int32("start_positions", &buffer, self.b)
+        int32("start_positions", buffer, self.b)
     }
 }
 
@@ -191,14 +195,13 @@ fn int32(name: &str, buffer: &Buffer, length: usize) -> Result<*const i32> {
 }
 
 /// Row-wise data of one dtype, that of `like` if there is one.
-fn data(name: &str, handle: NVTETensor, like: Option<NVTEDType>) -> Result<Buffer> {
-    let tensor = check::tensor(name, handle)?;
-    check::input(name, &tensor)?;
+fn data<'a>(name: &str, tensor: &'a Tensor, like: Option<NVTEDType>) -> Result<&'a Buffer> {
+    check::input(name, tensor)?;
     check::high_precision(name, tensor.dtype())?;
     if let Some(like) = like {
         check::dtype(name, tensor.dtype(), &[like])?;
     }
-    Ok(tensor.rowwise)
+    Ok(&tensor.rowwise)
 }
 
 fn elements(name: &str, buffer: &Buffer, expected: usize, what: &str) -> Result<()> {
@@ -232,10 +235,11 @@ fn run(args: &RopeArgs, stream: cudaStream_t) -> Result<()> {
     backend::run(args, stream)
 }
 
-/// One tensor, with its strides.
+/// One tensor, with the strides of its input. Of packed tokens there are sums of lengths.
 pub(crate) fn rope(
-    [(input_name, input), (output_name, output)]: [(&str, NVTETensor); 2],
-    [cu_seqlens, freqs, start_positions]: [NVTETensor; 3],
+    [(input_name, input), (output_name, output)]: [(&str, &Tensor); 2],
+    cu_seqlens: Option<&Buffer>,
+    [angles, start_positions]: [&Buffer; 2],
     form: &Form,
     [stride_s, stride_b, stride_h, stride_d]: [i32; 4],
     stream: cudaStream_t,
@@ -247,8 +251,7 @@ pub(crate) fn rope(
     let mut args = form.args(&sizes, x.dtype);
     args.start_positions = sizes.start_positions(start_positions)?;
     if packed {
-        let cu_seqlens = check::tensor("cu_seqlens", cu_seqlens)?.rowwise;
-        args.cu_seqlens = int32("cu_seqlens", &cu_seqlens, sizes.b + 1)?;
+        args.cu_seqlens = sizes.sums(cu_seqlens)?;
         args.positions = *x.shape.dims().first().unwrap_or(&1);
     }
     let (h, d) = (sizes.h, sizes.d);
@@ -256,13 +259,12 @@ pub(crate) fn rope(
         true => (args.positions.saturating_mul(h * d), "t * h * d"),
         false => (sizes.numel("s, b, h, d", &[h, d])?, "s * b * h * d"),
     };
-    elements(input_name, &x, expected, what)?;
-    elements(output_name, &y, expected, what)?;
-    let angles = check::tensor("freqs", freqs)?.rowwise;
+    elements(input_name, x, expected, what)?;
+    elements(output_name, y, expected, what)?;
     let only_device_knows = packed || !args.start_positions.is_null();
     let least = if expected > 0 { sizes.least_rows(only_device_knows) } else { 0 };
     let freqs;
-    (freqs, args.freqs_rows) = sizes.freqs("freqs", &angles, least)?;
+    (freqs, args.freqs_rows) = sizes.freqs("freqs", angles, least)?;
     args.parts[0] = RopePart {
         input: x.ptr(),
         output: y.ptr(),
@@ -283,102 +285,75 @@ pub(crate) fn rope(
 
 /// Queries, keys and values of the groups of heads of one tensor, which is the forward's input and
 /// the backward's output.
-pub(crate) fn qkv_rope(
-    (whole_name, whole): (&str, NVTETensor),
-    names: [&str; 3],
-    tensors: [NVTETensor; 3],
-    [q_freqs, k_freqs, start_positions]: [NVTETensor; 3],
-    form: &Form,
-    split: [i32; 3],
-    stream: cudaStream_t,
-) -> Result<()> {
-    let sizes = form.sizes(&[NVTE_SBHD, NVTE_BSHD])?;
-    let freqs = [q_freqs, k_freqs, start_positions];
-    qkv_rope_sized((whole_name, whole), names, tensors, freqs, form, &sizes, null(), split, stream)
+pub(crate) struct QkvRope<'a> {
+    pub whole: (&'a str, &'a Tensor),
+    pub names: [&'a str; 3],
+    pub parts: [&'a Tensor; 3],
+    /// Angles of queries and of keys; without an address these are copied.
+    pub freqs: [&'a Buffer; 2],
+    pub start_positions: &'a Buffer,
+    /// Of packed tokens, of which the sizes of the form begin with the tokens and the sequences.
+    pub cu_seqlens: Option<&'a Buffer>,
+    pub form: Form,
+    /// Elements of a group in each of the parts.
+    pub split: [i32; 3],
 }
 
-/// As [`qkv_rope`] of packed tokens: form.sizes begins with the tokens and the sequences.
-pub(crate) fn qkv_rope_packed(
-    whole: (&str, NVTETensor),
-    names: [&str; 3],
-    tensors: [NVTETensor; 3],
-    freqs: [NVTETensor; 3],
-    (form, cu_seqlens): (&Form, NVTETensor),
-    split: [i32; 3],
-    stream: cudaStream_t,
-) -> Result<()> {
-    let sizes = form.sizes(&[NVTE_THD])?;
-    let sums = check::tensor("cu_seqlens", cu_seqlens)?.rowwise;
-    let sums = int32("cu_seqlens", &sums, sizes.b + 1)?;
-    qkv_rope_sized(whole, names, tensors, freqs, form, &sizes, sums, split, stream)
-}
-
-#[allow(clippy::too_many_arguments)]
-fn qkv_rope_sized(
-    (whole_name, whole): (&str, NVTETensor),
-    names: [&str; 3],
-    tensors: [NVTETensor; 3],
-    [q_freqs, k_freqs, start_positions]: [NVTETensor; 3],
-    form: &Form,
-    sizes: &Sizes,
-    cu_seqlens: *const i32,
-    split: [i32; 3],
-    stream: cudaStream_t,
-) -> Result<()> {
-    let (h, d) = (sizes.h, sizes.d);
-    let packed_tokens = !cu_seqlens.is_null();
-    let mut widths = [0; 3];
-    for (i, width) in widths.iter_mut().enumerate() {
-        let name = ["qkv_split_arg_list_0", "qkv_split_arg_list_1", "qkv_split_arg_list_2"][i];
-        *width = at_least(name, split[i], 0)?;
-        if !width.is_multiple_of(d) {
-            return Err(Error::argument(name, format!("a multiple of {d} (d)"), split[i]));
-        }
-    }
-    let group: usize = widths.iter().sum();
-    let packed = data(whole_name, whole, None)?;
-    elements(whole_name, &packed, sizes.numel("s, b, h", &[h, group])?, "s * b * h * splits")?;
-    let empty = packed.shape.numel() == 0;
-    let mut args = form.args(sizes, packed.dtype);
-    args.cu_seqlens = cu_seqlens;
-    args.start_positions = sizes.start_positions(start_positions)?;
-    let freqs = [("q_freqs", q_freqs), ("k_freqs", k_freqs)];
-    let mut first = 0;
-    for (i, name) in names.into_iter().enumerate() {
-        let tensor = data(name, tensors[i], Some(packed.dtype))?;
-        let width = widths[i];
-        elements(name, &tensor, sizes.numel("s, b, h", &[h, width])?, "s * b * h * split")?;
-        let (angles, rows) = match freqs.get(i) {
-            Some(&(name, handle)) => {
-                let buffer = check::tensor_or_empty(name, handle)?.rowwise;
-                match buffer.ptr().is_null() {
-                    true => (null(), UNBOUNDED),
-                    false => {
-                        let only_device_knows = !args.start_positions.is_null() || packed_tokens;
-                        let least = if empty { 0 } else { sizes.least_rows(only_device_knows) };
-                        sizes.freqs(name, &buffer, least)?
-                    }
-                }
+impl QkvRope<'_> {
+    pub fn run(&self, stream: cudaStream_t) -> Result<()> {
+        let packed_tokens = self.cu_seqlens.is_some();
+        let formats = if packed_tokens { &[NVTE_THD][..] } else { &[NVTE_SBHD, NVTE_BSHD] };
+        let (form, sizes) = (&self.form, self.form.sizes(formats)?);
+        let cu_seqlens = if packed_tokens { sizes.sums(self.cu_seqlens)? } else { null() };
+        let (h, d) = (sizes.h, sizes.d);
+        let mut widths = [0; 3];
+        for (i, width) in widths.iter_mut().enumerate() {
+            let name = ["qkv_split_arg_list_0", "qkv_split_arg_list_1", "qkv_split_arg_list_2"][i];
+            *width = at_least(name, self.split[i], 0)?;
+            if !width.is_multiple_of(d) {
+                let expected = format!("a multiple of {d} (d)");
+                return Err(Error::argument(name, expected, self.split[i]));
             }
-            None => (null(), UNBOUNDED),
-        };
-        let here = packed.ptr().wrapping_byte_add(first * packed.dtype.bits() / 8);
-        let mut part = RopePart {
-            input: here,
-            output: tensor.ptr(),
-            freqs: angles,
-            heads: h * (width / d),
-            heads_per_group: (width / d).max(1),
-            input_strides: sizes.strides(h * group, group),
-            output_strides: sizes.strides(h * width, width),
-        };
-        if form.backward {
-            (part.input, part.output) = (part.output, here);
-            std::mem::swap(&mut part.input_strides, &mut part.output_strides);
         }
-        args.parts[i] = part;
-        args.freqs_rows = args.freqs_rows.min(rows);
-        first += width;
+        let group: usize = widths.iter().sum();
+        let (whole_name, whole) = self.whole;
+        let packed = data(whole_name, whole, None)?;
+        elements(whole_name, packed, sizes.numel("s, b, h", &[h, group])?, "s * b * h * splits")?;
+        let empty = packed.shape.numel() == 0;
+        let mut args = form.args(&sizes, packed.dtype);
+        args.cu_seqlens = cu_seqlens;
+        args.start_positions = sizes.start_positions(self.start_positions)?;
+        let mut first = 0;
+        for (i, name) in self.names.into_iter().enumerate() {
+            let tensor = data(name, self.parts[i], Some(packed.dtype))?;
+            let width = widths[i];
+            elements(name, tensor, sizes.numel("s, b, h", &[h, width])?, "s * b * h * split")?;
+            let (angles, rows) = match self.freqs.get(i) {
+                Some(freqs) if !freqs.ptr().is_null() => {
+                    let only_device_knows = !args.start_positions.is_null() || packed_tokens;
+                    let least = if empty { 0 } else { sizes.least_rows(only_device_knows) };
+                    sizes.freqs(["q_freqs", "k_freqs"][i], freqs, least)?
+                }
+                _ => (null(), UNBOUNDED),
+            };
+            let here = packed.ptr().wrapping_byte_add(first * packed.dtype.bits() / 8);
+            let mut part = RopePart {
+                input: here,
+                output: tensor.ptr(),
+                freqs: angles,
+                heads: h * (width / d),
+                heads_per_group: (width / d).max(1),
+                input_strides: sizes.strides(h * group, group),
+                output_strides: sizes.strides(h * width, width),
+            };
+            if form.backward {
+                (part.input, part.output) = (part.output, here);
+                std::mem::swap(&mut part.input_strides, &mut part.output_strides);
+            }
+            args.parts[i] = part;
+            args.freqs_rows = args.freqs_rows.min(rows);
+            first += width;
+        }
+        if empty { Ok(()) } else { run(&args, stream) }
     }
-    if empty { Ok(()) } else { run(&args, stream) }
 }

@@ -1,11 +1,13 @@
 //! C functions of gemm.h: matrix products and their configs.
 #![allow(unsafe_code, non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
-use super::grouped::{GroupedProduct, Source};
-use super::multi::{Chunks, Lists};
+use super::config::*;
+use super::grouped::{GroupedProduct, Source, check_length};
+use super::multi::{BRANCHES, Chunks, Lists};
 use super::*;
 use crate::check::truth;
 use crate::error::{Handle, guard};
+use std::mem::MaybeUninit;
 
 /// Creates a matmul config with defaults. Destroy it with `nvte_destroy_matmul_config`.
 #[unsafe(no_mangle)]
@@ -153,10 +155,11 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm(
     math_sm_count: i32,
     stream: cudaStream_t,
 ) {
-    let beta = ("accumulate", if truth(accumulate) { 1.0 } else { 0.0 });
-    let flags = [transa, transb, grad, use_split_accumulator];
-    let product = legacy([A, B, D, bias, pre_gelu_out, workspace], flags, 1.0, beta, math_sm_count);
-    guard("nvte_cublas_gemm", || product.run(stream));
+    let factors = (1.0, accumulate_factor(accumulate));
+    let options = options([transa, transb, use_split_accumulator], factors, math_sm_count);
+    guard("nvte_cublas_gemm", || {
+        Records::get([A, B, D, bias, pre_gelu_out, workspace], grad)?.product(options).run(stream)
+    });
 }
 
 /// As `nvte_cublas_gemm`, with `D = alpha * Bop Aop + beta * D`.
@@ -177,11 +180,11 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm_scaled(
     math_sm_count: i32,
     stream: cudaStream_t,
 ) {
-    let beta = ("beta", beta);
-    let flags = [transa, transb, grad, use_split_accumulator];
-    let product =
-        legacy([A, B, D, bias, pre_gelu_out, workspace], flags, alpha, beta, math_sm_count);
-    guard("nvte_cublas_gemm_scaled", || product.run(stream));
+    let factors = (alpha, ("beta", beta));
+    let options = options([transa, transb, use_split_accumulator], factors, math_sm_count);
+    guard("nvte_cublas_gemm_scaled", || {
+        Records::get([A, B, D, bias, pre_gelu_out, workspace], grad)?.product(options).run(stream)
+    });
 }
 
 /// As `nvte_cublas_gemm`, with `D = *alpha * Bop Aop + *beta * C` (host pointers, but device pointers for
@@ -202,31 +205,34 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm_v2(
     stream: cudaStream_t,
 ) {
     guard("nvte_cublas_gemm_v2", || {
-        let config = match config.is_null() {
-            true => MatmulConfig::default(),
-            false => CONFIGS.get("config", config)?,
-        };
-        let transposed = (transa != 0, transb != 0);
-        let on_device = nvfp4::factors_on_device([A, B], transposed)?;
+        let config = MatmulConfig::get(config)?;
+        let (a, b, d) = (check::tensor("A", A)?, check::tensor("B", B)?, check::tensor("D", D)?);
+        let (transa, transb) = (transa != 0, transb != 0);
         let factors = [alpha, beta];
+        let on_device = nvfp4::factors_on_device([&a, &b], (transa, transb));
         let (alpha, beta) = match on_device {
             true => (1.0, 0.0),
             // SAFETY: the caller vouches for the two pointers.
             false => unsafe { (factor("alpha", alpha)?, factor("beta", beta)?) },
         };
         let product = Product {
-            a: A,
-            b: B,
-            c: C,
-            d: D,
-            transa: transa != 0,
-            transb: transb != 0,
-            alpha,
-            beta: ("beta", beta),
-            epilogue: config_epilogue(&config)?,
-            workspace,
-            split_accumulator: ("config.use_split_accumulator", config.split_accumulator),
-            sm_count: ("config.sm_count", config.sm_count),
+            a: &a,
+            b: &b,
+            c: match C.is_null() || C == D {
+                true => None,
+                false => Some(check::buffer("C", C)?),
+            },
+            d: &d,
+            epilogue: config.epilogue()?,
+            workspace: check::buffer_or_unset("workspace", workspace)?,
+            options: Options {
+                transa,
+                transb,
+                alpha,
+                beta: ("beta", beta),
+                split_accumulator: ("config.use_split_accumulator", config.split_accumulator),
+                sm_count: ("config.sm_count", config.sm_count),
+            },
         };
         match on_device {
             true => product.run_with_factors(factors, stream),
@@ -266,11 +272,14 @@ pub unsafe extern "C-unwind" fn nvte_cublas_atomic_gemm(
     counter: NVTETensor,
     stream: cudaStream_t,
 ) {
-    let beta = ("accumulate", if truth(accumulate) { 1.0 } else { 0.0 });
-    let flags = [transa, transb, grad, use_split_accumulator];
-    let product = legacy([A, B, D, bias, pre_gelu_out, workspace], flags, 1.0, beta, math_sm_count);
-    let chunks = Chunks { m_split, n_split, counter, producer: truth(gemm_producer) };
-    guard("nvte_cublas_atomic_gemm", || chunks.run(&product, stream));
+    let factors = (1.0, accumulate_factor(accumulate));
+    let options = options([transa, transb, use_split_accumulator], factors, math_sm_count);
+    guard("nvte_cublas_atomic_gemm", || {
+        let counter = check::buffer_or_unset("counter", counter)?;
+        let chunks = Chunks { m_split, n_split, counter, producer: truth(gemm_producer) };
+        let records = Records::get([A, B, D, bias, pre_gelu_out, workspace], grad)?;
+        chunks.run(&records.product(options), stream)
+    });
 }
 
 /// `num_gemms` products as `nvte_cublas_gemm` computes each, bit for bit, of which up to 4 run side by
@@ -297,12 +306,25 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_gemm(
     math_sm_count: i32,
     stream: cudaStream_t,
 ) {
-    let beta = ("accumulate", if truth(accumulate) { 1.0 } else { 0.0 });
-    let flags = [transa, transb, grad, use_split_accumulator];
-    let shared = legacy([std::ptr::null_mut(); 6], flags, 1.0, beta, math_sm_count);
-    let lists = Lists { a: A, b: B, d: D, bias, aux: pre_gelu_out, workspace, count: num_gemms };
-    // SAFETY: the caller vouches for the arrays.
-    guard("nvte_multi_tensor_gemm", || unsafe { lists.run(&shared, stream) });
+    let factors = (1.0, accumulate_factor(accumulate));
+    let options = options([transa, transb, use_split_accumulator], factors, math_sm_count);
+    let count = ("num_gemms", usize::try_from(num_gemms).unwrap_or(0));
+    let branches = ("num_gemms", count.1.min(BRANCHES));
+    guard("nvte_multi_tensor_gemm", || {
+        // SAFETY: the caller vouches for the arrays.
+        let lists = unsafe {
+            Lists {
+                a: check::tensors("A", A, count)?,
+                b: check::tensors("B", B, count)?,
+                d: check::tensors("D", D, count)?,
+                bias: buffers("bias", bias, count)?,
+                aux: buffers("pre_gelu_out", pre_gelu_out, count)?,
+                grad: truth(grad),
+                workspace: buffers("workspace", workspace, branches)?,
+            }
+        };
+        lists.run(&options, stream)
+    });
 }
 
 /// Bytes of `workspace_setup` for a product of `num_tensors` members, of whatever sizes.
@@ -342,21 +364,13 @@ pub extern "C-unwind" fn nvte_grouped_gemm(
     config: NVTEGroupedMatmulConfig,
     stream: cudaStream_t,
 ) {
-    let product = GroupedProduct {
-        a: Source::Group(A),
-        transa: transa != 0,
-        b: B,
-        transb: transb != 0,
-        c: Source::Group(C),
-        d: Source::Group(D),
-        alpha,
-        beta,
-        setup_workspace: workspace_setup,
-        workspace: workspace_cublas,
-        config,
-    };
-    // SAFETY: there are no lists.
-    guard("nvte_grouped_gemm", || unsafe { product.run(stream) });
+    guard("nvte_grouped_gemm", || {
+        let others = GroupedOthers::get([alpha, beta, workspace_setup, workspace_cublas], config)?;
+        let a = Source::Group(check::grouped_tensor("A", A)?);
+        let b = check::grouped_tensor("B", B)?;
+        let d = Source::Group(check::grouped_tensor("D", D)?);
+        others.run((a, transa), (b, transb), optional_group(C)?, d, stream)
+    });
 }
 
 /// As `nvte_grouped_gemm`, with the members of A in tensors of their own: any number of them, of one
@@ -377,21 +391,16 @@ pub unsafe extern "C-unwind" fn nvte_grouped_gemm_with_discrete_inputA(
     config: NVTEGroupedMatmulConfig,
     stream: cudaStream_t,
 ) {
-    let product = GroupedProduct {
-        a: Source::List(A_list, ("num_a_tensors", num_a_tensors)),
-        transa: transa != 0,
-        b: B,
-        transb: transb != 0,
-        c: Source::Group(C),
-        d: Source::Group(D),
-        alpha,
-        beta,
-        setup_workspace: workspace_setup,
-        workspace: workspace_cublas,
-        config,
-    };
-    // SAFETY: the caller vouches for the list.
-    guard("nvte_grouped_gemm_with_discrete_inputA", || unsafe { product.run(stream) });
+    guard("nvte_grouped_gemm_with_discrete_inputA", || {
+        let others = GroupedOthers::get([alpha, beta, workspace_setup, workspace_cublas], config)?;
+        let b = check::grouped_tensor("B", B)?;
+        let length = ("num_a_tensors", num_a_tensors);
+        check_length(length, b.num_tensors)?;
+        // SAFETY: the caller vouches for the list.
+        let a = unsafe { check::tensors("A_list", A_list, length)? };
+        let d = Source::Group(check::grouped_tensor("D", D)?);
+        others.run((Source::List(a), transa), (b, transb), optional_group(C)?, d, stream)
+    });
 }
 
 /// As `nvte_grouped_gemm`, with the members of D, and of C, in tensors of their own: any number of them,
@@ -413,21 +422,25 @@ pub unsafe extern "C-unwind" fn nvte_grouped_gemm_with_discrete_out(
     config: NVTEGroupedMatmulConfig,
     stream: cudaStream_t,
 ) {
-    let product = GroupedProduct {
-        a: Source::Group(A),
-        transa: transa != 0,
-        b: B,
-        transb: transb != 0,
-        c: Source::List(C_list, ("num_c_tensors", num_c_tensors)),
-        d: Source::List(D_list, ("num_d_tensors", num_d_tensors)),
-        alpha,
-        beta,
-        setup_workspace: workspace_setup,
-        workspace: workspace_cublas,
-        config,
-    };
-    // SAFETY: the caller vouches for the lists.
-    guard("nvte_grouped_gemm_with_discrete_out", || unsafe { product.run(stream) });
+    guard("nvte_grouped_gemm_with_discrete_out", || {
+        let others = GroupedOthers::get([alpha, beta, workspace_setup, workspace_cublas], config)?;
+        let a = Source::Group(check::grouped_tensor("A", A)?);
+        let b = check::grouped_tensor("B", B)?;
+        let length = ("num_d_tensors", num_d_tensors);
+        check_length(length, b.num_tensors)?;
+        // SAFETY: the caller vouches for the list.
+        let d = unsafe { check::tensors("D_list", D_list.cast_const(), length)? };
+        let c = match C_list.is_null() || num_c_tensors == 0 {
+            true => None,
+            false => {
+                let length = ("num_c_tensors", num_c_tensors);
+                check_length(length, b.num_tensors)?;
+                // SAFETY: the caller vouches for the list.
+                Some(Source::List(unsafe { check::optional_tensors("C_list", C_list, length)? }))
+            }
+        };
+        others.run((a, transa), (b, transb), c, Source::List(d), stream)
+    });
 }
 
 /// `output[r][c] = output[r][c] + bias[g(r)][c]`, in float32 with one rounding, where row r of all
@@ -443,7 +456,11 @@ pub extern "C-unwind" fn nvte_grouped_bias_add(
     bias: NVTEGroupedTensor,
     stream: cudaStream_t,
 ) {
-    guard("nvte_grouped_bias_add", || group::bias_add(output, bias, None, stream));
+    guard("nvte_grouped_bias_add", || {
+        let output = check::grouped_tensor("output", output)?;
+        let bias = check::grouped_tensor("bias", bias)?;
+        group::bias_add(&output, &bias, None, stream)
+    });
 }
 
 /// As `nvte_grouped_bias_add`, with `bias[g(r)][c] * scale[r]` (fused, one rounding); scale `[rows]` in
@@ -455,7 +472,12 @@ pub extern "C-unwind" fn nvte_grouped_scaled_bias_add(
     scale: NVTETensor,
     stream: cudaStream_t,
 ) {
-    guard("nvte_grouped_scaled_bias_add", || group::bias_add(output, bias, Some(scale), stream));
+    guard("nvte_grouped_scaled_bias_add", || {
+        let output = check::grouped_tensor("output", output)?;
+        let bias = check::grouped_tensor("bias", bias)?;
+        let scale = check::buffer("scale", scale)?;
+        group::bias_add(&output, &bias, Some(&scale), stream)
+    });
 }
 
 /// `dst[i] = src[i]` of `n` integers on the device, which must not overlap.
@@ -500,27 +522,140 @@ pub unsafe extern "C-unwind" fn nvte_compute_grouped_tensor_offsets(
     });
 }
 
-/// The product of the functions without a config.
-fn legacy(
-    [a, b, d, bias, pre_gelu_out, workspace]: [NVTETensor; 6],
-    flags: [MaybeUninit<bool>; 4],
-    alpha: f32,
-    beta: (&str, f32),
+/// Reads a scale factor on the host.
+///
+/// # Safety
+/// `value` is null or valid.
+unsafe fn factor(name: &str, value: *const f32) -> Result<f32> {
+    check::address(name, value)?;
+    // SAFETY: the address is not null, and the caller vouches for it otherwise.
+    Ok(unsafe { value.read() })
+}
+
+/// The factor of D that stands for a flag.
+fn accumulate_factor(accumulate: MaybeUninit<bool>) -> (&'static str, f32) {
+    ("accumulate", if truth(accumulate) { 1.0 } else { 0.0 })
+}
+
+/// The options of the functions without a config.
+fn options(
+    flags: [MaybeUninit<bool>; 3],
+    (alpha, beta): (f32, (&'static str, f32)),
     math_sm_count: i32,
-) -> Product<'_> {
-    let [transa, transb, grad, split_accumulator] = flags.map(truth);
-    Product {
-        a,
-        b,
-        c: std::ptr::null_mut(),
-        d,
+) -> Options<'static> {
+    let [transa, transb, split_accumulator] = flags.map(truth);
+    Options {
         transa,
         transb,
         alpha,
         beta,
-        epilogue: Epilogue { bias: ("bias", bias), aux: ("pre_gelu_out", pre_gelu_out), grad },
-        workspace,
         split_accumulator: ("use_split_accumulator", split_accumulator),
         sm_count: ("math_sm_count", math_sm_count),
     }
+}
+
+/// The tensors of the functions without a config.
+struct Records {
+    a: Tensor,
+    b: Tensor,
+    d: Tensor,
+    epilogue: Epilogue<'static>,
+    workspace: Buffer,
+}
+
+impl Records {
+    /// Those of handles of A, B, D, bias, pre_gelu_out and the workspace, of which the last three may be null.
+    fn get(
+        [a, b, d, bias, pre_gelu_out, workspace]: [NVTETensor; 6],
+        grad: MaybeUninit<bool>,
+    ) -> Result<Self> {
+        let side = |name, handle| Ok((name, check::buffer_or_unset(name, handle)?));
+        Ok(Self {
+            a: check::tensor("A", a)?,
+            b: check::tensor("B", b)?,
+            d: check::tensor("D", d)?,
+            epilogue: Epilogue {
+                bias: side("bias", bias)?,
+                aux: side("pre_gelu_out", pre_gelu_out)?,
+                grad: truth(grad),
+            },
+            workspace: check::buffer_or_unset("workspace", workspace)?,
+        })
+    }
+
+    fn product<'a>(&'a self, options: Options<'a>) -> Product<'a> {
+        let Self { a, b, d, epilogue, workspace } = self;
+        Product { a, b, c: None, d, epilogue: *epilogue, workspace: *workspace, options }
+    }
+}
+
+/// The row-wise buffers of a host array of handles, of which some or the whole array may be null.
+///
+/// # Safety
+/// The array is null or has that many entries.
+unsafe fn buffers(
+    name: &str,
+    array: *const NVTETensor,
+    count: (&str, usize),
+) -> Result<Vec<Buffer>> {
+    if array.is_null() {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the caller's promise.
+    let handles = unsafe { check::slice(name, array, count)? };
+    let entry = |(i, &handle)| check::buffer_or_unset(format_args!("{name}[{i}]"), handle);
+    handles.iter().enumerate().map(entry).collect()
+}
+
+/// What all grouped products have besides their matrices.
+struct GroupedOthers {
+    buffers: [Buffer; 4],
+    config: GroupedMatmulConfig,
+}
+
+impl GroupedOthers {
+    fn get(
+        [alpha, beta, setup_workspace, workspace]: [NVTETensor; 4],
+        config: NVTEGroupedMatmulConfig,
+    ) -> Result<Self> {
+        let buffers = [
+            check::buffer("alpha", alpha)?,
+            check::buffer("beta", beta)?,
+            check::buffer("workspace_setup", setup_workspace)?,
+            check::buffer("workspace_cublas", workspace)?,
+        ];
+        Ok(Self { buffers, config: GroupedMatmulConfig::get(config)? })
+    }
+
+    fn run(
+        self,
+        (a, transa): (Source<Tensor>, i32),
+        (b, transb): (GroupedTensor, i32),
+        c: Option<Source<Option<Tensor>>>,
+        d: Source<Tensor>,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        let [alpha, beta, setup_workspace, workspace] = self.buffers;
+        let (transa, transb, config) = (transa != 0, transb != 0, self.config);
+        let product = GroupedProduct {
+            a,
+            transa,
+            b,
+            transb,
+            c,
+            d,
+            alpha,
+            beta,
+            setup_workspace,
+            workspace,
+            config,
+        };
+        product.run(stream)
+    }
+}
+
+/// The grouped tensor C, which may be null for none.
+fn optional_group(c: NVTEGroupedTensor) -> Result<Option<Source<Option<Tensor>>>> {
+    let group = || check::grouped_tensor("C", c).map(Source::Group);
+    (!c.is_null()).then(group).transpose()
 }

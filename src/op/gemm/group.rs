@@ -1,5 +1,4 @@
 //! What goes with grouped products: biases, integers and offsets (spec: gemm_comm, sections 7 and 8).
-#![allow(unsafe_code)]
 
 use super::*;
 use crate::device_check;
@@ -7,13 +6,11 @@ use crate::types::NVTEDType::*;
 
 /// Checks an addition and gives its arguments; none if there is no element.
 fn plan_bias(
-    output: NVTEGroupedTensor,
-    bias: NVTEGroupedTensor,
-    scale: Option<NVTETensor>,
+    output: &GroupedTensor,
+    bias: &GroupedTensor,
+    scale: Option<&Buffer>,
 ) -> Result<Option<GroupedBiasArgs>> {
-    let output = check::grouped_tensor("output", output)?;
-    let bias = check::grouped_tensor("bias", bias)?;
-    for (name, tensor) in [("output", &output), ("bias", &bias)] {
+    for (name, tensor) in [("output", output), ("bias", bias)] {
         check::grouped_per_tensor(name, tensor)?;
         let uniform = "nothing (members have the same number of columns)";
         if tensor.last_dims.is_set() {
@@ -25,7 +22,7 @@ fn plan_bias(
         let expected = format!("{n} members (as output)");
         return Err(Error::argument("bias.num_tensors", expected, bias.num_tensors));
     }
-    let (group, (rows, cols)) = check::any_members("output", &output)?;
+    let (group, (rows, cols)) = check::any_members("output", output)?;
     if bias.first_dims.is_set() {
         let expected = "nothing (each member has one row)";
         return Err(Error::argument("bias.first_dims", expected, "a tensor"));
@@ -42,11 +39,10 @@ fn plan_bias(
     check::dtype("bias", bias.dtype(), &[dtype])?;
     let scale = match scale {
         None => std::ptr::null(),
-        Some(handle) => {
-            let scale = check::tensor("scale", handle)?.rowwise;
+        Some(scale) => {
             check::dtype("scale", scale.dtype, &[kNVTEFloat32])?;
             check::shape("scale", &scale.shape, &Shape::new(&[rows]))?;
-            check::pointer("scale.data", &scale)?.cast_const().cast()
+            check::pointer("scale.data", scale)?.cast_const().cast()
         }
     };
     Ok(Some(GroupedBiasArgs {
@@ -62,9 +58,9 @@ fn plan_bias(
 }
 
 pub(super) fn bias_add(
-    output: NVTEGroupedTensor,
-    bias: NVTEGroupedTensor,
-    scale: Option<NVTETensor>,
+    output: &GroupedTensor,
+    bias: &GroupedTensor,
+    scale: Option<&Buffer>,
     stream: cudaStream_t,
 ) -> Result<()> {
     let Some(args) = plan_bias(output, bias, scale)? else {

@@ -1,11 +1,12 @@
-//! Products of groups (spec: gemm_comm, section 6): handles to [`GroupedMatrix`], which says where the
+//! Products of groups (spec: gemm_comm, section 6): tensors to [`GroupedMatrix`], which says where the
 //! members are and which way round they are stored.
-#![allow(unsafe_code)]
 
+use super::config::GroupedMatmulConfig;
 use super::*;
 use crate::backend::{self, group::scale_pitch};
 use crate::device_check;
 use crate::types::NVTEDType::*;
+use std::fmt;
 use std::ptr::{null, null_mut};
 
 /// Bytes that the ABI asks callers to provide.
@@ -19,11 +20,42 @@ pub(super) fn setup_bytes(num_tensors: usize) -> usize {
     words.saturating_add(rest * 7 * 8 + 256)
 }
 
-/// Matrices as a caller gives them: a grouped tensor, or a host array of tensors and its length.
-#[derive(Clone, Copy)]
-pub(super) enum Source {
-    Group(NVTEGroupedTensor),
-    List(*const NVTETensor, (&'static str, usize)),
+/// Matrices as a caller gives them: a grouped tensor, or a tensor for each member.
+pub(super) enum Source<T> {
+    Group(GroupedTensor),
+    List(Vec<T>),
+}
+
+impl<T> Source<T> {
+    /// Refuses another number of members than that of B. `name` is that of a group, and `length_name` that
+    /// of the length of a list.
+    fn check_count(&self, name: &str, length_name: &str, n: usize) -> Result<()> {
+        match self {
+            Self::Group(group) if group.num_tensors != n => {
+                let name = format!("{name}.num_tensors");
+                Err(Error::argument(name, format!("{n}, as in B"), group.num_tensors))
+            }
+            Self::Group(_) => Ok(()),
+            Self::List(list) => check_length((length_name, list.len()), n),
+        }
+    }
+}
+
+/// Refuses a list of another length than the `n` members of B.
+pub(super) fn check_length((name, length): (&str, usize), n: usize) -> Result<()> {
+    match length == n {
+        true => Ok(()),
+        false => Err(Error::argument(name, format!("{n}, as the members of B"), length)),
+    }
+}
+
+/// An entry of a list of tensors, for messages.
+struct ListEntry<'a>(&'a str, usize);
+
+impl Display for ListEntry<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]", self.0, self.1)
+    }
 }
 
 /// A member without elements.
@@ -111,24 +143,6 @@ impl Operand {
     }
 }
 
-/// The tensors of a host array.
-///
-/// # Safety
-/// The array is null or has so many entries.
-unsafe fn tensors(
-    name: &str,
-    array: *const NVTETensor,
-    (count_name, count): (&str, usize),
-    n: usize,
-) -> Result<Vec<(String, NVTETensor)>> {
-    if count != n {
-        return Err(Error::argument(count_name, format!("{n}, as the members of B"), count));
-    }
-    check::array(name, array, (count_name, count))?;
-    // SAFETY: the caller's promise.
-    Ok((0..n).map(|i| (format!("{name}[{i}]"), unsafe { array.add(i).read() })).collect())
-}
-
 /// FP8 data can be contiguous along the outer dimension.
 fn any_layout(dtype: NVTEDType) -> Result<bool> {
     Ok(!dtype.is_fp8() || non_tn_fp8_gemm_supported()?)
@@ -190,18 +204,18 @@ fn group_operand(
 
 /// An operand that is a list of tensors, of which those without data are empty. A direction can be
 /// read if every other tensor has it.
-fn list_operand(list: &[(String, NVTETensor)], k_last: bool) -> Result<Operand> {
-    let read = |(name, handle): &(String, NVTETensor)| check::tensor(name, *handle);
-    let tensors = list.iter().map(read).collect::<Result<Vec<_>>>()?;
+fn list_operand(tensors: &[Tensor], k_last: bool) -> Result<Operand> {
     let absent = |tensor: &Tensor| !tensor.rowwise.is_set() && !tensor.colwise.is_set();
-    let present = || tensors.iter().zip(list).filter(|(tensor, _)| !absent(tensor));
-    let Some((first, (first_name, _))) = present().next() else {
+    let present = || tensors.iter().enumerate().filter(|(_, tensor)| !absent(tensor));
+    let Some((first_index, first)) = present().next() else {
         let operand = Operand::new(tensors[0].mode, tensors[0].dtype());
-        return Ok(operand.with_list(vec![NO_MEMBER; list.len()]));
+        return Ok(operand.with_list(vec![NO_MEMBER; tensors.len()]));
     };
+    let first_name = &ListEntry("A_list", first_index);
     let mode = first.mode;
-    for (tensor, (name, _)) in present() {
-        check_mode(name, tensor.mode, tensor.swizzled)?;
+    for (i, tensor) in present() {
+        let name = ListEntry("A_list", i);
+        check_mode(&name, tensor.mode, tensor.swizzled)?;
         if tensor.mode != mode {
             let expected = format!("{mode}, as {first_name}");
             return Err(Error::argument(format!("{name}.scaling_mode"), expected, tensor.mode));
@@ -216,8 +230,8 @@ fn list_operand(list: &[(String, NVTETensor)], k_last: bool) -> Result<Operand> 
     let per_tensor = mode == NVTE_DELAYED_TENSOR_SCALING;
     let any_layout = per_tensor && any_layout(first.dtype())?;
     let directions = [
-        present().all(|(tensor, _)| tensor.rowwise.is_set()),
-        present().all(|(tensor, _)| tensor.colwise.is_set()),
+        present().all(|(_, tensor)| tensor.rowwise.is_set()),
+        present().all(|(_, tensor)| tensor.colwise.is_set()),
     ];
     let rowwise = reads_rowwise(first_name, directions, per_tensor, k_last, any_layout)?;
     let field = if rowwise { "" } else { "columnwise_" };
@@ -225,12 +239,13 @@ fn list_operand(list: &[(String, NVTETensor)], k_last: bool) -> Result<Operand> 
     let mut operand = Operand::new(mode, dtype);
     operand.matrix.transposed = stored_transposed(mode, k_last, rowwise);
     operand.matrix.swizzled = first.swizzled;
-    let member = |(tensor, (name, _)): (&Tensor, &(String, NVTETensor))| {
+    let member = |(i, tensor): (usize, &Tensor)| {
+        let name = ListEntry("A_list", i);
         let (data, scale_inv) = match rowwise {
             true => (&tensor.rowwise, &tensor.rowwise_scale_inv),
             false => (&tensor.colwise, &tensor.colwise_scale_inv),
         };
-        let (rows, cols) = tensor.shape(name)?.flatten();
+        let (rows, cols) = tensor.shape("A_list")?.flatten();
         let (outer, inner) = if k_last { (rows, cols) } else { (cols, rows) };
         let member = GroupedMember { data: data.ptr(), scale_inv: null(), outer, inner };
         if absent(tensor) || outer * inner == 0 {
@@ -255,7 +270,7 @@ fn list_operand(list: &[(String, NVTETensor)], k_last: bool) -> Result<Operand> 
     if !per_tensor {
         check::fp8(first_name, dtype)?;
     }
-    let members = tensors.iter().zip(list).map(member).collect::<Result<_>>()?;
+    let members = tensors.iter().enumerate().map(member).collect::<Result<_>>()?;
     Ok(operand.with_list(members))
 }
 
@@ -291,17 +306,25 @@ fn group_output(name: &str, tensor: &GroupedTensor, stream: cudaStream_t) -> Res
     Ok(operand)
 }
 
-/// C or D as a list of tensors, those without a handle as in `other`.
-fn list_output(list: &[(String, NVTETensor)], other: Option<&Operand>) -> Result<Operand> {
+/// C or D as a list of tensors; those that are absent are members of `other`.
+fn list_output<'a>(
+    list_name: &str,
+    tensors: impl ExactSizeIterator<Item = Option<&'a Tensor>>,
+    other: Option<&Operand>,
+) -> Result<Operand> {
     let mut dtype = other.map(|other| other.matrix.dtype);
-    let mut members = backend::memory::reserve("a list of tensors", list.len())?;
-    for (i, (name, handle)) in list.iter().enumerate() {
-        if let (true, Some(other)) = (handle.is_null(), other) {
-            members.push(other.list[i]);
-            continue;
-        }
-        let tensor = check::tensor(name, *handle)?;
-        check::per_tensor(name, &tensor)?;
+    let mut members = backend::memory::reserve("a list of tensors", tensors.len())?;
+    for (i, tensor) in tensors.enumerate() {
+        let name = &ListEntry(list_name, i);
+        let tensor = match (tensor, other) {
+            (Some(tensor), _) => tensor,
+            (None, Some(other)) => {
+                members.push(other.list[i]);
+                continue;
+            }
+            (None, None) => unreachable!("only entries of C may be absent"),
+        };
+        check::per_tensor(name, tensor)?;
         let (outer, inner) = tensor.rowwise.shape.flatten();
         match dtype {
             Some(dtype) => check::dtype(name, tensor.rowwise.dtype, &[dtype])?,
@@ -316,15 +339,14 @@ fn list_output(list: &[(String, NVTETensor)], other: Option<&Operand>) -> Result
 }
 
 /// A vector of one factor for all members or one for each: address and distance.
-fn factors(name: &str, handle: NVTETensor, n: usize) -> Result<(*const f32, usize)> {
-    let buffer = check::tensor(name, handle)?.rowwise;
+fn factors(name: &str, buffer: &Buffer, n: usize) -> Result<(*const f32, usize)> {
     check::dtype(name, buffer.dtype, &[kNVTEFloat32])?;
     let length = buffer.shape.numel();
     if length != 1 && length != n {
         let expected = format!("1 or {n} elements");
         return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
     }
-    let ptr = check::pointer(format_args!("{name}.data"), &buffer)?;
+    let ptr = check::pointer(format_args!("{name}.data"), buffer)?;
     Ok((ptr.cast_const().cast(), usize::from(length > 1)))
 }
 
@@ -345,69 +367,52 @@ fn check_sizes(
     Ok(())
 }
 
-/// What the entry points hand to the one product.
+/// `D = alpha * op(B) op(A) + beta * C` of each member.
 pub(super) struct GroupedProduct {
-    pub a: Source,
+    pub a: Source<Tensor>,
     pub transa: bool,
-    pub b: NVTEGroupedTensor,
+    pub b: GroupedTensor,
     pub transb: bool,
-    /// A null group or list: D.
-    pub c: Source,
-    pub d: Source,
-    pub alpha: NVTETensor,
-    pub beta: NVTETensor,
-    pub setup_workspace: NVTETensor,
-    pub workspace: NVTETensor,
-    pub config: NVTEGroupedMatmulConfig,
+    /// None: D. Members of a list that are absent are those of D.
+    pub c: Option<Source<Option<Tensor>>>,
+    pub d: Source<Tensor>,
+    pub alpha: Buffer,
+    pub beta: Buffer,
+    pub setup_workspace: Buffer,
+    pub workspace: Buffer,
+    pub config: GroupedMatmulConfig,
 }
 
 impl GroupedProduct {
     /// Checks everything and runs the product; nothing if D is empty.
-    ///
-    /// # Safety
-    /// Lists are null or as long as they say.
-    pub unsafe fn run(&self, stream: cudaStream_t) -> Result<()> {
-        let config = match self.config.is_null() {
-            true => GroupedMatmulConfig::default(),
-            false => GROUPED_CONFIGS.get("config", self.config)?,
+    pub fn run(&self, stream: cudaStream_t) -> Result<()> {
+        let config = &self.config;
+        check::member_count("B", &self.b)?;
+        let n = self.b.num_tensors;
+        self.a.check_count("A", "num_a_tensors", n)?;
+        let a = match &self.a {
+            Source::Group(group) => group_operand("A", group, self.transa, stream)?,
+            Source::List(list) => list_operand(list, self.transa)?,
         };
-        let b = check::grouped_tensor("B", self.b)?;
-        check::member_count("B", &b)?;
-        let n = b.num_tensors;
-        // SAFETY: the caller's promise.
-        let list = |name, array, count| unsafe { tensors(name, array, count, n) };
-        let group = |name: &str, handle| {
-            let tensor = check::grouped_tensor(name, handle)?;
-            match tensor.num_tensors == n {
-                true => Ok(tensor),
-                false => {
-                    let name = format!("{name}.num_tensors");
-                    Err(Error::argument(name, format!("{n}, as in B"), tensor.num_tensors))
-                }
-            }
-        };
-        let a = match self.a {
-            Source::Group(handle) => group_operand("A", &group("A", handle)?, self.transa, stream)?,
-            Source::List(array, count) => {
-                list_operand(&list("A_list", array, count)?, self.transa)?
-            }
-        };
-        let b = group_operand("B", &b, !self.transb, stream)?;
+        let b = group_operand("B", &self.b, !self.transb, stream)?;
         check_operands(&a, &b)?;
         if a.in_blocks() && !config.split_accumulator {
             let name = "config.use_split_accumulator";
             return Err(Error::argument(name, "1 (FP8 blocks are summed in float32)", 0));
         }
-        let d = match self.d {
-            Source::Group(handle) => group_output("D", &group("D", handle)?, stream)?,
-            Source::List(array, count) => list_output(&list("D_list", array, count)?, None)?,
+        self.d.check_count("D", "num_d_tensors", n)?;
+        let d = match &self.d {
+            Source::Group(group) => group_output("D", group, stream)?,
+            Source::List(list) => list_output("D_list", list.iter().map(Some), None)?,
         };
-        let c = match self.c {
-            Source::Group(handle) if handle.is_null() => None,
-            Source::Group(handle) => Some(group_output("C", &group("C", handle)?, stream)?),
-            Source::List(array, (_, count)) if array.is_null() || count == 0 => None,
-            Source::List(array, count) => {
-                Some(list_output(&list("C_list", array, count)?, Some(&d))?)
+        if let Some(c) = &self.c {
+            c.check_count("C", "num_c_tensors", n)?;
+        }
+        let c = match &self.c {
+            None => None,
+            Some(Source::Group(group)) => Some(group_output("C", group, stream)?),
+            Some(Source::List(list)) => {
+                Some(list_output("C_list", list.iter().map(Option::as_ref), Some(&d))?)
             }
         };
         check_sizes(n, ("A", |i| a.size(i).1), ("B (contracted dimension)", |i| b.size(i).1))?;
@@ -424,10 +429,10 @@ impl GroupedProduct {
                 c_matrix = GroupedMatrix { data, members, offsets, elements, ..d.matrix };
             }
         }
-        let (alpha, alpha_stride) = factors("alpha", self.alpha, n)?;
-        let (beta, beta_stride) = factors("beta", self.beta, n)?;
-        let (setup_workspace, setup_bytes) = setup_workspace(self.setup_workspace, n)?;
-        let (workspace, workspace_bytes) = workspace(self.workspace)?;
+        let (alpha, alpha_stride) = factors("alpha", &self.alpha, n)?;
+        let (beta, beta_stride) = factors("beta", &self.beta, n)?;
+        let (setup_workspace, setup_bytes) = setup_workspace(&self.setup_workspace, n)?;
+        let (workspace, workspace_bytes) = workspace(&self.workspace)?;
         check_sm_count(("config.sm_count", config.sm_count))?;
         if d.is_empty() {
             return Ok(());
@@ -481,8 +486,8 @@ fn check_operands(a: &Operand, b: &Operand) -> Result<()> {
 }
 
 /// The workspace of the preparation.
-fn setup_workspace(handle: NVTETensor, n: usize) -> Result<(*mut c_void, usize)> {
-    let (name, buffer) = ("workspace_setup", check::tensor("workspace_setup", handle)?.rowwise);
+fn setup_workspace(buffer: &Buffer, n: usize) -> Result<(*mut c_void, usize)> {
+    let name = "workspace_setup";
     let (least, got) = (setup_bytes(n), buffer.bytes());
     if got < least || buffer.ptr().is_null() {
         return Err(Error::argument(name, format!("{least} or more bytes"), got));
@@ -495,11 +500,10 @@ fn setup_workspace(handle: NVTETensor, n: usize) -> Result<(*mut c_void, usize)>
 }
 
 /// The other workspace, from its first 256-byte boundary on.
-fn workspace(handle: NVTETensor) -> Result<(*mut c_void, usize)> {
-    let buffer = check::tensor("workspace_cublas", handle)?.rowwise;
+fn workspace(buffer: &Buffer) -> Result<(*mut c_void, usize)> {
     if buffer.bytes() < WORKSPACE_BYTES || buffer.ptr().is_null() {
         let expected = format!("{WORKSPACE_BYTES} or more bytes");
         return Err(Error::argument("workspace_cublas", expected, buffer.bytes()));
     }
-    Ok(aligned_workspace(&buffer))
+    Ok(aligned_workspace(buffer))
 }

@@ -1,6 +1,6 @@
-//! Matrix products with epilogues (spec: gemm_comm, sections 1 to 3), and their configs.
-#![allow(unsafe_code)]
+//! Matrix products with epilogues (spec: gemm_comm, sections 1 to 3).
 
+mod config;
 pub(crate) mod cpu;
 pub(crate) mod cpu_grouped;
 pub mod exports;
@@ -10,19 +10,18 @@ mod mangled;
 mod multi;
 mod nvfp4;
 
-use super::attribute;
+pub use config::{CONFIGS, GROUPED_CONFIGS};
+
 use super::transformer_engine::non_tn_fp8_gemm_supported;
 use crate::backend::{self, args::*};
 use crate::check;
 use crate::error::{Error, Result};
-use crate::handle::{Kind, Slab};
 use crate::tensor::*;
 use crate::types::NVTEScalingMode::*;
 use crate::types::*;
 use crate::verbose::{self, Level};
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::fmt::Display;
-use std::mem::MaybeUninit;
 
 impl GemmArgs {
     /// The casts of MXFP8 operands to matrices of `dtype` at `a` and `b`, and the product of those.
@@ -60,197 +59,8 @@ impl GemmArgs {
     }
 }
 
-/// What a matmul config holds. Tensor handles are looked up when a product runs.
-#[derive(Clone, Copy, Default)]
-pub struct MatmulConfig {
-    bias: usize,
-    dbias: usize,
-    gelu: bool,
-    dgelu: bool,
-    aux: usize,
-    split_accumulator: bool,
-    sm_count: i32,
-}
-
-/// What a grouped matmul config holds; sizes that were never set read as 0.
-#[derive(Clone, Copy, Default)]
-pub struct GroupedMatmulConfig {
-    avg_m: Option<i64>,
-    avg_n: Option<i64>,
-    avg_k: Option<i64>,
-    sm_count: i32,
-    split_accumulator: bool,
-}
-
-pub static CONFIGS: Slab<MatmulConfig> = Slab::new(Kind::MatmulConfig);
-pub static GROUPED_CONFIGS: Slab<GroupedMatmulConfig> = Slab::new(Kind::GroupedMatmulConfig);
-
-from_c_enum!(
-    NVTEMatmulConfigAttribute,
-    "an NVTEMatmulConfigAttribute from 0 to 6",
-    [
-        kNVTEMatmulConfigBiasTensor,
-        kNVTEMatmulConfigDBiasTensor,
-        kNVTEMatmulConfigWithGELUEpilogue,
-        kNVTEMatmulConfigWithDGELUEpilogue,
-        kNVTEMatmulConfigEpilogueAuxTensor,
-        kNVTEMatmulConfigUseSplitAccumulator,
-        kNVTEMatmulConfigSMCount,
-    ]
-);
-from_c_enum!(
-    NVTEGroupedMatmulConfigAttribute,
-    "an NVTEGroupedMatmulConfigAttribute from 0 to 4",
-    [
-        kNVTEGroupedMatmulConfigAvgM,
-        kNVTEGroupedMatmulConfigAvgN,
-        kNVTEGroupedMatmulConfigAvgK,
-        kNVTEGroupedMatmulConfigSMCount,
-        kNVTEGroupedMatmulConfigUseSplitAccumulator,
-    ]
-);
-
-/// Unlike other getters, these require the size pointer.
-fn check_size_written(size_written: *const usize) -> Result<()> {
-    check::address("size_written", size_written)
-}
-
-/// # Safety
-/// As [`attribute::write`].
-unsafe fn get_attribute(
-    config: NVTEMatmulConfig,
-    attr: MaybeUninit<NVTEMatmulConfigAttribute>,
-    buf: *mut c_void,
-    size: usize,
-    written: *mut usize,
-) -> Result<()> {
-    use NVTEMatmulConfigAttribute::*;
-    let attr = from_c("attr", attr)?;
-    check_size_written(written)?;
-    let config = || attribute::object(&CONFIGS, config, buf, &MatmulConfig::default());
-    let tensor = |of: fn(&MatmulConfig) -> usize| move || Ok(of(&config()?) as NVTETensor);
-    let flag = |of: fn(&MatmulConfig) -> bool| move || Ok(of(&config()?) as u8);
-    // SAFETY: the caller vouches for the buffers.
-    unsafe {
-        match attr {
-            kNVTEMatmulConfigBiasTensor => attribute::write(tensor(|c| c.bias), buf, size, written),
-            kNVTEMatmulConfigDBiasTensor => {
-                attribute::write(tensor(|c| c.dbias), buf, size, written)
-            }
-            kNVTEMatmulConfigWithGELUEpilogue => {
-                attribute::write(flag(|c| c.gelu), buf, size, written)
-            }
-            kNVTEMatmulConfigWithDGELUEpilogue => {
-                attribute::write(flag(|c| c.dgelu), buf, size, written)
-            }
-            kNVTEMatmulConfigEpilogueAuxTensor => {
-                attribute::write(tensor(|c| c.aux), buf, size, written)
-            }
-            kNVTEMatmulConfigUseSplitAccumulator => {
-                attribute::write(flag(|c| c.split_accumulator), buf, size, written)
-            }
-            _ => attribute::write(|| Ok(config()?.sm_count), buf, size, written),
-        }
-    }
-}
-
-/// # Safety
-/// As [`attribute::read`].
-unsafe fn set_attribute(
-    config: NVTEMatmulConfig,
-    attr: MaybeUninit<NVTEMatmulConfigAttribute>,
-    buf: *const c_void,
-    size: usize,
-) -> Result<()> {
-    use NVTEMatmulConfigAttribute::*;
-    let attr = from_c("attr", attr)?;
-    // SAFETY: the caller vouches for the buffer.
-    let flag = || unsafe { attribute::read::<u8>(buf, size) }.map(|byte| byte != 0);
-    // SAFETY: as above.
-    let tensor = || unsafe { attribute::read::<NVTETensor>(buf, size) }.map(|h| h as usize);
-    // SAFETY: as above.
-    let number = || unsafe { attribute::read::<i32>(buf, size) };
-    CONFIGS.write("config", config, |config| {
-        match attr {
-            kNVTEMatmulConfigBiasTensor => config.bias = tensor()?,
-            kNVTEMatmulConfigDBiasTensor => config.dbias = tensor()?,
-            kNVTEMatmulConfigWithGELUEpilogue => config.gelu = flag()?,
-            kNVTEMatmulConfigWithDGELUEpilogue => config.dgelu = flag()?,
-            kNVTEMatmulConfigEpilogueAuxTensor => config.aux = tensor()?,
-            kNVTEMatmulConfigUseSplitAccumulator => config.split_accumulator = flag()?,
-            _ => config.sm_count = number()?,
-        }
-        Ok(())
-    })?
-}
-
-/// # Safety
-/// As [`attribute::write`].
-unsafe fn get_grouped_attribute(
-    config: NVTEGroupedMatmulConfig,
-    attr: MaybeUninit<NVTEGroupedMatmulConfigAttribute>,
-    buf: *mut c_void,
-    size: usize,
-    written: *mut usize,
-) -> Result<()> {
-    use NVTEGroupedMatmulConfigAttribute::*;
-    let attr = from_c("attr", attr)?;
-    check_size_written(written)?;
-    let config =
-        || attribute::object(&GROUPED_CONFIGS, config, buf, &GroupedMatmulConfig::default());
-    let average = |of: fn(&GroupedMatmulConfig) -> Option<i64>| {
-        move || Ok(of(&config()?).unwrap_or_default())
-    };
-    // SAFETY: the caller vouches for the buffers.
-    unsafe {
-        match attr {
-            kNVTEGroupedMatmulConfigAvgM => {
-                attribute::write(average(|c| c.avg_m), buf, size, written)
-            }
-            kNVTEGroupedMatmulConfigAvgN => {
-                attribute::write(average(|c| c.avg_n), buf, size, written)
-            }
-            kNVTEGroupedMatmulConfigAvgK => {
-                attribute::write(average(|c| c.avg_k), buf, size, written)
-            }
-            kNVTEGroupedMatmulConfigSMCount => {
-                attribute::write(|| Ok(config()?.sm_count), buf, size, written)
-            }
-            _ => attribute::write(|| Ok(config()?.split_accumulator as u8), buf, size, written),
-        }
-    }
-}
-
-/// # Safety
-/// As [`attribute::read`].
-unsafe fn set_grouped_attribute(
-    config: NVTEGroupedMatmulConfig,
-    attr: MaybeUninit<NVTEGroupedMatmulConfigAttribute>,
-    buf: *const c_void,
-    size: usize,
-) -> Result<()> {
-    use NVTEGroupedMatmulConfigAttribute::*;
-    let attr = from_c("attr", attr)?;
-    // SAFETY: the caller vouches for the buffer.
-    let average = || unsafe { attribute::read::<i64>(buf, size) }.map(Some);
-    GROUPED_CONFIGS.write("config", config, |config| {
-        match attr {
-            kNVTEGroupedMatmulConfigAvgM => config.avg_m = average()?,
-            kNVTEGroupedMatmulConfigAvgN => config.avg_n = average()?,
-            kNVTEGroupedMatmulConfigAvgK => config.avg_k = average()?,
-            // SAFETY: as above.
-            kNVTEGroupedMatmulConfigSMCount => unsafe {
-                config.sm_count = attribute::read(buf, size)?;
-            },
-            // SAFETY: as above.
-            _ => unsafe { config.split_accumulator = attribute::read::<u8>(buf, size)? != 0 },
-        }
-        Ok(())
-    })?
-}
-
 /// A scaling mode that products take.
-fn check_mode(name: &str, mode: NVTEScalingMode, swizzled: bool) -> Result<()> {
+fn check_mode(name: impl Display, mode: NVTEScalingMode, swizzled: bool) -> Result<()> {
     if !MODES.contains(&mode) {
         let expected = MODES.map(|mode| mode.to_string()).join(" or ");
         let e = Error::argument(format!("{name}.scaling_mode"), expected, mode);
@@ -267,7 +77,7 @@ fn check_mode(name: &str, mode: NVTEScalingMode, swizzled: bool) -> Result<()> {
 /// Whether a product reads the row-wise data of an operand, else the column-wise ones. `k_contiguous`
 /// says how the row-wise data lie, `any_layout` that either will do.
 fn reads_rowwise(
-    name: &str,
+    name: impl Display,
     [rowwise, colwise]: [bool; 2],
     per_tensor: bool,
     k_contiguous: bool,
@@ -376,20 +186,21 @@ const MODES: [NVTEScalingMode; 4] = [
 
 const FLOATS: &str = "Float32 or Float16 or BFloat16 or Float8E4M3 or Float8E5M2";
 
-/// Tensors of an epilogue, as the caller named them; those without an address are absent.
+/// Buffers of an epilogue, with the names of their arguments; those without an address are absent.
 #[derive(Clone, Copy)]
 pub(crate) struct Epilogue<'a> {
-    pub bias: (&'a str, NVTETensor),
-    pub aux: (&'a str, NVTETensor),
+    pub bias: (&'a str, Buffer),
+    /// The input of GELU.
+    pub aux: (&'a str, Buffer),
+    /// The product is one of gradients: `bias` becomes the bias gradient, `aux` is read.
     pub grad: bool,
 }
 
 impl Epilogue<'_> {
-    /// The epilogue, its bias and its aux buffer, checked against the sizes of the product.
-    fn plan(&self, m: usize, n: usize) -> Result<(GemmEpilogue, Buffer, Buffer)> {
+    /// The kind of the epilogue, whose buffers are checked against the sizes of the product.
+    fn plan(&self, m: usize, n: usize) -> Result<GemmEpilogue> {
         use GemmEpilogue::*;
-        let bias = check::tensor_or_empty(self.bias.0, self.bias.1)?.rowwise;
-        let aux = check::tensor_or_empty(self.aux.0, self.aux.1)?.rowwise;
+        let (bias, aux) = (&self.bias.1, &self.aux.1);
         let (with_bias, with_aux) = (!bias.ptr().is_null(), !aux.ptr().is_null());
         let epilogue = match (with_bias, with_aux, self.grad) {
             (false, false, _) => NVTEX_EPILOGUE_NONE,
@@ -402,12 +213,12 @@ impl Epilogue<'_> {
         };
         let length = if epilogue == NVTEX_EPILOGUE_BGRAD { n } else { m };
         if with_bias {
-            side_buffer(self.bias.0, &bias, format_args!("[{length}]"), length)?;
+            side_buffer(self.bias.0, bias, format_args!("[{length}]"), length)?;
         }
         if with_aux {
-            side_buffer(self.aux.0, &aux, format_args!("[{n}, {m}]"), n * m)?;
+            side_buffer(self.aux.0, aux, format_args!("[{n}, {m}]"), n * m)?;
         }
-        Ok((epilogue, bias, aux))
+        Ok(epilogue)
     }
 }
 
@@ -420,48 +231,49 @@ fn side_buffer(name: &str, buffer: &Buffer, expected: impl Display, numel: usize
     check::pointer(format_args!("{name}.data"), buffer).map(drop)
 }
 
-/// Everything that the entry points hand to the one product.
+/// What a product has besides its tensors. Three come with the argument that gives them, for messages.
 #[derive(Clone, Copy)]
-pub(crate) struct Product<'a> {
-    pub a: NVTETensor,
-    pub b: NVTETensor,
-    /// Null: D.
-    pub c: NVTETensor,
-    pub d: NVTETensor,
+pub(crate) struct Options<'a> {
     pub transa: bool,
     pub transb: bool,
     pub alpha: f32,
-    /// And the argument that gives it.
     pub beta: (&'a str, f32),
-    pub epilogue: Epilogue<'a>,
-    pub workspace: NVTETensor,
-    /// And the argument that gives it.
     pub split_accumulator: (&'a str, bool),
-    /// And the argument that gives it.
     pub sm_count: (&'a str, i32),
+}
+
+/// `D = alpha * op(B) op(A) + beta * C`, with an epilogue.
+#[derive(Clone, Copy)]
+pub(crate) struct Product<'a> {
+    pub a: &'a Tensor,
+    pub b: &'a Tensor,
+    /// None: D.
+    pub c: Option<Buffer>,
+    pub d: &'a Tensor,
+    pub epilogue: Epilogue<'a>,
+    /// Device memory of any size; without an address there is none.
+    pub workspace: Buffer,
+    pub options: Options<'a>,
 }
 
 impl Product<'_> {
     /// Checks everything; none if D is empty.
     fn plan(&self) -> Result<Option<GemmArgs>> {
-        let a = check::tensor("A", self.a)?;
-        let b = check::tensor("B", self.b)?;
-        let d = check::tensor("D", self.d)?;
-        if nvfp4::takes(&a, &b) {
-            return self.plan_nvfp4(&a, &b, &d, None);
+        let (a, b) = (self.a, self.b);
+        if nvfp4::takes(a, b) {
+            return self.plan_nvfp4(None);
         }
         let any_layout = (a.dtype().is_fp8() || b.dtype().is_fp8()) && non_tn_fp8_gemm_supported()?;
-        let a = operand("A", &a, self.transa, any_layout)?;
-        let b = operand("B", &b, !self.transb, any_layout)?;
+        let a = operand("A", a, self.options.transa, any_layout)?;
+        let b = operand("B", b, !self.options.transb, any_layout)?;
         if a.k != b.k {
             let expected = format!("{} along the contracted dimension, as in A", a.k);
             return Err(Error::argument("B.shape", expected, b.k));
         }
         let (m, n, k) = (a.outer, b.outer, a.k);
-        let args = self.plan_output(&d, m, n)?;
+        let args = self.plan_output(m, n)?;
         self.check_modes(&a, &b, args.epilogue)?;
-        let workspace = check::tensor_or_empty("workspace", self.workspace)?.rowwise;
-        let (workspace, workspace_bytes) = aligned_workspace(&workspace);
+        let (workspace, workspace_bytes) = aligned_workspace(&self.workspace);
         if m == 0 || n == 0 {
             return Ok(None);
         }
@@ -499,7 +311,7 @@ impl Product<'_> {
         if !a.scales.in_blocks() {
             return Ok(());
         }
-        let (split, with_split) = self.split_accumulator;
+        let (split, with_split) = self.options.split_accumulator;
         if !with_split {
             return Err(Error::argument(split, "1 (FP8 blocks are summed in float32)", 0));
         }
@@ -516,7 +328,8 @@ impl Product<'_> {
     }
 
     /// The arguments that concern C, D and the epilogue; the operands are left empty.
-    fn plan_output(&self, d: &Tensor, m: usize, n: usize) -> Result<GemmArgs> {
+    fn plan_output(&self, m: usize, n: usize) -> Result<GemmArgs> {
+        let d = self.d;
         check::per_tensor("D", d)?;
         let dtype = d.rowwise.dtype;
         if !d.rowwise.is_set() {
@@ -536,7 +349,7 @@ impl Product<'_> {
         let mut amax_d = std::ptr::null_mut();
         let mut scale_inv_d = std::ptr::null_mut();
         if dtype.is_fp8() {
-            let (name, beta) = self.beta;
+            let (name, beta) = self.options.beta;
             if beta != 0.0 {
                 let expected = "0 (FP8 outputs cannot accumulate)";
                 return Err(Error::argument(name, expected, beta));
@@ -545,12 +358,13 @@ impl Product<'_> {
             amax_d = check::optional_scalar("D.amax", &d.amax)?;
             scale_inv_d = check::optional_scalar("D.scale_inv", &d.rowwise_scale_inv)?;
         }
-        let (epilogue, bias, aux) = self.epilogue.plan(m, n)?;
+        let epilogue = self.epilogue.plan(m, n)?;
+        let (bias, aux) = (&self.epilogue.bias.1, &self.epilogue.aux.1);
         let no_scales = GemmScales::per_tensor(std::ptr::null());
         Ok(GemmArgs {
             a: std::ptr::null(),
             b: std::ptr::null(),
-            c: self.plan_c(&d.rowwise)?,
+            c: self.plan_c()?,
             d: d.rowwise.ptr(),
             scales_a: no_scales,
             scales_b: no_scales,
@@ -564,8 +378,8 @@ impl Product<'_> {
             m,
             n,
             k: 0,
-            alpha: self.alpha,
-            beta: self.beta.1,
+            alpha: self.options.alpha,
+            beta: self.options.beta.1,
             a_dtype: dtype,
             b_dtype: dtype,
             d_dtype: dtype,
@@ -575,27 +389,24 @@ impl Product<'_> {
             nvfp4: Nvfp4Factors::NONE,
             transa: false,
             transb: false,
-            split_accumulator: self.split_accumulator.1,
-            sm_count: self.sm_count.1,
+            split_accumulator: self.options.split_accumulator.1,
+            sm_count: self.options.sm_count.1,
         })
     }
 
     /// Address of C, which is D or a matrix like it.
-    fn plan_c(&self, d: &Buffer) -> Result<*const c_void> {
-        if self.c.is_null() || self.c == self.d {
-            return Ok(d.ptr());
-        }
-        let c = check::tensor("C", self.c)?.rowwise;
+    fn plan_c(&self) -> Result<*const c_void> {
+        let (d, Some(c)) = (&self.d.rowwise, &self.c) else { return Ok(self.d.rowwise.ptr()) };
         check::dtype("C", c.dtype, &[d.dtype])?;
         if c.shape.numel() != d.shape.numel() {
             return Err(Error::argument("C.shape", format!("{} (as D)", d.shape), c.shape));
         }
-        Ok(check::pointer("C.data", &c)?.cast_const())
+        Ok(check::pointer("C.data", c)?.cast_const())
     }
 
     /// As `plan`, with what does not depend on the tensors.
     fn checked(&self) -> Result<Option<GemmArgs>> {
-        check_sm_count(self.sm_count)?;
+        check_sm_count(self.options.sm_count)?;
         self.plan()
     }
 
@@ -623,38 +434,4 @@ fn aligned_workspace(buffer: &Buffer) -> (*mut c_void, usize) {
         Some(bytes) if address != 0 && bytes > 0 => ((address + skip) as *mut c_void, bytes),
         _ => (std::ptr::null_mut(), 0),
     }
-}
-
-/// Reads a scale factor on the host.
-///
-/// # Safety
-/// `value` is null or valid.
-unsafe fn factor(name: &str, value: *const f32) -> Result<f32> {
-    check::address(name, value)?;
-    // SAFETY: the caller vouches for the pointer.
-    Ok(unsafe { value.read() })
-}
-
-/// The epilogue that a config asks for.
-fn config_epilogue(config: &MatmulConfig) -> Result<Epilogue<'static>> {
-    let [bias, dbias, aux] = [config.bias, config.dbias, config.aux].map(|h| h as NVTETensor);
-    let grad = !dbias.is_null() || config.dgelu;
-    if grad && !bias.is_null() {
-        let expected = "null with a bias gradient or dGELU";
-        return Err(Error::argument("config.bias_tensor", expected, "a tensor"));
-    }
-    if grad && config.gelu {
-        let expected = "0 with a bias gradient or dGELU";
-        return Err(Error::argument("config.with_gelu_epilogue", expected, 1));
-    }
-    let with_aux = config.gelu || config.dgelu;
-    if with_aux && aux.is_null() {
-        let expected = "a tensor for the input of GELU";
-        return Err(Error::argument("config.epilogue_aux_tensor", expected, "null"));
-    }
-    Ok(Epilogue {
-        bias: if grad { ("config.dbias_tensor", dbias) } else { ("config.bias_tensor", bias) },
-        aux: ("config.epilogue_aux_tensor", if with_aux { aux } else { std::ptr::null_mut() }),
-        grad,
-    })
 }

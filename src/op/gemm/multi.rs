@@ -4,50 +4,40 @@
 
 use super::*;
 use crate::env::env;
+use std::ffi::c_int;
 
 /// Streams for products side by side.
-const BRANCHES: usize = 4;
+pub(super) const BRANCHES: usize = 4;
 
-/// Host arrays of a tensor for each product; those that may be null stand for absent tensors.
+/// A tensor for each product; of the buffers there may be none.
 pub(super) struct Lists {
-    pub a: *const NVTETensor,
-    pub b: *const NVTETensor,
-    pub d: *const NVTETensor,
-    pub bias: *const NVTETensor,
-    pub aux: *const NVTETensor,
+    pub a: Vec<Tensor>,
+    pub b: Vec<Tensor>,
+    pub d: Vec<Tensor>,
+    pub bias: Vec<Buffer>,
+    pub aux: Vec<Buffer>,
+    pub grad: bool,
     /// One for each of the streams.
-    pub workspace: *const NVTETensor,
-    pub count: i32,
+    pub workspace: Vec<Buffer>,
 }
 
 impl Lists {
-    /// `product` with the tensors of each entry of the lists, checked, and its number; none where D
-    /// is empty.
-    ///
-    /// # Safety
-    /// The arrays are null or have so many entries.
-    unsafe fn plan(&self, product: &Product) -> Result<Vec<(usize, GemmArgs)>> {
-        let count = usize::try_from(self.count).unwrap_or(0);
-        for (name, array) in [("A", self.a), ("B", self.b), ("D", self.d)] {
-            check::array(name, array, ("num_gemms", count))?;
-        }
-        let entry = |array: *const NVTETensor, i: usize| match array.is_null() {
-            true => std::ptr::null_mut(),
-            // SAFETY: the caller's promise.
-            false => unsafe { array.add(i).read() },
-        };
+    /// The products, checked, with their numbers; those with an empty D are left out.
+    fn plan(&self, options: &Options) -> Result<Vec<(usize, GemmArgs)>> {
+        let entry = |list: &[Buffer], i: usize| list.get(i).copied().unwrap_or(Buffer::UNSET);
         let plan = |i: usize| {
             let product = Product {
-                a: entry(self.a, i),
-                b: entry(self.b, i),
-                d: entry(self.d, i),
+                a: &self.a[i],
+                b: &self.b[i],
+                c: None,
+                d: &self.d[i],
                 epilogue: Epilogue {
-                    bias: (product.epilogue.bias.0, entry(self.bias, i)),
-                    aux: (product.epilogue.aux.0, entry(self.aux, i)),
-                    ..product.epilogue
+                    bias: ("bias", entry(&self.bias, i)),
+                    aux: ("pre_gelu_out", entry(&self.aux, i)),
+                    grad: self.grad,
                 },
-                workspace: entry(self.workspace, i % BRANCHES),
-                ..*product
+                workspace: entry(&self.workspace, i % BRANCHES),
+                options: *options,
             };
             // The product knows its tensors as those of a single call.
             let args = product.checked().map_err(|error| Error {
@@ -56,16 +46,12 @@ impl Lists {
             })?;
             Ok(args.map(|args| (i, args)))
         };
-        (0..count).filter_map(|i| plan(i).transpose()).collect()
+        (0..self.d.len()).filter_map(|i| plan(i).transpose()).collect()
     }
 
-    /// Runs the products, of which `product` is what they share, on streams of their own.
-    ///
-    /// # Safety
-    /// As [`Self::plan`].
-    pub unsafe fn run(&self, product: &Product, stream: cudaStream_t) -> Result<()> {
-        // SAFETY: the caller's promise.
-        let plans = unsafe { self.plan(product)? };
+    /// Runs the products on streams of their own.
+    pub fn run(&self, options: &Options, stream: cudaStream_t) -> Result<()> {
+        let plans = self.plan(options)?;
         let count = match &plans[..] {
             [] => return Ok(()),
             [(_, args)] => return backend::run(args, stream),
@@ -95,8 +81,8 @@ impl Lists {
 pub(super) struct Chunks {
     pub m_split: i32,
     pub n_split: i32,
-    /// Null, or without an address: an ordinary product.
-    pub counter: NVTETensor,
+    /// Without an address: an ordinary product.
+    pub counter: Buffer,
     pub producer: bool,
 }
 
@@ -107,12 +93,12 @@ impl Chunks {
             Err(_) => Err(Error::argument(name, "0 or more", split)),
         };
         let length = split("m_split", self.m_split)? * split("n_split", self.n_split)?;
-        let counter = check::tensor_or_empty("counter", self.counter)?.rowwise;
+        let counter = &self.counter;
         if counter.ptr().is_null() {
             return Ok(None);
         }
         check::dtype("counter", counter.dtype, &[NVTEDType::kNVTEInt32])?;
-        let counters = check::elements("counter", &counter, length, counter.dtype)?.cast();
+        let counters = check::elements("counter", counter, length, counter.dtype)?.cast();
         // The environment's value fits: it is at most a year.
         let limit = env().wait.as_nanos() as u64;
         Ok(Some(CountersArgs { counters, length, limit, wait: !self.producer }))

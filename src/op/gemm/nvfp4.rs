@@ -28,13 +28,9 @@ fn used_amax(tensor: &Tensor, rowwise: bool) -> &Buffer {
 }
 
 /// The factor between scales and values is on the device with alpha if no operand has an amax.
-pub(super) fn factors_on_device(
-    [a, b]: [NVTETensor; 2],
-    (transa, transb): (bool, bool),
-) -> Result<bool> {
-    let (a, b) = (check::tensor("A", a)?, check::tensor("B", b)?);
+pub(super) fn factors_on_device([a, b]: [&Tensor; 2], (transa, transb): (bool, bool)) -> bool {
     let absent = |tensor, rowwise| used_amax(tensor, rowwise).ptr().is_null();
-    Ok(takes(&a, &b) && absent(&a, transa) && absent(&b, !transb))
+    takes(a, b) && absent(a, transa) && absent(b, !transb)
 }
 
 fn operand(name: &str, tensor: &Tensor, rowwise: bool) -> Result<Nvfp4Operand> {
@@ -52,12 +48,12 @@ fn operand(name: &str, tensor: &Tensor, rowwise: bool) -> Result<Nvfp4Operand> {
         true => ("", &tensor.rowwise, &tensor.rowwise_scale_inv),
         false => ("columnwise_", &tensor.colwise, &tensor.colwise_scale_inv),
     };
-    let data_name = format!("{name}.{field}data");
+    let data_name = format_args!("{name}.{field}data");
     if !data.is_set() {
         let expected = "data in blocks along the contracted dimension";
         return Err(Error::argument(data_name, expected, "nothing"));
     }
-    check::dtype(&data_name, data.dtype, &[kNVTEFloat4E2M1])?;
+    check::dtype(data_name, data.dtype, &[kNVTEFloat4E2M1])?;
     if data.shape.numel() != outer * k {
         let expected = format!("{} elements, as the other direction", outer * k);
         return Err(Error::argument(format!("{data_name}.shape"), expected, data.shape));
@@ -67,14 +63,14 @@ fn operand(name: &str, tensor: &Tensor, rowwise: bool) -> Result<Nvfp4Operand> {
         return Err(Error::argument(format!("{name}.shape"), expected, k));
     }
     check::pointer(data_name, data)?;
-    let scale_name = format!("{name}.{field}scale_inv");
+    let scale_name = format_args!("{name}.{field}scale_inv");
     let (first, stride) = (outer.next_multiple_of(128), (k / BLOCK).next_multiple_of(4));
     if !scale_inv.is_set() {
         let expected = format!("Float8E4M3 [{first}, {stride}]");
         return Err(Error::argument(scale_name, expected, "nothing"));
     }
-    check::dtype(&scale_name, scale_inv.dtype, &[kNVTEFloat8E4M3, kNVTEByte])?;
-    check::shape(&scale_name, &scale_inv.shape, &Shape::new(&[first, stride]))?;
+    check::dtype(scale_name, scale_inv.dtype, &[kNVTEFloat8E4M3, kNVTEByte])?;
+    check::shape(scale_name, &scale_inv.shape, &Shape::new(&[first, stride]))?;
     let inv = check::pointer(scale_name, scale_inv)?;
     let amax =
         check::optional_scalar(format_args!("{name}.{field}amax"), used_amax(tensor, rowwise))?;
@@ -91,20 +87,14 @@ fn operand(name: &str, tensor: &Tensor, rowwise: bool) -> Result<Nvfp4Operand> {
 impl Product<'_> {
     /// As [`Product::plan`], for NVFP4 operands; `factors` are alpha and beta on the device, if they are
     /// there.
-    pub(super) fn plan_nvfp4(
-        &self,
-        a: &Tensor,
-        b: &Tensor,
-        d: &Tensor,
-        factors: Option<[*const f32; 2]>,
-    ) -> Result<Option<GemmArgs>> {
-        let a = operand("A", a, self.transa)?;
-        let b = operand("B", b, !self.transb)?;
+    pub(super) fn plan_nvfp4(&self, factors: Option<[*const f32; 2]>) -> Result<Option<GemmArgs>> {
+        let a = operand("A", self.a, self.options.transa)?;
+        let b = operand("B", self.b, !self.options.transb)?;
         if a.k != b.k {
             let expected = format!("{} along the contracted dimension, as in A", a.k);
             return Err(Error::argument("B.shape", expected, b.k));
         }
-        let args = self.plan_output(d, a.outer, b.outer)?;
+        let args = self.plan_output(a.outer, b.outer)?;
         check::dtype("D", args.d_dtype, &[kNVTEFloat32, kNVTEBFloat16])?;
         if args.epilogue == GemmEpilogue::NVTEX_EPILOGUE_BGRAD {
             let expected = "no bias gradient (NVFP4)";
@@ -119,7 +109,9 @@ impl Product<'_> {
                 Nvfp4Factors { alpha, beta, ..none }
             }
             None => {
-                for (name, operand, rowwise) in [("A", &a, self.transa), ("B", &b, !self.transb)] {
+                for (name, operand, rowwise) in
+                    [("A", &a, self.options.transa), ("B", &b, !self.options.transb)]
+                {
                     if operand.amax.is_null() {
                         let field = if rowwise { "amax" } else { "columnwise_amax" };
                         let expected = "one Float32 (alpha is on the host)";
@@ -134,8 +126,7 @@ impl Product<'_> {
                 Nvfp4Factors { amax_a: a.amax, amax_b: b.amax, factor, ..none }
             }
         };
-        let workspace = check::tensor_or_empty("workspace", self.workspace)?.rowwise;
-        let (workspace, workspace_bytes) = aligned_workspace(&workspace);
+        let (workspace, workspace_bytes) = aligned_workspace(&self.workspace);
         if args.m == 0 || args.n == 0 {
             return Ok(None);
         }
@@ -162,11 +153,8 @@ impl Product<'_> {
         factors: [*const f32; 2],
         stream: cudaStream_t,
     ) -> Result<()> {
-        check_sm_count(self.sm_count)?;
-        let a = check::tensor("A", self.a)?;
-        let b = check::tensor("B", self.b)?;
-        let d = check::tensor("D", self.d)?;
-        match self.plan_nvfp4(&a, &b, &d, Some(factors))? {
+        check_sm_count(self.options.sm_count)?;
+        match self.plan_nvfp4(Some(factors))? {
             Some(args) => backend::run(&args, stream),
             None => Ok(()),
         }

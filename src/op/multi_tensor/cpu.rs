@@ -4,7 +4,7 @@
 use crate::backend::args::*;
 use crate::backend::buf::{Buf, load, store};
 use crate::backend::cpu::{scale_of, vectorized};
-use crate::backend::pool::{chunks, parallel};
+use crate::backend::pool::{chunks, chunks_mut, parallel};
 use crate::numeric::{BF16, Element, amax_bits, dispatch};
 use crate::op::cast::cpu_block::e8m0;
 use crate::types::{NVTEDType, cudaStream_t};
@@ -13,6 +13,7 @@ use std::ops::Range;
 
 /// Elements that are held as floats at a time.
 const BLOCK: usize = 256;
+const ADDED_PER_TASK: usize = 1 << 14;
 type Block = [f32; BLOCK];
 
 /// # Safety
@@ -373,4 +374,22 @@ pub(crate) unsafe extern "C-unwind" fn scales_from_amax(
         }
     }
     Outcome::OK
+}
+
+pub(crate) unsafe extern "C-unwind" fn add(args: *const AddArgs, _: cudaStream_t) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let a = unsafe { &*args };
+    dispatch!(a.src_dtype, [F32, F16, BF16], S => dispatch!(a.dst_dtype, [F32, F16, BF16], D => {
+        // SAFETY: both tensors have these elements and dtypes, and share no memory.
+        let (src, dst) = unsafe {
+            let src = Buf::<S>::new(a.src, a.numel).slice(0, a.numel);
+            (src, Buf::<D>::new(a.dst, a.numel).slice_mut(0, a.numel))
+        };
+        chunks_mut(dst, ADDED_PER_TASK).for_each(|(task, dst)| {
+            for (dst, src) in dst.iter_mut().zip(&src[task * ADDED_PER_TASK..]) {
+                *dst = D::from_f32(dst.to_f32() + (0.0 + src.to_f32()));
+            }
+        });
+        Outcome::OK
+    }, else Outcome::unimplemented("add: dtype")), else Outcome::unimplemented("add: dtype"))
 }

@@ -6,7 +6,7 @@ pub mod exports;
 use crate::backend::{self, args::*};
 use crate::check::{self, HIGH_PRECISION, Memory};
 use crate::error::{Error, Result};
-use crate::tensor::{Buffer, bytes, from_c};
+use crate::tensor::{Buffer, Tensor, bytes, from_c};
 use crate::types::{NVTEDType::*, *};
 use AdamMaster::*;
 use std::fmt::{self, Display};
@@ -490,4 +490,27 @@ fn scales_from_amax(
     let (tensors, num_tensors, e8m0) = (tensors.as_ptr(), tensors.len(), rule.is_none());
     let args = ScalesFromAmaxArgs { tensors, num_tensors, fp8_max, epsilon, pow2, e8m0 };
     backend::run(&args, stream)
+}
+
+/// `dst += src`, elementwise in float32 with one rounding to the dtype of `dst`. The shapes may differ.
+pub(crate) fn add(src: &Tensor, dst: &Tensor, stream: cudaStream_t) -> Result<()> {
+    for (name, tensor) in [("src", src), ("dst", dst)] {
+        check::input(name, tensor)?;
+        check::high_precision(name, tensor.dtype())?;
+    }
+    let (src, dst) = (&src.rowwise, &dst.rowwise);
+    let numel = src.shape.numel();
+    if dst.shape.numel() != numel {
+        let expected = format!("{numel} elements, as src");
+        return Err(Error::argument("dst.shape", expected, dst.shape));
+    }
+    check::apart(&[Memory::of(&"src.data", src)], &[Memory::of(&"dst.data", dst)])?;
+    let args = AddArgs {
+        src: src.ptr(),
+        dst: dst.ptr(),
+        numel,
+        src_dtype: src.dtype,
+        dst_dtype: dst.dtype,
+    };
+    if numel > 0 { backend::run(&args, stream) } else { Ok(()) }
 }
