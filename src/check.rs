@@ -544,13 +544,13 @@ pub fn grouped_scales(
 }
 
 /// The row-wise buffer of a tensor whose handle may not be null: all that operators without scales read.
-pub fn buffer(name: impl Display, handle: NVTETensor) -> Result<Buffer> {
+pub fn rowwise(name: impl Display, handle: NVTETensor) -> Result<Buffer> {
     TENSORS.read(name, handle, |tensor| tensor.rowwise)
 }
 
-/// As [`buffer`], unset for null.
-pub fn buffer_or_unset(name: impl Display, handle: NVTETensor) -> Result<Buffer> {
-    if handle.is_null() { Ok(Buffer::UNSET) } else { buffer(name, handle) }
+/// As [`rowwise`], unset for null.
+pub fn rowwise_or_unset(name: impl Display, handle: NVTETensor) -> Result<Buffer> {
+    if handle.is_null() { Ok(Buffer::UNSET) } else { rowwise(name, handle) }
 }
 
 /// The row-wise buffers of a host array of handles, of which none may be null. Errors name the entry.
@@ -559,15 +559,15 @@ pub fn buffer_or_unset(name: impl Display, handle: NVTETensor) -> Result<Buffer>
 /// As [`slice`].
 #[allow(unsafe_code)]
 pub unsafe fn buffers(
-    name: &str,
+    name: impl Display,
     handles: *const NVTETensor,
     count: (&str, usize),
 ) -> Result<Vec<Buffer>> {
     // SAFETY: the caller's promise is that of `slice`.
-    let handles = unsafe { slice(name, handles, count)? };
+    let handles = unsafe { slice(&name, handles, count)? };
     let mut buffers = reserve("a list of tensors", handles.len())?;
     for (i, &handle) in handles.iter().enumerate() {
-        buffers.push(buffer(format_args!("{name}[{i}]"), handle)?);
+        buffers.push(rowwise(format_args!("{name}[{i}]"), handle)?);
     }
     Ok(buffers)
 }

@@ -338,7 +338,8 @@ typedef struct NVTEXContextConfig {
   void *communicator;
   NVTEXAllReduceMax all_reduce_max;
   /**
-   * Multiprocessors that normalizations may keep busy; sums depend on it. 0: 132.
+   * Multiprocessors that normalizations may keep busy; sums depend on it. 0: all of the device's, and
+   * 132 on the CPU backend.
    */
   int32_t multiprocessor_count;
   /**

@@ -169,6 +169,7 @@ fn chain(seed: u64) -> Chain {
     sgd(c);
     l2_norm(c);
     scale_tensors(c);
+    add(c);
     scales_from_amax(c);
     rope(c);
     let workspace = c.output("workspace", kNVTEByte, WORKSPACE, Scratch);
@@ -922,6 +923,16 @@ fn scale_tensors(c: &mut Chain) {
             output_dtype: dtype,
         };
         entry(side, side.table.scale_tensors, args)
+    });
+}
+
+fn add(c: &mut Chain) {
+    let (numel, src_dtype, dst_dtype) = (50_000, kNVTEBFloat16, kNVTEFloat32);
+    let src = c.input(src_dtype, numel);
+    let dst = c.in_place("dst", dst_dtype, vec![0; 4 * numel], Bits);
+    c.step("add", move |side| {
+        let (src, dst) = (side.at(src), side.at(dst));
+        entry(side, side.table.add, AddArgs { src, dst, numel, src_dtype, dst_dtype })
     });
 }
 

@@ -232,6 +232,23 @@ fn scale_tensors() {
 }
 
 #[test]
+fn add() {
+    cases("add", 150, |rng, index| {
+        let (src_dtype, dst_dtype) = (HIGH[index % 3], HIGH[index / 3 % 3]);
+        let numel = rng.within(1, 200_000) * rng.pick(&[1, 8]);
+        let shifts = shifts(rng, 2);
+        let mut b = Buffers::default();
+        let src = b.add(rng.floats(src_dtype, numel), shifts[0] * size(src_dtype));
+        let dst = b.add(rng.floats(dst_dtype, numel), shifts[1] * size(dst_dtype));
+        both(&b, &[("dst", dst_dtype, Some(dst))], |side| {
+            let (src, dst) = (side.at(src), side.at(dst));
+            entry(side, side.table.add, AddArgs { src, dst, numel, src_dtype, dst_dtype })
+        })
+        .map_err(|e| format!("{src_dtype:?} to {dst_dtype:?}, {numel}: {e}"))
+    });
+}
+
+#[test]
 fn l2_norm() {
     cases("l2_norm", 150, |rng, index| {
         let dtype = HIGH[index % 3];

@@ -222,4 +222,25 @@ typedef struct NVTEXScalesFromAmaxArgs {
   bool e8m0;
 } NVTEXScalesFromAmaxArgs;
 
+/**
+ * `dst = cast(dst + (0 + src))`, elementwise in float32. The sum begins with 0 as that of a product, so that
+ * -0 and -0 make 0.
+ */
+typedef struct NVTEXAddArgs {
+  const void *src;
+  void *dst;
+  /**
+   * At least 1.
+   */
+  size_t numel;
+  /**
+   * F32, F16 or BF16.
+   */
+  NVTEDType src_dtype;
+  /**
+   * F32, F16 or BF16.
+   */
+  NVTEDType dst_dtype;
+} NVTEXAddArgs;
+
 #endif  /* NVTE_BACKEND_MULTI_TENSOR_H */

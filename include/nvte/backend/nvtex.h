@@ -17,4 +17,18 @@ typedef enum NVTEXCopyKind {
   NVTEX_COPY_ON_DEVICE = 2,
 } NVTEXCopyKind;
 
+/**
+ * What operators want to know of the current device.
+ */
+typedef struct NVTEXDeviceProperties {
+  /**
+   * How many parts an operator may be divided into so that all run at once, where its result depends on that.
+   */
+  int multiprocessors;
+  /**
+   * Bytes of workspace with which products run fastest; 0 if they use none.
+   */
+  size_t product_workspace;
+} NVTEXDeviceProperties;
+
 #endif  /* NVTE_BACKEND_NVTEX_H */

@@ -29,8 +29,8 @@ pub unsafe extern "C-unwind" fn nvte_dropout_fwd(
     guard("nvte_dropout_fwd", || {
         let (x, y) = (check::tensor("input", input)?, check::tensor("output", output)?);
         let (x, y) = (("input", &x), ("output", &y));
-        let mask = check::buffer("mask", mask)?;
-        let rng_state = check::buffer("rng_state", rng_state)?;
+        let mask = check::rowwise("mask", mask)?;
+        let rng_state = check::rowwise("rng_state", rng_state)?;
         dropout(x, y, &mask, Some(&rng_state), dropout_probability, stream)
     });
 }
@@ -50,7 +50,7 @@ pub unsafe extern "C-unwind" fn nvte_dropout_bwd(
         let dy = check::tensor("grad_output", grad_output)?;
         let dx = check::tensor("grad_input", grad_input)?;
         let (dy, dx) = (("grad_output", &dy), ("grad_input", &dx));
-        dropout(dy, dx, &check::buffer("mask", mask)?, None, dropout_probability, stream)
+        dropout(dy, dx, &check::rowwise("mask", mask)?, None, dropout_probability, stream)
     });
 }
 
@@ -79,11 +79,11 @@ pub unsafe extern "C-unwind" fn nvtex_bias_dropout_add(
     guard("nvtex_bias_dropout_add", || {
         let (x, y) = (check::tensor("input", input)?, check::tensor("output", output)?);
         let added = Added {
-            bias: &check::buffer_or_unset("bias", bias)?,
+            bias: &check::rowwise_or_unset("bias", bias)?,
             residual: &check::tensor("residual", residual)?,
         };
-        let mask = check::buffer("mask", mask)?;
-        let rng_state = check::buffer("rng_state", rng_state)?;
+        let mask = check::rowwise("mask", mask)?;
+        let rng_state = check::rowwise("rng_state", rng_state)?;
         bias_dropout_add(&x, &added, &y, &mask, (&rng_state, dropout_probability), stream)
     });
 }

@@ -56,11 +56,11 @@ pub unsafe extern "C-unwind" fn nvte_fused_rope_forward(
         let form = form(qkv_format, interleaved, false, cp, sizes)?;
         let (x, y) = (check::tensor("input", input)?, check::tensor("output", output)?);
         let cu_seqlens = match form.format {
-            NVTE_THD => Some(check::buffer("cu_seqlens", cu_seqlens)?),
+            NVTE_THD => Some(check::rowwise("cu_seqlens", cu_seqlens)?),
             _ => None,
         };
-        let freqs = check::buffer("freqs", freqs)?;
-        let starts = check::buffer_or_unset("start_positions", start_positions)?;
+        let freqs = check::rowwise("freqs", freqs)?;
+        let starts = check::rowwise_or_unset("start_positions", start_positions)?;
         let tensors = [("input", &x), ("output", &y)];
         rope(tensors, cu_seqlens.as_ref(), [&freqs, &starts], &form, strides, stream)
     });
@@ -99,11 +99,11 @@ pub unsafe extern "C-unwind" fn nvte_fused_rope_backward(
             check::tensor("input_grads", input_grads)?,
         );
         let cu_seqlens = match form.format {
-            NVTE_THD => Some(check::buffer("cu_seqlens", cu_seqlens)?),
+            NVTE_THD => Some(check::rowwise("cu_seqlens", cu_seqlens)?),
             _ => None,
         };
-        let freqs = check::buffer("freqs", freqs)?;
-        let starts = check::buffer_or_unset("start_positions", start_positions)?;
+        let freqs = check::rowwise("freqs", freqs)?;
+        let starts = check::rowwise_or_unset("start_positions", start_positions)?;
         let tensors = [("output_grads", &x), ("input_grads", &y)];
         rope(tensors, cu_seqlens.as_ref(), [&freqs, &starts], &form, strides, stream)
     });
@@ -214,10 +214,10 @@ fn qkv_rope(
         names,
         parts: [&q?, &k?, &v?],
         freqs: [
-            &check::buffer_or_unset("q_freqs", q_freqs)?,
-            &check::buffer_or_unset("k_freqs", k_freqs)?,
+            &check::rowwise_or_unset("q_freqs", q_freqs)?,
+            &check::rowwise_or_unset("k_freqs", k_freqs)?,
         ],
-        start_positions: &check::buffer_or_unset("start_positions", start_positions)?,
+        start_positions: &check::rowwise_or_unset("start_positions", start_positions)?,
         cu_seqlens: None,
         form,
         split,

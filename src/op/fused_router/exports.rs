@@ -3,6 +3,8 @@
 
 use super::*;
 use crate::error::guard;
+use crate::tensor::from_c;
+use std::mem::MaybeUninit;
 
 /// As `nvte_fused_topk_with_score_function_forward_v2` with a map of bytes.
 #[unsafe(no_mangle)]
@@ -29,10 +31,12 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward(
         scaling_factor,
         ..Rule::new([num_tokens, num_experts, topk], score_function)
     };
-    let experts = Experts::bytes(routing_map);
+    let experts = ExpertsOf::bytes(routing_map);
     let tensors =
-        Tensors { logits, expert_bias, probs, experts, intermediate: intermediate_output };
-    guard("nvte_fused_topk_with_score_function_forward", || forward(&rule, &tensors, stream));
+        TensorsOf { logits, expert_bias, probs, experts, intermediate: intermediate_output };
+    guard("nvte_fused_topk_with_score_function_forward", || {
+        forward(&rule, &tensors.get()?, stream)
+    });
 }
 
 /// Chooses `topk` experts for each token by their scores; T tokens, E experts.
@@ -82,10 +86,12 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_v2(
         scaling_factor,
         ..Rule::new([num_tokens, num_experts, topk], score_function)
     };
-    let experts = Experts::Map(routing_map, routing_map_format);
+    let experts = ExpertsOf::Map(routing_map, routing_map_format);
     let tensors =
-        Tensors { logits, expert_bias, probs, experts, intermediate: intermediate_output };
-    guard("nvte_fused_topk_with_score_function_forward_v2", || forward(&rule, &tensors, stream));
+        TensorsOf { logits, expert_bias, probs, experts, intermediate: intermediate_output };
+    guard("nvte_fused_topk_with_score_function_forward_v2", || {
+        forward(&rule, &tensors.get()?, stream)
+    });
 }
 
 /// As `nvte_fused_topk_with_score_function_forward_v2`, with the numbers of the chosen experts, best first,
@@ -116,11 +122,11 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_with
         scaling_factor,
         ..Rule::new([num_tokens, num_experts, topk], score_function)
     };
-    let experts = Experts::Indices(topk_indices);
+    let experts = ExpertsOf::Indices(topk_indices);
     let tensors =
-        Tensors { logits, expert_bias, probs, experts, intermediate: intermediate_output };
+        TensorsOf { logits, expert_bias, probs, experts, intermediate: intermediate_output };
     guard("nvte_fused_topk_with_score_function_forward_with_indices", || {
-        forward(&rule, &tensors, stream)
+        forward(&rule, &tensors.get()?, stream)
     });
 }
 
@@ -154,12 +160,12 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_qb_v
     stream: cudaStream_t,
 ) {
     let rule = Rule { scaling_factor, ..Rule::new([num_tokens, num_experts, topk], 0) };
-    let experts = Experts::Map(routing_map, routing_map_format);
+    let experts = ExpertsOf::Map(routing_map, routing_map_format);
     let tensors =
-        Tensors { logits, expert_bias, probs, experts, intermediate: intermediate_output };
-    let balance = Balance { cutoff, histogram, bin_bounds, mode: histogram_mode, checked: true };
+        TensorsOf { logits, expert_bias, probs, experts, intermediate: intermediate_output };
+    let balance = BalanceOf { cutoff, histogram, bin_bounds, mode: histogram_mode, checked: true };
     guard("nvte_fused_topk_with_score_function_forward_qb_v2", || {
-        forward_balanced(&rule, &tensors, &balance, stream)
+        forward_balanced(&rule, &tensors.get()?, &balance.get()?, stream)
     });
 }
 
@@ -183,12 +189,12 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_qb_v
     stream: cudaStream_t,
 ) {
     let rule = Rule { scaling_factor, ..Rule::new([num_tokens, num_experts, topk], 0) };
-    let experts = Experts::Map(routing_map, routing_map_format);
+    let experts = ExpertsOf::Map(routing_map, routing_map_format);
     let tensors =
-        Tensors { logits, expert_bias, probs, experts, intermediate: intermediate_output };
-    let balance = Balance { cutoff, histogram, bin_bounds, mode: histogram_mode, checked: false };
+        TensorsOf { logits, expert_bias, probs, experts, intermediate: intermediate_output };
+    let balance = BalanceOf { cutoff, histogram, bin_bounds, mode: histogram_mode, checked: false };
     guard("nvte_fused_topk_with_score_function_forward_qb_v2_unchecked", || {
-        forward_balanced(&rule, &tensors, &balance, stream)
+        forward_balanced(&rule, &tensors.get()?, &balance.get()?, stream)
     });
 }
 
@@ -212,12 +218,12 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_qb_w
     stream: cudaStream_t,
 ) {
     let rule = Rule { scaling_factor, ..Rule::new([num_tokens, num_experts, topk], 0) };
-    let experts = Experts::Indices(topk_indices);
+    let experts = ExpertsOf::Indices(topk_indices);
     let tensors =
-        Tensors { logits, expert_bias, probs, experts, intermediate: intermediate_output };
-    let balance = Balance { cutoff, histogram, bin_bounds, mode: histogram_mode, checked: true };
+        TensorsOf { logits, expert_bias, probs, experts, intermediate: intermediate_output };
+    let balance = BalanceOf { cutoff, histogram, bin_bounds, mode: histogram_mode, checked: true };
     guard("nvte_fused_topk_with_score_function_forward_qb_with_indices", || {
-        forward_balanced(&rule, &tensors, &balance, stream)
+        forward_balanced(&rule, &tensors.get()?, &balance.get()?, stream)
     });
 }
 
@@ -241,12 +247,12 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_qb_w
     stream: cudaStream_t,
 ) {
     let rule = Rule { scaling_factor, ..Rule::new([num_tokens, num_experts, topk], 0) };
-    let experts = Experts::Indices(topk_indices);
+    let experts = ExpertsOf::Indices(topk_indices);
     let tensors =
-        Tensors { logits, expert_bias, probs, experts, intermediate: intermediate_output };
-    let balance = Balance { cutoff, histogram, bin_bounds, mode: histogram_mode, checked: false };
+        TensorsOf { logits, expert_bias, probs, experts, intermediate: intermediate_output };
+    let balance = BalanceOf { cutoff, histogram, bin_bounds, mode: histogram_mode, checked: false };
     guard("nvte_fused_topk_with_score_function_forward_qb_with_indices_unchecked", || {
-        forward_balanced(&rule, &tensors, &balance, stream)
+        forward_balanced(&rule, &tensors.get()?, &balance.get()?, stream)
     });
 }
 
@@ -269,8 +275,10 @@ pub unsafe extern "C-unwind" fn nvte_qb_histogram_accumulate(
     stream: cudaStream_t,
 ) {
     let mode = MaybeUninit::new(NVTE_QB_HISTOGRAM_FUSED_ATOMIC);
-    let balance = Balance { cutoff, histogram, bin_bounds, mode, checked: true };
-    guard("nvte_qb_histogram_accumulate", || accumulate(raw_scores, &balance, stream));
+    let balance = BalanceOf { cutoff, histogram, bin_bounds, mode, checked: true };
+    guard("nvte_qb_histogram_accumulate", || {
+        accumulate(&check::rowwise("raw_scores", raw_scores)?, &balance.get()?, stream)
+    });
 }
 
 /// As `nvte_qb_histogram_accumulate`, without a look at the bounds: nothing waits.
@@ -283,8 +291,10 @@ pub unsafe extern "C-unwind" fn nvte_qb_histogram_accumulate_unchecked(
     stream: cudaStream_t,
 ) {
     let mode = MaybeUninit::new(NVTE_QB_HISTOGRAM_FUSED_ATOMIC);
-    let balance = Balance { cutoff, histogram, bin_bounds, mode, checked: false };
-    guard("nvte_qb_histogram_accumulate_unchecked", || accumulate(raw_scores, &balance, stream));
+    let balance = BalanceOf { cutoff, histogram, bin_bounds, mode, checked: false };
+    guard("nvte_qb_histogram_accumulate_unchecked", || {
+        accumulate(&check::rowwise("raw_scores", raw_scores)?, &balance.get()?, stream)
+    });
 }
 
 /// As `nvte_fused_topk_with_score_function_backward_v2` with a map of bytes.
@@ -307,10 +317,12 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_backward(
         scaling_factor,
         ..Rule::new([num_tokens, num_experts, topk], score_function)
     };
-    let experts = Experts::bytes(routing_map);
-    let tensors = [intermediate_output, grad_probs, grad_logits];
+    let experts = ExpertsOf::bytes(routing_map);
+    let gradients = [("grad_probs", grad_probs), ("grad_logits", grad_logits)];
     guard("nvte_fused_topk_with_score_function_backward", || {
-        backward(&rule, experts, tensors, stream)
+        let [grad, output] = &rowwise(gradients)?;
+        let intermediate = &check::rowwise("intermediate_output", intermediate_output)?;
+        backward(&rule, &experts.get()?, [intermediate, grad, output], stream)
     });
 }
 
@@ -345,10 +357,12 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_backward_v2(
         scaling_factor,
         ..Rule::new([num_tokens, num_experts, topk], score_function)
     };
-    let experts = Experts::Map(routing_map, routing_map_format);
-    let tensors = [intermediate_output, grad_probs, grad_logits];
+    let experts = ExpertsOf::Map(routing_map, routing_map_format);
+    let gradients = [("grad_probs", grad_probs), ("grad_logits", grad_logits)];
     guard("nvte_fused_topk_with_score_function_backward_v2", || {
-        backward(&rule, experts, tensors, stream)
+        let [grad, output] = &rowwise(gradients)?;
+        let intermediate = &check::rowwise("intermediate_output", intermediate_output)?;
+        backward(&rule, &experts.get()?, [intermediate, grad, output], stream)
     });
 }
 
@@ -375,10 +389,12 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_backward_wit
         scaling_factor,
         ..Rule::new([num_tokens, num_experts, topk], score_function)
     };
-    let experts = Experts::Indices(topk_indices);
-    let tensors = [intermediate_output, grad_probs, grad_logits];
+    let experts = ExpertsOf::Indices(topk_indices);
+    let gradients = [("grad_probs", grad_probs), ("grad_logits", grad_logits)];
     guard("nvte_fused_topk_with_score_function_backward_with_indices", || {
-        backward(&rule, experts, tensors, stream)
+        let [grad, output] = &rowwise(gradients)?;
+        let intermediate = &check::rowwise("intermediate_output", intermediate_output)?;
+        backward(&rule, &experts.get()?, [intermediate, grad, output], stream)
     });
 }
 
@@ -396,14 +412,10 @@ pub unsafe extern "C-unwind" fn nvte_fused_score_for_moe_aux_loss_forward(
     stream: cudaStream_t,
 ) {
     let rule = Rule::new([num_tokens, num_experts, topk], score_function);
-    let tensors = Tensors {
-        logits,
-        expert_bias: null_mut(),
-        probs: scores,
-        experts: Experts::bytes(routing_map),
-        intermediate: intermediate_output,
-    };
-    guard("nvte_fused_score_for_moe_aux_loss_forward", || super::scores(&rule, &tensors, stream));
+    let (handles, experts) = ([logits, scores, intermediate_output], ExpertsOf::bytes(routing_map));
+    guard("nvte_fused_score_for_moe_aux_loss_forward", || {
+        scores_of(&rule, handles, experts, stream)
+    });
 }
 
 /// Scores of all experts for the loss of their balance, and the map of the best.
@@ -430,15 +442,10 @@ pub unsafe extern "C-unwind" fn nvte_fused_score_for_moe_aux_loss_forward_v2(
     stream: cudaStream_t,
 ) {
     let rule = Rule::new([num_tokens, num_experts, topk], score_function);
-    let tensors = Tensors {
-        logits,
-        expert_bias: null_mut(),
-        probs: scores,
-        experts: Experts::Map(routing_map, routing_map_format),
-        intermediate: intermediate_output,
-    };
+    let (handles, experts) =
+        ([logits, scores, intermediate_output], ExpertsOf::Map(routing_map, routing_map_format));
     guard("nvte_fused_score_for_moe_aux_loss_forward_v2", || {
-        super::scores(&rule, &tensors, stream)
+        scores_of(&rule, handles, experts, stream)
     });
 }
 
@@ -461,8 +468,12 @@ pub unsafe extern "C-unwind" fn nvte_fused_score_for_moe_aux_loss_backward(
     stream: cudaStream_t,
 ) {
     let rule = Rule::new([num_tokens, num_experts, topk], score_function);
-    let tensors = [intermediate_output, grad_scores, grad_logits];
-    guard("nvte_fused_score_for_moe_aux_loss_backward", || scores_backward(&rule, tensors, stream));
+    let gradients = [("grad_scores", grad_scores), ("grad_logits", grad_logits)];
+    guard("nvte_fused_score_for_moe_aux_loss_backward", || {
+        let [grad, output] = &rowwise(gradients)?;
+        let intermediate = &check::rowwise("intermediate_output", intermediate_output)?;
+        scores_backward(&rule, [intermediate, grad, output], stream)
+    });
 }
 
 /// Loss of the balance of experts.
@@ -491,10 +502,9 @@ pub unsafe extern "C-unwind" fn nvte_fused_moe_aux_loss_forward(
     stream: cudaStream_t,
 ) {
     let rule = LossRule { num_experts, num_rows, num_cols, topk, coeff };
-    let inputs = [probs, tokens_per_expert];
-    let total = Total::Number(total_num_tokens);
+    let tensors = [probs, tokens_per_expert, aux_loss, Const_buf];
     guard("nvte_fused_moe_aux_loss_forward", || {
-        super::aux_loss(&rule, inputs, total, [aux_loss, Const_buf], stream)
+        loss_of(&rule, tensors, &Total::Number(total_num_tokens), stream)
     });
 }
 
@@ -516,10 +526,10 @@ pub unsafe extern "C-unwind" fn nvte_fused_moe_aux_loss_forward_graph_safe(
     stream: cudaStream_t,
 ) {
     let rule = LossRule { num_experts, num_rows, num_cols, topk, coeff };
-    let inputs = [probs, tokens_per_expert];
-    let total = Total::Device(total_num_tokens);
+    let tensors = [probs, tokens_per_expert, aux_loss, Const_buf];
     guard("nvte_fused_moe_aux_loss_forward_graph_safe", || {
-        super::aux_loss(&rule, inputs, total, [aux_loss, Const_buf], stream)
+        let total = Total::Device(check::rowwise("total_num_tokens", total_num_tokens)?);
+        loss_of(&rule, tensors, &total, stream)
     });
 }
 
@@ -541,9 +551,116 @@ pub unsafe extern "C-unwind" fn nvte_fused_moe_aux_loss_backward(
     grad_probs: NVTETensor,
     stream: cudaStream_t,
 ) {
-    let inputs = [Const_buf, tokens_per_expert];
-    let gradients = [grad_aux_loss, grad_probs];
+    let inputs = [("Const_buf", Const_buf), ("tokens_per_expert", tokens_per_expert)];
+    let gradients = [("grad_aux_loss", grad_aux_loss), ("grad_probs", grad_probs)];
     guard("nvte_fused_moe_aux_loss_backward", || {
+        let (inputs, gradients) = (rowwise(inputs)?, rowwise(gradients)?);
+        let (inputs, gradients) = (inputs.each_ref(), gradients.each_ref());
         aux_loss_backward((num_rows, num_cols), inputs, gradients, stream)
     });
+}
+
+/// The row-wise buffers of handles with the names of their arguments.
+fn rowwise<const N: usize>(handles: [(&str, NVTETensor); N]) -> Result<[Buffer; N]> {
+    let mut buffers = [Buffer::UNSET; N];
+    for (buffer, (name, handle)) in buffers.iter_mut().zip(handles) {
+        *buffer = check::rowwise(name, handle)?;
+    }
+    Ok(buffers)
+}
+
+/// Handles of [`Experts`].
+#[derive(Clone, Copy)]
+enum ExpertsOf {
+    Map(NVTETensor, MaybeUninit<NVTERoutingMapFormat>),
+    Indices(NVTETensor),
+}
+
+impl ExpertsOf {
+    fn bytes(map: NVTETensor) -> Self {
+        Self::Map(map, MaybeUninit::new(NVTE_ROUTING_MAP_FORMAT_BYTEMAP))
+    }
+
+    fn get(self) -> Result<Experts> {
+        match self {
+            Self::Map(map, format) => {
+                let map = check::rowwise("routing_map", map)?;
+                Ok(Experts::Map(map, from_c("routing_map_format", format)?))
+            }
+            Self::Indices(indices) => {
+                Ok(Experts::Indices(check::rowwise("topk_indices", indices)?))
+            }
+        }
+    }
+}
+
+/// Handles of [`Tensors`].
+struct TensorsOf {
+    logits: NVTETensor,
+    expert_bias: NVTETensor,
+    probs: NVTETensor,
+    experts: ExpertsOf,
+    intermediate: NVTETensor,
+}
+
+impl TensorsOf {
+    fn get(&self) -> Result<Tensors> {
+        Ok(Tensors {
+            logits: check::rowwise("logits", self.logits)?,
+            expert_bias: check::rowwise("expert_bias", self.expert_bias)?,
+            probs: check::rowwise("probs", self.probs)?,
+            experts: self.experts.get()?,
+            intermediate: check::rowwise("intermediate_output", self.intermediate)?,
+        })
+    }
+}
+
+/// The scores of all experts; the handles are those of the logits, the scores and the intermediate output.
+fn scores_of(
+    rule: &Rule,
+    [logits, scores, intermediate]: [NVTETensor; 3],
+    experts: ExpertsOf,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let tensors = Tensors {
+        logits: check::rowwise("logits", logits)?,
+        expert_bias: Buffer::UNSET,
+        probs: check::rowwise("scores", scores)?,
+        experts: experts.get()?,
+        intermediate: check::rowwise("intermediate_output", intermediate)?,
+    };
+    super::scores(rule, &tensors, stream)
+}
+
+/// Handles of a [`Balance`].
+struct BalanceOf {
+    cutoff: NVTETensor,
+    histogram: NVTETensor,
+    bin_bounds: NVTETensor,
+    mode: MaybeUninit<NVTEQBHistogramMode>,
+    checked: bool,
+}
+
+impl BalanceOf {
+    fn get(&self) -> Result<Balance> {
+        Ok(Balance {
+            cutoff: check::rowwise("cutoff", self.cutoff)?,
+            histogram: check::rowwise("histogram", self.histogram)?,
+            bin_bounds: check::rowwise("bin_bounds", self.bin_bounds)?,
+            mode: from_c("histogram_mode", self.mode)?,
+            checked: self.checked,
+        })
+    }
+}
+
+/// The loss of handles of probabilities, tokens of each expert, the loss and the constants.
+fn loss_of(
+    rule: &LossRule,
+    [probs, tokens_per_expert, loss, constants]: [NVTETensor; 4],
+    total: &Total,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let inputs = rowwise([("probs", probs), ("tokens_per_expert", tokens_per_expert)])?;
+    let outputs = rowwise([("aux_loss", loss), ("Const_buf", constants)])?;
+    aux_loss(rule, inputs.each_ref(), total, outputs.each_ref(), stream)
 }

@@ -8,13 +8,12 @@ use crate::backend::{self, args::*};
 use crate::check::{self, Memory};
 use crate::error::{Error, Result};
 use crate::op::nvtex;
-use crate::tensor::{FromC, Shape, from_c, from_c_enum};
+use crate::tensor::{Buffer, FromC, Shape, from_c_enum};
 use crate::types::{NVTEDType::*, *};
 use NVTEQBHistogramMode::*;
 use NVTERoutingMapFormat::*;
 use RouterScore::*;
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
 from_c_enum!(
@@ -33,14 +32,8 @@ const COUNTS: &[NVTEDType] = &[kNVTEInt16, kNVTEInt32, kNVTEInt64, kNVTEBFloat16
 /// Where the experts of the tokens are written or read.
 #[derive(Clone, Copy)]
 enum Experts {
-    Map(NVTETensor, MaybeUninit<NVTERoutingMapFormat>),
-    Indices(NVTETensor),
-}
-
-impl Experts {
-    fn bytes(map: NVTETensor) -> Self {
-        Self::Map(map, MaybeUninit::new(NVTE_ROUTING_MAP_FORMAT_BYTEMAP))
-    }
+    Map(Buffer, NVTERoutingMapFormat),
+    Indices(Buffer),
 }
 
 const NO_ROUTING: Routing =
@@ -78,42 +71,39 @@ fn at_least(name: &str, value: i32, least: i32) -> Result<usize> {
 
 /// Address of a tensor of exactly this shape, to be used as `dtype`. What it declares is another dtype
 /// with some callers (maps of bytes come as Byte or as Float8E8M0), but has to have the room.
-fn data(name: &str, handle: NVTETensor, dims: &[usize], dtype: NVTEDType) -> Result<*mut c_void> {
-    let buffer = check::tensor(name, handle)?.rowwise;
+fn data(name: &str, buffer: &Buffer, dims: &[usize], dtype: NVTEDType) -> Result<*mut c_void> {
     check::shape(name, &buffer.shape, &Shape::new(dims))?;
-    check::elements(name, &buffer, buffer.shape.numel(), dtype)
+    check::elements(name, buffer, buffer.shape.numel(), dtype)
 }
 
 /// As `data`, of one of the dtypes, which is returned too.
 fn typed(
     name: &str,
-    handle: NVTETensor,
+    buffer: &Buffer,
     dims: &[usize],
     allowed: &[NVTEDType],
 ) -> Result<(*mut c_void, NVTEDType)> {
-    let dtype = check::tensor(name, handle)?.rowwise.dtype;
+    let dtype = buffer.dtype;
     check::dtype(name, dtype, allowed)?;
-    Ok((data(name, handle, dims, dtype)?, dtype))
+    Ok((data(name, buffer, dims, dtype)?, dtype))
 }
 
-fn routing(experts: Experts, sizes: &Sizes) -> Result<Routing> {
-    let map = |handle, dims: &[usize]| -> Result<*mut u8> {
-        Ok(data("routing_map", handle, dims, kNVTEByte)?.cast())
+fn routing(experts: &Experts, sizes: &Sizes) -> Result<Routing> {
+    let map = |buffer, dims: &[usize]| -> Result<*mut u8> {
+        Ok(data("routing_map", buffer, dims, kNVTEByte)?.cast())
     };
     match experts {
-        Experts::Map(handle, format) => match from_c("routing_map_format", format)? {
-            NVTE_ROUTING_MAP_FORMAT_BYTEMAP => {
-                Ok(Routing { bytes: map(handle, &sizes.all())?, ..NO_ROUTING })
-            }
-            NVTE_ROUTING_MAP_FORMAT_BITMAP_U8 => {
-                let bits = map(handle, &[sizes.tokens, sizes.experts.div_ceil(8)])?;
-                Ok(Routing { bits, ..NO_ROUTING })
-            }
-        },
-        Experts::Indices(handle) => {
+        Experts::Map(buffer, NVTE_ROUTING_MAP_FORMAT_BYTEMAP) => {
+            Ok(Routing { bytes: map(buffer, &sizes.all())?, ..NO_ROUTING })
+        }
+        Experts::Map(buffer, NVTE_ROUTING_MAP_FORMAT_BITMAP_U8) => {
+            let bits = map(buffer, &[sizes.tokens, sizes.experts.div_ceil(8)])?;
+            Ok(Routing { bits, ..NO_ROUTING })
+        }
+        Experts::Indices(buffer) => {
             let dims = [sizes.tokens, sizes.topk];
             let dtypes = [kNVTEInt16, kNVTEInt32, kNVTEInt64];
-            let (indices, index_dtype) = typed("topk_indices", handle, &dims, &dtypes)?;
+            let (indices, index_dtype) = typed("topk_indices", buffer, &dims, &dtypes)?;
             if index_dtype == kNVTEInt16 && sizes.experts > 0x7FFF {
                 let expected = format!("Int32 or Int64 ({} experts)", sizes.experts);
                 return Err(Error::argument("topk_indices.dtype", expected, index_dtype));
@@ -167,11 +157,11 @@ impl Rule {
 /// Tensors of a forward.
 #[derive(Clone, Copy)]
 struct Tensors {
-    logits: NVTETensor,
-    expert_bias: NVTETensor,
-    probs: NVTETensor,
+    logits: Buffer,
+    expert_bias: Buffer,
+    probs: Buffer,
     experts: Experts,
-    intermediate: NVTETensor,
+    intermediate: Buffer,
 }
 
 /// `num_groups` and `group_topk`, zeros for none.
@@ -200,18 +190,18 @@ fn forward_args(rule: &Rule, tensors: &Tensors) -> Result<RouterForwardArgs> {
     let sizes = Sizes::new(rule.num_tokens, rule.num_experts, rule.topk)?;
     let score = score(rule.score_function)?;
     let (groups, group_topk) = groups(rule, &sizes)?;
-    let (logits, dtype) = typed("logits", tensors.logits, &sizes.all(), check::HIGH_PRECISION)?;
-    let bias = check::tensor("expert_bias", tensors.expert_bias)?.rowwise;
+    let (logits, dtype) = typed("logits", &tensors.logits, &sizes.all(), check::HIGH_PRECISION)?;
+    let bias = &tensors.expert_bias;
     let (expert_bias, bias_dtype) = match bias.is_set() && score != NVTEX_ROUTER_SOFTMAX {
-        true => typed("expert_bias", tensors.expert_bias, &[sizes.experts], check::HIGH_PRECISION)?,
+        true => typed("expert_bias", bias, &[sizes.experts], check::HIGH_PRECISION)?,
         false => (null_mut(), dtype),
     };
     Ok(RouterForwardArgs {
         logits,
         expert_bias,
-        probs: data("probs", tensors.probs, &sizes.all(), dtype)?,
-        routing: routing(tensors.experts, &sizes)?,
-        intermediate: floats("intermediate_output", tensors.intermediate, &sizes.all())?,
+        probs: data("probs", &tensors.probs, &sizes.all(), dtype)?,
+        routing: routing(&tensors.experts, &sizes)?,
+        intermediate: floats("intermediate_output", &tensors.intermediate, &sizes.all())?,
         cutoff: null_mut(),
         tokens: sizes.tokens,
         experts: sizes.experts,
@@ -228,21 +218,20 @@ fn forward_args(rule: &Rule, tensors: &Tensors) -> Result<RouterForwardArgs> {
 }
 
 /// A tensor that is written or read as float32.
-fn floats(name: &str, handle: NVTETensor, dims: &[usize]) -> Result<*mut f32> {
-    Ok(data(name, handle, dims, kNVTEFloat32)?.cast())
+fn floats(name: &str, buffer: &Buffer, dims: &[usize]) -> Result<*mut f32> {
+    Ok(data(name, buffer, dims, kNVTEFloat32)?.cast())
 }
 
 /// Scores of all experts, or their gradients: float32, but the extension for JAX declares them in the
 /// dtype of the logits, so that its word has to be taken for their memory.
 fn all_scores(
     name: &str,
-    handle: NVTETensor,
+    buffer: &Buffer,
     dims: &[usize],
     logits_dtype: NVTEDType,
 ) -> Result<*mut c_void> {
-    let buffer = check::tensor(name, handle)?.rowwise;
     if buffer.dtype != logits_dtype {
-        return data(name, handle, dims, kNVTEFloat32);
+        return data(name, buffer, dims, kNVTEFloat32);
     }
     check::shape(name, &buffer.shape, &Shape::new(dims))?;
     check::raw_pointer(
@@ -313,10 +302,10 @@ fn forward(rule: &Rule, tensors: &Tensors, stream: cudaStream_t) -> Result<()> {
 /// What quantile balancing adds to a forward.
 #[derive(Clone, Copy)]
 struct Balance {
-    cutoff: NVTETensor,
-    histogram: NVTETensor,
-    bin_bounds: NVTETensor,
-    mode: MaybeUninit<NVTEQBHistogramMode>,
+    cutoff: Buffer,
+    histogram: Buffer,
+    bin_bounds: Buffer,
+    mode: NVTEQBHistogramMode,
     checked: bool,
 }
 
@@ -332,13 +321,12 @@ fn forward_balanced(
         let expected = format!("less than num_experts, {experts}");
         return Err(Error::argument("topk", expected, args.topk));
     }
-    let bias = check::tensor("expert_bias", tensors.expert_bias)?.rowwise;
+    let bias = &tensors.expert_bias;
     if !bias.is_set() {
         return Err(Error::argument("expert_bias.data", "row-wise data", "no data"));
     }
     check::dtype("expert_bias", bias.dtype, &[kNVTEFloat32])?;
-    let mode = from_c("histogram_mode", balance.mode)?;
-    let (cutoff, _) = typed("cutoff", balance.cutoff, &[tokens], &[kNVTEFloat32])?;
+    let (cutoff, _) = typed("cutoff", &balance.cutoff, &[tokens], &[kNVTEFloat32])?;
     let histogram = histogram_args(args.intermediate, (tokens, experts), cutoff.cast(), balance)?;
     if balance.checked {
         check_bounds(histogram.bin_bounds, stream)?;
@@ -349,7 +337,7 @@ fn forward_balanced(
         return Ok(());
     }
     backend::run(&args, stream)?;
-    match mode {
+    match balance.mode {
         NVTE_QB_HISTOGRAM_TWO_KERNEL => Ok(()),
         NVTE_QB_HISTOGRAM_FUSED_ATOMIC => backend::run(&histogram, stream),
     }
@@ -361,7 +349,7 @@ fn histogram_args(
     cutoff: *const f32,
     balance: &Balance,
 ) -> Result<RouterHistogramArgs> {
-    let shape = check::tensor("histogram", balance.histogram)?.rowwise.shape;
+    let shape = balance.histogram.shape;
     let bins = match *shape.dims() {
         [first, bins] if first == experts && bins > 0 => bins,
         _ => {
@@ -369,8 +357,8 @@ fn histogram_args(
             return Err(Error::argument("histogram.shape", expected, shape));
         }
     };
-    let (histogram, _) = typed("histogram", balance.histogram, &[experts, bins], &[kNVTEInt32])?;
-    let (bin_bounds, _) = typed("bin_bounds", balance.bin_bounds, &[2], &[kNVTEFloat32])?;
+    let (histogram, _) = typed("histogram", &balance.histogram, &[experts, bins], &[kNVTEInt32])?;
+    let (bin_bounds, _) = typed("bin_bounds", &balance.bin_bounds, &[2], &[kNVTEFloat32])?;
     let inputs = [
         Memory::new(&"the scores", scores, tokens * experts * 4),
         Memory::new(&"cutoff.data", cutoff, tokens * 4),
@@ -406,13 +394,13 @@ fn check_bounds(bin_bounds: *const f32, stream: cudaStream_t) -> Result<()> {
     Err(Error::argument("bin_bounds", "finite with lower < upper", format!("{lower}, {upper}")))
 }
 
-fn accumulate(raw_scores: NVTETensor, balance: &Balance, stream: cudaStream_t) -> Result<()> {
-    let shape = check::tensor("raw_scores", raw_scores)?.rowwise.shape;
+fn accumulate(raw_scores: &Buffer, balance: &Balance, stream: cudaStream_t) -> Result<()> {
+    let shape = raw_scores.shape;
     let &[tokens, experts] = shape.dims() else {
         return Err(Error::argument("raw_scores.shape", "2 dimensions", shape));
     };
     let (scores, _) = typed("raw_scores", raw_scores, &[tokens, experts], &[kNVTEFloat32])?;
-    let (cutoff, _) = typed("cutoff", balance.cutoff, &[tokens], &[kNVTEFloat32])?;
+    let (cutoff, _) = typed("cutoff", &balance.cutoff, &[tokens], &[kNVTEFloat32])?;
     let args = histogram_args(scores.cast(), (tokens, experts), cutoff.cast(), balance)?;
     if balance.checked {
         check_bounds(args.bin_bounds, stream)?;
@@ -422,8 +410,8 @@ fn accumulate(raw_scores: NVTETensor, balance: &Balance, stream: cudaStream_t) -
 
 fn backward(
     rule: &Rule,
-    experts: Experts,
-    [intermediate, grad_probs, grad_logits]: [NVTETensor; 3],
+    experts: &Experts,
+    [intermediate, grad_probs, grad_logits]: [&Buffer; 3],
     stream: cudaStream_t,
 ) -> Result<()> {
     let sizes = Sizes::new(rule.num_tokens, rule.num_experts, rule.topk)?;
@@ -450,13 +438,13 @@ fn backward(
 fn scores(rule: &Rule, tensors: &Tensors, stream: cudaStream_t) -> Result<()> {
     let sizes = Sizes::new(rule.num_tokens, rule.num_experts, rule.topk)?;
     let score = score(rule.score_function)?;
-    let (logits, dtype) = typed("logits", tensors.logits, &sizes.all(), check::HIGH_PRECISION)?;
+    let (logits, dtype) = typed("logits", &tensors.logits, &sizes.all(), check::HIGH_PRECISION)?;
     let args = RouterForwardArgs {
         logits,
         expert_bias: null(),
-        probs: all_scores("scores", tensors.probs, &sizes.all(), dtype)?,
-        routing: routing(tensors.experts, &sizes)?,
-        intermediate: floats("intermediate_output", tensors.intermediate, &sizes.all())?,
+        probs: all_scores("scores", &tensors.probs, &sizes.all(), dtype)?,
+        routing: routing(&tensors.experts, &sizes)?,
+        intermediate: floats("intermediate_output", &tensors.intermediate, &sizes.all())?,
         cutoff: null_mut(),
         tokens: sizes.tokens,
         experts: sizes.experts,
@@ -475,7 +463,7 @@ fn scores(rule: &Rule, tensors: &Tensors, stream: cudaStream_t) -> Result<()> {
 
 fn scores_backward(
     rule: &Rule,
-    [intermediate, grad_scores, grad_logits]: [NVTETensor; 3],
+    [intermediate, grad_scores, grad_logits]: [&Buffer; 3],
     stream: cudaStream_t,
 ) -> Result<()> {
     let tokens = at_least("num_tokens", rule.num_tokens, 0)?;
@@ -503,7 +491,7 @@ fn scores_backward(
 /// Tokens of the batch, as a number or on the device.
 enum Total {
     Number(i32),
-    Device(NVTETensor),
+    Device(Buffer),
 }
 
 /// Numbers of the loss.
@@ -515,16 +503,11 @@ struct LossRule {
     coeff: f32,
 }
 
-/// An address of one value, or more, in a tensor with room for them.
-fn one(name: &str, handle: NVTETensor, dtype: NVTEDType, least: usize) -> Result<*mut c_void> {
-    check::elements(name, &check::tensor(name, handle)?.rowwise, least, dtype)
-}
-
 fn aux_loss(
     rule: &LossRule,
-    [probs, tokens_per_expert]: [NVTETensor; 2],
-    total: Total,
-    [loss, constants]: [NVTETensor; 2],
+    [probs, tokens_per_expert]: [&Buffer; 2],
+    total: &Total,
+    [loss, constants]: [&Buffer; 2],
     stream: cudaStream_t,
 ) -> Result<()> {
     let rows = at_least("num_rows", rule.num_rows, 0)?;
@@ -537,15 +520,14 @@ fn aux_loss(
     let (probs, dtype) = typed("probs", probs, &[rows, cols], check::HIGH_PRECISION)?;
     let (counts, counts_dtype) = typed("tokens_per_expert", tokens_per_expert, &[cols], COUNTS)?;
     let (device_total, total_tokens) = match total {
-        Total::Number(total) => (null(), total as f32),
-        Total::Device(handle) => {
-            let buffer = check::tensor("total_num_tokens", handle)?.rowwise;
+        Total::Number(total) => (null(), *total as f32),
+        Total::Device(buffer) => {
             check::dtype("total_num_tokens", buffer.dtype, &[kNVTEInt64])?;
             if buffer.shape.numel() != 1 {
                 let name = "total_num_tokens.shape";
                 return Err(Error::argument(name, "one element", buffer.shape));
             }
-            (check::pointer("total_num_tokens.data", &buffer)?.cast_const().cast(), 0.0)
+            (check::pointer("total_num_tokens.data", buffer)?.cast_const().cast(), 0.0)
         }
     };
     let args = AuxLossArgs {
@@ -558,8 +540,8 @@ fn aux_loss(
         coeff: rule.coeff,
         rows,
         cols,
-        loss: one("aux_loss", loss, dtype, 1)?,
-        constants: one("Const_buf", constants, kNVTEFloat32, 2)?.cast(),
+        loss: check::elements("aux_loss", loss, 1, dtype)?,
+        constants: check::elements("Const_buf", constants, 2, kNVTEFloat32)?.cast(),
         dtype,
         counts_dtype,
     };
@@ -578,19 +560,19 @@ fn aux_loss(
 
 fn aux_loss_backward(
     (num_rows, num_cols): (i32, i32),
-    [constants, tokens_per_expert]: [NVTETensor; 2],
-    [grad_loss, grad_probs]: [NVTETensor; 2],
+    [constants, tokens_per_expert]: [&Buffer; 2],
+    [grad_loss, grad_probs]: [&Buffer; 2],
     stream: cudaStream_t,
 ) -> Result<()> {
     let rows = at_least("num_rows", num_rows, 0)?;
     let cols = at_least("num_cols", num_cols, 1)?;
     let (counts, counts_dtype) = typed("tokens_per_expert", tokens_per_expert, &[cols], COUNTS)?;
-    let dtype = check::tensor("grad_aux_loss", grad_loss)?.rowwise.dtype;
+    let dtype = grad_loss.dtype;
     check::high_precision("grad_aux_loss", dtype)?;
     let args = AuxLossBackwardArgs {
-        constants: one("Const_buf", constants, kNVTEFloat32, 1)?.cast_const().cast(),
+        constants: check::elements("Const_buf", constants, 1, kNVTEFloat32)?.cast_const().cast(),
         counts,
-        grad_loss: one("grad_aux_loss", grad_loss, dtype, 1)?,
+        grad_loss: check::elements("grad_aux_loss", grad_loss, 1, dtype)?,
         grad_probs: data("grad_probs", grad_probs, &[rows, cols], dtype)?,
         rows,
         cols,

@@ -229,9 +229,9 @@ impl MatmulConfig {
         };
         let aux_name = "config.epilogue_aux_tensor";
         Ok(Epilogue {
-            bias: (bias_name, check::buffer_or_unset(bias_name, bias)?),
+            bias: (bias_name, check::rowwise_or_unset(bias_name, bias)?),
             aux: match with_aux {
-                true => (aux_name, check::buffer(aux_name, aux)?),
+                true => (aux_name, check::rowwise(aux_name, aux)?),
                 false => (aux_name, Buffer::UNSET),
             },
             grad,

@@ -220,11 +220,11 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm_v2(
             b: &b,
             c: match C.is_null() || C == D {
                 true => None,
-                false => Some(check::buffer("C", C)?),
+                false => Some(check::rowwise("C", C)?),
             },
             d: &d,
             epilogue: config.epilogue()?,
-            workspace: check::buffer_or_unset("workspace", workspace)?,
+            workspace: check::rowwise_or_unset("workspace", workspace)?,
             options: Options {
                 transa,
                 transb,
@@ -275,7 +275,7 @@ pub unsafe extern "C-unwind" fn nvte_cublas_atomic_gemm(
     let factors = (1.0, accumulate_factor(accumulate));
     let options = options([transa, transb, use_split_accumulator], factors, math_sm_count);
     guard("nvte_cublas_atomic_gemm", || {
-        let counter = check::buffer_or_unset("counter", counter)?;
+        let counter = check::rowwise_or_unset("counter", counter)?;
         let chunks = Chunks { m_split, n_split, counter, producer: truth(gemm_producer) };
         let records = Records::get([A, B, D, bias, pre_gelu_out, workspace], grad)?;
         chunks.run(&records.product(options), stream)
@@ -475,7 +475,7 @@ pub extern "C-unwind" fn nvte_grouped_scaled_bias_add(
     guard("nvte_grouped_scaled_bias_add", || {
         let output = check::grouped_tensor("output", output)?;
         let bias = check::grouped_tensor("bias", bias)?;
-        let scale = check::buffer("scale", scale)?;
+        let scale = check::rowwise("scale", scale)?;
         group::bias_add(&output, &bias, Some(&scale), stream)
     });
 }
@@ -569,7 +569,7 @@ impl Records {
         [a, b, d, bias, pre_gelu_out, workspace]: [NVTETensor; 6],
         grad: MaybeUninit<bool>,
     ) -> Result<Self> {
-        let side = |name, handle| Ok((name, check::buffer_or_unset(name, handle)?));
+        let side = |name, handle| Ok((name, check::rowwise_or_unset(name, handle)?));
         Ok(Self {
             a: check::tensor("A", a)?,
             b: check::tensor("B", b)?,
@@ -579,7 +579,7 @@ impl Records {
                 aux: side("pre_gelu_out", pre_gelu_out)?,
                 grad: truth(grad),
             },
-            workspace: check::buffer_or_unset("workspace", workspace)?,
+            workspace: check::rowwise_or_unset("workspace", workspace)?,
         })
     }
 
@@ -603,7 +603,7 @@ unsafe fn buffers(
     }
     // SAFETY: the caller's promise.
     let handles = unsafe { check::slice(name, array, count)? };
-    let entry = |(i, &handle)| check::buffer_or_unset(format_args!("{name}[{i}]"), handle);
+    let entry = |(i, &handle)| check::rowwise_or_unset(format_args!("{name}[{i}]"), handle);
     handles.iter().enumerate().map(entry).collect()
 }
 
@@ -619,10 +619,10 @@ impl GroupedOthers {
         config: NVTEGroupedMatmulConfig,
     ) -> Result<Self> {
         let buffers = [
-            check::buffer("alpha", alpha)?,
-            check::buffer("beta", beta)?,
-            check::buffer("workspace_setup", setup_workspace)?,
-            check::buffer("workspace_cublas", workspace)?,
+            check::rowwise("alpha", alpha)?,
+            check::rowwise("beta", beta)?,
+            check::rowwise("workspace_setup", setup_workspace)?,
+            check::rowwise("workspace_cublas", workspace)?,
         ];
         Ok(Self { buffers, config: GroupedMatmulConfig::get(config)? })
     }

@@ -21,7 +21,10 @@ pub unsafe extern "C-unwind" fn nvte_hadamard_transform(
     stream: cudaStream_t,
 ) {
     let _ = random_sign_mask;
-    guard("nvte_hadamard_transform", || transform(input, output, random_sign_mask_t, stream));
+    guard("nvte_hadamard_transform", || {
+        let input = check::tensor("input", input)?;
+        transform(&input, &check::tensor("output", output)?, random_sign_mask_t, stream)
+    });
 }
 
 /// `output.amax = max|x|` of a matrix, and `output.columnwise_amax` that of its transform by
@@ -39,7 +42,10 @@ pub unsafe extern "C-unwind" fn nvte_hadamard_transform_amax(
     stream: cudaStream_t,
 ) {
     let _ = random_sign_mask;
-    guard("nvte_hadamard_transform_amax", || amax(input, output, random_sign_mask_t, stream));
+    guard("nvte_hadamard_transform_amax", || {
+        let input = check::tensor("input", input)?;
+        amax(&input, &check::tensor("output", output)?, random_sign_mask_t, stream)
+    });
 }
 
 /// `nvte_hadamard_transform_amax` of the parts of a matrix: `outputs[i]` takes the maxima of the next
@@ -62,7 +68,7 @@ pub unsafe extern "C-unwind" fn nvte_group_hadamard_transform_amax(
     let maxima = Maxima::Transform(random_sign_mask_t);
     // SAFETY: the caller vouches for the arrays.
     guard("nvte_group_hadamard_transform_amax", || unsafe {
-        split_amax(input, outputs, split_sections, num_tensors, maxima, stream)
+        split_amax_of(input, (outputs, split_sections, num_tensors), maxima, stream)
     });
 }
 
@@ -86,7 +92,8 @@ pub unsafe extern "C-unwind" fn nvte_group_hadamard_transform_amax_graph_safe(
     let _ = random_sign_mask;
     let maxima = Maxima::Transform(random_sign_mask_t);
     guard("nvte_group_hadamard_transform_amax_graph_safe", || {
-        group_amax(input, output, maxima, stream)
+        let input = check::grouped_tensor("input", input)?;
+        group_amax(&input, &check::grouped_tensor("output", output)?, maxima, stream)
     });
 }
 
@@ -196,4 +203,26 @@ pub unsafe extern "C-unwind" fn nvte_group_hadamard_transform_cast_fusion_graph_
     guard("nvte_group_hadamard_transform_cast_fusion_graph_safe", || {
         cast_fusion::grouped(input, output, hadamard_matrix, quant_config, stream)
     });
+}
+
+/// Maxima of the parts of a matrix, by handles; nothing if there are none.
+///
+/// # Safety
+/// Both arrays are null or have the given number of entries.
+pub(crate) unsafe fn split_amax_of(
+    input: NVTETensor,
+    (outputs, splits, num_tensors): (*mut NVTETensor, *const usize, usize),
+    maxima: Maxima,
+    stream: cudaStream_t,
+) -> Result<()> {
+    if num_tensors == 0 {
+        return Ok(());
+    }
+    let count = ("num_tensors", num_tensors);
+    // SAFETY: the caller's promise.
+    let (outputs, splits) = unsafe {
+        let outputs = check::optional_tensors("outputs", outputs.cast_const(), count)?;
+        (outputs, check::slice("split_sections", splits, count)?)
+    };
+    split_amax(&check::tensor("input", input)?, &outputs, splits, maxima, stream)
 }

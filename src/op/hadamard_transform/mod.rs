@@ -1,6 +1,5 @@
 //! Random Hadamard transforms and the largest magnitudes that go with them (spec: optim_nvfp4,
 //! sections 14 and 15).
-#![allow(unsafe_code)]
 
 mod cast_fusion;
 pub(crate) mod cpu;
@@ -10,7 +9,7 @@ use crate::backend::{self, args::*};
 use crate::check::{self, Memory};
 use crate::device_check;
 use crate::error::{Error, Result};
-use crate::tensor::Buffer;
+use crate::tensor::{Buffer, GroupedTensor, Tensor};
 use crate::types::*;
 use std::ffi::c_int;
 use std::fmt::Display;
@@ -27,10 +26,9 @@ fn multiple(name: impl Display, what: &str, got: usize) -> Result<()> {
 }
 
 /// BFloat16 data of two dimensions or more, as a matrix of rows and columns in multiples of 16.
-fn matrix(input: NVTETensor) -> Result<(Buffer, (usize, usize))> {
-    let input = check::tensor("input", input)?;
-    check::input("input", &input)?;
-    let data = input.rowwise;
+fn matrix(input: &Tensor) -> Result<(&Buffer, (usize, usize))> {
+    check::input("input", input)?;
+    let data = &input.rowwise;
     check::dtype("input", data.dtype, &[NVTEDType::kNVTEBFloat16])?;
     if data.shape.dims().len() < 2 {
         return Err(Error::argument("input.shape", "2 or more dimensions", data.shape));
@@ -42,15 +40,14 @@ fn matrix(input: NVTETensor) -> Result<(Buffer, (usize, usize))> {
 }
 
 fn transform(
-    input: NVTETensor,
-    output: NVTETensor,
+    input: &Tensor,
+    output: &Tensor,
     sign_mask: c_int,
     stream: cudaStream_t,
 ) -> Result<()> {
     let (input, (rows, cols)) = matrix(input)?;
-    let output = check::tensor("output", output)?;
-    check::per_tensor("output", &output)?;
-    let output = output.rowwise;
+    check::per_tensor("output", output)?;
+    let output = &output.rowwise;
     if output.ptr().is_null() {
         return Ok(());
     }
@@ -61,18 +58,18 @@ fn transform(
     }
     let args = HadamardArgs {
         input: input.ptr(),
-        output: check::pointer("output.data", &output)?,
+        output: check::pointer("output.data", output)?,
         rows,
         cols,
         sign_mask: sign_mask as u32,
     };
-    check::apart(&[Memory::of(&"input.data", &input)], &[Memory::of(&"output.data", &output)])?;
+    check::apart(&[Memory::of(&"input.data", input)], &[Memory::of(&"output.data", output)])?;
     if rows > 0 && cols > 0 { backend::run(&args, stream) } else { Ok(()) }
 }
 
 /// What the maxima are of.
 #[derive(Clone, Copy, PartialEq)]
-enum Maxima {
+pub(crate) enum Maxima {
     /// The elements, and their transform by this mask.
     Transform(c_int),
     /// The elements, twice.
@@ -103,12 +100,10 @@ impl Maxima {
 /// The `amax` and `columnwise_amax` of an output; each may be absent, and lies outside of the input.
 fn targets(
     name: impl Display,
-    handle: NVTETensor,
+    output: &Tensor,
     rows: usize,
     input: &Buffer,
 ) -> Result<HadamardMember> {
-    let name = name.to_string();
-    let output = check::tensor_or_empty(&name, handle)?;
     let amax = check::optional_scalar(format_args!("{name}.amax"), &output.amax)?;
     let colwise_amax =
         check::optional_scalar(format_args!("{name}.columnwise_amax"), &output.colwise_amax)?;
@@ -123,46 +118,35 @@ fn targets(
     Ok(HadamardMember { rows, amax, colwise_amax })
 }
 
-fn amax(input: NVTETensor, output: NVTETensor, mask: c_int, stream: cudaStream_t) -> Result<()> {
+fn amax(input: &Tensor, output: &Tensor, mask: c_int, stream: cudaStream_t) -> Result<()> {
     let (input, (rows, cols)) = matrix(input)?;
-    check::tensor("output", output)?;
-    let member = targets("output", output, rows, &input)?;
+    let member = targets("output", output, rows, input)?;
     if member.amax.is_null() && member.colwise_amax.is_null() {
         return Ok(());
     }
-    let args = Maxima::Transform(mask).args(&input, (rows, cols));
+    let args = Maxima::Transform(mask).args(input, (rows, cols));
     backend::run(&HadamardAmaxArgs { members: &member, num_members: 1, ..args }, stream)
 }
 
-/// # Safety
-/// The arrays hold `num_tensors` entries each.
-unsafe fn split_amax(
-    input: NVTETensor,
-    outputs: *const NVTETensor,
-    splits: *const usize,
-    num_tensors: usize,
+/// Maxima of parts of a matrix, each of the next `splits[i]` rows; an output may be absent.
+fn split_amax(
+    input: &Tensor,
+    outputs: &[Option<Tensor>],
+    splits: &[usize],
     maxima: Maxima,
     stream: cudaStream_t,
 ) -> Result<()> {
-    if num_tensors == 0 {
-        return Ok(());
-    }
-    check::array("outputs", outputs, ("num_tensors", num_tensors))?;
-    check::array("split_sections", splits, ("num_tensors", num_tensors))?;
     let (input, (rows, cols)) = matrix(input)?;
-    // SAFETY: the caller vouches for the arrays, which are aligned and not null.
-    let (outputs, splits) = unsafe {
-        (
-            std::slice::from_raw_parts(outputs, num_tensors),
-            std::slice::from_raw_parts(splits, num_tensors),
-        )
-    };
     let mut total = 0usize;
-    let mut members = backend::memory::reserve("a list of tensors", num_tensors)?;
-    for (i, (&output, &split)) in outputs.iter().zip(splits).enumerate() {
+    let mut members = backend::memory::reserve("a list of tensors", outputs.len())?;
+    for (i, (output, &split)) in outputs.iter().zip(splits).enumerate() {
         multiple(format_args!("split_sections[{i}]"), "rows", split)?;
         total = total.saturating_add(split);
-        let member = targets(format_args!("outputs[{i}]"), output, split, &input)?;
+        let absent = HadamardMember { rows: split, amax: null_mut(), colwise_amax: null_mut() };
+        let member = match output {
+            Some(output) => targets(format_args!("outputs[{i}]"), output, split, input)?,
+            None => absent,
+        };
         let missing = match maxima {
             Maxima::Plain => member.amax.is_null(),
             Maxima::Transform(_) => member.amax.is_null() && member.colwise_amax.is_null(),
@@ -180,19 +164,18 @@ unsafe fn split_amax(
         let expected = format!("at most {rows} rows in all, as the input has");
         return Err(Error::argument("split_sections", expected, total));
     }
-    let args = maxima.args(&input, (total, cols));
+    let args = maxima.args(input, (total, cols));
     let num_members = members.len();
     backend::run(&HadamardAmaxArgs { members: members.as_ptr(), num_members, ..args }, stream)
 }
 
-fn group_amax(
-    input: NVTEGroupedTensor,
-    output: NVTEGroupedTensor,
+/// Maxima of the members of a group.
+pub(crate) fn group_amax(
+    input: &GroupedTensor,
+    output: &GroupedTensor,
     maxima: Maxima,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let input = check::grouped_tensor("input", input)?;
-    let output = check::grouped_tensor("output", output)?;
     if input.mode != NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING {
         let expected = NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
         return Err(Error::argument("input.scaling_mode", expected, input.mode));
@@ -202,7 +185,7 @@ fn group_amax(
     if n != input.num_tensors {
         return Err(Error::argument("output.num_tensors", input.num_tensors, n));
     }
-    let (group, (rows, cols)) = check::members("output", &output)?;
+    let (group, (rows, cols)) = check::members("output", output)?;
     if !group.last_dims.is_null() {
         let expected = "nothing (members have the columns of the group)";
         return Err(Error::argument("output.last_dims", expected, "an array"));
@@ -240,28 +223,4 @@ fn group_amax(
     let mode = NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
     device_check::group("output", &group, (rows, cols), mode, stream)?;
     backend::run(&HadamardAmaxArgs { input: data, group, amax, colwise_amax, ..args }, stream)
-}
-
-/// Maxima of the parts of a matrix, without a transform: `nvte_group_amax`.
-///
-/// # Safety
-/// As [`split_amax`].
-pub(crate) unsafe fn split_amax_plain(
-    input: NVTETensor,
-    outputs: *const NVTETensor,
-    splits: *const usize,
-    num_tensors: usize,
-    stream: cudaStream_t,
-) -> Result<()> {
-    // SAFETY: the caller's promise.
-    unsafe { split_amax(input, outputs, splits, num_tensors, Maxima::Plain, stream) }
-}
-
-/// Maxima of the members of a group, without a transform: `nvte_group_amax_graph_safe`.
-pub(crate) fn group_amax_plain(
-    input: NVTEGroupedTensor,
-    output: NVTEGroupedTensor,
-    stream: cudaStream_t,
-) -> Result<()> {
-    group_amax(input, output, Maxima::Plain, stream)
 }

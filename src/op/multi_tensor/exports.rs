@@ -3,10 +3,37 @@
 
 use super::*;
 use crate::error::guard;
-use crate::op::hadamard_transform;
+use crate::op::hadamard_transform::exports::split_amax_of;
+use crate::op::hadamard_transform::{Maxima, group_amax};
+use crate::tensor::from_c;
+use std::mem::MaybeUninit;
 
-fn lists(lists: *mut *mut NVTETensor, num_lists: usize, num_tensors: usize) -> Lists {
-    Lists { lists, num_lists, num_tensors }
+/// The tensors of a call that takes one of these numbers of lists.
+///
+/// # Safety
+/// `lists` is null or has `num_lists` entries, each null or a list of `num_tensors` handles.
+unsafe fn read(
+    chunk_size: i32,
+    (lists, num_lists, num_tensors): (*mut *mut NVTETensor, usize, usize),
+    counts: &[usize],
+) -> Result<Lists> {
+    if chunk_size < 1 {
+        return Err(Error::argument("chunk_size", "at least 1", chunk_size));
+    }
+    if !counts.contains(&num_lists) {
+        let counts: Vec<String> = counts.iter().map(|count| count.to_string()).collect();
+        return Err(Error::argument("num_tensor_lists", counts.join(" or "), num_lists));
+    }
+    // SAFETY: the caller's promise.
+    let lists = unsafe {
+        check::slice("tensor_lists", lists.cast_const(), ("num_tensor_lists", num_lists))?
+    };
+    let length = ("num_tensors_per_list", num_tensors);
+    let buffers = |(l, list): (usize, &*mut NVTETensor)| {
+        // SAFETY: the caller's promise.
+        unsafe { check::buffers(format_args!("tensor_lists[{l}]"), list.cast_const(), length) }
+    };
+    lists.iter().enumerate().map(buffers).collect::<Result<_>>().map(Lists)
 }
 
 /// Euclidean norm of all tensors of the list, and of each.
@@ -38,12 +65,38 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_l2norm_cuda(
     max_chunks_per_tensor: i32,
     stream: cudaStream_t,
 ) {
-    let lists = lists(tensor_lists, num_tensor_lists, num_tensors_per_list);
-    let norms =
-        Norms { output, output_per_tensor, ret, ret_per_tensor, per_tensor, max_chunks_per_tensor };
+    let raw = (tensor_lists, num_tensor_lists, num_tensors_per_list);
+    let buffers = ([output_per_tensor, ret_per_tensor], max_chunks_per_tensor);
+    let per_tensor = (per_tensor != 0).then_some(buffers);
+    let outputs = [noop_flag, output, ret];
     guard("nvte_multi_tensor_l2norm_cuda", || {
-        l2_norm((chunk_size, noop_flag), lists, &norms, None, stream)
+        // SAFETY: the caller vouches for the lists.
+        let lists = unsafe { read(chunk_size, raw, &[1])? };
+        let norms = norms(chunk_size, outputs, per_tensor)?;
+        l2_norm(lists, &norms, None, stream)
     });
+}
+
+/// The outputs of a norm; `per_tensor` are scratch and norms of each tensor, and the most chunks of one.
+fn norms(
+    chunk_size: i32,
+    [non_finite, output, ret]: [NVTETensor; 3],
+    per_tensor: Option<([NVTETensor; 2], i32)>,
+) -> Result<Norms> {
+    Ok(Norms {
+        non_finite: check::rowwise("noop_flag", non_finite)?,
+        output: check::rowwise("output", output)?,
+        ret: check::rowwise("ret", ret)?,
+        per_tensor: match per_tensor {
+            None => None,
+            Some(([scratch, norms], most_chunks)) => Some((
+                check::rowwise_or_unset("output_per_tensor", scratch)?,
+                check::rowwise_or_unset("ret_per_tensor", norms)?,
+                most_chunks,
+            )),
+        },
+        chunk_size,
+    })
 }
 
 /// `nvte_multi_tensor_l2norm_cuda` of `x * inv_scale`, one Float32 on the device; x is not changed.
@@ -63,11 +116,15 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_unscale_l2norm_cuda(
     max_chunks_per_tensor: i32,
     stream: cudaStream_t,
 ) {
-    let lists = lists(tensor_lists, num_tensor_lists, num_tensors_per_list);
-    let norms =
-        Norms { output, output_per_tensor, ret, ret_per_tensor, per_tensor, max_chunks_per_tensor };
+    let raw = (tensor_lists, num_tensor_lists, num_tensors_per_list);
+    let buffers = ([output_per_tensor, ret_per_tensor], max_chunks_per_tensor);
+    let per_tensor = (per_tensor != 0).then_some(buffers);
+    let outputs = [noop_flag, output, ret];
     guard("nvte_multi_tensor_unscale_l2norm_cuda", || {
-        l2_norm((chunk_size, noop_flag), lists, &norms, Some(inv_scale), stream)
+        // SAFETY: the caller vouches for the lists.
+        let lists = unsafe { read(chunk_size, raw, &[1])? };
+        let norms = norms(chunk_size, outputs, per_tensor)?;
+        l2_norm(lists, &norms, Some(&check::rowwise("inv_scale", inv_scale)?), stream)
     });
 }
 
@@ -103,10 +160,14 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_adam_cuda(
     weight_decay: f32,
     stream: cudaStream_t,
 ) {
-    let lists = lists(tensor_lists, num_tensor_lists, num_tensors_per_list);
+    let raw = (tensor_lists, num_tensor_lists, num_tensors_per_list);
     let rule = AdamRule { beta1, beta2, epsilon, mode, bias_correction, weight_decay };
     let _ = noop_flag;
-    guard("nvte_multi_tensor_adam_cuda", || adam(chunk_size, lists, rule, (lr, step), stream));
+    guard("nvte_multi_tensor_adam_cuda", || {
+        // SAFETY: the caller vouches for the lists.
+        let lists = unsafe { read(chunk_size, raw, &[4, 5])? };
+        adam(lists, rule, (lr, step), stream)
+    });
 }
 
 /// `nvte_multi_tensor_adam_cuda` with masters in halves: the fifth list holds the low 16 bits of each
@@ -129,11 +190,13 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_adam_param_remainder_cuda(
     weight_decay: f32,
     stream: cudaStream_t,
 ) {
-    let lists = lists(tensor_lists, num_tensor_lists, num_tensors_per_list);
+    let raw = (tensor_lists, num_tensor_lists, num_tensors_per_list);
     let rule = AdamRule { beta1, beta2, epsilon, mode, bias_correction, weight_decay };
     let _ = noop_flag;
     guard("nvte_multi_tensor_adam_param_remainder_cuda", || {
-        adam_param_remainder(chunk_size, lists, rule, (lr, step), stream)
+        // SAFETY: the caller vouches for the lists.
+        let lists = unsafe { read(chunk_size, raw, &[5])? };
+        adam_param_remainder(lists, rule, (lr, step), stream)
     });
 }
 
@@ -161,11 +224,13 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_adam_fp8_cuda(
     fp8_dtype: MaybeUninit<NVTEDType>,
     stream: cudaStream_t,
 ) {
-    let lists = lists(tensor_lists, num_tensor_lists, num_tensors_per_list);
+    let raw = (tensor_lists, num_tensor_lists, num_tensors_per_list);
     let rule = AdamRule { beta1, beta2, epsilon, mode, bias_correction, weight_decay };
     let _ = noop_flag;
     guard("nvte_multi_tensor_adam_fp8_cuda", || {
-        adam_fp8(chunk_size, lists, rule, (lr, step), fp8_dtype, stream)
+        // SAFETY: the caller vouches for the lists.
+        let lists = unsafe { read(chunk_size, raw, &[8])? };
+        adam_fp8(lists, rule, (lr, step), from_c("fp8_dtype", fp8_dtype)?, stream)
     });
 }
 
@@ -193,11 +258,18 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_adam_capturable_cuda(
     inv_scale: NVTETensor,
     stream: cudaStream_t,
 ) {
-    let lists = lists(tensor_lists, num_tensor_lists, num_tensors_per_list);
+    let raw = (tensor_lists, num_tensor_lists, num_tensors_per_list);
     let rule = AdamRule { beta1, beta2, epsilon, mode, bias_correction, weight_decay };
-    let numbers = [lr, step, inv_scale];
     guard("nvte_multi_tensor_adam_capturable_cuda", || {
-        adam_capturable((chunk_size, noop_flag), lists, rule, numbers, false, stream)
+        // SAFETY: the caller vouches for the lists.
+        let lists = unsafe { read(chunk_size, raw, &[4])? };
+        let numbers = [
+            &check::rowwise("lr", lr)?,
+            &check::rowwise("step", step)?,
+            &check::rowwise("inv_scale", inv_scale)?,
+        ];
+        let noop = check::rowwise("noop_flag", noop_flag)?;
+        adam_capturable(&noop, lists, rule, numbers, stream)
     });
 }
 
@@ -220,11 +292,18 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_adam_capturable_master_cuda(
     inv_scale: NVTETensor,
     stream: cudaStream_t,
 ) {
-    let lists = lists(tensor_lists, num_tensor_lists, num_tensors_per_list);
+    let raw = (tensor_lists, num_tensor_lists, num_tensors_per_list);
     let rule = AdamRule { beta1, beta2, epsilon, mode, bias_correction, weight_decay };
-    let numbers = [lr, step, inv_scale];
     guard("nvte_multi_tensor_adam_capturable_master_cuda", || {
-        adam_capturable((chunk_size, noop_flag), lists, rule, numbers, true, stream)
+        // SAFETY: the caller vouches for the lists.
+        let lists = unsafe { read(chunk_size, raw, &[5])? };
+        let numbers = [
+            &check::rowwise("lr", lr)?,
+            &check::rowwise("step", step)?,
+            &check::rowwise("inv_scale", inv_scale)?,
+        ];
+        let noop = check::rowwise("noop_flag", noop_flag)?;
+        adam_capturable(&noop, lists, rule, numbers, stream)
     });
 }
 
@@ -258,7 +337,7 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_sgd_cuda(
     scale: f32,
     stream: cudaStream_t,
 ) {
-    let lists = lists(tensor_lists, num_tensor_lists, num_tensors_per_list);
+    let raw = (tensor_lists, num_tensor_lists, num_tensors_per_list);
     let rule = SgdRule {
         weight_decay: wd,
         momentum,
@@ -269,7 +348,11 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_sgd_cuda(
         decay_after_momentum: wd_after_momentum,
         scale,
     };
-    guard("nvte_multi_tensor_sgd_cuda", || sgd((chunk_size, noop_flag), lists, &rule, stream));
+    guard("nvte_multi_tensor_sgd_cuda", || {
+        // SAFETY: the caller vouches for the lists.
+        let lists = unsafe { read(chunk_size, raw, &[3, 4])? };
+        sgd(&check::rowwise("noop_flag", noop_flag)?, lists, &rule, stream)
+    });
 }
 
 /// `y = cast(x * scale)`.
@@ -291,9 +374,12 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_scale_cuda(
     scale: f32,
     stream: cudaStream_t,
 ) {
-    let lists = lists(tensor_lists, num_tensor_lists, num_tensors_per_list);
+    let raw = (tensor_lists, num_tensor_lists, num_tensors_per_list);
     guard("nvte_multi_tensor_scale_cuda", || {
-        scale_tensors((chunk_size, is_infinite), lists, Factor::Host(scale), stream)
+        // SAFETY: the caller vouches for the lists.
+        let lists = unsafe { read(chunk_size, raw, &[2])? };
+        let is_infinite = check::rowwise("is_infinite", is_infinite)?;
+        scale_tensors(&is_infinite, lists, Factor::Host(scale), stream)
     });
 }
 
@@ -308,9 +394,13 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_scale_tensor_cuda(
     scale: NVTETensor,
     stream: cudaStream_t,
 ) {
-    let lists = lists(tensor_lists, num_tensor_lists, num_tensors_per_list);
+    let raw = (tensor_lists, num_tensor_lists, num_tensors_per_list);
     guard("nvte_multi_tensor_scale_tensor_cuda", || {
-        scale_tensors((chunk_size, is_infinite), lists, Factor::Device(scale), stream)
+        // SAFETY: the caller vouches for the lists.
+        let lists = unsafe { read(chunk_size, raw, &[2])? };
+        let is_infinite = check::rowwise("is_infinite", is_infinite)?;
+        let scale = check::rowwise("scale", scale)?;
+        scale_tensors(&is_infinite, lists, Factor::Device(scale), stream)
     });
 }
 
@@ -334,11 +424,13 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_compute_scale_and_scale_inv_cu
     epsilon: f32,
     stream: cudaStream_t,
 ) {
-    let lists = lists(tensor_lists, num_tensor_lists, num_tensors_per_list);
+    let raw = (tensor_lists, num_tensor_lists, num_tensors_per_list);
     let _ = noop_flag;
     let rule = (max_fp8, force_pow_2_scales != 0, epsilon);
     guard("nvte_multi_tensor_compute_scale_and_scale_inv_cuda", || {
-        scales_from_amax(chunk_size, lists, Some(rule), stream)
+        // SAFETY: the caller vouches for the lists.
+        let lists = unsafe { read(chunk_size, raw, &[3])? };
+        scales_from_amax(lists, Some(rule), stream)
     });
 }
 
@@ -355,9 +447,11 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_compute_scale_inv_e8m0_cuda(
     num_tensors_per_list: usize,
     stream: cudaStream_t,
 ) {
-    let lists = lists(tensor_lists, num_tensor_lists, num_tensors_per_list);
+    let raw = (tensor_lists, num_tensor_lists, num_tensors_per_list);
     guard("nvte_multi_tensor_compute_scale_inv_e8m0_cuda", || {
-        scales_from_amax(chunk_size, lists, None, stream)
+        // SAFETY: the caller vouches for the lists.
+        let lists = unsafe { read(chunk_size, raw, &[2])? };
+        scales_from_amax(lists, None, stream)
     });
 }
 
@@ -379,7 +473,7 @@ pub unsafe extern "C-unwind" fn nvte_group_amax(
 ) {
     // SAFETY: the caller vouches for the arrays.
     guard("nvte_group_amax", || unsafe {
-        hadamard_transform::split_amax_plain(input, outputs, split_sections, num_tensors, stream)
+        split_amax_of(input, (outputs, split_sections, num_tensors), Maxima::Plain, stream)
     });
 }
 
@@ -394,6 +488,8 @@ pub unsafe extern "C-unwind" fn nvte_group_amax_graph_safe(
     stream: cudaStream_t,
 ) {
     guard("nvte_group_amax_graph_safe", || {
-        hadamard_transform::group_amax_plain(input, output, stream)
+        let input = check::grouped_tensor("input", input)?;
+        let output = check::grouped_tensor("output", output)?;
+        group_amax(&input, &output, Maxima::Plain, stream)
     });
 }

@@ -6,88 +6,47 @@ pub mod exports;
 use crate::backend::{self, args::*};
 use crate::check::{self, HIGH_PRECISION, Memory};
 use crate::error::{Error, Result};
-use crate::tensor::{Buffer, Tensor, bytes, from_c};
+use crate::tensor::{Buffer, Tensor, bytes};
 use crate::types::{NVTEDType::*, *};
 use AdamMaster::*;
 use std::fmt::{self, Display};
-use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
 /// Entries of the scratch that the caller of a norm provides.
 const PARTIALS: usize = 320;
 
-/// The tensor lists of a call.
-#[derive(Clone, Copy)]
-pub(crate) struct Lists {
-    lists: *mut *mut NVTETensor,
-    num_lists: usize,
-    num_tensors: usize,
-}
+/// The tensors of a call: `lists[list][tensor]`, all lists of one length.
+pub(crate) struct Lists(Vec<Vec<Buffer>>);
 
-/// The same, with every handle looked up: `of[list][tensor]`.
+/// The same, with the addresses as backends take them.
 struct Tensors {
     of: Vec<Vec<Buffer>>,
     entries: Vec<MultiTensor>,
 }
 
 impl Lists {
-    fn of<'a>(&self, chunk_size: i32, counts: &[usize]) -> Result<Vec<&'a [NVTETensor]>> {
-        if chunk_size < 1 {
-            return Err(Error::argument("chunk_size", "at least 1", chunk_size));
-        }
-        if !counts.contains(&self.num_lists) {
-            let counts: Vec<String> = counts.iter().map(|count| count.to_string()).collect();
-            let expected = counts.join(" or ");
-            return Err(Error::argument("num_tensor_lists", expected, self.num_lists));
-        }
-        check::array("tensor_lists", self.lists, ("num_tensor_lists", self.num_lists))?;
-        // SAFETY: the caller's array has that many entries.
-        #[allow(unsafe_code)]
-        let lists = unsafe { std::slice::from_raw_parts(self.lists, self.num_lists) };
-        lists
-            .iter()
-            .enumerate()
-            .map(|(l, &list)| {
-                let length = ("num_tensors_per_list", self.num_tensors);
-                check::array(format_args!("tensor_lists[{l}]"), list, length)?;
-                if self.num_tensors == 0 {
-                    return Ok(&[][..]);
-                }
-                // SAFETY: as above.
-                #[allow(unsafe_code)]
-                Ok(unsafe { std::slice::from_raw_parts(list, self.num_tensors) })
-            })
-            .collect()
-    }
-
-    /// The row-wise buffers, of which the first `same` lists hold as many elements as list 0.
-    fn tensors(&self, chunk_size: i32, counts: &[usize], same: usize) -> Result<Tensors> {
-        let mut tensors = Tensors { of: Vec::new(), entries: Vec::new() };
-        for (l, list) in self.of(chunk_size, counts)?.into_iter().enumerate() {
-            let mut buffers = backend::memory::reserve("a list of tensors", list.len())?;
-            for (t, &handle) in list.iter().enumerate() {
-                let buffer = check::tensor("tensor_lists", handle)
-                    .or_else(|_| check::tensor(&format!("tensor_lists[{l}][{t}]"), handle))?
-                    .rowwise;
-                if l == 0 {
-                    let numel = buffer.shape.numel();
-                    tensors.entries.push(MultiTensor { data: [null_mut(); 8], numel });
-                }
-                let entry = &mut tensors.entries[t];
+    /// The lists, of which the first `same` hold as many elements as list 0.
+    fn tensors(self, same: usize) -> Result<Tensors> {
+        let Self(lists) = self;
+        let mut entries = backend::memory::reserve("a list of tensors", lists[0].len())?;
+        for t in 0..lists[0].len() {
+            let numel = lists[0][t].shape.numel();
+            let mut entry = MultiTensor { data: [null_mut(); 8], numel };
+            for (l, list) in lists.iter().enumerate() {
+                let buffer = &list[t];
                 entry.data[l] = buffer.ptr();
                 if l < same {
-                    check::pointer(format_args!("tensor_lists[{l}][{t}].data"), &buffer)?;
-                    if buffer.shape.numel() < entry.numel {
+                    check::pointer(Place(l, t), buffer)?;
+                    if buffer.shape.numel() < numel {
                         let name = format!("tensor_lists[{l}][{t}].shape");
-                        let expected = format!("{} elements, as tensor_lists[0][{t}]", entry.numel);
+                        let expected = format!("{numel} elements, as tensor_lists[0][{t}]");
                         return Err(Error::argument(name, expected, buffer.shape));
                     }
                 }
-                buffers.push(buffer);
             }
-            tensors.of.push(buffers);
+            entries.push(entry);
         }
-        Ok(tensors)
+        Ok(Tensors { of: lists, entries })
     }
 }
 
@@ -98,12 +57,14 @@ impl Tensors {
 
     /// The dtype of all tensors of a list, one out of `allowed`.
     fn dtype(&self, list: usize, allowed: &[NVTEDType]) -> Result<NVTEDType> {
-        let mut allowed = allowed.to_vec();
+        let mut dtype = allowed[0];
         for (t, buffer) in self.of[list].iter().enumerate() {
-            check::dtype(format_args!("tensor_lists[{list}][{t}]"), buffer.dtype, &allowed)?;
-            allowed = vec![buffer.dtype];
+            let name = format_args!("tensor_lists[{list}][{t}]");
+            let as_before = [dtype];
+            check::dtype(name, buffer.dtype, if t == 0 { allowed } else { &as_before })?;
+            dtype = buffer.dtype;
         }
-        Ok(allowed[0])
+        Ok(dtype)
     }
 
     /// Without those that have no element. Of the first `lists` lists, the tensors of one place may be
@@ -133,17 +94,16 @@ impl Display for Place {
 }
 
 /// One value on the device.
-fn scalar<T>(name: &str, handle: NVTETensor, dtype: NVTEDType) -> Result<*mut T> {
-    let buffer = check::tensor(name, handle)?.rowwise;
+fn scalar<T>(name: &str, buffer: &Buffer, dtype: NVTEDType) -> Result<*mut T> {
     check::dtype(name, buffer.dtype, &[dtype])?;
     if buffer.shape.numel() == 0 {
         return Err(Error::argument(format!("{name}.shape"), "one element", buffer.shape));
     }
-    Ok(check::pointer(format_args!("{name}.data"), &buffer)?.cast())
+    Ok(check::pointer(format_args!("{name}.data"), buffer)?.cast())
 }
 
-fn flag(name: &str, handle: NVTETensor) -> Result<*mut i32> {
-    scalar(name, handle, kNVTEInt32)
+fn flag(name: &str, buffer: &Buffer) -> Result<*mut i32> {
+    scalar(name, buffer, kNVTEInt32)
 }
 
 /// The numbers of a step that are on the host.
@@ -196,41 +156,32 @@ impl AdamRule {
 }
 
 /// Adam with its numbers on the host; the fifth list, which may be absent, holds float masters.
-fn adam(
-    chunk_size: i32,
-    lists: Lists,
-    rule: AdamRule,
-    (lr, step): (f32, i32),
-    stream: cudaStream_t,
-) -> Result<()> {
-    let master = if lists.num_lists == 5 { NVTEX_ADAM_FLOAT_MASTER } else { NVTEX_ADAM_NO_MASTER };
-    let tensors = lists.tensors(chunk_size, &[4, 5], 5)?;
+fn adam(lists: Lists, rule: AdamRule, (lr, step): (f32, i32), stream: cudaStream_t) -> Result<()> {
+    let master = if lists.0.len() == 5 { NVTEX_ADAM_FLOAT_MASTER } else { NVTEX_ADAM_NO_MASTER };
+    let tensors = lists.tensors(5)?;
     run_adam(tensors, HIGH_PRECISION, AdamArgs { master, ..rule.at(lr, step)? }, stream)
 }
 
 fn adam_param_remainder(
-    chunk_size: i32,
     lists: Lists,
     rule: AdamRule,
     (lr, step): (f32, i32),
     stream: cudaStream_t,
 ) -> Result<()> {
-    let tensors = lists.tensors(chunk_size, &[5], 5)?;
+    let tensors = lists.tensors(5)?;
     let args = AdamArgs { master: NVTEX_ADAM_REMAINDER, ..rule.at(lr, step)? };
     run_adam(tensors, &[kNVTEBFloat16], args, stream)
 }
 
 fn adam_fp8(
-    chunk_size: i32,
     lists: Lists,
     rule: AdamRule,
     (lr, step): (f32, i32),
-    fp8_dtype: MaybeUninit<NVTEDType>,
+    fp8: NVTEDType,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let fp8 = from_c("fp8_dtype", fp8_dtype)?;
     check::fp8("fp8_dtype", fp8)?;
-    let mut tensors = lists.tensors(chunk_size, &[8], 5)?;
+    let mut tensors = lists.tensors(5)?;
     for (t, buffer) in tensors.of[1].iter_mut().enumerate() {
         check::dtype(format_args!("tensor_lists[1][{t}]"), buffer.dtype, &[fp8, kNVTEByte])?;
         buffer.dtype = fp8;
@@ -249,26 +200,24 @@ fn adam_fp8(
 
 /// Adam with learning rate, step and scale of the gradients on the device.
 fn adam_capturable(
-    (chunk_size, noop): (i32, NVTETensor),
+    noop: &Buffer,
     lists: Lists,
     rule: AdamRule,
-    [lr, step, inv_scale]: [NVTETensor; 3],
-    with_master: bool,
+    [lr, step, inv_scale]: [&Buffer; 3],
     stream: cudaStream_t,
 ) -> Result<()> {
     let noop = flag("noop_flag", noop)?;
     let lr = scalar("lr", lr, kNVTEFloat32)?;
     let step: *mut i32 = scalar("step", step, kNVTEInt32)?;
     let inv_scale = scalar("inv_scale", inv_scale, kNVTEFloat32)?;
-    let (count, master) =
-        if with_master { (5, NVTEX_ADAM_FLOAT_MASTER) } else { (4, NVTEX_ADAM_NO_MASTER) };
-    let tensors = lists.tensors(chunk_size, &[count], 5)?;
+    let with_master = lists.0.len() == 5;
+    let tensors = lists.tensors(5)?;
     let args = AdamArgs {
         device_lr: lr,
         device_step: if rule.bias_correction == 1 { step } else { null() },
         inv_scale,
         noop,
-        master,
+        master: if with_master { NVTEX_ADAM_FLOAT_MASTER } else { NVTEX_ADAM_NO_MASTER },
         ..rule.args()
     };
     run_adam(tensors, HIGH_PRECISION, args, stream)
@@ -321,16 +270,12 @@ pub(crate) struct SgdRule {
     scale: f32,
 }
 
-fn sgd(
-    (chunk_size, noop): (i32, NVTETensor),
-    lists: Lists,
-    rule: &SgdRule,
-    stream: cudaStream_t,
-) -> Result<()> {
+fn sgd(noop: &Buffer, lists: Lists, rule: &SgdRule, stream: cudaStream_t) -> Result<()> {
     let noop = flag("noop_flag", noop)?;
-    let tensors = lists.tensors(chunk_size, &[3, 4], 4)?;
+    let num_lists = lists.0.len();
+    let tensors = lists.tensors(4)?;
     let grad_dtype = tensors.dtype(0, HIGH_PRECISION)?;
-    let with_copy = lists.num_lists == 4;
+    let with_copy = num_lists == 4;
     // A weight of 16 bits has a gradient and a momentum like it, and no copy.
     let weights = match (grad_dtype, with_copy) {
         (kNVTEFloat32, _) | (_, true) => &[kNVTEFloat32][..],
@@ -343,7 +288,7 @@ fn sgd(
         true => tensors.dtype(3, &[kNVTEFloat16, kNVTEBFloat16])?,
         false => kNVTEFloat16,
     };
-    let tensors = tensors.filled(lists.num_lists)?;
+    let tensors = tensors.filled(num_lists)?;
     if tensors.is_empty() {
         return Ok(());
     }
@@ -368,50 +313,48 @@ fn sgd(
 
 /// Where the norms go, and the scratch of the caller.
 pub(crate) struct Norms {
-    output: NVTETensor,
-    output_per_tensor: NVTETensor,
-    ret: NVTETensor,
-    ret_per_tensor: NVTETensor,
-    per_tensor: i32,
-    max_chunks_per_tensor: i32,
+    non_finite: Buffer,
+    output: Buffer,
+    ret: Buffer,
+    /// Scratch and norms of each tensor, and the most chunks of one.
+    per_tensor: Option<(Buffer, Buffer, i32)>,
+    chunk_size: i32,
 }
 
 fn l2_norm(
-    (chunk_size, noop): (i32, NVTETensor),
     lists: Lists,
     norms: &Norms,
-    inv_scale: Option<NVTETensor>,
+    inv_scale: Option<&Buffer>,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let non_finite = flag("noop_flag", noop)?;
-    let floats = |name: &str, handle: NVTETensor, least: usize| -> Result<*mut f32> {
-        let buffer = check::tensor(name, handle)?.rowwise;
+    let non_finite = flag("noop_flag", &norms.non_finite)?;
+    let floats = |name: &str, buffer: &Buffer, least: usize| -> Result<*mut f32> {
         check::dtype(name, buffer.dtype, &[kNVTEFloat32])?;
-        Ok(check::elements(name, &buffer, least, kNVTEFloat32)?.cast())
+        Ok(check::elements(name, buffer, least, kNVTEFloat32)?.cast())
     };
-    let workspace = floats("output", norms.output, PARTIALS)?;
-    let norm = floats("ret", norms.ret, 1)?;
+    let workspace = floats("output", &norms.output, PARTIALS)?;
+    let norm = floats("ret", &norms.ret, 1)?;
     let inv_scale = match inv_scale {
-        Some(handle) => scalar("inv_scale", handle, kNVTEFloat32)?,
+        Some(inv_scale) => scalar("inv_scale", inv_scale, kNVTEFloat32)?,
         None => null_mut(),
     };
-    let tensors = lists.tensors(chunk_size, &[1], 1)?;
+    let tensors = lists.tensors(1)?;
     let dtype = tensors.dtype(0, HIGH_PRECISION)?;
-    let chunk = chunk_size as usize;
+    let chunk = norms.chunk_size as usize;
     let (mut tensor_norms, mut tensor_workspace, mut chunks) = (null_mut(), null_mut(), 0);
-    if norms.per_tensor != 0 && tensors.any() {
+    if let Some((scratch, ret, got)) = norms.per_tensor.as_ref().filter(|_| tensors.any()) {
         let most = tensors.entries.iter().map(|entry| entry.numel.div_ceil(chunk)).max();
-        let (most, got) = (most.unwrap_or(0), norms.max_chunks_per_tensor);
+        let (most, got) = (most.unwrap_or(0), *got);
         chunks = usize::try_from(got).unwrap_or(0);
         if got < 0 || chunks < most {
             let expected = format!("{most}, the most chunks of {chunk} elements in a tensor");
             return Err(Error::argument("max_chunks_per_tensor", expected, got));
         }
-        let count = lists.num_tensors;
-        tensor_norms = floats("ret_per_tensor", norms.ret_per_tensor, count)?;
+        let count = tensors.entries.len();
+        tensor_norms = floats("ret_per_tensor", ret, count)?;
         // Saturated, it is more than any buffer has.
         let least = count.saturating_mul(chunks);
-        tensor_workspace = floats("output_per_tensor", norms.output_per_tensor, least)?;
+        tensor_workspace = floats("output_per_tensor", scratch, least)?;
     }
     let args = L2NormArgs {
         tensors: tensors.entries.as_ptr(),
@@ -433,11 +376,11 @@ fn l2_norm(
 /// The factor of `scale_tensors`, on the host or the device.
 enum Factor {
     Host(f32),
-    Device(NVTETensor),
+    Device(Buffer),
 }
 
 fn scale_tensors(
-    (chunk_size, is_infinite): (i32, NVTETensor),
+    is_infinite: &Buffer,
     lists: Lists,
     factor: Factor,
     stream: cudaStream_t,
@@ -445,9 +388,9 @@ fn scale_tensors(
     let non_finite = flag("is_infinite", is_infinite)?;
     let (scale, device_scale) = match factor {
         Factor::Host(scale) => (scale, null_mut()),
-        Factor::Device(handle) => (1.0, scalar("scale", handle, kNVTEFloat32)?),
+        Factor::Device(scale) => (1.0, scalar("scale", &scale, kNVTEFloat32)?),
     };
-    let tensors = lists.tensors(chunk_size, &[2], 2)?;
+    let tensors = lists.tensors(2)?;
     let (input_dtype, output_dtype) =
         (tensors.dtype(0, HIGH_PRECISION)?, tensors.dtype(1, HIGH_PRECISION)?);
     let tensors = tensors.filled(2)?;
@@ -469,7 +412,6 @@ fn scale_tensors(
 
 /// Scales as floats by a rule, or else as E8M0 codes.
 fn scales_from_amax(
-    chunk_size: i32,
     lists: Lists,
     rule: Option<(f32, bool, f32)>,
     stream: cudaStream_t,
@@ -478,7 +420,7 @@ fn scales_from_amax(
         Some(_) => &[&[kNVTEFloat32], &[kNVTEFloat32], &[kNVTEFloat32]],
         None => &[&[kNVTEBFloat16], &[kNVTEByte, kNVTEFloat8E8M0]],
     };
-    let tensors = lists.tensors(chunk_size, &[dtypes.len()], dtypes.len())?;
+    let tensors = lists.tensors(dtypes.len())?;
     for (list, allowed) in dtypes.iter().enumerate() {
         tensors.dtype(list, allowed)?;
     }

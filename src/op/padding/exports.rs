@@ -20,14 +20,11 @@ pub unsafe extern "C-unwind" fn nvte_multi_padding(
     padded_num_rows_list: *const i32,
     stream: cudaStream_t,
 ) {
-    let lists = Lists {
-        num_tensors,
-        inputs: input_list,
-        outputs: output_list,
-        rows: padded_num_rows_list,
-        rows_name: PADDED,
-    };
-    guard("nvte_multi_padding", || run(&lists, stream));
+    let rows = (PADDED, padded_num_rows_list);
+    // SAFETY: the caller vouches for the lists.
+    guard("nvte_multi_padding", || unsafe {
+        run(&lists(num_tensors, input_list, output_list, rows)?, stream)
+    });
 }
 
 /// Copies the first `unpadded_num_rows_list[i]` rows of matrices: undoes `nvte_multi_padding`.
@@ -43,12 +40,29 @@ pub unsafe extern "C-unwind" fn nvte_multi_unpadding(
     unpadded_num_rows_list: *const i32,
     stream: cudaStream_t,
 ) {
-    let lists = Lists {
-        num_tensors,
-        inputs: input_list,
-        outputs: output_list,
-        rows: unpadded_num_rows_list,
-        rows_name: UNPADDED,
-    };
-    guard("nvte_multi_unpadding", || run(&lists, stream));
+    let rows = (UNPADDED, unpadded_num_rows_list);
+    // SAFETY: the caller vouches for the lists.
+    guard("nvte_multi_unpadding", || unsafe {
+        run(&lists(num_tensors, input_list, output_list, rows)?, stream)
+    });
+}
+
+/// # Safety
+/// Each list is null or has `num_tensors` entries.
+unsafe fn lists<'a>(
+    num_tensors: usize,
+    inputs: *const NVTETensor,
+    outputs: *mut NVTETensor,
+    (rows_name, rows): (&'static str, *const i32),
+) -> Result<Lists<'a>> {
+    let count = ("num_tensors", num_tensors);
+    // SAFETY: the caller's promise.
+    unsafe {
+        Ok(Lists {
+            inputs: check::buffers("input_list", inputs, count)?,
+            outputs: check::buffers("output_list", outputs, count)?,
+            rows: check::slice(rows_name, rows, count)?,
+            rows_name,
+        })
+    }
 }

@@ -35,10 +35,17 @@ pub unsafe extern "C-unwind" fn nvte_permute(
     num_out_tokens: i32,
     stream: cudaStream_t,
 ) {
-    let tensors =
-        Permutation { input, output, sorted_row_id, row_id_map, prob, prob_grad, input_fwd };
     guard("nvte_permute", || {
-        permute(&tensors, Sizes::new(num_rows, topK, num_cols), num_out_tokens, stream)
+        let tensors = Permutation {
+            input: check::rowwise_or_unset("input", input)?,
+            output: check::rowwise_or_unset("output", output)?,
+            sorted_row_id: check::rowwise_or_unset("sorted_row_id", sorted_row_id)?,
+            row_id_map: check::rowwise_or_unset("row_id_map", row_id_map)?,
+            prob: check::rowwise_or_unset("prob", prob)?,
+            prob_grad: check::rowwise_or_unset("prob_grad", prob_grad)?,
+            input_fwd: check::rowwise_or_unset("input_fwd", input_fwd)?,
+        };
+        permute(&tensors, &Sizes::new(num_rows, topK, num_cols)?, num_out_tokens, stream)
     });
 }
 
@@ -60,8 +67,13 @@ pub unsafe extern "C-unwind" fn nvte_unpermute(
     stream: cudaStream_t,
 ) {
     guard("nvte_unpermute", || {
-        let tensors = [input, output, row_id_map, prob];
-        unpermute(tensors, Sizes::new(num_rows, topK, num_cols), stream)
+        let tensors = [
+            &check::rowwise_or_unset("input", input)?,
+            &check::rowwise_or_unset("output", output)?,
+            &check::rowwise_or_unset("row_id_map", row_id_map)?,
+            &check::rowwise_or_unset("prob", prob)?,
+        ];
+        unpermute(tensors, &Sizes::new(num_rows, topK, num_cols)?, stream)
     });
 }
 

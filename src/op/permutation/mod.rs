@@ -53,16 +53,11 @@ fn data(name: &str, buffer: &Buffer, dtype: NVTEDType, least: usize) -> Result<*
     check::elements(name, buffer, least, dtype)
 }
 
-fn buffer(name: &str, handle: NVTETensor) -> Result<Buffer> {
-    Ok(check::tensor_or_empty(name, handle)?.rowwise)
-}
-
 /// Probabilities, null for none.
-fn optional_floats(name: &str, handle: NVTETensor, least: usize) -> Result<*mut f32> {
-    let buffer = buffer(name, handle)?;
+fn optional_floats(name: &str, buffer: &Buffer, least: usize) -> Result<*mut f32> {
     match buffer.ptr().is_null() {
         true => Ok(null_mut()),
-        false => Ok(data(name, &buffer, kNVTEFloat32, least)?.cast()),
+        false => Ok(data(name, buffer, kNVTEFloat32, least)?.cast()),
     }
 }
 
@@ -73,31 +68,27 @@ fn rows(buffer: &Buffer, sizes: &Sizes) -> usize {
 
 /// Tensors of `nvte_permute`.
 struct Permutation {
-    input: NVTETensor,
-    output: NVTETensor,
-    sorted_row_id: NVTETensor,
-    row_id_map: NVTETensor,
-    prob: NVTETensor,
-    prob_grad: NVTETensor,
-    input_fwd: NVTETensor,
+    input: Buffer,
+    output: Buffer,
+    sorted_row_id: Buffer,
+    row_id_map: Buffer,
+    prob: Buffer,
+    prob_grad: Buffer,
+    input_fwd: Buffer,
 }
 
 fn permute(
     tensors: &Permutation,
-    sizes: Result<Sizes>,
+    sizes: &Sizes,
     num_out_tokens: i32,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let sizes = sizes?;
-    let input = buffer("input", tensors.input)?;
-    check::high_precision("input", input.dtype)?;
+    let Permutation { input, output, input_fwd: forward, .. } = tensors;
     let dtype = input.dtype;
-    let output = buffer("output", tensors.output)?;
-    let map =
-        data("row_id_map", &buffer("row_id_map", tensors.row_id_map)?, kNVTEInt32, sizes.slots())?;
-    let forward = buffer("input_fwd", tensors.input_fwd)?;
+    check::high_precision("input", dtype)?;
+    let map = data("row_id_map", &tensors.row_id_map, kNVTEInt32, sizes.slots())?;
     let mut args = PermuteArgs {
-        input: data("input", &input, dtype, sizes.elements())?,
+        input: data("input", input, dtype, sizes.elements())?,
         output: null_mut(),
         map: map.cast_const().cast(),
         probs: null(),
@@ -110,13 +101,13 @@ fn permute(
         dtype,
     };
     if !forward.ptr().is_null() {
-        args.rows = rows(&forward, &sizes);
-        args.output = data("output", &output, dtype, args.rows * sizes.cols)?;
-        args.probs = optional_floats("prob", tensors.prob, sizes.slots())?;
+        args.rows = rows(forward, sizes);
+        args.output = data("output", output, dtype, args.rows * sizes.cols)?;
+        args.probs = optional_floats("prob", &tensors.prob, sizes.slots())?;
         if !args.probs.is_null() {
-            let grads = buffer("prob_grad", tensors.prob_grad)?;
-            args.prob_grads = data("prob_grad", &grads, kNVTEFloat32, sizes.slots())?.cast();
-            args.forward = data("input_fwd", &forward, dtype, args.rows * sizes.cols)?;
+            let grads = &tensors.prob_grad;
+            args.prob_grads = data("prob_grad", grads, kNVTEFloat32, sizes.slots())?.cast();
+            args.forward = data("input_fwd", forward, dtype, args.rows * sizes.cols)?;
         }
         permute_apart(&args, None)?;
         return if sizes.is_empty() { Ok(()) } else { backend::run(&args, stream) };
@@ -125,10 +116,10 @@ fn permute(
         return Err(Error::argument("num_out_tokens", "0 or more", num_out_tokens));
     };
     args.rows = out_tokens.min(sizes.slots());
-    args.output = data("output", &output, dtype, args.rows * sizes.cols)?;
-    let sorted = buffer("sorted_row_id", tensors.sorted_row_id)?;
+    args.output = data("output", output, dtype, args.rows * sizes.cols)?;
+    let sorted = &tensors.sorted_row_id;
     let row_map = RowMapArgs {
-        sorted: data("sorted_row_id", &sorted, kNVTEInt32, sizes.slots())?.cast_const().cast(),
+        sorted: data("sorted_row_id", sorted, kNVTEInt32, sizes.slots())?.cast_const().cast(),
         map: map.cast(),
         tokens: sizes.tokens,
         topk: sizes.topk,
@@ -163,21 +154,17 @@ fn permute_apart(args: &PermuteArgs, row_map: Option<&RowMapArgs>) -> Result<()>
 }
 
 fn unpermute(
-    [input, output, row_id_map, prob]: [NVTETensor; 4],
-    sizes: Result<Sizes>,
+    [input, output, row_id_map, prob]: [&Buffer; 4],
+    sizes: &Sizes,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let sizes = sizes?;
-    let input = buffer("input", input)?;
     check::high_precision("input", input.dtype)?;
     let dtype = input.dtype;
-    let rows = rows(&input, &sizes);
+    let rows = rows(input, sizes);
     let args = UnpermuteArgs {
-        input: data("input", &input, dtype, rows * sizes.cols)?,
-        output: data("output", &buffer("output", output)?, dtype, sizes.elements())?,
-        map: data("row_id_map", &buffer("row_id_map", row_id_map)?, kNVTEInt32, sizes.slots())?
-            .cast_const()
-            .cast(),
+        input: data("input", input, dtype, rows * sizes.cols)?,
+        output: data("output", output, dtype, sizes.elements())?,
+        map: data("row_id_map", row_id_map, kNVTEInt32, sizes.slots())?.cast_const().cast(),
         probs: optional_floats("prob", prob, sizes.slots())?,
         tokens: sizes.tokens,
         topk: sizes.topk,

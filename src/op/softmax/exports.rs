@@ -21,7 +21,7 @@ pub unsafe extern "C-unwind" fn nvte_scaled_softmax_forward(
     stream: cudaStream_t,
 ) {
     guard("nvte_scaled_softmax_forward", || {
-        forward(input, None, softmax_results, (scale_factor, NVTEX_SOFTMAX_UNMASKED), stream)
+        forward_of(input, softmax_results, (scale_factor, NVTEX_SOFTMAX_UNMASKED), stream)
     });
 }
 
@@ -40,7 +40,7 @@ pub unsafe extern "C-unwind" fn nvte_scaled_softmax_backward(
 ) {
     let form = (scale_factor, NVTEX_SOFTMAX_UNMASKED);
     guard("nvte_scaled_softmax_backward", || {
-        backward(incoming_grads, softmax_results, output_grads, form, stream)
+        backward_of([incoming_grads, softmax_results, output_grads], form, stream)
     });
 }
 
@@ -57,7 +57,10 @@ pub unsafe extern "C-unwind" fn nvte_scaled_masked_softmax_forward(
     stream: cudaStream_t,
 ) {
     guard("nvte_scaled_masked_softmax_forward", || {
-        forward(input, Some(mask), softmax_results, (scale_factor, NVTEX_SOFTMAX_BYTES), stream)
+        let x = check::tensor("input", input)?;
+        let y = check::tensor("softmax_results", softmax_results)?;
+        let mask = check::rowwise("mask", mask)?;
+        forward(&x, Some(&mask), &y, (scale_factor, NVTEX_SOFTMAX_BYTES), stream)
     });
 }
 
@@ -72,7 +75,7 @@ pub unsafe extern "C-unwind" fn nvte_scaled_masked_softmax_backward(
 ) {
     let form = (scale_factor, NVTEX_SOFTMAX_BYTES);
     guard("nvte_scaled_masked_softmax_backward", || {
-        backward(incoming_grads, softmax_results, output_grads, form, stream)
+        backward_of([incoming_grads, softmax_results, output_grads], form, stream)
     });
 }
 
@@ -88,7 +91,7 @@ pub unsafe extern "C-unwind" fn nvte_scaled_upper_triang_masked_softmax_forward(
     stream: cudaStream_t,
 ) {
     guard("nvte_scaled_upper_triang_masked_softmax_forward", || {
-        forward(input, None, softmax_results, (scale_factor, NVTEX_SOFTMAX_CAUSAL), stream)
+        forward_of(input, softmax_results, (scale_factor, NVTEX_SOFTMAX_CAUSAL), stream)
     });
 }
 
@@ -104,7 +107,7 @@ pub unsafe extern "C-unwind" fn nvte_scaled_upper_triang_masked_softmax_backward
 ) {
     let form = (scale_factor, NVTEX_SOFTMAX_CAUSAL);
     guard("nvte_scaled_upper_triang_masked_softmax_backward", || {
-        backward(incoming_grads, softmax_results, output_grads, form, stream)
+        backward_of([incoming_grads, softmax_results, output_grads], form, stream)
     });
 }
 
@@ -119,7 +122,7 @@ pub unsafe extern "C-unwind" fn nvte_scaled_aligned_causal_masked_softmax_forwar
 ) {
     let form = (scale_factor, NVTEX_SOFTMAX_CAUSAL_BOTTOM_RIGHT);
     guard("nvte_scaled_aligned_causal_masked_softmax_forward", || {
-        forward(input, None, softmax_results, form, stream)
+        forward_of(input, softmax_results, form, stream)
     });
 }
 
@@ -135,6 +138,28 @@ pub unsafe extern "C-unwind" fn nvte_scaled_aligned_causal_masked_softmax_backwa
 ) {
     let form = (scale_factor, NVTEX_SOFTMAX_CAUSAL_BOTTOM_RIGHT);
     guard("nvte_scaled_aligned_causal_masked_softmax_backward", || {
-        backward(incoming_grads, softmax_results, output_grads, form, stream)
+        backward_of([incoming_grads, softmax_results, output_grads], form, stream)
     });
+}
+
+/// A forward without a mask of bytes.
+fn forward_of(
+    input: NVTETensor,
+    softmax_results: NVTETensor,
+    form: (f32, SoftmaxMask),
+    stream: cudaStream_t,
+) -> Result<()> {
+    let x = check::tensor("input", input)?;
+    forward(&x, None, &check::tensor("softmax_results", softmax_results)?, form, stream)
+}
+
+/// The backward of handles of the incoming gradients, the results and the output.
+fn backward_of(
+    [grads, results, output]: [NVTETensor; 3],
+    form: (f32, SoftmaxMask),
+    stream: cudaStream_t,
+) -> Result<()> {
+    let dy = check::tensor("incoming_grads", grads)?;
+    let y = check::tensor("softmax_results", results)?;
+    backward(&dy, &y, &check::tensor("output_grads", output)?, form, stream)
 }

@@ -6,21 +6,20 @@ pub mod exports;
 use crate::backend::{self, args::*};
 use crate::check::{self, Memory};
 use crate::error::{Error, Result};
-use crate::tensor::{Buffer, Shape};
+use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::*;
 use SoftmaxMask::*;
 use std::ptr::null;
 
 /// Data of one of the tensors, all of which have the shape and dtype of the first.
-fn data(name: &str, handle: NVTETensor, like: Option<&Buffer>) -> Result<Buffer> {
-    let tensor = check::tensor(name, handle)?;
-    check::input(name, &tensor)?;
+fn data<'a>(name: &str, tensor: &'a Tensor, like: Option<&Buffer>) -> Result<&'a Buffer> {
+    check::input(name, tensor)?;
     check::high_precision(name, tensor.dtype())?;
     if let Some(like) = like {
         check::dtype(name, tensor.dtype(), &[like.dtype])?;
         check::shape(name, &tensor.rowwise.shape, &like.shape)?;
     }
-    Ok(tensor.rowwise)
+    Ok(&tensor.rowwise)
 }
 
 /// `[matrices, queries, keys]` of a shape.
@@ -39,14 +38,14 @@ fn dims(name: &str, shape: &Shape, visible: SoftmaxMask) -> Result<[usize; 3]> {
 
 /// Forward; `mask` is there for the masked form.
 fn forward(
-    input: NVTETensor,
-    mask: Option<NVTETensor>,
-    results: NVTETensor,
+    input: &Tensor,
+    mask: Option<&Buffer>,
+    results: &Tensor,
     (scale, visible): (f32, SoftmaxMask),
     stream: cudaStream_t,
 ) -> Result<()> {
     let x = data("input", input, None)?;
-    let y = data("softmax_results", results, Some(&x))?;
+    let y = data("softmax_results", results, Some(x))?;
     let [matrices, queries, keys] = dims("input", &x.shape, visible)?;
     let (mask, matrices_per_mask) = match mask {
         Some(mask) => mask_bytes(mask, &x.shape)?,
@@ -69,9 +68,8 @@ fn forward(
 }
 
 /// The bytes of a mask `[b or 1, 1, s_q, s_k]`, and for how many matrices each of its matrices is.
-fn mask_bytes(mask: NVTETensor, scores: &Shape) -> Result<(*const u8, usize)> {
+fn mask_bytes(mask: &Buffer, scores: &Shape) -> Result<(*const u8, usize)> {
     let &[batch, heads, queries, keys] = scores.dims() else { unreachable!("checked by dims()") };
-    let mask = check::tensor("mask", mask)?.rowwise;
     if !mask.is_set() {
         return Err(Error::argument("mask.data", "row-wise data", "no data"));
     }
@@ -84,20 +82,20 @@ fn mask_bytes(mask: NVTETensor, scores: &Shape) -> Result<(*const u8, usize)> {
             return Err(Error::argument("mask.shape", expected, mask.shape));
         }
     };
-    Ok((check::pointer("mask.data", &mask)?.cast_const().cast(), per_mask))
+    Ok((check::pointer("mask.data", mask)?.cast_const().cast(), per_mask))
 }
 
 /// Backward; masked scores have results of 0, so that it is the unmasked one.
 fn backward(
-    grads: NVTETensor,
-    results: NVTETensor,
-    output: NVTETensor,
+    grads: &Tensor,
+    results: &Tensor,
+    output: &Tensor,
     (scale, visible): (f32, SoftmaxMask),
     stream: cudaStream_t,
 ) -> Result<()> {
     let dy = data("incoming_grads", grads, None)?;
-    let y = data("softmax_results", results, Some(&dy))?;
-    let dx = data("output_grads", output, Some(&dy))?;
+    let y = data("softmax_results", results, Some(dy))?;
+    let dx = data("output_grads", output, Some(dy))?;
     let [matrices, queries, keys] = dims("incoming_grads", &dy.shape, visible)?;
     let args = SoftmaxArgs {
         input: dy.ptr(),

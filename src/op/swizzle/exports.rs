@@ -24,7 +24,7 @@ pub unsafe extern "C-unwind" fn nvte_swizzle_scaling_factors(
     output: NVTETensor,
     stream: cudaStream_t,
 ) {
-    guard("nvte_swizzle_scaling_factors", || single(input, output, Way::Tiles, stream));
+    guard("nvte_swizzle_scaling_factors", || single_of(input, output, Way::Tiles, stream));
 }
 
 /// The inverse of `nvte_swizzle_scaling_factors`; padding is copied. The output decides which
@@ -35,7 +35,7 @@ pub unsafe extern "C-unwind" fn nvte_unswizzle_scaling_factors(
     output: NVTETensor,
     stream: cudaStream_t,
 ) {
-    guard("nvte_unswizzle_scaling_factors", || single(input, output, Way::Compact, stream));
+    guard("nvte_unswizzle_scaling_factors", || single_of(input, output, Way::Compact, stream));
 }
 
 /// `nvte_swizzle_scaling_factors` of `num_tensors` pairs, in one kernel for many of them. Scaling
@@ -49,7 +49,7 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_swizzle_scaling_factors(
 ) {
     guard("nvte_multi_tensor_swizzle_scaling_factors", || {
         // SAFETY: the caller vouches for the arrays.
-        unsafe { multi(inputs, outputs, num_tensors, Way::Tiles, stream) }
+        unsafe { multi_of(inputs, outputs, num_tensors, Way::Tiles, stream) }
     });
 }
 
@@ -65,7 +65,7 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_swizzle_scaling_factors_unchec
 ) {
     guard("nvte_multi_tensor_swizzle_scaling_factors_unchecked", || {
         // SAFETY: the caller vouches for the arrays.
-        unsafe { multi(inputs, outputs, num_tensors, Way::TilesUnchecked, stream) }
+        unsafe { multi_of(inputs, outputs, num_tensors, Way::TilesUnchecked, stream) }
     });
 }
 
@@ -79,7 +79,7 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_unswizzle_scaling_factors(
 ) {
     guard("nvte_multi_tensor_unswizzle_scaling_factors", || {
         // SAFETY: the caller vouches for the arrays.
-        unsafe { multi(inputs, outputs, num_tensors, Way::Compact, stream) }
+        unsafe { multi_of(inputs, outputs, num_tensors, Way::Compact, stream) }
     });
 }
 
@@ -101,7 +101,7 @@ pub unsafe extern "C-unwind" fn nvte_swizzle_grouped_scaling_factors(
     output: NVTEGroupedTensor,
     stream: cudaStream_t,
 ) {
-    guard("nvte_swizzle_grouped_scaling_factors", || grouped(input, output, Way::Tiles, stream));
+    guard("nvte_swizzle_grouped_scaling_factors", || grouped_of(input, output, Way::Tiles, stream));
 }
 
 /// The inverse of `nvte_swizzle_grouped_scaling_factors`, with padding on both sides, in the directions
@@ -113,7 +113,7 @@ pub unsafe extern "C-unwind" fn nvte_unswizzle_grouped_scaling_factors(
     stream: cudaStream_t,
 ) {
     let way = Way::Compact;
-    guard("nvte_unswizzle_grouped_scaling_factors", || grouped(input, output, way, stream));
+    guard("nvte_unswizzle_grouped_scaling_factors", || grouped_of(input, output, way, stream));
 }
 
 /// Scales of FP8 blocks as swizzled MXFP8 scales of the same data, row-wise.
@@ -134,6 +134,40 @@ pub unsafe extern "C-unwind" fn nvte_swizzle_block_scaling_to_mxfp8_scaling_fact
     stream: cudaStream_t,
 ) {
     guard("nvte_swizzle_block_scaling_to_mxfp8_scaling_factors", || {
-        block_scaling_to_mxfp8(input, output, stream)
+        let input = check::tensor("input", input)?;
+        block_scaling_to_mxfp8(&input, &check::tensor("output", output)?, stream)
     });
+}
+
+fn single_of(input: NVTETensor, output: NVTETensor, way: Way, stream: cudaStream_t) -> Result<()> {
+    let input = check::tensor("input", input)?;
+    single(&input, &check::tensor("output", output)?, way, stream)
+}
+
+/// # Safety
+/// The arrays are null or have `num_tensors` handles.
+unsafe fn multi_of(
+    inputs: *const NVTETensor,
+    outputs: *mut NVTETensor,
+    num_tensors: usize,
+    way: Way,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let count = ("num_tensors", num_tensors);
+    // SAFETY: the caller's promise.
+    let (inputs, outputs) = unsafe {
+        let inputs = check::tensors("inputs", inputs, count)?;
+        (inputs, check::tensors("outputs", outputs.cast_const(), count)?)
+    };
+    multi(&inputs, &outputs, way, stream)
+}
+
+fn grouped_of(
+    input: NVTEGroupedTensor,
+    output: NVTEGroupedTensor,
+    way: Way,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let input = check::grouped_tensor("input", input)?;
+    grouped(&input, &check::grouped_tensor("output", output)?, way, stream)
 }

@@ -1,6 +1,5 @@
 //! Order of block scales: compact matrices, and the 128 x 4 tiles of block-scaled products (spec:
 //! moe_layout, section 12).
-#![allow(unsafe_code)]
 
 pub(crate) mod cpu;
 pub mod exports;
@@ -201,35 +200,18 @@ fn run(entries: &[SwizzleEntry], way: Way, stream: cudaStream_t) -> Result<()> {
 }
 
 /// One tensor.
-fn single(input: NVTETensor, output: NVTETensor, way: Way, stream: cudaStream_t) -> Result<()> {
-    let input = check::tensor("input", input)?;
-    let output = check::tensor("output", output)?;
+fn single(input: &Tensor, output: &Tensor, way: Way, stream: cudaStream_t) -> Result<()> {
     let mut entries = Vec::with_capacity(2);
-    plan(("input", "output"), &input, &output, way, &mut entries)?;
+    plan(("input", "output"), input, output, way, &mut entries)?;
     run(&entries, way, stream)
 }
 
-/// Several tensors, in one kernel where the backend can.
-///
-/// # Safety
-/// The arrays hold `num_tensors` handles.
-unsafe fn multi(
-    inputs: *const NVTETensor,
-    outputs: *const NVTETensor,
-    num_tensors: usize,
-    way: Way,
-    stream: cudaStream_t,
-) -> Result<()> {
-    check::array("inputs", inputs, ("num_tensors", num_tensors))?;
-    check::array("outputs", outputs, ("num_tensors", num_tensors))?;
+/// Several pairs of tensors, in one kernel where the backend can.
+fn multi(inputs: &[Tensor], outputs: &[Tensor], way: Way, stream: cudaStream_t) -> Result<()> {
     let mut entries = Vec::new();
-    for i in 0..num_tensors {
-        // SAFETY: the caller's promise.
-        let (input, output) = unsafe { (*inputs.add(i), *outputs.add(i)) };
-        let names = (format!("inputs[{i}]"), format!("outputs[{i}]"));
-        let input = check::tensor(&names.0, input)?;
-        let output = check::tensor(&names.1, output)?;
-        plan((&names.0, &names.1), &input, &output, way, &mut entries)?;
+    for (i, (input, output)) in inputs.iter().zip(outputs).enumerate() {
+        let names = (format_args!("inputs[{i}]"), format_args!("outputs[{i}]"));
+        plan(names, input, output, way, &mut entries)?;
     }
     run(&entries, way, stream)
 }
@@ -237,15 +219,13 @@ unsafe fn multi(
 /// The members of a grouped tensor. Where all of them are of one shape, scales that are swizzled may
 /// come without the padding between members.
 fn grouped(
-    input: NVTEGroupedTensor,
-    output: NVTEGroupedTensor,
+    input: &GroupedTensor,
+    output: &GroupedTensor,
     way: Way,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let input = check::grouped_tensor("input", input)?;
-    let output = check::grouped_tensor("output", output)?;
     let to_tiles = way == Way::Tiles;
-    for (name, tensor, swizzled) in [("input", &input, !to_tiles), ("output", &output, to_tiles)] {
+    for (name, tensor, swizzled) in [("input", input, !to_tiles), ("output", output, to_tiles)] {
         mode(name, tensor.mode, &[NVTE_MXFP8_1D_SCALING])?;
         flag(name, tensor.swizzled, swizzled)?;
     }
@@ -254,7 +234,7 @@ fn grouped(
         return Err(Error::argument("output.num_tensors", n, output.num_tensors));
     }
     check::shape("output.logical_shape", &output.logical_shape, &input.logical_shape)?;
-    let (mut group, (rows, cols)) = check::members("input", &input)?;
+    let (mut group, (rows, cols)) = check::members("input", input)?;
     let uniform = group.first_dims.is_null() && group.last_dims.is_null();
     let member = (rows / n, cols);
     let mut entries = Vec::with_capacity(2);
@@ -265,10 +245,10 @@ fn grouped(
         true => tensor.colwise_scale_inv,
     };
     for colwise in [false, true] {
-        if !select(if to_tiles { &input } else { &output }, colwise).is_set() {
+        if !select(if to_tiles { input } else { output }, colwise).is_set() {
             continue;
         }
-        let (from, to) = (select(&input, colwise), select(&output, colwise));
+        let (from, to) = (select(input, colwise), select(output, colwise));
         let from_name = format_args!("input.{}", field(colwise));
         let to_name = format_args!("output.{}", field(colwise));
         codes(from_name, &from, input.mode)?;
@@ -348,13 +328,7 @@ fn grouped(
 }
 
 /// Codes of MXFP8 blocks from the scales of FP8 blocks of the same data.
-fn block_scaling_to_mxfp8(
-    input: NVTETensor,
-    output: NVTETensor,
-    stream: cudaStream_t,
-) -> Result<()> {
-    let input = check::tensor("input", input)?;
-    let output = check::tensor("output", output)?;
+fn block_scaling_to_mxfp8(input: &Tensor, output: &Tensor, stream: cudaStream_t) -> Result<()> {
     if input.rowwise.is_set() && input.rowwise.shape.numel() == 0 {
         return Ok(());
     }

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::error::guard;
+use crate::workspace::{self, Asks};
 
 /// The k greatest elements of each row, and where they are.
 ///
@@ -31,12 +32,18 @@ pub unsafe extern "C-unwind" fn nvte_topk(
     seq_len: i32,
     k: i32,
 ) {
-    let tensors = Tensors {
-        keys: keys_in,
-        lengths: lengths_in,
-        top_keys: keys_out,
-        top_indices: indices_out,
-        workspace,
+    // A call that asks for the size of the workspace may leave these out.
+    let tensors = || {
+        Ok(Tensors {
+            keys: check::rowwise("keys_in", keys_in)?,
+            lengths: check::rowwise("lengths_in", lengths_in)?,
+            top_keys: check::rowwise("keys_out", keys_out)?,
+            top_indices: check::rowwise("indices_out", indices_out)?,
+        })
     };
-    guard("nvte_topk", || topk(&tensors, [batch_size, seq_len, k], stream));
+    guard("nvte_topk", || {
+        workspace::of_handle(workspace, Asks::WithoutPointer, |workspace| {
+            topk(tensors, [batch_size, seq_len, k], workspace, stream)
+        })
+    });
 }

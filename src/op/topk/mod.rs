@@ -6,29 +6,28 @@ pub mod exports;
 use crate::backend::{self, args::*};
 use crate::check::{self, Memory};
 use crate::error::{Error, Result};
-use crate::tensor::Shape;
+use crate::tensor::{Buffer, Shape};
 use crate::types::{NVTEDType::*, *};
-use std::ffi::c_void;
+use crate::workspace::Workspace;
 use std::ptr::null;
 
 const ALIGNMENT: usize = 16;
 
-/// Tensors of a call.
+/// Tensors of a call. Callers of the ABI are not held to the dtypes of outputs: what counts is their room.
 struct Tensors {
-    keys: NVTETensor,
-    lengths: NVTETensor,
-    top_keys: NVTETensor,
-    top_indices: NVTETensor,
-    workspace: NVTETensor,
+    keys: Buffer,
+    /// Without an address: all rows have the same length.
+    lengths: Buffer,
+    top_keys: Buffer,
+    top_indices: Buffer,
 }
 
-/// Address of a tensor with room for `least` elements of `dtype`, whatever dtype it declares: callers of
-/// the ABI are not held to that of outputs.
-fn data(name: &str, handle: NVTETensor, least: usize, dtype: NVTEDType) -> Result<*mut c_void> {
-    check::elements(name, &check::tensor(name, handle)?.rowwise, least, dtype)
-}
-
-fn topk(tensors: &Tensors, sizes: [i32; 3], stream: cudaStream_t) -> Result<()> {
+fn topk(
+    tensors: impl FnOnce() -> Result<Tensors>,
+    sizes: [i32; 3],
+    workspace: &mut Workspace,
+    stream: cudaStream_t,
+) -> Result<()> {
     let size = |i: usize, name: &str| {
         usize::try_from(sizes[i]).map_err(|_| Error::argument(name, "0 or more", sizes[i]))
     };
@@ -36,24 +35,22 @@ fn topk(tensors: &Tensors, sizes: [i32; 3], stream: cudaStream_t) -> Result<()> 
     let chunks = cols.div_ceil(NVTEX_TOPK_CHUNK).max(1);
     let workspace_bytes = rows * (NVTEX_TOPK_ROW_BYTES + chunks * 8) + ALIGNMENT - 1;
     let shape = Shape::new(&[workspace_bytes]);
-    let Some(workspace) = check::workspace(tensors.workspace, kNVTEByte, shape)? else {
-        return Ok(());
-    };
-    let dtype = check::tensor("keys_in", tensors.keys)?.rowwise.dtype;
+    let Some(workspace) = workspace.take(kNVTEByte, shape)? else { return Ok(()) };
+    let Tensors { keys, lengths, top_keys, top_indices } = &tensors()?;
+    let dtype = keys.dtype;
     check::high_precision("keys_in", dtype)?;
-    let lengths = check::tensor("lengths_in", tensors.lengths)?.rowwise;
     let lengths = match lengths.ptr().is_null() {
         true => null(),
         false => {
             check::dtype("lengths_in", lengths.dtype, &[kNVTEInt32])?;
-            data("lengths_in", tensors.lengths, rows, kNVTEInt32)?.cast_const().cast()
+            check::elements("lengths_in", lengths, rows, kNVTEInt32)?.cast_const().cast()
         }
     };
     let args = TopkArgs {
-        keys: data("keys_in", tensors.keys, rows * cols, dtype)?,
+        keys: check::elements("keys_in", keys, rows * cols, dtype)?,
         lengths,
-        top_keys: data("keys_out", tensors.top_keys, rows * k, dtype)?,
-        top_indices: data("indices_out", tensors.top_indices, rows * k, kNVTEInt32)?.cast(),
+        top_keys: check::elements("keys_out", top_keys, rows * k, dtype)?,
+        top_indices: check::elements("indices_out", top_indices, rows * k, kNVTEInt32)?.cast(),
         workspace: workspace.wrapping_byte_add(workspace.align_offset(ALIGNMENT)),
         rows,
         cols,
