@@ -169,6 +169,11 @@ pub fn optional_scalar(name: impl Display, buffer: &Buffer) -> Result<*mut f32> 
     if buffer.ptr().is_null() { Ok(std::ptr::null_mut()) } else { scalar(name, buffer) }
 }
 
+/// The tensor of a handle, none for null.
+pub fn optional_tensor(name: impl Display, handle: NVTETensor) -> Result<Option<Tensor>> {
+    if handle.is_null() { Ok(None) } else { TENSORS.get(name, handle).map(Some) }
+}
+
 /// The flag of a noop tensor; null if there is none.
 pub fn noop(name: impl Display, handle: NVTETensor) -> Result<*const f32> {
     let tensor = tensor_or_empty(&name, handle)?;

@@ -23,27 +23,51 @@ pub enum Workspace<'a> {
 }
 
 impl Workspace<'_> {
-    /// Memory for elements of a dtype and shape; none if the caller only asked for these, and the operator
-    /// then has no more to do.
-    pub fn take(&mut self, dtype: NVTEDType, shape: Shape) -> Result<Option<*mut c_void>> {
-        let needed = bytes(shape.numel(), dtype);
+    /// Whether the caller has room for elements of a dtype and shape; false if it only asked for these, and
+    /// the operator then has no more to do. A workspace that is too small is an error. For operators that
+    /// ask for memory but do not touch it.
+    pub fn has_room(&mut self, dtype: NVTEDType, shape: Shape) -> Result<bool> {
         match self {
             Self::Tensor { buffer, asks: true } => {
+                bytes_of(dtype, &shape)?;
                 *buffer = Buffer::new(buffer.ptr(), dtype, shape.dims());
-                Ok(None)
+                Ok(false)
             }
             Self::Tensor { buffer, asks: false } => {
+                let needed = bytes_of(dtype, &shape)?;
                 if buffer.bytes() < needed {
                     let expected = format!("{needed} or more bytes ({dtype} {shape})");
                     let got = format!("{} bytes", buffer.bytes());
                     return Err(Error::argument("workspace.shape", expected, got));
                 }
-                let data = buffer.ptr();
-                check::raw_pointer("workspace.data", data, shape.numel(), dtype).map(Some)
+                Ok(true)
             }
-            Self::Lender(lend) => lend(needed).map(Some),
+            Self::Lender(_) => Ok(true),
         }
     }
+
+    /// Memory for elements of a dtype and shape; none if the caller only asked for these, and the operator
+    /// then has no more to do. To be called once by an operator.
+    pub fn take(&mut self, dtype: NVTEDType, shape: Shape) -> Result<Option<*mut c_void>> {
+        if !self.has_room(dtype, shape)? {
+            return Ok(None);
+        }
+        match self {
+            Self::Tensor { buffer, .. } => {
+                check::raw_pointer("workspace.data", buffer.ptr(), shape.numel(), dtype).map(Some)
+            }
+            Self::Lender(lend) => lend(bytes_of(dtype, &shape)?).map(Some),
+        }
+    }
+}
+
+/// Bytes of the elements of a shape, whose product is checked here.
+fn bytes_of(dtype: NVTEDType, shape: &Shape) -> Result<usize> {
+    let numel = shape.dims().iter().try_fold(1usize, |numel, &dim| numel.checked_mul(dim));
+    let numel = numel.filter(|&numel| bytes(numel, dtype) <= isize::MAX as usize);
+    let numel = numel
+        .ok_or_else(|| Error::argument("workspace", "a shape whose bytes fit 63 bits", shape))?;
+    Ok(bytes(numel, dtype))
 }
 
 /// Runs an operator with the workspace of a handle, which gets dtype and shape if the call asks for them.
@@ -52,7 +76,7 @@ pub fn of_handle(
     asks: Asks,
     operator: impl FnOnce(&mut Workspace) -> Result<()>,
 ) -> Result<()> {
-    let buffer = check::tensor("workspace", handle)?.rowwise;
+    let buffer = check::rowwise("workspace", handle)?;
     let asks = match asks {
         Asks::WithoutPointer => buffer.ptr().is_null(),
         Asks::WithoutElements => buffer.shape.numel() == 0,

@@ -12,7 +12,8 @@ use std::{env, fs};
 #[path = "../src/op/activation/table.rs"]
 mod activations;
 
-/// Slices: `src/op/<name>/exports.rs` becomes `include/nvte/<name>.h`; the level of layers is in `module.h`.
+/// Slices: `src/op/<name>/exports.rs`, with `exports_derivatives.rs` where there is one, becomes
+/// `include/nvte/<name>.h`; the level of layers is in `module.h`.
 const SLICES: &[&str] = &[
     "transformer_engine",
     "utils",
@@ -142,11 +143,16 @@ typedef const NVTETensor *NVTETensorReference;
 #endif";
 
 fn slice_header(slice: &str) -> String {
-    let sources = match slice {
-        "module" => LAYER_SOURCES.iter().map(|name| format!("src/nn/capi/{name}.rs")).collect(),
-        _ => vec![format!("src/op/{slice}/exports.rs")],
+    let sources: Vec<PathBuf> = match slice {
+        "module" => {
+            LAYER_SOURCES.iter().map(|name| root().join(format!("src/nn/capi/{name}.rs"))).collect()
+        }
+        _ => {
+            let sources = ["exports.rs", "exports_derivatives.rs"];
+            let sources = sources.map(|name| root().join(format!("src/op/{slice}/{name}")));
+            sources.into_iter().filter(|path| path.exists()).collect()
+        }
     };
-    let sources: Vec<_> = sources.iter().map(|source| root().join(source)).collect();
     let mut config = config(slice, &["types.h".into()]);
     if slice == "fused_attn" {
         config.after_includes = Some(REFERENCE.into());

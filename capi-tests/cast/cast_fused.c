@@ -341,7 +341,8 @@ static void test_workspace(void) {
       fused_check(&f);
       continue;
     }
-    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_quantize_dbias_dgelu: workspace.data");
+    const char *field = kind == 0 ? "workspace.shape: " : "workspace.data: ";
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_quantize_dbias_dgelu: ", field);
     fused_check_untouched(&f);
     CHECK(untouched(f.dbias), "dbias was written");
   }

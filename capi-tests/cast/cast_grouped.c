@@ -485,7 +485,7 @@ static void test_wrong(void) {
       {"dbias size", "dbias.data.shape: expected [3, 80] in all", true},
       {"dbias dtype", "dbias.dtype: expected BFloat16", true},
       {"null dbias", "dbias", true},
-      {"workspace size", "workspace.data: expected", true},
+      {"workspace size", "workspace.shape: expected", true},
       {"last dims", "output.last_dims: expected nothing", true},
       {"act_input dtype", "act_input.dtype: expected BFloat16", true},
       {"act_input columns", "act_input.logical_shape: expected [384, 80]", true},

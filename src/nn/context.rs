@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::op::nvtex::stream_is_capturing;
 use crate::tensor::{Shape, Tensor};
 use crate::types::NVTEDType::*;
-use crate::types::{NVTETensor, cudaStream_t};
+use crate::types::cudaStream_t;
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -225,8 +225,8 @@ pub struct Run {
     /// A tape is wanted.
     pub training: bool,
     pub microbatch: Microbatch,
-    /// Forbids casting weights that are kept, by a flag on the device.
-    pub skip_weights: NVTETensor,
+    /// A flag on the device that forbids casting weights that are kept, or null.
+    pub skip_weights: *const f32,
     /// Seed and offset of the random numbers.
     pub rng_state: Option<Tensor>,
     /// Lengths of queries and keys, and where sequences of both begin.
@@ -252,7 +252,7 @@ impl Run {
             frame: context.frame(),
             training: false,
             microbatch: Microbatch::None,
-            skip_weights: std::ptr::null_mut(),
+            skip_weights: std::ptr::null(),
             rng_state: None,
             cu_seqlens: Default::default(),
             max_seqlen: [0; 2],

@@ -5,7 +5,7 @@ use super::context::{Microbatch, Run};
 use super::memory::Lifetime;
 use super::ops::{self, Activation, Gemm};
 use super::parameter::{Format, Init, Parameter, WEIGHT_SLOT, matrix};
-use super::quantizer::{NoopFlag, QTensor, Quantizer, Source, Usage};
+use super::quantizer::{QTensor, Quantizer, Source, Usage};
 use super::recipe::{BackwardOperands, ROLES, Recipe, Role};
 use super::state::{Delayed, Pass, Settings, Slot};
 use crate::error::{Error, Result};
@@ -14,6 +14,7 @@ use crate::tensor::{Buffer, Tensor};
 use crate::types::NVTEDType::{self, *};
 use crate::verbose::{self, Level};
 use std::ffi::CString;
+use std::ptr::null;
 use std::sync::Arc;
 
 /// How a layer's operands are cast in a step.
@@ -82,7 +83,7 @@ impl Active {
         let usage = Usage { rowwise: true, colwise: false };
         let slot = self.slot(role, true);
         let out = quantizer.empty(run, shape, usage, slot.as_ref(), Lifetime::Scratch)?;
-        quantizer.cast(run, x, &out, NoopFlag::NONE)
+        quantizer.cast(run, x, &out, null())
     }
 
     /// What the backward products multiply.
@@ -304,12 +305,12 @@ impl Dense {
             }
             // A tape of an earlier step may still read the old values.
             if Arc::strong_count(cached) == 1 || !run.skip_weights.is_null() {
-                quantizer.cast(run, &weight, cached, NoopFlag(run.skip_weights))?;
+                quantizer.cast(run, &weight, cached, run.skip_weights)?;
                 return Ok(Arc::clone(cached));
             }
         }
         let cast = quantizer.empty(run, shape, usage, slot.as_ref(), Lifetime::Persistent)?;
-        quantizer.cast(run, &weight, &cast, NoopFlag::NONE)?;
+        quantizer.cast(run, &weight, &cast, null())?;
         let cast = Arc::new(cast);
         self.cached = Some(Arc::clone(&cast));
         Ok(cast)

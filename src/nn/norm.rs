@@ -78,7 +78,7 @@ impl NormLayer {
     pub fn write(&self, run: &Run, tape: &NormTape, z: &Tensor) -> Result<()> {
         let beta = self.beta.as_ref().map(|beta| &beta.value.tensor);
         let stats = [&tape.stats.mu, &tape.stats.rsigma];
-        self.op.forward(run, &tape.x, [Some(&self.gamma.value.tensor), beta], z, stats)
+        self.op.forward(run, &tape.x, (&self.gamma.value.tensor, beta), z, stats)
     }
 
     /// Gradients: of the parameters to where they are bound, of x to `dx`, plus `add`.

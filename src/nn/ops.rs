@@ -9,13 +9,14 @@ use crate::error::{Error, Result};
 use crate::op;
 use crate::op::gemm::{Epilogue, Options, Product};
 use crate::op::normalization::{Backward, Common, Forward};
-use crate::op::transformer_engine::{CONFIGS, QuantizationConfig};
+use crate::op::transformer_engine::QuantizationConfig;
 use crate::tensor::{Buffer, TENSORS, Tensor};
 use crate::types::NVTEDType::*;
 use crate::types::*;
+use crate::workspace::Workspace;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 /// A tensor without scales.
 pub fn plain(buffer: Buffer) -> Tensor {
@@ -49,20 +50,6 @@ impl Drop for Temp {
     }
 }
 
-struct TempConfig(NVTEQuantizationConfig);
-
-impl TempConfig {
-    fn new(config: &QuantizationConfig) -> Result<Self> {
-        CONFIGS.insert(*config).map(Self)
-    }
-}
-
-impl Drop for TempConfig {
-    fn drop(&mut self) {
-        let _ = CONFIGS.remove("config", self.0);
-    }
-}
-
 /// Says which operator of which module failed: names in its message are those of the operator's
 /// arguments, not those of the module's.
 fn within<T>(run: &Run, operator: &str, result: Result<T>) -> Result<T> {
@@ -85,20 +72,24 @@ fn with_workspace(run: &Run, mut op: impl FnMut(NVTETensor) -> Result<()>) -> Re
     op(workspace.0)
 }
 
+/// Calls an operator with the scratch memory that it asks for, which is given back when it has returned.
+fn with_scratch(run: &Run, operator: impl FnOnce(&mut Workspace) -> Result<()>) -> Result<()> {
+    let mut block = None;
+    let mut lend = |bytes: usize| Ok(block.insert(run.scratch(bytes.max(1))?).ptr());
+    operator(&mut Workspace::Lender(&mut lend))
+}
+
 pub fn quantize(
     run: &Run,
     input: &Tensor,
     output: &Tensor,
     config: &QuantizationConfig,
 ) -> Result<()> {
-    let (input, output) = (Temp::new(input)?, Temp::new(output)?);
-    let noop = ("noop", config.noop());
-    within(run, "quantize", op::cast::quantize(input.0, output.0, noop, config, run.stream))
+    within(run, "quantize", op::cast::quantize(input, output, config, run.stream))
 }
 
 pub fn dequantize(run: &Run, input: &Tensor, output: &Tensor) -> Result<()> {
-    let (input, output) = (Temp::new(input)?, Temp::new(output)?);
-    within(run, "dequantize", op::cast::dequantize(input.0, output.0, run.stream))
+    within(run, "dequantize", op::cast::dequantize(input, output, run.stream))
 }
 
 /// A cast with sums over the rows; of a derivative's product if there is a function and its input.
@@ -110,60 +101,34 @@ pub fn quantize_dbias(
     dbias: &Tensor,
     config: &QuantizationConfig,
 ) -> Result<()> {
-    let (input, output, dbias) = (Temp::new(input)?, Temp::new(output)?, Temp::new(dbias)?);
-    let act_input = Temp::optional(derivative.map(|(_, tensor)| tensor))?;
-    let derivative = derivative.map(|(function, _)| (function, act_input.0));
-    let result = with_workspace(run, |workspace| {
-        let sums = [dbias.0, workspace];
-        let noop = ("noop", null_mut());
-        let plan = |input: &_, output: &_| op::cast::plan_quantize(input, output, noop, config);
-        op::cast::quantize_dbias(derivative, input.0, output.0, sums, plan, run.stream)
+    let plan = || op::cast::plan_quantize(input, output, config);
+    let result = with_scratch(run, |workspace| {
+        op::cast::quantize_dbias(derivative, input, &dbias.rowwise, workspace, plan, run.stream)
     });
     within(run, "quantize_dbias", result)
 }
 
 /// `output` = the input, transposed.
 pub fn transpose(run: &Run, input: &Buffer, output: &Buffer) -> Result<()> {
-    let (input, output) = (Temp::new(&plain(*input))?, Temp::new(&plain(*output))?);
-    let output = ("output", output.0);
-    within(run, "transpose", op::transpose::transpose(input.0, null_mut(), output, run.stream))
+    let result = op::transpose::transpose(input, null(), ("output", output), run.stream);
+    within(run, "transpose", result)
 }
 
 /// `sums` = the sums of `x` over its rows, in its dtype.
 pub fn sum_rows(run: &Run, x: &Tensor, sums: &Tensor) -> Result<()> {
-    let (x, sums) = (Temp::new(x)?, Temp::new(sums)?);
-    let result =
-        with_workspace(run, |workspace| op::cast::sum_rows(x.0, [sums.0, workspace], run.stream));
+    let sums = &sums.rowwise;
+    let result = with_scratch(run, |workspace| op::cast::sum_rows(x, sums, workspace, run.stream));
     within(run, "sum_rows", result)
 }
 
 /// `output.amax = max|input|`
 pub fn amax(run: &Run, input: &Tensor, output: &Tensor, config: &QuantizationConfig) -> Result<()> {
-    let (input, output) = (Temp::new(input)?, Temp::new(output)?);
-    let config = TempConfig::new(config)?;
-    within(run, "amax", op::recipe::compute_amax(input.0, output.0, config.0, run.stream))
+    within(run, "amax", op::recipe::compute_amax(input, output, config, run.stream))
 }
 
 /// `output.scale` from `output.amax`.
 pub fn scale(run: &Run, output: &Tensor, config: &QuantizationConfig) -> Result<()> {
-    let output = Temp::new(output)?;
-    let config = TempConfig::new(config)?;
-    within(run, "scale", op::recipe::compute_scale_from_amax(output.0, config.0, run.stream))
-}
-
-pub fn delayed_scaling(
-    reduced: Option<&Tensor>,
-    histories: &[Tensor],
-    scales: &[Tensor],
-    rule: &op::recipe::Rule,
-    stream: cudaStream_t,
-) -> Result<()> {
-    let reduced = Temp::optional(reduced)?;
-    let histories: Vec<Temp> = histories.iter().map(Temp::new).collect::<Result<_>>()?;
-    let scales: Vec<Temp> = scales.iter().map(Temp::new).collect::<Result<_>>()?;
-    let [histories, scales] =
-        [&histories, &scales].map(|list| list.iter().map(|temp| temp.0).collect::<Vec<_>>());
-    op::recipe::delayed_scaling_after_reduction(reduced.0, &histories, &scales, rule, stream)
+    within(run, "scale", op::recipe::compute_scale_from_amax(output, config, run.stream))
 }
 
 /// Kind and constants of a normalization.
@@ -175,30 +140,30 @@ pub struct Norm {
 }
 
 impl Norm {
-    fn common(&self, run: &Run, workspace: NVTETensor) -> Result<Common> {
+    fn common(&self, run: &Run) -> Result<Common> {
         let (norm, sm_count) = (self.kind, run.context.multiprocessors()?);
-        let zero_centered = self.zero_centered;
-        Ok(Common { norm, workspace: Some(workspace), sm_count, zero_centered })
+        Ok(Common { norm, sm_count, zero_centered: self.zero_centered })
     }
 
-    /// `z = norm(x)`; writes mu (LayerNorm) and rsigma.
+    fn is_layer(&self) -> bool {
+        self.kind == NVTE_Norm_Type::LayerNorm
+    }
+
+    /// `z = norm(x)`; writes mu (LayerNorm, which also has beta) and rsigma.
     pub fn forward(
         &self,
         run: &Run,
         x: &Tensor,
-        [gamma, beta]: [Option<&Tensor>; 2],
+        (gamma, beta): (&Tensor, Option<&Tensor>),
         z: &Tensor,
         [mu, rsigma]: [&Tensor; 2],
     ) -> Result<()> {
-        let (x, z, mu, rsigma) = (Temp::new(x)?, Temp::new(z)?, Temp::new(mu)?, Temp::new(rsigma)?);
-        let (gamma, beta) = (Temp::optional(gamma)?, Temp::optional(beta)?);
-        let layer = (self.kind == NVTE_Norm_Type::LayerNorm).then_some((beta.0, mu.0));
-        let result = with_workspace(run, |workspace| {
-            let (gamma, rsigma, epsilon) = (gamma.0, rsigma.0, self.epsilon);
-            let tensors = Forward { x: x.0, residual: None, gamma, layer, epsilon, z: z.0, rsigma };
-            op::normalization::forward(self.common(run, workspace)?, tensors, run.stream)
-        });
-        within(run, "norm", result)
+        let beta = beta.map_or(&Buffer::UNSET, |beta| &beta.rowwise);
+        let layer = self.is_layer().then_some((beta, &mu.rowwise));
+        let (rsigma, epsilon) = (&rsigma.rowwise, self.epsilon);
+        let tensors = Forward { x, residual: None, gamma, layer, epsilon, z, rsigma };
+        let common = self.common(run)?;
+        within(run, "norm", op::normalization::forward(&common, &tensors, None, run.stream))
     }
 
     /// Gradients; `add` is added to dx.
@@ -214,23 +179,19 @@ impl Norm {
         dx: &Tensor,
         [dgamma, dbeta]: [&Tensor; 2],
     ) -> Result<()> {
-        let (dz, x, dx) = (Temp::new(dz)?, Temp::new(x)?, Temp::new(dx)?);
-        let (mu, rsigma, gamma) = (Temp::new(mu)?, Temp::new(rsigma)?, Temp::new(gamma)?);
-        let (dgamma, dbeta) = (Temp::new(dgamma)?, Temp::new(dbeta)?);
-        let add = add.map(Temp::new).transpose()?;
-        let layer = (self.kind == NVTE_Norm_Type::LayerNorm).then_some((mu.0, dbeta.0));
-        let result = with_workspace(run, |workspace| {
-            let tensors = Backward {
-                dz: dz.0,
-                x: x.0,
-                add: add.as_ref().map(|add| add.0),
-                layer,
-                rsigma: rsigma.0,
-                gamma: gamma.0,
-                dx: dx.0,
-                dgamma: dgamma.0,
-            };
-            op::normalization::backward(self.common(run, workspace)?, tensors, run.stream)
+        let tensors = Backward {
+            dz: &dz.rowwise,
+            x,
+            add: add.map(|add| &add.rowwise),
+            layer: self.is_layer().then_some((&mu.rowwise, &dbeta.rowwise)),
+            rsigma: &rsigma.rowwise,
+            gamma,
+            dx: &dx.rowwise,
+            dgamma: &dgamma.rowwise,
+        };
+        let common = self.common(run)?;
+        let result = with_scratch(run, |workspace| {
+            op::normalization::backward(&common, &tensors, workspace, run.stream)
         });
         within(run, "norm", result)
     }
@@ -259,10 +220,9 @@ impl Activation {
         output: &Tensor,
         config: &QuantizationConfig,
     ) -> Result<()> {
-        let (input, output) = (Temp::new(input)?, Temp::new(output)?);
         let f = op::activation::Fused { fusion: self.fusion(), config };
         let op = if self.gated { op::activation::gated_forward } else { op::activation::forward };
-        within(run, "activation", op(f, input.0, output.0, run.stream))
+        within(run, "activation", op(f, input, output, run.stream))
     }
 
     pub fn backward(
@@ -273,10 +233,9 @@ impl Activation {
         output: &Tensor,
         config: &QuantizationConfig,
     ) -> Result<()> {
-        let (grad, input, output) = (Temp::new(grad)?, Temp::new(input)?, Temp::new(output)?);
         let f = op::activation::Fused { fusion: self.fusion(), config };
         let op = if self.gated { op::activation::gated_backward } else { op::activation::backward };
-        within(run, "activation", op(f, grad.0, input.0, output.0, run.stream))
+        within(run, "activation", op(f, grad, input, output, run.stream))
     }
 }
 

@@ -3,7 +3,7 @@
 use super::context::{Microbatch, Run};
 use super::memory::{Lifetime, host_vec};
 use super::ops::{self, plain};
-use super::quantizer::{NoopFlag, QTensor, Quantizer, Usage};
+use super::quantizer::{QTensor, Quantizer, Usage};
 use super::state::{Delayed, Pass, Slot};
 use crate::backend::pool::chunks_mut;
 use crate::check;
@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::op::transformer_engine::QuantizationConfig;
 use crate::tensor::{Shape, Tensor};
 use crate::types::NVTEDType::{self, *};
+use std::ptr::null;
 use std::sync::Arc;
 
 /// Where initial values come from.
@@ -132,7 +133,7 @@ impl Parameter {
             ops::amax(run, &from, &self.value.tensor, &config)?;
             ops::scale(run, &self.value.tensor, &config)?;
         }
-        format.quantizer.cast(run, &from, &self.value, NoopFlag::NONE)
+        format.quantizer.cast(run, &from, &self.value, null())
     }
 
     /// Uses the caller's memory for the value.

@@ -11,6 +11,7 @@ use crate::tensor::{Buffer, Tensor, bytes};
 use crate::types::NVTEDType::{self, *};
 use crate::types::NVTEScalingMode::{self, *};
 use std::fmt::{Display, Formatter};
+use std::ptr::null;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scaling {
@@ -262,9 +263,9 @@ impl Quantizer {
         Ok(QTensor { tensor, row, col, _scalars: scalars })
     }
 
-    /// Casts `x` to a tensor of [`Self::empty`].
-    pub fn cast(&self, run: &Run, x: &Tensor, out: &QTensor, noop: NoopFlag) -> Result<()> {
-        let config = self.config().with_noop(noop.0);
+    /// Casts `x` to a tensor of [`Self::empty`], unless a flag on the device is 1; null: there is none.
+    pub fn cast(&self, run: &Run, x: &Tensor, out: &QTensor, noop: *const f32) -> Result<()> {
+        let config = self.config().with_noop(noop);
         if let Scaling::Current { .. } = self.scaling {
             ops::amax(run, x, &out.tensor, &config)?;
             ops::scale(run, &out.tensor, &config)?;
@@ -298,7 +299,7 @@ impl Quantizer {
         let out = self.empty(run, shape, usage, slot, Lifetime::Tape)?;
         let config = self.config();
         match source {
-            Source::Ready(x) => self.cast(run, x, &out, NoopFlag::NONE)?,
+            Source::Ready(x) => self.cast(run, x, &out, null())?,
             Source::Computed { write, configurable } => {
                 if self.is_default() || *configurable && !self.is_current() {
                     write(&out.tensor, &config)?;
@@ -383,14 +384,6 @@ impl Quantizer {
         ops::quantize_dbias(run, None, &x.tensor, &scaled, dbias, &config)?;
         Ok(out)
     }
-}
-
-/// A flag on the device that forbids a cast, or null.
-#[derive(Clone, Copy)]
-pub struct NoopFlag(pub crate::types::NVTETensor);
-
-impl NoopFlag {
-    pub const NONE: Self = Self(std::ptr::null_mut());
 }
 
 /// Where the values of an operand come from.

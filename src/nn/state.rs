@@ -3,13 +3,13 @@
 
 use super::context::{Context, Run};
 use super::memory::{Block, Lifetime, host_room, host_vec, lock};
-use super::ops::{self, plain};
+use super::ops;
 use super::recipe::{Group, MOST_HISTORY, Rule};
 use crate::backend::args::AmaxAlgo;
 use crate::error::{Error, Result};
 use crate::op::nvtex::stream_is_capturing;
-use crate::op::recipe::Rule as UpdateRule;
-use crate::tensor::{Buffer, Tensor};
+use crate::op::recipe::{Rule as UpdateRule, delayed_scaling_after_reduction};
+use crate::tensor::Buffer;
 use crate::types::NVTEDType::{self, *};
 use crate::types::cudaStream_t;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -218,10 +218,11 @@ fn update_group(
     let directions: Vec<&Direction> =
         inners.iter().map(|inner| &inner.directions[pass as usize]).collect();
     let length = rule.history_length;
-    let tensor = |block: &Block, dims: &[usize]| plain(block.buffer(0, kNVTEFloat32, dims));
-    let histories: Vec<Tensor> =
-        directions.iter().map(|d| tensor(&d.history, &[length, d.count])).collect();
-    let scales: Vec<Tensor> = directions.iter().map(|d| tensor(&d.scale, &[d.count])).collect();
+    let floats = |block: &Block, dims: &[usize]| block.buffer(0, kNVTEFloat32, dims);
+    let pairs: Vec<[Buffer; 2]> = directions
+        .iter()
+        .map(|d| [floats(&d.history, &[length, d.count]), floats(&d.scale, &[d.count])])
+        .collect();
     let total: usize = directions.iter().map(|d| d.count).sum();
     let reduce = match (group, &context.reduce_max) {
         (Some(group), Some(reduce)) if rule.reduce => Some((group, reduce)),
@@ -244,7 +245,7 @@ fn update_group(
             Some(block)
         }
     };
-    let reduced = gathered.as_ref().map(|block| tensor(block, &[total]));
+    let reduced = gathered.as_ref().map_or(Buffer::UNSET, |block| floats(block, &[total]));
     let update = UpdateRule {
         algo: match rule.most_recent {
             true => AmaxAlgo::NVTEX_AMAX_ALGO_MOST_RECENT,
@@ -252,7 +253,7 @@ fn update_group(
         },
         scaled_max: dtype.fp8_max() * (-rule.margin).exp2(),
     };
-    ops::delayed_scaling(reduced.as_ref(), &histories, &scales, &update, stream)
+    delayed_scaling_after_reduction(&reduced, &pairs, &update, stream)
 }
 
 /// States by name, as a file holds them: the magic, the number of states, then for each the name

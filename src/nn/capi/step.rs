@@ -188,7 +188,7 @@ unsafe fn forward(
         NVTEXMicrobatch::NVTEX_MICROBATCH_FIRST => Microbatch::First,
         NVTEXMicrobatch::NVTEX_MICROBATCH_LATER => Microbatch::Later,
     };
-    check::noop("step.skip_weight_update", step.skip_weight_update)?;
+    let skip_weights = check::noop("step.skip_weight_update", step.skip_weight_update)?;
     let mut layer = lock(&module.layer);
     let (num_inputs, num_outputs) = layer.arity();
     // SAFETY: the caller vouches for the arrays.
@@ -233,7 +233,7 @@ unsafe fn forward(
         splits,
         kv_cache,
         microbatch,
-        skip_weights: step.skip_weight_update,
+        skip_weights,
         rng_state,
         cu_seqlens: [
             sums("cu_seqlens_q", step.cu_seqlens_q)?,

@@ -35,7 +35,7 @@ struct Floats {
 
 // SAFETY: an address; what threads do with it is a promise to the methods below.
 unsafe impl Send for Floats {}
-// SAFETY: as above.
+// SAFETY: an address; what threads do with it is a promise to the methods below.
 unsafe impl Sync for Floats {}
 
 impl Floats {
@@ -104,7 +104,7 @@ impl WithCurve for Rows<'_> {
                     values(curve, a, g, scale[0], &mut y[at..][..block]);
                 }
             }
-            // SAFETY: as above.
+            // SAFETY: the arguments are valid, and each row belongs to one task.
             unsafe {
                 output.write(row * out_width, y);
                 if let Some(grad_scales) = grad_scales {

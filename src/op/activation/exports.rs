@@ -20,7 +20,9 @@ pub unsafe extern "C-unwind" fn nvte_gelu(
 ) {
     guard("nvte_gelu", || {
         let f = function(NVTEX_GELU);
-        forward(f, input, output, stream)
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        forward(f, &input, &output, stream)
     });
 }
 
@@ -38,7 +40,10 @@ pub unsafe extern "C-unwind" fn nvte_dgelu(
 ) {
     guard("nvte_dgelu", || {
         let f = function(NVTEX_GELU);
-        backward(f, grad, input, output, stream)
+        let grad = check::tensor("grad", grad)?;
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        backward(f, &grad, &input, &output, stream)
     });
 }
 
@@ -55,7 +60,9 @@ pub unsafe extern "C-unwind" fn nvte_group_gelu(
 ) {
     guard("nvte_group_gelu", || {
         let f = function(NVTEX_GELU);
-        group_forward(f, input, output, stream)
+        let input = check::grouped_tensor("input", input)?;
+        let output = check::grouped_tensor("output", output)?;
+        group_forward(f, &input, &output, stream)
     });
 }
 
@@ -73,7 +80,10 @@ pub unsafe extern "C-unwind" fn nvte_group_dgelu(
 ) {
     guard("nvte_group_dgelu", || {
         let f = function(NVTEX_GELU);
-        group_backward(f, grad, input, output, stream)
+        let grad = check::grouped_tensor("grad", grad)?;
+        let input = check::grouped_tensor("input", input)?;
+        let output = check::grouped_tensor("output", output)?;
+        group_backward(f, &grad, &input, &output, stream)
     });
 }
 
@@ -90,7 +100,9 @@ pub unsafe extern "C-unwind" fn nvte_geglu(
 ) {
     guard("nvte_geglu", || {
         let f = function(NVTEX_GELU);
-        gated_forward(f, input, output, stream)
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        gated_forward(f, &input, &output, stream)
     });
 }
 
@@ -110,7 +122,10 @@ pub unsafe extern "C-unwind" fn nvte_dgeglu(
 ) {
     guard("nvte_dgeglu", || {
         let f = function(NVTEX_GELU);
-        gated_backward(f, grad, input, output, stream)
+        let grad = check::tensor("grad", grad)?;
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        gated_backward(f, &grad, &input, &output, stream)
     });
 }
 
@@ -125,7 +140,9 @@ pub unsafe extern "C-unwind" fn nvte_silu(
 ) {
     guard("nvte_silu", || {
         let f = function(NVTEX_SILU);
-        forward(f, input, output, stream)
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        forward(f, &input, &output, stream)
     });
 }
 
@@ -141,7 +158,10 @@ pub unsafe extern "C-unwind" fn nvte_dsilu(
 ) {
     guard("nvte_dsilu", || {
         let f = function(NVTEX_SILU);
-        backward(f, grad, input, output, stream)
+        let grad = check::tensor("grad", grad)?;
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        backward(f, &grad, &input, &output, stream)
     });
 }
 
@@ -156,7 +176,9 @@ pub unsafe extern "C-unwind" fn nvte_group_silu(
 ) {
     guard("nvte_group_silu", || {
         let f = function(NVTEX_SILU);
-        group_forward(f, input, output, stream)
+        let input = check::grouped_tensor("input", input)?;
+        let output = check::grouped_tensor("output", output)?;
+        group_forward(f, &input, &output, stream)
     });
 }
 
@@ -172,7 +194,10 @@ pub unsafe extern "C-unwind" fn nvte_group_dsilu(
 ) {
     guard("nvte_group_dsilu", || {
         let f = function(NVTEX_SILU);
-        group_backward(f, grad, input, output, stream)
+        let grad = check::grouped_tensor("grad", grad)?;
+        let input = check::grouped_tensor("input", input)?;
+        let output = check::grouped_tensor("output", output)?;
+        group_backward(f, &grad, &input, &output, stream)
     });
 }
 
@@ -187,7 +212,9 @@ pub unsafe extern "C-unwind" fn nvte_swiglu(
 ) {
     guard("nvte_swiglu", || {
         let f = function(NVTEX_SILU);
-        gated_forward(f, input, output, stream)
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        gated_forward(f, &input, &output, stream)
     });
 }
 
@@ -203,7 +230,10 @@ pub unsafe extern "C-unwind" fn nvte_dswiglu(
 ) {
     guard("nvte_dswiglu", || {
         let f = function(NVTEX_SILU);
-        gated_backward(f, grad, input, output, stream)
+        let grad = check::tensor("grad", grad)?;
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        gated_backward(f, &grad, &input, &output, stream)
     });
 }
 
@@ -227,7 +257,10 @@ pub unsafe extern "C-unwind" fn nvte_scaled_swiglu(
 ) {
     guard("nvte_scaled_swiglu", || {
         let f = function(NVTEX_SILU);
-        scaled_gated(f, input, act_scales, output, glu_interleave_size, stream)
+        let input = check::tensor("input", input)?;
+        let act_scales = check::tensor("act_scales", act_scales)?;
+        let output = check::tensor("output", output)?;
+        scaled_gated(f, &input, &act_scales, &output, glu_interleave_size, stream)
     });
 }
 
@@ -250,13 +283,18 @@ pub unsafe extern "C-unwind" fn nvte_scaled_dswiglu(
 ) {
     guard("nvte_scaled_dswiglu", || {
         let f = function(NVTEX_SILU);
+        let grad = check::tensor("grad", grad)?;
+        let input = check::tensor("input", input)?;
+        let act_scales = check::tensor("act_scales", act_scales)?;
+        let grad_input = check::tensor("grad_input", grad_input)?;
+        let grad_act_scales = check::optional_tensor("grad_act_scales", grad_act_scales)?;
         scaled_gated_backward(
             f,
-            grad,
-            input,
-            act_scales,
-            grad_input,
-            grad_act_scales,
+            &grad,
+            &input,
+            &act_scales,
+            &grad_input,
+            grad_act_scales.as_ref(),
             glu_interleave_size,
             stream,
         )
@@ -278,7 +316,10 @@ pub unsafe extern "C-unwind" fn nvte_group_scaled_swiglu(
 ) {
     guard("nvte_group_scaled_swiglu", || {
         let f = function(NVTEX_SILU);
-        group_scaled(f, input, prob, output, stream)
+        let input = check::grouped_tensor("input", input)?;
+        let prob = check::tensor("prob", prob)?;
+        let output = check::grouped_tensor("output", output)?;
+        group_scaled(f, &input, &prob, &output, stream)
     });
 }
 
@@ -293,7 +334,9 @@ pub unsafe extern "C-unwind" fn nvte_relu(
 ) {
     guard("nvte_relu", || {
         let f = function(NVTEX_RELU);
-        forward(f, input, output, stream)
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        forward(f, &input, &output, stream)
     });
 }
 
@@ -309,7 +352,10 @@ pub unsafe extern "C-unwind" fn nvte_drelu(
 ) {
     guard("nvte_drelu", || {
         let f = function(NVTEX_RELU);
-        backward(f, grad, input, output, stream)
+        let grad = check::tensor("grad", grad)?;
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        backward(f, &grad, &input, &output, stream)
     });
 }
 
@@ -324,7 +370,9 @@ pub unsafe extern "C-unwind" fn nvte_group_relu(
 ) {
     guard("nvte_group_relu", || {
         let f = function(NVTEX_RELU);
-        group_forward(f, input, output, stream)
+        let input = check::grouped_tensor("input", input)?;
+        let output = check::grouped_tensor("output", output)?;
+        group_forward(f, &input, &output, stream)
     });
 }
 
@@ -340,7 +388,10 @@ pub unsafe extern "C-unwind" fn nvte_group_drelu(
 ) {
     guard("nvte_group_drelu", || {
         let f = function(NVTEX_RELU);
-        group_backward(f, grad, input, output, stream)
+        let grad = check::grouped_tensor("grad", grad)?;
+        let input = check::grouped_tensor("input", input)?;
+        let output = check::grouped_tensor("output", output)?;
+        group_backward(f, &grad, &input, &output, stream)
     });
 }
 
@@ -355,7 +406,9 @@ pub unsafe extern "C-unwind" fn nvte_reglu(
 ) {
     guard("nvte_reglu", || {
         let f = function(NVTEX_RELU);
-        gated_forward(f, input, output, stream)
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        gated_forward(f, &input, &output, stream)
     });
 }
 
@@ -371,7 +424,10 @@ pub unsafe extern "C-unwind" fn nvte_dreglu(
 ) {
     guard("nvte_dreglu", || {
         let f = function(NVTEX_RELU);
-        gated_backward(f, grad, input, output, stream)
+        let grad = check::tensor("grad", grad)?;
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        gated_backward(f, &grad, &input, &output, stream)
     });
 }
 
@@ -386,7 +442,9 @@ pub unsafe extern "C-unwind" fn nvte_qgelu(
 ) {
     guard("nvte_qgelu", || {
         let f = function(NVTEX_QGELU);
-        forward(f, input, output, stream)
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        forward(f, &input, &output, stream)
     });
 }
 
@@ -402,7 +460,10 @@ pub unsafe extern "C-unwind" fn nvte_dqgelu(
 ) {
     guard("nvte_dqgelu", || {
         let f = function(NVTEX_QGELU);
-        backward(f, grad, input, output, stream)
+        let grad = check::tensor("grad", grad)?;
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        backward(f, &grad, &input, &output, stream)
     });
 }
 
@@ -417,7 +478,9 @@ pub unsafe extern "C-unwind" fn nvte_group_qgelu(
 ) {
     guard("nvte_group_qgelu", || {
         let f = function(NVTEX_QGELU);
-        group_forward(f, input, output, stream)
+        let input = check::grouped_tensor("input", input)?;
+        let output = check::grouped_tensor("output", output)?;
+        group_forward(f, &input, &output, stream)
     });
 }
 
@@ -433,7 +496,10 @@ pub unsafe extern "C-unwind" fn nvte_group_dqgelu(
 ) {
     guard("nvte_group_dqgelu", || {
         let f = function(NVTEX_QGELU);
-        group_backward(f, grad, input, output, stream)
+        let grad = check::grouped_tensor("grad", grad)?;
+        let input = check::grouped_tensor("input", input)?;
+        let output = check::grouped_tensor("output", output)?;
+        group_backward(f, &grad, &input, &output, stream)
     });
 }
 
@@ -448,7 +514,9 @@ pub unsafe extern "C-unwind" fn nvte_qgeglu(
 ) {
     guard("nvte_qgeglu", || {
         let f = function(NVTEX_QGELU);
-        gated_forward(f, input, output, stream)
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        gated_forward(f, &input, &output, stream)
     });
 }
 
@@ -465,7 +533,10 @@ pub unsafe extern "C-unwind" fn nvte_dqgeglu(
 ) {
     guard("nvte_dqgeglu", || {
         let f = function(NVTEX_QGELU);
-        gated_backward(f, grad, input, output, stream)
+        let grad = check::tensor("grad", grad)?;
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        gated_backward(f, &grad, &input, &output, stream)
     });
 }
 
@@ -480,7 +551,9 @@ pub unsafe extern "C-unwind" fn nvte_srelu(
 ) {
     guard("nvte_srelu", || {
         let f = function(NVTEX_SRELU);
-        forward(f, input, output, stream)
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        forward(f, &input, &output, stream)
     });
 }
 
@@ -496,7 +569,10 @@ pub unsafe extern "C-unwind" fn nvte_dsrelu(
 ) {
     guard("nvte_dsrelu", || {
         let f = function(NVTEX_SRELU);
-        backward(f, grad, input, output, stream)
+        let grad = check::tensor("grad", grad)?;
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        backward(f, &grad, &input, &output, stream)
     });
 }
 
@@ -511,7 +587,9 @@ pub unsafe extern "C-unwind" fn nvte_group_srelu(
 ) {
     guard("nvte_group_srelu", || {
         let f = function(NVTEX_SRELU);
-        group_forward(f, input, output, stream)
+        let input = check::grouped_tensor("input", input)?;
+        let output = check::grouped_tensor("output", output)?;
+        group_forward(f, &input, &output, stream)
     });
 }
 
@@ -527,7 +605,10 @@ pub unsafe extern "C-unwind" fn nvte_group_dsrelu(
 ) {
     guard("nvte_group_dsrelu", || {
         let f = function(NVTEX_SRELU);
-        group_backward(f, grad, input, output, stream)
+        let grad = check::grouped_tensor("grad", grad)?;
+        let input = check::grouped_tensor("input", input)?;
+        let output = check::grouped_tensor("output", output)?;
+        group_backward(f, &grad, &input, &output, stream)
     });
 }
 
@@ -542,7 +623,9 @@ pub unsafe extern "C-unwind" fn nvte_sreglu(
 ) {
     guard("nvte_sreglu", || {
         let f = function(NVTEX_SRELU);
-        gated_forward(f, input, output, stream)
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        gated_forward(f, &input, &output, stream)
     });
 }
 
@@ -558,7 +641,10 @@ pub unsafe extern "C-unwind" fn nvte_dsreglu(
 ) {
     guard("nvte_dsreglu", || {
         let f = function(NVTEX_SRELU);
-        gated_backward(f, grad, input, output, stream)
+        let grad = check::tensor("grad", grad)?;
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        gated_backward(f, &grad, &input, &output, stream)
     });
 }
 
@@ -574,7 +660,10 @@ pub unsafe extern "C-unwind" fn nvte_scaled_srelu(
 ) {
     guard("nvte_scaled_srelu", || {
         let f = function(NVTEX_SRELU);
-        scaled_plain(f, input, act_scales, output, stream)
+        let input = check::tensor("input", input)?;
+        let act_scales = check::tensor("act_scales", act_scales)?;
+        let output = check::tensor("output", output)?;
+        scaled_plain(f, &input, &act_scales, &output, stream)
     });
 }
 
@@ -593,7 +682,20 @@ pub unsafe extern "C-unwind" fn nvte_scaled_dsrelu(
 ) {
     guard("nvte_scaled_dsrelu", || {
         let f = function(NVTEX_SRELU);
-        scaled_plain_backward(f, grad, input, act_scales, grad_input, grad_act_scales, stream)
+        let grad = check::tensor("grad", grad)?;
+        let input = check::tensor("input", input)?;
+        let act_scales = check::tensor("act_scales", act_scales)?;
+        let grad_input = check::tensor("grad_input", grad_input)?;
+        let grad_act_scales = check::optional_tensor("grad_act_scales", grad_act_scales)?;
+        scaled_plain_backward(
+            f,
+            &grad,
+            &input,
+            &act_scales,
+            &grad_input,
+            grad_act_scales.as_ref(),
+            stream,
+        )
     });
 }
 
@@ -608,7 +710,9 @@ pub unsafe extern "C-unwind" fn nvte_glu(
 ) {
     guard("nvte_glu", || {
         let f = function(NVTEX_SIGMOID);
-        gated_forward(f, input, output, stream)
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        gated_forward(f, &input, &output, stream)
     });
 }
 
@@ -624,7 +728,10 @@ pub unsafe extern "C-unwind" fn nvte_dglu(
 ) {
     guard("nvte_dglu", || {
         let f = function(NVTEX_SIGMOID);
-        gated_backward(f, grad, input, output, stream)
+        let grad = check::tensor("grad", grad)?;
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        gated_backward(f, &grad, &input, &output, stream)
     });
 }
 
@@ -642,7 +749,9 @@ pub unsafe extern "C-unwind" fn nvte_situglu(
 ) {
     guard("nvte_situglu", || {
         let f = situ(beta1, beta2)?;
-        gated_forward(f, input, output, stream)
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        gated_forward(f, &input, &output, stream)
     });
 }
 
@@ -661,7 +770,10 @@ pub unsafe extern "C-unwind" fn nvte_dsituglu(
 ) {
     guard("nvte_dsituglu", || {
         let f = situ(beta1, beta2)?;
-        gated_backward(f, grad, input, output, stream)
+        let grad = check::tensor("grad", grad)?;
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        gated_backward(f, &grad, &input, &output, stream)
     });
 }
 
@@ -681,7 +793,10 @@ pub unsafe extern "C-unwind" fn nvte_scaled_situglu(
 ) {
     guard("nvte_scaled_situglu", || {
         let f = situ(beta1, beta2)?;
-        scaled_gated(f, input, act_scales, output, glu_interleave_size, stream)
+        let input = check::tensor("input", input)?;
+        let act_scales = check::tensor("act_scales", act_scales)?;
+        let output = check::tensor("output", output)?;
+        scaled_gated(f, &input, &act_scales, &output, glu_interleave_size, stream)
     });
 }
 
@@ -704,13 +819,18 @@ pub unsafe extern "C-unwind" fn nvte_scaled_dsituglu(
 ) {
     guard("nvte_scaled_dsituglu", || {
         let f = situ(beta1, beta2)?;
+        let grad = check::tensor("grad", grad)?;
+        let input = check::tensor("input", input)?;
+        let act_scales = check::tensor("act_scales", act_scales)?;
+        let grad_input = check::tensor("grad_input", grad_input)?;
+        let grad_act_scales = check::optional_tensor("grad_act_scales", grad_act_scales)?;
         scaled_gated_backward(
             f,
-            grad,
-            input,
-            act_scales,
-            grad_input,
-            grad_act_scales,
+            &grad,
+            &input,
+            &act_scales,
+            &grad_input,
+            grad_act_scales.as_ref(),
             glu_interleave_size,
             stream,
         )
@@ -731,7 +851,9 @@ pub unsafe extern "C-unwind" fn nvte_clamped_swiglu(
 ) {
     guard("nvte_clamped_swiglu", || {
         let f = clamped_silu(limit, alpha, 1.0);
-        gated_forward(f, input, output, stream)
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        gated_forward(f, &input, &output, stream)
     });
 }
 
@@ -750,7 +872,10 @@ pub unsafe extern "C-unwind" fn nvte_clamped_dswiglu(
 ) {
     guard("nvte_clamped_dswiglu", || {
         let f = clamped_silu(limit, alpha, 1.0);
-        gated_backward(f, grad, input, output, stream)
+        let grad = check::tensor("grad", grad)?;
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        gated_backward(f, &grad, &input, &output, stream)
     });
 }
 
@@ -769,7 +894,9 @@ pub unsafe extern "C-unwind" fn nvte_clamped_swiglu_v2(
 ) {
     guard("nvte_clamped_swiglu_v2", || {
         let f = clamped_silu(limit, alpha, glu_linear_offset);
-        gated_forward(f, input, output, stream)
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        gated_forward(f, &input, &output, stream)
     });
 }
 
@@ -789,7 +916,10 @@ pub unsafe extern "C-unwind" fn nvte_clamped_dswiglu_v2(
 ) {
     guard("nvte_clamped_dswiglu_v2", || {
         let f = clamped_silu(limit, alpha, glu_linear_offset);
-        gated_backward(f, grad, input, output, stream)
+        let grad = check::tensor("grad", grad)?;
+        let input = check::tensor("input", input)?;
+        let output = check::tensor("output", output)?;
+        gated_backward(f, &grad, &input, &output, stream)
     });
 }
 
@@ -810,7 +940,10 @@ pub unsafe extern "C-unwind" fn nvte_scaled_clamped_swiglu(
 ) {
     guard("nvte_scaled_clamped_swiglu", || {
         let f = clamped_silu(limit, alpha, glu_linear_offset);
-        scaled_gated(f, input, act_scales, output, glu_interleave_size, stream)
+        let input = check::tensor("input", input)?;
+        let act_scales = check::tensor("act_scales", act_scales)?;
+        let output = check::tensor("output", output)?;
+        scaled_gated(f, &input, &act_scales, &output, glu_interleave_size, stream)
     });
 }
 
@@ -834,13 +967,18 @@ pub unsafe extern "C-unwind" fn nvte_scaled_clamped_dswiglu(
 ) {
     guard("nvte_scaled_clamped_dswiglu", || {
         let f = clamped_silu(limit, alpha, glu_linear_offset);
+        let grad = check::tensor("grad", grad)?;
+        let input = check::tensor("input", input)?;
+        let act_scales = check::tensor("act_scales", act_scales)?;
+        let grad_input = check::tensor("grad_input", grad_input)?;
+        let grad_act_scales = check::optional_tensor("grad_act_scales", grad_act_scales)?;
         scaled_gated_backward(
             f,
-            grad,
-            input,
-            act_scales,
-            grad_input,
-            grad_act_scales,
+            &grad,
+            &input,
+            &act_scales,
+            &grad_input,
+            grad_act_scales.as_ref(),
             glu_interleave_size,
             stream,
         )
@@ -863,6 +1001,9 @@ pub unsafe extern "C-unwind" fn nvte_group_scaled_clamped_swiglu(
 ) {
     guard("nvte_group_scaled_clamped_swiglu", || {
         let f = clamped_silu(limit, alpha, glu_linear_offset);
-        group_scaled(f, input, prob, output, stream)
+        let input = check::grouped_tensor("input", input)?;
+        let prob = check::tensor("prob", prob)?;
+        let output = check::grouped_tensor("output", output)?;
+        group_scaled(f, &input, &prob, &output, stream)
     });
 }

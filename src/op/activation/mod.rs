@@ -4,14 +4,14 @@
 pub(crate) mod cpu;
 pub mod exports;
 
-use super::cast::{self, grouped_input, plan_group_quantize, plan_quantize, run_group};
+use super::cast::{self, grouped_input, plan_group_quantize, plan_shaped, run_group};
 use super::transformer_engine::QuantizationConfig;
 use crate::backend::args::Form::*;
 use crate::backend::args::Function::*;
 use crate::backend::{self, args::*};
 use crate::check::{self, Memory};
 use crate::error::{Error, Result};
-use crate::tensor::{GroupedTensor, Shape, Tensor};
+use crate::tensor::{Buffer, GroupedTensor, Shape, Tensor};
 use crate::types::*;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
@@ -46,53 +46,51 @@ impl From<Fusion> for Fused<'static> {
     }
 }
 
-/// Casts what a fusion makes of `input`: elements of the shape and dtype of `v`.
-fn cast(
-    f: Fused,
-    input: *const c_void,
-    v: &Tensor,
+impl Fused<'_> {
+    /// Casts elements of `shape` that the function, in a form, makes of `first` and the input. What
+    /// `first` is follows from the form: the input itself, or the gradient.
+    fn cast(
+        self,
+        (form, first): (Form, &Tensor),
+        (input, shape): (&Tensor, &Shape),
+        output: &Tensor,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        let act_input = match form {
+            NVTEX_FORM_DERIVATIVE | NVTEX_FORM_GATED_DERIVATIVE => input.rowwise.ptr().cast_const(),
+            _ => null(),
+        };
+        let fusion = Fusion { form, act_input, ..self.fusion };
+        let args = plan_shaped(input, shape, output, self.config)?;
+        let first = first.rowwise.ptr();
+        cast::run(args.map(|args| QuantizeArgs { input: first, fusion, ..args }), stream)
+    }
+}
+
+/// `output = cast(f(input))`
+pub(crate) fn forward<'a>(
+    f: impl Into<Fused<'a>>,
+    input: &Tensor,
     output: &Tensor,
     stream: cudaStream_t,
 ) -> Result<()> {
-    match plan_quantize(v, output, ("noop", null_mut()), f.config)? {
-        Some(args) => cast::run(&QuantizeArgs { input, fusion: f.fusion, ..args }, stream),
-        None => Ok(()),
-    }
+    let shape = &input.rowwise.shape;
+    f.into().cast((NVTEX_FORM_ACTIVATION, input), (input, shape), output, stream)
 }
 
-impl Fused<'_> {
-    /// The form, and the input of a derivative's function.
-    fn form(self, form: Form, act_input: *const c_void) -> Self {
-        Self { fusion: Fusion { form, act_input, ..self.fusion }, ..self }
-    }
-}
-
-pub(crate) fn forward<'a>(
-    f: impl Into<Fused<'a>>,
-    input: NVTETensor,
-    output: NVTETensor,
-    stream: cudaStream_t,
-) -> Result<()> {
-    let input = check::tensor("input", input)?;
-    let output = check::tensor("output", output)?;
-    let f = f.into().form(NVTEX_FORM_ACTIVATION, null());
-    cast(f, input.rowwise.ptr(), &input, &output, stream)
-}
-
+/// `output = cast(f'(input) * grad)`
 pub(crate) fn backward<'a>(
     f: impl Into<Fused<'a>>,
-    grad: NVTETensor,
-    input: NVTETensor,
-    output: NVTETensor,
+    grad: &Tensor,
+    input: &Tensor,
+    output: &Tensor,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let (grad, input) = (check::tensor("grad", grad)?, check::tensor("input", input)?);
-    let output = check::tensor("output", output)?;
-    check::input("grad", &grad)?;
+    let shape = &input.rowwise.shape;
+    check::input("grad", grad)?;
     check::dtype("grad", grad.dtype(), &[input.dtype()])?;
-    check::shape("grad", &grad.rowwise.shape, &input.rowwise.shape)?;
-    let f = f.into().form(NVTEX_FORM_DERIVATIVE, input.rowwise.ptr());
-    cast(f, grad.rowwise.ptr(), &input, &output, stream)
+    check::shape("grad", &grad.rowwise.shape, shape)?;
+    f.into().cast((NVTEX_FORM_DERIVATIVE, grad), (input, shape), output, stream)
 }
 
 /// Rows of a gated input, and columns of each half.
@@ -115,39 +113,35 @@ fn matrix(name: &str, tensor: &Tensor, expected: (usize, usize)) -> Result<()> {
     Err(Error::argument(format!("{name}.shape"), expected, shape))
 }
 
+/// `output = cast(f(a) * G(g))` of the halves (a | g) of the input.
 pub(crate) fn gated_forward<'a>(
     f: impl Into<Fused<'a>>,
-    input: NVTETensor,
-    output: NVTETensor,
+    input: &Tensor,
+    output: &Tensor,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let input = check::tensor("input", input)?;
-    let output = check::tensor("output", output)?;
-    matrix("output", &output, halves(&input)?)?;
-    let f = f.into().form(NVTEX_FORM_GATED, null());
-    let mut v = input.clone();
-    v.rowwise.shape = output.shape("output")?;
-    cast(f, input.rowwise.ptr(), &v, &output, stream)
+    matrix("output", output, halves(input)?)?;
+    let shape = output.shape("output")?;
+    f.into().cast((NVTEX_FORM_GATED, input), (input, &shape), output, stream)
 }
 
+/// `output = cast((f'(a) * grad * G(g) | G'(g) * grad * f(a)))` of the halves (a | g) of the input.
 pub(crate) fn gated_backward<'a>(
     f: impl Into<Fused<'a>>,
-    grad: NVTETensor,
-    input: NVTETensor,
-    output: NVTETensor,
+    grad: &Tensor,
+    input: &Tensor,
+    output: &Tensor,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let (grad, input) = (check::tensor("grad", grad)?, check::tensor("input", input)?);
-    let output = check::tensor("output", output)?;
-    check::input("grad", &grad)?;
+    check::input("grad", grad)?;
     check::dtype("grad", grad.dtype(), &[input.dtype()])?;
-    matrix("grad", &grad, halves(&input)?)?;
-    let f = f.into().form(NVTEX_FORM_GATED_DERIVATIVE, input.rowwise.ptr());
-    cast(f, grad.rowwise.ptr(), &input, &output, stream)
+    matrix("grad", grad, halves(input)?)?;
+    let shape = &input.rowwise.shape;
+    f.into().cast((NVTEX_FORM_GATED_DERIVATIVE, grad), (input, shape), output, stream)
 }
 
-/// As [`cast`], for the members of a group; the input is that of `v`. What the function reads besides has
-/// room for so many elements of the output.
+/// Casts what a function makes of the members of a group `v`. What the function reads besides has room for
+/// so many elements of the output.
 fn group_cast(
     (fusion, elements): (Fusion, usize),
     (name, v): (&str, &GroupedTensor),
@@ -155,53 +149,45 @@ fn group_cast(
     stream: cudaStream_t,
 ) -> Result<()> {
     let config = &QuantizationConfig::DEFAULT;
-    match plan_group_quantize((name, v), output, ("noop", null_mut()), config)? {
-        Some(args) => {
-            let group = Group { elements: args.group.elements.min(elements), ..args.group };
-            run_group(&QuantizeArgs { fusion, group, ..args }, stream)
-        }
-        None => Ok(()),
-    }
+    let args = plan_group_quantize((name, v), output, config)?;
+    let args = args.map(|args| {
+        let group = Group { elements: args.group.elements.min(elements), ..args.group };
+        QuantizeArgs { fusion, group, ..args }
+    });
+    run_group(args, stream)
 }
 
 fn group_forward(
     f: Fusion,
-    input: NVTEGroupedTensor,
-    output: NVTEGroupedTensor,
+    input: &GroupedTensor,
+    output: &GroupedTensor,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let input = check::grouped_tensor("input", input)?;
-    let output = check::grouped_tensor("output", output)?;
     let fusion = Fusion { form: NVTEX_FORM_ACTIVATION, ..f };
-    group_cast((fusion, usize::MAX), ("input", &input), &output, stream)
+    group_cast((fusion, usize::MAX), ("input", input), output, stream)
 }
 
 fn group_backward(
     f: Fusion,
-    grad: NVTEGroupedTensor,
-    input: NVTEGroupedTensor,
-    output: NVTEGroupedTensor,
+    grad: &GroupedTensor,
+    input: &GroupedTensor,
+    output: &GroupedTensor,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let grad = check::grouped_tensor("grad", grad)?;
-    let input = check::grouped_tensor("input", input)?;
-    let output = check::grouped_tensor("output", output)?;
     check::dtype("grad", grad.dtype(), &[input.dtype()])?;
-    let act_input = grouped_input(("input", &input), &output)?;
+    let act_input = grouped_input(("input", input), output)?;
     let fusion = Fusion { form: NVTEX_FORM_DERIVATIVE, act_input, ..f };
-    group_cast((fusion, check::common_room(&[&input.rowwise])), ("grad", &grad), &output, stream)
+    group_cast((fusion, check::common_room(&[&input.rowwise])), ("grad", grad), output, stream)
 }
 
 fn group_scaled(
     f: Fusion,
-    input: NVTEGroupedTensor,
-    prob: NVTETensor,
-    output: NVTEGroupedTensor,
+    input: &GroupedTensor,
+    prob: &Tensor,
+    output: &GroupedTensor,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let input = check::grouped_tensor("input", input)?;
-    let output = check::grouped_tensor("output", output)?;
-    let (group, (rows, cols)) = check::members("output", &output)?;
+    let (group, (rows, cols)) = check::members("output", output)?;
     if !group.last_dims.is_null() {
         let expected = "nothing (members of one last dimension)";
         return Err(Error::argument("output.last_dims", expected, output.last_dims.shape));
@@ -212,9 +198,8 @@ fn group_scaled(
         return Err(Error::argument("input.logical_shape", expected, got));
     }
     check::grouped_data("input.data", &input.rowwise, (rows, 2 * cols))?;
-    let prob = check::tensor("prob", prob)?;
     check::dtype("prob", prob.rowwise.dtype, &[input.dtype()])?;
-    let (row_scales, _) = data("prob", &prob)?;
+    let (row_scales, _) = data("prob", &prob.rowwise)?;
     if prob.rowwise.shape.numel() < rows {
         let expected = format!("{rows} or more elements, one for each row");
         return Err(Error::argument("prob.shape", expected, prob.rowwise.shape));
@@ -223,13 +208,12 @@ fn group_scaled(
     let logical_shape = Shape::new(&[got.flatten().0, cols]);
     // The members begin at twice the offsets of the output's.
     let elements = check::common_room(&[&input.rowwise]) / 2;
-    let v = GroupedTensor { logical_shape, ..input };
-    group_cast((fusion, elements), ("input", &v), &output, stream)
+    let v = GroupedTensor { logical_shape, ..input.clone() };
+    group_cast((fusion, elements), ("input", &v), output, stream)
 }
 
-/// Row-wise data in high precision; whatever else the tensor has is not looked at.
-fn data(name: &str, tensor: &Tensor) -> Result<(*mut c_void, NVTEDType)> {
-    let data = &tensor.rowwise;
+/// Data in high precision.
+fn data(name: &str, data: &Buffer) -> Result<(*mut c_void, NVTEDType)> {
     if !data.is_set() {
         return Err(Error::argument(format!("{name}.data"), "row-wise data", "no data"));
     }
@@ -238,42 +222,42 @@ fn data(name: &str, tensor: &Tensor) -> Result<(*mut c_void, NVTEDType)> {
 }
 
 /// One element for each row.
-fn row_data(name: &str, tensor: &Tensor, rows: usize) -> Result<(*mut c_void, NVTEDType)> {
-    let data = data(name, tensor)?;
-    if tensor.rowwise.shape.numel() != rows {
+fn row_data(name: &str, buffer: &Buffer, rows: usize) -> Result<(*mut c_void, NVTEDType)> {
+    let data = data(name, buffer)?;
+    if buffer.shape.numel() != rows {
         let expected = format!("{rows} elements, one for each row");
-        return Err(Error::argument(format!("{name}.shape"), expected, tensor.rowwise.shape));
+        return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
     }
     Ok(data)
 }
 
-/// Tensors of an activation with scales of the rows.
-struct Scaled {
+/// Tensors of an activation with scales of the rows, of which only row-wise data count.
+struct Scaled<'a> {
     gated: bool,
     interleave: i64,
-    /// Of the backward: `grad` and `grad_act_scales`.
-    grads: Option<(NVTETensor, NVTETensor)>,
-    input: NVTETensor,
-    act_scales: NVTETensor,
-    output: NVTETensor,
+    /// Of the derivative: `grad`, and `grad_act_scales` if they are wanted.
+    grads: Option<(&'a Tensor, Option<&'a Tensor>)>,
+    input: &'a Tensor,
+    act_scales: &'a Tensor,
+    output: &'a Tensor,
 }
 
-impl Scaled {
+impl Scaled<'_> {
     fn plan(&self, f: Fusion) -> Result<Option<ScaledActivationArgs>> {
-        let tensor = |name: &str, handle| -> Result<Tensor> {
-            let tensor = check::tensor(name, handle)?;
-            data(name, &tensor).map(|_| tensor)
-        };
-        let input = tensor("input", self.input)?;
-        let scales = check::tensor("act_scales", self.act_scales)?;
         let output_name = if self.grads.is_some() { "grad_input" } else { "output" };
-        let output = tensor(output_name, self.output)?;
-        let grad = self.grads.map(|(grad, _)| tensor("grad", grad)).transpose()?;
-
-        let (rows, cols) = grad.as_ref().unwrap_or(&output).rowwise.shape.flatten();
+        let (input, input_dtype) = data("input", &self.input.rowwise)?;
+        let (output, output_dtype) = data(output_name, &self.output.rowwise)?;
+        let (grad, grad_dtype) = match self.grads {
+            Some((grad, _)) => data("grad", &grad.rowwise)?,
+            None => (null_mut(), input_dtype),
+        };
+        // The gradient is that of the output.
+        let of = self.grads.map_or(self.output, |(grad, _)| grad);
+        let (rows, cols) = of.rowwise.shape.flatten();
         let width = if self.gated { 2 * cols } else { cols };
-        matrix("input", &input, (rows, width))?;
-        matrix(output_name, &output, (rows, if grad.is_some() { width } else { cols }))?;
+        let out_width = if self.grads.is_some() { width } else { cols };
+        matrix("input", self.input, (rows, width))?;
+        matrix(output_name, self.output, (rows, out_width))?;
         let interleave = match usize::try_from(self.interleave) {
             Ok(0) => cols,
             Ok(size) if size % 32 == 0 && cols % size == 0 => size,
@@ -282,18 +266,27 @@ impl Scaled {
                 return Err(Error::argument("glu_interleave_size", expected, self.interleave));
             }
         };
-        let (scales, scales_dtype) = row_data("act_scales", &scales, rows)?;
+        let (scales, scales_dtype) = row_data("act_scales", &self.act_scales.rowwise, rows)?;
         let (grad_scales, grad_scales_dtype) = match self.grads {
-            Some((_, grad_scales)) if !grad_scales.is_null() => {
-                let name = "grad_act_scales";
-                row_data(name, &check::tensor(name, grad_scales)?, rows)?
-            }
+            Some((_, Some(sums))) => row_data("grad_act_scales", &sums.rowwise, rows)?,
             _ => (null_mut(), scales_dtype),
         };
+        let matrix = |name, ptr: *mut c_void, width: usize, dtype: NVTEDType| {
+            Memory::new(name, ptr, rows * width * dtype.bits() / 8)
+        };
+        let inputs =
+            [matrix(&"input", input, width, input_dtype), matrix(&"grad", grad, cols, grad_dtype)];
+        let factors = matrix(&"act_scales", scales, 1, scales_dtype);
+        let result = matrix(&output_name, output, out_width, output_dtype);
+        let sums = matrix(&"grad_act_scales", grad_scales, 1, grad_scales_dtype);
+        check::apart_or_same(&inputs, &result)?;
+        check::apart_or_same(&[factors], &sums)?;
+        check::apart(&[inputs[0], inputs[1], result], &[sums])?;
+        check::apart(&[factors], &[result])?;
         let args = ScaledActivationArgs {
-            input: input.rowwise.ptr(),
-            grad: grad.as_ref().map_or(null(), |grad| grad.rowwise.ptr().cast_const()),
-            output: output.rowwise.ptr(),
+            input,
+            grad,
+            output,
             scales,
             grad_scales,
             rows,
@@ -304,27 +297,12 @@ impl Scaled {
             a: f.a,
             b: f.b,
             c: f.c,
-            input_dtype: input.dtype(),
-            grad_dtype: grad.as_ref().map_or(input.dtype(), Tensor::dtype),
-            output_dtype: output.dtype(),
+            input_dtype,
+            grad_dtype,
+            output_dtype,
             scales_dtype,
             grad_scales_dtype,
         };
-        let matrix = |name, ptr, width: usize, dtype: NVTEDType| {
-            Memory::new(name, ptr, rows * width * dtype.bits() / 8)
-        };
-        let out_width = if grad.is_some() { width } else { cols };
-        let inputs = [
-            matrix(&"input", args.input, width, args.input_dtype),
-            matrix(&"grad", args.grad, cols, args.grad_dtype),
-        ];
-        let scales = matrix(&"act_scales", args.scales, 1, scales_dtype);
-        let output = matrix(&output_name, args.output, out_width, args.output_dtype);
-        let grad_scales = matrix(&"grad_act_scales", args.grad_scales, 1, grad_scales_dtype);
-        check::apart_or_same(&inputs, &output)?;
-        check::apart_or_same(&[scales], &grad_scales)?;
-        check::apart(&[inputs[0], inputs[1], output], &[grad_scales])?;
-        check::apart(&[scales], &[output])?;
         Ok((rows > 0 && cols > 0).then_some(args))
     }
 
@@ -338,9 +316,9 @@ impl Scaled {
 
 fn scaled_gated(
     f: Fusion,
-    input: NVTETensor,
-    act_scales: NVTETensor,
-    output: NVTETensor,
+    input: &Tensor,
+    act_scales: &Tensor,
+    output: &Tensor,
     interleave: i64,
     stream: cudaStream_t,
 ) -> Result<()> {
@@ -350,11 +328,11 @@ fn scaled_gated(
 #[allow(clippy::too_many_arguments)]
 fn scaled_gated_backward(
     f: Fusion,
-    grad: NVTETensor,
-    input: NVTETensor,
-    act_scales: NVTETensor,
-    output: NVTETensor,
-    grad_act_scales: NVTETensor,
+    grad: &Tensor,
+    input: &Tensor,
+    act_scales: &Tensor,
+    output: &Tensor,
+    grad_act_scales: Option<&Tensor>,
     interleave: i64,
     stream: cudaStream_t,
 ) -> Result<()> {
@@ -364,9 +342,9 @@ fn scaled_gated_backward(
 
 fn scaled_plain(
     f: Fusion,
-    input: NVTETensor,
-    act_scales: NVTETensor,
-    output: NVTETensor,
+    input: &Tensor,
+    act_scales: &Tensor,
+    output: &Tensor,
     stream: cudaStream_t,
 ) -> Result<()> {
     Scaled { gated: false, interleave: 0, grads: None, input, act_scales, output }.run(f, stream)
@@ -374,11 +352,11 @@ fn scaled_plain(
 
 fn scaled_plain_backward(
     f: Fusion,
-    grad: NVTETensor,
-    input: NVTETensor,
-    act_scales: NVTETensor,
-    output: NVTETensor,
-    grad_act_scales: NVTETensor,
+    grad: &Tensor,
+    input: &Tensor,
+    act_scales: &Tensor,
+    output: &Tensor,
+    grad_act_scales: Option<&Tensor>,
     stream: cudaStream_t,
 ) -> Result<()> {
     let grads = Some((grad, grad_act_scales));

@@ -1,4 +1,4 @@
-//! The activations, one row each. `tests/abi.rs` writes `exports.rs` from them.
+//! The activations, one row each. `tests/abi.rs` writes [`files`] from them.
 
 /// An activation `f(x)`, alone and as `f(a) * G(g)` of the halves a and g of a row.
 struct Row {
@@ -9,6 +9,8 @@ struct Row {
     scaled: &'static str,
     /// `nvte_group_scaled_` has it, too.
     group_scaled: bool,
+    /// Casts and transposes with sums over the rows have its derivatives, too: `f` has no parameters.
+    casts: bool,
     /// Floats that the C functions take.
     parameters: &'static [&'static str],
     /// In Rust, from the functions of `mod.rs`.
@@ -23,6 +25,7 @@ const ROW: Row = Row {
     gated: "",
     scaled: "",
     group_scaled: false,
+    casts: false,
     parameters: &[],
     function: "",
     f: "",
@@ -40,6 +43,7 @@ const ROWS: &[Row] = &[
     Row {
         plain: "gelu",
         gated: "geglu",
+        casts: true,
         function: "function(NVTEX_GELU)",
         f: "x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2",
         ..ROW
@@ -49,14 +53,23 @@ const ROWS: &[Row] = &[
         gated: "swiglu",
         scaled: "swiglu",
         group_scaled: true,
+        casts: true,
         function: "function(NVTEX_SILU)",
         f: "x / (1 + exp(-x))",
         ..ROW
     },
-    Row { plain: "relu", gated: "reglu", function: "function(NVTEX_RELU)", f: "max(x, 0)", ..ROW },
+    Row {
+        plain: "relu",
+        gated: "reglu",
+        casts: true,
+        function: "function(NVTEX_RELU)",
+        f: "max(x, 0)",
+        ..ROW
+    },
     Row {
         plain: "qgelu",
         gated: "qgeglu",
+        casts: true,
         function: "function(NVTEX_QGELU)",
         f: "x / (1 + exp(-1.702 x))",
         ..ROW
@@ -65,6 +78,7 @@ const ROWS: &[Row] = &[
         plain: "srelu",
         gated: "sreglu",
         scaled: "srelu",
+        casts: true,
         function: "function(NVTEX_SRELU)",
         f: "max(x, 0)^2",
         ..ROW
@@ -106,6 +120,13 @@ struct Kind {
     integers: &'static [&'static str],
     call: &'static str,
     first: &'static str,
+}
+
+impl Kind {
+    /// Whether it belongs to `cast` or `transpose`, which take bare functions.
+    fn casts(&self) -> bool {
+        self.call.contains("derivative")
+    }
 }
 
 const PLAIN: Kind = Kind {
@@ -256,6 +277,49 @@ const GROUP_SCALED: Kind = Kind {
     first: "group_scaled_swiglu",
 };
 
+const QUANTIZE_DBIAS: Kind = Kind {
+    formula: "`nvte_quantize_dbias` of `v = f'(act_input) * input` in place of the input",
+    rest: &[
+        "act_input has the shape and dtype of the input. v is Float32; for a cast in blocks it is \
+         rounded to the input's dtype, but dbias is the sum of v before that.",
+    ],
+    arguments: &["input", "act_input", "output", "dbias", "workspace"],
+    integers: &[],
+    call: "derivative_dbias",
+    first: "quantize_dbias_dgelu",
+};
+
+const GROUP_QUANTIZE_DBIAS: Kind = Kind {
+    formula: "`nvte_group_quantize_dbias` of `v = f'(act_input) * input` in place of the input \
+              and without a config",
+    rest: &["For v see `nvte_quantize_dbias_dgelu`."],
+    call: "group_derivative_dbias",
+    first: "group_quantize_dbias_dgelu",
+    ..QUANTIZE_DBIAS
+};
+
+const CAST_TRANSPOSE_DBIAS: Kind = Kind {
+    formula: "`nvte_cast_transpose_dbias` of `v = f'(act_input) * input` in place of the input",
+    rest: &["For v see `nvte_quantize_dbias_dgelu`."],
+    first: "cast_transpose_dbias_dgelu",
+    ..QUANTIZE_DBIAS
+};
+
+const GATED_CAST_TRANSPOSE: Kind = Kind {
+    formula: "`nvte_cast_transpose` of the gradient of `f(a) * g`: with act_input = (a | g) in \
+              halves, of `(f'(a) * input * g | input * f(a))` in Float32",
+    rest: &[
+        "Shapes: input `[..., n]`, act_input and the output `[..., 2 n]`.",
+        "Dtypes: Float32, Float16, BFloat16, the same for both inputs; output as for \
+         `nvte_quantize`.",
+        "Errors: as `nvte_cast_transpose`; inputs that do not fit each other.",
+    ],
+    arguments: &["input", "act_input", "output"],
+    integers: &[],
+    call: "gated_derivative",
+    first: "dgeglu_cast_transpose",
+};
+
 /// The derivative's name: a d before the last word, but behind it the version stays.
 fn derivative(name: &str) -> String {
     match name.strip_prefix("clamped_") {
@@ -264,8 +328,40 @@ fn derivative(name: &str) -> String {
     }
 }
 
-/// The text of `exports.rs`.
-pub fn exports() -> String {
+/// Generated files of `src/op`: path and text.
+pub fn files() -> [(&'static str, String); 3] {
+    [
+        ("activation/exports.rs", exports()),
+        ("cast/exports_derivatives.rs", derivatives("cast", cast_derivatives)),
+        ("transpose/exports_derivatives.rs", derivatives("transpose", transpose_derivatives)),
+    ]
+}
+
+/// The text of a file with casts of derivatives, of which `of_row` gives those of one activation.
+fn derivatives(header: &str, of_row: fn(&Row) -> String) -> String {
+    let functions: String = ROWS.iter().filter(|row| row.casts).map(of_row).collect();
+    format!(
+        "//! C functions of {header}.h that cast derivatives of activations. Generated from\n\
+         //! `activation/table.rs` by tests/abi.rs.\n\
+         #![allow(unsafe_code, clippy::missing_safety_doc)]\n\n\
+         use super::*;\nuse crate::backend::args::Function::*;\nuse crate::error::guard;\n\
+         use crate::workspace::{{self, Asks}};\n{functions}"
+    )
+}
+
+fn cast_derivatives(row: &Row) -> String {
+    let plain = row.plain;
+    export(row, &format!("quantize_dbias_d{plain}"), &QUANTIZE_DBIAS)
+        + &export(row, &format!("group_quantize_dbias_d{plain}"), &GROUP_QUANTIZE_DBIAS)
+}
+
+fn transpose_derivatives(row: &Row) -> String {
+    export(row, &format!("cast_transpose_dbias_d{}", row.plain), &CAST_TRANSPOSE_DBIAS)
+        + &export(row, &format!("d{}_cast_transpose", row.gated), &GATED_CAST_TRANSPOSE)
+}
+
+/// The text of `activation/exports.rs`.
+fn exports() -> String {
     let mut text = String::from(
         "//! C functions of activation.h. Generated from `table.rs` by tests/abi.rs.\n\
          #![allow(unsafe_code, clippy::missing_safety_doc, clippy::too_many_arguments)]\n\n\
@@ -293,8 +389,10 @@ pub fn exports() -> String {
 }
 
 fn export(row: &Row, name: &str, kind: &Kind) -> String {
-    let grouped = name.starts_with("group_");
-    let mut doc = format!("{}, `f(x) = {}`", kind.formula, row.f);
+    let mut doc = match kind.casts() {
+        true => format!("{}, with the f of `nvte_{}`", kind.formula, row.plain),
+        false => format!("{}, `f(x) = {}`", kind.formula, row.f),
+    };
     if kind.formula.contains("G(g)") {
         doc += &format!(", `G(x) = {}`", row.g);
     }
@@ -305,12 +403,15 @@ fn export(row: &Row, name: &str, kind: &Kind) -> String {
     let doc: String =
         lines.map(|line| format!("/// {line}").trim_end().to_owned() + "\n").collect();
 
-    let handle = |argument: &&str| match (grouped, *argument) {
-        // The ABI has it so.
-        (true, "prob") => "NVTETensor",
-        (true, "output") if kind.arguments.contains(&"grad") => "NVTETensor",
-        (true, _) => "NVTEGroupedTensor",
-        (false, _) => "NVTETensor",
+    let grouped = |argument: &str| match argument {
+        "prob" | "workspace" => false,
+        _ => name.starts_with("group_"),
+    };
+    // The ABI says NVTETensor, but the handle is that of a grouped tensor.
+    let misnamed = |argument: &str| argument == "output" && kind.arguments.contains(&"grad");
+    let handle = |argument: &str| match grouped(argument) && !misnamed(argument) {
+        true => "NVTEGroupedTensor",
+        false => "NVTETensor",
     };
     let mut parameters: Vec<(&str, &str)> =
         kind.arguments.iter().map(|argument| (*argument, handle(argument))).collect();
@@ -319,26 +420,59 @@ fn export(row: &Row, name: &str, kind: &Kind) -> String {
     parameters.push(("stream", "cudaStream_t"));
     let parameters: String =
         parameters.iter().map(|(name, of)| format!("    {name}: {of},\n")).collect();
-    let passed: Vec<&str> = ["f"]
-        .iter()
-        .chain(kind.arguments)
-        .chain(kind.integers)
-        .chain(&["stream"])
-        .copied()
-        .collect();
-    let mut call = format!("        {}({})", kind.call, passed.join(", "));
-    if call.len() > 100 {
-        let lines: String = passed.iter().map(|name| format!("            {name},\n")).collect();
-        call = format!("        {}(\n{lines}        )", kind.call);
-    }
     format!(
         "\n{doc}#[unsafe(no_mangle)]\n\
          pub unsafe extern \"C-unwind\" fn nvte_{name}(\n{parameters}) {{\n    \
-             guard(\"nvte_{name}\", || {{\n        \
-                 let f = {};\n{call}\n    \
-             }});\n}}\n",
-        row.function,
+             guard(\"nvte_{name}\", || {{\n{}    }});\n}}\n",
+        body(row, kind, grouped),
     )
+}
+
+/// The call of an operator with the tensors of the handles.
+fn body(row: &Row, kind: &Kind, grouped: impl Fn(&str) -> bool) -> String {
+    let bare = row.function.strip_prefix("function(").and_then(|rest| rest.strip_suffix(')'));
+    let function = match kind.casts() {
+        true => bare.expect("a function without parameters"),
+        false => row.function,
+    };
+    let mut text = format!("        let f = {function};\n");
+    let mut passed = vec!["f".to_owned()];
+    for argument in kind.arguments {
+        let lookup = match *argument {
+            "workspace" => {
+                passed.push("workspace".into());
+                continue;
+            }
+            "grad_act_scales" => {
+                passed.push("grad_act_scales.as_ref()".into());
+                "optional_tensor"
+            }
+            _ => {
+                passed.push(format!("&{argument}"));
+                if grouped(argument) { "grouped_tensor" } else { "tensor" }
+            }
+        };
+        text +=
+            &format!("        let {argument} = check::{lookup}(\"{argument}\", {argument})?;\n");
+    }
+    passed.extend(kind.integers.iter().map(|integer| integer.to_string()));
+    passed.push("stream".into());
+    if !kind.arguments.contains(&"workspace") {
+        return text + &call("        ", kind.call, &passed);
+    }
+    text += "        workspace::of_handle(workspace, Asks::WithoutPointer, |workspace| {\n";
+    text + &call("            ", kind.call, &passed) + "        })\n"
+}
+
+/// A call on one line if it fits.
+fn call(indent: &str, function: &str, arguments: &[String]) -> String {
+    let line = format!("{indent}{function}({})\n", arguments.join(", "));
+    if line.len() <= 101 {
+        return line;
+    }
+    let lines: String =
+        arguments.iter().map(|argument| format!("{indent}    {argument},\n")).collect();
+    format!("{indent}{function}(\n{lines}{indent})\n")
 }
 
 /// Lines of at most 96 columns.

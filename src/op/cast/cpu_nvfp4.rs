@@ -32,12 +32,12 @@ pub(crate) unsafe extern "C-unwind" fn nvfp4_quantize(
 ) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
-    // SAFETY: as above.
+    // SAFETY: the arguments are valid: the flag is null or one float.
     if unsafe { is_noop(a.noop) } {
         return Outcome::OK;
     }
     dispatch!(a.input_dtype, [F32, F16, BF16], I => {
-        // SAFETY: as above, and the dtype is that of the arguments.
+        // SAFETY: the arguments are valid, and the dtype of the call is the one that they name.
         unsafe { run::<I>(a) };
         Outcome::OK
     }, else Outcome::unimplemented("nvfp4_quantize: input dtype"))
@@ -343,7 +343,7 @@ unsafe fn run<I: Element>(a: &Nvfp4QuantizeArgs) {
         };
         if !a.rowwise.data.is_null() {
             (0..rows).for_each(|r| {
-                // SAFETY: as above; an entry for each row.
+                // SAFETY: the arguments are valid: there is an amax for each row.
                 unsafe {
                     buf::store(amax_at(&a.rowwise, r), most(&mut (r * cols..(r + 1) * cols)))
                 };
@@ -352,7 +352,7 @@ unsafe fn run<I: Element>(a: &Nvfp4QuantizeArgs) {
         if !a.colwise.data.is_null() {
             (0..cols).for_each(|c| {
                 let mut column = (c..rows * cols).step_by(cols);
-                // SAFETY: as above; an entry for each column.
+                // SAFETY: the arguments are valid: there is an amax for each column.
                 unsafe { buf::store(amax_at(&a.colwise, c), most(&mut column)) };
             });
         }
@@ -362,7 +362,7 @@ unsafe fn run<I: Element>(a: &Nvfp4QuantizeArgs) {
         let bands = member.rows.div_ceil(BLOCK);
         parallel(bands).for_each(|band| {
             for left in (0..cols).step_by(BLOCK) {
-                // SAFETY: as above; blocks do not overlap.
+                // SAFETY: the arguments are valid; blocks do not overlap, so each is written by one task.
                 unsafe { tile(shared.get(), input, matrix, rng, member, (band * BLOCK, left)) };
             }
         });
@@ -480,7 +480,7 @@ pub(crate) unsafe extern "C-unwind" fn nvfp4_dequantize(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     dispatch!(a.output_dtype, [F32, F16, BF16], O => {
-        // SAFETY: as above, and the dtype is that of the arguments.
+        // SAFETY: the arguments are valid, and the dtype of the call is the one that they name.
         unsafe { dequantize::<O>(a) };
         Outcome::OK
     }, else Outcome::unimplemented("nvfp4_dequantize: output dtype"))
@@ -503,7 +503,7 @@ unsafe fn dequantize<O: Element>(a: &Nvfp4DequantizeArgs) {
         };
         for (block, (y, codes)) in y.chunks_mut(BLOCK).zip(codes.chunks(BLOCK / 2)).enumerate() {
             let at = scale_index(r, block, a.input.scale_stride, a.swizzled);
-            // SAFETY: as above.
+            // SAFETY: the arguments are valid: there is a scale for each block of each row.
             let scale = unsafe { Buf::<E4M3>::new(a.input.scales, at + 1).slice(at, 1)[0] };
             let factor = scale.to_f32() * amax * (1.0 / (6.0 * a.e4m3_max));
             for (pair, code) in y.chunks_mut(2).zip(codes) {

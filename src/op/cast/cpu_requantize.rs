@@ -19,7 +19,7 @@ pub(crate) unsafe extern "C-unwind" fn requantize(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     dispatch!(a.input_dtype, [E4M3, E5M2], I => {
-        // SAFETY: as above, and the dtype is that of the arguments.
+        // SAFETY: the arguments are valid, and the dtype of the call is the one that they name.
         unsafe { run::<I>(a) };
         Outcome::OK
     }, else Outcome::unimplemented("requantize: input dtype"))
@@ -72,7 +72,7 @@ unsafe fn run<I: Element>(a: &RequantizeArgs) {
                     *v = input[row * cols + left + c].to_f32() * exp2(code);
                     let short = BF16::from_f32(*v);
                     if let Some(dequantized) = dequantized {
-                        // SAFETY: as above.
+                        // SAFETY: the matrix is as large as the input, and only this task writes this element.
                         unsafe { dequantized.slice_mut(row * cols + left + c, 1)[0] = short };
                     }
                     if through_bf16 {
@@ -84,11 +84,11 @@ unsafe fn run<I: Element>(a: &RequantizeArgs) {
             for c in 0..BLOCK {
                 let code = e8m0(f32::from_bits(most[c]) * (1.0 / E4M3::DTYPE.fp8_max()));
                 let at = begin / BLOCK * cols + tiled(left + c, (first - begin) / BLOCK, down);
-                // SAFETY: as above.
+                // SAFETY: there is a code for each block of each column, and only this task writes this one.
                 unsafe { col_codes.slice_mut(at, 1)[0] = code };
                 for (r, values) in values.iter().enumerate() {
                     let y = E4M3::from_f32(values[c] * reciprocal(code));
-                    // SAFETY: as above.
+                    // SAFETY: the matrix is as large as the input, and only this task writes this element.
                     unsafe { colwise.slice_mut((first + r) * cols + left + c, 1)[0] = y };
                 }
             }

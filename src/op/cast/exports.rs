@@ -2,38 +2,57 @@
 #![allow(unsafe_code, clippy::missing_safety_doc)]
 
 use super::*;
-use crate::backend::args::Function::*;
+use crate::check::{grouped_tensor, rowwise, rowwise_or_unset, tensor};
 use crate::error::guard;
+use crate::op::transformer_engine::StoredConfig;
+use crate::tensor::TENSORS;
+use crate::workspace::{self, Asks};
 
-/// Casts a tensor, rounding to nearest even and saturating, in the scaling mode of the output.
+/// Casts a tensor in the scaling mode of the output, rounding to nearest even and saturating.
 ///
-/// Per tensor: `y = cast(x * scale)` to FP8, `y = cast(x)` otherwise. FP8 blocks (1D of 128 elements,
-/// 2D of 128 x 128): `y = cast(x * s)` with `s = fp8_max / max|x|` of the block, 1 if that is 0 or Inf.
-/// MXFP8 (blocks of 32): `y = cast(x / 2^e)`, with `2^e` the least power of two that is not below
-/// `max|x| / fp8_max`. `fp8_max` is the largest finite value: 448 (Float8E4M3), 57344 (Float8E5M2).
-/// Shapes: input `[..., n]`, as a matrix R x C; row-wise output the same, column-wise output
-/// `[n, ...]` (transposed; MXFP8: as the input) in blocks along the columns; either or both.
-/// Dtypes: Float32, Float16, BFloat16 to Float8E4M3, Float8E5M2; per tensor also to these.
-/// Scales, per tensor (FP8): `scale` is read (absent: 1), `scale_inv` and `columnwise_scale_inv` are
-/// set to `1 / scale`.
-/// Scales, FP8 blocks: Float32 `1 / s`; 1D `scale_inv` `[C/128, R]`, `columnwise_scale_inv`
-/// `[R/128, C]`; 2D `[R/128, C/128]`, `[C/128, R/128]`; quotients rounded up, the second dimension may
-/// be larger, entries beyond are not written.
-/// Scales, MXFP8: Float8E8M0 (or Byte) `[R, C/32]`, `[R/32, C]`, rounded up to multiples of 128 along
-/// the undivided dimension and of 4 along the other, padding set to 0; in the 128 x 4 tiles of
-/// block-scaled products if the output has `with_gemm_swizzled_scales`.
-/// `amax` (per tensor, MXFP8), if there, is raised to the largest `|x|`. NaN count nowhere as `|x|`.
-/// Empty tensors: nothing is written.
+/// What it computes, with `fp8_max` the largest finite value of the output's dtype (448 for Float8E4M3,
+/// 57344 for Float8E5M2) and `max|x|` the largest magnitude, for which NaN do not count:
+/// - Per tensor: `y = cast(x * scale)` to FP8, `y = cast(x)` to other dtypes.
+/// - FP8 blocks (1D: of 128 elements; 2D: of 128 x 128): `y = cast(x * s)` with `s = fp8_max / max|x|` of
+///   the block, 1 if `max|x|` is 0 or Inf.
+/// - MXFP8 (blocks of 32 elements): `y = cast(x / 2^e)`, with `2^e` the least power of two that is not below
+///   `max|x| / fp8_max` of the block.
+/// - NVFP4 (blocks of 16 elements): a block has `scale = e4m3(max|x| * S / 6)` and
+///   `y = e2m1(x / (scale / S))` with `S = 2688 / amax` of the direction. The amax is read: that of row-wise
+///   data is `amax`, that of column-wise data `columnwise_amax`; either serves both directions if the other
+///   is absent, and without both S is 1.
+///
+/// Shapes: input `[..., n]`, which is a matrix of R rows and C columns. Row-wise output: as the input, in
+/// blocks along the rows. Column-wise output: `[n, ...]` (transposed; in MXFP8 as the input), in blocks along
+/// the columns. The output has either of them or both.
+///
+/// Dtypes: Float32, Float16 or BFloat16 to Float8E4M3 or Float8E5M2; per tensor also to Float32, Float16
+/// and BFloat16; in NVFP4 to Float4E2M1, of which a packed line has an even number of elements.
+///
+/// Scales:
+/// - Per tensor, to FP8: `scale` is read (absent: 1); `scale_inv` and `columnwise_scale_inv` become
+///   `1 / scale`.
+/// - FP8 blocks: `1 / s` in Float32. 1D: `scale_inv` `[C/128, R]`, `columnwise_scale_inv` `[R/128, C]`. 2D:
+///   `[R/128, C/128]` and `[C/128, R/128]`. Quotients are rounded up. The second dimension may be larger;
+///   what lies beyond is not written.
+/// - MXFP8: `scale_inv` `[R, C/32]`, `columnwise_scale_inv` `[R/32, C]` in Float8E8M0 or Byte, rounded up to
+///   multiples of 128 along the undivided dimension and of 4 along the other. The padding becomes 0.
+/// - NVFP4: `scale_inv` `[R, C/16]`, `columnwise_scale_inv` `[C, R/16]` in Float8E4M3 or Byte, rounded up to
+///   multiples of 128 and 4. The padding is not written.
+/// - With `with_gemm_swizzled_scales`, the scales of MXFP8 and NVFP4 are in the 128 x 4 tiles of block-scaled
+///   products.
+///
+/// Amax: per tensor and in MXFP8, `amax`, if there, is raised to the largest `|x|`. In NVFP4 an output with
+/// `row_scaled_nvfp4` has an amax for each row (and column), which the call sets.
+///
 /// Overlaps: no output may overlap anything; but the row-wise one of per-tensor scaling may be the input,
 /// if elements are of one size.
+///
+/// Notes: nothing is written to empty tensors.
+///
 /// Errors: other dtypes, shapes or scaling modes; FP8 data without scales; outputs that overlap; null or
 /// misaligned pointers.
-/// NVFP4 (Float4E2M1, blocks of 16): column-wise data `[n, ...]`, `scale_inv` Float8E4M3 `[R, C/16]`,
-/// `columnwise_scale_inv` `[C, R/16]`, rounded up to multiples of 128 and 4, padding not written; in the
-/// 128 x 4 tiles with `with_gemm_swizzled_scales`. With `S = 2688 / amax` of the direction (`amax`,
-/// `columnwise_amax`, or the other if it is absent; 1 if both are): a block has `scale = e4m3(max|x| S / 6)`
-/// and `y = e2m1(x / (scale / S))`. An output with `row_scaled_nvfp4` takes an amax for each row (and
-/// column), which the call sets. Packed lines have an even number of elements.
+///
 /// Source: Micikevicius et al., FP8 Formats for Deep Learning (2022); OCP Microscaling Formats (2023).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_quantize(
@@ -42,7 +61,8 @@ pub unsafe extern "C-unwind" fn nvte_quantize(
     stream: cudaStream_t,
 ) {
     guard("nvte_quantize", || {
-        quantize(input, output, ("noop", null_mut()), &QuantizationConfig::DEFAULT, stream)
+        let (input, output) = (tensor("input", input)?, tensor("output", output)?);
+        quantize(&input, &output, &QuantizationConfig::DEFAULT, stream)
     });
 }
 
@@ -55,18 +75,24 @@ pub unsafe extern "C-unwind" fn nvte_quantize_noop(
     stream: cudaStream_t,
 ) {
     guard("nvte_quantize_noop", || {
-        quantize(input, output, ("noop", noop), &QuantizationConfig::DEFAULT, stream)
+        let (input, output) = (tensor("input", input)?, tensor("output", output)?);
+        let config = QuantizationConfig::DEFAULT.with_noop(check::noop("noop", noop)?);
+        quantize(&input, &output, &config, stream)
     });
 }
 
-/// As `nvte_quantize`, with a config (null: defaults): the noop tensor; for FP8 blocks
-/// `force_pow2_scales` (`s` rounded down to a power of two) and `amax_epsilon` (the least `max|x|`);
-/// for MXFP8 `mxfp8_2d_quantization` (blocks of 32 x 32 in both directions, codes repeated).
-/// For NVFP4 `nvfp4_2d_quantization` (blocks of 16 x 16 in both directions), `stochastic_rounding` by
-/// Philox 4x32-10 with the seed and offset of `rng_state` (Int64 [2]; absent: zeros), `use_fast_math` (factors
-/// rounded to BFloat16, for BFloat16 in multiples of 32), and `nvfp4_4over6_mode` (1: least absolute error, 2:
-/// least squares): each block takes 4 or 6 as the value of its largest element. Stochastic rounding to
-/// other types, or with 4over6, is an error.
+/// As `nvte_quantize`, with a config (null: defaults).
+///
+/// Of the config count, in all modes, the noop tensor, as in `nvte_quantize_noop`, and:
+/// - FP8 blocks: `force_pow2_scales` rounds s down to a power of two, `amax_epsilon` is the least `max|x|`.
+/// - MXFP8: `mxfp8_2d_quantization` takes blocks of 32 x 32 in both directions and repeats their codes.
+/// - NVFP4: `nvfp4_2d_quantization` takes blocks of 16 x 16 in both directions. `stochastic_rounding` rounds by
+///   Philox 4x32-10 with the seed and offset of `rng_state` (Int64 [2]; absent: zeros). `use_fast_math` rounds
+///   factors to BFloat16, of BFloat16 inputs whose rows and columns are multiples of 32. With
+///   `nvfp4_4over6_mode` each block takes 4 or 6 as the value of its largest element, by the least absolute
+///   error (1) or the least squares (2).
+///
+/// Errors: also stochastic rounding to other types, or with 4over6.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_quantize_v2(
     input: NVTETensor,
@@ -74,7 +100,11 @@ pub unsafe extern "C-unwind" fn nvte_quantize_v2(
     quant_config: NVTEQuantizationConfig,
     stream: cudaStream_t,
 ) {
-    guard("nvte_quantize_v2", || quantize_with_config(input, output, quant_config, stream));
+    guard("nvte_quantize_v2", || {
+        let config = QuantizationConfig::of_handle("quant_config", quant_config)?;
+        let (input, output) = (tensor("input", input)?, tensor("output", output)?);
+        quantize(&input, &output, &config, stream)
+    });
 }
 
 /// Casts the rows of a BFloat16 matrix to NVFP4, row-wise, to one tensor after the other.
@@ -97,7 +127,11 @@ pub unsafe extern "C-unwind" fn nvte_group_nvfp4_quantize_with_amax(
     stream: cudaStream_t,
 ) {
     guard("nvte_group_nvfp4_quantize_with_amax", || {
-        nvfp4::group_quantize(input, outputs, split_sections, num_tensors, quant_config, stream)
+        let input = tensor("input", input)?;
+        let config = QuantizationConfig::of_handle("quant_config", quant_config)?;
+        // SAFETY: the caller says that both arrays have `num_tensors` entries.
+        let parts = unsafe { parts(outputs, split_sections, num_tensors)? };
+        nvfp4::group_quantize(&input, &parts, &config, stream)
     });
 }
 
@@ -112,7 +146,10 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_quantize(
     stream: cudaStream_t,
 ) {
     guard("nvte_multi_tensor_quantize", || {
-        multi_tensor_quantize(inputs, outputs, quant_config, num_tensors, stream)
+        let config = QuantizationConfig::of_handle("quant_config", quant_config)?;
+        // SAFETY: the caller says that both arrays have `num_tensors` entries.
+        let pairs = unsafe { pairs(("inputs", inputs), ("outputs", outputs), num_tensors)? };
+        multi_tensor_quantize(pairs, &config, stream)
     });
 }
 
@@ -134,90 +171,12 @@ pub unsafe extern "C-unwind" fn nvte_quantize_dbias(
     stream: cudaStream_t,
 ) {
     guard("nvte_quantize_dbias", || {
-        quantize_dbias(None, input, output, [dbias, workspace], plan_default, stream)
-    });
-}
-
-/// As `nvte_quantize_dbias`, of `v = gelu'(act_input) * input` in place of the input.
-///
-/// `act_input` has the shape and dtype of the input. v is Float32; for a cast in blocks it is rounded
-/// to the input's dtype, but dbias is the sum of v before that. For `gelu` see `nvte_gelu`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn nvte_quantize_dbias_dgelu(
-    input: NVTETensor,
-    act_input: NVTETensor,
-    output: NVTETensor,
-    dbias: NVTETensor,
-    workspace: NVTETensor,
-    stream: cudaStream_t,
-) {
-    let derivative = Some((NVTEX_GELU, act_input));
-    guard("nvte_quantize_dbias_dgelu", || {
-        quantize_dbias(derivative, input, output, [dbias, workspace], plan_default, stream)
-    });
-}
-
-/// As `nvte_quantize_dbias_dgelu`, with `silu`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn nvte_quantize_dbias_dsilu(
-    input: NVTETensor,
-    act_input: NVTETensor,
-    output: NVTETensor,
-    dbias: NVTETensor,
-    workspace: NVTETensor,
-    stream: cudaStream_t,
-) {
-    let derivative = Some((NVTEX_SILU, act_input));
-    guard("nvte_quantize_dbias_dsilu", || {
-        quantize_dbias(derivative, input, output, [dbias, workspace], plan_default, stream)
-    });
-}
-
-/// As `nvte_quantize_dbias_dgelu`, with `relu`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn nvte_quantize_dbias_drelu(
-    input: NVTETensor,
-    act_input: NVTETensor,
-    output: NVTETensor,
-    dbias: NVTETensor,
-    workspace: NVTETensor,
-    stream: cudaStream_t,
-) {
-    let derivative = Some((NVTEX_RELU, act_input));
-    guard("nvte_quantize_dbias_drelu", || {
-        quantize_dbias(derivative, input, output, [dbias, workspace], plan_default, stream)
-    });
-}
-
-/// As `nvte_quantize_dbias_dgelu`, with `qgelu`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn nvte_quantize_dbias_dqgelu(
-    input: NVTETensor,
-    act_input: NVTETensor,
-    output: NVTETensor,
-    dbias: NVTETensor,
-    workspace: NVTETensor,
-    stream: cudaStream_t,
-) {
-    let derivative = Some((NVTEX_QGELU, act_input));
-    guard("nvte_quantize_dbias_dqgelu", || {
-        quantize_dbias(derivative, input, output, [dbias, workspace], plan_default, stream)
-    });
-}
-
-/// As `nvte_quantize_dbias_dgelu`, with `srelu`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn nvte_quantize_dbias_dsrelu(
-    input: NVTETensor,
-    act_input: NVTETensor,
-    output: NVTETensor,
-    dbias: NVTETensor,
-    workspace: NVTETensor,
-    stream: cudaStream_t,
-) {
-    let derivative = Some((NVTEX_SRELU, act_input));
-    guard("nvte_quantize_dbias_dsrelu", || {
-        quantize_dbias(derivative, input, output, [dbias, workspace], plan_default, stream)
+        let (input, output) = (tensor("input", input)?, tensor("output", output)?);
+        let dbias = rowwise("dbias", dbias)?;
+        workspace::of_handle(workspace, Asks::WithoutPointer, |workspace| {
+            let plan = || plan_quantize(&input, &output, &QuantizationConfig::DEFAULT);
+            quantize_dbias(None, &input, &dbias, workspace, plan, stream)
+        })
     });
 }
 
@@ -239,7 +198,12 @@ pub unsafe extern "C-unwind" fn nvte_group_quantize(
     quant_config: NVTEQuantizationConfig,
     stream: cudaStream_t,
 ) {
-    guard("nvte_group_quantize", || group_quantize(input, output, quant_config, stream));
+    guard("nvte_group_quantize", || {
+        let input = grouped_tensor("input", input)?;
+        let output = grouped_tensor("output", output)?;
+        let config = QuantizationConfig::of_handle("quant_config", quant_config)?;
+        group_quantize(&input, &output, &config, stream)
+    });
 }
 
 /// `nvte_group_quantize`, and the sums of each member over its rows, as `nvte_quantize_dbias`.
@@ -256,88 +220,13 @@ pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias(
     stream: cudaStream_t,
 ) {
     guard("nvte_group_quantize_dbias", || {
-        group_quantize_dbias(None, input, output, (dbias, workspace), quant_config, stream)
-    });
-}
-
-/// As `nvte_group_quantize_dbias`, of `v = gelu'(act_input) * input` in place of the input; see
-/// `nvte_quantize_dbias_dgelu`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias_dgelu(
-    input: NVTEGroupedTensor,
-    act_input: NVTEGroupedTensor,
-    output: NVTEGroupedTensor,
-    dbias: NVTEGroupedTensor,
-    workspace: NVTETensor,
-    stream: cudaStream_t,
-) {
-    let derivative = Some((NVTEX_GELU, act_input));
-    guard("nvte_group_quantize_dbias_dgelu", || {
-        group_quantize_dbias(derivative, input, output, (dbias, workspace), null_mut(), stream)
-    });
-}
-
-/// As `nvte_group_quantize_dbias_dgelu`, with `silu`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias_dsilu(
-    input: NVTEGroupedTensor,
-    act_input: NVTEGroupedTensor,
-    output: NVTEGroupedTensor,
-    dbias: NVTEGroupedTensor,
-    workspace: NVTETensor,
-    stream: cudaStream_t,
-) {
-    let derivative = Some((NVTEX_SILU, act_input));
-    guard("nvte_group_quantize_dbias_dsilu", || {
-        group_quantize_dbias(derivative, input, output, (dbias, workspace), null_mut(), stream)
-    });
-}
-
-/// As `nvte_group_quantize_dbias_dgelu`, with `relu`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias_drelu(
-    input: NVTEGroupedTensor,
-    act_input: NVTEGroupedTensor,
-    output: NVTEGroupedTensor,
-    dbias: NVTEGroupedTensor,
-    workspace: NVTETensor,
-    stream: cudaStream_t,
-) {
-    let derivative = Some((NVTEX_RELU, act_input));
-    guard("nvte_group_quantize_dbias_drelu", || {
-        group_quantize_dbias(derivative, input, output, (dbias, workspace), null_mut(), stream)
-    });
-}
-
-/// As `nvte_group_quantize_dbias_dgelu`, with `qgelu`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias_dqgelu(
-    input: NVTEGroupedTensor,
-    act_input: NVTEGroupedTensor,
-    output: NVTEGroupedTensor,
-    dbias: NVTEGroupedTensor,
-    workspace: NVTETensor,
-    stream: cudaStream_t,
-) {
-    let derivative = Some((NVTEX_QGELU, act_input));
-    guard("nvte_group_quantize_dbias_dqgelu", || {
-        group_quantize_dbias(derivative, input, output, (dbias, workspace), null_mut(), stream)
-    });
-}
-
-/// As `nvte_group_quantize_dbias_dgelu`, with `srelu`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias_dsrelu(
-    input: NVTEGroupedTensor,
-    act_input: NVTEGroupedTensor,
-    output: NVTEGroupedTensor,
-    dbias: NVTEGroupedTensor,
-    workspace: NVTETensor,
-    stream: cudaStream_t,
-) {
-    let derivative = Some((NVTEX_SRELU, act_input));
-    guard("nvte_group_quantize_dbias_dsrelu", || {
-        group_quantize_dbias(derivative, input, output, (dbias, workspace), null_mut(), stream)
+        let input = grouped_tensor("input", input)?;
+        let output = grouped_tensor("output", output)?;
+        let dbias = grouped_tensor("dbias", dbias)?.rowwise;
+        let config = StoredConfig::get("quant_config", quant_config)?.options;
+        workspace::of_handle(workspace, Asks::WithoutPointer, |workspace| {
+            group_quantize_dbias(None, &input, &output, &dbias, workspace, &config, stream)
+        })
     });
 }
 
@@ -357,7 +246,9 @@ pub unsafe extern "C-unwind" fn nvte_dequantize(
     output: NVTETensor,
     stream: cudaStream_t,
 ) {
-    guard("nvte_dequantize", || dequantize(input, output, stream));
+    guard("nvte_dequantize", || {
+        dequantize(&tensor("input", input)?, &tensor("output", output)?, stream)
+    });
 }
 
 /// `nvte_dequantize` of every member of a grouped tensor; an input that has both directions is read
@@ -374,7 +265,10 @@ pub unsafe extern "C-unwind" fn nvte_group_dequantize(
     output: NVTEGroupedTensor,
     stream: cudaStream_t,
 ) {
-    guard("nvte_group_dequantize", || group_dequantize(input, output, stream));
+    guard("nvte_group_dequantize", || {
+        let input = grouped_tensor("input", input)?;
+        group_dequantize(&input, &grouped_tensor("output", output)?, stream)
+    });
 }
 
 /// Casts row-wise MXFP8 data again, to column-wise ones, as `nvte_dequantize` and `nvte_quantize` of
@@ -401,6 +295,59 @@ pub unsafe extern "C-unwind" fn nvte_group_requantize(
     stream: cudaStream_t,
 ) {
     guard("nvte_group_requantize", || {
-        requantize::run(input, output, tensor_offsets, dequantized, quant_config, stream)
+        let input = tensor("input", input)?;
+        let result = tensor("output", output)?;
+        let offsets = rowwise("tensor_offsets", tensor_offsets)?;
+        let dequantized = rowwise_or_unset("dequantized", dequantized)?;
+        let fast = StoredConfig::get("quant_config", quant_config)?.options.use_fast_math;
+        requantize::requantize(&input, &result, &offsets, &dequantized, fast, stream)?;
+        TENSORS.write("output", output, |tensor| tensor.swizzled = true)
     });
+}
+
+/// Pairs of an input and an output by two host arrays of handles, which are looked up one by one.
+///
+/// # Safety
+/// As [`check::slice`], for both arrays.
+pub(crate) unsafe fn pairs<'a>(
+    (inputs_name, inputs): (&str, *const NVTETensor),
+    (outputs_name, outputs): (&str, *const NVTETensor),
+    num_tensors: usize,
+) -> Result<impl ExactSizeIterator<Item = Result<[Tensor; 2]>> + use<'a>> {
+    let count = ("num_tensors", num_tensors);
+    // SAFETY: the caller's promise is that of `slice`.
+    let (inputs, outputs): (&'a [NVTETensor], &'a [NVTETensor]) = unsafe {
+        (check::slice(inputs_name, inputs, count)?, check::slice(outputs_name, outputs, count)?)
+    };
+    let pairs = inputs.iter().zip(outputs);
+    Ok(pairs.map(|(&input, &output)| Ok([tensor("input", input)?, tensor("output", output)?])))
+}
+
+/// Most parts of a matrix.
+const MOST_PARTS: usize = 64;
+
+/// The parts of a matrix by two host arrays. A part without rows needs no output.
+///
+/// # Safety
+/// As [`check::slice`], for both arrays.
+pub(crate) unsafe fn parts(
+    outputs: *const NVTETensor,
+    splits: *const usize,
+    num_tensors: usize,
+) -> Result<Vec<nvfp4::Part>> {
+    if num_tensors > MOST_PARTS {
+        let expected = format!("at most {MOST_PARTS}");
+        return Err(Error::argument("num_tensors", expected, num_tensors));
+    }
+    let count = ("num_tensors", num_tensors);
+    // SAFETY: the caller's promise is that of `slice`.
+    let (outputs, splits) = unsafe {
+        (check::slice("outputs", outputs, count)?, check::slice("split_sections", splits, count)?)
+    };
+    let mut parts = backend::memory::reserve("a list of tensors", num_tensors)?;
+    for (i, (&output, &rows)) in outputs.iter().zip(splits).enumerate() {
+        let lookup = || tensor(format_args!("outputs[{i}]"), output);
+        parts.push(nvfp4::Part { rows, output: (rows > 0).then(lookup).transpose()? });
+    }
+    Ok(parts)
 }

@@ -1,6 +1,5 @@
 //! Casts with per-tensor scaling, FP8 block scaling, MXFP8 and NVFP4, of tensors and of groups, with sums over
 //! the rows (spec: quantize, sections 3 to 8, 9.1 and 9.2).
-#![allow(unsafe_code)]
 
 pub(crate) mod cpu;
 pub(crate) mod cpu_block;
@@ -8,41 +7,51 @@ mod cpu_fused;
 pub(crate) mod cpu_nvfp4;
 pub(crate) mod cpu_requantize;
 pub mod exports;
+pub mod exports_derivatives;
 pub(crate) mod nvfp4;
 mod requantize;
 
 use super::transformer_engine::QuantizationConfig;
-use crate::backend::buf::Buf;
 use crate::backend::group::scale_dims;
 use crate::backend::{self, args::*};
 use crate::check::{self, Memory};
 use crate::device_check;
 use crate::error::{Error, Result};
-use crate::tensor::{Buffer, GroupedTensor, Shape, TENSORS, Tensor};
+use crate::tensor::{Buffer, GroupedTensor, Shape, Tensor};
 use crate::types::NVTEScalingMode::*;
 use crate::types::*;
+use crate::workspace::Workspace;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
 /// Checks a cast and gives its arguments; none if there is nothing to do.
-pub fn plan_quantize(
+pub(crate) fn plan_quantize(
     input: &Tensor,
     output: &Tensor,
-    noop: (&str, NVTETensor),
     config: &QuantizationConfig,
 ) -> Result<Option<QuantizeArgs>> {
-    let args = quantize_args(input, output, noop, config)?;
+    plan_shaped(input, &input.rowwise.shape, output, config)
+}
+
+/// As [`plan_quantize`], of elements of another shape that a fusion computes from the input.
+pub(crate) fn plan_shaped(
+    input: &Tensor,
+    shape: &Shape,
+    output: &Tensor,
+    config: &QuantizationConfig,
+) -> Result<Option<QuantizeArgs>> {
+    let args = quantize_args(input, shape, output, config)?;
     Ok((args.rows > 0 && args.cols > 0).then_some(args))
 }
 
-/// Checks a cast and gives its arguments, of an empty tensor, too.
-pub fn quantize_args(
+/// Checks a cast of elements of `shape` and gives its arguments, of an empty tensor, too.
+pub(crate) fn quantize_args(
     input: &Tensor,
+    shape: &Shape,
     output: &Tensor,
-    (noop_name, noop): (&str, NVTETensor),
     config: &QuantizationConfig,
 ) -> Result<QuantizeArgs> {
-    let noop = check::noop(noop_name, noop)?;
+    check_rounding(config)?;
     let mode = output.mode;
     let (per_tensor, mxfp8) = (mode == NVTE_DELAYED_TENSOR_SCALING, mode == NVTE_MXFP8_1D_SCALING);
     supported_mode("output", output.mode, output.swizzled)?;
@@ -60,14 +69,13 @@ pub fn quantize_args(
     } else if !dtype.is_fp8() {
         check::high_precision("output", dtype)?;
     }
-    let shape = input.rowwise.shape;
     if output.rowwise.is_set() {
-        check::shape("output.data", &output.rowwise.shape, &shape)?;
+        check::shape("output.data", &output.rowwise.shape, shape)?;
         check::pointer("output.data", &output.rowwise)?;
     }
     if output.colwise.is_set() {
         check::dtype("output.columnwise_data", output.colwise.dtype, &[dtype])?;
-        let expected = if mxfp8 { shape } else { shape.transposed() };
+        let expected = if mxfp8 { *shape } else { shape.transposed() };
         check::shape("output.columnwise_data", &output.colwise.shape, &expected)?;
         check::pointer("output.columnwise_data", &output.colwise)?;
     }
@@ -96,7 +104,7 @@ pub fn quantize_args(
         },
         rowwise_scale_inv,
         colwise_scale_inv,
-        noop,
+        noop: config.noop(),
         rows,
         cols,
         rowwise_scale_stride,
@@ -165,39 +173,29 @@ pub(crate) fn apart(a: &QuantizeArgs) -> Result<()> {
     check::apart(&inputs, &outputs)
 }
 
-/// Runs a planned cast, unless its tensors overlap.
-pub(super) fn run(args: &QuantizeArgs, stream: cudaStream_t) -> Result<()> {
-    apart(args)?;
-    backend::run(args, stream)
+/// Runs a planned cast, if there is one, unless its tensors overlap.
+pub(super) fn run(planned: Option<QuantizeArgs>, stream: cudaStream_t) -> Result<()> {
+    let Some(args) = planned else { return Ok(()) };
+    apart(&args)?;
+    backend::run(&args, stream)
 }
 
-/// Runs a cast.
+/// Casts a tensor in the scaling mode of the output.
 pub(crate) fn quantize(
-    input: NVTETensor,
-    output: NVTETensor,
-    noop: (&str, NVTETensor),
+    input: &Tensor,
+    output: &Tensor,
     config: &QuantizationConfig,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let input = check::tensor("input", input)?;
-    let output = check::tensor("output", output)?;
-    if output.mode == NVTE_NVFP4_1D_SCALING {
-        return nvfp4::quantize(&input, &output, noop, config, stream);
-    }
-    check_rounding(config)?;
-    match plan_quantize(&input, &output, noop, config)? {
-        Some(args) => run(&args, stream),
-        None => Ok(()),
+    match output.mode {
+        NVTE_NVFP4_1D_SCALING => {
+            nvfp4::run(&[nvfp4::plan_quantize(input, output, config)?], stream)
+        }
+        _ => run(plan_quantize(input, output, config)?, stream),
     }
 }
 
-/// A config of casts to other types than NVFP4.
-fn config(handle: NVTEQuantizationConfig) -> Result<QuantizationConfig> {
-    let config = QuantizationConfig::get("quant_config", handle)?;
-    check_rounding(&config).map(|()| config)
-}
-
-/// Refuses stochastic rounding.
+/// Refuses stochastic rounding, which only casts to NVFP4 have.
 fn check_rounding(config: &QuantizationConfig) -> Result<()> {
     if config.stochastic_rounding {
         let name = "quant_config.stochastic_rounding";
@@ -206,35 +204,16 @@ fn check_rounding(config: &QuantizationConfig) -> Result<()> {
     Ok(())
 }
 
-/// Runs a cast with a config.
-fn quantize_with_config(
-    input: NVTETensor,
-    output: NVTETensor,
-    config: NVTEQuantizationConfig,
-    stream: cudaStream_t,
-) -> Result<()> {
-    let config = QuantizationConfig::get("quant_config", config)?;
-    quantize(input, output, ("quant_config.noop_tensor", config.noop()), &config, stream)
-}
-
-/// Plans what `plan` says for each pair of two host arrays of handles, then runs all of it.
+/// Plans what `plan` says for each pair of an input and an output, then runs all of it.
 pub(super) fn for_each_pair(
-    (inputs_name, inputs): (&str, *const NVTETensor),
-    (outputs_name, outputs): (&str, *const NVTETensor),
-    num_tensors: usize,
+    pairs: impl ExactSizeIterator<Item = Result<[Tensor; 2]>>,
     plan: impl Fn(&Tensor, &Tensor) -> Result<Option<QuantizeArgs>>,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let array = |name: &str, array: *const NVTETensor| -> Result<&[NVTETensor]> {
-        check::array(name, array, ("num_tensors", num_tensors))?;
-        // SAFETY: not null, aligned, and the caller says that it has that many handles.
-        Ok(unsafe { Buf::<NVTETensor>::new(array.cast(), num_tensors).slice(0, num_tensors) })
-    };
-    let (inputs, outputs) = (array(inputs_name, inputs)?, array(outputs_name, outputs)?);
-    let mut planned = backend::memory::reserve("a list of tensors", num_tensors)?;
-    for (i, (&input, &output)) in inputs.iter().zip(outputs).enumerate() {
-        let args = check::tensor("input", input)
-            .and_then(|input| plan(&input, &check::tensor("output", output)?))
+    let mut planned = backend::memory::reserve("a list of tensors", pairs.len())?;
+    for (i, pair) in pairs.enumerate() {
+        let args = pair
+            .and_then(|[input, output]| plan(&input, &output))
             .and_then(|args| args.iter().try_for_each(apart).map(|()| args))
             .map_err(|e| Error { message: format!("tensor {i}: {}", e.message), ..e })?;
         planned.extend(args);
@@ -242,17 +221,13 @@ pub(super) fn for_each_pair(
     planned.iter().try_for_each(|args| backend::run(args, stream))
 }
 
+/// [`quantize`] of each pair of an input and an output; of none if any of them is wrong.
 fn multi_tensor_quantize(
-    inputs: *const NVTETensor,
-    outputs: *const NVTETensor,
-    config: NVTEQuantizationConfig,
-    num_tensors: usize,
+    pairs: impl ExactSizeIterator<Item = Result<[Tensor; 2]>>,
+    config: &QuantizationConfig,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let config = self::config(config)?;
-    let noop = ("quant_config.noop_tensor", config.noop());
-    let plan = |input: &_, output: &_| plan_quantize(input, output, noop, &config);
-    for_each_pair(("inputs", inputs), ("outputs", outputs), num_tensors, plan, stream)
+    for_each_pair(pairs, |input, output| plan_quantize(input, output, config), stream)
 }
 
 /// The input of a derivative's function: of the dtype and shape of the gradient.
@@ -262,103 +237,90 @@ fn check_act_input(input: &Tensor, act_input: &Tensor) -> Result<()> {
     check::shape("act_input.data", &act_input.rowwise.shape, &input.rowwise.shape)
 }
 
-/// The workspace for the sums of dbias; none, and its shape and dtype are set, if it has no memory.
-fn workspace(handle: NVTETensor, rows: usize, cols: usize) -> Result<Option<*mut f32>> {
-    let workspace = check::tensor("workspace", handle)?.rowwise;
-    let bytes = rows.checked_mul(cols).and_then(|numel| numel.checked_mul(4));
-    let Some(bytes) = bytes.filter(|&bytes| bytes <= isize::MAX as usize) else {
-        let got = format!("[{rows}, {cols}]");
-        return Err(Error::argument("workspace", "a shape whose bytes fit 63 bits", got));
-    };
-    if workspace.ptr().is_null() {
-        TENSORS.write("workspace", handle, |tensor| {
-            tensor.rowwise.dtype = NVTEDType::kNVTEFloat32;
-            tensor.rowwise.shape = Shape::new(&[rows, cols]);
-        })?;
-        return Ok(None);
-    }
-    if workspace.bytes() < bytes {
-        let expected = format!("{bytes} bytes, of Float32 [{rows}, {cols}]");
-        return Err(Error::argument("workspace.data", expected, workspace.bytes()));
-    }
-    let dtype = NVTEDType::kNVTEFloat32;
-    Ok(Some(check::raw_pointer("workspace.data", workspace.ptr(), bytes / 4, dtype)?.cast()))
+/// Memory for the sums of dbias, of all members of a group; none if the caller only asked for its size.
+fn sums_of(
+    workspace: &mut Workspace,
+    (rows, cols): (usize, usize),
+    num_tensors: usize,
+) -> Result<Option<*mut f32>> {
+    let lines = QuantizeArgs::dbias_workspace_rows(rows, num_tensors);
+    let memory = workspace.take(NVTEDType::kNVTEFloat32, Shape::new(&[lines, cols]))?;
+    Ok(memory.map(|memory| memory.cast()))
 }
 
-/// Runs a fused cast; of no elements, all that is left are sums of 0.
-fn run_with_dbias(
-    args: Option<QuantizeArgs>,
-    fusion: Fusion,
-    dbias: &Buffer,
-    stream: cudaStream_t,
-) -> Result<()> {
-    match args {
-        Some(args) => run(&QuantizeArgs { fusion, ..args }, stream),
-        None if dbias.bytes() > 0 => {
-            backend::run(&MemsetArgs { ptr: dbias.ptr(), bytes: dbias.bytes(), value: 0 }, stream)
-        }
-        None => Ok(()),
+/// What a cast with sums writes if it has no elements: sums of 0.
+fn zero(dbias: &Buffer, stream: cudaStream_t) -> Result<()> {
+    match dbias.bytes() {
+        0 => Ok(()),
+        bytes => backend::run(&MemsetArgs { ptr: dbias.ptr(), bytes, value: 0 }, stream),
     }
 }
 
-/// A cast without noop and config.
-pub(crate) fn plan_default(input: &Tensor, output: &Tensor) -> Result<Option<QuantizeArgs>> {
-    plan_quantize(input, output, ("noop", null_mut()), &QuantizationConfig::DEFAULT)
-}
-
-/// A cast with sums over the rows, of a derivative's product with the input if there is a function.
+/// A cast with sums over the rows, of a derivative's product with the input if there is a function. `plan`
+/// checks the cast, once it is known that the call is more than a question for the workspace.
 pub(crate) fn quantize_dbias(
-    derivative: Option<(Function, NVTETensor)>,
-    input: NVTETensor,
-    output: NVTETensor,
-    [dbias, workspace]: [NVTETensor; 2],
-    plan: impl Fn(&Tensor, &Tensor) -> Result<Option<QuantizeArgs>>,
+    derivative: Option<(Function, &Tensor)>,
+    input: &Tensor,
+    dbias: &Buffer,
+    workspace: &mut Workspace,
+    plan: impl FnOnce() -> Result<Option<QuantizeArgs>>,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let input = check::tensor("input", input)?;
-    let output = check::tensor("output", output)?;
-    let (rows, cols) = input.rowwise.shape.flatten();
-    let workspace_rows = QuantizeArgs::dbias_workspace_rows(rows, 1);
-    let Some(workspace) = self::workspace(workspace, workspace_rows, cols)? else {
-        return Ok(());
-    };
-    let args = plan(&input, &output)?;
-    let dbias = check::tensor("dbias", dbias)?.rowwise;
+    let shape @ (_, cols) = input.rowwise.shape.flatten();
+    let Some(sums) = sums_of(workspace, shape, 1)? else { return Ok(()) };
+    let args = plan()?;
     check::dtype("dbias", dbias.dtype, &[input.dtype()])?;
     check::shape("dbias.data", &dbias.shape, &Shape::new(&[cols]))?;
-    let dbias_ptr = check::pointer("dbias.data", &dbias)?;
-    let mut fusion = Fusion { dbias: dbias_ptr, workspace, ..Fusion::NONE };
+    let dbias_ptr = check::pointer("dbias.data", dbias)?;
+    let mut fusion = Fusion { dbias: dbias_ptr, workspace: sums, ..Fusion::NONE };
     if let Some((function, act_input)) = derivative {
-        let act_input = check::tensor("act_input", act_input)?;
-        check_act_input(&input, &act_input)?;
+        check_act_input(input, act_input)?;
         let act_input = act_input.rowwise.ptr().cast_const();
         fusion = Fusion { form: Form::NVTEX_FORM_DERIVATIVE, function, act_input, ..fusion };
     }
-    run_with_dbias(args, fusion, &dbias, stream)
+    match args {
+        Some(args) => run(Some(QuantizeArgs { fusion, ..args }), stream),
+        None => zero(dbias, stream),
+    }
+}
+
+/// [`quantize_dbias`] of a derivative's product, with default options.
+fn derivative_dbias(
+    function: Function,
+    input: &Tensor,
+    act_input: &Tensor,
+    output: &Tensor,
+    dbias: &Tensor,
+    workspace: &mut Workspace,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let derivative = Some((function, act_input));
+    let plan = || plan_quantize(input, output, &QuantizationConfig::DEFAULT);
+    quantize_dbias(derivative, input, &dbias.rowwise, workspace, plan, stream)
 }
 
 /// `dbias` = the sums of the input over its rows, in its dtype.
 pub(crate) fn sum_rows(
-    input: NVTETensor,
-    sums: [NVTETensor; 2],
+    input: &Tensor,
+    dbias: &Buffer,
+    workspace: &mut Workspace,
     stream: cudaStream_t,
 ) -> Result<()> {
     // As a cast to the input itself that writes nothing.
-    let plan = |input: &Tensor, output: &Tensor| {
-        let args = plan_default(input, output)?;
+    let plan = || {
+        let args = plan_quantize(input, input, &QuantizationConfig::DEFAULT)?;
         Ok(args.map(|args| QuantizeArgs { rowwise: null_mut(), amax: null_mut(), ..args }))
     };
-    quantize_dbias(None, input, input, sums, plan, stream)
+    quantize_dbias(None, input, dbias, workspace, plan, stream)
 }
 
 /// Checks a cast of all members of a group and gives its arguments; none if there is nothing to do.
-pub fn plan_group_quantize(
+pub(crate) fn plan_group_quantize(
     (input_name, input): (&str, &GroupedTensor),
     output: &GroupedTensor,
-    (noop_name, noop): (&str, NVTETensor),
     config: &QuantizationConfig,
 ) -> Result<Option<QuantizeArgs>> {
-    let noop = check::noop(noop_name, noop)?;
+    check_rounding(config)?;
     let mode = output.mode;
     let (per_tensor, mxfp8) = (mode == NVTE_DELAYED_TENSOR_SCALING, mode == NVTE_MXFP8_1D_SCALING);
     supported_mode("output", mode, output.swizzled)?;
@@ -409,7 +371,7 @@ pub fn plan_group_quantize(
         amax: null_mut(),
         rowwise_scale_inv,
         colwise_scale_inv,
-        noop,
+        noop: config.noop(),
         rows,
         cols,
         rowwise_scale_stride: 0,
@@ -448,74 +410,78 @@ pub(super) fn grouped_input(
     check::grouped_data(format_args!("{name}.data"), &input.rowwise, (rows, cols))
 }
 
+/// Casts all members of a group.
 fn group_quantize(
-    input: NVTEGroupedTensor,
-    output: NVTEGroupedTensor,
-    config: NVTEQuantizationConfig,
+    input: &GroupedTensor,
+    output: &GroupedTensor,
+    config: &QuantizationConfig,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let input = check::grouped_tensor("input", input)?;
-    let output = check::grouped_tensor("output", output)?;
-    let config = self::config(config)?;
-    let noop = ("quant_config.noop_tensor", config.noop());
-    match plan_group_quantize(("input", &input), &output, noop, &config)? {
-        Some(args) => run_group(&args, stream),
-        None => Ok(()),
-    }
+    run_group(plan_group_quantize(("input", input), output, config)?, stream)
 }
 
-/// Runs a cast of the members of a group, `output`.
-pub(super) fn run_group(args: &QuantizeArgs, stream: cudaStream_t) -> Result<()> {
-    device_check::group("output", &args.group, (args.rows, args.cols), args.mode, stream)?;
-    run(args, stream)
+/// Runs a planned cast of the members of a group, `output`, if there is one.
+pub(super) fn run_group(planned: Option<QuantizeArgs>, stream: cudaStream_t) -> Result<()> {
+    if let Some(args) = &planned {
+        device_check::group("output", &args.group, (args.rows, args.cols), args.mode, stream)?;
+    }
+    run(planned, stream)
 }
 
 /// As [`quantize_dbias`], for all members of a group.
 fn group_quantize_dbias(
-    derivative: Option<(Function, NVTEGroupedTensor)>,
-    input: NVTEGroupedTensor,
-    output: NVTEGroupedTensor,
-    (dbias, workspace): (NVTEGroupedTensor, NVTETensor),
-    config: NVTEQuantizationConfig,
+    derivative: Option<(Function, &GroupedTensor)>,
+    input: &GroupedTensor,
+    output: &GroupedTensor,
+    dbias: &Buffer,
+    workspace: &mut Workspace,
+    config: &QuantizationConfig,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let input = check::grouped_tensor("input", input)?;
-    let output = check::grouped_tensor("output", output)?;
-    let config = self::config(config)?;
-    let (_, (rows, cols)) = check::members("output", &output)?;
+    check_rounding(config)?;
+    let (_, shape @ (_, cols)) = check::members("output", output)?;
     if output.last_dims.is_set() {
         let expected = "nothing (dbias has one length for all members)";
         return Err(Error::argument("output.last_dims", expected, output.last_dims.shape));
     }
     let n = output.num_tensors;
-    let workspace_rows = QuantizeArgs::dbias_workspace_rows(rows, n);
-    let Some(workspace) = self::workspace(workspace, workspace_rows, cols)? else {
-        return Ok(());
-    };
-    let args = plan_group_quantize(("input", &input), &output, ("noop", null_mut()), &config)?;
-    let dbias = check::grouped_tensor("dbias", dbias)?.rowwise;
+    let Some(sums) = sums_of(workspace, shape, n)? else { return Ok(()) };
+    let args = plan_group_quantize(("input", input), output, config)?;
     check::dtype("dbias", dbias.dtype, &[input.dtype()])?;
     if n.checked_mul(cols) != Some(dbias.shape.numel()) {
         let expected = format!("[{n}, {cols}] in all");
         return Err(Error::argument("dbias.data.shape", expected, dbias.shape));
     }
-    let dbias_ptr = check::pointer("dbias.data", &dbias)?;
-    let mut fusion = Fusion { dbias: dbias_ptr, workspace, ..Fusion::NONE };
+    let dbias_ptr = check::pointer("dbias.data", dbias)?;
+    let mut fusion = Fusion { dbias: dbias_ptr, workspace: sums, ..Fusion::NONE };
     let mut elements = usize::MAX;
     if let Some((function, act_input)) = derivative {
-        let tensor = check::grouped_tensor("act_input", act_input)?;
-        check::dtype("act_input", tensor.dtype(), &[input.dtype()])?;
-        let act_input = grouped_input(("act_input", &tensor), &output)?.cast_const();
-        elements = check::common_room(&[&tensor.rowwise]);
+        check::dtype("act_input", act_input.dtype(), &[input.dtype()])?;
+        elements = check::common_room(&[&act_input.rowwise]);
+        let act_input = grouped_input(("act_input", act_input), output)?.cast_const();
         fusion = Fusion { form: Form::NVTEX_FORM_DERIVATIVE, function, act_input, ..fusion };
     }
     match args {
         Some(mut args) => {
             args.group.elements = args.group.elements.min(elements);
-            run_group(&QuantizeArgs { fusion, ..args }, stream)
+            run_group(Some(QuantizeArgs { fusion, ..args }), stream)
         }
-        None => run_with_dbias(None, fusion, &dbias, stream),
+        None => zero(dbias, stream),
     }
+}
+
+/// [`group_quantize_dbias`] of a derivative's product, with default options.
+fn group_derivative_dbias(
+    function: Function,
+    input: &GroupedTensor,
+    act_input: &GroupedTensor,
+    output: &GroupedTensor,
+    dbias: &GroupedTensor,
+    workspace: &mut Workspace,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let (derivative, config) = (Some((function, act_input)), &QuantizationConfig::DEFAULT);
+    group_quantize_dbias(derivative, input, output, &dbias.rowwise, workspace, config, stream)
 }
 
 /// Refuses scaling modes that this version cannot cast to or from, and swizzled scales where there
@@ -557,20 +523,15 @@ fn direction<'a>(
     Ok((by_column, [(names[0], data), (names[1], scale_inv)]))
 }
 
-pub(crate) fn dequantize(
-    input: NVTETensor,
-    output: NVTETensor,
-    stream: cudaStream_t,
-) -> Result<()> {
-    let input = check::tensor("input", input)?;
-    let output = check::tensor("output", output)?;
+/// Casts a tensor back from its scaling mode.
+pub(crate) fn dequantize(input: &Tensor, output: &Tensor, stream: cudaStream_t) -> Result<()> {
     let mode = input.mode;
     if mode == NVTE_NVFP4_1D_SCALING {
-        return nvfp4::dequantize(&input, &output, stream);
+        return nvfp4::dequantize(input, output, stream);
     }
-    supported_mode("input", input.mode, input.swizzled)?;
+    supported_mode("input", mode, input.swizzled)?;
     if mode == NVTE_DELAYED_TENSOR_SCALING {
-        check::scales("input", &input)?;
+        check::scales("input", input)?;
     }
     check::fp8("input", input.dtype())?;
     let (colwise, [(name, data), (scale_inv_name, scale_inv_buffer)]) = direction(
@@ -578,7 +539,7 @@ pub(crate) fn dequantize(
         [&input.colwise, &input.colwise_scale_inv],
     )?;
     check::pointer(name, data)?;
-    check::input("output", &output)?;
+    check::input("output", output)?;
     check::high_precision("output", output.dtype())?;
     let shape = input.shape("input")?;
     check::shape("output.data", &output.rowwise.shape, &shape)?;
@@ -609,13 +570,12 @@ pub(crate) fn dequantize(
     if rows > 0 && cols > 0 { backend::run(&args, stream) } else { Ok(()) }
 }
 
+/// Casts all members of a group back.
 fn group_dequantize(
-    input: NVTEGroupedTensor,
-    output: NVTEGroupedTensor,
+    input: &GroupedTensor,
+    output: &GroupedTensor,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let input = check::grouped_tensor("input", input)?;
-    let output = check::grouped_tensor("output", output)?;
     let mode = input.mode;
     supported_mode("input", mode, input.swizzled)?;
     let (colwise, [(name, data), (scale_inv_name, scale_inv)]) = direction(
@@ -632,7 +592,7 @@ fn group_dequantize(
         let expected = format!("{} (those of input)", input.num_tensors);
         return Err(Error::argument("output.num_tensors", expected, output.num_tensors));
     }
-    let (mut group, shape) = check::members("input", &input)?;
+    let (mut group, shape) = check::members("input", input)?;
     if output.logical_shape != input.logical_shape {
         let (expected, got) = (input.logical_shape, output.logical_shape);
         return Err(Error::argument("output.logical_shape", expected, got));

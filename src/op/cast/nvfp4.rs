@@ -2,8 +2,7 @@
 
 use crate::backend::args::Nvfp4Choice::*;
 use crate::backend::args::Nvfp4Variant::*;
-use crate::backend::args::*;
-use crate::backend::{self, buf::Buf};
+use crate::backend::{self, args::*};
 use crate::check::{self, Memory};
 use crate::error::{Error, Result};
 use crate::op::transformer_engine::QuantizationConfig;
@@ -11,6 +10,7 @@ use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTEDType::*;
 use crate::types::NVTEScalingMode::NVTE_NVFP4_1D_SCALING;
 use crate::types::*;
+use std::fmt::{self, Display, Formatter};
 use std::ptr::{null, null_mut};
 
 /// Elements of a block.
@@ -20,7 +20,7 @@ const NOTHING: Nvfp4Lines =
     Nvfp4Lines { data: null_mut(), scales: null_mut(), amax: null_mut(), scale_stride: 0 };
 
 /// Refuses other modes than NVFP4.
-pub(crate) fn check_mode(name: &str, mode: NVTEScalingMode) -> Result<()> {
+pub(crate) fn check_mode(name: impl Display, mode: NVTEScalingMode) -> Result<()> {
     match mode {
         NVTE_NVFP4_1D_SCALING => Ok(()),
         _ => Err(Error::argument(format!("{name}.scaling_mode"), NVTE_NVFP4_1D_SCALING, mode)),
@@ -68,18 +68,6 @@ fn amax(name: &str, buffer: &Buffer, per_line: Option<usize>) -> Result<*mut f32
     Ok(check::pointer(name, buffer)?.cast())
 }
 
-/// Seed and offset of a config; null if there are none.
-pub(crate) fn rng_state(config: &QuantizationConfig) -> Result<*const u64> {
-    let name = "quant_config.rng_state";
-    let state = check::tensor_or_empty(name, config.rng_state())?.rowwise;
-    if !state.is_set() {
-        return Ok(null());
-    }
-    check::dtype(name, state.dtype, &[kNVTEInt64])?;
-    check::shape(name, &state.shape, &Shape::new(&[2]))?;
-    Ok(check::pointer(format_args!("{name}.data"), &state)?.cast_const().cast())
-}
-
 /// Refuses outputs that overlap the input or each other.
 pub(crate) fn apart(args: &Nvfp4QuantizeArgs) -> Result<()> {
     let numel = args.rows * args.cols;
@@ -109,15 +97,15 @@ pub(crate) fn cast_of(
     (rows, cols): (usize, usize),
     variant: Nvfp4Variant,
     config: &QuantizationConfig,
-) -> Result<Nvfp4QuantizeArgs> {
+) -> Nvfp4QuantizeArgs {
     let stochastic = config.stochastic_rounding;
-    Ok(Nvfp4QuantizeArgs {
+    Nvfp4QuantizeArgs {
         input: input.ptr(),
         rowwise: NOTHING,
         colwise: NOTHING,
-        noop: null(),
+        noop: config.noop(),
         hadamard: null(),
-        rng_state: if stochastic { rng_state(config)? } else { null() },
+        rng_state: if stochastic { config.rng_state() } else { null() },
         offsets: null(),
         num_tensors: 0,
         rows,
@@ -134,17 +122,15 @@ pub(crate) fn cast_of(
         swizzled: false,
         fast_math: false,
         stochastic,
-    })
+    }
 }
 
-/// Checks a cast to NVFP4 and gives its arguments; none if there is nothing to do.
+/// Checks a cast to NVFP4 and gives its arguments.
 pub(crate) fn plan_quantize(
     input: &Tensor,
     output: &Tensor,
-    (noop_name, noop): (&str, NVTETensor),
     config: &QuantizationConfig,
-) -> Result<Option<Nvfp4QuantizeArgs>> {
-    let noop = check::noop(noop_name, noop)?;
+) -> Result<Nvfp4QuantizeArgs> {
     check_mode("output", output.mode)?;
     check::input("input", input)?;
     check::high_precision("input", input.dtype())?;
@@ -192,7 +178,6 @@ pub(crate) fn plan_quantize(
         (false, true) => NVTEX_NVFP4_TUNED,
     };
     let mut args = Nvfp4QuantizeArgs {
-        noop,
         e4m3_max: output.e4m3_max as f32,
         choice,
         fast_error: config.four_over_six_fast_math,
@@ -200,7 +185,7 @@ pub(crate) fn plan_quantize(
         square,
         swizzled: output.swizzled,
         fast_math: config.use_fast_math && variant == NVTEX_NVFP4_TUNED,
-        ..cast_of((&input.rowwise, input.dtype()), (rows, cols), variant, config)?
+        ..cast_of((&input.rowwise, input.dtype()), (rows, cols), variant, config)
     };
     let per_line = |lines: usize| output.row_scaled.then_some(lines);
     let names = ["output.amax", "output.columnwise_amax"];
@@ -229,21 +214,14 @@ pub(crate) fn plan_quantize(
     if chooses && by_row && args.rowwise.amax.is_null() {
         return Err(Error::argument(names[0], "one Float32 (because of 4over6)", "nothing"));
     }
-    apart(&args)?;
-    Ok((rows > 0 && cols > 0).then_some(args))
+    Ok(args)
 }
 
-pub(crate) fn quantize(
-    input: &Tensor,
-    output: &Tensor,
-    noop: (&str, NVTETensor),
-    config: &QuantizationConfig,
-    stream: cudaStream_t,
-) -> Result<()> {
-    match plan_quantize(input, output, noop, config)? {
-        Some(args) => backend::run(&args, stream),
-        None => Ok(()),
-    }
+/// Runs planned casts, or none of them if the tensors of any overlap.
+pub(crate) fn run(planned: &[Nvfp4QuantizeArgs], stream: cudaStream_t) -> Result<()> {
+    planned.iter().try_for_each(apart)?;
+    let mut filled = planned.iter().filter(|args| args.rows > 0 && args.cols > 0);
+    filled.try_for_each(|args| backend::run(args, stream))
 }
 
 pub(crate) fn dequantize(input: &Tensor, output: &Tensor, stream: cudaStream_t) -> Result<()> {
@@ -285,68 +263,44 @@ pub(crate) fn dequantize(input: &Tensor, output: &Tensor, stream: cudaStream_t) 
     if rows > 0 && cols > 0 { backend::run(&args, stream) } else { Ok(()) }
 }
 
-/// Largest number of tensors of a split.
-pub(crate) const MAX_TENSORS: usize = 64;
-
-/// A host array of the caller.
-#[allow(unsafe_code)]
-pub(crate) fn host_array<'a, T: Copy>(
-    name: &str,
-    array: *const T,
-    num_tensors: usize,
-) -> Result<&'a [T]> {
-    if num_tensors > MAX_TENSORS {
-        let expected = format!("at most {MAX_TENSORS}");
-        return Err(Error::argument("num_tensors", expected, num_tensors));
-    }
-    check::array(name, array, ("num_tensors", num_tensors))?;
-    // SAFETY: not null, aligned, and the caller says that it has that many entries.
-    Ok(unsafe { Buf::<T>::new(array.cast(), num_tensors).slice(0, num_tensors) })
+/// Some rows of a matrix, and the tensor that they are cast to; none for no rows.
+pub(crate) struct Part {
+    pub rows: usize,
+    pub output: Option<Tensor>,
 }
 
-/// The parts of a BFloat16 matrix that have rows: each one's place among the outputs, tensor and arguments
-/// without outputs.
-pub(crate) fn split(
+/// The parts of a BFloat16 matrix that have rows: each one's place among the outputs, its output, and
+/// arguments without outputs.
+pub(crate) fn split<'a>(
     whole: &Nvfp4QuantizeArgs,
-    outputs: *const NVTETensor,
-    splits: *const usize,
-    num_tensors: usize,
-) -> Result<Vec<(String, Tensor, Nvfp4QuantizeArgs)>> {
-    let outputs = host_array("outputs", outputs, num_tensors)?;
-    let splits = host_array("split_sections", splits, num_tensors)?;
-    let total = splits.iter().try_fold(0usize, |sum, &rows| sum.checked_add(rows));
+    parts: &'a [Part],
+) -> Result<Vec<(usize, &'a Tensor, Nvfp4QuantizeArgs)>> {
+    let total = parts.iter().try_fold(0usize, |sum, part| sum.checked_add(part.rows));
     if total != Some(whole.rows) {
         let expected = format!("{} in all, the rows of input", whole.rows);
+        let splits: Vec<usize> = parts.iter().map(|part| part.rows).collect();
         return Err(Error::argument("split_sections", expected, format!("{splits:?}")));
     }
     let mut first_row = 0;
-    let mut parts = backend::memory::reserve("a list of tensors", num_tensors)?;
-    for (i, (&handle, &rows)) in outputs.iter().zip(splits).enumerate() {
-        if rows == 0 {
-            continue;
+    let mut filled = backend::memory::reserve("a list of tensors", parts.len())?;
+    for (i, Part { rows, output }) in parts.iter().enumerate() {
+        if let Some(output) = output {
+            let input = whole.input.wrapping_byte_add(first_row * whole.cols * 2);
+            filled.push((i, output, Nvfp4QuantizeArgs { input, rows: *rows, first_row, ..*whole }));
+            first_row += rows;
         }
-        let name = format!("outputs[{i}]");
-        let tensor = check::tensor(&name, handle)?;
-        let input = whole.input.wrapping_byte_add(first_row * whole.cols * 2);
-        parts.push((name, tensor, Nvfp4QuantizeArgs { input, rows, first_row, ..*whole }));
-        first_row += rows;
     }
-    Ok(parts)
+    Ok(filled)
 }
 
 /// Casts the rows of a matrix to one tensor after the other, row-wise, as one matrix.
 pub(crate) fn group_quantize(
-    input: NVTETensor,
-    outputs: *const NVTETensor,
-    split_sections: *const usize,
-    num_tensors: usize,
-    config: NVTEQuantizationConfig,
+    input: &Tensor,
+    parts: &[Part],
+    config: &QuantizationConfig,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let input = check::tensor("input", input)?;
-    let config = QuantizationConfig::get("quant_config", config)?;
-    let noop = check::noop("quant_config.noop_tensor", config.noop())?;
-    check::input("input", &input)?;
+    check::input("input", input)?;
     check::dtype("input", input.dtype(), &[kNVTEBFloat16])?;
     for (name, set) in [
         ("nvfp4_2d_quantization", config.nvfp4_2d),
@@ -361,19 +315,17 @@ pub(crate) fn group_quantize(
         let expected = format!("a last dimension that is a multiple of {BLOCK}");
         return Err(Error::argument("input.shape", expected, input.rowwise.shape));
     }
-    if num_tensors == 0 {
+    if parts.is_empty() {
         return Ok(());
     }
-    let whole = Nvfp4QuantizeArgs {
-        noop,
-        ..cast_of((&input.rowwise, kNVTEBFloat16), (rows, cols), NVTEX_NVFP4_SQUARE, &config)?
-    };
+    let input = (&input.rowwise, kNVTEBFloat16);
+    let whole = cast_of(input, (rows, cols), NVTEX_NVFP4_SQUARE, config);
     let mut data = null_mut();
-    let mut planned = backend::memory::reserve("a list of tensors", num_tensors)?;
-    for (tensor_name, output, args) in split(&whole, outputs, split_sections, num_tensors)? {
+    let mut planned = backend::memory::reserve("a list of tensors", parts.len())?;
+    for (i, output, args) in split(&whole, parts)? {
         let (rows, first_row) = (args.rows, args.first_row);
-        let name = |field| format!("{tensor_name}{field}");
-        check_mode(&tensor_name, output.mode)?;
+        let name = |field| OutputField(i, field);
+        check_mode(name(""), output.mode)?;
         if output.colwise.is_set() {
             return Err(Error::argument(name(".columnwise_data"), "nothing", output.colwise.shape));
         }
@@ -416,9 +368,14 @@ pub(crate) fn group_quantize(
             ..args
         });
     }
-    planned.iter().try_for_each(apart)?;
-    if cols == 0 {
-        return Ok(());
+    run(&planned, stream)
+}
+
+/// The name of a field of one of several outputs.
+struct OutputField(usize, &'static str);
+
+impl Display for OutputField {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        write!(f, "outputs[{}]{}", self.0, self.1)
     }
-    planned.iter().try_for_each(|args| backend::run(args, stream))
 }

@@ -4,8 +4,7 @@ use crate::backend::{self, args::RequantizeArgs};
 use crate::check::{self, Memory};
 use crate::device_check;
 use crate::error::{Error, Result};
-use crate::op::transformer_engine::QuantizationConfig;
-use crate::tensor::{Buffer, Shape, TENSORS};
+use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTEDType::*;
 use crate::types::NVTEScalingMode::NVTE_MXFP8_1D_SCALING;
 use crate::types::*;
@@ -34,20 +33,17 @@ fn data(name: &str, buffer: &Buffer, shape: &Shape) -> Result<*mut c_void> {
     Err(Error::argument(name, "a pointer aligned to 16 bytes", format!("{ptr:p}")))
 }
 
-pub fn run(
-    input: NVTETensor,
-    output_handle: NVTETensor,
-    offsets: NVTETensor,
-    dequantized: NVTETensor,
-    config: NVTEQuantizationConfig,
+/// Casts row-wise data of `input` again, to column-wise ones of `output`. The caller marks the scales of the
+/// output as swizzled.
+pub(super) fn requantize(
+    input: &Tensor,
+    output: &Tensor,
+    offsets: &Buffer,
+    dequantized: &Buffer,
+    through_bf16: bool,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let input = check::tensor("input", input)?;
-    let output = check::tensor("output", output_handle)?;
-    let offsets = check::tensor("tensor_offsets", offsets)?.rowwise;
-    let dequantized = check::tensor_or_empty("dequantized", dequantized)?.rowwise;
-    let config = QuantizationConfig::get("quant_config", config)?;
-    for (name, tensor) in [("input", &input), ("output", &output)] {
+    for (name, tensor) in [("input", input), ("output", output)] {
         if tensor.mode != NVTE_MXFP8_1D_SCALING {
             let name = format!("{name}.scaling_mode");
             return Err(Error::argument(name, NVTE_MXFP8_1D_SCALING, tensor.mode));
@@ -100,21 +96,21 @@ pub fn run(
         rowwise_codes: codes("output.scale_inv", &output.rowwise_scale_inv, rows * blocks)?.cast(),
         colwise_codes: codes("output.columnwise_scale_inv", given, rows * blocks)?.cast(),
         dequantized: match with_copy {
-            true => data("dequantized.data", &dequantized, &dequantized.shape)?,
+            true => data("dequantized.data", dequantized, &dequantized.shape)?,
             false => std::ptr::null_mut(),
         },
-        offsets: check::pointer("tensor_offsets.data", &offsets)?.cast_const().cast(),
+        offsets: check::pointer("tensor_offsets.data", offsets)?.cast_const().cast(),
         num_groups,
         rows,
         cols,
         code_stride,
         input_dtype: input.rowwise.dtype,
-        through_bf16: config.use_fast_math,
+        through_bf16,
     };
     let inputs = [
         Memory::new(&"input.data", args.input, rows * cols),
         Memory::new(&"input.scale_inv", args.codes, read),
-        Memory::of(&"tensor_offsets", &offsets),
+        Memory::of(&"tensor_offsets", offsets),
     ];
     let outputs = [
         Memory::new(&"output.columnwise_data", args.colwise, rows * cols),
@@ -123,15 +119,10 @@ pub fn run(
         Memory::new(&"dequantized", args.dequantized, rows * cols * 2),
     ];
     check::apart(&inputs, &outputs)?;
-    if rows > 0 && cols > 0 {
-        device_check::row_offsets(
-            "tensor_offsets",
-            args.offsets,
-            num_groups,
-            (rows, cols),
-            stream,
-        )?;
-        backend::run(&args, stream)?;
+    if rows == 0 || cols == 0 {
+        return Ok(());
     }
-    TENSORS.write("output", output_handle, |tensor| tensor.swizzled = true)
+    let shape = (rows, cols);
+    device_check::row_offsets("tensor_offsets", args.offsets, num_groups, shape, stream)?;
+    backend::run(&args, stream)
 }

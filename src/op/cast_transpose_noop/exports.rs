@@ -1,7 +1,9 @@
 //! C functions of cast_transpose_noop.h: transposes that a device flag can switch off.
 #![allow(unsafe_code, clippy::missing_safety_doc)]
 
+use crate::check::{self, rowwise, tensor};
 use crate::error::guard;
+use crate::op::transformer_engine::QuantizationConfig;
 use crate::op::transpose;
 use crate::types::*;
 
@@ -15,7 +17,9 @@ pub unsafe extern "C-unwind" fn nvte_transpose_with_noop(
     stream: cudaStream_t,
 ) {
     guard("nvte_transpose_with_noop", || {
-        transpose::transpose(input, noop, ("output", output), stream)
+        let input = rowwise("input", input)?;
+        let output = rowwise("output", output)?;
+        transpose::transpose(&input, check::noop("noop", noop)?, ("output", &output), stream)
     });
 }
 
@@ -29,6 +33,8 @@ pub unsafe extern "C-unwind" fn nvte_cast_transpose_with_noop(
     stream: cudaStream_t,
 ) {
     guard("nvte_cast_transpose_with_noop", || {
-        transpose::cast_transpose(input, noop, output, stream)
+        let (input, output) = (tensor("input", input)?, tensor("output", output)?);
+        let config = QuantizationConfig::DEFAULT.with_noop(check::noop("noop", noop)?);
+        transpose::cast_transpose(&input, &output, &config, stream)
     });
 }

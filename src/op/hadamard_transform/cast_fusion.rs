@@ -1,12 +1,14 @@
 //! Casts to NVFP4 whose column-wise data are of the Hadamard transform (spec: nvfp4, section 16).
+#![allow(unsafe_code)]
 
 use super::multiple;
 use crate::backend::args::Nvfp4Variant::*;
-use crate::backend::{self, args::*};
+use crate::backend::args::*;
 use crate::check;
 use crate::device_check;
 use crate::error::{Error, Result};
-use crate::op::cast::nvfp4::{apart, cast_of, check_mode, host_array, split};
+use crate::op::cast::exports::parts;
+use crate::op::cast::nvfp4::{Part, cast_of, check_mode, run, split};
 use crate::op::transformer_engine::QuantizationConfig;
 use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTEDType::*;
@@ -25,17 +27,15 @@ fn plan(
     check::dtype("input", input.dtype, &[kNVTEBFloat16])?;
     multiple("input.shape", "rows", shape.0)?;
     multiple("input.shape", "columns", shape.1)?;
-    let config = QuantizationConfig::get("quant_config", config)?;
-    let noop = check::noop("quant_config.noop_tensor", config.noop())?;
+    let config = QuantizationConfig::of_handle("quant_config", config)?;
     let matrix = check::tensor("hadamard_matrix", matrix)?;
     check::input("hadamard_matrix", &matrix)?;
     check::dtype("hadamard_matrix", matrix.dtype(), &[kNVTEBFloat16])?;
     check::shape("hadamard_matrix", &matrix.rowwise.shape, &Shape::new(&[BLOCK, BLOCK]))?;
     Ok(Nvfp4QuantizeArgs {
-        noop,
         hadamard: matrix.rowwise.ptr(),
         fast_math: config.use_fast_math,
-        ..cast_of((input, kNVTEBFloat16), shape, variant, &config)?
+        ..cast_of((input, kNVTEBFloat16), shape, variant, &config)
     })
 }
 
@@ -118,12 +118,6 @@ fn transposed(name: &str, tensor: &Tensor, (rows, cols): (usize, usize)) -> Resu
     direction(name, ROWWISE, buffers, (cols, rows), false, None)
 }
 
-fn run(planned: &[Nvfp4QuantizeArgs], stream: cudaStream_t) -> Result<()> {
-    planned.iter().try_for_each(apart)?;
-    let mut filled = planned.iter().filter(|args| args.rows > 0 && args.cols > 0);
-    filled.try_for_each(|args| backend::run(args, stream))
-}
-
 pub fn columnwise(
     input: NVTETensor,
     output: NVTETensor,
@@ -164,16 +158,14 @@ pub fn both(
 }
 
 /// The parts of a matrix, of whole blocks of rows.
-fn parts(
+fn whole_blocks<'a>(
     whole: &Nvfp4QuantizeArgs,
-    outputs: *const NVTETensor,
-    splits: *const usize,
-    num_tensors: usize,
-) -> Result<Vec<(String, Tensor, Nvfp4QuantizeArgs)>> {
-    for (i, &rows) in host_array("split_sections", splits, num_tensors)?.iter().enumerate() {
-        multiple(format_args!("split_sections[{i}]"), "rows", rows)?;
+    parts: &'a [Part],
+) -> Result<Vec<(usize, &'a Tensor, Nvfp4QuantizeArgs)>> {
+    for (i, part) in parts.iter().enumerate() {
+        multiple(format_args!("split_sections[{i}]"), "rows", part.rows)?;
     }
-    split(whole, outputs, splits, num_tensors)
+    split(whole, parts)
 }
 
 pub fn split_columnwise(
@@ -185,9 +177,11 @@ pub fn split_columnwise(
 ) -> Result<()> {
     let (input, shape) = matrix_of(input)?;
     let whole = plan((&input, shape), matrix, NVTEX_NVFP4_HADAMARD_COLUMNS, config)?;
-    let parts = parts(&whole, outputs, splits, num_tensors)?;
-    let part = |(name, tensor, args): &(String, Tensor, Nvfp4QuantizeArgs)| {
-        let colwise = transposed(name, tensor, (args.rows, args.cols))?;
+    // SAFETY: the caller says that both arrays have `num_tensors` entries.
+    let parts = unsafe { parts(outputs, splits, num_tensors)? };
+    let parts = whole_blocks(&whole, &parts)?;
+    let part = |(i, tensor, args): &(usize, &Tensor, Nvfp4QuantizeArgs)| {
+        let colwise = transposed(&format!("outputs[{i}]"), tensor, (args.rows, args.cols))?;
         Ok(Nvfp4QuantizeArgs { colwise, ..*args })
     };
     run(&parts.iter().map(part).collect::<Result<Vec<_>>>()?, stream)
@@ -212,12 +206,15 @@ pub fn split_both(
     let (input, shape) = matrix_of(input)?;
     let whole = plan((&input, shape), matrix, NVTEX_NVFP4_HADAMARD_GROUP, config)?;
     needs_rng_state(&whole)?;
-    let parts = parts(&whole, outputs, splits, num_tensors)?;
+    // SAFETY: the caller says that both arrays have `num_tensors` entries.
+    let parts = unsafe { parts(outputs, splits, num_tensors)? };
+    let parts = whole_blocks(&whole, &parts)?;
     let all = |set: fn(&Tensor) -> bool| parts.iter().all(|(_, tensor, _)| set(tensor));
     let by_row = all(|tensor| tensor.rowwise.is_set());
     let by_col = all(|tensor| tensor.colwise.is_set());
     let swizzled = parts.first().is_some_and(|(_, tensor, _)| tensor.swizzled);
-    let part = |(name, tensor, args): &(String, Tensor, Nvfp4QuantizeArgs)| {
+    let part = |(i, tensor, args): &(usize, &Tensor, Nvfp4QuantizeArgs)| {
+        let name = &format!("outputs[{i}]");
         check_mode(name, tensor.mode)?;
         if !by_row && !by_col {
             let expected = "row-wise or column-wise data, as all others";

@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C-unwind" fn forward(
     loop {
         let rows = band.min(c.rows - first);
         let z = &mut z[..rows * c.cols];
-        // SAFETY: as above, and the dtypes are those of the arguments.
+        // SAFETY: the arguments are valid, and the dtypes of the call are those that they name.
         unsafe { normalize(a, first, z) };
         let cast = QuantizeArgs {
             input: z.as_ptr().cast(),
@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C-unwind" fn forward(
             rows,
             ..*c
         };
-        // SAFETY: as above, with the values in place of x.
+        // SAFETY: the arguments are valid; the computed values take the place of x.
         let outcome = unsafe { cast::cpu::quantize(&cast, s) };
         first += rows;
         if first == c.rows || outcome.status != Outcome::OK.status {
@@ -120,7 +120,7 @@ unsafe fn normalize<X: Element, G: Element>(a: &NormForwardArgs, first: usize, v
             Buf::<f32>::new(a.rsigma.cast(), rows),
         )
     };
-    // SAFETY: as above.
+    // SAFETY: the caller's promise: beta is null or has an element for each column.
     let beta = unsafe { Buf::<G>::optional(a.beta, cols).map(|beta| floats(beta, 0, cols)) };
     let beta = beta.unwrap_or_else(|| zeros(cols));
     let (epsilon, output_dtype) = (a.epsilon as f64, a.cast.output_dtype);
@@ -129,7 +129,8 @@ unsafe fn normalize<X: Element, G: Element>(a: &NormForwardArgs, first: usize, v
         // SAFETY: the caller's promise; each task has its own rows.
         let mut x = unsafe { floats(input, row * cols, cols) };
         if let Some(residual) = residual {
-            // SAFETY: as above. `sum` may be x or the residual, whose row has been read.
+            // SAFETY: the caller's promise; each task has its own rows. `sum` may be x or the residual,
+            // whose row has been read.
             unsafe {
                 let residual = floats(residual, row * cols, cols);
                 let sum = sum.slice_mut(row * cols, cols);
@@ -147,7 +148,7 @@ unsafe fn normalize<X: Element, G: Element>(a: &NormForwardArgs, first: usize, v
         for (((v, x), g), b) in v.iter_mut().zip(&x).zip(&gamma).zip(&beta) {
             *v = g * (rsigma * (x - mu)) + b;
         }
-        // SAFETY: as above.
+        // SAFETY: the caller's promise: an element for each row, which only this task writes.
         unsafe {
             rsigmas.slice_mut(row, 1)[0] = rsigma;
             if layer {
@@ -173,7 +174,7 @@ pub(crate) unsafe extern "C-unwind" fn backward(
     let a = unsafe { &*args };
     dispatch!(a.x_dtype, [F32, F16, BF16], X =>
         dispatch!(a.gamma.dtype, [F32, F16, BF16], G => {
-            // SAFETY: as above, and the dtypes are those of the arguments.
+            // SAFETY: the arguments are valid, and the dtypes of the call are those that they name.
             unsafe { gradients::<X, G>(a) };
             Outcome::OK
         }, else Outcome::unimplemented("norm_backward: dtype of gamma")),
@@ -213,11 +214,12 @@ unsafe fn gradients<X: Element, G: Element>(a: &NormBackwardArgs) {
             let slope = |(d, y): (&f32, &f32)| rsigma * (d - (mean_dy * y + mean_d));
             let mut gradient = collect(d.iter().zip(&y).map(slope));
             if let Some(add) = add {
-                // SAFETY: as above.
+                // SAFETY: the caller's promise: `add` is a matrix like dx.
                 let add = unsafe { floats(add, row * cols, cols) };
                 gradient.iter_mut().zip(add).for_each(|(dx, add)| *dx += add);
             }
-            // SAFETY: as above. dx may be one of the inputs, whose row has been read.
+            // SAFETY: the caller's promise; each row belongs to one task. dx may be an input, whose row has
+            // been read.
             narrow(&gradient, unsafe { dx.slice_mut(row * cols, cols) });
             for ((i, dz), y) in dz.iter().enumerate().zip(&y) {
                 dgamma[i] += *dz as f64 * *y as f64;

@@ -2,7 +2,106 @@
 #![allow(unsafe_code, non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
 use super::*;
+use crate::check::{rowwise, tensor};
 use crate::error::guard;
+use crate::workspace::{self, Asks};
+
+fn common(norm: NVTE_Norm_Type, sm_count: c_int, zero_centered: bool) -> Common {
+    Common { norm, sm_count, zero_centered }
+}
+
+/// Row-wise data of two tensors, if there are any.
+fn pair(
+    names: [&str; 2],
+    handles: Option<(NVTETensor, NVTETensor)>,
+) -> Result<Option<(Buffer, Buffer)>> {
+    let Some((first, second)) = handles else { return Ok(None) };
+    Ok(Some((rowwise(names[0], first)?, rowwise(names[1], second)?)))
+}
+
+fn refs(pair: &Option<(Buffer, Buffer)>) -> Option<(&Buffer, &Buffer)> {
+    pair.as_ref().map(|(first, second)| (first, second))
+}
+
+/// Handles of what [`Forward`] has.
+struct ForwardHandles {
+    x: NVTETensor,
+    residual: Option<(NVTETensor, NVTETensor)>,
+    gamma: NVTETensor,
+    layer: Option<(NVTETensor, NVTETensor)>,
+    epsilon: f32,
+    z: NVTETensor,
+    rsigma: NVTETensor,
+}
+
+impl ForwardHandles {
+    fn run(
+        &self,
+        common: &Common,
+        workspace: Option<NVTETensor>,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        let x = tensor("x", self.x)?;
+        let gamma = tensor("gamma", self.gamma)?;
+        let layer = pair(["beta", "mu"], self.layer)?;
+        let rsigma = rowwise("rsigma", self.rsigma)?;
+        let residual = pair(["residual", "sum"], self.residual)?;
+        let z = tensor("z", self.z)?;
+        let tensors = Forward {
+            x: &x,
+            residual: refs(&residual),
+            gamma: &gamma,
+            layer: refs(&layer),
+            epsilon: self.epsilon,
+            z: &z,
+            rsigma: &rsigma,
+        };
+        match workspace {
+            None => forward(common, &tensors, None, stream),
+            Some(handle) => workspace::of_handle(handle, Asks::WithoutElements, |workspace| {
+                forward(common, &tensors, Some(workspace), stream)
+            }),
+        }
+    }
+}
+
+/// Handles of what [`Backward`] has.
+struct BackwardHandles {
+    dz: NVTETensor,
+    x: NVTETensor,
+    add: Option<NVTETensor>,
+    layer: Option<(NVTETensor, NVTETensor)>,
+    rsigma: NVTETensor,
+    gamma: NVTETensor,
+    dx: NVTETensor,
+    dgamma: NVTETensor,
+}
+
+impl BackwardHandles {
+    fn run(&self, common: &Common, workspace: NVTETensor, stream: cudaStream_t) -> Result<()> {
+        let x = tensor("x", self.x)?;
+        let gamma = tensor("gamma", self.gamma)?;
+        let dz = rowwise("dz", self.dz)?;
+        let add = self.add.map(|add| rowwise("add", add)).transpose()?;
+        let rsigma = rowwise("rsigma", self.rsigma)?;
+        let dx = rowwise("dx", self.dx)?;
+        let dgamma = rowwise("dgamma", self.dgamma)?;
+        let layer = pair(["mu", "dbeta"], self.layer)?;
+        let tensors = Backward {
+            dz: &dz,
+            x: &x,
+            add: add.as_ref(),
+            layer: refs(&layer),
+            rsigma: &rsigma,
+            gamma: &gamma,
+            dx: &dx,
+            dgamma: &dgamma,
+        };
+        workspace::of_handle(workspace, Asks::WithoutElements, |workspace| {
+            backward(common, &tensors, workspace, stream)
+        })
+    }
+}
 
 /// LayerNorm of each row: `mu = mean(x)`, `rsigma = 1 / sqrt(mean((x - mu)^2) + epsilon)`,
 /// `z = g * (rsigma * (x - mu)) + beta`, with `g = gamma`, or `gamma + 1` if `zero_centered_gamma`.
@@ -35,10 +134,10 @@ pub unsafe extern "C-unwind" fn nvte_layernorm_fwd(
     zero_centered_gamma: bool,
     stream: cudaStream_t,
 ) {
-    let common = Common::new(LayerNorm, Some(workspace), multiprocessorCount, zero_centered_gamma);
+    let common = common(LayerNorm, multiprocessorCount, zero_centered_gamma);
     let layer = Some((beta, mu));
-    let tensors = Forward { x, residual: None, gamma, layer, epsilon, z, rsigma };
-    guard("nvte_layernorm_fwd", || forward(common, tensors, stream));
+    let handles = ForwardHandles { x, residual: None, gamma, layer, epsilon, z, rsigma };
+    guard("nvte_layernorm_fwd", || handles.run(&common, Some(workspace), stream));
 }
 
 /// Gradients of `nvte_layernorm_fwd`, from its x, mu and rsigma. With `y = rsigma * (x - mu)` and
@@ -65,10 +164,10 @@ pub unsafe extern "C-unwind" fn nvte_layernorm_bwd(
     zero_centered_gamma: bool,
     stream: cudaStream_t,
 ) {
-    let common = Common::new(LayerNorm, Some(workspace), multiprocessorCount, zero_centered_gamma);
+    let common = common(LayerNorm, multiprocessorCount, zero_centered_gamma);
     let layer = Some((mu, dbeta));
-    let tensors = Backward { dz, x, add: None, layer, rsigma, gamma, dx, dgamma };
-    guard("nvte_layernorm_bwd", || backward(common, tensors, stream));
+    let handles = BackwardHandles { dz, x, add: None, layer, rsigma, gamma, dx, dgamma };
+    guard("nvte_layernorm_bwd", || handles.run(&common, workspace, stream));
 }
 
 /// RMSNorm of each row: `rsigma = 1 / sqrt(mean(x^2) + epsilon)`, `z = g * (rsigma * x)`; all else as
@@ -87,9 +186,9 @@ pub unsafe extern "C-unwind" fn nvte_rmsnorm_fwd(
     zero_centered_gamma: bool,
     stream: cudaStream_t,
 ) {
-    let common = Common::new(RMSNorm, Some(workspace), multiprocessorCount, zero_centered_gamma);
-    let tensors = Forward { x, residual: None, gamma, layer: None, epsilon, z, rsigma };
-    guard("nvte_rmsnorm_fwd", || forward(common, tensors, stream));
+    let common = common(RMSNorm, multiprocessorCount, zero_centered_gamma);
+    let handles = ForwardHandles { x, residual: None, gamma, layer: None, epsilon, z, rsigma };
+    guard("nvte_rmsnorm_fwd", || handles.run(&common, Some(workspace), stream));
 }
 
 /// Gradients of `nvte_rmsnorm_fwd`: with `y = rsigma * x` and `d = g * dz`,
@@ -108,9 +207,9 @@ pub unsafe extern "C-unwind" fn nvte_rmsnorm_bwd(
     zero_centered_gamma: bool,
     stream: cudaStream_t,
 ) {
-    let common = Common::new(RMSNorm, Some(workspace), multiprocessorCount, zero_centered_gamma);
-    let tensors = Backward { dz, x, add: None, layer: None, rsigma, gamma, dx, dgamma };
-    guard("nvte_rmsnorm_bwd", || backward(common, tensors, stream));
+    let common = common(RMSNorm, multiprocessorCount, zero_centered_gamma);
+    let handles = BackwardHandles { dz, x, add: None, layer: None, rsigma, gamma, dx, dgamma };
+    guard("nvte_rmsnorm_bwd", || handles.run(&common, workspace, stream));
 }
 
 /// As `nvte_rmsnorm_bwd`, with `add`, of the shape of dz and the dtype of gamma, added to dx before it
@@ -131,9 +230,9 @@ pub unsafe extern "C-unwind" fn nvte_rmsnorm_bwd_add(
     zero_centered_gamma: bool,
     stream: cudaStream_t,
 ) {
-    let common = Common::new(RMSNorm, Some(workspace), multiprocessorCount, zero_centered_gamma);
-    let tensors = Backward { dz, x, add: Some(add), layer: None, rsigma, gamma, dx, dgamma };
-    guard("nvte_rmsnorm_bwd_add", || backward(common, tensors, stream));
+    let common = common(RMSNorm, multiprocessorCount, zero_centered_gamma);
+    let handles = BackwardHandles { dz, x, add: Some(add), layer: None, rsigma, gamma, dx, dgamma };
+    guard("nvte_rmsnorm_bwd_add", || handles.run(&common, workspace, stream));
 }
 
 /// Process-wide switch, off unless `NVTE_NORM_FWD_USE_CUDNN=1`. This library does not need cuDNN and
@@ -178,10 +277,10 @@ pub unsafe extern "C-unwind" fn nvtex_residual_layernorm_fwd(
     zero_centered_gamma: bool,
     stream: cudaStream_t,
 ) {
-    let common = Common::new(LayerNorm, None, multiprocessorCount, zero_centered_gamma);
+    let common = common(LayerNorm, multiprocessorCount, zero_centered_gamma);
     let (residual, layer) = (Some((residual, sum)), Some((beta, mu)));
-    let tensors = Forward { x, residual, gamma, layer, epsilon, z, rsigma };
-    guard("nvtex_residual_layernorm_fwd", || forward(common, tensors, stream));
+    let handles = ForwardHandles { x, residual, gamma, layer, epsilon, z, rsigma };
+    guard("nvtex_residual_layernorm_fwd", || handles.run(&common, None, stream));
 }
 
 /// As `nvtex_residual_layernorm_fwd`, with `nvte_rmsnorm_fwd`. The gradient is `nvte_rmsnorm_bwd_add`
@@ -199,10 +298,10 @@ pub unsafe extern "C-unwind" fn nvtex_residual_rmsnorm_fwd(
     zero_centered_gamma: bool,
     stream: cudaStream_t,
 ) {
-    let common = Common::new(RMSNorm, None, multiprocessorCount, zero_centered_gamma);
+    let common = common(RMSNorm, multiprocessorCount, zero_centered_gamma);
     let residual = Some((residual, sum));
-    let tensors = Forward { x, residual, gamma, layer: None, epsilon, z, rsigma };
-    guard("nvtex_residual_rmsnorm_fwd", || forward(common, tensors, stream));
+    let handles = ForwardHandles { x, residual, gamma, layer: None, epsilon, z, rsigma };
+    guard("nvtex_residual_rmsnorm_fwd", || handles.run(&common, None, stream));
 }
 
 /// As `nvte_layernorm_bwd`, with `add`, of the shape and dtype of dz, added to dx before it is
@@ -223,8 +322,8 @@ pub unsafe extern "C-unwind" fn nvtex_layernorm_bwd_add(
     zero_centered_gamma: bool,
     stream: cudaStream_t,
 ) {
-    let common = Common::new(LayerNorm, Some(workspace), multiprocessorCount, zero_centered_gamma);
+    let common = common(LayerNorm, multiprocessorCount, zero_centered_gamma);
     let layer = Some((mu, dbeta));
-    let tensors = Backward { dz, x, add: Some(add), layer, rsigma, gamma, dx, dgamma };
-    guard("nvtex_layernorm_bwd_add", || backward(common, tensors, stream));
+    let handles = BackwardHandles { dz, x, add: Some(add), layer, rsigma, gamma, dx, dgamma };
+    guard("nvtex_layernorm_bwd_add", || handles.run(&common, workspace, stream));
 }

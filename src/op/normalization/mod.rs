@@ -10,11 +10,12 @@ use crate::check::{self, Memory};
 use crate::env::env;
 use crate::error::{Error, Result};
 use crate::fork;
-use crate::tensor::{Buffer, Shape, TENSORS, Tensor};
+use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTE_Norm_Type::*;
 use crate::types::NVTEDType::*;
 use crate::types::NVTEScalingMode::*;
 use crate::types::*;
+use crate::workspace::Workspace;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
@@ -43,72 +44,67 @@ fn set(which: Switch, enable: bool) -> Result<()> {
     Ok(())
 }
 
-/// What forward and backward functions have in common; handles are looked up in `plan`.
+/// What forward and backward functions have in common.
 pub(crate) struct Common {
     pub norm: NVTE_Norm_Type,
-    pub workspace: Option<NVTETensor>,
     pub sm_count: c_int,
     pub zero_centered: bool,
 }
 
-impl Common {
-    fn new(
-        norm: NVTE_Norm_Type,
-        workspace: Option<NVTETensor>,
-        sm_count: c_int,
-        zero_centered: bool,
-    ) -> Self {
-        Self { norm, workspace, sm_count, zero_centered }
-    }
-}
-
-/// Tensors of a forward function beside those in `Common`.
-pub(crate) struct Forward {
-    pub x: NVTETensor,
+/// What a forward function takes beside [`Common`].
+pub(crate) struct Forward<'a> {
+    pub x: &'a Tensor,
     /// Residual and sum.
-    pub residual: Option<(NVTETensor, NVTETensor)>,
-    pub gamma: NVTETensor,
+    pub residual: Option<(&'a Buffer, &'a Buffer)>,
+    pub gamma: &'a Tensor,
     /// Beta and mu of LayerNorm.
-    pub layer: Option<(NVTETensor, NVTETensor)>,
+    pub layer: Option<(&'a Buffer, &'a Buffer)>,
     pub epsilon: f32,
-    pub z: NVTETensor,
-    pub rsigma: NVTETensor,
+    pub z: &'a Tensor,
+    pub rsigma: &'a Buffer,
 }
 
-/// Tensors of a backward function beside those in `Common`.
-pub(crate) struct Backward {
-    pub dz: NVTETensor,
-    pub x: NVTETensor,
-    pub add: Option<NVTETensor>,
+/// What a backward function takes beside [`Common`].
+pub(crate) struct Backward<'a> {
+    pub dz: &'a Buffer,
+    pub x: &'a Tensor,
+    pub add: Option<&'a Buffer>,
     /// Mu and dbeta of LayerNorm.
-    pub layer: Option<(NVTETensor, NVTETensor)>,
-    pub rsigma: NVTETensor,
-    pub gamma: NVTETensor,
-    pub dx: NVTETensor,
-    pub dgamma: NVTETensor,
+    pub layer: Option<(&'a Buffer, &'a Buffer)>,
+    pub rsigma: &'a Buffer,
+    pub gamma: &'a Tensor,
+    pub dx: &'a Buffer,
+    pub dgamma: &'a Buffer,
 }
 
-/// Unquantized row-wise data; a null address passes.
-fn high_precision(name: &str, handle: NVTETensor) -> Result<Tensor> {
-    let tensor = check::tensor(name, handle)?;
+/// Refuses all but unquantized row-wise data; their address may be null.
+fn high_precision(name: &str, tensor: &Tensor) -> Result<()> {
     if !tensor.rowwise.is_set() {
         return Err(Error::argument(format!("{name}.data"), "row-wise data", "no data"));
     }
     check::high_precision(name, tensor.rowwise.dtype)?;
-    check::scales(name, &tensor)?;
-    Ok(tensor)
+    check::scales(name, tensor)
 }
 
-/// As [`high_precision`], of a given dtype and shape.
-fn like(name: &str, handle: NVTETensor, dtype: NVTEDType, shape: &Shape) -> Result<Buffer> {
-    let buffer = check::tensor(name, handle)?.rowwise;
+/// Refuses data of another dtype or shape.
+fn like(name: &str, buffer: &Buffer, dtype: NVTEDType, shape: &Shape) -> Result<()> {
     check::dtype(name, buffer.dtype, &[dtype])?;
-    check::shape(name, &buffer.shape, shape)?;
-    Ok(buffer)
+    check::shape(name, &buffer.shape, shape)
 }
 
 fn address(name: &str, buffer: &Buffer) -> Result<*mut c_void> {
     check::pointer(format_args!("{name}.data"), buffer)
+}
+
+/// The addresses of two buffers, null without them.
+fn addresses(
+    names: [&str; 2],
+    buffers: Option<(&Buffer, &Buffer)>,
+) -> Result<(*mut c_void, *mut c_void)> {
+    match buffers {
+        None => Ok((null_mut(), null_mut())),
+        Some((first, second)) => Ok((address(names[0], first)?, address(names[1], second)?)),
+    }
 }
 
 /// Rows and columns of x.
@@ -126,58 +122,42 @@ fn check_sm_count(count: c_int) -> Result<()> {
     Ok(())
 }
 
-/// True for a workspace without elements, which then takes the shape that the call needs. Any other
-/// one must have the bytes: the extension for JAX gives a workspace of Byte back as Float8E8M0.
-fn is_query(handle: NVTETensor, bytes: usize) -> Result<bool> {
-    let workspace = check::tensor("workspace", handle)?.rowwise;
-    let shape = Shape::new(&[bytes]);
-    if workspace.shape.numel() == 0 {
-        TENSORS.write("workspace", handle, |tensor| {
-            tensor.rowwise.shape = shape;
-            tensor.rowwise.dtype = kNVTEByte;
-        })?;
-        return Ok(true);
-    }
-    check::room("workspace", &workspace, bytes, kNVTEByte)?;
-    Ok(false)
-}
-
 /// Checks a forward call and gives its arguments; none if it asked for the workspace's size.
-fn plan_forward(common: &Common, tensors: &Forward) -> Result<Option<NormForwardArgs>> {
-    let x = high_precision("x", tensors.x)?;
-    let (rows, cols) = matrix(&x)?;
+fn plan_forward(
+    common: &Common,
+    tensors: &Forward,
+    workspace: Option<&mut Workspace>,
+) -> Result<Option<NormForwardArgs>> {
+    let &Forward { x, residual, gamma, layer, epsilon, z, rsigma } = tensors;
+    high_precision("x", x)?;
+    let (rows, cols) = matrix(x)?;
     let row = Shape::new(&[cols]);
     let column = Shape::new(&[rows]);
-    let gamma = high_precision("gamma", tensors.gamma)?.rowwise;
+    high_precision("gamma", gamma)?;
+    let gamma = &gamma.rowwise;
     check::shape("gamma", &gamma.shape, &row)?;
-    let layer = match tensors.layer {
-        None => None,
-        Some((beta, mu)) => {
-            Some((like("beta", beta, gamma.dtype, &row)?, like("mu", mu, kNVTEFloat32, &column)?))
-        }
-    };
-    let rsigma = like("rsigma", tensors.rsigma, kNVTEFloat32, &column)?;
-    let residual = match tensors.residual {
-        None => None,
-        Some((residual, sum)) => Some((
-            like("residual", residual, x.dtype(), &x.rowwise.shape)?,
-            like("sum", sum, x.dtype(), &x.rowwise.shape)?,
-        )),
-    };
-    let z = check::tensor("z", tensors.z)?;
+    if let Some((beta, mu)) = layer {
+        like("beta", beta, gamma.dtype, &row)?;
+        like("mu", mu, kNVTEFloat32, &column)?;
+    }
+    like("rsigma", rsigma, kNVTEFloat32, &column)?;
+    if let Some((residual, sum)) = residual {
+        like("residual", residual, x.dtype(), &x.rowwise.shape)?;
+        like("sum", sum, x.dtype(), &x.rowwise.shape)?;
+    }
     check::shape("z", &z.shape("z")?, &x.rowwise.shape)?;
-    if tensors.epsilon.is_nan() || tensors.epsilon < 0.0 {
-        return Err(Error::argument("epsilon", "at least 0", tensors.epsilon));
+    if epsilon.is_nan() || epsilon < 0.0 {
+        return Err(Error::argument("epsilon", "at least 0", epsilon));
     }
     check_sm_count(common.sm_count)?;
-    if let Some(workspace) = common.workspace
-        && is_query(workspace, 1)?
+    // The ABI has a workspace here, but nothing is stored in it.
+    if let Some(workspace) = workspace
+        && !workspace.has_room(kNVTEByte, Shape::new(&[1]))?
     {
         return Ok(None);
     }
 
-    let config = QuantizationConfig::DEFAULT;
-    let cast = cast::quantize_args(&x, &z, ("noop", null_mut()), &config);
+    let cast = cast::quantize_args(x, &x.rowwise.shape, z, &QuantizationConfig::DEFAULT);
     let cast = cast.and_then(|cast| cast::apart(&cast).map(|()| cast)).map_err(|error| {
         // A cast calls its tensors input and output.
         let message = error.message.replacen("the input", "x", 1).replacen("input", "x", 1);
@@ -192,37 +172,31 @@ fn plan_forward(common: &Common, tensors: &Forward) -> Result<Option<NormForward
         let expected = format!("nothing ({} output with cuDNN enabled)", z.dtype());
         return Err(Error::argument("z.amax", expected, "an address"));
     }
-    let (beta, mu) = match &layer {
-        None => (null_mut(), null_mut()),
-        Some((beta, mu)) => (address("beta", beta)?, address("mu", mu)?),
-    };
-    let (residual, sum) = match &residual {
-        None => (null_mut(), null_mut()),
-        Some((residual, sum)) => (address("residual", residual)?, address("sum", sum)?),
-    };
+    let (beta, mu) = addresses(["beta", "mu"], layer)?;
+    let (residual, sum) = addresses(["residual", "sum"], residual)?;
     let args = NormForwardArgs {
         cast,
         residual,
         sum,
-        gamma: gamma_argument(&gamma, common.zero_centered, cudnn)?,
+        gamma: gamma_argument(gamma, common.zero_centered, cudnn)?,
         beta,
         mu: mu.cast(),
-        rsigma: address("rsigma", &rsigma)?.cast(),
-        epsilon: tensors.epsilon,
+        rsigma: address("rsigma", rsigma)?.cast(),
+        epsilon,
         norm: common.norm,
         sm_count: common.sm_count,
     };
     let bytes = rows * cols * x.dtype().bits() / 8;
     let inputs = [Memory::of(&"x", &x.rowwise), Memory::new(&"residual", residual, bytes)];
     let beta_bytes = cols * gamma.dtype.bits() / 8;
-    let weights = [Memory::of(&"gamma", &gamma), Memory::new(&"beta", beta, beta_bytes)];
+    let weights = [Memory::of(&"gamma", gamma), Memory::new(&"beta", beta, beta_bytes)];
     let z_bytes = rows * cols * args.cast.output_dtype.bits() / 8;
     let outputs = [
         Memory::new(&"sum", sum, bytes),
         Memory::new(&"z", args.cast.rowwise, z_bytes),
         Memory::new(&"z", args.cast.colwise, z_bytes),
         Memory::new(&"mu", mu, rows * 4),
-        Memory::of(&"rsigma", &rsigma),
+        Memory::of(&"rsigma", rsigma),
     ];
     check::apart_or_same(&inputs, &outputs[0])?;
     check::apart_or_same(&inputs, &outputs[1])?;
@@ -241,28 +215,31 @@ fn gamma_argument(gamma: &Buffer, zero_centered: bool, cudnn: bool) -> Result<Ga
 }
 
 /// Checks a backward call and gives its arguments; none if it asked for the workspace's size.
-fn plan_backward(common: &Common, tensors: &Backward) -> Result<Option<NormBackwardArgs>> {
-    let x = high_precision("x", tensors.x)?;
-    let (rows, cols) = matrix(&x)?;
+fn plan_backward(
+    common: &Common,
+    tensors: &Backward,
+    workspace: &mut Workspace,
+) -> Result<Option<NormBackwardArgs>> {
+    let &Backward { dz, x, add, layer, rsigma, gamma, dx, dgamma } = tensors;
+    high_precision("x", x)?;
+    let (rows, cols) = matrix(x)?;
     let (x_dtype, shape) = (x.dtype(), x.rowwise.shape);
     let row = Shape::new(&[cols]);
     let column = Shape::new(&[rows]);
-    let gamma = high_precision("gamma", tensors.gamma)?.rowwise;
+    high_precision("gamma", gamma)?;
+    let gamma = &gamma.rowwise;
     check::shape("gamma", &gamma.shape, &row)?;
-    let dz = like("dz", tensors.dz, gamma.dtype, &shape)?;
-    let add = match tensors.add {
-        None => None,
-        Some(add) => Some(like("add", add, gamma.dtype, &shape)?),
-    };
-    let rsigma = like("rsigma", tensors.rsigma, kNVTEFloat32, &column)?;
-    let dx = like("dx", tensors.dx, x_dtype, &shape)?;
-    let dgamma = like("dgamma", tensors.dgamma, gamma.dtype, &row)?;
-    let layer = match tensors.layer {
-        None => None,
-        Some((mu, dbeta)) => {
-            Some((like("mu", mu, kNVTEFloat32, &column)?, like("dbeta", dbeta, gamma.dtype, &row)?))
-        }
-    };
+    like("dz", dz, gamma.dtype, &shape)?;
+    if let Some(add) = add {
+        like("add", add, gamma.dtype, &shape)?;
+    }
+    like("rsigma", rsigma, kNVTEFloat32, &column)?;
+    like("dx", dx, x_dtype, &shape)?;
+    like("dgamma", dgamma, gamma.dtype, &row)?;
+    if let Some((mu, dbeta)) = layer {
+        like("mu", mu, kNVTEFloat32, &column)?;
+        like("dbeta", dbeta, gamma.dtype, &row)?;
+    }
     check_sm_count(common.sm_count)?;
     let cudnn = is_on(Switch::CudnnBackward);
     if common.norm == RMSNorm && add.is_some() && !cudnn && is_on(Switch::GammaInWeightDtype) {
@@ -281,31 +258,20 @@ fn plan_backward(common: &Common, tensors: &Backward) -> Result<Option<NormBackw
     let bytes = bytes.filter(|&bytes| bytes <= isize::MAX as usize).ok_or_else(|| {
         Error::argument("x.shape", "a workspace that fits 63 bits", x.rowwise.shape)
     })?;
-    if let Some(workspace) = common.workspace
-        && is_query(workspace, bytes)?
-    {
+    let Some(partial) = workspace.take(kNVTEByte, Shape::new(&[bytes]))? else {
         return Ok(None);
-    }
-
-    let workspace = check::tensor("workspace", common.workspace.unwrap_or(null_mut()))?.rowwise;
-    let partial = address("workspace", &workspace)?;
-    let (mu, dbeta) = match &layer {
-        None => (null_mut(), null_mut()),
-        Some((mu, dbeta)) => (address("mu", mu)?, address("dbeta", dbeta)?),
     };
-    let add = match &add {
-        None => null_mut(),
-        Some(add) => address("add", add)?,
-    };
+    let (mu, dbeta) = addresses(["mu", "dbeta"], layer)?;
+    let add = add.map_or(Ok(null_mut()), |add| address("add", add))?;
     let args = NormBackwardArgs {
-        dz: address("dz", &dz)?,
+        dz: address("dz", dz)?,
         x: address("x", &x.rowwise)?,
         add,
         mu: mu.cast(),
-        rsigma: address("rsigma", &rsigma)?.cast(),
-        gamma: gamma_argument(&gamma, common.zero_centered, cudnn)?,
-        dx: address("dx", &dx)?,
-        dgamma: address("dgamma", &dgamma)?,
+        rsigma: address("rsigma", rsigma)?.cast(),
+        gamma: gamma_argument(gamma, common.zero_centered, cudnn)?,
+        dx: address("dx", dx)?,
+        dgamma: address("dgamma", dgamma)?,
         dbeta,
         partial: partial.wrapping_byte_add((partial as usize).wrapping_neg() % ALIGNMENT).cast(),
         parts,
@@ -317,18 +283,18 @@ fn plan_backward(common: &Common, tensors: &Backward) -> Result<Option<NormBackw
     };
     let numel = rows * cols;
     let inputs = [
-        Memory::of(&"dz", &dz),
+        Memory::of(&"dz", dz),
         Memory::of(&"x", &x.rowwise),
         Memory::new(&"add", add, numel * gamma.dtype.bits() / 8),
     ];
     let weights = [
         Memory::new(&"mu", mu, rows * 4),
-        Memory::of(&"rsigma", &rsigma),
-        Memory::of(&"gamma", &gamma),
+        Memory::of(&"rsigma", rsigma),
+        Memory::of(&"gamma", gamma),
     ];
     let outputs = [
-        Memory::of(&"dx", &dx),
-        Memory::of(&"dgamma", &dgamma),
+        Memory::of(&"dx", dx),
+        Memory::of(&"dgamma", dgamma),
         Memory::new(&"dbeta", dbeta, cols * gamma.dtype.bits() / 8),
         Memory::new(&"workspace", partial, bytes),
     ];
@@ -338,15 +304,28 @@ fn plan_backward(common: &Common, tensors: &Backward) -> Result<Option<NormBackw
     Ok(Some(args))
 }
 
-pub(crate) fn forward(common: Common, tensors: Forward, stream: cudaStream_t) -> Result<()> {
-    match plan_forward(&common, &tensors)? {
+/// `z = norm(x)`, or of the sum of x and a residual. The workspace is that of the ABI, which may be absent:
+/// nothing is stored in it.
+pub(crate) fn forward(
+    common: &Common,
+    tensors: &Forward,
+    workspace: Option<&mut Workspace>,
+    stream: cudaStream_t,
+) -> Result<()> {
+    match plan_forward(common, tensors, workspace)? {
         Some(args) => backend::run(&args, stream),
         None => Ok(()),
     }
 }
 
-pub(crate) fn backward(common: Common, tensors: Backward, stream: cudaStream_t) -> Result<()> {
-    match plan_backward(&common, &tensors)? {
+/// Gradients of a normalization.
+pub(crate) fn backward(
+    common: &Common,
+    tensors: &Backward,
+    workspace: &mut Workspace,
+    stream: cudaStream_t,
+) -> Result<()> {
+    match plan_backward(common, tensors, workspace)? {
         Some(args) => backend::run(&args, stream),
         None => Ok(()),
     }

@@ -43,7 +43,7 @@ pub(crate) unsafe extern "C-unwind" fn global_scale(
         (Buf::<f32>::new(a.amax.cast(), a.length), scale)
     };
     for (i, scale) in scale.iter_mut().enumerate() {
-        // SAFETY: as above.
+        // SAFETY: the arguments are valid: there are as many amax values as scales.
         *scale = global_scale_of(unsafe { amax.slice(i, 1)[0] });
     }
     Outcome::OK
@@ -56,7 +56,7 @@ pub(crate) unsafe extern "C-unwind" fn block_scale(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     let (cols, numel) = (a.tile_cols, a.tile_rows * a.tile_cols);
-    // SAFETY: as above.
+    // SAFETY: the arguments are valid: the buffers have the elements that their comments say.
     let (global_amax, input, scale, codes) = unsafe {
         (
             load(a.global_amax),
@@ -68,13 +68,13 @@ pub(crate) unsafe extern "C-unwind" fn block_scale(
     let sixth = global_amax.map(|amax| global_scale_of(amax) * (1.0 / 6.0));
     let scale_of = |x: f32| sixth.map_or(x, |sixth| (x * sixth).min(f32::MAX));
     if let Some(scale) = scale {
-        // SAFETY: as above.
+        // SAFETY: there is a scale for each element of the input, and nothing else uses them now.
         for (to, &x) in unsafe { scale.slice_mut(0, numel) }.iter_mut().zip(input) {
             *to = scale_of(x);
         }
     }
     if let Some(codes) = codes {
-        // SAFETY: as above.
+        // SAFETY: there are codes for all rows, and nothing else uses them now.
         let codes = unsafe { codes.slice_mut(0, a.rows * cols) };
         for (row, line) in codes.chunks_exact_mut(cols.max(1)).enumerate() {
             let tile = row / a.block_len;
@@ -88,7 +88,7 @@ pub(crate) unsafe extern "C-unwind" fn block_scale(
         }
     }
     if let Some(amax) = global_amax {
-        // SAFETY: as above.
+        // SAFETY: the arguments are valid: the copy goes to one float, or nowhere for null.
         unsafe { store(a.target_amax, amax) };
     }
     Outcome::OK
@@ -101,7 +101,7 @@ pub(crate) unsafe extern "C-unwind" fn partial_amax(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     dispatch!(a.shard.dtype, [F32, F16, BF16], T => {
-        // SAFETY: as above.
+        // SAFETY: the arguments are valid, and the dtype of the call is the one that they name.
         unsafe { maxima::<T>(a) };
         Outcome::OK
     }, else Outcome::unimplemented("nvfp4_partial_amax: dtype"))
@@ -142,7 +142,7 @@ pub(crate) unsafe extern "C-unwind" fn partial_cast(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     dispatch!(a.shard.dtype, [F32, F16, BF16], T => {
-        // SAFETY: as above.
+        // SAFETY: the arguments are valid, and the dtype of the call is the one that they name.
         unsafe { cast::<T>(a) };
         Outcome::OK
     }, else Outcome::unimplemented("nvfp4_partial_cast: dtype"))

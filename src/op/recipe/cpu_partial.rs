@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C-unwind" fn partial_amax(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     dispatch!(a.shard.dtype, [F32, F16, BF16], T => {
-        // SAFETY: as above.
+        // SAFETY: the arguments are valid, and the dtype of the call is the one that they name.
         unsafe {
             if a.mode == NVTEScalingMode::NVTE_MXFP8_1D_SCALING {
                 blocks_of_32::<T>(a);
@@ -51,7 +51,7 @@ unsafe fn blocks_of_128<T: Element>(a: &PartialAmaxArgs) {
     let (stride, step) = (a.rowwise_stride, a.block_step);
     // SAFETY: the caller's promise.
     let input = unsafe { Buf::<T>::new(s.input, s.length).slice(0, s.length) };
-    // SAFETY: as above.
+    // SAFETY: the caller's promise: the strides do not lead out of the buffer.
     let amax = unsafe { Buf::<f32>::new(a.rowwise, usize::MAX) };
     parallel(rows.div_ceil(128)).for_each(|block| {
         let mut maxima = zeros(across);
@@ -121,7 +121,7 @@ pub(crate) unsafe extern "C-unwind" fn partial_cast(
     let a = unsafe { &*args };
     dispatch!(a.shard.dtype, [F32, F16, BF16], I =>
         dispatch!(a.output_dtype, [E4M3, E5M2], O => {
-            // SAFETY: as above, and the dtypes are those of the arguments.
+            // SAFETY: the arguments are valid, and the dtypes of the call are those that they name.
             unsafe { cast::<I, O>(a) };
             Outcome::OK
         }, else Outcome::unimplemented("partial_cast: output dtype")),
@@ -143,9 +143,9 @@ unsafe fn cast<I: Element, O: Element>(a: &PartialCastArgs) {
             Buf::<O>::optional(a.colwise, s.length),
         )
     };
-    // SAFETY: as above.
+    // SAFETY: the caller's promise: the strides do not lead out of the buffer.
     let scales = unsafe { Buf::<f32>::new(a.rowwise_scales, usize::MAX) };
-    // SAFETY: as above.
+    // SAFETY: the caller's promise: the strides do not lead out of the buffers.
     let codes = [a.rowwise_scales, a.colwise_scales]
         .map(|codes| unsafe { Buf::<u8>::new(codes, usize::MAX) });
     let row_factor = |row: usize, col: usize| {
@@ -158,7 +158,7 @@ unsafe fn cast<I: Element, O: Element>(a: &PartialCastArgs) {
         }
     };
     let col_factor = |row: usize, col: usize| {
-        // SAFETY: as above.
+        // SAFETY: there is a code for each block of each column.
         reciprocal(unsafe { codes[1].slice(row / 32 * col_stride + col, 1)[0] })
     };
     let rows = s.start / s.cols..(s.start + s.length).div_ceil(s.cols);

@@ -3,8 +3,12 @@
 #![allow(unsafe_code, non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
 use super::*;
-use crate::check::truth;
+use crate::check::{grouped_tensor, rowwise, rowwise_or_unset, tensor, truth};
 use crate::error::guard;
+use crate::op::transformer_engine::CONFIGS;
+use crate::tensor::from_c;
+use std::ffi::{CStr, c_char};
+use std::mem::MaybeUninit;
 
 /// `output.amax = max|input|`, NaN ignored; 0 for an empty input. Sets, does not accumulate.
 ///
@@ -17,7 +21,10 @@ pub unsafe extern "C-unwind" fn nvte_compute_amax(
     output: NVTETensor,
     stream: cudaStream_t,
 ) {
-    guard("nvte_compute_amax", || compute_amax(input, output, std::ptr::null_mut(), stream));
+    guard("nvte_compute_amax", || {
+        let (input, output) = (tensor("input", input)?, tensor("output", output)?);
+        compute_amax(&input, &output, &QuantizationConfig::DEFAULT, stream)
+    });
 }
 
 /// As `nvte_compute_amax`; of the config (null: defaults) the noop tensor is used.
@@ -28,7 +35,10 @@ pub unsafe extern "C-unwind" fn nvte_compute_amax_with_config(
     config: NVTEQuantizationConfig,
     stream: cudaStream_t,
 ) {
-    guard("nvte_compute_amax_with_config", || compute_amax(input, output, config, stream));
+    guard("nvte_compute_amax_with_config", || {
+        let config = QuantizationConfig::of_handle("config", config)?;
+        compute_amax(&tensor("input", input)?, &tensor("output", output)?, &config, stream)
+    });
 }
 
 /// Scale of per-tensor current scaling: `output.scale = fp8_max / max(output.amax, epsilon)`.
@@ -43,7 +53,11 @@ pub unsafe extern "C-unwind" fn nvte_compute_scale_from_amax(
     config: NVTEQuantizationConfig,
     stream: cudaStream_t,
 ) {
-    guard("nvte_compute_scale_from_amax", || compute_scale_from_amax(output, config, stream));
+    guard("nvte_compute_scale_from_amax", || {
+        let output = tensor("output", output)?;
+        let config = CONFIGS.get("config", config)?.resolve("config")?;
+        compute_scale_from_amax(&output, &config, stream)
+    });
 }
 
 /// `output.amax[t] = max|x|` over member t of the input, NaN ignored; 0 for an empty member. Sets, does
@@ -64,7 +78,9 @@ pub unsafe extern "C-unwind" fn nvte_group_compute_amax_with_config(
     stream: cudaStream_t,
 ) {
     guard("nvte_group_compute_amax_with_config", || {
-        group_compute_amax(input, output, config, stream)
+        let config = QuantizationConfig::of_handle("config", config)?;
+        let input = grouped_tensor("input", input)?;
+        group_compute_amax(&input, &grouped_tensor("output", output)?, &config, stream)
     });
 }
 
@@ -81,7 +97,8 @@ pub unsafe extern "C-unwind" fn nvte_group_compute_scale_from_amax(
     stream: cudaStream_t,
 ) {
     guard("nvte_group_compute_scale_from_amax", || {
-        group_compute_scale_from_amax(output, config, stream)
+        let config = QuantizationConfig::of_handle("config", config)?;
+        group_compute_scale_from_amax(&grouped_tensor("output", output)?, &config, stream)
     });
 }
 
@@ -108,7 +125,8 @@ pub unsafe extern "C-unwind" fn nvte_fp8_block_scaling_compute_partial_amax(
 ) {
     guard("nvte_fp8_block_scaling_compute_partial_amax", || {
         let strides = (amax_stride_h, amax_stride_w);
-        partial::block_amax(inp, amax, (h, w), strides, start_offset, block_len, stream)
+        let (inp, amax) = (tensor("inp", inp)?, rowwise("amax", amax)?);
+        partial::block_amax(&inp, &amax, (h, w), strides, start_offset, block_len, stream)
     });
 }
 
@@ -136,8 +154,10 @@ pub unsafe extern "C-unwind" fn nvte_fp8_block_scaling_partial_cast(
     guard("nvte_fp8_block_scaling_partial_cast", || {
         let out_dtype = from_c("out_dtype", out_dtype)?;
         let strides = (scale_stride_h, scale_stride_w);
-        let (shape, out) = ((h, w), (out, out_dtype));
-        partial::block_cast(inp, out, scale, shape, strides, start_offset, block_len, stream)
+        let inp = tensor("inp", inp)?;
+        let (out, scale) = (rowwise("out", out)?, rowwise("scale", scale)?);
+        let (shape, out) = ((h, w), (&out, out_dtype));
+        partial::block_cast(&inp, out, &scale, shape, strides, start_offset, block_len, stream)
     });
 }
 
@@ -163,8 +183,10 @@ pub unsafe extern "C-unwind" fn nvte_mxfp8_scaling_compute_partial_amax(
     stream: cudaStream_t,
 ) {
     guard("nvte_mxfp8_scaling_compute_partial_amax", || {
-        let amax = (amax_rowwise, amax_colwise);
-        partial::mxfp8_amax(input, amax, (rows, cols), start_offset, stream)
+        let input = tensor("input", input)?;
+        let row = rowwise_or_unset("amax_rowwise", amax_rowwise)?;
+        let column = rowwise_or_unset("amax_colwise", amax_colwise)?;
+        partial::mxfp8_amax(&input, (&row, &column), (rows, cols), start_offset, stream)
     });
 }
 
@@ -190,9 +212,13 @@ pub unsafe extern "C-unwind" fn nvte_mxfp8_scaling_partial_cast(
     stream: cudaStream_t,
 ) {
     guard("nvte_mxfp8_scaling_partial_cast", || {
-        let outputs = (output_rowwise, output_colwise);
-        let scales = (scale_inv_rowwise, scale_inv_colwise);
-        partial::mxfp8_cast(input, outputs, scales, (rows, cols), start_offset, stream)
+        let input = tensor("input", input)?;
+        let row = rowwise_or_unset("output_rowwise", output_rowwise)?;
+        let column = rowwise_or_unset("output_colwise", output_colwise)?;
+        let row_scales = rowwise_or_unset("scale_inv_rowwise", scale_inv_rowwise)?;
+        let column_scales = rowwise_or_unset("scale_inv_colwise", scale_inv_colwise)?;
+        let (outputs, scales) = ((&row, &column), (&row_scales, &column_scales));
+        partial::mxfp8_cast(&input, outputs, scales, (rows, cols), start_offset, stream)
     });
 }
 
@@ -212,9 +238,10 @@ pub unsafe extern "C-unwind" fn nvte_nvfp4_compute_per_tensor_scale(
     alpha_out: NVTETensor,
     stream: cudaStream_t,
 ) {
-    let (a, b) = ((inpA, truth(use_rowwise_amax_A)), (inpB, truth(use_rowwise_amax_B)));
     guard("nvte_nvfp4_compute_per_tensor_scale", || {
-        nvfp4::per_tensor_scale(a, b, alpha_in, alpha_out, stream)
+        let (a, b) = (tensor("inpA", inpA)?, tensor("inpB", inpB)?);
+        let (a, b) = ((&a, truth(use_rowwise_amax_A)), (&b, truth(use_rowwise_amax_B)));
+        nvfp4::per_tensor_scale(a, b, alpha_in, &rowwise("alpha_out", alpha_out)?, stream)
     });
 }
 
@@ -229,7 +256,8 @@ pub unsafe extern "C-unwind" fn nvte_nvfp4_compute_global_scale(
     stream: cudaStream_t,
 ) {
     guard("nvte_nvfp4_compute_global_scale", || {
-        nvfp4::global_scale(global_amax, global_scale, stream)
+        let amax = rowwise("global_amax", global_amax)?;
+        nvfp4::global_scale(&amax, &rowwise("global_scale", global_scale)?, stream)
     });
 }
 
@@ -247,7 +275,9 @@ pub unsafe extern "C-unwind" fn nvte_nvfp4_compute_per_block_scale(
     stream: cudaStream_t,
 ) {
     guard("nvte_nvfp4_compute_per_block_scale", || {
-        nvfp4::per_block_scale(block_amax, scale, global_amax, stream)
+        let block_amax = rowwise("block_amax", block_amax)?;
+        let (scale, amax) = (rowwise("scale", scale)?, rowwise("global_amax", global_amax)?);
+        nvfp4::per_block_scale(&block_amax, &scale, &amax, stream)
     });
 }
 
@@ -268,7 +298,10 @@ pub unsafe extern "C-unwind" fn nvte_nvfp4_expand_scale_to_fp8(
     stream: cudaStream_t,
 ) {
     let tiles = nvfp4::Tiles { tile_rows, tile_cols, rows_padded, block_len };
-    guard("nvte_nvfp4_expand_scale_to_fp8", || nvfp4::expand_scale(input, output, tiles, stream));
+    guard("nvte_nvfp4_expand_scale_to_fp8", || {
+        let input = rowwise("input", input)?;
+        nvfp4::expand_scale(&input, &rowwise("output", output)?, tiles, stream)
+    });
 }
 
 /// `nvte_nvfp4_compute_per_block_scale` to `per_block_scale`, `nvte_nvfp4_expand_scale_to_fp8` of that to
@@ -289,9 +322,13 @@ pub unsafe extern "C-unwind" fn nvte_nvfp4_fused_scale(
     stream: cudaStream_t,
 ) {
     let tiles = nvfp4::Tiles { tile_rows, tile_cols, rows_padded, block_len };
-    let target = (target_scale, target_amax);
     guard("nvte_nvfp4_fused_scale", || {
-        nvfp4::fused_scale(block_amax, global_amax, per_block_scale, target, tiles, stream)
+        let block_amax = rowwise("block_amax", block_amax)?;
+        let amax = rowwise("global_amax", global_amax)?;
+        let scale = rowwise("per_block_scale", per_block_scale)?;
+        let target_scale = rowwise("target_scale", target_scale)?;
+        let target = (&target_scale, &rowwise("target_amax", target_amax)?);
+        nvfp4::fused_scale(&block_amax, &amax, &scale, target, tiles, stream)
     });
 }
 
@@ -317,7 +354,8 @@ pub unsafe extern "C-unwind" fn nvte_nvfp4_2d_compute_partial_amax(
 ) {
     guard("nvte_nvfp4_2d_compute_partial_amax", || {
         let strides = (amax_stride_h, amax_stride_w);
-        nvfp4::partial_amax(inp, amax, (h, w), strides, (start_offset, block_len), stream)
+        let (inp, amax) = (tensor("inp", inp)?, rowwise("amax", amax)?);
+        nvfp4::partial_amax(&inp, &amax, (h, w), strides, (start_offset, block_len), stream)
     });
 }
 
@@ -346,8 +384,11 @@ pub unsafe extern "C-unwind" fn nvte_nvfp4_2d_partial_cast(
 ) {
     guard("nvte_nvfp4_2d_partial_cast", || {
         let strides = (scale_stride_h, scale_stride_w);
-        let scales = (scale, global_scale);
-        nvfp4::partial_cast(inp, out, scales, (h, w), strides, (start_offset, block_len), stream)
+        let (inp, out) = (tensor("inp", inp)?, rowwise("out", out)?);
+        let scale = rowwise("scale", scale)?;
+        let (shape, part) = ((h, w), (start_offset, block_len));
+        let scales = (&scale, &rowwise("global_scale", global_scale)?);
+        nvfp4::partial_cast(&inp, &out, scales, shape, strides, part, stream)
     });
 }
 
@@ -373,9 +414,12 @@ pub unsafe extern "C-unwind" fn nvte_delayed_scaling_recipe_amax_and_scale_updat
 ) {
     guard("nvte_delayed_scaling_recipe_amax_and_scale_update", || {
         // SAFETY: the caller vouches for the string.
-        let rule = unsafe { Rule::new(amax_compute_algo, fp8_dtype, margin)? };
-        let (history, new) = (amax_history, updated_amax_history);
-        delayed_scaling(history, scale, new, updated_scale, &rule, stream)
+        let rule = unsafe { rule(amax_compute_algo, fp8_dtype, margin)? };
+        let history = rowwise("amax_history", amax_history)?;
+        let scale = rowwise("scale", scale)?;
+        let new_history = rowwise("updated_amax_history", updated_amax_history)?;
+        let new_scale = rowwise("updated_scale", updated_scale)?;
+        delayed_scaling([&history, &scale], [&new_history, &new_scale], &rule, stream)
     });
 }
 
@@ -398,30 +442,63 @@ pub unsafe extern "C-unwind" fn nvtex_delayed_scaling_recipe_amax_and_scale_upda
     stream: cudaStream_t,
 ) {
     guard("nvtex_delayed_scaling_recipe_amax_and_scale_update_after_reduction", || {
-        check::array("amax_histories", amax_histories, ("num_tensors", num_tensors))?;
-        check::array("scales", scales, ("num_tensors", num_tensors))?;
+        let count = ("num_tensors", num_tensors);
         // SAFETY: the caller vouches for the string and the arrays.
-        let (rule, histories, scales) = unsafe {
-            (
-                Rule::new(amax_compute_algo, fp8_dtype, margin)?,
-                handles(amax_histories, num_tensors),
-                handles(scales, num_tensors),
-            )
-        };
-        delayed_scaling_after_reduction(amax_reduction_buffer, histories, scales, &rule, stream)
+        unsafe {
+            let histories = check::slice("amax_histories", amax_histories, count)?;
+            let scales = check::slice("scales", scales, count)?;
+            let rule = rule(amax_compute_algo, fp8_dtype, margin)?;
+            update(amax_reduction_buffer, histories, scales, &rule, stream)
+        }
     });
 }
 
-/// An array of handles; empty for length 0, whatever the address.
+/// What the arguments of an update of delayed scaling say.
 ///
 /// # Safety
-/// `array` holds `length` entries.
-unsafe fn handles<'a>(array: *const NVTETensor, length: usize) -> &'a [NVTETensor] {
-    if length == 0 {
-        return &[];
+/// `algo` is null or a C string.
+unsafe fn rule(
+    algo: *const c_char,
+    fp8_dtype: MaybeUninit<NVTEDType>,
+    margin: f32,
+) -> Result<Rule> {
+    if algo.is_null() {
+        return Err(Error::argument("amax_compute_algo", "\"max\" or \"most_recent\"", "null"));
     }
-    // SAFETY: the caller vouches for the array, which is aligned and not null.
-    unsafe { std::slice::from_raw_parts(array, length) }
+    // SAFETY: the caller vouches for the string.
+    let algo = match unsafe { CStr::from_ptr(algo) }.to_bytes() {
+        b"max" => AmaxAlgo::NVTEX_AMAX_ALGO_MAX,
+        b"most_recent" => AmaxAlgo::NVTEX_AMAX_ALGO_MOST_RECENT,
+        other => {
+            let got = format!("{:?}", String::from_utf8_lossy(other));
+            let expected = "\"max\" or \"most_recent\"";
+            return Err(Error::argument("amax_compute_algo", expected, got));
+        }
+    };
+    let fp8_dtype = from_c("fp8_dtype", fp8_dtype)?;
+    check::fp8("fp8_dtype", fp8_dtype)?;
+    Ok(Rule { algo, scaled_max: fp8_dtype.fp8_max() * (-margin).exp2() })
+}
+
+/// An update in place of the tensors of handles.
+fn update(
+    reduced: NVTETensor,
+    histories: &[NVTETensor],
+    scales: &[NVTETensor],
+    rule: &Rule,
+    stream: cudaStream_t,
+) -> Result<()> {
+    if histories.len() != scales.len() {
+        let expected = format!("{} tensors, as many as amax_histories", histories.len());
+        return Err(Error::argument("scales", expected, scales.len()));
+    }
+    let mut pairs = backend::memory::reserve("a list of tensors", histories.len())?;
+    for (i, (&history, &scale)) in histories.iter().zip(scales).enumerate() {
+        let history = rowwise(format_args!("amax_histories[{i}]"), history)?;
+        pairs.push([history, rowwise(format_args!("scales[{i}]"), scale)?]);
+    }
+    let reduced = rowwise_or_unset("amax_reduction_buffer", reduced)?;
+    delayed_scaling_after_reduction(&reduced, &pairs, rule, stream)
 }
 
 /// `std::vector<NVTETensor>` of libstdc++ and libc++, which C++ passes by the address of a
@@ -434,8 +511,13 @@ pub struct StdVector {
 }
 
 impl StdVector {
-    fn len(&self) -> usize {
-        (self.end as usize).wrapping_sub(self.begin as usize) / size_of::<NVTETensor>()
+    /// # Safety
+    /// The vector is one of C++, which nobody changes meanwhile.
+    unsafe fn handles(&self, name: &str) -> Result<&[NVTETensor]> {
+        let bytes = (self.end as usize).wrapping_sub(self.begin as usize);
+        let count = ("the vector's size", bytes / size_of::<NVTETensor>());
+        // SAFETY: the vector has its elements between `begin` and `end`.
+        unsafe { check::slice(name, self.begin, count) }
     }
 }
 
@@ -455,11 +537,11 @@ pub unsafe extern "C-unwind" fn nvte_delayed_scaling_recipe_amax_and_scale_updat
         check::address("amax_histories", amax_histories)?;
         check::address("scales", scales)?;
         // SAFETY: the caller vouches for the string and passes two vectors.
-        let (rule, histories, scales) = unsafe {
-            let rule = Rule::new(amax_compute_algo, fp8_dtype, margin)?;
-            let (histories, scales) = (&*amax_histories, &*scales);
-            (rule, handles(histories.begin, histories.len()), handles(scales.begin, scales.len()))
-        };
-        delayed_scaling_after_reduction(amax_reduction_buffer, histories, scales, &rule, stream)
+        unsafe {
+            let rule = rule(amax_compute_algo, fp8_dtype, margin)?;
+            let histories = (*amax_histories).handles("amax_histories")?;
+            let scales = (*scales).handles("scales")?;
+            update(amax_reduction_buffer, histories, scales, &rule, stream)
+        }
     });
 }

@@ -1,5 +1,4 @@
 //! Scaling factors: amax, scale from amax, delayed scaling (spec: quantize, section 10).
-#![allow(unsafe_code)]
 
 pub(crate) mod cpu;
 pub(crate) mod cpu_nvfp4;
@@ -13,26 +12,23 @@ use crate::backend::{self, args::*};
 use crate::check::{self, Memory};
 use crate::device_check;
 use crate::error::{Error, Result};
-use crate::tensor::{Buffer, GroupedTensor, Shape, from_c};
+use crate::tensor::{Buffer, GroupedTensor, Shape, Tensor};
 use crate::types::*;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::fmt::Display;
-use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
+/// `output.amax = max|input|`; of the config the flag counts that forbids the call.
 pub(crate) fn compute_amax(
-    input: NVTETensor,
-    output: NVTETensor,
-    config: NVTEQuantizationConfig,
+    input: &Tensor,
+    output: &Tensor,
+    config: &QuantizationConfig,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let config = QuantizationConfig::get("config", config)?;
-    let input = check::tensor("input", input)?;
-    check::input("input", &input)?;
+    check::input("input", input)?;
     check::high_precision("input", input.dtype())?;
-    let output = check::tensor("output", output)?;
     if output.mode != NVTEScalingMode::NVTE_NVFP4_1D_SCALING {
-        check::per_tensor("output", &output)?;
+        check::per_tensor("output", output)?;
     }
     let amax = match output.amax.ptr().is_null() && !output.colwise_amax.ptr().is_null() {
         false => check::scalar("output.amax", &output.amax)?,
@@ -41,29 +37,25 @@ pub(crate) fn compute_amax(
     let args = AmaxArgs {
         input: input.rowwise.ptr(),
         amax,
-        noop: check::noop("config.noop_tensor", config.noop())?,
+        noop: config.noop(),
         numel: input.rowwise.shape.numel(),
         dtype: input.dtype(),
     };
     backend::run(&args, stream)
 }
 
+/// `output.scale` from `output.amax`.
 pub(crate) fn compute_scale_from_amax(
-    output: NVTETensor,
-    config: NVTEQuantizationConfig,
+    output: &Tensor,
+    config: &QuantizationConfig,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let output = check::tensor("output", output)?;
-    check::per_tensor("output", &output)?;
-    if config.is_null() {
-        return Err(Error::argument("config", "a quantization config handle", "null"));
-    }
-    let config = QuantizationConfig::get("config", config)?;
+    check::per_tensor("output", output)?;
     check::fp8("output", output.dtype())?;
     let args = ScaleFromAmaxArgs {
         amax: check::scalar("output.amax", &output.amax)?,
         scale: check::scalar("output.scale", &output.scale)?,
-        noop: check::noop("config.noop_tensor", config.noop())?,
+        noop: config.noop(),
         fp8_max: output.dtype().fp8_max(),
         epsilon: config.amax_epsilon,
         pow2: config.force_pow2_scales,
@@ -95,15 +87,13 @@ fn member_amax(output: &GroupedTensor) -> Result<*mut f32> {
     }
 }
 
+/// As [`compute_amax`], for each member of a group.
 fn group_compute_amax(
-    input: NVTEGroupedTensor,
-    output: NVTEGroupedTensor,
-    config: NVTEQuantizationConfig,
+    input: &GroupedTensor,
+    output: &GroupedTensor,
+    config: &QuantizationConfig,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let config = QuantizationConfig::get("config", config)?;
-    let input = check::grouped_tensor("input", input)?;
-    let output = check::grouped_tensor("output", output)?;
     for (name, mode) in [("input.scaling_mode", input.mode), ("output.scaling_mode", output.mode)] {
         let nvfp4 = mode == NVTEScalingMode::NVTE_NVFP4_1D_SCALING;
         let expected = NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
@@ -116,12 +106,12 @@ fn group_compute_amax(
         let name = "output.num_tensors";
         return Err(Error::argument(name, input.num_tensors, output.num_tensors));
     }
-    let (group, (rows, cols)) = check::members("output", &output)?;
+    let (group, (rows, cols)) = check::members("output", output)?;
     let numel = input.rowwise.shape.numel();
     let args = GroupAmaxArgs {
         input: check::grouped_data("input.data", &input.rowwise, (rows, cols))?,
-        amax: member_amax(&output)?,
-        noop: check::noop("config.noop_tensor", config.noop())?,
+        amax: member_amax(output)?,
+        noop: config.noop(),
         numel,
         rows,
         cols,
@@ -133,13 +123,12 @@ fn group_compute_amax(
     backend::run(&args, stream)
 }
 
+/// As [`compute_scale_from_amax`], for each member of a group.
 fn group_compute_scale_from_amax(
-    output: NVTEGroupedTensor,
-    config: NVTEQuantizationConfig,
+    output: &GroupedTensor,
+    config: &QuantizationConfig,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let config = QuantizationConfig::get("config", config)?;
-    let output = check::grouped_tensor("output", output)?;
     let n = output.num_tensors;
     if output.mode != NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING {
         let expected = NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
@@ -158,9 +147,9 @@ fn group_compute_scale_from_amax(
         false => null_mut(),
     };
     let args = ScaleFromAmaxArgs {
-        amax: member_amax(&output)?,
+        amax: member_amax(output)?,
         scale: member_floats("output.scale", &output.scale, n)?,
-        noop: check::noop("config.noop_tensor", config.noop())?,
+        noop: config.noop(),
         fp8_max: output.dtype().fp8_max(),
         epsilon: config.amax_epsilon,
         pow2: config.force_pow2_scales,
@@ -177,46 +166,17 @@ pub(crate) struct Rule {
     pub scaled_max: f32,
 }
 
-impl Rule {
-    /// # Safety
-    /// `algo` is null or a C string.
-    unsafe fn new(
-        algo: *const c_char,
-        fp8_dtype: MaybeUninit<NVTEDType>,
-        margin: f32,
-    ) -> Result<Self> {
-        if algo.is_null() {
-            return Err(Error::argument("amax_compute_algo", "\"max\" or \"most_recent\"", "null"));
-        }
-        // SAFETY: the caller vouches for the string.
-        let algo = match unsafe { CStr::from_ptr(algo) }.to_bytes() {
-            b"max" => AmaxAlgo::NVTEX_AMAX_ALGO_MAX,
-            b"most_recent" => AmaxAlgo::NVTEX_AMAX_ALGO_MOST_RECENT,
-            other => {
-                let got = format!("{:?}", String::from_utf8_lossy(other));
-                let expected = "\"max\" or \"most_recent\"";
-                return Err(Error::argument("amax_compute_algo", expected, got));
-            }
-        };
-        let fp8_dtype = from_c("fp8_dtype", fp8_dtype)?;
-        check::fp8("fp8_dtype", fp8_dtype)?;
-        Ok(Self { algo, scaled_max: fp8_dtype.fp8_max() * (-margin).exp2() })
-    }
+/// Refuses buffers of other types than Float32, and wrong addresses.
+fn floats(name: impl Display, buffer: &Buffer) -> Result<()> {
+    check::dtype(&name, buffer.dtype, &[NVTEDType::kNVTEFloat32])?;
+    check::pointer(format_args!("{name}.data"), buffer).map(drop)
 }
 
-/// Row-wise data in Float32.
-fn floats(name: &str, handle: NVTETensor) -> Result<Buffer> {
-    let buffer = check::tensor(name, handle)?.rowwise;
-    check::dtype(name, buffer.dtype, &[NVTEDType::kNVTEFloat32])?;
-    check::pointer(format_args!("{name}.data"), &buffer)?;
-    Ok(buffer)
-}
-
-/// An amax history `[length, scales]`.
-fn history(name: &str, handle: NVTETensor) -> Result<(Buffer, usize, usize)> {
-    let buffer = floats(name, handle)?;
+/// Length and scales of an amax history.
+fn history(name: impl Display, buffer: &Buffer) -> Result<(usize, usize)> {
+    floats(&name, buffer)?;
     match *buffer.shape.dims() {
-        [length, scales] if length > 0 => Ok((buffer, length, scales)),
+        [length, scales] if length > 0 => Ok((length, scales)),
         _ => {
             let expected = "[length, scales] with length at least 1";
             Err(Error::argument(format!("{name}.shape"), expected, buffer.shape))
@@ -224,28 +184,28 @@ fn history(name: &str, handle: NVTETensor) -> Result<(Buffer, usize, usize)> {
     }
 }
 
-fn scales(name: &str, handle: NVTETensor, count: usize) -> Result<Buffer> {
-    let buffer = floats(name, handle)?;
+/// Refuses other scales than one for each column of a history.
+fn scales(name: impl Display, buffer: &Buffer, count: usize) -> Result<()> {
+    floats(&name, buffer)?;
     if buffer.shape.numel() != count {
         let expected = format!("{count} elements, one for each column of the amax history");
         return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
     }
-    Ok(buffer)
+    Ok(())
 }
 
+/// Rolls a history and sets the scales, to other memory or in place.
 fn delayed_scaling(
-    amax_history: NVTETensor,
-    scale: NVTETensor,
-    updated_amax_history: NVTETensor,
-    updated_scale: NVTETensor,
+    [old, old_scale]: [&Buffer; 2],
+    [new, new_scale]: [&Buffer; 2],
     rule: &Rule,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let (old, length, count) = history("amax_history", amax_history)?;
-    let old_scale = scales("scale", scale, count)?;
-    let new = floats("updated_amax_history", updated_amax_history)?;
+    let (length, count) = history("amax_history", old)?;
+    scales("scale", old_scale, count)?;
+    floats("updated_amax_history", new)?;
     check::shape("updated_amax_history", &new.shape, &old.shape)?;
-    let new_scale = scales("updated_scale", updated_scale, count)?;
+    scales("updated_scale", new_scale, count)?;
     if count == 0 {
         return Ok(());
     }
@@ -268,30 +228,25 @@ fn delayed_scaling(
     backend::run(&args, stream)
 }
 
+/// Rolls histories and sets scales in place: of each pair the history comes first. `reduced` has the newest
+/// amax values of all, one after the other; unset: the histories have them.
 pub(crate) fn delayed_scaling_after_reduction(
-    reduced: NVTETensor,
-    amax_histories: &[NVTETensor],
-    scale_handles: &[NVTETensor],
+    reduced: &Buffer,
+    pairs: &[[Buffer; 2]],
     rule: &Rule,
     stream: cudaStream_t,
 ) -> Result<()> {
-    if amax_histories.len() != scale_handles.len() {
-        let expected = format!("{} tensors, as many as amax_histories", amax_histories.len());
-        return Err(Error::argument("scales", expected, scale_handles.len()));
-    }
     let mut rows = None;
     let mut total = 0usize;
-    let mut entries = backend::memory::reserve("a list of tensors", amax_histories.len())?;
-    for (i, (&history_handle, &scale_handle)) in
-        amax_histories.iter().zip(scale_handles).enumerate()
-    {
-        let name = format!("amax_histories[{i}]");
-        let (buffer, length, count) = history(&name, history_handle)?;
+    let mut entries = backend::memory::reserve("a list of tensors", pairs.len())?;
+    for (i, [buffer, scale]) in pairs.iter().enumerate() {
+        let name = format_args!("amax_histories[{i}]");
+        let (length, count) = history(name, buffer)?;
         if length != *rows.get_or_insert(length) {
             let expected = format!("{} rows, as amax_histories[0]", rows.unwrap_or_default());
             return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
         }
-        let scale = scales(&format!("scales[{i}]"), scale_handle, count)?;
+        scales(format_args!("scales[{i}]"), scale, count)?;
         // More than any buffer has, if it does not fit.
         total = total.saturating_add(count);
         if count > 0 {
@@ -304,11 +259,9 @@ pub(crate) fn delayed_scaling_after_reduction(
             });
         }
     }
-    let reduced = check::tensor_or_empty("amax_reduction_buffer", reduced)?.rowwise;
     if !reduced.ptr().is_null() {
         let name = "amax_reduction_buffer";
-        check::dtype(name, reduced.dtype, &[NVTEDType::kNVTEFloat32])?;
-        check::pointer("amax_reduction_buffer.data", &reduced)?;
+        floats(name, reduced)?;
         if reduced.shape.numel() != total {
             check::shape(name, &reduced.shape, &Shape::new(&[total]))?;
         }

@@ -9,8 +9,8 @@ use NVTEDType::*;
 const BLOCK: usize = 16;
 
 /// `data` of at least (or exactly) so many Float32.
-fn float_data(name: &str, handle: NVTETensor, numel: usize, exact: bool) -> Result<*mut f32> {
-    let buffer = floats(name, handle)?;
+fn float_data(name: &str, buffer: &Buffer, numel: usize, exact: bool) -> Result<*mut f32> {
+    floats(name, buffer)?;
     let got = buffer.shape.numel();
     if got < numel || (exact && got != numel) {
         let more = if exact { "" } else { " or more" };
@@ -21,8 +21,7 @@ fn float_data(name: &str, handle: NVTETensor, numel: usize, exact: bool) -> Resu
 }
 
 /// The amax of an operand of a product, and the largest E4M3 scale of its blocks.
-fn operand_amax(name: &str, handle: NVTETensor, rowwise: bool) -> Result<(*const f32, f32)> {
-    let tensor = check::tensor(name, handle)?;
+fn operand_amax(name: &str, tensor: &Tensor, rowwise: bool) -> Result<(*const f32, f32)> {
     let (field, buffer) = match rowwise {
         true => ("amax", &tensor.amax),
         false => ("columnwise_amax", &tensor.colwise_amax),
@@ -37,10 +36,10 @@ fn operand_amax(name: &str, handle: NVTETensor, rowwise: bool) -> Result<(*const
 }
 
 pub(super) fn per_tensor_scale(
-    a: (NVTETensor, bool),
-    b: (NVTETensor, bool),
+    a: (&Tensor, bool),
+    b: (&Tensor, bool),
     alpha: f32,
-    output: NVTETensor,
+    output: &Buffer,
     stream: cudaStream_t,
 ) -> Result<()> {
     let (amax_a, max_a) = operand_amax("inpA", a.0, a.1)?;
@@ -57,12 +56,8 @@ pub(super) fn per_tensor_scale(
     backend::run(&args, stream)
 }
 
-pub(super) fn global_scale(
-    amax: NVTETensor,
-    scale: NVTETensor,
-    stream: cudaStream_t,
-) -> Result<()> {
-    let amax = floats("global_amax", amax)?;
+pub(super) fn global_scale(amax: &Buffer, scale: &Buffer, stream: cudaStream_t) -> Result<()> {
+    floats("global_amax", amax)?;
     let length = amax.shape.numel();
     let args = Nvfp4GlobalScaleArgs {
         amax: amax.ptr().cast(),
@@ -76,15 +71,15 @@ pub(super) fn global_scale(
 }
 
 pub(super) fn per_block_scale(
-    block_amax: NVTETensor,
-    scale: NVTETensor,
-    global_amax: NVTETensor,
+    block_amax: &Buffer,
+    scale: &Buffer,
+    global_amax: &Buffer,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let input = floats("block_amax", block_amax)?;
-    let length = input.shape.numel();
+    floats("block_amax", block_amax)?;
+    let length = block_amax.shape.numel();
     let args = Nvfp4BlockScaleArgs {
-        input: input.ptr().cast(),
+        input: block_amax.ptr().cast(),
         global_amax: float_data("global_amax", global_amax, 1, true)?,
         scale: float_data("scale", scale, length, false)?,
         codes: null_mut(),
@@ -143,16 +138,15 @@ impl Tiles {
     }
 
     /// Bytes `[rows_padded, tile_cols]`.
-    fn codes(&self, name: &str, handle: NVTETensor) -> Result<*mut c_void> {
-        let buffer = check::tensor(name, handle)?.rowwise;
+    fn codes(&self, name: &str, buffer: &Buffer) -> Result<*mut c_void> {
         check::dtype(name, buffer.dtype, &[kNVTEByte])?;
-        check::elements(name, &buffer, self.rows_padded * self.tile_cols, kNVTEByte)
+        check::elements(name, buffer, self.rows_padded * self.tile_cols, kNVTEByte)
     }
 }
 
 pub(super) fn expand_scale(
-    input: NVTETensor,
-    output: NVTETensor,
+    input: &Buffer,
+    output: &Buffer,
     tiles: Tiles,
     stream: cudaStream_t,
 ) -> Result<()> {
@@ -176,10 +170,10 @@ pub(super) fn expand_scale(
 }
 
 pub(super) fn fused_scale(
-    block_amax: NVTETensor,
-    global_amax: NVTETensor,
-    scale: NVTETensor,
-    (target_scale, target_amax): Pair<NVTETensor>,
+    block_amax: &Buffer,
+    global_amax: &Buffer,
+    scale: &Buffer,
+    (target_scale, target_amax): Pair<&Buffer>,
     tiles: Tiles,
     stream: cudaStream_t,
 ) -> Result<()> {
@@ -211,8 +205,8 @@ fn block_length(length: usize) -> Result<()> {
 }
 
 pub(super) fn partial_amax(
-    inp: NVTETensor,
-    amax: NVTETensor,
+    inp: &Tensor,
+    amax: &Buffer,
     shape: Pair<usize>,
     (stride, step): Pair<usize>,
     (start, block_len): Pair<usize>,
@@ -228,9 +222,9 @@ pub(super) fn partial_amax(
 }
 
 pub(super) fn partial_cast(
-    inp: NVTETensor,
-    out: NVTETensor,
-    (scale, global_scale): Pair<NVTETensor>,
+    inp: &Tensor,
+    out: &Buffer,
+    (scale, global_scale): Pair<&Buffer>,
     shape: Pair<usize>,
     (stride, step): Pair<usize>,
     (start, block_len): Pair<usize>,
@@ -238,13 +232,12 @@ pub(super) fn partial_cast(
 ) -> Result<()> {
     let shard = shard("inp", inp, shape, start)?;
     block_length(block_len)?;
-    let out = check::tensor("out", out)?.rowwise;
     check::dtype("out", out.dtype, &[kNVTEByte])?;
     let bytes = (start + shard.length).div_ceil(2) - start / 2;
     let scale = Blocks::new("scale", scale, shape, BLOCK, (stride, step))?;
     let args = Nvfp4PartialCastArgs {
         shard,
-        output: check::elements("out", &out, bytes, kNVTEByte)?,
+        output: check::elements("out", out, bytes, kNVTEByte)?,
         scale: scale.ptr.cast(),
         global_scale: float_data("global_scale", global_scale, 1, false)?,
         stride,

@@ -10,12 +10,11 @@ pub(super) type Pair<T> = (T, T);
 /// The elements from `start` on of the matrix `[rows, cols]`.
 pub(super) fn shard(
     name: &str,
-    handle: NVTETensor,
+    tensor: &Tensor,
     (rows, cols): Pair<usize>,
     start: usize,
 ) -> Result<Shard> {
-    let tensor = check::tensor(name, handle)?;
-    check::per_tensor(name, &tensor)?;
+    check::per_tensor(name, tensor)?;
     // Unset is a shard without elements.
     let data = &tensor.rowwise;
     check::high_precision(name, data.dtype)?;
@@ -48,12 +47,12 @@ pub(super) struct Blocks {
 impl Blocks {
     pub fn new(
         name: &str,
-        handle: NVTETensor,
+        buffer: &Buffer,
         (h, w): Pair<usize>,
         side: usize,
         strides: Pair<usize>,
     ) -> Result<Self> {
-        let buffer = floats(name, handle)?;
+        floats(name, buffer)?;
         let (down, across) = (h.div_ceil(side), w.div_ceil(side));
         let last = |count: usize, stride: usize| count.checked_sub(1)?.checked_mul(stride);
         let least = match down * across {
@@ -111,8 +110,8 @@ pub(super) fn empty(shard: &Shard) -> bool {
 }
 
 pub(super) fn block_amax(
-    inp: NVTETensor,
-    amax: NVTETensor,
+    inp: &Tensor,
+    amax: &Buffer,
     shape: Pair<usize>,
     (stride, block_step): Pair<usize>,
     start: usize,
@@ -138,9 +137,9 @@ pub(super) fn block_amax(
 
 #[allow(clippy::too_many_arguments)]
 pub(super) fn block_cast(
-    inp: NVTETensor,
-    (out, output_dtype): (NVTETensor, NVTEDType),
-    scale: NVTETensor,
+    inp: &Tensor,
+    (out, output_dtype): (&Buffer, NVTEDType),
+    scale: &Buffer,
     shape: Pair<usize>,
     (stride, block_step): Pair<usize>,
     start: usize,
@@ -150,15 +149,14 @@ pub(super) fn block_cast(
     let shard = shard("inp", inp, shape, start)?;
     block_length(block_len)?;
     check::fp8("out_dtype", output_dtype)?;
-    let out = check::tensor("out", out)?.rowwise;
     if out.dtype.bits() != 8 {
         let expected = "Float8E4M3 or Float8E5M2 or Byte";
         return Err(Error::argument("out.dtype", expected, out.dtype));
     }
     let scale = Blocks::new("scale", scale, shape, 128, (stride, block_step))?;
-    let rowwise = output("out", &out, &shard)?;
+    let rowwise = output("out", out, &shard)?;
     let inputs = [shard.memory(&"inp"), scale.memory(&"scale")];
-    check::apart(&inputs, &[Memory::of(&"out", &out)])?;
+    check::apart(&inputs, &[Memory::of(&"out", out)])?;
     let args = PartialCastArgs {
         shard,
         rowwise,
@@ -184,17 +182,16 @@ fn output(name: &str, buffer: &Buffer, shard: &Shard) -> Result<*mut c_void> {
 }
 
 /// A matrix with an entry for each MXFP8 block in one direction, and the elements from one of its rows to
-/// the next; 0 for a null handle.
+/// the next; 0 for a buffer that is not set.
 fn mxfp8_blocks(
     name: &str,
-    handle: NVTETensor,
+    buffer: &Buffer,
     (rows, cols): Pair<usize>,
     colwise: bool,
     dtypes: &[NVTEDType],
-) -> Result<(Buffer, usize)> {
-    let buffer = check::tensor_or_empty(name, handle)?.rowwise;
+) -> Result<usize> {
     if !buffer.is_set() {
-        return Ok((buffer, 0));
+        return Ok(0);
     }
     check::dtype(name, buffer.dtype, dtypes)?;
     let (first, second, of) = match colwise {
@@ -205,8 +202,8 @@ fn mxfp8_blocks(
         [down, stride]
             if down >= first && stride >= second && down % of.0 == 0 && stride % of.1 == 0 =>
         {
-            check::pointer(format_args!("{name}.data"), &buffer)?;
-            Ok((buffer, stride))
+            check::pointer(format_args!("{name}.data"), buffer)?;
+            Ok(stride)
         }
         _ => {
             let expected = format!(
@@ -226,8 +223,8 @@ fn dimensions((rows, cols): Pair<c_int>) -> Result<Pair<usize>> {
 }
 
 pub(super) fn mxfp8_amax(
-    input: NVTETensor,
-    amax: Pair<NVTETensor>,
+    input: &Tensor,
+    amax: Pair<&Buffer>,
     shape: Pair<c_int>,
     start: usize,
     stream: cudaStream_t,
@@ -235,14 +232,14 @@ pub(super) fn mxfp8_amax(
     let shape = dimensions(shape)?;
     let shard = shard("input", input, shape, start)?;
     let dtypes = [shard.dtype];
-    let (rowwise, rowwise_stride) = mxfp8_blocks("amax_rowwise", amax.0, shape, false, &dtypes)?;
-    let (colwise, colwise_stride) = mxfp8_blocks("amax_colwise", amax.1, shape, true, &dtypes)?;
-    let outputs = [Memory::of(&"amax_rowwise", &rowwise), Memory::of(&"amax_colwise", &colwise)];
+    let rowwise_stride = mxfp8_blocks("amax_rowwise", amax.0, shape, false, &dtypes)?;
+    let colwise_stride = mxfp8_blocks("amax_colwise", amax.1, shape, true, &dtypes)?;
+    let outputs = [Memory::of(&"amax_rowwise", amax.0), Memory::of(&"amax_colwise", amax.1)];
     check::apart(&[shard.memory(&"input")], &outputs)?;
     if empty(&shard) {
         return Ok(());
     }
-    let (rowwise, colwise) = (rowwise.ptr(), colwise.ptr());
+    let (rowwise, colwise) = (amax.0.ptr(), amax.1.ptr());
     if rowwise.is_null() && colwise.is_null() {
         let expected = "a matrix here or as amax_colwise";
         return Err(Error::argument("amax_rowwise", expected, "nothing"));
@@ -260,9 +257,9 @@ pub(super) fn mxfp8_amax(
 }
 
 pub(super) fn mxfp8_cast(
-    input: NVTETensor,
-    outputs: Pair<NVTETensor>,
-    scales: Pair<NVTETensor>,
+    input: &Tensor,
+    outputs: Pair<&Buffer>,
+    scales: Pair<&Buffer>,
     shape: Pair<c_int>,
     start: usize,
     stream: cudaStream_t,
@@ -271,9 +268,8 @@ pub(super) fn mxfp8_cast(
     let shard = shard("input", input, shape, start)?;
     let codes = [kNVTEFloat8E8M0, kNVTEByte];
     let mut output_dtype = None;
-    let mut direction = |name: &str, handle, scale_name: &str, scales, colwise| {
-        let (scales, stride) = mxfp8_blocks(scale_name, scales, shape, colwise, &codes)?;
-        let buffer = check::tensor_or_empty(name, handle)?.rowwise;
+    let mut direction = |name: &str, buffer: &Buffer, scale_name: &str, scales, colwise| {
+        let stride = mxfp8_blocks(scale_name, scales, shape, colwise, &codes)?;
         let (wanted, has_scales) = (buffer.is_set(), stride > 0);
         if wanted != has_scales {
             let (name, got) = if wanted { (scale_name, "nothing") } else { (name, "nothing") };
@@ -281,7 +277,7 @@ pub(super) fn mxfp8_cast(
             return Err(Error::argument(name, expected, got));
         }
         if !wanted {
-            return Ok((null_mut(), scales, stride));
+            return Ok((null_mut(), stride));
         }
         let allowed = [kNVTEFloat8E4M3, kNVTEFloat8E5M2, kNVTEByte];
         check::dtype(
@@ -290,14 +286,14 @@ pub(super) fn mxfp8_cast(
             output_dtype.as_ref().map_or(&allowed, std::slice::from_ref),
         )?;
         output_dtype = Some(buffer.dtype);
-        Ok((output(name, &buffer, &shard)?, scales, stride))
+        Ok((output(name, buffer, &shard)?, stride))
     };
     let row = direction("output_rowwise", outputs.0, "scale_inv_rowwise", scales.0, false)?;
     let col = direction("output_colwise", outputs.1, "scale_inv_colwise", scales.1, true)?;
     let inputs = [
         shard.memory(&"input"),
-        Memory::of(&"scale_inv_rowwise", &row.1),
-        Memory::of(&"scale_inv_colwise", &col.1),
+        Memory::of(&"scale_inv_rowwise", scales.0),
+        Memory::of(&"scale_inv_colwise", scales.1),
     ];
     let written = [
         Memory::new(&"output_rowwise", row.0, shard.length),
@@ -315,10 +311,10 @@ pub(super) fn mxfp8_cast(
         shard,
         rowwise: row.0,
         colwise: col.0,
-        rowwise_scales: row.1.ptr(),
-        colwise_scales: col.1.ptr(),
-        rowwise_stride: row.2,
-        colwise_stride: col.2,
+        rowwise_scales: scales.0.ptr(),
+        colwise_scales: scales.1.ptr(),
+        rowwise_stride: row.1,
+        colwise_stride: col.1,
         block_step: 1,
         mode: NVTE_MXFP8_1D_SCALING,
         output_dtype: if output_dtype == kNVTEByte { kNVTEFloat8E4M3 } else { output_dtype },

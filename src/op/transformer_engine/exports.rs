@@ -292,10 +292,8 @@ pub unsafe extern "C-unwind" fn nvte_tensor_pack_destroy(pack: *mut NVTETensorPa
 /// Creates a quantization config with defaults. Destroy it with `nvte_destroy_quantization_config`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_create_quantization_config() -> NVTEQuantizationConfig {
-    guard("nvte_create_quantization_config", || {
-        Ok(Handle(CONFIGS.insert(QuantizationConfig::DEFAULT)?))
-    })
-    .0
+    guard("nvte_create_quantization_config", || Ok(Handle(CONFIGS.insert(StoredConfig::DEFAULT)?)))
+        .0
 }
 
 /// Copies an attribute to `buf` and its size to `size_written` (may be null). With a null `buf` only

@@ -14,54 +14,105 @@ use crate::types::*;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
-/// What a quantization config holds. Tensor handles are looked up when an operator runs.
+/// Options of a cast, as operators take them.
 #[derive(Clone, Copy)]
 pub struct QuantizationConfig {
     pub force_pow2_scales: bool,
     pub amax_epsilon: f32,
-    noop: usize,
-    rng_state: usize,
     pub nvfp4_2d: bool,
     pub stochastic_rounding: bool,
     pub use_fast_math: bool,
     pub four_over_six: u8,
     pub four_over_six_fast_math: bool,
     pub mxfp8_2d: bool,
+    /// Addresses on the device, which are kept as numbers because the host never reads there.
+    noop: usize,
+    rng_state: usize,
 }
 
 impl QuantizationConfig {
     pub const DEFAULT: Self = Self {
         force_pow2_scales: false,
         amax_epsilon: 0.0,
-        noop: 0,
-        rng_state: 0,
         nvfp4_2d: false,
         stochastic_rounding: false,
         use_fast_math: false,
         four_over_six: 0,
         four_over_six_fast_math: false,
         mxfp8_2d: false,
+        noop: 0,
+        rng_state: 0,
     };
+
+    /// The options of a handle and the addresses of its tensors; defaults for null.
+    pub fn of_handle(name: &str, handle: NVTEQuantizationConfig) -> Result<Self> {
+        StoredConfig::get(name, handle)?.resolve(name)
+    }
+
+    /// The same options with the address of a flag, which may be null.
+    pub fn with_noop(self, flag: *const f32) -> Self {
+        Self { noop: flag as usize, ..self }
+    }
+
+    /// The address of a Float32: the cast writes nothing if it is exactly 1. Null: there is no flag.
+    pub fn noop(&self) -> *const f32 {
+        self.noop as *const f32
+    }
+
+    /// The address of seed and offset for stochastic rounding. Null: both are 0.
+    pub fn rng_state(&self) -> *const u64 {
+        self.rng_state as *const u64
+    }
+}
+
+/// What the handle of a quantization config stands for. Its tensors are handles here, which are looked up
+/// by each call that uses them.
+#[derive(Clone, Copy)]
+pub struct StoredConfig {
+    /// Without addresses.
+    pub options: QuantizationConfig,
+    noop: usize,
+    rng_state: usize,
+}
+
+impl StoredConfig {
+    const DEFAULT: Self = Self { options: QuantizationConfig::DEFAULT, noop: 0, rng_state: 0 };
 
     /// The config of a handle; defaults for null.
     pub fn get(name: &str, handle: NVTEQuantizationConfig) -> Result<Self> {
         if handle.is_null() { Ok(Self::DEFAULT) } else { CONFIGS.get(name, handle) }
     }
 
-    pub fn with_noop(self, noop: NVTETensor) -> Self {
-        Self { noop: noop as usize, ..self }
+    fn noop(&self) -> NVTETensor {
+        self.noop as NVTETensor
     }
 
-    pub fn rng_state(&self) -> NVTETensor {
+    fn rng_state(&self) -> NVTETensor {
         self.rng_state as NVTETensor
     }
 
-    pub fn noop(&self) -> NVTETensor {
-        self.noop as NVTETensor
+    /// The options with the addresses of the tensors; `name` is that of the config. The seed is looked up
+    /// only where it will be used.
+    pub fn resolve(&self, name: &str) -> Result<QuantizationConfig> {
+        let mut config = self.options;
+        if self.noop != 0 {
+            let flag = check::noop(format_args!("{name}.noop_tensor"), self.noop())?;
+            config = config.with_noop(flag);
+        }
+        if config.stochastic_rounding && self.rng_state != 0 {
+            let name = format_args!("{name}.rng_state");
+            let state = check::tensor(name, self.rng_state())?.rowwise;
+            if state.is_set() {
+                check::dtype(name, state.dtype, &[NVTEDType::kNVTEInt64])?;
+                check::shape(name, &state.shape, &Shape::new(&[2]))?;
+                config.rng_state = check::pointer(format_args!("{name}.data"), &state)? as usize;
+            }
+        }
+        Ok(config)
     }
 }
 
-pub static CONFIGS: Slab<QuantizationConfig> = Slab::new(Kind::QuantizationConfig);
+pub static CONFIGS: Slab<StoredConfig> = Slab::new(Kind::QuantizationConfig);
 
 from_c_enum!(
     NVTEQuantizationConfigAttribute,
@@ -95,8 +146,9 @@ unsafe fn get_config_attribute(
 ) -> Result<()> {
     use NVTEQuantizationConfigAttribute::*;
     let attr = from_c("attr", attr)?;
-    let config = || attribute::object(&CONFIGS, config, buf, &QuantizationConfig::DEFAULT);
-    let flag = |field: fn(&QuantizationConfig) -> bool| move || Ok(field(&config()?) as u8);
+    let config = || attribute::object(&CONFIGS, config, buf, &StoredConfig::DEFAULT);
+    let options = || config().map(|config| config.options);
+    let flag = |field: fn(&QuantizationConfig) -> bool| move || Ok(field(&options()?) as u8);
     // SAFETY: the caller vouches for the buffers.
     unsafe {
         match attr {
@@ -104,7 +156,7 @@ unsafe fn get_config_attribute(
                 attribute::write(flag(|c| c.force_pow2_scales), buf, size, written)
             }
             kNVTEQuantizationConfigAmaxEpsilon => {
-                attribute::write(|| Ok(config()?.amax_epsilon), buf, size, written)
+                attribute::write(|| Ok(options()?.amax_epsilon), buf, size, written)
             }
             kNVTEQuantizationConfigNoopTensor => {
                 attribute::write(|| Ok(config()?.noop()), buf, size, written)
@@ -114,7 +166,7 @@ unsafe fn get_config_attribute(
                 attribute::write(invalid, buf, size, written)
             }
             kNVTEQuantizationConfigRNGState => {
-                attribute::write(|| Ok(config()?.rng_state as NVTETensor), buf, size, written)
+                attribute::write(|| Ok(config()?.rng_state()), buf, size, written)
             }
             kNVTEQuantizationConfigNVFP42DQuantization => {
                 attribute::write(flag(|c| c.nvfp4_2d), buf, size, written)
@@ -126,7 +178,7 @@ unsafe fn get_config_attribute(
                 attribute::write(flag(|c| c.use_fast_math), buf, size, written)
             }
             kNVTEQuantizationConfigNVFP44Over6Mode => {
-                attribute::write(|| Ok(config()?.four_over_six), buf, size, written)
+                attribute::write(|| Ok(options()?.four_over_six), buf, size, written)
             }
             kNVTEQuantizationConfigNVFP44Over6ErrUseFastMath => {
                 attribute::write(flag(|c| c.four_over_six_fast_math), buf, size, written)
@@ -148,35 +200,39 @@ unsafe fn set_config_attribute(
     let attr = from_c("attr", attr)?;
     // SAFETY: the caller vouches for the buffer.
     let flag = || unsafe { attribute::read::<u8>(buf, size) }.map(|byte| byte != 0);
-    // SAFETY: as above.
+    // SAFETY: the caller vouches for the buffer.
     let handle = || unsafe { attribute::read::<NVTETensor>(buf, size) }.map(|h| h as usize);
     // Read and check first, so that a refused call changes nothing.
     let mut new = CONFIGS.get("config", config)?;
+    let options = &mut new.options;
     match attr {
-        kNVTEQuantizationConfigForcePow2Scales => new.force_pow2_scales = flag()?,
+        kNVTEQuantizationConfigForcePow2Scales => options.force_pow2_scales = flag()?,
         kNVTEQuantizationConfigAmaxEpsilon => {
-            // SAFETY: as above.
-            new.amax_epsilon = unsafe { attribute::read(buf, size)? };
+            // SAFETY: the caller vouches for the buffer.
+            options.amax_epsilon = unsafe { attribute::read(buf, size)? };
         }
         kNVTEQuantizationConfigNoopTensor => new.noop = handle()?,
         kNVTEQuantizationConfigFloat8BlockScaleTensorFormat => {
-            // SAFETY: as above. Deprecated: accepted and ignored.
+            // SAFETY: the caller vouches for the buffer. The attribute is deprecated: any value is
+            // accepted and ignored.
             unsafe { attribute::read::<i32>(buf, size)? };
         }
         kNVTEQuantizationConfigRNGState => new.rng_state = handle()?,
-        kNVTEQuantizationConfigNVFP42DQuantization => new.nvfp4_2d = flag()?,
-        kNVTEQuantizationConfigStochasticRounding => new.stochastic_rounding = flag()?,
-        kNVTEQuantizationConfigUseFastMath => new.use_fast_math = flag()?,
+        kNVTEQuantizationConfigNVFP42DQuantization => options.nvfp4_2d = flag()?,
+        kNVTEQuantizationConfigStochasticRounding => options.stochastic_rounding = flag()?,
+        kNVTEQuantizationConfigUseFastMath => options.use_fast_math = flag()?,
         kNVTEQuantizationConfigNVFP44Over6Mode => {
-            // SAFETY: as above.
+            // SAFETY: the caller vouches for the buffer.
             let mode: u8 = unsafe { attribute::read(buf, size)? };
             if mode > 2 {
                 return Err(Error::argument("buf", "an NVTENVFP44Over6Mode from 0 to 2", mode));
             }
-            new.four_over_six = mode;
+            options.four_over_six = mode;
         }
-        kNVTEQuantizationConfigNVFP44Over6ErrUseFastMath => new.four_over_six_fast_math = flag()?,
-        _ => new.mxfp8_2d = flag()?,
+        kNVTEQuantizationConfigNVFP44Over6ErrUseFastMath => {
+            options.four_over_six_fast_math = flag()?;
+        }
+        _ => options.mxfp8_2d = flag()?,
     }
     CONFIGS.write("config", config, |slot| *slot = new)
 }

@@ -14,7 +14,7 @@ pub(crate) unsafe extern "C-unwind" fn transpose(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     let bytes = a.rows * a.cols / 2;
-    // SAFETY: as above.
+    // SAFETY: the arguments are valid: both matrices have this many bytes.
     let (input, output) = unsafe {
         (
             Buf::<u8>::new(a.input, bytes).slice(0, bytes),
@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C-unwind" fn scale_transpose(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     let input_bytes = 16 * (a.cols - 1) * a.input_stride + a.row_tiles;
-    // SAFETY: as above.
+    // SAFETY: the arguments are valid: the last scale that is read or written is within these sizes.
     let (input, output) = unsafe {
         (
             Buf::<u8>::new(a.input, input_bytes).slice(0, input_bytes),
@@ -47,7 +47,7 @@ pub(crate) unsafe extern "C-unwind" fn scale_transpose(
         )
     };
     for row in 0..a.rows {
-        // SAFETY: as above; one row at a time.
+        // SAFETY: the rows do not overlap, and one is written at a time.
         let line = unsafe { output.slice_mut(row * a.output_stride, a.cols) };
         let tile = row / 16;
         for (col, to) in line.iter_mut().enumerate() {

@@ -2,8 +2,11 @@
 #![allow(unsafe_code, non_snake_case, clippy::missing_safety_doc)]
 
 use super::*;
-use crate::backend::args::Function::*;
+use crate::check::{rowwise, tensor};
 use crate::error::guard;
+use crate::op::cast::exports::pairs;
+use crate::workspace::{self, Asks};
+use std::ptr::null;
 
 /// Transposes a matrix: `output[j][i] = input[i][j]`, bit by bit.
 ///
@@ -17,8 +20,11 @@ pub unsafe extern "C-unwind" fn nvte_transpose(
     transposed_output: NVTETensor,
     stream: cudaStream_t,
 ) {
-    let output = ("transposed_output", transposed_output);
-    guard("nvte_transpose", || transpose(input, std::ptr::null_mut(), output, stream));
+    guard("nvte_transpose", || {
+        let input = rowwise("input", input)?;
+        let output = rowwise("transposed_output", transposed_output)?;
+        transpose(&input, null(), ("transposed_output", &output), stream)
+    });
 }
 
 /// Casts a tensor and its transpose in one pass over the input: `nvte_quantize` to an output that
@@ -32,7 +38,10 @@ pub unsafe extern "C-unwind" fn nvte_cast_transpose(
     output: NVTETensor,
     stream: cudaStream_t,
 ) {
-    guard("nvte_cast_transpose", || cast_transpose(input, std::ptr::null_mut(), output, stream));
+    guard("nvte_cast_transpose", || {
+        let (input, output) = (tensor("input", input)?, tensor("output", output)?);
+        cast_transpose(&input, &output, &QuantizationConfig::DEFAULT, stream)
+    });
 }
 
 /// `nvte_cast_transpose` of `input_list[i]` to `output_list[i]` for each i below `num_tensors`, where
@@ -46,7 +55,10 @@ pub unsafe extern "C-unwind" fn nvte_multi_cast_transpose(
     stream: cudaStream_t,
 ) {
     guard("nvte_multi_cast_transpose", || {
-        multi_cast_transpose(num_tensors, input_list, output_list, stream)
+        let (inputs, outputs) =
+            (("input_list", input_list), ("output_list", output_list.cast_const()));
+        // SAFETY: the caller says that both arrays have `num_tensors` entries.
+        multi_cast_transpose(unsafe { pairs(inputs, outputs, num_tensors)? }, stream)
     });
 }
 
@@ -63,158 +75,11 @@ pub unsafe extern "C-unwind" fn nvte_cast_transpose_dbias(
     stream: cudaStream_t,
 ) {
     guard("nvte_cast_transpose_dbias", || {
-        cast_transpose_dbias(None, input, output, [dbias, workspace], stream)
-    });
-}
-
-/// As `nvte_cast_transpose_dbias`, of `v = gelu'(act_input) * input` in place of the input; see
-/// `nvte_quantize_dbias_dgelu`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn nvte_cast_transpose_dbias_dgelu(
-    input: NVTETensor,
-    act_input: NVTETensor,
-    output: NVTETensor,
-    dbias: NVTETensor,
-    workspace: NVTETensor,
-    stream: cudaStream_t,
-) {
-    let derivative = Some((NVTEX_GELU, act_input));
-    guard("nvte_cast_transpose_dbias_dgelu", || {
-        cast_transpose_dbias(derivative, input, output, [dbias, workspace], stream)
-    });
-}
-
-/// As `nvte_cast_transpose_dbias_dgelu`, with `silu`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn nvte_cast_transpose_dbias_dsilu(
-    input: NVTETensor,
-    act_input: NVTETensor,
-    output: NVTETensor,
-    dbias: NVTETensor,
-    workspace: NVTETensor,
-    stream: cudaStream_t,
-) {
-    let derivative = Some((NVTEX_SILU, act_input));
-    guard("nvte_cast_transpose_dbias_dsilu", || {
-        cast_transpose_dbias(derivative, input, output, [dbias, workspace], stream)
-    });
-}
-
-/// As `nvte_cast_transpose_dbias_dgelu`, with `relu`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn nvte_cast_transpose_dbias_drelu(
-    input: NVTETensor,
-    act_input: NVTETensor,
-    output: NVTETensor,
-    dbias: NVTETensor,
-    workspace: NVTETensor,
-    stream: cudaStream_t,
-) {
-    let derivative = Some((NVTEX_RELU, act_input));
-    guard("nvte_cast_transpose_dbias_drelu", || {
-        cast_transpose_dbias(derivative, input, output, [dbias, workspace], stream)
-    });
-}
-
-/// As `nvte_cast_transpose_dbias_dgelu`, with `qgelu`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn nvte_cast_transpose_dbias_dqgelu(
-    input: NVTETensor,
-    act_input: NVTETensor,
-    output: NVTETensor,
-    dbias: NVTETensor,
-    workspace: NVTETensor,
-    stream: cudaStream_t,
-) {
-    let derivative = Some((NVTEX_QGELU, act_input));
-    guard("nvte_cast_transpose_dbias_dqgelu", || {
-        cast_transpose_dbias(derivative, input, output, [dbias, workspace], stream)
-    });
-}
-
-/// As `nvte_cast_transpose_dbias_dgelu`, with `srelu`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn nvte_cast_transpose_dbias_dsrelu(
-    input: NVTETensor,
-    act_input: NVTETensor,
-    output: NVTETensor,
-    dbias: NVTETensor,
-    workspace: NVTETensor,
-    stream: cudaStream_t,
-) {
-    let derivative = Some((NVTEX_SRELU, act_input));
-    guard("nvte_cast_transpose_dbias_dsrelu", || {
-        cast_transpose_dbias(derivative, input, output, [dbias, workspace], stream)
-    });
-}
-
-/// `nvte_cast_transpose` of the gradient of `gelu(a) * g`.
-///
-/// Formula: with act_input = (a | g) in halves, `(gelu'(a) * input * g | input * gelu(a))`, in Float32.
-/// Shapes: input `[..., H]`, act_input and the output `[..., 2 H]`.
-/// Dtypes: Float32, Float16, BFloat16, the same for both inputs; output as for `nvte_quantize`.
-/// Errors: as `nvte_cast_transpose`; inputs that do not fit each other.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn nvte_dgeglu_cast_transpose(
-    input: NVTETensor,
-    act_input: NVTETensor,
-    output: NVTETensor,
-    stream: cudaStream_t,
-) {
-    guard("nvte_dgeglu_cast_transpose", || {
-        gated_cast_transpose(NVTEX_GELU, input, act_input, output, stream)
-    });
-}
-
-/// As `nvte_dgeglu_cast_transpose`, with `silu`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn nvte_dswiglu_cast_transpose(
-    input: NVTETensor,
-    act_input: NVTETensor,
-    output: NVTETensor,
-    stream: cudaStream_t,
-) {
-    guard("nvte_dswiglu_cast_transpose", || {
-        gated_cast_transpose(NVTEX_SILU, input, act_input, output, stream)
-    });
-}
-
-/// As `nvte_dgeglu_cast_transpose`, with `relu`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn nvte_dreglu_cast_transpose(
-    input: NVTETensor,
-    act_input: NVTETensor,
-    output: NVTETensor,
-    stream: cudaStream_t,
-) {
-    guard("nvte_dreglu_cast_transpose", || {
-        gated_cast_transpose(NVTEX_RELU, input, act_input, output, stream)
-    });
-}
-
-/// As `nvte_dgeglu_cast_transpose`, with `qgelu`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn nvte_dqgeglu_cast_transpose(
-    input: NVTETensor,
-    act_input: NVTETensor,
-    output: NVTETensor,
-    stream: cudaStream_t,
-) {
-    guard("nvte_dqgeglu_cast_transpose", || {
-        gated_cast_transpose(NVTEX_QGELU, input, act_input, output, stream)
-    });
-}
-
-/// As `nvte_dgeglu_cast_transpose`, with `srelu`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn nvte_dsreglu_cast_transpose(
-    input: NVTETensor,
-    act_input: NVTETensor,
-    output: NVTETensor,
-    stream: cudaStream_t,
-) {
-    guard("nvte_dsreglu_cast_transpose", || {
-        gated_cast_transpose(NVTEX_SRELU, input, act_input, output, stream)
+        let (input, output) = (tensor("input", input)?, tensor("output", output)?);
+        let dbias = tensor("dbias", dbias)?;
+        workspace::of_handle(workspace, Asks::WithoutPointer, |workspace| {
+            cast_transpose_dbias(None, &input, &output, &dbias, workspace, stream)
+        })
     });
 }
 
@@ -238,7 +103,12 @@ pub unsafe extern "C-unwind" fn nvte_fp8_transpose_dbias(
     stream: cudaStream_t,
 ) {
     guard("nvte_fp8_transpose_dbias", || {
-        fp8_transpose_dbias(input, transposed_output, dbias, workspace, stream)
+        let input = tensor("input", input)?;
+        let output = tensor("transposed_output", transposed_output)?;
+        let dbias = rowwise("dbias", dbias)?;
+        workspace::of_handle(workspace, Asks::WithoutPointer, |workspace| {
+            fp8_transpose_dbias(&input, &output, &dbias, workspace, stream)
+        })
     });
 }
 
@@ -255,7 +125,9 @@ pub unsafe extern "C-unwind" fn nvte_swap_first_dims(
     output: NVTETensor,
     stream: cudaStream_t,
 ) {
-    guard("nvte_swap_first_dims", || swap_first_dims(input, output, stream));
+    guard("nvte_swap_first_dims", || {
+        swap_first_dims(&tensor("input", input)?, &tensor("output", output)?, stream)
+    });
 }
 
 /// Transposes a matrix of Float4E2M1 elements, which is given as bytes of two elements, the first in the
@@ -270,7 +142,10 @@ pub unsafe extern "C-unwind" fn nvte_nvfp4_data_transpose(
     output: NVTETensor,
     stream: cudaStream_t,
 ) {
-    guard("nvte_nvfp4_data_transpose", || nvfp4_data(input, output, stream));
+    guard("nvte_nvfp4_data_transpose", || {
+        let input = rowwise("input", input)?;
+        nvfp4_data(&input, &rowwise("output", output)?, stream)
+    });
 }
 
 /// Block scales of the transpose of an NVFP4 matrix that has one scale for each 16 x 16:
@@ -288,5 +163,8 @@ pub unsafe extern "C-unwind" fn nvte_nvfp4_scale_transpose(
     K_tiles: usize,
     stream: cudaStream_t,
 ) {
-    guard("nvte_nvfp4_scale_transpose", || nvfp4_scale(input, output, M_tiles, K_tiles, stream));
+    guard("nvte_nvfp4_scale_transpose", || {
+        let input = rowwise("input", input)?;
+        nvfp4_scale(&input, &rowwise("output", output)?, M_tiles, K_tiles, stream)
+    });
 }
