@@ -25,20 +25,3 @@ pub mod topk;
 pub mod transformer_engine;
 pub mod transpose;
 pub mod utils;
-
-/// Exports a C function under one more name: a jump, which passes all arguments on as they are.
-macro_rules! other_name {
-    ($symbol:literal, $function:path) => {
-        const _: () = {
-            #[unsafe(naked)]
-            #[unsafe(export_name = $symbol)]
-            unsafe extern "C-unwind" fn jump() {
-                #[cfg(target_arch = "x86_64")]
-                core::arch::naked_asm!("jmp {}", sym $function);
-                #[cfg(target_arch = "aarch64")]
-                core::arch::naked_asm!("b {}", sym $function);
-            }
-        };
-    };
-}
-pub(crate) use other_name;

@@ -15,7 +15,7 @@ pub(crate) unsafe extern "C-unwind" fn dropout(
     let a = unsafe { &*args };
     dispatch!(a.input_dtype, [F32, F16, BF16, E4M3, E5M2], I =>
         dispatch!(a.output_dtype, [F32, F16, BF16], O => {
-            // SAFETY: as above, and the dtypes are those of the arguments.
+            // SAFETY: the caller vouches for the arguments, and `I` and `O` are their dtypes.
             unsafe { dropout_as::<I, O>(a) };
             Outcome::OK
         }, else Outcome::unimplemented("dropout: output dtype")),

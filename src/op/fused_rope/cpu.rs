@@ -11,7 +11,7 @@ pub(crate) unsafe extern "C-unwind" fn rope(args: *const RopeArgs, _: cudaStream
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     dispatch!(a.dtype, [F32, F16, BF16], T => {
-        // SAFETY: as above, and the dtype is that of the arguments.
+        // SAFETY: the caller vouches for the arguments, and `T` is their dtype.
         unsafe { rope_as::<T>(a) };
         Outcome::OK
     }, else Outcome::unimplemented("rope: dtype"))
@@ -31,7 +31,7 @@ unsafe fn rope_as<T: Element>(a: &RopeArgs) {
             // SAFETY: the caller's promise.
             let Some((position, sequence, f)) = (unsafe { place(a, row) }) else { return };
             for part in &a.parts {
-                // SAFETY: as above.
+                // SAFETY: the caller's promise: the angles have a row for the position.
                 unsafe { angles(a, part, f, sines) };
                 for head in 0..part.heads {
                     let at = |s: &RopeStrides| {
@@ -41,7 +41,7 @@ unsafe fn rope_as<T: Element>(a: &RopeArgs) {
                             + head % part.heads_per_group * s.head
                     };
                     let (from, to) = (at(&part.input_strides), at(&part.output_strides));
-                    // SAFETY: as above.
+                    // SAFETY: heads lie in the tensors at these strides, and each token is the task of one thread.
                     unsafe {
                         let input = part.input.cast::<T>().add(from);
                         let step = part.input_strides.element;

@@ -141,7 +141,7 @@ pub(crate) unsafe extern "C-unwind" fn router_forward(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     dispatch!(a.dtype, [F32, F16, BF16], T => {
-        // SAFETY: as above, and the dtype is that of the arguments.
+        // SAFETY: the caller vouches for the arguments, and `T` is the dtype of the logits.
         unsafe {
             if a.all { forward_as::<T, F32>(a) } else { forward_as::<T, T>(a) }
         };
@@ -215,11 +215,11 @@ unsafe fn forward_as<T: Element, P: Element>(a: &RouterForwardArgs) {
         let mut chosen = best(&biased, candidates(a, &biased).into_iter(), count);
         if let Some(cutoff) = cutoff {
             let dropped = chosen.pop().expect("one more than the top");
-            // SAFETY: as above.
+            // SAFETY: there is a cutoff for each token, which is the task of one thread.
             let row = unsafe { cutoff.slice_mut(token, 1) };
             row[0] = biased[dropped];
         }
-        // SAFETY: as above.
+        // SAFETY: there is a row for each token, which is the task of one thread.
         unsafe { rows.write(token, &chosen) };
         if a.all {
             probs.iter_mut().zip(&scores).for_each(|(p, &score)| *p = P::from_f32(score));
@@ -258,7 +258,7 @@ pub(crate) unsafe extern "C-unwind" fn router_backward(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     dispatch!(a.dtype, [F32, F16, BF16], T => {
-        // SAFETY: as above, and the dtype is that of the arguments.
+        // SAFETY: the caller vouches for the arguments, and `T` is the dtype of the gradients.
         unsafe {
             if a.all { backward_as::<T, F32>(a) } else { backward_as::<T, T>(a) }
         };
@@ -335,7 +335,7 @@ pub(crate) unsafe extern "C-unwind" fn router_histogram(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     let (experts, bins) = (a.experts, a.bins);
-    // SAFETY: as above.
+    // SAFETY: the tensors have these sizes, and the histogram shares no memory with them.
     let (scores, cutoff, bounds, histogram) = unsafe {
         (
             Buf::<f32>::new(a.scores.cast(), a.tokens * experts).slice(0, a.tokens * experts),
@@ -384,7 +384,7 @@ pub(crate) unsafe extern "C-unwind" fn aux_loss(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     dispatch!(a.dtype, [F32, F16, BF16], T => {
-        // SAFETY: as above, and the dtype is that of the arguments.
+        // SAFETY: the caller vouches for the arguments, and `T` is the dtype of the probabilities.
         unsafe {
             let total = load(a.device_total).map_or(a.total_tokens, |total| total as f32);
             let c = a.experts * a.coeff / a.topk / total / total;
@@ -411,7 +411,7 @@ pub(crate) unsafe extern "C-unwind" fn aux_loss_backward(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     dispatch!(a.dtype, [F32, F16, BF16], T => {
-        // SAFETY: as above, and the dtype is that of the arguments.
+        // SAFETY: the caller vouches for the arguments, and `T` is the dtype of the gradients.
         let (counts, c, grad, output) = unsafe {
             let numel = a.rows * a.cols;
             (

@@ -35,11 +35,11 @@ pub(crate) unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, _: cudaStream
     // SAFETY: the caller of a table entry vouches for its arguments.
     let g = unsafe { &*args };
     if g.scales_a.mode == NVTEScalingMode::NVTE_MXFP8_1D_SCALING {
-        // SAFETY: as above.
+        // SAFETY: the caller vouches for the arguments.
         return unsafe { gemm_mxfp8(g) };
     }
     if g.scales_a.mode == NVTEScalingMode::NVTE_NVFP4_1D_SCALING {
-        // SAFETY: as above.
+        // SAFETY: the caller vouches for the arguments.
         return unsafe { gemm_nvfp4(g) };
     }
     let area = g.n * g.m;
@@ -148,7 +148,7 @@ unsafe fn gemm_mxfp8(g: &GemmArgs) -> Outcome {
             }
         }
     }
-    // SAFETY: as above.
+    // SAFETY: the copies hold the operands, and the caller vouches for the rest.
     unsafe { gemm(&product, std::ptr::null_mut()) }
 }
 
@@ -181,7 +181,7 @@ unsafe fn gemm_nvfp4(g: &GemmArgs) -> Outcome {
         beta,
         ..*g
     };
-    // SAFETY: as above.
+    // SAFETY: the vectors hold the operands, and the caller vouches for the rest.
     unsafe { gemm(&product, std::ptr::null_mut()) }
 }
 
@@ -248,7 +248,7 @@ impl Product {
             };
             // Each thread may have to allocate what it keeps.
             self.expect_memory(threads() * SLAB);
-            // SAFETY: as above.
+            // SAFETY: the caller's promise.
             unsafe { self.call(parallelism) }
         })
     }
@@ -323,7 +323,7 @@ unsafe fn multiply(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) {
         // SAFETY: the caller's promise.
         return unsafe { multiply_blocks(g, a, b, product) };
     }
-    // SAFETY: as above.
+    // SAFETY: the caller's promise: the scales are null or one float each.
     let scale = unsafe {
         let scale = |inv: *const c_void| load::<f32>(inv.cast()).unwrap_or(1.0);
         g.alpha * scale(g.scales_a.inv) * scale(g.scales_b.inv)

@@ -127,7 +127,7 @@ pub(crate) unsafe extern "C-unwind" fn grouped_gemm(
     let mut next = [(0, 0); 4];
     let nothing = g.a.data.is_null() && g.a.members.is_null();
     for t in 0..n {
-        // SAFETY: as above.
+        // SAFETY: the caller vouches for the arguments, and `t` is one of the members.
         let own = [0, 1, 2, 3].map(|i| unsafe { operands[i].matrix(t, &mut next[i]) });
         let (m, n, k) = (own[3].inner, own[3].outer, if nothing { 0 } else { own[0].inner });
         let sizes = [(m, k), (n, k), (n, m), (n, m)];
@@ -136,7 +136,7 @@ pub(crate) unsafe extern "C-unwind" fn grouped_gemm(
             continue;
         }
         let [a, b, c, d] = [0, 1, 2, 3].map(|i| operands[i].place(&own[i], sizes[i].0, sizes[i].1));
-        // SAFETY: as above.
+        // SAFETY: there is a factor for each member, or one with a stride of 0.
         let (alpha, beta) =
             unsafe { (*g.alpha.add(t * g.alpha_stride), *g.beta.add(t * g.beta_stride)) };
         let args = GemmArgs {
@@ -170,7 +170,7 @@ pub(crate) unsafe extern "C-unwind" fn grouped_gemm(
             split_accumulator: g.split_accumulator,
             sm_count: g.sm_count,
         };
-        // SAFETY: as above.
+        // SAFETY: the matrices are those of a member, checked against each other above.
         let outcome = unsafe { gemm(&args, stream) };
         if outcome.status != Outcome::OK.status {
             return outcome;
@@ -189,10 +189,10 @@ pub(crate) unsafe extern "C-unwind" fn grouped_bias(
     let (rows, cols, n) = (a.rows, a.cols, a.num_tensors);
     let (first_dims, elements) = (a.first_dims, rows * cols);
     let group = Group { num_tensors: n, first_dims, most_dim: rows, elements, ..Group::NONE };
-    // SAFETY: as above.
+    // SAFETY: the caller vouches for the arguments, whose first dimensions are those of the members.
     let members = unsafe { group.members((rows, cols), NVTE_DELAYED_TENSOR_SCALING) };
     dispatch!(a.dtype, [F32, F16, BF16], T => {
-        // SAFETY: as above; the tasks write to different rows.
+        // SAFETY: the caller vouches for the arguments and for their dtype; the tasks write to different rows.
         let (output, bias, scale) = unsafe {
             (
                 Buf::<T>::new(a.output, rows * cols),
@@ -203,7 +203,7 @@ pub(crate) unsafe extern "C-unwind" fn grouped_bias(
         let mut first = 0;
         for member in members {
             let own = member.rows.min(rows - first);
-            // SAFETY: as above.
+            // SAFETY: the rows are in the output, and those of no other task.
             let (out, bias, scale) = unsafe {
                 (
                     output.slice_mut(first * cols, own * cols),

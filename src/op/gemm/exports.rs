@@ -314,13 +314,13 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_gemm(
         // SAFETY: the caller vouches for the arrays.
         let lists = unsafe {
             Lists {
-                a: check::tensors("A", A, count)?,
-                b: check::tensors("B", B, count)?,
-                d: check::tensors("D", D, count)?,
-                bias: buffers("bias", bias, count)?,
-                aux: buffers("pre_gelu_out", pre_gelu_out, count)?,
+                a: of_products("A", A, count, check::tensor)?,
+                b: of_products("B", B, count, check::tensor)?,
+                d: of_products("D", D, count, check::tensor)?,
+                bias: optional_of_products("bias", bias, count)?,
+                aux: optional_of_products("pre_gelu_out", pre_gelu_out, count)?,
                 grad: truth(grad),
-                workspace: buffers("workspace", workspace, branches)?,
+                workspace: optional_of_products("workspace", workspace, branches)?,
             }
         };
         lists.run(&options, stream)
@@ -589,22 +589,39 @@ impl Records {
     }
 }
 
-/// The row-wise buffers of a host array of handles, of which some or the whole array may be null.
+/// What `get` makes of each entry of a host array with a handle for each product. Errors name the product.
 ///
 /// # Safety
 /// The array is null or has that many entries.
-unsafe fn buffers(
+unsafe fn of_products<T>(
+    name: &str,
+    array: *const NVTETensor,
+    count: (&str, usize),
+    get: impl Fn(std::fmt::Arguments, NVTETensor) -> Result<T>,
+) -> Result<Vec<T>> {
+    // SAFETY: the caller's promise.
+    let handles = unsafe { check::slice(name, array, count)? };
+    let mut entries = backend::memory::reserve("a list of tensors", handles.len())?;
+    for (i, &handle) in handles.iter().enumerate() {
+        entries.push(get(format_args!("in product {i}: {name}"), handle)?);
+    }
+    Ok(entries)
+}
+
+/// The row-wise buffers of entries that may be null, as may the whole array.
+///
+/// # Safety
+/// As [`of_products`].
+unsafe fn optional_of_products(
     name: &str,
     array: *const NVTETensor,
     count: (&str, usize),
 ) -> Result<Vec<Buffer>> {
-    if array.is_null() {
-        return Ok(Vec::new());
+    match array.is_null() {
+        true => Ok(Vec::new()),
+        // SAFETY: the caller's promise.
+        false => unsafe { of_products(name, array, count, check::rowwise_or_unset) },
     }
-    // SAFETY: the caller's promise.
-    let handles = unsafe { check::slice(name, array, count)? };
-    let entry = |(i, &handle)| check::rowwise_or_unset(format_args!("{name}[{i}]"), handle);
-    handles.iter().enumerate().map(entry).collect()
 }
 
 /// What all grouped products have besides their matrices.

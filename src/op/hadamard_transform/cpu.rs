@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C-unwind" fn hadamard(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     let numel = a.rows * a.cols;
-    // SAFETY: as above.
+    // SAFETY: both matrices have so many elements, and share no memory.
     let (input, output) = unsafe {
         (Buf::<BF16>::new(a.input, numel).slice(0, numel), Buf::<BF16>::new(a.output, numel))
     };
@@ -94,11 +94,11 @@ pub(crate) unsafe extern "C-unwind" fn hadamard_amax(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     let numel = a.rows * a.cols;
-    // SAFETY: as above.
+    // SAFETY: the input has so many elements.
     let input = unsafe { Buf::<BF16>::new(a.input, numel).slice(0, numel) };
     let mut outputs = Vec::new();
     if a.members.is_null() {
-        // SAFETY: as above.
+        // SAFETY: the caller vouches for the arguments, whose members are there.
         let members = unsafe {
             a.group.members((a.rows, a.cols), NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING)
         };
@@ -111,7 +111,7 @@ pub(crate) unsafe extern "C-unwind" fn hadamard_amax(
             outputs.push((part, at(a.amax, m.index), at(a.colwise_amax, m.index)));
         }
     } else {
-        // SAFETY: as above.
+        // SAFETY: the caller vouches for the arguments: there are so many members.
         let members = unsafe { std::slice::from_raw_parts(a.members, a.num_members) };
         let mut rest = input;
         for m in members {
@@ -122,7 +122,7 @@ pub(crate) unsafe extern "C-unwind" fn hadamard_amax(
     }
     for (part, amax, colwise_amax) in outputs {
         let (plain, transform) = maxima(a, part);
-        // SAFETY: as above.
+        // SAFETY: each is null or one float.
         unsafe {
             store(amax, f32::from_bits(plain));
             store(colwise_amax, f32::from_bits(transform));

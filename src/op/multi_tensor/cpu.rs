@@ -102,7 +102,7 @@ vectorized! {
 pub(crate) unsafe extern "C-unwind" fn adam(args: *const AdamArgs, _: cudaStream_t) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let mut a = unsafe { *args };
-    // SAFETY: as above.
+    // SAFETY: the caller vouches for the arguments: the numbers on the device are there.
     let (tensors, inv_scale) = unsafe {
         if load(a.noop) == Some(1) {
             return Outcome::OK;
@@ -115,7 +115,7 @@ pub(crate) unsafe extern "C-unwind" fn adam(args: *const AdamArgs, _: cudaStream
         (tensors(a.tensors, a.num_tensors), load(a.inv_scale))
     };
     for data in Data::of(&a, tensors) {
-        // SAFETY: as above.
+        // SAFETY: the caller vouches for the arguments.
         unsafe { adam_of(data, inv_scale) };
     }
     Outcome::OK
@@ -292,7 +292,7 @@ pub(crate) unsafe extern "C-unwind" fn scale_tensors(
         unsafe { data.load(0, a.input_dtype, range.clone(), &mut x) };
         let finite = x[..range.len()].iter().all(|x| x.is_finite());
         x.iter_mut().for_each(|x| *x *= scale);
-        // SAFETY: as above.
+        // SAFETY: output 1 has that dtype and these elements, which belong to this task alone.
         unsafe { data.store(1, a.output_dtype, range, &x) };
         u32::from(!finite)
     });
@@ -355,7 +355,7 @@ pub(crate) unsafe extern "C-unwind" fn scales_from_amax(
     let (a, tensors) = unsafe { (&*args, tensors((*args).tensors, (*args).num_tensors)) };
     for data in Data::of(a, tensors) {
         let numel = data.tensor.numel;
-        // SAFETY: as above, of the dtypes that the arguments say.
+        // SAFETY: the lists have as many elements, of the dtypes that the arguments say.
         unsafe {
             if a.e8m0 {
                 let amax = Buf::<BF16>::new(data.at(0), numel).slice(0, numel);

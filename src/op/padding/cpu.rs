@@ -11,9 +11,9 @@ pub(crate) unsafe extern "C-unwind" fn padding(
 ) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
-    // SAFETY: as above.
+    // SAFETY: the caller vouches for the arguments: there are so many tensors.
     for t in unsafe { std::slice::from_raw_parts(a.tensors, a.num_tensors) } {
-        // SAFETY: as above.
+        // SAFETY: the tensors have these bytes, and share none.
         let (input, output) = unsafe {
             (
                 Buf::<u8>::new(t.input, t.copied).slice(0, t.copied),

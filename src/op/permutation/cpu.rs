@@ -15,7 +15,7 @@ pub(crate) unsafe extern "C-unwind" fn row_map(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     let slots = a.tokens * a.topk;
-    // SAFETY: as above.
+    // SAFETY: there are so many ids, and `map` shares no memory with them.
     let (sorted, map) = unsafe {
         (
             Buf::<i32>::new(a.sorted.cast(), slots).slice(0, slots),
@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C-unwind" fn permute(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     dispatch!(a.dtype, [F32, F16, BF16], T => {
-        // SAFETY: as above, and the dtype is that of the arguments.
+        // SAFETY: the caller vouches for the arguments, and `T` is their dtype.
         unsafe { permute_as::<T>(a) };
         Outcome::OK
     }, else Outcome::unimplemented("permute: dtype"))
@@ -77,7 +77,7 @@ unsafe fn permute_as<T: Element>(a: &PermuteArgs) {
         match probs {
             None => y.copy_from_slice(x),
             Some(probs) => {
-                // SAFETY: as above.
+                // SAFETY: there is a probability for each slot.
                 let p = unsafe { probs.slice(t * topk + k, 1)[0] };
                 y.iter_mut().zip(x).for_each(|(y, x)| *y = T::from_f32(x.to_f32() * p));
             }
@@ -88,7 +88,7 @@ unsafe fn permute_as<T: Element>(a: &PermuteArgs) {
         // SAFETY: inputs are only read.
         let x = unsafe { input.slice(t * cols, cols) };
         for k in 0..topk {
-            // SAFETY: as above, and each slot is the task of one thread.
+            // SAFETY: there is a gradient for each slot, and each slot is the task of one thread.
             let (grad, forward) = unsafe {
                 let row = row_of(map, tokens, (k, t), rows);
                 let forward = row.map(|row| forward.slice(row * cols, cols));
@@ -111,7 +111,7 @@ pub(crate) unsafe extern "C-unwind" fn unpermute(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     dispatch!(a.dtype, [F32, F16, BF16], T => {
-        // SAFETY: as above, and the dtype is that of the arguments.
+        // SAFETY: the caller vouches for the arguments, and `T` is their dtype.
         unsafe { unpermute_as::<T>(a) };
         Outcome::OK
     }, else Outcome::unimplemented("unpermute: dtype"))
@@ -155,12 +155,12 @@ pub(crate) unsafe extern "C-unwind" fn sort_pairs(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     if a.workspace.is_null() {
-        // SAFETY: as above.
+        // SAFETY: the size is a number of the caller.
         unsafe { *a.workspace_bytes = 1 };
         return Outcome::OK;
     }
     let n = a.pairs;
-    // SAFETY: as above.
+    // SAFETY: there are so many pairs, and outputs share no memory with inputs.
     let (keys, values, sorted_keys, sorted_values) = unsafe {
         (
             Buf::<u32>::new(a.keys.cast(), n).slice(0, n),

@@ -2,7 +2,7 @@
 //! callers were compiled with lacks `extern "C"`.
 #![allow(unsafe_code)]
 
-use crate::op::other_name;
+use crate::error::other_name;
 
 other_name!("_Z12nvte_permutePvS_S_S_S_S_S_iiiiP11CUstream_st", super::exports::nvte_permute);
 other_name!("_Z14nvte_unpermutePvS_S_S_iiiP11CUstream_st", super::exports::nvte_unpermute);

@@ -18,7 +18,7 @@ pub(crate) unsafe extern "C-unwind" fn softmax(
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
     dispatch!(a.dtype, [F32, F16, BF16], T => {
-        // SAFETY: as above, and the dtype is that of the arguments.
+        // SAFETY: the caller vouches for the arguments, and `T` is their dtype.
         unsafe { softmax_as::<T>(a) };
         Outcome::OK
     }, else Outcome::unimplemented("softmax: dtype"))

@@ -85,7 +85,7 @@ pub(crate) unsafe extern "C-unwind" fn scale_codes(
     let (down, across) = (a.rows.div_ceil(128), a.cols.div_ceil(128));
     let (rows, stride, square) = (a.rows, a.stride, a.square);
     let lines = if square { down } else { across };
-    // SAFETY: as above.
+    // SAFETY: there is a scale for each block, and room for whole tiles of codes.
     let (scales, codes) = unsafe {
         let scales = Buf::<f32>::new(a.scales.cast(), lines * stride);
         let codes = Buf::<u8>::new(a.codes, down * across * 512);
@@ -147,7 +147,7 @@ mod tests {
                 let mut back = vec![1u8; 256 * k];
                 entry.source = tiles.as_ptr().cast();
                 entry.destination = back.as_mut_ptr().cast();
-                // SAFETY: as above.
+                // SAFETY: both buffers have the size of the matrix.
                 unsafe { move_matrix(&entry, true) };
                 assert_eq!(back, source);
             }
