@@ -23,6 +23,11 @@ pub enum Workspace<'a> {
 }
 
 impl Workspace<'_> {
+    /// The caller only wants to know the size. Addresses of tensors may be missing then.
+    pub fn asks(&self) -> bool {
+        matches!(self, Self::Tensor { asks: true, .. })
+    }
+
     /// Whether the caller has room for elements of a dtype and shape; false if it only asked for these, and
     /// the operator then has no more to do. A workspace that is too small is an error. For operators that
     /// ask for memory but do not touch it.

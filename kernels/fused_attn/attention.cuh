@@ -9,28 +9,8 @@
 #include "common/mma.cuh"
 #include "common/philox.cuh"
 #include "common/ptx.cuh"
+#include "fused_attn/implementations.cuh"
 #include "nvte/backend/attention.h"
-
-// Implementations beside the general one, in the form of the dispatcher's table.
-const char *nvte_attention_cudnn_reject(const NVTEXAttentionArgs *, size_t *) noexcept;
-NVTEXOutcome nvte_attention_cudnn(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
-const char *nvte_attention_sm90_forward_reject(const NVTEXAttentionArgs *, size_t *) noexcept;
-NVTEXOutcome nvte_attention_sm90_forward(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
-const char *nvte_attention_sm90_backward_reject(const NVTEXAttentionArgs *, size_t *) noexcept;
-NVTEXOutcome nvte_attention_sm90_backward(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
-const char *nvte_attention_sm90_fp8_backward_reject(const NVTEXAttentionArgs *, size_t *) noexcept;
-NVTEXOutcome nvte_attention_sm90_fp8_backward(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
-
-const char *nvte_attention_decode_reject(const NVTEXAttentionArgs *, size_t *) noexcept;
-NVTEXOutcome nvte_attention_decode(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
-const char *nvte_attention_mma_forward_reject(const NVTEXAttentionArgs *, size_t *) noexcept;
-NVTEXOutcome nvte_attention_mma_forward(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
-const char *nvte_attention_mma_backward_reject(const NVTEXAttentionArgs *, size_t *) noexcept;
-NVTEXOutcome nvte_attention_mma_backward(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
-const char *nvte_attention_simt_forward_reject(const NVTEXAttentionArgs *, size_t *) noexcept;
-NVTEXOutcome nvte_attention_simt_forward(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
-const char *nvte_attention_simt_backward_reject(const NVTEXAttentionArgs *, size_t *) noexcept;
-NVTEXOutcome nvte_attention_simt_backward(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
 
 namespace nvte {
 

@@ -1,4 +1,5 @@
-// Choice of an implementation of attention: the first that does not say why not.
+// Choice of an implementation of attention: the first that does not say why not. A plan chooses, a
+// run obeys the number that the plan gave.
 
 #include <string>
 
@@ -14,37 +15,23 @@ struct Implementation {
   NVTEXOutcome (*run)(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
 };
 
-// In order of preference. cuDNN declines what is not measured to be faster by it.
-constexpr Implementation kImplementations[] = {
-    {"cudnn", nvte_attention_cudnn_reject, nvte_attention_cudnn},
-    {"decode", nvte_attention_decode_reject, nvte_attention_decode},
-    {"sm90-forward", nvte_attention_sm90_forward_reject, nvte_attention_sm90_forward},
-    {"sm90-backward", nvte_attention_sm90_backward_reject, nvte_attention_sm90_backward},
-    {"sm90-fp8-backward", nvte_attention_sm90_fp8_backward_reject,
-     nvte_attention_sm90_fp8_backward},
-    {"mma-forward", nvte_attention_mma_forward_reject, nvte_attention_mma_forward},
-    {"mma-backward", nvte_attention_mma_backward_reject, nvte_attention_mma_backward},
-    {"simt-forward", nvte_attention_simt_forward_reject, nvte_attention_simt_forward},
-    {"simt-backward", nvte_attention_simt_backward_reject, nvte_attention_simt_backward},
-};
+#define NVTE_ENTRY(stem, name) {name, nvte_attention_##stem##_reject, nvte_attention_##stem},
+constexpr Implementation kImplementations[] = {NVTE_ATTENTION_IMPLEMENTATIONS(NVTE_ENTRY)};
+#undef NVTE_ENTRY
+constexpr uint32_t kCount = sizeof kImplementations / sizeof *kImplementations;
 
-// The first that is supported, or null; `rejected` gets the reasons of those before it.
-const Implementation *choose(const NVTEXAttentionArgs &a, size_t *workspace,
-                             std::string *rejected) {
-  for (const Implementation &candidate : kImplementations) {
-    const char *reason = candidate.reject(&a, workspace);
-    if (reason == nullptr) return &candidate;
-    if (!rejected->empty()) *rejected += '\n';
-    (*rejected += candidate.name).append(": ").append(reason);
-  }
-  return nullptr;
-}
-
-// What the thread's last call rejected.
-std::string &last_rejected() {
+// "name: reason" of the first `count` implementations, one a line; valid until the thread's next
+// call.
+const char *reasons(const NVTEXAttentionArgs &a, uint32_t count) {
   thread_local std::string text;
   text.clear();
-  return text;
+  for (uint32_t i = 0; i < count; ++i) {
+    size_t workspace = 0;
+    const char *reason = kImplementations[i].reject(&a, &workspace);
+    if (i > 0) text += '\n';
+    (text += kImplementations[i].name).append(": ").append(reason != nullptr ? reason : "");
+  }
+  return text.c_str();
 }
 
 }  // namespace
@@ -53,21 +40,22 @@ std::string &last_rejected() {
 extern "C" NVTEXOutcome nvte_cuda_attention_plan(const NVTEXAttentionArgs *args,
                                                  NVTEXAttentionPlan *plan) noexcept {
   using namespace nvte;
-  std::string &rejected = last_rejected();
-  size_t workspace = 0;
-  const Implementation *chosen = choose(*args, &workspace, &rejected);
-  if (chosen == nullptr) return unimplemented(rejected.c_str());
-  *plan = {workspace, chosen->name, rejected.c_str()};
-  return ok();
+  for (uint32_t i = 0; i < kCount; ++i) {
+    size_t workspace = 0;
+    if (kImplementations[i].reject(args, &workspace) != nullptr) continue;
+    plan->workspace_bytes = workspace;
+    plan->implementation = i;
+    plan->name = kImplementations[i].name;
+    // The texts are built only for a caller that reads them.
+    plan->rejected = plan->explain ? reasons(*args, i) : nullptr;
+    return ok();
+  }
+  return unimplemented(reasons(*args, kCount));
 }
 
 extern "C" NVTEXOutcome nvte_cuda_attention(const NVTEXAttentionArgs *args,
                                             cudaStream_t stream) noexcept {
   using namespace nvte;
-  std::string &rejected = last_rejected();
-  size_t workspace = 0;
-  const Implementation *chosen = choose(*args, &workspace, &rejected);
-  if (chosen == nullptr) return unimplemented(rejected.c_str());
-  if (workspace > args->workspace_bytes) return unimplemented("the workspace is too small");
-  return chosen->run(args, stream);
+  if (args->implementation >= kCount) return unimplemented("there is no such implementation");
+  return kImplementations[args->implementation].run(args, stream);
 }

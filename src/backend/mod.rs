@@ -173,19 +173,24 @@ pub(crate) fn run<A: Operator>(args: &A, stream: cudaStream_t) -> Result<()> {
 /// How an attention would run.
 pub(crate) struct Planned {
     pub(crate) workspace_bytes: usize,
-    /// A static name.
-    pub(crate) implementation: *const c_char,
-    /// "name: reason" of other implementations, one a line.
+    /// The backend's number of the implementation.
+    pub(crate) implementation: u32,
+    /// Its name, static.
+    pub(crate) name: *const c_char,
+    /// "name: reason" of other implementations, one a line, if the caller has asked for it.
     pub(crate) rejected: String,
 }
 
-/// What the backend of this process would do with an attention. An error if nothing.
-pub(crate) fn attention_plan(args: &AttentionArgs) -> Result<Planned> {
+/// What the backend of this process would do with an attention, and with `explain` why other implementations
+/// declined. An error, with all reasons, if it can do nothing.
+pub(crate) fn attention_plan(args: &AttentionArgs, explain: bool) -> Result<Planned> {
     let backend = current()?;
     let entry = backend.table.attention_plan.ok_or_else(|| missing(backend, "attention_plan"))?;
     let mut plan = AttentionPlan {
+        explain: explain || verbose::enabled(Level::Dispatch),
         workspace_bytes: 0,
-        implementation: std::ptr::null(),
+        implementation: 0,
+        name: std::ptr::null(),
         rejected: std::ptr::null(),
     };
     // SAFETY: the arguments have been checked by the operator's plan().
@@ -196,12 +201,12 @@ pub(crate) fn attention_plan(args: &AttentionArgs) -> Result<Planned> {
         // SAFETY: a backend's text is a C string that lives until the thread's next backend call.
         false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
     };
+    let AttentionPlan { workspace_bytes, implementation, name, .. } = plan;
     let rejected = text(plan.rejected);
     verbose::line(Level::Dispatch, "attention", || {
-        format!("{backend},{},{}", text(plan.implementation), rejected.replace('\n', ";"))
+        format!("{backend},{},{}", text(name), rejected.replace('\n', ";"))
     });
-    let AttentionPlan { workspace_bytes, implementation, .. } = plan;
-    Ok(Planned { workspace_bytes, implementation, rejected })
+    Ok(Planned { workspace_bytes, implementation, name, rejected })
 }
 
 /// Calls a table entry that is no operator: memory, streams, properties.

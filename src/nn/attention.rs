@@ -7,15 +7,17 @@ use super::kv_cache::{Cached, KvCache};
 use super::linear::{Linear, LinearTape};
 use super::memory::Lifetime;
 use super::norm::{NormConfig, NormLayer, NormTape};
-use super::ops::{self, AttentionTensors, QkvRope, plain};
+use super::ops::{self, QkvRope, plain};
 use super::parameter::{Init, Parameter, matrix};
 use super::quantizer::QTensor;
 use super::{Argument, Layer, Saved, Tape, Tensors, named, saved};
 use crate::error::{Error, Result};
+use crate::op::fused_attn::attention::{Attention, Backward, Inputs};
+use crate::op::fused_attn::layout::Layout;
 use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTE_Mask_Type::*;
 use crate::types::NVTE_QKV_Format::*;
-use crate::types::NVTE_QKV_Layout::*;
+use crate::types::NVTE_QKV_Layout_Group::*;
 use crate::types::NVTE_Softmax_Type::*;
 use crate::types::NVTEDType::{self, *};
 use crate::types::*;
@@ -99,12 +101,8 @@ impl AttentionConfig {
     }
 
     /// Queries, keys and values in tensors of their own.
-    fn separate(&self) -> NVTE_QKV_Layout {
-        match self.format {
-            NVTE_SBHD => NVTE_SBHD_SBHD_SBHD,
-            NVTE_THD => NVTE_THD_THD_THD,
-            _ => NVTE_BSHD_BSHD_BSHD,
-        }
+    fn separate(&self) -> Layout {
+        Layout::separate(self.format)
     }
 }
 
@@ -117,7 +115,7 @@ pub struct Core {
 
 /// What both passes of an attention know, beside q, k, v and o.
 pub struct CoreTape {
-    op: ops::Attention,
+    op: Attention,
     cu_seqlens: [Option<Tensor>; 4],
     page_table: Option<Tensor>,
     rng_state: Option<QTensor>,
@@ -142,7 +140,7 @@ impl Core {
     fn forward_to(
         &self,
         run: &Run,
-        layout: NVTE_QKV_Layout,
+        layout: Layout,
         parts: [&Tensor; 3],
         o: &Tensor,
         max_seqlen: [usize; 2],
@@ -160,55 +158,46 @@ impl Core {
         cached: &Cached,
         o: &Tensor,
     ) -> Result<Box<CoreTape>> {
-        let layout = match (self.config.format, cached.table.is_some()) {
-            (NVTE_THD, false) => NVTE_THD_BSHD_BSHD,
-            (NVTE_THD, true) => NVTE_Paged_KV_THD_BSHD_BSHD,
-            (NVTE_SBHD, false) => NVTE_SBHD_BSHD_BSHD,
-            (NVTE_SBHD, true) => NVTE_Paged_KV_SBHD_BSHD_BSHD,
-            (_, false) => NVTE_BSHD_BSHD_BSHD,
-            (_, true) => NVTE_Paged_KV_BSHD_BSHD_BSHD,
-        };
+        let group = if cached.table.is_some() { NVTE_Paged_KV_HD_HD_HD } else { NVTE_HD_HD_HD };
+        let layout = Layout { group, q: self.config.format, kv: NVTE_BSHD };
         let op = self.op(run, layout, [length, cached.max_length]);
         let mask = match op.mask {
             NVTE_NO_MASK | NVTE_PADDING_MASK => NVTE_PADDING_MASK,
             _ => NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK,
         };
-        let op = ops::Attention { mask, bottom_right: true, ..op };
+        let op = Attention { mask, bottom_right: true, ..op };
         let [new, all] = cached.cu_seqlens.clone();
         let parts = [q, &cached.k, &cached.v];
         self.run(run, op, parts, cached.table.as_ref(), o, [Some(new), Some(all), None, None])
     }
 
-    fn op(&self, run: &Run, layout: NVTE_QKV_Layout, max_seqlen: [usize; 2]) -> ops::Attention {
+    fn op(&self, run: &Run, layout: Layout, max_seqlen: [usize; 2]) -> Attention {
         let config = &self.config;
-        ops::Attention {
-            layout,
+        Attention {
             mask: config.mask,
             window: config.window,
             bottom_right: config.bottom_right,
             softmax: config.softmax,
-            dropout: if run.training { config.dropout } else { 0.0 },
             scale: config.scale(),
+            dropout: if run.training { config.dropout } else { 0.0 },
+            training: run.training,
             max_seqlen,
+            ..Attention::new(layout)
         }
     }
 
     fn run(
         &self,
         run: &Run,
-        op: ops::Attention,
+        op: Attention,
         parts: [&Tensor; 3],
         page_table: Option<&Tensor>,
         o: &Tensor,
         cu_seqlens: [Option<Tensor>; 4],
     ) -> Result<Box<CoreTape>> {
         let (config, dropout) = (&self.config, op.dropout);
-        let padding = matches!(
-            op.mask,
-            NVTE_PADDING_MASK | NVTE_PADDING_CAUSAL_MASK | NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK
-        );
         for (name, sums) in ["q", "kv"].into_iter().zip(&cu_seqlens) {
-            if padding && sums.is_none() {
+            if op.padding() && sums.is_none() {
                 let name = format!("step.cu_seqlens_{name}");
                 return Err(Error::argument(name, "Int32 [b + 1] (a mask with padding)", "null"));
             }
@@ -219,7 +208,7 @@ impl Core {
         let recipe =
             run.frame.as_ref().filter(|frame| frame.enabled).and_then(|f| f.recipe.as_ref());
         let fp8 = match recipe.is_some_and(|recipe| recipe.attention) && run.kv_cache.is_none() {
-            true => Some(Box::new(Fp8Heads::new(run, op.layout, parts)?)),
+            true => Some(Box::new(Fp8Heads::new(run, op.layout.group, parts)?)),
             false => None,
         };
         let mut tape = Box::new(CoreTape { op, cu_seqlens, page_table, rng_state, stats, fp8 });
@@ -235,28 +224,27 @@ impl Core {
         parts: [&Tensor; 3],
         o: &Tensor,
     ) -> Result<QTensor> {
-        let Some(fp8) = &tape.fp8 else {
-            return tape.op.forward(run, &self.tensors(tape, parts), o);
+        let page_table = tape.page_table.as_ref();
+        let inputs = match &tape.fp8 {
+            None => self.inputs(tape, parts),
+            Some(fp8) => Inputs {
+                s: Some(&self.probabilities.tensor),
+                ..self.inputs(tape, fp8.parts.each_ref())
+            },
         };
-        let tensors = self.tensors(tape, fp8.parts.each_ref());
-        let tensors = AttentionTensors { s: Some(&self.probabilities.tensor), ..tensors };
-        tape.op.forward(run, &tensors, o)
+        ops::attention_forward(run, &tape.op, inputs, page_table, o)
     }
 
-    fn tensors<'a>(
-        &'a self,
-        tape: &'a CoreTape,
-        [q, k, v]: [&'a Tensor; 3],
-    ) -> AttentionTensors<'a> {
-        AttentionTensors {
+    fn inputs<'a>(&'a self, tape: &'a CoreTape, [q, k, v]: [&'a Tensor; 3]) -> Inputs<'a> {
+        Inputs {
             q,
             k,
             v,
-            cu_seqlens: &tape.cu_seqlens,
-            page_table: tape.page_table.as_ref(),
-            s: None,
+            cu_seqlens: tape.cu_seqlens.each_ref().map(Option::as_ref),
+            bias: None,
             softmax_offset: self.offset.as_ref().map(|offset| &offset.value.tensor),
             rng_state: tape.rng_state.as_ref().map(|state| &state.tensor),
+            s: None,
         }
     }
 
@@ -265,19 +253,29 @@ impl Core {
         run: &Run,
         tape: &CoreTape,
         parts: [&Tensor; 3],
-        outputs: [&Tensor; 3],
-        grads: [&Tensor; 3],
+        [o, d_o, stats]: [&Tensor; 3],
+        [dq, dk, dv]: [&Tensor; 3],
     ) -> Result<()> {
         let read = match &tape.fp8 {
             Some(fp8) => Some(fp8.dequantized(run, self.config.dtype)?),
             None => None,
         };
         let parts = read.as_ref().map_or(parts, |(parts, _)| parts.each_ref());
-        let tensors = self.tensors(tape, parts);
         let offset = self.offset.as_ref().filter(|offset| offset.grad.is_some());
         let doffset = offset.map(|offset| offset.landing(run, kNVTEFloat32)).transpose()?;
-        let sums = doffset.as_ref().map(|landed| &landed.tensor);
-        tape.op.backward(run, &tensors, outputs, grads, sums)?;
+        let tensors = Backward {
+            inputs: self.inputs(tape, parts),
+            o,
+            d_o,
+            stats,
+            dp: None,
+            dq,
+            dk,
+            dv,
+            dbias: None,
+            doffset: doffset.as_ref().map(|landed| &landed.tensor),
+        };
+        ops::attention_backward(run, &tape.op, &tensors)?;
         match (offset, &doffset) {
             (Some(offset), Some(landed)) => offset.deposit(run, landed),
             _ => Ok(()),
@@ -634,15 +632,9 @@ impl MultiheadAttention {
         config.heads == config.groups && frequencies.is_none() && config.norm.is_none()
     }
 
-    fn packed_layout(&self) -> NVTE_QKV_Layout {
-        match (self.core.config.format, self.key_value.is_some()) {
-            (NVTE_SBHD, false) => NVTE_SBH3D,
-            (NVTE_SBHD, true) => NVTE_SBHD_SBH2D,
-            (NVTE_THD, false) => NVTE_TH3D,
-            (NVTE_THD, true) => NVTE_THD_TH2D,
-            (_, false) => NVTE_BSH3D,
-            (_, true) => NVTE_BSHD_BSH2D,
-        }
+    fn packed_layout(&self) -> Layout {
+        let group = if self.key_value.is_some() { NVTE_HD_H2D } else { NVTE_H3D };
+        Layout { group, ..self.core.config.separate() }
     }
 
     /// Queries, keys and values on their own: turned, and normalized if there are norms.

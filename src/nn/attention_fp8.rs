@@ -7,7 +7,7 @@ use super::ops::{self, plain};
 use super::quantizer::{QTensor, Quantizer, Scaling, Source, Usage};
 use crate::error::Result;
 use crate::tensor::{Buffer, Tensor};
-use crate::types::NVTE_QKV_Layout::{self, *};
+use crate::types::NVTE_QKV_Layout_Group::{self, *};
 use crate::types::NVTEDType::{self, *};
 
 /// One scale for a tensor, from its own maximum.
@@ -24,11 +24,11 @@ pub struct Fp8Heads {
 
 impl Fp8Heads {
     /// Casts the tensors that a layout has.
-    pub fn new(run: &Run, layout: NVTE_QKV_Layout, parts: [&Tensor; 3]) -> Result<Self> {
+    pub fn new(run: &Run, group: NVTE_QKV_Layout_Group, parts: [&Tensor; 3]) -> Result<Self> {
         // Parts that are interleaved begin with the first of them.
-        let first = match layout {
-            NVTE_SBH3D | NVTE_BSH3D | NVTE_TH3D => [0, 0, 0],
-            NVTE_SBHD_SBH2D | NVTE_BSHD_BSH2D | NVTE_THD_TH2D => [0, 1, 1],
+        let first = match group {
+            NVTE_H3D => [0, 0, 0],
+            NVTE_HD_H2D => [0, 1, 1],
             _ => [0, 1, 2],
         };
         let dtype = parts[0].rowwise.dtype;

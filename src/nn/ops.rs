@@ -7,6 +7,7 @@ use super::quantizer::QTensor;
 use crate::backend::args::{CopyKind, Function, Fusion, SeedArgs};
 use crate::error::{Error, Result};
 use crate::op;
+use crate::op::fused_attn::attention::{self, Attention, Inputs};
 use crate::op::gemm::{Epilogue, Options, Product};
 use crate::op::normalization::{Backward, Common, Forward};
 use crate::op::transformer_engine::QuantizationConfig;
@@ -395,172 +396,44 @@ pub fn copy_to_kv_cache(
     )
 }
 
-/// Options of an attention, of both passes.
-#[derive(Clone, Copy)]
-pub struct Attention {
-    pub layout: NVTE_QKV_Layout,
-    pub mask: NVTE_Mask_Type,
-    pub window: [i64; 2],
-    pub bottom_right: bool,
-    pub softmax: NVTE_Softmax_Type,
-    pub dropout: f32,
-    pub scale: f32,
-    pub max_seqlen: [usize; 2],
+/// Writes `o`, and returns the statistics of its rows.
+pub fn attention_forward(
+    run: &Run,
+    attention: &Attention,
+    inputs: Inputs,
+    page_table: Option<&Tensor>,
+    o: &Tensor,
+) -> Result<QTensor> {
+    let forward = || {
+        let shape = attention.stats_shape(inputs.q)?;
+        let lifetime = if run.training { Lifetime::Tape } else { Lifetime::Scratch };
+        let mut stats = QTensor::plain(run, (1, shape.numel()), kNVTEFloat32, lifetime)?;
+        stats.tensor.rowwise.shape = shape;
+        let (page_tables, stats_of_rows) = ([page_table; 2], Some(&stats.tensor));
+        let tensors =
+            attention::Forward { inputs, o, page_tables, stats: stats_of_rows, max: None };
+        lending(run, |memory| attention::forward(attention, &tensors, memory, run.stream))?;
+        Ok(stats)
+    };
+    within(run, "attention", forward())
 }
 
-/// Tensors of an attention that both passes read.
-pub struct AttentionTensors<'a> {
-    pub q: &'a Tensor,
-    pub k: &'a Tensor,
-    pub v: &'a Tensor,
-    /// Lengths of queries and keys, and where sequences begin.
-    pub cu_seqlens: &'a [Option<Tensor>; 4],
-    /// Of keys and values in pages.
-    pub page_table: Option<&'a Tensor>,
-    /// Scales of probabilities in FP8.
-    pub s: Option<&'a Tensor>,
-    pub softmax_offset: Option<&'a Tensor>,
-    pub rng_state: Option<&'a Tensor>,
+/// Writes the gradients of q, k and v, and of the softmax's offset if `tensors` has one.
+pub fn attention_backward(
+    run: &Run,
+    attention: &Attention,
+    tensors: &attention::Backward,
+) -> Result<()> {
+    let result = lending(run, |memory| attention::backward(attention, tensors, memory, run.stream));
+    within(run, "attention", result)
 }
 
-/// Parameters of a pass of attention, and handles for the time of its call.
-struct AttentionCall {
-    pass: &'static op::fused_attn::Pass,
-    values: op::fused_attn::Values,
-    handles: Vec<Temp>,
-}
-
-impl AttentionCall {
-    fn handle(&mut self, tensor: Option<&Tensor>) -> Result<NVTETensor> {
-        let temp = Temp::optional(tensor)?;
-        let handle = temp.0;
-        self.handles.push(temp);
-        Ok(handle)
-    }
-
-    fn tensor(&mut self, attribute: usize, tensor: Option<&Tensor>) -> Result<()> {
-        self.values[attribute] = self.handle(tensor)? as usize as u64;
-        Ok(())
-    }
-
-    fn run(&mut self, run: &Run, pack: &mut NVTETensorPack, workspace: NVTETensor) -> Result<()> {
-        self.values[self.pass.auxiliary] = (&raw mut *pack) as usize as u64;
-        self.values[self.pass.workspace()] = workspace as usize as u64;
-        // SAFETY: the pack is borrowed for the call.
-        within(run, "attention", unsafe { (self.pass.run)(op::fused_attn::Words(&self.values)) })
-    }
-}
-
-impl Attention {
-    /// The parameters that both passes have.
-    fn call(
-        &self,
-        pass: &'static op::fused_attn::Pass,
-        run: &Run,
-        t: &AttentionTensors,
-    ) -> Result<AttentionCall> {
-        let (values, handles) = (pass.objects.defaults(), Vec::new());
-        let mut call = AttentionCall { pass, values, handles };
-        for (i, tensor) in [t.q, t.k, t.v].into_iter().enumerate() {
-            call.tensor(i, Some(tensor))?;
-        }
-        for (i, lengths) in t.cu_seqlens.iter().enumerate() {
-            call.tensor(pass.cu_seqlens + i, lengths.as_ref())?;
-        }
-        let at = &pass.options;
-        // What follows the mask, in its order; no bias.
-        let mask = [
-            self.mask as u64,
-            NVTE_Bias_Type::NVTE_NO_BIAS as u64,
-            self.window[0] as u64,
-            self.window[1] as u64,
-            self.bottom_right.into(),
-            self.softmax as u64,
-        ];
-        call.values[at.mask..][..mask.len()].copy_from_slice(&mask);
-        let options = [
-            (at.dropout, self.dropout.to_bits().into()),
-            (at.dropout + 1, self.scale.to_bits().into()),
-            (at.layout, self.layout as u64),
-            (at.max_seqlen, self.max_seqlen[0] as u64),
-            (at.max_seqlen + 1, self.max_seqlen[1] as u64),
-            (pass.stream(), run.stream as usize as u64),
-        ];
-        for (attribute, value) in options {
-            call.values[attribute] = value;
-        }
-        Ok(call)
-    }
-
-    /// Writes `o`, and returns the statistics of the rows.
-    pub fn forward(&self, run: &Run, t: &AttentionTensors, o: &Tensor) -> Result<QTensor> {
-        use NVTEFusedAttnFwdParamsAttribute::*;
-        let mut call = self.call(&op::fused_attn::FORWARD, run, t)?;
-        for (attribute, tensor) in [
-            (kNVTEFusedAttnFwdParamsO, Some(o)),
-            (kNVTEFusedAttnFwdParamsSoftmaxOffset, t.softmax_offset),
-            (kNVTEFusedAttnFwdParamsS, t.s),
-            (kNVTEFusedAttnFwdParamsRngState, t.rng_state),
-            (kNVTEFusedAttnFwdParamsPageTableK, t.page_table),
-            (kNVTEFusedAttnFwdParamsPageTableV, t.page_table),
-        ] {
-            call.tensor(attribute as usize, tensor)?;
-        }
-        call.values[kNVTEFusedAttnFwdParamsIsTraining as usize] = run.training.into();
-        let mut pack = NVTETensorPack { tensors: [null_mut(); 10], size: 0 };
-        for handle in &mut pack.tensors {
-            *handle = call.handle(Some(&plain(Buffer::UNSET)))?;
-        }
-        let slot = pack.tensors[0];
-        let mut stats = None;
-        with_workspace(run, |workspace| {
-            call.run(run, &mut pack, workspace)?;
-            if stats.is_none() {
-                // The query has told their shape.
-                let shape = TENSORS.get("stats", slot)?.rowwise.shape;
-                let lifetime = if run.training { Lifetime::Tape } else { Lifetime::Scratch };
-                let mut own = QTensor::plain(run, (1, shape.numel()), kNVTEFloat32, lifetime)?;
-                own.tensor.rowwise.shape = shape;
-                let buffer = own.tensor.rowwise;
-                TENSORS.write("stats", slot, |tensor| tensor.rowwise = buffer)?;
-                stats = Some(own);
-            }
-            Ok(())
-        })?;
-        Ok(stats.expect("the query has been answered"))
-    }
-
-    /// Writes gradients of q, k, v and, if there is one, of the softmax's offset.
-    pub fn backward(
-        &self,
-        run: &Run,
-        t: &AttentionTensors,
-        [o, d_o, stats]: [&Tensor; 3],
-        [dq, dk, dv]: [&Tensor; 3],
-        doffset: Option<&Tensor>,
-    ) -> Result<()> {
-        use NVTEFusedAttnBwdParamsAttribute::*;
-        let mut call = self.call(&op::fused_attn::BACKWARD, run, t)?;
-        for (attribute, tensor) in [
-            (kNVTEFusedAttnBwdParamsO, Some(o)),
-            (kNVTEFusedAttnBwdParamsDO, Some(d_o)),
-            (kNVTEFusedAttnBwdParamsDQ, Some(dq)),
-            (kNVTEFusedAttnBwdParamsDK, Some(dk)),
-            (kNVTEFusedAttnBwdParamsDV, Some(dv)),
-            (kNVTEFusedAttnBwdParamsDSoftmaxOffset, doffset),
-        ] {
-            call.tensor(attribute as usize, tensor)?;
-        }
-        call.values[kNVTEFusedAttnBwdParamsDQKVLayout as usize] = self.layout as u64;
-        // In the order of the forward pass: an offset follows the generator's state.
-        let none = plain(Buffer::UNSET);
-        let saved = [stats, t.rng_state.unwrap_or(&none), t.softmax_offset.unwrap_or(&none)];
-        let mut pack = NVTETensorPack { tensors: [null_mut(); 10], size: saved.len() };
-        for (handle, tensor) in pack.tensors.iter_mut().zip(saved) {
-            *handle = call.handle(Some(tensor))?;
-        }
-        with_workspace(run, |workspace| call.run(run, &mut pack, workspace))
-    }
+/// Runs an operator with scratch memory of the size that it takes.
+fn lending(run: &Run, operator: impl FnOnce(&mut Workspace) -> Result<()>) -> Result<()> {
+    // It returns to its stream's pool when the operator has been enqueued.
+    let mut block = None;
+    let mut lend = |bytes: usize| Ok(block.insert(run.scratch(bytes.max(1))?).ptr());
+    operator(&mut Workspace::Lender(&mut lend))
 }
 
 /// `D = op(B) op(A)`, row-major, with options.

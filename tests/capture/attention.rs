@@ -66,7 +66,7 @@ fn attention(
             ..ATTENTION
         }
     };
-    c.step(names[0], move |side| entry(side, side.table.attention, base(side)));
+    c.step(names[0], move |side| run_attention(side, base(side)));
     let dq = c.output("dq", dtype, q_len, bound);
     let dk = c.output("dk", dtype, kv_len, bound);
     let dv = c.output("dv", dtype, kv_len, bound);
@@ -81,6 +81,6 @@ fn attention(
             backward: true,
             ..args
         };
-        entry(side, side.table.attention, args)
+        run_attention(side, args)
     });
 }

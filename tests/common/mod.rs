@@ -275,6 +275,25 @@ pub fn entry<A>(
     unsafe { entry.expect("table entry")(&args, side.stream) }
 }
 
+/// Runs an attention by the implementation that the backend's plan chooses, and answers what that answers if it
+/// chooses none.
+pub fn run_attention(side: &Side, mut args: AttentionArgs) -> Outcome {
+    let mut plan = AttentionPlan {
+        explain: false,
+        workspace_bytes: 0,
+        implementation: 0,
+        name: null(),
+        rejected: null(),
+    };
+    // SAFETY: the arguments describe the buffers of the case.
+    let outcome = unsafe { side.table.attention_plan.expect("table entry")(&args, &mut plan) };
+    if outcome.status != BackendStatus::NVTEX_BACKEND_OK {
+        return outcome;
+    }
+    args.implementation = plan.implementation;
+    entry(side, side.table.attention, args)
+}
+
 /// Casts on the CPU.
 pub fn cast(from: &[u8], input_dtype: NVTEDType, output_dtype: NVTEDType) -> Vec<u8> {
     let numel = from.len() / size(input_dtype);
@@ -489,6 +508,7 @@ pub const ATTENTION: AttentionArgs = {
         alibi: false,
         backward: false,
         deterministic: false,
+        implementation: 0,
         workspace: null_mut(),
         workspace_bytes: 0,
     }

@@ -188,6 +188,11 @@ typedef struct NVTEXAttentionArgs {
    * The backward adds in a fixed order.
    */
   bool deterministic;
+  /**
+   * The implementation that runs this, a number that the backend's plan of the same arguments has given. A
+   * plan does not look at it.
+   */
+  uint32_t implementation;
   void *workspace;
   /**
    * At least what [`AttentionPlan`] says.
@@ -197,18 +202,26 @@ typedef struct NVTEXAttentionArgs {
 
 /**
  * What a backend would do with an [`AttentionArgs`], whose pointers may be null where only their
- * being there does not matter: a plan looks at shapes, strides, dtypes and options, and takes a
- * pointer that is not null as "is there".
+ * being there does not matter: a plan looks at shapes, strides, dtypes, options and alignments, and takes a
+ * pointer that is not null as "is there". The caller sets `explain`, the backend the rest.
  */
 typedef struct NVTEXAttentionPlan {
+  /**
+   * The caller wants to read `rejected`.
+   */
+  bool explain;
   size_t workspace_bytes;
   /**
-   * Name of the implementation, static.
+   * The implementation that was chosen, for `AttentionArgs::implementation`.
    */
-  const char *implementation;
+  uint32_t implementation;
   /**
-   * "name: reason" of those that were rejected before it, one a line; valid until the thread's next
-   * backend call.
+   * Its name, static.
+   */
+  const char *name;
+  /**
+   * With `explain`, "name: reason" of those that were rejected before it, one a line; valid until the thread's
+   * next backend call. Else null.
    */
   const char *rejected;
 } NVTEXAttentionPlan;

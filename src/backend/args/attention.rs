@@ -137,21 +137,28 @@ pub struct AttentionArgs {
     pub backward: bool,
     /// The backward adds in a fixed order.
     pub deterministic: bool,
+    /// The implementation that runs this, a number that the backend's plan of the same arguments has given. A
+    /// plan does not look at it.
+    pub implementation: u32,
     pub workspace: *mut c_void,
     /// At least what [`AttentionPlan`] says.
     pub workspace_bytes: usize,
 }
 
 /// What a backend would do with an [`AttentionArgs`], whose pointers may be null where only their
-/// being there does not matter: a plan looks at shapes, strides, dtypes and options, and takes a
-/// pointer that is not null as "is there".
+/// being there does not matter: a plan looks at shapes, strides, dtypes, options and alignments, and takes a
+/// pointer that is not null as "is there". The caller sets `explain`, the backend the rest.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionPlan {
+    /// The caller wants to read `rejected`.
+    pub explain: bool,
     pub workspace_bytes: usize,
-    /// Name of the implementation, static.
-    pub implementation: *const c_char,
-    /// "name: reason" of those that were rejected before it, one a line; valid until the thread's next
-    /// backend call.
+    /// The implementation that was chosen, for `AttentionArgs::implementation`.
+    pub implementation: u32,
+    /// Its name, static.
+    pub name: *const c_char,
+    /// With `explain`, "name: reason" of those that were rejected before it, one a line; valid until the thread's
+    /// next backend call. Else null.
     pub rejected: *const c_char,
 }

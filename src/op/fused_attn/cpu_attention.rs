@@ -36,8 +36,10 @@ pub(crate) unsafe extern "C-unwind" fn attention_plan(
     }
     *plan = AttentionPlan {
         workspace_bytes: 0,
-        implementation: c"cpu_tiled".as_ptr(),
+        implementation: 0,
+        name: c"cpu_tiled".as_ptr(),
         rejected: c"".as_ptr(),
+        ..*plan
     };
     Outcome::OK
 }

@@ -8,11 +8,30 @@
     clippy::too_many_arguments
 )]
 
-use super::attention::{Answers, Problem, Words, choose, query};
-use super::attention_call::{backward, forward};
+mod calls;
+pub(crate) mod objects;
+
+use super::attention::Attention;
+use super::problem::Problem;
 use super::*;
-use crate::error::{Handle, guard};
-use crate::tensor::{FromC, from_c_enum};
+use crate::error::{self, Handle, guard};
+use crate::tensor::{FromC, from_c, from_c_enum};
+use calls::{BackwardCall, CGradients, COptions, ForwardCall, number, problem_of_config};
+use objects::{BWD, CONFIGS, FWD};
+use std::cell::RefCell;
+use std::ffi::CString;
+
+fn layout(qkv_layout: MaybeUninit<NVTE_QKV_Layout>) -> Result<Layout> {
+    calls::layout("qkv_layout", number(qkv_layout))
+}
+
+/// Keeps a text for the thread until the next one.
+fn keep(text: &str) -> *const c_char {
+    thread_local! {
+        static KEPT: RefCell<CString> = RefCell::default();
+    }
+    error::keep(&KEPT, text)
+}
 
 /// Which of queries, keys and values a layout interleaves.
 ///
@@ -31,7 +50,7 @@ pub extern "C-unwind" fn nvte_get_qkv_layout_group(
 pub extern "C-unwind" fn nvte_get_qkv_format(
     qkv_layout: MaybeUninit<NVTE_QKV_Layout>,
 ) -> NVTE_QKV_Format {
-    guard("nvte_get_qkv_format", || Ok(layout(qkv_layout)?.all))
+    guard("nvte_get_qkv_format", || Ok(layout(qkv_layout)?.format()))
 }
 
 /// The order of dimensions of the queries of a layout.
@@ -653,10 +672,12 @@ pub unsafe extern "C-unwind" fn nvte_get_fused_attn_backend_v2(
     let number = guard("nvte_get_fused_attn_backend_v2", || {
         // SAFETY: the caller vouches for the address.
         unsafe { backend::buf::store(message, c"".as_ptr()) };
-        let (chosen, reason) = choose(&Problem::from_config(cfg)?);
-        // SAFETY: as above.
-        unsafe { backend::buf::store(message, reason) };
-        Ok(Chosen(chosen))
+        let supported = problem_of_config(cfg)?.supported();
+        Ok(Chosen(supported.unwrap_or_else(|reason| {
+            // SAFETY: the caller vouches for the address.
+            unsafe { backend::buf::store(message, keep(&reason)) };
+            NVTE_Fused_Attn_Backend::NVTE_No_Backend
+        })))
     });
     number.0
 }
@@ -696,63 +717,47 @@ pub extern "C-unwind" fn nvte_get_fused_attn_backend(
     cuda_graph: bool,
     deterministic: bool,
 ) -> NVTE_Fused_Attn_Backend {
-    use NVTEFusedAttnConfigAttribute::*;
     let chosen = guard("nvte_get_fused_attn_backend", || {
         let (q, kv): (NVTEDType, NVTEDType) =
             (from_c("q_dtype", q_dtype)?, from_c("kv_dtype", kv_dtype)?);
         if q != kv {
             return Err(Error::argument("kv_dtype", format!("{q} (q_dtype)"), kv));
         }
-        let mut values = CONFIGS.defaults();
-        let mut set = |attribute: NVTEFusedAttnConfigAttribute, value: u64| {
-            values[attribute as usize] = value;
+        let layout = layout(qkv_layout)?;
+        let max_seqlen = [max_seqlen_q, max_seqlen_kv];
+        // A CUDA graph needs nothing else.
+        let _ = cuda_graph;
+        let attention = Attention {
+            mask: from_c("attn_mask_type", attn_mask_type)?,
+            bias: from_c("bias_type", bias_type)?,
+            softmax: from_c("softmax_type", softmax_type)?,
+            window: [window_size_left, window_size_right],
+            dropout,
+            training: is_training,
+            deterministic,
+            max_logit: return_max_logit,
+            max_seqlen,
+            ..Attention::new(layout)
         };
-        set(kNVTEFusedAttnConfigIsTraining, is_training.into());
-        set(kNVTEFusedAttnConfigDeterministic, deterministic.into());
-        set(kNVTEFusedAttnConfigCudaGraph, cuda_graph.into());
-        set(kNVTEFusedAttnConfigReturnMaxLogit, return_max_logit.into());
-        set(kNVTEFusedAttnConfigAttnMaskType, word(attn_mask_type));
-        set(kNVTEFusedAttnConfigBiasType, word(bias_type));
-        set(kNVTEFusedAttnConfigWindowSizeLeft, window_size_left as u64);
-        set(kNVTEFusedAttnConfigWindowSizeRight, window_size_right as u64);
-        set(kNVTEFusedAttnConfigSoftmaxType, word(softmax_type));
-        set(kNVTEFusedAttnConfigDropout, dropout.to_bits().into());
-        for attribute in [
-            kNVTEFusedAttnConfigQKVDtype,
-            kNVTEFusedAttnConfigODtype,
-            kNVTEFusedAttnConfigDODtype,
-            kNVTEFusedAttnConfigDQKVDtype,
-        ] {
-            set(attribute, q as u64);
-        }
-        set(kNVTEFusedAttnConfigQKVLayout, word(qkv_layout));
-        for (attribute, size) in [
-            (kNVTEFusedAttnConfigBatchSize, 1),
-            (kNVTEFusedAttnConfigNumAttnHeads, num_attn_heads),
-            (kNVTEFusedAttnConfigNumGQAGroups, num_gqa_groups),
-            (kNVTEFusedAttnConfigHeadDimQK, head_dim_qk),
-            (kNVTEFusedAttnConfigHeadDimV, head_dim_v),
-            (kNVTEFusedAttnConfigMaxSeqlenQ, max_seqlen_q),
-            (kNVTEFusedAttnConfigMaxSeqlenKV, max_seqlen_kv),
-            (kNVTEFusedAttnConfigNumTokensQ, max_seqlen_q),
-            (kNVTEFusedAttnConfigNumTokensKV, max_seqlen_kv),
-            (kNVTEFusedAttnConfigBiasBatchSize, 1),
-            (kNVTEFusedAttnConfigBiasNumHeads, num_attn_heads),
-            (kNVTEFusedAttnConfigBiasSeqlenQ, max_seqlen_q),
-            (kNVTEFusedAttnConfigBiasSeqlenKV, max_seqlen_kv),
-        ] {
-            set(attribute, size as u64);
-        }
-        Ok(Chosen(choose(&Problem::from_words(Words(&values))?).0))
+        let problem = Problem {
+            attention,
+            scaling: NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING,
+            qkv_dtype: q,
+            o_dtype: q,
+            do_dtype: q,
+            dqkv_dtype: q,
+            bias_dtype: if q.is_fp8() { kNVTEBFloat16 } else { q },
+            batch: 1,
+            heads: [num_attn_heads, num_gqa_groups],
+            dim_qk: head_dim_qk,
+            dim_v: head_dim_v,
+            tokens: max_seqlen,
+            pages: Default::default(),
+            bias: [1, num_attn_heads, max_seqlen_q, max_seqlen_kv],
+        };
+        Ok(Chosen(problem.supported().unwrap_or(NVTE_Fused_Attn_Backend::NVTE_No_Backend)))
     });
     chosen.0
-}
-
-/// The bytes of an enumeration that C passed, as an attribute holds them.
-fn word<T: Copy>(value: MaybeUninit<T>) -> u64 {
-    const { assert!(size_of::<T>() == size_of::<u32>()) };
-    // SAFETY: a C caller initialises all 4 bytes, whatever their value.
-    u64::from(unsafe { value.as_ptr().cast::<u32>().read() })
 }
 
 /// What would run one pass of an attention, and what declined before it.
@@ -774,10 +779,23 @@ pub unsafe extern "C-unwind" fn nvtex_fused_attn_query(
     let chosen = guard("nvtex_fused_attn_query", || {
         let pass: NVTEXAttentionPass = from_c("pass", pass)?;
         let backward = pass == NVTEXAttentionPass::NVTEX_ATTENTION_BACKWARD;
-        let problem = Problem::from_config(config)?;
-        let answers = Answers { implementation, rejected, workspace_bytes };
+        let problem = problem_of_config(config)?;
+        let (kind, name, reasons, bytes) = match problem.plan(backward, true) {
+            Ok(planned) => {
+                let bytes = problem.workspace_bytes(planned.workspace_bytes);
+                (problem.kind(), planned.name, keep(&planned.rejected), bytes)
+            }
+            Err(error) => {
+                (NVTE_Fused_Attn_Backend::NVTE_No_Backend, null(), keep(&error.message), 0)
+            }
+        };
         // SAFETY: the caller vouches for the addresses.
-        Ok(Chosen(unsafe { query(&problem, backward, &answers) }))
+        unsafe {
+            backend::buf::store(implementation, name);
+            backend::buf::store(rejected, reasons);
+            backend::buf::store(workspace_bytes, bytes);
+        }
+        Ok(Chosen(kind))
     });
     chosen.0
 }
@@ -817,9 +835,8 @@ pub unsafe extern "C-unwind" fn nvtex_fused_attn_query(
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_attn_fwd_v2(params: NVTEFusedAttnFwdParams) {
     guard("nvte_fused_attn_fwd_v2", || {
-        let values = FWD.slab.get("params", params)?;
         // SAFETY: the caller vouches for the pack.
-        unsafe { forward(Words(&values)) }
+        unsafe { ForwardCall::of_params(params)?.run() }
     });
 }
 
@@ -861,45 +878,41 @@ pub unsafe extern "C-unwind" fn nvte_fused_attn_fwd(
     stream: cudaStream_t,
 ) {
     guard("nvte_fused_attn_fwd", || {
-        let address = |ptr: *mut c_void| ptr as usize as u64;
-        // In the order of NVTEFusedAttnFwdParamsAttribute.
-        let values: [u64; 33] = [
-            address(Q),
-            address(K),
-            address(V),
-            address(Bias),
-            address(SoftmaxOffset),
-            address(S),
-            address(O),
-            address(Aux_CTX_Tensors.cast()),
-            address(cu_seqlens_q),
-            address(cu_seqlens_kv),
-            address(cu_seqlens_q_padded),
-            address(cu_seqlens_kv_padded),
-            address(page_table_k),
-            address(page_table_v),
-            address(rng_state),
-            is_training.into(),
-            cuda_graph.into(),
-            return_max_logit.into(),
-            word(attn_mask_type),
-            word(bias_type),
-            window_size_left as u64,
-            window_size_right as u64,
-            bottom_right_diagonal.into(),
-            word(softmax_type),
-            dropout.to_bits().into(),
-            attn_scale.to_bits().into(),
-            word(qkv_layout),
-            word(o_format),
-            word(qkv_scale_inv_format),
-            max_seqlen_q as u64,
-            max_seqlen_kv as u64,
-            address(workspace),
-            address(stream.cast()),
-        ];
+        // A CUDA graph needs nothing else.
+        let _ = cuda_graph;
+        let options = COptions {
+            layout: number(qkv_layout),
+            o_format: number(o_format),
+            qkv_scale_inv_format: number(qkv_scale_inv_format),
+            gradients: None,
+            mask: number(attn_mask_type),
+            bias: number(bias_type),
+            window: [window_size_left, window_size_right],
+            bottom_right: bottom_right_diagonal,
+            softmax: number(softmax_type),
+            dropout,
+            scale: attn_scale,
+            training: is_training,
+            deterministic: false,
+            max_logit: return_max_logit,
+            max_seqlen: [max_seqlen_q, max_seqlen_kv],
+        };
+        let call = ForwardCall {
+            options,
+            qkv: [Q, K, V],
+            bias: Bias,
+            softmax_offset: SoftmaxOffset,
+            s: S,
+            o: O,
+            pack: Aux_CTX_Tensors,
+            cu_seqlens: [cu_seqlens_q, cu_seqlens_kv, cu_seqlens_q_padded, cu_seqlens_kv_padded],
+            page_tables: [page_table_k, page_table_v],
+            rng_state,
+            workspace,
+            stream,
+        };
         // SAFETY: the caller vouches for the pack.
-        unsafe { forward(Words(&values)) }
+        unsafe { call.run() }
     });
 }
 
@@ -916,9 +929,8 @@ pub unsafe extern "C-unwind" fn nvte_fused_attn_fwd(
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_attn_bwd_v2(params: NVTEFusedAttnBwdParams) {
     guard("nvte_fused_attn_bwd_v2", || {
-        let values = BWD.slab.get("params", params)?;
         // SAFETY: the caller vouches for the pack.
-        unsafe { backward(Words(&values)) }
+        unsafe { BackwardCall::of_params(params)?.run() }
     });
 }
 
@@ -964,48 +976,45 @@ pub unsafe extern "C-unwind" fn nvte_fused_attn_bwd(
     stream: cudaStream_t,
 ) {
     guard("nvte_fused_attn_bwd", || {
-        let address = |ptr: *mut c_void| ptr as usize as u64;
-        // In the order of NVTEFusedAttnBwdParamsAttribute.
-        let values: [u64; 37] = [
-            address(Q),
-            address(K),
-            address(V),
-            address(O),
-            address(dO),
-            address(S),
-            address(dP),
-            address(Aux_CTX_Tensors.cast_mut().cast()),
-            address(dQ),
-            address(dK),
-            address(dV),
-            address(dBias),
-            address(dSoftmaxOffset),
-            address(cu_seqlens_q),
-            address(cu_seqlens_kv),
-            address(cu_seqlens_q_padded),
-            address(cu_seqlens_kv_padded),
-            deterministic.into(),
-            cuda_graph.into(),
-            word(attn_mask_type),
-            word(bias_type),
-            window_size_left as u64,
-            window_size_right as u64,
-            bottom_right_diagonal.into(),
-            word(softmax_type),
-            dropout.to_bits().into(),
-            attn_scale.to_bits().into(),
-            word(qkv_layout),
-            word(o_format),
-            word(do_format),
-            word(dqkv_layout),
-            word(qkv_scale_inv_format),
-            word(do_scale_inv_format),
-            max_seqlen_q as u64,
-            max_seqlen_kv as u64,
-            address(workspace),
-            address(stream.cast()),
-        ];
+        // A CUDA graph needs nothing else.
+        let _ = cuda_graph;
+        let options = COptions {
+            layout: number(qkv_layout),
+            o_format: number(o_format),
+            qkv_scale_inv_format: number(qkv_scale_inv_format),
+            gradients: Some(CGradients {
+                do_format: number(do_format),
+                dqkv_layout: number(dqkv_layout),
+                do_scale_inv_format: number(do_scale_inv_format),
+            }),
+            mask: number(attn_mask_type),
+            bias: number(bias_type),
+            window: [window_size_left, window_size_right],
+            bottom_right: bottom_right_diagonal,
+            softmax: number(softmax_type),
+            dropout,
+            scale: attn_scale,
+            training: true,
+            deterministic,
+            max_logit: false,
+            max_seqlen: [max_seqlen_q, max_seqlen_kv],
+        };
+        let call = BackwardCall {
+            options,
+            qkv: [Q, K, V],
+            o: O,
+            d_o: dO,
+            s: S,
+            dp: dP,
+            pack: Aux_CTX_Tensors,
+            gradients: [dQ, dK, dV],
+            dbias: dBias,
+            doffset: dSoftmaxOffset,
+            cu_seqlens: [cu_seqlens_q, cu_seqlens_kv, cu_seqlens_q_padded, cu_seqlens_kv_padded],
+            workspace,
+            stream,
+        };
         // SAFETY: the caller vouches for the pack.
-        unsafe { backward(Words(&values)) }
+        unsafe { call.run() }
     });
 }

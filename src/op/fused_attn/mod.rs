@@ -2,16 +2,15 @@
 //! sequences, context parallelism and caches (spec attention 2, 9, 14 to 18).
 #![allow(unsafe_code)]
 
-mod attention;
-mod attention_call;
+pub mod attention;
 pub(crate) mod cpu;
 pub(crate) mod cpu_attention;
 pub mod exports;
-mod objects;
+pub mod layout;
+mod operand;
+mod problem;
 
-pub(crate) use attention::Words;
-pub(crate) use attention_call::{BACKWARD, FORWARD, Pass};
-pub(crate) use objects::{BWD, CONFIGS, FWD, Values};
+pub(crate) use exports::objects::{BWD, CONFIGS, FWD};
 
 use crate::backend::{self, args::*};
 use crate::check::{self, HIGH_PRECISION, Memory};
@@ -20,51 +19,11 @@ use crate::error::{Error, Result};
 use crate::tensor::{Buffer, Shape, from_c};
 use crate::types::*;
 use NVTE_QKV_Format::*;
-use NVTE_QKV_Layout_Group::*;
 use NVTEDType::*;
+use layout::Layout;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null;
-
-/// Group and formats of a layout: of all three, of queries, of keys and values.
-#[derive(Clone, Copy)]
-struct Layout {
-    group: NVTE_QKV_Layout_Group,
-    all: NVTE_QKV_Format,
-    q: NVTE_QKV_Format,
-    kv: NVTE_QKV_Format,
-}
-
-/// Groups of the layouts 0 to 4, of which 5 to 9 and 10 to 14 are those of the next formats.
-const GROUPS: [NVTE_QKV_Layout_Group; 5] =
-    [NVTE_3HD, NVTE_H3D, NVTE_HD_2HD, NVTE_HD_H2D, NVTE_HD_HD_HD];
-
-fn layout(layout: MaybeUninit<NVTE_QKV_Layout>) -> Result<Layout> {
-    // SAFETY: a C caller initialises all 4 bytes, whatever their value.
-    numbered_layout("qkv_layout", unsafe { layout.as_ptr().cast::<i32>().read() })
-}
-
-fn numbered_layout(argument: &str, number: i32) -> Result<Layout> {
-    let same = |group, format| Layout { group, all: format, q: format, kv: format };
-    let mixed = |group, all, q, kv| Layout { group, all, q, kv };
-    Ok(match number {
-        0..5 => same(GROUPS[number as usize], NVTE_SBHD),
-        5..10 => same(GROUPS[number as usize - 5], NVTE_BSHD),
-        10..15 => same(GROUPS[number as usize - 10], NVTE_THD),
-        15 => mixed(NVTE_HD_HD_HD, NVTE_SBHD_2BSHD, NVTE_SBHD, NVTE_BSHD),
-        16 => mixed(NVTE_HD_HD_HD, NVTE_BSHD_2SBHD, NVTE_BSHD, NVTE_SBHD),
-        17 => mixed(NVTE_HD_HD_HD, NVTE_THD_2BSHD, NVTE_THD, NVTE_BSHD),
-        18 => mixed(NVTE_HD_HD_HD, NVTE_THD_2SBHD, NVTE_THD, NVTE_SBHD),
-        19 => same(NVTE_Paged_KV_HD_HD_HD, NVTE_BSHD),
-        20 => mixed(NVTE_Paged_KV_HD_HD_HD, NVTE_BSHD_2SBHD, NVTE_BSHD, NVTE_SBHD),
-        21 => mixed(NVTE_Paged_KV_HD_HD_HD, NVTE_SBHD_2BSHD, NVTE_SBHD, NVTE_BSHD),
-        22 => same(NVTE_Paged_KV_HD_HD_HD, NVTE_SBHD),
-        23 => mixed(NVTE_Paged_KV_HD_HD_HD, NVTE_THD_2BSHD, NVTE_THD, NVTE_BSHD),
-        24 => mixed(NVTE_Paged_KV_HD_HD_HD, NVTE_THD_2SBHD, NVTE_THD, NVTE_SBHD),
-        25 => same(NVTE_SD_SD_SD, NVTE_BHSD),
-        _ => return Err(Error::argument(argument, "an NVTE_QKV_Layout from 0 to 25", number)),
-    })
-}
 
 /// A handle that C++ passes by reference; C passes its address.
 pub(crate) type NVTETensorReference = *const NVTETensor;

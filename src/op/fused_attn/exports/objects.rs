@@ -74,7 +74,7 @@ pub(crate) static BWD: Objects =
     Objects { slab: Slab::new(Kind::FusedAttnBwdParams), table: &BWD_PARAMS, name: "params" };
 
 impl Objects {
-    pub(super) fn create(&'static self) -> Result<*mut c_void> {
+    pub(in crate::op::fused_attn) fn create(&'static self) -> Result<*mut c_void> {
         self.slab.insert(self.defaults())
     }
 
@@ -82,7 +82,7 @@ impl Objects {
         self.table.iter().map(|&(_, default)| default).collect()
     }
 
-    pub(super) fn destroy(&self, handle: *mut c_void) -> Result<()> {
+    pub(in crate::op::fused_attn) fn destroy(&self, handle: *mut c_void) -> Result<()> {
         self.slab.remove(self.name, handle)
     }
 
@@ -99,7 +99,7 @@ impl Objects {
 
     /// # Safety
     /// `buf` is null or has `size` bytes to write; `written` is null or valid.
-    pub(super) unsafe fn get<A: Copy>(
+    pub(in crate::op::fused_attn) unsafe fn get<A: Copy>(
         &self,
         handle: *mut c_void,
         attr: MaybeUninit<A>,
@@ -126,7 +126,7 @@ impl Objects {
 
     /// # Safety
     /// `buf` is null or has `size` bytes to read.
-    pub(super) unsafe fn set<A: Copy>(
+    pub(in crate::op::fused_attn) unsafe fn set<A: Copy>(
         &self,
         handle: *mut c_void,
         attr: MaybeUninit<A>,
