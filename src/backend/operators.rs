@@ -43,7 +43,7 @@ macro_rules! operators {
                 partition(PartitionArgs) = fused_attn::cpu::partition;
                 seed(SeedArgs) = fused_attn::cpu::seed;
                 copy_rows(CopyRowsArgs) = fused_attn::cpu::copy_rows;
-                attention(AttentionArgs) = fused_attn::cpu_attention::attention;
+                attention(AttentionArgs) = fused_attn::cpu::attention;
                 adam(AdamArgs) = multi_tensor::cpu::adam;
                 sgd(SgdArgs) = multi_tensor::cpu::sgd;
                 l2_norm(L2NormArgs) = multi_tensor::cpu::l2_norm;
@@ -116,7 +116,7 @@ macro_rules! operators {
                 attention_plan(
                     args: *const AttentionArgs,
                     plan: *mut AttentionPlan,
-                ) = fused_attn::cpu_attention::attention_plan;
+                ) = fused_attn::cpu::attention_plan;
                 /// Streams of the calling thread, at most 4, that wait for what is on `stream` by now.
                 fork(
                     stream: cudaStream_t,

@@ -8,6 +8,7 @@ use super::memory::{Block, Layout, Lifetime, Place, host_room, host_vec, lock, r
 use super::ops::{self, plain};
 use super::quantizer::QTensor;
 use crate::error::{Error, Result};
+use crate::op::fused_attn::kv_cache::ToCache;
 use crate::tensor::{Shape, Tensor};
 use crate::types::NVTE_QKV_Format;
 use crate::types::NVTEDType::{self, *};
@@ -362,14 +363,19 @@ impl KvCache {
         let batch = state.batch;
         let table = self.array(self.places.table, &[batch, max_length / page]);
         let sums = self.places.sums.map(|place| self.array(place, &[batch + 1]));
-        ops::copy_to_kv_cache(
-            run,
-            [k, v],
-            [&owners[0].tensor, &owners[1].tensor],
-            [&table, &sums[0], &sums[1]],
-            format,
-            [length, max_length, max_length / page],
-        )?;
+        let copy = ToCache {
+            new: [k, v],
+            cache: [&owners[0].tensor, &owners[1].tensor],
+            page_table: &table,
+            cu_new_lens: &sums[0],
+            cu_cached_lens: &sums[1],
+            batch,
+            max_new: length,
+            max_length,
+            max_pages: max_length / page,
+            paged: true,
+        };
+        ops::copy_to_kv_cache(run, &copy, format)?;
         let in_place = |(i, sequence): (usize, &Sequence)| {
             sequence.pages.first().is_none_or(|&first| first == i)
         };

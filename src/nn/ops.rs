@@ -8,6 +8,7 @@ use crate::backend::args::{CopyKind, Function, Fusion, SeedArgs};
 use crate::error::{Error, Result};
 use crate::op;
 use crate::op::fused_attn::attention::{self, Attention, Inputs};
+use crate::op::fused_attn::kv_cache::{ToCache, copy_to_cache};
 use crate::op::gemm::{Epilogue, Options, Product};
 use crate::op::normalization::{Backward, Common, Forward};
 use crate::op::transformer_engine::QuantizationConfig;
@@ -15,7 +16,7 @@ use crate::tensor::{Buffer, TENSORS, Tensor};
 use crate::types::NVTEDType::*;
 use crate::types::*;
 use crate::workspace::Workspace;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
@@ -279,7 +280,11 @@ pub fn rng_state(run: &Run, from: &Tensor, state: &Tensor, offset: u32) -> Resul
         seed: 0,
         offset: offset.into(),
     };
-    within(run, "rng_state", op::fused_attn::extract_seed_and_offset(&args, true, run.stream))
+    within(
+        run,
+        "rng_state",
+        op::fused_attn::random::extract_seed_and_offset(&args, true, run.stream),
+    )
 }
 
 /// Splits a packed tensor into queries, keys and values and turns the first two, or the other way round
@@ -356,44 +361,9 @@ impl QkvRope<'_> {
     }
 }
 
-/// Copies new keys and values to the pages of a cache, which have `sizes`: tokens of a sequence in the
-/// copied tensors, tokens and pages of a sequence in the cache.
-pub fn copy_to_kv_cache(
-    run: &Run,
-    new: [&Tensor; 2],
-    cache: [&Tensor; 2],
-    [table, new_lengths, lengths]: [&Tensor; 3],
-    format: NVTE_QKV_Format,
-    sizes: [usize; 3],
-) -> Result<()> {
-    let [new_k, new_v] = new.map(Temp::new);
-    let [k_cache, v_cache] = cache.map(Temp::new);
-    let (new, cache) = ([new_k?, new_v?], [k_cache?, v_cache?]);
-    let (table, new_lengths, lengths) =
-        (Temp::new(table)?, Temp::new(new_lengths)?, Temp::new(lengths)?);
-    let handles = op::fused_attn::ToCache {
-        new: [new[0].0, new[1].0],
-        cache: [cache[0].0, cache[1].0],
-        page_table: table.0,
-        cu_new_lens: new_lengths.0,
-        cu_cached_lens: lengths.0,
-    };
-    let small = |n: usize| {
-        c_int::try_from(n).map_err(|_| Error::argument("kv_cache", "sizes below 2^31", n))
-    };
-    let batch = new_lengths.get()?.rowwise.shape.numel() - 1;
-    let sizes = op::fused_attn::CacheSizes {
-        b: small(batch)?,
-        max_ctx_len: small(sizes[0])?,
-        max_seq_len: small(sizes[1])?,
-        max_pages_per_seq: small(sizes[2])?,
-    };
-    let format = MaybeUninit::new(format);
-    within(
-        run,
-        "kv_cache",
-        op::fused_attn::copy_to_cache(&handles, format, &sizes, true, run.stream),
-    )
+/// Copies new keys and values, which lie in `format`, to a cache.
+pub fn copy_to_kv_cache(run: &Run, copy: &ToCache, format: NVTE_QKV_Format) -> Result<()> {
+    within(run, "kv_cache", copy_to_cache(copy, format, run.stream))
 }
 
 /// Writes `o`, and returns the statistics of its rows.

@@ -1,5 +1,6 @@
 //! The call of attention: options and tensors become a [`Problem`] and then the arguments of a backend
 //! (spec attention 4 to 12).
+#![allow(unsafe_code)]
 
 use super::layout::Layout;
 use super::operand::Operand;
@@ -529,7 +530,7 @@ fn check_interleaved(layout: &Layout, problem: &Problem, parts: [&Operand; 3]) -
 fn auxiliary(name: &str, buffer: &Buffer, dtype: NVTEDType, least: usize) -> Result<*mut c_void> {
     let data = check::raw_pointer(format_args!("{name}.data"), buffer.ptr(), least, dtype)?;
     check::dtype(name, buffer.dtype, &[dtype])?;
-    super::check_elements(name, buffer, least)?;
+    super::rows::check_elements(name, buffer, least)?;
     Ok(data)
 }
 
@@ -540,7 +541,7 @@ fn bias_address(bias: &Operand, problem: &Problem) -> Result<*mut c_void> {
     if declared.dtype != kNVTEFloat32 {
         check::dtype(bias.name, declared.dtype, &[problem.bias_dtype])?;
     }
-    super::check_elements(bias.name, declared, problem.bias.iter().product())?;
+    super::rows::check_elements(bias.name, declared, problem.bias.iter().product())?;
     let buffer = Buffer::new(declared.ptr(), problem.bias_dtype, &problem.bias);
     bias.vector_address(&buffer, problem.bias[3])
 }

@@ -12,14 +12,73 @@ mod calls;
 pub(crate) mod objects;
 
 use super::attention::Attention;
+use super::context_parallel::{self, OutCorrection, Ranks};
+use super::kv_cache::{ToCache, copy_to_cache};
+use super::layout::Layout;
 use super::problem::Problem;
-use super::*;
-use crate::error::{self, Handle, guard};
-use crate::tensor::{FromC, from_c, from_c_enum};
+use super::rows::{count, positive};
+use super::{packing, random};
+use crate::backend::{self, args::*};
+use crate::check;
+use crate::error::{self, Error, Handle, Result, guard};
+use crate::tensor::{FromC, Tensor, from_c, from_c_enum};
+use crate::types::*;
+use NVTE_QKV_Format::*;
+use NVTEDType::*;
 use calls::{BackwardCall, CGradients, COptions, ForwardCall, number, problem_of_config};
 use objects::{BWD, CONFIGS, FWD};
 use std::cell::RefCell;
-use std::ffi::CString;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::null;
+
+/// A handle that C++ passes by reference; C passes its address.
+type NVTETensorReference = *const NVTETensor;
+
+/// The tensor of a handle that is passed by reference.
+///
+/// # Safety
+/// `handle` is null or points to a handle.
+unsafe fn referred(name: &str, handle: NVTETensorReference) -> Result<Tensor> {
+    check::address(name, handle)?;
+    // SAFETY: the caller's promise; it is not null.
+    check::tensor(name, unsafe { handle.read() })
+}
+
+/// The tensors of a host array of handles.
+///
+/// # Safety
+/// The array is null or has `count` handles.
+unsafe fn tensors(name: &str, handles: *const NVTETensor, count: usize) -> Result<Vec<Tensor>> {
+    check::array(name, handles, ("num_tensors", count))?;
+    let tensor = |i: usize| {
+        // SAFETY: the caller's promise; the array is not null.
+        let handle = unsafe { handles.add(i).read() };
+        check::tensor(&format!("{name}[{i}]"), handle)
+    };
+    (0..count).map(tensor).collect()
+}
+
+/// What happens to a half of each sequence.
+///
+/// # Safety
+/// `name` is null or a C string.
+unsafe fn half_op(argument: &str, name: *const c_char) -> Result<HalfOp> {
+    let expected = "\"add\", \"copy\", \"none\" or \"zero\"";
+    if name.is_null() {
+        return Err(Error::argument(argument, expected, "null"));
+    }
+    // SAFETY: the caller's promise; it is not null.
+    Ok(match unsafe { CStr::from_ptr(name) }.to_bytes() {
+        b"add" => HalfOp::NVTEX_HALF_ADD,
+        b"copy" => HalfOp::NVTEX_HALF_COPY,
+        b"none" => HalfOp::NVTEX_HALF_NONE,
+        b"zero" => HalfOp::NVTEX_HALF_ZERO,
+        other => {
+            return Err(Error::argument(argument, expected, String::from_utf8_lossy(other)));
+        }
+    })
+}
 
 fn layout(qkv_layout: MaybeUninit<NVTE_QKV_Layout>) -> Result<Layout> {
     calls::layout("qkv_layout", number(qkv_layout))
@@ -223,9 +282,12 @@ pub unsafe extern "C-unwind" fn nvte_cp_thd_read_half_tensor(
     half_idx: c_int,
     stream: cudaStream_t,
 ) {
-    guard("nvte_cp_thd_read_half_tensor", || unsafe {
+    guard("nvte_cp_thd_read_half_tensor", || {
         // SAFETY: the caller vouches for the references.
-        read_half(tensor, cu_seqlens, half, half_idx, stream)
+        let (tensor, cu_seqlens) =
+            unsafe { (referred("tensor", tensor)?, referred("cu_seqlens", cu_seqlens)?) };
+        let half = check::tensor("half", half)?;
+        context_parallel::read_half(&tensor, &cu_seqlens, &half, half_idx, stream)
     });
 }
 
@@ -247,7 +309,9 @@ pub unsafe extern "C-unwind" fn nvte_cp_thd_second_half_lse_correction(
         let (step, cu) = unsafe {
             (referred("lse_per_step", lse_per_step)?, referred("cu_seqlens", cu_seqlens)?)
         };
-        half_lse(("lse", lse), ("lse_per_step", step), cu, lse_packed != 0, true, stream)
+        let lse = check::tensor("lse", lse)?;
+        let (lse, step) = (("lse", &lse), ("lse_per_step", &step));
+        context_parallel::half_lse(lse, step, &cu, lse_packed != 0, true, stream)
     });
 }
 
@@ -269,12 +333,14 @@ pub unsafe extern "C-unwind" fn nvte_cp_thd_read_second_half_lse(
         // SAFETY: the caller vouches for the references.
         let (lse, cu) = unsafe { (referred("lse", lse)?, referred("cu_seqlens", cu_seqlens)?) };
         let length = count("second_half_lse_seqlen", second_half_lse_seqlen)?;
-        let shape = check::tensor("half_lse", half_lse)?.rowwise.shape;
+        let half_lse = check::tensor("half_lse", half_lse)?;
+        let shape = half_lse.rowwise.shape;
         if shape.dims().last() != Some(&length) {
             let expected = format!("{length} (second_half_lse_seqlen) as the last dimension");
             return Err(Error::argument("half_lse.shape", expected, shape));
         }
-        super::half_lse(("lse", lse), ("half_lse", half_lse), cu, lse_packed != 0, false, stream)
+        let (lse, half_lse) = (("lse", &lse), ("half_lse", &half_lse));
+        context_parallel::half_lse(lse, half_lse, &cu, lse_packed != 0, false, stream)
     });
 }
 
@@ -297,9 +363,27 @@ pub unsafe extern "C-unwind" fn nvte_cp_thd_out_correction(
     stream: cudaStream_t,
 ) {
     guard("nvte_cp_thd_out_correction", || {
-        let handles = OutCorrection { out, out_per_step, old_lse, lse, lse_per_step, cu_seqlens };
+        let out = check::tensor("out", out)?;
         // SAFETY: the caller vouches for the references.
-        unsafe { out_correction(&handles, only_second_half != 0, lse_packed != 0, stream) }
+        let (step, old_lse, lse, step_lse, cu) = unsafe {
+            (
+                referred("out_per_step", out_per_step)?,
+                referred("old_lse", old_lse)?,
+                referred("lse", lse)?,
+                referred("lse_per_step", lse_per_step)?,
+                referred("cu_seqlens", cu_seqlens)?,
+            )
+        };
+        let tensors = OutCorrection {
+            out: &out,
+            out_per_step: &step,
+            old_lse: &old_lse,
+            lse: &lse,
+            lse_per_step: &step_lse,
+            cu_seqlens: &cu,
+        };
+        let (second_half, packed) = (only_second_half != 0, lse_packed != 0);
+        context_parallel::out_correction(&tensors, second_half, packed, stream)
     });
 }
 
@@ -319,9 +403,17 @@ pub unsafe extern "C-unwind" fn nvte_cp_thd_grad_correction(
     second_half: *const c_char,
     stream: cudaStream_t,
 ) {
-    guard("nvte_cp_thd_grad_correction", || unsafe {
+    guard("nvte_cp_thd_grad_correction", || {
         // SAFETY: the caller vouches for the references and the texts.
-        grad_correction(grad, grad_per_step, cu_seqlens, (first_half, second_half), stream)
+        let (step, cu_seqlens, halves) = unsafe {
+            (
+                referred("grad_per_step", grad_per_step)?,
+                referred("cu_seqlens", cu_seqlens)?,
+                (half_op("first_half", first_half)?, half_op("second_half", second_half)?),
+            )
+        };
+        let grad = check::tensor("grad", grad)?;
+        context_parallel::grad_correction(&grad, &step, &cu_seqlens, halves, stream)
     });
 }
 
@@ -339,9 +431,12 @@ pub unsafe extern "C-unwind" fn nvte_cp_thd_get_partitioned_indices(
     rank: c_int,
     stream: cudaStream_t,
 ) {
-    guard("nvte_cp_thd_get_partitioned_indices", || unsafe {
+    guard("nvte_cp_thd_get_partitioned_indices", || {
         // SAFETY: the caller vouches for the reference.
-        partitioned_indices(cu_seqlens, output, (total_tokens, world_size, rank), stream)
+        let cu_seqlens = unsafe { referred("cu_seqlens", cu_seqlens)? };
+        let ranks = Ranks::new(total_tokens, world_size)?;
+        let output = check::tensor("output", output)?;
+        context_parallel::partitioned_indices(&cu_seqlens, &output, ranks, rank, stream)
     });
 }
 
@@ -358,16 +453,12 @@ pub unsafe extern "C-unwind" fn nvte_thd_sequence_order_to_cp_rank_order(
     total_tokens: c_int,
     stream: cudaStream_t,
 ) {
-    guard("nvte_thd_sequence_order_to_cp_rank_order", || unsafe {
+    guard("nvte_thd_sequence_order_to_cp_rank_order", || {
+        let (ranks, map) = (Ranks::new(total_tokens, world_size)?, RowMap::NVTEX_ROWS_TO_RANKS);
         // SAFETY: the caller vouches for the references.
-        reorder(
-            inp,
-            cu_seqlens,
-            out,
-            (world_size, total_tokens),
-            RowMap::NVTEX_ROWS_TO_RANKS,
-            stream,
-        )
+        let (inp, cu) = unsafe { (referred("inp", inp)?, referred("cu_seqlens", cu_seqlens)?) };
+        let out = check::tensor("out", out)?;
+        context_parallel::reorder(&inp, &cu, &out, ranks, map, stream)
     });
 }
 
@@ -384,16 +475,12 @@ pub unsafe extern "C-unwind" fn nvte_thd_cp_rank_order_to_sequence_order(
     total_tokens: c_int,
     stream: cudaStream_t,
 ) {
-    guard("nvte_thd_cp_rank_order_to_sequence_order", || unsafe {
+    guard("nvte_thd_cp_rank_order_to_sequence_order", || {
+        let (ranks, map) = (Ranks::new(total_tokens, world_size)?, RowMap::NVTEX_ROWS_FROM_RANKS);
         // SAFETY: the caller vouches for the references.
-        reorder(
-            inp,
-            cu_seqlens,
-            out,
-            (world_size, total_tokens),
-            RowMap::NVTEX_ROWS_FROM_RANKS,
-            stream,
-        )
+        let (inp, cu) = unsafe { (referred("inp", inp)?, referred("cu_seqlens", cu_seqlens)?) };
+        let out = check::tensor("out", out)?;
+        context_parallel::reorder(&inp, &cu, &out, ranks, map, stream)
     });
 }
 
@@ -411,9 +498,17 @@ pub unsafe extern "C-unwind" fn nvte_thd_copy_valid_tokens_from_per_split_to_ran
     total_tokens: c_int,
     stream: cudaStream_t,
 ) {
-    guard("nvte_thd_copy_valid_tokens_from_per_split_to_rank_local", || unsafe {
+    guard("nvte_thd_copy_valid_tokens_from_per_split_to_rank_local", || {
         // SAFETY: the caller vouches for the references.
-        copy_valid(inp, (cu_seqlens_padded, cu_seqlens), out, total_tokens, stream)
+        let (inp, padded, cu) = unsafe {
+            (
+                referred("inp", inp)?,
+                referred("cu_seqlens_padded", cu_seqlens_padded)?,
+                referred("cu_seqlens", cu_seqlens)?,
+            )
+        };
+        let (total, out) = (count("total_tokens", total_tokens)?, check::tensor("out", out)?);
+        packing::copy_valid(&inp, &padded, &cu, &out, total, stream)
     });
 }
 
@@ -432,14 +527,16 @@ pub extern "C-unwind" fn nvte_convert_thd_to_bshd(
     stream: cudaStream_t,
 ) {
     guard("nvte_convert_thd_to_bshd", || {
-        let shape = check::tensor("new_tensor", new_tensor)?.rowwise.shape;
+        let new_tensor = check::tensor("new_tensor", new_tensor)?;
+        let (shape, packed) = (new_tensor.rowwise.shape, check::tensor("tensor", tensor)?);
+        let cu_seqlens = check::tensor("cu_seqlens", cu_seqlens)?;
         let sizes = [count("b", b)?, count("max_seq_len", max_seq_len)?];
         if shape.dims().get(..2) != Some(&sizes[..]) {
             let expected = format!("[{}, {}, heads, dim]", sizes[0], sizes[1]);
             return Err(Error::argument("new_tensor.shape", expected, shape));
         }
-        let (packed, padded) = (("tensor", tensor), ("new_tensor", new_tensor));
-        convert(packed, padded, cu_seqlens, RowMap::NVTEX_ROWS_UNPACK, stream)
+        let (packed, padded) = (("tensor", &packed), ("new_tensor", &new_tensor));
+        packing::convert(packed, padded, &cu_seqlens, RowMap::NVTEX_ROWS_UNPACK, stream)
     });
 }
 
@@ -458,8 +555,11 @@ pub extern "C-unwind" fn nvte_convert_bshd_to_thd(
 ) {
     guard("nvte_convert_bshd_to_thd", || {
         let _ = t;
-        let (packed, padded) = (("new_tensor", new_tensor), ("tensor", tensor));
-        convert(packed, padded, cu_seqlens, RowMap::NVTEX_ROWS_PACK, stream)
+        let (packed, padded) =
+            (check::tensor("new_tensor", new_tensor)?, check::tensor("tensor", tensor)?);
+        let cu_seqlens = check::tensor("cu_seqlens", cu_seqlens)?;
+        let (packed, padded) = (("new_tensor", &packed), ("tensor", &padded));
+        packing::convert(packed, padded, &cu_seqlens, RowMap::NVTEX_ROWS_PACK, stream)
     });
 }
 
@@ -492,15 +592,25 @@ pub extern "C-unwind" fn nvte_copy_to_kv_cache(
     stream: cudaStream_t,
 ) {
     guard("nvte_copy_to_kv_cache", || {
-        let handles = ToCache {
-            new: [new_k, new_v],
-            cache: [k_cache, v_cache],
-            page_table,
-            cu_new_lens,
-            cu_cached_lens,
+        let (new_k, new_v) = (check::tensor("new_k", new_k)?, check::tensor("new_v", new_v)?);
+        let (k_cache, v_cache) =
+            (check::tensor("k_cache", k_cache)?, check::tensor("v_cache", v_cache)?);
+        if [&new_k, &new_v, &k_cache, &v_cache].iter().any(|tensor| !tensor.rowwise.is_set()) {
+            return Ok(());
+        }
+        let copy = ToCache {
+            new: [&new_k, &new_v],
+            cache: [&k_cache, &v_cache],
+            page_table: &check::tensor("page_table", page_table)?,
+            cu_new_lens: &check::tensor("cu_new_lens", cu_new_lens)?,
+            cu_cached_lens: &check::tensor("cu_cached_lens", cu_cached_lens)?,
+            batch: positive("b", b)?,
+            max_new: count("max_ctx_len", max_ctx_len)?,
+            max_length: positive("max_seq_len", max_seq_len)?,
+            max_pages: positive("max_pages_per_seq", max_pages_per_seq)?,
+            paged: is_non_paged == 0,
         };
-        let sizes = CacheSizes { b, max_ctx_len, max_seq_len, max_pages_per_seq };
-        copy_to_cache(&handles, qkv_format, &sizes, is_non_paged == 0, stream)
+        copy_to_cache(&copy, from_c("qkv_format", qkv_format)?, stream)
     });
 }
 
@@ -515,7 +625,10 @@ pub extern "C-unwind" fn nvte_prepare_flash_attn_fwd(
     qkv: NVTETensor,
     stream: cudaStream_t,
 ) {
-    guard("nvte_prepare_flash_attn_fwd", || prepare_forward(qkvi, qkv, stream));
+    guard("nvte_prepare_flash_attn_fwd", || {
+        let (qkvi, qkv) = (check::tensor("qkvi", qkvi)?, check::tensor("qkv", qkv)?);
+        packing::separate(&qkvi, &qkv, stream)
+    });
 }
 
 /// Interleaves queries, keys and values `[b, s, n, d]` as `[s, b, n, 3, d]`.
@@ -530,7 +643,11 @@ pub extern "C-unwind" fn nvte_prepare_flash_attn_bwd(
     qkv: NVTETensor,
     stream: cudaStream_t,
 ) {
-    guard("nvte_prepare_flash_attn_bwd", || prepare_backward([q, k, v], qkv, stream));
+    guard("nvte_prepare_flash_attn_bwd", || {
+        let (q, k) = (check::tensor("q", q)?, check::tensor("k", k)?);
+        let (v, qkv) = (check::tensor("v", v)?, check::tensor("qkv", qkv)?);
+        packing::join([&q, &k, &v], &qkv, stream)
+    });
 }
 
 /// Transposes tensors `[b, s, h, d]` or `[s, b, h, d]` (original_format) to `[b, h, s, d or more]`, zeros
@@ -553,12 +670,11 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_transpose_to_bhsd(
             return Err(Error::argument("original_format", "NVTE_SBHD or NVTE_BSHD", got));
         }
         // SAFETY: the caller vouches for the arrays.
-        let entries = unsafe {
-            pairs(inputs, outputs, num_tensors, |from_name, from, to_name, to| {
-                transpose_to_bhsd(from_name, from, to_name, to, format)
-            })?
+        let (inputs, outputs) = unsafe {
+            (tensors("inputs", inputs, num_tensors)?, tensors("outputs", outputs, num_tensors)?)
         };
-        run_copies(&entries, stream)
+        let entry = |from: (&_, &_), to: (&_, &_)| packing::transpose_to_bhsd(from, to, format);
+        packing::copy_each(&inputs, &outputs, entry, stream)
     });
 }
 
@@ -576,8 +692,10 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_pad_last_dim(
 ) {
     guard("nvte_multi_tensor_pad_last_dim", || {
         // SAFETY: the caller vouches for the arrays.
-        let entries = unsafe { pairs(inputs, outputs, num_tensors, pad_last_dim)? };
-        run_copies(&entries, stream)
+        let (inputs, outputs) = unsafe {
+            (tensors("inputs", inputs, num_tensors)?, tensors("outputs", outputs, num_tensors)?)
+        };
+        packing::copy_each(&inputs, &outputs, packing::pad_last_dim, stream)
     });
 }
 
@@ -595,7 +713,8 @@ pub unsafe extern "C-unwind" fn nvte_populate_rng_state_async(
     stream: cudaStream_t,
 ) {
     guard("nvte_populate_rng_state_async", || {
-        populate_rng_state(rng_state_dst, seed, (q_max_seqlen, kv_max_seqlen), backend, stream)
+        let lengths = (q_max_seqlen, kv_max_seqlen);
+        random::populate_rng_state(rng_state_dst, seed, lengths, number(backend), stream)
     });
 }
 
@@ -611,7 +730,7 @@ pub unsafe extern "C-unwind" fn nvte_get_runtime_num_segments(
 ) -> u32 {
     guard("nvte_get_runtime_num_segments", || {
         let _ = workspace;
-        runtime_num_segments(cu_seqlens, len, stream)
+        random::runtime_num_segments(cu_seqlens, len, stream)
     })
 }
 
@@ -639,7 +758,7 @@ pub unsafe extern "C-unwind" fn nvte_extract_seed_and_offset(
             seed: if on_device { 0 } else { seed_val as i64 },
             offset: if on_device { offset_intragraph.into() } else { offset_val as i64 },
         };
-        extract_seed_and_offset(&args, on_device, stream)
+        random::extract_seed_and_offset(&args, on_device, stream)
     });
 }
 

@@ -1,6 +1,6 @@
 //! A tensor argument of attention with the name that errors give it.
 
-use super::check_elements;
+use super::rows::check_elements;
 use crate::backend::args::AttentionTensor;
 use crate::check;
 use crate::error::{Error, Result};

@@ -229,7 +229,7 @@ impl Problem {
             &[kNVTEFloat8E4M3, kNVTEFloat8E5M2, kNVTEFloat16, kNVTEBFloat16, kNVTEFloat32];
         let own = [self.qkv_dtype];
         let check = crate::check::dtype;
-        check("Q", self.qkv_dtype, super::TOKENS)?;
+        check("Q", self.qkv_dtype, super::rows::TOKENS)?;
         check("O", self.o_dtype, if self.fp8() { OUTPUTS } else { &own })?;
         if self.fp8() && self.scaling != NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING {
             let expected = "NVTE_DELAYED_TENSOR_SCALING (blocks: dequantize and use 16-bit attention, \

@@ -1,5 +1,6 @@
 //! The C forms of an attention: handles, numbers and attributes of objects become the records of the typed call,
 //! and the auxiliary tensors of a pack its outputs. Attributes are read by position here alone.
+#![allow(unsafe_code)]
 
 use super::objects::{BWD, CONFIGS, FWD};
 use crate::check;
