@@ -9,27 +9,14 @@
 
 namespace nvte {
 
-// Bytes that a group of copies brings; zeros if `inside` is false.
+// Other names of the asynchronous copies of ptx.cuh.
 __device__ __forceinline__ void copy_async16(uint32_t to, const void *from, bool inside) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(inside ? 16 : 0)
-               : "memory");
+  cp_async_16(to, from, inside);
 }
-__device__ __forceinline__ void copy_async4(uint32_t to, const void *from, bool inside) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
-               "r"(inside ? 4 : 0)
-               : "memory");
-}
-__device__ __forceinline__ void copy_async8(uint32_t to, const void *from, bool inside) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from),
-               "r"(inside ? 8 : 0)
-               : "memory");
-}
-__device__ __forceinline__ void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// All but the last kLeft groups of this thread have arrived.
+__device__ __forceinline__ void end_group() { cp_async_commit_group(); }
 template <int kLeft>
 __device__ __forceinline__ void wait_groups() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+  cp_async_wait_group<kLeft>();
 }
 
 __device__ __forceinline__ void store_chunk(uint32_t to, const uint32_t (&w)[4]) {
@@ -47,17 +34,32 @@ __device__ __forceinline__ void load_chunk(uint32_t from, uint32_t (&w)[4]) {
                : "memory");
 }
 
-// Four matrices of 8 rows of 8 elements; a quarter of the lanes has the addresses of one's rows.
-__device__ __forceinline__ void load_matrices(uint32_t from, uint32_t (&w)[4]) {
+// Four matrices of 8 rows of 8 elements of 16 bits. Eight lanes have the addresses of the rows of
+// one matrix: lanes 0 to 7 of the first, and so on.
+__device__ __forceinline__ void ldmatrix_x4(uint32_t from, uint32_t (&w)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
                : "r"(from)
                : "memory");
 }
-__device__ __forceinline__ void load_transposed(uint32_t from, uint32_t (&w)[4]) {
+__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t from, uint32_t (&w)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
                : "r"(from)
+               : "memory");
+}
+
+// The other way, to shared memory (compute capability 9.0).
+__device__ __forceinline__ void stmatrix_x4(uint32_t to, const uint32_t (&w)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+               :
+               : "r"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+               : "memory");
+}
+__device__ __forceinline__ void stmatrix_x4_trans(uint32_t to, const uint32_t (&w)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+               :
+               : "r"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
                : "memory");
 }
 
@@ -80,7 +82,8 @@ __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], 
   }
 }
 
-// Keeps what is computed from it from being computed ahead of a loop, into registers for all of it.
+// Hides from the compiler what `value` is, so that it does not compute what depends on it ahead of
+// a loop and keep the results in registers for all of the loop.
 __device__ __forceinline__ void forget(int &value) { asm volatile("" : "+r"(value)); }
 
 template <int kD>
@@ -115,12 +118,12 @@ __device__ __forceinline__ void multiply_rows(float (&acc)[kMt][kNt][4], uint32_
     uint32_t left[kMt][4];
 #pragma unroll
     for (int mt = 0; mt < kMt; ++mt) {
-      load_matrices(a + mt * 16 * Rows::kRow + ((a_first ^ 2 * k) << 4), left[mt]);
+      ldmatrix_x4(a + mt * 16 * Rows::kRow + ((a_first ^ 2 * k) << 4), left[mt]);
     }
 #pragma unroll
     for (int n = 0; n < kNt / 2; ++n) {
       uint32_t right[4];
-      load_matrices(b + n * 16 * Rows::kRow + ((b_first ^ 2 * k) << 4), right);
+      ldmatrix_x4(b + n * 16 * Rows::kRow + ((b_first ^ 2 * k) << 4), right);
 #pragma unroll
       for (int mt = 0; mt < kMt; ++mt) {
         multiply<T>(acc[mt][2 * n], left[mt], right[0], right[1]);
@@ -145,7 +148,7 @@ __device__ __forceinline__ void multiply_columns(float (&acc)[kMt][kNt][4],
 #pragma unroll
     for (int n = 0; n < kNt / 2; ++n) {
       uint32_t right[4];
-      load_transposed(b + k * 16 * Rows::kRow + (((first + 2 * n) ^ b_first) << 4), right);
+      ldmatrix_x4_trans(b + k * 16 * Rows::kRow + (((first + 2 * n) ^ b_first) << 4), right);
 #pragma unroll
       for (int mt = 0; mt < kMt; ++mt) {
         multiply<T>(acc[mt][2 * n], p[mt][k], right[0], right[1]);

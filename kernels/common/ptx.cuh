@@ -1,4 +1,5 @@
-// Instructions that CUDA C++ does not spell: cache hints and programmatic dependent launch.
+// Instructions that CUDA C++ has no words for: programmatic dependent launch, predicated loads, and
+// asynchronous copies to shared memory. Wrappers have the names of their PTX instructions.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +10,63 @@ __device__ __forceinline__ uint32_t shared_address(const void *p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// Everything earlier in the stream is complete and visible after this. A kernel launched with the
-// overlap attribute touches nothing that others write or read before it, but to fetch it into L2.
-__device__ __forceinline__ void wait_for_stream() {
+// Everything earlier in the stream is complete and visible after this. A kernel that was launched
+// with the overlap attribute may fetch into L2 before it, but must not read or write anything that
+// other kernels write or read.
+__device__ __forceinline__ void griddepcontrol_wait() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// The next kernel of the stream may be scheduled once every block has said this or has ended.
-__device__ __forceinline__ void let_next_start() {
+// The next kernel of the stream may be scheduled once every block has executed this or has ended.
+__device__ __forceinline__ void griddepcontrol_launch_dependents() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
+// Other names of the same two.
+__device__ __forceinline__ void wait_for_stream() { griddepcontrol_wait(); }
+__device__ __forceinline__ void let_next_start() { griddepcontrol_launch_dependents(); }
+
+// Copies to shared memory that the thread does not wait for; zeros if `inside` is false. They
+// belong to the thread's next group.
+__device__ __forceinline__ void cp_async_16(uint32_t to, const void *from, bool inside) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(inside ? 16 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void cp_async_8(uint32_t to, const void *from, bool inside) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from),
+               "r"(inside ? 8 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void cp_async_4(uint32_t to, const void *from, bool inside) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
+               "r"(inside ? 4 : 0)
+               : "memory");
+}
+// The first `bytes` of 16, and zeros after them.
+__device__ __forceinline__ void cp_async_first_bytes(uint32_t to, const void *from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void cp_async_commit_group() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// All but the last kLeft groups of this thread have arrived.
+template <int kLeft>
+__device__ __forceinline__ void cp_async_wait_group() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
 // Data, or zeros if `inside` is false: a predicate, so that a batch of loads has no branch in it.
-// Volatile keeps it behind wait_for_stream(). No cache hint: loads that bypass L1 beside stores
-// that do not cost 10 % of the memory rate (H200, bf16 to fp8, 8192 x 8192: 53 us against 47.6 us).
+// Volatile keeps the load behind griddepcontrol_wait(). There is no cache hint: loads that bypass
+// L1 beside stores that do not cost 10 % of the memory rate (H200, BF16 to FP8, 8192 x 8192: 53 us
+// against 47.6 us).
 template <int kBytes>
 __device__ __forceinline__ void load_once(const void *p, bool inside, uint32_t *w) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "one load instruction");
@@ -57,7 +97,8 @@ __device__ __forceinline__ void load_once(const void *p, bool inside, uint32_t *
   }
 }
 
-// 16 bytes of shared memory. Volatile: without a branch around it even if its use has one.
+// 16 bytes of shared memory. Volatile, so that the load itself gets no branch around it where its
+// use has one.
 __device__ __forceinline__ void load_shared(const uint32_t *p, uint32_t (&w)[4]) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])

@@ -11,32 +11,33 @@
 
 namespace nvte {
 
-// Barriers in shared memory. A phase ends after `count` arrivals and all announced bytes; waiting
-// for parity p returns once the phase of that parity is over, at once for 1 on a fresh barrier.
-__device__ __forceinline__ void init_barrier(uint64_t *barrier, unsigned count) {
+// Barriers in shared memory. A phase ends after `count` arrivals and all announced bytes. Waiting
+// for a parity returns once the phase of that parity is over; on a fresh barrier, parity 1 counts
+// as over.
+__device__ __forceinline__ void mbarrier_init(uint64_t *barrier, unsigned count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
                :
                : "r"(shared_address(barrier)), "r"(count)
                : "memory");
 }
-// After the inits, before a __syncthreads() that the copies come after.
-__device__ __forceinline__ void publish_barriers() {
+// Between the last mbarrier_init() and the __syncthreads() that the first copies come after.
+__device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-__device__ __forceinline__ void arrive(uint64_t *barrier) {
+__device__ __forceinline__ void mbarrier_arrive(uint64_t *barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
                :
                : "r"(shared_address(barrier))
                : "memory");
 }
 // Arrives and announces bytes that copies will bring.
-__device__ __forceinline__ void arrive_expecting(uint64_t *barrier, uint32_t bytes) {
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(uint64_t *barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                :
                : "r"(shared_address(barrier)), "r"(bytes)
                : "memory");
 }
-__device__ __forceinline__ void wait_barrier(uint64_t *barrier, uint32_t parity) {
+__device__ __forceinline__ void mbarrier_wait(uint64_t *barrier, uint32_t parity) {
   asm volatile(
       "{.reg .pred done;\n"
       "again:\n"
@@ -47,19 +48,44 @@ __device__ __forceinline__ void wait_barrier(uint64_t *barrier, uint32_t parity)
       : "memory");
 }
 
-// Ordinary accesses to shared memory come before later ones of wgmma and bulk copies.
-__device__ __forceinline__ void fence_async_proxy() {
+// Orders this thread's ordinary accesses to shared memory before later ones by wgmma and bulk
+// copies.
+__device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// The box of a map at coordinates, innermost first: N = 2 to 5 of them. One thread.
-// What lies outside reads as zeros, wherever the box lies. But a box whose first element lies
-// outside, in whatever dimension, makes the hardware look at the map's base: where a map has its
-// base beside its tensor and that is no memory, the load faults (H200; prefetches do not). A box
-// that begins inside may end anywhere.
+// ---- Clusters of blocks
+
+__device__ __forceinline__ unsigned cluster_ctarank() {
+  unsigned rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+// Arrives at the barrier of block `rank` of the cluster, at the address that it has in this block.
+// Relaxed: orders no memory accesses.
+__device__ __forceinline__ void mbarrier_arrive_remote(uint64_t *barrier, unsigned rank) {
+  asm volatile(
+      "{.reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [there];}"
+      :
+      : "r"(shared_address(barrier)), "r"(rank)
+      : "memory");
+}
+
+// ---- Bulk copies
+
+// The box of a map at coordinates, innermost first, of which there are N = 2 to 5; by one thread.
+// Elements outside the tensor read as zeros, wherever the box lies. But a box whose first element
+// lies outside, in any dimension, makes the hardware look at the map's base: if the base is not the
+// tensor's and lies where there is no memory, the load faults (seen on an H200; prefetches do not
+// fault). A box that begins inside may end anywhere.
 template <int N>
-__device__ __forceinline__ void load_box(void *to, const CUtensorMap *map, uint64_t *barrier,
-                                         const int (&at)[N]) {
+__device__ __forceinline__ void cp_async_bulk_tensor_load(void *to, const CUtensorMap *map,
+                                                          uint64_t *barrier, const int (&at)[N]) {
   const uint32_t dst = shared_address(to), done = shared_address(barrier);
   if constexpr (N == 2) {
     asm volatile(
@@ -93,18 +119,34 @@ __device__ __forceinline__ void load_box(void *to, const CUtensorMap *map, uint6
   }
 }
 
+// To both blocks of a cluster of two, at the same addresses, completing on the barrier of each.
+__device__ __forceinline__ void cp_async_bulk_tensor_load_multicast(void *to,
+                                                                    const CUtensorMap *map,
+                                                                    uint64_t *barrier, int x,
+                                                                    int y) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;"
+      :
+      : "r"(shared_address(to)), "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y),
+        "h"(static_cast<uint16_t>(3))
+      : "memory");
+}
+
 // Brings the box into L2.
-__device__ __forceinline__ void prefetch_box(const CUtensorMap *map, const int (&at)[5]) {
+__device__ __forceinline__ void cp_async_bulk_prefetch_tensor(const CUtensorMap *map,
+                                                              const int (&at)[5]) {
   asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global [%0, {%1, %2, %3, %4, %5}];"
                :
                : "l"(map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
                : "memory");
 }
 
-// The other way; parts of the box outside the tensor are not written. In the thread's bulk group.
+// From shared to global memory, in the thread's bulk group; parts of the box outside the tensor are
+// not written.
 template <int N>
-__device__ __forceinline__ void store_box(const CUtensorMap *map, const void *from,
-                                          const int (&at)[N]) {
+__device__ __forceinline__ void cp_async_bulk_tensor_store(const CUtensorMap *map, const void *from,
+                                                           const int (&at)[N]) {
   const uint32_t src = shared_address(from);
   if constexpr (N == 2) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];"
@@ -133,8 +175,8 @@ __device__ __forceinline__ void store_box(const CUtensorMap *map, const void *fr
 }
 
 // Contiguous bytes: addresses and counts are multiples of 16.
-__device__ __forceinline__ void load_bytes(void *to, const void *from, uint32_t bytes,
-                                           uint64_t *barrier) {
+__device__ __forceinline__ void cp_async_bulk_load(void *to, const void *from, uint32_t bytes,
+                                                   uint64_t *barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
       :
@@ -142,28 +184,35 @@ __device__ __forceinline__ void load_bytes(void *to, const void *from, uint32_t 
       : "memory");
 }
 
-__device__ __forceinline__ void commit_bulk() {
+__device__ __forceinline__ void cp_async_bulk_commit_group() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 // All but the last N groups have read their shared memory.
 template <int N>
-__device__ __forceinline__ void wait_bulk_read() {
+__device__ __forceinline__ void cp_async_bulk_wait_group_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" : : "n"(N) : "memory");
 }
 // All but the last N groups are complete.
 template <int N>
-__device__ __forceinline__ void wait_bulk() {
+__device__ __forceinline__ void cp_async_bulk_wait_group() {
   asm volatile("cp.async.bulk.wait_group %0;" : : "n"(N) : "memory");
+}
+
+// ---- Tensor maps
+
+// Before a thread uses a map that a kernel has written to global memory.
+__device__ __forceinline__ void fence_proxy_tensormap_acquire(const CUtensorMap *map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" : : "l"(map) : "memory");
 }
 
 // Makes a map of `rank` dimensions, innermost first; `steps[i]`: bytes between neighbours of
 // dimension i + 1, multiples of 16. Elements outside the tensor read as zero. A box row of 128
 // bytes lies at row * 128 with its 16-byte units permuted by unit ^= row % 8 if `swizzle` is
 // CU_TENSOR_MAP_SWIZZLE_128B; the box then starts at a multiple of 1024.
-inline NVTEXOutcome encode_map(CUtensorMap *map, CUtensorMapDataType type, unsigned rank,
-                               const void *base, const uint64_t *dims, const uint64_t *steps,
-                               const uint32_t *box,
-                               CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
+inline NVTEXOutcome encode_tensor_map(CUtensorMap *map, CUtensorMapDataType type, unsigned rank,
+                                      const void *base, const uint64_t *dims, const uint64_t *steps,
+                                      const uint32_t *box,
+                                      CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
   using Encode = decltype(&cuTensorMapEncodeTiled);
   // From the driver that the runtime has loaded: there is nothing to link against.
   static const Encode encode = [] {

@@ -13,10 +13,10 @@
 namespace nvte {
 
 // Registers and shared memory that were written before may be operands after this.
-__device__ __forceinline__ void begin_products() {
+__device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void commit_products() {
+__device__ __forceinline__ void wgmma_commit_group() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 // Keeps the compiler from moving uses of registers across.
@@ -32,25 +32,26 @@ __device__ __forceinline__ void pin(uint32_t (&a)[N]) {
 }
 // All but the last N groups are complete. pin() their accumulators after it.
 template <int N>
-__device__ __forceinline__ void wait_products() {
+__device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(N) : "memory");
 }
 
-// Moves registers between warpgroups; every warp of the warpgroup.
+// Sets the number of registers of each thread; executed by every warp of a warpgroup.
 template <int kCount>
-__device__ __forceinline__ void take_registers() {
+__device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(kCount));
 }
 template <int kCount>
-__device__ __forceinline__ void give_registers() {
+__device__ __forceinline__ void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(kCount));
 }
 
-// Barriers 1 to 15 of the block; __syncthreads() is 0. `threads`: of those that wait and arrive.
-__device__ __forceinline__ void sync_threads(int barrier, int threads) {
+// Hardware barriers 1 to 15 of the block; __syncthreads() is number 0. `threads`: how many wait at
+// the barrier or arrive there.
+__device__ __forceinline__ void bar_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
 }
-__device__ __forceinline__ void arrive_threads(int barrier, int threads) {
+__device__ __forceinline__ void bar_arrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
 }
 
@@ -59,19 +60,19 @@ __device__ __forceinline__ void arrive_threads(int barrier, int threads) {
 //
 // K-major: a row is one m or n, its 128 bytes are 64 (8-bit: 128) of k. A step of k adds 32 bytes
 // to `p`.
-__device__ __forceinline__ uint64_t operand_k(uint32_t p) {
+__device__ __forceinline__ uint64_t descriptor_k_major(uint32_t p) {
   return (uint64_t{1} << 62) | (uint64_t{64} << 32) | (uint64_t{1} << 16) | ((p & 0x3ffff) >> 4);
 }
 // MN-major (16-bit only): a row is one k, its 128 bytes are 64 of m or n; `panel`: bytes from one
 // panel of 64 to the next. A step of k adds 16 rows, 2048 bytes.
-__device__ __forceinline__ uint64_t operand_mn(uint32_t p, uint32_t panel) {
+__device__ __forceinline__ uint64_t descriptor_mn_major(uint32_t p, uint32_t panel) {
   return (uint64_t{1} << 62) | (uint64_t{64} << 32) | (uint64_t{panel >> 4} << 16) |
          ((p & 0x3ffff) >> 4);
 }
 
 // The operand `bytes` further, below the end of shared memory: an addition for each product instead
 // of the whole.
-__device__ __forceinline__ uint64_t operand_at(uint64_t operand, uint32_t bytes) {
+__device__ __forceinline__ uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) {
   return (operand & 0xffffffff00000000) |
          (static_cast<uint32_t>(operand) + static_cast<uint32_t>(bytes >> 4));
 }

@@ -1,12 +1,13 @@
 // What all kernels of attention agree on: where a sequence lies, which scores it admits, what is
-// added to them, and which of them dropout keeps. Positions inside a sequence are 32-bit,
-// everything that becomes an address 64-bit.
+// added to them, which of them dropout keeps, and what the statistics of a row are. Positions
+// inside a sequence have 32 bits, everything that becomes an address has 64.
 #pragma once
 
 #include <new>
+#include <type_traits>
 
+#include "common/dtype.cuh"
 #include "common/launch.cuh"
-#include "common/mma.cuh"
 #include "common/philox.cuh"
 #include "common/ptx.cuh"
 #include "fused_attn/implementations.cuh"
@@ -17,13 +18,37 @@ namespace nvte {
 constexpr float kLog2e = 1.44269504f;
 constexpr float kLn2 = 0.693147181f;
 
-// Longest sequence; twice as far is past every window without an overflow of 32 bits.
+// The longest sequence. Twice as much lies past every window and still fits into 32 bits.
 constexpr size_t kMaxLength = size_t{1} << 29;
 
 __host__ __device__ inline bool is_fp8(NVTEDType dtype) {
   return dtype == kNVTEFloat8E4M3 || dtype == kNVTEFloat8E5M2;
 }
 inline bool is_16bit(NVTEDType dtype) { return dtype == kNVTEFloat16 || dtype == kNVTEBFloat16; }
+
+// In the place of a tag of dtype.cuh: F32, F16 or BF16, which of them is known at run time only.
+// For what a kernel does seldom enough that a branch is cheaper than an instance for each dtype.
+struct AnyFloat {};
+
+__host__ __device__ inline int any_float_bytes(NVTEDType dtype) {
+  return dtype == kNVTEFloat32 ? 4 : 2;
+}
+__device__ __forceinline__ float read_any_float(NVTEDType dtype, const void *at) {
+  if (dtype == kNVTEFloat32) return *static_cast<const float *>(at);
+  const uint32_t bits = *static_cast<const uint16_t *>(at);
+  float half[2], brain[2];
+  F16::to_float(bits, half);
+  BF16::to_float(bits, brain);
+  return dtype == kNVTEFloat16 ? half[0] : brain[0];
+}
+__device__ __forceinline__ void write_any_float(NVTEDType dtype, void *to, float value) {
+  if (dtype == kNVTEFloat32) {
+    *static_cast<float *>(to) = value;
+  } else {
+    *static_cast<uint16_t *>(to) = static_cast<uint16_t>(
+        dtype == kNVTEFloat16 ? F16::from_float({value, 0.0f}) : BF16::from_float({value, 0.0f}));
+  }
+}
 
 // A scale, 1 where there is none.
 __device__ __forceinline__ float factor_of(const float *scale) {
@@ -39,8 +64,26 @@ __device__ __forceinline__ float power2(float x) {
 
 // ---- Sequences
 
-// Of sequence i, inside the tensor.
-__device__ __forceinline__ int length(const NVTEXAttentionSide &side, unsigned i) {
+// A side whose numbers have 32 bits, for kernels that are short of registers.
+struct Side {
+  const int32_t *cu_seqlens, *starts;
+  int max_seqlen, tokens;
+
+  Side() = default;
+  explicit Side(const NVTEXAttentionSide &side)
+      : cu_seqlens(side.cu_seqlens),
+        starts(side.starts),
+        max_seqlen(static_cast<int>(side.max_seqlen)),
+        tokens(static_cast<int>(side.tokens)) {}
+
+  __device__ __forceinline__ bool ragged() const { return starts != nullptr; }
+  // The first row of sequence i in a ragged tensor, else 0.
+  __device__ __forceinline__ int first(int i) const { return ragged() ? starts[i] : 0; }
+};
+
+// The length of sequence i, as far as it lies inside the tensor.
+template <class AnySide, class Index>
+__device__ __forceinline__ int length(const AnySide &side, Index i) {
   int n = static_cast<int>(side.max_seqlen);
   if (side.cu_seqlens != nullptr) n = min(n, side.cu_seqlens[i + 1] - side.cu_seqlens[i]);
   if (side.starts != nullptr) {
@@ -54,7 +97,7 @@ __device__ __forceinline__ int64_t start(const NVTEXAttentionSide &side, unsigne
   return side.starts != nullptr ? side.starts[i] : 0;
 }
 
-// Rows of a tensor's head that have to be written: those past the sequence too if it is dense.
+// How many rows of a head have to be written: in dense tensors those past the sequence too.
 __device__ __forceinline__ int written(const NVTEXAttentionSide &side, int length) {
   return side.starts != nullptr ? length : static_cast<int>(side.max_seqlen);
 }
@@ -108,30 +151,45 @@ struct Band {
   }
 };
 
-// Of a head; the heads past the largest power of two lie between those before it.
-__device__ __forceinline__ float alibi_slope(unsigned j, unsigned heads) {
-  const unsigned n = 1u << (31 - __clz(heads));
-  const float exponent = j < n ? -8.0f * (j + 1) / n : -4.0f * (2 * (j - n) + 1) / n;
-  return exp2f(exponent);
-}
+// The slopes of ALiBi. The heads past the largest power of two lie between those before it.
+struct AlibiSlopes {
+  int whole;        // The largest power of two that is not more than the number of heads.
+  float half_step;  // Half the step from head to head, in units of log2.
 
-// Scores in units of log2 from products of queries and keys.
+  AlibiSlopes() = default;
+  __host__ __device__ explicit AlibiSlopes(size_t heads) : whole(1) {
+    while (2 * static_cast<size_t>(whole) <= heads) whole *= 2;
+    half_step = -4.0f / static_cast<float>(whole);
+  }
+  __device__ __forceinline__ float operator()(int head) const {
+    const bool first = head < whole;
+    return power2(half_step * static_cast<float>(first ? 2 * head + 2 : 2 * (head - whole) + 1));
+  }
+};
+
+// Scores in units of log2 from products of queries and keys. T: the dtype of the bias.
 template <class T, bool kExtras>
 struct Scores {
   float scale, slope;
   const char *bias;
   int64_t bias_row;
   bool has_bias;
+  NVTEDType bias_dtype;  // Of AnyFloat.
 
   __device__ __forceinline__ Scores(const NVTEXAttentionArgs &a, float scale_log2, unsigned i,
                                     unsigned j)
-      : scale(scale_log2), slope(0.0f), bias(nullptr), bias_row(0), has_bias(false) {
+      : scale(scale_log2),
+        slope(0.0f),
+        bias(nullptr),
+        bias_row(0),
+        has_bias(false),
+        bias_dtype(a.bias.dtype) {
     if constexpr (kExtras) {
-      if (a.alibi) slope = alibi_slope(j, static_cast<unsigned>(a.q_side.heads)) * kLog2e;
+      if (a.alibi) slope = AlibiSlopes(a.q_side.heads)(static_cast<int>(j)) * kLog2e;
       has_bias = a.bias.data != nullptr;
-      bias =
-          static_cast<const char *>(a.bias.data) + (i * a.bias.batch + j * a.bias.head) * T::kBytes;
-      bias_row = a.bias.row * T::kBytes;
+      const int64_t bytes = bias_bytes();
+      bias = static_cast<const char *>(a.bias.data) + (i * a.bias.batch + j * a.bias.head) * bytes;
+      bias_row = a.bias.row * bytes;
     }
   }
   // `inside`: row and column exist.
@@ -140,13 +198,26 @@ struct Scores {
     if constexpr (kExtras) {
       x = fmaf(slope, static_cast<float>(c - r), x);
       if (has_bias && inside) {
-        const char *at = bias + r * bias_row + c * int64_t{T::kBytes};
-        float f[4 / T::kBytes];
-        T::to_float(*reinterpret_cast<const typename T::Bits *>(at), f);
-        x = fmaf(f[0], kLog2e, x);
+        const char *at = bias + r * bias_row + c * int64_t{bias_bytes()};
+        if constexpr (std::is_same_v<T, AnyFloat>) {
+          x = fmaf(read_any_float(bias_dtype, at), kLog2e, x);
+        } else {
+          float f[4 / T::kBytes];
+          T::to_float(*reinterpret_cast<const typename T::Bits *>(at), f);
+          x = fmaf(f[0], kLog2e, x);
+        }
       }
     }
     return x;
+  }
+
+ private:
+  __device__ __forceinline__ int bias_bytes() const {
+    if constexpr (std::is_same_v<T, AnyFloat>) {
+      return any_float_bytes(bias_dtype);
+    } else {
+      return T::kBytes;
+    }
   }
 };
 
@@ -169,8 +240,8 @@ struct Dropout {
 
 // ---- Results of a row
 
-// m: its largest score or something less than it by little; l: sum of 2^(x - m); both in units of
-// log2. The result is the sum of the weighted values times `factor`.
+// m: the row's largest score, or a little less; l: the sum of 2^(x - m). Both are in units of log2.
+// The result is the sum of the weighted values times `factor`.
 struct RowResult {
   float factor, stats;
 
@@ -191,7 +262,8 @@ struct RowResult {
   }
 };
 
-// For floats of at least 0.
+// Raises `amax`, which may be null, to the largest value of a warp. The values are not negative, so
+// that they compare like integers.
 __device__ __forceinline__ void raise_amax(float *amax, float value) {
   if (amax == nullptr) return;
   const int most = __reduce_max_sync(0xffffffffu, __float_as_int(value));
@@ -199,216 +271,6 @@ __device__ __forceinline__ void raise_amax(float *amax, float value) {
 }
 inline cudaError_t clear_amax(float *amax, cudaStream_t stream) {
   return amax != nullptr ? cudaMemsetAsync(amax, 0, sizeof(float), stream) : cudaSuccess;
-}
-
-// ---- Rows of tensors
-
-// Rows of a head. In the kernels on matrix instructions elements have 2 bytes, or 1 and become half
-// precision.
-struct Rows {
-  const char *base;
-  int64_t row;       // Bytes.
-  const int *pages;  // Or null.
-  int64_t page;      // Bytes.
-  int page_size;
-  unsigned last_page;  // Page numbers past it read this one.
-  bool e5m2;
-
-  __device__ __forceinline__ Rows(const NVTEXAttentionTensor &t, int bytes, int64_t offset)
-      : base(static_cast<const char *>(t.data) + offset * bytes),
-        row(t.row * bytes),
-        pages(nullptr),
-        page(0),
-        page_size(1),
-        last_page(0),
-        e5m2(t.dtype == kNVTEFloat8E5M2) {}
-  __device__ __forceinline__ const char *at(int r) const {
-    if (pages == nullptr) return base + r * row;
-    const unsigned number = static_cast<unsigned>(__ldg(pages + r / page_size));
-    return base + min(number, last_page) * page + r % page_size * row;
-  }
-};
-
-template <int kBytes>
-__device__ __forceinline__ Rows query_rows(const NVTEXAttentionArgs &a,
-                                           const NVTEXAttentionTensor &t, unsigned i, unsigned j) {
-  return {t, kBytes, head_offset(t, a.q_side, i, j)};
-}
-// Of head j of the keys.
-template <int kBytes>
-__device__ __forceinline__ Rows key_rows(const NVTEXAttentionArgs &a, const NVTEXAttentionTensor &t,
-                                         const int *pages, size_t max_pages, size_t page_size,
-                                         size_t num_pages, unsigned i, unsigned j) {
-  if (pages == nullptr) return {t, kBytes, head_offset(t, a.kv_side, i, j)};
-  Rows rows(t, kBytes, j * t.head);
-  rows.pages = pages + i * max_pages;
-  rows.page = t.batch * kBytes;
-  rows.page_size = static_cast<int>(page_size);
-  rows.last_page = static_cast<unsigned>(num_pages - 1);
-  return rows;
-}
-template <int kBytes>
-__device__ __forceinline__ Rows k_rows(const NVTEXAttentionArgs &a, unsigned i, unsigned j) {
-  return key_rows<kBytes>(a, a.k, a.page_table_k, a.max_pages_k, a.page_size_k, a.num_pages_k, i,
-                          j);
-}
-template <int kBytes>
-__device__ __forceinline__ Rows v_rows(const NVTEXAttentionArgs &a, unsigned i, unsigned j) {
-  return key_rows<kBytes>(a, a.v, a.page_table_v, a.max_pages_v, a.page_size_v, a.num_pages_v, i,
-                          j);
-}
-
-// Rows `first` to `first` + kRows of `dim` elements into a tile; zeros from row `end` on and from
-// element `dim` on. `first` is a multiple of kRows and less than `end` if there are pages.
-template <int kD, int kRows, int kThreads, bool kFp8>
-__device__ __forceinline__ void load_tile(uint32_t tile, const Rows &rows, int first, int end,
-                                          int dim, int thread) {
-  // Threads side by side in a row, and rows that the block copies at once: steps that leave the
-  // permutation of chunks alone, so that they are constants.
-  constexpr int kAcross = Tile<kD>::kChunks % 8 == 0 ? 8 : 4, kDown = kThreads / kAcross;
-  constexpr int kChunk = kFp8 ? 8 : 16;  // Bytes.
-  static_assert(kRows % kDown == 0 || kRows < kDown, "whole steps");
-  const int row = thread / kAcross, chunk = thread % kAcross;
-  const bool together = rows.pages == nullptr || rows.page_size % kRows == 0;
-  if (kRows < kDown && row >= kRows) return;
-  const char *from = (together ? rows.at(first) : rows.base) + chunk * kChunk;
-  if (together) from += row * rows.row;
-#pragma unroll
-  for (int n = 0; n < (kRows + kDown - 1) / kDown; ++n) {
-    const int r = first + n * kDown + row;
-    const char *line = from;
-    if (!together && r < end) line = rows.at(r) + chunk * kChunk;
-    const uint32_t to = tile + Tile<kD>::chunk(n * kDown + row, chunk);
-#pragma unroll
-    for (int c = 0; c < Tile<kD>::kChunks / kAcross; ++c) {
-      const bool inside = r < end && (c * kAcross + chunk) * 8 < dim;
-      const char *source = inside ? line + c * kAcross * kChunk : rows.base;
-      if constexpr (kFp8) {
-        uint2 codes = make_uint2(0, 0);
-        if (inside) codes = *reinterpret_cast<const uint2 *>(source);
-        uint32_t w[4];
-        if (rows.e5m2) {
-          decode_fp8x4<false>(codes.x, w[0], w[1]);
-          decode_fp8x4<false>(codes.y, w[2], w[3]);
-        } else {
-          decode_fp8x4<true>(codes.x, w[0], w[1]);
-          decode_fp8x4<true>(codes.y, w[2], w[3]);
-        }
-        store_chunk(to + c * kAcross * 16, w);
-      } else {
-        copy_async16(to + c * kAcross * 16, source, inside);
-      }
-    }
-    from += kDown * rows.row;
-  }
-}
-
-// Accumulators as the left operand of another product. kFp8: rounded to FP8 first.
-template <class T, bool kFp8, int kMt, int kNt>
-__device__ __forceinline__ void to_operand(const float (&s)[kMt][kNt][4], bool e5m2,
-                                           uint32_t (&p)[kMt][kNt / 2][4]) {
-#pragma unroll
-  for (int mt = 0; mt < kMt; ++mt) {
-#pragma unroll
-    for (int n = 0; n < kNt; ++n) {
-      uint32_t &upper = p[mt][n / 2][n % 2 * 2], &lower = p[mt][n / 2][n % 2 * 2 + 1];
-      if constexpr (kFp8) {
-        if (e5m2) {
-          decode_fp8x4<false>(encode_fp8x4<false>(s[mt][n]), upper, lower);
-        } else {
-          decode_fp8x4<true>(encode_fp8x4<true>(s[mt][n]), upper, lower);
-        }
-      } else {
-        upper = T::from_float({s[mt][n][0], s[mt][n][1]});
-        lower = T::from_float({s[mt][n][2], s[mt][n][3]});
-      }
-    }
-  }
-}
-
-// Two neighbours of a tensor whose dtype the kernel does not know, times its scale.
-__device__ __forceinline__ void store_pair(const NVTEXAttentionTensor &t, int64_t at, float x,
-                                           float y) {
-  switch (t.dtype) {
-    case kNVTEFloat32:
-      static_cast<float2 *>(t.data)[at / 2] = make_float2(x, y);
-      break;
-    case kNVTEFloat16:
-      static_cast<uint32_t *>(t.data)[at / 2] = F16::from_float({x, y});
-      break;
-    case kNVTEBFloat16:
-      static_cast<uint32_t *>(t.data)[at / 2] = BF16::from_float({x, y});
-      break;
-    case kNVTEFloat8E4M3:
-      static_cast<uint16_t *>(t.data)[at / 2] =
-          static_cast<uint16_t>(E4M3::from_float({x, y, 0.0f, 0.0f}));
-      break;
-    default:
-      static_cast<uint16_t *>(t.data)[at / 2] =
-          static_cast<uint16_t>(E5M2::from_float({x, y, 0.0f, 0.0f}));
-  }
-}
-
-// A warp's results, kMt x 16 rows from `first` on and kNt x 8 columns from chunk `chunk` on, times
-// the factor of each row; zeros from row `rows` on and nothing from row `end` on. They go through
-// `staging`, rows of a tile that no other warp touches in these columns.
-template <class T, bool kFp8, int kD, int kMt, int kNt>
-__device__ __forceinline__ void store_rows(const NVTEXAttentionTensor &t, int64_t offset,
-                                           const float (&acc)[kMt][kNt][4],
-                                           const float (&factor)[kMt][2], int first, int rows,
-                                           int end, int chunk, int dim, uint32_t staging,
-                                           int lane) {
-  if constexpr (kFp8) {
-    const float scale = is_fp8(t.dtype) ? factor_of(t.scale) : 1.0f;
-    float most = 0.0f;
-#pragma unroll
-    for (int mt = 0; mt < kMt; ++mt) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int r = first + mt * 16 + h * 8 + lane / 4;
-#pragma unroll
-        for (int n = 0; n < kNt; ++n) {
-          const bool valid = r < rows;
-          const float x = valid ? acc[mt][n][2 * h] * factor[mt][h] : 0.0f;
-          const float y = valid ? acc[mt][n][2 * h + 1] * factor[mt][h] : 0.0f;
-          const int column = (chunk + n) * 8 + lane % 4 * 2;
-          if (column >= dim) continue;
-          most = fmaxf(most, fmaxf(fabsf(x), fabsf(y)));
-          if (r < end) store_pair(t, offset + r * t.row + column, x * scale, y * scale);
-        }
-      }
-    }
-    raise_amax(t.amax, most);
-  } else {
-    __syncwarp();
-#pragma unroll
-    for (int mt = 0; mt < kMt; ++mt) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int row = mt * 16 + h * 8 + lane / 4;
-        const bool valid = first + row < rows;
-#pragma unroll
-        for (int n = 0; n < kNt; ++n) {
-          const float x = acc[mt][n][2 * h] * factor[mt][h];
-          const float y = acc[mt][n][2 * h + 1] * factor[mt][h];
-          store_word(staging + Tile<kD>::chunk(row, chunk + n) + lane % 4 * 4,
-                     valid ? T::from_float({x, y}) : 0);
-        }
-      }
-    }
-    __syncwarp();
-#pragma unroll
-    for (int n = 0; n < kMt * 16 * kNt / 32; ++n) {
-      const int index = n * 32 + lane;
-      const int row = index / kNt, column = chunk + index % kNt;
-      uint32_t w[4];
-      load_chunk(staging + Tile<kD>::chunk(row, column), w);
-      if (first + row < end && column * 8 < dim) {
-        auto *to = static_cast<uint16_t *>(t.data) + offset + (first + row) * t.row + column * 8;
-        *reinterpret_cast<uint4 *>(to) = make_uint4(w[0], w[1], w[2], w[3]);
-      }
-    }
-  }
 }
 
 // ---- Host
@@ -426,7 +288,7 @@ inline const char *attention_limits(const NVTEXAttentionArgs &a) {
   return nullptr;
 }
 
-// Why no kernel on matrix instructions does.
+// Why no kernel on matrix instructions takes these arguments, or null.
 inline const char *attention_unsupported(const NVTEXAttentionArgs &a) {
   if (const char *reason = attention_limits(a)) return reason;
   const NVTEDType dtype = a.q.dtype;

@@ -2,8 +2,8 @@
 // bias that was broadcast, and that of the sinks.
 #pragma once
 
-#include "attention.cuh"
 #include "common/vec.cuh"
+#include "rows.cuh"
 
 namespace nvte {
 
@@ -30,21 +30,27 @@ constexpr int kPrepareThreads = 256;
 template <class T, bool kFp8, bool kVectors>
 __device__ __forceinline__ void load8(const NVTEXAttentionTensor &t, int64_t at, int count,
                                       float (&f)[8]) {
-  if constexpr (kFp8) {
+  if constexpr (std::is_same_v<T, AnyFloat>) {
+    if (t.dtype == kNVTEFloat32) return to_float(load_some<F32, 8>(t.data, at, count), f);
+    if (t.dtype == kNVTEFloat16) return to_float(load_some<F16, 8>(t.data, at, count), f);
+    return to_float(load_some<BF16, 8>(t.data, at, count), f);
+  } else if constexpr (kFp8) {
     if (t.dtype == kNVTEFloat8E4M3) return to_float(load<E4M3, 8>(t.data, at, true), f);
     if (t.dtype == kNVTEFloat8E5M2) return to_float(load<E5M2, 8>(t.data, at, true), f);
     if (t.dtype == kNVTEBFloat16) return to_float(load<BF16, 8>(t.data, at, true), f);
     if (t.dtype == kNVTEFloat32) return to_float(load<F32, 8>(t.data, at, true), f);
   }
-  to_float(kVectors ? load<T, 8>(t.data, at, true) : load_some<T, 8>(t.data, at, count), f);
+  if constexpr (!std::is_same_v<T, AnyFloat>) {
+    to_float(kVectors ? load<T, 8>(t.data, at, true) : load_some<T, 8>(t.data, at, count), f);
+  }
 }
 
 // Eight threads per row of a head.
 template <class T, bool kFp8, bool kVectors>
 __global__ void __launch_bounds__(kPrepareThreads)
     prepare_kernel(const __grid_constant__ BackwardProblem p) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const NVTEXAttentionArgs &a = p.a;
   const size_t index = (size_t{blockIdx.x} * kPrepareThreads + threadIdx.x) / 8;
   const size_t row = index / a.q_side.heads;
@@ -88,8 +94,8 @@ constexpr int kSinkThreads = 1024;
 
 static __global__ void __launch_bounds__(kSinkThreads)
     dsink_kernel(const __grid_constant__ BackwardProblem p) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const NVTEXAttentionArgs &a = p.a;
   const unsigned j = blockIdx.x;
   const float sink = a.sink[j] * kLog2e;
@@ -151,8 +157,13 @@ struct DbiasShape {
   }
 };
 
-// A block: its scores, of a head of a sequence, which change from term to term where they are
-// summed.
+__device__ __forceinline__ void write_dbias(const BackwardProblem &p, int64_t at, float value) {
+  const NVTEXAttentionTensor &t = p.a.dbias;
+  write_any_float(t.dtype, static_cast<char *>(t.data) + at * any_float_bytes(t.dtype), value);
+}
+
+// The scores that a block computes, of one head of one sequence. Where dbias is summed, they change
+// from term to term.
 template <int kRows, int kColumns>
 struct DbiasBlock : DbiasShape<kRows, kColumns> {
   unsigned split, i = 0, j = 0;
@@ -174,7 +185,6 @@ struct DbiasBlock : DbiasShape<kRows, kColumns> {
     if (this->over_heads) j = static_cast<unsigned>(next(term, p.a.q_side.heads));
     if (this->over_batch) i = static_cast<unsigned>(term);
   }
-  template <class T>
   __device__ __forceinline__ void write(const BackwardProblem &p, int r, int c, float value) const {
     if (c >= static_cast<int>(p.a.kv_side.max_seqlen)) return;
     if (!this->over_rows && r >= static_cast<int>(p.a.q_side.max_seqlen)) return;
@@ -182,7 +192,7 @@ struct DbiasBlock : DbiasShape<kRows, kColumns> {
     if (p.splits > 1) {
       p.partials[split * p.dbias_count + at] = value;
     } else {
-      store(p.a.dbias.data, at, from_float<T, 1>({value}));
+      write_dbias(p, at, value);
     }
   }
 
@@ -196,18 +206,17 @@ struct DbiasBlock : DbiasShape<kRows, kColumns> {
 
 constexpr int kSumThreads = 256;
 
-template <class T>
-__global__ void __launch_bounds__(kSumThreads)
+static __global__ void __launch_bounds__(kSumThreads)
     dbias_sum_kernel(const __grid_constant__ BackwardProblem p) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t at = size_t{blockIdx.x} * kSumThreads + threadIdx.x;
   if (at >= p.dbias_count) return;
   float sum = 0.0f;
   for (unsigned split = 0; split < p.splits; ++split) {
     sum += p.partials[split * p.dbias_count + at];
   }
-  store(p.a.dbias.data, at, from_float<T, 1>({sum}));
+  write_dbias(p, at, sum);
 }
 
 // ---- Launchers
@@ -254,7 +263,7 @@ NVTEXOutcome prepare(const BackwardProblem &p, cudaStream_t stream) {
 }
 
 // dbias by its kernel, of Shape::kThreads threads.
-template <class T, class Shape>
+template <class Shape>
 NVTEXOutcome run_dbias(void (*kernel)(BackwardProblem), size_t shared, const BackwardProblem &p,
                        cudaStream_t stream) {
   const size_t blocks = Shape(p.a).blocks(p.a) * p.splits;
@@ -263,7 +272,7 @@ NVTEXOutcome run_dbias(void (*kernel)(BackwardProblem), size_t shared, const Bac
                                              Shape::kThreads, shared, stream, p);
   if (outcome.status != NVTEX_BACKEND_OK || p.splits == 1) return outcome;
   const dim3 grid(static_cast<unsigned>(ceil_div(p.dbias_count, kSumThreads)));
-  return launch(dbias_sum_kernel<T>, grid, kSumThreads, stream, p);
+  return launch(dbias_sum_kernel, grid, kSumThreads, stream, p);
 }
 
 }  // namespace nvte

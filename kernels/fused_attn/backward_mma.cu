@@ -144,8 +144,8 @@ template <class T, int kD, bool kFp8, bool kExtras>
 __global__ void __launch_bounds__(KeysShape<kD>::kThreads,
                                   kD == 64 && !kExtras ? kSmallBlocks : 8 / KeysShape<kD>::kWarps)
     keys_kernel(const __grid_constant__ Problem p) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   using S = KeysShape<kD>;
   constexpr int kMt = S::kMt, kQ = S::kQ, kBytes = kFp8 ? 1 : 2;
   constexpr int kNt = kD / 8 / S::kParts;  // Of the results.
@@ -182,29 +182,29 @@ __global__ void __launch_bounds__(KeysShape<kD>::kThreads,
     const unsigned j = key_head * group + step / tiles;
     const int r = (first + step % tiles) * kQ;
     const uint32_t to = stages + step % 2 * S::kStage;
-    load_tile<kD, kQ, S::kThreads, kFp8>(to, query_rows<kBytes>(a, a.q, i, j), r, rows, dim_qk,
+    load_tile<kD, kQ, S::kThreads, kFp8>(to, query_rows(kBytes, a, a.q, i, j), r, rows, dim_qk,
                                          thread);
-    load_tile<kD, kQ, S::kThreads, kFp8>(to + S::kTile, query_rows<kBytes>(a, a.d_o, i, j), r, rows,
+    load_tile<kD, kQ, S::kThreads, kFp8>(to + S::kTile, query_rows(kBytes, a, a.d_o, i, j), r, rows,
                                          dim_v, thread);
     if (thread < kQ) {
       const bool inside = r + thread < rows;
-      copy_async8(to + 2 * S::kTile + thread * sizeof(RowData),
-                  p.row_data + (inside ? StatsRows(a.q_side, i, j)(r + thread) : 0), inside);
+      cp_async_8(to + 2 * S::kTile + thread * sizeof(RowData),
+                 p.row_data + (inside ? StatsRows(a.q_side, i, j)(r + thread) : 0), inside);
     }
-    end_group();
+    cp_async_commit_group();
   };
 
   float dk[kMt][kNt][4] = {}, dv[kMt][kNt][4] = {};
   float most = 0.0f;
   if (steps > 0) {
-    load_tile<kD, S::kKeys, S::kThreads, kFp8>(k_tile, k_rows<kBytes>(a, i, key_head), k0, keys,
+    load_tile<kD, S::kKeys, S::kThreads, kFp8>(k_tile, k_rows(kBytes, a, i, key_head), k0, keys,
                                                dim_qk, thread);
-    load_tile<kD, S::kKeys, S::kThreads, kFp8>(v_tile, v_rows<kBytes>(a, i, key_head), k0, keys,
+    load_tile<kD, S::kKeys, S::kThreads, kFp8>(v_tile, v_rows(kBytes, a, i, key_head), k0, keys,
                                                dim_v, thread);
     load_rows(0);
   }
   for (int step = 0; step < steps; ++step) {
-    wait_groups<0>();
+    cp_async_wait_group<0>();
     __syncthreads();
     if (step % tiles == 0) {
       if (thread == 0) {
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(KeysShape<kD>::kThreads,
     to_operand<T, kFp8>(ds, a.d_o.dtype == kNVTEFloat8E5M2, left);
     multiply_columns<T, kD>(dk, left, q_tile, part * kNt, lane);
   }
-  wait_groups<0>();
+  cp_async_wait_group<0>();
   __syncthreads();
   float k_factor = a.scale, v_factor = 1.0f;
   if constexpr (kFp8) {
@@ -276,8 +276,8 @@ struct RowsShape {
 template <class T, int kD, bool kFp8, bool kExtras>
 __global__ void __launch_bounds__(RowsShape<kD>::kThreads, kD < 128 && !kExtras ? kSmallBlocks : 2)
     rows_kernel(const __grid_constant__ Problem p) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   using S = RowsShape<kD>;
   constexpr int kMt = S::kMt, kN = S::kN, kBytes = kFp8 ? 1 : 2;
   extern __shared__ __align__(128) char shared[];
@@ -309,8 +309,8 @@ __global__ void __launch_bounds__(RowsShape<kD>::kThreads, kD < 128 && !kExtras 
   const auto &source = *reinterpret_cast<const KeySources *>(source_bytes);
   if (thread == 0) {
     new (head_bytes) Head<T, kExtras>(Head<T, kExtras>::template of<kFp8>(p, i, j));
-    new (source_bytes) KeySources{k_rows<kBytes>(a, i, key_head),
-                                  v_rows<kBytes>(a, i, key_head),
+    new (source_bytes) KeySources{k_rows(kBytes, a, i, key_head),
+                                  v_rows(kBytes, a, i, key_head),
                                   head_offset(a.dq, a.q_side, i, j),
                                   keys,
                                   end,
@@ -323,7 +323,7 @@ __global__ void __launch_bounds__(RowsShape<kD>::kThreads, kD < 128 && !kExtras 
     load_tile<kD, kN, S::kThreads, kFp8>(to, source.k, t * kN, source.keys, dim_qk, thread);
     load_tile<kD, kN, S::kThreads, kFp8>(to + S::kTile, source.v, t * kN, source.keys, dim_v,
                                          thread);
-    end_group();
+    cp_async_commit_group();
   };
 
   float dq[kMt][kD / 8][4] = {};
@@ -338,14 +338,14 @@ __global__ void __launch_bounds__(RowsShape<kD>::kThreads, kD < 128 && !kExtras 
     }
   }
   if (first < last) {
-    load_tile<kD, S::kM, S::kThreads, kFp8>(q_tile, query_rows<kBytes>(a, a.q, i, j), r0, rows,
+    load_tile<kD, S::kM, S::kThreads, kFp8>(q_tile, query_rows(kBytes, a, a.q, i, j), r0, rows,
                                             dim_qk, thread);
-    load_tile<kD, S::kM, S::kThreads, kFp8>(do_tile, query_rows<kBytes>(a, a.d_o, i, j), r0, rows,
+    load_tile<kD, S::kM, S::kThreads, kFp8>(do_tile, query_rows(kBytes, a, a.d_o, i, j), r0, rows,
                                             dim_v, thread);
     load_keys(first);
   }
   for (int t = first; t < source.last; ++t) {
-    wait_groups<0>();
+    cp_async_wait_group<0>();
     __syncthreads();
     if (t + 1 < source.last) load_keys(t + 1);
     const int c0 = t * kN;
@@ -380,8 +380,8 @@ constexpr uint32_t kDbiasShared = (2 * kDbiasRows + 2 * kDbiasColumns) * kD * 2;
 template <class T, int kD>
 __global__ void __launch_bounds__(MmaDbias::kThreads, 2)
     dbias_kernel(const __grid_constant__ Problem p) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   constexpr int kThreads = MmaDbias::kThreads, kM = kDbiasRows, kN = kDbiasColumns;
   constexpr int kNt = kN / 8, kRow = kD * 2;
   extern __shared__ __align__(128) char shared[];
@@ -412,14 +412,14 @@ __global__ void __launch_bounds__(MmaDbias::kThreads, 2)
     if (thread == 0) {
       new (head_bytes) Head<T, true>(Head<T, true>::template of<false>(p, i, j));
     }
-    load_tile<kD, kM, kThreads, false>(q_tile, query_rows<2>(a, a.q, i, j), r0, rows, dim_qk,
+    load_tile<kD, kM, kThreads, false>(q_tile, query_rows(2, a, a.q, i, j), r0, rows, dim_qk,
                                        thread);
-    load_tile<kD, kM, kThreads, false>(do_tile, query_rows<2>(a, a.d_o, i, j), r0, rows, dim_v,
+    load_tile<kD, kM, kThreads, false>(do_tile, query_rows(2, a, a.d_o, i, j), r0, rows, dim_v,
                                        thread);
-    load_tile<kD, kN, kThreads, false>(k_tile, k_rows<2>(a, i, j / group), c0, keys, dim_qk,
+    load_tile<kD, kN, kThreads, false>(k_tile, k_rows(2, a, i, j / group), c0, keys, dim_qk,
                                        thread);
-    load_tile<kD, kN, kThreads, false>(v_tile, v_rows<2>(a, i, j / group), c0, keys, dim_v, thread);
-    end_group();
+    load_tile<kD, kN, kThreads, false>(v_tile, v_rows(2, a, i, j / group), c0, keys, dim_v, thread);
+    cp_async_commit_group();
     const int w0 = r0 + warp * 16;
     RowData row_data[2];
 #pragma unroll
@@ -428,7 +428,7 @@ __global__ void __launch_bounds__(MmaDbias::kThreads, 2)
       row_data[h] = {INFINITY, 0.0f};
       if (r < rows) row_data[h] = p.row_data[StatsRows(a.q_side, i, j)(r)];
     }
-    wait_groups<0>();
+    cp_async_wait_group<0>();
     __syncthreads();
     float z[1][kNt][4] = {}, ds[1][kNt][4] = {};
     multiply_rows<T, kD>(z, q_tile + my_rows, k_tile, lane);
@@ -448,7 +448,7 @@ __global__ void __launch_bounds__(MmaDbias::kThreads, 2)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int r = block.r0 + warp * 16 + e / 2 * 8 + lane / 4;
-        block.template write<T>(p, r, block.c0 + t * 8 + lane % 4 * 2 + e % 2, sum[t][e]);
+        block.write(p, r, block.c0 + t * 8 + lane % 4 * 2 + e % 2, sum[t][e]);
       }
     }
     return;
@@ -470,7 +470,7 @@ __global__ void __launch_bounds__(MmaDbias::kThreads, 2)
   float column = 0.0f;
 #pragma unroll
   for (int w = 0; w < kThreads / 32; ++w) column += columns[w][thread];
-  block.template write<T>(p, 0, block.c0 + thread, column);
+  block.write(p, 0, block.c0 + thread, column);
 }
 
 // ---- Launchers
@@ -496,7 +496,7 @@ NVTEXOutcome run(Problem &p, cudaStream_t stream) {
 
 template <class T, int kD>
 NVTEXOutcome run_dbias(const Problem &p, cudaStream_t stream) {
-  return run_dbias<T, MmaDbias>(dbias_kernel<T, kD>, kDbiasShared<T, kD>, p, stream);
+  return run_dbias<MmaDbias>(dbias_kernel<T, kD>, kDbiasShared<T, kD>, p, stream);
 }
 
 template <class T>

@@ -1,5 +1,6 @@
 // Backward of attention for compute capability 9.0: 16-bit tensors, heads of up to 128 elements;
-// those of up to 256 are in fused_attn_backward_sm90_long.cu.
+// those of up to 256 are in backward_sm90_long.cu. This is the choice of an instance, its launch,
+// and the gradient of a bias; the kernels are in backward_sm90/.
 //
 // Three kernels: rows_kernel has D and the statistics of every query row and clears the accumulator
 // of dq; gradient_kernel has one block per 128 keys, which keeps dk and dv in registers while it
@@ -25,7 +26,8 @@
 // Instances of gradient_kernel: {BF16, F16} x {64, 128} elements of a head x {no dropout, dropout}
 // x {nothing, ALiBi, a bias}.
 
-#include "backward_sm90_short.cuh"
+#include "backward_sm90/short_instance.cuh"
+#include "common/vec.cuh"
 
 namespace nvte {
 namespace {
@@ -37,8 +39,8 @@ template <class T, int kM>
 __global__ void __launch_bounds__(kHelperThreads)
     convert_bias_kernel(const __grid_constant__ Problem a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   constexpr int kPitch = kKeys + 4;  // Stores of a warp hit every bank once.
   extern __shared__ float tile[];
   const int64_t index = blockIdx.x;
@@ -89,8 +91,8 @@ template <class T>
 __global__ void __launch_bounds__(kHelperThreads)
     convert_columns_kernel(const __grid_constant__ Problem a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const int64_t index = int64_t{blockIdx.x} * kHelperThreads + threadIdx.x;
   const int64_t keys = static_cast<int64_t>(a.kv_side.max_seqlen), pitch = a.key_blocks * kKeys;
   const int heads = a.sum_heads ? 1 : a.heads;
@@ -115,8 +117,8 @@ template <class T>
 __global__ void __launch_bounds__(kHelperThreads)
     sum_scores_kernel(const __grid_constant__ Problem a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const int64_t of_head = a.scores.head / 8;
   const int64_t index = int64_t{blockIdx.x} * kHelperThreads + threadIdx.x;
   const int64_t at = index % of_head * 8, member = index / of_head;
@@ -174,8 +176,7 @@ auto with_instance(const NVTEXAttentionArgs &a, F &&f) {
 
 BlockShape short_shape(const NVTEXAttentionArgs &a) {
   return with_instance(a, [](auto dim, auto dropout, auto extra) -> BlockShape {
-    constexpr size_t kDim = dim.value;
-    return {kQueries<dim.value, dropout.value, extra.value>, kKeys, kDim, kDim};
+    return kTile<dim.value, dropout.value, extra.value>;
   });
 }
 
@@ -192,7 +193,7 @@ NVTEXOutcome map_scores(CUtensorMap *map, const NVTEXAttentionArgs &a,
     steps[i] = strides[i] == 0 ? 16 : static_cast<uint64_t>(strides[i]) * 2;
   }
   const uint32_t box[4] = {64, x.row != 0 ? static_cast<uint32_t>(rows) : 1, 1, 1};
-  return encode_map(
+  return encode_tensor_map(
       map,
       x.dtype == kNVTEBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
       4, x.data, dims, steps, box);
@@ -223,42 +224,35 @@ NVTEXOutcome convert_bias(const Problem &p, cudaStream_t stream) {
   return ok();
 }
 
-template <class T, int kD, bool kDropout, Extra kExtra>
-NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
-  constexpr int kM = kQueries<kD, kDropout, kExtra>;
-  const BlockShape tile = {kM, kKeys, kD, kD};
-  const Layout layout(a, tile);
-  Problem p = problem_of(a, tile, layout);
-  // ds itself is asked for with a bias.
-  const float ds_scale = kExtra == Extra::kBias ? 1.0f : p.mask.scale;
+NVTEXOutcome run(const NVTEXAttentionArgs &a, const Instance &instance, cudaStream_t stream) {
+  const bool bias = a.bias.data != nullptr;
+  const int queries = static_cast<int>(instance.tile.queries);
+  const Layout layout(a, instance.tile);
+  Problem p = problem_of(a, instance.tile, layout);
+  // With a bias, ds itself is a result.
+  const float ds_scale = bias ? 1.0f : p.mask.scale;
   p.scale_k = a.scale * ds_scale;
   p.keep_scale = p.mask.scale / ds_scale;
   p.scale_d = 1.0f / ds_scale;
-  p.turn = kD == 128 && a.window_right >= 0 && !a.deterministic ? 7 : 0;
-  // Else sums of dbias would come and go for every head.
+  p.turn = instance.tile.dim_qk == 128 && a.window_right >= 0 && !a.deterministic ? 7 : 0;
+  // All heads together: otherwise sums of dbias would come and go for every head.
   if (p.to_bias == BiasGradient::kSummed) p.team = static_cast<int>(a.kv_side.heads * a.batch);
-  return run_passes<T, kD, kD, kM, false>(
-      p, tile, layout, stream,
-      [&]() -> NVTEXOutcome {
-        NVTEXOutcome o = ok();
-        if (kExtra == Extra::kBias) o = map_scores(&p.maps.bias, a, a.bias, kM);
-        if (p.stores_scores() && o.status == NVTEX_BACKEND_OK) {
-          o = map_scores(&p.maps.dbias, a, p.scores, kM);
-        }
-        return o;
-      },
-      [&](unsigned blocks) {
-        return launch_shared(gradient_kernel<T, kD, kM, kDropout, kExtra>, dim3(blocks), kThreads,
-                             Sizes<kD, kM, kExtra>::kBytes, stream, p);
-      },
-      [&](unsigned row_blocks) {
-        NVTEXOutcome o = launch_shared(convert_kernel<T, kD, kM, false>, dim3(row_blocks),
-                                       kHelperThreads, kM * (kD + 4) * 4, stream, p);
-        if constexpr (kExtra == Extra::kBias) {
-          if (o.status == NVTEX_BACKEND_OK) o = convert_bias<T, kM>(p, stream);
-        }
-        return o;
-      });
+  const NVTEXOutcome done = run_passes(p, instance, layout, stream, [&]() -> NVTEXOutcome {
+    NVTEXOutcome o = ok();
+    if (bias) o = map_scores(&p.maps.bias, a, a.bias, queries);
+    if (p.stores_scores() && o.status == NVTEX_BACKEND_OK) {
+      o = map_scores(&p.maps.dbias, a, p.scores, queries);
+    }
+    return o;
+  });
+  const bool has_queries = a.batch > 0 && a.q_side.heads > 0 && p.query_blocks > 0;
+  if (done.status != NVTEX_BACKEND_OK || !bias || !has_queries) return done;
+  return dispatch<BF16, F16>(a.q.dtype, [&](auto t) {
+    using T = decltype(t);
+    return queries == 96   ? convert_bias<T, 96>(p, stream)
+           : queries == 64 ? convert_bias<T, 64>(p, stream)
+                           : convert_bias<T, 48>(p, stream);
+  });
 }
 
 }  // namespace
@@ -313,7 +307,7 @@ NVTEXOutcome nvte_attention_sm90_backward(const NVTEXAttentionArgs *args,
   return dispatch<BF16, F16>(args->q.dtype, [&](auto t) {
     using T = decltype(t);
     return with_instance(*args, [&](auto dim, auto dropout, auto extra) {
-      return run<T, dim.value, dropout.value, extra.value>(*args, stream);
+      return run(*args, instance<T, dim.value, dropout.value, extra.value>(), stream);
     });
   });
 }

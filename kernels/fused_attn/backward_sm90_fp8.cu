@@ -23,7 +23,9 @@
 
 #include <algorithm>
 
-#include "backward_sm90_short.cuh"
+#include "backward_sm90/short_instance.cuh"
+#include "common/fp8.cuh"
+#include "common/ptx.cuh"
 
 namespace nvte {
 namespace {
@@ -63,8 +65,8 @@ struct WidenArgs {
 // A block: kWidenRows tokens of a tensor.
 __global__ void __launch_bounds__(kWidenThreads)
     widen_kernel(const __grid_constant__ WidenArgs args) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const unsigned thread = threadIdx.x;
   if (blockIdx.x == 0 && blockIdx.y == 0 && thread < 4 && args.amax[thread] != nullptr) {
     *args.amax[thread] = 0.0f;
@@ -137,14 +139,9 @@ auto with_instance(const NVTEXAttentionArgs &a, F &&f) {
              : with_dropout(std::integral_constant<Extra, Extra::kFp8E5M2>{});
 }
 
-template <int kD, bool kDropout, Extra kExtra>
-constexpr BlockShape kTile = {kQueries<kD, kDropout, kExtra>, kKeys, kD, kD};
-
-template <int kD, bool kDropout, Extra kExtra>
-NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
-  constexpr int kM = kQueries<kD, kDropout, kExtra>;
-  constexpr BlockShape tile = kTile<kD, kDropout, kExtra>;
-  const Layout layout(a, tile);
+NVTEXOutcome run(const NVTEXAttentionArgs &a, const Instance &instance, cudaStream_t stream) {
+  const int queries = static_cast<int>(instance.tile.queries);
+  const Layout layout(a, instance.tile);
   WidenArgs widen = {{}, {a.dp.amax, a.dq.amax, a.dk.amax, a.dv.amax}};
   widen_all(a, static_cast<char *>(a.workspace) + layout.bytes, widen.tensors);
   size_t planned = layout.bytes;
@@ -162,31 +159,19 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
   wide.q = widen.tensors[0].copy();
   wide.k = widen.tensors[1].copy();
   wide.d_o = widen.tensors[2].copy();
-  Problem p = problem_of(wide, tile, layout);
+  Problem p = problem_of(wide, instance.tile, layout);
   p.scale_d = a.scale;
-  p.turn = kD == 128 && a.window_right >= 0 && !a.deterministic ? 7 : 0;
-  return run_passes<F16, kD, kD, kM, true>(
-      p, tile, layout, stream,
-      [&]() -> NVTEXOutcome {
-        const auto map = [&](CUtensorMap *to, const NVTEXAttentionTensor &t,
-                             const NVTEXAttentionSide &side, size_t dim, int tile_rows) {
-          return map_rows(to, t, side, a.batch, dim, tile_rows);
-        };
-        NVTEXOutcome made = map(&p.maps.q8, a.q, a.q_side, a.dim_qk, kM);
-        if (made.status == NVTEX_BACKEND_OK) {
-          made = map(&p.maps.k8, a.k, a.kv_side, a.dim_qk, kKeys);
-        }
-        if (made.status == NVTEX_BACKEND_OK) made = map(&p.maps.o8, a.d_o, a.q_side, a.dim_v, kM);
-        return made;
-      },
-      [&](unsigned count) {
-        return launch_shared(gradient_kernel<F16, kD, kM, kDropout, kExtra>, dim3(count), kThreads,
-                             Sizes<kD, kM, kExtra>::kBytes, stream, p);
-      },
-      [&](unsigned count) {
-        return launch_shared(convert_kernel<F16, kD, kM, true>, dim3(count), kHelperThreads,
-                             kM * (kD + 4) * 4, stream, p);
-      });
+  p.turn = instance.tile.dim_qk == 128 && a.window_right >= 0 && !a.deterministic ? 7 : 0;
+  return run_passes(p, instance, layout, stream, [&]() -> NVTEXOutcome {
+    NVTEXOutcome made = map_rows(&p.maps.q8, a.q, a.q_side, a.batch, a.dim_qk, queries);
+    if (made.status == NVTEX_BACKEND_OK) {
+      made = map_rows(&p.maps.k8, a.k, a.kv_side, a.batch, a.dim_qk, kKeys);
+    }
+    if (made.status == NVTEX_BACKEND_OK) {
+      made = map_rows(&p.maps.o8, a.d_o, a.q_side, a.batch, a.dim_v, queries);
+    }
+    return made;
+  });
 }
 
 }  // namespace
@@ -222,6 +207,6 @@ NVTEXOutcome nvte_attention_sm90_fp8_backward(const NVTEXAttentionArgs *args,
                                               cudaStream_t stream) noexcept {
   using namespace nvte;
   return with_instance(*args, [&](auto dim, auto dropout, auto extra) {
-    return run<dim.value, dropout.value, extra.value>(*args, stream);
+    return run(*args, instance<F16, dim.value, dropout.value, extra.value>(), stream);
   });
 }

@@ -13,7 +13,10 @@
 // Instances of gradient_kernel: {BF16, F16} x {192 and 128, 256 and 256} elements of keys and
 // values x {nothing, ALiBi or dropout or both}.
 
-#include "backward_sm90.cuh"
+#include "backward_sm90/launch.cuh"
+#include "backward_sm90/prepare.cuh"
+#include "backward_sm90/tiles.cuh"
+#include "common/philox.cuh"
 
 namespace nvte {
 namespace {
@@ -34,8 +37,9 @@ struct Sizes {
   static constexpr int kK = 0, kV = kK + kTileQk, kQ = kV + kTileV, kO = kQ + kStages * kTileQk,
                        kP = kO + kStages * kTileV, kDs = kP + 2 * kPanel, kRow = kDs + 2 * kPanel,
                        kBarrier = kRow + kStages * kRowTile;
-  static constexpr int kBarriers = 2 + 4 * kStages;
-  static constexpr int kBytes = kBarrier + kBarriers * 8 + 1024;  // The start is aligned by hand.
+  using SharedBarriers = Barriers<kStages, kStages>;
+  // The kernel aligns the start to 1024 bytes.
+  static constexpr int kBytes = kBarrier + static_cast<int>(sizeof(SharedBarriers)) + 1024;
   static_assert(kBytes <= 232448 - 256, "shared memory of a block");
 };
 
@@ -45,7 +49,8 @@ constexpr int kFirstPart = kDqk / 128 * 64;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Barriers of threads: of the second warpgroup; p and ds are there, two each.
+// Hardware barriers, after kConsumerBarrier: that of the second consumer, and those at which a
+// buffer of p or of ds is complete, two of each.
 constexpr int kGroupBarrier = 2, kProbabilities = 3, kGradients = 5;
 
 template <class T, int kDqk, int kDv, bool kExtras>
@@ -57,7 +62,7 @@ struct Consumer {
   const Problem &a;
   const Place &work, &rare;
   unsigned char *shared;
-  const Barriers<L::kStages, L::kStages> &b;
+  typename L::SharedBarriers &b;
   int thread, lane, warp;  // Of both warpgroups; of a warp; of a warpgroup.
 
   // What dropout keeps of a warp's 16 keys and the queries.
@@ -99,18 +104,17 @@ struct Consumer {
   }
 
   // Both warpgroups: rows past the end are anything, or another sequence's.
-  __device__ __forceinline__ void clear_ends(int m0, int q_stage, int o_stage, uint32_t q_phase,
-                                             uint32_t o_phase) {
+  __device__ __forceinline__ void clear_ends(int m0, const PipelineState<L::kStages> &at) {
     if (m0 + kM <= work.lq) return;
-    wait_barrier(b.full_q + q_stage, q_phase);
-    wait_barrier(b.full_o + o_stage, o_phase);
-    clear_rows<kM, L::kPanelsQk>(shared + L::kQ + q_stage * L::kTileQk, work.lq - m0, thread);
-    clear_rows<kM, L::kPanelsV>(shared + L::kO + o_stage * L::kTileV, work.lq - m0, thread);
+    b.q.consumer_wait(at);
+    b.o.consumer_wait(at);
+    clear_rows<kM, L::kPanelsQk>(shared + L::kQ + at.stage * L::kTileQk, work.lq - m0, thread);
+    clear_rows<kM, L::kPanelsV>(shared + L::kO + at.stage * L::kTileV, work.lq - m0, thread);
   }
   __device__ __forceinline__ void clear_keys() {
     if (work.n0 + kKeys <= work.lk) return;
-    wait_barrier(b.full_k, 0);
-    wait_barrier(b.full_v, 0);
+    mbarrier_wait(&b.full_k, 0);
+    mbarrier_wait(&b.full_v, 0);
     clear_rows<kKeys, L::kPanelsQk>(shared + L::kK, work.lk - work.n0, thread);
     clear_rows<kKeys, L::kPanelsV>(shared + L::kV, work.lk - work.n0, thread);
   }
@@ -131,23 +135,23 @@ struct Consumer {
     for (int i = 0; i < kDv / 2; ++i) dv[i] = 0.0f;
     const int total = work.total;
     if (total > 0) {
-      Ring<L::kStages> q, o;
+      PipelineState<L::kStages> q, o;
       float s[kScores];
       uint32_t p[kSteps][4];
       int block = work.block, head = work.head, parity = 0;
       const float scale_log2 = a.scale * kLog2e;
       const auto start_scores = [&](int m0) {
-        clear_ends(m0, q.stage, q.stage, q.phase, q.phase);
-        wait_barrier(b.full_q + q.stage, q.phase);
-        begin_products();
+        clear_ends(m0, q);
+        b.q.consumer_wait(q);
+        wgmma_fence();
         scores<kDqk>(s, base + L::kK, base + L::kQ + q.stage * L::kTileQk);
-        commit_products();
+        wgmma_commit_group();
       };
       const auto start_dv = [&] {
-        wait_barrier(b.full_o + o.stage, o.phase);
-        begin_products();
+        b.o.consumer_wait(o);
+        wgmma_fence();
         gradient<kDv>(dv, p, base + L::kO + o.stage * L::kTileV);
-        commit_products();
+        wgmma_commit_group();
       };
       // From s to p in shared memory.
       const auto softmax = [&](int m0) {
@@ -173,7 +177,7 @@ struct Consumer {
           }
         }
         if (work.masked(m0)) mask<false>(s, work, work.n0 + warp * 16, m0, lane);
-        arrive(b.empty_q + q.stage);
+        b.q.consumer_release(q);
       };
       // And what dropout leaves of it for dv.
       const auto write_p = [&] {
@@ -182,7 +186,7 @@ struct Consumer {
         for (int i = 0; i < kSteps; ++i) {
           to[i * 128] = make_uint4(p[i][0], p[i][1], p[i][2], p[i][3]);
         }
-        arrive_threads(kProbabilities + parity, 128 * kConsumers);
+        bar_arrive(kProbabilities + parity, 128 * kConsumers);
         if constexpr (kExtras) {
           const uint32_t kept = draw(head, block * kM);
 #pragma unroll
@@ -194,19 +198,19 @@ struct Consumer {
       };
       const auto finish_dq = [&](int of_head, int of_block) {
         float dq[kDq / 2];
-        sync_threads(kGradients + parity, 128 * kConsumers);
-        begin_products();
+        bar_sync(kGradients + parity, 128 * kConsumers);
+        wgmma_fence();
         query_gradient<kDq>(dq, base + L::kDs + parity * kPanel, base + L::kK);
-        commit_products();
-        wait_products<0>();
+        wgmma_commit_group();
+        wgmma_wait_group<0>();
         pin(dq);
         add<0, kDq>(dq, of_head, of_block);
       };
       pin(dv);
       clear_keys();
-      wait_barrier(b.full_k, 0);
+      mbarrier_wait(&b.full_k, 0);
       start_scores(block * kM);
-      wait_products<0>();
+      wgmma_wait_group<0>();
       pin(s);
       softmax(block * kM);
       round_pairs<T, kScores>(p, s);
@@ -215,18 +219,18 @@ struct Consumer {
       for (int left = total - 1; left > 0; --left) {
         const int of_block = block, of_head = head;
         work.next(block, head);
-        q.next();
+        q.advance();
         start_scores(block * kM);
         start_dv();
-        wait_products<1>();
+        wgmma_wait_group<1>();
         pin(s);
         softmax(block * kM);
-        wait_products<0>();
+        wgmma_wait_group<0>();
         pin(dv);
 #pragma unroll
         for (int i = 0; i < kSteps; ++i) pin(p[i]);
-        release(b.empty_o + o.stage, lane);
-        o.next();
+        release(b.o, o, lane);
+        o.advance();
         round_pairs<T, kScores>(p, s);
         // The other warpgroup has read what lay here two rounds ago: its ds of then is read.
         parity ^= 1;
@@ -253,31 +257,31 @@ struct Consumer {
     for (int i = 0; i < kDqk / 2; ++i) dk[i] = 0.0f;
     const int total = work.total;
     if (total > 0) {
-      Ring<L::kStages> q, o;
+      PipelineState<L::kStages> q, o;
       float dp[kScores];
       uint32_t ds[kSteps][4];
       int block = work.block, head = work.head, parity = 0;
       const int lane_row = lane / 16 * 8 + lane % 8, lane_unit = 2 * warp + (lane / 8 & 1);
       const uint32_t lane_at = lane_row * 128 + ((lane_unit ^ (lane_row & 7)) << 4);
       const auto start_dp = [&](int m0) {
-        clear_ends(m0, o.stage, o.stage, o.phase, o.phase);
-        wait_barrier(b.full_o + o.stage, o.phase);
-        begin_products();
+        clear_ends(m0, o);
+        b.o.consumer_wait(o);
+        wgmma_fence();
         scores<kDv>(dp, base + L::kV, base + L::kO + o.stage * L::kTileV);
-        commit_products();
+        wgmma_commit_group();
       };
       const auto start_dk = [&] {
-        begin_products();
+        wgmma_fence();
         gradient<kDqk>(dk, ds, base + L::kQ + q.stage * L::kTileQk);
-        commit_products();
+        wgmma_commit_group();
       };
-      // From dp to ds, of the queries of stage `stage`.
-      const auto subtract = [&](int stage) {
+      // From dp to ds.
+      const auto subtract = [&] {
         const float *rows =
-            reinterpret_cast<const float *>(shared + L::kRow + stage * L::kRowTile) + kM +
+            reinterpret_cast<const float *>(shared + L::kRow + o.stage * L::kRowTile) + kM +
             lane % 4 * 4;
-        wait_barrier(b.full_q + stage, o.phase);
-        sync_threads(kProbabilities + parity, 128 * kConsumers);
+        b.q.consumer_wait(o);
+        bar_sync(kProbabilities + parity, 128 * kConsumers);
         [[maybe_unused]] const uint32_t kept = draw(head, block * kM);
         const uint4 *from =
             reinterpret_cast<const uint4 *>(shared + L::kP + parity * kPanel) + in_group;
@@ -303,50 +307,50 @@ struct Consumer {
       const auto write_ds = [&] {
         const uint32_t to = base + L::kDs + parity * kPanel + lane_at;
 #pragma unroll
-        for (int i = 0; i < kSteps; ++i) store_transposed(to + i * 16 * 128, ds[i]);
-        fence_async_proxy();
-        arrive_threads(kGradients + parity, 128 * kConsumers);
-        sync_threads(kGroupBarrier, 128);
+        for (int i = 0; i < kSteps; ++i) stmatrix_x4_trans(to + i * 16 * 128, ds[i]);
+        fence_proxy_async();
+        bar_arrive(kGradients + parity, 128 * kConsumers);
+        bar_sync(kGroupBarrier, 128);
       };
       const auto finish_dq = [&](int of_head, int of_block) {
         float dq[kDq / 2];
-        begin_products();
+        wgmma_fence();
         query_gradient<kDq>(dq, base + L::kDs + parity * kPanel,
                             base + L::kK + kFirstPart<kDqk> / 64 * kPanel);
-        commit_products();
-        wait_products<0>();
+        wgmma_commit_group();
+        wgmma_wait_group<0>();
         pin(dq);
         add<1, kDq>(dq, of_head, of_block);
       };
       pin(dk);
       clear_keys();
-      wait_barrier(b.full_k, 0);
-      wait_barrier(b.full_v, 0);
+      mbarrier_wait(&b.full_k, 0);
+      mbarrier_wait(&b.full_v, 0);
       start_dp(block * kM);
-      wait_products<0>();
+      wgmma_wait_group<0>();
       pin(dp);
-      subtract(o.stage);
-      release(b.empty_o + o.stage, lane);
+      subtract();
+      release(b.o, o, lane);
       round_pairs<T, kScores>(ds, dp);
       write_ds();
 #pragma unroll 1
       for (int left = total - 1; left > 0; --left) {
         const int of_block = block, of_head = head;
         work.next(block, head);
-        o.next();
+        o.advance();
         start_dp(block * kM);
         start_dk();
-        wait_products<1>();
+        wgmma_wait_group<1>();
         pin(dp);
-        release(b.empty_o + o.stage, lane);
+        release(b.o, o, lane);
         parity ^= 1;
-        subtract(o.stage);
-        wait_products<0>();
+        subtract();
+        wgmma_wait_group<0>();
         pin(dk);
 #pragma unroll
         for (int i = 0; i < kSteps; ++i) pin(ds[i]);
-        arrive(b.empty_q + q.stage);
-        q.next();
+        b.q.consumer_release(q);
+        q.advance();
         round_pairs<T, kScores>(ds, dp);
         // Both warpgroups have read what lay here two rounds ago: the other one before this p.
         write_ds();
@@ -387,7 +391,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
   using Place = Work<kKeys, kM>;
   extern __shared__ unsigned char raw[];
   unsigned char *shared = raw + (1024 - shared_address(raw) % 1024) % 1024;
-  const Barriers<L::kStages, L::kStages> barriers(shared + L::kBarrier);
+  auto &barriers = *reinterpret_cast<typename L::SharedBarriers *>(shared + L::kBarrier);
   const int thread = static_cast<int>(threadIdx.x);
   if (thread == 0) barriers.init();
   if (a.panels_qk < L::kPanelsQk || a.panels_v < L::kPanelsV) {
@@ -395,11 +399,11 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
     clear_panels(shared + L::kV, 1, kPanel, a.panels_v, L::kPanelsV);
     clear_panels(shared + L::kQ, L::kStages, kPanel, a.panels_qk, L::kPanelsQk);
     clear_panels(shared + L::kO, L::kStages, kPanel, a.panels_v, L::kPanelsV);
-    fence_async_proxy();
+    fence_proxy_async();
   }
   __syncthreads();
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   // What is rarely looked at stays in shared memory.
   __shared__ alignas(8) unsigned char place[sizeof(Place)];
   Place &shared_work = *reinterpret_cast<Place *>(place);
@@ -408,38 +412,38 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
   const Place work = shared_work;
 
   if (thread < 128) {
-    give_registers<24>();
+    setmaxnreg_dec<24>();
     const int total = work.total;
     if (thread == 0 && total > 0) {
       const Source keys(a.kv_side, work.sequence), queries(a.q_side, work.sequence);
       const auto load_keys = [&](const CUtensorMap *map, int to, int panels, uint64_t *barrier) {
-        arrive_expecting(barrier, panels * kPanel);
+        mbarrier_arrive_expect_tx(barrier, panels * kPanel);
         keys.load(shared + to, map, barrier, panels, kPanel, work.key_head, work.n0);
       };
-      Ring<L::kStages> ring;
+      PipelineState<L::kStages> ring;
       int block = work.block, head = work.head;
-      load_keys(&a.maps.k, L::kK, a.panels_qk, barriers.full_k);
+      load_keys(&a.maps.k, L::kK, a.panels_qk, &barriers.full_k);
       for (int it = 0; it < total; ++it) {
-        wait_barrier(barriers.empty_q + ring.stage, ring.phase ^ 1);
-        uint64_t *barrier = barriers.full_q + ring.stage;
-        arrive_expecting(barrier, a.panels_qk * kPanel + L::kRowTile);
+        barriers.q.producer_acquire(ring);
+        uint64_t *barrier = barriers.q.barrier(ring);
+        mbarrier_arrive_expect_tx(barrier, a.panels_qk * kPanel + L::kRowTile);
         queries.load(shared + L::kQ + ring.stage * L::kTileQk, &a.maps.q, barrier, a.panels_qk,
                      kPanel, head, block * kM);
-        load_bytes(shared + L::kRow + ring.stage * L::kRowTile,
-                   a.rows + (int64_t{head} * a.head_blocks + work.base + block) * (2 * kM),
-                   L::kRowTile, barrier);
-        if (it == 0) load_keys(&a.maps.v, L::kV, a.panels_v, barriers.full_v);
-        wait_barrier(barriers.empty_o + ring.stage, ring.phase ^ 1);
-        barrier = barriers.full_o + ring.stage;
-        arrive_expecting(barrier, a.panels_v * kPanel);
+        cp_async_bulk_load(shared + L::kRow + ring.stage * L::kRowTile,
+                           a.rows + (int64_t{head} * a.head_blocks + work.base + block) * (2 * kM),
+                           L::kRowTile, barrier);
+        if (it == 0) load_keys(&a.maps.v, L::kV, a.panels_v, &barriers.full_v);
+        barriers.o.producer_acquire(ring);
+        barrier = barriers.o.barrier(ring);
+        mbarrier_arrive_expect_tx(barrier, a.panels_v * kPanel);
         queries.load(shared + L::kO + ring.stage * L::kTileV, &a.maps.d_o, barrier, a.panels_v,
                      kPanel, head, block * kM);
-        ring.next();
+        ring.advance();
         work.next(block, head);
       }
     }
   } else {
-    take_registers<240>();
+    setmaxnreg_inc<240>();
     const int group = __shfl_sync(~0u, thread / 128 - 1, 0);
     Consumer<T, kDqk, kDv, kExtras> consumer = {
         a, work, shared_work, shared, barriers, thread - 128, thread % 32, thread % 128 / 32};
@@ -457,8 +461,8 @@ template <class T, int kDqk>
 __global__ void __launch_bounds__(kHelperThreads)
     convert_kernel(const __grid_constant__ Problem a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const int index = static_cast<int>(blockIdx.x);
   const int block = index % a.query_blocks, rest = index / a.query_blocks;
   const int head = rest % a.heads, sequence = rest / a.heads;
@@ -503,19 +507,16 @@ __global__ void __launch_bounds__(kHelperThreads)
 
 template <class T, int kDqk, int kDv, bool kExtras>
 NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
-  const BlockShape tile = {kM, kKeys, kDqk, kDv};
-  const Layout layout(a, tile);
-  Problem p = problem_of(a, tile, layout);
-  return run_passes<T, kDqk, kDv, kM, false>(
-      p, tile, layout, stream, [] { return ok(); },
-      [&](unsigned blocks) {
-        return launch_shared(gradient_kernel<T, kDqk, kDv, kExtras>, dim3(blocks), kThreads,
-                             Sizes<kDqk, kDv>::kBytes, stream, p);
-      },
-      [&](unsigned row_blocks) {
-        return launch_shared(convert_kernel<T, kDqk>, dim3(row_blocks), kHelperThreads, 0, stream,
-                             p);
-      });
+  const Instance instance = {{kM, kKeys, kDqk, kDv},
+                             rows_kernel<T, kDqk, kDv, kM, false>,
+                             sink_kernel<kM>,
+                             gradient_kernel<T, kDqk, kDv, kExtras>,
+                             convert_kernel<T, kDqk>,
+                             Sizes<kDqk, kDv>::kBytes,
+                             0};
+  const Layout layout(a, instance.tile);
+  Problem p = problem_of(a, instance.tile, layout);
+  return run_passes(p, instance, layout, stream, [] { return ok(); });
 }
 
 bool is_short(const NVTEXAttentionArgs &a) { return a.dim_qk <= 192 && a.dim_v <= 128; }

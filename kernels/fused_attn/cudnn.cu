@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "attention.cuh"
+#include "common/capture.cuh"
 
 namespace nvte {
 
@@ -199,18 +200,6 @@ void check(int status, const char *what) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   throw Failure{text};
 }
-
-// Work that may allocate and load, outside a graph that the thread captures.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(const RelaxedCapture &) = delete;
-  RelaxedCapture &operator=(const RelaxedCapture &) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
 
 // ---- Descriptors
 

@@ -6,7 +6,7 @@
 //
 // Instances: {F16, BF16} x {64, 128, 256}: 6.
 
-#include "attention.cuh"
+#include "rows.cuh"
 
 namespace nvte {
 namespace {
@@ -59,8 +59,8 @@ __device__ __forceinline__ void write_output(const NVTEXAttentionArgs &a, unsign
 template <class T, int kD>
 __global__ void __launch_bounds__(Shape<kD>::kThreads, 2)
     decode_kernel(const __grid_constant__ Problem p) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   using S = Shape<kD>;
   extern __shared__ __align__(128) char shared[];
   const NVTEXAttentionArgs &a = p.a;
@@ -94,8 +94,8 @@ __global__ void __launch_bounds__(Shape<kD>::kThreads, 2)
   __shared__ __align__(16) char sources[2 * sizeof(Rows)];
   const auto *source = reinterpret_cast<const Rows *>(sources);
   if (thread == 0) {
-    new (sources) Rows(k_rows<2>(a, i, key_head));
-    new (sources + sizeof(Rows)) Rows(v_rows<2>(a, i, key_head));
+    new (sources) Rows(k_rows(2, a, i, key_head));
+    new (sources + sizeof(Rows)) Rows(v_rows(2, a, i, key_head));
   }
   __syncthreads();
   const float unit = a.scale * kLog2e;
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(Shape<kD>::kThreads, 2)
       load_tile<kD, kTile, 32, false>(to, source[0], t * kTile, keys, dim_qk, lane);
       load_tile<kD, kTile, 32, false>(to + S::kKeys, source[1], t * kTile, keys, dim_v, lane);
     }
-    end_group();
+    cp_async_commit_group();
   };
 #pragma unroll
   for (int step = 0; step < S::kStages - 1; ++step) load_keys(step);
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(Shape<kD>::kThreads, 2)
 
   float o[1][kD / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {};
   for (int step = 0; first + warp + step * S::kWarps < last; ++step) {
-    wait_groups<S::kStages - 2>();
+    cp_async_wait_group<S::kStages - 2>();
     __syncwarp();
     load_keys(step + S::kStages - 1);
     const int c0 = (first + warp + step * S::kWarps) * kTile;
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(Shape<kD>::kThreads, 2)
 #pragma unroll
       for (int n = 0; n < kD / 16; ++n) {
         uint32_t right[4];
-        load_matrices(k_tile + row * Tile<kD>::kRow + ((chunk ^ 2 * n) << 4), right);
+        ldmatrix_x4(k_tile + row * Tile<kD>::kRow + ((chunk ^ 2 * n) << 4), right);
         multiply<T>(s[0][0], q[n], right[0], right[1]);
         multiply<T>(s[0][1], q[n], right[2], right[3]);
       }
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(Shape<kD>::kThreads, 2)
 
   // The warps' results take the place of their keys.
   __shared__ float2 sums[S::kWarps][kTile];
-  wait_groups<0>();
+  cp_async_wait_group<0>();
   __syncwarp();
   auto *outputs = reinterpret_cast<float *>(shared);
   constexpr int kStride = S::kRing / sizeof(float);
@@ -262,8 +262,8 @@ constexpr int kMergeThreads = 128;
 // A warp per packed row.
 template <class T>
 __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_constant__ Problem p) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const NVTEXAttentionArgs &a = p.a;
   const size_t index = (size_t{blockIdx.x} * kMergeThreads + threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x % 32);

@@ -12,7 +12,7 @@
 // Instances: {F16, BF16} x {64, 96, 128, 192, 256} and, with extra terms, x {64, 128, 256}; FP8 x
 // {128, 256}: 18.
 
-#include "attention.cuh"
+#include "rows.cuh"
 
 namespace nvte {
 namespace {
@@ -51,8 +51,8 @@ struct Head {
 template <class T, int kD, bool kFp8, bool kExtras>
 __global__ void __launch_bounds__(Shape<kD, kExtras>::kThreads, 2)
     forward_kernel(const __grid_constant__ Problem p) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   using S = Shape<kD, kExtras>;
   constexpr int kMt = S::kMt, kN = S::kN, kNt = kN / 8, kBytes = kFp8 ? 1 : 2;
   extern __shared__ __align__(128) char shared[];
@@ -86,8 +86,8 @@ __global__ void __launch_bounds__(Shape<kD, kExtras>::kThreads, 2)
   __shared__ __align__(16) char head_bytes[sizeof(Head<T, kExtras>)];
   const auto &head = *reinterpret_cast<Head<T, kExtras> *>(head_bytes);
   if (thread == 0) {
-    new (head_bytes) Head<T, kExtras>{k_rows<kBytes>(a, i, key_head),
-                                      v_rows<kBytes>(a, i, key_head),
+    new (head_bytes) Head<T, kExtras>{k_rows(kBytes, a, i, key_head),
+                                      v_rows(kBytes, a, i, key_head),
                                       Band(a, rows, keys),
                                       Scores<T, kExtras>(a, scale, i, j),
                                       p.dropout.of_head(a, i, j),
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(Shape<kD, kExtras>::kThreads, 2)
   }
 
   if (first < last) {
-    load_tile<kD, S::kM, S::kThreads, kFp8>(q_tile, query_rows<kBytes>(a, a.q, i, j), r0, rows,
+    load_tile<kD, S::kM, S::kThreads, kFp8>(q_tile, query_rows(kBytes, a, a.q, i, j), r0, rows,
                                             dim_qk, thread);
   }
   for (int pass = kFp8 ? 0 : 1; pass < 2; ++pass) {
@@ -125,11 +125,11 @@ __global__ void __launch_bounds__(Shape<kD, kExtras>::kThreads, 2)
         load_tile<kD, kN, S::kThreads, kFp8>(to + S::kKeys, head.v, t * kN, head.keys, dim_v,
                                              thread);
       }
-      end_group();
+      cp_async_commit_group();
     };
     if (first < last) load_keys(first);
     for (int t = first; t < head.last; ++t) {
-      wait_groups<0>();
+      cp_async_wait_group<0>();
       __syncthreads();
       if (t + 1 < head.last) load_keys(t + 1);
       const int c0 = t * kN;

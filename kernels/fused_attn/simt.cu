@@ -15,8 +15,11 @@
 // As in the other general kernels, what is not finite inside a sequence reaches all rows of its
 // tile.
 //
-// Instances: {F32, F16, BF16} x {64, 128} of forward_kernel and gradients_kernel, this one for rows
-// and for keys; {F32, F16, BF16} of dbias_kernel: 21.
+// Elements become FP32 when they are loaded, so that the dtype is known at run time only: a branch
+// outside of the products, where instances would take three times as long to compile.
+//
+// Instances: {64, 128} columns of forward_kernel and of gradients_kernel for rows and for keys, and
+// dbias_kernel: 7.
 
 #include "backward.cuh"
 
@@ -47,48 +50,73 @@ struct Place {
 
 // ---- Products of tiles
 
-// Rows of a head, and how many of them and of their elements there are.
+// Rows of a head, how many of them and of their elements there are, and what these are.
 struct Operand {
   Rows rows;
   int end, dim;
+  NVTEDType dtype;
 };
 
-// kWidth elements from d0 on of 64 rows from `first` on; zeros where there are none.
-template <class T, int kWidth>
-__device__ __forceinline__ void load_slice(float *to, const Operand &from, int first, int d0) {
+// Four elements of 16 bits, of which the first `count` exist; zeros after them. `whole`: all four
+// do, at an address that is a multiple of 8 bytes.
+__device__ __forceinline__ float4 load_halves(const char *source, int count, bool whole,
+                                              NVTEDType dtype) {
+  const Vec<BF16, 4> bits =
+      whole ? load<BF16, 4>(source, 0, count > 0) : load_some<BF16, 4>(source, 0, count);
+  float f[4];
+  if (dtype == kNVTEFloat16) {
+    Vec<F16, 4> same;
+#pragma unroll
+    for (int i = 0; i < bits.kWords; ++i) same.w[i] = bits.w[i];
+    to_float(same, f);
+  } else {
+    to_float(bits, f);
+  }
+  return make_float4(f[0], f[1], f[2], f[3]);
+}
+
+// Copies kWidth elements from d0 on of 64 rows from `first` on; zeros where there are none. Ends a
+// group of asynchronous copies. A real function: inlined at every place that needs it, it would be
+// most of the code, and compiling would take twice as long.
+template <int kWidth>
+__device__ __noinline__ void load_slice(float *to, const Operand &from, int first, int d0) {
   constexpr int kQuads = kWidth / 4, kDown = kThreads / kQuads;
   const int thread = static_cast<int>(threadIdx.x);
   const int d = d0 + thread % kQuads * 4, count = from.dim - d;
   const Rows &rows = from.rows;
+  const NVTEDType dtype = from.dtype;
+  const bool wide = dtype == kNVTEFloat32;
+  const int bytes = wide ? 4 : 2;
   const auto bits = reinterpret_cast<uintptr_t>(rows.base) | static_cast<uintptr_t>(rows.row) |
                     static_cast<uintptr_t>(rows.page);
-  const bool whole = count >= 4 && bits % (4 * T::kBytes) == 0;
+  const bool whole = count >= 4 && bits % (4u * bytes) == 0;
+  const auto for_each_row = [&](auto copy) {
 #pragma unroll 4
-  for (int n = 0; n < kTile / kDown; ++n) {
-    const int row = n * kDown + thread / kQuads;
-    const bool inside = first + row < from.end && count > 0;
-    const char *source = inside ? rows.at(first + row) + d * T::kBytes : rows.base;
-    float *target = to + row * (kWidth + 4) + thread % kQuads * 4;
-    if constexpr (T::kBytes == 4) {
-      const uint32_t address = shared_address(target);
-      if (whole) {
-        copy_async16(address, source, inside);
-      } else {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const bool exists = inside && e < count;
-          copy_async4(address + e * 4, exists ? source + e * 4 : rows.base, exists);
-        }
-      }
-    } else {
-      float f[4];
-      to_float(
-          whole ? load<T, 4>(source, 0, inside) : load_some<T, 4>(source, 0, inside ? count : 0),
-          f);
-      *reinterpret_cast<float4 *>(target) = make_float4(f[0], f[1], f[2], f[3]);
+    for (int n = 0; n < kTile / kDown; ++n) {
+      const int row = n * kDown + thread / kQuads;
+      const bool inside = first + row < from.end && count > 0;
+      const char *source = inside ? rows.at(first + row) + d * bytes : rows.base;
+      copy(to + row * (kWidth + 4) + thread % kQuads * 4, source, inside);
     }
+  };
+  if (!wide) {
+    for_each_row([&](float *target, const char *source, bool inside) {
+      *reinterpret_cast<float4 *>(target) = load_halves(source, inside ? count : 0, whole, dtype);
+    });
+  } else if (whole) {
+    for_each_row([&](float *target, const char *source, bool inside) {
+      cp_async_16(shared_address(target), source, inside);
+    });
+  } else {
+    for_each_row([&](float *target, const char *source, bool inside) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const bool exists = inside && e < count;
+        cp_async_4(shared_address(target) + e * 4, exists ? source + e * 4 : rows.base, exists);
+      }
+    });
   }
-  end_group();
+  cp_async_commit_group();
 }
 
 __device__ __forceinline__ float4 quad(const float *p) {
@@ -103,20 +131,19 @@ struct Stages {
   __device__ __forceinline__ float *at(int step) const { return base + (next + step) % 2 * kStage; }
   // The step's data is there, and nobody reads the other stage any more.
   __device__ __forceinline__ void wait() const {
-    wait_groups<0>();
+    cp_async_wait_group<0>();
     __syncthreads();
   }
 };
 
 // acc[i][n] += x_row(i) . y_(across + 16 n), of the 64 rows from x0 and from y0 on.
-template <class T>
 __device__ __forceinline__ void add_dots(float (&acc)[kMine][kAcross], const Operand &x, int x0,
                                          const Operand &y, int y0, const Place &place,
                                          Stages &stages) {
   const auto fill = [&](int step) {
     float *to = stages.at(step);
-    load_slice<T, kSlice>(to, x, x0, step * kSlice);
-    load_slice<T, kSlice>(to + kTile * kPitch, y, y0, step * kSlice);
+    load_slice<kSlice>(to, x, x0, step * kSlice);
+    load_slice<kSlice>(to + kTile * kPitch, y, y0, step * kSlice);
   };
   const int steps = (x.dim + kSlice - 1) / kSlice;
   fill(0);
@@ -148,19 +175,19 @@ __device__ __forceinline__ void add_dots(float (&acc)[kMine][kAcross], const Ope
 
 // acc[p][i][e] += sum over n of w_(row(i), n) y_n, columns first + 64 p + 4 across + e of it, of
 // the 64 rows from y0 on. The weights, in shared memory, are those of the warp's own rows.
-template <class T, int kParts>
+template <int kParts>
 __device__ __forceinline__ void add_rows(float (&acc)[kParts][kMine][4], const float *weights,
                                          const Operand &y, int y0, int first, const Place &place,
                                          Stages &stages) {
   const int steps = min((y.dim - first + kTile - 1) / kTile, kParts);
   if (steps <= 0) return;
-  load_slice<T, kTile>(stages.at(0), y, y0, first);
+  load_slice<kTile>(stages.at(0), y, y0, first);
 #pragma unroll
   for (int step = 0; step < kParts; ++step) {
     if (step >= steps) break;
     stages.wait();
     if (step + 1 < steps) {
-      load_slice<T, kTile>(stages.at(step + 1), y, y0, first + (step + 1) * kTile);
+      load_slice<kTile>(stages.at(step + 1), y, y0, first + (step + 1) * kTile);
     }
     const float *left = weights + place.row(0) * kWeightPitch;
     const float *right = stages.at(step) + place.across * 4;
@@ -189,11 +216,10 @@ __device__ __forceinline__ void add_rows(float (&acc)[kParts][kMine][4], const f
 // ---- Scores
 
 // What a block knows about a head. In shared memory: the products need the registers.
-template <class T>
 struct Head {
   Operand q, k, v, d_o;
   Band band;
-  Scores<T, true> scores;
+  Scores<AnyFloat, true> scores;
   HeadDropout dropout;
   StatsRows stats;
   int rows, keys;
@@ -208,10 +234,14 @@ struct Head {
  private:
   __device__ __forceinline__ Head(const NVTEXAttentionArgs &a, const Dropout &drop, unsigned i,
                                   unsigned j, unsigned key_head, int rows, int keys)
-      : q{query_rows<T::kBytes>(a, a.q, i, j), rows, static_cast<int>(a.dim_qk)},
-        k{k_rows<T::kBytes>(a, i, key_head), keys, static_cast<int>(a.dim_qk)},
-        v{v_rows<T::kBytes>(a, i, key_head), keys, static_cast<int>(a.dim_v)},
-        d_o{query_rows<T::kBytes>(a, a.d_o, i, j), rows, static_cast<int>(a.dim_v)},
+      : q{query_rows(any_float_bytes(a.q.dtype), a, a.q, i, j), rows, static_cast<int>(a.dim_qk),
+          a.q.dtype},
+        k{k_rows(any_float_bytes(a.q.dtype), a, i, key_head), keys, static_cast<int>(a.dim_qk),
+          a.q.dtype},
+        v{v_rows(any_float_bytes(a.q.dtype), a, i, key_head), keys, static_cast<int>(a.dim_v),
+          a.q.dtype},
+        d_o{query_rows(any_float_bytes(a.q.dtype), a, a.d_o, i, j), rows, static_cast<int>(a.dim_v),
+            a.q.dtype},
         band(a, rows, keys),
         scores(a, a.scale * kLog2e, i, j),
         dropout(drop.of_head(a, i, j)),
@@ -223,11 +253,10 @@ struct Head {
 };
 
 // A head in shared memory, by the whole block.
-template <class T>
 __device__ __forceinline__ void set_head(char *head, const NVTEXAttentionArgs &a,
                                          const Dropout &dropout, unsigned i, unsigned j) {
   __syncthreads();
-  if (threadIdx.x == 0) new (head) Head<T>(a, dropout, i, j);
+  if (threadIdx.x == 0) new (head) Head(a, dropout, i, j);
   __syncthreads();
 }
 
@@ -266,21 +295,30 @@ __device__ __forceinline__ void draw_signs(const HeadDropout &head, int own0, in
 }
 
 // Four neighbours of a result, those that exist.
-template <class T>
 __device__ __forceinline__ void store_quad(const NVTEXAttentionTensor &t, int64_t at, int count,
                                            const float (&f)[4]) {
-  const Vec<T, 4> v = from_float<T, 4>(f);
-  const auto address = reinterpret_cast<uintptr_t>(t.data) + at * T::kBytes;
-  if (count >= 4 && address % (4 * T::kBytes) == 0) {
-    store(t.data, at, v);
+  const auto store_as = [&](auto tag) {
+    using T = decltype(tag);
+    const Vec<T, 4> v = from_float<T, 4>(f);
+    const auto address = reinterpret_cast<uintptr_t>(t.data) + at * T::kBytes;
+    if (count >= 4 && address % (4 * T::kBytes) == 0) {
+      store(t.data, at, v);
+    } else {
+      store_some(t.data, at, count, v);
+    }
+  };
+  if (t.dtype == kNVTEFloat32) {
+    store_as(F32{});
+  } else if (t.dtype == kNVTEFloat16) {
+    store_as(F16{});
   } else {
-    store_some(t.data, at, count, v);
+    store_as(BF16{});
   }
 }
 
 // A block's columns of the 64 rows from `first` on; zeros from row `rows` on, nothing from `end`
 // on.
-template <class T, int kParts>
+template <int kParts>
 __device__ __forceinline__ void store_tile(const NVTEXAttentionTensor &t, int64_t offset,
                                            const float (&acc)[kParts][kMine][4],
                                            const float (&factor)[kMine], int first, int rows,
@@ -295,7 +333,7 @@ __device__ __forceinline__ void store_tile(const NVTEXAttentionTensor &t, int64_
       float f[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) f[e] = r < rows ? acc[p][i][e] * factor[i] : 0.0f;
-      store_quad<T>(t, offset + r * t.row + c, dim - c, f);
+      store_quad(t, offset + r * t.row + c, dim - c, f);
     }
   }
 }
@@ -321,11 +359,11 @@ struct BlockIndex {
   }
 };
 
-template <class T, int kColumns>
+template <int kColumns>
 __global__ void __launch_bounds__(kThreads, kColumns == 64 ? 3 : 2)
     forward_kernel(const __grid_constant__ Problem p) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   constexpr int kParts = kColumns / kTile;
   extern __shared__ __align__(128) float shared[];
   const NVTEXAttentionArgs &a = p.a;
@@ -333,9 +371,9 @@ __global__ void __launch_bounds__(kThreads, kColumns == 64 ? 3 : 2)
   const int r0 = block.first;
   const int rows = length(a.q_side, block.i), end = written(a.q_side, rows);
   if (r0 >= end) return;
-  __shared__ __align__(16) char head_bytes[sizeof(Head<T>)];
-  const auto &head = *reinterpret_cast<const Head<T> *>(head_bytes);
-  set_head<T>(head_bytes, a, p.dropout, block.i, block.j);
+  __shared__ __align__(16) char head_bytes[sizeof(Head)];
+  const auto &head = *reinterpret_cast<const Head *>(head_bytes);
+  set_head(head_bytes, a, p.dropout, block.i, block.j);
 
   const Place place;
   Stages stages = {shared};
@@ -350,7 +388,7 @@ __global__ void __launch_bounds__(kThreads, kColumns == 64 ? 3 : 2)
   for (int t = first; t < last; ++t) {
     const int c0 = t * kTile;
     float s[kMine][kAcross] = {};
-    add_dots<T>(s, head.q, r0, head.k, c0, place, stages);
+    add_dots(s, head.q, r0, head.k, c0, place, stages);
     if (head.drops) draw_signs<false>(head.dropout, r0, c0, weights, place);
     const bool whole = head.band.admits(r0, r1, c0, c0 + kTile);
 #pragma unroll
@@ -386,7 +424,7 @@ __global__ void __launch_bounds__(kThreads, kColumns == 64 ? 3 : 2)
         weight = head.drops && weight < 0.0f ? 0.0f : x;
       }
     }
-    add_rows<T>(o, weights, head.v, c0, block.column, place, stages);
+    add_rows(o, weights, head.v, c0, block.column, place, stages);
   }
 
   float factor[kMine];
@@ -403,16 +441,16 @@ __global__ void __launch_bounds__(kThreads, kColumns == 64 ? 3 : 2)
       if (a.max != nullptr) a.max[at] = r < rows ? m[i] * kLn2 : -INFINITY;
     }
   }
-  store_tile<T>(a.o, head_offset(a.o, a.q_side, block.i, block.j), o, factor, r0, rows, end,
-                block.column, static_cast<int>(a.dim_v), place);
+  store_tile(a.o, head_offset(a.o, a.q_side, block.i, block.j), o, factor, r0, rows, end,
+             block.column, static_cast<int>(a.dim_v), place);
 }
 
 // ---- Backward
 
 // ds of a tile whose own rows, of queries or (kTransposed) of keys, begin at own0; its weights
 // become what multiplies gradients in dv.
-template <class T, bool kTransposed>
-__device__ __forceinline__ void gradients(const Head<T> &head, const RowData *row_data, int own0,
+template <bool kTransposed>
+__device__ __forceinline__ void gradients(const Head &head, const RowData *row_data, int own0,
                                           int other0, float *weights, const Place &place,
                                           Stages &stages, float (&ds)[kMine][kAcross]) {
   const auto of_row = [&](int r) {
@@ -437,8 +475,8 @@ __device__ __forceinline__ void gradients(const Head<T> &head, const RowData *ro
   const bool whole = r0 + kTile <= head.rows && head.band.admits(r0, r0 + kTile, c0, c0 + kTile);
 
   float s[kMine][kAcross] = {};
-  add_dots<T>(s, kTransposed ? head.k : head.q, own0, kTransposed ? head.q : head.k, other0, place,
-              stages);
+  add_dots(s, kTransposed ? head.k : head.q, own0, kTransposed ? head.q : head.k, other0, place,
+           stages);
   __syncwarp();  // The last tile's weights have been read.
   if (head.drops) draw_signs<kTransposed>(head.dropout, own0, other0, weights, place);
   // Probabilities, with dropout's sign.
@@ -452,8 +490,8 @@ __device__ __forceinline__ void gradients(const Head<T> &head, const RowData *ro
 #pragma unroll
     for (int n = 0; n < kAcross; ++n) ds[i][n] = 0.0f;
   }
-  add_dots<T>(ds, kTransposed ? head.v : head.d_o, own0, kTransposed ? head.d_o : head.v, other0,
-              place, stages);
+  add_dots(ds, kTransposed ? head.v : head.d_o, own0, kTransposed ? head.d_o : head.v, other0,
+           place, stages);
   each([&](int i, int n, int, int, const RowData &data, float &weight) {
     const float x = fabsf(weight), kept = signbit(weight) ? 0.0f : head.weight;
     const float g = (kept != 0.0f ? ds[i][n] * kept : 0.0f) - data.d;
@@ -476,18 +514,18 @@ struct Work {
 
 // dq of a block of rows, over the keys; or (kKeys) dk and dv of a block of keys, over the rows and
 // the heads that share the keys.
-template <class T, int kColumns, bool kKeys>
+template <int kColumns, bool kKeys>
 __global__ void __launch_bounds__(kThreads, kKeys || kColumns > 64 ? 2 : 3)
     gradients_kernel(const __grid_constant__ GradientsProblem problem) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   constexpr int kParts = kColumns / kTile;
   extern __shared__ __align__(128) float shared[];
   const BackwardProblem &p = problem.p;
   const NVTEXAttentionArgs &a = p.a;
   const NVTEXAttentionSide &own = kKeys ? a.kv_side : a.q_side;
-  __shared__ __align__(16) char head_bytes[sizeof(Head<T>)], work_bytes[sizeof(Work)];
-  const auto &head = *reinterpret_cast<const Head<T> *>(head_bytes);
+  __shared__ __align__(16) char head_bytes[sizeof(Head)], work_bytes[sizeof(Work)];
+  const auto &head = *reinterpret_cast<const Head *>(head_bytes);
   const auto &work = *reinterpret_cast<const Work *>(work_bytes);
   const unsigned group = kKeys ? static_cast<unsigned>(a.q_side.heads / a.kv_side.heads) : 1;
   {
@@ -495,7 +533,7 @@ __global__ void __launch_bounds__(kThreads, kKeys || kColumns > 64 ? 2 : 3)
     const int rows = length(own, block.i), end = written(own, rows);
     const int own0 = block.first, own1 = min(own0 + kTile, rows);
     if (own0 >= end) return;
-    set_head<T>(head_bytes, a, p.dropout, block.i, block.j * group);
+    set_head(head_bytes, a, p.dropout, block.i, block.j * group);
     int from = 0, to = 0;
     if (own0 < own1) {
       from = kKeys ? head.band.first_row(own0) : head.band.begin(own0);
@@ -513,13 +551,12 @@ __global__ void __launch_bounds__(kThreads, kKeys || kColumns > 64 ? 2 : 3)
   // Of queries or keys; and dv.
   float acc[kParts][kMine][4] = {}, dv[kKeys ? kParts : 1][kMine][4] = {};
   for (unsigned n = 0; n < group && work.first < work.last; ++n) {
-    if (n > 0) set_head<T>(head_bytes, a, p.dropout, work.block.i, work.block.j * group + n);
+    if (n > 0) set_head(head_bytes, a, p.dropout, work.block.i, work.block.j * group + n);
     for (int t = work.first; t < work.last; ++t) {
       float ds[kMine][kAcross];
-      gradients<T, kKeys>(head, p.row_data, work.block.first, t * kTile, weights, place, stages,
-                          ds);
+      gradients<kKeys>(head, p.row_data, work.block.first, t * kTile, weights, place, stages, ds);
       if constexpr (kKeys) {
-        add_rows<T>(dv, weights, head.d_o, t * kTile, work.block.column, place, stages);
+        add_rows(dv, weights, head.d_o, t * kTile, work.block.column, place, stages);
       }
       __syncwarp();
 #pragma unroll
@@ -529,17 +566,15 @@ __global__ void __launch_bounds__(kThreads, kKeys || kColumns > 64 ? 2 : 3)
           weights[place.row(i) * kWeightPitch + place.across + 16 * e] = ds[i][e];
         }
       }
-      add_rows<T>(acc, weights, kKeys ? head.q : head.k, t * kTile, work.block.column, place,
-                  stages);
+      add_rows(acc, weights, kKeys ? head.q : head.k, t * kTile, work.block.column, place, stages);
     }
   }
   const auto write = [&](const NVTEXAttentionTensor &t, const auto &sums, float scale, size_t dim) {
     float factor[kMine];
 #pragma unroll
     for (int i = 0; i < kMine; ++i) factor[i] = scale;
-    store_tile<T>(t, head_offset(t, own, work.block.i, work.block.j), sums, factor,
-                  work.block.first, work.rows, work.end, work.block.column, static_cast<int>(dim),
-                  place);
+    store_tile(t, head_offset(t, own, work.block.i, work.block.j), sums, factor, work.block.first,
+               work.rows, work.end, work.block.column, static_cast<int>(dim), place);
   };
   write(kKeys ? a.dk : a.dq, acc, a.scale, a.dim_qk);
   if constexpr (kKeys) write(a.dv, dv, 1.0f, a.dim_v);
@@ -548,16 +583,15 @@ __global__ void __launch_bounds__(kThreads, kKeys || kColumns > 64 ? 2 : 3)
 using SimtDbias = DbiasShape<kTile, kTile>;
 static_assert(SimtDbias::kThreads == kThreads, "one block for each");
 
-template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
     dbias_kernel(const __grid_constant__ BackwardProblem p) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   extern __shared__ __align__(128) float shared[];
   const NVTEXAttentionArgs &a = p.a;
   DbiasBlock<kTile, kTile> block(p);
-  __shared__ __align__(16) char head_bytes[sizeof(Head<T>)];
-  const auto &head = *reinterpret_cast<const Head<T> *>(head_bytes);
+  __shared__ __align__(16) char head_bytes[sizeof(Head)];
+  const auto &head = *reinterpret_cast<const Head *>(head_bytes);
   const Place place;
   Stages stages = {shared};
   float *weights = shared + 2 * kStage;
@@ -566,11 +600,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   const size_t terms = block.terms(a);
   for (size_t n = terms * block.split / p.splits; n < terms * (block.split + 1) / p.splits; ++n) {
     block.go_to(p, n);
-    set_head<T>(head_bytes, a, p.dropout, block.i, block.j);
+    set_head(head_bytes, a, p.dropout, block.i, block.j);
     const int r0 = block.r0, r1 = min(r0 + kTile, head.rows), c0 = block.c0;
     if (r0 >= r1 || c0 >= head.band.end(r1 - 1) || c0 + kTile <= head.band.begin(r0)) continue;
     float ds[kMine][kAcross];
-    gradients<T, false>(head, p.row_data, r0, c0, weights, place, stages, ds);
+    gradients<false>(head, p.row_data, r0, c0, weights, place, stages, ds);
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
 #pragma unroll
@@ -582,8 +616,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     for (int i = 0; i < kMine; ++i) {
 #pragma unroll
       for (int e = 0; e < kAcross; ++e) {
-        block.template write<T>(p, block.r0 + place.row(i), block.c0 + place.across + 16 * e,
-                                sum[i][e]);
+        block.write(p, block.r0 + place.row(i), block.c0 + place.across + 16 * e, sum[i][e]);
       }
     }
     return;
@@ -602,7 +635,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   float column = 0.0f;
 #pragma unroll
   for (int n = 0; n < kThreads / 16; ++n) column += shared[n * kTile + threadIdx.x];
-  block.template write<T>(p, 0, block.c0 + static_cast<int>(threadIdx.x), column);
+  block.write(p, 0, block.c0 + static_cast<int>(threadIdx.x), column);
 }
 
 // ---- Launchers
@@ -611,33 +644,33 @@ inline size_t most_columns(const NVTEXAttentionArgs &a) {
   return a.dim_qk > a.dim_v ? a.dim_qk : a.dim_v;
 }
 
-template <class T, int kColumns>
+template <int kColumns>
 NVTEXOutcome run_forward(const NVTEXAttentionArgs &a, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(ceil_div(a.q_side.max_seqlen, kTile));
   const auto slices = static_cast<unsigned>(ceil_div(a.dim_v, kColumns));
   const size_t grid = size_t{blocks} * slices * a.q_side.heads * a.batch;
   if (grid == 0) return ok();
   const Problem p = {a, Dropout(a), blocks, slices};
-  return launch_shared(forward_kernel<T, kColumns>, dim3(static_cast<unsigned>(grid)), kThreads,
+  return launch_shared(forward_kernel<kColumns>, dim3(static_cast<unsigned>(grid)), kThreads,
                        kShared, stream, p);
 }
 
-template <class T, int kColumns, bool kKeys>
+template <int kColumns, bool kKeys>
 NVTEXOutcome run_gradients(const BackwardProblem &problem, size_t dim, cudaStream_t stream) {
   const NVTEXAttentionSide &own = kKeys ? problem.a.kv_side : problem.a.q_side;
   GradientsProblem p = {problem, static_cast<unsigned>(ceil_div(dim, kColumns))};
   p.p.blocks = static_cast<unsigned>(ceil_div(own.max_seqlen, kTile));
   const size_t grid = size_t{p.p.blocks} * p.slices * own.heads * problem.a.batch;
   if (grid == 0) return ok();
-  return launch_shared(gradients_kernel<T, kColumns, kKeys>, dim3(static_cast<unsigned>(grid)),
+  return launch_shared(gradients_kernel<kColumns, kKeys>, dim3(static_cast<unsigned>(grid)),
                        kThreads, kShared, stream, p);
 }
 
-template <class T, int kColumns>
+template <int kColumns>
 NVTEXOutcome run_backward(const BackwardProblem &p, cudaStream_t stream) {
-  const NVTEXOutcome outcome = run_gradients<T, kColumns, true>(p, most_columns(p.a), stream);
+  const NVTEXOutcome outcome = run_gradients<kColumns, true>(p, most_columns(p.a), stream);
   if (outcome.status != NVTEX_BACKEND_OK) return outcome;
-  return run_gradients<T, kColumns, false>(p, p.a.dim_qk, stream);
+  return run_gradients<kColumns, false>(p, p.a.dim_qk, stream);
 }
 
 // Why these kernels do not take the arguments, or null.
@@ -676,11 +709,7 @@ const char *nvte_attention_simt_forward_reject(const NVTEXAttentionArgs *args,
 NVTEXOutcome nvte_attention_simt_forward(const NVTEXAttentionArgs *args,
                                          cudaStream_t stream) noexcept {
   using namespace nvte;
-  return dispatch<F32, F16, BF16>(args->q.dtype, [&](auto t) {
-    using T = decltype(t);
-    return args->dim_v <= 64 ? run_forward<T, 64>(*args, stream)
-                             : run_forward<T, 128>(*args, stream);
-  });
+  return args->dim_v <= 64 ? run_forward<64>(*args, stream) : run_forward<128>(*args, stream);
 }
 
 const char *nvte_attention_simt_backward_reject(const NVTEXAttentionArgs *args,
@@ -702,15 +731,11 @@ NVTEXOutcome nvte_attention_simt_backward(const NVTEXAttentionArgs *args,
                                           cudaStream_t stream) noexcept {
   using namespace nvte;
   if (args->batch == 0 || args->q_side.heads == 0) return ok();
-  return dispatch<F32, F16, BF16>(args->q.dtype, [&](auto t) {
-    using T = decltype(t);
-    const BackwardProblem p = backward_problem<SimtDbias>(*args);
-    NVTEXOutcome outcome = prepare<T, false, false>(p, stream);
-    if (outcome.status == NVTEX_BACKEND_OK && args->dbias.data != nullptr) {
-      outcome = run_dbias<T, SimtDbias>(dbias_kernel<T>, kShared, p, stream);
-    }
-    if (outcome.status != NVTEX_BACKEND_OK) return outcome;
-    return most_columns(*args) <= 64 ? run_backward<T, 64>(p, stream)
-                                     : run_backward<T, 128>(p, stream);
-  });
+  const BackwardProblem p = backward_problem<SimtDbias>(*args);
+  NVTEXOutcome outcome = prepare<AnyFloat, false, false>(p, stream);
+  if (outcome.status == NVTEX_BACKEND_OK && args->dbias.data != nullptr) {
+    outcome = run_dbias<SimtDbias>(dbias_kernel, kShared, p, stream);
+  }
+  if (outcome.status != NVTEX_BACKEND_OK) return outcome;
+  return most_columns(*args) <= 64 ? run_backward<64>(p, stream) : run_backward<128>(p, stream);
 }

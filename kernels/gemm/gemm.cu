@@ -70,8 +70,8 @@ __device__ float dgelu(float x) {
 __global__ void __launch_bounds__(kThreads)
     finish_product_kernel(const __grid_constant__ NVTEXGemmArgs a, const float *sums,
                           size_t height) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= a.m) return;
   const bool with_bias =
@@ -111,8 +111,8 @@ __global__ void __launch_bounds__(kThreads)
 // The gradient of a bias: sums over k of an operand B with one scale. A block takes a j.
 __global__ void __launch_bounds__(kThreads)
     operand_sums_kernel(const __grid_constant__ NVTEXGemmArgs a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const float scale = a.scales_b.inv != nullptr && a.scales_b.mode == NVTE_DELAYED_TENSOR_SCALING
                           ? *static_cast<const float *>(a.scales_b.inv)
                           : 1.0f;
@@ -140,8 +140,8 @@ constexpr int kLot = 8;
 __global__ void __launch_bounds__(kThreads)
     nvfp4_values_kernel(const void *codes, const __grid_constant__ ScaleMatrix scales, size_t lots,
                         size_t lots_per_row, void *values, bool vectors) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= lots) return;
   using Codes = Vec<Raw<uint8_t>, kLot / 2>;

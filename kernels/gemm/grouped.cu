@@ -24,8 +24,8 @@ __host__ __device__ inline NVTEXGroup rows_of(const NVTEXGroupedBiasArgs &a) {
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     bias_kernel(const __grid_constant__ NVTEXGroupedBiasArgs a, uint32_t across, uint32_t pieces) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const uint32_t down = kThreads / across, lane = threadIdx.x / across;
   const uint32_t piece = blockIdx.x % pieces;
   const size_t col = (size_t{piece} * across + threadIdx.x % across) * N;
@@ -75,8 +75,8 @@ NVTEXOutcome add_bias(const NVTEXGroupedBiasArgs &a, cudaStream_t stream) {
 }
 
 __global__ void __launch_bounds__(kThreads) widen_kernel(const __grid_constant__ NVTEXWidenArgs a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   for (size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x; i < a.length;
        i += size_t{gridDim.x} * kThreads) {
     const uint64_t wide = static_cast<uint64_t>(int64_t{a.input[i]});

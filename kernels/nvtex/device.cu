@@ -6,6 +6,7 @@
 #include <mutex>
 #include <new>
 
+#include "common/capture.cuh"
 #include "common/launch.cuh"
 #include "common/ptx.cuh"
 #include "nvte/backend/grouped_gemm.h"
@@ -33,18 +34,6 @@ cudaError_t current_ordinal(int *ordinal) {
   if (const cudaError_t error = cudaGetDevice(ordinal)) return error;
   return *ordinal < kMaxDevices ? cudaSuccess : cudaErrorInvalidDevice;
 }
-
-// Allows calls that a capturing stream elsewhere in the process would otherwise make fail.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~RelaxedCapture() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(const RelaxedCapture &) = delete;
-  RelaxedCapture &operator=(const RelaxedCapture &) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
 
 cudaError_t create_stream(cudaStream_t *stream) {
   int least, greatest;

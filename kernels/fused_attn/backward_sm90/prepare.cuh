@@ -1,0 +1,164 @@
+// The kernels before the main one: statistics and D of every row, cleared sums, and the gradient of
+// the sinks.
+#pragma once
+
+#include <type_traits>
+
+#include "common/vec.cuh"
+#include "problem.cuh"
+
+namespace nvte {
+namespace sm90_backward {
+
+// Calls f with the tag of a dtype that the kernel does not know.
+template <class F>
+__device__ __forceinline__ void with_dtype(NVTEDType dtype, F &&f) {
+  switch (dtype) {
+    case kNVTEFloat32:
+      return f(F32{});
+    case kNVTEFloat16:
+      return f(F16{});
+    case kNVTEBFloat16:
+      return f(BF16{});
+    case kNVTEFloat8E4M3:
+      return f(E4M3{});
+    default:
+      return f(E5M2{});
+  }
+}
+
+// Of each row, D = sum do o and the statistics in units of log2, which are infinite for rows that
+// contribute nothing. A block of threads takes a block of queries of a head. kFp8: o has a dtype of
+// its own, and both have factors.
+template <class T, int kDqk, int kDv, int kM, bool kFp8>
+__global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_constant__ Problem a) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  constexpr int kLanes = kDv / 8, kAtOnce = kHelperThreads / kLanes;
+  static_assert(kM % kAtOnce == 0, "whole rounds");
+  const int index = static_cast<int>(blockIdx.x);
+  const int block = index % a.query_blocks, rest = index / a.query_blocks;
+  const int head = rest % a.heads, sequence = rest / a.heads;
+  if (a.shared_blocks > 0) {
+    const int64_t thread = int64_t{index} * kHelperThreads + threadIdx.x;
+    const int64_t step = int64_t{gridDim.x} * kHelperThreads;
+    float4 *sum = reinterpret_cast<float4 *>(a.shared_sum);
+    for (int64_t i = thread; i < a.shared_blocks * (a.shared_floats / 4); i += step) {
+      sum[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+    if (thread < a.shared_blocks) a.shared_turns[thread] = 0;
+  }
+  const int lq = length(a.q_side, sequence), m0 = block * kM;
+  if (m0 >= lq) return;
+  const int64_t at = int64_t{head} * a.head_blocks + a.first_block<kM>(sequence) + block;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
+
+  const typename T::Bits *d_o = row_of<T>(a.d_o, a.q_side, sequence, head, m0);
+  const StatsRows stats_rows(a.q_side, sequence, head);
+  const float slope = a.alibi ? a.slope_of(head) : 0.0f;
+  // FP8: of D, and what p and ds are multiplied by before they are rounded; see gradient_kernel.
+  [[maybe_unused]] float factor = 1.0f, log_p_scale = 0.0f;
+  float scale_d = a.scale_d;
+  if constexpr (kFp8) {
+    const float p_scale = factor_of(a.s.scale) * a.mask.scale;
+    factor = factor_of(a.d_o.scale_inv) * (is_fp8(a.o.dtype) ? factor_of(a.o.scale_inv) : 1.0f);
+    log_p_scale = log2f(p_scale);
+    scale_d *= factor_of(a.dp.scale) / p_scale;
+  }
+  float part = 0.0f;
+  std::conditional_t<kFp8, Vec<F32, 8>, Vec<T, 8>> x[kM / kAtOnce];
+  Vec<T, 8> y[kM / kAtOnce];
+  const auto inside = [&](int r) { return m0 + r < lq && lane * 8 < a.dim_v; };
+  if constexpr (kFp8) {
+    with_dtype(a.o.dtype, [&](auto tag) {
+      using O = decltype(tag);
+      const typename O::Bits *o = row_of<O>(a.o, a.q_side, sequence, head, m0);
+#pragma unroll
+      for (int i = 0; i < kM / kAtOnce; ++i) {
+        const int r = i * kAtOnce + thread / kLanes;
+        float f[8];
+        to_float(load<O, 8>(o, static_cast<size_t>(r * a.o.row + lane * 8), inside(r)), f);
+        x[i] = from_float<F32, 8>(f);
+      }
+    });
+  }
+#pragma unroll
+  for (int i = 0; i < kM / kAtOnce; ++i) {
+    const int r = i * kAtOnce + thread / kLanes;
+    if constexpr (!kFp8) {
+      const typename T::Bits *o = row_of<T>(a.o, a.q_side, sequence, head, m0);
+      x[i] = load<T, 8>(o, static_cast<size_t>(r * a.o.row + lane * 8), inside(r));
+    }
+    y[i] = load<T, 8>(d_o, static_cast<size_t>(r * a.d_o.row + lane * 8), inside(r));
+  }
+  float4 *sum = reinterpret_cast<float4 *>(a.dq_sum + at * (kM * kDqk));
+#pragma unroll
+  for (int i = 0; i < kM * kDqk / 4 / kHelperThreads; ++i) {
+    sum[i * kHelperThreads + thread] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
+#pragma unroll
+  for (int i = 0; i < kM / kAtOnce; ++i) {
+    const int r = i * kAtOnce + thread / kLanes;
+    float f[8], g[8], d = 0.0f;
+    to_float(x[i], f);
+    to_float(y[i], g);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) d = fmaf(f[j], g[j], d);
+#pragma unroll
+    for (int j = kLanes / 2; j > 0; j /= 2) d += __shfl_xor_sync(~0u, d, j);
+    if constexpr (kFp8) d *= factor;
+    if (lane == 0) {
+      const float stats = m0 + r < lq ? a.stats[stats_rows(m0 + r)] : -INFINITY;
+      const bool used = stats != -INFINITY;
+      // A lane of gradient_kernel has two neighbours of 8 rows and two of the next 8.
+      const int place = r / 16 * 16 + r % 8 / 2 * 4 + r / 8 % 2 * 2 + r % 2;
+      // With ALiBi what it subtracts, from the block's first row on.
+      float statistic = fmaf(slope, static_cast<float>(r), stats * kLog2e);
+      if constexpr (kFp8) statistic -= log_p_scale;
+      a.rows[at * (2 * kM) + place] = used ? statistic : INFINITY;
+      a.rows[at * (2 * kM) + kM + place] = used ? d * scale_d : 0.0f;
+      if (a.dsink != nullptr && used) part += exp2f((a.sink[head] - stats) * kLog2e) * d;
+    }
+  }
+  if (a.deterministic && thread < 4 * kConsumers) a.turns[at * (4 * kConsumers) + thread] = 0;
+  if (a.dsink == nullptr) return;
+  __shared__ float parts[kHelperThreads / 32];
+#pragma unroll
+  for (int j = 16; j > 0; j /= 2) part += __shfl_xor_sync(~0u, part, j);
+  if (thread % 32 == 0) parts[thread / 32] = part;
+  __syncthreads();
+  if (thread == 0) {
+    for (int i = 1; i < kHelperThreads / 32; ++i) part += parts[i];
+    a.sink_part[at] = part;
+  }
+#endif
+}
+
+// The gradient of a head's sink, in a fixed order.
+template <int kM>
+__global__ void __launch_bounds__(kHelperThreads) sink_kernel(const __grid_constant__ Problem a) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const int head = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  float sum = 0.0f;
+  for (int i = 0; i < static_cast<int>(a.batch); ++i) {
+    const int blocks = (length(a.q_side, i) + kM - 1) / kM;
+    const float *parts = a.sink_part + int64_t{head} * a.head_blocks + a.first_block<kM>(i);
+    for (int b = thread; b < blocks; b += kHelperThreads) sum += parts[b];
+  }
+  __shared__ float sums[kHelperThreads / 32];
+#pragma unroll
+  for (int j = 16; j > 0; j /= 2) sum += __shfl_xor_sync(~0u, sum, j);
+  if (thread % 32 == 0) sums[thread / 32] = sum;
+  __syncthreads();
+  if (thread == 0) {
+    for (int i = 1; i < kHelperThreads / 32; ++i) sum += sums[i];
+    a.dsink[head] = -sum;
+  }
+#endif
+}
+
+}  // namespace sm90_backward
+}  // namespace nvte

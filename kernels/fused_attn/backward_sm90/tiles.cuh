@@ -1,0 +1,202 @@
+// Tiles of a block in registers and shared memory, and how results leave it.
+#pragma once
+
+#include "common/mma.cuh"
+#include "common/vec.cuh"
+#include "common/wgmma.cuh"
+#include "fused_attn/rows.cuh"
+#include "work.cuh"
+
+namespace nvte {
+namespace sm90_backward {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+__device__ __forceinline__ void add_global(float *to, float a, float b, float c, float d) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(to), "f"(a), "f"(b), "f"(c), "f"(d)
+               : "memory");
+}
+
+__device__ __forceinline__ int load_acquire(const int *p) {
+  int v;
+  asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+__device__ __forceinline__ void store_release(int *p, int v) {
+  asm volatile("st.release.gpu.global.b32 [%0], %1;" : : "l"(p), "r"(v) : "memory");
+}
+
+// Descriptors of operands in shared memory by their low words, see descriptor_k_major() and
+// descriptor_mn_major(). Offsets are added to the low words, in units of 16 bytes; the high words
+// are all the same.
+__device__ __forceinline__ uint32_t low_k(uint32_t p) {
+  return static_cast<uint32_t>(descriptor_k_major(p));
+}
+__device__ __forceinline__ uint32_t low_mn(uint32_t p, uint32_t panel) {
+  return static_cast<uint32_t>(descriptor_mn_major(p, panel));
+}
+__device__ __forceinline__ uint64_t operand(uint32_t low, int offset) {
+  uint64_t d;
+  asm("mov.b64 %0, {%1, %2};"
+      : "=l"(d)
+      : "r"(low + static_cast<uint32_t>(offset >> 4)),
+        "n"(static_cast<uint32_t>(uint64_t{1} << 62 >> 32 | 64)));
+  return d;
+}
+
+// Clears the panels of tiles that no load fills. By every thread, before the barriers are used.
+__device__ __forceinline__ void clear_panels(unsigned char *tiles, int count, int panel, int from,
+                                             int panels) {
+  for (int tile = 0; tile < count; ++tile) {
+    unsigned char *first = tiles + (tile * panels + from) * panel;
+    const int end = (panels - from) * panel;
+    for (int at = static_cast<int>(threadIdx.x) * 16; at < end; at += kThreads * 16) {
+      *reinterpret_cast<uint4 *>(first + at) = make_uint4(0, 0, 0, 0);
+    }
+  }
+}
+
+// Clears rows [from, kRows) of a tile; by every thread of the consumers.
+template <int kRows, int kPanels>
+__device__ __forceinline__ void clear_rows(unsigned char *tile, int from, int thread) {
+#pragma unroll 1
+  for (int at = from * 128 + thread * 16; at < kRows * 128; at += 128 * kConsumers * 16) {
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      *reinterpret_cast<uint4 *>(tile + panel * kRows * 128 + at) = make_uint4(0, 0, 0, 0);
+    }
+  }
+  fence_proxy_async();
+  bar_sync(kConsumerBarrier, 128 * kConsumers);
+}
+
+template <class T, int kN>
+__device__ __forceinline__ void round_pairs(uint32_t (&out)[kN / 8][4], const float (&d)[kN]) {
+#pragma unroll
+  for (int i = 0; i < kN / 2; ++i) {
+    const float pair[2] = {d[2 * i], d[2 * i + 1]};
+    out[i / 4][i % 4] = T::from_float(pair);
+  }
+}
+
+// To FP8 and back to half precision.
+template <class Code, int kN>
+__device__ __forceinline__ void round_fp8(uint32_t (&out)[kN / 8][4], const float (&d)[kN]) {
+  constexpr bool kE4M3 = Code::kDtype == kNVTEFloat8E4M3;
+#pragma unroll
+  for (int i = 0; i < kN / 4; ++i) {
+    const float four[4] = {d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]};
+    decode_fp8x4<kE4M3>(encode_fp8x4<kE4M3>(four), out[i / 2][i % 2 * 2],
+                        out[i / 2][i % 2 * 2 + 1]);
+  }
+}
+
+// Rows of a warp of a product [64, D] of FP8 tensors to global memory.
+template <int kD>
+__device__ __forceinline__ void write_rows(const Problem &a, const NVTEXAttentionTensor &to,
+                                           size_t dim, const float (&d)[kD / 2], float scale,
+                                           int sequence, int key_head, int first, int length,
+                                           int lane) {
+  float fours[1][kD / 8][4];
+#pragma unroll
+  for (int i = 0; i < kD / 2; ++i) fours[0][i / 4][i % 4] = d[i];
+  const float factors[1][2] = {{scale, scale}};
+  store_rows<F16, true, kD>(to, head_offset(to, a.kv_side, sequence, key_head), fours, factors,
+                            first, length, written(a.kv_side, length), 0, static_cast<int>(dim), 0,
+                            lane);
+}
+
+// Rows of a warp of a product [64, D] to global memory, through 16 rows of shared memory.
+template <class T, int kKeys, int kD>
+__device__ __forceinline__ void write_rows(const Problem &a, const NVTEXAttentionTensor &to,
+                                           size_t dim, unsigned char *panels,
+                                           const float (&d)[kD / 2], float scale, int sequence,
+                                           int key_head, int first, int length, int lane) {
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < kD / 8; ++j) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float pair[2] = {d[4 * j + 2 * h] * scale, d[4 * j + 2 * h + 1] * scale};
+      const int r = lane / 4 + 8 * h;
+      *reinterpret_cast<uint32_t *>(panels + j / 8 * (kKeys * 128) + r * 128 +
+                                    ((j % 8 ^ (r & 7)) << 4) + lane % 4 * 4) = T::from_float(pair);
+    }
+  }
+  __syncwarp();
+  constexpr int kUnits = kD / 8;  // Of a row, 16 bytes each.
+  // Rows past a sequence are zero in dense tensors and not touched in ragged ones.
+  const int end = written(a.kv_side, length);
+  typename T::Bits *out = row_of<T>(to, a.kv_side, sequence, key_head, 0);
+#pragma unroll
+  for (int at = 0; at < 16 * kUnits; at += 32) {
+    const int r = (at + lane) / kUnits, unit = (at + lane) % kUnits;
+    uint4 value = *reinterpret_cast<const uint4 *>(panels + unit / 8 * (kKeys * 128) + r * 128 +
+                                                   ((unit % 8 ^ (r & 7)) << 4));
+    if (first + r >= length) value = make_uint4(0, 0, 0, 0);
+    if (first + r < end && unit * 8 < dim) {
+      *reinterpret_cast<uint4 *>(out + (first + r) * to.row + unit * 8) = value;
+    }
+  }
+}
+
+// Adds a thread's gradients to the sum of those of all parts, in fours that are `step` floats
+// apart.
+template <int kN>
+__device__ __forceinline__ void add_part(const float (&d)[kN], float *to, int step) {
+#pragma unroll
+  for (int j = 0; j < kN / 4; ++j) {
+    add_global(to + j * step, d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
+  }
+}
+template <int kN>
+__device__ __forceinline__ void get_part(float (&d)[kN], const float *from, int step) {
+#pragma unroll
+  for (int j = 0; j < kN / 4; ++j) {
+    const float4 v = __ldcg(reinterpret_cast<const float4 *>(from + j * step));
+    d[4 * j] = v.x, d[4 * j + 1] = v.y, d[4 * j + 2] = v.z, d[4 * j + 3] = v.w;
+  }
+}
+// After the additions, by every thread of the consumers: whether this was the last part, so that
+// the sum is complete. `flag`: four bytes of shared memory.
+__device__ __forceinline__ bool is_last_part(const Problem &a, int shared, void *flag) {
+  __threadfence();
+  int *before = static_cast<int *>(flag);
+  bar_sync(kConsumerBarrier, 128 * kConsumers);
+  if (threadIdx.x == 128) *before = atomicAdd(a.shared_turns + shared, 1);
+  bar_sync(kConsumerBarrier, 128 * kConsumers);
+  if (*before != a.parts - 1) return false;
+  __threadfence();
+  return true;
+}
+
+// Adds a warp's part of dq to the sum over the blocks of keys, in their order if the result has to
+// be deterministic.
+template <class Work, int kN>
+__device__ __forceinline__ void add_query_gradient(const Problem &a, const Work &work,
+                                                   const float (&dq)[kN], float *to, int *turn,
+                                                   int m0, int lane) {
+  const int mine = a.deterministic ? work.turn(a, m0) : 0;
+  if (a.deterministic) {
+    if (lane == 0) {
+      while (load_acquire(turn) != mine) __nanosleep(20);
+    }
+    __syncwarp();
+  }
+#pragma unroll
+  for (int j = 0; j < kN / 4; ++j) {
+    add_global(to + (j * 32 + lane) * 4, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
+  }
+  if (a.deterministic) {
+    __threadfence();
+    __syncwarp();
+    if (lane == 0) store_release(turn, mine + 1);
+  }
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+}  // namespace sm90_backward
+}  // namespace nvte

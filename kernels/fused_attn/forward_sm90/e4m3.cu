@@ -1,0 +1,12 @@
+// E4M3.
+
+#include "kernel.cuh"
+
+namespace nvte {
+namespace sm90_forward {
+
+template Instance instance<E4M3, Extra::kNone, 64, 64>();
+template Instance instance<E4M3, Extra::kNone, 128, 128>();
+
+}  // namespace sm90_forward
+}  // namespace nvte

@@ -1,0 +1,14 @@
+// BF16.
+
+#include "kernel.cuh"
+
+namespace nvte {
+namespace sm90_grouped {
+
+template NVTEXOutcome run<BF16, Kind::kPlain, false, false>(const Params &, unsigned, cudaStream_t);
+template NVTEXOutcome run<BF16, Kind::kPlain, false, true>(const Params &, unsigned, cudaStream_t);
+template NVTEXOutcome run<BF16, Kind::kPlain, true, false>(const Params &, unsigned, cudaStream_t);
+template NVTEXOutcome run<BF16, Kind::kPlain, true, true>(const Params &, unsigned, cudaStream_t);
+
+}  // namespace sm90_grouped
+}  // namespace nvte

@@ -1,0 +1,54 @@
+// The kernel of grouped products and its launch. Blocks stay on their multiprocessors; each has a
+// producer and two consumers.
+#pragma once
+
+#include "consumer.cuh"
+#include "producer.cuh"
+
+namespace nvte {
+namespace sm90_grouped {
+
+// Compilers refuse clusters for GPUs before compute capability 9.0.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define NVTE_PAIRS __cluster_dims__(2, 1, 1)
+#else
+#define NVTE_PAIRS
+#endif
+
+template <class C>
+__global__ void NVTE_PAIRS __launch_bounds__(C::kThreads, 1)
+    grouped_gemm_kernel(const __grid_constant__ Params p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ unsigned char dynamic[];
+  unsigned char *const shared = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
+  auto &control = *reinterpret_cast<Control<C> *>(shared + C::kAtControl);
+  if (threadIdx.x == 0) {
+    control.stages.init(1, 16);  // Released by the eight warps of the consumers of both blocks.
+    control.tiles.init(1, 8);
+    control.pairs.init(1, 2);
+    fence_mbarrier_init();
+  }
+  cluster_sync();
+  griddepcontrol_wait();
+  if (threadIdx.x < C::kProducerThreads) {
+    if constexpr (!C::kMx) setmaxnreg_dec<kProducerRegisters>();
+    produce_tiles<C>(p, shared, control, cluster_ctarank());
+  } else {
+    if constexpr (!C::kMx) setmaxnreg_inc<kConsumerRegisters>();
+    // The shuffle tells the compiler that all lanes of a warp have the same number.
+    const int w =
+        static_cast<int>(__shfl_sync(0xffffffff, (threadIdx.x - C::kProducerThreads) / 128, 0));
+    consume_tiles<C>(p, shared, control, w);
+  }
+#endif
+}
+
+template <class In, Kind kKind, bool kMnRows, bool kMnCols>
+NVTEXOutcome run(const Params &p, unsigned clusters, cudaStream_t stream) {
+  using C = Config<In, kKind, kMnRows, kMnCols>;
+  return launch_shared(grouped_gemm_kernel<C>, dim3(2 * clusters), C::kThreads, kSharedBytes<C>,
+                       stream, p);
+}
+
+}  // namespace sm90_grouped
+}  // namespace nvte

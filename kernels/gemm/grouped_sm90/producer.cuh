@@ -1,0 +1,282 @@
+// The producer: it takes pairs of tiles from a counter and copies both operands of each tile.
+//
+// A cluster of two blocks works on a pair of tiles side by side or one below the other, and each
+// block copies half of the operand that they share to both. One thread copies in bulk. Operands
+// that bulk copies cannot take, because addresses or pitches are no multiples of 16 bytes, are
+// copied by all threads of the warpgroup.
+#pragma once
+
+#include "mxfp8.cuh"
+
+namespace nvte {
+namespace sm90_grouped {
+
+// The tile of block `rank` of the cluster in a pair.
+template <class C>
+__device__ __forceinline__ void find_tile(const Params &p, unsigned pair, unsigned rank, Tile &t) {
+  if (pair >= p.first[p.count]) {
+    t.problem = nullptr;
+    return;
+  }
+  unsigned low = 0, high = p.count;
+  while (high - low > 1) {
+    const unsigned middle = (low + high) / 2;
+    if (p.first[middle] <= pair) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  const Problem &problem = p.problems[low];
+  unsigned in = pair - p.first[low];
+  const unsigned col_tiles = tiles(static_cast<unsigned>(problem.m), C::kCols);
+  const Strips strips(static_cast<unsigned>(problem.n));
+  unsigned row, col;
+  t.shares_cols = in < strips.pairs * col_tiles;
+  if (t.shares_cols) {
+    const unsigned band = in / (kBand * col_tiles), above = band * kBand;
+    const unsigned height = min(strips.pairs - above, kBand);
+    in -= above * col_tiles;
+    col = in / height;
+    row = (above + in % height) * 2 + rank;
+  } else {
+    in -= strips.pairs * col_tiles;
+    const unsigned each = tiles(col_tiles, 2);
+    row = strips.pairs * 2 + in / each;
+    col = in % each * 2 + rank;
+  }
+  t.problem = &problem;
+  t.row = static_cast<int>(row * kRows);
+  t.col = static_cast<int>(col * C::kCols);
+  t.blocks = static_cast<int>(tiles(static_cast<unsigned>(problem.k), C::kDepth));
+  t.bulk = problem.bulk;
+}
+
+// Copies a chunk of an operand, from outer `outer` and inner `inner` on, with ordinary loads.
+// Elements have 2 bytes, or 1; rows in global memory begin at any address.
+template <int kBytes, bool kMn>
+__device__ __forceinline__ void copy_chunk(unsigned char *to, const void *data, int outers,
+                                           int inners, int outer, int inner) {
+  const int lines = kMn ? inners : outers, length = (kMn ? outers : inners) * kBytes;
+  const int line0 = kMn ? inner : outer, at = (kMn ? outer : inner) * kBytes;
+  const int unit = static_cast<int>(threadIdx.x % 8);  // 16 bytes of a row
+  const int r = static_cast<int>(threadIdx.x / 8), begin = at + 16 * unit;
+  constexpr int kLines = 4;  // 16 apart
+  uint32_t words[kLines][5];
+  int shift[kLines], bytes[kLines];
+#pragma unroll
+  for (int j = 0; j < kLines; ++j) {
+    const int line = line0 + r + 16 * j;
+    const char *from = static_cast<const char *>(data) + int64_t{line} * length + begin;
+    shift[j] = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 4);
+    bytes[j] = line < lines ? max(min(length - begin, 16), 0) : 0;
+#pragma unroll
+    for (int i = 0; i < 5; ++i) {
+      // Words without a byte of the member are not read.
+      load_once<4>(from - shift[j] + 4 * i, bytes[j] > 0 && 4 * i < bytes[j] + shift[j],
+                   &words[j][i]);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kLines; ++j) {
+    uint32_t w[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      w[i] = __funnelshift_r(words[j][i], words[j][i + 1], 8 * static_cast<unsigned>(shift[j]));
+      const int left = bytes[j] - 4 * i;
+      if (left < 4) w[i] &= left > 0 ? (1u << (8 * left)) - 1 : 0;
+    }
+    *reinterpret_cast<uint4 *>(to + (r + 16 * j) * 128 + ((unit ^ (r % 8)) * 16)) =
+        make_uint4(w[0], w[1], w[2], w[3]);
+  }
+}
+
+// Brings C of a tile into L2; by all warps of the producer but the first.
+template <class C>
+__device__ __forceinline__ void fetch_c(const Params &p, const Problem &problem, const Tile &t) {
+  const int64_t bytes = p.d_dtype == kNVTEFloat32 ? 4 : 2;
+  const int64_t length = min(problem.m - t.col, C::kCols) * bytes;
+  if (length <= 0) return;
+  for (int r = static_cast<int>(threadIdx.x) - 32; r < min(problem.n - t.row, kRows);
+       r += C::kProducerThreads - 32) {
+    const auto begin =
+        reinterpret_cast<uintptr_t>(problem.c) + ((int64_t{t.row} + r) * problem.m + t.col) * bytes;
+    const auto first = begin / 16 * 16, end = (begin + length + 15) / 16 * 16;
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
+                 :
+                 : "l"(first), "r"(static_cast<uint32_t>(end - first))
+                 : "memory");
+  }
+}
+
+// Copies a tile in bulk, by one thread.
+template <class C>
+__device__ __forceinline__ void copy_bulk(const Params &p, unsigned char *shared,
+                                          Control<C> &control, const Tile &t,
+                                          PipelineState<C::kStages> &at, unsigned rank) {
+  constexpr int kColChunks = C::kCols / kChunk;
+  const Problem &problem = *t.problem;
+  const CUtensorMap *rows_map = &problem.rows_map, *cols_map = &problem.cols_map;
+  fence_proxy_tensormap_acquire(rows_map);
+  fence_proxy_tensormap_acquire(cols_map);
+#pragma unroll 1
+  for (int i = 0; i < t.blocks; ++i, at.advance()) {
+    unsigned char *rows = shared + at.stage * C::kStageBytes, *cols = rows + C::kRowBytes;
+    uint64_t *full = control.stages.barrier(at);
+    const int inner = i * C::kDepth;
+    control.stages.producer_acquire(at);
+    uint32_t scale_bytes = 0;
+    if constexpr (C::kPromote) {
+      const auto scales = [&](NVTEScalingMode mode, float *to, const void *from, int outers,
+                              int outer) {
+        const int pitch = (outers + 3) / 4 * 4;
+        if (mode != NVTE_BLOCK_SCALING_1D || outer >= pitch) return;
+        const auto bytes = static_cast<uint32_t>(min(pitch - outer, 128) * 4);
+        cp_async_bulk_load(
+            to, element<float>(from, static_cast<size_t>(int64_t{i} * pitch + outer)), bytes, full);
+        scale_bytes += bytes;
+      };
+      scales(p.rows_mode, control.row_scales[at.stage], problem.rows_scales, problem.n, t.row);
+      scales(p.cols_mode, control.col_scales[at.stage], problem.cols_scales, problem.m, t.col);
+    }
+    mbarrier_arrive_expect_tx(full, C::kStageBytes + scale_bytes);
+    const auto chunk = [&](bool share, unsigned char *to, const CUtensorMap *map, bool mn,
+                           int outer) {
+      const int x = mn ? outer : inner, y = mn ? inner : outer;
+      if (share) {
+        cp_async_bulk_tensor_load_multicast(to, map, full, x, y);
+      } else {
+        cp_async_bulk_tensor_load(to, map, full, {x, y});
+      }
+    };
+    const int half = static_cast<int>(rank);
+    if (t.shares_cols) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        chunk(false, rows + j * kChunkBytes, rows_map, C::kMnRows, t.row + j * kChunk);
+      }
+#pragma unroll
+      for (int j = 0; j < kColChunks / 2; ++j) {
+        const int c = half * (kColChunks / 2) + j;
+        chunk(true, cols + c * kChunkBytes, cols_map, C::kMnCols, t.col + c * kChunk);
+      }
+    } else {
+      chunk(true, rows + half * kChunkBytes, rows_map, C::kMnRows, t.row + half * kChunk);
+#pragma unroll
+      for (int j = 0; j < kColChunks; ++j) {
+        chunk(false, cols + j * kChunkBytes, cols_map, C::kMnCols, t.col + j * kChunk);
+      }
+    }
+  }
+}
+
+// Copies a tile without bulk copies, by the warpgroup.
+template <class C>
+__device__ __forceinline__ void copy_odd(const Params &p, unsigned char *shared,
+                                         Control<C> &control, const Tile &t,
+                                         PipelineState<C::kStages> &at) {
+  constexpr int kColChunks = C::kCols / kChunk;
+  const Problem &problem = *t.problem;
+#pragma unroll 1
+  for (int i = 0; i < t.blocks; ++i, at.advance()) {
+    unsigned char *rows = shared + at.stage * C::kStageBytes, *cols = rows + C::kRowBytes;
+    control.stages.producer_acquire(at);
+#pragma unroll 1
+    for (int j = 0; j < 2; ++j) {
+      copy_chunk<C::kBytes, C::kMnRows>(rows + j * kChunkBytes, problem.rows_data, problem.n,
+                                        problem.k, t.row + j * kChunk, i * C::kDepth);
+    }
+#pragma unroll 1
+    for (int j = 0; j < kColChunks; ++j) {
+      copy_chunk<C::kBytes, C::kMnCols>(cols + j * kChunkBytes, problem.cols_data, problem.m,
+                                        problem.k, t.col + j * kChunk, i * C::kDepth);
+    }
+    if constexpr (C::kPromote) {
+      const auto scales = [&](NVTEScalingMode mode, float *to, const void *from, int outers,
+                              int outer) {
+        const int own = outer + static_cast<int>(threadIdx.x);
+        if (mode != NVTE_BLOCK_SCALING_1D || own >= outers) return;
+        to[threadIdx.x] =
+            *element<float>(from, static_cast<size_t>(int64_t{i} * ((outers + 3) / 4 * 4) + own));
+      };
+      scales(p.rows_mode, control.row_scales[at.stage], problem.rows_scales, problem.n, t.row);
+      scales(p.cols_mode, control.col_scales[at.stage], problem.cols_scales, problem.m, t.col);
+    }
+    fence_proxy_async();
+    // One thread commits for all that have passed the barrier. racecheck does not follow that and
+    // reports the consumers' reads of the scales.
+    bar_sync(kProducerBarrier, 128);
+    if (threadIdx.x == 0) control.stages.producer_commit(at);
+  }
+}
+
+// Sends the number of a pair of tiles to both blocks of the cluster.
+template <class C>
+__device__ __forceinline__ void send_pair(Control<C> &control, int slot, unsigned pair) {
+#pragma unroll
+  for (unsigned rank = 0; rank < 2; ++rank) {
+    asm volatile(
+        "{.reg .b32 to, barrier;\n"
+        "mapa.shared::cluster.u32 to, %0, %3;\n"
+        "mapa.shared::cluster.u32 barrier, %1, %3;\n"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [to], %2, [barrier];}"
+        :
+        : "r"(shared_address(&control.pair[slot])), "r"(shared_address(&control.pairs.full[slot])),
+          "r"(pair), "r"(rank)
+        : "memory");
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void produce_tiles(const Params &p, unsigned char *shared,
+                                              Control<C> &control, unsigned rank) {
+  PipelineState<C::kStages> at;
+  PipelineState<kTiles> slot, pair_slot;
+  for (unsigned pair = blockIdx.x / 2;;) {
+    if (threadIdx.x == 0) {
+      control.tiles.producer_acquire(slot);
+      find_tile<C>(p, pair, rank, control.tile[slot.stage]);
+      control.tiles.producer_commit(slot);
+    }
+    bar_sync(kProducerBarrier, C::kProducerThreads);
+    const Tile t = control.tile[slot.stage];
+    slot.advance();
+    if (t.problem == nullptr) break;
+    // The next number is asked for now, so that it is there when it is needed.
+    unsigned next = 0;
+    if (threadIdx.x == 0 && rank == 0) next = atomicAdd(p.next, 1u);
+    if (threadIdx.x >= 32 && t.problem->beta != 0.0f) fetch_c<C>(p, *t.problem, t);
+    if constexpr (C::kMx) {
+      copy_mx<C>(p, shared, control, t, at);
+    } else if (!t.bulk) {
+      copy_odd<C>(p, shared, control, t, at);
+    } else if (threadIdx.x == 0) {
+      copy_bulk<C>(p, shared, control, t, at, rank);
+    } else {
+      for (int i = 0; i < t.blocks; ++i) at.advance();
+    }
+    if (threadIdx.x == 0) {
+      if (rank == 0) {
+        control.pairs.producer_acquire(pair_slot);
+        send_pair<C>(control, pair_slot.stage, next);
+      }
+      control.pairs.producer_expect(pair_slot, sizeof(unsigned));
+      control.pairs.consumer_wait(pair_slot);
+      pair = control.pair[pair_slot.stage];
+      mbarrier_arrive_remote(&control.pairs.empty[pair_slot.stage], 0);
+    }
+    pair_slot.advance();
+  }
+  // A block must not end before the other one has arrived at its barriers for the last time.
+  for (int i = 0; i < C::kStages; ++i, at.advance()) {
+    control.stages.producer_acquire(at);
+  }
+  if (threadIdx.x == 0 && rank == 0) {
+    for (int i = 0; i < kTiles; ++i, pair_slot.advance()) {
+      control.pairs.producer_acquire(pair_slot);
+    }
+  }
+}
+
+}  // namespace sm90_grouped
+}  // namespace nvte
