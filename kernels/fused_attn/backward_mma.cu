@@ -9,7 +9,9 @@
 //
 // Instances of keys_kernel and rows_kernel: {F16, BF16} x {64, 96, 128, 192, 256} and, with extra
 // terms, x {64, 128, 256}; FP8 x {128, 256}: 18 each. Of dbias_kernel: {F16, BF16} x {64, 128,
-// 256}.
+// 256}. On compute capability 9.0, backward_sm90.cu takes 16-bit tensors without extra terms, but for
+// the rarest strides and sizes. The ten instances for these are empty there, and those with extra
+// terms stand in for them, whose results are the same.
 
 #include "backward.cuh"
 
@@ -17,6 +19,15 @@ namespace nvte {
 namespace {
 
 using Problem = BackwardProblem;
+
+// Whether an instance exists for the architecture that is compiled.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+template <bool kFp8, bool kExtras>
+constexpr bool kExists = kFp8 || kExtras;
+#else
+template <bool kFp8, bool kExtras>
+constexpr bool kExists = true;
+#endif
 
 // ---- Gradients of scores
 
@@ -141,11 +152,7 @@ struct KeysShape {
 };
 
 template <class T, int kD, bool kFp8, bool kExtras>
-__global__ void __launch_bounds__(KeysShape<kD>::kThreads,
-                                  kD == 64 && !kExtras ? kSmallBlocks : 8 / KeysShape<kD>::kWarps)
-    keys_kernel(const __grid_constant__ Problem p) {
-  griddepcontrol_wait();
-  griddepcontrol_launch_dependents();
+__device__ __forceinline__ void key_gradients(const Problem &p) {
   using S = KeysShape<kD>;
   constexpr int kMt = S::kMt, kQ = S::kQ, kBytes = kFp8 ? 1 : 2;
   constexpr int kNt = kD / 8 / S::kParts;  // Of the results.
@@ -254,6 +261,15 @@ __global__ void __launch_bounds__(KeysShape<kD>::kThreads,
                           end, part * kNt, dim_v, v_tile + my_keys, lane);
 }
 
+template <class T, int kD, bool kFp8, bool kExtras>
+__global__ void __launch_bounds__(KeysShape<kD>::kThreads,
+                                  kD == 64 && !kExtras ? kSmallBlocks : 8 / KeysShape<kD>::kWarps)
+    keys_kernel(const __grid_constant__ Problem p) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  if constexpr (kExists<kFp8, kExtras>) key_gradients<T, kD, kFp8, kExtras>(p);
+}
+
 // ---- dq
 
 // As Head, of the keys that a block reads and the rows that it writes.
@@ -274,10 +290,7 @@ struct RowsShape {
 };
 
 template <class T, int kD, bool kFp8, bool kExtras>
-__global__ void __launch_bounds__(RowsShape<kD>::kThreads, kD < 128 && !kExtras ? kSmallBlocks : 2)
-    rows_kernel(const __grid_constant__ Problem p) {
-  griddepcontrol_wait();
-  griddepcontrol_launch_dependents();
+__device__ __forceinline__ void row_gradients(const Problem &p) {
   using S = RowsShape<kD>;
   constexpr int kMt = S::kMt, kN = S::kN, kBytes = kFp8 ? 1 : 2;
   extern __shared__ __align__(128) char shared[];
@@ -367,6 +380,14 @@ __global__ void __launch_bounds__(RowsShape<kD>::kThreads, kD < 128 && !kExtras 
   for (int mt = 0; mt < kMt; ++mt) factors[mt][0] = factors[mt][1] = factor;
   store_rows<T, kFp8, kD>(a.dq, source.dq, dq, factors, w0, head.rows, source.end, 0, dim_qk,
                           q_tile + my_rows, lane);
+}
+
+template <class T, int kD, bool kFp8, bool kExtras>
+__global__ void __launch_bounds__(RowsShape<kD>::kThreads, kD < 128 && !kExtras ? kSmallBlocks : 2)
+    rows_kernel(const __grid_constant__ Problem p) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  if constexpr (kExists<kFp8, kExtras>) row_gradients<T, kD, kFp8, kExtras>(p);
 }
 
 // ---- dbias
@@ -509,7 +530,9 @@ NVTEXOutcome run_16bit(Problem &p, cudaStream_t stream) {
                                               : run_dbias<T, 256>(p, stream);
     if (outcome.status != NVTEX_BACKEND_OK) return outcome;
   }
-  if (has_extras(a)) {
+  Device device;
+  if (const cudaError_t error = current_device(&device)) return outcome(error);
+  if (has_extras(a) || device.arch == 90) {
     if (dim <= 64) return run<T, 64, false, true>(p, stream);
     if (dim <= 128) return run<T, 128, false, true>(p, stream);
     return run<T, 256, false, true>(p, stream);
