@@ -7,7 +7,8 @@
 
 namespace nvte {
 
-// Of a row: the statistic in units of log2, infinite if there is none, so that 2^(x - it) is 0.
+// What the gradients need of a row: its statistic in units of log2, infinite if it has none, so
+// that probabilities become 0; and D.
 struct RowData {
   float stats, d;
 };
@@ -15,10 +16,10 @@ struct RowData {
 struct BackwardProblem {
   NVTEXAttentionArgs a;
   Dropout dropout;
-  unsigned blocks;  // Of a head.
+  unsigned blocks;  // Of threads, for each head.
   RowData *row_data;
-  float *partials;     // Of dbias.
-  size_t dbias_count;  // Elements.
+  float *partials;     // Partial sums of dbias.
+  size_t dbias_count;  // Elements of dbias.
   unsigned splits;     // Partial sums of an element of dbias; 1: there are none.
 };
 
@@ -147,8 +148,8 @@ struct DbiasShape {
     return (over_rows ? row_tiles : 1) * (over_heads ? a.q_side.heads : 1) *
            (over_batch ? a.batch : 1);
   }
-  // Enough blocks for a large GPU, of at least two terms each. The same on every GPU, and so the
-  // sums' order.
+  // Enough blocks for a large GPU, of at least two terms each. The number is the same on every GPU,
+  // so that sums are added in the same order everywhere.
   unsigned splits(const NVTEXAttentionArgs &a) const {
     constexpr size_t kEnough = 512;
     const size_t n = blocks(a), most = terms(a) / 2;

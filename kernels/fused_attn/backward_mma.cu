@@ -1,5 +1,5 @@
-// Backward of attention for what the forward beside it takes. Nothing is added in an order
-// that varies, so that it is deterministic always:
+// Backward of attention for what forward_mma.cu takes. Nothing is added in an order that varies, so
+// that results are deterministic always:
 //   prepare_kernel   of each row its statistic in units of log2 and D, into the workspace;
 //   keys_kernel      dk and dv of a block of keys, over the rows and the heads that share the keys;
 //   rows_kernel      dq of a block of rows, over the keys, with the scores once more;
@@ -9,9 +9,9 @@
 //
 // Instances of keys_kernel and rows_kernel: {F16, BF16} x {64, 96, 128, 192, 256} and, with extra
 // terms, x {64, 128, 256}; FP8 x {128, 256}: 18 each. Of dbias_kernel: {F16, BF16} x {64, 128,
-// 256}. On compute capability 9.0, backward_sm90.cu takes 16-bit tensors without extra terms, but for
-// the rarest strides and sizes. The ten instances for these are empty there, and those with extra
-// terms stand in for them, whose results are the same.
+// 256}. On compute capability 9.0, backward_sm90.cu takes 16-bit tensors without extra terms, but
+// for the rarest strides and sizes. The ten instances for these are empty there, and those with
+// extra terms stand in for them, whose results are the same.
 
 #include "backward.cuh"
 
@@ -127,7 +127,8 @@ __device__ __forceinline__ float gradients(const Head<T, kExtras> &head, bool dr
   return most;
 }
 
-// Blocks of a multiprocessor where registers are few. Elsewhere a third would spill.
+// Blocks of a multiprocessor for kernels that need few registers. On other GPUs a third block would
+// leave them too few.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
 constexpr int kSmallBlocks = 3;
 #else
@@ -272,7 +273,7 @@ __global__ void __launch_bounds__(KeysShape<kD>::kThreads,
 
 // ---- dq
 
-// As Head, of the keys that a block reads and the rows that it writes.
+// Like Head: what a block knows about the keys that it reads and the rows that it writes.
 struct KeySources {
   Rows k, v;
   int64_t dq;
@@ -555,7 +556,7 @@ const char *nvte_attention_mma_backward_reject(const NVTEXAttentionArgs *args,
   if (!a.backward) return "backward only";
   if (const char *reason = attention_unsupported(a)) return reason;
   if (a.page_table_k != nullptr || a.page_table_v != nullptr) return "paged keys and values";
-  // Of 32 rows of the heads, and of 32 columns and 64 rows of dbias.
+  // Blocks have at least 32 rows of a head, those of dbias 32 columns and 64 rows.
   const size_t length =
       a.q_side.max_seqlen > a.kv_side.max_seqlen ? a.q_side.max_seqlen : a.kv_side.max_seqlen;
   const size_t blocks = ceil_div(length, 32) * a.q_side.heads;

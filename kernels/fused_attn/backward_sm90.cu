@@ -7,21 +7,21 @@
 // goes over the queries and adds its part of dq in float32; convert_kernel rounds dq. Blocks of
 // keys that would leave most of the device idle, see Shares, are cut into parts of the queries.
 //
-// Dropout: p is recomputed whole; what is kept of it enters dv and the term of dp. The factor
-// 1 / (1 - probability) is left to the end: ds is p (keep dp - (1 - probability) D) until then.
-// With a bias it is not, since ds is a result.
+// Dropout: p is recomputed as a whole; what is kept of it enters dv and the term of dp. The factor
+// 1 / (1 - probability) is applied at the end: until then ds is p (keep dp - (1 - probability) D).
+// With a bias it is applied at once, since ds itself is a result.
 //
-// ALiBi: a slope's part of the row, counted from the first one of a block of queries, is in the
-// row's statistic already, so that a score costs one addition.
+// ALiBi: the part of the distance that depends on the row, counted from the first row of a block of
+// queries, is in the row's statistic already, so that a score costs one addition.
 // A bias comes with the queries by bulk copies and is transposed on the way to registers. dbias is
 // ds where each of its elements belongs to one score: the tile that the products read is stored as
 // it is, and blocks of scores without any are cleared by the warps that load nothing. Summed over
 // queries each warp adds its columns. Summed over sequences or heads the tiles go to the workspace
 // and are added afterwards, unless there are many: then each score is added to a float32 sum.
 //
-// H200, bf16, batch 2, 16 heads of 128, 4096 queries, TFLOP/s, causal and full: plain 449 and 561,
-// ALiBi 452 and 535, a bias and dbias for each score 322 and 370, for each key 391 and 443, for all
-// sequences and heads 275 and 342, for all sequences 225 and 319.
+// H200, November 2026, BF16, batch 2, 16 heads of 128, 4096 queries, TFLOP/s, causal and full:
+// plain 449 and 561, ALiBi 452 and 535, a bias and dbias for each score 322 and 370, for each key
+// 391 and 443, for all sequences and heads 275 and 342, for all sequences 225 and 319.
 //
 // Instances of gradient_kernel: {BF16, F16} x {64, 128} elements of a head x {no dropout, dropout}
 // x {nothing, ALiBi, a bias}.

@@ -9,14 +9,14 @@
 // registers on the way to half precision. p stays float32 until ds is there. Both come multiplied
 // by their scales, which are positive.
 //
-// The kernels are those of 16-bit tensors. Factors of tensors come from memory; the results' dtype
-// is known when they are written.
+// The kernels are those of 16-bit tensors. The scales of tensors are read from memory, and the
+// dtype of results is known at run time only.
 //
-// H200, do of E5M2, 16 heads of 128, TFLOP/s, batch 2 of 8192 causal and 1 of 16384 full, and 32
-// heads of 64, batch 2 of 8192 causal: 545, 635 and 398. Without scales in the statistics and D:
-// 545, 620 and 378; with all products of half precision besides: 480, 560 and 341. The general
-// kernel has 70, 77 and 42. Issue slots are 30% busy, tensor cores 47% and L2 57%: what is left is
-// waiting for one another.
+// H200, November 2026, do of E5M2, 16 heads of 128, TFLOP/s, batch 2 of 8192 causal and 1 of 16384
+// full, and 32 heads of 64, batch 2 of 8192 causal: 545, 635 and 398. Without scales in the
+// statistics and D: 545, 620 and 378; with all products of half precision besides: 480, 560 and
+// 341. The general kernel has 70, 77 and 42. Issue slots are 30 % busy, tensor cores 47 % and L2 57
+// %: the rest of the time goes to waiting for one another.
 //
 // Instances of gradient_kernel: {64, 128} elements of a head x {no dropout, dropout} x do of {E4M3,
 // E5M2}.
@@ -59,10 +59,10 @@ struct Widened {
 
 struct WidenArgs {
   Widened tensors[3];
-  float *amax[4];  // Cleared.
+  float *amax[4];  // To be cleared.
 };
 
-// A block: kWidenRows tokens of a tensor.
+// A block takes kWidenRows tokens of a tensor.
 __global__ void __launch_bounds__(kWidenThreads)
     widen_kernel(const __grid_constant__ WidenArgs args) {
   griddepcontrol_wait();
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kWidenThreads)
 #pragma unroll 4
   for (unsigned i = thread; i < rows * of_token; i += kWidenThreads) {
     const unsigned token = i / of_token, head = i % of_token / units, unit = i % units;
-    // Of the first token's sequence, or of one of those after it.
+    // The token is in the sequence of the first one, or in one after it.
     const unsigned r = row + token, further = length != 0 ? r / length : 0;
     const uint2 codes = *reinterpret_cast<const uint2 *>(from + further * t.from.batch +
                                                          (r - further * length) * t.from.row +

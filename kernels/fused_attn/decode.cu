@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(Shape<kD>::kThreads, 2)
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int dim_qk = static_cast<int>(a.dim_qk), dim_v = static_cast<int>(a.dim_v);
   const uint32_t ring = shared_address(shared) + warp * S::kRing;
-  // Not in registers, of which the largest heads need all.
+  // In shared memory, because the largest heads need all registers.
   __shared__ __align__(16) char sources[2 * sizeof(Rows)];
   const auto *source = reinterpret_cast<const Rows *>(sources);
   if (thread == 0) {
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(Shape<kD>::kThreads, 2)
     multiply_columns<T, kD>(o, weights, v_tile, 0, lane);
   }
 
-  // The warps' results take the place of their keys.
+  // The warps' results overwrite their keys in shared memory.
   __shared__ float2 sums[S::kWarps][kTile];
   cp_async_wait_group<0>();
   __syncwarp();

@@ -20,7 +20,7 @@ namespace {
 struct Problem {
   NVTEXAttentionArgs a;
   Dropout dropout;
-  unsigned blocks;  // Of a head.
+  unsigned blocks;  // Of threads, for each head.
 };
 
 template <int kD, bool kExtras>
@@ -41,7 +41,7 @@ struct Head {
   Scores<T, kExtras> scores;
   HeadDropout dropout;
   StatsRows stats;
-  int64_t o;  // Of its first element.
+  int64_t o;  // Offset of its first element.
   unsigned j;
   int keys, rows, end, last;
   // FP8: what probabilities are multiplied by for dropout and before they are rounded.
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(Shape<kD, kExtras>::kThreads, 2)
   const Band band(a, rows, keys);
 
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int w0 = r0 + warp * kMt * 16;  // The warp's rows.
+  const int w0 = r0 + warp * kMt * 16;  // The first of the warp's rows.
   const int w1 = min(w0 + kMt * 16, rows);
   const int r1 = min(r0 + S::kM, rows);
   const int first = r0 < r1 ? band.begin(r0) / kN : 0;
@@ -340,7 +340,7 @@ const char *nvte_attention_mma_forward_reject(const NVTEXAttentionArgs *args,
   *workspace = 0;
   if (args->backward) return "forward only";
   if (const char *reason = attention_unsupported(*args)) return reason;
-  // Of the smallest number of rows that a block takes.
+  // 64 is the smallest number of rows that a block takes.
   const size_t blocks = ceil_div(args->q_side.max_seqlen, 64) * args->q_side.heads;
   if (blocks != 0 && args->batch > kMaxBlocks / blocks) return "more than 2^31 blocks";
   return nullptr;

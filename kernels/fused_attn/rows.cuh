@@ -105,7 +105,7 @@ __device__ __forceinline__ void load_tile(uint32_t tile, const Rows &rows, int f
   }
 }
 
-// Accumulators as the left operand of another product. kFp8: rounded to FP8 first.
+// Turns accumulators into the left operand of another product. kFp8: they are rounded to FP8 first.
 template <class T, bool kFp8, int kMt, int kNt>
 __device__ __forceinline__ void to_operand(const float (&s)[kMt][kNt][4], bool e5m2,
                                            uint32_t (&p)[kMt][kNt / 2][4]) {
@@ -128,7 +128,8 @@ __device__ __forceinline__ void to_operand(const float (&s)[kMt][kNt][4], bool e
   }
 }
 
-// Two neighbours of a tensor whose dtype the kernel does not know, times its scale.
+// Stores two neighbours, already multiplied by the scale, to a tensor whose dtype is known at run
+// time only.
 __device__ __forceinline__ void store_pair(const NVTEXAttentionTensor &t, int64_t at, float x,
                                            float y) {
   switch (t.dtype) {

@@ -37,8 +37,8 @@ constexpr int kStage = 2 * kTile * kPitch;
 static_assert(kStage >= kTile * kWide, "a stage holds 64 rows of 64 elements too");
 constexpr size_t kShared = (2 * kStage + kTile * kWeightPitch) * sizeof(float);
 
-// A thread's place. It has rows row(0) to row(7) of a tile and columns across + 16 n of scores, or
-// 4 across to 4 across + 3 of 64 columns of a result. A warp has 16 rows.
+// Where a thread works. It has rows row(0) to row(7) of a tile and columns across + 16 n of scores,
+// or 4 across to 4 across + 3 of 64 columns of a result. A warp has 16 rows.
 struct Place {
   int warp, half, across;
   __device__ __forceinline__ Place()
@@ -223,7 +223,7 @@ struct Head {
   HeadDropout dropout;
   StatsRows stats;
   int rows, keys;
-  float weight;  // Of what dropout keeps.
+  float weight;  // What dropout multiplies kept probabilities by.
   bool drops;
 
   __device__ __forceinline__ Head(const NVTEXAttentionArgs &a, const Dropout &drop, unsigned i,
@@ -343,10 +343,10 @@ __device__ __forceinline__ void store_tile(const NVTEXAttentionTensor &t, int64_
 struct Problem {
   NVTEXAttentionArgs a;
   Dropout dropout;
-  unsigned blocks, slices;  // Of a head: blocks of rows, and of columns of the result.
+  unsigned blocks, slices;  // Blocks of rows of a head, and of columns of the result.
 };
 
-// Where a block works: the last rows first, of causal scores they have the most columns.
+// Where a block works. The last rows come first: with a causal mask they have the most columns.
 struct BlockIndex {
   int first, column;
   unsigned i, j;
