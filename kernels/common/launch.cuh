@@ -3,7 +3,6 @@
 
 #include <cuda_runtime.h>
 
-#include <mutex>
 #include <utility>
 
 #include "nvte/backend/outcome.h"
@@ -36,7 +35,7 @@ struct Device {
 // Of the current device; asks the driver once per device.
 cudaError_t current_device(Device *device);
 
-// `overlap`: the kernel waits for the stream by itself, in wait_for_stream().
+// `overlap`: the kernel waits for the stream by itself, in griddepcontrol_wait().
 template <class... Params, class... Args>
 NVTEXOutcome launch_grid(bool overlap, void (*kernel)(Params...), dim3 grid, unsigned threads,
                          cudaStream_t stream, Args &&...args) {
@@ -79,19 +78,13 @@ inline size_t shared_room(const Device &device) {
 }
 
 // Lets a kernel have so much dynamic shared memory. What it may have never shrinks: another thread
-// may be about to launch it with more.
+// may be about to launch it with more. Not inline: the headers that it needs take half a second of
+// each source's time to compile.
+cudaError_t allow_shared(const void *kernel, size_t bytes);
+
 template <class... Params>
 cudaError_t allow_shared(void (*kernel)(Params...), size_t bytes) {
-  // A kernel may have 48 KB in all unless it asks; what it then may have is more than that.
-  constexpr size_t kUnasked = 48 * 1024;
-  static std::mutex one_by_one;
-  const std::lock_guard<std::mutex> lock(one_by_one);
-  cudaFuncAttributes now;
-  if (const cudaError_t error = cudaFuncGetAttributes(&now, kernel)) return error;
-  if (now.sharedSizeBytes + bytes <= kUnasked) return cudaSuccess;
-  const int wanted = static_cast<int>(bytes > kUnasked ? bytes : kUnasked + 16);
-  if (now.maxDynamicSharedSizeBytes >= wanted) return cudaSuccess;
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, wanted);
+  return allow_shared(reinterpret_cast<const void *>(kernel), bytes);
 }
 
 // With dynamic shared memory.

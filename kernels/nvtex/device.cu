@@ -210,6 +210,19 @@ cudaError_t have_context(int ordinal) {
 
 }  // namespace
 
+cudaError_t allow_shared(const void *kernel, size_t bytes) {
+  // A kernel may have 48 KB in all unless it asks; what it then may have is more than that.
+  constexpr size_t kUnasked = 48 * 1024;
+  static std::mutex one_by_one;
+  const std::lock_guard<std::mutex> lock(one_by_one);
+  cudaFuncAttributes now;
+  if (const cudaError_t error = cudaFuncGetAttributes(&now, kernel)) return error;
+  if (now.sharedSizeBytes + bytes <= kUnasked) return cudaSuccess;
+  const int wanted = static_cast<int>(bytes > kUnasked ? bytes : kUnasked + 16);
+  if (now.maxDynamicSharedSizeBytes >= wanted) return cudaSuccess;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, wanted);
+}
+
 cudaError_t current_device(Device *device) {
   int ordinal;
   if (const cudaError_t error = current_ordinal(&ordinal)) return error;
