@@ -12,6 +12,7 @@
 #include "common/mma.cuh"
 #include "common/scale.cuh"
 #include "common/tile.cuh"
+#include "common/widened.cuh"
 
 namespace nvte {
 
@@ -104,7 +105,7 @@ inline __host__ __device__ bool aligned_to(const void *p, size_t offset, size_t 
 template <class In, class Scale, NVTEXForm kForm>
 __host__ __device__ void set_data(Matrix &matrix, const NVTEXQuantizeArgs &q, size_t index,
                                   size_t rows, size_t cols, size_t at) {
-  const size_t in = at * In::kBytes;
+  const size_t in = at * bytes_of<In>(q.input_dtype);
   const bool whole = cols / kHalvesOf<kForm> % kVec == 0;
   matrix.rows = rows;
   matrix.cols = cols;
@@ -482,13 +483,13 @@ __device__ __forceinline__ void load_row(const TileCastArgs<Scale> &args, const 
     for (int i = 0; i < kVec; ++i) {
       if (i >= count) continue;
       visit_inputs<kForm>(args, m, row, col + i, [&](const void *in, size_t at, int k) {
-        const uint32_t bits = *element<typename In::Bits>(in, at);
+        const uint32_t bits = load_as<In, 1>(args.q.input_dtype, in, at, true).w[0];
         x[k].w[i / kPer] |= bits << (i % kPer * 8 * In::kBytes);
       });
     }
   } else {
     visit_inputs<kForm>(args, m, row, col, [&](const void *in, size_t at, int k) {
-      x[k] = load_some<In, kVec>(in, at, count);
+      x[k] = load_some_as<In, kVec>(args.q.input_dtype, in, at, count);
     });
   }
 }
@@ -508,9 +509,11 @@ struct RowQueue {
 
   // Input k of row p, zeros unless it is `inside`. Rows are asked for, and taken, one after the
   // other, and end_group() comes after each.
-  __device__ __forceinline__ void ask(int p, int k, const void *from, bool inside) {
+  __device__ __forceinline__ void ask(int p, int k, const void *from, bool inside,
+                                      NVTEDType dtype) {
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
+      if (kIsWidened<In> && i * 16 >= kVec * bytes_of<In>(dtype)) break;
       copy_async16(shared_address(&slots[p % kAhead][k][i][threadIdx.x]),
                    static_cast<const uint4 *>(from) + i, inside);
     }
@@ -522,7 +525,8 @@ struct RowQueue {
       const bool inside = p < my.rows && 0 < my.cols;
       const size_t row = my.row0 + my.row + p, col = my.col0 + my.col;
       visit_inputs<kForm>(args, m, row, col, [&](const void *in, size_t at, int k) {
-        ask(p, k, element<typename In::Bits>(in, at), inside);
+        const NVTEDType dtype = args.q.input_dtype;
+        ask(p, k, address_of<In>(dtype, in, at), inside, dtype);
       });
     }
     end_group();
@@ -532,19 +536,21 @@ struct RowQueue {
   __device__ __forceinline__ void take(const TileCastArgs<Scale> &args, const Matrix &m,
                                        const Place &my, int p, Vec<In, kVec> (&x)[kInputs]) const {
     if (!kVectorised && !m.in_vec) return load_row<In, kForm>(args, m, my, p, x);
-    take(p, x);
+    take(p, x, args.q.input_dtype);
   }
-  __device__ __forceinline__ void take(int p, Vec<In, kVec> (&x)[kInputs]) const {
+  __device__ __forceinline__ void take(int p, Vec<In, kVec> (&x)[kInputs], NVTEDType dtype) const {
     wait_groups<kAhead - 1>();
 #pragma unroll
     for (int k = 0; k < kInputs; ++k) {
 #pragma unroll
       for (int i = 0; i < kParts; ++i) {
+        if (kIsWidened<In> && i * 16 >= kVec * bytes_of<In>(dtype)) break;
         uint32_t w[4];
         load_shared(reinterpret_cast<const uint32_t *>(&slots[p % kAhead][k][i][threadIdx.x]), w);
 #pragma unroll
         for (int j = 0; j < 4; ++j) x[k].w[4 * i + j] = w[j];
       }
+      if constexpr (kIsWidened<In>) x[k] = widened<kVec>(dtype, x[k].w);
     }
   }
 };
@@ -559,7 +565,7 @@ __device__ __forceinline__ void row_of(const TileCastArgs<Scale> &args, const Ma
     if (args.q.fusion.row_scales != nullptr && p < my.rows) {
       const size_t row = m.at / m.cols + my.row0 + my.row + p;
       float scale[1];
-      to_float(load<In, 1>(args.q.fusion.row_scales, row, true), scale);
+      to_float(load_as<In, 1>(args.q.input_dtype, args.q.fusion.row_scales, row, true), scale);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) v[0][i] = __fmul_rn(v[0][i], scale[0]);
     }
@@ -596,17 +602,19 @@ __device__ __forceinline__ void produce(const TileCastArgs<Scale> &args, const M
     row_of<In, kForm>(args, m, my, p, x, v, apply);
     take(v, p);
   };
-  if (args.function.is_linear() && m.in_vec) {
-#pragma unroll
-    for (int p = 0; p < kPack; ++p) {
-      row(std::true_type{}, p,
-          [&](auto &x, auto &v) { apply_each<kForm>(args.function.linear, x, v); });
-    }
-  } else {
+  const auto linear = [&](auto &x, auto &v) { apply_each<kForm>(args.function.linear, x, v); };
+  if (!args.function.is_linear() || !m.in_vec) {
 #pragma unroll 1
     for (int p = 0; p < kPack; ++p) {
       row(std::false_type{}, p, [&](auto &x, auto &v) { apply<kForm>(args.function, x, v); });
     }
+  } else if constexpr (kIsWidened<In>) {
+    // A loop compiles fast and needs few registers.
+#pragma unroll 1
+    for (int p = 0; p < kPack; ++p) row(std::true_type{}, p, linear);
+  } else {
+#pragma unroll
+    for (int p = 0; p < kPack; ++p) row(std::true_type{}, p, linear);
   }
 }
 
@@ -639,17 +647,18 @@ constexpr int kFinders = 4;
 // that search, make 8 members 3 to 9 % slower.
 template <class In, class Scale>
 __device__ __forceinline__ void prefetch_tile(const TileCastArgs<Scale> &args, uint32_t tile) {
-  constexpr int kLine = 128 / In::kBytes, kLines = kTile / kLine, kFirst = 32 * kFinders;
+  constexpr int kFirst = 32 * kFinders;
   if (threadIdx.x < kFirst) return;
   const NVTEXQuantizeArgs &q = args.q;
+  const int bytes = bytes_of<In>(q.input_dtype), length = 128 / bytes, lines = kTile / length;
   const uint32_t index = args.tiles_per_line.quotient(tile);
   const uint32_t place = tile - index * args.tiles_per_line.value;
 #pragma unroll
-  for (int i = threadIdx.x - kFirst; i < kTile * kLines; i += kThreads - kFirst) {
-    const size_t row = size_t{args.down ? place : index} * kTile + i / kLines;
-    const size_t col = size_t{args.down ? index : place} * kTile + i % kLines * kLine;
+  for (int i = threadIdx.x - kFirst; i < kTile * lines; i += kThreads - kFirst) {
+    const size_t row = size_t{args.down ? place : index} * kTile + i / lines;
+    const size_t col = size_t{args.down ? index : place} * kTile + i % lines * length;
     if (row < q.rows && col < q.cols) {
-      const auto *line = element<typename In::Bits>(q.input, row * q.cols + col);
+      const void *line = address_of<In>(q.input_dtype, q.input, row * q.cols + col);
       asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
     }
   }
@@ -714,7 +723,7 @@ __device__ __forceinline__ void cast_tile(const TileCastArgs<Scale> &args, const
         }
         push(y[h], encode(args.e5m2, v[h]));
       } else if constexpr (kForm != NVTEX_FORM_PLAIN) {
-        push(y[h], from_float<In>(v[h]));
+        push(y[h], from_float_as<In>(q.input_dtype, v[h]));
       }
     }
   };
@@ -724,7 +733,8 @@ __device__ __forceinline__ void cast_tile(const TileCastArgs<Scale> &args, const
       const size_t at = m.at + (my.row0 + my.row) * m.cols + my.col0 + my.col;
 #pragma unroll
       for (int p = 0; p < kPack; ++p) {
-        x[p][0] = load<In, kVec>(q.input, at + p * m.cols, p < my.rows && 0 < my.cols);
+        x[p][0] =
+            load_as<In, kVec>(q.input_dtype, q.input, at + p * m.cols, p < my.rows && 0 < my.cols);
       }
     } else {
 #pragma unroll
@@ -955,28 +965,26 @@ __global__ void __launch_bounds__(
 }
 
 // The largest finite value of an input type.
-constexpr float largest(F32) { return FLT_MAX; }
-constexpr float largest(F16) { return 65504.0f; }
-constexpr float largest(BF16) { return 0x1.FEp127f; }
+inline float largest_of(NVTEDType dtype) {
+  return dtype == kNVTEFloat32 ? FLT_MAX : dtype == kNVTEFloat16 ? 65504.0f : 0x1.FEp127f;
+}
 
 inline bool is_e5m2(const NVTEXQuantizeArgs &q) { return q.output_dtype == kNVTEFloat8E5M2; }
 
-template <class In>
-void make_scale(const NVTEXQuantizeArgs &, TensorScale *) {}
-template <class In>
-void make_scale(const NVTEXQuantizeArgs &q, FloatScale *scale) {
-  *scale = {is_e5m2(q) ? 57344.0f : 448.0f, q.epsilon, largest(In{}), q.pow2 ? 0xff800000 : ~0u};
+inline void make_scale(const NVTEXQuantizeArgs &, TensorScale *) {}
+inline void make_scale(const NVTEXQuantizeArgs &q, FloatScale *scale) {
+  *scale = {is_e5m2(q) ? 57344.0f : 448.0f, q.epsilon, largest_of(q.input_dtype),
+            q.pow2 ? 0xff800000 : ~0u};
 }
-template <class In>
-void make_scale(const NVTEXQuantizeArgs &q, MxScale *scale) {
+inline void make_scale(const NVTEXQuantizeArgs &q, MxScale *scale) {
   *scale = {1.0f / (is_e5m2(q) ? 57344.0f : 448.0f)};
 }
 
-template <class In, class Scale, bool kSquare, NVTEXForm kForm>
+template <class Scale, NVTEXForm kForm>
 TileCastArgs<Scale> tile_args(const NVTEXQuantizeArgs &q) {
   TileCastArgs<Scale> args = {
       q, {}, {}, Function(q.fusion), is_e5m2(q), false, false, {}, 0, 0, 0, 0, false, {}, {}};
-  make_scale<In>(q, &args.scale);
+  make_scale(q, &args.scale);
   args.down = q.rowwise == nullptr && !Scale::kMx;
   // A block of elements must not have columns of both halves.
   const size_t width = q.cols / kHalvesOf<kForm>;
@@ -1011,7 +1019,7 @@ NVTEXOutcome set_tiles(TileCastArgs<Scale> &args) {
 
 template <class In, class Scale, bool kSquare, NVTEXForm kForm>
 NVTEXOutcome quantize_single(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
-  auto args = tile_args<In, Scale, kSquare, kForm>(q);
+  auto args = tile_args<Scale, kForm>(q);
   const NVTEXOutcome set = set_tiles<In, Scale, kForm>(args);
   if (set.status != NVTEX_BACKEND_OK) return set;
   size_t blocks = args.tiles;
@@ -1033,7 +1041,7 @@ NVTEXOutcome quantize_single(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
 // none: blocks without a tile are not free.
 template <class In, class Scale, bool kSquare, NVTEXForm kForm>
 NVTEXOutcome quantize_group(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
-  auto args = tile_args<In, Scale, kSquare, kForm>(q);
+  auto args = tile_args<Scale, kForm>(q);
   const NVTEXGroup &group = q.group;
   const bool uniform = group.first_dims == nullptr && group.last_dims == nullptr;
   const bool varying = group.first_dims != nullptr && group.last_dims != nullptr;
@@ -1062,8 +1070,11 @@ NVTEXOutcome quantize_group(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   args.ahead = static_cast<uint32_t>(full);
   args.end_tile = most_tiles(group, q.rows, q.cols);
   if (full > kMaxBlocks) return unimplemented("the group has too many tiles");
-  // Gated forms in other modes than MXFP8 are rare, and kernels take time to build.
-  constexpr bool kLoopOnly = kForm == NVTEX_FORM_GATED && (!Scale::kMx || kSquare);
+  // What is rare has the loop alone, since kernels take time to compile: functions of groups, other
+  // than gated ones to MXFP8, and other inputs than BF16.
+  constexpr bool kCommonForm =
+      kForm == NVTEX_FORM_PLAIN || (kForm == NVTEX_FORM_GATED && Scale::kMx && !kSquare);
+  constexpr bool kLoopOnly = kIsWidened<In> || !kCommonForm;
   if constexpr (kLoopOnly) {
     full = 0;
   } else {
@@ -1090,7 +1101,7 @@ NVTEXOutcome quantize_tiles(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
       return quantize_group<In, Scale, kSquare, kForm>(q, stream);
     }
   };
-  return dispatch<F32, F16, BF16>(q.input_dtype, [&](auto in) {
+  return dispatch_bf16_or_widened(q.input_dtype, [&](auto in) {
     return dispatch_form(q.fusion.form, [&](auto form) { return launch(in, form); });
   });
 }

@@ -6,6 +6,7 @@
 #include "common/group.cuh"
 #include "common/reduce.cuh"
 #include "common/stream.cuh"
+#include "common/widened.cuh"
 
 namespace nvte {
 namespace {
@@ -26,9 +27,11 @@ struct ElementsArgs {
   bool e5m2;
   bool vec;         // Whether all vectors are aligned and whole.
   bool transposed;  // out is [cols, rows].
+  NVTEDType input_dtype, output_dtype;
 };
 
-// Scales, casts and accumulates the maximum of what a thread makes. FP8 outputs are E4M3 or E5M2.
+// Scales, casts and accumulates the maximum of what a thread makes. An `Out` of FP8 is that format
+// or the other one, as the output's dtype says.
 template <class Out>
 struct Caster {
   const ElementsArgs &a;
@@ -38,10 +41,14 @@ struct Caster {
 
   __device__ __forceinline__ explicit Caster(const ElementsArgs &a)
       : a(a),
-        scale(kIsFp8<Out> && a.scale != nullptr ? *a.scale : 1.0f),
+        scale(to_fp8() && a.scale != nullptr ? *a.scale : 1.0f),
         seen(a.amax != nullptr && threadIdx.x == 0 ? __ldcg(reinterpret_cast<int *>(a.amax)) : 0) {}
 
-  // Elements from `count` on are not of the matrix.
+  __device__ __forceinline__ bool to_fp8() const {
+    return kIsWidened<Out> ? a.output_dtype >= kNVTEFloat8E4M3 : kIsFp8<Out>;
+  }
+
+  // Elements from `count` on are not of the matrix. Widened ones still need to be narrowed().
   template <int N>
   __device__ __forceinline__ Vec<Out, N> cast(float (&v)[N], int count = N) {
     if (a.amax != nullptr) {
@@ -51,10 +58,12 @@ struct Caster {
         if (i < count) amax.packed = max_packed<F32>(amax.packed, magnitudes<F32>(bits));
       }
     }
-    if constexpr (kIsFp8<Out>) {
+    if (to_fp8()) {
       // The product of a NaN is the positive NaN, so that every NaN becomes 0x7F.
 #pragma unroll
       for (int i = 0; i < N; ++i) v[i] = __fmul_rn(v[i], scale);
+    }
+    if constexpr (kIsFp8<Out>) {
       if (a.e5m2) {
         const Vec<E5M2, N> other = from_float<E5M2>(v);
         Vec<Out, N> y;
@@ -78,7 +87,7 @@ struct Caster {
         if (threadIdx.x == 0 && bits > seen) atomicMax(reinterpret_cast<int *>(a.amax), bits);
       }
     }
-    if (kIsFp8<Out> && blockIdx.x == 0 && threadIdx.x == 0) {
+    if (to_fp8() && blockIdx.x == 0 && threadIdx.x == 0) {
       const float inverse = __frcp_rn(scale);
       if (a.rowwise_scale_inv != nullptr) *a.rowwise_scale_inv = inverse;
       if (a.colwise_scale_inv != nullptr) *a.colwise_scale_inv = inverse;
@@ -153,8 +162,9 @@ __global__ void __launch_bounds__(kThreads, (FastShape<In, Out, kForm>::kBlocks)
         const uint32_t row = (__umulhi(j, a.magic) + j) >> a.shift;
         at.twice = at.once + row * a.cols;
       }
-      load_inputs<In, kForm>(a, at, batch.x[u],
-                             [&](const void *p, size_t i) { return load<In, N>(p, i, inside); });
+      load_inputs<In, kForm>(a, at, batch.x[u], [&](const void *p, size_t i) {
+        return load_as<In, N>(a.input_dtype, p, i, inside);
+      });
     }
   };
   uint32_t first = blockIdx.x * (kStep * Shape::kTurns) + threadIdx.x;
@@ -175,7 +185,8 @@ __global__ void __launch_bounds__(kThreads, (FastShape<In, Out, kForm>::kBlocks)
 #pragma unroll
       for (int h = 0; h < kHalves; ++h) {
         const Vec<Out, N> y = caster.cast(v[h]);
-        if (inside) store(a.out, (kHalves == 2 ? at.twice : at.once) + h * a.cols, y);
+        const size_t to = (kHalves == 2 ? at.twice : at.once) + h * a.cols;
+        if (inside) narrowed(a.output_dtype, y, [&](const auto &z) { store(a.out, to, z); });
       }
     }
     first += kStep;
@@ -240,8 +251,28 @@ constexpr int general_blocks() {
   return 2;
 #else
   constexpr int kInputs = kInputsOf<kForm>;
-  return (kInputs == 1 ? 6 : kInputs == 2 ? 5 : 4) - (In::kBytes == 4);
+  if (kIsWidened<In>) return kInputs == 3 ? 2 : 4;
+  return kInputs == 1 ? 6 : kInputs == 2 ? 5 : 4;
 #endif
+}
+
+// Stores a vector of kVec columns, of which `count` are of the matrix, that is element `at` of the
+// output if this is not transposed.
+template <class Out>
+__device__ __forceinline__ void store_anywhere(const ElementsArgs &a, size_t at, size_t row,
+                                               size_t col, int count, const Vec<Out, kVec> &y) {
+  if (a.vec) {
+    store(a.out, at, y);
+  } else if (!a.transposed) {
+    store_some(a.out, at, count, y);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      constexpr int kPer = Vec<Out, kVec>::kPerWord;
+      const Vec<Out, 1> one = {{y.w[i / kPer] >> (i % kPer * 8 * Out::kBytes)}};
+      if (i < count) store(a.out, (col + i) * a.rows + row, one);
+    }
+  }
 }
 
 // Every function, at any alignment.
@@ -259,29 +290,21 @@ __global__ void __launch_bounds__(kThreads, (general_blocks<In, kForm>()))
     const At at = {row * a.cols + col, 2 * row * a.cols + col};
     Vec<In, kVec> x[kInputsOf<kForm>];
     load_inputs<In, kForm>(a, at, x, [&](const void *p, size_t i) {
-      return a.vec ? load<In, kVec>(p, i, true) : load_some<In, kVec>(p, i, count);
+      return a.vec ? load_as<In, kVec>(a.input_dtype, p, i, true)
+                   : load_some_as<In, kVec>(a.input_dtype, p, i, count);
     });
     float v[kHalves][kVec];
     apply<kForm>(a.function, x, v);
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) {
-      const Vec<Out, kVec> y = caster.cast(v[h], count);
-      if (a.vec) {
-        store(a.out, (kHalves == 2 ? at.twice : at.once) + h * a.cols, y);
-      } else if (!a.transposed) {
-        store_some(a.out, (kHalves == 2 ? at.twice : at.once) + h * a.cols, count, y);
-      } else {
-#pragma unroll
-        for (int i = 0; i < kVec; ++i) {
-          constexpr int kPer = Vec<Out, kVec>::kPerWord;
-          const Vec<Out, 1> one = {{y.w[i / kPer] >> (i % kPer * 8 * Out::kBytes)}};
-          if (i < count) store(a.out, (h * a.cols + col + i) * a.rows + row, one);
-        }
-      }
+      const size_t to = (kHalves == 2 ? at.twice : at.once) + h * a.cols;
+      narrowed(a.output_dtype, caster.cast(v[h], count),
+               [&](const auto &y) { store_anywhere(a, to, row, h * a.cols + col, count, y); });
     }
   }
   caster.template finish<kThreads>();
 }
+
 // Of the row of a vector, for less than 2^31 vectors: any quotient of 31 bits.
 void set_divisor(ElementsArgs &a) {
   const auto d = static_cast<uint32_t>(a.per_row);
@@ -308,7 +331,9 @@ NVTEXOutcome launch_elements(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
                     0,
                     q.output_dtype == kNVTEFloat8E5M2,
                     false,
-                    false};
+                    false,
+                    q.input_dtype,
+                    q.output_dtype};
   if (q.rowwise == nullptr) {
     a.out = q.colwise;
     a.transposed = true;
@@ -318,7 +343,8 @@ NVTEXOutcome launch_elements(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   }
   using Shape = FastShape<In, Out, kForm>;
   const auto whole = [&](int length) {
-    const int bytes = length * Out::kBytes;
+    const bool fp8 = q.output_dtype >= kNVTEFloat8E4M3;
+    const int bytes = length * (fp8 ? 1 : bytes_of<Widened>(q.output_dtype));
     return !a.transposed && a.cols % length == 0 && aligned(a.input, 16) &&
            aligned(a.act_input, 16) && aligned(a.out, bytes < 16 ? bytes : 16);
   };
@@ -350,6 +376,12 @@ NVTEXOutcome launch_elements(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
                 stream, a);
 }
 
+// Stores an element of the dtype that In stands for.
+template <class In>
+__device__ __forceinline__ void store_one(NVTEDType dtype, void *to, size_t at, float value) {
+  narrowed(dtype, from_float<In>({value}), [&](const auto &y) { store(to, at, y); });
+}
+
 // Rows of a tile, as tiles_of has them; of a group, whose sums are added up one after the other;
 // and of a lot, which is added up first.
 constexpr int kTileRows = 128, kGroupRows = 8, kLotRows = 4;
@@ -358,12 +390,16 @@ constexpr int kTileWarps = kThreads / 32, kWarpGroups = kTileRows / kGroupRows /
 // The sums of columns of a tile, added up as the tile kernels do: a vector of columns for each
 // lane, 16 rows for each warp. With a derivative v also goes to `out`, in the input's type. The
 // sums of a single tile are those of the matrix, and go to `dbias`.
+template <class In>
+constexpr int kColumnsOf = 16 / In::kBytes;
 template <class In, NVTEXForm kForm>
-__global__ void __launch_bounds__(kThreads, (kForm == NVTEX_FORM_PLAIN ? 4 : 3))
+__global__ void __launch_bounds__(kThreads, (kForm == NVTEX_FORM_PLAIN ? 4
+                                             : kIsWidened<In>          ? 2
+                                                                       : 3))
     columns_kernel(const void *input, const void *act_input, void *out, float *partial, void *dbias,
                    size_t rows, size_t per_row, unsigned blocks_per_row,
-                   const __grid_constant__ Function function) {
-  constexpr int N = 16 / In::kBytes, kInputs = kInputsOf<kForm>, kColumns = 32 * N;
+                   const __grid_constant__ Function function, NVTEDType dtype) {
+  constexpr int N = kColumnsOf<In>, kInputs = kInputsOf<kForm>, kColumns = 32 * N;
   __shared__ alignas(16) float sums[kTileRows / kGroupRows][kColumns];
   wait_for_stream();
   let_next_start();
@@ -382,8 +418,10 @@ __global__ void __launch_bounds__(kThreads, (kForm == NVTEX_FORM_PLAIN ? 4 : 3))
 #pragma unroll
       for (int r = 0; r < kLotRows; ++r) {
         const size_t at = (row0 + r) * cols + vector * N;
-        x[r][0] = load<In, N>(input, at, row0 + r < last);
-        if constexpr (kInputs > 1) x[r][1] = load<In, N>(act_input, at, row0 + r < last);
+        x[r][0] = load_as<In, N>(dtype, input, at, row0 + r < last);
+        if constexpr (kInputs > 1) {
+          x[r][1] = load_as<In, N>(dtype, act_input, at, row0 + r < last);
+        }
       }
       float four[N];
 #pragma unroll
@@ -394,7 +432,9 @@ __global__ void __launch_bounds__(kThreads, (kForm == NVTEX_FORM_PLAIN ? 4 : 3))
         } else {
           apply_each<kForm>(function.linear, x[r], v);
           const size_t at = (row0 + r) * cols + vector * N;
-          if (row0 + r < last) store(out, at, from_float<In>(v[0]));
+          if (row0 + r < last) {
+            narrowed(dtype, from_float<In>(v[0]), [&](const auto &y) { store(out, at, y); });
+          }
         }
 #pragma unroll
         for (int i = 0; i < N; ++i) {
@@ -418,7 +458,7 @@ __global__ void __launch_bounds__(kThreads, (kForm == NVTEX_FORM_PLAIN ? 4 : 3))
 #pragma unroll
   for (int g = 1; g < kTileRows / kGroupRows; ++g) sum = __fadd_rn(sum, sums[g][threadIdx.x]);
   if (rows <= kTileRows) {
-    store(dbias, col, from_float<In>({sum}));
+    store_one<In>(dtype, dbias, col, sum);
   } else {
     partial[tile * cols + col] = sum;
   }
@@ -428,7 +468,8 @@ constexpr int kSumColumns = 32, kSums = 8;
 
 // Adds up what the sums of a column have, the kSums of them, one after the other.
 template <class In>
-__device__ __forceinline__ void finish_sum(float sum, void *dbias, size_t at, bool inside) {
+__device__ __forceinline__ void finish_sum(NVTEDType dtype, float sum, void *dbias, size_t at,
+                                           bool inside) {
   __shared__ float sums[kSums][kSumColumns];
   const int lane = threadIdx.x % kSumColumns, first = threadIdx.x / kSumColumns;
   sums[first][lane] = sum;
@@ -436,14 +477,15 @@ __device__ __forceinline__ void finish_sum(float sum, void *dbias, size_t at, bo
   if (first != 0 || !inside) return;
 #pragma unroll
   for (int i = 1; i < kSums; ++i) sum = __fadd_rn(sum, sums[i][lane]);
-  store(dbias, at, from_float<In>({sum}));
+  store_one<In>(dtype, dbias, at, sum);
 }
 
 // A block has 32 columns, of one member of a group.
 template <class In>
 __global__ void __launch_bounds__(kSumColumns *kSums)
     group_sum_kernel(const float *partial, void *dbias, size_t rows, size_t cols,
-                     unsigned blocks_per_row, const __grid_constant__ NVTEXGroup group) {
+                     unsigned blocks_per_row, const __grid_constant__ NVTEXGroup group,
+                     NVTEDType dtype) {
   // The other way round: what comes next begins by waiting for this short launch, which waits here.
   let_next_start();
   wait_for_stream();
@@ -462,7 +504,7 @@ __global__ void __launch_bounds__(kSumColumns *kSums)
       sum = __fadd_rn(sum, partial[(m.before + i) * cols + col]);
     }
   }
-  finish_sum<In>(sum, dbias, m.index * cols + col, col < cols);
+  finish_sum<In>(dtype, sum, dbias, m.index * cols + col, col < cols);
 }
 
 // The same of a lone matrix, in little code, whose instructions come from memory: it is short.
@@ -470,7 +512,7 @@ __global__ void __launch_bounds__(kSumColumns *kSums)
 // groups 71.7, without any sum 69.4.
 template <class In>
 __global__ void __launch_bounds__(kSumColumns *kSums)
-    sum_kernel(const float *partial, void *dbias, size_t tiles, size_t cols) {
+    sum_kernel(const float *partial, void *dbias, size_t tiles, size_t cols, NVTEDType dtype) {
   constexpr int kBatch = 8;
   let_next_start();
   const size_t col = size_t{blockIdx.x} * kSumColumns + threadIdx.x % kSumColumns;
@@ -488,25 +530,26 @@ __global__ void __launch_bounds__(kSumColumns *kSums)
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) sum = __fadd_rn(sum, x[j]);
   }
-  finish_sum<In>(sum, dbias, col, col < cols);
+  finish_sum<In>(dtype, sum, dbias, col, col < cols);
 }
 
 }  // namespace
 
+// BF16 to itself and to FP8 are tuned, all other pairs share an instance.
 NVTEXOutcome quantize_elements(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
-  return dispatch<F32, F16, BF16>(q.input_dtype, [&](auto in) {
-    return dispatch<F32, F16, BF16, E4M3, E5M2>(q.output_dtype, [&](auto out) {
-      return dispatch_form(q.fusion.form, [&](auto form) {
-        using Given = decltype(out);
-        using Out = std::conditional_t<kIsFp8<Given>, E4M3, Given>;
-        constexpr NVTEXForm kForm = decltype(form)::value;
-        if constexpr (kForm == NVTEX_FORM_PLAIN) {
-          return unimplemented("no function to apply");
-        } else {
-          return launch_elements<decltype(in), Out, kForm>(q, stream);
-        }
-      });
-    });
+  const bool fp8 = q.output_dtype == kNVTEFloat8E4M3 || q.output_dtype == kNVTEFloat8E5M2;
+  const bool bf16 = q.input_dtype == kNVTEBFloat16;
+  return dispatch_form(q.fusion.form, [&](auto form) {
+    constexpr NVTEXForm kForm = decltype(form)::value;
+    if constexpr (kForm == NVTEX_FORM_PLAIN) {
+      return unimplemented("no function to apply");
+    } else {
+      if (bf16 && fp8) return launch_elements<BF16, E4M3, kForm>(q, stream);
+      if (bf16 && q.output_dtype == q.input_dtype) {
+        return launch_elements<BF16, BF16, kForm>(q, stream);
+      }
+      return launch_elements<Widened, Widened, kForm>(q, stream);
+    }
   });
 }
 
@@ -528,14 +571,14 @@ bool sums_columns(const NVTEXQuantizeArgs &q) {
 }
 
 NVTEXOutcome sum_columns(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
-  return dispatch<F32, F16, BF16>(q.input_dtype, [&](auto in) {
+  return dispatch_bf16_or_widened(q.input_dtype, [&](auto in) {
     using In = decltype(in);
-    const size_t per_row = q.cols * In::kBytes / 16;
+    const size_t per_row = q.cols / kColumnsOf<In>;
     const auto blocks = static_cast<unsigned>(ceil_div(per_row, 32));
     const auto run = [&](auto kernel) {
       return launch(kernel, dim3(static_cast<unsigned>(tiles_of(q.rows)) * blocks), kThreads,
                     stream, q.input, q.fusion.act_input, q.rowwise, q.fusion.workspace,
-                    q.fusion.dbias, q.rows, per_row, blocks, Function(q.fusion));
+                    q.fusion.dbias, q.rows, per_row, blocks, Function(q.fusion), q.input_dtype);
     };
     return q.fusion.form == NVTEX_FORM_PLAIN ? run(columns_kernel<In, NVTEX_FORM_PLAIN>)
                                              : run(columns_kernel<In, NVTEX_FORM_DERIVATIVE>);
@@ -547,14 +590,15 @@ NVTEXOutcome sum_dbias(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   const size_t per_row = ceil_div(q.cols, kSumColumns);
   if (per_row > kMaxBlocks / members) return unimplemented("dbias is too long");
   const dim3 blocks(static_cast<unsigned>(per_row * members));
-  return dispatch<F32, F16, BF16>(q.input_dtype, [&](auto in) {
+  return dispatch_bf16_or_widened(q.input_dtype, [&](auto in) {
     using In = decltype(in);
     if (q.group.num_tensors == 0) {
       return launch(sum_kernel<In>, blocks, kSumColumns * kSums, stream, q.fusion.workspace,
-                    q.fusion.dbias, tiles_of(q.rows), q.cols);
+                    q.fusion.dbias, tiles_of(q.rows), q.cols, q.input_dtype);
     }
     return launch(group_sum_kernel<In>, blocks, kSumColumns * kSums, stream, q.fusion.workspace,
-                  q.fusion.dbias, q.rows, q.cols, static_cast<unsigned>(per_row), q.group);
+                  q.fusion.dbias, q.rows, q.cols, static_cast<unsigned>(per_row), q.group,
+                  q.input_dtype);
   });
 }
 

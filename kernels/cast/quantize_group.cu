@@ -100,14 +100,14 @@ NVTEXOutcome quantize_group_wide(const NVTEXQuantizeArgs &q, cudaStream_t stream
   if (const cudaError_t error = current_device(&device)) return outcome(error);
   // A block looks up its member before it loads: others fill the time.
   const dim3 grid(static_cast<unsigned>(4 * device.sm_count));
-  return dispatch<F32, F16, BF16>(q.input_dtype, [&](auto in) {
+  return dispatch_bf16_or_widened(q.input_dtype, [&](auto in) {
     return dispatch_form(q.fusion.form, [&](auto form) {
       using In = decltype(in);
       constexpr NVTEXForm kForm = decltype(form)::value;
       if constexpr (kForm == NVTEX_FORM_GATED_DERIVATIVE) {
         return unimplemented("no CUDA kernel for gated derivatives of groups");
       } else {
-        auto args = tile_args<In, TensorScale, false, kForm>(q);
+        auto args = tile_args<TensorScale, kForm>(q);
         args.end_tile = most_tiles(q.group, q.rows, q.cols);
         return launch_shared(wide_kernel<In, kForm>, grid, kThreads, sizeof(RowQueue<In, kForm>),
                              stream, args);

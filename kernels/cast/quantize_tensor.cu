@@ -6,7 +6,7 @@
 namespace nvte {
 namespace {
 
-// The functions that are used most, of 16-bit elements whose vectors are all aligned and whole.
+// The functions that are used most, of BF16 elements whose vectors are all aligned and whole.
 // Their instructions take longer than the memory, and power that lowers the clock: 43 for each
 // element of GELU's derivative became 32. H200, bf16 8192 x 8192 in both directions, GB/s of the
 // kernel for everything, then of this one without a table or early fetches, without a table, and as
@@ -86,23 +86,20 @@ __device__ __forceinline__ void look_up(const SigmoidLinear &f, const Table &tab
   }
 }
 
-template <class In>
-constexpr bool kTabled = std::is_same_v<In, BF16>;
-
 // Tiles of a block, if there are many. GELU itself, H200, bf16 8192 x 8192 in both directions, GB/s
 // of the kernel for everything, then of this one with 2 tiles and 2 rows in flight, with 2 and 4,
 // and with 4 and 4: 3125, 3383, 3565, 3691 (row by row 2644, 3063, 3143, 3718).
 template <NVTEXForm kForm>
 constexpr size_t kTilesOf = kForm == NVTEX_FORM_ACTIVATION || kForm == NVTEX_FORM_GATED ? 4 : 2;
 
-template <class In, NVTEXForm kForm>
+template <NVTEXForm kForm>
 struct TensorShared {
-  RowQueue<In, kForm, kInputsOf<kForm> == 1 ? 4 : 2> queue;
-  std::conditional_t<kTabled<In>, Table, char> table;
+  RowQueue<BF16, kForm, kInputsOf<kForm> == 1 ? 4 : 2> queue;
+  Table table;
 };
 
 // Where a thread's rows begin, one after the other: bytes from the input and from act_input on.
-template <class In, NVTEXForm kForm>
+template <NVTEXForm kForm>
 struct Cursor {
   static constexpr int kBuffers = kForm == NVTEX_FORM_GATED_DERIVATIVE ? 2 : 1;
   size_t at[kBuffers];
@@ -112,11 +109,11 @@ struct Cursor {
       : left(0 < my.cols ? my.rows : 0) {
     visit_inputs<kForm>(args, args.matrix, my.row0 + my.row, my.col0 + my.col,
                         [&](const void *, size_t element, int k) {
-                          if (k < kBuffers) at[k] = element * In::kBytes;
+                          if (k < kBuffers) at[k] = element * BF16::kBytes;
                         });
   }
   __device__ __forceinline__ const char *input(const TileCastArgs<TensorScale> &args, int k) const {
-    const size_t cols = args.matrix.cols * In::kBytes;
+    const size_t cols = args.matrix.cols * BF16::kBytes;
     const auto *input = static_cast<const char *>(args.q.input) + at[0];
     if (k == 0) return input;
     if constexpr (kForm == NVTEX_FORM_GATED) return input + cols;
@@ -124,7 +121,7 @@ struct Cursor {
     return k == 1 ? act_input : act_input + cols / 2;
   }
   __device__ __forceinline__ void next(const Matrix &m) {
-    const size_t cols = m.cols * In::kBytes;
+    const size_t cols = m.cols * BF16::kBytes;
     at[0] += kForm == NVTEX_FORM_GATED ? 2 * cols : kBuffers == 2 ? cols / 2 : cols;
     if constexpr (kBuffers == 2) at[1] += cols;
     --left;
@@ -133,14 +130,14 @@ struct Cursor {
 
 // A block has several tiles: while one is worked on, the next one comes. What is outside of the
 // matrix becomes 0 by itself, as its inputs are.
-template <class In, NVTEXForm kForm>
+template <NVTEXForm kForm>
 __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(2))
     tensor_kernel(const __grid_constant__ TileCastArgs<TensorScale> args) {
   constexpr bool kDbias = kForm == NVTEX_FORM_DERIVATIVE;
   constexpr int kHalves = kHalvesOf<kForm>;
-  using Shared = TensorShared<In, kForm>;
+  using Shared = TensorShared<kForm>;
   constexpr int kAhead = decltype(Shared::queue)::kAhead;
-  __shared__ TileShared<In, TensorScale, false, kDbias> shared;
+  __shared__ TileShared<BF16, TensorScale, false, kDbias> shared;
   extern __shared__ __align__(128) uint4 memory[];
   auto &dynamic = *reinterpret_cast<Shared *>(memory);
   const NVTEXQuantizeArgs &q = args.q;
@@ -155,23 +152,23 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(2))
   uint32_t tile = blockIdx.x;
   Place my = place(tile);
   if (tile < kFetchBlocks) {
-    constexpr int kLines = kTile * In::kBytes / 128;
+    constexpr int kLines = kTile * BF16::kBytes / 128;
     const int row = threadIdx.x / kLines, col = threadIdx.x % kLines * (kTile / kLines);
     static_assert(kTile * kLines <= kThreads);
     if (row < my.height && col < my.width) {
       visit_inputs<kForm>(
           args, m, my.row0 + row, my.col0 + col,
-          [](const void *in, size_t at, int) { fetch_line(element<typename In::Bits>(in, at)); });
+          [](const void *in, size_t at, int) { fetch_line(element<BF16::Bits>(in, at)); });
     }
   }
-  if constexpr (kTabled<In>) dynamic.table.template fill<kForm>(args.function.linear);
+  dynamic.table.template fill<kForm>(args.function.linear);
   wait_for_stream();
   let_next_start();
-  Cursor<In, kForm> cursor(args, my);
+  Cursor<kForm> cursor(args, my);
   const auto ask = [&](int p) {
 #pragma unroll
     for (int k = 0; k < kInputsOf<kForm>; ++k) {
-      dynamic.queue.ask(p, k, cursor.input(args, k), 0 < cursor.left);
+      dynamic.queue.ask(p, k, cursor.input(args, k), 0 < cursor.left, kNVTEBFloat16);
     }
     end_group();
     cursor.next(m);
@@ -185,7 +182,7 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(2))
     if (q.colwise_scale_inv != nullptr) *static_cast<float *>(q.colwise_scale_inv) = inverse;
   }
   AbsMax<F32> amax;
-  if constexpr (kTabled<In>) __syncthreads();
+  __syncthreads();
 #pragma unroll 1
   for (;;) {
     tile += gridDim.x;
@@ -193,19 +190,15 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(2))
     float sums[kVec];
 #pragma unroll
     for (int p = 0; p < kPack; ++p) {
-      Vec<In, kVec> x[kInputsOf<kForm>];
-      dynamic.queue.take(p, x);
+      Vec<BF16, kVec> x[kInputsOf<kForm>];
+      dynamic.queue.take(p, x, kNVTEBFloat16);
       if (p + kAhead == kPack) {
-        cursor = Cursor<In, kForm>(args, place(tile));
+        cursor = Cursor<kForm>(args, place(tile));
         if (tile >= args.tiles) cursor.left = 0;
       }
       ask(p + kAhead);
       float v[kHalves][kVec];
-      if constexpr (kTabled<In>) {
-        look_up<kForm>(args.function.linear, dynamic.table, x, v);
-      } else {
-        apply_each<kForm>(args.function.linear, x, v);
-      }
+      look_up<kForm>(args.function.linear, dynamic.table, x, v);
       if constexpr (kDbias) {
 #pragma unroll
         for (int i = 0; i < kVec; ++i) sums[i] = p == 0 ? v[0][i] : __fadd_rn(sums[i], v[0][i]);
@@ -255,18 +248,18 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(2))
 // Whether tensor_kernel has the function.
 bool is_fast(const NVTEXQuantizeArgs &q) {
   return q.group.num_tensors == 0 && q.fusion.form != NVTEX_FORM_PLAIN &&
-         q.fusion.row_scales == nullptr && q.input_dtype != kNVTEFloat32 &&
+         q.fusion.row_scales == nullptr && q.input_dtype == kNVTEBFloat16 &&
          Function(q.fusion).is_linear();
 }
 
-template <class In, NVTEXForm kForm>
+template <NVTEXForm kForm>
 NVTEXOutcome quantize_fast(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
-  auto args = tile_args<In, TensorScale, false, kForm>(q);
-  const NVTEXOutcome set = set_tiles<In, TensorScale, kForm>(args);
+  auto args = tile_args<TensorScale, kForm>(q);
+  const NVTEXOutcome set = set_tiles<BF16, TensorScale, kForm>(args);
   if (set.status != NVTEX_BACKEND_OK) return set;
   const Matrix &m = args.matrix;
   if (!m.in_vec || (q.rowwise != nullptr && !m.row_vec) || (q.colwise != nullptr && !m.col_vec)) {
-    return quantize_single<In, TensorScale, false, kForm>(q, stream);
+    return quantize_single<BF16, TensorScale, false, kForm>(q, stream);
   }
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
@@ -275,23 +268,21 @@ NVTEXOutcome quantize_fast(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   if (blocks > most) {
     blocks = blocks > most * kTilesOf<kForm> ? ceil_div(blocks, kTilesOf<kForm>) : most;
   }
-  return launch_shared(tensor_kernel<In, kForm>, dim3(static_cast<unsigned>(blocks)), kThreads,
-                       sizeof(TensorShared<In, kForm>), stream, args);
+  return launch_shared(tensor_kernel<kForm>, dim3(static_cast<unsigned>(blocks)), kThreads,
+                       sizeof(TensorShared<kForm>), stream, args);
 }
 
 }  // namespace
 
 NVTEXOutcome quantize_tensor(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   if (is_fast(q)) {
-    return dispatch<F16, BF16>(q.input_dtype, [&](auto in) {
-      return dispatch_form(q.fusion.form, [&](auto form) -> NVTEXOutcome {
-        constexpr NVTEXForm kForm = decltype(form)::value;
-        if constexpr (kForm == NVTEX_FORM_PLAIN) {
-          return unimplemented("no function to apply");
-        } else {
-          return quantize_fast<decltype(in), kForm>(q, stream);
-        }
-      });
+    return dispatch_form(q.fusion.form, [&](auto form) -> NVTEXOutcome {
+      constexpr NVTEXForm kForm = decltype(form)::value;
+      if constexpr (kForm == NVTEX_FORM_PLAIN) {
+        return unimplemented("no function to apply");
+      } else {
+        return quantize_fast<kForm>(q, stream);
+      }
     });
   }
   return quantize_tiles<TensorScale, false>(q, stream);
