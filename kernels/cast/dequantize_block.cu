@@ -5,6 +5,7 @@
 #include "common/group.cuh"
 #include "common/scale.cuh"
 #include "common/tile.cuh"
+#include "common/widened.cuh"
 
 namespace nvte {
 namespace {
@@ -101,9 +102,12 @@ __device__ __forceinline__ void load_rows(const void *from, size_t at, size_t pi
   }
 }
 
-// Of a multiprocessor. The search for members takes more registers than 3 leave.
-template <bool kGroup>
-constexpr int kBlocksHere = kGroup ? 2 : 3;
+// Blocks of a multiprocessor. The search for members takes more registers than 3 leave, and with
+// outputs whose dtype is known at run time more than 2 leave.
+template <class Out, bool kGroup>
+constexpr int kBlocksHere = !kGroup           ? 3
+                            : kIsWidened<Out> ? 1
+                                              : 2;
 
 // Tiles of a group that a block has, one after the other: searches for members take long. While one
 // is written, the next one comes (H200, 1D of 8 and 128 members: 3511 and 3487 GB/s; without, and
@@ -208,9 +212,21 @@ __device__ __forceinline__ void prefetch_tile(const NVTEXDequantizeArgs &a, cons
   }
 }
 
+// Elements of E4M3, or of either format if Out is Widened, times their scale or scales.
+template <class In, class Out, class Factors>
+__device__ __forceinline__ Vec<Out, kVec> scaled_codes(const NVTEXDequantizeArgs &a,
+                                                       const Vec<In, kVec> &x,
+                                                       const Factors &factors) {
+  if (kIsWidened<Out> && a.input_dtype == kNVTEFloat8E5M2) {
+    const Vec<E5M2, kVec> other = {{x.w[0], x.w[1]}};
+    return scaled<Out>(other, factors);
+  }
+  return scaled<Out>(x, factors);
+}
+
 // The members of a group have at most `tiles` tiles.
 template <class In, class Out, bool kMx, Lines kLines, bool kGroup>
-__global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocksHere<kGroup>))
+__global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocksHere<Out, kGroup>))
     dequantize_kernel(const __grid_constant__ NVTEXDequantizeArgs a,
                       const __grid_constant__ Shape shape, const __grid_constant__ Grouping by,
                       unsigned tiles) {
@@ -305,24 +321,27 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocksHere<kG
     }
     const auto result = [&](int p) {
       if constexpr (kRows) {
-        return scaled<Out>(now[p], factors[p]);
+        return scaled_codes<In, Out>(a, now[p], factors[p]);
       } else {
-        return scaled<Out>(now[p], factors);
+        return scaled_codes<In, Out>(a, now[p], factors);
       }
     };
     const int height = left_of(m.rows - row0, shape.rows),
               width = left_of(m.cols - col0, shape.cols);
     const size_t at = m.at + (row0 + row) * m.cols + col0 + col;
-    if ((reinterpret_cast<uintptr_t>(a.output) + at * Out::kBytes) % 16 == 0 &&
+    if ((reinterpret_cast<uintptr_t>(a.output) + at * bytes_of<Out>(a.output_dtype)) % 16 == 0 &&
         m.cols % kVec == 0) {
 #pragma unroll
       for (int p = 0; p < kPack; ++p) {
-        if (row + p < height && col < width) store(a.output, at + p * m.cols, result(p));
+        if (row + p < height && col < width) {
+          store_as(a.output_dtype, a.output, at + p * m.cols, result(p));
+        }
       }
     } else {
 #pragma unroll
       for (int p = 0; p < kPack; ++p) {
-        store_some(a.output, at + p * m.cols, row + p < height ? width - col : 0, result(p));
+        store_some_as(a.output_dtype, a.output, at + p * m.cols, row + p < height ? width - col : 0,
+                      result(p));
       }
     }
     parity ^= kBuffers - 1;
@@ -421,11 +440,11 @@ NVTEXOutcome dequantize(const NVTEXDequantizeArgs &a, cudaStream_t stream) {
 
 NVTEXOutcome dequantize_blocks(const NVTEXDequantizeArgs &a, cudaStream_t stream) {
   if (a.mode > NVTE_BLOCK_SCALING_2D) return unimplemented("no CUDA kernel for this scaling mode");
-  return dispatch<E4M3, E5M2>(a.input_dtype, [&](auto in) {
-    return dispatch<F32, F16, BF16>(a.output_dtype, [&](auto out) {
-      return dequantize<decltype(in), decltype(out)>(a, stream);
-    });
-  });
+  // E4M3 to BF16 is tuned, all other pairs share an instance.
+  if (a.input_dtype == kNVTEFloat8E4M3 && a.output_dtype == kNVTEBFloat16) {
+    return dequantize<E4M3, BF16>(a, stream);
+  }
+  return dequantize<E4M3, Widened>(a, stream);
 }
 
 }  // namespace nvte

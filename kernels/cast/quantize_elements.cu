@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(kThreads, (FastShape<In, Out, kForm>::kBlocks)
       for (int h = 0; h < kHalves; ++h) {
         const Vec<Out, N> y = caster.cast(v[h]);
         const size_t to = (kHalves == 2 ? at.twice : at.once) + h * a.cols;
-        if (inside) narrowed(a.output_dtype, y, [&](const auto &z) { store(a.out, to, z); });
+        if (inside) store_as<true>(a.output_dtype, a.out, to, y);
       }
     }
     first += kStep;
@@ -298,8 +298,9 @@ __global__ void __launch_bounds__(kThreads, (general_blocks<In, kForm>()))
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) {
       const size_t to = (kHalves == 2 ? at.twice : at.once) + h * a.cols;
-      narrowed(a.output_dtype, caster.cast(v[h], count),
-               [&](const auto &y) { store_anywhere(a, to, row, h * a.cols + col, count, y); });
+      narrowed<true>(a.output_dtype, caster.cast(v[h], count), [&](const auto &y) {
+        store_anywhere(a, to, row, h * a.cols + col, count, y);
+      });
     }
   }
   caster.template finish<kThreads>();
@@ -379,7 +380,7 @@ NVTEXOutcome launch_elements(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
 // Stores an element of the dtype that In stands for.
 template <class In>
 __device__ __forceinline__ void store_one(NVTEDType dtype, void *to, size_t at, float value) {
-  narrowed(dtype, from_float<In>({value}), [&](const auto &y) { store(to, at, y); });
+  store_as(dtype, to, at, from_float<In>({value}));
 }
 
 // Rows of a tile, as tiles_of has them; of a group, whose sums are added up one after the other;
@@ -433,7 +434,7 @@ __global__ void __launch_bounds__(kThreads, (kForm == NVTEX_FORM_PLAIN ? 4
           apply_each<kForm>(function.linear, x[r], v);
           const size_t at = (row0 + r) * cols + vector * N;
           if (row0 + r < last) {
-            narrowed(dtype, from_float<In>(v[0]), [&](const auto &y) { store(out, at, y); });
+            store_as(dtype, out, at, from_float<In>(v[0]));
           }
         }
 #pragma unroll

@@ -57,6 +57,23 @@ __device__ __forceinline__ Vec<Widened, N> widened(NVTEDType dtype, const uint32
   return from_float<Widened>(f);
 }
 
+// What get(tag) gives as a Vec of the tag's elements, for a tag that the dtype in memory has the
+// size of.
+template <int N, class Get>
+__device__ __forceinline__ Vec<Widened, N> widened_from(NVTEDType dtype, const Get &get) {
+  uint32_t raw[N];
+  const auto take = [&](const auto &v) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) raw[i] = i < v.kWords ? v.w[i] : 0;
+  };
+  if (dtype == kNVTEFloat32) {
+    take(get(F32{}));
+  } else {
+    take(get(BF16{}));
+  }
+  return widened<N>(dtype, raw);
+}
+
 // load() and load_some() of vec.cuh.
 template <class T, int N>
 __device__ __forceinline__ Vec<T, N> load_as(NVTEDType dtype, const void *base, size_t index,
@@ -64,17 +81,8 @@ __device__ __forceinline__ Vec<T, N> load_as(NVTEDType dtype, const void *base, 
   if constexpr (!kIsWidened<T>) {
     return load<T, N>(base, index, inside);
   } else {
-    uint32_t raw[N];
-    if (dtype == kNVTEFloat32) {
-      const Vec<F32, N> v = load<F32, N>(base, index, inside);
-#pragma unroll
-      for (int i = 0; i < N; ++i) raw[i] = v.w[i];
-    } else {
-      const Vec<BF16, N> v = load<BF16, N>(base, index, inside);
-#pragma unroll
-      for (int i = 0; i < N; ++i) raw[i] = i < v.kWords ? v.w[i] : 0;
-    }
-    return widened<N>(dtype, raw);
+    return widened_from<N>(dtype,
+                           [&](auto tag) { return load<decltype(tag), N>(base, index, inside); });
   }
 }
 
@@ -84,10 +92,8 @@ __device__ __forceinline__ Vec<T, N> load_some_as(NVTEDType dtype, const void *b
   if constexpr (!kIsWidened<T>) {
     return load_some<T, N>(base, index, count);
   } else {
-    Vec<T, N> v;
-#pragma unroll
-    for (int i = 0; i < N; ++i) v.w[i] = load_as<T, 1>(dtype, base, index + i, i < count).w[0];
-    return v;
+    return widened_from<N>(
+        dtype, [&](auto tag) { return load_some<decltype(tag), N>(base, index, count); });
   }
 }
 
@@ -110,26 +116,48 @@ __device__ __forceinline__ Vec<T, N> from_float_as(NVTEDType dtype, const float 
   }
 }
 
-// Calls `store` with elements of the dtype of memory, which may also be FP8.
-template <class T, int N, class Store>
-__device__ __forceinline__ void narrowed(NVTEDType dtype, const Vec<T, N> &v, const Store &store) {
+// Calls `f` with elements as they are in memory. kFp8: the dtype may be one of FP8, too.
+template <bool kFp8 = false, class T, int N, class F>
+__device__ __forceinline__ void narrowed(NVTEDType dtype, const Vec<T, N> &v, const F &f) {
   if constexpr (!kIsWidened<T>) {
-    store(v);
+    f(v);
   } else {
-    float f[N];
-    to_float(v, f);
-    switch (dtype) {
-      case kNVTEFloat32:
-        return store(from_float<F32>(f));
-      case kNVTEFloat16:
-        return store(from_float<F16>(f));
-      case kNVTEBFloat16:
-        return store(from_float<BF16>(f));
-      case kNVTEFloat8E4M3:
-        return store(from_float<E4M3>(f));
-      default:
-        return store(from_float<E5M2>(f));
+    float x[N];
+    to_float(v, x);
+    if (dtype == kNVTEFloat32) {
+      f(from_float<F32>(x));
+    } else if (dtype == kNVTEFloat16) {
+      f(from_float<F16>(x));
+    } else if (!kFp8 || dtype == kNVTEBFloat16) {
+      f(from_float<BF16>(x));
+    } else if constexpr (kFp8) {
+      if (dtype == kNVTEFloat8E4M3) {
+        f(from_float<E4M3>(x));
+      } else {
+        f(from_float<E5M2>(x));
+      }
     }
+  }
+}
+
+// store() and store_some() of vec.cuh.
+template <bool kFp8 = false, class T, int N>
+__device__ __forceinline__ void store_as(NVTEDType dtype, void *base, size_t index,
+                                         const Vec<T, N> &v) {
+  if constexpr (!kIsWidened<T>) {
+    store(base, index, v);
+  } else {
+    narrowed<kFp8>(dtype, v, [&](const auto &x) { store(base, index, x); });
+  }
+}
+
+template <class T, int N>
+__device__ __forceinline__ void store_some_as(NVTEDType dtype, void *base, size_t index, int count,
+                                              const Vec<T, N> &v) {
+  if constexpr (!kIsWidened<T>) {
+    store_some(base, index, count, v);
+  } else {
+    narrowed(dtype, v, [&](const auto &x) { store_some(base, index, count, x); });
   }
 }
 

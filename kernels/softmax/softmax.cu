@@ -2,6 +2,7 @@
 // registers; one that is too long or not aligned it reads three times, mostly from the caches.
 
 #include <cmath>
+#include <type_traits>
 
 #include "cast/function.cuh"
 #include "common/launch.cuh"
@@ -92,6 +93,11 @@ __device__ __forceinline__ Vec<T, N> first(Vec<T, N> v, ptrdiff_t count) {
   return v;
 }
 
+// BF16 has instances of its own for rows without a mask. Other dtypes do not, since kernels take
+// time to compile.
+template <class T>
+constexpr bool kAlwaysMasked = std::is_same_v<T, BF16>;
+
 // One row, as a team sees it: vectors of N elements, of which thread `lane` has every kTeam-th.
 template <class T, int N, int kTeam, bool kMasked>
 struct Row {
@@ -115,7 +121,8 @@ struct Row {
     return load<T, N>(tensor, start + col(v), col(v) < visible);
   }
   __device__ __forceinline__ Vec<Raw<uint8_t>, N> load_mask(size_t v) const {
-    return load<Raw<uint8_t>, N>(a.mask, mask_start + col(v), col(v) < visible);
+    const bool inside = (kAlwaysMasked<T> || a.mask != nullptr) && col(v) < visible;
+    return load<Raw<uint8_t>, N>(a.mask, mask_start + col(v), inside);
   }
   __device__ __forceinline__ void store_to(size_t v, const float (&f)[N]) const {
     store(a.output, start + col(v), first(from_float<T>(f), count(v)));
@@ -309,6 +316,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// kMaskedForward does without a mask, too, but slower.
 enum class Pass { kForward, kMaskedForward, kBackward };
 
 template <class T, Pass kPass, int kTeam, int kVecs, int kThreads>
@@ -391,7 +399,9 @@ extern "C" NVTEXOutcome nvte_cuda_softmax(const NVTEXSoftmaxArgs *args,
   return dispatch<F32, F16, BF16>(args->dtype, [&](auto t) {
     using T = decltype(t);
     if (backward) return run<T, Pass::kBackward>(a, stream);
-    if (masked) return run<T, Pass::kMaskedForward>(a, stream);
-    return run<T, Pass::kForward>(a, stream);
+    if constexpr (kAlwaysMasked<T>) {
+      if (!masked) return run<T, Pass::kForward>(a, stream);
+    }
+    return run<T, Pass::kMaskedForward>(a, stream);
   });
 }
