@@ -824,6 +824,12 @@ constexpr int blocks_of() {
 template <class In>
 constexpr bool kPairs = In::kBytes == 2;
 
+// Whether the loop over the tiles of a group also has those of a lone matrix: so one kernel less has
+// to be compiled.
+template <class In, NVTEXForm kForm>
+constexpr bool kLoneInLoop = kIsWidened<In> && kForm != NVTEX_FORM_PLAIN &&
+                             kForm != NVTEX_FORM_GATED_DERIVATIVE;
+
 template <class In, class Scale, bool kSquare, NVTEXForm kForm, Tiles kTiles>
 __global__ void __launch_bounds__(
     kThreads, blocks_here<kThreads>(blocks_of<In, Scale, kSquare, kForm, kTiles>()))
@@ -898,7 +904,14 @@ __global__ void __launch_bounds__(
     __shared__ Found found;
     for (uint32_t tile = args.first_tile + blockIdx.x; tile < args.end_tile; tile += gridDim.x) {
       const unsigned warp = threadIdx.x / 32;
-      if (warp < kFinders) {
+      if (kLoneInLoop<In, kForm> && q.group.num_tensors == 0) {
+        if (threadIdx.x == 0) {
+          const uint32_t line = args.tiles_per_line.quotient(tile);
+          const uint32_t place = tile - line * args.tiles_per_line.value;
+          found = {args.matrix, size_t{args.down ? place : line} * kTile,
+                   size_t{args.down ? line : place} * kTile, true};
+        }
+      } else if (warp < kFinders) {
         constexpr NVTEScalingMode kMode = kModeOf<Scale, kSquare>;
         Member member;
         uint32_t across = 0;  // The tile's place in the line of tiles `member.unit`.
@@ -1034,7 +1047,9 @@ NVTEXOutcome quantize_single(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
     // 3330.
     blocks = ceil_div(blocks, 2);
   }
-  return launch_tiles<In, Scale, kSquare, kForm, Tiles::kSingle>(args, blocks, stream);
+  args.end_tile = args.tiles;
+  constexpr Tiles kTiles = kLoneInLoop<In, kForm> ? Tiles::kLoop : Tiles::kSingle;
+  return launch_tiles<In, Scale, kSquare, kForm, kTiles>(args, blocks, stream);
 }
 
 // A block for each tile that the group has if no tile is partial, then a loop over the rest, often
