@@ -34,9 +34,6 @@ struct ForwardArgs {
   bool apart;    // Of rows_kernel: how first_row() has them.
 };
 
-// The dtype of the output, when it is known at run time only.
-struct Any {};
-
 // Casts and stores vectors of a row.
 struct Output {
   const ForwardArgs &a;
@@ -68,7 +65,7 @@ struct Output {
   template <class Out, bool kBlocks, int N, class Store>
   __device__ __forceinline__ void put(size_t row, int col, float (&f)[N], const Store &store) {
     const NVTEXQuantizeArgs &cast = a.norm.cast;
-    if constexpr (std::is_same_v<Out, Any>) {
+    if constexpr (kIsWidened<Out>) {
       switch (cast.output_dtype) {
         case kNVTEFloat32:
           return put<F32, kBlocks>(row, col, f, store);
@@ -272,10 +269,11 @@ __global__ void __launch_bounds__(threads_here(row_threads<In, kLayer, kBlocks, 
   const Span<kSkewed, V> span(cols, args.offset, row, group.thread);
 
   using Part = Staged<In, true, V>;
-  const int stage_size = V * Part::kChunks * static_cast<int>(blockDim.x);
+  const NVTEDType dtype = a.cast.input_dtype;
+  const int stage_size = V * Part::chunks(dtype) * static_cast<int>(blockDim.x);
   const auto fetch = [&](size_t row, int stage) {
-    const Part part(stages + stage * stage_size);
-    const char *from = span.template at<In>(a.cast.input, cols, row);
+    const Part part(stages + stage * stage_size, dtype);
+    const char *from = span.template at<In>(a.cast.input, cols, row, dtype);
     const int left = row < a.cast.rows ? span.left : 0;
 #pragma unroll
     for (int v = 0; v < V; ++v) part.template fetch<kSkewed>(v, from, v, left);
@@ -297,7 +295,7 @@ __global__ void __launch_bounds__(threads_here(row_threads<In, kLayer, kBlocks, 
   for (; row < args.rows; row += args.step) {
     float f[V][kVec];
     wait_for_copies(args.stages - 1);
-    const Part part(stages + stage * stage_size);
+    const Part part(stages + stage * stage_size, dtype);
 #pragma unroll
     for (int v = 0; v < V; ++v) to_float(part.get(v), f[v]);
     fetch(row + args.stages * args.step, stage);
@@ -317,7 +315,7 @@ __global__ void __launch_bounds__(threads_here(row_threads<In, kLayer, kBlocks, 
     }
 
     if (a.cast.rowwise != nullptr) {
-      char *const to = span.template at<Out>(a.cast.rowwise, cols, row);
+      char *const to = span.template at<Out>(a.cast.rowwise, cols, row, a.cast.output_dtype);
 #pragma unroll
       for (int v = 0; v < V; ++v) {
 #pragma unroll
@@ -429,9 +427,11 @@ __global__ void __launch_bounds__(forward_threads(kVectorised), 1)
   Output output(args);
 
   using Part = Staged<In, kVectorised>;
-  const int stage_size = (a.residual != nullptr ? 2 : 1) * vectors * Part::kChunks * blockDim.x;
+  const NVTEDType dtype = a.cast.input_dtype;
+  const int stage_size =
+      (a.residual != nullptr ? 2 : 1) * vectors * Part::chunks(dtype) * blockDim.x;
   auto fetch = [&](size_t row, int stage) {
-    const Part to(stages + stage * stage_size);
+    const Part to(stages + stage * stage_size, dtype);
     for (int v = 0; v < vectors; ++v) {
       to.fetch(c, v, a.cast.input, row * cols, v, row < a.cast.rows);
       if (a.residual != nullptr) {
@@ -447,7 +447,7 @@ __global__ void __launch_bounds__(forward_threads(kVectorised), 1)
     for (int i = 0; i < args.stages; ++i) fetch(row + i * step, i);
   }
   for (int stage = 0; row < args.rows; row += step) {
-    const Part part(stages + stage * stage_size);
+    const Part part(stages + stage * stage_size, dtype);
     const size_t at = row * cols;
     const bool exists = row < a.cast.rows;
     auto get = [&](int v, float (&f)[kVec]) {
@@ -455,7 +455,7 @@ __global__ void __launch_bounds__(forward_threads(kVectorised), 1)
         to_float(part.get(v), f);
       } else {
         const void *x = a.residual != nullptr ? a.sum : a.cast.input;
-        to_float(c.template load<In>(x, at, v, exists), f);
+        to_float(c.template load_as<In>(dtype, x, at, v, exists), f);
       }
     };
     if (kStaged) wait_for_copies(args.stages - 1);
@@ -466,14 +466,14 @@ __global__ void __launch_bounds__(forward_threads(kVectorised), 1)
           to_float(part.get(v), f);
           to_float(part.get(vectors + v), g);
         } else {
-          to_float(c.template load<In>(a.cast.input, at, v, exists), f);
-          to_float(c.template load<In>(a.residual, at, v, exists), g);
+          to_float(c.template load_as<In>(dtype, a.cast.input, at, v, exists), f);
+          to_float(c.template load_as<In>(dtype, a.residual, at, v, exists), g);
         }
 #pragma unroll
         for (int i = 0; i < kVec; ++i) f[i] += g[i];
-        const Vec<In, kVec> sum = from_float<In>(f);
+        const Vec<In, kVec> sum = from_float_as<In>(dtype, f);
         if (kStaged) part.set(v, sum);
-        if (exists) c.store(a.sum, at, v, sum);
+        if (exists) narrowed(dtype, sum, [&](const auto &z) { c.store(a.sum, at, v, z); });
       }
       __syncwarp();  // The sum is read again below.
     }
@@ -528,7 +528,7 @@ __global__ void __launch_bounds__(forward_threads(kVectorised), 1)
           const float y = rsigma * (f[i] - mu);
           f[i] = kLayer ? g[i] * y + b[i] : g[i] * y;
         }
-        output.template put<Any, true>(row, c.column(v), f,
+        output.template put<Widened, true>(row, c.column(v), f,
                                        [&](const auto &z) { c.store(a.cast.rowwise, at, v, z); });
       }
     }
@@ -542,6 +542,11 @@ __global__ void __launch_bounds__(forward_threads(kVectorised), 1)
   output.finish();
 }
 
+template <class In>
+size_t in_bytes(const ForwardArgs &args) {
+  return static_cast<size_t>(bytes_of<In>(args.norm.cast.input_dtype));
+}
+
 // How a kernel is launched: V vectors for each thread of a group, `threads` in a block, `stages` of
 // rows in flight for each group, `blocks` on a multiprocessor.
 struct Tuning {
@@ -553,7 +558,7 @@ NVTEXOutcome launch_forward(ForwardArgs &args, const Tuning &t, cudaStream_t str
   const int group = group_of(args.layout.cols, t.vectors), groups = groups_of(group, t.threads);
   args.layout.set_group(group);
   args.stages = t.stages;
-  const size_t row = size_t(group) * t.vectors * kVec * In::kBytes;
+  const size_t row = size_t(group) * t.vectors * kVec * in_bytes<In>(args);
   const size_t stage = (args.norm.residual != nullptr ? 2 : 1) * groups * row;
   size_t blocks = ceil_div(args.rows, size_t(groups));
   const size_t most = size_t(args.norm.sm_count) * t.blocks;
@@ -698,7 +703,7 @@ NVTEXOutcome forward_any(ForwardArgs &args, cudaStream_t stream) {
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
   const size_t room = shared_room(device);
-  const size_t bytes = (args.norm.residual != nullptr ? 2 : 1) * In::kBytes;
+  const size_t bytes = (args.norm.residual != nullptr ? 2 : 1) * in_bytes<In>(args);
   const Tuning t = forward_tuning(args, bytes, forward_threads(kVectorised), room);
   return t.stages > 0 ? launch_forward<In, kLayer, kVectorised, true>(args, t, stream)
                       : launch_forward<In, kLayer, kVectorised, false>(args, t, stream);
@@ -721,7 +726,8 @@ NVTEXOutcome launch_rows(ForwardArgs &args, cudaStream_t stream) {
   const size_t weights = Weights<V>::floats(group) * sizeof(float) * (kLayer ? 2 : 1);
   const int groups = balanced(groups_of(group, threads), args.rows, sms);
   args.stages = 1;
-  const size_t stage = size_t(group) * groups * V * kVec * In::kBytes, room = shared_room(device);
+  const size_t stage = size_t(group) * groups * V * kVec * in_bytes<In>(args);
+  const size_t room = shared_room(device);
   const size_t shared = args.stages * stage + weights;
   if (group > threads || shared > room) return forward_any<In, kLayer>(args, !kSkewed, stream);
   args.layout.set_group(group);
@@ -729,7 +735,7 @@ NVTEXOutcome launch_rows(ForwardArgs &args, cudaStream_t stream) {
   const unsigned blocks = blocks_for(args.rows, groups, sms, kEvery);
   args.step = size_t{blocks} * groups;
   args.turns = ceil_div(args.rows, args.step);
-  args.apart = lie_apart(cols, In::kBytes);
+  args.apart = lie_apart(cols, in_bytes<In>(args));
   return launch_shared(rows_kernel<In, Out, kLayer, kBlocks, kSkewed, V>, dim3(blocks),
                        group * groups, shared, stream, args);
 }
@@ -741,7 +747,8 @@ NVTEXOutcome launch_whole(ForwardArgs &args, cudaStream_t stream) {
   constexpr int kWarps = 2;  // Of a block, if rows have one.
   const int group = group_of(args.norm.cast.cols, V), groups = group > 32 ? 1 : kWarps;
   if (group * groups > threads_on(device, whole_threads<T, V>())) {
-    return forward_any<T, kLayer>(args, true, stream);
+    using In = std::conditional_t<std::is_same_v<T, BF16>, BF16, Widened>;
+    return forward_any<In, kLayer>(args, true, stream);
   }
   args.layout.set_group(group);
   args.layout.groups = groups;
@@ -763,6 +770,12 @@ template <class T, bool kLayer>
 NVTEXOutcome forward_whole(ForwardArgs &args, cudaStream_t stream) {
   const size_t cols = args.norm.cast.cols;
   const bool sixes = cols % (6 * kRun) == 0;
+  if constexpr (!kLayer) {
+    if (args.norm.cast.output_dtype != T::kDtype) {
+      return sixes ? launch_whole<T, E4M3, false, 6>(args, stream)
+                   : launch_whole<T, E4M3, false, 8>(args, stream);
+    }
+  }
   if (cols <= 3 * kRun || (!kLayer && cols == 6 * kRun)) {
     return launch_whole<T, T, kLayer, 3>(args, stream);
   }
@@ -773,59 +786,74 @@ NVTEXOutcome forward_whole(ForwardArgs &args, cudaStream_t stream) {
                                : launch_whole<T, T, kLayer, 4>(args, stream);
 }
 
-// H200, bf16, GB/s to bf16 and to fp8: LayerNorm 4096 columns 3570 and 3360, 12288 3680 and 3620;
-// RMSNorm 3640 and 3470, 3730 and 3680. With two vectors of a thread, LayerNorm 3530 and 3250, 3550
-// and 2960. A second row on its way for each group gains nothing.
-template <class In, class Out, bool kLayer, bool kSkewed>
-NVTEXOutcome forward_rows(ForwardArgs &args, cudaStream_t stream) {
+// Whether forward_whole() is the fastest: for many rows of 16-bit elements with weights of their
+// dtype, of a group that is about full.
+template <class T, bool kLayer>
+bool is_whole(const ForwardArgs &args, bool few) {
   const size_t cols = args.norm.cast.cols;
-  // Few rows get more threads.
-  const bool few = args.rows < size_t(args.norm.sm_count) * 4;
-  if (args.block != 0) {
-    if constexpr (kIsFp8<Out> && !kSkewed) {
-      return launch_rows<In, Out, kLayer, true, false, 2>(args, stream);
-    } else {
-      return forward_any<In, kLayer>(args, !kSkewed, stream);
-    }
-  }
-  if constexpr (!kSkewed && In::kBytes == 2 && std::is_same_v<In, Out>) {
-    // LayerNorm with eight vectors of a thread: 5120 columns 3390 for 3680 GB/s by rows_kernel,
-    // 7168 3500 for 3700, 8192 3740 for 3670.
-    const bool half_full = kLayer && cols > 4096 && cols < 8192 && cols % (6 * kRun) != 0;
-    if (!few && cols > kRun && !half_full && args.norm.gamma.dtype == In::kDtype) {
-      return forward_whole<In, kLayer>(args, stream);
-    }
-  }
-  if constexpr (!kSkewed && !kLayer && In::kBytes == 2 && kIsFp8<Out>) {
+  if (few || args.norm.gamma.dtype != T::kDtype) return false;
+  if (args.norm.cast.output_dtype != T::kDtype) {
     // To fp8, GB/s by eight vectors and by rows_kernel: 4096 columns 3820 and 3890, 7168 4080 and
     // 3860, 8192 4170 and 3780, 16384 4180 and 3980, but 5120, with a sixth of the threads idle,
     // 3870 and 3990; 12288 by six 4210 and 3820. LayerNorm 3600 and 4060 at best.
-    const bool full = ceil_div(cols, 8 * kRun) * (7 * kRun) <= cols;
-    if (!few && cols > 4096 && full && args.norm.gamma.dtype == In::kDtype) {
-      return cols % (6 * kRun) == 0 ? launch_whole<In, Out, false, 6>(args, stream)
-                                    : launch_whole<In, Out, false, 8>(args, stream);
-    }
+    return !kLayer && cols > 4096 && ceil_div(cols, 8 * kRun) * (7 * kRun) <= cols;
   }
+  // LayerNorm with eight vectors of a thread: 5120 columns 3390 for 3680 GB/s by rows_kernel, 7168
+  // 3500 for 3700, 8192 3740 for 3670.
+  const bool half_full = kLayer && cols > 4096 && cols < 8192 && cols % (6 * kRun) != 0;
+  return cols > kRun && !half_full;
+}
+
+// Vectors of a thread in rows_kernel. H200, bf16, GB/s to bf16 and to fp8: LayerNorm 4096 columns
+// 3570 and 3360, 12288 3680 and 3620; RMSNorm 3640 and 3470, 3730 and 3680. With two vectors of a
+// thread, LayerNorm 3530 and 3250, 3550 and 2960. A second row on its way for each group gains
+// nothing. Few rows get more threads. `two`: more than that many are too many.
+template <bool kSkewed>
+int vectors_of_rows(size_t cols, bool few, bool two) {
   const size_t width = cols + (kSkewed ? kVec - 1 : 0);
+  if (width <= kRun || (few && width <= 32 * kRun)) return 1;
+  if (two) return 2;
   const auto filled = [&](int v) { return ceil_div(width, v * kRun) * v; };
-  int v = kSkewed                                      ? (filled(2) < filled(3) ? 2 : 3)
-          : width <= 6 * kRun && filled(3) < filled(4) ? 3
-                                                       : 4;
-  if (width <= kRun || (few && width <= 32 * kRun)) v = 1;
-  switch (v) {
+  if (kSkewed) return filled(2) < filled(3) ? 2 : 3;
+  return width <= 6 * kRun && filled(3) < filled(4) ? 3 : 4;
+}
+
+template <class In, class Out, bool kLayer, bool kSkewed>
+NVTEXOutcome forward_rows(ForwardArgs &args, cudaStream_t stream) {
+  const NVTEXQuantizeArgs &cast = args.norm.cast;
+  const bool few = args.rows < size_t(args.norm.sm_count) * 4;
+  // With blocks, each is a few threads of a warp.
+  constexpr bool kBlocks = !kSkewed && (kIsFp8<Out> || kIsWidened<Out>);
+  if (args.block != 0) {
+    if constexpr (kBlocks) return launch_rows<In, Out, kLayer, true, false, 2>(args, stream);
+    return forward_any<In, kLayer>(args, !kSkewed, stream);
+  }
+  if constexpr (!kSkewed && kIsWidened<In>) {
+    if (cast.input_dtype == kNVTEFloat16 && is_whole<F16, kLayer>(args, few)) {
+      return forward_whole<F16, kLayer>(args, stream);
+    }
+  } else if constexpr (!kSkewed) {
+    if (is_whole<In, kLayer>(args, few)) return forward_whole<In, kLayer>(args, stream);
+  }
+  // Of float32 elements, and in one case of half precision, three vectors would spill.
+  const bool half_to_fp8 = kSkewed && kLayer && cast.input_dtype == kNVTEFloat16 &&
+                           cast.output_dtype != cast.input_dtype;
+  const bool two = kIsWidened<In> && (cast.input_dtype == kNVTEFloat32 || half_to_fp8);
+  switch (vectors_of_rows<kSkewed>(cast.cols, few, two)) {
     case 1:
       return launch_rows<In, Out, kLayer, false, kSkewed, 1>(args, stream);
     case 2:
-      return launch_rows<In, Out, kLayer, false, kSkewed, 2>(args, stream);
+      if constexpr (kSkewed || kIsWidened<In>) {
+        return launch_rows<In, Out, kLayer, false, kSkewed, 2>(args, stream);
+      }
+      [[fallthrough]];
+    case 3:
+      return launch_rows<In, Out, kLayer, false, kSkewed, 3>(args, stream);
     default:
       break;
   }
-  // Three vectors of one kind would spill.
-  constexpr bool kTight = kSkewed && kLayer && kIsFp8<Out> && std::is_same_v<In, F16>;
-  if constexpr (In::kBytes == 4 || kTight) {
-    return launch_rows<In, Out, kLayer, false, kSkewed, 2>(args, stream);
-  } else if (kSkewed || v == 3) {
-    return launch_rows<In, Out, kLayer, false, kSkewed, 3>(args, stream);
+  if constexpr (kSkewed) {
+    return unimplemented("no such kernel");
   } else {
     return launch_rows<In, Out, kLayer, false, false, 4>(args, stream);
   }
@@ -834,7 +862,7 @@ NVTEXOutcome forward_rows(ForwardArgs &args, cudaStream_t stream) {
 template <class In, class Out, bool kLayer>
 NVTEXOutcome forward_rows(ForwardArgs &args, bool vectorised, cudaStream_t stream) {
   const NVTEXQuantizeArgs &cast = args.norm.cast;
-  args.offset = Alignment(cast.input, In::kDtype).offset;
+  args.offset = Alignment(cast.input, cast.input_dtype).offset;
   args.together = Alignment(cast.rowwise, cast.output_dtype).offset == args.offset;
   return vectorised ? forward_rows<In, Out, kLayer, false>(args, stream)
                     : forward_rows<In, Out, kLayer, true>(args, stream);
@@ -842,14 +870,19 @@ NVTEXOutcome forward_rows(ForwardArgs &args, bool vectorised, cudaStream_t strea
 
 template <class In, bool kLayer>
 NVTEXOutcome forward(ForwardArgs &args, bool vectorised, cudaStream_t stream) {
-  const NVTEDType dtype = args.norm.cast.output_dtype;
-  if (args.norm.residual == nullptr) {
-    if (dtype == In::kDtype) return forward_rows<In, In, kLayer>(args, vectorised, stream);
-    if (dtype == kNVTEFloat8E4M3 || dtype == kNVTEFloat8E5M2) {
-      return forward_rows<In, E4M3, kLayer>(args, vectorised, stream);
-    }
+  const NVTEXQuantizeArgs &cast = args.norm.cast;
+  const bool same = cast.output_dtype == cast.input_dtype;
+  const bool fp8 =
+      cast.output_dtype == kNVTEFloat8E4M3 || cast.output_dtype == kNVTEFloat8E5M2;
+  if (args.norm.residual != nullptr || !(same || fp8)) {
+    return forward_any<In, kLayer>(args, vectorised, stream);
   }
-  return forward_any<In, kLayer>(args, vectorised, stream);
+  if constexpr (kIsWidened<In>) {
+    return forward_rows<In, Widened, kLayer>(args, vectorised, stream);
+  } else {
+    return same ? forward_rows<In, In, kLayer>(args, vectorised, stream)
+                : forward_rows<In, E4M3, kLayer>(args, vectorised, stream);
+  }
 }
 
 ScaleMatrix scale_matrix(const NVTEXQuantizeArgs &cast, bool colwise) {
@@ -884,7 +917,7 @@ NVTEXOutcome forward(const NVTEXNormForwardArgs &a, cudaStream_t stream) {
                         a.beta, static_cast<const void *>(cast.rowwise)}) {
     vectorised = vectorised && aligned(p, 16);
   }
-  const NVTEXOutcome rows = dispatch<F32, F16, BF16>(cast.input_dtype, [&](auto in) {
+  const NVTEXOutcome rows = dispatch_bf16_or_widened(cast.input_dtype, [&](auto in) {
     using In = decltype(in);
     return a.norm == LayerNorm ? forward<In, true>(args, vectorised, stream)
                                : forward<In, false>(args, vectorised, stream);

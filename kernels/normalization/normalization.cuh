@@ -8,6 +8,7 @@
 #include "common/launch.cuh"
 #include "common/vec.cuh"
 #include "common/warp.cuh"
+#include "common/widened.cuh"
 #include "nvte/backend/normalization.h"
 
 namespace nvte {
@@ -73,6 +74,18 @@ struct Columns {
       x.w[i / kPer] |= bits << (i % kPer * 8 * T::kBytes);
     }
     return x;
+  }
+
+  // The same of a T that is Widened, or `dtype`'s tag.
+  template <class T>
+  __device__ __forceinline__ Vec<T, kVec> load_as(NVTEDType dtype, const void *base, size_t row,
+                                                  int v, bool exists) const {
+    if constexpr (!kIsWidened<T>) {
+      return load<T>(base, row, v, exists);
+    } else {
+      return widened_from<kVec>(
+          dtype, [&](auto tag) { return load<decltype(tag)>(base, row, v, exists); });
+    }
   }
 
   template <class T>
@@ -216,54 +229,76 @@ __device__ __forceinline__ void wait_for_copies(int pending) {
 }
 
 // Elements of this thread that are on their way to shared memory, where only it reads them again:
-// kPlaces vectors; 0 if their number is known at run time only.
+// kPlaces vectors; 0 if their number is known at run time only. They lie there as in global memory,
+// in `dtype` if T is Widened.
 template <class T, bool kVectorised, int kPlaces = 0>
 struct Staged {
-  static constexpr int kChunks = Vec<T, kVec>::kBytes / 16;
+  static constexpr int kMostChunks = Vec<T, kVec>::kBytes / 16;
+
+  // 16 bytes each.
+  static __host__ __device__ __forceinline__ constexpr int chunks(NVTEDType dtype) {
+    return kVec * bytes_of<T>(dtype) / 16;
+  }
 
   uint32_t memory;  // The thread's first 16 bytes.
+  NVTEDType dtype;
 
-  explicit __device__ __forceinline__ Staged(uint32_t memory) : memory(memory) {}
-  explicit __device__ __forceinline__ Staged(const uint4 *stage)
+  __device__ __forceinline__ Staged(uint32_t memory, NVTEDType dtype)
+      : memory(memory), dtype(dtype) {}
+  __device__ __forceinline__ Staged(const uint4 *stage, NVTEDType dtype)
       : memory(shared_address(stage) +
-               16 * (kPlaces == 0
-                         ? threadIdx.x
-                         : threadIdx.x / 32 * (kPlaces * kChunks * 32) + threadIdx.x % 32)) {}
+               16 * (kPlaces == 0 ? threadIdx.x
+                                  : threadIdx.x / 32 * (kPlaces * chunks(dtype) * 32) +
+                                        threadIdx.x % 32)),
+        dtype(dtype) {}
 
   __device__ __forceinline__ uint32_t slot(int place, int chunk) const {
-    const int at = place * kChunks + chunk;
+    const int at = place * chunks(dtype) + chunk;
     return memory + at * (kPlaces == 0 ? 16 * static_cast<int>(blockDim.x) : 512);
   }
+  // Whether a vector has that chunk.
+  __device__ __forceinline__ bool has(int chunk) const {
+    return !kIsWidened<T> || chunk < chunks(dtype);
+  }
   __device__ __forceinline__ void set(int place, const Vec<T, kVec> &x) const {
+    narrowed(dtype, x, [&](const auto &z) {
 #pragma unroll
-    for (int k = 0; k < kChunks; ++k) {
-      const uint32_t *w = x.w + 4 * k;
-      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(slot(place, k)), "r"(w[0]),
-                   "r"(w[1]), "r"(w[2]), "r"(w[3])
-                   : "memory");
-    }
+      for (int k = 0; k < z.kBytes / 16; ++k) {
+        const uint32_t *w = z.w + 4 * k;
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(slot(place, k)), "r"(w[0]),
+                     "r"(w[1]), "r"(w[2]), "r"(w[3])
+                     : "memory");
+      }
+    });
   }
   __device__ __forceinline__ Vec<T, kVec> get(int place) const {
-    Vec<T, kVec> x;
+    Vec<T, kVec> x = {};
 #pragma unroll
-    for (int k = 0; k < kChunks; ++k) {
+    for (int k = 0; k < kMostChunks; ++k) {
+      if (!has(k)) break;
       uint32_t *w = x.w + 4 * k;
       asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                    : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
                    : "r"(slot(place, k))
                    : "memory");
     }
-    return x;
+    if constexpr (kIsWidened<T>) {
+      return widened<kVec>(dtype, x.w);
+    } else {
+      return x;
+    }
   }
   // Vector v of a row, of which `from` is the thread's first: `left` elements from there on, and
   // zeros.
   template <bool kSkewed>
   __device__ __forceinline__ void fetch(int place, const char *from, int v, int left) const {
+    const int size = bytes_of<T>(dtype);
 #pragma unroll
-    for (int k = 0; k < kChunks; ++k) {
-      const int start = v * kRun + k * (16 / T::kBytes), rest = (left - start) * T::kBytes;
+    for (int k = 0; k < kMostChunks; ++k) {
+      if (!has(k)) break;
+      const int start = v * kRun + k * (16 / size), rest = (left - start) * size;
       const int bytes = kSkewed && rest < 16 ? rest : 16;
-      copy_async(slot(place, k), from + start * T::kBytes, rest > 0 ? bytes : 0);
+      copy_async(slot(place, k), from + start * size, rest > 0 ? bytes : 0);
     }
   }
   // Vector v of the row that begins at element `row`; zeros if there is no such row.
@@ -271,13 +306,14 @@ struct Staged {
                                         size_t row, int v, bool exists) const {
     if constexpr (kVectorised) {
       const bool inside = exists && c.column(v) < c.cols;
-      const auto *from = element<typename T::Bits>(base, inside ? row + c.column(v) : 0);
+      const void *from = address_of<T>(dtype, base, inside ? row + c.column(v) : 0);
 #pragma unroll
-      for (int k = 0; k < kChunks; ++k) {
-        copy_async(slot(place, k), reinterpret_cast<const char *>(from) + k * 16, inside ? 16 : 0);
+      for (int k = 0; k < kMostChunks; ++k) {
+        if (!has(k)) break;
+        copy_async(slot(place, k), static_cast<const char *>(from) + k * 16, inside ? 16 : 0);
       }
     } else {
-      set(place, c.template load<T>(base, row, v, exists));
+      set(place, c.template load_as<T>(dtype, base, row, v, exists));
     }
   }
 };
@@ -395,12 +431,14 @@ struct Span {
 
   // Of the thread's first element in a row: bytes from the tensor's begin.
   template <class T>
-  __device__ __forceinline__ ptrdiff_t offset(int cols, size_t row) const {
-    return (static_cast<ptrdiff_t>(row * cols) + first - begin) * T::kBytes;
+  __device__ __forceinline__ ptrdiff_t offset(int cols, size_t row,
+                                              NVTEDType dtype = T::kDtype) const {
+    return (static_cast<ptrdiff_t>(row * cols) + first - begin) * bytes_of<T>(dtype);
   }
   template <class T>
-  __device__ __forceinline__ char *at(const void *base, int cols, size_t row) const {
-    return static_cast<char *>(const_cast<void *>(base)) + offset<T>(cols, row);
+  __device__ __forceinline__ char *at(const void *base, int cols, size_t row,
+                                      NVTEDType dtype = T::kDtype) const {
+    return static_cast<char *>(const_cast<void *>(base)) + offset<T>(cols, row, dtype);
   }
   // `z` becomes vector v of a row, of which `to` is the thread's first. `together`: it is aligned.
   template <class T>
@@ -538,7 +576,7 @@ __device__ __forceinline__ void share_weights(const Span<kSkewed, V> &span, int 
                                               const Weights<V> &gammas, const Weights<V> &betas) {
   for (int v = group; v < V; v += groups) {
     float g[kVec], b[kVec];
-    if (gamma.dtype == In::kDtype) {
+    if (!kIsWidened<In> && gamma.dtype == In::kDtype) {
       weights_of<In, kBeta, true>(span, gamma, beta, v, g, b);
     } else if (gamma.dtype == kNVTEFloat32) {
       weights_of<F32, kBeta, true>(span, gamma, beta, v, g, b);
