@@ -63,12 +63,13 @@ struct BackwardArgs {
 // y and d stay in registers from the sums over a row to its results, or are computed again: that
 // takes more instructions, but leaves room for longer rows.
 template <class T, bool kLayer, bool kSkewed, int V>
-constexpr bool kHolds = !(kLayer && V == 4) && !(T::kBytes == 4 && kSkewed && V > 1);
+constexpr bool kHolds = !(kLayer && V == 4) && !(kIsWidened<T> && V > (kSkewed ? 1 : 3));
 
-// Threads of a block, at most: what the registers hold.
-template <class T, bool kLayer, bool kSkewed, int V>
-__host__ __device__ constexpr int backward_threads() {
-  if (T::kBytes == 4) {
+// Threads of a block, at most: what the registers hold. Those of float32 are as many as its own
+// kernels once had: the order of the sums over a row depends on them.
+template <bool kLayer, bool kSkewed, int V>
+__host__ __device__ constexpr int backward_threads(NVTEDType dtype) {
+  if (dtype == kNVTEFloat32) {
     if (V == 1) return kLayer ? 768 : 1024;
     return 384;
   }
@@ -80,8 +81,8 @@ __host__ __device__ constexpr int backward_threads() {
 // A block goes over its rows, each by a group, and keeps the sums over them in registers. The next
 // rows of a group are on their way to shared memory, where gamma is too. x and dz have one dtype.
 template <class T, bool kLayer, bool kSkewed, int V>
-__global__ void __launch_bounds__(threads_here(backward_threads<T, kLayer, kSkewed, V>()), 1)
-    backward_kernel(const __grid_constant__ BackwardArgs args) {
+__global__ void __launch_bounds__(threads_here(backward_threads<kLayer, kSkewed, V>(BF16::kDtype)),
+                                  1) backward_kernel(const __grid_constant__ BackwardArgs args) {
   using Part = Staged<T, true, 2 * V>;
   constexpr int kCount = kLayer ? 2 : 1;
   constexpr bool kHeld = kHolds<T, kLayer, kSkewed, V>;
@@ -99,12 +100,13 @@ __global__ void __launch_bounds__(threads_here(backward_threads<T, kLayer, kSkew
   float sums[kCount][V][kVec] = {};
 
   // Bytes from the begin of tensors; running ones, of which later turns take few instructions.
-  const ptrdiff_t step = static_cast<ptrdiff_t>(args.step * cols) * T::kBytes;
-  ptrdiff_t at = span.template offset<T>(cols, row), ahead = at;
-  const uint32_t stage_size = 2 * V * Part::kChunks * 16 * blockDim.x;
-  const uint32_t first_stage = Part(stages).memory;
+  const NVTEDType dtype = a.x_dtype;
+  const ptrdiff_t step = static_cast<ptrdiff_t>(args.step * cols) * bytes_of<T>(dtype);
+  ptrdiff_t at = span.template offset<T>(cols, row, dtype), ahead = at;
+  const uint32_t stage_size = 2 * V * Part::chunks(dtype) * 16 * blockDim.x;
+  const uint32_t first_stage = Part(stages, dtype).memory;
   const auto fetch = [&](uint32_t stage, bool exists) {
-    const Part to(stage);
+    const Part to(stage, dtype);
     const char *const x = static_cast<const char *>(a.x) + ahead;
     const char *const dz = static_cast<const char *>(a.dz) + ahead;
     const int left = exists ? span.left : 0;
@@ -141,8 +143,8 @@ __global__ void __launch_bounds__(threads_here(backward_threads<T, kLayer, kSkew
     wait_for_copies(args.stages - 1);
     // y, dz and d = g dz of a vector.
     const auto terms = [&](int v, float (&y)[kVec], float (&z)[kVec], float (&d)[kVec]) {
-      to_float(Part(stage).get(v), y);
-      to_float(Part(stage).get(V + v), z);
+      to_float(Part(stage, dtype).get(v), y);
+      to_float(Part(stage, dtype).get(V + v), z);
       span.clear_before(v, y);
       span.clear_before(v, z);
       gamma.get(v, d);
@@ -189,11 +191,19 @@ __global__ void __launch_bounds__(threads_here(backward_threads<T, kLayer, kSkew
         d[h][i] = fmaf(rsigma, d[h][i], apart);
       }
       if (a.add != nullptr) {
-        to_float(span.template get<T>(add, v, args.together), z);
+        if constexpr (kIsWidened<T>) {
+          const auto x = widened_from<kVec>(dtype, [&](auto tag) {
+            return span.template get<decltype(tag)>(add, v, args.together);
+          });
+          to_float(x, z);
+        } else {
+          to_float(span.template get<T>(add, v, args.together), z);
+        }
 #pragma unroll
         for (int i = 0; i < kVec; ++i) d[h][i] += z[i];
       }
-      span.put(to, v, from_float<T>(d[h]), args.together);
+      narrowed(dtype, from_float<T>(d[h]),
+               [&](const auto &x) { span.put(to, v, x, args.together); });
     }
     if (!kHeld) fetch(stage, left > args.stages);
     stage = stage == first_stage && args.stages > 1 ? first_stage + stage_size : first_stage;
@@ -390,17 +400,17 @@ NVTEXOutcome launch_backward_twice(BackwardArgs &args, unsigned *blocks, cudaStr
 // 768 23.5, 24.4, 23.8; 4096 99, 108, 108, 109; 5120 127, 136, 135, 134; 7168 170, 174, 181; 12288
 // by V = 2: 315, 3: 312; 4099 133, 108, 105. By three stages of rows instead of two up to 3 %
 // slower, with bulk copies (4096 columns) LayerNorm 103, RMSNorm 107.
-template <class T, bool kLayer, bool kSkewed, int V = 1>
-int backward_vectors(const Device &device, size_t width) {
+template <bool kLayer, bool kSkewed, int V = 1>
+int backward_vectors(const Device &device, NVTEDType dtype, size_t width) {
   if (kLayer && width <= 3 * kRun) return static_cast<int>(ceil_div(width, kRun));
   if constexpr (V < 4) {
-    const int threads = threads_on(device, backward_threads<T, kLayer, kSkewed, V>());
+    const int threads = threads_on(device, backward_threads<kLayer, kSkewed, V>(dtype));
     const int group = group_of(width, V);
     const bool idle =
         kSkewed && group <= threads && 4 * group * groups_of(group, threads) < 3 * threads;
     const bool slow = V == (kLayer ? 1 : 2);
     if (group > threads || idle || slow) {
-      return backward_vectors<T, kLayer, kSkewed, V + 1>(device, width);
+      return backward_vectors<kLayer, kSkewed, V + 1>(device, dtype, width);
     }
   }
   return V;
@@ -412,12 +422,11 @@ NVTEXOutcome launch_backward(BackwardArgs &args, unsigned *blocks, cudaStream_t 
   const NVTEXNormBackwardArgs &a = args.norm;
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
-  constexpr int kThreads = backward_threads<T, kLayer, kSkewed, V>();
-  const int threads = threads_on(device, kThreads);
+  const int threads = threads_on(device, backward_threads<kLayer, kSkewed, V>(a.x_dtype));
   const int group = group_of(a.cols + kEvery - 1, V);
   const int groups = balanced(groups_of(group, threads), a.rows, a.sm_count);
   const size_t weights = Weights<V>::floats(group) * sizeof(float);
-  const size_t stage = size_t(group) * groups * 2 * V * kVec * T::kBytes;
+  const size_t stage = size_t(group) * groups * 2 * V * kVec * bytes_of<T>(a.x_dtype);
   const size_t sums = Weights<V>::floats(group) * groups * (kLayer ? 2 : 1) * sizeof(float);
   const size_t room = shared_room(device);
   size_t most = a.sm_count;
@@ -435,7 +444,7 @@ NVTEXOutcome launch_backward(BackwardArgs &args, unsigned *blocks, cudaStream_t 
   *blocks = blocks_for(a.rows, groups, most, kEvery);
   args.step = size_t{*blocks} * groups;
   args.turns = static_cast<int>(ceil_div(a.rows, args.step));
-  args.apart = lie_apart(a.cols, T::kBytes);
+  args.apart = lie_apart(a.cols, bytes_of<T>(a.x_dtype));
   return launch_shared(backward_kernel<T, kLayer, kSkewed, V>, dim3(*blocks), group * groups,
                        shared, stream, args);
 }
@@ -445,8 +454,8 @@ NVTEXOutcome backward(BackwardArgs &args, unsigned *blocks, cudaStream_t stream)
   const NVTEXNormBackwardArgs &a = args.norm;
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
-  int v = backward_vectors<T, kLayer, kSkewed>(device, a.cols + (kSkewed ? kVec - 1 : 0));
-  switch (v) {
+  const size_t width = a.cols + (kSkewed ? kVec - 1 : 0);
+  switch (backward_vectors<kLayer, kSkewed>(device, a.x_dtype, width)) {
     case 1:
       return launch_backward<T, kLayer, kSkewed, 1>(args, blocks, stream);
     case 2:
@@ -476,7 +485,7 @@ NVTEXOutcome backward(BackwardArgs &args, unsigned *blocks, cudaStream_t stream)
   args.offset = x.offset;
   args.together = dx.offset == x.offset && add.offset == x.offset;
   const bool straight = whole && x.offset == 0 && args.together && aligned(a.gamma.data, 16);
-  return dispatch<F32, F16, BF16>(a.x_dtype, [&](auto type) {
+  return dispatch_bf16_or_widened(a.x_dtype, [&](auto type) {
     using T = decltype(type);
     return straight ? backward<T, kLayer, false>(args, blocks, stream)
                     : backward<T, kLayer, true>(args, blocks, stream);

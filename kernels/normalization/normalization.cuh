@@ -247,9 +247,9 @@ struct Staged {
       : memory(memory), dtype(dtype) {}
   __device__ __forceinline__ Staged(const uint4 *stage, NVTEDType dtype)
       : memory(shared_address(stage) +
-               16 * (kPlaces == 0 ? threadIdx.x
-                                  : threadIdx.x / 32 * (kPlaces * chunks(dtype) * 32) +
-                                        threadIdx.x % 32)),
+               16 * (kPlaces == 0
+                         ? threadIdx.x
+                         : threadIdx.x / 32 * (kPlaces * chunks(dtype) * 32) + threadIdx.x % 32)),
         dtype(dtype) {}
 
   __device__ __forceinline__ uint32_t slot(int place, int chunk) const {
