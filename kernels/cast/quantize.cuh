@@ -824,11 +824,11 @@ constexpr int blocks_of() {
 template <class In>
 constexpr bool kPairs = In::kBytes == 2;
 
-// Whether the loop over the tiles of a group also has those of a lone matrix: so one kernel less has
-// to be compiled.
+// Whether the loop over the tiles of a group also has those of a lone matrix: so one kernel less
+// has to be compiled.
 template <class In, NVTEXForm kForm>
-constexpr bool kLoneInLoop = kIsWidened<In> && kForm != NVTEX_FORM_PLAIN &&
-                             kForm != NVTEX_FORM_GATED_DERIVATIVE;
+constexpr bool kLoneInLoop =
+    kIsWidened<In> && kForm != NVTEX_FORM_PLAIN && kForm != NVTEX_FORM_GATED_DERIVATIVE;
 
 template <class In, class Scale, bool kSquare, NVTEXForm kForm, Tiles kTiles>
 __global__ void __launch_bounds__(
@@ -1117,7 +1117,11 @@ NVTEXOutcome quantize_tiles(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
     }
   };
   return dispatch_bf16_or_widened(q.input_dtype, [&](auto in) {
-    return dispatch_form(q.fusion.form, [&](auto form) { return launch(in, form); });
+    return dispatch_form(q.fusion.form, [&](auto form) {
+      // Weights have square blocks, which are functions of nothing.
+      constexpr bool kRare = kSquare && decltype(form)::value != NVTEX_FORM_PLAIN;
+      return launch(std::conditional_t<kRare, Widened, decltype(in)>{}, form);
+    });
   });
 }
 

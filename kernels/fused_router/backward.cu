@@ -354,7 +354,10 @@ NVTEXOutcome run(const Args &a, cudaStream_t stream) {
   }
   if (a.experts <= 256) {
     return dispatch<F32, F16, BF16>(a.dtype, [&](auto t) {
-      return a.experts <= 128 ? of_size(t, Size<4>{}, Size<1>{}) : of_size(t, Size<4>{}, Size<2>{});
+      if constexpr (!std::is_same_v<decltype(t), F16>) {
+        if (a.experts <= 128) return of_size(t, Size<4>{}, Size<1>{});
+      }
+      return of_size(t, Size<4>{}, Size<2>{});
     });
   }
   if (a.experts <= 512) return of_size(Any{}, Size<4>{}, Size<4>{});

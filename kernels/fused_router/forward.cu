@@ -701,8 +701,10 @@ NVTEXOutcome launch_vectors(const Args &a, cudaStream_t stream) {
   if (a.experts <= 256) {
     return dispatch<F32, F16, BF16>(a.dtype, [&](auto t) {
       using T = decltype(t);
-      return a.experts <= 128 ? launch_warps<T, kForm, 4, 1>(a, stream)
-                              : launch_warps<T, kForm, 4, 2>(a, stream);
+      if constexpr (!std::is_same_v<T, F16>) {
+        if (a.experts <= 128) return launch_warps<T, kForm, 4, 1>(a, stream);
+      }
+      return launch_warps<T, kForm, 4, 2>(a, stream);
     });
   }
   if (a.experts <= 512) return launch_warps<Any, kForm, 4, 4>(a, stream);

@@ -2,6 +2,7 @@
 // for all its experts, and written once for the sum of theirs.
 
 #include <cub/device/device_radix_sort.cuh>
+#include <type_traits>
 
 #include "common/launch.cuh"
 #include "common/vec.cuh"
@@ -158,7 +159,9 @@ NVTEXOutcome permute(const NVTEXPermuteArgs &a, cudaStream_t stream) {
   if (a.probs != nullptr) {
     return launch(permute_kernel<T, V, true, false>, grid, kThreads, stream, a);
   }
-  return launch(permute_kernel<T, V, false, false>, grid, kThreads, stream, a);
+  // Without probabilities elements are only copied.
+  using Copied = std::conditional_t<T::kBytes == 2, BF16, T>;
+  return launch(permute_kernel<Copied, V, false, false>, grid, kThreads, stream, a);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "common/launch.cuh"
 #include "common/reduce.cuh"
 #include "common/scale.cuh"
+#include "common/widened.cuh"
 #include "nvte/backend/recipe.h"
 
 namespace nvte {
@@ -38,6 +39,24 @@ __device__ __forceinline__ bool inside_shard(const NVTEXShard &s, size_t row, si
          last * s.cols + col + N <= s.start + s.length;
 }
 
+// The elements of a span, and zeros.
+template <class T, int N>
+__device__ __forceinline__ Vec<T, N> load_span(const void *base, const Span &span) {
+  if constexpr (N == 1) {
+    return load<T, 1>(base, span.at, span.low < span.high);
+  } else {
+    constexpr int kPer = Vec<T, N>::kPerWord;
+    Vec<T, N> x = {};
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const bool inside = span.low <= i && i < span.high;
+      const uint32_t bits = inside ? *element<typename T::Bits>(base, span.at + i) : 0;
+      x.w[i / kPer] |= bits << (i % kPer * 8 * T::kBytes);
+    }
+    return x;
+  }
+}
+
 // N columns of kCount rows that are `step` apart; zeros for elements that are not in the shard.
 template <class T, int N, int kCount>
 __device__ __forceinline__ void load_rows(const NVTEXShard &s, size_t row, size_t step, size_t col,
@@ -45,23 +64,19 @@ __device__ __forceinline__ void load_rows(const NVTEXShard &s, size_t row, size_
   if (inside_shard<N, kCount>(s, row, step, col)) {
     const size_t at = row * s.cols + col - s.start;
 #pragma unroll
-    for (int r = 0; r < kCount; ++r) x[r] = load<T, N>(s.input, at + r * step * s.cols, true);
+    for (int r = 0; r < kCount; ++r) {
+      x[r] = load_as<T, N>(s.dtype, s.input, at + r * step * s.cols, true);
+    }
     return;
   }
 #pragma unroll
   for (int r = 0; r < kCount; ++r) {
     const Span span = span_of<N>(s, row + r * step, col);
-    if constexpr (N == 1) {
-      x[r] = load<T, 1>(s.input, span.at, span.low < span.high);
+    if constexpr (kIsWidened<T>) {
+      x[r] = widened_from<N>(s.dtype,
+                             [&](auto tag) { return load_span<decltype(tag), N>(s.input, span); });
     } else {
-      constexpr int kPer = Vec<T, N>::kPerWord;
-      x[r] = {};
-#pragma unroll
-      for (int i = 0; i < N; ++i) {
-        const bool inside = span.low <= i && i < span.high;
-        const uint32_t bits = inside ? *element<typename T::Bits>(s.input, span.at + i) : 0;
-        x[r].w[i / kPer] |= bits << (i % kPer * 8 * T::kBytes);
-      }
+      x[r] = load_span<T, N>(s.input, span);
     }
   }
 }
@@ -145,7 +160,8 @@ __global__ void __launch_bounds__(kThreads)
       const float amax[1] = {__int_as_float(bits)};
       const size_t row = row0 + r0 + r;
       if (a.rowwise != nullptr && threadIdx.x % kLanes == 0 && row < a.shard.rows && col < padded) {
-        store(a.rowwise, row * a.rowwise_stride + col / 32, from_float<T, 1>(amax));
+        store_as(a.shard.dtype, a.rowwise, row * a.rowwise_stride + col / 32,
+                 from_float<T, 1>(amax));
       }
 #pragma unroll
       for (int i = 0; i < V::kWords; ++i) {
@@ -156,9 +172,9 @@ __global__ void __launch_bounds__(kThreads)
   if (a.colwise == nullptr || col >= padded) return;
   const size_t to = row0 / 32 * a.colwise_stride + col;
   if (col_vec) {
-    store(a.colwise, to, columns);
+    store_as(a.shard.dtype, a.colwise, to, columns);
   } else {
-    store_some(a.colwise, to, N, columns);
+    store_some_as(a.shard.dtype, a.colwise, to, N, columns);
   }
 }
 
@@ -257,10 +273,11 @@ NVTEXOutcome partial_cast(const NVTEXPartialCastArgs &a, cudaStream_t stream) {
 extern "C" NVTEXOutcome nvte_cuda_partial_amax(const NVTEXPartialAmaxArgs *args,
                                                cudaStream_t stream) noexcept {
   using namespace nvte;
-  return dispatch<F32, F16, BF16>(args->shard.dtype, [&](auto in) {
+  return dispatch_bf16_or_widened(args->shard.dtype, [&](auto in) {
     using In = decltype(in);
     constexpr int kVec = 16 / In::kBytes;
-    return vectors_of(kVec, args->shard, args->shard.input, In::kBytes)
+    const size_t bytes = bytes_of<In>(args->shard.dtype);
+    return vectors_of(kVec, args->shard, args->shard.input, bytes)
                ? partial_amax<In, kVec>(*args, stream)
                : partial_amax<In, 1>(*args, stream);
   });
@@ -269,13 +286,13 @@ extern "C" NVTEXOutcome nvte_cuda_partial_amax(const NVTEXPartialAmaxArgs *args,
 extern "C" NVTEXOutcome nvte_cuda_partial_cast(const NVTEXPartialCastArgs *args,
                                                cudaStream_t stream) noexcept {
   using namespace nvte;
-  return dispatch<F32, F16, BF16>(args->shard.dtype, [&](auto in) {
+  return dispatch_bf16_or_widened(args->shard.dtype, [&](auto in) {
     return dispatch<E4M3, E5M2>(args->output_dtype, [&](auto out) {
       using In = decltype(in);
       using Out = decltype(out);
       constexpr int kVec = 16;
       const NVTEXShard &s = args->shard;
-      const bool vectors = vectors_of(kVec, s, s.input, In::kBytes) &&
+      const bool vectors = vectors_of(kVec, s, s.input, bytes_of<In>(s.dtype)) &&
                            (args->rowwise == nullptr || vectors_of(kVec, s, args->rowwise, 1)) &&
                            (args->colwise == nullptr || (vectors_of(kVec, s, args->colwise, 1) &&
                                                          aligned(args->colwise_scales, kVec)));
