@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// Changes with the first release that breaks binaries; build.rs gives the library this name.
+/// Changes with the first release that breaks binaries; the build script gives the library this name.
 const SONAME: &str = "libnvte.so.0";
 
 #[derive(clap::Args)]

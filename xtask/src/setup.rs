@@ -64,7 +64,7 @@ pub fn run(tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// The CUDA compiler that build.rs will find; none when the build needs none.
+/// The CUDA compiler that the build script will find; none when the build needs none.
 pub fn cuda(tree: &Tree) -> Result<Option<PathBuf>> {
     if env::var_os("NVTE_CPU_ONLY").is_some_and(|value| value == "1") {
         return Ok(None);

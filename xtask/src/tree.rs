@@ -30,7 +30,7 @@ impl Tree {
         self.target.join("release/libnvte.so")
     }
 
-    /// Under the root even with another CARGO_TARGET_DIR: build.rs looks here for a CUDA compiler.
+    /// Under the root even with another CARGO_TARGET_DIR: the build script looks here for a CUDA compiler.
     pub fn tools(&self) -> PathBuf {
         self.root.join("target/tools")
     }

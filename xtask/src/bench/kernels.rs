@@ -32,7 +32,7 @@ pub fn section(root: &Path, release: &Path, date: &str) -> Result<String> {
     ))
 }
 
-/// Objects of the sources, where build.rs leaves them: that of `cast/quantize.cu` is `cast-quantize.o`.
+/// Objects of the sources, where the build script leaves them: that of `cast/quantize.cu` is `cast-quantize.o`.
 fn objects(root: &Path, release: &Path) -> Result<Vec<PathBuf>> {
     let store = release.join("nvte-kernels");
     let folder = root.join("kernels");

@@ -1,0 +1,56 @@
+//! Compiles kernels/ with nvcc if there is one, and the C++ helpers that throw and catch.
+
+mod cache;
+mod kernels;
+mod source;
+mod toolkit;
+
+use std::env;
+use std::path::PathBuf;
+use toolkit::Toolkit;
+
+fn main() {
+    println!("cargo:rustc-check-cfg=cfg(nvte_cuda)");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnvte.so.0");
+    for path in [
+        "build",
+        "kernels",
+        "include/nvte/backend",
+        "include/nvte/types.h",
+        "src/throw.cpp",
+        "src/callback.cpp",
+    ] {
+        println!("cargo:rerun-if-changed={path}");
+    }
+    for name in [
+        "NVTE_CPU_ONLY",
+        "NVTE_CUDA_ARCHS",
+        "NVTE_LINEINFO",
+        "NVTE_KERNEL_CACHE",
+        "CUDA_HOME",
+        "CUDA_PATH",
+        "PATH",
+    ] {
+        println!("cargo:rerun-if-env-changed={name}");
+    }
+
+    let sources = ["src/throw.cpp", "src/callback.cpp"];
+    cc::Build::new().cpp(true).std("c++17").files(sources).compile("nvte_throw");
+
+    if env::var("NVTE_CPU_ONLY").is_ok_and(|v| v == "1") || env::var("CARGO_FEATURE_CUDA").is_err()
+    {
+        return;
+    }
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap());
+    let Some(toolkit) = Toolkit::find(&root) else {
+        // Looked at again after `cargo xtask setup`.
+        println!("cargo:rerun-if-changed=target/tools");
+        println!(
+            "cargo:warning=no CUDA compiler found: building the CPU backend only. Run `cargo xtask setup` \
+             for one, or set CUDA_HOME; NVTE_CPU_ONLY=1 silences this warning."
+        );
+        return;
+    };
+    kernels::build(&root, &toolkit);
+    println!("cargo:rustc-cfg=nvte_cuda");
+}
