@@ -172,8 +172,8 @@ template <class Curve, bool kGated, bool kBackward, bool kVectors>
 __global__ void __launch_bounds__(kThreads, 3)
     scaled_activation_kernel(const __grid_constant__ Args a, const __grid_constant__ Curve curve,
                              int log_lanes) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const unsigned lanes = 1u << log_lanes, lane = threadIdx.x % lanes;
   const unsigned rows = kThreads >> log_lanes;
   for (size_t first = size_t{blockIdx.x} * rows; first < a.rows;

@@ -240,8 +240,8 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocksHere<Ou
   if (!kGroup || (!kTransposed && a.group.last_dims == nullptr)) {
     prefetch_tile<kMx, kLines, kGroup>(a, shape);
   }
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const int lanes = kTransposed ? kTile / kVec : shape.cols / kVec;
   const int group = threadIdx.x % lanes;
   const int row = threadIdx.x / lanes * kPack, col = group * kVec;

@@ -595,8 +595,8 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
   } shared;
   __shared__ float first_column[16], squares[kSide / 16 * kSide / 16];
   uint32_t *const tile = shared.tile;
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   if (a.noop != nullptr && *a.noop == 1.0f) return;
   const unsigned tiles_across = (a.cols + kSide - 1) / kSide;
   const size_t row0 = size_t{blockIdx.x / tiles_across} * kSide;
@@ -803,8 +803,8 @@ __global__ void __launch_bounds__(kThreads, 3)
   } shared;
   __shared__ float squares[kSide / 16 * kWide / 16];
   uint32_t *const tile = shared.tile;
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   if (a.noop != nullptr && *a.noop == 1.0f) return;
   const unsigned tiles_across = (a.cols + kWide - 1) / kWide;
   const size_t row0 = size_t{blockIdx.x / tiles_across} * kSide;
@@ -972,8 +972,8 @@ template <class In>
 __global__ void __launch_bounds__(kThreads, 2)
     nvfp4_quantize_kernel(const __grid_constant__ Problem p) {
   __shared__ General shared;
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   if (p.a.noop != nullptr && *p.a.noop == 1.0f) return;
   const size_t tiles_across = (p.a.cols + kTile - 1) / kTile;
   general_tile<In, false>(p, blockIdx.x / tiles_across * kTile, blockIdx.x % tiles_across * kTile,
@@ -989,8 +989,8 @@ __global__ void __launch_bounds__(kThreads)
   const NVTEXNvfp4QuantizeArgs &a = p.a;
   constexpr int N = 16 / In::kBytes;
   __shared__ int columns[kAmaxCols<In>];
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   if (a.noop != nullptr && *a.noop == 1.0f) return;
   if (threadIdx.x < kAmaxCols<In>) columns[threadIdx.x] = 0;
   const unsigned tiles_across = (a.cols + kAmaxCols<In> - 1) / kAmaxCols<In>;
@@ -1036,8 +1036,8 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     nvfp4_clear_amax_kernel(const __grid_constant__ Problem p) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   if (p.a.noop != nullptr && *p.a.noop == 1.0f) return;
   const size_t i = blockIdx.x * size_t{kThreads} + threadIdx.x;
   if (p.a.rowwise.data != nullptr && i < p.a.rows) p.a.rowwise.amax[i] = 0.0f;
@@ -1054,8 +1054,8 @@ template <class Out>
 __global__ void __launch_bounds__(kThreads)
     nvfp4_dequantize_kernel(const __grid_constant__ Back p) {
   const NVTEXNvfp4DequantizeArgs &a = p.a;
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t blocks = a.cols / 16, unit = blockIdx.x * size_t{kThreads} + threadIdx.x;
   if (unit >= a.rows * blocks) return;
   const size_t row = unit / blocks, block = unit % blocks;

@@ -9,7 +9,7 @@
 #include "entries.cuh"
 #include "function.cuh"
 #include "common/group.cuh"
-#include "common/mma.cuh"
+#include "common/ptx.cuh"
 #include "common/scale.cuh"
 #include "common/tile.cuh"
 #include "common/widened.cuh"
@@ -61,7 +61,7 @@ struct TileCastArgs {
   bool down;
   // A block makes a tile of both halves of a gated derivative from one read; else of the output.
   bool split;
-  Divisor tiles_per_line;
+  FastDivisor tiles_per_line;
   uint32_t tiles;  // Of a lone matrix.
   // A block prefetches the tile that comes so many later, unless an earlier one has done so its
   // own.
@@ -71,19 +71,19 @@ struct TileCastArgs {
   // row and column by column, and tiles of 128 rows.
   uint32_t first_tile, end_tile;
   bool lines;
-  Divisor tiles_across;
+  FastDivisor tiles_across;
   MemberTotal totals[4];
 };
 
 // A tile, and what a thread has of it.
-struct Place {
+struct ThreadTile {
   size_t row0, col0;
   int height, width;      // What is inside the matrix.
   int warp, group, word;  // word: which rows, of the two lots of the warp
   int row, col;           // The thread's first element.
   int rows, cols;         // What is inside from there on.
 
-  __device__ __forceinline__ Place(const Matrix &m, size_t row0, size_t col0, size_t end)
+  __device__ __forceinline__ ThreadTile(const Matrix &m, size_t row0, size_t col0, size_t end)
       : row0(row0), col0(col0) {
     const int lane = threadIdx.x % 32;
     height = left_of(m.rows - row0, kTile);
@@ -228,7 +228,7 @@ __device__ __forceinline__ void put_scale(const ScaleMatrix &m, size_t line, siz
 }
 
 __device__ __forceinline__ void store_rows(void *out, bool vectorised, const Matrix &m,
-                                           const Place &my, const Codes (&y)[kPack]) {
+                                           const ThreadTile &my, const Codes (&y)[kPack]) {
   const size_t at = m.at + (my.row0 + my.row) * m.cols + my.col0 + my.col;
   if (vectorised) {
 #pragma unroll
@@ -247,7 +247,7 @@ __device__ __forceinline__ void store_rows(void *out, bool vectorised, const Mat
 // groups, and their halves exchanged by the other eight, so that neither the word writes nor the
 // chunk reads meet in a bank.
 __device__ __forceinline__ void store_columns(uint32_t *tile, void *out, const Matrix &m,
-                                              const Place &my, const Codes (&y)[kPack]) {
+                                              const ThreadTile &my, const Codes (&y)[kPack]) {
   constexpr int kWords = kTile / kPack, kChunks = kTile / 16, kStep = kThreads / kChunks;
   static_assert(kStep == kTile / 2, "the halves of a chunk are exchanged in the second step");
   const int place =
@@ -296,7 +296,7 @@ struct TileShared {
 // one for each row and one for each column of a block.
 template <class In, class Scale, bool kSquare, class Shared>
 __device__ __forceinline__ void cast_blocks(const TileCastArgs<Scale> &args, const Matrix &m,
-                                            const Place &my, const Vec<In, kVec> (&x)[kPack],
+                                            const ThreadTile &my, const Vec<In, kVec> (&x)[kPack],
                                             Shared &shared) {
   using Entry = typename Scale::Entry;
   constexpr int kBlock = Scale::kBlock, kBlocks = kTile / kBlock;
@@ -440,7 +440,7 @@ __device__ __forceinline__ void cast_blocks(const TileCastArgs<Scale> &args, con
 }
 
 template <class T, int N>
-__device__ __forceinline__ void push(Vec<T, N> (&rows)[kPack], const Vec<T, N> &row) {
+__device__ __forceinline__ void append(Vec<T, N> (&rows)[kPack], const Vec<T, N> &row) {
 #pragma unroll
   for (int p = 0; p + 1 < kPack; ++p) rows[p] = rows[p + 1];
   rows[kPack - 1] = row;
@@ -470,7 +470,7 @@ __device__ __forceinline__ void visit_inputs(const TileCastArgs<Scale> &args, co
 // What the thread's row p is made of, one by one: of matrices that are not aligned.
 template <class In, NVTEXForm kForm, class Scale>
 __device__ __forceinline__ void load_row(const TileCastArgs<Scale> &args, const Matrix &m,
-                                         const Place &my, int p,
+                                         const ThreadTile &my, int p,
                                          Vec<In, kVec> (&x)[kInputsOf<kForm>]) {
   const size_t row = my.row0 + my.row + p, col = my.col0 + my.col;
   const int count = p < my.rows ? my.cols : 0;
@@ -508,38 +508,40 @@ struct RowQueue {
   uint4 slots[kAhead][kInputs][kParts][kThreads];
 
   // Input k of row p, zeros unless it is `inside`. Rows are asked for, and taken, one after the
-  // other, and end_group() comes after each.
-  __device__ __forceinline__ void ask(int p, int k, const void *from, bool inside,
-                                      NVTEDType dtype) {
+  // other, and cp_async_commit_group() comes after each.
+  __device__ __forceinline__ void request(int p, int k, const void *from, bool inside,
+                                          NVTEDType dtype) {
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
       if (kIsWidened<In> && i * 16 >= kVec * bytes_of<In>(dtype)) break;
-      copy_async16(shared_address(&slots[p % kAhead][k][i][threadIdx.x]),
-                   static_cast<const uint4 *>(from) + i, inside);
+      cp_async_16(shared_address(&slots[p % kAhead][k][i][threadIdx.x]),
+                  static_cast<const uint4 *>(from) + i, inside);
     }
   }
   template <class Scale>
-  __device__ __forceinline__ void ask(const TileCastArgs<Scale> &args, const Matrix &m,
-                                      const Place &my, int p) {
+  __device__ __forceinline__ void request(const TileCastArgs<Scale> &args, const Matrix &m,
+                                          const ThreadTile &my, int p) {
     if (m.in_vec) {
       const bool inside = p < my.rows && 0 < my.cols;
       const size_t row = my.row0 + my.row + p, col = my.col0 + my.col;
       visit_inputs<kForm>(args, m, row, col, [&](const void *in, size_t at, int k) {
         const NVTEDType dtype = args.q.input_dtype;
-        ask(p, k, address_of<In>(dtype, in, at), inside, dtype);
+        request(p, k, address_of<In>(dtype, in, at), inside, dtype);
       });
     }
-    end_group();
+    cp_async_commit_group();
   }
   // kVectorised: known to be, as the matrix says.
   template <bool kVectorised, class Scale>
-  __device__ __forceinline__ void take(const TileCastArgs<Scale> &args, const Matrix &m,
-                                       const Place &my, int p, Vec<In, kVec> (&x)[kInputs]) const {
+  __device__ __forceinline__ void acquire(const TileCastArgs<Scale> &args, const Matrix &m,
+                                          const ThreadTile &my, int p,
+                                          Vec<In, kVec> (&x)[kInputs]) const {
     if (!kVectorised && !m.in_vec) return load_row<In, kForm>(args, m, my, p, x);
-    take(p, x, args.q.input_dtype);
+    acquire(p, x, args.q.input_dtype);
   }
-  __device__ __forceinline__ void take(int p, Vec<In, kVec> (&x)[kInputs], NVTEDType dtype) const {
-    wait_groups<kAhead - 1>();
+  __device__ __forceinline__ void acquire(int p, Vec<In, kVec> (&x)[kInputs],
+                                          NVTEDType dtype) const {
+    cp_async_wait_group<kAhead - 1>();
 #pragma unroll
     for (int k = 0; k < kInputs; ++k) {
 #pragma unroll
@@ -558,7 +560,8 @@ struct RowQueue {
 // The elements v of the thread's row p by apply(x, v), 0 outside the matrix.
 template <class In, NVTEXForm kForm, class Scale, class Apply>
 __device__ __forceinline__ void row_of(const TileCastArgs<Scale> &args, const Matrix &m,
-                                       const Place &my, int p, Vec<In, kVec> (&x)[kInputsOf<kForm>],
+                                       const ThreadTile &my, int p,
+                                       Vec<In, kVec> (&x)[kInputsOf<kForm>],
                                        float (&v)[kHalvesOf<kForm>][kVec], const Apply &apply) {
   apply(x, v);
   if constexpr (kForm == NVTEX_FORM_GATED) {
@@ -588,19 +591,19 @@ __device__ __forceinline__ void row_of(const TileCastArgs<Scale> &args, const Ma
   }
 }
 
-// Calls take(v, row) with the elements v of each of the thread's rows, and ask(row) for rows that
-// come kAhead later.
-template <class In, NVTEXForm kForm, class Scale, class Ask, class Take>
+// Calls consume(v, row) with the elements v of each of the thread's rows, and request(row) for rows
+// that come kAhead later.
+template <class In, NVTEXForm kForm, class Scale, class Request, class Consume>
 __device__ __forceinline__ void produce(const TileCastArgs<Scale> &args, const Matrix &m,
-                                        const Place &my, const RowQueue<In, kForm> &queue,
-                                        const Ask &ask, const Take &take) {
+                                        const ThreadTile &my, const RowQueue<In, kForm> &queue,
+                                        const Request &request, const Consume &consume) {
   const auto row = [&](auto vectorised, int p, const auto &apply) {
     Vec<In, kVec> x[kInputsOf<kForm>];
-    queue.template take<decltype(vectorised)::value>(args, m, my, p, x);
-    ask(p + RowQueue<In, kForm>::kAhead);
+    queue.template acquire<decltype(vectorised)::value>(args, m, my, p, x);
+    request(p + RowQueue<In, kForm>::kAhead);
     float v[kHalvesOf<kForm>][kVec];
     row_of<In, kForm>(args, m, my, p, x, v, apply);
-    take(v, p);
+    consume(v, p);
   };
   const auto linear = [&](auto &x, auto &v) { apply_each<kForm>(args.function.linear, x, v); };
   if (!args.function.is_linear() || !m.in_vec) {
@@ -621,15 +624,15 @@ __device__ __forceinline__ void produce(const TileCastArgs<Scale> &args, const M
 // The same of a tile whose rows nobody has asked for, and after which nobody asks.
 template <class In, NVTEXForm kForm, class Scale, class Work>
 __device__ __forceinline__ void with_rows(const TileCastArgs<Scale> &args, const Matrix &m,
-                                          const Place &my, RowQueue<In, kForm> &queue,
+                                          const ThreadTile &my, RowQueue<In, kForm> &queue,
                                           const Work &work) {
 #pragma unroll
-  for (int p = 0; p < RowQueue<In, kForm>::kAhead; ++p) queue.ask(args, m, my, p);
+  for (int p = 0; p < RowQueue<In, kForm>::kAhead; ++p) queue.request(args, m, my, p);
   work([&](int p) {
     if (p < kPack) {
-      queue.ask(args, m, my, p);
+      queue.request(args, m, my, p);
     } else {
-      end_group();
+      cp_async_commit_group();
     }
   });
 }
@@ -666,7 +669,8 @@ __device__ __forceinline__ void prefetch_tile(const TileCastArgs<Scale> &args, u
 
 // The sums of a thread's rows, to be added up by add_sums() when all threads have put theirs.
 template <class Shared>
-__device__ __forceinline__ void put_sums(Shared &shared, const Place &my, float (&sums)[kVec]) {
+__device__ __forceinline__ void put_sums(Shared &shared, const ThreadTile &my,
+                                         float (&sums)[kVec]) {
 #pragma unroll
   for (int i = 0; i < kVec; ++i) {
     sums[i] = __fadd_rn(sums[i], __shfl_xor_sync(0xffffffffu, sums[i], kLanes));
@@ -679,7 +683,7 @@ __device__ __forceinline__ void put_sums(Shared &shared, const Place &my, float 
 }
 template <class Shared>
 __device__ __forceinline__ void add_sums(const Shared &shared, float *workspace, const Matrix &m,
-                                         const Place &my) {
+                                         const ThreadTile &my) {
   const int c = threadIdx.x;
   if (c >= my.width) return;
   float sum = shared.sums[c];
@@ -688,13 +692,13 @@ __device__ __forceinline__ void add_sums(const Shared &shared, float *workspace,
   workspace[(m.row_tiles + my.row0 / kTile) * m.cols + my.col0 + c] = sum;
 }
 
-// With a function: the rows come from `queue`, by ask(row) those of this tile, or of the next one
-// from kPack on.
+// With a function: the rows come from `queue`, by request(row) those of this tile, or of the next
+// one from kPack on.
 template <class In, class Scale, bool kSquare, NVTEXForm kForm, class Shared, class Queue,
-          class Ask>
+          class Request>
 __device__ __forceinline__ void cast_tile(const TileCastArgs<Scale> &args, const Matrix &m,
-                                          bool noop, const Place &my, Shared &shared,
-                                          const Queue &queue, const Ask &ask) {
+                                          bool noop, const ThreadTile &my, Shared &shared,
+                                          const Queue &queue, const Request &request) {
   constexpr bool kTensor = Shared::kTensor, kHalved = kHalvesOf<kForm> == 2;
   constexpr bool kDbias = kForm == NVTEX_FORM_PLAIN || kForm == NVTEX_FORM_DERIVATIVE;
   const NVTEXQuantizeArgs &q = args.q;
@@ -708,7 +712,7 @@ __device__ __forceinline__ void cast_tile(const TileCastArgs<Scale> &args, const
   Row y[kHalvesOf<kForm>][kPack];
   float sums[kVec];
   AbsMax<F32> amax;
-  const auto take = [&](float (&v)[kHalvesOf<kForm>][kVec], int p) {
+  const auto consume = [&](float (&v)[kHalvesOf<kForm>][kVec], int p) {
     if constexpr (kDbias) {
 #pragma unroll
       for (int i = 0; i < kVec; ++i) sums[i] = p == 0 ? v[0][i] : __fadd_rn(sums[i], v[0][i]);
@@ -721,9 +725,9 @@ __device__ __forceinline__ void cast_tile(const TileCastArgs<Scale> &args, const
           amax.packed = max_packed<F32>(amax.packed, magnitudes<F32>(__float_as_uint(v[h][i])));
           v[h][i] = __fmul_rn(v[h][i], scale);
         }
-        push(y[h], encode(args.e5m2, v[h]));
+        append(y[h], encode(args.e5m2, v[h]));
       } else if constexpr (kForm != NVTEX_FORM_PLAIN) {
-        push(y[h], from_float_as<In>(q.input_dtype, v[h]));
+        append(y[h], from_float_as<In>(q.input_dtype, v[h]));
       }
     }
   };
@@ -746,7 +750,7 @@ __device__ __forceinline__ void cast_tile(const TileCastArgs<Scale> &args, const
       for (int p = 0; p < kPack; ++p) {
         float v[1][kVec];
         to_float(x[p][0], v[0]);
-        take(v, p);
+        consume(v, p);
       }
     }
     if constexpr (!kTensor) {
@@ -754,14 +758,14 @@ __device__ __forceinline__ void cast_tile(const TileCastArgs<Scale> &args, const
       for (int p = 0; p < kPack; ++p) y[0][p] = x[p][0];
     }
   } else {
-    produce<In, kForm>(args, m, my, queue, ask, take);
+    produce<In, kForm>(args, m, my, queue, request, consume);
   }
   if constexpr (kDbias) {
     if (q.fusion.dbias != nullptr) put_sums(shared, my, sums);
   }
   if constexpr (kTensor) shared.block.put(amax.bits());
 
-  const auto finish = [&](const Place &my, const Row(&y)[kPack]) {
+  const auto finish = [&](const ThreadTile &my, const Row(&y)[kPack]) {
     if constexpr (kTensor) {
       if (q.rowwise != nullptr) store_rows(q.rowwise, m.row_vec, m, my, y);
       if (q.colwise != nullptr) store_columns(shared.tile, q.colwise, m, my, y);
@@ -770,7 +774,7 @@ __device__ __forceinline__ void cast_tile(const TileCastArgs<Scale> &args, const
     }
   };
   if constexpr (kHalved) {
-    Place half = my;
+    ThreadTile half = my;
 #pragma unroll 1
     for (int h = 0;; ++h) {
       finish(half, y[0]);
@@ -848,11 +852,11 @@ __global__ void __launch_bounds__(
   // stream was complete when the blocks of that one let this one start. Most often it finds
   // nothing, while the first one ends.
   const bool late = kTiles == Tiles::kLoop && args.first_tile != 0;
-  if (!late) wait_for_stream();
-  let_next_start();
+  if (!late) griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const auto noop = [&] { return q.noop != nullptr && *q.noop == 1.0f; };
   const auto place_of = [&](const Matrix &m, size_t row0, size_t col0) {
-    return Place(m, row0, col0, kHalved && args.split ? m.cols / 2 : m.cols);
+    return ThreadTile(m, row0, col0, kHalved && args.split ? m.cols / 2 : m.cols);
   };
   if constexpr (kTiles == Tiles::kSingle) {
     const Matrix &m = args.matrix;
@@ -868,26 +872,26 @@ __global__ void __launch_bounds__(
       cast_tile<In, Scale, kSquare, kForm>(args, m, noop(), place(blockIdx.x), shared, queue,
                                            [](int) {});
     } else if constexpr (!kPairs<In>) {
-      const Place my = place(blockIdx.x);
-      with_rows<In, kForm>(args, m, my, queue, [&](const auto &ask) {
-        cast_tile<In, Scale, kSquare, kForm>(args, m, false, my, shared, queue, ask);
+      const ThreadTile my = place(blockIdx.x);
+      with_rows<In, kForm>(args, m, my, queue, [&](const auto &request) {
+        cast_tile<In, Scale, kSquare, kForm>(args, m, false, my, shared, queue, request);
       });
     } else {
       uint32_t tile = blockIdx.x;
-      Place my = place(tile);
+      ThreadTile my = place(tile);
 #pragma unroll
-      for (int p = 0; p < RowQueue<In, kForm>::kAhead; ++p) queue.ask(args, m, my, p);
+      for (int p = 0; p < RowQueue<In, kForm>::kAhead; ++p) queue.request(args, m, my, p);
       for (;;) {
         tile += gridDim.x;
-        const Place next = place(tile);
+        const ThreadTile next = place(tile);
         const bool more = tile < args.tiles;
         cast_tile<In, Scale, kSquare, kForm>(args, m, false, my, shared, queue, [&](int p) {
           if (p < kPack) {
-            queue.ask(args, m, my, p);
+            queue.request(args, m, my, p);
           } else if (more) {
-            queue.ask(args, m, next, p - kPack);
+            queue.request(args, m, next, p - kPack);
           } else {
-            end_group();
+            cp_async_commit_group();
           }
         });
         if (!more) return;
@@ -961,19 +965,19 @@ __global__ void __launch_bounds__(
       __syncthreads();
       if (!found.any) break;
       const Matrix &m = found.matrix;
-      const Place my = place_of(m, found.row0, found.col0);
+      const ThreadTile my = place_of(m, found.row0, found.col0);
       if constexpr (kPlain) {
         cast_tile<In, Scale, kSquare, kForm>(args, m, noop(), my, shared, queue, [](int) {});
       } else {
-        with_rows<In, kForm>(args, m, my, queue, [&](const auto &ask) {
-          cast_tile<In, Scale, kSquare, kForm>(args, m, false, my, shared, queue, ask);
+        with_rows<In, kForm>(args, m, my, queue, [&](const auto &request) {
+          cast_tile<In, Scale, kSquare, kForm>(args, m, false, my, shared, queue, request);
         });
       }
       if (kTiles == Tiles::kOneEach) break;
       __syncthreads();
     }
     // What waits for this launch waits for the first one, too.
-    if (late) wait_for_stream();
+    if (late) griddepcontrol_wait();
   }
 }
 
@@ -1024,7 +1028,7 @@ NVTEXOutcome set_tiles(TileCastArgs<Scale> &args) {
   args.matrix.col_scales = q.colwise_scale_inv;
   args.matrix.row_stride = q.rowwise_scale_stride;
   args.matrix.col_stride = q.colwise_scale_stride;
-  args.tiles_per_line = Divisor(static_cast<uint32_t>(args.down ? down : across));
+  args.tiles_per_line = FastDivisor(static_cast<uint32_t>(args.down ? down : across));
   args.tiles = static_cast<uint32_t>(across * down);
   args.ahead = args.tiles;
   return ok();
@@ -1068,14 +1072,14 @@ NVTEXOutcome quantize_group(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   if (args.lines) {
     const bool rows_vary = group.last_dims == nullptr;
     const auto other = static_cast<uint32_t>(rows_vary ? q.cols : q.rows);
-    args.tiles_across = Divisor(tiles_of(other));
+    args.tiles_across = FastDivisor(tiles_of(other));
     args.totals[0] = {other, 0, 0};
     for (int i = 1; i < 3; ++i) {
       args.totals[i] = scale_total(kModeOf<Scale, kSquare>, i == 2, rows_vary, other);
     }
     args.totals[3] = {1, 7, 0};
   }
-  args.tiles_per_line = Divisor(static_cast<uint32_t>(tiles_of(args.down ? q.rows : q.cols)));
+  args.tiles_per_line = FastDivisor(static_cast<uint32_t>(tiles_of(args.down ? q.rows : q.cols)));
   size_t full = tiles_of(q.rows) * tiles_of(q.cols);
   if (uniform) {
     full = group.num_tensors * tiles_of(q.rows / group.num_tensors) * tiles_of(q.cols);

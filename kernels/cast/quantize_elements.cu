@@ -142,8 +142,8 @@ __global__ void __launch_bounds__(kThreads, (FastShape<In, Out, kForm>::kBlocks)
     fast_kernel(const __grid_constant__ ElementsArgs a) {
   using Shape = FastShape<In, Out, kForm>;
   constexpr int N = Shape::kLength, kUnroll = Shape::kUnroll, kHalves = kHalvesOf<kForm>;
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   Caster<Out> caster(a);
   constexpr uint32_t kStep = kThreads * kUnroll;
   const auto vectors = static_cast<uint32_t>(a.vectors);
@@ -213,8 +213,8 @@ __global__ void __launch_bounds__(kTableThreads, 1)
     float near;
     table[i] = f.sigmoid(__uint_as_float(bits), near);
   }
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   Caster<E4M3> caster(a);
   const size_t step = size_t{gridDim.x} * kTableThreads;
   size_t j = size_t{blockIdx.x} * kTableThreads + threadIdx.x;
@@ -280,8 +280,8 @@ template <class In, class Out, NVTEXForm kForm>
 __global__ void __launch_bounds__(kThreads, (general_blocks<In, kForm>()))
     elements_kernel(const __grid_constant__ ElementsArgs a) {
   constexpr int kHalves = kHalvesOf<kForm>;
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   Caster<Out> caster(a);
   for (size_t j = size_t{blockIdx.x} * kThreads + threadIdx.x; j < a.vectors;
        j += size_t{gridDim.x} * kThreads) {
@@ -402,8 +402,8 @@ __global__ void __launch_bounds__(kThreads, (kForm == NVTEX_FORM_PLAIN ? 4
                    const __grid_constant__ Function function, NVTEDType dtype) {
   constexpr int N = kColumnsOf<In>, kInputs = kInputsOf<kForm>, kColumns = 32 * N;
   __shared__ alignas(16) float sums[kTileRows / kGroupRows][kColumns];
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const size_t tile = blockIdx.x / blocks_per_row, first = tile * kTileRows, cols = per_row * N;
   const size_t vector = size_t{blockIdx.x % blocks_per_row} * 32 + lane;
@@ -488,8 +488,8 @@ __global__ void __launch_bounds__(kSumColumns *kSums)
                      unsigned blocks_per_row, const __grid_constant__ NVTEXGroup group,
                      NVTEDType dtype) {
   // The other way round: what comes next begins by waiting for this short launch, which waits here.
-  let_next_start();
-  wait_for_stream();
+  griddepcontrol_launch_dependents();
+  griddepcontrol_wait();
   Member m = {};
   find_member(
       group, rows, cols, blockIdx.x / blocks_per_row, [](uint32_t, uint32_t) { return 1u; },
@@ -515,12 +515,12 @@ template <class In>
 __global__ void __launch_bounds__(kSumColumns *kSums)
     sum_kernel(const float *partial, void *dbias, size_t tiles, size_t cols, NVTEDType dtype) {
   constexpr int kBatch = 8;
-  let_next_start();
+  griddepcontrol_launch_dependents();
   const size_t col = size_t{blockIdx.x} * kSumColumns + threadIdx.x % kSumColumns;
   const size_t end = col < cols ? tiles : 0, step = kSums * cols;
   size_t i = threadIdx.x / kSumColumns;
   const float *from = partial + i * cols + col;
-  wait_for_stream();
+  griddepcontrol_wait();
   float sum = 0.0f;
 #pragma unroll 1
   for (; i < end; i += kSums * kBatch, from += kBatch * step) {

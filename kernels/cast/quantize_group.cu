@@ -21,8 +21,8 @@ template <class In, NVTEXForm kForm>
 __device__ __forceinline__ void cast_wide(const TileCastArgs<TensorScale> &args, const Matrix &m,
                                           size_t row0, size_t col0, RowQueue<In, kForm> &queue) {
   const NVTEXQuantizeArgs &q = args.q;
-  const Place my(m, row0, col0, m.cols);
-  const auto take = [&](float (&v)[1][kVec], int p) {
+  const ThreadTile my(m, row0, col0, m.cols);
+  const auto consume = [&](float (&v)[1][kVec], int p) {
     if (p >= my.rows) return;
     const size_t row = row0 + my.row + p, col = col0 + my.col;
     with_wide(q.output_dtype, [&](auto out) {
@@ -45,8 +45,9 @@ __device__ __forceinline__ void cast_wide(const TileCastArgs<TensorScale> &args,
       }
     });
   };
-  with_rows<In, kForm>(args, m, my, queue,
-                       [&](const auto &ask) { produce<In, kForm>(args, m, my, queue, ask, take); });
+  with_rows<In, kForm>(args, m, my, queue, [&](const auto &request) {
+    produce<In, kForm>(args, m, my, queue, request, consume);
+  });
 }
 
 template <class In, NVTEXForm kForm>
@@ -57,8 +58,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ bool any;
   extern __shared__ __align__(128) uint4 memory[];
   auto &queue = *reinterpret_cast<RowQueue<In, kForm> *>(memory);
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const NVTEXQuantizeArgs &q = args.q;
   if (q.noop != nullptr && *q.noop == 1.0f) return;
   for (uint32_t tile = blockIdx.x; tile < args.end_tile; tile += gridDim.x) {

@@ -105,7 +105,7 @@ struct Cursor {
   size_t at[kBuffers];
   int left;  // Rows that are inside.
 
-  __device__ __forceinline__ Cursor(const TileCastArgs<TensorScale> &args, const Place &my)
+  __device__ __forceinline__ Cursor(const TileCastArgs<TensorScale> &args, const ThreadTile &my)
       : left(0 < my.cols ? my.rows : 0) {
     visit_inputs<kForm>(args, args.matrix, my.row0 + my.row, my.col0 + my.col,
                         [&](const void *, size_t element, int k) {
@@ -146,11 +146,11 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(2))
   const auto place = [&](uint32_t tile) {
     const uint32_t line = args.tiles_per_line.quotient(tile);
     const uint32_t place = tile - line * args.tiles_per_line.value;
-    return Place(m, size_t{args.down ? place : line} * kTile,
-                 size_t{args.down ? line : place} * kTile, m.cols / kHalves);
+    return ThreadTile(m, size_t{args.down ? place : line} * kTile,
+                      size_t{args.down ? line : place} * kTile, m.cols / kHalves);
   };
   uint32_t tile = blockIdx.x;
-  Place my = place(tile);
+  ThreadTile my = place(tile);
   if (tile < kFetchBlocks) {
     constexpr int kLines = kTile * BF16::kBytes / 128;
     const int row = threadIdx.x / kLines, col = threadIdx.x % kLines * (kTile / kLines);
@@ -162,19 +162,19 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(2))
     }
   }
   dynamic.table.template fill<kForm>(args.function.linear);
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   Cursor<kForm> cursor(args, my);
-  const auto ask = [&](int p) {
+  const auto request = [&](int p) {
 #pragma unroll
     for (int k = 0; k < kInputsOf<kForm>; ++k) {
-      dynamic.queue.ask(p, k, cursor.input(args, k), 0 < cursor.left, kNVTEBFloat16);
+      dynamic.queue.request(p, k, cursor.input(args, k), 0 < cursor.left, kNVTEBFloat16);
     }
-    end_group();
+    cp_async_commit_group();
     cursor.next(m);
   };
 #pragma unroll
-  for (int p = 0; p < kAhead; ++p) ask(p);
+  for (int p = 0; p < kAhead; ++p) request(p);
   const float scale = m.scale != nullptr ? *m.scale : 1.0f;
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     const float inverse = __frcp_rn(scale);
@@ -191,12 +191,12 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(2))
 #pragma unroll
     for (int p = 0; p < kPack; ++p) {
       Vec<BF16, kVec> x[kInputsOf<kForm>];
-      dynamic.queue.take(p, x, kNVTEBFloat16);
+      dynamic.queue.acquire(p, x, kNVTEBFloat16);
       if (p + kAhead == kPack) {
         cursor = Cursor<kForm>(args, place(tile));
         if (tile >= args.tiles) cursor.left = 0;
       }
-      ask(p + kAhead);
+      request(p + kAhead);
       float v[kHalves][kVec];
       look_up<kForm>(args.function.linear, dynamic.table, x, v);
       if constexpr (kDbias) {

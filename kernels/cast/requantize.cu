@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(4))
   __shared__ alignas(16) float maxima[kWarps][kTile];
   __shared__ alignas(16) uint32_t inverses[kBlocks][kTile];
   __shared__ alignas(16) uint8_t col_codes[kTile * kBlocks];
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int group = lane % kLanes, part = lane / kLanes;
   const int row = (warp * 2 + part) * kHeight, col = group * kVec;

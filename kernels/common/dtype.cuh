@@ -93,6 +93,11 @@ struct Raw {
 template <class T>
 constexpr bool kIsFp8 = T::kBytes == 1;
 
+// Bytes of an element of F32, F16 or BF16.
+inline __host__ __device__ constexpr int float_bytes(NVTEDType dtype) {
+  return dtype == kNVTEFloat32 ? 4 : 2;
+}
+
 // Calls `f` with the tag of `dtype`; dtypes outside the list are unimplemented.
 template <class... Tags, class F>
 NVTEXOutcome dispatch(NVTEDType dtype, F &&f) {

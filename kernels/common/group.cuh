@@ -23,11 +23,11 @@ __host__ __device__ constexpr T tiles_of(T n) {
 
 // Quotients of numbers below 2^31 by one that the host knows: a product, where a division takes
 // some twenty instructions at the beginning of each block.
-struct Divisor {
+struct FastDivisor {
   uint32_t value = 1, factor = 1u << 31, shift = 31;
 
-  Divisor() = default;
-  explicit Divisor(uint32_t n) : value(n > 0 ? n : 1) {
+  FastDivisor() = default;
+  explicit FastDivisor(uint32_t n) : value(n > 0 ? n : 1) {
     while ((uint64_t{1} << (shift - 31)) < value) ++shift;
     factor = static_cast<uint32_t>(((uint64_t{1} << shift) + value - 1) / value);
   }

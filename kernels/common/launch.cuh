@@ -21,9 +21,16 @@ inline NVTEXOutcome unimplemented(const char *reason) {
   return {NVTEX_BACKEND_UNIMPLEMENTED, reason};
 }
 
+// Says which architectures this build has kernels for, which one the current device has, and how to
+// build for it. Valid until the thread asks again.
+const char *lacking_architecture();
+
 inline NVTEXOutcome outcome(cudaError_t error) {
   if (error == cudaSuccess) return ok();
   (void)cudaGetLastError();  // Reported here; the caller's own checks must not find it again.
+  if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
+    return {NVTEX_BACKEND_DEVICE_ERROR, lacking_architecture()};
+  }
   return {NVTEX_BACKEND_DEVICE_ERROR, cudaGetErrorString(error)};
 }
 

@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(kThreads)
       fetch_line(element<typename Op::In::Bits>(in, i));
     }
   }
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   typename Op::State state = op.begin();
   stream_range<kThreads, kVec, kUnroll>(in, out, 0, vectors, op, state);
   stream_range<kThreads, 1, 8>(in, out, vectors, numel, op, state);

@@ -106,8 +106,8 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocks))
         reinterpret_cast<const char *>(element<typename In::Bits>(a.in, row0 * a.cols + col0)),
         a.cols * In::kBytes, height, width * In::kBytes);
   }
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   typename Op::State state = op.begin();
 
   // What is left of the matrix at this thread's first element.

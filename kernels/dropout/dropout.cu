@@ -60,8 +60,8 @@ __device__ __forceinline__ size_t column(size_t first, unsigned after, size_t co
 
 template <class In, class Out, bool kAdd>
 __global__ void __launch_bounds__(kThreads) dropout_kernel(const __grid_constant__ Problem a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   constexpr int N = 16 / Out::kBytes;
   constexpr int kVecs = static_cast<int>(kPerWarp) / 32 / N;
   constexpr int kPer = 32 / N;  // Vectors with bits of one lane.
@@ -153,8 +153,8 @@ constexpr int kBackwardThreads = 256;
 template <class T>
 __global__ void __launch_bounds__(kBackwardThreads)
     dropout_backward_kernel(const __grid_constant__ Problem a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   constexpr int N = 16 / T::kBytes;
   const size_t start = (blockIdx.x * size_t{kBackwardThreads} + threadIdx.x) * N;
   if (start >= a.numel) return;

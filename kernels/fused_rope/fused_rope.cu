@@ -39,7 +39,7 @@ struct Problem {
 };
 
 // A row: where in the tensors it lies, and its row of freqs, negative if it is not to be written.
-struct Place {
+struct RowPosition {
   size_t position, sequence;
   int64_t f;
 };
@@ -57,7 +57,7 @@ __device__ __forceinline__ int64_t freqs_row(const NVTEXRopeArgs &a, size_t i, s
 }
 
 // By a whole warp.
-__device__ __forceinline__ Place find(const Problem &p, size_t row) {
+__device__ __forceinline__ RowPosition find(const Problem &p, size_t row) {
   const NVTEXRopeArgs &a = p.args;
   if (a.cu_seqlens == nullptr) {
     const size_t position = p.shared ? row : row / a.sequences;
@@ -118,11 +118,11 @@ struct Head {
 // heads of a thread at a time; a token of 128 heads takes 2.26 us by 1, 2.47 by 4.
 template <class T, int N, bool kInterleaved, int kTogether>
 __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ Problem p) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   // For each row and table: the cosines, then the factors of the partners.
   __shared__ alignas(16) float tables[kMostFloats];
-  __shared__ Place places[kMostRows];
+  __shared__ RowPosition places[kMostRows];
   __shared__ Head heads[kMostHeads];
   const NVTEXRopeArgs &args = p.args;
   const unsigned rotated = static_cast<unsigned>(args.rotated);
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
   const unsigned rows = static_cast<unsigned>(
       p.rows - first_row < p.rows_per_block ? p.rows - first_row : p.rows_per_block);
   for (unsigned r = threadIdx.x / 32; r < rows; r += kThreads / 32) {
-    Place place = find(p, first_row + r);
+    RowPosition place = find(p, first_row + r);
     // Where a sequence begins is known on the device only.
     place.f = min(place.f, static_cast<int64_t>(args.freqs_rows - 1));
     if (threadIdx.x % 32 == 0) places[r] = place;
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
   const auto locate = [&](unsigned at) -> Head {
     const unsigned r = at / p.heads_per_block;
     const size_t i = blockIdx.y * size_t{p.heads_per_block} + at % p.heads_per_block;
-    const Place place = places[r];
+    const RowPosition place = places[r];
     if (i >= p.heads || place.f < 0) return {nullptr, nullptr, -1, 0};
     const unsigned index = static_cast<unsigned>(i);
     const size_t sequence = p.shared ? index / p.heads_of_sequence : place.sequence;

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "common/any.cuh"
+#include "common/runtime_float.cuh"
 #include "common/launch.cuh"
 #include "router.cuh"
 #include "nvte/backend/fused_router.h"
@@ -106,8 +106,8 @@ __global__ void __launch_bounds__(32 * kWarps) held_kernel(const __grid_constant
   using G = std::conditional_t<kAll, F32, T>;
   constexpr int N = V * C;
   constexpr uint32_t kVector = (1u << V) - 1;
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t step = size_t{gridDim.x} * kWarps;
   for (size_t token = size_t{blockIdx.x} * kWarps + threadIdx.x / 32; token < a.tokens;
        token += step) {
@@ -182,8 +182,8 @@ __global__ void __launch_bounds__(32 * kWarps) chosen_kernel(const __grid_consta
   uint16_t *list = lists[threadIdx.x / 32];
   uint4 *row = rows[threadIdx.x / 32];
   const unsigned vectors = kMost / 16 * (is_float32<T>(a.dtype) ? 4 : 2);
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t step = size_t{gridDim.x} * kWarps;
   for (size_t token = size_t{blockIdx.x} * kWarps + threadIdx.x / 32; token < a.tokens;
        token += step) {
@@ -272,9 +272,9 @@ __global__ void __launch_bounds__(32 * kWarps) chosen_kernel(const __grid_consta
 // over the row.
 template <bool kAll>
 __global__ void __launch_bounds__(32 * kWarps) long_kernel(const __grid_constant__ Args a) {
-  using G = std::conditional_t<kAll, F32, Any>;
-  wait_for_stream();
-  let_next_start();
+  using G = std::conditional_t<kAll, F32, RuntimeFloat>;
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const unsigned lane = threadIdx.x % 32;
   const bool indexed = !kAll && a.routing.indices != nullptr;
   const bool everywhere = kAll || a.pre_softmax;
@@ -301,7 +301,7 @@ __global__ void __launch_bounds__(32 * kWarps) long_kernel(const __grid_constant
     };
     auto write = [&](size_t e, float dx) {
       const float out[1] = {dx};
-      store<Any>(a.dtype, a.grad_logits, row + e, out);
+      store<RuntimeFloat>(a.dtype, a.grad_logits, row + e, out);
     };
     float sum = 0.0f, dot = 0.0f;
     for_each_routed([&](size_t e) {
@@ -332,8 +332,8 @@ using Size = std::integral_constant<int, N>;
 template <bool kAll>
 NVTEXOutcome run(const Args &a, cudaStream_t stream) {
   const bool vectors = a.experts % 4 == 0 && aligned(a.intermediate, 16) &&
-                       aligned(a.grad, 4 * (kAll ? 4 : any_bytes(a.dtype))) &&
-                       aligned(a.grad_logits, 4 * any_bytes(a.dtype)) &&
+                       aligned(a.grad, 4 * (kAll ? 4 : float_bytes(a.dtype))) &&
+                       aligned(a.grad_logits, 4 * float_bytes(a.dtype)) &&
                        aligned(a.routing.bytes, 4);
   const size_t blocks = ceil_div(a.tokens, kWarps);
   const dim3 grid(static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks));
@@ -348,9 +348,9 @@ NVTEXOutcome run(const Args &a, cudaStream_t stream) {
     return start(held_kernel<T, kAll, V, C>);
   };
   if (!vectors) {
-    if (a.experts <= 128) return of_size(Any{}, Size<1>{}, Size<4>{});
-    if (a.experts <= 256) return of_size(Any{}, Size<1>{}, Size<8>{});
-    return of_size(Any{}, Size<1>{}, Size<32>{});
+    if (a.experts <= 128) return of_size(RuntimeFloat{}, Size<1>{}, Size<4>{});
+    if (a.experts <= 256) return of_size(RuntimeFloat{}, Size<1>{}, Size<8>{});
+    return of_size(RuntimeFloat{}, Size<1>{}, Size<32>{});
   }
   if (a.experts <= 256) {
     return dispatch<F32, F16, BF16>(a.dtype, [&](auto t) {
@@ -360,8 +360,8 @@ NVTEXOutcome run(const Args &a, cudaStream_t stream) {
       return of_size(t, Size<4>{}, Size<2>{});
     });
   }
-  if (a.experts <= 512) return of_size(Any{}, Size<4>{}, Size<4>{});
-  return of_size(Any{}, Size<4>{}, Size<8>{});
+  if (a.experts <= 512) return of_size(RuntimeFloat{}, Size<4>{}, Size<4>{});
+  return of_size(RuntimeFloat{}, Size<4>{}, Size<8>{});
 }
 
 }  // namespace

@@ -15,7 +15,7 @@
 #include <cmath>
 #include <utility>
 
-#include "common/any.cuh"
+#include "common/runtime_float.cuh"
 #include "common/launch.cuh"
 #include "router.cuh"
 #include "nvte/backend/fused_router.h"
@@ -40,7 +40,7 @@ __device__ __forceinline__ bool late_softmax(const Args &a) {
 
 template <int V>
 __device__ __forceinline__ void load_bias(const Args &a, size_t i, float (&f)[V]) {
-  load_floats<Any>(a.bias_dtype, a.expert_bias, i, f);
+  load_floats<RuntimeFloat>(a.bias_dtype, a.expert_bias, i, f);
 }
 
 __device__ __forceinline__ void write_index(const NVTEXRouting &to, size_t at, size_t expert) {
@@ -302,8 +302,8 @@ __global__ void __launch_bounds__(32 * kWarps, V *C <= 8 ? 7 : 1)
   __shared__ uint64_t slots[kWarps][kMostChosen];
   const size_t step = size_t{gridDim.x} * kWarps;
   size_t token = size_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   Vec<T, V> x[C];
   auto load_row = [&](size_t t) {
 #pragma unroll
@@ -510,20 +510,20 @@ __device__ Choice choose_by_digits(const Key &key, size_t begin, size_t end, siz
 template <bool kAll>
 __global__ void __launch_bounds__(kBlock)
     block_kernel(const __grid_constant__ Args a, bool cached) {
-  using P = std::conditional_t<kAll, F32, Any>;
+  using P = std::conditional_t<kAll, F32, RuntimeFloat>;
   extern __shared__ uint32_t keys[];
   __shared__ Shared shared;
   const size_t experts = a.experts;
   const bool late = late_softmax(a);
   const auto sum = [](float x, float y) { return x + y; };
   const auto most = [](float x, float y) { return fmaxf(x, y); };
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   for (size_t token = blockIdx.x; token < a.tokens; token += gridDim.x) {
     float *intermediate = a.intermediate + token * experts;
     auto logit = [&](size_t i) {
       float f[1];
-      load_floats<Any>(a.dtype, a.logits, token * experts + i, f);
+      load_floats<RuntimeFloat>(a.dtype, a.logits, token * experts + i, f);
       return f[0];
     };
     auto for_each = [&](auto &&body) {
@@ -707,16 +707,16 @@ NVTEXOutcome launch_vectors(const Args &a, cudaStream_t stream) {
       return launch_warps<T, kForm, 4, 2>(a, stream);
     });
   }
-  if (a.experts <= 512) return launch_warps<Any, kForm, 4, 4>(a, stream);
-  return launch_warps<Any, kForm, 4, 8>(a, stream);
+  if (a.experts <= 512) return launch_warps<RuntimeFloat, kForm, 4, 4>(a, stream);
+  return launch_warps<RuntimeFloat, kForm, 4, 8>(a, stream);
 }
 
 template <bool kAll>
 NVTEXOutcome run(const Args &a, cudaStream_t stream) {
-  const bool vectors = a.experts % 4 == 0 && aligned(a.logits, 4 * any_bytes(a.dtype)) &&
-                       aligned(a.probs, 4 * (kAll ? 4 : any_bytes(a.dtype))) &&
+  const bool vectors = a.experts % 4 == 0 && aligned(a.logits, 4 * float_bytes(a.dtype)) &&
+                       aligned(a.probs, 4 * (kAll ? 4 : float_bytes(a.dtype))) &&
                        aligned(a.intermediate, 16) && aligned(a.routing.bytes, 4) &&
-                       aligned(a.expert_bias, 4 * any_bytes(a.bias_dtype));
+                       aligned(a.expert_bias, 4 * float_bytes(a.bias_dtype));
   const size_t lanes = a.groups > 0 ? a.experts / a.groups / 4 : 1;
   const bool simple_groups =
       a.groups == 0 || (a.groups <= kMostGroups && vectors && a.experts / a.groups % 4 == 0 &&
@@ -726,9 +726,9 @@ NVTEXOutcome run(const Args &a, cudaStream_t stream) {
   }
   constexpr Form kForm = kAll ? Form::kAll : Form::kPlain;
   if (!vectors) {
-    if (a.experts <= 128) return launch_warps<Any, kForm, 1, 4>(a, stream);
-    if (a.experts <= 256) return launch_warps<Any, kForm, 1, 8>(a, stream);
-    return launch_warps<Any, kForm, 1, 32>(a, stream);
+    if (a.experts <= 128) return launch_warps<RuntimeFloat, kForm, 1, 4>(a, stream);
+    if (a.experts <= 256) return launch_warps<RuntimeFloat, kForm, 1, 8>(a, stream);
+    return launch_warps<RuntimeFloat, kForm, 1, 32>(a, stream);
   }
   if constexpr (!kAll) {
     if (a.groups > 0) return launch_vectors<Form::kGroups>(a, stream);

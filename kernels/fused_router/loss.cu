@@ -35,8 +35,8 @@ template <bool kShared>
 __global__ void __launch_bounds__(kCounters)
     histogram_kernel(const __grid_constant__ Histogram a, unsigned width, size_t tokens) {
   extern __shared__ int counts[];
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t first = size_t{blockIdx.x} * width;
   const unsigned expert = threadIdx.x % width;
   const size_t begin = blockIdx.y * tokens, end = min(begin + tokens, a.tokens);
@@ -219,8 +219,8 @@ using Gradient = NVTEXAuxLossBackwardArgs;
 
 template <class T, int V>
 __global__ void __launch_bounds__(256) gradient_kernel(const __grid_constant__ Gradient a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   float grad[1];
   to_float(load<T, 1>(a.grad_loss, 0, true), grad);
   const float c = a.constants[0];

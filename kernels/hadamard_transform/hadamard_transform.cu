@@ -71,8 +71,8 @@ __global__ void __launch_bounds__(kThreads, 4)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const size_t row = row0 + warp * kRows, col = col0 + lane * 2;
   const bool inside = row < a.rows && col < a.cols;
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   Vec<BF16, 2> x[kRows];
 #pragma unroll
   for (int k = 0; k < kRows; ++k) {
@@ -182,8 +182,8 @@ struct Members {
 // Zeroes the maxima and lets the reduction start. Waiting first makes everything earlier in the
 // stream complete, so that the reduction may read without waiting.
 __global__ void __launch_bounds__(kThreads) zero_kernel(const __grid_constant__ Members m) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const uint32_t i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= m.count) return;
   for (const bool of_transform : {false, true}) {
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   __shared__ BlockMax<kThreads> rows_max, transform_max;
   __shared__ uint32_t member;
   __shared__ bool common;
-  let_next_start();
+  griddepcontrol_launch_dependents();
   const uint32_t first = blockIdx.x * kThreads, unit = first + threadIdx.x;
   const bool inside = unit < units;
   const size_t row = size_t{unit / across} * kRows, col = size_t{unit % across} * N;
@@ -253,14 +253,14 @@ __global__ void __launch_bounds__(kThreads, 4)
     if (threadIdx.x >= 32) return;
     const int row_most = rows_max.get();
     const int transform_most = kTransform ? transform_max.get() : row_most;
-    wait_for_stream();
+    griddepcontrol_wait();
     if (threadIdx.x != 0) return;
     raise(m.target(member, false), row_most);
     raise(m.target(member, true), transform_most);
   } else if (inside) {
     const size_t line = row * m.cols;
     const uint32_t own = m.find(line);
-    wait_for_stream();
+    griddepcontrol_wait();
     if (line < m.begin(own) || line >= m.end(own)) return;
     raise(m.target(own, false), row_bits);
     raise(m.target(own, true), transform_bits);

@@ -143,7 +143,7 @@ __device__ __forceinline__ void for_each(W &work, unsigned count, unsigned head)
 
 // N elements of a dtype that is known at run time, so that kernels need no instance for each.
 template <int N>
-struct Any {
+struct RuntimeVec {
   Vec<F32, N> wide;
   Vec<BF16, N> narrow;
 
@@ -176,10 +176,6 @@ struct Any {
     }
   }
 };
-
-__host__ __device__ inline int float_bytes(NVTEDType dtype) {
-  return dtype == kNVTEFloat32 ? 4 : 2;
-}
 
 // ---- Adam
 
@@ -234,7 +230,7 @@ struct Adam {
 
   template <int N>
   struct Step {
-    Any<N> g;
+    RuntimeVec<N> g;
     Vec<P, N> p;
     Vec<M, N> m, v;
     Vec<F32, N> master;
@@ -272,7 +268,7 @@ struct Adam {
       }
 #pragma unroll
       for (int i = 0; i < N; ++i) gf[i] = __fmul_rn(gf[i], r.inv_scale);
-      if (r.store_grads) Any<N>::store(r.grad_dtype, a.g, at, gf);
+      if (r.store_grads) RuntimeVec<N>::store(r.grad_dtype, a.g, at, gf);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         float gi = gf[i];
@@ -314,8 +310,8 @@ __global__ void __launch_bounds__(kThreads)
     adam_kernel(const __grid_constant__ Batch<Adam<P, M, kMaster>::kBuffers> batch,
                 const __grid_constant__ AdamRule rule,
                 const __grid_constant__ AdamScalars scalars) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   if (scalars.noop != nullptr && *scalars.noop == 1) return;
   using Work = Adam<P, M, kMaster>;
   const Chunk chunk = batch.find(blockIdx.x, kChunk);
@@ -393,7 +389,7 @@ struct Sgd {
 
   template <int N>
   struct Step {
-    Any<N> g;
+    RuntimeVec<N> g;
     Vec<W, N> w, b;
 
     __device__ __forceinline__ void load(const Sgd &a, unsigned at, bool inside) {
@@ -426,7 +422,7 @@ struct Sgd {
       store(a.w, at, from_float<W>(wf));
       if (r.momentum != 0.0f) store(a.b, at, from_float<W>(bf));
       if constexpr (W::kBytes == 4) {
-        if (a.copy != nullptr) Any<N>::store(r.copy_dtype, a.copy, at, wf);
+        if (a.copy != nullptr) RuntimeVec<N>::store(r.copy_dtype, a.copy, at, wf);
       }
     }
   };
@@ -436,8 +432,8 @@ template <class W>
 __global__ void __launch_bounds__(kThreads)
     sgd_kernel(const __grid_constant__ Batch<4> batch, const __grid_constant__ SgdRule rule,
                const int *noop) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   if (*noop != 0) return;
   const Chunk chunk = batch.find(blockIdx.x, kChunk);
   const auto &data = batch.of[chunk.tensor].data;
@@ -489,8 +485,8 @@ template <class In, class Out>
 __global__ void __launch_bounds__(kThreads)
     scale_tensors_kernel(const __grid_constant__ Batch<2> batch, float scale,
                          const float *device_scale, int *non_finite) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   if (device_scale != nullptr) scale = *device_scale;
   using Work = Scale<In, Out>;
   const Chunk chunk = batch.find(blockIdx.x, Work::kChunk);
@@ -557,8 +553,8 @@ __global__ void __launch_bounds__(kNormThreads)
     sum_of_squares_kernel(const __grid_constant__ Batch<1> batch, size_t chunk_size,
                           const float *inv_scale, float *workspace, bool first_batch,
                           float *chunk_sums, size_t chunks, int *non_finite) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   constexpr int N = 16 / T::kBytes, kUnroll = 4;
   Squares<T> squares;
   squares.inv_scale = inv_scale != nullptr ? *inv_scale : 1.0f;
@@ -609,8 +605,8 @@ __device__ __forceinline__ void norm_of(const float *sums, size_t count, float *
 __global__ void norms_kernel(const float *workspace, unsigned partials, float *norm,
                              const float *chunk_sums, size_t chunks, float *tensor_norms,
                              size_t num_tensors) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t warp = (size_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32;
   if (warp == 0) {
     norm_of(workspace, partials, norm);
@@ -658,8 +654,8 @@ constexpr size_t kWarpChunk = 32;
 // A warp takes a chunk.
 __global__ void __launch_bounds__(kThreads)
     scales_from_amax_kernel(const __grid_constant__ Batch<3> batch, FloatScale rule) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const unsigned c = (blockIdx.x * kThreads + threadIdx.x) / 32, lane = threadIdx.x % 32;
   if (c >= batch.chunks) return;
   const Chunk chunk = batch.find(c, kWarpChunk);
@@ -674,8 +670,8 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     codes_from_amax_kernel(const __grid_constant__ Batch<2> batch, float inverse_max) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const unsigned c = (blockIdx.x * kThreads + threadIdx.x) / 32, lane = threadIdx.x % 32;
   if (c >= batch.chunks) return;
   const Chunk chunk = batch.find(c, kWarpChunk);

@@ -14,7 +14,7 @@ using namespace norm;
 // Means over a row of (sum of d y, sum of d), from a thread's sums. Of two, each half of a warp
 // adds one up.
 template <bool kLayer>
-__device__ __forceinline__ void row_means(Group<kLayer ? 2 : 1> &group, const Divisor &by_cols,
+__device__ __forceinline__ void row_means(Group<kLayer ? 2 : 1> &group, const FloatDivisor &by_cols,
                                           float (&sums)[kLayer ? 2 : 1]) {
   constexpr int kLanes = kLayer ? 16 : 32;
   const int lane = threadIdx.x % 32, warps = group.layout.warps;
@@ -49,7 +49,7 @@ __device__ __forceinline__ void row_means(Group<kLayer ? 2 : 1> &group, const Di
 struct BackwardArgs {
   NVTEXNormBackwardArgs norm;
   Layout layout;
-  Divisor by_cols = Divisor(1.0f);
+  FloatDivisor by_cols = FloatDivisor(1.0f);
   int stages;
   // Of the first element from the last aligned one; whether all that dx is read or written with has
   // the same.
@@ -88,8 +88,8 @@ __global__ void __launch_bounds__(threads_here(backward_threads<kLayer, kSkewed,
   constexpr bool kHeld = kHolds<T, kLayer, kSkewed, V>;
   extern __shared__ uint4 stages[];
   __shared__ float memory[2][kMostWarps][kCount];
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const NVTEXNormBackwardArgs &a = args.norm;
   Group<kCount> group(args.layout, memory);
   const int cols = args.layout.cols, groups = args.layout.groups;
@@ -259,8 +259,8 @@ template <bool kLayer, bool kVectorised, int kThreads>
 __global__ void __launch_bounds__(kThreads) dx_kernel(const __grid_constant__ BackwardArgs args) {
   constexpr int kCount = kLayer ? 2 : 1;
   __shared__ float memory[2][kMostWarps][kCount];
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const NVTEXNormBackwardArgs &a = args.norm;
   Group<kCount> group(args.layout, memory);
   const Columns<kVectorised> c(args.layout, group.thread);
@@ -309,8 +309,8 @@ __global__ void __launch_bounds__(kThreads) dx_kernel(const __grid_constant__ Ba
 // As above: the sums over rows blockIdx.y, blockIdx.y + parts, ... of the columns of the block.
 template <bool kLayer, bool kVectorised, int kThreads>
 __global__ void __launch_bounds__(kThreads) sums_kernel(const __grid_constant__ BackwardArgs args) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const NVTEXNormBackwardArgs &a = args.norm;
   const Columns<kVectorised> c(args.layout, threadIdx.x);
   const int v = blockIdx.x;
@@ -341,8 +341,8 @@ __global__ void __launch_bounds__(kTotalThreads)
     total_kernel(const __grid_constant__ BackwardArgs args, size_t parts) {
   constexpr int kWarps = kTotalThreads / 32;
   __shared__ float sums[kWarps][32];
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const NVTEXNormBackwardArgs &a = args.norm;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const size_t col = size_t{blockIdx.x} * 32 + lane;
@@ -503,7 +503,7 @@ extern "C" NVTEXOutcome nvte_cuda_norm_backward(const NVTEXNormBackwardArgs *arg
   BackwardArgs b = {};
   b.norm = a;
   b.layout.cols = static_cast<int>(a.cols);
-  b.by_cols = Divisor(static_cast<float>(a.cols));
+  b.by_cols = FloatDivisor(static_cast<float>(a.cols));
   const bool layer = a.norm == LayerNorm;
   unsigned parts = 0;
   if (a.rows > 0) {

@@ -19,7 +19,7 @@ NVTEXOutcome norm_forward(const NVTEXNormForwardArgs &a, cudaStream_t stream) {
   args.norm = a;
   if (square) args.norm.cast.rowwise = nullptr;
   args.layout.cols = static_cast<int>(cast.cols);
-  args.by_cols = Divisor(static_cast<float>(cast.cols));
+  args.by_cols = FloatDivisor(static_cast<float>(cast.cols));
   args.layout.adjacent = !per_tensor;
   args.rows = mx && cast.rowwise != nullptr ? ceil_div(cast.rows, 128) * 128 : cast.rows;
   const float fp8_max = cast.output_dtype == kNVTEFloat8E5M2 ? 57344.0f : 448.0f;

@@ -13,7 +13,7 @@ namespace norm {
 struct ForwardArgs {
   NVTEXNormForwardArgs norm;
   Layout layout;
-  Divisor by_cols = Divisor(1.0f);
+  FloatDivisor by_cols = FloatDivisor(1.0f);
   size_t rows;  // With those that only have padding of scales.
   // Of row-wise scales; blocks are 0 with one scale per tensor.
   ScaleMatrix scales;

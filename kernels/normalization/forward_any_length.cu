@@ -18,8 +18,8 @@ __global__ void __launch_bounds__(forward_threads(kVectorised), 1)
   constexpr int kCount = kLayer ? 3 : 1;
   extern __shared__ uint4 stages[];
   __shared__ float memory[2][kMostWarps][kCount];
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const NVTEXNormForwardArgs &a = args.norm;
   Group<kCount> group(args.layout, memory);
   const Columns<kVectorised> c(args.layout, group.thread);

@@ -24,8 +24,8 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     tile_kernel(const __grid_constant__ TileArgs args) {
   extern __shared__ float tile[];  // [kTile][kPitch]
   __shared__ float maxima[kSpans][kTile], factors[kSpans][kTile];
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const NVTEXNormForwardArgs &a = args.norm;
   const NVTEXQuantizeArgs &cast = a.cast;
   const bool mx = cast.mode == NVTE_MXFP8_1D_SCALING, square = cast.mode == NVTE_BLOCK_SCALING_2D;

@@ -79,7 +79,7 @@ struct Moments {
     if (kLayer) m[1] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     warp_sums(m);
 
-    const Divisor &by_cols = args.by_cols;
+    const FloatDivisor &by_cols = args.by_cols;
     float variance;
     mu = 0.0f;
     if constexpr (kLayer) {
@@ -121,8 +121,8 @@ __global__ void __launch_bounds__(threads_here(row_threads<In, kLayer, kBlocks, 
   constexpr int kCount = kLayer ? 3 : 1;
   extern __shared__ uint4 stages[];
   __shared__ float memory[2][kMostWarps][kCount];
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const NVTEXNormForwardArgs &a = args.norm;
   Group<kCount> group(args.layout, memory);
   const int threads = args.layout.group, cols = args.layout.cols, groups = args.layout.groups;
@@ -218,8 +218,8 @@ __global__ void __launch_bounds__(threads_here(whole_threads<T, V>()), 1)
     whole_kernel(const __grid_constant__ ForwardArgs args) {
   using RowMoments = Moments<kLayer, false, V, true>;
   __shared__ float memory[2][kMostWarps][RowMoments::kCount];
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const NVTEXNormForwardArgs &a = args.norm;
   Group<RowMoments::kCount, true> group(args.layout, memory);
   const int cols = args.layout.cols, groups = args.layout.groups;

@@ -492,10 +492,10 @@ inline int threads_on(const Device &device, int threads) {
 }
 
 // Divides by n, 0 by 0.
-struct Divisor {
+struct FloatDivisor {
   float n, inverse;
 
-  __host__ __device__ explicit Divisor(float n) : n(n), inverse(n > 0.0f ? 1.0f / n : 0.0f) {}
+  __host__ __device__ explicit FloatDivisor(float n) : n(n), inverse(n > 0.0f ? 1.0f / n : 0.0f) {}
   __device__ __forceinline__ float divide(float x) const {
     const float q = x * inverse, better = fmaf(fmaf(-q, n, x), inverse, q);
     return fabsf(q) <= FLT_MAX ? better : q;  // Infinity minus infinity is none.

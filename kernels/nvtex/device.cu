@@ -2,6 +2,7 @@
 // by which streams wait for each other.
 
 #include <atomic>
+#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -167,7 +168,7 @@ constexpr int kCounterThreads = 256;
 // that takes too long only sets the flag.
 __global__ void __launch_bounds__(kCounterThreads)
     counters_kernel(const __grid_constant__ NVTEXCountersArgs a, int *overdue) {
-  wait_for_stream();
+  griddepcontrol_wait();
   const uint64_t begin = nanoseconds();
   for (size_t i = threadIdx.x; i < a.length; i += kCounterThreads) {
     volatile int32_t *counter = a.counters + i;
@@ -247,6 +248,37 @@ cudaError_t current_device(Device *device) {
   }
   *device = {packed / 1000, packed % 1000};
   return cudaSuccess;
+}
+
+}  // namespace nvte
+
+namespace nvte {
+
+const char *lacking_architecture() {
+  constexpr int kBuilt[] = {__CUDA_ARCH_LIST__};  // 900 for sm_90.
+  thread_local char text[512];
+  const int size = static_cast<int>(sizeof(text));
+  int end = std::snprintf(text, sizeof(text), "this build has kernels for");
+  for (const int arch : kBuilt) {
+    end += std::snprintf(text + end, static_cast<size_t>(size - end), "%s sm_%d",
+                         arch == kBuilt[0] ? "" : ",", arch / 10);
+    if (end > size / 2) break;
+  }
+  int ordinal;
+  cudaDeviceProp device;
+  if (cudaGetDevice(&ordinal) != cudaSuccess ||
+      cudaGetDeviceProperties(&device, ordinal) != cudaSuccess) {
+    (void)cudaGetLastError();
+    std::snprintf(text + end, static_cast<size_t>(size - end), ", none of which this device runs");
+    return text;
+  }
+  // These have instructions of their own.
+  const int arch = device.major * 10 + device.minor;
+  const char *const suffix = arch == 90 || arch == 100 || arch == 120 ? "a" : "";
+  std::snprintf(text + end, static_cast<size_t>(size - end),
+                "; the device %.200s is sm_%d: build with NVTE_CUDA_ARCHS=%d%s", device.name, arch,
+                arch, suffix);
+  return text;
 }
 
 }  // namespace nvte

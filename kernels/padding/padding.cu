@@ -48,8 +48,8 @@ __device__ __forceinline__ void copy_piece(const NVTEXPaddedTensor &t, size_t be
 }
 
 __global__ void __launch_bounds__(kThreads) padding_kernel(const __grid_constant__ Batch batch) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   int low = 0, high = batch.count;
   while (high - low > 1) {
     const int middle = (low + high) / 2;

@@ -15,8 +15,8 @@ constexpr int kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads)
     row_map_kernel(const __grid_constant__ NVTEXRowMapArgs a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t slots = a.tokens * a.topk, step = size_t{gridDim.x} * kThreads;
   for (size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x; i < slots; i += step) {
     const size_t slot = static_cast<size_t>(int64_t{a.sorted[i]});
@@ -34,8 +34,8 @@ template <class T, int V, bool kProbs, bool kGrads>
 __global__ void __launch_bounds__(kThreads)
     permute_kernel(const __grid_constant__ NVTEXPermuteArgs a) {
   __shared__ float sums[kThreads / 32];
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   // Vectors of a row that a thread holds while it goes through the experts.
   constexpr int kHeld = 4;
   const size_t vectors = a.cols / V;
@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(kThreads)
 template <class T, int V, int kAhead, int kVectors>
 __global__ void __launch_bounds__(kThreads)
     unpermute_kernel(const __grid_constant__ NVTEXUnpermuteArgs a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t vectors = a.cols / V;
   const size_t pieces = (vectors + kThreads * kVectors - 1) / (kThreads * kVectors);
   for (size_t task = blockIdx.x; task < a.tokens * pieces; task += gridDim.x) {

@@ -48,8 +48,8 @@ struct Members {
 // the stream complete, so that the reduction may read its input without waiting.
 __global__ void __launch_bounds__(kThreads)
     group_amax_zero_kernel(float *amax, size_t length, const float *noop) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   if (noop != nullptr && *noop == 1.0f) return;
   const size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < length) amax[i] = 0.0f;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   constexpr size_t kStride = size_t{kThreads} * kVec, kBlock = kStride * kUnroll;
   __shared__ BlockMax<kThreads> block;
   __shared__ size_t found[3];
-  let_next_start();
+  griddepcontrol_launch_dependents();
   const size_t first = blockIdx.x * kBlock, last = first + kBlock, end = skew + numel;
   const size_t own = first + threadIdx.x * kVec;
   Vec<T, kVec> x[kUnroll];
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kThreads, 3)
     }
     if (threadIdx.x < 32) {
       const int bits = block.get();
-      wait_for_stream();
+      griddepcontrol_wait();
       if (threadIdx.x == 0 && (noop == nullptr || *noop != 1.0f)) raise(amax + member, bits);
     }
     if (high >= last || ++member >= members.group.num_tensors) return;

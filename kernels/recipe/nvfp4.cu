@@ -19,7 +19,7 @@ __device__ __forceinline__ float global_scale(float amax) {
 }
 
 __global__ void alpha_kernel(const __grid_constant__ NVTEXNvfp4AlphaArgs a) {
-  wait_for_stream();
+  griddepcontrol_wait();
   const float product = __fmul_rn(__fmul_rn(a.alpha, *a.amax_a), *a.amax_b);
   a.output[0] = __fmul_rn(product, a.factor);
   if (a.with_beta) a.output[1] = a.beta;
@@ -27,8 +27,8 @@ __global__ void alpha_kernel(const __grid_constant__ NVTEXNvfp4AlphaArgs a) {
 
 __global__ void __launch_bounds__(kThreads)
     global_scale_kernel(const __grid_constant__ NVTEXNvfp4GlobalScaleArgs a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < a.length) a.scale[i] = global_scale(a.amax[i]);
 }
@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(kThreads)
 // A thread for each block; it writes the codes of the block's rows.
 __global__ void __launch_bounds__(kThreads)
     block_scale_kernel(const __grid_constant__ NVTEXNvfp4BlockScaleArgs a, size_t lines) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i == 0 && a.target_amax != nullptr) *a.target_amax = *a.global_amax;
   const size_t line = i / a.tile_cols, col = i % a.tile_cols;
@@ -77,8 +77,8 @@ __global__ void __launch_bounds__(kThreads)
     partial_amax_kernel(const __grid_constant__ NVTEXNvfp4PartialAmaxArgs a, size_t across,
                         size_t units) {
   constexpr int kLanes = kBlock / N;
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const NVTEXShard &s = a.shard;
   const size_t unit = size_t{blockIdx.x} * kThreads + threadIdx.x;
   const size_t row = unit / across * kBlock, col = unit % across * N;
@@ -157,8 +157,8 @@ __device__ __forceinline__ size_t divide(size_t a, size_t b) {
 template <class T, bool kVectors>
 __global__ void __launch_bounds__(kThreads)
     partial_cast_kernel(const __grid_constant__ NVTEXNvfp4PartialCastArgs a, size_t units) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const NVTEXShard &s = a.shard;
   const size_t unit = size_t{blockIdx.x} * kThreads + threadIdx.x;
   if (unit >= units) return;

@@ -109,8 +109,8 @@ __global__ void __launch_bounds__(kThreads)
     partial_amax_kernel(const __grid_constant__ NVTEXPartialAmaxArgs a, size_t across) {
   constexpr int kLanes = 128 / N, kRows = kThreads / kLanes;
   __shared__ BlockMax<kThreads> block;
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t down = blockIdx.x / across, right = blockIdx.x % across;
   const size_t row = down * 128 + threadIdx.x / kLanes,
                col = right * 128 + threadIdx.x % kLanes * N;
@@ -137,8 +137,8 @@ __global__ void __launch_bounds__(kThreads)
                            size_t tiles, bool col_vec) {
   using V = Vec<T, N>;
   constexpr int kLanes = 32 / N;  // Of a block of 32 columns.
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t tile = size_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
   if (tile >= tiles) return;
   const size_t row0 = tile / across * 32, padded = (a.shard.cols + 127) / 128 * 128;
@@ -205,8 +205,8 @@ __global__ void __launch_bounds__(kThreads)
     partial_cast_kernel(const __grid_constant__ NVTEXPartialCastArgs a, size_t first_row,
                         size_t across, size_t tiles) {
   constexpr int kRows = 4;
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t tile = size_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
   if (tile >= tiles) return;
   const size_t row0 = first_row + tile / across * kRows;

@@ -15,8 +15,8 @@ constexpr int kAmaxUnroll = 4;
 // Zeroes the amax and lets the reduction start. Waiting first makes everything earlier in the
 // stream complete, so that the reduction may read its input without waiting.
 __global__ void amax_zero_kernel(float *amax, const float *noop) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   if (noop == nullptr || *noop != 1.0f) *amax = 0.0f;
 }
 
@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(kAmaxThreads)
                 const float *noop) {
   __shared__ BlockMax<kAmaxThreads> block;
   const bool single = gridDim.x == 1;
-  if (single) wait_for_stream();
-  let_next_start();
+  if (single) griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   AbsMax<T> partial;
   amax_range<T, 16 / T::kBytes, kAmaxUnroll>(in, head, tail, partial);
   amax_range<T, 1, kAmaxUnroll>(in, 0, head, partial);
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kAmaxThreads)
   __syncthreads();
   if (threadIdx.x >= 32) return;
   const int bits = block.get();
-  if (!single) wait_for_stream();
+  if (!single) griddepcontrol_wait();
   if (threadIdx.x != 0 || (noop != nullptr && *noop == 1.0f)) return;
   if (single) {
     *amax = __int_as_float(bits);
@@ -86,8 +86,8 @@ NVTEXOutcome amax(const NVTEXAmaxArgs &a, cudaStream_t stream) {
 }
 
 __global__ void scale_from_amax_kernel(const __grid_constant__ NVTEXScaleFromAmaxArgs a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   if (a.noop != nullptr && *a.noop == 1.0f) return;
   const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= a.length) return;
@@ -105,14 +105,14 @@ __global__ void scale_from_amax_kernel(const __grid_constant__ NVTEXScaleFromAma
 }
 
 __global__ void scale_reciprocal_kernel(const float *scale, float *scale_inv) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   *scale_inv = scale != nullptr ? __frcp_rn(*scale) : 1.0f;
 }
 
 // Scales to 16-byte slots. It ends before the next kernel starts, which is not ours.
 __global__ void align_scales_kernel(const float *a, const float *b, const float *d, float *slots) {
-  wait_for_stream();
+  griddepcontrol_wait();
   const float *scale = threadIdx.x == 0 ? a : threadIdx.x == 1 ? b : d;
   if (scale != nullptr) slots[4 * threadIdx.x] = *scale;
 }
@@ -144,8 +144,8 @@ __global__ void __launch_bounds__(kHistoryThreads)
     delayed_scaling_kernel(const __grid_constant__ Histories<kCapacity> histories,
                            const __grid_constant__ HistoryRule rule) {
   __shared__ float warps[kHistoryThreads / 32][32];
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const History &history = histories.of[blockIdx.y];
   const NVTEXDelayedScalingEntry &entry = history.entry;
   const size_t scales = entry.num_scales, length = rule.length;

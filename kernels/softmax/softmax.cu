@@ -174,8 +174,8 @@ __device__ __forceinline__ float dot(const float (&g)[N], const float (&y)[N], f
 
 template <class T, int N, int kTeam, int kVecs, int kThreads, bool kMasked>
 __global__ void __launch_bounds__(kThreads) held_forward_kernel(const __grid_constant__ Problem a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   __shared__ float shared[2][32];
   const size_t index = blockIdx.x * size_t{kThreads / kTeam} + threadIdx.x / kTeam;
   const Row<T, N, kTeam, kMasked> row(a, index, threadIdx.x % kTeam);
@@ -217,8 +217,8 @@ __global__ void __launch_bounds__(kThreads) held_forward_kernel(const __grid_con
 template <class T, int N, int kTeam, int kVecs, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     held_backward_kernel(const __grid_constant__ Problem a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   __shared__ float shared[32];
   const size_t index = blockIdx.x * size_t{kThreads / kTeam} + threadIdx.x / kTeam;
   const Row<T, N, kTeam, false> row(a, index, threadIdx.x % kTeam);
@@ -250,8 +250,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T, int N, int kTeam, int kThreads, bool kMasked>
 __global__ void __launch_bounds__(kThreads) long_forward_kernel(const __grid_constant__ Problem a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   __shared__ float shared[2][32];
   constexpr size_t kTeams = kThreads / kTeam;
   constexpr int kUnroll = N == 1 ? 2 : 4;
@@ -288,8 +288,8 @@ __global__ void __launch_bounds__(kThreads) long_forward_kernel(const __grid_con
 template <class T, int N, int kTeam, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     long_backward_kernel(const __grid_constant__ Problem a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   __shared__ float shared[2][32];
   constexpr size_t kTeams = kThreads / kTeam;
   constexpr int kUnroll = N == 1 ? 2 : 4;

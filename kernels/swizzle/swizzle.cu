@@ -198,8 +198,8 @@ __device__ __forceinline__ int find(int count, size_t piece, First first) {
 template <int kCapacity>
 __global__ void __launch_bounds__(kSwizzleThreads)
     swizzle_kernel(const __grid_constant__ Matrices<kCapacity> a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t piece = size_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (piece >= a.pieces) return;
   const int i = find(a.count, piece, [&](int i) { return a.of[i].first; });
@@ -233,8 +233,8 @@ __global__ void __launch_bounds__(kSwizzleThreads)
     swizzle_group_kernel(const __grid_constant__ GroupMatrices a) {
   __shared__ size_t prefix[kSwizzleThreads + 1];
   __shared__ size_t valid_m[kSwizzleThreads], valid_k[kSwizzleThreads];
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const Matrix whole = matrix_of(a.entries[blockIdx.y]);
   const NVTEXGroup &group = a.group;
   const size_t room = (whole.transposed ? group.col_scales : group.row_scales) / 512;
@@ -310,8 +310,8 @@ NVTEXOutcome swizzle(const NVTEXSwizzleArgs &args, size_t begin, size_t end, cud
 // A warp for each tile of four rows of 32 per lane.
 __global__ void __launch_bounds__(kSwizzleThreads)
     scale_codes_kernel(const __grid_constant__ NVTEXScaleCodesArgs a, size_t across, size_t tiles) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t tile = size_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (tile >= tiles) return;
   const size_t row0 = tile / across * 128 + threadIdx.x % 32, block = tile % across;

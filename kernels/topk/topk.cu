@@ -78,8 +78,8 @@ __global__ void __launch_bounds__(kThreads) digit_kernel(const __grid_constant__
   __shared__ bool last;
   constexpr int kEach = (1 << kBits) / kThreads;
   constexpr uint32_t kAbove = kShift + kBits == 32 ? 0 : ~0u << (kShift + kBits) % 32;
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   for (size_t r = blockIdx.y; r < a.rows; r += gridDim.y) {
     const size_t length = length_of(a, r);
     if (length <= a.k) continue;
@@ -129,8 +129,8 @@ __global__ void __launch_bounds__(kThreads) digit_kernel(const __grid_constant__
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__ Args a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   for (size_t r = blockIdx.y; r < a.rows; r += gridDim.y) {
     const size_t length = length_of(a, r);
     if (length <= a.k) continue;
@@ -153,8 +153,8 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__
 template <class T>
 __global__ void __launch_bounds__(kThreads) write_kernel(const __grid_constant__ Args a) {
   using Bits = typename T::Bits;
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   for (size_t r = blockIdx.y; r < a.rows; r += gridDim.y) {
     const size_t length = length_of(a, r), begin = blockIdx.x * kChunk;
     auto write = [&](size_t at, Bits key, size_t index) {

@@ -13,8 +13,8 @@ constexpr int kMemsetThreads = kMemsetBytes / 16;
 
 __global__ void __launch_bounds__(kMemsetThreads)
     memset_kernel(uint8_t *ptr, unsigned vectors, unsigned bytes, uint32_t word) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   if (threadIdx.x < vectors) {
     reinterpret_cast<uint4 *>(ptr)[threadIdx.x] = make_uint4(word, word, word, word);
   }
@@ -63,8 +63,8 @@ __device__ __forceinline__ uint64_t warp_scan(uint64_t value, int lane) {
 __global__ void __launch_bounds__(kScanThreads) offsets_kernel(const __grid_constant__ ScanArgs a) {
   // Two sets: the warps of a chunk write one while slower warps still read the other.
   __shared__ uint64_t sums[2][kScanThreads / 32];
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int k = threadIdx.x; k < a.num_outputs; k += kScanThreads) {
     if (a.outputs[k].leading_zero) put_integer(a.outputs[k], 0, 0);

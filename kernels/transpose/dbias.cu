@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(3))
     transpose_dbias_kernel(const __grid_constant__ Args args) {
   __shared__ alignas(16) uint32_t tile[kCols * kWords];
   __shared__ alignas(16) float pairs[2 * kWarps * kCols];
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const TileArgs &a = args.tile;
   const float scale = args.scale_inv != nullptr ? *args.scale_inv : 1.0f;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -128,8 +128,8 @@ template <class Out>
 __global__ void __launch_bounds__(kSumCols *kSums)
     add_partial_kernel(const float *partial, void *dbias, size_t count, size_t cols) {
   __shared__ float sums[kSums][kSumCols];
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const int lane = threadIdx.x % kSumCols, own = threadIdx.x / kSumCols;
   const size_t col = size_t{blockIdx.x} * kSumCols + lane;
   float sum = 0.0f;

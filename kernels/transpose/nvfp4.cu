@@ -57,8 +57,8 @@ __global__ void __launch_bounds__(kThreads)
   const size_t in_pitch = a.cols / 2, out_pitch = a.rows / 2;
   // Bytes of a line of which a piece has `left` and more are inside.
   const auto count = [](size_t left) { return left < 8 ? static_cast<int>(left) : 8; };
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   {
     const int across = threadIdx.x % kAcross, lot = threadIdx.x / kAcross;
     const size_t row = row0 + lot * kPiece, byte = col0 / 2 + across * 8;
@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(kThreads)
   const auto *in = static_cast<const uint8_t *>(a.input);
   const size_t tile0 = size_t{blockIdx.x % down} * kScaleTiles;
   const size_t col0 = size_t{blockIdx.x / down} * kScaleCols;
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const int lane = threadIdx.x % kScaleTiles, first = threadIdx.x / kScaleTiles;
 #pragma unroll
   for (int i = 0; i < kScaleCols; i += kThreads / kScaleTiles) {

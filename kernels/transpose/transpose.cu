@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(256) swap_units_kernel(const Unit *in, Unit *o
                                                          size_t cols, unsigned tiles_per_line) {
   constexpr int kSide = 32, kStep = 256 / kSide, kCount = kSide / kStep;
   __shared__ Unit tile[kSide][kSide + 1];
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t row0 = size_t{blockIdx.x % tiles_per_line} * kSide;
   const size_t col0 = size_t{blockIdx.x / tiles_per_line} * kSide;
   const int height = left_of(rows - row0, kSide), width = left_of(cols - col0, kSide);
@@ -81,8 +81,8 @@ constexpr int kSwapThreads = 256, kSwapRows = 4;
 template <class Vector>
 __global__ void __launch_bounds__(kSwapThreads)
     swap_rows_kernel(const __grid_constant__ SwapRowsArgs a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const unsigned step = kSwapThreads / a.lanes;
   const size_t at = size_t{blockIdx.x % a.pieces} * a.lanes + threadIdx.x % a.lanes;
   const size_t row0 = size_t{blockIdx.x / a.pieces} * step * kSwapRows + threadIdx.x / a.lanes;

@@ -21,8 +21,8 @@ template <int kBytes>
 __global__ void __launch_bounds__(kCopyThreads)
     host_copy_kernel(void *device, unsigned bytes,
                      const __grid_constant__ Payload<kBytes> payload) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const unsigned i = blockIdx.x * kCopyThreads + threadIdx.x;
   if (i < bytes / 4) {
     static_cast<uint32_t *>(device)[i] = payload.words[i];

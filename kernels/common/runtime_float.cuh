@@ -9,18 +9,16 @@
 namespace nvte {
 
 // In the place of a tag of dtype.cuh.
-struct Any {};
-
-inline __host__ __device__ int any_bytes(NVTEDType dtype) { return dtype == kNVTEFloat32 ? 4 : 2; }
+struct RuntimeFloat {};
 
 template <class T>
 __host__ __device__ constexpr bool is_float32(NVTEDType dtype) {
-  return std::is_same_v<T, Any> ? dtype == kNVTEFloat32 : std::is_same_v<T, F32>;
+  return std::is_same_v<T, RuntimeFloat> ? dtype == kNVTEFloat32 : std::is_same_v<T, F32>;
 }
 
 // As they are in memory.
 template <int N>
-struct Vec<Any, N> {
+struct Vec<RuntimeFloat, N> {
   uint32_t w[N];
 
   Vec() = default;
@@ -38,22 +36,22 @@ struct Vec<Any, N> {
   }
 };
 
-// load(), to_float() and store() of vec.cuh for a T that is Any, or `dtype`'s tag.
+// load(), to_float() and store() of vec.cuh for a T that is RuntimeFloat, or `dtype`'s tag.
 template <class T, int N>
 __device__ __forceinline__ Vec<T, N> load(NVTEDType dtype, const void *base, size_t index,
                                           bool inside) {
-  if constexpr (!std::is_same_v<T, Any>) {
+  if constexpr (!std::is_same_v<T, RuntimeFloat>) {
     return load<T, N>(base, index, inside);
   } else if (dtype == kNVTEFloat32) {
-    return Vec<Any, N>(load<F32, N>(base, index, inside));
+    return Vec<RuntimeFloat, N>(load<F32, N>(base, index, inside));
   } else {
-    return Vec<Any, N>(load<BF16, N>(base, index, inside));
+    return Vec<RuntimeFloat, N>(load<BF16, N>(base, index, inside));
   }
 }
 
 template <class T, int N>
 __device__ __forceinline__ void to_float(NVTEDType dtype, const Vec<T, N> &v, float (&f)[N]) {
-  if constexpr (!std::is_same_v<T, Any>) {
+  if constexpr (!std::is_same_v<T, RuntimeFloat>) {
     to_float(v, f);
   } else if (dtype == kNVTEFloat32) {
     to_float(v.template as<F32>(), f);
@@ -64,11 +62,11 @@ __device__ __forceinline__ void to_float(NVTEDType dtype, const Vec<T, N> &v, fl
   }
 }
 
-// Both.
+// Loads N elements and converts them.
 template <class T, int N>
 __device__ __forceinline__ void load_floats(NVTEDType dtype, const void *base, size_t index,
                                             float (&f)[N]) {
-  if constexpr (!std::is_same_v<T, Any>) {
+  if constexpr (!std::is_same_v<T, RuntimeFloat>) {
     to_float(load<T, N>(base, index, true), f);
   } else if (dtype == kNVTEFloat32) {
     to_float(load<F32, N>(base, index, true), f);
@@ -82,7 +80,7 @@ __device__ __forceinline__ void load_floats(NVTEDType dtype, const void *base, s
 template <class T, int N>
 __device__ __forceinline__ void store(NVTEDType dtype, void *base, size_t index,
                                       const float (&f)[N]) {
-  if constexpr (!std::is_same_v<T, Any>) {
+  if constexpr (!std::is_same_v<T, RuntimeFloat>) {
     store(base, index, from_float<T, N>(f));
   } else if (dtype == kNVTEFloat32) {
     store(base, index, from_float<F32, N>(f));
