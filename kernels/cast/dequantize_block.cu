@@ -1,7 +1,7 @@
 // Casts back from FP8 with scales of blocks, and of groups in any scaling mode: y = cast(x *
 // scale_inv) of row-wise or column-wise data.
 
-#include "entries.cuh"
+#include "modes.cuh"
 #include "common/group.cuh"
 #include "common/scale.cuh"
 #include "common/tile.cuh"

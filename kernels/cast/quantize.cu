@@ -1,7 +1,7 @@
 // Casts of a matrix, rowwise and transposed: y = cast(x * scale), with amax and scale_inv, and
 // y = cast(x * scale_inv) back.
 
-#include "entries.cuh"
+#include "modes.cuh"
 #include "common/stream.cuh"
 #include "common/tile.cuh"
 #include "nvte/backend/transpose.h"

@@ -1,7 +1,7 @@
 // Functions of one or two inputs, gated or not, to any type, element by element; and the second
 // step of the sums over rows.
 
-#include "entries.cuh"
+#include "modes.cuh"
 #include "function.cuh"
 #include "common/group.cuh"
 #include "common/reduce.cuh"

@@ -1,4 +1,6 @@
-// Entries of the casts by how they scale.
+// The casts by scaling mode: quantize.cu chooses one of these functions, and the source of the
+// function's name defines it. sum_dbias() and sum_columns() are in quantize_elements.cu,
+// dequantize_blocks() in dequantize_block.cu.
 #pragma once
 
 #include "common/launch.cuh"

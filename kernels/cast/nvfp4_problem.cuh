@@ -1,0 +1,148 @@
+// What the kernels of casts to NVFP4 share: the problem as the launcher sees it, members of a
+// group, scales of tensors, and the random words of blocks.
+#pragma once
+
+#include "common/launch.cuh"
+#include "common/nvfp4.cuh"
+#include "common/philox.cuh"
+#include "common/reduce.cuh"
+#include "common/scale.cuh"
+#include "nvte/backend/nvfp4.h"
+
+namespace nvte {
+namespace {
+
+constexpr int kTile = 64;
+constexpr int kThreads = 256;
+constexpr int kPitch = kTile + 1;
+constexpr float kBf16Max = 0x1.FEp127f;
+
+// What the launcher works out for the kernel.
+struct Problem {
+  NVTEXNvfp4QuantizeArgs a;
+  bool vectorised;     // The input is aligned to 16 bytes, rows too.
+  size_t strip_tiles;  // For the random words.
+};
+
+// Rows of a member of a group.
+struct Member {
+  size_t index;
+  size_t first;
+  size_t rows;
+  size_t data;  // Bytes before its column-wise data and scales.
+  size_t scales;
+  size_t stride;  // Between column-wise scales of neighbouring columns.
+};
+
+__device__ __forceinline__ bool propagates_nan(NVTEXNvfp4Variant variant) {
+  return variant >= NVTEX_NVFP4_HADAMARD_COLUMNS;
+}
+
+__device__ Nvfp4Scale scale_of(const NVTEXNvfp4QuantizeArgs &a, const float *amax, float &global) {
+  global = 1.0f;
+  if (amax != nullptr) {
+    const float most = *amax;
+    if (a.variant == NVTEX_NVFP4_HADAMARD || a.variant == NVTEX_NVFP4_HADAMARD_GROUP) {
+      global = most > 0.0f ? fminf(__fdiv_rn(a.e4m3_max * kE2m1Max, most), FLT_MAX) : 1.0f;
+    } else if (a.variant == NVTEX_NVFP4_HADAMARD_COLUMNS && most != most) {
+      global = most;
+    } else {
+      global = nvfp4_global_scale(most, a.e4m3_max);
+    }
+  }
+  return nvfp4_scale(global);
+}
+
+struct Call {
+  uint64_t sequence;
+  uint32_t call;
+  bool exchanged;  // The block's halves.
+};
+
+// Sequence and call of the generator for the words of the block that begins at (r, c).
+__device__ Call random_call(const Problem &p, bool colwise, size_t r, size_t c) {
+  const NVTEXNvfp4QuantizeArgs &a = p.a;
+  r += a.first_row;
+  const unsigned tile_r = r % 128, tile_c = c % 128;
+  const uint64_t across = (a.cols + 127) / 128, tile = c / 128 + r / 128 * across;
+  const bool by_row = a.rowwise.data != nullptr, by_col = a.colwise.data != nullptr;
+  const unsigned height = a.variant == NVTEX_NVFP4_HADAMARD_COLUMNS ? 64 : 128;
+  const uint64_t per = p.strip_tiles, down = r / height;
+  const bool in_strips = propagates_nan(a.variant);
+  const uint64_t strip = in_strips ? down % per : 0;
+  const uint64_t lin = in_strips ? per * (c / 128 + down / per * across) : 0;
+  switch (a.variant) {
+    case NVTEX_NVFP4_TUNED: {
+      const unsigned in_r = tile_r % 64, in_c = tile_c % 64;
+      const unsigned sub = tile_r / 64 * 2 + tile_c / 64, calls = by_col ? 4 : 2;
+      if (colwise) {
+        const unsigned lane = in_c / 2, warp = (in_r / 16 + 4 - lane / 2 % 4) % 4;
+        return {32 * warp + lane + 128 * tile, sub * calls + 2 + tile_c % 2, false};
+      }
+      const unsigned thread = in_r % 32 * 4 + in_c / 16;
+      return {thread + 128 * tile, sub * calls + in_r / 32, thread % 32 >= 16};
+    }
+    case NVTEX_NVFP4_SQUARE: {
+      const unsigned calls = by_row && by_col ? 4 : 2;
+      const unsigned call = tile_r / 32 * calls + tile_r % 32 / 16;
+      if (colwise) return {tile_c + 128 * tile, call, false};
+      const unsigned thread = tile_r % 16 * 8 + tile_c / 16;
+      return {thread + 128 * tile, call + calls - 2, thread % 32 >= 16};
+    }
+    case NVTEX_NVFP4_GENERAL:
+      if (colwise) {
+        const unsigned thread = tile_c / 2 % 32 * 8 + tile_r / 16;
+        return {thread + 256 * tile, (by_row ? 4 : 0) + tile_c / 64 * 2 + tile_c % 2, false};
+      }
+      return {tile_r % 32 * 8 + tile_c / 16 + 256 * tile, tile_r / 32, false};
+    case NVTEX_NVFP4_HADAMARD_COLUMNS:
+      return {tile_c + 256 * strip + 256 * lin, tile_r % 64 / 16, false};
+    default: {
+      const uint64_t sequence = 512 * strip + 512 * lin;
+      if (colwise) return {128 + tile_c + sequence, tile_r / 16, false};
+      if (a.variant == NVTEX_NVFP4_HADAMARD) {
+        const unsigned thread = tile_r / 16 * 32 + tile_r % 16 * 2 + tile_c / 64;
+        return {768 + thread + sequence, tile_c % 64 / 16, false};
+      }
+      const unsigned thread = tile_r % 32 / 4 * 32 + tile_r % 4 * 8 + tile_c / 16;
+      const uint64_t rows = a.offsets != nullptr ? a.offsets[a.num_tensors] / a.cols : a.total_rows;
+      return {768 + thread + sequence + 512 * per * across * (rows / 128), tile_r / 32, false};
+    }
+  }
+}
+
+// The random words of the block that begins at (r, c), halves in order.
+__device__ __forceinline__ Words random_words(const Problem &p, bool colwise, size_t r, size_t c) {
+  const NVTEXNvfp4QuantizeArgs &a = p.a;
+  const Call at = random_call(p, colwise, r, c);
+  const uint64_t seed = a.rng_state != nullptr ? a.rng_state[0] : 0;
+  const uint64_t offset = a.rng_state != nullptr ? a.rng_state[1] : 0;
+  const uint64_t low = offset + at.call;
+  const Words words = philox(seed, low, at.sequence + (low < offset ? 1 : 0));
+  if (!at.exchanged) return words;
+  return {{words.w[2], words.w[3], words.w[0], words.w[1]}};
+}
+
+__device__ __forceinline__ Member member_of(const NVTEXNvfp4QuantizeArgs &a, size_t row) {
+  if (a.offsets == nullptr) return {0, 0, a.rows, 0, 0, a.colwise.scale_stride};
+  size_t low = 0, high = a.num_tensors;  // The last member that begins at or before the row.
+  while (high - low > 1) {
+    const size_t middle = (low + high) / 2;
+    (static_cast<size_t>(a.offsets[middle]) / a.cols <= row ? low : high) = middle;
+  }
+  // Of offsets that are not what they should be, whole blocks of the matrix's rows, or none.
+  const size_t from = static_cast<size_t>(a.offsets[low]) / a.cols;
+  const size_t to = static_cast<size_t>(a.offsets[low + 1]) / a.cols;
+  const size_t first = (from < row ? from : row) / 128 * 128;
+  const size_t end = (to < a.rows ? to : a.rows) / 128 * 128;
+  const size_t rows = end > first ? end - first : 0;
+  return {low, first, rows, first * a.cols / 2, first * a.cols / 16, rows / 16};
+}
+
+__device__ __forceinline__ const float *amax_of(const NVTEXNvfp4Lines &lines,
+                                                const Member &member) {
+  return lines.amax == nullptr ? nullptr : lines.amax + member.index;
+}
+
+}  // namespace
+}  // namespace nvte
