@@ -13,35 +13,51 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Casts a tensor, rounding to nearest even and saturating, in the scaling mode of the output.
+ * Casts a tensor in the scaling mode of the output, rounding to nearest even and saturating.
  *
- * Per tensor: `y = cast(x * scale)` to FP8, `y = cast(x)` otherwise. FP8 blocks (1D of 128 elements,
- * 2D of 128 x 128): `y = cast(x * s)` with `s = fp8_max / max|x|` of the block, 1 if that is 0 or Inf.
- * MXFP8 (blocks of 32): `y = cast(x / 2^e)`, with `2^e` the least power of two that is not below
- * `max|x| / fp8_max`. `fp8_max` is the largest finite value: 448 (Float8E4M3), 57344 (Float8E5M2).
- * Shapes: input `[..., n]`, as a matrix R x C; row-wise output the same, column-wise output
- * `[n, ...]` (transposed; MXFP8: as the input) in blocks along the columns; either or both.
- * Dtypes: Float32, Float16, BFloat16 to Float8E4M3, Float8E5M2; per tensor also to these.
- * Scales, per tensor (FP8): `scale` is read (absent: 1), `scale_inv` and `columnwise_scale_inv` are
- * set to `1 / scale`.
- * Scales, FP8 blocks: Float32 `1 / s`; 1D `scale_inv` `[C/128, R]`, `columnwise_scale_inv`
- * `[R/128, C]`; 2D `[R/128, C/128]`, `[C/128, R/128]`; quotients rounded up, the second dimension may
- * be larger, entries beyond are not written.
- * Scales, MXFP8: Float8E8M0 (or Byte) `[R, C/32]`, `[R/32, C]`, rounded up to multiples of 128 along
- * the undivided dimension and of 4 along the other, padding set to 0; in the 128 x 4 tiles of
- * block-scaled products if the output has `with_gemm_swizzled_scales`.
- * `amax` (per tensor, MXFP8), if there, is raised to the largest `|x|`. NaN count nowhere as `|x|`.
- * Empty tensors: nothing is written.
+ * What it computes, with `fp8_max` the largest finite value of the output's dtype (448 for Float8E4M3,
+ * 57344 for Float8E5M2) and `max|x|` the largest magnitude, for which NaN do not count:
+ * - Per tensor: `y = cast(x * scale)` to FP8, `y = cast(x)` to other dtypes.
+ * - FP8 blocks (1D: of 128 elements; 2D: of 128 x 128): `y = cast(x * s)` with `s = fp8_max / max|x|` of
+ *   the block, 1 if `max|x|` is 0 or Inf.
+ * - MXFP8 (blocks of 32 elements): `y = cast(x / 2^e)`, with `2^e` the least power of two that is not below
+ *   `max|x| / fp8_max` of the block.
+ * - NVFP4 (blocks of 16 elements): a block has `scale = e4m3(max|x| * S / 6)` and
+ *   `y = e2m1(x / (scale / S))` with `S = 2688 / amax` of the direction. The amax is read: that of row-wise
+ *   data is `amax`, that of column-wise data `columnwise_amax`; either serves both directions if the other
+ *   is absent, and without both S is 1.
+ *
+ * Shapes: input `[..., n]`, which is a matrix of R rows and C columns. Row-wise output: as the input, in
+ * blocks along the rows. Column-wise output: `[n, ...]` (transposed; in MXFP8 as the input), in blocks along
+ * the columns. The output has either of them or both.
+ *
+ * Dtypes: Float32, Float16 or BFloat16 to Float8E4M3 or Float8E5M2; per tensor also to Float32, Float16
+ * and BFloat16; in NVFP4 to Float4E2M1, of which a packed line has an even number of elements.
+ *
+ * Scales:
+ * - Per tensor, to FP8: `scale` is read (absent: 1); `scale_inv` and `columnwise_scale_inv` become
+ *   `1 / scale`.
+ * - FP8 blocks: `1 / s` in Float32. 1D: `scale_inv` `[C/128, R]`, `columnwise_scale_inv` `[R/128, C]`. 2D:
+ *   `[R/128, C/128]` and `[C/128, R/128]`. Quotients are rounded up. The second dimension may be larger;
+ *   what lies beyond is not written.
+ * - MXFP8: `scale_inv` `[R, C/32]`, `columnwise_scale_inv` `[R/32, C]` in Float8E8M0 or Byte, rounded up to
+ *   multiples of 128 along the undivided dimension and of 4 along the other. The padding becomes 0.
+ * - NVFP4: `scale_inv` `[R, C/16]`, `columnwise_scale_inv` `[C, R/16]` in Float8E4M3 or Byte, rounded up to
+ *   multiples of 128 and 4. The padding is not written.
+ * - With `with_gemm_swizzled_scales`, the scales of MXFP8 and NVFP4 are in the 128 x 4 tiles of block-scaled
+ *   products.
+ *
+ * Amax: per tensor and in MXFP8, `amax`, if there, is raised to the largest `|x|`. In NVFP4 an output with
+ * `row_scaled_nvfp4` has an amax for each row (and column), which the call sets.
+ *
  * Overlaps: no output may overlap anything; but the row-wise one of per-tensor scaling may be the input,
  * if elements are of one size.
+ *
+ * Notes: nothing is written to empty tensors.
+ *
  * Errors: other dtypes, shapes or scaling modes; FP8 data without scales; outputs that overlap; null or
  * misaligned pointers.
- * NVFP4 (Float4E2M1, blocks of 16): column-wise data `[n, ...]`, `scale_inv` Float8E4M3 `[R, C/16]`,
- * `columnwise_scale_inv` `[C, R/16]`, rounded up to multiples of 128 and 4, padding not written; in the
- * 128 x 4 tiles with `with_gemm_swizzled_scales`. With `S = 2688 / amax` of the direction (`amax`,
- * `columnwise_amax`, or the other if it is absent; 1 if both are): a block has `scale = e4m3(max|x| S / 6)`
- * and `y = e2m1(x / (scale / S))`. An output with `row_scaled_nvfp4` takes an amax for each row (and
- * column), which the call sets. Packed lines have an even number of elements.
+ *
  * Source: Micikevicius et al., FP8 Formats for Deep Learning (2022); OCP Microscaling Formats (2023).
  */
 void nvte_quantize(NVTETensor input,
@@ -54,14 +70,18 @@ void nvte_quantize(NVTETensor input,
 void nvte_quantize_noop(NVTETensor input, NVTETensor output, NVTETensor noop, cudaStream_t stream);
 
 /**
- * As `nvte_quantize`, with a config (null: defaults): the noop tensor; for FP8 blocks
- * `force_pow2_scales` (`s` rounded down to a power of two) and `amax_epsilon` (the least `max|x|`);
- * for MXFP8 `mxfp8_2d_quantization` (blocks of 32 x 32 in both directions, codes repeated).
- * For NVFP4 `nvfp4_2d_quantization` (blocks of 16 x 16 in both directions), `stochastic_rounding` by
- * Philox 4x32-10 with the seed and offset of `rng_state` (Int64 [2]; absent: zeros), `use_fast_math` (factors
- * rounded to BFloat16, for BFloat16 in multiples of 32), and `nvfp4_4over6_mode` (1: least absolute error, 2:
- * least squares): each block takes 4 or 6 as the value of its largest element. Stochastic rounding to
- * other types, or with 4over6, is an error.
+ * As `nvte_quantize`, with a config (null: defaults).
+ *
+ * Of the config count, in all modes, the noop tensor, as in `nvte_quantize_noop`, and:
+ * - FP8 blocks: `force_pow2_scales` rounds s down to a power of two, `amax_epsilon` is the least `max|x|`.
+ * - MXFP8: `mxfp8_2d_quantization` takes blocks of 32 x 32 in both directions and repeats their codes.
+ * - NVFP4: `nvfp4_2d_quantization` takes blocks of 16 x 16 in both directions. `stochastic_rounding` rounds by
+ *   Philox 4x32-10 with the seed and offset of `rng_state` (Int64 [2]; absent: zeros). `use_fast_math` rounds
+ *   factors to BFloat16, of BFloat16 inputs whose rows and columns are multiples of 32. With
+ *   `nvfp4_4over6_mode` each block takes 4 or 6 as the value of its largest element, by the least absolute
+ *   error (1) or the least squares (2).
+ *
+ * Errors: also stochastic rounding to other types, or with 4over6.
  */
 void nvte_quantize_v2(NVTETensor input,
                       NVTETensor output,
@@ -115,59 +135,6 @@ void nvte_quantize_dbias(NVTETensor input,
                          cudaStream_t stream);
 
 /**
- * As `nvte_quantize_dbias`, of `v = gelu'(act_input) * input` in place of the input.
- *
- * `act_input` has the shape and dtype of the input. v is Float32; for a cast in blocks it is rounded
- * to the input's dtype, but dbias is the sum of v before that. For `gelu` see `nvte_gelu`.
- */
-void nvte_quantize_dbias_dgelu(NVTETensor input,
-                               NVTETensor act_input,
-                               NVTETensor output,
-                               NVTETensor dbias,
-                               NVTETensor workspace,
-                               cudaStream_t stream);
-
-/**
- * As `nvte_quantize_dbias_dgelu`, with `silu`.
- */
-void nvte_quantize_dbias_dsilu(NVTETensor input,
-                               NVTETensor act_input,
-                               NVTETensor output,
-                               NVTETensor dbias,
-                               NVTETensor workspace,
-                               cudaStream_t stream);
-
-/**
- * As `nvte_quantize_dbias_dgelu`, with `relu`.
- */
-void nvte_quantize_dbias_drelu(NVTETensor input,
-                               NVTETensor act_input,
-                               NVTETensor output,
-                               NVTETensor dbias,
-                               NVTETensor workspace,
-                               cudaStream_t stream);
-
-/**
- * As `nvte_quantize_dbias_dgelu`, with `qgelu`.
- */
-void nvte_quantize_dbias_dqgelu(NVTETensor input,
-                                NVTETensor act_input,
-                                NVTETensor output,
-                                NVTETensor dbias,
-                                NVTETensor workspace,
-                                cudaStream_t stream);
-
-/**
- * As `nvte_quantize_dbias_dgelu`, with `srelu`.
- */
-void nvte_quantize_dbias_dsrelu(NVTETensor input,
-                                NVTETensor act_input,
-                                NVTETensor output,
-                                NVTETensor dbias,
-                                NVTETensor workspace,
-                                cudaStream_t stream);
-
-/**
  * `nvte_quantize_v2` of every member of a group.
  *
  * Shapes: the output says where members are (see `nvte_create_grouped_tensor`): all of one shape, or
@@ -197,57 +164,6 @@ void nvte_group_quantize_dbias(NVTEGroupedTensor input,
                                NVTETensor workspace,
                                NVTEQuantizationConfig quant_config,
                                cudaStream_t stream);
-
-/**
- * As `nvte_group_quantize_dbias`, of `v = gelu'(act_input) * input` in place of the input; see
- * `nvte_quantize_dbias_dgelu`.
- */
-void nvte_group_quantize_dbias_dgelu(NVTEGroupedTensor input,
-                                     NVTEGroupedTensor act_input,
-                                     NVTEGroupedTensor output,
-                                     NVTEGroupedTensor dbias,
-                                     NVTETensor workspace,
-                                     cudaStream_t stream);
-
-/**
- * As `nvte_group_quantize_dbias_dgelu`, with `silu`.
- */
-void nvte_group_quantize_dbias_dsilu(NVTEGroupedTensor input,
-                                     NVTEGroupedTensor act_input,
-                                     NVTEGroupedTensor output,
-                                     NVTEGroupedTensor dbias,
-                                     NVTETensor workspace,
-                                     cudaStream_t stream);
-
-/**
- * As `nvte_group_quantize_dbias_dgelu`, with `relu`.
- */
-void nvte_group_quantize_dbias_drelu(NVTEGroupedTensor input,
-                                     NVTEGroupedTensor act_input,
-                                     NVTEGroupedTensor output,
-                                     NVTEGroupedTensor dbias,
-                                     NVTETensor workspace,
-                                     cudaStream_t stream);
-
-/**
- * As `nvte_group_quantize_dbias_dgelu`, with `qgelu`.
- */
-void nvte_group_quantize_dbias_dqgelu(NVTEGroupedTensor input,
-                                      NVTEGroupedTensor act_input,
-                                      NVTEGroupedTensor output,
-                                      NVTEGroupedTensor dbias,
-                                      NVTETensor workspace,
-                                      cudaStream_t stream);
-
-/**
- * As `nvte_group_quantize_dbias_dgelu`, with `srelu`.
- */
-void nvte_group_quantize_dbias_dsrelu(NVTEGroupedTensor input,
-                                      NVTEGroupedTensor act_input,
-                                      NVTEGroupedTensor output,
-                                      NVTEGroupedTensor dbias,
-                                      NVTETensor workspace,
-                                      cudaStream_t stream);
 
 /**
  * Casts FP8 back: `y = cast(x * scale_inv)`.
@@ -299,6 +215,137 @@ void nvte_group_requantize(NVTETensor input,
                            NVTETensor dequantized,
                            NVTEQuantizationConfig quant_config,
                            cudaStream_t stream);
+
+/**
+ * `nvte_quantize_dbias` of `v = f'(act_input) * input` in place of the input, with the f of
+ * `nvte_gelu`.
+ *
+ * act_input has the shape and dtype of the input. v is Float32; for a cast in blocks it is rounded
+ * to the input's dtype, but dbias is the sum of v before that.
+ */
+void nvte_quantize_dbias_dgelu(NVTETensor input,
+                               NVTETensor act_input,
+                               NVTETensor output,
+                               NVTETensor dbias,
+                               NVTETensor workspace,
+                               cudaStream_t stream);
+
+/**
+ * `nvte_group_quantize_dbias` of `v = f'(act_input) * input` in place of the input and without a
+ * config, with the f of `nvte_gelu`.
+ *
+ * For v see `nvte_quantize_dbias_dgelu`.
+ */
+void nvte_group_quantize_dbias_dgelu(NVTEGroupedTensor input,
+                                     NVTEGroupedTensor act_input,
+                                     NVTEGroupedTensor output,
+                                     NVTEGroupedTensor dbias,
+                                     NVTETensor workspace,
+                                     cudaStream_t stream);
+
+/**
+ * `nvte_quantize_dbias` of `v = f'(act_input) * input` in place of the input, with the f of
+ * `nvte_silu`.
+ *
+ * Otherwise as `nvte_quantize_dbias_dgelu`.
+ */
+void nvte_quantize_dbias_dsilu(NVTETensor input,
+                               NVTETensor act_input,
+                               NVTETensor output,
+                               NVTETensor dbias,
+                               NVTETensor workspace,
+                               cudaStream_t stream);
+
+/**
+ * `nvte_group_quantize_dbias` of `v = f'(act_input) * input` in place of the input and without a
+ * config, with the f of `nvte_silu`.
+ *
+ * Otherwise as `nvte_group_quantize_dbias_dgelu`.
+ */
+void nvte_group_quantize_dbias_dsilu(NVTEGroupedTensor input,
+                                     NVTEGroupedTensor act_input,
+                                     NVTEGroupedTensor output,
+                                     NVTEGroupedTensor dbias,
+                                     NVTETensor workspace,
+                                     cudaStream_t stream);
+
+/**
+ * `nvte_quantize_dbias` of `v = f'(act_input) * input` in place of the input, with the f of
+ * `nvte_relu`.
+ *
+ * Otherwise as `nvte_quantize_dbias_dgelu`.
+ */
+void nvte_quantize_dbias_drelu(NVTETensor input,
+                               NVTETensor act_input,
+                               NVTETensor output,
+                               NVTETensor dbias,
+                               NVTETensor workspace,
+                               cudaStream_t stream);
+
+/**
+ * `nvte_group_quantize_dbias` of `v = f'(act_input) * input` in place of the input and without a
+ * config, with the f of `nvte_relu`.
+ *
+ * Otherwise as `nvte_group_quantize_dbias_dgelu`.
+ */
+void nvte_group_quantize_dbias_drelu(NVTEGroupedTensor input,
+                                     NVTEGroupedTensor act_input,
+                                     NVTEGroupedTensor output,
+                                     NVTEGroupedTensor dbias,
+                                     NVTETensor workspace,
+                                     cudaStream_t stream);
+
+/**
+ * `nvte_quantize_dbias` of `v = f'(act_input) * input` in place of the input, with the f of
+ * `nvte_qgelu`.
+ *
+ * Otherwise as `nvte_quantize_dbias_dgelu`.
+ */
+void nvte_quantize_dbias_dqgelu(NVTETensor input,
+                                NVTETensor act_input,
+                                NVTETensor output,
+                                NVTETensor dbias,
+                                NVTETensor workspace,
+                                cudaStream_t stream);
+
+/**
+ * `nvte_group_quantize_dbias` of `v = f'(act_input) * input` in place of the input and without a
+ * config, with the f of `nvte_qgelu`.
+ *
+ * Otherwise as `nvte_group_quantize_dbias_dgelu`.
+ */
+void nvte_group_quantize_dbias_dqgelu(NVTEGroupedTensor input,
+                                      NVTEGroupedTensor act_input,
+                                      NVTEGroupedTensor output,
+                                      NVTEGroupedTensor dbias,
+                                      NVTETensor workspace,
+                                      cudaStream_t stream);
+
+/**
+ * `nvte_quantize_dbias` of `v = f'(act_input) * input` in place of the input, with the f of
+ * `nvte_srelu`.
+ *
+ * Otherwise as `nvte_quantize_dbias_dgelu`.
+ */
+void nvte_quantize_dbias_dsrelu(NVTETensor input,
+                                NVTETensor act_input,
+                                NVTETensor output,
+                                NVTETensor dbias,
+                                NVTETensor workspace,
+                                cudaStream_t stream);
+
+/**
+ * `nvte_group_quantize_dbias` of `v = f'(act_input) * input` in place of the input and without a
+ * config, with the f of `nvte_srelu`.
+ *
+ * Otherwise as `nvte_group_quantize_dbias_dgelu`.
+ */
+void nvte_group_quantize_dbias_dsrelu(NVTEGroupedTensor input,
+                                      NVTEGroupedTensor act_input,
+                                      NVTEGroupedTensor output,
+                                      NVTEGroupedTensor dbias,
+                                      NVTETensor workspace,
+                                      cudaStream_t stream);
 
 #ifdef __cplusplus
 }  // extern "C"

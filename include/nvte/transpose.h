@@ -54,102 +54,6 @@ void nvte_cast_transpose_dbias(NVTETensor input,
                                cudaStream_t stream);
 
 /**
- * As `nvte_cast_transpose_dbias`, of `v = gelu'(act_input) * input` in place of the input; see
- * `nvte_quantize_dbias_dgelu`.
- */
-void nvte_cast_transpose_dbias_dgelu(NVTETensor input,
-                                     NVTETensor act_input,
-                                     NVTETensor output,
-                                     NVTETensor dbias,
-                                     NVTETensor workspace,
-                                     cudaStream_t stream);
-
-/**
- * As `nvte_cast_transpose_dbias_dgelu`, with `silu`.
- */
-void nvte_cast_transpose_dbias_dsilu(NVTETensor input,
-                                     NVTETensor act_input,
-                                     NVTETensor output,
-                                     NVTETensor dbias,
-                                     NVTETensor workspace,
-                                     cudaStream_t stream);
-
-/**
- * As `nvte_cast_transpose_dbias_dgelu`, with `relu`.
- */
-void nvte_cast_transpose_dbias_drelu(NVTETensor input,
-                                     NVTETensor act_input,
-                                     NVTETensor output,
-                                     NVTETensor dbias,
-                                     NVTETensor workspace,
-                                     cudaStream_t stream);
-
-/**
- * As `nvte_cast_transpose_dbias_dgelu`, with `qgelu`.
- */
-void nvte_cast_transpose_dbias_dqgelu(NVTETensor input,
-                                      NVTETensor act_input,
-                                      NVTETensor output,
-                                      NVTETensor dbias,
-                                      NVTETensor workspace,
-                                      cudaStream_t stream);
-
-/**
- * As `nvte_cast_transpose_dbias_dgelu`, with `srelu`.
- */
-void nvte_cast_transpose_dbias_dsrelu(NVTETensor input,
-                                      NVTETensor act_input,
-                                      NVTETensor output,
-                                      NVTETensor dbias,
-                                      NVTETensor workspace,
-                                      cudaStream_t stream);
-
-/**
- * `nvte_cast_transpose` of the gradient of `gelu(a) * g`.
- *
- * Formula: with act_input = (a | g) in halves, `(gelu'(a) * input * g | input * gelu(a))`, in Float32.
- * Shapes: input `[..., H]`, act_input and the output `[..., 2 H]`.
- * Dtypes: Float32, Float16, BFloat16, the same for both inputs; output as for `nvte_quantize`.
- * Errors: as `nvte_cast_transpose`; inputs that do not fit each other.
- */
-void nvte_dgeglu_cast_transpose(NVTETensor input,
-                                NVTETensor act_input,
-                                NVTETensor output,
-                                cudaStream_t stream);
-
-/**
- * As `nvte_dgeglu_cast_transpose`, with `silu`.
- */
-void nvte_dswiglu_cast_transpose(NVTETensor input,
-                                 NVTETensor act_input,
-                                 NVTETensor output,
-                                 cudaStream_t stream);
-
-/**
- * As `nvte_dgeglu_cast_transpose`, with `relu`.
- */
-void nvte_dreglu_cast_transpose(NVTETensor input,
-                                NVTETensor act_input,
-                                NVTETensor output,
-                                cudaStream_t stream);
-
-/**
- * As `nvte_dgeglu_cast_transpose`, with `qgelu`.
- */
-void nvte_dqgeglu_cast_transpose(NVTETensor input,
-                                 NVTETensor act_input,
-                                 NVTETensor output,
-                                 cudaStream_t stream);
-
-/**
- * As `nvte_dgeglu_cast_transpose`, with `srelu`.
- */
-void nvte_dsreglu_cast_transpose(NVTETensor input,
-                                 NVTETensor act_input,
-                                 NVTETensor output,
-                                 cudaStream_t stream);
-
-/**
  * Transposes FP8 data and sums their columns: `transposed_output[j][i] = input[i][j]`, bit by bit, and
  * `dbias[j] = cast(sum over i of float(input[i][j]) * s)` with `s = transposed_output.scale_inv`, 1 if
  * that is absent. Sums are float32, in an order that the shape alone decides.
@@ -207,6 +111,128 @@ void nvte_nvfp4_scale_transpose(NVTETensor input,
                                 size_t M_tiles,
                                 size_t K_tiles,
                                 cudaStream_t stream);
+
+/**
+ * `nvte_cast_transpose_dbias` of `v = f'(act_input) * input` in place of the input, with the f of
+ * `nvte_gelu`.
+ *
+ * For v see `nvte_quantize_dbias_dgelu`.
+ */
+void nvte_cast_transpose_dbias_dgelu(NVTETensor input,
+                                     NVTETensor act_input,
+                                     NVTETensor output,
+                                     NVTETensor dbias,
+                                     NVTETensor workspace,
+                                     cudaStream_t stream);
+
+/**
+ * `nvte_cast_transpose` of the gradient of `f(a) * g`: with act_input = (a | g) in halves, of
+ * `(f'(a) * input * g | input * f(a))` in Float32, with the f of `nvte_gelu`.
+ *
+ * Shapes: input `[..., n]`, act_input and the output `[..., 2 n]`.
+ * Dtypes: Float32, Float16, BFloat16, the same for both inputs; output as for `nvte_quantize`.
+ * Errors: as `nvte_cast_transpose`; inputs that do not fit each other.
+ */
+void nvte_dgeglu_cast_transpose(NVTETensor input,
+                                NVTETensor act_input,
+                                NVTETensor output,
+                                cudaStream_t stream);
+
+/**
+ * `nvte_cast_transpose_dbias` of `v = f'(act_input) * input` in place of the input, with the f of
+ * `nvte_silu`.
+ *
+ * Otherwise as `nvte_cast_transpose_dbias_dgelu`.
+ */
+void nvte_cast_transpose_dbias_dsilu(NVTETensor input,
+                                     NVTETensor act_input,
+                                     NVTETensor output,
+                                     NVTETensor dbias,
+                                     NVTETensor workspace,
+                                     cudaStream_t stream);
+
+/**
+ * `nvte_cast_transpose` of the gradient of `f(a) * g`: with act_input = (a | g) in halves, of
+ * `(f'(a) * input * g | input * f(a))` in Float32, with the f of `nvte_silu`.
+ *
+ * Otherwise as `nvte_dgeglu_cast_transpose`.
+ */
+void nvte_dswiglu_cast_transpose(NVTETensor input,
+                                 NVTETensor act_input,
+                                 NVTETensor output,
+                                 cudaStream_t stream);
+
+/**
+ * `nvte_cast_transpose_dbias` of `v = f'(act_input) * input` in place of the input, with the f of
+ * `nvte_relu`.
+ *
+ * Otherwise as `nvte_cast_transpose_dbias_dgelu`.
+ */
+void nvte_cast_transpose_dbias_drelu(NVTETensor input,
+                                     NVTETensor act_input,
+                                     NVTETensor output,
+                                     NVTETensor dbias,
+                                     NVTETensor workspace,
+                                     cudaStream_t stream);
+
+/**
+ * `nvte_cast_transpose` of the gradient of `f(a) * g`: with act_input = (a | g) in halves, of
+ * `(f'(a) * input * g | input * f(a))` in Float32, with the f of `nvte_relu`.
+ *
+ * Otherwise as `nvte_dgeglu_cast_transpose`.
+ */
+void nvte_dreglu_cast_transpose(NVTETensor input,
+                                NVTETensor act_input,
+                                NVTETensor output,
+                                cudaStream_t stream);
+
+/**
+ * `nvte_cast_transpose_dbias` of `v = f'(act_input) * input` in place of the input, with the f of
+ * `nvte_qgelu`.
+ *
+ * Otherwise as `nvte_cast_transpose_dbias_dgelu`.
+ */
+void nvte_cast_transpose_dbias_dqgelu(NVTETensor input,
+                                      NVTETensor act_input,
+                                      NVTETensor output,
+                                      NVTETensor dbias,
+                                      NVTETensor workspace,
+                                      cudaStream_t stream);
+
+/**
+ * `nvte_cast_transpose` of the gradient of `f(a) * g`: with act_input = (a | g) in halves, of
+ * `(f'(a) * input * g | input * f(a))` in Float32, with the f of `nvte_qgelu`.
+ *
+ * Otherwise as `nvte_dgeglu_cast_transpose`.
+ */
+void nvte_dqgeglu_cast_transpose(NVTETensor input,
+                                 NVTETensor act_input,
+                                 NVTETensor output,
+                                 cudaStream_t stream);
+
+/**
+ * `nvte_cast_transpose_dbias` of `v = f'(act_input) * input` in place of the input, with the f of
+ * `nvte_srelu`.
+ *
+ * Otherwise as `nvte_cast_transpose_dbias_dgelu`.
+ */
+void nvte_cast_transpose_dbias_dsrelu(NVTETensor input,
+                                      NVTETensor act_input,
+                                      NVTETensor output,
+                                      NVTETensor dbias,
+                                      NVTETensor workspace,
+                                      cudaStream_t stream);
+
+/**
+ * `nvte_cast_transpose` of the gradient of `f(a) * g`: with act_input = (a | g) in halves, of
+ * `(f'(a) * input * g | input * f(a))` in Float32, with the f of `nvte_srelu`.
+ *
+ * Otherwise as `nvte_dgeglu_cast_transpose`.
+ */
+void nvte_dsreglu_cast_transpose(NVTETensor input,
+                                 NVTETensor act_input,
+                                 NVTETensor output,
+                                 cudaStream_t stream);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -1,4 +1,5 @@
-//! The operators as modules call them: with records of tensors in place of handles.
+//! Operators as layers call them: on the stream of a run, with scratch memory from its context, and with the
+//! name of the layer in errors.
 #![allow(unsafe_code)]
 
 use super::context::Run;
@@ -52,8 +53,8 @@ impl Drop for Temp {
     }
 }
 
-/// Says which operator of which module failed: names in its message are those of the operator's
-/// arguments, not those of the module's.
+/// Says which operator of which layer failed: names in its message are those of the operator's
+/// arguments, not those of the layer's.
 fn within<T>(run: &Run, operator: &str, result: Result<T>) -> Result<T> {
     result.map_err(|e| {
         let message = match &run.module {

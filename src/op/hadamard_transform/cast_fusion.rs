@@ -1,5 +1,4 @@
 //! Casts to NVFP4 whose column-wise data are of the Hadamard transform (spec: nvfp4, section 16).
-#![allow(unsafe_code)]
 
 use super::multiple;
 use crate::backend::args::Nvfp4Variant::*;
@@ -7,12 +6,12 @@ use crate::backend::args::*;
 use crate::check;
 use crate::device_check;
 use crate::error::{Error, Result};
-use crate::op::cast::exports::parts;
 use crate::op::cast::nvfp4::{Part, cast_of, check_mode, run, split};
 use crate::op::transformer_engine::QuantizationConfig;
-use crate::tensor::{Buffer, Shape, Tensor};
+use crate::tensor::{Buffer, GroupedTensor, Shape, Tensor};
 use crate::types::NVTEDType::*;
 use crate::types::*;
+use std::fmt::Display;
 
 /// Elements of a block.
 const BLOCK: usize = 16;
@@ -20,35 +19,32 @@ const BLOCK: usize = 16;
 /// What the functions have in common: the arguments of a cast without outputs.
 fn plan(
     (input, shape): (&Buffer, (usize, usize)),
-    matrix: NVTETensor,
+    matrix: &Tensor,
     variant: Nvfp4Variant,
-    config: NVTEQuantizationConfig,
+    config: &QuantizationConfig,
 ) -> Result<Nvfp4QuantizeArgs> {
     check::dtype("input", input.dtype, &[kNVTEBFloat16])?;
     multiple("input.shape", "rows", shape.0)?;
     multiple("input.shape", "columns", shape.1)?;
-    let config = QuantizationConfig::of_handle("quant_config", config)?;
-    let matrix = check::tensor("hadamard_matrix", matrix)?;
-    check::input("hadamard_matrix", &matrix)?;
+    check::input("hadamard_matrix", matrix)?;
     check::dtype("hadamard_matrix", matrix.dtype(), &[kNVTEBFloat16])?;
     check::shape("hadamard_matrix", &matrix.rowwise.shape, &Shape::new(&[BLOCK, BLOCK]))?;
     Ok(Nvfp4QuantizeArgs {
         hadamard: matrix.rowwise.ptr(),
         fast_math: config.use_fast_math,
-        ..cast_of((input, kNVTEBFloat16), shape, variant, &config)
+        ..cast_of((input, kNVTEBFloat16), shape, variant, config)
     })
 }
 
 /// A row-wise matrix of the input.
-fn matrix_of(handle: NVTETensor) -> Result<(Buffer, (usize, usize))> {
-    let input = check::tensor("input", handle)?;
-    check::input("input", &input)?;
-    Ok((input.rowwise, input.rowwise.shape.flatten()))
+fn matrix_of(input: &Tensor) -> Result<(&Buffer, (usize, usize))> {
+    check::input("input", input)?;
+    Ok((&input.rowwise, input.rowwise.shape.flatten()))
 }
 
 /// A buffer of at least so many elements of one of the types.
 fn at_least(
-    name: String,
+    name: impl Display,
     buffer: &Buffer,
     numel: usize,
     dtypes: &[NVTEDType],
@@ -75,21 +71,34 @@ fn scale_count((lines, length): (usize, usize), swizzled: bool) -> usize {
 /// Data, scales and amax, of which the names are given, of `lines` lines of `length` elements; one amax,
 /// or one for each of the members.
 fn direction(
-    tensor_name: &str,
+    tensor_name: impl Display,
     names: [&str; 3],
     [data, scales, amax]: [&Buffer; 3],
     dims @ (lines, length): (usize, usize),
     swizzled: bool,
     members: Option<usize>,
 ) -> Result<Nvfp4Lines> {
-    let [data_name, scale_name, amax_name] = names.map(|name| format!("{tensor_name}.{name}"));
+    let [data_name, scale_name, amax_name] = names;
     let count = scale_count(dims, swizzled);
     Ok(Nvfp4Lines {
-        data: at_least(data_name, data, lines * length, &[kNVTEFloat4E2M1])?,
-        scales: at_least(scale_name, scales, count, &[kNVTEFloat8E4M3, kNVTEByte])?,
+        data: at_least(
+            format_args!("{tensor_name}.{data_name}"),
+            data,
+            lines * length,
+            &[kNVTEFloat4E2M1],
+        )?,
+        scales: at_least(
+            format_args!("{tensor_name}.{scale_name}"),
+            scales,
+            count,
+            &[kNVTEFloat8E4M3, kNVTEByte],
+        )?,
         amax: match members {
-            None => check::scalar(amax_name, amax)?,
-            Some(n) => at_least(amax_name, amax, n, &[kNVTEFloat32])?.cast(),
+            None => check::scalar(format_args!("{tensor_name}.{amax_name}"), amax)?,
+            Some(n) => {
+                let name = format_args!("{tensor_name}.{amax_name}");
+                at_least(name, amax, n, &[kNVTEFloat32])?.cast()
+            }
         },
         scale_stride: length / BLOCK,
     })
@@ -98,19 +107,27 @@ fn direction(
 const ROWWISE: [&str; 3] = ["data", "scale_inv", "amax"];
 const COLWISE: [&str; 3] = ["columnwise_data", "columnwise_scale_inv", "columnwise_amax"];
 
-fn rowwise(name: &str, tensor: &Tensor, shape: (usize, usize)) -> Result<Nvfp4Lines> {
+fn rowwise(name: impl Display, tensor: &Tensor, shape: (usize, usize)) -> Result<Nvfp4Lines> {
     let buffers = [&tensor.rowwise, &tensor.rowwise_scale_inv, &tensor.amax];
     direction(name, ROWWISE, buffers, shape, tensor.swizzled, None)
 }
 
-fn colwise(name: &str, tensor: &Tensor, (rows, cols): (usize, usize)) -> Result<Nvfp4Lines> {
+fn colwise(
+    name: impl Display,
+    tensor: &Tensor,
+    (rows, cols): (usize, usize),
+) -> Result<Nvfp4Lines> {
     let buffers = [&tensor.colwise, &tensor.colwise_scale_inv, &tensor.colwise_amax];
     direction(name, COLWISE, buffers, (cols, rows), tensor.swizzled, None)
 }
 
 /// Column-wise data in the row-wise fields of the output.
-fn transposed(name: &str, tensor: &Tensor, (rows, cols): (usize, usize)) -> Result<Nvfp4Lines> {
-    check_mode(name, tensor.mode)?;
+fn transposed(
+    name: impl Display,
+    tensor: &Tensor,
+    (rows, cols): (usize, usize),
+) -> Result<Nvfp4Lines> {
+    check_mode(&name, tensor.mode)?;
     if tensor.swizzled {
         return Err(Error::argument(format!("{name}.with_gemm_swizzled_scales"), 0, 1));
     }
@@ -118,30 +135,30 @@ fn transposed(name: &str, tensor: &Tensor, (rows, cols): (usize, usize)) -> Resu
     direction(name, ROWWISE, buffers, (cols, rows), false, None)
 }
 
+/// The transform of the columns of a matrix, cast and transposed.
 pub fn columnwise(
-    input: NVTETensor,
-    output: NVTETensor,
-    matrix: NVTETensor,
-    config: NVTEQuantizationConfig,
+    input: &Tensor,
+    output: &Tensor,
+    matrix: &Tensor,
+    config: &QuantizationConfig,
     stream: cudaStream_t,
 ) -> Result<()> {
     let (input, shape) = matrix_of(input)?;
-    let args = plan((&input, shape), matrix, NVTEX_NVFP4_HADAMARD_COLUMNS, config)?;
-    let output = check::tensor("output", output)?;
-    let colwise = transposed("output", &output, shape)?;
+    let args = plan((input, shape), matrix, NVTEX_NVFP4_HADAMARD_COLUMNS, config)?;
+    let colwise = transposed("output", output, shape)?;
     run(&[Nvfp4QuantizeArgs { colwise, ..args }], stream)
 }
 
+/// A matrix by its rows, and the transform by its columns.
 pub fn both(
-    input: NVTETensor,
-    output: NVTETensor,
-    matrix: NVTETensor,
-    config: NVTEQuantizationConfig,
+    input: &Tensor,
+    output: &Tensor,
+    matrix: &Tensor,
+    config: &QuantizationConfig,
     stream: cudaStream_t,
 ) -> Result<()> {
     let (input, shape) = matrix_of(input)?;
-    let mut args = plan((&input, shape), matrix, NVTEX_NVFP4_HADAMARD, config)?;
-    let output = check::tensor("output", output)?;
+    let mut args = plan((input, shape), matrix, NVTEX_NVFP4_HADAMARD, config)?;
     check_mode("output", output.mode)?;
     let (by_row, by_col) = (output.rowwise.is_set(), output.colwise.is_set());
     if !by_row && !by_col {
@@ -149,10 +166,10 @@ pub fn both(
     }
     args.swizzled = output.swizzled;
     if by_row {
-        args.rowwise = rowwise("output", &output, shape)?;
+        args.rowwise = rowwise("output", output, shape)?;
     }
     if by_col {
-        args.colwise = colwise("output", &output, shape)?;
+        args.colwise = colwise("output", output, shape)?;
     }
     run(&[args], stream)
 }
@@ -168,20 +185,20 @@ fn whole_blocks<'a>(
     split(whole, parts)
 }
 
+/// As [`columnwise`], of the parts of a matrix.
 pub fn split_columnwise(
-    input: NVTETensor,
-    (outputs, splits, num_tensors): (*const NVTETensor, *const usize, usize),
-    matrix: NVTETensor,
-    config: NVTEQuantizationConfig,
+    input: &Tensor,
+    parts: &[Part],
+    matrix: &Tensor,
+    config: &QuantizationConfig,
     stream: cudaStream_t,
 ) -> Result<()> {
     let (input, shape) = matrix_of(input)?;
-    let whole = plan((&input, shape), matrix, NVTEX_NVFP4_HADAMARD_COLUMNS, config)?;
-    // SAFETY: the caller says that both arrays have `num_tensors` entries.
-    let parts = unsafe { parts(outputs, splits, num_tensors)? };
-    let parts = whole_blocks(&whole, &parts)?;
+    let whole = plan((input, shape), matrix, NVTEX_NVFP4_HADAMARD_COLUMNS, config)?;
+    let parts = whole_blocks(&whole, parts)?;
     let part = |(i, tensor, args): &(usize, &Tensor, Nvfp4QuantizeArgs)| {
-        let colwise = transposed(&format!("outputs[{i}]"), tensor, (args.rows, args.cols))?;
+        let name = format_args!("outputs[{i}]");
+        let colwise = transposed(name, tensor, (args.rows, args.cols))?;
         Ok(Nvfp4QuantizeArgs { colwise, ..*args })
     };
     run(&parts.iter().map(part).collect::<Result<Vec<_>>>()?, stream)
@@ -196,25 +213,24 @@ fn needs_rng_state(args: &Nvfp4QuantizeArgs) -> Result<()> {
     Ok(())
 }
 
+/// As [`both`], of the parts of a matrix.
 pub fn split_both(
-    input: NVTETensor,
-    (outputs, splits, num_tensors): (*const NVTETensor, *const usize, usize),
-    matrix: NVTETensor,
-    config: NVTEQuantizationConfig,
+    input: &Tensor,
+    parts: &[Part],
+    matrix: &Tensor,
+    config: &QuantizationConfig,
     stream: cudaStream_t,
 ) -> Result<()> {
     let (input, shape) = matrix_of(input)?;
-    let whole = plan((&input, shape), matrix, NVTEX_NVFP4_HADAMARD_GROUP, config)?;
+    let whole = plan((input, shape), matrix, NVTEX_NVFP4_HADAMARD_GROUP, config)?;
     needs_rng_state(&whole)?;
-    // SAFETY: the caller says that both arrays have `num_tensors` entries.
-    let parts = unsafe { parts(outputs, splits, num_tensors)? };
-    let parts = whole_blocks(&whole, &parts)?;
+    let parts = whole_blocks(&whole, parts)?;
     let all = |set: fn(&Tensor) -> bool| parts.iter().all(|(_, tensor, _)| set(tensor));
     let by_row = all(|tensor| tensor.rowwise.is_set());
     let by_col = all(|tensor| tensor.colwise.is_set());
     let swizzled = parts.first().is_some_and(|(_, tensor, _)| tensor.swizzled);
     let part = |(i, tensor, args): &(usize, &Tensor, Nvfp4QuantizeArgs)| {
-        let name = &format!("outputs[{i}]");
+        let name = format_args!("outputs[{i}]");
         check_mode(name, tensor.mode)?;
         if !by_row && !by_col {
             let expected = "row-wise or column-wise data, as all others";
@@ -238,21 +254,20 @@ pub fn split_both(
     run(&parts.iter().map(part).collect::<Result<Vec<_>>>()?, stream)
 }
 
+/// As [`both`], of the members of a group.
 pub fn grouped(
-    input: NVTEGroupedTensor,
-    output: NVTEGroupedTensor,
-    matrix: NVTETensor,
-    config: NVTEQuantizationConfig,
+    input: &GroupedTensor,
+    output: &GroupedTensor,
+    matrix: &Tensor,
+    config: &QuantizationConfig,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let input = check::grouped_tensor("input", input)?;
-    let output = check::grouped_tensor("output", output)?;
     check_mode("output", output.mode)?;
     let n = output.num_tensors;
     if n != input.num_tensors {
         return Err(Error::argument("output.num_tensors", input.num_tensors, n));
     }
-    let (group, shape @ (rows, cols)) = check::members("output", &output)?;
+    let (group, shape @ (rows, cols)) = check::members("output", output)?;
     if !group.last_dims.is_null() {
         let expected = "nothing (members have the columns of the group)";
         return Err(Error::argument("output.last_dims", expected, "an array"));
@@ -314,7 +329,7 @@ pub fn grouped(
             ..args
         }
     };
-    if args.swizzled && rows % 128 != 0 {
+    if args.swizzled && !rows.is_multiple_of(128) {
         let expected = "members of a multiple of 128 rows (because of swizzled scales)";
         return Err(Error::argument("output.logical_shape", expected, output.logical_shape));
     }

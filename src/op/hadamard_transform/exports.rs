@@ -3,6 +3,8 @@
 
 use super::*;
 use crate::error::guard;
+use crate::op::cast::exports::parts;
+use crate::op::transformer_engine::QuantizationConfig;
 
 /// Transposes a matrix and transforms each 16 neighbours of a row of the result.
 ///
@@ -116,7 +118,9 @@ pub unsafe extern "C-unwind" fn nvte_hadamard_transform_cast_fusion_columnwise(
     stream: cudaStream_t,
 ) {
     guard("nvte_hadamard_transform_cast_fusion_columnwise", || {
-        cast_fusion::columnwise(input, output, hadamard_matrix, quant_config, stream)
+        let (input, output) = (check::tensor("input", input)?, check::tensor("output", output)?);
+        let (matrix, config) = options(hadamard_matrix, quant_config)?;
+        cast_fusion::columnwise(&input, &output, &matrix, &config, stream)
     });
 }
 
@@ -136,7 +140,9 @@ pub unsafe extern "C-unwind" fn nvte_quantize_with_hadamard_transform(
     stream: cudaStream_t,
 ) {
     guard("nvte_quantize_with_hadamard_transform", || {
-        cast_fusion::both(input, output, hadamard_matrix, quant_config, stream)
+        let (input, output) = (check::tensor("input", input)?, check::tensor("output", output)?);
+        let (matrix, config) = options(hadamard_matrix, quant_config)?;
+        cast_fusion::both(&input, &output, &matrix, &config, stream)
     });
 }
 
@@ -152,9 +158,12 @@ pub unsafe extern "C-unwind" fn nvte_group_hadamard_transform_cast_fusion_column
     quant_config: NVTEQuantizationConfig,
     stream: cudaStream_t,
 ) {
-    let parts = (outputs.cast_const(), split_sections, num_tensors);
     guard("nvte_group_hadamard_transform_cast_fusion_columnwise", || {
-        cast_fusion::split_columnwise(input, parts, hadamard_matrix, quant_config, stream)
+        let input = check::tensor("input", input)?;
+        let (matrix, config) = options(hadamard_matrix, quant_config)?;
+        // SAFETY: the caller says that both arrays have `num_tensors` entries.
+        let parts = unsafe { parts(outputs, split_sections, num_tensors)? };
+        cast_fusion::split_columnwise(&input, &parts, &matrix, &config, stream)
     });
 }
 
@@ -176,9 +185,12 @@ pub unsafe extern "C-unwind" fn nvte_group_hadamard_transform_cast_fusion(
     stream: cudaStream_t,
 ) {
     let _ = quant_workspace;
-    let parts = (outputs.cast_const(), split_sections, num_tensors);
     guard("nvte_group_hadamard_transform_cast_fusion", || {
-        cast_fusion::split_both(input, parts, hadamard_matrix, quant_config, stream)
+        let input = check::tensor("input", input)?;
+        let (matrix, config) = options(hadamard_matrix, quant_config)?;
+        // SAFETY: the caller says that both arrays have `num_tensors` entries.
+        let parts = unsafe { parts(outputs, split_sections, num_tensors)? };
+        cast_fusion::split_both(&input, &parts, &matrix, &config, stream)
     });
 }
 
@@ -201,7 +213,10 @@ pub unsafe extern "C-unwind" fn nvte_group_hadamard_transform_cast_fusion_graph_
 ) {
     let _ = quant_workspace;
     guard("nvte_group_hadamard_transform_cast_fusion_graph_safe", || {
-        cast_fusion::grouped(input, output, hadamard_matrix, quant_config, stream)
+        let input = check::grouped_tensor("input", input)?;
+        let output = check::grouped_tensor("output", output)?;
+        let (matrix, config) = options(hadamard_matrix, quant_config)?;
+        cast_fusion::grouped(&input, &output, &matrix, &config, stream)
     });
 }
 
@@ -225,4 +240,13 @@ pub(crate) unsafe fn split_amax_of(
         (outputs, check::slice("split_sections", splits, count)?)
     };
     split_amax(&check::tensor("input", input)?, &outputs, splits, maxima, stream)
+}
+
+/// The Hadamard matrix and the config of a cast.
+fn options(
+    matrix: NVTETensor,
+    config: NVTEQuantizationConfig,
+) -> Result<(Tensor, QuantizationConfig)> {
+    let config = QuantizationConfig::of_handle("quant_config", config)?;
+    Ok((check::tensor("hadamard_matrix", matrix)?, config))
 }
