@@ -314,9 +314,9 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_gemm(
         // SAFETY: the caller vouches for the arrays.
         let lists = unsafe {
             Lists {
-                a: of_products("A", A, count, check::tensor)?,
-                b: of_products("B", B, count, check::tensor)?,
-                d: of_products("D", D, count, check::tensor)?,
+                a: of_products("A", A, count, |name, handle| check::tensor(name, handle))?,
+                b: of_products("B", B, count, |name, handle| check::tensor(name, handle))?,
+                d: of_products("D", D, count, |name, handle| check::tensor(name, handle))?,
                 bias: optional_of_products("bias", bias, count)?,
                 aux: optional_of_products("pre_gelu_out", pre_gelu_out, count)?,
                 grad: truth(grad),
@@ -620,7 +620,9 @@ unsafe fn optional_of_products(
     match array.is_null() {
         true => Ok(Vec::new()),
         // SAFETY: the caller's promise.
-        false => unsafe { of_products(name, array, count, check::rowwise_or_unset) },
+        false => unsafe {
+            of_products(name, array, count, |name, handle| check::rowwise_or_unset(name, handle))
+        },
     }
 }
 

@@ -10,8 +10,6 @@ mod mangled;
 mod multi;
 mod nvfp4;
 
-pub use config::{CONFIGS, GROUPED_CONFIGS};
-
 use super::transformer_engine::non_tn_fp8_gemm_supported;
 use crate::backend::{self, args::*};
 use crate::check;
