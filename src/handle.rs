@@ -118,6 +118,7 @@ struct Place {
 }
 
 /// Stripe, batch in the stripe and slot in the batch of an index.
+#[inline]
 fn position(index: u32) -> (usize, usize, usize) {
     let (batch, slot) = (index as usize / BATCH, index as usize % BATCH);
     (batch % STRIPES, batch / STRIPES, slot)
@@ -191,11 +192,13 @@ impl<T: Clone + 'static> Slab<T> {
     }
 
     /// A copy of the object of a handle.
+    #[inline]
     pub fn get(&self, argument: impl Display, handle: *const c_void) -> Result<T> {
         self.read(argument, handle, T::clone)
     }
 
     /// Applies `body` to the object of a handle. `body` must not look up handles of this kind.
+    #[inline]
     pub fn read<R>(
         &self,
         argument: impl Display,
@@ -214,6 +217,7 @@ impl<T: Clone + 'static> Slab<T> {
     }
 
     /// Changes the object of a handle. `body` must not look up handles of this kind.
+    #[inline]
     pub fn write<R>(
         &self,
         argument: impl Display,
@@ -248,6 +252,7 @@ impl<T: Clone + 'static> Slab<T> {
     }
 
     /// What a handle of this kind says; whether its slot exists is seen when it is looked up.
+    #[inline]
     fn decode(&self, argument: impl Display, handle: *const c_void) -> Result<Place> {
         let bits = handle as usize as u64;
         if bits >> 56 != self.kind as u64 {
@@ -270,6 +275,7 @@ impl<T: Clone + 'static> Slab<T> {
     }
 
     /// The place of its kind among all kinds.
+    #[inline]
     fn position(&self) -> usize {
         self.kind as usize - KINDS[0] as usize
     }

@@ -1,5 +1,7 @@
 //! Element types and their conversion to and from f32 (spec quantize 1.2): round to nearest even.
-//! Everything is branch-free bit code, so that the compiler vectorises loops over it.
+//! Everything is branch-free bit code, so that the compiler vectorises loops over it; the conversions of the crate
+//! `half`, which choose among instructions at run time for each value, prevent that. 16-bit floats cross no
+//! interface by value: C passes addresses.
 
 use crate::types::NVTEDType;
 

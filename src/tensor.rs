@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::fork::{self, Held};
 use crate::handle::{Kind, Slab};
 use crate::types::*;
+use num_traits::FromPrimitive;
 use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::fmt::{self, Display};
@@ -128,18 +129,20 @@ impl Shape {
 
     /// The first dimension moved to the end: what a transposed buffer stands for.
     pub fn rotated(&self) -> Self {
-        match self.dims() {
-            [] => *self,
-            [first, rest @ ..] => Self::new(&[rest, &[*first]].concat()),
-        }
+        self.changed(|dims| dims.rotate_left(usize::from(!dims.is_empty())))
     }
 
     /// The last dimension moved to the front: how a transposed buffer is stored.
     pub fn transposed(&self) -> Self {
-        match self.dims() {
-            [] => *self,
-            [rest @ .., last] => Self::new(&[&[*last], rest].concat()),
-        }
+        self.changed(|dims| dims.rotate_right(usize::from(!dims.is_empty())))
+    }
+
+    fn changed(&self, change: impl FnOnce(&mut [usize])) -> Self {
+        let mut dims = [0; MAX_DIMS];
+        let dims = &mut dims[..self.dims().len()];
+        dims.copy_from_slice(self.dims());
+        change(dims);
+        Self::new(dims)
     }
 }
 
@@ -162,13 +165,20 @@ fn extent(dims: &[usize]) -> Option<usize> {
     nonzero.try_fold(1usize, |product, &dim| product.checked_mul(dim))
 }
 
-/// Reads an enumeration that C passed: any number may arrive.
-pub trait FromC: Copy + Sized {
-    /// What is counted, for messages.
+/// An enumeration as an argument of C: any number may arrive.
+pub trait FromC: FromPrimitive + Copy + PartialEq {
+    /// What is legal, for messages.
     const WHAT: &'static str;
-    fn from_number(number: i32) -> Option<Self>;
+    /// The variant that only counts the others.
+    const COUNT: Option<Self> = None;
+
+    #[inline]
+    fn from_number(number: i32) -> Option<Self> {
+        Self::from_i32(number).filter(|value| Some(*value) != Self::COUNT)
+    }
 }
 
+#[inline]
 pub fn from_c<T: FromC>(argument: impl Display, value: MaybeUninit<T>) -> Result<T> {
     let number = raw_enum(value);
     T::from_number(number).ok_or_else(|| Error::argument(argument, T::WHAT, number))
@@ -176,90 +186,32 @@ pub fn from_c<T: FromC>(argument: impl Display, value: MaybeUninit<T>) -> Result
 
 /// The number that C passed for an enumeration.
 #[allow(unsafe_code)]
+#[inline]
 fn raw_enum<T: Copy>(value: MaybeUninit<T>) -> i32 {
     const { assert!(size_of::<T>() == size_of::<i32>()) };
     // SAFETY: a C caller initialises all 4 bytes, whatever their value, and every value is an i32.
     unsafe { value.as_ptr().cast::<i32>().read() }
 }
 
-/// Numbers of an enumeration that are legal as arguments.
+/// Makes an enumeration, which derives `FromPrimitive`, an argument: what is legal, for messages, and the
+/// variant that only counts the others, if it has one. (`num_enum` takes none with the representation of C.)
 macro_rules! from_c_enum {
-    ($type:ident, $what:literal, [$($variant:ident),* $(,)?]) => {
-        impl FromC for $type {
+    ($type:ident, $what:literal $(, $count:ident)?) => {
+        impl $crate::tensor::FromC for $type {
             const WHAT: &'static str = $what;
-            fn from_number(number: i32) -> Option<Self> {
-                const ALL: &[$type] = &[$($type::$variant),*];
-                let is = |variant: &&$type| **variant as i32 == number;
-                // Nearly all numbers are positions in the list.
-                let at = usize::try_from(number).ok().and_then(|at| ALL.get(at)).filter(is);
-                at.or_else(|| ALL.iter().find(is)).copied()
-            }
+            $(const COUNT: Option<Self> = Some(Self::$count);)?
         }
     };
 }
 pub(crate) use from_c_enum;
 
-from_c_enum!(
-    NVTEDType,
-    "an NVTEDType from 0 to 10",
-    [
-        kNVTEByte,
-        kNVTEInt16,
-        kNVTEInt32,
-        kNVTEInt64,
-        kNVTEFloat32,
-        kNVTEFloat16,
-        kNVTEBFloat16,
-        kNVTEFloat8E4M3,
-        kNVTEFloat8E5M2,
-        kNVTEFloat8E8M0,
-        kNVTEFloat4E2M1,
-    ]
-);
-from_c_enum!(
-    NVTEScalingMode,
-    "an NVTEScalingMode (0 to 4, or 100)",
-    [
-        NVTE_DELAYED_TENSOR_SCALING,
-        NVTE_MXFP8_1D_SCALING,
-        NVTE_BLOCK_SCALING_1D,
-        NVTE_BLOCK_SCALING_2D,
-        NVTE_NVFP4_1D_SCALING,
-        NVTE_INVALID_SCALING,
-    ]
-);
-from_c_enum!(
-    NVTETensorParam,
-    "an NVTETensorParam from 0 to 9",
-    [
-        kNVTERowwiseData,
-        kNVTEColumnwiseData,
-        kNVTEScale,
-        kNVTEAmax,
-        kNVTERowwiseScaleInv,
-        kNVTEColumnwiseScaleInv,
-        kNVTEColumnwiseAmax,
-        kNVTEWithGEMMSwizzledScales,
-        kNVTERowScaledNVFP4,
-        kNVTENVFP4E4M3Max,
-    ]
-);
+from_c_enum!(NVTEDType, "an NVTEDType from 0 to 10", kNVTENumTypes);
+from_c_enum!(NVTEScalingMode, "an NVTEScalingMode (0 to 4, or 100)");
+from_c_enum!(NVTETensorParam, "an NVTETensorParam from 0 to 9", kNVTENumTensorParams);
 from_c_enum!(
     NVTEGroupedTensorParam,
     "an NVTEGroupedTensorParam from 0 to 10",
-    [
-        kNVTEGroupedRowwiseData,
-        kNVTEGroupedColumnwiseData,
-        kNVTEGroupedScale,
-        kNVTEGroupedAmax,
-        kNVTEGroupedRowwiseScaleInv,
-        kNVTEGroupedColumnwiseScaleInv,
-        kNVTEGroupedColumnwiseAmax,
-        kNVTEGroupedFirstDims,
-        kNVTEGroupedLastDims,
-        kNVTEGroupedTensorOffsets,
-        kNVTEGroupedWithGEMMSwizzledScales,
-    ]
+    kNVTENumGroupedTensorParams
 );
 
 impl NVTEDType {

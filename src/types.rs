@@ -2,6 +2,7 @@
 //! release 2.20.2. They become `include/nvte/types.h`.
 #![allow(non_camel_case_types, non_upper_case_globals)]
 
+use num_derive::FromPrimitive;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
@@ -21,7 +22,7 @@ pub type cudaEvent_t = *mut CUevent_st;
 
 /// Element type of a buffer.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, FromPrimitive)]
 pub enum NVTEDType {
     kNVTEByte = 0,
     kNVTEInt16 = 1,
@@ -40,7 +41,7 @@ pub enum NVTEDType {
 
 /// How the scales of a tensor are laid out; mode 0 is also "not quantized".
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, FromPrimitive)]
 pub enum NVTEScalingMode {
     #[default]
     NVTE_DELAYED_TENSOR_SCALING = 0,
@@ -53,7 +54,7 @@ pub enum NVTEScalingMode {
 
 /// Kind of normalization.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTE_Norm_Type {
     LayerNorm = 0,
     RMSNorm = 1,
@@ -61,7 +62,7 @@ pub enum NVTE_Norm_Type {
 
 /// How a map of tokens to experts is stored: a byte or a bit for each expert.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTERoutingMapFormat {
     NVTE_ROUTING_MAP_FORMAT_BYTEMAP = 0,
     NVTE_ROUTING_MAP_FORMAT_BITMAP_U8 = 1,
@@ -69,7 +70,7 @@ pub enum NVTERoutingMapFormat {
 
 /// Whether the router itself counts distances to the cutoff.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTEQBHistogramMode {
     NVTE_QB_HISTOGRAM_TWO_KERNEL = 0,
     NVTE_QB_HISTOGRAM_FUSED_ATOMIC = 1,
@@ -77,7 +78,7 @@ pub enum NVTEQBHistogramMode {
 
 /// Parameters of a tensor handle.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTETensorParam {
     kNVTERowwiseData = 0,
     kNVTEColumnwiseData = 1,
@@ -94,7 +95,7 @@ pub enum NVTETensorParam {
 
 /// Parameters of a grouped tensor handle.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTEGroupedTensorParam {
     kNVTEGroupedRowwiseData = 0,
     kNVTEGroupedColumnwiseData = 1,
@@ -121,7 +122,7 @@ pub enum NVTENVFP44Over6Mode {
 
 /// Attributes of a quantization config.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTEQuantizationConfigAttribute {
     kNVTEQuantizationConfigForcePow2Scales = 0,
     kNVTEQuantizationConfigAmaxEpsilon = 1,
@@ -139,7 +140,7 @@ pub enum NVTEQuantizationConfigAttribute {
 
 /// Attributes of a matmul config.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTEMatmulConfigAttribute {
     kNVTEMatmulConfigBiasTensor = 0,
     kNVTEMatmulConfigDBiasTensor = 1,
@@ -153,7 +154,7 @@ pub enum NVTEMatmulConfigAttribute {
 
 /// Attributes of a grouped matmul config.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTEGroupedMatmulConfigAttribute {
     kNVTEGroupedMatmulConfigAvgM = 0,
     kNVTEGroupedMatmulConfigAvgN = 1,
@@ -165,7 +166,7 @@ pub enum NVTEGroupedMatmulConfigAttribute {
 
 /// Activations, plain and gated. No function takes one.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTE_Activation_Type {
     GELU = 0,
     GEGLU = 1,
@@ -236,7 +237,7 @@ pub struct NVTETensorPack {
 /// Order of the dimensions of queries, keys and values: sequence, batch, heads, elements, or packed
 /// tokens (T) of all sequences.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromPrimitive)]
 pub enum NVTE_QKV_Format {
     #[default]
     NVTE_SBHD = 0,
@@ -253,7 +254,7 @@ pub enum NVTE_QKV_Format {
 /// How queries, keys and values lie in memory: dimensions in order (sequence, batch, heads, elements, or
 /// packed tokens T), 3 or 2 of them interleaved, or one after the other.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTE_QKV_Layout {
     NVTE_SB3HD = 0,
     NVTE_SBH3D = 1,
@@ -300,7 +301,7 @@ pub enum NVTE_QKV_Layout_Group {
 
 /// What is added to the scores.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTE_Bias_Type {
     NVTE_NO_BIAS = 0,
     NVTE_PRE_SCALE_BIAS = 1,
@@ -310,7 +311,7 @@ pub enum NVTE_Bias_Type {
 
 /// Which scores count.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTE_Mask_Type {
     NVTE_NO_MASK = 0,
     NVTE_PADDING_MASK = 1,
@@ -322,7 +323,7 @@ pub enum NVTE_Mask_Type {
 
 /// Whether the softmax has one more column.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTE_Softmax_Type {
     NVTE_VANILLA_SOFTMAX = 0,
     NVTE_OFF_BY_ONE_SOFTMAX = 1,

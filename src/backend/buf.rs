@@ -19,7 +19,7 @@ impl<T> Copy for Buf<T> {}
 
 // SAFETY: an address and a length; what threads do with them is a promise to the methods below.
 unsafe impl<T: Send + Sync> Send for Buf<T> {}
-// SAFETY: as above.
+// SAFETY: shared, it is no more than the address and the length that it is alone.
 unsafe impl<T: Send + Sync> Sync for Buf<T> {}
 
 impl<T: Copy> Buf<T> {

@@ -396,7 +396,7 @@ fn nvfp4_values(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outco
             factor: nvfp4.factor,
             with_beta: true,
         };
-        // SAFETY: as above.
+        // SAFETY: the arguments have been checked, and the workspace has room for both factors.
         done(unsafe { kernels::nvfp4_alpha(&factors, stream) })?;
         (nvfp4.alpha, nvfp4.beta) = (output, output.wrapping_add(1));
     }

@@ -41,7 +41,7 @@ impl Group {
         // SAFETY: the caller's promise.
         let array = |ptr: *const i64, len| unsafe { Buf::<i64>::optional(ptr.cast(), len) };
         // A negative value becomes one that is too large.
-        // SAFETY: as above.
+        // SAFETY: nobody writes to the arrays while the backend runs.
         let at = |array: Option<Buf<i64>>, i| array.map(|a| unsafe { a.slice(i, 1)[0] } as usize);
         let (first, last) = (array(self.first_dims, n), array(self.last_dims, n));
         let offsets = array(self.offsets, n + 1);

@@ -3,8 +3,8 @@
 
 use crate::env::env;
 use crate::verbose::{self, Level};
-use std::ffi::{CString, c_void};
-use std::os::unix::ffi::OsStrExt;
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use std::ffi::c_void;
 use std::path::Path;
 
 /// Where a library has been looked for that is not there.
@@ -15,12 +15,10 @@ pub(super) const SEARCHED: &str = "on the loader's path or in NVTE_CUDA_LIB_PATH
 pub(super) fn open(name: &str) -> *mut c_void {
     let folders = env().cuda_lib_path.iter().map(|folder| folder.join(name));
     for path in folders.chain([Path::new(name).to_owned()]) {
-        let Ok(text) = CString::new(path.as_os_str().as_bytes()) else { continue };
         // SAFETY: loading a library runs its initialisers, which is what is wanted.
-        let library = unsafe { libc::dlopen(text.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
-        if !library.is_null() {
+        if let Ok(library) = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) } {
             verbose::line(Level::Dispatch, "library", || path.display().to_string());
-            return library;
+            return library.into_raw();
         }
     }
     std::ptr::null_mut()

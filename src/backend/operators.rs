@@ -6,6 +6,17 @@
 //! struct of `args`, and the path of its function on the CPU below `crate::op`. The launcher of its kernels is
 //! the C function `nvte_cuda_<entry>`. The other functions of a backend, which need more than a struct of
 //! arguments and a stream, follow with their parameters.
+//!
+//! A new operator is:
+//! 1. its arguments, a struct in `src/backend/args/<family>.rs`;
+//! 2. its row here;
+//! 3. its checks in `src/op/<slice>/mod.rs`, which end in `backend::run(&arguments, stream)`, and its C function in
+//!    `exports.rs` beside them;
+//! 4. its reference in `src/op/<slice>/cpu.rs`;
+//! 5. its launcher `nvte_cuda_<entry>` and kernel in `kernels/<slice>/`;
+//! 6. its tests in `capi-tests/<slice>/`.
+//!
+//! `NVTE_BLESS=1 cargo test --test abi` then writes the headers.
 
 macro_rules! operators {
     ($then:ident) => {

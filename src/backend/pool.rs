@@ -260,7 +260,7 @@ impl<T: Send> Chunks<'_, T> {
         struct Start<T>(*mut T);
         // SAFETY: the tasks use different parts of the slice, whose elements may be sent.
         unsafe impl<T: Send> Sync for Start<T> {}
-        // SAFETY: as above.
+        // SAFETY: an address may go to any thread; what is done there with it is the line above.
         unsafe impl<T: Send> Send for Start<T> {}
         impl<T> Start<T> {
             fn get(&self) -> *mut T {

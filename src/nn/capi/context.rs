@@ -2,6 +2,7 @@
 #![allow(unsafe_code, clippy::missing_safety_doc, non_camel_case_types)]
 
 use super::*;
+use num_derive::FromPrimitive;
 
 /// Handle of a context.
 pub type NVTEXContext = *mut c_void;
@@ -95,7 +96,7 @@ pub const NVTEX_CONTEXT_QUANTIZED_WEIGHTS: u32 = 4;
 
 /// Slots of delayed scaling.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTEXPass {
     /// 3 slots: input, weight, output (not used).
     NVTEX_PASS_FORWARD = 0,
@@ -103,7 +104,7 @@ pub enum NVTEXPass {
     NVTEX_PASS_BACKWARD = 1,
 }
 
-from_c_enum!(NVTEXPass, "an NVTEXPass, 0 or 1", [NVTEX_PASS_FORWARD, NVTEX_PASS_BACKWARD]);
+from_c_enum!(NVTEXPass, "an NVTEXPass, 0 or 1");
 
 /// Sets the defaults in the first `struct_size` bytes of a config.
 #[unsafe(no_mangle)]

@@ -263,13 +263,9 @@ fn dense_config(name: &str, config: &NVTEXLinearConfig) -> Result<DenseConfig> {
 
 const NORM_NAMES: [&str; 2] = ["layer_norm_weight", "layer_norm_bias"];
 
-from_c_enum!(
-    NVTE_Activation_Type,
-    "an NVTE_Activation_Type from 0 to 11",
-    [GELU, GEGLU, GLU, SILU, SWIGLU, RELU, REGLU, QGELU, QGEGLU, SRELU, SREGLU, CLAMPED_SWIGLU,]
-);
+from_c_enum!(NVTE_Activation_Type, "an NVTE_Activation_Type from 0 to 11");
 
-from_c_enum!(NVTE_Norm_Type, "an NVTE_Norm_Type, 0 or 1", [LayerNorm, RMSNorm]);
+from_c_enum!(NVTE_Norm_Type, "an NVTE_Norm_Type, 0 or 1");
 
 /// The activation of a number, and whether it is gated.
 fn activation(name: &str, config: &NVTEXLayerNormMLPConfig) -> Result<Activation> {

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, clippy::missing_safety_doc, non_camel_case_types)]
 
 use super::*;
+use num_derive::FromPrimitive;
 
 /// How a module is spread over ranks. So far it is on one alone: other values are refused.
 #[repr(C)]
@@ -19,7 +20,7 @@ pub struct NVTEXParallelConfig {
 
 /// Norms of the heads of queries and keys.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTEXQKNorm {
     NVTEX_QK_NORM_NONE = 0,
     /// `x / sqrt(sum(x^2) + epsilon)`, without parameters.
@@ -28,11 +29,7 @@ pub enum NVTEXQKNorm {
     NVTEX_QK_NORM_LAYER = 3,
 }
 
-from_c_enum!(
-    NVTEXQKNorm,
-    "an NVTEXQKNorm from 0 to 3",
-    [NVTEX_QK_NORM_NONE, NVTEX_QK_NORM_L2, NVTEX_QK_NORM_RMS, NVTEX_QK_NORM_LAYER]
-);
+from_c_enum!(NVTEXQKNorm, "an NVTEXQKNorm from 0 to 3");
 
 /// A norm: a module of its own, or the first part of one.
 #[repr(C)]

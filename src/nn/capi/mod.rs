@@ -17,7 +17,7 @@ use crate::check::{self, truth};
 use crate::error::{Error, Handle, Result, guard};
 use crate::handle::{Kind as HandleKind, Slab};
 use crate::nn::*;
-use crate::tensor::{FromC, Shape, TENSORS, from_c, from_c_enum};
+use crate::tensor::{Shape, TENSORS, from_c, from_c_enum};
 use crate::types::*;
 use crate::verbose::{self, Level};
 use config::*;

@@ -2,13 +2,14 @@
 #![allow(unsafe_code, clippy::missing_safety_doc, non_camel_case_types)]
 
 use super::*;
+use num_derive::FromPrimitive;
 
 /// Handle of a recipe.
 pub type NVTEXRecipe = *mut c_void;
 
 /// How operands of matrix products are scaled.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTEXRecipeKind {
     /// One scale for a tensor, from the maxima of earlier steps.
     NVTEX_RECIPE_DELAYED_SCALING = 0,
@@ -22,21 +23,11 @@ pub enum NVTEXRecipeKind {
     NVTEX_RECIPE_CUSTOM = 4,
 }
 
-from_c_enum!(
-    NVTEXRecipeKind,
-    "an NVTEXRecipeKind from 0 to 4",
-    [
-        NVTEX_RECIPE_DELAYED_SCALING,
-        NVTEX_RECIPE_CURRENT_SCALING,
-        NVTEX_RECIPE_BLOCK_SCALING,
-        NVTEX_RECIPE_MXFP8,
-        NVTEX_RECIPE_CUSTOM,
-    ]
-);
+from_c_enum!(NVTEXRecipeKind, "an NVTEXRecipeKind from 0 to 4");
 
 /// FP8 types of a recipe.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTEXFormat {
     NVTEX_FORMAT_E4M3 = 0,
     /// Refused by every recipe: two E5M2 operands have no product.
@@ -45,40 +36,28 @@ pub enum NVTEXFormat {
     NVTEX_FORMAT_HYBRID = 2,
 }
 
-from_c_enum!(
-    NVTEXFormat,
-    "an NVTEXFormat from 0 to 2",
-    [NVTEX_FORMAT_E4M3, NVTEX_FORMAT_E5M2, NVTEX_FORMAT_HYBRID]
-);
+from_c_enum!(NVTEXFormat, "an NVTEXFormat from 0 to 2");
 
 /// Which maximum of a history counts.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTEXHistoryAlgo {
     NVTEX_HISTORY_MAX = 0,
     NVTEX_HISTORY_MOST_RECENT = 1,
 }
 
-from_c_enum!(
-    NVTEXHistoryAlgo,
-    "an NVTEXHistoryAlgo, 0 or 1",
-    [NVTEX_HISTORY_MAX, NVTEX_HISTORY_MOST_RECENT]
-);
+from_c_enum!(NVTEXHistoryAlgo, "an NVTEXHistoryAlgo, 0 or 1");
 
 /// Operands of the products of a layer.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTEXRole {
     NVTEX_ROLE_INPUT = 0,
     NVTEX_ROLE_WEIGHT = 1,
     NVTEX_ROLE_GRAD_OUTPUT = 2,
 }
 
-from_c_enum!(
-    NVTEXRole,
-    "an NVTEXRole from 0 to 2",
-    [NVTEX_ROLE_INPUT, NVTEX_ROLE_WEIGHT, NVTEX_ROLE_GRAD_OUTPUT]
-);
+from_c_enum!(NVTEXRole, "an NVTEXRole from 0 to 2");
 
 /// What a recipe says of one role.
 #[repr(C)]
@@ -94,7 +73,7 @@ pub struct NVTEXRoleOptions {
 
 /// Scaling of an operand, for `NVTEX_RECIPE_CUSTOM`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTEXSlotScaling {
     /// The operand stays in high precision.
     NVTEX_SLOT_HIGH_PRECISION = 0,
@@ -104,17 +83,7 @@ pub enum NVTEXSlotScaling {
     NVTEX_SLOT_MXFP8 = 4,
 }
 
-from_c_enum!(
-    NVTEXSlotScaling,
-    "an NVTEXSlotScaling from 0 to 4",
-    [
-        NVTEX_SLOT_HIGH_PRECISION,
-        NVTEX_SLOT_DELAYED,
-        NVTEX_SLOT_CURRENT,
-        NVTEX_SLOT_BLOCK,
-        NVTEX_SLOT_MXFP8,
-    ]
-);
+from_c_enum!(NVTEXSlotScaling, "an NVTEXSlotScaling from 0 to 4");
 
 /// The choice for one operand.
 #[repr(C)]
@@ -140,7 +109,7 @@ pub type NVTEXChoose = Option<
 
 /// Operands of the products of the backward pass.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTEXBackward {
     /// Gradients, inputs and weights as the recipe casts them.
     NVTEX_BACKWARD_QUANTIZED = 0,
@@ -151,11 +120,7 @@ pub enum NVTEXBackward {
     NVTEX_BACKWARD_DEQUANTIZED = 2,
 }
 
-from_c_enum!(
-    NVTEXBackward,
-    "an NVTEXBackward from 0 to 2",
-    [NVTEX_BACKWARD_QUANTIZED, NVTEX_BACKWARD_HIGH_PRECISION, NVTEX_BACKWARD_DEQUANTIZED]
-);
+from_c_enum!(NVTEXBackward, "an NVTEXBackward from 0 to 2");
 
 /// A recipe. `nvtex_recipe_config_init` sets the defaults.
 #[repr(C)]

@@ -2,13 +2,14 @@
 #![allow(unsafe_code, clippy::missing_safety_doc, non_camel_case_types)]
 
 use super::*;
+use num_derive::FromPrimitive;
 
 /// Handle of a tape.
 pub type NVTEXTape = *mut c_void;
 
 /// Place of a step among the microbatches that share their weights.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTEXMicrobatch {
     /// Weights are cast in each step; gradients go as their binding says.
     NVTEX_MICROBATCH_NONE = 0,
@@ -18,11 +19,7 @@ pub enum NVTEXMicrobatch {
     NVTEX_MICROBATCH_LATER = 2,
 }
 
-from_c_enum!(
-    NVTEXMicrobatch,
-    "an NVTEXMicrobatch from 0 to 2",
-    [NVTEX_MICROBATCH_NONE, NVTEX_MICROBATCH_FIRST, NVTEX_MICROBATCH_LATER]
-);
+from_c_enum!(NVTEXMicrobatch, "an NVTEXMicrobatch from 0 to 2");
 
 /// Options of a forward pass; its backward pass has the same.
 #[repr(C)]

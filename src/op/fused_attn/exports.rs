@@ -764,17 +764,13 @@ pub unsafe extern "C-unwind" fn nvte_extract_seed_and_offset(
 
 /// What one implementation of attention computes.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTEXAttentionPass {
     NVTEX_ATTENTION_FORWARD = 0,
     NVTEX_ATTENTION_BACKWARD = 1,
 }
 
-from_c_enum!(
-    NVTEXAttentionPass,
-    "an NVTEXAttentionPass from 0 to 1",
-    [NVTEX_ATTENTION_FORWARD, NVTEX_ATTENTION_BACKWARD]
-);
+from_c_enum!(NVTEXAttentionPass, "an NVTEXAttentionPass from 0 to 1");
 
 /// The kind of implementation that runs an attention: `NVTE_FP8` for FP8 queries, else
 /// `NVTE_F16_arbitrary_seqlen`, or `NVTE_No_Backend`. A config of training asks for both passes.

@@ -13,21 +13,7 @@ use crate::types::NVTE_QKV_Format::*;
 use crate::types::*;
 use std::ptr::{null, null_mut};
 
-from_c_enum!(
-    NVTE_QKV_Format,
-    "an NVTE_QKV_Format from 0 to 8",
-    [
-        NVTE_SBHD,
-        NVTE_BSHD,
-        NVTE_THD,
-        NVTE_BSHD_2SBHD,
-        NVTE_SBHD_2BSHD,
-        NVTE_THD_2BSHD,
-        NVTE_THD_2SBHD,
-        NVTE_BHSD,
-        NVTE_QKV_Format_NOT_SET,
-    ]
-);
+from_c_enum!(NVTE_QKV_Format, "an NVTE_QKV_Format from 0 to 8");
 
 /// What the functions have in common.
 pub(crate) struct Form {

@@ -16,16 +16,8 @@ use RouterScore::*;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
-from_c_enum!(
-    NVTERoutingMapFormat,
-    "an NVTERoutingMapFormat (0 or 1)",
-    [NVTE_ROUTING_MAP_FORMAT_BYTEMAP, NVTE_ROUTING_MAP_FORMAT_BITMAP_U8]
-);
-from_c_enum!(
-    NVTEQBHistogramMode,
-    "an NVTEQBHistogramMode (0 or 1)",
-    [NVTE_QB_HISTOGRAM_TWO_KERNEL, NVTE_QB_HISTOGRAM_FUSED_ATOMIC]
-);
+from_c_enum!(NVTERoutingMapFormat, "an NVTERoutingMapFormat (0 or 1)");
+from_c_enum!(NVTEQBHistogramMode, "an NVTEQBHistogramMode (0 or 1)");
 
 const COUNTS: &[NVTEDType] = &[kNVTEInt16, kNVTEInt32, kNVTEInt64, kNVTEBFloat16, kNVTEFloat32];
 

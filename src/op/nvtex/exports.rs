@@ -6,6 +6,7 @@ use crate::backend::pool;
 use crate::env::MOST_THREADS;
 use crate::error::{self, Handle, Mode, guard};
 use crate::tensor::{FromC, from_c, from_c_enum};
+use num_derive::FromPrimitive;
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
 
@@ -27,7 +28,7 @@ pub enum NVTEXStatus {
 
 /// What a failing call does after it has stored status and message.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTEXErrorMode {
     /// Print the message (not with `NVTE_VERBOSE=none`) and return 0 or null.
     NVTEX_ERROR_RETURN = 0,
@@ -37,11 +38,7 @@ pub enum NVTEXErrorMode {
     NVTEX_ERROR_THROW = 2,
 }
 
-from_c_enum!(
-    NVTEXErrorMode,
-    "an NVTEXErrorMode from 0 to 2",
-    [NVTEX_ERROR_RETURN, NVTEX_ERROR_ABORT, NVTEX_ERROR_THROW]
-);
+from_c_enum!(NVTEXErrorMode, "an NVTEXErrorMode from 0 to 2");
 
 /// Status of the first call of this thread that has failed since `nvtex_clear_error`, so that calls
 /// which fail in its wake do not hide the cause. (The name says "last" for the sake of programs built

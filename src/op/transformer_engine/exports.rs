@@ -82,7 +82,7 @@ pub unsafe extern "C-unwind" fn nvte_make_shape(data: *const usize, ndim: usize)
 /// Logical shape: that of the row-wise data, else the one that the column-wise data stand for.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_shape(tensor: NVTETensor) -> NVTEShape {
-    guard("nvte_tensor_shape", || Ok(tensor_shape(tensor)?.to_c()))
+    guard("nvte_tensor_shape", || Ok(check::tensor("tensor", tensor)?.shape("tensor")?.to_c()))
 }
 
 /// Shape of the column-wise data as stored (transposed in most scaling modes).
@@ -96,14 +96,16 @@ pub extern "C-unwind" fn nvte_tensor_columnwise_shape(tensor: NVTETensor) -> NVT
 /// Number of dimensions of the logical shape.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_ndims(tensor: NVTETensor) -> usize {
-    guard("nvte_tensor_ndims", || Ok(tensor_shape(tensor)?.dims().len()))
+    guard("nvte_tensor_ndims", || {
+        Ok(check::tensor("tensor", tensor)?.shape("tensor")?.dims().len())
+    })
 }
 
 /// Dimension `dim` of the logical shape.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_size(tensor: NVTETensor, dim: usize) -> usize {
     guard("nvte_tensor_size", || {
-        let shape = tensor_shape(tensor)?;
+        let shape = check::tensor("tensor", tensor)?.shape("tensor")?;
         let expected = || Error::argument("dim", format!("less than {}", shape.dims().len()), dim);
         shape.dims().get(dim).copied().ok_or_else(expected)
     })
@@ -121,7 +123,7 @@ pub extern "C-unwind" fn nvte_tensor_size_bytes(tensor: NVTETensor) -> usize {
 /// Elements of the logical shape.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_numel(tensor: NVTETensor) -> usize {
-    guard("nvte_tensor_numel", || Ok(tensor_shape(tensor)?.numel()))
+    guard("nvte_tensor_numel", || Ok(check::tensor("tensor", tensor)?.shape("tensor")?.numel()))
 }
 
 /// Bytes of one element (4 for a null handle). Errors: Float4E2M1, which has half a byte.
@@ -153,13 +155,19 @@ pub extern "C-unwind" fn nvte_tensor_type(tensor: NVTETensor) -> NVTEDType {
 /// Address of `amax`; null for a null handle. Errors: `amax` is not Float32.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_amax(tensor: NVTETensor) -> *mut f32 {
-    guard("nvte_tensor_amax", || Ok(Handle(float_field(tensor, "amax", |t| &t.amax)?))).0
+    guard("nvte_tensor_amax", || {
+        Ok(Handle(float_field("amax", &check::tensor_or_empty("tensor", tensor)?.amax)?))
+    })
+    .0
 }
 
 /// Address of `scale`; null for a null handle. Errors: `scale` is not Float32.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_scale(tensor: NVTETensor) -> *mut f32 {
-    guard("nvte_tensor_scale", || Ok(Handle(float_field(tensor, "scale", |t| &t.scale)?))).0
+    guard("nvte_tensor_scale", || {
+        Ok(Handle(float_field("scale", &check::tensor_or_empty("tensor", tensor)?.scale)?))
+    })
+    .0
 }
 
 /// Address of the row-wise `scale_inv`, whatever its type; null for a null handle.
@@ -182,7 +190,7 @@ pub extern "C-unwind" fn nvte_tensor_scale_inv_shape(tensor: NVTETensor) -> NVTE
 /// Sets the row-wise data and `amax` to zero bytes, on the stream. A null handle is ignored.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_zero_tensor(tensor: NVTETensor, stream: cudaStream_t) {
-    guard("nvte_zero_tensor", || zero_tensor(tensor, stream));
+    guard("nvte_zero_tensor", || zero_tensor(&check::tensor_or_empty("tensor", tensor)?, stream));
 }
 
 /// Sets a buffer of the tensor that `tensor` points to. Deprecated: `nvte_set_tensor_param_v2`.
@@ -382,7 +390,10 @@ pub extern "C-unwind" fn nvte_splits_to_offsets_2d(
     stream: cudaStream_t,
 ) {
     guard("nvte_splits_to_offsets_2d", || {
-        splits_to_offsets_2d(first_dims, last_dims, output, stream)
+        let first_dims = check::tensor("first_dims", first_dims)?;
+        let last_dims = check::tensor("last_dims", last_dims)?;
+        let output = check::tensor("output", output)?;
+        splits_to_offsets_2d(&first_dims, &last_dims, &output, stream)
     });
 }
 
@@ -399,10 +410,23 @@ pub unsafe extern "C-unwind" fn nvte_splits_to_offsets_multi(
     num_outputs: usize,
     stream: cudaStream_t,
 ) {
-    // SAFETY: the caller vouches for the arrays.
-    guard("nvte_splits_to_offsets_multi", || unsafe {
-        let flags = include_leading_zero;
-        splits_to_offsets_multi(split_sizes, outputs, strides, flags, num_outputs, stream)
+    guard("nvte_splits_to_offsets_multi", || {
+        if num_outputs == 0 {
+            return Ok(());
+        }
+        let split_sizes = check::tensor("split_sizes", split_sizes)?;
+        let count = ("num_outputs", num_outputs);
+        // SAFETY: the caller vouches for the arrays.
+        let (outputs, strides, zeros) = unsafe {
+            (
+                check::tensors("outputs", outputs, count)?,
+                check::slice("strides", strides, count)?,
+                check::slice("include_leading_zero", include_leading_zero, count)?,
+            )
+        };
+        let outputs = outputs.into_iter().zip(strides).zip(zeros);
+        let outputs = outputs.map(|((output, &stride), &zero)| (output, stride, zero != 0));
+        splits_to_offsets_multi(&split_sizes, outputs, stream)
     });
 }
 

@@ -12,6 +12,7 @@ use crate::handle::{CAPACITY, Kind, Slab};
 use crate::tensor::*;
 use crate::types::*;
 use std::ffi::c_void;
+use std::fmt::Display;
 use std::mem::MaybeUninit;
 
 /// Options of a cast, as operators take them.
@@ -117,19 +118,7 @@ pub static CONFIGS: Slab<StoredConfig> = Slab::new(Kind::QuantizationConfig);
 from_c_enum!(
     NVTEQuantizationConfigAttribute,
     "an NVTEQuantizationConfigAttribute from 0 to 10",
-    [
-        kNVTEQuantizationConfigForcePow2Scales,
-        kNVTEQuantizationConfigAmaxEpsilon,
-        kNVTEQuantizationConfigNoopTensor,
-        kNVTEQuantizationConfigFloat8BlockScaleTensorFormat,
-        kNVTEQuantizationConfigRNGState,
-        kNVTEQuantizationConfigNVFP42DQuantization,
-        kNVTEQuantizationConfigStochasticRounding,
-        kNVTEQuantizationConfigUseFastMath,
-        kNVTEQuantizationConfigNVFP44Over6Mode,
-        kNVTEQuantizationConfigNVFP44Over6ErrUseFastMath,
-        kNVTEQuantizationConfigMXFP82DQuantization,
-    ]
+    kNVTEQuantizationConfigNumAttributes
 );
 
 /// The deprecated attribute "block scale tensor format" always reads as "invalid".
@@ -463,21 +452,13 @@ unsafe fn make_shape(data: *const usize, ndim: usize) -> Result<NVTEShape> {
     Ok(shape)
 }
 
-/// The logical shape of a tensor that must be there.
-fn tensor_shape(handle: NVTETensor) -> Result<Shape> {
-    check::tensor("tensor", handle)?.shape("tensor")
-}
-
 /// The address of a field of floats, whose dtype must be Float32.
-fn float_field(handle: NVTETensor, field: &str, of: fn(&Tensor) -> &Buffer) -> Result<*mut f32> {
-    let tensor = check::tensor_or_empty("tensor", handle)?;
-    let buffer = of(&tensor);
+fn float_field(field: &str, buffer: &Buffer) -> Result<*mut f32> {
     check::dtype(format_args!("tensor.{field}"), buffer.dtype, &[NVTEDType::kNVTEFloat32])?;
     Ok(buffer.ptr().cast())
 }
 
-fn zero_tensor(handle: NVTETensor, stream: cudaStream_t) -> Result<()> {
-    let tensor = check::tensor_or_empty("tensor", handle)?;
+fn zero_tensor(tensor: &Tensor, stream: cudaStream_t) -> Result<()> {
     for buffer in [&tensor.rowwise, &tensor.amax] {
         if !buffer.ptr().is_null() {
             memset(buffer.ptr(), 0, buffer.bytes(), stream)?;
@@ -538,14 +519,14 @@ fn splits_to_offsets(
     backend::run(&args, stream)
 }
 
-/// A non-empty vector of Int32 or Int64, and its length.
-fn integer_vector(name: &str, handle: NVTETensor) -> Result<(Buffer, usize)> {
-    let buffer = check::tensor(name, handle)?.rowwise;
-    check::dtype(name, buffer.dtype, &[NVTEDType::kNVTEInt32, NVTEDType::kNVTEInt64])?;
+/// The length of a non-empty vector of Int32 or Int64.
+fn vector_length(name: impl Display, tensor: &Tensor) -> Result<usize> {
+    let buffer = &tensor.rowwise;
+    check::dtype(&name, buffer.dtype, &[NVTEDType::kNVTEInt32, NVTEDType::kNVTEInt64])?;
     match buffer.shape.dims() {
         &[length] if length > 0 => {
-            check::pointer(format_args!("{name}.data"), &buffer)?;
-            Ok((buffer, length))
+            check::pointer(format_args!("{name}.data"), buffer)?;
+            Ok(length)
         }
         _ => {
             let name = format!("{name}.shape");
@@ -554,8 +535,9 @@ fn integer_vector(name: &str, handle: NVTETensor) -> Result<(Buffer, usize)> {
     }
 }
 
-fn vector_of_length(name: &str, handle: NVTETensor, length: usize) -> Result<Buffer> {
-    let (buffer, got) = integer_vector(name, handle)?;
+/// A vector of Int32 or Int64 and of a length.
+fn vector<'a>(name: impl Display, tensor: &'a Tensor, length: usize) -> Result<&'a Buffer> {
+    let (buffer, got) = (&tensor.rowwise, vector_length(&name, tensor)?);
     if got != length {
         return Err(Error::argument(format!("{name}.shape"), format!("[{length}]"), buffer.shape));
     }
@@ -563,14 +545,14 @@ fn vector_of_length(name: &str, handle: NVTETensor, length: usize) -> Result<Buf
 }
 
 fn splits_to_offsets_2d(
-    first_dims: NVTETensor,
-    last_dims: NVTETensor,
-    output: NVTETensor,
+    first_dims: &Tensor,
+    last_dims: &Tensor,
+    output: &Tensor,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let (first, length) = integer_vector("first_dims", first_dims)?;
-    let last = vector_of_length("last_dims", last_dims, length)?;
-    let output = vector_of_length("output", output, length + 1)?;
+    let (first, length) = (&first_dims.rowwise, vector_length("first_dims", first_dims)?);
+    let last = vector("last_dims", last_dims, length)?;
+    let output = vector("output", output, length + 1)?;
     let output =
         OffsetsOutput { ptr: output.ptr(), stride: 1, dtype: output.dtype, leading_zero: true };
     let args = OffsetsArgs {
@@ -585,31 +567,18 @@ fn splits_to_offsets_2d(
     backend::run(&args, stream)
 }
 
-/// # Safety
-/// The three arrays are null or hold `num_outputs` entries.
-unsafe fn splits_to_offsets_multi(
-    split_sizes: NVTETensor,
-    outputs: *const NVTETensor,
-    strides: *const i64,
-    include_leading_zero: *const i32,
-    num_outputs: usize,
+/// Of each output: its tensor, its stride, and whether a 0 comes first.
+fn splits_to_offsets_multi(
+    split_sizes: &Tensor,
+    outputs: impl ExactSizeIterator<Item = (Tensor, i64, bool)>,
     stream: cudaStream_t,
 ) -> Result<()> {
-    if num_outputs == 0 {
-        return Ok(());
-    }
-    let (first, length) = integer_vector("split_sizes", split_sizes)?;
-    let count = ("num_outputs", num_outputs);
-    check::array("outputs", outputs, count)?;
-    check::array("strides", strides, count)?;
-    check::array("include_leading_zero", include_leading_zero, count)?;
+    let num_outputs = outputs.len();
+    let (first, length) = (&split_sizes.rowwise, vector_length("split_sizes", split_sizes)?);
     let mut list = Vec::new();
-    for i in 0..num_outputs {
-        // SAFETY: the caller vouches for the arrays.
-        let (handle, stride, leading_zero) =
-            unsafe { (*outputs.add(i), *strides.add(i), *include_leading_zero.add(i) != 0) };
-        let name = format!("outputs[{i}]");
-        let output = vector_of_length(&name, handle, length + usize::from(leading_zero))?;
+    for (i, (output, stride, leading_zero)) in outputs.enumerate() {
+        let output =
+            vector(format_args!("outputs[{i}]"), &output, length + usize::from(leading_zero))?;
         list.push(OffsetsOutput { ptr: output.ptr(), stride, dtype: output.dtype, leading_zero });
     }
     let args = OffsetsArgs {

@@ -32,6 +32,7 @@ pub unsafe extern "C-unwind" fn nvte_convert_pointers_to_tensor(
     stream: cudaStream_t,
 ) {
     guard("nvte_convert_pointers_to_tensor", || {
-        convert_pointers_to_tensor(host_ptrs, output, count, stream)
+        let output = check::tensor("output", output)?;
+        convert_pointers_to_tensor(host_ptrs, &output, count, stream)
     });
 }

@@ -8,6 +8,7 @@ use super::transformer_engine::check_bytes;
 use crate::backend::{self, args::HostCopyArgs};
 use crate::check;
 use crate::error::{Error, Result};
+use crate::tensor::Tensor;
 use crate::types::*;
 use std::ffi::c_void;
 
@@ -32,11 +33,11 @@ fn copy_host_to_device(
 
 fn convert_pointers_to_tensor(
     host_ptrs: *const u64,
-    output: NVTETensor,
+    output: &Tensor,
     count: i64,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let output = check::tensor("output", output)?.rowwise;
+    let output = &output.rowwise;
     let Ok(count) = usize::try_from(count) else {
         return Err(Error::argument("count", "not negative", count));
     };

@@ -20,61 +20,10 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
-from_c_enum!(
-    NVTE_Mask_Type,
-    "an NVTE_Mask_Type from 0 to 5",
-    [
-        NVTE_NO_MASK,
-        NVTE_PADDING_MASK,
-        NVTE_CAUSAL_MASK,
-        NVTE_PADDING_CAUSAL_MASK,
-        NVTE_CAUSAL_BOTTOM_RIGHT_MASK,
-        NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK,
-    ]
-);
-from_c_enum!(
-    NVTE_Bias_Type,
-    "an NVTE_Bias_Type from 0 to 3",
-    [NVTE_NO_BIAS, NVTE_PRE_SCALE_BIAS, NVTE_POST_SCALE_BIAS, NVTE_ALIBI]
-);
-from_c_enum!(
-    NVTE_Softmax_Type,
-    "an NVTE_Softmax_Type from 0 to 2",
-    [NVTE_VANILLA_SOFTMAX, NVTE_OFF_BY_ONE_SOFTMAX, NVTE_LEARNABLE_SOFTMAX]
-);
-from_c_enum!(
-    NVTE_QKV_Layout,
-    "an NVTE_QKV_Layout from 0 to 26",
-    [
-        NVTE_SB3HD,
-        NVTE_SBH3D,
-        NVTE_SBHD_SB2HD,
-        NVTE_SBHD_SBH2D,
-        NVTE_SBHD_SBHD_SBHD,
-        NVTE_BS3HD,
-        NVTE_BSH3D,
-        NVTE_BSHD_BS2HD,
-        NVTE_BSHD_BSH2D,
-        NVTE_BSHD_BSHD_BSHD,
-        NVTE_T3HD,
-        NVTE_TH3D,
-        NVTE_THD_T2HD,
-        NVTE_THD_TH2D,
-        NVTE_THD_THD_THD,
-        NVTE_SBHD_BSHD_BSHD,
-        NVTE_BSHD_SBHD_SBHD,
-        NVTE_THD_BSHD_BSHD,
-        NVTE_THD_SBHD_SBHD,
-        NVTE_Paged_KV_BSHD_BSHD_BSHD,
-        NVTE_Paged_KV_BSHD_SBHD_SBHD,
-        NVTE_Paged_KV_SBHD_BSHD_BSHD,
-        NVTE_Paged_KV_SBHD_SBHD_SBHD,
-        NVTE_Paged_KV_THD_BSHD_BSHD,
-        NVTE_Paged_KV_THD_SBHD_SBHD,
-        NVTE_BHSD_BHSD_BHSD,
-        NVTE_QKV_Layout_NOT_SET,
-    ]
-);
+from_c_enum!(NVTE_Mask_Type, "an NVTE_Mask_Type from 0 to 5");
+from_c_enum!(NVTE_Bias_Type, "an NVTE_Bias_Type from 0 to 3");
+from_c_enum!(NVTE_Softmax_Type, "an NVTE_Softmax_Type from 0 to 2");
+from_c_enum!(NVTE_QKV_Layout, "an NVTE_QKV_Layout from 0 to 26");
 
 /// The options of an attention as C has them: an enumeration may be any number.
 #[derive(Clone, Copy)]
