@@ -36,7 +36,10 @@ pub struct Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// A wrong argument: `name` as the caller knows it, such as `output.scale_inv`.
+    /// A wrong argument: `name` as the caller knows it, such as `output.scale_inv`. Never inlined, so that
+    /// the making of a message takes no room in functions that have arguments to check.
+    #[cold]
+    #[inline(never)]
     pub fn argument(name: impl Display, expected: impl Display, got: impl Display) -> Self {
         Self { kind: Kind::Argument, message: format!("{name}: expected {expected}, got {got}") }
     }

@@ -224,13 +224,27 @@ impl<T: Clone + 'static> Slab<T> {
         handle: *mut c_void,
         body: impl FnOnce(&mut T) -> R,
     ) -> Result<R> {
+        self.update(argument, handle, |value| Ok(body(value)))
+    }
+
+    /// As [`Self::write`], for a change that may fail.
+    #[inline]
+    pub fn update<R>(
+        &self,
+        argument: impl Display,
+        handle: *mut c_void,
+        body: impl FnOnce(&mut T) -> Result<R>,
+    ) -> Result<R> {
         let place = self.decode(&argument, handle)?;
         let mut stripe = self.write_stripe(position(place.index).0);
-        let slot = self.live_slot(&argument, &mut stripe, &place)?;
-        slot.value.as_mut().map(body).ok_or_else(|| self.stale(&argument))
+        match &mut self.live_slot(&argument, &mut stripe, &place)?.value {
+            Some(value) => body(value),
+            None => Err(self.stale(&argument)),
+        }
     }
 
     /// The slot of a handle, which holds the object of this handle.
+    #[inline]
     fn live_slot<'a>(
         &self,
         argument: impl Display,
@@ -247,6 +261,7 @@ impl<T: Clone + 'static> Slab<T> {
     }
 
     #[cold]
+    #[inline(never)]
     fn stale(&self, argument: impl Display) -> Error {
         Error::argument(argument, format!("a live {}", self.kind), "a handle already destroyed")
     }
@@ -263,6 +278,7 @@ impl<T: Clone + 'static> Slab<T> {
     }
 
     #[cold]
+    #[inline(never)]
     fn no_handle(&self, argument: impl Display, bits: u64) -> Error {
         let kind = KINDS.iter().find(|&&kind| kind as u64 == bits >> 56);
         let got = match kind {

@@ -132,7 +132,7 @@ fn mentioned(module: &str, is_folder: bool, source: &str) -> BTreeSet<String> {
     }
     for (at, _) in starts("super::") {
         let mut rest = &code[at..];
-        // The parent of `a::b` is `a`. Blocks and inline modules inside of a file do not count.
+        // The parent of `a::b` is `a`.
         let mut parent = module;
         while let Some(next) = rest.strip_prefix("super::") {
             parent = parent.rsplit_once("::").map_or("", |(parent, _)| parent);
@@ -167,15 +167,10 @@ fn modules_know_only_what_lies_below() {
         };
         let source = fs::read_to_string(path).expect("source");
         let is_folder = path.file_name().is_some_and(|name| name == "mod.rs");
-        for other in mentioned(module, is_folder, &source) {
-            match floor(&other) {
-                Some(other) if other > own => {
-                    wrong.push(format!(
-                        "{module} ({}) knows {}, above it",
-                        FLOORS[own], FLOORS[other]
-                    ));
-                }
-                _ => {}
+        for path in mentioned(module, is_folder, &source) {
+            if let Some(other) = floor(&path).filter(|other| *other > own) {
+                let (own, other) = (FLOORS[own], FLOORS[other]);
+                wrong.push(format!("{module} names {path}, but {other} lies above {own}"));
             }
         }
     }

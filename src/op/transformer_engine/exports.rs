@@ -207,10 +207,10 @@ pub unsafe extern "C-unwind" fn nvte_set_tensor_param(
         // SAFETY: the caller vouches for both pointers.
         let (handle, basic) = unsafe { (tensor.read(), param.read()) };
         let buffer = Buffer::from_c("param", &basic)?;
-        TENSORS.write("tensor", handle, |tensor| {
+        TENSORS.update("tensor", handle, |tensor| {
             *buffer_of_v1(tensor, param_name)? = buffer;
             Ok(())
-        })?
+        })
     });
 }
 

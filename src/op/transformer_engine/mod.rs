@@ -259,7 +259,7 @@ unsafe fn set_tensor_param(
 ) -> Result<()> {
     use NVTETensorParam::*;
     let param = from_c("param", param)?;
-    TENSORS.write("tensor", handle, |tensor| {
+    TENSORS.update("tensor", handle, |tensor| {
         // SAFETY: the caller vouches for the buffer.
         unsafe {
             if let Some(buffer) = buffer_of(tensor, param) {
@@ -280,7 +280,7 @@ unsafe fn set_tensor_param(
             }
         }
         Ok(())
-    })?
+    })
 }
 
 /// # Safety
@@ -344,7 +344,7 @@ unsafe fn set_grouped_tensor_param(
     let param = from_c("param", param)?;
     let dims =
         [kNVTEGroupedFirstDims, kNVTEGroupedLastDims, kNVTEGroupedTensorOffsets].contains(&param);
-    GROUPED.write("tensor", handle, |tensor| {
+    GROUPED.update("tensor", handle, |tensor| {
         // SAFETY: the caller vouches for the buffer.
         unsafe {
             if let Some(slot) = grouped_buffer_of(tensor, param) {
@@ -358,7 +358,7 @@ unsafe fn set_grouped_tensor_param(
             }
         }
         Ok(())
-    })?
+    })
 }
 
 /// # Safety
