@@ -1,4 +1,4 @@
-// Matrix products with per-tensor scaling and their configs (gemm_comm.md sections 1 to 3).
+// Matrix products with per-tensor scaling and their configs.
 // Row-major: D[n,m] = Bop[n,k] Aop[k,m]. D starts as NaN unless beta asks for it.
 #include "gemm_common.h"
 

@@ -1,4 +1,4 @@
-// Matrix products of operands in FP8 blocks and MXFP8 (gemm_comm.md sections 3.4, 3.6 to 3.8).
+// Matrix products of operands in FP8 blocks and MXFP8.
 // Row-major: D[n,m] = Bop[n,k] Aop[k,m]. Codes and scales are made here, expected values in double.
 #include "gemm_common.h"
 

@@ -1,5 +1,7 @@
-// Products of groups (gemm_comm.md section 6): every member is a product of its own, and what no
-// member has stays as it was. D[t] [n, m] = Bop[t] [n, k] Aop[t] [k, m]; expected values in double.
+// Products of groups whose sizes the device alone may know (nvte_grouped_gemm): every member is a
+// product of its own, and what no member has stays as it was. Lists of products of sizes that the
+// host knows are in gemm_multi_tensor.c. D[t] [n, m] = Bop[t] [n, k] Aop[t] [k, m]; expected values
+// in double.
 #include "gemm_common.h"
 
 enum { MAX_MEMBERS = 100 };

@@ -4,10 +4,9 @@ use crate::process;
 use crate::report::{Outcome, Report};
 use crate::setup;
 use crate::tree::Tree;
-use anyhow::Result;
-use std::collections::HashMap;
+use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
-use std::thread;
+use std::{fs, thread};
 
 /// Configures the CMake project in `source`, which finds nvte in `prefix`, and builds these targets of
 /// it, or all if none is named.
@@ -44,10 +43,15 @@ fn define(variable: &str, value: &Path) -> String {
 pub fn ctest(tree: &Tree, dir: &Path, report: &mut Report) -> Result<()> {
     let ctest = setup::cmake(tree)?.with_file_name("ctest");
     let jobs = thread::available_parallelism().map_or(1, |n| n.get()).to_string();
+    let results = dir.join("results.xml");
+    // What an earlier run left there must not pass for the results of this one.
+    let _ = fs::remove_file(&results);
     let mut command = tree.command(ctest);
-    command.args(["-V", "--parallel", &jobs]).arg("--test-dir").arg(dir);
+    command.args(["--parallel", &jobs, "--output-junit"]).arg(&results);
+    command.arg("--test-dir").arg(dir);
     let output = process::capture("ctest", &mut command)?;
-    let results = parse(&output.text);
+    let text = fs::read_to_string(&results).with_context(|| results.display().to_string())?;
+    let results = junit(&text)?;
     // A verdict that this program did not understand must not pass.
     if results.is_empty() || output.success == results.iter().any(TestResult::failed) {
         eprint!("{}", output.text);
@@ -74,67 +78,65 @@ impl TestResult {
     }
 }
 
-/// Reads `ctest -V`: output lines start with the test's number, and each test ends with
-/// ` 3/12 Test  #3: cast.cuda ....***Skipped   0.01 sec`.
-fn parse(text: &str) -> Vec<TestResult> {
-    let mut results = Vec::new();
-    let mut outputs: HashMap<&str, String> = HashMap::new();
-    for line in text.lines() {
-        let line = line.trim_start();
-        if let Some((number, rest)) = line.split_once(':')
-            && number.parse::<u32>().is_ok()
-        {
-            let output = outputs.entry(number).or_default();
-            *output += rest.strip_prefix(' ').unwrap_or(rest);
-            output.push('\n');
-        } else if let Some((_, rest)) = line.split_once(" Test ")
-            && let Some((number, rest)) =
-                rest.trim_start().strip_prefix('#').and_then(|r| r.split_once(": "))
-            && let Some((name, verdict)) = rest.split_once(' ')
-        {
-            let output = outputs.remove(number).unwrap_or_default();
-            let outcome = if verdict.contains(" Passed ") {
-                Outcome::Pass
-            } else if verdict.contains("***Skipped") {
+/// The test cases of a JUnit report as CTest writes it. A test that could not be started is `notrun` as one
+/// that skipped itself is; only the message of the latter names the exit status.
+fn junit(text: &str) -> Result<Vec<TestResult>> {
+    let document = roxmltree::Document::parse(text).context("the JUnit report of ctest")?;
+    let cases = document.descendants().filter(|node| node.has_tag_name("testcase"));
+    let result = |case: roxmltree::Node| {
+        let child = |name| case.children().find(|node| node.has_tag_name(name));
+        let name = case.attribute("name").context("a test case without a name")?.to_owned();
+        let output = child("system-out").and_then(|node| node.text()).unwrap_or_default();
+        let message = child("skipped").and_then(|node| node.attribute("message"));
+        let outcome = match (case.attribute("status"), message) {
+            (Some("run"), _) => Outcome::Pass,
+            (Some("notrun"), Some(message)) if message.starts_with("SKIP_RETURN_CODE") => {
                 let reason = output.lines().rfind(|line| !line.trim().is_empty());
                 Outcome::Skip(reason.unwrap_or("no reason printed").to_owned())
-            } else {
-                Outcome::Fail
-            };
-            results.push(TestResult { name: name.to_owned(), outcome, output });
-        }
-    }
-    results
+            }
+            _ => Outcome::Fail,
+        };
+        Ok(TestResult { name, outcome, output: output.to_owned() })
+    };
+    cases.map(result).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Outcome, parse};
+    use super::{Outcome, junit};
 
     #[test]
-    fn reads_ctest() {
-        let text = "\
-test 1
-    Start 1: cast.cpu
-
-1: Test command: /build/cast
-1: 12 cases
-1/3 Test #1: cast.cpu .........   Passed    0.52 sec
-    Start 2: cast.cuda
-2: SKIP: no CUDA device
-2/3 Test #2: cast.cuda ........***Skipped   0.01 sec
-3: row 4: expected 1, got 2
-3/3 Test #3: gemm.cpu .........***Failed    0.10 sec
-
-67% tests passed, 1 tests failed out of 3
-";
-        let results = parse(text);
-        assert_eq!(results.len(), 3);
+    fn reads_junit() {
+        let text = r#"<?xml version="1.0" encoding="UTF-8"?>
+<testsuite name="(empty)" tests="4" failures="1" disabled="0" skipped="2">
+	<testcase name="cast.cpu" classname="cast.cpu" time="0.52" status="run">
+		<properties/>
+		<system-out>12 cases</system-out>
+	</testcase>
+	<testcase name="cast.cuda" classname="cast.cuda" time="0.01" status="notrun">
+		<skipped message="SKIP_RETURN_CODE=77"/>
+		<system-out>one
+SKIP: no CUDA device
+</system-out>
+	</testcase>
+	<testcase name="gemm.cpu" classname="gemm.cpu" time="0.1" status="fail">
+		<failure message="Failed"/>
+		<system-out>row 4: expected &lt;1&gt;, got 2</system-out>
+	</testcase>
+	<testcase name="topk.cpu" classname="topk.cpu" time="0" status="notrun">
+		<skipped message="Unable to find executable"/>
+		<system-out></system-out>
+	</testcase>
+</testsuite>"#;
+        let results = junit(text).expect("a report");
+        assert_eq!(results.len(), 4);
         assert_eq!(results[0].name, "cast.cpu");
         assert!(matches!(results[0].outcome, Outcome::Pass));
         let Outcome::Skip(reason) = &results[1].outcome else { panic!("not skipped") };
         assert_eq!(reason, "SKIP: no CUDA device");
         assert!(results[2].failed());
-        assert_eq!(results[2].output, "row 4: expected 1, got 2\n");
+        assert_eq!(results[2].output, "row 4: expected <1>, got 2");
+        assert!(results[3].failed());
+        assert!(junit("no report").is_err());
     }
 }

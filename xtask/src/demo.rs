@@ -4,8 +4,9 @@
 use crate::build;
 use crate::capi;
 use crate::install;
-use crate::tree::{self, Tree};
+use crate::tree::{self, Tree, has_gpu};
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{env, fs};
@@ -15,12 +16,22 @@ pub struct Args {
     /// What to train
     #[arg(value_enum, default_value = "mlp")]
     demo: Demo,
+    /// Backend to build and to train on. Default: NVTE_BACKEND; without it, the library chooses where it runs,
+    /// and the CUDA backend is built if there is a GPU, or if it was built here before
+    #[arg(long, value_enum)]
+    backend: Option<Backend>,
     /// Arguments for the program, after those that it gets from here
     #[arg(last = true)]
     arguments: Vec<String>,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Backend {
+    Cpu,
+    Cuda,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
 enum Demo {
     /// A classifier of handwritten digits
     Mlp,
@@ -29,11 +40,24 @@ enum Demo {
 }
 
 /// Folders of sources, and the ends of their files' names.
-const SOURCES: [&str; 6] = ["capi-tests", "examples", "include", "kernels", "src", "xtask/src"];
+const SOURCES: [&str; 7] =
+    ["capi-tests", "examples", "include", "kernels", "src", "tests", "xtask/src"];
 const ENDS: [&str; 6] = ["rs", "c", "h", "cpp", "cu", "cuh"];
 
+impl Args {
+    /// Kernels take minutes to compile, and their compiler has to be downloaded: without a GPU nobody waits
+    /// for them who has not asked.
+    fn cpu_alone(&self, tree: &Tree) -> bool {
+        let asked = match self.backend {
+            Some(backend) => Some(backend == Backend::Cuda),
+            None => env::var("NVTE_BACKEND").ok().map(|name| name == "cuda"),
+        };
+        !asked.unwrap_or_else(has_gpu) && !tree.has_kernels()
+    }
+}
+
 pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
-    build::run(tree, &build::Args::default())?;
+    build::run(tree, &build::Args { cpu: args.cpu_alone(tree), debug: false })?;
     let prefix = install::fresh(tree)?;
     let programs = compile(tree, &prefix, "examples", &[])?;
     let program = programs.join(match args.demo {
@@ -41,6 +65,9 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
         Demo::Gpt => "gpt",
     });
     let mut demo = tree.command(&program);
+    if let Some(name) = args.backend.and_then(|backend| backend.to_possible_value()) {
+        demo.env("NVTE_BACKEND", name.get_name());
+    }
     match args.demo {
         Demo::Mlp => demo.arg(tree.root.join("examples/digits.csv")),
         Demo::Gpt => {

@@ -31,6 +31,7 @@ impl Report {
     fn end(&mut self) {
         if let (Some(step), Some(start)) = (self.steps.last_mut(), self.start.take()) {
             step.time = start.elapsed();
+            eprintln!("== {}: {:.1} s", step.name, step.time.as_secs_f64());
         }
     }
 

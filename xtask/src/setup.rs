@@ -35,7 +35,7 @@ const CMAKE: Wheels = Wheels {
     dir: "cmake",
     packages: &["cmake==4.1.2"],
     program: "cmake/data/bin/cmake",
-    instead: "CMake 3.20 or newer",
+    instead: "CMake 3.21 or newer",
 };
 const NINJA: Wheels =
     Wheels { dir: "ninja", packages: &["ninja==1.13.0"], program: "bin/ninja", instead: "Ninja" };
@@ -102,12 +102,12 @@ pub fn clang_format(tree: &Tree) -> Result<PathBuf> {
     ensure(tree, &CLANG_FORMAT)
 }
 
-/// `cmake version 3.25.1` on the first line; 3.20 or newer.
+/// `cmake version 3.25.1` on the first line; 3.21 or newer, whose ctest writes JUnit reports.
 fn cmake_is_recent(text: &str) -> bool {
     let version = text.lines().next().and_then(|line| line.strip_prefix("cmake version "));
     let mut numbers = version.unwrap_or_default().split(['.', '-']).map(|n| n.parse::<u32>());
     match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (3, 20),
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (3, 21),
         _ => false,
     }
 }
@@ -175,10 +175,10 @@ mod tests {
 
     #[test]
     fn cmake_versions() {
-        assert!(cmake_is_recent("cmake version 3.20.0\n"));
+        assert!(cmake_is_recent("cmake version 3.21.0\n"));
         assert!(cmake_is_recent("cmake version 4.1.2\n\nCMake suite\n"));
         assert!(cmake_is_recent("cmake version 4.2-rc1\n"));
-        assert!(!cmake_is_recent("cmake version 3.19.8\n"));
+        assert!(!cmake_is_recent("cmake version 3.20.6\n"));
         assert!(!cmake_is_recent("pyenv: cmake: command not found\n"));
         assert!(!cmake_is_recent(""));
     }

@@ -13,13 +13,18 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::{env, fs};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{env, fs, thread};
 
 #[derive(clap::Args)]
 pub struct Args {
     /// Run only this step; may be given more than once
     #[arg(long, value_enum)]
     only: Vec<Step>,
+    /// Also what takes long and seldom finds what the rest does not: every case of the long C programs,
+    /// wrong arguments under valgrind beside AddressSanitizer, 60 seconds of changed arguments for 20
+    #[arg(long)]
+    full: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -34,9 +39,9 @@ enum Step {
     Capi,
     /// Programs that find a moved installation through CMake and pkg-config
     Consumers,
-    /// Wrong arguments under valgrind and AddressSanitizer
+    /// Wrong arguments under AddressSanitizer, or under valgrind where the compiler lacks it
     Memory,
-    /// 60 seconds of `cargo xtask fuzz` on the CPU, with the same seed each time
+    /// `cargo xtask fuzz` on the CPU, with the same seed each time
     Fuzz,
 }
 
@@ -73,21 +78,22 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
         }
         let name = step.to_possible_value().expect("no step is hidden").get_name().to_owned();
         report.begin(name);
-        let result = match step {
-            Step::Lint => lint(tree, &mut report),
-            Step::Rust => rust(tree, &mut report),
-            Step::Headers => headers::run(tree, &mut report),
-            Step::Capi => installed(tree, &mut prefix).and_then(|p| c_tests(tree, &p, &mut report)),
-            Step::Consumers => {
-                installed(tree, &mut prefix).and_then(|p| consumers(tree, &p, &mut report))
-            }
-            Step::Memory => {
-                installed(tree, &mut prefix).and_then(|p| memory(tree, &p, &mut report))
-            }
-            Step::Fuzz => installed(tree, &mut prefix)
-                .and_then(|p| fuzz::in_tests(tree, &p))
-                .map(|clean| report.check("calls with changed arguments", clean)),
-        };
+        let result =
+            match step {
+                Step::Lint => lint(tree, &mut report),
+                Step::Rust => rust(tree, &mut report),
+                Step::Headers => headers::run(tree, &mut report),
+                Step::Capi => installed(tree, &mut prefix)
+                    .and_then(|p| c_tests(tree, &p, args.full, &mut report)),
+                Step::Consumers => {
+                    installed(tree, &mut prefix).and_then(|p| consumers(tree, &p, &mut report))
+                }
+                Step::Memory => installed(tree, &mut prefix)
+                    .and_then(|p| memory(tree, &p, args.full, &mut report)),
+                Step::Fuzz => installed(tree, &mut prefix)
+                    .and_then(|p| fuzz::in_tests(tree, &p, if args.full { 60 } else { 20 }))
+                    .map(|clean| report.check("calls with changed arguments", clean)),
+            };
         // The other steps still have something to say.
         if let Err(error) = result {
             eprintln!("{error:#}");
@@ -167,9 +173,13 @@ fn installed(tree: &Tree, prefix: &mut Option<PathBuf>) -> Result<PathBuf> {
     Ok(prefix.clone().expect("installed above"))
 }
 
-fn c_tests(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
+/// Unless all are wanted, the long programs run one of this many of their cases, always the same ones.
+const EVERY: u32 = 4;
+
+fn c_tests(tree: &Tree, prefix: &Path, full: bool, report: &mut Report) -> Result<()> {
     let source = tree.root.join("capi-tests");
-    let dir = capi::build(tree, &source, "capi-tests", prefix, &[], &[])?;
+    let every = format!("-DNVTE_TEST_EVERY={}", if full { 1 } else { EVERY });
+    let dir = capi::build(tree, &source, "capi-tests", prefix, &[&every], &[])?;
     capi::ctest(tree, &dir, report)
 }
 
@@ -182,7 +192,7 @@ fn consumers(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
     let source = tree.root.join("capi-tests/consumer_c");
     let program = capi::build(tree, &source, "consumer_c", &moved, &[], &[])?.join("consumer_c");
     let name = "consumer_c through CMake";
-    report.check(name, on_cpu(tree, name, &mut tree.command(&program))?);
+    report.check(name, on_cpu(name, tree, &mut tree.command(&program))?);
 
     let pkg_config = |arguments: &[&str]| {
         let mut command = tree.command(setup::pkg_config(tree)?);
@@ -202,7 +212,7 @@ fn consumers(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
     let source = tree.root.join("capi-tests/consumer_cpp/main.cpp");
     let program = compile(("CXX", "c++"), "-std=c++17", &source, "consumer_cpp")?;
     let name = "consumer_cpp through pkg-config";
-    report.check(name, on_cpu(tree, name, &mut tree.command(&program))?);
+    report.check(name, on_cpu(name, tree, &mut tree.command(&program))?);
 
     let readme = fs::read_to_string(tree.root.join("README.md")).context("README.md")?;
     for (index, text) in c_programs(&readme).iter().enumerate() {
@@ -211,7 +221,7 @@ fn consumers(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
         fs::write(&source, text).with_context(|| source.display().to_string())?;
         let program = compile(("CC", "cc"), "-std=c11", &source, &name)?;
         let name = format!("C program {} of README.md", index + 1);
-        report.check(&name, on_cpu(tree, &name, &mut tree.command(&program))?);
+        report.check(&name, on_cpu(&name, tree, &mut tree.command(&program))?);
     }
     Ok(())
 }
@@ -237,40 +247,75 @@ fn shell_words(text: &str) -> Vec<String> {
     words
 }
 
-fn memory(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
+fn memory(tree: &Tree, prefix: &Path, full: bool, report: &mut Report) -> Result<()> {
     let source = tree.root.join("capi-tests");
-    if runs("valgrind", "--version") {
-        let dir = capi::build(tree, &source, "capi-tests", prefix, &[], &[])?;
-        for (test, case) in WRONG_ARGUMENTS {
-            let mut valgrind = tree.command("valgrind");
-            valgrind.args(["--quiet", "--error-exitcode=99"]).arg(dir.join(test));
-            let name = format!("{test} under valgrind");
-            let passed = on_cpu(tree, &name, with_case(&mut valgrind, case))?;
-            report.check(name, passed);
-        }
+    let programs = WRONG_ARGUMENTS.map(|(test, _)| test);
+    let skip = |report: &mut Report, tool, reason: &str| {
+        report.add(format!("wrong arguments under {tool}"), Outcome::Skip(reason.to_owned()));
+    };
+    let asan = has_asan(tree)?;
+    if asan {
+        let options = ["-DNVTE_ASAN=ON"];
+        let dir = capi::build(tree, &source, "capi-tests-asan", prefix, &options, &programs)?;
+        wrong_arguments(tree, "AddressSanitizer", &dir, &[], report)?;
     } else {
-        let reason = "valgrind is not installed".to_owned();
-        report.add("wrong arguments under valgrind", Outcome::Skip(reason));
+        let reason = "the C compiler links no program with -fsanitize=address";
+        skip(report, "AddressSanitizer", reason);
     }
-
-    if !has_asan(tree)? {
-        let reason = "the C compiler links no program with -fsanitize=address".to_owned();
-        report.add("wrong arguments under AddressSanitizer", Outcome::Skip(reason));
+    if asan && !full {
         return Ok(());
     }
-    let programs = WRONG_ARGUMENTS.map(|(test, _)| test);
-    let dir =
-        capi::build(tree, &source, "capi-tests-asan", prefix, &["-DNVTE_ASAN=ON"], &programs)?;
-    for (test, case) in WRONG_ARGUMENTS {
-        let name = format!("{test} under AddressSanitizer");
-        let passed = on_cpu(tree, &name, with_case(&mut tree.command(dir.join(test)), case))?;
-        report.check(name, passed);
+    if !runs("valgrind", "--version") {
+        skip(report, "valgrind", "valgrind is not installed");
+        return Ok(());
     }
-    Ok(())
+    let dir = capi::build(tree, &source, "capi-tests", prefix, &[], &programs)?;
+    wrong_arguments(tree, "valgrind", &dir, &["valgrind", "--quiet", "--error-exitcode=99"], report)
 }
 
-fn with_case<'a>(program: &'a mut Command, case: &str) -> &'a mut Command {
-    if case.is_empty() { program } else { program.arg(case) }
+/// Runs the programs in a folder on the CPU, behind the words of a tool if there are any, as many at a time
+/// as there are processors.
+fn wrong_arguments(
+    tree: &Tree,
+    tool: &str,
+    dir: &Path,
+    words: &[&str],
+    report: &mut Report,
+) -> Result<()> {
+    let next = AtomicUsize::new(0);
+    let worker = || -> Result<Vec<(usize, bool)>> {
+        let mut done = Vec::new();
+        while let index = next.fetch_add(1, Ordering::Relaxed)
+            && let Some((test, case)) = WRONG_ARGUMENTS.get(index)
+        {
+            let program = dir.join(test);
+            let mut command = match words {
+                [] => tree.command(program),
+                [tool, options @ ..] => {
+                    let mut command = tree.command(tool);
+                    command.args(options).arg(program);
+                    command
+                }
+            };
+            if !case.is_empty() {
+                command.arg(case);
+            }
+            done.push((index, on_cpu(&format!("{test} under {tool}"), tree, &mut command)?));
+        }
+        Ok(done)
+    };
+    let mut results = thread::scope(|scope| {
+        let count = thread::available_parallelism().map_or(1, |n| n.get());
+        let workers: Vec<_> = (0..count).map(|_| scope.spawn(worker)).collect();
+        let results = workers.into_iter().map(|w| w.join().expect("no panic"));
+        results.collect::<Result<Vec<_>>>()
+    })?
+    .concat();
+    results.sort_unstable();
+    for (index, passed) in results {
+        report.check(format!("{} under {tool}", WRONG_ARGUMENTS[index].0), passed);
+    }
+    Ok(())
 }
 
 fn has_asan(tree: &Tree) -> Result<bool> {
@@ -284,7 +329,7 @@ fn has_asan(tree: &Tree) -> Result<bool> {
 }
 
 /// Runs a test program on the CPU backend; its output appears if it fails.
-fn on_cpu(tree: &Tree, name: &str, program: &mut Command) -> Result<bool> {
+fn on_cpu(name: &str, tree: &Tree, program: &mut Command) -> Result<bool> {
     program.env("NVTE_BACKEND", "cpu").env("NVTE_TEST_DATA", tree.golden());
     // A request for absurdly many bytes is one of the tests.
     program.env("ASAN_OPTIONS", "allocator_may_return_null=1");

@@ -30,6 +30,11 @@ impl Tree {
         self.target.join("release/libnvte.so")
     }
 
+    /// Whether a build of the library compiled kernels here: the build script makes this folder for them.
+    pub fn has_kernels(&self) -> bool {
+        self.target.join("release/nvte-kernels").is_dir()
+    }
+
     /// Under the root even with another CARGO_TARGET_DIR: the build script looks here for a CUDA compiler.
     pub fn tools(&self) -> PathBuf {
         self.root.join("target/tools")

@@ -1,5 +1,6 @@
-// Several products in one call, products in step with others, and what goes with grouped products
-// (gemm_comm.md sections 4, 5, 7 and 8).
+// Several products in one call, of sizes that the host knows (nvte_multi_tensor_gemm); products in
+// step with others (nvte_cublas_atomic_gemm); biases and offsets of groups. Products of groups
+// whose sizes only the device knows are in gemm_grouped.c.
 #define _POSIX_C_SOURCE 200809L
 #include "gemm_common.h"
 
