@@ -46,8 +46,10 @@ enum Step {
 }
 
 /// Programs of capi-tests/ that pass wrong arguments, and a part of the names of those cases.
-const WRONG_ARGUMENTS: [(&str, &str); 15] = [
+const WRONG_ARGUMENTS: [(&str, &str); 17] = [
     ("bad_input", ""),
+    ("bad_handles", ""),
+    ("bad_memory", ""),
     ("transformer_engine", ""),
     ("nvtex", ""),
     ("utils", ""),
