@@ -2,9 +2,8 @@
 // kind where configs, grouped tensors and parameters of attention are asked for.
 #define _POSIX_C_SOURCE 200809L
 #include <limits.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include "child.h"
 #include "refusals.h"
 
 static void wrong_destroyed_handles(void) {
@@ -80,9 +79,7 @@ static void wrong_counts(void) {
   for (int k = 0; k < 2; k++) {
     const char *const function = k ? "nvte_destroy_tensors" : "nvte_create_tensors";
     if (!case_begin("%s of SIZE_MAX tensors", function)) continue;
-    fflush(NULL);
-    pid_t child = fork();
-    if (child < 0) abort();
+    pid_t child = fork_child();
     if (child == 0) {
       alarm(3);
       NVTETensor list[2] = {NULL, NULL};
@@ -97,8 +94,7 @@ static void wrong_counts(void) {
       if (!ok) fprintf(stderr, "\"%s\"\n", text);
       _exit(ok ? 0 : 1);
     }
-    int status = -1;
-    if (waitpid(child, &status, 0) != child) abort();
+    int status = wait_for_child(child);
     g_refused += CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s: N: wait status 0x%x",
                        function, (unsigned)status);
   }

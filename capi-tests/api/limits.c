@@ -4,10 +4,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "support.h"
+#include "child.h"
 
 enum { ROWS = 512, COLS = 1024, SIDE = 256 };
 
@@ -56,9 +54,7 @@ static int run_operators(const Work *w) {
 static void expect_of_child(int (*body)(const Work *), const Work *w, const char *what) {
   int ends[2];
   if (pipe(ends) != 0) abort();
-  fflush(NULL);
-  pid_t pid = fork();
-  if (pid < 0) abort();
+  pid_t pid = fork_child();
   if (pid == 0) {
     alarm(60);
     const int line = body(w);
@@ -66,10 +62,10 @@ static void expect_of_child(int (*body)(const Work *), const Work *w, const char
     _exit(write(ends[1], &line, sizeof line) == sizeof line ? 0 : 1);
   }
   close(ends[1]);
-  int status = 0, line = 0;
+  int line = 0;
   const bool told = read(ends[0], &line, sizeof line) == sizeof line;
   close(ends[0]);
-  if (waitpid(pid, &status, 0) != pid) abort();
+  int status = wait_for_child(pid);
   CHECK(!WIFSIGNALED(status), "%s: signal %d (%d: it hung)", what, WTERMSIG(status), SIGALRM);
   CHECK(told && line == 0, "%s: line %d failed in the child", what, line);
 }
@@ -82,13 +78,12 @@ static int run_with_threads(const Work *w) {
   const int line = run_operators(w);
   if (line) return line;
   // A child of the child.
-  pid_t pid = fork();
+  pid_t pid = fork_child();
   if (pid == 0) {
     alarm(60);
     _exit(run_operators(w) ? 1 : 0);
   }
-  int status = 1;
-  NEED(waitpid(pid, &status, 0) == pid && status == 0);
+  NEED(wait_for_child(pid) == 0);
   return 0;
 }
 

@@ -3,18 +3,13 @@
 // NVTE_CHECK=device, in a process of its own because the environment is read once, are refused by
 // name and write nothing.
 #define _POSIX_C_SOURCE 200809L
-
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include "support.h"
+#include "child.h"
 
 enum { COUNT_ = 3, SIDE = 128, TOTAL = COUNT_ * SIDE * SIDE };
 enum { kLarge = 32 << 20 };
 
 typedef enum Class { ROWS, COLS, BOTH_DIMS } Class;
 
-static bool g_checked;  // Whether this process has NVTE_CHECK=device.
 static void *g_workspace;
 
 // ---- The arrays
@@ -512,26 +507,4 @@ static int run_all(int argc, char **argv) {
   return test_end();
 }
 
-int main(int argc, char **argv) {
-  // Before this process uses a device: a CUDA context does not survive fork.
-  fflush(NULL);
-  pid_t pid = fork();
-  if (pid < 0) abort();
-  if (pid == 0) {
-    setenv("NVTE_CHECK", "device", 1);
-    g_checked = true;
-    int result = run_all(argc, argv);
-    fflush(NULL);
-    _exit(result);
-  }
-  int status = 0;
-  if (waitpid(pid, &status, 0) != pid) abort();
-  unsetenv("NVTE_CHECK");
-  int result = run_all(argc, argv);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == TEST_SKIP) return result;
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != TEST_PASS) {
-    fprintf(stderr, "with NVTE_CHECK=device: wait status %d\n", status);
-    return TEST_FAIL;
-  }
-  return result;
-}
+int main(int argc, char **argv) { return run_checked_and_unchecked(run_all, argc, argv); }

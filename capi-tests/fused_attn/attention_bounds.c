@@ -5,14 +5,11 @@
 // keys and values that are not numbers.
 #define _POSIX_C_SOURCE 200809L
 
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "attention_common.h"
+#include "child.h"
 #include "nvte/fused_rope.h"
-
-static bool g_checked;  // Whether this process has NVTE_CHECK=device.
 
 // ---- Outputs of a call, and what it must say
 
@@ -708,27 +705,4 @@ static int run_all(int argc, char **argv) {
   return test_end();
 }
 
-int main(int argc, char **argv) {
-  // Before this process uses a device: a CUDA context does not survive fork.
-  fflush(NULL);
-  pid_t pid = fork();
-  if (pid < 0) abort();
-  if (pid == 0) {
-    setenv("NVTE_CHECK", "device", 1);
-    g_checked = true;
-    int result = run_all(argc, argv);
-    fflush(NULL);
-    // A filter may name a case of the other process alone.
-    _exit(g_test.cases == 0 ? TEST_PASS : result);
-  }
-  int status = 0;
-  if (waitpid(pid, &status, 0) != pid) abort();
-  unsetenv("NVTE_CHECK");
-  int result = run_all(argc, argv);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == TEST_SKIP) return result;
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != TEST_PASS) {
-    fprintf(stderr, "with NVTE_CHECK=device: wait status %d\n", status);
-    return TEST_FAIL;
-  }
-  return result;
-}
+int main(int argc, char **argv) { return run_checked_and_unchecked(run_all, argc, argv); }

@@ -39,154 +39,72 @@ static void test_layouts(void) {
   }
 }
 
-// Sizes and defaults, attribute by attribute: f flag, i number of 4 bytes, n of 8 bytes.
+// Sizes and defaults of attributes in the order of their numbers, as runs of equal ones: how many,
+// of which kind (f flag, i number of 4 bytes, n number or handle of 8 bytes), and the default.
+typedef struct Run {
+  size_t count;
+  char kind;
+  uint64_t value;
+} Run;
+
+enum { ONE_BITS = 0x3F800000 };
+#define UNBOUNDED UINT64_MAX
+static const Run config_attributes[] = {
+    {1, 'f', 1},        {3, 'f', 0}, {2, 'i', 0},  {2, 'n', UNBOUNDED}, {1, 'f', 1},  {3, 'i', 0},
+    {1, 'i', ONE_BITS}, {4, 'i', 6}, {1, 'i', 26}, {2, 'i', 8},         {1, 'i', 26}, {2, 'i', 8},
+    {19, 'n', 0},       {0, 0, 0}};
+static const Run fwd_attributes[] = {
+    {15, 'n', 0}, {1, 'f', 1},        {2, 'f', 0},  {2, 'i', 0}, {2, 'n', UNBOUNDED}, {1, 'f', 1},
+    {2, 'i', 0},  {1, 'i', ONE_BITS}, {1, 'i', 26}, {2, 'i', 8}, {4, 'n', 0},         {0, 0, 0}};
+static const Run bwd_attributes[] = {
+    {17, 'n', 0}, {2, 'f', 0},        {2, 'i', 0},  {2, 'n', UNBOUNDED}, {1, 'f', 1},
+    {2, 'i', 0},  {1, 'i', ONE_BITS}, {1, 'i', 26}, {2, 'i', 8},         {1, 'i', 26},
+    {2, 'i', 8},  {4, 'n', 0},        {0, 0, 0}};
+
 typedef struct Attribute {
   char kind;
   uint64_t value;
 } Attribute;
 
-enum { ONE_BITS = 0x3F800000 };
-#define UNBOUNDED UINT64_MAX
-#define N {'n', 0}
-static const Attribute config_attributes[] = {{'f', 1},
-                                              {'f', 0},
-                                              {'f', 0},
-                                              {'f', 0},
-                                              {'i', 0},
-                                              {'i', 0},
-                                              {'n', UNBOUNDED},
-                                              {'n', UNBOUNDED},
-                                              {'f', 1},
-                                              {'i', 0},
-                                              {'i', 0},
-                                              {'i', 0},
-                                              {'i', ONE_BITS},
-                                              {'i', 6},
-                                              {'i', 6},
-                                              {'i', 6},
-                                              {'i', 6},
-                                              {'i', 26},
-                                              {'i', 8},
-                                              {'i', 8},
-                                              {'i', 26},
-                                              {'i', 8},
-                                              {'i', 8},
-                                              N,
-                                              N,
-                                              N,
-                                              N,
-                                              N,
-                                              N,
-                                              N,
-                                              N,
-                                              N,
-                                              N,
-                                              N,
-                                              N,
-                                              N,
-                                              N,
-                                              N,
-                                              N,
-                                              N,
-                                              N,
-                                              N};
-static const Attribute fwd_attributes[] = {N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           {'f', 1},
-                                           {'f', 0},
-                                           {'f', 0},
-                                           {'i', 0},
-                                           {'i', 0},
-                                           {'n', UNBOUNDED},
-                                           {'n', UNBOUNDED},
-                                           {'f', 1},
-                                           {'i', 0},
-                                           {'i', 0},
-                                           {'i', ONE_BITS},
-                                           {'i', 26},
-                                           {'i', 8},
-                                           {'i', 8},
-                                           N,
-                                           N,
-                                           N,
-                                           N};
-static const Attribute bwd_attributes[] = {N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           N,
-                                           {'f', 0},
-                                           {'f', 0},
-                                           {'i', 0},
-                                           {'i', 0},
-                                           {'n', UNBOUNDED},
-                                           {'n', UNBOUNDED},
-                                           {'f', 1},
-                                           {'i', 0},
-                                           {'i', 0},
-                                           {'i', ONE_BITS},
-                                           {'i', 26},
-                                           {'i', 8},
-                                           {'i', 8},
-                                           {'i', 26},
-                                           {'i', 8},
-                                           {'i', 8},
-                                           N,
-                                           N,
-                                           N,
-                                           N};
-#undef N
+enum { MAX_ATTRIBUTES = 64 };
+
+static size_t attributes_of(const Run *runs, Attribute *attributes) {
+  size_t count = 0;
+  for (; runs->count; runs++) {
+    for (size_t i = 0; i < runs->count; i++) {
+      attributes[count++] = (Attribute){runs->kind, runs->value};
+    }
+  }
+  return count;
+}
 
 static size_t attribute_size(Attribute a) { return a.kind == 'f' ? 1 : a.kind == 'i' ? 4 : 8; }
 
-#define OBJECT_TEST(NAME, TYPE, ENUM, TABLE)                                                   \
+#define OBJECT_TEST(NAME, TYPE, ENUM, RUNS)                                                    \
   static void test_##NAME(void) {                                                              \
     if (!case_begin(#NAME)) return;                                                            \
+    Attribute table[MAX_ATTRIBUTES];                                                           \
+    const size_t count = attributes_of(RUNS, table);                                           \
     TYPE object = nvte_create_fused_attn_##NAME();                                             \
     EXPECT_OK();                                                                               \
-    for (size_t i = 0; i < COUNT(TABLE); i++) {                                                \
+    for (size_t i = 0; i < count; i++) {                                                       \
       ENUM attr = (ENUM)i;                                                                     \
-      size_t size = attribute_size(TABLE[i]), written = 0;                                     \
+      size_t size = attribute_size(table[i]), written = 0;                                     \
       uint64_t value = 0, guarded[2] = {0x5555555555555555u, 0x5555555555555555u};             \
       nvte_get_fused_attn_##NAME##_attribute(object, attr, &value, size, &written);            \
       EXPECT_OK();                                                                             \
-      CHECK(written == size && value == TABLE[i].value, "attribute %zu: %zu bytes, 0x%llx", i, \
+      CHECK(written == size && value == table[i].value, "attribute %zu: %zu bytes, 0x%llx", i, \
             written, (unsigned long long)value);                                               \
       nvte_get_fused_attn_##NAME##_attribute(object, attr, guarded, sizeof guarded, NULL);     \
       unsigned char byte = ((unsigned char *)guarded)[size];                                   \
       CHECK(byte == 0x55, "attribute %zu wrote past its size", i);                             \
       nvte_get_fused_attn_##NAME##_attribute(NULL, attr, NULL, 0, &written);                   \
       EXPECT_OK();                                                                             \
-      uint64_t set = TABLE[i].kind == 'f' ? 0x40 : 0x1122334455667788u;                        \
+      uint64_t set = table[i].kind == 'f' ? 0x40 : 0x1122334455667788u;                        \
       nvte_set_fused_attn_##NAME##_attribute(object, attr, &set, size);                        \
       value = 0;                                                                               \
       nvte_get_fused_attn_##NAME##_attribute(object, attr, &value, 8, NULL);                   \
-      uint64_t got = TABLE[i].kind == 'f' ? 1 : TABLE[i].kind == 'i' ? (uint32_t)set : set;    \
+      uint64_t got = table[i].kind == 'f' ? 1 : table[i].kind == 'i' ? (uint32_t)set : set;    \
       CHECK(value == got, "attribute %zu: 0x%llx", i, (unsigned long long)value);              \
       EXPECT_OK();                                                                             \
       nvte_get_fused_attn_##NAME##_attribute(object, attr, &value, size - 1, NULL);            \
@@ -199,7 +117,7 @@ static size_t attribute_size(Attribute a) { return a.kind == 'f' ? 1 : a.kind ==
       EXPECT_ERROR(ANY_ERROR, "nvte_set_fused_attn_" #NAME "_attribute");                      \
     }                                                                                          \
     uint64_t value = 0;                                                                        \
-    const int wrong[] = {-1, (int)COUNT(TABLE), 1000};                                         \
+    const int wrong[] = {-1, (int)count, 1000};                                                \
     for (size_t i = 0; i < COUNT(wrong); i++) {                                                \
       nvte_get_fused_attn_##NAME##_attribute(object, (ENUM)wrong[i], &value, 8, NULL);         \
       EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "attr", "expected", "got");                         \

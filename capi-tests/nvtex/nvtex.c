@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "support.h"
+#include "child.h"
 
 #ifdef __SANITIZE_ADDRESS__
 // Too much memory shall give null, not end the program.
@@ -35,9 +35,7 @@ static Child run_child(void (*body)(void), const char *on_error, const char *ver
   Child child = {0};
   int ends[2];
   if (pipe(ends) != 0) abort();
-  fflush(NULL);
-  pid_t pid = fork();
-  if (pid < 0) abort();
+  pid_t pid = fork_child();
   if (pid == 0) {
     dup2(ends[1], STDERR_FILENO);
     close(ends[0]);
@@ -53,7 +51,7 @@ static Child run_child(void (*body)(void), const char *on_error, const char *ver
   while ((n = read(ends[0], child.text + used, sizeof child.text - 1 - used)) > 0)
     used += (size_t)n;
   close(ends[0]);
-  if (waitpid(pid, &child.status, 0) != pid) abort();
+  child.status = wait_for_child(pid);
   return child;
 }
 
