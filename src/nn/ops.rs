@@ -18,7 +18,6 @@ use crate::types::NVTEDType::*;
 use crate::types::*;
 use crate::workspace::Workspace;
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
 /// A tensor without scales.

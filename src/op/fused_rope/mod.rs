@@ -8,7 +8,7 @@ use crate::backend::{self, args::*};
 use crate::check;
 use crate::device_check;
 use crate::error::{Error, Result};
-use crate::tensor::{Buffer, FromC, Tensor, from_c_enum};
+use crate::tensor::{Buffer, Tensor, from_c_enum};
 use crate::types::NVTE_QKV_Format::*;
 use crate::types::*;
 use std::ptr::{null, null_mut};

@@ -8,7 +8,7 @@ use crate::backend::{self, args::*};
 use crate::check::{self, Memory};
 use crate::error::{Error, Result};
 use crate::op::nvtex;
-use crate::tensor::{Buffer, FromC, Shape, from_c_enum};
+use crate::tensor::{Buffer, Shape, from_c_enum};
 use crate::types::{NVTEDType::*, *};
 use NVTEQBHistogramMode::*;
 use NVTERoutingMapFormat::*;

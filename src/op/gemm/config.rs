@@ -6,7 +6,7 @@ use crate::check;
 use crate::error::{Error, Result};
 use crate::handle::{Kind, Slab};
 use crate::op::attribute;
-use crate::tensor::{Buffer, FromC, from_c, from_c_enum};
+use crate::tensor::{Buffer, from_c, from_c_enum};
 use crate::types::*;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
