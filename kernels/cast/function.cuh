@@ -6,12 +6,11 @@
 #include <type_traits>
 
 #include "common/launch.cuh"
+#include "common/math.cuh"
 #include "common/vec.cuh"
 #include "nvte/backend/function.h"
 
 namespace nvte {
-
-constexpr float kLog2E = 1.442695f;
 
 // 1 / y, correctly rounded for y in [1, 2^126].
 __device__ __forceinline__ float reciprocal(float y) {
@@ -68,7 +67,7 @@ struct SigmoidLinear : LinearGate {
   __host__ __device__ SigmoidLinear(float t1, float t3, float d1, float d3, float far)
       : t1(t1), t3(t3), d1(d1), d3(d3), far(far) {}
   __host__ __device__ explicit SigmoidLinear(float z1)
-      : SigmoidLinear(z1 * -kLog2E, 0.0f, z1, 0.0f, 86.0f / (z1 < 0 ? -z1 : z1)) {}
+      : SigmoidLinear(z1 * -kLog2e, 0.0f, z1, 0.0f, 86.0f / (z1 < 0 ? -z1 : z1)) {}
 
   // The sigmoid at x; `near` becomes x where it is not far.
   __device__ __forceinline__ float sigmoid(float x, float &near) const {
@@ -96,7 +95,7 @@ struct Sigmoid : LinearGate {
   static __device__ __forceinline__ float sigmoid(float x, float &near) {
     near = at_most(at_least(x, -86.0f), 86.0f);
     // The cubic term of SigmoidLinear, which is 0 here, changes no product.
-    return logistic2(near, -kLog2E);
+    return logistic2(near, -kLog2e);
   }
   __device__ __forceinline__ float value(float x) const {
     float near;
@@ -154,7 +153,7 @@ __device__ __forceinline__ float tanh_of(float y) {
   p = __fmaf_rn(p, square, -0.3333326f);
   p = __fmaf_rn(p, square, 1.0f);
   const float near = at_most(at_least(y, -43.0f), 43.0f);
-  const float far = __fmaf_rn(2.0f, logistic2(near, -2.0f * kLog2E), -1.0f);
+  const float far = __fmaf_rn(2.0f, logistic2(near, -2.0f * kLog2e), -1.0f);
   return square < 0.390625f ? __fmul_rn(y, p) : __fadd_rn(far, __fsub_rn(near, near));
 }
 

@@ -41,7 +41,7 @@ struct ScaleMatrix {
   }
 };
 
-// The scales of a mode; `tiles` as above.
+// The scale matrix of a mode. `tiles`: see ScaleMatrix.
 inline __host__ __device__ ScaleMatrix scale_matrix(NVTEScalingMode mode, void *entries,
                                                     size_t stride, bool colwise, size_t tiles) {
   const bool block_major =

@@ -7,7 +7,7 @@ namespace nvte {
 
 constexpr unsigned kFullWarp = 0xffffffffu;
 
-// The same for all lanes.
+// Combines the values of all lanes of a warp; every lane gets the result.
 template <class Op>
 __device__ __forceinline__ float over_warp(Op op, float value) {
 #pragma unroll

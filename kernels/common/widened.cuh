@@ -27,10 +27,10 @@ NVTEXOutcome dispatch_bf16_or_widened(NVTEDType dtype, F &&f) {
 // Bytes of an element of a T that is Widened, or `dtype`'s tag.
 template <class T>
 __host__ __device__ constexpr int bytes_of(NVTEDType dtype) {
-  return !kIsWidened<T>                                      ? T::kBytes
-         : dtype == kNVTEFloat32                             ? 4
+  return !kIsWidened<T>                                    ? T::kBytes
+         : dtype == kNVTEFloat32                           ? 4
          : dtype == kNVTEFloat16 || dtype == kNVTEBFloat16 ? 2
-                                                             : 1;
+                                                           : 1;
 }
 
 // Where element `index` lies.

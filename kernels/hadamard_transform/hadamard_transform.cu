@@ -162,7 +162,7 @@ struct Members {
     }
     return low;
   }
-  // The same by a warp.
+  // The same as find(), by all lanes of a warp together.
   __device__ __forceinline__ uint32_t find_together(size_t at) const {
     uint32_t before = 0;
     for (uint32_t i = threadIdx.x % 32, done = 0; done < count; i += 32, done += 32) {

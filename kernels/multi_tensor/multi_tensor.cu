@@ -39,7 +39,7 @@ struct Batch {
   int count;
   unsigned chunks;
 
-  // Of `size` elements each.
+  // The tensor and the place in it of a chunk; chunks have `size` elements each.
   __device__ __forceinline__ Chunk find(unsigned chunk, size_t size) const {
     int low = 0, high = count;
     while (high - low > 1) {

@@ -306,7 +306,8 @@ __global__ void __launch_bounds__(kThreads) dx_kernel(const __grid_constant__ Ba
   }
 }
 
-// As above: the sums over rows blockIdx.y, blockIdx.y + parts, ... of the columns of the block.
+// Rows of any length: the sums over rows blockIdx.y, blockIdx.y + gridDim.y, ... of the columns of
+// the block.
 template <bool kLayer, bool kVectorised, int kThreads>
 __global__ void __launch_bounds__(kThreads) sums_kernel(const __grid_constant__ BackwardArgs args) {
   griddepcontrol_wait();

@@ -9,9 +9,8 @@ namespace {
 // Threads of a block, at most. Single elements take more registers.
 constexpr int forward_threads(bool vectorised) { return vectorised ? 1024 : 512; }
 
-// The same with rows of any length and outputs of any type, and sums with a residual: the next row
-// is on its way to shared memory (kStaged; else rows are too long for that and are read again from
-// global memory).
+// The threads of a group share a row. The next row is on its way to shared memory meanwhile
+// (kStaged); rows that are too long for that are read again from global memory.
 template <class In, bool kLayer, bool kVectorised, bool kStaged>
 __global__ void __launch_bounds__(forward_threads(kVectorised), 1)
     forward_kernel(const __grid_constant__ ForwardArgs args) {

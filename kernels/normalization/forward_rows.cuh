@@ -355,7 +355,7 @@ bool is_whole(const ForwardArgs &args, bool few) {
 // Vectors of a thread in rows_kernel. H200, bf16, GB/s to bf16 and to fp8: LayerNorm 4096 columns
 // 3570 and 3360, 12288 3680 and 3620; RMSNorm 3640 and 3470, 3730 and 3680. With two vectors of a
 // thread, LayerNorm 3530 and 3250, 3550 and 2960. A second row on its way for each group gains
-// nothing. Few rows get more threads. `two`: more than that many are too many.
+// nothing. Few rows get more threads. `two`: registers do not hold more than two.
 template <bool kSkewed>
 int vectors_of_rows(size_t cols, bool few, bool two) {
   const size_t width = cols + (kSkewed ? kVec - 1 : 0);
@@ -370,7 +370,7 @@ template <class In, class Out, bool kLayer, bool kSkewed>
 NVTEXOutcome forward_rows(ForwardArgs &args, cudaStream_t stream) {
   const NVTEXQuantizeArgs &cast = args.norm.cast;
   const bool few = args.rows < size_t(args.norm.sm_count) * 4;
-  // With blocks, each is a few threads of a warp.
+  // The instance for scales of blocks, each of which a few lanes of a warp share.
   constexpr bool kBlocks = !kSkewed && (kIsFp8<Out> || kIsWidened<Out>);
   if (args.block != 0) {
     if constexpr (kBlocks) return launch_rows<In, Out, kLayer, true, false, 2>(args, stream);

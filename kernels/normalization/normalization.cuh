@@ -106,7 +106,7 @@ struct Columns {
     }
   }
 
-  // Of any high-precision type.
+  // Vector v of a row of F32, F16 or BF16, as float32.
   __device__ __forceinline__ void load_floats(const void *base, NVTEDType dtype, size_t row, int v,
                                               float (&f)[kVec]) const {
     if (dtype == kNVTEFloat32) {

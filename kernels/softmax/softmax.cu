@@ -67,7 +67,7 @@ __device__ __forceinline__ float reduce(float value, float *shared) {
 // exp(t - most), given most * log2(e).
 __device__ __forceinline__ float exp_below(float t, float most_log2) {
   float e;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(fmaf(t, kLog2E, -most_log2)));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(fmaf(t, kLog2e, -most_log2)));
   return e;
 }
 
@@ -93,8 +93,8 @@ __device__ __forceinline__ Vec<T, N> first(Vec<T, N> v, ptrdiff_t count) {
   return v;
 }
 
-// BF16 has instances of its own for rows without a mask. Other dtypes do not, since kernels take
-// time to compile.
+// Whether kernels with kMasked are called with a mask alone. Those of BF16 are; other dtypes have
+// no instances of their own for rows without a mask, since kernels take time to compile.
 template <class T>
 constexpr bool kAlwaysMasked = std::is_same_v<T, BF16>;
 
@@ -109,7 +109,9 @@ struct Row {
       : a(problem), start(row * problem.keys), mask_start(0), visible(0), lane(team_lane) {
     if (row >= a.rows) return;
     visible = a.visible(row);
-    if constexpr (kMasked) mask_start = a.mask_row(row);
+    if constexpr (kMasked) {
+      if (kAlwaysMasked<T> || a.mask != nullptr) mask_start = a.mask_row(row);
+    }
   }
   __device__ __forceinline__ size_t col(size_t v) const { return (v * kTeam + lane) * N; }
   // Some thread has visible elements in vector v.
@@ -195,7 +197,7 @@ __global__ void __launch_bounds__(kThreads) held_forward_kernel(const __grid_con
     most = max_of(t[v], most);
   }
   most = reduce<Max, kTeam>(most, shared[0]);
-  const float most_log2 = most * kLog2E;
+  const float most_log2 = most * kLog2e;
   float sum = 0.0f;
 #pragma unroll
   for (int v = 0; v < kVecs; ++v) {
@@ -266,7 +268,7 @@ __global__ void __launch_bounds__(kThreads) long_forward_kernel(const __grid_con
       most = max_of(t, most);
     }
     most = reduce<Max, kTeam>(most, shared[0]);
-    const float most_log2 = most * kLog2E;
+    const float most_log2 = most * kLog2e;
     float sum = 0.0f;
 #pragma unroll kUnroll
     for (size_t v = 0; row.any(v); ++v) {
@@ -316,7 +318,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// kMaskedForward does without a mask, too, but slower.
+// The masked forward pass also takes rows without a mask, but not of BF16 (see kAlwaysMasked).
 enum class Pass { kForward, kMaskedForward, kBackward };
 
 template <class T, Pass kPass, int kTeam, int kVecs, int kThreads>
