@@ -355,32 +355,6 @@ pub fn block_scales(
     }
 }
 
-/// The workspace of a call that needs `shape`. A tensor without a pointer takes that shape and dtype,
-/// and there is none: the caller only asked.
-pub fn workspace(
-    handle: NVTETensor,
-    dtype: NVTEDType,
-    shape: Shape,
-) -> Result<Option<*mut c_void>> {
-    let buffer = tensor("workspace", handle)?.rowwise;
-    if buffer.ptr().is_null() {
-        TENSORS.write("workspace", handle, |tensor| {
-            tensor.rowwise.dtype = dtype;
-            tensor.rowwise.shape = shape;
-        })?;
-        return Ok(None);
-    }
-    if buffer.bytes() < bytes(shape.numel(), dtype) {
-        let expected = format!("{} or more bytes ({dtype} {shape})", bytes(shape.numel(), dtype));
-        return Err(Error::argument(
-            "workspace.shape",
-            expected,
-            format!("{} bytes", buffer.bytes()),
-        ));
-    }
-    raw_pointer("workspace.data", buffer.ptr(), shape.numel(), dtype).map(Some)
-}
-
 /// The grouped tensor of a handle that may not be null.
 pub fn grouped_tensor(name: impl Display, handle: NVTEGroupedTensor) -> Result<GroupedTensor> {
     GROUPED.get(name, handle)

@@ -3,6 +3,10 @@
 //
 // A graph is made for a configuration, not for a call: addresses and the scale come with the call.
 // A plan lives as long as the process does.
+//
+// All of cuDNN is in this file, but for its row in implementations.cuh, the variable
+// NVTE_ATTENTION_CUDNN (src/env.rs, handed over by src/backend/cudnn.rs) and its test,
+// capi-tests/fused_attn/fused_attn_cudnn.c.
 
 #include <dlfcn.h>
 

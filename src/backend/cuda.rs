@@ -4,13 +4,12 @@
 
 use super::args::*;
 use super::cublaslt;
+use super::cudnn;
 use super::group::{scale_entries, scale_pitch};
-use super::library;
 use super::operators::operators;
-use crate::env::{CudnnChoice, env};
 use crate::types::{NVTEDType, NVTEScalingMode, cudaEvent_t, cudaStream_t};
 use crate::verbose::{self, Level};
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 
 macro_rules! launchers {
@@ -51,11 +50,6 @@ unsafe extern "C" {
     fn nvte_cuda_probe(device_count: *mut c_int) -> Outcome;
     /// Device that the runtime uses on this thread.
     fn nvte_cuda_current_device(device: *mut c_int) -> Outcome;
-    /// Where attention uses cuDNN, and how it opens libraries. Called before the table is used.
-    fn nvte_cuda_cudnn(
-        choice: CudnnChoice,
-        open: unsafe extern "C" fn(name: *const c_char) -> *mut c_void,
-    );
     /// `scale_inv = 1 / scale`; 1 if `scale` is null.
     fn nvte_cuda_scale_reciprocal(
         scale: *const f32,
@@ -101,19 +95,10 @@ pub(super) fn table() -> Result<&'static OpTable, String> {
         if count == 0 {
             return Err("no CUDA device".into());
         }
-        // SAFETY: stores two values.
-        unsafe { nvte_cuda_cudnn(env().attention_cudnn, open_library) };
+        cudnn::start();
         Ok(())
     });
     ready.clone().map(|()| &TABLE)
-}
-
-/// # Safety
-/// `name` is a C string.
-unsafe extern "C" fn open_library(name: *const c_char) -> *mut c_void {
-    // SAFETY: as promised by the caller.
-    let name = unsafe { CStr::from_ptr(name) };
-    name.to_str().map_or(std::ptr::null_mut(), library::open)
 }
 
 /// # Safety

@@ -8,48 +8,25 @@ use super::quantizer::QTensor;
 use crate::backend::args::{CopyKind, Function, Fusion, SeedArgs};
 use crate::error::{Error, Result};
 use crate::op;
-use crate::op::fused_attn::attention::{self, Attention, Inputs};
+use crate::op::fused_attn::attention::{
+    Attention, Backward as AttentionBackward, Forward as AttentionForward, Inputs,
+};
 use crate::op::fused_attn::kv_cache::{ToCache, copy_to_cache};
 use crate::op::gemm::{Epilogue, Options, Product};
 use crate::op::normalization::{Backward, Common, Forward};
 use crate::op::transformer_engine::QuantizationConfig;
-use crate::tensor::{Buffer, TENSORS, Tensor};
+use crate::tensor::{Buffer, Tensor};
 use crate::types::NVTEDType::*;
 use crate::types::*;
 use crate::workspace::Workspace;
 use std::ffi::c_void;
-use std::ptr::{null, null_mut};
+use std::ptr::null;
 
 /// A tensor without scales.
 pub fn plain(buffer: Buffer) -> Tensor {
     let mut tensor = Tensor::new(NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING);
     tensor.rowwise = buffer;
     tensor
-}
-
-/// A handle for the time of a call.
-pub struct Temp(pub NVTETensor);
-
-impl Temp {
-    pub fn new(tensor: &Tensor) -> Result<Self> {
-        TENSORS.insert(tensor.clone()).map(Self)
-    }
-
-    fn optional(tensor: Option<&Tensor>) -> Result<Self> {
-        tensor.map_or(Ok(Self(null_mut())), Self::new)
-    }
-
-    pub fn get(&self) -> Result<Tensor> {
-        TENSORS.get("workspace", self.0)
-    }
-}
-
-impl Drop for Temp {
-    fn drop(&mut self) {
-        if !self.0.is_null() {
-            let _ = TENSORS.remove("tensor", self.0);
-        }
-    }
 }
 
 /// Says which operator of which layer failed: names in its message are those of the operator's
@@ -62,16 +39,6 @@ fn within<T>(run: &Run, operator: &str, result: Result<T>) -> Result<T> {
         };
         Error { message, ..e }
     })
-}
-
-/// Calls `op` with a workspace of the size that it asks for.
-fn with_workspace(run: &Run, mut op: impl FnMut(NVTETensor) -> Result<()>) -> Result<()> {
-    let query = Temp::new(&plain(Buffer::new(null_mut(), kNVTEByte, &[0])))?;
-    op(query.0)?;
-    let wanted = query.get()?.rowwise;
-    let block = run.scratch(wanted.bytes().max(1))?;
-    let workspace = Temp::new(&plain(block.buffer(0, wanted.dtype, wanted.shape.dims())))?;
-    op(workspace.0)
 }
 
 /// Calls an operator with the scratch memory that it asks for, which is given back when it has returned.
@@ -380,9 +347,10 @@ pub fn attention_forward(
         let mut stats = QTensor::plain(run, (1, shape.numel()), kNVTEFloat32, lifetime)?;
         stats.tensor.rowwise.shape = shape;
         let (page_tables, stats_of_rows) = ([page_table; 2], Some(&stats.tensor));
-        let tensors =
-            attention::Forward { inputs, o, page_tables, stats: stats_of_rows, max: None };
-        lending(run, |memory| attention::forward(attention, &tensors, memory, run.stream))?;
+        let tensors = AttentionForward { inputs, o, page_tables, stats: stats_of_rows, max: None };
+        with_scratch(run, |memory| {
+            op::fused_attn::call::forward(attention, &tensors, memory, run.stream)
+        })?;
         Ok(stats)
     };
     within(run, "attention", forward())
@@ -392,18 +360,12 @@ pub fn attention_forward(
 pub fn attention_backward(
     run: &Run,
     attention: &Attention,
-    tensors: &attention::Backward,
+    tensors: &AttentionBackward,
 ) -> Result<()> {
-    let result = lending(run, |memory| attention::backward(attention, tensors, memory, run.stream));
+    let result = with_scratch(run, |memory| {
+        op::fused_attn::call::backward(attention, tensors, memory, run.stream)
+    });
     within(run, "attention", result)
-}
-
-/// Runs an operator with scratch memory of the size that it takes.
-fn lending(run: &Run, operator: impl FnOnce(&mut Workspace) -> Result<()>) -> Result<()> {
-    // It returns to its stream's pool when the operator has been enqueued.
-    let mut block = None;
-    let mut lend = |bytes: usize| Ok(block.insert(run.scratch(bytes.max(1))?).ptr());
-    operator(&mut Workspace::Lender(&mut lend))
 }
 
 /// `D = op(B) op(A)`, row-major, with options.

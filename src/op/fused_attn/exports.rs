@@ -9,7 +9,8 @@
 )]
 
 mod calls;
-pub(crate) mod objects;
+mod objects;
+mod options;
 
 use super::attention::Attention;
 use super::context_parallel::{self, OutCorrection, Ranks};
@@ -19,22 +20,20 @@ use super::problem::Problem;
 use super::rows::{count, positive};
 use super::{packing, random};
 use crate::backend::{self, args::*};
-use crate::check;
+use crate::check::{self, truth};
 use crate::error::{self, Error, Handle, Result, guard};
 use crate::tensor::{Tensor, from_c, from_c_enum};
 use num_derive::FromPrimitive;
 use crate::types::*;
 use NVTE_QKV_Format::*;
 use NVTEDType::*;
-use calls::{BackwardCall, CGradients, COptions, ForwardCall, number, problem_of_config};
+use calls::{BackwardCall, ForwardCall, NVTETensorReference};
 use objects::{BWD, CONFIGS, FWD};
+use options::{CGradients, COptions, number, problem_of_config};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null;
-
-/// A handle that C++ passes by reference; C passes its address.
-type NVTETensorReference = *const NVTETensor;
 
 /// The tensor of a handle that is passed by reference.
 ///
@@ -44,20 +43,6 @@ unsafe fn referred(name: &str, handle: NVTETensorReference) -> Result<Tensor> {
     check::address(name, handle)?;
     // SAFETY: the caller's promise; it is not null.
     check::tensor(name, unsafe { handle.read() })
-}
-
-/// The tensors of a host array of handles.
-///
-/// # Safety
-/// The array is null or has `count` handles.
-unsafe fn tensors(name: &str, handles: *const NVTETensor, count: usize) -> Result<Vec<Tensor>> {
-    check::array(name, handles, ("num_tensors", count))?;
-    let tensor = |i: usize| {
-        // SAFETY: the caller's promise; the array is not null.
-        let handle = unsafe { handles.add(i).read() };
-        check::tensor(&format!("{name}[{i}]"), handle)
-    };
-    (0..count).map(tensor).collect()
 }
 
 /// What happens to a half of each sequence.
@@ -82,7 +67,7 @@ unsafe fn half_op(argument: &str, name: *const c_char) -> Result<HalfOp> {
 }
 
 fn layout(qkv_layout: MaybeUninit<NVTE_QKV_Layout>) -> Result<Layout> {
-    calls::layout("qkv_layout", number(qkv_layout))
+    options::layout("qkv_layout", number(qkv_layout))
 }
 
 /// Keeps a text for the thread until the next one.
@@ -672,7 +657,8 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_transpose_to_bhsd(
         }
         // SAFETY: the caller vouches for the arrays.
         let (inputs, outputs) = unsafe {
-            (tensors("inputs", inputs, num_tensors)?, tensors("outputs", outputs, num_tensors)?)
+            let count = ("num_tensors", num_tensors);
+            (check::tensors("inputs", inputs, count)?, check::tensors("outputs", outputs, count)?)
         };
         let entry = |from: (&_, &_), to: (&_, &_)| packing::transpose_to_bhsd(from, to, format);
         packing::copy_each(&inputs, &outputs, entry, stream)
@@ -694,7 +680,8 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_pad_last_dim(
     guard("nvte_multi_tensor_pad_last_dim", || {
         // SAFETY: the caller vouches for the arrays.
         let (inputs, outputs) = unsafe {
-            (tensors("inputs", inputs, num_tensors)?, tensors("outputs", outputs, num_tensors)?)
+            let count = ("num_tensors", num_tensors);
+            (check::tensors("inputs", inputs, count)?, check::tensors("outputs", outputs, count)?)
         };
         packing::copy_each(&inputs, &outputs, packing::pad_last_dim, stream)
     });
@@ -813,7 +800,7 @@ impl Default for Chosen {
 /// Errors: kv_dtype is not q_dtype; unknown numbers.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_get_fused_attn_backend(
-    is_training: bool,
+    is_training: MaybeUninit<bool>,
     q_dtype: MaybeUninit<NVTEDType>,
     kv_dtype: MaybeUninit<NVTEDType>,
     qkv_layout: MaybeUninit<NVTE_QKV_Layout>,
@@ -829,9 +816,9 @@ pub extern "C-unwind" fn nvte_get_fused_attn_backend(
     head_dim_v: usize,
     window_size_left: i64,
     window_size_right: i64,
-    return_max_logit: bool,
-    cuda_graph: bool,
-    deterministic: bool,
+    return_max_logit: MaybeUninit<bool>,
+    cuda_graph: MaybeUninit<bool>,
+    deterministic: MaybeUninit<bool>,
 ) -> NVTE_Fused_Attn_Backend {
     let chosen = guard("nvte_get_fused_attn_backend", || {
         let (q, kv): (NVTEDType, NVTEDType) =
@@ -849,9 +836,9 @@ pub extern "C-unwind" fn nvte_get_fused_attn_backend(
             softmax: from_c("softmax_type", softmax_type)?,
             window: [window_size_left, window_size_right],
             dropout,
-            training: is_training,
-            deterministic,
-            max_logit: return_max_logit,
+            training: truth(is_training),
+            deterministic: truth(deterministic),
+            max_logit: truth(return_max_logit),
             max_seqlen,
             ..Attention::new(layout)
         };
@@ -976,9 +963,9 @@ pub unsafe extern "C-unwind" fn nvte_fused_attn_fwd(
     rng_state: NVTETensor,
     max_seqlen_q: usize,
     max_seqlen_kv: usize,
-    is_training: bool,
-    return_max_logit: bool,
-    cuda_graph: bool,
+    is_training: MaybeUninit<bool>,
+    return_max_logit: MaybeUninit<bool>,
+    cuda_graph: MaybeUninit<bool>,
     attn_scale: f32,
     dropout: f32,
     qkv_layout: MaybeUninit<NVTE_QKV_Layout>,
@@ -989,7 +976,7 @@ pub unsafe extern "C-unwind" fn nvte_fused_attn_fwd(
     softmax_type: MaybeUninit<NVTE_Softmax_Type>,
     window_size_left: i64,
     window_size_right: i64,
-    bottom_right_diagonal: bool,
+    bottom_right_diagonal: MaybeUninit<bool>,
     workspace: NVTETensor,
     stream: cudaStream_t,
 ) {
@@ -1004,13 +991,13 @@ pub unsafe extern "C-unwind" fn nvte_fused_attn_fwd(
             mask: number(attn_mask_type),
             bias: number(bias_type),
             window: [window_size_left, window_size_right],
-            bottom_right: bottom_right_diagonal,
+            bottom_right: truth(bottom_right_diagonal),
             softmax: number(softmax_type),
             dropout,
             scale: attn_scale,
-            training: is_training,
+            training: truth(is_training),
             deterministic: false,
-            max_logit: return_max_logit,
+            max_logit: truth(return_max_logit),
             max_seqlen: [max_seqlen_q, max_seqlen_kv],
         };
         let call = ForwardCall {
@@ -1085,9 +1072,9 @@ pub unsafe extern "C-unwind" fn nvte_fused_attn_bwd(
     softmax_type: MaybeUninit<NVTE_Softmax_Type>,
     window_size_left: i64,
     window_size_right: i64,
-    bottom_right_diagonal: bool,
-    deterministic: bool,
-    cuda_graph: bool,
+    bottom_right_diagonal: MaybeUninit<bool>,
+    deterministic: MaybeUninit<bool>,
+    cuda_graph: MaybeUninit<bool>,
     workspace: NVTETensor,
     stream: cudaStream_t,
 ) {
@@ -1106,12 +1093,12 @@ pub unsafe extern "C-unwind" fn nvte_fused_attn_bwd(
             mask: number(attn_mask_type),
             bias: number(bias_type),
             window: [window_size_left, window_size_right],
-            bottom_right: bottom_right_diagonal,
+            bottom_right: truth(bottom_right_diagonal),
             softmax: number(softmax_type),
             dropout,
             scale: attn_scale,
             training: true,
-            deterministic,
+            deterministic: truth(deterministic),
             max_logit: false,
             max_seqlen: [max_seqlen_q, max_seqlen_kv],
         };

@@ -56,33 +56,33 @@ const BWD_PARAMS: [Attribute; 37] = [
 ];
 
 /// The attributes of an object, each in the low bytes of a word.
-pub(crate) type Values = Box<[u64]>;
+pub(super) type Values = Box<[u64]>;
 
 /// Objects of one kind.
-pub(crate) struct Objects {
-    pub(crate) slab: Slab<Values>,
+pub(super) struct Objects {
+    pub(super) slab: Slab<Values>,
     table: &'static [Attribute],
     /// What a handle of this kind is called as an argument.
     name: &'static str,
 }
 
-pub(crate) static CONFIGS: Objects =
+pub(super) static CONFIGS: Objects =
     Objects { slab: Slab::new(Kind::FusedAttnConfig), table: &CONFIG, name: "config" };
-pub(crate) static FWD: Objects =
+pub(super) static FWD: Objects =
     Objects { slab: Slab::new(Kind::FusedAttnFwdParams), table: &FWD_PARAMS, name: "params" };
-pub(crate) static BWD: Objects =
+pub(super) static BWD: Objects =
     Objects { slab: Slab::new(Kind::FusedAttnBwdParams), table: &BWD_PARAMS, name: "params" };
 
 impl Objects {
-    pub(in crate::op::fused_attn) fn create(&'static self) -> Result<*mut c_void> {
+    pub(super) fn create(&'static self) -> Result<*mut c_void> {
         self.slab.insert(self.defaults())
     }
 
-    pub(crate) fn defaults(&self) -> Values {
+    pub(super) fn defaults(&self) -> Values {
         self.table.iter().map(|&(_, default)| default).collect()
     }
 
-    pub(in crate::op::fused_attn) fn destroy(&self, handle: *mut c_void) -> Result<()> {
+    pub(super) fn destroy(&self, handle: *mut c_void) -> Result<()> {
         self.slab.remove(self.name, handle)
     }
 
@@ -99,7 +99,7 @@ impl Objects {
 
     /// # Safety
     /// `buf` is null or has `size` bytes to write; `written` is null or valid.
-    pub(in crate::op::fused_attn) unsafe fn get<A: Copy>(
+    pub(super) unsafe fn get<A: Copy>(
         &self,
         handle: *mut c_void,
         attr: MaybeUninit<A>,
@@ -126,7 +126,7 @@ impl Objects {
 
     /// # Safety
     /// `buf` is null or has `size` bytes to read.
-    pub(in crate::op::fused_attn) unsafe fn set<A: Copy>(
+    pub(super) unsafe fn set<A: Copy>(
         &self,
         handle: *mut c_void,
         attr: MaybeUninit<A>,
