@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 const FLOORS: &[&str] = &[
     // What needs nothing of this library: the types of C, number formats, lines on stderr, locks around fork().
     "types",
+    "scaling",
     "numeric",
     "stderr",
     "fork",

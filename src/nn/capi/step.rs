@@ -149,18 +149,13 @@ unsafe fn tensors(
     (handles, count): (*const NVTETensor, usize),
     arity: usize,
 ) -> Result<Tensors> {
-    check::array(name, handles, (&format!("num_{name}"), count))?;
+    let count_name = format!("num_{name}");
     if count > arity {
-        return Err(Error::argument(format!("num_{name}"), format!("at most {arity}"), count));
+        return Err(Error::argument(count_name, format!("at most {arity}"), count));
     }
-    let mut list = vec![None; arity];
-    for (i, slot) in list.iter_mut().enumerate().take(count) {
-        // SAFETY: the caller vouches for the array.
-        let handle = unsafe { handles.add(i).read() };
-        if !handle.is_null() {
-            *slot = Some(check::tensor(&format!("{name}[{i}]"), handle)?);
-        }
-    }
+    // SAFETY: the caller vouches for the array.
+    let mut list = unsafe { check::optional_tensors(name, handles, (&count_name, count))? };
+    list.resize(arity, None);
     Ok(Tensors { name, list })
 }
 
@@ -195,7 +190,7 @@ unsafe fn forward(
     let training = !tape.is_null();
     let optional = |name: &str, handle: NVTETensor| match handle.is_null() {
         true => Ok(None),
-        false => check::tensor(&format!("step.{name}"), handle).map(Some),
+        false => check::tensor(format_args!("step.{name}"), handle).map(Some),
     };
     let rng_state = optional("rng_state", step.rng_state)?;
     if let Some(state) = &rng_state {

@@ -655,9 +655,9 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_transpose_to_bhsd(
             let got = format!("{format:?}");
             return Err(Error::argument("original_format", "NVTE_SBHD or NVTE_BSHD", got));
         }
+        let count = ("num_tensors", num_tensors);
         // SAFETY: the caller vouches for the arrays.
         let (inputs, outputs) = unsafe {
-            let count = ("num_tensors", num_tensors);
             (check::tensors("inputs", inputs, count)?, check::tensors("outputs", outputs, count)?)
         };
         let entry = |from: (&_, &_), to: (&_, &_)| packing::transpose_to_bhsd(from, to, format);
@@ -678,9 +678,9 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_pad_last_dim(
     stream: cudaStream_t,
 ) {
     guard("nvte_multi_tensor_pad_last_dim", || {
+        let count = ("num_tensors", num_tensors);
         // SAFETY: the caller vouches for the arrays.
         let (inputs, outputs) = unsafe {
-            let count = ("num_tensors", num_tensors);
             (check::tensors("inputs", inputs, count)?, check::tensors("outputs", outputs, count)?)
         };
         packing::copy_each(&inputs, &outputs, packing::pad_last_dim, stream)

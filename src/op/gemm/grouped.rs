@@ -21,6 +21,7 @@ pub(super) fn setup_bytes(num_tensors: usize) -> usize {
 }
 
 /// Matrices as a caller gives them: a grouped tensor, or a tensor for each member.
+#[expect(clippy::large_enum_variant, reason = "it lives for one call, on the stack")]
 pub(super) enum Source<T> {
     Group(GroupedTensor),
     List(Vec<T>),

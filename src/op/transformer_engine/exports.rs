@@ -45,12 +45,10 @@ pub extern "C-unwind" fn nvte_destroy_tensor(tensor: NVTETensor) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_destroy_tensors(tensors: *mut NVTETensor, N: usize) {
     guard("nvte_destroy_tensors", || {
-        check::array("tensors", tensors, ("N", N))?;
-        (0..N).try_for_each(|i| {
-            // SAFETY: the caller's array has N entries.
-            let handle = unsafe { tensors.add(i).read() };
-            destroy_tensor(&format!("tensors[{i}]"), handle)
-        })
+        // SAFETY: the caller's array has N entries.
+        let handles = unsafe { check::slice("tensors", tensors.cast_const(), ("N", N))? };
+        let destroy = |(i, &handle)| destroy_tensor(format_args!("tensors[{i}]"), handle);
+        handles.iter().enumerate().try_for_each(destroy)
     });
 }
 
@@ -292,7 +290,7 @@ pub unsafe extern "C-unwind" fn nvte_tensor_pack_destroy(pack: *mut NVTETensorPa
         (0..10).try_for_each(|i| {
             // SAFETY: the caller vouches for the pack, which holds 10 handles.
             let handle = unsafe { (&raw const (*pack).tensors[i]).read() };
-            destroy_tensor(&format!("pack.tensors[{i}]"), handle)
+            destroy_tensor(format_args!("pack.tensors[{i}]"), handle)
         })
     });
 }

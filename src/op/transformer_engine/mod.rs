@@ -430,7 +430,7 @@ fn create_tensors(mode: MaybeUninit<NVTEScalingMode>, count: usize) -> Result<Ve
 }
 
 /// Destroys a tensor; null is ignored.
-fn destroy_tensor(argument: &str, handle: NVTETensor) -> Result<()> {
+fn destroy_tensor(argument: impl Display, handle: NVTETensor) -> Result<()> {
     if handle.is_null() { Ok(()) } else { TENSORS.remove(argument, handle) }
 }
 
@@ -536,7 +536,7 @@ fn vector_length(name: impl Display, tensor: &Tensor) -> Result<usize> {
 }
 
 /// A vector of Int32 or Int64 and of a length.
-fn vector<'a>(name: impl Display, tensor: &'a Tensor, length: usize) -> Result<&'a Buffer> {
+fn vector(name: impl Display, tensor: &Tensor, length: usize) -> Result<&Buffer> {
     let (buffer, got) = (&tensor.rowwise, vector_length(&name, tensor)?);
     if got != length {
         return Err(Error::argument(format!("{name}.shape"), format!("[{length}]"), buffer.shape));
