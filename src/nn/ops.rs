@@ -41,7 +41,8 @@ fn within<T>(run: &Run, operator: &str, result: Result<T>) -> Result<T> {
     })
 }
 
-/// Calls an operator with the scratch memory that it asks for, which is given back when it has returned.
+/// Calls an operator with the scratch memory that it asks for. The memory returns to the pool of the stream
+/// when the operator has been enqueued.
 fn with_scratch(run: &Run, operator: impl FnOnce(&mut Workspace) -> Result<()>) -> Result<()> {
     let mut block = None;
     let mut lend = |bytes: usize| Ok(block.insert(run.scratch(bytes.max(1))?).ptr());
