@@ -18,6 +18,7 @@ const FLOORS: &[&str] = &[
     "verbose",
     "error",
     "handle",
+    "scaling",
     "tensor",
     // Backends: what they see, and what their functions share.
     "backend::operators",

@@ -52,7 +52,10 @@ fn hadamard_amax(c: &mut Chain, of_group: bool) {
             transform: true,
             members: if of_group { null() } else { members.as_ptr() },
             num_members: if of_group { 0 } else { MEMBERS },
-            group: Group { num_tensors: if of_group { MEMBERS } else { 0 }, ..Group::NONE },
+            group: match of_group {
+                true => Group { num_tensors: MEMBERS, ..LARGE_GROUP },
+                false => Group::NONE,
+            },
             amax,
             colwise_amax,
         };

@@ -1,49 +1,23 @@
-//! Router, permutation, padding and choice of the greatest in the chain of captured operators.
+//! Router, loss of balance and sort of tokens in the chain of captured operators.
 
 use super::*;
 
 const TOKENS: usize = 300;
 const EXPERTS: usize = 64;
 const TOPK: usize = 4;
-const COLS: usize = 72;
 
 pub fn steps(c: &mut Chain) {
-    let (middle, map) = router(c);
+    let middle = router(c);
     balance(c, middle);
-    let numel = TOKENS * EXPERTS;
-    let [grad, output] = gradients(c);
-    c.step("router backward", move |side| {
-        let args = RouterBackwardArgs {
-            routing: routing(side, map),
-            intermediate: side.at::<f32>(middle).cast_const(),
-            grad: side.at::<c_void>(grad).cast_const(),
-            grad_logits: side.at(output),
-            tokens: TOKENS,
-            experts: EXPERTS,
-            topk: TOPK,
-            scaling_factor: 1.5,
-            score: RouterScore::NVTEX_ROUTER_SIGMOID,
-            pre_softmax: false,
-            all: false,
-            dtype: kNVTEBFloat16,
-        };
-        entry(side, side.table.router_backward, args)
-    });
-    rows(c);
-    topk(c, numel);
+    sort(c);
 }
 
 fn routing(side: &Side, map: Id) -> Routing {
     Routing { bytes: side.at(map), bits: null_mut(), indices: null_mut(), index_dtype: kNVTEInt32 }
 }
 
-fn gradients(c: &mut Chain) -> [Id; 2] {
-    let grad = c.input(kNVTEBFloat16, TOKENS * EXPERTS);
-    [grad, c.output("grad_logits", kNVTEBFloat16, TOKENS * EXPERTS, Within(1e-2))]
-}
-
-/// The intermediate output and the map.
-fn router(c: &mut Chain) -> (Id, Id) {
+/// Scores with a bias, and the cutoff that a histogram needs; returns the intermediate output.
+fn router(c: &mut Chain) -> Id {
     let numel = TOKENS * EXPERTS;
     let (logits, bias) = (c.input(kNVTEFloat32, numel), c.input(kNVTEFloat32, EXPERTS));
     let probs = c.output("probs", kNVTEFloat32, numel, Within(1e-5));
@@ -72,7 +46,7 @@ fn router(c: &mut Chain) -> (Id, Id) {
         };
         entry(side, side.table.router_forward, args)
     });
-    (middle, map)
+    middle
 }
 
 /// Histogram and loss.
@@ -131,10 +105,9 @@ fn balance(c: &mut Chain, scores: Id) {
     });
 }
 
-/// Sort, map, permutation and back, padding.
-fn rows(c: &mut Chain) {
+/// The slots by their experts, and the rows that they get.
+fn sort(c: &mut Chain) {
     const SLOTS: usize = TOKENS * TOPK;
-    let dtype = kNVTEBFloat16;
     let keys: Vec<u8> = (0..SLOTS).flat_map(|_| (c.rng.bytes(1)[0] as u32).to_le_bytes()).collect();
     let places: Vec<u8> = (0..SLOTS as i32).flat_map(i32::to_le_bytes).collect();
     let (keys, places) = (c.buffers.add(keys, 0), c.buffers.add(places, 0));
@@ -159,70 +132,5 @@ fn rows(c: &mut Chain) {
         let sorted = side.at::<i32>(sorted).cast_const();
         let args = RowMapArgs { sorted, map: side.at(map), tokens: TOKENS, topk: TOPK, rows: 1000 };
         entry(side, side.table.row_map, args)
-    });
-    let (input, probs) = (c.input(dtype, TOKENS * COLS), c.input(kNVTEFloat32, SLOTS));
-    let forward = c.input(dtype, 1000 * COLS);
-    let output = c.output("rows", dtype, 1000 * COLS, Bits);
-    let prob_grads = c.output("prob_grads", kNVTEFloat32, SLOTS, Within(1e-3));
-    c.step("permutation", move |side| {
-        let args = PermuteArgs {
-            input: side.at::<c_void>(input).cast_const(),
-            output: side.at(output),
-            map: side.at::<i32>(map).cast_const(),
-            probs: side.at::<f32>(probs).cast_const(),
-            prob_grads: side.at(prob_grads),
-            forward: side.at::<c_void>(forward).cast_const(),
-            tokens: TOKENS,
-            topk: TOPK,
-            cols: COLS,
-            rows: 1000,
-            dtype,
-        };
-        entry(side, side.table.permute, args)
-    });
-    let sums = c.output("sums", dtype, TOKENS * COLS, Within(1e-2));
-    c.step("sums of rows", move |side| {
-        let args = UnpermuteArgs {
-            input: side.at::<c_void>(output).cast_const(),
-            output: side.at(sums),
-            map: side.at::<i32>(map).cast_const(),
-            probs: side.at::<f32>(probs).cast_const(),
-            tokens: TOKENS,
-            topk: TOPK,
-            cols: COLS,
-            rows: 1000,
-            dtype,
-        };
-        entry(side, side.table.unpermute, args)
-    });
-    let (copied, zeroed) = (TOKENS * COLS * 2 - 6, 5002);
-    let padded = c.output("padded", kNVTEByte, copied + zeroed, Bits);
-    c.step("padding", move |side| {
-        let input = side.at::<c_void>(input).cast_const();
-        let tensor = PaddedTensor { input, output: side.at(padded), copied, zeroed };
-        let args = PaddingArgs { tensors: &tensor, num_tensors: 1 };
-        entry(side, side.table.padding, args)
-    });
-}
-
-fn topk(c: &mut Chain, cols: usize) {
-    let (rows, k) = (2, 100);
-    let keys = c.input(kNVTEFloat32, rows * cols);
-    let workspace = c.output("workspace of the greatest", kNVTEByte, WORKSPACE, Scratch);
-    let top_keys = c.output("greatest", kNVTEFloat32, rows * k, Bits);
-    let top_indices = c.output("their indices", kNVTEInt32, rows * k, Bits);
-    c.step("greatest", move |side| {
-        let args = TopkArgs {
-            keys: side.at::<c_void>(keys).cast_const(),
-            lengths: null(),
-            top_keys: side.at(top_keys),
-            top_indices: side.at(top_indices),
-            workspace: side.at(workspace),
-            rows,
-            cols,
-            k,
-            dtype: kNVTEFloat32,
-        };
-        entry(side, side.table.topk, args)
     });
 }

@@ -1,19 +1,30 @@
 //! What the tests share that run one call on several backends: random values, buffers between
 //! guards in the memory of a backend, comparison of what a call left there.
 
+mod geometry;
+
+use geometry::scale_shape;
 use nvte::backend::args::*;
 use nvte::backend::{cpu_table, cuda_table};
 use nvte::types::NVTEDType::{self, *};
-use nvte::types::{NVTEScalingMode, cudaStream_t};
+use nvte::types::NVTEScalingMode::{self, *};
+use nvte::types::cudaStream_t;
+use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::ops::Range;
 use std::ptr::{null, null_mut};
 
+pub const HIGH: [NVTEDType; 3] = [kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16];
+pub const ALL: [NVTEDType; 5] =
+    [kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16, kNVTEFloat8E4M3, kNVTEFloat8E5M2];
 pub const FP8: [NVTEDType; 2] = [kNVTEFloat8E4M3, kNVTEFloat8E5M2];
 /// Bytes on both sides of a buffer that must not change.
 const GUARD: usize = 256;
 
 pub type Check = Result<(), String>;
+
+/// Of the generated cases.
+pub const SEED: u64 = 0x5EED;
 
 pub fn is_fp8(dtype: NVTEDType) -> bool {
     FP8.contains(&dtype)
@@ -28,32 +39,57 @@ pub fn size(dtype: NVTEDType) -> usize {
     }
 }
 
-/// xorshift64*
-pub struct Rng(u64);
+/// xorshift64*. What decides the arguments of a call (shapes, types, options) comes from one sequence; the
+/// values of its inputs may come from another, so that a captured call can be replayed on other values.
+pub struct Rng {
+    state: u64,
+    values: Option<u64>,
+}
 
 impl Rng {
-    pub fn new(name: &str, seed: u64, index: usize) -> Self {
+    /// With a seed of their own, values do not come from the sequence of the arguments.
+    pub fn new(name: &str, seed: u64, index: usize, values: Option<u64>) -> Self {
         let hash = name.bytes().fold(seed ^ (index as u64) << 32, |h, b| {
             (h ^ b as u64).wrapping_mul(0x0000_0100_0000_01B3)
         });
-        let mut rng = Self(hash | 1);
+        let mut rng = Self { state: hash | 1, values: None };
         (0..8).for_each(|_| _ = rng.next());
-        rng
+        let values = values.map(|seed| Self::new("values", rng.state ^ seed, 0, None).state);
+        Self { values, ..rng }
     }
 
     pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+        self.state ^= self.state >> 12;
+        self.state ^= self.state << 25;
+        self.state ^= self.state >> 27;
+        self.state.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// In [-1, 1).
+    /// Draws values of inputs.
+    pub fn values<T>(&mut self, draw: impl FnOnce(&mut Self) -> T) -> T {
+        let Some(values) = self.values else { return draw(self) };
+        let mut rng = Self { state: values, values: None };
+        let drawn = draw(&mut rng);
+        self.values = Some(rng.state);
+        drawn
+    }
+
+    /// A value in [-1, 1).
     pub fn unit(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+        self.values(Self::fixed_unit)
     }
 
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        self.values(|rng| rng.fixed_bytes(len))
+    }
+
+    /// In [-1, 1), as an argument.
+    pub fn fixed_unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    /// Bytes that are an argument.
+    pub fn fixed_bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         for chunk in bytes.chunks_mut(8) {
             chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
@@ -100,18 +136,341 @@ impl Buffers {
     }
 }
 
+impl Rng {
+    pub fn below(&mut self, n: usize) -> usize {
+        ((self.next() >> 32) as usize * n) >> 32
+    }
+
+    pub fn within(&mut self, low: usize, high: usize) -> usize {
+        low + self.below(high - low + 1)
+    }
+
+    pub fn chance(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+
+    /// Floats of several characters: any bits, everyday values, zeros with a few specials.
+    pub fn floats(&mut self, dtype: NVTEDType, len: usize) -> Vec<u8> {
+        let width = size(dtype);
+        let mut bytes = self.bytes(len * width);
+        if width == 1 {
+            return bytes;
+        }
+        // Top two bytes: sign, exponent and some of the mantissa.
+        let (low, high) = if dtype == kNVTEFloat16 { (0x2800, 0x4FFF) } else { (0x3C00, 0x42FF) };
+        let special: &[u16] = if dtype == kNVTEFloat16 {
+            &[0, 0x8000, 0x7C00, 0xFC00, 0x7E00, 0xFFFF, 1, 0x8001, 0x7BFF, 0x3555]
+        } else {
+            &[0, 0x8000, 0x7F80, 0xFF80, 0x7FC0, 0xFFFF, 1, 0x8001, 0x7F7F, 0x0042]
+        };
+        let (specials, everyday) =
+            self.pick(&[(0, 0), (0, 100), (0, 100), (1, 100), (30, 100), (1, 0)]);
+        let zeros = self.chance(10);
+        self.values(|values| {
+            for element in bytes.chunks_exact_mut(width) {
+                let top = if values.chance(specials) {
+                    element.fill(0);
+                    values.pick(special)
+                } else if zeros {
+                    element.fill(0);
+                    0
+                } else if everyday == 100 {
+                    (values.next() as u16 & 0x8000) | values.within(low, high) as u16
+                } else {
+                    continue;
+                };
+                element[width - 2..].copy_from_slice(&top.to_le_bytes());
+            }
+        });
+        bytes
+    }
+
+    pub fn scale(&mut self) -> f32 {
+        let sign = self.pick(&[1.0, -1.0f32]);
+        sign * match self.below(6) {
+            0 => 1.0,
+            1 => 2f32.powi(self.within(0, 80) as i32 - 40),
+            2 => self.pick(&[0.0, 1e-45, 1e-39, f32::MIN_POSITIVE, 1e38, f32::MAX]),
+            _ => self.fixed_unit() * 100.0,
+        }
+    }
+
+    pub fn noop(&mut self) -> Option<f32> {
+        match self.below(8) {
+            0 => Some(1.0),
+            1 => Some(0.0),
+            2 => Some(self.pick(&[2.0, -1.0, 1.0000001, f32::NAN, 0.99999994])),
+            _ => None,
+        }
+    }
+
+    pub fn shape(&mut self) -> (usize, usize) {
+        let (rows, cols) = match self.below(10) {
+            0 => (1, self.within(1, 300_000)),
+            1 => (self.within(1, 300_000), 1),
+            2 | 3 => (self.within(1, 40), self.within(1, 40)),
+            4 => (16 * self.within(1, 40), 16 * self.within(1, 40)),
+            5 => (128 * self.within(1, 10), 128 * self.within(1, 10)),
+            6 => (self.within(1, 9), self.within(1, 100_000)),
+            7 => (self.within(1, 100_000), self.within(1, 9)),
+            8 => (self.within(1, 1000), self.within(1, 1000)),
+            _ => (self.within(1, 2500), self.within(1, 2500)),
+        };
+        (rows, cols)
+    }
+
+    /// A whole number of elements to move a pointer by.
+    pub fn shift(&mut self) -> usize {
+        if self.chance(50) { 0 } else { self.within(0, 17) }
+    }
+
+    /// Floats whose areas of up to 128 x 128 are each of one character, so that there are blocks of
+    /// zeros, of subnormals, of NaN.
+    pub fn areas(&mut self, dtype: NVTEDType, (rows, cols): (usize, usize)) -> Vec<u8> {
+        let width = size(dtype);
+        let mut bytes = self.floats(dtype, rows * cols);
+        let side = self.pick(&[16, 32, 128]);
+        for row in (0..rows).step_by(side) {
+            for col in (0..cols).step_by(side) {
+                let (nan, top) = match dtype {
+                    kNVTEFloat16 => (0x7E00u16, 0x03FF),
+                    _ => (0x7FC0, 0x007F),
+                };
+                let kind = self.below(12);
+                for r in row..rows.min(row + side) {
+                    for c in col..cols.min(col + side) {
+                        let element = &mut bytes[(r * cols + c) * width..][..width];
+                        let top_bytes =
+                            u16::from_le_bytes(element[width - 2..].try_into().unwrap());
+                        let top_bytes = match kind {
+                            0 => top_bytes & 0x8000,
+                            1 => top_bytes & (0x8000 | top),
+                            2 => nan,
+                            _ => continue,
+                        };
+                        if kind == 0 {
+                            element.fill(0);
+                        }
+                        element[width - 2..].copy_from_slice(&top_bytes.to_le_bytes());
+                    }
+                }
+            }
+        }
+        bytes
+    }
+
+    pub fn block_shape(&mut self) -> (usize, usize) {
+        match self.below(3) {
+            // Around the sides of blocks and tiles.
+            0 => {
+                let mut side = || {
+                    let near = self.pick(&[16, 32, 64, 128, 256, 384, 512, 1024]);
+                    (near + self.within(0, 2)).saturating_sub(1).max(1)
+                };
+                (side(), side())
+            }
+            1 => (32 * self.within(1, 20), 32 * self.within(1, 40)),
+            _ => self.shape(),
+        }
+    }
+}
+
+impl Buffers {
+    pub fn input(&mut self, rng: &mut Rng, dtype: NVTEDType, len: usize) -> Id {
+        let bytes = rng.floats(dtype, len);
+        let shift = rng.shift() * size(dtype);
+        self.add(bytes, shift)
+    }
+
+    /// Poisoned, so that an element that is not written shows.
+    pub fn output(&mut self, rng: &mut Rng, dtype: NVTEDType, len: usize) -> Id {
+        let shift = rng.shift() * size(dtype);
+        self.add(vec![0xCD; len * size(dtype)], shift)
+    }
+
+    pub fn floats(&mut self, values: impl IntoIterator<Item = f32>) -> Id {
+        self.add(values.into_iter().flat_map(f32::to_le_bytes).collect(), 0)
+    }
+
+    pub fn ints(&mut self, values: impl IntoIterator<Item = usize>) -> Id {
+        self.add(values.into_iter().flat_map(|v| (v as i64).to_le_bytes()).collect(), 0)
+    }
+
+    /// Values in [-top, top].
+    pub fn units(&mut self, rng: &mut Rng, dtype: NVTEDType, len: usize, top: f32) -> Id {
+        let values: Vec<u8> = (0..len).flat_map(|_| (top * rng.unit()).to_le_bytes()).collect();
+        let shift = rng.shift() * size(dtype);
+        self.add(cast(&values, kNVTEFloat32, dtype), shift)
+    }
+}
+
+/// A scale matrix: its dtype, rows, and the elements that each row needs.
+pub fn scale_matrix(
+    mode: NVTEScalingMode,
+    colwise: bool,
+    shape: (usize, usize),
+) -> (NVTEDType, usize, usize) {
+    let [lines, needed] = scale_shape(mode as i32, colwise, shape);
+    let dtype = if mode == NVTE_MXFP8_1D_SCALING { kNVTEFloat8E8M0 } else { kNVTEFloat32 };
+    (dtype, lines, needed)
+}
+
+pub const BLOCK_MODES: [NVTEScalingMode; 3] =
+    [NVTE_MXFP8_1D_SCALING, NVTE_BLOCK_SCALING_1D, NVTE_BLOCK_SCALING_2D];
+
+/// How what the CUDA backend leaves in a buffer may differ from what the CPU backend leaves there.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Expect {
+    Bits,
+    /// As `Bits`, and the values of the inputs have no influence.
+    Fixed,
+    /// By this bound and one spacing of the type.
+    Within(f64),
+    /// By this part of the value.
+    Relative(f64),
+    /// By anything.
+    Scratch,
+}
+
+/// A buffer that a call may write to.
+#[derive(Clone, Copy)]
+pub struct Output {
+    pub name: &'static str,
+    pub dtype: NVTEDType,
+    pub id: Id,
+    pub expect: Expect,
+}
+
+impl Output {
+    /// None without a buffer.
+    pub fn new(
+        name: &'static str,
+        dtype: NVTEDType,
+        id: impl Into<Option<Id>>,
+        expect: Expect,
+    ) -> Option<Self> {
+        Some(Self { name, dtype, id: id.into()?, expect })
+    }
+
+    pub fn bits(name: &'static str, dtype: NVTEDType, id: impl Into<Option<Id>>) -> Option<Self> {
+        Self::new(name, dtype, id, Expect::Bits)
+    }
+
+    pub fn within(
+        name: &'static str,
+        dtype: NVTEDType,
+        id: impl Into<Option<Id>>,
+        bound: f64,
+    ) -> Option<Self> {
+        Self::new(name, dtype, id, Expect::Within(bound))
+    }
+
+    /// Compares what is in the buffer on the CPU and on CUDA.
+    pub fn check(&self, cpu: &[Vec<u8>], cuda: &[Vec<u8>]) -> Check {
+        let &Self { name, dtype, id: Id(id), expect } = self;
+        let (cpu, cuda) = (&cpu[id], &cuda[id]);
+        match expect {
+            Expect::Bits | Expect::Fixed => equal(name, dtype, cpu, cuda),
+            Expect::Within(bound) => close(name, dtype, bound, cpu, cuda),
+            Expect::Relative(part) => {
+                let pairs = decode(cpu, dtype).into_iter().zip(decode(cuda, dtype)).enumerate();
+                // A NaN fits no bound.
+                let mut far =
+                    pairs.filter(|(_, (a, b))| !((a - b).abs() as f64 <= part * *a as f64));
+                far.next().map_or(Ok(()), |(i, (a, b))| {
+                    Err(format!("{name}[{i}]: cpu {a:e}, cuda {b:e}, allowed {part:e} of it"))
+                })
+            }
+            Expect::Scratch => Ok(()),
+        }
+    }
+}
+
+/// A call of an operator: its buffers, those that it writes, and how it is made on a backend. Comparison runs
+/// it on both backends; capture makes a graph of it.
+pub struct Case {
+    pub what: String,
+    pub buffers: Buffers,
+    pub outputs: Vec<Output>,
+    pub call: Box<dyn Fn(&Side) -> Outcome>,
+}
+
+/// Name, type and buffer of an output.
+type Named = (&'static str, NVTEDType, Option<Id>);
+
+impl Case {
+    pub fn new(
+        what: String,
+        buffers: Buffers,
+        outputs: impl IntoIterator<Item = Option<Output>>,
+        call: impl Fn(&Side) -> Outcome + 'static,
+    ) -> Self {
+        let outputs = outputs.into_iter().flatten().collect();
+        Self { what, buffers, outputs, call: Box::new(call) }
+    }
+
+    /// Outputs that are equal to the bit.
+    pub fn bits(
+        what: String,
+        buffers: Buffers,
+        outputs: &[Named],
+        call: impl Fn(&Side) -> Outcome + 'static,
+    ) -> Self {
+        let outputs = outputs.iter().map(|&(name, dtype, id)| Output::bits(name, dtype, id));
+        Self::new(what, buffers, outputs, call)
+    }
+
+    /// Outputs that may differ by bounds of their own.
+    pub fn within(
+        what: String,
+        buffers: Buffers,
+        outputs: &[(&'static str, NVTEDType, Option<Id>, f64)],
+        call: impl Fn(&Side) -> Outcome + 'static,
+    ) -> Self {
+        let output = |&(name, dtype, id, bound)| Output::within(name, dtype, id, bound);
+        Self::new(what, buffers, outputs.iter().map(output), call)
+    }
+
+    /// Outputs of one type that may differ by one bound.
+    pub fn near(
+        what: String,
+        buffers: Buffers,
+        dtype: NVTEDType,
+        bound: f64,
+        outputs: &[Id],
+        call: impl Fn(&Side) -> Outcome + 'static,
+    ) -> Self {
+        let output = |&id: &Id| Output::within("output", dtype, id, bound);
+        Self::new(what, buffers, outputs.iter().map(output), call)
+    }
+
+    /// Buffers in which a backend may leave anything.
+    pub fn scratch(mut self, ids: impl IntoIterator<Item = Id>) -> Self {
+        let scratch = |id| Output::new("scratch", kNVTEByte, id, Expect::Scratch);
+        self.outputs.extend(ids.into_iter().filter_map(scratch));
+        self
+    }
+}
+
 /// The buffers in the memory of one backend.
 pub struct Side<'a> {
     pub table: &'static OpTable,
     pub buffers: &'a Buffers,
     pub stream: cudaStream_t,
+    /// The buffer that is number 0 for the call that runs.
+    pub first: Cell<usize>,
     memory: Vec<*mut c_void>,
 }
 
 impl<'a> Side<'a> {
     /// Allocates, and fills nothing.
     pub fn open(table: &'static OpTable, buffers: &'a Buffers) -> Result<Self, String> {
-        let mut side = Self { table, buffers, stream: null_mut(), memory: Vec::new() };
+        let mut side =
+            Self { table, buffers, stream: null_mut(), memory: Vec::new(), first: Cell::new(0) };
         // SAFETY: the stream is ours.
         ok(unsafe { table.stream_create.unwrap()(&mut side.stream) }, "stream_create")?;
         for id in 0..buffers.0.len() {
@@ -125,8 +484,14 @@ impl<'a> Side<'a> {
         self.memory.iter().enumerate().try_for_each(image)
     }
 
-    pub fn at<T>(&self, id: Id) -> *mut T {
-        self.memory[id.0].cast::<u8>().wrapping_add(self.buffers.inner(id.0).start).cast()
+    pub fn at<T>(&self, Id(id): Id) -> *mut T {
+        let id = self.first.get() + id;
+        self.memory[id].cast::<u8>().wrapping_add(self.buffers.inner(id).start).cast()
+    }
+
+    /// Null without a buffer.
+    pub fn maybe<T>(&self, id: Option<Id>) -> *mut T {
+        id.map_or(null_mut(), |id| self.at(id))
     }
 
     /// What is in the buffers, once the stream is idle; guards checked and cut off.
@@ -175,6 +540,18 @@ pub fn ok(outcome: Outcome, what: &str) -> Check {
         BackendStatus::NVTEX_BACKEND_OK => Ok(()),
         status => Err(format!("{what}: {status:?}: {}", reason(outcome))),
     }
+}
+
+/// Makes calls up to the first that fails.
+pub fn in_turn<'a>(calls: impl IntoIterator<Item = &'a dyn Fn() -> Outcome>) -> Outcome {
+    let mut outcome = Outcome { status: BackendStatus::NVTEX_BACKEND_OK, reason: null() };
+    for call in calls {
+        outcome = call();
+        if outcome.status != BackendStatus::NVTEX_BACKEND_OK {
+            break;
+        }
+    }
+    outcome
 }
 
 pub fn malloc(table: &OpTable, bytes: usize) -> Result<*mut c_void, String> {

@@ -64,7 +64,8 @@ fn every_half_to_all() {
             ("colwise", output_dtype, Some(colwise)),
             ("amax", kNVTEFloat32, Some(amax)),
         ];
-        both(&b, &outputs, |side| {
+        let what = format!("{input_dtype:?} to {output_dtype:?}");
+        compare(&Case::bits(what, b, &outputs, move |side| {
             let args = QuantizeArgs {
                 input: side.at(input),
                 rowwise: side.at(rowwise),
@@ -77,8 +78,7 @@ fn every_half_to_all() {
                 ..QUANTIZE
             };
             entry(side, side.table.quantize, args)
-        })
-        .map_err(|e| format!("{input_dtype:?} to {output_dtype:?}: {e}"))
+        }))
     });
 }
 

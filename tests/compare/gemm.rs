@@ -289,17 +289,10 @@ fn gemm_blocks_case(
     let aux = matrix(rng, &mut b, kNVTEBFloat16, n * m);
     // Up to 2.
     let scales = [(0, m, !transa), (1, n, transb)].map(|(i, outer, colwise)| {
-        let blocks = if mx { k.div_ceil(32).next_multiple_of(4) } else { k.div_ceil(128) };
-        let padded = outer.next_multiple_of(128);
-        let (stride, len) = match modes[i] {
-            NVTE_BLOCK_SCALING_1D => {
-                (outer.next_multiple_of(4), outer.next_multiple_of(4) * blocks)
-            }
-            NVTE_BLOCK_SCALING_2D => {
-                (blocks.next_multiple_of(4), outer.div_ceil(128) * blocks.next_multiple_of(4))
-            }
-            _ => (if colwise { padded } else { blocks }, padded * blocks),
-        };
+        let shape = if colwise { (k, outer) } else { (outer, k) };
+        let (_, lines, needed) = scale_matrix(modes[i], colwise, shape);
+        let stride = needed.next_multiple_of(4);
+        let len = lines * stride;
         let bytes = match mx {
             true => rng.bytes(len).iter().map(|byte| 121 + byte % 8).collect(),
             false => (0..len).flat_map(|_| (1.0 + rng.unit()).to_le_bytes()).collect(),

@@ -2,6 +2,8 @@
 
 mod attention;
 mod experts;
+#[path = "../../../tests/common/geometry.rs"]
+mod geometry;
 mod grouped;
 mod nvfp4;
 
@@ -11,6 +13,7 @@ use super::abi::{
 };
 use super::machine::{Buffer, Call, Kind, Machine, Pool, mix, normal};
 use anyhow::Result;
+use geometry::{BLOCKS_1D, BLOCKS_2D, MXFP8, scale_shape};
 use std::cell::{Cell, RefCell};
 
 /// What one call does, by which its time is judged.
@@ -369,11 +372,6 @@ fn quantize(name: &str, rows: usize, cols: usize, colwise: bool) -> Case {
     })
 }
 
-/// `NVTEScalingMode`
-const MXFP8: i32 = 1;
-const BLOCKS_1D: i32 = 2;
-const BLOCKS_2D: i32 = 3;
-
 /// Dtype and shape of the row-wise or column-wise scales of a matrix in blocks, whose sides are
 /// multiples of 512, and the shape of the data.
 fn block_layout(
@@ -381,13 +379,10 @@ fn block_layout(
     colwise: bool,
     (rows, cols): (usize, usize),
 ) -> (DType, [usize; 2], [usize; 2]) {
-    let transposed = if colwise { [cols, rows] } else { [rows, cols] };
-    match (mode, colwise) {
-        (MXFP8, false) => (DType::E8m0, [rows, cols / 32], [rows, cols]),
-        (MXFP8, true) => (DType::E8m0, [rows / 32, cols], [rows, cols]),
-        (BLOCKS_1D, false) => (DType::F32, [cols / 128, rows], transposed),
-        (BLOCKS_1D, true) => (DType::F32, [rows / 128, cols], transposed),
-        _ => (DType::F32, transposed.map(|side| side / 128), transposed),
+    let scales = scale_shape(mode, colwise, (rows, cols));
+    match mode {
+        MXFP8 => (DType::E8m0, scales, [rows, cols]),
+        _ => (DType::F32, scales, if colwise { [cols, rows] } else { [rows, cols] }),
     }
 }
 
@@ -707,9 +702,7 @@ impl Gemm {
             let tensor =
                 Tensor::with_mode(api, mode).set(Param::Rowwise, &b.random(dtype, &shape)?);
             let blocks = match mode {
-                BLOCKS_1D => [shape[1] / 128, shape[0]],
-                BLOCKS_2D => [shape[0] / 128, shape[1] / 128],
-                MXFP8 => [shape[0], shape[1] / 32],
+                MXFP8 | BLOCKS_1D | BLOCKS_2D => scale_shape(mode, false, (shape[0], shape[1])),
                 _ => [1, 1],
             };
             let scales = if mode == MXFP8 {

@@ -1,21 +1,21 @@
 //! Casts with a function, a derivative or a bias gradient.
 
-use crate::*;
+use super::*;
 
 /// A random fusion of a cast: what it is, and its buffers.
-pub(crate) struct Fused {
-    pub(crate) fusion: Fusion,
-    pub(crate) input: Id,
-    pub(crate) act_input: Option<Id>,
-    pub(crate) row_scales: Option<Id>,
-    pub(crate) dbias: Option<Id>,
-    pub(crate) workspace: Option<Id>,
+pub struct Fused {
+    pub fusion: Fusion,
+    pub input: Id,
+    pub act_input: Option<Id>,
+    pub row_scales: Option<Id>,
+    pub dbias: Option<Id>,
+    pub workspace: Option<Id>,
 }
 
 impl Fused {
     /// For `members` matrices of `cols` columns with `numel` elements v in all, gaps included. Only
     /// those of one width have sums over rows.
-    pub(crate) fn new(
+    pub fn new(
         rng: &mut Rng,
         b: &mut Buffers,
         (form, function): (Form, Function),
@@ -53,7 +53,7 @@ impl Fused {
         Self { fusion, input, act_input, row_scales, dbias, workspace }
     }
 
-    pub(crate) fn on(&self, side: &Side) -> Fusion {
+    pub fn on(&self, side: &Side) -> Fusion {
         Fusion {
             act_input: side.maybe(self.act_input),
             dbias: side.maybe(self.dbias),
@@ -64,14 +64,14 @@ impl Fused {
     }
 }
 
-pub(crate) const FORMS: [Form; 5] = [
+pub const FORMS: [Form; 5] = [
     Form::NVTEX_FORM_DERIVATIVE,
     Form::NVTEX_FORM_PLAIN,
     Form::NVTEX_FORM_ACTIVATION,
     Form::NVTEX_FORM_GATED,
     Form::NVTEX_FORM_GATED_DERIVATIVE,
 ];
-pub(crate) const FUNCTIONS: [Function; 9] = [
+pub const FUNCTIONS: [Function; 9] = [
     Function::NVTEX_GELU,
     Function::NVTEX_SILU,
     Function::NVTEX_RELU,
@@ -82,7 +82,7 @@ pub(crate) const FUNCTIONS: [Function; 9] = [
     Function::NVTEX_SITU,
     Function::NVTEX_IDENTITY,
 ];
-pub(crate) const MODES: [NVTEScalingMode; 4] = [
+pub const MODES: [NVTEScalingMode; 4] = [
     NVTE_DELAYED_TENSOR_SCALING,
     NVTE_MXFP8_1D_SCALING,
     NVTE_BLOCK_SCALING_1D,
@@ -90,16 +90,16 @@ pub(crate) const MODES: [NVTEScalingMode; 4] = [
 ];
 
 /// What a cast has besides elements and scales, at random.
-pub(crate) struct Options {
-    pub(crate) wanted: [bool; 2],
-    pub(crate) epsilon: f32,
-    pub(crate) pow2: bool,
-    pub(crate) square_blocks: bool,
-    pub(crate) swizzled: bool,
+pub struct Options {
+    pub wanted: [bool; 2],
+    pub epsilon: f32,
+    pub pow2: bool,
+    pub square_blocks: bool,
+    pub swizzled: bool,
 }
 
 impl Options {
-    pub(crate) fn new(rng: &mut Rng, mode: NVTEScalingMode) -> Self {
+    pub fn new(rng: &mut Rng, mode: NVTEScalingMode) -> Self {
         let mxfp8 = mode == NVTE_MXFP8_1D_SCALING;
         Self {
             wanted: rng.pick(&[[true, false], [true, true], [true, true], [false, true]]),
@@ -111,45 +111,58 @@ impl Options {
     }
 }
 
-#[test]
-fn quantize_fused() {
-    cases("quantize_fused", 1800, |rng, index| {
-        let mode = MODES[index % 4];
-        let (form, function) = (FORMS[index / 4 % 5], FUNCTIONS[index / 20 % 9]);
-        let (per_tensor, mxfp8) = (mode == MODES[0], mode == NVTE_MXFP8_1D_SCALING);
-        let input_dtype = rng.pick(&HIGH);
-        let output_dtype = if per_tensor { rng.pick(&ALL) } else { rng.pick(&FP8) };
-        let (rows, cols) = rng.block_shape();
-        let cols = if form == Form::NVTEX_FORM_GATED_DERIVATIVE { cols + cols % 2 } else { cols };
-        let mut b = Buffers::default();
-        let elements = (rows * cols, Some(cols), 0);
-        let fused = Fused::new(rng, &mut b, (form, function), (mode, input_dtype), elements);
-        let o = Options::new(rng, mode);
-        let data = o.wanted.map(|wanted| wanted.then(|| b.output(rng, output_dtype, rows * cols)));
-        let slack = if mxfp8 || per_tensor { 0 } else { rng.pick(&[0, 0, 1, 4]) };
-        let matrices = [false, true].map(|colwise| match per_tensor {
-            true => (kNVTEFloat32, 1, 1),
-            false => scale_matrix(mode, colwise, (rows, cols)),
-        });
-        let strides = matrices.map(|(_, _, needed)| needed + slack);
-        let has_scales = is_fp8(output_dtype);
-        let [row_scales, col_scales] = [0, 1].map(|i| {
-            let (dtype, lines, _) = matrices[i];
-            (o.wanted[i] && has_scales).then(|| b.output(rng, dtype, lines * strides[i]))
-        });
-        let scale = (per_tensor && rng.chance(80)).then(|| b.float(rng.scale()));
-        let old_amax = rng.pick(&[0.0, 1e-3, 1e30]);
-        let amax = ((per_tensor || mxfp8) && rng.chance(60)).then(|| b.float(old_amax));
-        // As bytes: every bit of a scale counts, and so do the entries that are not written.
-        let outputs = [
-            ("rowwise", output_dtype, data[0]),
-            ("colwise", output_dtype, data[1]),
-            ("rowwise scale_inv", kNVTEByte, row_scales),
-            ("colwise scale_inv", kNVTEByte, col_scales),
-            ("amax", kNVTEFloat32, amax),
-            ("dbias", input_dtype, fused.dbias),
-        ];
-        both_but(&b, &outputs, fused.workspace, |side| {
+pub fn quantize_fused(rng: &mut Rng, index: usize) -> Case {
+    let mode = MODES[index % 4];
+    let (form, function) = (FORMS[index / 4 % 5], FUNCTIONS[index / 20 % 9]);
+    let (per_tensor, mxfp8) = (mode == MODES[0], mode == NVTE_MXFP8_1D_SCALING);
+    let input_dtype = rng.pick(&HIGH);
+    let output_dtype = if per_tensor { rng.pick(&ALL) } else { rng.pick(&FP8) };
+    let (rows, cols) = rng.block_shape();
+    let cols = if form == Form::NVTEX_FORM_GATED_DERIVATIVE { cols + cols % 2 } else { cols };
+    let mut b = Buffers::default();
+    let elements = (rows * cols, Some(cols), 0);
+    let fused = Fused::new(rng, &mut b, (form, function), (mode, input_dtype), elements);
+    let workspace = fused.workspace;
+    let o = Options::new(rng, mode);
+    let data = o.wanted.map(|wanted| wanted.then(|| b.output(rng, output_dtype, rows * cols)));
+    let slack = if mxfp8 || per_tensor { 0 } else { rng.pick(&[0, 0, 1, 4]) };
+    let matrices = [false, true].map(|colwise| match per_tensor {
+        true => (kNVTEFloat32, 1, 1),
+        false => scale_matrix(mode, colwise, (rows, cols)),
+    });
+    let strides = matrices.map(|(_, _, needed)| needed + slack);
+    let has_scales = is_fp8(output_dtype);
+    let [row_scales, col_scales] = [0, 1].map(|i| {
+        let (dtype, lines, _) = matrices[i];
+        (o.wanted[i] && has_scales).then(|| b.output(rng, dtype, lines * strides[i]))
+    });
+    let scale = (per_tensor && rng.chance(80)).then(|| b.float(rng.scale()));
+    let old_amax = rng.pick(&[0.0, 1e-3, 1e30]);
+    let amax = ((per_tensor || mxfp8) && rng.chance(60)).then(|| b.float(old_amax));
+    // As bytes: every bit of a scale counts, and so do the entries that are not written.
+    let outputs = [
+        ("rowwise", output_dtype, data[0]),
+        ("colwise", output_dtype, data[1]),
+        ("rowwise scale_inv", kNVTEByte, row_scales),
+        ("colwise scale_inv", kNVTEByte, col_scales),
+        ("amax", kNVTEFloat32, amax),
+        ("dbias", input_dtype, fused.dbias),
+    ];
+    Case::bits(
+        format!(
+            "{mode:?}, {form:?} of {function:?}, {input_dtype:?} to {output_dtype:?}, \
+                 {rows}x{cols}, directions {:?}, dbias {}, pow2 {}, epsilon {}, square {}, \
+                 swizzled {}",
+            o.wanted,
+            fused.dbias.is_some(),
+            o.pow2,
+            o.epsilon,
+            o.square_blocks,
+            o.swizzled
+        ),
+        b,
+        &outputs,
+        move |side| {
             let args = QuantizeArgs {
                 input: side.at(fused.input),
                 rowwise: side.maybe(data[0]),
@@ -174,19 +187,7 @@ fn quantize_fused() {
                 group: Group::NONE,
             };
             entry(side, side.table.quantize, args)
-        })
-        .map_err(|e| {
-            format!(
-                "{mode:?}, {form:?} of {function:?}, {input_dtype:?} to {output_dtype:?}, \
-                 {rows}x{cols}, directions {:?}, dbias {}, pow2 {}, epsilon {}, square {}, \
-                 swizzled {}: {e}",
-                o.wanted,
-                fused.dbias.is_some(),
-                o.pow2,
-                o.epsilon,
-                o.square_blocks,
-                o.swizzled
-            )
-        })
-    });
+        },
+    )
+    .scratch(workspace)
 }

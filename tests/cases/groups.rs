@@ -1,7 +1,7 @@
 //! Groups of tensors.
 
-use crate::cast_fused::*;
-use crate::*;
+use super::cast_fused::*;
+use super::*;
 
 /// Members of a group at random.
 struct Members {
@@ -62,51 +62,64 @@ impl Members {
     }
 }
 
-#[test]
-fn quantize_groups() {
-    cases("quantize_groups", 1200, |rng, index| {
-        let mode = MODES[index % 4];
-        let varying = [[true, false], [false, false], [false, true], [true, true]][index / 4 % 4];
-        // The forms of the functions of groups; gated ones have one width.
-        let form = FORMS[if varying[1] { rng.below(3) } else { rng.below(4) }];
-        let function = rng.pick(&FUNCTIONS);
-        let per_tensor = mode == MODES[0];
-        let input_dtype = rng.pick(&HIGH);
-        let output_dtype = if per_tensor { rng.pick(&ALL) } else { rng.pick(&FP8) };
+pub fn quantize_groups(rng: &mut Rng, index: usize) -> Case {
+    let mode = MODES[index % 4];
+    let varying = [[true, false], [false, false], [false, true], [true, true]][index / 4 % 4];
+    // The forms of the functions of groups; gated ones have one width.
+    let form = FORMS[if varying[1] { rng.below(3) } else { rng.below(4) }];
+    let function = rng.pick(&FUNCTIONS);
+    let per_tensor = mode == MODES[0];
+    let input_dtype = rng.pick(&HIGH);
+    let output_dtype = if per_tensor { rng.pick(&ALL) } else { rng.pick(&FP8) };
+    let members = loop {
         let members = Members::new(rng, varying, form != Form::NVTEX_FORM_GATED);
-        let (count, (rows, cols)) = (members.shapes.len(), members.logical);
-        if rows * cols == 0 {
-            return Ok(());
+        if members.logical.0 * members.logical.1 > 0 {
+            break members;
         }
-        let mut b = Buffers::default();
-        let int64 = |b: &mut Buffers, values: &mut dyn Iterator<Item = usize>| {
-            b.add(values.flat_map(|value| (value as i64).to_le_bytes()).collect(), 0)
-        };
-        let first = varying[0].then(|| int64(&mut b, &mut members.shapes.iter().map(|s| s.0)));
-        let last = varying[1].then(|| int64(&mut b, &mut members.shapes.iter().map(|s| s.1)));
-        let with_offsets = varying != [false; 2] || rng.chance(50);
-        let offsets = with_offsets.then(|| int64(&mut b, &mut members.offsets.iter().copied()));
-        let elements = (members.numel, (!varying[1]).then_some(cols), count);
-        let fused = Fused::new(rng, &mut b, (form, function), (mode, input_dtype), elements);
-        let o = Options::new(rng, mode);
-        let data =
-            o.wanted.map(|wanted| wanted.then(|| b.output(rng, output_dtype, members.numel)));
-        let [row_scales, col_scales] = [0, 1].map(|i| {
-            let (dtype, entries) = members.scales(mode, i == 1);
-            (o.wanted[i] && !per_tensor).then(|| b.output(rng, dtype, entries))
-        });
-        let scale =
-            (per_tensor && rng.chance(80)).then(|| b.floats((0..count).map(|_| rng.scale())));
-        let plain = fused.dbias.is_none() && form == Form::NVTEX_FORM_PLAIN;
-        let noop = if plain { rng.noop().map(|flag| b.float(flag)) } else { None };
-        let outputs = [
-            ("rowwise", output_dtype, data[0]),
-            ("colwise", output_dtype, data[1]),
-            ("rowwise scale_inv", kNVTEByte, row_scales),
-            ("colwise scale_inv", kNVTEByte, col_scales),
-            ("dbias", input_dtype, fused.dbias),
-        ];
-        both_but(&b, &outputs, fused.workspace, |side| {
+    };
+    let (count, (rows, cols)) = (members.shapes.len(), members.logical);
+    let mut b = Buffers::default();
+    let int64 = |b: &mut Buffers, values: &mut dyn Iterator<Item = usize>| {
+        b.add(values.flat_map(|value| (value as i64).to_le_bytes()).collect(), 0)
+    };
+    let first = varying[0].then(|| int64(&mut b, &mut members.shapes.iter().map(|s| s.0)));
+    let last = varying[1].then(|| int64(&mut b, &mut members.shapes.iter().map(|s| s.1)));
+    let with_offsets = varying != [false; 2] || rng.chance(50);
+    let offsets = with_offsets.then(|| int64(&mut b, &mut members.offsets.iter().copied()));
+    let elements = (members.numel, (!varying[1]).then_some(cols), count);
+    let fused = Fused::new(rng, &mut b, (form, function), (mode, input_dtype), elements);
+    let workspace = fused.workspace;
+    let o = Options::new(rng, mode);
+    let data = o.wanted.map(|wanted| wanted.then(|| b.output(rng, output_dtype, members.numel)));
+    let [row_scales, col_scales] = [0, 1].map(|i| {
+        let (dtype, entries) = members.scales(mode, i == 1);
+        (o.wanted[i] && !per_tensor).then(|| b.output(rng, dtype, entries))
+    });
+    let scale = (per_tensor && rng.chance(80)).then(|| b.floats((0..count).map(|_| rng.scale())));
+    let plain = fused.dbias.is_none() && form == Form::NVTEX_FORM_PLAIN;
+    let noop = if plain { rng.noop().map(|flag| b.float(flag)) } else { None };
+    let outputs = [
+        ("rowwise", output_dtype, data[0]),
+        ("colwise", output_dtype, data[1]),
+        ("rowwise scale_inv", kNVTEByte, row_scales),
+        ("colwise scale_inv", kNVTEByte, col_scales),
+        ("dbias", input_dtype, fused.dbias),
+    ];
+    Case::bits(
+        format!(
+            "{mode:?}, {form:?} of {function:?}, {input_dtype:?} to {output_dtype:?}, members \
+                 {:?} at {:?}, varying {:?}, directions {:?}, dbias {}, square {}, swizzled {}",
+            members.shapes,
+            members.offsets,
+            members.varying,
+            o.wanted,
+            fused.dbias.is_some(),
+            o.square_blocks,
+            o.swizzled
+        ),
+        b,
+        &outputs,
+        move |side| {
             let args = QuantizeArgs {
                 input: side.at(fused.input),
                 rowwise: side.maybe(data[0]),
@@ -137,82 +150,67 @@ fn quantize_groups() {
                 },
             };
             entry(side, side.table.quantize, args)
-        })
-        .map_err(|e| {
-            format!(
-                "{mode:?}, {form:?} of {function:?}, {input_dtype:?} to {output_dtype:?}, members \
-                 {:?} at {:?}, varying {:?}, directions {:?}, dbias {}, square {}, swizzled {}: {e}",
-                members.shapes,
-                members.offsets,
-                members.varying,
-                o.wanted,
-                fused.dbias.is_some(),
-                o.square_blocks,
-                o.swizzled
-            )
-        })
-    });
+        },
+    )
+    .scratch(workspace)
 }
 
-#[test]
-fn dequantize_groups() {
-    const MODES: [NVTEScalingMode; 4] = [
-        NVTE_DELAYED_TENSOR_SCALING,
-        NVTE_MXFP8_1D_SCALING,
-        NVTE_BLOCK_SCALING_1D,
-        NVTE_BLOCK_SCALING_2D,
-    ];
-    cases("dequantize_groups", 400, |rng, index| {
-        let mode = MODES[index % 4];
-        let (input_dtype, output_dtype) = (FP8[index / 4 % 2], HIGH[index / 8 % 3]);
-        let (colwise, swizzled) = (rng.chance(50), mode == NVTE_MXFP8_1D_SCALING && rng.chance(50));
-        let (vary_rows, vary_cols) = (rng.chance(60), rng.chance(40));
-        let count = rng.pick(&[1, 2, 5, 8, 33, 70]);
-        let most = if count > 8 { 150 } else { 700 };
-        let aligned = rng.chance(50);
-        let side = |rng: &mut Rng| match rng.below(6) {
-            0 => 0,
-            _ if aligned => 16 * rng.within(1, most / 16),
-            _ => rng.within(1, most),
-        };
-        let even = (side(rng).max(1), side(rng).max(1));
-        let shapes: Vec<_> = (0..count)
-            .map(|_| {
-                let rows = if vary_rows { side(rng) } else { even.0 };
-                (rows, if vary_cols { side(rng) } else { even.1 })
-            })
-            .collect();
-        let gap = if vary_rows && !vary_cols { rng.pick(&[0, 0, 16, 3]) } else { 0 };
-        let (mut at, mut entries) = (vec![0], 0);
-        for &(rows, cols) in &shapes {
-            at.push(at.last().unwrap() + rows * cols + gap);
-            let (_, lines, needed) = scale_matrix(mode, colwise, (rows, cols));
-            entries += if index % 4 == 0 { 1 } else { lines * needed.next_multiple_of(4) };
-        }
-        let total = *at.last().unwrap();
-        let (mut rows, mut cols) = match (vary_rows, vary_cols) {
-            (false, false) => (count * even.0, even.1),
-            (true, false) => (shapes.iter().map(|s| s.0).sum(), even.1),
-            (false, true) => (even.0, shapes.iter().map(|s| s.1).sum()),
-            (true, true) => (1, total),
-        };
-        if vary_cols {
-            cols += rng.pick(&[1, 100]);
-        } else if vary_rows {
-            rows += rng.pick(&[1, 100]);
-        }
-        let capacity = total.max(rows * cols);
-        let scale_dtype =
-            if mode == NVTE_MXFP8_1D_SCALING { kNVTEFloat8E8M0 } else { kNVTEFloat32 };
-        let mut b = Buffers::default();
-        let input = b.input(rng, input_dtype, capacity);
-        let scale_inv = b.input(rng, scale_dtype, entries);
-        let output = b.output(rng, output_dtype, capacity);
-        let first_dims = vary_rows.then(|| b.ints(shapes.iter().map(|s| s.0)));
-        let last_dims = vary_cols.then(|| b.ints(shapes.iter().map(|s| s.1)));
-        let offsets =
-            (vary_rows || vary_cols || rng.chance(50)).then(|| b.ints(at.iter().copied()));
-        both(&b, &[("output", output_dtype, Some(output))], |side| {
+pub fn dequantize_groups(rng: &mut Rng, index: usize) -> Case {
+    let mode = MODES[index % 4];
+    let (input_dtype, output_dtype) = (FP8[index / 4 % 2], HIGH[index / 8 % 3]);
+    let (colwise, swizzled) = (rng.chance(50), mode == NVTE_MXFP8_1D_SCALING && rng.chance(50));
+    let (vary_rows, vary_cols) = (rng.chance(60), rng.chance(40));
+    let count = rng.pick(&[1, 2, 5, 8, 33, 70]);
+    let most = if count > 8 { 150 } else { 700 };
+    let aligned = rng.chance(50);
+    let side = |rng: &mut Rng| match rng.below(6) {
+        0 => 0,
+        _ if aligned => 16 * rng.within(1, most / 16),
+        _ => rng.within(1, most),
+    };
+    let even = (side(rng).max(1), side(rng).max(1));
+    let shapes: Vec<_> = (0..count)
+        .map(|_| {
+            let rows = if vary_rows { side(rng) } else { even.0 };
+            (rows, if vary_cols { side(rng) } else { even.1 })
+        })
+        .collect();
+    let gap = if vary_rows && !vary_cols { rng.pick(&[0, 0, 16, 3]) } else { 0 };
+    let (mut at, mut entries) = (vec![0], 0);
+    for &(rows, cols) in &shapes {
+        at.push(at.last().unwrap() + rows * cols + gap);
+        let (_, lines, needed) = scale_matrix(mode, colwise, (rows, cols));
+        entries += if index % 4 == 0 { 1 } else { lines * needed.next_multiple_of(4) };
+    }
+    let total = *at.last().unwrap();
+    let (mut rows, mut cols) = match (vary_rows, vary_cols) {
+        (false, false) => (count * even.0, even.1),
+        (true, false) => (shapes.iter().map(|s| s.0).sum(), even.1),
+        (false, true) => (even.0, shapes.iter().map(|s| s.1).sum()),
+        (true, true) => (1, total),
+    };
+    if vary_cols {
+        cols += rng.pick(&[1, 100]);
+    } else if vary_rows {
+        rows += rng.pick(&[1, 100]);
+    }
+    let capacity = total.max(rows * cols);
+    let scale_dtype = if mode == NVTE_MXFP8_1D_SCALING { kNVTEFloat8E8M0 } else { kNVTEFloat32 };
+    let mut b = Buffers::default();
+    let input = b.input(rng, input_dtype, capacity);
+    let scale_inv = b.input(rng, scale_dtype, entries);
+    let output = b.output(rng, output_dtype, capacity);
+    let first_dims = vary_rows.then(|| b.ints(shapes.iter().map(|s| s.0)));
+    let last_dims = vary_cols.then(|| b.ints(shapes.iter().map(|s| s.1)));
+    let offsets = (vary_rows || vary_cols || rng.chance(50)).then(|| b.ints(at.iter().copied()));
+    Case::bits(
+        format!(
+            "{mode:?}, {input_dtype:?} to {output_dtype:?}, {shapes:?}, colwise {colwise}, \
+                 swizzled {swizzled}"
+        ),
+        b,
+        &[("output", output_dtype, Some(output))],
+        move |side| {
             let args = DequantizeArgs {
                 input: side.at(input),
                 output: side.at(output),
@@ -234,14 +232,8 @@ fn dequantize_groups() {
                 },
             };
             entry(side, side.table.dequantize, args)
-        })
-        .map_err(|e| {
-            format!(
-                "{mode:?}, {input_dtype:?} to {output_dtype:?}, {shapes:?}, colwise {colwise}, \
-                 swizzled {swizzled}: {e}"
-            )
-        })
-    });
+        },
+    )
 }
 
 /// Shapes of the members of a group, and what of them is on the device.
@@ -318,28 +310,29 @@ impl std::fmt::Display for Batch {
     }
 }
 
-#[test]
-fn swizzle_groups() {
-    cases("swizzle_groups", 200, |rng, _| {
-        let mut b = Buffers::default();
-        let members = Batch::random(rng, &mut b);
-        let unswizzle = rng.chance(40);
-        let directions = rng.pick(&[&[false][..], &[true], &[false, true]]);
-        let buffers: Vec<_> = directions
-            .iter()
-            .map(|&transposed| {
-                let size = |&(rows, cols): &(usize, usize)| {
-                    let (m, k) = if transposed { (cols, rows) } else { (rows, cols) };
-                    m.next_multiple_of(128) * k.div_ceil(32).next_multiple_of(4)
-                };
-                let bytes = members.dims.iter().map(size).sum::<usize>() + 100;
-                let values = rng.bytes(bytes);
-                (b.add(values, rng.shift()), b.output(rng, kNVTEByte, bytes), transposed)
-            })
-            .collect();
-        let outputs: Vec<_> =
-            buffers.iter().map(|a| ("destination", kNVTEByte, Some(a.1))).collect();
-        both(&b, &outputs, |side| {
+pub fn swizzle_groups(rng: &mut Rng, _: usize) -> Case {
+    let mut b = Buffers::default();
+    let members = Batch::random(rng, &mut b);
+    let unswizzle = rng.chance(40);
+    let directions = rng.pick(&[&[false][..], &[true], &[false, true]]);
+    let buffers: Vec<_> = directions
+        .iter()
+        .map(|&transposed| {
+            let size = |&(rows, cols): &(usize, usize)| {
+                let (m, k) = if transposed { (cols, rows) } else { (rows, cols) };
+                m.next_multiple_of(128) * k.div_ceil(32).next_multiple_of(4)
+            };
+            let bytes = members.dims.iter().map(size).sum::<usize>() + 100;
+            let values = rng.bytes(bytes);
+            (b.add(values, rng.shift()), b.output(rng, kNVTEByte, bytes), transposed)
+        })
+        .collect();
+    let outputs: Vec<_> = buffers.iter().map(|a| ("destination", kNVTEByte, Some(a.1))).collect();
+    Case::bits(
+        format!("{members}, directions {directions:?}, unswizzle {unswizzle}"),
+        b,
+        &outputs,
+        move |side| {
             let entries: Vec<_> = buffers
                 .iter()
                 .map(|&(source, destination, transposed)| SwizzleEntry {
@@ -361,21 +354,22 @@ fn swizzle_groups() {
                 group: members.group(side),
             };
             entry(side, side.table.swizzle, args)
-        })
-        .map_err(|e| format!("{members}, directions {directions:?}, unswizzle {unswizzle}: {e}"))
-    });
+        },
+    )
 }
 
-#[test]
-fn group_amax() {
-    cases("group_amax", 300, |rng, index| {
-        let dtype = HIGH[index % 3];
-        let mut b = Buffers::default();
-        let members = Batch::random(rng, &mut b);
-        let input = b.input(rng, dtype, members.numel);
-        let amax = b.output(rng, kNVTEFloat32, members.dims.len());
-        let noop = rng.noop().map(|flag| b.float(flag));
-        both(&b, &[("amax", kNVTEFloat32, Some(amax))], |side| {
+pub fn group_amax(rng: &mut Rng, index: usize) -> Case {
+    let dtype = HIGH[index % 3];
+    let mut b = Buffers::default();
+    let members = Batch::random(rng, &mut b);
+    let input = b.input(rng, dtype, members.numel);
+    let amax = b.output(rng, kNVTEFloat32, members.dims.len());
+    let noop = rng.noop().map(|flag| b.float(flag));
+    Case::bits(
+        format!("{dtype:?}, {members}"),
+        b,
+        &[("amax", kNVTEFloat32, Some(amax))],
+        move |side| {
             let args = GroupAmaxArgs {
                 input: side.at(input),
                 amax: side.at(amax),
@@ -387,7 +381,6 @@ fn group_amax() {
                 dtype,
             };
             entry(side, side.table.group_amax, args)
-        })
-        .map_err(|e| format!("{dtype:?}, {members}: {e}"))
-    });
+        },
+    )
 }

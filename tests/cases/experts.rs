@@ -1,0 +1,250 @@
+//! Mixtures of experts. Choices are equal where they go by numbers that both backends have: by the
+//! logits (the softmax of the chosen) or by bits. Of rounded scores, two that are nearly equal may come
+//! in another order, so that those are left to the tests of the ABI, which know how near they are.
+
+use super::*;
+use std::ptr::null;
+
+const NO_ROUTING: Routing =
+    Routing { bytes: null_mut(), bits: null_mut(), indices: null_mut(), index_dtype: kNVTEInt32 };
+
+struct Sizes {
+    tokens: usize,
+    experts: usize,
+    topk: usize,
+}
+
+impl Sizes {
+    fn draw(rng: &mut Rng) -> Self {
+        let experts = match rng.below(4) {
+            0 => rng.pick(&[8, 64, 128, 256, 512, 1024]),
+            1 => 4 * rng.within(1, 300),
+            2 => rng.within(1, 40),
+            _ => rng.within(1, 1300),
+        };
+        let topk = if rng.chance(10) { experts } else { rng.within(1, experts.min(16)) };
+        Self { tokens: rng.within(1, 70), experts, topk }
+    }
+}
+
+pub fn router_forward(rng: &mut Rng, _: usize) -> Case {
+    let Sizes { tokens, experts, topk } = Sizes::draw(rng);
+    let dtype = rng.pick(&HIGH);
+    let mut b = Buffers::default();
+    let logits = b.units(rng, dtype, tokens * experts, 4.0);
+    let probs = b.output(rng, dtype, tokens * experts);
+    let intermediate = b.output(rng, kNVTEFloat32, tokens * experts);
+    let form = rng.below(3);
+    let (width, listed) = match form {
+        0 => (experts, kNVTEByte),
+        1 => (experts.div_ceil(8), kNVTEByte),
+        _ => (topk, rng.pick(&[kNVTEInt16, kNVTEInt32, kNVTEInt64])),
+    };
+    let chosen = b.output(rng, listed, tokens * width);
+    let what = format!("{tokens}x{experts}, {topk}, {dtype:?}, form {form}");
+    let outputs =
+        [Output::bits("choice", kNVTEByte, chosen), Output::within("probs", dtype, probs, 1e-6)];
+    Case::new(what, b, outputs, move |side| {
+        let routing = match form {
+            0 => Routing { bytes: side.at(chosen), ..NO_ROUTING },
+            1 => Routing { bits: side.at(chosen), ..NO_ROUTING },
+            _ => Routing { indices: side.at(chosen), index_dtype: listed, ..NO_ROUTING },
+        };
+        let args = RouterForwardArgs {
+            logits: side.at::<c_void>(logits).cast_const(),
+            expert_bias: null(),
+            probs: side.at(probs),
+            routing,
+            intermediate: side.at(intermediate),
+            cutoff: null_mut(),
+            tokens,
+            experts,
+            topk,
+            groups: 0,
+            group_topk: 0,
+            scaling_factor: 1.5,
+            score: RouterScore::NVTEX_ROUTER_SOFTMAX,
+            pre_softmax: false,
+            all: false,
+            dtype,
+            bias_dtype: dtype,
+        };
+        entry(side, side.table.router_forward, args)
+    })
+    .scratch([intermediate])
+}
+
+pub fn router_backward(rng: &mut Rng, _: usize) -> Case {
+    let Sizes { tokens, experts, topk } = Sizes::draw(rng);
+    let (dtype, all) = (rng.pick(&HIGH), rng.chance(30));
+    let score = rng.pick(&[
+        RouterScore::NVTEX_ROUTER_SIGMOID,
+        RouterScore::NVTEX_ROUTER_SOFTMAX,
+        RouterScore::NVTEX_ROUTER_SQRTSOFTPLUS,
+    ]);
+    let softmax = score == RouterScore::NVTEX_ROUTER_SOFTMAX;
+    let pre_softmax = softmax && (all || rng.chance(50));
+    let mut b = Buffers::default();
+    // Scores of 1/4 to 3/4, so that sums are no small differences.
+    let scores = (0..tokens * experts).map(|_| 0.5 + 0.25 * rng.unit()).collect::<Vec<_>>();
+    let scores = b.floats(scores);
+    let grad = b.units(rng, if all { kNVTEFloat32 } else { dtype }, tokens * experts, 1.0);
+    let map: Vec<u8> = (0..tokens * experts)
+        .map(|i| u8::from((i % experts * 7 + i / experts) % experts < topk))
+        .collect();
+    let map = b.add(map, 0);
+    let grad_logits = b.output(rng, dtype, tokens * experts);
+    // As many terms as a sum has.
+    let bound = 1e-6 * experts as f64;
+    Case::within(
+        format!("{tokens}x{experts}, {topk}, {dtype:?}, {score:?}, all {all}"),
+        b,
+        &[("grad_logits", dtype, Some(grad_logits), bound)],
+        move |side| {
+            let args = RouterBackwardArgs {
+                routing: Routing { bytes: side.at(map), ..NO_ROUTING },
+                intermediate: side.at::<f32>(scores).cast_const(),
+                grad: side.at::<c_void>(grad).cast_const(),
+                grad_logits: side.at(grad_logits),
+                tokens,
+                experts,
+                topk,
+                scaling_factor: 1.5,
+                score,
+                pre_softmax,
+                all,
+                dtype,
+            };
+            entry(side, side.table.router_backward, args)
+        },
+    )
+}
+
+pub fn permutations(rng: &mut Rng, _: usize) -> Case {
+    let (tokens, topk) = (rng.within(1, 200), rng.within(1, 8));
+    let cols = if rng.chance(50) { 8 * rng.within(1, 200) } else { rng.within(1, 900) };
+    let dtype = rng.pick(&HIGH);
+    let slots = tokens * topk;
+    let rows = if rng.chance(50) { slots } else { rng.within(0, slots) };
+    // Of each slot the row, -1 for none.
+    let mut places: Vec<i32> = (0..slots as i32).collect();
+    for i in (1..slots).rev() {
+        places.swap(i, rng.within(0, i));
+    }
+    let map = places.iter().map(|&place| if place < rows as i32 { place } else { -1 });
+    let mut b = Buffers::default();
+    let map = b.add(map.flat_map(i32::to_le_bytes).collect(), 0);
+    let input = b.units(rng, dtype, tokens * cols, 2.0);
+    let forward = b.units(rng, dtype, rows * cols, 2.0);
+    let probs = b.units(rng, kNVTEFloat32, slots, 1.0);
+    let [copied, weighted] = [0; 2].map(|_| b.output(rng, dtype, rows * cols));
+    let prob_grads = b.output(rng, kNVTEFloat32, slots);
+    let summed = b.output(rng, dtype, tokens * cols);
+    let permute = move |side: &Side, backward: bool| {
+        let args = PermuteArgs {
+            input: side.at::<c_void>(input).cast_const(),
+            output: side.at(if backward { weighted } else { copied }),
+            map: side.at::<i32>(map).cast_const(),
+            probs: if backward { side.at::<f32>(probs).cast_const() } else { null() },
+            prob_grads: if backward { side.at(prob_grads) } else { null_mut() },
+            forward: if backward { side.at::<c_void>(forward).cast_const() } else { null() },
+            tokens,
+            topk,
+            cols,
+            rows,
+            dtype,
+        };
+        entry(side, side.table.permute, args)
+    };
+    let unpermute = move |side: &Side| {
+        let args = UnpermuteArgs {
+            input: side.at::<c_void>(forward).cast_const(),
+            output: side.at(summed),
+            map: side.at::<i32>(map).cast_const(),
+            probs: side.at::<f32>(probs).cast_const(),
+            tokens,
+            topk,
+            cols,
+            rows,
+            dtype,
+        };
+        entry(side, side.table.unpermute, args)
+    };
+    let what = format!("{tokens}x{cols}, {topk} each, {rows} rows, {dtype:?}");
+    let outputs = [
+        Output::bits("copied rows", dtype, copied),
+        Output::within("weighted rows", dtype, weighted, 0.0),
+        Output::within("prob_grad", kNVTEFloat32, prob_grads, 4e-6 * cols as f64),
+        Output::within("sums", dtype, summed, 1e-5),
+    ];
+    Case::new(what, b, outputs, move |side| {
+        let calls: [&dyn Fn() -> Outcome; 3] =
+            [&|| permute(side, false), &|| permute(side, true), &|| unpermute(side)];
+        in_turn(calls)
+    })
+}
+
+pub fn paddings(rng: &mut Rng, _: usize) -> Case {
+    let mut b = Buffers::default();
+    let sizes: Vec<_> = (0..rng.pick(&[1, 2, 9, 70]))
+        .map(|_| (rng.below(5000), if rng.chance(70) { rng.below(3000) } else { 0 }))
+        .collect();
+    let matrices: Vec<_> = sizes
+        .iter()
+        .map(|&(copied, zeroed)| {
+            (b.input(rng, kNVTEByte, copied), b.output(rng, kNVTEByte, copied + zeroed))
+        })
+        .collect();
+    let outputs: Vec<_> =
+        matrices.iter().map(|&(_, output)| ("rows", kNVTEByte, Some(output))).collect();
+    Case::bits(format!("{sizes:?}"), b, &outputs, move |side| {
+        let tensors: Vec<_> = matrices
+            .iter()
+            .zip(&sizes)
+            .map(|(&(input, output), &(copied, zeroed))| PaddedTensor {
+                input: side.at::<c_void>(input).cast_const(),
+                output: side.at(output),
+                copied,
+                zeroed,
+            })
+            .collect();
+        let args = PaddingArgs { tensors: tensors.as_ptr(), num_tensors: tensors.len() };
+        entry(side, side.table.padding, args)
+    })
+}
+
+pub fn topk(rng: &mut Rng, _: usize) -> Case {
+    let (rows, cols) = match rng.below(3) {
+        0 => (rng.within(1, 3), rng.within(1, 100_000)),
+        _ => (rng.within(1, 40), rng.within(1, 3000)),
+    };
+    let most = if rng.chance(20) { 2 * cols } else { cols };
+    let k = rng.within(1, most);
+    let dtype = rng.pick(&HIGH);
+    let mut b = Buffers::default();
+    // Any bits, among them equal ones and NaN.
+    let keys = b.input(rng, dtype, rows * cols);
+    let lengths: Vec<u8> =
+        (0..rows).flat_map(|_| (rng.within(0, cols) as i32).to_le_bytes()).collect();
+    let lengths = rng.chance(50).then(|| b.add(lengths, 0));
+    let best = b.output(rng, dtype, rows * k);
+    let places = b.output(rng, kNVTEInt32, rows * k);
+    let bytes = rows * (NVTEX_TOPK_ROW_BYTES + cols.div_ceil(NVTEX_TOPK_CHUNK).max(1) * 8);
+    let workspace = b.add(vec![0xCD; bytes], 0);
+    let outputs = [("keys", kNVTEByte, Some(best)), ("places", kNVTEByte, Some(places))];
+    Case::bits(format!("{rows}x{cols}, {k}, {dtype:?}"), b, &outputs, move |side| {
+        let args = TopkArgs {
+            keys: side.at::<c_void>(keys).cast_const(),
+            lengths: side.maybe::<i32>(lengths).cast_const(),
+            top_keys: side.at(best),
+            top_indices: side.at(places),
+            workspace: side.at(workspace),
+            rows,
+            cols,
+            k,
+            dtype,
+        };
+        entry(side, side.table.topk, args)
+    })
+    .scratch(Some(workspace))
+}
