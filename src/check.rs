@@ -2,7 +2,6 @@
 //! formatted when a rule is broken: `format_args!` costs a good call nothing.
 
 use crate::backend::args::Group;
-use crate::backend::group::{scale_dims, scale_entries};
 use crate::backend::memory::reserve;
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, GROUPED, GroupedTensor, Shape, TENSORS, Tensor, bytes};
@@ -334,21 +333,20 @@ pub fn block_scales(
     (mode, colwise): (NVTEScalingMode, bool),
     (rows, cols): (usize, usize),
 ) -> Result<(*mut c_void, usize)> {
-    use NVTEDType::*;
-    use NVTEScalingMode::*;
-    let mxfp8 = mode == NVTE_MXFP8_1D_SCALING;
-    let (first, second) = scale_dims(mode, colwise, (rows, cols));
+    let scaling = mode.scaling();
+    let (first, second) = scaling.scale_dims(colwise, (rows, cols));
+    let exact = scaling.has_padding();
     let expected = || {
-        let more = if mxfp8 { "" } else { " or more" };
+        let more = if exact { "" } else { " or more" };
         format!("[{first}, {second}{more}] ({mode} of [{rows}, {cols}])")
     };
-    let dtypes: &[NVTEDType] = if mxfp8 { &[kNVTEFloat8E8M0, kNVTEByte] } else { &[kNVTEFloat32] };
+    let dtypes = scaling.scales;
     if !buffer.is_set() {
         return Err(Error::argument(name, format!("{} {}", dtypes[0], expected()), "nothing"));
     }
     dtype(&name, buffer.dtype, dtypes)?;
     match *buffer.shape.dims() {
-        [rows, stride] if rows == first && (stride == second || stride > second && !mxfp8) => {
+        [rows, stride] if rows == first && (stride == second || stride > second && !exact) => {
             Ok((pointer(name, buffer)?, stride))
         }
         _ => Err(Error::argument(format!("{name}.shape"), expected(), buffer.shape)),
@@ -481,16 +479,15 @@ pub fn grouped_scales(
     group: &mut Group,
     shape: (usize, usize),
 ) -> Result<*mut c_void> {
-    use NVTEDType::*;
-    let (n, mxfp8) = (group.num_tensors, mode == NVTEScalingMode::NVTE_MXFP8_1D_SCALING);
-    let dtypes: &[NVTEDType] = if mxfp8 { &[kNVTEFloat8E8M0, kNVTEByte] } else { &[kNVTEFloat32] };
+    let n = group.num_tensors;
+    let dtypes = mode.scaling().scales;
     if !buffer.is_set() {
         return Err(Error::argument(name, format!("{} scales", dtypes[0]), "nothing"));
     }
     dtype(&name, buffer.dtype, dtypes)?;
-    let per_tensor = mode == NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
+    let per_tensor = mode.per_tensor();
     let uniform = group.first_dims.is_null() && group.last_dims.is_null();
-    let entries = |dim| scale_entries(mode, colwise, member_of(group, shape, dim));
+    let entries = |dim| mode.scaling().scale_entries(colwise, member_of(group, shape, dim));
     let least = match uniform {
         _ if per_tensor => n,
         true => entries(0).saturating_mul(n),

@@ -5,7 +5,6 @@
 
 use crate::backend;
 use crate::backend::args::Group;
-use crate::backend::group::scale_entries;
 use crate::env::env;
 use crate::error::{Error, Result};
 use crate::types::{NVTEScalingMode, cudaStream_t};
@@ -137,7 +136,7 @@ pub fn group(
         }
         for (colwise, room) in [(false, group.row_scales), (true, group.col_scales)] {
             let total = &mut scales[usize::from(colwise)];
-            *total = total.saturating_add(scale_entries(mode, colwise, shape));
+            *total = total.saturating_add(mode.scaling().scale_entries(colwise, shape));
             if *total > room && mode != NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING {
                 let field = if colwise { "columnwise_scale_inv" } else { "scale_inv" };
                 let expected = format!("{total} or more elements for the members up to {t}");

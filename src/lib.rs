@@ -16,6 +16,8 @@ mod nn;
 #[doc(hidden)]
 pub mod numeric;
 mod op;
+#[doc(hidden)]
+pub mod scaling;
 mod start;
 mod stderr;
 mod tensor;

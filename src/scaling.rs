@@ -104,15 +104,37 @@ impl NVTEScalingMode {
 }
 
 impl Scaling {
-    /// Lines, and blocks in each, of a direction of a `[rows, cols]` matrix in blocks.
+    /// Rows and columns of the matrix that share a scale of a direction.
+    pub const fn area(&self, colwise: bool) -> (usize, usize) {
+        match (self.block, colwise) {
+            ([0, _], _) => (usize::MAX, usize::MAX),
+            ([height, width], false) => (height, width),
+            ([height, width], true) => (width, height),
+        }
+    }
+
+    /// Groups of lines with scales of their own, and blocks in each, of a direction of a `[rows, cols]` matrix.
     pub const fn blocks(&self, colwise: bool, (rows, cols): (usize, usize)) -> [usize; 2] {
         let [lines, length] = if colwise { [cols, rows] } else { [rows, cols] };
-        [lines.div_ceil(self.block[0]), length.div_ceil(self.block[1])]
+        match self.block {
+            [0, _] => [1, 1],
+            [height, width] => [lines.div_ceil(height), length.div_ceil(width)],
+        }
     }
 
     /// Whether a direction's scale matrix has a row for each block, not for each line.
     pub const fn rows_are_blocks(&self, colwise: bool) -> bool {
         self.block_major || colwise && !self.transposes
+    }
+
+    /// Whether the scale matrix has exactly the documented shape, not one with longer rows.
+    pub const fn has_padding(&self) -> bool {
+        self.padding[0] > 1
+    }
+
+    /// Whether a direction's data are stored transposed.
+    pub const fn transposed(&self, colwise: bool) -> bool {
+        colwise && self.transposes
     }
 
     /// Both dimensions of the stored scale matrix, with its padding.

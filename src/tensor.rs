@@ -375,14 +375,13 @@ impl Tensor {
 
     /// Logical shape.
     pub fn shape(&self, argument: &str) -> Result<Shape> {
-        use NVTEScalingMode::*;
         match self.mode {
             _ if !self.only_colwise() => Ok(self.rowwise.shape),
-            NVTE_MXFP8_1D_SCALING => Ok(self.colwise.shape),
-            NVTE_INVALID_SCALING => {
+            NVTEScalingMode::NVTE_INVALID_SCALING => {
                 Err(Error::argument(argument, "a tensor with a scaling mode", self.mode))
             }
-            _ => Ok(self.colwise.shape.rotated()),
+            mode if mode.scaling().transposed(true) => Ok(self.colwise.shape.rotated()),
+            _ => Ok(self.colwise.shape),
         }
     }
 }

@@ -5,7 +5,6 @@
 use super::args::*;
 use super::cublaslt;
 use super::cudnn;
-use super::group::{scale_entries, scale_pitch};
 use super::operators::operators;
 use crate::types::{NVTEDType, NVTEScalingMode, cudaEvent_t, cudaStream_t};
 use crate::verbose::{self, Level};
@@ -231,7 +230,7 @@ fn own_product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
             elements: outer * inner,
             scale_entries: {
                 let stored = if transposed { (inner, outer) } else { (outer, inner) };
-                scale_entries(scales.mode, transposed, stored)
+                scales.mode.scaling().scale_entries(transposed, stored)
             },
             outer,
             inner,
@@ -249,7 +248,7 @@ fn own_product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
         let shape = if transposed { (args.k, outer) } else { (outer, args.k) };
         let pitch = match scales.mode {
             NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING => 0,
-            mode => scale_pitch(mode, transposed, shape),
+            mode => mode.scaling().scale_pitch(transposed, shape),
         };
         if scales.stride != pitch {
             let stride = scales.stride;
@@ -414,7 +413,7 @@ fn with_checked_blocks(args: &GemmArgs) -> Result<(), Outcome> {
     }
     let operands = [("A", &args.scales_a, args.m), ("B", &args.scales_b, args.n)];
     for (name, scales, outer) in operands {
-        let pitch = scale_pitch(scales.mode, false, (outer, args.k));
+        let pitch = scales.mode.scaling().scale_pitch(false, (outer, args.k));
         let (stride, address) = (scales.stride, scales.inv);
         if stride != pitch || !(address as usize).is_multiple_of(16) {
             return Err(Outcome::unimplemented(format!(

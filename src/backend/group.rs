@@ -62,7 +62,7 @@ impl Group {
                 }
                 _ => (0, 0),
             };
-            let scales = [false, true].map(|colwise| scale_entries(mode, colwise, shape));
+            let scales = [false, true].map(|colwise| mode.scaling().scale_entries(colwise, shape));
             match scales[0] <= rooms[0] && scales[1] <= rooms[1] {
                 true => (shape, scales),
                 false => ((0, 0), [0; 2]),
@@ -88,36 +88,4 @@ impl Group {
         }
         members
     }
-}
-
-/// First and second dimension of the scale matrix of a `[rows, cols]` matrix in blocks, without
-/// (FP8 blocks) or with (MXFP8) padding.
-pub(crate) fn scale_dims(
-    mode: NVTEScalingMode,
-    colwise: bool,
-    (rows, cols): (usize, usize),
-) -> (usize, usize) {
-    use NVTEScalingMode::*;
-    let (across, down) = (cols.div_ceil(128), rows.div_ceil(128));
-    match (mode, colwise) {
-        (NVTE_MXFP8_1D_SCALING, false) => (128 * down, 4 * across),
-        (NVTE_MXFP8_1D_SCALING, true) => (4 * down, 128 * across),
-        (NVTE_BLOCK_SCALING_1D, false) => (across, rows),
-        (NVTE_BLOCK_SCALING_1D, true) => (down, cols),
-        (_, false) => (down, across),
-        (_, true) => (across, down),
-    }
-}
-
-/// Elements from one row of a member's scale matrix to the next: a multiple of 4.
-pub(crate) fn scale_pitch(mode: NVTEScalingMode, colwise: bool, shape: (usize, usize)) -> usize {
-    scale_dims(mode, colwise, shape).1.next_multiple_of(4)
-}
-
-/// Entries of a member's scale matrix with its padding; 1 in mode 0.
-pub(crate) fn scale_entries(mode: NVTEScalingMode, colwise: bool, shape: (usize, usize)) -> usize {
-    if mode == NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING {
-        return 1;
-    }
-    scale_dims(mode, colwise, shape).0.saturating_mul(scale_pitch(mode, colwise, shape))
 }

@@ -4,7 +4,6 @@ use super::context::Run;
 use super::memory::{Block, Layout, Lifetime};
 use super::ops::{self, Activation, plain};
 use super::state::Slot;
-use crate::backend::group::{scale_dims, scale_pitch};
 use crate::error::Result;
 use crate::op::transformer_engine::QuantizationConfig;
 use crate::tensor::{Buffer, Tensor, bytes};
@@ -217,21 +216,21 @@ impl Quantizer {
     ) -> Result<QTensor> {
         let (mode, numel) = (self.mode(), rows * cols);
         let mut tensor = Tensor::new(mode);
-        let per_tensor = mode == NVTE_DELAYED_TENSOR_SCALING;
+        let per_tensor = mode.per_tensor();
         let mut layout = Layout::default();
         let [scale_inv, scale, amax] = [0; 3].map(|_| layout.array(kNVTEFloat32, 1, 4));
         let scalars = if per_tensor { Some(run.block(layout.bytes(), lifetime)?) } else { None };
         let mut direction = |colwise: bool| -> Result<Block> {
-            let mxfp8 = mode == NVTE_MXFP8_1D_SCALING;
-            let dims = if colwise && !mxfp8 { [cols, rows] } else { [rows, cols] };
+            let scaling = mode.scaling();
+            let dims = if scaling.transposed(colwise) { [cols, rows] } else { [rows, cols] };
             let (scale_rows, scale_cols) = match per_tensor {
                 true => (0, 0),
                 false => {
-                    let pitch = scale_pitch(mode, colwise, (rows, cols));
-                    (scale_dims(mode, colwise, (rows, cols)).0, pitch)
+                    let pitch = scaling.scale_pitch(colwise, (rows, cols));
+                    (scaling.scale_dims(colwise, (rows, cols)).0, pitch)
                 }
             };
-            let scale_dtype = if mxfp8 { kNVTEFloat8E8M0 } else { kNVTEFloat32 };
+            let scale_dtype = scaling.scales[0];
             let mut layout = Layout::default();
             let values = layout.array(self.dtype, numel, 1);
             let scales = layout.array(scale_dtype, scale_rows * scale_cols, 256);

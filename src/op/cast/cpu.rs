@@ -7,7 +7,7 @@ use super::cpu_fused::is_plain;
 use crate::backend::args::*;
 use crate::backend::buf::{Buf, load, store};
 use crate::backend::cpu::{is_noop, transposed, vectorized};
-use crate::backend::group::{Member, scale_pitch};
+use crate::backend::group::Member;
 use crate::backend::memory::resize;
 use crate::backend::pool::{chunks, parallel};
 use crate::numeric::{Element, amax_bits, dispatch};
@@ -58,7 +58,7 @@ fn of_member(a: &QuantizeArgs, member: &Member) -> QuantizeArgs {
         Form::NVTEX_FORM_GATED_DERIVATIVE => member.at / 2,
         _ => member.at,
     };
-    let pitch = |colwise| if per_tensor { 0 } else { scale_pitch(a.mode, colwise, shape) };
+    let pitch = |colwise| if per_tensor { 0 } else { a.mode.scaling().scale_pitch(colwise, shape) };
     QuantizeArgs {
         input: advance(a.input.cast_mut(), input_at * input_size),
         rowwise: advance(a.rowwise, member.at * output_size),

@@ -7,7 +7,6 @@ use super::cpu_fused::{Make, Source, is_plain};
 use crate::backend::args::{DequantizeArgs, QuantizeArgs};
 use crate::backend::buf::Buf;
 use crate::backend::cpu::{scale_of, vectorized};
-use crate::backend::group::scale_pitch;
 use crate::backend::pool::parallel;
 use crate::numeric::{Element, F32, amax_bits};
 use crate::types::{NVTEDType, NVTEScalingMode};
@@ -113,34 +112,30 @@ struct Layout {
 impl Layout {
     /// Rows and columns that share an entry.
     fn area(&self) -> (usize, usize) {
-        use NVTEScalingMode::*;
-        match (self.mode, self.colwise) {
-            (NVTE_MXFP8_1D_SCALING, false) => (1, 32),
-            (NVTE_MXFP8_1D_SCALING, true) => (32, 1),
-            (NVTE_BLOCK_SCALING_1D, false) => (1, 128),
-            (NVTE_BLOCK_SCALING_1D, true) => (128, 1),
-            _ => (128, 128),
+        match self.mode.per_tensor() {
+            // The scale is the same everywhere: whatever is worked on at once.
+            true => (TILE, TILE),
+            false => self.mode.scaling().area(self.colwise),
         }
     }
 
     fn at(&self, row: usize, col: usize) -> usize {
-        use NVTEScalingMode::*;
         let (height, width) = self.area();
         let (i, j) = (row / height, col / width);
+        let (line, block) = if self.colwise { (j, i) } else { (i, j) };
         if self.tiles > 0 {
-            let (i, j) = if self.colwise { (j, i) } else { (i, j) };
-            let tile = i / 128 * self.tiles + j / 4;
-            return tile * 512 + i % 32 * 16 + i % 128 / 32 * 4 + j % 4;
+            let tile = line / 128 * self.tiles + block / 4;
+            return tile * 512 + line % 32 * 16 + line % 128 / 32 * 4 + block % 4;
         }
-        match (self.mode, self.colwise) {
-            (NVTE_BLOCK_SCALING_1D, false) | (NVTE_BLOCK_SCALING_2D, true) => j * self.stride + i,
-            _ => i * self.stride + j,
+        match self.mode.scaling().rows_are_blocks(self.colwise) {
+            true => block * self.stride + line,
+            false => line * self.stride + block,
         }
     }
 
     /// Whether column-wise data are stored transposed.
     fn transposed(&self) -> bool {
-        self.colwise && self.mode != NVTEScalingMode::NVTE_MXFP8_1D_SCALING
+        self.mode.scaling().transposed(self.colwise)
     }
 }
 
@@ -473,7 +468,11 @@ unsafe fn dequantize_as<I: Element, O: Element, S: Inverse>(a: &DequantizeArgs) 
         let layout = Layout {
             mode: a.mode,
             colwise: a.colwise,
-            stride: if lone { a.scale_stride } else { scale_pitch(a.mode, a.colwise, shape) },
+            stride: if lone {
+                a.scale_stride
+            } else {
+                a.mode.scaling().scale_pitch(a.colwise, shape)
+            },
             tiles: if a.swizzled { blocked.div_ceil(128) } else { 0 },
         };
         let scales = if a.colwise { member.col_scales } else { member.row_scales };

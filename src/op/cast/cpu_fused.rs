@@ -250,7 +250,6 @@ vectorized! {
 mod tests {
     use super::*;
     use crate::backend::args::{Function, Group};
-    use crate::backend::group::{scale_dims, scale_pitch};
     use crate::numeric::*;
     use crate::op::cast::cpu::quantize;
     use crate::types::NVTEScalingMode::{self, *};
@@ -366,8 +365,9 @@ mod tests {
         let run = |input: *const std::ffi::c_void, input_dtype, fusion| {
             let (mut row, mut col) = (vec![O::default(); numel], vec![O::default(); numel]);
             let [row_stride, col_stride] =
-                [false, true].map(|colwise| scale_pitch(mode, colwise, (rows, cols)));
-            let entries = |colwise, stride| scale_dims(mode, colwise, (rows, cols)).0 * stride;
+                [false, true].map(|colwise| mode.scaling().scale_pitch(colwise, (rows, cols)));
+            let entries =
+                |colwise, stride| mode.scaling().scale_dims(colwise, (rows, cols)).0 * stride;
             let mut row_scales = vec![0f32; entries(false, row_stride)];
             let mut col_scales = vec![0f32; entries(true, col_stride)];
             let (scale, mut amax) = (7.5f32, 0f32);

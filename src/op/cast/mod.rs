@@ -12,7 +12,6 @@ pub(crate) mod nvfp4;
 mod requantize;
 
 use super::transformer_engine::QuantizationConfig;
-use crate::backend::group::scale_dims;
 use crate::backend::{self, args::*};
 use crate::check::{self, Memory};
 use crate::device_check;
@@ -75,7 +74,8 @@ pub(crate) fn quantize_args(
     }
     if output.colwise.is_set() {
         check::dtype("output.columnwise_data", output.colwise.dtype, &[dtype])?;
-        let expected = if mxfp8 { *shape } else { shape.transposed() };
+        let transposed = mode.scaling().transposed(true);
+        let expected = if transposed { shape.transposed() } else { *shape };
         check::shape("output.columnwise_data", &output.colwise.shape, &expected)?;
         check::pointer("output.columnwise_data", &output.colwise)?;
     }
@@ -149,8 +149,8 @@ pub(crate) fn apart(a: &QuantizeArgs) -> Result<()> {
     let scale_bytes = |colwise, stride: usize| match per_tensor || a.group.num_tensors > 0 {
         true => 0,
         false => {
-            let lines = scale_dims(a.mode, colwise, (a.rows, a.cols)).0;
-            lines * stride * if a.mode == NVTE_MXFP8_1D_SCALING { 1 } else { 4 }
+            let lines = a.mode.scaling().scale_dims(colwise, (a.rows, a.cols)).0;
+            lines * stride * a.mode.scaling().scale_bytes()
         }
     };
     let row_scales = scale_bytes(false, a.rowwise_scale_stride);

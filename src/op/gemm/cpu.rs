@@ -6,7 +6,6 @@ use crate::backend::args::GemmEpilogue::{self, *};
 use crate::backend::args::{GemmArgs, GemmScales, Outcome};
 use crate::backend::buf::{Buf, load, store};
 use crate::backend::cpu::vectorized;
-use crate::backend::group::scale_dims;
 use crate::backend::memory::{collect, expect, resize, zeros};
 use crate::backend::pool::{chunks_mut, install, parallel, threads};
 use crate::numeric::{E4M3, Element, amax_bits, dispatch, e2m1_value};
@@ -425,7 +424,7 @@ impl BlockScales {
     /// # Safety
     /// The scales are those of such an operand.
     unsafe fn new(scales: GemmScales, outer: usize, k: usize) -> Self {
-        let (rows, cols) = scale_dims(scales.mode, false, (outer, k));
+        let (rows, cols) = scales.mode.scaling().scale_dims(false, (outer, k));
         // SAFETY: the caller's promise; the last row may end before the stride.
         let buf = unsafe { Buf::new(scales.inv, (rows - 1) * scales.stride + cols) };
         let square = scales.mode == NVTEScalingMode::NVTE_BLOCK_SCALING_2D;

@@ -5,7 +5,6 @@
 use super::cpu::gemm;
 use crate::backend::args::*;
 use crate::backend::buf::Buf;
-use crate::backend::group::{scale_entries, scale_pitch};
 use crate::backend::pool::chunks_mut;
 use crate::numeric::{Element, dispatch};
 use crate::types::NVTEScalingMode::*;
@@ -64,7 +63,7 @@ impl GroupedMatrix {
 
     /// Entries of its scales: row-wise ones, or column-wise ones of MXFP8 if that is the transpose.
     fn scale_entries_of(&self, outer: usize, inner: usize) -> usize {
-        scale_entries(self.mode, self.transposed, self.stored(outer, inner))
+        self.mode.scaling().scale_entries(self.transposed, self.stored(outer, inner))
     }
 
     /// Whether a member has room for `[outer, inner]`: of other operands' sizes that may be wrong.
@@ -90,7 +89,7 @@ impl GroupedMatrix {
     fn place(&self, matrix: &Matrix, outer: usize, inner: usize) -> (*mut c_void, GemmScales) {
         let in_blocks = self.mode != NVTE_DELAYED_TENSOR_SCALING;
         let stride = match in_blocks {
-            true => scale_pitch(self.mode, self.transposed, self.stored(outer, inner)),
+            true => self.mode.scaling().scale_pitch(self.transposed, self.stored(outer, inner)),
             false => 0,
         };
         let scales = |inv| GemmScales { inv, stride, mode: self.mode, swizzled: self.swizzled };

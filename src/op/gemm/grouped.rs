@@ -3,7 +3,7 @@
 
 use super::config::GroupedMatmulConfig;
 use super::*;
-use crate::backend::{self, group::scale_pitch};
+use crate::backend;
 use crate::device_check;
 use crate::types::NVTEDType::*;
 use std::fmt;
@@ -283,7 +283,7 @@ fn block_scales(
     shape: (usize, usize),
 ) -> Result<*mut c_void> {
     let (inv, stride) = check::block_scales(&name, buffer, direction, shape)?;
-    let pitch = scale_pitch(direction.0, direction.1, shape);
+    let pitch = direction.0.scaling().scale_pitch(direction.1, shape);
     if stride != pitch {
         return Err(Error::argument(format!("{name}.shape"), format!("rows of {pitch}"), stride));
     }

@@ -27,8 +27,8 @@ type Extents = (usize, usize);
 
 /// What the scales of data `[rows, cols]` cover: rows of the operand, blocks along the contraction.
 fn valid(mode: NVTEScalingMode, colwise: bool, (rows, cols): Extents) -> Extents {
-    let block = if mode == NVTE_MXFP8_1D_SCALING { 32 } else { 16 };
-    if colwise { (cols, rows.div_ceil(block)) } else { (rows, cols.div_ceil(block)) }
+    let [lines, blocks] = mode.scaling().blocks(colwise, (rows, cols));
+    (lines, blocks)
 }
 
 /// The same with the padding to whole tiles.
@@ -38,7 +38,7 @@ fn padded((m, k): Extents) -> Extents {
 
 /// Whether compact scales are stored `[k, m]`: column-wise ones of data that are not transposed.
 fn transposed(mode: NVTEScalingMode, colwise: bool) -> bool {
-    colwise && mode == NVTE_MXFP8_1D_SCALING
+    mode.scaling().rows_are_blocks(colwise)
 }
 
 fn field(colwise: bool) -> &'static str {
@@ -64,8 +64,7 @@ fn mode(name: impl Display, got: NVTEScalingMode, allowed: &[NVTEScalingMode]) -
 /// Scales of one byte each.
 fn codes(name: impl Display, buffer: &Buffer, mode: NVTEScalingMode) -> Result<()> {
     use NVTEDType::*;
-    let mxfp8 = mode == NVTE_MXFP8_1D_SCALING;
-    let dtype = if mxfp8 { kNVTEFloat8E8M0 } else { kNVTEFloat8E4M3 };
+    let dtype = mode.scaling().scales[0];
     if !buffer.is_set() {
         return Err(Error::argument(name, format!("{dtype} scales"), "nothing"));
     }
@@ -81,10 +80,7 @@ fn distinct(name: impl Display, source: &Buffer, destination: &Buffer) -> Result
 /// The rules for a tensor on either side. Of its data only dtype and shape are used.
 fn tensor(name: impl Display, tensor: &Tensor, swizzled: bool) -> Result<()> {
     mode(&name, tensor.mode, &[NVTE_MXFP8_1D_SCALING, NVTE_NVFP4_1D_SCALING])?;
-    match tensor.mode {
-        NVTE_MXFP8_1D_SCALING => check::fp8(&name, tensor.dtype())?,
-        _ => check::dtype(&name, tensor.dtype(), &[NVTEDType::kNVTEFloat4E2M1])?,
-    }
+    check::dtype(&name, tensor.dtype(), tensor.mode.scaling().elements)?;
     flag(name, tensor.swizzled, swizzled)
 }
 
