@@ -36,8 +36,16 @@ pub struct GroupedMatmulConfig {
 pub static CONFIGS: Slab<MatmulConfig> = Slab::new(Kind::MatmulConfig);
 pub static GROUPED_CONFIGS: Slab<GroupedMatmulConfig> = Slab::new(Kind::GroupedMatmulConfig);
 
-from_c_enum!(NVTEMatmulConfigAttribute, "an NVTEMatmulConfigAttribute from 0 to 6");
-from_c_enum!(NVTEGroupedMatmulConfigAttribute, "an NVTEGroupedMatmulConfigAttribute from 0 to 4");
+from_c_enum!(
+    NVTEMatmulConfigAttribute,
+    "an NVTEMatmulConfigAttribute from 0 to 6",
+    kNVTEMatmulConfigNumAttributes
+);
+from_c_enum!(
+    NVTEGroupedMatmulConfigAttribute,
+    "an NVTEGroupedMatmulConfigAttribute from 0 to 4",
+    kNVTEGroupedMatmulConfigNumAttributes
+);
 
 /// Unlike other getters, these require the size pointer.
 fn check_size_written(size_written: *const usize) -> Result<()> {
