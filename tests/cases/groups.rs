@@ -180,7 +180,7 @@ pub fn dequantize_groups(rng: &mut Rng, index: usize) -> Case {
     for &(rows, cols) in &shapes {
         at.push(at.last().unwrap() + rows * cols + gap);
         let (_, lines, needed) = scale_matrix(mode, colwise, (rows, cols));
-        entries += if index % 4 == 0 { 1 } else { lines * needed.next_multiple_of(4) };
+        entries += if index.is_multiple_of(4) { 1 } else { lines * needed.next_multiple_of(4) };
     }
     let total = *at.last().unwrap();
     let (mut rows, mut cols) = match (vary_rows, vary_cols) {

@@ -65,7 +65,7 @@ pub fn memset_and_host_copy(rng: &mut Rng, index: usize) -> Case {
     let mut b = Buffers::default();
     let what = format!("{bytes} bytes");
     let fixed = |name, id| Output::new(name, kNVTEByte, id, Expect::Fixed);
-    if index % 2 == 0 {
+    if index.is_multiple_of(2) {
         let (ptr, value) = (b.add(vec![0xCD; bytes], rng.within(0, 33)), rng.next() as u8);
         return Case::new(what, b, [fixed("memset", ptr)], move |side| {
             entry(side, side.table.memset, MemsetArgs { ptr: side.at(ptr), bytes, value })

@@ -276,7 +276,7 @@ pub fn l2_norm(rng: &mut Rng, index: usize) -> Case {
 }
 
 pub fn scales_from_amax(rng: &mut Rng, index: usize) -> Case {
-    let e8m0 = index % 3 == 0;
+    let e8m0 = index.is_multiple_of(3);
     let (amax_dtype, kinds) = match e8m0 {
         true => (kNVTEBFloat16, vec![("code", kNVTEByte)]),
         false => (kNVTEFloat32, ["scale", "scale_inv"].map(|n| (n, kNVTEFloat32)).into()),

@@ -18,7 +18,7 @@ impl Rng {
 /// The results are close, not equal: the order of sums is that of the threads. 4e-6 of the terms is
 /// what float32 may be off; a result that then rounds the other way is one spacing off.
 pub fn norm_forward(rng: &mut Rng, index: usize) -> Case {
-    let layer = index % 2 == 0;
+    let layer = index.is_multiple_of(2);
     let (x_dtype, z_dtype) = (HIGH[index / 2 % 3], ALL[index / 6 % 5]);
     let gamma_dtype = if rng.chance(60) { x_dtype } else { rng.pick(&HIGH) };
     let (rows, cols) = rng.norm_shape();
@@ -98,7 +98,7 @@ fn amax_spacing(z_dtype: NVTEDType) -> f64 {
 }
 
 pub fn norm_backward(rng: &mut Rng, index: usize) -> Case {
-    let (layer, x_dtype) = (index % 2 == 0, HIGH[index / 2 % 3]);
+    let (layer, x_dtype) = (index.is_multiple_of(2), HIGH[index / 2 % 3]);
     let dtype = if rng.chance(60) { x_dtype } else { rng.pick(&HIGH) };
     let (rows, cols) = rng.norm_shape();
     let mut b = Buffers::default();

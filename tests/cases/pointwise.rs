@@ -129,7 +129,7 @@ pub fn dropout(rng: &mut Rng, index: usize) -> Case {
         i @ 0..6 => (FP8[i % 2], HIGH[i / 2]),
         i => (HIGH[i - 6], HIGH[i - 6]),
     };
-    let forward = is_fp8(input_dtype) || index / 9 % 2 == 0;
+    let forward = is_fp8(input_dtype) || (index / 9).is_multiple_of(2);
     let numel = match rng.below(3) {
         0 => rng.within(1, 1200),
         1 => 512 * rng.within(1, 300),

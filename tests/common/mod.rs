@@ -378,9 +378,9 @@ impl Output {
             Expect::Within(bound) => close(name, dtype, bound, cpu, cuda),
             Expect::Relative(part) => {
                 let pairs = decode(cpu, dtype).into_iter().zip(decode(cuda, dtype)).enumerate();
-                // A NaN fits no bound.
-                let mut far =
-                    pairs.filter(|(_, (a, b))| !((a - b).abs() as f64 <= part * *a as f64));
+                // A NaN is within no bound.
+                let within = |a: f32, b: f32| f64::from((a - b).abs()) <= part * f64::from(a);
+                let mut far = pairs.filter(|&(_, (a, b))| !within(a, b));
                 far.next().map_or(Ok(()), |(i, (a, b))| {
                     Err(format!("{name}[{i}]: cpu {a:e}, cuda {b:e}, allowed {part:e} of it"))
                 })
