@@ -7,8 +7,9 @@
 
 namespace nvte {
 
-// Warps that look up the member of a tile. Each of them also finds where one kind of the member's data
-// begins: its elements, its scales row by row, its scales column by column, its sums for dbias.
+// Warps that look up the member of a tile. Each of them also finds where one kind of the member's
+// data begins: its elements, its scales row by row, its scales column by column, its sums for
+// dbias.
 constexpr int kFinders = 4;
 
 // Has L2 fetch the elements of a tile of a plain cast, in whole lines and before its loads: while

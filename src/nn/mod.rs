@@ -86,7 +86,7 @@ impl Tensors {
     }
 }
 
-/// One of them, which prints as its name.
+/// One tensor of a list of the call, which errors name by its place: `inputs[0]`.
 struct Argument<'a> {
     list: &'static str,
     index: usize,

@@ -315,7 +315,7 @@ unsafe fn context(config: *const NVTEXContextConfig) -> Result<Arc<Context>> {
                 }),
                 release: Box::new(move |ptr, bytes, lifetime, stream| {
                     let (user, lifetime) = (user as *mut c_void, c_lifetime(lifetime));
-                    // SAFETY: as above.
+                    // SAFETY: the program vouches for its function, which gets back what it gave.
                     callback::call("allocator.release", || unsafe {
                         release(user, ptr, bytes, lifetime, stream)
                     })

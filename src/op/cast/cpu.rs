@@ -21,15 +21,15 @@ pub(crate) unsafe extern "C-unwind" fn quantize(
 ) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
-    // SAFETY: as above.
+    // SAFETY: the flag is null or points to a float.
     if unsafe { is_noop(a.noop) } {
         return Outcome::OK;
     }
     if a.group.num_tensors == 0 {
-        // SAFETY: as above.
+        // SAFETY: plan() has checked the buffers of the matrix.
         return unsafe { quantize_matrix(a) };
     }
-    // SAFETY: as above, of every member.
+    // SAFETY: each member lies inside of the buffers that plan() has checked.
     unsafe {
         for member in a.group.members((a.rows, a.cols), a.mode) {
             let part = of_member(a, &member);
@@ -252,7 +252,7 @@ pub(crate) unsafe extern "C-unwind" fn dequantize(
     let a = unsafe { &*args };
     dispatch!(a.input_dtype, [E4M3, E5M2], I =>
         dispatch!(a.output_dtype, [F32, F16, BF16], O => {
-            // SAFETY: as above, and the dtypes are those of the arguments.
+            // SAFETY: plan() has checked the buffers, and the dtypes are those of the arguments.
             unsafe {
                 match a.mode {
                     NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING => dequantize_as::<I, O>(a),
@@ -359,7 +359,7 @@ mod tests {
         let mut only_row = vec![O::default(); numel];
         let args =
             QuantizeArgs { rowwise: only_row.as_mut_ptr().cast(), colwise: null_mut(), ..args };
-        // SAFETY: as above.
+        // SAFETY: the arguments describe the vectors of this test.
         unsafe { quantize(&args, null_mut()) };
         assert!(only_row.iter().zip(&row).all(|(&a, &b)| same(a, b)));
     }

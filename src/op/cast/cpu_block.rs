@@ -409,7 +409,7 @@ unsafe fn quantize_as<V: Element, O: Element, S: Scale>(a: &QuantizeArgs, elemen
         let tiles = if a.swizzled { blocked.div_ceil(128) } else { 0 };
         let layout = Layout { mode: a.mode, colwise, stride, tiles };
         let block = if a.square_blocks { (32, 32) } else { layout.area() };
-        // SAFETY: as above.
+        // SAFETY: plan() has checked that data and scales have room for the matrix.
         let new = || unsafe { Direction::<O, S>::new(data, scales, layout, (a.rows, a.cols)) };
         (!data.is_null()).then(|| (new(), block))
     };
@@ -432,7 +432,7 @@ unsafe fn quantize_as<V: Element, O: Element, S: Scale>(a: &QuantizeArgs, elemen
                 }
             };
             let cast = |(direction, block): &(Direction<O, S>, _)| {
-                // SAFETY: as above.
+                // SAFETY: each task has its own tile of the outputs.
                 unsafe { direction.quantize(input, tile, *block, &rule, scratch) }
             };
             directions.iter().flatten().map(cast).max().unwrap_or(0)

@@ -13,16 +13,16 @@ use crate::types::{NVTEScalingMode, cudaStream_t};
 pub(crate) unsafe extern "C-unwind" fn amax(args: *const AmaxArgs, _: cudaStream_t) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
     let a = unsafe { &*args };
-    // SAFETY: as above.
+    // SAFETY: the flag is null or points to a float.
     if unsafe { is_noop(a.noop) } {
         return Outcome::OK;
     }
     dispatch!(a.dtype, [F32, F16, BF16], T => {
-        // SAFETY: as above.
+        // SAFETY: plan() has checked that the input has these elements.
         let input = unsafe { Buf::<T>::new(a.input, a.numel).slice(0, a.numel) };
         let (tasks, range) = chunks(a.numel);
         let bits = parallel(tasks).max_init(|| (), |(), task| max_magnitude(&input[range(task)]));
-        // SAFETY: as above.
+        // SAFETY: plan() has checked the address.
         unsafe { a.amax.write(f32::from_bits(bits)) };
         Outcome::OK
     }, else Outcome::unimplemented("amax: dtype"))
@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C-unwind" fn group_amax(
     let a = unsafe { &*args };
     let mode = NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
     let size = a.dtype.bits() / 8;
-    // SAFETY: as above.
+    // SAFETY: the arrays of the group have the lengths that plan() has checked.
     let members = unsafe { a.group.members((a.rows, a.cols), mode) };
     for member in members {
         let args = AmaxArgs {
@@ -116,7 +116,7 @@ unsafe fn update_column(
 ) {
     // SAFETY: rows are below `length`, and the arrays have `length * num_scales` elements.
     let old = |row: usize| unsafe { entry.history.add(row * entry.num_scales + column).read() };
-    // SAFETY: as above.
+    // SAFETY: rows are below `length`, and the new history is as long as the old one.
     let set = |row: usize, value| unsafe {
         entry.new_history.add(row * entry.num_scales + column).write(value)
     };

@@ -22,7 +22,7 @@ pub(crate) unsafe extern "C-unwind" fn transpose_dbias(
     let a = unsafe { &*args };
     dispatch!(a.dtype, [E4M3, E5M2], I =>
         dispatch!(a.dbias_dtype, [F32, F16, BF16], O => {
-            // SAFETY: as above, and the dtypes are those of the arguments.
+            // SAFETY: plan() has checked the buffers, and the dtypes are those of the arguments.
             unsafe { run::<I, O>(a) };
             Outcome::OK
         }, else Outcome::unimplemented("transpose_dbias: dbias dtype")),
@@ -77,7 +77,7 @@ unsafe fn run<I: Element, O: Element>(a: &TransposeDbiasArgs) {
             // SAFETY: the tasks are done.
             lanes[block % 8] += unsafe { partial.slice(block * cols + col, 1)[0] };
         }
-        // SAFETY: as above.
+        // SAFETY: the tasks are done, and there are `cols` sums.
         unsafe { dbias.slice_mut(col, 1)[0] = O::from_f32(lanes.iter().sum()) };
     }
 }
