@@ -4,6 +4,7 @@
 use crate::backend::args::Group;
 use crate::backend::memory::reserve;
 use crate::error::{Error, Result};
+use crate::scaling;
 use crate::tensor::{Buffer, GROUPED, GroupedTensor, Shape, TENSORS, Tensor, bytes};
 use crate::types::{NVTEDType, NVTEGroupedTensor, NVTEScalingMode, NVTETensor};
 use std::ffi::c_void;
@@ -279,6 +280,23 @@ pub fn per_tensor(name: impl Display, tensor: &Tensor) -> Result<()> {
             Err(Error::argument(format!("{name}.scaling_mode"), expected, mode))
         }
     }
+}
+
+/// Refuses scaling modes without FP8 elements, and swizzled scales where there are none.
+pub fn fp8_scaling(name: impl Display, mode: NVTEScalingMode, swizzled: bool) -> Result<()> {
+    let mut modes = scaling::MODES.iter().filter(|row| row.elements[0].is_fp8());
+    if !modes.clone().any(|row| row.mode == mode) {
+        let first = modes.next().map(|row| row.mode.to_string()).unwrap_or_default();
+        let expected = modes.fold(first, |text, row| format!("{text} or {}", row.mode));
+        let e = Error::argument(format!("{name}.scaling_mode"), expected, mode);
+        return Err(Error::unsupported(e.message));
+    }
+    if swizzled && !mode.scaling().swizzles {
+        let expected = format!("0 ({mode} scales are not swizzled)");
+        let name = format!("{name}.with_gemm_swizzled_scales");
+        return Err(Error::argument(name, expected, 1));
+    }
+    Ok(())
 }
 
 /// A tensor of per-tensor scaling: FP8 data have their `scale_inv`, other data have no scales.

@@ -16,8 +16,7 @@ mod nn;
 #[doc(hidden)]
 pub mod numeric;
 mod op;
-#[doc(hidden)]
-pub mod scaling;
+mod scaling;
 mod start;
 mod stderr;
 mod tensor;

@@ -1,5 +1,5 @@
 //! The scaling modes, one row each: what of a matrix shares a scale, and how data and scales are stored.
-//! `tests/abi.rs` writes the same rows to `include/nvte/backend/scaling.h`, for the kernels.
+//! Kernels have the same in `kernels/common/scale.cuh` and `group.cuh`.
 
 use crate::types::NVTEDType::{self, *};
 use crate::types::NVTEScalingMode::{self, *};

@@ -214,30 +214,6 @@ from_c_enum!(
     kNVTENumGroupedTensorParams
 );
 
-impl NVTEDType {
-    pub fn bits(self) -> usize {
-        use NVTEDType::*;
-        match self {
-            kNVTEInt64 => 64,
-            kNVTEInt32 | kNVTEFloat32 => 32,
-            kNVTEInt16 | kNVTEFloat16 | kNVTEBFloat16 => 16,
-            kNVTEByte | kNVTEFloat8E4M3 | kNVTEFloat8E5M2 | kNVTEFloat8E8M0 => 8,
-            kNVTEFloat4E2M1 => 4,
-            kNVTENumTypes => 0,
-        }
-    }
-
-    /// E4M3 or E5M2.
-    pub fn is_fp8(self) -> bool {
-        matches!(self, NVTEDType::kNVTEFloat8E4M3 | NVTEDType::kNVTEFloat8E5M2)
-    }
-
-    /// Largest finite value of an FP8 type.
-    pub fn fp8_max(self) -> f32 {
-        if self == NVTEDType::kNVTEFloat8E5M2 { 57344.0 } else { 448.0 }
-    }
-}
-
 impl Display for NVTEDType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use NVTEDType::*;

@@ -509,7 +509,7 @@ static NVTETensor fp8_operand(NVTEShape shape) {
   return t;
 }
 
-// And a counter.
+// The arguments of a product, with a tensor of counters for the atomic one.
 static void build_atomic_gemm(Args *args) {
   const int32_t ones[] = {1, 1, 1};
   build_gemm(args);

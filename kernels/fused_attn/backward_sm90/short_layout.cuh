@@ -9,9 +9,8 @@ namespace sm90_backward {
 constexpr int kKeys = 128;  // Of a block, 64 of each consumer.
 
 // What scores have beside products. kFp8, kFp8E5M2: nothing, but q, k and v are E4M3, and do is
-// E4M3 or E5M2. Products over the elements of a head take these tensors as they are. The other
-// products take copies of half precision, which has every value of FP8, and p and ds rounded to
-// FP8.
+// E4M3 or E5M2. Products over the elements of a head take these tensors as they are. The others
+// take copies in half precision, which has every value of FP8, and p and ds after rounding to FP8.
 enum class Extra { kNone, kAlibi, kBias, kFp8, kFp8E5M2 };
 constexpr bool has_codes(Extra extra) { return extra == Extra::kFp8 || extra == Extra::kFp8E5M2; }
 

@@ -44,7 +44,7 @@ struct Work {
   int sequence, key_head, key_block;
   int lq, lk;
   Band band;
-  int n0;                  // First key.
+  int n0;                  // The first key of the block.
   int first, blocks;       // Blocks of queries of each head.
   int last;                // The block that a head ends with.
   int block, head, total;  // The first of its share, and how many.

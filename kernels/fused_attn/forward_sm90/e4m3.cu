@@ -1,4 +1,4 @@
-// E4M3.
+// Forward passes of queries, keys and values in E4M3.
 
 #include "kernel.cuh"
 

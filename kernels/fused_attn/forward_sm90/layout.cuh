@@ -23,8 +23,8 @@ struct Config {
   static_assert(!kPages || (kKeys & (kKeys - 1)) == 0, "boxes of pages divide a tile");
 
   // ---- Shared memory. Tiles consist of panels with rows of 128 bytes. First come the queries of
-  // all consumers, then the stages of keys, of values, of transposed values, of biases, then
-  // Control.
+  // all consumers, then the stages of keys, of values, of transposed values and of biases, and at
+  // the end the struct Control.
   static constexpr int kPanel = 128 / T::kBytes;  // Elements of a row of a panel.
   static constexpr int kPanelsQK = (kDimQK + kPanel - 1) / kPanel;
   static constexpr int kPanelsV = (kDimV + kPanel - 1) / kPanel;

@@ -1,5 +1,5 @@
-// The softmax of the scores that a thread has of a tile, and what is added to them before: a mask,
-// ALiBi, a bias.
+// The softmax of the scores that a thread has of a tile, and what is added to the scores before it:
+// a mask, ALiBi's distances or a bias.
 //
 // What limits the kernel on an H200 is power: 685 to 695 of 700 W in every run longer than some
 // milliseconds, at 1500 to 1900 MHz, so that fewer instructions count and more overlap alone does

@@ -1,4 +1,4 @@
-// BF16.
+// Grouped products of BF16 operands.
 
 #include "kernel.cuh"
 

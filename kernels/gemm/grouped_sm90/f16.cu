@@ -1,4 +1,4 @@
-// F16.
+// Grouped products of F16 operands.
 
 #include "kernel.cuh"
 

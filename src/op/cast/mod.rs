@@ -53,7 +53,7 @@ pub(crate) fn quantize_args(
     check_rounding(config)?;
     let mode = output.mode;
     let (per_tensor, mxfp8) = (mode == NVTE_DELAYED_TENSOR_SCALING, mode == NVTE_MXFP8_1D_SCALING);
-    supported_mode("output", output.mode, output.swizzled)?;
+    check::fp8_scaling("output", output.mode, output.swizzled)?;
     check::input("input", input)?;
     check::high_precision("input", input.dtype())?;
     if !output.rowwise.is_set() && !output.colwise.is_set() {
@@ -323,7 +323,7 @@ pub(crate) fn plan_group_quantize(
     check_rounding(config)?;
     let mode = output.mode;
     let (per_tensor, mxfp8) = (mode == NVTE_DELAYED_TENSOR_SCALING, mode == NVTE_MXFP8_1D_SCALING);
-    supported_mode("output", mode, output.swizzled)?;
+    check::fp8_scaling("output", mode, output.swizzled)?;
     let (mut group, shape @ (rows, cols)) = check::members("output", output)?;
     let input_data = grouped_input((input_name, input), output)?;
     if !output.rowwise.is_set() && !output.colwise.is_set() {
@@ -484,28 +484,6 @@ fn group_derivative_dbias(
     group_quantize_dbias(derivative, input, output, &dbias.rowwise, workspace, config, stream)
 }
 
-/// Refuses scaling modes that this version cannot cast to or from, and swizzled scales where there
-/// are none.
-fn supported_mode(name: &str, mode: NVTEScalingMode, swizzled: bool) -> Result<()> {
-    let modes = [
-        NVTE_DELAYED_TENSOR_SCALING,
-        NVTE_MXFP8_1D_SCALING,
-        NVTE_BLOCK_SCALING_1D,
-        NVTE_BLOCK_SCALING_2D,
-    ];
-    if !modes.contains(&mode) {
-        let expected = modes.map(|mode| mode.to_string()).join(" or ");
-        let name = format!("{name}.scaling_mode");
-        return Err(Error::unsupported(Error::argument(name, expected, mode).message));
-    }
-    if swizzled && mode != NVTE_MXFP8_1D_SCALING {
-        let name = format!("{name}.with_gemm_swizzled_scales");
-        let expected = format!("0 ({} scales are not swizzled)", mode);
-        return Err(Error::argument(name, expected, 1));
-    }
-    Ok(())
-}
-
 /// Data and scales that a cast back reads, with their names: the row-wise ones, else (true) the
 /// column-wise ones.
 fn direction<'a>(
@@ -529,7 +507,7 @@ pub(crate) fn dequantize(input: &Tensor, output: &Tensor, stream: cudaStream_t) 
     if mode == NVTE_NVFP4_1D_SCALING {
         return nvfp4::dequantize(input, output, stream);
     }
-    supported_mode("input", mode, input.swizzled)?;
+    check::fp8_scaling("input", mode, input.swizzled)?;
     if mode == NVTE_DELAYED_TENSOR_SCALING {
         check::scales("input", input)?;
     }
@@ -577,7 +555,7 @@ fn group_dequantize(
     stream: cudaStream_t,
 ) -> Result<()> {
     let mode = input.mode;
-    supported_mode("input", mode, input.swizzled)?;
+    check::fp8_scaling("input", mode, input.swizzled)?;
     let (colwise, [(name, data), (scale_inv_name, scale_inv)]) = direction(
         [&input.rowwise, &input.rowwise_scale_inv],
         [&input.colwise, &input.colwise_scale_inv],

@@ -166,7 +166,7 @@ fn group_operand(
     stream: cudaStream_t,
 ) -> Result<Operand> {
     let (mut group, (rows, cols)) = check::any_members(name, tensor)?;
-    check_mode(name, tensor.mode, tensor.swizzled)?;
+    check::fp8_scaling(name, tensor.mode, tensor.swizzled)?;
     let (mode, dtype) = (tensor.mode, tensor.dtype());
     let mut operand = Operand::new(mode, dtype).with_group(&group, (rows, cols), !k_last);
     let directions = [tensor.rowwise.is_set(), tensor.colwise.is_set()];
@@ -216,7 +216,7 @@ fn list_operand(tensors: &[Tensor], k_last: bool) -> Result<Operand> {
     let mode = first.mode;
     for (i, tensor) in present() {
         let name = ListEntry("A_list", i);
-        check_mode(&name, tensor.mode, tensor.swizzled)?;
+        check::fp8_scaling(&name, tensor.mode, tensor.swizzled)?;
         if tensor.mode != mode {
             let expected = format!("{mode}, as {first_name}");
             return Err(Error::argument(format!("{name}.scaling_mode"), expected, tensor.mode));

@@ -57,21 +57,6 @@ impl GemmArgs {
     }
 }
 
-/// A scaling mode that products take.
-fn check_mode(name: impl Display, mode: NVTEScalingMode, swizzled: bool) -> Result<()> {
-    if !MODES.contains(&mode) {
-        let expected = MODES.map(|mode| mode.to_string()).join(" or ");
-        let e = Error::argument(format!("{name}.scaling_mode"), expected, mode);
-        return Err(Error::unsupported(e.message));
-    }
-    if swizzled && mode != NVTE_MXFP8_1D_SCALING {
-        let expected = format!("0 ({mode} scales are not swizzled)");
-        let name = format!("{name}.with_gemm_swizzled_scales");
-        return Err(Error::argument(name, expected, 1));
-    }
-    Ok(())
-}
-
 /// Whether a product reads the row-wise data of an operand, else the column-wise ones. `k_contiguous`
 /// says how the row-wise data lie, `any_layout` that either will do.
 fn reads_rowwise(
@@ -134,7 +119,7 @@ struct Operand {
 fn operand(name: &str, tensor: &Tensor, k_contiguous: bool, any_layout: bool) -> Result<Operand> {
     let mode = tensor.mode;
     let per_tensor = mode == NVTE_DELAYED_TENSOR_SCALING;
-    check_mode(name, mode, tensor.swizzled)?;
+    check::fp8_scaling(name, mode, tensor.swizzled)?;
     let dtype = tensor.dtype();
     if per_tensor && !dtype.is_fp8() {
         check::high_precision(name, dtype)
@@ -173,14 +158,6 @@ fn operand(name: &str, tensor: &Tensor, k_contiguous: bool, any_layout: bool) ->
     };
     Ok(Operand { data: data.ptr(), dtype: data.dtype, scales, k_contiguous, outer, k })
 }
-
-/// Scaling modes of operands.
-const MODES: [NVTEScalingMode; 4] = [
-    NVTE_DELAYED_TENSOR_SCALING,
-    NVTE_MXFP8_1D_SCALING,
-    NVTE_BLOCK_SCALING_1D,
-    NVTE_BLOCK_SCALING_2D,
-];
 
 const FLOATS: &str = "Float32 or Float16 or BFloat16 or Float8E4M3 or Float8E5M2";
 
