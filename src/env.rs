@@ -7,6 +7,7 @@ use std::fmt::Arguments;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Which backend runs operators.
@@ -58,8 +59,8 @@ pub struct Env {
     /// `NVTE_BACKEND=auto|cpu|cuda`. A wrong value fails every operator: another backend than the
     /// one asked for may not take over.
     pub backend: Result<BackendChoice, String>,
-    /// `NVTE_ON_ERROR=return|abort|throw`
-    pub on_error: Mode,
+    /// `NVTE_ON_ERROR=return|abort|throw`, if it is set.
+    pub on_error: Option<Mode>,
     /// `NVTE_VERBOSE=none|error|check|dispatch|exec|all`
     pub verbose: Level,
     /// `NVTE_SYNC=1`: wait for the device after each operator, so that its faults are reported.
@@ -84,6 +85,21 @@ pub struct Env {
 
 const DEFAULT_WAIT: Duration = Duration::from_secs(60);
 
+/// Whether the process uses the library in place of the one whose ABI it speaks.
+static DROP_IN: AtomicBool = AtomicBool::new(false);
+
+/// Says whether the process uses the library in place of the one whose ABI it speaks.
+pub fn set_drop_in(on: bool) {
+    DROP_IN.store(on, Ordering::Relaxed);
+}
+
+/// Whether the library stands in for the one whose ABI it speaks. Then it also refuses what programs
+/// written for that one expect to be refused, failing calls throw, and the CPU backend runs only if it
+/// is asked for.
+pub fn drop_in() -> bool {
+    DROP_IN.load(Ordering::Relaxed)
+}
+
 /// The environment as it was at the first call.
 pub fn env() -> &'static Env {
     static ENV: OnceLock<Env> = OnceLock::new();
@@ -106,7 +122,8 @@ fn read() -> Env {
         [("0", CudnnChoice::Never), ("1", CudnnChoice::Preferred), ("auto", CudnnChoice::Faster)];
     Env {
         backend: choice("NVTE_BACKEND", &backends, BackendChoice::Auto),
-        on_error: or_default(choice("NVTE_ON_ERROR", &modes, Mode::Return), Mode::Return),
+        on_error: std::env::var_os("NVTE_ON_ERROR")
+            .map(|_| or_default(choice("NVTE_ON_ERROR", &modes, Mode::Return), Mode::Return)),
         verbose: or_default(choice("NVTE_VERBOSE", &levels, Level::Error), Level::Error),
         sync: switch("NVTE_SYNC"),
         check_device: or_default(

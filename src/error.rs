@@ -1,7 +1,7 @@
 //! Errors, and the guard at the C boundary that turns them and panics into the caller's error mode.
 #![allow(unsafe_code, non_camel_case_types)]
 
-use crate::env::env;
+use crate::env::{drop_in, env};
 use crate::stderr;
 use crate::verbose::{self, Level};
 use std::any::Any;
@@ -157,7 +157,7 @@ fn mode() -> Mode {
         0 => Mode::Return,
         1 => Mode::Abort,
         2 => Mode::Throw,
-        _ => env().on_error,
+        _ => env().on_error.unwrap_or(if drop_in() { Mode::Throw } else { Mode::Return }),
     }
 }
 

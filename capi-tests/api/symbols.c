@@ -319,6 +319,7 @@ static const function functions[] = {
     (function)nvtex_memcpy_to_device,
     (function)nvtex_memcpy_to_host,
     (function)nvtex_num_threads,
+    (function)nvtex_set_drop_in,
     (function)nvtex_set_error_mode,
     (function)nvtex_set_num_threads,
     (function)nvtex_stream_create,

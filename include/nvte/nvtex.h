@@ -100,6 +100,15 @@ const char *nvtex_take_error(uint64_t count);
 enum NVTEXErrorMode nvtex_set_error_mode(enum NVTEXErrorMode mode);
 
 /**
+ * Says that the process uses this library in place of the one whose ABI it speaks, and returns what
+ * was set before. `libtransformer_engine.so` sets it when it is loaded. Then failing calls throw
+ * unless `NVTE_ON_ERROR` or `nvtex_set_error_mode` says otherwise, the CPU backend runs only with
+ * `NVTE_BACKEND=cpu`, and calls that this library could run but whose refusal programs written for the
+ * other one rely on are refused. Set it before the first operator runs: the backend is chosen there.
+ */
+bool nvtex_set_drop_in(bool drop_in);
+
+/**
  * Version of this library, such as "0.1.0".
  */
 const char *nvtex_version(void);

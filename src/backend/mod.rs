@@ -17,7 +17,7 @@ pub(crate) mod memory;
 pub(crate) mod operators;
 pub(crate) mod pool;
 
-use crate::env::{BackendChoice, env};
+use crate::env::{BackendChoice, drop_in, env};
 use crate::error::{self, Error, Result};
 use crate::fork;
 use crate::types::cudaStream_t;
@@ -151,6 +151,9 @@ fn choose() -> std::result::Result<(Backend, String), String> {
             Ok((backend, "device found".into()))
         }
         Err(why) if choice == BackendChoice::Cuda => Err(format!("NVTE_BACKEND=cuda: {why}")),
+        Err(why) if drop_in() => {
+            Err(format!("no CUDA device ({why}); NVTE_BACKEND=cpu computes on the processor"))
+        }
         Err(why) => cpu(format!("cuda declined: {why}")),
     }
 }

@@ -3,7 +3,8 @@
 
 use super::*;
 use crate::backend::pool;
-use crate::env::MOST_THREADS;
+use crate::check;
+use crate::env::{self, MOST_THREADS};
 use crate::error::{self, Handle, Mode, guard};
 use crate::tensor::{FromC, from_c, from_c_enum};
 use num_derive::FromPrimitive;
@@ -101,6 +102,20 @@ pub extern "C-unwind" fn nvtex_set_error_mode(mode: MaybeUninit<NVTEXErrorMode>)
         Ok(error::set_mode(mode) as i32)
     });
     NVTEXErrorMode::from_number(previous).unwrap_or(NVTEXErrorMode::NVTEX_ERROR_RETURN)
+}
+
+/// Says that the process uses this library in place of the one whose ABI it speaks, and returns what
+/// was set before. `libtransformer_engine.so` sets it when it is loaded. Then failing calls throw
+/// unless `NVTE_ON_ERROR` or `nvtex_set_error_mode` says otherwise, the CPU backend runs only with
+/// `NVTE_BACKEND=cpu`, and calls that this library could run but whose refusal programs written for the
+/// other one rely on are refused. Set it before the first operator runs: the backend is chosen there.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_set_drop_in(drop_in: MaybeUninit<bool>) -> bool {
+    guard("nvtex_set_drop_in", || {
+        let before = env::drop_in();
+        env::set_drop_in(check::truth(drop_in));
+        Ok(before)
+    })
 }
 
 /// Version of this library, such as "0.1.0".
