@@ -12,6 +12,9 @@ use toolkit::Toolkit;
 fn main() {
     println!("cargo:rustc-check-cfg=cfg(nvte_cuda)");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnvte.so.0");
+    // The library's calls of its own exports stay inside of it where a program has loaded another library
+    // with the same names before.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     for path in [
         "build",
         "kernels",

@@ -1,6 +1,7 @@
 //! `cargo xtask install --prefix DIR`: a relocatable tree that CMake and pkg-config find.
 
 use crate::build;
+use crate::drop_in;
 use crate::tree::{Tree, copy, copy_dir, empty_dir, link};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -14,12 +15,15 @@ pub struct Args {
     /// Where to install
     #[arg(long)]
     prefix: PathBuf,
+    /// Also libtransformer_engine.so, for programs that were written for the other library
+    #[arg(long)]
+    drop_in: bool,
 }
 
 pub fn run(tree: &Tree, args: &Args) -> Result<()> {
     build::run(tree, &build::Args::default())?;
     let prefix = env::current_dir()?.join(&args.prefix);
-    install(tree, &prefix)?;
+    install(tree, &prefix, args.drop_in)?;
     println!("installed nvte {} in {}", tree.version()?, prefix.display());
     Ok(())
 }
@@ -28,11 +32,11 @@ pub fn run(tree: &Tree, args: &Args) -> Result<()> {
 pub fn fresh(tree: &Tree) -> Result<PathBuf> {
     let prefix = tree.prefix();
     empty_dir(&prefix)?;
-    install(tree, &prefix)?;
+    install(tree, &prefix, true)?;
     Ok(prefix)
 }
 
-pub fn install(tree: &Tree, prefix: &Path) -> Result<()> {
+pub fn install(tree: &Tree, prefix: &Path, drop_in: bool) -> Result<()> {
     let version = tree.version()?;
     let lib = prefix.join("lib");
     for dir in ["cmake/nvte", "pkgconfig"] {
@@ -47,16 +51,23 @@ pub fn install(tree: &Tree, prefix: &Path) -> Result<()> {
     strip(tree, &tree.library(), &lib.join(&file))?;
     link(Path::new(&file), &lib.join(SONAME))?;
     link(Path::new(SONAME), &lib.join("libnvte.so"))?;
+    if drop_in {
+        drop_in::build(tree, &lib, SONAME)?;
+    }
 
     for dir in ["nvte", "transformer_engine"] {
         let to = prefix.join("include").join(dir);
         copy_dir(&tree.root.join("include").join(dir), &to)?;
     }
-    for (template, to) in [
+    let mut templates = vec![
         ("nvteConfig.cmake.in", "cmake/nvte/nvteConfig.cmake"),
         ("nvteConfigVersion.cmake.in", "cmake/nvte/nvteConfigVersion.cmake"),
         ("nvte.pc.in", "pkgconfig/nvte.pc"),
-    ] {
+    ];
+    if drop_in {
+        templates.push(("nvte-transformer-engine.pc.in", "pkgconfig/nvte-transformer-engine.pc"));
+    }
+    for (template, to) in templates {
         let path = tree.root.join("cmake").join(template);
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let text = text.replace("@VERSION@", &version).replace("@SONAME@", SONAME);

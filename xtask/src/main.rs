@@ -5,6 +5,7 @@ mod build;
 mod bundle;
 mod capi;
 mod demo;
+mod drop_in;
 mod fmt;
 mod fuzz;
 mod headers;

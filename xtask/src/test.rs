@@ -1,6 +1,7 @@
 //! `cargo xtask test`: all that this machine can test, and a table of it.
 
 use crate::capi;
+use crate::drop_in;
 use crate::fmt;
 use crate::fuzz;
 use crate::headers;
@@ -39,6 +40,8 @@ enum Step {
     Capi,
     /// Programs that find a moved installation through CMake and pkg-config
     Consumers,
+    /// The library that stands in for another one: its layouts and names
+    DropIn,
     /// Wrong arguments under AddressSanitizer, or under valgrind where the compiler lacks it
     Memory,
     /// `cargo xtask fuzz` on the CPU, with the same seed each time
@@ -89,6 +92,9 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
                     .and_then(|p| c_tests(tree, &p, args.full, &mut report)),
                 Step::Consumers => {
                     installed(tree, &mut prefix).and_then(|p| consumers(tree, &p, &mut report))
+                }
+                Step::DropIn => {
+                    installed(tree, &mut prefix).and_then(|p| drop_in::test(tree, &p, &mut report))
                 }
                 Step::Memory => installed(tree, &mut prefix)
                     .and_then(|p| memory(tree, &p, args.full, &mut report)),

@@ -1,0 +1,3 @@
+#ifdef __cplusplus
+#include "nvte/cpp/comm_gemm_overlap.h"
+#endif
