@@ -7,10 +7,12 @@
 
 use crate::error::{Error, Result};
 use crate::fork::{self, Held};
+use spin::Yield;
+use spin::mutex::{SpinMutex, SpinMutexGuard};
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::fmt::Display;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
 /// What a handle stands for. The numbers are part of the handle; 0 is no kind, so that small
@@ -86,11 +88,16 @@ struct Slot<T> {
 /// A stripe holds every `STRIPES`-th batch. Batches are allocated when they are issued, and stay.
 type Stripe<T> = Vec<Vec<Slot<T>>>;
 
+/// The lock of a stripe. It is held while one object is copied or changed, so a thread that finds it
+/// taken waits by yielding, and releasing it is a plain store: a lock with sleeping waiters would cost
+/// every call a second locked instruction, to find out that nobody sleeps.
+type Lock<T> = SpinMutex<Stripe<T>, Yield>;
+
 /// All objects of one kind. Slots are never returned to the system, so handles may be used from any
 /// thread until the process ends.
 pub struct Slab<T: 'static> {
     kind: Kind,
-    stripes: [RwLock<Stripe<T>>; STRIPES],
+    stripes: [Lock<T>; STRIPES],
     free: Mutex<Free>,
 }
 
@@ -128,7 +135,7 @@ impl<T: 'static> Slab<T> {
     pub const fn new(kind: Kind) -> Self {
         Self {
             kind,
-            stripes: [const { RwLock::new(Vec::new()) }; STRIPES],
+            stripes: [const { SpinMutex::new(Vec::new()) }; STRIPES],
             free: Mutex::new(Free { indices: Vec::new(), issued: 0 }),
         }
     }
@@ -138,7 +145,7 @@ impl<T: Clone + Send + Sync + 'static> Slab<T> {
     pub fn insert(&'static self, value: T) -> Result<*mut c_void> {
         let index = self.take_index()?;
         let (stripe, batch, slot) = position(index);
-        let mut stripe = self.write_stripe(stripe);
+        let mut stripe = self.stripe(stripe);
         let slot = &mut stripe[batch][slot];
         slot.value = Some(value);
         let kind = (self.kind as u64) << 56;
@@ -172,7 +179,7 @@ impl<T: Clone + 'static> Slab<T> {
     /// Destroys the object of a handle.
     pub fn remove(&self, argument: impl Display, handle: *mut c_void) -> Result<()> {
         let place = self.decode(&argument, handle)?;
-        let mut stripe = self.write_stripe(position(place.index).0);
+        let mut stripe = self.stripe(position(place.index).0);
         let slot = self.live_slot(&argument, &mut stripe, &place)?;
         // A destructor may call back into the program, so it runs after the lock is released.
         let mut removed = None;
@@ -207,7 +214,7 @@ impl<T: Clone + 'static> Slab<T> {
     ) -> Result<R> {
         let place = self.decode(&argument, handle)?;
         let (stripe, batch, slot) = position(place.index);
-        let stripe = self.read_stripe(stripe);
+        let stripe = self.stripe(stripe);
         let slot = stripe.get(batch).map(|batch| &batch[slot]);
         let slot = slot.ok_or_else(|| self.no_handle(&argument, place.bits))?;
         match &slot.value {
@@ -236,7 +243,7 @@ impl<T: Clone + 'static> Slab<T> {
         body: impl FnOnce(&mut T) -> Result<R>,
     ) -> Result<R> {
         let place = self.decode(&argument, handle)?;
-        let mut stripe = self.write_stripe(position(place.index).0);
+        let mut stripe = self.stripe(position(place.index).0);
         match &mut self.live_slot(&argument, &mut stripe, &place)?.value {
             Some(value) => body(value),
             None => Err(self.stale(&argument)),
@@ -296,12 +303,9 @@ impl<T: Clone + 'static> Slab<T> {
         self.kind as usize - KINDS[0] as usize
     }
 
-    fn read_stripe(&self, stripe: usize) -> RwLockReadGuard<'_, Stripe<T>> {
-        self.stripes[stripe].read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write_stripe(&self, stripe: usize) -> RwLockWriteGuard<'_, Stripe<T>> {
-        self.stripes[stripe].write().unwrap_or_else(PoisonError::into_inner)
+    #[inline]
+    fn stripe(&self, stripe: usize) -> SpinMutexGuard<'_, Stripe<T>> {
+        self.stripes[stripe].lock()
     }
 
     /// Applies `body` to the free slots of this thread. While a thread is ending, its list no longer
@@ -329,7 +333,7 @@ impl<T: Clone + 'static> Slab<T> {
         let bytes = BATCH * size_of::<Slot<T>>();
         reserve(&mut batch, BATCH).ok_or_else(|| self.no_memory(bytes))?;
         batch.resize_with(BATCH, || Slot { generation: 0, value: None });
-        let mut stripe = self.write_stripe(position(first).0);
+        let mut stripe = self.stripe(position(first).0);
         stripe.try_reserve(1).map_err(|_| self.no_memory(bytes))?;
         stripe.push(batch);
         Ok(())
@@ -387,7 +391,9 @@ impl<T: Send + Sync + 'static> AnySlab for Slab<T> {
 
     fn hold(&'static self, deadline: Instant) -> Box<dyn Held> {
         let free = fork::patiently(deadline, || self.free.try_lock());
-        let stripes = self.stripes.each_ref().map(|s| fork::patiently(deadline, || s.try_write()));
+        let stripes = self.stripes.each_ref().map(|stripe| {
+            fork::patiently(deadline, || stripe.try_lock().ok_or(TryLockError::WouldBlock))
+        });
         Box::new((free, stripes))
     }
 }
