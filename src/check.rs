@@ -282,19 +282,14 @@ pub fn per_tensor(name: impl Display, tensor: &Tensor) -> Result<()> {
     }
 }
 
-/// Refuses scaling modes without FP8 elements, and swizzled scales where there are none.
-pub fn fp8_scaling(name: impl Display, mode: NVTEScalingMode, swizzled: bool) -> Result<()> {
+/// Refuses scaling modes without FP8 elements.
+pub fn fp8_scaling(name: impl Display, mode: NVTEScalingMode) -> Result<()> {
     let mut modes = scaling::MODES.iter().filter(|row| row.elements[0].is_fp8());
     if !modes.clone().any(|row| row.mode == mode) {
         let first = modes.next().map(|row| row.mode.to_string()).unwrap_or_default();
         let expected = modes.fold(first, |text, row| format!("{text} or {}", row.mode));
         let e = Error::argument(format!("{name}.scaling_mode"), expected, mode);
         return Err(Error::unsupported(e.message));
-    }
-    if swizzled && !mode.scaling().swizzles {
-        let expected = format!("0 ({mode} scales are not swizzled)");
-        let name = format!("{name}.with_gemm_swizzled_scales");
-        return Err(Error::argument(name, expected, 1));
     }
     Ok(())
 }

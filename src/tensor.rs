@@ -344,6 +344,12 @@ impl Tensor {
         self.colwise.is_set() && !self.rowwise.is_set()
     }
 
+    /// Whether the scales are in the tiles of the matrix units. Scales that are never in tiles stay as they
+    /// are, whatever the flag says: callers set it for all modes.
+    pub fn tiled(&self) -> bool {
+        self.swizzled && self.mode.scaling().swizzles
+    }
+
     /// Element type of the data.
     pub fn dtype(&self) -> NVTEDType {
         if self.only_colwise() { self.colwise.dtype } else { self.rowwise.dtype }
@@ -405,5 +411,10 @@ impl GroupedTensor {
     pub fn dtype(&self) -> NVTEDType {
         let only_colwise = self.colwise.is_set() && !self.rowwise.is_set();
         if only_colwise { self.colwise.dtype } else { self.rowwise.dtype }
+    }
+
+    /// As [`Tensor::tiled`].
+    pub fn tiled(&self) -> bool {
+        self.swizzled && self.mode.scaling().swizzles
     }
 }

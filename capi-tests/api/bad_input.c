@@ -26,8 +26,7 @@ typedef struct Args {
 #define SCALAR BIT(6)        // a pointer to one float where there was nothing
 #define NARROWER BIT(7)      // last dimension - 1
 #define WIDER BIT(8)         // last dimension + 1
-#define SWIZZLED BIT(9)      // the tensor's flag for swizzled scales
-#define NO_MODE BIT(10)      // the scaling mode is NVTE_INVALID_SCALING
+#define NO_MODE BIT(9)       // the scaling mode is NVTE_INVALID_SCALING
 #define MODE(mode) BIT(16 + (mode))
 #define DTYPE(dtype) BIT(32 + (dtype))
 
@@ -79,10 +78,7 @@ static void spoil(Args *args, const Wrong *w, uint64_t change) {
   if (change == NARROWER) b.shape.data[b.shape.ndim - 1]--;
   if (change == WIDER) b.shape.data[b.shape.ndim - 1]++;
   if (change == SCALAR) b = basic(buffer_float(1)->ptr, kNVTEFloat32, SHAPE(1));
-  if (change == SWIZZLED) {
-    uint8_t yes = 1;
-    nvte_set_tensor_param_v2(t, kNVTEWithGEMMSwizzledScales, &yes, sizeof yes);
-  } else if (change == NO_MODE || mode != NVTE_INVALID_SCALING) {
+  if (change == NO_MODE || mode != NVTE_INVALID_SCALING) {
     args->t[w->handle] = tensor_of_mode((NVTEScalingMode)mode);
     for (int p = kNVTERowwiseData; p <= kNVTEColumnwiseAmax; p++) {
       b = nvte_get_tensor_param(t, (NVTETensorParam)p);
@@ -201,18 +197,17 @@ static void call_cast_transpose_noop(const Args *args) {
   nvte_cast_transpose_with_noop(args->t[0], args->t[2], args->t[1], NULL);
 }
 
-#define CAST_WRONGS                                                                              \
-  {"input.data", 0, ROW, MISSING | MISALIGNED},                                                  \
-      {"input", 0, ROW, INTEGERS | OTHER_MODES | DTYPE(kNVTEFloat8E4M3)},                        \
-      {"input.scale", 0, SCALE, SCALAR}, {"input.scale_inv", 0, INV, SCALAR},                    \
-      {"output.data", 1, ROW, NULL_POINTER | LONGER | FLAT | RANK_3},                            \
-      {"output.columnwise_data", 1, COL, NULL_POINTER | LONGER | FLAT | DTYPE(kNVTEFloat8E5M2)}, \
-      {"output", 1, ROW, INTEGERS | OTHER_MODES},                                                \
-      {"output.scale_inv", 1, INV, MISSING | NO_FLOAT},                                          \
-      {"output.columnwise_scale_inv", 1, COL_INV, MISSING | NO_FLOAT},                           \
-      {"output.amax", 1, AMAX, NO_FLOAT}, {"output.scale", 1, SCALE, NO_FLOAT},                  \
-      {"output.scaling_mode", 1, ROW, NO_MODE}, {                                                \
-    "output.with_gemm_swizzled_scales", 1, ROW, SWIZZLED                                         \
+#define CAST_WRONGS                                                                       \
+  {"input.data", 0, ROW, MISSING | MISALIGNED},                                           \
+      {"input", 0, ROW, INTEGERS | OTHER_MODES | DTYPE(kNVTEFloat8E4M3)},                 \
+      {"input.scale", 0, SCALE, SCALAR}, {"input.scale_inv", 0, INV, SCALAR},             \
+      {"output.data", 1, ROW, NULL_POINTER | LONGER | FLAT | RANK_3},                     \
+      {"output.columnwise_data", 1, COL, NULL_POINTER | LONGER | DTYPE(kNVTEFloat8E5M2)}, \
+      {"output", 1, ROW, INTEGERS | OTHER_MODES},                                         \
+      {"output.scale_inv", 1, INV, MISSING | NO_FLOAT},                                   \
+      {"output.columnwise_scale_inv", 1, COL_INV, MISSING | NO_FLOAT},                    \
+      {"output.amax", 1, AMAX, NO_FLOAT}, {"output.scale", 1, SCALE, NO_FLOAT}, {         \
+    "output.scaling_mode", 1, ROW, NO_MODE                                                \
   }
 
 static const Wrong kCastWrongs[] = {CAST_WRONGS,
@@ -254,7 +249,6 @@ static const Wrong kDequantizeWrongs[] = {
     {"input.scale_inv", 0, INV, MISSING | NO_FLOAT},
     {"input.data.dtype", 0, ROW, MODE(NVTE_NVFP4_1D_SCALING)},
     {"input.scaling_mode", 0, ROW, NO_MODE},
-    {"input.with_gemm_swizzled_scales", 0, ROW, SWIZZLED},
     {"output.data", 1, ROW, MISSING | MISALIGNED | LONGER | FLAT},
     {"output", 1, ROW, INTEGERS | DTYPE(kNVTEFloat8E5M2)},
     {"output.scale", 1, SCALE, SCALAR},
@@ -298,7 +292,7 @@ static void build_mxfp8(Args *args) {
       {"input", 0, ROW, INTEGERS | OTHER_MODES | DTYPE(kNVTEFloat8E4M3)},   \
       {"output.data", 1, ROW, NULL_POINTER | LONGER | FLAT},                \
       {"output.columnwise_data", 1, COL, NULL_POINTER},                     \
-      {"output.columnwise_data.shape", 1, COL, LONGER | FLAT},              \
+      {"output.columnwise_data.shape", 1, COL, LONGER},                     \
       {"output.columnwise_data.dtype", 1, COL, DTYPE(kNVTEFloat8E5M2)},     \
       {"output", 1, ROW, INTEGERS | MODE(NVTE_DELAYED_TENSOR_SCALING)},     \
       {"output.dtype", 1, ROW, DTYPE(kNVTEFloat32) | DTYPE(kNVTEBFloat16)}, \
@@ -307,12 +301,11 @@ static void build_mxfp8(Args *args) {
       {"output.data.dtype", 1, ROW, MODE(NVTE_NVFP4_1D_SCALING)}, {         \
     "output.scaling_mode", 1, ROW, NO_MODE                                  \
   }
-#define FLOAT_BLOCK_WRONGS                                                           \
-  BLOCK_WRONGS, {"output.scale_inv", 1, INV, MISALIGNED},                            \
-      {"output.columnwise_scale_inv", 1, COL_INV, MISALIGNED},                       \
-      {"output.scale_inv.dtype", 1, INV, DTYPE(kNVTEFloat8E8M0) | DTYPE(kNVTEByte)}, \
-      {"output.with_gemm_swizzled_scales", 1, ROW, SWIZZLED}, {                      \
-    "output", 1, ROW, MODE(NVTE_MXFP8_1D_SCALING)                                    \
+#define FLOAT_BLOCK_WRONGS                                                             \
+  BLOCK_WRONGS, {"output.scale_inv", 1, INV, MISALIGNED},                              \
+      {"output.columnwise_scale_inv", 1, COL_INV, MISALIGNED},                         \
+      {"output.scale_inv.dtype", 1, INV, DTYPE(kNVTEFloat8E8M0) | DTYPE(kNVTEByte)}, { \
+    "output", 1, ROW, MODE(NVTE_MXFP8_1D_SCALING)                                      \
   }
 
 static const Wrong kBlocksWrongs[] = {FLOAT_BLOCK_WRONGS, {"quant_config", 2, ROW, NO_FLOAT}};
@@ -324,7 +317,7 @@ static const Wrong kMxfp8Wrongs[] = {
     {"output.scale_inv.shape", 1, INV, WIDER},
     {"output.columnwise_scale_inv.shape", 1, COL_INV, WIDER},
     {"output.scale_inv.dtype", 1, INV, DTYPE(kNVTEFloat32)},
-    {"output.columnwise_data.shape", 1, ROW, MODE(NVTE_BLOCK_SCALING_1D)},
+    {"output.scale_inv.dtype", 1, ROW, MODE(NVTE_BLOCK_SCALING_1D)},
     {"output.amax", 1, AMAX, NO_FLOAT}};
 
 // The other way: input and output change places.
@@ -346,7 +339,6 @@ static const Wrong kBack1dWrongs[] = {
     {"input", 0, ROW, INTEGERS},
     SCALE_MATRIX("input.scale_inv", 0, INV),
     {"input.scale_inv", 0, INV, MISALIGNED},
-    {"input.with_gemm_swizzled_scales", 0, ROW, SWIZZLED},
     {"input.data.shape", 0, ROW, MODE(NVTE_NVFP4_1D_SCALING)},
     {"input.scaling_mode", 0, ROW, NO_MODE},
     {"input.scale_inv", 0, ROW, MODE(NVTE_MXFP8_1D_SCALING) | MODE(NVTE_BLOCK_SCALING_2D)},

@@ -128,7 +128,10 @@ static void fused_workspace(Fused *f) {
   CHECK(untouched(f->dbias), "the query wrote dbias");
   NVTEShape shape = nvte_tensor_shape(f->workspace_tensor);
   CHECK_EQ(nvte_tensor_type(f->workspace_tensor), kNVTEFloat32);
-  CHECK(shape.ndim == 2 && shape.data[1] == cols_of(f->shape), "workspace %s", shape_text(shape));
+  // Never of no elements: a workspace without an address would ask again.
+  bool good = cols_of(f->shape) ? shape.ndim == 2 && shape.data[1] == cols_of(f->shape)
+                                : shape.ndim == 1 && shape.data[0] == 1;
+  CHECK(good, "workspace %s", shape_text(shape));
   f->workspace = buffer_shifted(numel(shape) * 4, f->misaligned ? 4 : 0);
   set_param(f->workspace_tensor, kNVTERowwiseData, f->workspace->ptr, kNVTEFloat32, shape);
 }

@@ -363,13 +363,6 @@ static void test_errors(void) {
     set_group(g.input_tensor, kNVTEGroupedTensorOffsets, NULL, kNVTEInt64, SHAPE(0));
     expect_refused(&g, "input.tensor_offsets: ");
   }
-  if (case_begin("swizzled float scales")) {
-    Group g = good();
-    uint8_t on = 1;
-    nvte_set_grouped_tensor_param(g.input_tensor, kNVTEGroupedWithGEMMSwizzledScales, &on,
-                                  sizeof on);
-    expect_refused(&g, "input.with_gemm_swizzled_scales: ");
-  }
 }
 
 int main(int argc, char **argv) {

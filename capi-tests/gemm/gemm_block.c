@@ -490,10 +490,6 @@ static void test_refused(void) {
         set_param(v.b, kNVTERowwiseScaleInv, scales->ptr + 1, scale_dtype(b),
                   b == d1 ? SHAPE(1, 16) : SHAPE(1, 4));
         refused(v, invalid, "B.scale_inv", "aligned");
-        uint8_t swizzled = 1;
-        v = wrong(a, b, 16, 16, 32);
-        nvte_set_tensor_param_v2(v.a, kNVTEWithGEMMSwizzledScales, &swizzled, sizeof swizzled);
-        refused(v, invalid, "A.with_gemm_swizzled_scales", "0");
       }
     }
   }

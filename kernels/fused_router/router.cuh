@@ -10,11 +10,13 @@ namespace nvte {
 
 constexpr float kEpsilon = 1e-20f;
 
-// Within two units of the last place.
+// Rounded as a division is, because callers count scores in bins and compare the counts with those of their own
+// scores: a Newton step corrects the approximate reciprocal. Those below 2^-126 remain approximate.
 __device__ __forceinline__ float sigmoid(float x) {
+  const float sum = 1.0f + expf(-x);
   float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0f + expf(-x)));
-  return y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(sum));
+  return sum < 0x1p126f ? __fmaf_rn(y, __fmaf_rn(-sum, y, 1.0f), y) : y;
 }
 
 __device__ __forceinline__ float sqrtsoftplus(float x) {

@@ -53,7 +53,7 @@ pub(crate) fn quantize_args(
     check_rounding(config)?;
     let mode = output.mode;
     let (per_tensor, mxfp8) = (mode == NVTE_DELAYED_TENSOR_SCALING, mode == NVTE_MXFP8_1D_SCALING);
-    check::fp8_scaling("output", output.mode, output.swizzled)?;
+    check::fp8_scaling("output", output.mode)?;
     check::input("input", input)?;
     check::high_precision("input", input.dtype())?;
     if !output.rowwise.is_set() && !output.colwise.is_set() {
@@ -74,9 +74,7 @@ pub(crate) fn quantize_args(
     }
     if output.colwise.is_set() {
         check::dtype("output.columnwise_data", output.colwise.dtype, &[dtype])?;
-        let transposed = mode.scaling().transposed(true);
-        let expected = if transposed { shape.transposed() } else { *shape };
-        check::shape("output.columnwise_data", &output.colwise.shape, &expected)?;
+        check_colwise_shape("output.columnwise_data", output, shape)?;
         check::pointer("output.columnwise_data", &output.colwise)?;
     }
     let (rows, cols) = shape.flatten();
@@ -115,10 +113,22 @@ pub(crate) fn quantize_args(
         output_dtype: dtype,
         pow2: config.force_pow2_scales,
         square_blocks: mxfp8 && config.mxfp8_2d,
-        swizzled: output.swizzled,
+        swizzled: output.tiled(),
         fusion: Fusion::NONE,
         group: Group::NONE,
     })
+}
+
+/// Refuses column-wise data of a tensor of `shape` that lie otherwise. Of data beside row-wise ones only the
+/// number of elements counts: callers declare them in the shape of the row-wise data, and how they lie follows
+/// from the scaling mode.
+pub(super) fn check_colwise_shape(name: &str, tensor: &Tensor, shape: &Shape) -> Result<()> {
+    let got = &tensor.colwise.shape;
+    if tensor.rowwise.is_set() && got.numel() == shape.numel() {
+        return Ok(());
+    }
+    let transposed = tensor.mode.scaling().transposed(true);
+    check::shape(name, got, &if transposed { shape.transposed() } else { *shape })
 }
 
 /// Refuses outputs that overlap an input or another output; the row-wise output of per-tensor scaling may
@@ -323,7 +333,7 @@ pub(crate) fn plan_group_quantize(
     check_rounding(config)?;
     let mode = output.mode;
     let (per_tensor, mxfp8) = (mode == NVTE_DELAYED_TENSOR_SCALING, mode == NVTE_MXFP8_1D_SCALING);
-    check::fp8_scaling("output", mode, output.swizzled)?;
+    check::fp8_scaling("output", mode)?;
     let (mut group, shape @ (rows, cols)) = check::members("output", output)?;
     let input_data = grouped_input((input_name, input), output)?;
     if !output.rowwise.is_set() && !output.colwise.is_set() {
@@ -382,7 +392,7 @@ pub(crate) fn plan_group_quantize(
         output_dtype: dtype,
         pow2: config.force_pow2_scales,
         square_blocks: mxfp8 && config.mxfp8_2d,
-        swizzled: output.swizzled,
+        swizzled: output.tiled(),
         fusion: Fusion::NONE,
         group,
     };
@@ -507,7 +517,7 @@ pub(crate) fn dequantize(input: &Tensor, output: &Tensor, stream: cudaStream_t) 
     if mode == NVTE_NVFP4_1D_SCALING {
         return nvfp4::dequantize(input, output, stream);
     }
-    check::fp8_scaling("input", mode, input.swizzled)?;
+    check::fp8_scaling("input", mode)?;
     if mode == NVTE_DELAYED_TENSOR_SCALING {
         check::scales("input", input)?;
     }
@@ -537,7 +547,7 @@ pub(crate) fn dequantize(input: &Tensor, output: &Tensor, stream: cudaStream_t) 
         input_dtype: input.dtype(),
         output_dtype: output.dtype(),
         colwise,
-        swizzled: input.swizzled,
+        swizzled: input.tiled(),
         group: Group::NONE,
     };
     let numel = rows * cols;
@@ -555,7 +565,7 @@ fn group_dequantize(
     stream: cudaStream_t,
 ) -> Result<()> {
     let mode = input.mode;
-    check::fp8_scaling("input", mode, input.swizzled)?;
+    check::fp8_scaling("input", mode)?;
     let (colwise, [(name, data), (scale_inv_name, scale_inv)]) = direction(
         [&input.rowwise, &input.rowwise_scale_inv],
         [&input.colwise, &input.colwise_scale_inv],
@@ -592,7 +602,7 @@ fn group_dequantize(
         input_dtype: data.dtype,
         output_dtype: output.rowwise.dtype,
         colwise,
-        swizzled: input.swizzled,
+        swizzled: input.tiled(),
         group: Group { elements: check::common_room(&[data, &output.rowwise]), ..group },
     };
     if shape.0 == 0 || shape.1 == 0 {

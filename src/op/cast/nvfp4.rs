@@ -197,7 +197,8 @@ pub(crate) fn plan_quantize(
     if by_col {
         let data = [&output.colwise, &output.colwise_scale_inv];
         let fields = ["output.columnwise_data", "output.columnwise_scale_inv"];
-        args.colwise = lines(fields, data, (cols, rows), &shape.transposed())?;
+        super::check_colwise_shape(fields[0], output, &shape)?;
+        args.colwise = lines(fields, data, (cols, rows), &output.colwise.shape)?;
         args.colwise.amax = amax(names[1], &output.colwise_amax, per_line(cols))?;
     }
     if !output.row_scaled {

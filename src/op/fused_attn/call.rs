@@ -12,7 +12,7 @@ use crate::check;
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTE_Bias_Type::NVTE_POST_SCALE_BIAS;
-use crate::types::NVTE_QKV_Format::NVTE_THD;
+use crate::types::NVTE_QKV_Format::*;
 use crate::types::NVTE_QKV_Layout_Group::*;
 use crate::types::NVTE_Softmax_Type::*;
 use crate::types::NVTEDType::{self, *};
@@ -101,8 +101,11 @@ impl<'a> Operands<'a> {
         } else {
             [problem.dim_qk, problem.dim_v].map(|dim| problem.shape(1, layout.kv, dim))
         };
-        k.has_shape(&key_shape)?;
-        v.has_shape(&value_shape)?;
+        // A cache has slots for the largest batch, of which the first are read.
+        let slots = !attention.paged() && matches!(layout.kv, NVTE_BSHD | NVTE_BHSD);
+        for (part, shape) in [(k, key_shape), (v, value_shape)] {
+            if slots { part.has_slots(&shape)? } else { part.has_shape(&shape)? }
+        }
         Ok(problem)
     }
 

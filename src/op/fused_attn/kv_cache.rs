@@ -50,7 +50,7 @@ fn token_elements(
         }
     };
     let good = match (format, new.shape.dims()) {
-        (NVTE_BSHD, &[n, s, h, d]) => (n, s, h, d) == (b, context, heads, dim),
+        (NVTE_BSHD, &[n, s, h, d]) => n >= b && (s, h, d) == (context, heads, dim),
         (NVTE_SBHD, &[s, n, h, d]) => (n, h, d) == (b, heads, dim) && s >= context,
         (NVTE_THD, &[_, h, d]) => (h, d) == (heads, dim),
         _ => false,
@@ -63,7 +63,7 @@ fn token_elements(
         return Ok([heads * dim, rows, pages]);
     }
     let expected = match format {
-        NVTE_BSHD => format!("[{b}, {context} (max_ctx_len), {heads}, {dim}]"),
+        NVTE_BSHD => format!("[{b} or more, {context} (max_ctx_len), {heads}, {dim}]"),
         NVTE_SBHD => format!("[{context} (max_ctx_len) or more, {b}, {heads}, {dim}]"),
         _ => format!("[tokens, {heads}, {dim}]"),
     };

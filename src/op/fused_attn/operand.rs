@@ -76,6 +76,18 @@ impl<'a> Operand<'a> {
         check::shape(self.name, &self.required()?.shape, expected)
     }
 
+    /// As [`Self::has_shape`], with any first dimension that is not less.
+    pub(super) fn has_slots(&self, expected: &Shape) -> Result<()> {
+        let shape = &self.required()?.shape;
+        match (shape.dims(), expected.dims()) {
+            ([slots, row @ ..], [least, wanted @ ..]) if slots >= least && row == wanted => Ok(()),
+            _ => {
+                let expected = format!("{expected}, or more of the first dimension");
+                Err(Error::argument(format_args!("{}.shape", self.name), expected, shape))
+            }
+        }
+    }
+
     /// Places address and scales of a tensor with rows of `row` elements. Scales are looked at in FP8
     /// attention alone.
     pub(super) fn place(&self, to: &mut AttentionTensor, row: usize, fp8: bool) -> Result<()> {

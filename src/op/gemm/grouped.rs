@@ -166,7 +166,7 @@ fn group_operand(
     stream: cudaStream_t,
 ) -> Result<Operand> {
     let (mut group, (rows, cols)) = check::any_members(name, tensor)?;
-    check::fp8_scaling(name, tensor.mode, tensor.swizzled)?;
+    check::fp8_scaling(name, tensor.mode)?;
     let (mode, dtype) = (tensor.mode, tensor.dtype());
     let mut operand = Operand::new(mode, dtype).with_group(&group, (rows, cols), !k_last);
     let directions = [tensor.rowwise.is_set(), tensor.colwise.is_set()];
@@ -186,7 +186,7 @@ fn group_operand(
     matrix.data = check::grouped_data(format_args!("{name}.{field}data"), data, (rows, cols))?;
     matrix.dtype = data.dtype;
     matrix.transposed = stored_transposed(mode, k_last, rowwise);
-    matrix.swizzled = tensor.swizzled;
+    matrix.swizzled = tensor.tiled();
     if !per_tensor {
         check::fp8(name, data.dtype)?;
     }
@@ -216,13 +216,13 @@ fn list_operand(tensors: &[Tensor], k_last: bool) -> Result<Operand> {
     let mode = first.mode;
     for (i, tensor) in present() {
         let name = ListEntry("A_list", i);
-        check::fp8_scaling(&name, tensor.mode, tensor.swizzled)?;
+        check::fp8_scaling(&name, tensor.mode)?;
         if tensor.mode != mode {
             let expected = format!("{mode}, as {first_name}");
             return Err(Error::argument(format!("{name}.scaling_mode"), expected, tensor.mode));
         }
-        if tensor.swizzled != first.swizzled {
-            let (expected, got) = (u8::from(first.swizzled), u8::from(tensor.swizzled));
+        if tensor.tiled() != first.tiled() {
+            let (expected, got) = (u8::from(first.tiled()), u8::from(tensor.tiled()));
             let name = format!("{name}.with_gemm_swizzled_scales");
             return Err(Error::argument(name, format!("{expected}, as {first_name}"), got));
         }
@@ -239,7 +239,7 @@ fn list_operand(tensors: &[Tensor], k_last: bool) -> Result<Operand> {
     let dtype = if rowwise { first.rowwise.dtype } else { first.colwise.dtype };
     let mut operand = Operand::new(mode, dtype);
     operand.matrix.transposed = stored_transposed(mode, k_last, rowwise);
-    operand.matrix.swizzled = first.swizzled;
+    operand.matrix.swizzled = first.tiled();
     let member = |(i, tensor): (usize, &Tensor)| {
         let name = ListEntry("A_list", i);
         let (data, scale_inv) = match rowwise {

@@ -119,7 +119,7 @@ struct Operand {
 fn operand(name: &str, tensor: &Tensor, k_contiguous: bool, any_layout: bool) -> Result<Operand> {
     let mode = tensor.mode;
     let per_tensor = mode == NVTE_DELAYED_TENSOR_SCALING;
-    check::fp8_scaling(name, mode, tensor.swizzled)?;
+    check::fp8_scaling(name, mode)?;
     let dtype = tensor.dtype();
     if per_tensor && !dtype.is_fp8() {
         check::high_precision(name, dtype)
@@ -146,7 +146,7 @@ fn operand(name: &str, tensor: &Tensor, k_contiguous: bool, any_layout: bool) ->
     let name = format_args!("{name}.{field}scale_inv");
     let scales = if !per_tensor {
         let (inv, stride) = check::block_scales(name, scale_inv, (mode, !rowwise), (rows, cols))?;
-        GemmScales { inv, stride, mode, swizzled: tensor.swizzled }
+        GemmScales { inv, stride, mode, swizzled: tensor.tiled() }
     } else if dtype.is_fp8() {
         GemmScales::per_tensor(check::scalar(name, scale_inv)?)
     } else {

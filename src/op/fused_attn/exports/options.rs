@@ -218,7 +218,11 @@ pub(super) fn problem_of_config(config: *mut c_void) -> Result<Problem> {
         scaling: choice("scaling_mode", words.number(kNVTEFusedAttnConfigScalingMode as usize))?,
         qkv_dtype,
         o_dtype,
-        do_dtype: dtype("do_dtype", kNVTEFusedAttnConfigDODtype)?,
+        do_dtype: match dtype("do_dtype", kNVTEFusedAttnConfigDODtype)? {
+            // Callers describe the gradient as they get it and cast it before the pass.
+            kNVTEFloat32 | kNVTEFloat16 | kNVTEBFloat16 if qkv_dtype.is_fp8() => kNVTEFloat8E5M2,
+            dtype => dtype,
+        },
         dqkv_dtype: dtype("dqkv_dtype", kNVTEFusedAttnConfigDQKVDtype)?,
         bias_dtype: match (qkv_dtype.is_fp8(), o_dtype.is_fp8()) {
             (false, _) => qkv_dtype,
