@@ -17,7 +17,7 @@ import sys
 
 import numpy as np
 
-from harness import file_name
+from harness import REPEATED, file_name
 
 # Relative error of an array, as the root of the mean square. FP8 arrays differ where a value of 16
 # bits that is rounded otherwise falls on the other side of a rounding boundary of FP8.
@@ -207,8 +207,7 @@ def main():
     repeats = [
         name
         for name in theirs
-        if theirs[name]["status"] == "pass"
-        and not theirs[name]["flags"].get("repeated run gives the same bits", True)
+        if theirs[name]["status"] == "pass" and not theirs[name]["flags"].get(REPEATED, True)
     ]
     print(
         f"\nscore {score:.2f} % ({hits} of {total}); "

@@ -30,6 +30,7 @@ import zlib
 import numpy as np
 
 SAMPLE = 4096
+REPEATED = "repeated run gives the same bits"
 CASES = {}
 
 
@@ -72,7 +73,7 @@ class Case:
         self.compare = settings.get("compare", "values")
         self.tolerance = settings.get("tolerance", "auto")
         self.repeat = settings.get("repeat", True)
-        self.timeout = settings.get("timeout", 60)
+        self.timeout = settings.get("timeout", 90)
 
 
 def case(
@@ -83,7 +84,7 @@ def case(
     compare="values",
     tolerance="auto",
     repeat=True,
-    timeout=60,
+    timeout=90,
     **grid,
 ):
     """Registers a function as one case for every combination of the grid's values.
@@ -265,7 +266,7 @@ def chunked(cases, size=24):
         cases, key=lambda c: (c.group, sorted(c.environment.items()), c.timeout)
     ):
         members = list(members)
-        width = size if members[0].timeout <= 60 else 2
+        width = size if members[0].timeout <= 90 else 2
         chunks += [members[i : i + width] for i in range(0, len(members), width)]
     # Slow cases first; a worker keeps its process while the environment stays the same.
     return sorted(
@@ -300,7 +301,7 @@ def serve(adapter, reply_fd, options):
                     summary(again[name])[0]["sha256"] == facts["sha256"]
                     for name, facts in answer["arrays"].items()
                 )
-                answer["flags"]["repeated run gives the same bits"] = bool(same)
+                answer["flags"][REPEATED] = bool(same)
             np.savez(
                 os.path.join(options.folder, file_name(item.id)),
                 **{f"a{i}": s for i, s in enumerate(samples.values())},

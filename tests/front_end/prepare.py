@@ -128,7 +128,7 @@ def main(folder):
     for name in ("transformer_engine_torch", "transformer_engine_jax"):
         source(folder, name)
     with tempfile.TemporaryDirectory() as scratch:
-        # The JAX extension is built against these headers and asks the distribution for their place.
+        # The JAX extension is built against these headers and finds them by this distribution.
         wheel(scratch, "nvidia-cudnn-frontend")
         with zipfile.ZipFile(glob.glob(scratch + "/*.whl")[0]) as archive:
             archive.extractall(

@@ -457,6 +457,28 @@ def buffers_of_the_caller(p):
     )
 
 
+@case(
+    "grouped_linear",
+    environment={"NVTE_GROUPED_LINEAR_SINGLE_PARAM": "1"},
+    recipe=RECIPES,
+    splits=tuple(SPLITS),
+    bias=(True, False),
+)
+def single_parameter(p):
+    """All weights in one parameter, and sizes on the device."""
+    splits = SPLITS[p.splits]
+    module = te.GroupedLinear(
+        len(splits),
+        128,
+        192,
+        bias=p.bias,
+        params_dtype=torch.bfloat16,
+        single_grouped_weight=True,
+        use_grouped_tensor=True,
+    )
+    return train(module, grouped_inputs(splits, "cuda", 128, "bf16"), recipe(p.recipe))
+
+
 def build(name, **extra):
     """A small module of every kind and a function that makes its inputs."""
     common = dict(params_dtype=torch.bfloat16, **extra)
@@ -554,8 +576,9 @@ def equals_plain(p):
         torch.manual_seed(7)
         module, inputs = build(p.module)
         rec = recipe(p.recipe)
-        for _ in range(2):
+        for step in range(2):
             module.zero_grad(set_to_none=True)
+            torch.manual_seed(100 + step)
             x = inputs()
             with autocast(rec):
                 y = (
