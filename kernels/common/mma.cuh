@@ -9,16 +9,6 @@
 
 namespace nvte {
 
-// Other names of the asynchronous copies of ptx.cuh.
-__device__ __forceinline__ void copy_async16(uint32_t to, const void *from, bool inside) {
-  cp_async_16(to, from, inside);
-}
-__device__ __forceinline__ void end_group() { cp_async_commit_group(); }
-template <int kLeft>
-__device__ __forceinline__ void wait_groups() {
-  cp_async_wait_group<kLeft>();
-}
-
 __device__ __forceinline__ void store_chunk(uint32_t to, const uint32_t (&w)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(w[0]), "r"(w[1]),
                "r"(w[2]), "r"(w[3])

@@ -26,10 +26,6 @@ __device__ __forceinline__ void griddepcontrol_launch_dependents() {
 #endif
 }
 
-// Other names of the same two.
-__device__ __forceinline__ void wait_for_stream() { griddepcontrol_wait(); }
-__device__ __forceinline__ void let_next_start() { griddepcontrol_launch_dependents(); }
-
 // Copies to shared memory that the thread does not wait for; zeros if `inside` is false. They
 // belong to the thread's next group.
 __device__ __forceinline__ void cp_async_16(uint32_t to, const void *from, bool inside) {

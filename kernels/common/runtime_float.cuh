@@ -91,4 +91,22 @@ __device__ __forceinline__ void store(NVTEDType dtype, void *base, size_t index,
   }
 }
 
+// One element at an address.
+__device__ __forceinline__ float load_float(NVTEDType dtype, const void *at) {
+  if (dtype == kNVTEFloat32) return *static_cast<const float *>(at);
+  const uint32_t bits = *static_cast<const uint16_t *>(at);
+  float half[2], brain[2];
+  F16::to_float(bits, half);
+  BF16::to_float(bits, brain);
+  return dtype == kNVTEFloat16 ? half[0] : brain[0];
+}
+__device__ __forceinline__ void store_float(NVTEDType dtype, void *to, float value) {
+  if (dtype == kNVTEFloat32) {
+    *static_cast<float *>(to) = value;
+  } else {
+    *static_cast<uint16_t *>(to) = static_cast<uint16_t>(
+        dtype == kNVTEFloat16 ? F16::from_float({value, 0.0f}) : BF16::from_float({value, 0.0f}));
+  }
+}
+
 }  // namespace nvte

@@ -8,15 +8,14 @@
 
 #include "common/dtype.cuh"
 #include "common/launch.cuh"
+#include "common/math.cuh"
 #include "common/philox.cuh"
 #include "common/ptx.cuh"
+#include "common/runtime_float.cuh"
 #include "fused_attn/implementations.cuh"
 #include "nvte/backend/attention.h"
 
 namespace nvte {
-
-constexpr float kLog2e = 1.44269504f;
-constexpr float kLn2 = 0.693147181f;
 
 // The longest sequence. Twice as much lies past every window and still fits into 32 bits.
 constexpr size_t kMaxLength = size_t{1} << 29;
@@ -25,30 +24,6 @@ __host__ __device__ inline bool is_fp8(NVTEDType dtype) {
   return dtype == kNVTEFloat8E4M3 || dtype == kNVTEFloat8E5M2;
 }
 inline bool is_16bit(NVTEDType dtype) { return dtype == kNVTEFloat16 || dtype == kNVTEBFloat16; }
-
-// In the place of a tag of dtype.cuh: F32, F16 or BF16, which of them is known at run time only.
-// For what a kernel does seldom enough that a branch is cheaper than an instance for each dtype.
-struct AnyFloat {};
-
-__host__ __device__ inline int any_float_bytes(NVTEDType dtype) {
-  return dtype == kNVTEFloat32 ? 4 : 2;
-}
-__device__ __forceinline__ float read_any_float(NVTEDType dtype, const void *at) {
-  if (dtype == kNVTEFloat32) return *static_cast<const float *>(at);
-  const uint32_t bits = *static_cast<const uint16_t *>(at);
-  float half[2], brain[2];
-  F16::to_float(bits, half);
-  BF16::to_float(bits, brain);
-  return dtype == kNVTEFloat16 ? half[0] : brain[0];
-}
-__device__ __forceinline__ void write_any_float(NVTEDType dtype, void *to, float value) {
-  if (dtype == kNVTEFloat32) {
-    *static_cast<float *>(to) = value;
-  } else {
-    *static_cast<uint16_t *>(to) = static_cast<uint16_t>(
-        dtype == kNVTEFloat16 ? F16::from_float({value, 0.0f}) : BF16::from_float({value, 0.0f}));
-  }
-}
 
 // A scale, 1 where there is none.
 __device__ __forceinline__ float factor_of(const float *scale) {
@@ -174,7 +149,7 @@ struct Scores {
   const char *bias;
   int64_t bias_row;
   bool has_bias;
-  NVTEDType bias_dtype;  // Of AnyFloat.
+  NVTEDType bias_dtype;  // Of RuntimeFloat.
 
   __device__ __forceinline__ Scores(const NVTEXAttentionArgs &a, float scale_log2, unsigned i,
                                     unsigned j)
@@ -199,8 +174,8 @@ struct Scores {
       x = fmaf(slope, static_cast<float>(c - r), x);
       if (has_bias && inside) {
         const char *at = bias + r * bias_row + c * int64_t{bias_bytes()};
-        if constexpr (std::is_same_v<T, AnyFloat>) {
-          x = fmaf(read_any_float(bias_dtype, at), kLog2e, x);
+        if constexpr (std::is_same_v<T, RuntimeFloat>) {
+          x = fmaf(load_float(bias_dtype, at), kLog2e, x);
         } else {
           float f[4 / T::kBytes];
           T::to_float(*reinterpret_cast<const typename T::Bits *>(at), f);
@@ -213,8 +188,8 @@ struct Scores {
 
  private:
   __device__ __forceinline__ int bias_bytes() const {
-    if constexpr (std::is_same_v<T, AnyFloat>) {
-      return any_float_bytes(bias_dtype);
+    if constexpr (std::is_same_v<T, RuntimeFloat>) {
+      return float_bytes(bias_dtype);
     } else {
       return T::kBytes;
     }

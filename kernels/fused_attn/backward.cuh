@@ -31,7 +31,7 @@ constexpr int kPrepareThreads = 256;
 template <class T, bool kFp8, bool kVectors>
 __device__ __forceinline__ void load8(const NVTEXAttentionTensor &t, int64_t at, int count,
                                       float (&f)[8]) {
-  if constexpr (std::is_same_v<T, AnyFloat>) {
+  if constexpr (std::is_same_v<T, RuntimeFloat>) {
     if (t.dtype == kNVTEFloat32) return to_float(load_some<F32, 8>(t.data, at, count), f);
     if (t.dtype == kNVTEFloat16) return to_float(load_some<F16, 8>(t.data, at, count), f);
     return to_float(load_some<BF16, 8>(t.data, at, count), f);
@@ -41,7 +41,7 @@ __device__ __forceinline__ void load8(const NVTEXAttentionTensor &t, int64_t at,
     if (t.dtype == kNVTEBFloat16) return to_float(load<BF16, 8>(t.data, at, true), f);
     if (t.dtype == kNVTEFloat32) return to_float(load<F32, 8>(t.data, at, true), f);
   }
-  if constexpr (!std::is_same_v<T, AnyFloat>) {
+  if constexpr (!std::is_same_v<T, RuntimeFloat>) {
     to_float(kVectors ? load<T, 8>(t.data, at, true) : load_some<T, 8>(t.data, at, count), f);
   }
 }
@@ -160,7 +160,7 @@ struct DbiasShape {
 
 __device__ __forceinline__ void write_dbias(const BackwardProblem &p, int64_t at, float value) {
   const NVTEXAttentionTensor &t = p.a.dbias;
-  write_any_float(t.dtype, static_cast<char *>(t.data) + at * any_float_bytes(t.dtype), value);
+  store_float(t.dtype, static_cast<char *>(t.data) + at * float_bytes(t.dtype), value);
 }
 
 // The scores that a block computes, of one head of one sequence. Where dbias is summed, they change

@@ -14,6 +14,7 @@
 // extra terms stand in for them, whose results are the same.
 
 #include "backward.cuh"
+#include "instances_mma.cuh"
 
 namespace nvte {
 namespace {
@@ -521,30 +522,6 @@ NVTEXOutcome run_dbias(const Problem &p, cudaStream_t stream) {
   return run_dbias<MmaDbias>(dbias_kernel<T, kD>, kDbiasShared<T, kD>, p, stream);
 }
 
-template <class T>
-NVTEXOutcome run_16bit(Problem &p, cudaStream_t stream) {
-  const NVTEXAttentionArgs &a = p.a;
-  const size_t dim = a.dim_qk > a.dim_v ? a.dim_qk : a.dim_v;
-  if (a.dbias.data != nullptr) {
-    const NVTEXOutcome outcome = dim <= 64    ? run_dbias<T, 64>(p, stream)
-                                 : dim <= 128 ? run_dbias<T, 128>(p, stream)
-                                              : run_dbias<T, 256>(p, stream);
-    if (outcome.status != NVTEX_BACKEND_OK) return outcome;
-  }
-  Device device;
-  if (const cudaError_t error = current_device(&device)) return outcome(error);
-  if (has_extras(a) || device.arch == 90) {
-    if (dim <= 64) return run<T, 64, false, true>(p, stream);
-    if (dim <= 128) return run<T, 128, false, true>(p, stream);
-    return run<T, 256, false, true>(p, stream);
-  }
-  if (dim <= 64) return run<T, 64, false, false>(p, stream);
-  if (dim <= 96) return run<T, 96, false, false>(p, stream);
-  if (dim <= 128) return run<T, 128, false, false>(p, stream);
-  if (dim <= 192) return run<T, 192, false, false>(p, stream);
-  return run<T, 256, false, false>(p, stream);
-}
-
 }  // namespace
 }  // namespace nvte
 
@@ -574,15 +551,28 @@ NVTEXOutcome nvte_attention_mma_backward(const NVTEXAttentionArgs *args,
   const NVTEXAttentionArgs &a = *args;
   if (a.batch == 0 || a.q_side.heads == 0) return ok();
   Problem p = backward_problem<MmaDbias>(a);
-  const bool fp8 = is_fp8(a.q.dtype), half = a.q.dtype == kNVTEFloat16;
-  const NVTEXOutcome outcome = fp8    ? prepare<F16, true, true>(p, stream)
-                               : half ? prepare<F16, false, true>(p, stream)
-                                      : prepare<BF16, false, true>(p, stream);
-  if (outcome.status != NVTEX_BACKEND_OK) return outcome;
-  if (!fp8) return half ? run_16bit<F16>(p, stream) : run_16bit<BF16>(p, stream);
-  for (float *amax : {a.dp.amax, a.dq.amax, a.dk.amax, a.dv.amax}) {
-    if (const cudaError_t error = clear_amax(amax, stream)) return nvte::outcome(error);
+  const bool fp8 = is_fp8(a.q.dtype);
+  NVTEXOutcome done = dispatch_mma_extras(a, [&](auto instance) {
+    using I = decltype(instance);
+    return prepare<typename I::T, I::kFp8, true>(p, stream);
+  });
+  if (done.status != NVTEX_BACKEND_OK) return done;
+  if (a.dbias.data != nullptr) {
+    done = dispatch_mma_extras(a, [&](auto instance) {
+      using I = decltype(instance);
+      return run_dbias<typename I::T, I::kD>(p, stream);
+    });
+    if (done.status != NVTEX_BACKEND_OK) return done;
   }
-  return a.dim_qk <= 128 && a.dim_v <= 128 ? run<F16, 128, true, true>(p, stream)
-                                           : run<F16, 256, true, true>(p, stream);
+  if (fp8) {
+    for (float *amax : {a.dp.amax, a.dq.amax, a.dk.amax, a.dv.amax}) {
+      if (const cudaError_t error = clear_amax(amax, stream)) return outcome(error);
+    }
+  }
+  Device device;
+  if (const cudaError_t error = current_device(&device)) return outcome(error);
+  return dispatch_mma(a, has_extras(a) || device.arch == 90, [&](auto instance) {
+    using I = decltype(instance);
+    return run<typename I::T, I::kD, I::kFp8, I::kExtras>(p, stream);
+  });
 }

@@ -11,8 +11,8 @@ namespace {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     grad_correction_kernel(const __grid_constant__ NVTEXGradCorrectionArgs a, int lanes) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const Sequences cu = {a.cu, a.sequences};
   const size_t per_block = static_cast<size_t>(kThreads / lanes), end = cu.start(cu.count, 1);
   const size_t step_tokens = a.full ? a.tokens : a.tokens / 2;
@@ -72,8 +72,8 @@ __device__ __forceinline__ float log_sum(float a, float b) {
 
 __global__ void __launch_bounds__(kThreads)
     half_lse_kernel(const __grid_constant__ NVTEXHalfLseArgs a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const Sequences cu = {a.cu, a.sequences};
   // No more than step has room for, whatever the sequences say.
   const size_t tokens = min(cu.start(cu.count, 2), (a.packed ? 1 : a.sequences) * a.step_len);
@@ -103,8 +103,8 @@ __device__ __forceinline__ float factor_of(float from, float to) {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     out_correction_kernel(const __grid_constant__ NVTEXOutCorrectionArgs a, int lanes) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const unsigned unit = a.second_half ? 2 : 1;
   const Sequences cu = {a.cu, a.sequences};
   const size_t end = cu.start(cu.count, unit), per_block = static_cast<size_t>(kThreads / lanes);
@@ -141,8 +141,8 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     partition_kernel(const __grid_constant__ NVTEXPartitionArgs a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const Sequences cu = {a.cu, a.sequences};
   const size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < a.tokens) a.indices[i] = static_cast<int32_t>(of_rank(cu, i, a.rank, a.world));

@@ -12,6 +12,7 @@
 // Instances: {F16, BF16} x {64, 96, 128, 192, 256} and, with extra terms, x {64, 128, 256}; FP8 x
 // {128, 256}: 18.
 
+#include "instances_mma.cuh"
 #include "rows.cuh"
 
 namespace nvte {
@@ -316,21 +317,6 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, cudaStream_t stream) {
                        S::kThreads, S::kShared, stream, p);
 }
 
-template <class T>
-NVTEXOutcome run_16bit(const NVTEXAttentionArgs &a, cudaStream_t stream) {
-  const size_t dim = a.dim_qk > a.dim_v ? a.dim_qk : a.dim_v;
-  if (has_extras(a)) {
-    if (dim <= 64) return run<T, 64, false, true>(a, stream);
-    if (dim <= 128) return run<T, 128, false, true>(a, stream);
-    return run<T, 256, false, true>(a, stream);
-  }
-  if (dim <= 64) return run<T, 64, false, false>(a, stream);
-  if (dim <= 96) return run<T, 96, false, false>(a, stream);
-  if (dim <= 128) return run<T, 128, false, false>(a, stream);
-  if (dim <= 192) return run<T, 192, false, false>(a, stream);
-  return run<T, 256, false, false>(a, stream);
-}
-
 }  // namespace
 }  // namespace nvte
 
@@ -349,10 +335,8 @@ const char *nvte_attention_mma_forward_reject(const NVTEXAttentionArgs *args,
 NVTEXOutcome nvte_attention_mma_forward(const NVTEXAttentionArgs *args,
                                         cudaStream_t stream) noexcept {
   using namespace nvte;
-  if (is_fp8(args->q.dtype)) {
-    return args->dim_qk <= 128 && args->dim_v <= 128 ? run<F16, 128, true, true>(*args, stream)
-                                                     : run<F16, 256, true, true>(*args, stream);
-  }
-  return args->q.dtype == kNVTEFloat16 ? run_16bit<F16>(*args, stream)
-                                       : run_16bit<BF16>(*args, stream);
+  return dispatch_mma(*args, has_extras(*args), [&](auto instance) {
+    using I = decltype(instance);
+    return run<typename I::T, I::kD, I::kFp8, I::kExtras>(*args, stream);
+  });
 }

@@ -83,8 +83,8 @@ __device__ __forceinline__ bool moved(const NVTEXMoveRowsArgs &a, size_t i, size
 
 __global__ void __launch_bounds__(kThreads)
     move_rows_kernel(const __grid_constant__ NVTEXMoveRowsArgs a, int unit, int lanes) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t per_block = static_cast<size_t>(kThreads / lanes);
   const size_t rows = a.rows * a.outer, lane = threadIdx.x % static_cast<unsigned>(lanes);
   for (size_t row = blockIdx.x * per_block + threadIdx.x / static_cast<unsigned>(lanes); row < rows;
@@ -102,8 +102,8 @@ __global__ void __launch_bounds__(kThreads)
 template <class Unit>
 __global__ void __launch_bounds__(kThreads)
     reindex_cache_kernel(const __grid_constant__ NVTEXReindexCacheArgs a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t per_row = a.row_bytes / sizeof(Unit), per_slot = a.page * per_row;
   const Sequences fresh = {a.cu_new, a.sequences}, cached = {a.cu_cached, a.sequences};
   size_t active = a.sequences;
@@ -139,8 +139,8 @@ struct CopyBatch {
 
 __global__ void __launch_bounds__(kThreads)
     copy_rows_kernel(const __grid_constant__ CopyBatch batch, int lanes) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const size_t per_block = static_cast<size_t>(kThreads / lanes);
   const size_t lane = threadIdx.x % static_cast<unsigned>(lanes), step = static_cast<size_t>(lanes);
   for (size_t row = blockIdx.x * per_block + threadIdx.x / static_cast<unsigned>(lanes);

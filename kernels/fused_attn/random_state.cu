@@ -8,8 +8,8 @@ namespace nvte {
 namespace {
 
 __global__ void seed_kernel(const __grid_constant__ NVTEXSeedArgs a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   const auto sum = [](const int64_t *at, int64_t value) {
     const uint64_t base = at != nullptr ? static_cast<uint64_t>(*at) : 0;
     return static_cast<int64_t>(base + static_cast<uint64_t>(value));

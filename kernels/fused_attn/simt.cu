@@ -219,7 +219,7 @@ __device__ __forceinline__ void add_rows(float (&acc)[kParts][kMine][4], const f
 struct Head {
   Operand q, k, v, d_o;
   Band band;
-  Scores<AnyFloat, true> scores;
+  Scores<RuntimeFloat, true> scores;
   HeadDropout dropout;
   StatsRows stats;
   int rows, keys;
@@ -234,13 +234,13 @@ struct Head {
  private:
   __device__ __forceinline__ Head(const NVTEXAttentionArgs &a, const Dropout &drop, unsigned i,
                                   unsigned j, unsigned key_head, int rows, int keys)
-      : q{query_rows(any_float_bytes(a.q.dtype), a, a.q, i, j), rows, static_cast<int>(a.dim_qk),
+      : q{query_rows(float_bytes(a.q.dtype), a, a.q, i, j), rows, static_cast<int>(a.dim_qk),
           a.q.dtype},
-        k{k_rows(any_float_bytes(a.q.dtype), a, i, key_head), keys, static_cast<int>(a.dim_qk),
+        k{k_rows(float_bytes(a.q.dtype), a, i, key_head), keys, static_cast<int>(a.dim_qk),
           a.q.dtype},
-        v{v_rows(any_float_bytes(a.q.dtype), a, i, key_head), keys, static_cast<int>(a.dim_v),
+        v{v_rows(float_bytes(a.q.dtype), a, i, key_head), keys, static_cast<int>(a.dim_v),
           a.q.dtype},
-        d_o{query_rows(any_float_bytes(a.q.dtype), a, a.d_o, i, j), rows, static_cast<int>(a.dim_v),
+        d_o{query_rows(float_bytes(a.q.dtype), a, a.d_o, i, j), rows, static_cast<int>(a.dim_v),
             a.q.dtype},
         band(a, rows, keys),
         scores(a, a.scale * kLog2e, i, j),
@@ -732,7 +732,7 @@ NVTEXOutcome nvte_attention_simt_backward(const NVTEXAttentionArgs *args,
   using namespace nvte;
   if (args->batch == 0 || args->q_side.heads == 0) return ok();
   const BackwardProblem p = backward_problem<SimtDbias>(*args);
-  NVTEXOutcome outcome = prepare<AnyFloat, false, false>(p, stream);
+  NVTEXOutcome outcome = prepare<RuntimeFloat, false, false>(p, stream);
   if (outcome.status == NVTEX_BACKEND_OK && args->dbias.data != nullptr) {
     outcome = run_dbias<SimtDbias>(dbias_kernel, kShared, p, stream);
   }

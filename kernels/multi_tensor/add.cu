@@ -14,8 +14,8 @@ constexpr int kUnroll = 2;
 // A block adds kUnroll neighbouring ranges, of which each of its threads takes a vector.
 template <class S, class D, int N>
 __global__ void __launch_bounds__(kThreads) add_kernel(const __grid_constant__ NVTEXAddArgs a) {
-  wait_for_stream();
-  let_next_start();
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
   constexpr size_t kStep = size_t{kThreads} * N;
   const size_t begin = blockIdx.x * (kStep * kUnroll) + threadIdx.x * N;
   Vec<S, N> x[kUnroll];
