@@ -19,17 +19,6 @@ pub enum BackendChoice {
     Cuda,
 }
 
-/// Where attention is cuDNN's.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CudnnChoice {
-    Never,
-    /// Wherever cuDNN has it.
-    Preferred,
-    /// Where it is measured to be faster than the kernels here.
-    Faster,
-}
-
 /// What a failing call does after it has stored status and message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -74,9 +63,6 @@ pub struct Env {
     /// `NVTE_NORM_FWD_USE_CUDNN=1`, `NVTE_NORM_BWD_USE_CUDNN=1`, `NVTE_ZERO_CENTERED_GAMMA_IN_WTYPE=1`:
     /// what the functions that set these switches set.
     pub norm_switches: [bool; 3],
-    /// `NVTE_ATTENTION_CUDNN=0|1|auto`
-    #[cfg_attr(not(nvte_cuda), expect(dead_code, reason = "only CUDA builds open libraries"))]
-    pub attention_cudnn: CudnnChoice,
     /// `NVTE_CUDA_LIB_PATH`: colon-separated folders searched first for CUDA's libraries. Absolute,
     /// and such that nobody else can write to them; none in a process with privileges of its own.
     #[cfg_attr(not(nvte_cuda), expect(dead_code, reason = "only CUDA builds open libraries"))]
@@ -118,8 +104,6 @@ fn read() -> Env {
         ("exec", Level::Exec),
         ("all", Level::Exec),
     ];
-    let cudnn =
-        [("0", CudnnChoice::Never), ("1", CudnnChoice::Preferred), ("auto", CudnnChoice::Faster)];
     Env {
         backend: choice("NVTE_BACKEND", &backends, BackendChoice::Auto),
         on_error: std::env::var_os("NVTE_ON_ERROR")
@@ -138,10 +122,6 @@ fn read() -> Env {
             "NVTE_ZERO_CENTERED_GAMMA_IN_WTYPE",
         ]
         .map(switch),
-        attention_cudnn: or_default(
-            choice("NVTE_ATTENTION_CUDNN", &cudnn, CudnnChoice::Faster),
-            CudnnChoice::Faster,
-        ),
         cuda_lib_path: library_folders(),
     }
 }

@@ -31,7 +31,6 @@ const FLOORS: &[&str] = &[
     // The CUDA backend, and the choice of a backend.
     "backend::library",
     "backend::cublaslt",
-    "backend::cudnn",
     "backend::cuda",
     "backend",
     // What the checks of operators share.

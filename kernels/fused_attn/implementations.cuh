@@ -5,9 +5,8 @@
 
 #include "nvte/backend/attention.h"
 
-// STEM, name. cuDNN declines what is not measured to be faster by it.
+// STEM, name.
 #define NVTE_ATTENTION_IMPLEMENTATIONS(ROW)   \
-  ROW(cudnn, "cudnn")                         \
   ROW(decode, "decode")                       \
   ROW(sm90_forward, "sm90-forward")           \
   ROW(sm90_backward, "sm90-backward")         \

@@ -4,7 +4,6 @@
 
 use super::args::*;
 use super::cublaslt;
-use super::cudnn;
 use super::operators::operators;
 use crate::types::{NVTEDType, NVTEScalingMode, cudaEvent_t, cudaStream_t};
 use crate::verbose::{self, Level};
@@ -94,7 +93,6 @@ pub(super) fn table() -> Result<&'static OpTable, String> {
         if count == 0 {
             return Err("no CUDA device".into());
         }
-        cudnn::start();
         Ok(())
     });
     ready.clone().map(|()| &TABLE)

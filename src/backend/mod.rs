@@ -8,8 +8,6 @@ pub(crate) mod cpu;
 mod cublaslt;
 #[cfg(nvte_cuda)]
 mod cuda;
-#[cfg(nvte_cuda)]
-mod cudnn;
 pub(crate) mod group;
 #[cfg(nvte_cuda)]
 mod library;

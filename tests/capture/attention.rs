@@ -1,6 +1,5 @@
 //! Attention in the chain of captured operators: both passes, dense with dropout, whose state differs from
-//! replay to replay, packed, dense without dropout, which is cuDNN's where it is there, and in float32,
-//! which other kernels take.
+//! replay to replay, packed, dense without dropout, and in float32, which other kernels take.
 
 use super::*;
 
