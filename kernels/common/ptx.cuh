@@ -10,6 +10,15 @@ __device__ __forceinline__ uint32_t shared_address(const void *p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// The same address of shared memory, kept in a register from here on: the compiler does not see
+// what it is, and cannot compute it again wherever it is used.
+template <class T>
+__device__ __forceinline__ T *keep_shared_address(T *p) {
+  uint32_t address = shared_address(p);
+  asm volatile("" : "+r"(address));
+  return static_cast<T *>(__cvta_shared_to_generic(address));
+}
+
 // Everything earlier in the stream is complete and visible after this. A kernel that was launched
 // with the overlap attribute may fetch into L2 before it, but must not read or write anything that
 // other kernels write or read.

@@ -16,7 +16,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     attention_forward_kernel(const __grid_constant__ Params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ unsigned char dynamic[];
-  unsigned char *const shared = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
+  unsigned char *shared = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
+  if constexpr (C::kKeepsAddress) shared = keep_shared_address(shared);
   auto &control = *reinterpret_cast<Control<C> *>(shared + C::kAtControl);
   if (threadIdx.x == 0) {
     // Each warp of the consumers releases what all of them read, each thread the queries, which its

@@ -53,6 +53,9 @@ struct Config {
   static constexpr bool kHoldsQueries =
       !kFp8 && kExtra == Extra::kNone && kDimQK == 128 && kDimV == 128;
   static constexpr int kHeldSteps = kHoldsQueries ? kDimQK / 16 : 1;
+  // The start of shared memory stays in a register where there is one to spare. Elsewhere it is
+  // computed again in each round of the consumers' loop, before the first wait.
+  static constexpr bool kKeepsAddress = kFp8;
   // Words that tell what dropout keeps: each of 64 keys for a lane's part of 16 rows.
   static constexpr int kKeptWords = kDropout ? (kKeys + 63) / 64 : 0;
 
