@@ -16,7 +16,8 @@ mod nn;
 #[doc(hidden)]
 pub mod numeric;
 mod op;
-mod scaling;
+#[doc(hidden)]
+pub mod scaling;
 mod start;
 mod stderr;
 mod tensor;

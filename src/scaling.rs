@@ -1,5 +1,5 @@
 //! The scaling modes, one row each: what of a matrix shares a scale, and how data and scales are stored.
-//! Kernels have the same in `kernels/common/scale.cuh` and `group.cuh`.
+//! Kernels read the table in `nvte/backend/scaling.h`, which tests/abi.rs generates from it.
 
 use crate::types::NVTEDType::{self, *};
 use crate::types::NVTEScalingMode::{self, *};
@@ -100,6 +100,16 @@ impl NVTEScalingMode {
     /// One scale for the whole tensor.
     pub const fn per_tensor(self) -> bool {
         self.scaling().block[0] == 0
+    }
+
+    /// FP8 block scaling: each block, of 1 x 128 or 128 x 128 elements, has a scale in float32.
+    pub const fn float_blocks(self) -> bool {
+        !self.per_tensor() && matches!(self.scaling().scales, [kNVTEFloat32])
+    }
+
+    /// Blocks are squares: lines of a direction share scales, too.
+    pub const fn square(self) -> bool {
+        self.scaling().block[0] > 1
     }
 }
 

@@ -2,6 +2,7 @@
 //! `NVTE_BLESS=1 cargo test --test abi` rewrites them. Compares the headers with the ABI manifest.
 
 use cbindgen::{Builder, Config, DocumentationStyle, Language, Style};
+use nvte::scaling::MODES;
 use nvte::types::{NVTEBasicTensor, NVTEShape, NVTETensorPack};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -170,6 +171,40 @@ fn umbrella_header() -> String {
     text + "\n#endif /* NVTE_NVTE_H */\n"
 }
 
+const SCALING_HEAD: &str = "\
+#ifndef NVTE_BACKEND_SCALING_H
+#define NVTE_BACKEND_SCALING_H
+
+/* Generated from src/scaling.rs by tests/abi.rs. */
+
+#include \"nvte/types.h\"
+
+/**
+ * ROW(mode, lines, length, line_padding, block_padding, transposes, block_major, scale_bytes) of
+ * each scaling mode.
+ *
+ * `lines`, `length`: lines that share a scale, and elements of a line that do; 0 if the tensor has
+ * one scale. `line_padding`, `block_padding`: lines and blocks of the scale matrix are rounded up
+ * to multiples of these. `transposes`: column-wise data and their scales are stored transposed.
+ * `block_major`: scales of one block of all lines lie side by side, not those of one line.
+ */
+#define NVTEX_SCALING_MODES(ROW)";
+
+/// The table of scaling modes, for the kernels.
+fn scaling_header() -> String {
+    let mut text = SCALING_HEAD.to_owned();
+    for row in &MODES {
+        let ([lines, length], [line_padding, block_padding]) = (row.block, row.padding);
+        let (transposes, block_major, bytes) = (row.transposes, row.block_major, row.scale_bytes());
+        text += &format!(
+            " \\\n  ROW({:?}, {lines}, {length}, {line_padding}, {block_padding}, {transposes}, \
+             {block_major}, {bytes})",
+            row.mode
+        );
+    }
+    text + "\n\n#endif  /* NVTE_BACKEND_SCALING_H */\n"
+}
+
 fn render(config: Config, sources: &[PathBuf]) -> String {
     let builder = sources.iter().fold(Builder::new().with_config(config), |b, s| b.with_src(s));
     let mut bytes = Vec::new();
@@ -198,6 +233,7 @@ fn headers_are_fresh() {
     for (header, text) in backend_headers() {
         check_fresh(&dir.join(format!("{header}.h")), &text, &mut stale);
     }
+    check_fresh(&dir.join("backend/scaling.h"), &scaling_header(), &mut stale);
     check_fresh(&dir.join("nvte.h"), &umbrella_header(), &mut stale);
     for slice in SLICES {
         check_fresh(&dir.join(format!("{slice}.h")), &slice_header(slice), &mut stale);

@@ -44,7 +44,8 @@ template <bool kMx, Lines kLines, bool kGroup>
 __device__ __forceinline__ uint32_t scale_word(const NVTEXDequantizeArgs &a, const Matrix &m,
                                                const Shape &shape, size_t row0, size_t col0,
                                                int i) {
-  const size_t pitch = kGroup ? scale_pitch(a.mode, a.colwise, m.rows, m.cols) : a.scale_stride;
+  const NVTEScalingMode mode = kMx ? NVTE_MXFP8_1D_SCALING : a.mode;
+  const size_t pitch = kGroup ? scale_pitch(mode, a.colwise, m.rows, m.cols) : a.scale_stride;
   if constexpr (kMx) {
     const auto *codes = static_cast<const uint8_t *>(a.scale_inv) + m.scales;
     const bool aligned = reinterpret_cast<uintptr_t>(codes) % 4 == 0 && pitch % 4 == 0;

@@ -36,27 +36,56 @@ struct FastDivisor {
   }
 };
 
-// Elements from one row of a member's scale matrix to the next, a multiple of 4, and the number of
-// those rows.
+// Lines or blocks, of `each` elements, rounded up to a multiple of `padding`.
+template <class T>
+__host__ __device__ constexpr T padded_count(T elements, uint32_t each, uint32_t padding) {
+  const T unit = each * padding;
+  return padding * (elements / unit + (elements % unit != 0));
+}
+
+// Both dimensions of a member's scale matrix with its padding. Its rows have a multiple of 4
+// entries.
+template <class T>
+struct ScaleShape {
+  T lines, pitch;
+};
+template <class T>
+__host__ __device__ inline ScaleShape<T> scale_shape(NVTEScalingMode mode, bool colwise, T rows,
+                                                     T cols) {
+  const auto of = [&](auto scaling) {
+    using S = decltype(scaling);
+    const T down = colwise ? padded_count(rows, S::kLength, S::kBlockPadding)
+                           : padded_count(rows, S::kLines, S::kLinePadding);
+    const T across = colwise ? padded_count(cols, S::kLines, S::kLinePadding)
+                             : padded_count(cols, S::kLength, S::kBlockPadding);
+    // Whether the rows of the scale matrix belong to rows of the data.
+    const bool upright = S::rows_are_blocks(colwise) == colwise;
+    return ScaleShape<T>{upright ? down : across, ((upright ? across : down) + 3) / 4 * 4};
+  };
+  // All of them, which differ little: a choice among numbers is no branch.
+  const ScaleShape<T> mx = of(Scaling<NVTE_MXFP8_1D_SCALING>()),
+                      lines = of(Scaling<NVTE_BLOCK_SCALING_1D>()),
+                      squares = of(Scaling<NVTE_BLOCK_SCALING_2D>());
+  const auto choose = [&](T of_mx, T of_lines, T of_squares) {
+    return mode == NVTE_MXFP8_1D_SCALING   ? of_mx
+           : mode == NVTE_BLOCK_SCALING_1D ? of_lines
+                                           : of_squares;
+  };
+  return {choose(mx.lines, lines.lines, squares.lines),
+          choose(mx.pitch, lines.pitch, squares.pitch)};
+}
+// Elements from one row of it to the next.
 __host__ __device__ inline uint32_t scale_pitch(NVTEScalingMode mode, bool colwise, uint32_t rows,
                                                 uint32_t cols) {
-  const uint32_t across = tiles_of(cols), down = tiles_of(rows);
-  const uint32_t length = mode == NVTE_MXFP8_1D_SCALING   ? (colwise ? 128 * across : 4 * across)
-                          : mode == NVTE_BLOCK_SCALING_1D ? (colwise ? cols : rows)
-                                                          : (colwise ? down : across);
-  return (length + 3) / 4 * 4;
+  return scale_shape(mode, colwise, rows, cols).pitch;
 }
-__host__ __device__ inline uint32_t scale_lines(NVTEScalingMode mode, bool colwise, uint32_t rows,
-                                                uint32_t cols) {
-  const uint32_t across = tiles_of(cols), down = tiles_of(rows);
-  if (mode == NVTE_MXFP8_1D_SCALING) return colwise ? 4 * down : 128 * down;
-  return (mode == NVTE_BLOCK_SCALING_1D) != colwise ? across : down;
-}
-// Entries of a member's scale matrix with its padding; none in mode 0.
-__host__ __device__ inline size_t scale_entries(NVTEScalingMode mode, bool colwise, uint32_t rows,
-                                                uint32_t cols) {
+// Entries of a member's scale matrix with its padding; none of a mode without blocks.
+template <class T>
+__host__ __device__ inline size_t scale_entries(NVTEScalingMode mode, bool colwise, T rows,
+                                                T cols) {
   if (mode == NVTE_DELAYED_TENSOR_SCALING) return 0;
-  return size_t{scale_lines(mode, colwise, rows, cols)} * scale_pitch(mode, colwise, rows, cols);
+  const ScaleShape<T> shape = scale_shape(mode, colwise, rows, cols);
+  return size_t{shape.lines} * shape.pitch;
 }
 
 // A total over members of a group in which one dimension varies: `each` times the sum of that
@@ -73,19 +102,22 @@ struct MemberTotal {
 
 // Of scale_entries(), where `other` is the dimension that all members share.
 inline MemberTotal scale_total(NVTEScalingMode mode, bool colwise, bool rows_vary, uint32_t other) {
-  const uint32_t tiles = tiles_of(other), round = 3;
-  switch (mode) {
-    case NVTE_DELAYED_TENSOR_SCALING:
-      return {0, 0, 0};
-    case NVTE_MXFP8_1D_SCALING:
-      return {size_t{512} * tiles, 7, 0};
-    case NVTE_BLOCK_SCALING_1D:
-      if (colwise == rows_vary) return {(size_t{other} + round) & ~size_t{round}, 7, 0};
-      return {tiles, 0, round};
-    default:
-      if (colwise == rows_vary) return {tiles, 7, round};
-      return {(tiles + round) & ~round, 7, 0};
-  }
+  if (mode == NVTE_DELAYED_TENSOR_SCALING) return {0, 0, 0};
+  return with_scaling<NVTE_MXFP8_1D_SCALING, NVTE_BLOCK_SCALING_1D, NVTE_BLOCK_SCALING_2D>(
+      mode, [&](auto scaling) {
+        using S = decltype(scaling);
+        const bool lines_vary = colwise != rows_vary;
+        const bool pitch_varies = lines_vary == S::rows_are_blocks(colwise);
+        const uint32_t each = lines_vary ? S::kLines : S::kLength;
+        const uint32_t padding = lines_vary ? S::kLinePadding : S::kBlockPadding;
+        uint32_t shared = lines_vary ? padded_count(other, S::kLength, S::kBlockPadding)
+                                     : padded_count(other, S::kLines, S::kLinePadding);
+        if (!pitch_varies) shared = (shared + 3) / 4 * 4;
+        MemberTotal total = {size_t{padding} * shared, 0,
+                             pitch_varies && padding % 4 != 0 ? 3u : 0};
+        while (each * padding >> total.shift > 1) ++total.shift;
+        return total;
+      });
 }
 
 // A dimension from the device, 0 if it is not from 0 to `most`.

@@ -1,9 +1,55 @@
 // Scales of blocks: how one follows from a block's largest magnitude, and where it is stored.
 #pragma once
 
+#include "nvte/backend/scaling.h"
 #include "vec.cuh"
 
 namespace nvte {
+
+// A scaling mode, from the table of the library. A direction of a matrix has lines and a length:
+// row-wise, the lines are its rows; column-wise, its columns.
+template <NVTEScalingMode kMode>
+struct Scaling;
+
+#define NVTE_SCALING(mode, lines, length, line_padding, block_padding, transposed, major, bytes) \
+  template <>                                                                                    \
+  struct Scaling<mode> {                                                                         \
+    /* Lines that share a scale, and elements of a line that do; 0: one scale for all. */        \
+    static constexpr uint32_t kLines = lines, kLength = length;                                  \
+    /* Lines and blocks of the scale matrix are rounded up to multiples of these. */             \
+    static constexpr uint32_t kLinePadding = line_padding, kBlockPadding = block_padding;        \
+    static constexpr bool kTransposes = transposed, kBlockMajor = major;                         \
+    static constexpr size_t kEntryBytes = bytes;                                                 \
+    /* Whether the scale matrix has a row for each block, not for each line. */                  \
+    static __host__ __device__ constexpr bool rows_are_blocks(bool colwise) {                    \
+      return kBlockMajor || (colwise && !kTransposes);                                           \
+    }                                                                                            \
+  };
+NVTEX_SCALING_MODES(NVTE_SCALING)
+#undef NVTE_SCALING
+
+// Calls `f` with the row of `mode`, the last of the list if it is none of the others. On the
+// host and on devices, as `f` is.
+#pragma nv_exec_check_disable
+template <NVTEScalingMode kMode, NVTEScalingMode... kOthers, class F>
+__host__ __device__ constexpr auto with_scaling(NVTEScalingMode mode, F &&f) {
+  if constexpr (sizeof...(kOthers) == 0) {
+    return f(Scaling<kMode>());
+  } else {
+    return mode == kMode ? f(Scaling<kMode>()) : with_scaling<kOthers...>(mode, f);
+  }
+}
+#pragma nv_exec_check_disable
+template <class F>
+__host__ __device__ constexpr auto with_fp8_scaling(NVTEScalingMode mode, F &&f) {
+  return with_scaling<NVTE_MXFP8_1D_SCALING, NVTE_BLOCK_SCALING_1D, NVTE_BLOCK_SCALING_2D,
+                      NVTE_DELAYED_TENSOR_SCALING>(mode, f);
+}
+
+// Bytes of an entry of a scale matrix.
+__host__ __device__ constexpr size_t scale_bytes(NVTEScalingMode mode) {
+  return with_fp8_scaling(mode, [](auto scaling) { return decltype(scaling)::kEntryBytes; });
+}
 
 // E8M0 code of a non-negative number, rounded up to a power of two and at most the largest finite
 // one. The maxima that become codes are never NaN.
@@ -44,16 +90,19 @@ struct ScaleMatrix {
 // The scale matrix of a mode. `tiles`: see ScaleMatrix.
 inline __host__ __device__ ScaleMatrix scale_matrix(NVTEScalingMode mode, void *entries,
                                                     size_t stride, bool colwise, size_t tiles) {
-  const bool block_major =
-      mode == NVTE_BLOCK_SCALING_1D || (mode == NVTE_MXFP8_1D_SCALING && colwise);
-  const int line_shift = mode == NVTE_BLOCK_SCALING_2D ? 7 : 0;
-  return {entries, block_major ? 1 : stride, block_major ? stride : 1, tiles, line_shift};
+  return with_fp8_scaling(mode, [&](auto scaling) {
+    using S = decltype(scaling);
+    const bool by_block = S::rows_are_blocks(colwise);
+    int line_shift = 0;
+    while (S::kLines >> line_shift > 1) ++line_shift;
+    return ScaleMatrix{entries, by_block ? 1 : stride, by_block ? stride : 1, tiles, line_shift};
+  });
 }
 
-// Modes 2 and 3: any float32, or a power of two.
+// FP8 block scaling: any float32, or a power of two.
 struct FloatScale {
   using Entry = float;
-  static constexpr int kBlock = 128;
+  static constexpr int kBlock = Scaling<NVTE_BLOCK_SCALING_1D>::kLength;
   static constexpr bool kMx = false;
 
   float fp8_max;
@@ -76,10 +125,10 @@ struct FloatScale {
   static __device__ __forceinline__ float value(float entry) { return entry; }
 };
 
-// Mode 1: powers of two as E8M0 codes. Padding is written too.
+// MXFP8: powers of two as E8M0 codes. Padding is written too.
 struct MxScale {
   using Entry = uint8_t;
-  static constexpr int kBlock = 32;
+  static constexpr int kBlock = Scaling<NVTE_MXFP8_1D_SCALING>::kLength;
   static constexpr bool kMx = true;
 
   float inverse_max;  // 1 / fp8_max, rounded

@@ -101,9 +101,8 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
     const int bytes = x.dtype == kNVTEFloat32                               ? 4
                       : x.dtype == kNVTEBFloat16 || x.dtype == kNVTEFloat16 ? 2
                                                                             : 1;
-    const size_t entry = x.mode == NVTE_MXFP8_1D_SCALING ? 1 : sizeof(float);
     *to = {x.data,      members,     x.outer_dims, x.inner_dims,
-           x.offsets,   x.scale_inv, x.elements,   x.scale_entries * entry,
+           x.offsets,   x.scale_inv, x.elements,   x.scale_entries * scale_bytes(x.mode),
            x.outer,     x.inner,     x.mode,       bytes,
            x.transposed};
     return ok();

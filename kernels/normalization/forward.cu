@@ -26,7 +26,8 @@ NVTEXOutcome norm_forward(const NVTEXNormForwardArgs &a, cudaStream_t stream) {
   args.scales = scales_of(cast, false);
   args.float_scale = {fp8_max, 0.0f, FLT_MAX, ~0u};
   args.mx_scale = {1.0f / fp8_max};
-  args.block = per_tensor ? 0 : mx ? 32 : 128;
+  args.block = with_fp8_scaling(
+      cast.mode, [](auto scaling) { return static_cast<int>(decltype(scaling)::kLength); });
   bool vectorised = cast.cols % kVec == 0;
   for (const void *p : {cast.input, a.residual, static_cast<const void *>(a.sum), a.gamma.data,
                         a.beta, static_cast<const void *>(cast.rowwise)}) {

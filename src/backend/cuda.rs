@@ -401,7 +401,7 @@ fn nvfp4_values(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outco
 fn with_checked_blocks(args: &GemmArgs) -> Result<(), Outcome> {
     let sizes = [("k", args.k, 16), ("m", args.m, 8), ("n", args.n, 8)];
     // The rows of B are free where its scales are those of whole blocks.
-    let square = args.scales_b.mode == NVTEScalingMode::NVTE_BLOCK_SCALING_2D;
+    let square = args.scales_b.mode.square();
     for (name, size, of) in &sizes[..if square { 2 } else { 3 }] {
         if !size.is_multiple_of(*of) {
             return Err(Outcome::unimplemented(format!(

@@ -2,6 +2,7 @@
 // lies outside a member reads as zeros, and counts the pairs of tiles.
 #pragma once
 
+#include "common/group.cuh"
 #include "problem.cuh"
 
 namespace nvte {
@@ -63,18 +64,8 @@ __device__ __forceinline__ const char *data_of(const Matrix &x, unsigned t, size
 
 // Bytes of a member's scales.
 __device__ __forceinline__ size_t scales_of(const Matrix &x, size_t outer, size_t inner) {
-  const auto up = [](size_t n) { return (n + 3) / 4 * 4; };
-  const size_t outer_blocks = (outer + 127) / 128, inner_blocks = (inner + 127) / 128;
-  switch (x.mode) {
-    case NVTE_MXFP8_1D_SCALING:
-      return outer_blocks * 128 * up((inner + 31) / 32);
-    case NVTE_BLOCK_SCALING_1D:
-      return sizeof(float) * inner_blocks * up(outer);
-    case NVTE_BLOCK_SCALING_2D:
-      return sizeof(float) * outer_blocks * up(inner_blocks);
-    default:
-      return sizeof(float);
-  }
+  if (x.mode == NVTE_DELAYED_TENSOR_SCALING) return sizeof(float);
+  return scale_entries(x.mode, false, outer, inner) * scale_bytes(x.mode);
 }
 
 // The scales of a member, `bytes` of them, which fit.

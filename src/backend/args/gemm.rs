@@ -70,8 +70,7 @@ impl GemmScales {
 
     /// Whether this is FP8 block scaling.
     pub fn in_blocks(&self) -> bool {
-        use NVTEScalingMode::*;
-        matches!(self.mode, NVTE_BLOCK_SCALING_1D | NVTE_BLOCK_SCALING_2D)
+        self.mode.float_blocks()
     }
 }
 

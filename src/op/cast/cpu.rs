@@ -52,7 +52,7 @@ fn of_member(a: &QuantizeArgs, member: &Member) -> QuantizeArgs {
     let shape @ (rows, cols) = (member.rows, member.cols);
     let (input_size, output_size) = (a.input_dtype.bits() / 8, a.output_dtype.bits() / 8);
     let per_tensor = a.mode == NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
-    let scale_size = if a.mode == NVTEScalingMode::NVTE_MXFP8_1D_SCALING { 1 } else { 4 };
+    let scale_size = a.mode.scaling().scale_bytes();
     let input_at = match a.fusion.form {
         Form::NVTEX_FORM_GATED => member.at * 2,
         Form::NVTEX_FORM_GATED_DERIVATIVE => member.at / 2,

@@ -427,7 +427,7 @@ impl BlockScales {
         let (rows, cols) = scales.mode.scaling().scale_dims(false, (outer, k));
         // SAFETY: the caller's promise; the last row may end before the stride.
         let buf = unsafe { Buf::new(scales.inv, (rows - 1) * scales.stride + cols) };
-        let square = scales.mode == NVTEScalingMode::NVTE_BLOCK_SCALING_2D;
+        let square = scales.mode.square();
         Self { scales: buf, stride: scales.stride, square }
     }
 

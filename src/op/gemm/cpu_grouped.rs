@@ -109,7 +109,7 @@ impl GroupedMatrix {
             true => matrix.at.1.min(self.scale_entries - self.scale_entries_of(outer, inner)),
             false => matrix.at.1,
         };
-        let bytes = if self.mode == NVTE_MXFP8_1D_SCALING { 1 } else { 4 };
+        let bytes = self.mode.scaling().scale_bytes();
         (data, scales(self.scale_inv.wrapping_byte_add(begin * bytes)))
     }
 }

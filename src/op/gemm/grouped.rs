@@ -140,7 +140,7 @@ impl Operand {
     }
 
     fn in_blocks(&self) -> bool {
-        matches!(self.matrix.mode, NVTE_BLOCK_SCALING_1D | NVTE_BLOCK_SCALING_2D)
+        self.matrix.mode.float_blocks()
     }
 }
 

@@ -354,7 +354,7 @@ fn block_scaling_to_mxfp8(input: &Tensor, output: &Tensor, stream: cudaStream_t)
         &[Memory::of(&"input.scale_inv", &input.rowwise_scale_inv)],
         &[Memory::of(&"output.scale_inv", &output.rowwise_scale_inv)],
     )?;
-    let square = input.mode == NVTE_BLOCK_SCALING_2D;
+    let square = input.mode.square();
     let scales = scales.cast_const().cast();
     backend::run(&ScaleCodesArgs { scales, codes, rows, cols, stride, square }, stream)
 }
