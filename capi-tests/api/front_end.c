@@ -522,6 +522,9 @@ static void finish_backward(Run *x) {
   const char *why;
   if (!supported(x, NVTEX_ATTENTION_BACKWARD, &planned, &why)) return;
   if (!query_workspace(x, call_backward, planned)) return;
+  // JAX takes bytes for Float8E8M0.
+  set_param(x->workspace, kNVTERowwiseData, nvte_tensor_data(x->workspace), kNVTEFloat8E8M0,
+            nvte_tensor_shape(x->workspace));
   call_backward(x);
   if (EXPECT_OK()) check_backward(x);
 }
