@@ -29,7 +29,8 @@ extern "C" {
  *
  * Shapes: input `[..., n]`, which is a matrix of R rows and C columns. Row-wise output: as the input, in
  * blocks along the rows. Column-wise output: `[n, ...]` (transposed; in MXFP8 as the input), in blocks along
- * the columns. The output has either of them or both.
+ * the columns; beside row-wise ones its data may be declared in any shape of as many elements. The output has
+ * either of them or both.
  *
  * Dtypes: Float32, Float16 or BFloat16 to Float8E4M3 or Float8E5M2; per tensor also to Float32, Float16
  * and BFloat16; in NVFP4 to Float4E2M1, of which a packed line has an even number of elements.
@@ -45,7 +46,7 @@ extern "C" {
  * - NVFP4: `scale_inv` `[R, C/16]`, `columnwise_scale_inv` `[C, R/16]` in Float8E4M3 or Byte, rounded up to
  *   multiples of 128 and 4. The padding is not written.
  * - With `with_gemm_swizzled_scales`, the scales of MXFP8 and NVFP4 are in the 128 x 4 tiles of block-scaled
- *   products.
+ *   products. Those of other modes are never in tiles: here and in products the flag then has no influence.
  *
  * Amax: per tensor and in MXFP8, `amax`, if there, is raised to the largest `|x|`. In NVFP4 an output with
  * `row_scaled_nvfp4` has an amax for each row (and column), which the call sets.

@@ -312,7 +312,7 @@ void nvte_convert_bshd_to_thd(NVTETensor tensor,
  * `page_table[i][p / page_size]`, or without pages (`is_non_paged`) in slot i, where first the sequences that
  * go on (page_table is then their old slots `[b or more]`) are moved to the front.
  * Shapes: caches `[pages, page_size, h, d]`, page_size = max_seq_len / max_pages_per_seq; new tokens
- * `[b, max_ctx_len, h, d]`, `[s, b, h, d]` or packed `[t, h, d]` (qkv_format); the running sums Int32
+ * `[b or more, max_ctx_len, h, d]`, `[s, b, h, d]` or packed `[t, h, d]` (qkv_format); the running sums Int32
  * `[b + 1 or more]`, the page table of b max_pages_per_seq elements or more. Dtypes: Float32, Float16, BFloat16,
  * Float8E4M3, Float8E5M2, the same for all four. Nothing happens if one of the four has no data.
  * Errors: other shapes, formats or dtypes; null or misaligned pointers.
@@ -423,7 +423,8 @@ void nvte_extract_seed_and_offset(int64_t *rng_state_ptr,
  * `NVTE_F16_arbitrary_seqlen`, or `NVTE_No_Backend`. A config of training asks for both passes.
  *
  * `message` (null: nowhere) gets "" or the reason against it, valid until the thread's next call of this
- * function or of `nvtex_fused_attn_query`.
+ * function or of `nvtex_fused_attn_query`. The answer depends on the config and the device alone. With FP8
+ * queries `do_dtype` may be the dtype of the gradient before its cast: the backward pass takes it in FP8.
  * Errors: no config; no layout, format, dtype, mask, bias or softmax behind a number. What is well formed
  * and not possible is no error.
  */
@@ -485,7 +486,8 @@ NVTE_Fused_Attn_Backend nvtex_fused_attn_query(NVTEFusedAttnConfig config,
  * Float32, then O likewise; Float8E4M3 or Float8E5M2 with a scale_inv, then O FP8 (with a scale) or of 16 or 32
  * bits, and S may have scale, scale_inv and amax of the probabilities. O as Q, in `o_format`, with heads of as
  * many elements as V's. Query head j reads key head `j / (h_q / h_kv)`. Paged keys and values: `[pages,
- * page_size, h, d]` and tables Int32 `[b or more, max_pages_per_seq]`.
+ * page_size, h, d]` and tables Int32 `[b or more, max_pages_per_seq]`. K and V of `[b, s, h, d]` or `[b, h, s, d]`
+ * may have more sequences than Q, which are not read.
  * Lengths: `max_seqlen_*`, with a padding mask those that `cu_seqlens_*`, Int32 `[b + 1 or more]`, bound. Packed
  * tokens (THD) of sequence i begin at `cu_seqlens_*_padded[i]` (likewise), without those at `cu_seqlens_*[i]`;
  * of packed queries b is an element less than `cu_seqlens_q` has.
