@@ -10,8 +10,9 @@ namespace nvte {
 
 constexpr float kEpsilon = 1e-20f;
 
-// Rounded as a division is, because callers count scores in bins and compare the counts with those of their own
-// scores: a Newton step corrects the approximate reciprocal. Those below 2^-126 remain approximate.
+// Rounded as a division is, because callers count scores in bins and compare the counts with those
+// of their own scores: a Newton step corrects the approximate reciprocal. Those below 2^-126 remain
+// approximate.
 __device__ __forceinline__ float sigmoid(float x) {
   const float sum = 1.0f + expf(-x);
   float y;
