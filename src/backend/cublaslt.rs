@@ -10,9 +10,10 @@ use cudarc::cublaslt::sys::cublasLtMatmulDescAttributes_t::*;
 use cudarc::cublaslt::sys::cublasLtMatmulPreferenceAttributes_t::*;
 use cudarc::cublaslt::sys::*;
 use cudarc::driver::sys as driver;
+use rustc_hash::FxHashMap;
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
+use std::hash::{Hash, Hasher};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Problems that a thread remembers before it starts over.
@@ -22,7 +23,7 @@ const CACHE_SIZE: usize = 1024;
 const CANDIDATES: usize = 8;
 
 /// Everything that the choice of an algorithm depends on.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Problem {
     device: c_int,
     m: usize,
@@ -45,10 +46,37 @@ struct Problem {
     alignments: [u16; 5],
 }
 
+/// Of the sizes and of what products of the same sizes differ in most often; the rest is compared. A key of
+/// all fields would take longer to hash than to find.
+impl Hash for Problem {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let [a, b, d, ..] = self.dtypes.map(|dtype| dtype as u64);
+        let layout = u64::from(self.transa) | u64::from(self.transb) << 1;
+        let c = u64::from(self.with_c) | u64::from(self.in_place) << 1;
+        let epilogue = u64::from(self.epilogue);
+        state.write_usize(self.m);
+        state.write_usize(self.n);
+        state.write_usize(self.k);
+        state.write_u64(a | b << 8 | d << 16 | layout << 24 | c << 32 | epilogue << 40);
+    }
+}
+
+/// The attributes of a product that change from call to call: addresses of what belongs to A, B and D.
+const POINTERS: [cublasLtMatmulDescAttributes_t; 6] = [
+    CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+    CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+    CUBLASLT_MATMUL_DESC_D_SCALE_POINTER,
+    CUBLASLT_MATMUL_DESC_AMAX_D_POINTER,
+    CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+];
+
 /// Descriptors and algorithm of a problem.
 struct Plan {
     handle: cublasLtHandle_t,
     operation: cublasLtMatmulDesc_t,
+    /// The values of [`POINTERS`] in `operation`; null: never set.
+    pointers: [*const c_void; POINTERS.len()],
     a: cublasLtMatrixLayout_t,
     b: cublasLtMatrixLayout_t,
     c: cublasLtMatrixLayout_t,
@@ -62,6 +90,7 @@ impl Default for Plan {
         Self {
             handle: std::ptr::null_mut(),
             operation: std::ptr::null_mut(),
+            pointers: [std::ptr::null(); POINTERS.len()],
             a: layout,
             b: layout,
             c: layout,
@@ -90,8 +119,10 @@ impl Drop for Plan {
 /// A plan, or why the library has none.
 type Planned = Result<Plan, cublasStatus_t>;
 
+type Plans = FxHashMap<Problem, Planned>;
+
 thread_local! {
-    static PLANS: RefCell<HashMap<Problem, Planned>> = RefCell::default();
+    static PLANS: RefCell<Plans> = RefCell::default();
 }
 
 /// Runs a product with checked arguments and k > 0.
@@ -100,19 +131,12 @@ pub(super) fn gemm(args: &GemmArgs, device: c_int, stream: cudaStream_t) -> Outc
         return Outcome::unimplemented(reason.as_str());
     }
     let problem = Problem::new(args, device);
-    let run = |plans: &mut HashMap<Problem, Planned>| {
-        if !plans.contains_key(&problem) {
-            if plans.len() >= CACHE_SIZE {
-                plans.clear();
-            }
-            let plan = match relaxed_capture(|| Plan::new(args, &problem)) {
-                Ok(plan) => Ok(plan),
-                Err(Failure::NoAlgorithm(status)) => Err(status),
-                Err(failure) => return Err(failure),
-            };
-            plans.insert(problem, plan);
-        }
-        match &plans[&problem] {
+    let run = |plans: &mut Plans| {
+        let planned = match plans.get_mut(&problem) {
+            Some(planned) => planned,
+            None => add_plan(plans, args, &problem)?,
+        };
+        match planned {
             Ok(plan) => plan.run(args, stream),
             Err(status) => Err(Failure::NoAlgorithm(*status)),
         }
@@ -120,7 +144,7 @@ pub(super) fn gemm(args: &GemmArgs, device: c_int, stream: cudaStream_t) -> Outc
     // In a thread that ends, destructors may multiply after the thread's plans are gone.
     let result = PLANS
         .try_with(|plans| run(&mut plans.borrow_mut()))
-        .unwrap_or_else(|_| run(&mut HashMap::new()));
+        .unwrap_or_else(|_| run(&mut Plans::default()));
     match result {
         Ok(()) => Outcome::OK,
         Err(Failure::NoAlgorithm(status)) => Outcome::unimplemented(no_algorithm(args, status)),
@@ -128,6 +152,24 @@ pub(super) fn gemm(args: &GemmArgs, device: c_int, stream: cudaStream_t) -> Outc
             Outcome::device_error(format!("{call}: {}", status_text(status)))
         }
     }
+}
+
+/// Plans a problem that the thread does not know yet.
+#[cold]
+fn add_plan<'a>(
+    plans: &'a mut Plans,
+    args: &GemmArgs,
+    problem: &Problem,
+) -> Result<&'a mut Planned, Failure> {
+    let plan = match relaxed_capture(|| Plan::new(args, problem)) {
+        Ok(plan) => Ok(plan),
+        Err(Failure::NoAlgorithm(status)) => Err(status),
+        Err(failure) => return Err(failure),
+    };
+    if plans.len() >= CACHE_SIZE {
+        plans.clear();
+    }
+    Ok(plans.entry(*problem).insert_entry(plan).into_mut())
 }
 
 enum Failure {
@@ -329,18 +371,23 @@ impl Plan {
         check("cublasLtMatmulDescSetAttribute", status)
     }
 
-    /// Sets the pointers that change from call to call.
-    fn set_pointers(&self, args: &GemmArgs) -> Result<(), Failure> {
+    /// Sets the addresses that are others than at the call before.
+    fn set_pointers(&mut self, args: &GemmArgs) -> Result<(), Failure> {
         let pointers = [
-            (CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, args.scales_a.inv),
-            (CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, args.scales_b.inv),
-            (CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, args.scale_d.cast()),
-            (CUBLASLT_MATMUL_DESC_AMAX_D_POINTER, args.amax_d.cast_const().cast()),
-            (CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.cast_const()),
-            (CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, args.aux.cast_const()),
+            args.scales_a.inv,
+            args.scales_b.inv,
+            args.scale_d.cast(),
+            args.amax_d.cast_const().cast(),
+            args.bias.cast_const(),
+            args.aux.cast_const(),
         ];
-        let set = |&(attribute, pointer): &(_, *const c_void)| self.set(attribute, pointer);
-        pointers.iter().filter(|(_, pointer)| !pointer.is_null()).try_for_each(set)
+        for (i, pointer) in pointers.into_iter().enumerate() {
+            if pointer != self.pointers[i] && !pointer.is_null() {
+                self.set(POINTERS[i], pointer)?;
+                self.pointers[i] = pointer;
+            }
+        }
+        Ok(())
     }
 
     fn choose(&self, problem: &Problem) -> Result<cublasLtMatmulAlgo_t, Failure> {
@@ -428,7 +475,7 @@ impl Plan {
             }
     }
 
-    fn run(&self, args: &GemmArgs, stream: cudaStream_t) -> Result<(), Failure> {
+    fn run(&mut self, args: &GemmArgs, stream: cudaStream_t) -> Result<(), Failure> {
         self.set_pointers(args)?;
         let c = if args.d_dtype.is_fp8() { std::ptr::null() } else { args.c };
         let (alpha, beta): (*const f32, *const f32) = match args.nvfp4.alpha.is_null() {
