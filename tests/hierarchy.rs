@@ -30,6 +30,7 @@ const FLOORS: &[&str] = &[
     "backend::group",
     // The CUDA backend, and the choice of a backend.
     "backend::library",
+    "backend::parts",
     "backend::cublaslt",
     "backend::cuda",
     "backend",

@@ -7,6 +7,7 @@ typedef struct Case {
   bool transa, transb, bf16, swizzled, device, both_directions, misaligned, bias, gelu, separate_c;
   float alpha, beta;
   int32_t max_a, max_b;
+  size_t workspace;  // 0: the usual one
 } Case;
 
 // An operand as the product sees it: [outer, k].
@@ -116,8 +117,8 @@ static void run(Case c, bool nan_scale) {
     beta = (float *)(void *)buffer_float(c.beta)->ptr;
   }
   nvte_cublas_gemm_v2(c.transa, c.transb, alpha, a, b, beta, c_tensor, d_tensor,
-                      tensor(g_workspace, kNVTEByte, SHAPE(WORKSPACE)), epilogue(bias, aux_tensor),
-                      NULL);
+                      tensor(g_workspace, kNVTEByte, SHAPE(c.workspace ? c.workspace : WORKSPACE)),
+                      epilogue(bias, aux_tensor), NULL);
   if (!EXPECT_OK()) return;
   const void *got = buffer_read(d), *pre = aux ? buffer_read(aux) : NULL;
   size_t bad = 0;
@@ -157,7 +158,7 @@ static void test_products(void) {
     for (int k = 0; k < 16; k++) {
       Case c = {sizes[s][0], sizes[s][1], sizes[s][2], k & 1,  k & 2, k & 4,
                 k & 8,       s % 3 == 2,  k % 3 == 0,  s == 3, false, false,
-                false,       1.5f,        0,           448,    448};
+                false,       1.5f,        0,           448,    448,   0};
       if (k % 4 == 1) c.max_a = 256;
       if (k % 5 == 2) c.max_b = 256;
       if ((size_t)k % 3 == s % 3) c.beta = k % 2 ? 1.0f : 0.5f;
@@ -172,13 +173,25 @@ static void test_products(void) {
   }
   for (int k = 0; k < 4; k++) {
     Case c = {64,    32,   96,    true,  false, true, true, k & 1, false,
-              false, true, k & 2, false, 1,     0,    448,  448};
+              false, true, k & 2, false, 1,     0,    448,  448,   0};
     if (case_begin("bias%s%s", c.gelu ? " gelu" : "", c.device ? " device factors" : "")) {
       run(c, false);
     }
   }
+  // Operands that would not fit into the workspace as 16-bit matrices.
+  const size_t large[][3] = {{200, 136, 272}, {264, 272, 400}, {24, 520, 1040}, {600, 8, 528}};
+  for (size_t s = 0; s < COUNT(large); s++) {
+    for (int k = 0; k < 8; k++) {
+      Case c = {large[s][0], large[s][1], large[s][2], k & 1,  k & 2,  s % 2,
+                k & 4,       k % 3 == 1,  false,       k == 6, k == 5, k == 5 || k == 7,
+                k == 2,      1.25f,       0,           448,    256,    0};
+      if (k == 2 || k == 3) c.beta = k == 2 ? 0.5f : 1.0f;
+      c.workspace = k % 2 ? 64 << 10 : 96 << 10;
+      if (case_begin("little workspace %zux%zux%zu %d", c.m, c.n, c.k, k)) run(c, false);
+    }
+  }
   Case c = {32,    16,    64,    true,  false, false, true, false, false,
-            false, false, false, false, 1,     0,     448,  448};
+            false, false, false, false, 1,     0,     448,  448,   0};
   if (case_begin("a NaN scale")) run(c, true);
   c.m = 64, c.k = 0, c.beta = 2;
   if (case_begin("nothing to sum")) run(c, false);
@@ -189,7 +202,7 @@ static void test_products(void) {
 static void test_refused(void) {
   if (!case_begin("refused")) return;
   Case c = {64,    32,    64,    true,  false, false, true, false, false,
-            false, false, false, false, 1,     0,     448,  448};
+            false, false, false, false, 1,     0,     448,  448,   0};
   Operand x = {64, 64, NULL, 0}, y = {32, 64, NULL, 0};
   NVTETensor a = operand_tensor(&c, &x, true, 448, false);
   NVTETensor b = operand_tensor(&c, &y, true, 448, false);

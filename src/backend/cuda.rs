@@ -5,6 +5,7 @@
 use super::args::*;
 use super::cublaslt;
 use super::operators::operators;
+use super::parts::{PartSizes, parts};
 use crate::types::{NVTEDType, NVTEScalingMode, cudaEvent_t, cudaStream_t};
 use crate::verbose::{self, Level};
 use std::ffi::{c_int, c_void};
@@ -54,20 +55,22 @@ unsafe extern "C" {
         scale_inv: *mut f32,
         stream: cudaStream_t,
     ) -> Outcome;
-    /// Values `[outer, k]` of an NVFP4 operand of a product, in BF16.
-    fn nvte_cuda_nvfp4_values(
-        codes: *const c_void,
-        scales: *const GemmScales,
-        outer: usize,
-        k: usize,
+    /// Values of a part of A or B, of MXFP8 or NVFP4, in BF16, stored the way round that the operand is.
+    fn nvte_cuda_operand_values(
+        args: *const GemmArgs,
+        of_b: bool,
+        part: *const ProductPart,
         values: *mut c_void,
         stream: cudaStream_t,
     ) -> Outcome;
-    /// D, and what else the epilogue writes, of sums `[n, m]` in float32 with alpha and the scales of the
-    /// operands; zeros if they are null. The operands are read for the gradient of a bias only.
+    /// A part of D, and what else the epilogue writes, of its sums `[ns, ms]` in float32 before alpha; zeros if
+    /// they are null. B is read for the gradient of a bias only. `columns` are m floats, which are used where
+    /// D's rows are in several parts; those come in their order.
     fn nvte_cuda_finish_product(
         args: *const GemmArgs,
+        part: *const ProductPart,
         sums: *const f32,
+        columns: *mut f32,
         stream: cudaStream_t,
     ) -> Outcome;
     /// Copies three scales, each of which may be null, to the starts of three 16-byte slots.
@@ -78,6 +81,25 @@ unsafe extern "C" {
         slots: *mut f32,
         stream: cudaStream_t,
     ) -> Outcome;
+}
+
+/// A part of a product: rows n to n + ns and columns m to m + ms of D, and k to k + ks of what is summed. The
+/// same struct is in `kernels/gemm/gemm.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct ProductPart {
+    m: usize,
+    n: usize,
+    k: usize,
+    ms: usize,
+    ns: usize,
+    ks: usize,
+}
+
+impl ProductPart {
+    const fn whole(args: &GemmArgs) -> Self {
+        Self { m: 0, n: 0, k: 0, ms: args.m, ns: args.n, ks: args.k }
+    }
 }
 
 /// The table, or why there is no device to run it.
@@ -144,6 +166,10 @@ fn or_else(
     }
 }
 
+/// Rows or columns of D up to which MXFP8 operands that have no room as 16-bit matrices are multiplied by the
+/// kernel of grouped products before all else.
+const NARROW: usize = 256;
+
 /// D with all that belongs to it but `scale_inv`.
 fn product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
     if args.k == 0 {
@@ -153,12 +179,23 @@ fn product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
     // SAFETY: writes one integer.
     done(unsafe { nvte_cuda_current_device(&mut device) })?;
     let multiply = |args: &GemmArgs| done(cublaslt::gemm(args, device, stream));
+    let cast_product =
+        |args: GemmArgs| or_else(multiply(&args), || by_float32(&args, device, stream));
     match args.scales_a.mode {
-        NVTEScalingMode::NVTE_MXFP8_1D_SCALING => match dequantized(args, stream) {
-            Ok(args) => or_else(multiply(&args), || by_float32(&args, device, stream)),
-            Err(outcome) => or_else(Err(outcome), || own_product(args, stream)),
-        },
-        NVTEScalingMode::NVTE_NVFP4_1D_SCALING => multiply(&nvfp4_values(args, stream)?),
+        NVTEScalingMode::NVTE_MXFP8_1D_SCALING => {
+            let cast = dequantized(args, stream).and_then(cast_product);
+            let in_parts = || in_parts(args, device, stream);
+            let own_product = || own_product(args, stream);
+            // The kernel reads each code once; products of parts multiply twice as fast.
+            match args.m.min(args.n) > NARROW {
+                true => or_else(or_else(cast, in_parts), own_product),
+                false => or_else(or_else(cast, own_product), in_parts),
+            }
+        }
+        NVTEScalingMode::NVTE_NVFP4_1D_SCALING => {
+            let cast = nvfp4_values(args, stream).and_then(cast_product);
+            or_else(cast, || in_parts(args, device, stream))
+        }
         _ if args.scales_a.in_blocks() => {
             let product = with_checked_blocks(args).and_then(|()| multiply(args));
             or_else(product, || own_product(args, stream))
@@ -184,7 +221,7 @@ fn take(args: &GemmArgs, bytes: usize, what: &str) -> Result<(*mut c_void, GemmA
     Ok((args.workspace, GemmArgs { workspace, workspace_bytes, ..*args }))
 }
 
-/// The arguments of a product whose result goes to `sums` in float32 without anything else.
+/// The arguments of a product whose result goes to `sums` in float32 without anything else, not even alpha.
 fn only_sums(args: &GemmArgs, sums: *mut c_void) -> GemmArgs {
     GemmArgs {
         c: sums,
@@ -194,7 +231,9 @@ fn only_sums(args: &GemmArgs, sums: *mut c_void) -> GemmArgs {
         scale_inv_d: std::ptr::null_mut(),
         bias: std::ptr::null_mut(),
         aux: std::ptr::null_mut(),
+        alpha: 1.0,
         beta: 0.0,
+        nvfp4: Nvfp4Factors::NONE,
         d_dtype: NVTEDType::kNVTEFloat32,
         epilogue: GemmEpilogue::NVTEX_EPILOGUE_NONE,
         ..*args
@@ -255,11 +294,6 @@ fn own_product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
             )));
         }
     }
-    let mxfp8 = args.scales_b.mode == NVTEScalingMode::NVTE_MXFP8_1D_SCALING;
-    if mxfp8 && args.epilogue == GemmEpilogue::NVTEX_EPILOGUE_BGRAD {
-        let text = format!("{WHAT} there is no bias gradient of MXFP8");
-        return Err(Outcome::unimplemented(text));
-    }
     let [a, b] = operands.map(|(_, data, scales, dtype, outer, transposed)| {
         matrix(data, scales, dtype, (outer, args.k), transposed)
     });
@@ -309,15 +343,93 @@ fn own_product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
     if direct { Ok(()) } else { finish(args, sums.cast(), stream) }
 }
 
-/// Turns sums in float32, or zeros if there are none, into D and what the epilogue writes.
+/// Turns sums in float32 before alpha, or zeros if there are none, into D and what the epilogue writes.
 fn finish(args: &GemmArgs, sums: *const f32, stream: cudaStream_t) -> Result<(), Outcome> {
-    if !args.amax_d.is_null() {
-        let clear = MemsetArgs { ptr: args.amax_d.cast(), bytes: size_of::<f32>(), value: 0 };
-        // SAFETY: one device float.
-        done(unsafe { kernels::memset(&clear, stream) })?;
+    clear_amax(args, stream)?;
+    finish_part(args, &ProductPart::whole(args), sums, std::ptr::null_mut(), stream)
+}
+
+/// Parts of D raise its amax.
+fn clear_amax(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
+    if args.amax_d.is_null() {
+        return Ok(());
     }
-    // SAFETY: the arguments have been checked by the operator's plan; the sums have D's size.
-    done(unsafe { nvte_cuda_finish_product(args, sums, stream) })
+    let clear = MemsetArgs { ptr: args.amax_d.cast(), bytes: size_of::<f32>(), value: 0 };
+    // SAFETY: one device float.
+    done(unsafe { kernels::memset(&clear, stream) })
+}
+
+/// As [`finish`], for a part of D; `columns` as `nvte_cuda_finish_product` has them.
+fn finish_part(
+    args: &GemmArgs,
+    part: &ProductPart,
+    sums: *const f32,
+    columns: *mut f32,
+    stream: cudaStream_t,
+) -> Result<(), Outcome> {
+    // SAFETY: the arguments have been checked by the operator's plan; the sums have the part's size.
+    done(unsafe { nvte_cuda_finish_product(args, part, sums, columns, stream) })
+}
+
+/// The product of MXFP8 or NVFP4 operands that have no room in the workspace as 16-bit matrices: sums of a part
+/// of D in float32, over one part of k after the other. Values of the operands are exact in bfloat16 unless
+/// those of MXFP8 leave its normal range.
+fn in_parts(args: &GemmArgs, device: c_int, stream: cudaStream_t) -> Result<(), Outcome> {
+    const WHAT: &str = "in parts";
+    let sums_rows = args.epilogue == GemmEpilogue::NVTEX_EPILOGUE_DGELU_BGRAD;
+    let columns_bytes = if sums_rows { args.m * size_of::<f32>() } else { 0 };
+    let (columns, rest) = take(args, columns_bytes, WHAT)?;
+    let Some(size) = PartSizes::new((args.m, args.n, args.k), rest.workspace_bytes) else {
+        // What the smallest parts need.
+        return take(&rest, 64 << 10, WHAT).and(Err(Outcome::unimplemented(WHAT)));
+    };
+    let [sums_bytes, a_bytes, b_bytes] = size.bytes();
+    let (sums, rest) = take(&rest, sums_bytes, WHAT)?;
+    let (a, rest) = take(&rest, a_bytes, WHAT)?;
+    let (b, _) = take(&rest, b_bytes, WHAT)?;
+    let product = GemmArgs {
+        a,
+        b,
+        scales_a: GemmScales::per_tensor(std::ptr::null()),
+        scales_b: GemmScales::per_tensor(std::ptr::null()),
+        workspace: std::ptr::null_mut(),
+        workspace_bytes: 0,
+        a_dtype: NVTEDType::kNVTEBFloat16,
+        b_dtype: NVTEDType::kNVTEBFloat16,
+        ..only_sums(args, sums)
+    };
+    verbose::line(Level::Dispatch, "dispatch", || {
+        format!(
+            "gemm,in parts,m {} of {},n {} of {},k {} of {}",
+            size.m, args.m, size.n, args.n, size.k, args.k
+        )
+    });
+    clear_amax(args, stream)?;
+    // What of the operands has been cast.
+    let mut cast = [None; 2];
+    for (n, ns) in parts(args.n, size.n) {
+        for (m, ms) in parts(args.m, size.m) {
+            for (k, ks) in parts(args.k, size.k) {
+                let part = ProductPart { m, n, k, ms, ns, ks };
+                for (of_b, values, place) in [(false, a, (m, k)), (true, b, (n, k))] {
+                    let cast = &mut cast[usize::from(of_b)];
+                    if *cast != Some(place) {
+                        // SAFETY: the operator's plan has checked the arguments, and the workspace has room.
+                        let outcome =
+                            unsafe { nvte_cuda_operand_values(args, of_b, &part, values, stream) };
+                        done(outcome)?;
+                        *cast = Some(place);
+                    }
+                }
+                let beta = if k == 0 { 0.0 } else { 1.0 };
+                let product = GemmArgs { m: ms, n: ns, k: ks, beta, ..product };
+                done(cublaslt::gemm(&product, device, stream))?;
+            }
+            let part = ProductPart { m, n, k: 0, ms, ns, ks: args.k };
+            finish_part(args, &part, sums.cast(), columns.cast(), stream)?;
+        }
+    }
+    Ok(())
 }
 
 /// The product of MXFP8 operands, cast to bfloat16 (for a D in float16, to that) in the workspace: exact
@@ -361,10 +473,10 @@ fn nvfp4_values(args: &GemmArgs, stream: cudaStream_t) -> Result<GemmArgs, Outco
     };
     let part = |at| args.workspace.wrapping_byte_add(at);
     let (a, b) = (part(FACTORS), part(FACTORS + a_bytes));
-    // SAFETY: the arguments have been checked, the outputs lie in the workspace.
-    unsafe {
-        done(nvte_cuda_nvfp4_values(args.a, &args.scales_a, args.m, args.k, a, stream))?;
-        done(nvte_cuda_nvfp4_values(args.b, &args.scales_b, args.n, args.k, b, stream))?;
+    let whole = ProductPart::whole(args);
+    for (of_b, values) in [(false, a), (true, b)] {
+        // SAFETY: the arguments have been checked, the outputs lie in the workspace.
+        done(unsafe { nvte_cuda_operand_values(args, of_b, &whole, values, stream) })?;
     }
     let mut nvfp4 = args.nvfp4;
     if !nvfp4.amax_a.is_null() {

@@ -13,6 +13,8 @@ pub(crate) mod group;
 mod library;
 pub(crate) mod memory;
 pub(crate) mod operators;
+#[cfg(any(nvte_cuda, test))]
+mod parts;
 pub(crate) mod pool;
 
 use crate::env::{BackendChoice, drop_in, env};
