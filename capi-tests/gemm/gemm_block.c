@@ -9,6 +9,8 @@ typedef struct Blocks {
   bool unswizzled;   // MXFP8
   bool nan_scale;    // the first scale of A is NaN
   bool wide_scales;  // FP8 blocks: rows of scales longer than they need be
+  bool fast;         // without the split accumulator, which FP8 blocks always have
+  bool flagged;      // FP8 blocks: their scales are said to be swizzled, which they never are
 } Blocks;
 
 static size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
@@ -120,7 +122,7 @@ static NVTETensor operand_tensor(const Blocks *b, const Operand *o, bool colwise
     other.k = o->outer;
     set_direction(t, &other, !colwise, true, b->g.rank3);
   }
-  uint8_t swizzled = o->swizzled;
+  uint8_t swizzled = o->swizzled || b->flagged;
   nvte_set_tensor_param_v2(t, kNVTEWithGEMMSwizzledScales, &swizzled, sizeof swizzled);
   return t;
 }
@@ -142,8 +144,11 @@ static bool good_value(const Blocks *b, double got, double sum, double c, double
 static void run_blocks(Blocks b) {
   Gemm *g = &b.g;
   if (g->side == kNVTEByte) g->side = g->d == kNVTEFloat16 ? g->d : kNVTEBFloat16;
-  g->split = true;
+  g->split = !b.fast;
   size_t m = g->m, n = g->n, k = g->k, size = dtype_size(g->d), side = dtype_size(g->side);
+  // The gradient of a bias, and the input of GELU, are results or not.
+  bool bias_out = g->bias && g->grad, aux_out = g->gelu && !g->grad;
+  size_t length = bias_out && !g->gelu ? n : m;
   Operand x = {b.a_mode, g->a, m, k, 0, false, NULL, NULL, NULL};
   Operand y = {b.b_mode, g->b, n, k, 0, false, NULL, NULL, NULL};
   x.swizzled = y.swizzled = is_mx(b.a_mode) && !b.unswizzled;
@@ -157,17 +162,19 @@ static void run_blocks(Blocks b) {
   for (size_t i = 0; i < n * m; i++) put_value(g->d, c, i, (double)random_below(17) - 8);
   if (g->beta != 0) upload(d->ptr, c, n * m * size);
   if (g->bias) {
-    bias_values = host_memory(m * side);
-    for (size_t i = 0; i < m; i++) put_value(g->side, bias_values, i, (double)random_below(9) - 4);
-    bias = buffer_from(bias_values, m * side, 0);
+    bias_values = host_memory(length * side);
+    for (size_t i = 0; i < length; i++) {
+      put_value(g->side, bias_values, i, (double)random_below(9) - 4);
+    }
+    bias = bias_out ? buffer(length * side) : buffer_from(bias_values, length * side, 0);
   }
   if (g->gelu) {
     aux_values = random_values(g->side, n * m, -3, 3);
-    aux = buffer_from(aux_values, n * m * side, 0);
+    aux = aux_out ? buffer(n * m * side) : buffer_from(aux_values, n * m * side, 0);
   }
   NVTETensor d_tensor = tensor(d->ptr, g->d, SHAPE(n, m)), workspace = NULL;
   if (g->workspace) workspace = tensor(g_workspace, kNVTEByte, SHAPE(g->workspace));
-  NVTETensor bias_tensor = bias ? tensor(bias->ptr, g->side, SHAPE(m)) : NULL;
+  NVTETensor bias_tensor = bias ? tensor(bias->ptr, g->side, SHAPE(length)) : NULL;
   NVTETensor aux_tensor = aux ? tensor(aux->ptr, g->side, SHAPE(n, m)) : NULL;
   gemm_call(g, a, other, d_tensor, d_tensor, bias_tensor, aux_tensor, workspace);
   if (nvtex_last_status() == NVTEX_UNSUPPORTED && on_cuda() && g->may_decline) {
@@ -178,7 +185,9 @@ static void run_blocks(Blocks b) {
   }
   if (!EXPECT_OK()) return;
 
-  const void *got = buffer_read(d);
+  const void *got = buffer_read(d), *aux_got = aux_out ? buffer_read(aux) : NULL;
+  double *columns = host_memory(m * sizeof(double)),
+         *column_errors = host_memory(m * sizeof(double));
   // Tensor cores add FP8 products with about 14 bits.
   double relative = on_cuda() && !is_mx(b.a_mode) ? 0x1p-9 : ldexp((double)k, -24) + 0x1p-21;
   size_t bad = 0;
@@ -192,7 +201,7 @@ static void run_blocks(Blocks b) {
       }
       double scaled = (double)g->alpha * sum;
       double old = g->beta == 0 ? 0 : (double)g->beta * get_value(g->d, c, j * m + i);
-      double offset = bias ? get_value(g->side, bias_values, i) : 0;
+      double offset = bias && !bias_out ? get_value(g->side, bias_values, i) : 0;
       double error = g->integers ? 0 : fabs((double)g->alpha) * magnitude * relative;
       // Sums that are not exact may be rounded to either side; cuBLASLt may round at every step.
       bool steps = on_cuda() && (bias || aux);
@@ -202,15 +211,38 @@ static void run_blocks(Blocks b) {
       double value = get_value(g->d, got, j * m + i);
       bool good;
       if (aux) {
-        double v = (scaled + old) * dgelu(get_value(g->side, aux_values, j * m + i));
+        double v = scaled + old + offset;
+        if (aux_out) {
+          double pre = get_value(g->side, aux_got, j * m + i);
+          bad += !CHECK(fabs(pre - v) <= error + 2 * step_at(g->side, fabs(v)),
+                        "aux[%zu][%zu]: got %.9g, expected %.9g", j, i, pre, v);
+          v = gelu(v);
+        } else {
+          v *= dgelu(get_value(g->side, aux_values, j * m + i));
+        }
         error = error * 1.2 + 1e-3 + 1e-2 * fabs(v);
         good = fabs(value - v) <= error;
+        columns[i] += v;
+        column_errors[i] += error;
       } else {
         good = good_value(&b, value, sum, old, offset, error);
       }
       bad += !CHECK(good, "D[%zu][%zu]: got %.9g, expected %.9g + %g + %g +- %g", j, i, value,
                     scaled, old, offset, error);
     }
+  }
+  if (!bias_out) return;
+  const void *bias_got = buffer_read(bias);
+  for (size_t j = 0; j < length && bad < 5; j++) {
+    double sum = 0, error = 0;
+    for (size_t p = 0; p < k && !g->gelu; p++) {
+      sum += y.values[j * k + p];
+      error += fabs(y.values[j * k + p]) * 0x1p-16;
+    }
+    if (g->gelu) sum = columns[j], error = column_errors[j];
+    double value = get_value(g->side, bias_got, j);
+    bad += !CHECK(fabs(value - sum) <= error + step_at(g->side, fabs(sum) + error),
+                  "bias gradient [%zu]: got %.9g, expected %.9g", j, value, sum);
   }
 }
 
@@ -376,6 +408,52 @@ static void test_surroundings(void) {
   }
 }
 
+// What FP8 blocks do not depend on: the split accumulator, and the flag of swizzled scales.
+static void test_ignored(void) {
+  for (size_t modes = 0; modes < 3; modes++) {
+    for (int i = 0; i < 6; i++) {
+      Blocks b = blocks(modes, 144, 48, 256);
+      b.g.entry = (Entry)(i % 3);
+      b.g.transa = i % 2;
+      b.g.integers = true;
+      b.fast = i < 3;
+      b.flagged = i >= 3;
+      if (case_begin("ignored %d %s %s", i, mode_name(b.a_mode), mode_name(b.b_mode))) {
+        run_blocks(b);
+      }
+    }
+  }
+}
+
+// MXFP8 operands that would not fit into the workspace as 16-bit matrices.
+static void test_little_workspace(void) {
+  const size_t sizes[][3] = {{259, 261, 389}, {264, 272, 400}, {40, 272, 1040}, {520, 24, 800}};
+  for (size_t s = 0; s < COUNT(sizes); s++) {
+    for (int i = 0; i < 14; i++) {
+      Blocks b = blocks(3, sizes[s][0], sizes[s][1], sizes[s][2]);
+      b.g.workspace = i % 3 ? 64 << 10 : 96 << 10;
+      b.g.transa = (i + (int)s) % 2 == 0;
+      b.g.transb = (i / 2 + (int)s) % 2;
+      b.unswizzled = i % 4 == 1;
+      b.g.d = kOutputs[(i + (int)s) % 3];
+      b.g.a = kFloat8[i % 5 == 4];
+      b.g.integers = i % 2;
+      b.g.entry = i == 2 ? SCALED : i % 2 ? LEGACY : V2;
+      if (i == 1 || i == 2) b.g.beta = i == 1 ? 1 : -0.5f;
+      if (i == 2) b.g.alpha = 0.5f;
+      // Bias, GELU, both; their gradients.
+      int epilogue = i < 3 ? 0 : (i - 3) % 6 + 1;
+      b.g.bias = epilogue % 3 == 1 || epilogue % 3 == 0;
+      b.g.gelu = epilogue % 3 == 2 || epilogue % 3 == 0;
+      if (epilogue == 0) b.g.bias = b.g.gelu = false;
+      b.g.grad = epilogue > 3;
+      if (case_begin("little workspace %zu %zux%zux%zu", (size_t)i, b.g.m, b.g.n, b.g.k)) {
+        run_blocks(b);
+      }
+    }
+  }
+}
+
 static void test_no_products(void) {
   for (size_t modes = 0; modes < COUNT(kModes); modes++) {
     for (int i = 0; i < 8; i++) {
@@ -457,10 +535,7 @@ static void test_refused(void) {
     refused(w, invalid, "B.shape", "32");
   }
   if (case_begin("refused options")) {
-    Wrong w = wrong(d1, d1, 16, 16, 32);
-    w.g.split = false;
-    refused(w, invalid, "use_split_accumulator", "1");
-    w = wrong(d1, d2, 16, 16, 32);
+    Wrong w = wrong(d1, d2, 16, 16, 32);
     w.g.grad = true;
     Buffer *bias = buffer(16 * 2), *aux = buffer(16 * 16 * 2);
     w.bias = tensor(bias->ptr, kNVTEBFloat16, SHAPE(16));
@@ -528,6 +603,8 @@ int main(int argc, char **argv) {
   test_dtypes();
   test_epilogues();
   test_surroundings();
+  test_ignored();
+  test_little_workspace();
   test_no_products();
   test_refused();
   test_small_workspace();

@@ -397,9 +397,9 @@ impl GroupedProduct {
         };
         let b = group_operand("B", &self.b, !self.transb, stream)?;
         check_operands(&a, &b)?;
-        if a.in_blocks() && !config.split_accumulator {
+        if a.in_blocks() {
             let name = "config.use_split_accumulator";
-            return Err(Error::argument(name, "1 (FP8 blocks are summed in float32)", 0));
+            drop_in::split_accumulator((name, config.split_accumulator))?;
         }
         self.d.check_count("D", "num_d_tensors", n)?;
         let d = match &self.d {

@@ -3,6 +3,7 @@
 mod config;
 pub(crate) mod cpu;
 pub(crate) mod cpu_grouped;
+mod drop_in;
 pub mod exports;
 mod group;
 mod grouped;
@@ -100,7 +101,13 @@ fn check_pair(a: NVTEScalingMode, b: NVTEScalingMode) -> Result<()> {
     }
     let allowed: Vec<String> = allowed.iter().map(|mode| mode.to_string()).collect();
     let expected = format!("{} (A is {a})", allowed.join(" or "));
-    Err(Error::argument("B.scaling_mode", expected, b))
+    let error = Error::argument("B.scaling_mode", expected, b);
+    Err(match (a, b) {
+        (NVTE_BLOCK_SCALING_2D, NVTE_BLOCK_SCALING_2D) => {
+            drop_in::with_words(error, drop_in::BOTH_SQUARE)
+        }
+        _ => error,
+    })
 }
 
 /// One operand as the product reads it: a matrix of `outer` rows or columns against `k`.
@@ -247,7 +254,7 @@ impl Product<'_> {
         }
         let (m, n, k) = (a.outer, b.outer, a.k);
         let args = self.plan_output(m, n)?;
-        self.check_modes(&a, &b, args.epilogue)?;
+        self.check_modes(&a, &b, &args)?;
         let (workspace, workspace_bytes) = aligned_workspace(&self.workspace);
         if m == 0 || n == 0 {
             return Ok(None);
@@ -273,7 +280,7 @@ impl Product<'_> {
 
     /// The rules about both operands: of one dtype or FP8, and of modes that go together, of which FP8
     /// blocks have options of their own.
-    fn check_modes(&self, a: &Operand, b: &Operand, epilogue: GemmEpilogue) -> Result<()> {
+    fn check_modes(&self, a: &Operand, b: &Operand, args: &GemmArgs) -> Result<()> {
         use GemmEpilogue::*;
         check_pair(a.scales.mode, b.scales.mode)?;
         if a.dtype != b.dtype && !(a.dtype.is_fp8() && b.dtype.is_fp8()) {
@@ -286,20 +293,20 @@ impl Product<'_> {
         if !a.scales.in_blocks() {
             return Ok(());
         }
-        let (split, with_split) = self.options.split_accumulator;
-        if !with_split {
-            return Err(Error::argument(split, "1 (FP8 blocks are summed in float32)", 0));
-        }
-        match epilogue {
-            NVTEX_EPILOGUE_NONE | NVTEX_EPILOGUE_BIAS | NVTEX_EPILOGUE_DGELU => Ok(()),
+        drop_in::split_accumulator(self.options.split_accumulator)?;
+        let (name, expected) = match args.epilogue {
+            NVTEX_EPILOGUE_NONE | NVTEX_EPILOGUE_BIAS | NVTEX_EPILOGUE_DGELU => {
+                return drop_in::blocks(a, b, args);
+            }
             NVTEX_EPILOGUE_GELU | NVTEX_EPILOGUE_GELU_BIAS => {
-                Err(Error::argument(self.epilogue.aux.0, "no GELU (FP8 blocks)", "a tensor"))
+                (self.epilogue.aux.0, "no GELU (FP8 blocks)")
             }
             NVTEX_EPILOGUE_BGRAD | NVTEX_EPILOGUE_DGELU_BGRAD => {
-                let expected = "no bias gradient (FP8 blocks)";
-                Err(Error::argument(self.epilogue.bias.0, expected, "a tensor"))
+                (self.epilogue.bias.0, "no bias gradient (FP8 blocks)")
             }
-        }
+        };
+        let error = Error::argument(name, expected, "a tensor");
+        Err(drop_in::with_words(error, drop_in::NO_EPILOGUE))
     }
 
     /// The arguments that concern C, D and the epilogue; the operands are left empty.

@@ -26,6 +26,9 @@ impl Lists {
     fn plan(&self, options: &Options) -> Result<Vec<(usize, GemmArgs)>> {
         let entry = |list: &[Buffer], i: usize| list.get(i).copied().unwrap_or(Buffer::UNSET);
         let plan = |i: usize| {
+            let (name, split) = options.split_accumulator;
+            // FP8 blocks need no flag here, other than in a single call of a drop-in.
+            let in_blocks = matches!(self.a[i].mode, NVTE_BLOCK_SCALING_1D | NVTE_BLOCK_SCALING_2D);
             let product = Product {
                 a: &self.a[i],
                 b: &self.b[i],
@@ -37,7 +40,7 @@ impl Lists {
                     grad: self.grad,
                 },
                 workspace: entry(&self.workspace, i % BRANCHES),
-                options: *options,
+                options: Options { split_accumulator: (name, split || in_blocks), ..*options },
             };
             // The product knows its tensors as those of a single call.
             let args = product.checked().map_err(|error| Error {
