@@ -406,6 +406,50 @@ static void test_accepted(void) {
   }
 }
 
+// A group of two products of operands in FP8 blocks, whose elements are 1 and scales 2, without the
+// flag of the split accumulator.
+static void test_grouped_blocks(void) {
+  if (!case_begin("grouped FP8 blocks without split accumulator")) return;
+  const size_t m = 16, n = 24, k = 32;
+  NVTEGroupedTensor operands[2];
+  for (size_t i = 0; i < 2; i++) {
+    size_t outer = i ? n : m;
+    unsigned char *codes = host_memory(2 * outer * k);
+    memset(codes, (int)encode_bits(kNVTEFloat8E4M3, 1), 2 * outer * k);
+    float *scales = host_memory(2 * outer * sizeof(float));
+    for (size_t j = 0; j < 2 * outer; j++) scales[j] = 2;
+    operands[i] = nvte_create_grouped_tensor(NVTE_BLOCK_SCALING_1D, 2, SHAPE(2 * outer, k));
+    NVTEBasicTensor b =
+        basic(buffer_from(codes, 2 * outer * k, 0)->ptr, kNVTEFloat8E4M3, SHAPE(2 * outer * k));
+    nvte_set_grouped_tensor_param(operands[i], kNVTEGroupedRowwiseData, &b, sizeof b);
+    b = basic(buffer_from(scales, 2 * outer * sizeof(float), 0)->ptr, kNVTEFloat32,
+              SHAPE(2 * outer));
+    nvte_set_grouped_tensor_param(operands[i], kNVTEGroupedRowwiseScaleInv, &b, sizeof b);
+  }
+  Buffer *d = buffer(2 * n * m * 4);
+  NVTEGroupedTensor out = grouped(2, 2 * n, m, kNVTEFloat32, d->ptr, NULL);
+  size_t setup = nvte_get_grouped_gemm_setup_workspace_size(2);
+  NVTETensor setup_tensor = tensor(buffer(setup)->ptr, kNVTEByte, SHAPE(setup));
+  NVTETensor workspace = tensor(g_workspace, kNVTEByte, SHAPE(WORKSPACE));
+  NVTETensor alpha = tensor(buffer_float(1)->ptr, kNVTEFloat32, SHAPE(1));
+  NVTETensor beta = tensor(buffer_float(0)->ptr, kNVTEFloat32, SHAPE(1));
+  for (int drop_in = 1; drop_in >= 0; drop_in--) {
+    nvtex_set_drop_in(drop_in);
+    nvte_grouped_gemm(operands[0], 1, operands[1], 0, NULL, out, alpha, beta, setup_tensor,
+                      workspace, NULL, NULL);
+    if (drop_in) {
+      EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_grouped_gemm", "config.use_split_accumulator",
+                   "CUBLAS_STATUS_NOT_SUPPORTED");
+      CHECK(untouched(d), "a refused call wrote to D");
+    } else if (EXPECT_OK()) {
+      CHECK(all_are(d, kNVTEFloat32, 2 * n * m, 128), "D is not 128");
+    }
+  }
+  nvtex_set_drop_in(true);
+  for (size_t i = 0; i < 2; i++) nvte_destroy_grouped_tensor(operands[i]);
+  nvte_destroy_grouped_tensor(out);
+}
+
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   g_workspace = nvtex_malloc(WORKSPACE + 1024);
@@ -423,6 +467,7 @@ int main(int argc, char **argv) {
   }
   test_refusals();
   test_accepted();
+  test_grouped_blocks();
   case_end();
   nvtex_free(g_workspace);
   return test_end();

@@ -117,10 +117,15 @@ pub extern "C-unwind" fn nvte_destroy_grouped_matmul_config(config: NVTEGroupedM
 /// are contiguous along k: row-wise for A with `transa` and B without `transb`, else column-wise.
 /// FP8 blocks (1D x 1D, 1D x 2D, 2D x 1D) and MXFP8 (both): always from the direction whose blocks lie
 /// along k, the same as above; each element counts with its scale, in the layouts of `nvte_quantize`.
-/// FP8 blocks are summed in float32 per 128 of k, hence `use_split_accumulator` must be set; epilogues:
-/// bias, dGELU without bias. CUDA casts MXFP8 operands to BFloat16, for which `workspace` should have
-/// `2 k (m + n)` bytes and 768 more for alignment; values outside that type's normal range lose bits.
-/// With less a slower kernel casts on its way.
+/// FP8 blocks are summed in float32 per 128 of k, whatever `use_split_accumulator` says, and their scales are
+/// never swizzled, whatever the tensor says; epilogues: bias, dGELU without bias. CUDA casts MXFP8 operands to
+/// BFloat16, for which `workspace` should have `2 k (m + n)` bytes and 768 more for alignment; values outside
+/// that type's normal range lose bits. With less the product is made in parts, for which 32 MiB are enough of
+/// any size and 64 KiB the least (with `bias`, `pre_gelu_out` and `grad` `4 m` more); or, with up to 256 rows
+/// or columns of D, by a kernel that casts on its way.
+/// In a process that replaces the other library (`nvtex_set_drop_in`) FP8 blocks are also refused without
+/// `use_split_accumulator`, if both are E5M2, with dGELU to Float32, and with k, m, or n where B is in 1D
+/// blocks, not a multiple of 16, 8 and 8.
 /// Sizes and dtypes of FP8 are free: one row or odd numbers will do. On CUDA cuBLASLt takes k in
 /// multiples of 16, m of 16 (FP8 blocks: 8), n of 8 if B is in 1D blocks, addresses aligned to 16 bytes
 /// and at most one E5M2. For the rest a kernel of this library computes (compute capability 9.0 only),
@@ -131,8 +136,8 @@ pub extern "C-unwind" fn nvte_destroy_grouped_matmul_config(config: NVTEGroupedM
 /// NVFP4 (both): from the direction whose blocks lie along k, each element with its scale, compact or
 /// swizzled, and the product with `amaxA * amaxB / (36 * maxA * maxB)`, the amaxes of that direction and the
 /// tensors' `NVFP4E4M3Max`. D is Float32 or BFloat16; no epilogue `bias` with `grad` alone; k % 16 must be 0.
-/// CUDA casts operands to BFloat16, exactly, for which `workspace` must have `2 k (m + n)` bytes and 1024
-/// more.
+/// CUDA casts operands to BFloat16, exactly, for which `workspace` should have `2 k (m + n)` bytes and 1024
+/// more; with less the product is made in parts as that of MXFP8, from 64 KiB on.
 /// `workspace`: bytes of device memory, may have none; `math_sm_count` 0: all multiprocessors. D may have
 /// any shape of n * m elements but `[m, n]`.
 /// Empty D: nothing is written.
@@ -283,7 +288,7 @@ pub unsafe extern "C-unwind" fn nvte_cublas_atomic_gemm(
 }
 
 /// `num_gemms` products as `nvte_cublas_gemm` computes each, bit for bit, of which up to 4 run side by
-/// side; none if `num_gemms` is not positive.
+/// side; none if `num_gemms` is not positive. FP8 blocks never need `use_split_accumulator` here.
 ///
 /// The arrays have `num_gemms` tensors; `bias` and `pre_gelu_out`, and tensors in them, may be null.
 /// `workspace` has `min(4, num_gemms)` tensors, of which product i takes number `i % 4`; it may be null.
