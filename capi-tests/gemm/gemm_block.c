@@ -454,6 +454,41 @@ static void test_little_workspace(void) {
   }
 }
 
+// Likewise to FP8, whose amax is that of all parts.
+static void test_little_workspace_to_fp8(void) {
+  for (int i = 0; i < 4; i++) {
+    if (!case_begin("little workspace to FP8 %d", i)) continue;
+    Blocks b = blocks(3, 264, i % 2 ? 40 : 272, 400);
+    b.g.integers = true;
+    size_t m = b.g.m, n = b.g.n, k = b.g.k, bad = 0;
+    Operand x = {b.a_mode, b.g.a, m, k, 0, true, NULL, NULL, NULL};
+    Operand y = {b.b_mode, b.g.b, n, k, 0, true, NULL, NULL, NULL};
+    make_values(&b, &x, 1, false);
+    make_values(&b, &y, 1, false);
+    const NVTEDType fp8 = kFloat8[i / 2];
+    const double scale = 0.125;
+    Buffer *d = buffer(n * m), *amax = buffer_float(0), *scale_inv = buffer(4);
+    NVTETensor d_tensor = tensor(d->ptr, fp8, SHAPE(n, m));
+    set_param(d_tensor, kNVTEScale, buffer_float((float)scale)->ptr, kNVTEFloat32, SHAPE(1));
+    set_param(d_tensor, kNVTEAmax, amax->ptr, kNVTEFloat32, SHAPE(1));
+    set_param(d_tensor, kNVTERowwiseScaleInv, scale_inv->ptr, kNVTEFloat32, SHAPE(1));
+    gemm_call(&b.g, operand_tensor(&b, &x, false), operand_tensor(&b, &y, false), d_tensor,
+              d_tensor, NULL, NULL, tensor(g_workspace, kNVTEByte, SHAPE(96 << 10)));
+    if (!EXPECT_OK()) continue;
+    const void *got = buffer_read(d);
+    double largest = 0;
+    for (size_t j = 0; j < n * m; j++) {
+      double sum = 0;
+      for (size_t p = 0; p < k; p++) sum += x.values[j % m * k + p] * y.values[j / m * k + p];
+      largest = fmax(largest, fabs(sum));
+      double value = get_value(fp8, got, j), want = round_to(fp8, sum * scale);
+      if (bad < 5) bad += !CHECK(value == want, "D[%zu]: got %.9g, expected %.9g", j, value, want);
+    }
+    CHECK_FLOAT(read_float(amax), (float)largest);
+    CHECK_FLOAT(read_float(scale_inv), (float)(1 / scale));
+  }
+}
+
 static void test_no_products(void) {
   for (size_t modes = 0; modes < COUNT(kModes); modes++) {
     for (int i = 0; i < 8; i++) {
@@ -605,6 +640,7 @@ int main(int argc, char **argv) {
   test_surroundings();
   test_ignored();
   test_little_workspace();
+  test_little_workspace_to_fp8();
   test_no_products();
   test_refused();
   test_small_workspace();
