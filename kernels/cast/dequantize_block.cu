@@ -35,8 +35,8 @@ struct Shape {
 // What a tile is part of.
 struct Matrix {
   size_t rows, cols;
-  size_t at;      // First element.
-  size_t scales;  // First entry.
+  size_t at;      // The first element of the matrix in the buffers of data.
+  size_t scales;  // The first entry in the buffer of scales.
 };
 
 // Word `i` of the scales of the tile at (row0, col0).
@@ -133,7 +133,8 @@ struct Found {
   bool any;
 };
 
-// By two warps: the first finds where the member's data begin, the second where its scales do.
+// Called by two warps: the first finds where the member's data begin, the second where its scales
+// do.
 __device__ __forceinline__ void find_tile(const NVTEXDequantizeArgs &a, const Shape &shape,
                                           const Grouping &by, unsigned tile, Found &found) {
   const unsigned warp = threadIdx.x / 32;
@@ -183,7 +184,7 @@ __device__ __forceinline__ void prefetch_tile(const NVTEXDequantizeArgs &a, cons
   const unsigned tile = kGroup ? blockIdx.x * kRun : blockIdx.x;
   const auto across = shape.tiles(1, static_cast<uint32_t>(a.cols)), index = tile / across;
   const size_t row0 = size_t{index} * shape.rows, col0 = size_t{tile - index * across} * shape.cols;
-  // Not by the warps that look members up, whose loads would queue behind it.
+  // The warps that look members up do not load data, because their loads would queue behind it.
   const unsigned thread = threadIdx.x - kTile;
   if (thread < kArea / 128) {
     if constexpr (kTransposed) {
@@ -234,7 +235,7 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocksHere<Ou
   constexpr bool kTransposed = kLines == Lines::kTransposed, kRows = kLines == Lines::kRows;
   constexpr int kWords = kTile / kPack, kBuffers = kGroup ? 2 : 1;
   constexpr int kFactors = kRows ? kPack : kVec;
-  // Of a tile and of the one before: one barrier for each is enough.
+  // Scales of a tile and of the tile before, so that one barrier for each tile is enough.
   __shared__ alignas(16) uint32_t scales[kBuffers][kTile];
   __shared__ alignas(16) uint32_t turned[kBuffers][kTransposed ? kTile * kWords : 4];
   __shared__ Found found;
@@ -347,7 +348,7 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(kBlocksHere<Ou
     }
     parity ^= kBuffers - 1;
   };
-  // Where a tile is.
+  // Calls f with the place of a tile.
   const auto with_corner = [&](const Matrix &m, unsigned unit, const auto &f) {
     const auto across = shape.tiles(1, static_cast<uint32_t>(m.cols));
     f(size_t{unit / across} * shape.rows, size_t{unit % across} * shape.cols);
@@ -407,7 +408,8 @@ NVTEXOutcome dequantize(const NVTEXDequantizeArgs &a, cudaStream_t stream) {
     return unimplemented("the group is too large");
   }
   if (varying) {
-    // Only the device knows: enough blocks to fill it a few times over.
+    // Only the device knows how many tiles there are, so enough blocks are launched to fill it a
+    // few times over.
     Device device;
     if (const cudaError_t error = current_device(&device)) return outcome(error);
     blocks = size_t{8} * static_cast<unsigned>(device.sm_count);

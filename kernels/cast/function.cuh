@@ -62,7 +62,7 @@ struct Identity : LinearGate {
 struct SigmoidLinear : LinearGate {
   float t1, t3;  // -log2(e) times z1 and z3: what the power of two takes.
   float d1, d3;  // The derivative of z: d1 + d3 x^2.
-  float far;     // From here on, on either side, the function is 0 or x.
+  float far;     // For x below -far or above far the function is 0 or x.
 
   __host__ __device__ SigmoidLinear(float t1, float t3, float d1, float d3, float far)
       : t1(t1), t3(t3), d1(d1), d3(d3), far(far) {}
@@ -84,7 +84,7 @@ struct SigmoidLinear : LinearGate {
     const float s = sigmoid(x, near);
     return slope(near, s);
   }
-  // From what sigmoid() gives.
+  // The slope from the results of sigmoid().
   __device__ __forceinline__ float slope(float near, float s) const {
     return __fmaf_rn(__fmul_rn(near, __fmaf_rn(d3, __fmul_rn(near, near), d1)), __fmaf_rn(-s, s, s),
                      s);
@@ -114,7 +114,7 @@ struct Relu : LinearGate {
   __device__ __forceinline__ float slope(float x) const { return x > 0.0f ? 1.0f : 0.0f; }
 };
 
-// Squared.
+// ReLU, squared.
 struct Srelu : LinearGate {
   __device__ __forceinline__ float value(float x) const {
     return x > 0.0f ? __fmul_rn(x, x) : 0.0f;

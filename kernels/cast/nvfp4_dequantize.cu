@@ -7,7 +7,7 @@ namespace {
 
 struct DequantizeProblem {
   NVTEXNvfp4DequantizeArgs a;
-  size_t tiles;  // Of scales; 0 if they are compact.
+  size_t tiles;  // Tiles of the scales in a row; 0 if they are compact.
 };
 
 // A thread takes a block.

@@ -81,7 +81,7 @@ __device__ float candidate(const NVTEXNvfp4QuantizeArgs &a, const float (&x)[16]
     if (a.fast_error) {
       d = __fsub_rn(value, __fmul_rn(x[i], global));
     } else {
-      // By 2688 and by 1536 one step makes the last bit of every quotient right.
+      // For 2688 and for 1536 one correction step makes the last bit of every quotient right.
       const float product = __fmul_rn(value, amax), about = __fmul_rn(product, rcp);
       const float quotient = usual ? __fmaf_rn(__fmaf_rn(-about, full, product), rcp, about)
                                    : __fdiv_rn(product, full);
@@ -216,7 +216,8 @@ __device__ __noinline__ void general_tile(const Problem &p, size_t row0, size_t 
   for (int colwise = 0; colwise < 2; ++colwise) {
     const NVTEXNvfp4Lines &lines = colwise ? a.colwise : a.rowwise;
     if (lines.data == nullptr) continue;
-    // Of two neighbouring half warps one takes the next block along the lines: no bank conflicts.
+    // Of two neighbouring half warps the second takes the next block along the lines, which avoids
+    // bank conflicts.
     const int r = (colwise ? unit % 4 : unit / 4) * 16, c = (colwise ? unit / 4 : unit % 4) * 16;
     float x[16];
     const int start = colwise ? r * kPitch + c + line_in_block : (r + line_in_block) * kPitch + c;

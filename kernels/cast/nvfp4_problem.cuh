@@ -21,7 +21,7 @@ constexpr float kBf16Max = 0x1.FEp127f;
 struct Problem {
   NVTEXNvfp4QuantizeArgs a;
   bool vectorised;     // The input is aligned to 16 bytes, rows too.
-  size_t strip_tiles;  // For the random words.
+  size_t strip_tiles;  // Tiles of a strip, for the order of the random words.
 };
 
 // Rows of a member of a group.
@@ -130,7 +130,7 @@ __device__ __forceinline__ Member member_of(const NVTEXNvfp4QuantizeArgs &a, siz
     const size_t middle = (low + high) / 2;
     (static_cast<size_t>(a.offsets[middle]) / a.cols <= row ? low : high) = middle;
   }
-  // Of offsets that are not what they should be, whole blocks of the matrix's rows, or none.
+  // Wrong offsets still give whole blocks of the matrix's rows, or none.
   const size_t from = static_cast<size_t>(a.offsets[low]) / a.cols;
   const size_t to = static_cast<size_t>(a.offsets[low + 1]) / a.cols;
   const size_t first = (from < row ? from : row) / 128 * 128;

@@ -19,7 +19,8 @@ namespace nvte {
 namespace {
 
 constexpr int kSide = 128;
-constexpr size_t kLongest = size_t{1} << 24;  // Of lines, for 32-bit distances in a tile.
+// The longest line, so that distances in a tile have 32 bits.
+constexpr size_t kLongest = size_t{1} << 24;
 
 // Words of a tile of pairs of columns, swizzled so that the threads of a warp get 4 neighbouring
 // words of rows 16 apart from different banks.
@@ -102,7 +103,7 @@ __device__ __forceinline__ bool usual_block(float most, const Nvfp4Scale &scale,
   factor = __fmaf_rn(about, __fmaf_rn(-product, about, 1.0f), about);
   bool usual = product > kTiny;
   if (fast) {
-    // So is a quotient of such numbers.
+    // A quotient of such numbers is exact after one correction step as well.
     const float quotient = __fmul_rn(global, factor);
     const float exact = __fmaf_rn(__fmaf_rn(-quotient, product, global), factor, quotient);
     const float pair[2] = {exact, 0.0f};
@@ -123,7 +124,7 @@ __device__ __forceinline__ uint32_t random_magnitude(float a, uint32_t word, int
   const uint32_t power = max(__float_as_uint(a) & 0x7f800000, 0x3f800000u);
   const float step = __uint_as_float(power - (9u << 23));
   const float t = fminf(__fmaf_rn(u, step, a), kE2m1Max);
-  // As a number with the exponents of E2M1 in the lowest places.
+  // The number is scaled to the exponents of E2M1 in the lowest places of float32.
   return __float_as_uint(__fmul_rz(t, 0x1p-126f)) >> 22;
 }
 
@@ -216,7 +217,7 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
   const unsigned rows = end - row0 < kSide ? end - row0 : kSide;
   const unsigned cols = a.cols - col0 < kSide ? a.cols - col0 : kSide;
   const unsigned chunk = threadIdx.x % 16, first = threadIdx.x / 16, col = chunk * 8;
-  const unsigned top = first * 8;  // Of its rows.
+  const unsigned top = first * 8;  // The first of the thread's rows in the tile.
   const uint16_t *const in = static_cast<const uint16_t *>(a.input) + row0 * a.cols + col0;
   const unsigned pitch = static_cast<unsigned>(a.cols);
   const bool inside = top < rows && col < cols;
@@ -225,7 +226,7 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
 #pragma unroll
   for (int i = 0; i < 8; ++i) x[i] = load<In, 8>(in, (top + i) * pitch + col, inside);
   if (!kTransform && std::is_same_v<In, BF16> && fast) {
-    // Here codes of -0 have no sign.
+    // In this kernel codes of -0 have no sign.
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       uint32_t &w = x[i / 4].w[i % 4];
@@ -271,7 +272,7 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
         static_cast<uint8_t *>(a.rowwise.data) + ((row0 + top) * a.cols + col0 + col) / 2;
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
-      // Of two rows each of a pair of lanes scales one.
+      // Each lane of a pair scales one of two rows.
       float block_most = square_most;
       if (kTransform || !a.square) {
         uint32_t most[2];
@@ -292,7 +293,8 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
       const float swapped = __shfl_xor_sync(0xffffffffu, factor, 1);
       uint32_t random[2][2] = {};
       if constexpr (kStochastic) {
-        // So it draws for one; each needs a half of both.
+        // For the same reason it draws the random words of one row; each lane needs a half of the
+        // words of both rows.
         const Words words = random_words(p, false, row0 + top + i + odd, col0 + col / 16 * 16);
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
@@ -328,7 +330,7 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
                          (column0 * member.rows + in_member) / 2 + group * 8;
     uint8_t *scales_out = static_cast<uint8_t *>(a.colwise.scales) + member.scales +
                           scales.index(column0, in_member / 16 + group);
-    // In tiles, too, scales of columns 64 apart have one distance.
+    // Also in tiles, the scales of columns that are 64 apart have one distance.
     const unsigned scale_step = a.swizzled ? 16 : static_cast<unsigned>(stride);
     const unsigned scale_jump = a.swizzled ? 8 : 64 * static_cast<unsigned>(stride);
     const unsigned step = static_cast<unsigned>(member.rows) / 2;
@@ -430,7 +432,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   Vec<F32, 4> x[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) x[i] = load<F32, 4>(in, (top + i) * pitch + col, inside);
-  uint32_t most[8];  // As integers: NaN is the largest.
+  uint32_t most[8];  // Magnitudes compared as integers, of which NaN is the largest.
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const uint32_t (&w)[4] = x[i].w;

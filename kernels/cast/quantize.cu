@@ -25,7 +25,7 @@ struct Quantize {
   struct State {
     float flag;
     float scale;
-    int seen;  // Of the block's first thread.
+    int seen;  // The amax that the block's first thread saw when it began.
     AbsMax<In> amax;
     __device__ bool skip() const { return flag == 1.0f; }
   };
@@ -52,8 +52,8 @@ struct Quantize {
     return from_float<Out>(f);
   }
 
-  // By the block's first warp. Atomics on one address are slow: an amax that was already reached
-  // when the block began needs none.
+  // Called by the block's first warp. Atomics on one address are slow, so a block skips them if its
+  // amax was already reached when the block began.
   __device__ void raise_amax(const State &state, int bits) const {
     if (threadIdx.x == 0 && bits > state.seen) atomicMax(reinterpret_cast<int *>(amax), bits);
   }
@@ -136,7 +136,7 @@ NVTEXOutcome quantize_plain(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   });
 }
 
-// Outputs of 16 or 32 bits.
+// Casts to outputs of 16 or 32 bits.
 NVTEXOutcome quantize_wide(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   if (q.fusion.form == NVTEX_FORM_PLAIN) return quantize_plain(q, stream);
   if (q.fusion.row_scales != nullptr) return unimplemented("no CUDA kernel for scales of rows");
@@ -194,7 +194,7 @@ extern "C" NVTEXOutcome nvte_cuda_quantize(const NVTEXQuantizeArgs *args,
   }
   if (args->fusion.dbias != nullptr && nvte::sums_columns(*args)) {
     const NVTEXOutcome sums = nvte::sum_columns(*args, stream);
-    // One tile needs no second step.
+    // If there is one tile, its sums are the result, and no second step is needed.
     if (sums.status != NVTEX_BACKEND_OK || args->rows <= 128) return sums;
     return nvte::sum_dbias(*args, stream);
   }

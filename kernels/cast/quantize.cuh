@@ -149,7 +149,7 @@ NVTEXOutcome quantize_tiles(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   };
   return dispatch_bf16_or_widened(q.input_dtype, [&](auto in) {
     return dispatch_form(q.fusion.form, [&](auto form) {
-      // Weights have square blocks, which are functions of nothing.
+      // Only weights have square blocks, and they are cast without a function.
       constexpr bool kRare = kSquare && decltype(form)::value != NVTEX_FORM_PLAIN;
       return launch(std::conditional_t<kRare, Widened, decltype(in)>{}, form);
     });

@@ -17,7 +17,7 @@ constexpr int kVec = 8;
 struct ElementsArgs {
   const void *input, *act_input;
   void *out;
-  size_t rows, cols;  // Of the output; of half of it for a gated derivative.
+  size_t rows, cols;  // Size of the output, or of half of it for a gated derivative.
   size_t vectors, per_row;
   const float *scale;
   float *amax, *rowwise_scale_inv, *colwise_scale_inv;
@@ -75,7 +75,7 @@ struct Caster {
     return from_float<Out>(v);
   }
 
-  // By all threads of the block.
+  // Called by all threads of the block.
   template <int kThreads>
   __device__ __forceinline__ void finish() {
     if (a.amax != nullptr) {
@@ -95,7 +95,7 @@ struct Caster {
   }
 };
 
-// Where a vector lies: in what has one half, and in what has two.
+// Where a vector lies in a matrix of single width, and in one with two halves.
 struct At {
   size_t once, twice;
 };
@@ -200,8 +200,8 @@ __global__ void __launch_bounds__(kThreads, (FastShape<In, Out, kForm>::kBlocks)
 constexpr int kTableThreads = 1024, kTableSize = 4096;
 constexpr uint32_t kTableFirst = (127 - 25) << 7;
 
-// To FP8, where the polynomial takes longer than the memory. H200, gelu of bf16 8192 x 8192: 4070
-// GB/s (fast_kernel: 3150).
+// The cast to FP8 with a table of the function, because the polynomial takes longer than the
+// memory. H200, gelu of bf16 8192 x 8192: 4070 GB/s (fast_kernel: 3150).
 __global__ void __launch_bounds__(kTableThreads, 1)
     table_kernel(const __grid_constant__ ElementsArgs a) {
   constexpr int N = 16;
@@ -275,7 +275,7 @@ __device__ __forceinline__ void store_anywhere(const ElementsArgs &a, size_t at,
   }
 }
 
-// Every function, at any alignment.
+// The kernel for every function, at any alignment.
 template <class In, class Out, NVTEXForm kForm>
 __global__ void __launch_bounds__(kThreads, (general_blocks<In, kForm>()))
     elements_kernel(const __grid_constant__ ElementsArgs a) {
@@ -306,7 +306,8 @@ __global__ void __launch_bounds__(kThreads, (general_blocks<In, kForm>()))
   caster.template finish<kThreads>();
 }
 
-// Of the row of a vector, for less than 2^31 vectors: any quotient of 31 bits.
+// Sets the divisor that gives the row of a vector, for less than 2^31 vectors; it is right for any
+// quotient of 31 bits.
 void set_divisor(ElementsArgs &a) {
   const auto d = static_cast<uint32_t>(a.per_row);
   while ((uint64_t{1} << a.shift) < d) ++a.shift;
@@ -356,7 +357,7 @@ NVTEXOutcome launch_elements(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   divide(Shape::kLength);
   if (a.function.is_linear() && whole(Shape::kLength) && a.vectors >> 31 == 0) {
     if constexpr (std::is_same_v<In, BF16> && kForm == NVTEX_FORM_ACTIVATION && kIsFp8<Out>) {
-      // Fewer do not pay for the table.
+      // With fewer vectors the table does not pay.
       if (a.vectors >= size_t{1} << 18) {
         Device device;
         if (const cudaError_t error = current_device(&device)) return outcome(error);
@@ -527,7 +528,7 @@ __global__ void __launch_bounds__(kSumColumns *kSums)
     float x[kBatch];
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) x[j] = i + j * kSums < end ? __ldcg(from + j * step) : 0.0f;
-    // What comes after the end adds +0, which changes no sum that began with it.
+    // Rows past the end add +0, which changes no sum that began with +0.
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) sum = __fadd_rn(sum, x[j]);
   }

@@ -31,7 +31,7 @@ struct Table {
       entries[i] = kForm == NVTEX_FORM_DERIVATIVE ? f.slope(x) : f.sigmoid(x, near);
     }
   }
-  // Of the two elements of a word.
+  // The two elements of a word as floats.
   __device__ __forceinline__ void get(uint32_t w, float (&f)[2]) const {
     // Magnitudes that begin with the first one and end with the last, then the signs.
     constexpr uint32_t kFirst = (0x10000 - kTableFirst) * 0x10001;
@@ -52,7 +52,7 @@ __device__ __forceinline__ uint32_t unless_nan(uint32_t w, uint32_t x) {
   return w;
 }
 
-// apply_each() by the table, bit for bit.
+// As apply_each(), by the table and bit for bit the same.
 template <NVTEXForm kForm>
 __device__ __forceinline__ void look_up(const SigmoidLinear &f, const Table &table,
                                         const Vec<BF16, kVec> (&x)[kInputsOf<kForm>],

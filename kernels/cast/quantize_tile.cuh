@@ -64,8 +64,8 @@ __device__ __forceinline__ void add_sums(const Shared &shared, float *workspace,
   workspace[(m.row_tiles + my.row0 / kTile) * m.cols + my.col0 + c] = sum;
 }
 
-// With a function: the rows come from `queue`, by request(row) those of this tile, or of the next
-// one from kPack on.
+// The version with a function: the rows come from `queue`; request(row) asks for those of this
+// tile, or of the next one from kPack on.
 template <class In, class Scale, bool kSquare, NVTEXForm kForm, class Shared, class Queue,
           class Request>
 __device__ __forceinline__ void cast_tile(const TileCastArgs<Scale> &args, const Matrix &m,
@@ -213,7 +213,8 @@ __global__ void __launch_bounds__(
   constexpr bool kDbias = kForm == NVTEX_FORM_PLAIN || kForm == NVTEX_FORM_DERIVATIVE;
   constexpr bool kPlain = kForm == NVTEX_FORM_PLAIN, kHalved = kHalvesOf<kForm> == 2;
   __shared__ TileShared<In, Scale, kSquare, kDbias> shared;
-  extern __shared__ __align__(128) uint4 memory[];  // Else copies to it straddle lines.
+  // Without this alignment copies to it would straddle lines.
+  extern __shared__ __align__(128) uint4 memory[];
   auto &queue = *reinterpret_cast<RowQueue<In, kForm> *>(memory);
   const NVTEXQuantizeArgs &q = args.q;
   // Data may be fetched before what is in them is there.
@@ -348,7 +349,7 @@ __global__ void __launch_bounds__(
       if (kTiles == Tiles::kOneEach) break;
       __syncthreads();
     }
-    // What waits for this launch waits for the first one, too.
+    // A launch that waits for this one must also wait for the one before it.
     if (late) griddepcontrol_wait();
   }
 }

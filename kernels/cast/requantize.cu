@@ -38,7 +38,7 @@ __device__ __forceinline__ void put_word(uint8_t *to, uint32_t word) {
 template <class In, bool kCopy, bool kThroughBf16>
 __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(4))
     requantize_kernel(const __grid_constant__ NVTEXRequantizeArgs a) {
-  __shared__ alignas(16) uint32_t row_codes[kTile];  // Of four blocks each.
+  __shared__ alignas(16) uint32_t row_codes[kTile];  // One word has the codes of four blocks.
   __shared__ alignas(16) float maxima[kWarps][kTile];
   __shared__ alignas(16) uint32_t inverses[kBlocks][kTile];
   __shared__ alignas(16) uint8_t col_codes[kTile * kBlocks];
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(4))
     store(a.colwise, at + p * a.cols, y);
   }
   if (threadIdx.x < kTile) {
-    // Of offsets that are not what they should be, a group of whole tiles that has these rows.
+    // Wrong offsets still give groups of whole tiles, which contain these rows.
     const size_t first = static_cast<size_t>(a.offsets[passed - 1]) / a.cols;
     const size_t last = static_cast<size_t>(a.offsets[passed]) / a.cols;
     const size_t begin = min(first, row0) / kTile * kTile;

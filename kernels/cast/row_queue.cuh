@@ -35,7 +35,7 @@ __device__ __forceinline__ void visit_inputs(const TileCastArgs<Scale> &args, co
   }
 }
 
-// What the thread's row p is made of, one by one: of matrices that are not aligned.
+// Loads the thread's row p element by element, for matrices that are not aligned.
 template <class In, NVTEXForm kForm, class Scale>
 __device__ __forceinline__ void load_row(const TileCastArgs<Scale> &args, const Matrix &m,
                                          const ThreadTile &my, int p,
@@ -99,7 +99,7 @@ struct RowQueue {
     }
     cp_async_commit_group();
   }
-  // kVectorised: known to be, as the matrix says.
+  // kVectorised: whether the alignment is known at compile time; otherwise the matrix says.
   template <bool kVectorised, class Scale>
   __device__ __forceinline__ void acquire(const TileCastArgs<Scale> &args, const Matrix &m,
                                           const ThreadTile &my, int p,
@@ -180,7 +180,7 @@ __device__ __forceinline__ void produce(const TileCastArgs<Scale> &args, const M
       row(std::false_type{}, p, [&](auto &x, auto &v) { apply<kForm>(args.function, x, v); });
     }
   } else if constexpr (kIsWidened<In>) {
-    // A loop compiles fast and needs few registers.
+    // A loop that is not unrolled compiles fast and needs few registers.
 #pragma unroll 1
     for (int p = 0; p < kPack; ++p) row(std::true_type{}, p, linear);
   } else {

@@ -21,7 +21,7 @@ constexpr int kLanes = 16, kVec = 8, kPack = 4;
 constexpr int kWarps = kThreads / 32, kWarpRows = 2 * kPack;
 static_assert(kLanes * kVec == kTile && kWarps * kWarpRows == kTile, "a block covers a tile");
 
-// FP8 of either format.
+// A vector of FP8 codes of either format.
 using Codes = Vec<Raw<uint8_t>, kVec>;
 
 // Mode 0: one scale for all of a matrix.
@@ -33,11 +33,11 @@ struct TensorScale {
 
 // What a block must know of the matrix that its tile is part of.
 struct Matrix {
-  size_t rows, cols;  // Of the output.
-  size_t at;          // Its first element in the buffers.
+  size_t rows, cols;  // Size of the output.
+  size_t at;          // The first element of the matrix in the buffers.
   void *row_scales, *col_scales;
-  size_t row_stride, col_stride;  // Of the scale matrices.
-  const float *scale;             // Mode 0.
+  size_t row_stride, col_stride;  // Strides of the scale matrices.
+  const float *scale;             // The scale in mode 0.
   size_t row_tiles;               // Tiles of 128 rows before it in the workspace for dbias.
   bool in_vec;  // Whether every vector that is loaded is aligned and inside or outside as a whole,
   bool row_vec, col_vec;  // and every vector that is stored.
@@ -60,7 +60,7 @@ struct TileCastArgs {
   // A block makes a tile of both halves of a gated derivative from one read; else of the output.
   bool split;
   FastDivisor tiles_per_line;
-  uint32_t tiles;  // Of a lone matrix.
+  uint32_t tiles;  // Number of tiles of a lone matrix.
   // A block prefetches the tile that comes so many later, unless an earlier one has done so its
   // own.
   uint32_t ahead;
@@ -76,10 +76,10 @@ struct TileCastArgs {
 // A tile, and what a thread has of it.
 struct ThreadTile {
   size_t row0, col0;
-  int height, width;      // What is inside the matrix.
+  int height, width;      // Rows and columns of the tile that lie inside of the matrix.
   int warp, group, word;  // word: which rows, of the two lots of the warp
   int row, col;           // The thread's first element.
-  int rows, cols;         // What is inside from there on.
+  int rows, cols;  // Rows and columns inside of the matrix from the thread's first element on.
 
   __device__ __forceinline__ ThreadTile(const Matrix &m, size_t row0, size_t col0, size_t end)
       : row0(row0), col0(col0) {

@@ -16,8 +16,8 @@ __device__ __forceinline__ void fetch_line(const void *p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-// Of kRows rows, of which `height` are inside, kBytes each, of which `width` are, `pitch` bytes
-// apart.
+// Fetches kRows rows of kBytes bytes, which lie `pitch` bytes apart, as far as they are inside of
+// the matrix: `height` rows and `width` bytes of each.
 template <int kThreads, int kRows, int kBytes>
 __device__ __forceinline__ void fetch_tile(const char *first, size_t pitch, int height, int width) {
   constexpr int kLines = (kBytes + 127) / 128;

@@ -178,7 +178,7 @@ inline uint32_t most_tiles(const NVTEXGroup &group, size_t rows, size_t cols, si
   const size_t n = group.num_tensors;
   const auto up = [](size_t a, size_t b) { return a / b + (a % b != 0); };
   const bool first = group.first_dims != nullptr, last = group.last_dims != nullptr;
-  // Members of one row or column have the most.
+  // Members with one row or one column have the most tiles.
   const size_t most = first && last ? rows * cols / (height < width ? height : width) * 4 + 4 + n
                       : first       ? (up(rows, height) + n) * up(cols, width)
                       : last        ? up(rows, height) * (up(cols, width) + n)
@@ -242,7 +242,7 @@ __device__ __forceinline__ bool find_line(const NVTEXGroup &group, size_t rows, 
 #pragma unroll
       for (uint32_t k = 0; k < kRun; ++k) until += lines.count(dim[k]);
       const uint32_t all = until;
-      // As many steps as there are lanes with members.
+      // There are as many steps as lanes with members.
 #pragma unroll 1
       for (uint32_t step = 1; step < 32 && step * kRun < count; step *= 2) {
         const uint32_t lower = __shfl_up_sync(0xffffffffu, until, step);
@@ -272,7 +272,7 @@ __device__ __forceinline__ bool find_line(const NVTEXGroup &group, size_t rows, 
       wanted -= __shfl_sync(0xffffffffu, until, 31);
     }
   }
-  // Sums of wrong dimensions may not have 32 bits.
+  // Sums of wrong dimensions may not fit 32 bits.
   if (unit >= lines.count(own)) return false;
   m = {index, rows_vary ? own : static_cast<uint32_t>(rows),
        rows_vary ? static_cast<uint32_t>(cols) : own, unit, total.each * before};
@@ -310,7 +310,7 @@ __device__ __forceinline__ bool find_member(const NVTEXGroup &group, size_t rows
       m.cols = __shfl_sync(0xffffffffu, c, owner);
       m.unit = wanted - __shfl_sync(0xffffffffu, until - own, owner);
       m.before = warp_sum(before);
-      // Sums of wrong dimensions may not have 32 bits.
+      // Sums of wrong dimensions may not fit 32 bits.
       return m.unit < units(m.rows, m.cols);
     }
     wanted -= __shfl_sync(0xffffffffu, until, 31);

@@ -39,7 +39,7 @@ struct Device {
   int arch;  // 10 * major + minor
 };
 
-// Of the current device; asks the driver once per device.
+// Gives the properties of the current device; asks the driver once per device.
 cudaError_t current_device(Device *device);
 
 // `overlap`: the kernel waits for the stream by itself, in griddepcontrol_wait().
@@ -94,7 +94,7 @@ cudaError_t allow_shared(void (*kernel)(Params...), size_t bytes) {
   return allow_shared(reinterpret_cast<const void *>(kernel), bytes);
 }
 
-// With dynamic shared memory.
+// Launches a kernel with dynamic shared memory.
 template <class Args>
 NVTEXOutcome launch_shared(void (*kernel)(Args), dim3 grid, unsigned threads, size_t shared,
                            cudaStream_t stream, const Args &args) {

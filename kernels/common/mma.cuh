@@ -39,7 +39,7 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t from, uint32_t (&w)[4
                : "memory");
 }
 
-// The other way, to shared memory (compute capability 9.0).
+// Stores four matrices to shared memory, the other way round (compute capability 9.0).
 __device__ __forceinline__ void stmatrix_x4(uint32_t to, const uint32_t (&w)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                :
@@ -80,7 +80,7 @@ template <int kD>
 struct Tile {
   static_assert(kD % 32 == 0, "the permutation stays inside groups of four chunks");
   static constexpr int kChunks = kD / 8;
-  static constexpr int kRow = kD * 2;  // Bytes.
+  static constexpr int kRow = kD * 2;  // Bytes of a row.
 
   // What the chunks of a row are permuted by; the same for rows 8 apart.
   static __device__ __forceinline__ int permutation(int row) {

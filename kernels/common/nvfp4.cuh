@@ -64,8 +64,8 @@ __device__ __forceinline__ float nvfp4_global_scale(float amax, float e4m3_max) 
 
 // What the blocks of a tensor need of its global scale.
 struct Nvfp4Scale {
-  float sixth;    // Of the global scale.
-  float inverse;  // Of the global scale.
+  float sixth;    // The global scale divided by 6.
+  float inverse;  // The reciprocal of the global scale.
 };
 
 __device__ __forceinline__ Nvfp4Scale nvfp4_scale(float global_scale) {

@@ -63,7 +63,7 @@ __device__ __forceinline__ Words philox(uint64_t key, uint64_t low, uint64_t hig
 __host__ __device__ constexpr unsigned dropout_rank(unsigned row_pair, unsigned column_pair) {
   return (row_pair + column_pair) % 4 * 4 + row_pair;
 }
-// Of 16 byte + rank: what is below it drops.
+// The level below which 16 byte + rank must be for an element to be dropped.
 inline unsigned dropout_level(float probability) {
   const auto level = static_cast<unsigned>(probability * 4096.0f + 0.5f);
   return level < 4080 ? level : 4080;
@@ -71,7 +71,7 @@ inline unsigned dropout_level(float probability) {
 
 // Of a head's scores: `head` of all sequences', `rows` and `columns` of the longest ones.
 struct HeadDropout {
-  uint64_t seed = 0, counter = 0;  // Of Philox: the counter's low half.
+  uint64_t seed = 0, counter = 0;  // The seed, and the low half of the counter of Philox.
   uint64_t first = 0;              // The high half of the first tile's first call.
   uint32_t across = 0;             // Tiles side by side.
   unsigned level = 0;
@@ -92,7 +92,7 @@ struct HeadDropout {
 template <bool kTransposed, int kTiles = 4>
 struct KeptScores {
   uint64_t seed, counter;
-  uint64_t first;  // Of the lane's calls.
+  uint64_t first;  // Number of the lane's first call of Philox.
   uint32_t across;
   uint32_t below;  // Bytes below its bytes drop.
 

@@ -52,7 +52,7 @@ struct Pipeline {
   __device__ __forceinline__ void producer_expect(const State &at, uint32_t bytes) {
     mbarrier_arrive_expect_tx(&full[at.stage], bytes);
   }
-  // Where bulk copies to the buffer complete.
+  // The barrier on which bulk copies to the buffer complete.
   __device__ __forceinline__ uint64_t *barrier(const State &at) { return &full[at.stage]; }
 
   __device__ __forceinline__ void consumer_wait(const State &at) {

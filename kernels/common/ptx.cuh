@@ -52,7 +52,7 @@ __device__ __forceinline__ void cp_async_4(uint32_t to, const void *from, bool i
                "r"(inside ? 4 : 0)
                : "memory");
 }
-// The first `bytes` of 16, and zeros after them.
+// Copies the first `bytes` of 16, and writes zeros after them.
 __device__ __forceinline__ void cp_async_first_bytes(uint32_t to, const void *from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
@@ -62,7 +62,7 @@ __device__ __forceinline__ void cp_async_first_bytes(uint32_t to, const void *fr
 __device__ __forceinline__ void cp_async_commit_group() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// All but the last kLeft groups of this thread have arrived.
+// Waits until all but the last kLeft groups of this thread have arrived.
 template <int kLeft>
 __device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");

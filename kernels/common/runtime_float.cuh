@@ -8,7 +8,7 @@
 
 namespace nvte {
 
-// In the place of a tag of dtype.cuh.
+// Stands in the place of a tag of dtype.cuh.
 struct RuntimeFloat {};
 
 template <class T>

@@ -27,7 +27,7 @@ __device__ __forceinline__ void stream_range(const void *in, void *out, size_t b
     for (int u = 0; u < kUnroll; ++u) {
       x[u] = load<typename Op::In, N>(in, i + u * kStride, u * kStride < left);
     }
-    // After the loads, so that they do not wait for the flag.
+    // The check comes after the loads, so that they do not wait for the flag.
     if (state.skip()) return;
     Vec<typename Op::Out, N> y[kUnroll];
 #pragma unroll

@@ -119,7 +119,8 @@ __device__ __forceinline__ void cp_async_bulk_tensor_load(void *to, const CUtens
   }
 }
 
-// To both blocks of a cluster of two, at the same addresses, completing on the barrier of each.
+// Loads a box to both blocks of a cluster of two, at the same addresses, completing on the barrier
+// of each.
 __device__ __forceinline__ void cp_async_bulk_tensor_load_multicast(void *to,
                                                                     const CUtensorMap *map,
                                                                     uint64_t *barrier, int x,
@@ -142,8 +143,8 @@ __device__ __forceinline__ void cp_async_bulk_prefetch_tensor(const CUtensorMap 
                : "memory");
 }
 
-// From shared to global memory, in the thread's bulk group; parts of the box outside the tensor are
-// not written.
+// Stores a box from shared to global memory, in the thread's bulk group; parts of the box outside
+// the tensor are not written.
 template <int N>
 __device__ __forceinline__ void cp_async_bulk_tensor_store(const CUtensorMap *map, const void *from,
                                                            const int (&at)[N]) {
@@ -174,7 +175,7 @@ __device__ __forceinline__ void cp_async_bulk_tensor_store(const CUtensorMap *ma
   }
 }
 
-// Contiguous bytes: addresses and counts are multiples of 16.
+// Loads contiguous bytes; addresses and counts are multiples of 16.
 __device__ __forceinline__ void cp_async_bulk_load(void *to, const void *from, uint32_t bytes,
                                                    uint64_t *barrier) {
   asm volatile(
@@ -187,12 +188,12 @@ __device__ __forceinline__ void cp_async_bulk_load(void *to, const void *from, u
 __device__ __forceinline__ void cp_async_bulk_commit_group() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// All but the last N groups have read their shared memory.
+// Waits until all but the last N groups have read their shared memory.
 template <int N>
 __device__ __forceinline__ void cp_async_bulk_wait_group_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" : : "n"(N) : "memory");
 }
-// All but the last N groups are complete.
+// Waits until all but the last N groups are complete.
 template <int N>
 __device__ __forceinline__ void cp_async_bulk_wait_group() {
   asm volatile("cp.async.bulk.wait_group %0;" : : "n"(N) : "memory");
@@ -200,7 +201,7 @@ __device__ __forceinline__ void cp_async_bulk_wait_group() {
 
 // ---- Tensor maps
 
-// Before a thread uses a map that a kernel has written to global memory.
+// Call this before a thread uses a map that a kernel has written to global memory.
 __device__ __forceinline__ void fence_proxy_tensormap_acquire(const CUtensorMap *map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" : : "l"(map) : "memory");
 }
@@ -214,7 +215,8 @@ inline NVTEXOutcome encode_tensor_map(CUtensorMap *map, CUtensorMapDataType type
                                       const uint32_t *box,
                                       CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
   using Encode = decltype(&cuTensorMapEncodeTiled);
-  // From the driver that the runtime has loaded: there is nothing to link against.
+  // The function comes from the driver that the runtime has loaded, because there is nothing to
+  // link against.
   static const Encode encode = [] {
     void *function = nullptr;
     cudaDriverEntryPointQueryResult found;

@@ -19,7 +19,7 @@ __device__ __forceinline__ void wgmma_fence() {
 __device__ __forceinline__ void wgmma_commit_group() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Keeps the compiler from moving uses of registers across.
+// Keeps the compiler from moving uses of these registers across this point.
 template <int N>
 __device__ __forceinline__ void pin(float (&d)[N]) {
 #pragma unroll
@@ -30,7 +30,7 @@ __device__ __forceinline__ void pin(uint32_t (&a)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(a[i])::"memory");
 }
-// All but the last N groups are complete. pin() their accumulators after it.
+// Waits until all but the last N groups are complete. Call pin() with their accumulators after it.
 template <int N>
 __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(N) : "memory");

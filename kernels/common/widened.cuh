@@ -10,7 +10,7 @@
 
 namespace nvte {
 
-// In the place of a tag of dtype.cuh.
+// Stands in the place of a tag of dtype.cuh.
 struct Widened : F32 {};
 
 template <class T>

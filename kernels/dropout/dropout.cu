@@ -175,8 +175,8 @@ __global__ void __launch_bounds__(kBackwardThreads)
   }
 }
 
-// Of 1024 elements or more each: more blocks than there can be would need more memory than there
-// is.
+// Blocks have 1024 elements or more each, so that a grid with more blocks than there can be would
+// need more memory than there is.
 template <class In, class Out>
 NVTEXOutcome run(const Problem &a, cudaStream_t stream) {
   if (a.rng_state == nullptr) {

@@ -120,7 +120,7 @@ struct Band {
   // Rows that may admit some of the columns in [c, end).
   __device__ __forceinline__ int first_row(int c) const { return max(0, c - right + 1); }
   __device__ __forceinline__ int last_row(int end, int rows) const { return min(rows, end - left); }
-  // Every row in [r0, r1) admits every column in [c0, c1).
+  // Whether every row in [r0, r1) admits every column in [c0, c1).
   __device__ __forceinline__ bool admits(int r0, int r1, int c0, int c1) const {
     return c0 >= begin(r1 - 1) && c1 <= end(r0);
   }
@@ -149,7 +149,7 @@ struct Scores {
   const char *bias;
   int64_t bias_row;
   bool has_bias;
-  NVTEDType bias_dtype;  // Of RuntimeFloat.
+  NVTEDType bias_dtype;  // The dtype of the bias, which RuntimeFloat reads.
 
   __device__ __forceinline__ Scores(const NVTEXAttentionArgs &a, float scale_log2, unsigned i,
                                     unsigned j)

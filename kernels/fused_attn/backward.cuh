@@ -16,7 +16,7 @@ struct RowData {
 struct BackwardProblem {
   NVTEXAttentionArgs a;
   Dropout dropout;
-  unsigned blocks;  // Of threads, for each head.
+  unsigned blocks;  // Blocks of threads for each head.
   RowData *row_data;
   float *partials;     // Partial sums of dbias.
   size_t dbias_count;  // Elements of dbias.
@@ -129,7 +129,7 @@ template <int kRows, int kColumns>
 struct DbiasShape {
   static constexpr int kThreads = 128;
   bool over_batch, over_heads, over_rows;
-  size_t row_tiles, column_tiles, count;  // Elements.
+  size_t row_tiles, column_tiles, count;  // Tiles of rows and of columns, and elements of dbias.
 
   __host__ __device__ explicit DbiasShape(const NVTEXAttentionArgs &a)
       : over_batch(a.dbias.batch == 0),
@@ -222,7 +222,7 @@ static __global__ void __launch_bounds__(kSumThreads)
 
 // ---- Launchers
 
-// Where the parts of the workspace begin: the rows' data, then partial sums of dbias.
+// The places of the parts of the workspace: the rows' data, then partial sums of dbias.
 template <class Shape>
 struct BackwardWorkspace {
   size_t partials, bytes;
@@ -248,7 +248,7 @@ BackwardProblem backward_problem(const NVTEXAttentionArgs &a) {
   return p;
 }
 
-// What the gradients of scores need, and dsink.
+// Launches what computes the data that the gradients of scores need, and dsink.
 template <class T, bool kFp8, bool kVectors>
 NVTEXOutcome prepare(const BackwardProblem &p, cudaStream_t stream) {
   const NVTEXAttentionArgs &a = p.a;
@@ -263,7 +263,7 @@ NVTEXOutcome prepare(const BackwardProblem &p, cudaStream_t stream) {
   return launch(dsink_kernel, dim3(static_cast<unsigned>(a.q_side.heads)), kSinkThreads, stream, p);
 }
 
-// dbias by its kernel, of Shape::kThreads threads.
+// Launches the kernel of dbias, with Shape::kThreads threads.
 template <class Shape>
 NVTEXOutcome run_dbias(void (*kernel)(BackwardProblem), size_t shared, const BackwardProblem &p,
                        cudaStream_t stream) {

@@ -32,7 +32,8 @@ constexpr bool kExists = true;
 
 // ---- Gradients of scores
 
-// What a block knows about its head. In shared memory: the products need the registers.
+// What a block knows about its head. It is in shared memory, because the products need the
+// registers.
 template <class T, bool kExtras>
 struct Head {
   Band band;
@@ -80,7 +81,7 @@ __device__ __forceinline__ float gradients(const Head<T, kExtras> &head, bool dr
                                            int c0, int c1, int lane, Data data,
                                            float (&s)[kMt][kNt][4], float (&g)[kMt][kNt][4]) {
   float most = 0.0f;
-  // Rows that do not exist have no data either.
+  // For rows that do not exist there are no data either.
   const bool whole = r1 <= head.rows && head.band.admits(r0, r1, c0, c1);
 #pragma unroll
   for (int mt = 0; mt < kMt; ++mt) {
@@ -157,7 +158,7 @@ template <class T, int kD, bool kFp8, bool kExtras>
 __device__ __forceinline__ void key_gradients(const Problem &p) {
   using S = KeysShape<kD>;
   constexpr int kMt = S::kMt, kQ = S::kQ, kBytes = kFp8 ? 1 : 2;
-  constexpr int kNt = kD / 8 / S::kParts;  // Of the results.
+  constexpr int kNt = kD / 8 / S::kParts;  // Tiles of the results, 8 columns each.
   extern __shared__ __align__(128) char shared[];
   const NVTEXAttentionArgs &a = p.a;
 

@@ -199,7 +199,7 @@ NVTEXOutcome map_scores(CUtensorMap *map, const NVTEXAttentionArgs &a,
       4, x.data, dims, steps, box);
 }
 
-// dbias from its sums, if it is one.
+// Writes dbias from its sums, if it is a sum.
 template <class T, int kM>
 NVTEXOutcome convert_bias(const Problem &p, cudaStream_t stream) {
   const size_t members = BiasSums(p).members;
@@ -235,7 +235,7 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, const Instance &instance, cudaStre
   p.keep_scale = p.mask.scale / ds_scale;
   p.scale_d = 1.0f / ds_scale;
   p.turn = instance.tile.dim_qk == 128 && a.window_right >= 0 && !a.deterministic ? 7 : 0;
-  // All heads together: otherwise sums of dbias would come and go for every head.
+  // A team takes all heads together: otherwise sums of dbias would come and go for every head.
   if (p.to_bias == BiasGradient::kSummed) p.team = static_cast<int>(a.kv_side.heads * a.batch);
   const NVTEXOutcome done = run_passes(p, instance, layout, stream, [&]() -> NVTEXOutcome {
     NVTEXOutcome o = ok();

@@ -45,7 +45,7 @@ struct Widened {
   size_t bytes() const {
     return static_cast<size_t>(tokens) * static_cast<size_t>(heads) * static_cast<size_t>(dim) * 2;
   }
-  // As `from`, of half precision.
+  // A tensor of half precision with the shape of `from`.
   NVTEXAttentionTensor copy() const {
     NVTEXAttentionTensor t = from;
     t.data = to;
@@ -59,7 +59,7 @@ struct Widened {
 
 struct WidenArgs {
   Widened tensors[3];
-  float *amax[4];  // To be cleared.
+  float *amax[4];  // Maxima that are set to 0.
 };
 
 // A block takes kWidenRows tokens of a tensor.

@@ -55,7 +55,7 @@ __device__ __forceinline__ HalfPlace place_of(size_t row, size_t lse_len, size_t
   return {row * lse_len + in_lse, row * step_len + in_step, in_lse < lse_len && in_step < step_len};
 }
 
-// Of token t of the halves, for a head.
+// The place of token t of the halves, for a head.
 __device__ __forceinline__ HalfPlace half_place(const Sequences &cu, bool packed, size_t heads,
                                                 size_t lse_len, size_t step_len, size_t head,
                                                 size_t t) {
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads)
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const Sequences cu = {a.cu, a.sequences};
-  // No more than step has room for, whatever the sequences say.
+  // There are no more tokens than the step has room for, whatever the sequences say.
   const size_t tokens = min(cu.start(cu.count, 2), (a.packed ? 1 : a.sequences) * a.step_len);
   const size_t all = tokens * a.heads;
   const size_t stride = size_t{gridDim.x} * kThreads;

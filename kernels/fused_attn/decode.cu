@@ -27,7 +27,7 @@ template <int kD>
 struct Shape {
   static constexpr int kWarps = kD == 256 ? 2 : 4, kThreads = kWarps * 32;
   static constexpr int kStages = 3;
-  static constexpr uint32_t kKeys = kTile * kD * 2;  // Bytes.
+  static constexpr uint32_t kKeys = kTile * kD * 2;  // Bytes of a tile of keys.
   static constexpr uint32_t kRing = kStages * 2 * kKeys;
   static constexpr uint32_t kShared = kWarps * kRing;
 };
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(Shape<kD>::kThreads, 2)
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int dim_qk = static_cast<int>(a.dim_qk), dim_v = static_cast<int>(a.dim_v);
   const uint32_t ring = shared_address(shared) + warp * S::kRing;
-  // In shared memory, because the largest heads need all registers.
+  // The sources are in shared memory, because the largest heads need all registers.
   __shared__ __align__(16) char sources[2 * sizeof(Rows)];
   const auto *source = reinterpret_cast<const Rows *>(sources);
   if (thread == 0) {
@@ -310,7 +310,8 @@ Problem make_problem(const NVTEXAttentionArgs &a, size_t *workspace) {
   p.splits = 1;
   Device device;
   if (blocks != 0 && current_device(&device) == cudaSuccess) {
-    // As few as fill the last round of two blocks of a multiprocessor well; at least 512 keys each.
+    // Takes as few parts as fill the last round of two blocks of a multiprocessor well, with at
+    // least 512 keys each.
     const size_t slots = static_cast<size_t>(device.sm_count) * 2;
     const size_t parts = a.kv_side.max_seqlen / 512;
     const size_t most = parts < 1 ? 1 : parts < kMaxSplits ? parts : kMaxSplits;

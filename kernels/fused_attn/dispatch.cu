@@ -10,7 +10,8 @@ namespace {
 
 struct Implementation {
   const char *name;
-  // Null: supported with a workspace of this many bytes.
+  // Returns why the implementation declines, or null if it runs with a workspace of this many
+  // bytes.
   const char *(*reject)(const NVTEXAttentionArgs *, size_t *) noexcept;
   NVTEXOutcome (*run)(const NVTEXAttentionArgs *, cudaStream_t) noexcept;
 };

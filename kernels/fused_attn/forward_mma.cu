@@ -21,7 +21,7 @@ namespace {
 struct Problem {
   NVTEXAttentionArgs a;
   Dropout dropout;
-  unsigned blocks;  // Of threads, for each head.
+  unsigned blocks;  // Blocks of threads for each head.
 };
 
 template <int kD, bool kExtras>
@@ -34,7 +34,8 @@ struct Shape {
   static constexpr uint32_t kShared = kM * kD * 2 + 4 * kKeys;
 };
 
-// What a block knows about its head. In shared memory: the products need all registers.
+// What a block knows about its head. It is in shared memory, because the products need all
+// registers.
 template <class T, bool kExtras>
 struct Head {
   Rows k, v;
@@ -257,7 +258,7 @@ __global__ void __launch_bounds__(Shape<kD, kExtras>::kThreads, 2)
     }
     if (kFp8 && pass == 0) {
       __syncthreads();
-      // From now on m is the row's statistic, so that probabilities come out normalised.
+      // From now on m is the row's statistic, so that probabilities come out normalized.
 #pragma unroll
       for (int mt = 0; mt < kMt; ++mt) {
 #pragma unroll

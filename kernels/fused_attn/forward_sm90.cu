@@ -57,7 +57,7 @@ NVTEXOutcome encode_rows(CUtensorMap *map, const NVTEXAttentionTensor &tensor,
                            static_cast<const char *>(tensor.data) - bound * step, dims, steps, box);
 }
 
-// Likewise with the rows of a page. Boxes have `rows` rows.
+// Encodes the tensor map of a page in the same way. Boxes have `rows` rows.
 NVTEXOutcome encode_pages(CUtensorMap *map, const NVTEXAttentionTensor &tensor, size_t page_size,
                           size_t num_pages, size_t dim, size_t heads, int rows) {
   const uint64_t step = static_cast<uint64_t>(tensor.row) * 2;

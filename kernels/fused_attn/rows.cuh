@@ -11,9 +11,9 @@ namespace nvte {
 // precision.
 struct Rows {
   const char *base;
-  int64_t row;       // Bytes.
-  const int *pages;  // Or null.
-  int64_t page;      // Bytes.
+  int64_t row;       // Bytes of a row.
+  const int *pages;  // The page table, or null.
+  int64_t page;      // Bytes of a page.
   int page_size;
   unsigned last_page;  // Page numbers past it read this one.
   bool e5m2;
@@ -33,12 +33,12 @@ struct Rows {
   }
 };
 
-// Of head j of the queries, with elements of `bytes`.
+// The rows of head j of the queries, with elements of `bytes`.
 __device__ __forceinline__ Rows query_rows(int bytes, const NVTEXAttentionArgs &a,
                                            const NVTEXAttentionTensor &t, unsigned i, unsigned j) {
   return {t, bytes, head_offset(t, a.q_side, i, j)};
 }
-// Of head j of the keys.
+// The rows of head j of the keys.
 __device__ __forceinline__ Rows key_rows(int bytes, const NVTEXAttentionArgs &a,
                                          const NVTEXAttentionTensor &t, const int *pages,
                                          size_t max_pages, size_t page_size, size_t num_pages,
@@ -68,7 +68,7 @@ __device__ __forceinline__ void load_tile(uint32_t tile, const Rows &rows, int f
   // Threads side by side in a row, and rows that the block copies at once: steps that leave the
   // permutation of chunks alone, so that they are constants.
   constexpr int kAcross = Tile<kD>::kChunks % 8 == 0 ? 8 : 4, kDown = kThreads / kAcross;
-  constexpr int kChunk = kFp8 ? 8 : 16;  // Bytes.
+  constexpr int kChunk = kFp8 ? 8 : 16;  // Bytes that a copy moves.
   static_assert(kRows % kDown == 0 || kRows < kDown, "whole steps");
   const int row = thread / kAcross, chunk = thread % kAcross;
   const bool together = rows.pages == nullptr || rows.page_size % kRows == 0;

@@ -22,7 +22,7 @@ struct Sequences {
     const int n = cu[s + 1] - cu[s];
     return n > 0 ? static_cast<size_t>(n) : 0;
   }
-  // The sequence of a token, empty ones left out.
+  // The sequence of a token; empty sequences are skipped.
   __device__ size_t of(size_t token, unsigned unit) const {
     size_t low = 0, high = count;
     while (low < high) {

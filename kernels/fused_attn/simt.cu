@@ -27,12 +27,14 @@ namespace nvte {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kTile = 64;                 // Rows and columns of a tile of scores.
-constexpr int kMine = 8, kAcross = 4;     // Of a thread.
-constexpr int kSlice = 32;                // Elements of two tiles' rows in a stage.
-constexpr int kPitch = kSlice + 4;        // Of a row: no two of 8 begin in the same bank.
-constexpr int kWide = kTile + 4;          // Of a row of 64 elements.
-constexpr int kWeightPitch = kTile + 16;  // Of a row of scores; a warp stores two rows at once.
+constexpr int kTile = 64;              // Rows and columns of a tile of scores.
+constexpr int kMine = 8, kAcross = 4;  // Rows and columns of a thread in a tile of scores.
+constexpr int kSlice = 32;             // Elements of two tiles' rows in a stage.
+// Floats of a row, so that no two of 8 rows begin in the same bank.
+constexpr int kPitch = kSlice + 4;
+constexpr int kWide = kTile + 4;  // Floats of a row of 64 elements.
+// Floats of a row of scores; a warp stores two rows at once.
+constexpr int kWeightPitch = kTile + 16;
 constexpr int kStage = 2 * kTile * kPitch;
 static_assert(kStage >= kTile * kWide, "a stage holds 64 rows of 64 elements too");
 constexpr size_t kShared = (2 * kStage + kTile * kWeightPitch) * sizeof(float);
@@ -123,7 +125,7 @@ __device__ __forceinline__ float4 quad(const float *p) {
   return *reinterpret_cast<const float4 *>(p);
 }
 
-// Two stages. A product begins to fill the one that its predecessor's last step did not read.
+// Two stages. A product begins to fill the stage that its predecessor's last step did not read.
 struct Stages {
   float *base;
   int next = 0;
@@ -215,7 +217,7 @@ __device__ __forceinline__ void add_rows(float (&acc)[kParts][kMine][4], const f
 
 // ---- Scores
 
-// What a block knows about a head. In shared memory: the products need the registers.
+// What a block knows about a head. It is in shared memory, because the products need the registers.
 struct Head {
   Operand q, k, v, d_o;
   Band band;
@@ -223,7 +225,7 @@ struct Head {
   HeadDropout dropout;
   StatsRows stats;
   int rows, keys;
-  float weight;  // What dropout multiplies kept probabilities by.
+  float weight;  // The factor of probabilities that dropout keeps.
   bool drops;
 
   __device__ __forceinline__ Head(const NVTEXAttentionArgs &a, const Dropout &drop, unsigned i,
@@ -252,7 +254,7 @@ struct Head {
         drops(a.dropout != 0.0f) {}
 };
 
-// A head in shared memory, by the whole block.
+// Writes a head to shared memory; called by the whole block.
 __device__ __forceinline__ void set_head(char *head, const NVTEXAttentionArgs &a,
                                          const Dropout &dropout, unsigned i, unsigned j) {
   __syncthreads();
@@ -479,7 +481,7 @@ __device__ __forceinline__ void gradients(const Head &head, const RowData *row_d
            stages);
   __syncwarp();  // The last tile's weights have been read.
   if (head.drops) draw_signs<kTransposed>(head.dropout, own0, other0, weights, place);
-  // Probabilities, with dropout's sign.
+  // Probabilities, whose sign says what dropout keeps.
   each([&](int i, int n, int r, int c, const RowData &data, float &weight) {
     float x = power2(head.scores(s[i][n], r, c, r < head.rows && c < head.keys) - data.stats);
     if (!whole && (r >= head.rows || c < head.band.begin(r) || c >= head.band.end(r))) x = 0.0f;
@@ -505,10 +507,10 @@ struct GradientsProblem {
   unsigned slices;
 };
 
-// What a block does. In shared memory: the products need the registers.
+// What a block does. It is in shared memory, because the products need the registers.
 struct Work {
   BlockIndex block;
-  int rows, end;    // Of its own: with data, and to be written.
+  int rows, end;    // The block's rows that have data, and the end of those that it writes.
   int first, last;  // Tiles of the others.
 };
 
@@ -548,7 +550,7 @@ __global__ void __launch_bounds__(kThreads, kKeys || kColumns > 64 ? 2 : 3)
   const Place place;
   Stages stages = {shared};
   float *weights = shared + 2 * kStage;
-  // Of queries or keys; and dv.
+  // Gradients of queries or keys, and dv.
   float acc[kParts][kMine][4] = {}, dv[kKeys ? kParts : 1][kMine][4] = {};
   for (unsigned n = 0; n < group && work.first < work.last; ++n) {
     if (n > 0) set_head(head_bytes, a, p.dropout, work.block.i, work.block.j * group + n);
@@ -621,7 +623,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     return;
   }
-  // Rows of a thread, then those of all.
+  // Adds the rows of a thread, then those of all threads.
   __syncthreads();
 #pragma unroll
   for (int e = 0; e < kAcross; ++e) {

@@ -35,7 +35,8 @@ struct Problem {
   unsigned turning, turning_gap, turning_pairs;
   unsigned copied, copied_gap, copied_pairs;
   unsigned units_per_block;
-  unsigned tables;  // Of a row: of queries and of keys, or one for both.
+  // Tables of a row: two if queries and keys have their own angles, otherwise one.
+  unsigned tables;
 };
 
 // A row: where in the tensors it lies, and its row of freqs, negative if it is not to be written.
@@ -44,7 +45,7 @@ struct RowPosition {
   int64_t f;
 };
 
-// Of position i of a sequence with `length` local positions.
+// The row of angles of position i of a sequence with `length` local positions.
 __device__ __forceinline__ int64_t freqs_row(const NVTEXRopeArgs &a, size_t i, size_t length,
                                              size_t sequence) {
   int64_t f = static_cast<int64_t>(i);
@@ -56,7 +57,7 @@ __device__ __forceinline__ int64_t freqs_row(const NVTEXRopeArgs &a, size_t i, s
   return f;
 }
 
-// By a whole warp.
+// Called by a whole warp.
 __device__ __forceinline__ RowPosition find(const Problem &p, size_t row) {
   const NVTEXRopeArgs &a = p.args;
   if (a.cu_seqlens == nullptr) {
@@ -131,7 +132,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
       p.rows - first_row < p.rows_per_block ? p.rows - first_row : p.rows_per_block);
   for (unsigned r = threadIdx.x / 32; r < rows; r += kThreads / 32) {
     RowPosition place = find(p, first_row + r);
-    // Where a sequence begins is known on the device only.
+    // Where a sequence begins is known only on the device.
     place.f = min(place.f, static_cast<int64_t>(args.freqs_rows - 1));
     if (threadIdx.x % 32 == 0) places[r] = place;
   }
@@ -163,7 +164,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
 
   __syncthreads();
 
-  // This thread's unit, of every step-th head.
+  // This thread's unit, in every step-th head.
   const unsigned step = kThreads / p.units_per_block;
   const unsigned unit = blockIdx.z * p.units_per_block + threadIdx.x % p.units_per_block;
   unsigned i = threadIdx.x / p.units_per_block;
@@ -186,7 +187,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
       b[k] = load<T, N>(head[k].input, size_t{second} * head[k].element, there && pair);
     }
   };
-  fetch();  // On their way while the tables are made.
+  fetch();  // The loads are on their way while the tables are made.
 
   for (unsigned i = threadIdx.x; i < rows * p.tables * rotated; i += kThreads) {
     const unsigned table = i / rotated, j = i % rotated;
@@ -270,7 +271,7 @@ NVTEXOutcome run(const NVTEXRopeArgs &args, cudaStream_t stream) {
   const unsigned units = p.turning + p.copied;
   p.units_per_block = units < kThreads ? units : kThreads;
 
-  // Less for each block if there are few, but a unit for each thread.
+  // If there are few units, blocks do less, but there is a unit for each thread.
   const size_t step = kThreads / p.units_per_block;
   size_t block_heads = step * kUnitsPerThread;
   while (block_heads > step && p.rows * p.heads / block_heads < kEnoughBlocks) block_heads -= step;

@@ -31,7 +31,7 @@ __device__ __forceinline__ bool routed_at(const Args &a, size_t token, size_t e)
   return a.routing.bits[token * ((a.experts + 7) / 8) + e / 8] >> (e % 8) & 1;
 }
 
-// Bits of the lane's elements that are routed.
+// Which of the lane's elements are routed, as bits.
 template <int V, int C>
 __device__ __forceinline__ uint32_t routed_elements(const Args &a, size_t token) {
   const unsigned lane = threadIdx.x % 32;
@@ -73,7 +73,7 @@ __device__ __forceinline__ uint32_t routed_elements(const Args &a, size_t token)
   return routed;
 }
 
-// What a token's gradients need of all its experts.
+// The sums over all experts that a token's gradients need.
 struct Sums {
   float inverse;  // 1 / S, 1 without normalisation
   float dot;
@@ -86,7 +86,7 @@ __device__ __forceinline__ Sums sums_of(const Args &a, float y, float gy) {
   return {1.0f / (warp_sum(y) + kEpsilon), gy};
 }
 
-// Of an expert with the score y of the intermediate value x and the gradient g.
+// The gradient of an expert with the score y of the intermediate value x and the gradient g.
 __device__ __forceinline__ float gradient(const Args &a, const Sums &sums, float x, float y,
                                           float g) {
   if (a.score == NVTEX_ROUTER_SOFTMAX) return y * (g - sums.dot);
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(32 * kWarps) held_kernel(const __grid_constant
   }
 }
 
-// From shared memory.
+// Loads a row from shared memory.
 template <class T, int V>
 __device__ __forceinline__ void copy(void *to, size_t index, const void *from, unsigned e) {
   Vec<T, V> part;
@@ -177,7 +177,7 @@ template <class T, int V, int C>
 __global__ void __launch_bounds__(32 * kWarps) chosen_kernel(const __grid_constant__ Args a) {
   constexpr unsigned kMost = 32 * V * C;
   __shared__ uint16_t lists[kWarps][kMost];
-  __shared__ uint4 rows[kWarps][kMost / 4];  // Of elements of 16 bits one half.
+  __shared__ uint4 rows[kWarps][kMost / 4];  // Rows of 16-bit elements use one half.
   const unsigned lane = threadIdx.x % 32;
   uint16_t *list = lists[threadIdx.x / 32];
   uint4 *row = rows[threadIdx.x / 32];
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(32 * kWarps) chosen_kernel(const __grid_consta
       load_floats<T>(a.dtype, a.grad, e, f);
       g = f[0] * a.scaling_factor;
     };
-    // The first 32 stay in registers.
+    // The first 32 experts stay in registers.
     float x = 0.0f, y = 0.0f, g = 0.0f, sum = 0.0f, dot = 0.0f;
     if (lane < count) {
       read(lane, x, g);

@@ -26,7 +26,7 @@ namespace {
 using Args = NVTEXRouterForwardArgs;
 
 constexpr int kWarps = 4;
-constexpr int kMostChosen = 64;  // By a warp.
+constexpr int kMostChosen = 64;  // The most experts that a warp chooses.
 constexpr int kBlock = 512;
 
 __device__ __forceinline__ float score_of(NVTEXRouterScore function, float x) {
@@ -83,13 +83,13 @@ __device__ __forceinline__ void sort(uint32_t (&key)[N], std::integer_sequence<i
   constexpr Network<N> kNetwork;
   (order<kNetwork.low[kStep], kNetwork.high[kStep]>(key), ...);
 }
-// Descending.
+// Sorts in descending order.
 template <int N>
 __device__ __forceinline__ void sort(uint32_t (&key)[N]) {
   sort(key, std::make_integer_sequence<int, Network<N>().count>());
 }
 
-// Takes the head off.
+// Removes the first element if `off`.
 template <int N>
 __device__ __forceinline__ void shift(uint32_t (&key)[N], bool off) {
 #pragma unroll
@@ -103,7 +103,7 @@ __device__ __forceinline__ void pop(uint32_t (&key)[N], uint32_t best, unsigned 
   shift(key, key[0] == best && (heads & lanes_below()) == 0);
 }
 
-constexpr unsigned kMostGroups = 32;  // As lanes.
+constexpr unsigned kMostGroups = 32;  // The most groups; each has a lane.
 
 // Keys of experts outside the best groups become 0. Groups are 1 to 32 neighbouring lanes of one of
 // the C vectors of a lane.
@@ -113,7 +113,7 @@ __device__ void keep_best_groups(const Args &a, uint32_t (&key)[V * C]) {
   const unsigned lane = threadIdx.x % 32, across = 32 / lanes;  // Groups of a vector.
   const unsigned team = (lanes == 32 ? kFullWarp : (1u << lanes) - 1) << (lane / lanes * lanes);
   const unsigned of_each = static_cast<unsigned>(a.topk / a.group_topk);
-  uint32_t mine = 0;  // Of the group with the lane's number.
+  uint32_t mine = 0;  // The key of the group that has the lane's number.
 #pragma unroll
   for (int c = 0; c < C; ++c) {
     float sum = 0.0f;
@@ -187,8 +187,8 @@ __device__ __forceinline__ uint32_t choose(const Args &a, const uint32_t (&key)[
   uint32_t chosen;
   first = last;
   if (distinct) {
-    // As if no two lanes had the same key: a vote for each would be a third of the work. Equal keys
-    // go together, and then more than `topk` are found.
+    // This assumes that no two lanes have the same key, because a vote for each key would be a
+    // third of the work. Equal keys are taken together, and then more than `topk` are found.
     for (unsigned i = 1; i < topk; ++i) {
       shift(sorted, sorted[0] == last);
       last = __reduce_max_sync(kFullWarp, sorted[0]);
@@ -385,7 +385,7 @@ __global__ void __launch_bounds__(32 * kWarps, V *C <= 8 ? 7 : 1)
     }
     if constexpr (kForm == Form::kGroups) keep_best_groups<V, C>(a, key);
     uint32_t first, next = 0;
-    // Of 16 bits, logits are often equal.
+    // Logits of 16 bits are often equal.
     const bool distinct = is_float32<T>(a.dtype) || (!kAll && a.expert_bias != nullptr);
     const uint32_t chosen = choose<V, C>(a, key, distinct, first, next);
     write_map<V, C>(a, token, chosen);
@@ -529,7 +529,7 @@ __global__ void __launch_bounds__(kBlock)
     auto for_each = [&](auto &&body) {
       for (size_t i = threadIdx.x; i < experts; i += kBlock) body(i);
     };
-    // Of the scores: the softmax of all, or their sum.
+    // The maximum and the sum of the softmax of all scores, or their sum alone.
     float top = 0.0f, total = 1.0f;
     if (a.pre_softmax) {
       top = -INFINITY;
@@ -616,7 +616,7 @@ __global__ void __launch_bounds__(kBlock)
       }
     }
     if (a.routing.indices != nullptr) {
-      // A warp counts those before each that is chosen.
+      // A warp counts the experts before each one that is chosen.
       const unsigned lane = threadIdx.x % 32;
       for (size_t tile = threadIdx.x - lane; tile < experts; tile += kBlock) {
         const bool mine = tile + lane < experts && chosen(tile + lane);

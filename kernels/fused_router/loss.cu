@@ -17,7 +17,7 @@ namespace cg = cooperative_groups;
 
 using Histogram = NVTEXRouterHistogramArgs;
 
-constexpr int kCounters = 1024;  // Threads.
+constexpr int kCounters = 1024;  // Threads of a block that counts.
 constexpr int kUnroll = 8;       // Tokens of a thread in flight.
 
 __device__ __forceinline__ int bin_of(const Histogram &a, float lower, float scale, float cutoff,
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kLossThreads) loss_kernel(const __grid_constan
   if (threadIdx.x == 0) atomicMax(largest, __float_as_uint(fabsf(sum)));
   grid.sync();
   if (threadIdx.x == 0) {
-    // At most 1024 blocks: 21 bits for each.
+    // There are at most 1024 blocks, so 21 bits remain for each.
     const float unit = __uint_as_float(*reinterpret_cast<volatile unsigned *>(largest));
     int whole;
     if (isfinite(unit)) {

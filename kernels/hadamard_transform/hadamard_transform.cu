@@ -14,7 +14,7 @@ constexpr int kThreads = 256;
 constexpr int kRows = 16;
 constexpr unsigned kFull = 0xffffffffu;
 
-// +-1/4 for each of the rows.
+// A factor of 1/4 or -1/4 for each of the rows.
 struct Factors {
   float of[kRows];
 };
@@ -135,7 +135,7 @@ constexpr int kTargets = 64;
 // The members of a list or of a group.
 struct Members {
   NVTEXGroup group;
-  float *amax, *colwise;  // Of a group.
+  float *amax, *colwise;  // Maxima of a group.
   size_t cols;
   size_t each;  // Elements of a member of a group without first_dims.
   uint32_t count;

@@ -57,7 +57,7 @@ extern "C" NVTEXOutcome nvte_cuda_add(const NVTEXAddArgs *args, cudaStream_t str
       using S = decltype(src);
       using D = decltype(dst);
       constexpr int N = 16 / (S::kBytes < D::kBytes ? S::kBytes : D::kBytes);
-      // A vector ends where the tensors do.
+      // A vector must end where the tensors end.
       const bool wide = a.numel % N == 0 && aligned(a.src, 16) && aligned(a.dst, 16);
       return wide ? add<S, D, N>(a, stream) : add<S, D, 1>(a, stream);
     });

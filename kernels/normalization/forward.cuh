@@ -14,8 +14,8 @@ struct ForwardArgs {
   NVTEXNormForwardArgs norm;
   Layout layout;
   FloatDivisor by_cols = FloatDivisor(1.0f);
-  size_t rows;  // With those that only have padding of scales.
-  // Of row-wise scales; blocks are 0 with one scale per tensor.
+  size_t rows;  // Rows, with those that only have padding of scales.
+  // The row-wise scales; blocks are 0 with one scale per tensor.
   ScaleMatrix scales;
   FloatScale float_scale;
   MxScale mx_scale;
@@ -26,7 +26,7 @@ struct ForwardArgs {
   bool together;
   size_t step;   // Rows that all groups have at a time.
   size_t turns;  // Rows of a group, of some groups one less.
-  bool apart;    // Of rows_kernel: how first_row() has them.
+  bool apart;    // In rows_kernel: how first_row() assigns rows to groups.
 };
 
 namespace {

@@ -162,13 +162,13 @@ NVTEXOutcome launch_forward(ForwardArgs &args, const Tuning &t, cudaStream_t str
   size_t blocks = ceil_div(args.rows, size_t(groups));
   const size_t most = size_t(args.norm.sm_count) * t.blocks;
   if (blocks > most) blocks = most;
-  if (blocks == 0) blocks = 1;  // For scale_inv.
+  if (blocks == 0) blocks = 1;  // A block is needed for scale_inv.
   return launch_shared(forward_kernel<In, kLayer, kVectorised, kStaged>,
                        dim3(static_cast<unsigned>(blocks)), group * groups,
                        kStaged ? t.stages * stage : 0, stream, args);
 }
 
-// Rows that registers do not hold.
+// The tuning for rows that registers do not hold.
 Tuning forward_tuning(const ForwardArgs &args, size_t bytes, int most_threads, size_t room) {
   const size_t vectors = ceil_div(args.layout.cols, kVec);
   // A thread has up to 4 vectors, while 32 threads have so many.

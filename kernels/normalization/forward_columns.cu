@@ -15,7 +15,7 @@ struct TileArgs {
 };
 
 constexpr int kTile = 128, kTileThreads = 256, kPitch = kTile + 1;
-constexpr int kSpans = kTile / 32;  // Of 32 rows each, the blocks of MXFP8.
+constexpr int kSpans = kTile / 32;  // Spans of 32 rows each, the blocks of MXFP8.
 
 // A tile of 128 x 128 values, computed again from mu and rsigma. A thread has a column, and half of
 // the rows.
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     for (int r = half; r < height; r += 2) by_row[(row0 + r) * cast.cols + col] = code(r, c);
   }
   if (!mx && cast.colwise != nullptr && c < height) {
-    // Here c is a row.
+    // In this loop c is a row.
     for (int i = half; i < width; i += 2) {
       static_cast<uint8_t *>(cast.colwise)[(col0 + i) * cast.rows + row0 + c] = code(c, i);
     }

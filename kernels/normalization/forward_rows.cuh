@@ -38,14 +38,14 @@ struct Moments {
       const float n0 = kLayer ? __shfl_sync(0xffffffffu, span.elements_of(0), 0) : 0.0f;
       inverse0 = n0 > 0.0f ? 1.0f / n0 : 0.0f;
     } else {
-      inverse0 = 1.0f / kVec;  // Without elements their sum is 0.
+      inverse0 = 1.0f / kVec;  // A thread without elements has sums of 0.
     }
   }
 
   // get(v, f): the elements of vector v.
   template <class Get>
   __device__ __forceinline__ void of(const Get &get, float &mu, float &rsigma) const {
-    // Both sums at once. In a row of one value the deviations are 0.
+    // Computes both sums at once. In a row of one value the deviations are 0.
     float m[kCount] = {}, center = 0.0f;
     if constexpr (kLayer) {
       float x[kVec];
@@ -101,7 +101,7 @@ struct Moments {
         mu = from + more;
         variance = by_cols.divide(fmaf(-both[0], more, both[1]));
       }
-      variance = at_least_0(variance);  // Rounding.
+      variance = at_least_0(variance);  // Rounding may have made it negative.
     } else {
       if (args.layout.warps > 1) {
         group.exchange(m);
@@ -187,7 +187,8 @@ __global__ void __launch_bounds__(threads_here(row_threads<In, kLayer, kBlocks, 
 #pragma unroll
           for (int i = 0; i < kVec / 2; ++i) {
             float &y = f[v][half * (kVec / 2) + i];
-            // Not y rsigma - mu rsigma: in a row of one value the difference must be 0.
+            // The form y rsigma - mu rsigma would not do: in a row of one value the difference must
+            // be 0.
             y = kLayer ? fmaf(g[i], rsigma * (y - mu), b[i]) : g[i] * (y * rsigma);
           }
         }
@@ -248,7 +249,8 @@ __global__ void __launch_bounds__(threads_here(whole_threads<T, V>()), 1)
         to_float(x[v], f);
 #pragma unroll
         for (int i = 0; i < kVec; ++i) {
-          // Not f rsigma - mu rsigma: in a row of one value the difference must be 0.
+          // The form f rsigma - mu rsigma would not do: in a row of one value the difference must
+          // be 0.
           f[i] = kLayer ? fmaf(g[i], rsigma * (f[i] - mu), b[i]) : g[i] * (f[i] * rsigma);
         }
         output.template put<Out, false>(row, 0, f,
@@ -293,7 +295,7 @@ template <class T, class Out, bool kLayer, int V>
 NVTEXOutcome launch_whole(ForwardArgs &args, cudaStream_t stream) {
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
-  constexpr int kWarps = 2;  // Of a block, if rows have one.
+  constexpr int kWarps = 2;  // Warps of a block, if each row has a block.
   const int group = group_of(args.norm.cast.cols, V), groups = group > 32 ? 1 : kWarps;
   if (group * groups > threads_on(device, whole_threads<T, V>())) {
     return forward_any_length(args, true, stream);
@@ -383,7 +385,7 @@ NVTEXOutcome forward_rows(ForwardArgs &args, cudaStream_t stream) {
   } else if constexpr (!kSkewed) {
     if (is_whole<In, kLayer>(args, few)) return forward_whole<In, kLayer>(args, stream);
   }
-  // Of float32 elements, and in one case of half precision, three vectors would spill.
+  // With float32 elements, and in one case of half precision, three vectors would spill.
   const bool half_to_fp8 = kSkewed && kLayer && cast.input_dtype == kNVTEFloat16 &&
                            cast.output_dtype != cast.input_dtype;
   const bool two = kIsWidened<In> && (cast.input_dtype == kNVTEFloat32 || half_to_fp8);
@@ -416,7 +418,7 @@ NVTEXOutcome forward_rows(ForwardArgs &args, bool vectorised, cudaStream_t strea
                     : forward_rows<In, Out, kLayer, true>(args, stream);
 }
 
-// Of inputs of In, to their own dtype or to FP8.
+// Kernels of inputs of In, to their own dtype or to FP8.
 template <class In, bool kLayer>
 NVTEXOutcome forward_rows(ForwardArgs &args, bool vectorised, cudaStream_t stream) {
   const NVTEXQuantizeArgs &cast = args.norm.cast;

@@ -15,16 +15,17 @@ namespace nvte {
 namespace norm {
 
 constexpr int kVec = 8;          // Columns that a thread handles together.
-constexpr int kRun = 32 * kVec;  // A warp.
+constexpr int kRun = 32 * kVec;  // Elements that a warp takes in one step.
 constexpr int kMostWarps = 32;
 
 // How the columns of a row lie over the threads of a group.
 struct Layout {
   int cols;
   int group;         // Threads; a multiple of 32.
-  int warps, width;  // Of a group, and the next power of two.
-  int groups;        // Of a block.
-  int inverse;       // What divides by warps: divisions take time before the first load.
+  int warps, width;  // Warps of a group, and the next power of two.
+  int groups;        // Groups of a block.
+  int inverse;  // A number whose product divides by warps, because divisions take time before the
+                // first load.
   // The columns of a vector lie side by side. Else they are `group` apart, so that a warp accesses
   // single elements side by side.
   bool adjacent;
@@ -159,7 +160,7 @@ __device__ __forceinline__ void lanes_sums(float (&x)[N], int width) {
 // NaN for NaN.
 __device__ __forceinline__ float at_least_0(float x) { return x < 0.0f ? 0.0f : x; }
 
-// Over each `width` lanes, a power of two.
+// The sum over each `width` lanes, a power of two.
 __device__ __forceinline__ float lanes_sum(float x, int width) {
   for (int step = 1; step < width; step *= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
   return x;
@@ -219,7 +220,7 @@ __device__ __forceinline__ void copy_async(uint32_t to, const void *from, int by
 
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
 
-// Until at most `pending` (0 or 1) of the latest commits are incomplete.
+// Waits until at most `pending` (0 or 1) of the latest commits are incomplete.
 __device__ __forceinline__ void wait_for_copies(int pending) {
   if (pending > 0) {
     asm volatile("cp.async.wait_group 1;" ::: "memory");
@@ -374,7 +375,7 @@ __device__ __forceinline__ size_t first_row(const Group &group, bool apart) {
   const unsigned begin = blockIdx.x % kEvery;
   return size_t{blockIdx.x - begin} * group.layout.groups + group.index * kEvery + begin;
 }
-// Short rows.
+// Whether rows are so short that a group takes rows that lie apart.
 inline bool lie_apart(size_t cols, size_t bytes) { return cols * bytes < 8192; }
 
 // How a group holds a row in vectors that are aligned whatever the row begins with: a warp has V
@@ -406,7 +407,7 @@ struct Span {
   __device__ __forceinline__ bool has_all(int v) const {
     return v * kRun + kVec <= left && first + v * kRun >= begin;
   }
-  // What copies cannot leave out: elements of the row before this one.
+  // Zeros what copies cannot leave out: elements of the row before this one.
   template <class T>
   __device__ __forceinline__ void clear_before(int v, T (&f)[kVec]) const {
     if constexpr (kSkewed) {
@@ -429,7 +430,7 @@ struct Span {
     return static_cast<float>(n > 0 ? n : 0);
   }
 
-  // Of the thread's first element in a row: bytes from the tensor's begin.
+  // Where the thread's first element of a row is, in bytes from the begin of the tensor.
   template <class T>
   __device__ __forceinline__ ptrdiff_t offset(int cols, size_t row,
                                               NVTEDType dtype = T::kDtype) const {
@@ -458,7 +459,7 @@ struct Span {
       }
     }
   }
-  // The other way; zeros outside.
+  // Loads vector v; zeros outside of the row.
   template <class T>
   __device__ __forceinline__ Vec<T, kVec> get(const char *from, int v, bool together) const {
     if constexpr (!kSkewed) {
@@ -491,7 +492,7 @@ inline int threads_on(const Device &device, int threads) {
   return device.arch == 90 ? threads : threads * 3 / 4;
 }
 
-// Divides by n, 0 by 0.
+// Divides by n; by 0 it gives 0.
 struct FloatDivisor {
   float n, inverse;
 
@@ -505,7 +506,7 @@ struct FloatDivisor {
 // kVec floats for each vector of a thread, in shared memory.
 template <int V>
 struct Weights {
-  uint32_t at;  // Of the thread's first, in shared memory.
+  uint32_t at;  // The address of the thread's first float in shared memory.
 
   __device__ __forceinline__ Weights(const float *memory, int thread)
       : at(static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + thread / 32 * (V * kRun * 4) +
@@ -523,13 +524,13 @@ struct Weights {
                    : "memory");
     }
   }
-  // Of float i of all threads; four at a time lie side by side.
+  // The position of float i of all threads; four at a time lie side by side.
   static __device__ __forceinline__ int position(int i) {
     return i / (V * kRun) * (V * kRun) + i / kRun % V * kRun + i % 128 / 4 * kVec + i % 4 +
            i / 128 % 2 * 4;
   }
 
-  // A half of them.
+  // Loads a half of the elements of vector v.
   __device__ __forceinline__ void get(int v, int half, float (&f)[kVec / 2]) const {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(f[0]), "=f"(f[1]), "=f"(f[2]), "=f"(f[3])
@@ -553,7 +554,7 @@ template <class T, bool kBeta, bool kCentered, bool kSkewed, int V>
 __device__ __forceinline__ void weights_of(const Span<kSkewed, V> &span, const NVTEXGamma &gamma,
                                            const void *beta, int v, float (&g)[kVec],
                                            float (&b)[kVec]) {
-  // A row of them.
+  // The gammas of a row.
   const auto *const gammas = span.template at<T>(gamma.data, 0, 0);
   const auto *const betas = span.template at<T>(beta, 0, 0);
   const Vec<T, kVec> raw = span.template get<T>(gammas, v, false);
@@ -590,7 +591,7 @@ __device__ __forceinline__ void share_weights(const Span<kSkewed, V> &span, int 
   }
 }
 
-// Threads of a group for V vectors each.
+// Threads of a group so that each has V vectors.
 inline int group_of(size_t cols, int vectors) {
   return static_cast<int>(ceil_div(cols, size_t(32) * kVec * vectors)) * 32;
 }
@@ -608,12 +609,13 @@ inline int balanced(int groups, size_t rows, size_t sms) {
   return turns == 0 ? 1 : static_cast<int>(ceil_div(rows, sms * turns));
 }
 
-// At most `most` of them; a multiple of `every`.
+// At most `most` blocks, a multiple of `every`.
 inline unsigned blocks_for(size_t rows, int groups, size_t most, size_t every) {
   size_t blocks = ceil_div(rows, size_t(groups));
   if (blocks > most) blocks = most;
   blocks = blocks / every * every;
-  return static_cast<unsigned>(blocks == 0 ? every : blocks);  // One writes scale_inv.
+  // At least one block is needed, which writes scale_inv.
+  return static_cast<unsigned>(blocks == 0 ? every : blocks);
 }
 
 // Elements from the last place that is aligned for a vector.

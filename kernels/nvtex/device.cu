@@ -112,7 +112,7 @@ class Branches {
   cudaEvent_t event_ = nullptr;
 };
 
-// Of the current device and this thread; null without memory.
+// The branches of the current device and this thread; null without memory.
 Branches *branches_of(int ordinal) {
   thread_local std::unique_ptr<Branches> branches[kMaxDevices];
   if (branches[ordinal] == nullptr) branches[ordinal].reset(new (std::nothrow) Branches);
@@ -147,7 +147,7 @@ cudaError_t overdue_flag(int **flag) {
   return cudaSuccess;
 }
 
-// Reports a wait without success, once.
+// Reports, once, a wait that ended without success.
 NVTEXOutcome take_overdue() {
   int *flag = g_overdue.load(std::memory_order_acquire);
   if (flag == nullptr || __atomic_exchange_n(flag, 0, __ATOMIC_ACQ_REL) == 0) return ok();
@@ -164,8 +164,8 @@ __device__ __forceinline__ uint64_t nanoseconds() {
 
 constexpr int kCounterThreads = 256;
 
-// One block: what it waits for or announces is a product. It must not stop the context, so a wait
-// that takes too long only sets the flag.
+// Runs in one block. It waits for the counters of a product, or sets them. It must not stop the
+// context, so a wait that takes too long only sets the flag.
 __global__ void __launch_bounds__(kCounterThreads)
     counters_kernel(const __grid_constant__ NVTEXCountersArgs a, int *overdue) {
   griddepcontrol_wait();
@@ -272,7 +272,7 @@ const char *lacking_architecture() {
     std::snprintf(text + end, static_cast<size_t>(size - end), ", none of which this device runs");
     return text;
   }
-  // These have instructions of their own.
+  // Kernels for these architectures use instructions that only they have, which the suffix says.
   const int arch = device.major * 10 + device.minor;
   const char *const suffix = arch == 90 || arch == 100 || arch == 120 ? "a" : "";
   std::snprintf(text + end, static_cast<size_t>(size - end),
@@ -315,7 +315,7 @@ extern "C" NVTEXOutcome nvte_cuda_device_arch(int *arch) noexcept {
 extern "C" NVTEXOutcome nvte_cuda_device_properties(NVTEXDeviceProperties *properties) noexcept {
   nvte::Device device;
   if (const cudaError_t error = nvte::current_device(&device)) return nvte::outcome(error);
-  // What cuBLASLt asks for on Hopper.
+  // The workspace is what cuBLASLt asks for on Hopper.
   *properties = {device.sm_count, size_t{32} << 20};
   return nvte::ok();
 }
@@ -344,7 +344,7 @@ extern "C" NVTEXOutcome nvte_cuda_read_back(void *dst, const void *src, size_t b
     return nvte::outcome(error);
   }
   if (capture != cudaStreamCaptureStatusNone) return nvte::ok();
-  // Another stream of the process may be captured meanwhile.
+  // Another stream of the process may be being captured meanwhile.
   nvte::RelaxedCapture relaxed;
   if (const cudaError_t error = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, stream)) {
     return nvte::outcome(error);

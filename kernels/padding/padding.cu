@@ -11,11 +11,11 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kUnroll = 4;
 constexpr size_t kPiece = size_t{kThreads} * kUnroll * 16;
-constexpr int kMostTensors = 96;  // Of a launch: its parameters stay below 4 KB.
+constexpr int kMostTensors = 96;  // Tensors of a launch, whose parameters stay below 4 KB.
 
 struct Batch {
   NVTEXPaddedTensor tensors[kMostTensors];
-  unsigned first[kMostTensors + 1];  // Piece.
+  unsigned first[kMostTensors + 1];  // The first piece of each tensor.
   int count;
 };
 

@@ -199,7 +199,7 @@ extern "C" NVTEXOutcome nvte_cuda_unpermute(const NVTEXUnpermuteArgs *args,
     if (args->cols % V != 0 || !aligned(args->input, 16) || !aligned(args->output, 16)) {
       return start(unpermute_kernel<T, 1, 4, 1>, 1);
     }
-    // As many bytes in flight for few experts.
+    // With few experts a thread takes several vectors, so that as many bytes are in flight.
     if (args->topk <= 1) return start(unpermute_kernel<T, V, 1, 4>, 4 * V);
     if (args->topk == 2) return start(unpermute_kernel<T, V, 2, 2>, 2 * V);
     return start(unpermute_kernel<T, V, 4, 1>, V);

@@ -14,7 +14,7 @@ constexpr int kUnroll = 4;
 // The members of a group of matrices in one buffer.
 struct Members {
   NVTEXGroup group;
-  size_t rows, cols;  // Of the group.
+  size_t rows, cols;  // Rows and columns of the group.
   size_t each;        // Elements of a member if all are of one shape.
 
   __device__ __forceinline__ size_t begin(size_t member) const {

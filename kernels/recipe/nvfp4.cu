@@ -133,7 +133,7 @@ NVTEXOutcome partial_amax(const NVTEXNvfp4PartialAmaxArgs &a, cudaStream_t strea
 
 struct Multipliers {
   const NVTEXNvfp4PartialCastArgs &a;
-  float inverse;  // Of the global scale.
+  float inverse;  // The reciprocal of the global scale.
 
   __device__ __forceinline__ explicit Multipliers(const NVTEXNvfp4PartialCastArgs &args) : a(args) {
     const float global = *a.global_scale;

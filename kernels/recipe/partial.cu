@@ -16,7 +16,7 @@ constexpr int kBatch = 8;  // Vectors of a thread in flight.
 
 // The elements of N neighbouring columns that are in the shard: [low, high) of them, from `at` on.
 struct Span {
-  size_t at;  // In the shard; wraps if the shard begins in the span.
+  size_t at;  // The index in the shard; it wraps if the shard begins in the span.
   int low, high;
 };
 
@@ -39,7 +39,7 @@ __device__ __forceinline__ bool inside_shard(const NVTEXShard &s, size_t row, si
          last * s.cols + col + N <= s.start + s.length;
 }
 
-// The elements of a span, and zeros.
+// The elements of a span, and zeros where it has none.
 template <class T, int N>
 __device__ __forceinline__ Vec<T, N> load_span(const void *base, const Span &span) {
   if constexpr (N == 1) {
@@ -103,7 +103,7 @@ bool vectors_of(int n, const NVTEXShard &s, const void *base, size_t bytes) {
   return s.cols % n == 0 && (reinterpret_cast<uintptr_t>(base) - s.start * bytes) % vector == 0;
 }
 
-// A block for each 128 x 128.
+// Each block of threads has a block of 128 x 128.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     partial_amax_kernel(const __grid_constant__ NVTEXPartialAmaxArgs a, size_t across) {
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kThreads)
     partial_amax_mx_kernel(const __grid_constant__ NVTEXPartialAmaxArgs a, size_t across,
                            size_t tiles, bool col_vec) {
   using V = Vec<T, N>;
-  constexpr int kLanes = 32 / N;  // Of a block of 32 columns.
+  constexpr int kLanes = 32 / N;  // Lanes of a block of 32 columns.
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const size_t tile = size_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
@@ -194,7 +194,7 @@ NVTEXOutcome partial_amax(const NVTEXPartialAmaxArgs &a, cudaStream_t stream) {
                 stream, a, across);
 }
 
-// What undoes an E8M0 code.
+// The factor that undoes an E8M0 code.
 __device__ __forceinline__ float code_factor(uint32_t code) {
   return __uint_as_float(code == 0xff ? 0x7fffffff : e8m0_reciprocal(code));
 }
@@ -214,7 +214,8 @@ __global__ void __launch_bounds__(kThreads)
   if (col >= a.shard.cols) return;
   Vec<In, N> x[kRows];
   load_rows(a.shard, row0, 1, col, x);
-  // All scales before the first store, which could be to any of them as far as the compiler knows.
+  // All scales are loaded before the first store, which could be to any of them as far as the
+  // compiler knows.
   float row_factors[kRows] = {}, col_factors[N] = {};
   if (!kMx) {
     row_factors[0] = static_cast<const float *>(

@@ -21,7 +21,7 @@ struct Problem {
   const uint8_t *mask;
   size_t matrices_per_mask, rows, queries, keys;
   bool causal;
-  ptrdiff_t shift;  // Of the diagonal: query i sees the keys below i + 1 + shift.
+  ptrdiff_t shift;  // The shift of the diagonal: query i sees the keys below i + 1 + shift.
   float scale;
 
   __device__ __forceinline__ size_t visible(size_t row) const {
@@ -71,12 +71,12 @@ __device__ __forceinline__ float exp_below(float t, float most_log2) {
   return e;
 }
 
-// What the sum of exponentials is multiplied by.
+// The factor of the exponentials that makes their sum 1.
 __device__ __forceinline__ float weight(float most, float sum) {
   return most == kMaskedScore ? 0.0f : __frcp_rn(sum);
 }
 
-// Zero from element `count` on.
+// Zeros the elements from `count` on.
 template <class T, int N>
 __device__ __forceinline__ Vec<T, N> first(Vec<T, N> v, ptrdiff_t count) {
   constexpr int kPer = Vec<T, N>::kPerWord;
@@ -87,7 +87,7 @@ __device__ __forceinline__ Vec<T, N> first(Vec<T, N> v, ptrdiff_t count) {
     if (left <= 0) {
       v.w[i] = 0;
     } else if (left < kPer) {
-      v.w[i] &= 0xffff;  // Of two elements in a word.
+      v.w[i] &= 0xffff;  // Keeps the first of two elements in a word.
     }
   }
   return v;
@@ -114,7 +114,7 @@ struct Row {
     }
   }
   __device__ __forceinline__ size_t col(size_t v) const { return (v * kTeam + lane) * N; }
-  // Some thread has visible elements in vector v.
+  // Whether some thread has visible elements in vector v.
   __device__ __forceinline__ bool any(size_t v) const { return v * (kTeam * N) < visible; }
   __device__ __forceinline__ ptrdiff_t count(size_t v) const {
     return static_cast<ptrdiff_t>(visible) - static_cast<ptrdiff_t>(col(v));
@@ -130,7 +130,7 @@ struct Row {
     store(a.output, start + col(v), first(from_float<T>(f), count(v)));
   }
 
-  // -Inf where nothing is visible.
+  // The scaled scores of vector v, -Inf where nothing is visible.
   __device__ __forceinline__ void scores(size_t v, const Vec<T, N> &x,
                                          const Vec<Raw<uint8_t>, N> &mask, float (&t)[N]) const {
     to_float(x, t);
@@ -324,7 +324,8 @@ enum class Pass { kForward, kMaskedForward, kBackward };
 template <class T, Pass kPass, int kTeam, int kVecs, int kThreads>
 NVTEXOutcome launch_held(const Problem &a, cudaStream_t stream) {
   constexpr int N = 16 / T::kBytes;
-  // At least 16 bytes a row: more blocks than there can be would need more memory than there is.
+  // Rows have at least 16 bytes, so that a grid with more blocks than there can be would need more
+  // memory than there is.
   const dim3 grid(static_cast<unsigned>(ceil_div(a.rows, kThreads / kTeam)));
   if constexpr (kPass == Pass::kBackward) {
     return launch(held_backward_kernel<T, N, kTeam, kVecs, kThreads>, grid, kThreads, stream, a);

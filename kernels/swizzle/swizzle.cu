@@ -33,7 +33,7 @@ __host__ __device__ inline Matrix matrix_of(const NVTEXSwizzleEntry &e) {
   return {source, destination, e.m, e.k, e.valid_m, e.valid_k, 0, e.transposed, false};
 }
 
-// 4 or 16 bytes at any alignment.
+// Loads 4 or 16 bytes at any alignment.
 template <int kWords>
 __device__ __forceinline__ void load_words(const char *p, bool inside, uint32_t (&w)[kWords]) {
   if (reinterpret_cast<uintptr_t>(p) % (4 * kWords) == 0) {
@@ -194,7 +194,7 @@ __device__ __forceinline__ int find(int count, size_t piece, First first) {
   return low;
 }
 
-// A warp for each piece.
+// Each warp moves a piece.
 template <int kCapacity>
 __global__ void __launch_bounds__(kSwizzleThreads)
     swizzle_kernel(const __grid_constant__ Matrices<kCapacity> a) {
@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(kSwizzleThreads)
       const int i = find(kSwizzleThreads, tile - base, [&](int i) { return prefix[i]; });
       const size_t first = base + prefix[i];
       if (base + prefix[i + 1] > room) {
-        // Nor have the members after it room.
+        // The members after it have no room either.
         tile = SIZE_MAX;
         break;
       }

@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kThreads) write_kernel(const __grid_constant__
       const size_t i = tile + threadIdx.x;
       const uint32_t key = i < end ? key_at<T>(a, r, i) : 0;
       const bool is_greater = i < end && key > bound, is_equal = i < end && key == bound;
-      // Both sums in one: a tile has fewer than 2^16.
+      // Both sums are in one number: a tile has fewer than 2^16.
       uint32_t all;
       const uint32_t before = sum_before(is_greater | uint32_t{is_equal} << 16, all);
       const uint32_t ties_before = equal + (before >> 16);

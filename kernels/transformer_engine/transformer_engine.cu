@@ -59,7 +59,7 @@ __device__ __forceinline__ uint64_t warp_scan(uint64_t value, int lane) {
   return value;
 }
 
-// Unsigned, because the sums may wrap.
+// Sums are unsigned, because they may wrap.
 __global__ void __launch_bounds__(kScanThreads) offsets_kernel(const __grid_constant__ ScanArgs a) {
   // Two sets: the warps of a chunk write one while slower warps still read the other.
   __shared__ uint64_t sums[2][kScanThreads / 32];

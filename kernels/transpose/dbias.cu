@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(3))
     for (int p = 0; p < kPack; ++p) {
       float f[kVec];
       to_float(x[s][p], f);
-      // A row outside adds nothing, whatever the scale is.
+      // A row outside of the matrix adds nothing, whatever the scale is.
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
         sums[i] = __fadd_rn(sums[i], p < rows ? __fmul_rn(f[i], scale) : 0.0f);

@@ -120,7 +120,7 @@ template <bool kVectors>
 __global__ void __launch_bounds__(kThreads)
     scale_transpose_kernel(const __grid_constant__ NVTEXNvfp4ScaleTransposeArgs a, unsigned down) {
   constexpr int kPer = 16, kAcross = kScaleCols / kPer;
-  // 16 more for other banks.
+  // 16 bytes more, so that rows lie in other banks.
   __shared__ __align__(16) uint8_t tile[kScaleTiles][kScaleCols + 16];
   const auto *in = static_cast<const uint8_t *>(a.input);
   const size_t tile0 = size_t{blockIdx.x % down} * kScaleTiles;

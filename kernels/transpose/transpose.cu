@@ -38,7 +38,7 @@ NVTEXOutcome transpose(const NVTEXTransposeArgs &a, cudaStream_t stream) {
   return launch_tile(a.input, nullptr, a.output, a.rows, a.cols, op, stream);
 }
 
-// Elements of 8 and 16 bytes.
+// Transposes elements of 8 and 16 bytes.
 template <class Unit>
 __global__ void __launch_bounds__(256) swap_units_kernel(const Unit *in, Unit *out, size_t rows,
                                                          size_t cols, unsigned tiles_per_line) {
@@ -70,9 +70,9 @@ struct SwapRowsArgs {
   const void *in;
   void *out;
   size_t first, second;
-  size_t length;    // Of a row, in vectors.
+  size_t length;    // Length of a row, in vectors.
   unsigned lanes;   // Threads that have a piece of a row; a power of two.
-  unsigned pieces;  // Of a row.
+  unsigned pieces;  // Pieces of a row.
 };
 
 constexpr int kSwapThreads = 256, kSwapRows = 4;
@@ -129,7 +129,7 @@ NVTEXOutcome swap_rows(const NVTEXSwapFirstDimsArgs &a, cudaStream_t stream) {
 }
 
 NVTEXOutcome swap_first_dims(const NVTEXSwapFirstDimsArgs &a, cudaStream_t stream) {
-  size_t width = 16;  // Of a vector.
+  size_t width = 16;  // Bytes of a vector.
   while (a.row_bytes % width != 0 || !aligned(a.input, width) || !aligned(a.output, width)) {
     width /= 2;
   }

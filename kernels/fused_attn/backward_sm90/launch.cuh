@@ -9,7 +9,7 @@
 namespace nvte {
 namespace sm90_backward {
 
-// What dbias sums over.
+// Which dimensions dbias sums over.
 struct BiasSums {
   BiasGradient to = BiasGradient::kNone;
   bool batch = false, heads = false;
@@ -51,7 +51,7 @@ struct Shares {
                       a.kv_side.cu_seqlens == nullptr;
     if (blocks > sms && !even) return;
     const size_t rest = blocks % sms;
-    constexpr size_t kOverhead = 4;  // Of a part, in rounds.
+    constexpr size_t kOverhead = 4;  // The cost of beginning a part, in rounds.
     size_t least = rounds + kOverhead / 2;
     for (size_t n = 2; n <= 16 && n <= rounds; ++n) {
       const size_t cost = ceil_div(rest * n, sms) * (ceil_div(rounds, n) + kOverhead);
@@ -219,7 +219,7 @@ struct Instance {
   size_t gradient_shared, convert_shared;  // Bytes of dynamic shared memory.
 };
 
-// All passes. `more_maps` makes the tensor maps that not every kernel has.
+// Runs all passes. `more_maps` makes the tensor maps that not every kernel has.
 template <class MoreMaps>
 NVTEXOutcome run_passes(Problem &p, const Instance &instance, const Layout &layout,
                         cudaStream_t stream, MoreMaps &&more_maps) {
@@ -240,7 +240,7 @@ NVTEXOutcome run_passes(Problem &p, const Instance &instance, const Layout &layo
   const auto has_rows = [](const NVTEXAttentionSide &x) {
     return x.starts == nullptr || x.tokens > 0;
   };
-  // Else there is nothing to load.
+  // Without rows and keys there is nothing to load, and no tensor map can be made.
   if (row_blocks > 0 && key_blocks > 0 && has_rows(p.q_side) && has_rows(p.kv_side)) {
     const int queries = static_cast<int>(instance.tile.queries);
     const int keys = static_cast<int>(instance.tile.keys);

@@ -12,7 +12,7 @@ namespace nvte {
 namespace sm90_backward {
 namespace long_heads {
 
-constexpr int kKeys = 64, kM = 64;  // Of a block; queries at a time.
+constexpr int kKeys = 64, kM = 64;  // Keys of a block, and queries at a time.
 constexpr int kPanel = 64 * 128;    // Bytes of 64 rows of 64 elements.
 
 // Sizes of gradient_kernel in bytes.
@@ -59,7 +59,7 @@ struct Consumer {
     if (!kExtras || a.dropout == 0.0f) return ~0u;
     return KeptScores<true>(a.mask.of_head(a, rare.sequence, head))(m0, work.n0 + warp * 16);
   }
-  // keys queries^T over kD elements.
+  // Scores: keys queries^T over kD elements.
   template <int kD>
   __device__ __forceinline__ void scores(float (&d)[kScores], uint32_t keys, uint32_t queries) {
     keys = low_k(keys);
@@ -70,7 +70,7 @@ struct Consumer {
       Product<T, kM>::template shared<>(d, operand(keys, at), operand(queries, at), s != 0);
     }
   }
-  // p^T do or ds^T q.
+  // Gradients of values or keys: p^T do or ds^T q.
   template <int kD>
   __device__ __forceinline__ void gradient(float (&d)[kD / 2], const uint32_t (&p)[kSteps][4],
                                            uint32_t queries) {
@@ -92,7 +92,8 @@ struct Consumer {
     }
   }
 
-  // Both warpgroups: rows past the end are anything, or another sequence's.
+  // Called by both warpgroups: rows past the end of the sequence are unknown, or another
+  // sequence's, and become zeros.
   __device__ __forceinline__ void clear_ends(int m0, const PipelineState<L::kStages> &at) {
     if (m0 + kM <= work.lq) return;
     b.q.consumer_wait(at);
@@ -115,7 +116,7 @@ struct Consumer {
     add_query_gradient(a, work, dq, to, a.turns + (index * 2 + kPart) * 4 + warp, block * kM, lane);
   }
 
-  // p and dv.
+  // The first warpgroup computes p and dv.
   __device__ __forceinline__ void run_values() {
     constexpr int kDq = kFirstPart<kDqk>;
     const uint32_t base = shared_address(shared);
@@ -142,9 +143,10 @@ struct Consumer {
         gradient<kDv>(dv, p, base + L::kO + o.stage * L::kTileV);
         wgmma_commit_group();
       };
-      // From s to p in shared memory.
+      // Computes p from s, and writes it to shared memory.
       const auto softmax = [&](int m0) {
-        [[maybe_unused]] float slopes[2];  // Of this lane's keys, from the first query on.
+        // The slopes of this lane's keys, from the first query on.
+        [[maybe_unused]] float slopes[2];
         if constexpr (kExtras) {
           const float slope = a.alibi ? a.slope_of(head) : 0.0f;
           const int c = work.n0 + warp * 16 + lane / 4 - m0;
@@ -168,7 +170,7 @@ struct Consumer {
         if (work.masked(m0)) mask<false>(s, work, work.n0 + warp * 16, m0, lane);
         b.q.consumer_release(q);
       };
-      // And what dropout leaves of it for dv.
+      // Writes p, and what dropout leaves of it for dv.
       const auto write_p = [&] {
         uint4 *to = reinterpret_cast<uint4 *>(shared + L::kP + parity * kPanel) + thread;
 #pragma unroll
@@ -236,7 +238,7 @@ struct Consumer {
     finish<kDv>(dv, a.dv, a.dim_v, a.scale_v, shared + L::kV, 0);
   }
 
-  // ds and dk.
+  // The second warpgroup computes ds and dk.
   __device__ __forceinline__ void run_keys() {
     constexpr int kDq = kDqk - kFirstPart<kDqk>;
     const uint32_t base = shared_address(shared);
@@ -264,7 +266,7 @@ struct Consumer {
         gradient<kDqk>(dk, ds, base + L::kQ + q.stage * L::kTileQk);
         wgmma_commit_group();
       };
-      // From dp to ds.
+      // Computes ds from dp.
       const auto subtract = [&] {
         const float *rows =
             reinterpret_cast<const float *>(shared + L::kRow + o.stage * L::kRowTile) + kM +
@@ -341,7 +343,8 @@ struct Consumer {
         b.q.consumer_release(q);
         q.advance();
         round_pairs<T, kScores>(ds, dp);
-        // Both warpgroups have read what lay here two rounds ago: the other one before this p.
+        // Both warpgroups have read what lay in this buffer two rounds ago: the other one did so
+        // before it wrote this p.
         write_ds();
         parity ^= 1;
         finish_dq(of_head, of_block);

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
   __syncthreads();
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  // What is rarely looked at stays in shared memory.
+  // What is seldom read stays in shared memory.
   __shared__ alignas(8) unsigned char place[sizeof(Place)];
   Place &shared_work = *reinterpret_cast<Place *>(place);
   if (thread == 0) shared_work = Place(a, static_cast<int>(blockIdx.x));

@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_const
       const bool used = stats != -INFINITY;
       // A lane of gradient_kernel has two neighbours of 8 rows and two of the next 8.
       const int place = r / 16 * 16 + r % 8 / 2 * 4 + r / 8 % 2 * 2 + r % 2;
-      // With ALiBi what it subtracts, from the block's first row on.
+      // With ALiBi the statistic contains what ALiBi subtracts, from the block's first row on.
       float statistic = fmaf(slope, static_cast<float>(r), stats * kLog2e);
       if constexpr (kFp8) statistic -= log_p_scale;
       a.rows[at * (2 * kM) + place] = used ? statistic : INFINITY;

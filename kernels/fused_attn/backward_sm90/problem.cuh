@@ -9,7 +9,7 @@ namespace sm90_backward {
 
 constexpr int kConsumers = 2;  // Warpgroups of a block that multiply. One more loads.
 constexpr int kThreads = 128 * (1 + kConsumers);
-constexpr int kHelperThreads = 256;  // Of a block of the kernels around the main one.
+constexpr int kHelperThreads = 256;  // Threads of a block of the kernels around the main one.
 constexpr int kConsumerBarrier = 1;  // The hardware barrier of all consumers.
 
 // Where the gradient of a bias goes.
@@ -28,12 +28,13 @@ struct Maps {
 
 struct Problem : NVTEXAttentionArgs {
   Maps maps;
-  float scale_v, scale_k;  // Of dv and of dk and dq: with dropout not as it was in the products.
+  float scale_v, scale_k;  // Factors of dv, and of dk and dq; with dropout they differ from those
+                           // in the products.
   Dropout mask;
   int heads, group;  // `group`: query heads of a key head.
   // Blocks of queries of a head, over all sequences, and of one sequence at most.
   int head_blocks, query_blocks;
-  int key_blocks;  // Of a sequence, at most.
+  int key_blocks;  // The largest number of blocks of keys of a sequence.
   // Blocks of queries that the next block of keys begins later, so that not all add to the same
   // rows of dq at once. H200, causal, 128 elements, 8192 queries: 2.62 ms for 2.67 ms.
   int turn;
@@ -51,10 +52,10 @@ struct Problem : NVTEXAttentionArgs {
   int *shared_turns;  // [shared blocks]: parts that have added.
   int shared_blocks;
   AlibiSlopes slopes;
-  float keep_scale, scale_d;               // Of what dropout keeps of dp, and of D.
+  float keep_scale, scale_d;               // Factors of what dropout keeps of dp, and of D.
   bool bias_batch, bias_heads, bias_rows;  // Dimensions that are not broadcast.
   BiasGradient to_bias;
-  bool sum_batch, sum_heads;    // What dbias sums over, beside queries.
+  bool sum_batch, sum_heads;    // Which dimensions dbias sums over, beside queries.
   NVTEXAttentionTensor scores;  // kStored: dbias; kGathered: ds of every score.
   // kSummed: [sequences or 1, heads or 1, query_blocks, key_blocks, M kKeys], in the order of
   // accumulators; kRows: [sequences, heads, key_blocks kKeys].
@@ -66,7 +67,7 @@ struct Problem : NVTEXAttentionArgs {
   __host__ __device__ bool stores_scores() const {
     return to_bias == BiasGradient::kStored || to_bias == BiasGradient::kGathered;
   }
-  // ALiBi's, in units of log2.
+  // The slope of ALiBi, in units of log2.
   __device__ __forceinline__ float slope_of(int head) const { return kLog2e * slopes(head); }
   // First block of queries of a sequence within a head.
   template <int kM>
@@ -75,7 +76,7 @@ struct Problem : NVTEXAttentionArgs {
   }
 };
 
-// Element 0 of row r.
+// The address of element 0 of row r.
 template <class T>
 __device__ __forceinline__ typename T::Bits *row_of(const NVTEXAttentionTensor &t,
                                                     const NVTEXAttentionSide &side, int i, int head,
@@ -86,7 +87,7 @@ __device__ __forceinline__ typename T::Bits *row_of(const NVTEXAttentionTensor &
 // What a block works on at a time.
 struct BlockShape {
   size_t queries, keys, dim_qk, dim_v;
-  // Of the gradients of its keys and values.
+  // Floats in shared memory for the gradients of the block's keys and values.
   size_t shared_floats() const { return keys * (dim_qk + dim_v); }
 };
 

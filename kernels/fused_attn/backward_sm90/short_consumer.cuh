@@ -22,7 +22,7 @@ template <class T, int kD, int kM, bool kDropout, Extra kExtra>
 struct Consumer {
   using L = Sizes<kD, kM, kExtra>;
   static constexpr bool kHasBias = kExtra == Extra::kBias, kFp8 = has_codes(kExtra);
-  static constexpr int kWords = (kM + 63) / 64;  // Of what dropout keeps.
+  static constexpr int kWords = (kM + 63) / 64;  // Words of what dropout keeps.
   static constexpr int kScores = kM / 2, kDim = kD / 2, kSteps = kM / 16;
   static constexpr int kDqColumns = kD == 128 ? kM : kM / 2;
 
@@ -42,7 +42,7 @@ struct Consumer {
       kept[kM / 64] = KeptScores<true, kM % 64 / 16>(of_head)(m0 + kM / 64 * 64, c);
     }
   }
-  // K q^T of this warpgroup's keys, or V do^T.
+  // Scores: K q^T of this warpgroup's keys, or V do^T.
   __device__ __forceinline__ void scores(float (&d)[kScores], uint32_t keys, uint32_t queries) {
     keys = low_k(keys + group * 64 * 128);
     queries = low_k(queries);
@@ -62,7 +62,7 @@ struct Consumer {
       Product<Types, kM>::shared(d, operand(keys, s * 32), operand(queries, s * 32), s != 0);
     }
   }
-  // p^T do, with p in registers.
+  // Gradients of values: p^T do, with p in registers.
   __device__ __forceinline__ void gradient(float (&d)[kDim], const uint32_t (&p)[kSteps][4],
                                            uint32_t queries) {
     queries = low_mn(queries, L::kQueryPanel);
@@ -71,7 +71,7 @@ struct Consumer {
       Product<T, kD>::template registers<true>(d, p[s], operand(queries, s * 2048), true);
     }
   }
-  // ds^T q, with ds in shared memory.
+  // Gradients of keys: ds^T q, with ds in shared memory.
   __device__ __forceinline__ void gradient(float (&d)[kDim], uint32_t ds, uint32_t queries) {
     ds = low_mn(ds + group * L::kQueryPanel, 0);
     queries = low_mn(queries, L::kQueryPanel);
@@ -118,7 +118,7 @@ struct Consumer {
         dp_factor = factor_of(a.d_o.scale_inv) * factor_of(a.v.scale_inv) * a.scale *
                     (factor_of(a.dp.scale) / factor_of(a.s.scale));
       }
-      // Of a lane's rows of a panel of ds or of a bias, which the lanes of a warp transpose.
+      // The lane's row and unit of a panel of ds or of a bias, which the lanes of a warp transpose.
       const int lane_row = lane / 16 * 8 + lane % 8, lane_unit = 2 * warp + (lane / 8 & 1);
       const uint32_t lane_at =
           group * L::kQueryPanel + lane_row * 128 + ((lane_unit ^ (lane_row & 7)) << 4);
@@ -177,7 +177,8 @@ struct Consumer {
         // The first ones are read before the wait, because shared memory is slow while others use
         // it.
         const float4 ahead = four_at(0);
-        [[maybe_unused]] float slopes[2];  // Of this lane's keys, from the first query on.
+        // The slopes of this lane's keys, from the first query on.
+        [[maybe_unused]] float slopes[2];
         if constexpr (kExtra == Extra::kAlibi) {
           const float slope = a.slope_of(head);
           const int c = work.n0 + group * 64 + warp * 16 + lane / 4 - m0;
@@ -235,7 +236,7 @@ struct Consumer {
         gradient(dv, z, base + L::kO + o.stage * L::kQueryTile);
         wgmma_commit_group();
       };
-      // From dp, while dv is on its way, to ds in shared memory.
+      // Computes ds from dp, while dv is being multiplied, and writes it to shared memory.
       const auto finish = [&] {
         const float *rows =
             reinterpret_cast<const float *>(shared + L::kRow + q.stage * L::kRowTile) + kM +
@@ -286,7 +287,8 @@ struct Consumer {
         } else {
           round_pairs<T, kScores>(ds, dp);
         }
-        // Both warpgroups have read what lay here two rounds ago: they have met since.
+        // Both warpgroups have read what lay in this buffer two rounds ago, because they have met
+        // at a barrier since.
         parity ^= 1;
         const uint32_t scores_at = base + L::kDs + parity * L::kScoreTile + lane_at;
 #pragma unroll
@@ -308,7 +310,8 @@ struct Consumer {
       };
       const auto start_dk = [&](int stage, int m0, int head) {
         if constexpr (kHasBias) {
-          // What was stored before has been read, so that the other ds may be written.
+          // The store of the previous ds has read its buffer, so that the buffer may be written
+          // again.
           if (thread % 128 == 0) cp_async_bulk_wait_group_read<0>();
         }
         bar_sync(kGroupBarrier + group, 128);
@@ -393,7 +396,7 @@ struct Consumer {
       get_part(dv, sum_v, kStep);
       get_part(dk, sum_k, kStep);
     }
-    // This warp alone uses these rows of V, and it is done with them.
+    // Only this warp uses these rows of V, and it has read them.
     unsigned char *panels = shared + L::kV + (group * 64 + warp * 16) * 128;
     const int first = work.n0 + group * 64 + warp * 16;
     if constexpr (kFp8) {
@@ -409,7 +412,7 @@ struct Consumer {
     }
   }
 
-  // ds to its sum over sequences or heads.
+  // Adds ds to its sum over sequences or heads.
   __device__ __forceinline__ void add_scores(const float (&ds)[kScores], int block, int head) {
     const int64_t of_sequence = a.sum_batch ? 0 : work.sequence, heads = a.sum_heads ? 1 : a.heads;
     const int64_t tile =
@@ -436,9 +439,9 @@ struct Consumer {
     }
   }
 
-  // To the sum over the blocks of keys; `block`: of all heads.
+  // Adds dq to its sum over the blocks of keys. `block` counts the blocks of all heads.
   __device__ __forceinline__ void add(const float (&dq)[kDqColumns / 2], int64_t block, int m0) {
-    constexpr int kPart = kM * kD / kConsumers / 4;  // Of a warp.
+    constexpr int kPart = kM * kD / kConsumers / 4;  // Elements of a warp.
     add_query_gradient(a, work, dq, a.dq_sum + block * (kM * kD) + (group * 4 + warp) * kPart,
                        a.turns + (block * kConsumers + group) * 4 + warp, m0, lane);
   }

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
   __syncthreads();
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  // What is rarely looked at stays in shared memory.
+  // What is seldom read stays in shared memory.
   __shared__ alignas(8) unsigned char place[sizeof(Work<kKeys, kM>)];
   Work<kKeys, kM> &shared_work = *reinterpret_cast<Work<kKeys, kM> *>(place);
   if (thread == 0) shared_work = Work<kKeys, kM>(a, static_cast<int>(blockIdx.x));
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kHelperThreads)
   if (m0 < lq) {
     const int64_t at = int64_t{head} * a.head_blocks + a.first_block<kM>(sequence) + block;
     const float4 *sum = reinterpret_cast<const float4 *>(a.dq_sum + at * (kM * kD));
-    constexpr int kColumns = kD == 128 ? kM : kM / 2;  // Of a warpgroup.
+    constexpr int kColumns = kD == 128 ? kM : kM / 2;  // Columns of a warpgroup.
 #pragma unroll
     for (int i = 0; i < kM * kD / 4 / kHelperThreads; ++i) {
       const int f = i * kHelperThreads + thread, t = f % 32, j = f / 32 % (kColumns / 8),

@@ -6,7 +6,7 @@
 namespace nvte {
 namespace sm90_backward {
 
-constexpr int kKeys = 128;  // Of a block, 64 of each consumer.
+constexpr int kKeys = 128;  // Keys of a block, 64 for each consumer.
 
 // What scores have beside products. kFp8, kFp8E5M2: nothing, but q, k and v are E4M3, and do is
 // E4M3 or E5M2. Products over the elements of a head take these tensors as they are. The others

@@ -81,7 +81,7 @@ __device__ __forceinline__ void round_pairs(uint32_t (&out)[kN / 8][4], const fl
   }
 }
 
-// To FP8 and back to half precision.
+// Rounds to FP8 and converts back to half precision.
 template <class Code, int kN>
 __device__ __forceinline__ void round_fp8(uint32_t (&out)[kN / 8][4], const float (&d)[kN]) {
   constexpr bool kE4M3 = Code::kDtype == kNVTEFloat8E4M3;
@@ -126,7 +126,7 @@ __device__ __forceinline__ void write_rows(const Problem &a, const NVTEXAttentio
     }
   }
   __syncwarp();
-  constexpr int kUnits = kD / 8;  // Of a row, 16 bytes each.
+  constexpr int kUnits = kD / 8;  // Units of a row, 16 bytes each.
   // Rows past a sequence are zero in dense tensors and not touched in ragged ones.
   const int end = written(a.kv_side, length);
   typename T::Bits *out = row_of<T>(to, a.kv_side, sequence, key_head, 0);

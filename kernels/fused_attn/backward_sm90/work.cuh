@@ -30,7 +30,7 @@ struct Barriers {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The warp has read a buffer.
+// Says that the warp has read a buffer.
 template <int kStages>
 __device__ __forceinline__ void release(Pipeline<kStages> &pipeline,
                                         const PipelineState<kStages> &at, int lane) {
@@ -49,8 +49,8 @@ struct Work {
   int last;                // The block that a head ends with.
   int block, head, total;  // The first of its share, and how many.
   int shared;              // Number of a block of keys that has others at work on it, or -1.
-  int part;                // Which of them this is.
-  int base;                // Of the sequence within a head.
+  int part;                // The number of this block among them.
+  int base;                // The first row of the sequence within a head.
 
   __device__ __forceinline__ Work(const Problem &a, int index) : band(a, 0, 0) {
     part = 0;
@@ -123,7 +123,7 @@ __device__ __forceinline__ void mask(float (&s)[kM / 2], const Work<kKeys, kM> &
   }
 }
 
-// Where the rows of a block are in tensor maps, and their loads.
+// The place of the rows of a block in tensor maps, and their loads.
 struct Source {
   int row, sequence;
 

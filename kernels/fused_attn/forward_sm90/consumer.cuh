@@ -21,7 +21,7 @@ namespace sm90_forward {
 
 // ---- Products
 
-// Queries in registers, as left operands.
+// The queries in registers, as left operands.
 template <class C>
 using Held = uint32_t[C::kHeldSteps][4];
 
@@ -164,7 +164,7 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
     release(v, v_at);
     v_at.advance();
   };
-  // By every thread, since each has read the descriptions of the tiles before.
+  // Every thread releases the tile, since each has read the descriptions of the tiles before.
   const auto release_tile = [&] { control.q.consumer_release({w, 0}); };
   float row_offset[2];
   const auto add_extras = [&](const Tile &t, int n, const State &at) {
@@ -178,7 +178,7 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
     }
   };
   bool open = false;  // The tile before still lacks its last product of probabilities and values.
-  // What turns products of queries and keys into exponents of 2.
+  // The factor that turns products of queries and keys into exponents of 2.
   float scale_log2 = p.scale * kLog2e;
   if constexpr (C::kFp8) scale_log2 *= factor_of(p.q_scale_inv) * factor_of(p.k_scale_inv);
   // Exponentials may grow up to 2^8 before results are multiplied to follow a new maximum.
@@ -268,8 +268,8 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
       bar_arrive(next_turn, 256);
       const bool masked = n >= high || n < low;
       more = n > begin;
-      // Not in the last tile of keys: queries are released early there, and scores could not be
-      // computed once more.
+      // The maximum is not reused in the last tile of keys: queries are released early there, and
+      // scores could not be computed once more.
       bool reused = false;
       if constexpr (C::kReusesMax) {
         reused = !masked && more && p.max == nullptr &&

@@ -10,10 +10,10 @@ namespace sm90_forward {
 struct Instance {
   void (*kernel)(Params);
   unsigned threads;
-  size_t shared;  // Bytes.
+  size_t shared;  // Bytes of shared memory.
 };
 
-// Of the row of kTunings with these. Defined in kernel.cuh.
+// The instance of the row of kTunings with these arguments. It is defined in kernel.cuh.
 template <class T, Extra kExtra, int kDimQK, int kDimV>
 Instance instance();
 

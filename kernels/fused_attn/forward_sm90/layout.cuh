@@ -83,7 +83,7 @@ struct Control {
   // has transposed values.
   Pipeline<C::kConsumers> q;
   Pipeline<C::kStages> k, v, transposed, bias;
-  bool is_end[C::kStages];  // This buffer of v was committed to say that nothing follows.
+  bool is_end[C::kStages];  // This buffer of v was committed only to say that nothing follows.
   Tile tile[kTiles];
 };
 

@@ -26,7 +26,7 @@ __device__ __forceinline__ void load_panels(unsigned char *to, int panel_bytes, 
   }
 }
 
-// Where a part of a tile of keys or values lies that is in one page.
+// The place of the part of a tile of keys or values that is in one page.
 struct PageBox {
   int first, end, number;
 };
@@ -111,7 +111,7 @@ __device__ __forceinline__ void produce_tiles(const Params &p, unsigned char *sh
     for (int n = t.end; n >= t.begin; --n) {
       if (n > t.begin) {
         uint64_t *const full = control.k.barrier(k_at);
-        // Before the wait, so that the number arrives meanwhile.
+        // The number of the page is loaded before the wait, so that it arrives meanwhile.
         PageBox page;
         if constexpr (C::kPages) {
           page = find_page<C>(p, p.k_pages + int64_t{t.batch} * p.max_k_pages, p.last_k_page, t,

@@ -17,10 +17,10 @@ struct Box {
 // A tile of queries, as the producer describes it to the consumers.
 struct Tile {
   int batch, head;  // batch < 0: there are no more tiles.
-  int m;            // First row.
-  int rows, keys;   // Of the sequence.
+  int m;            // The first row of the tile.
+  int rows, keys;   // Rows and keys of the sequence.
   int begin, end;   // Tiles of keys.
-  int low, high;    // Those of them that need no mask.
+  int low, high;    // The tiles of keys that need no mask.
   Box q, kv;
   int q_rows[3];  // The coordinates of the consumers' rows.
   float slope;    // ALiBi's, in units of products of queries and keys.

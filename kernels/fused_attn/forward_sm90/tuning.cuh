@@ -11,7 +11,7 @@ enum class Extra { kNone, kDropout, kAlibi, kBias, kPages };
 
 // An instance of the kernel. It serves head dims up to its own.
 struct Tuning {
-  int bytes;  // Of an element: 2 for BF16 and F16, 1 for E4M3.
+  int bytes;  // Bytes of an element: 2 for BF16 and F16, 1 for E4M3.
   Extra extra;
   int dim_qk, dim_v;
   int consumers;  // Warpgroups that multiply; each has 64 rows of queries.
@@ -30,7 +30,8 @@ constexpr Tuning kTunings[] = {
     {2, Extra::kNone, 128, 128, 2, 128, 2},
     {2, Extra::kNone, 192, 128, 2, 112, 2},
     {2, Extra::kNone, 256, 256, 2, 80, 2},
-    // What dropout keeps needs registers. Causal 8k: 273 and, for heads of 128, 419.
+    // The bits of what dropout keeps need registers. Causal 8k: 273 and, for heads of 128, 419
+    // TFLOP/s.
     {2, Extra::kDropout, 64, 64, 3, 96, 3},
     {2, Extra::kDropout, 128, 128, 2, 128, 2},
     {2, Extra::kDropout, 192, 128, 2, 112, 2},
@@ -55,7 +56,7 @@ constexpr Tuning kTunings[] = {
 };
 constexpr size_t kTuningCount = sizeof(kTunings) / sizeof(kTunings[0]);
 
-// The row of an instance.
+// The row of the table for an instance.
 constexpr const Tuning &tuning_of(int bytes, Extra extra, int dim_qk, int dim_v) {
   size_t row = 0;
   while (!(kTunings[row].bytes == bytes && kTunings[row].extra == extra &&

@@ -16,8 +16,8 @@ __device__ __forceinline__ void consume_tiles(const Params &p, const unsigned ch
   PipelineState<C::kStages> at;
   PipelineState<kTiles> slot;
   const unsigned lane = threadIdx.x % 32;
-  // Both blocks copy to both, so that a stage is released at both. The threads of a warp meet
-  // before, because all of them have read scales.
+  // Both blocks of a cluster copy to both, so that a stage is released at both. The threads of a
+  // warp meet before, because all of them have read scales.
   [[maybe_unused]] const unsigned other = cluster_ctarank() ^ 1;
   const auto release = [&](int stage) {
     if constexpr (C::kPromote) {

@@ -29,10 +29,10 @@ struct Config {
   // Whether an operand is stored with its inner dimension first.
   static constexpr bool kMnRows = kMnRows_, kMnCols = kMnCols_;
   static constexpr int kCols = kPromote || kMx ? 128 : 256, kStages = kPromote ? 6 : 4;
-  static constexpr int kDepth = 128 / kBytes;  // Of the inner dimension in a stage.
+  static constexpr int kDepth = 128 / kBytes;  // Elements of the inner dimension in a stage.
   static constexpr int kSteps = 4;             // Products of a stage.
   static constexpr int kRowBytes = kRows * 128, kStageBytes = kRowBytes + kCols * 128;
-  // Two stages of MXFP8 as it comes.
+  // Two stages of MXFP8 codes as they are in memory.
   static constexpr int kAtRaw = kStages * kStageBytes;
   static constexpr int kAtControl = kAtRaw + (kMx ? kStageBytes : 0);
   static constexpr int kScaleStages = kPromote ? kStages : 1;
@@ -42,15 +42,16 @@ struct Config {
 // A tile of D, as the producer describes it to the consumers.
 struct Tile {
   const Problem *problem;  // Null: there are no more.
-  int row, col;            // First ones.
-  int blocks;              // Of the inner dimension.
-  bool shares_cols;        // With the other block of the cluster; else the rows.
+  int row, col;            // The first row and column of the tile.
+  int blocks;              // Blocks of the inner dimension.
+  bool shares_cols;  // Whether the other block of the cluster has the same columns; otherwise it
+                     // has the same rows.
   bool bulk;
 };
 
 template <class C>
 struct Control {
-  Pipeline<C::kStages> stages;  // Of both operands.
+  Pipeline<C::kStages> stages;  // Stages of both operands.
   Pipeline<kTiles> tiles;
   Tile tile[kTiles];
   // Numbers of pairs of tiles, which the first block of the cluster sends to both. Both release
@@ -60,7 +61,7 @@ struct Control {
   alignas(16) float row_scales[C::kScaleStages][128], col_scales[C::kScaleStages][128];
   // MXFP8: scales of two blocks of 32 of this stage and the next, as bits of BF16.
   alignas(16) uint16_t mx_scales[C::kMx ? 2 : 1][2][C::kMx ? kRows + C::kCols : 8];
-  float staging[8][16 * (kStagingCols + 2)];  // Of each warp of the consumers.
+  float staging[8][16 * (kStagingCols + 2)];  // Staging memory of each warp of the consumers.
 };
 
 template <class C>

@@ -50,16 +50,16 @@ struct Decoder {
         bias(e5m2 ? 0x77807780 : 0x7b807b80),  // 2^112, 2^120
         special(e5m2 ? 0x04040404 : 0x01010101) {}
 
-  // Of two elements: the upper bytes of the halves of `high`.
+  // Decodes two elements: the upper bytes of the halves of `high`.
   __device__ __forceinline__ uint32_t decode(uint32_t high, uint32_t scales) const {
     const uint32_t bits = ((high >> shift) & mask) | (high & 0x80008000);
     return multiply_2(multiply_2(bits, bias), scales);
   }
-  // Bits where there are special ones among four.
+  // Has bits where there are special values among four.
   __device__ __forceinline__ uint32_t find_special(uint32_t w) const {
     return ((w & 0x7f7f7f7f) + special) & 0x80808080;
   }
-  // As decode(), of special ones as well.
+  // As decode(), also for special values.
   __device__ __forceinline__ uint32_t decode_any(uint32_t high, uint32_t scales) const {
     uint32_t out = decode(high, scales);
     const uint32_t found = find_special(high);
@@ -67,7 +67,8 @@ struct Decoder {
     for (int e = 0; e < 2; ++e) {
       const uint32_t code = high >> (16 * e) & 0xff00;
       if ((found >> (16 * e) & 0x8000) == 0) continue;
-      // Without a mantissa an infinity, which E4M3 has not; the scale may make it NaN.
+      // A special value without a mantissa is an infinity, which E4M3 does not have; the scale may
+      // make it NaN.
       const bool infinite = shift == 3 && (code & 0x0300) == 0;
       const uint32_t value = infinite ? (code & 0x8000) | 0x7f80 : 0x7fff;
       const uint32_t fixed = multiply_2(value, scales >> (16 * e) & 0xffff) & 0xffff;
@@ -136,7 +137,7 @@ __device__ __forceinline__ void copy_mx(const Params &p, unsigned char *shared, 
                                            outer % 32 * 16 + outer % 128 / 32 * 4 + block % 4
                             : mn_scales ? int64_t{block} * ((outers + 127) / 128 * 128) + outer
                                         : int64_t{outer} * groups * 4 + block;
-      // What pads the scales may be anything.
+      // The padding of the scales may hold anything.
       scales[j] = block < blocks_32 && outer < outers ? __ldg(scales_from + where) : 0u;
     }
   };
@@ -195,7 +196,7 @@ __device__ __forceinline__ void copy_mx(const Params &p, unsigned char *shared, 
   bar_sync(kProducerBarrier, C::kProducerThreads);
 #pragma unroll 1
   for (int i = 0; i < t.blocks; ++i, at.advance()) {
-    // All readers of these scales two stages ago have passed the barrier below since.
+    // All threads that read these scales two stages ago have passed the barrier below since.
     put_scales(i + 1);
     fetch_scales(i + 2);
     cp_async_wait_group<1>();

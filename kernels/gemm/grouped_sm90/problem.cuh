@@ -9,7 +9,7 @@
 namespace nvte {
 namespace sm90_grouped {
 
-constexpr int kRows = 128;  // Of a tile.
+constexpr int kRows = 128;  // Rows of a tile.
 // A copy brings 64 rows of an operand, 128 bytes of the inner dimension of each.
 constexpr int kChunk = 64;
 constexpr int kChunkBytes = kChunk * 128;
@@ -21,7 +21,7 @@ constexpr size_t kMaxSize = INT_MAX / 4;
 struct Problem {
   CUtensorMap rows_map, cols_map;
   const void *rows_data, *cols_data;
-  const void *rows_scales, *cols_scales;  // Of modes with more than one scale.
+  const void *rows_scales, *cols_scales;  // Scales in modes with more than one scale.
   const void *c;
   void *d;
   float alpha, beta;
@@ -36,7 +36,7 @@ struct Params {
   unsigned count;
   NVTEDType d_dtype;
   NVTEScalingMode rows_mode, cols_mode;
-  bool rows_e5m2, cols_e5m2, rows_swizzled, cols_swizzled;  // MXFP8.
+  bool rows_e5m2, cols_e5m2, rows_swizzled, cols_swizzled;  // Formats and order of scales in MXFP8.
 };
 
 __host__ __device__ constexpr unsigned tiles(unsigned n, unsigned of) {

@@ -61,7 +61,7 @@ __device__ __forceinline__ void copy_chunk(unsigned char *to, const void *data, 
   const int line0 = kMn ? inner : outer, at = (kMn ? outer : inner) * kBytes;
   const int unit = static_cast<int>(threadIdx.x % 8);  // 16 bytes of a row
   const int r = static_cast<int>(threadIdx.x / 8), begin = at + 16 * unit;
-  constexpr int kLines = 4;  // 16 apart
+  constexpr int kLines = 4;  // Lines that lie 16 apart.
   uint32_t words[kLines][5];
   int shift[kLines], bytes[kLines];
 #pragma unroll

@@ -10,7 +10,7 @@ namespace sm90_grouped {
 
 constexpr int kSetupThreads = 256;
 
-// A tensor of members.
+// A tensor of members, as the operand describes it.
 struct Matrix {
   const void *data;
   const NVTEXGroupedMember *members;
@@ -32,7 +32,7 @@ struct SetupParams {
   int tile_cols;
   Problem *problems;
   unsigned *first, *next;
-  unsigned clusters;  // Each begins with the pair of its own number.
+  unsigned clusters;  // Each cluster begins with the pair of tiles of its own number.
 };
 
 // Elements, bytes of scales and pairs of tiles before a member, in everything that has the members
@@ -127,7 +127,7 @@ __device__ __forceinline__ bool whole_units(const void *data, size_t pitch) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && pitch % 16 == 0;
 }
 
-// One block. A thread makes the problem of a member.
+// Runs in one block. A thread makes the problem of a member.
 static __global__ void __launch_bounds__(kSetupThreads)
     grouped_gemm_setup_kernel(const __grid_constant__ SetupParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
