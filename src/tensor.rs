@@ -30,7 +30,7 @@ pub struct Shape(Dims);
 
 #[derive(Clone, Copy)]
 enum Dims {
-    /// The first `ndim`; the others are 0.
+    /// The first `ndim` entries are the dimensions, the others are 0.
     Few {
         ndim: u8,
         dims: [usize; INLINE],
@@ -84,7 +84,7 @@ impl Shape {
         };
         let extent = extent(dims).filter(|&numel| numel <= isize::MAX as usize);
         extent.ok_or_else(|| {
-            let expected = "dimensions whose product fits 63 bits";
+            let expected = "dimensions whose product is less than 2^63";
             Error::argument(argument, expected, Self::new(dims))
         })
     }
@@ -167,9 +167,9 @@ fn extent(dims: &[usize]) -> Option<usize> {
 
 /// An enumeration as an argument of C: any number may arrive.
 pub trait FromC: FromPrimitive + Copy + PartialEq {
-    /// What is legal, for messages.
+    /// The legal values, for messages.
     const WHAT: &'static str;
-    /// The variant that only counts the others.
+    /// The variant that is no value but counts the others.
     const COUNT: Option<Self> = None;
 
     #[inline]
@@ -261,12 +261,12 @@ impl Buffer {
         buffer.set(argument, basic).map(|()| buffer)
     }
 
-    /// Takes over what C passed; after an error, nothing.
+    /// Takes over what C passed. After an error the buffer is unchanged.
     pub fn set(&mut self, argument: impl Display, basic: &NVTEBasicTensor) -> Result<()> {
         let dtype: NVTEDType = from_c(format_args!("{argument}.dtype"), basic.dtype)?;
         let extent = Shape::check(format_args!("{argument}.shape"), &basic.shape)?;
         if extent.checked_mul(dtype.bits()).is_none_or(|bits| bits / 8 > isize::MAX as usize) {
-            let expected = "dimensions whose product in bytes fits 63 bits";
+            let expected = "dimensions whose product is less than 2^63 bytes";
             let got = Shape::checked(&basic.shape);
             return Err(Error::argument(format!("{argument}.shape"), expected, got));
         }
@@ -297,7 +297,7 @@ impl Buffer {
         bytes(self.shape.numel(), self.dtype)
     }
 
-    /// Fits, because `set` takes no other shape.
+    /// The product fits, because `set` takes no other shape.
     pub fn bits(&self) -> usize {
         self.shape.numel().saturating_mul(self.dtype.bits())
     }

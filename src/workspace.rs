@@ -7,7 +7,7 @@ use crate::tensor::{Buffer, Shape, TENSORS, bytes};
 use crate::types::{NVTEDType, NVTETensor};
 use std::ffi::c_void;
 
-/// What makes a tensor of the caller a question for the size.
+/// How a tensor of the caller asks for the size of the workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asks {
     WithoutPointer,
@@ -73,7 +73,7 @@ fn bytes_of(dtype: NVTEDType, shape: &Shape) -> Result<usize> {
     let numel = shape.dims().iter().try_fold(1usize, |numel, &dim| numel.checked_mul(dim));
     let numel = numel.filter(|&numel| bytes(numel, dtype) <= isize::MAX as usize);
     let numel = numel
-        .ok_or_else(|| Error::argument("workspace", "a shape whose bytes fit 63 bits", shape))?;
+        .ok_or_else(|| Error::argument("workspace", "a shape of less than 2^63 bytes", shape))?;
     Ok(bytes(numel, dtype))
 }
 

@@ -188,7 +188,7 @@ static double *ref_multihead(const Model *m, const Parameters *p, const char *pr
   const size_t cols = cross ? q_cols : q_cols + kv_cols;
   double *a = ref_linear(p, name, "weight", "bias", x, rows, cols, m->hidden), *kv = a;
   const size_t length_kv = cross ? m->length_kv : m->length;
-  // Of the queries, heads of a group follow each other.
+  // In the queries, the heads of a group follow each other.
   double *queries = malloc(rows * q_cols * sizeof *queries);
   for (size_t i = 0; i < rows; i++) {
     for (size_t h = 0; h < m->heads; h++) {
@@ -534,7 +534,7 @@ static void check_model(const Model *m) {
   Subject s = new_subject(m);
   double *y = doubles(s.outputs), *probe = doubles(s.outputs);
   const double tolerance = tolerance_of(m);
-  // Without a tape, and with one.
+  // The pass runs without a tape, and with one.
   ref_forward(m, &s.p, s.in, y);
   if (!pass_forward(&s, NULL)) {
     end_subject(&s);
@@ -733,7 +733,7 @@ static void cases_dropout(void) {
     CHECK(!memcmp(buffer_read(s.din[0]), grad, s.din[0]->bytes), "the tape lost its state");
     pass(&s);
     CHECK(memcmp(buffer_read(s.out), first, s.out->bytes) != 0, "another state, the same result");
-    // Differences of rounded products say nothing.
+    // On CUDA products are rounded, so that differences say nothing.
     for (size_t i = 0; i < s.num_inputs && !on_cuda(); i++) {
       const float *g = buffer_read(s.din[i]);
       float *x = buffer_read(s.bin[i]), *moved = host_memory(s.bin[i]->bytes);
@@ -990,8 +990,9 @@ static void case_refusals(void) {
   m = base(MULTIHEAD);
   m.format = NVTE_THD;
   CHECK(!create(context, &m), "a module");
-  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,
-               "config.attention.attn_mask_type: expected a mask with padding (NVTE_THD)");
+  EXPECT_ERROR(
+      NVTEX_INVALID_ARGUMENT,
+      "config.attention.attn_mask_type: expected a mask with padding (qkv_format is NVTE_THD)");
   m = base(MULTIHEAD);
   m.qk_norm = (NVTEXQKNorm)4;
   CHECK(!create(context, &m), "a module");
@@ -1014,7 +1015,7 @@ static void case_refusals(void) {
   CHECK(!nvtex_multihead_attention_create(context, &c, NULL), "a module");
   EXPECT_ERROR(NVTEX_UNSUPPORTED,
                "nvtex_multihead_attention_create: config.attention.parallel.tensor_parallel_size: "
-               "expected 1 (modules are on one rank), got 2");
+               "expected 1 (a module runs on one rank), got 2");
   c.attention.parallel.tensor_parallel_size = 1;
   c.attention.parallel.context_parallel_size = 4;
   CHECK(!nvtex_multihead_attention_create(context, &c, NULL), "a module");
@@ -1090,7 +1091,7 @@ static void case_refusals(void) {
   parts[2] = parts[0];
   nvtex_module_forward(attention, parts, 3, &o, 1, NULL, NULL, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,
-               "step.cu_seqlens_q: expected Int32 [b + 1] (a mask with padding), got null");
+               "step.cu_seqlens_q: expected Int32 [b + 1] (the mask has padding), got null");
   NVTEXStep step;
   nvtex_step_init(&step, sizeof step);
   step.cu_seqlens_q = step.cu_seqlens_kv = tensor(in->ptr, kNVTEInt32, SHAPE(2));

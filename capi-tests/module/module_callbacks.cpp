@@ -37,7 +37,7 @@ int failures = 0;
 
 constexpr size_t kSize = 32;
 
-// What the functions do besides their work.
+// Called by the functions besides their work.
 std::function<void()> on_allocate, on_release, on_choose, on_reduce;
 std::set<void *> live;
 
@@ -139,7 +139,7 @@ struct Setup {
     return tape;
   }
 
-  // A step after an error.
+  // A step after an error must work.
   void works() const {
     on_allocate = on_release = on_choose = on_reduce = nullptr;
     const NVTEXTape tape = forward();

@@ -163,7 +163,7 @@ static void compare(const Setup *setup, NVTEDType dtype, const NVTEXRecipeConfig
   }
   Subject *plain = begin(setup, dtype, recipe, false, false);
   Subject *again = begin(setup, dtype, recipe, attention, mlp);
-  // Also the scales of the steps that follow are the same.
+  // The scales of the steps that follow must be the same, too.
   for (int repeat = 0; repeat < 3; repeat++) {
     if (!train(plain, dtype, inputs, dy, setup->decoder)) break;
     if (!train(again, dtype, inputs, dy, setup->decoder)) break;

@@ -178,7 +178,7 @@ static void check(NVTEDType dtype, const size_t *splits, bool bias, bool accumul
     for (int i = 0; splits[e] > 0 && i < passes; i++) {
       pass(&alone, &d, NULL, first, splits[e], y_alone, dx_alone);
     }
-    // A part without rows: zeros, as they were.
+    // A part without rows has gradients of zeros.
     const char *expected = buffer_read(alone.dw[e]);
     CHECK(!memcmp(buffer_read(grouped.dw[e]), expected, OUT * IN * sizeof(float)), "dw of %zu", e);
     expected = buffer_read(alone.db[e]);

@@ -22,7 +22,7 @@ typedef struct Model {
   NVTEXKVCache cache;
   NVTEXStep step;
   double *tokens[SEQUENCES];    // Inputs, MOST rows of each.
-  double *expected[SEQUENCES];  // Of one pass.
+  double *expected[SEQUENCES];  // Results of one pass over the whole sequence.
   NVTETensor memory;
 } Model;
 
@@ -53,7 +53,7 @@ static NVTEXModule new_layer(const Model *m, size_t index) {
   return nvtex_transformer_layer_create(m->context, &c, NULL);
 }
 
-// Packed tokens are a batch of 1.
+// Packed tokens have the shape of a batch of 1.
 static NVTEShape shape_in(const Model *m, size_t batch, size_t length) {
   if (m->setup.format == NVTE_THD) return SHAPE(batch * length, HIDDEN);
   return m->setup.format == NVTE_SBHD ? SHAPE(length, batch, HIDDEN) : SHAPE(batch, length, HIDDEN);
@@ -76,7 +76,7 @@ static double *pass(Model *m, size_t batch, size_t length, const double *x) {
     result = buffer(count * dtype_size(dtype));
     NVTETensor ins[2] = {in, m->memory};
     if (m->setup.decoder) {
-      // The same memory for each sequence.
+      // Each sequence has the same memory.
       ins[1] = tensor(nvte_tensor_data(m->memory), dtype, shape_in(m, batch, 3));
     }
     NVTETensor out = tensor(result->ptr, dtype, shape_in(m, batch, length));
@@ -175,7 +175,7 @@ static bool advance(Model *m, size_t batch, const size_t *tokens, const size_t *
     for (size_t s = 0; s < (packed ? tokens[b] : length); s++) {
       const size_t row = packed ? first[b] + s : row_in(m, batch, length, b, s);
       for (size_t j = 0; j < HIDDEN; j++) {
-        // What is behind the new tokens does not matter.
+        // Rows after the new tokens may hold anything.
         x[row * HIDDEN + j] = s < tokens[b] ? m->tokens[of[b]][(done[b] + s) * HIDDEN + j]
                               : fp8         ? 0
                                             : (double)NAN;
@@ -207,7 +207,8 @@ static bool advance(Model *m, size_t batch, const size_t *tokens, const size_t *
   return true;
 }
 
-// All sequences to their ends: first pieces, then token by token, each its own number of them.
+// Generates all sequences to their ends: first in pieces, then token by token, each with its own
+// number of them.
 static void generate(const Setup *setup) {
   Model m;
   if (!begin(&m, setup)) return;
@@ -313,7 +314,7 @@ static void case_reorder(void) {
     const size_t next[] = {1, 3, 1, 7}, one[] = {1, 1, 1, 1};
     advance(&m, 4, next, texts_then, done_then, 0);
     advance(&m, 4, one, texts_then, done_then, 1);
-    // Guesses are taken back.
+    // Tokens that were only guesses are taken back.
     nvtex_kv_cache_truncate(m.cache, 1, 6);
     nvtex_kv_cache_truncate(m.cache, 2, 0);
     EXPECT_OK();
@@ -322,7 +323,7 @@ static void case_reorder(void) {
     size_t texts_last[] = {1, 1, 2, 3};
     const size_t last[] = {2, 4, 11, 0};
     advance(&m, 4, last, texts_last, done_then, 2);
-    // Half of them rest.
+    // Half of the sequences get no tokens.
     advance(&m, 2, one, texts_last, done_then, 0);
     advance(&m, 4, one, texts_last, done_then, 0);
     CHECK_EQ(nvtex_kv_cache_length(m.cache, 3), 9);
@@ -355,7 +356,7 @@ static void case_few_pages(void) {
   destroy(&m);
 }
 
-// Blocks of an allocator, with guard bytes behind.
+// Blocks of an allocator, with guard bytes after each.
 static struct {
   unsigned char *ptr;
   size_t bytes;
@@ -439,7 +440,7 @@ static void case_refusals(void) {
   double *x = host_memory(2 * MOST * HIDDEN * sizeof *x);
   memset(x, 0, 2 * MOST * HIDDEN * sizeof *x);
   CHECK(!pass(&m, 2, 4, x), "a pass");
-  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "step.kv_cache: expected a cache of which");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "step.kv_cache: expected a cache whose step");
   const size_t tokens[] = {3, 4}, many[] = {1, MOST};
   nvtex_kv_cache_step(m.cache, tokens, 2, NULL);
   CHECK(!pass(&m, 2, 3, x), "a pass");

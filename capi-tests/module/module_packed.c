@@ -82,7 +82,7 @@ static void close_to(const char *name, NVTEDType dtype, const void *got, const v
 static void compare(const Setup *s, NVTEDType dtype) {
   const size_t size = dtype_size(dtype), row = HIDDEN * size;
   const int32_t *starts = s->padded ? kPadded : kSums;
-  // A few tokens behind all sequences.
+  // There are a few tokens after all sequences.
   const size_t tokens = (size_t)starts[SEQUENCES] + 2,
                memory_tokens = (size_t)kMemorySums[SEQUENCES];
   NVTEXContext context = nvtex_context_create(NULL);
@@ -180,8 +180,9 @@ static void case_refusals(void) {
   NVTETensor out =
       tensor(buffer(10 * HIDDEN * sizeof(float))->ptr, kNVTEFloat32, SHAPE(10, HIDDEN));
   nvtex_module_forward(m.module, &in, 1, &out, 1, NULL, NULL, NULL);
-  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,
-               "nvtex_module_forward: step.cu_seqlens_q: expected Int32 [b + 1] (NVTE_THD)");
+  EXPECT_ERROR(
+      NVTEX_INVALID_ARGUMENT,
+      "nvtex_module_forward: step.cu_seqlens_q: expected Int32 [b + 1] (the format is NVTE_THD)");
   NVTETensor cube = tensor(b->ptr, kNVTEFloat32, SHAPE(2, 5, HIDDEN));
   nvtex_module_forward(m.module, &cube, 1, &out, 1, NULL, NULL, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "inputs[0].shape: expected [tokens, 32]");

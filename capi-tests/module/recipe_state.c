@@ -175,7 +175,7 @@ static void case_refusals(void) {
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "context");
   Layer l = new_layer();
   nvtex_context_end(l.context);
-  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "context: expected a begin before the end");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "context: expected an open region (nvtex_context_begin)");
   nvtex_context_begin(l.context, NULL, NVTEX_CONTEXT_ENABLED, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "recipe");
   nvtex_context_begin(l.context, NULL, 8, NULL);
@@ -273,7 +273,7 @@ static void case_trace(void) {
     nvtex_context_backward_update(l.context, NULL);
     State t = state_of(l.context, "layer");
     CHECK(!memcmp(&s, &t, sizeof s), "a skipped update changed the state");
-    // Zeros alone count as not used.
+    // A step of zeros alone counts as not used.
     step(&l, recipe, 0, 0);
     t = state_of(l.context, "layer");
     check_history(&t, 0, 0, 3, (float[]){0, 0.25f, 0.125f});
@@ -382,7 +382,7 @@ static void case_microbatches(void) {
       break;
   }
   nvtex_context_forward_update(l.context, NULL);
-  // Only later ones: the weight counts as not used.
+  // In later microbatches the weight counts as not used.
   backward(&l, forward_with(&l, recipe, NVTEX_MICROBATCH_LATER));
   nvtex_context_forward_update(l.context, NULL);
   s = state_of(l.context, "layer");
@@ -514,7 +514,7 @@ static void case_quantized_weights(void) {
     CHECK_EQ(nvte_tensor_type(p.value), kNVTEFloat8E4M3);
     nvtex_module_parameter(plain, 0, &p);
     CHECK(!p.quantized, "the weight is in FP8");
-    // The initial value, as both have it.
+    // The initial value that both modules have.
     float *initial = host_memory(n * n * sizeof(float));
     nvtex_module_initial_value(fp8, 0, initial, n * n);
     double squares = 0;
@@ -695,7 +695,7 @@ static void case_files(void) {
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "bytes: expected at least");
   CHECK_EQ(nvtex_context_save(a.context, file, size + 1, NULL), size);
   EXPECT_OK();
-  // Loaded before the layer has run, or after.
+  // The state is loaded before the layer has run, or after.
   for (int late = 0; late < 2; late++) {
     Layer b = new_layer();
     if (late) step(&b, recipe, 9, 9);
@@ -718,7 +718,7 @@ static void case_files(void) {
     end_layer(&c);
     end_layer(&b);
   }
-  // Another length of the history.
+  // The loaded context has another length of the history.
   Layer d = new_layer();
   nvtex_context_load(d.context, file, size, NULL);
   NVTEXRecipe shorter = delayed_recipe(2, NVTEX_HISTORY_MAX);
@@ -726,7 +726,7 @@ static void case_files(void) {
   State s = state_of(d.context, "layer");
   check_history(&s, 0, 0, 2, (float[]){0, 0.5f});
   CHECK_FLOAT(s.scale[0][0], 224);  // the newest of the file was 2
-  // Damage of any byte, and any length.
+  // A file with any byte damaged, or cut at any length, is refused.
   State before = state_of(d.context, "layer");
   for (size_t i = 0; i < size; i++) {
     file[i] ^= 0x10;
@@ -804,7 +804,7 @@ static void life(Heap *heap, NVTEXRecipe recipe, const Layer *data) {
   }
   if (tape) nvtex_module_backward(module, tape, &data->tdy, 1, &data->tdx, 1, NULL);
   nvtex_context_forward_update(context, NULL);
-  // In any order.
+  // Objects may be destroyed in any order.
   nvtex_context_destroy(context);
   nvtex_module_destroy(module);
   nvtex_tape_destroy(tape);
@@ -999,7 +999,7 @@ static void case_trim(void) {
       CHECK(kept >= least, "only %zu bytes were kept", kept);
     CHECK(nvtex_context_trim(context, 0) <= 512, "the bound was not kept");
     CHECK_EQ(nvtex_context_trim(context, 0), 0);
-    // What is left is enough for the next step.
+    // The memory that is left is enough for the next step.
     nvtex_tape_destroy(forward_with(&l, recipe, NVTEX_MICROBATCH_NONE));
     nvtex_recipe_destroy(recipe);
     end_layer(&l);

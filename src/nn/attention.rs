@@ -28,7 +28,7 @@ pub struct HeadNorm {
     pub op: ops::Norm,
     /// `x / |x|`: without parameters.
     pub l2: bool,
-    /// In front of the rotary embedding, not behind it.
+    /// The norm comes before the rotary embedding, not after it.
     pub before_rope: bool,
 }
 
@@ -38,7 +38,7 @@ pub struct AttentionConfig {
     pub groups: usize,
     pub dim_qk: usize,
     pub dim_v: usize,
-    /// Of the probabilities.
+    /// Dropout of the probabilities.
     pub dropout: f32,
     /// Sequence first, batch first, or packed tokens.
     pub format: NVTE_QKV_Format,
@@ -46,12 +46,12 @@ pub struct AttentionConfig {
     pub window: [i64; 2],
     pub bottom_right: bool,
     pub softmax: NVTE_Softmax_Type,
-    /// Of the scores; 0: `1 / sqrt(dim_qk)`.
+    /// Factor of the scores; 0 stands for `1 / sqrt(dim_qk)`.
     pub scale: f32,
     pub dtype: NVTEDType,
     /// The tape holds neither result nor statistics; the backward pass computes them again.
     pub checkpoint: bool,
-    /// Of each head of queries and keys, in modules with projections.
+    /// Norm of each head of queries and keys, in modules with projections.
     pub norm: Option<HeadNorm>,
     /// Where the dropout begins in a call's sequence of random numbers.
     pub site: u32,
@@ -120,7 +120,7 @@ pub struct CoreTape {
     page_table: Option<Tensor>,
     rng_state: Option<QTensor>,
     stats: QTensor,
-    /// What it has read in place of queries, keys and values in high precision.
+    /// The FP8 tensors that the pass has read in place of queries, keys and values in high precision.
     fp8: Option<Box<Fp8Heads>>,
 }
 
@@ -199,7 +199,7 @@ impl Core {
         for (name, sums) in ["q", "kv"].into_iter().zip(&cu_seqlens) {
             if op.padding() && sums.is_none() {
                 let name = format!("step.cu_seqlens_{name}");
-                return Err(Error::argument(name, "Int32 [b + 1] (a mask with padding)", "null"));
+                return Err(Error::argument(name, "Int32 [b + 1] (the mask has padding)", "null"));
             }
         }
         let rng_state = if dropout > 0.0 { Some(run.random(config.site)?) } else { None };
@@ -216,7 +216,7 @@ impl Core {
         Ok(tape)
     }
 
-    /// Computes `o` of a tape, and returns its statistics.
+    /// Computes the output `o` of a tape again, and returns its statistics.
     fn forward_again(
         &self,
         run: &Run,
@@ -333,7 +333,7 @@ impl DotProductAttention {
     /// Queries, keys and values are of one batch, and values as long as keys.
     fn check_dims(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<()> {
         let at = match self.core.config.format {
-            // Packed tokens may be more than their sequences have.
+            // A packed tensor may have more tokens than its sequences.
             NVTE_THD => return Ok(()),
             NVTE_SBHD => 1,
             _ => 0,
@@ -429,7 +429,7 @@ impl Layer for DotProductAttention {
 pub struct MultiheadConfig {
     pub attention: AttentionConfig,
     pub hidden: usize,
-    /// In front of the first projection.
+    /// Norm in front of the first projection.
     pub norm: Option<NormConfig>,
     /// Keys and values come from a second input.
     pub cross: bool,
@@ -442,13 +442,13 @@ pub struct MultiheadConfig {
 /// Projections to queries, keys and values, attention, and a projection back.
 pub struct MultiheadAttention {
     core: Core,
-    /// Unique in the context.
+    /// The name, unique in the context.
     name: String,
     hidden: usize,
     rotary_interleaved: bool,
-    /// Of the heads of queries and keys.
+    /// Norms of the heads of queries and keys.
     norms: Option<[NormLayer; 2]>,
-    /// To all three, or to the queries alone.
+    /// Projection to queries, keys and values, or with a second input to the queries alone.
     first: Linear,
     key_value: Option<Linear>,
     proj: Linear,
@@ -475,10 +475,10 @@ pub struct MultiheadTape {
     first: Box<LinearTape>,
     key_value: Option<Box<LinearTape>>,
     heads: Heads,
-    /// Of queries and keys, in front of their norms.
+    /// Tapes of the norms of queries and keys.
     norms: Option<[NormTape; 2]>,
     core: Box<CoreTape>,
-    /// None if it is to be computed again.
+    /// The attention's output; none if it is to be computed again.
     o: Option<QTensor>,
     proj: Box<LinearTape>,
     frequencies: Option<Tensor>,
@@ -558,7 +558,7 @@ impl MultiheadAttention {
         Ok((matrix, rows, self.lengths(x)?))
     }
 
-    /// Dimensions of heads in the format.
+    /// Dimensions of `heads` heads in the format of this attention.
     fn dims(&self, [length, batch]: [usize; 2], heads: usize) -> Shape {
         let dim = self.core.config.dim_qk;
         match self.core.config.format {
@@ -606,7 +606,7 @@ impl MultiheadAttention {
         let sequences = cu_seqlens.map_or(batch, |sums| sums.rowwise.shape.numel() - 1);
         let turned = frequencies.map_or(0, |f| f.rowwise.shape.flatten().1);
         if let Some(frequencies) = frequencies {
-            // What a cache and packed tokens need is checked where they are.
+            // With a cache or packed tokens the number of rows is checked where they are used.
             let least = if starts.is_none() && cu_seqlens.is_none() { length } else { 1 };
             let shape = frequencies.rowwise.shape;
             let good = matches!(shape.dims(), [rows, 1, 1, _] if *rows >= least);
@@ -674,7 +674,7 @@ impl MultiheadAttention {
     ) -> Result<Box<MultiheadTape>> {
         let AttentionConfig { heads, groups, dtype, dim_qk, .. } = self.core.config;
         let cross = self.key_value.is_some();
-        // Of the queries and, if there is no second input, of the keys.
+        // Cumulative lengths of the queries and, if there is no second input, of the keys.
         let cu_seqlens = match (cross, &run.cu_seqlens) {
             (true, lengths) => lengths.clone(),
             (false, [q, _, padded, _]) => [q.clone(), q.clone(), padded.clone(), padded.clone()],
@@ -765,7 +765,7 @@ impl MultiheadAttention {
         }
         let mut heads = tensors;
         if core.fp8.is_some() && norms.is_none() {
-            // Nobody reads them again.
+            // Nobody reads the separate queries, keys and values again.
             heads._owners.clear();
         }
         let tape = MultiheadTape {
@@ -783,7 +783,7 @@ impl MultiheadAttention {
         Ok(Box::new(tape))
     }
 
-    /// Where packed tokens begin to be counted.
+    /// The sums of lengths from which packed tokens are counted.
     fn sequences(
         &self,
         run: &Run,
@@ -796,7 +796,7 @@ impl MultiheadAttention {
             return Ok(cache.new_tokens().0);
         }
         let Some(sums) = sums else {
-            let expected = "Int32 [b + 1] (NVTE_THD)";
+            let expected = "Int32 [b + 1] (the format is NVTE_THD)";
             return Err(Error::argument("step.cu_seqlens_q", expected, "null"));
         };
         let least = match (padded, run.max_seqlen[0]) {
@@ -980,7 +980,11 @@ impl Layer for MultiheadAttention {
         let (x, rows, lengths) = self.input(&inputs.get(0)?)?;
         let memory = inputs.find(1).map(|memory| self.input(&memory)).transpose()?;
         if self.key_value.is_some() && run.kv_cache.is_some() {
-            return Err(Error::argument("step.kv_cache", "null (cross attention)", "a cache"));
+            return Err(Error::argument(
+                "step.kv_cache",
+                "null (cross attention has no cache)",
+                "a cache",
+            ));
         }
         let shape = (rows, self.hidden);
         let y = outputs.get(0)?.matrix(self.core.config.dtype, shape)?;

@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-/// What `nvtex_context_begin` said.
+/// The arguments of `nvtex_context_begin`.
 #[derive(Clone)]
 pub struct Frame {
     pub recipe: Option<Arc<Recipe>>,
@@ -95,8 +95,8 @@ impl Context {
         match callback::is_nested(self.memory.id()) {
             false => Ok(()),
             true => {
-                let got = "one that is in use by the call that called this function";
-                Err(Error::argument(argument, "a handle of a context that is free", got))
+                let got = "the context of the call that has called this function";
+                Err(Error::argument(argument, "a context that no call is using", got))
             }
         }
     }
@@ -108,7 +108,7 @@ impl Context {
     pub fn end(&self) -> Result<()> {
         match lock(&self.state).frames.pop() {
             Some(_) => Ok(()),
-            None => Err(Error::argument("context", "a begin before the end", "none")),
+            None => Err(Error::argument("context", "an open region (nvtex_context_begin)", "none")),
         }
     }
 
@@ -207,9 +207,9 @@ impl Context {
 pub enum Microbatch {
     /// Weights are quantized anew, and gradients go where their binding says.
     None,
-    /// Quantized weights are kept; gradients are overwritten.
+    /// Weights are cast and kept; gradients are overwritten.
     First,
-    /// Kept weights are used; gradients are added.
+    /// The kept weights are used; gradients are added.
     Later,
 }
 
@@ -231,7 +231,7 @@ pub struct Run {
     pub rng_state: Option<Tensor>,
     /// Lengths of queries and keys, and where sequences of both begin.
     pub cu_seqlens: [Option<Tensor>; 4],
-    /// Of packed tokens.
+    /// The longest sequences of packed tokens.
     pub max_seqlen: [usize; 2],
     /// Angles of rotary embeddings.
     pub frequencies: Option<Tensor>,
@@ -293,7 +293,7 @@ impl Run {
     /// The state of the random numbers from `site` on.
     pub fn random(&self, site: u32) -> Result<QTensor> {
         let Some(from) = &self.rng_state else {
-            let expected = "Int64 [2], seed and offset (there is dropout)";
+            let expected = "Int64 [2], seed and offset (the module has dropout)";
             return Err(Error::argument("step.rng_state", expected, "null"));
         };
         let mut state = QTensor::plain(self, (1, 2), kNVTEInt64, Lifetime::Tape)?;

@@ -21,12 +21,12 @@ use std::sync::Arc;
 #[derive(Clone)]
 struct Active {
     recipe: Option<Arc<Recipe>>,
-    /// All or none are in high precision, but for weights of a disabled recipe.
+    /// All or none of the operands are in high precision, except for the weights of a disabled recipe.
     quantizers: [Quantizer; 3],
     delayed: Option<Arc<Delayed>>,
     /// Maxima are collected while the products stay in high precision.
     calibrating: bool,
-    /// Of a pass that is computed again: the scale of its input, which the slot may have lost.
+    /// In a pass that is computed again: the scale of its input, which the slot may have lost.
     scale: Option<Arc<QTensor>>,
     /// An earlier pass has done this already: maxima stay as they are.
     again: bool,
@@ -42,7 +42,7 @@ impl Active {
         again: false,
     };
 
-    /// What the products are given.
+    /// How the operand of a role is cast for the products.
     fn quantizer(&self, role: Role) -> Quantizer {
         if self.calibrating { Quantizer::NONE } else { self.quantizers[role as usize] }
     }
@@ -106,7 +106,7 @@ pub struct Dense {
     pub outputs: usize,
     pub dtype: NVTEDType,
     active: Active,
-    /// Kept over microbatches.
+    /// The cast weight that is kept over microbatches.
     cached: Option<Arc<QTensor>>,
     pub again: Again,
 }
@@ -278,7 +278,7 @@ impl Dense {
             }
             Some(format) if format.quantizer != quantizer => {
                 let name = format!("layer {:?}: weight", self.name.to_string_lossy());
-                let expected = format!("the format of the recipe ({quantizer})");
+                let expected = format!("the format that the recipe asks for ({quantizer})");
                 return Err(Error::argument(name, expected, format.quantizer));
             }
             Some(_) => return Ok(Arc::clone(&self.weight.value)),
@@ -380,7 +380,8 @@ impl Dense {
         let weight = Some(Arc::clone(&tape.weight));
         let result = y.map(|y| (y, None));
         let mut tape = self.forward_as(run, active, tape.rows, source, weight, result)?;
-        // Gradients are new.
+        // The gradients of this tape are cast for the first time, although its forward pass was
+        // computed again.
         tape.active.again = false;
         Ok(tape)
     }
@@ -474,13 +475,14 @@ impl Dense {
             BackwardOperands::Dequantized => true,
         };
         if wgrad.is_some() && !has_input {
-            let expected = "a gradient that was bound before the forward pass";
+            let expected = "a gradient of the weight that was bound before the forward pass";
             let name = format!("layer {:?}: weight", self.name.to_string_lossy());
             return Err(Error::argument(name, expected, "one bound after it"));
         }
         let bias = self.bias.as_ref().filter(|bias| bias.grad.is_some());
-        // In high precision the product of the weight's gradient sums if its result is of another type,
-        // in that; otherwise a pass of its own is faster.
+        // In high precision, if the weight's gradient has another dtype than the layer, its product
+        // also computes the gradient of the bias, in that dtype; otherwise a pass of its own is
+        // faster.
         let gemm_dtype = match &wgrad {
             Some((grad, _)) if quantizer.is_none() && grad.dtype() != self.dtype => {
                 Some(grad.dtype())

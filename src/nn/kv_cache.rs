@@ -43,15 +43,15 @@ struct State {
     /// Sequences of the step, and the most new tokens of one.
     batch: usize,
     longest: usize,
-    /// New tokens of all.
+    /// The new tokens of all sequences together.
     total: usize,
     /// Keys and values by the name of the attention.
     layers: HashMap<String, [Arc<QTensor>; 2]>,
 }
 
-/// Arrays of Int32 in `indices`, and its size.
+/// Places of the Int32 arrays in `indices`, and the size of all.
 struct Places {
-    /// Of new tokens, and of all tokens.
+    /// Sums of the numbers of new tokens, and of all tokens.
     sums: [Place; 2],
     /// First positions of the new tokens.
     starts: Place,
@@ -84,7 +84,7 @@ pub struct KvCache {
 pub struct Cached {
     pub k: Tensor,
     pub v: Tensor,
-    /// None if sequence i is where a dense tensor has it.
+    /// The page table; none if sequence i lies where a dense tensor has it.
     pub table: Option<Tensor>,
     pub cu_seqlens: [Tensor; 2],
     pub max_length: usize,
@@ -158,9 +158,13 @@ impl KvCache {
         let free = state.taken.iter().filter(|&&taken| !taken).count();
         if needed > free {
             let expected = format!("tokens for at most {free} more pages (num_pages)");
-            return Err(Error::argument("new_tokens", expected, format!("for {needed}")));
+            return Err(Error::argument(
+                "new_tokens",
+                expected,
+                format!("tokens for {needed} more"),
+            ));
         }
-        // What can fail on the host comes before any change.
+        // What can fail on the host is done before anything changes.
         let per = max_length / page;
         let table_changes = needed > 0 || !state.table_is_current;
         let mut table = host_vec(0i32, if table_changes { max_batch * per } else { 0 })?;
@@ -245,7 +249,7 @@ impl KvCache {
             users.iter().zip(&state.sequences).map(|(&n, sequence)| n * held(sequence)).sum();
         if needed > self.config.pages {
             let expected = format!("copies of at most {} pages (num_pages)", self.config.pages);
-            return Err(Error::argument("from", expected, format!("of {needed}")));
+            return Err(Error::argument("from", expected, format!("copies of {needed} pages")));
         }
         let sequences = host_room(from.len())?;
         let mut moved = host_vec(false, known)?;
@@ -301,8 +305,8 @@ impl KvCache {
     ) -> Result<()> {
         let state = lock(&self.state);
         if state.batch == 0 {
-            let expected = "a cache of which nvtex_kv_cache_step has begun a step";
-            return Err(Error::argument("step.kv_cache", expected, "one without"));
+            let expected = "a cache whose step nvtex_kv_cache_step has begun";
+            return Err(Error::argument("step.kv_cache", expected, "a cache without a step"));
         }
         if packed {
             if length < state.total {
@@ -315,7 +319,8 @@ impl KvCache {
             let got = format!("a batch of {batch} and {length} tokens");
             return Err(Error::argument("inputs[0].shape", expected, got));
         }
-        // Also tokens behind the new ones are turned, at any later replay of a graph; packed ones not.
+        // Rows that are not new tokens are rotated as well, in any later replay of a graph, unless
+        // tokens are packed.
         let behind = if packed { 0 } else { length - 1 };
         let most = self.config.max_length + behind;
         match frequencies.map(|tensor| (tensor, tensor.rowwise.shape.flatten().0)) {

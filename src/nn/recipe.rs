@@ -51,9 +51,9 @@ pub type Choose = dyn Fn(&CString, Role) -> Result<Quantizer> + Send + Sync;
 /// What the backward products multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackwardOperands {
-    /// What the recipe makes of gradients, inputs and weights.
+    /// Gradients, inputs and weights as the recipe casts them.
     Quantized,
-    /// Gradients, inputs and weights as they were.
+    /// Gradients, inputs and weights as they were before the cast.
     HighPrecision,
     /// Gradients as they were, inputs and weights as the forward product read them.
     Dequantized,
@@ -79,11 +79,11 @@ pub enum Kind {
 
 pub struct Recipe {
     pub kind: Kind,
-    /// E5M2 for gradients.
+    /// Gradients are E5M2, everything else E4M3.
     pub hybrid: bool,
     pub rule: Rule,
     pub roles: [RoleOptions; 3],
-    /// More precise sums: fprop, dgrad, wgrad.
+    /// Whether the products of the forward pass, dgrad and wgrad add with a split accumulator.
     pub split: [bool; 3],
     pub backward: BackwardOperands,
     /// Attention multiplies in FP8.
@@ -109,11 +109,12 @@ impl Recipe {
         }
         let delayed = matches!(self.kind, Kind::Delayed);
         if delayed && self.backward != BackwardOperands::Quantized {
-            let expected = "NVTEX_BACKWARD_QUANTIZED (delayed scaling)";
+            let expected = "NVTEX_BACKWARD_QUANTIZED (the only one of delayed scaling)";
             return refuse("backward", expected, &self.backward);
         }
         if self.attention && !delayed && !matches!(self.kind, Kind::Current) {
-            let expected = "false (attention has one scale for a tensor)";
+            let expected =
+                "false (FP8 attention has one scale for a tensor, this recipe has others)";
             return refuse("fp8_dpa", expected, &true);
         }
         let (block, mxfp8) = (matches!(self.kind, Kind::Block), matches!(self.kind, Kind::Mxfp8));
@@ -192,7 +193,7 @@ impl Recipe {
             if !chosen[a].multiplies(&chosen[b]) {
                 let name = layer.to_string_lossy();
                 let expected = format!(
-                    "a choice that can be multiplied with that of {} ({})",
+                    "a choice whose product with that of {} ({}) exists",
                     ROLES[a].name(),
                     chosen[a]
                 );

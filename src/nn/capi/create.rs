@@ -10,7 +10,7 @@ type Build = Box<dyn FnOnce(&Run, &str) -> Result<Box<dyn Layer>>>;
 
 /// A config of a module.
 pub(super) trait ModuleConfig: Config + Default {
-    /// Begins made-up names.
+    /// The beginning of names that are made up for modules without a name.
     const KIND: &'static str;
 
     /// The name that the program gives, and of which field.
@@ -62,7 +62,7 @@ impl Default for NVTEXParallelConfig {
     }
 }
 
-/// One rank alone.
+/// Refuses a module that is spread over several ranks.
 fn alone(name: &str, parallel: &NVTEXParallelConfig, reserved: [u64; 4]) -> Result<()> {
     let sizes = [
         ("tensor_parallel_size", parallel.tensor_parallel_size),
@@ -73,12 +73,12 @@ fn alone(name: &str, parallel: &NVTEXParallelConfig, reserved: [u64; 4]) -> Resu
         match size {
             0 => return Err(error("1")),
             1 => {}
-            _ => return Err(Error::unsupported(error("1 (modules are on one rank)").message)),
+            _ => return Err(Error::unsupported(error("1 (a module runs on one rank)").message)),
         }
     }
     if truth(parallel.sequence_parallel) {
         let field = format!("{name}.parallel.sequence_parallel");
-        let error = Error::argument(field, "false (modules are on one rank)", "true");
+        let error = Error::argument(field, "false (a module runs on one rank)", "true");
         return Err(Error::unsupported(error.message));
     }
     zeros(&format!("{name}.parallel"), parallel.reserved)?;
@@ -381,7 +381,7 @@ fn check_packed(name: &str, mask: NVTE_Mask_Type) -> Result<()> {
             Ok(())
         }
         mask => {
-            let expected = "a mask with padding (NVTE_THD)";
+            let expected = "a mask with padding (qkv_format is NVTE_THD)";
             Err(Error::argument(name, expected, format!("{mask:?}")))
         }
     }
@@ -428,7 +428,11 @@ fn projected_attention(
 /// Whether there is a second input, of which keys have no norms.
 fn cross(name: &str, cross: MaybeUninit<bool>, attention: &AttentionConfig) -> Result<bool> {
     if truth(cross) && attention.norm.is_some() {
-        return Err(Error::argument(name, "false (with norms of queries and keys)", "true"));
+        return Err(Error::argument(
+            name,
+            "false (qk_norm_type is set, and cross attention has no such norms)",
+            "true",
+        ));
     }
     Ok(truth(cross))
 }
@@ -527,11 +531,11 @@ impl ModuleConfig for NVTEXAttentionConfig {
         let attention = attention_config("config", self, dtype)?;
         attention.check("config")?;
         if attention.norm.is_some() {
-            let expected = "NVTEX_QK_NORM_NONE (modules with projections have norms)";
+            let expected = "NVTEX_QK_NORM_NONE (only modules with projections have such norms)";
             return Err(Error::argument("config.qk_norm_type", expected, "a norm"));
         }
         if attention.checkpoint {
-            let expected = "false (its tape holds tensors of the caller)";
+            let expected = "false (the tape of this module refers to tensors of the caller, which it cannot drop)";
             return Err(Error::argument("config.checkpoint_core_attention", expected, "true"));
         }
         Ok(Box::new(move |run, _| Ok(Box::new(DotProductAttention::new(run, attention)?))))
@@ -589,13 +593,14 @@ impl ModuleConfig for NVTEXTransformerLayerConfig {
         ];
         for (field, set) in others {
             if parallel && set {
-                let expected = "false (parallel_attention_mlp excludes it)";
+                let expected = "false (parallel_attention_mlp is true)";
                 return Err(Error::argument(format!("config.{field}"), expected, "true"));
             }
         }
         let [(_, decoder), (_, residual_after_norm), (_, output_layernorm)] = others;
         if residual_after_norm && output_layernorm {
-            let expected = "false (with output_layernorm the self attention has no norm)";
+            let expected =
+                "false (output_layernorm is true, and then self attention has no norm before it)";
             return Err(Error::argument("config.residual_post_layernorm", expected, "true"));
         }
         if !(0.0..1.0).contains(&self.hidden_dropout) {

@@ -16,8 +16,8 @@ pub struct NVTEXKVCacheConfig {
     pub max_batch_size: usize,
     /// Most tokens of a sequence.
     pub max_sequence_length: usize,
-    /// Tokens of a page, a divisor of `max_sequence_length`. 0 (default): contiguous, room for whole
-    /// sequences.
+    /// Tokens of a page, a divisor of `max_sequence_length`. 0 (default): each sequence has one
+    /// contiguous piece of memory for all its tokens.
     pub page_size: usize,
     /// Pages of all sequences together. 0 (default): enough for all of `max_sequence_length`.
     pub num_pages: usize,
@@ -35,14 +35,17 @@ pub unsafe extern "C-unwind" fn nvtex_kv_cache_config_init(
     });
 }
 
-/// Creates a cache of keys and values for passes of `nvtex_module_forward` without a tape: text is read in
-/// pieces of any length and written token by token. One cache serves all attentions of its context; each
-/// gets its memory, `num_pages * page_size` tokens, in its first pass. Masks: a causal one is aligned to the
-/// bottom right of a sequence, others let all of its tokens count.
+/// Creates a cache of keys and values for passes of `nvtex_module_forward` without a tape: text is read
+/// in pieces of any length and written token by token.
 ///
-/// The lengths of the sequences and their pages are also on the device, where passes read them: a pass may be
-/// captured in a graph, and replayed after each `nvtex_kv_cache_step` with the same `batch` and no longer pieces,
-/// of a contiguous cache until `nvtex_kv_cache_reorder` is called.
+/// One cache serves all attentions of its context; each gets its memory, for `num_pages * page_size`
+/// tokens, in its first pass. A causal mask is aligned to the bottom right of a sequence; other masks
+/// let all of its tokens count.
+///
+/// The lengths of the sequences and their pages are also on the device, where passes read them. So a
+/// pass may be captured in a graph, and replayed after each `nvtex_kv_cache_step` with the same `batch`
+/// and no longer pieces, with a contiguous cache until `nvtex_kv_cache_reorder` is called.
+///
 /// Errors: sizes that are 0 or do not go together.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_kv_cache_create(
@@ -60,8 +63,11 @@ pub extern "C-unwind" fn nvtex_kv_cache_destroy(cache: NVTEXKVCache) {
     guard("nvtex_kv_cache_destroy", || destroy(&KV_CACHES, "cache", cache));
 }
 
-/// Begins a step, before its passes: sequence i gets `new_tokens[i]` tokens (0 or more) behind those that it
-/// has. Sequences that are not there yet begin empty; those from `batch` on rest. Not to be captured.
+/// Begins a step, before its passes: sequence i gets `new_tokens[i]` tokens (0 or more) behind those
+/// that it has.
+///
+/// Sequences that are not there yet begin empty. Sequences from `batch` on get none in this step. The
+/// call must not be captured in a graph.
 ///
 /// Errors: more than `max_sequence_length` tokens; more pages than are free. Nothing changes then.
 #[unsafe(no_mangle)]
@@ -75,14 +81,14 @@ pub unsafe extern "C-unwind" fn nvtex_kv_cache_step(
     guard("nvtex_kv_cache_step", || unsafe { step(cache, (new_tokens, batch), stream) });
 }
 
-/// Tokens of a sequence, with those of the step; 0 of one that is not there.
+/// Returns the tokens of a sequence, with those of the current step; 0 for one that is not there.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_kv_cache_length(cache: NVTEXKVCache, sequence: usize) -> usize {
     guard("nvtex_kv_cache_length", || Ok(open(&KV_CACHES, "cache", cache)?.length(sequence)))
 }
 
-/// Forgets the tokens of a sequence from `length` on; 0 makes room for another sequence. Errors: it has
-/// fewer.
+/// Forgets the tokens of a sequence from `length` on; 0 makes room for another sequence. Errors: the
+/// sequence has fewer tokens.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_kv_cache_truncate(
     cache: NVTEXKVCache,
@@ -94,8 +100,8 @@ pub extern "C-unwind" fn nvtex_kv_cache_truncate(
     });
 }
 
-/// Makes sequence i what sequence `from[i]` was, or empty for -1; there are `count` sequences then. Where
-/// one goes to several places its pages are copied; others only change their tables.
+/// Makes sequence i what sequence `from[i]` was, or empty for -1; there are `count` sequences then. A
+/// sequence that goes to several places has its pages copied; others only change their tables.
 ///
 /// Errors: no such sequence; not enough pages for the copies. Nothing changes then.
 #[unsafe(no_mangle)]
@@ -214,7 +220,7 @@ pub(super) fn of_step(
     let cache = open(&KV_CACHES, "step.kv_cache", handle)?;
     if !cache.is_of(context) {
         let expected = "a cache of the module's context";
-        return Err(Error::argument("step.kv_cache", expected, "that of another context"));
+        return Err(Error::argument("step.kv_cache", expected, "a cache of another context"));
     }
     if training {
         let expected = "null (a tape is asked for)";

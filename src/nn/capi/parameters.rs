@@ -12,13 +12,13 @@ pub type NVTEXModule = *mut c_void;
 pub struct NVTEXParameter {
     /// Bytes of this struct; set it before the call.
     pub struct_size: usize,
-    /// Of the caller until the module is destroyed.
+    /// The name. The caller may read it until the module is destroyed.
     pub name: *const c_char,
     pub shape: NVTEShape,
-    /// In high precision.
+    /// The dtype, in high precision.
     pub dtype: MaybeUninit<NVTEDType>,
-    /// The value: in high precision, or in FP8 with its scales if the weight has no other form. Of the
-    /// caller until the module is destroyed or the value is bound anew.
+    /// The value: in high precision, or in FP8 with its scales if the weight exists in FP8 alone. The
+    /// caller may use it until the module is destroyed or the value is bound anew.
     pub value: NVTETensor,
     /// The value is in FP8.
     pub quantized: MaybeUninit<bool>,
@@ -30,13 +30,13 @@ pub extern "C-unwind" fn nvtex_module_destroy(module: NVTEXModule) {
     guard("nvtex_module_destroy", || destroy(&MODULES, "module", module));
 }
 
-/// Number of parameters of a module.
+/// Returns the number of parameters of a module.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_module_num_parameters(module: NVTEXModule) -> usize {
     guard("nvtex_module_num_parameters", || Ok(open(&MODULES, "module", module)?.num_parameters()))
 }
 
-/// Describes the parameter `index`.
+/// Describes the parameter number `index` of a module.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_module_parameter(
     module: NVTEXModule,
@@ -47,8 +47,8 @@ pub unsafe extern "C-unwind" fn nvtex_module_parameter(
     guard("nvtex_module_parameter", || unsafe { describe(module, index, parameter) });
 }
 
-/// Binds the value of a parameter to the memory of a tensor of its shape and dtype, which from then on
-/// is read in every pass. Errors: parameters in FP8.
+/// Binds the value of a parameter to the memory of a tensor of its shape and dtype, which every pass
+/// reads from then on. Errors: parameters in FP8.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_module_set_parameter(
     module: NVTEXModule,
@@ -58,8 +58,8 @@ pub extern "C-unwind" fn nvtex_module_set_parameter(
     guard("nvtex_module_set_parameter", || set_parameter(module, index, value));
 }
 
-/// Copies a tensor (Float32, Float16 or BFloat16) to the value of a parameter, and casts it: to FP8 with
-/// the scales of the recipe if the weight has no other form.
+/// Copies a tensor (Float32, Float16 or BFloat16) to the value of a parameter, and casts it: to FP8
+/// with the scales of the recipe if the weight exists in FP8 alone.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_module_assign_parameter(
     module: NVTEXModule,
@@ -70,8 +70,9 @@ pub unsafe extern "C-unwind" fn nvtex_module_assign_parameter(
     guard("nvtex_module_assign_parameter", || assign_parameter(module, index, value, stream));
 }
 
-/// Computes the initial value of a parameter on the host, before rounding, from seed and deviation: for
-/// copies of higher precision than the parameter has. Errors: `count` is not its number of elements.
+/// Computes the initial value of a parameter on the host, before rounding, from seed and deviation, for
+/// copies of higher precision than the parameter has. Errors: a `count` that is not its number of
+/// elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_module_initial_value(
     module: NVTEXModule,
@@ -83,11 +84,11 @@ pub unsafe extern "C-unwind" fn nvtex_module_initial_value(
     guard("nvtex_module_initial_value", || unsafe { initial_value(module, index, value, count) });
 }
 
-/// Writes how an operand of the products of a weight was cast in the module's last forward pass: the
+/// Tells how an operand of the products of a weight was cast in the module's last forward pass: the
 /// scaling, FP8 dtype and options, or NVTEX_SLOT_HIGH_PRECISION and the dtype of the module.
 ///
-/// `index` is the weight among the parameters. Errors: a parameter that is no weight of products, or of a
-/// module that has not run.
+/// `index` is the number of the weight among the parameters. Errors: a parameter that is no weight of
+/// products, or of a module that has not run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_module_precision(
     module: NVTEXModule,
@@ -98,9 +99,11 @@ pub unsafe extern "C-unwind" fn nvtex_module_precision(
     guard("nvtex_module_precision", || precision(module, index, from_c("role", role)?, choice));
 }
 
-/// Binds the gradient of a parameter to a tensor of its shape, of its dtype or Float32. Backward passes
-/// write there, or add if `accumulate`, unless a microbatch says otherwise. Null: no gradient is computed.
-/// Bind it before the forward pass.
+/// Binds the gradient of a parameter to a tensor of its shape, of its dtype or Float32. Null: no
+/// gradient is computed.
+///
+/// Backward passes write there, or add if `accumulate`, unless a microbatch says otherwise. Bind it
+/// before the forward pass.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_module_set_gradient(
     module: NVTEXModule,
@@ -194,7 +197,7 @@ fn precision(
     module.parameter(index, |parameter, view| {
         let Some(roles) = &parameter.multiplied else {
             let expected = "a weight whose products a forward pass has computed";
-            let got = format!("{} ({:?}), for which there is none", index, view.name);
+            let got = format!("{} ({:?}), which has no such products", index, view.name);
             return Err(Error::argument("index", expected, got));
         };
         let quantizer = &roles[role as usize];

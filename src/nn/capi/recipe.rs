@@ -19,7 +19,7 @@ pub enum NVTEXRecipeKind {
     NVTEX_RECIPE_BLOCK_SCALING = 2,
     /// A power of two for each 32 elements, or 32 x 32 of a weight.
     NVTEX_RECIPE_MXFP8 = 3,
-    /// What `choose` says of each operand.
+    /// The function `choose` says how each operand is scaled.
     NVTEX_RECIPE_CUSTOM = 4,
 }
 
@@ -30,7 +30,7 @@ from_c_enum!(NVTEXRecipeKind, "an NVTEXRecipeKind from 0 to 4");
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTEXFormat {
     NVTEX_FORMAT_E4M3 = 0,
-    /// Refused by every recipe: two E5M2 operands have no product.
+    /// E5M2 for everything. Every recipe refuses it, because two E5M2 operands cannot be multiplied.
     NVTEX_FORMAT_E5M2 = 1,
     /// E4M3, and E5M2 for gradients.
     NVTEX_FORMAT_HYBRID = 2,
@@ -95,9 +95,10 @@ pub struct NVTEXSlotChoice {
     pub options: NVTEXRoleOptions,
 }
 
-/// Chooses for an operand of the layer `layer` (a module's name, and its part behind a dot) by writing
-/// to `choice`, which comes as high precision. Returns 0, anything else for failure. An unknown number is an
-/// error. What `NVTEXContextConfig` says of its functions holds here, too.
+/// Chooses for an operand of the layer `layer` (a module's name, followed by a dot and the part if it
+/// has parts) by writing to `choice`, which at first says high precision. It returns 0, or anything
+/// else for failure. An unknown number is an error. The rules of `NVTEXContextConfig` for its
+/// functions hold.
 pub type NVTEXChoose = Option<
     unsafe extern "C-unwind" fn(
         user: *mut c_void,
@@ -129,40 +130,41 @@ pub struct NVTEXRecipeConfig {
     /// Bytes of this struct.
     pub struct_size: usize,
     pub kind: MaybeUninit<NVTEXRecipeKind>,
-    /// Default: hybrid, of the block recipes E4M3.
+    /// FP8 types. Default: hybrid; E4M3 in block recipes.
     pub format: MaybeUninit<NVTEXFormat>,
     /// Delayed scaling multiplies scales by `2^-margin`. Default 0.
     pub margin: f32,
     /// Delayed scaling: maxima that are kept. Default 1024.
     pub amax_history_len: usize,
     pub amax_algo: MaybeUninit<NVTEXHistoryAlgo>,
-    /// Delayed scaling: every how many updates histories and scales change; the maxima of the others
-    /// count as of one step. Default 1.
+    /// Delayed scaling: histories and scales change only in every update of this number; the maxima of
+    /// the updates between count as those of one step. Default 1.
     pub update_interval: u32,
-    /// Delayed scaling: max-reduces over the group of `nvtex_context_begin`. Default true.
+    /// Delayed scaling: maxima are reduced over the group of `nvtex_context_begin`. Default true.
     pub reduce_amax: MaybeUninit<bool>,
     pub input: NVTEXRoleOptions,
     pub weight: NVTEXRoleOptions,
     pub grad_output: NVTEXRoleOptions,
-    /// Sums the products of each pass more precisely. Defaults: false, true, true; of FP8 blocks, which
-    /// need it, true.
+    /// Sums the products of each pass more precisely. Defaults: false, true, true; for FP8 blocks,
+    /// which need it, always true.
     pub split_accumulator_fprop: MaybeUninit<bool>,
     pub split_accumulator_dgrad: MaybeUninit<bool>,
     pub split_accumulator_wgrad: MaybeUninit<bool>,
     /// Default: quantized.
     pub backward: MaybeUninit<NVTEXBackward>,
-    /// For `NVTEX_RECIPE_CUSTOM`, with what it is passed first.
+    /// For `NVTEX_RECIPE_CUSTOM`: the function that chooses, and its first argument.
     pub choose: NVTEXChoose,
     pub user: *mut c_void,
-    /// Attention reads queries, keys and values in E4M3, with one scale for a tensor from its own maximum, and
-    /// its result is in high precision; so are the gradients, of what the forward pass has read. With delayed and
-    /// current scaling, without a cache of keys and values. Default: false.
+    /// Attention reads queries, keys and values in E4M3, with one scale for a tensor from its own
+    /// maximum. Its result is in high precision, and so are the gradients, which are those of what the
+    /// forward pass has read. This is for delayed and current scaling, without a cache of keys and
+    /// values. Default: false.
     pub fp8_dpa: MaybeUninit<bool>,
 }
 
-/// Sets the defaults of a kind in the first `struct_size` bytes of a config.
+/// Sets the defaults of a kind of recipe in the first `struct_size` bytes of a config.
 ///
-/// Errors: null; a size that cannot hold its own field; unknown kind.
+/// Errors: null; a `struct_size` that has no room for the field `struct_size` itself; an unknown kind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_recipe_config_init(
     config: *mut NVTEXRecipeConfig,
@@ -274,7 +276,7 @@ unsafe fn recipe(config: *const NVTEXRecipeConfig) -> Result<Recipe> {
     let config = unsafe { read_config("config", config) }?;
     let format: NVTEXFormat = from_c("config.format", config.format)?;
     if format == NVTEXFormat::NVTEX_FORMAT_E5M2 {
-        let expected = "E4M3 or HYBRID (two E5M2 operands have no product)";
+        let expected = "E4M3 or HYBRID (two E5M2 operands cannot be multiplied)";
         return Err(Error::argument("config.format", expected, "E5M2"));
     }
     let algo: NVTEXHistoryAlgo = from_c("config.amax_algo", config.amax_algo)?;
@@ -342,7 +344,7 @@ fn choice(choose: NVTEXChoose, user: usize) -> Box<Choose> {
         let status =
             callback::call(&name, || unsafe { choose(user, layer.as_ptr(), c_role, &mut choice) })?;
         if status != 0 {
-            return Err(Error::argument(name, "0", status));
+            return Err(Error::argument(name, "the function to return 0", status));
         }
         quantizer(&name, role, &choice)
     })

@@ -11,11 +11,11 @@ pub type NVTEXTape = *mut c_void;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTEXMicrobatch {
-    /// Weights are cast in each step; gradients go as their binding says.
+    /// Weights are cast in each step; gradients are written or added as they were bound.
     NVTEX_MICROBATCH_NONE = 0,
-    /// Cast weights are kept; gradients are overwritten.
+    /// Weights are cast and kept; gradients are overwritten.
     NVTEX_MICROBATCH_FIRST = 1,
-    /// Kept weights are used; gradients are added.
+    /// The kept weights are used; gradients are added.
     NVTEX_MICROBATCH_LATER = 2,
 }
 
@@ -28,31 +28,34 @@ pub struct NVTEXStep {
     /// Bytes of this struct.
     pub struct_size: usize,
     pub microbatch: MaybeUninit<NVTEXMicrobatch>,
-    /// One Float32 on the device, or null: while it is 1, kept weights stay as they are. For graphs that
-    /// are captured once and replayed for each microbatch.
+    /// One Float32 on the device, or null. While it is 1, kept weights stay as they are, so that a
+    /// graph that is captured once can be replayed for each microbatch.
     pub skip_weight_update: NVTETensor,
-    /// Int64 `[2]` on the device, seed and offset, if there is dropout: a call uses the sequence from this
-    /// offset on. Add 128 for each call.
+    /// Seed and offset of the random numbers, Int64 `[2]` on the device, needed if there is dropout. A
+    /// call uses the sequence from this offset on; add 128 for each call.
     pub rng_state: NVTETensor,
-    /// Int32 `[b + 1]` on the device, or null: the first tokens of sequences of queries, and of keys and
-    /// values, without padding (padding masks; self attention reads the first for both).
+    /// Where the sequences of queries, and those of keys and values, begin without padding: Int32 `[b
+    /// + 1]` on the device, or null. They are for masks with padding; self attention reads the first
+    /// array for both.
     pub cu_seqlens_q: NVTETensor,
     pub cu_seqlens_kv: NVTETensor,
-    /// Likewise, where sequences begin in NVTE_THD, if there is padding between them.
+    /// Where the sequences begin in NVTE_THD, if there is padding between them: arrays like the two
+    /// before.
     pub cu_seqlens_q_padded: NVTETensor,
     pub cu_seqlens_kv_padded: NVTETensor,
-    /// Longest sequences, for NVTE_THD. 0 (modules with projections): as all tokens.
+    /// The longest sequences, for NVTE_THD. 0 (in modules with projections): as long as all tokens.
     pub max_seqlen_q: usize,
     pub max_seqlen_kv: usize,
-    /// Float32 `[length or more, 1, 1, d2]` (`nvtex_rotary_frequencies`): turns the first d2 elements of
-    /// queries and keys of self attention. Null: none. NVTE_THD: `max_seqlen_q` rows or more, of all tokens if
-    /// that is 0 or there is padding between sequences.
+    /// Angles by which the first d2 elements of queries and keys of self attention are rotated:
+    /// Float32 `[length or more, 1, 1, d2]` (`nvtex_rotary_frequencies`). Null: none. With NVTE_THD
+    /// there are `max_seqlen_q` rows or more, or rows for all tokens if that is 0 or there is padding
+    /// between sequences.
     pub rotary_frequencies: NVTETensor,
-    /// Or null: self attention appends its keys and values to those of earlier tokens in this cache of the
-    /// same context, and reads all of them. Not with a tape. Inputs are the new tokens of the sequences of
-    /// `nvtex_kv_cache_step`, of each those in front, so that their number may differ, or packed (NVTE_THD,
-    /// without `cu_seqlens_q`). Frequencies have `max_sequence_length + length - 1` rows or more, packed
-    /// `max_sequence_length`.
+    /// A cache of the same context, or null. Self attention appends its keys and values to those of
+    /// earlier tokens in the cache, and reads all of them. There is no tape then. Inputs are the new
+    /// tokens of the sequences of `nvtex_kv_cache_step`: for each sequence they come first, so that
+    /// their number may differ, or they are packed (NVTE_THD, without `cu_seqlens_q`). Frequencies
+    /// have `max_sequence_length + length - 1` rows or more, for packed tokens `max_sequence_length`.
     pub kv_cache: NVTEXKVCache,
     /// Rows of each part of a grouped linear layer, on the host; they may be 0. They are read before the call
     /// returns.
@@ -69,15 +72,17 @@ pub unsafe extern "C-unwind" fn nvtex_step_init(step: *mut NVTEXStep, struct_siz
     });
 }
 
-/// Runs a module forward.
+/// Runs the forward pass of a module.
 ///
-/// Arrays hold what the module's creation says; missing and null entries at their end are optional ones.
-/// Outputs overlap neither inputs nor each other.
-/// `tape`, if not null, takes what the backward pass needs: several may be in flight. It refers to the
-/// inputs, the norm's result and the parameters, which must stay as they are until the backward pass is
-/// done. Without a tape the maxima of delayed scaling stay as they are. `step` null: defaults.
-/// The first call of a layer under a recipe allocates; later ones with the same sizes do not, and can be
-/// captured in a graph.
+/// Arrays: `inputs` and `outputs` hold what the function that created the module says. Missing and null
+/// entries at their end are optional ones. Outputs overlap neither inputs nor each other.
+///
+/// Tape: if `tape` is not null, it takes what the backward pass needs; several may be in flight. A tape
+/// refers to the inputs, the norm's result and the parameters, which must stay as they are until the
+/// backward pass is done. Without a tape the maxima of delayed scaling stay as they are.
+///
+/// Notes: a null `step` means defaults. The first call of a layer under a recipe allocates; later ones
+/// with the same sizes do not, and can be captured in a graph.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_module_forward(
     module: NVTEXModule,
@@ -96,10 +101,12 @@ pub unsafe extern "C-unwind" fn nvtex_module_forward(
     });
 }
 
-/// Runs a module backward: writes the gradients of the inputs that `grad_inputs` has, and those of the
-/// parameters that are bound. `grad_outputs` is like the outputs of the forward pass; null for an optional
-/// output is a gradient of 0. The tape stays, and may be used again. Gradients of inputs overlap neither
-/// those of outputs nor each other.
+/// Runs the backward pass of a module: writes the gradients of the inputs that `grad_inputs` has, and
+/// those of the parameters that are bound.
+///
+/// `grad_outputs` is like the outputs of the forward pass; null for an optional output is a gradient of
+/// 0. The tape stays, and may be used again. Gradients of inputs overlap neither those of outputs nor
+/// each other.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_module_backward(
     module: NVTEXModule,
@@ -262,7 +269,7 @@ unsafe fn backward(
     let tape = open(&TAPES, "tape", tape)?;
     if !Arc::ptr_eq(&tape.module, &module) {
         let expected = format!("a tape of this module, {module}");
-        return Err(Error::argument("tape", expected, format!("one of {}", tape.module)));
+        return Err(Error::argument("tape", expected, format!("a tape of {}", tape.module)));
     }
     let mut layer = lock(&module.layer);
     let (num_inputs, num_outputs) = layer.arity();

@@ -16,7 +16,7 @@ use crate::types::*;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
-/// A function without parameters; the form comes later.
+/// A function without parameters; the form of the fusion is set later.
 fn function(function: Function) -> Fusion {
     Fusion { function, ..Fusion::NONE }
 }
@@ -189,7 +189,7 @@ fn group_scaled(
 ) -> Result<()> {
     let (group, (rows, cols)) = check::members("output", output)?;
     if !group.last_dims.is_null() {
-        let expected = "nothing (members of one last dimension)";
+        let expected = "nothing (all members have one last dimension)";
         return Err(Error::argument("output.last_dims", expected, output.last_dims.shape));
     }
     let got = input.logical_shape;
@@ -221,7 +221,7 @@ fn data(name: &str, data: &Buffer) -> Result<(*mut c_void, NVTEDType)> {
     Ok((check::pointer(format_args!("{name}.data"), data)?, data.dtype))
 }
 
-/// One element for each row.
+/// Row-wise data of one element for each row.
 fn row_data(name: &str, buffer: &Buffer, rows: usize) -> Result<(*mut c_void, NVTEDType)> {
     let data = data(name, buffer)?;
     if buffer.shape.numel() != rows {
@@ -235,7 +235,7 @@ fn row_data(name: &str, buffer: &Buffer, rows: usize) -> Result<(*mut c_void, NV
 struct Scaled<'a> {
     gated: bool,
     interleave: i64,
-    /// Of the derivative: `grad`, and `grad_act_scales` if they are wanted.
+    /// For the derivative: `grad`, and `grad_act_scales` if they are wanted.
     grads: Option<(&'a Tensor, Option<&'a Tensor>)>,
     input: &'a Tensor,
     act_scales: &'a Tensor,
@@ -251,7 +251,7 @@ impl Scaled<'_> {
             Some((grad, _)) => data("grad", &grad.rowwise)?,
             None => (null_mut(), input_dtype),
         };
-        // The gradient is that of the output.
+        // The gradient has the shape of the output.
         let of = self.grads.map_or(self.output, |(grad, _)| grad);
         let (rows, cols) = of.rowwise.shape.flatten();
         let width = if self.gated { 2 * cols } else { cols };

@@ -17,7 +17,7 @@ pub(super) struct Operand<'a> {
 
 /// Dimensions of a tensor of heads.
 pub(super) struct Sizes {
-    /// Sequences, or pages; 0 of packed tokens.
+    /// Sequences, or pages; 0 for packed tokens.
     pub(super) batch: usize,
     pub(super) tokens: usize,
     pub(super) heads: usize,
@@ -96,7 +96,7 @@ impl<'a> Operand<'a> {
         if fp8 { self.scales(to, buffer.dtype.is_fp8()) } else { Ok(()) }
     }
 
-    /// The fields of one float that are there.
+    /// Takes over the fields of one float that the tensor has.
     pub(super) fn scales(&self, to: &mut AttentionTensor, scaled: bool) -> Result<()> {
         let (name, Some(tensor)) = (self.name, self.tensor) else { return Ok(()) };
         to.amax = check::optional_scalar(format_args!("{name}.amax"), &tensor.amax)?;
@@ -139,13 +139,14 @@ impl<'a> Operand<'a> {
         if at == from.wrapping_byte_add(bytes(elements, self.buffer().dtype)) {
             return Ok(());
         }
-        let expected = format!("{} + {elements} elements (a layout that interleaves)", first.name);
+        let expected =
+            format!("{}.data + {elements} elements (qkv_layout interleaves them)", first.name);
         let offset = (at as usize).wrapping_sub(from as usize) as isize;
-        let got = format!("{} + {offset} bytes", first.name);
+        let got = format!("{}.data + {offset} bytes", first.name);
         Err(Error::argument(format_args!("{}.data", self.name), expected, got))
     }
 
-    /// Four dimensions of a bias; of more, the last.
+    /// The last four dimensions, for a bias.
     pub(super) fn last_dims(&self) -> Option<[usize; 4]> {
         self.buffer().shape.dims().last_chunk().copied()
     }

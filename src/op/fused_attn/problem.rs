@@ -15,7 +15,7 @@ use NVTEDType::*;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut, without_provenance_mut};
 
-/// What a plan gets for a pointer that will be there: aligned for any vector.
+/// In a plan this address stands for memory that will be there: it is aligned for any vector.
 const PRESENT: *mut c_void = without_provenance_mut(4096);
 
 /// Alignment of the parts of a workspace.
@@ -54,12 +54,12 @@ pub(super) struct Problem {
     pub(super) dqkv_dtype: NVTEDType,
     pub(super) bias_dtype: NVTEDType,
     pub(super) batch: usize,
-    /// Of the queries, and of the keys and values.
+    /// Heads of the queries, and of the keys and values.
     pub(super) heads: [usize; 2],
     pub(super) dim_qk: usize,
     pub(super) dim_v: usize,
     pub(super) tokens: [usize; 2],
-    /// Of the keys, and of the values.
+    /// Pages of the keys, and of the values.
     pub(super) pages: [Pages; 2],
     /// Batch, heads, queries, keys.
     pub(super) bias: [usize; 4],
@@ -123,10 +123,10 @@ impl Problem {
         let pages = self.pages.map(|pages| [pages.count, pages.size, self.heads[1], dim]);
         let dense = [[self.batch, q, self.heads[0], dim], [self.batch, kv, self.heads[1], dim]];
         for dims in [self.bias].iter().chain(&pages).chain(&dense) {
-            // With three tensors together, of 4 bytes.
+            // The bound holds for three such tensors together, with 4 bytes for each element.
             let bytes = dims.iter().try_fold(12usize, |bytes, &dim| bytes.checked_mul(dim.max(1)));
             if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
-                let expected = "sizes whose product in bytes fits 63 bits";
+                let expected = "sizes whose product is less than 2^63 bytes";
                 return Err(Error::argument("sizes", expected, format!("{dims:?}")));
             }
         }

@@ -98,7 +98,7 @@ impl Form {
     }
 }
 
-/// Rows of angles that nobody reads.
+/// A number of rows of angles for tensors that have none.
 const UNBOUNDED: usize = 1 << 60;
 
 const NO_STRIDES: RopeStrides =
@@ -126,7 +126,7 @@ impl Sizes {
 
     /// The product of some dimensions with s and b, if memory can hold as many elements.
     fn numel(&self, name: &str, dims: &[usize]) -> Result<usize> {
-        // Packed tokens are those of all sequences.
+        // The size of packed tokens contains all sequences.
         let sequences = if self.format == NVTE_THD { 1 } else { self.b };
         let all = [self.s, sequences].into_iter().chain(dims.iter().copied());
         let product = all.clone().filter(|&n| n > 0).try_fold(1usize, usize::checked_mul);
@@ -134,7 +134,11 @@ impl Sizes {
             Some(product) if product < 1 << 60 => {
                 Ok(if all.min() == Some(0) { 0 } else { product })
             }
-            _ => Err(Error::argument(name, "sizes whose product fits 60 bits", "larger ones")),
+            _ => Err(Error::argument(
+                name,
+                "sizes whose product is less than 2^60",
+                "a larger product",
+            )),
         }
     }
 
@@ -212,7 +216,7 @@ fn run(args: &RopeArgs, stream: cudaStream_t) -> Result<()> {
         if let Some(starts) =
             device_check::read(name, args.start_positions, args.sequences, stream)?
         {
-            // Of packed sequences the angles of the first position at least.
+            // With packed sequences there is at least the row of the first position.
             let length = if packed { 1 } else { args.positions };
             let last = args.freqs_rows as i64 - length as i64;
             device_check::in_range(name, &starts, 0, last)?;
@@ -221,7 +225,7 @@ fn run(args: &RopeArgs, stream: cudaStream_t) -> Result<()> {
     backend::run(args, stream)
 }
 
-/// One tensor, with the strides of its input. Of packed tokens there are sums of lengths.
+/// Rotates one tensor, whose strides are given. Packed tokens have cumulative lengths.
 pub(crate) fn rope(
     [(input_name, input), (output_name, output)]: [(&str, &Tensor); 2],
     cu_seqlens: Option<&Buffer>,
@@ -278,7 +282,8 @@ pub(crate) struct QkvRope<'a> {
     /// Angles of queries and of keys; without an address these are copied.
     pub freqs: [&'a Buffer; 2],
     pub start_positions: &'a Buffer,
-    /// Of packed tokens, of which the sizes of the form begin with the tokens and the sequences.
+    /// Cumulative lengths of packed tokens. The sizes of the form then begin with the tokens and the
+    /// sequences.
     pub cu_seqlens: Option<&'a Buffer>,
     pub form: Form,
     /// Elements of a group in each of the parts.

@@ -197,16 +197,17 @@ impl MatmulConfig {
         let [bias, dbias, aux] = [self.bias, self.dbias, self.aux].map(|h| h as NVTETensor);
         let grad = !dbias.is_null() || self.dgelu;
         if grad && !bias.is_null() {
-            let expected = "null with a bias gradient or dGELU";
+            let expected = "null (dbias_tensor or with_dgelu is set)";
             return Err(Error::argument("config.bias_tensor", expected, "a tensor"));
         }
         if grad && self.gelu {
-            let expected = "0 with a bias gradient or dGELU";
+            let expected = "0 (dbias_tensor or with_dgelu is set)";
             return Err(Error::argument("config.with_gelu_epilogue", expected, 1));
         }
         let with_aux = self.gelu || self.dgelu;
         if with_aux && aux.is_null() {
-            let expected = "a tensor for the input of GELU";
+            let expected =
+                "a tensor for the input of GELU (with_gelu_epilogue or with_dgelu is set)";
             return Err(Error::argument("config.epilogue_aux_tensor", expected, "null"));
         }
         let (bias_name, bias) = match grad {

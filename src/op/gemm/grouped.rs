@@ -73,7 +73,7 @@ struct Operand {
 }
 
 impl Operand {
-    /// Without data: its members have no elements.
+    /// An operand without data, whose members have no elements.
     fn new(mode: NVTEScalingMode, dtype: NVTEDType) -> Self {
         let matrix = GroupedMatrix {
             data: null_mut(),
@@ -250,7 +250,8 @@ fn list_operand(tensors: &[Tensor], k_last: bool) -> Result<Operand> {
         let (outer, inner) = if k_last { (rows, cols) } else { (cols, rows) };
         let member = GroupedMember { data: data.ptr(), scale_inv: null(), outer, inner };
         if absent(tensor) || outer * inner == 0 {
-            // Without an address there is nothing along k either, whatever the shape says.
+            // Without an address the member has no elements, so it adds nothing along k, whatever its
+            // shape says.
             return Ok(if data.ptr().is_null() { NO_MEMBER } else { member });
         }
         check::dtype(format_args!("{name}.{field}data"), data.dtype, &[dtype])?;
@@ -285,7 +286,11 @@ fn block_scales(
     let (inv, stride) = check::block_scales(&name, buffer, direction, shape)?;
     let pitch = direction.0.scaling().scale_pitch(direction.1, shape);
     if stride != pitch {
-        return Err(Error::argument(format!("{name}.shape"), format!("rows of {pitch}"), stride));
+        return Err(Error::argument(
+            format!("{name}.shape"),
+            format!("{pitch} scales in each row"),
+            stride,
+        ));
     }
     Ok(inv)
 }
@@ -374,7 +379,7 @@ pub(super) struct GroupedProduct {
     pub transa: bool,
     pub b: GroupedTensor,
     pub transb: bool,
-    /// None: D. Members of a list that are absent are those of D.
+    /// The matrices to add; without them D. Members that are absent from a list are those of D.
     pub c: Option<Source<Option<Tensor>>>,
     pub d: Source<Tensor>,
     pub alpha: Buffer,
@@ -438,7 +443,7 @@ impl GroupedProduct {
         if d.is_empty() {
             return Ok(());
         }
-        // What one operand has without the other is not multiplied.
+        // If one operand has no elements, those of the other are not multiplied.
         let nothing = Operand::new(NVTE_DELAYED_TENSOR_SCALING, kNVTEBFloat16).matrix;
         let [a_matrix, b_matrix] = match a.is_empty() || b.is_empty() {
             true => [nothing; 2],
@@ -500,7 +505,7 @@ fn setup_workspace(buffer: &Buffer, n: usize) -> Result<(*mut c_void, usize)> {
     Ok((buffer.ptr(), got))
 }
 
-/// The other workspace, from its first 256-byte boundary on.
+/// The workspace of the products, from its first 256-byte boundary on.
 fn workspace(buffer: &Buffer) -> Result<(*mut c_void, usize)> {
     if buffer.bytes() < WORKSPACE_BYTES || buffer.ptr().is_null() {
         let expected = format!("{WORKSPACE_BYTES} or more bytes");

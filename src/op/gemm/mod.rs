@@ -229,7 +229,7 @@ pub(crate) struct Options<'a> {
 pub(crate) struct Product<'a> {
     pub a: &'a Tensor,
     pub b: &'a Tensor,
-    /// None: D.
+    /// The matrix to add; without one D.
     pub c: Option<Buffer>,
     pub d: &'a Tensor,
     pub epilogue: Epilogue<'a>,
@@ -239,7 +239,7 @@ pub(crate) struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// Checks everything; none if D is empty.
+    /// Checks everything and gives the arguments; none if D is empty.
     fn plan(&self) -> Result<Option<GemmArgs>> {
         let (a, b) = (self.a, self.b);
         if nvfp4::takes(a, b) {
@@ -299,10 +299,10 @@ impl Product<'_> {
                 return drop_in::blocks(a, b, args);
             }
             NVTEX_EPILOGUE_GELU | NVTEX_EPILOGUE_GELU_BIAS => {
-                (self.epilogue.aux.0, "no GELU (FP8 blocks)")
+                (self.epilogue.aux.0, "nothing (products of FP8 blocks have no GELU)")
             }
             NVTEX_EPILOGUE_BGRAD | NVTEX_EPILOGUE_DGELU_BGRAD => {
-                (self.epilogue.bias.0, "no bias gradient (FP8 blocks)")
+                (self.epilogue.bias.0, "nothing (products of FP8 blocks have no bias gradient)")
             }
         };
         let error = Error::argument(name, expected, "a tensor");
@@ -386,7 +386,7 @@ impl Product<'_> {
         Ok(check::pointer("C.data", c)?.cast_const())
     }
 
-    /// As `plan`, with what does not depend on the tensors.
+    /// As `plan`, with the checks that do not depend on the tensors.
     fn checked(&self) -> Result<Option<GemmArgs>> {
         check_sm_count(self.options.sm_count)?;
         self.plan()

@@ -10,7 +10,7 @@ const BLOCK: usize = 16;
 struct Nvfp4Operand {
     data: *const c_void,
     scales: GemmScales,
-    /// Null: none.
+    /// The amax, or null.
     amax: *const f32,
     e4m3_max: f32,
     outer: usize,
@@ -97,7 +97,7 @@ impl Product<'_> {
         let args = self.plan_output(a.outer, b.outer)?;
         check::dtype("D", args.d_dtype, &[kNVTEFloat32, kNVTEBFloat16])?;
         if args.epilogue == GemmEpilogue::NVTEX_EPILOGUE_BGRAD {
-            let expected = "no bias gradient (NVFP4)";
+            let expected = "nothing (products of NVFP4 have a bias gradient only with dGELU)";
             return Err(Error::argument(self.epilogue.bias.0, expected, "a tensor"));
         }
         let none = Nvfp4Factors::NONE;

@@ -265,11 +265,15 @@ pub fn grouped(
     check_mode("output", output.mode)?;
     let n = output.num_tensors;
     if n != input.num_tensors {
-        return Err(Error::argument("output.num_tensors", input.num_tensors, n));
+        return Err(Error::argument(
+            "output.num_tensors",
+            format!("{} (as input)", input.num_tensors),
+            n,
+        ));
     }
     let (group, shape @ (rows, cols)) = check::members("output", output)?;
     if !group.last_dims.is_null() {
-        let expected = "nothing (members have the columns of the group)";
+        let expected = "nothing (all members have the columns of the group)";
         return Err(Error::argument("output.last_dims", expected, "an array"));
     }
     check::grouped_data("input.data", &input.rowwise, shape)?;

@@ -67,12 +67,12 @@ fn transform(
     if rows > 0 && cols > 0 { backend::run(&args, stream) } else { Ok(()) }
 }
 
-/// What the maxima are of.
+/// Whose maxima are computed.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Maxima {
-    /// The elements, and their transform by this mask.
+    /// The maxima of the elements, and of their transform with these signs.
     Transform(c_int),
-    /// The elements, twice.
+    /// The maxima of the elements, written to both fields.
     Plain,
 }
 
@@ -183,11 +183,15 @@ pub(crate) fn group_amax(
     check::dtype("input", input.rowwise.dtype, &[NVTEDType::kNVTEBFloat16])?;
     let n = output.num_tensors;
     if n != input.num_tensors {
-        return Err(Error::argument("output.num_tensors", input.num_tensors, n));
+        return Err(Error::argument(
+            "output.num_tensors",
+            format!("{} (as input)", input.num_tensors),
+            n,
+        ));
     }
     let (group, (rows, cols)) = check::members("output", output)?;
     if !group.last_dims.is_null() {
-        let expected = "nothing (members have the columns of the group)";
+        let expected = "nothing (all members have the columns of the group)";
         return Err(Error::argument("output.last_dims", expected, "an array"));
     }
     multiple("output.logical_shape", "columns", cols)?;

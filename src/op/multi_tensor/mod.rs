@@ -18,7 +18,7 @@ const PARTIALS: usize = 320;
 /// The tensors of a call: `lists[list][tensor]`, all lists of one length.
 pub(crate) struct Lists(Vec<Vec<Buffer>>);
 
-/// The same, with the addresses as backends take them.
+/// The tensors of all lists, with the addresses as backends take them.
 struct Tensors {
     of: Vec<Vec<Buffer>>,
     entries: Vec<MultiTensor>,
@@ -67,8 +67,8 @@ impl Tensors {
         Ok(dtype)
     }
 
-    /// Without those that have no element. Of the first `lists` lists, the tensors of one place may be
-    /// the same memory, but not overlap otherwise.
+    /// Drops tensors without elements, and checks overlaps. In the first `lists` lists, the tensors of
+    /// one place may be the same memory, but may not overlap otherwise.
     fn filled(mut self, lists: usize) -> Result<Vec<MultiTensor>> {
         for (t, entry) in self.entries.iter().enumerate() {
             let bytes = |list: usize| bytes(entry.numel, self.of[list][t].dtype);
@@ -347,12 +347,13 @@ fn l2_norm(
         let (most, got) = (most.unwrap_or(0), *got);
         chunks = usize::try_from(got).unwrap_or(0);
         if got < 0 || chunks < most {
-            let expected = format!("{most}, the most chunks of {chunk} elements in a tensor");
+            let expected =
+                format!("{most} or more, the chunks of {chunk} elements in the largest tensor");
             return Err(Error::argument("max_chunks_per_tensor", expected, got));
         }
         let count = tensors.entries.len();
         tensor_norms = floats("ret_per_tensor", ret, count)?;
-        // Saturated, it is more than any buffer has.
+        // If the product overflows it saturates, which is more than any buffer has.
         let least = count.saturating_mul(chunks);
         tensor_workspace = floats("output_per_tensor", scratch, least)?;
     }

@@ -159,7 +159,7 @@ fn plan_forward(
 
     let cast = cast::quantize_args(x, &x.rowwise.shape, z, &QuantizationConfig::DEFAULT);
     let cast = cast.and_then(|cast| cast::apart(&cast).map(|()| cast)).map_err(|error| {
-        // A cast calls its tensors input and output.
+        // The messages of a cast name its tensors input and output.
         let message = error.message.replacen("the input", "x", 1).replacen("input", "x", 1);
         Error { message: message.replacen("output", "z", 1), ..error }
     })?;
@@ -169,7 +169,7 @@ fn plan_forward(
     }
     let cudnn = mxfp8 || is_on(Switch::CudnnForward);
     if cudnn && !z.dtype().is_fp8() && !cast.amax.is_null() {
-        let expected = format!("nothing ({} output with cuDNN enabled)", z.dtype());
+        let expected = format!("nothing ({} output has no amax while cuDNN is enabled)", z.dtype());
         return Err(Error::argument("z.amax", expected, "an address"));
     }
     let (beta, mu) = addresses(["beta", "mu"], layer)?;
@@ -251,12 +251,16 @@ fn plan_backward(
     }
     let parts = NormBackwardArgs::parts(rows, common.sm_count);
     let sums = if common.norm == LayerNorm { 2 } else { 1 };
-    // The address need not be aligned.
+    // The address of the workspace need not be aligned.
     const ALIGNMENT: usize = 16;
     let bytes = parts.checked_mul(cols).and_then(|n| n.checked_mul(4 * sums));
     let bytes = bytes.and_then(|bytes| bytes.checked_add(ALIGNMENT));
     let bytes = bytes.filter(|&bytes| bytes <= isize::MAX as usize).ok_or_else(|| {
-        Error::argument("x.shape", "a workspace that fits 63 bits", x.rowwise.shape)
+        Error::argument(
+            "x.shape",
+            "a shape whose workspace has less than 2^63 bytes",
+            x.rowwise.shape,
+        )
     })?;
     let Some(partial) = workspace.take(kNVTEByte, Shape::new(&[bytes]))? else {
         return Ok(None);

@@ -104,7 +104,8 @@ fn group_compute_amax(
     check::high_precision("input", input.rowwise.dtype)?;
     if output.num_tensors != input.num_tensors {
         let name = "output.num_tensors";
-        return Err(Error::argument(name, input.num_tensors, output.num_tensors));
+        let expected = format!("{} (as input)", input.num_tensors);
+        return Err(Error::argument(name, expected, output.num_tensors));
     }
     let (group, (rows, cols)) = check::members("output", output)?;
     let numel = input.rowwise.shape.numel();
@@ -136,7 +137,7 @@ fn group_compute_scale_from_amax(
     }
     check::fp8("output", output.dtype())?;
     let (scale_inv, colwise) = (&output.rowwise_scale_inv, &output.colwise_scale_inv);
-    // Without either of them the message names the first.
+    // If both are missing, the message names the first.
     let (has_row, has_col) = (!scale_inv.ptr().is_null(), !colwise.ptr().is_null());
     let scale_inv = match has_row || !has_col {
         true => member_floats("output.scale_inv", scale_inv, n)?,
@@ -247,7 +248,7 @@ pub(crate) fn delayed_scaling_after_reduction(
             return Err(Error::argument(format!("{name}.shape"), expected, buffer.shape));
         }
         scales(format_args!("scales[{i}]"), scale, count)?;
-        // More than any buffer has, if it does not fit.
+        // If the sum overflows it saturates, which is more than any buffer has.
         total = total.saturating_add(count);
         if count > 0 {
             entries.push(DelayedScalingEntry {

@@ -15,7 +15,7 @@ pub(super) fn shard(
     start: usize,
 ) -> Result<Shard> {
     check::per_tensor(name, tensor)?;
-    // Unset is a shard without elements.
+    // An unset buffer stands for a shard without elements.
     let data = &tensor.rowwise;
     check::high_precision(name, data.dtype)?;
     check::pointer(format_args!("{name}.data"), data)?;
@@ -24,7 +24,7 @@ pub(super) fn shard(
     let Some(numel) = rows.checked_mul(cols).filter(|&numel| numel <= isize::MAX as usize / 4)
     else {
         let got = format!("[{rows}, {cols}]");
-        return Err(Error::argument("shape of the matrix", "less than 2^61 elements", got));
+        return Err(Error::argument("the shape of the matrix", "less than 2^61 elements", got));
     };
     if end.is_none_or(|end| end > numel) {
         let expected =
@@ -37,7 +37,7 @@ pub(super) fn shard(
 /// Floats at two strides, one for each block of `side * side` elements of a matrix.
 pub(super) struct Blocks {
     pub ptr: *mut c_void,
-    /// As far as the strides reach.
+    /// The bytes as far as the strides reach.
     bytes: usize,
     down: usize,
     across: usize,

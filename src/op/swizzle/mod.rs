@@ -195,7 +195,7 @@ fn run(entries: &[SwizzleEntry], way: Way, stream: cudaStream_t) -> Result<()> {
     backend::run(&args, stream)
 }
 
-/// One tensor.
+/// Moves the scales of one tensor.
 fn single(input: &Tensor, output: &Tensor, way: Way, stream: cudaStream_t) -> Result<()> {
     let mut entries = Vec::with_capacity(2);
     plan(("input", "output"), input, output, way, &mut entries)?;
@@ -227,7 +227,11 @@ fn grouped(
     }
     let n = input.num_tensors;
     if output.num_tensors != n {
-        return Err(Error::argument("output.num_tensors", n, output.num_tensors));
+        return Err(Error::argument(
+            "output.num_tensors",
+            format!("{n} (as input)"),
+            output.num_tensors,
+        ));
     }
     check::shape("output.logical_shape", &output.logical_shape, &input.logical_shape)?;
     let (mut group, (rows, cols)) = check::members("input", input)?;
