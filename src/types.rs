@@ -164,7 +164,7 @@ pub enum NVTEGroupedMatmulConfigAttribute {
     kNVTEGroupedMatmulConfigNumAttributes = 5,
 }
 
-/// Activations, plain and gated. No function takes one.
+/// Activations, plain and gated. No function takes such a value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
 pub enum NVTE_Activation_Type {

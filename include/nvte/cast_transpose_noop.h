@@ -13,8 +13,8 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * As `nvte_transpose`; writes nothing if the Float32 `noop` (null: none) is exactly 1 on the
- * device.
+ * Transposes as `nvte_transpose` does, unless the Float32 `noop` (null: none) is exactly 1 on the
+ * device: then it writes nothing.
  */
 void nvte_transpose_with_noop(NVTETensor input,
                               NVTETensor noop,
@@ -22,8 +22,8 @@ void nvte_transpose_with_noop(NVTETensor input,
                               cudaStream_t stream);
 
 /**
- * As `nvte_cast_transpose`; writes nothing if the Float32 `noop` (null: none) is exactly 1 on the
- * device.
+ * Casts as `nvte_cast_transpose` does, unless the Float32 `noop` (null: none) is exactly 1 on the
+ * device: then it writes nothing.
  */
 void nvte_cast_transpose_with_noop(NVTETensor input,
                                    NVTETensor noop,

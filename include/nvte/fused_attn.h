@@ -27,38 +27,39 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Which of queries, keys and values a layout interleaves.
+ * Returns which of queries, keys and values a layout interleaves.
  *
  * Errors: no layout from 0 to 25 (the result is then 0).
  */
 NVTE_QKV_Layout_Group nvte_get_qkv_layout_group(NVTE_QKV_Layout qkv_layout);
 
 /**
- * The order of dimensions of a layout.
+ * Returns the order of dimensions of a layout.
  *
  * Errors: no layout from 0 to 25 (the result is then 0).
  */
 NVTE_QKV_Format nvte_get_qkv_format(NVTE_QKV_Layout qkv_layout);
 
 /**
- * The order of dimensions of the queries of a layout.
+ * Returns the order of dimensions of the queries of a layout.
  *
  * Errors: no layout from 0 to 25 (the result is then 0).
  */
 NVTE_QKV_Format nvte_get_q_format(NVTE_QKV_Layout qkv_layout);
 
 /**
- * The order of dimensions of the keys and values of a layout.
+ * Returns the order of dimensions of the keys and values of a layout.
  *
  * Errors: no layout from 0 to 25 (the result is then 0).
  */
 NVTE_QKV_Format nvte_get_kv_format(NVTE_QKV_Layout qkv_layout);
 
 /**
- * Creates a config of attention with defaults. Destroy with `nvte_destroy_fused_attn_config`.
+ * Creates a config of attention with defaults. Destroy it with `nvte_destroy_fused_attn_config`.
  *
- * Defaults: training, no mask, no bias, no window, alignment at the bottom right, the usual softmax, no dropout,
- * `attn_scale` 1, BFloat16, no layout, sizes of 0; formats that are not set are those of the layout.
+ * Defaults: training, no mask, no bias, no window, alignment at the bottom right, the usual softmax,
+ * no dropout, `attn_scale` 1, BFloat16, no layout, sizes of 0. Formats that are not set are those of
+ * the layout.
  */
 NVTEFusedAttnConfig nvte_create_fused_attn_config(void);
 
@@ -68,8 +69,10 @@ NVTEFusedAttnConfig nvte_create_fused_attn_config(void);
 void nvte_destroy_fused_attn_config(NVTEFusedAttnConfig config);
 
 /**
- * Copies an attribute to `buf` and its size to `size_written` (null: nowhere). With a null `buf` only
- * the size. Types and errors: as `nvte_set_fused_attn_config_attribute`, but for the null.
+ * Copies an attribute of a config to `buf`, and its size to `size_written` (null: nowhere). With a
+ * null `buf` only the size is written.
+ *
+ * Types and errors: as `nvte_set_fused_attn_config_attribute`, except that `buf` may be null.
  */
 void nvte_get_fused_attn_config_attribute(NVTEFusedAttnConfig config,
                                           NVTEFusedAttnConfigAttribute attr,
@@ -78,10 +81,11 @@ void nvte_get_fused_attn_config_attribute(NVTEFusedAttnConfig config,
                                           size_t *size_written);
 
 /**
- * Sets an attribute from the bytes at `buf`. Values are checked when they are used.
+ * Sets an attribute of a config from the bytes at `buf`. Values are checked when they are used.
  *
- * Types: flags one byte; enumerations, formats and layouts as such; dropout and scale `float`; window sizes
- * `int64_t`; other sizes `size_t`.
+ * Types: flags are one byte; enumerations, formats and layouts have their own types; dropout and scale
+ * are `float`, window sizes `int64_t`, other sizes `size_t`.
+ *
  * Errors: no config, no such attribute; a null `buf`; `size_in_bytes` below the size of the type.
  */
 void nvte_set_fused_attn_config_attribute(NVTEFusedAttnConfig config,
@@ -90,19 +94,20 @@ void nvte_set_fused_attn_config_attribute(NVTEFusedAttnConfig config,
                                           size_t size_in_bytes);
 
 /**
- * Creates parameters of a forward attention with defaults. Destroy with `nvte_destroy_fused_attn_fwd_params`.
+ * Creates parameters of a forward pass of attention with defaults. Destroy them with
+ * `nvte_destroy_fused_attn_fwd_params`.
  *
  * Defaults: no tensors; options as those of `nvte_create_fused_attn_config`.
  */
 NVTEFusedAttnFwdParams nvte_create_fused_attn_fwd_params(void);
 
 /**
- * Destroys parameters of a forward attention. Null is an error.
+ * Destroys parameters of a forward pass of attention. Null is an error.
  */
 void nvte_destroy_fused_attn_fwd_params(NVTEFusedAttnFwdParams params);
 
 /**
- * As `nvte_get_fused_attn_config_attribute`.
+ * Copies an attribute of parameters, as `nvte_get_fused_attn_config_attribute` does for a config.
  */
 void nvte_get_fused_attn_fwd_params_attribute(NVTEFusedAttnFwdParams params,
                                               NVTEFusedAttnFwdParamsAttribute attr,
@@ -111,8 +116,9 @@ void nvte_get_fused_attn_fwd_params_attribute(NVTEFusedAttnFwdParams params,
                                               size_t *size_written);
 
 /**
- * As `nvte_set_fused_attn_config_attribute`. `buf` holds a tensor's or the workspace's `NVTETensor`, the address
- * of the pack, the `cudaStream_t`.
+ * Sets an attribute of parameters, as `nvte_set_fused_attn_config_attribute` does for a config. `buf`
+ * holds the `NVTETensor` of a tensor or of the workspace, the address of the pack, or the
+ * `cudaStream_t`.
  */
 void nvte_set_fused_attn_fwd_params_attribute(NVTEFusedAttnFwdParams params,
                                               NVTEFusedAttnFwdParamsAttribute attr,
@@ -120,19 +126,20 @@ void nvte_set_fused_attn_fwd_params_attribute(NVTEFusedAttnFwdParams params,
                                               size_t size_in_bytes);
 
 /**
- * Creates parameters of a backward attention with defaults. Destroy with `nvte_destroy_fused_attn_bwd_params`.
+ * Creates parameters of a backward pass of attention with defaults. Destroy them with
+ * `nvte_destroy_fused_attn_bwd_params`.
  *
  * Defaults: no tensors; options as those of `nvte_create_fused_attn_config`.
  */
 NVTEFusedAttnBwdParams nvte_create_fused_attn_bwd_params(void);
 
 /**
- * Destroys parameters of a backward attention. Null is an error.
+ * Destroys parameters of a backward pass of attention. Null is an error.
  */
 void nvte_destroy_fused_attn_bwd_params(NVTEFusedAttnBwdParams params);
 
 /**
- * As `nvte_get_fused_attn_config_attribute`.
+ * Copies an attribute of parameters, as `nvte_get_fused_attn_config_attribute` does for a config.
  */
 void nvte_get_fused_attn_bwd_params_attribute(NVTEFusedAttnBwdParams params,
                                               NVTEFusedAttnBwdParamsAttribute attr,
@@ -141,8 +148,9 @@ void nvte_get_fused_attn_bwd_params_attribute(NVTEFusedAttnBwdParams params,
                                               size_t *size_written);
 
 /**
- * As `nvte_set_fused_attn_config_attribute`. `buf` holds a tensor's or the workspace's `NVTETensor`, the address
- * of the pack, the `cudaStream_t`.
+ * Sets an attribute of parameters, as `nvte_set_fused_attn_config_attribute` does for a config. `buf`
+ * holds the `NVTETensor` of a tensor or of the workspace, the address of the pack, or the
+ * `cudaStream_t`.
  */
 void nvte_set_fused_attn_bwd_params_attribute(NVTEFusedAttnBwdParams params,
                                               NVTEFusedAttnBwdParamsAttribute attr,
@@ -152,8 +160,11 @@ void nvte_set_fused_attn_bwd_params_attribute(NVTEFusedAttnBwdParams params,
 /**
  * Copies the first (`half_idx` 0) or second (1) half of every packed sequence.
  *
- * Shapes: tensor `[t, h, d]` or `[2, t, h, d]`, half with t / 2 tokens; cu_seqlens Int32 `[b + 1]`, first
- * tokens, even. Dtypes: any, the same.
+ * Shapes: tensor `[t, h, d]` or `[2, t, h, d]`; half the same with t / 2 tokens; cu_seqlens Int32 `[b
+ * + 1]`, the first tokens of the sequences, all even.
+ *
+ * Dtypes: any, the same for both tensors.
+ *
  * Errors: other shapes or dtypes; null or misaligned pointers.
  */
 void nvte_cp_thd_read_half_tensor(NVTETensorReference tensor,
@@ -163,10 +174,12 @@ void nvte_cp_thd_read_half_tensor(NVTETensorReference tensor,
                                   cudaStream_t stream);
 
 /**
- * Merges the log-sum-exp of a step into that of the second half of every sequence, in place:
- * `lse = log(exp(lse) + exp(lse_per_step))`.
+ * Merges the log-sum-exp of a step into that of the second half of every sequence, in place: `lse =
+ * log(exp(lse) + exp(lse_per_step))`.
  *
- * Shapes (Float32): packed `[h, t]` and `[h, t / 2 or more]`, else `[b, h, s]` and `[b, h, s / 2]`.
+ * Shapes (Float32): with `lse_packed` `[h, t]` and `[h, t / 2 or more]`, otherwise `[b, h, s]` and
+ * `[b, h, s / 2]`.
+ *
  * Errors: other shapes or dtypes; null or misaligned pointers.
  */
 void nvte_cp_thd_second_half_lse_correction(NVTETensor lse,
@@ -176,10 +189,12 @@ void nvte_cp_thd_second_half_lse_correction(NVTETensor lse,
                                             cudaStream_t stream);
 
 /**
- * Copies the log-sum-exp of the second half of every sequence; entries that have none stay.
+ * Copies the log-sum-exp of the second half of every sequence; entries of half_lse that stand for no
+ * token stay as they are.
  *
- * Shapes (Float32): as `nvte_cp_thd_second_half_lse_correction`, with `second_half_lse_seqlen` as the last
- * dimension of half_lse.
+ * Shapes (Float32): as `nvte_cp_thd_second_half_lse_correction`, with `second_half_lse_seqlen` as the
+ * last dimension of half_lse.
+ *
  * Errors: other shapes or dtypes; null or misaligned pointers.
  */
 void nvte_cp_thd_read_second_half_lse(NVTETensorReference lse,
@@ -190,11 +205,14 @@ void nvte_cp_thd_read_second_half_lse(NVTETensorReference lse,
                                       cudaStream_t stream);
 
 /**
- * Merges the output of a step, in place:
- * `out = out exp(old_lse - lse) + out_per_step exp(lse_per_step - lse)`, in float32; zero elements stay zero.
+ * Merges the output of a step into an output, in place: `out = out exp(old_lse - lse) + out_per_step
+ * exp(lse_per_step - lse)`, in float32. Elements that are zero stay zero.
  *
- * Shapes: out `[t, h, d]`, out_per_step the same or, `only_second_half`, `[t / 2, h, d]`; log-sum-exps Float32,
- * packed `[h, t]`, else `[b, h, s]`. Dtypes: Float32, Float16, BFloat16, the same for both.
+ * Shapes: out `[t, h, d]`; out_per_step the same, or with `only_second_half` `[t / 2, h, d]`;
+ * log-sum-exps Float32, with `lse_packed` `[h, t]`, otherwise `[b, h, s]`.
+ *
+ * Dtypes: Float32, Float16 or BFloat16, the same for both outputs.
+ *
  * Errors: other shapes or dtypes; null or misaligned pointers.
  */
 void nvte_cp_thd_out_correction(NVTETensor out,
@@ -208,12 +226,17 @@ void nvte_cp_thd_out_correction(NVTETensor out,
                                 cudaStream_t stream);
 
 /**
- * Merges the gradient of a step, in place, into the first and the second half of every sequence: "add",
- * "copy", "none" or "zero" for each, of which (add, none), (copy, none), (copy, zero) and (add, copy) and their
- * exchanges make sense.
+ * Merges the gradient of a step into a gradient, in place, separately for the first and the second
+ * half of every sequence.
  *
- * Shapes: grad `[t, h, d]` or `[2, t, h, d]`; grad_per_step the same for (add, copy), else t / 2 tokens. Dtypes:
- * Float32, Float16, BFloat16; with zero also Byte.
+ * What happens to a half: "add", "copy", "none" or "zero". Allowed are (add, none), (copy, none),
+ * (copy, zero), (add, copy), and each of them the other way round.
+ *
+ * Shapes: grad `[t, h, d]` or `[2, t, h, d]`; grad_per_step the same for (add, copy), otherwise with t
+ * / 2 tokens.
+ *
+ * Dtypes: Float32, Float16 or BFloat16; with "zero" also Byte.
+ *
  * Errors: other pairs, shapes or dtypes; null or misaligned pointers.
  */
 void nvte_cp_thd_grad_correction(NVTETensor grad,
@@ -224,11 +247,13 @@ void nvte_cp_thd_grad_correction(NVTETensor grad,
                                  cudaStream_t stream);
 
 /**
- * The tokens that a rank has, where each sequence is cut into `2 world_size` chunks and rank k has chunk k
- * and the k-th from the end.
+ * Lists the tokens that a rank has in context parallelism: each sequence is cut into `2 world_size`
+ * chunks, and rank k has chunk k and the k-th from the end.
  *
  * Shapes: output Int32 `[total_tokens / world_size]`.
- * Errors: total_tokens not a multiple of 2 world_size; a rank outside; shapes or dtypes.
+ *
+ * Errors: a `total_tokens` that is not a multiple of 2 world_size; a rank outside of the world; other
+ * shapes or dtypes.
  */
 void nvte_cp_thd_get_partitioned_indices(NVTETensorReference cu_seqlens,
                                          NVTETensor output,
@@ -238,10 +263,11 @@ void nvte_cp_thd_get_partitioned_indices(NVTETensorReference cu_seqlens,
                                          cudaStream_t stream);
 
 /**
- * Orders tokens by rank, as `nvte_cp_thd_get_partitioned_indices` assigns them.
+ * Orders tokens by the rank to which `nvte_cp_thd_get_partitioned_indices` assigns them.
  *
- * Shapes: inp and out `[total_tokens, ...]`. Dtypes: any, the same.
- * Errors: total_tokens not a multiple of 2 world_size; other shapes or dtypes.
+ * Shapes: inp and out `[total_tokens, ...]`. Dtypes: any, the same for both.
+ *
+ * Errors: a `total_tokens` that is not a multiple of 2 world_size; other shapes or dtypes.
  */
 void nvte_thd_sequence_order_to_cp_rank_order(NVTETensorReference inp,
                                               NVTETensorReference cu_seqlens,
@@ -251,10 +277,12 @@ void nvte_thd_sequence_order_to_cp_rank_order(NVTETensorReference inp,
                                               cudaStream_t stream);
 
 /**
- * Orders the tokens of all ranks by sequence: the inverse of `nvte_thd_sequence_order_to_cp_rank_order`.
+ * Orders the tokens of all ranks by sequence again: the inverse of
+ * `nvte_thd_sequence_order_to_cp_rank_order`.
  *
- * Shapes: inp and out `[total_tokens, ...]`. Dtypes: any, the same.
- * Errors: total_tokens not a multiple of 2 world_size; other shapes or dtypes.
+ * Shapes: inp and out `[total_tokens, ...]`. Dtypes: any, the same for both.
+ *
+ * Errors: a `total_tokens` that is not a multiple of 2 world_size; other shapes or dtypes.
  */
 void nvte_thd_cp_rank_order_to_sequence_order(NVTETensorReference inp,
                                               NVTETensorReference cu_seqlens,
@@ -264,10 +292,12 @@ void nvte_thd_cp_rank_order_to_sequence_order(NVTETensorReference inp,
                                               cudaStream_t stream);
 
 /**
- * Copies the tokens of packed sequences that are no padding: of sequence s, which begins at
- * `cu_seqlens_padded[s]`, the first `cu_seqlens[s + 1] - cu_seqlens[s]`. Other rows of out stay.
+ * Copies the tokens of packed sequences, without their padding: of sequence s, which begins at
+ * `cu_seqlens_padded[s]`, the first `cu_seqlens[s + 1] - cu_seqlens[s]`. Other rows of out stay as
+ * they are.
  *
- * Shapes: inp and out `[total_tokens, ...]`. Dtypes: any, the same.
+ * Shapes: inp and out `[total_tokens, ...]`. Dtypes: any, the same for both.
+ *
  * Errors: other shapes or dtypes; null or misaligned pointers.
  */
 void nvte_thd_copy_valid_tokens_from_per_split_to_rank_local(NVTETensorReference inp,
@@ -278,10 +308,13 @@ void nvte_thd_copy_valid_tokens_from_per_split_to_rank_local(NVTETensorReference
                                                              cudaStream_t stream);
 
 /**
- * Spreads packed tokens `[t, h, d]` over `[b, max_seq_len, h, d]`; rows past the end of a sequence stay.
+ * Spreads packed tokens `[t, h, d]` over `[b, max_seq_len, h, d]`; rows past the end of a sequence
+ * stay as they are.
  *
- * Shapes: cu_seqlens Int32 `[b + 1 or more]`. Dtypes: Float32, Float16, BFloat16, Float8E4M3, Float8E5M2, the
- * same.
+ * Shapes: cu_seqlens Int32 `[b + 1 or more]`.
+ *
+ * Dtypes: Float32, Float16, BFloat16, Float8E4M3 or Float8E5M2, the same for both tensors.
+ *
  * Errors: other shapes or dtypes; null or misaligned pointers.
  */
 void nvte_convert_thd_to_bshd(NVTETensor tensor,
@@ -292,10 +325,12 @@ void nvte_convert_thd_to_bshd(NVTETensor tensor,
                               cudaStream_t stream);
 
 /**
- * Packs the tokens of `[b, s, h, d]` into `[t, h, d]`. `t` is not used.
+ * Packs the tokens of `[b, s, h, d]` into `[t, h, d]`. The argument `t` is not used.
  *
- * Shapes: cu_seqlens Int32 `[b + 1 or more]`. Dtypes: Float32, Float16, BFloat16, Float8E4M3, Float8E5M2, the
- * same.
+ * Shapes: cu_seqlens Int32 `[b + 1 or more]`.
+ *
+ * Dtypes: Float32, Float16, BFloat16, Float8E4M3 or Float8E5M2, the same for both tensors.
+ *
  * Errors: other shapes or dtypes; null or misaligned pointers.
  */
 void nvte_convert_bshd_to_thd(NVTETensor tensor,
@@ -307,14 +342,20 @@ void nvte_convert_bshd_to_thd(NVTETensor tensor,
 /**
  * Copies the keys and values of new tokens to their places in a cache.
  *
- * Sequence i has `cu_new_lens[i + 1] - cu_new_lens[i]` new tokens, and with them
- * `cu_cached_lens[i + 1] - cu_cached_lens[i]` in all. Token p of it lies on page
- * `page_table[i][p / page_size]`, or without pages (`is_non_paged`) in slot i, where first the sequences that
- * go on (page_table is then their old slots `[b or more]`) are moved to the front.
- * Shapes: caches `[pages, page_size, h, d]`, page_size = max_seq_len / max_pages_per_seq; new tokens
- * `[b or more, max_ctx_len, h, d]`, `[s, b, h, d]` or packed `[t, h, d]` (qkv_format); the running sums Int32
- * `[b + 1 or more]`, the page table of b max_pages_per_seq elements or more. Dtypes: Float32, Float16, BFloat16,
- * Float8E4M3, Float8E5M2, the same for all four. Nothing happens if one of the four has no data.
+ * Places: sequence i has `cu_new_lens[i + 1] - cu_new_lens[i]` new tokens, and with them
+ * `cu_cached_lens[i + 1] - cu_cached_lens[i]` in all. Its token p lies on page `page_table[i][p /
+ * page_size]`. Without pages (`is_non_paged`) it lies in slot i: then page_table holds the old slots
+ * `[b or more]` of the sequences that go on, which are first moved to the front.
+ *
+ * Shapes: caches `[pages, page_size, h, d]`, with page_size = max_seq_len / max_pages_per_seq; new
+ * tokens, by qkv_format, `[b, max_ctx_len, h, d]`, `[s, b, h, d]` or packed `[t, h, d]`; cumulative
+ * lengths Int32 `[b + 1 or more]`; the page table of b max_pages_per_seq elements or more.
+ *
+ * Dtypes: Float32, Float16, BFloat16, Float8E4M3 or Float8E5M2, the same for both caches and the new
+ * keys and values.
+ *
+ * Notes: nothing happens if a cache or the new keys or values have no data.
+ *
  * Errors: other shapes, formats or dtypes; null or misaligned pointers.
  */
 void nvte_copy_to_kv_cache(NVTETensor new_k,
@@ -333,20 +374,20 @@ void nvte_copy_to_kv_cache(NVTETensor new_k,
                            cudaStream_t stream);
 
 /**
- * Separates interleaved queries, keys and values: `[s, b, n, 3, d]` in memory, of which the handle has the
- * shape `[s, b, n, d]`, to `[3, b, s, n, d]`.
+ * Separates interleaved queries, keys and values: from `[s, b, n, 3, d]` in memory to `[3, b, s, n,
+ * d]`. The handle of the input has the shape `[s, b, n, d]`.
  *
- * Dtypes: Float16, BFloat16, the same.
+ * Dtypes: Float16 or BFloat16, the same for both.
+ *
  * Errors: other shapes or dtypes; null or misaligned pointers.
  */
-void nvte_prepare_flash_attn_fwd(NVTETensor qkvi,
-                                 NVTETensor qkv,
-                                 cudaStream_t stream);
+void nvte_prepare_flash_attn_fwd(NVTETensor qkvi, NVTETensor qkv, cudaStream_t stream);
 
 /**
  * Interleaves queries, keys and values `[b, s, n, d]` as `[s, b, n, 3, d]`.
  *
- * Dtypes: Float16, BFloat16, the same.
+ * Dtypes: Float16 or BFloat16, the same for all.
+ *
  * Errors: other shapes or dtypes; null or misaligned pointers.
  */
 void nvte_prepare_flash_attn_bwd(NVTETensor q,
@@ -356,11 +397,13 @@ void nvte_prepare_flash_attn_bwd(NVTETensor q,
                                  cudaStream_t stream);
 
 /**
- * Transposes tensors `[b, s, h, d]` or `[s, b, h, d]` (original_format) to `[b, h, s, d or more]`, zeros
- * behind each d.
+ * Transposes tensors `[b, s, h, d]` or `[s, b, h, d]` (original_format) to `[b, h, s, d or more]`,
+ * with zeros behind each d.
  *
- * Dtypes: any, the same for input and output.
- * Errors: another format; other shapes or dtypes; null or misaligned pointers. Nothing is written then.
+ * Dtypes: any, the same for an input and its output.
+ *
+ * Errors: another format; other shapes or dtypes; null or misaligned pointers. Nothing is written
+ * then.
  */
 void nvte_multi_tensor_transpose_to_bhsd(NVTETensor *inputs,
                                          NVTETensor *outputs,
@@ -369,11 +412,12 @@ void nvte_multi_tensor_transpose_to_bhsd(NVTETensor *inputs,
                                          cudaStream_t stream);
 
 /**
- * Copies matrices `[r, c]` to wider ones, zeros behind each row.
+ * Copies matrices `[r, c]` to wider ones, with zeros behind each row.
  *
- * Dtypes: any, the same for input and output.
- * Errors: other shapes or dtypes; an output that overlaps its input; null or misaligned pointers. Nothing is
- * written then.
+ * Dtypes: any, the same for an input and its output.
+ *
+ * Errors: other shapes or dtypes; an output that overlaps its input; null or misaligned pointers.
+ * Nothing is written then.
  */
 void nvte_multi_tensor_pad_last_dim(NVTETensor *inputs,
                                     NVTETensor *outputs,
@@ -381,10 +425,12 @@ void nvte_multi_tensor_pad_last_dim(NVTETensor *inputs,
                                     cudaStream_t stream);
 
 /**
- * Fills the state of a random generator: the seed at `seed`, and an offset that grows with every call of the
- * thread, by 16 for `NVTE_F16_arbitrary_seqlen`, else by `q_max_seqlen kv_max_seqlen / 128`, rounded up.
+ * Fills the state of a random generator: the seed at `seed`, and an offset that grows with every call
+ * of the thread.
  *
- * `rng_state_dst` (Int64 `[2]`) and `seed` (Int64) are device addresses, not tensors.
+ * The offset grows by 16 for `NVTE_F16_arbitrary_seqlen`, otherwise by `q_max_seqlen kv_max_seqlen /
+ * 128`, rounded up. `rng_state_dst` (Int64 `[2]`) and `seed` (Int64) are device addresses, not
+ * tensors.
  */
 void nvte_populate_rng_state_async(NVTETensor rng_state_dst,
                                    NVTETensor seed,
@@ -394,7 +440,7 @@ void nvte_populate_rng_state_async(NVTETensor rng_state_dst,
                                    cudaStream_t stream);
 
 /**
- * The number of the first `len` entries of cu_seqlens that are above 0. Waits for the stream.
+ * Counts how many of the first `len` entries of cu_seqlens are above 0. It waits for the stream.
  *
  * `cu_seqlens` (Int32) is a device address, not a tensor; `workspace` is not used.
  */
@@ -404,8 +450,10 @@ uint32_t nvte_get_runtime_num_segments(NVTETensor cu_seqlens,
                                        cudaStream_t stream);
 
 /**
- * Fills the state of a random generator, `{seed, offset}`: the values at `seed_ptr` and, plus
- * `offset_intragraph`, `offset_ptr` on the device if `captured`, else `seed_val` and `offset_val`.
+ * Fills the state of a random generator, `{seed, offset}`.
+ *
+ * With `captured` these are the value at `seed_ptr`, and the value at `offset_ptr` plus
+ * `offset_intragraph`, read on the device; otherwise `seed_val` and `offset_val`.
  *
  * Errors: null or misaligned pointers that are needed.
  */
@@ -419,23 +467,26 @@ void nvte_extract_seed_and_offset(int64_t *rng_state_ptr,
                                   cudaStream_t stream);
 
 /**
- * The kind of implementation that runs an attention: `NVTE_FP8` for FP8 queries, else
- * `NVTE_F16_arbitrary_seqlen`, or `NVTE_No_Backend`. A config of training asks for both passes.
+ * Returns the kind of implementation that would run an attention: `NVTE_FP8` for FP8 queries,
+ * otherwise `NVTE_F16_arbitrary_seqlen`, or `NVTE_No_Backend` if none can. A config of training asks
+ * for both passes.
  *
- * `message` (null: nowhere) gets "" or the reason against it, valid until the thread's next call of this
- * function or of `nvtex_fused_attn_query`. The answer depends on the config and the device alone. With FP8
- * queries `do_dtype` may be the dtype of the gradient before its cast: the backward pass takes it in FP8.
- * Errors: no config; no layout, format, dtype, mask, bias or softmax behind a number. What is well formed
- * and not possible is no error.
+ * `message` (null: nowhere) becomes "" or the reason why none can; it is valid until the thread's next
+ * call of this function or of `nvtex_fused_attn_query`.
+ *
+ * Errors: no config; a number that stands for no layout, format, dtype, mask, bias or softmax. A
+ * request that is well formed and cannot be run is no error.
  */
 NVTE_Fused_Attn_Backend nvte_get_fused_attn_backend_v2(NVTEFusedAttnConfig cfg,
                                                        const char **message);
 
 /**
- * As `nvte_get_fused_attn_backend_v2`, for a batch of one, one dtype for all tensors, and a bias `[1, h,
- * s_q, s_kv]`. Layouts with pages have none, since nothing is said about pages.
+ * Returns what `nvte_get_fused_attn_backend_v2` returns, for a batch of one, one dtype for all
+ * tensors, and a bias `[1, h, s_q, s_kv]`.
  *
- * Errors: kv_dtype is not q_dtype; unknown numbers.
+ * Layouts with pages get `NVTE_No_Backend`, because the arguments say nothing about pages.
+ *
+ * Errors: a kv_dtype that is not q_dtype; unknown numbers.
  */
 NVTE_Fused_Attn_Backend nvte_get_fused_attn_backend(bool is_training,
                                                     NVTEDType q_dtype,
@@ -458,14 +509,18 @@ NVTE_Fused_Attn_Backend nvte_get_fused_attn_backend(bool is_training,
                                                     bool deterministic);
 
 /**
- * What would run one pass of an attention, and what declined before it.
+ * Tells which implementation would run one pass of an attention, and why others declined.
  *
- * `implementation` gets its name (static), or null if there is none; `rejected` the others that were
- * asked, "name: reason", one a line, or the reasons why there is none, which name what would do; it is valid
- * until the thread's next call of this function or of `nvte_get_fused_attn_backend_v2`; `workspace_bytes`
- * what a workspace query would answer. Each may be null. The result is that of
- * `nvte_get_fused_attn_backend_v2` for this pass alone.
- * Errors: as `nvte_get_fused_attn_backend_v2`; another pass.
+ * Outputs, each of which may be null:
+ * - `implementation`: its name, a static text, or null if there is none.
+ * - `rejected`: the implementations that were asked before it, as "name: reason", one a line; if there
+ *   is none, the reasons why, with what would do. It is valid until the thread's next call of this
+ *   function or of `nvte_get_fused_attn_backend_v2`.
+ * - `workspace_bytes`: what a query for the workspace would answer.
+ *
+ * The result is that of `nvte_get_fused_attn_backend_v2` for this pass alone.
+ *
+ * Errors: as `nvte_get_fused_attn_backend_v2`; an unknown pass.
  */
 NVTE_Fused_Attn_Backend nvtex_fused_attn_query(NVTEFusedAttnConfig config,
                                                enum NVTEXAttentionPass pass,
@@ -474,44 +529,62 @@ NVTE_Fused_Attn_Backend nvtex_fused_attn_query(NVTEFusedAttnConfig config,
                                                size_t *workspace_bytes);
 
 /**
- * Attention, `softmax(attn_scale q k^T + bias) v`, as the parameters describe it.
+ * Computes attention, `O = softmax(attn_scale Q K^T + bias) V`, as the parameters describe it.
  *
- * It is called twice with the same parameters. First the workspace has no data, and the pack at
- * `Aux_CTX_Tensors`, whose tensors `nvte_tensor_pack_create` has made, the `size` 0 (in C
- * `NVTETensorPack pack = {0}`): the workspace and the tensors of the pack take the shapes and dtypes that they
- * need, `size` their number, and nothing runs. Then, with memory for the workspace and for Stats and Max, it
- * runs. The backward pass takes the pack without Max.
+ * Two calls with the same parameters:
+ * - First the workspace has no data, and the pack at `Aux_CTX_Tensors`, whose tensors
+ *   `nvte_tensor_pack_create` has made, has the `size` 0 (in C `NVTETensorPack pack = {0}`). The
+ *   workspace and the tensors of the pack take the shapes and dtypes that they need, `size` becomes
+ *   their number, and nothing runs.
+ * - Then the workspace and the Stats and Max of the pack have memory, and the pass runs. The backward
+ *   pass takes the pack without Max.
  *
- * Inputs: Q, K, V of the shapes of `qkv_layout` without the 2 or 3 of interleaved ones; Float16, BFloat16 or
- * Float32, then O likewise; Float8E4M3 or Float8E5M2 with a scale_inv, then O FP8 (with a scale) or of 16 or 32
- * bits, and S may have scale, scale_inv and amax of the probabilities. O as Q, in `o_format`, with heads of as
- * many elements as V's. Query head j reads key head `j / (h_q / h_kv)`. Paged keys and values: `[pages,
- * page_size, h, d]` and tables Int32 `[b or more, max_pages_per_seq]`. K and V of `[b, s, h, d]` or `[b, h, s, d]`
- * may have more sequences than Q, which are not read.
- * Lengths: `max_seqlen_*`, with a padding mask those that `cu_seqlens_*`, Int32 `[b + 1 or more]`, bound. Packed
- * tokens (THD) of sequence i begin at `cu_seqlens_*_padded[i]` (likewise), without those at `cu_seqlens_*[i]`;
- * of packed queries b is an element less than `cu_seqlens_q` has.
- * Masks: scores count inside the lengths, under a causal mask for columns up to the row, and in a window from
- * `row - window_size_left` to `row + window_size_right` (-1: unbounded), rows counted from the top left or, as
- * mask or `bottom_right_diagonal` say, the bottom right of a sequence's scores.
- * Bias: `[1 or b, 1 or h, 1 or s_q, s_kv]`, of Q's dtype in memory whatever the handle says (FP8: of the
- * handle's). SoftmaxOffset: Float32, one more score without a value for each head; absent it is 0 if the softmax
- * is off by one. Dropout needs `rng_state`, Int64 `{seed, offset}`, and happens in training only.
- * Aux_CTX_Tensors, in this order: Stats (natural log of the sum of exponentials, Float32 `[b, h, s_q, 1]` or
- * `[t_q, h, 1]`), with `return_max_logit` Max (likewise, the largest score), rng_state, bias and offset if they
- * are used; the last three come to point to the inputs.
- * Rows without a score become 0, Stats and Max -inf; so do dense rows behind their sequence, packed ones are not
- * touched. Nothing is written for no rows. `cuda_graph` has no influence.
- * Keys and values behind a sequence's end never reach a result. A NaN or infinity that only later queries see
- * reaches no earlier query on the CPU backend; on CUDA it may reach earlier queries of the same tile of the causal
- * or window mask.
- * Errors: sizes, dtypes and options that do not fit; null or misaligned pointers (16 bytes for tensors whose
- * heads are a multiple of that); what no implementation of the backend takes (`nvtex_fused_attn_query` says why).
+ * Shapes:
+ * - Q, K, V: those of `qkv_layout`, without the 2 or 3 of interleaved layouts. Query head j reads key
+ *   head `j / (h_q / h_kv)`. Paged keys and values are `[pages, page_size, h, d]`, with page tables
+ *   Int32 `[b or more, max_pages_per_seq]`.
+ * - O: as Q, in `o_format`, with heads of as many elements as those of V.
+ * - Lengths: `max_seqlen_*`; with a padding mask those that `cu_seqlens_*`, Int32 `[b + 1 or more]`,
+ *   bound. The tokens of packed (THD) sequence i begin at `cu_seqlens_*_padded[i]` if that is given
+ *   (also Int32 `[b + 1 or more]`), otherwise at `cu_seqlens_*[i]`. With packed queries, b is the
+ *   number of elements of `cu_seqlens_q` less 1.
+ * - Bias: `[1 or b, 1 or h, 1 or s_q, s_kv]`.
+ *
+ * Dtypes: Q, K and V Float16, BFloat16 or Float32, and O the same; or Float8E4M3 or Float8E5M2 with a
+ * scale_inv, and then O in FP8 (with a scale) or of 16 or 32 bits, and S may have scale, scale_inv and
+ * amax of the probabilities. The bias is read in Q's dtype whatever its handle says, or with FP8 in
+ * the dtype of its handle.
+ *
+ * Options:
+ * - Masks: scores count inside of the lengths; under a causal mask for columns up to the row; in a
+ *   window from `row - window_size_left` to `row + window_size_right` (-1: unbounded). Rows are
+ *   counted from the top left, or from the bottom right of a sequence's scores if the mask or
+ *   `bottom_right_diagonal` says so.
+ * - SoftmaxOffset: Float32, for each head one more score without a value. If it is absent and the
+ *   softmax is off by one, it is 0.
+ * - Dropout happens in training only and needs `rng_state`, Int64 `{seed, offset}`.
+ *
+ * Aux_CTX_Tensors, in this order: Stats (the natural logarithm of the sum of exponentials, Float32
+ * `[b, h, s_q, 1]` or `[t_q, h, 1]`); with `return_max_logit` Max (of the same shape, the largest
+ * score); and if they are used, rng_state, bias and offset, which come to point to the inputs.
+ *
+ * Notes:
+ * - A row without a score becomes 0, its Stats and Max -Inf. So do rows past the end of a sequence;
+ *   packed tokens of no sequence are not touched. If there are no rows nothing is written.
+ * - Keys and values past the end of a sequence never reach a result. A NaN or infinity that only later
+ *   queries see reaches no earlier query on the CPU backend; on CUDA it may reach earlier queries of
+ *   the same tile of the causal or window mask.
+ * - `cuda_graph` has no influence.
+ *
+ * Errors: sizes, dtypes and options that do not fit; null or misaligned pointers (tensors whose heads
+ * are a multiple of 16 bytes are aligned to 16 bytes); what no implementation of the backend takes
+ * (`nvtex_fused_attn_query` says why).
  */
 void nvte_fused_attn_fwd_v2(NVTEFusedAttnFwdParams params);
 
 /**
- * As `nvte_fused_attn_fwd_v2`, with the parameters as arguments. Tensors that are not needed may be null.
+ * Computes attention as `nvte_fused_attn_fwd_v2` does, with the parameters as arguments. Tensors that
+ * are not needed may be null.
  */
 void nvte_fused_attn_fwd(NVTETensor Q,
                          NVTETensor K,
@@ -548,21 +621,30 @@ void nvte_fused_attn_fwd(NVTETensor Q,
                          cudaStream_t stream);
 
 /**
- * Gradients of `nvte_fused_attn_fwd_v2`, written over what was there. While the workspace has no data, it only
- * takes its shape and dtype.
+ * Computes the gradients of `nvte_fused_attn_fwd_v2`, which replace what their tensors hold.
  *
- * Takes Q, K, V, O, dO and Aux_CTX_Tensors, of which Stats, rng_state and, if they are used, bias and offset are
- * read in this order, without Max. Dropout drops what the forward dropped for the same state. dBias (of the
- * bias's shape, summed where it is broadcast) and dSoftmaxOffset (Float32, one for each head) may be absent.
- * dQ, dK, dV: shapes of `dqkv_layout`, the dtype of Q, or with FP8 Q any; rows behind a sequence as O's in the
- * forward. `deterministic`: in a fixed order; the CPU does so always. Not of paged keys and values. FP8: S as
- * in the forward, dP with scale, scale_inv and amax of the scores' gradient.
+ * Inputs: Q, K, V, O, dO, and the pack at `Aux_CTX_Tensors` without Max: Stats and, if they are used,
+ * rng_state, bias and offset, in this order. Dropout drops what the forward pass dropped with the same
+ * state.
+ *
+ * Outputs: dQ, dK and dV have the shapes of `dqkv_layout` and the dtype of Q, or with FP8 Q any dtype;
+ * rows past the end of a sequence are treated as those of O in the forward pass. dBias (of the bias's
+ * shape, summed where the bias is broadcast) and dSoftmaxOffset (Float32, one for each head) may be
+ * absent.
+ *
+ * Workspace: while it has no data, the call only sets its shape and dtype.
+ *
+ * Notes: with `deterministic` sums are in a fixed order, as they always are on the CPU. There are no
+ * gradients of paged keys and values. With FP8, S is as in the forward pass, and dP has scale,
+ * scale_inv and amax of the scores' gradient.
+ *
  * Errors: as `nvte_fused_attn_fwd_v2`.
  */
 void nvte_fused_attn_bwd_v2(NVTEFusedAttnBwdParams params);
 
 /**
- * As `nvte_fused_attn_bwd_v2`, with the parameters as arguments. Tensors that are not needed may be null.
+ * Computes the gradients of attention as `nvte_fused_attn_bwd_v2` does, with the parameters as
+ * arguments. Tensors that are not needed may be null.
  */
 void nvte_fused_attn_bwd(NVTETensor Q,
                          NVTETensor K,

@@ -13,13 +13,17 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Transposes a matrix and transforms each 16 neighbours of a row of the result.
+ * Transposes a matrix and applies a Hadamard transform to each 16 neighbours of a row of the result.
  *
- * Formula: `output[c][16 i + n] = sum over k of x[k] s[k] (-1)^popcount(k & n) / 4` with x[k] =
- * input[16 i + k][c] and s[k] = -1 where bit k of `random_sign_mask_t` is set, else 1; sums in Float32.
- * `random_sign_mask` is ignored: there is no output that is not transposed.
+ * What it computes: `output[c][16 i + n] = sum over k of x[k] s[k] (-1)^popcount(k & n) / 4`, with
+ * x[k] = input[16 i + k][c] and s[k] = -1 where bit k of `random_sign_mask_t` is set, otherwise 1;
+ * sums are in Float32. `random_sign_mask` is ignored, because there is no output that is not
+ * transposed.
+ *
  * Shapes: `[rows, cols]` to `[cols, rows]`, both multiples of 16. Dtypes: BFloat16.
- * An output without an address: nothing happens.
+ *
+ * Notes: nothing happens if the output has no address.
+ *
  * Errors: other dtypes or shapes; an output that overlaps the input; null or misaligned pointers.
  */
 void nvte_hadamard_transform(NVTETensor input,
@@ -29,11 +33,15 @@ void nvte_hadamard_transform(NVTETensor input,
                              cudaStream_t stream);
 
 /**
- * `output.amax = max|x|` of a matrix, and `output.columnwise_amax` that of its transform by
- * `nvte_hadamard_transform`, rounded to BFloat16; NaN ignored, 0 without elements. Both are set, not
- * accumulated; one without an address is left out. The output needs no data.
+ * Computes the largest magnitude of a matrix and that of its Hadamard transform: `output.amax =
+ * max|x|`, and `output.columnwise_amax` of the result of `nvte_hadamard_transform`, rounded to
+ * BFloat16.
+ *
+ * NaN are ignored, and no elements give 0. Both are set, not raised; one without an address is left
+ * out. The output needs no data.
  *
  * Shapes: `[rows, cols]`, both multiples of 16. Dtypes: BFloat16; maxima one Float32 each.
+ *
  * Errors: other dtypes or shapes; null or misaligned pointers.
  */
 void nvte_hadamard_transform_amax(NVTETensor input,
@@ -43,12 +51,16 @@ void nvte_hadamard_transform_amax(NVTETensor input,
                                   cudaStream_t stream);
 
 /**
- * `nvte_hadamard_transform_amax` of the parts of a matrix: `outputs[i]` takes the maxima of the next
- * `split_sections[i]` rows. Rows after the last part do not count. Any number of parts; those without
- * rows have maxima of 0, and may have no tensor.
+ * Computes the largest magnitudes of `nvte_hadamard_transform_amax` for parts of a matrix:
+ * `outputs[i]` takes those of the next `split_sections[i]` rows.
  *
- * Shapes: rows of each part and columns multiples of 16. No tensors: nothing happens.
- * Errors: as there; a part with rows and without both maxima; parts with more rows than the input.
+ * Parts: there may be any number. Rows after the last part do not count. A part without rows has
+ * maxima of 0, and its tensor may be null. Without tensors nothing happens.
+ *
+ * Shapes: rows of each part and columns are multiples of 16.
+ *
+ * Errors: as `nvte_hadamard_transform_amax`; a part with rows and without both maxima; parts with more
+ * rows than the input.
  */
 void nvte_group_hadamard_transform_amax(NVTETensor input,
                                         NVTETensor *outputs,
@@ -59,15 +71,19 @@ void nvte_group_hadamard_transform_amax(NVTETensor input,
                                         cudaStream_t stream);
 
 /**
- * `nvte_hadamard_transform_amax` of the members of a grouped tensor, whose rows only the device knows:
- * `output.amax[t]` and `output.columnwise_amax[t]` for member t; 0 for an empty one.
+ * Computes the largest magnitudes of `nvte_hadamard_transform_amax` for each member of a grouped
+ * tensor whose rows only the device knows: `output.amax[t]` and `output.columnwise_amax[t]` for member
+ * t, 0 for an empty one.
  *
- * Members are those of the output, all with its columns: `tensor_offsets` and `first_dims` are read on
+ * Members are those of the output, all with its columns. `tensor_offsets` and `first_dims` are read on
  * the device; without both the members have the same number of rows. Rows of members and columns are
- * multiples of 16. Maxima: Float32, one for each member; required for each direction in which the
- * output has data, and at least one.
+ * multiples of 16.
+ *
+ * Maxima: Float32, one for each member, required for each direction in which the output has data, and
+ * for at least one.
+ *
  * Errors: other dtypes or shapes; different numbers of members; `last_dims`; `first_dims` without
- * `tensor_offsets`; input smaller than the logical shape; null or misaligned pointers.
+ * `tensor_offsets`; an input that is smaller than the logical shape; null or misaligned pointers.
  */
 void nvte_group_hadamard_transform_amax_graph_safe(NVTEGroupedTensor input,
                                                    NVTEGroupedTensor output,
@@ -76,15 +92,20 @@ void nvte_group_hadamard_transform_amax_graph_safe(NVTEGroupedTensor input,
                                                    cudaStream_t stream);
 
 /**
- * Casts the Hadamard transform of the columns of a matrix to NVFP4, transposed, to the row-wise fields of
- * the output.
+ * Casts the Hadamard transform of the columns of a matrix to NVFP4, transposed, to the row-wise fields
+ * of the output.
  *
- * Formula: x[k] = input[16 i + k][c] becomes `y[n] = sum over k of x[k] hadamard_matrix[k][n]`, summed in
- * Float32 in pairs and rounded to BFloat16 (with `use_fast_math`: not rounded), then as `nvte_quantize_v2`
- * with the output's `amax`; a NaN makes its block NaN.
- * Shapes: input `[r, n]`, multiples of 16, output.data `[n, r]`, `scale_inv` `[n, r/16]` compact,
- * hadamard_matrix `[16, 16]`. Dtypes: BFloat16 to Float4E2M1.
- * Config (null: defaults): noop tensor, stochastic rounding with its RNG state, `use_fast_math`.
+ * What it computes: with x[k] = input[16 i + k][c], `y[n] = sum over k of x[k] hadamard_matrix[k][n]`,
+ * summed in Float32 in pairs and rounded to BFloat16 (with `use_fast_math`: not rounded), then cast as
+ * by `nvte_quantize_v2` with the output's `amax`. A NaN makes its block NaN.
+ *
+ * Shapes: input `[r, n]`, multiples of 16; output.data `[n, r]`, `scale_inv` `[n, r/16]`, compact;
+ * hadamard_matrix `[16, 16]`.
+ *
+ * Dtypes: BFloat16 to Float4E2M1.
+ *
+ * Config (null: defaults): the noop tensor, stochastic rounding with its RNG state, `use_fast_math`.
+ *
  * Errors: other dtypes or shapes; swizzled scales; null or misaligned pointers.
  */
 void nvte_hadamard_transform_cast_fusion_columnwise(NVTETensor input,
@@ -94,13 +115,18 @@ void nvte_hadamard_transform_cast_fusion_columnwise(NVTETensor input,
                                                     cudaStream_t stream);
 
 /**
- * Casts a matrix to NVFP4: row-wise as it is, column-wise its Hadamard transform as
- * `nvte_hadamard_transform_cast_fusion_columnwise` has it; either or both.
+ * Casts a matrix to NVFP4: row-wise as it is, column-wise its Hadamard transform, as
+ * `nvte_hadamard_transform_cast_fusion_columnwise` computes it. The output has either direction or
+ * both.
  *
- * Each direction has its amax (an amax of 0 or NaN: a global scale of 1). Scales are compact, with r/16 and
- * n/16 of them a line, or in the 128 x 4 tiles of products if the output has
- * `with_gemm_swizzled_scales`: then lines are rounded up to a multiple of 128 and the scales of a line to
- * a multiple of 4, and buffers have that size or more.
+ * Amax: each direction has its own; an amax of 0 or NaN means a global scale of 1.
+ *
+ * Scales: compact, with r/16 and n/16 of them a line. With `with_gemm_swizzled_scales` they are in the
+ * 128 x 4 tiles of products: then lines are rounded up to a multiple of 128, the scales of a line to a
+ * multiple of 4, and buffers have that size or more.
+ *
+ * Shapes, dtypes, config, errors: as `nvte_hadamard_transform_cast_fusion_columnwise`, except that
+ * scales may be swizzled.
  */
 void nvte_quantize_with_hadamard_transform(NVTETensor input,
                                            NVTETensor output,
@@ -109,8 +135,9 @@ void nvte_quantize_with_hadamard_transform(NVTETensor input,
                                            cudaStream_t stream);
 
 /**
- * `nvte_hadamard_transform_cast_fusion_columnwise` of the next `split_sections[i]` rows to `outputs[i]`,
- * for at most 64 tensors; one without rows is skipped and may be null.
+ * Casts parts of a matrix as `nvte_hadamard_transform_cast_fusion_columnwise` casts a whole one: the
+ * next `split_sections[i]` rows to `outputs[i]`, for at most 64 tensors. A tensor without rows is
+ * skipped and may be null.
  */
 void nvte_group_hadamard_transform_cast_fusion_columnwise(NVTETensor input,
                                                           NVTETensor *outputs,
@@ -121,12 +148,14 @@ void nvte_group_hadamard_transform_cast_fusion_columnwise(NVTETensor input,
                                                           cudaStream_t stream);
 
 /**
- * `nvte_quantize_with_hadamard_transform` of the next `split_sections[i]` rows to `outputs[i]`, for at most
- * 64 tensors; one without rows is skipped and may be null.
+ * Casts parts of a matrix as `nvte_quantize_with_hadamard_transform` casts a whole one: the next
+ * `split_sections[i]` rows to `outputs[i]`, for at most 64 tensors. A tensor without rows is skipped
+ * and may be null.
  *
  * A direction is written if all outputs have its data. The workspace is not used.
- * Errors: as there; outputs that differ in `with_gemm_swizzled_scales`; stochastic rounding without an
- * RNG state.
+ *
+ * Errors: as `nvte_quantize_with_hadamard_transform`; outputs that differ in
+ * `with_gemm_swizzled_scales`; stochastic rounding without an RNG state.
  */
 void nvte_group_hadamard_transform_cast_fusion(NVTETensor input,
                                                NVTETensor *outputs,
@@ -138,14 +167,20 @@ void nvte_group_hadamard_transform_cast_fusion(NVTETensor input,
                                                cudaStream_t stream);
 
 /**
- * `nvte_quantize_with_hadamard_transform` of each member of a group.
+ * Casts each member of a group as `nvte_quantize_with_hadamard_transform` casts a matrix.
  *
- * Members have multiples of 128 rows by `tensor_offsets` of the output, read on the device, or are all of
- * one shape; rows past the last member are not touched. Row-wise data and scales are as of one matrix;
- * column-wise ones of a member begin at its first element / 2 and / 16 bytes, as those of a lone matrix.
- * `amax` and `columnwise_amax` have one float for each member. The workspace is not used.
- * Swizzled scales need multiples of 64 columns for row-wise data, of 128 for column-wise.
- * Errors: as there; members of different columns; stochastic rounding without an RNG state.
+ * Members: they have multiples of 128 rows by the `tensor_offsets` of the output, which are read on
+ * the device, or are all of one shape. Rows past the last member are not touched. `amax` and
+ * `columnwise_amax` have one float for each member.
+ *
+ * Layout: row-wise data and scales are those of one matrix. The column-wise data of a member whose
+ * first element is e begin at byte e / 2, and their scales at byte e / 16, each as those of a lone
+ * matrix. Swizzled scales need multiples of 64 columns for row-wise data, of 128 for column-wise data.
+ *
+ * Notes: the workspace is not used.
+ *
+ * Errors: as `nvte_quantize_with_hadamard_transform`; members of different columns; stochastic
+ * rounding without an RNG state.
  */
 void nvte_group_hadamard_transform_cast_fusion_graph_safe(NVTEGroupedTensor input,
                                                           NVTEGroupedTensor output,

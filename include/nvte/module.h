@@ -46,7 +46,7 @@ typedef enum NVTEXRecipeKind {
    */
   NVTEX_RECIPE_MXFP8 = 3,
   /**
-   * What `choose` says of each operand.
+   * The function `choose` says how each operand is scaled.
    */
   NVTEX_RECIPE_CUSTOM = 4,
 } NVTEXRecipeKind;
@@ -57,7 +57,7 @@ typedef enum NVTEXRecipeKind {
 typedef enum NVTEXFormat {
   NVTEX_FORMAT_E4M3 = 0,
   /**
-   * Refused by every recipe: two E5M2 operands have no product.
+   * E5M2 for everything. Every recipe refuses it, because two E5M2 operands cannot be multiplied.
    */
   NVTEX_FORMAT_E5M2 = 1,
   /**
@@ -166,15 +166,15 @@ typedef enum NVTEXQKNorm {
  */
 typedef enum NVTEXMicrobatch {
   /**
-   * Weights are cast in each step; gradients go as their binding says.
+   * Weights are cast in each step; gradients are written or added as they were bound.
    */
   NVTEX_MICROBATCH_NONE = 0,
   /**
-   * Cast weights are kept; gradients are overwritten.
+   * Weights are cast and kept; gradients are overwritten.
    */
   NVTEX_MICROBATCH_FIRST = 1,
   /**
-   * Kept weights are used; gradients are added.
+   * The kept weights are used; gradients are added.
    */
   NVTEX_MICROBATCH_LATER = 2,
 } NVTEXMicrobatch;
@@ -210,9 +210,10 @@ typedef struct NVTEXSlotChoice {
 } NVTEXSlotChoice;
 
 /**
- * Chooses for an operand of the layer `layer` (a module's name, and its part behind a dot) by writing
- * to `choice`, which comes as high precision. Returns 0, anything else for failure. An unknown number is an
- * error. What `NVTEXContextConfig` says of its functions holds here, too.
+ * Chooses for an operand of the layer `layer` (a module's name, followed by a dot and the part if it
+ * has parts) by writing to `choice`, which at first says high precision. It returns 0, or anything
+ * else for failure. An unknown number is an error. The rules of `NVTEXContextConfig` for its
+ * functions hold.
  */
 typedef int (*NVTEXChoose)(void *user,
                            const char *layer,
@@ -229,7 +230,7 @@ typedef struct NVTEXRecipeConfig {
   size_t struct_size;
   enum NVTEXRecipeKind kind;
   /**
-   * Default: hybrid, of the block recipes E4M3.
+   * FP8 types. Default: hybrid; E4M3 in block recipes.
    */
   enum NVTEXFormat format;
   /**
@@ -242,20 +243,20 @@ typedef struct NVTEXRecipeConfig {
   size_t amax_history_len;
   enum NVTEXHistoryAlgo amax_algo;
   /**
-   * Delayed scaling: every how many updates histories and scales change; the maxima of the others
-   * count as of one step. Default 1.
+   * Delayed scaling: histories and scales change only in every update of this number; the maxima of
+   * the updates between count as those of one step. Default 1.
    */
   uint32_t update_interval;
   /**
-   * Delayed scaling: max-reduces over the group of `nvtex_context_begin`. Default true.
+   * Delayed scaling: maxima are reduced over the group of `nvtex_context_begin`. Default true.
    */
   bool reduce_amax;
   struct NVTEXRoleOptions input;
   struct NVTEXRoleOptions weight;
   struct NVTEXRoleOptions grad_output;
   /**
-   * Sums the products of each pass more precisely. Defaults: false, true, true; of FP8 blocks, which
-   * need it, true.
+   * Sums the products of each pass more precisely. Defaults: false, true, true; for FP8 blocks,
+   * which need it, always true.
    */
   bool split_accumulator_fprop;
   bool split_accumulator_dgrad;
@@ -265,14 +266,15 @@ typedef struct NVTEXRecipeConfig {
    */
   enum NVTEXBackward backward;
   /**
-   * For `NVTEX_RECIPE_CUSTOM`, with what it is passed first.
+   * For `NVTEX_RECIPE_CUSTOM`: the function that chooses, and its first argument.
    */
   NVTEXChoose choose;
   void *user;
   /**
-   * Attention reads queries, keys and values in E4M3, with one scale for a tensor from its own maximum, and
-   * its result is in high precision; so are the gradients, of what the forward pass has read. With delayed and
-   * current scaling, without a cache of keys and values. Default: false.
+   * Attention reads queries, keys and values in E4M3, with one scale for a tensor from its own
+   * maximum. Its result is in high precision, and so are the gradients, which are those of what the
+   * forward pass has read. This is for delayed and current scaling, without a cache of keys and
+   * values. Default: false.
    */
   bool fp8_dpa;
 } NVTEXRecipeConfig;
@@ -283,7 +285,8 @@ typedef struct NVTEXRecipeConfig {
 typedef void *NVTEXRecipe;
 
 /**
- * Memory of the device, null if there is none left; what `NVTEXContextConfig` says holds.
+ * Allocates memory of the device, or returns null if there is none left. The rules of
+ * `NVTEXContextConfig` for its functions hold.
  */
 typedef void *(*NVTEXAllocate)(void *user,
                                size_t bytes,
@@ -292,9 +295,9 @@ typedef void *(*NVTEXAllocate)(void *user,
                                cudaStream_t stream);
 
 /**
- * Takes memory back. Work on the stream may still use it: hand it out again to that stream alone, or
- * wait for it. What `NVTEXContextConfig` says holds; a C++ exception is reported to stderr alone, and the
- * memory counts as released.
+ * Takes memory back. Work on the stream may still use it, so hand it out again to that stream alone,
+ * or wait for the stream. The rules of `NVTEXContextConfig` for its functions hold, except that a C++
+ * exception is only reported to stderr, and the memory counts as released.
  */
 typedef void (*NVTEXRelease)(void *user,
                              void *ptr,
@@ -304,7 +307,8 @@ typedef void (*NVTEXRelease)(void *user,
 
 /**
  * Replaces each of `count` floats on the device by the largest of the group's ranks, on the stream.
- * Returns 0, anything else for failure. What `NVTEXContextConfig` says holds.
+ * It returns 0, or anything else for failure. The rules of `NVTEXContextConfig` for its functions
+ * hold.
  */
 typedef int (*NVTEXAllReduceMax)(void *user,
                                  void *group,
@@ -313,7 +317,7 @@ typedef int (*NVTEXAllReduceMax)(void *user,
                                  cudaStream_t stream);
 
 /**
- * What a context gets from the program. All may be null or 0.
+ * What a context gets from the program. All fields may be null or 0.
  *
  * The functions must not call functions of the same context, its modules, tapes and caches, not even those
  * that destroy: such a call is an error. A C++ exception that leaves one of them becomes an error of the call
@@ -326,8 +330,8 @@ typedef struct NVTEXContextConfig {
    */
   size_t struct_size;
   /**
-   * Passed to `allocate` and `release`, which come as a pair (null: memory of `nvtex_malloc`, kept and
-   * used again).
+   * Argument of `allocate` and `release`, which are both set or both null (null: memory of
+   * `nvtex_malloc`, which is kept and used again).
    */
   void *allocator;
   NVTEXAllocate allocate;
@@ -343,9 +347,10 @@ typedef struct NVTEXContextConfig {
    */
   int32_t multiprocessor_count;
   /**
-   * Without `allocate`: bytes that the context may keep unused when it asks the device for more; what is
-   * beyond goes back to the device first, which waits for its work then. Memory that a captured graph uses
-   * stays. 0: four times the most that passes have used at once, at least 4 MiB. SIZE_MAX: keeps all.
+   * Without `allocate`: bytes that the context may keep unused when it asks the device for more.
+   * What is beyond goes back to the device first, and the device waits for its work then. Memory
+   * that a captured graph uses stays. 0: four times the most that passes have used at once, at
+   * least 4 MiB. SIZE_MAX: everything is kept.
    */
   size_t max_unused_bytes;
 } NVTEXContextConfig;
@@ -356,7 +361,7 @@ typedef struct NVTEXContextConfig {
 typedef void *NVTEXContext;
 
 /**
- * A norm: a module of its own, or the first part of one.
+ * Config of a norm, as a module or as the first part of one.
  */
 typedef struct NVTEXNormConfig {
   /**
@@ -364,7 +369,7 @@ typedef struct NVTEXNormConfig {
    */
   size_t struct_size;
   /**
-   * Unique in its context; null or empty: made up.
+   * Name, unique in its context; for null or an empty one a name is made up.
    */
   const char *name;
   /**
@@ -399,7 +404,7 @@ typedef struct NVTEXNormConfig {
 typedef void *NVTEXModule;
 
 /**
- * How a module is spread over ranks. So far it is on one alone: other values are refused.
+ * How a module is spread over ranks. So far a module is on one rank alone; other values are refused.
  */
 typedef struct NVTEXParallelConfig {
   /**
@@ -407,7 +412,7 @@ typedef struct NVTEXParallelConfig {
    */
   size_t tensor_parallel_size;
   /**
-   * Those ranks share the rows between products, too. Default: false.
+   * The same ranks share the rows between products, too. Default: false.
    */
   bool sequence_parallel;
   /**
@@ -429,7 +434,7 @@ typedef struct NVTEXLinearConfig {
    */
   size_t struct_size;
   /**
-   * Unique in its context; null or empty: made up.
+   * Name, unique in its context; for null or an empty one a name is made up.
    */
   const char *name;
   size_t in_features;
@@ -447,11 +452,11 @@ typedef struct NVTEXLinearConfig {
    */
   float init_std;
   /**
-   * Of the initial weight.
+   * Seed of the initial weight.
    */
   uint64_t seed;
   /**
-   * Of the module among ranks.
+   * How ranks share the module.
    */
   struct NVTEXParallelConfig parallel;
   /**
@@ -485,7 +490,7 @@ typedef struct NVTEXGroupedLinearConfig {
    */
   size_t num_gemms;
   /**
-   * Of each part; name of all. Initial weights differ.
+   * Config of each part, with one name for all. Initial weights differ.
    */
   struct NVTEXLinearConfig linear;
 } NVTEXGroupedLinearConfig;
@@ -499,14 +504,14 @@ typedef struct NVTEXLayerNormMLPConfig {
    */
   size_t struct_size;
   /**
-   * Unique in its context; null or empty: made up.
+   * Name, unique in its context; for null or an empty one a name is made up.
    */
   const char *name;
   struct NVTEXNormConfig norm;
   size_t hidden_size;
   /**
-   * Elements after the activation. A gated one has twice as many rows in W1, those of the function
-   * first.
+   * Elements after the activation. With a gated activation W1 has twice as many rows, first those
+   * of the function f, then those of the gate.
    */
   size_t ffn_hidden_size;
   /**
@@ -514,13 +519,13 @@ typedef struct NVTEXLayerNormMLPConfig {
    */
   NVTE_Activation_Type activation;
   /**
-   * Of CLAMPED_SWIGLU. Defaults: 7, 1.702, 1.
+   * Constants of CLAMPED_SWIGLU. Defaults: 7, 1.702, 1.
    */
   float clamp_limit;
   float clamp_alpha;
   float clamp_offset;
   /**
-   * Of both. Default: true.
+   * Whether both linear layers have a bias. Default: true.
    */
   bool bias;
   /**
@@ -533,17 +538,17 @@ typedef struct NVTEXLayerNormMLPConfig {
   float init_std;
   float output_init_std;
   /**
-   * Of the initial weights.
+   * Seed of the initial weights.
    */
   uint64_t seed;
   /**
-   * Tapes hold the input, but neither the norm's result nor the activation and what it is given, which
-   * the backward pass computes again, to the same bits, from weights that tapes then hold for both passes.
-   * Default: false.
+   * Tapes hold the input, but neither the norm's result nor the input and the result of the
+   * activation. The backward pass computes these again, to the same bits, from weights that tapes
+   * then hold for both passes. Default: false.
    */
   bool checkpoint;
   /**
-   * Of the module among ranks.
+   * How ranks share the module.
    */
   struct NVTEXParallelConfig parallel;
   /**
@@ -561,25 +566,25 @@ typedef struct NVTEXAttentionConfig {
    */
   size_t struct_size;
   /**
-   * Unique in its context; null or empty: made up.
+   * Name, unique in its context; for null or an empty one a name is made up.
    */
   const char *name;
   size_t num_attention_heads;
   /**
-   * Heads of keys and values. 0: as those of the queries.
+   * Heads of keys and values. 0: as many as of queries.
    */
   size_t num_gqa_groups;
   size_t head_dim_qk;
   /**
-   * 0: as `head_dim_qk`.
+   * Elements of a head of values; 0 stands for `head_dim_qk`.
    */
   size_t head_dim_v;
   /**
-   * Of the probabilities, with a tape. Default: 0.
+   * Dropout of the probabilities, in passes with a tape. Default: 0.
    */
   float attention_dropout;
   /**
-   * NVTE_SBHD (default), NVTE_BSHD, NVTE_THD (packed tokens; masks with padding alone).
+   * NVTE_SBHD (default), NVTE_BSHD, or NVTE_THD (packed tokens, only with masks that have padding).
    */
   NVTE_QKV_Format qkv_format;
   /**
@@ -587,17 +592,17 @@ typedef struct NVTEXAttentionConfig {
    */
   NVTE_Mask_Type attn_mask_type;
   /**
-   * Keys before and after a query that count; -1 (default): all.
+   * The numbers of keys before and after a query that it sees; -1 (default): all.
    */
   int64_t window_size_left;
   int64_t window_size_right;
   /**
-   * Where windows of masks that are not causal are aligned. Default: true.
+   * Windows of masks that are not causal are aligned at the bottom right. Default: true.
    */
   bool bottom_right_diagonal;
   NVTE_Softmax_Type softmax_type;
   /**
-   * 0 (default): `1 / sqrt(head_dim_qk)`.
+   * Factor of the scores; 0 (default) stands for `1 / sqrt(head_dim_qk)`.
    */
   float softmax_scale;
   /**
@@ -605,13 +610,14 @@ typedef struct NVTEXAttentionConfig {
    */
   NVTEDType dtype;
   /**
-   * Of modules with projections: tapes hold queries, keys and values, but not the attention's result and
-   * statistics, which the backward pass computes again, to the same bits. Default: false.
+   * In modules with projections: tapes hold queries, keys and values, but not the attention's
+   * result and statistics, which the backward pass computes again, to the same bits. Default:
+   * false.
    */
   bool checkpoint_core_attention;
   /**
-   * Of self attention in modules with projections: normalizes each head of queries and keys, behind the
-   * rotary embedding or in front of it. Default: none.
+   * In self attention of modules with projections: normalizes each head of queries and keys, after
+   * or before the rotary embedding. Default: none.
    */
   enum NVTEXQKNorm qk_norm_type;
   /**
@@ -623,7 +629,7 @@ typedef struct NVTEXAttentionConfig {
    */
   bool qk_norm_before_rope;
   /**
-   * Of the module among ranks.
+   * How ranks share the module.
    */
   struct NVTEXParallelConfig parallel;
   /**
@@ -633,8 +639,9 @@ typedef struct NVTEXAttentionConfig {
 } NVTEXAttentionConfig;
 
 /**
- * Projections, attention, projection. The attention's `name` is ignored; its `head_dim_qk` 0 (default) is
- * `hidden_size / num_attention_heads`, and `head_dim_v` is the same.
+ * Config of projections, attention, and a projection. The attention's `name` is ignored; if its
+ * `head_dim_qk` is 0 (default), it is `hidden_size / num_attention_heads`, and `head_dim_v` is the
+ * same.
  */
 typedef struct NVTEXMultiheadAttentionConfig {
   /**
@@ -642,7 +649,7 @@ typedef struct NVTEXMultiheadAttentionConfig {
    */
   size_t struct_size;
   /**
-   * Unique in its context; null or empty: made up.
+   * Name, unique in its context; for null or an empty one a name is made up.
    */
   const char *name;
   size_t hidden_size;
@@ -658,11 +665,11 @@ typedef struct NVTEXMultiheadAttentionConfig {
    */
   bool cross_attention;
   /**
-   * Of all projections. Default: true.
+   * Whether the projections have biases. Default: true.
    */
   bool bias;
   /**
-   * Rotary embeddings turn neighbours, not halves. Default: false.
+   * Rotary embeddings rotate neighbours, not the halves of a head. Default: false.
    */
   bool rotary_interleaved;
   /**
@@ -671,7 +678,7 @@ typedef struct NVTEXMultiheadAttentionConfig {
   float init_std;
   float output_init_std;
   /**
-   * Of the initial weights.
+   * Seed of the initial weights.
    */
   uint64_t seed;
 } NVTEXMultiheadAttentionConfig;
@@ -685,19 +692,20 @@ typedef struct NVTEXTransformerLayerConfig {
    */
   size_t struct_size;
   /**
-   * Unique in its context; null or empty: made up.
+   * Name, unique in its context; for null or an empty one a name is made up.
    */
   const char *name;
   /**
-   * As for `nvtex_multihead_attention_create`, of the self attention.
+   * The self attention, as for `nvtex_multihead_attention_create`.
    */
   struct NVTEXAttentionConfig attention;
   /**
-   * As for `nvtex_layernorm_mlp_create`; gives sizes, norms, bias, deviations and seed of the whole layer.
+   * The MLP, as for `nvtex_layernorm_mlp_create`. It also gives sizes, norms, bias, deviations and
+   * seed of the whole layer.
    */
   struct NVTEXLayerNormMLPConfig mlp;
   /**
-   * Of what is added to the residuals, with a tape. Default: 0.
+   * Dropout of what is added to the residuals, in passes with a tape. Default: 0.
    */
   float hidden_dropout;
   /**
@@ -710,16 +718,16 @@ typedef struct NVTEXTransformerLayerConfig {
    */
   bool residual_post_layernorm;
   /**
-   * A norm behind the layer in place of the one in front of the self attention. Default: false.
+   * The layer has a norm at its end instead of the one before the self attention. Default: false.
    */
   bool output_layernorm;
   /**
-   * Attention and MLP read the layer's input, and their sum is added to it; excludes the three above.
-   * Default: false.
+   * Attention and MLP both read the layer's input, and their sum is added to it. This excludes
+   * `decoder`, `residual_post_layernorm` and `output_layernorm`. Default: false.
    */
   bool parallel_attention_mlp;
   /**
-   * Rotary embeddings turn neighbours, not halves. Default: false.
+   * Rotary embeddings rotate neighbours, not the halves of a head. Default: false.
    */
   bool rotary_interleaved;
 } NVTEXTransformerLayerConfig;
@@ -745,12 +753,13 @@ typedef struct NVTEXRotaryConfig {
    */
   float interpolation_factor;
   /**
-   * With a factor f: more rows than f times this length divide by `rows / length` instead. 0 (default):
-   * none.
+   * With a factor f and more rows than f times this length, positions are divided by `rows /
+   * length` instead. 0 (default): never.
    */
   size_t pretrained_length;
   /**
-   * The angle of a pair stands beside itself, not in the other half.
+   * The two entries of a pair's angle are neighbours, instead of lying in the two halves of the
+   * row.
    */
   bool interleaved;
 } NVTEXRotaryConfig;
@@ -764,17 +773,17 @@ typedef struct NVTEXParameter {
    */
   size_t struct_size;
   /**
-   * Of the caller until the module is destroyed.
+   * The name. The caller may read it until the module is destroyed.
    */
   const char *name;
   NVTEShape shape;
   /**
-   * In high precision.
+   * The dtype, in high precision.
    */
   NVTEDType dtype;
   /**
-   * The value: in high precision, or in FP8 with its scales if the weight has no other form. Of the
-   * caller until the module is destroyed or the value is bound anew.
+   * The value: in high precision, or in FP8 with its scales if the weight exists in FP8 alone. The
+   * caller may use it until the module is destroyed or the value is bound anew.
    */
   NVTETensor value;
   /**
@@ -798,43 +807,46 @@ typedef struct NVTEXStep {
   size_t struct_size;
   enum NVTEXMicrobatch microbatch;
   /**
-   * One Float32 on the device, or null: while it is 1, kept weights stay as they are. For graphs that
-   * are captured once and replayed for each microbatch.
+   * One Float32 on the device, or null. While it is 1, kept weights stay as they are, so that a
+   * graph that is captured once can be replayed for each microbatch.
    */
   NVTETensor skip_weight_update;
   /**
-   * Int64 `[2]` on the device, seed and offset, if there is dropout: a call uses the sequence from this
-   * offset on. Add 128 for each call.
+   * Seed and offset of the random numbers, Int64 `[2]` on the device, needed if there is dropout. A
+   * call uses the sequence from this offset on; add 128 for each call.
    */
   NVTETensor rng_state;
   /**
-   * Int32 `[b + 1]` on the device, or null: the first tokens of sequences of queries, and of keys and
-   * values, without padding (padding masks; self attention reads the first for both).
+   * Where the sequences of queries, and those of keys and values, begin without padding: Int32 `[b
+   * + 1]` on the device, or null. They are for masks with padding; self attention reads the first
+   * array for both.
    */
   NVTETensor cu_seqlens_q;
   NVTETensor cu_seqlens_kv;
   /**
-   * Likewise, where sequences begin in NVTE_THD, if there is padding between them.
+   * Where the sequences begin in NVTE_THD, if there is padding between them: arrays like the two
+   * before.
    */
   NVTETensor cu_seqlens_q_padded;
   NVTETensor cu_seqlens_kv_padded;
   /**
-   * Longest sequences, for NVTE_THD. 0 (modules with projections): as all tokens.
+   * The longest sequences, for NVTE_THD. 0 (in modules with projections): as long as all tokens.
    */
   size_t max_seqlen_q;
   size_t max_seqlen_kv;
   /**
-   * Float32 `[length or more, 1, 1, d2]` (`nvtex_rotary_frequencies`): turns the first d2 elements of
-   * queries and keys of self attention. Null: none. NVTE_THD: `max_seqlen_q` rows or more, of all tokens if
-   * that is 0 or there is padding between sequences.
+   * Angles by which the first d2 elements of queries and keys of self attention are rotated:
+   * Float32 `[length or more, 1, 1, d2]` (`nvtex_rotary_frequencies`). Null: none. With NVTE_THD
+   * there are `max_seqlen_q` rows or more, or rows for all tokens if that is 0 or there is padding
+   * between sequences.
    */
   NVTETensor rotary_frequencies;
   /**
-   * Or null: self attention appends its keys and values to those of earlier tokens in this cache of the
-   * same context, and reads all of them. Not with a tape. Inputs are the new tokens of the sequences of
-   * `nvtex_kv_cache_step`, of each those in front, so that their number may differ, or packed (NVTE_THD,
-   * without `cu_seqlens_q`). Frequencies have `max_sequence_length + length - 1` rows or more, packed
-   * `max_sequence_length`.
+   * A cache of the same context, or null. Self attention appends its keys and values to those of
+   * earlier tokens in the cache, and reads all of them. There is no tape then. Inputs are the new
+   * tokens of the sequences of `nvtex_kv_cache_step`: for each sequence they come first, so that
+   * their number may differ, or they are packed (NVTE_THD, without `cu_seqlens_q`). Frequencies
+   * have `max_sequence_length + length - 1` rows or more, for packed tokens `max_sequence_length`.
    */
   NVTEXKVCache kv_cache;
   /**
@@ -867,8 +879,8 @@ typedef struct NVTEXKVCacheConfig {
    */
   size_t max_sequence_length;
   /**
-   * Tokens of a page, a divisor of `max_sequence_length`. 0 (default): contiguous, room for whole
-   * sequences.
+   * Tokens of a page, a divisor of `max_sequence_length`. 0 (default): each sequence has one
+   * contiguous piece of memory for all its tokens.
    */
   size_t page_size;
   /**
@@ -882,9 +894,9 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Sets the defaults of a kind in the first `struct_size` bytes of a config.
+ * Sets the defaults of a kind of recipe in the first `struct_size` bytes of a config.
  *
- * Errors: null; a size that cannot hold its own field; unknown kind.
+ * Errors: null; a `struct_size` that has no room for the field `struct_size` itself; an unknown kind.
  */
 void nvtex_recipe_config_init(struct NVTEXRecipeConfig *config,
                               size_t struct_size,
@@ -909,37 +921,38 @@ void nvtex_recipe_destroy(NVTEXRecipe recipe);
 void nvtex_context_config_init(struct NVTEXContextConfig *config, size_t struct_size);
 
 /**
- * Creates a context: all state of FP8 training that modules share. There are no globals, so there may
- * be one for each thread and device. A context is for one thread at a time, and for one stream or for
- * streams that wait for each other. Null: defaults.
+ * Creates a context: all state of FP8 training that modules share.
+ *
+ * There are no globals, so each thread and device may have one. A context is for one thread at a time,
+ * and for one stream or for streams that wait for each other. Null config: defaults.
  */
 NVTEXContext nvtex_context_create(const struct NVTEXContextConfig *config);
 
 /**
- * Destroys a context; modules and tapes that are left keep its memory until they are destroyed. Null is
- * ignored.
+ * Destroys a context. Modules and tapes that are left keep its memory until they are destroyed. Null
+ * is ignored.
  */
 void nvtex_context_destroy(NVTEXContext context);
 
 /**
- * Gives unused memory of the context back to the device until `bytes_to_keep` bytes of it are left, those
- * that have not been used for longest first, and returns the bytes that went back: 0 for a context with an
- * allocator of the program. The device waits for its work.
+ * Gives unused memory of the context back to the device until `bytes_to_keep` bytes of it are left,
+ * and returns the bytes that went back (0 for a context with an allocator of the program).
  *
- * What passes that were captured in graphs use stays, so that these graphs may be replayed as long as their
- * modules, tapes and caches live. Not while a stream of the process is being captured: the device refuses
- * to free memory then.
+ * Memory that has not been used for longest goes first. The device waits for its work. What passes
+ * that were captured in graphs use stays, so that these graphs may be replayed as long as their
+ * modules, tapes and caches live.
+ *
+ * Errors: a stream of the process is being captured, when the device refuses to free memory.
  */
-size_t nvtex_context_trim(NVTEXContext context,
-                          size_t bytes_to_keep);
+size_t nvtex_context_trim(NVTEXContext context, size_t bytes_to_keep);
 
 /**
  * Opens a region: forward passes and creations until the matching `nvtex_context_end` follow the
  * recipe. Regions nest; the innermost counts.
  *
  * `flags` is the sum of `NVTEX_CONTEXT_*`; the recipe may be null if there are none. `amax_group` is
- * handed to `all_reduce_max`; null: this rank alone. Backward passes follow the recipe of their forward
- * pass, wherever they run. Without NVTEX_CONTEXT_ENABLED products are in high precision:
+ * handed to `all_reduce_max`; null means this rank alone. Backward passes follow the recipe of their
+ * forward pass, wherever they run. Without NVTEX_CONTEXT_ENABLED products are in high precision:
  * `nvtex_module_precision` says what a pass has used, and so does `NVTE_VERBOSE=dispatch`.
  */
 void nvtex_context_begin(NVTEXContext context,
@@ -948,32 +961,38 @@ void nvtex_context_begin(NVTEXContext context,
                          void *amax_group);
 
 /**
- * Closes the innermost region. Errors: there is none.
+ * Closes the innermost region. Errors: no region is open.
  */
 void nvtex_context_end(NVTEXContext context);
 
 /**
- * Updates histories and scales of the forward slots of all layers with delayed scaling, after reducing
- * their maxima over the group; call it once after the forward passes of a step. Layers that did not run
- * stay as they are (`nvtex_delayed_scaling_recipe_amax_and_scale_update_after_reduction`).
+ * Updates the histories and scales that forward passes use, for all layers with delayed scaling, after
+ * reducing their maxima over the group. Call it once after the forward passes of a step.
  *
- * May be captured in a graph (an `update_interval` counts at capture).
+ * Layers that did not run stay as they are
+ * (`nvtex_delayed_scaling_recipe_amax_and_scale_update_after_reduction`). The call may be captured in
+ * a graph (an `update_interval` counts at capture).
  */
 void nvtex_context_forward_update(NVTEXContext context,
                                   cudaStream_t stream);
 
 /**
- * As `nvtex_context_forward_update`, of the backward slots, after the backward passes of a step.
+ * Updates the histories and scales that backward passes use, as `nvtex_context_forward_update` does,
+ * after the backward passes of a step.
  */
-void nvtex_context_backward_update(NVTEXContext context, cudaStream_t stream);
+void nvtex_context_backward_update(NVTEXContext context,
+                                   cudaStream_t stream);
 
 /**
  * Copies scales and history of a layer with delayed scaling to the host, and returns the length of the
- * history; waits for the stream.
+ * history. It waits for the stream.
  *
- * `layer` is a module's name, of `LayerNormMLP` followed by `.fc1` or `.fc2`. Shapes: `scales` `[n]`,
- * `history` `[length, n]` with n = 3 (forward) or 2; row 0 is the current maximum, the last row the
- * newest of the others. Either may be null. Errors: no such layer; `history_size` floats do not suffice.
+ * `layer` is a module's name, of `LayerNormMLP` followed by `.fc1` or `.fc2`.
+ *
+ * Shapes: `scales` `[n]`, `history` `[length, n]` with n = 3 (forward) or 2 (backward). Row 0 is the
+ * current maximum, the last row the newest of the others. Either may be null.
+ *
+ * Errors: no such layer; fewer than `length * n` floats (`history_size`).
  */
 size_t nvtex_context_delayed_scaling(NVTEXContext context,
                                      const char *layer,
@@ -984,24 +1003,28 @@ size_t nvtex_context_delayed_scaling(NVTEXContext context,
                                      cudaStream_t stream);
 
 /**
- * Bytes that `nvtex_context_save` writes.
+ * Returns the bytes that `nvtex_context_save` writes.
  */
 size_t nvtex_context_state_size(NVTEXContext context);
 
 /**
- * Writes the state of delayed scaling of all layers, by name, to host memory and returns its bytes;
+ * Writes the state of delayed scaling of all layers, by name, to host memory and returns its bytes. It
  * waits for the stream. The format is the same on every machine, and has a version and a checksum.
  *
  * Errors: fewer than `nvtex_context_state_size` bytes.
  */
-size_t nvtex_context_save(NVTEXContext context, void *buffer, size_t bytes, cudaStream_t stream);
+size_t nvtex_context_save(NVTEXContext context,
+                          void *buffer,
+                          size_t bytes,
+                          cudaStream_t stream);
 
 /**
- * Restores what `nvtex_context_save` wrote: of layers that have run now, of others when they first do.
- * Histories of another length keep their newest maxima.
+ * Restores what `nvtex_context_save` wrote: at once for layers that have run, for others when they
+ * first run. Histories of another length keep their newest maxima.
  *
- * Errors: not such a file, another version, damaged, truncated; scales that are not finite or not above 0,
- * maxima that are not finite or below 0, as they are after a step that has overflowed. Nothing is changed then.
+ * Errors: bytes that are not such a state, have another version, are damaged or cut off; scales that
+ * are not finite or not above 0; maxima that are not finite or below 0, as they are after a step that
+ * has overflowed. Nothing is changed then.
  */
 void nvtex_context_load(NVTEXContext context,
                         const void *buffer,
@@ -1014,9 +1037,9 @@ void nvtex_context_load(NVTEXContext context,
 void nvtex_norm_config_init(struct NVTEXNormConfig *config, size_t struct_size);
 
 /**
- * Creates a LayerNorm or RMSNorm: `nvte_layernorm_fwd`, `nvte_rmsnorm_fwd` with parameters.
+ * Creates a LayerNorm or RMSNorm: `nvte_layernorm_fwd` or `nvte_rmsnorm_fwd` with parameters.
  *
- * Input and output: `[..., hidden_size]`. Parameters: `weight`, of LayerNorm `bias`.
+ * Input and output: `[..., hidden_size]`. Parameters: `weight`, and with LayerNorm `bias`.
  */
 NVTEXModule nvtex_norm_create(NVTEXContext context,
                               const struct NVTEXNormConfig *config,
@@ -1030,12 +1053,15 @@ void nvtex_linear_config_init(struct NVTEXLinearConfig *config, size_t struct_si
 /**
  * Creates a linear layer, `y = x W^T + b`.
  *
- * Input `[..., in_features]`, output `[..., out_features]`. Parameters: `weight`
- * `[out_features, in_features]`, `bias` `[out_features]`. Under a recipe, features
- * must be multiples of 16 (MXFP8: 32); rows may be any number. On CUDA the FP8 product of the weight's
- * gradient is faster if rows are a multiple of 16, and with FP8 blocks the others if they are one of 8;
- * otherwise it takes a kernel of this library, and a product with a bias `4 * rows * out_features` bytes
- * more of the context's memory.
+ * Shapes: input `[..., in_features]`, output `[..., out_features]`. Under a recipe, features must be
+ * multiples of 16 (MXFP8: 32); rows may be any number.
+ *
+ * Parameters: `weight` `[out_features, in_features]`, `bias` `[out_features]`.
+ *
+ * Notes: on CUDA the FP8 product of the weight's gradient is faster if rows are a multiple of 16, and
+ * with FP8 blocks the other products if rows are a multiple of 8. Otherwise a kernel of this library
+ * computes them, and a product with a bias takes `4 * rows * out_features` bytes more of the context's
+ * memory.
  */
 NVTEXModule nvtex_linear_create(NVTEXContext context,
                                 const struct NVTEXLinearConfig *config,
@@ -1048,8 +1074,8 @@ void nvtex_layernorm_linear_config_init(struct NVTEXLayerNormLinearConfig *confi
                                         size_t struct_size);
 
 /**
- * Creates a norm followed by a linear layer, which gets its input in FP8 from the norm where the recipe
- * allows it.
+ * Creates a norm followed by a linear layer, which gets its input in FP8 from the norm where the
+ * recipe allows it.
  *
  * As `nvtex_linear_create`; a second output, if not null, takes the norm's result, and its gradient
  * counts. Parameters: `layer_norm_weight`, `layer_norm_bias`, `weight`, `bias`.
@@ -1064,12 +1090,15 @@ NVTEXModule nvtex_layernorm_linear_create(NVTEXContext context,
 void nvtex_grouped_linear_config_init(struct NVTEXGroupedLinearConfig *config, size_t struct_size);
 
 /**
- * Creates linear layers for rows that are sorted by layer, as those of experts: the first `m_splits[0]` rows
- * (of the step) go through the first one, and so on.
+ * Creates linear layers for rows that are sorted by layer, such as those of experts: the first
+ * `m_splits[0]` rows (of the step) go through the first layer, and so on.
  *
- * Input `[..., in_features]`, output `[..., out_features]`. Parameters: for each part e `weight<e>` and
- * `bias<e>`, as of `nvtex_linear_create`; its name for `nvtex_context_delayed_scaling` is the module's followed
- * by `.<e>`. Each split keeps the rules for rows there. A part without rows gets gradients of 0.
+ * Shapes: input `[..., in_features]`, output `[..., out_features]`. Each split keeps the rules for
+ * rows of `nvtex_linear_create`. A part without rows gets gradients of 0.
+ *
+ * Parameters: for each part e `weight<e>` and `bias<e>`, as those of `nvtex_linear_create`. The name
+ * of a part for `nvtex_context_delayed_scaling` is the module's followed by `.<e>`.
+ *
  * Errors: splits that are not `num_gemms`, or do not sum to the rows.
  */
 NVTEXModule nvtex_grouped_linear_create(NVTEXContext context,
@@ -1082,12 +1111,13 @@ NVTEXModule nvtex_grouped_linear_create(NVTEXContext context,
 void nvtex_layernorm_mlp_config_init(struct NVTEXLayerNormMLPConfig *config, size_t struct_size);
 
 /**
- * Creates a norm followed by a linear layer, an activation and a linear layer.
+ * Creates a norm followed by a linear layer, an activation and a second linear layer.
  *
- * Input and output `[..., hidden_size]`; a second output, if not null, takes the norm's result, and its
- * gradient counts. Parameters: `layer_norm_weight`, `layer_norm_bias`, `fc1_weight`
- * `[ffn_hidden_size (gated: twice that), hidden_size]`, `fc1_bias`, `fc2_weight`
- * `[hidden_size, ffn_hidden_size]`, `fc2_bias`. Sizes: as `nvtex_linear_create`.
+ * Shapes: input and output `[..., hidden_size]`; a second output, if not null, takes the norm's
+ * result, and its gradient counts. Sizes: as `nvtex_linear_create`.
+ *
+ * Parameters: `layer_norm_weight`, `layer_norm_bias`, `fc1_weight` `[ffn_hidden_size (gated: twice
+ * that), hidden_size]`, `fc1_bias`, `fc2_weight` `[hidden_size, ffn_hidden_size]`, `fc2_bias`.
  */
 NVTEXModule nvtex_layernorm_mlp_create(NVTEXContext context,
                                        const struct NVTEXLayerNormMLPConfig *config,
@@ -1101,11 +1131,13 @@ void nvtex_attention_config_init(struct NVTEXAttentionConfig *config, size_t str
 /**
  * Creates an attention of queries, keys and values, in high precision unless a recipe has `fp8_dpa`.
  *
- * Inputs `[s, b, h, d]` (NVTE_SBHD), `[b, s, h, d]` (NVTE_BSHD) or `[t, h, d]` (NVTE_THD), with
- * `num_attention_heads` heads of queries and `num_gqa_groups` of keys and values; output of as many elements
- * as there are rows of heads times `head_dim_v`. Parameters: with a learnable softmax `softmax_offset`, Float32
- * `[num_attention_heads]`. Masks with padding take their lengths from the step. The tape refers to the output,
- * too.
+ * Shapes: inputs `[s, b, h, d]` (NVTE_SBHD), `[b, s, h, d]` (NVTE_BSHD) or `[t, h, d]` (NVTE_THD),
+ * with `num_attention_heads` heads of queries and `num_gqa_groups` of keys and values. The output has
+ * as many elements as there are rows of heads times `head_dim_v`.
+ *
+ * Parameters: with a learnable softmax `softmax_offset`, Float32 `[num_attention_heads]`.
+ *
+ * Notes: masks with padding take their lengths from the step. The tape refers to the output, too.
  */
 NVTEXModule nvtex_attention_create(NVTEXContext context,
                                    const struct NVTEXAttentionConfig *config,
@@ -1118,15 +1150,19 @@ void nvtex_multihead_attention_config_init(struct NVTEXMultiheadAttentionConfig 
                                            size_t struct_size);
 
 /**
- * Creates projections to queries, keys and values, rotary embeddings, attention, and a projection.
+ * Creates projections to queries, keys and values, rotary embeddings, attention, and a projection of
+ * its output.
  *
- * Input and output `[s, b, hidden_size]` (NVTE_SBHD), `[b, s, hidden_size]` (NVTE_BSHD) or `[t, hidden_size]`
- * (NVTE_THD, where `cu_seqlens_q` of the step says which tokens are a sequence, and those of none get the
- * bias); cross attention has a second input `[s_kv, b, hidden_size]`, likewise. Rows of the first weight are, for each group of
- * heads, those of its queries, its key and its value. Parameters, each as of `nvtex_linear_create` or
- * `nvtex_layernorm_linear_create`: `qkv.` or `layernorm_qkv.`, of cross attention `query_layer.` or
- * `layernorm_query.` and `key_value.`; then `q_norm.` and `k_norm.` as of `nvtex_norm_create`,
- * `core_attention.softmax_offset` (learnable softmax) and `proj.`.
+ * Shapes: input and output `[s, b, hidden_size]` (NVTE_SBHD), `[b, s, hidden_size]` (NVTE_BSHD) or
+ * `[t, hidden_size]` (NVTE_THD, where `cu_seqlens_q` of the step says which tokens belong to a
+ * sequence, and the others get the bias). Cross attention has a second input `[s_kv, b, hidden_size]`,
+ * likewise.
+ *
+ * Parameters, each as those of `nvtex_linear_create` or `nvtex_layernorm_linear_create`: `qkv.` or
+ * `layernorm_qkv.`, of cross attention `query_layer.` or `layernorm_query.` and `key_value.`; then
+ * `q_norm.` and `k_norm.` as those of `nvtex_norm_create`, `core_attention.softmax_offset` (learnable
+ * softmax) and `proj.`. Rows of the first weight are, for each group of heads, those of its queries,
+ * its key and its value.
  */
 NVTEXModule nvtex_multihead_attention_create(NVTEXContext context,
                                              const struct NVTEXMultiheadAttentionConfig *config,
@@ -1139,14 +1175,20 @@ void nvtex_transformer_layer_config_init(struct NVTEXTransformerLayerConfig *con
                                          size_t struct_size);
 
 /**
- * Creates a layer of a Transformer: with D = dropout, `y = x + D(attention(norm(x)))`, for a decoder
- * `y = y + D(cross_attention(norm(y), memory))`, and `y + D(mlp(norm(y)))`; or with parallel parts
- * `x + D(attention(norm(x)) + mlp(norm'(x)))`.
+ * Creates a layer of a Transformer: attention and an MLP, each with a norm before and a residual
+ * around it.
  *
- * Inputs: as `nvtex_multihead_attention_create`, of a decoder a second one. Parameters: those of
- * `nvtex_multihead_attention_create` behind `self_attention.` and `inter_attention.`, those of
- * `nvtex_layernorm_mlp_create` behind `layernorm_mlp.`, and `layernorm.weight`, `layernorm.bias`.
- * Without dropout residuals are added by products, and their gradients by norms.
+ * What it computes: with D = dropout, `y = x + D(attention(norm(x)))`, for a decoder then `y = y +
+ * D(cross_attention(norm(y), memory))`, and `y + D(mlp(norm(y)))`. With parallel parts it is `x +
+ * D(attention(norm(x)) + mlp(norm'(x)))`.
+ *
+ * Inputs: as `nvtex_multihead_attention_create`; of a decoder a second one.
+ *
+ * Parameters: those of `nvtex_multihead_attention_create` behind `self_attention.` and
+ * `inter_attention.`, those of `nvtex_layernorm_mlp_create` behind `layernorm_mlp.`, and
+ * `layernorm.weight`, `layernorm.bias`.
+ *
+ * Notes: without dropout residuals are added by products, and their gradients by norms.
  */
 NVTEXModule nvtex_transformer_layer_create(NVTEXContext context,
                                            const struct NVTEXTransformerLayerConfig *config,
@@ -1158,8 +1200,8 @@ NVTEXModule nvtex_transformer_layer_create(NVTEXContext context,
 void nvtex_rotary_config_init(struct NVTEXRotaryConfig *config, size_t struct_size);
 
 /**
- * Writes angles of rotary embeddings: `a(p, i) = p base^(-2 i / d2)` of positions p from `offset` on and
- * pairs i. Computed in float64 on the host.
+ * Writes the angles of rotary embeddings: `a(p, i) = p base^(-2 i / d2)` for positions p from `offset`
+ * on and pairs i. They are computed in float64 on the host.
  *
  * Shapes: `frequencies` `[rows, 1, 1, d2]`, Float32, d2 even. Null config: defaults.
  */
@@ -1173,26 +1215,24 @@ void nvtex_rotary_frequencies(NVTETensor frequencies,
 void nvtex_module_destroy(NVTEXModule module);
 
 /**
- * Number of parameters of a module.
+ * Returns the number of parameters of a module.
  */
 size_t nvtex_module_num_parameters(NVTEXModule module);
 
 /**
- * Describes the parameter `index`.
+ * Describes the parameter number `index` of a module.
  */
 void nvtex_module_parameter(NVTEXModule module, size_t index, struct NVTEXParameter *parameter);
 
 /**
- * Binds the value of a parameter to the memory of a tensor of its shape and dtype, which from then on
- * is read in every pass. Errors: parameters in FP8.
+ * Binds the value of a parameter to the memory of a tensor of its shape and dtype, which every pass
+ * reads from then on. Errors: parameters in FP8.
  */
-void nvtex_module_set_parameter(NVTEXModule module,
-                                size_t index,
-                                NVTETensor value);
+void nvtex_module_set_parameter(NVTEXModule module, size_t index, NVTETensor value);
 
 /**
- * Copies a tensor (Float32, Float16 or BFloat16) to the value of a parameter, and casts it: to FP8 with
- * the scales of the recipe if the weight has no other form.
+ * Copies a tensor (Float32, Float16 or BFloat16) to the value of a parameter, and casts it: to FP8
+ * with the scales of the recipe if the weight exists in FP8 alone.
  */
 void nvtex_module_assign_parameter(NVTEXModule module,
                                    size_t index,
@@ -1200,8 +1240,9 @@ void nvtex_module_assign_parameter(NVTEXModule module,
                                    cudaStream_t stream);
 
 /**
- * Computes the initial value of a parameter on the host, before rounding, from seed and deviation: for
- * copies of higher precision than the parameter has. Errors: `count` is not its number of elements.
+ * Computes the initial value of a parameter on the host, before rounding, from seed and deviation, for
+ * copies of higher precision than the parameter has. Errors: a `count` that is not its number of
+ * elements.
  */
 void nvtex_module_initial_value(NVTEXModule module,
                                 size_t index,
@@ -1209,11 +1250,11 @@ void nvtex_module_initial_value(NVTEXModule module,
                                 size_t count);
 
 /**
- * Writes how an operand of the products of a weight was cast in the module's last forward pass: the
+ * Tells how an operand of the products of a weight was cast in the module's last forward pass: the
  * scaling, FP8 dtype and options, or NVTEX_SLOT_HIGH_PRECISION and the dtype of the module.
  *
- * `index` is the weight among the parameters. Errors: a parameter that is no weight of products, or of a
- * module that has not run.
+ * `index` is the number of the weight among the parameters. Errors: a parameter that is no weight of
+ * products, or of a module that has not run.
  */
 void nvtex_module_precision(NVTEXModule module,
                             size_t index,
@@ -1221,14 +1262,13 @@ void nvtex_module_precision(NVTEXModule module,
                             struct NVTEXSlotChoice *choice);
 
 /**
- * Binds the gradient of a parameter to a tensor of its shape, of its dtype or Float32. Backward passes
- * write there, or add if `accumulate`, unless a microbatch says otherwise. Null: no gradient is computed.
- * Bind it before the forward pass.
+ * Binds the gradient of a parameter to a tensor of its shape, of its dtype or Float32. Null: no
+ * gradient is computed.
+ *
+ * Backward passes write there, or add if `accumulate`, unless a microbatch says otherwise. Bind it
+ * before the forward pass.
  */
-void nvtex_module_set_gradient(NVTEXModule module,
-                               size_t index,
-                               NVTETensor grad,
-                               bool accumulate);
+void nvtex_module_set_gradient(NVTEXModule module, size_t index, NVTETensor grad, bool accumulate);
 
 /**
  * Sets the defaults in the first `struct_size` bytes of a step.
@@ -1236,15 +1276,17 @@ void nvtex_module_set_gradient(NVTEXModule module,
 void nvtex_step_init(struct NVTEXStep *step, size_t struct_size);
 
 /**
- * Runs a module forward.
+ * Runs the forward pass of a module.
  *
- * Arrays hold what the module's creation says; missing and null entries at their end are optional ones.
- * Outputs overlap neither inputs nor each other.
- * `tape`, if not null, takes what the backward pass needs: several may be in flight. It refers to the
- * inputs, the norm's result and the parameters, which must stay as they are until the backward pass is
- * done. Without a tape the maxima of delayed scaling stay as they are. `step` null: defaults.
- * The first call of a layer under a recipe allocates; later ones with the same sizes do not, and can be
- * captured in a graph.
+ * Arrays: `inputs` and `outputs` hold what the function that created the module says. Missing and null
+ * entries at their end are optional ones. Outputs overlap neither inputs nor each other.
+ *
+ * Tape: if `tape` is not null, it takes what the backward pass needs; several may be in flight. A tape
+ * refers to the inputs, the norm's result and the parameters, which must stay as they are until the
+ * backward pass is done. Without a tape the maxima of delayed scaling stay as they are.
+ *
+ * Notes: a null `step` means defaults. The first call of a layer under a recipe allocates; later ones
+ * with the same sizes do not, and can be captured in a graph.
  */
 void nvtex_module_forward(NVTEXModule module,
                           const NVTETensor *inputs,
@@ -1256,10 +1298,12 @@ void nvtex_module_forward(NVTEXModule module,
                           cudaStream_t stream);
 
 /**
- * Runs a module backward: writes the gradients of the inputs that `grad_inputs` has, and those of the
- * parameters that are bound. `grad_outputs` is like the outputs of the forward pass; null for an optional
- * output is a gradient of 0. The tape stays, and may be used again. Gradients of inputs overlap neither
- * those of outputs nor each other.
+ * Runs the backward pass of a module: writes the gradients of the inputs that `grad_inputs` has, and
+ * those of the parameters that are bound.
+ *
+ * `grad_outputs` is like the outputs of the forward pass; null for an optional output is a gradient of
+ * 0. The tape stays, and may be used again. Gradients of inputs overlap neither those of outputs nor
+ * each other.
  */
 void nvtex_module_backward(NVTEXModule module,
                            NVTEXTape tape,
@@ -1280,14 +1324,17 @@ void nvtex_tape_destroy(NVTEXTape tape);
 void nvtex_kv_cache_config_init(struct NVTEXKVCacheConfig *config, size_t struct_size);
 
 /**
- * Creates a cache of keys and values for passes of `nvtex_module_forward` without a tape: text is read in
- * pieces of any length and written token by token. One cache serves all attentions of its context; each
- * gets its memory, `num_pages * page_size` tokens, in its first pass. Masks: a causal one is aligned to the
- * bottom right of a sequence, others let all of its tokens count.
+ * Creates a cache of keys and values for passes of `nvtex_module_forward` without a tape: text is read
+ * in pieces of any length and written token by token.
  *
- * The lengths of the sequences and their pages are also on the device, where passes read them: a pass may be
- * captured in a graph, and replayed after each `nvtex_kv_cache_step` with the same `batch` and no longer pieces,
- * of a contiguous cache until `nvtex_kv_cache_reorder` is called.
+ * One cache serves all attentions of its context; each gets its memory, for `num_pages * page_size`
+ * tokens, in its first pass. A causal mask is aligned to the bottom right of a sequence; other masks
+ * let all of its tokens count.
+ *
+ * The lengths of the sequences and their pages are also on the device, where passes read them. So a
+ * pass may be captured in a graph, and replayed after each `nvtex_kv_cache_step` with the same `batch`
+ * and no longer pieces, with a contiguous cache until `nvtex_kv_cache_reorder` is called.
+ *
  * Errors: sizes that are 0 or do not go together.
  */
 NVTEXKVCache nvtex_kv_cache_create(NVTEXContext context,
@@ -1300,8 +1347,11 @@ NVTEXKVCache nvtex_kv_cache_create(NVTEXContext context,
 void nvtex_kv_cache_destroy(NVTEXKVCache cache);
 
 /**
- * Begins a step, before its passes: sequence i gets `new_tokens[i]` tokens (0 or more) behind those that it
- * has. Sequences that are not there yet begin empty; those from `batch` on rest. Not to be captured.
+ * Begins a step, before its passes: sequence i gets `new_tokens[i]` tokens (0 or more) behind those
+ * that it has.
+ *
+ * Sequences that are not there yet begin empty. Sequences from `batch` on get none in this step. The
+ * call must not be captured in a graph.
  *
  * Errors: more than `max_sequence_length` tokens; more pages than are free. Nothing changes then.
  */
@@ -1311,21 +1361,19 @@ void nvtex_kv_cache_step(NVTEXKVCache cache,
                          cudaStream_t stream);
 
 /**
- * Tokens of a sequence, with those of the step; 0 of one that is not there.
+ * Returns the tokens of a sequence, with those of the current step; 0 for one that is not there.
  */
 size_t nvtex_kv_cache_length(NVTEXKVCache cache, size_t sequence);
 
 /**
- * Forgets the tokens of a sequence from `length` on; 0 makes room for another sequence. Errors: it has
- * fewer.
+ * Forgets the tokens of a sequence from `length` on; 0 makes room for another sequence. Errors: the
+ * sequence has fewer tokens.
  */
-void nvtex_kv_cache_truncate(NVTEXKVCache cache,
-                             size_t sequence,
-                             size_t length);
+void nvtex_kv_cache_truncate(NVTEXKVCache cache, size_t sequence, size_t length);
 
 /**
- * Makes sequence i what sequence `from[i]` was, or empty for -1; there are `count` sequences then. Where
- * one goes to several places its pages are copied; others only change their tables.
+ * Makes sequence i what sequence `from[i]` was, or empty for -1; there are `count` sequences then. A
+ * sequence that goes to several places has its pages copied; others only change their tables.
  *
  * Errors: no such sequence; not enough pages for the copies. Nothing changes then.
  */

@@ -13,19 +13,19 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Number of streams, and of events, in the pool of a device: 4.
+ * Returns the number of streams, and of events, in the pool of a device: 4.
  */
 int32_t nvte_get_num_compute_streams(void);
 
 /**
- * Stream `idx` of the current device's pool: non-blocking, high priority, never destroyed. On the
- * CPU backend it stands for nothing.
+ * Returns stream `idx` of the current device's pool. It is non-blocking, has high priority and is
+ * never destroyed. On the CPU backend it stands for nothing.
  */
 cudaStream_t nvte_get_compute_stream(int32_t idx);
 
 /**
- * Event `idx` of the current device's pool, without timing, never destroyed. On the CPU backend it
- * stands for nothing.
+ * Returns event `idx` of the current device's pool. It has no timing and is never destroyed. On the
+ * CPU backend it stands for nothing.
  */
 cudaEvent_t nvte_get_compute_stream_event(int32_t idx);
 

@@ -57,9 +57,11 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Status of the first call of this thread that has failed since `nvtex_clear_error`, so that calls
- * which fail in its wake do not hide the cause. (The name says "last" for the sake of programs built
- * before.) Calls that succeed leave it.
+ * Returns the status of the first call of this thread that has failed since `nvtex_clear_error`, or
+ * NVTEX_OK.
+ *
+ * It is the first one, so that calls that fail as a consequence do not hide the cause. (The name says
+ * "last" for the sake of programs that were built before.) Calls that succeed leave it.
  *
  * No function of this library may be called from a signal handler: it may allocate memory or want a
  * lock that the interrupted thread holds. Messages alone take no lock.
@@ -67,28 +69,32 @@ extern "C" {
 enum NVTEXStatus nvtex_last_status(void);
 
 /**
- * Message of the call that `nvtex_last_status` is about: function, argument, expected, got. Empty if
- * none has failed. Valid until `nvtex_clear_error`. In destructors of an ending thread a fixed text
- * may stand for it.
+ * Returns the message of the call that `nvtex_last_status` is about: function, argument, what was
+ * expected, what was got. It is empty if no call has failed.
+ *
+ * It is valid until `nvtex_clear_error`. In destructors of a thread that is ending, a fixed text may
+ * stand for it.
  */
 const char *nvtex_last_error(void);
 
 /**
- * Forgets status and message of this thread.
+ * Forgets the status and the message of this thread.
  */
 void nvtex_clear_error(void);
 
 /**
- * Number of calls of this thread that have failed, ever: `nvtex_clear_error` leaves it. With
- * `nvtex_take_error` it tells whether one's own calls failed, whatever failed before.
+ * Returns the number of calls of this thread that have ever failed; `nvtex_clear_error` does not
+ * change it. With `nvtex_take_error` it tells whether one's own calls failed, whatever failed before.
  */
 uint64_t nvtex_error_count(void);
 
 /**
- * Message of this thread's newest failing call if more than `count` have failed, else null. If the
- * call that `nvtex_last_status` is about came after the first `count` failures, its status is
+ * Returns the message of this thread's newest failing call if more than `count` have failed, otherwise
+ * null.
+ *
+ * If the call that `nvtex_last_status` is about came after the first `count` failures, its status is
  * cleared. So `n = nvtex_error_count()`, calls, and `nvtex_take_error(n)` report failures of these
- * calls and leave an error from before them in its place. Valid until the thread's next failing
+ * calls, and leave an earlier error in its place. The message is valid until the thread's next failing
  * call.
  */
 const char *nvtex_take_error(uint64_t count);
@@ -109,13 +115,13 @@ enum NVTEXErrorMode nvtex_set_error_mode(enum NVTEXErrorMode mode);
 bool nvtex_set_drop_in(bool drop_in);
 
 /**
- * Version of this library, such as "0.1.0".
+ * Returns the version of this library, such as "0.1.0".
  */
 const char *nvtex_version(void);
 
 /**
- * Backend that runs this process's operators: "cuda" or "cpu". Null, with an error, if
- * `NVTE_BACKEND` asks for one that cannot run.
+ * Returns the backend that runs this process's operators: "cuda" or "cpu". It returns null, with an
+ * error, if `NVTE_BACKEND` asks for one that cannot run.
  */
 const char *nvtex_backend_name(void);
 
@@ -129,14 +135,14 @@ const char *nvtex_backend_name(void);
 void nvtex_set_num_threads(size_t num_threads);
 
 /**
- * Number of threads on which operators of the CPU backend run: what was asked for, or less if the
- * system refuses to create so many. Creates them if they do not exist yet.
+ * Returns the number of threads on which operators of the CPU backend run: what was asked for, or less
+ * if the system refuses to create so many. It creates them if they do not exist yet.
  */
 size_t nvtex_num_threads(void);
 
 /**
- * Memory of the backend's current device, aligned to 256 bytes. Null for 0 bytes, and with an error
- * if there is none left.
+ * Allocates memory of the backend's current device, aligned to 256 bytes. It returns null for 0 bytes,
+ * and null with an error if there is not enough memory.
  */
 void *nvtex_malloc(size_t bytes);
 
@@ -146,23 +152,24 @@ void *nvtex_malloc(size_t bytes);
 void nvtex_free(void *ptr);
 
 /**
- * Copies from the host to the device, on the stream. The host bytes may be reused on return.
+ * Copies bytes from the host to the device, on the stream. The host bytes may be reused on return.
  */
 void nvtex_memcpy_to_device(void *dst, const void *src, size_t bytes, cudaStream_t stream);
 
 /**
- * Copies from the device to the host, on the stream. Synchronise it before reading the host bytes.
+ * Copies bytes from the device to the host, on the stream. Synchronize the stream before you read
+ * them.
  */
 void nvtex_memcpy_to_host(void *dst, const void *src, size_t bytes, cudaStream_t stream);
 
 /**
- * Copies on the device, on the stream.
+ * Copies bytes on the device, on the stream.
  */
 void nvtex_memcpy_on_device(void *dst, const void *src, size_t bytes, cudaStream_t stream);
 
 /**
- * Creates a stream on the current device. On the CPU backend it stands for nothing: calls return
- * when done. Null is returned only with an error.
+ * Creates a stream on the current device. On the CPU backend it stands for nothing, because calls
+ * return when their work is done. Null is returned only with an error.
  */
 cudaStream_t nvtex_stream_create(void);
 
@@ -172,7 +179,7 @@ cudaStream_t nvtex_stream_create(void);
 void nvtex_stream_destroy(cudaStream_t stream);
 
 /**
- * Waits until the work on the stream is done. Errors: the work failed.
+ * Waits until the work on the stream is done. Errors: some of the work failed.
  */
 void nvtex_stream_synchronize(cudaStream_t stream);
 

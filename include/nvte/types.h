@@ -153,7 +153,7 @@ typedef enum NVTEGroupedMatmulConfigAttribute {
 } NVTEGroupedMatmulConfigAttribute;
 
 /**
- * Activations, plain and gated. No function takes one.
+ * Activations, plain and gated. No function takes such a value.
  */
 typedef enum NVTE_Activation_Type {
   GELU = 0,

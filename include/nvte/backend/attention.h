@@ -29,8 +29,8 @@ typedef struct NVTEXAttentionTensor {
   int64_t row;
   int64_t head;
   /**
-   * Of FP8 tensors; may be null (1, and no amax). An output has its amax written before it is
-   * multiplied by `scale`; `scale_inv` is not written.
+   * For FP8 tensors; each may be null (a factor of 1, and no amax). The amax of an output is
+   * written before it is multiplied by `scale`; `scale_inv` is not written.
    */
   const float *scale;
   const float *scale_inv;
@@ -38,7 +38,7 @@ typedef struct NVTEXAttentionTensor {
 } NVTEXAttentionTensor;
 
 /**
- * The queries' or the keys' side of attention.
+ * The queries' side of attention, or that of the keys and values.
  */
 typedef struct NVTEXAttentionSide {
   /**
@@ -97,7 +97,7 @@ typedef struct NVTEXAttentionArgs {
   struct NVTEXAttentionTensor k;
   struct NVTEXAttentionTensor v;
   /**
-   * Written by the forward, read by the backward.
+   * The output, which the forward pass writes and the backward pass reads.
    */
   struct NVTEXAttentionTensor o;
   /**
@@ -185,7 +185,7 @@ typedef struct NVTEXAttentionArgs {
   bool alibi;
   bool backward;
   /**
-   * The backward adds in a fixed order.
+   * The backward pass adds in a fixed order.
    */
   bool deterministic;
   /**
@@ -216,7 +216,7 @@ typedef struct NVTEXAttentionPlan {
    */
   uint32_t implementation;
   /**
-   * Its name, static.
+   * The name of the implementation, a static text.
    */
   const char *name;
   /**

@@ -93,7 +93,7 @@ typedef struct NVTEXQuantizeArgs {
   bool swizzled;
   NVTEXFusion fusion;
   /**
-   * The output's members, and the input's.
+   * The members of the output, and those of the input.
    */
   NVTEXGroup group;
 } NVTEXQuantizeArgs;

@@ -89,7 +89,7 @@ typedef struct NVTEXFusion {
   float b;
   float c;
   /**
-   * For the derivatives, of the input's dtype.
+   * The input of the activation, for derivatives; of the input's dtype.
    */
   const void *act_input;
   /**

@@ -22,7 +22,7 @@ typedef enum NVTEXRowMap {
    */
   NVTEX_ROWS_TO_RANKS = 1,
   /**
-   * `dst[j] = src[i]`, the inverse.
+   * `dst[j] = src[i]`, the inverse of NVTEX_ROWS_TO_RANKS.
    */
   NVTEX_ROWS_FROM_RANKS = 2,
   /**
@@ -34,7 +34,7 @@ typedef enum NVTEXRowMap {
    */
   NVTEX_ROWS_UNPACK = 4,
   /**
-   * The inverse.
+   * The inverse of NVTEX_ROWS_UNPACK.
    */
   NVTEX_ROWS_PACK = 5,
   /**
@@ -132,7 +132,7 @@ typedef struct NVTEXGradCorrectionArgs {
    */
   size_t width;
   /**
-   * Matrices of tokens one after the other.
+   * Matrices of tokens that follow each other.
    */
   size_t outer;
   /**
@@ -237,7 +237,7 @@ typedef struct NVTEXCopyRowsEntry {
   size_t dst_steps[3];
   size_t src_bytes;
   /**
-   * Not less than `src_bytes`; zeros behind those.
+   * Not less than `src_bytes`; the bytes beyond become zeros.
    */
   size_t dst_bytes;
 } NVTEXCopyRowsEntry;
@@ -247,7 +247,7 @@ typedef struct NVTEXCopyRowsEntry {
  */
 typedef struct NVTEXCopyRowsArgs {
   /**
-   * Host array; no entry is empty.
+   * Array on the host, without empty entries.
    */
   const struct NVTEXCopyRowsEntry *entries;
   size_t num_entries;

@@ -13,7 +13,7 @@
  */
 typedef struct NVTEXRopeStrides {
   /**
-   * From one position to the next; of packed sequences: from one token.
+   * From one position to the next; in packed sequences from one token to the next.
    */
   size_t position;
   size_t sequence;
@@ -42,7 +42,7 @@ typedef struct NVTEXRopePart {
    */
   const float *freqs;
   /**
-   * Of all groups; 0 for a part that is not there.
+   * Heads of all groups together; 0 for a part that is absent.
    */
   size_t heads;
   size_t heads_per_group;

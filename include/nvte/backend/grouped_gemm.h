@@ -125,7 +125,7 @@ typedef struct NVTEXGroupedGemmArgs {
    */
   const float *alpha;
   /**
-   * Likewise.
+   * Beta, likewise.
    */
   const float *beta;
   /**

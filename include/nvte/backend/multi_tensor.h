@@ -28,7 +28,7 @@ typedef enum NVTEXAdamMaster {
 } NVTEXAdamMaster;
 
 /**
- * One of the tensors that an operator takes a list of: what `data` is, each operator says.
+ * One of the tensors in a list. What each `data` is, the operator says.
  */
 typedef struct NVTEXMultiTensor {
   void *data[8];

@@ -54,7 +54,7 @@ typedef struct NVTEXScaleFromAmaxArgs {
    */
   float *scale_inv;
   /**
-   * The same again, or null.
+   * `1 / scale` once more, or null.
    */
   float *colwise_scale_inv;
 } NVTEXScaleFromAmaxArgs;
@@ -165,7 +165,7 @@ typedef struct NVTEXPartialAmaxArgs {
   size_t colwise_stride;
   size_t block_step;
   /**
-   * 1 or 3.
+   * The scaling mode, 1 or 3.
    */
   NVTEScalingMode mode;
 } NVTEXPartialAmaxArgs;
@@ -182,7 +182,7 @@ typedef struct NVTEXPartialCastArgs {
    */
   void *rowwise;
   /**
-   * Mode 1 only, as its scales.
+   * Like `rowwise`, with scales in the other direction; in mode 1 only.
    */
   void *colwise;
   const void *rowwise_scales;
@@ -191,7 +191,7 @@ typedef struct NVTEXPartialCastArgs {
   size_t colwise_stride;
   size_t block_step;
   /**
-   * 1 or 3.
+   * The scaling mode, 1 or 3.
    */
   NVTEScalingMode mode;
   /**
@@ -220,7 +220,7 @@ typedef struct NVTEXNvfp4GlobalScaleArgs {
   const float *amax;
   float *scale;
   /**
-   * Of both.
+   * The number of elements of both arrays.
    */
   size_t length;
 } NVTEXNvfp4GlobalScaleArgs;
@@ -236,7 +236,7 @@ typedef struct NVTEXNvfp4BlockScaleArgs {
    */
   const float *input;
   /**
-   * One float, or null: the input are scales.
+   * One float, or null if the input already holds scales.
    */
   const float *global_amax;
   /**
@@ -248,13 +248,13 @@ typedef struct NVTEXNvfp4BlockScaleArgs {
    */
   void *codes;
   /**
-   * Takes `global_amax`, or null.
+   * Becomes `global_amax`, or null.
    */
   float *target_amax;
   size_t tile_rows;
   size_t tile_cols;
   /**
-   * Of the codes.
+   * Rows of the codes.
    */
   size_t rows;
   /**
@@ -287,7 +287,7 @@ typedef struct NVTEXNvfp4PartialCastArgs {
   struct NVTEXShard shard;
   void *output;
   /**
-   * Laid out as those maxima.
+   * Laid out as the maxima of [`Nvfp4PartialAmaxArgs`].
    */
   const float *scale;
   const float *global_scale;

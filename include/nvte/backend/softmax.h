@@ -13,11 +13,11 @@
  */
 typedef enum NVTEXSoftmaxMask {
   /**
-   * All.
+   * Every query sees every key.
    */
   NVTEX_SOFTMAX_UNMASKED = 0,
   /**
-   * All; where the byte of the mask is 1, the score is -10000.
+   * Every query sees every key; where the byte of the mask is 1, the score is -10000.
    */
   NVTEX_SOFTMAX_BYTES = 1,
   /**

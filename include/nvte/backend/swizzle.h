@@ -19,7 +19,7 @@
 typedef struct NVTEXSwizzleEntry {
   const void *source;
   /**
-   * Not the source.
+   * Memory other than the source.
    */
   void *destination;
   /**
@@ -55,7 +55,7 @@ typedef struct NVTEXSwizzleArgs {
    */
   bool unswizzle;
   /**
-   * Of the group.
+   * Rows of the data of the group.
    */
   size_t rows;
   size_t cols;

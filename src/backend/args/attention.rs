@@ -19,14 +19,14 @@ pub struct AttentionTensor {
     pub batch: i64,
     pub row: i64,
     pub head: i64,
-    /// Of FP8 tensors; may be null (1, and no amax). An output has its amax written before it is
-    /// multiplied by `scale`; `scale_inv` is not written.
+    /// For FP8 tensors; each may be null (a factor of 1, and no amax). The amax of an output is
+    /// written before it is multiplied by `scale`; `scale_inv` is not written.
     pub scale: *const f32,
     pub scale_inv: *const f32,
     pub amax: *mut f32,
 }
 
-/// The queries' or the keys' side of attention.
+/// The queries' side of attention, or that of the keys and values.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionSide {
@@ -79,7 +79,7 @@ pub struct AttentionArgs {
     pub q: AttentionTensor,
     pub k: AttentionTensor,
     pub v: AttentionTensor,
-    /// Written by the forward, read by the backward.
+    /// The output, which the forward pass writes and the backward pass reads.
     pub o: AttentionTensor,
     /// The following four are the backward's; its absence is what tells the forward.
     pub d_o: AttentionTensor,
@@ -135,7 +135,7 @@ pub struct AttentionArgs {
     /// `2^(-4 (2 (j - n) + 1) / n)`.
     pub alibi: bool,
     pub backward: bool,
-    /// The backward adds in a fixed order.
+    /// The backward pass adds in a fixed order.
     pub deterministic: bool,
     /// The implementation that runs this, a number that the backend's plan of the same arguments has given. A
     /// plan does not look at it.
@@ -156,7 +156,7 @@ pub struct AttentionPlan {
     pub workspace_bytes: usize,
     /// The implementation that was chosen, for `AttentionArgs::implementation`.
     pub implementation: u32,
-    /// Its name, static.
+    /// The name of the implementation, a static text.
     pub name: *const c_char,
     /// With `explain`, "name: reason" of those that were rejected before it, one a line; valid until the thread's
     /// next backend call. Else null.

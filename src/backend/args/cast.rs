@@ -59,7 +59,7 @@ pub struct QuantizeArgs {
     /// Mode 1.
     pub swizzled: bool,
     pub fusion: Fusion,
-    /// The output's members, and the input's.
+    /// The members of the output, and those of the input.
     pub group: Group,
 }
 

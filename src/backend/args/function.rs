@@ -54,7 +54,7 @@ pub struct Fusion {
     pub a: f32,
     pub b: f32,
     pub c: f32,
-    /// For the derivatives, of the input's dtype.
+    /// The input of the activation, for derivatives; of the input's dtype.
     pub act_input: *const c_void,
     /// For NVTEX_FORM_PLAIN and NVTEX_FORM_DERIVATIVE: `[cols]` (groups: `[num_tensors, cols]`) of the
     /// input's dtype, or null: the sum of v over the rows (of a member), in float32 in this order:

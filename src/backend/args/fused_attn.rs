@@ -12,13 +12,13 @@ pub enum RowMap {
     NVTEX_ROWS_HALF = 0,
     /// `dst[i] = src[j]` with token j of rank `i / (rows / world)`, see [`PartitionArgs`].
     NVTEX_ROWS_TO_RANKS = 1,
-    /// `dst[j] = src[i]`, the inverse.
+    /// `dst[j] = src[i]`, the inverse of NVTEX_ROWS_TO_RANKS.
     NVTEX_ROWS_FROM_RANKS = 2,
     /// `dst[t] = src[t]` for the first `cu_valid[s + 1] - cu_valid[s]` tokens of each sequence.
     NVTEX_ROWS_VALID = 3,
     /// Row i is token `i % length` of sequence `i / length` in dst, packed in src.
     NVTEX_ROWS_UNPACK = 4,
-    /// The inverse.
+    /// The inverse of NVTEX_ROWS_UNPACK.
     NVTEX_ROWS_PACK = 5,
     /// Token n of the new ones of sequence s (`cu`), row i = s `length` + n: to its place in a cache, where
     /// `cu_valid` counts cached and new tokens together. In src it is row `i` (`index`
@@ -98,7 +98,7 @@ pub struct GradCorrectionArgs {
     pub tokens: usize,
     /// Elements of a token.
     pub width: usize,
-    /// Matrices of tokens one after the other.
+    /// Matrices of tokens that follow each other.
     pub outer: usize,
     /// F32, F16 or BF16; Byte without additions.
     pub dtype: NVTEDType,
@@ -191,7 +191,7 @@ pub struct CopyRowsEntry {
     pub src_steps: [usize; 3],
     pub dst_steps: [usize; 3],
     pub src_bytes: usize,
-    /// Not less than `src_bytes`; zeros behind those.
+    /// Not less than `src_bytes`; the bytes beyond become zeros.
     pub dst_bytes: usize,
 }
 
@@ -199,7 +199,7 @@ pub struct CopyRowsEntry {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CopyRowsArgs {
-    /// Host array; no entry is empty.
+    /// Array on the host, without empty entries.
     pub entries: *const CopyRowsEntry,
     pub num_entries: usize,
 }

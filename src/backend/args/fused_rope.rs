@@ -7,7 +7,7 @@ use std::ffi::c_void;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RopeStrides {
-    /// From one position to the next; of packed sequences: from one token.
+    /// From one position to the next; in packed sequences from one token to the next.
     pub position: usize,
     pub sequence: usize,
     /// From one group of heads to the next.
@@ -26,7 +26,7 @@ pub struct RopePart {
     pub output: *mut c_void,
     /// `[.., rotated]` angles in radians, or null: the part is copied.
     pub freqs: *const f32,
-    /// Of all groups; 0 for a part that is not there.
+    /// Heads of all groups together; 0 for a part that is absent.
     pub heads: usize,
     pub heads_per_group: usize,
     pub input_strides: RopeStrides,

@@ -85,7 +85,7 @@ pub struct GroupedGemmArgs {
     pub d: GroupedMatrix,
     /// On the device: of member t at `alpha[t * alpha_stride]`.
     pub alpha: *const f32,
-    /// Likewise.
+    /// Beta, likewise.
     pub beta: *const f32,
     /// 0: one for all; 1: one for each member.
     pub alpha_stride: usize,

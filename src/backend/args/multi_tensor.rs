@@ -3,7 +3,7 @@
 use crate::types::NVTEDType;
 use std::ffi::c_void;
 
-/// One of the tensors that an operator takes a list of: what `data` is, each operator says.
+/// One of the tensors in a list. What each `data` is, the operator says.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct MultiTensor {

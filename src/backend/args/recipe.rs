@@ -32,7 +32,7 @@ pub struct ScaleFromAmaxArgs {
     pub length: usize,
     /// `1 / scale`, or null.
     pub scale_inv: *mut f32,
-    /// The same again, or null.
+    /// `1 / scale` once more, or null.
     pub colwise_scale_inv: *mut f32,
 }
 
@@ -125,7 +125,7 @@ pub struct PartialAmaxArgs {
     pub rowwise_stride: usize,
     pub colwise_stride: usize,
     pub block_step: usize,
-    /// 1 or 3.
+    /// The scaling mode, 1 or 3.
     pub mode: NVTEScalingMode,
 }
 
@@ -138,14 +138,14 @@ pub struct PartialCastArgs {
     pub shard: Shard,
     /// `length` elements each; mode 1: or null.
     pub rowwise: *mut c_void,
-    /// Mode 1 only, as its scales.
+    /// Like `rowwise`, with scales in the other direction; in mode 1 only.
     pub colwise: *mut c_void,
     pub rowwise_scales: *const c_void,
     pub colwise_scales: *const c_void,
     pub rowwise_stride: usize,
     pub colwise_stride: usize,
     pub block_step: usize,
-    /// 1 or 3.
+    /// The scaling mode, 1 or 3.
     pub mode: NVTEScalingMode,
     /// E4M3 or E5M2.
     pub output_dtype: NVTEDType,
@@ -170,7 +170,7 @@ pub struct Nvfp4AlphaArgs {
 pub struct Nvfp4GlobalScaleArgs {
     pub amax: *const f32,
     pub scale: *mut f32,
-    /// Of both.
+    /// The number of elements of both arrays.
     pub length: usize,
 }
 
@@ -182,17 +182,17 @@ pub struct Nvfp4GlobalScaleArgs {
 pub struct Nvfp4BlockScaleArgs {
     /// `[tile_rows, tile_cols]`
     pub input: *const f32,
-    /// One float, or null: the input are scales.
+    /// One float, or null if the input already holds scales.
     pub global_amax: *const f32,
     /// As the input, or null.
     pub scale: *mut f32,
     /// Bytes `[rows, tile_cols]`, or null.
     pub codes: *mut c_void,
-    /// Takes `global_amax`, or null.
+    /// Becomes `global_amax`, or null.
     pub target_amax: *mut f32,
     pub tile_rows: usize,
     pub tile_cols: usize,
-    /// Of the codes.
+    /// Rows of the codes.
     pub rows: usize,
     /// Not 0.
     pub block_len: usize,
@@ -219,7 +219,7 @@ pub struct Nvfp4PartialAmaxArgs {
 pub struct Nvfp4PartialCastArgs {
     pub shard: Shard,
     pub output: *mut c_void,
-    /// Laid out as those maxima.
+    /// Laid out as the maxima of [`Nvfp4PartialAmaxArgs`].
     pub scale: *const f32,
     pub global_scale: *const f32,
     pub stride: usize,

@@ -7,9 +7,9 @@ use std::ffi::c_void;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SoftmaxMask {
-    /// All.
+    /// Every query sees every key.
     NVTEX_SOFTMAX_UNMASKED = 0,
-    /// All; where the byte of the mask is 1, the score is -10000.
+    /// Every query sees every key; where the byte of the mask is 1, the score is -10000.
     NVTEX_SOFTMAX_BYTES = 1,
     /// Query i sees the keys `j <= i`.
     NVTEX_SOFTMAX_CAUSAL = 2,

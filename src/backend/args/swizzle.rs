@@ -12,7 +12,7 @@ use std::ffi::c_void;
 #[derive(Clone, Copy, Debug)]
 pub struct SwizzleEntry {
     pub source: *const c_void,
-    /// Not the source.
+    /// Memory other than the source.
     pub destination: *mut c_void,
     /// A multiple of 128. Groups: this and the next three follow from the members, and are not read.
     pub m: usize,
@@ -36,7 +36,7 @@ pub struct SwizzleArgs {
     pub num_entries: usize,
     /// From tiles to the compact order, padding included.
     pub unswizzle: bool,
-    /// Of the group.
+    /// Rows of the data of the group.
     pub rows: usize,
     pub cols: usize,
     pub group: Group,

@@ -133,7 +133,7 @@ pub(super) unsafe fn text(name: &str, text: *const c_char) -> Result<String> {
     }
 }
 
-/// What a later version knows is not ignored.
+/// Fields that only a later version knows are not ignored: they must be zeros.
 pub(super) fn zeros(name: &str, reserved: [u64; 4]) -> Result<()> {
     match reserved.iter().position(|&word| word != 0) {
         None => Ok(()),

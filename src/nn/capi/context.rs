@@ -19,7 +19,8 @@ pub enum NVTEXLifetime {
     NVTEX_LIFETIME_PERSISTENT = 2,
 }
 
-/// Memory of the device, null if there is none left; what `NVTEXContextConfig` says holds.
+/// Allocates memory of the device, or returns null if there is none left. The rules of
+/// `NVTEXContextConfig` for its functions hold.
 pub type NVTEXAllocate = Option<
     unsafe extern "C-unwind" fn(
         user: *mut c_void,
@@ -30,9 +31,9 @@ pub type NVTEXAllocate = Option<
     ) -> *mut c_void,
 >;
 
-/// Takes memory back. Work on the stream may still use it: hand it out again to that stream alone, or
-/// wait for it. What `NVTEXContextConfig` says holds; a C++ exception is reported to stderr alone, and the
-/// memory counts as released.
+/// Takes memory back. Work on the stream may still use it, so hand it out again to that stream alone,
+/// or wait for the stream. The rules of `NVTEXContextConfig` for its functions hold, except that a C++
+/// exception is only reported to stderr, and the memory counts as released.
 pub type NVTEXRelease = Option<
     unsafe extern "C-unwind" fn(
         user: *mut c_void,
@@ -44,7 +45,8 @@ pub type NVTEXRelease = Option<
 >;
 
 /// Replaces each of `count` floats on the device by the largest of the group's ranks, on the stream.
-/// Returns 0, anything else for failure. What `NVTEXContextConfig` says holds.
+/// It returns 0, or anything else for failure. The rules of `NVTEXContextConfig` for its functions
+/// hold.
 pub type NVTEXAllReduceMax = Option<
     unsafe extern "C-unwind" fn(
         user: *mut c_void,
@@ -55,7 +57,7 @@ pub type NVTEXAllReduceMax = Option<
     ) -> c_int,
 >;
 
-/// What a context gets from the program. All may be null or 0.
+/// What a context gets from the program. All fields may be null or 0.
 ///
 /// The functions must not call functions of the same context, its modules, tapes and caches, not even those
 /// that destroy: such a call is an error. A C++ exception that leaves one of them becomes an error of the call
@@ -66,8 +68,8 @@ pub type NVTEXAllReduceMax = Option<
 pub struct NVTEXContextConfig {
     /// Bytes of this struct.
     pub struct_size: usize,
-    /// Passed to `allocate` and `release`, which come as a pair (null: memory of `nvtex_malloc`, kept and
-    /// used again).
+    /// Argument of `allocate` and `release`, which are both set or both null (null: memory of
+    /// `nvtex_malloc`, which is kept and used again).
     pub allocator: *mut c_void,
     pub allocate: NVTEXAllocate,
     pub release: NVTEXRelease,
@@ -77,9 +79,10 @@ pub struct NVTEXContextConfig {
     /// Multiprocessors that normalizations may keep busy; sums depend on it. 0: all of the device's, and
     /// 132 on the CPU backend.
     pub multiprocessor_count: i32,
-    /// Without `allocate`: bytes that the context may keep unused when it asks the device for more; what is
-    /// beyond goes back to the device first, which waits for its work then. Memory that a captured graph uses
-    /// stays. 0: four times the most that passes have used at once, at least 4 MiB. SIZE_MAX: keeps all.
+    /// Without `allocate`: bytes that the context may keep unused when it asks the device for more.
+    /// What is beyond goes back to the device first, and the device waits for its work then. Memory
+    /// that a captured graph uses stays. 0: four times the most that passes have used at once, at
+    /// least 4 MiB. SIZE_MAX: everything is kept.
     pub max_unused_bytes: usize,
 }
 
@@ -118,9 +121,10 @@ pub unsafe extern "C-unwind" fn nvtex_context_config_init(
     });
 }
 
-/// Creates a context: all state of FP8 training that modules share. There are no globals, so there may
-/// be one for each thread and device. A context is for one thread at a time, and for one stream or for
-/// streams that wait for each other. Null: defaults.
+/// Creates a context: all state of FP8 training that modules share.
+///
+/// There are no globals, so each thread and device may have one. A context is for one thread at a time,
+/// and for one stream or for streams that wait for each other. Null config: defaults.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_context_create(
     config: *const NVTEXContextConfig,
@@ -132,20 +136,21 @@ pub unsafe extern "C-unwind" fn nvtex_context_create(
     .0
 }
 
-/// Destroys a context; modules and tapes that are left keep its memory until they are destroyed. Null is
-/// ignored.
+/// Destroys a context. Modules and tapes that are left keep its memory until they are destroyed. Null
+/// is ignored.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_context_destroy(context: NVTEXContext) {
     guard("nvtex_context_destroy", || destroy(&CONTEXTS, "context", context));
 }
 
-/// Gives unused memory of the context back to the device until `bytes_to_keep` bytes of it are left, those
-/// that have not been used for longest first, and returns the bytes that went back: 0 for a context with an
-/// allocator of the program. The device waits for its work.
+/// Gives unused memory of the context back to the device until `bytes_to_keep` bytes of it are left,
+/// and returns the bytes that went back (0 for a context with an allocator of the program).
 ///
-/// What passes that were captured in graphs use stays, so that these graphs may be replayed as long as their
-/// modules, tapes and caches live. Not while a stream of the process is being captured: the device refuses
-/// to free memory then.
+/// Memory that has not been used for longest goes first. The device waits for its work. What passes
+/// that were captured in graphs use stays, so that these graphs may be replayed as long as their
+/// modules, tapes and caches live.
+///
+/// Errors: a stream of the process is being captured, when the device refuses to free memory.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_context_trim(context: NVTEXContext, bytes_to_keep: usize) -> usize {
     guard("nvtex_context_trim", || open(&CONTEXTS, "context", context)?.memory.trim(bytes_to_keep))
@@ -155,8 +160,8 @@ pub extern "C-unwind" fn nvtex_context_trim(context: NVTEXContext, bytes_to_keep
 /// recipe. Regions nest; the innermost counts.
 ///
 /// `flags` is the sum of `NVTEX_CONTEXT_*`; the recipe may be null if there are none. `amax_group` is
-/// handed to `all_reduce_max`; null: this rank alone. Backward passes follow the recipe of their forward
-/// pass, wherever they run. Without NVTEX_CONTEXT_ENABLED products are in high precision:
+/// handed to `all_reduce_max`; null means this rank alone. Backward passes follow the recipe of their
+/// forward pass, wherever they run. Without NVTEX_CONTEXT_ENABLED products are in high precision:
 /// `nvtex_module_precision` says what a pass has used, and so does `NVTE_VERBOSE=dispatch`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_context_begin(
@@ -168,17 +173,18 @@ pub extern "C-unwind" fn nvtex_context_begin(
     guard("nvtex_context_begin", || begin(context, recipe, flags, amax_group));
 }
 
-/// Closes the innermost region. Errors: there is none.
+/// Closes the innermost region. Errors: no region is open.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_context_end(context: NVTEXContext) {
     guard("nvtex_context_end", || open(&CONTEXTS, "context", context)?.end());
 }
 
-/// Updates histories and scales of the forward slots of all layers with delayed scaling, after reducing
-/// their maxima over the group; call it once after the forward passes of a step. Layers that did not run
-/// stay as they are (`nvtex_delayed_scaling_recipe_amax_and_scale_update_after_reduction`).
+/// Updates the histories and scales that forward passes use, for all layers with delayed scaling, after
+/// reducing their maxima over the group. Call it once after the forward passes of a step.
 ///
-/// May be captured in a graph (an `update_interval` counts at capture).
+/// Layers that did not run stay as they are
+/// (`nvtex_delayed_scaling_recipe_amax_and_scale_update_after_reduction`). The call may be captured in
+/// a graph (an `update_interval` counts at capture).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_context_forward_update(
     context: NVTEXContext,
@@ -189,7 +195,8 @@ pub unsafe extern "C-unwind" fn nvtex_context_forward_update(
     });
 }
 
-/// As `nvtex_context_forward_update`, of the backward slots, after the backward passes of a step.
+/// Updates the histories and scales that backward passes use, as `nvtex_context_forward_update` does,
+/// after the backward passes of a step.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_context_backward_update(
     context: NVTEXContext,
@@ -201,11 +208,14 @@ pub unsafe extern "C-unwind" fn nvtex_context_backward_update(
 }
 
 /// Copies scales and history of a layer with delayed scaling to the host, and returns the length of the
-/// history; waits for the stream.
+/// history. It waits for the stream.
 ///
-/// `layer` is a module's name, of `LayerNormMLP` followed by `.fc1` or `.fc2`. Shapes: `scales` `[n]`,
-/// `history` `[length, n]` with n = 3 (forward) or 2; row 0 is the current maximum, the last row the
-/// newest of the others. Either may be null. Errors: no such layer; `history_size` floats do not suffice.
+/// `layer` is a module's name, of `LayerNormMLP` followed by `.fc1` or `.fc2`.
+///
+/// Shapes: `scales` `[n]`, `history` `[length, n]` with n = 3 (forward) or 2 (backward). Row 0 is the
+/// current maximum, the last row the newest of the others. Either may be null.
+///
+/// Errors: no such layer; fewer than `length * n` floats (`history_size`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_context_delayed_scaling(
     context: NVTEXContext,
@@ -223,13 +233,13 @@ pub unsafe extern "C-unwind" fn nvtex_context_delayed_scaling(
     })
 }
 
-/// Bytes that `nvtex_context_save` writes.
+/// Returns the bytes that `nvtex_context_save` writes.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_context_state_size(context: NVTEXContext) -> usize {
     guard("nvtex_context_state_size", || Ok(open(&CONTEXTS, "context", context)?.state_size()))
 }
 
-/// Writes the state of delayed scaling of all layers, by name, to host memory and returns its bytes;
+/// Writes the state of delayed scaling of all layers, by name, to host memory and returns its bytes. It
 /// waits for the stream. The format is the same on every machine, and has a version and a checksum.
 ///
 /// Errors: fewer than `nvtex_context_state_size` bytes.
@@ -244,11 +254,12 @@ pub unsafe extern "C-unwind" fn nvtex_context_save(
     guard("nvtex_context_save", || unsafe { save(context, buffer, bytes, stream) })
 }
 
-/// Restores what `nvtex_context_save` wrote: of layers that have run now, of others when they first do.
-/// Histories of another length keep their newest maxima.
+/// Restores what `nvtex_context_save` wrote: at once for layers that have run, for others when they
+/// first run. Histories of another length keep their newest maxima.
 ///
-/// Errors: not such a file, another version, damaged, truncated; scales that are not finite or not above 0,
-/// maxima that are not finite or below 0, as they are after a step that has overflowed. Nothing is changed then.
+/// Errors: bytes that are not such a state, have another version, are damaged or cut off; scales that
+/// are not finite or not above 0; maxima that are not finite or below 0, as they are after a step that
+/// has overflowed. Nothing is changed then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_context_load(
     context: NVTEXContext,

@@ -4,13 +4,13 @@
 use super::*;
 use num_derive::FromPrimitive;
 
-/// How a module is spread over ranks. So far it is on one alone: other values are refused.
+/// How a module is spread over ranks. So far a module is on one rank alone; other values are refused.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct NVTEXParallelConfig {
     /// Ranks that share each weight. Default: 1.
     pub tensor_parallel_size: usize,
-    /// Those ranks share the rows between products, too. Default: false.
+    /// The same ranks share the rows between products, too. Default: false.
     pub sequence_parallel: MaybeUninit<bool>,
     /// Ranks that share each sequence. Default: 1.
     pub context_parallel_size: usize,
@@ -31,13 +31,13 @@ pub enum NVTEXQKNorm {
 
 from_c_enum!(NVTEXQKNorm, "an NVTEXQKNorm from 0 to 3");
 
-/// A norm: a module of its own, or the first part of one.
+/// Config of a norm, as a module or as the first part of one.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct NVTEXNormConfig {
     /// Bytes of this struct.
     pub struct_size: usize,
-    /// Unique in its context; null or empty: made up.
+    /// Name, unique in its context; for null or an empty one a name is made up.
     pub name: *const c_char,
     /// Default: LayerNorm.
     pub kind: MaybeUninit<NVTE_Norm_Type>,
@@ -59,7 +59,7 @@ pub struct NVTEXNormConfig {
 pub struct NVTEXLinearConfig {
     /// Bytes of this struct.
     pub struct_size: usize,
-    /// Unique in its context; null or empty: made up.
+    /// Name, unique in its context; for null or an empty one a name is made up.
     pub name: *const c_char,
     pub in_features: usize,
     pub out_features: usize,
@@ -69,9 +69,9 @@ pub struct NVTEXLinearConfig {
     pub dtype: MaybeUninit<NVTEDType>,
     /// Standard deviation of the initial weight. Default: 0.023.
     pub init_std: f32,
-    /// Of the initial weight.
+    /// Seed of the initial weight.
     pub seed: u64,
-    /// Of the module among ranks.
+    /// How ranks share the module.
     pub parallel: NVTEXParallelConfig,
     /// Zeros: room for what later versions add.
     pub reserved: [u64; 4],
@@ -95,7 +95,7 @@ pub struct NVTEXGroupedLinearConfig {
     pub struct_size: usize,
     /// Parts, each with a weight of its own.
     pub num_gemms: usize,
-    /// Of each part; name of all. Initial weights differ.
+    /// Config of each part, with one name for all. Initial weights differ.
     pub linear: NVTEXLinearConfig,
 }
 
@@ -105,33 +105,33 @@ pub struct NVTEXGroupedLinearConfig {
 pub struct NVTEXLayerNormMLPConfig {
     /// Bytes of this struct.
     pub struct_size: usize,
-    /// Unique in its context; null or empty: made up.
+    /// Name, unique in its context; for null or an empty one a name is made up.
     pub name: *const c_char,
     pub norm: NVTEXNormConfig,
     pub hidden_size: usize,
-    /// Elements after the activation. A gated one has twice as many rows in W1, those of the function
-    /// first.
+    /// Elements after the activation. With a gated activation W1 has twice as many rows, first those
+    /// of the function f, then those of the gate.
     pub ffn_hidden_size: usize,
     /// Default: GELU.
     pub activation: MaybeUninit<NVTE_Activation_Type>,
-    /// Of CLAMPED_SWIGLU. Defaults: 7, 1.702, 1.
+    /// Constants of CLAMPED_SWIGLU. Defaults: 7, 1.702, 1.
     pub clamp_limit: f32,
     pub clamp_alpha: f32,
     pub clamp_offset: f32,
-    /// Of both. Default: true.
+    /// Whether both linear layers have a bias. Default: true.
     pub bias: MaybeUninit<bool>,
     /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
     pub dtype: MaybeUninit<NVTEDType>,
     /// Standard deviations of the initial weights. Defaults: 0.023.
     pub init_std: f32,
     pub output_init_std: f32,
-    /// Of the initial weights.
+    /// Seed of the initial weights.
     pub seed: u64,
-    /// Tapes hold the input, but neither the norm's result nor the activation and what it is given, which
-    /// the backward pass computes again, to the same bits, from weights that tapes then hold for both passes.
-    /// Default: false.
+    /// Tapes hold the input, but neither the norm's result nor the input and the result of the
+    /// activation. The backward pass computes these again, to the same bits, from weights that tapes
+    /// then hold for both passes. Default: false.
     pub checkpoint: MaybeUninit<bool>,
-    /// Of the module among ranks.
+    /// How ranks share the module.
     pub parallel: NVTEXParallelConfig,
     /// Zeros: room for what later versions add.
     pub reserved: [u64; 4],
@@ -143,54 +143,56 @@ pub struct NVTEXLayerNormMLPConfig {
 pub struct NVTEXAttentionConfig {
     /// Bytes of this struct.
     pub struct_size: usize,
-    /// Unique in its context; null or empty: made up.
+    /// Name, unique in its context; for null or an empty one a name is made up.
     pub name: *const c_char,
     pub num_attention_heads: usize,
-    /// Heads of keys and values. 0: as those of the queries.
+    /// Heads of keys and values. 0: as many as of queries.
     pub num_gqa_groups: usize,
     pub head_dim_qk: usize,
-    /// 0: as `head_dim_qk`.
+    /// Elements of a head of values; 0 stands for `head_dim_qk`.
     pub head_dim_v: usize,
-    /// Of the probabilities, with a tape. Default: 0.
+    /// Dropout of the probabilities, in passes with a tape. Default: 0.
     pub attention_dropout: f32,
-    /// NVTE_SBHD (default), NVTE_BSHD, NVTE_THD (packed tokens; masks with padding alone).
+    /// NVTE_SBHD (default), NVTE_BSHD, or NVTE_THD (packed tokens, only with masks that have padding).
     pub qkv_format: MaybeUninit<NVTE_QKV_Format>,
     /// Default: NVTE_CAUSAL_MASK.
     pub attn_mask_type: MaybeUninit<NVTE_Mask_Type>,
-    /// Keys before and after a query that count; -1 (default): all.
+    /// The numbers of keys before and after a query that it sees; -1 (default): all.
     pub window_size_left: i64,
     pub window_size_right: i64,
-    /// Where windows of masks that are not causal are aligned. Default: true.
+    /// Windows of masks that are not causal are aligned at the bottom right. Default: true.
     pub bottom_right_diagonal: MaybeUninit<bool>,
     pub softmax_type: MaybeUninit<NVTE_Softmax_Type>,
-    /// 0 (default): `1 / sqrt(head_dim_qk)`.
+    /// Factor of the scores; 0 (default) stands for `1 / sqrt(head_dim_qk)`.
     pub softmax_scale: f32,
     /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
     pub dtype: MaybeUninit<NVTEDType>,
-    /// Of modules with projections: tapes hold queries, keys and values, but not the attention's result and
-    /// statistics, which the backward pass computes again, to the same bits. Default: false.
+    /// In modules with projections: tapes hold queries, keys and values, but not the attention's
+    /// result and statistics, which the backward pass computes again, to the same bits. Default:
+    /// false.
     pub checkpoint_core_attention: MaybeUninit<bool>,
-    /// Of self attention in modules with projections: normalizes each head of queries and keys, behind the
-    /// rotary embedding or in front of it. Default: none.
+    /// In self attention of modules with projections: normalizes each head of queries and keys, after
+    /// or before the rotary embedding. Default: none.
     pub qk_norm_type: MaybeUninit<NVTEXQKNorm>,
     /// Default: 1e-6.
     pub qk_norm_epsilon: f32,
     /// Default: false.
     pub qk_norm_before_rope: MaybeUninit<bool>,
-    /// Of the module among ranks.
+    /// How ranks share the module.
     pub parallel: NVTEXParallelConfig,
     /// Zeros: room for what later versions add.
     pub reserved: [u64; 4],
 }
 
-/// Projections, attention, projection. The attention's `name` is ignored; its `head_dim_qk` 0 (default) is
-/// `hidden_size / num_attention_heads`, and `head_dim_v` is the same.
+/// Config of projections, attention, and a projection. The attention's `name` is ignored; if its
+/// `head_dim_qk` is 0 (default), it is `hidden_size / num_attention_heads`, and `head_dim_v` is the
+/// same.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct NVTEXMultiheadAttentionConfig {
     /// Bytes of this struct.
     pub struct_size: usize,
-    /// Unique in its context; null or empty: made up.
+    /// Name, unique in its context; for null or an empty one a name is made up.
     pub name: *const c_char,
     pub hidden_size: usize,
     pub attention: NVTEXAttentionConfig,
@@ -200,14 +202,14 @@ pub struct NVTEXMultiheadAttentionConfig {
     pub norm: NVTEXNormConfig,
     /// Keys and values come from a second input. Default: false.
     pub cross_attention: MaybeUninit<bool>,
-    /// Of all projections. Default: true.
+    /// Whether the projections have biases. Default: true.
     pub bias: MaybeUninit<bool>,
-    /// Rotary embeddings turn neighbours, not halves. Default: false.
+    /// Rotary embeddings rotate neighbours, not the halves of a head. Default: false.
     pub rotary_interleaved: MaybeUninit<bool>,
     /// Standard deviations of the initial weights, of the first projections and of the last. Default: 0.023.
     pub init_std: f32,
     pub output_init_std: f32,
-    /// Of the initial weights.
+    /// Seed of the initial weights.
     pub seed: u64,
 }
 
@@ -217,25 +219,26 @@ pub struct NVTEXMultiheadAttentionConfig {
 pub struct NVTEXTransformerLayerConfig {
     /// Bytes of this struct.
     pub struct_size: usize,
-    /// Unique in its context; null or empty: made up.
+    /// Name, unique in its context; for null or an empty one a name is made up.
     pub name: *const c_char,
-    /// As for `nvtex_multihead_attention_create`, of the self attention.
+    /// The self attention, as for `nvtex_multihead_attention_create`.
     pub attention: NVTEXAttentionConfig,
-    /// As for `nvtex_layernorm_mlp_create`; gives sizes, norms, bias, deviations and seed of the whole layer.
+    /// The MLP, as for `nvtex_layernorm_mlp_create`. It also gives sizes, norms, bias, deviations and
+    /// seed of the whole layer.
     pub mlp: NVTEXLayerNormMLPConfig,
-    /// Of what is added to the residuals, with a tape. Default: 0.
+    /// Dropout of what is added to the residuals, in passes with a tape. Default: 0.
     pub hidden_dropout: f32,
     /// Adds attention to a second input, without a mask unless `inter_mask_type` says so. Default: false.
     pub decoder: MaybeUninit<bool>,
     pub inter_mask_type: MaybeUninit<NVTE_Mask_Type>,
     /// Residuals are the norms' results. Default: false.
     pub residual_post_layernorm: MaybeUninit<bool>,
-    /// A norm behind the layer in place of the one in front of the self attention. Default: false.
+    /// The layer has a norm at its end instead of the one before the self attention. Default: false.
     pub output_layernorm: MaybeUninit<bool>,
-    /// Attention and MLP read the layer's input, and their sum is added to it; excludes the three above.
-    /// Default: false.
+    /// Attention and MLP both read the layer's input, and their sum is added to it. This excludes
+    /// `decoder`, `residual_post_layernorm` and `output_layernorm`. Default: false.
     pub parallel_attention_mlp: MaybeUninit<bool>,
-    /// Rotary embeddings turn neighbours, not halves. Default: false.
+    /// Rotary embeddings rotate neighbours, not the halves of a head. Default: false.
     pub rotary_interleaved: MaybeUninit<bool>,
 }
 
@@ -251,9 +254,9 @@ pub unsafe extern "C-unwind" fn nvtex_norm_config_init(
     });
 }
 
-/// Creates a LayerNorm or RMSNorm: `nvte_layernorm_fwd`, `nvte_rmsnorm_fwd` with parameters.
+/// Creates a LayerNorm or RMSNorm: `nvte_layernorm_fwd` or `nvte_rmsnorm_fwd` with parameters.
 ///
-/// Input and output: `[..., hidden_size]`. Parameters: `weight`, of LayerNorm `bias`.
+/// Input and output: `[..., hidden_size]`. Parameters: `weight`, and with LayerNorm `bias`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_norm_create(
     context: NVTEXContext,
@@ -278,12 +281,15 @@ pub unsafe extern "C-unwind" fn nvtex_linear_config_init(
 
 /// Creates a linear layer, `y = x W^T + b`.
 ///
-/// Input `[..., in_features]`, output `[..., out_features]`. Parameters: `weight`
-/// `[out_features, in_features]`, `bias` `[out_features]`. Under a recipe, features
-/// must be multiples of 16 (MXFP8: 32); rows may be any number. On CUDA the FP8 product of the weight's
-/// gradient is faster if rows are a multiple of 16, and with FP8 blocks the others if they are one of 8;
-/// otherwise it takes a kernel of this library, and a product with a bias `4 * rows * out_features` bytes
-/// more of the context's memory.
+/// Shapes: input `[..., in_features]`, output `[..., out_features]`. Under a recipe, features must be
+/// multiples of 16 (MXFP8: 32); rows may be any number.
+///
+/// Parameters: `weight` `[out_features, in_features]`, `bias` `[out_features]`.
+///
+/// Notes: on CUDA the FP8 product of the weight's gradient is faster if rows are a multiple of 16, and
+/// with FP8 blocks the other products if rows are a multiple of 8. Otherwise a kernel of this library
+/// computes them, and a product with a bias takes `4 * rows * out_features` bytes more of the context's
+/// memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_linear_create(
     context: NVTEXContext,
@@ -306,8 +312,8 @@ pub unsafe extern "C-unwind" fn nvtex_layernorm_linear_config_init(
     });
 }
 
-/// Creates a norm followed by a linear layer, which gets its input in FP8 from the norm where the recipe
-/// allows it.
+/// Creates a norm followed by a linear layer, which gets its input in FP8 from the norm where the
+/// recipe allows it.
 ///
 /// As `nvtex_linear_create`; a second output, if not null, takes the norm's result, and its gradient
 /// counts. Parameters: `layer_norm_weight`, `layer_norm_bias`, `weight`, `bias`.
@@ -336,12 +342,15 @@ pub unsafe extern "C-unwind" fn nvtex_grouped_linear_config_init(
     });
 }
 
-/// Creates linear layers for rows that are sorted by layer, as those of experts: the first `m_splits[0]` rows
-/// (of the step) go through the first one, and so on.
+/// Creates linear layers for rows that are sorted by layer, such as those of experts: the first
+/// `m_splits[0]` rows (of the step) go through the first layer, and so on.
 ///
-/// Input `[..., in_features]`, output `[..., out_features]`. Parameters: for each part e `weight<e>` and
-/// `bias<e>`, as of `nvtex_linear_create`; its name for `nvtex_context_delayed_scaling` is the module's followed
-/// by `.<e>`. Each split keeps the rules for rows there. A part without rows gets gradients of 0.
+/// Shapes: input `[..., in_features]`, output `[..., out_features]`. Each split keeps the rules for
+/// rows of `nvtex_linear_create`. A part without rows gets gradients of 0.
+///
+/// Parameters: for each part e `weight<e>` and `bias<e>`, as those of `nvtex_linear_create`. The name
+/// of a part for `nvtex_context_delayed_scaling` is the module's followed by `.<e>`.
+///
 /// Errors: splits that are not `num_gemms`, or do not sum to the rows.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_grouped_linear_create(
@@ -365,12 +374,13 @@ pub unsafe extern "C-unwind" fn nvtex_layernorm_mlp_config_init(
     });
 }
 
-/// Creates a norm followed by a linear layer, an activation and a linear layer.
+/// Creates a norm followed by a linear layer, an activation and a second linear layer.
 ///
-/// Input and output `[..., hidden_size]`; a second output, if not null, takes the norm's result, and its
-/// gradient counts. Parameters: `layer_norm_weight`, `layer_norm_bias`, `fc1_weight`
-/// `[ffn_hidden_size (gated: twice that), hidden_size]`, `fc1_bias`, `fc2_weight`
-/// `[hidden_size, ffn_hidden_size]`, `fc2_bias`. Sizes: as `nvtex_linear_create`.
+/// Shapes: input and output `[..., hidden_size]`; a second output, if not null, takes the norm's
+/// result, and its gradient counts. Sizes: as `nvtex_linear_create`.
+///
+/// Parameters: `layer_norm_weight`, `layer_norm_bias`, `fc1_weight` `[ffn_hidden_size (gated: twice
+/// that), hidden_size]`, `fc1_bias`, `fc2_weight` `[hidden_size, ffn_hidden_size]`, `fc2_bias`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_layernorm_mlp_create(
     context: NVTEXContext,
@@ -395,11 +405,13 @@ pub unsafe extern "C-unwind" fn nvtex_attention_config_init(
 
 /// Creates an attention of queries, keys and values, in high precision unless a recipe has `fp8_dpa`.
 ///
-/// Inputs `[s, b, h, d]` (NVTE_SBHD), `[b, s, h, d]` (NVTE_BSHD) or `[t, h, d]` (NVTE_THD), with
-/// `num_attention_heads` heads of queries and `num_gqa_groups` of keys and values; output of as many elements
-/// as there are rows of heads times `head_dim_v`. Parameters: with a learnable softmax `softmax_offset`, Float32
-/// `[num_attention_heads]`. Masks with padding take their lengths from the step. The tape refers to the output,
-/// too.
+/// Shapes: inputs `[s, b, h, d]` (NVTE_SBHD), `[b, s, h, d]` (NVTE_BSHD) or `[t, h, d]` (NVTE_THD),
+/// with `num_attention_heads` heads of queries and `num_gqa_groups` of keys and values. The output has
+/// as many elements as there are rows of heads times `head_dim_v`.
+///
+/// Parameters: with a learnable softmax `softmax_offset`, Float32 `[num_attention_heads]`.
+///
+/// Notes: masks with padding take their lengths from the step. The tape refers to the output, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_attention_create(
     context: NVTEXContext,
@@ -422,15 +434,19 @@ pub unsafe extern "C-unwind" fn nvtex_multihead_attention_config_init(
     });
 }
 
-/// Creates projections to queries, keys and values, rotary embeddings, attention, and a projection.
+/// Creates projections to queries, keys and values, rotary embeddings, attention, and a projection of
+/// its output.
 ///
-/// Input and output `[s, b, hidden_size]` (NVTE_SBHD), `[b, s, hidden_size]` (NVTE_BSHD) or `[t, hidden_size]`
-/// (NVTE_THD, where `cu_seqlens_q` of the step says which tokens are a sequence, and those of none get the
-/// bias); cross attention has a second input `[s_kv, b, hidden_size]`, likewise. Rows of the first weight are, for each group of
-/// heads, those of its queries, its key and its value. Parameters, each as of `nvtex_linear_create` or
-/// `nvtex_layernorm_linear_create`: `qkv.` or `layernorm_qkv.`, of cross attention `query_layer.` or
-/// `layernorm_query.` and `key_value.`; then `q_norm.` and `k_norm.` as of `nvtex_norm_create`,
-/// `core_attention.softmax_offset` (learnable softmax) and `proj.`.
+/// Shapes: input and output `[s, b, hidden_size]` (NVTE_SBHD), `[b, s, hidden_size]` (NVTE_BSHD) or
+/// `[t, hidden_size]` (NVTE_THD, where `cu_seqlens_q` of the step says which tokens belong to a
+/// sequence, and the others get the bias). Cross attention has a second input `[s_kv, b, hidden_size]`,
+/// likewise.
+///
+/// Parameters, each as those of `nvtex_linear_create` or `nvtex_layernorm_linear_create`: `qkv.` or
+/// `layernorm_qkv.`, of cross attention `query_layer.` or `layernorm_query.` and `key_value.`; then
+/// `q_norm.` and `k_norm.` as those of `nvtex_norm_create`, `core_attention.softmax_offset` (learnable
+/// softmax) and `proj.`. Rows of the first weight are, for each group of heads, those of its queries,
+/// its key and its value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_multihead_attention_create(
     context: NVTEXContext,
@@ -456,14 +472,20 @@ pub unsafe extern "C-unwind" fn nvtex_transformer_layer_config_init(
     });
 }
 
-/// Creates a layer of a Transformer: with D = dropout, `y = x + D(attention(norm(x)))`, for a decoder
-/// `y = y + D(cross_attention(norm(y), memory))`, and `y + D(mlp(norm(y)))`; or with parallel parts
-/// `x + D(attention(norm(x)) + mlp(norm'(x)))`.
+/// Creates a layer of a Transformer: attention and an MLP, each with a norm before and a residual
+/// around it.
 ///
-/// Inputs: as `nvtex_multihead_attention_create`, of a decoder a second one. Parameters: those of
-/// `nvtex_multihead_attention_create` behind `self_attention.` and `inter_attention.`, those of
-/// `nvtex_layernorm_mlp_create` behind `layernorm_mlp.`, and `layernorm.weight`, `layernorm.bias`.
-/// Without dropout residuals are added by products, and their gradients by norms.
+/// What it computes: with D = dropout, `y = x + D(attention(norm(x)))`, for a decoder then `y = y +
+/// D(cross_attention(norm(y), memory))`, and `y + D(mlp(norm(y)))`. With parallel parts it is `x +
+/// D(attention(norm(x)) + mlp(norm'(x)))`.
+///
+/// Inputs: as `nvtex_multihead_attention_create`; of a decoder a second one.
+///
+/// Parameters: those of `nvtex_multihead_attention_create` behind `self_attention.` and
+/// `inter_attention.`, those of `nvtex_layernorm_mlp_create` behind `layernorm_mlp.`, and
+/// `layernorm.weight`, `layernorm.bias`.
+///
+/// Notes: without dropout residuals are added by products, and their gradients by norms.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_transformer_layer_create(
     context: NVTEXContext,

@@ -47,7 +47,7 @@ pub static KV_CACHES: Slab<Arc<KvCache>> = Slab::new(HandleKind::KvCache);
 pub struct Module {
     context: Arc<Context>,
     name: Arc<str>,
-    /// Begins made-up names of such modules.
+    /// The beginning of names that are made up for modules of this kind.
     kind: &'static str,
     layer: Mutex<Box<dyn Layer>>,
     parameters: Vec<View>,

@@ -15,10 +15,11 @@ pub struct NVTEXRotaryConfig {
     pub offset: usize,
     /// Divides positions by this factor; 0 (default): none.
     pub interpolation_factor: f32,
-    /// With a factor f: more rows than f times this length divide by `rows / length` instead. 0 (default):
-    /// none.
+    /// With a factor f and more rows than f times this length, positions are divided by `rows /
+    /// length` instead. 0 (default): never.
     pub pretrained_length: usize,
-    /// The angle of a pair stands beside itself, not in the other half.
+    /// The two entries of a pair's angle are neighbours, instead of lying in the two halves of the
+    /// row.
     pub interleaved: MaybeUninit<bool>,
 }
 
@@ -34,8 +35,8 @@ pub unsafe extern "C-unwind" fn nvtex_rotary_config_init(
     });
 }
 
-/// Writes angles of rotary embeddings: `a(p, i) = p base^(-2 i / d2)` of positions p from `offset` on and
-/// pairs i. Computed in float64 on the host.
+/// Writes the angles of rotary embeddings: `a(p, i) = p base^(-2 i / d2)` for positions p from `offset`
+/// on and pairs i. They are computed in float64 on the host.
 ///
 /// Shapes: `frequencies` `[rows, 1, 1, d2]`, Float32, d2 even. Null config: defaults.
 #[unsafe(no_mangle)]

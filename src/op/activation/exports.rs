@@ -4,13 +4,18 @@
 use super::*;
 use crate::error::guard;
 
-/// `output = f(input)`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
+/// Applies an activation: `output = f(input)`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741
+/// x^2))) / 2`.
 ///
-/// Computed in float32, and cast in the scaling mode of the output as `nvte_quantize` casts, with
-/// the same rules for shapes, scales and `amax`; for FP8 blocks and MXFP8 `f` is rounded to the
-/// input's dtype first. NaN counts as 0 in relu and srelu.
-/// Dtypes: Float32, Float16, BFloat16 to these (per tensor) and to Float8E4M3, Float8E5M2.
-/// The row-wise output of per-tensor scaling may be the input if elements are of one size.
+/// What it computes: f in float32, then a cast in the scaling mode of the output as `nvte_quantize`
+/// casts, with the same rules for shapes, scales and `amax`. For FP8 blocks and MXFP8 `f` is
+/// rounded to the input's dtype first. NaN counts as 0 in relu and srelu.
+///
+/// Dtypes: Float32, Float16 or BFloat16 to these (per tensor) and to Float8E4M3 or Float8E5M2.
+///
+/// Overlaps: the row-wise output of per-tensor scaling may be the input if their elements have the
+/// same size.
+///
 /// Errors: as `nvte_quantize`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_gelu(
@@ -26,10 +31,14 @@ pub unsafe extern "C-unwind" fn nvte_gelu(
     });
 }
 
-/// `output = f'(input) * grad`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
+/// Computes the gradient of an activation: `output = f'(input) * grad`, `f(x) = x (1 + tanh(x
+/// (0.79788456 + 0.03567741 x^2))) / 2`.
 ///
-/// Computed in float32 and cast as `nvte_gelu` casts. The derivatives of relu and srelu are 0 at 0.
-/// Shapes and dtypes: grad as input.
+/// It is computed in float32 and cast as `nvte_gelu` casts. The derivatives of relu and srelu are 0
+/// at 0.
+///
+/// Shapes, dtypes: grad as input.
+///
 /// Errors: as `nvte_gelu`; grad and input that differ in shape or dtype.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_dgelu(
@@ -47,10 +56,11 @@ pub unsafe extern "C-unwind" fn nvte_dgelu(
     });
 }
 
-/// `output = f(input)`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
+/// Applies an activation to the members of a grouped tensor: `output = f(input)`, `f(x) = x (1 +
+/// tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
 ///
-/// For each member of grouped tensors what `nvte_gelu` does, with the layouts and rules of
-/// `nvte_group_quantize`.
+/// Each member is treated as by `nvte_gelu`, with the layouts and rules of `nvte_group_quantize`.
+///
 /// Errors: as `nvte_group_quantize`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_group_gelu(
@@ -66,10 +76,12 @@ pub unsafe extern "C-unwind" fn nvte_group_gelu(
     });
 }
 
-/// `output = f'(input) * grad`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
+/// Computes the gradient of an activation for the members of a grouped tensor: `output = f'(input)
+/// * grad`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
 ///
-/// For each member what `nvte_dgelu` does. All three are grouped tensors, the output too, in spite
-/// of its type.
+/// Each member is treated as by `nvte_dgelu`. All three are grouped tensors, the output too,
+/// although its type is that of a tensor.
+///
 /// Errors: as `nvte_group_quantize`; grad and input of different dtypes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_group_dgelu(
@@ -87,10 +99,13 @@ pub unsafe extern "C-unwind" fn nvte_group_dgelu(
     });
 }
 
-/// `output = f(a) * G(g)`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`, `G(x) = x`.
+/// Applies a gated activation: `output = f(a) * G(g)`, `f(x) = x (1 + tanh(x (0.79788456 +
+/// 0.03567741 x^2))) / 2`, `G(x) = x`.
 ///
 /// Shapes: input `[..., 2 n]`, each row the halves (a | g); output `[..., n]`.
-/// Computed in float32 and cast as `nvte_gelu` casts; the output may not be the input.
+///
+/// It is computed in float32 and cast as `nvte_gelu` casts. The output may not be the input.
+///
 /// Errors: as `nvte_gelu`; an odd last dimension.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_geglu(
@@ -106,12 +121,14 @@ pub unsafe extern "C-unwind" fn nvte_geglu(
     });
 }
 
-/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = x (1 + tanh(x (0.79788456 +
-/// 0.03567741 x^2))) / 2`, `G(x) = x`.
+/// Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
+/// f(a))`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`, `G(x) = x`.
 ///
 /// Shapes: grad `[..., n]`; input `[..., 2 n]`, each row the halves (a | g); output as input.
-/// Computed in float32 and cast as `nvte_gelu` casts; the output may not be an input. Clamped
+///
+/// It is computed in float32 and cast as `nvte_gelu` casts. The output may not be an input. Clamped
 /// values have the derivative 0.
+///
 /// Errors: as `nvte_gelu`; an odd last dimension; grad of another dtype than input.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_dgeglu(
@@ -129,7 +146,7 @@ pub unsafe extern "C-unwind" fn nvte_dgeglu(
     });
 }
 
-/// `output = f(input)`, `f(x) = x / (1 + exp(-x))`.
+/// Applies an activation: `output = f(input)`, `f(x) = x / (1 + exp(-x))`.
 ///
 /// Otherwise as `nvte_gelu`.
 #[unsafe(no_mangle)]
@@ -146,7 +163,7 @@ pub unsafe extern "C-unwind" fn nvte_silu(
     });
 }
 
-/// `output = f'(input) * grad`, `f(x) = x / (1 + exp(-x))`.
+/// Computes the gradient of an activation: `output = f'(input) * grad`, `f(x) = x / (1 + exp(-x))`.
 ///
 /// Otherwise as `nvte_dgelu`.
 #[unsafe(no_mangle)]
@@ -165,7 +182,8 @@ pub unsafe extern "C-unwind" fn nvte_dsilu(
     });
 }
 
-/// `output = f(input)`, `f(x) = x / (1 + exp(-x))`.
+/// Applies an activation to the members of a grouped tensor: `output = f(input)`, `f(x) = x / (1 +
+/// exp(-x))`.
 ///
 /// Otherwise as `nvte_group_gelu`.
 #[unsafe(no_mangle)]
@@ -182,7 +200,8 @@ pub unsafe extern "C-unwind" fn nvte_group_silu(
     });
 }
 
-/// `output = f'(input) * grad`, `f(x) = x / (1 + exp(-x))`.
+/// Computes the gradient of an activation for the members of a grouped tensor: `output = f'(input)
+/// * grad`, `f(x) = x / (1 + exp(-x))`.
 ///
 /// Otherwise as `nvte_group_dgelu`.
 #[unsafe(no_mangle)]
@@ -201,7 +220,7 @@ pub unsafe extern "C-unwind" fn nvte_group_dsilu(
     });
 }
 
-/// `output = f(a) * G(g)`, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
+/// Applies a gated activation: `output = f(a) * G(g)`, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_geglu`.
 #[unsafe(no_mangle)]
@@ -218,7 +237,8 @@ pub unsafe extern "C-unwind" fn nvte_swiglu(
     });
 }
 
-/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
+/// Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
+/// f(a))`, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]
@@ -237,16 +257,18 @@ pub unsafe extern "C-unwind" fn nvte_dswiglu(
     });
 }
 
-/// `output = f(a) * G(g) * act_scales`, each row with its scale, `f(x) = x / (1 + exp(-x))`, `G(x)
-/// = x`.
+/// Applies a gated activation and multiplies each row by its scale: `output = f(a) * G(g) *
+/// act_scales`, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
 ///
-/// Shapes: output `[..., n]`, R rows; input `[..., 2 n]`, each row the halves (a | g), or with
+/// Shapes: output `[..., n]` with R rows; input `[..., 2 n]`, each row the halves (a | g), or with
 /// `glu_interleave_size = i > 0` blocks of i elements of a and as many of g in turn; act_scales R
 /// elements.
-/// Dtypes: each tensor Float32, Float16 or BFloat16; computed in float32, rounded once. Scaling
-/// modes and scales are ignored.
-/// Errors: other dtypes; shapes that do not fit; an i that is negative, no multiple of 32 or no
-/// divisor of n; null or misaligned pointers.
+///
+/// Dtypes: each tensor Float32, Float16 or BFloat16. It is computed in float32 and rounded once.
+/// Scaling modes and scales are ignored.
+///
+/// Errors: other dtypes; shapes that do not fit; a `glu_interleave_size` that is negative, no
+/// multiple of 32 or no divisor of n; null or misaligned pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_scaled_swiglu(
     input: NVTETensor,
@@ -264,12 +286,12 @@ pub unsafe extern "C-unwind" fn nvte_scaled_swiglu(
     });
 }
 
-/// `grad_input = (s * f'(a) * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and
-/// `grad_act_scales` = the sum of `grad * f(a) * G(g)` over the row, `f(x) = x / (1 + exp(-x))`,
-/// `G(x) = x`.
+/// Computes the gradients of a gated activation with a scale for each row: `grad_input = (s * f'(a)
+/// * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and `grad_act_scales` = the sum of
+/// `grad * f(a) * G(g)` over the row, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
 ///
-/// Shapes, dtypes and errors: as `nvte_scaled_swiglu`, with grad `[..., n]`, grad_input as input
-/// and interleaved likewise, grad_act_scales R elements or null for none. Sums are in float32, in a
+/// Shapes, dtypes, errors: as `nvte_scaled_swiglu`, with grad `[..., n]`, grad_input as input and
+/// interleaved likewise, and grad_act_scales R elements or null for none. Sums are in float32, in a
 /// fixed order.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_scaled_dswiglu(
@@ -301,11 +323,15 @@ pub unsafe extern "C-unwind" fn nvte_scaled_dswiglu(
     });
 }
 
-/// `output = f(a) * G(g) * prob`, each row with its factor, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
+/// Applies a gated activation to the members of a grouped tensor, and multiplies each row by its
+/// factor: `output = f(a) * G(g) * prob`, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
 ///
 /// Shapes: grouped input `[N, 2 n]`, each row the halves (a | g); grouped output `[N, n]` with as
 /// many members of one last dimension; prob N elements or more of the input's dtype, the i-th for
-/// row i of the whole. Cast as `nvte_group_gelu` casts.
+/// row i of the whole.
+///
+/// The result is cast as `nvte_group_gelu` casts.
+///
 /// Errors: as `nvte_group_gelu`; members that differ in their last dimension.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_group_scaled_swiglu(
@@ -323,7 +349,7 @@ pub unsafe extern "C-unwind" fn nvte_group_scaled_swiglu(
     });
 }
 
-/// `output = f(input)`, `f(x) = max(x, 0)`.
+/// Applies an activation: `output = f(input)`, `f(x) = max(x, 0)`.
 ///
 /// Otherwise as `nvte_gelu`.
 #[unsafe(no_mangle)]
@@ -340,7 +366,7 @@ pub unsafe extern "C-unwind" fn nvte_relu(
     });
 }
 
-/// `output = f'(input) * grad`, `f(x) = max(x, 0)`.
+/// Computes the gradient of an activation: `output = f'(input) * grad`, `f(x) = max(x, 0)`.
 ///
 /// Otherwise as `nvte_dgelu`.
 #[unsafe(no_mangle)]
@@ -359,7 +385,8 @@ pub unsafe extern "C-unwind" fn nvte_drelu(
     });
 }
 
-/// `output = f(input)`, `f(x) = max(x, 0)`.
+/// Applies an activation to the members of a grouped tensor: `output = f(input)`, `f(x) = max(x,
+/// 0)`.
 ///
 /// Otherwise as `nvte_group_gelu`.
 #[unsafe(no_mangle)]
@@ -376,7 +403,8 @@ pub unsafe extern "C-unwind" fn nvte_group_relu(
     });
 }
 
-/// `output = f'(input) * grad`, `f(x) = max(x, 0)`.
+/// Computes the gradient of an activation for the members of a grouped tensor: `output = f'(input)
+/// * grad`, `f(x) = max(x, 0)`.
 ///
 /// Otherwise as `nvte_group_dgelu`.
 #[unsafe(no_mangle)]
@@ -395,7 +423,7 @@ pub unsafe extern "C-unwind" fn nvte_group_drelu(
     });
 }
 
-/// `output = f(a) * G(g)`, `f(x) = max(x, 0)`, `G(x) = x`.
+/// Applies a gated activation: `output = f(a) * G(g)`, `f(x) = max(x, 0)`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_geglu`.
 #[unsafe(no_mangle)]
@@ -412,7 +440,8 @@ pub unsafe extern "C-unwind" fn nvte_reglu(
     });
 }
 
-/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = max(x, 0)`, `G(x) = x`.
+/// Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
+/// f(a))`, `f(x) = max(x, 0)`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]
@@ -431,7 +460,7 @@ pub unsafe extern "C-unwind" fn nvte_dreglu(
     });
 }
 
-/// `output = f(input)`, `f(x) = x / (1 + exp(-1.702 x))`.
+/// Applies an activation: `output = f(input)`, `f(x) = x / (1 + exp(-1.702 x))`.
 ///
 /// Otherwise as `nvte_gelu`.
 #[unsafe(no_mangle)]
@@ -448,7 +477,8 @@ pub unsafe extern "C-unwind" fn nvte_qgelu(
     });
 }
 
-/// `output = f'(input) * grad`, `f(x) = x / (1 + exp(-1.702 x))`.
+/// Computes the gradient of an activation: `output = f'(input) * grad`, `f(x) = x / (1 + exp(-1.702
+/// x))`.
 ///
 /// Otherwise as `nvte_dgelu`.
 #[unsafe(no_mangle)]
@@ -467,7 +497,8 @@ pub unsafe extern "C-unwind" fn nvte_dqgelu(
     });
 }
 
-/// `output = f(input)`, `f(x) = x / (1 + exp(-1.702 x))`.
+/// Applies an activation to the members of a grouped tensor: `output = f(input)`, `f(x) = x / (1 +
+/// exp(-1.702 x))`.
 ///
 /// Otherwise as `nvte_group_gelu`.
 #[unsafe(no_mangle)]
@@ -484,7 +515,8 @@ pub unsafe extern "C-unwind" fn nvte_group_qgelu(
     });
 }
 
-/// `output = f'(input) * grad`, `f(x) = x / (1 + exp(-1.702 x))`.
+/// Computes the gradient of an activation for the members of a grouped tensor: `output = f'(input)
+/// * grad`, `f(x) = x / (1 + exp(-1.702 x))`.
 ///
 /// Otherwise as `nvte_group_dgelu`.
 #[unsafe(no_mangle)]
@@ -503,7 +535,8 @@ pub unsafe extern "C-unwind" fn nvte_group_dqgelu(
     });
 }
 
-/// `output = f(a) * G(g)`, `f(x) = x / (1 + exp(-1.702 x))`, `G(x) = x`.
+/// Applies a gated activation: `output = f(a) * G(g)`, `f(x) = x / (1 + exp(-1.702 x))`, `G(x) =
+/// x`.
 ///
 /// Otherwise as `nvte_geglu`.
 #[unsafe(no_mangle)]
@@ -520,8 +553,8 @@ pub unsafe extern "C-unwind" fn nvte_qgeglu(
     });
 }
 
-/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = x / (1 + exp(-1.702 x))`, `G(x)
-/// = x`.
+/// Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
+/// f(a))`, `f(x) = x / (1 + exp(-1.702 x))`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]
@@ -540,7 +573,7 @@ pub unsafe extern "C-unwind" fn nvte_dqgeglu(
     });
 }
 
-/// `output = f(input)`, `f(x) = max(x, 0)^2`.
+/// Applies an activation: `output = f(input)`, `f(x) = max(x, 0)^2`.
 ///
 /// Otherwise as `nvte_gelu`.
 #[unsafe(no_mangle)]
@@ -557,7 +590,7 @@ pub unsafe extern "C-unwind" fn nvte_srelu(
     });
 }
 
-/// `output = f'(input) * grad`, `f(x) = max(x, 0)^2`.
+/// Computes the gradient of an activation: `output = f'(input) * grad`, `f(x) = max(x, 0)^2`.
 ///
 /// Otherwise as `nvte_dgelu`.
 #[unsafe(no_mangle)]
@@ -576,7 +609,8 @@ pub unsafe extern "C-unwind" fn nvte_dsrelu(
     });
 }
 
-/// `output = f(input)`, `f(x) = max(x, 0)^2`.
+/// Applies an activation to the members of a grouped tensor: `output = f(input)`, `f(x) = max(x,
+/// 0)^2`.
 ///
 /// Otherwise as `nvte_group_gelu`.
 #[unsafe(no_mangle)]
@@ -593,7 +627,8 @@ pub unsafe extern "C-unwind" fn nvte_group_srelu(
     });
 }
 
-/// `output = f'(input) * grad`, `f(x) = max(x, 0)^2`.
+/// Computes the gradient of an activation for the members of a grouped tensor: `output = f'(input)
+/// * grad`, `f(x) = max(x, 0)^2`.
 ///
 /// Otherwise as `nvte_group_dgelu`.
 #[unsafe(no_mangle)]
@@ -612,7 +647,7 @@ pub unsafe extern "C-unwind" fn nvte_group_dsrelu(
     });
 }
 
-/// `output = f(a) * G(g)`, `f(x) = max(x, 0)^2`, `G(x) = x`.
+/// Applies a gated activation: `output = f(a) * G(g)`, `f(x) = max(x, 0)^2`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_geglu`.
 #[unsafe(no_mangle)]
@@ -629,7 +664,8 @@ pub unsafe extern "C-unwind" fn nvte_sreglu(
     });
 }
 
-/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = max(x, 0)^2`, `G(x) = x`.
+/// Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
+/// f(a))`, `f(x) = max(x, 0)^2`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]
@@ -648,9 +684,12 @@ pub unsafe extern "C-unwind" fn nvte_dsreglu(
     });
 }
 
-/// `output = f(input) * act_scales`, each row with its scale, `f(x) = max(x, 0)^2`.
+/// Applies an activation and multiplies each row by its scale: `output = f(input) * act_scales`,
+/// `f(x) = max(x, 0)^2`.
 ///
-/// Dtypes and errors: as `nvte_scaled_swiglu`; output as input in shape.
+/// Shapes: the output as the input; act_scales one for each row.
+///
+/// Dtypes, errors: as `nvte_scaled_swiglu`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_scaled_srelu(
     input: NVTETensor,
@@ -667,10 +706,13 @@ pub unsafe extern "C-unwind" fn nvte_scaled_srelu(
     });
 }
 
-/// `grad_input = grad * act_scales * f'(input)`, and `grad_act_scales` = the sum of `grad *
-/// f(input)` over the row, `f(x) = max(x, 0)^2`.
+/// Computes the gradients of an activation with a scale for each row: `grad_input = grad *
+/// act_scales * f'(input)`, and `grad_act_scales` = the sum of `grad * f(input)` over the row,
+/// `f(x) = max(x, 0)^2`.
 ///
-/// Dtypes and errors: as `nvte_scaled_dswiglu`; grad and grad_input as input in shape.
+/// Shapes: grad and grad_input as the input.
+///
+/// Dtypes, errors: as `nvte_scaled_dswiglu`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_scaled_dsrelu(
     grad: NVTETensor,
@@ -699,7 +741,7 @@ pub unsafe extern "C-unwind" fn nvte_scaled_dsrelu(
     });
 }
 
-/// `output = f(a) * G(g)`, `f(x) = 1 / (1 + exp(-x))`, `G(x) = x`.
+/// Applies a gated activation: `output = f(a) * G(g)`, `f(x) = 1 / (1 + exp(-x))`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_geglu`.
 #[unsafe(no_mangle)]
@@ -716,7 +758,8 @@ pub unsafe extern "C-unwind" fn nvte_glu(
     });
 }
 
-/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = 1 / (1 + exp(-x))`, `G(x) = x`.
+/// Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
+/// f(a))`, `f(x) = 1 / (1 + exp(-x))`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]
@@ -735,8 +778,8 @@ pub unsafe extern "C-unwind" fn nvte_dglu(
     });
 }
 
-/// `output = f(a) * G(g)`, `f(x) = beta1 tanh(x / beta1) / (1 + exp(-x))`, `G(x) = beta2 tanh(x /
-/// beta2)`.
+/// Applies a gated activation: `output = f(a) * G(g)`, `f(x) = beta1 tanh(x / beta1) / (1 +
+/// exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
 ///
 /// Otherwise as `nvte_geglu`.
 #[unsafe(no_mangle)]
@@ -755,8 +798,8 @@ pub unsafe extern "C-unwind" fn nvte_situglu(
     });
 }
 
-/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = beta1 tanh(x / beta1) / (1 +
-/// exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
+/// Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
+/// f(a))`, `f(x) = beta1 tanh(x / beta1) / (1 + exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]
@@ -777,8 +820,8 @@ pub unsafe extern "C-unwind" fn nvte_dsituglu(
     });
 }
 
-/// `output = f(a) * G(g) * act_scales`, each row with its scale, `f(x) = beta1 tanh(x / beta1) / (1
-/// + exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
+/// Applies a gated activation and multiplies each row by its scale: `output = f(a) * G(g) *
+/// act_scales`, `f(x) = beta1 tanh(x / beta1) / (1 + exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
 ///
 /// Otherwise as `nvte_scaled_swiglu`.
 #[unsafe(no_mangle)]
@@ -800,9 +843,10 @@ pub unsafe extern "C-unwind" fn nvte_scaled_situglu(
     });
 }
 
-/// `grad_input = (s * f'(a) * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and
-/// `grad_act_scales` = the sum of `grad * f(a) * G(g)` over the row, `f(x) = beta1 tanh(x / beta1)
-/// / (1 + exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
+/// Computes the gradients of a gated activation with a scale for each row: `grad_input = (s * f'(a)
+/// * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and `grad_act_scales` = the sum of
+/// `grad * f(a) * G(g)` over the row, `f(x) = beta1 tanh(x / beta1) / (1 + exp(-x))`, `G(x) = beta2
+/// tanh(x / beta2)`.
 ///
 /// Otherwise as `nvte_scaled_dswiglu`.
 #[unsafe(no_mangle)]
@@ -837,8 +881,8 @@ pub unsafe extern "C-unwind" fn nvte_scaled_dsituglu(
     });
 }
 
-/// `output = f(a) * G(g)`, `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`, `G(x) =
-/// min(max(x, -limit), limit) + 1`.
+/// Applies a gated activation: `output = f(a) * G(g)`, `f(x) = min(x, limit) / (1 + exp(-alpha
+/// min(x, limit)))`, `G(x) = min(max(x, -limit), limit) + 1`.
 ///
 /// Otherwise as `nvte_geglu`.
 #[unsafe(no_mangle)]
@@ -857,8 +901,9 @@ pub unsafe extern "C-unwind" fn nvte_clamped_swiglu(
     });
 }
 
-/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = min(x, limit) / (1 + exp(-alpha
-/// min(x, limit)))`, `G(x) = min(max(x, -limit), limit) + 1`.
+/// Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
+/// f(a))`, `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`, `G(x) = min(max(x, -limit),
+/// limit) + 1`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]
@@ -879,8 +924,8 @@ pub unsafe extern "C-unwind" fn nvte_clamped_dswiglu(
     });
 }
 
-/// `output = f(a) * G(g)`, `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`, `G(x) =
-/// min(max(x, -limit), limit) + glu_linear_offset`.
+/// Applies a gated activation: `output = f(a) * G(g)`, `f(x) = min(x, limit) / (1 + exp(-alpha
+/// min(x, limit)))`, `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
 ///
 /// Otherwise as `nvte_geglu`.
 #[unsafe(no_mangle)]
@@ -900,8 +945,9 @@ pub unsafe extern "C-unwind" fn nvte_clamped_swiglu_v2(
     });
 }
 
-/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = min(x, limit) / (1 + exp(-alpha
-/// min(x, limit)))`, `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
+/// Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
+/// f(a))`, `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`, `G(x) = min(max(x, -limit),
+/// limit) + glu_linear_offset`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]
@@ -923,8 +969,9 @@ pub unsafe extern "C-unwind" fn nvte_clamped_dswiglu_v2(
     });
 }
 
-/// `output = f(a) * G(g) * act_scales`, each row with its scale, `f(x) = min(x, limit) / (1 +
-/// exp(-alpha min(x, limit)))`, `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
+/// Applies a gated activation and multiplies each row by its scale: `output = f(a) * G(g) *
+/// act_scales`, `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`, `G(x) = min(max(x,
+/// -limit), limit) + glu_linear_offset`.
 ///
 /// Otherwise as `nvte_scaled_swiglu`.
 #[unsafe(no_mangle)]
@@ -947,9 +994,10 @@ pub unsafe extern "C-unwind" fn nvte_scaled_clamped_swiglu(
     });
 }
 
-/// `grad_input = (s * f'(a) * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and
-/// `grad_act_scales` = the sum of `grad * f(a) * G(g)` over the row, `f(x) = min(x, limit) / (1 +
-/// exp(-alpha min(x, limit)))`, `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
+/// Computes the gradients of a gated activation with a scale for each row: `grad_input = (s * f'(a)
+/// * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and `grad_act_scales` = the sum of
+/// `grad * f(a) * G(g)` over the row, `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`,
+/// `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
 ///
 /// Otherwise as `nvte_scaled_dswiglu`.
 #[unsafe(no_mangle)]
@@ -985,8 +1033,9 @@ pub unsafe extern "C-unwind" fn nvte_scaled_clamped_dswiglu(
     });
 }
 
-/// `output = f(a) * G(g) * prob`, each row with its factor, `f(x) = min(x, limit) / (1 + exp(-alpha
-/// min(x, limit)))`, `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
+/// Applies a gated activation to the members of a grouped tensor, and multiplies each row by its
+/// factor: `output = f(a) * G(g) * prob`, `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`,
+/// `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
 ///
 /// Otherwise as `nvte_group_scaled_swiglu`.
 #[unsafe(no_mangle)]

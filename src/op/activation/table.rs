@@ -5,17 +5,17 @@ struct Row {
     /// Names of the C functions behind `nvte_`; empty: there is none.
     plain: &'static str,
     gated: &'static str,
-    /// Behind `nvte_scaled_`: the plain or the gated form.
+    /// The name behind `nvte_scaled_`, of the plain or of the gated form.
     scaled: &'static str,
-    /// `nvte_group_scaled_` has it, too.
+    /// There is also a function `nvte_group_scaled_`.
     group_scaled: bool,
     /// Casts and transposes with sums over the rows have its derivatives, too: `f` has no parameters.
     casts: bool,
     /// Floats that the C functions take.
     parameters: &'static [&'static str],
-    /// In Rust, from the functions of `mod.rs`.
+    /// The function in Rust, made from the functions of `mod.rs`.
     function: &'static str,
-    /// In the documentation.
+    /// Formulas of f and G in the documentation.
     f: &'static str,
     g: &'static str,
 }
@@ -130,13 +130,15 @@ impl Kind {
 }
 
 const PLAIN: Kind = Kind {
-    formula: "`output = f(input)`",
+    formula: "Applies an activation: `output = f(input)`",
     rest: &[
-        "Computed in float32, and cast in the scaling mode of the output as `nvte_quantize` \
-         casts, with the same rules for shapes, scales and `amax`; for FP8 blocks and MXFP8 `f` \
-         is rounded to the input's dtype first. NaN counts as 0 in relu and srelu.",
-        "Dtypes: Float32, Float16, BFloat16 to these (per tensor) and to Float8E4M3, Float8E5M2.",
-        "The row-wise output of per-tensor scaling may be the input if elements are of one size.",
+        "What it computes: f in float32, then a cast in the scaling mode of the output as \
+         `nvte_quantize` casts, with the same rules for shapes, scales and `amax`. For FP8 blocks \
+         and MXFP8 `f` is rounded to the input's dtype first. NaN counts as 0 in relu and srelu.",
+        "Dtypes: Float32, Float16 or BFloat16 to these (per tensor) and to Float8E4M3 or \
+         Float8E5M2.",
+        "Overlaps: the row-wise output of per-tensor scaling may be the input if their elements \
+         have the same size.",
         "Errors: as `nvte_quantize`.",
     ],
     arguments: &["input", "output"],
@@ -146,11 +148,11 @@ const PLAIN: Kind = Kind {
 };
 
 const PLAIN_BACKWARD: Kind = Kind {
-    formula: "`output = f'(input) * grad`",
+    formula: "Computes the gradient of an activation: `output = f'(input) * grad`",
     rest: &[
-        "Computed in float32 and cast as `nvte_gelu` casts. The derivatives of relu and srelu \
-         are 0 at 0.",
-        "Shapes and dtypes: grad as input.",
+        "It is computed in float32 and cast as `nvte_gelu` casts. The derivatives of relu and \
+         srelu are 0 at 0.",
+        "Shapes, dtypes: grad as input.",
         "Errors: as `nvte_gelu`; grad and input that differ in shape or dtype.",
     ],
     arguments: &["grad", "input", "output"],
@@ -160,9 +162,9 @@ const PLAIN_BACKWARD: Kind = Kind {
 };
 
 const GROUPED: Kind = Kind {
-    formula: "`output = f(input)`",
+    formula: "Applies an activation to the members of a grouped tensor: `output = f(input)`",
     rest: &[
-        "For each member of grouped tensors what `nvte_gelu` does, with the layouts and rules of \
+        "Each member is treated as by `nvte_gelu`, with the layouts and rules of \
          `nvte_group_quantize`.",
         "Errors: as `nvte_group_quantize`.",
     ],
@@ -173,10 +175,11 @@ const GROUPED: Kind = Kind {
 };
 
 const GROUPED_BACKWARD: Kind = Kind {
-    formula: "`output = f'(input) * grad`",
+    formula: "Computes the gradient of an activation for the members of a grouped tensor: \
+              `output = f'(input) * grad`",
     rest: &[
-        "For each member what `nvte_dgelu` does. All three are grouped tensors, the output too, \
-         in spite of its type.",
+        "Each member is treated as by `nvte_dgelu`. All three are grouped tensors, the output \
+         too, although its type is that of a tensor.",
         "Errors: as `nvte_group_quantize`; grad and input of different dtypes.",
     ],
     arguments: &["grad", "input", "output"],
@@ -186,10 +189,10 @@ const GROUPED_BACKWARD: Kind = Kind {
 };
 
 const GATED: Kind = Kind {
-    formula: "`output = f(a) * G(g)`",
+    formula: "Applies a gated activation: `output = f(a) * G(g)`",
     rest: &[
         "Shapes: input `[..., 2 n]`, each row the halves (a | g); output `[..., n]`.",
-        "Computed in float32 and cast as `nvte_gelu` casts; the output may not be the input.",
+        "It is computed in float32 and cast as `nvte_gelu` casts. The output may not be the input.",
         "Errors: as `nvte_gelu`; an odd last dimension.",
     ],
     arguments: &["input", "output"],
@@ -199,11 +202,12 @@ const GATED: Kind = Kind {
 };
 
 const GATED_BACKWARD: Kind = Kind {
-    formula: "`output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`",
+    formula: "Computes the gradient of a gated activation: \
+              `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`",
     rest: &[
         "Shapes: grad `[..., n]`; input `[..., 2 n]`, each row the halves (a | g); output as \
          input.",
-        "Computed in float32 and cast as `nvte_gelu` casts; the output may not be an input. \
+        "It is computed in float32 and cast as `nvte_gelu` casts. The output may not be an input. \
          Clamped values have the derivative 0.",
         "Errors: as `nvte_gelu`; an odd last dimension; grad of another dtype than input.",
     ],
@@ -214,15 +218,16 @@ const GATED_BACKWARD: Kind = Kind {
 };
 
 const SCALED_GATED: Kind = Kind {
-    formula: "`output = f(a) * G(g) * act_scales`, each row with its scale",
+    formula: "Applies a gated activation and multiplies each row by its scale: \
+              `output = f(a) * G(g) * act_scales`",
     rest: &[
-        "Shapes: output `[..., n]`, R rows; input `[..., 2 n]`, each row the halves (a | g), or \
-         with `glu_interleave_size = i > 0` blocks of i elements of a and as many of g in turn; \
-         act_scales R elements.",
-        "Dtypes: each tensor Float32, Float16 or BFloat16; computed in float32, rounded once. \
-         Scaling modes and scales are ignored.",
-        "Errors: other dtypes; shapes that do not fit; an i that is negative, no multiple of 32 \
-         or no divisor of n; null or misaligned pointers.",
+        "Shapes: output `[..., n]` with R rows; input `[..., 2 n]`, each row the halves (a | g), \
+         or with `glu_interleave_size = i > 0` blocks of i elements of a and as many of g in \
+         turn; act_scales R elements.",
+        "Dtypes: each tensor Float32, Float16 or BFloat16. It is computed in float32 and rounded \
+         once. Scaling modes and scales are ignored.",
+        "Errors: other dtypes; shapes that do not fit; a `glu_interleave_size` that is negative, \
+         no multiple of 32 or no divisor of n; null or misaligned pointers.",
     ],
     arguments: &["input", "act_scales", "output"],
     integers: &["glu_interleave_size"],
@@ -231,12 +236,13 @@ const SCALED_GATED: Kind = Kind {
 };
 
 const SCALED_GATED_BACKWARD: Kind = Kind {
-    formula: "`grad_input = (s * f'(a) * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, \
+    formula: "Computes the gradients of a gated activation with a scale for each row: \
+              `grad_input = (s * f'(a) * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, \
               and `grad_act_scales` = the sum of `grad * f(a) * G(g)` over the row",
     rest: &[
-        "Shapes, dtypes and errors: as `nvte_scaled_swiglu`, with grad `[..., n]`, grad_input as \
-         input and interleaved likewise, grad_act_scales R elements or null for none. Sums are \
-         in float32, in a fixed order.",
+        "Shapes, dtypes, errors: as `nvte_scaled_swiglu`, with grad `[..., n]`, grad_input as \
+         input and interleaved likewise, and grad_act_scales R elements or null for none. Sums \
+         are in float32, in a fixed order.",
     ],
     arguments: &["grad", "input", "act_scales", "grad_input", "grad_act_scales"],
     integers: &["glu_interleave_size"],
@@ -245,8 +251,12 @@ const SCALED_GATED_BACKWARD: Kind = Kind {
 };
 
 const SCALED_PLAIN: Kind = Kind {
-    formula: "`output = f(input) * act_scales`, each row with its scale",
-    rest: &["Dtypes and errors: as `nvte_scaled_swiglu`; output as input in shape."],
+    formula: "Applies an activation and multiplies each row by its scale: \
+              `output = f(input) * act_scales`",
+    rest: &[
+        "Shapes: the output as the input; act_scales one for each row.",
+        "Dtypes, errors: as `nvte_scaled_swiglu`.",
+    ],
     arguments: &["input", "act_scales", "output"],
     integers: &[],
     call: "scaled_plain",
@@ -254,9 +264,13 @@ const SCALED_PLAIN: Kind = Kind {
 };
 
 const SCALED_PLAIN_BACKWARD: Kind = Kind {
-    formula: "`grad_input = grad * act_scales * f'(input)`, and `grad_act_scales` = the sum of \
+    formula: "Computes the gradients of an activation with a scale for each row: \
+              `grad_input = grad * act_scales * f'(input)`, and `grad_act_scales` = the sum of \
               `grad * f(input)` over the row",
-    rest: &["Dtypes and errors: as `nvte_scaled_dswiglu`; grad and grad_input as input in shape."],
+    rest: &[
+        "Shapes: grad and grad_input as the input.",
+        "Dtypes, errors: as `nvte_scaled_dswiglu`.",
+    ],
     arguments: &["grad", "input", "act_scales", "grad_input", "grad_act_scales"],
     integers: &[],
     call: "scaled_plain_backward",
@@ -264,11 +278,13 @@ const SCALED_PLAIN_BACKWARD: Kind = Kind {
 };
 
 const GROUP_SCALED: Kind = Kind {
-    formula: "`output = f(a) * G(g) * prob`, each row with its factor",
+    formula: "Applies a gated activation to the members of a grouped tensor, and multiplies each \
+              row by its factor: `output = f(a) * G(g) * prob`",
     rest: &[
         "Shapes: grouped input `[N, 2 n]`, each row the halves (a | g); grouped output `[N, n]` \
          with as many members of one last dimension; prob N elements or more of the input's \
-         dtype, the i-th for row i of the whole. Cast as `nvte_group_gelu` casts.",
+         dtype, the i-th for row i of the whole.",
+        "The result is cast as `nvte_group_gelu` casts.",
         "Errors: as `nvte_group_gelu`; members that differ in their last dimension.",
     ],
     arguments: &["input", "prob", "output"],
@@ -278,7 +294,8 @@ const GROUP_SCALED: Kind = Kind {
 };
 
 const QUANTIZE_DBIAS: Kind = Kind {
-    formula: "`nvte_quantize_dbias` of `v = f'(act_input) * input` in place of the input",
+    formula: "Casts the gradient of an activation, and sums it over its rows: \
+              `nvte_quantize_dbias` of `v = f'(act_input) * input` instead of the input",
     rest: &[
         "act_input has the shape and dtype of the input. v is Float32; for a cast in blocks it is \
          rounded to the input's dtype, but dbias is the sum of v before that.",
@@ -290,24 +307,26 @@ const QUANTIZE_DBIAS: Kind = Kind {
 };
 
 const GROUP_QUANTIZE_DBIAS: Kind = Kind {
-    formula: "`nvte_group_quantize_dbias` of `v = f'(act_input) * input` in place of the input \
-              and without a config",
-    rest: &["For v see `nvte_quantize_dbias_dgelu`."],
+    formula: "Casts the gradients of an activation for the members of a group, and sums each over \
+              its rows: `nvte_group_quantize_dbias` of `v = f'(act_input) * input` instead of the \
+              input, without a config",
+    rest: &["v is that of `nvte_quantize_dbias_dgelu`."],
     call: "group_derivative_dbias",
     first: "group_quantize_dbias_dgelu",
     ..QUANTIZE_DBIAS
 };
 
 const CAST_TRANSPOSE_DBIAS: Kind = Kind {
-    formula: "`nvte_cast_transpose_dbias` of `v = f'(act_input) * input` in place of the input",
-    rest: &["For v see `nvte_quantize_dbias_dgelu`."],
+    formula: "Casts and transposes the gradient of an activation, and sums it over its rows: \
+              `nvte_cast_transpose_dbias` of `v = f'(act_input) * input` instead of the input",
+    rest: &["v is that of `nvte_quantize_dbias_dgelu`."],
     first: "cast_transpose_dbias_dgelu",
     ..QUANTIZE_DBIAS
 };
 
 const GATED_CAST_TRANSPOSE: Kind = Kind {
-    formula: "`nvte_cast_transpose` of the gradient of `f(a) * g`: with act_input = (a | g) in \
-              halves, of `(f'(a) * input * g | input * f(a))` in Float32",
+    formula: "Casts and transposes the gradient of a gated activation: with act_input = (a | g) \
+              in halves, `nvte_cast_transpose` of `(f'(a) * input * g | input * f(a))` in Float32",
     rest: &[
         "Shapes: input `[..., n]`, act_input and the output `[..., 2 n]`.",
         "Dtypes: Float32, Float16, BFloat16, the same for both inputs; output as for \
@@ -399,7 +418,11 @@ fn export(row: &Row, name: &str, kind: &Kind) -> String {
     let like = format!("Otherwise as `nvte_{}`.", kind.first);
     let rest = if name == kind.first { kind.rest } else { &[like.as_str()] };
     let lines = wrap(&format!("{doc}.")).into_iter().chain([String::new()]);
-    let lines = lines.chain(rest.iter().flat_map(|paragraph| wrap(paragraph)));
+    let section = |(i, paragraph): (usize, &&str)| {
+        let gap = (i > 0).then(String::new);
+        gap.into_iter().chain(wrap(paragraph))
+    };
+    let lines = lines.chain(rest.iter().enumerate().flat_map(section));
     let doc: String =
         lines.map(|line| format!("/// {line}").trim_end().to_owned() + "\n").collect();
 

@@ -7,8 +7,8 @@ use crate::backend::args::Function::*;
 use crate::error::guard;
 use crate::workspace::{self, Asks};
 
-/// `nvte_quantize_dbias` of `v = f'(act_input) * input` in place of the input, with the f of
-/// `nvte_gelu`.
+/// Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of `v =
+/// f'(act_input) * input` instead of the input, with the f of `nvte_gelu`.
 ///
 /// act_input has the shape and dtype of the input. v is Float32; for a cast in blocks it is rounded
 /// to the input's dtype, but dbias is the sum of v before that.
@@ -33,10 +33,11 @@ pub unsafe extern "C-unwind" fn nvte_quantize_dbias_dgelu(
     });
 }
 
-/// `nvte_group_quantize_dbias` of `v = f'(act_input) * input` in place of the input and without a
+/// Casts the gradients of an activation for the members of a group, and sums each over its rows:
+/// `nvte_group_quantize_dbias` of `v = f'(act_input) * input` instead of the input, without a
 /// config, with the f of `nvte_gelu`.
 ///
-/// For v see `nvte_quantize_dbias_dgelu`.
+/// v is that of `nvte_quantize_dbias_dgelu`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias_dgelu(
     input: NVTEGroupedTensor,
@@ -58,8 +59,8 @@ pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias_dgelu(
     });
 }
 
-/// `nvte_quantize_dbias` of `v = f'(act_input) * input` in place of the input, with the f of
-/// `nvte_silu`.
+/// Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of `v =
+/// f'(act_input) * input` instead of the input, with the f of `nvte_silu`.
 ///
 /// Otherwise as `nvte_quantize_dbias_dgelu`.
 #[unsafe(no_mangle)]
@@ -83,7 +84,8 @@ pub unsafe extern "C-unwind" fn nvte_quantize_dbias_dsilu(
     });
 }
 
-/// `nvte_group_quantize_dbias` of `v = f'(act_input) * input` in place of the input and without a
+/// Casts the gradients of an activation for the members of a group, and sums each over its rows:
+/// `nvte_group_quantize_dbias` of `v = f'(act_input) * input` instead of the input, without a
 /// config, with the f of `nvte_silu`.
 ///
 /// Otherwise as `nvte_group_quantize_dbias_dgelu`.
@@ -108,8 +110,8 @@ pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias_dsilu(
     });
 }
 
-/// `nvte_quantize_dbias` of `v = f'(act_input) * input` in place of the input, with the f of
-/// `nvte_relu`.
+/// Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of `v =
+/// f'(act_input) * input` instead of the input, with the f of `nvte_relu`.
 ///
 /// Otherwise as `nvte_quantize_dbias_dgelu`.
 #[unsafe(no_mangle)]
@@ -133,7 +135,8 @@ pub unsafe extern "C-unwind" fn nvte_quantize_dbias_drelu(
     });
 }
 
-/// `nvte_group_quantize_dbias` of `v = f'(act_input) * input` in place of the input and without a
+/// Casts the gradients of an activation for the members of a group, and sums each over its rows:
+/// `nvte_group_quantize_dbias` of `v = f'(act_input) * input` instead of the input, without a
 /// config, with the f of `nvte_relu`.
 ///
 /// Otherwise as `nvte_group_quantize_dbias_dgelu`.
@@ -158,8 +161,8 @@ pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias_drelu(
     });
 }
 
-/// `nvte_quantize_dbias` of `v = f'(act_input) * input` in place of the input, with the f of
-/// `nvte_qgelu`.
+/// Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of `v =
+/// f'(act_input) * input` instead of the input, with the f of `nvte_qgelu`.
 ///
 /// Otherwise as `nvte_quantize_dbias_dgelu`.
 #[unsafe(no_mangle)]
@@ -183,7 +186,8 @@ pub unsafe extern "C-unwind" fn nvte_quantize_dbias_dqgelu(
     });
 }
 
-/// `nvte_group_quantize_dbias` of `v = f'(act_input) * input` in place of the input and without a
+/// Casts the gradients of an activation for the members of a group, and sums each over its rows:
+/// `nvte_group_quantize_dbias` of `v = f'(act_input) * input` instead of the input, without a
 /// config, with the f of `nvte_qgelu`.
 ///
 /// Otherwise as `nvte_group_quantize_dbias_dgelu`.
@@ -208,8 +212,8 @@ pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias_dqgelu(
     });
 }
 
-/// `nvte_quantize_dbias` of `v = f'(act_input) * input` in place of the input, with the f of
-/// `nvte_srelu`.
+/// Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of `v =
+/// f'(act_input) * input` instead of the input, with the f of `nvte_srelu`.
 ///
 /// Otherwise as `nvte_quantize_dbias_dgelu`.
 #[unsafe(no_mangle)]
@@ -233,7 +237,8 @@ pub unsafe extern "C-unwind" fn nvte_quantize_dbias_dsrelu(
     });
 }
 
-/// `nvte_group_quantize_dbias` of `v = f'(act_input) * input` in place of the input and without a
+/// Casts the gradients of an activation for the members of a group, and sums each over its rows:
+/// `nvte_group_quantize_dbias` of `v = f'(act_input) * input` instead of the input, without a
 /// config, with the f of `nvte_srelu`.
 ///
 /// Otherwise as `nvte_group_quantize_dbias_dgelu`.

@@ -7,8 +7,8 @@ use crate::op::transformer_engine::QuantizationConfig;
 use crate::op::transpose;
 use crate::types::*;
 
-/// As `nvte_transpose`; writes nothing if the Float32 `noop` (null: none) is exactly 1 on the
-/// device.
+/// Transposes as `nvte_transpose` does, unless the Float32 `noop` (null: none) is exactly 1 on the
+/// device: then it writes nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_transpose_with_noop(
     input: NVTETensor,
@@ -23,8 +23,8 @@ pub unsafe extern "C-unwind" fn nvte_transpose_with_noop(
     });
 }
 
-/// As `nvte_cast_transpose`; writes nothing if the Float32 `noop` (null: none) is exactly 1 on the
-/// device.
+/// Casts as `nvte_cast_transpose` does, unless the Float32 `noop` (null: none) is exactly 1 on the
+/// device: then it writes nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_cast_transpose_with_noop(
     input: NVTETensor,

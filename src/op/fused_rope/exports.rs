@@ -8,25 +8,31 @@ use crate::error::guard;
 use crate::tensor::from_c;
 use std::mem::MaybeUninit;
 
-/// Turns pairs of elements of each head by the angles of its position.
+/// Rotates pairs of elements of each head by the angles of its position (rotary embedding).
 ///
-/// `y_j = x_j cos(a_j) - x_p sin(a_j)` and `y_p = x_p cos(a_p) + x_j sin(a_p)` for `j < d2 / 2` with
-/// `p = j + d2 / 2`, or with `interleaved` for even j with `p = j + 1`; elements from d2 on are copied.
-/// The angles a (radians) of position i of sequence n are row `f = i + start_positions[n]` of freqs
-/// (without start positions: i). With `cp_size > 1` a rank has the chunks `cp_rank` and
-/// `2 * cp_size - 1 - cp_rank` of the `2 * cp_size` equal chunks of each sequence, one after the other.
-/// Formats and shapes: `NVTE_SBHD` `[s, b, h, d]`; `NVTE_BSHD` `[b, s, h, d]`; `NVTE_THD` `[t, h, d]`,
+/// What it computes: `y_j = x_j cos(a_j) - x_p sin(a_j)` and `y_p = x_p cos(a_p) + x_j sin(a_p)`, for
+/// `j < d2 / 2` with `p = j + d2 / 2`, or with `interleaved` for even j with `p = j + 1`. Elements from
+/// d2 on are copied. The angles a (radians) of position i of sequence n are row `i +
+/// start_positions[n]` of freqs (without start positions: row i).
+///
+/// Context parallelism: with `cp_size > 1` a rank has the chunks `cp_rank` and `2 * cp_size - 1 -
+/// cp_rank` of the `2 * cp_size` equal chunks of each sequence, one after the other.
+///
+/// Shapes: by format `NVTE_SBHD` `[s, b, h, d]`, `NVTE_BSHD` `[b, s, h, d]`, or `NVTE_THD` `[t, h, d]`,
 /// where sequence n has the tokens from `cu_seqlens[n] / cp_size` to `cu_seqlens[n + 1] / cp_size`
-/// (tokens of no sequence are not written). The strides are those of the input, in elements, not
-/// negative (`NVTE_THD` ignores `stride_b`); the output is contiguous, and may be the input if that is,
-/// too.
-/// freqs `[S_max, 1, 1, d2]`, which has every row that is asked for; `cu_seqlens` `[b + 1 or more]`;
-/// `start_positions` `[b or more]`, or no data for none.
-/// Dtypes: Float32, Float16, BFloat16, the same for both; freqs Float32; cu_seqlens and
+/// (tokens of no sequence are not written). The strides are those of the input, in elements, and not
+/// negative (`NVTE_THD` ignores `stride_b`). The output is contiguous, and may be the input if that is
+/// contiguous, too. freqs is `[S_max, 1, 1, d2]` and has every row that is asked for; `cu_seqlens` `[b
+/// + 1 or more]`; `start_positions` `[b or more]`, or no data for none.
+///
+/// Dtypes: Float32, Float16 or BFloat16, the same for both; freqs Float32; cu_seqlens and
 /// start_positions Int32.
-/// Empty tensors: nothing is written.
-/// Errors: other dtypes, formats or sizes; odd or too large d2; odd s with `cp_size > 1`; null or
-/// misaligned pointers.
+///
+/// Notes: nothing is written to empty tensors.
+///
+/// Errors: other dtypes, formats or sizes; a d2 that is odd or too large; odd s with `cp_size > 1`;
+/// null or misaligned pointers.
+///
 /// Source: Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding (2021).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_rope_forward(
@@ -66,8 +72,9 @@ pub unsafe extern "C-unwind" fn nvte_fused_rope_forward(
     });
 }
 
-/// Gradients of `nvte_fused_rope_forward`, its adjoint: `dx_j = dy_j cos(a_j) + dy_p sin(a_p)` and
-/// `dx_p = dy_p cos(a_p) - dy_j sin(a_j)`. The strides are those of `output_grads`.
+/// Computes the gradients of `nvte_fused_rope_forward`: `dx_j = dy_j cos(a_j) + dy_p sin(a_p)` and
+/// `dx_p = dy_p cos(a_p) - dy_j sin(a_j)`. The strides are those of `output_grads`; all else is as in
+/// the forward pass.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_rope_backward(
     output_grads: NVTETensor,
@@ -109,14 +116,15 @@ pub unsafe extern "C-unwind" fn nvte_fused_rope_backward(
     });
 }
 
-/// Splits groups of heads into queries, keys and values, and turns queries and keys as
-/// `nvte_fused_rope_forward` does, each by its own freqs (no data: they are copied).
+/// Splits groups of heads into queries, keys and values, and rotates queries and keys as
+/// `nvte_fused_rope_forward` does, each by its own freqs (without data in freqs they are copied).
 ///
 /// Shapes: `qkv_input` contiguous `[s, b, h, q + k + v]` (`NVTE_SBHD`) or `[b, s, h, q + k + v]`
 /// (`NVTE_BSHD`), with h groups of q, k and v elements (`qkv_split_arg_list_0`, `_1`, `_2`, multiples
-/// of d); `q_out` contiguous `[.., .., h * q / d, d]`, `k_out` and `v_out` likewise.
-/// `start_positions` count with any `cp_size`.
-/// Dtypes, errors: as there; `NVTE_THD` is not supported.
+/// of d); `q_out` contiguous `[.., .., h * q / d, d]`, `k_out` and `v_out` likewise. `start_positions`
+/// are added with any `cp_size`.
+///
+/// Dtypes, errors: as `nvte_fused_rope_forward`; `NVTE_THD` is not supported.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_qkv_rope_forward(
     qkv_input: NVTETensor,
@@ -150,7 +158,7 @@ pub unsafe extern "C-unwind" fn nvte_fused_qkv_rope_forward(
     });
 }
 
-/// Gradients of `nvte_fused_qkv_rope_forward` without start positions, gathered into
+/// Computes the gradients of `nvte_fused_qkv_rope_forward` without start positions, gathered in
 /// `qkv_grad_input`, all of whose elements are written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_qkv_rope_backward(

@@ -6,7 +6,7 @@ use crate::error::guard;
 use crate::tensor::from_c;
 use std::mem::MaybeUninit;
 
-/// As `nvte_fused_topk_with_score_function_forward_v2` with a map of bytes.
+/// Chooses experts as `nvte_fused_topk_with_score_function_forward_v2` does, with a map of bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward(
     logits: NVTETensor,
@@ -39,27 +39,40 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward(
     });
 }
 
-/// Chooses `topk` experts for each token by their scores; T tokens, E experts.
+/// Chooses `topk` of E experts for each of T tokens by their scores, and computes the probabilities of
+/// the chosen.
 ///
-/// Scores s of a logit x, in float32: sigmoid (`score_function` 0), softmax over the E logits (1), or
-/// `sqrt(log(1 + exp(x)))` (2). The choice goes by `s + expert_bias`; for the softmax there is no bias,
-/// and without `use_pre_softmax` the choice goes by x. One order always: the greater first, of equal
-/// ones (0 and -0 are) the lower expert; NaN after all numbers. With `group_topk > 0` only experts of the
-/// best `group_topk` of `num_groups` groups of neighbours are chosen; the score of a group is the sum of
-/// its best `topk / group_topk`.
-/// `probs = cast(scaling_factor * p)` for chosen experts, exactly 0 for others: p = s of the softmax with
-/// `use_pre_softmax` or if `topk` is 1, `p = s / (sum s + 1e-20)` over the chosen for the other functions,
-/// softmax of the chosen logits without `use_pre_softmax` (also for `topk` 1).
-/// `intermediate_output`: s (sigmoid, `use_pre_softmax`), x (sqrtsoftplus), or p for chosen and -Inf for
-/// other experts; the backward reads it. A logit of -Inf has the softmax 0, unless all are.
+/// Scores: s of a logit x, in float32, is the sigmoid (`score_function` 0), the softmax over the E
+/// logits (1), or `sqrt(log(1 + exp(x)))` (2, sqrtsoftplus).
+///
+/// Choice: by `s + expert_bias`. With the softmax there is no bias, and without `use_pre_softmax` the
+/// choice goes by x. There is one order for all functions: the greater comes first; of equal values (0
+/// and -0 are equal) the lower expert; NaN come after all numbers.
+///
+/// Groups: with `group_topk > 0` only experts of the best `group_topk` of `num_groups` groups of
+/// neighbours are chosen. The score of a group is the sum of its best `topk / group_topk`.
+///
+/// Probabilities: `probs = cast(scaling_factor * p)` for chosen experts, exactly 0 for others, where p
+/// is
+/// - softmax without `use_pre_softmax`: the softmax of the chosen logits,
+/// - softmax with `use_pre_softmax`: s,
+/// - the other functions: s if `topk` is 1, otherwise `s / (sum s + 1e-20)` over the chosen.
+///
+/// `intermediate_output`, which the backward pass reads: s (sigmoid, softmax with `use_pre_softmax`), x
+/// (sqrtsoftplus), or p for chosen and -Inf for other experts (softmax without). A logit of -Inf has
+/// the softmax 0, unless all are -Inf.
+///
 /// Shapes: logits, probs, `intermediate_output` `[T, E]`; `expert_bias` `[E]`, or unset for none;
-/// `routing_map` `[T, E]` bytes 0 and 1, or `[T, ceil(E / 8)]` with expert e in bit `e % 8` of byte `e / 8`.
-/// T may be 0; neither E nor `T * E` has a limit.
-/// Dtypes: logits Float32, Float16 or BFloat16, probs alike; `expert_bias` any of these;
-/// `intermediate_output` Float32; the map one byte an element. Outputs may declare other dtypes, if their
-/// bytes suffice. No output may overlap anything.
-/// Errors: other shapes or dtypes; a `topk` that is not in 1 to E; groups that do not divide E, `topk` or
-/// exceed either; an unknown function or format; null or misaligned pointers.
+/// `routing_map` `[T, E]` bytes of 0 and 1, or `[T, ceil(E / 8)]` with expert e in bit `e % 8` of byte
+/// `e / 8`. T may be 0; neither E nor `T * E` has a limit.
+///
+/// Dtypes: logits Float32, Float16 or BFloat16, probs the same; `expert_bias` any of these;
+/// `intermediate_output` Float32; the map one byte an element. Outputs may declare other dtypes if they
+/// have enough bytes. No output may overlap anything.
+///
+/// Errors: other shapes or dtypes; a `topk` that is not in 1 to E; groups that do not divide E or
+/// `topk`, or exceed either; an unknown function or format; null or misaligned pointers.
+///
 /// Source of the groups: DeepSeek-V3 Technical Report (2024).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_v2(
@@ -94,8 +107,8 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_v2(
     });
 }
 
-/// As `nvte_fused_topk_with_score_function_forward_v2`, with the numbers of the chosen experts, best first,
-/// instead of a map.
+/// Chooses experts as `nvte_fused_topk_with_score_function_forward_v2` does, and writes their numbers,
+/// best first, instead of a map.
 ///
 /// Shapes: `topk_indices` `[T, topk]`. Dtypes: Int16 (for E up to 32767), Int32 or Int64.
 #[unsafe(no_mangle)]
@@ -130,17 +143,21 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_with
     });
 }
 
-/// Quantile balancing: `nvte_fused_topk_with_score_function_forward_v2` with the sigmoid and a bias, and with
-/// what the next bias is made of: how far each score is from being chosen.
+/// Chooses experts as `nvte_fused_topk_with_score_function_forward_v2` does with the sigmoid and a
+/// bias, and writes what the next bias is made from (quantile balancing): how far each score is from
+/// being chosen.
 ///
-/// `cutoff[t]` is the greatest `s + expert_bias` of the token that was not chosen. With
-/// `NVTE_QB_HISTOGRAM_FUSED_ATOMIC`, `nvte_qb_histogram_accumulate` of the scores s follows; with
+/// What it computes: `cutoff[t]` is the greatest `s + expert_bias` of the token that was not chosen.
+/// With `NVTE_QB_HISTOGRAM_FUSED_ATOMIC`, `nvte_qb_histogram_accumulate` of the scores s follows; with
 /// `NVTE_QB_HISTOGRAM_TWO_KERNEL` the histogram is left alone.
-/// Shapes: `expert_bias` `[E]`, cutoff `[T]`, histogram `[E, bins]`, `bin_bounds` `[2]` (lower, upper) on the
-/// device; others as there. `topk` is less than E.
-/// Dtypes: bias, cutoff, bounds Float32; histogram Int32.
-/// Errors: as there; bounds that are not finite with lower < upper. To see them the call waits for the
-/// stream, so that a graph cannot capture it.
+///
+/// Shapes: `expert_bias` `[E]`, cutoff `[T]`, histogram `[E, bins]`, `bin_bounds` `[2]` (lower, upper)
+/// on the device; others as in `nvte_fused_topk_with_score_function_forward_v2`. `topk` is less than E.
+///
+/// Dtypes: bias, cutoff and bounds Float32; histogram Int32.
+///
+/// Errors: as `nvte_fused_topk_with_score_function_forward_v2`; bounds that are not finite with lower <
+/// upper. To read them the call waits for the stream, so a graph cannot capture it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_qb_v2(
     logits: NVTETensor,
@@ -169,7 +186,8 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_qb_v
     });
 }
 
-/// As `nvte_fused_topk_with_score_function_forward_qb_v2`, without a look at the bounds: nothing waits.
+/// Chooses experts as `nvte_fused_topk_with_score_function_forward_qb_v2` does, but does not read the
+/// bounds, and so does not wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_qb_v2_unchecked(
     logits: NVTETensor,
@@ -198,8 +216,8 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_qb_v
     });
 }
 
-/// As `nvte_fused_topk_with_score_function_forward_qb_v2`, with the numbers of the chosen experts as
-/// `nvte_fused_topk_with_score_function_forward_with_indices` writes them.
+/// Chooses experts as `nvte_fused_topk_with_score_function_forward_qb_v2` does, and writes their
+/// numbers as `nvte_fused_topk_with_score_function_forward_with_indices` does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_qb_with_indices(
     logits: NVTETensor,
@@ -227,8 +245,8 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_qb_w
     });
 }
 
-/// As `nvte_fused_topk_with_score_function_forward_qb_with_indices`, without a look at the bounds: nothing
-/// waits.
+/// Chooses experts as `nvte_fused_topk_with_score_function_forward_qb_with_indices` does, but does not
+/// read the bounds, and so does not wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_qb_with_indices_unchecked(
     logits: NVTETensor,
@@ -256,16 +274,22 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_forward_qb_w
     });
 }
 
-/// Counts how far the scores of all experts are from the cutoffs of their tokens.
+/// Counts in a histogram how far the scores of all experts are from the cutoffs of their tokens.
 ///
-/// For every token t and expert e: `b = floor(((cutoff[t] - raw_scores[t, e]) - lower) * scale)` with
-/// `scale = bins / (upper - lower)`, 0 for NaN, moved to `[0, bins - 1]`; `histogram[e, b] += 1`.
-/// Shapes: `raw_scores` `[T, E]`, cutoff `[T]`, `bin_bounds` `[2]` (lower, upper) on the device, histogram
-/// `[E, bins]` with any number of bins.
+/// What it computes: for every token t and expert e, `b = floor(((cutoff[t] - raw_scores[t, e]) -
+/// lower) * scale)` with `scale = bins / (upper - lower)`, 0 for NaN, limited to `[0, bins - 1]`; then
+/// `histogram[e, b] += 1`.
+///
+/// Shapes: `raw_scores` `[T, E]`, cutoff `[T]`, `bin_bounds` `[2]` (lower, upper) on the device,
+/// histogram `[E, bins]` with any number of bins.
+///
 /// Dtypes: Float32; histogram Int32.
-/// Empty tensors: nothing is written.
-/// Errors: other shapes or dtypes; null or misaligned pointers; bounds that are not finite with
-/// lower < upper. To see them the call waits for the stream, so that a graph cannot capture it.
+///
+/// Notes: nothing is written for empty tensors. To read the bounds the call waits for the stream, so a
+/// graph cannot capture it.
+///
+/// Errors: other shapes or dtypes; null or misaligned pointers; bounds that are not finite with lower <
+/// upper.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_qb_histogram_accumulate(
     raw_scores: NVTETensor,
@@ -281,7 +305,7 @@ pub unsafe extern "C-unwind" fn nvte_qb_histogram_accumulate(
     });
 }
 
-/// As `nvte_qb_histogram_accumulate`, without a look at the bounds: nothing waits.
+/// Counts as `nvte_qb_histogram_accumulate` does, but does not read the bounds, and so does not wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_qb_histogram_accumulate_unchecked(
     raw_scores: NVTETensor,
@@ -297,7 +321,7 @@ pub unsafe extern "C-unwind" fn nvte_qb_histogram_accumulate_unchecked(
     });
 }
 
-/// As `nvte_fused_topk_with_score_function_backward_v2` with a map of bytes.
+/// Computes gradients as `nvte_fused_topk_with_score_function_backward_v2` does, with a map of bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_backward(
     routing_map: NVTETensor,
@@ -326,17 +350,25 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_backward(
     });
 }
 
-/// Gradients of the logits of `nvte_fused_topk_with_score_function_forward_v2`; the bias gets none.
+/// Computes the gradients of the logits of `nvte_fused_topk_with_score_function_forward_v2`. The bias
+/// gets none.
 ///
-/// With `g = scaling_factor * grad_probs` and sums over the chosen experts, in float32:
-/// sigmoid, sqrtsoftplus (score y): if `topk > 1`, `S = sum y + 1e-20`, `D = sum g y`,
-/// `g = g / S - D / S^2`; then `g y (1 - y)` or `g f / (2 y + 1e-20)`, f = 1 for x > 20, else sigmoid(x);
-/// softmax (probability y): `y (g - sum g y)`, with `use_pre_softmax` for all experts, where g is 0 for those
-/// not chosen. Others are 0, whatever the inputs are there. Every element is written.
-/// Shapes: as the forward. A byte of the map that is not 0 marks a chosen expert.
-/// Dtypes: `grad_logits` Float32, Float16 or BFloat16, `grad_probs` is read as the same; `intermediate_output`
-/// Float32.
-/// Errors: as the forward.
+/// What it computes: with `g = scaling_factor * grad_probs` and sums over the chosen experts, in
+/// float32,
+/// - sigmoid and sqrtsoftplus (score y): if `topk > 1`, `S = sum y + 1e-20`, `D = sum g y` and `g = g /
+///   S - D / S^2`; then `g y (1 - y)` for the sigmoid, or `g f / (2 y + 1e-20)` for sqrtsoftplus, where
+///   f is 1 for x > 20, otherwise sigmoid(x);
+/// - softmax (probability y): `y (g - sum g y)`; with `use_pre_softmax` for all experts, where g is 0
+///   for those that were not chosen.
+///
+/// The gradients of other experts are 0, whatever the inputs hold there. Every element is written.
+///
+/// Shapes: as the forward pass. A byte of the map that is not 0 marks a chosen expert.
+///
+/// Dtypes: `grad_logits` Float32, Float16 or BFloat16; `grad_probs` is read as the same;
+/// `intermediate_output` Float32.
+///
+/// Errors: as the forward pass.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_backward_v2(
     routing_map: NVTETensor,
@@ -366,10 +398,11 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_backward_v2(
     });
 }
 
-/// As `nvte_fused_topk_with_score_function_backward_v2`, with the numbers of the chosen experts.
+/// Computes gradients as `nvte_fused_topk_with_score_function_backward_v2` does, from the numbers of
+/// the chosen experts.
 ///
 /// Shapes, dtypes: `topk_indices` as `nvte_fused_topk_with_score_function_forward_with_indices` writes
-/// them, each expert at most once a token. Numbers that are none of an expert are left out.
+/// them, each expert at most once a token. Numbers that belong to no expert are ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_backward_with_indices(
     topk_indices: NVTETensor,
@@ -398,7 +431,7 @@ pub unsafe extern "C-unwind" fn nvte_fused_topk_with_score_function_backward_wit
     });
 }
 
-/// As `nvte_fused_score_for_moe_aux_loss_forward_v2` with a map of bytes.
+/// Computes scores as `nvte_fused_score_for_moe_aux_loss_forward_v2` does, with a map of bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_score_for_moe_aux_loss_forward(
     logits: NVTETensor,
@@ -418,16 +451,21 @@ pub unsafe extern "C-unwind" fn nvte_fused_score_for_moe_aux_loss_forward(
     });
 }
 
-/// Scores of all experts for the loss of their balance, and the map of the best.
+/// Computes the scores of all experts for the loss of their balance, and a map of the best.
 ///
-/// `scores = s / (sum s + 1e-20)` over the E experts for sigmoid and sqrtsoftplus, the softmax as it is; the
-/// map marks the `topk` greatest, in the order of `nvte_fused_topk_with_score_function_forward_v2`.
-/// `intermediate_output`, which is written: s of the sigmoid and the softmax, x of sqrtsoftplus.
-/// Shapes: logits, scores, `intermediate_output` `[T, E]`, the map as there; T may be 0.
-/// Dtypes: logits Float32, Float16 or BFloat16; scores and `intermediate_output` are written as Float32,
-/// for which their bytes must suffice; but scores that declare the dtype of the logits are taken to have
+/// What it computes: `scores = s / (sum s + 1e-20)` over the E experts for sigmoid and sqrtsoftplus,
+/// and the softmax as it is. The map marks the `topk` greatest, in the order of
+/// `nvte_fused_topk_with_score_function_forward_v2`. `intermediate_output` is written: s of the sigmoid
+/// and of the softmax, x of sqrtsoftplus.
+///
+/// Shapes: logits, scores and `intermediate_output` `[T, E]`; the map as in
+/// `nvte_fused_topk_with_score_function_forward_v2`. T may be 0.
+///
+/// Dtypes: logits Float32, Float16 or BFloat16. Scores and `intermediate_output` are written as Float32
+/// and must have the bytes for that, but scores that declare the dtype of the logits are taken to have
 /// memory for Float32, because a caller of the ABI declares them so.
-/// Errors: as there.
+///
+/// Errors: as `nvte_fused_topk_with_score_function_forward_v2`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_score_for_moe_aux_loss_forward_v2(
     logits: NVTETensor,
@@ -449,12 +487,15 @@ pub unsafe extern "C-unwind" fn nvte_fused_score_for_moe_aux_loss_forward_v2(
     });
 }
 
-/// Gradients of the logits of `nvte_fused_score_for_moe_aux_loss_forward_v2`.
+/// Computes the gradients of the logits of `nvte_fused_score_for_moe_aux_loss_forward_v2`.
 ///
-/// As `nvte_fused_topk_with_score_function_backward_v2` with all experts chosen, a factor of 1, and the
-/// normalisation for any `topk`, which is not used.
-/// Shapes: `[T, E]`; T may be 0. Dtypes: `intermediate_output`, `grad_scores` Float32; `grad_logits` Float32,
-/// Float16 or BFloat16.
+/// What it computes: as `nvte_fused_topk_with_score_function_backward_v2` with all experts chosen, a
+/// factor of 1, and the normalization for any `topk`, which is not used.
+///
+/// Shapes: `[T, E]`; T may be 0.
+///
+/// Dtypes: `intermediate_output` and `grad_scores` Float32; `grad_logits` Float32, Float16 or BFloat16.
+///
 /// Errors: other shapes or dtypes; an unknown function; null or misaligned pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_score_for_moe_aux_loss_backward(
@@ -476,16 +517,21 @@ pub unsafe extern "C-unwind" fn nvte_fused_score_for_moe_aux_loss_backward(
     });
 }
 
-/// Loss of the balance of experts.
+/// Computes the loss of the balance of experts.
 ///
-/// `aux_loss = cast(C * sum_j (sum_i probs[i, j]) * tokens_per_expert[j])` with
-/// `C = num_experts * coeff / topk / total_num_tokens / total_num_tokens`, from left to right; in float32, in a
-/// fixed order. `Const_buf` becomes C and the loss before the cast.
-/// Shapes: probs `[num_rows, num_cols]`, `num_cols` a multiple of `num_experts`; `tokens_per_expert`
-/// `[num_cols]`; `aux_loss` one element; `Const_buf` two or more. `num_rows` may be 0: the loss is 0.
-/// Dtypes: probs Float32, Float16 or BFloat16, `aux_loss` is written as the same; `tokens_per_expert` Int16,
-/// Int32, Int64, BFloat16 or Float32; `Const_buf` Float32.
+/// What it computes: `aux_loss = cast(C * sum_j (sum_i probs[i, j]) * tokens_per_expert[j])` with `C =
+/// num_experts * coeff / topk / total_num_tokens / total_num_tokens`, from left to right, in float32 in
+/// a fixed order. `Const_buf` becomes C and the loss before the cast.
+///
+/// Shapes: probs `[num_rows, num_cols]`, with `num_cols` a multiple of `num_experts`;
+/// `tokens_per_expert` `[num_cols]`; `aux_loss` one element; `Const_buf` two or more. `num_rows` may be
+/// 0: then the loss is 0.
+///
+/// Dtypes: probs Float32, Float16 or BFloat16; `aux_loss` is written as the same; `tokens_per_expert`
+/// Int16, Int32, Int64, BFloat16 or Float32; `Const_buf` Float32.
+///
 /// Errors: other shapes or dtypes; null or misaligned pointers.
+///
 /// Source: Fedus et al., Switch Transformers (2021).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_moe_aux_loss_forward(
@@ -508,9 +554,8 @@ pub unsafe extern "C-unwind" fn nvte_fused_moe_aux_loss_forward(
     });
 }
 
-/// As `nvte_fused_moe_aux_loss_forward`, with the number of tokens on the device, read when the work runs.
-///
-/// Shapes, dtypes: `total_num_tokens` one Int64.
+/// Computes the loss of `nvte_fused_moe_aux_loss_forward` with the number of tokens on the device,
+/// which is read when the work runs. `total_num_tokens` is one Int64.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_moe_aux_loss_forward_graph_safe(
     probs: NVTETensor,
@@ -533,14 +578,16 @@ pub unsafe extern "C-unwind" fn nvte_fused_moe_aux_loss_forward_graph_safe(
     });
 }
 
-/// Gradients of the probabilities of `nvte_fused_moe_aux_loss_forward`:
-/// `grad_probs[i, j] = cast((C * tokens_per_expert[j]) * grad_aux_loss)`, with C in `Const_buf`.
+/// Computes the gradients of the probabilities of `nvte_fused_moe_aux_loss_forward`: `grad_probs[i, j]
+/// = cast((C * tokens_per_expert[j]) * grad_aux_loss)`, with C in `Const_buf`.
 ///
-/// Shapes: `Const_buf` one or more, `tokens_per_expert` `[num_cols]`, `grad_aux_loss` one element, `grad_probs`
-/// `[num_rows, num_cols]`; `num_rows` may be 0.
-/// Dtypes: `grad_aux_loss` Float32, Float16 or BFloat16, `grad_probs` is written as the same; others as the
-/// forward.
-/// Errors: as the forward.
+/// Shapes: `Const_buf` one or more, `tokens_per_expert` `[num_cols]`, `grad_aux_loss` one element,
+/// `grad_probs` `[num_rows, num_cols]`. `num_rows` may be 0.
+///
+/// Dtypes: `grad_aux_loss` Float32, Float16 or BFloat16; `grad_probs` is written as the same; others as
+/// in the forward pass.
+///
+/// Errors: as the forward pass.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_fused_moe_aux_loss_backward(
     Const_buf: NVTETensor,

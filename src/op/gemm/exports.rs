@@ -15,8 +15,8 @@ pub extern "C-unwind" fn nvte_create_matmul_config() -> NVTEMatmulConfig {
     guard("nvte_create_matmul_config", || Ok(Handle(CONFIGS.insert(MatmulConfig::default())?))).0
 }
 
-/// Copies an attribute to `buf` and its size to `size_written` (required). With a null `buf` only the
-/// size.
+/// Copies an attribute of a matmul config to `buf`, and its size to `size_written`, which must not be
+/// null. With a null `buf` only the size is written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_get_matmul_config_attribute(
     config: NVTEMatmulConfig,
@@ -31,8 +31,8 @@ pub unsafe extern "C-unwind" fn nvte_get_matmul_config_attribute(
     });
 }
 
-/// Sets an attribute from `size_in_bytes` bytes at `buf`. Tensors stored here must live until the
-/// products that use the config have been called.
+/// Sets an attribute of a matmul config from `size_in_bytes` bytes at `buf`. Tensors that are stored
+/// this way must live until the products that use the config have been called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_set_matmul_config_attribute(
     config: NVTEMatmulConfig,
@@ -64,8 +64,8 @@ pub extern "C-unwind" fn nvte_create_grouped_matmul_config() -> NVTEGroupedMatmu
     .0
 }
 
-/// Copies an attribute to `buf` and its size to `size_written` (required). With a null `buf` only the
-/// size. Averages that were never set read as 0.
+/// Copies an attribute of a grouped matmul config to `buf`, and its size to `size_written`, which must
+/// not be null. With a null `buf` only the size is written. Averages that were never set read as 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_get_grouped_matmul_config_attribute(
     config: NVTEGroupedMatmulConfig,
@@ -80,7 +80,7 @@ pub unsafe extern "C-unwind" fn nvte_get_grouped_matmul_config_attribute(
     });
 }
 
-/// Sets an attribute from `size_in_bytes` bytes at `buf`.
+/// Sets an attribute of a grouped matmul config from `size_in_bytes` bytes at `buf`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_set_grouped_matmul_config_attribute(
     config: NVTEGroupedMatmulConfig,
@@ -102,48 +102,67 @@ pub extern "C-unwind" fn nvte_destroy_grouped_matmul_config(config: NVTEGroupedM
     });
 }
 
-/// `D = Bop Aop`, plus D if `accumulate`, with an epilogue; row-major D `[n, m]`.
+/// Multiplies two matrices: `D = Bop Aop`, with `accumulate` added to what D holds, and with an
+/// optional epilogue.
 ///
-/// Shapes: `Aop [k, m]` is A, or A^T of A `[m, k]` with `transa`; `Bop [n, k]` is B, or B^T of B
-/// `[k, n]` with `transb`. Read column-major it is the BLAS product with the same flags.
-/// Dtypes: Float32, Float16, BFloat16, FP8 operands with scales; an FP8 D needs `scale` and sets
-/// `scale_inv` and, if there, `amax`.
-/// Epilogue (tensors without an address are absent; `v` is the product):
-/// neither `D = v`; bias `D = v + bias`; pre_gelu_out `D = gelu(v)`, `pre_gelu_out = v`; both
-/// `D = gelu(v + bias)`, `pre_gelu_out = v + bias`. With `grad`: bias `bias[j] = sum over k of
-/// Bop[j, k]`; pre_gelu_out `D = v * dgelu(pre_gelu_out)`; both that, and `bias` the sum over the
-/// rows of D. GELU is the tanh form.
-/// FP8 per tensor: unless `nvte_is_non_tn_fp8_gemm_supported`, each operand is read from the data that
-/// are contiguous along k: row-wise for A with `transa` and B without `transb`, else column-wise.
-/// FP8 blocks (1D x 1D, 1D x 2D, 2D x 1D) and MXFP8 (both): always from the direction whose blocks lie
-/// along k, the same as above; each element counts with its scale, in the layouts of `nvte_quantize`.
-/// FP8 blocks are summed in float32 per 128 of k, whatever `use_split_accumulator` says, and their scales are
-/// never swizzled, whatever the tensor says; epilogues: bias, dGELU without bias. CUDA casts MXFP8 operands to
-/// BFloat16, for which `workspace` should have `2 k (m + n)` bytes and 768 more for alignment; values outside
-/// that type's normal range lose bits. With less the product is made in parts, for which 32 MiB are enough of
-/// any size and 64 KiB the least (with `bias`, `pre_gelu_out` and `grad` `4 m` more); or, with up to 256 rows
-/// or columns of D, by a kernel that casts on its way.
-/// In a process that replaces the other library (`nvtex_set_drop_in`) FP8 blocks are also refused without
-/// `use_split_accumulator`, if both are E5M2, with dGELU to Float32, and with k, m, or n where B is in 1D
-/// blocks, not a multiple of 16, 8 and 8.
-/// Sizes and dtypes of FP8 are free: one row or odd numbers will do. On CUDA cuBLASLt takes k in
-/// multiples of 16, m of 16 (FP8 blocks: 8), n of 8 if B is in 1D blocks, addresses aligned to 16 bytes
-/// and at most one E5M2. For the rest a kernel of this library computes (compute capability 9.0 only),
-/// more slowly where rows of an operand do not begin at multiples of 16 bytes; it needs 2560 bytes of
-/// `workspace`, and `4 m n` more with an epilogue or an FP8 D. Other dtypes that cuBLASLt does not
-/// combine in D, bias and pre_gelu_out need `4 m n` and 512 bytes, for sums in float32. A and B have one
-/// dtype unless both are FP8.
-/// NVFP4 (both): from the direction whose blocks lie along k, each element with its scale, compact or
-/// swizzled, and the product with `amaxA * amaxB / (36 * maxA * maxB)`, the amaxes of that direction and the
-/// tensors' `NVFP4E4M3Max`. D is Float32 or BFloat16; no epilogue `bias` with `grad` alone; k % 16 must be 0.
-/// CUDA casts operands to BFloat16, exactly, for which `workspace` should have `2 k (m + n)` bytes and 1024
-/// more; with less the product is made in parts as that of MXFP8, from 64 KiB on.
-/// `workspace`: bytes of device memory, may have none; `math_sm_count` 0: all multiprocessors. D may have
-/// any shape of n * m elements but `[m, n]`.
-/// Empty D: nothing is written.
+/// Shapes (all matrices are row-major): D is `[n, m]`. `Aop` `[k, m]` is A, or with `transa` the
+/// transpose of A `[m, k]`. `Bop` `[n, k]` is B, or with `transb` the transpose of B `[k, n]`. Read
+/// column-major, this is the BLAS product with the same flags. D may have any shape of n * m elements
+/// except `[m, n]`. Nothing is written to an empty D.
+///
+/// Epilogue, where v is the product and GELU its tanh form. A null `bias` or `pre_gelu_out`, or one
+/// without an address, counts as absent:
+/// - Neither: `D = v`.
+/// - `bias`: `D = v + bias`.
+/// - `pre_gelu_out`: `D = gelu(v)`, `pre_gelu_out = v`.
+/// - Both: `D = gelu(v + bias)`, `pre_gelu_out = v + bias`.
+/// - `grad` and `bias`: `D = v`, and `bias` is written: `bias[j] = sum over k of Bop[j, k]`.
+/// - `grad` and `pre_gelu_out`: `D = v * dgelu(pre_gelu_out)`.
+/// - `grad` and both: the same D, and `bias` becomes the sum of D over its rows.
+///
+/// Dtypes: Float32, Float16 and BFloat16; FP8 and Float4E2M1 operands with scales. A and B have the
+/// same dtype unless both are FP8. An FP8 D needs `scale`, and gets `scale_inv` and, if it has one,
+/// `amax`.
+///
+/// Scaling modes of the operands:
+/// - FP8 per tensor: where `nvte_is_non_tn_fp8_gemm_supported` returns 0, an operand is read from the
+///   data that are contiguous along k: from row-wise data for A with `transa` and for B without
+///   `transb`, otherwise from column-wise data. Elsewhere either will do.
+/// - FP8 blocks (1D by 1D, 1D by 2D, 2D by 1D), MXFP8 and NVFP4 (both operands): always from the data
+///   just named, whose blocks lie along k. Each element counts with its scale, in the layouts of
+///   `nvte_quantize`.
+/// - FP8 blocks: products are summed in float32 for 128 of k at a time, whatever
+///   `use_split_accumulator` says, and the scales are never swizzled, whatever the tensor says. The
+///   epilogues are bias, and the gradient of GELU without bias.
+/// - MXFP8: on CUDA operands are cast to BFloat16. Values outside of that type's normal range lose
+///   bits.
+/// - NVFP4: scales may be compact or swizzled. The product is multiplied by `amaxA * amaxB / (36 * maxA
+///   * maxB)`: the amaxes of the direction that is read, and the `NVFP4E4M3Max` of the tensors. D is
+///   Float32 or BFloat16, k is a multiple of 16, and `grad` with `bias` needs `pre_gelu_out` too. On
+///   CUDA operands are cast to BFloat16, which is exact.
+///
+/// Workspace: memory on the device, any number of bytes, or none. On CUDA some products need it:
+/// - MXFP8 should have `2 k (m + n) + 768` bytes and NVFP4 `2 k (m + n) + 1024`. With less the product is
+///   made in parts, for which 32 MiB are enough for any size and 64 KiB the least (with `bias`,
+///   `pre_gelu_out` and `grad` `4 m` more); or, in MXFP8 with up to 256 rows or columns of D, by a kernel
+///   that casts on its way.
+/// - FP8 that cuBLASLt does not take (see the notes): 2560, and `4 m n` more with an epilogue or an FP8
+///   D.
+/// - Other dtypes that cuBLASLt does not combine in D, bias and pre_gelu_out: `4 m n + 512`, for sums
+///   in float32.
+///
+/// Notes: `math_sm_count` limits the multiprocessors that the product uses; 0 means all. FP8 operands
+/// may have any size and dtype, a single row or odd numbers too. On CUDA cuBLASLt takes k in multiples
+/// of 16, m of 16 (FP8 blocks: 8), n of 8 if B is in 1D blocks, addresses aligned to 16 bytes, and at
+/// most one Float8E5M2. A kernel of this library computes the rest on compute capability 9.0 only, more
+/// slowly where rows of an operand do not begin at multiples of 16 bytes.
+///
 /// Errors: dimensions that do not fit; missing data or scales; other scaling modes, or modes that do
-/// not go together; combinations that the device's library has no algorithm for, or a workspace
-/// without room for the casts (status unsupported).
+/// not go together; with status unsupported, combinations for which the device's library has no
+/// algorithm, and a workspace without room for the casts.
+/// In a process that replaces the other library (`nvtex_set_drop_in`), FP8 blocks are also refused
+/// without `use_split_accumulator`, if both operands are Float8E5M2, with the gradient of GELU to
+/// Float32, and if k is no multiple of 16, m none of 8, or n none of 8 where B is in 1D blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_cublas_gemm(
     A: NVTETensor,
@@ -167,7 +186,7 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm(
     });
 }
 
-/// As `nvte_cublas_gemm`, with `D = alpha * Bop Aop + beta * D`.
+/// Multiplies two matrices as `nvte_cublas_gemm` does, with factors: `D = alpha * Bop Aop + beta * D`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_cublas_gemm_scaled(
     A: NVTETensor,
@@ -192,9 +211,18 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm_scaled(
     });
 }
 
-/// As `nvte_cublas_gemm`, with `D = *alpha * Bop Aop + *beta * C` (host pointers, but device pointers for
-/// NVFP4 operands without amax) and options from a config (null: defaults). C may be D, null (D), or another matrix like D. The gradient epilogues
-/// are chosen by a `dbias` tensor or `with_dgelu`; GELU and dGELU need the aux tensor.
+/// Multiplies two matrices as `nvte_cublas_gemm` does, with a third one and a config: `D = *alpha * Bop
+/// Aop + *beta * C`.
+///
+/// Factors: `alpha` and `beta` point to one float each, on the host; for NVFP4 operands without amax on
+/// the device.
+///
+/// C: null, or D itself, for D; otherwise another matrix of the shape and dtype of D.
+///
+/// Config (null: defaults): options and tensors of the epilogue. A `dbias` tensor asks for the gradient
+/// of a bias, `with_dgelu` for that of GELU. GELU and its gradient need the aux tensor.
+///
+/// Workspace, errors: as `nvte_cublas_gemm`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_cublas_gemm_v2(
     transa: i32,
@@ -246,17 +274,21 @@ pub unsafe extern "C-unwind" fn nvte_cublas_gemm_v2(
     });
 }
 
-/// As `nvte_cublas_gemm`, in step with others through `counter`, an Int32 tensor on the device with
-/// `m_split * n_split` words or more (0 counts as 1), which idle at 1: with `gemm_producer` they become
-/// 0 once D is complete, else the product begins when all are 0, which work on another stream must see
-/// to (on the CPU backend the calling thread spins until another thread clears them). A null counter, or
-/// one without an address: an ordinary product.
+/// Multiplies two matrices as `nvte_cublas_gemm` does, in step with work on other streams through
+/// counters.
 ///
-/// The wait ends after 60 seconds, or those of the environment variable `NVTE_WAIT_SECONDS`. On the CPU
-/// backend the call then fails (status device error) and D is untouched. On CUDA the stream goes on with
-/// the product, whose result is not to be used; the next `nvtex_stream_synchronize` of any stream, or
-/// the next call of this function that waits, reports it once as a device error.
-/// Errors: as `nvte_cublas_gemm`; negative splits; another dtype or fewer words.
+/// `counter` is an Int32 tensor on the device with `m_split * n_split` words or more, where a split of
+/// 0 counts as 1. A word is 1 while it waits. With `gemm_producer` the words become 0 once D is
+/// complete. Without it the product begins when all of them are 0, which work on another stream must
+/// bring about; on the CPU backend the calling thread waits until another thread clears them. Without a
+/// counter (null, or no address) this is an ordinary product.
+///
+/// Waiting ends after 60 seconds, or those of the environment variable `NVTE_WAIT_SECONDS`. On the CPU
+/// backend the call then fails with status device error and leaves D untouched. On CUDA the stream goes
+/// on with the product, whose result must not be used; the next `nvtex_stream_synchronize` of any
+/// stream, or the next call of this function that waits, reports it once as a device error.
+///
+/// Errors: as `nvte_cublas_gemm`; negative splits; a counter of another dtype or with fewer words.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_cublas_atomic_gemm(
     A: NVTETensor,
@@ -287,13 +319,17 @@ pub unsafe extern "C-unwind" fn nvte_cublas_atomic_gemm(
     });
 }
 
-/// `num_gemms` products as `nvte_cublas_gemm` computes each, bit for bit, of which up to 4 run side by
-/// side; none if `num_gemms` is not positive. FP8 blocks never need `use_split_accumulator` here.
+/// Computes `num_gemms` products, each as `nvte_cublas_gemm` does, bit for bit; up to 4 of them run
+/// side by side.
 ///
-/// The arrays have `num_gemms` tensors; `bias` and `pre_gelu_out`, and tensors in them, may be null.
-/// `workspace` has `min(4, num_gemms)` tensors, of which product i takes number `i % 4`; it may be null.
-/// Errors: those of `nvte_cublas_gemm`, before any product has begun unless the device has no algorithm
-/// for one; null arrays.
+/// Arrays: `num_gemms` tensors each. `bias` and `pre_gelu_out`, and any tensor in them, may be null.
+/// `workspace` has `min(4, num_gemms)` tensors, of which product i takes number `i % 4`; it may be
+/// null. A `num_gemms` of 0 or less computes nothing.
+///
+/// Notes: FP8 blocks never need `use_split_accumulator` here.
+///
+/// Errors: those of `nvte_cublas_gemm`, found before any product begins unless the device has no
+/// algorithm for one of them; null arrays.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_multi_tensor_gemm(
     A: *const NVTETensor,
@@ -332,28 +368,40 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_gemm(
     });
 }
 
-/// Bytes of `workspace_setup` for a product of `num_tensors` members, of whatever sizes.
+/// Returns the bytes that `workspace_setup` needs for grouped products of `num_tensors` members,
+/// whatever their sizes.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_get_grouped_gemm_setup_workspace_size(num_tensors: usize) -> usize {
     grouped::setup_bytes(num_tensors)
 }
 
-/// `D[i] = alpha[i] * Bop[i] Aop[i] + beta[i] * C[i]` for each member, with the orientation of
-/// `nvte_cublas_gemm`: `D[i] [n_i, m_i]`; sizes are read on the device.
+/// Computes one product for each member of grouped tensors: `D[i] = alpha[i] * Bop[i] Aop[i] + beta[i]
+/// * C[i]`.
 ///
-/// Members: as many in each grouped tensor, of the sizes in `first_dims` and `last_dims`, where missing
-/// the same for all; at `tensor_offsets` (elements, `num_tensors` or one entry more) or else without
-/// gaps. Sizes are below 2^29, may be 0 and need no alignment; a member without k is `beta * C`. Elements of no member
-/// are left alone. C: null (D), or like D, with offsets of its own; not read where beta is 0.
-/// `alpha`, `beta`: Float32 on the device, one or one for each member.
-/// Dtypes: A and B both Float16, both BFloat16, or FP8 per tensor (a scale for each member), in blocks
-/// (not 2D by 2D; the config's split accumulator must be set) or MXFP8, with the scales of the members
-/// one after the other, each padded as by itself. D: Float32, Float16, BFloat16. Directions: as
-/// `nvte_cublas_gemm`. On CUDA only with compute capability 9.0 (otherwise `NVTEX_UNSUPPORTED`).
-/// `workspace_setup`: `nvte_get_grouped_gemm_setup_workspace_size` bytes, aligned to 16;
-/// `workspace_cublas`: 32 MiB. A null config: defaults; its averages are hints.
-/// Errors: other numbers of members; sizes that the host knows and that do not fit; missing data or
-/// scales; other formats; smaller workspaces.
+/// Shapes: as `nvte_cublas_gemm` has them, with D[i] `[n_i, m_i]`. Sizes are read on the device from
+/// `first_dims` and `last_dims`; where one is missing, all members share that size. Members begin at
+/// `tensor_offsets`, in elements, with `num_tensors` entries or one more, or without it follow each
+/// other without gaps. Every grouped tensor has as many members. Sizes are below 2^29, may be 0 and
+/// need no alignment; where k is 0, D[i] is `beta[i] * C[i]`. Elements that belong to no member are
+/// left alone.
+///
+/// C: null for D, or a group like D with offsets of its own; it is not read where beta is 0.
+///
+/// Factors: `alpha` and `beta` are Float32 on the device, one for all members or one for each.
+///
+/// Dtypes: A and B both Float16, both BFloat16, or FP8 per tensor (with a scale for each member), in
+/// blocks (not 2D by 2D, and with the config's split accumulator) or MXFP8. Scales of the members
+/// follow each other, each padded as those of a tensor alone. D is Float32, Float16 or BFloat16. Which
+/// data of A and B are read: as `nvte_cublas_gemm` says.
+///
+/// Workspace: `workspace_setup` has `nvte_get_grouped_gemm_setup_workspace_size` bytes, aligned to 16;
+/// `workspace_cublas` has 32 MiB.
+///
+/// Notes: a null config means defaults; its averages are hints. On CUDA this needs compute capability
+/// 9.0 (otherwise `NVTEX_UNSUPPORTED`).
+///
+/// Errors: different numbers of members; sizes that the host knows and that do not fit; missing data or
+/// scales; other dtypes or scaling modes; workspaces that are too small.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_grouped_gemm(
     A: NVTEGroupedTensor,
@@ -378,8 +426,10 @@ pub extern "C-unwind" fn nvte_grouped_gemm(
     });
 }
 
-/// As `nvte_grouped_gemm`, with the members of A in tensors of their own: any number of them, of one
-/// scaling mode and dtype. Those without data are empty.
+/// Computes grouped products as `nvte_grouped_gemm` does, with the members of A in a list of tensors.
+///
+/// The tensors may have any sizes; they share one scaling mode and dtype. Those without data are empty
+/// members.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_grouped_gemm_with_discrete_inputA(
     A_list: *const NVTETensor,
@@ -408,8 +458,11 @@ pub unsafe extern "C-unwind" fn nvte_grouped_gemm_with_discrete_inputA(
     });
 }
 
-/// As `nvte_grouped_gemm`, with the members of D, and of C, in tensors of their own: any number of them,
-/// of one dtype. C: a null list, no tensors, or as many as D, of which null ones are those of D.
+/// Computes grouped products as `nvte_grouped_gemm` does, with the members of D and of C in lists of
+/// tensors.
+///
+/// The tensors of a list may have any sizes and share one dtype. C is a null list or has no tensors, or
+/// has as many as D; a null tensor in it stands for that of D.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_grouped_gemm_with_discrete_out(
     A: NVTEGroupedTensor,
@@ -448,12 +501,14 @@ pub unsafe extern "C-unwind" fn nvte_grouped_gemm_with_discrete_out(
     });
 }
 
-/// `output[r][c] = output[r][c] + bias[g(r)][c]`, in float32 with one rounding, where row r of all
-/// rows belongs to member g(r), by `first_dims` of output.
+/// Adds to each row of a grouped tensor the bias of its member: `output[r][c] += bias[g(r)][c]`, in
+/// float32 with one rounding. Row r of all rows belongs to member g(r), as `first_dims` of output says.
 ///
-/// Shapes: output `[rows, cols]` in members of `cols` columns each, one after the other (offsets are
-/// ignored); bias `[num_tensors, cols]`. Dtypes: Float32, Float16 or BFloat16, the same for both. Rows
-/// that no member has are left alone.
+/// Shapes: output `[rows, cols]`, with members of `cols` columns each that follow each other (offsets
+/// are ignored); bias `[num_tensors, cols]`. Rows that belong to no member are left alone.
+///
+/// Dtypes: Float32, Float16 or BFloat16, the same for both.
+///
 /// Errors: other shapes or dtypes; members that differ in columns.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_grouped_bias_add(
@@ -468,8 +523,8 @@ pub extern "C-unwind" fn nvte_grouped_bias_add(
     });
 }
 
-/// As `nvte_grouped_bias_add`, with `bias[g(r)][c] * scale[r]` (fused, one rounding); scale `[rows]` in
-/// Float32.
+/// Adds biases as `nvte_grouped_bias_add` does, each multiplied by a factor of the row: `output[r][c]
+/// += bias[g(r)][c] * scale[r]`, with one rounding. `scale` is `[rows]` in Float32.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_grouped_scaled_bias_add(
     output: NVTEGroupedTensor,
@@ -485,7 +540,7 @@ pub extern "C-unwind" fn nvte_grouped_scaled_bias_add(
     });
 }
 
-/// `dst[i] = src[i]` of `n` integers on the device, which must not overlap.
+/// Widens `n` integers on the device: `dst[i] = src[i]`. The arrays must not overlap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_convert_int32_to_int64(
     src: *const i32,
@@ -496,8 +551,8 @@ pub unsafe extern "C-unwind" fn nvte_convert_int32_to_int64(
     guard("nvte_convert_int32_to_int64", || group::widen(src, dst, n, 1, stream));
 }
 
-/// `dst[i] = src[i] * multiplier`, in 64-bit arithmetic that wraps; otherwise as
-/// `nvte_convert_int32_to_int64`.
+/// Widens `n` integers on the device and multiplies them: `dst[i] = src[i] * multiplier`, in 64-bit
+/// arithmetic that wraps. Otherwise as `nvte_convert_int32_to_int64`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_convert_int32_to_int64_with_multiplier(
     src: *const i32,
@@ -511,9 +566,11 @@ pub unsafe extern "C-unwind" fn nvte_convert_int32_to_int64_with_multiplier(
     });
 }
 
-/// `offsets[0] = 0`, `offsets[i + 1] = last_dim * (first_dims[0] + ... + first_dims[i])`: where members of
-/// `last_dim` columns begin and end. Device arrays with `n_groups` and `n_groups + 1` entries, which
-/// must not overlap. Arithmetic wraps in 64 bits.
+/// Computes where members of `last_dim` columns begin and end: `offsets[0] = 0`, `offsets[i + 1] =
+/// last_dim * (first_dims[0] + ... + first_dims[i])`.
+///
+/// Both are arrays on the device, with `n_groups` and `n_groups + 1` entries, which must not overlap.
+/// Arithmetic wraps in 64 bits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_compute_grouped_tensor_offsets(
     first_dims: *const i64,
@@ -537,7 +594,7 @@ unsafe fn factor(name: &str, value: *const f32) -> Result<f32> {
     Ok(unsafe { value.read() })
 }
 
-/// The factor of D that stands for a flag.
+/// The factor of D that the flag `accumulate` stands for.
 fn accumulate_factor(accumulate: MaybeUninit<bool>) -> (&'static str, f32) {
     ("accumulate", if truth(accumulate) { 1.0 } else { 0.0 })
 }
@@ -569,7 +626,7 @@ struct Records {
 }
 
 impl Records {
-    /// Those of handles of A, B, D, bias, pre_gelu_out and the workspace, of which the last three may be null.
+    /// Looks up A, B, D, bias, pre_gelu_out and the workspace, of which the last three may be null.
     fn get(
         [a, b, d, bias, pre_gelu_out, workspace]: [NVTETensor; 6],
         grad: MaybeUninit<bool>,

@@ -36,20 +36,24 @@ unsafe fn read(
     lists.iter().enumerate().map(buffers).collect::<Result<_>>().map(Lists)
 }
 
-/// Euclidean norm of all tensors of the list, and of each.
+/// Computes the Euclidean norm of all tensors of a list together, and with `per_tensor` of each.
 ///
-/// Formula: `ret = sqrt(sum x^2)` over all elements, `ret_per_tensor[t]` over those of tensor t, in Float32
-/// or better, in a fixed order. `noop_flag` becomes 1 if the sum of squares of some part is not finite; it
-/// is not read.
-/// Lists: x. Scratch: `output`, 320 or more entries; with `per_tensor` also `output_per_tensor`, of
-/// `num_tensors_per_list * max_chunks_per_tensor` entries, which the caller sets to 0;
-/// `max_chunks_per_tensor >= ceil(n / chunk_size)` for n elements of each tensor. Without `per_tensor` the
-/// last three are ignored.
+/// What it computes: `ret = sqrt(sum x^2)` over all elements, `ret_per_tensor[t]` over those of tensor
+/// t, in Float32 or better, in a fixed order. `noop_flag` becomes 1 if the sum of squares of some part
+/// is not finite; it is not read. The norm of empty tensors, or of no tensor, is 0.
+///
+/// Lists: x.
+///
+/// Scratch: `output`, 320 or more entries. With `per_tensor` also `output_per_tensor`, of
+/// `num_tensors_per_list * max_chunks_per_tensor` entries, which the caller sets to 0, where
+/// `max_chunks_per_tensor >= ceil(n / chunk_size)` for the n elements of each tensor. Without
+/// `per_tensor`, `output_per_tensor`, `ret_per_tensor` and `max_chunks_per_tensor` are ignored.
+///
 /// Dtypes: x Float32, Float16 or BFloat16, all tensors the same; scratch and results Float32; the flag
 /// Int32.
-/// Empty tensors: a norm of 0, also if there is no tensor.
-/// Errors: other dtypes; a wrong number of lists; scratch that is too small; null or misaligned pointers;
-/// `chunk_size` below 1.
+///
+/// Errors: other dtypes; a wrong number of lists; scratch that is too small; null or misaligned
+/// pointers; `chunk_size` below 1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_multi_tensor_l2norm_cuda(
     chunk_size: i32,
@@ -99,7 +103,8 @@ fn norms(
     })
 }
 
-/// `nvte_multi_tensor_l2norm_cuda` of `x * inv_scale`, one Float32 on the device; x is not changed.
+/// Computes the norms of `nvte_multi_tensor_l2norm_cuda` for `x * inv_scale`, where `inv_scale` is one
+/// Float32 on the device. x is not changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_multi_tensor_unscale_l2norm_cuda(
     chunk_size: i32,
@@ -128,20 +133,27 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_unscale_l2norm_cuda(
     });
 }
 
-/// One step of Adam (`mode` 0: decay as part of the gradient) or AdamW (other modes: of the parameter).
+/// Takes one step of Adam (`mode` 0: weight decay is part of the gradient) or AdamW (other modes: it
+/// acts on the parameter).
 ///
-/// Formula, in Float32, in this order of operations: mode 0: `g += weight_decay * p`;
-/// `m = beta1 * m + (1 - beta1) * g`; `v = beta2 * v + ((1 - beta2) * g) * g`;
-/// `u = (m * (1 / b1)) / (sqrt(v * (1 / b2)) + epsilon)`; other modes: `u += weight_decay * p`; `p = p - lr * u`.
-/// If `bias_correction` is 1, `b1 = 1 - beta1^step` and `b2 = 1 - beta2^step`, computed in Float64, else 1.
-/// The step counts from 1 and is the caller's to count. Subnormal numbers are kept.
-/// Lists: g, p, m, v, or with a fifth list the Float32 masters, which then stand for p: p is only written.
-/// Every tensor of the other lists has at least as many elements as that of list 0.
+/// What it computes, in Float32, in this order of operations: in mode 0 `g += weight_decay * p`; `m =
+/// beta1 * m + (1 - beta1) * g`; `v = beta2 * v + ((1 - beta2) * g) * g`; `u = (m * (1 / b1)) / (sqrt(v
+/// * (1 / b2)) + epsilon)`; in other modes `u += weight_decay * p`; `p = p - lr * u`. With
+/// `bias_correction` 1, `b1 = 1 - beta1^step` and `b2 = 1 - beta2^step`, computed in Float64, otherwise
+/// both are 1. The caller counts the steps, from 1. Subnormal numbers are kept.
+///
+/// Lists: g, p, m, v, or with a fifth list Float32 masters, which are read and updated in place of p; p
+/// is then only written. Every tensor of the other lists has at least as many elements as that of list
+/// 0.
+///
 /// Dtypes: g and p each Float32, Float16 or BFloat16; m and v both Float32 or both BFloat16.
-/// `noop_flag` is not used, `chunk_size` has no influence.
-/// Empty tensors, or none: nothing is written for them.
+///
+/// Notes: `noop_flag` is not used, `chunk_size` has no influence. Nothing is written for empty tensors
+/// or empty lists.
+///
 /// Errors: other dtypes, or several in one list; a wrong number of lists; too few elements; null or
 /// misaligned pointers; a step below 1 with bias correction; `chunk_size` below 1.
+///
 /// Source: Kingma, Ba, Adam (2014); Loshchilov, Hutter, Decoupled Weight Decay Regularization (2017).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_multi_tensor_adam_cuda(
@@ -170,9 +182,12 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_adam_cuda(
     });
 }
 
-/// `nvte_multi_tensor_adam_cuda` with masters in halves: the fifth list holds the low 16 bits of each
-/// Float32 master (Int16), p (BFloat16) its high half, plus 1 if the low half is negative, so that p is
-/// the master rounded to nearest, ties away from 0. Begin with remainders of 0.
+/// Takes one step of Adam as `nvte_multi_tensor_adam_cuda` does, with Float32 masters that are stored
+/// in two halves.
+///
+/// The fifth list holds the low 16 bits of each master (Int16). p (BFloat16) holds its high half, plus
+/// 1 if the low half is negative, so that p is the master rounded to nearest, ties away from 0. Begin
+/// with remainders of 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_multi_tensor_adam_param_remainder_cuda(
     chunk_size: i32,
@@ -200,12 +215,17 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_adam_param_remainder_cuda(
     });
 }
 
-/// `nvte_multi_tensor_adam_cuda` with FP8 parameters and Float32 masters.
+/// Takes one step of Adam as `nvte_multi_tensor_adam_cuda` does, with FP8 parameters and Float32
+/// masters.
 ///
-/// Lists: g, p, m, v, master, scale, amax, scale_inv; the last three are one Float32 for each tensor, or
-/// have a null pointer. `p = cast(master * scale)`, saturating (without a scale: 1);
-/// `amax = max(amax, max|master|)`, NaN ignored; `scale_inv = 1 / scale`. The scale is not changed.
-/// Dtypes: p `fp8_dtype` (Float8E4M3 or Float8E5M2) or Byte; m and v Float32; g as there.
+/// What it computes: also `p = cast(master * scale)`, saturating (without a scale: 1), `amax =
+/// max(amax, max|master|)`, NaN ignored, and `scale_inv = 1 / scale`. The scale is not changed.
+///
+/// Lists: g, p, m, v, master, scale, amax, scale_inv; the last three have one Float32 for each tensor,
+/// or a null pointer.
+///
+/// Dtypes: p `fp8_dtype` (Float8E4M3 or Float8E5M2) or Byte; m and v Float32; g as in
+/// `nvte_multi_tensor_adam_cuda`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_multi_tensor_adam_fp8_cuda(
     chunk_size: i32,
@@ -234,12 +254,17 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_adam_fp8_cuda(
     });
 }
 
-/// `nvte_multi_tensor_adam_cuda` with numbers on the device, as a captured graph needs them.
+/// Takes one step of Adam as `nvte_multi_tensor_adam_cuda` does, with rate, step and scale on the
+/// device, so that a captured graph may change them.
 ///
-/// `lr` and `inv_scale` (Float32) and `step` (Int32) are read when the kernels run. The gradients become
-/// `g * inv_scale`, rounded to their dtype; the step itself uses the product in Float32. If `noop_flag`
-/// (Int32) is 1, nothing is written.
-/// Lists: g, p, m, v. Dtypes, errors: as there; steps below 1 are no error and give a correction of 0.
+/// `lr` and `inv_scale` (Float32) and `step` (Int32) are read when the kernels run. The gradients
+/// become `g * inv_scale`, rounded to their dtype; the step itself uses the product in Float32. If
+/// `noop_flag` (Int32) is 1, nothing is written.
+///
+/// Lists: g, p, m, v. Dtypes: as `nvte_multi_tensor_adam_cuda`.
+///
+/// Errors: as `nvte_multi_tensor_adam_cuda`, except that steps below 1 are no error and give a
+/// correction of 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_multi_tensor_adam_capturable_cuda(
     chunk_size: i32,
@@ -273,7 +298,8 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_adam_capturable_cuda(
     });
 }
 
-/// `nvte_multi_tensor_adam_capturable_cuda` with a fifth list of Float32 masters.
+/// Takes one step of Adam as `nvte_multi_tensor_adam_capturable_cuda` does, with a fifth list of
+/// Float32 masters.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_multi_tensor_adam_capturable_master_cuda(
     chunk_size: i32,
@@ -307,17 +333,21 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_adam_capturable_master_cuda(
     });
 }
 
-/// One step of gradient descent with momentum and weight decay.
+/// Takes one step of gradient descent with momentum and weight decay.
 ///
-/// Formula, in Float32, in this order of operations: `g = gradient * scale`; `g += wd * w` unless
-/// `wd_after_momentum`; if `momentum` is not 0: `b = first_run ? g : b * momentum + (1 - dampening) * g`,
-/// then `g = nesterov ? g + momentum * b : b`; `g += wd * w` if `wd_after_momentum`;
-/// `w = w + cast(-lr * g)`, each cast to the dtype of w. Without momentum b is not touched.
-/// If `noop_flag` (Int32) is not 0, nothing is written.
+/// What it computes, in Float32, in this order of operations: `g = gradient * scale`; `g += wd * w`
+/// unless `wd_after_momentum`; if `momentum` is not 0, `b = first_run ? g : b * momentum + (1 -
+/// dampening) * g`, then `g = nesterov ? g + momentum * b : b`; `g += wd * w` if `wd_after_momentum`;
+/// `w = w + cast(-lr * g)`, each cast to the dtype of w. Without momentum b is not touched. If
+/// `noop_flag` (Int32) is not 0, nothing is written.
+///
 /// Lists: gradient, w, b, or with a fourth list copies of the new w.
+///
 /// Dtypes: gradient Float32, Float16 or BFloat16; w and b Float32, or without copies also that of the
 /// gradient; copies Float16 or BFloat16.
-/// Empty tensors, or none: nothing is written for them. `chunk_size` has no influence.
+///
+/// Notes: `chunk_size` has no influence. Nothing is written for empty tensors or empty lists.
+///
 /// Errors: other dtypes, or several in one list; a wrong number of lists; too few elements; null or
 /// misaligned pointers; `chunk_size` below 1.
 #[unsafe(no_mangle)]
@@ -355,13 +385,17 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_sgd_cuda(
     });
 }
 
-/// `y = cast(x * scale)`.
+/// Multiplies tensors by a number: `y = cast(x * scale)`.
 ///
-/// `is_infinite` (Int32) becomes 1 if some x is not finite; it is not read, and results that overflow do
-/// not count.
+/// `is_infinite` (Int32) becomes 1 if some x is not finite; it is not read, and results that overflow
+/// do not count.
+///
 /// Lists: x, y, which may be the same tensors.
+///
 /// Dtypes: x and y each Float32, Float16 or BFloat16.
-/// Empty tensors, or none: nothing is written for them. `chunk_size` has no influence.
+///
+/// Notes: `chunk_size` has no influence. Nothing is written for empty tensors or empty lists.
+///
 /// Errors: other dtypes, or several in one list; a wrong number of lists; too few elements; null or
 /// misaligned pointers; `chunk_size` below 1.
 #[unsafe(no_mangle)]
@@ -383,7 +417,8 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_scale_cuda(
     });
 }
 
-/// `nvte_multi_tensor_scale_cuda` with a scale of one Float32 on the device.
+/// Multiplies tensors by a number as `nvte_multi_tensor_scale_cuda` does, where the scale is one
+/// Float32 on the device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_multi_tensor_scale_tensor_cuda(
     chunk_size: i32,
@@ -404,12 +439,16 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_scale_tensor_cuda(
     });
 }
 
-/// FP8 scales from amax: `a = max(amax, epsilon)`; `scale = max_fp8 / a`, 1 if a is 0, Inf or NaN; an
-/// infinite quotient becomes the largest Float32; with `force_pow_2_scales` the mantissa is cleared;
-/// `scale_inv = 1 / scale`. Subnormal numbers are kept.
+/// Computes the FP8 scales of many tensors from their amax.
+///
+/// What it computes: with `a = max(amax, epsilon)`, `scale = max_fp8 / a`, or 1 if a is 0, Inf or NaN.
+/// An infinite quotient becomes the largest Float32. With `force_pow_2_scales` the mantissa is cleared.
+/// Then `scale_inv = 1 / scale`. Subnormal numbers are kept.
 ///
 /// Lists: amax (not negative), scale, scale_inv, elementwise. Dtypes: Float32.
-/// `noop_flag` is not used, `chunk_size` has no influence.
+///
+/// Notes: `noop_flag` is not used, `chunk_size` has no influence.
+///
 /// Errors: other dtypes; a wrong number of lists; too few elements; null or misaligned pointers;
 /// `chunk_size` below 1.
 #[unsafe(no_mangle)]
@@ -434,10 +473,13 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_compute_scale_and_scale_inv_cu
     });
 }
 
-/// E8M0 codes of `amax / 448` (amax times the Float32 nearest to 1/448), rounded up to a power of two: 0xff
-/// for NaN, 0xfe at most otherwise, 0 for 0.
+/// Computes the E8M0 codes of many tensors from their amax.
+///
+/// What it computes: the code of `amax / 448` (amax times the Float32 nearest to 1/448), rounded up to
+/// a power of two: 0xff for NaN, 0xfe at most otherwise, 0 for 0.
 ///
 /// Lists: amax (not negative), scale_inv, elementwise. Dtypes: BFloat16; Byte or Float8E8M0.
+///
 /// Errors: as `nvte_multi_tensor_compute_scale_and_scale_inv_cuda`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_multi_tensor_compute_scale_inv_e8m0_cuda(
@@ -455,12 +497,16 @@ pub unsafe extern "C-unwind" fn nvte_multi_tensor_compute_scale_inv_e8m0_cuda(
     });
 }
 
-/// `outputs[i].amax = max|x|` over the next `split_sections[i]` rows of a matrix, NaN ignored, and
-/// `outputs[i].columnwise_amax` the same where it is. Rows after the last part do not count. Any number of
-/// parts; those without rows have maxima of 0, and may have no tensor.
+/// Computes the largest magnitudes of parts of a matrix, NaN ignored: `outputs[i].amax` is that of the
+/// next `split_sections[i]` rows, and so is `outputs[i].columnwise_amax` if it has an address.
 ///
-/// Shapes: `[rows, cols]`; rows of each part and columns multiples of 16. Dtypes: BFloat16; maxima one
-/// Float32 each. No tensors: nothing happens.
+/// Parts: there may be any number. Rows after the last part do not count. A part without rows has a
+/// maximum of 0, and its tensor may be null. Without tensors nothing happens.
+///
+/// Shapes: `[rows, cols]`; rows of each part and columns are multiples of 16.
+///
+/// Dtypes: BFloat16; maxima one Float32 each.
+///
 /// Errors: other dtypes or shapes; a part with rows and without `amax`; parts with more rows than the
 /// input; null or misaligned pointers.
 #[unsafe(no_mangle)]
@@ -477,10 +523,10 @@ pub unsafe extern "C-unwind" fn nvte_group_amax(
     });
 }
 
-/// `output.amax[t] = max|x|` over member t of a grouped tensor, NaN ignored, 0 for an empty one, and
-/// `output.columnwise_amax[t]` the same where it is.
+/// Computes the largest magnitude of each member of a grouped tensor, NaN ignored, 0 for an empty one:
+/// `output.amax[t]`, and also `output.columnwise_amax[t]` if it has an address.
 ///
-/// Members as `nvte_group_hadamard_transform_amax_graph_safe` has them; dtypes and errors as there.
+/// Members, dtypes, errors: as `nvte_group_hadamard_transform_amax_graph_safe`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_group_amax_graph_safe(
     input: NVTEGroupedTensor,

@@ -103,22 +103,33 @@ impl BackwardHandles {
     }
 }
 
-/// LayerNorm of each row: `mu = mean(x)`, `rsigma = 1 / sqrt(mean((x - mu)^2) + epsilon)`,
-/// `z = g * (rsigma * (x - mu)) + beta`, with `g = gamma`, or `gamma + 1` if `zero_centered_gamma`.
-/// Computed in float32 and rounded once.
+/// Normalizes each row to mean 0 and variance 1, and applies a weight and a bias (LayerNorm).
+///
+/// What it computes, in float32 with one rounding: `mu = mean(x)`, `rsigma = 1 / sqrt(mean((x - mu)^2)
+/// + epsilon)` and `z = g * (rsigma * (x - mu)) + beta`, where g is `gamma`, or `gamma + 1` with
+/// `zero_centered_gamma`.
 ///
 /// Shapes: x and z `[N, H]`, gamma and beta `[H]`, mu and rsigma `[N]`. N may be 0.
-/// Dtypes: x Float32, Float16 or BFloat16; gamma and beta one of these; mu and rsigma Float32; z one
-/// of these or Float8E4M3, Float8E5M2 in any scaling mode of `nvte_quantize`, as which it is cast
-/// (per tensor: with row-wise data). `amax` of z, if there, is raised to the largest `|z|`: for
-/// Float32, Float16 and BFloat16 of the rounded values, for FP8 before scaling.
-/// Workspace: without elements, it takes the shape that is needed (dtype Byte) and nothing else
-/// happens; else it must have that many bytes, which depend on the other shapes and
+///
+/// Dtypes: x, gamma and beta each Float32, Float16 or BFloat16, beta that of gamma; mu and rsigma
+/// Float32. z is one of these types, or Float8E4M3 or Float8E5M2 in any scaling mode, as which it is
+/// cast by the rules of `nvte_quantize` (per tensor: with row-wise data).
+///
+/// Amax: `amax` of z, if it has one, is raised to the largest `|z|`: of the rounded values for Float32,
+/// Float16 and BFloat16, of the values before scaling for FP8.
+///
+/// Workspace: if it has no elements, the call gives it the shape that is needed (dtype Byte) and does
+/// nothing else. Otherwise it must have that many bytes, which depend on the other shapes and on
 /// `multiprocessorCount`, the number of multiprocessors that the call may keep busy.
-/// mu and rsigma are always written. Row-wise z may be x if elements are of one size; no output overlaps
-/// anything otherwise.
+///
+/// Overlaps: row-wise z may be x if their elements have the same size. No output overlaps anything
+/// otherwise.
+///
+/// Notes: mu and rsigma are always written.
+///
 /// Errors: other dtypes or shapes; a negative or NaN epsilon; `multiprocessorCount` below 1; null or
 /// misaligned pointers.
+///
 /// Source: Ba, Kiros, Hinton, Layer Normalization (2016).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_layernorm_fwd(
@@ -140,14 +151,19 @@ pub unsafe extern "C-unwind" fn nvte_layernorm_fwd(
     guard("nvte_layernorm_fwd", || handles.run(&common, Some(workspace), stream));
 }
 
-/// Gradients of `nvte_layernorm_fwd`, from its x, mu and rsigma. With `y = rsigma * (x - mu)` and
-/// `d = g * dz`: `dx = rsigma * (d - mean(d * y) * y - mean(d))` with means over the row,
-/// `dgamma = sum(dz * y)` and `dbeta = sum(dz)` over the rows. Sums are in float32 and in an order
-/// that depends on shapes, dtypes and `multiprocessorCount` alone.
+/// Computes the gradients of `nvte_layernorm_fwd`, from its x, mu and rsigma.
+///
+/// What it computes: with `y = rsigma * (x - mu)` and `d = g * dz`, `dx = rsigma * (d - mean(d * y) * y
+/// - mean(d))` with means over the row, and `dgamma = sum(dz * y)`, `dbeta = sum(dz)` over the rows.
+/// Sums are in float32, in an order that depends on shapes, dtypes and `multiprocessorCount` alone.
 ///
 /// Shapes: dz, x and dx `[N, H]`, gamma, dgamma and dbeta `[H]`, mu and rsigma `[N]`. N may be 0.
-/// Dtypes: x and gamma each Float32, Float16 or BFloat16; dx as x; dz, dgamma and dbeta as gamma;
-/// mu and rsigma Float32. dx may be dz or x if the dtypes are equal; no output overlaps anything otherwise.
+///
+/// Dtypes: x and gamma each Float32, Float16 or BFloat16; dx that of x; dz, dgamma and dbeta that of
+/// gamma; mu and rsigma Float32.
+///
+/// Overlaps: dx may be dz or x if their dtypes are equal. No output overlaps anything otherwise.
+///
 /// Workspace, errors: as `nvte_layernorm_fwd`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_layernorm_bwd(
@@ -170,8 +186,10 @@ pub unsafe extern "C-unwind" fn nvte_layernorm_bwd(
     guard("nvte_layernorm_bwd", || handles.run(&common, workspace, stream));
 }
 
-/// RMSNorm of each row: `rsigma = 1 / sqrt(mean(x^2) + epsilon)`, `z = g * (rsigma * x)`; all else as
-/// `nvte_layernorm_fwd`.
+/// Divides each row by its root mean square, and applies a weight (RMSNorm).
+///
+/// What it computes: `rsigma = 1 / sqrt(mean(x^2) + epsilon)`, `z = g * (rsigma * x)`. All else is as
+/// in `nvte_layernorm_fwd`.
 ///
 /// Source: Zhang, Sennrich, Root Mean Square Layer Normalization (2019).
 #[unsafe(no_mangle)]
@@ -191,9 +209,10 @@ pub unsafe extern "C-unwind" fn nvte_rmsnorm_fwd(
     guard("nvte_rmsnorm_fwd", || handles.run(&common, Some(workspace), stream));
 }
 
-/// Gradients of `nvte_rmsnorm_fwd`: with `y = rsigma * x` and `d = g * dz`,
-/// `dx = rsigma * (d - mean(d * y) * y)` and `dgamma = sum(dz * y)`; all else as
-/// `nvte_layernorm_bwd`.
+/// Computes the gradients of `nvte_rmsnorm_fwd`, from its x and rsigma.
+///
+/// What it computes: with `y = rsigma * x` and `d = g * dz`, `dx = rsigma * (d - mean(d * y) * y)` and
+/// `dgamma = sum(dz * y)`. All else is as in `nvte_layernorm_bwd`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_rmsnorm_bwd(
     dz: NVTETensor,
@@ -212,10 +231,14 @@ pub unsafe extern "C-unwind" fn nvte_rmsnorm_bwd(
     guard("nvte_rmsnorm_bwd", || handles.run(&common, workspace, stream));
 }
 
-/// As `nvte_rmsnorm_bwd`, with `add`, of the shape of dz and the dtype of gamma, added to dx before it
-/// is rounded: the gradient that reaches x beside the normalization. dx may be add, too.
+/// Computes the gradients of `nvte_rmsnorm_fwd`, and adds to dx another gradient that reaches x beside
+/// the normalization.
 ///
-/// Errors: also if gamma is to be centred in its dtype while cuDNN's backward pass is not enabled.
+/// `add` has the shape of dz and the dtype of gamma; it is added before dx is rounded, and dx may be
+/// add, too. All else is as in `nvte_rmsnorm_bwd`.
+///
+/// Errors: also while `nvte_enable_zero_centered_gamma_in_weight_dtype` is on and
+/// `nvte_enable_cudnn_norm_bwd` is off.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_rmsnorm_bwd_add(
     dz: NVTETensor,
@@ -235,33 +258,38 @@ pub unsafe extern "C-unwind" fn nvte_rmsnorm_bwd_add(
     guard("nvte_rmsnorm_bwd_add", || handles.run(&common, workspace, stream));
 }
 
-/// Process-wide switch, off unless `NVTE_NORM_FWD_USE_CUDNN=1`. This library does not need cuDNN and
-/// computes the same either way; while on, Float32, Float16 and BFloat16 outputs may have no amax,
-/// and `nvte_enable_zero_centered_gamma_in_weight_dtype` has an effect on forward functions.
+/// Sets a process-wide switch that stands for cuDNN in forward functions; it is off unless
+/// `NVTE_NORM_FWD_USE_CUDNN=1`.
+///
+/// This library needs no cuDNN and computes the same either way. While the switch is on, Float32,
+/// Float16 and BFloat16 outputs may have no amax, and `nvte_enable_zero_centered_gamma_in_weight_dtype`
+/// has an effect on forward functions.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_enable_cudnn_norm_fwd(enable: bool) {
     guard("nvte_enable_cudnn_norm_fwd", || set(Switch::CudnnForward, enable));
 }
 
-/// Process-wide switch, off unless `NVTE_NORM_BWD_USE_CUDNN=1`; while on,
-/// `nvte_enable_zero_centered_gamma_in_weight_dtype` has an effect on backward functions.
+/// Sets a process-wide switch that stands for cuDNN in backward functions; it is off unless
+/// `NVTE_NORM_BWD_USE_CUDNN=1`. While it is on, `nvte_enable_zero_centered_gamma_in_weight_dtype` has
+/// an effect on backward functions.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_enable_cudnn_norm_bwd(enable: bool) {
     guard("nvte_enable_cudnn_norm_bwd", || set(Switch::CudnnBackward, enable));
 }
 
-/// Process-wide switch, off unless `NVTE_ZERO_CENTERED_GAMMA_IN_WTYPE=1`: rounds `gamma + 1` to the
-/// dtype of gamma, with MXFP8 outputs or where cuDNN is enabled.
+/// Sets a process-wide switch that rounds `gamma + 1` to the dtype of gamma, with MXFP8 outputs or
+/// where cuDNN is enabled; it is off unless `NVTE_ZERO_CENTERED_GAMMA_IN_WTYPE=1`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_enable_zero_centered_gamma_in_weight_dtype(enable: bool) {
     let name = "nvte_enable_zero_centered_gamma_in_weight_dtype";
     guard(name, || set(Switch::GammaInWeightDtype, enable));
 }
 
-/// Adds and normalizes in one pass: `sum = x + residual`, rounded to the dtype of x, then
-/// `nvte_layernorm_fwd` of `sum`. The gradient is `nvtex_layernorm_bwd_add` with `sum` for x.
+/// Adds a residual and normalizes in one pass: `sum = x + residual`, rounded to the dtype of x, then
+/// `nvte_layernorm_fwd` of `sum`.
 ///
-/// Shapes, dtypes: residual and sum as x. sum may be x or residual. No workspace is needed.
+/// The gradient is `nvtex_layernorm_bwd_add` with `sum` for x. residual and sum have the shape and
+/// dtype of x; sum may be x or residual. No workspace is needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_residual_layernorm_fwd(
     x: NVTETensor,
@@ -283,8 +311,8 @@ pub unsafe extern "C-unwind" fn nvtex_residual_layernorm_fwd(
     guard("nvtex_residual_layernorm_fwd", || handles.run(&common, None, stream));
 }
 
-/// As `nvtex_residual_layernorm_fwd`, with `nvte_rmsnorm_fwd`. The gradient is `nvte_rmsnorm_bwd_add`
-/// with `sum` for x.
+/// Adds a residual and normalizes in one pass: as `nvtex_residual_layernorm_fwd`, with
+/// `nvte_rmsnorm_fwd`. The gradient is `nvte_rmsnorm_bwd_add` with `sum` for x.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_residual_rmsnorm_fwd(
     x: NVTETensor,
@@ -304,8 +332,11 @@ pub unsafe extern "C-unwind" fn nvtex_residual_rmsnorm_fwd(
     guard("nvtex_residual_rmsnorm_fwd", || handles.run(&common, None, stream));
 }
 
-/// As `nvte_layernorm_bwd`, with `add`, of the shape and dtype of dz, added to dx before it is
-/// rounded. dx may be add, too.
+/// Computes the gradients of `nvte_layernorm_fwd`, and adds to dx another gradient that reaches x
+/// beside the normalization.
+///
+/// `add` has the shape and dtype of dz; it is added before dx is rounded, and dx may be add, too. All
+/// else is as in `nvte_layernorm_bwd`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_layernorm_bwd_add(
     dz: NVTETensor,

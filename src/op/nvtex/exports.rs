@@ -41,9 +41,11 @@ pub enum NVTEXErrorMode {
 
 from_c_enum!(NVTEXErrorMode, "an NVTEXErrorMode from 0 to 2");
 
-/// Status of the first call of this thread that has failed since `nvtex_clear_error`, so that calls
-/// which fail in its wake do not hide the cause. (The name says "last" for the sake of programs built
-/// before.) Calls that succeed leave it.
+/// Returns the status of the first call of this thread that has failed since `nvtex_clear_error`, or
+/// NVTEX_OK.
+///
+/// It is the first one, so that calls that fail as a consequence do not hide the cause. (The name says
+/// "last" for the sake of programs that were built before.) Calls that succeed leave it.
 ///
 /// No function of this library may be called from a signal handler: it may allocate memory or want a
 /// lock that the interrupted thread holds. Messages alone take no lock.
@@ -58,31 +60,35 @@ pub extern "C-unwind" fn nvtex_last_status() -> NVTEXStatus {
     }
 }
 
-/// Message of the call that `nvtex_last_status` is about: function, argument, expected, got. Empty if
-/// none has failed. Valid until `nvtex_clear_error`. In destructors of an ending thread a fixed text
-/// may stand for it.
+/// Returns the message of the call that `nvtex_last_status` is about: function, argument, what was
+/// expected, what was got. It is empty if no call has failed.
+///
+/// It is valid until `nvtex_clear_error`. In destructors of a thread that is ending, a fixed text may
+/// stand for it.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_last_error() -> *const c_char {
     error::message()
 }
 
-/// Forgets status and message of this thread.
+/// Forgets the status and the message of this thread.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_clear_error() {
     error::clear();
 }
 
-/// Number of calls of this thread that have failed, ever: `nvtex_clear_error` leaves it. With
-/// `nvtex_take_error` it tells whether one's own calls failed, whatever failed before.
+/// Returns the number of calls of this thread that have ever failed; `nvtex_clear_error` does not
+/// change it. With `nvtex_take_error` it tells whether one's own calls failed, whatever failed before.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_error_count() -> u64 {
     error::count()
 }
 
-/// Message of this thread's newest failing call if more than `count` have failed, else null. If the
-/// call that `nvtex_last_status` is about came after the first `count` failures, its status is
+/// Returns the message of this thread's newest failing call if more than `count` have failed, otherwise
+/// null.
+///
+/// If the call that `nvtex_last_status` is about came after the first `count` failures, its status is
 /// cleared. So `n = nvtex_error_count()`, calls, and `nvtex_take_error(n)` report failures of these
-/// calls and leave an error from before them in its place. Valid until the thread's next failing
+/// calls, and leave an earlier error in its place. The message is valid until the thread's next failing
 /// call.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_take_error(count: u64) -> *const c_char {
@@ -118,14 +124,14 @@ pub extern "C-unwind" fn nvtex_set_drop_in(drop_in: MaybeUninit<bool>) -> bool {
     })
 }
 
-/// Version of this library, such as "0.1.0".
+/// Returns the version of this library, such as "0.1.0".
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// Backend that runs this process's operators: "cuda" or "cpu". Null, with an error, if
-/// `NVTE_BACKEND` asks for one that cannot run.
+/// Returns the backend that runs this process's operators: "cuda" or "cpu". It returns null, with an
+/// error, if `NVTE_BACKEND` asks for one that cannot run.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_backend_name() -> *const c_char {
     let name =
@@ -153,15 +159,15 @@ pub extern "C-unwind" fn nvtex_set_num_threads(num_threads: usize) {
     });
 }
 
-/// Number of threads on which operators of the CPU backend run: what was asked for, or less if the
-/// system refuses to create so many. Creates them if they do not exist yet.
+/// Returns the number of threads on which operators of the CPU backend run: what was asked for, or less
+/// if the system refuses to create so many. It creates them if they do not exist yet.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_num_threads() -> usize {
     guard("nvtex_num_threads", || Ok(pool::threads()))
 }
 
-/// Memory of the backend's current device, aligned to 256 bytes. Null for 0 bytes, and with an error
-/// if there is none left.
+/// Allocates memory of the backend's current device, aligned to 256 bytes. It returns null for 0 bytes,
+/// and null with an error if there is not enough memory.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_malloc(bytes: usize) -> *mut c_void {
     guard("nvtex_malloc", || Ok(Handle(malloc(bytes)?))).0
@@ -174,7 +180,7 @@ pub unsafe extern "C-unwind" fn nvtex_free(ptr: *mut c_void) {
     guard("nvtex_free", || unsafe { free(ptr) });
 }
 
-/// Copies from the host to the device, on the stream. The host bytes may be reused on return.
+/// Copies bytes from the host to the device, on the stream. The host bytes may be reused on return.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_memcpy_to_device(
     dst: *mut c_void,
@@ -188,7 +194,8 @@ pub unsafe extern "C-unwind" fn nvtex_memcpy_to_device(
     });
 }
 
-/// Copies from the device to the host, on the stream. Synchronise it before reading the host bytes.
+/// Copies bytes from the device to the host, on the stream. Synchronize the stream before you read
+/// them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_memcpy_to_host(
     dst: *mut c_void,
@@ -202,7 +209,7 @@ pub unsafe extern "C-unwind" fn nvtex_memcpy_to_host(
     });
 }
 
-/// Copies on the device, on the stream.
+/// Copies bytes on the device, on the stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_memcpy_on_device(
     dst: *mut c_void,
@@ -216,8 +223,8 @@ pub unsafe extern "C-unwind" fn nvtex_memcpy_on_device(
     });
 }
 
-/// Creates a stream on the current device. On the CPU backend it stands for nothing: calls return
-/// when done. Null is returned only with an error.
+/// Creates a stream on the current device. On the CPU backend it stands for nothing, because calls
+/// return when their work is done. Null is returned only with an error.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_stream_create() -> cudaStream_t {
     guard("nvtex_stream_create", || Ok(Handle(stream_create()?))).0
@@ -230,7 +237,7 @@ pub unsafe extern "C-unwind" fn nvtex_stream_destroy(stream: cudaStream_t) {
     guard("nvtex_stream_destroy", || unsafe { stream_destroy(stream) });
 }
 
-/// Waits until the work on the stream is done. Errors: the work failed.
+/// Waits until the work on the stream is done. Errors: some of the work failed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_stream_synchronize(stream: cudaStream_t) {
     // SAFETY: the caller vouches for the stream.

@@ -4,14 +4,17 @@
 use super::*;
 use crate::error::guard;
 
-/// Copies matrices and adds rows of zeros.
+/// Copies matrices bit by bit and adds rows of zeros: each output has the rows of its input, then zeros
+/// up to `padded_num_rows_list[i]` rows.
 ///
-/// Tensor i: the rows of the input, then zeros up to `padded_num_rows_list[i]` rows. Bits are copied.
-/// Shapes: inputs `[rows_i, cols_i]`, outputs `[padded_num_rows_list[i], cols_i]`; rows may be 0 (then all
-/// are zeros), lists too. The lists and the numbers are on the host.
+/// Shapes: inputs `[rows_i, cols_i]`, outputs `[padded_num_rows_list[i], cols_i]`. An input may have no
+/// rows (then the output is all zeros), and the lists may be empty. The lists and the numbers are on
+/// the host.
+///
 /// Dtypes: any but Float4E2M1, the same for all.
-/// Errors: other shapes or dtypes; fewer rows than the input has; an output that overlaps its input; null
-/// or misaligned pointers. Nothing is written if one tensor is wrong.
+///
+/// Errors: other shapes or dtypes; fewer rows than the input has; an output that overlaps its input;
+/// null or misaligned pointers. Nothing is written if one tensor is wrong.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_multi_padding(
     num_tensors: usize,
@@ -27,11 +30,13 @@ pub unsafe extern "C-unwind" fn nvte_multi_padding(
     });
 }
 
-/// Copies the first `unpadded_num_rows_list[i]` rows of matrices: undoes `nvte_multi_padding`.
+/// Copies the first `unpadded_num_rows_list[i]` rows of matrices, which undoes `nvte_multi_padding`.
 ///
 /// Shapes: inputs `[rows_i, cols_i]`, outputs `[unpadded_num_rows_list[i], cols_i]`.
-/// Dtypes: as there.
-/// Errors: as there; more rows than the input has.
+///
+/// Dtypes: as `nvte_multi_padding`.
+///
+/// Errors: as `nvte_multi_padding`; more rows than the input has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_multi_unpadding(
     num_tensors: usize,

@@ -6,7 +6,7 @@ use crate::error::{Handle, guard};
 
 /// Creates a tensor of a scaling mode, without buffers. Destroy it with `nvte_destroy_tensor`.
 ///
-/// Errors: unknown mode; returns null.
+/// Errors: an unknown mode (the result is then null).
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_create_tensor(
     scaling_mode: MaybeUninit<NVTEScalingMode>,
@@ -35,13 +35,13 @@ pub unsafe extern "C-unwind" fn nvte_create_tensors(
     });
 }
 
-/// Destroys a tensor. Null is ignored; the buffers belong to the caller and stay.
+/// Destroys a tensor. Null is ignored. The buffers belong to the caller and stay.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_destroy_tensor(tensor: NVTETensor) {
     guard("nvte_destroy_tensor", || destroy_tensor("tensor", tensor));
 }
 
-/// Destroys `N` tensors in order; nulls are ignored. Stops at the first wrong handle.
+/// Destroys `N` tensors in order; nulls are ignored. It stops at the first wrong handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_destroy_tensors(tensors: *mut NVTETensor, N: usize) {
     guard("nvte_destroy_tensors", || {
@@ -52,7 +52,7 @@ pub unsafe extern "C-unwind" fn nvte_destroy_tensors(tensors: *mut NVTETensor, N
     });
 }
 
-/// Address of the row-wise data; null for a null handle.
+/// Returns the address of the row-wise data, or null for a null handle.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_data(tensor: NVTETensor) -> *mut c_void {
     guard("nvte_tensor_data", || {
@@ -61,7 +61,7 @@ pub extern "C-unwind" fn nvte_tensor_data(tensor: NVTETensor) -> *mut c_void {
     .0
 }
 
-/// Address of the column-wise data; null for a null handle.
+/// Returns the address of the column-wise data, or null for a null handle.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_columnwise_data(tensor: NVTETensor) -> *mut c_void {
     guard("nvte_tensor_columnwise_data", || {
@@ -70,20 +70,21 @@ pub extern "C-unwind" fn nvte_tensor_columnwise_data(tensor: NVTETensor) -> *mut
     .0
 }
 
-/// A shape of `ndim` dimensions (at most 15); zeros if `data` is null.
+/// Makes a shape of `ndim` dimensions (at most 15), of zeros if `data` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_make_shape(data: *const usize, ndim: usize) -> NVTEShape {
     // SAFETY: the caller vouches for the array.
     guard("nvte_make_shape", || unsafe { make_shape(data, ndim) })
 }
 
-/// Logical shape: that of the row-wise data, else the one that the column-wise data stand for.
+/// Returns the logical shape: that of the row-wise data, otherwise the one that the column-wise data
+/// stand for.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_shape(tensor: NVTETensor) -> NVTEShape {
     guard("nvte_tensor_shape", || Ok(check::tensor("tensor", tensor)?.shape("tensor")?.to_c()))
 }
 
-/// Shape of the column-wise data as stored (transposed in most scaling modes).
+/// Returns the shape of the column-wise data as stored (transposed in most scaling modes).
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_columnwise_shape(tensor: NVTETensor) -> NVTEShape {
     guard("nvte_tensor_columnwise_shape", || {
@@ -91,7 +92,7 @@ pub extern "C-unwind" fn nvte_tensor_columnwise_shape(tensor: NVTETensor) -> NVT
     })
 }
 
-/// Number of dimensions of the logical shape.
+/// Returns the number of dimensions of the logical shape.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_ndims(tensor: NVTETensor) -> usize {
     guard("nvte_tensor_ndims", || {
@@ -99,7 +100,7 @@ pub extern "C-unwind" fn nvte_tensor_ndims(tensor: NVTETensor) -> usize {
     })
 }
 
-/// Dimension `dim` of the logical shape.
+/// Returns dimension `dim` of the logical shape.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_size(tensor: NVTETensor, dim: usize) -> usize {
     guard("nvte_tensor_size", || {
@@ -109,7 +110,7 @@ pub extern "C-unwind" fn nvte_tensor_size(tensor: NVTETensor, dim: usize) -> usi
     })
 }
 
-/// Bytes of the data of the logical shape; 0 for a null handle.
+/// Returns the bytes of the data of the logical shape, or 0 for a null handle.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_size_bytes(tensor: NVTETensor) -> usize {
     guard("nvte_tensor_size_bytes", || {
@@ -118,13 +119,13 @@ pub extern "C-unwind" fn nvte_tensor_size_bytes(tensor: NVTETensor) -> usize {
     })
 }
 
-/// Elements of the logical shape.
+/// Returns the number of elements of the logical shape.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_numel(tensor: NVTETensor) -> usize {
     guard("nvte_tensor_numel", || Ok(check::tensor("tensor", tensor)?.shape("tensor")?.numel()))
 }
 
-/// Bytes of one element (4 for a null handle). Errors: Float4E2M1, which has half a byte.
+/// Returns the bytes of one element (4 for a null handle). Errors: Float4E2M1, which has half a byte.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_element_size(tensor: NVTETensor) -> usize {
     guard("nvte_tensor_element_size", || {
@@ -136,7 +137,7 @@ pub extern "C-unwind" fn nvte_tensor_element_size(tensor: NVTETensor) -> usize {
     })
 }
 
-/// Bits of one element (32 for a null handle).
+/// Returns the bits of one element (32 for a null handle).
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_element_size_bits(tensor: NVTETensor) -> usize {
     guard("nvte_tensor_element_size_bits", || {
@@ -144,13 +145,13 @@ pub extern "C-unwind" fn nvte_tensor_element_size_bits(tensor: NVTETensor) -> us
     })
 }
 
-/// Element type of the data (Float32 for a null handle).
+/// Returns the element type of the data (Float32 for a null handle).
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_type(tensor: NVTETensor) -> NVTEDType {
     guard("nvte_tensor_type", || Ok(check::tensor_or_empty("tensor", tensor)?.dtype()))
 }
 
-/// Address of `amax`; null for a null handle. Errors: `amax` is not Float32.
+/// Returns the address of `amax`, or null for a null handle. Errors: `amax` is not Float32.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_amax(tensor: NVTETensor) -> *mut f32 {
     guard("nvte_tensor_amax", || {
@@ -159,7 +160,7 @@ pub extern "C-unwind" fn nvte_tensor_amax(tensor: NVTETensor) -> *mut f32 {
     .0
 }
 
-/// Address of `scale`; null for a null handle. Errors: `scale` is not Float32.
+/// Returns the address of `scale`, or null for a null handle. Errors: `scale` is not Float32.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_scale(tensor: NVTETensor) -> *mut f32 {
     guard("nvte_tensor_scale", || {
@@ -168,7 +169,7 @@ pub extern "C-unwind" fn nvte_tensor_scale(tensor: NVTETensor) -> *mut f32 {
     .0
 }
 
-/// Address of the row-wise `scale_inv`, whatever its type; null for a null handle.
+/// Returns the address of the row-wise `scale_inv`, whatever its type, or null for a null handle.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_scale_inv(tensor: NVTETensor) -> *mut f32 {
     guard("nvte_tensor_scale_inv", || {
@@ -177,7 +178,7 @@ pub extern "C-unwind" fn nvte_tensor_scale_inv(tensor: NVTETensor) -> *mut f32 {
     .0
 }
 
-/// Shape of the row-wise `scale_inv`; `(0)` for a null handle.
+/// Returns the shape of the row-wise `scale_inv`, or `(0)` for a null handle.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_scale_inv_shape(tensor: NVTETensor) -> NVTEShape {
     guard("nvte_tensor_scale_inv_shape", || {
@@ -212,7 +213,8 @@ pub unsafe extern "C-unwind" fn nvte_set_tensor_param(
     });
 }
 
-/// A buffer of a tensor; an unset one for a null handle. Deprecated: `nvte_get_tensor_param_v2`.
+/// Returns a buffer of a tensor; an unset one for a null handle. Deprecated:
+/// `nvte_get_tensor_param_v2`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_get_tensor_param(
     tensor: NVTETensor,
@@ -225,10 +227,10 @@ pub extern "C-unwind" fn nvte_get_tensor_param(
     })
 }
 
-/// Sets a parameter of a tensor from `size_in_bytes` bytes at `buf`: an `NVTEBasicTensor`, a
-/// `uint8_t` flag or an `int`, as the parameter says.
+/// Sets a parameter of a tensor from `size_in_bytes` bytes at `buf`: an `NVTEBasicTensor`, a `uint8_t`
+/// flag or an `int`, as the parameter says.
 ///
-/// Errors: unknown parameter; size too small; unknown dtype; more than 15 dimensions; a product of
+/// Errors: an unknown parameter; too few bytes; an unknown dtype; more than 15 dimensions; a product of
 /// dimensions past the address space.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_set_tensor_param_v2(
@@ -243,9 +245,9 @@ pub unsafe extern "C-unwind" fn nvte_set_tensor_param_v2(
     });
 }
 
-/// Copies a parameter of a tensor to `buf` and its size to `size_written` (may be null). With a null
-/// `buf` only the size. A null handle gives the values of an empty tensor. A call that fails writes
-/// nothing.
+/// Copies a parameter of a tensor to `buf`, and its size to `size_written` (null: nowhere). With a null
+/// `buf` only the size is written. A null handle gives the values of an empty tensor. A call that fails
+/// writes nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_get_tensor_param_v2(
     tensor: NVTETensor,
@@ -260,14 +262,14 @@ pub unsafe extern "C-unwind" fn nvte_get_tensor_param_v2(
     });
 }
 
-/// Scaling mode of a tensor; delayed tensor scaling for a null handle.
+/// Returns the scaling mode of a tensor; delayed tensor scaling for a null handle.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_tensor_scaling_mode(tensor: NVTETensor) -> NVTEScalingMode {
     guard("nvte_tensor_scaling_mode", || Ok(check::tensor_or_empty("tensor", tensor)?.mode))
 }
 
-/// Creates the 10 tensors of a pack, in delayed tensor scaling. `size` is left alone: attention wants it to be
-/// 0 at first, so begin with `NVTETensorPack pack = {0}`.
+/// Creates the 10 tensors of a pack, in delayed tensor scaling. `size` is left alone. Attention expects
+/// it to be 0 at first, so begin with `NVTETensorPack pack = {0}`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_tensor_pack_create(pack: *mut NVTETensorPack) {
     guard("nvte_tensor_pack_create", || {
@@ -302,8 +304,9 @@ pub extern "C-unwind" fn nvte_create_quantization_config() -> NVTEQuantizationCo
         .0
 }
 
-/// Copies an attribute to `buf` and its size to `size_written` (may be null). With a null `buf` only
-/// the size, and then `config` may be null. A call that fails writes nothing.
+/// Copies an attribute of a config to `buf`, and its size to `size_written` (null: nowhere). With a
+/// null `buf` only the size is written, and then `config` may be null. A call that fails writes
+/// nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_get_quantization_config_attribute(
     config: NVTEQuantizationConfig,
@@ -318,8 +321,8 @@ pub unsafe extern "C-unwind" fn nvte_get_quantization_config_attribute(
     });
 }
 
-/// Sets an attribute from `size_in_bytes` bytes at `buf`. Tensors stored here must live until the
-/// operators that use the config have been called.
+/// Sets an attribute of a config from `size_in_bytes` bytes at `buf`. Tensors that are stored this way
+/// must live until the operators that use the config have been called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_set_quantization_config_attribute(
     config: NVTEQuantizationConfig,
@@ -341,8 +344,8 @@ pub extern "C-unwind" fn nvte_destroy_quantization_config(config: NVTEQuantizati
     });
 }
 
-/// 1 if FP8 GEMM takes operands in any layout on the current device, 0 if each operand must be
-/// contiguous along the contracted dimension (Hopper and the CPU backend).
+/// Returns 1 if FP8 products take operands in any layout on the current device, or 0 if each operand
+/// must be contiguous along the contracted dimension (Hopper and the CPU backend).
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_is_non_tn_fp8_gemm_supported() -> i32 {
     guard("nvte_is_non_tn_fp8_gemm_supported", || Ok(i32::from(non_tn_fp8_gemm_supported()?)))
@@ -359,10 +362,13 @@ pub unsafe extern "C-unwind" fn nvte_memset(
     guard("nvte_memset", || memset(ptr, value as u8, size_in_bytes, stream));
 }
 
-/// `output[0] = 0`, `output[i + 1] = stride * (split_sizes[0] + ... + split_sizes[i])`, of device
-/// arrays with `num_splits` and `num_splits + 1` entries. Arithmetic wraps in 64 bits.
+/// Computes the offsets of parts from their sizes: `output[0] = 0`, `output[i + 1] = stride *
+/// (split_sizes[0] + ... + split_sizes[i])`.
 ///
-/// Errors: null arrays; no splits; `stride` not positive.
+/// Both are arrays on the device, with `num_splits` and `num_splits + 1` entries. Arithmetic wraps in
+/// 64 bits.
+///
+/// Errors: null arrays; no splits; a `stride` that is not positive.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_splits_to_offsets(
     split_sizes: *const i64,
@@ -376,8 +382,8 @@ pub unsafe extern "C-unwind" fn nvte_splits_to_offsets(
     });
 }
 
-/// `output[0] = 0`, `output[i + 1] = first_dims[0] * last_dims[0] + ... + first_dims[i] *
-/// last_dims[i]`.
+/// Computes the offsets of matrices from their dimensions: `output[0] = 0`, `output[i + 1] =
+/// first_dims[0] * last_dims[0] + ... + first_dims[i] * last_dims[i]`.
 ///
 /// Shapes: `[n]`, `[n]`, `[n + 1]`, n at least 1. Dtypes: Int32 or Int64 each; Int32 outputs wrap.
 #[unsafe(no_mangle)]
@@ -395,8 +401,9 @@ pub extern "C-unwind" fn nvte_splits_to_offsets_2d(
     });
 }
 
-/// `outputs[j][i] = strides[j] * (split_sizes[0] + ... + split_sizes[i])` for each output, preceded
-/// by a 0 where `include_leading_zero[j]` is not 0. `strides` and the flags are host arrays.
+/// Computes several arrays of offsets from the sizes of parts: `outputs[j][i] = strides[j] *
+/// (split_sizes[0] + ... + split_sizes[i])`, preceded by a 0 where `include_leading_zero[j]` is not 0.
+/// `strides` and `include_leading_zero` are host arrays.
 ///
 /// Shapes: `[n]` to `[n]` or `[n + 1]`. Dtypes: Int32 or Int64 each; Int32 outputs wrap.
 #[unsafe(no_mangle)]
@@ -428,10 +435,9 @@ pub unsafe extern "C-unwind" fn nvte_splits_to_offsets_multi(
     });
 }
 
-/// Creates a grouped tensor of `num_tensors` members. Destroy it with
-/// `nvte_destroy_grouped_tensor`.
+/// Creates a grouped tensor of `num_tensors` members. Destroy it with `nvte_destroy_grouped_tensor`.
 ///
-/// Errors: no members; `logical_shape` without exactly 2 dimensions.
+/// Errors: no members; a `logical_shape` that has not exactly 2 dimensions.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_create_grouped_tensor(
     scaling_mode: MaybeUninit<NVTEScalingMode>,
@@ -481,19 +487,19 @@ pub unsafe extern "C-unwind" fn nvte_get_grouped_tensor_param(
     });
 }
 
-/// Number of members; 0 for a null handle.
+/// Returns the number of members; 0 for a null handle.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_grouped_tensor_num_tensors(tensor: NVTEGroupedTensor) -> usize {
     guard("nvte_grouped_tensor_num_tensors", || Ok(grouped_or_empty(tensor)?.num_tensors))
 }
 
-/// Element type of the data; Float32 for a null handle.
+/// Returns the element type of the data; Float32 for a null handle.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_grouped_tensor_type(tensor: NVTEGroupedTensor) -> NVTEDType {
     guard("nvte_grouped_tensor_type", || Ok(grouped_or_empty(tensor)?.dtype()))
 }
 
-/// Scaling mode; delayed tensor scaling for a null handle.
+/// Returns the scaling mode; delayed tensor scaling for a null handle.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_grouped_tensor_scaling_mode(
     tensor: NVTEGroupedTensor,
@@ -501,7 +507,7 @@ pub extern "C-unwind" fn nvte_grouped_tensor_scaling_mode(
     guard("nvte_grouped_tensor_scaling_mode", || Ok(grouped_or_empty(tensor)?.mode))
 }
 
-/// Logical shape; `(0)` for a null handle.
+/// Returns the logical shape; `(0)` for a null handle.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvte_get_grouped_tensor_logical_shape(
     tensor: NVTEGroupedTensor,

@@ -11,8 +11,11 @@ use std::ptr::null;
 /// Transposes a matrix: `output[j][i] = input[i][j]`, bit by bit.
 ///
 /// Shapes: `[m, n]` to `[n, m]`, row-wise data of both.
-/// Dtypes: Float32, Float16, BFloat16, Float8E4M3, Float8E5M2, the same for both.
-/// Empty matrices: nothing is written.
+///
+/// Dtypes: Float32, Float16, BFloat16, Float8E4M3 or Float8E5M2, the same for both.
+///
+/// Notes: nothing is written to empty matrices.
+///
 /// Errors: other dtypes or shapes; an output that overlaps the input; null or misaligned pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_transpose(
@@ -27,10 +30,10 @@ pub unsafe extern "C-unwind" fn nvte_transpose(
     });
 }
 
-/// Casts a tensor and its transpose in one pass over the input: `nvte_quantize` to an output that
-/// has both directions.
+/// Casts a tensor and its transpose in one pass over the input: `nvte_quantize` to an output that has
+/// both directions.
 ///
-/// Errors: as `nvte_quantize`; a direction missing; `columnwise_scale_inv` at another address than
+/// Errors: as `nvte_quantize`; a direction missing; a `columnwise_scale_inv` at another address than
 /// `scale_inv`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_cast_transpose(
@@ -44,9 +47,11 @@ pub unsafe extern "C-unwind" fn nvte_cast_transpose(
     });
 }
 
-/// `nvte_cast_transpose` of `input_list[i]` to `output_list[i]` for each i below `num_tensors`, where
-/// the two `scale_inv` of an output may be apart. If any is wrong nothing is written at all; its message
-/// says `tensor i`.
+/// Casts `input_list[i]` and its transpose to `output_list[i]` as `nvte_cast_transpose` does, for each
+/// i below `num_tensors`. The two `scale_inv` of an output may be apart.
+///
+/// Errors: as `nvte_cast_transpose`, with `tensor i` in the message. If any tensor is wrong, nothing is
+/// written at all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_multi_cast_transpose(
     num_tensors: usize,
@@ -62,8 +67,8 @@ pub unsafe extern "C-unwind" fn nvte_multi_cast_transpose(
     });
 }
 
-/// `nvte_cast_transpose`, and the sums of the input over its rows: `nvte_quantize_dbias` to an output
-/// that has both directions, per tensor.
+/// Casts a tensor and its transpose per tensor, and sums the input over its rows: `nvte_quantize_dbias`
+/// to an output that has both directions.
 ///
 /// Errors: as `nvte_quantize_dbias` and `nvte_cast_transpose`.
 #[unsafe(no_mangle)]
@@ -83,15 +88,21 @@ pub unsafe extern "C-unwind" fn nvte_cast_transpose_dbias(
     });
 }
 
-/// Transposes FP8 data and sums their columns: `transposed_output[j][i] = input[i][j]`, bit by bit, and
-/// `dbias[j] = cast(sum over i of float(input[i][j]) * s)` with `s = transposed_output.scale_inv`, 1 if
-/// that is absent. Sums are float32, in an order that the shape alone decides.
+/// Transposes FP8 data and sums their columns.
 ///
-/// A workspace without a pointer is given the shape and the dtype that the call needs, and nothing
-/// else happens.
+/// What it computes: `transposed_output[j][i] = input[i][j]`, bit by bit, and `dbias[j] = cast(sum over
+/// i of float(input[i][j]) * s)` with `s = transposed_output.scale_inv`, 1 if that is absent. Sums are
+/// float32, in an order that only the shape decides.
+///
+/// Workspace: if it has no pointer, the call gives it the shape and the dtype that are needed, and does
+/// nothing else.
+///
 /// Shapes: `[m, n]` to `[n, m]`, row-wise data of both; dbias `[n]`.
+///
 /// Dtypes: Float8E4M3 or Float8E5M2 for both; dbias Float32, Float16 or BFloat16.
-/// Empty matrices: dbias is 0.
+///
+/// Notes: the dbias of an empty matrix is 0.
+///
 /// Errors: other dtypes or shapes; an input without `scale_inv`; a workspace that is too small; null or
 /// misaligned pointers.
 #[unsafe(no_mangle)]
@@ -112,13 +123,16 @@ pub unsafe extern "C-unwind" fn nvte_fp8_transpose_dbias(
     });
 }
 
-/// Swaps the first two dimensions: `output[j][i][...] = input[i][j][...]`, bit by bit.
+/// Swaps the first two dimensions of a tensor: `output[j][i][...] = input[i][j][...]`, bit by bit.
 ///
 /// Shapes: `[m, n, ...]` to `[n, m, ...]`, row-wise data of both.
+///
 /// Dtypes: any, the same for both.
-/// Empty tensors: nothing is written.
-/// Errors: other dtypes or shapes; Float4E2M1 in rows of part of a byte; an output that overlaps the input;
-/// null or misaligned pointers.
+///
+/// Notes: nothing is written to empty tensors.
+///
+/// Errors: other dtypes or shapes; Float4E2M1 whose rows are not whole bytes; an output that overlaps
+/// the input; null or misaligned pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_swap_first_dims(
     input: NVTETensor,
@@ -130,11 +144,13 @@ pub unsafe extern "C-unwind" fn nvte_swap_first_dims(
     });
 }
 
-/// Transposes a matrix of Float4E2M1 elements, which is given as bytes of two elements, the first in the
-/// low bits: element (k, m) of the output is element (m, k) of the input.
+/// Transposes a matrix of Float4E2M1 elements: element (k, m) of the output is element (m, k) of the
+/// input. The matrix is given as bytes of two elements, the first in the low bits.
 ///
-/// Shapes: `[m, k / 2]` to `[k, m / 2]` bytes, m even. Dtypes: Byte. Not in place.
-/// Empty matrices: nothing is written.
+/// Shapes: `[m, k / 2]` to `[k, m / 2]` bytes, m even. Dtypes: Byte.
+///
+/// Notes: the output must not be the input. Nothing is written to empty matrices.
+///
 /// Errors: other dtypes or shapes; null pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_nvfp4_data_transpose(
@@ -148,12 +164,15 @@ pub unsafe extern "C-unwind" fn nvte_nvfp4_data_transpose(
     });
 }
 
-/// Block scales of the transpose of an NVFP4 matrix that has one scale for each 16 x 16:
-/// `output[r][c] = input[16 c][r / 16]` if `r / 16 < K_tiles`, else 0, for all r and `c < M_tiles`.
+/// Computes the block scales of the transpose of an NVFP4 matrix that has one scale for each 16 x 16
+/// elements: `output[r][c] = input[16 c][r / 16]` if `r / 16 < K_tiles`, otherwise 0, for all r and `c
+/// < M_tiles`.
 ///
-/// Shapes: input `[R, C]` with `R > 16 (M_tiles - 1)` and `C >= K_tiles`, output `[any, M_tiles]` or wider,
-/// further columns of which are not written. Dtypes: Byte.
-/// Empty: nothing is written.
+/// Shapes: input `[R, C]` with `R > 16 (M_tiles - 1)` and `C >= K_tiles`; output `[any, M_tiles]` or
+/// wider, of which further columns are not written. Dtypes: Byte.
+///
+/// Notes: nothing is written to empty tensors.
+///
 /// Errors: other dtypes or shapes; null pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_nvfp4_scale_transpose(

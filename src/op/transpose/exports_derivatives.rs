@@ -7,10 +7,11 @@ use crate::backend::args::Function::*;
 use crate::error::guard;
 use crate::workspace::{self, Asks};
 
-/// `nvte_cast_transpose_dbias` of `v = f'(act_input) * input` in place of the input, with the f of
+/// Casts and transposes the gradient of an activation, and sums it over its rows:
+/// `nvte_cast_transpose_dbias` of `v = f'(act_input) * input` instead of the input, with the f of
 /// `nvte_gelu`.
 ///
-/// For v see `nvte_quantize_dbias_dgelu`.
+/// v is that of `nvte_quantize_dbias_dgelu`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_cast_transpose_dbias_dgelu(
     input: NVTETensor,
@@ -32,11 +33,14 @@ pub unsafe extern "C-unwind" fn nvte_cast_transpose_dbias_dgelu(
     });
 }
 
-/// `nvte_cast_transpose` of the gradient of `f(a) * g`: with act_input = (a | g) in halves, of
-/// `(f'(a) * input * g | input * f(a))` in Float32, with the f of `nvte_gelu`.
+/// Casts and transposes the gradient of a gated activation: with act_input = (a | g) in halves,
+/// `nvte_cast_transpose` of `(f'(a) * input * g | input * f(a))` in Float32, with the f of
+/// `nvte_gelu`.
 ///
 /// Shapes: input `[..., n]`, act_input and the output `[..., 2 n]`.
+///
 /// Dtypes: Float32, Float16, BFloat16, the same for both inputs; output as for `nvte_quantize`.
+///
 /// Errors: as `nvte_cast_transpose`; inputs that do not fit each other.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_dgeglu_cast_transpose(
@@ -54,7 +58,8 @@ pub unsafe extern "C-unwind" fn nvte_dgeglu_cast_transpose(
     });
 }
 
-/// `nvte_cast_transpose_dbias` of `v = f'(act_input) * input` in place of the input, with the f of
+/// Casts and transposes the gradient of an activation, and sums it over its rows:
+/// `nvte_cast_transpose_dbias` of `v = f'(act_input) * input` instead of the input, with the f of
 /// `nvte_silu`.
 ///
 /// Otherwise as `nvte_cast_transpose_dbias_dgelu`.
@@ -79,8 +84,9 @@ pub unsafe extern "C-unwind" fn nvte_cast_transpose_dbias_dsilu(
     });
 }
 
-/// `nvte_cast_transpose` of the gradient of `f(a) * g`: with act_input = (a | g) in halves, of
-/// `(f'(a) * input * g | input * f(a))` in Float32, with the f of `nvte_silu`.
+/// Casts and transposes the gradient of a gated activation: with act_input = (a | g) in halves,
+/// `nvte_cast_transpose` of `(f'(a) * input * g | input * f(a))` in Float32, with the f of
+/// `nvte_silu`.
 ///
 /// Otherwise as `nvte_dgeglu_cast_transpose`.
 #[unsafe(no_mangle)]
@@ -99,7 +105,8 @@ pub unsafe extern "C-unwind" fn nvte_dswiglu_cast_transpose(
     });
 }
 
-/// `nvte_cast_transpose_dbias` of `v = f'(act_input) * input` in place of the input, with the f of
+/// Casts and transposes the gradient of an activation, and sums it over its rows:
+/// `nvte_cast_transpose_dbias` of `v = f'(act_input) * input` instead of the input, with the f of
 /// `nvte_relu`.
 ///
 /// Otherwise as `nvte_cast_transpose_dbias_dgelu`.
@@ -124,8 +131,9 @@ pub unsafe extern "C-unwind" fn nvte_cast_transpose_dbias_drelu(
     });
 }
 
-/// `nvte_cast_transpose` of the gradient of `f(a) * g`: with act_input = (a | g) in halves, of
-/// `(f'(a) * input * g | input * f(a))` in Float32, with the f of `nvte_relu`.
+/// Casts and transposes the gradient of a gated activation: with act_input = (a | g) in halves,
+/// `nvte_cast_transpose` of `(f'(a) * input * g | input * f(a))` in Float32, with the f of
+/// `nvte_relu`.
 ///
 /// Otherwise as `nvte_dgeglu_cast_transpose`.
 #[unsafe(no_mangle)]
@@ -144,7 +152,8 @@ pub unsafe extern "C-unwind" fn nvte_dreglu_cast_transpose(
     });
 }
 
-/// `nvte_cast_transpose_dbias` of `v = f'(act_input) * input` in place of the input, with the f of
+/// Casts and transposes the gradient of an activation, and sums it over its rows:
+/// `nvte_cast_transpose_dbias` of `v = f'(act_input) * input` instead of the input, with the f of
 /// `nvte_qgelu`.
 ///
 /// Otherwise as `nvte_cast_transpose_dbias_dgelu`.
@@ -169,8 +178,9 @@ pub unsafe extern "C-unwind" fn nvte_cast_transpose_dbias_dqgelu(
     });
 }
 
-/// `nvte_cast_transpose` of the gradient of `f(a) * g`: with act_input = (a | g) in halves, of
-/// `(f'(a) * input * g | input * f(a))` in Float32, with the f of `nvte_qgelu`.
+/// Casts and transposes the gradient of a gated activation: with act_input = (a | g) in halves,
+/// `nvte_cast_transpose` of `(f'(a) * input * g | input * f(a))` in Float32, with the f of
+/// `nvte_qgelu`.
 ///
 /// Otherwise as `nvte_dgeglu_cast_transpose`.
 #[unsafe(no_mangle)]
@@ -189,7 +199,8 @@ pub unsafe extern "C-unwind" fn nvte_dqgeglu_cast_transpose(
     });
 }
 
-/// `nvte_cast_transpose_dbias` of `v = f'(act_input) * input` in place of the input, with the f of
+/// Casts and transposes the gradient of an activation, and sums it over its rows:
+/// `nvte_cast_transpose_dbias` of `v = f'(act_input) * input` instead of the input, with the f of
 /// `nvte_srelu`.
 ///
 /// Otherwise as `nvte_cast_transpose_dbias_dgelu`.
@@ -214,8 +225,9 @@ pub unsafe extern "C-unwind" fn nvte_cast_transpose_dbias_dsrelu(
     });
 }
 
-/// `nvte_cast_transpose` of the gradient of `f(a) * g`: with act_input = (a | g) in halves, of
-/// `(f'(a) * input * g | input * f(a))` in Float32, with the f of `nvte_srelu`.
+/// Casts and transposes the gradient of a gated activation: with act_input = (a | g) in halves,
+/// `nvte_cast_transpose` of `(f'(a) * input * g | input * f(a))` in Float32, with the f of
+/// `nvte_srelu`.
 ///
 /// Otherwise as `nvte_dgeglu_cast_transpose`.
 #[unsafe(no_mangle)]

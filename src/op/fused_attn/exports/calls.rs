@@ -81,7 +81,7 @@ pub(super) struct ForwardCall {
     pub(super) s: NVTETensor,
     pub(super) o: NVTETensor,
     pub(super) pack: *mut NVTETensorPack,
-    /// Of queries, of keys and values, both again with padding.
+    /// Cumulative lengths of queries and of keys, and both again with padding.
     pub(super) cu_seqlens: [NVTETensor; 4],
     pub(super) page_tables: [NVTETensor; 2],
     pub(super) rng_state: NVTETensor,
@@ -200,7 +200,7 @@ impl Slots {
     /// their number (0).
     fn handles<'a>(&self, pack: &'a NVTETensorPack) -> Result<&'a [NVTETensor]> {
         let size = pack.size;
-        // The state of the generator follows the outputs.
+        // The state of the generator follows the slots that are outputs.
         let least = self.0.iter().take_while(|slot| slot.input.is_none()).count() + 1;
         if size != 0 && size < least {
             let expected = format!("0 or at least {least}");
@@ -246,7 +246,7 @@ pub(super) struct BackwardCall {
     pub(super) gradients: [NVTETensor; 3],
     pub(super) dbias: NVTETensor,
     pub(super) doffset: NVTETensor,
-    /// Of queries, of keys and values, both again with padding.
+    /// Cumulative lengths of queries and of keys, and both again with padding.
     pub(super) cu_seqlens: [NVTETensor; 4],
     pub(super) workspace: NVTETensor,
     pub(super) stream: cudaStream_t,

@@ -13,7 +13,7 @@ const FLAG: Attribute = (1, 0);
 const TRUE: Attribute = (1, 1);
 const NUMBER: Attribute = (8, 0);
 const HANDLE: Attribute = (8, 0);
-/// No window.
+/// A window size of -1, which is none.
 const UNBOUNDED: Attribute = (8, u64::MAX);
 const ZERO: Attribute = (4, 0);
 const ONE: Attribute = (4, 1f32.to_bits() as u64);

@@ -25,9 +25,10 @@ from_c_enum!(NVTE_QKV_Layout, "an NVTE_QKV_Layout from 0 to 26");
 pub(super) struct COptions {
     pub(super) layout: i32,
     pub(super) o_format: i32,
-    /// Of the scales of blocks, which no attention takes: any format will do, but it must be one.
+    /// The format of the scales of blocks. No attention takes blocks, so it has no influence, but it
+    /// must be a format.
     pub(super) qkv_scale_inv_format: i32,
-    /// Of the backward pass.
+    /// Options of the backward pass alone.
     pub(super) gradients: Option<CGradients>,
     pub(super) mask: i32,
     pub(super) bias: i32,
