@@ -16,7 +16,7 @@ use std::time::{Instant, SystemTime};
 struct Compiler<'a> {
     toolkit: &'a Toolkit,
     flags: Vec<String>,
-    /// Of this profile, and shared by all clones.
+    /// Folder of the objects of this profile, which all clones share.
     store: PathBuf,
     cache: Option<PathBuf>,
 }
@@ -37,7 +37,8 @@ pub fn build(root: &Path, toolkit: &Toolkit) {
     let with_lines = flags.iter().any(|flag| flag == "-lineinfo");
     let mut common = DefaultHasher::new();
     flags.hash(&mut common);
-    // Not hashed: a checkout elsewhere keeps the objects of a copied target folder.
+    // Include folders are not hashed, so that a checkout elsewhere keeps the objects of a copied
+    // target folder.
     flags.extend(folders.iter().map(|folder| format!("-I{}", folder.display())));
     toolkit.answer("--version").hash(&mut common);
     let compiler = Compiler { toolkit, flags, store: object_store(), cache: object_cache() };
@@ -105,17 +106,18 @@ impl Compiler<'_> {
             && publish(&cached.with_extension("seconds"), &time).is_ok()
             && publish(cached, object).is_ok()
         {
-            // It has been used today.
+            // The times of the files say that the object has been used today.
             for path in [cached.clone(), cached.with_extension("seconds")] {
                 let _ = File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
             }
             fs::write(&stamp, key).unwrap();
             return;
         }
-        // An interrupted compiler leaves half an object.
+        // An interrupted compiler may leave half an object, so the old stamp goes first.
         let _ = fs::remove_file(&stamp);
         let seconds = self.compile(job);
-        // For the list of `cargo xtask bench kernels`, and for the order of the next build.
+        // The seconds are for the list of `cargo xtask bench kernels`, and for the order of the next
+        // build.
         fs::write(&time, format!("{seconds:.1}")).unwrap();
         fs::write(&stamp, key).unwrap();
         if let Some(cached) = cached {

@@ -46,7 +46,7 @@ fn main() {
     }
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap());
     let Some(toolkit) = Toolkit::find(&root) else {
-        // Looked at again after `cargo xtask setup`.
+        // `cargo xtask setup` may add a compiler there.
         println!("cargo:rerun-if-changed=target/tools");
         println!(
             "cargo:warning=no CUDA compiler found: building the CPU backend only. Run `cargo xtask setup` \

@@ -64,7 +64,7 @@ impl Toolkit {
             ["-O3", "-std=c++17", "-Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra"]
                 .map(String::from)
                 .into();
-        // For profilers and sanitizers; more than half of an object's size.
+        // Line tables are for profilers and sanitizers; they are more than half of an object's size.
         if env::var("NVTE_LINEINFO").is_ok_and(|wish| wish == "1") {
             flags.push("-lineinfo".into());
         }
@@ -106,7 +106,7 @@ fn architectures() -> Vec<String> {
     }
 }
 
-/// Those of the GPUs that the driver shows.
+/// The architectures of the GPUs that the driver shows.
 fn native_architectures() -> Vec<String> {
     const QUERY: [&str; 2] = ["--query-gpu=compute_cap", "--format=csv,noheader"];
     let hint = "NVTE_CUDA_ARCHS=native builds for the GPUs of this machine; name the architectures \

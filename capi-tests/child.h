@@ -8,7 +8,7 @@
 
 #include "support.h"
 
-// As fork, but never fails, and what was printed is printed once.
+// Like fork(), but it never fails, and what was printed before is printed once.
 static inline pid_t fork_child(void) {
   fflush(NULL);
   pid_t pid = fork();

@@ -125,8 +125,8 @@ pub fn apart(inputs: &[Memory], outputs: &[Memory]) -> Result<()> {
     Ok(())
 }
 
-/// As [`apart`], of one output that may also be exactly an input: each element is then read by the thread
-/// that writes it, before that.
+/// As [`apart`], for one output that may also be exactly an input, because the thread that writes an
+/// element has read it before.
 pub fn apart_or_same(inputs: &[Memory], output: &Memory) -> Result<()> {
     let same = |input: &Memory| (input.start, input.bytes) == (output.start, output.bytes);
     let mut others = inputs.iter().filter(|input| !same(input));
@@ -504,7 +504,7 @@ pub fn grouped_scales(
     let least = match uniform {
         _ if per_tensor => n,
         true => entries(0).saturating_mul(n),
-        // All members may be empty.
+        // If the group or its scales have no elements, all members may be empty.
         false if buffer.shape.numel() == 0 || shape.0 * shape.1 == 0 => 0,
         false => entries(1),
     };
@@ -519,7 +519,7 @@ pub fn grouped_scales(
         let room = buffer.shape.numel();
         if group.first_dims.is_null() != group.last_dims.is_null() && entries(group.most_dim) > room
         {
-            // The largest size that fits; none does not.
+            // Bisection: `fits` always fits, `too_large` never does.
             let (mut fits, mut too_large) = (0, group.most_dim);
             while too_large - fits > 1 {
                 let dim = fits.midpoint(too_large);

@@ -90,7 +90,7 @@ pub fn group(
     let first = read("first_dims", group.first_dims)?;
     let last = read("last_dims", group.last_dims)?;
     let offsets = read("tensor_offsets", group.offsets)?;
-    // Not read back, because the stream is being captured.
+    // Arrays are not read back while the stream is being captured.
     let unread = |values: *const i64, read: &Option<_>| !values.is_null() && read.is_none();
     if unread(group.first_dims, &first)
         || unread(group.last_dims, &last)

@@ -33,11 +33,11 @@ pub enum Level {
     None,
     /// Messages of failing calls.
     Error,
-    /// Also arguments that are legal but probably not meant.
+    /// Messages, and also arguments that are legal but probably not meant.
     Check,
-    /// Also the backends and implementations chosen, and why others declined.
+    /// The same, and also the backends and implementations chosen, and why others declined.
     Dispatch,
-    /// Also one line for each operator run.
+    /// The same, and also one line for each operator run.
     Exec,
 }
 
@@ -212,7 +212,7 @@ fn number(name: &str, least: usize, most: usize) -> Result<usize, String> {
         .ok_or_else(|| format!("{name}: expected a number from {least} to {most}, got {value:?}"))
 }
 
-/// For variables whose wrong values are reported but harmless.
+/// A variable whose wrong values are reported but harmless: they count as the default.
 fn or_default<T>(value: Result<T, String>, default: T) -> T {
     value.unwrap_or_else(|message| {
         warn(format_args!("{message}; using the default"));

@@ -55,7 +55,7 @@ impl Error {
 
 /// The messages of a thread's failing calls.
 struct Messages {
-    /// Of the call whose status is kept.
+    /// The message of the call whose status is kept.
     first: Option<CString>,
     newest: Option<CString>,
 }
@@ -116,7 +116,8 @@ fn pointer(of: impl FnOnce(&mut Messages) -> Option<&CStr>) -> *const c_char {
     text.flatten().unwrap_or(NO_MESSAGE.as_ptr())
 }
 
-/// None while the thread is ending, or in a signal handler that interrupted this function.
+/// Calls `body` with the messages of this thread; none while the thread is ending, or in a signal
+/// handler that interrupted this function.
 fn with_messages<R>(body: impl FnOnce(&mut Messages) -> R) -> Option<R> {
     let apply =
         |messages: &RefCell<Messages>| messages.try_borrow_mut().ok().map(|mut m| body(&mut m));

@@ -123,7 +123,7 @@ impl Curve for Relu {
     }
 }
 
-/// Squared.
+/// ReLU, squared.
 #[derive(Clone, Copy)]
 pub(crate) struct Srelu;
 

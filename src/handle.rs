@@ -273,7 +273,8 @@ impl<T: Clone + 'static> Slab<T> {
         Error::argument(argument, format!("a live {}", self.kind), "a handle already destroyed")
     }
 
-    /// What a handle of this kind says; whether its slot exists is seen when it is looked up.
+    /// The place that a handle of this kind names. Whether its slot exists is seen when it is looked
+    /// up.
     #[inline]
     fn decode(&self, argument: impl Display, handle: *const c_void) -> Result<Place> {
         let bits = handle as usize as u64;

@@ -321,7 +321,7 @@ mod tests {
         let value = |code: u8| f64::from(e2m1_value(code));
         let nearest = |x: f32| {
             let (a, sign) = (f64::from(x.abs()), u8::from(x.is_sign_negative()) * 8);
-            // Of two that are equally near the even one comes first.
+            // Of two codes that are equally near, the even one comes first.
             let order = [0u8, 2, 4, 6, 1, 3, 5, 7];
             let near = order
                 .into_iter()

@@ -142,7 +142,7 @@ impl Scaling {
         self.padding[0] > 1
     }
 
-    /// Whether a direction's data are stored transposed.
+    /// Whether the data of a direction are stored transposed.
     pub const fn transposed(&self, colwise: bool) -> bool {
         colwise && self.transposes
     }

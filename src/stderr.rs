@@ -1,4 +1,4 @@
-//! Lines on stderr.
+//! Writes lines to stderr.
 #![allow(unsafe_code)]
 
 use std::fmt::Arguments;

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 /// The modules from the lowest floor to the highest. A folder of which no file is listed is one module.
 const FLOORS: &[&str] = &[
-    // What needs nothing of this library: the types of C, number formats, lines on stderr, locks around fork().
+    // Modules that need nothing of this library: the types of C, number formats, lines on stderr,
+    // locks around fork().
     "types",
     "scaling",
     "numeric",
     "stderr",
     "fork",
-    // What every call needs.
+    // Modules that every call needs.
     "env",
     "verbose",
     "error",
@@ -34,7 +35,7 @@ const FLOORS: &[&str] = &[
     "backend::cublaslt",
     "backend::cuda",
     "backend",
-    // What the checks of operators share.
+    // Checks that the operators share.
     "check",
     "device_check",
     "workspace",
@@ -64,12 +65,12 @@ const FLOORS: &[&str] = &[
     "op::swizzle",
     "op::topk",
     "op",
-    // The table of what operators do on the CPU.
+    // The table of the functions of the CPU backend.
     "cpu_table",
     // Layers, and their C functions.
     "nn",
     "nn::capi",
-    // What happens when the library is loaded.
+    // What runs when the library is loaded.
     "start",
 ];
 

@@ -309,7 +309,7 @@ static void output_check(const Output *o, const Case *c) {
   if (c->grad) CHECK(memcmp(buffer_read(c->grad), c->grads, c->grad->bytes) == 0, "grad changed");
 }
 
-// The same bytes everywhere.
+// Checks that two outputs have the same bytes everywhere.
 static void outputs_equal(const Output *a, const Output *b) {
   for (int col = 0; col < 2; col++) {
     if (!a->data[col]) continue;
@@ -354,7 +354,7 @@ static void test_per_tensor(void) {
                       c.misaligned || o.misaligned ? " misaligned" : "")) {
         continue;
       }
-      // Every magnitude, unless a product of two could overflow on the way.
+      // Values of every magnitude, unless a product of two could overflow on the way.
       if (k % 5 == 0 && !c.backward && !c.of->gate)
         c.values = mixed_values(c.in, numel(c.shape), false);
       case_build(&c);
@@ -366,7 +366,7 @@ static void test_per_tensor(void) {
   }
 }
 
-// v rounded to the input's dtype, cast by nvte_quantize.
+// In blocks the output is v rounded to the input's dtype, cast by nvte_quantize.
 static void test_blocks(void) {
   const NVTEScalingMode modes[] = {NVTE_MXFP8_1D_SCALING, NVTE_BLOCK_SCALING_1D,
                                    NVTE_BLOCK_SCALING_2D, NVTE_DELAYED_TENSOR_SCALING};
@@ -384,7 +384,7 @@ static void test_blocks(void) {
                   .misaligned = k % 11 == 1};
       o.swizzled = o.mode == NVTE_MXFP8_1D_SCALING && k % 5 < 2;
       if (o.mode == NVTE_DELAYED_TENSOR_SCALING) {
-        // Here v is not rounded on the way.
+        // With a Float32 input v is not rounded on the way.
         c.in = kNVTEFloat32;
         o.has_scale = k % 3 == 0;
       }
@@ -1061,7 +1061,7 @@ static void test_groups(void) {
   }
 }
 
-// As the function with scales of the rows, then a cast.
+// The output must be that of the function with scales of the rows, then of a cast.
 static void test_group_scaled(void) {
   for (int k = 0; k < 36; k++) {
     for (size_t kind = 0; kind < 2; kind++) {

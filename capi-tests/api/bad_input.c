@@ -35,7 +35,7 @@ typedef struct Args {
   (DTYPE(kNVTEByte) | DTYPE(kNVTEInt16) | DTYPE(kNVTEInt32) | DTYPE(kNVTEInt64) | \
    DTYPE(kNVTEFloat8E8M0) | DTYPE(kNVTEFloat4E2M1))
 #define FP8 (DTYPE(kNVTEFloat8E4M3) | DTYPE(kNVTEFloat8E5M2))
-// Of what must hold one Float32.
+// Wrong forms of what must hold one Float32.
 #define NO_FLOAT (LONGER | MISALIGNED | DTYPE(kNVTEFloat16) | DTYPE(kNVTEInt32))
 #define OTHER_MODES                                                                          \
   (MODE(NVTE_MXFP8_1D_SCALING) | MODE(NVTE_BLOCK_SCALING_1D) | MODE(NVTE_BLOCK_SCALING_2D) | \
@@ -320,7 +320,7 @@ static const Wrong kMxfp8Wrongs[] = {
     {"output.scale_inv.dtype", 1, ROW, MODE(NVTE_BLOCK_SCALING_1D)},
     {"output.amax", 1, AMAX, NO_FLOAT}};
 
-// The other way: input and output change places.
+// The opposite direction: input and output change places.
 static void build_back(Args *args, NVTEScalingMode mode) {
   build_blocks(args, mode);
   NVTETensor high = args->t[0];

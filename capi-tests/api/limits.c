@@ -206,7 +206,7 @@ static int run_without_memory(const Work *w) {
   NEED(nvtex_last_status() == NVTEX_OK);
   for (size_t i = 0; i < (size_t)M * M; i++) NEED(z[i] == (i % 2 ? 2 : -2));
 
-  // Nothing of the failure stays.
+  // The failure must leave no trace.
   NEED(setrlimit(RLIMIT_AS, &before) == 0);
   nvte_cublas_gemm(ta, ta, td, w->none, w->none, true, false, false, w->workspace, false, false, 0,
                    NULL);

@@ -223,7 +223,7 @@ static void test_shapes(void) {
       for (size_t o = 0; o < COUNT(kFloats); o++) {
         for (int k = 0; k < 6; k++) {
           NVTEShape shape = shape_at(s);
-          if (numel(shape) > 500000 && (i + o + (size_t)k) % 5) continue;  // time
+          if (numel(shape) > 500000 && (i + o + (size_t)k) % 5) continue;  // Skipped to save time.
           Directions directions = (Directions)(k / 2 + 1);
           bool misaligned = k % 2;
           if (!case_begin("quantize %s %s %s %s%s", shape_text(shape),

@@ -108,7 +108,7 @@ static void *area_values(NVTEDType dtype, size_t rows, size_t cols) {
       double u = random_uniform(-1, 1), x = u;
       switch (kind[r / 32 * across + c / 32]) {
         case 0:
-          continue;  // any bits
+          continue;  // The block keeps random bits.
         case 1:
           x = u < 0 ? -0.0 : 0.0;
           break;
@@ -541,7 +541,7 @@ static void test_dequantize(void) {
     for (size_t m = 0; m < COUNT(kModes); m++) {
       for (int k = 0; k < 36; k++) {
         NVTEShape shape = shape_at(s);
-        if (numel(shape) > 50000 && k % 7) continue;  // time
+        if (numel(shape) > 50000 && k % 7) continue;  // Skipped to save time.
         NVTEDType to = kHighPrecision[k % 3];
         Blocks b = {.mode = kModes[m],
                     .out = kFloat8[k / 3 % 2],

@@ -213,7 +213,7 @@ static NVTEShape shape_at(size_t i) {
 static void test_quantize(void) {
   for (size_t s = 0; numel(shape_at(s)) > 0; s++) {
     for (int k = 0; k < 6 * 4 * 6; k++) {
-      if (numel(shape_at(s)) > 10000 && k % 5 != (int)s % 5) continue;  // time
+      if (numel(shape_at(s)) > 10000 && k % 5 != (int)s % 5) continue;  // Skipped to save time.
       Fused f = {.mode = kAllModes[k / 6 % 4],
                  .function = (Function)(k % 6),
                  .in = kHighPrecision[(k / 24 + k) % 3],
@@ -232,7 +232,7 @@ static void test_quantize(void) {
 static void test_cast_transpose(void) {
   for (size_t s = 0; numel(shape_at(s)) > 0; s++) {
     for (int k = 0; k < 2 * 6 * 3; k++) {
-      if (numel(shape_at(s)) > 10000 && k % 3 != (int)s % 3) continue;  // time
+      if (numel(shape_at(s)) > 10000 && k % 3 != (int)s % 3) continue;  // Skipped to save time.
       Fused f = {.function = (Function)(k % 6),
                  .gated = k / 6 % 2,
                  .transpose = true,
@@ -249,7 +249,7 @@ static void test_cast_transpose(void) {
   }
 }
 
-// More tiles than blocks are resident at a time: 272, of which some are partial.
+// There are 272 tiles, more than blocks are resident at a time, and some of them are partial.
 static void test_tiles(void) {
   for (int gated = 0; gated < 2; gated++) {
     Fused f = {.function = gated ? F_SILU : F_GELU,
@@ -265,7 +265,7 @@ static void test_tiles(void) {
   }
 }
 
-// Odd columns, which halves do not allow.
+// Odd numbers of columns, which forms with halves do not allow.
 static void test_odd(void) {
   const NVTEShape shapes[] = {SHAPE(1, 1), SHAPE(1, 3221), SHAPE(3001, 1), SHAPE(33, 65),
                               SHAPE(2600, 3)};

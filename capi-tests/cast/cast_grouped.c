@@ -193,7 +193,7 @@ static void grouped_build(Grouped *g) {
     if (!is_fp8(g->out)) continue;
     size_t entries = scales_before(g, col, count);
     g->scales[col] = buffer(entries * scale_size(g->mode));
-    // (0) would be no buffer at all.
+    // A shape of (0) would be no buffer at all.
     NVTEShape shape = entries ? SHAPE(entries) : SHAPE(0, 1);
     set_field(g->out_tensor, kScaleInv[col], g->scales[col]->ptr, type, shape);
   }
@@ -310,7 +310,7 @@ static void grouped_check(const Grouped *g) {
     check_matrix(&m);
     if (g->dbias) check_dbias(g->in, rows, cols, e, dbias + t * cols * in_size);
   }
-  // What lies between and after the members.
+  // Bytes between and after the members must not change.
   for (int col = 0; col < 2; col++) {
     if (!data[col]) continue;
     for (size_t t = 0; t < group->count; t++) {
@@ -375,7 +375,7 @@ static void test_groups(void) {
   }
 }
 
-// More members than a search for one looks at together.
+// A group of more members than a search for one looks at together.
 static void test_many(void) {
   static Group many[2] = {{"300 of rows", VARYING_FIRST, MAX_MEMBERS, {{0}}, 5, 0},
                           {"300 of columns", VARYING_LAST, MAX_MEMBERS, {{0}}, 0, 0}};

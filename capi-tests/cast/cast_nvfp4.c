@@ -21,7 +21,7 @@ typedef struct Case {
   int e4m3_max;
   float noop;  // 0 for none
   uint64_t rng[2];
-  // Filled in by the run.
+  // These fields are filled in by the run.
   float *x;
   float amax[2];
   Buffer *data[2], *scales[2], *amaxes[2];
@@ -212,7 +212,7 @@ static NVTETensor build(Case *c, NVTETensor *input) {
   for (size_t i = 0; i < n; i++) {
     double v = random_uniform(-1, 1);
     v *= ldexp(1, (int)(random_u64() % 12) - 6);
-    // Ties between codes: multiples of a quarter.
+    // Some values are multiples of a quarter, which are ties between codes.
     if (random_u64() % 4 == 0) v = (double)(random_u64() % 49) / 4 - 6;
     if (random_u64() % 32 == 0) v = random_u64() % 2 ? 0.0 : -0.0;
     if (c->specials && random_u64() % 64 == 0) v = random_u64() % 2 ? NAN : -1e-30;
@@ -339,7 +339,7 @@ static void test_quantize(void) {
                     .rng = {0x123456789ABCDEF, UINT64_MAX - 3}};
           bool blocks = c.rows % 16 == 0 && c.cols % 16 == 0;
           if (mode >= SCALED && !blocks) continue;
-          // The reference takes long for these.
+          // The reference takes long for these modes.
           if (mode == ABSOLUTE_SQUARE && c.rows * c.cols > 4096) continue;
           if (c.rows * c.cols > 40000 && mode > SQUARE) continue;
           if (mode == SCALED && directions == COLWISE) continue;

@@ -70,7 +70,7 @@ static inline void put_element(Elements e, size_t i, Function f, double a, doubl
   e.error[i] = is_exact(f) ? 0 : 1e-5 * fabs(product) + 3e-6 * fmax(fabs(b), fabs(b * c));
 }
 
-// v = f'(act) * input, or the input.
+// The elements v = f'(act) * input, or the input.
 static inline void derivative_elements(Elements e, Function f, NVTEDType dtype, const void *input,
                                        const void *act, size_t n) {
   for (size_t i = 0; i < n; i++) {
@@ -271,7 +271,7 @@ static inline bool check_block(const Matrix *m, int col, size_t top, size_t left
   return true;
 }
 
-// `entries`: of the scale matrix, padding included.
+// `entries` is the number of entries of the scale matrix, padding included.
 static inline void check_matrix(const Matrix *m) {
   for (int col = 0; col < 2; col++) {
     if (!m->data[col] || m->rows * m->cols == 0) continue;

@@ -98,7 +98,7 @@ static void set(NVTEGroupedTensor t, NVTEGroupedTensorParam param, void *ptr, NV
 
 static NVTEGroupedTensor keep(NVTEGroupedTensor t) { return g_tensors[g_tensor_count++] = t; }
 
-// Of members of 128 rows and `width` columns, if the arrays are good.
+// A group of members of 128 rows and `width` columns, if the arrays are good.
 static NVTEGroupedTensor group_of(const Arrays *a, NVTEScalingMode mode, size_t width) {
   NVTEShape shape = a->class == ROWS   ? SHAPE(COUNT_ * SIDE, width)
                     : a->class == COLS ? SHAPE(SIDE, COUNT_ * width)
@@ -112,7 +112,7 @@ static NVTEGroupedTensor group_of(const Arrays *a, NVTEScalingMode mode, size_t 
   }
   int64_t offsets[COUNT_ + 1];
   for (int i = 0; i <= COUNT_; i++) {
-    // Those of good arrays are of 128 columns.
+    // The offsets of good arrays are for 128 columns.
     offsets[i] = a->offsets[i] == i * SIDE * SIDE ? i * SIDE * (int64_t)width : a->offsets[i];
   }
   set(t, kNVTEGroupedTensorOffsets, in_buffer(offsets, sizeof offsets), kNVTEInt64,
@@ -334,16 +334,16 @@ static void bias_add(const Arrays *a, NVTEScalingMode mode) {
   nvte_grouped_bias_add(out, with_data(bias, kNVTEBFloat16, COUNT_ * SIDE, false), NULL);
 }
 
-// What an operator does not look at cannot be wrong.
+// Arrays that an operator does not read cannot be wrong for it.
 enum { DIMS = 1, OFFSETS = 2 };
 
 static const struct Call {
   const char *name;
   void (*call)(const Arrays *, NVTEScalingMode);
   NVTEScalingMode mode;
-  Class last;  // Of the classes, the last that it takes.
+  Class last;  // The last of the classes that the operator takes.
   int reads;
-  const char *arrays;  // Of the tensor that NVTE_CHECK=device names.
+  const char *arrays;  // The arrays of the tensor that NVTE_CHECK=device names.
 } kCalls[] = {
     {"quantize", quantize, NVTE_DELAYED_TENSOR_SCALING, BOTH_DIMS, DIMS | OFFSETS, "output."},
     {"quantize", quantize, NVTE_MXFP8_1D_SCALING, BOTH_DIMS, DIMS | OFFSETS, "output."},
@@ -390,7 +390,7 @@ static void run(const struct Call *c, const Arrays *a, const char *field, const 
   nvtex_stream_synchronize(NULL);
   NVTEXStatus status = nvtex_last_status();
   if (status == NVTEX_UNSUPPORTED) {
-    // Not every backend takes all that another one does.
+    // A backend may decline what another backend computes.
     g_test.declined++;
     nvtex_clear_error();
   } else if (g_checked && field) {
@@ -413,11 +413,11 @@ static const char *const kClasses[] = {"rows", "columns", "both"};
 
 static void test_dims(const struct Call *c, Class class) {
   for (int which = SUM; which < COUNT_; which++) {
-    // All of the group's rows are the most that one member may have; not so all of them together.
+    // One member may have as many rows as the whole group, but all members together may not.
     size_t values = which == SUM ? 1 : COUNT(kBadDims);
     for (size_t i = 0; i < values; i++) {
       int64_t bad = which == SUM ? COUNT_ * SIDE : kBadDims[i];
-      // Of a group in which both vary, 385 rows of 128 columns are too many in all.
+      // If both dimensions vary, 385 rows of 128 columns are too many in all.
       if (class == BOTH_DIMS && bad == COUNT_ * SIDE + 1) bad = TOTAL + 1;
       if (!case_begin("%s mode %d %s%s: dims %lld at %d", c->name, (int)c->mode, kClasses[class],
                       g_checked ? ", checked" : "", (long long)bad, which))

@@ -19,7 +19,7 @@ typedef struct Group {
   size_t shift;  // Bytes off the alignment: elements of the buffers.
   size_t at[MAX_MEMBERS + 1], capacity;
   NVTEShape logical;
-  void *data, *scales;  // Of the direction that is read.
+  void *data, *scales;  // Data and scales of the direction that is read.
   Buffer *output;
   NVTEGroupedTensor input_tensor, output_tensor;
 } Group;
@@ -49,7 +49,7 @@ static void scale_shape(const Group *g, size_t rows, size_t cols, size_t *first,
   }
 }
 
-// Where a member's scales have that of an element.
+// The place of an element's scale among a member's scales.
 static size_t scale_index(const Group *g, size_t rows, size_t cols, size_t row, size_t col) {
   size_t first, second;
   scale_shape(g, rows, cols, &first, &second);
@@ -146,7 +146,7 @@ static void build(Group *g) {
   set_group(g->input_tensor, col ? kNVTEGroupedColumnwiseScaleInv : kNVTEGroupedRowwiseScaleInv,
             scales->ptr, scale_dtype, SHAPE(entries));
   if (g->directions == BOTH) {
-    // Row-wise data are read; these would give something else.
+    // Row-wise data must be read; these column-wise data would give something else.
     set_group(g->input_tensor, kNVTEGroupedColumnwiseData, buffer(g->capacity)->ptr, g->in,
               SHAPE(g->capacity));
     set_group(g->input_tensor, kNVTEGroupedColumnwiseScaleInv, scales->ptr, scale_dtype,

@@ -10,7 +10,7 @@ typedef struct Case {
   size_t rows, cols, groups, tiles[MAX_GROUPS];  // Rows of each group, in 128.
   size_t pitch;                                  // Codes of a row; 0: as many as blocks, of rank 1.
   bool copy, fast;
-  size_t shift;  // Of the buffers of codes, in bytes.
+  size_t shift;  // Shift of the buffers of codes, in bytes.
   void *data;
   unsigned char *codes;
   Buffer *colwise, *row_codes, *col_codes, *dequantized;
@@ -122,7 +122,7 @@ static void check(const Case *c) {
       }
     }
   }
-  // What lies past the groups.
+  // Bytes past the groups must not change.
   size_t written = 0;
   for (size_t i = begin * cols; i < c->rows * cols; i++) {
     written += y[i] != POISON_VALUE;

@@ -194,7 +194,7 @@ static void check_add(NVTEDType dtype, size_t rows, size_t cols, float p, bool w
     bool keep = kept(state[0], state[1], p, e);
     bad += !CHECK((bits[e / 8] >> (e % 8) & 1) == keep, "bit %zu of the mask is not %d", e, keep);
     double v = get_value(dtype, x, e);
-    // Sums and products of floats round correctly through double.
+    // Sums and products of floats are rounded correctly through double.
     if (with_bias) v = (double)(float)(v + get_value(dtype, b, e % cols));
     v = keep ? (double)(float)(v * scale) : 0;
     uint32_t expected = encode_bits(dtype, (double)(float)(get_value(dtype, r, e) + v));

@@ -29,7 +29,7 @@ static NVTETensor output(NVTEShape shape) {
   return floats(output_buffer(buffer(numel(shape) * 4)), shape);
 }
 
-// Of a call that got a wrong value at `index` of the array `name`, or (negative) none.
+// Checks a call that got a wrong value at `index` of the array `name`, or none if that is negative.
 static void verdict(const char *name, int index, int64_t value) {
   nvtex_stream_synchronize(NULL);
   if (g_checked && index >= 0) {
@@ -231,7 +231,7 @@ static void test_rope(void) {
            floats(buffer_from(freqs, numel(angles) * 4, 0), angles), start_positions, y);
       verdict("start_positions", wrong, starts[i]);
       const float *got = buffer_read(result);
-      // The other sequence is right.
+      // The other sequence must be right.
       for (int n = 0; (!g_checked || wrong < 0) && n < POSITIONS * DIM; n++) {
         int row = n / DIM, j = n % DIM, partner = (j + DIM / 2) % DIM;
         const float *head = x + (2 * row + 1) * DIM, *angle = freqs + (row + 1) * DIM;
@@ -266,7 +266,7 @@ static void test_rope(void) {
 
 // ---- Attention
 
-// Of two sequences, in which the masks with padding leave rows out.
+// A run of two sequences, in which the masks with padding leave rows out.
 static Run small_run(int layout, NVTEDType dtype, int mask) {
   Run x = {0};
   LayoutInfo l = layout_info(layout);
@@ -377,7 +377,7 @@ static void test_lengths(void) {
       continue;
     char name[32];
     snprintf(name, sizeof name, "cu_seqlens_%s%s", side ? "kv" : "q", places ? "_padded" : "");
-    // Of places any order will do, and of lengths any first token.
+    // Starts of rows may be in any order, and cumulative lengths may begin anywhere.
     int64_t value = sums->values[sums->wrong];
     bool named = places ? value < -1 || value >= 1000000 : sums->values[0] != INT32_MAX;
     Run x = small_run(layout, kNVTEBFloat16, NVTE_PADDING_MASK);
@@ -502,7 +502,7 @@ static void saved_state_few(Run *x) {
 }
 // The pack as the forward with `return_max_logit` leaves it: Max is where the state should be.
 static void saved_with_max(Run *x) { x->saved = &x->pack; }
-// Of a forward whose offset is where the bias should be.
+// Turns the saved tensors into those of a forward pass whose offset is where the bias should be.
 static void saved_offset(Run *x) {
   x->saved = pack_with(x, 2, floats(buffer(4 * 4), SHAPE(1, 4, 1, 1)));
 }
@@ -540,7 +540,8 @@ static const struct Wrong {
     {"dBias, dtype", 1, 0, 0, 1, dbias_dtype, "dBias", "BFloat16"},
 };
 
-// With memory for everything, a workspace included: spoilt last, refused, nothing written.
+// The run has memory for everything, a workspace included. It is spoilt last, must be refused, and
+// nothing may be written.
 static void test_refusals(void) {
   for (size_t n = 0; n < 2 * COUNT(kWrong); n++) {
     const struct Wrong *w = &kWrong[n / 2];
@@ -634,8 +635,8 @@ static void fill_rows(const Run *x, const int *from, double value) {
   }
 }
 
-// Behind the ends of sequences nothing reaches a result. Rows that nobody fills are NaN in the
-// other layouts, too.
+// Past the end of a sequence nothing may reach a result. In the other layouts rows that nobody
+// fills are NaN, too.
 static void test_padding_values(void) {
   static const int layouts[] = {NVTE_BSHD_BSHD_BSHD, NVTE_SBHD_SBHD_SBHD, NVTE_BSHD_BS2HD};
   static const double values[] = {(double)NAN, (double)INFINITY, -(double)INFINITY};
@@ -656,7 +657,7 @@ static void test_padding_values(void) {
   }
 }
 
-// What only later queries see reaches no earlier one.
+// Keys that only later queries see must not reach an earlier one.
 static void test_causal_values(void) {
   static const double values[] = {(double)NAN, (double)INFINITY};
   if (on_cuda()) {

@@ -16,7 +16,7 @@ typedef struct Problem {
   double scale, dropout;
   int64_t left, right;
   bool bottom_right, alibi;
-  // 1 where the bias is broadcast.
+  // A dimension is 1 where the bias is broadcast.
   size_t bias_dims[4];
   uint64_t seed, offset;
   // FP8: type of p and of the scores' gradient, and the factors of the tensors.
@@ -24,7 +24,7 @@ typedef struct Problem {
   NVTEDType p_type, ds_type;
   double inv_q, inv_k, inv_v, inv_o, inv_do, scale_s, inv_s, scale_dp, inv_dp;
   double *q, *k, *v, *d_o, *bias, *sink;
-  // Of the forward, read by the backward.
+  // Results of the forward pass, which the backward pass reads.
   double *o, *stats;
   double *max, *dq, *dk, *d_v, *dbias, *dsink;
   double amax_s, amax_dp;
@@ -32,7 +32,7 @@ typedef struct Problem {
 
 static inline double *doubles(size_t n) { return host_memory(n * sizeof(double)); }
 
-// Of seven rounds.
+// Philox with seven rounds.
 static inline void philox(uint64_t seed, uint64_t counter, uint64_t group, uint32_t out[4]) {
   uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
   uint32_t x0 = (uint32_t)counter, x1 = (uint32_t)(counter >> 32), x2 = (uint32_t)group,
@@ -282,7 +282,7 @@ static inline void fill_view(const Problem *p, const View *v, const int *lengths
   upload(v->buffer->ptr, host, v->buffer->bytes);
 }
 
-// Values of U(-top, top) that the type has.
+// Values of U(-top, top) that the dtype can represent.
 static inline double *rounded_values(NVTEDType dtype, size_t n, double top) {
   double *values = doubles(n);
   for (size_t i = 0; i < n; i++) values[i] = round_to(dtype, random_uniform(-top, top));
@@ -435,8 +435,8 @@ static inline void set_backward(void *params, int attr, const void *value, size_
                                            bytes);
 }
 
-// What both passes have: the first attributes, those from the mask to the format of O, and those
-// from the longest sequences to the workspace.
+// The attributes that both passes have: the first ones, those from the mask to the format of O,
+// and those from the longest sequences to the workspace.
 static inline void set_common(const Run *x, Setter set, void *params, const void *const *handles,
                               int num_handles, int mask, int max_seqlen) {
   const Config *c = &x->c;
@@ -654,7 +654,7 @@ static inline void make_pages(Run *x, View *view, NVTETensor *table, size_t dim,
       tensor(buffer_from(entries, p->b * per * sizeof(int), 0)->ptr, kNVTEInt32, SHAPE(p->b, per));
 }
 
-// Everything that a forward takes.
+// Builds everything that a forward pass takes.
 static inline void build_forward(Run *x) {
   Problem *p = &x->p;
   Config *c = &x->c;
@@ -711,7 +711,7 @@ static inline void build_forward(Run *x) {
     unsigned char *host = host_memory(n * dtype_size(c->bias_dtype));
     for (size_t e = 0; e < n; e++) put_value(c->bias_dtype, host, e, p->bias[e]);
     x->bias_data = buffer_from(host, n * dtype_size(c->bias_dtype), 0);
-    // A label that front-ends get wrong.
+    // The handle of the bias gets a wrong dtype, as front ends give it.
     NVTEDType label = p->fp8 ? c->bias_dtype : kNVTEFloat32;
     x->bias = tensor(x->bias_data->ptr, label,
                      SHAPE(p->bias_dims[0], p->bias_dims[1], p->bias_dims[2], p->bias_dims[3]));
@@ -731,7 +731,7 @@ static inline void build_forward(Run *x) {
     const int *lengths = side ? p->lk : p->lq;
     Order order = side ? l.kv : l.q;
     int cu[10] = {0};
-    // Only differences count, unless the rows begin there.
+    // Only differences of cumulative lengths count, unless the rows begin there.
     if (order != THD || !c->no_padded) cu[0] = (int)random_below(3) * 5;
     for (size_t i = 0; i < p->b; i++) cu[i + 1] = cu[i] + lengths[i];
     if (padding) x->cu[side] = ints(cu, p->b + 1);
@@ -823,7 +823,7 @@ static inline void build_backward(Run *x) {
   x->o = make_view(p, c, 0, c->o_order, p->dv, c->o_dtype, 1, 0, 0, NULL);
   double o_scale = p->fp8 && is_fp8(c->o_dtype) ? 64 : 1;
   if (p->fp8) {
-    // What an output has as its amax is nothing to a reader.
+    // The amax of an output means nothing to who reads that tensor.
     if (o_scale != 1) set_float(&x->o, kNVTERowwiseScaleInv, &x->o.scale_inv, 1.0f / 64);
   }
   for (size_t n = 0; n < o_count; n++) p->o[n] = round_to(c->o_dtype, p->o[n] * o_scale);
@@ -856,7 +856,7 @@ static inline void build_backward(Run *x) {
     x->dsink_data = buffer(p->hq * sizeof(float));
     x->dsink = tensor(x->dsink_data->ptr, kNVTEFloat32, SHAPE(1, p->hq, 1, 1));
   }
-  // Without Max, which the backward does not know.
+  // The saved pack is without Max, which the backward pass does not know.
   NVTETensorPack *saved = host_memory(sizeof *saved);
   for (size_t n = 0; n < x->pack.size; n++) {
     if (n == 1 && c->max_logit) continue;

@@ -374,7 +374,7 @@ static void test_out_correction(NVTEDType dtype, bool half, bool packed) {
   float *lse = random_values(kNVTEFloat32, rows * len, -3, 3);
   float *step_lse = random_values(kNVTEFloat32, rows * step_len, -3, 3);
   for (size_t i = 0; i < n; i += 11) put_value(dtype, out, i, 0);
-  // A row without keys: nothing adds to nothing.
+  // In a row without keys -inf is added to -inf.
   for (size_t i = 0; i < rows * len; i += 13) old[i] = -INFINITY;
   Buffer *b[] = {buffer_from(out, n * dtype_size(dtype), 0),
                  buffer_from(step, m * dtype_size(dtype), 0), buffer_from(old, 4 * rows * len, 0),
@@ -701,7 +701,7 @@ static void test_refused(void) {
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_convert_bshd_to_thd: tensor.shape");
   nvte_prepare_flash_attn_fwd(t, same, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_prepare_flash_attn_fwd: qkvi.dtype");
-  // Outputs in the memory of their inputs.
+  // Outputs that lie in the memory of their inputs.
   NVTETensor inside = tensor(b->ptr, kNVTEFloat32, SHAPE(TOKENS / 2, HEADS, DIM));
   nvte_cp_thd_read_half_tensor(&t, &cu, inside, 0, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "half: expected memory apart from tensor");

@@ -19,7 +19,7 @@ static Run plain_run(void) {
   return x;
 }
 
-// Packed, with room between the sequences.
+// A packed run, with room between the sequences.
 static Run packed_run(void) {
   Run x = plain_run();
   x.c.layout = x.c.dqkv_layout = NVTE_THD_THD_THD;
@@ -46,7 +46,7 @@ static void both_passes(Run *x) {
   end(x);
 }
 
-// ---- The same again
+// ---- The same call once more
 
 static unsigned char *copy_of(const Buffer *b) { return b ? buffer_read(b) : NULL; }
 
@@ -207,7 +207,8 @@ static void test_long(void) {
         reference_forward(&part);
         for (size_t n = 0; n < PART * 32; n++) part.o[n] = round_to(kNVTEBFloat16, part.o[n]);
         reference_backward(&part);
-        // Its first rows miss columns, its last columns rows.
+        // The part's first rows miss columns and its last columns miss rows, so those between are
+        // compared.
         for (size_t r = WINDOW; r < 2 * WINDOW; r++) {
           for (size_t n = 0; n < 32; n++) {
             double got = get_value(kNVTEBFloat16, o, (at + r) * 32 + n), want = part.o[r * 32 + n];
@@ -258,7 +259,8 @@ static void test_empty(void) {
     bool packed = variant % 8 >= 4;
     Run x = packed ? packed_run() : plain_run();
     if (variant >= 8) {
-      if (variant % 4 == 3) continue;  // Without an element nothing is called, and no amax written.
+      if (variant % 4 == 3)
+        continue;  // Without an element no kernel is called, and no amax is written.
       x.c.dtype = x.c.o_dtype = kNVTEFloat8E4M3;
       x.c.do_dtype = x.c.dqkv_dtype = kNVTEFloat8E5M2;
     }
@@ -447,7 +449,8 @@ static void test_pages(void) {
 
 // ---- FP8
 
-// Which implementation the backward has: Hopper's own, unless a reason is expected.
+// Checks which implementation the backward pass has: that of Hopper, unless a reason against it is
+// expected.
 static void check_fp8_choice(const Run *x, const char *reason) {
   if (!on_cuda()) return;
   NVTEFusedAttnConfig config = make_config(x);
@@ -480,7 +483,7 @@ static void test_fp8(void) {
     int softmax;
     double dropout;
     bool deterministic;
-    const char *reason;  // Of Hopper's kernel to decline.
+    const char *reason;  // Why Hopper's kernel declines, or null.
   } rows[] = {
       // Delayed and current scaling, both types of gradients.
       {e4m3, e4m3, e5m2, e5m2, NVTE_BSHD_BSHD_BSHD, NO,         -1, -1, 2,     2,
@@ -519,7 +522,7 @@ static void test_fp8(void) {
        CAUSAL, -1,   -1,   2,     2,
        1,      1,    128,  128,   {1, 1},
        {1, 1}, 0,    0,    false, NULL},
-      // Dimensions between the tiles, and of two kinds.
+      // Dimensions between those of the tiles, and two different ones.
       {e4m3, e4m3, e5m2, bf16,     NVTE_BSHD_BSHD_BSHD, NO, -1, -1,    2,   1, 90,
        140,  80,   112,  {90, 90}, {140, 140},          0,  0,  false, NULL},
       {e4m3, e4m3, e5m2, e5m2, NVTE_BSHD_BSHD_BSHD, CAUSAL,     -1, -1, 2,     2,
@@ -530,10 +533,11 @@ static void test_fp8(void) {
        200,  200,  128,  128,  {200, 200},          {200, 200}, 0,  0.25, false, NULL},
       {e4m3, e4m3, e5m2, e5m2, NVTE_BSHD_BSHD_BSHD, NO,         -1, -1,  2,    2,
        200,  100,  64,   64,   {200, 200},          {100, 100}, 0,  0.5, true, NULL},
-      // More blocks of queries than keys: those of keys are shared.
+      // There are more blocks of queries than of keys, so several thread blocks share a block of
+      // keys.
       {e4m3, e4m3, e5m2, bf16, NVTE_BSHD_BSHD_BSHD, NO,       -1, -1, 2,     1,
        700,  64,   128,  128,  {700, 700},          {64, 64}, 0,  0,  false, NULL},
-      // What Hopper's kernel leaves to the general one.
+      // Cases that Hopper's kernel leaves to the general one.
       {e5m2,     e4m3, e5m2, e5m2,  NVTE_BSHD_BSHD_BSHD,
        CAUSAL,   -1,   -1,   2,     2,
        70,       70,   128,  128,   {70, 70},
@@ -647,7 +651,7 @@ static void test_choice(void) {
     CHECK((message[0] == 0) == (kind != NVTE_No_Backend), "message \"%s\"", message);
     CHECK_EQ(nvte_get_fused_attn_backend_v2(config, NULL), kind);
     EXPECT_OK();
-    // No bias before the scale anywhere, and the message says what to do.
+    // No implementation takes a bias before the scale, and the message says what to do.
     int pre = NVTE_PRE_SCALE_BIAS;
     nvte_set_fused_attn_config_attribute(config, kNVTEFusedAttnConfigBiasType, &pre, sizeof pre);
     CHECK_EQ(nvte_get_fused_attn_backend_v2(config, &message), NVTE_No_Backend);
@@ -669,7 +673,7 @@ static void test_choice(void) {
     nvte_get_fused_attn_backend_v2(NULL, &message);
     EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_get_fused_attn_backend_v2: config", "got null");
     CHECK(message[0] == 0, "message \"%s\"", message);
-    // What a malformed config has.
+    // Malformed configs, with the argument that the message names.
     const struct {
       int attr, value;
       const char *name;
@@ -686,7 +690,7 @@ static void test_choice(void) {
                    "got");
       nvte_destroy_fused_attn_config(other);
     }
-    // What is well formed and not possible, with the argument that says so.
+    // Configs that are well formed and not possible, with the argument that the message names.
     const size_t huge = (size_t)1 << 40;
     const struct {
       int attr;
@@ -929,7 +933,7 @@ static void test_errors(void) {
     CHECK(untouched(x.o.buffer), "written");
     end(&x);
   }
-  // What only FP8 refuses.
+  // Arguments that only FP8 refuses.
   if (case_begin("scaling in blocks")) {
     Run x = plain_run();
     x.c.dtype = x.c.do_dtype = kNVTEFloat8E4M3;

@@ -92,7 +92,7 @@ static void draw_lengths(Problem *p, bool padding, bool same) {
   }
 }
 
-// Where packed sequences begin: with room between them, or (no_padded) without.
+// Draws where packed sequences begin: with room between them, or (no_padded) without.
 static void draw_starts(const Problem *p, Config *c, int side) {
   const int *lengths = side ? p->lk : p->lq;
   int at = c->no_padded ? 0 : (int)random_below(4);

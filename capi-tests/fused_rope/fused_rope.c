@@ -151,7 +151,7 @@ static void check(const Rope *r) {
       check_token(r, x, from, t, y, at, row, &bad);
     }
   }
-  // Tokens of no sequence.
+  // Tokens that belong to no sequence must not change.
   if (r->cu) {
     size_t written = (size_t)(r->cu[r->b] / r->cp_size) * (size_t)(r->h * r->d) * size;
     for (size_t i = written; i < bytes; i++) {

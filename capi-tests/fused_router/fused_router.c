@@ -16,7 +16,7 @@ typedef struct Router {
   bool bias, balanced, all;
   Form form;
   size_t shift;  // Elements that pointers are past an aligned address.
-  // Made by run_forward:
+  // These fields are filled in by run_forward.
   double *x, *b;
   void *logits_host, *map_host;
   Buffer *logits, *bias_buffer, *probs, *map, *intermediate, *cutoff, *histogram, *bounds;
@@ -158,7 +158,8 @@ static bool near(NVTEDType dtype, double got, double want) {
   return fabs(got - want) <= relative * fabs(want) + (dtype == kNVTEFloat32 ? 1e-6 : 3e-6);
 }
 
-// What the router had to choose for a token, in order; false if float32 may decide otherwise.
+// Computes which experts the router had to choose for a token, in order; false if float32 may
+// decide otherwise.
 static bool expected_choice(const Router *r, const double *s, int count, int *chosen) {
   int n = r->experts;
   bool *in = malloc((size_t)n * sizeof *in);
@@ -216,7 +217,7 @@ static void check_histogram(const Router *r, const float *scores) {
   }
 }
 
-// False if there is nothing to look at.
+// Checks a forward pass; false if there is nothing to check.
 static bool check_forward(Router *r) {
   if (!EXPECT_OK()) return false;
   int n = r->experts, k = r->topk;
@@ -242,7 +243,7 @@ static bool check_forward(Router *r) {
     }
     for (int i = 0; i < n; i++) biased[i] = s[i] + r->b[i];
     if (!expected_choice(r, biased, k + r->balanced, chosen)) {
-      // Trust the map, whose consequences are checked.
+      // The choice is unclear, so the map is taken as it is; its consequences are checked.
       unclear++;
       int found = 0;
       for (int e = 0; e < n && r->form < INDEX16; e++) {
@@ -446,7 +447,7 @@ static void test_groups(void) {
   }
 }
 
-// Many tokens, so that blocks take several.
+// There are so many tokens that blocks take several.
 static void test_many(void) {
   Router r = {.dtype = kNVTEBFloat16,
               .bias_dtype = kNVTEFloat32,
@@ -464,7 +465,7 @@ static void test_many(void) {
   check(r);
 }
 
-// Without shared memory for a token's keys.
+// There are so many experts that a token's keys do not fit shared memory.
 static void test_huge(void) {
   Router r = {.dtype = kNVTEFloat32,
               .bias_dtype = kNVTEFloat32,
@@ -680,7 +681,7 @@ static void test_losses(void) {
   }
 }
 
-// A loss that is no number stays that.
+// A loss that is not a number must stay one that is not.
 static void test_loss_of_infinities(void) {
   const float kinds[][2] = {{INFINITY, 1}, {-INFINITY, 1}, {INFINITY, -INFINITY}, {NAN, 1}, {0, 0}};
   for (size_t i = 0; i < COUNT(kinds); i++) {
@@ -743,7 +744,7 @@ static void test_declared_scores(void) {
             (double)got[i], want);
     }
   }
-  // Their gradients, too.
+  // The same holds for their gradients.
   Buffer *dx = buffer(COUNT * 2);
   NVTETensor grad = tensor(dx->ptr, kNVTEBFloat16, SHAPE(TOKENS, EXPERTS));
   nvte_fused_score_for_moe_aux_loss_backward(inter, declared, TOKENS, EXPERTS, 3, 1, grad, NULL);
@@ -751,7 +752,7 @@ static void test_declared_scores(void) {
   CHECK(!untouched(dx), "no gradients");
 }
 
-// The parts that the error's text has.
+// Arguments: the parts that the error's text has.
 #define REFUSED(...)                                                                               \
   do {                                                                                             \
     call_forward(&r);                                                                              \

@@ -50,7 +50,7 @@ void build_tensors(const Arg *args, const Arg &a, const int64_t *old, bool chang
   size_t target = change && after > 0 ? below(after) : after;
   for (size_t i = 0; i < after && !g.give_up; i++) {
     if (i >= before && before > 0) tensors[i] = tensors[below(before)];
-    // More elements than the program has repeat copies.
+    // If there are more elements than the program has, its elements are repeated.
     if (i < before || before == 0)
       tensors[i] =
           copy_tensor(tensors[i], std::string(a.name) + "[" + std::to_string(i) + "]", i == target);
@@ -208,7 +208,7 @@ void build_struct(const Arg &a, bool change) {
       case ENUM:
         if (i != target) break;
         if (strcmp(f.name, "num_splits") == 0) {
-          // Nobody knows how long the array is.
+          // Nobody knows how long the array is, so the number only becomes smaller.
           uint64_t x;
           memcpy(&x, at, 8);
           x = x ? below((size_t)x) : 0;

@@ -44,7 +44,7 @@ unsigned char *new_buffer(const std::string &name, const void *from, size_t from
   b.bytes = bytes;
   b.on_device = on_device && g.cuda;
   std::vector<unsigned char> image;
-  // What a workspace holds matters to nobody, and it may be large.
+  // The contents of a workspace do not matter, and it may be large, so they are not compared.
   bool scratch =
       name.find("workspace") != std::string::npos && bytes > kGrown && bytes <= 2 * kMaxWorkspace;
   if (scratch) from_bytes = 0;

@@ -64,7 +64,7 @@ void own_memory(NVTEBasicTensor &t, const std::string &name, Change change) {
       if (t.shape.ndim == 0 || t.shape.ndim > 15) break;
       size_t i = below(t.shape.ndim);
       t.shape.data[i] = (size_t)changed_integer(t.shape.data[i]);
-      // What runs over large shapes takes long without a defect.
+      // Calls over large shapes would take long without being a defect.
       for (int tries = 0;
            bytes_of(t) > std::max(kGrown, old_bytes) && bytes_of(t) < ((size_t)1 << 36); tries++) {
         t.shape.data[i] =

@@ -595,7 +595,7 @@ static void test_no_products(void) {
   }
 }
 
-// C apart from D.
+// C is a matrix apart from D.
 static void test_separate_c(void) {
   for (size_t p = 0; p < COUNT(kHighProducts); p++) {
     for (int k = 0; k < 8; k++) {

@@ -6,7 +6,7 @@ typedef struct Blocks {
   Gemm g;
   NVTEScalingMode a_mode, b_mode;
   int spread;        // A's scales times 2^spread, B's times 2^-spread
-  bool unswizzled;   // MXFP8
+  bool unswizzled;   // For MXFP8 only.
   bool nan_scale;    // the first scale of A is NaN
   bool wide_scales;  // FP8 blocks: rows of scales longer than they need be
   bool fast;         // without the split accumulator, which FP8 blocks always have
@@ -262,7 +262,7 @@ static const NVTEScalingMode kModes[][2] = {{NVTE_BLOCK_SCALING_1D, NVTE_BLOCK_S
                                             {NVTE_MXFP8_1D_SCALING, NVTE_MXFP8_1D_SCALING}};
 static const NVTEDType kOutputs[] = {kNVTEBFloat16, kNVTEFloat32, kNVTEFloat16};
 
-// E4M3 to BFloat16 as TN with the usual workspace.
+// A case of E4M3 operands and a BFloat16 result as TN, with the usual workspace.
 static Blocks blocks(size_t modes, size_t m, size_t n, size_t k) {
   Blocks b = {0};
   b.a_mode = kModes[modes][0];
@@ -286,7 +286,7 @@ static void test_sizes(void) {
   for (size_t modes = 0; modes < COUNT(kModes); modes++) {
     for (size_t s = 0; s < COUNT(sizes); s++) {
       for (int i = 0; i < 8; i++) {
-        // Of the large sizes a few.
+        // Of the large sizes only a few cases run.
         if (sizes[s][0] > 200 && (size_t)i % 4 != s % 4) continue;
         Blocks b = blocks(modes, sizes[s][0], sizes[s][1], sizes[s][2]);
         b.g.transa = i & 1;
@@ -623,7 +623,7 @@ static void test_small_workspace(void) {
   Wrong w = wrong(NVTE_MXFP8_1D_SCALING, NVTE_MXFP8_1D_SCALING, 16, 32, 64);
   gemm_call(&w.g, w.a, w.b, w.d, w.d, NULL, NULL, NULL);
   if (nvtex_last_status() == NVTEX_OK) return;  // a device with such tensor cores
-  // For casts of the operands, or else for the product as a group of one.
+  // The workspace is for the casts of the operands, or else for the product as a group of one.
   EXPECT_ERROR(NVTEX_UNSUPPORTED, "nvte_cublas_gemm", "workspace", "6144 bytes", "2304 bytes",
                "got 0");
   CHECK(untouched(w.out), "D was written");

@@ -5,7 +5,7 @@
 #include "nvte/gemm.h"
 #include "support.h"
 
-// Of the usual size, shared by most cases.
+// A workspace of the usual size, which most cases share.
 enum { WORKSPACE = 32 << 20 };
 static void *g_workspace;
 

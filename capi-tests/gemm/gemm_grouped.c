@@ -102,7 +102,7 @@ static NVTEGroupedTensor group_of(NVTEScalingMode mode, const Layout *l, size_t 
   NVTEGroupedTensor g = new_group(mode, l->count, logical_shape(l, spare));
   if (l->first_varies) set_int64(g, kNVTEGroupedFirstDims, l->first, l->count);
   if (l->last_varies) set_int64(g, kNVTEGroupedLastDims, l->last, l->count);
-  // With and without the end.
+  // Offsets are tested with and without the entry of the end.
   size_t entries = l->count + (l->first[0] + l->count) % 2;
   if (gap) set_int64(g, kNVTEGroupedTensorOffsets, l->offsets, entries);
   return g;
@@ -438,7 +438,7 @@ static void run_product_bits(const Product *p, Bits *bits) {
     size_t bytes = layout.first[t] * layout.last[t] * size;
     const void *got = d.whole ? after + d.layout.offsets[t] * size : buffer_read(d.parts[t]);
     expect_member(p, t, &a, &b, got, old[t], alphas[t], betas[t]);
-    // What is left must be what no member has.
+    // The rest of D, which belongs to no member, must not change.
     if (d.whole) memset(after + d.layout.offsets[t] * size, 0, bytes);
     if (d.whole) memset(before + d.layout.offsets[t] * size, 0, bytes);
   }

@@ -27,7 +27,8 @@ static void *integers(NVTEDType dtype, size_t n, bool random) {
   return data;
 }
 
-// From [outer, k] to what the flags ask for; FP8 as it is, for the direction that is read.
+// Stores a matrix [outer, k] in the order that the flags ask for; FP8 stays as it is, for the
+// direction that is read.
 static NVTETensor operand(NVTEDType dtype, const void *x, size_t outer, size_t k, bool k_last) {
   size_t size = dtype_size(dtype), bytes = outer * k * size;
   if (is_fp8(dtype)) {
@@ -72,7 +73,7 @@ static void make_problem(const Options *o, Problem *p, size_t m, size_t n, size_
   }
 }
 
-// Of which g_workspace has several.
+// Tensor i of the parts of g_workspace.
 static NVTETensor workspace(int i) {
   return tensor((char *)g_workspace + (size_t)i * WORKSPACE, kNVTEByte, SHAPE(WORKSPACE));
 }
@@ -115,7 +116,7 @@ static void test_multi(void) {
     o.grad = i / 5 % 2 && !is_fp8(o.dtype);
     o.bias = i / 7 % 2 && !is_fp8(o.dtype);
     o.aux = i / 11 % 2 && !is_fp8(o.dtype);
-    // What cuBLASLt may have no algorithm for.
+    // cuBLASLt may have no algorithm for these epilogues.
     bool may_decline = on_cuda() && (o.bias || o.aux);
     if (o.grad && o.dtype == kNVTEFloat32) o.aux = false;
     if (!case_begin("multi %d %s %c%c%s%s%s%s %d", count, dtype_name(o.dtype), o.transa ? 'T' : 'N',
@@ -176,7 +177,7 @@ static void test_multi_errors(void) {
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, "product 0", "B.shape", "expected", "got");
   nvte_multi_tensor_gemm(a, b, d, NULL, NULL, 2, 1, 0, 0, NULL, 0, 0, -1, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, "math_sm_count", "expected", "got");
-  // The second is wrong: the first does not begin.
+  // The second product is wrong, so the first must not begin.
   b[1] = NULL;
   nvte_multi_tensor_gemm(a, b, d, NULL, NULL, 2, 1, 0, 0, NULL, 0, 0, 0, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, "product 1", "B", "expected", "got");
@@ -203,7 +204,7 @@ static void test_atomic(void) {
     const int32_t *after = buffer_read(words);
     CHECK(memcmp(after, zeros, used * 4) == 0, "a counter was not set");
     CHECK(memcmp(after + used, ones + used, sizeof ones - used * 4) == 0, "too many were set");
-    // Now the counters that are waited for are 0.
+    // The counters that the next product waits for are 0 now.
     Problem next;
     o.accumulate = false;
     make_problem(&o, &next, 96, 48, 64);
@@ -276,7 +277,7 @@ static void set_first_dims(NVTEGroupedTensor g, const int64_t *dims, size_t coun
   EXPECT_OK();
 }
 
-// `dims` null: the same number of rows each.
+// If `dims` is null, each member has the same number of rows.
 static void run_bias(NVTEDType dtype, size_t count, const int64_t *dims, size_t rows, size_t cols,
                      bool scaled, bool misaligned) {
   size_t size = dtype_size(dtype), shift = misaligned ? size : 0;
@@ -304,7 +305,7 @@ static void run_bias(NVTEDType dtype, size_t count, const int64_t *dims, size_t 
         for (size_t c = 0; c < cols && bad < 3; c++) {
           double x = get_value(dtype, values, row * cols + c), factor = 0;
           if (t < count) factor = scaled ? (double)scale_values[row] : 1;
-          // Exact, then one rounding to float32.
+          // The sum is exact in double and rounded to float32 once.
           double b = t < count ? get_value(dtype, bias_values, t * cols + c) : 0;
           double want = round_to(dtype, (double)fmaf((float)b, (float)factor, (float)x));
           double y = get_value(dtype, got, row * cols + c);

@@ -48,7 +48,7 @@ static NVTETensor operand_tensor(const Case *c, Operand *o, bool rowwise, int32_
   for (int direction = 0; direction < 2; direction++) {
     bool wanted = direction == !rowwise;
     if (!wanted && !c->both_directions) continue;
-    // The direction that is not read is garbage.
+    // The direction that is not read holds garbage.
     unsigned char *bytes = codes;
     size_t first = o->outer, second = o->k, rows = lines, cols = stride;
     if (!wanted) {
@@ -99,7 +99,7 @@ static void run(Case c, bool nan_scale) {
   double global = c.device ? 1 : (double)x.amax * (double)y.amax / (36.0 * c.max_a * c.max_b);
 
   void *old = random_values(dtype, area, -8, 8), *bias_values = NULL;
-  // D is NaN if it may not be read.
+  // D is NaN if it must not be read.
   Buffer *d = buffer(area * size), *source = d;
   if (c.separate_c) source = buffer_from(old, area * size, 0);
   if (c.beta != 0 && !c.separate_c) upload(d->ptr, old, area * size);
@@ -226,7 +226,7 @@ static void test_refused(void) {
   Operand narrow = {32, 48, NULL, 0};
   CALL(1, a, operand_tensor(&c, &narrow, true, 448, false), out);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, "B.shape", "64", "48");
-  // One amax of two.
+  // Only one of the two operands has an amax.
   c.device = true;
   NVTETensor without = operand_tensor(&c, &y, true, 448, false);
   CALL(1, a, without, out);
@@ -240,7 +240,7 @@ static void test_refused(void) {
   nvte_cublas_gemm_v2(1, 0, NULL, both_without[0], both_without[1], &zero, NULL, out, workspace,
                       NULL, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, "alpha", "null");
-  // With the factors on the host and on the device.
+  // The factors are on the host and on the device in turn.
   NVTEMatmulConfig config = own(OWN_MATMUL_CONFIG, nvte_create_matmul_config());
   int32_t sm_count = -1;
   nvte_set_matmul_config_attribute(config, kNVTEMatmulConfigSMCount, &sm_count, sizeof sm_count);

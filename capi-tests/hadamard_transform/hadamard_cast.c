@@ -15,11 +15,11 @@ typedef struct Case {
   size_t cols, members, rows_of[MAX_MEMBERS];
   bool row, col, swizzled, stochastic, fast, offsets;
   bool general;               // A matrix of any signs and magnitudes
-  bool one_nan, zero_tile;    // Of the input
-  const float *special_amax;  // Of every other member, from the first on
+  bool one_nan, zero_tile;    // Special values of the input.
+  const float *special_amax;  // The amax of every other member, from the first one on.
   bool short_row, short_col;  // Scales of one byte less than needed
-  const char *refused;        // What the error of the call names
-  // Filled in by the run.
+  const char *refused;        // The argument that the error of the call names.
+  // These fields are filled in by the run.
   size_t rows;
   float *x, matrix[16][16], amax[2][MAX_MEMBERS];
   uint64_t rng[2];
@@ -191,7 +191,7 @@ static void run(Case c) {
   NVTETensor input = tensor(in->ptr, kNVTEBFloat16, SHAPE(c.rows, c.cols));
   NVTETensor matrix = tensor(buffer_from(matrix_bits, 512, 0)->ptr, kNVTEBFloat16, SHAPE(16, 16));
   NVTETensor workspace = tensor(buffer(4)->ptr, kNVTEByte, SHAPE(4));
-  // One buffer for row-wise data, one of each kind for every member otherwise.
+  // Row-wise data have one buffer; otherwise each member has one of each kind.
   bool in_rows = c.function == COLUMNS || c.function == SPLIT_COLUMNS;
   Buffer *row_data = buffer(n / 2), *row_scales = buffer(scale_count(&c, c.rows, c.cols));
   bool together = c.function == GROUPED;

@@ -112,7 +112,7 @@ typedef struct Maxima {
   float plain, transform;
 } Maxima;
 
-// Of rows [from, until); NaN, and sums with one, do not count.
+// The maxima of rows [from, until). NaN, and sums that contain one, do not count.
 static Maxima maxima(const void *x, size_t cols, size_t from, size_t until, unsigned mask) {
   Maxima m = {0, 0};
   for (size_t row = from; row < until; row += 16) {
@@ -231,7 +231,7 @@ static void test_split_amax(void) {
         continue;
       }
       Parts p = parts_of(kind);
-      // A surplus of rows with larger values.
+      // The input has more rows than the parts, with larger values.
       size_t rows = rows_of_parts(&p), all = rows + 32, n = all * p.cols;
       void *x = matrix(n, true);
       for (size_t i = rows * p.cols; i < n; i++) put_value(kNVTEBFloat16, x, i, 1000);

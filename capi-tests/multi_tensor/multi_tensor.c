@@ -323,7 +323,7 @@ static void check_sgd(const Sgd *s, double scale, double dampening, double lr) {
       }
       if (s->after) d += s->decay * w;
       bad += !near(s->weight, "b", t, i, after[2], b, error);
-      // What is added is rounded, too.
+      // The step that is added is rounded, too.
       double step = s->weight == kNVTEFloat32 ? error : fabs(lr * d) / 256 + error;
       w -= lr * d;
       bad += !near(s->weight, "w", t, i, after[1], w, step);
@@ -453,13 +453,13 @@ static void test_scale(void) {
     NVTEDType in = kHighPrecision[turn % 3], out = kHighPrecision[turn / 3 % 3];
     size_t form = turn / 9;
     bool on_device = form % 2, in_place = in == out && form >= 2;
-    size_t special = form;  // None, NaN, Inf, -Inf
+    size_t special = form;  // No special value, NaN, Inf or -Inf.
     if (!case_begin("scale %s to %s%s%s, special %zu", dtype_name(in), dtype_name(out),
                     on_device ? ", on the device" : "", in_place ? ", in place" : "", special)) {
       continue;
     }
     lists_begin(turn == 4 ? MAX_TENSORS : 8);
-    // Results may be infinite: that sets no flag.
+    // Results may be infinite, which sets no flag.
     List *x = list(in, -60000, 60000), *y = in_place ? x : list(out, 0, 0);
     if (in_place) g.num_lists = 2, g.rows[1] = g.rows[0];
     const double specials[] = {0, (double)NAN, (double)INFINITY, -(double)INFINITY};

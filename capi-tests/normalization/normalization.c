@@ -27,9 +27,9 @@ typedef struct Norm {
   NVTEDType x, gamma, z;
   size_t rows, cols;
   NVTEScalingMode mode;
-  Directions directions;  // 0: row-wise
+  Directions directions;  // The value 0 stands for row-wise data.
   float epsilon;
-  double low, high;  // Of x; both 0: -2 and 1.
+  double low, high;  // Bounds of x; if both are 0, -2 and 1.
   void *values, *residual_values, *gamma_values, *beta_values;
   Buffer *x_buffer, *residual_buffer, *sum, *mu, *rsigma, *data[2], *scale_inv[2], *amax;
   NVTETensor x_tensor, residual_tensor, sum_tensor, gamma_tensor, beta_tensor, z_tensor;
@@ -227,7 +227,7 @@ static void check_blocks(const Norm *n, int col, const double *want, const doubl
     }
   }
   if (!is_mx(n) || bad) return;
-  // Codes of no block are 0.
+  // Codes that belong to no block are 0.
   size_t entries = numel(scale_shape(n, col));
   unsigned char *used = host_memory(entries);
   for (size_t r = 0; r < n->rows; r++) {
@@ -365,7 +365,7 @@ static void test_forward(void) {
       norm_run(&n);
     }
   }
-  // Several rows for each multiprocessor, not all as many.
+  // Multiprocessors get several rows each, not all as many.
   static const size_t kCols[] = {768, 1536, 4096, 6144, 7168, 40960, 44544, 50000};
   static const NVTEDType kTo[] = {kNVTEBFloat16, kNVTEFloat8E4M3, kNVTEFloat8E5M2};
   for (int k = 0; k < 6 * (int)COUNT(kCols); k++) {
@@ -394,7 +394,8 @@ static void test_blocks(void) {
   for (size_t m = 0; m < COUNT(modes); m++) {
     for (size_t s = 0; s < COUNT(shapes); s++) {
       for (int k = 0; k < 18; k++) {
-        if (shapes[s][0] * shapes[s][1] > 30000 && k % 4 != (int)s % 4) continue;  // time
+        if (shapes[s][0] * shapes[s][1] > 30000 && k % 4 != (int)s % 4)
+          continue;  // Skipped to save time.
         Norm n = {.layer = k % 2 == 0,
                   .x = kHighPrecision[k / 2 % 3],
                   .gamma = kHighPrecision[(k / 2 + k / 6) % 3],
@@ -444,7 +445,7 @@ static void test_extreme(void) {
         put_value(n.x, n.values, at, 1000 + u);  // large mean, small variance
         put_value(n.x, n.values, at += n.cols, 3.3);
         put_value(n.x, n.values, at += n.cols, 0);
-        put_value(n.x, n.values, at += n.cols, u * 1e-6);  // epsilon rules
+        put_value(n.x, n.values, at += n.cols, u * 1e-6);  // Values so small that epsilon decides.
         put_value(n.x, n.values, at += n.cols, c == n.cols / 2 ? (double)INFINITY : u);
         put_value(n.x, n.values, at += n.cols, c == n.cols - 1 ? (double)NAN : u);
         put_value(n.x, n.values, at += n.cols, c == 0 ? 6e4 : u);  // one large element
@@ -565,7 +566,8 @@ static void gradients_call(const Gradients *g) {
 static void gradients_check(const Gradients *g) {
   if (!EXPECT_OK()) return;
   size_t bad = 0;
-  double *sums[2], *sizes[2];  // Of dgamma and dbeta; sizes: of the magnitudes.
+  // The sums of dgamma and dbeta, and in `sizes` those of the magnitudes.
+  double *sums[2], *sizes[2];
   for (int i = 0; i < 2; i++) {
     sums[i] = host_memory(8 * g->cols);
     sizes[i] = host_memory(8 * g->cols);
@@ -637,7 +639,8 @@ static void test_backward(void) {
   for (size_t s = 0; s < COUNT(kShapes); s++) {
     size_t rows = kShapes[s][0], cols = kShapes[s][1];
     for (int k = 0; k < 36; k++) {
-      if (rows * cols > 20000 && (k + (int)s) % (rows * cols > 100000 ? 7 : 5)) continue;  // time
+      if (rows * cols > 20000 && (k + (int)s) % (rows * cols > 100000 ? 7 : 5))
+        continue;  // Skipped to save time.
       Gradients g = {.layer = k % 2 == 0,
                      .add = k / 2 % 2,
                      .x = kHighPrecision[k / 4 % 3],
@@ -659,7 +662,7 @@ static void test_backward(void) {
       gradients_run(&g);
     }
   }
-  // More rows than blocks of a GPU hold at a time; twice the same bits.
+  // There are more rows than blocks of a GPU hold at a time; a second run must give the same bits.
   static const size_t kMany[][2] = {{5003, 72},  {1003, 4099}, {1003, 768},
                                     {203, 4096}, {103, 7168},  {103, 12288}};
   for (int k = 0; k < 24; k++) {
@@ -890,8 +893,8 @@ static void test_workspace(void) {
   }
 }
 
-// What counts of a workspace are its bytes: one that was asked for as Byte may come back as
-// Float8E8M0, in any shape.
+// Only the bytes of a workspace count: one that was asked for as Byte may come back as Float8E8M0,
+// in any shape.
 static void test_workspace_dtype(void) {
   if (!case_begin("workspace of another dtype")) return;
   enum { ROWS = 40, COLS = 64 };

@@ -1,4 +1,5 @@
-// What is ours beyond the ABI: errors and their modes, version, backend, device memory, streams.
+// The additions of this library to the ABI: errors and their modes, version, backend, device
+// memory, streams.
 #define _POSIX_C_SOURCE 200809L
 #include "nvte/nvtex.h"
 
@@ -26,7 +27,7 @@ static void fail(void) { nvte_tensor_ndims(NULL); }
 
 typedef struct Child {
   int status;
-  char text[8192];  // of stderr
+  char text[8192];  // The text of stderr.
 } Child;
 
 // Runs `body` with NVTE_ON_ERROR and NVTE_VERBOSE as given (null: unset). Must come before the
@@ -100,7 +101,7 @@ static void ask_for_a_wrong_backend(void) {
   _exit(x == 5 ? 7 : 12);
 }
 
-// What stderr is in the child: it cannot be written.
+// Runs a failing call in a child whose stderr cannot be written.
 static void fail_with_stderr(int descriptor) {
   if (descriptor < 0) {
     close(STDERR_FILENO);

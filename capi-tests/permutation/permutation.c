@@ -58,7 +58,7 @@ static void check(Rows r) {
   }
   if (h == 0) return;
 
-  // Back, with and without probabilities.
+  // Unpermutes with and without probabilities.
   void *values = random_values(r.dtype, rows * h, -2, 2);
   Buffer *sources = buffer_from(values, rows * h * size, shift);
   NVTETensor from = tensor(sources->ptr, r.dtype, SHAPE(rows, h));

@@ -159,7 +159,7 @@ static void test_scale(void) {
   }
 }
 
-// The same by hand, without the test's own formula.
+// The same values worked out by hand, without the test's own formula.
 static void test_scale_by_hand(void) {
   const struct {
     NVTEDType dtype;

@@ -241,7 +241,8 @@ static void test_partial_cast(void) {
       float inverse = (float)(1.0 / (double)(global <= 0 ? 1 : global));
       size_t bad = 0;
       for (size_t at = start / 2 * 2; at < start / 2 * 2 + 2 * bytes && bad < 5; at++) {
-        unsigned code = got[at / 2 - start / 2] >> at % 2 * 4 & 15, want = 15;  // As it was.
+        unsigned code = got[at / 2 - start / 2] >> at % 2 * 4 & 15,
+                 want = 15;  // Elements outside of the part keep their value.
         double v = 0;
         if (at >= start && at < start + n) {
           double entry = (double)scales[at / cols / 16 * stride + at % cols / 16];

@@ -66,7 +66,7 @@ static void test_block_amax(void) {
       }
       Shard a = shard_of(s, dtype, misaligned);
       size_t down = up(a.rows, 128) / 128, across = up(a.cols, 128) / 128;
-      // Every second column of a matrix that is wider by one.
+      // Maxima go to every second column of a matrix that is wider by one.
       size_t step = misaligned ? 2 : 1, stride = step * across + (misaligned ? 1 : 0);
       Buffer *amax = buffer(down * stride * 4);
       nvte_fp8_block_scaling_compute_partial_amax(
@@ -139,7 +139,7 @@ static void test_mxfp8_amax(void) {
       }
       Shard a = shard_of(s, dtype, misaligned);
       size_t size = dtype_size(dtype), padded = up(a.cols, 128);
-      // Both matrices larger than need be.
+      // Both matrices are larger than they need be.
       size_t rows[2] = {up(a.rows, 128) + 128, up(up(a.rows, 32) / 32, 4)};
       size_t stride[2] = {padded / 32 + 4, padded + 128};
       Buffer *amax[2] = {NULL, NULL};

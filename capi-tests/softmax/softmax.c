@@ -172,7 +172,8 @@ static void test_values(void) {
     for (size_t d = 0; d < COUNT(kHighPrecision); d++) {
       for (int kind = 0; kind < 4; kind++) {
         size_t n = keys[i], turn = i + d + (size_t)kind;
-        if (kind == TOP_LEFT && n > 300 && !(n == 1000 && d == 2)) continue;  // time
+        if (kind == TOP_LEFT && n > 300 && !(n == 1000 && d == 2))
+          continue;  // Skipped to save time.
         Softmax s = {.kind = (Kind)kind,
                      .dtype = kHighPrecision[d],
                      .b = 2,

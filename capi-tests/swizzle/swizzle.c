@@ -116,7 +116,7 @@ static void test_single(void) {
       if (!EXPECT_OK()) continue;
       check_bytes(tiles, to_tiles(a, values));
       check_bytes(compact, values);
-      // Back, from any bytes in the padding.
+      // And back, from tiles with any bytes in the padding.
       unsigned char *other = random_bytes(n);
       upload(tiles->ptr, other, n);
       nvte_unswizzle_scaling_factors(one_direction(nvfp4, colwise, true, rows, cols, tiles->ptr),
@@ -319,7 +319,7 @@ static void test_grouped_uniform(void) {
         if (dense) {
           step = d ? a.valid_k * a.m : a.valid_m * a.k;
           total = d ? up(n * a.valid_k, 4) * a.m : up(n * a.valid_m, 128) * a.k;
-          // Of the same size, but the steps say otherwise: padded wins.
+          // If both layouts have the same size, the scales count as padded.
           if (total == n * size) step = size;
         }
         unsigned char *values = random_bytes(total);
@@ -396,7 +396,7 @@ static void test_grouped_varying(void) {
           Matrix a = matrix_of(false, d, (size_t)rows[i], (size_t)cols[i]);
           total += a.m * a.k;
         }
-        // What is past the members stays as it is.
+        // Bytes past the members must stay as they are.
         size_t slack = 512;
         unsigned char *values = random_bytes(total + slack);
         tiles[d] = buffer(total + slack);

@@ -49,7 +49,7 @@ void check_equal(const A &a, const B &b, int line, const char *what) {
 
 #define CHECK(condition) check((condition), __LINE__, #condition)
 #define CHECK_EQ(a, b) check_equal((a), (b), __LINE__, #a " == " #b)
-// A wrapper's call: throws in every error mode.
+// Checks a call of a wrapper, which throws in every error mode.
 #define CHECK_THROWS(body, ...) check_fails([&] { body; }, true, __LINE__, #body, {__VA_ARGS__})
 // A call of a C function: throws in mode throw, else leaves a status.
 #define CHECK_FAILS(body, ...) check_fails([&] { body; }, throwing, __LINE__, #body, {__VA_ARGS__})
@@ -74,7 +74,7 @@ void check_fails(const std::function<void()> &body, bool by_exception, int line,
           std::string(what) + ": no \"" + part + "\" in \"" + text + "\"");
   }
   check(thrown == by_exception, line, std::string(what) + (thrown ? ": thrown" : ": not thrown"));
-  // What the wrapper itself has thrown is no longer the thread's error.
+  // An error that the wrapper itself has thrown is no longer the thread's error.
   const bool kept = throwing || !by_exception;
   check(nvtex_last_status() == (kept ? NVTEX_INVALID_ARGUMENT : NVTEX_OK), line,
         std::string(what) + ": status " + std::to_string(nvtex_last_status()));

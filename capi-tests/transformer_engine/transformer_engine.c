@@ -325,7 +325,7 @@ static void test_batches(void) {
       for (size_t j = 0; j < i; j++) CHECK(t[i] != t[j], "slots %zu and %zu", i, j);
     }
     NVTETensor kept = t[4];
-    t[4] = NULL;  // ignored
+    t[4] = NULL;  // A null handle is ignored.
     nvte_destroy_tensors(t, 10);
     EXPECT_OK();
     nvte_tensor_ndims(t[9]);
@@ -464,7 +464,8 @@ static void test_params(void) {
       int bound = 448;
       size_t written = 0;
       memcpy(zeros, &bound, p == kNVTENVFP4E4M3Max ? sizeof bound : 0);
-      nvte_get_tensor_param_v2(t, (NVTETensorParam)p, NULL, 0, &written);  // a query
+      nvte_get_tensor_param_v2(t, (NVTETensorParam)p, NULL, 0,
+                               &written);  // Asks only for the size.
       EXPECT_OK();
       CHECK_EQ(written, sizes[p]);
       memset(value, 0xEE, sizeof value);
@@ -781,7 +782,7 @@ static void test_offsets(void) {
       size_t n = kLengths[l];
       if (!case_begin("splits_to_offsets n=%zu stride=%lld", n, (long long)strides[s])) continue;
       int64_t *splits = random_splits(n, 100000);
-      if (n > 2) splits[1] = -5;  // not rejected
+      if (n > 2) splits[1] = -5;  // A negative size is not rejected.
       Buffer *in = int_buffer(kNVTEInt64, splits, n), *out = buffer_shifted(8 * (n + 1), 8);
       nvte_splits_to_offsets((const int64_t *)(void *)in->ptr, (int64_t *)(void *)out->ptr, n,
                              strides[s], NULL);

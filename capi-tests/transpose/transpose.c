@@ -24,7 +24,7 @@ static void test_transpose(void) {
       for (size_t k = 0; k < 3; k++) {
         NVTEDType dtype = kFloats[d];
         NVTEShape shape = shape_at(s);
-        if (numel(shape) > 500000 && (d + k) % 3) continue;  // time
+        if (numel(shape) > 500000 && (d + k) % 3) continue;  // Skipped to save time.
         if (!case_begin("transpose %s %s misaligned %zu", shape_text(shape), dtype_name(dtype),
                         k)) {
           continue;
@@ -103,7 +103,8 @@ static void test_cast_transpose(void) {
     for (size_t i = 0; i < COUNT(kHighPrecision); i++) {
       for (size_t o = 0; o < COUNT(kFloats); o++) {
         for (int misaligned = 0; misaligned < 2; misaligned++) {
-          if (numel(shape_at(s)) > 500000 && (i + o + (size_t)misaligned) % 4) continue;  // time
+          if (numel(shape_at(s)) > 500000 && (i + o + (size_t)misaligned) % 4)
+            continue;  // Skipped to save time.
           if (!case_begin("cast_transpose %s %s %s%s", shape_text(shape_at(s)),
                           dtype_name(kHighPrecision[i]), dtype_name(kFloats[o]),
                           misaligned ? " misaligned" : "")) {

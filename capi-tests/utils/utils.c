@@ -69,7 +69,7 @@ static void test_pointers(void) {
       if (!case_begin("pointers %zu kind %d", count, k)) continue;
       uint64_t *x = (uint64_t *)(void *)random_bytes(8 * count), *copy = host_memory(8 * count);
       memcpy(copy, x, 8 * count);
-      // Room for more than is written: the rest stays.
+      // The buffer has room for more than is written; the rest must stay.
       Buffer *b = buffer(8 * count + (k == 2 ? 40 : 0));
       NVTETensor output = k == 0   ? tensor(b->ptr, kNVTEInt64, SHAPE(count))
                           : k == 1 ? tensor(b->ptr, kNVTEByte, SHAPE(count, 8))

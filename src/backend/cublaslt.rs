@@ -39,7 +39,7 @@ struct Problem {
     with_c: bool,
     in_place: bool,
     with_amax: bool,
-    /// Alpha and beta.
+    /// Alpha and beta are pointers to the device.
     factors_on_device: bool,
     sm_count: c_int,
     /// Alignment of A, B, C, D and aux in bytes, at most 256.

@@ -155,7 +155,7 @@ fn or_else(
         |outcome: &Outcome| outcome.status == BackendStatus::NVTEX_BACKEND_UNIMPLEMENTED;
     match first {
         Err(first) if unimplemented(&first) => {
-            // The next outcome takes the place of the text.
+            // The text of `first` lives until the next outcome replaces it.
             let reason = first.reason();
             second().map_err(|second| match unimplemented(&second) {
                 true => Outcome::unimplemented(format!("{reason}; {}", second.reason())),
@@ -254,7 +254,7 @@ fn by_float32(args: &GemmArgs, device: c_int, stream: cudaStream_t) -> Result<()
 /// in FP8, comes as sums in float32 first.
 fn own_product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
     const WHAT: &str = "without cuBLASLt";
-    // What the kernel keeps about a group of one.
+    // Bytes of what the kernel of grouped products keeps about a group of one member.
     const GROUP_BYTES: usize = 2048;
     let matrix = |data: *const c_void, scales: &GemmScales, dtype, (outer, inner), transposed| {
         GroupedMatrix {
@@ -299,7 +299,7 @@ fn own_product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
     });
     let direct = args.epilogue == GemmEpilogue::NVTEX_EPILOGUE_NONE && !args.d_dtype.is_fp8();
     let sums_bytes = if direct { 0 } else { args.m * args.n * size_of::<f32>() };
-    // All of it at once, so that the message says what is needed.
+    // All bytes are asked for at once, so that the message says how many are needed.
     let setup_bytes = 256 + GROUP_BYTES;
     let (part, _) = take(args, setup_bytes + sums_bytes, WHAT)?;
     let workspace = part.wrapping_byte_add(256);

@@ -133,7 +133,7 @@ fn build(mut wanted: usize) -> Option<ThreadPool> {
         if let Ok(pool) = built {
             return Some(pool);
         }
-        // Those that were created end now; while they exist they count towards the limit.
+        // The threads that were created end now; while they exist they count towards the limit.
         wanted = created.len();
         for thread in created {
             let _ = thread.join();
@@ -168,7 +168,7 @@ impl Tasks {
         Self { least: least.max(1), ..self }
     }
 
-    /// None if all tasks shall run on the thread that calls.
+    /// The pool, or none if all tasks shall run on the thread that calls.
     fn pool(self) -> Option<Arc<ThreadPool>> {
         if self.count / 2 < self.least { None } else { current() }
     }
@@ -189,7 +189,7 @@ impl Tasks {
         });
     }
 
-    /// The largest result, 0 of nothing.
+    /// The largest result of all tasks, 0 without tasks.
     pub(crate) fn max_init<S>(
         self,
         scratch: impl Fn() -> S + Sync + Send,

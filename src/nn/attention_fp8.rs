@@ -10,14 +10,14 @@ use crate::tensor::{Buffer, Tensor};
 use crate::types::NVTE_QKV_Layout_Group::{self, *};
 use crate::types::NVTEDType::{self, *};
 
-/// One scale for a tensor, from its own maximum.
+/// Current scaling: one scale for a tensor, from its own maximum.
 const QUANTIZER: Quantizer =
     Quantizer { scaling: Scaling::Current { pow2: false, epsilon: 0.0 }, dtype: kNVTEFloat8E4M3 };
 
 /// Three views of one, two or three tensors.
 pub struct Fp8Heads {
     pub parts: [Tensor; 3],
-    /// Of each part: the tensor, and its first element there.
+    /// For each of queries, keys and values: the number of its tensor, and its first element there.
     places: [(usize, usize); 3],
     owners: Vec<QTensor>,
 }

@@ -61,7 +61,7 @@ pub fn within<R>(context: usize, body: impl FnOnce() -> R) -> R {
             let _ = CALLING.try_with(|list| list.borrow_mut().pop());
         }
     }
-    // At the end of a thread there is no list any more, and nested calls go unnoticed.
+    // While a thread is ending its list is gone, and nested calls are not noticed.
     let listed = CALLING.try_with(|list| list.borrow_mut().push(context));
     let _calling = listed.ok().map(|()| Calling);
     body()

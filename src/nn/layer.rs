@@ -15,12 +15,12 @@ use crate::types::NVTEDType::{self, *};
 
 pub struct LayerConfig {
     pub self_attention: MultiheadConfig,
-    /// Of a decoder.
+    /// Cross attention of a decoder.
     pub inter_attention: Option<MultiheadConfig>,
     pub mlp: MlpConfig,
-    /// Behind the layer.
+    /// Norm after the layer.
     pub output_norm: Option<NormConfig>,
-    /// Of what is added to the residual.
+    /// Dropout of what is added to the residual.
     pub dropout: f32,
     /// The residual is the norm's result, not its input.
     pub residual_after_norm: bool,

@@ -91,7 +91,7 @@ pub struct Callbacks {
 /// A block of the pool that nobody uses.
 struct Unused {
     ptr: usize,
-    /// When it came back, in releases of the pool.
+    /// The number of releases of the pool when the block came back.
     since: u64,
     lifetime: Lifetime,
 }
@@ -99,7 +99,7 @@ struct Unused {
 /// Blocks that a context has had from the device.
 #[derive(Default)]
 struct Pool {
-    /// By stream and size.
+    /// Unused blocks by stream and size.
     unused: HashMap<(usize, usize), Vec<Unused>>,
     unused_bytes: usize,
     /// Bytes in use but for those of persistent blocks, now and at most.
@@ -115,7 +115,8 @@ struct Pool {
 /// used it; so nothing has to wait, and after the first step nothing is allocated any more.
 pub struct Memory {
     callbacks: Option<Callbacks>,
-    /// What the pool may keep unused when it asks the device for more; none: see [`Pool::allowance`].
+    /// Bytes that the pool may keep unused when it asks the device for more; without a number see
+    /// [`Pool::allowance`].
     max_unused: Option<usize>,
     pool: Mutex<Pool>,
 }
@@ -124,8 +125,8 @@ pub struct Memory {
 const ALIGNMENT: usize = 256;
 
 impl Pool {
-    /// Without a bound of the program: a few times what is used at once, as modules of several shapes that
-    /// run in turns need it.
+    /// The bound where the program gives none: a few times what is used at once, as modules of several
+    /// shapes that run in turns need it.
     fn allowance(&self) -> usize {
         self.most_used_bytes.saturating_mul(4).max(4 << 20)
     }
@@ -172,7 +173,8 @@ impl Memory {
         Arc::new(Self { callbacks, max_unused, pool: Mutex::default() })
     }
 
-    /// What the functions of the program are called on behalf of.
+    /// A number that identifies this memory. It tells on whose behalf a function of the program is
+    /// called.
     pub fn id(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }
@@ -232,7 +234,8 @@ impl Memory {
                 // The device would refuse to free memory while it captures.
                 if !capturing {
                     let keep = self.max_unused.unwrap_or_else(|| pool.allowance());
-                    // What the device does not take back stays, and is no reason to fail.
+                    // Memory that the device does not take back stays in the pool, and is no reason to
+                    // fail.
                     let _ = pool.shrink(keep, false);
                 }
                 let got = nvtex::malloc(bytes);

@@ -34,7 +34,7 @@ pub struct MlpTape {
     /// The norm's result, if the caller wanted it.
     z: Option<Tensor>,
     fc1: Box<DenseTape>,
-    /// What the activation was given; none if it is to be computed again.
+    /// The input of the activation; none if it is to be computed again.
     hidden: Option<QTensor>,
     fc2: Box<DenseTape>,
     rows: usize,

@@ -47,7 +47,7 @@ use std::fmt::{self, Display, Formatter};
 
 /// Tensors of a call; none where the caller gave null.
 pub struct Tensors {
-    /// What the call names them.
+    /// The name of this list in the call, such as `inputs`.
     pub name: &'static str,
     pub list: Vec<Option<Tensor>>,
 }
@@ -139,11 +139,11 @@ pub trait Layer: Send {
 
     fn forward(&mut self, run: &Run, inputs: &Tensors, outputs: &Tensors) -> Result<Saved>;
 
-    /// From those of the outputs the gradients of the inputs, where asked for, and of the parameters,
-    /// where bound.
+    /// Computes the gradients of the inputs that are asked for, and of the parameters that are bound,
+    /// from the gradients of the outputs.
     fn backward(&mut self, run: &Run, tape: &Tape, grads: [&Tensors; 2]) -> Result<()>;
 
-    /// In a fixed order, with the names of the parts that they belong to.
+    /// The parameters in a fixed order, with the names of the parts that they belong to.
     fn parameters(&mut self) -> Vec<(String, &mut Parameter)>;
 }
 

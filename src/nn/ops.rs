@@ -182,7 +182,7 @@ impl Activation {
         Fusion { function: self.function, a, b, c, ..Fusion::NONE }
     }
 
-    /// `config`: of the cast, if the output has scales.
+    /// `config` holds the options of the cast, if the output has scales.
     pub fn forward(
         &self,
         run: &Run,
@@ -238,7 +238,7 @@ pub fn dropout_grad(
     within(run, "dropout", result)
 }
 
-/// Another part of the caller's sequence of random numbers.
+/// Writes the state of another part of the caller's sequence of random numbers.
 pub fn rng_state(run: &Run, from: &Tensor, state: &Tensor, offset: u32) -> Result<()> {
     let pair: *const i64 = from.rowwise.ptr().cast_const().cast();
     let args = SeedArgs {
@@ -268,7 +268,7 @@ pub struct QkvRope<'a> {
     pub frequencies: Option<&'a Tensor>,
     /// Int32 `[batch]`: positions of the first rows; none: 0.
     pub starts: Option<&'a Tensor>,
-    /// Of packed tokens: where their sequences begin.
+    /// Where the sequences of packed tokens begin.
     pub cu_seqlens: Option<&'a Tensor>,
 }
 
@@ -305,7 +305,7 @@ impl QkvRope<'_> {
         }
     }
 
-    /// Turns all heads of a tensor in place.
+    /// Rotates all heads of a tensor in place.
     pub fn turn(&self, run: &Run, backward: bool, heads: usize, x: &Tensor) -> Result<()> {
         let Some(frequencies) = self.frequencies else { return Ok(()) };
         let starts = self.starts.map_or(Buffer::UNSET, |starts| starts.rowwise);
@@ -374,9 +374,9 @@ pub fn attention_backward(
 pub struct Gemm<'a> {
     pub transa: bool,
     pub transb: bool,
-    /// Adds D.
+    /// Adds to what D holds.
     pub accumulate: bool,
-    /// Adds this, in place of D.
+    /// Adds this matrix, instead of D.
     pub add: Option<&'a Tensor>,
     pub bias: Option<&'a Tensor>,
     /// Becomes the sums over the rows of B, transposed.
@@ -415,7 +415,7 @@ impl Gemm<'_> {
         if least == 0 {
             return Ok(Buffer::UNSET);
         }
-        // Operands in MXFP8 are cast here.
+        // A product casts MXFP8 operands to BFloat16 in its workspace.
         let casts = match a.mode {
             NVTEScalingMode::NVTE_MXFP8_1D_SCALING => {
                 2 * (a.shape("A")?.numel() + b.shape("B")?.numel()) + 1024

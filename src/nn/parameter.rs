@@ -18,7 +18,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub enum Init {
     Constant(f32),
-    /// Of mean 0, from a seed.
+    /// Normal numbers of mean 0, from a seed.
     Normal {
         deviation: f32,
         seed: u64,
@@ -50,11 +50,11 @@ pub const WEIGHT_SLOT: usize = 1;
 pub struct Parameter {
     pub name: &'static str,
     pub dims: Vec<usize>,
-    /// Of the value in high precision.
+    /// The dtype of the value in high precision.
     pub dtype: NVTEDType,
     init: Init,
     pub value: Arc<QTensor>,
-    /// Of a quantized weight.
+    /// The format of a quantized weight.
     pub format: Option<Format>,
     pub grad: Option<Gradient>,
     /// Of a weight: how the operands of its products were cast in the last forward pass, by role.
@@ -62,7 +62,7 @@ pub struct Parameter {
 }
 
 impl Parameter {
-    /// With memory and its initial value, which `format` casts.
+    /// Makes a parameter with memory and its initial value, which `format` casts.
     pub fn new(
         run: &Run,
         name: &'static str,
@@ -79,7 +79,7 @@ impl Parameter {
                 value
             }
             Some(format) => {
-                // What backward passes can make of the other direction needs no memory meanwhile.
+                // A direction that backward passes can make from the other needs no memory meanwhile.
                 let usage = Usage { rowwise: true, colwise: !format.quantizer.transposes() };
                 let slot = format.slot();
                 format.quantizer.empty(run, shape, usage, slot.as_ref(), Lifetime::Persistent)?

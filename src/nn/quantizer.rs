@@ -78,7 +78,7 @@ impl QTensor {
         Self { tensor, row: None, col: None, _scalars: None }
     }
 
-    /// A matrix in high precision.
+    /// Allocates a matrix in high precision.
     pub fn plain(
         run: &Run,
         (rows, cols): (usize, usize),
@@ -111,7 +111,7 @@ impl QTensor {
         Ok(Self { tensor, row: None, col: Some(block), _scalars: None })
     }
 
-    /// Without memory of its own.
+    /// Whether the memory belongs to somebody else.
     pub fn is_borrowed(&self) -> bool {
         self.row.is_none() && self.col.is_none()
     }
@@ -163,7 +163,7 @@ impl Quantizer {
         !matches!(self.scaling, Scaling::None | Scaling::Mxfp8 { .. })
     }
 
-    /// Whether one direction of a tensor gives the other.
+    /// Whether one direction of a tensor can be made from the other.
     pub fn transposes(&self) -> bool {
         matches!(self.scaling, Scaling::Delayed | Scaling::Current { .. })
     }
@@ -311,7 +311,8 @@ impl Quantizer {
         Ok(out)
     }
 
-    /// What `write` computes, in high precision, and `out` with the scale that its cast needs.
+    /// Runs `write` to a result in high precision, gives `out` the scale that its cast needs, and
+    /// casts.
     fn computed(
         &self,
         run: &Run,
@@ -390,7 +391,7 @@ pub enum Source<'a> {
     Ready(&'a Tensor),
     Computed {
         write: &'a Write<'a>,
-        /// It casts as the config says.
+        /// Whether `write` can cast as the config says.
         configurable: bool,
     },
 }

@@ -39,7 +39,7 @@ struct Direction {
     count: usize,
 }
 
-/// On the host.
+/// Scales and histories on the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Values {
     pub scale: Vec<f32>,
@@ -58,7 +58,7 @@ pub struct Delayed {
     inner: Mutex<Inner>,
 }
 
-/// What a layer's state must agree with.
+/// The settings of a recipe that a layer's state depends on.
 #[derive(Clone, Copy, PartialEq)]
 pub struct Settings {
     pub rule: Rule,
@@ -309,7 +309,7 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Named>> {
         let version = u16::from_le_bytes([head[10], head[11]]);
         return Err(wrong("version 1 of the format", format!("version {version}")));
     }
-    // Where the states end says whether the file is whole; only then its checksum means anything.
+    // The file is whole if it ends where the states end; only then its checksum means anything.
     let mut walk = Reader { ..reader };
     for _ in 0..walk.number()? {
         walk.state()?;

@@ -100,7 +100,7 @@ fn counters(c: &mut Chain) {
     }
 }
 
-/// As in a forward pass: one A for each member, B and D of various rows.
+/// Grouped products as in a forward pass: one A for each member, B and D of various rows.
 fn grouped(
     c: &mut Chain,
     name: &'static str,
@@ -119,7 +119,7 @@ fn grouped(
     let scales = |c: &mut Chain, members: &mut dyn Iterator<Item = usize>| {
         let count = members.map(entries).sum();
         match mode {
-            // Half or one.
+            // Scales are one half or one.
             NVTE_MXFP8_1D_SCALING => {
                 let codes = c.rng.bytes(count).iter().map(|byte| 126 + byte % 2).collect();
                 c.buffers.add(codes, 0)

@@ -160,12 +160,12 @@ fn parts(c: &mut Chain) {
     });
 }
 
-/// With amaxes on the device, or alpha and beta.
+/// The product of NVFP4 operands, with amaxes on the device, or with alpha and beta there.
 fn product(c: &mut Chain, workspace: Id, with_amax: bool) {
     let (m, n, k, dtype) = (256, 128, 512, kNVTEFloat4E2M1);
     let [a, b] = [m, n].map(|outer| {
         let codes = c.rng.bytes(outer * k / 2);
-        // From 1/2 to less than 2.
+        // Scales are from 1/2 to less than 2.
         let scales = c.rng.bytes(outer * k / 16).iter().map(|byte| 0x30 + byte % 16).collect();
         (c.buffers.add(codes, 0), c.buffers.add(scales, 0))
     });

@@ -55,7 +55,7 @@ struct Step {
 struct Chain {
     rng: Rng,
     buffers: Buffers,
-    /// Of the step that comes next.
+    /// The outputs of the step that comes next.
     outputs: Vec<Output>,
     steps: Vec<Step>,
 }
@@ -239,7 +239,7 @@ fn gemm(
         let (_, lines, needed) = scale_matrix(mode, false, (outer, k));
         match mode {
             NVTE_MXFP8_1D_SCALING => {
-                // Half or one.
+                // Scales are one half or one.
                 let codes = c.rng.bytes(lines * needed).iter().map(|byte| 126 + byte % 2).collect();
                 (Some(c.buffers.add(codes, 0)), needed)
             }
@@ -305,7 +305,7 @@ fn gemm(
     });
 }
 
-/// To FP8 in both directions, whose codes may differ by one from the CPU's.
+/// Normalization to FP8 in both directions, whose codes may differ by one from the CPU's.
 fn norm_forward(c: &mut Chain, name: &'static str, norm: NVTE_Norm_Type, mode: NVTEScalingMode) {
     let (rows, cols, dtype) = (256, 640, kNVTEBFloat16);
     let layer = norm == NVTE_Norm_Type::LayerNorm;

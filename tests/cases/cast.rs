@@ -102,7 +102,7 @@ pub fn quantize_blocks(rng: &mut Rng, index: usize) -> Case {
     let epsilon = rng.pick(&[0.0, 0.0, 1.0, 1e-20, 1e30]);
     let pow2 = !mxfp8 && rng.chance(50);
     let (square_blocks, swizzled) = (mxfp8 && rng.chance(40), mxfp8 && rng.chance(40));
-    // As bytes: every bit of a scale counts, and so do the entries that are not written.
+    // Scales are compared as bytes: every bit counts, and so do the entries that are not written.
     let outputs = [
         ("rowwise", output_dtype, data[0]),
         ("colwise", output_dtype, data[1]),
@@ -196,7 +196,7 @@ pub fn requantize(rng: &mut Rng, index: usize) -> Case {
     let mut b = Buffers::default();
     let bytes = rng.bytes(rows * cols);
     let input = b.add(bytes, 0);
-    // Mostly such that values are neither 0 nor Inf.
+    // Scales are mostly such that values are neither 0 nor Inf.
     let everyday = rng.chance(70);
     let codes = (0..rows * code_stride)
         .map(|_| if everyday { 100 + rng.below(50) as u8 } else { rng.next() as u8 })

@@ -13,8 +13,8 @@ pub struct Fused {
 }
 
 impl Fused {
-    /// For `members` matrices of `cols` columns with `numel` elements v in all, gaps included. Only
-    /// those of one width have sums over rows.
+    /// Buffers for `members` matrices of `cols` columns with `numel` elements v in all, gaps included.
+    /// Only matrices of one width have sums over rows.
     pub fn new(
         rng: &mut Rng,
         b: &mut Buffers,
@@ -139,7 +139,7 @@ pub fn quantize_fused(rng: &mut Rng, index: usize) -> Case {
     let scale = (per_tensor && rng.chance(80)).then(|| b.float(rng.scale()));
     let old_amax = rng.pick(&[0.0, 1e-3, 1e30]);
     let amax = ((per_tensor || mxfp8) && rng.chance(60)).then(|| b.float(old_amax));
-    // As bytes: every bit of a scale counts, and so do the entries that are not written.
+    // Scales are compared as bytes: every bit counts, and so do the entries that are not written.
     let outputs = [
         ("rowwise", output_dtype, data[0]),
         ("colwise", output_dtype, data[1]),

@@ -94,7 +94,7 @@ pub fn router_backward(rng: &mut Rng, _: usize) -> Case {
         .collect();
     let map = b.add(map, 0);
     let grad_logits = b.output(rng, dtype, tokens * experts);
-    // As many terms as a sum has.
+    // The bound grows with the number of terms of a sum.
     let bound = 1e-6 * experts as f64;
     Case::within(
         format!("{tokens}x{experts}, {topk}, {dtype:?}, {score:?}, all {all}"),
@@ -126,7 +126,7 @@ pub fn permutations(rng: &mut Rng, _: usize) -> Case {
     let dtype = rng.pick(&HIGH);
     let slots = tokens * topk;
     let rows = if rng.chance(50) { slots } else { rng.within(0, slots) };
-    // Of each slot the row, -1 for none.
+    // The row of each slot, -1 for none.
     let mut places: Vec<i32> = (0..slots as i32).collect();
     for i in (1..slots).rev() {
         places.swap(i, rng.within(0, i));
@@ -222,7 +222,7 @@ pub fn topk(rng: &mut Rng, _: usize) -> Case {
     let k = rng.within(1, most);
     let dtype = rng.pick(&HIGH);
     let mut b = Buffers::default();
-    // Any bits, among them equal ones and NaN.
+    // Keys are any bits, among them equal ones and NaN.
     let keys = b.input(rng, dtype, rows * cols);
     let lengths: Vec<u8> =
         (0..rows).flat_map(|_| (rng.within(0, cols) as i32).to_le_bytes()).collect();

@@ -6,7 +6,7 @@ use super::*;
 /// Members of a group at random.
 struct Members {
     shapes: Vec<(usize, usize)>,
-    /// One more than shapes.
+    /// Offsets, one more than shapes.
     offsets: Vec<usize>,
     varying: [bool; 2],
     logical: (usize, usize),

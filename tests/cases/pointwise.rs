@@ -92,7 +92,7 @@ pub fn softmax(rng: &mut Rng, index: usize) -> Case {
     let mask = masked.then(|| {
         let mut bytes = rng.bytes(numel / matrices_per_mask);
         bytes.iter_mut().for_each(|byte| *byte %= 3);
-        // A row without anything.
+        // A row in which everything is masked.
         bytes[..keys].fill(1);
         b.add(bytes, rng.shift())
     });

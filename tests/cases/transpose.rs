@@ -10,7 +10,7 @@ pub fn transpose(rng: &mut Rng, index: usize) -> Case {
     let input = b.add(bytes, rng.shift() * element_size);
     let output = b.output(rng, dtype, rows * cols);
     let noop = rng.noop().map(|flag| b.float(flag));
-    // As bytes, since a transpose keeps the bits of a NaN.
+    // Results are compared as bytes, since a transpose keeps the bits of a NaN.
     Case::bits(
         format!("{element_size} bytes, {rows}x{cols}"),
         b,

@@ -16,7 +16,7 @@ pub fn scale_shape(mode: i32, colwise: bool, (rows, cols): (usize, usize)) -> [u
         (BLOCKS_1D, true) => [down, cols],
         (BLOCKS_2D, false) => [down, across],
         (BLOCKS_2D, true) => [across, down],
-        // One for the tensor.
+        // One scale for the whole tensor.
         _ => [1, 1],
     }
 }

@@ -23,7 +23,7 @@ const GUARD: usize = 256;
 
 pub type Check = Result<(), String>;
 
-/// Of the generated cases.
+/// The seed of the generated cases.
 pub const SEED: u64 = 0x5EED;
 
 pub fn is_fp8(dtype: NVTEDType) -> bool {
@@ -83,7 +83,8 @@ impl Rng {
         self.values(|rng| rng.fixed_bytes(len))
     }
 
-    /// In [-1, 1), as an argument.
+    /// A value in [-1, 1) that is an argument, so that it does not change with the values of the
+    /// inputs.
     pub fn fixed_unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
@@ -265,7 +266,7 @@ impl Rng {
 
     pub fn block_shape(&mut self) -> (usize, usize) {
         match self.below(3) {
-            // Around the sides of blocks and tiles.
+            // Sizes around the sides of blocks and tiles.
             0 => {
                 let mut side = || {
                     let near = self.pick(&[16, 32, 64, 128, 256, 384, 512, 1024]);
@@ -328,11 +329,11 @@ pub enum Expect {
     Bits,
     /// As `Bits`, and the values of the inputs have no influence.
     Fixed,
-    /// By this bound and one spacing of the type.
+    /// The difference is at most this bound and one spacing of the type.
     Within(f64),
-    /// By this part of the value.
+    /// The difference is at most this part of the value.
     Relative(f64),
-    /// By anything.
+    /// The output may be anything.
     Scratch,
 }
 
@@ -346,7 +347,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// None without a buffer.
+    /// An output, or none without a buffer.
     pub fn new(
         name: &'static str,
         dtype: NVTEDType,
@@ -489,7 +490,7 @@ impl<'a> Side<'a> {
         self.memory[id].cast::<u8>().wrapping_add(self.buffers.inner(id).start).cast()
     }
 
-    /// Null without a buffer.
+    /// The address of a buffer, or null without one.
     pub fn maybe<T>(&self, id: Option<Id>) -> *mut T {
         id.map_or(null_mut(), |id| self.at(id))
     }
@@ -627,7 +628,7 @@ pub fn equal(name: &str, dtype: NVTEDType, cpu: &[u8], cuda: &[u8]) -> Check {
     ))
 }
 
-/// Only the buffers in `but` were written to.
+/// Checks that only the buffers in `but` were written to.
 pub fn unchanged(before: &Buffers, after: &[Vec<u8>], but: impl IntoIterator<Item = Id>) -> Check {
     let but: Vec<usize> = but.into_iter().map(|id| id.0).collect();
     for (id, (before, after)) in before.0.iter().zip(after).enumerate() {
@@ -674,7 +675,7 @@ pub fn run_attention(side: &Side, mut args: AttentionArgs) -> Outcome {
 /// Casts on the CPU.
 pub fn cast(from: &[u8], input_dtype: NVTEDType, output_dtype: NVTEDType) -> Vec<u8> {
     let numel = from.len() / size(input_dtype);
-    // Words, for the alignment of any type.
+    // The memory is made of 64-bit words, for the alignment of any type.
     let mut input = vec![0u64; from.len().div_ceil(8)];
     let mut output = vec![0u64; (numel * size(output_dtype)).div_ceil(8)];
     for (word, bytes) in input.iter_mut().zip(from.chunks(8)) {
@@ -799,7 +800,7 @@ pub const QUANTIZE: QuantizeArgs = QuantizeArgs {
     group: Group::NONE,
 };
 
-/// A cast back per tensor, likewise.
+/// A cast back per tensor that touches nothing.
 pub const DEQUANTIZE: DequantizeArgs = DequantizeArgs {
     input: null(),
     output: null_mut(),
@@ -815,7 +816,7 @@ pub const DEQUANTIZE: DequantizeArgs = DequantizeArgs {
     group: Group::NONE,
 };
 
-/// Heads that are not there.
+/// A part of a rotary embedding without heads.
 pub const NO_ROPE_PART: RopePart = {
     let none = RopeStrides { position: 0, sequence: 0, group: 0, head: 0, element: 1 };
     RopePart {
@@ -829,7 +830,7 @@ pub const NO_ROPE_PART: RopePart = {
     }
 };
 
-/// No tensor of an attention.
+/// A tensor of an attention that is absent.
 pub const NO_ATTENTION_TENSOR: AttentionTensor = AttentionTensor {
     data: null_mut(),
     dtype: kNVTEFloat32,
@@ -841,7 +842,7 @@ pub const NO_ATTENTION_TENSOR: AttentionTensor = AttentionTensor {
     amax: null_mut(),
 };
 
-/// An attention of nothing.
+/// An attention without tensors.
 pub const ATTENTION: AttentionArgs = {
     let none = NO_ATTENTION_TENSOR;
     let side =

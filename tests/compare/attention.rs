@@ -12,7 +12,7 @@ struct Place {
     fp8: Option<[Id; 3]>,
 }
 
-/// One side: heads, longest sequence, rows of memory, and with lengths what they and the starts are.
+/// One side: heads, longest sequence and rows of memory, and for packed sequences lengths and starts.
 #[derive(Clone)]
 struct SideShape {
     heads: usize,
@@ -259,7 +259,7 @@ impl Case {
         let bound = match self.dtype {
             kNVTEFloat16 => 4e-3,
             kNVTEBFloat16 => 3e-2,
-            // P is rounded before or after it is normalized.
+            // The implementations round P before or after it is normalized.
             _ => 0.3,
         };
         let t = &self.tensors;
@@ -299,7 +299,7 @@ impl Case {
         outputs
     }
 
-    /// Of FP8 outputs the codes are compared, which hold a scale and are coarse.
+    /// For FP8 outputs codes are compared, which hold a scale and are coarse.
     fn bound(&self, place: &Place, bound: f64) -> f64 {
         if is_fp8(place.dtype) { 64.0 * bound } else { bound }
     }
@@ -377,7 +377,7 @@ fn pass(
     keep_forward(case, buffers, &cpu, backward)
 }
 
-/// What the backward reads of the forward is the CPU's on both sides.
+/// The results of the forward pass that the backward pass reads are those of the CPU on both sides.
 fn keep_forward(case: &Case, buffers: &mut Buffers, cpu: &Answer, backward: bool) -> Check {
     if !backward {
         for Id(id) in [case.tensors[3].id, case.stats] {

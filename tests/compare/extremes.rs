@@ -2,7 +2,7 @@
 
 use crate::*;
 
-/// Every float, to both FP8 types, in both layouts.
+/// Casts every float to both FP8 types, in both layouts.
 #[test]
 fn every_float_to_fp8() {
     const SIDE: usize = 4096;
@@ -50,7 +50,7 @@ fn every_float_to_fp8() {
     free(table, device_output);
 }
 
-/// Every half and bfloat16, to every type.
+/// Casts every half and bfloat16 to every type.
 #[test]
 fn every_half_to_all() {
     cases("every_half_to_all", 10, |_, index| {
@@ -215,7 +215,7 @@ fn dbias_past_2_31() {
     });
 }
 
-/// Both orders of a matrix of more than 2^31 scales.
+/// Moves a matrix of more than 2^31 scales to tiles and back.
 #[test]
 fn swizzle_past_2_31() {
     cases("swizzle_past_2_31", 1, |rng, _| {

@@ -43,7 +43,7 @@ impl GemmKind {
         }
     }
 
-    /// What the operators promise on Hopper.
+    /// Whether the operators promise this product on Hopper.
     fn required(&self) -> bool {
         let (a, b, d) = (ALL[self.a], ALL[self.b], ALL[self.d]);
         self.epilogue == 0
@@ -287,7 +287,7 @@ fn gemm_blocks_case(
     let d_id = matrix(rng, &mut b, d_dtype, n * m);
     let bias = matrix(rng, &mut b, kNVTEBFloat16, m);
     let aux = matrix(rng, &mut b, kNVTEBFloat16, n * m);
-    // Up to 2.
+    // Scales are at most 2.
     let scales = [(0, m, !transa), (1, n, transb)].map(|(i, outer, colwise)| {
         let shape = if colwise { (k, outer) } else { (outer, k) };
         let (_, lines, needed) = scale_matrix(modes[i], colwise, shape);

@@ -73,7 +73,7 @@ fn compare(case: &Case) -> Check {
     compared().map_err(|e| format!("{}: {e}", case.what))
 }
 
-/// After so many a test gives up.
+/// A test gives up after this many failures.
 const MOST_FAILURES: usize = 20;
 
 /// Calls `case` for every index, or for the one in NVTE_CASE; false if not all ran.

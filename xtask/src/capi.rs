@@ -44,7 +44,7 @@ pub fn ctest(tree: &Tree, dir: &Path, report: &mut Report) -> Result<()> {
     let ctest = setup::cmake(tree)?.with_file_name("ctest");
     let jobs = thread::available_parallelism().map_or(1, |n| n.get()).to_string();
     let results = dir.join("results.xml");
-    // What an earlier run left there must not pass for the results of this one.
+    // Results of an earlier run must not pass for those of this one.
     let _ = fs::remove_file(&results);
     let mut command = tree.command(ctest);
     command.args(["--parallel", &jobs, "--output-junit"]).arg(&results);

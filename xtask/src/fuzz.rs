@@ -178,7 +178,7 @@ fn search(tree: &Tree, programs: &Programs, args: &Args) -> Result<bool> {
             }
             let run = choose(args, &tests, turn);
             let limit = end.saturating_duration_since(Instant::now()).min(RUN_LIMIT);
-            // One program, asked for by name, may take its time.
+            // A program that was asked for by name may take its time.
             let limit = if args.runs.is_some() { RUN_LIMIT } else { limit };
             one_run(tree, programs, args, sanitizer.as_deref(), &run, limit, &totals)?;
         }
@@ -272,7 +272,8 @@ fn one_run(
             _ => {}
         }
     }
-    // What a test finds wrong after calls that it did not make (status 1) is no finding.
+    // If the test itself finds something wrong (status 1) after calls that it did not make, that is no
+    // finding.
     let code = status.code();
     if code == Some(MEMCHECK_FAILED) && found.is_empty() {
         found.push("memcheck reports an error".to_owned());

@@ -87,7 +87,8 @@ pub fn strip(tree: &Tree, from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Without its soname the library would be recorded by path in every program linked to it.
+/// Checks the soname, without which the library would be recorded by path in every program linked to
+/// it.
 fn check_soname(tree: &Tree) -> Result<()> {
     let library = tree.library();
     let mut readelf = tree.command("readelf");

@@ -13,7 +13,7 @@ struct Wheels {
     packages: &'static [&'static str],
     /// The program inside that shows the set is complete.
     program: &'static str,
-    /// What a user may install to do without the wheels.
+    /// What a user may install instead of the wheels.
     instead: &'static str,
 }
 
@@ -151,12 +151,12 @@ fn ensure(tree: &Tree, wheels: &Wheels) -> Result<PathBuf> {
             false => bail!("{}: the wheels hold no {}", wheels.dir, wheels.program),
         })
         .and_then(|()| {
-            // What is left of an older layout would stand in the way of the rename.
+            // The rest of an older layout would stand in the way of the rename.
             if dir.exists() && !program.is_file() {
                 fs::remove_dir_all(&dir).with_context(|| dir.display().to_string())?;
             }
             match fs::rename(&partial, &dir) {
-                // Another process was faster.
+                // Another process was faster, and its folder is complete.
                 Err(_) if program.is_file() => Ok(()),
                 other => other.with_context(|| format!("rename to {}", dir.display())),
             }

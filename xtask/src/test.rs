@@ -102,7 +102,7 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
                     .and_then(|p| fuzz::in_tests(tree, &p, if args.full { 60 } else { 20 }))
                     .map(|clean| report.check("calls with changed arguments", clean)),
             };
-        // The other steps still have something to say.
+        // The other steps are run nevertheless, because they may find something else.
         if let Err(error) = result {
             eprintln!("{error:#}");
             report.add(format!("{error}"), Outcome::Fail);
@@ -171,7 +171,7 @@ fn libtest(text: &str) -> Vec<(String, Outcome)> {
     results
 }
 
-/// The installed library that the steps after it share.
+/// Gives the folder of the installed library, which several steps share.
 fn installed(tree: &Tree, prefix: &mut Option<PathBuf>) -> Result<PathBuf> {
     if prefix.is_none() {
         let mut build = tree.cargo();

@@ -49,7 +49,7 @@ struct Rule {
     largest: f32,
     epsilon: f32,
     pow2: bool,
-    /// Per tensor: what every element is multiplied by.
+    /// In per-tensor scaling, the number that every element is multiplied by.
     scale: f32,
 }
 
@@ -64,7 +64,7 @@ trait Inverse: Scale {
     fn inverse(self) -> f32;
 }
 
-/// Per tensor: no matrix.
+/// Per-tensor scaling has no scale matrix.
 impl Scale for () {
     fn of(_: f32, rule: &Rule) -> (Self, f32) {
         ((), rule.scale)

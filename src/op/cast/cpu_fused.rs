@@ -155,7 +155,7 @@ impl<I: Element, V: Element> Make<V> for Source<'_, I> {
     unsafe fn make(&self, tile: &Tile, to: &mut [V]) {
         let width = tile.cols.len();
         let mut line = [0.0; TILE];
-        // Of 4 rows, of 8, of the tile.
+        // Sums of 4 rows, of 8 rows, and of the tile.
         let (mut four, mut pair, mut all) = ([0.0; TILE], [0.0; TILE], [0.0; TILE]);
         for (r, (row, to)) in tile.rows.clone().zip(to.chunks_exact_mut(TILE)).enumerate() {
             // SAFETY: outputs are distinct from the inputs, except for the elements of this tile, which

@@ -48,12 +48,12 @@ struct Member {
     index: usize,
     first: usize,
     rows: usize,
-    /// Bytes before its column-wise data and scales.
+    /// Bytes before the member's column-wise data and scales.
     data: usize,
     scales: usize,
-    /// Between column-wise scales of neighbouring columns.
+    /// Distance of the column-wise scales of neighbouring columns.
     stride: usize,
-    /// Of all members.
+    /// Rows of all members together.
     packed_rows: usize,
 }
 
@@ -69,8 +69,8 @@ unsafe fn members(a: &Nvfp4QuantizeArgs) -> Vec<Member> {
     // SAFETY: the caller's promise.
     let offsets = unsafe { Buf::<i64>::new(a.offsets.cast(), n).slice(0, n) };
     let packed_rows = offsets[a.num_tensors] as usize / a.cols;
-    // Of offsets that are not what they should be, whole blocks of the matrix's rows: a negative one
-    // becomes one that is too large.
+    // Offsets that are wrong still give whole blocks of the matrix's rows; a negative offset becomes
+    // one that is too large.
     let row = |at: i64| (at as usize / a.cols).min(a.rows) / 128 * 128;
     let member = |(index, ends): (usize, &[i64])| {
         let [first, end] = [ends[0], ends[1]].map(row);
@@ -224,7 +224,7 @@ fn transformed(x: &[f32; BLOCK], matrix: &[BF16], n: usize) -> f32 {
     sums[0]
 }
 
-/// What a line needs beside its elements.
+/// What the cast of a line needs beside its elements.
 struct Context<'a> {
     a: &'a Nvfp4QuantizeArgs,
     scale: Nvfp4Scale,

@@ -55,7 +55,7 @@ unsafe fn run<I: Element>(a: &RequantizeArgs) {
             (begin..end).contains(&first).then_some((begin, end))
         });
         let Some((begin, end)) = owner else { return };
-        // Of offsets that are not what they should be, a group of whole tiles that has these rows.
+        // Wrong offsets still give groups of whole tiles, which contain these rows.
         let tile = first / TILE * TILE;
         let (begin, end) = (begin / TILE * TILE, end.max(tile + TILE).min(rows));
         let down = (end - begin) / TILE;

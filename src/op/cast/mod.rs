@@ -32,7 +32,7 @@ pub(crate) fn plan_quantize(
     plan_shaped(input, &input.rowwise.shape, output, config)
 }
 
-/// As [`plan_quantize`], of elements of another shape that a fusion computes from the input.
+/// As [`plan_quantize`], for elements of another shape, which a fusion computes from the input.
 pub(crate) fn plan_shaped(
     input: &Tensor,
     shape: &Shape,
@@ -155,7 +155,7 @@ pub(crate) fn apart(a: &QuantizeArgs) -> Result<()> {
         Memory::new(&"the input of the activation", a.fusion.act_input, input_bytes),
         Memory::new(&"the scales of the rows", a.fusion.row_scales, a.rows * input_size),
     ];
-    // Of a group, the scales are not at one stride.
+    // The scales of a group do not have one stride, so their whole buffer counts.
     let scale_bytes = |colwise, stride: usize| match per_tensor || a.group.num_tensors > 0 {
         true => 0,
         false => {
@@ -316,7 +316,7 @@ pub(crate) fn sum_rows(
     workspace: &mut Workspace,
     stream: cudaStream_t,
 ) -> Result<()> {
-    // As a cast to the input itself that writes nothing.
+    // The plan is that of a cast to the input itself that writes nothing.
     let plan = || {
         let args = plan_quantize(input, input, &QuantizationConfig::DEFAULT)?;
         Ok(args.map(|args| QuantizeArgs { rowwise: null_mut(), amax: null_mut(), ..args }))

@@ -80,12 +80,12 @@ pub(crate) fn apart(args: &Nvfp4QuantizeArgs) -> Result<()> {
     let outputs = [
         Memory::new(&"output.data", args.rowwise.data, numel / 2),
         Memory::new(&"output.columnwise_data", args.colwise.data, numel / 2),
-        // Compact or in tiles, there are at least these.
+        // Whether compact or in tiles, there are at least so many scales.
         Memory::new(&"output.scale_inv", args.rowwise.scales, numel / BLOCK),
         Memory::new(&"output.columnwise_scale_inv", args.colwise.scales, numel / BLOCK),
     ];
     if args.scaled_lines {
-        // Then the amax are outputs.
+        // With an amax for each row or column, the amaxes are outputs.
         check::apart(&inputs[..1], &inputs[1..])?;
     }
     check::apart(&inputs, &outputs)
@@ -202,7 +202,7 @@ pub(crate) fn plan_quantize(
         args.colwise.amax = amax(names[1], &output.colwise_amax, per_line(cols))?;
     }
     if !output.row_scaled {
-        // Either amax serves a direction that has none.
+        // A direction without an amax uses that of the other.
         let row = amax(names[0], &output.amax, None)?;
         let column = amax(names[1], &output.colwise_amax, None)?;
         if by_col && column.is_null() {
@@ -264,7 +264,8 @@ pub(crate) fn dequantize(input: &Tensor, output: &Tensor, stream: cudaStream_t) 
     if rows > 0 && cols > 0 { backend::run(&args, stream) } else { Ok(()) }
 }
 
-/// Some rows of a matrix, and the tensor that they are cast to; none for no rows.
+/// Some rows of a matrix, and the tensor that they are cast to, which may be absent if there are no
+/// rows.
 pub(crate) struct Part {
     pub rows: usize,
     pub output: Option<Tensor>,
@@ -348,7 +349,7 @@ pub(crate) fn group_quantize(
         let scales = &output.rowwise_scale_inv;
         check::dtype(name(".scale_inv"), scales.dtype, &[kNVTEFloat8E4M3, kNVTEByte])?;
         let (scale_rows, scale_stride) = scales.shape.flatten();
-        // Swizzled ones lie in whole tiles.
+        // Swizzled scales lie in whole tiles.
         let (least_rows, of) = match output.swizzled {
             true => (rows.next_multiple_of(128), 4),
             false => (rows, 1),

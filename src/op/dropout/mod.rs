@@ -10,14 +10,14 @@ use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::*;
 use std::ptr::null;
 
-/// What the forward adds before and after.
+/// What the forward pass adds before and after the dropout.
 pub(crate) struct Added<'a> {
-    /// Unset for none.
+    /// The bias, or an unset buffer.
     pub bias: &'a Buffer,
     pub residual: &'a Tensor,
 }
 
-/// Forward; the backward has no `rng_state`.
+/// Both passes of dropout; the backward pass has no `rng_state`.
 pub(crate) fn dropout(
     input: (&str, &Tensor),
     output: (&str, &Tensor),

@@ -30,7 +30,7 @@ pub struct Attention {
     /// How queries, keys and values lie in memory.
     pub layout: Layout,
     pub o_format: NVTE_QKV_Format,
-    /// Of the backward pass: formats of the gradients that it reads and writes.
+    /// In the backward pass: formats of the gradients that it reads and writes.
     pub do_format: NVTE_QKV_Format,
     pub dqkv_layout: Layout,
     pub mask: NVTE_Mask_Type,
@@ -40,7 +40,7 @@ pub struct Attention {
     pub bottom_right: bool,
     pub bias: NVTE_Bias_Type,
     pub softmax: NVTE_Softmax_Type,
-    /// Of the scores.
+    /// Factor of the scores.
     pub scale: f32,
     /// Probability that a probability is dropped. The forward pass drops in training only.
     pub dropout: f32,
@@ -49,7 +49,7 @@ pub struct Attention {
     pub deterministic: bool,
     /// The forward pass writes the largest score of each row.
     pub max_logit: bool,
-    /// Of queries, and of keys and values.
+    /// The longest sequence of queries, and of keys and values.
     pub max_seqlen: [usize; 2],
 }
 
@@ -138,7 +138,7 @@ pub struct Inputs<'a> {
     pub softmax_offset: Option<&'a Tensor>,
     /// Seed and offset of the dropout.
     pub rng_state: Option<&'a Tensor>,
-    /// Of FP8: scale, scale_inv and amax of the probabilities.
+    /// For FP8: scale, scale_inv and amax of the probabilities.
     pub s: Option<&'a Tensor>,
 }
 
@@ -147,11 +147,11 @@ pub struct Inputs<'a> {
 pub struct Forward<'a> {
     pub inputs: Inputs<'a>,
     pub o: &'a Tensor,
-    /// Of the keys, and of the values.
+    /// The page tables of the keys, and of the values.
     pub page_tables: [Option<&'a Tensor>; 2],
     /// Output, of [`Attention::stats_shape`]. Not needed if the call only asks for the size of the workspace.
     pub stats: Option<&'a Tensor>,
-    /// Output of `max_logit`, likewise.
+    /// The largest scores, in the shape of the statistics, if `max_logit` asks for them.
     pub max: Option<&'a Tensor>,
 }
 
@@ -161,9 +161,9 @@ pub struct Backward<'a> {
     pub inputs: Inputs<'a>,
     pub o: &'a Tensor,
     pub d_o: &'a Tensor,
-    /// Of the forward pass.
+    /// The statistics of the forward pass.
     pub stats: &'a Tensor,
-    /// Of FP8: scale, scale_inv and amax of the scores' gradient.
+    /// For FP8: scale, scale_inv and amax of the scores' gradient.
     pub dp: Option<&'a Tensor>,
     pub dq: &'a Tensor,
     pub dk: &'a Tensor,

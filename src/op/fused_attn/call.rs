@@ -293,7 +293,7 @@ pub fn backward(
         if !args.rng_state.is_null() {
             let (name, state) = (operands.rng_state.name, operands.rng_state.buffer());
             args.rng_state = match state.shape.numel() {
-                // Some callers keep its address alone.
+                // Some callers of the C API keep only the address of the state, without a shape.
                 0 => check::raw_pointer(format_args!("{name}.data"), state.ptr(), 2, kNVTEInt64)?,
                 _ => auxiliary(name, state, kNVTEInt64, 2)?,
             }
@@ -420,7 +420,7 @@ fn check_device(args: &AttentionArgs, stream: cudaStream_t) -> Result<()> {
         // SAFETY: the arrays have been checked to have an element more than there are sequences.
         unsafe {
             if let Some(values) = read(sums, side.cu_seqlens, count, stream)? {
-                // Where they do not say where tokens lie, only their differences count.
+                // If the sums do not say where tokens lie, only their differences count.
                 let first = if side.starts == side.cu_seqlens { 0 } else { values[0].max(0) };
                 ascending(sums, &values, rows + i64::from(first))?;
                 lengths = values.windows(2).map(|pair| (pair[1] - pair[0]) as usize).collect();
@@ -428,7 +428,7 @@ fn check_device(args: &AttentionArgs, stream: cudaStream_t) -> Result<()> {
             if side.starts != side.cu_seqlens
                 && let Some(values) = read(starts, side.starts, count, stream)?
             {
-                // Sequences that are not there may begin at -1.
+                // Sequences that are absent may begin at -1.
                 in_range(starts, &values, -1, rows)?;
             }
         }
@@ -441,7 +441,7 @@ fn check_device(args: &AttentionArgs, stream: cudaStream_t) -> Result<()> {
         // SAFETY: the table has been checked to have as many entries.
         let values = unsafe { read(name, table, args.batch * per_sequence, stream) }?;
         let Some(mut values) = values else { continue };
-        // What lies behind a sequence is not read and may be anything.
+        // Entries past the end of a sequence are not read and may be anything.
         for (row, &length) in values.chunks_mut(per_sequence).zip(&lengths) {
             row.iter_mut().skip(length.div_ceil(page_size)).for_each(|page| *page = 0);
         }

@@ -14,13 +14,13 @@ use std::ptr::null;
 
 /// A copy of new keys and values to a cache.
 pub struct ToCache<'a> {
-    /// Keys and values.
+    /// New keys and values.
     pub new: [&'a Tensor; 2],
     pub cache: [&'a Tensor; 2],
     pub page_table: &'a Tensor,
     pub cu_new_lens: &'a Tensor,
     pub cu_cached_lens: &'a Tensor,
-    /// Sequences.
+    /// The number of sequences.
     pub batch: usize,
     /// Tokens of a sequence that the new keys and values have room for.
     pub max_new: usize,
@@ -167,7 +167,7 @@ fn check_slots(
         )
     };
     let (Some(mut table), Some(sums)) = (table, sums) else { return Ok(()) };
-    // What lies behind a sequence is not read and may be anything.
+    // Entries past the end of a sequence are not read and may be anything.
     for (row, pair) in table.chunks_mut(per_sequence).zip(sums.windows(2)) {
         let used = ((pair[1] - pair[0]) as usize).div_ceil(page);
         row.iter_mut().skip(used).for_each(|page| *page = 0);

@@ -15,7 +15,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// What a number of the C API stands for; nothing for that of no layout.
+    /// The layout of a number of the C API; none for NVTE_QKV_Layout_NOT_SET.
     pub fn of(layout: NVTE_QKV_Layout) -> Option<Self> {
         let (group, q, kv) = match layout {
             NVTE_SB3HD => (NVTE_3HD, NVTE_SBHD, NVTE_SBHD),

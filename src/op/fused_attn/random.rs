@@ -72,7 +72,7 @@ pub(super) fn runtime_num_segments(
     if u32::try_from(len).is_err() {
         return Err(Error::argument("len", "a number that fits into 32 bits", len));
     }
-    // In pieces, so that a long array needs no copy of its length.
+    // The array is read in pieces, so that a long one needs no copy of its whole length.
     const PIECE: usize = 1 << 12;
     let mut host = vec![0i32; len.min(PIECE)];
     let mut count = 0;

@@ -103,7 +103,7 @@ unsafe fn angles(a: &RopeArgs, part: &RopePart, f: usize, sines: &mut Vec<(f32, 
     }
 }
 
-/// Turns the pairs of a head by the angles.
+/// Rotates the pairs of a head by the angles.
 fn turn(a: &RopeArgs, x: &mut [f32], angles: &[(f32, f32)]) {
     for pair in 0..angles.len() / 2 {
         let (j, p) = match a.interleaved {

@@ -44,9 +44,9 @@ fn sqrtsoftplus(x: f32) -> f32 {
     if x > 20.0 { x.sqrt() } else { x.exp().ln_1p().sqrt() }
 }
 
-/// In place; NaN if all are -Inf.
+/// The softmax of a row in place; NaN if all logits are -Inf.
 fn softmax(x: &mut [f32]) {
-    // NaN is no maximum, but spreads by the sum.
+    // `f32::max` ignores NaN, which then spread by the sum.
     let most = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     x.iter_mut().for_each(|x| *x = (*x - most).exp());
     let weight = (1.0 / x.iter().map(|&x| f64::from(x)).sum::<f64>()) as f32;
@@ -149,7 +149,7 @@ pub(crate) unsafe extern "C-unwind" fn router_forward(
     }, else Outcome::unimplemented("router: dtype"))
 }
 
-/// Experts among which the choice is made.
+/// The experts among which the choice is made.
 fn candidates(a: &RouterForwardArgs, biased: &[f32]) -> Vec<usize> {
     if a.groups == 0 {
         return (0..a.experts).collect();

@@ -131,7 +131,7 @@ struct Rule {
 }
 
 impl Rule {
-    /// Without groups; probabilities are not scaled.
+    /// A rule without groups and without a scaling factor.
     fn new([num_tokens, num_experts, topk]: [i32; 3], score_function: i32) -> Self {
         Self {
             num_tokens,

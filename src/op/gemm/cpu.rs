@@ -245,7 +245,7 @@ impl Product {
                 true => gemm::Parallelism::Rayon(0),
                 false => gemm::Parallelism::None,
             };
-            // Each thread may have to allocate what it keeps.
+            // Each thread may have to allocate the memory that the crate keeps for it.
             self.expect_memory(threads() * SLAB);
             // SAFETY: the caller's promise.
             unsafe { self.call(parallelism) }
@@ -336,7 +336,8 @@ unsafe fn multiply(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) {
             // Element (i, k) of an operand is at i * outer + k * inner.
             let (a, a_outer, a_inner) = a.panel(!g.transa, g.m, g.k, start, depth, &mut a_copy);
             let (b, b_outer, b_inner) = b.panel(g.transb, g.n, g.k, start, depth, &mut b_copy);
-            // As BLAS sees it: D [m, n] with columns of length m.
+            // The `gemm` crate is given the product as BLAS sees it: D [m, n] with columns of length
+            // m.
             let product = Product {
                 dims: (g.m, g.n, depth),
                 d: product.as_mut_ptr(),
@@ -371,7 +372,7 @@ unsafe fn multiply_blocks(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32
         unsafe {
             let (a, a_pitch, _) = a.panel(false, m, g.k, block * BLOCK, depth, &mut a_copy);
             let (b, b_pitch, _) = b.panel(false, n, g.k, block * BLOCK, depth, &mut b_copy);
-            // As in `multiply`.
+            // The product is given as in `multiply`.
             let product = Product {
                 dims: (m, n, depth),
                 d: part.as_mut_ptr(),
@@ -634,7 +635,7 @@ mod tests {
         0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
     }
 
-    /// By a central difference, so independent of the formula above.
+    /// The derivative by a central difference, so that it is independent of the formula above.
     fn dgelu64(x: f64) -> f64 {
         (gelu64(x + 1e-5) - gelu64(x - 1e-5)) / 2e-5
     }
@@ -659,7 +660,7 @@ mod tests {
             D::DTYPE
         );
         let (a, b) = (values::<A>(m * k, 1), values::<B>(n * k, 2));
-        // What must not be read is NaN.
+        // Elements that must not be read are NaN.
         let c =
             if beta != 0.0 { values::<D>(n * m, 3) } else { vec![D::from_f32(f32::NAN); n * m] };
         let mut d = c.clone();

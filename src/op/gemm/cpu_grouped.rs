@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 /// Elements that one task handles, at least.
 const CHUNK: usize = 1 << 14;
 
-/// One matrix of an operand as the operand states it, which need not be right.
+/// One matrix of an operand, with the place and sizes that the operand states. These may be wrong.
 struct Matrix {
     data: *mut c_void,
     scale_inv: *const c_void,
-    /// Elements and entries of scales before it.
+    /// Elements and entries of scales before the matrix.
     at: (usize, usize),
     outer: usize,
     inner: usize,

@@ -17,7 +17,7 @@ pub(super) struct Lists {
     pub bias: Vec<Buffer>,
     pub aux: Vec<Buffer>,
     pub grad: bool,
-    /// One for each of the streams.
+    /// One workspace for each of the streams.
     pub workspace: Vec<Buffer>,
 }
 
@@ -68,10 +68,11 @@ impl Lists {
             };
             table.fork.map(fork)
         })?;
-        // As the workspaces: products on one stream share one.
+        // Product i runs on stream i % BRANCHES, as its workspace does: products on one stream share a
+        // workspace.
         let result =
             plans.iter().try_for_each(|(i, args)| backend::run(args, branches[i % BRANCHES]));
-        // Also after an error: what was enqueued must come before what follows.
+        // The streams are joined after an error, too: what was enqueued must come before what follows.
         let joined = backend::call("join", |table| {
             // SAFETY: the stream is the caller's.
             table.join.map(|join| unsafe { join(stream, count as c_int) })
@@ -84,7 +85,7 @@ impl Lists {
 pub(super) struct Chunks {
     pub m_split: i32,
     pub n_split: i32,
-    /// Without an address: an ordinary product.
+    /// The counters. Without an address this is an ordinary product.
     pub counter: Buffer,
     pub producer: bool,
 }

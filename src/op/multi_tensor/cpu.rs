@@ -84,7 +84,7 @@ fn for_each<A>(
 }
 
 vectorized! {
-    /// Gradients (scaled), parameters and moments of one step.
+    /// One step of Adam for a block: gradients (scaled), parameters and moments.
     fn adam_block(a: &AdamArgs, g: &Block, p: &mut Block, m: &mut Block, v: &mut Block) {
         let (rest1, rest2) = (1.0 - a.beta1, 1.0 - a.beta2);
         let (inv_bias1, inv_bias2) = (1.0 / a.bias1, 1.0 / a.bias2);
@@ -312,7 +312,7 @@ pub(crate) unsafe extern "C-unwind" fn l2_norm(
         let a = &*args;
         (a, tensors(a.tensors, a.num_tensors), load(a.inv_scale).unwrap_or(1.0))
     };
-    // Squares in float32, sums in float64.
+    // Squares are computed in float32, sums in float64.
     let sum_of = |data: &Data<L2NormArgs>, range: Range<usize>| -> f64 {
         let mut x = [0.0; BLOCK];
         let sums = blocks(range).map(|block| {
@@ -329,7 +329,7 @@ pub(crate) unsafe extern "C-unwind" fn l2_norm(
         let (tasks, range) = chunks(data.tensor.numel);
         let parts = parallel(tasks).map(|task| sum_of(data, range(task)));
         finite &= parts.iter().all(|&part| (part as f32).is_finite());
-        // Not sum(), which is -0 of nothing.
+        // `sum()` would give -0 for no parts.
         let sum = parts.iter().fold(0.0, |sum, part| sum + part);
         total += sum;
         if !a.tensor_norms.is_null() {

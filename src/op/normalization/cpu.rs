@@ -156,7 +156,7 @@ unsafe fn normalize<X: Element, G: Element>(a: &NormForwardArgs, first: usize, v
             }
         }
         match output_dtype {
-            // What an amax is taken of.
+            // The amax is that of the values rounded to the output's dtype.
             NVTEDType::kNVTEFloat16 => v.iter_mut().for_each(|v| *v = F16::from_f32(*v).to_f32()),
             NVTEDType::kNVTEBFloat16 => v.iter_mut().for_each(|v| *v = BF16::from_f32(*v).to_f32()),
             _ => {}

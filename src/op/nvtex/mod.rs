@@ -1,5 +1,5 @@
-//! What is ours beyond the ABI: errors, version, backend, and device memory for C programs that use
-//! no CUDA headers.
+//! The additions of this library to the ABI: errors, version, backend, and device memory for C
+//! programs that use no CUDA headers.
 #![allow(unsafe_code)]
 
 pub(crate) mod cpu;

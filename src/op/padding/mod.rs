@@ -14,7 +14,7 @@ struct Lists<'a> {
     inputs: Vec<Buffer>,
     outputs: Vec<Buffer>,
     rows: &'a [i32],
-    /// Of `rows`, for messages.
+    /// The argument that `rows` come from, for messages.
     rows_name: &'static str,
 }
 

@@ -223,7 +223,7 @@ fn sort_pairs(pairs: &Pairs) -> Result<()> {
         sorted_values: values_out,
         pairs: n,
     };
-    // There is no stream: the default one.
+    // The function has no stream, so the default one is used.
     backend::run(&query, null_mut())?;
     // SAFETY: the caller's address of one number, which was checked.
     #[allow(unsafe_code)]

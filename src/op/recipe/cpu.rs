@@ -126,11 +126,11 @@ unsafe fn update_column(
     let amax = match a.algo {
         _ if keep => 0.0,
         AmaxAlgo::NVTEX_AMAX_ALGO_MOST_RECENT => last,
-        // f32::max ignores NaN.
+        // `f32::max` ignores NaN.
         AmaxAlgo::NVTEX_AMAX_ALGO_MAX => (1..a.length).map(old).fold(last.max(0.0), f32::max),
     };
 
-    // From row 0 on, so that in place each row is read before it is written.
+    // Rows are moved from row 0 on, so that in place each row is read before it is written.
     for row in 0..a.length {
         set(
             row,

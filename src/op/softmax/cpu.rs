@@ -84,7 +84,7 @@ unsafe fn softmax_as<T: Element>(a: &SoftmaxArgs) {
 
 /// Scores to probabilities.
 fn normalize(t: &mut [f32]) {
-    // NaN is no maximum, but spreads by the sum.
+    // `f32::max` ignores NaN, which then spread by the sum.
     let most = t.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     t.iter_mut().for_each(|t| *t = (*t - most).exp());
     let sum: f64 = t.iter().map(|&e| f64::from(e)).sum();

@@ -36,7 +36,7 @@ fn dims(name: &str, shape: &Shape, visible: SoftmaxMask) -> Result<[usize; 3]> {
     }
 }
 
-/// Forward; `mask` is there for the masked form.
+/// The forward pass; only the masked form has a `mask`.
 fn forward(
     input: &Tensor,
     mask: Option<&Buffer>,

@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn swizzled_places_of_the_spec() {
-        // (k, i, j) and the byte it goes to.
+        // k, i, j, and the byte that the entry goes to.
         let places = [
             (4, 0, 0, 0),
             (4, 1, 0, 16),

@@ -16,7 +16,7 @@ const ALIGNMENT: usize = 16;
 /// Tensors of a call. Callers of the ABI are not held to the dtypes of outputs: what counts is their room.
 struct Tensors {
     keys: Buffer,
-    /// Without an address: all rows have the same length.
+    /// The lengths of the rows; without an address all rows have the same length.
     lengths: Buffer,
     top_keys: Buffer,
     top_indices: Buffer,

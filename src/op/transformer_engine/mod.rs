@@ -70,7 +70,7 @@ impl QuantizationConfig {
 /// by each call that uses them.
 #[derive(Clone, Copy)]
 pub struct StoredConfig {
-    /// Without addresses.
+    /// The options without the addresses of tensors.
     pub options: QuantizationConfig,
     noop: usize,
     rng_state: usize,
@@ -567,7 +567,7 @@ fn splits_to_offsets_2d(
     backend::run(&args, stream)
 }
 
-/// Of each output: its tensor, its stride, and whether a 0 comes first.
+/// Each output has its tensor, its stride, and whether a 0 comes first.
 fn splits_to_offsets_multi(
     split_sizes: &Tensor,
     outputs: impl ExactSizeIterator<Item = (Tensor, i64, bool)>,

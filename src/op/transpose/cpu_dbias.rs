@@ -62,7 +62,7 @@ unsafe fn run<I: Element, O: Element>(a: &TransposeDbiasArgs) {
         sums.fill(0.0);
         let lines = &input[first * cols..rows.min(first + BLOCK) * cols];
         for eight in lines.chunks(8 * cols) {
-            // Two sums of 4 rows make a pair.
+            // Sums of 4 rows are added in pairs.
             let mut fours = [[0.0; WIDTH]; 2];
             for (four, lines) in fours.iter_mut().zip(eight.chunks(4 * cols)) {
                 lines.chunks(cols).for_each(|line| add(&line[col..][..width], scale, four));

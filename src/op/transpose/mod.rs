@@ -33,7 +33,7 @@ fn plan_both(
     Ok(args)
 }
 
-/// [`plan_both`] with one `scale_inv` for both.
+/// [`plan_both`] with one `scale_inv` for both directions.
 fn plan_cast_transpose(
     input: &Tensor,
     output: &Tensor,
@@ -82,7 +82,7 @@ fn cast_transpose_dbias(
     cast::quantize_dbias(derivative, input, &dbias.rowwise, workspace, plan, stream)
 }
 
-/// [`cast_transpose_dbias`] of a derivative's product.
+/// [`cast_transpose_dbias`] of the gradient of an activation.
 fn derivative_dbias(
     function: Function,
     input: &Tensor,

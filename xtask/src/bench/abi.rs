@@ -86,7 +86,7 @@ impl Basic {
         self.numel() * self.dtype.size()
     }
 
-    /// As C sees its shape.
+    /// A buffer whose shape is the one that C has.
     pub fn of_shape(ptr: *mut c_void, dtype: DType, shape: &Shape) -> Self {
         Self::new(ptr, dtype, &shape.dims[..shape.ndim])
     }
@@ -284,7 +284,7 @@ functions! {
     nvte_fused_qkv_rope_forward(qkv: Handle, q_freqs: Handle, k_freqs: Handle, starts: Handle, q: Handle, k: Handle, v: Handle, format: c_int, interleaved: bool, cp_size: c_int, cp_rank: c_int, s: c_int, b: c_int, h: c_int, d: c_int, d2: c_int, split_q: c_int, split_k: c_int, split_v: c_int, stream: Handle);
 }
 
-/// What our library has beyond the ABI, and another one need not have.
+/// Functions that our library adds to the ABI, and that another library need not have.
 type TextFn = unsafe extern "C-unwind" fn() -> *const c_char;
 
 /// A loaded library.
@@ -347,7 +347,7 @@ impl<'a> Tensor<'a> {
         Self::with_mode(api, 0)
     }
 
-    /// With an `NVTEScalingMode`.
+    /// A tensor of an `NVTEScalingMode`.
     pub fn with_mode(api: &'a Api, mode: i32) -> Self {
         Self { api, handle: api.nvte_create_tensor(mode) }
     }
@@ -376,7 +376,7 @@ pub struct Grouped<'a> {
 }
 
 impl<'a> Grouped<'a> {
-    /// With an `NVTEScalingMode`.
+    /// A group of an `NVTEScalingMode`.
     pub fn new(api: &'a Api, mode: i32, members: usize, rows: usize, cols: usize) -> Self {
         let shape = Shape::matrix(rows, cols);
         Self { api, handle: api.nvte_create_grouped_tensor(mode, members, shape) }

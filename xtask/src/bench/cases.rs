@@ -53,7 +53,7 @@ impl Case {
     }
 }
 
-/// How the outputs of two libraries compare.
+/// How the outputs of two libraries are compared.
 #[derive(Clone, Copy)]
 pub enum Rule {
     /// Byte by byte.
@@ -407,7 +407,7 @@ fn quantize_blocks(name: &str, mode: i32, rows: usize, cols: usize) -> Case {
     })
 }
 
-/// Back to bf16 from one direction.
+/// Casts one direction back to bf16.
 fn dequantize_blocks(name: &str, mode: i32, colwise: bool, rows: usize, cols: usize) -> Case {
     let case = Case::new(name, bytes(rows, cols, 3, 1), move |b| {
         let (api, stream) = (b.api, b.stream());
@@ -428,7 +428,7 @@ fn dequantize_blocks(name: &str, mode: i32, colwise: bool, rows: usize, cols: us
     case.alone()
 }
 
-/// Rows of one width, split evenly among the members.
+/// Casts rows of one width, split evenly among the members.
 fn group_quantize(name: &str, mode: i32, members: usize, rows: usize, cols: usize) -> Case {
     Case::new(name, bytes(rows, cols, 4, 2), move |b| {
         let (api, stream) = (b.api, b.stream());
@@ -463,7 +463,7 @@ fn group_quantize(name: &str, mode: i32, members: usize, rows: usize, cols: usiz
     })
 }
 
-/// Row-wise data back to bf16.
+/// Casts row-wise data back to bf16.
 fn group_dequantize(name: &str, mode: i32, members: usize, rows: usize, cols: usize) -> Case {
     Case::new(name, bytes(rows, cols, 3, 1), move |b| {
         let (api, stream) = (b.api, b.stream());
@@ -631,7 +631,7 @@ fn delayed_update(tensors: usize, length: usize) -> Case {
         let (history_handles, scale_handles) = (handles(&history_tensors), handles(&scale_tensors));
         let owned = (history_tensors, scale_tensors);
         Ok(Box::new(move || {
-            // The handles' owners move in with them.
+            // The owners of the handles are moved into the closure as well.
             let _ = &owned;
             api.nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction(
                 reduced.h(),
@@ -653,7 +653,7 @@ fn delayed_update(tensors: usize, length: usize) -> Case {
 #[derive(Clone, Copy)]
 struct Gemm {
     dtype: DType,
-    /// Of A and B.
+    /// Scaling modes of A and B.
     modes: [i32; 2],
     m: usize,
     n: usize,
@@ -686,7 +686,7 @@ impl Gemm {
         let blocks = match modes {
             [0, 0] => "".into(),
             [MXFP8, MXFP8] => " mx".into(),
-            // As Bop Aop is written.
+            // The operands are named in the order of the product Bop Aop.
             [a, b] => format!(" block {}d x {}d", b - 1, a - 1),
         };
         let name = format!("gemm {}{blocks} {a}{b} {m}x{n}x{k}{epilogue}", dtype.name());
@@ -723,7 +723,7 @@ impl Gemm {
         let right = operand(if transb { [k, m] } else { [m, k] }, modes[1])?;
         let out = if dtype == DType::E4m3 { DType::Bf16 } else { dtype };
         let in_blocks = modes[0] != 0;
-        // One order of sums, and so one result.
+        // In blocks there is one order of sums, and so one result.
         let rule = if in_blocks { Rule::Equal } else { Rule::Close };
         let d = b.tensor(&b.output("D", out, &[m, n], rule)?);
         let casts = if modes[0] == MXFP8 { 2 * k * (m + n) } else { 0 };
@@ -757,7 +757,7 @@ impl Gemm {
     }
 }
 
-/// Each byte that must move: half of the scores, all results.
+/// The work counts each byte that must move: half of the scores, all results.
 fn causal_softmax(matrices: usize, seq: usize) -> Case {
     let name = format!("causal softmax {matrices}x{seq}x{seq}");
     Case::new(name, bytes(matrices * seq, seq, 3, 1), move |b| {
@@ -946,7 +946,7 @@ fn qkv_rope(seq: usize) -> Case {
 }
 
 const EPSILON: f32 = 1e-5;
-/// As the front ends of an H200 pass it.
+/// The number of multiprocessors that front ends pass on an H200.
 const SM_COUNT: i32 = 132;
 
 fn norm_name(layer: bool) -> &'static str {

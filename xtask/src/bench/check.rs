@@ -1,4 +1,4 @@
-//! Same inputs, two libraries, compared outputs.
+//! Gives two libraries the same inputs and compares their outputs.
 
 use super::abi::{Api, Basic, DType};
 use super::cases::{Build, Case, Memory, Rule};

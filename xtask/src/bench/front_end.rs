@@ -42,7 +42,7 @@ pub fn measure() -> Result<Times> {
 /// Runs the program and returns what it prints; with `debug`, what its log says as well.
 fn python(arguments: &[&str], debug: bool) -> Result<String> {
     let mut command = Command::new("python3");
-    // What chooses our backend must not reach the other library.
+    // Variables that choose our backend must not reach the other library.
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("NVTE_")) {
         command.env_remove(name);
     }

@@ -17,7 +17,7 @@ pub struct Gpu {
     driver: c_int,
     multiprocessors: c_int,
     l2_bytes: usize,
-    /// Lives until the process ends.
+    /// The stream lives until the process ends.
     stream: cu::CUstream,
 }
 
@@ -217,7 +217,7 @@ impl Event {
         cu!(cuEventRecord(self.0, stream))
     }
 
-    /// Both must be done.
+    /// Both events must have been reached.
     fn seconds_until(&self, end: &Event) -> Result<f64> {
         let mut milliseconds = 0.0;
         cu!(cuEventElapsedTime_v2(&mut milliseconds, self.0, end.0))?;

@@ -35,7 +35,7 @@ enum Recipe {
 }
 
 impl Recipe {
-    /// Null without FP8.
+    /// Creates the recipe, or null without FP8.
     fn create(self, modules: &Modules) -> Result<Handle> {
         match self {
             Self::None => Ok(Handle::NULL),
@@ -67,7 +67,7 @@ struct Model {
     groups: usize,
     seq: usize,
     batch: usize,
-    /// RMSNorm, SwiGLU, rotary embeddings, no biases.
+    /// As in Llama: RMSNorm, SwiGLU, rotary embeddings, no biases.
     llama: bool,
     dropout: f32,
 }
@@ -101,11 +101,11 @@ impl Model {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Weights {
-    /// Cast in each step.
+    /// Weights are cast in each step.
     Cast,
-    /// Cast by an earlier microbatch.
+    /// Weights were cast by an earlier microbatch.
     Kept,
-    /// In FP8 alone.
+    /// Weights exist in FP8 alone.
     Fp8,
 }
 
@@ -126,7 +126,7 @@ impl Case {
         format!("{}, {}{weights}", self.model.title(), self.recipe.name())
     }
 
-    /// Whether one layer serves both.
+    /// Whether one layer serves both cases.
     fn shares_layer(&self, other: &Self) -> bool {
         let own = |case: &Self| (case.weights == Weights::Fp8).then_some(case.recipe);
         self.model == other.model && own(self) == own(other)
@@ -216,7 +216,7 @@ struct Session<'a> {
     step: Step,
     /// Input, output, gradient of the output, gradient of the input.
     tensors: [Tensor<'a>; 4],
-    /// The memory of output and input's gradient.
+    /// The memory of the output and of the input's gradient.
     results: [Basic; 2],
     _others: Vec<Tensor<'a>>,
     _buffers: Vec<Buffer>,
@@ -353,13 +353,13 @@ struct Measured {
     queued: f64,
     graph: Option<f64>,
     host: f64,
-    /// Of the weights as products take them, of a tape, and in all.
+    /// Bytes of the weights as products take them, of a tape, and of everything.
     weights: usize,
     saved: usize,
     peak: usize,
 }
 
-/// What the section begins with.
+/// The text that the section begins with.
 pub fn preamble(machine: &dyn Machine, date: &str, version: &str, limits: &Limits) -> String {
     let kind = if machine.kind() == Kind::Gpu { "GPU" } else { "CPU" };
     format!(
@@ -451,7 +451,7 @@ fn measure(
         let (_, own) = reference.expect("one of each model");
         for (i, name) in ["output", "gradient of the input"].into_iter().enumerate() {
             let distance = relative_error(case.model.dtype, &results[i], &own[i]);
-            // Also false for numbers that are none.
+            // The comparison is also false if the distance is not a number.
             ensure!(distance < CLOSE, "{name}: {distance:.3} from that in high precision");
         }
     }

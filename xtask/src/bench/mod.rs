@@ -175,7 +175,7 @@ pub fn run(args: &BenchArgs, root: &Path) -> Result<()> {
 
 fn run_layers(args: &BenchArgs, root: &Path, machine: &dyn Machine) -> Result<()> {
     ensure!(args.against.is_none(), "--against: modules are no part of the common ABI");
-    // Before the library here takes memory of the GPU.
+    // The front end is measured before the library here takes memory of the GPU.
     let peer = args.front_end.then(front_end::measure).transpose()?;
     let api = Api::load("nvte", &library(args, root)?)?;
     let pool = Pool::new(machine)?;
@@ -293,7 +293,7 @@ fn measure_case(
     apis: &[Api],
 ) -> Vec<Result<Vec<f64>, String>> {
     let text = |error: anyhow::Error| format!("{error:#}");
-    // Declared before the samplers, which borrow it.
+    // Declared before the samplers, because they borrow it.
     let can = |i| if case.alone && i > 0 { bail!("does not do this here") } else { Ok(()) };
     let prepare = |(i, api)| can(i).and_then(|()| prepare(case, machine, pool, api));
     let sets: Vec<_> = apis.iter().enumerate().map(prepare).collect();

@@ -66,7 +66,7 @@ pub(super) struct Shared<'a> {
     pub(super) seed: u64,
     /// Offset of the generator in counters.
     pub(super) counter: u64,
-    /// Of 16 byte + rank: what is below it is dropped.
+    /// An element is dropped if 16 times its random byte plus its rank is below this.
     pub(super) level: u32,
     pub(super) kept: f32,
     pub(super) factors: Factors,
@@ -77,11 +77,12 @@ pub(super) struct Shared<'a> {
 /// What products are multiplied by.
 pub(super) struct Factors {
     pub(super) scores: f32,
-    /// Before and after P is cast.
+    /// Factors of P before and after it is cast.
     pub(super) p: [f32; 2],
     pub(super) dp: f32,
     pub(super) d: f32,
-    /// Before the gradient of the scores is cast, and what its products get.
+    /// Factor of the gradient of the scores before it is cast; its products have the factors that
+    /// follow.
     pub(super) ds: f32,
     pub(super) dq: f32,
     pub(super) dk: f32,
@@ -425,7 +426,7 @@ impl Head<'_> {
         let all = self.s.columns(&inside);
         // SAFETY: the caller's promise.
         unsafe { self.load_rows(scratch, &inside) };
-        // What is cast to FP8 is the probability itself: the sums come first.
+        // FP8 casts the probability itself, so the sums are computed in a sweep before.
         let sweeps = if shared.fp8 { 2 } else { 1 };
         for sweep in 0..sweeps {
             let last = sweep + 1 == sweeps;
@@ -442,7 +443,7 @@ impl Head<'_> {
                         seen[i] = seen[i].max(here);
                         let shift = most[i].max(here);
                         if shift == NEVER {
-                            // NaN stays.
+                            // A sum that is NaN stays NaN.
                             sum[i] += f64::from(exponentials(x, 0.0));
                         } else {
                             let fade = if most[i] == shift { 1.0 } else { exp(most[i] - shift) };

@@ -92,7 +92,7 @@ impl Shared<'_> {
                 product_of_seen(&mut dk, (n, qk, m), ds, &scratch.q, seen);
             }
         }
-        // Of dense tensors the rows behind the sequence become 0.
+        // In dense tensors the rows past the end of the sequence become 0.
         let written = if s.starts[1].is_some() { inside } else { columns };
         let len = written.len();
         // SAFETY: the caller's promise of valid arguments.

@@ -6,7 +6,7 @@ use crate::backend::buf::Buf;
 use crate::numeric::{Element, dispatch};
 use crate::types::{NVTEDType, cudaStream_t};
 
-/// Gradients of a step into those of all.
+/// Adds the gradients of a step to those of all steps.
 pub(crate) unsafe extern "C-unwind" fn grad_correction(
     args: *const GradCorrectionArgs,
     _: cudaStream_t,
@@ -85,7 +85,7 @@ struct HalfPlace {
 }
 
 impl HalfPlace {
-    /// In a row of each, at a position in it; none if that is past the row.
+    /// The place in a row of each array at a position; none if that is past the end of the row.
     fn new(row: usize, [lse_len, step_len]: [usize; 2], [lse, step]: [usize; 2]) -> Option<Self> {
         let inside = lse < lse_len && step < step_len;
         inside.then(|| Self { lse: row * lse_len + lse, step: row * step_len + step })
@@ -116,7 +116,7 @@ pub(crate) unsafe extern "C-unwind" fn half_lse(
     let a = unsafe { &*args };
     // SAFETY: the arguments are valid: the array has an entry more than there are sequences.
     let cu = unsafe { Sequences::new(a.cu, a.sequences) };
-    // No more than step has room for, whatever the sequences say.
+    // There are no more tokens than the step has room for, whatever the sequences say.
     let room = a.step_len * if a.packed { 1 } else { a.sequences };
     for head in 0..a.heads {
         for t in 0..cu.start(cu.count(), 2).min(room) {

@@ -23,7 +23,7 @@ pub(super) struct Rows {
 /// Pages of a sequence.
 #[derive(Clone, Copy)]
 pub(super) struct Pages {
-    /// Of the sequence: its page numbers.
+    /// The page numbers of the sequence.
     pub(super) table: *const i32,
     /// Rows of a page.
     pub(super) size: usize,
@@ -101,7 +101,8 @@ impl Sequence {
         let shift = if a.bottom_right { keys as i64 - queries as i64 } else { 0 };
         let bound = |window: i64, sign: i64, none: i64| match window {
             -1 => none,
-            // No sequence is longer.
+            // Sequences are shorter than 2^48, so that a window of this size is unbounded, and the sum
+            // cannot overflow.
             window => shift + sign * window.min(1 << 48),
         };
         Self {
@@ -125,7 +126,7 @@ impl Sequence {
     }
 }
 
-/// What a range of one side meets on the other, which has `length`.
+/// The range of the other side, which has `length` rows or columns, that a range of one side meets.
 pub(super) fn band(range: &Range<usize>, low: i64, high: i64, length: usize) -> Range<usize> {
     let clip = |position: i64| position.clamp(0, length as i64) as usize;
     let (start, end) = (clip(range.start as i64 + low), clip(range.end as i64 + high));

@@ -97,7 +97,7 @@ pub(super) fn exp(x: f32) -> f32 {
 }
 
 vectorized! {
-    /// Largest value, NaN aside.
+    /// The largest value; NaN are ignored.
     pub(super) fn largest(x: &[f32]) -> f32 {
         let mut lanes = [NEVER; LANES];
         let (chunks, rest) = x.as_chunks::<LANES>();
@@ -190,7 +190,7 @@ vectorized! {
     }
 }
 
-/// `most + ln sum`; of nothing -inf.
+/// `most + ln sum`; -inf if the sum is 0.
 pub(super) fn log_sum(most: f32, sum: f64) -> f32 {
     if sum == 0.0 { NEVER } else { most + sum.ln() as f32 }
 }

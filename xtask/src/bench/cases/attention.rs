@@ -3,12 +3,12 @@
 use super::*;
 use crate::bench::abi::{Attention, Pack};
 
-/// What is done to the scores, beside the mask.
+/// What is added to the scores, beside the mask.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extra {
     None,
     Alibi,
-    /// One for all sequences.
+    /// One bias for all sequences.
     Bias,
     Dropout,
 }
@@ -18,9 +18,9 @@ struct Shape {
     batch: usize,
     queries: usize,
     keys: usize,
-    /// Of queries, and of keys.
+    /// Heads of queries, and of keys.
     heads: [usize; 2],
-    /// Of queries and keys, and of values.
+    /// Elements of a head of queries and keys, and of values.
     dims: [usize; 2],
     causal: bool,
     extra: Extra,
@@ -227,7 +227,7 @@ impl<'a> Forward<'a> {
             Extra::Bias => b.tensor(&b.random(DType::Bf16, &shape.bias())?),
             _ => Tensor::new(api),
         });
-        // The probabilities: their factors and amax alone.
+        // The tensor of the probabilities has only factors and amax.
         tensors.push(Self::factors(b, Tensor::new(api), shape.dtype)?);
         let [q, k, v, o, rng_state, empty, bias, s] =
             [0, 1, 2, 3, 4, 5, 6, 7].map(|i| tensors[i].h());
@@ -256,7 +256,7 @@ impl<'a> Forward<'a> {
         Self::factors(b, b.tensor(memory), memory.dtype)
     }
 
-    /// What an 8-bit tensor has beside its data.
+    /// Gives an 8-bit tensor its factors and amax.
     fn factors(b: &Build<'a>, tensor: Tensor<'a>, dtype: DType) -> Result<Tensor<'a>> {
         if !matches!(dtype, DType::E4m3 | DType::E5m2) {
             return Ok(tensor);

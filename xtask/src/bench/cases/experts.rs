@@ -21,7 +21,7 @@ struct Router {
     dtype: DType,
     /// The sigmoid, with a bias. Else the softmax of the chosen.
     sigmoid: bool,
-    /// Of which a half may be chosen from.
+    /// Groups of experts, of which half may be chosen from.
     groups: usize,
     form: Form,
 }
@@ -88,7 +88,7 @@ impl Router {
         format!("router {pass} {dtype} {tokens}x{experts}, top {CHOSEN}, {score}{groups}{form}")
     }
 
-    /// The backward needs the chosen elements of two inputs.
+    /// The backward pass needs only the chosen elements of two inputs.
     fn work(&self, backward: bool) -> Work {
         let Self { tokens, experts, dtype, form, .. } = *self;
         let map = if form == Form::Map { experts } else { 4 * CHOSEN };
@@ -296,7 +296,7 @@ enum Way {
     Unpermute,
 }
 
-/// Two rows for each token, of bf16, with probabilities where there are any.
+/// Permutes bf16 rows, two for each token, with probabilities where there are any.
 fn permute(way: Way, tokens: usize, experts: usize, width: usize) -> Case {
     const COPIES: usize = 2;
     let (name, moved, input) = match way {
@@ -385,7 +385,7 @@ fn permute(way: Way, tokens: usize, experts: usize, width: usize) -> Case {
     })
 }
 
-/// Of each matrix one row less than the padded ones have.
+/// Each matrix has one row less than the padded one.
 fn padding(back: bool, matrices: usize, rows: usize, width: usize) -> Case {
     let name = if back { "unpadding" } else { "padding" };
     let name = format!("{name} bf16 {matrices} matrices of {rows}x{width}");
@@ -420,7 +420,7 @@ fn topk((rows, cols): (usize, usize), chosen: usize) -> Case {
         let bytes: Vec<u8> = lengths.iter().flat_map(|v| v.to_le_bytes()).collect();
         b.machine.upload(memory.ptr, &bytes)?;
         let lengths = b.tensor(&memory);
-        // Which ones of equal keys are taken, and in what order, differs.
+        // Libraries differ in which of equal keys they take, and in what order.
         let best = b.tensor(&b.alloc(DType::Bf16, &[rows, chosen])?);
         let places = b.tensor(&b.alloc(DType::I32, &[rows, chosen])?);
         let [r, c, k] = [rows, cols, chosen].map(|size| size as i32);

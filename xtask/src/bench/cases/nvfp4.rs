@@ -126,7 +126,7 @@ fn hadamard(rows: usize, cols: usize) -> Case {
     })
 }
 
-/// Of the rows as they are and of the transformed columns.
+/// The largest magnitudes of the rows as they are, and of the transformed columns.
 fn hadamard_amax(rows: usize, cols: usize) -> Case {
     Case::new("hadamard transform amax bf16", work(rows, cols, 2.0, 2.0), move |b| {
         let (api, stream) = (b.api, b.stream());
