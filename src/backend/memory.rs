@@ -72,7 +72,7 @@ fn raise(error: Error) -> ! {
     resume_unwind(Box::new(error))
 }
 
-/// The result of `body`, or the error with which it unwound. Panics go on.
+/// The result of `body`, or the error with which it unwound. Other panics unwind further.
 pub(crate) fn caught<T>(body: impl FnOnce() -> T) -> Result<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).map_err(|panic| {
         match panic.downcast::<Error>() {

@@ -20,7 +20,7 @@ pub struct Args {
     /// How long to look
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Of the first run; the next ones count on. Equal seeds make equal calls
+    /// Seed of the first run, from which the next runs count on. Equal seeds make equal calls
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Only this program of capi-tests
@@ -29,7 +29,7 @@ pub struct Args {
     /// Changed calls for each call of a program. Default: differs from run to run
     #[arg(long)]
     rate: Option<f64>,
-    /// Of a program, one case of this many. Default: differs from run to run
+    /// Run one of this many cases of a program. Default: differs from run to run
     #[arg(long)]
     every: Option<u32>,
     /// Runs at a time

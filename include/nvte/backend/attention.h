@@ -113,8 +113,8 @@ typedef struct NVTEXAttentionArgs {
    */
   struct NVTEXAttentionTensor bias;
   /**
-   * Likewise, contiguous with a 0 stride where it is summed, or null. All of it is written. Of FP8 scores
-   * too it is the sum of ds before `scale` and the cast.
+   * The gradient of the bias, or null: contiguous, with a stride of 0 where it is summed. All of it is
+   * written. With FP8 scores, too, it is the sum of ds before `scale` and the cast.
    */
   struct NVTEXAttentionTensor dbias;
   /**

@@ -78,12 +78,12 @@ typedef struct NVTEXRouterForwardArgs {
   void *probs;
   struct NVTEXRouting routing;
   /**
-   * `[tokens, experts]`: s for the sigmoid and the softmax of all, x for sqrtsoftplus; p (0 too, if it
-   * is) for those chosen by a softmax that is not `pre_softmax`, -Inf for the others.
+   * `[tokens, experts]`: s for the sigmoid and the softmax of all experts, x for sqrtsoftplus. For a softmax
+   * that is not `pre_softmax`, p of the chosen experts (also where it is 0), -Inf for the others.
    */
   float *intermediate;
   /**
-   * `[tokens]` or null: the greatest `s + bias` that is not chosen. There is one then.
+   * `[tokens]` or null: the greatest `s + bias` that is not chosen. If it is not null, some expert is not chosen.
    */
   float *cutoff;
   size_t tokens;

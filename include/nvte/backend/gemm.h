@@ -74,7 +74,7 @@ typedef struct NVTEXNvfp4Factors {
   const float *amax_b;
   float factor;
   /**
-   * Both or neither are null: in place of `alpha` and `beta`. Not with `amax_a`.
+   * Both are null, or both stand for `alpha` and `beta` of the product; then `amax_a` is null.
    */
   const float *alpha;
   const float *beta;

@@ -89,8 +89,8 @@ pub struct AttentionArgs {
     /// Of q's dtype, of FP8 q in high precision, or null; `batch`, `head` and `row` are 0 where the bias is
     /// broadcast.
     pub bias: AttentionTensor,
-    /// Likewise, contiguous with a 0 stride where it is summed, or null. All of it is written. Of FP8 scores
-    /// too it is the sum of ds before `scale` and the cast.
+    /// The gradient of the bias, or null: contiguous, with a stride of 0 where it is summed. All of it is
+    /// written. With FP8 scores, too, it is the sum of ds before `scale` and the cast.
     pub dbias: AttentionTensor,
     /// FP8 only: scale, scale_inv and amax of the probabilities and of the scores' gradient.
     pub s: AttentionTensor,

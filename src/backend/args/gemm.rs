@@ -46,7 +46,7 @@ pub struct Nvfp4Factors {
     pub amax_a: *const f32,
     pub amax_b: *const f32,
     pub factor: f32,
-    /// Both or neither are null: in place of `alpha` and `beta`. Not with `amax_a`.
+    /// Both are null, or both stand for `alpha` and `beta` of the product; then `amax_a` is null.
     pub alpha: *const f32,
     pub beta: *const f32,
 }

@@ -22,7 +22,7 @@ macro_rules! table {
             $($(#[$doc:meta])* $name:ident($($param:ident: $type:ty),* $(,)?) = $name_cpu:path;)*
         }
     ) => {
-        /// Functions of a backend. What is `None` is unimplemented.
+        /// Functions of a backend. A function that is `None` is unimplemented.
         #[derive(Clone, Copy)]
         pub struct OpTable {
             $(pub $entry: Option<Entry<$args>>,)*

@@ -136,8 +136,8 @@ pub extern "C-unwind" fn nvte_destroy_grouped_matmul_config(config: NVTEGroupedM
 ///   epilogues are bias, and the gradient of GELU without bias.
 /// - MXFP8: on CUDA operands are cast to BFloat16. Values outside of that type's normal range lose
 ///   bits.
-/// - NVFP4: scales may be compact or swizzled. The product is multiplied by `amaxA * amaxB / (36 * maxA
-///   * maxB)`: the amaxes of the direction that is read, and the `NVFP4E4M3Max` of the tensors. D is
+/// - NVFP4: scales may be compact or swizzled. The product has the factor `amaxA * amaxB / (36 * maxA *
+///   maxB)`, of the amaxes of the direction that is read and the `NVFP4E4M3Max` of the tensors. D is
 ///   Float32 or BFloat16, k is a multiple of 16, and `grad` with `bias` needs `pre_gelu_out` too. On
 ///   CUDA operands are cast to BFloat16, which is exact.
 ///
