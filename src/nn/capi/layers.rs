@@ -379,8 +379,9 @@ pub unsafe extern "C-unwind" fn nvtex_layernorm_mlp_config_init(
 /// Shapes: input and output `[..., hidden_size]`; a second output, if not null, takes the norm's
 /// result, and its gradient counts. Sizes: as `nvtex_linear_create`.
 ///
-/// Parameters: `layer_norm_weight`, `layer_norm_bias`, `fc1_weight` `[ffn_hidden_size (gated: twice
-/// that), hidden_size]`, `fc1_bias`, `fc2_weight` `[hidden_size, ffn_hidden_size]`, `fc2_bias`.
+/// Parameters: `layer_norm_weight`, `layer_norm_bias`, `fc1_weight`
+/// `[ffn_hidden_size (gated: twice that), hidden_size]`, `fc1_bias`, `fc2_weight`
+/// `[hidden_size, ffn_hidden_size]`, `fc2_bias`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_layernorm_mlp_create(
     context: NVTEXContext,
@@ -475,9 +476,9 @@ pub unsafe extern "C-unwind" fn nvtex_transformer_layer_config_init(
 /// Creates a layer of a Transformer: attention and an MLP, each with a norm before and a residual
 /// around it.
 ///
-/// What it computes: with D = dropout, `y = x + D(attention(norm(x)))`, for a decoder then `y = y +
-/// D(cross_attention(norm(y), memory))`, and `y + D(mlp(norm(y)))`. With parallel parts it is `x +
-/// D(attention(norm(x)) + mlp(norm'(x)))`.
+/// What it computes: with D = dropout, `y = x + D(attention(norm(x)))`, for a decoder then
+/// `y = y + D(cross_attention(norm(y), memory))`, and `y + D(mlp(norm(y)))`. With parallel parts it is
+/// `x + D(attention(norm(x)) + mlp(norm'(x)))`.
 ///
 /// Inputs: as `nvtex_multihead_attention_create`; of a decoder a second one.
 ///

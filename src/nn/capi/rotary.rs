@@ -15,8 +15,8 @@ pub struct NVTEXRotaryConfig {
     pub offset: usize,
     /// Divides positions by this factor; 0 (default): none.
     pub interpolation_factor: f32,
-    /// With a factor f and more rows than f times this length, positions are divided by `rows /
-    /// length` instead. 0 (default): never.
+    /// With a factor f and more rows than f times this length, positions are divided by `rows / length`
+    /// instead. 0 (default): never.
     pub pretrained_length: usize,
     /// The two entries of a pair's angle are neighbours, instead of lying in the two halves of the
     /// row.

@@ -34,9 +34,9 @@ pub struct NVTEXStep {
     /// Seed and offset of the random numbers, Int64 `[2]` on the device, needed if there is dropout. A
     /// call uses the sequence from this offset on; add 128 for each call.
     pub rng_state: NVTETensor,
-    /// Where the sequences of queries, and those of keys and values, begin without padding: Int32 `[b
-    /// + 1]` on the device, or null. They are for masks with padding; self attention reads the first
-    /// array for both.
+    /// Where the sequences of queries, and those of keys and values, begin without padding: Int32
+    /// `[b + 1]` on the device, or null. They are for masks with padding; self attention reads the
+    /// first array for both.
     pub cu_seqlens_q: NVTETensor,
     pub cu_seqlens_kv: NVTETensor,
     /// Where the sequences begin in NVTE_THD, if there is padding between them: arrays like the two

@@ -498,18 +498,25 @@ fn call(indent: &str, function: &str, arguments: &[String]) -> String {
     format!("{indent}{function}(\n{lines}{indent})\n")
 }
 
-/// Lines of at most 96 columns.
+/// Lines of at most 96 columns, which do not break formulas in backticks.
 fn wrap(text: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for part in text.split(' ') {
+        match words.last_mut() {
+            Some(word) if word.matches('`').count() % 2 == 1 => *word += &format!(" {part}"),
+            _ => words.push(part.to_owned()),
+        }
+    }
     let mut lines = vec![String::new()];
-    for word in text.split(' ') {
+    for word in words {
         let line = lines.last_mut().expect("a line");
         if line.is_empty() {
-            *line += word;
+            *line += &word;
         } else if line.len() + 1 + word.len() <= 96 {
             *line += " ";
-            *line += word;
+            *line += &word;
         } else {
-            lines.push(word.to_owned());
+            lines.push(word);
         }
     }
     lines

@@ -132,8 +132,8 @@ pub unsafe extern "C-unwind" fn nvte_scaled_aligned_causal_masked_softmax_forwar
     });
 }
 
-/// Computes the gradients of `nvte_scaled_aligned_causal_masked_softmax_forward`. They are 0 for `j > i
-/// + s_k - s_q`, whatever the inputs hold there.
+/// Computes the gradients of `nvte_scaled_aligned_causal_masked_softmax_forward`. They are 0 for
+/// `j > i + s_k - s_q`, whatever the inputs hold there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_scaled_aligned_causal_masked_softmax_backward(
     incoming_grads: NVTETensor,
