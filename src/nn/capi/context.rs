@@ -150,7 +150,8 @@ pub extern "C-unwind" fn nvtex_context_destroy(context: NVTEXContext) {
 /// that were captured in graphs use stays, so that these graphs may be replayed as long as their
 /// modules, tapes and caches live.
 ///
-/// Errors: a stream of the process is being captured, when the device refuses to free memory.
+/// Do not call it while a stream of the process is being captured, because the device refuses to free
+/// memory then.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_context_trim(context: NVTEXContext, bytes_to_keep: usize) -> usize {
     guard("nvtex_context_trim", || open(&CONTEXTS, "context", context)?.memory.trim(bytes_to_keep))

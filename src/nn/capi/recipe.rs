@@ -137,8 +137,8 @@ pub struct NVTEXRecipeConfig {
     /// Delayed scaling: maxima that are kept. Default 1024.
     pub amax_history_len: usize,
     pub amax_algo: MaybeUninit<NVTEXHistoryAlgo>,
-    /// Delayed scaling: histories and scales change only in every update of this number; the maxima of
-    /// the updates between count as those of one step. Default 1.
+    /// Delayed scaling: histories and scales change in every n-th update, with n this number. The maxima
+    /// of the updates between count as those of one step. Default 1.
     pub update_interval: u32,
     /// Delayed scaling: maxima are reduced over the group of `nvtex_context_begin`. Default true.
     pub reduce_amax: MaybeUninit<bool>,
