@@ -609,7 +609,7 @@ static void test_interleaved(void) {
             backward ? call_backward(&x) : call_forward(&x);
             char name[16];
             snprintf(name, sizeof name, ": %s%c.data", backward ? "d" : "", "QKV"[part]);
-            EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, "a layout that interleaves", "got");
+            EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, "qkv_layout interleaves", "got");
             CHECK(untouched(out), "written");
           }
           end(&x);

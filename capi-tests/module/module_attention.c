@@ -1000,7 +1000,7 @@ static void case_refusals(void) {
   m.qk_norm = NVTEX_QK_NORM_RMS;
   m.cross = true;
   CHECK(!create(context, &m), "a module");
-  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.cross_attention: expected false (with norms");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.cross_attention: expected false (qk_norm_type");
   m.kind = CORE;
   CHECK(!create(context, &m), "a module");
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.qk_norm_type: expected NVTEX_QK_NORM_NONE");
@@ -1008,7 +1008,7 @@ static void case_refusals(void) {
   m.decoder = true;
   m.qk_norm = NVTEX_QK_NORM_L2;
   CHECK(!create(context, &m), "a module");
-  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.decoder: expected false (with norms");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.decoder: expected false (qk_norm_type");
   NVTEXMultiheadAttentionConfig c;
   nvtex_multihead_attention_config_init(&c, sizeof c);
   c.attention.parallel.tensor_parallel_size = 2;
@@ -1033,7 +1033,7 @@ static void case_refusals(void) {
   nvtex_recipe_config_init(&recipe, sizeof recipe, NVTEX_RECIPE_BLOCK_SCALING);
   recipe.fp8_dpa = true;
   CHECK(!nvtex_recipe_create(&recipe), "a recipe");
-  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvtex_recipe_create: config.fp8_dpa: expected false (att");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvtex_recipe_create: config.fp8_dpa: expected false (FP8 att");
   NVTEXLinearConfig linear;
   nvtex_linear_config_init(&linear, sizeof linear);
   linear.parallel.tensor_parallel_size = 0;

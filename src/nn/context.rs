@@ -95,8 +95,8 @@ impl Context {
         match callback::is_nested(self.memory.id()) {
             false => Ok(()),
             true => {
-                let got = "the context of the call that has called this function";
-                Err(Error::argument(argument, "a context that no call is using", got))
+                let got = "one that is in use by the call that called this function";
+                Err(Error::argument(argument, "a handle of a context that no call is using", got))
             }
         }
     }

@@ -4,8 +4,8 @@
 use super::*;
 use crate::error::guard;
 
-/// Applies an activation: `output = f(input)`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741
-/// x^2))) / 2`.
+/// Applies an activation: `output = f(input)`,
+/// `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
 ///
 /// What it computes: f in float32, then a cast in the scaling mode of the output as `nvte_quantize`
 /// casts, with the same rules for shapes, scales and `amax`. For FP8 blocks and MXFP8 `f` is
@@ -31,8 +31,8 @@ pub unsafe extern "C-unwind" fn nvte_gelu(
     });
 }
 
-/// Computes the gradient of an activation: `output = f'(input) * grad`, `f(x) = x (1 + tanh(x
-/// (0.79788456 + 0.03567741 x^2))) / 2`.
+/// Computes the gradient of an activation: `output = f'(input) * grad`,
+/// `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
 ///
 /// It is computed in float32 and cast as `nvte_gelu` casts. The derivatives of relu and srelu are 0
 /// at 0.
@@ -56,8 +56,8 @@ pub unsafe extern "C-unwind" fn nvte_dgelu(
     });
 }
 
-/// Applies an activation to the members of a grouped tensor: `output = f(input)`, `f(x) = x (1 +
-/// tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
+/// Applies an activation to the members of a grouped tensor: `output = f(input)`,
+/// `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
 ///
 /// Each member is treated as by `nvte_gelu`, with the layouts and rules of `nvte_group_quantize`.
 ///
@@ -76,8 +76,8 @@ pub unsafe extern "C-unwind" fn nvte_group_gelu(
     });
 }
 
-/// Computes the gradient of an activation for the members of a grouped tensor: `output = f'(input)
-/// * grad`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
+/// Computes the gradient of an activation for the members of a grouped tensor:
+/// `output = f'(input) * grad`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
 ///
 /// Each member is treated as by `nvte_dgelu`. All three are grouped tensors, the output too,
 /// although its type is that of a tensor.
@@ -99,8 +99,8 @@ pub unsafe extern "C-unwind" fn nvte_group_dgelu(
     });
 }
 
-/// Applies a gated activation: `output = f(a) * G(g)`, `f(x) = x (1 + tanh(x (0.79788456 +
-/// 0.03567741 x^2))) / 2`, `G(x) = x`.
+/// Applies a gated activation: `output = f(a) * G(g)`,
+/// `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`, `G(x) = x`.
 ///
 /// Shapes: input `[..., 2 n]`, each row the halves (a | g); output `[..., n]`.
 ///
@@ -121,8 +121,9 @@ pub unsafe extern "C-unwind" fn nvte_geglu(
     });
 }
 
-/// Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
-/// f(a))`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`, `G(x) = x`.
+/// Computes the gradient of a gated activation:
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`,
+/// `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`, `G(x) = x`.
 ///
 /// Shapes: grad `[..., n]`; input `[..., 2 n]`, each row the halves (a | g); output as input.
 ///
@@ -182,8 +183,8 @@ pub unsafe extern "C-unwind" fn nvte_dsilu(
     });
 }
 
-/// Applies an activation to the members of a grouped tensor: `output = f(input)`, `f(x) = x / (1 +
-/// exp(-x))`.
+/// Applies an activation to the members of a grouped tensor: `output = f(input)`,
+/// `f(x) = x / (1 + exp(-x))`.
 ///
 /// Otherwise as `nvte_group_gelu`.
 #[unsafe(no_mangle)]
@@ -200,8 +201,8 @@ pub unsafe extern "C-unwind" fn nvte_group_silu(
     });
 }
 
-/// Computes the gradient of an activation for the members of a grouped tensor: `output = f'(input)
-/// * grad`, `f(x) = x / (1 + exp(-x))`.
+/// Computes the gradient of an activation for the members of a grouped tensor:
+/// `output = f'(input) * grad`, `f(x) = x / (1 + exp(-x))`.
 ///
 /// Otherwise as `nvte_group_dgelu`.
 #[unsafe(no_mangle)]
@@ -237,8 +238,8 @@ pub unsafe extern "C-unwind" fn nvte_swiglu(
     });
 }
 
-/// Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
-/// f(a))`, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
+/// Computes the gradient of a gated activation:
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]
@@ -257,8 +258,8 @@ pub unsafe extern "C-unwind" fn nvte_dswiglu(
     });
 }
 
-/// Applies a gated activation and multiplies each row by its scale: `output = f(a) * G(g) *
-/// act_scales`, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
+/// Applies a gated activation and multiplies each row by its scale:
+/// `output = f(a) * G(g) * act_scales`, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
 ///
 /// Shapes: output `[..., n]` with R rows; input `[..., 2 n]`, each row the halves (a | g), or with
 /// `glu_interleave_size = i > 0` blocks of i elements of a and as many of g in turn; act_scales R
@@ -286,9 +287,10 @@ pub unsafe extern "C-unwind" fn nvte_scaled_swiglu(
     });
 }
 
-/// Computes the gradients of a gated activation with a scale for each row: `grad_input = (s * f'(a)
-/// * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and `grad_act_scales` = the sum of
-/// `grad * f(a) * G(g)` over the row, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
+/// Computes the gradients of a gated activation with a scale for each row:
+/// `grad_input = (s * f'(a) * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and
+/// `grad_act_scales` = the sum of `grad * f(a) * G(g)` over the row, `f(x) = x / (1 + exp(-x))`,
+/// `G(x) = x`.
 ///
 /// Shapes, dtypes, errors: as `nvte_scaled_swiglu`, with grad `[..., n]`, grad_input as input and
 /// interleaved likewise, and grad_act_scales R elements or null for none. Sums are in float32, in a
@@ -385,8 +387,8 @@ pub unsafe extern "C-unwind" fn nvte_drelu(
     });
 }
 
-/// Applies an activation to the members of a grouped tensor: `output = f(input)`, `f(x) = max(x,
-/// 0)`.
+/// Applies an activation to the members of a grouped tensor: `output = f(input)`,
+/// `f(x) = max(x, 0)`.
 ///
 /// Otherwise as `nvte_group_gelu`.
 #[unsafe(no_mangle)]
@@ -403,8 +405,8 @@ pub unsafe extern "C-unwind" fn nvte_group_relu(
     });
 }
 
-/// Computes the gradient of an activation for the members of a grouped tensor: `output = f'(input)
-/// * grad`, `f(x) = max(x, 0)`.
+/// Computes the gradient of an activation for the members of a grouped tensor:
+/// `output = f'(input) * grad`, `f(x) = max(x, 0)`.
 ///
 /// Otherwise as `nvte_group_dgelu`.
 #[unsafe(no_mangle)]
@@ -440,8 +442,8 @@ pub unsafe extern "C-unwind" fn nvte_reglu(
     });
 }
 
-/// Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
-/// f(a))`, `f(x) = max(x, 0)`, `G(x) = x`.
+/// Computes the gradient of a gated activation:
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = max(x, 0)`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]
@@ -477,8 +479,8 @@ pub unsafe extern "C-unwind" fn nvte_qgelu(
     });
 }
 
-/// Computes the gradient of an activation: `output = f'(input) * grad`, `f(x) = x / (1 + exp(-1.702
-/// x))`.
+/// Computes the gradient of an activation: `output = f'(input) * grad`,
+/// `f(x) = x / (1 + exp(-1.702 x))`.
 ///
 /// Otherwise as `nvte_dgelu`.
 #[unsafe(no_mangle)]
@@ -497,8 +499,8 @@ pub unsafe extern "C-unwind" fn nvte_dqgelu(
     });
 }
 
-/// Applies an activation to the members of a grouped tensor: `output = f(input)`, `f(x) = x / (1 +
-/// exp(-1.702 x))`.
+/// Applies an activation to the members of a grouped tensor: `output = f(input)`,
+/// `f(x) = x / (1 + exp(-1.702 x))`.
 ///
 /// Otherwise as `nvte_group_gelu`.
 #[unsafe(no_mangle)]
@@ -515,8 +517,8 @@ pub unsafe extern "C-unwind" fn nvte_group_qgelu(
     });
 }
 
-/// Computes the gradient of an activation for the members of a grouped tensor: `output = f'(input)
-/// * grad`, `f(x) = x / (1 + exp(-1.702 x))`.
+/// Computes the gradient of an activation for the members of a grouped tensor:
+/// `output = f'(input) * grad`, `f(x) = x / (1 + exp(-1.702 x))`.
 ///
 /// Otherwise as `nvte_group_dgelu`.
 #[unsafe(no_mangle)]
@@ -535,8 +537,8 @@ pub unsafe extern "C-unwind" fn nvte_group_dqgelu(
     });
 }
 
-/// Applies a gated activation: `output = f(a) * G(g)`, `f(x) = x / (1 + exp(-1.702 x))`, `G(x) =
-/// x`.
+/// Applies a gated activation: `output = f(a) * G(g)`, `f(x) = x / (1 + exp(-1.702 x))`,
+/// `G(x) = x`.
 ///
 /// Otherwise as `nvte_geglu`.
 #[unsafe(no_mangle)]
@@ -553,8 +555,9 @@ pub unsafe extern "C-unwind" fn nvte_qgeglu(
     });
 }
 
-/// Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
-/// f(a))`, `f(x) = x / (1 + exp(-1.702 x))`, `G(x) = x`.
+/// Computes the gradient of a gated activation:
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = x / (1 + exp(-1.702 x))`,
+/// `G(x) = x`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]
@@ -609,8 +612,8 @@ pub unsafe extern "C-unwind" fn nvte_dsrelu(
     });
 }
 
-/// Applies an activation to the members of a grouped tensor: `output = f(input)`, `f(x) = max(x,
-/// 0)^2`.
+/// Applies an activation to the members of a grouped tensor: `output = f(input)`,
+/// `f(x) = max(x, 0)^2`.
 ///
 /// Otherwise as `nvte_group_gelu`.
 #[unsafe(no_mangle)]
@@ -627,8 +630,8 @@ pub unsafe extern "C-unwind" fn nvte_group_srelu(
     });
 }
 
-/// Computes the gradient of an activation for the members of a grouped tensor: `output = f'(input)
-/// * grad`, `f(x) = max(x, 0)^2`.
+/// Computes the gradient of an activation for the members of a grouped tensor:
+/// `output = f'(input) * grad`, `f(x) = max(x, 0)^2`.
 ///
 /// Otherwise as `nvte_group_dgelu`.
 #[unsafe(no_mangle)]
@@ -664,8 +667,8 @@ pub unsafe extern "C-unwind" fn nvte_sreglu(
     });
 }
 
-/// Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
-/// f(a))`, `f(x) = max(x, 0)^2`, `G(x) = x`.
+/// Computes the gradient of a gated activation:
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = max(x, 0)^2`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]
@@ -706,9 +709,9 @@ pub unsafe extern "C-unwind" fn nvte_scaled_srelu(
     });
 }
 
-/// Computes the gradients of an activation with a scale for each row: `grad_input = grad *
-/// act_scales * f'(input)`, and `grad_act_scales` = the sum of `grad * f(input)` over the row,
-/// `f(x) = max(x, 0)^2`.
+/// Computes the gradients of an activation with a scale for each row:
+/// `grad_input = grad * act_scales * f'(input)`, and `grad_act_scales` = the sum of
+/// `grad * f(input)` over the row, `f(x) = max(x, 0)^2`.
 ///
 /// Shapes: grad and grad_input as the input.
 ///
@@ -758,8 +761,8 @@ pub unsafe extern "C-unwind" fn nvte_glu(
     });
 }
 
-/// Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
-/// f(a))`, `f(x) = 1 / (1 + exp(-x))`, `G(x) = x`.
+/// Computes the gradient of a gated activation:
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = 1 / (1 + exp(-x))`, `G(x) = x`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]
@@ -778,8 +781,8 @@ pub unsafe extern "C-unwind" fn nvte_dglu(
     });
 }
 
-/// Applies a gated activation: `output = f(a) * G(g)`, `f(x) = beta1 tanh(x / beta1) / (1 +
-/// exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
+/// Applies a gated activation: `output = f(a) * G(g)`,
+/// `f(x) = beta1 tanh(x / beta1) / (1 + exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
 ///
 /// Otherwise as `nvte_geglu`.
 #[unsafe(no_mangle)]
@@ -798,8 +801,9 @@ pub unsafe extern "C-unwind" fn nvte_situglu(
     });
 }
 
-/// Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
-/// f(a))`, `f(x) = beta1 tanh(x / beta1) / (1 + exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
+/// Computes the gradient of a gated activation:
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`,
+/// `f(x) = beta1 tanh(x / beta1) / (1 + exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]
@@ -820,8 +824,9 @@ pub unsafe extern "C-unwind" fn nvte_dsituglu(
     });
 }
 
-/// Applies a gated activation and multiplies each row by its scale: `output = f(a) * G(g) *
-/// act_scales`, `f(x) = beta1 tanh(x / beta1) / (1 + exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
+/// Applies a gated activation and multiplies each row by its scale:
+/// `output = f(a) * G(g) * act_scales`, `f(x) = beta1 tanh(x / beta1) / (1 + exp(-x))`,
+/// `G(x) = beta2 tanh(x / beta2)`.
 ///
 /// Otherwise as `nvte_scaled_swiglu`.
 #[unsafe(no_mangle)]
@@ -843,10 +848,10 @@ pub unsafe extern "C-unwind" fn nvte_scaled_situglu(
     });
 }
 
-/// Computes the gradients of a gated activation with a scale for each row: `grad_input = (s * f'(a)
-/// * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and `grad_act_scales` = the sum of
-/// `grad * f(a) * G(g)` over the row, `f(x) = beta1 tanh(x / beta1) / (1 + exp(-x))`, `G(x) = beta2
-/// tanh(x / beta2)`.
+/// Computes the gradients of a gated activation with a scale for each row:
+/// `grad_input = (s * f'(a) * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and
+/// `grad_act_scales` = the sum of `grad * f(a) * G(g)` over the row,
+/// `f(x) = beta1 tanh(x / beta1) / (1 + exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
 ///
 /// Otherwise as `nvte_scaled_dswiglu`.
 #[unsafe(no_mangle)]
@@ -881,8 +886,9 @@ pub unsafe extern "C-unwind" fn nvte_scaled_dsituglu(
     });
 }
 
-/// Applies a gated activation: `output = f(a) * G(g)`, `f(x) = min(x, limit) / (1 + exp(-alpha
-/// min(x, limit)))`, `G(x) = min(max(x, -limit), limit) + 1`.
+/// Applies a gated activation: `output = f(a) * G(g)`,
+/// `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`,
+/// `G(x) = min(max(x, -limit), limit) + 1`.
 ///
 /// Otherwise as `nvte_geglu`.
 #[unsafe(no_mangle)]
@@ -901,9 +907,10 @@ pub unsafe extern "C-unwind" fn nvte_clamped_swiglu(
     });
 }
 
-/// Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
-/// f(a))`, `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`, `G(x) = min(max(x, -limit),
-/// limit) + 1`.
+/// Computes the gradient of a gated activation:
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`,
+/// `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`,
+/// `G(x) = min(max(x, -limit), limit) + 1`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]
@@ -924,8 +931,9 @@ pub unsafe extern "C-unwind" fn nvte_clamped_dswiglu(
     });
 }
 
-/// Applies a gated activation: `output = f(a) * G(g)`, `f(x) = min(x, limit) / (1 + exp(-alpha
-/// min(x, limit)))`, `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
+/// Applies a gated activation: `output = f(a) * G(g)`,
+/// `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`,
+/// `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
 ///
 /// Otherwise as `nvte_geglu`.
 #[unsafe(no_mangle)]
@@ -945,9 +953,10 @@ pub unsafe extern "C-unwind" fn nvte_clamped_swiglu_v2(
     });
 }
 
-/// Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
-/// f(a))`, `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`, `G(x) = min(max(x, -limit),
-/// limit) + glu_linear_offset`.
+/// Computes the gradient of a gated activation:
+/// `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`,
+/// `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`,
+/// `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
 ///
 /// Otherwise as `nvte_dgeglu`.
 #[unsafe(no_mangle)]
@@ -969,9 +978,9 @@ pub unsafe extern "C-unwind" fn nvte_clamped_dswiglu_v2(
     });
 }
 
-/// Applies a gated activation and multiplies each row by its scale: `output = f(a) * G(g) *
-/// act_scales`, `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`, `G(x) = min(max(x,
-/// -limit), limit) + glu_linear_offset`.
+/// Applies a gated activation and multiplies each row by its scale:
+/// `output = f(a) * G(g) * act_scales`, `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`,
+/// `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
 ///
 /// Otherwise as `nvte_scaled_swiglu`.
 #[unsafe(no_mangle)]
@@ -994,9 +1003,10 @@ pub unsafe extern "C-unwind" fn nvte_scaled_clamped_swiglu(
     });
 }
 
-/// Computes the gradients of a gated activation with a scale for each row: `grad_input = (s * f'(a)
-/// * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and `grad_act_scales` = the sum of
-/// `grad * f(a) * G(g)` over the row, `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`,
+/// Computes the gradients of a gated activation with a scale for each row:
+/// `grad_input = (s * f'(a) * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and
+/// `grad_act_scales` = the sum of `grad * f(a) * G(g)` over the row,
+/// `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`,
 /// `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
 ///
 /// Otherwise as `nvte_scaled_dswiglu`.

@@ -7,8 +7,8 @@ use crate::backend::args::Function::*;
 use crate::error::guard;
 use crate::workspace::{self, Asks};
 
-/// Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of `v =
-/// f'(act_input) * input` instead of the input, with the f of `nvte_gelu`.
+/// Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of
+/// `v = f'(act_input) * input` instead of the input, with the f of `nvte_gelu`.
 ///
 /// act_input has the shape and dtype of the input. v is Float32; for a cast in blocks it is rounded
 /// to the input's dtype, but dbias is the sum of v before that.
@@ -59,8 +59,8 @@ pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias_dgelu(
     });
 }
 
-/// Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of `v =
-/// f'(act_input) * input` instead of the input, with the f of `nvte_silu`.
+/// Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of
+/// `v = f'(act_input) * input` instead of the input, with the f of `nvte_silu`.
 ///
 /// Otherwise as `nvte_quantize_dbias_dgelu`.
 #[unsafe(no_mangle)]
@@ -110,8 +110,8 @@ pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias_dsilu(
     });
 }
 
-/// Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of `v =
-/// f'(act_input) * input` instead of the input, with the f of `nvte_relu`.
+/// Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of
+/// `v = f'(act_input) * input` instead of the input, with the f of `nvte_relu`.
 ///
 /// Otherwise as `nvte_quantize_dbias_dgelu`.
 #[unsafe(no_mangle)]
@@ -161,8 +161,8 @@ pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias_drelu(
     });
 }
 
-/// Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of `v =
-/// f'(act_input) * input` instead of the input, with the f of `nvte_qgelu`.
+/// Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of
+/// `v = f'(act_input) * input` instead of the input, with the f of `nvte_qgelu`.
 ///
 /// Otherwise as `nvte_quantize_dbias_dgelu`.
 #[unsafe(no_mangle)]
@@ -212,8 +212,8 @@ pub unsafe extern "C-unwind" fn nvte_group_quantize_dbias_dqgelu(
     });
 }
 
-/// Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of `v =
-/// f'(act_input) * input` instead of the input, with the f of `nvte_srelu`.
+/// Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of
+/// `v = f'(act_input) * input` instead of the input, with the f of `nvte_srelu`.
 ///
 /// Otherwise as `nvte_quantize_dbias_dgelu`.
 #[unsafe(no_mangle)]
