@@ -13,8 +13,8 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Applies an activation: `output = f(input)`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741
- * x^2))) / 2`.
+ * Applies an activation: `output = f(input)`,
+ * `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
  *
  * What it computes: f in float32, then a cast in the scaling mode of the output as `nvte_quantize`
  * casts, with the same rules for shapes, scales and `amax`. For FP8 blocks and MXFP8 `f` is
@@ -30,8 +30,8 @@ extern "C" {
 void nvte_gelu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * Computes the gradient of an activation: `output = f'(input) * grad`, `f(x) = x (1 + tanh(x
- * (0.79788456 + 0.03567741 x^2))) / 2`.
+ * Computes the gradient of an activation: `output = f'(input) * grad`,
+ * `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
  *
  * It is computed in float32 and cast as `nvte_gelu` casts. The derivatives of relu and srelu are 0
  * at 0.
@@ -43,8 +43,8 @@ void nvte_gelu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 void nvte_dgelu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * Applies an activation to the members of a grouped tensor: `output = f(input)`, `f(x) = x (1 +
- * tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
+ * Applies an activation to the members of a grouped tensor: `output = f(input)`,
+ * `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
  *
  * Each member is treated as by `nvte_gelu`, with the layouts and rules of `nvte_group_quantize`.
  *
@@ -53,8 +53,8 @@ void nvte_dgelu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream
 void nvte_group_gelu(NVTEGroupedTensor input, NVTEGroupedTensor output, cudaStream_t stream);
 
 /**
- * Computes the gradient of an activation for the members of a grouped tensor: `output = f'(input)
- * * grad`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
+ * Computes the gradient of an activation for the members of a grouped tensor:
+ * `output = f'(input) * grad`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`.
  *
  * Each member is treated as by `nvte_dgelu`. All three are grouped tensors, the output too,
  * although its type is that of a tensor.
@@ -67,8 +67,8 @@ void nvte_group_dgelu(NVTEGroupedTensor grad,
                       cudaStream_t stream);
 
 /**
- * Applies a gated activation: `output = f(a) * G(g)`, `f(x) = x (1 + tanh(x (0.79788456 +
- * 0.03567741 x^2))) / 2`, `G(x) = x`.
+ * Applies a gated activation: `output = f(a) * G(g)`,
+ * `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`, `G(x) = x`.
  *
  * Shapes: input `[..., 2 n]`, each row the halves (a | g); output `[..., n]`.
  *
@@ -79,8 +79,9 @@ void nvte_group_dgelu(NVTEGroupedTensor grad,
 void nvte_geglu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
- * f(a))`, `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`, `G(x) = x`.
+ * Computes the gradient of a gated activation:
+ * `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`,
+ * `f(x) = x (1 + tanh(x (0.79788456 + 0.03567741 x^2))) / 2`, `G(x) = x`.
  *
  * Shapes: grad `[..., n]`; input `[..., 2 n]`, each row the halves (a | g); output as input.
  *
@@ -106,16 +107,16 @@ void nvte_silu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 void nvte_dsilu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * Applies an activation to the members of a grouped tensor: `output = f(input)`, `f(x) = x / (1 +
- * exp(-x))`.
+ * Applies an activation to the members of a grouped tensor: `output = f(input)`,
+ * `f(x) = x / (1 + exp(-x))`.
  *
  * Otherwise as `nvte_group_gelu`.
  */
 void nvte_group_silu(NVTEGroupedTensor input, NVTEGroupedTensor output, cudaStream_t stream);
 
 /**
- * Computes the gradient of an activation for the members of a grouped tensor: `output = f'(input)
- * * grad`, `f(x) = x / (1 + exp(-x))`.
+ * Computes the gradient of an activation for the members of a grouped tensor:
+ * `output = f'(input) * grad`, `f(x) = x / (1 + exp(-x))`.
  *
  * Otherwise as `nvte_group_dgelu`.
  */
@@ -132,16 +133,16 @@ void nvte_group_dsilu(NVTEGroupedTensor grad,
 void nvte_swiglu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
- * f(a))`, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
+ * Computes the gradient of a gated activation:
+ * `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
  *
  * Otherwise as `nvte_dgeglu`.
  */
 void nvte_dswiglu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * Applies a gated activation and multiplies each row by its scale: `output = f(a) * G(g) *
- * act_scales`, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
+ * Applies a gated activation and multiplies each row by its scale:
+ * `output = f(a) * G(g) * act_scales`, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
  *
  * Shapes: output `[..., n]` with R rows; input `[..., 2 n]`, each row the halves (a | g), or with
  * `glu_interleave_size = i > 0` blocks of i elements of a and as many of g in turn; act_scales R
@@ -160,9 +161,10 @@ void nvte_scaled_swiglu(NVTETensor input,
                         cudaStream_t stream);
 
 /**
- * Computes the gradients of a gated activation with a scale for each row: `grad_input = (s * f'(a)
- * * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and `grad_act_scales` = the sum of
- * `grad * f(a) * G(g)` over the row, `f(x) = x / (1 + exp(-x))`, `G(x) = x`.
+ * Computes the gradients of a gated activation with a scale for each row:
+ * `grad_input = (s * f'(a) * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and
+ * `grad_act_scales` = the sum of `grad * f(a) * G(g)` over the row, `f(x) = x / (1 + exp(-x))`,
+ * `G(x) = x`.
  *
  * Shapes, dtypes, errors: as `nvte_scaled_swiglu`, with grad `[..., n]`, grad_input as input and
  * interleaved likewise, and grad_act_scales R elements or null for none. Sums are in float32, in a
@@ -208,16 +210,16 @@ void nvte_relu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 void nvte_drelu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * Applies an activation to the members of a grouped tensor: `output = f(input)`, `f(x) = max(x,
- * 0)`.
+ * Applies an activation to the members of a grouped tensor: `output = f(input)`,
+ * `f(x) = max(x, 0)`.
  *
  * Otherwise as `nvte_group_gelu`.
  */
 void nvte_group_relu(NVTEGroupedTensor input, NVTEGroupedTensor output, cudaStream_t stream);
 
 /**
- * Computes the gradient of an activation for the members of a grouped tensor: `output = f'(input)
- * * grad`, `f(x) = max(x, 0)`.
+ * Computes the gradient of an activation for the members of a grouped tensor:
+ * `output = f'(input) * grad`, `f(x) = max(x, 0)`.
  *
  * Otherwise as `nvte_group_dgelu`.
  */
@@ -234,8 +236,8 @@ void nvte_group_drelu(NVTEGroupedTensor grad,
 void nvte_reglu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
- * f(a))`, `f(x) = max(x, 0)`, `G(x) = x`.
+ * Computes the gradient of a gated activation:
+ * `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = max(x, 0)`, `G(x) = x`.
  *
  * Otherwise as `nvte_dgeglu`.
  */
@@ -249,24 +251,24 @@ void nvte_dreglu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStrea
 void nvte_qgelu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * Computes the gradient of an activation: `output = f'(input) * grad`, `f(x) = x / (1 + exp(-1.702
- * x))`.
+ * Computes the gradient of an activation: `output = f'(input) * grad`,
+ * `f(x) = x / (1 + exp(-1.702 x))`.
  *
  * Otherwise as `nvte_dgelu`.
  */
 void nvte_dqgelu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * Applies an activation to the members of a grouped tensor: `output = f(input)`, `f(x) = x / (1 +
- * exp(-1.702 x))`.
+ * Applies an activation to the members of a grouped tensor: `output = f(input)`,
+ * `f(x) = x / (1 + exp(-1.702 x))`.
  *
  * Otherwise as `nvte_group_gelu`.
  */
 void nvte_group_qgelu(NVTEGroupedTensor input, NVTEGroupedTensor output, cudaStream_t stream);
 
 /**
- * Computes the gradient of an activation for the members of a grouped tensor: `output = f'(input)
- * * grad`, `f(x) = x / (1 + exp(-1.702 x))`.
+ * Computes the gradient of an activation for the members of a grouped tensor:
+ * `output = f'(input) * grad`, `f(x) = x / (1 + exp(-1.702 x))`.
  *
  * Otherwise as `nvte_group_dgelu`.
  */
@@ -276,16 +278,17 @@ void nvte_group_dqgelu(NVTEGroupedTensor grad,
                        cudaStream_t stream);
 
 /**
- * Applies a gated activation: `output = f(a) * G(g)`, `f(x) = x / (1 + exp(-1.702 x))`, `G(x) =
- * x`.
+ * Applies a gated activation: `output = f(a) * G(g)`, `f(x) = x / (1 + exp(-1.702 x))`,
+ * `G(x) = x`.
  *
  * Otherwise as `nvte_geglu`.
  */
 void nvte_qgeglu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
- * f(a))`, `f(x) = x / (1 + exp(-1.702 x))`, `G(x) = x`.
+ * Computes the gradient of a gated activation:
+ * `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = x / (1 + exp(-1.702 x))`,
+ * `G(x) = x`.
  *
  * Otherwise as `nvte_dgeglu`.
  */
@@ -306,16 +309,16 @@ void nvte_srelu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 void nvte_dsrelu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * Applies an activation to the members of a grouped tensor: `output = f(input)`, `f(x) = max(x,
- * 0)^2`.
+ * Applies an activation to the members of a grouped tensor: `output = f(input)`,
+ * `f(x) = max(x, 0)^2`.
  *
  * Otherwise as `nvte_group_gelu`.
  */
 void nvte_group_srelu(NVTEGroupedTensor input, NVTEGroupedTensor output, cudaStream_t stream);
 
 /**
- * Computes the gradient of an activation for the members of a grouped tensor: `output = f'(input)
- * * grad`, `f(x) = max(x, 0)^2`.
+ * Computes the gradient of an activation for the members of a grouped tensor:
+ * `output = f'(input) * grad`, `f(x) = max(x, 0)^2`.
  *
  * Otherwise as `nvte_group_dgelu`.
  */
@@ -332,8 +335,8 @@ void nvte_group_dsrelu(NVTEGroupedTensor grad,
 void nvte_sreglu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
- * f(a))`, `f(x) = max(x, 0)^2`, `G(x) = x`.
+ * Computes the gradient of a gated activation:
+ * `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = max(x, 0)^2`, `G(x) = x`.
  *
  * Otherwise as `nvte_dgeglu`.
  */
@@ -353,9 +356,9 @@ void nvte_scaled_srelu(NVTETensor input,
                        cudaStream_t stream);
 
 /**
- * Computes the gradients of an activation with a scale for each row: `grad_input = grad *
- * act_scales * f'(input)`, and `grad_act_scales` = the sum of `grad * f(input)` over the row,
- * `f(x) = max(x, 0)^2`.
+ * Computes the gradients of an activation with a scale for each row:
+ * `grad_input = grad * act_scales * f'(input)`, and `grad_act_scales` = the sum of
+ * `grad * f(input)` over the row, `f(x) = max(x, 0)^2`.
  *
  * Shapes: grad and grad_input as the input.
  *
@@ -376,16 +379,16 @@ void nvte_scaled_dsrelu(NVTETensor grad,
 void nvte_glu(NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
- * f(a))`, `f(x) = 1 / (1 + exp(-x))`, `G(x) = x`.
+ * Computes the gradient of a gated activation:
+ * `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`, `f(x) = 1 / (1 + exp(-x))`, `G(x) = x`.
  *
  * Otherwise as `nvte_dgeglu`.
  */
 void nvte_dglu(NVTETensor grad, NVTETensor input, NVTETensor output, cudaStream_t stream);
 
 /**
- * Applies a gated activation: `output = f(a) * G(g)`, `f(x) = beta1 tanh(x / beta1) / (1 +
- * exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
+ * Applies a gated activation: `output = f(a) * G(g)`,
+ * `f(x) = beta1 tanh(x / beta1) / (1 + exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
  *
  * Otherwise as `nvte_geglu`.
  */
@@ -396,8 +399,9 @@ void nvte_situglu(NVTETensor input,
                   cudaStream_t stream);
 
 /**
- * Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
- * f(a))`, `f(x) = beta1 tanh(x / beta1) / (1 + exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
+ * Computes the gradient of a gated activation:
+ * `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`,
+ * `f(x) = beta1 tanh(x / beta1) / (1 + exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
  *
  * Otherwise as `nvte_dgeglu`.
  */
@@ -409,8 +413,9 @@ void nvte_dsituglu(NVTETensor grad,
                    cudaStream_t stream);
 
 /**
- * Applies a gated activation and multiplies each row by its scale: `output = f(a) * G(g) *
- * act_scales`, `f(x) = beta1 tanh(x / beta1) / (1 + exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
+ * Applies a gated activation and multiplies each row by its scale:
+ * `output = f(a) * G(g) * act_scales`, `f(x) = beta1 tanh(x / beta1) / (1 + exp(-x))`,
+ * `G(x) = beta2 tanh(x / beta2)`.
  *
  * Otherwise as `nvte_scaled_swiglu`.
  */
@@ -423,10 +428,10 @@ void nvte_scaled_situglu(NVTETensor input,
                          cudaStream_t stream);
 
 /**
- * Computes the gradients of a gated activation with a scale for each row: `grad_input = (s * f'(a)
- * * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and `grad_act_scales` = the sum of
- * `grad * f(a) * G(g)` over the row, `f(x) = beta1 tanh(x / beta1) / (1 + exp(-x))`, `G(x) = beta2
- * tanh(x / beta2)`.
+ * Computes the gradients of a gated activation with a scale for each row:
+ * `grad_input = (s * f'(a) * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and
+ * `grad_act_scales` = the sum of `grad * f(a) * G(g)` over the row,
+ * `f(x) = beta1 tanh(x / beta1) / (1 + exp(-x))`, `G(x) = beta2 tanh(x / beta2)`.
  *
  * Otherwise as `nvte_scaled_dswiglu`.
  */
@@ -441,8 +446,9 @@ void nvte_scaled_dsituglu(NVTETensor grad,
                           cudaStream_t stream);
 
 /**
- * Applies a gated activation: `output = f(a) * G(g)`, `f(x) = min(x, limit) / (1 + exp(-alpha
- * min(x, limit)))`, `G(x) = min(max(x, -limit), limit) + 1`.
+ * Applies a gated activation: `output = f(a) * G(g)`,
+ * `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`,
+ * `G(x) = min(max(x, -limit), limit) + 1`.
  *
  * Otherwise as `nvte_geglu`.
  */
@@ -453,9 +459,10 @@ void nvte_clamped_swiglu(NVTETensor input,
                          cudaStream_t stream);
 
 /**
- * Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
- * f(a))`, `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`, `G(x) = min(max(x, -limit),
- * limit) + 1`.
+ * Computes the gradient of a gated activation:
+ * `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`,
+ * `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`,
+ * `G(x) = min(max(x, -limit), limit) + 1`.
  *
  * Otherwise as `nvte_dgeglu`.
  */
@@ -467,8 +474,9 @@ void nvte_clamped_dswiglu(NVTETensor grad,
                           cudaStream_t stream);
 
 /**
- * Applies a gated activation: `output = f(a) * G(g)`, `f(x) = min(x, limit) / (1 + exp(-alpha
- * min(x, limit)))`, `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
+ * Applies a gated activation: `output = f(a) * G(g)`,
+ * `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`,
+ * `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
  *
  * Otherwise as `nvte_geglu`.
  */
@@ -480,9 +488,10 @@ void nvte_clamped_swiglu_v2(NVTETensor input,
                             cudaStream_t stream);
 
 /**
- * Computes the gradient of a gated activation: `output = (f'(a) * grad * G(g) | G'(g) * grad *
- * f(a))`, `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`, `G(x) = min(max(x, -limit),
- * limit) + glu_linear_offset`.
+ * Computes the gradient of a gated activation:
+ * `output = (f'(a) * grad * G(g) | G'(g) * grad * f(a))`,
+ * `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`,
+ * `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
  *
  * Otherwise as `nvte_dgeglu`.
  */
@@ -495,9 +504,9 @@ void nvte_clamped_dswiglu_v2(NVTETensor grad,
                              cudaStream_t stream);
 
 /**
- * Applies a gated activation and multiplies each row by its scale: `output = f(a) * G(g) *
- * act_scales`, `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`, `G(x) = min(max(x,
- * -limit), limit) + glu_linear_offset`.
+ * Applies a gated activation and multiplies each row by its scale:
+ * `output = f(a) * G(g) * act_scales`, `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`,
+ * `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
  *
  * Otherwise as `nvte_scaled_swiglu`.
  */
@@ -511,9 +520,10 @@ void nvte_scaled_clamped_swiglu(NVTETensor input,
                                 cudaStream_t stream);
 
 /**
- * Computes the gradients of a gated activation with a scale for each row: `grad_input = (s * f'(a)
- * * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and `grad_act_scales` = the sum of
- * `grad * f(a) * G(g)` over the row, `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`,
+ * Computes the gradients of a gated activation with a scale for each row:
+ * `grad_input = (s * f'(a) * G(g) | s * G'(g) * f(a))` with `s = grad * act_scales`, and
+ * `grad_act_scales` = the sum of `grad * f(a) * G(g)` over the row,
+ * `f(x) = min(x, limit) / (1 + exp(-alpha min(x, limit)))`,
  * `G(x) = min(max(x, -limit), limit) + glu_linear_offset`.
  *
  * Otherwise as `nvte_scaled_dswiglu`.

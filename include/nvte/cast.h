@@ -35,16 +35,16 @@ extern "C" {
  * Float16 and BFloat16; in NVFP4 to Float4E2M1, of which a packed line has an even number of elements.
  *
  * Scales, where quotients are rounded up:
- * - Per tensor, to FP8: `scale` is read (absent: 1); `scale_inv` and `columnwise_scale_inv` become `1
- *   / scale`.
+ * - Per tensor, to FP8: `scale` is read (absent: 1); `scale_inv` and `columnwise_scale_inv` become
+ *   `1 / scale`.
  * - FP8 blocks: `1 / s` in Float32. 1D: `scale_inv` `[C/128, R]`, `columnwise_scale_inv` `[R/128, C]`.
  *   2D: `[R/128, C/128]` and `[C/128, R/128]`. The second dimension may be larger; what lies beyond is
  *   not written.
  * - MXFP8: the codes of `2^e` in Float8E8M0 or Byte; `scale_inv` `[R, C/32]`, `columnwise_scale_inv`
  *   `[R/32, C]`, rounded up to multiples of 128 along the undivided dimension and of 4 along the
  *   other. The padding becomes 0.
- * - NVFP4: the scales in Float8E4M3 or Byte; `scale_inv` `[R, C/16]`, `columnwise_scale_inv` `[C,
- *   R/16]`, rounded up to multiples of 128 and 4. The padding is not written.
+ * - NVFP4: the scales in Float8E4M3 or Byte; `scale_inv` `[R, C/16]`, `columnwise_scale_inv`
+ *   `[C, R/16]`, rounded up to multiples of 128 and 4. The padding is not written.
  * - With `with_gemm_swizzled_scales`, the scales of MXFP8 and NVFP4 are in the 128 x 4 tiles of
  *   block-scaled products (`nvte_swizzle_scaling_factors`).
  *
@@ -198,8 +198,8 @@ void nvte_group_quantize_dbias(NVTEGroupedTensor input,
  *
  * Scales: `scale_inv` is read, or `columnwise_scale_inv` for column-wise data, stored as
  * `nvte_quantize` does in the input's scaling mode. NVFP4 has row-wise data only, C a multiple of 16,
- * and `amax` (one float, or with `row_scaled_nvfp4` one for each row): `y = cast(x * (scale * amax *
- * (1 / 2688)))`.
+ * and `amax` (one float, or with `row_scaled_nvfp4` one for each row):
+ * `y = cast(x * (scale * amax * (1 / 2688)))`.
  *
  * Errors: other dtypes, shapes or scaling modes; null or misaligned pointers.
  */
@@ -252,8 +252,8 @@ void nvte_group_requantize(NVTETensor input,
                            cudaStream_t stream);
 
 /**
- * Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of `v =
- * f'(act_input) * input` instead of the input, with the f of `nvte_gelu`.
+ * Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of
+ * `v = f'(act_input) * input` instead of the input, with the f of `nvte_gelu`.
  *
  * act_input has the shape and dtype of the input. v is Float32; for a cast in blocks it is rounded
  * to the input's dtype, but dbias is the sum of v before that.
@@ -280,8 +280,8 @@ void nvte_group_quantize_dbias_dgelu(NVTEGroupedTensor input,
                                      cudaStream_t stream);
 
 /**
- * Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of `v =
- * f'(act_input) * input` instead of the input, with the f of `nvte_silu`.
+ * Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of
+ * `v = f'(act_input) * input` instead of the input, with the f of `nvte_silu`.
  *
  * Otherwise as `nvte_quantize_dbias_dgelu`.
  */
@@ -307,8 +307,8 @@ void nvte_group_quantize_dbias_dsilu(NVTEGroupedTensor input,
                                      cudaStream_t stream);
 
 /**
- * Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of `v =
- * f'(act_input) * input` instead of the input, with the f of `nvte_relu`.
+ * Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of
+ * `v = f'(act_input) * input` instead of the input, with the f of `nvte_relu`.
  *
  * Otherwise as `nvte_quantize_dbias_dgelu`.
  */
@@ -334,8 +334,8 @@ void nvte_group_quantize_dbias_drelu(NVTEGroupedTensor input,
                                      cudaStream_t stream);
 
 /**
- * Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of `v =
- * f'(act_input) * input` instead of the input, with the f of `nvte_qgelu`.
+ * Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of
+ * `v = f'(act_input) * input` instead of the input, with the f of `nvte_qgelu`.
  *
  * Otherwise as `nvte_quantize_dbias_dgelu`.
  */
@@ -361,8 +361,8 @@ void nvte_group_quantize_dbias_dqgelu(NVTEGroupedTensor input,
                                       cudaStream_t stream);
 
 /**
- * Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of `v =
- * f'(act_input) * input` instead of the input, with the f of `nvte_srelu`.
+ * Casts the gradient of an activation, and sums it over its rows: `nvte_quantize_dbias` of
+ * `v = f'(act_input) * input` instead of the input, with the f of `nvte_srelu`.
  *
  * Otherwise as `nvte_quantize_dbias_dgelu`.
  */

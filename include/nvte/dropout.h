@@ -20,9 +20,9 @@ extern "C" {
  * The random bytes come from Philox 4x32-10, so that the seed and offset of `rng_state` determine the
  * mask: 16 elements use four words at the stream position `offset` of the sequence `e / 16`.
  *
- * Shapes: any with the same number of elements n; the output may be the input. The mask has `ceil(n /
- * 8)` bytes of any dtype, whose bits after the last element are set to 0. `rng_state` is `[2]` on the
- * device.
+ * Shapes: any with the same number of elements n; the output may be the input. The mask has
+ * `ceil(n / 8)` bytes of any dtype, whose bits after the last element are set to 0. `rng_state` is
+ * `[2]` on the device.
  *
  * Dtypes: Float32, Float16 or BFloat16, the same for both, or from Float8E4M3 or Float8E5M2 with a
  * `scale_inv`, which multiplies x; `rng_state` Int64 (seed, offset).
@@ -52,8 +52,8 @@ void nvte_dropout_bwd(NVTETensor grad_output,
                       cudaStream_t stream);
 
 /**
- * Adds a bias, drops elements at random and adds a residual, in one pass: `y = cast(residual + (keep ?
- * (x + bias) / (1 - p) : 0))`.
+ * Adds a bias, drops elements at random and adds a residual, in one pass:
+ * `y = cast(residual + (keep ? (x + bias) / (1 - p) : 0))`.
  *
  * What it computes: mask and factor are those of `nvte_dropout_fwd`. Sums and product are rounded to
  * Float32, the result once more.

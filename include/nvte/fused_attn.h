@@ -160,8 +160,8 @@ void nvte_set_fused_attn_bwd_params_attribute(NVTEFusedAttnBwdParams params,
 /**
  * Copies the first (`half_idx` 0) or second (1) half of every packed sequence.
  *
- * Shapes: tensor `[t, h, d]` or `[2, t, h, d]`; half the same with t / 2 tokens; cu_seqlens Int32 `[b
- * + 1]`, the first tokens of the sequences, all even.
+ * Shapes: tensor `[t, h, d]` or `[2, t, h, d]`; half the same with t / 2 tokens; cu_seqlens Int32
+ * `[b + 1]`, the first tokens of the sequences, all even.
  *
  * Dtypes: any, the same for both tensors.
  *
@@ -174,8 +174,8 @@ void nvte_cp_thd_read_half_tensor(NVTETensorReference tensor,
                                   cudaStream_t stream);
 
 /**
- * Merges the log-sum-exp of a step into that of the second half of every sequence, in place: `lse =
- * log(exp(lse) + exp(lse_per_step))`.
+ * Merges the log-sum-exp of a step into that of the second half of every sequence, in place:
+ * `lse = log(exp(lse) + exp(lse_per_step))`.
  *
  * Shapes (Float32): with `lse_packed` `[h, t]` and `[h, t / 2 or more]`, otherwise `[b, h, s]` and
  * `[b, h, s / 2]`.
@@ -205,8 +205,9 @@ void nvte_cp_thd_read_second_half_lse(NVTETensorReference lse,
                                       cudaStream_t stream);
 
 /**
- * Merges the output of a step into an output, in place: `out = out exp(old_lse - lse) + out_per_step
- * exp(lse_per_step - lse)`, in float32. Elements that are zero stay zero.
+ * Merges the output of a step into an output, in place:
+ * `out = out exp(old_lse - lse) + out_per_step exp(lse_per_step - lse)`, in float32. Elements that are
+ * zero stay zero.
  *
  * Shapes: out `[t, h, d]`; out_per_step the same, or with `only_second_half` `[t / 2, h, d]`;
  * log-sum-exps Float32, with `lse_packed` `[h, t]`, otherwise `[b, h, s]`.
@@ -343,9 +344,9 @@ void nvte_convert_bshd_to_thd(NVTETensor tensor,
  * Copies the keys and values of new tokens to their places in a cache.
  *
  * Places: sequence i has `cu_new_lens[i + 1] - cu_new_lens[i]` new tokens, and with them
- * `cu_cached_lens[i + 1] - cu_cached_lens[i]` in all. Its token p lies on page `page_table[i][p /
- * page_size]`. Without pages (`is_non_paged`) it lies in slot i: then page_table holds the old slots
- * `[b or more]` of the sequences that go on, which are first moved to the front.
+ * `cu_cached_lens[i + 1] - cu_cached_lens[i]` in all. Its token p lies on page
+ * `page_table[i][p / page_size]`. Without pages (`is_non_paged`) it lies in slot i: then page_table
+ * holds the old slots `[b or more]` of the sequences that go on, which are first moved to the front.
  *
  * Shapes: caches `[pages, page_size, h, d]`, with page_size = max_seq_len / max_pages_per_seq; new
  * tokens, by qkv_format, `[b, max_ctx_len, h, d]`, `[s, b, h, d]` or packed `[t, h, d]`; cumulative
@@ -374,8 +375,8 @@ void nvte_copy_to_kv_cache(NVTETensor new_k,
                            cudaStream_t stream);
 
 /**
- * Separates interleaved queries, keys and values: from `[s, b, n, 3, d]` in memory to `[3, b, s, n,
- * d]`. The handle of the input has the shape `[s, b, n, d]`.
+ * Separates interleaved queries, keys and values: from `[s, b, n, 3, d]` in memory to
+ * `[3, b, s, n, d]`. The handle of the input has the shape `[s, b, n, d]`.
  *
  * Dtypes: Float16 or BFloat16, the same for both.
  *
@@ -428,9 +429,9 @@ void nvte_multi_tensor_pad_last_dim(NVTETensor *inputs,
  * Fills the state of a random generator: the seed at `seed`, and an offset that grows with every call
  * of the thread.
  *
- * The offset grows by 16 for `NVTE_F16_arbitrary_seqlen`, otherwise by `q_max_seqlen kv_max_seqlen /
- * 128`, rounded up. `rng_state_dst` (Int64 `[2]`) and `seed` (Int64) are device addresses, not
- * tensors.
+ * The offset grows by 16 for `NVTE_F16_arbitrary_seqlen`, otherwise by
+ * `q_max_seqlen kv_max_seqlen / 128`, rounded up. `rng_state_dst` (Int64 `[2]`) and `seed` (Int64) are
+ * device addresses, not tensors.
  */
 void nvte_populate_rng_state_async(NVTETensor rng_state_dst,
                                    NVTETensor seed,

@@ -17,18 +17,18 @@ extern "C" {
  *
  * What it computes: `y_j = x_j cos(a_j) - x_p sin(a_j)` and `y_p = x_p cos(a_p) + x_j sin(a_p)`, for
  * `j < d2 / 2` with `p = j + d2 / 2`, or with `interleaved` for even j with `p = j + 1`. Elements from
- * d2 on are copied. The angles a (radians) of position i of sequence n are row `i +
- * start_positions[n]` of freqs (without start positions: row i).
+ * d2 on are copied. The angles a (radians) of position i of sequence n are row
+ * `i + start_positions[n]` of freqs (without start positions: row i).
  *
- * Context parallelism: with `cp_size > 1` a rank has the chunks `cp_rank` and `2 * cp_size - 1 -
- * cp_rank` of the `2 * cp_size` equal chunks of each sequence, one after the other.
+ * Context parallelism: with `cp_size > 1` a rank has the chunks `cp_rank` and
+ * `2 * cp_size - 1 - cp_rank` of the `2 * cp_size` equal chunks of each sequence, one after the other.
  *
  * Shapes: by format `NVTE_SBHD` `[s, b, h, d]`, `NVTE_BSHD` `[b, s, h, d]`, or `NVTE_THD` `[t, h, d]`,
  * where sequence n has the tokens from `cu_seqlens[n] / cp_size` to `cu_seqlens[n + 1] / cp_size`
  * (tokens of no sequence are not written). The strides are those of the input, in elements, and not
  * negative (`NVTE_THD` ignores `stride_b`). The output is contiguous, and may be the input if that is
- * contiguous, too. freqs is `[S_max, 1, 1, d2]` and has every row that is asked for; `cu_seqlens` `[b
- * + 1 or more]`; `start_positions` `[b or more]`, or no data for none.
+ * contiguous, too. freqs is `[S_max, 1, 1, d2]` and has every row that is asked for; `cu_seqlens`
+ * `[b + 1 or more]`; `start_positions` `[b or more]`, or no data for none.
  *
  * Dtypes: Float32, Float16 or BFloat16, the same for both; freqs Float32; cu_seqlens and
  * start_positions Int32.

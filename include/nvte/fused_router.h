@@ -198,9 +198,9 @@ void nvte_fused_topk_with_score_function_forward_qb_with_indices_unchecked(NVTET
 /**
  * Counts in a histogram how far the scores of all experts are from the cutoffs of their tokens.
  *
- * What it computes: for every token t and expert e, `b = floor(((cutoff[t] - raw_scores[t, e]) -
- * lower) * scale)` with `scale = bins / (upper - lower)`, 0 for NaN, limited to `[0, bins - 1]`; then
- * `histogram[e, b] += 1`.
+ * What it computes: for every token t and expert e,
+ * `b = floor(((cutoff[t] - raw_scores[t, e]) - lower) * scale)` with `scale = bins / (upper - lower)`,
+ * 0 for NaN, limited to `[0, bins - 1]`; then `histogram[e, b] += 1`.
  *
  * Shapes: `raw_scores` `[T, E]`, cutoff `[T]`, `bin_bounds` `[2]` (lower, upper) on the device,
  * histogram `[E, bins]` with any number of bins.
@@ -249,9 +249,9 @@ void nvte_fused_topk_with_score_function_backward(NVTETensor routing_map,
  *
  * What it computes: with `g = scaling_factor * grad_probs` and sums over the chosen experts, in
  * float32,
- * - sigmoid and sqrtsoftplus (score y): if `topk > 1`, `S = sum y + 1e-20`, `D = sum g y` and `g = g /
- *   S - D / S^2`; then `g y (1 - y)` for the sigmoid, or `g f / (2 y + 1e-20)` for sqrtsoftplus, where
- *   f is 1 for x > 20, otherwise sigmoid(x);
+ * - sigmoid and sqrtsoftplus (score y): if `topk > 1`, `S = sum y + 1e-20`, `D = sum g y` and
+ *   `g = g / S - D / S^2`; then `g y (1 - y)` for the sigmoid, or `g f / (2 y + 1e-20)` for
+ *   sqrtsoftplus, where f is 1 for x > 20, otherwise sigmoid(x);
  * - softmax (probability y): `y (g - sum g y)`; with `use_pre_softmax` for all experts, where g is 0
  *   for those that were not chosen.
  *
@@ -361,9 +361,9 @@ void nvte_fused_score_for_moe_aux_loss_backward(NVTETensor intermediate_output,
 /**
  * Computes the loss of the balance of experts.
  *
- * What it computes: `aux_loss = cast(C * sum_j (sum_i probs[i, j]) * tokens_per_expert[j])` with `C =
- * num_experts * coeff / topk / total_num_tokens / total_num_tokens`, from left to right, in float32 in
- * a fixed order. `Const_buf` becomes C and the loss before the cast.
+ * What it computes: `aux_loss = cast(C * sum_j (sum_i probs[i, j]) * tokens_per_expert[j])` with
+ * `C = num_experts * coeff / topk / total_num_tokens / total_num_tokens`, from left to right, in
+ * float32 in a fixed order. `Const_buf` becomes C and the loss before the cast.
  *
  * Shapes: probs `[num_rows, num_cols]`, with `num_cols` a multiple of `num_experts`;
  * `tokens_per_expert` `[num_cols]`; `aux_loss` one element; `Const_buf` two or more. `num_rows` may be
@@ -405,8 +405,8 @@ void nvte_fused_moe_aux_loss_forward_graph_safe(NVTETensor probs,
                                                 cudaStream_t stream);
 
 /**
- * Computes the gradients of the probabilities of `nvte_fused_moe_aux_loss_forward`: `grad_probs[i, j]
- * = cast((C * tokens_per_expert[j]) * grad_aux_loss)`, with C in `Const_buf`.
+ * Computes the gradients of the probabilities of `nvte_fused_moe_aux_loss_forward`:
+ * `grad_probs[i, j] = cast((C * tokens_per_expert[j]) * grad_aux_loss)`, with C in `Const_buf`.
  *
  * Shapes: `Const_buf` one or more, `tokens_per_expert` `[num_cols]`, `grad_aux_loss` one element,
  * `grad_probs` `[num_rows, num_cols]`. `num_rows` may be 0.

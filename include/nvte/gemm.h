@@ -104,10 +104,10 @@ void nvte_destroy_grouped_matmul_config(NVTEGroupedMatmulConfig config);
  *   be set. The epilogues are bias, and the gradient of GELU without bias.
  * - MXFP8: on CUDA operands are cast to BFloat16. Values outside of that type's normal range lose
  *   bits.
- * - NVFP4: scales may be compact or swizzled. The product has the factor `amaxA * amaxB / (36 * maxA *
- *   maxB)`, of the amaxes of the direction that is read and the `NVFP4E4M3Max` of the tensors. D is
- *   Float32 or BFloat16, k is a multiple of 16, and `grad` with `bias` needs `pre_gelu_out` too. On
- *   CUDA operands are cast to BFloat16, which is exact.
+ * - NVFP4: scales may be compact or swizzled. The product has the factor
+ *   `amaxA * amaxB / (36 * maxA * maxB)`, of the amaxes of the direction that is read and the
+ *   `NVFP4E4M3Max` of the tensors. D is Float32 or BFloat16, k is a multiple of 16, and `grad` with
+ *   `bias` needs `pre_gelu_out` too. On CUDA operands are cast to BFloat16, which is exact.
  *
  * Workspace: memory on the device, any number of bytes, or none. On CUDA some products need it:
  * - MXFP8 should have `2 k (m + n) + 768` bytes; with less a slower kernel casts on its way. NVFP4
@@ -160,8 +160,8 @@ void nvte_cublas_gemm_scaled(NVTETensor A,
                              cudaStream_t stream);
 
 /**
- * Multiplies two matrices as `nvte_cublas_gemm` does, with a third one and a config: `D = *alpha * Bop
- * Aop + *beta * C`.
+ * Multiplies two matrices as `nvte_cublas_gemm` does, with a third one and a config:
+ * `D = *alpha * Bop Aop + *beta * C`.
  *
  * Factors: `alpha` and `beta` point to one float each, on the host; for NVFP4 operands without amax on
  * the device.
@@ -253,8 +253,8 @@ void nvte_multi_tensor_gemm(const NVTETensor *A,
 size_t nvte_get_grouped_gemm_setup_workspace_size(size_t num_tensors);
 
 /**
- * Computes one product for each member of grouped tensors: `D[i] = alpha[i] * Bop[i] Aop[i] + beta[i]
- * * C[i]`.
+ * Computes one product for each member of grouped tensors:
+ * `D[i] = alpha[i] * Bop[i] Aop[i] + beta[i] * C[i]`.
  *
  * Shapes: as `nvte_cublas_gemm` has them, with D[i] `[n_i, m_i]`. Sizes are read on the device from
  * `first_dims` and `last_dims`; where one is missing, all members share that size. Members begin at
@@ -352,8 +352,8 @@ void nvte_grouped_bias_add(NVTEGroupedTensor output,
                            cudaStream_t stream);
 
 /**
- * Adds biases as `nvte_grouped_bias_add` does, each multiplied by a factor of the row: `output[r][c]
- * += bias[g(r)][c] * scale[r]`, with one rounding. `scale` is `[rows]` in Float32.
+ * Adds biases as `nvte_grouped_bias_add` does, each multiplied by a factor of the row:
+ * `output[r][c] += bias[g(r)][c] * scale[r]`, with one rounding. `scale` is `[rows]` in Float32.
  */
 void nvte_grouped_scaled_bias_add(NVTEGroupedTensor output,
                                   NVTEGroupedTensor bias,
@@ -376,8 +376,8 @@ void nvte_convert_int32_to_int64_with_multiplier(const int32_t *src,
                                                  cudaStream_t stream);
 
 /**
- * Computes where members of `last_dim` columns begin and end: `offsets[0] = 0`, `offsets[i + 1] =
- * last_dim * (first_dims[0] + ... + first_dims[i])`.
+ * Computes where members of `last_dim` columns begin and end: `offsets[0] = 0`,
+ * `offsets[i + 1] = last_dim * (first_dims[0] + ... + first_dims[i])`.
  *
  * Both are arrays on the device, with `n_groups` and `n_groups + 1` entries, which must not overlap.
  * Arithmetic wraps in 64 bits.

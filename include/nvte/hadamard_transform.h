@@ -33,9 +33,9 @@ void nvte_hadamard_transform(NVTETensor input,
                              cudaStream_t stream);
 
 /**
- * Computes the largest magnitude of a matrix and that of its Hadamard transform: `output.amax =
- * max|x|`, and `output.columnwise_amax` of the result of `nvte_hadamard_transform`, rounded to
- * BFloat16.
+ * Computes the largest magnitude of a matrix and that of its Hadamard transform:
+ * `output.amax = max|x|`, and `output.columnwise_amax` of the result of `nvte_hadamard_transform`,
+ * rounded to BFloat16.
  *
  * NaN are ignored, and no elements give 0. Both are set, not raised; one without an address is left
  * out. The output needs no data.

@@ -243,8 +243,8 @@ typedef struct NVTEXRecipeConfig {
   size_t amax_history_len;
   enum NVTEXHistoryAlgo amax_algo;
   /**
-   * Delayed scaling: histories and scales change only in every update of this number; the maxima of
-   * the updates between count as those of one step. Default 1.
+   * Delayed scaling: histories and scales change in every n-th update, with n this number. The maxima
+   * of the updates between count as those of one step. Default 1.
    */
   uint32_t update_interval;
   /**
@@ -753,8 +753,8 @@ typedef struct NVTEXRotaryConfig {
    */
   float interpolation_factor;
   /**
-   * With a factor f and more rows than f times this length, positions are divided by `rows /
-   * length` instead. 0 (default): never.
+   * With a factor f and more rows than f times this length, positions are divided by `rows / length`
+   * instead. 0 (default): never.
    */
   size_t pretrained_length;
   /**
@@ -817,9 +817,9 @@ typedef struct NVTEXStep {
    */
   NVTETensor rng_state;
   /**
-   * Where the sequences of queries, and those of keys and values, begin without padding: Int32 `[b
-   * + 1]` on the device, or null. They are for masks with padding; self attention reads the first
-   * array for both.
+   * Where the sequences of queries, and those of keys and values, begin without padding: Int32
+   * `[b + 1]` on the device, or null. They are for masks with padding; self attention reads the
+   * first array for both.
    */
   NVTETensor cu_seqlens_q;
   NVTETensor cu_seqlens_kv;
@@ -942,9 +942,11 @@ void nvtex_context_destroy(NVTEXContext context);
  * that were captured in graphs use stays, so that these graphs may be replayed as long as their
  * modules, tapes and caches live.
  *
- * Errors: a stream of the process is being captured, when the device refuses to free memory.
+ * Do not call it while a stream of the process is being captured, because the device refuses to free
+ * memory then.
  */
-size_t nvtex_context_trim(NVTEXContext context, size_t bytes_to_keep);
+size_t nvtex_context_trim(NVTEXContext context,
+                          size_t bytes_to_keep);
 
 /**
  * Opens a region: forward passes and creations until the matching `nvtex_context_end` follow the
@@ -1116,8 +1118,9 @@ void nvtex_layernorm_mlp_config_init(struct NVTEXLayerNormMLPConfig *config, siz
  * Shapes: input and output `[..., hidden_size]`; a second output, if not null, takes the norm's
  * result, and its gradient counts. Sizes: as `nvtex_linear_create`.
  *
- * Parameters: `layer_norm_weight`, `layer_norm_bias`, `fc1_weight` `[ffn_hidden_size (gated: twice
- * that), hidden_size]`, `fc1_bias`, `fc2_weight` `[hidden_size, ffn_hidden_size]`, `fc2_bias`.
+ * Parameters: `layer_norm_weight`, `layer_norm_bias`, `fc1_weight`
+ * `[ffn_hidden_size (gated: twice that), hidden_size]`, `fc1_bias`, `fc2_weight`
+ * `[hidden_size, ffn_hidden_size]`, `fc2_bias`.
  */
 NVTEXModule nvtex_layernorm_mlp_create(NVTEXContext context,
                                        const struct NVTEXLayerNormMLPConfig *config,
@@ -1178,9 +1181,9 @@ void nvtex_transformer_layer_config_init(struct NVTEXTransformerLayerConfig *con
  * Creates a layer of a Transformer: attention and an MLP, each with a norm before and a residual
  * around it.
  *
- * What it computes: with D = dropout, `y = x + D(attention(norm(x)))`, for a decoder then `y = y +
- * D(cross_attention(norm(y), memory))`, and `y + D(mlp(norm(y)))`. With parallel parts it is `x +
- * D(attention(norm(x)) + mlp(norm'(x)))`.
+ * What it computes: with D = dropout, `y = x + D(attention(norm(x)))`, for a decoder then
+ * `y = y + D(cross_attention(norm(y), memory))`, and `y + D(mlp(norm(y)))`. With parallel parts it is
+ * `x + D(attention(norm(x)) + mlp(norm'(x)))`.
  *
  * Inputs: as `nvtex_multihead_attention_create`; of a decoder a second one.
  *

@@ -67,11 +67,12 @@ void nvte_multi_tensor_unscale_l2norm_cuda(int32_t chunk_size,
  * Takes one step of Adam (`mode` 0: weight decay is part of the gradient) or AdamW (other modes: it
  * acts on the parameter).
  *
- * What it computes, in Float32, in this order of operations: in mode 0 `g += weight_decay * p`; `m =
- * beta1 * m + (1 - beta1) * g`; `v = beta2 * v + ((1 - beta2) * g) * g`; `u = (m * (1 / b1)) / (sqrt(v
- * * (1 / b2)) + epsilon)`; in other modes `u += weight_decay * p`; `p = p - lr * u`. With
- * `bias_correction` 1, `b1 = 1 - beta1^step` and `b2 = 1 - beta2^step`, computed in Float64, otherwise
- * both are 1. The caller counts the steps, from 1. Subnormal numbers are kept.
+ * What it computes, in Float32, in this order of operations: in mode 0 `g += weight_decay * p`;
+ * `m = beta1 * m + (1 - beta1) * g`; `v = beta2 * v + ((1 - beta2) * g) * g`;
+ * `u = (m * (1 / b1)) / (sqrt(v * (1 / b2)) + epsilon)`; in other modes `u += weight_decay * p`;
+ * `p = p - lr * u`. With `bias_correction` 1, `b1 = 1 - beta1^step` and `b2 = 1 - beta2^step`,
+ * computed in Float64, otherwise both are 1. The caller counts the steps, from 1. Subnormal numbers
+ * are kept.
  *
  * Lists: g, p, m, v, or with a fifth list Float32 masters, which are read and updated in place of p; p
  * is then only written. Every tensor of the other lists has at least as many elements as that of list
@@ -129,8 +130,8 @@ void nvte_multi_tensor_adam_param_remainder_cuda(int32_t chunk_size,
  * Takes one step of Adam as `nvte_multi_tensor_adam_cuda` does, with FP8 parameters and Float32
  * masters.
  *
- * What it computes: also `p = cast(master * scale)`, saturating (without a scale: 1), `amax =
- * max(amax, max|master|)`, NaN ignored, and `scale_inv = 1 / scale`. The scale is not changed.
+ * What it computes: also `p = cast(master * scale)`, saturating (without a scale: 1),
+ * `amax = max(amax, max|master|)`, NaN ignored, and `scale_inv = 1 / scale`. The scale is not changed.
  *
  * Lists: g, p, m, v, master, scale, amax, scale_inv; the last three have one Float32 for each tensor,
  * or a null pointer.
@@ -207,8 +208,9 @@ void nvte_multi_tensor_adam_capturable_master_cuda(int32_t chunk_size,
  * Takes one step of gradient descent with momentum and weight decay.
  *
  * What it computes, in Float32, in this order of operations: `g = gradient * scale`; `g += wd * w`
- * unless `wd_after_momentum`; if `momentum` is not 0, `b = first_run ? g : b * momentum + (1 -
- * dampening) * g`, then `g = nesterov ? g + momentum * b : b`; `g += wd * w` if `wd_after_momentum`;
+ * unless `wd_after_momentum`; if `momentum` is not 0,
+ * `b = first_run ? g : b * momentum + (1 - dampening) * g`, then
+ * `g = nesterov ? g + momentum * b : b`; `g += wd * w` if `wd_after_momentum`;
  * `w = w + cast(-lr * g)`, each cast to the dtype of w. Without momentum b is not touched. If
  * `noop_flag` (Int32) is not 0, nothing is written.
  *

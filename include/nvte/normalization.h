@@ -15,9 +15,9 @@ extern "C" {
 /**
  * Normalizes each row to mean 0 and variance 1, and applies a weight and a bias (LayerNorm).
  *
- * What it computes, in float32 with one rounding: `mu = mean(x)`, `rsigma = 1 / sqrt(mean((x - mu)^2)
- * + epsilon)` and `z = g * (rsigma * (x - mu)) + beta`, where g is `gamma`, or `gamma + 1` with
- * `zero_centered_gamma`.
+ * What it computes, in float32 with one rounding: `mu = mean(x)`,
+ * `rsigma = 1 / sqrt(mean((x - mu)^2) + epsilon)` and `z = g * (rsigma * (x - mu)) + beta`, where g is
+ * `gamma`, or `gamma + 1` with `zero_centered_gamma`.
  *
  * Shapes: x and z `[N, H]`, gamma and beta `[H]`, mu and rsigma `[N]`. N may be 0.
  *

@@ -21,10 +21,10 @@ extern "C" {
  * `output[i] = input[t]`, bit by bit. `prob` and `prob_grad` are not used.
  *
  * Gradients, with data in `input_fwd`, which is the input of `nvte_unpermute`; input holds the
- * gradients of its output, and the map is an input: `output[row_id_map[k, t]] = cast(input[t] *
- * prob[t, k])` and `prob_grad[t, k] = sum over c of input[t, c] * input_fwd[row_id_map[k, t], c]`, or
- * 0 where there is no row, in float32 in a fixed order. Without `prob`, input is copied and
- * `prob_grad` is not used.
+ * gradients of its output, and the map is an input:
+ * `output[row_id_map[k, t]] = cast(input[t] * prob[t, k])` and
+ * `prob_grad[t, k] = sum over c of input[t, c] * input_fwd[row_id_map[k, t], c]`, or 0 where there is
+ * no row, in float32 in a fixed order. Without `prob`, input is copied and `prob_grad` is not used.
  *
  * Shapes: input `[num_rows, num_cols]`, output and `input_fwd` `[num_out_tokens, num_cols]`,
  * `sorted_row_id` `[num_rows * topK]`, `row_id_map` `[topK, num_rows]`, `prob` and `prob_grad`

@@ -35,8 +35,8 @@ void nvte_compute_amax_with_config(NVTETensor input,
                                    cudaStream_t stream);
 
 /**
- * Computes the scale of per-tensor current scaling: `output.scale = fp8_max / max(output.amax,
- * epsilon)`.
+ * Computes the scale of per-tensor current scaling:
+ * `output.scale = fp8_max / max(output.amax, epsilon)`.
  *
  * The scale is 1 if that amax is 0, Inf or NaN; an infinite quotient becomes the largest float. The
  * config (required) gives `epsilon`, rounding down to a power of two, and the noop tensor. `scale_inv`
@@ -140,9 +140,10 @@ void nvte_fp8_block_scaling_partial_cast(NVTETensor inp,
  * are ignored, and a block without any has 0. Rows and columns need not be multiples of 32.
  *
  * Shapes: `input` may have any shape; its elements are those of the row-major matrix from
- * `start_offset` on, possibly none. `amax_rowwise` is `[rows, cols/32]`, `amax_colwise` `[rows/32,
- * cols]`, or more, in multiples of 128 along the undivided dimension and of 4 along the other. Entries
- * up to the next such multiple of a row become 0; rows beyond are not written. Either may be null.
+ * `start_offset` on, possibly none. `amax_rowwise` is `[rows, cols/32]`, `amax_colwise`
+ * `[rows/32, cols]`, or more, in multiples of 128 along the undivided dimension and of 4 along the
+ * other. Entries up to the next such multiple of a row become 0; rows beyond are not written. Either
+ * may be null.
  *
  * Dtypes: Float32, Float16 or BFloat16, all the same.
  *
@@ -180,8 +181,9 @@ void nvte_mxfp8_scaling_partial_cast(NVTETensor input,
                                      cudaStream_t stream);
 
 /**
- * Computes the factor of a product of two NVFP4 tensors: `alpha_out = ((alpha_in * amaxA) * amaxB) *
- * (1 / (36 * maxA * maxB))`, with the `NVFP4E4M3Max` of each tensor as max.
+ * Computes the factor of a product of two NVFP4 tensors:
+ * `alpha_out = ((alpha_in * amaxA) * amaxB) * (1 / (36 * maxA * maxB))`, with the `NVFP4E4M3Max` of
+ * each tensor as max.
  *
  * An amax is the tensor's `amax`, or its `columnwise_amax` without `use_rowwise_amax`; the first
  * element counts.
@@ -197,8 +199,9 @@ void nvte_nvfp4_compute_per_tensor_scale(NVTETensor inpA,
                                          cudaStream_t stream);
 
 /**
- * Computes the global scales of NVFP4 tensors: `global_scale[i] = min(2688 / max(a, FLT_MIN),
- * FLT_MAX)` with `a = global_amax[i]`, or 1 unless `a > 0`.
+ * Computes the global scales of NVFP4 tensors:
+ * `global_scale[i] = min(2688 / max(a, FLT_MIN), FLT_MAX)` with `a = global_amax[i]`, or 1 unless
+ * `a > 0`.
  *
  * Dtypes: Float32. Errors: other dtypes; a `global_scale` with fewer elements.
  */
@@ -207,9 +210,9 @@ void nvte_nvfp4_compute_global_scale(NVTETensor global_amax,
                                      cudaStream_t stream);
 
 /**
- * Computes the scales of NVFP4 blocks, not yet rounded to Float8E4M3: `scale[i] = min(block_amax[i] *
- * (G * (1 / 6)), FLT_MAX)`, where G is the global scale of `global_amax`
- * (`nvte_nvfp4_compute_global_scale`).
+ * Computes the scales of NVFP4 blocks, not yet rounded to Float8E4M3:
+ * `scale[i] = min(block_amax[i] * (G * (1 / 6)), FLT_MAX)`, where G is the global scale of
+ * `global_amax` (`nvte_nvfp4_compute_global_scale`).
  *
  * Dtypes: Float32. Errors: other dtypes; a `global_amax` of more than one element; a `scale` with
  * fewer elements than `block_amax`.
@@ -238,8 +241,8 @@ void nvte_nvfp4_expand_scale_to_fp8(NVTETensor input,
 
 /**
  * Computes the scales of NVFP4 blocks in one pass: `nvte_nvfp4_compute_per_block_scale` to
- * `per_block_scale`, `nvte_nvfp4_expand_scale_to_fp8` of that to `target_scale`, and `target_amax =
- * global_amax`.
+ * `per_block_scale`, `nvte_nvfp4_expand_scale_to_fp8` of that to `target_scale`, and
+ * `target_amax = global_amax`.
  *
  * Shapes, dtypes, errors: as these functions have them. If a size is 0, nothing at all is written.
  */
@@ -287,9 +290,9 @@ void nvte_nvfp4_2d_compute_partial_amax(NVTETensor inp,
  * FLT_MAX unless `s > 0`.
  *
  * Shapes: `inp` and `scale` are laid out as the input and the maxima of
- * `nvte_nvfp4_2d_compute_partial_amax`. Element i of the matrix goes to byte `i / 2 - start_offset /
- * 2` of `out`, an even one to the low bits. The other half of the first and of the last byte is kept
- * if it does not belong to this part.
+ * `nvte_nvfp4_2d_compute_partial_amax`. Element i of the matrix goes to byte
+ * `i / 2 - start_offset / 2` of `out`, an even one to the low bits. The other half of the first and of
+ * the last byte is kept if it does not belong to this part.
  *
  * Dtypes: `inp` Float32, Float16 or BFloat16; `out` Byte; scales Float32.
  *

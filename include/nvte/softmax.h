@@ -99,8 +99,8 @@ void nvte_scaled_aligned_causal_masked_softmax_forward(NVTETensor input,
                                                        cudaStream_t stream);
 
 /**
- * Computes the gradients of `nvte_scaled_aligned_causal_masked_softmax_forward`. They are 0 for `j > i
- * + s_k - s_q`, whatever the inputs hold there.
+ * Computes the gradients of `nvte_scaled_aligned_causal_masked_softmax_forward`. They are 0 for
+ * `j > i + s_k - s_q`, whatever the inputs hold there.
  */
 void nvte_scaled_aligned_causal_masked_softmax_backward(NVTETensor incoming_grads,
                                                         NVTETensor softmax_results,

@@ -15,11 +15,11 @@ extern "C" {
 /**
  * Moves the block scales of a tensor to the 128 x 4 tiles that block-scaled products read.
  *
- * What it computes: scales of data `[R, C]` in blocks of b (MXFP8: 32, NVFP4: 16) are a matrix `[m,
- * k]`: row-wise m = R, k = C/b, column-wise m = C, k = R/b, with quotients rounded up, then m to a
- * multiple of 128 and k to a multiple of 4. Entry (i, j) goes to byte `((i / 128) * (k / 4) + j / 4) *
- * 512 + i % 32 * 16 + i % 128 / 32 * 4 + j % 4`. Padding becomes 0, whatever it was; the scale of a
- * partial block is not padding.
+ * What it computes: scales of data `[R, C]` in blocks of b (MXFP8: 32, NVFP4: 16) are a matrix
+ * `[m, k]`: row-wise m = R, k = C/b, column-wise m = C, k = R/b, with quotients rounded up, then m to
+ * a multiple of 128 and k to a multiple of 4. Entry (i, j) goes to byte
+ * `((i / 128) * (k / 4) + j / 4) * 512 + i % 32 * 16 + i % 128 / 32 * 4 + j % 4`. Padding becomes 0,
+ * whatever it was; the scale of a partial block is not padding.
  *
  * Shapes: `scale_inv` and `columnwise_scale_inv` `[m, k]`, the column-wise one of MXFP8 `[k, m]`, on
  * both sides. The output must have every direction that the input has, one or both. Data are not

@@ -214,8 +214,8 @@ int32_t nvte_is_non_tn_fp8_gemm_supported(void);
 void nvte_memset(void *ptr, int32_t value, size_t size_in_bytes, cudaStream_t stream);
 
 /**
- * Computes the offsets of parts from their sizes: `output[0] = 0`, `output[i + 1] = stride *
- * (split_sizes[0] + ... + split_sizes[i])`.
+ * Computes the offsets of parts from their sizes: `output[0] = 0`,
+ * `output[i + 1] = stride * (split_sizes[0] + ... + split_sizes[i])`.
  *
  * Both are arrays on the device, with `num_splits` and `num_splits + 1` entries. Arithmetic wraps in
  * 64 bits.
@@ -229,8 +229,8 @@ void nvte_splits_to_offsets(const int64_t *split_sizes,
                             cudaStream_t stream);
 
 /**
- * Computes the offsets of matrices from their dimensions: `output[0] = 0`, `output[i + 1] =
- * first_dims[0] * last_dims[0] + ... + first_dims[i] * last_dims[i]`.
+ * Computes the offsets of matrices from their dimensions: `output[0] = 0`,
+ * `output[i + 1] = first_dims[0] * last_dims[0] + ... + first_dims[i] * last_dims[i]`.
  *
  * Shapes: `[n]`, `[n]`, `[n + 1]`, n at least 1. Dtypes: Int32 or Int64 each; Int32 outputs wrap.
  */
@@ -240,9 +240,9 @@ void nvte_splits_to_offsets_2d(NVTETensor first_dims,
                                cudaStream_t stream);
 
 /**
- * Computes several arrays of offsets from the sizes of parts: `outputs[j][i] = strides[j] *
- * (split_sizes[0] + ... + split_sizes[i])`, preceded by a 0 where `include_leading_zero[j]` is not 0.
- * `strides` and `include_leading_zero` are host arrays.
+ * Computes several arrays of offsets from the sizes of parts:
+ * `outputs[j][i] = strides[j] * (split_sizes[0] + ... + split_sizes[i])`, preceded by a 0 where
+ * `include_leading_zero[j]` is not 0. `strides` and `include_leading_zero` are host arrays.
  *
  * Shapes: `[n]` to `[n]` or `[n + 1]`. Dtypes: Int32 or Int64 each; Int32 outputs wrap.
  */

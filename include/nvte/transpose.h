@@ -63,9 +63,9 @@ void nvte_cast_transpose_dbias(NVTETensor input,
 /**
  * Transposes FP8 data and sums their columns.
  *
- * What it computes: `transposed_output[j][i] = input[i][j]`, bit by bit, and `dbias[j] = cast(sum over
- * i of float(input[i][j]) * s)` with `s = transposed_output.scale_inv`, 1 if that is absent. Sums are
- * float32, in an order that only the shape decides.
+ * What it computes: `transposed_output[j][i] = input[i][j]`, bit by bit, and
+ * `dbias[j] = cast(sum over i of float(input[i][j]) * s)` with `s = transposed_output.scale_inv`, 1 if
+ * that is absent. Sums are float32, in an order that only the shape decides.
  *
  * Workspace: if it has no pointer, the call gives it the shape and the dtype that are needed, and does
  * nothing else.
@@ -115,8 +115,8 @@ void nvte_nvfp4_data_transpose(NVTETensor input, NVTETensor output, cudaStream_t
 
 /**
  * Computes the block scales of the transpose of an NVFP4 matrix that has one scale for each 16 x 16
- * elements: `output[r][c] = input[16 c][r / 16]` if `r / 16 < K_tiles`, otherwise 0, for all r and `c
- * < M_tiles`.
+ * elements: `output[r][c] = input[16 c][r / 16]` if `r / 16 < K_tiles`, otherwise 0, for all r and
+ * `c < M_tiles`.
  *
  * Shapes: input `[R, C]` with `R > 16 (M_tiles - 1)` and `C >= K_tiles`; output `[any, M_tiles]` or
  * wider, of which further columns are not written. Dtypes: Byte.
