@@ -1033,7 +1033,8 @@ static void case_refusals(void) {
   nvtex_recipe_config_init(&recipe, sizeof recipe, NVTEX_RECIPE_BLOCK_SCALING);
   recipe.fp8_dpa = true;
   CHECK(!nvtex_recipe_create(&recipe), "a recipe");
-  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvtex_recipe_create: config.fp8_dpa: expected false (FP8 att");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,
+               "nvtex_recipe_create: config.fp8_dpa: expected false (FP8 att");
   NVTEXLinearConfig linear;
   nvtex_linear_config_init(&linear, sizeof linear);
   linear.parallel.tensor_parallel_size = 0;

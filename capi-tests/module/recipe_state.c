@@ -554,7 +554,7 @@ static void case_quantized_weights(void) {
     // Another recipe does not fit; without one the weight is cast back.
     nvtex_context_begin(context, other, NVTEX_CONTEXT_ENABLED, NULL);
     nvtex_module_forward(fp8, &in, 1, &out[1], 1, NULL, NULL, NULL);
-    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "weight: expected the format of the recipe");
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "weight: expected the format that the recipe asks for");
     nvtex_context_end(context);
     nvtex_context_begin(context, NULL, 0, NULL);
     nvtex_module_forward(fp8, &in, 1, &out[1], 1, NULL, NULL, NULL);
@@ -671,8 +671,9 @@ static void case_custom(void) {
       CHECK_FLOAT(s.history[1][0], 0);
     } else {
       static const char *const texts[] = {
-          "recipe.choose(layer, weight): expected a choice that can be multiplied",
-          "recipe.choose(layer, input).dtype", "recipe.choose(layer, input): expected 0, got -2"};
+          "recipe.choose(layer, weight): expected a choice whose product",
+          "recipe.choose(layer, input).dtype",
+          "recipe.choose(layer, input): expected the function to return 0, got -2"};
       nvtex_module_forward(l.module, &l.tx, 1, &l.ty, 1, NULL, NULL, NULL);
       EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, texts[what - 2]);
     }
@@ -958,7 +959,7 @@ static void case_precision(void) {
   NVTEXTape tape = forward(&other, NVTEX_MICROBATCH_NONE);
   nvtex_module_backward(l.module, tape, &l.tdy, 1, &l.tdx, 1, NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "tape: expected a tape of this module, \"layer\" (linear)",
-               "got one of \"other\" (linear)");
+               "got a tape of \"other\" (linear)");
   nvtex_tape_destroy(tape);
   nvtex_module_destroy(other.module);
   nvtex_recipe_destroy(recipe);
