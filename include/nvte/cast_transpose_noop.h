@@ -10,24 +10,28 @@
 
 #ifdef __cplusplus
 extern "C" {
-#endif  // __cplusplus
+#endif // __cplusplus
 
 /**
  * Transposes as `nvte_transpose` does, unless the Float32 `noop` (null: none) is exactly 1 on the
  * device: then it writes nothing.
  */
-void nvte_transpose_with_noop(NVTETensor input, NVTETensor noop, NVTETensor output,
+void nvte_transpose_with_noop(NVTETensor input,
+                              NVTETensor noop,
+                              NVTETensor output,
                               cudaStream_t stream);
 
 /**
  * Casts as `nvte_cast_transpose` does, unless the Float32 `noop` (null: none) is exactly 1 on the
  * device: then it writes nothing.
  */
-void nvte_cast_transpose_with_noop(NVTETensor input, NVTETensor noop, NVTETensor output,
+void nvte_cast_transpose_with_noop(NVTETensor input,
+                                   NVTETensor noop,
+                                   NVTETensor output,
                                    cudaStream_t stream);
 
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus
 
-#endif /* NVTE_CAST_TRANSPOSE_NOOP_H */
+#endif  /* NVTE_CAST_TRANSPOSE_NOOP_H */
