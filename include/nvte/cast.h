@@ -29,7 +29,8 @@ extern "C" {
  *
  * Shapes: the input `[..., n]` counts as a matrix of R rows and C columns. Row-wise output has the
  * input's shape, in blocks along the rows. Column-wise output is the transpose `[n, ...]` (in MXFP8 it
- * has the input's shape), in blocks along the columns. The output has either of them or both.
+ * has the input's shape), in blocks along the columns; beside row-wise output its data may be declared
+ * in any shape of as many elements. The output has either of them or both.
  *
  * Dtypes: Float32, Float16 or BFloat16 to Float8E4M3 or Float8E5M2; per tensor also to Float32,
  * Float16 and BFloat16; in NVFP4 to Float4E2M1, of which a packed line has an even number of elements.
@@ -46,7 +47,8 @@ extern "C" {
  * - NVFP4: the scales in Float8E4M3 or Byte; `scale_inv` `[R, C/16]`, `columnwise_scale_inv`
  *   `[C, R/16]`, rounded up to multiples of 128 and 4. The padding is not written.
  * - With `with_gemm_swizzled_scales`, the scales of MXFP8 and NVFP4 are in the 128 x 4 tiles of
- *   block-scaled products (`nvte_swizzle_scaling_factors`).
+ *   block-scaled products (`nvte_swizzle_scaling_factors`). Scales of other modes are never in tiles:
+ *   here and in products the flag then has no influence.
  *
  * Amax: per tensor and in MXFP8, the output's `amax`, if it has one, is raised to the largest `|x|`.
  * In NVFP4 an output with `row_scaled_nvfp4` has an amax for each row (and column), which the call

@@ -349,7 +349,7 @@ void nvte_convert_bshd_to_thd(NVTETensor tensor,
  * holds the old slots `[b or more]` of the sequences that go on, which are first moved to the front.
  *
  * Shapes: caches `[pages, page_size, h, d]`, with page_size = max_seq_len / max_pages_per_seq; new
- * tokens, by qkv_format, `[b, max_ctx_len, h, d]`, `[s, b, h, d]` or packed `[t, h, d]`; cumulative
+ * tokens, by qkv_format, `[b or more, max_ctx_len, h, d]`, `[s, b, h, d]` or packed `[t, h, d]`; cumulative
  * lengths Int32 `[b + 1 or more]`; the page table of b max_pages_per_seq elements or more.
  *
  * Dtypes: Float32, Float16, BFloat16, Float8E4M3 or Float8E5M2, the same for both caches and the new
@@ -473,7 +473,9 @@ void nvte_extract_seed_and_offset(int64_t *rng_state_ptr,
  * for both passes.
  *
  * `message` (null: nowhere) becomes "" or the reason why none can; it is valid until the thread's next
- * call of this function or of `nvtex_fused_attn_query`.
+ * call of this function or of `nvtex_fused_attn_query`. The answer depends on the config and the
+ * device alone. With FP8 queries `do_dtype` may be the dtype of the gradient before its cast: the
+ * backward pass takes it in FP8.
  *
  * Errors: no config; a number that stands for no layout, format, dtype, mask, bias or softmax. A
  * request that is well formed and cannot be run is no error.
@@ -543,7 +545,8 @@ NVTE_Fused_Attn_Backend nvtex_fused_attn_query(NVTEFusedAttnConfig config,
  * Shapes:
  * - Q, K, V: those of `qkv_layout`, without the 2 or 3 of interleaved layouts. Query head j reads key
  *   head `j / (h_q / h_kv)`. Paged keys and values are `[pages, page_size, h, d]`, with page tables
- *   Int32 `[b or more, max_pages_per_seq]`.
+ *   Int32 `[b or more, max_pages_per_seq]`. K and V of `[b, s, h, d]` or `[b, h, s, d]` may have more
+ *   sequences than Q, which are not read.
  * - O: as Q, in `o_format`, with heads of as many elements as those of V.
  * - Lengths: `max_seqlen_*`; with a padding mask those that `cu_seqlens_*`, Int32 `[b + 1 or more]`,
  *   bound. The tokens of packed (THD) sequence i begin at `cu_seqlens_*_padded[i]` if that is given

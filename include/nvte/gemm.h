@@ -100,8 +100,9 @@ void nvte_destroy_grouped_matmul_config(NVTEGroupedMatmulConfig config);
  * - FP8 blocks (1D by 1D, 1D by 2D, 2D by 1D), MXFP8 and NVFP4 (both operands): always from the data
  *   just named, whose blocks lie along k. Each element counts with its scale, in the layouts of
  *   `nvte_quantize`.
- * - FP8 blocks: products are summed in float32 for 128 of k at a time, so `use_split_accumulator` must
- *   be set. The epilogues are bias, and the gradient of GELU without bias.
+ * - FP8 blocks: products are summed in float32 for 128 of k at a time, whatever
+ *   `use_split_accumulator` says, and the scales are never swizzled, whatever the tensor says. The
+ *   epilogues are bias, and the gradient of GELU without bias.
  * - MXFP8: on CUDA operands are cast to BFloat16. Values outside of that type's normal range lose
  *   bits.
  * - NVFP4: scales may be compact or swizzled. The product has the factor
@@ -110,8 +111,10 @@ void nvte_destroy_grouped_matmul_config(NVTEGroupedMatmulConfig config);
  *   `bias` needs `pre_gelu_out` too. On CUDA operands are cast to BFloat16, which is exact.
  *
  * Workspace: memory on the device, any number of bytes, or none. On CUDA some products need it:
- * - MXFP8 should have `2 k (m + n) + 768` bytes; with less a slower kernel casts on its way. NVFP4
- *   must have `2 k (m + n) + 1024`.
+ * - MXFP8 should have `2 k (m + n) + 768` bytes and NVFP4 `2 k (m + n) + 1024`. With less the product is
+ *   made in parts, for which 32 MiB are enough for any size and 64 KiB the least (with `bias`,
+ *   `pre_gelu_out` and `grad` `4 m` more); or, in MXFP8 with up to 256 rows or columns of D, by a kernel
+ *   that casts on its way.
  * - FP8 that cuBLASLt does not take (see the notes): 2560, and `4 m n` more with an epilogue or an FP8
  *   D.
  * - Other dtypes that cuBLASLt does not combine in D, bias and pre_gelu_out: `4 m n + 512`, for sums
@@ -126,6 +129,9 @@ void nvte_destroy_grouped_matmul_config(NVTEGroupedMatmulConfig config);
  * Errors: dimensions that do not fit; missing data or scales; other scaling modes, or modes that do
  * not go together; with status unsupported, combinations for which the device's library has no
  * algorithm, and a workspace without room for the casts.
+ * In a process that replaces the other library (`nvtex_set_drop_in`), FP8 blocks are also refused
+ * without `use_split_accumulator`, if both operands are Float8E5M2, with the gradient of GELU to
+ * Float32, and if k is no multiple of 16, m none of 8, or n none of 8 where B is in 1D blocks.
  */
 void nvte_cublas_gemm(NVTETensor A,
                       NVTETensor B,
@@ -227,6 +233,8 @@ void nvte_cublas_atomic_gemm(NVTETensor A,
  * Arrays: `num_gemms` tensors each. `bias` and `pre_gelu_out`, and any tensor in them, may be null.
  * `workspace` has `min(4, num_gemms)` tensors, of which product i takes number `i % 4`; it may be
  * null. A `num_gemms` of 0 or less computes nothing.
+ *
+ * Notes: FP8 blocks never need `use_split_accumulator` here.
  *
  * Errors: those of `nvte_cublas_gemm`, found before any product begins unless the device has no
  * algorithm for one of them; null arrays.
