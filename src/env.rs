@@ -107,6 +107,7 @@ fn read() -> Env {
     Env {
         backend: choice("NVTE_BACKEND", &backends, BackendChoice::Auto),
         on_error: std::env::var_os("NVTE_ON_ERROR")
+            .filter(|value| !value.is_empty())
             .map(|_| or_default(choice("NVTE_ON_ERROR", &modes, Mode::Return), Mode::Return)),
         verbose: or_default(choice("NVTE_VERBOSE", &levels, Level::Error), Level::Error),
         sync: switch("NVTE_SYNC"),

@@ -4,29 +4,30 @@
 use crate::capi;
 use crate::process;
 use crate::report::Report;
-use crate::tree::{self, Tree};
+use crate::tree::Tree;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::{env, fs};
 
+const SOURCES: [&str; 3] = ["comm_overlap.cpp", "device.cpp", "libraries.cpp"];
 pub const FILE: &str = "libtransformer_engine.so";
 
-/// Compiles the file against `soname` in the folder `lib` into that folder.
-pub fn build(tree: &Tree, lib: &Path, soname: &str) -> Result<()> {
+/// Compiles the file against `soname` in the folder `lib` into that folder, with further options for the linker.
+pub fn build(tree: &Tree, lib: &Path, soname: &str, options: &[String]) -> Result<()> {
     let source = tree.root.join("drop-in");
     // Unlinked first: a program may have the old file mapped.
     let _ = fs::remove_file(lib.join(FILE));
     let mut compile = tree.command(env::var("CXX").unwrap_or_else(|_| "c++".into()));
     compile.args(["-std=c++17", "-O2", "-fPIC", "-shared", "-s"]);
     compile.args(["-Wall", "-Wextra", "-Wpedantic", "-Werror"]);
-    compile.arg("-I").arg(tree.root.join("include")).args(tree::files(&source, &["cpp"])?);
+    compile.arg("-I").arg(tree.root.join("include")).args(SOURCES.map(|name| source.join(name)));
     compile.arg("-o").arg(lib.join(FILE)).arg(format!("-Wl,-soname,{FILE}"));
     // Its own calls stay inside of it even where the library that it replaces is loaded too.
     compile.args(["-Wl,-Bsymbolic", "-Wl,-z,defs", "-Wl,-z,now"]);
     compile.arg(format!("-Wl,--version-script={}", source.join("exports.map").display()));
     compile.args(["-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN", "-L"]).arg(lib);
-    compile.args([&format!("-l:{soname}"), "-ldl"]);
+    compile.args(options).args([&format!("-l:{soname}"), "-ldl"]);
     process::run(&format!("compile {FILE}"), &mut compile)?;
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// Changes with the first release that breaks binaries; the build script gives the library this name.
-const SONAME: &str = "libnvte.so.0";
+pub const SONAME: &str = "libnvte.so.0";
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -52,7 +52,7 @@ pub fn install(tree: &Tree, prefix: &Path, drop_in: bool) -> Result<()> {
     link(Path::new(&file), &lib.join(SONAME))?;
     link(Path::new(SONAME), &lib.join("libnvte.so"))?;
     if drop_in {
-        drop_in::build(tree, &lib, SONAME)?;
+        drop_in::build(tree, &lib, SONAME, &[])?;
     }
 
     for dir in ["nvte", "transformer_engine"] {

@@ -15,6 +15,7 @@ mod report;
 mod setup;
 mod test;
 mod tree;
+mod wheel;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -50,6 +51,8 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Make a folder that runs tests, demo and bench on a GPU machine without Rust
     Bundle(bundle::Args),
+    /// Build the Python wheel that puts this library in the place of Transformer Engine's
+    Wheel(wheel::Args),
     /// Format Rust, C, C++ and CUDA sources
     Fmt(fmt::Args),
 }
@@ -72,6 +75,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             bench::run(&args, &tree.root)?;
         }
         Command::Bundle(args) => bundle::run(&tree, &args)?,
+        Command::Wheel(args) => wheel::run(&tree, &args)?,
         Command::Fmt(args) => fmt::run(&tree, &args)?,
     }
     Ok(ExitCode::SUCCESS)

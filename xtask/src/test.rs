@@ -10,6 +10,7 @@ use crate::process;
 use crate::report::{Outcome, Report};
 use crate::setup;
 use crate::tree::{Tree, copy_dir, empty_dir, has_gpu, runs};
+use crate::wheel;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
@@ -42,6 +43,8 @@ enum Step {
     Consumers,
     /// The library that stands in for another one: its layouts and names
     DropIn,
+    /// The Python wheel, beside a package that loads its library as Transformer Engine's does
+    Wheel,
     /// Wrong arguments under AddressSanitizer, or under valgrind where the compiler lacks it
     Memory,
     /// `cargo xtask fuzz` on the CPU, with the same seed each time
@@ -95,6 +98,9 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
                 }
                 Step::DropIn => {
                     installed(tree, &mut prefix).and_then(|p| drop_in::test(tree, &p, &mut report))
+                }
+                Step::Wheel => {
+                    installed(tree, &mut prefix).and_then(|p| wheel::test(tree, &p, &mut report))
                 }
                 Step::Memory => installed(tree, &mut prefix)
                     .and_then(|p| memory(tree, &p, args.full, &mut report)),
