@@ -208,24 +208,33 @@ fn consumers(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
     let name = "consumer_c through CMake";
     report.check(name, on_cpu(name, tree, &mut tree.command(&program))?);
 
-    let pkg_config = |arguments: &[&str]| {
+    let pkg_config = |package: &str, arguments: &[&str]| {
         let mut command = tree.command(setup::pkg_config(tree)?);
-        command.env("PKG_CONFIG_PATH", moved.join("lib/pkgconfig")).args(arguments).arg("nvte");
+        command.env("PKG_CONFIG_PATH", moved.join("lib/pkgconfig")).args(arguments).arg(package);
         process::run("pkg-config", &mut command)
     };
-    let flags = shell_words(&pkg_config(&["--cflags", "--libs"])?);
-    let folder = shell_words(&pkg_config(&["--variable=libdir"])?).concat();
-    let compile = |(variable, default): (&str, &str), standard: &str, source: &Path, name: &str| {
+    let folder = shell_words(&pkg_config("nvte", &["--variable=libdir"])?).concat();
+    let compile = |(variable, default): (&str, &str),
+                   standard: &str,
+                   source: &Path,
+                   name: &str,
+                   package: &str| {
+        let flags = shell_words(&pkg_config(package, &["--cflags", "--libs"])?);
         let program = tree.target.join(name);
         let mut compile = tree.command(env::var(variable).unwrap_or_else(|_| default.into()));
         compile.args([standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"]);
-        compile.arg(&program).arg(source).args(&flags).arg(format!("-Wl,-rpath,{folder}"));
+        compile.arg(&program).arg(source).args(flags).arg(format!("-Wl,-rpath,{folder}"));
         process::run(&format!("compile {name}"), &mut compile)?;
         Ok::<_, anyhow::Error>(program)
     };
     let source = tree.root.join("capi-tests/consumer_cpp/main.cpp");
-    let program = compile(("CXX", "c++"), "-std=c++17", &source, "consumer_cpp")?;
+    let program = compile(("CXX", "c++"), "-std=c++17", &source, "consumer_cpp", "nvte")?;
     let name = "consumer_cpp through pkg-config";
+    report.check(name, on_cpu(name, tree, &mut tree.command(&program))?);
+    let source = tree.root.join("capi-tests/drop_in/linked.cpp");
+    let package = "nvte-transformer-engine";
+    let program = compile(("CXX", "c++"), "-std=c++17", &source, "drop_in_linked", package)?;
+    let name = "a program of libtransformer_engine.so through pkg-config";
     report.check(name, on_cpu(name, tree, &mut tree.command(&program))?);
 
     let readme = fs::read_to_string(tree.root.join("README.md")).context("README.md")?;
@@ -233,7 +242,7 @@ fn consumers(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
         let name = format!("readme_{}", index + 1);
         let source = tree.target.join(&name).with_extension("c");
         fs::write(&source, text).with_context(|| source.display().to_string())?;
-        let program = compile(("CC", "cc"), "-std=c11", &source, &name)?;
+        let program = compile(("CC", "cc"), "-std=c11", &source, &name, "nvte")?;
         let name = format!("C program {} of README.md", index + 1);
         report.check(&name, on_cpu(&name, tree, &mut tree.command(&program))?);
     }

@@ -120,14 +120,15 @@ fn texts(symbols: &[Symbol]) -> (String, String) {
         let (section, kind) = if *is_data { (".data", "object") } else { (".text", "function") };
         code += &format!(
             "{section}\n.globl stub_{index}\n.type stub_{index}, @{kind}\n.size stub_{index}, {size}\n\
-             stub_{index}: .skip {size}\n.symver stub_{index}, {name}@@{version}, remove\n"
+             stub_{index}: .skip {size}\n.symver stub_{index}, {name}@@{version}\n"
         );
     }
     code += ".section .note.GNU-stack,\"\",@progbits\n";
     let versions: BTreeSet<_> = symbols.iter().map(|symbol| symbol.version.as_str()).collect();
     let mut script: String = versions.iter().map(|version| format!("{version} {{ }};\n")).collect();
     if !script.is_empty() {
-        script += "LOCAL { local: *; };\n";
+        // A version of its own: in one of the others it would hide that version's symbols.
+        script += "NONE { local: *; };\n";
     }
     (code, script)
 }
