@@ -1,3 +1,4 @@
+#include "nvte/transformer_engine.h"
 #ifdef __cplusplus
 #include "nvte/cpp/comm_gemm_overlap.h"
 #endif

@@ -4,6 +4,7 @@
 use crate::build;
 use crate::capi;
 use crate::demo;
+use crate::drop_in;
 use crate::install::{self, strip};
 use crate::process;
 use crate::tree::{Tree, copy, copy_dir, empty_dir};
@@ -29,7 +30,7 @@ pub fn run(tree: &Tree, args: &Args) -> Result<()> {
     }
     build::run(tree, &build::Args::default())?;
     empty_dir(&dir)?;
-    for part in ["capi", "rust", "demo", "bin"] {
+    for part in ["capi", "drop-in", "rust", "demo", "bin"] {
         fs::create_dir_all(dir.join(part))?;
     }
 
@@ -47,6 +48,10 @@ pub fn run(tree: &Tree, args: &Args) -> Result<()> {
         }
     }
     copy_dir(&tree.golden(), &dir.join("golden"))?;
+    let clients = drop_in::clients(tree, &prefix, "bundle-drop-in")?;
+    for file in ["loader", "libextension.so"] {
+        strip(tree, &clients.join(file), &dir.join("drop-in").join(file))?;
+    }
     let fuzz =
         capi::build(tree, &source.join("fuzz"), "bundle-fuzz", &prefix, &rpath, &["nvtefuzz"])?;
     strip(tree, &fuzz.join("libnvtefuzz.so"), &dir.join("bin/libnvtefuzz.so"))?;

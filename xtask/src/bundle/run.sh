@@ -68,6 +68,8 @@ run_test() {
       record "$(basename "$program").$backend" env NVTE_BACKEND=$backend "$program"
     done
   done
+  [[ drop_in != *"${1:-}"* ]] || record drop_in env NVTE_BACKEND=cuda "$here/drop-in/loader" \
+    "$here/prefix/lib/libtransformer_engine.so" "$here/drop-in/libextension.so" throw
   for program in $(programs rust "${1:-}"); do
     [[ $(basename "$program") == compare ]] || record "rust.$(basename "$program")" "$program" --show-output
   done
