@@ -7,6 +7,7 @@
 #include <transformer_engine/transformer_engine.h>
 
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <new>
@@ -27,6 +28,11 @@ int current_device();
 bool supports_multicast(int device = -1);
 void stream_priority_range(int *low, int *high, int device = -1);
 }  // namespace cuda
+
+namespace cuda_driver {
+void *get_symbol(const char *symbol, int cuda_version = 12010);
+void ensure_context_exists();
+}  // namespace cuda_driver
 
 size_t typeToSize(DType type);
 void nvte_cublas_handle_init();
@@ -252,6 +258,35 @@ bool has_device() {
          devices > 0;
 }
 
+// With the driver of driver.cpp, whose devices are known.
+void check_known_devices() {
+  EXPECT(te::cuda::current_device() == 0 && te::cuda::sm_arch() == 90);
+  EXPECT(te::cuda::sm_arch(1) == 103 && te::cuda::sm_arch(1) == 103);
+  EXPECT(te::cuda::sm_count(0) == 132 && te::cuda::sm_count(1) == 148);
+  EXPECT(te::cuda::supports_multicast(0) && !te::cuda::supports_multicast(1));
+  int low = 1, high = 1;
+  te::cuda::stream_priority_range(&low, &high, 1);
+  EXPECT(low == 0 && high == -6);
+  // The context that answered is no longer current, so the current device is the first one again.
+  EXPECT(te::cuda::current_device() == 0);
+
+  void *const driver = dlopen("libcuda.so.1", RTLD_NOW);
+  const auto retain = reinterpret_cast<int (*)(void **, int)>(
+      driver != nullptr ? dlsym(driver, "cuDevicePrimaryCtxRetain") : nullptr);
+  EXPECT(retain != nullptr);
+  void *context = nullptr;
+  EXPECT(retain(&context, 1) == 0);
+  const auto push =
+      reinterpret_cast<int (*)(void *)>(te::cuda_driver::get_symbol("cuCtxPushCurrent"));
+  EXPECT(push(context) == 0);
+  // A context that is there stays.
+  te::cuda_driver::ensure_context_exists();
+  EXPECT(te::cuda::current_device() == 1 && te::cuda::sm_arch() == 103);
+  EXPECT(te::cuda::sm_count() == 148 && te::cuda::sm_count(0) == 132);
+  const auto missing = [] { te::cuda_driver::get_symbol("cuOfTomorrow"); };
+  EXPECT(contains(error_of(missing), "cuOfTomorrow"));
+}
+
 void check_device() {
   if (!has_device()) {
     EXPECT(error_of([] { te::cuda::sm_arch(); }) != "");
@@ -267,6 +302,7 @@ void check_device() {
   EXPECT(low == 0 && high < 0);
   te::cuda::supports_multicast();
   std::printf("sm_%d, %d multiprocessors\n", te::cuda::sm_arch(), te::cuda::sm_count());
+  if (std::getenv("NVTE_TEST_DRIVER") != nullptr) check_known_devices();
 }
 
 void check_small_functions() {
