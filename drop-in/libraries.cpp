@@ -55,7 +55,6 @@ int major_of_process() {
 // others because the library in whose place this one stands is linked to them and is loaded for
 // all.
 void show_libraries(int major) {
-  if (major == 0) return;
   g_runtime = open_for_all(file_of("libcudart", major));
   g_cublaslt = open_for_all(file_of("libcublasLt", major));
   open_for_all(file_of("libcublas", major));
@@ -63,12 +62,11 @@ void show_libraries(int major) {
 
 __attribute__((constructor)) void load() {
   nvtex_set_drop_in(true);
-  const int major = major_of_process();
-  if (major != 0) return show_libraries(major);
+  int major = major_of_process();
   for (int candidate : kMajors) {
-    show_libraries(candidate);
-    if (g_runtime != nullptr) return;
+    if (major == 0 && open_for_all(file_of("libcudart", candidate)) != nullptr) major = candidate;
   }
+  if (major != 0) show_libraries(major);
 }
 
 // A program may have loaded the library after this one.

@@ -27,6 +27,7 @@ int sm_count(int device = -1);
 int current_device();
 bool supports_multicast(int device = -1);
 void stream_priority_range(int *low, int *high, int device = -1);
+size_t cublas_version();
 }  // namespace cuda
 
 namespace cuda_driver {
@@ -258,6 +259,15 @@ bool has_device() {
          devices > 0;
 }
 
+// The libraries of CUDA that the test brings along are visible to all of the process.
+void check_known_libraries(void *library) {
+  int version = 0;
+  const auto runtime = reinterpret_cast<int (*)(int *)>(symbol(library, "cudaRuntimeGetVersion"));
+  EXPECT(runtime(&version) == 0 && version == 13099);
+  EXPECT(dlsym(RTLD_DEFAULT, "cublasLtGetVersion") != nullptr);
+  EXPECT(te::cuda::cublas_version() == 139901);
+}
+
 // With the driver of driver.cpp, whose devices are known.
 void check_known_devices() {
   EXPECT(te::cuda::current_device() == 0 && te::cuda::sm_arch() == 90);
@@ -302,7 +312,6 @@ void check_device() {
   EXPECT(low == 0 && high < 0);
   te::cuda::supports_multicast();
   std::printf("sm_%d, %d multiprocessors\n", te::cuda::sm_arch(), te::cuda::sm_count());
-  if (std::getenv("NVTE_TEST_DRIVER") != nullptr) check_known_devices();
 }
 
 void check_small_functions() {
@@ -354,4 +363,8 @@ extern "C" __attribute__((visibility("default"))) void check_library(void *libra
   check_constructors();
   check_objects();
   check_device();
+  if (std::getenv("NVTE_TEST_CUDA") != nullptr) {
+    check_known_libraries(library);
+    check_known_devices();
+  }
 }
