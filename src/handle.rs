@@ -32,9 +32,11 @@ pub enum Kind {
     Module = 0x5b,
     Tape = 0x5c,
     KvCache = 0x5d,
+    NewtonSchulzContext = 0x5e,
+    CommGemmContext = 0x5f,
 }
 
-const KINDS: [Kind; 13] = [
+const KINDS: [Kind; 15] = [
     Kind::Tensor,
     Kind::GroupedTensor,
     Kind::QuantizationConfig,
@@ -48,6 +50,8 @@ const KINDS: [Kind; 13] = [
     Kind::Module,
     Kind::Tape,
     Kind::KvCache,
+    Kind::NewtonSchulzContext,
+    Kind::CommGemmContext,
 ];
 
 impl Display for Kind {
@@ -66,6 +70,8 @@ impl Display for Kind {
             Kind::Module => "module",
             Kind::Tape => "tape",
             Kind::KvCache => "KV cache",
+            Kind::NewtonSchulzContext => "Newton-Schulz context",
+            Kind::CommGemmContext => "distributed product context",
         })
     }
 }

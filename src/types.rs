@@ -20,6 +20,19 @@ pub struct CUevent_st {
 }
 pub type cudaEvent_t = *mut CUevent_st;
 
+/// A communicator of NCCL, as `nccl.h` declares it.
+#[repr(C)]
+pub struct ncclComm {
+    _opaque: [u8; 0],
+}
+pub type ncclComm_t = *mut ncclComm;
+
+/// Symmetric memory of NCCL, as `nccl.h` declares what an `ncclWindow_t` points to.
+#[repr(C)]
+pub struct ncclWindow_vidmem {
+    _opaque: [u8; 0],
+}
+
 /// Element type of a buffer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, FromPrimitive)]
@@ -478,6 +491,75 @@ pub type NVTEFusedAttnConfig = *mut c_void;
 pub type NVTEFusedAttnFwdParams = *mut c_void;
 /// Parameters of a backward attention.
 pub type NVTEFusedAttnBwdParams = *mut c_void;
+
+/// What iterations over the ranks of a communicator keep.
+pub struct NVTECusolverMpCtx {
+    _opaque: [u8; 0],
+}
+
+/// What products over the ranks of a communicator keep.
+pub struct NVTECommGemmCtx {
+    _opaque: [u8; 0],
+}
+
+/// How a product and its communication overlap: a hint.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
+pub enum NVTECommGemmAlgoType {
+    kNVTECommGemmAlgoDefault = 0,
+    kNVTECommGemmAlgoSplitP2P = 1,
+    kNVTECommGemmAlgoSplitMulticast = 2,
+    kNVTECommGemmAlgoAtomicP2P = 3,
+    kNVTECommGemmAlgoAtomicMulticast = 4,
+}
+
+/// Symmetric memory in place of a tensor's own pointers; all zero: the pointers are used. Offsets are
+/// in bytes. The second pair stands for `scale_inv`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTECommWindow {
+    pub window: *mut ncclWindow_vidmem,
+    pub offset: u64,
+    pub scale_window: *mut ncclWindow_vidmem,
+    pub scale_offset: u64,
+}
+
+/// A group of ranks between which the experts of layers are divided. Fields that `struct_size` does not
+/// reach are 0.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEEpGroupConfig {
+    /// At least 40, which 0 also means.
+    pub struct_size: usize,
+    /// Ranks.
+    pub ep_size: i32,
+    /// Of all ranks: a multiple of `ep_size`.
+    pub num_experts: i32,
+    pub max_tokens_per_rank: i32,
+    /// Most rows that a rank receives; 0: any number.
+    pub max_recv_tokens_per_rank: i32,
+    pub hidden_dim: i32,
+    /// Multiprocessors for communication; 0: the library's choice.
+    pub num_comm_sms: i32,
+    pub max_token_dtype: MaybeUninit<NVTEDType>,
+    /// Payloads lie in windows.
+    pub zero_copy: i32,
+    pub num_topk: i32,
+    /// Rows beyond `max_recv_tokens_per_rank` are left out; 0: they are an error.
+    pub drop_on_overflow: i32,
+}
+
+/// A layer of experts.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEEpLayerConfig {
+    /// At least 24, which 0 also means.
+    pub struct_size: usize,
+    /// Experts of a token.
+    pub top_k: i32,
+    /// The rows of an expert are padded to a multiple of this; 0 and 1: not at all.
+    pub dispatch_output_per_expert_alignment: usize,
+}
 
 impl NVTEDType {
     /// Bits of an element.

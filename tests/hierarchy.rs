@@ -33,6 +33,7 @@ const FLOORS: &[&str] = &[
     "backend::library",
     "backend::parts",
     "backend::cublaslt",
+    "backend::cudnn_handle",
     "backend::cuda",
     "backend",
     // Checks that the operators share.
@@ -64,6 +65,10 @@ const FLOORS: &[&str] = &[
     "op::permutation",
     "op::swizzle",
     "op::topk",
+    "op::ranks",
+    "op::newton_schulz",
+    "op::comm_gemm",
+    "op::ep",
     "op",
     // The table of the functions of the CPU backend.
     "cpu_table",

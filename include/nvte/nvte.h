@@ -24,6 +24,9 @@
 #include "nvte/permutation.h"
 #include "nvte/multi_tensor.h"
 #include "nvte/hadamard_transform.h"
+#include "nvte/newton_schulz.h"
+#include "nvte/comm_gemm.h"
+#include "nvte/ep.h"
 #include "nvte/nvtex.h"
 #include "nvte/module.h"
 

@@ -9,6 +9,8 @@
 
 typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
+typedef struct ncclComm *ncclComm_t;
+typedef struct ncclWindow_vidmem ncclWindow_vidmem;
 
 /**
  * Element type of a buffer.
@@ -407,6 +409,27 @@ typedef enum NVTEFusedAttnBwdParamsAttribute {
 } NVTEFusedAttnBwdParamsAttribute;
 
 /**
+ * How a product and its communication overlap: a hint.
+ */
+typedef enum NVTECommGemmAlgoType {
+  kNVTECommGemmAlgoDefault = 0,
+  kNVTECommGemmAlgoSplitP2P = 1,
+  kNVTECommGemmAlgoSplitMulticast = 2,
+  kNVTECommGemmAlgoAtomicP2P = 3,
+  kNVTECommGemmAlgoAtomicMulticast = 4,
+} NVTECommGemmAlgoType;
+
+/**
+ * What products over the ranks of a communicator keep.
+ */
+typedef struct NVTECommGemmCtx NVTECommGemmCtx;
+
+/**
+ * What iterations over the ranks of a communicator keep.
+ */
+typedef struct NVTECusolverMpCtx NVTECusolverMpCtx;
+
+/**
  * Dimensions of a tensor; entries at and past `ndim` are not read.
  */
 typedef struct NVTEShape {
@@ -439,6 +462,74 @@ typedef struct NVTETensorPack {
   NVTETensorPack() : tensors(), size(0) {}
 #endif
 } NVTETensorPack;
+
+/**
+ * Symmetric memory in place of a tensor's own pointers; all zero: the pointers are used. Offsets are
+ * in bytes. The second pair stands for `scale_inv`.
+ */
+typedef struct NVTECommWindow {
+  ncclWindow_vidmem *window;
+  uint64_t offset;
+  ncclWindow_vidmem *scale_window;
+  uint64_t scale_offset;
+} NVTECommWindow;
+
+/**
+ * A group of ranks between which the experts of layers are divided. Fields that `struct_size` does not
+ * reach are 0.
+ */
+typedef struct NVTEEpGroupConfig {
+  /**
+   * At least 40, which 0 also means.
+   */
+  size_t struct_size;
+  /**
+   * Ranks.
+   */
+  int32_t ep_size;
+  /**
+   * Of all ranks: a multiple of `ep_size`.
+   */
+  int32_t num_experts;
+  int32_t max_tokens_per_rank;
+  /**
+   * Most rows that a rank receives; 0: any number.
+   */
+  int32_t max_recv_tokens_per_rank;
+  int32_t hidden_dim;
+  /**
+   * Multiprocessors for communication; 0: the library's choice.
+   */
+  int32_t num_comm_sms;
+  enum NVTEDType max_token_dtype;
+  /**
+   * Payloads lie in windows.
+   */
+  int32_t zero_copy;
+  int32_t num_topk;
+  /**
+   * Rows beyond `max_recv_tokens_per_rank` are left out; 0: they are an error.
+   */
+  int32_t drop_on_overflow;
+} NVTEEpGroupConfig;
+
+/**
+ * A layer of experts.
+ */
+typedef struct NVTEEpLayerConfig {
+  /**
+   * At least 24, which 0 also means.
+   */
+  size_t struct_size;
+  /**
+   * Experts of a token.
+   */
+  int32_t top_k;
+  /**
+   * The rows of an expert are padded to a multiple of this; 0 and 1: not at all.
+   */
+  size_t dispatch_output_per_expert_alignment;
+} NVTEEpLayerConfig;
 
 /**
  * Handle of a grouped tensor.

@@ -315,12 +315,15 @@ extern "C" NVTEXOutcome nvte_cuda_device_arch(int *arch) noexcept {
 extern "C" NVTEXOutcome nvte_cuda_device_properties(NVTEXDeviceProperties *properties) noexcept {
   nvte::Device device;
   if (const cudaError_t error = nvte::current_device(&device)) return nvte::outcome(error);
+  properties->multiprocessors = device.sm_count;
   // The workspace is what cuBLASLt asks for on Hopper.
-  *properties = {device.sm_count, size_t{32} << 20};
-  return nvte::ok();
+  properties->product_workspace = size_t{32} << 20;
+  return nvte::outcome(cudaGetDevice(&properties->device));
 }
 
 extern "C" NVTEXOutcome nvte_cuda_device_malloc(void **ptr, size_t bytes) noexcept {
+  // Contexts may need more memory for a call while its stream is being captured.
+  nvte::RelaxedCapture relaxed;
   return nvte::outcome(cudaMalloc(ptr, bytes));
 }
 

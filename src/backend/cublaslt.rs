@@ -513,7 +513,7 @@ impl Plan {
 
 /// Runs calls that may allocate while the thread captures a graph: in relaxed mode they are legal
 /// and stay outside the graph.
-fn relaxed_capture<T>(body: impl FnOnce() -> T) -> T {
+pub(super) fn relaxed_capture<T>(body: impl FnOnce() -> T) -> T {
     let exchange = |mode: &mut driver::CUstreamCaptureMode| {
         // SAFETY: swaps a per-thread setting; a failure leaves it, and the calls below report.
         unsafe { driver::cuThreadExchangeStreamCaptureMode(mode) }

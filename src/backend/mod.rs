@@ -8,6 +8,8 @@ pub(crate) mod cpu;
 mod cublaslt;
 #[cfg(nvte_cuda)]
 mod cuda;
+#[cfg(nvte_cuda)]
+mod cudnn_handle;
 pub(crate) mod group;
 #[cfg(nvte_cuda)]
 mod library;
@@ -24,7 +26,7 @@ use crate::types::cudaStream_t;
 use crate::verbose::{self, Level};
 use args::*;
 use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt::{self, Display};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -223,12 +225,24 @@ pub(crate) fn call(name: &str, body: impl FnOnce(&OpTable) -> Option<Outcome>) -
 
 /// The properties of the current device.
 pub(crate) fn device_properties() -> Result<DeviceProperties> {
-    let mut properties = DeviceProperties { multiprocessors: 0, product_workspace: 0 };
+    let mut properties = DeviceProperties { multiprocessors: 0, device: 0, product_workspace: 0 };
     call("device_properties", |table| {
         // SAFETY: the entry writes one struct.
         table.device_properties.map(|entry| unsafe { entry(&mut properties) })
     })?;
     Ok(properties)
+}
+
+/// The handle of cuDNN that belongs to this thread and the current device, made at the first call.
+pub(crate) fn cudnn_handle() -> Result<*mut c_void> {
+    let backend = current()?;
+    #[cfg(nvte_cuda)]
+    if !backend.host_memory {
+        return cudnn_handle::get(device_properties()?.device);
+    }
+    Err(Error::unsupported(format!(
+        "cuDNN computes on CUDA devices only, and the backend of this process is {backend}"
+    )))
 }
 
 fn missing(backend: &Backend, entry: &str) -> Error {

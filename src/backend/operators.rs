@@ -87,6 +87,7 @@ macro_rules! operators {
                 widen(WidenArgs) = gemm::cpu_grouped::widen;
                 counters(CountersArgs) = gemm::cpu_grouped::counters;
                 add(AddArgs) = multi_tensor::cpu::add;
+                expert_rows(ExpertRowsArgs) = ep::cpu::expert_rows;
             }
             functions {
                 /// 10 * major + minor of the current device, 0 for a backend without one.

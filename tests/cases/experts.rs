@@ -120,6 +120,62 @@ pub fn router_backward(rng: &mut Rng, _: usize) -> Case {
     )
 }
 
+pub fn expert_rows(rng: &mut Rng, _: usize) -> Case {
+    let (tokens, topk) = (rng.below(700), rng.within(1, 8));
+    let experts = if rng.chance(20) { rng.within(1, 1500) } else { rng.within(1, 70) };
+    let planes = topk + rng.below(3);
+    let alignment = rng.pick(&[1, 1, 16, 128, 37]);
+    let slots = tokens * topk;
+    let capacity =
+        if rng.chance(50) { i32::MAX as usize } else { rng.within(0, slots + alignment) };
+    let [chosen_dtype, counts_dtype] = [0; 2].map(|_| rng.pick(&[kNVTEInt32, kNVTEInt64]));
+    let mut b = Buffers::default();
+    // From -1 to the number of experts, both of which are none.
+    let chosen: Vec<u8> = (0..slots)
+        .flat_map(|_| {
+            let expert = rng.values(|rng| rng.below(experts + 2)) as i64 - 1;
+            expert.to_le_bytes()[..size(chosen_dtype)].to_vec()
+        })
+        .collect();
+    let chosen = b.add(chosen, 0);
+    let [sizes, starts] = [2, experts].map(|len| b.output(rng, kNVTEInt64, len));
+    let [rows, map] = [slots, planes * tokens].map(|len| b.output(rng, kNVTEInt32, len));
+    let counts = rng.chance(80).then(|| b.output(rng, counts_dtype, experts));
+    let total = rng.chance(80).then(|| b.output(rng, counts_dtype, 1));
+    let what = format!(
+        "{tokens}x{topk} of {planes}, {experts} experts by {alignment}, {capacity} rows, \
+         {chosen_dtype:?}, {counts_dtype:?}"
+    );
+    let outputs = [
+        Output::new("sizes", kNVTEInt64, sizes, Expect::Fixed),
+        Output::bits("starts", kNVTEInt64, starts),
+        Output::bits("rows", kNVTEInt32, rows),
+        Output::bits("map", kNVTEInt32, map),
+        Output::bits("counts", counts_dtype, counts),
+        Output::bits("total", counts_dtype, total),
+    ];
+    Case::new(what, b, outputs, move |side| {
+        let args = ExpertRowsArgs {
+            chosen: side.at::<c_void>(chosen).cast_const(),
+            sizes: side.at(sizes),
+            starts: side.at(starts),
+            rows: side.at(rows),
+            map: side.at(map),
+            counts: side.maybe(counts),
+            total: side.maybe(total),
+            tokens,
+            topk,
+            planes,
+            experts,
+            alignment,
+            capacity,
+            chosen_dtype,
+            counts_dtype,
+        };
+        entry(side, side.table.expert_rows, args)
+    })
+}
+
 pub fn permutations(rng: &mut Rng, _: usize) -> Case {
     let (tokens, topk) = (rng.within(1, 200), rng.within(1, 8));
     let cols = if rng.chance(50) { 8 * rng.within(1, 200) } else { rng.within(1, 900) };

@@ -27,7 +27,8 @@ macro_rules! operators {
         $use! {
             cast: quantize 600, dequantize 300, quantize_blocks 900, dequantize_blocks 600, requantize 100;
             cast_fused: quantize_fused 1800;
-            experts: router_forward 300, router_backward 300, permutations 200, paddings 200, topk 200;
+            experts: router_forward 300, router_backward 300, expert_rows 200, permutations 200, paddings 200,
+                topk 200;
             groups: quantize_groups 1200, dequantize_groups 400, swizzle_groups 200, group_amax 300;
             memory: offsets 200, memset_and_host_copy 200;
             multi_tensor: adam 300, sgd 150, scale_tensors 150, add 150, l2_norm 150,

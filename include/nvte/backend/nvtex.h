@@ -26,6 +26,10 @@ typedef struct NVTEXDeviceProperties {
    */
   int multiprocessors;
   /**
+   * Its number among the devices of the process.
+   */
+  int device;
+  /**
    * Bytes of workspace with which products run fastest; 0 if they use none.
    */
   size_t product_workspace;

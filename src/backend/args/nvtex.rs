@@ -17,6 +17,8 @@ pub enum CopyKind {
 pub struct DeviceProperties {
     /// How many parts an operator may be divided into so that all run at once, where its result depends on that.
     pub multiprocessors: c_int,
+    /// Its number among the devices of the process.
+    pub device: c_int,
     /// Bytes of workspace with which products run fastest; 0 if they use none.
     pub product_workspace: usize,
 }

@@ -15,7 +15,7 @@ pub(crate) unsafe extern "C-unwind" fn device_arch(arch: *mut c_int) -> Outcome 
 pub(crate) unsafe extern "C-unwind" fn device_properties(
     properties: *mut DeviceProperties,
 ) -> Outcome {
-    let of_the_host = DeviceProperties { multiprocessors: 132, product_workspace: 0 };
+    let of_the_host = DeviceProperties { multiprocessors: 132, device: 0, product_workspace: 0 };
     // SAFETY: the caller of a table entry vouches for its arguments.
     unsafe { properties.write(of_the_host) };
     Outcome::OK

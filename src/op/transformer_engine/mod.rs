@@ -3,6 +3,7 @@
 
 pub(crate) mod cpu;
 pub mod exports;
+mod undeclared;
 
 use super::attribute;
 use crate::backend::{self, args::*};

@@ -1,0 +1,58 @@
+#ifndef NVTE_NEWTON_SCHULZ_H
+#define NVTE_NEWTON_SCHULZ_H
+
+/* Generated from the Rust sources by tests/abi.rs. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "nvte/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Creates a context for Newton-Schulz iterations on a matrix that is distributed over `nranks` ranks, of which
+ * there may be one. Then `comm` is not looked at and may be null. Destroy it with
+ * `nvte_cusolvermp_ctx_destroy`.
+ *
+ * Errors: a rank that is not one of them; more ranks than one (`NVTEX_UNSUPPORTED`). Returns null.
+ */
+NVTECusolverMpCtx *nvte_cusolvermp_ctx_create(ncclComm_t comm,
+                                              int32_t nranks,
+                                              int32_t rank);
+
+/**
+ * Destroys a context and its memory, which no work and no graph may use any more. Null is ignored.
+ */
+void nvte_cusolvermp_ctx_destroy(NVTECusolverMpCtx *ctx);
+
+/**
+ * Iterates `x = a x + b (x x^T) x + c (x x^T)^2 x` in place, with a, b and c of each iteration from
+ * `coefficients`: for coefficients that suit the singular values of x, these come near to 1. x is not
+ * normalised before.
+ *
+ * Shapes: x `[m, n]`, any sizes; `coefficients` (on the host) `num_coefficients` numbers, which must be
+ * `3 * num_iterations`: a, b, c, a, b, c, ...
+ * Dtypes: Float32, Float16, BFloat16. The three products of an iteration are summed in float32, and rounded to
+ * the dtype of x; products of Float32 are those of `nvte_cublas_gemm`.
+ * Memory: the context keeps that of two matrices of the smaller side of x, and of one like x, for each stream;
+ * it is allocated when a call needs more than those before. A captured graph uses it when it is replayed.
+ * Empty x, no iterations: nothing is written.
+ * Errors: other shapes, dtypes or numbers of coefficients; negative sizes; a null or misaligned x.
+ */
+void nvte_newton_schulz(NVTECusolverMpCtx *ctx,
+                        int64_t m,
+                        int64_t n,
+                        NVTETensor x,
+                        int64_t num_iterations,
+                        const float *coefficients,
+                        int64_t num_coefficients,
+                        cudaStream_t caller_stream);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* NVTE_NEWTON_SCHULZ_H */

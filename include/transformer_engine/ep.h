@@ -1,0 +1,2 @@
+#include "nvte/ep.h"
+#include "transformer_engine/transformer_engine.h"

@@ -1,0 +1,39 @@
+//! The rows that tokens get among those of their experts.
+
+use crate::types::NVTEDType;
+use std::ffi::c_void;
+
+/// The rows of the choices `i = t * topk + k`, whose expert is `chosen[i]`, none unless it is below `experts`.
+/// Each expert has as many rows as choices, in their order, one after the other, padded to the next multiple of
+/// `alignment` unless it has none; the experts' rows follow each other. A row that is not below `capacity`
+/// does not exist.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertRowsArgs {
+    /// `[tokens, topk]` in Int32 or Int64.
+    pub chosen: *const c_void,
+    /// `[2]`: becomes `tokens` and `topk`.
+    pub sizes: *mut i64,
+    /// `[experts]`: becomes the first row of each expert.
+    pub starts: *mut i64,
+    /// `[tokens, topk]`: becomes the row of each choice, -1 without one.
+    pub rows: *mut i32,
+    /// `[planes, tokens]`: becomes the same the other way round, -1 from `topk` on.
+    pub map: *mut i32,
+    /// `[experts]` in Int32 or Int64: becomes the number of rows below `capacity`, padding included; or null.
+    pub counts: *mut c_void,
+    /// `[1]`, as `counts`: becomes the number of all rows, also beyond `capacity`; or null.
+    pub total: *mut c_void,
+    /// May be 0, as `topk`.
+    pub tokens: usize,
+    pub topk: usize,
+    /// At least `topk`.
+    pub planes: usize,
+    pub experts: usize,
+    /// At least 1.
+    pub alignment: usize,
+    /// At most 2^31 - 1.
+    pub capacity: usize,
+    pub chosen_dtype: NVTEDType,
+    pub counts_dtype: NVTEDType,
+}

@@ -1,0 +1,84 @@
+//! Reference of the rows of experts (spec gemm_comm, section 11.3).
+#![allow(unsafe_code)]
+
+use crate::backend::args::{ExpertRowsArgs, Outcome};
+use crate::backend::buf::Buf;
+use crate::backend::memory::zeros;
+use crate::types::{NVTEDType, cudaStream_t};
+use std::ffi::c_void;
+
+pub(crate) unsafe extern "C-unwind" fn expert_rows(
+    args: *const ExpertRowsArgs,
+    _: cudaStream_t,
+) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let a = unsafe { &*args };
+    let choices = a.tokens * a.topk;
+    // SAFETY: there are so many elements, and no array shares memory with another.
+    let (sizes, starts, rows, map) = unsafe {
+        (
+            Buf::<i64>::new(a.sizes.cast(), 2).slice_mut(0, 2),
+            Buf::<i64>::new(a.starts.cast(), a.experts).slice_mut(0, a.experts),
+            Buf::<i32>::new(a.rows.cast(), choices).slice_mut(0, choices),
+            Buf::<i32>::new(a.map.cast(), a.planes * a.tokens).slice_mut(0, a.planes * a.tokens),
+        )
+    };
+    // SAFETY: the array has an entry for each choice.
+    let expert_of = |i| unsafe { read(a.chosen, a.chosen_dtype, i) };
+    let expert_of = |i| usize::try_from(expert_of(i)).ok().filter(|&expert| expert < a.experts);
+    let mut lengths: Vec<usize> = zeros(a.experts);
+    (0..choices).filter_map(expert_of).for_each(|expert| lengths[expert] += 1);
+    let mut end = 0usize;
+    let mut next: Vec<usize> = zeros(a.experts);
+    for (expert, &length) in lengths.iter().enumerate() {
+        let padded = length.saturating_add(a.alignment - 1) / a.alignment * a.alignment;
+        (starts[expert], next[expert]) = (end as i64, end);
+        let count = padded.min(a.capacity.saturating_sub(end));
+        end = end.saturating_add(padded);
+        // SAFETY: there is an entry for each expert.
+        unsafe { write(a.counts, a.counts_dtype, expert, count) };
+    }
+    // SAFETY: there is one entry.
+    unsafe { write(a.total, a.counts_dtype, 0, end) };
+    (sizes[0], sizes[1]) = (a.tokens as i64, a.topk as i64);
+    map.fill(-1);
+    for (i, place) in rows.iter_mut().enumerate() {
+        *place = match expert_of(i) {
+            Some(expert) => {
+                let row = next[expert];
+                next[expert] += 1;
+                if row < a.capacity { row as i32 } else { -1 }
+            }
+            None => -1,
+        };
+        map[i % a.topk * a.tokens + i / a.topk] = *place;
+    }
+    Outcome::OK
+}
+
+/// # Safety
+/// The array has an entry `i` of its dtype.
+unsafe fn read(array: *const c_void, dtype: NVTEDType, i: usize) -> i64 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match dtype {
+            NVTEDType::kNVTEInt64 => array.cast::<i64>().add(i).read(),
+            _ => array.cast::<i32>().add(i).read().into(),
+        }
+    }
+}
+
+/// Writes an entry of an array that may be null.
+///
+/// # Safety
+/// The array is null or has an entry `i` of its dtype.
+unsafe fn write(array: *mut c_void, dtype: NVTEDType, i: usize, value: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match dtype {
+            _ if array.is_null() => {}
+            NVTEDType::kNVTEInt64 => array.cast::<i64>().add(i).write(value as i64),
+            _ => array.cast::<i32>().add(i).write(value as i32),
+        }
+    }
+}

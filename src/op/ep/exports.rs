@@ -1,0 +1,295 @@
+//! C functions of ep.h.
+#![allow(unsafe_code, clippy::missing_safety_doc, clippy::too_many_arguments)]
+
+use super::*;
+use crate::error::guard;
+use std::mem::MaybeUninit;
+
+/// Begins expert parallelism on the current device in a group of `ep_size` ranks, of which there may be one. Then
+/// `ep_comm` is not looked at and may be null.
+///
+/// `max_recv_tokens_per_rank` is the most rows that a dispatch gives; 0: any number. `hidden_dim`,
+/// `max_token_dtype`, `num_comm_sms` and `num_topk` are checked and not used.
+/// Errors: numbers out of range; tokens of less than 16 bytes; `zero_copy` or `drop_on_overflow` without
+/// `max_recv_tokens_per_rank`; a device that has a group; more ranks than one, and `zero_copy`
+/// (`NVTEX_UNSUPPORTED`).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_ep_initialize(
+    ep_comm: *mut c_void,
+    group_config: *const NVTEEpGroupConfig,
+) {
+    let _ = ep_comm;
+    guard("nvte_ep_initialize", || {
+        // SAFETY: the caller vouches for the struct.
+        initialize(&unsafe { config("group_config", group_config, 40)? })
+    });
+}
+
+/// Ends the groups of all devices. It always succeeds, also without a group.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvte_ep_shutdown() {
+    groups().clear();
+}
+
+/// Bytes of `handle_mem`, device memory of the caller in which a layer keeps the plan of its tokens.
+///
+/// Errors: `top_k` below 1; no group on the current device; returns 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_ep_handle_mem_size(
+    layer_cfg: *const NVTEEpLayerConfig,
+) -> usize {
+    // SAFETY: the caller vouches for the struct.
+    guard("nvte_ep_handle_mem_size", || handle_mem_size(&unsafe { layer(layer_cfg)? }))
+}
+
+/// Plans where the tokens of `topk_idx` go, in `handle_mem`.
+///
+/// An expert gets a row for each token that has chosen it, in the order of tokens, and unless it has none rows of
+/// padding up to a multiple of `dispatch_output_per_expert_alignment`. The experts' rows follow each other.
+/// Shapes: `topk_idx` `[T, top_k]` in Int32 or Int64, where numbers that are no expert stand for none;
+/// `recv_tokens_per_expert` `[num_experts]` becomes the rows of each expert with padding, and
+/// `total_recv_tokens_per_rank` `[1]` their sum: Int32 or Int64, both the same, each may be null or have no
+/// address. `handle_mem`: `nvte_ep_handle_mem_size` bytes, aligned to 8.
+/// Rows beyond `max_recv_tokens_per_rank` do not exist, and `recv_tokens_per_expert` does not count them; the sum
+/// does. Unless `drop_on_overflow` is set they are an error with `NVTE_CHECK=device`, before anything is written.
+/// Errors: other shapes or dtypes; more tokens than the group's config says; too little memory; outputs that
+/// overlap anything.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_ep_prepare(
+    handle_mem: NVTETensor,
+    topk_idx: NVTETensor,
+    recv_tokens_per_expert: NVTETensor,
+    total_recv_tokens_per_rank: NVTETensor,
+    layer_cfg: *const NVTEEpLayerConfig,
+    stream: cudaStream_t,
+) {
+    guard("nvte_ep_prepare", || {
+        let (group, state) = state(handle_mem)?;
+        // SAFETY: the caller vouches for the struct.
+        let layer = unsafe { layer(layer_cfg)? };
+        let topk_idx = check::rowwise("topk_idx", topk_idx)?;
+        let counts = counts(recv_tokens_per_expert, total_recv_tokens_per_rank)?;
+        backend::run(&prepare((&state, &group, &layer), &topk_idx, &counts, stream)?, stream)
+    });
+}
+
+/// Copies tokens to the rows of their experts, by the plan in `handle_mem`: `recv_tokens[row] = tokens[t]` and
+/// `recv_topk_weights[row] = topk_weights[t, k]`. All other rows become 0.
+///
+/// Shapes: tokens `[T, H]`, `recv_tokens` `[R, H]`, of which rows from R on are left out; `topk_weights`
+/// `[T, top_k]`, `recv_topk_weights` `[R]`. `topk_idx` is not read and may be null. Without `topk_weights` (null
+/// or no address) there are no weights.
+/// Dtypes: Float32, Float16 or BFloat16; or MXFP8, row-wise, whose rows of scales, not swizzled, are copied as
+/// well; weights are Float32. Windows must be all zero.
+/// Errors: other shapes, dtypes or scaling modes; more tokens than the group's config says; outputs that overlap
+/// anything; windows (`NVTEX_UNSUPPORTED`). With `NVTE_CHECK=device` other sizes than those of the plan.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_ep_dispatch(
+    handle_mem: NVTETensor,
+    topk_idx: NVTETensor,
+    tokens: NVTETensor,
+    tokens_win: NVTECommWindow,
+    topk_weights: NVTETensor,
+    topk_weights_win: NVTECommWindow,
+    recv_tokens: NVTETensor,
+    recv_tokens_win: NVTECommWindow,
+    recv_topk_weights: NVTETensor,
+    recv_topk_weights_win: NVTECommWindow,
+    stream: cudaStream_t,
+) {
+    let _ = topk_idx;
+    let tensors = [tokens, topk_weights, recv_tokens, recv_topk_weights];
+    let windows = [tokens_win, topk_weights_win, recv_tokens_win, recv_topk_weights_win];
+    guard("nvte_ep_dispatch", || {
+        let (group, state) = state(handle_mem)?;
+        dispatch((&state, &group), tensors, windows, (true, stream))?.run(stream)
+    });
+}
+
+/// `nvte_ep_prepare` and `nvte_ep_dispatch`, one after the other. Nothing is written if one of them refuses its
+/// arguments.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_ep_prepare_and_dispatch(
+    handle_mem: NVTETensor,
+    topk_idx: NVTETensor,
+    tokens: NVTETensor,
+    tokens_win: NVTECommWindow,
+    topk_weights: NVTETensor,
+    topk_weights_win: NVTECommWindow,
+    recv_tokens: NVTETensor,
+    recv_tokens_win: NVTECommWindow,
+    recv_topk_weights: NVTETensor,
+    recv_topk_weights_win: NVTECommWindow,
+    recv_tokens_per_expert: NVTETensor,
+    total_recv_tokens_per_rank: NVTETensor,
+    layer_cfg: *const NVTEEpLayerConfig,
+    stream: cudaStream_t,
+) {
+    let tensors = [tokens, topk_weights, recv_tokens, recv_topk_weights];
+    let windows = [tokens_win, topk_weights_win, recv_tokens_win, recv_topk_weights_win];
+    guard("nvte_ep_prepare_and_dispatch", || {
+        let (group, state) = state(handle_mem)?;
+        // SAFETY: the caller vouches for the struct.
+        let layer = unsafe { layer(layer_cfg)? };
+        let topk_idx = check::rowwise("topk_idx", topk_idx)?;
+        let counts = counts(recv_tokens_per_expert, total_recv_tokens_per_rank)?;
+        let plan = prepare((&state, &group, &layer), &topk_idx, &counts, stream)?;
+        let dispatch = dispatch((&state, &group), tensors, windows, (false, stream))?;
+        backend::run(&plan, stream)?;
+        dispatch.run(stream)
+    });
+}
+
+/// `result[t] = cast(sum of expert_out[row] over the rows of token t)` in float32, in the order of its experts;
+/// 0 without rows. Rows that do not exist, also beyond R, do not count.
+///
+/// Shapes: `expert_out` `[R, H]`, result `[T, H]`. Dtypes: Float32, Float16 or BFloat16, the same for both.
+/// Errors: as `nvte_ep_dispatch`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_ep_combine(
+    handle_mem: NVTETensor,
+    expert_out: NVTETensor,
+    expert_out_win: NVTECommWindow,
+    result: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_ep_combine", || {
+        let (group, state) = state(handle_mem)?;
+        no_window("expert_out_win", &expert_out_win)?;
+        let expert_out = plain("expert_out", expert_out)?;
+        let result = plain("result", result)?;
+        let (input, output) = (("expert_out", &expert_out), ("result", &result));
+        let sums = sums((&state, &group), input, output)?;
+        state.check_plan("result", sums.tokens, None, stream)?;
+        run_sums(&sums, stream)
+    });
+}
+
+/// The gradients of `nvte_ep_dispatch`: `grad_tokens` as `nvte_ep_combine` of grad, and
+/// `grad_topk_weights[t, k] = g_recv_topk_weights[row]`, 0 without a row.
+///
+/// Shapes: grad `[R, H]`, `grad_tokens` `[T, H]`; `g_recv_topk_weights` `[R]`, `grad_topk_weights` `[T, top_k]`
+/// in Float32.
+/// Errors: as `nvte_ep_dispatch`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_ep_dispatch_bwd(
+    handle_mem: NVTETensor,
+    grad: NVTETensor,
+    grad_win: NVTECommWindow,
+    g_recv_topk_weights: NVTETensor,
+    g_recv_topk_weights_win: NVTECommWindow,
+    grad_tokens: NVTETensor,
+    grad_topk_weights: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvte_ep_dispatch_bwd", || {
+        let (group, state) = state(handle_mem)?;
+        no_window("grad_win", &grad_win)?;
+        no_window("g_recv_topk_weights_win", &g_recv_topk_weights_win)?;
+        let (grad, grad_tokens) = (plain("grad", grad)?, plain("grad_tokens", grad_tokens)?);
+        let received = check::rowwise("g_recv_topk_weights", g_recv_topk_weights)?;
+        let weights = check::rowwise("grad_topk_weights", grad_topk_weights)?;
+        let (input, output) = (("grad", &grad), ("grad_tokens", &grad_tokens));
+        let sums = sums((&state, &group), input, output)?;
+        let (input, output) = (("g_recv_topk_weights", &received), ("grad_topk_weights", &weights));
+        let (weights, topk) =
+            weight_grads(&state, input, output, (sums.tokens, matrix("grad", &grad)?.0))?;
+        state.check_plan("grad_topk_weights", sums.tokens, Some(topk), stream)?;
+        run_sums(&sums, stream)?;
+        run_sums(&weights, stream)
+    });
+}
+
+/// The gradient of `nvte_ep_combine`: `grad_expert_out[row] = grad[t]`, and 0 in all other rows. It is
+/// `nvte_ep_dispatch` without weights.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_ep_combine_bwd(
+    handle_mem: NVTETensor,
+    grad: NVTETensor,
+    grad_win: NVTECommWindow,
+    grad_expert_out: NVTETensor,
+    grad_expert_out_win: NVTECommWindow,
+    stream: cudaStream_t,
+) {
+    guard("nvte_ep_combine_bwd", || {
+        let (group, state) = state(handle_mem)?;
+        no_window("grad_win", &grad_win)?;
+        no_window("grad_expert_out_win", &grad_expert_out_win)?;
+        let grad = check::tensor("grad", grad)?;
+        let output = check::tensor("grad_expert_out", grad_expert_out)?;
+        let (input, output) = (("grad", &grad), ("grad_expert_out", &output));
+        Dispatch::plan((&state, &group), input, output, None, (true, stream))?.run(stream)
+    });
+}
+
+/// The group of the current device, and where the plan in a layer's memory lies.
+fn state(handle_mem: NVTETensor) -> Result<(Group, State)> {
+    let group = Group::current()?;
+    let state = State::new(&check::rowwise("handle_mem", handle_mem)?, &group)?;
+    Ok((group, state))
+}
+
+/// The buffer of a tensor without scales.
+fn plain(name: &str, handle: NVTETensor) -> Result<Buffer> {
+    let tensor = check::tensor(name, handle)?;
+    check::per_tensor(name, &tensor)?;
+    Ok(tensor.rowwise)
+}
+
+fn counts(per_expert: NVTETensor, total: NVTETensor) -> Result<Counts> {
+    Ok(Counts {
+        per_expert: check::rowwise_or_unset("recv_tokens_per_expert", per_expert)?,
+        total: check::rowwise_or_unset("total_recv_tokens_per_rank", total)?,
+    })
+}
+
+fn dispatch(
+    layer: (&State, &Group),
+    [tokens, weights, recv_tokens, recv_weights]: [NVTETensor; 4],
+    windows: [NVTECommWindow; 4],
+    prepared: (bool, cudaStream_t),
+) -> Result<Dispatch> {
+    let names = ["tokens_win", "topk_weights_win", "recv_tokens_win", "recv_topk_weights_win"];
+    for (name, window) in names.iter().zip(&windows) {
+        no_window(name, window)?;
+    }
+    let tokens = check::tensor("tokens", tokens)?;
+    let recv_tokens = check::tensor("recv_tokens", recv_tokens)?;
+    let weights = check::rowwise_or_unset("topk_weights", weights)?;
+    let recv_weights = check::rowwise_or_unset("recv_topk_weights", recv_weights)?;
+    let pair = [("topk_weights", &weights), ("recv_topk_weights", &recv_weights)];
+    let weights = weights.is_set().then_some(pair);
+    let (input, output) = (("tokens", &tokens), ("recv_tokens", &recv_tokens));
+    Dispatch::plan(layer, input, output, weights, prepared)
+}
+
+/// # Safety
+/// `config` is null or points to a struct of as many bytes as it says.
+unsafe fn layer(config: *const NVTEEpLayerConfig) -> Result<Layer> {
+    // SAFETY: the caller's promise.
+    Layer::of_config(&unsafe { self::config("layer_cfg", config, 24)? })
+}
+
+/// A config that says how large it is, in its first field; what lies beyond is 0. 0 means `least` bytes.
+///
+/// # Safety
+/// `T` may be all zeros, and `config` is null or points to as many bytes as its first field says.
+unsafe fn config<T: Copy>(name: &str, config: *const T, least: usize) -> Result<T> {
+    check::address(name, config)?;
+    // SAFETY: the caller's promise; the address is neither null nor misaligned.
+    let size = match unsafe { config.cast::<usize>().read() } {
+        0 => least,
+        size => size,
+    };
+    if size < least {
+        let expected = format!("0, or {least} or more");
+        return Err(Error::argument(format!("{name}.struct_size"), expected, size));
+    }
+    let mut copy = MaybeUninit::<T>::zeroed();
+    let bytes = size.min(size_of::<T>());
+    // SAFETY: both have as many bytes, and any values are valid.
+    unsafe {
+        copy.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(config.cast(), bytes);
+        Ok(copy.assume_init())
+    }
+}

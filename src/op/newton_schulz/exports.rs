@@ -1,0 +1,75 @@
+//! C functions of newton_schulz.h.
+#![allow(unsafe_code, clippy::missing_safety_doc, clippy::too_many_arguments)]
+
+use super::*;
+use crate::error::{Handle, guard};
+use crate::op::ranks;
+
+/// Creates a context for Newton-Schulz iterations on a matrix that is distributed over `nranks` ranks, of which
+/// there may be one. Then `comm` is not looked at and may be null. Destroy it with
+/// `nvte_cusolvermp_ctx_destroy`.
+///
+/// Errors: a rank that is not one of them; more ranks than one (`NVTEX_UNSUPPORTED`). Returns null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_cusolvermp_ctx_create(
+    comm: ncclComm_t,
+    nranks: i32,
+    rank: i32,
+) -> *mut NVTECusolverMpCtx {
+    let _ = comm;
+    guard("nvte_cusolvermp_ctx_create", || {
+        let instead = "gather the matrix and iterate on one rank, with a context of 1 rank";
+        ranks::one_rank(("nranks", nranks), Some(rank), "a sum of Gram matrices", instead)?;
+        Ok(Handle(CONTEXTS.insert(Default::default())?.cast()))
+    })
+    .0
+}
+
+/// Destroys a context and its memory, which no work and no graph may use any more. Null is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_cusolvermp_ctx_destroy(ctx: *mut NVTECusolverMpCtx) {
+    guard("nvte_cusolvermp_ctx_destroy", || ranks::destroy(&CONTEXTS, ctx.cast()));
+}
+
+/// Iterates `x = a x + b (x x^T) x + c (x x^T)^2 x` in place, with a, b and c of each iteration from
+/// `coefficients`: for coefficients that suit the singular values of x, these come near to 1. x is not
+/// normalised before.
+///
+/// Shapes: x `[m, n]`, any sizes; `coefficients` (on the host) `num_coefficients` numbers, which must be
+/// `3 * num_iterations`: a, b, c, a, b, c, ...
+/// Dtypes: Float32, Float16, BFloat16. The three products of an iteration are summed in float32, and rounded to
+/// the dtype of x; products of Float32 are those of `nvte_cublas_gemm`.
+/// Memory: the context keeps that of two matrices of the smaller side of x, and of one like x, for each stream;
+/// it is allocated when a call needs more than those before. A captured graph uses it when it is replayed.
+/// Empty x, no iterations: nothing is written.
+/// Errors: other shapes, dtypes or numbers of coefficients; negative sizes; a null or misaligned x.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvte_newton_schulz(
+    ctx: *mut NVTECusolverMpCtx,
+    m: i64,
+    n: i64,
+    x: NVTETensor,
+    num_iterations: i64,
+    coefficients: *const f32,
+    num_coefficients: i64,
+    caller_stream: cudaStream_t,
+) {
+    guard("nvte_newton_schulz", || {
+        let context = CONTEXTS.get("ctx", ctx.cast())?;
+        let x = check::tensor("x", x)?;
+        if num_iterations < 0 {
+            return Err(Error::argument("num_iterations", "0 or more", num_iterations));
+        }
+        let expected = num_iterations.saturating_mul(3);
+        let count = usize::try_from(num_coefficients).ok().filter(|_| num_coefficients == expected);
+        let Some(count) = count else {
+            let expected = format!("{expected} (3 for each of {num_iterations} iterations)");
+            return Err(Error::argument("num_coefficients", expected, num_coefficients));
+        };
+        let count = ("num_coefficients", count);
+        // SAFETY: the caller vouches for the array.
+        let coefficients = unsafe { check::slice("coefficients", coefficients, count)? };
+        let (coefficients, _) = coefficients.as_chunks::<3>();
+        Iterations::plan(&x, [m, n], coefficients)?.run(&context, caller_stream)
+    });
+}
