@@ -1,8 +1,9 @@
 //! fork(): the child keeps only the thread that called it, so a lock that another thread of the parent
 //! held at that moment would stay locked in the child for ever. Around every fork the library
 //! therefore takes its own locks for a moment: none is held by another thread then, and what they
-//! protect is whole. This covers handles, errors and values that are computed once. It does not cover
-//! layers: one that another thread was running when the process forked cannot be used in the child.
+//! protect is whole. This covers handles, errors, groups of expert parallelism, and values that are
+//! computed once. It does not cover layers and contexts: one that another thread was using when the process
+//! forked cannot be used in the child.
 //! Messages need no lock (see `stderr.rs`). The handlers, which know all locks, are in `start.rs`.
 
 use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};

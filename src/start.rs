@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::fork::Held;
-use crate::{backend, cpu_table, fork, handle, tensor};
+use crate::{backend, cpu_table, fork, handle, op, tensor};
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,7 @@ extern "C" fn prepare() {
         let mut held = held.borrow_mut();
         held.push(fork::hold(deadline));
         held.push(tensor::hold(deadline));
+        held.push(op::ep::hold(deadline));
         held.extend(handle::hold(deadline));
     });
 }

@@ -460,6 +460,8 @@ static void test_wrong(void) {
            "recv_tokens.data: expected memory apart from tokens.data");
   DISPATCH(tokens, none, tensor(memory->ptr, kNVTEFloat32, SHAPE(2, COLS)), none,
            "recv_tokens.data: expected memory apart from handle_mem.data");
+  DISPATCH(tokens, weights, recv, tensor(out->ptr, kNVTEFloat32, SHAPE(ROWS)),
+           "recv_topk_weights.data: expected memory apart from recv_tokens.data");
   DISPATCH(tokens, weights, recv, none, "recv_topk_weights.shape: expected [16], got [0]");
   DISPATCH(tokens, tensor(w_in->ptr, kNVTEFloat32, SHAPE(4, TOPK)), recv, recv_w,
            "topk_weights.shape: expected [8, top_k], got [4, 2]");
@@ -504,6 +506,14 @@ static void test_wrong(void) {
   nvte_ep_combine(handle, recv, kNoWindow, tensor(out->ptr, kNVTEFloat32, SHAPE(TOKENS, COLS)),
                   NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "result.data: expected memory apart from expert_out.data");
+  nvte_ep_dispatch_bwd(handle, recv, kNoWindow, recv_w, kNoWindow, tokens,
+                       tensor(w_out->ptr, kNVTEFloat32, SHAPE(TOKENS, TOPK)), NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,
+               "grad_topk_weights.data: expected memory apart from g_recv_topk_weights.data");
+  nvte_ep_dispatch_bwd(handle, recv, kNoWindow, recv_w, kNoWindow, tokens,
+                       tensor(x->ptr, kNVTEFloat32, SHAPE(TOKENS, TOPK)), NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,
+               "grad_topk_weights.data: expected memory apart from grad_tokens.data");
   nvte_ep_dispatch_bwd(handle, recv, kNoWindow, recv_w, kNoWindow, tokens,
                        tensor(w_in->ptr, kNVTEFloat32, SHAPE(7, TOPK)), NULL);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "grad_topk_weights.shape: expected [8, top_k], got [7, 2]");

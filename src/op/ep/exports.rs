@@ -160,6 +160,8 @@ pub unsafe extern "C-unwind" fn nvte_ep_combine(
         let result = plain("result", result)?;
         let (input, output) = (("expert_out", &expert_out), ("result", &result));
         let sums = sums((&state, &group), input, output)?;
+        let none = ("", &Buffer::UNSET);
+        apart(&state, [input, none], [output, none])?;
         state.check_plan("result", sums.tokens, None, stream)?;
         run_sums(&sums, stream)
     });
@@ -189,11 +191,12 @@ pub unsafe extern "C-unwind" fn nvte_ep_dispatch_bwd(
         let (grad, grad_tokens) = (plain("grad", grad)?, plain("grad_tokens", grad_tokens)?);
         let received = check::rowwise("g_recv_topk_weights", g_recv_topk_weights)?;
         let weights = check::rowwise("grad_topk_weights", grad_topk_weights)?;
-        let (input, output) = (("grad", &grad), ("grad_tokens", &grad_tokens));
-        let sums = sums((&state, &group), input, output)?;
-        let (input, output) = (("g_recv_topk_weights", &received), ("grad_topk_weights", &weights));
-        let (weights, topk) =
-            weight_grads(&state, input, output, (sums.tokens, matrix("grad", &grad)?.0))?;
+        let inputs = [("grad", &grad), ("g_recv_topk_weights", &received)];
+        let outputs = [("grad_tokens", &grad_tokens), ("grad_topk_weights", &weights)];
+        let sums = sums((&state, &group), inputs[0], outputs[0])?;
+        let sizes = (sums.tokens, sums.rows);
+        let (weights, topk) = weight_grads(&state, inputs[1], outputs[1], sizes)?;
+        apart(&state, inputs, outputs)?;
         state.check_plan("grad_topk_weights", sums.tokens, Some(topk), stream)?;
         run_sums(&sums, stream)?;
         run_sums(&weights, stream)

@@ -9,12 +9,15 @@ use crate::backend::{self, args::*};
 use crate::check::{self, Memory};
 use crate::device_check;
 use crate::error::{Error, Result};
+use crate::fork::{self, Held};
 use crate::tensor::{Buffer, Shape, Tensor, from_c};
 use crate::types::NVTEScalingMode::*;
 use crate::types::{NVTEDType::*, *};
 use std::ffi::{c_int, c_void};
+use std::fmt::Display;
 use std::ptr::{null, null_mut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// A group of one rank, as `nvte_ep_initialize` makes it.
 #[derive(Clone, Copy)]
@@ -32,6 +35,11 @@ static GROUPS: Mutex<Vec<(c_int, Group)>> = Mutex::new(Vec::new());
 
 fn groups() -> MutexGuard<'static, Vec<(c_int, Group)>> {
     GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Holds the lock of the groups until the result is dropped.
+pub(crate) fn hold(deadline: Instant) -> Box<dyn Held> {
+    Box::new(fork::patiently(deadline, || GROUPS.try_lock()))
 }
 
 /// A number of a config, which may not be below `least`.
@@ -337,9 +345,10 @@ fn check_overflow(args: &ExpertRowsArgs, stream: cudaStream_t) -> Result<()> {
                 .map(|chosen| chosen.into_iter().map(i64::from).collect()),
         }
     };
+    let Some(chosen) = chosen else { return Ok(()) };
     let mut lengths = backend::memory::reserve::<usize>("rows of experts", args.experts)?;
     lengths.resize(args.experts, 0);
-    for expert in chosen.unwrap_or_default() {
+    for expert in chosen {
         if let Some(length) = usize::try_from(expert).ok().and_then(|e| lengths.get_mut(e)) {
             *length += 1;
         }
@@ -367,20 +376,15 @@ impl Move {
     /// Of rows of `width` bytes, which are even; the map says for each of `choices` of each input row which row
     /// of the output it becomes.
     fn new(
-        (input_name, input): (&dyn std::fmt::Display, *mut c_void),
-        (output_name, output): (&dyn std::fmt::Display, *mut c_void),
+        (input_name, input): (impl Display, *mut c_void),
+        (output_name, output): (impl Display, *mut c_void),
         [input_rows, output_rows, width]: [usize; 3],
         (map, choices): (*const i32, usize),
-        state: &State,
     ) -> Result<Self> {
-        for (name, ptr) in [(input_name, input), (output_name, output)] {
-            check::raw_pointer(name, ptr, 0, kNVTEFloat16)?;
-        }
-        let bytes = output_rows * width;
-        let inputs = [Memory::new(input_name, input, input_rows * width), state.memory()];
-        check::apart(&inputs, &[Memory::new(output_name, output, bytes)])?;
+        check::raw_pointer(input_name, input, 0, kNVTEFloat16)?;
+        check::raw_pointer(output_name, output, 0, kNVTEFloat16)?;
         Ok(Self {
-            zeros: MemsetArgs { ptr: output, bytes, value: 0 },
+            zeros: MemsetArgs { ptr: output, bytes: output_rows * width, value: 0 },
             // Without probabilities elements are copied bit by bit, so that any elements of 2 bytes will do.
             rows: PermuteArgs {
                 input,
@@ -449,12 +453,11 @@ impl Dispatch {
         }
         check::dtype(output_name, output.rowwise.dtype, &[dtype])?;
         let pair = |field: &str, from: &Buffer, to: &Buffer, width: usize| {
-            let input_name = format!("{input_name}.{field}");
-            let output_name = format!("{output_name}.{field}");
-            let from = check::pointer(&input_name, from)?;
-            let to = check::pointer(&output_name, to)?;
-            let (input, output) = ((&input_name as _, from), (&output_name as _, to));
-            Move::new(input, output, [tokens, rows, width], (state.map, state.planes), state)
+            let input_name = format_args!("{input_name}.{field}");
+            let output_name = format_args!("{output_name}.{field}");
+            let from = (input_name, check::pointer(input_name, from)?);
+            let to = (output_name, check::pointer(output_name, to)?);
+            Move::new(from, to, [tokens, rows, width], (state.map, state.planes))
         };
         let width = cols * dtype.bits() / 8;
         let data = pair("data", &input.rowwise, &output.rowwise, width)?;
@@ -465,6 +468,20 @@ impl Dispatch {
             let (from, to) = (&input.rowwise_scale_inv, &output.rowwise_scale_inv);
             scales = Some(pair("scale_inv", from, to, pitch)?);
         }
+        let [sent_weights, received_weights] = weights.unwrap_or([("", &Buffer::UNSET); 2]);
+        check::apart(
+            &[
+                Memory::of(&format_args!("{input_name}.data"), &input.rowwise),
+                Memory::of(&format_args!("{input_name}.scale_inv"), &input.rowwise_scale_inv),
+                Memory::of(&format_args!("{}.data", sent_weights.0), sent_weights.1),
+                state.memory(),
+            ],
+            &[
+                Memory::of(&format_args!("{output_name}.data"), &output.rowwise),
+                Memory::of(&format_args!("{output_name}.scale_inv"), &output.rowwise_scale_inv),
+                Memory::of(&format_args!("{}.data", received_weights.0), received_weights.1),
+            ],
+        )?;
         let mut topk = None;
         let weights = weights.map(|[(input_name, input), (output_name, output)]| {
             let (weight_tokens, choices) = matrix(input_name, input)?;
@@ -475,9 +492,9 @@ impl Dispatch {
             state.check_topk(input_name, choices)?;
             topk = Some(choices);
             let from = floats(input_name, input)?;
-            let to = received_weights(output_name, output, rows)?;
+            let to = weight_of_rows(output_name, output, rows)?;
             let sizes = [tokens * choices, rows, 4];
-            Move::new((&input_name, from), (&output_name, to), sizes, (state.rows, 1), state)
+            Move::new((input_name, from), (output_name, to), sizes, (state.rows, 1))
         });
         let weights = weights.transpose()?;
         if prepared {
@@ -498,7 +515,7 @@ fn floats(name: &str, buffer: &Buffer) -> Result<*mut c_void> {
 }
 
 /// Address of a weight for each row.
-fn received_weights(name: &str, buffer: &Buffer, rows: usize) -> Result<*mut c_void> {
+fn weight_of_rows(name: &str, buffer: &Buffer, rows: usize) -> Result<*mut c_void> {
     check::shape(name, &buffer.shape, &Shape::new(&[rows]))?;
     floats(name, buffer)
 }
@@ -534,15 +551,20 @@ fn scale_pitch(
     }
 }
 
-/// Refuses an output that overlaps its input or the state.
-fn apart(
-    state: &State,
-    (input_name, input): Named<Buffer>,
-    (output_name, output): Named<Buffer>,
-) -> Result<()> {
+/// Refuses outputs that overlap an input, the state or each other.
+fn apart(state: &State, inputs: [Named<Buffer>; 2], outputs: [Named<Buffer>; 2]) -> Result<()> {
+    let [(a, first), (b, second)] = inputs;
+    let [(c, third), (d, fourth)] = outputs;
     check::apart(
-        &[Memory::of(&format_args!("{input_name}.data"), input), state.memory()],
-        &[Memory::of(&format_args!("{output_name}.data"), output)],
+        &[
+            Memory::of(&format_args!("{a}.data"), first),
+            Memory::of(&format_args!("{b}.data"), second),
+            state.memory(),
+        ],
+        &[
+            Memory::of(&format_args!("{c}.data"), third),
+            Memory::of(&format_args!("{d}.data"), fourth),
+        ],
     )
 }
 
@@ -561,7 +583,7 @@ fn sums(
     }
     check::high_precision(input_name, input.dtype)?;
     check::dtype(output_name, output.dtype, &[input.dtype])?;
-    let args = UnpermuteArgs {
+    Ok(UnpermuteArgs {
         input: check::pointer(format_args!("{input_name}.data"), input)?,
         output: check::pointer(format_args!("{output_name}.data"), output)?,
         map: state.map,
@@ -571,9 +593,7 @@ fn sums(
         cols,
         rows: rows.min(i32::MAX as usize),
         dtype: input.dtype,
-    };
-    apart(state, (input_name, input), (output_name, output))?;
-    Ok(args)
+    })
 }
 
 /// The gradients of the weights: each is that of its row.
@@ -590,7 +610,7 @@ fn weight_grads(
     }
     state.check_topk(output_name, topk)?;
     let args = UnpermuteArgs {
-        input: received_weights(input_name, input, rows)?,
+        input: weight_of_rows(input_name, input, rows)?,
         output: floats(output_name, output)?,
         map: state.rows,
         probs: null(),
@@ -600,7 +620,6 @@ fn weight_grads(
         rows: rows.min(i32::MAX as usize),
         dtype: kNVTEFloat32,
     };
-    apart(state, (input_name, input), (output_name, output))?;
     Ok((args, topk))
 }
 
