@@ -318,7 +318,7 @@ static void test_errors(void) {
     for (size_t i = 0; i < COUNT(shapes); i++) {
       nvte_scaled_masked_softmax_forward(good, tensor(any->ptr, kNVTEByte, shapes[i]), good, 1,
                                          NULL);
-      EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, ": mask.shape", "[3 or 1, 1, 4, 8]");
+      EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, name, ": mask.shape", "[3 or more, or 1, 1, 4, 8]");
     }
     nvte_scaled_masked_softmax_forward(good, tensor(any->ptr, kNVTEInt32, SHAPE(1, 1, 4, 8)), good,
                                        1, NULL);

@@ -103,7 +103,7 @@ __device__ __forceinline__ float score_of(const Args &a, float x) {
 
 template <class T, bool kAll, int V, int C>
 __global__ void __launch_bounds__(32 * kWarps) held_kernel(const __grid_constant__ Args a) {
-  using G = std::conditional_t<kAll, F32, T>;
+  using G = std::conditional_t<kAll, RuntimeFloat, T>;
   constexpr int N = V * C;
   constexpr uint32_t kVector = (1u << V) - 1;
   griddepcontrol_wait();
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(32 * kWarps) held_kernel(const __grid_constant
       const unsigned e = lane_element<V>(c);
       const bool some = e < a.experts && (routed >> (c * V) & kVector) != 0;
       values[c] = load<F32, V>(a.intermediate, row + e, some || (everywhere && e < a.experts));
-      grads[c] = load<G, V>(a.dtype, a.grad, row + e, some);
+      grads[c] = load<G, V>(a.grad_dtype, a.grad, row + e, some);
     }
     float x[N], y[N], g[N], sum = 0.0f, dot = 0.0f;
 #pragma unroll
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(32 * kWarps) held_kernel(const __grid_constant
       const bool inside = lane_element<V>(c) < a.experts;
       float xs[V], gs[V];
       to_float(values[c], xs);
-      to_float(a.dtype, grads[c], gs);
+      to_float(a.grad_dtype, grads[c], gs);
 #pragma unroll
       for (int j = 0; j < V; ++j) {
         const int i = c * V + j;
@@ -272,7 +272,6 @@ __global__ void __launch_bounds__(32 * kWarps) chosen_kernel(const __grid_consta
 // over the row.
 template <bool kAll>
 __global__ void __launch_bounds__(32 * kWarps) long_kernel(const __grid_constant__ Args a) {
-  using G = std::conditional_t<kAll, F32, RuntimeFloat>;
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const unsigned lane = threadIdx.x % 32;
@@ -284,7 +283,7 @@ __global__ void __launch_bounds__(32 * kWarps) long_kernel(const __grid_constant
     const size_t row = token * a.experts;
     auto grad = [&](size_t e) {
       float g[1];
-      load_floats<G>(a.dtype, a.grad, row + e, g);
+      load_floats<RuntimeFloat>(a.grad_dtype, a.grad, row + e, g);
       return g[0] * a.scaling_factor;
     };
     auto for_each_routed = [&](auto &&body) {
@@ -332,7 +331,7 @@ using Size = std::integral_constant<int, N>;
 template <bool kAll>
 NVTEXOutcome run(const Args &a, cudaStream_t stream) {
   const bool vectors = a.experts % 4 == 0 && aligned(a.intermediate, 16) &&
-                       aligned(a.grad, 4 * (kAll ? 4 : float_bytes(a.dtype))) &&
+                       aligned(a.grad, 4 * float_bytes(a.grad_dtype)) &&
                        aligned(a.grad_logits, 4 * float_bytes(a.dtype)) &&
                        aligned(a.routing.bytes, 4);
   const size_t blocks = ceil_div(a.tokens, kWarps);

@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(32 * kWarps, V *C <= 8 ? 7 : 1)
     warp_kernel(const __grid_constant__ Args a) {
   constexpr int N = V * C;
   constexpr bool kAll = kForm == Form::kAll;
-  using P = std::conditional_t<kAll, F32, T>;
+  using P = std::conditional_t<kAll, RuntimeFloat, T>;
   __shared__ uint64_t slots[kWarps][kMostChosen];
   const size_t step = size_t{gridDim.x} * kWarps;
   size_t token = size_t{blockIdx.x} * kWarps + threadIdx.x / 32;
@@ -424,7 +424,8 @@ __global__ void __launch_bounds__(32 * kWarps, V *C <= 8 ? 7 : 1)
 #pragma unroll
       for (int j = 0; j < V; ++j) part[j] = s[c * V + j];
       if (inside[c]) {
-        store<P>(a.dtype, a.probs, token * a.experts + lane_element<V>(c), part);
+        store<P>(kAll ? a.probs_dtype : a.dtype, a.probs, token * a.experts + lane_element<V>(c),
+                 part);
       }
     }
   }
@@ -510,7 +511,6 @@ __device__ Choice choose_by_digits(const Key &key, size_t begin, size_t end, siz
 template <bool kAll>
 __global__ void __launch_bounds__(kBlock)
     block_kernel(const __grid_constant__ Args a, bool cached) {
-  using P = std::conditional_t<kAll, F32, RuntimeFloat>;
   extern __shared__ uint32_t keys[];
   __shared__ Shared shared;
   const size_t experts = a.experts;
@@ -650,7 +650,7 @@ __global__ void __launch_bounds__(kBlock)
       const bool in = kAll || chosen(i);
       const float p = in ? value(i) * weight : 0.0f;
       const float out[1] = {kAll ? p : in ? a.scaling_factor * p : 0.0f};
-      store<P>(a.dtype, a.probs, token * experts + i, out);
+      store<RuntimeFloat>(kAll ? a.probs_dtype : a.dtype, a.probs, token * experts + i, out);
     });
     // A key that is not in shared memory may need the group scores until here.
     auto middle = [&](size_t i) {
@@ -714,7 +714,7 @@ NVTEXOutcome launch_vectors(const Args &a, cudaStream_t stream) {
 template <bool kAll>
 NVTEXOutcome run(const Args &a, cudaStream_t stream) {
   const bool vectors = a.experts % 4 == 0 && aligned(a.logits, 4 * float_bytes(a.dtype)) &&
-                       aligned(a.probs, 4 * (kAll ? 4 : float_bytes(a.dtype))) &&
+                       aligned(a.probs, 4 * float_bytes(a.probs_dtype)) &&
                        aligned(a.intermediate, 16) && aligned(a.routing.bytes, 4) &&
                        aligned(a.expert_bias, 4 * float_bytes(a.bias_dtype));
   const size_t lanes = a.groups > 0 ? a.experts / a.groups / 4 : 1;

@@ -67,6 +67,7 @@ pub fn router_forward(rng: &mut Rng, _: usize) -> Case {
             pre_softmax: false,
             all: false,
             dtype,
+            probs_dtype: dtype,
             bias_dtype: dtype,
         };
         entry(side, side.table.router_forward, args)
@@ -88,7 +89,8 @@ pub fn router_backward(rng: &mut Rng, _: usize) -> Case {
     // Scores of 1/4 to 3/4, so that sums are no small differences.
     let scores = (0..tokens * experts).map(|_| 0.5 + 0.25 * rng.unit()).collect::<Vec<_>>();
     let scores = b.floats(scores);
-    let grad = b.units(rng, if all { kNVTEFloat32 } else { dtype }, tokens * experts, 1.0);
+    let grad_dtype = if all && rng.below(2) == 0 { kNVTEFloat32 } else { dtype };
+    let grad = b.units(rng, grad_dtype, tokens * experts, 1.0);
     let map: Vec<u8> = (0..tokens * experts)
         .map(|i| u8::from((i % experts * 7 + i / experts) % experts < topk))
         .collect();
@@ -114,6 +116,7 @@ pub fn router_backward(rng: &mut Rng, _: usize) -> Case {
                 pre_softmax,
                 all,
                 dtype,
+                grad_dtype,
             };
             entry(side, side.table.router_backward, args)
         },

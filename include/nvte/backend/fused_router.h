@@ -64,7 +64,7 @@ typedef struct NVTEXRouting {
  * chosen logits if not `pre_softmax`.
  *
  * `all`: the scores of all experts, normalised over them (`s / (sum s + 1e-20)` for any `topk`; the
- * softmax as it is), are the probabilities, in float32; the choice goes by them. No bias, groups, cutoff.
+ * softmax as it is), are the probabilities; the choice goes by them. No bias, groups, cutoff.
  */
 typedef struct NVTEXRouterForwardArgs {
   const void *logits;
@@ -108,9 +108,13 @@ typedef struct NVTEXRouterForwardArgs {
   bool pre_softmax;
   bool all;
   /**
-   * F32, F16 or BF16, of the logits, and of the probabilities unless `all`.
+   * F32, F16 or BF16, of the logits.
    */
   NVTEDType dtype;
+  /**
+   * Of the probabilities: `dtype`, or if `all` also F32.
+   */
+  NVTEDType probs_dtype;
   /**
    * F32, F16 or BF16.
    */
@@ -134,7 +138,7 @@ typedef struct NVTEXRouterBackwardArgs {
   struct NVTEXRouting routing;
   const float *intermediate;
   /**
-   * `[tokens, experts]`, of `dtype`; F32 if `all`.
+   * `[tokens, experts]`, of `grad_dtype`.
    */
   const void *grad;
   /**
@@ -152,9 +156,13 @@ typedef struct NVTEXRouterBackwardArgs {
    */
   bool all;
   /**
-   * F32, F16 or BF16.
+   * F32, F16 or BF16, of the gradients of the logits.
    */
   NVTEDType dtype;
+  /**
+   * Of the gradients of the probabilities: `dtype`, or if `all` also F32.
+   */
+  NVTEDType grad_dtype;
 } NVTEXRouterBackwardArgs;
 
 /**

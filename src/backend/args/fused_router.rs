@@ -44,7 +44,7 @@ pub struct Routing {
 /// chosen logits if not `pre_softmax`.
 ///
 /// `all`: the scores of all experts, normalised over them (`s / (sum s + 1e-20)` for any `topk`; the
-/// softmax as it is), are the probabilities, in float32; the choice goes by them. No bias, groups, cutoff.
+/// softmax as it is), are the probabilities; the choice goes by them. No bias, groups, cutoff.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RouterForwardArgs {
@@ -72,8 +72,10 @@ pub struct RouterForwardArgs {
     /// False unless the score is the softmax; true if that and `all`.
     pub pre_softmax: bool,
     pub all: bool,
-    /// F32, F16 or BF16, of the logits, and of the probabilities unless `all`.
+    /// F32, F16 or BF16, of the logits.
     pub dtype: NVTEDType,
+    /// Of the probabilities: `dtype`, or if `all` also F32.
+    pub probs_dtype: NVTEDType,
     /// F32, F16 or BF16.
     pub bias_dtype: NVTEDType,
 }
@@ -92,7 +94,7 @@ pub struct RouterBackwardArgs {
     /// Unused if `all`.
     pub routing: Routing,
     pub intermediate: *const f32,
-    /// `[tokens, experts]`, of `dtype`; F32 if `all`.
+    /// `[tokens, experts]`, of `grad_dtype`.
     pub grad: *const c_void,
     /// `[tokens, experts]`
     pub grad_logits: *mut c_void,
@@ -104,8 +106,10 @@ pub struct RouterBackwardArgs {
     pub pre_softmax: bool,
     /// Every expert is routed, whatever `routing` says.
     pub all: bool,
-    /// F32, F16 or BF16.
+    /// F32, F16 or BF16, of the gradients of the logits.
     pub dtype: NVTEDType,
+    /// Of the gradients of the probabilities: `dtype`, or if `all` also F32.
+    pub grad_dtype: NVTEDType,
 }
 
 /// Counts distances to the cutoff: for every token t and expert e,

@@ -8,7 +8,8 @@ use crate::backend::args::{
 use crate::backend::buf::{Buf, load};
 use crate::backend::pool::{chunks_mut, parallel};
 use crate::numeric::{BF16, Element, F32, dispatch};
-use crate::types::{NVTEDType, cudaStream_t};
+use crate::types::NVTEDType::{self, kNVTEFloat32};
+use crate::types::cudaStream_t;
 use RouterScore::*;
 use std::cmp::Reverse;
 use std::ffi::c_void;
@@ -143,7 +144,11 @@ pub(crate) unsafe extern "C-unwind" fn router_forward(
     dispatch!(a.dtype, [F32, F16, BF16], T => {
         // SAFETY: the caller vouches for the arguments, and `T` is the dtype of the logits.
         unsafe {
-            if a.all { forward_as::<T, F32>(a) } else { forward_as::<T, T>(a) }
+            if a.probs_dtype == kNVTEFloat32 {
+                forward_as::<T, F32>(a)
+            } else {
+                forward_as::<T, T>(a)
+            }
         };
         Outcome::OK
     }, else Outcome::unimplemented("router: dtype"))
@@ -260,7 +265,11 @@ pub(crate) unsafe extern "C-unwind" fn router_backward(
     dispatch!(a.dtype, [F32, F16, BF16], T => {
         // SAFETY: the caller vouches for the arguments, and `T` is the dtype of the gradients.
         unsafe {
-            if a.all { backward_as::<T, F32>(a) } else { backward_as::<T, T>(a) }
+            if a.grad_dtype == kNVTEFloat32 {
+                backward_as::<T, F32>(a)
+            } else {
+                backward_as::<T, T>(a)
+            }
         };
         Outcome::OK
     }, else Outcome::unimplemented("router: dtype"))

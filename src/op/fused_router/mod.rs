@@ -205,6 +205,7 @@ fn forward_args(rule: &Rule, tensors: &Tensors) -> Result<RouterForwardArgs> {
         pre_softmax: score == NVTEX_ROUTER_SOFTMAX && rule.use_pre_softmax != 0,
         all: false,
         dtype,
+        probs_dtype: dtype,
         bias_dtype,
     })
 }
@@ -214,24 +215,16 @@ fn floats(name: &str, buffer: &Buffer, dims: &[usize]) -> Result<*mut f32> {
     Ok(data(name, buffer, dims, kNVTEFloat32)?.cast())
 }
 
-/// Scores of all experts, or their gradients: float32, but the extension for JAX declares them in the
-/// dtype of the logits, so that its word has to be taken for their memory.
+/// Scores of all experts, or their gradients, and their dtype: Float32, or that of the logits, in which
+/// the extension for JAX declares and allocates them.
 fn all_scores(
     name: &str,
     buffer: &Buffer,
     dims: &[usize],
     logits_dtype: NVTEDType,
-) -> Result<*mut c_void> {
-    if buffer.dtype != logits_dtype {
-        return data(name, buffer, dims, kNVTEFloat32);
-    }
-    check::shape(name, &buffer.shape, &Shape::new(dims))?;
-    check::raw_pointer(
-        format_args!("{name}.data"),
-        buffer.ptr(),
-        buffer.shape.numel(),
-        kNVTEFloat32,
-    )
+) -> Result<(*mut c_void, NVTEDType)> {
+    let dtype = if buffer.dtype == logits_dtype { logits_dtype } else { kNVTEFloat32 };
+    Ok((data(name, buffer, dims, dtype)?, dtype))
 }
 
 /// The map or the indices of `sizes`, of which one is there.
@@ -258,14 +251,14 @@ fn run_forward(args: &RouterForwardArgs, probs: &str, stream: cudaStream_t) -> R
 }
 
 fn forward_apart(args: &RouterForwardArgs, probs: &str) -> Result<()> {
-    let &RouterForwardArgs { tokens, experts, topk, dtype, bias_dtype, .. } = args;
+    let &RouterForwardArgs { tokens, experts, topk, dtype, bias_dtype, probs_dtype, .. } = args;
     let (numel, size) = (tokens * experts, dtype.bits() / 8);
     let inputs = [
         Memory::new(&"logits.data", args.logits, numel * size),
         Memory::new(&"expert_bias.data", args.expert_bias, experts * bias_dtype.bits() / 8),
     ];
     let outputs = [
-        Memory::new(&probs, args.probs, numel * if args.all { 4 } else { size }),
+        Memory::new(&probs, args.probs, numel * probs_dtype.bits() / 8),
         routing_memory(&args.routing, tokens, experts, topk),
         Memory::new(&"intermediate_output.data", args.intermediate, numel * 4),
         Memory::new(&"cutoff.data", args.cutoff, tokens * 4),
@@ -275,12 +268,12 @@ fn forward_apart(args: &RouterForwardArgs, probs: &str) -> Result<()> {
 
 /// Runs a backward whose tensors do not overlap; `grad` is what its input is called.
 fn run_backward(args: &RouterBackwardArgs, grad: &str, stream: cudaStream_t) -> Result<()> {
-    let &RouterBackwardArgs { tokens, experts, topk, dtype, .. } = args;
+    let &RouterBackwardArgs { tokens, experts, topk, dtype, grad_dtype, .. } = args;
     let (numel, size) = (tokens * experts, dtype.bits() / 8);
     let inputs = [
         routing_memory(&args.routing, tokens, experts, topk),
         Memory::new(&"intermediate_output.data", args.intermediate, numel * 4),
-        Memory::new(&grad, args.grad, numel * if args.all { 4 } else { size }),
+        Memory::new(&grad, args.grad, numel * grad_dtype.bits() / 8),
     ];
     let output = Memory::new(&"grad_logits.data", args.grad_logits, numel * size);
     check::apart(&inputs, &[output])?;
@@ -422,6 +415,7 @@ fn backward(
         pre_softmax: score == NVTEX_ROUTER_SOFTMAX && rule.use_pre_softmax != 0,
         all: false,
         dtype,
+        grad_dtype: dtype,
     };
     run_backward(&args, "grad_probs.data", stream)
 }
@@ -431,10 +425,11 @@ fn scores(rule: &Rule, tensors: &Tensors, stream: cudaStream_t) -> Result<()> {
     let sizes = Sizes::new(rule.num_tokens, rule.num_experts, rule.topk)?;
     let score = score(rule.score_function)?;
     let (logits, dtype) = typed("logits", &tensors.logits, &sizes.all(), check::HIGH_PRECISION)?;
+    let (probs, probs_dtype) = all_scores("scores", &tensors.probs, &sizes.all(), dtype)?;
     let args = RouterForwardArgs {
         logits,
         expert_bias: null(),
-        probs: all_scores("scores", &tensors.probs, &sizes.all(), dtype)?,
+        probs,
         routing: routing(&tensors.experts, &sizes)?,
         intermediate: floats("intermediate_output", &tensors.intermediate, &sizes.all())?,
         cutoff: null_mut(),
@@ -448,6 +443,7 @@ fn scores(rule: &Rule, tensors: &Tensors, stream: cudaStream_t) -> Result<()> {
         pre_softmax: score == NVTEX_ROUTER_SOFTMAX,
         all: true,
         dtype,
+        probs_dtype,
         bias_dtype: dtype,
     };
     run_forward(&args, "scores.data", stream)
@@ -463,10 +459,11 @@ fn scores_backward(
     let score = score(rule.score_function)?;
     let dims = [tokens, experts];
     let (output, dtype) = typed("grad_logits", grad_logits, &dims, check::HIGH_PRECISION)?;
+    let (grad, grad_dtype) = all_scores("grad_scores", grad_scores, &dims, dtype)?;
     let args = RouterBackwardArgs {
         routing: NO_ROUTING,
         intermediate: floats("intermediate_output", intermediate, &dims)?,
-        grad: all_scores("grad_scores", grad_scores, &dims, dtype)?,
+        grad,
         grad_logits: output,
         tokens,
         experts,
@@ -476,6 +473,7 @@ fn scores_backward(
         pre_softmax: score == NVTEX_ROUTER_SOFTMAX,
         all: true,
         dtype,
+        grad_dtype,
     };
     run_backward(&args, "grad_scores.data", stream)
 }

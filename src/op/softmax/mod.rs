@@ -67,7 +67,8 @@ fn forward(
     run(&args, stream)
 }
 
-/// The bytes of a mask `[b or 1, 1, s_q, s_k]`, and for how many matrices each of its matrices is.
+/// The bytes of a mask `[b or more, 1, s_q, s_k]` or `[1, 1, s_q, s_k]`, and for how many matrices each of its
+/// matrices is. (The extension for JAX declares as many matrices as one of them has elements.)
 fn mask_bytes(mask: &Buffer, scores: &Shape) -> Result<(*const u8, usize)> {
     let &[batch, heads, queries, keys] = scores.dims() else { unreachable!("checked by dims()") };
     if !mask.is_set() {
@@ -76,9 +77,9 @@ fn mask_bytes(mask: &Buffer, scores: &Shape) -> Result<(*const u8, usize)> {
     check::dtype("mask", mask.dtype, &[NVTEDType::kNVTEByte])?;
     let per_mask = match *mask.shape.dims() {
         [1, 1, q, k] if (q, k) == (queries, keys) => batch * heads,
-        [b, 1, q, k] if (b, q, k) == (batch, queries, keys) => heads,
+        [b, 1, q, k] if b >= batch && (q, k) == (queries, keys) => heads,
         _ => {
-            let expected = format!("[{batch} or 1, 1, {queries}, {keys}]");
+            let expected = format!("[{batch} or more, or 1, 1, {queries}, {keys}]");
             return Err(Error::argument("mask.shape", expected, mask.shape));
         }
     };
