@@ -341,6 +341,9 @@ def logits_of(tokens, experts, dtype):
     experts=((8, 2), (64, 6), (256, 8)),
     aux=(False, True),
     form=("bytemap", "bitmap_u8"),
+    # The other library writes scores of float32 into the half as large array that the front end
+    # allocates for logits of bfloat16, so that its results are no reference.
+    when=lambda p: p.dtype == "fp32" or not p.aux,
 )
 def topk(p):
     logits = logits_of(129, p.experts[0], p.dtype)
