@@ -537,9 +537,14 @@ static void finish_backward(Run *x) {
 // slots of no use.
 static void test_jax_packs(void) {
   static const NVTE_QKV_Layout layouts[] = {NVTE_BS3HD, NVTE_BSHD_BSHD_BSHD, NVTE_THD_THD_THD};
-  for (size_t l = 0; l < COUNT(layouts); l++) {
-    if (!case_begin("arguments of JAX, layout %d", (int)layouts[l])) continue;
+  for (size_t n = 0; n < 2 * COUNT(layouts); n++) {
+    const size_t l = n / 2;
+    const bool off_by_one = n % 2;
+    if (!case_begin("arguments of JAX, layout %d, off by one %d", (int)layouts[l], off_by_one)) {
+      continue;
+    }
     Run x = plain_run(layouts[l]);
+    x.c.softmax = off_by_one ? NVTE_OFF_BY_ONE_SOFTMAX : NVTE_VANILLA_SOFTMAX;
     if (layout_info(layouts[l]).together == 3) {
       x.p.hkv = 4, x.p.skv = 24, x.p.lk[0] = 24, x.p.lk[1] = 9;
     }
@@ -549,7 +554,7 @@ static void test_jax_packs(void) {
     x.c.starts[1][1] = (int)x.p.skv, x.c.tokens[1] = x.c.starts[1][2] = 2 * (int)x.p.skv;
     build_forward(&x);
     x.bias = tensor(NULL, kNVTEBFloat16, SHAPE(0, 0, x.p.sq, x.p.skv));
-    x.sink = tensor(NULL, kNVTEFloat32, SHAPE(0));
+    if (!off_by_one) x.sink = tensor(NULL, kNVTEFloat32, SHAPE(0));
     for (int side = 0; side < 2; side++) {
       x.tables[side] = tensor(NULL, kNVTEInt32, SHAPE(0));
       if (!x.padded[side]) x.padded[side] = tensor(NULL, kNVTEInt32, SHAPE(0));
@@ -557,7 +562,7 @@ static void test_jax_packs(void) {
     if (!run_forward(&x)) continue;
     build_backward(&x);
     x.dbias = tensor(NULL, kNVTEBFloat16, SHAPE(0, 0, x.p.sq, x.p.skv));
-    x.dsink = tensor(NULL, kNVTEFloat32, SHAPE(0));
+    if (!off_by_one) x.dsink = tensor(NULL, kNVTEFloat32, SHAPE(0));
     x.s = x.dp = tensor(NULL, kNVTEFloat32, SHAPE(0));
     NVTETensorPack *saved = host_memory(sizeof *saved);
     saved->size = 4;
@@ -565,7 +570,7 @@ static void test_jax_packs(void) {
         packed ? tensor(x.stats_data->ptr, kNVTEFloat32, SHAPE(2, 4, 24, 1)) : x.saved->tensors[0];
     saved->tensors[1] = tensor(nvte_tensor_data(x.rng), kNVTEInt64, SHAPE(0, 0));
     saved->tensors[2] = tensor(NULL, kNVTEBFloat16, SHAPE(0, 0, x.p.sq, x.p.skv));
-    saved->tensors[3] = tensor(NULL, kNVTEFloat32, SHAPE(0));
+    saved->tensors[3] = x.sink;
     x.saved = saved;
     finish_backward(&x);
     nvte_tensor_pack_destroy(&x.pack);

@@ -55,9 +55,10 @@ int main(int argc, char **argv) {
       NVTETensor rows = tensor(out->ptr, kNVTEFloat32, SHAPE(16, COLS));
       NVTETensor fewer = tensor(x->ptr, kNVTEFloat32, SHAPE(TOKENS - 1, COLS));
       nvte_ep_combine_bwd(handle, fewer, kNoWindow, rows, kNoWindow, NULL);
-      EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,
-                   "nvte_ep_combine_bwd: grad.shape: expected 6 tokens of 2 experts, as in the plan, "
-                   "got 5 tokens");
+      EXPECT_ERROR(
+          NVTEX_INVALID_ARGUMENT,
+          "nvte_ep_combine_bwd: grad.shape: expected 6 tokens of 2 experts, as in the plan, "
+          "got 5 tokens");
       nvte_ep_combine(handle, rows, kNoWindow, fewer, NULL);
       EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvte_ep_combine: result.shape: expected 6 tokens");
       nvte_ep_dispatch_bwd(handle, rows, kNoWindow,

@@ -528,8 +528,8 @@ static void test_cache(NVTE_QKV_Format format, bool paged) {
   }
   NVTETensor table_t = integers(table, paged ? SLOTS : B);
   nvte_copy_to_kv_cache(new_t[0], new_t[1], cache_t[0], cache_t[1], table_t,
-                        integers(cu_new, B + 1), integers(cu_cached, B + 1), format, B, CONTEXT,
-                        LONGEST, paged ? PAGES : 1, !paged, NULL);
+                        integers(cu_new, B + 1), integers(cu_cached, B + 1), format, B,
+                        format == NVTE_THD ? 1 : CONTEXT, LONGEST, paged ? PAGES : 1, !paged, NULL);
   EXPECT_OK();
   for (int c = 0; c < 2; c++) {
     size_t row = HEADS * dims[c] * 2;

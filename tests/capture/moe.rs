@@ -42,6 +42,7 @@ fn router(c: &mut Chain) -> Id {
             pre_softmax: false,
             all: false,
             dtype: kNVTEFloat32,
+            probs_dtype: kNVTEFloat32,
             bias_dtype: kNVTEFloat32,
         };
         entry(side, side.table.router_forward, args)

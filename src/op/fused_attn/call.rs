@@ -396,12 +396,7 @@ fn offset_address(offset: &Operand, problem: &Problem) -> Result<*const f32> {
         offset.required()?;
     }
     if !offset.buffer().ptr().is_null() {
-        // The extension for JAX declares them in the dtype of the queries.
-        let dtype = offset.buffer().dtype;
-        let dtype = if dtype == problem.qkv_dtype { dtype } else { kNVTEFloat32 };
-        offset.numbers(dtype, problem.heads[0])?;
-        let offsets = Buffer::new(offset.buffer().ptr(), kNVTEFloat32, &[problem.heads[0]]);
-        return Ok(offset.vector_address(&offsets, 1)?.cast_const().cast());
+        return Ok(offset.numbers(kNVTEFloat32, problem.heads[0])?.cast_const().cast());
     }
     if learnable {
         let expected = format!("a pointer to {} floats", problem.heads[0]);

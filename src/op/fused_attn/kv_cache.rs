@@ -106,6 +106,8 @@ pub fn copy_to_cache(copy: &ToCache, format: NVTE_QKV_Format, stream: cudaStream
         let sizes = [b, context, page, if paged { 0 } else { b }];
         let [elements, new_rows, cache_pages] =
             token_elements((new_name, new), (cache_name, cache), format, sizes)?;
+        // Packed tokens have no room for each sequence, and callers pass any `max_ctx_len`.
+        let context = if format == NVTE_THD { longest.min(new_rows) } else { context };
         apart((new_name, new), (cache_name, cache))?;
         slots[i] = cache_pages;
         *args = MoveRowsArgs {

@@ -4,6 +4,7 @@
 
 use super::attention::Attention;
 use crate::backend::{self, Planned, args::*};
+use crate::env::drop_in;
 use crate::error::{Error, Result};
 use crate::tensor::Shape;
 use crate::types::*;
@@ -320,11 +321,22 @@ impl Problem {
             bottom_right,
             alibi: o.bias == NVTE_ALIBI,
             backward,
-            deterministic: o.deterministic,
+            deterministic: o.deterministic || backward && self.repeats_as_a_drop_in(window[1]),
             implementation: 0,
             workspace: null_mut(),
             workspace_bytes: 0,
         })
+    }
+
+    /// Whether a backward pass adds in a fixed order though nobody has asked for it: users of the library that
+    /// this one stands in for find that causal masks and FP8 repeat bit by bit. Long sequences stay as fast as
+    /// they are, and a gradient of the bias would need memory.
+    fn repeats_as_a_drop_in(&self, window_right: i64) -> bool {
+        let o = self.attention;
+        drop_in()
+            && (window_right >= 0 || self.fp8())
+            && o.max_seqlen[1] <= 1024
+            && o.bias != NVTE_POST_SCALE_BIAS
     }
 
     /// Strides of a tensor in a format, `count` of which lie together: between the rows, or (`inner`)

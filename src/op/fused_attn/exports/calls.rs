@@ -298,18 +298,20 @@ impl BackwardCall {
         let doffset = optional("dSoftmaxOffset", self.doffset)?;
         check::address("Aux_CTX_Tensors", self.pack)?;
         // SAFETY: the caller's promise; it is not null.
-        let saved = unsafe { (*self.pack).tensors };
+        let (saved, size) = unsafe { ((*self.pack).tensors, (*self.pack).size) };
         let stats = tensor("Aux_CTX_Tensors.tensors[0] (Stats)", saved[0])?;
         let rng_state = optional("Aux_CTX_Tensors.tensors[1] (rng_state)", saved[1])?;
-        // A bias and an offset follow if the forward pass had them.
-        let mut rest = saved[2..].iter();
-        let mut next = |name, there: bool| match there {
-            true => rest.next().map_or(Ok(None), |&handle| optional(name, handle)),
-            false => Ok(None),
+        // A bias and an offset follow if the forward pass had them; some callers always pass both.
+        let has_bias = attention.bias == NVTE_POST_SCALE_BIAS;
+        let bias = match has_bias {
+            true => optional("Aux_CTX_Tensors (Bias)", saved[2])?,
+            false => None,
         };
-        let bias = next("Aux_CTX_Tensors (Bias)", attention.bias == NVTE_POST_SCALE_BIAS)?;
-        let offset = attention.softmax != NVTE_VANILLA_SOFTMAX;
-        let softmax_offset = next("Aux_CTX_Tensors (SoftmaxOffset)", offset)?;
+        let at = if has_bias || size >= 4 { 3 } else { 2 };
+        let softmax_offset = match attention.softmax != NVTE_VANILLA_SOFTMAX {
+            true => optional("Aux_CTX_Tensors (SoftmaxOffset)", saved[at])?,
+            false => None,
+        };
         let tensors = Backward {
             inputs: inputs.with(bias.as_ref(), softmax_offset.as_ref(), rng_state.as_ref()),
             o: &o,
