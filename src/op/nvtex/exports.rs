@@ -111,10 +111,17 @@ pub extern "C-unwind" fn nvtex_set_error_mode(mode: MaybeUninit<NVTEXErrorMode>)
 }
 
 /// Says that the process uses this library in place of the one whose ABI it speaks, and returns what
-/// was set before. `libtransformer_engine.so` sets it when it is loaded. Then failing calls throw
-/// unless `NVTE_ON_ERROR` or `nvtex_set_error_mode` says otherwise, the CPU backend runs only with
-/// `NVTE_BACKEND=cpu`, and calls that this library could run but whose refusal programs written for the
-/// other one rely on are refused. Set it before the first operator runs: the backend is chosen there.
+/// was set before. `libtransformer_engine.so` sets it when it is loaded.
+///
+/// With it:
+/// - Failing calls throw unless `NVTE_ON_ERROR` or `nvtex_set_error_mode` says otherwise.
+/// - The CPU backend runs only with `NVTE_BACKEND=cpu`.
+/// - Calls that this library could run, but whose refusal programs written for the other one rely on,
+///   are refused (`nvte_cublas_gemm`).
+/// - Backward passes of attention under a causal mask or in FP8, of up to 1024 keys and without a bias,
+///   add in a fixed order, as with `deterministic`.
+///
+/// Set it before the first operator runs, because the backend is chosen there.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_set_drop_in(drop_in: MaybeUninit<bool>) -> bool {
     guard("nvtex_set_drop_in", || {
