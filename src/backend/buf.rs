@@ -34,7 +34,7 @@ impl<T: Copy> Buf<T> {
     /// # Safety
     /// As `new`.
     pub(crate) unsafe fn optional(ptr: *const c_void, len: usize) -> Option<Self> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         (!ptr.is_null()).then(|| unsafe { Self::new(ptr, len) })
     }
 
@@ -67,7 +67,7 @@ impl<T: Copy> Buf<T> {
 /// # Safety
 /// `ptr` is null or points to a value.
 pub(crate) unsafe fn load<T: Copy>(ptr: *const T) -> Option<T> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     (!ptr.is_null()).then(|| unsafe { ptr.read() })
 }
 
@@ -77,7 +77,7 @@ pub(crate) unsafe fn load<T: Copy>(ptr: *const T) -> Option<T> {
 /// `ptr` is null or points to memory for a value.
 pub(crate) unsafe fn store<T>(ptr: *mut T, value: T) {
     if !ptr.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         unsafe { ptr.write(value) }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 /// # Safety
 /// `noop` is null or points to a float.
 pub(crate) unsafe fn is_noop(noop: *const f32) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     unsafe { buf::load(noop) == Some(1.0) }
 }
 

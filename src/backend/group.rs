@@ -38,7 +38,7 @@ impl Group {
             return vec![single];
         }
         let n = self.num_tensors;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         let array = |ptr: *const i64, len| unsafe { Buf::<i64>::optional(ptr.cast(), len) };
         // A negative value becomes one that is too large.
         // SAFETY: nobody writes to the arrays while the backend runs.

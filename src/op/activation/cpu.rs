@@ -47,7 +47,7 @@ impl Floats {
     /// The elements are there, and nobody writes to the range.
     unsafe fn read(self, start: usize, to: &mut [f32]) {
         dispatch!(self.dtype, [F32, F16, BF16], T => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             let from = unsafe { Buf::<T>::new(self.ptr, self.len).slice(start, to.len()) };
             to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_f32());
         }, else unreachable!("a dtype of the arguments"));
@@ -57,7 +57,7 @@ impl Floats {
     /// The elements are there, and nobody else uses the range.
     unsafe fn write(self, start: usize, from: &[f32]) {
         dispatch!(self.dtype, [F32, F16, BF16], T => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             let to = unsafe { Buf::<T>::new(self.ptr, self.len).slice_mut(start, from.len()) };
             to.iter_mut().zip(from).for_each(|(to, &from)| *to = T::from_f32(from));
         }, else unreachable!("a dtype of the arguments"));

@@ -119,7 +119,7 @@ unsafe fn quantize_matrix(a: &QuantizeArgs) -> Outcome {
 /// # Safety
 /// The arguments are valid and `O` is the output's dtype.
 pub(super) unsafe fn scale_of_tensor<O: Element>(a: &QuantizeArgs) -> f32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     if O::FP8 { unsafe { load(a.scale).unwrap_or(1.0) } } else { 1.0 }
 }
 
@@ -128,7 +128,7 @@ pub(super) unsafe fn scale_of_tensor<O: Element>(a: &QuantizeArgs) -> f32 {
 /// # Safety
 /// The arguments are valid.
 pub(super) unsafe fn raise_amax(a: &QuantizeArgs, bits: u32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     unsafe {
         if let Some(old) = load(a.amax) {
             store(a.amax, f32::from_bits((old.to_bits() as i32).max(bits as i32) as u32));
@@ -142,7 +142,7 @@ pub(super) unsafe fn raise_amax(a: &QuantizeArgs, bits: u32) {
 /// The arguments are valid and `O` is the output's dtype.
 pub(super) unsafe fn store_scale_inv<O: Element>(a: &QuantizeArgs, scale: f32) {
     if O::FP8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         unsafe {
             store(a.rowwise_scale_inv.cast(), 1.0 / scale);
             store(a.colwise_scale_inv.cast(), 1.0 / scale);
@@ -158,7 +158,7 @@ unsafe fn quantize_as<I: Element, O: Element>(a: &QuantizeArgs) {
     let numel = a.rows * a.cols;
     // A single column lies in memory as a single row.
     let (rows, cols) = if a.cols == 1 { (1, a.rows) } else { (a.rows, a.cols) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (input, rowwise, colwise, scale) = unsafe {
         (
             Buf::<I>::new(a.input, numel),
@@ -202,7 +202,7 @@ unsafe fn quantize_as<I: Element, O: Element>(a: &QuantizeArgs) {
             })
         }
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     unsafe {
         raise_amax(a, amax);
         store_scale_inv::<O>(a, scale);
@@ -267,7 +267,7 @@ pub(crate) unsafe extern "C-unwind" fn dequantize(
 /// # Safety
 /// The arguments are valid and have the dtypes `I` and `O`.
 unsafe fn dequantize_as<I: Element, O: Element>(a: &DequantizeArgs) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     for member in unsafe { a.group.members((a.rows, a.cols), a.mode) } {
         let (rows, cols, numel) = (member.rows, member.cols, member.rows * member.cols);
         // SAFETY: the caller's promise; input and output are distinct.

@@ -163,7 +163,7 @@ impl<O: Element, S: Scale> Direction<O, S> {
             tiles if layout.colwise => cols.next_multiple_of(128) * 4 * tiles - 1,
             tiles => rows.next_multiple_of(128) * 4 * tiles - 1,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         unsafe {
             Self {
                 data: Buf::new(data, rows * cols),
@@ -244,7 +244,7 @@ impl<O: Element, S: Inverse> Direction<O, S> {
         if self.layout.transposed() {
             for (c, col) in tile.cols.clone().enumerate() {
                 let start = col * self.rows + tile.rows.start;
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps to the `# Safety` section of this function.
                 let from = unsafe { self.data.slice(start, tile.rows.len()) };
                 from.iter().enumerate().for_each(|(r, &x)| scratch[r * TILE + c] = x);
             }
@@ -254,7 +254,7 @@ impl<O: Element, S: Inverse> Direction<O, S> {
             let mut multipliers = [0.0; TILE];
             for left in (0..tile.cols.len()).step_by(width) {
                 let at = self.layout.at(top, tile.cols.start + left);
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps to the `# Safety` section of this function.
                 let scale = unsafe { self.scales.slice(at, 1)[0] };
                 multipliers[left..left + width].fill(scale.inverse());
             }
@@ -263,7 +263,7 @@ impl<O: Element, S: Inverse> Direction<O, S> {
                 let from = if self.layout.transposed() {
                     &scratch[(row - tile.rows.start) * TILE..][..tile.cols.len()]
                 } else {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller keeps to the `# Safety` section of this function.
                     unsafe { self.data.slice(start, tile.cols.len()) }
                 };
                 // SAFETY: the elements are of this tile.
@@ -363,7 +363,7 @@ pub(super) unsafe fn quantize<I: Element, O: Element>(a: &QuantizeArgs) {
 /// # Safety
 /// The arguments are valid and have the dtypes `I` and `O`.
 pub(super) unsafe fn quantize_per_tensor<I: Element, O: Element>(a: &QuantizeArgs) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     unsafe {
         let source = Source::<I>::new(a);
         quantize_as::<F32, O, ()>(a, Elements::Made(&source));
@@ -378,7 +378,7 @@ pub(super) unsafe fn quantize_per_tensor<I: Element, O: Element>(a: &QuantizeArg
 /// Unless `data` is null, `codes` points to `rows` rows of `stride` codes.
 unsafe fn zero(data: *const c_void, codes: *mut c_void, rows: usize, stride: usize) {
     if !data.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         unsafe { Buf::<u8>::new(codes, rows * stride).slice_mut(0, rows * stride).fill(0) };
     }
 }
@@ -401,7 +401,7 @@ unsafe fn quantize_as<V: Element, O: Element, S: Scale>(a: &QuantizeArgs, elemen
         },
         epsilon: a.epsilon,
         pow2: a.pow2,
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         scale: unsafe { scale_of_tensor::<O>(a) },
     };
     let direction = |data: *mut c_void, scales, stride, colwise| {
@@ -438,7 +438,7 @@ unsafe fn quantize_as<V: Element, O: Element, S: Scale>(a: &QuantizeArgs, elemen
             directions.iter().flatten().map(cast).max().unwrap_or(0)
         },
     );
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     unsafe { raise_amax(a, amax) }
 }
 
@@ -457,7 +457,7 @@ pub(super) unsafe fn dequantize<I: Element, O: Element>(a: &DequantizeArgs) {
 /// # Safety
 /// As [`dequantize`], with a scale matrix of `S`.
 unsafe fn dequantize_as<I: Element, O: Element, S: Inverse>(a: &DequantizeArgs) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     for member in unsafe { a.group.members((a.rows, a.cols), a.mode) } {
         let shape = (member.rows, member.cols);
         if shape.0 == 0 || shape.1 == 0 {

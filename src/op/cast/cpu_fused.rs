@@ -94,7 +94,7 @@ impl<'a, I: Element> Source<'a, I> {
             }
             Form::NVTEX_FORM_GATED_DERIVATIVE if col < half && half < col + n => {
                 let (left, right) = v.split_at_mut(half - col);
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps to the `# Safety` section of this function.
                 unsafe {
                     self.line(row, col, left);
                     self.line(row, half, right);

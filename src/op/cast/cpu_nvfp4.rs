@@ -66,7 +66,7 @@ unsafe fn members(a: &Nvfp4QuantizeArgs) -> Vec<Member> {
         return vec![Member { index: 0, first: 0, rows, data: 0, scales: 0, stride, packed_rows }];
     }
     let n = a.num_tensors + 1;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let offsets = unsafe { Buf::<i64>::new(a.offsets.cast(), n).slice(0, n) };
     let packed_rows = offsets[a.num_tensors] as usize / a.cols;
     // Offsets that are wrong still give whole blocks of the matrix's rows; a negative offset becomes
@@ -325,7 +325,7 @@ fn largest<'a>(x: impl IntoIterator<Item = &'a f32>, nan: bool) -> f32 {
 /// The arguments are valid and have the dtype `I`.
 unsafe fn run<I: Element>(a: &Nvfp4QuantizeArgs) {
     let (rows, cols) = (a.rows, a.cols);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (input, matrix, rng, members) = unsafe {
         (
             Buf::<I>::new(a.input, rows * cols).slice(0, rows * cols),
@@ -420,7 +420,7 @@ unsafe fn tile<I: Element>(
         let most = |line: usize| if a.square { of_tile } else { largest(&values[line], nan) };
         let context = |line: usize| {
             let index = if a.scaled_lines { line0 + line } else { member.index };
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             let amax = unsafe { buf::load(amax_at(lines, index).cast_const()) };
             let scale = match amax {
                 Some(amax) => global_scale(a.variant, amax, a.e4m3_max),
@@ -459,7 +459,7 @@ unsafe fn tile<I: Element>(
             };
             let first = if colwise { top } else { left };
             let at = scales + scale_index(line0 + line, block, stride, a.swizzled);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             unsafe {
                 Buf::<E4M3>::new(lines.scales, at + 1).slice_mut(at, 1)[0] = scale;
                 let start = data + ((line0 + line) * length + first) / 2;

@@ -64,7 +64,7 @@ unsafe fn run<I: Element>(a: &RequantizeArgs) {
             let mut most = [0; BLOCK];
             for (r, values) in values.iter_mut().enumerate() {
                 let (row, block) = (first + r, left / BLOCK);
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps to the `# Safety` section of this function.
                 let code = unsafe { codes.slice(row * code_stride + block, 1)[0] };
                 // SAFETY: the entries and elements from here on are of this band alone.
                 unsafe { row_codes.slice_mut(tiled(row, block, cols / TILE), 1)[0] = code };

@@ -25,7 +25,7 @@ pub(crate) unsafe extern "C-unwind" fn dropout(
 /// # Safety
 /// The arguments are valid and have the dtypes `I` and `O`.
 unsafe fn dropout_as<I: Element, O: Element>(a: &DropoutArgs) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (input, residual, bias, output, mask, scale_inv, rng) = unsafe {
         (
             Buf::<I>::new(a.input, a.numel),

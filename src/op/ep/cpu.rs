@@ -59,7 +59,7 @@ pub(crate) unsafe extern "C-unwind" fn expert_rows(
 /// # Safety
 /// The array has an entry `i` of its dtype.
 unsafe fn read(array: *const c_void, dtype: NVTEDType, i: usize) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     unsafe {
         match dtype {
             NVTEDType::kNVTEInt64 => array.cast::<i64>().add(i).read(),
@@ -73,7 +73,7 @@ unsafe fn read(array: *const c_void, dtype: NVTEDType, i: usize) -> i64 {
 /// # Safety
 /// The array is null or has an entry `i` of its dtype.
 unsafe fn write(array: *mut c_void, dtype: NVTEDType, i: usize, value: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     unsafe {
         match dtype {
             _ if array.is_null() => {}

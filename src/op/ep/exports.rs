@@ -269,7 +269,7 @@ fn dispatch(
 /// # Safety
 /// `config` is null or points to a struct of as many bytes as it says.
 unsafe fn layer(config: *const NVTEEpLayerConfig) -> Result<Layer> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     Layer::of_config(&unsafe { self::config("layer_cfg", config, 24)? })
 }
 

@@ -28,7 +28,7 @@ unsafe fn rope_as<T: Element>(a: &RopeArgs) {
     parallel(rows).for_each_init(
         || (Vec::new(), Vec::new()),
         |(x, sines), row| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             let Some((position, sequence, f)) = (unsafe { place(a, row) }) else { return };
             for part in &a.parts {
                 // SAFETY: the caller's promise: the angles have a row for the position.
@@ -69,14 +69,14 @@ unsafe fn place(a: &RopeArgs, row: usize) -> Option<(usize, usize, usize)> {
         let (position, sequence) = (row / a.sequences, row % a.sequences);
         ((position, sequence), position, sequence, a.positions)
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         let start = |n: usize| unsafe { *a.cu_seqlens.add(n) } as u32 as usize / a.cp_size;
         let sequence = (0..a.sequences).find(|&n| start(n) <= row && row < start(n + 1))?;
         ((row, 0), row - start(sequence), sequence, start(sequence + 1) - start(sequence))
     };
     let start = match a.start_positions.is_null() {
         true => 0,
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         false => unsafe { *a.start_positions.add(sequence) },
     };
     let f = match (a.cp_size, position < length / 2) {
@@ -96,7 +96,7 @@ unsafe fn place(a: &RopeArgs, row: usize) -> Option<(usize, usize, usize)> {
 unsafe fn angles(a: &RopeArgs, part: &RopePart, f: usize, sines: &mut Vec<(f32, f32)>) {
     sines.clear();
     if part.heads > 0 && !part.freqs.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         let freqs = unsafe { std::slice::from_raw_parts(part.freqs.add(f * a.rotated), a.rotated) };
         resize(sines, freqs.len());
         sines.iter_mut().zip(freqs).for_each(|(sine, angle)| *sine = (angle.cos(), angle.sin()));

@@ -75,7 +75,7 @@ impl Rows {
     /// The buffers cover row `token`, which nobody else uses.
     unsafe fn write(&self, token: usize, chosen: &[usize]) {
         let bytes = |at: *mut u8, width: usize| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             let row =
                 unsafe { Buf::new(at.cast(), (token + 1) * width).slice_mut(token * width, width) };
             row.fill(0);
@@ -92,7 +92,7 @@ impl Rows {
         }
         for (i, &e) in chosen.iter().enumerate().filter(|_| !indices.is_null()) {
             let at = token * self.topk + i;
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             unsafe {
                 match index_dtype {
                     NVTEDType::kNVTEInt16 => indices.cast::<i16>().add(at).write(e as i16),
@@ -107,7 +107,7 @@ impl Rows {
     /// The buffers cover row `token`, and nobody writes to it.
     unsafe fn read(&self, token: usize) -> Vec<usize> {
         let Routing { bytes, bits, indices, index_dtype } = self.routing;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         unsafe {
             if !bytes.is_null() {
                 let row = bytes.add(token * self.experts);
@@ -171,7 +171,7 @@ fn candidates(a: &RouterForwardArgs, biased: &[f32]) -> Vec<usize> {
 unsafe fn forward_as<T: Element, P: Element>(a: &RouterForwardArgs) {
     let experts = a.experts;
     let rows = Rows { routing: a.routing, experts, topk: a.topk };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (logits, probs, intermediate, cutoff, bias) = unsafe {
         let numel = a.tokens * experts;
         let bias = dispatch!(a.bias_dtype, [F32, F16, BF16], B => {
@@ -281,7 +281,7 @@ pub(crate) unsafe extern "C-unwind" fn router_backward(
 unsafe fn backward_as<T: Element, G: Element>(a: &RouterBackwardArgs) {
     let experts = a.experts;
     let rows = Rows { routing: a.routing, experts, topk: a.topk };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (intermediate, grad, output) = unsafe {
         let numel = a.tokens * experts;
         (
@@ -368,7 +368,7 @@ pub(crate) unsafe extern "C-unwind" fn router_histogram(
 /// # Safety
 /// `counts` points to `cols` numbers of the dtype.
 unsafe fn counts(counts: *const c_void, dtype: NVTEDType, cols: usize) -> Vec<f32> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     unsafe {
         match dtype {
             NVTEDType::kNVTEInt16 => {

@@ -157,7 +157,7 @@ unsafe fn gemm_mxfp8(g: &GemmArgs) -> Outcome {
 /// The arguments are valid.
 unsafe fn gemm_nvfp4(g: &GemmArgs) -> Outcome {
     let (mut a, mut b) = (zeros::<f32>(g.m * g.k), zeros::<f32>(g.n * g.k));
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (alpha, beta) = unsafe {
         expand_nvfp4(g.a, &g.scales_a, g.k, &mut a);
         expand_nvfp4(g.b, &g.scales_b, g.k, &mut b);
@@ -192,7 +192,7 @@ unsafe fn expand_nvfp4(codes: *const c_void, scales: &GemmScales, k: usize, valu
     const BLOCK: usize = 16;
     let (stride, swizzled) = (scales.stride, scales.swizzled);
     let outer = values.len() / k.max(1);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (codes, scales) = unsafe {
         let bytes = values.len() / 2;
         let entries = outer.next_multiple_of(128) * stride;
@@ -237,7 +237,7 @@ impl Product {
     pub unsafe fn run(self) {
         let (m, n, k) = self.dims;
         if m.saturating_mul(n).saturating_mul(k) <= SHARED {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             return unsafe { self.run_here() };
         }
         install(|shared| {
@@ -247,7 +247,7 @@ impl Product {
             };
             // Each thread may have to allocate the memory that the crate keeps for it.
             self.expect_memory(threads() * SLAB);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             unsafe { self.call(parallelism) }
         })
     }
@@ -263,7 +263,7 @@ impl Product {
         if !SEEN.replace(true) {
             self.expect_memory(SLAB);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         unsafe { self.call(gemm::Parallelism::None) }
     }
 
@@ -279,7 +279,7 @@ impl Product {
     /// As [`Self::run`].
     unsafe fn call(self, parallelism: gemm::Parallelism) {
         let (m, n, k) = self.dims;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         unsafe {
             gemm::gemm(
                 m,
@@ -319,7 +319,7 @@ unsafe fn multiply(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) {
         return;
     }
     if g.scales_a.in_blocks() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         return unsafe { multiply_blocks(g, a, b, product) };
     }
     // SAFETY: the caller's promise: the scales are null or one float each.
@@ -362,7 +362,7 @@ unsafe fn multiply_blocks(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32
     let (mut sums, mut part) = (zeros::<f32>(area), zeros::<f32>(area));
     let mut row_of_a = zeros::<f32>(m);
     let (mut a_copy, mut b_copy) = (Vec::new(), Vec::new());
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (a_scales, b_scales) =
         unsafe { (BlockScales::new(g.scales_a, m, g.k), BlockScales::new(g.scales_b, n, g.k)) };
     let b_first = !b_scales.square;
@@ -461,13 +461,13 @@ unsafe fn epilogue(
     match epilogue {
         NVTEX_EPILOGUE_NONE | NVTEX_EPILOGUE_BIAS | NVTEX_EPILOGUE_BGRAD => {}
         NVTEX_EPILOGUE_GELU | NVTEX_EPILOGUE_GELU_BIAS => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             unsafe { aux.write(at, row) };
             row.iter_mut().for_each(|v| *v = gelu(*v));
         }
         NVTEX_EPILOGUE_DGELU | NVTEX_EPILOGUE_DGELU_BGRAD => {
             resize(x, row.len());
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             unsafe { aux.read(at, x) };
             for (v, &x) in row.iter_mut().zip(&*x) {
                 *v *= dgelu(x);
@@ -516,7 +516,7 @@ impl Tensor {
     /// The tensor is valid, and nobody writes to it meanwhile.
     unsafe fn read(self, at: usize, to: &mut [f32]) {
         dispatch!(self.dtype, [F32, F16, BF16, E4M3, E5M2], T => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             let from = unsafe { Buf::<T>::new(self.ptr, self.numel).slice(at, to.len()) };
             to_floats(from, to)
         }, else {})
@@ -528,7 +528,7 @@ impl Tensor {
     /// The tensor is valid, and nobody else uses this part of it.
     unsafe fn write(self, at: usize, from: &[f32]) {
         dispatch!(self.dtype, [F32, F16, BF16, E4M3, E5M2], T => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             let to = unsafe { Buf::<T>::new(self.ptr, self.numel).slice_mut(at, from.len()) };
             from_floats(from, to)
         }, else {})
@@ -562,7 +562,7 @@ impl Tensor {
             }
             chunks_mut(&mut copy[..rows * width], width)
                 .with_min_len(CHUNK.div_ceil(width))
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps to the `# Safety` section of this function.
                 .for_each(|(row, to)| unsafe { self.read(at + row * pitch, to) });
             (copy.as_ptr(), width)
         };
@@ -593,7 +593,7 @@ vectorized! {
 unsafe fn row_sums(matrix: Tensor, rows: usize, cols: usize) -> Vec<f64> {
     parallel(rows).map(|r| {
         let mut row = zeros(cols);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         unsafe { matrix.read(r * cols, &mut row) };
         row.iter().map(|&x| x as f64).sum()
     })
@@ -609,7 +609,7 @@ unsafe fn column_sums(matrix: Tensor, rows: usize, cols: usize) -> Vec<f64> {
         let mut part = [0.0; SUM_COLS];
         let part = &mut part[..sums.len()];
         for r in 0..rows {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             unsafe { matrix.read(r * cols + task * SUM_COLS, part) };
             for (sum, &x) in sums.iter_mut().zip(&*part) {
                 *sum += x as f64;

@@ -35,14 +35,14 @@ impl GroupedMatrix {
     /// The arrays have more than `t` entries.
     unsafe fn matrix(&self, t: usize, next: &mut (usize, usize)) -> Matrix {
         if !self.members.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             let GroupedMember { data, scale_inv, outer, inner } =
                 unsafe { self.members.add(t).read() };
             return Matrix { data, scale_inv, at: (0, 0), outer, inner };
         }
         let dim = |array: *const i64, even| match array.is_null() {
             true => even,
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             false => unsafe { array.add(t).read() as usize },
         };
         let (outer, inner) = (dim(self.outer_dims, self.outer), dim(self.inner_dims, self.inner));

@@ -661,7 +661,7 @@ unsafe fn of_products<T>(
     count: (&str, usize),
     get: impl Fn(std::fmt::Arguments, NVTETensor) -> Result<T>,
 ) -> Result<Vec<T>> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let handles = unsafe { check::slice(name, array, count)? };
     let mut entries = backend::memory::reserve("a list of tensors", handles.len())?;
     for (i, &handle) in handles.iter().enumerate() {
@@ -681,7 +681,7 @@ unsafe fn optional_of_products(
 ) -> Result<Vec<Buffer>> {
     match array.is_null() {
         true => Ok(Vec::new()),
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         false => unsafe {
             of_products(name, array, count, |name, handle| check::rowwise_or_unset(name, handle))
         },

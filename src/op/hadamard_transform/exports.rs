@@ -269,7 +269,7 @@ pub(crate) unsafe fn split_amax_of(
         return Ok(());
     }
     let count = ("num_tensors", num_tensors);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (outputs, splits) = unsafe {
         let outputs = check::optional_tensors("outputs", outputs.cast_const(), count)?;
         (outputs, check::slice("split_sections", splits, count)?)

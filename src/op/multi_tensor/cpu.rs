@@ -19,7 +19,7 @@ type Block = [f32; BLOCK];
 /// # Safety
 /// The arguments of a call are valid.
 unsafe fn tensors<'a>(tensors: *const MultiTensor, count: usize) -> &'a [MultiTensor] {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     unsafe { Buf::<MultiTensor>::new(tensors.cast(), count).slice(0, count) }
 }
 
@@ -45,7 +45,7 @@ impl<'a, A> Data<'a, A> {
     /// Buffer `i` has that dtype and those elements, which nobody else writes.
     unsafe fn load(&self, i: usize, dtype: NVTEDType, range: Range<usize>, to: &mut Block) {
         dispatch!(dtype, [F32, F16, BF16], T => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             let from = unsafe { Buf::<T>::new(self.at(i), range.end).slice(range.start, range.len()) };
             to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_f32());
         }, else unreachable!("checked by the plan"))
@@ -55,7 +55,7 @@ impl<'a, A> Data<'a, A> {
     /// Buffer `i` has that dtype and those elements, which nobody else uses.
     unsafe fn store(&self, i: usize, dtype: NVTEDType, range: Range<usize>, from: &Block) {
         dispatch!(dtype, [F32, F16, BF16, E4M3, E5M2], T => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             let to = unsafe {
                 Buf::<T>::new(self.at(i), range.end).slice_mut(range.start, range.len())
             };
@@ -195,7 +195,7 @@ unsafe fn halves<'a, A>(
     data: &Data<A>,
     range: Range<usize>,
 ) -> impl Iterator<Item = (&'a mut u16, &'a mut u16)> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let [high, low] = [1, 4].map(|i| unsafe {
         Buf::<u16>::new(data.at(i), range.end).slice_mut(range.start, range.len())
     });

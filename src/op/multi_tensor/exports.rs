@@ -24,13 +24,13 @@ unsafe fn read(
         let counts: Vec<String> = counts.iter().map(|count| count.to_string()).collect();
         return Err(Error::argument("num_tensor_lists", counts.join(" or "), num_lists));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let lists = unsafe {
         check::slice("tensor_lists", lists.cast_const(), ("num_tensor_lists", num_lists))?
     };
     let length = ("num_tensors_per_list", num_tensors);
     let buffers = |(l, list): (usize, &*mut NVTETensor)| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         unsafe { check::buffers(format_args!("tensor_lists[{l}]"), list.cast_const(), length) }
     };
     lists.iter().enumerate().map(buffers).collect::<Result<_>>().map(Lists)

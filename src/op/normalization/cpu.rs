@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C-unwind" fn forward(
 /// Nobody writes to them meanwhile.
 unsafe fn floats<T: Element>(from: Buf<T>, start: usize, len: usize) -> Vec<f32> {
     let mut to = zeros(len);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     widen(unsafe { from.slice(start, len) }, &mut to);
     to
 }
@@ -91,7 +91,7 @@ vectorized! {
 /// # Safety
 /// There are `cols` elements of `G`.
 unsafe fn weight<G: Element>(gamma: &Gamma, cols: usize) -> Vec<f32> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let mut weight = unsafe { floats(Buf::<G>::new(gamma.data, cols), 0, cols) };
     if gamma.zero_centered {
         weight.iter_mut().for_each(|g| *g += 1.0);
@@ -109,7 +109,7 @@ unsafe fn weight<G: Element>(gamma: &Gamma, cols: usize) -> Vec<f32> {
 unsafe fn normalize<X: Element, G: Element>(a: &NormForwardArgs, first: usize, values: &mut [f32]) {
     let (rows, cols) = (a.cast.rows, a.cast.cols);
     let layer = a.norm == NVTE_Norm_Type::LayerNorm;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (input, residual, sum, gamma, mus, rsigmas) = unsafe {
         (
             Buf::<X>::new(a.cast.input, rows * cols),
@@ -186,7 +186,7 @@ pub(crate) unsafe extern "C-unwind" fn backward(
 unsafe fn gradients<X: Element, G: Element>(a: &NormBackwardArgs) {
     let (rows, cols) = (a.rows, a.cols);
     let layer = a.norm == NVTE_Norm_Type::LayerNorm;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (dz, x, add, mus, rsigmas, gamma, dx) = unsafe {
         (
             Buf::<G>::new(a.dz, rows * cols),
@@ -232,7 +232,7 @@ unsafe fn gradients<X: Element, G: Element>(a: &NormBackwardArgs) {
     for (i, to) in [a.dgamma, a.dbeta].into_iter().enumerate().take(1 + usize::from(layer)) {
         let sum = |col| parts.iter().fold(0.0, |sum, part| sum + part[i][col]) as f32;
         let total = collect((0..cols).map(sum));
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         narrow(&total, unsafe { Buf::<G>::new(to, cols).slice_mut(0, cols) });
     }
 }

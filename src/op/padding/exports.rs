@@ -61,7 +61,7 @@ unsafe fn lists<'a>(
     (rows_name, rows): (&'static str, *const i32),
 ) -> Result<Lists<'a>> {
     let count = ("num_tensors", num_tensors);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     unsafe {
         Ok(Lists {
             inputs: check::buffers("input_list", inputs, count)?,

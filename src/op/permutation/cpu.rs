@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C-unwind" fn permute(
 /// The arguments are valid and have the dtype `T`.
 unsafe fn permute_as<T: Element>(a: &PermuteArgs) {
     let (tokens, topk, cols, rows) = (a.tokens, a.topk, a.cols, a.rows);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (map, input, output, probs, grads, forward) = unsafe {
         (
             Buf::<i32>::new(a.map.cast(), tokens * topk).slice(0, tokens * topk),
@@ -121,7 +121,7 @@ pub(crate) unsafe extern "C-unwind" fn unpermute(
 /// The arguments are valid and have the dtype `T`.
 unsafe fn unpermute_as<T: Element>(a: &UnpermuteArgs) {
     let (tokens, topk, cols, rows) = (a.tokens, a.topk, a.cols, a.rows);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (map, input, output, probs) = unsafe {
         (
             Buf::<i32>::new(a.map.cast(), tokens * topk).slice(0, tokens * topk),

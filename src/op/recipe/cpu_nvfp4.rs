@@ -113,7 +113,7 @@ unsafe fn maxima<T: Element>(a: &Nvfp4PartialAmaxArgs) {
     let s = &a.shard;
     let (columns_of, rows, across) = (s.columns(), s.rows, s.cols.div_ceil(BLOCK));
     let (stride, step) = (a.stride, a.step);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (input, amax) = unsafe {
         (
             Buf::<T>::new(s.input, s.length).slice(0, s.length),
@@ -158,7 +158,7 @@ unsafe fn cast<T: Element>(a: &Nvfp4PartialCastArgs) {
     let (start, cols, stride, step) = (s.start, s.cols, a.stride, a.step);
     let (first, end) = (start / 2, start + s.length);
     let bytes = end.div_ceil(2) - first;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (input, output, scales, global) = unsafe {
         (
             Buf::<T>::new(s.input, s.length).slice(0, s.length),

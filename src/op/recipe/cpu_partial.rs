@@ -49,7 +49,7 @@ unsafe fn blocks_of_128<T: Element>(a: &PartialAmaxArgs) {
     let s = &a.shard;
     let (columns_of, rows, across) = (s.columns(), s.rows, s.cols.div_ceil(128));
     let (stride, step) = (a.rowwise_stride, a.block_step);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let input = unsafe { Buf::<T>::new(s.input, s.length).slice(0, s.length) };
     // SAFETY: the caller's promise: the strides do not lead out of the buffer.
     let amax = unsafe { Buf::<f32>::new(a.rowwise, usize::MAX) };
@@ -74,7 +74,7 @@ unsafe fn blocks_of_32<T: Element>(a: &PartialAmaxArgs) {
     let s = &a.shard;
     let (columns_of, rows, padded) = (s.columns(), s.rows, s.cols.next_multiple_of(128));
     let (down, row_stride, col_stride) = (rows.div_ceil(32), a.rowwise_stride, a.colwise_stride);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (input, rowwise, colwise) = unsafe {
         (
             Buf::<T>::new(s.input, s.length).slice(0, s.length),
@@ -135,7 +135,7 @@ unsafe fn cast<I: Element, O: Element>(a: &PartialCastArgs) {
     let mxfp8 = a.mode == NVTEScalingMode::NVTE_MXFP8_1D_SCALING;
     let (row_stride, col_stride, step) = (a.rowwise_stride, a.colwise_stride, a.block_step);
     let columns_of = s.columns();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (input, rowwise, colwise) = unsafe {
         (
             Buf::<I>::new(s.input, s.length).slice(0, s.length),

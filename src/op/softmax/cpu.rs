@@ -30,7 +30,7 @@ unsafe fn softmax_as<T: Element>(a: &SoftmaxArgs) {
     let &SoftmaxArgs { matrices, queries, keys, scale, visible: form, .. } = a;
     let (rows, matrices_per_mask) = (matrices * queries, a.matrices_per_mask);
     let masked = form == SoftmaxMask::NVTEX_SOFTMAX_BYTES && a.results.is_null();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (input, results, output, mask) = unsafe {
         let mask_len = matrices.div_ceil(matrices_per_mask) * queries * keys;
         (

@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C-unwind" fn swizzle(
 unsafe fn move_matrix(e: &SwizzleEntry, unswizzle: bool) {
     let (m, k, transposed) = (e.m, e.k, e.transposed);
     let (valid_m, valid_k) = (e.valid_m, e.valid_k);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (source, destination) =
         unsafe { (Buf::<u8>::new(e.source, m * k), Buf::<u8>::new(e.destination, m * k)) };
     parallel(m / 128 * (k / 4)).for_each(|tile| {

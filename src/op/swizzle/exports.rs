@@ -169,7 +169,7 @@ unsafe fn multi_of(
     stream: cudaStream_t,
 ) -> Result<()> {
     let count = ("num_tensors", num_tensors);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (inputs, outputs) = unsafe {
         let inputs = check::tensors("inputs", inputs, count)?;
         (inputs, check::tensors("outputs", outputs.cast_const(), count)?)

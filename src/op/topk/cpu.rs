@@ -29,7 +29,7 @@ pub(crate) unsafe extern "C-unwind" fn topk(args: *const TopkArgs, _: cudaStream
 /// The arguments are valid and have the dtype `T`.
 unsafe fn topk_as<T: Element>(a: &TopkArgs) {
     let (cols, k) = (a.cols, a.k);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let (keys, lengths, top_keys, top_indices) = unsafe {
         (
             Buf::<T>::new(a.keys, a.rows * cols),

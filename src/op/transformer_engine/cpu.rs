@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C-unwind" fn offsets(
 /// # Safety
 /// `ptr` has more than `i` elements of type Int32 or Int64.
 unsafe fn integer(ptr: *const c_void, dtype: NVTEDType, i: usize) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     unsafe {
         match dtype {
             NVTEDType::kNVTEInt32 => ptr.cast::<i32>().add(i).read().into(),

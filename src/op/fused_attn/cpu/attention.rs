@@ -176,7 +176,7 @@ impl<'a> Shared<'a> {
     /// The address is null or valid.
     pub(super) unsafe fn store_amax(&self, which: usize, to: *mut f32) {
         if self.fp8 {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             unsafe { store(to, f32::from_bits(self.amax[which].load(Ordering::Relaxed))) };
         }
     }
@@ -307,7 +307,7 @@ impl<'a> Shared<'a> {
         x: &mut [f32],
         factor: f32,
     ) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         unsafe {
             let scale = if rows.dtype.is_fp8() { load(tensor.scale).unwrap_or(1.0) } else { 1.0 };
             self.raise(which, finish(x, factor, scale));
@@ -321,7 +321,7 @@ impl Head<'_> {
     /// The rows are inside the sequence.
     pub(super) unsafe fn load_rows(&self, scratch: &mut Scratch, rows: &Range<usize>) {
         let a = self.shared.a;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         unsafe {
             self.q.read(rows.clone(), floats(&mut scratch.q, rows.len() * a.dim_qk));
             if a.backward {
@@ -340,7 +340,7 @@ impl Head<'_> {
         values: bool,
     ) {
         let a = self.shared.a;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         unsafe {
             self.k.read(columns.clone(), floats(&mut scratch.k, columns.len() * a.dim_qk));
             if values {
@@ -424,7 +424,7 @@ impl Head<'_> {
         let start = if self.sink == NEVER { 0.0 } else { 1.0 };
         let (mut most, mut seen, mut sum) = ([self.sink; ROWS], [NEVER; ROWS], [start; ROWS]);
         let all = self.s.columns(&inside);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         unsafe { self.load_rows(scratch, &inside) };
         // FP8 casts the probability itself, so the sums are computed in a sweep before.
         let sweeps = if shared.fp8 { 2 } else { 1 };

@@ -72,7 +72,7 @@ impl Shared<'_> {
         let per_group = a.q_side.heads / a.kv_side.heads;
         for j in group * per_group..(group + 1) * per_group {
             let head = self.head(s, j);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             unsafe { head.load_columns(scratch, &inside, true) };
             let seen = s.rows(&inside);
             for start in seen.clone().step_by(ROWS) {
@@ -138,7 +138,7 @@ impl Shared<'_> {
                 let inside = columns.start..columns.end.min(s.keys).max(columns.start);
                 for j in of(h, head, heads) {
                     let here = self.head(s, j);
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller keeps to the `# Safety` section of this function.
                     unsafe { here.load_columns(scratch, &inside, true) };
                     let seen = s.rows(&inside);
                     let seen = seen.start.max(rows.start)..seen.end.min(rows.end);
@@ -170,7 +170,7 @@ impl Shared<'_> {
     /// The arguments are valid.
     unsafe fn sink_gradients(&self, d: &[f32]) {
         let a = self.a;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         let (dsink, stats) = unsafe {
             (
                 Buf::<f32>::new(a.dsink.cast(), a.q_side.heads),
@@ -204,7 +204,7 @@ impl Head<'_> {
     unsafe fn row_sums(&self, scratch: &mut Scratch, rows: Range<usize>, d: Buf<f32>) {
         let (shared, a, v) = (self.shared, self.shared.a, self.shared.a.dim_v);
         let inside = rows.start..rows.end.min(self.s.queries).max(rows.start);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         unsafe {
             self.load_rows(scratch, &inside);
             let o = shared.rows(&a.o, &self.s, 0, self.j, v);
@@ -274,7 +274,7 @@ impl Head<'_> {
         let mut dq = std::mem::take(&mut scratch.sums[0]);
         floats(&mut dq, ROWS * depth).fill(0.0);
         let all = self.s.columns(&inside);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         unsafe { self.load_rows(scratch, &inside) };
         for start in all.clone().step_by(COLS) {
             let columns = start..(start + COLS).min(all.end);

@@ -14,7 +14,7 @@ impl Sequences<'_> {
     /// # Safety
     /// `cu` points to `sequences + 1` numbers that nobody changes.
     pub(super) unsafe fn new(cu: *const i32, sequences: usize) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         Self(unsafe { Buf::<i32>::new(cu.cast(), sequences + 1).slice(0, sequences + 1) })
     }
 

@@ -52,7 +52,7 @@ impl Rows {
     /// The rows are there, and nobody writes to them meanwhile.
     pub(super) unsafe fn read(&self, rows: Range<usize>, to: &mut [f32]) {
         dispatch!(self.dtype, [F32, F16, BF16, E4M3, E5M2], T => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             let slice = |r, len| unsafe { Buf::<T>::new(self.at(r), len).slice(0, len) };
             if self.pages.is_none() && self.row == self.dim as i64 {
                 to_floats(slice(rows.start, rows.len() * self.dim), to);
@@ -71,7 +71,7 @@ impl Rows {
     pub(super) unsafe fn write(&self, rows: Range<usize>, from: &[f32]) {
         dispatch!(self.dtype, [F32, F16, BF16, E4M3, E5M2], T => {
             for (r, from) in rows.zip(from.chunks_exact(self.dim)) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps to the `# Safety` section of this function.
                 let to = unsafe { Buf::<T>::new(self.at(r), self.dim).slice_mut(0, self.dim) };
                 from_floats(from, to);
             }
@@ -95,7 +95,7 @@ impl Sequence {
     /// # Safety
     /// The arguments are valid.
     pub(super) unsafe fn new(a: &AttentionArgs, index: usize) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         let ((queries, q_start), (keys, kv_start)) =
             unsafe { (extent(&a.q_side, index), extent(&a.kv_side, index)) };
         let shift = if a.bottom_right { keys as i64 - queries as i64 } else { 0 };
@@ -144,7 +144,7 @@ pub(super) fn relative(range: &Range<usize>, inside: &Range<usize>) -> Range<usi
 /// # Safety
 /// The arrays of the side are valid.
 pub(super) unsafe fn extent(side: &AttentionSide, index: usize) -> (usize, Option<i64>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
     let at = |array: *const i32, i: usize| i64::from(unsafe { array.add(i).read() });
     let mut length = side.max_seqlen as i64;
     if !side.cu_seqlens.is_null() {

@@ -113,12 +113,12 @@ impl Objects {
             let value = self.slab.read(self.name, handle, |values| values[index])?.to_le_bytes();
             if !buf.is_null() {
                 check_size(size, bytes)?;
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller keeps to the `# Safety` section of this function.
                 unsafe { buf.cast::<u8>().copy_from(value.as_ptr(), bytes) };
             }
         }
         if !written.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
             unsafe { written.write_unaligned(bytes) };
         }
         Ok(())
@@ -139,7 +139,7 @@ impl Objects {
         }
         check_size(size, bytes)?;
         let mut value = [0; 8];
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
         unsafe { value.as_mut_ptr().copy_from(buf.cast(), bytes) };
         let value = match bytes {
             1 => u64::from(value[0] != 0),
