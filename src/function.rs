@@ -123,7 +123,7 @@ impl Curve for Relu {
     }
 }
 
-/// ReLU, squared.
+/// The square of ReLU.
 #[derive(Clone, Copy)]
 pub(crate) struct Srelu;
 

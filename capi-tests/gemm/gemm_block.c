@@ -6,7 +6,7 @@ typedef struct Blocks {
   Gemm g;
   NVTEScalingMode a_mode, b_mode;
   int spread;        // A's scales times 2^spread, B's times 2^-spread
-  bool unswizzled;   // For MXFP8 only.
+  bool unswizzled;   // MXFP8: the scales are not in tiles
   bool nan_scale;    // the first scale of A is NaN
   bool wide_scales;  // FP8 blocks: rows of scales longer than they need be
   bool fast;         // without the split accumulator, which FP8 blocks always have

@@ -114,7 +114,7 @@ struct Relu : LinearGate {
   __device__ __forceinline__ float slope(float x) const { return x > 0.0f ? 1.0f : 0.0f; }
 };
 
-// ReLU, squared.
+// The square of ReLU.
 struct Srelu : LinearGate {
   __device__ __forceinline__ float value(float x) const {
     return x > 0.0f ? __fmul_rn(x, x) : 0.0f;

@@ -5,7 +5,7 @@
 
 #include "nvte/backend/attention.h"
 
-// STEM, name.
+// ROW(stem of the names of its functions, name in messages).
 #define NVTE_ATTENTION_IMPLEMENTATIONS(ROW)   \
   ROW(decode, "decode")                       \
   ROW(sm90_forward, "sm90-forward")           \

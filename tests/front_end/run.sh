@@ -13,7 +13,7 @@ ours=$(cd "$2" && pwd)
 shift 2
 parts=" ${*:-build score jax layers} "
 out=${OUT:-$PWD/front_end_out}
-root=/tmp/front_end
+root=${TMPDIR:-/tmp}/front_end
 log=$root/log
 mkdir -p "$out" "$log"
 wants() { [[ $parts == *" $1 "* ]]; }

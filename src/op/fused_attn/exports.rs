@@ -599,7 +599,8 @@ pub extern "C-unwind" fn nvte_convert_bshd_to_thd(
 /// Dtypes: Float32, Float16, BFloat16, Float8E4M3 or Float8E5M2, the same for both caches and the new
 /// keys and values.
 ///
-/// Notes: nothing happens if a cache or the new keys or values have no data.
+/// Notes: nothing happens if a cache or the new keys or values have no data. Packed new tokens are all
+/// copied, whatever `max_ctx_len` says.
 ///
 /// Errors: other shapes, formats or dtypes; null or misaligned pointers.
 #[unsafe(no_mangle)]
