@@ -50,7 +50,7 @@ void nvte_scaled_softmax_backward(NVTETensor incoming_grads,
  * Computes a softmax as `nvte_scaled_softmax_forward` does, with scaled scores of -10000 where the
  * byte of the mask is exactly 1. A row whose largest scaled score is -10000 becomes 0.
  *
- * Shapes: mask `[b, 1, s_q, s_k]`, or `[1, 1, s_q, s_k]` for the whole batch. Dtype: Byte.
+ * Shapes: mask `[b or more, 1, s_q, s_k]`, or `[1, 1, s_q, s_k]` for the whole batch. Dtype: Byte.
  */
 void nvte_scaled_masked_softmax_forward(NVTETensor input,
                                         NVTETensor mask,

@@ -1104,8 +1104,8 @@ pub unsafe extern "C-unwind" fn nvte_fused_attn_fwd(
 /// Computes the gradients of `nvte_fused_attn_fwd_v2`, which replace what their tensors hold.
 ///
 /// Inputs: Q, K, V, O, dO, and the pack at `Aux_CTX_Tensors` without Max: Stats and, if they are used,
-/// rng_state, bias and offset, in this order. Dropout drops what the forward pass dropped with the same
-/// state.
+/// rng_state, bias and offset, in this order. In a pack of 4 tensors or more the offset is the fourth,
+/// also if no bias is used. Dropout drops what the forward pass dropped with the same state.
 ///
 /// Outputs: dQ, dK and dV have the shapes of `dqkv_layout` and the dtype of Q, or with FP8 Q any dtype;
 /// rows past the end of a sequence are treated as those of O in the forward pass. dBias (of the bias's

@@ -461,9 +461,9 @@ pub unsafe extern "C-unwind" fn nvte_fused_score_for_moe_aux_loss_forward(
 /// Shapes: logits, scores and `intermediate_output` `[T, E]`; the map as in
 /// `nvte_fused_topk_with_score_function_forward_v2`. T may be 0.
 ///
-/// Dtypes: logits Float32, Float16 or BFloat16. Scores and `intermediate_output` are written as Float32
-/// and must have the bytes for that, but scores that declare the dtype of the logits are taken to have
-/// memory for Float32, because a caller of the ABI declares them so.
+/// Dtypes: logits Float32, Float16 or BFloat16. Scores are written in the dtype of the logits if they
+/// declare it, otherwise as Float32. `intermediate_output` is written as Float32. Tensors that are
+/// written as Float32 must have the bytes for that.
 ///
 /// Errors: as `nvte_fused_topk_with_score_function_forward_v2`.
 #[unsafe(no_mangle)]
@@ -494,7 +494,8 @@ pub unsafe extern "C-unwind" fn nvte_fused_score_for_moe_aux_loss_forward_v2(
 ///
 /// Shapes: `[T, E]`; T may be 0.
 ///
-/// Dtypes: `intermediate_output` and `grad_scores` Float32; `grad_logits` Float32, Float16 or BFloat16.
+/// Dtypes: `grad_logits` Float32, Float16 or BFloat16; `grad_scores` Float32 or the dtype of
+/// `grad_logits`; `intermediate_output` Float32.
 ///
 /// Errors: other shapes or dtypes; an unknown function; null or misaligned pointers.
 #[unsafe(no_mangle)]
