@@ -15,7 +15,7 @@ static int by_index(const void *a, const void *b) {
   return i < j ? -1 : i > j;
 }
 
-typedef enum Values { SPREAD, FEW, ANY_BITS } Values;
+typedef enum Values { SPREAD, FEW, ANY_BITS, LEAST } Values;
 
 static void check(NVTEDType dtype, size_t rows, size_t cols, size_t k, bool ragged, Values values,
                   size_t shift) {
@@ -27,6 +27,7 @@ static void check(NVTEDType dtype, size_t rows, size_t cols, size_t k, bool ragg
   void *keys = values == SPREAD ? random_values(dtype, n, -100, 100) : mixed_values(dtype, n, true);
   for (size_t i = 0; i < n && values == FEW; i++)
     put_value(dtype, keys, i, (double)random_below(4));
+  if (values == LEAST) memset(keys, 0xff, n * size);  // NaN with a sign, below all others.
   int *lengths = host_memory(rows * 4);
   for (size_t r = 0; r < rows; r++) {
     lengths[r] = ragged ? (int)random_below(cols + 3) - 1 : (int)cols;
@@ -110,6 +111,17 @@ int main(int argc, char **argv) {
     }
   }
   check(kNVTEFloat32, 300, 40, 5, true, SPREAD, 0);
+  // Sizes at which other kernels and other numbers of blocks take over.
+  const size_t limits[][3] = {{2, 2048, 2047},   {3, 2049, 7},      {2, 4096, 4096},
+                              {2, 8191, 1},      {2, 16385, 16000}, {2, 65536, 2048},
+                              {1, 65535, 65534}, {2, 65537, 2048},  {70, 9000, 20}};
+  for (size_t i = 0; i < COUNT(limits); i++) {
+    const size_t *s = limits[i];
+    for (size_t d = 0; d < 3; d++) {
+      check(kHighPrecision[d], s[0], s[1], s[2], i % 2 == 1, (Values)((i + d) % 4), d % 2);
+      check(kHighPrecision[d], s[0], s[1], s[2], i % 2 == 0, (Values)((i + d + 2) % 4), 0);
+    }
+  }
   test_wrong();
   return test_end();
 }

@@ -1,8 +1,15 @@
-// The greatest elements of rows. Histograms of 11 bits of the keys of a row, by many blocks, give
-// the key of the last that is chosen in two or three passes; then chunks of the row count what they
-// have of greater and of equal keys, and write theirs after those of the chunks before.
+// The greatest elements of rows. Both forms find the key of the last that is chosen digit by digit,
+// from histograms of the keys that share the digits above.
+//
+// Rows of at most 65536 elements, from compute capability 9.0 on: a cluster of blocks reads a row
+// once and keeps its keys in registers. Its blocks read the histograms of each other.
+//
+// Others: many blocks count digits of 11 bits in memory in two or three passes; then chunks of the
+// row count what they have of greater and of equal keys, and write theirs after those of the chunks
+// before.
 
 #include "common/launch.cuh"
+#include "common/tma.cuh"
 #include "common/vec.cuh"
 #include "common/warp.cuh"
 #include "nvte/backend/topk.h"
@@ -48,6 +55,271 @@ __device__ __forceinline__ uint32_t key_at(const Args &a, size_t row, size_t i) 
   if constexpr (T::kBytes == 2) bits <<= 16;
   return T::kBytes == 2 ? ordered_bits(bits) & 0xffff0000u : ordered_bits(bits);
 }
+
+// ---- Rows that a cluster of blocks holds
+
+constexpr unsigned kHolders = 256;      // Threads of a block, one for each value of a digit.
+constexpr unsigned kMostBlocks = 8;     // Of a cluster.
+constexpr unsigned kHeldElements = 32;  // Of a thread, the most.
+
+// A word of another block's shared memory, at the address that it has in this block.
+__device__ __forceinline__ uint32_t ld_shared_cluster(const uint32_t *p, unsigned rank) {
+  uint32_t word;
+  asm volatile(
+      "{.reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %1, %2;\n"
+      "ld.shared::cluster.b32 %0, [there];}"
+      : "=r"(word)
+      : "r"(shared_address(p)), "r"(rank)
+      : "memory");
+  return word;
+}
+// Orders no memory accesses.
+[[maybe_unused]] __device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+[[maybe_unused]] __device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// Sum over the lanes before this one and this one. Fields of the words do not overflow.
+[[maybe_unused]] __device__ __forceinline__ uint32_t sum_to_lane(uint32_t value) {
+  const unsigned lane = threadIdx.x % 32;
+#pragma unroll
+  for (unsigned step = 1; step < 32; step *= 2) {
+    const uint32_t other = __shfl_up_sync(kFullWarp, value, step);
+    if (lane >= step) value += other;
+  }
+  return value;
+}
+
+// Keys of a thread: vectors of 16 bytes, which go around the warp. Keys of 16 bits share words.
+template <class T, int kEach>
+struct HeldKeys {
+  static constexpr int kBits = 8 * T::kBytes, kPer = 32 / kBits, kVector = 4 * kPer;
+  uint32_t w[kEach / kPer];
+
+  __device__ __forceinline__ uint32_t operator[](int i) const {
+    return kPer == 1 ? w[i] : w[i / kPer] >> i % kPer * 16 & 0xffff;
+  }
+  // `first`: the index of the first element of the lane. Elements from `length` on become the least
+  // key; those that have this key and belong to the row come before them.
+  __device__ __forceinline__ void load_row(const void *row, unsigned first, unsigned length,
+                                           bool vectors) {
+    using Bits = typename T::Bits;
+    if (vectors) {
+#pragma unroll
+      for (int v = 0; v < kEach / kVector; ++v) {
+        const unsigned i = first + v * 32 * kVector;
+        load_once<16>(element<Bits>(row, i), i < length, w + v * 4);
+      }
+    } else {
+      const Bits *at = element<Bits>(row, first);
+      const int left = static_cast<int>(length - first);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int offset = i / kVector * 32 * kVector + i % kVector;
+        const uint32_t bits = offset < left ? at[offset] : 0;
+        w[i / kPer] = i % kPer == 0 ? bits : w[i / kPer] | bits << 16;
+      }
+    }
+#pragma unroll
+    for (uint32_t &word : w) {
+      // Each key is what ordered_bits makes of an element.
+      constexpr uint32_t kSigns = kPer == 1 ? 0x80000000u : 0x80008000u;
+      const uint32_t signs = word & kSigns;
+      word ^= (signs - (signs >> (kBits - 1))) | kSigns;
+    }
+    const int left = static_cast<int>(length - first);
+    if (left >= 32 * kEach) return;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (i / kVector * 32 * kVector + i % kVector >= left) {
+        w[i / kPer] &= kPer == 1 ? 0 : ~(0xffffu << i % kPer * 16);
+      }
+    }
+  }
+  // The element with a key.
+  static __device__ __forceinline__ typename T::Bits element_of(uint32_t key) {
+    return static_cast<typename T::Bits>(key >> (kBits - 1) ? key ^ 1u << (kBits - 1) : ~key);
+  }
+};
+
+template <class T, int kEach>
+__global__ void __launch_bounds__(kHolders, 4)
+    held_kernel(const __grid_constant__ Args a, unsigned log_blocks, bool vectors) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  using Keys = HeldKeys<T, kEach>;
+  using Bits = typename T::Bits;
+  constexpr unsigned kWarps = kHolders / 32;
+  constexpr int kVector = Keys::kVector, kVectors = kEach / kVector;
+  // What the digits found so far say of the last chosen key: how many keys of the row are above all
+  // with this prefix, how many have it, and how many of both are in the blocks before this one.
+  // `shift`: the bits below the prefix.
+  struct Found {
+    uint32_t shift, prefix, above, equal, above_before, equal_before;
+  };
+  __shared__ uint32_t histograms[T::kBytes][kHolders];
+  __shared__ uint2 warps[kWarps];
+  __shared__ uint32_t held[kWarps];
+  __shared__ Found found;
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = 1u << log_blocks;
+  const unsigned rank = blockIdx.x & (blocks - 1);
+  const size_t r = blockIdx.x >> log_blocks;
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const size_t length = length_of(a, r);
+  const void *row = element<Bits>(a.keys, r * a.cols);
+  auto write = [&](size_t at, Bits key, size_t index) {
+    *element<Bits>(a.top_keys, r * a.k + at) = key;
+    a.top_indices[r * a.k + at] = static_cast<int>(index);
+  };
+  if (length <= a.k) {
+    const float minus_one[2] = {-1.0f, -1.0f};
+    const Bits none = static_cast<Bits>(
+        T::from_float(reinterpret_cast<const float (&)[4 / T::kBytes]>(minus_one)));
+    for (size_t i = rank * kHolders + threadIdx.x; i < a.k; i += size_t{blocks} * kHolders) {
+      write(i, i < length ? *element<Bits>(row, i) : none, i < length ? i : ~size_t{0});
+    }
+    return;  // All blocks of the cluster do.
+  }
+#pragma unroll
+  for (int pass = 0; pass < T::kBytes; ++pass) histograms[pass][threadIdx.x] = 0;
+  if (threadIdx.x == 0) found = {};
+  const unsigned first = ((rank * kWarps + warp) * kEach * 32) + lane * kVector;
+  Keys keys;
+  keys.load_row(row, first, static_cast<unsigned>(length), vectors);
+  __syncthreads();
+
+  uint32_t prefix = 0;
+  const uint32_t k = static_cast<uint32_t>(a.k);
+#pragma unroll 1
+  for (int pass = 0; pass < T::kBytes; ++pass) {
+    const unsigned shift = Keys::kBits - 8 - 8 * pass;
+    uint32_t *histogram = histograms[pass];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const uint32_t digit = (keys[i] >> shift) - (prefix << 8);
+      if (digit < 256) atomicAdd(&histogram[digit], 1u);
+    }
+    cluster_sync();
+    // Thread 0 has the greatest digit.
+    const unsigned digit = kHolders - 1 - threadIdx.x;
+    uint32_t counts[kMostBlocks], equal = 0, equal_here = 0;
+#pragma unroll
+    for (unsigned b = 0; b < kMostBlocks; ++b) {
+      counts[b] = 0;
+      if (b < blocks) counts[b] = ld_shared_cluster(&histogram[digit], b);
+    }
+#pragma unroll
+    for (unsigned b = 0; b < kMostBlocks; ++b) {
+      equal += counts[b];
+      if (b < rank) equal_here += counts[b];
+    }
+    uint32_t greater = sum_to_lane(equal), greater_here = sum_to_lane(equal_here);
+    if (lane == 31) warps[warp] = make_uint2(greater, greater_here);
+    greater -= equal, greater_here -= equal_here;
+    const uint32_t wanted = k - found.above;
+    __syncthreads();
+#pragma unroll
+    for (unsigned w = 0; w < kWarps; ++w) {
+      const uint2 all = warps[w];
+      if (w < warp) greater += all.x, greater_here += all.y;
+    }
+    if (greater < wanted && wanted <= greater + equal) {
+      found = {shift,
+               prefix << 8 | digit,
+               found.above + greater,
+               equal,
+               found.above_before + greater_here,
+               equal_here};
+    }
+    __syncthreads();
+    prefix = found.prefix;
+    // If all keys with this prefix are chosen, the other digits do not matter. All blocks see that.
+    if (found.above + found.equal == k) break;
+  }
+  // Read anew before each use of all keys: of a shift that it knew, the compiler would keep the
+  // digits from one use to the next, in as many registers as the keys have.
+  unsigned shift = found.shift;
+  cluster_arrive_relaxed();  // No block reads another's memory any more.
+
+  // Two sums in a word: of greater keys in the low half, of those with the prefix in the high half.
+  // Sums over a vector of each lane are at most 128 for keys of 32 bits, so that two such pairs
+  // share a word.
+  constexpr int kShared = kVector == 4 && kVectors > 1 ? 2 : 1, kWords = kVectors / kShared;
+  uint32_t sums[kWords];
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    uint32_t pair = 0;
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+      const uint32_t key = keys[v * kVector + j] >> shift;
+      pair += key > prefix ? 1u : key == prefix ? 1u << 16 : 0u;
+    }
+    sums[v / kShared] = v % kShared == 0 ? pair : sums[v / kShared] + (pair << 8);
+  }
+  uint32_t own[kWords], all = 0;
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    own[i] = sums[i];
+    sums[i] = sum_to_lane(sums[i]);
+    const uint32_t total = __shfl_sync(kFullWarp, sums[i], 31);
+    own[i] = sums[i] - own[i];
+    sums[i] = total;
+    all += kShared == 1 ? total : (total & 0x00ff00ff) + (total >> 8 & 0x00ff00ff);
+  }
+  if (lane == 0) held[warp] = all;
+  __syncthreads();
+  uint32_t before = 0;
+#pragma unroll
+  for (unsigned w = 0; w < kWarps; ++w) before += w < warp ? held[w] : 0;
+  const uint32_t ties = k - found.above;
+  shift = found.shift;
+  uint32_t greater = found.above_before + (before & 0xffff);
+  uint32_t equal = found.equal_before + (before >> 16);
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    auto field = [&](uint32_t word) {
+      return kShared == 1 ? word : word >> v % kShared * 8 & 0x00ff00ff;
+    };
+    const uint32_t lanes = field(own[v / kShared]), total = field(sums[v / kShared]);
+    uint32_t g = greater + (lanes & 0xffff), e = equal + (lanes >> 16);
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+      const uint32_t key = keys[v * kVector + j], digits = key >> shift;
+      if (digits > prefix || (digits == prefix && e < ties)) {
+        write(g + min(e, ties), Keys::element_of(key), first + v * 32 * kVector + j);
+      }
+      g += digits > prefix;
+      e += digits == prefix;
+    }
+    greater += total & 0xffff, equal += total >> 16;
+  }
+  cluster_wait();
+#endif
+}
+
+template <class T, int kEach>
+NVTEXOutcome launch_held(const Args &a, cudaStream_t stream) {
+  unsigned log_blocks = 0;
+  while (a.cols > size_t{kHolders * kEach} << log_blocks) ++log_blocks;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {1u << log_blocks, 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(a.rows << log_blocks));
+  config.blockDim = dim3(kHolders);
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = NVTE_OVERLAP ? 2 : 1;
+  const bool vectors = a.cols % (16 / T::kBytes) == 0 && aligned(a.keys, 16);
+  return outcome(cudaLaunchKernelEx(&config, held_kernel<T, kEach>, a, log_blocks, vectors));
+}
+
+// ---- Rows of any length
 
 // Sum over the threads before this one; `all`: over all.
 __device__ uint32_t sum_before(uint32_t value, uint32_t &all) {
@@ -202,6 +474,14 @@ __global__ void __launch_bounds__(kThreads) write_kernel(const __grid_constant__
 
 template <class T>
 NVTEXOutcome topk(const Args &a, cudaStream_t stream) {
+  Device device;
+  if (const cudaError_t error = current_device(&device)) return outcome(error);
+  constexpr unsigned kMostHeld = kMostBlocks * kHolders * kHeldElements;
+  if (device.arch >= 90 && a.k < a.cols && a.cols <= kMostHeld &&
+      a.rows <= kMaxBlocks / kMostBlocks) {
+    return a.cols <= 8 * kHolders ? launch_held<T, 8>(a, stream)
+                                  : launch_held<T, kHeldElements>(a, stream);
+  }
   const size_t chunks = a.cols > kChunk ? ceil_div(a.cols, kChunk) : 1;
   const dim3 grid(static_cast<unsigned>(chunks),
                   static_cast<unsigned>(a.rows < 65535 ? a.rows : 65535));
