@@ -79,8 +79,9 @@ def tolerance_of(name, entry):
     return TOLERANCES["fp32_products" if kind == "fp32" and group in WITH_PRODUCTS else kind]
 
 
-def differs(name, theirs, ours, old, new, tolerance, statistics):
-    """Why an array does not agree, or None. `old` and `new` are the samples of its values."""
+def differs(name, theirs, ours, old, new, tolerance, statistics, floor):
+    """Why an array does not agree, or None. `old` and `new` are the samples of its values; an array
+    whose norm is below `floor` is compared with that."""
     if theirs["shape"] != ours["shape"] or theirs["dtype"] != ours["dtype"]:
         return f"{name}: {theirs['dtype']}{theirs['shape']} became {ours['dtype']}{ours['shape']}"
     if theirs["sha256"] == ours["sha256"]:
@@ -97,14 +98,14 @@ def differs(name, theirs, ours, old, new, tolerance, statistics):
         return f"{name}: {part:.2%} of the whole numbers differ" if part > 0.005 else None
     good = np.isfinite(old) & np.isfinite(new)
     old, new = old[good].astype(np.float64), new[good].astype(np.float64)
-    scale = max(float(np.linalg.norm(old)), 1e-20)
+    scale = max(float(np.linalg.norm(old)), floor, 1e-20)
     error, worst = float(np.linalg.norm(new - old)) / scale, float(
         np.max(np.abs(new - old), initial=0.0)
     )
-    change = abs(theirs["norm"] - ours["norm"]) / max(theirs["norm"], 1e-20)
+    change = abs(theirs["norm"] - ours["norm"]) / max(theirs["norm"], floor, 1e-20)
     if max(error, change) > tolerance:
         return f"{name}: relative error {max(error, change):.3g} above {tolerance:g}"
-    if worst > 10 * tolerance * max(theirs["max"], 1e-20):
+    if worst > 10 * tolerance * max(theirs["max"], floor, 1e-20):
         return f"{name}: one value differs by {worst:.3g}, the largest is {theirs['max']:.3g}"
     return None
 
@@ -125,6 +126,10 @@ def judge(name, theirs, ours, folders):
         os.path.join(folders[1], file_name(name))
     ) as new:
         place = {array: i for i, array in enumerate(ours["arrays"])}
+        # What is zero but for rounding, as the gradient of the only key that a query sees, has no
+        # digits to compare.
+        floats = [a["norm"] for a in theirs["arrays"].values() if a["dtype"].startswith("float")]
+        floor = 1e-6 * max(floats, default=0.0)
         for i, (array, facts) in enumerate(theirs["arrays"].items()):
             why = differs(
                 array,
@@ -134,6 +139,7 @@ def judge(name, theirs, ours, folders):
                 new[f"a{place[array]}"],
                 tolerance_of(name, theirs),
                 theirs["compare"] == "statistics",
+                floor,
             )
             if why:
                 return why

@@ -1,8 +1,11 @@
 """Times te.TransformerLayer (forward and backward) and the host cost of a small FP8 te.Linear on
 the core that is loaded.
 
-    layers.py [--out FILE.json]          run once per core, on the same machine; then
-    layers.py --compare THEIRS.json OURS.json
+    layers.py [--out FILE.json] [--rows large|host]      run per core, on the same machine; then
+    layers.py --theirs FILE.json... --ours FILE.json...
+
+Rows of `host` take as long as Python takes, which changes from minute to minute: run them several
+times, one core after the other in turn. The comparison takes the median over the files of a core.
 
 A rested time is the median over bursts of a few steps, each after a pause that lets the GPU's
 clocks recover; the pause makes the first step of a burst wait for the host, as in a real
@@ -195,6 +198,8 @@ def run(options):
     print(torch.cuda.get_device_name(), "torch", torch.__version__, flush=True)
     rows = []
     for name, floor, *sizes in plan():
+        if options.rows not in ("all", "host" if floor == "small" else "large"):
+            continue
         try:
             rows.append(measure(name, floor, *sizes))
             row = rows[-1]
@@ -215,7 +220,7 @@ def run(options):
             print(f"{name:38s} {sizes[4]:12s} FAILED {rows[-1]['error']}", flush=True)
         gc.collect()
         torch.cuda.empty_cache()
-    for rec in ("none", "delayed", "current", "block"):
+    for rec in ("none", "delayed", "current", "block") if options.rows != "large" else ():
         try:
             rows += measure_linear(rec)
             print(
@@ -239,13 +244,26 @@ def run(options):
         json.dump({"backend": chosen, "rows": rows}, file, indent=1)
 
 
-def compare(paths):
-    reports = [json.load(open(path)) for path in paths]
-    for path, report in zip(paths, reports):
+def merged(paths):
+    """The rows of some reports of one core; of numbers the median."""
+    found = {}
+    for path in paths:
+        report = json.load(open(path))
         print(f"{path}: {report['backend']}")
-    theirs, ours = (
-        {(row["name"], row["recipe"]): row for row in report["rows"]} for report in reports
-    )
+        for row in report["rows"]:
+            found.setdefault((row["name"], row["recipe"]), []).append(row)
+    rows = {}
+    for key, times in found.items():
+        good = [row for row in times if "error" not in row]
+        rows[key] = dict((good or times)[0])
+        for field in ("rested", "hot", "us"):
+            if field in rows[key]:
+                rows[key][field] = statistics.median(row[field] for row in good)
+    return rows
+
+
+def compare(theirs, ours):
+    theirs, ours = merged(theirs), merged(ours)
     print(
         f"{'':38s} {'recipe':12s} {'theirs':>9s} {'ours':>9s} {'ratio':>6s} {'floor':>6s} "
         f"{'hot':>6s}  gradients"
@@ -279,6 +297,8 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", default="layers.json")
-    parser.add_argument("--compare", nargs=2)
+    parser.add_argument("--rows", choices=("all", "large", "host"), default="all")
+    parser.add_argument("--theirs", nargs="+")
+    parser.add_argument("--ours", nargs="+")
     chosen = parser.parse_args()
-    compare(chosen.compare) if chosen.compare else run(chosen)
+    compare(chosen.theirs, chosen.ours) if chosen.theirs else run(chosen)

@@ -3,6 +3,8 @@
 #
 #   run.sh DIR OURS [build] [score] [jax] [layers]        no part named: all of them
 #
+# `host` times those of the layers alone whose time is that of Python.
+#
 # DIR is what prepare.py made; OURS holds our libtransformer_engine.so and libnvte.so.0. Results go
 # to $OUT. The built extensions come back as $OUT/ext.tar.xz: put that file into DIR, and the next
 # run need not build them. FILTER, JOBS and LIMIT (seconds) are handed to the scores.
@@ -139,12 +141,20 @@ if wants jax; then
   say "score, JAX"
   scores jax score_jax.py 6 --filter "${FILTER:-}"
 fi
-if wants layers; then # alone on the machine, one core after the other
-  for core in te nvte; do
-    say "layers on $core"
-    on $core python3 "$here/layers.py" --out $root/layers_$core.json >"$log/layers-$core.log" 2>&1
+if wants layers || wants host; then # alone on the machine, one core after the other
+  rounds="host host host"
+  wants layers && rounds="large $rounds"
+  number=0
+  for rows in $rounds; do
+    number=$((number + 1))
+    for core in te nvte; do
+      say "layers on $core: $rows"
+      on $core python3 "$here/layers.py" --rows $rows --out $root/layers_${core}_$number.json \
+        >"$log/layers-$core-$number.log" 2>&1
+    done
   done
-  python3 "$here/layers.py" --compare $root/layers_te.json $root/layers_nvte.json >"$out/layers.txt" 2>&1
+  python3 "$here/layers.py" --theirs $root/layers_te_*.json --ours $root/layers_nvte_*.json \
+    >"$out/layers.txt" 2>&1
   cat "$out/layers.txt"
 fi
 

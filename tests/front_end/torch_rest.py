@@ -16,10 +16,11 @@ SCORES = ("softmax", "sigmoid", "sqrtsoftplus")
 
 
 def logits_of(tokens, experts, dtype):
-    """Logits without ties, so that the choice of experts does not depend on the order of equal
-    values."""
-    order = torch.rand(tokens, experts, device="cuda").argsort(1).float()
-    return ((order - experts / 2) * (6.0 / experts)).to(DTYPES[dtype]).requires_grad_()
+    """Logits of which neither single ones nor sums of two are equal, so that the choice of experts
+    and of their groups does not depend on the order of equal values."""
+    order = torch.rand(tokens, experts, device="cuda").argsort(1).double()
+    logits = 3 * torch.sinh((order - experts / 2 + 0.1) / (experts / 2))
+    return logits.to(DTYPES[dtype]).requires_grad_()
 
 
 @case(
