@@ -63,6 +63,9 @@ pub struct Env {
     /// `NVTE_NORM_FWD_USE_CUDNN=1`, `NVTE_NORM_BWD_USE_CUDNN=1`, `NVTE_ZERO_CENTERED_GAMMA_IN_WTYPE=1`:
     /// what the functions that set these switches set.
     pub norm_switches: [bool; 3],
+    /// `NVTE_GEMM_TUNE=FILE`: products on CUDA measure the algorithms of cuBLASLt once, and keep the fastest there.
+    #[cfg_attr(not(nvte_cuda), expect(dead_code, reason = "only CUDA builds use cuBLASLt"))]
+    pub gemm_tune: Option<PathBuf>,
     /// `NVTE_CUDA_LIB_PATH`: colon-separated folders searched first for CUDA's libraries. Absolute,
     /// and such that nobody else can write to them; none in a process with privileges of its own.
     #[cfg_attr(not(nvte_cuda), expect(dead_code, reason = "only CUDA builds open libraries"))]
@@ -123,6 +126,9 @@ fn read() -> Env {
             "NVTE_ZERO_CENTERED_GAMMA_IN_WTYPE",
         ]
         .map(switch),
+        gemm_tune: std::env::var_os("NVTE_GEMM_TUNE")
+            .filter(|file| !file.is_empty())
+            .map(PathBuf::from),
         cuda_lib_path: library_folders(),
     }
 }

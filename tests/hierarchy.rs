@@ -32,6 +32,7 @@ const FLOORS: &[&str] = &[
     // The CUDA backend, and the choice of a backend.
     "backend::library",
     "backend::parts",
+    "backend::tune",
     "backend::cublaslt",
     "backend::cudnn_handle",
     "backend::cuda",

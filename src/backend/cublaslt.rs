@@ -4,6 +4,7 @@
 
 use super::args::{GemmArgs, GemmEpilogue, Outcome};
 use super::library;
+use super::tune::{self, Scratch};
 use crate::types::{NVTEDType, NVTEScalingMode, cudaStream_t};
 use crate::verbose::{self, Level};
 use cudarc::cublaslt::sys::cublasLtMatmulDescAttributes_t::*;
@@ -19,8 +20,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// Problems that a thread remembers before it starts over.
 const CACHE_SIZE: usize = 1024;
 
-/// Algorithms that the heuristic is asked for; the best that the library accepts is taken.
+/// Algorithms that the heuristic is asked for; the best that the library accepts is taken, or the fastest.
 const CANDIDATES: usize = 8;
+const MEASURED_CANDIDATES: usize = 48;
 
 /// Everything that the choice of an algorithm depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -134,7 +136,7 @@ pub(super) fn gemm(args: &GemmArgs, device: c_int, stream: cudaStream_t) -> Outc
     let run = |plans: &mut Plans| {
         let planned = match plans.get_mut(&problem) {
             Some(planned) => planned,
-            None => add_plan(plans, args, &problem)?,
+            None => add_plan(plans, args, &problem, stream)?,
         };
         match planned {
             Ok(plan) => plan.run(args, stream),
@@ -160,8 +162,9 @@ fn add_plan<'a>(
     plans: &'a mut Plans,
     args: &GemmArgs,
     problem: &Problem,
+    stream: cudaStream_t,
 ) -> Result<&'a mut Planned, Failure> {
-    let plan = match relaxed_capture(|| Plan::new(args, problem)) {
+    let plan = match relaxed_capture(|| Plan::new(args, problem, stream)) {
         Ok(plan) => Ok(plan),
         Err(Failure::NoAlgorithm(status)) => Err(status),
         Err(failure) => return Err(failure),
@@ -284,10 +287,13 @@ fn scale_mode(mode: NVTEScalingMode) -> Option<cublasLtMatmulMatrixScale_t> {
 }
 
 impl Plan {
-    fn new(args: &GemmArgs, problem: &Problem) -> Result<Self, Failure> {
+    fn new(args: &GemmArgs, problem: &Problem, stream: cudaStream_t) -> Result<Self, Failure> {
         let mut plan = Self { handle: handle(problem.device)?, ..Self::default() };
         plan.describe(args, problem)?;
-        plan.algo = plan.choose(problem)?;
+        match tune::is_on() && !args.a.is_null() {
+            true => plan.measure(args, problem, stream)?,
+            false => plan.algo = plan.first(&plan.candidates(problem, CANDIDATES)?)?,
+        }
         verbose::line(Level::Dispatch, "dispatch", || format!("cublaslt,planned,{problem:?}"));
         Ok(plan)
     }
@@ -390,10 +396,89 @@ impl Plan {
         Ok(())
     }
 
-    fn choose(&self, problem: &Problem) -> Result<cublasLtMatmulAlgo_t, Failure> {
+    /// The first candidate that the library accepts.
+    fn first(
+        &self,
+        candidates: &[cublasLtMatmulHeuristicResult_t],
+    ) -> Result<cublasLtMatmulAlgo_t, Failure> {
+        let usable = candidates.iter().find(|candidate| self.accepts(candidate));
+        usable
+            .map(|candidate| candidate.algo)
+            .ok_or(Failure::NoAlgorithm(cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED))
+    }
+
+    /// Takes the algorithm that is the fastest for a problem: from the file, else by running all candidates. In a
+    /// capture nothing can run, and the first candidate is taken.
+    fn measure(
+        &mut self,
+        args: &GemmArgs,
+        problem: &Problem,
+        stream: cudaStream_t,
+    ) -> Result<(), Failure> {
+        // SAFETY: returns a number.
+        let version = unsafe { cublasLtGetVersion() };
+        let name = tune::device_name(problem.device);
+        let key = format!("{version} {name} {:?}", Problem { device: 0, ..*problem });
+        if let Some(data) = tune::find(&key) {
+            // SAFETY: all zero is a valid result.
+            let mut kept: cublasLtMatmulHeuristicResult_t = unsafe { std::mem::zeroed() };
+            kept.algo = cublasLtMatmulAlgo_t { data };
+            if self.accepts(&kept) {
+                self.algo = kept.algo;
+                return Ok(());
+            }
+        }
+        let candidates: Vec<_> = self
+            .candidates(problem, MEASURED_CANDIDATES)?
+            .into_iter()
+            .filter(|candidate| self.accepts(candidate))
+            .collect();
+        self.algo = self.first(&candidates)?;
+        if tune::is_capturing(stream.cast()) {
+            return Ok(());
+        }
+        // What a product writes, and what it may add to, is scratch memory here. A vector has at most m or n
+        // elements, of 4 bytes at most, as an element of D has.
+        let whole = (args.m * args.n * 4).next_multiple_of(256);
+        let vector = (args.m.max(args.n) * 4).next_multiple_of(256);
+        let Some(scratch) = Scratch::new(2 * whole + vector + 256, stream.cast()) else {
+            return Ok(());
+        };
+        let d = scratch.address() as *mut c_void;
+        let at = |present: bool, offset: usize| match present {
+            true => (scratch.address() + offset) as *mut c_void,
+            false => std::ptr::null_mut(),
+        };
+        let c = if problem.in_place { d.cast_const() } else { args.c };
+        let trial = GemmArgs {
+            c,
+            d,
+            aux: at(!args.aux.is_null(), whole),
+            bias: at(!args.bias.is_null(), 2 * whole),
+            amax_d: at(!args.amax_d.is_null(), 2 * whole + vector).cast(),
+            ..*args
+        };
+        let best = tune::fastest(candidates.len(), stream.cast(), |i| {
+            self.algo = candidates[i].algo;
+            self.run(&trial, stream).is_ok()
+        });
+        self.algo = candidates[best].algo;
+        tune::keep(key, self.algo.data);
+        verbose::line(Level::Dispatch, "dispatch", || {
+            format!("cublaslt,measured,{best} of {} candidates is the fastest", candidates.len())
+        });
+        Ok(())
+    }
+
+    /// Algorithms that the heuristic proposes, at most `most`, those it prefers first.
+    fn candidates(
+        &self,
+        problem: &Problem,
+        most: usize,
+    ) -> Result<Vec<cublasLtMatmulHeuristicResult_t>, Failure> {
         let mut preference = std::ptr::null_mut();
         // SAFETY: cuBLASLt writes the preference, which is destroyed below; the attributes have the
-        // sizes that are passed; one result is asked for.
+        // sizes that are passed; there is room for as many results as are asked for.
         unsafe {
             let created = cublasLtMatmulPreferenceCreate(&mut preference);
             check("cublasLtMatmulPreferenceCreate", created)?;
@@ -427,7 +512,7 @@ impl Plan {
                         cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, size);
                 }
             }
-            let mut results: [cublasLtMatmulHeuristicResult_t; CANDIDATES] = std::mem::zeroed();
+            let mut results: Vec<cublasLtMatmulHeuristicResult_t> = vec![std::mem::zeroed(); most];
             let mut found = 0;
             if status == cublasStatus_t::CUBLAS_STATUS_SUCCESS {
                 status = cublasLtMatmulAlgoGetHeuristic(
@@ -438,7 +523,7 @@ impl Plan {
                     self.c,
                     self.d,
                     preference,
-                    CANDIDATES as c_int,
+                    most as c_int,
                     results.as_mut_ptr(),
                     &mut found,
                 );
@@ -447,11 +532,8 @@ impl Plan {
             if status != cublasStatus_t::CUBLAS_STATUS_SUCCESS {
                 return Err(Failure::NoAlgorithm(status));
             }
-            let results = &results[..found.clamp(0, CANDIDATES as c_int) as usize];
-            let usable = results.iter().find(|result| self.accepts(result));
-            usable
-                .map(|result| result.algo)
-                .ok_or(Failure::NoAlgorithm(cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED))
+            results.truncate(usize::try_from(found).unwrap_or(0));
+            Ok(results)
         }
     }
 

@@ -18,6 +18,8 @@ pub(crate) mod operators;
 #[cfg(any(nvte_cuda, test))]
 mod parts;
 pub(crate) mod pool;
+#[cfg(nvte_cuda)]
+mod tune;
 
 use crate::env::{BackendChoice, drop_in, env};
 use crate::error::{self, Error, Result};

@@ -276,6 +276,22 @@ pub fn operators(kind: Kind) -> Vec<Case> {
             list.push(Gemm { bias: true, ..wide });
             list.push(Gemm { gelu: true, ..wide });
             list.push(Gemm { bias: true, gelu: true, ..wide });
+            // Sizes at which the choice of an algorithm matters most; NVTE_GEMM_TUNE measures it.
+            let small = [
+                (1024, 1024, 1024),
+                (2048, 1024, 1024),
+                (2048, 2048, 1024),
+                (2048, 2048, 2048),
+                (4096, 1024, 2048),
+                (4096, 2048, 1024),
+                (4096, 2048, 2048),
+                (1024, 4096, 4096),
+                (2048, 4096, 4096),
+                (4096, 4096, 1024),
+                (4096, 4096, 2048),
+                (4096, 4096, 4096),
+            ];
+            list.extend(small.map(|(m, n, k)| gemm(Bf16, m, n, k)));
             for size in [4096, 8192] {
                 let cube = gemm(E4m3, size, size, size);
                 for modes in [[BLOCKS_1D, BLOCKS_1D], [BLOCKS_2D, BLOCKS_1D], [MXFP8, MXFP8]] {
