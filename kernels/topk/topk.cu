@@ -63,7 +63,8 @@ constexpr unsigned kMostBlocks = 8;     // Of a cluster.
 constexpr unsigned kHeldElements = 32;  // Of a thread, the most.
 
 // A word of another block's shared memory, at the address that it has in this block.
-__device__ __forceinline__ uint32_t ld_shared_cluster(const uint32_t *p, unsigned rank) {
+[[maybe_unused]] __device__ __forceinline__ uint32_t ld_shared_cluster(const uint32_t *p,
+                                                                       unsigned rank) {
   uint32_t word;
   asm volatile(
       "{.reg .b32 there;\n"
