@@ -487,7 +487,7 @@ static void test_huge(void) {
 static void test_order(void) {
   const int experts[] = {5, 32, 64, 130, 256, 1000, 1024, 1500};
   for (size_t i = 0; i < COUNT(experts); i++) {
-    for (int kind = 0; kind < 4; kind++) {
+    for (int kind = 0; kind < 7; kind++) {
       if (!case_begin("order %d of %d", kind, experts[i])) continue;
       enum { K = 3 };
       Router r = {.dtype = kNVTEFloat32,
@@ -512,6 +512,18 @@ static void test_order(void) {
       } else if (kind == 3) {
         for (int e = 0; e < n; e++) x[e] = e % 2 ? 2 : 1;
         want[0] = 1, want[1] = n > 5 ? 3 : 3, want[2] = n > 5 ? 5 : 0;
+      } else if (kind > 3) {
+        for (int e = 0; e < n; e++) x[e] = -1;
+        if (kind == 4) {  // Neighbours that are equal.
+          x[2] = x[3] = 1, x[n - 1] = 2;
+          want[0] = n - 1, want[1] = 2, want[2] = 3;
+        } else if (kind == 5) {  // Neighbours with one between them.
+          x[0] = 1, x[1] = 3, x[n - 1] = 2;
+          want[0] = 1, want[1] = n - 1, want[2] = 0;
+        } else {  // Three neighbours.
+          x[1] = 1, x[2] = 3, x[3] = 2;
+          want[0] = 2, want[1] = 3, want[2] = 1;
+        }
       }
       upload(r.logits->ptr, x, (size_t)n * 4);
       call_forward(&r);
@@ -558,8 +570,8 @@ static void test_balanced_tie(void) {
         (double)read_float(r.cutoff));
 }
 
-static void test_histogram(int tokens, int experts, int bins) {
-  if (!case_begin("histogram %d x %d, %d bins", tokens, experts, bins)) return;
+static void test_histogram(int tokens, int experts, int bins, size_t shift) {
+  if (!case_begin("histogram %d x %d, %d bins, shift %zu", tokens, experts, bins, shift)) return;
   size_t t = (size_t)tokens, e = (size_t)experts, b = (size_t)bins, bad = 0;
   float *scores = random_values(kNVTEFloat32, t * e, 0, 1);
   float *cutoff = random_values(kNVTEFloat32, t, 0, 1);
@@ -568,10 +580,11 @@ static void test_histogram(int tokens, int experts, int bins) {
   int *want = host_memory(e * b * 4);
   for (size_t i = 0; i < e * b; i++) want[i] = (int)random_below(1000);
   Buffer *histogram = buffer_from(want, e * b * 4, 4);
-  NVTETensor tensors[] = {tensor(buffer_from(scores, t * e * 4, 4)->ptr, kNVTEFloat32, SHAPE(t, e)),
-                          tensor(buffer_from(cutoff, t * 4, 4)->ptr, kNVTEFloat32, SHAPE(t)),
-                          tensor(buffer_from(limits, 8, 4)->ptr, kNVTEFloat32, SHAPE(2)),
-                          tensor(histogram->ptr, kNVTEInt32, SHAPE(e, b))};
+  NVTETensor tensors[] = {
+      tensor(buffer_from(scores, t * e * 4, shift)->ptr, kNVTEFloat32, SHAPE(t, e)),
+      tensor(buffer_from(cutoff, t * 4, 4)->ptr, kNVTEFloat32, SHAPE(t)),
+      tensor(buffer_from(limits, 8, 4)->ptr, kNVTEFloat32, SHAPE(2)),
+      tensor(histogram->ptr, kNVTEInt32, SHAPE(e, b))};
   float scale = (float)bins / (limits[1] - limits[0]);
   for (size_t i = 0; i < t * e; i++) {
     float distance = cutoff[i / e] - scores[i];
@@ -872,12 +885,13 @@ int main(int argc, char **argv) {
   test_huge();
   test_order();
   test_balanced_tie();
-  test_histogram(257, 896, 1000);
-  test_histogram(5000, 33, 100);
-  test_histogram(3000, 17, 1);
-  test_histogram(700, 3, 50000);
-  test_histogram(4096, 64, 1500);
-  test_histogram(0, 3, 5);
+  const int sizes[][3] = {{257, 896, 1000}, {5000, 33, 100},  {3000, 17, 1}, {700, 3, 50000},
+                          {4096, 64, 1500}, {9001, 20, 1000}, {0, 3, 5},     {40000, 4, 7},
+                          {6001, 12, 9000}, {2047, 1, 3}};
+  for (size_t i = 0; i < COUNT(sizes); i++) {
+    test_histogram(sizes[i][0], sizes[i][1], sizes[i][2], 4);
+    test_histogram(sizes[i][0], sizes[i][1], sizes[i][2], 0);
+  }
   test_losses();
   test_loss_of_infinities();
   test_no_token();

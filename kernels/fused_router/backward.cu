@@ -1,6 +1,6 @@
-// Gradients of the router's logits. A warp takes a token. If only the chosen experts count, it
-// lists them, a lane computes one, and the row of zeros and gradients is put together in shared
-// memory; otherwise lanes compute all.
+// Gradients of the router's logits. A warp takes a token, or two of at most 64 experts. If only the
+// chosen experts count, and there are more than 128, it lists them, a lane computes one, and the
+// row of zeros and gradients is put together in shared memory; otherwise lanes compute all.
 
 #include <cmath>
 
@@ -31,42 +31,45 @@ __device__ __forceinline__ bool routed_at(const Args &a, size_t token, size_t e)
   return a.routing.bits[token * ((a.experts + 7) / 8) + e / 8] >> (e % 8) & 1;
 }
 
-// Which of the lane's elements are routed, as bits.
-template <int V, int C>
+// Which of the lane's elements are routed, as bits. kLanes lanes share a token; of those that have
+// none, `token` is not below `a.tokens`. More than one token in a warp goes with one vector.
+template <int V, int C, int kLanes = 32>
 __device__ __forceinline__ uint32_t routed_elements(const Args &a, size_t token) {
-  const unsigned lane = threadIdx.x % 32;
+  static_assert(kLanes == 32 || C == 1, "one vector");
+  const unsigned lane = threadIdx.x % kLanes;
+  const bool live = kLanes == 32 || token < a.tokens;
   uint32_t routed = 0;
   if (a.routing.bytes != nullptr) {
     const uint8_t *row = a.routing.bytes + token * a.experts;
 #pragma unroll
     for (int c = 0; c < C; ++c) {
-      const unsigned e = lane_element<V>(c);
+      const unsigned e = (c * kLanes + lane) * V;
       if constexpr (V == 4) {
         uint32_t w[1];
-        load_once<4>(row + e, e < a.experts, w);
+        load_once<4>(row + e, live && e < a.experts, w);
         routed |= (__vminu4(w[0], 0x01010101) * 0x10204080u >> 28) << (4 * c);
       } else {
-        routed |= (e < a.experts && row[e] != 0) << c;
+        routed |= (live && e < a.experts && row[e] != 0) << c;
       }
     }
   } else if (a.routing.bits != nullptr) {
     const uint8_t *row = a.routing.bits + token * ((a.experts + 7) / 8);
 #pragma unroll
     for (int c = 0; c < C; ++c) {
-      const unsigned e = lane_element<V>(c);
-      const uint32_t byte = e < a.experts ? row[e / 8] : 0;
+      const unsigned e = (c * kLanes + lane) * V;
+      const uint32_t byte = live && e < a.experts ? row[e / 8] : 0;
       routed |= (byte >> (e % 8) & (V == 4 ? 15 : 1)) << (V * c);
     }
   } else {
-    for (size_t first = 0; first < a.topk; first += 32) {
+    for (size_t first = 0; first < a.topk; first += kLanes) {
       const size_t left = a.topk - first;
-      const size_t mine =
-          lane < left ? index_at(a.routing, token * a.topk + first + lane) : ~size_t{0};
+      const bool some = lane < left && live;
+      const size_t mine = some ? index_at(a.routing, token * a.topk + first + lane) : ~size_t{0};
       const unsigned number = mine < a.experts ? static_cast<unsigned>(mine) : ~0u;
-      for (unsigned i = 0; i < 32 && i < left; ++i) {
-        const unsigned e = __shfl_sync(kFullWarp, number, i);
+      for (unsigned i = 0; i < kLanes && i < left; ++i) {
+        const unsigned e = __shfl_sync(kFullWarp, number, i, kLanes);
         const unsigned vector = e / V;
-        if (e != ~0u && vector % 32 == lane) routed |= 1u << (vector / 32 * V + e % V);
+        if (e != ~0u && vector % kLanes == lane) routed |= 1u << (vector / kLanes * V + e % V);
       }
     }
   }
@@ -79,11 +82,21 @@ struct Sums {
   float dot;
 };
 
+template <int kLanes>
+__device__ __forceinline__ float sum_over(float value) {
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    value += __shfl_xor_sync(kFullWarp, value, step);
+  }
+  return value;
+}
+
+template <int kLanes = 32>
 __device__ __forceinline__ Sums sums_of(const Args &a, float y, float gy) {
-  gy = warp_sum(gy);
+  gy = sum_over<kLanes>(gy);
   if (a.score == NVTEX_ROUTER_SOFTMAX) return {1.0f, gy};
   if (!a.all && a.topk <= 1) return {1.0f, 0.0f};
-  return {1.0f / (warp_sum(y) + kEpsilon), gy};
+  return {1.0f / (sum_over<kLanes>(y) + kEpsilon), gy};
 }
 
 // The gradient of an expert with the score y of the intermediate value x and the gradient g.
@@ -101,32 +114,38 @@ __device__ __forceinline__ float score_of(const Args &a, float x) {
   return a.score == NVTEX_ROUTER_SQRTSOFTPLUS ? sqrtsoftplus(x) : x;
 }
 
-template <class T, bool kAll, int V, int C>
-__global__ void __launch_bounds__(32 * kWarps) held_kernel(const __grid_constant__ Args a) {
+// kLanes lanes share a token.
+template <class T, bool kAll, int V, int C, int kLanes>
+__global__ void __launch_bounds__(32 * kWarps, kLanes < 32 ? 16 : 1)
+    held_kernel(const __grid_constant__ Args a) {
   using G = std::conditional_t<kAll, RuntimeFloat, T>;
   constexpr int N = V * C;
   constexpr uint32_t kVector = (1u << V) - 1;
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  const size_t step = size_t{gridDim.x} * kWarps;
-  for (size_t token = size_t{blockIdx.x} * kWarps + threadIdx.x / 32; token < a.tokens;
-       token += step) {
-    const size_t row = token * a.experts;
-    const uint32_t routed = kAll ? kFullWarp : routed_elements<V, C>(a, token);
+  constexpr unsigned kTokens = 32 / kLanes;
+  const unsigned lane = threadIdx.x % kLanes;
+  const size_t step = size_t{gridDim.x} * kWarps * kTokens;
+  for (size_t first = (size_t{blockIdx.x} * kWarps + threadIdx.x / 32) * kTokens; first < a.tokens;
+       first += step) {
+    const size_t token = first + threadIdx.x % 32 / kLanes, row = token * a.experts;
+    const bool live = kLanes == 32 || token < a.tokens;
+    const uint32_t routed = kAll ? kFullWarp : routed_elements<V, C, kLanes>(a, token);
     const bool everywhere = kAll || a.pre_softmax;
     Vec<F32, V> values[C];
     Vec<G, V> grads[C];
 #pragma unroll
     for (int c = 0; c < C; ++c) {
-      const unsigned e = lane_element<V>(c);
-      const bool some = e < a.experts && (routed >> (c * V) & kVector) != 0;
-      values[c] = load<F32, V>(a.intermediate, row + e, some || (everywhere && e < a.experts));
+      const unsigned e = (c * kLanes + lane) * V;
+      const bool some = live && e < a.experts && (routed >> (c * V) & kVector) != 0;
+      values[c] =
+          load<F32, V>(a.intermediate, row + e, some || (everywhere && live && e < a.experts));
       grads[c] = load<G, V>(a.grad_dtype, a.grad, row + e, some);
     }
     float x[N], y[N], g[N], sum = 0.0f, dot = 0.0f;
 #pragma unroll
     for (int c = 0; c < C; ++c) {
-      const bool inside = lane_element<V>(c) < a.experts;
+      const bool inside = live && (c * kLanes + lane) * V < a.experts;
       float xs[V], gs[V];
       to_float(values[c], xs);
       to_float(a.grad_dtype, grads[c], gs);
@@ -141,10 +160,10 @@ __global__ void __launch_bounds__(32 * kWarps) held_kernel(const __grid_constant
         dot += in ? g[i] * y[i] : 0.0f;
       }
     }
-    const Sums sums = sums_of(a, sum, dot);
+    const Sums sums = sums_of<kLanes>(a, sum, dot);
 #pragma unroll
     for (int c = 0; c < C; ++c) {
-      const unsigned e = lane_element<V>(c);
+      const unsigned e = (c * kLanes + lane) * V;
       float dx[V];
 #pragma unroll
       for (int j = 0; j < V; ++j) {
@@ -152,7 +171,7 @@ __global__ void __launch_bounds__(32 * kWarps) held_kernel(const __grid_constant
         const bool in = everywhere || (routed >> i & 1);
         dx[j] = in ? gradient(a, sums, x[i], y[i], g[i]) : 0.0f;
       }
-      if (e < a.experts) store<T>(a.dtype, a.grad_logits, row + e, dx);
+      if (live && e < a.experts) store<T>(a.dtype, a.grad_logits, row + e, dx);
     }
   }
 }
@@ -334,17 +353,21 @@ NVTEXOutcome run(const Args &a, cudaStream_t stream) {
                        aligned(a.grad, 4 * float_bytes(a.grad_dtype)) &&
                        aligned(a.grad_logits, 4 * float_bytes(a.dtype)) &&
                        aligned(a.routing.bytes, 4);
-  const size_t blocks = ceil_div(a.tokens, kWarps);
-  const dim3 grid(static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks));
-  auto start = [&](auto kernel) { return launch(kernel, grid, 32 * kWarps, stream, a); };
+  auto start = [&](auto kernel, size_t tokens_of_warp = 1) {
+    const size_t blocks = ceil_div(a.tokens, kWarps * tokens_of_warp);
+    const dim3 grid(static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks));
+    return launch(kernel, grid, 32 * kWarps, stream, a);
+  };
   if (a.experts > 1024) return start(long_kernel<kAll>);
   auto of_size = [&](auto t, auto v, auto c) {
     using T = decltype(t);
     constexpr int V = decltype(v)::value, C = decltype(c)::value;
-    if constexpr (!kAll) {
+    if constexpr (V * C == 4 && V == 4) {
+      if (a.experts <= 64) return start(held_kernel<T, kAll, V, C, 16>, 2);
+    } else if constexpr (!kAll) {
       if (!a.pre_softmax) return start(chosen_kernel<T, V, C>);
     }
-    return start(held_kernel<T, kAll, V, C>);
+    return start(held_kernel<T, kAll, V, C, 32>);
   };
   if (!vectors) {
     if (a.experts <= 128) return of_size(RuntimeFloat{}, Size<1>{}, Size<4>{});

@@ -163,11 +163,19 @@ __device__ void keep_best_groups(const Args &a, uint32_t (&key)[V * C]) {
   }
 }
 
+// The places in the list of a lane's best elements, if the choice gives them.
+struct Places {
+  bool known;
+  uint32_t best;    // The key of the lane's best element.
+  uint32_t places;  // Of its chosen elements, 8 bits each, that of the least one lowest.
+};
+
 // Bits of a lane's elements that are chosen; `first`, `next`: the best key, and the best that is
 // not chosen if that is asked for.
 template <int V, int C>
 __device__ __forceinline__ uint32_t choose(const Args &a, const uint32_t (&key)[V * C],
-                                           bool distinct, uint32_t &first, uint32_t &next) {
+                                           bool distinct, uint32_t &first, uint32_t &next,
+                                           Places &places) {
   constexpr int N = V * C;
   const unsigned topk = static_cast<unsigned>(a.topk);
   auto at_least = [&](uint32_t bound) {
@@ -186,15 +194,27 @@ __device__ __forceinline__ uint32_t choose(const Args &a, const uint32_t (&key)[
   uint32_t last = __reduce_max_sync(kFullWarp, sorted[0]);
   uint32_t chosen;
   first = last;
+  places = {false, sorted[0], 0};
   if (distinct) {
     // This assumes that no two lanes have the same key, because a vote for each key would be a
     // third of the work. Equal keys are taken together, and then more than `topk` are found.
-    for (unsigned i = 1; i < topk; ++i) {
-      shift(sorted, sorted[0] == last);
-      last = __reduce_max_sync(kFullWarp, sorted[0]);
+    if (a.routing.indices == nullptr) {
+      for (unsigned i = 1; i < topk; ++i) {
+        shift(sorted, sorted[0] == last);
+        last = __reduce_max_sync(kFullWarp, sorted[0]);
+      }
+    } else {
+      for (unsigned i = 1; i < topk; ++i) {
+        const bool mine = sorted[0] == last;
+        places.places = mine ? places.places << 8 | (i - 1) : places.places;
+        shift(sorted, mine);
+        last = __reduce_max_sync(kFullWarp, sorted[0]);
+      }
+      if (sorted[0] == last) places.places = places.places << 8 | (topk - 1);
     }
     chosen = at_least(last);
     if (__reduce_add_sync(kFullWarp, __popc(chosen)) == topk) {
+      places.known = true;
       if (a.cutoff != nullptr) {
         shift(sorted, sorted[0] == last);
         next = __reduce_max_sync(kFullWarp, sorted[0]);
@@ -232,7 +252,24 @@ __device__ __forceinline__ uint32_t choose(const Args &a, const uint32_t (&key)[
 // same and a lower index.
 template <int V, int C>
 __device__ __forceinline__ void write_indices(const Args &a, size_t token, uint32_t chosen,
-                                              const uint32_t (&key)[V * C], uint64_t *slots) {
+                                              const uint32_t (&key)[V * C], const Places &places,
+                                              uint64_t *slots) {
+  // Of two chosen elements of a lane the better one is the lane's best. Few tokens have a lane of
+  // three if few experts are chosen.
+  if (places.known && __all_sync(kFullWarp, __popc(chosen) <= 2)) {
+    uint32_t best = 0;
+#pragma unroll
+    for (int i = 0; i < V * C; ++i) best |= key[i] == places.best ? 1u << i : 0;
+    best &= -best;  // Of equal ones the first.
+    auto write = [&](uint32_t bit, uint32_t place) {
+      const int i = __ffs(bit) - 1;
+      write_index(a.routing, token * a.topk + place, lane_element<V>(i / V) + i % V);
+    };
+    const uint32_t other = chosen & ~best;
+    if (chosen != 0) write(best, other != 0 ? places.places >> 8 : places.places);
+    if (other != 0) write(other, places.places & 255);
+    return;
+  }
   unsigned count = 0;
 #pragma unroll
   for (int i = 0; i < V * C; ++i) {
@@ -385,13 +422,14 @@ __global__ void __launch_bounds__(32 * kWarps, V *C <= 8 ? 7 : 1)
     }
     if constexpr (kForm == Form::kGroups) keep_best_groups<V, C>(a, key);
     uint32_t first, next = 0;
+    Places places;
     // Logits of 16 bits are often equal.
     const bool distinct = is_float32<T>(a.dtype) || (!kAll && a.expert_bias != nullptr);
-    const uint32_t chosen = choose<V, C>(a, key, distinct, first, next);
+    const uint32_t chosen = choose<V, C>(a, key, distinct, first, next, places);
     write_map<V, C>(a, token, chosen);
     if constexpr (!kAll) {
       if (a.routing.indices != nullptr) {
-        write_indices<V, C>(a, token, chosen, key, slots[threadIdx.x / 32]);
+        write_indices<V, C>(a, token, chosen, key, places, slots[threadIdx.x / 32]);
       }
       if (a.cutoff != nullptr && threadIdx.x % 32 == 0) a.cutoff[token] = value_of(next);
       const bool late = late_softmax(a);

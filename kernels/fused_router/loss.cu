@@ -17,8 +17,9 @@ namespace cg = cooperative_groups;
 
 using Histogram = NVTEXRouterHistogramArgs;
 
-constexpr int kCounters = 1024;  // Threads of a block that counts.
-constexpr int kUnroll = 8;       // Tokens of a thread in flight.
+constexpr int kCounters = 1024;    // Threads of a block that counts.
+constexpr int kUnroll = 4;         // Vectors of a thread in flight.
+constexpr unsigned kExperts = 16;  // Of a block: lines of 64 bytes, and few counters to add up.
 
 __device__ __forceinline__ int bin_of(const Histogram &a, float lower, float scale, float cutoff,
                                       float score) {
@@ -29,39 +30,50 @@ __device__ __forceinline__ int bin_of(const Histogram &a, float lower, float sca
   return min(max(bin, 0), last);
 }
 
-// A block counts a range of tokens for `width` neighbouring experts, a power of two; without shared
-// counters directly in the histogram.
-template <bool kShared>
+// A block counts a range of tokens for `width` neighbouring experts, a power of two that is not
+// below V; without shared counters directly in the histogram.
+template <bool kShared, int V>
 __global__ void __launch_bounds__(kCounters)
     histogram_kernel(const __grid_constant__ Histogram a, unsigned width, size_t tokens) {
-  extern __shared__ int counts[];
+  extern __shared__ uint4 memory[];
+  int *const counts = reinterpret_cast<int *>(memory);
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const size_t first = size_t{blockIdx.x} * width;
-  const unsigned expert = threadIdx.x % width;
+  const unsigned lanes = width / V, expert = threadIdx.x % lanes * V;
   const size_t begin = blockIdx.y * tokens, end = min(begin + tokens, a.tokens);
   const float lower = a.bin_bounds[0];
   const float scale = static_cast<float>(a.bins) / (a.bin_bounds[1] - lower);
-  const size_t all = width * a.bins;
+  const size_t experts = a.experts - first < width ? a.experts - first : width;
+  const size_t all = experts * a.bins;
   if constexpr (kShared) {
-    for (size_t i = threadIdx.x; i < all; i += kCounters) counts[i] = 0;
+    for (size_t i = threadIdx.x; i < (all + 3) / 4; i += kCounters) {
+      memory[i] = make_uint4(0, 0, 0, 0);
+    }
     __syncthreads();
   }
-  if (first + expert < a.experts) {
-    int *row = kShared ? counts + expert * a.bins : a.histogram + (first + expert) * a.bins;
-    const size_t step = kCounters / width;
-    for (size_t token = begin + threadIdx.x / width; token < end; token += step * kUnroll) {
-      float score[kUnroll], cutoff[kUnroll];
+  if (expert < experts) {
+    const size_t bins = a.bins;
+    int *row = kShared ? counts + expert * bins : a.histogram + (first + expert) * bins;
+    const size_t step = kCounters / lanes;
+    for (size_t token = begin + threadIdx.x / lanes; token < end; token += step * kUnroll) {
+      Vec<F32, V> scores[kUnroll];
+      float cutoff[kUnroll];
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
         const size_t t = token + u * step;
-        score[u] = t < end ? a.scores[t * a.experts + first + expert] : 0.0f;
+        scores[u] = load<F32, V>(a.scores, t * a.experts + first + expert, t < end);
         cutoff[u] = t < end ? a.cutoff[t] : 0.0f;
       }
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
-        if (token + u * step < end)
-          atomicAdd(row + bin_of(a, lower, scale, cutoff[u], score[u]), 1);
+        if (token + u * step >= end) break;
+        float score[V];
+        to_float(scores[u], score);
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+          atomicAdd(row + j * bins + bin_of(a, lower, scale, cutoff[u], score[j]), 1);
+        }
       }
     }
   }
@@ -73,28 +85,31 @@ __global__ void __launch_bounds__(kCounters)
   }
 }
 
+template <int V>
 NVTEXOutcome histogram(const Histogram &a, cudaStream_t stream) {
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);
-  unsigned width = 32;
   const size_t most = shared_room(device) / 4;  // Counters of a block.
-  while (width > 1 && width * a.bins > most) width /= 2;
+  unsigned width = kExperts;
+  while (width > V && width * a.bins > most) width /= 2;
   // Shared counters pay if a block counts more often than it has counters.
-  const bool shared = a.bins <= most && a.tokens >= 2 * a.bins;
+  const bool shared = width * a.bins <= most && a.tokens >= 2 * a.bins;
   const size_t slices = ceil_div(a.experts, width);
-  const size_t wanted = ceil_div(size_t(device.sm_count) * (shared ? 1 : 2), slices);
-  const size_t least = shared ? 4 * a.bins : kCounters / width * kUnroll;
-  size_t tokens = ceil_div(a.tokens, wanted);
+  // No more blocks than run at a time: a second round would take as long as the first.
+  const size_t running = size_t(device.sm_count) * (shared ? 1 : 2) / slices;
+  const size_t least = shared ? 4 * a.bins : kCounters / width * kUnroll * V;
+  size_t tokens = ceil_div(a.tokens, running > 0 ? running : 1);
   if (tokens < least) tokens = least;
   if (tokens < ceil_div(a.tokens, 65535)) tokens = ceil_div(a.tokens, 65535);
   const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(ceil_div(a.tokens, tokens)));
   if (!shared) {
-    histogram_kernel<false><<<grid, kCounters, 0, stream>>>(a, width, tokens);
+    histogram_kernel<false, V><<<grid, kCounters, 0, stream>>>(a, width, tokens);
     return outcome(cudaGetLastError());
   }
-  const size_t bytes = width * a.bins * 4;
-  if (const cudaError_t error = allow_shared(histogram_kernel<true>, bytes)) return outcome(error);
-  histogram_kernel<true><<<grid, kCounters, bytes, stream>>>(a, width, tokens);
+  const size_t bytes = (width * a.bins + 3) / 4 * 16;
+  auto kernel = histogram_kernel<true, V>;
+  if (const cudaError_t error = allow_shared(kernel, bytes)) return outcome(error);
+  kernel<<<grid, kCounters, bytes, stream>>>(a, width, tokens);
   return outcome(cudaGetLastError());
 }
 
@@ -257,7 +272,9 @@ NVTEXOutcome launch_gradient(const Gradient &a, cudaStream_t stream) {
 
 extern "C" NVTEXOutcome nvte_cuda_router_histogram(const NVTEXRouterHistogramArgs *args,
                                                    cudaStream_t stream) noexcept {
-  return nvte::histogram(*args, stream);
+  using namespace nvte;
+  return args->experts % 4 == 0 && aligned(args->scores, 16) ? histogram<4>(*args, stream)
+                                                             : histogram<1>(*args, stream);
 }
 
 extern "C" NVTEXOutcome nvte_cuda_aux_loss(const NVTEXAuxLossArgs *args,
