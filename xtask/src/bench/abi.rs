@@ -265,6 +265,7 @@ functions! {
     nvte_fused_score_for_moe_aux_loss_backward(intermediate: Handle, grad: Handle, tokens: c_int, experts: c_int, topk: c_int, score: c_int, grad_logits: Handle, stream: Handle);
     nvte_fused_moe_aux_loss_forward(probs: Handle, counts: Handle, total: c_int, experts: c_int, rows: c_int, cols: c_int, topk: c_int, factor: f32, loss: Handle, constants: Handle, stream: Handle);
     nvte_fused_moe_aux_loss_backward(constants: Handle, counts: Handle, rows: c_int, cols: c_int, grad_loss: Handle, grad_probs: Handle, stream: Handle);
+    nvte_qb_histogram_accumulate_unchecked(scores: Handle, cutoff: Handle, bounds: Handle, histogram: Handle, stream: Handle);
     nvte_permute(input: Handle, output: Handle, sorted_row_id: Handle, row_id_map: Handle, prob: Handle, prob_grad: Handle, input_fwd: Handle, rows: c_int, topk: c_int, cols: c_int, out_rows: c_int, stream: Handle) as "_Z12nvte_permutePvS_S_S_S_S_S_iiiiP11CUstream_st";
     nvte_unpermute(input: Handle, output: Handle, row_id_map: Handle, prob: Handle, rows: c_int, topk: c_int, cols: c_int, stream: Handle) as "_Z14nvte_unpermutePvS_S_S_iiiP11CUstream_st";
     nvte_multi_padding(count: usize, inputs: *const Handle, outputs: *const Handle, padded_rows: *const i32, stream: Handle);

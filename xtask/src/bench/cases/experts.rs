@@ -54,6 +54,7 @@ pub fn cases(kind: Kind) -> Vec<Case> {
         scores(tokens, 256, true),
         aux_loss(tokens, 256, false),
         aux_loss(tokens, 256, true),
+        histogram(tokens, 128, 1000),
     ]);
     let (tokens, width) = if kind == Kind::Gpu { (16384, 4096) } else { (1024, 1024) };
     for way in [Way::Permute, Way::PermuteBackward, Way::Unpermute] {
@@ -61,7 +62,7 @@ pub fn cases(kind: Kind) -> Vec<Case> {
     }
     cases.extend([padding(false, 64, tokens / 8, width), padding(true, 64, tokens / 8, width)]);
     let rows = if kind == Kind::Gpu { (64, 65536) } else { (8, 65536) };
-    cases.push(topk(rows, 2048));
+    cases.extend([topk(DType::Bf16, rows, 2048), topk(DType::F32, rows, 2048)]);
     cases
 }
 
@@ -289,6 +290,22 @@ fn aux_loss(tokens: usize, experts: usize, backward: bool) -> Case {
     })
 }
 
+/// The histogram of quantile balancing, which grows with each call.
+fn histogram(tokens: usize, experts: usize, bins: usize) -> Case {
+    let name = format!("router histogram f32 {tokens}x{experts}, {bins} bins");
+    Case::new(name, bytes(tokens, experts, 4, 4), move |b| {
+        let (api, stream) = (b.api, b.stream());
+        let scores = b.tensor(&b.random(DType::F32, &[tokens, experts])?);
+        let cutoff = b.tensor(&b.random(DType::F32, &[tokens])?);
+        let bounds = b.tensor(&b.floats(&[-2.0, 2.0])?);
+        let counts = b.tensor(&b.alloc(DType::I32, &[experts, bins])?);
+        Ok(Box::new(move || {
+            let (s, c, l, h) = (scores.h(), cutoff.h(), bounds.h(), counts.h());
+            api.nvte_qb_histogram_accumulate_unchecked(s, c, l, h, stream);
+        }))
+    })
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Permute,
@@ -410,18 +427,19 @@ fn padding(back: bool, matrices: usize, rows: usize, width: usize) -> Case {
     })
 }
 
-fn topk((rows, cols): (usize, usize), chosen: usize) -> Case {
-    let name = format!("topk bf16 {rows}x{cols}, {chosen}");
-    Case::new(name, bytes(rows, cols, 2, 2), move |b| {
+fn topk(dtype: DType, (rows, cols): (usize, usize), chosen: usize) -> Case {
+    let (word, size) = if dtype == DType::F32 { ("f32", 4) } else { ("bf16", 2) };
+    let name = format!("topk {word} {rows}x{cols}, {chosen}");
+    Case::new(name, bytes(rows, cols, size, size), move |b| {
         let (api, stream) = (b.api, b.stream());
-        let keys = b.tensor(&b.random(DType::Bf16, &[rows, cols])?);
+        let keys = b.tensor(&b.random(dtype, &[rows, cols])?);
         let lengths = vec![cols as i32; rows];
         let memory = b.alloc(DType::I32, &[rows])?;
         let bytes: Vec<u8> = lengths.iter().flat_map(|v| v.to_le_bytes()).collect();
         b.machine.upload(memory.ptr, &bytes)?;
         let lengths = b.tensor(&memory);
         // Libraries differ in which of equal keys they take, and in what order.
-        let best = b.tensor(&b.alloc(DType::Bf16, &[rows, chosen])?);
+        let best = b.tensor(&b.alloc(dtype, &[rows, chosen])?);
         let places = b.tensor(&b.alloc(DType::I32, &[rows, chosen])?);
         let [r, c, k] = [rows, cols, chosen].map(|size| size as i32);
         let call = move |workspace| {
