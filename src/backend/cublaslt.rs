@@ -458,7 +458,7 @@ impl Plan {
             amax_d: at(!args.amax_d.is_null(), 2 * whole + vector).cast(),
             ..*args
         };
-        let best = tune::fastest(candidates.len(), stream.cast(), |i| {
+        let best = tune::fastest(candidates.len(), problem.device, stream.cast(), |i| {
             self.algo = candidates[i].algo;
             self.run(&trial, stream).is_ok()
         });

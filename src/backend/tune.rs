@@ -15,16 +15,15 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
 /// The words of an algorithm, which cuBLASLt lets programs store.
 pub(super) type Algorithm = [u64; 8];
 
-/// How long the candidates of a problem run at most, all together, besides one run of each.
-const BUDGET: Duration = Duration::from_millis(200);
+/// How long the candidates of a problem run at most, all together, besides two runs of each.
+const BUDGET_MS: f32 = 200.0;
+const MOST_ROUNDS: usize = 25;
 /// A candidate displaces the first one, which the heuristic prefers, if it takes less than this part of its time.
 const WORTHWHILE: f32 = 0.98;
-const ROUNDS: usize = 5;
 
 struct Kept {
     algorithms: HashMap<String, Algorithm>,
@@ -86,27 +85,50 @@ fn append(file: &Path, line: &str) -> std::io::Result<()> {
 }
 
 /// The index of the fastest of some candidates; 0 if the difference is not worthwhile or nothing can be measured.
-/// `run` starts a candidate on a stream, and says whether the library took it.
+/// `run` starts a candidate on a stream, and says whether the library took it. Before each run the level 2 cache is
+/// emptied: in a program, other work has used it since.
 pub(super) fn fastest(
     candidates: usize,
+    device: i32,
     stream: driver::CUstream,
     mut run: impl FnMut(usize) -> bool,
 ) -> usize {
-    let Some(events) = Events::new() else { return 0 };
-    let mut least = vec![f32::INFINITY; candidates];
-    // The first run of each loads its code, and shows how often they can run.
-    let Some(once) = events.time(stream, || (0..candidates).all(|i| run(i))) else { return 0 };
-    let share = BUDGET.as_secs_f32() * 1e3 / once.max(1e-3) / ROUNDS as f32;
-    let repeats = (share as usize).clamp(1, 20);
-    for _ in 0..ROUNDS {
-        for (i, least) in least.iter_mut().enumerate() {
-            if let Some(time) = events.time(stream, || (0..repeats).all(|_| run(i))) {
-                *least = least.min(time);
-            }
+    let cache = 2 * level_2_bytes(device);
+    let (Some(events), Some(other)) = (Events::new(), Scratch::new(cache, stream)) else {
+        return 0;
+    };
+    let mut time = |candidate| {
+        other.zero(cache, stream);
+        events.time(stream, || run(candidate)).unwrap_or(f32::INFINITY)
+    };
+    // The first run of each loads its code, the second shows how often they can run.
+    let once: f32 =
+        (0..2).map(|_| (0..candidates).map(&mut time).sum::<f32>()).last().unwrap_or(0.0);
+    let rounds = (BUDGET_MS / once.max(1e-3)).clamp(3.0, MOST_ROUNDS as f32) as usize;
+    let mut times = vec![Vec::with_capacity(rounds); candidates];
+    for _ in 0..rounds {
+        for (candidate, times) in times.iter_mut().enumerate() {
+            times.push(time(candidate));
         }
     }
-    let best = (0..candidates).min_by(|&i, &j| least[i].total_cmp(&least[j])).unwrap_or(0);
-    if least[best] < WORTHWHILE * least[0] { best } else { 0 }
+    let medians: Vec<f32> = times
+        .iter_mut()
+        .map(|times| {
+            times.sort_by(f32::total_cmp);
+            times[rounds / 2]
+        })
+        .collect();
+    let best = (0..candidates).min_by(|&i, &j| medians[i].total_cmp(&medians[j])).unwrap_or(0);
+    if medians[best] < WORTHWHILE * medians[0] { best } else { 0 }
+}
+
+/// Bytes of the level 2 cache.
+fn level_2_bytes(device: i32) -> usize {
+    let mut bytes = 0;
+    let attribute = driver::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE;
+    // SAFETY: writes one number; the device is one that exists.
+    unsafe { driver::cuDeviceGetAttribute(&mut bytes, attribute, device) };
+    usize::try_from(bytes).unwrap_or(0)
 }
 
 /// Two events of the driver.
@@ -156,13 +178,16 @@ pub(super) struct Scratch(driver::CUdeviceptr);
 impl Scratch {
     pub(super) fn new(bytes: usize, stream: driver::CUstream) -> Option<Self> {
         let mut scratch = Self(0);
-        // SAFETY: writes an address, then fills the memory there.
-        let made = unsafe {
-            driver::cuMemAlloc_v2(&mut scratch.0, bytes.max(256)) == driver::CUresult::CUDA_SUCCESS
-                && driver::cuMemsetD8Async(scratch.0, 0, bytes.max(256), stream)
-                    == driver::CUresult::CUDA_SUCCESS
-        };
-        made.then_some(scratch)
+        // SAFETY: writes an address.
+        let status = unsafe { driver::cuMemAlloc_v2(&mut scratch.0, bytes.max(256)) };
+        (status == driver::CUresult::CUDA_SUCCESS && scratch.zero(bytes, stream)).then_some(scratch)
+    }
+
+    /// Queues the filling of at most as many bytes as there are; whether that succeeded.
+    fn zero(&self, bytes: usize, stream: driver::CUstream) -> bool {
+        // SAFETY: the memory was allocated with this size, and is freed after the device has done its work.
+        let status = unsafe { driver::cuMemsetD8Async(self.0, 0, bytes, stream) };
+        status == driver::CUresult::CUDA_SUCCESS
     }
 
     pub(super) fn address(&self) -> usize {
