@@ -2,12 +2,14 @@
 //! product and everything after it is f32, D is rounded once.
 #![allow(unsafe_code)]
 
+use super::cpu_rows::{self, dot_products};
 use crate::backend::args::GemmEpilogue::{self, *};
 use crate::backend::args::{GemmArgs, GemmScales, Outcome};
 use crate::backend::buf::{Buf, load, store};
 use crate::backend::cpu::vectorized;
 use crate::backend::memory::{collect, expect, resize, zeros};
 use crate::backend::pool::{chunks_mut, install, parallel, threads};
+use crate::function::{Curve, SigmoidLinear};
 use crate::numeric::{E4M3, Element, amax_bits, dispatch, e2m1_value};
 use crate::op::cast::cpu::dequantize;
 use crate::op::cast::cpu_nvfp4::scale_index;
@@ -327,7 +329,20 @@ unsafe fn multiply(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) {
         let scale = |inv: *const c_void| load::<f32>(inv.cast()).unwrap_or(1.0);
         g.alpha * scale(g.scales_a.inv) * scale(g.scales_b.inv)
     };
-    let panel = if [a, b].iter().all(|t| t.dtype == NVTEDType::kNVTEFloat32) { g.k } else { PANEL };
+    let floats = [a, b].iter().all(|t| t.dtype == NVTEDType::kNVTEFloat32);
+    // The `gemm` crate is as fast for one row of floats that nobody has to widen.
+    let few = g.n <= cpu_rows::ROWS && !(g.n == 1 && floats);
+    if few && g.transa && !g.transb {
+        let sums = dot_products((g.m, g.n, g.k), &(a, g.k), &(b, g.k));
+        for (j, row) in product.chunks_exact_mut(g.m).enumerate() {
+            for (v, sums) in row.iter_mut().zip(sums.chunks_exact(g.n)) {
+                let c = if g.beta == 0.0 { 0.0 } else { g.beta * *v };
+                *v = scale.mul_add(sums[j], c);
+            }
+        }
+        return;
+    }
+    let panel = if floats { g.k } else { PANEL };
     let (mut a_copy, mut b_copy) = (Vec::new(), Vec::new());
     for start in (0..g.k).step_by(panel) {
         let depth = panel.min(g.k - start);
@@ -463,29 +478,35 @@ unsafe fn epilogue(
         NVTEX_EPILOGUE_GELU | NVTEX_EPILOGUE_GELU_BIAS => {
             // SAFETY: the caller keeps to the `# Safety` section of this function.
             unsafe { aux.write(at, row) };
-            row.iter_mut().for_each(|v| *v = gelu(*v));
+            gelu(row);
         }
         NVTEX_EPILOGUE_DGELU | NVTEX_EPILOGUE_DGELU_BGRAD => {
             resize(x, row.len());
             // SAFETY: the caller keeps to the `# Safety` section of this function.
             unsafe { aux.read(at, x) };
-            for (v, &x) in row.iter_mut().zip(&*x) {
-                *v *= dgelu(x);
-            }
+            times_dgelu(row, x);
         }
     }
 }
 
-/// sqrt(2 / pi)
-const GELU_C: f32 = 0.797_884_6;
-
-fn gelu(x: f32) -> f32 {
-    0.5 * x * (1.0 + (GELU_C * (x + 0.044715 * x * x * x)).tanh())
+vectorized! {
+    fn gelu(row: &mut [f32]) {
+        row.iter_mut().for_each(|v| *v = SigmoidLinear::GELU.value(*v));
+    }
 }
 
-fn dgelu(x: f32) -> f32 {
-    let t = (GELU_C * (x + 0.044715 * x * x * x)).tanh();
-    0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * GELU_C * (1.0 + 0.134145 * x * x)
+vectorized! {
+    fn times_dgelu(row: &mut [f32], x: &[f32]) {
+        row.iter_mut().zip(x).for_each(|(v, &x)| *v *= SigmoidLinear::GELU.slope(x));
+    }
+}
+
+/// An operand whose rows have this many elements.
+impl cpu_rows::Source for (Tensor, usize) {
+    fn read(&self, row: usize, k: usize, to: &mut [f32]) {
+        // SAFETY: who runs the product vouches for its operands, and nobody writes to them.
+        unsafe { self.0.read(row * self.1 + k, to) }
+    }
 }
 
 /// A dense array whose element type is known at run time.
