@@ -5,16 +5,19 @@
 use crate::backend::args::{Gamma, NormBackwardArgs, NormForwardArgs, Outcome, QuantizeArgs};
 use crate::backend::buf::Buf;
 use crate::backend::cpu::vectorized;
-use crate::backend::memory::{collect, zeros};
+use crate::backend::memory::{collect, resize, zeros};
 use crate::backend::pool::{chunks_mut, parallel};
 use crate::numeric::{BF16, Element, F16, dispatch};
 use crate::op::cast;
 use crate::types::{NVTE_Norm_Type, NVTEDType, NVTEScalingMode, cudaStream_t};
+use std::marker::PhantomData;
 
 /// Elements that a task handles at least, so that waking a thread pays.
 const TASK: usize = 1 << 14;
-/// Elements that are normalized before they are cast, at least.
-const BAND: usize = 1 << 20;
+/// Elements that are normalized before they are cast, at least: a thread's part of them stays in its cache.
+const BAND: usize = 1 << 17;
+/// Partial sums of a row: element `i` goes to sum `i % LANES`.
+const LANES: usize = 16;
 
 pub(crate) unsafe extern "C-unwind" fn forward(
     args: *const NormForwardArgs,
@@ -86,6 +89,63 @@ vectorized! {
     }
 }
 
+vectorized! {
+    fn sum_of(x: &[f32]) -> f64 {
+        let mut sums = [0.0f64; LANES];
+        for x in x.chunks(LANES) {
+            sums.iter_mut().zip(x).for_each(|(sum, &x)| *sum += x as f64);
+        }
+        sums.iter().sum()
+    }
+}
+
+vectorized! {
+    /// The sum of the squares of the distances from `mu`.
+    fn squares_of(x: &[f32], mu: f64) -> f64 {
+        let mut sums = [0.0f64; LANES];
+        for x in x.chunks(LANES) {
+            sums.iter_mut().zip(x).for_each(|(sum, &x)| *sum += (x as f64 - mu) * (x as f64 - mu));
+        }
+        sums.iter().sum()
+    }
+}
+
+vectorized! {
+    fn dot_of(x: &[f32], y: &[f32]) -> f64 {
+        let mut sums = [0.0f64; LANES];
+        for (x, y) in x.chunks(LANES).zip(y.chunks(LANES)) {
+            for ((sum, &x), &y) in sums.iter_mut().zip(x).zip(y) {
+                *sum += x as f64 * y as f64;
+            }
+        }
+        sums.iter().sum()
+    }
+}
+
+vectorized! {
+    fn add_to_sums(dz: &[f32], y: &[f32], dgamma: &mut [f64], dbeta: &mut [f64]) {
+        for (((&dz, &y), dgamma), dbeta) in dz.iter().zip(y).zip(dgamma).zip(dbeta) {
+            *dgamma += dz as f64 * y as f64;
+            *dbeta += dz as f64;
+        }
+    }
+}
+
+vectorized! {
+    fn scaled(x: &[f32], mu: f32, rsigma: f32, gamma: &[f32], beta: &[f32], v: &mut [f32]) {
+        for (((v, x), g), b) in v.iter_mut().zip(x).zip(gamma).zip(beta) {
+            *v = g * (rsigma * (x - mu)) + b;
+        }
+    }
+}
+
+vectorized! {
+    fn round_to<T: Element>(v: &mut [f32], dtype: PhantomData<T>) {
+        let PhantomData = dtype;
+        v.iter_mut().for_each(|v| *v = T::from_f32(*v).to_f32());
+    }
+}
+
 /// The weight that rows are multiplied by.
 ///
 /// # Safety
@@ -124,10 +184,11 @@ unsafe fn normalize<X: Element, G: Element>(a: &NormForwardArgs, first: usize, v
     let beta = unsafe { Buf::<G>::optional(a.beta, cols).map(|beta| floats(beta, 0, cols)) };
     let beta = beta.unwrap_or_else(|| zeros(cols));
     let (epsilon, output_dtype) = (a.epsilon as f64, a.cast.output_dtype);
-    let normalize = |(row, v): (usize, &mut [f32])| {
+    let normalize = |x: &mut Vec<f32>, (row, v): (usize, &mut [f32])| {
         let row = first + row;
+        resize(x, cols);
         // SAFETY: the caller's promise; each task has its own rows.
-        let mut x = unsafe { floats(input, row * cols, cols) };
+        widen(unsafe { input.slice(row * cols, cols) }, x);
         if let Some(residual) = residual {
             // SAFETY: the caller's promise; each task has its own rows. `sum` may be x or the residual,
             // whose row has been read.
@@ -141,13 +202,10 @@ unsafe fn normalize<X: Element, G: Element>(a: &NormForwardArgs, first: usize, v
             }
         }
         let n = cols as f64;
-        let mu = if layer { x.iter().map(|&x| x as f64).sum::<f64>() / n } else { 0.0 };
-        let squares = x.iter().map(|&x| (x as f64 - mu) * (x as f64 - mu)).sum::<f64>();
-        let rsigma = (1.0 / (squares / n + epsilon).sqrt()) as f32;
+        let mu = if layer { sum_of(x) / n } else { 0.0 };
+        let rsigma = (1.0 / (squares_of(x, mu) / n + epsilon).sqrt()) as f32;
         let mu = mu as f32;
-        for (((v, x), g), b) in v.iter_mut().zip(&x).zip(&gamma).zip(&beta) {
-            *v = g * (rsigma * (x - mu)) + b;
-        }
+        scaled(x, mu, rsigma, &gamma, &beta, v);
         // SAFETY: the caller's promise: an element for each row, which only this task writes.
         unsafe {
             rsigmas.slice_mut(row, 1)[0] = rsigma;
@@ -157,13 +215,14 @@ unsafe fn normalize<X: Element, G: Element>(a: &NormForwardArgs, first: usize, v
         }
         match output_dtype {
             // The amax is that of the values rounded to the output's dtype.
-            NVTEDType::kNVTEFloat16 => v.iter_mut().for_each(|v| *v = F16::from_f32(*v).to_f32()),
-            NVTEDType::kNVTEBFloat16 => v.iter_mut().for_each(|v| *v = BF16::from_f32(*v).to_f32()),
+            NVTEDType::kNVTEFloat16 => round_to(v, PhantomData::<F16>),
+            NVTEDType::kNVTEBFloat16 => round_to(v, PhantomData::<BF16>),
             _ => {}
         }
+        0
     };
     let each = (TASK / cols).max(1);
-    chunks_mut(values, cols).with_min_len(each).for_each(normalize);
+    chunks_mut(values, cols).with_min_len(each).max_init(Vec::new, normalize);
 }
 
 pub(crate) unsafe extern "C-unwind" fn backward(
@@ -209,8 +268,8 @@ unsafe fn gradients<X: Element, G: Element>(a: &NormBackwardArgs) {
             let y = collect(x.iter().map(|x| rsigma * (x - mu)));
             let d = collect(gamma.iter().zip(&dz).map(|(g, dz)| g * dz));
             let mean = |sum: f64| (sum / cols as f64) as f32;
-            let mean_dy = mean(d.iter().zip(&y).map(|(&d, &y)| d as f64 * y as f64).sum());
-            let mean_d = if layer { mean(d.iter().map(|&d| d as f64).sum()) } else { 0.0 };
+            let mean_dy = mean(dot_of(&d, &y));
+            let mean_d = if layer { mean(sum_of(&d)) } else { 0.0 };
             let slope = |(d, y): (&f32, &f32)| rsigma * (d - (mean_dy * y + mean_d));
             let mut gradient = collect(d.iter().zip(&y).map(slope));
             if let Some(add) = add {
@@ -221,10 +280,7 @@ unsafe fn gradients<X: Element, G: Element>(a: &NormBackwardArgs) {
             // SAFETY: the caller's promise; each row belongs to one task. dx may be an input, whose row has
             // been read.
             narrow(&gradient, unsafe { dx.slice_mut(row * cols, cols) });
-            for ((i, dz), y) in dz.iter().enumerate().zip(&y) {
-                dgamma[i] += *dz as f64 * *y as f64;
-                dbeta[i] += *dz as f64;
-            }
+            add_to_sums(&dz, &y, &mut dgamma, &mut dbeta);
         }
         [dgamma, dbeta]
     };
