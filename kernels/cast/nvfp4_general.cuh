@@ -130,7 +130,7 @@ __device__ Codes cast(const Problem &p, const float (&x)[16], float most, float 
     pack(y, codes.word);
     return codes;
   }
-  const Words words = random_words(p, colwise, r, c);
+  const Words words = Generator(a)(random_call(p, colwise, r, c));
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     uint32_t word = 0;

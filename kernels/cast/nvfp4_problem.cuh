@@ -59,69 +59,75 @@ struct Call {
   bool exchanged;  // The block's halves.
 };
 
-// Sequence and call of the generator for the words of the block that begins at (r, c).
+// Sequence and call of the generator for the words of the block that begins at (r, c) of a tile of
+// 128 rows and columns; of the variants without a transform.
+__device__ __forceinline__ Call call_in_tile(const NVTEXNvfp4QuantizeArgs &a, uint64_t tile,
+                                             bool colwise, unsigned r, unsigned c) {
+  const bool by_row = a.rowwise.data != nullptr, by_col = a.colwise.data != nullptr;
+  if (a.variant == NVTEX_NVFP4_TUNED) {
+    const unsigned in_r = r % 64, in_c = c % 64;
+    const unsigned sub = r / 64 * 2 + c / 64, calls = by_col ? 4 : 2;
+    if (colwise) {
+      const unsigned lane = in_c / 2, warp = (in_r / 16 + 4 - lane / 2 % 4) % 4;
+      return {32 * warp + lane + 128 * tile, sub * calls + 2 + c % 2, false};
+    }
+    const unsigned thread = in_r % 32 * 4 + in_c / 16;
+    return {thread + 128 * tile, sub * calls + in_r / 32, thread % 32 >= 16};
+  }
+  if (a.variant == NVTEX_NVFP4_SQUARE) {
+    const unsigned calls = by_row && by_col ? 4 : 2;
+    const unsigned call = r / 32 * calls + r % 32 / 16;
+    if (colwise) return {c + 128 * tile, call, false};
+    const unsigned thread = r % 16 * 8 + c / 16;
+    return {thread + 128 * tile, call + calls - 2, thread % 32 >= 16};
+  }
+  if (colwise) {
+    const unsigned thread = c / 2 % 32 * 8 + r / 16;
+    return {thread + 256 * tile, (by_row ? 4 : 0) + c / 64 * 2 + c % 2, false};
+  }
+  return {r % 32 * 8 + c / 16 + 256 * tile, r / 32, false};
+}
+
+// The same for the block that begins at (r, c) of the matrix, of all variants.
 __device__ Call random_call(const Problem &p, bool colwise, size_t r, size_t c) {
   const NVTEXNvfp4QuantizeArgs &a = p.a;
   r += a.first_row;
   const unsigned tile_r = r % 128, tile_c = c % 128;
   const uint64_t across = (a.cols + 127) / 128, tile = c / 128 + r / 128 * across;
-  const bool by_row = a.rowwise.data != nullptr, by_col = a.colwise.data != nullptr;
+  if (a.variant <= NVTEX_NVFP4_GENERAL) return call_in_tile(a, tile, colwise, tile_r, tile_c);
   const unsigned height = a.variant == NVTEX_NVFP4_HADAMARD_COLUMNS ? 64 : 128;
-  const uint64_t per = p.strip_tiles, down = r / height;
-  const bool in_strips = propagates_nan(a.variant);
-  const uint64_t strip = in_strips ? down % per : 0;
-  const uint64_t lin = in_strips ? per * (c / 128 + down / per * across) : 0;
-  switch (a.variant) {
-    case NVTEX_NVFP4_TUNED: {
-      const unsigned in_r = tile_r % 64, in_c = tile_c % 64;
-      const unsigned sub = tile_r / 64 * 2 + tile_c / 64, calls = by_col ? 4 : 2;
-      if (colwise) {
-        const unsigned lane = in_c / 2, warp = (in_r / 16 + 4 - lane / 2 % 4) % 4;
-        return {32 * warp + lane + 128 * tile, sub * calls + 2 + tile_c % 2, false};
-      }
-      const unsigned thread = in_r % 32 * 4 + in_c / 16;
-      return {thread + 128 * tile, sub * calls + in_r / 32, thread % 32 >= 16};
-    }
-    case NVTEX_NVFP4_SQUARE: {
-      const unsigned calls = by_row && by_col ? 4 : 2;
-      const unsigned call = tile_r / 32 * calls + tile_r % 32 / 16;
-      if (colwise) return {tile_c + 128 * tile, call, false};
-      const unsigned thread = tile_r % 16 * 8 + tile_c / 16;
-      return {thread + 128 * tile, call + calls - 2, thread % 32 >= 16};
-    }
-    case NVTEX_NVFP4_GENERAL:
-      if (colwise) {
-        const unsigned thread = tile_c / 2 % 32 * 8 + tile_r / 16;
-        return {thread + 256 * tile, (by_row ? 4 : 0) + tile_c / 64 * 2 + tile_c % 2, false};
-      }
-      return {tile_r % 32 * 8 + tile_c / 16 + 256 * tile, tile_r / 32, false};
-    case NVTEX_NVFP4_HADAMARD_COLUMNS:
-      return {tile_c + 256 * strip + 256 * lin, tile_r % 64 / 16, false};
-    default: {
-      const uint64_t sequence = 512 * strip + 512 * lin;
-      if (colwise) return {128 + tile_c + sequence, tile_r / 16, false};
-      if (a.variant == NVTEX_NVFP4_HADAMARD) {
-        const unsigned thread = tile_r / 16 * 32 + tile_r % 16 * 2 + tile_c / 64;
-        return {768 + thread + sequence, tile_c % 64 / 16, false};
-      }
-      const unsigned thread = tile_r % 32 / 4 * 32 + tile_r % 4 * 8 + tile_c / 16;
-      const uint64_t rows = a.offsets != nullptr ? a.offsets[a.num_tensors] / a.cols : a.total_rows;
-      return {768 + thread + sequence + 512 * per * across * (rows / 128), tile_r / 32, false};
-    }
+  const uint64_t per = p.strip_tiles, down = r / height, strip = down % per;
+  const uint64_t lin = per * (c / 128 + down / per * across);
+  if (a.variant == NVTEX_NVFP4_HADAMARD_COLUMNS) {
+    return {tile_c + 256 * strip + 256 * lin, tile_r % 64 / 16, false};
   }
+  const uint64_t sequence = 512 * strip + 512 * lin;
+  if (colwise) return {128 + tile_c + sequence, tile_r / 16, false};
+  if (a.variant == NVTEX_NVFP4_HADAMARD) {
+    const unsigned thread = tile_r / 16 * 32 + tile_r % 16 * 2 + tile_c / 64;
+    return {768 + thread + sequence, tile_c % 64 / 16, false};
+  }
+  const unsigned thread = tile_r % 32 / 4 * 32 + tile_r % 4 * 8 + tile_c / 16;
+  const uint64_t rows = a.offsets != nullptr ? a.offsets[a.num_tensors] / a.cols : a.total_rows;
+  return {768 + thread + sequence + 512 * per * across * (rows / 128), tile_r / 32, false};
 }
 
-// The random words of the block that begins at (r, c), halves in order.
-__device__ __forceinline__ Words random_words(const Problem &p, bool colwise, size_t r, size_t c) {
-  const NVTEXNvfp4QuantizeArgs &a = p.a;
-  const Call at = random_call(p, colwise, r, c);
-  const uint64_t seed = a.rng_state != nullptr ? a.rng_state[0] : 0;
-  const uint64_t offset = a.rng_state != nullptr ? a.rng_state[1] : 0;
-  const uint64_t low = offset + at.call;
-  const Words words = philox(seed, low, at.sequence + (low < offset ? 1 : 0));
-  if (!at.exchanged) return words;
-  return {{words.w[2], words.w[3], words.w[0], words.w[1]}};
-}
+// The state of the generator.
+struct Generator {
+  uint64_t seed, offset;
+
+  __device__ __forceinline__ explicit Generator(const NVTEXNvfp4QuantizeArgs &a)
+      : seed(a.rng_state != nullptr ? a.rng_state[0] : 0),
+        offset(a.rng_state != nullptr ? a.rng_state[1] : 0) {}
+
+  // The random words of a block, halves in order.
+  __device__ __forceinline__ Words operator()(const Call &at) const {
+    const uint64_t low = offset + at.call;
+    const Words words = philox(seed, low, at.sequence + (low < offset ? 1 : 0));
+    if (!at.exchanged) return words;
+    return {{words.w[2], words.w[3], words.w[0], words.w[1]}};
+  }
+};
 
 __device__ __forceinline__ Member member_of(const NVTEXNvfp4QuantizeArgs &a, size_t row) {
   if (a.offsets == nullptr) return {0, 0, a.rows, 0, 0, a.colwise.scale_stride};

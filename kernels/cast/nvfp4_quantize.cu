@@ -11,8 +11,9 @@ bool in_large_tiles(const NVTEXNvfp4QuantizeArgs &a) {
   const bool bf16 = a.input_dtype == kNVTEBFloat16, hadamard = a.variant > NVTEX_NVFP4_GENERAL;
   return (bf16 || !(a.fast_math || a.stochastic || hadamard)) && a.choice == NVTEX_NVFP4_SIX &&
          (hadamard ? !a.fast_math && !a.stochastic : a.hadamard == nullptr) && a.rows % 16 == 0 &&
-         a.cols % 16 == 0 && a.rows < kLongest && a.cols < kLongest && aligned(a.input, 16) &&
-         aligned(a.rowwise.data, 4) && aligned(a.colwise.data, 8);
+         a.cols % 16 == 0 && (!a.stochastic || a.first_row % kSide == 0) && a.rows < kLongest &&
+         a.cols < kLongest && aligned(a.input, 16) && aligned(a.rowwise.data, 4) &&
+         aligned(a.colwise.data, 8);
 }
 
 template <class In>
@@ -147,16 +148,22 @@ extern "C" NVTEXOutcome nvte_cuda_nvfp4_quantize(const NVTEXNvfp4QuantizeArgs *a
       constexpr int kWide = In::kBytes == 4 ? kSide / 2 : kSide;
       const dim3 tiles(
           static_cast<unsigned>(ceil_div(args->rows, kSide) * ceil_div(args->cols, kWide)));
-      if constexpr (std::is_same_v<In, F16>) {
-        return launch(nvfp4_halves_kernel<F16, false, false>, tiles, kThreads, stream, p);
-      } else if constexpr (std::is_same_v<In, F32>) {
+      auto start = [&](auto lines) {
+        constexpr bool kLines = decltype(lines)::value;
+        if constexpr (std::is_same_v<In, F16>) {
+          return launch(nvfp4_halves_kernel<F16, false, false, kLines>, tiles, kThreads, stream, p);
+        } else {
+          const auto kernel = args->hadamard != nullptr && args->colwise.data != nullptr
+                                  ? nvfp4_halves_kernel<BF16, true, false, kLines>
+                              : args->stochastic ? nvfp4_halves_kernel<BF16, false, true, kLines>
+                                                 : nvfp4_halves_kernel<BF16, false, false, kLines>;
+          return launch(kernel, tiles, kThreads, stream, p);
+        }
+      };
+      if constexpr (std::is_same_v<In, F32>) {
         return launch(nvfp4_floats_kernel, tiles, kThreads, stream, p);
       } else {
-        const auto kernel = args->hadamard != nullptr && args->colwise.data != nullptr
-                                ? nvfp4_halves_kernel<BF16, true, false>
-                            : args->stochastic ? nvfp4_halves_kernel<BF16, false, true>
-                                               : nvfp4_halves_kernel<BF16, false, false>;
-        return launch(kernel, tiles, kThreads, stream, p);
+        return args->scaled_lines ? start(std::true_type{}) : start(std::false_type{});
       }
     }
     return launch(nvfp4_quantize_kernel<In>, grid, kThreads, stream, p);

@@ -8,7 +8,8 @@
 //
 // H200, 8192 x 8192, both directions: 90 us, 54 % of the memory's rate (F32 126 us, 63 %; square
 // 85 us, 57 %; random 190 us, 26 %; scaled lines 154 us with their largest magnitudes); rows alone
-// 51 us. Instructions bind: 34 for an element, three quarters of all issue slots are taken.
+// 51 us. Instructions bind: at 34 for an element in both directions three quarters of all issue slots
+// were taken; it takes 22 now, and 43 with random words.
 #pragma once
 
 #include <type_traits>
@@ -90,6 +91,13 @@ __device__ __forceinline__ uint32_t with_signs(uint32_t codes, uint32_t even, ui
   return codes | (odd & 0x80808080) | (even >> 4 & 0x08080808);
 }
 
+// Whether blocks under a global scale may be usual ones; a block of zeros times an infinite inverse
+// is none.
+__device__ __forceinline__ bool usual_scale(const Nvfp4Scale &scale, bool fast, float global) {
+  return global == global && scale.inverse < __int_as_float(0x7f800000) &&
+         (!fast || (global > 0x1p-80f && global < 0x1p80f));
+}
+
 // Scale and factor of a block; false if it needs the general way.
 __device__ __forceinline__ bool usual_block(float most, const Nvfp4Scale &scale, bool fast,
                                             float global, uint32_t &code, float &factor) {
@@ -101,29 +109,26 @@ __device__ __forceinline__ bool usual_block(float most, const Nvfp4Scale &scale,
   float about;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(about) : "f"(product));
   factor = __fmaf_rn(about, __fmaf_rn(-product, about, 1.0f), about);
-  bool usual = product > kTiny;
+  const bool large = product > kTiny;
   if (fast) {
     // A quotient of such numbers is exact after one correction step as well.
     const float quotient = __fmul_rn(global, factor);
     const float exact = __fmaf_rn(__fmaf_rn(-quotient, product, global), factor, quotient);
     const float pair[2] = {exact, 0.0f};
-    factor = usual ? __uint_as_float(BF16::from_float(pair) << 16) : 0.0f;
-    usual = usual && global > 0x1p-80f && global < 0x1p80f;
+    factor = large ? __uint_as_float(BF16::from_float(pair) << 16) : 0.0f;
   }
-  // A block of zeros times an infinite inverse is none.
-  const bool zeros = most == 0.0f && scale.inverse < __int_as_float(0x7f800000);
-  return global == global && (zeros || (usual && __fmul_rn(most, factor) < 7.0f));
+  return (large || most == 0.0f) && __fmul_rn(most, factor) < 7.0f;
 }
 
-// The code, rounded to one of its neighbours by a byte of a random word, of a magnitude below 7.
+// The code, rounded to one of its neighbours by a byte of a random word, of a magnitude below 7; 8
+// if it is more than 7.
 __device__ __forceinline__ uint32_t random_magnitude(float a, uint32_t word, int byte) {
-  constexpr float kOne = 8388608.0f;  // The byte is the lowest one of such a number.
-  const uint32_t sum = __byte_perm(word, 0x4b000000, 0x7650 | byte);
+  constexpr float kOne = 0x1p14f;  // The byte, as a multiple of 2^-9, is the end of such a number.
+  const uint32_t sum = __byte_perm(word, 0x46800000, 0x7650 | byte);
   const float u = __fsub_rn(__uint_as_float(sum), kOne);
   // The step is half the power of two below a, at least a half.
   const uint32_t power = max(__float_as_uint(a) & 0x7f800000, 0x3f800000u);
-  const float step = __uint_as_float(power - (9u << 23));
-  const float t = fminf(__fmaf_rn(u, step, a), kE2m1Max);
+  const float t = __fmaf_rn(u, __uint_as_float(power), a);
   // The number is scaled to the exponents of E2M1 in the lowest places of float32.
   return __float_as_uint(__fmul_rz(t, 0x1p-126f)) >> 22;
 }
@@ -139,7 +144,8 @@ __device__ __forceinline__ uint32_t encode_magnitudes(const float (&x)[8], float
       word = word * 16 +
              random_magnitude(__fmul_rn(fabsf(x[i]), factor), i < 4 ? random0 : random1, i % 4);
     }
-    return word;
+    const uint32_t more = word & 0x88888888;
+    return (word | (more - (more >> 3))) & 0x77777777;
   } else {
     uint32_t code[8];
 #pragma unroll
@@ -195,7 +201,8 @@ __device__ __forceinline__ void transform_pairs(uint32_t (&w)[16], const float *
   }
 }
 
-template <class In, bool kTransform, bool kStochastic>
+// kLines: every row and column has a global scale of its own.
+template <class In, bool kTransform, bool kStochastic, bool kLines>
 __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
     nvfp4_halves_kernel(const __grid_constant__ Problem p) {
   const NVTEXNvfp4QuantizeArgs &a = p.a;
@@ -233,6 +240,9 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
       asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(w) : "r"(0x3f803f80), "r"(0));
     }
   }
+  const uint64_t number =  // Of the tile, for the order of the random words.
+      col0 / kSide + (row0 + a.first_row) / kSide * tiles_across;
+  const Generator generator(a);
   bool usual = true;
   float square_most = 0.0f;
   if (!kTransform && a.square) {
@@ -253,23 +263,27 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
     usual = entry == (in_first ^ (__popc(k & n) & 1) << 15);
   }
   if (a.colwise.data != nullptr) {
+    uint32_t *const to = tile + word_of(top, chunk * 4);  // Rows of 8 have the same swizzle.
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      store_bytes<16>(tile + word_of(top + i, chunk * 4), x[i].w);
-    }
+    for (int i = 0; i < 8; ++i) store_bytes<16>(to + i * (kSide / 2), x[i].w);
   }
   if (a.rowwise.data != nullptr) {
     float global;
     Nvfp4Scale scale = {};
-    if (!a.scaled_lines) scale = scale_of(a, amax_of(a.rowwise, member), global);
+    if constexpr (!kLines) {
+      scale = scale_of(a, amax_of(a.rowwise, member), global);
+      usual &= usual_scale(scale, !kTransform && fast, global);
+    }
     const size_t stride = a.rowwise.scale_stride;
     const ScaleMatrix scales = {nullptr, stride, 1, a.swizzled ? (stride + 3) / 4 : 0, 0};
     const unsigned odd = threadIdx.x % 2;
-    uint8_t *const scales_out = static_cast<uint8_t *>(a.rowwise.scales) +
-                                scales.index(row0 + top + odd, (col0 + col) / 16);
+    uint8_t *scales_out = static_cast<uint8_t *>(a.rowwise.scales) +
+                          scales.index(row0 + top + odd, (col0 + col) / 16);
     const unsigned scale_step = a.swizzled ? 16 : static_cast<unsigned>(stride);
-    uint8_t *const codes_out =
+    uint8_t *codes_out =
         static_cast<uint8_t *>(a.rowwise.data) + ((row0 + top) * a.cols + col0 + col) / 2;
+    // The compiler would compute these anew at every use.
+    asm volatile("" : "+l"(scales_out), "+l"(codes_out));
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
       // Each lane of a pair scales one of two rows.
@@ -284,8 +298,9 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
         const uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? most[0] : most[1], 1);
         block_most = largest_of<In>(Pair<In>::larger(odd ? most[1] : most[0], other));
       }
-      if (a.scaled_lines) {
+      if constexpr (kLines) {
         scale = scale_of(a, a.rowwise.amax + (inside ? row0 + top + i + odd : row0), global);
+        usual &= usual_scale(scale, !kTransform && fast, global);
       }
       uint32_t code;
       float factor;
@@ -295,7 +310,7 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
       if constexpr (kStochastic) {
         // For the same reason it draws the random words of one row; each lane needs a half of the
         // words of both rows.
-        const Words words = random_words(p, false, row0 + top + i + odd, col0 + col / 16 * 16);
+        const Words words = generator(call_in_tile(a, number, false, top + i + odd, col / 16 * 16));
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           const uint32_t kept = odd ? words.w[2 + k] : words.w[k];
@@ -308,19 +323,23 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
           encode_row<In, kStochastic>(x[i].w, odd ? swapped : factor, random[0][0], random[0][1]),
           encode_row<In, kStochastic>(x[i + 1].w, odd ? factor : swapped, random[1][0],
                                       random[1][1])};
-      if (!inside) continue;
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        *reinterpret_cast<uint32_t *>(codes_out + (i + j) * (pitch / 2)) = word[j];
+      if (inside) {
+        *reinterpret_cast<uint32_t *>(codes_out) = word[0];
+        *reinterpret_cast<uint32_t *>(codes_out + pitch / 2) = word[1];
+        *scales_out = static_cast<uint8_t>(code);
       }
-      scales_out[i * scale_step] = static_cast<uint8_t>(code);
+      codes_out += pitch;
+      scales_out += 2 * scale_step;
     }
   }
   if (a.colwise.data != nullptr) {
     __syncthreads();
     float global;
     Nvfp4Scale scale = {};
-    if (!a.scaled_lines) scale = scale_of(a, amax_of(a.colwise, member), global);
+    if constexpr (!kLines) {
+      scale = scale_of(a, amax_of(a.colwise, member), global);
+      usual &= usual_scale(scale, !kTransform && fast, global);
+    }
     const size_t stride = member.stride;
     const ScaleMatrix scales = {nullptr, stride, 1, a.swizzled ? (stride + 3) / 4 : 0, 0};
     const unsigned group = threadIdx.x % 32 / 4, in_member = row0 - member.first;
@@ -337,8 +356,9 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
 #pragma unroll 1
     for (unsigned pair = first_pair; pair < kSide / 2; pair += kSide / 4) {
       uint32_t w[16];
+      const uint32_t *const from = tile + word_of(group * 16, pair);
 #pragma unroll
-      for (int k = 0; k < 16; ++k) w[k] = tile[word_of(group * 16 + k, pair)];
+      for (int k = 0; k < 16; ++k) w[k] = from[k * (kSide / 2)];
       if constexpr (kTransform) transform_pairs(w, first_column);
       uint32_t code[2];
       float factor[2];
@@ -353,9 +373,10 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
         most &= 0x7fff7fff;
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          if (a.scaled_lines) {
+          if constexpr (kLines) {
             scale =
                 scale_of(a, a.colwise.amax + col0 + (2 * pair < cols ? 2 * pair + h : 0), global);
+            usual &= usual_scale(scale, !kTransform && fast, global);
           }
           usual &= usual_block(h ? Pair<In>::high(most) : Pair<In>::low(most), scale,
                                !kTransform && fast, global, code[h], factor[h]);
@@ -365,7 +386,7 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
       if constexpr (kStochastic) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          random[h] = random_words(p, true, row0 + group * 16, col0 + 2 * pair + h);
+          random[h] = generator(call_in_tile(a, number, true, group * 16, 2 * pair + h));
         }
       }
       uint32_t word[2][2];
@@ -458,7 +479,10 @@ __global__ void __launch_bounds__(kThreads, 3)
   if (a.rowwise.data != nullptr) {
     float global;
     Nvfp4Scale scale = {};
-    if (!a.scaled_lines) scale = scale_of(a, amax_of(a.rowwise, member), global);
+    if (!a.scaled_lines) {
+      scale = scale_of(a, amax_of(a.rowwise, member), global);
+      usual &= usual_scale(scale, false, global);
+    }
     const size_t stride = a.rowwise.scale_stride;
     const ScaleMatrix scales = {nullptr, stride, 1, a.swizzled ? (stride + 3) / 4 : 0, 0};
     // Each of four lanes scales two rows.
@@ -481,6 +505,7 @@ __global__ void __launch_bounds__(kThreads, 3)
                                __shfl_xor_sync(0xffffffffu, upper ? pair[0] : pair[1], 2));
       if (a.scaled_lines) {
         scale = scale_of(a, a.rowwise.amax + (inside ? row0 + top + i + own_row : row0), global);
+        usual &= usual_scale(scale, false, global);
       }
       uint32_t code;
       float f;
@@ -521,7 +546,10 @@ __global__ void __launch_bounds__(kThreads, 3)
     __syncthreads();
     float global;
     Nvfp4Scale scale = {};
-    if (!a.scaled_lines) scale = scale_of(a, amax_of(a.colwise, member), global);
+    if (!a.scaled_lines) {
+      scale = scale_of(a, amax_of(a.colwise, member), global);
+      usual &= usual_scale(scale, false, global);
+    }
     const size_t stride = member.stride;
     const ScaleMatrix scales = {nullptr, stride, 1, a.swizzled ? (stride + 3) / 4 : 0, 0};
     const unsigned group = threadIdx.x % 32 / 4;
@@ -529,14 +557,18 @@ __global__ void __launch_bounds__(kThreads, 3)
 #pragma unroll 1
     for (unsigned c = threadIdx.x / 32 * 4 + threadIdx.x % 4; c < kWide; c += kWide / 2) {
       uint32_t w[16], largest = 0;
+      const uint32_t *const from = tile + word_of(group * 16, c);
 #pragma unroll
       for (int k = 0; k < 16; ++k) {
-        w[k] = tile[word_of(group * 16 + k, c)];
+        w[k] = from[k * (kSide / 2)];
         largest = max(largest, w[k] & 0x7fffffff);
       }
       if (a.square) largest = __float_as_uint(squares[group * 4 + c / 16]);
       const size_t line = col0 + c;
-      if (a.scaled_lines) scale = scale_of(a, a.colwise.amax + (c < cols ? line : col0), global);
+      if (a.scaled_lines) {
+        scale = scale_of(a, a.colwise.amax + (c < cols ? line : col0), global);
+        usual &= usual_scale(scale, false, global);
+      }
       uint32_t code;
       float factor;
       usual &= usual_block(__uint_as_float(largest), scale, false, global, code, factor);
