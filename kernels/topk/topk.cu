@@ -140,10 +140,6 @@ struct HeldKeys {
       }
     }
   }
-  // The element with a key.
-  static __device__ __forceinline__ typename T::Bits element_of(uint32_t key) {
-    return static_cast<typename T::Bits>(key >> (kBits - 1) ? key ^ 1u << (kBits - 1) : ~key);
-  }
 };
 
 template <class T, int kEach>
@@ -162,7 +158,7 @@ __global__ void __launch_bounds__(kHolders, 4)
   };
   __shared__ uint32_t histograms[T::kBytes][kHolders];
   __shared__ uint2 warps[kWarps];
-  __shared__ uint32_t held[kWarps];
+  __shared__ uint32_t held[kWarps], starts[kWarps][kVectors];
   __shared__ Found found;
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = 1u << log_blocks;
   const unsigned rank = blockIdx.x & (blocks - 1);
@@ -198,10 +194,15 @@ __global__ void __launch_bounds__(kHolders, 4)
   for (int pass = 0; pass < T::kBytes; ++pass) {
     const unsigned shift = Keys::kBits - 8 - 8 * pass;
     uint32_t *histogram = histograms[pass];
+    if (pass == 0) {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const uint32_t digit = (keys[i] >> shift) - (prefix << 8);
-      if (digit < 256) atomicAdd(&histogram[digit], 1u);
+      for (int i = 0; i < kEach; ++i) atomicAdd(&histogram[keys[i] >> (Keys::kBits - 8)], 1u);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const uint32_t digit = (keys[i] >> shift) - (prefix << 8);
+        if (digit < 256) atomicAdd(&histogram[digit], 1u);
+      }
     }
     cluster_sync();
     // Thread 0 has the greatest digit.
@@ -240,63 +241,67 @@ __global__ void __launch_bounds__(kHolders, 4)
     // If all keys with this prefix are chosen, the other digits do not matter. All blocks see that.
     if (found.above + found.equal == k) break;
   }
-  // Read anew before each use of all keys: of a shift that it knew, the compiler would keep the
-  // digits from one use to the next, in as many registers as the keys have.
-  unsigned shift = found.shift;
+  // Read anew: of a shift that it knew, the compiler would keep the digits of the last pass, in as
+  // many registers as the keys have.
+  const unsigned shift = found.shift;
   cluster_arrive_relaxed();  // No block reads another's memory any more.
 
-  // Two sums in a word: of greater keys in the low half, of those with the prefix in the high half.
-  // Sums over a vector of each lane are at most 128 for keys of 32 bits, so that two such pairs
-  // share a word.
-  constexpr int kShared = kVector == 4 && kVectors > 1 ? 2 : 1, kWords = kVectors / kShared;
-  uint32_t sums[kWords];
+  uint32_t above = 0, equal = 0;  // Bits of the thread's keys.
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    uint32_t pair = 0;
-#pragma unroll
-    for (int j = 0; j < kVector; ++j) {
-      const uint32_t key = keys[v * kVector + j] >> shift;
-      pair += key > prefix ? 1u : key == prefix ? 1u << 16 : 0u;
-    }
-    sums[v / kShared] = v % kShared == 0 ? pair : sums[v / kShared] + (pair << 8);
+  for (int i = 0; i < kEach; ++i) {
+    const uint32_t digits = keys[i] >> shift;
+    above |= digits > prefix ? 1u << i : 0;
+    equal |= digits == prefix ? 1u << i : 0;
   }
-  uint32_t own[kWords], all = 0;
+  // Counts of each vector: of even and of odd ones in a word each. Over a warp they are at most 128
+  // for vectors of 4 keys, and have 8 bits; at most 256 for vectors of 8, and have 16.
+  constexpr unsigned kField = kVector == 4 ? 8 : 16;
+  auto count = [](uint32_t bits, uint32_t (&counts)[2]) {
+    bits -= bits >> 1 & 0x55555555;
+    bits = (bits & 0x33333333) + (bits >> 2 & 0x33333333);
+    if (kVector == 8) bits = (bits & 0x0f0f0f0f) + (bits >> 4 & 0x0f0f0f0f);
+    counts[0] = bits & (kVector == 4 ? 0x0f0f0f0f : 0x00ff00ff);
+    counts[1] = bits >> kVector & (kVector == 4 ? 0x0f0f0f0f : 0x00ff00ff);
+  };
+  // The count of vector `v`.
+  auto field = [](const uint32_t (&counts)[2], unsigned v) {
+    return (v % 2 ? counts[1] : counts[0]) >> v / 2 * kField & ((1u << kField) - 1);
+  };
+  uint32_t before[2][2], all[2][2];  // Of lanes before this one, and of all; above, and equal.
+  count(above, before[0]);
+  count(equal, before[1]);
 #pragma unroll
-  for (int i = 0; i < kWords; ++i) {
-    own[i] = sums[i];
-    sums[i] = sum_to_lane(sums[i]);
-    const uint32_t total = __shfl_sync(kFullWarp, sums[i], 31);
-    own[i] = sums[i] - own[i];
-    sums[i] = total;
-    all += kShared == 1 ? total : (total & 0x00ff00ff) + (total >> 8 & 0x00ff00ff);
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t to_lane = sum_to_lane(before[i / 2][i % 2]);
+    all[i / 2][i % 2] = __shfl_sync(kFullWarp, to_lane, 31);
+    before[i / 2][i % 2] = to_lane - before[i / 2][i % 2];
   }
-  if (lane == 0) held[warp] = all;
+  // A lane for each vector: how many keys are before it in the block. Both counts share a word.
+  const uint32_t mine =
+      lane < kVectors ? field(all[0], lane % kVectors) | field(all[1], lane % kVectors) << 16 : 0;
+  const uint32_t to_vector = sum_to_lane(mine);
+  if (lane == 31) held[warp] = to_vector;
   __syncthreads();
-  uint32_t before = 0;
+  uint32_t earlier = to_vector - mine;
 #pragma unroll
-  for (unsigned w = 0; w < kWarps; ++w) before += w < warp ? held[w] : 0;
+  for (unsigned w = 0; w < kWarps; ++w) earlier += w < warp ? held[w] : 0;
+  if (lane < kVectors) starts[warp][lane] = earlier;
+  __syncwarp();
   const uint32_t ties = k - found.above;
-  shift = found.shift;
-  uint32_t greater = found.above_before + (before & 0xffff);
-  uint32_t equal = found.equal_before + (before >> 16);
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    auto field = [&](uint32_t word) {
-      return kShared == 1 ? word : word >> v % kShared * 8 & 0x00ff00ff;
-    };
-    const uint32_t lanes = field(own[v / kShared]), total = field(sums[v / kShared]);
-    uint32_t g = greater + (lanes & 0xffff), e = equal + (lanes >> 16);
-#pragma unroll
-    for (int j = 0; j < kVector; ++j) {
-      const uint32_t key = keys[v * kVector + j], digits = key >> shift;
-      if (digits > prefix || (digits == prefix && e < ties)) {
-        write(g + min(e, ties), Keys::element_of(key), first + v * 32 * kVector + j);
-      }
-      g += digits > prefix;
-      e += digits == prefix;
+  // Few elements are chosen. They are read again, because registers have no run-time index.
+  for (uint32_t left = above | equal; left != 0; left &= left - 1) {
+    const unsigned i = __ffs(left) - 1, v = i / kVector;
+    const uint32_t start = starts[warp][v], lower = (1u << i) - (1u << v * kVector);
+    const uint32_t g =
+        found.above_before + (start & 0xffff) + field(before[0], v) + __popc(above & lower);
+    const uint32_t e =
+        found.equal_before + (start >> 16) + field(before[1], v) + __popc(equal & lower);
+    if ((above >> i & 1) != 0 || e < ties) {
+      const unsigned index = first + v * 32 * kVector + i % kVector;
+      write(g + min(e, ties), *element<Bits>(row, index), index);
     }
-    greater += total & 0xffff, equal += total >> 16;
   }
+  __syncwarp();
   cluster_wait();
 #endif
 }
