@@ -148,15 +148,25 @@ extern "C" NVTEXOutcome nvte_cuda_nvfp4_quantize(const NVTEXNvfp4QuantizeArgs *a
       constexpr int kWide = In::kBytes == 4 ? kSide / 2 : kSide;
       const dim3 tiles(
           static_cast<unsigned>(ceil_div(args->rows, kSide) * ceil_div(args->cols, kWide)));
+      if constexpr (std::is_same_v<In, BF16>) {
+        const bool rows = args->colwise.data == nullptr && !args->square && !args->stochastic;
+        if (rows && !args->scaled_lines) {
+          const size_t blocks = ceil_div(args->rows, kRowsTall) * ceil_div(args->cols, kRowsWide);
+          return launch(nvfp4_halves_kernel<BF16, false, false, false, true>,
+                        dim3(static_cast<unsigned>(blocks)), kThreads, stream, p);
+        }
+      }
       auto start = [&](auto lines) {
         constexpr bool kLines = decltype(lines)::value;
         if constexpr (std::is_same_v<In, F16>) {
-          return launch(nvfp4_halves_kernel<F16, false, false, kLines>, tiles, kThreads, stream, p);
+          return launch(nvfp4_halves_kernel<F16, false, false, kLines, false>, tiles, kThreads,
+                        stream, p);
         } else {
           const auto kernel = args->hadamard != nullptr && args->colwise.data != nullptr
-                                  ? nvfp4_halves_kernel<BF16, true, false, kLines>
-                              : args->stochastic ? nvfp4_halves_kernel<BF16, false, true, kLines>
-                                                 : nvfp4_halves_kernel<BF16, false, false, kLines>;
+                                  ? nvfp4_halves_kernel<BF16, true, false, kLines, false>
+                              : args->stochastic
+                                  ? nvfp4_halves_kernel<BF16, false, true, kLines, false>
+                                  : nvfp4_halves_kernel<BF16, false, false, kLines, false>;
           return launch(kernel, tiles, kThreads, stream, p);
         }
       };

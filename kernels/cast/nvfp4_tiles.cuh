@@ -8,8 +8,8 @@
 //
 // H200, 8192 x 8192, both directions: 90 us, 54 % of the memory's rate (F32 126 us, 63 %; square
 // 85 us, 57 %; random 190 us, 26 %; scaled lines 154 us with their largest magnitudes); rows alone
-// 51 us. Instructions bind: at 34 for an element in both directions three quarters of all issue slots
-// were taken; it takes 22 now, and 43 with random words.
+// 51 us. Instructions bind: at 34 for an element in both directions three quarters of all issue
+// slots were taken; it takes 22 now, and 43 with random words.
 #pragma once
 
 #include <type_traits>
@@ -201,13 +201,21 @@ __device__ __forceinline__ void transform_pairs(uint32_t (&w)[16], const float *
   }
 }
 
-// kLines: every row and column has a global scale of its own.
-template <class In, bool kTransform, bool kStochastic, bool kLines>
-__global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
+// Casts of rows alone have tiles of their own: 64 rows of 256 columns, so that a warp
+// reads 512 neighbouring bytes and writes 128.
+constexpr int kRowsTall = 64, kRowsWide = 256;
+
+// kLines: every row and column has a global scale of its own. kRows: rows alone, not in squares.
+template <class In, bool kTransform, bool kStochastic, bool kLines, bool kRows>
+__global__ void __launch_bounds__(kThreads, kStochastic ? 2
+                                            : kRows     ? 4
+                                                        : 3)
     nvfp4_halves_kernel(const __grid_constant__ Problem p) {
   const NVTEXNvfp4QuantizeArgs &a = p.a;
+  static_assert(!kRows || !(kTransform || kStochastic), "rows are rounded to nearest");
+  constexpr unsigned kTall = kRows ? kRowsTall : kSide, kWide = kRows ? kRowsWide : kSide;
   __shared__ union {
-    uint32_t tile[kSide * kSide / 2];
+    uint32_t tile[kRows ? 1 : kSide * kSide / 2];
     General general;
   } shared;
   __shared__ float first_column[16], squares[kSide / 16 * kSide / 16];
@@ -215,15 +223,16 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   if (a.noop != nullptr && *a.noop == 1.0f) return;
-  const unsigned tiles_across = (a.cols + kSide - 1) / kSide;
-  const size_t row0 = size_t{blockIdx.x / tiles_across} * kSide;
-  const size_t col0 = size_t{blockIdx.x % tiles_across} * kSide;
+  const unsigned tiles_across = (a.cols + kWide - 1) / kWide;
+  const size_t row0 = size_t{blockIdx.x / tiles_across} * kTall;
+  const size_t col0 = size_t{blockIdx.x % tiles_across} * kWide;
   const Member member = member_of(a, row0);
   const size_t end = member.first + member.rows;
   if (row0 >= end) return;
-  const unsigned rows = end - row0 < kSide ? end - row0 : kSide;
-  const unsigned cols = a.cols - col0 < kSide ? a.cols - col0 : kSide;
-  const unsigned chunk = threadIdx.x % 16, first = threadIdx.x / 16, col = chunk * 8;
+  const unsigned rows = end - row0 < kTall ? end - row0 : kTall;
+  const unsigned cols = a.cols - col0 < kWide ? a.cols - col0 : kWide;
+  constexpr unsigned kChunks = kWide / 8;
+  const unsigned chunk = threadIdx.x % kChunks, first = threadIdx.x / kChunks, col = chunk * 8;
   const unsigned top = first * 8;  // The first of the thread's rows in the tile.
   const uint16_t *const in = static_cast<const uint16_t *>(a.input) + row0 * a.cols + col0;
   const unsigned pitch = static_cast<unsigned>(a.cols);
@@ -245,7 +254,7 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
   const Generator generator(a);
   bool usual = true;
   float square_most = 0.0f;
-  if (!kTransform && a.square) {
+  if (!kTransform && !kRows && a.square) {
     uint32_t most = 0;
 #pragma unroll
     for (int i = 0; i < 32; ++i) most = Pair<In>::larger(most, x[i / 4].w[i % 4]);
@@ -262,7 +271,7 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
     // The columns of the matrix are its first one with the signs of a Hadamard matrix.
     usual = entry == (in_first ^ (__popc(k & n) & 1) << 15);
   }
-  if (a.colwise.data != nullptr) {
+  if (!kRows && a.colwise.data != nullptr) {
     uint32_t *const to = tile + word_of(top, chunk * 4);  // Rows of 8 have the same swizzle.
 #pragma unroll
     for (int i = 0; i < 8; ++i) store_bytes<16>(to + i * (kSide / 2), x[i].w);
@@ -288,7 +297,7 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
     for (int i = 0; i < 8; i += 2) {
       // Each lane of a pair scales one of two rows.
       float block_most = square_most;
-      if (kTransform || !a.square) {
+      if (kTransform || kRows || !a.square) {
         uint32_t most[2];
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
@@ -332,7 +341,7 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
       scales_out += 2 * scale_step;
     }
   }
-  if (a.colwise.data != nullptr) {
+  if (!kRows && a.colwise.data != nullptr) {
     __syncthreads();
     float global;
     Nvfp4Scale scale = {};
@@ -417,7 +426,8 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2 : 3)
   }
   if (!__syncthreads_or(!usual)) return;
   for (int part = 0; part < 4; ++part) {
-    general_tile<In, !kStochastic>(p, row0 + part / 2 * kTile, col0 + part % 2 * kTile,
+    constexpr int kAcross = kWide / kTile;
+    general_tile<In, !kStochastic>(p, row0 + part / kAcross * kTile, col0 + part % kAcross * kTile,
                                    shared.general);
     __syncthreads();
   }
