@@ -1,12 +1,22 @@
 // Casts to NVFP4: blocks of 16 elements of a row, of a column (stored transposed) or of both, with
 // an E4M3 scale each (see Nvfp4QuantizeArgs).
 
+#include "nvfp4_choice.cuh"
 #include "nvfp4_tiles.cuh"
 
 namespace nvte {
 namespace {
 
-// Whether a cast is one of those of the kernels above.
+// Whether a cast is of whole blocks, and chooses between two scales for each, not for squares.
+bool chooses_in_tiles(const NVTEXNvfp4QuantizeArgs &a) {
+  return a.choice != NVTEX_NVFP4_SIX && a.input_dtype == kNVTEBFloat16 && !a.stochastic &&
+         !a.fast_math && !a.square && !a.scaled_lines && a.hadamard == nullptr &&
+         a.variant <= NVTEX_NVFP4_GENERAL && a.rows % 16 == 0 && a.cols % 16 == 0 &&
+         a.rows < kLongest && a.cols < kLongest && aligned(a.input, 16) &&
+         aligned(a.rowwise.data, 8) && aligned(a.colwise.data, 8);
+}
+
+// Whether a cast is one of those of the kernels for large tiles.
 bool in_large_tiles(const NVTEXNvfp4QuantizeArgs &a) {
   const bool bf16 = a.input_dtype == kNVTEBFloat16, hadamard = a.variant > NVTEX_NVFP4_GENERAL;
   return (bf16 || !(a.fast_math || a.stochastic || hadamard)) && a.choice == NVTEX_NVFP4_SIX &&
@@ -174,6 +184,16 @@ extern "C" NVTEXOutcome nvte_cuda_nvfp4_quantize(const NVTEXNvfp4QuantizeArgs *a
         return launch(nvfp4_floats_kernel, tiles, kThreads, stream, p);
       } else {
         return args->scaled_lines ? start(std::true_type{}) : start(std::false_type{});
+      }
+    }
+    if constexpr (std::is_same_v<In, BF16>) {
+      if (chooses_in_tiles(*args)) {
+        const bool squares = args->choice == NVTEX_NVFP4_LEAST_SQUARES, fast = args->fast_error;
+        const auto kernel =
+            squares ? (fast ? nvfp4_choice_kernel<true, true> : nvfp4_choice_kernel<true, false>)
+                    : (fast ? nvfp4_choice_kernel<false, true> : nvfp4_choice_kernel<false, false>);
+        const size_t tiles = ceil_div(args->rows, kSide) * ceil_div(args->cols, kSide);
+        return launch(kernel, dim3(static_cast<unsigned>(tiles)), kThreads, stream, p);
       }
     }
     return launch(nvfp4_quantize_kernel<In>, grid, kThreads, stream, p);
