@@ -158,6 +158,7 @@ pub enum QuantizationAttribute {
     RngState = 4,
     Nvfp42d = 5,
     StochasticRounding = 6,
+    FourOverSix = 8,
 }
 
 /// A `std::vector<NVTETensor>` as libstdc++ lays it out. By the Itanium C++ ABI a by-value

@@ -14,6 +14,7 @@ pub fn cases(kind: Kind) -> Vec<Case> {
         ("row+col", true, None),
         ("2D row+col", true, Some(QuantizationAttribute::Nvfp42d)),
         ("row+col, stochastic", true, Some(QuantizationAttribute::StochasticRounding)),
+        ("row+col, 4over6", true, Some(QuantizationAttribute::FourOverSix)),
     ]
     .into_iter()
     .map(|(name, both, flag)| quantize(name, both, flag, false, rows, cols))
