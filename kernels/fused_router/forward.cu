@@ -163,7 +163,8 @@ __device__ void keep_best_groups(const Args &a, uint32_t (&key)[V * C]) {
   }
 }
 
-// The places in the list of a lane's best elements, if the choice gives them.
+// The places in the list of a lane's best elements, if the choice gives them. Only the instance for
+// lists has them: in others even unused ones cost 5 to 10 % of the time.
 struct Places {
   bool known;
   uint32_t best;    // The key of the lane's best element.
@@ -172,7 +173,7 @@ struct Places {
 
 // Bits of a lane's elements that are chosen; `first`, `next`: the best key, and the best that is
 // not chosen if that is asked for.
-template <int V, int C>
+template <int V, int C, bool kPlaces>
 __device__ __forceinline__ uint32_t choose(const Args &a, const uint32_t (&key)[V * C],
                                            bool distinct, uint32_t &first, uint32_t &next,
                                            Places &places) {
@@ -194,27 +195,22 @@ __device__ __forceinline__ uint32_t choose(const Args &a, const uint32_t (&key)[
   uint32_t last = __reduce_max_sync(kFullWarp, sorted[0]);
   uint32_t chosen;
   first = last;
-  places = {false, sorted[0], 0};
+  if constexpr (kPlaces) places = {false, sorted[0], 0};
   if (distinct) {
     // This assumes that no two lanes have the same key, because a vote for each key would be a
     // third of the work. Equal keys are taken together, and then more than `topk` are found.
-    if (a.routing.indices == nullptr) {
-      for (unsigned i = 1; i < topk; ++i) {
-        shift(sorted, sorted[0] == last);
-        last = __reduce_max_sync(kFullWarp, sorted[0]);
-      }
-    } else {
-      for (unsigned i = 1; i < topk; ++i) {
-        const bool mine = sorted[0] == last;
-        places.places = mine ? places.places << 8 | (i - 1) : places.places;
-        shift(sorted, mine);
-        last = __reduce_max_sync(kFullWarp, sorted[0]);
-      }
+    for (unsigned i = 1; i < topk; ++i) {
+      const bool mine = sorted[0] == last;
+      if constexpr (kPlaces) places.places = mine ? places.places << 8 | (i - 1) : places.places;
+      shift(sorted, mine);
+      last = __reduce_max_sync(kFullWarp, sorted[0]);
+    }
+    if constexpr (kPlaces) {
       if (sorted[0] == last) places.places = places.places << 8 | (topk - 1);
     }
     chosen = at_least(last);
     if (__reduce_add_sync(kFullWarp, __popc(chosen)) == topk) {
-      places.known = true;
+      if constexpr (kPlaces) places.known = true;
       if (a.cutoff != nullptr) {
         shift(sorted, sorted[0] == last);
         next = __reduce_max_sync(kFullWarp, sorted[0]);
@@ -250,13 +246,13 @@ __device__ __forceinline__ uint32_t choose(const Args &a, const uint32_t (&key)[
 
 // The place of an expert in the list is the number of those before it: of a greater key, or of the
 // same and a lower index.
-template <int V, int C>
+template <int V, int C, bool kPlaces>
 __device__ __forceinline__ void write_indices(const Args &a, size_t token, uint32_t chosen,
                                               const uint32_t (&key)[V * C], const Places &places,
                                               uint64_t *slots) {
   // Of two chosen elements of a lane the better one is the lane's best. Few tokens have a lane of
   // three if few experts are chosen.
-  if (places.known && __all_sync(kFullWarp, __popc(chosen) <= 2)) {
+  if (kPlaces && places.known && __all_sync(kFullWarp, __popc(chosen) <= 2)) {
     uint32_t best = 0;
 #pragma unroll
     for (int i = 0; i < V * C; ++i) best |= key[i] == places.best ? 1u << i : 0;
@@ -326,15 +322,16 @@ __device__ __forceinline__ void write_map(const Args &a, size_t token, uint32_t 
   }
 }
 
-// What a call asks for: instances, because each takes registers.
-enum class Form { kPlain, kGroups, kAll };
+// What a call asks for: instances, because each takes registers. kPlain writes lists, too, but not
+// as fast as kList, which writes nothing else.
+enum class Form { kPlain, kList, kGroups, kAll };
 
 // Lane l has elements V (32 c + l) to V (32 c + l) + V - 1 for c below C.
 template <class T, Form kForm, int V, int C>
 __global__ void __launch_bounds__(32 * kWarps, V *C <= 8 ? 7 : 1)
     warp_kernel(const __grid_constant__ Args a) {
   constexpr int N = V * C;
-  constexpr bool kAll = kForm == Form::kAll;
+  constexpr bool kAll = kForm == Form::kAll, kList = kForm == Form::kList;
   using P = std::conditional_t<kAll, RuntimeFloat, T>;
   __shared__ uint64_t slots[kWarps][kMostChosen];
   const size_t step = size_t{gridDim.x} * kWarps;
@@ -425,11 +422,11 @@ __global__ void __launch_bounds__(32 * kWarps, V *C <= 8 ? 7 : 1)
     Places places;
     // Logits of 16 bits are often equal.
     const bool distinct = is_float32<T>(a.dtype) || (!kAll && a.expert_bias != nullptr);
-    const uint32_t chosen = choose<V, C>(a, key, distinct, first, next, places);
-    write_map<V, C>(a, token, chosen);
+    const uint32_t chosen = choose<V, C, kList>(a, key, distinct, first, next, places);
+    if constexpr (!kList) write_map<V, C>(a, token, chosen);
     if constexpr (!kAll) {
-      if (a.routing.indices != nullptr) {
-        write_indices<V, C>(a, token, chosen, key, places, slots[threadIdx.x / 32]);
+      if (kList || a.routing.indices != nullptr) {
+        write_indices<V, C, kList>(a, token, chosen, key, places, slots[threadIdx.x / 32]);
       }
       if (a.cutoff != nullptr && threadIdx.x % 32 == 0) a.cutoff[token] = value_of(next);
       const bool late = late_softmax(a);
@@ -770,6 +767,7 @@ NVTEXOutcome run(const Args &a, cudaStream_t stream) {
   }
   if constexpr (!kAll) {
     if (a.groups > 0) return launch_vectors<Form::kGroups>(a, stream);
+    if (a.routing.indices != nullptr) return launch_vectors<Form::kList>(a, stream);
   }
   return launch_vectors<kForm>(a, stream);
 }
