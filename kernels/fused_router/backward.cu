@@ -15,6 +15,7 @@ namespace {
 using Args = NVTEXRouterBackwardArgs;
 
 constexpr int kWarps = 4;
+constexpr int kShortBlocks = 16;  // Of a multiprocessor, with at most 64 experts.
 
 __device__ __forceinline__ size_t index_at(const NVTEXRouting &from, size_t at) {
   if (from.index_dtype == kNVTEInt16) {
@@ -114,9 +115,10 @@ __device__ __forceinline__ float score_of(const Args &a, float x) {
   return a.score == NVTEX_ROUTER_SQRTSOFTPLUS ? sqrtsoftplus(x) : x;
 }
 
-// kLanes lanes share a token.
+// kLanes lanes share a token. With few of them, what is routed of the next tokens is under way
+// meanwhile.
 template <class T, bool kAll, int V, int C, int kLanes>
-__global__ void __launch_bounds__(32 * kWarps, kLanes < 32 ? 16 : 1)
+__global__ void __launch_bounds__(32 * kWarps, kLanes < 32 ? kShortBlocks : 1)
     held_kernel(const __grid_constant__ Args a) {
   using G = std::conditional_t<kAll, RuntimeFloat, T>;
   constexpr int N = V * C;
@@ -125,12 +127,18 @@ __global__ void __launch_bounds__(32 * kWarps, kLanes < 32 ? 16 : 1)
   griddepcontrol_launch_dependents();
   constexpr unsigned kTokens = 32 / kLanes;
   const unsigned lane = threadIdx.x % kLanes;
+  constexpr bool kAhead = !kAll && kLanes < 32;
   const size_t step = size_t{gridDim.x} * kWarps * kTokens;
-  for (size_t first = (size_t{blockIdx.x} * kWarps + threadIdx.x / 32) * kTokens; first < a.tokens;
-       first += step) {
+  size_t first = (size_t{blockIdx.x} * kWarps + threadIdx.x / 32) * kTokens;
+  [[maybe_unused]] uint32_t next = 0;
+  if constexpr (kAhead) {
+    next = routed_elements<V, C, kLanes>(a, first + threadIdx.x % 32 / kLanes);
+  }
+  for (; first < a.tokens; first += step) {
     const size_t token = first + threadIdx.x % 32 / kLanes, row = token * a.experts;
     const bool live = kLanes == 32 || token < a.tokens;
-    const uint32_t routed = kAll ? kFullWarp : routed_elements<V, C, kLanes>(a, token);
+    uint32_t routed = kFullWarp;
+    if constexpr (!kAll) routed = kAhead ? next : routed_elements<V, C, kLanes>(a, token);
     const bool everywhere = kAll || a.pre_softmax;
     Vec<F32, V> values[C];
     Vec<G, V> grads[C];
@@ -142,6 +150,7 @@ __global__ void __launch_bounds__(32 * kWarps, kLanes < 32 ? 16 : 1)
           load<F32, V>(a.intermediate, row + e, some || (everywhere && live && e < a.experts));
       grads[c] = load<G, V>(a.grad_dtype, a.grad, row + e, some);
     }
+    if constexpr (kAhead) next = routed_elements<V, C, kLanes>(a, token + step);
     float x[N], y[N], g[N], sum = 0.0f, dot = 0.0f;
 #pragma unroll
     for (int c = 0; c < C; ++c) {
@@ -353,9 +362,9 @@ NVTEXOutcome run(const Args &a, cudaStream_t stream) {
                        aligned(a.grad, 4 * float_bytes(a.grad_dtype)) &&
                        aligned(a.grad_logits, 4 * float_bytes(a.dtype)) &&
                        aligned(a.routing.bytes, 4);
-  auto start = [&](auto kernel, size_t tokens_of_warp = 1) {
+  auto start = [&](auto kernel, size_t tokens_of_warp = 1, size_t most = kMaxBlocks) {
     const size_t blocks = ceil_div(a.tokens, kWarps * tokens_of_warp);
-    const dim3 grid(static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks));
+    const dim3 grid(static_cast<unsigned>(blocks < most ? blocks : most));
     return launch(kernel, grid, 32 * kWarps, stream, a);
   };
   if (a.experts > 1024) return start(long_kernel<kAll>);
@@ -363,7 +372,11 @@ NVTEXOutcome run(const Args &a, cudaStream_t stream) {
     using T = decltype(t);
     constexpr int V = decltype(v)::value, C = decltype(c)::value;
     if constexpr (V * C == 4 && V == 4) {
-      if (a.experts <= 64) return start(held_kernel<T, kAll, V, C, 16>, 2);
+      if (a.experts <= 64) {
+        Device device;
+        if (const cudaError_t error = current_device(&device)) return outcome(error);
+        return start(held_kernel<T, kAll, V, C, 16>, 2, size_t(device.sm_count) * kShortBlocks);
+      }
     } else if constexpr (!kAll) {
       if (!a.pre_softmax) return start(chosen_kernel<T, V, C>);
     }

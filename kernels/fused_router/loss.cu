@@ -32,11 +32,26 @@ __device__ __forceinline__ int bin_of(const Histogram &a, float lower, float sca
 
 // A block counts a range of tokens for `width` neighbouring experts, a power of two that is not
 // below V; without shared counters directly in the histogram.
+struct Counting {
+  Histogram a;
+  unsigned width;
+  size_t tokens;
+};
+
 template <bool kShared, int V>
 __global__ void __launch_bounds__(kCounters)
-    histogram_kernel(const __grid_constant__ Histogram a, unsigned width, size_t tokens) {
+    histogram_kernel(const __grid_constant__ Counting counting) {
   extern __shared__ uint4 memory[];
   int *const counts = reinterpret_cast<int *>(memory);
+  const Histogram &a = counting.a;
+  const unsigned width = counting.width;
+  const size_t tokens = counting.tokens;
+  if constexpr (kShared) {  // While the kernel before still runs.
+    for (size_t i = threadIdx.x; i < (width * a.bins + 3) / 4; i += kCounters) {
+      memory[i] = make_uint4(0, 0, 0, 0);
+    }
+    __syncthreads();
+  }
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const size_t first = size_t{blockIdx.x} * width;
@@ -45,13 +60,6 @@ __global__ void __launch_bounds__(kCounters)
   const float lower = a.bin_bounds[0];
   const float scale = static_cast<float>(a.bins) / (a.bin_bounds[1] - lower);
   const size_t experts = a.experts - first < width ? a.experts - first : width;
-  const size_t all = experts * a.bins;
-  if constexpr (kShared) {
-    for (size_t i = threadIdx.x; i < (all + 3) / 4; i += kCounters) {
-      memory[i] = make_uint4(0, 0, 0, 0);
-    }
-    __syncthreads();
-  }
   if (expert < experts) {
     const size_t bins = a.bins;
     int *row = kShared ? counts + expert * bins : a.histogram + (first + expert) * bins;
@@ -79,7 +87,7 @@ __global__ void __launch_bounds__(kCounters)
   }
   if constexpr (kShared) {
     __syncthreads();
-    for (size_t i = threadIdx.x; i < all; i += kCounters) {
+    for (size_t i = threadIdx.x; i < experts * a.bins; i += kCounters) {
       if (counts[i] != 0) atomicAdd(&a.histogram[first * a.bins + i], counts[i]);
     }
   }
@@ -102,15 +110,10 @@ NVTEXOutcome histogram(const Histogram &a, cudaStream_t stream) {
   if (tokens < least) tokens = least;
   if (tokens < ceil_div(a.tokens, 65535)) tokens = ceil_div(a.tokens, 65535);
   const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(ceil_div(a.tokens, tokens)));
-  if (!shared) {
-    histogram_kernel<false, V><<<grid, kCounters, 0, stream>>>(a, width, tokens);
-    return outcome(cudaGetLastError());
-  }
+  const Counting counting = {a, width, tokens};
+  if (!shared) return launch(histogram_kernel<false, V>, grid, kCounters, stream, counting);
   const size_t bytes = (width * a.bins + 3) / 4 * 16;
-  auto kernel = histogram_kernel<true, V>;
-  if (const cudaError_t error = allow_shared(kernel, bytes)) return outcome(error);
-  kernel<<<grid, kCounters, bytes, stream>>>(a, width, tokens);
-  return outcome(cudaGetLastError());
+  return launch_shared(histogram_kernel<true, V>, grid, kCounters, bytes, stream, counting);
 }
 
 // ---- Loss
