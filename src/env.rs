@@ -1,11 +1,11 @@
 //! Every environment variable that the library reads, once.
-#![allow(unsafe_code)]
 
 use crate::fork;
 use crate::stderr;
+use crate::trust;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Arguments;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -67,6 +67,12 @@ pub struct Env {
     /// and such that nobody else can write to them; none in a process with privileges of its own.
     #[cfg_attr(not(nvte_cuda), expect(dead_code, reason = "only CUDA builds open libraries"))]
     pub cuda_lib_path: Vec<PathBuf>,
+    /// `NVTE_OP_PLUGINS=/path/of/library.so,name,?optional`, or `none`: the plugins to load. A wrong value and
+    /// a plugin that does not load fail every operator. Ignored in a process with privileges of its own.
+    pub op_plugins: String,
+    /// `NVTE_OP_PLUGIN_PATH`: colon-separated folders whose manifests are read, before those of the system.
+    /// Ignored in a process with privileges of its own.
+    pub op_plugin_path: Vec<PathBuf>,
 }
 
 const DEFAULT_WAIT: Duration = Duration::from_secs(60);
@@ -124,6 +130,8 @@ fn read() -> Env {
         ]
         .map(switch),
         cuda_lib_path: library_folders(),
+        op_plugins: unprivileged("NVTE_OP_PLUGINS").to_string_lossy().into_owned(),
+        op_plugin_path: folders(&unprivileged("NVTE_OP_PLUGIN_PATH")),
     }
 }
 
@@ -131,8 +139,7 @@ fn read() -> Env {
 /// put a library into are left out, and a warning says why.
 fn library_folders() -> Vec<PathBuf> {
     let paths = std::env::var_os("NVTE_CUDA_LIB_PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&paths).filter(|folder| !folder.as_os_str().is_empty());
-    let trusted = |folder: &PathBuf| match distrust(folder) {
+    let trusted = |folder: &PathBuf| match trust::folder(folder) {
         None => true,
         Some(why) => {
             let folder = folder.display();
@@ -140,31 +147,33 @@ fn library_folders() -> Vec<PathBuf> {
             false
         }
     };
-    folders.filter(trusted).collect()
+    folders(&paths).into_iter().filter(trusted).collect()
 }
 
-/// Why no library may be loaded from a folder; none if it may.
-fn distrust(folder: &Path) -> Option<String> {
-    // SAFETY: these calls only return numbers.
-    let (privileged, user) = unsafe { (libc::getauxval(libc::AT_SECURE) != 0, libc::geteuid()) };
-    if privileged {
-        return Some("the process has more privileges than the user who started it".into());
+fn folders(paths: &OsStr) -> Vec<PathBuf> {
+    std::env::split_paths(paths).filter(|folder| !folder.as_os_str().is_empty()).collect()
+}
+
+/// The value of a variable that decides which code runs; empty in a process that has more privileges than
+/// the user who started it and set the variable.
+fn unprivileged(name: &str) -> OsString {
+    match std::env::var_os(name) {
+        Some(value) if !value.is_empty() && trust::privileged() => {
+            let why = "the process has more privileges than the user who started it";
+            warn(format_args!("{name} is ignored: {why}"));
+            OsString::new()
+        }
+        value => value.unwrap_or_default(),
     }
-    if !folder.is_absolute() {
-        return Some("the path is not absolute".into());
-    }
-    let metadata = match folder.metadata() {
-        Ok(metadata) => metadata,
-        Err(error) => return Some(error.to_string()),
-    };
-    let writable = |bit| metadata.mode() & bit != 0;
-    if writable(libc::S_IWOTH) {
-        return Some("every user can write to it".into());
-    }
-    if writable(libc::S_IWGRP) && ![0, user].contains(&metadata.uid()) {
-        return Some("its group can write to it, and it belongs to another user".into());
-    }
-    None
+}
+
+/// `NVTE_OP_PLUGIN_<PLUGIN>_<KEY>`: an option of a plugin, in place of what its manifest says. Read when the
+/// plugin asks for it. In the name, letters are upper case, and what is no letter or digit is `_`.
+pub fn plugin_option(plugin: &str, key: &str) -> Option<String> {
+    let word = |text: &str| text.to_ascii_uppercase().replace(|c: char| !c.is_alphanumeric(), "_");
+    let name = format!("NVTE_OP_PLUGIN_{}_{}", word(plugin), word(key));
+    let value = unprivileged(&name);
+    (!value.is_empty()).then(|| value.to_string_lossy().into_owned())
 }
 
 fn switch(name: &str) -> bool {

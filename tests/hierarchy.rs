@@ -14,6 +14,10 @@ const FLOORS: &[&str] = &[
     "numeric",
     "stderr",
     "fork",
+    // From where code may be loaded.
+    "trust",
+    // Structs of C that grow.
+    "sized",
     // Modules that every call needs.
     "env",
     "verbose",

@@ -17,6 +17,7 @@ pub(crate) mod memory;
 pub(crate) mod operators;
 #[cfg(any(nvte_cuda, test))]
 mod parts;
+pub(crate) mod plugin;
 pub(crate) mod pool;
 
 use crate::env::{BackendChoice, drop_in, env};

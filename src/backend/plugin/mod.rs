@@ -1,0 +1,4 @@
+//! Plugins: libraries of vendors that register implementations of operators.
+
+mod manifest;
+mod sources;
