@@ -1,19 +1,11 @@
 //! The functions of a backend, made of the list of operators.
 
+use super::operator::operator;
+use super::plugin::OpInfo;
 use super::*;
 use crate::backend::operators::operators;
 use crate::types::{cudaEvent_t, cudaStream_t};
 use std::ffi::{c_int, c_void};
-use std::fmt::Debug;
-
-/// An argument struct and its entry in the table.
-pub trait Operator: Debug + Sized {
-    const NAME: &'static str;
-    fn entry(table: &OpTable) -> Option<Entry<Self>>;
-}
-
-/// A function that runs an operator on a stream.
-pub type Entry<A> = unsafe extern "C-unwind" fn(*const A, cudaStream_t) -> Outcome;
 
 macro_rules! table {
     (
@@ -32,14 +24,35 @@ macro_rules! table {
             )*
         }
 
+        /// Places in the list of operators.
+        #[allow(non_camel_case_types, reason = "the names are those of operators")]
+        pub(super) enum Number {
+            $($entry,)*
+        }
+
+        /// What is known of each operator, at the place of its number.
+        pub static OPERATORS: &[&OpInfo] = &[$($args::INFO,)*];
+
+        /// Number of the first variant of each operator if those of all operators are counted, and how many there
+        /// are.
+        pub const FIRST_VARIANTS: [u32; OPERATORS_AND_END] = first_variants(&[$($args::VARIANTS.len(),)*]);
+        const OPERATORS_AND_END: usize = [$($args::NUMBER,)*].len() + 1;
+
         $(
-            impl Operator for $args {
-                const NAME: &'static str = stringify!($entry);
-                fn entry(table: &OpTable) -> Option<Entry<Self>> {
-                    table.$entry
-                }
+            operator! {
+                $entry($args) version 1 minor 0; |a|
             }
         )*
     };
 }
 operators!(table);
+
+const fn first_variants(counts: &[usize]) -> [u32; OPERATORS_AND_END] {
+    let mut first = [0; OPERATORS_AND_END];
+    let mut i = 0;
+    while i < counts.len() {
+        first[i + 1] = first[i] + counts[i] as u32;
+        i += 1;
+    }
+    first
+}
