@@ -52,3 +52,11 @@ extern "C" std::int32_t nvte_plugin_entry(std::int32_t (*function)(const void *,
                                           std::size_t bytes) noexcept {
   return guarded(reason, bytes, function, host, plugin);
 }
+
+// What a plugin does in the child of a fork.
+extern "C" void nvte_plugin_after_fork(void (*function)(void *), void *user) noexcept {
+  try {
+    function(user);
+  } catch (...) {
+  }
+}

@@ -28,6 +28,7 @@ extern "C" fn prepare() {
         held.push(tensor::hold(deadline));
         held.push(op::ep::hold(deadline));
         held.extend(handle::hold(deadline));
+        held.extend(backend::plugin::hold(deadline));
     });
 }
 
@@ -39,6 +40,7 @@ extern "C" fn release() {
 extern "C" fn child() {
     release();
     backend::note_fork();
+    backend::plugin::note_fork();
 }
 
 extern "C" fn start() {

@@ -43,6 +43,7 @@ const SLICES: &[&str] = &[
     "comm_gemm",
     "ep",
     "nvtex",
+    "dispatch",
     "module",
 ];
 
@@ -204,12 +205,17 @@ fn slice_header(slice: &str) -> String {
             LAYER_SOURCES.iter().map(|name| root().join(format!("src/nn/capi/{name}.rs"))).collect()
         }
         _ => {
-            let sources = ["exports.rs", "exports_derivatives.rs"];
+            let sources =
+                ["exports.rs", "exports_derivatives.rs", "exports_plugins.rs", "exports_log.rs"];
             let sources = sources.map(|name| root().join(format!("src/op/{slice}/{name}")));
             sources.into_iter().filter(|path| path.exists()).collect()
         }
     };
-    let mut config = config(slice, &["types.h".into()]);
+    let mut includes = vec!["types.h".to_owned()];
+    if slice == "dispatch" {
+        includes.push("plugin.h".into());
+    }
+    let mut config = config(slice, &includes);
     if slice == "fused_attn" {
         config.after_includes = Some(REFERENCE.into());
     }

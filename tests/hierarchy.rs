@@ -40,6 +40,8 @@ const FLOORS: &[&str] = &[
     "backend::cudnn_handle",
     "backend::cuda",
     "backend",
+    // Plugins, which register what they implement.
+    "backend::plugin",
     // Checks that the operators share.
     "check",
     "device_check",
@@ -49,6 +51,7 @@ const FLOORS: &[&str] = &[
     "op::attribute",
     "op::transformer_engine",
     "op::nvtex",
+    "op::dispatch",
     "op::utils",
     "op::multi_stream",
     "op::cast",

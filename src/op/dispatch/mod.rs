@@ -1,0 +1,3 @@
+//! Which implementation runs an operator: what C programs may ask and say.
+
+pub mod exports_plugins;
