@@ -142,6 +142,9 @@ fn backend_headers() -> BTreeMap<String, String> {
         let mut config = config(&header, &includes);
         config.export.include = items(text);
         config.export.rename.extend(renamed.iter().cloned());
+        // To C a status is the enumeration, to Rust its number.
+        let status = ("StatusNumber".into(), "enum NVTEXBackendStatus".into());
+        config.export.rename.extend([status]);
         (header, render(config, &[root().join(format!("src/backend/args/{name}.rs"))]))
     };
     sources.iter().map(|(name, text)| header(name, text)).collect()

@@ -109,7 +109,7 @@ pub(super) fn table() -> Result<&'static OpTable, String> {
         let mut count = 0;
         // SAFETY: writes one integer.
         let probe = unsafe { nvte_cuda_probe(&mut count) };
-        if probe.status != BackendStatus::NVTEX_BACKEND_OK {
+        if probe.status() != BackendStatus::NVTEX_BACKEND_OK {
             return Err(probe.reason());
         }
         if count == 0 {
@@ -140,7 +140,7 @@ unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, stream: cudaStream_t) ->
 
 /// An outcome as a result; what fails is to be reported.
 fn done(outcome: Outcome) -> Result<(), Outcome> {
-    match outcome.status {
+    match outcome.status() {
         BackendStatus::NVTEX_BACKEND_OK => Ok(()),
         _ => Err(outcome),
     }
@@ -152,7 +152,7 @@ fn or_else(
     second: impl FnOnce() -> Result<(), Outcome>,
 ) -> Result<(), Outcome> {
     let unimplemented =
-        |outcome: &Outcome| outcome.status == BackendStatus::NVTEX_BACKEND_UNIMPLEMENTED;
+        |outcome: &Outcome| outcome.status() == BackendStatus::NVTEX_BACKEND_UNIMPLEMENTED;
     match first {
         Err(first) if unimplemented(&first) => {
             // The text of `first` lives until the next outcome replaces it.

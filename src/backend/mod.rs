@@ -33,14 +33,21 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 impl Outcome {
-    pub const OK: Self = Self { status: BackendStatus::NVTEX_BACKEND_OK, reason: std::ptr::null() };
+    pub const OK: Self =
+        Self { status: BackendStatus::NVTEX_BACKEND_OK as u32, reason: std::ptr::null() };
 
     pub fn unimplemented(reason: impl Into<String>) -> Self {
-        Self { status: BackendStatus::NVTEX_BACKEND_UNIMPLEMENTED, reason: keep(reason.into()) }
+        Self {
+            status: BackendStatus::NVTEX_BACKEND_UNIMPLEMENTED as u32,
+            reason: keep(reason.into()),
+        }
     }
 
     pub fn device_error(reason: impl Into<String>) -> Self {
-        Self { status: BackendStatus::NVTEX_BACKEND_DEVICE_ERROR, reason: keep(reason.into()) }
+        Self {
+            status: BackendStatus::NVTEX_BACKEND_DEVICE_ERROR as u32,
+            reason: keep(reason.into()),
+        }
     }
 
     pub fn reason(&self) -> String {
@@ -252,7 +259,7 @@ fn missing(backend: &Backend, entry: &str) -> Error {
 
 fn finish(backend: &Backend, entry: &str, outcome: Outcome) -> Result<()> {
     let text = || format!("{backend} ({entry}): {}", outcome.reason());
-    match outcome.status {
+    match outcome.status() {
         BackendStatus::NVTEX_BACKEND_OK => Ok(()),
         BackendStatus::NVTEX_BACKEND_UNIMPLEMENTED => {
             verbose::line(Level::Dispatch, "dispatch", || format!("declined,{}", text()));

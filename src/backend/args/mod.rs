@@ -56,7 +56,7 @@ pub use multi_tensor::*;
 pub use normalization::*;
 pub use nvfp4::*;
 pub use nvtex::*;
-pub use operator::{Entry, Facts, Operator};
+pub use operator::{Entry, Facts, Operator, StatusNumber};
 pub use outcome::*;
 pub use padding::*;
 pub use permutation::*;

@@ -1,5 +1,6 @@
 //! Casts to NVFP4 and back.
 
+use super::operator::operator;
 use crate::types::NVTEDType;
 use std::ffi::c_void;
 
@@ -105,6 +106,25 @@ pub struct Nvfp4QuantizeArgs {
     pub stochastic: bool,
 }
 
+operator! {
+    nvfp4_quantize(Nvfp4QuantizeArgs) version 1 minor 0; |a|
+    variants a.variant as u32 =>
+        [tuned, square, general, hadamard_columns, hadamard, hadamard_group];
+    dtypes a.input_dtype;
+    features {
+        NOOP = a.noop,
+        GROUP = a.offsets,
+        COLWISE = a.colwise.data,
+        COLWISE_ONLY = a.rowwise.data.is_null(),
+        FOUR_OVER_SIX = a.choice != Nvfp4Choice::NVTEX_NVFP4_SIX,
+        SCALED_LINES = a.scaled_lines,
+        SQUARE = a.square,
+        SWIZZLED = a.swizzled,
+        FAST_MATH = a.fast_math,
+        STOCHASTIC = a.stochastic,
+    }
+}
+
 /// `y = cast(value * f)` of `[rows, cols]` in row-wise blocks, with `f = scale * amax * (1 / (6
 /// e4m3_max))`, multiplied from the left, each operation rounded to float32.
 #[repr(C)]
@@ -121,4 +141,10 @@ pub struct Nvfp4DequantizeArgs {
     /// One amax for each row.
     pub scaled_lines: bool,
     pub swizzled: bool,
+}
+
+operator! {
+    nvfp4_dequantize(Nvfp4DequantizeArgs) version 1 minor 0; |a|
+    dtypes a.output_dtype;
+    features { SCALED_LINES = a.scaled_lines, SWIZZLED = a.swizzled }
 }

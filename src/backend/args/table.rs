@@ -1,6 +1,5 @@
 //! The functions of a backend, made of the list of operators.
 
-use super::operator::operator;
 use super::plugin::OpInfo;
 use super::*;
 use crate::backend::operators::operators;
@@ -37,12 +36,6 @@ macro_rules! table {
         /// are.
         pub const FIRST_VARIANTS: [u32; OPERATORS_AND_END] = first_variants(&[$($args::VARIANTS.len(),)*]);
         const OPERATORS_AND_END: usize = [$($args::NUMBER,)*].len() + 1;
-
-        $(
-            operator! {
-                $entry($args) version 1 minor 0; |a|
-            }
-        )*
     };
 }
 operators!(table);
