@@ -49,14 +49,9 @@
 #define NVTEX_CALL_QUERY 1
 
 /**
- * `NVTEXCall.flags`: the stream is being captured into a graph.
- */
-#define NVTEX_CALL_CAPTURING 2
-
-/**
  * `NVTEXCall.flags`: the same call must give the same bits again.
  */
-#define NVTEX_CALL_DETERMINISTIC 4
+#define NVTEX_CALL_DETERMINISTIC 2
 
 /**
  * `NVTEXImpl.kind`: runs on any device of its domain.
@@ -180,7 +175,7 @@ typedef struct NVTEXCall {
    */
   uint32_t variant;
   /**
-   * NVTEX_CALL_QUERY, NVTEX_CALL_CAPTURING, NVTEX_CALL_DETERMINISTIC.
+   * NVTEX_CALL_QUERY, NVTEX_CALL_DETERMINISTIC.
    */
   uint32_t flags;
   /**

@@ -172,6 +172,7 @@ operator! {
         WINDOW_RIGHT = a.window_right >= 0,
         BOTTOM_RIGHT = a.bottom_right,
     }
+    workspace a.workspace_bytes;
 }
 
 /// What a backend would do with an [`AttentionArgs`], whose pointers may be null where only their

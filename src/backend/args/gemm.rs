@@ -176,4 +176,5 @@ operator! {
         SPLIT_ACCUMULATOR = a.split_accumulator,
         AMAX_D = a.amax_d,
     }
+    workspace a.workspace_bytes;
 }

@@ -121,6 +121,7 @@ operator! {
         SWIZZLED = a.a.swizzled || a.b.swizzled,
         SPLIT_ACCUMULATOR = a.split_accumulator,
     }
+    workspace a.workspace_bytes;
 }
 
 /// `output[r][c] = cast(output[r][c] + bias[g(r)][c] * scale[r])`, one rounding, where g(r) is the member

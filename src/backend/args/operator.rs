@@ -27,6 +27,10 @@ pub trait Operator: Debug + Sized {
     /// Index in `VARIANTS`.
     fn variant(&self) -> u32;
     fn facts(&self) -> Facts;
+    /// Bytes of the workspace that the caller gave, if how many an implementation needs is its own affair.
+    fn workspace(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// A function that runs an operator on a stream.
@@ -141,6 +145,7 @@ pub(super) const fn pointers<const N: usize>(texts: &[&'static CStr]) -> [*const
 ///     dtypes a.dtype, when(a.bias, a.bias_dtype);
 ///     modes a.mode;
 ///     features { MASK = a.mask, BIAS = a.bias }
+///     workspace a.workspace_bytes;
 /// }
 /// ```
 ///
@@ -154,6 +159,7 @@ macro_rules! operator {
         $(dtypes $($dtype:expr),+;)?
         $(modes $($mode:expr),+;)?
         $(features { $($feature:ident = $used:expr),+ $(,)? })?
+        $(workspace $workspace:expr;)?
     ) => {
         impl $crate::backend::args::operator::Operator for $args {
             const NAME: &'static str = stringify!($name);
@@ -210,6 +216,13 @@ macro_rules! operator {
                     features: used.iter().rev().fold(0, |bits, &used| bits << 1 | u64::from(used)),
                 }
             }
+
+            $(
+                fn workspace(&self) -> Option<usize> {
+                    let $a = self;
+                    Some($workspace)
+                }
+            )?
         }
     };
     (@variants $name:ident) => {

@@ -30,10 +30,8 @@ pub const NVTEX_PLUGIN_FAILED: i32 = 2;
 /// `NVTEXCall.flags`: sizes or support are asked for, and nothing will run. No address means anything, not even
 /// by being null or aligned; what is present is told by `features`.
 pub const NVTEX_CALL_QUERY: u32 = 1;
-/// `NVTEXCall.flags`: the stream is being captured into a graph.
-pub const NVTEX_CALL_CAPTURING: u32 = 2;
 /// `NVTEXCall.flags`: the same call must give the same bits again.
-pub const NVTEX_CALL_DETERMINISTIC: u32 = 4;
+pub const NVTEX_CALL_DETERMINISTIC: u32 = 2;
 
 /// `NVTEXImpl.kind`: runs on any device of its domain.
 pub const NVTEX_KIND_DEFAULT: u32 = 1;
@@ -97,7 +95,7 @@ pub struct Call {
     pub op: u32,
     /// Index in `NVTEXOpInfo.variants`.
     pub variant: u32,
-    /// NVTEX_CALL_QUERY, NVTEX_CALL_CAPTURING, NVTEX_CALL_DETERMINISTIC.
+    /// NVTEX_CALL_QUERY, NVTEX_CALL_DETERMINISTIC.
     pub flags: u32,
     /// Ordinal of the device in the domain.
     pub device: i32,
