@@ -10,13 +10,19 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Which backend runs operators.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackendChoice {
-    /// CUDA if there is a device, else CPU.
-    Auto,
-    Cpu,
-    Cuda,
+/// What the variables say about the choice among implementations; none for what is not set. Read by
+/// `backend::policy`, for which a wrong value fails every operator.
+pub struct PolicyEnv {
+    /// `NVTE_PREFER=default|vendor|reference`
+    pub prefer: Option<String>,
+    /// `NVTE_STRICT=0|1`
+    pub strict: Option<String>,
+    /// `NVTE_OP_ORDER=operator=word|word;operator=word`
+    pub op_order: Option<String>,
+    /// `NVTE_ALLOW_VENDORS=name,name`, or `none`
+    pub allow_vendors: Option<String>,
+    /// `NVTE_DENY_VENDORS=name,name`, or `none`
+    pub deny_vendors: Option<String>,
 }
 
 /// What a failing call does after it has stored status and message.
@@ -45,9 +51,10 @@ pub enum Level {
 pub const MOST_THREADS: usize = 1024;
 
 pub struct Env {
-    /// `NVTE_BACKEND=auto|cpu|cuda`. A wrong value fails every operator: another backend than the
-    /// one asked for may not take over.
-    pub backend: Result<BackendChoice, String>,
+    /// `NVTE_BACKEND=auto|cpu|cuda`, or the domain of a plugin. A wrong value fails every operator: another
+    /// backend than the one asked for may not take over.
+    pub backend: String,
+    pub policy: PolicyEnv,
     /// `NVTE_ON_ERROR=return|abort|throw`, if it is set.
     pub on_error: Option<Mode>,
     /// `NVTE_VERBOSE=none|error|check|dispatch|exec|all`
@@ -99,8 +106,6 @@ pub fn env() -> &'static Env {
 }
 
 fn read() -> Env {
-    let backends =
-        [("auto", BackendChoice::Auto), ("cpu", BackendChoice::Cpu), ("cuda", BackendChoice::Cuda)];
     let modes = [("return", Mode::Return), ("abort", Mode::Abort), ("throw", Mode::Throw)];
     let levels = [
         ("none", Level::None),
@@ -111,7 +116,14 @@ fn read() -> Env {
         ("all", Level::Exec),
     ];
     Env {
-        backend: choice("NVTE_BACKEND", &backends, BackendChoice::Auto),
+        backend: text("NVTE_BACKEND").map_or("auto".into(), |name| name.to_ascii_lowercase()),
+        policy: PolicyEnv {
+            prefer: text("NVTE_PREFER"),
+            strict: text("NVTE_STRICT"),
+            op_order: text("NVTE_OP_ORDER"),
+            allow_vendors: text("NVTE_ALLOW_VENDORS"),
+            deny_vendors: text("NVTE_DENY_VENDORS"),
+        },
         on_error: std::env::var_os("NVTE_ON_ERROR")
             .filter(|value| !value.is_empty())
             .map(|_| or_default(choice("NVTE_ON_ERROR", &modes, Mode::Return), Mode::Return)),
@@ -174,6 +186,12 @@ pub fn plugin_option(plugin: &str, key: &str) -> Option<String> {
     let name = format!("NVTE_OP_PLUGIN_{}_{}", word(plugin), word(key));
     let value = unprivileged(&name);
     (!value.is_empty()).then(|| value.to_string_lossy().into_owned())
+}
+
+/// The value of a variable; none if it is unset or empty.
+fn text(name: &str) -> Option<String> {
+    let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
+    Some(value.to_string_lossy().into_owned())
 }
 
 fn switch(name: &str) -> bool {

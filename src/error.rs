@@ -54,11 +54,16 @@ impl Error {
 }
 
 /// The messages of a thread's failing calls.
+#[derive(Default)]
 struct Messages {
     /// The message of the call whose status is kept.
     first: Option<CString>,
     newest: Option<CString>,
 }
+
+/// How many plugins this thread is inside of, each called by an operator that the one before has called. Each has
+/// errors of its own, so that what fails there and is dealt with leaves no trace for the caller.
+const MOST_NESTED: usize = 8;
 
 thread_local! {
     /// Kind of the thread's first failure since it was cleared; 0 if there was none.
@@ -69,8 +74,37 @@ thread_local! {
     static FIRST: Cell<u64> = const { Cell::new(0) };
     /// The cells above have no destructor and always exist; this one is gone when calls come from
     /// destructors of an ending thread.
-    static MESSAGES: RefCell<Messages> =
-        const { RefCell::new(Messages { first: None, newest: None }) };
+    static MESSAGES: RefCell<[Messages; MOST_NESTED + 1]> = const {
+        RefCell::new([const { Messages { first: None, newest: None } }; MOST_NESTED + 1])
+    };
+    /// Plugins that this thread is inside of.
+    static NESTED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The errors of the caller of a plugin, while the plugin runs.
+pub struct Nested {
+    status: i32,
+    count: u64,
+    first: u64,
+}
+
+impl Nested {
+    /// Gives the plugin a state without errors. Calls that fail in it return.
+    pub fn begin() -> Self {
+        NESTED.set(NESTED.get() + 1);
+        Self { status: STATUS.replace(0), count: COUNT.get(), first: FIRST.get() }
+    }
+
+    /// Brings back what was there before.
+    pub fn end(&self) {
+        if COUNT.get() != self.count {
+            with_messages(|messages| *messages = Messages::default());
+        }
+        NESTED.set(NESTED.get() - 1);
+        STATUS.set(self.status);
+        COUNT.set(self.count);
+        FIRST.set(self.first);
+    }
 }
 
 /// Stands for a message while the thread is ending.
@@ -119,8 +153,10 @@ fn pointer(of: impl FnOnce(&mut Messages) -> Option<&CStr>) -> *const c_char {
 /// Calls `body` with the messages of this thread; none while the thread is ending, or in a signal
 /// handler that interrupted this function.
 fn with_messages<R>(body: impl FnOnce(&mut Messages) -> R) -> Option<R> {
-    let apply =
-        |messages: &RefCell<Messages>| messages.try_borrow_mut().ok().map(|mut m| body(&mut m));
+    let place = NESTED.get().min(MOST_NESTED);
+    let apply = |messages: &RefCell<[Messages; MOST_NESTED + 1]>| {
+        messages.try_borrow_mut().ok().map(|mut messages| body(&mut messages[place]))
+    };
     MESSAGES.try_with(apply).ok().flatten()
 }
 
@@ -154,6 +190,10 @@ pub fn keep(variable: &'static LocalKey<RefCell<CString>>, text: &str) -> *const
 static MODE: AtomicI32 = AtomicI32::new(-1);
 
 fn mode() -> Mode {
+    if NESTED.get() > 0 {
+        // A plugin's function is no C++ code of the program, and deals with errors itself.
+        return Mode::Return;
+    }
     match MODE.load(Ordering::Relaxed) {
         0 => Mode::Return,
         1 => Mode::Abort,

@@ -39,6 +39,13 @@ const FLOORS: &[&str] = &[
     "backend::cublaslt",
     "backend::cudnn_handle",
     "backend::cuda",
+    // Who runs what: domains, what is registered, who may run, who does, and why.
+    "backend::domain",
+    "backend::registry",
+    "backend::policy",
+    "backend::scratch",
+    "backend::call",
+    "backend::explain",
     "backend",
     // Plugins, which register what they implement.
     "backend::plugin",

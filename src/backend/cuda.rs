@@ -6,6 +6,7 @@ use super::args::*;
 use super::cublaslt;
 use super::operators::operators;
 use super::parts::{PartSizes, parts};
+use crate::fork;
 use crate::types::{NVTEDType, NVTEScalingMode, cudaEvent_t, cudaStream_t};
 use crate::verbose::{self, Level};
 use std::ffi::{c_int, c_void};
@@ -43,6 +44,12 @@ operators!(launchers);
 /// The launchers, except for matrix products, which have none: they go through cuBLASLt. (A constant is no
 /// code, so that the launcher which `LAUNCHERS` names for them need not exist.)
 static TABLE: OpTable = OpTable { gemm: Some(gemm), ..LAUNCHERS };
+
+/// Operators that run by kernels of this library.
+pub(super) static KERNELS: OpTable = OpTable { gemm: None, ..LAUNCHERS };
+
+/// Operators that run by cuBLASLt.
+pub(super) static PRODUCTS: OpTable = OpTable { gemm: Some(gemm), ..OpTable::EMPTY };
 
 unsafe extern "C" {
     /// Number of devices, or why there is none. Needs no driver.
@@ -105,7 +112,7 @@ impl ProductPart {
 /// The table, or why there is no device to run it.
 pub(super) fn table() -> Result<&'static OpTable, String> {
     static READY: OnceLock<Result<(), String>> = OnceLock::new();
-    let ready = READY.get_or_init(|| {
+    let ready = fork::once(&READY, || {
         let mut count = 0;
         // SAFETY: writes one integer.
         let probe = unsafe { nvte_cuda_probe(&mut count) };

@@ -23,6 +23,17 @@ macro_rules! table {
             )*
         }
 
+        impl OpTable {
+            /// A table without functions.
+            #[cfg_attr(not(nvte_cuda), allow(dead_code, reason = "for libraries of CUDA"))]
+            pub const EMPTY: Self = Self { $($entry: None,)* $($name: None,)* };
+
+            /// Whether there is a function for an operator, by its number.
+            pub fn has(&self, op: u32) -> bool {
+                [$(self.$entry.is_some(),)*][op as usize]
+            }
+        }
+
         /// Places in the list of operators.
         #[allow(non_camel_case_types, reason = "the names are those of operators")]
         pub(super) enum Number {

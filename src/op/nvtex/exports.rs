@@ -142,7 +142,7 @@ pub extern "C-unwind" fn nvtex_version() -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_backend_name() -> *const c_char {
     let name =
-        guard("nvtex_backend_name", || Ok(Handle(backend::current()?.name.as_ptr().cast_mut())));
+        guard("nvtex_backend_name", || Ok(Handle(backend::domain()?.c_name().as_ptr().cast_mut())));
     name.0
 }
 
