@@ -68,6 +68,7 @@ static NVTEXPluginInfo last(void) {
 static char g_long[(1 << 20) + 1];
 static NVTEXImpl g_impl;
 static int32_t g_answer;
+static bool g_late;  // What is wrong comes out when the entry function has returned.
 
 static void add_given(const NVTEXHost *host, NVTEXPlugin *plugin) {
   (void)plugin;
@@ -82,7 +83,7 @@ static void add_given(const NVTEXHost *host, NVTEXPlugin *plugin) {
     change;                                                                  \
     CHECK(!attempt("wrong", add_given, 0), "registered");                    \
     EXPECT_ERROR(NVTEX_UNSUPPORTED, "nvtex_plugin_register: ", __VA_ARGS__); \
-    CHECK_EQ(g_answer, NVTEX_PLUGIN_FAILED);                                 \
+    CHECK_EQ(g_answer, g_late ? NVTEX_PLUGIN_OK : NVTEX_PLUGIN_FAILED);                                 \
     CHECK(last().refused && last().implementations == 0, "not refused");     \
   } while (0)
 
@@ -101,7 +102,6 @@ static void test_wrong(void) {
   WRONG(g_impl.vendor = g_long, "impl.vendor: expected at most 63 bytes");
   WRONG(g_impl.vendor = "\x01", "impl.vendor: expected printable ASCII");
   WRONG(g_impl.domain = NULL, "impl.domain: expected a name, got null");
-  WRONG(g_impl.domain = "nowhere", "nowhere");
   WRONG(g_impl.execute = NULL, "padding: wrong: impl.execute: expected a function, got null");
   WRONG(g_impl.kind = 0, "impl.kind: expected an NVTEX_KIND, got 0");
   WRONG(g_impl.kind = 4, "impl.kind: expected an NVTEX_KIND, got 4");
@@ -116,7 +116,10 @@ static void test_wrong(void) {
   WRONG(g_impl.args_size = 1, "impl.args_size: expected the size of the argument struct", "got 1");
   // A later minor version may have longer arguments, up to a limit.
   WRONG((g_impl.op_version++, g_impl.args_size = 5000), "impl.args_size: ", "4096", "got 5000");
-  WRONG(g_impl.id = "good", "good");
+  g_late = true;
+  WRONG(g_impl.id = "good", "good (padding): the plugin has another implementation");
+  WRONG(g_impl.domain = "nowhere", "wrong (padding): domain: expected one that is registered");
+  g_late = false;
 }
 
 // ---- Structs of other sizes

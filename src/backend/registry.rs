@@ -328,7 +328,6 @@ type Discover = fn() -> crate::error::Result<()>;
 static DISCOVER: OnceLock<Discover> = OnceLock::new();
 
 /// Says how plugins are found. Called when the library is loaded.
-#[cfg_attr(not(test), allow(dead_code, reason = "for the loader"))]
 pub fn set_discover(discover: Discover) {
     DISCOVER.get_or_init(|| discover);
 }

@@ -5,6 +5,7 @@ use super::manifest::Manifest;
 use super::text::{MOST_NAME, MOST_TEXT, name, read};
 use crate::backend::args::OPERATORS;
 use crate::backend::args::plugin::*;
+use crate::backend::registry::find_op;
 use crate::env;
 use crate::sized::{self, Grows};
 use crate::stderr;
@@ -189,25 +190,6 @@ unsafe extern "C" fn add_domain(context: *mut c_void, given: *const Domain) -> i
     })
 }
 
-/// The name of an operator or variant: its number, and that of the variant.
-fn find(wanted: &str) -> Option<(&'static OpInfo, Option<u32>)> {
-    let is = |text: *const c_char| {
-        // SAFETY: names of operators and variants are constant C strings.
-        unsafe { CStr::from_ptr(text) }.to_bytes() == wanted.as_bytes()
-    };
-    for info in OPERATORS.iter().copied() {
-        if is(info.name) {
-            return Some((info, None));
-        }
-        // SAFETY: there are as many names.
-        let variants = unsafe { std::slice::from_raw_parts(info.variants, info.variant_count) };
-        if let Some(variant) = variants.iter().position(|variant| is(*variant)) {
-            return Some((info, Some(variant as u32)));
-        }
-    }
-    None
-}
-
 /// # Safety
 /// The texts of the struct are null or C strings.
 unsafe fn check_impl(given: &Impl) -> Result<StagedImpl, Verdict> {
@@ -268,11 +250,12 @@ unsafe fn check_impl(given: &Impl) -> Result<StagedImpl, Verdict> {
             return wrong(field, expected, value.to_string());
         }
     }
-    let Some((info, variant)) = find(&op) else {
+    let Some((number, variant)) = find_op(&op) else {
         return Err(Verdict::LeftOut(format!(
             "{of}: this library has no operator or variant of that name"
         )));
     };
+    let info = OPERATORS[number as usize];
     let (major, minor) = (given.op_version >> 16, given.op_version & 0xFFFF);
     let (own_major, own_minor) = (info.version >> 16, info.version & 0xFFFF);
     if major != own_major {
@@ -295,7 +278,7 @@ unsafe fn check_impl(given: &Impl) -> Result<StagedImpl, Verdict> {
             format!("the size of the argument struct of version {major}.{minor}, {expected} bytes");
         return wrong("args_size", &expected, given.args_size.to_string());
     }
-    Ok(StagedImpl { op: info.op, variant, id, vendor, domain, given: *given })
+    Ok(StagedImpl { op: number, variant, id, vendor, domain, given: *given })
 }
 
 /// # Safety

@@ -7,6 +7,7 @@ use super::manifest::{Manifest, plugin_name};
 use super::text::{MOST_TEXT, read};
 use super::{AfterFork, Record, name_is_free};
 use crate::backend::args::plugin::{NVTEX_PLUGIN_ABI_MINOR, Plugin};
+use crate::backend::registry::Transaction;
 use crate::sized;
 use std::ffi::{CString, c_char};
 use std::fmt::{self, Write};
@@ -108,6 +109,21 @@ impl Offer {
 
     /// Registers all of it, or nothing.
     fn commit(&mut self, staged: Staged) -> Result<(), String> {
+        let mut transaction = Transaction::new(&self.name, &self.version);
+        for domain in &staged.domains {
+            transaction.add_domain(&domain.name, &domain.given)?;
+        }
+        for one in &staged.implementations {
+            let vendor = one.vendor.as_deref().unwrap_or(&self.vendor);
+            transaction.add_impl(
+                (one.op, one.variant),
+                &one.id,
+                vendor,
+                &one.domain,
+                &one.given,
+            )?;
+        }
+        transaction.commit()?;
         (self.implementations, self.domains) = (staged.implementations.len(), staged.domains.len());
         Ok(())
     }
