@@ -159,6 +159,7 @@ typedef struct ConformBuffer {
 struct ConformRun;
 
 typedef struct ConformCase {
+  size_t index;
   char what[192];
   ConformBuffer buffers[CONFORM_BUFFERS];
   int num_buffers;
@@ -168,7 +169,6 @@ typedef struct ConformCase {
   size_t n[8];
   float f[4];
   bool flags[8];
-  NVTEDType dtypes[4];
   NVTEScalingMode mode;
 } ConformCase;
 
