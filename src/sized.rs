@@ -50,6 +50,31 @@ pub unsafe fn read<T: Grows>(name: &str, given: *const T) -> Result<T, String> {
     }
 }
 
+/// Fills as much of a caller's struct as both sides know, but for its size. A size of less than the first version is
+/// refused.
+///
+/// # Safety
+/// `to` is null or points to as many bytes as its first field says.
+pub unsafe fn write<T: Grows>(name: &str, to: *mut T, value: &T) -> Result<(), String> {
+    if to.is_null() {
+        return Err(format!("{name}: expected a struct, got null"));
+    }
+    // SAFETY: the struct begins with its size; it may come from a language that does not align it.
+    let size = unsafe { to.cast::<usize>().read_unaligned() };
+    let (least, own, head) = (T::LEAST, size_of::<T>(), size_of::<usize>());
+    if !(least..=MOST).contains(&size) {
+        let expected = format!("its size, at least {least} and at most {MOST} bytes");
+        return Err(format!("{name}.struct_size: expected {expected}, got {size}"));
+    }
+    // SAFETY: the caller vouches for `size` bytes; a `T` has `own`.
+    unsafe {
+        let (from, to) = (std::ptr::from_ref(value).cast::<u8>(), to.cast::<u8>());
+        to.add(head).write_bytes(0, size - head);
+        std::ptr::copy_nonoverlapping(from.add(head), to.add(head), size.min(own) - head);
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Grows, read};

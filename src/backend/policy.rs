@@ -8,7 +8,7 @@
 use super::args::plugin::NVTEX_IMPL_DETERMINISTIC;
 use super::args::{OPERATORS, OpTable};
 use super::domain::{CPU, CUDA, Domain};
-use super::registry::{self, Code, Impl, Kind, VARIANTS, op_name, place, variant_name};
+use super::registry::{self, Code, Impl, Kind, Text, VARIANTS, op_name, place, variant_name};
 use crate::env::{drop_in, env};
 use crate::error::{Error, Result};
 use crate::fork::{self, Held};
@@ -365,7 +365,7 @@ impl View {
 pub struct Policy {
     pub settings: Settings,
     /// The settings as a text.
-    pub text: String,
+    pub text: Text,
     view: AtomicPtr<View>,
 }
 
@@ -413,7 +413,7 @@ fn intern(settings: Settings) -> &'static Policy {
     if let Some(policy) = policies.get(&text) {
         return policy;
     }
-    let policy = Policy { settings, text: text.clone(), view: AtomicPtr::new(null_mut()) };
+    let policy = Policy { settings, text: text.as_str().into(), view: AtomicPtr::new(null_mut()) };
     let policy: &'static Policy = Box::leak(Box::new(policy));
     policies.insert(text, policy);
     policy
@@ -499,6 +499,11 @@ pub fn set_extra(extra: Extra, on: bool) {
         true => EXTRAS.fetch_or(extra as u32, Ordering::Relaxed),
         false => EXTRAS.fetch_and(!(extra as u32), Ordering::Relaxed),
     };
+}
+
+/// Looks again at whether lines are printed for operators, or streams are waited for.
+pub fn refresh_extras() {
+    set_extra(Extra::Env, verbose::enabled(Level::Exec) || env().sync);
 }
 
 /// Policies that a thread can have on its stack.
@@ -682,7 +687,7 @@ fn build(policy: &'static Policy) -> Result<&'static View> {
     let view = View { generation, policy, domain, chains: chains.into() };
     let view: &'static View = Box::leak(Box::new(view));
     policy.view.store(std::ptr::from_ref(view).cast_mut(), Ordering::Release);
-    set_extra(Extra::Env, verbose::enabled(Level::Exec) || env().sync);
+    refresh_extras();
     set_extra(Extra::Start, false);
     Ok(view)
 }
@@ -755,7 +760,7 @@ pub fn fingerprint() -> Result<u64> {
     let line = |one: &&Impl| format!("{} {} {}", one.name(), one.id, one.version);
     let mut lines: Vec<String> = registered.iter().flatten().map(line).collect();
     lines.sort_unstable();
-    lines.push(current()?.text.clone());
+    lines.push(current()?.text.to_string());
     // FNV-1a, whose value is the same everywhere.
     let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     Ok(lines.join("\n").bytes().fold(0xcbf2_9ce4_8422_2325, hash))

@@ -244,10 +244,19 @@ pub fn op_name(op: u32) -> &'static str {
     static_text(OPERATORS[op as usize].name)
 }
 
+/// Name of an operator, or full name of one of its variants, for C.
+pub fn c_name(op: u32, variant: Option<u32>) -> *const c_char {
+    let info = OPERATORS[op as usize];
+    match variant {
+        None => info.name,
+        // SAFETY: the list has as many names as the operator has variants.
+        Some(variant) => unsafe { *info.variants.add(variant as usize) },
+    }
+}
+
 /// Full name of a variant.
 pub fn variant_name(op: u32, variant: u32) -> &'static str {
-    // SAFETY: the list has as many names as the operator has variants.
-    static_text(unsafe { *OPERATORS[op as usize].variants.add(variant as usize) })
+    static_text(c_name(op, Some(variant)))
 }
 
 fn feature_name(op: u32, bit: u32) -> String {
@@ -291,6 +300,8 @@ struct Registry {
     domains: Vec<&'static Domain>,
     /// By the number of the operator.
     impls: Vec<Vec<&'static Impl>>,
+    /// In the order in which they were registered.
+    all: Vec<&'static Impl>,
 }
 
 static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
@@ -352,7 +363,7 @@ impl Registry {
             let Some(domain) = new.domain(domain) else { continue };
             for op in (0..OPERATORS.len() as u32).filter(|&op| table.has(op)) {
                 let all = NVTEX_IMPL_CAPTURABLE | NVTEX_IMPL_DETERMINISTIC | NVTEX_IMPL_FORK_SAFE;
-                new.impls[op as usize].push(Box::leak(Box::new(Impl {
+                new.enter(Impl {
                     id: id.into(),
                     vendor: vendor.map(Text::from),
                     domain,
@@ -369,10 +380,16 @@ impl Registry {
                     plugin: "".into(),
                     version: env!("CARGO_PKG_VERSION").into(),
                     forks: 0,
-                })));
+                });
             }
         }
         new
+    }
+
+    fn enter(&mut self, new: Impl) {
+        let new: &'static Impl = Box::leak(Box::new(new));
+        self.impls[new.op as usize].push(new);
+        self.all.push(new);
     }
 
     fn domain(&self, name: &str) -> Option<&'static Domain> {
@@ -405,13 +422,18 @@ pub fn note_fork() {
     GENERATION.fetch_add(1, Ordering::Release);
     read(|registry| {
         registry.domains.iter().for_each(|domain| domain.note_fork());
-        registry.impls.iter().flatten().for_each(|one| one.counters.clear());
+        registry.all.iter().for_each(|one| one.counters.clear());
     });
 }
 
 /// Implementations of an operator, in the order in which they were registered, and the generation of this list.
 pub fn impls(op: u32) -> Vec<&'static Impl> {
     read(|registry| registry.impls[op as usize].clone())
+}
+
+/// All that is registered, in the order in which it was.
+pub fn all() -> Vec<&'static Impl> {
+    read(|registry| registry.all.clone())
 }
 
 /// What is registered, by operator, and its generation.
@@ -545,7 +567,7 @@ impl Transaction {
         }
         registry.domains.extend(&self.domains);
         for new in self.impls {
-            registry.impls[new.op as usize].push(Box::leak(Box::new(new)));
+            registry.enter(new);
         }
         GENERATION.fetch_add(1, Ordering::Release);
         Ok(())
