@@ -159,7 +159,7 @@ fn plugin_header() -> String {
     let renamed = |name: &String| (name.clone(), format!("NVTEX{name}"));
     config.export.rename = config.export.include.iter().map(renamed).collect();
     config.after_includes = Some(PLUGIN_HEAD.into());
-    config.trailer = Some(PLUGIN_ENTRY.into());
+    config.trailer = Some(format!("{}{PLUGIN_ENTRY}", backend::interface_sizes()));
     render(config, &[path])
 }
 

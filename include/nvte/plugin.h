@@ -466,6 +466,13 @@ typedef struct NVTEXPlugin {
 
 #endif  /* NVTE_PLUGIN_H */
 
+NVTEX_ASSERT_SIZE(NVTEXCall, 88);
+NVTEX_ASSERT_SIZE(NVTEXNeeds, 24);
+NVTEX_ASSERT_SIZE(NVTEXImpl, 144);
+NVTEX_ASSERT_SIZE(NVTEXDomain, 168);
+NVTEX_ASSERT_SIZE(NVTEXOpInfo, 64);
+NVTEX_ASSERT_SIZE(NVTEXHost, 72);
+NVTEX_ASSERT_SIZE(NVTEXPlugin, 56);
 
 /** Makes a symbol visible whatever the compiler's default is. */
 #ifdef __GNUC__
