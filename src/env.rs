@@ -10,6 +10,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+pub use crate::stderr::Level;
+
 /// What the variables say about the choice among implementations; none for what is not set. Read by
 /// `backend::policy`, for which a wrong value fails every operator.
 pub struct PolicyEnv {
@@ -31,20 +33,6 @@ pub enum Mode {
     Return = 0,
     Abort = 1,
     Throw = 2,
-}
-
-/// What is printed to stderr; each level adds to the one before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    None,
-    /// Messages of failing calls.
-    Error,
-    /// Messages, and also arguments that are legal but probably not meant.
-    Check,
-    /// The same, and also the backends and implementations chosen, and why others declined.
-    Dispatch,
-    /// The same, and also one line for each operator run.
-    Exec,
 }
 
 /// Most threads that can be asked for.

@@ -154,7 +154,7 @@ fn backend_headers() -> BTreeMap<String, String> {
 fn plugin_header() -> String {
     let path = root().join("src/backend/args/plugin.rs");
     let text = fs::read_to_string(&path).expect("plugin.rs");
-    let mut config = config("plugin", &["types.h".into(), "backend/operators.h".into()]);
+    let mut config = config("plugin", &["nvtex.h".into(), "backend/operators.h".into()]);
     config.export.include = public_items(&text, "struct");
     let renamed = |name: &String| (name.clone(), format!("NVTEX{name}"));
     config.export.rename = config.export.include.iter().map(renamed).collect();

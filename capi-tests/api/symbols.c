@@ -349,6 +349,7 @@ static const function functions[] = {
     (function)nvtex_num_threads,
     (function)nvtex_set_drop_in,
     (function)nvtex_set_error_mode,
+    (function)nvtex_set_log,
     (function)nvtex_set_num_threads,
     (function)nvtex_stream_create,
     (function)nvtex_stream_destroy,

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "nvte/types.h"
+#include "nvte/nvtex.h"
 #include "nvte/backend/operators.h"
 
 /**
@@ -115,31 +115,6 @@
  * `NVTEXImpl.numerics`: as near as `rtol` and `atol` say.
  */
 #define NVTEX_NUMERICS_APPROX 3
-
-/**
- * Level of lines: none.
- */
-#define NVTEX_LOG_NONE 0
-
-/**
- * Level of lines: messages of failing calls, and warnings.
- */
-#define NVTEX_LOG_ERROR 1
-
-/**
- * Level of lines: also arguments that are legal but probably not meant.
- */
-#define NVTEX_LOG_CHECK 2
-
-/**
- * Level of lines: also the backends and implementations chosen, and why others declined.
- */
-#define NVTEX_LOG_DISPATCH 3
-
-/**
- * Level of lines: also one line for each operator run.
- */
-#define NVTEX_LOG_EXEC 4
 
 /**
  * `NVTEXDomain.flags`: the host can read and write the memory of the domain. The reference then runs what no
@@ -433,7 +408,7 @@ typedef struct NVTEXHost {
    */
   const char *(*option)(void *context, const char *key);
   /**
-   * Writes a line where the library writes its own, if `level` is on (NVTEX_LOG_ERROR to NVTEX_LOG_EXEC). At any time from any thread.
+   * Writes a line where the library writes its own, if `level`, an NVTEXLogLevel, is on. At any time from any thread.
    */
   void (*log)(int32_t level, const char *text);
   /**

@@ -64,17 +64,6 @@ pub const NVTEX_NUMERICS_ORDER: u32 = 2;
 /// `NVTEXImpl.numerics`: as near as `rtol` and `atol` say.
 pub const NVTEX_NUMERICS_APPROX: u32 = 3;
 
-/// Level of lines: none.
-pub const NVTEX_LOG_NONE: i32 = 0;
-/// Level of lines: messages of failing calls, and warnings.
-pub const NVTEX_LOG_ERROR: i32 = 1;
-/// Level of lines: also arguments that are legal but probably not meant.
-pub const NVTEX_LOG_CHECK: i32 = 2;
-/// Level of lines: also the backends and implementations chosen, and why others declined.
-pub const NVTEX_LOG_DISPATCH: i32 = 3;
-/// Level of lines: also one line for each operator run.
-pub const NVTEX_LOG_EXEC: i32 = 4;
-
 /// `NVTEXDomain.flags`: the host can read and write the memory of the domain. The reference then runs what no
 /// other implementation takes.
 pub const NVTEX_DOMAIN_HOST_ACCESSIBLE: u32 = 1;
@@ -290,7 +279,7 @@ pub struct Host {
     /// set. The text lives as long as the process.
     pub option:
         Option<unsafe extern "C" fn(context: *mut c_void, key: *const c_char) -> *const c_char>,
-    /// Writes a line where the library writes its own, if `level` is on (NVTEX_LOG_ERROR to NVTEX_LOG_EXEC). At any time from any thread.
+    /// Writes a line where the library writes its own, if `level`, an NVTEXLogLevel, is on. At any time from any thread.
     pub log: Option<unsafe extern "C" fn(level: i32, text: *const c_char)>,
     /// An operator by its number, null past the last one. At any time from any thread.
     pub op_info: Option<unsafe extern "C" fn(op: u32) -> *const OpInfo>,
