@@ -48,7 +48,8 @@ static const NVTEXCast *cast_of(const NVTEXCall *call) {
 static int32_t supports(void *user, const NVTEXCall *call) {
   (void)user;
   const NVTEXCast *cast = cast_of(call);
-  const bool declines = (g_fault == PROMISES && cast->output_dtype == kNVTEBFloat16) ||
+  const bool bfloat16 = cast->input_dtype == kNVTEBFloat16 || cast->output_dtype == kNVTEBFloat16;
+  const bool declines = (g_fault == PROMISES && bfloat16) ||
                         (g_fault == MOODY && g_calls++ % 2 == 1) ||
                         (g_fault == READS && load(cast->input_dtype, cast->input, 0) == 1234);
   return declines ? NVTEX_PLUGIN_DECLINED : NVTEX_PLUGIN_OK;
