@@ -541,6 +541,13 @@ static inline void conform_report(const ConformJudge *judge) {
   fprintf(o->out, "}\n");
 }
 
+// Frees the memory of a run of the reference, which is in the reference's domain.
+static inline void conform_release(const ConformJudge *judge, ConformRun *reference) {
+  nvtex_policy_push(judge->reference);
+  conform_finish(reference);
+  nvtex_policy_pop();
+}
+
 // All cases of a variant; the number of failures.
 static inline unsigned conform_judge_variant(ConformJudge *judge) {
   const NVTEXConformOptions *o = judge->options;
@@ -577,13 +584,13 @@ static inline unsigned conform_judge_variant(ConformJudge *judge) {
       kept++;
       continue;
     }
-    conform_finish(&references[kept]);
+    conform_release(judge, &references[kept]);
     conform_free_case(c);
   }
   if (judge->cases > 0 && o->only < 0) conform_check_promises(judge);
   if (kept > 0 && judge->failures == 0) conform_check_threads(judge, cases, references, kept);
   for (int i = 0; i < kept; i++) {
-    conform_finish(&references[i]);
+    conform_release(judge, &references[i]);
     conform_free_case(&cases[i]);
   }
   free(cases);

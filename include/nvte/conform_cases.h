@@ -995,6 +995,22 @@ static inline bool conform_make_amax(ConformCase *c, ConformRandom *random, cons
   return true;
 }
 
+// ---- memset
+
+static inline void conform_call_memset(const ConformCase *c, ConformRun *run) {
+  nvte_memset(run->ptr[0], (int32_t)c->n[0], c->buffers[0].bytes, run->stream);
+}
+
+static inline bool conform_make_memset(ConformCase *c, ConformRandom *random, const char *variant,
+                                       size_t index) {
+  if (*variant) return false;
+  c->n[0] = index % 4 ? conform_within(random, 0, 254) : 0;
+  conform_output(c, random, "memory", kNVTEByte, conform_within(random, 1, 5000));
+  c->call = conform_call_memset;
+  snprintf(c->what, sizeof c->what, "%zu bytes of %zu", c->buffers[0].count, c->n[0]);
+  return true;
+}
+
 // ---- gemm
 
 static inline void conform_call_gemm(const ConformCase *c, ConformRun *run) {
@@ -1096,6 +1112,7 @@ static inline const ConformGenerator *conform_generator(const char *op) {
       {"transpose", conform_make_transpose},
       {"swap_first_dims", conform_make_swap},
       {"amax", conform_make_amax},
+      {"memset", conform_make_memset},
       {"gemm", conform_make_gemm},
   };
   for (size_t i = 0; i < sizeof generators / sizeof *generators; i++) {

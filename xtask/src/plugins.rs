@@ -29,6 +29,8 @@ pub fn test(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
         let passed = conform(tree, prefix, &plugin, None)?;
         report.check(format!("plugin {name} conforms"), passed == Some(0));
     }
+    let trained = train(tree, prefix, &folder)?;
+    report.check("a program trains on the device of plugin own_device", trained);
     let plugin = rust(tree, &sources.join("rust"), &folder)?;
     report.check("plugin rust conforms", conform(tree, prefix, &plugin, None)? == Some(0));
     let plugin = compile(tree, prefix, &sources, &folder, "faulty")?;
@@ -66,6 +68,25 @@ fn compile(
     process::run(&format!("compile plugin {name}"), &mut compile)?;
     fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755))?;
     Ok(plugin)
+}
+
+/// Runs the demo in the memory of the plugin own_device: its operators, and the reference for what it has not.
+fn train(tree: &Tree, prefix: &Path, folder: &Path) -> Result<bool> {
+    let examples = tree.root.join("examples");
+    let program = folder.join("mlp");
+    let mut compile = tree.command(env::var("CC").unwrap_or_else(|_| "cc".into()));
+    compile.args(["-std=c11", "-O2", "-o"]).arg(&program).arg(examples.join("mlp.c"));
+    compile.arg("-I").arg(prefix.join("include")).arg("-L").arg(prefix.join("lib"));
+    compile.arg(format!("-Wl,-rpath,{}", prefix.join("lib").display())).args(["-lnvte", "-lm"]);
+    process::run("compile the demo", &mut compile)?;
+    let mut demo = tree.command(&program);
+    demo.arg(examples.join("digits.csv")).env("NVTE_BACKEND", "heap");
+    demo.env("NVTE_OP_PLUGINS", folder.join("libown_device.so"));
+    let output = process::capture("train on the device of plugin own_device", &mut demo)?;
+    if !output.success {
+        eprint!("{}", output.text);
+    }
+    Ok(output.success)
 }
 
 /// Builds the plugin in Rust, a package that has nothing to do with this repository's.
