@@ -237,6 +237,20 @@ static void test_named(void) {
         info(1).refused);
 }
 
+// An operator that the first operator's plugin runs while it is being loaded is refused, and all
+// goes on.
+static void test_nested(void) {
+  folder_of_manifests();
+  setenv("NVTE_OP_PLUGIN_A_CALLS", "1", 1);
+  run_operator();
+  EXPECT_ERROR(NVTEX_UNSUPPORTED, "nvte_memset: ", "a plugin that is being loaded may neither");
+  CHECK_EQ(nvtex_error_count(), 1);
+  CHECK(strcmp(info(0).name, "a") == 0 && !info(0).refused, "%s", info(0).name);
+  CHECK_EQ(nvtex_plugin_count(), 3);
+  run_operator();
+  EXPECT_OK();
+}
+
 static void test_none(void) {
   folder_of_manifests();
   setenv("NVTE_OP_PLUGINS", "none", 1);
@@ -330,6 +344,7 @@ int main(int argc, char **argv) {
   run("wrong manifests", test_manifests);
   run("folder", test_folder);
   run("named", test_named);
+  run("an operator inside of the entry function", test_nested);
   run("none", test_none);
   run("a named one that is missing", test_named_missing);
   run("a named one that is wrong", test_named_wrong);

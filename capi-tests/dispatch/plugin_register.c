@@ -83,7 +83,7 @@ static void add_given(const NVTEXHost *host, NVTEXPlugin *plugin) {
     change;                                                                  \
     CHECK(!attempt("wrong", add_given, 0), "registered");                    \
     EXPECT_ERROR(NVTEX_UNSUPPORTED, "nvtex_plugin_register: ", __VA_ARGS__); \
-    CHECK_EQ(g_answer, g_late ? NVTEX_PLUGIN_OK : NVTEX_PLUGIN_FAILED);                                 \
+    CHECK_EQ(g_answer, g_late ? NVTEX_PLUGIN_OK : NVTEX_PLUGIN_FAILED);      \
     CHECK(last().refused && last().implementations == 0, "not refused");     \
   } while (0)
 
@@ -146,6 +146,60 @@ static void test_sizes(void) {
   CHECK(attempt("longer", add_longer, 0), "not registered");
   EXPECT_OK();
   CHECK_EQ(g_answer, NVTEX_PLUGIN_OK);
+}
+
+// ---- Argument structs of a later minor version: longer, and the rest of them 0
+
+typedef struct Later {
+  NVTEXPaddingArgs args;
+  unsigned char more[200];
+} Later;
+
+static size_t g_later_calls;
+
+static int32_t later_execute(void *user, const NVTEXCall *call) {
+  (void)user;
+  const Later *later = call->args;
+  unsigned char all = 0;
+  for (size_t i = 0; i < sizeof later->more; i++) all |= later->more[i];
+  CHECK_EQ(all, 0);
+  CHECK_EQ(call->args_size, sizeof *later);
+  for (size_t i = 0; i < later->args.num_tensors; i++) {
+    const NVTEXPaddedTensor *tensor = &later->args.tensors[i];
+    memcpy(tensor->output, tensor->input, tensor->copied);
+    memset((char *)tensor->output + tensor->copied, 0, tensor->zeroed);
+  }
+  g_later_calls++;
+  return NVTEX_PLUGIN_OK;
+}
+
+static void add_later(const NVTEXHost *host, NVTEXPlugin *plugin) {
+  (void)plugin;
+  NVTEXImpl impl = impl_of("later");
+  impl.op_version++;
+  impl.args_size = sizeof(Later);
+  impl.execute = later_execute;
+  CHECK_EQ(add(host, &impl), NVTEX_PLUGIN_OK);
+}
+
+static void test_later(void) {
+  if (!case_begin("built with longer arguments")) return;
+  CHECK(attempt("later", add_later, 0), "not registered");
+  EXPECT_OK();
+  const float values[] = {1, 2, 3, 4, 5, 6};
+  Buffer *in = buffer_from(values, sizeof values, 0), *out = buffer(8 * sizeof(float));
+  NVTETensor inputs[] = {tensor(in->ptr, kNVTEFloat32, SHAPE(3, 2))};
+  NVTETensor outputs[] = {tensor(out->ptr, kNVTEFloat32, SHAPE(4, 2))};
+  int32_t rows[] = {4};
+  NVTEXPolicy policy = nvtex_policy_create(NULL, "padding=impl:later");
+  nvtex_policy_push(policy);
+  nvte_multi_padding(1, inputs, outputs, rows, NULL);
+  nvtex_policy_pop();
+  nvtex_policy_destroy(policy);
+  EXPECT_OK();
+  CHECK_EQ(g_later_calls, 1);
+  const float *got = buffer_read(out);
+  CHECK(memcmp(got, values, sizeof values) == 0 && got[6] == 0 && got[7] == 0, "other values");
 }
 
 // ---- What is left out, while the rest stands
@@ -326,6 +380,7 @@ int main(int argc, char **argv) {
   }
   test_wrong();
   test_sizes();
+  test_later();
   test_left_out();
   test_all_or_nothing();
   test_plugin();

@@ -55,10 +55,11 @@ enum Step {
 }
 
 /// Programs of capi-tests/ that pass wrong arguments, and a part of the names of those cases.
-const WRONG_ARGUMENTS: [(&str, &str); 17] = [
+const WRONG_ARGUMENTS: [(&str, &str); 18] = [
     ("bad_input", ""),
     ("bad_handles", ""),
     ("bad_memory", ""),
+    ("plugin_register", ""),
     ("transformer_engine", ""),
     ("nvtex", ""),
     ("utils", ""),

@@ -1,5 +1,8 @@
-// A plugin with one implementation that declines every call. Option `fails` makes its entry
-// function fail after it has registered, `name` gives it another name.
+// A plugin with one implementation that declines every call. Option `fails` makes its entry function
+// fail after it has registered, `name` gives it another name, `calls` makes it run an operator there.
+#define _GNU_SOURCE
+
+#include <dlfcn.h>
 #include <string.h>
 
 #include "nvte/plugin.h"
@@ -27,5 +30,14 @@ int32_t nvtex_plugin_v0(const NVTEXHost *host, NVTEXPlugin *plugin) {
                      .priority = NVTEX_PRIORITY_OF_KIND,
                      .execute = decline};
   host->add_impl(host->context, &impl);
+  if (host->option(host->context, "calls")) {
+    // Not linked: a plugin that calls nothing of the library does not need it.
+    void (*set)(void *, int32_t, size_t, cudaStream_t);
+    *(void **)&set = dlsym(RTLD_DEFAULT, "nvte_memset");
+    char byte = 1;
+    if (!set) return 8;
+    set(&byte, 0, 1, NULL);
+    if (byte == 0) return 9;
+  }
   return host->option(host->context, "fails") ? 7 : 0;
 }
