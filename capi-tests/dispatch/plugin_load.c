@@ -251,6 +251,59 @@ static void test_nested(void) {
   EXPECT_OK();
 }
 
+// What `body` made of a child of this process: TEST_PASS if all its checks passed.
+static void in_child(void (*body)(void)) {
+  pid_t pid = fork_child();
+  if (pid == 0) {
+    alarm(20);
+    body();
+    fflush(NULL);
+    _exit(g_test.failures_in_case ? TEST_FAIL : TEST_PASS);
+  }
+  int status = wait_for_child(pid);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == TEST_PASS, "wait status %d", status);
+}
+
+static void child_of_loaded(void) {
+  CHECK(getenv("NVTE_TEST_FORKED"), "after_fork_child was not called");
+  CHECK_EQ(nvtex_plugin_count(), 3);
+  run_operator();
+  EXPECT_OK();
+}
+
+static void child_of_loading(void) {
+  run_operator();
+  EXPECT_ERROR(NVTEX_UNSUPPORTED, "the process was forked while its plugins were being loaded");
+}
+
+static void test_fork(void) {
+  folder_of_manifests();
+  run_operator();
+  EXPECT_OK();
+  in_child(child_of_loaded);
+  CHECK(!getenv("NVTE_TEST_FORKED"), "after_fork_child was called in the parent");
+}
+
+static void *discover(void *data) {
+  (void)data;
+  run_operator();
+  return NULL;
+}
+
+// A thread loads plugins while another forks: the child does not wait for a thread that it does not
+// have.
+static void test_fork_while_loading(void) {
+  folder_of_manifests();
+  setenv("NVTE_OP_PLUGIN_B_SLEEPS", "1", 1);
+  pthread_t thread;
+  CHECK_EQ(pthread_create(&thread, NULL, discover, NULL), 0);
+  usleep(200000);
+  in_child(child_of_loading);
+  pthread_join(thread, NULL);
+  run_operator();
+  EXPECT_OK();
+}
+
 static void test_none(void) {
   folder_of_manifests();
   setenv("NVTE_OP_PLUGINS", "none", 1);
@@ -345,6 +398,8 @@ int main(int argc, char **argv) {
   run("folder", test_folder);
   run("named", test_named);
   run("an operator inside of the entry function", test_nested);
+  run("a child of fork", test_fork);
+  run("a child of fork while plugins are loaded", test_fork_while_loading);
   run("none", test_none);
   run("a named one that is missing", test_named_missing);
   run("a named one that is wrong", test_named_wrong);

@@ -22,7 +22,7 @@
 #include "nvte/conform_cases.h"
 
 typedef struct NVTEXConformOptions {
-  const char *plugin;  // the name of the plugin whose implementations are judged
+  const char *plugin;  // whose implementations are judged; null: those of the library
   const char *op;      // only this operator or variant; null: all
   unsigned
       cases;  // of each variant, that the implementation accepts; up to 16 times as many are tried
@@ -637,8 +637,9 @@ static inline unsigned conform_for_each(const NVTEXConformOptions *o, unsigned *
     ConformJudge *judge = conform_alloc(sizeof *judge);
     judge->options = o;
     judge->impl.struct_size = sizeof judge->impl;
-    if (nvtex_impl_info(i, &judge->impl) && judge->impl.plugin &&
-        strcmp(judge->impl.plugin, o->plugin) == 0) {
+    const bool known = nvtex_impl_info(i, &judge->impl);
+    const char *plugin = judge->impl.plugin;
+    if (known && (plugin && o->plugin ? strcmp(plugin, o->plugin) == 0 : plugin == o->plugin)) {
       const NVTEXImplInfo impl = judge->impl;
       const NVTEXOpInfo *op = nvtex_op_info(impl.op);
       for (size_t v = 0; v < op->variant_count; v++) {
@@ -666,8 +667,9 @@ static inline unsigned nvtex_conform(const NVTEXConformOptions *options) {
   unsigned variants = 0;
   const unsigned failures = conform_for_each(options, &variants, conform_judge_isolated);
   if (variants > 0) return failures;
-  fprintf(options->out, "FAIL: plugin %s has no implementation%s%s\n", options->plugin,
-          options->op ? " of " : "", options->op ? options->op : "");
+  fprintf(options->out, "FAIL: plugin %s has no implementation%s%s\n",
+          options->plugin ? options->plugin : "(none)", options->op ? " of " : "",
+          options->op ? options->op : "");
   return 1;
 }
 

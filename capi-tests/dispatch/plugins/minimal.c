@@ -1,9 +1,13 @@
-// A plugin with one implementation that declines every call. Option `fails` makes its entry function
-// fail after it has registered, `name` gives it another name, `calls` makes it run an operator there.
+// A plugin with one implementation that declines every call. Option `fails` makes its entry
+// function fail after it has registered, `name` gives it another name, `calls` makes it run an
+// operator there, and `sleeps` take half a second. In a child of fork() it sets the variable
+// NVTE_TEST_FORKED.
 #define _GNU_SOURCE
 
 #include <dlfcn.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "nvte/plugin.h"
 
@@ -13,10 +17,15 @@ static int32_t decline(void *user, const NVTEXCall *call) {
   return NVTEX_PLUGIN_DECLINED;
 }
 
+static void after_fork(void *user) { setenv(user, "1", 1); }
+
 int32_t nvtex_plugin_v0(const NVTEXHost *host, NVTEXPlugin *plugin) {
   plugin->name = "minimal";
   plugin->version = "1.2";
   plugin->vendor = "test";
+  plugin->user = "NVTE_TEST_FORKED";
+  plugin->after_fork_child = after_fork;
+  if (host->option(host->context, "sleeps")) usleep(500000);
   const char *name = host->option(host->context, "name");
   if (name) plugin->name = name;
   NVTEXImpl impl;
