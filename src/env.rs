@@ -38,6 +38,16 @@ pub enum Mode {
 /// Most threads that can be asked for.
 pub const MOST_THREADS: usize = 1024;
 
+/// What `NVTE_TRACE` asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trace {
+    Off,
+    /// Only ranges for the tools of CUDA.
+    Ranges,
+    /// A file, in whose name `%p` stands for the number of the process.
+    File(String),
+}
+
 pub struct Env {
     /// `NVTE_BACKEND=auto|cpu|cuda`, or the domain of a plugin. A wrong value fails every operator: another
     /// backend than the one asked for may not take over.
@@ -49,6 +59,8 @@ pub struct Env {
     pub verbose: Level,
     /// `NVTE_SYNC=1`: wait for the device after each operator, so that its faults are reported.
     pub sync: bool,
+    /// `NVTE_TRACE=nvtx`, or a file: what operators ran when. Ignored in a process with privileges of its own.
+    pub trace: Trace,
     /// `NVTE_CHECK=device`: read sizes that only the device knows back and check them before use.
     pub check_device: bool,
     /// `NVTE_WAIT_SECONDS=60`: how long a product waits for counters that other work clears.
@@ -117,6 +129,11 @@ fn read() -> Env {
             .map(|_| or_default(choice("NVTE_ON_ERROR", &modes, Mode::Return), Mode::Return)),
         verbose: or_default(choice("NVTE_VERBOSE", &levels, Level::Error), Level::Error),
         sync: switch("NVTE_SYNC"),
+        trace: match unprivileged("NVTE_TRACE").to_string_lossy() {
+            path if path.is_empty() => Trace::Off,
+            path if path == "nvtx" => Trace::Ranges,
+            path => Trace::File(path.into_owned()),
+        },
         check_device: or_default(
             choice("NVTE_CHECK", &[("none", false), ("device", true)], false),
             false,

@@ -57,6 +57,11 @@ pub fn level() -> Option<Level> {
     sink().map(|sink| sink.level)
 }
 
+/// Whether this thread is inside of the program's function for lines.
+pub fn is_within() -> bool {
+    WITHIN.get()
+}
+
 /// Writes an error or a warning, whatever the level is.
 pub fn print(text: Arguments) {
     line(Level::Error, text);

@@ -42,6 +42,7 @@ const FLOORS: &[&str] = &[
     // Who runs what: domains, what is registered, who may run, who does, and why.
     "backend::domain",
     "backend::registry",
+    "backend::trace",
     "backend::policy",
     "backend::scratch",
     "backend::call",

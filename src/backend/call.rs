@@ -12,12 +12,13 @@ use super::args::{BackendStatus, Facts, OPERATORS, OpTable, Outcome};
 use super::policy::{self, Extra, View};
 use super::registry::{Code, Impl, VARIANTS, place, variant_name};
 use super::scratch;
+use super::trace::{self, Span};
 use crate::env::env;
 use crate::error::{self, Error, Result};
 use crate::types::cudaStream_t;
 use crate::verbose::{self, Level};
 use std::cell::{Cell, OnceCell};
-use std::ffi::{c_char, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::fmt::Debug;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
@@ -34,6 +35,8 @@ pub struct Operation<'a> {
     /// The workspace that the caller has given, of operators that have one.
     pub workspace: Option<usize>,
     pub facts: &'a dyn Fn() -> Facts,
+    /// Bytes of the operands, as far as they are known.
+    pub bytes: &'a dyn Fn() -> Option<u64>,
     /// Runs the function of a table; none if the table has none.
     pub direct: &'a dyn Fn(&'static OpTable) -> Option<Result<Outcome>>,
     pub text: &'a dyn Debug,
@@ -42,6 +45,12 @@ pub struct Operation<'a> {
 impl Operation<'_> {
     pub fn name(&self) -> &'static str {
         variant_name(self.op, self.variant)
+    }
+
+    fn c_name(&self) -> &'static CStr {
+        let names = OPERATORS[self.op as usize].variants;
+        // SAFETY: an operator has the names of its variants, which are constants that end with a NUL.
+        unsafe { CStr::from_ptr(*names.add(self.variant as usize)) }
     }
 
     fn place(&self) -> usize {
@@ -473,6 +482,8 @@ fn note_change(place: usize, one: *mut Impl) {
 #[inline(never)]
 pub fn run(operation: &Operation) -> Result<()> {
     let view = policy::view()?;
+    let span = policy::has_extra(Extra::Trace)
+        .then(|| trace::begin(operation.c_name(), view.domain, operation.stream));
     let started = policy::has_extra(Extra::Counters).then(Instant::now);
     let mut asked = Asked::new(operation, view, 0);
     let chain = view.chain(operation.place());
@@ -482,7 +493,7 @@ pub fn run(operation: &Operation) -> Result<()> {
                 note(operation.place(), one);
                 return match policy::no_extras() {
                     true => Ok(()),
-                    false => ran(operation, view, one, started),
+                    false => ran(operation, view, one, (span, started)),
                 };
             }
             Answer::Declined(why) => asked.note(one, why),
@@ -495,7 +506,15 @@ pub fn run(operation: &Operation) -> Result<()> {
 }
 
 /// What is done after a call where somebody looks.
-fn ran(operation: &Operation, view: &View, one: &Impl, started: Option<Instant>) -> Result<()> {
+fn ran(
+    operation: &Operation,
+    view: &View,
+    one: &Impl,
+    (span, started): (Option<Span>, Option<Instant>),
+) -> Result<()> {
+    if let Some(span) = span {
+        span.end(operation.name(), view.domain, &one.id, (operation.bytes)());
+    }
     if let Some(started) = started {
         one.counters.calls.fetch_add(1, Ordering::Relaxed);
         let ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);

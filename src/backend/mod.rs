@@ -25,6 +25,7 @@ pub(crate) mod policy;
 pub(crate) mod pool;
 pub(crate) mod registry;
 mod scratch;
+mod trace;
 
 use crate::error::{self, Error, Result};
 use crate::fork::Held;
@@ -124,13 +125,19 @@ fn built_ins() -> BuiltIns {
 
 /// The locks of this module and those below, until the results are dropped.
 pub(crate) fn hold(deadline: Instant) -> Vec<Box<dyn Held>> {
-    vec![policy::hold(deadline), registry::hold(deadline), scratch::hold(deadline)]
+    vec![
+        policy::hold(deadline),
+        registry::hold(deadline),
+        scratch::hold(deadline),
+        trace::hold(deadline),
+    ]
 }
 
 /// Called in the child of a fork, when no locks are held.
 pub(crate) fn note_fork() {
     registry::note_fork();
     scratch::note_fork();
+    trace::note_fork();
 }
 
 /// The domain of calls of this thread: pointers of one domain mean nothing to another.
@@ -204,6 +211,7 @@ fn with_operation<A: Operator, R>(
         stream,
         workspace: args.workspace(),
         facts: &|| args.facts(),
+        bytes: &|| args.bytes(),
         direct: &direct,
         text: args,
     })

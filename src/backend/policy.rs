@@ -9,6 +9,7 @@ use super::args::plugin::NVTEX_IMPL_DETERMINISTIC;
 use super::args::{OPERATORS, OpTable};
 use super::domain::{CPU, CUDA, Domain};
 use super::registry::{self, Code, Impl, Kind, Text, VARIANTS, op_name, place, variant_name};
+use super::trace;
 use crate::env::{drop_in, env};
 use crate::error::{Error, Result};
 use crate::fork::{self, Held};
@@ -501,9 +502,10 @@ pub fn set_extra(extra: Extra, on: bool) {
     };
 }
 
-/// Looks again at whether lines are printed for operators, or streams are waited for.
+/// Looks again at the level of lines, which a program may change, and at the variables.
 pub fn refresh_extras() {
     set_extra(Extra::Env, verbose::enabled(Level::Exec) || env().sync);
+    set_extra(Extra::Trace, trace::is_wanted());
 }
 
 /// Policies that a thread can have on its stack.

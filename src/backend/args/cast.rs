@@ -2,7 +2,7 @@
 
 use super::function::{Fusion, fusion_variant};
 use super::group::Group;
-use super::operator::operator;
+use super::operator::{Present, operator, size};
 use crate::types::{NVTEDType, NVTEScalingMode};
 use std::ffi::c_void;
 
@@ -97,9 +97,23 @@ operator! {
         SQUARE_BLOCKS = a.cast.square_blocks,
         SWIZZLED = a.cast.swizzled,
     }
+    bytes a.cast.bytes();
 }
 
 impl Cast {
+    /// Bytes of the data that a cast reads and writes.
+    pub(super) fn bytes(&self) -> usize {
+        use super::function::Form::*;
+        let elements = self.rows * self.cols;
+        let read = match self.fusion.form {
+            NVTEX_FORM_PLAIN | NVTEX_FORM_ACTIVATION => elements,
+            NVTEX_FORM_DERIVATIVE | NVTEX_FORM_GATED => 2 * elements,
+            NVTEX_FORM_GATED_DERIVATIVE => elements / 2 + elements,
+        };
+        let outputs = [self.rowwise, self.colwise].iter().filter(|output| output.present()).count();
+        size(read, self.input_dtype) + outputs * size(elements, self.output_dtype)
+    }
+
     /// Rows of the workspace for dbias: one for each 128 rows of each member.
     pub const fn dbias_workspace_rows(rows: usize, num_tensors: usize) -> usize {
         rows.div_ceil(128) + num_tensors
@@ -136,6 +150,7 @@ operator! {
     dtypes a.input_dtype, a.output_dtype;
     modes a.mode;
     features { GROUP = a.group, COLWISE = a.colwise, SWIZZLED = a.swizzled }
+    bytes size(a.rows * a.cols, a.input_dtype) + size(a.rows * a.cols, a.output_dtype);
 }
 
 /// Row-wise MXFP8 data to column-wise ones, for groups of whole rows.
@@ -174,4 +189,5 @@ operator! {
     requantize(RequantizeArgs) version 1 minor 0; |a|
     dtypes a.input_dtype;
     features { DEQUANTIZED = a.dequantized, THROUGH_BF16 = a.through_bf16 }
+    bytes a.rows * a.cols * if a.dequantized.is_null() { 2 } else { 4 };
 }

@@ -1,6 +1,6 @@
 //! Matrix products.
 
-use super::operator::{Present, operator, when};
+use super::operator::{Present, operator, size, when};
 use crate::types::{NVTEDType, NVTEScalingMode};
 use std::ffi::{c_int, c_void};
 
@@ -176,5 +176,8 @@ operator! {
         SPLIT_ACCUMULATOR = a.split_accumulator,
         AMAX_D = a.amax_d,
     }
+    bytes size(a.m * a.k, a.a_dtype) + size(a.n * a.k, a.b_dtype)
+        + (if a.beta == 0.0 { 1 } else { 2 }) * size(a.m * a.n, a.d_dtype)
+        + when(a.epilogue.has_aux(), size(a.m * a.n, a.aux_dtype)).unwrap_or(0);
     workspace a.workspace_bytes;
 }

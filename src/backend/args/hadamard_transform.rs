@@ -25,6 +25,7 @@ pub struct HadamardArgs {
 
 operator! {
     hadamard(HadamardArgs) version 1 minor 0; |a|
+    bytes 4 * a.rows * a.cols;
 }
 
 /// Some rows of a matrix, and where their maxima go. Either pointer may be null.
@@ -65,4 +66,5 @@ operator! {
     hadamard_amax(HadamardAmaxArgs) version 1 minor 0; |a|
     variants u32::from(a.transform) => [plain, transform];
     features { GROUP = a.members.is_null() }
+    bytes 2 * a.rows * a.cols;
 }

@@ -1,6 +1,6 @@
 //! Operators on lists of tensors.
 
-use super::operator::operator;
+use super::operator::{operator, size};
 use crate::types::NVTEDType;
 use std::ffi::c_void;
 
@@ -234,4 +234,5 @@ pub struct AddArgs {
 operator! {
     add(AddArgs) version 1 minor 0; |a|
     dtypes a.src_dtype, a.dst_dtype;
+    bytes size(a.numel, a.src_dtype) + 2 * size(a.numel, a.dst_dtype);
 }

@@ -1,7 +1,7 @@
 //! LayerNorm and RMSNorm.
 
 use super::cast::Cast;
-use super::operator::operator;
+use super::operator::{operator, size, when};
 use crate::types::{NVTE_Norm_Type, NVTEDType};
 use std::ffi::{c_int, c_void};
 
@@ -62,6 +62,8 @@ operator! {
         SWIZZLED = a.cast.swizzled,
         ZERO_CENTERED = a.gamma.zero_centered,
     }
+    bytes a.cast.bytes()
+        + when(a.residual, 2 * size(a.cast.rows * a.cast.cols, a.cast.input_dtype)).unwrap_or(0);
 }
 
 /// Gradients of a normalization, in float32. With `y = rsigma (x - mu)` (RMSNorm: `mu = 0`) and
@@ -107,6 +109,8 @@ operator! {
     variants a.norm as u32 => [layernorm, rmsnorm];
     dtypes a.x_dtype, a.gamma.dtype;
     features { ADD = a.add, ZERO_CENTERED = a.gamma.zero_centered }
+    bytes size(a.rows * a.cols, a.gamma.dtype) * (if a.add.is_null() { 1 } else { 2 })
+        + 2 * size(a.rows * a.cols, a.x_dtype);
 }
 
 impl NormBackwardArgs {

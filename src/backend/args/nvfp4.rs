@@ -1,6 +1,6 @@
 //! Casts to NVFP4 and back.
 
-use super::operator::operator;
+use super::operator::{Present, operator, size};
 use crate::types::NVTEDType;
 use std::ffi::c_void;
 
@@ -123,6 +123,8 @@ operator! {
         FAST_MATH = a.fast_math,
         STOCHASTIC = a.stochastic,
     }
+    bytes size(a.rows * a.cols, a.input_dtype)
+        + (usize::from(a.rowwise.data.present()) + usize::from(a.colwise.data.present())) * a.rows * a.cols / 2;
 }
 
 /// `y = cast(value * f)` of `[rows, cols]` in row-wise blocks, with `f = scale * amax * (1 / (6
@@ -147,4 +149,5 @@ operator! {
     nvfp4_dequantize(Nvfp4DequantizeArgs) version 1 minor 0; |a|
     dtypes a.output_dtype;
     features { SCALED_LINES = a.scaled_lines, SWIZZLED = a.swizzled }
+    bytes a.rows * a.cols / 2 + size(a.rows * a.cols, a.output_dtype);
 }

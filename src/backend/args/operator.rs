@@ -27,6 +27,11 @@ pub trait Operator: Debug + Sized {
     /// Index in `VARIANTS`.
     fn variant(&self) -> u32;
     fn facts(&self) -> Facts;
+    /// Bytes of the operands that are read and written, each once, without scales, statistics and workspace; none where
+    /// the host does not know them. Where sizes of members lie on the device it is the bytes of the whole.
+    fn bytes(&self) -> Option<u64> {
+        None
+    }
     /// Bytes of the workspace that the caller gave, if how many an implementation needs is its own affair.
     fn workspace(&self) -> Option<usize> {
         None
@@ -125,6 +130,11 @@ pub(super) const fn text(text: &'static str) -> &'static CStr {
     }
 }
 
+/// Bytes of elements.
+pub(super) fn size(elements: usize, dtype: NVTEDType) -> usize {
+    elements * dtype.bits() / 8
+}
+
 /// The pointers of texts, for C.
 pub(super) const fn pointers<const N: usize>(texts: &[&'static CStr]) -> [*const c_char; N] {
     let mut pointers = [std::ptr::null(); N];
@@ -145,6 +155,7 @@ pub(super) const fn pointers<const N: usize>(texts: &[&'static CStr]) -> [*const
 ///     dtypes a.dtype, when(a.bias, a.bias_dtype);
 ///     modes a.mode;
 ///     features { MASK = a.mask, BIAS = a.bias }
+///     bytes 2 * size(a.rows * a.cols, a.dtype);
 ///     workspace a.workspace_bytes;
 /// }
 /// ```
@@ -159,6 +170,7 @@ macro_rules! operator {
         $(dtypes $($dtype:expr),+;)?
         $(modes $($mode:expr),+;)?
         $(features { $($feature:ident = $used:expr),+ $(,)? })?
+        $(bytes $bytes:expr;)?
         $(workspace $workspace:expr;)?
     ) => {
         impl $crate::backend::args::operator::Operator for $args {
@@ -216,6 +228,13 @@ macro_rules! operator {
                     features: used.iter().rev().fold(0, |bits, &used| bits << 1 | u64::from(used)),
                 }
             }
+
+            $(
+                fn bytes(&self) -> Option<u64> {
+                    let $a = self;
+                    Some(($bytes) as u64)
+                }
+            )?
 
             $(
                 fn workspace(&self) -> Option<usize> {

@@ -1,6 +1,6 @@
 //! Rows of tokens to the rows of their experts and back.
 
-use super::operator::{Present, operator};
+use super::operator::{Present, operator, size};
 use crate::types::NVTEDType;
 use std::ffi::c_void;
 
@@ -55,6 +55,7 @@ operator! {
         (weighted, false) => u32::from(weighted),
     } => [plain, weighted, gradient];
     dtypes a.dtype;
+    bytes size((a.tokens + a.rows) * a.cols, a.dtype);
 }
 
 /// `output[t] = cast(sum_k input[map[k, t]] * probs[t, k])` in float32, k ascending, over those that
@@ -82,6 +83,7 @@ operator! {
     unpermute(UnpermuteArgs) version 1 minor 0; |a|
     variants u32::from(a.probs.present()) => [plain, weighted];
     dtypes a.dtype;
+    bytes size((a.tokens + a.rows) * a.cols, a.dtype);
 }
 
 /// Sorts pairs by their keys as unsigned numbers, ascending; equal ones keep their order.

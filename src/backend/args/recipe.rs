@@ -1,7 +1,7 @@
 //! Maxima and the scales that follow from them.
 
 use super::group::Group;
-use super::operator::operator;
+use super::operator::{operator, size};
 use crate::types::{NVTEDType, NVTEScalingMode};
 use std::ffi::c_void;
 
@@ -22,6 +22,7 @@ operator! {
     amax(AmaxArgs) version 1 minor 0; |a|
     dtypes a.dtype;
     features { NOOP = a.noop }
+    bytes size(a.numel, a.dtype);
 }
 
 /// `a = max(amax, epsilon)`; `scale = fp8_max / a`, 1 if `a` is 0, Inf or NaN; an infinite quotient
@@ -123,6 +124,7 @@ operator! {
     group_amax(GroupAmaxArgs) version 1 minor 0; |a|
     dtypes a.dtype;
     features { NOOP = a.noop }
+    bytes size(a.numel, a.dtype);
 }
 
 /// A part of a row-major matrix `[rows, cols]`: the elements from `start` on, `length` of them.

@@ -1,6 +1,6 @@
 //! Softmax of scores.
 
-use super::operator::operator;
+use super::operator::{operator, size};
 use crate::types::NVTEDType;
 use std::ffi::c_void;
 
@@ -53,4 +53,5 @@ operator! {
         causal_forward, causal_backward, causal_bottom_forward, causal_bottom_backward,
     ];
     dtypes a.dtype;
+    bytes (if a.results.is_null() { 2 } else { 3 }) * size(a.matrices * a.queries * a.keys, a.dtype);
 }

@@ -15,6 +15,7 @@ pub struct MemsetArgs {
 
 operator! {
     memset(MemsetArgs) version 1 minor 0; |a|
+    bytes a.bytes;
 }
 
 /// One output of a prefix sum.

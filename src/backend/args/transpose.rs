@@ -20,6 +20,7 @@ pub struct TransposeArgs {
 operator! {
     transpose(TransposeArgs) version 1 minor 0; |a|
     features { NOOP = a.noop }
+    bytes 2 * a.rows * a.cols * a.element_size;
 }
 
 /// Swap of the first two dimensions: `output[j][i] = input[i][j]` of rows of bytes.
@@ -37,6 +38,7 @@ pub struct SwapFirstDimsArgs {
 
 operator! {
     swap_first_dims(SwapFirstDimsArgs) version 1 minor 0; |a|
+    bytes 2 * a.first * a.second * a.row_bytes;
 }
 
 /// Transpose of an FP8 matrix with the sums of its columns: `output[c][r] = input[r][c]`, bit by bit,
@@ -68,6 +70,7 @@ operator! {
     transpose_dbias(TransposeDbiasArgs) version 1 minor 0; |a|
     dtypes a.dtype, a.dbias_dtype;
     features { SCALE_INV = a.scale_inv }
+    bytes 2 * a.rows * a.cols;
 }
 
 /// Transpose of a matrix of 4-bit elements, two in a byte, the first in the low bits.
@@ -86,6 +89,7 @@ pub struct Nvfp4TransposeArgs {
 
 operator! {
     nvfp4_transpose(Nvfp4TransposeArgs) version 1 minor 0; |a|
+    bytes a.rows * a.cols;
 }
 
 /// Scales of the transpose of a matrix that has one scale for each 16 x 16:

@@ -15,4 +15,5 @@ pub struct HostCopyArgs {
 
 operator! {
     host_copy(HostCopyArgs) version 1 minor 0; |a|
+    bytes a.bytes;
 }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, non_camel_case_types, clippy::missing_safety_doc)]
 
 use super::*;
-use crate::backend::pool;
+use crate::backend::{policy, pool};
 use crate::check;
 use crate::env::{self, MOST_THREADS};
 use crate::error::{self, Handle, Mode, guard};
@@ -150,6 +150,7 @@ pub extern "C-unwind" fn nvtex_set_log(
             NVTEXLogLevel::NVTEX_LOG_EXEC => Level::Exec,
         };
         stderr::set_sink(callback.map(|callback| Sink { callback, user, level }));
+        policy::refresh_extras();
         Ok(())
     });
 }
