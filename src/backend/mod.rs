@@ -237,23 +237,23 @@ fn only_own(view: &policy::View, place: usize) -> Option<&'static OpTable> {
     chain.direct.filter(|_| chain.candidates.len() == 1)
 }
 
-/// Who would run an attention, and with `explain` why others would not. Workspace is for whichever candidate may
-/// run it. An error, with all reasons, if nobody takes it.
+/// Who would run an attention under the policy of the process, which is the same for every thread that asks, and
+/// with `explain` why others would not. The workspace is for whichever candidate may run it. An error, with all
+/// reasons, if nobody takes it.
 pub(crate) fn attention_plan(args: &AttentionArgs, explain: bool) -> Result<Planned> {
     let explain = explain || verbose::enabled(Level::Dispatch);
-    let (sizes, runs) = (policy::view_for_sizes()?, policy::view()?);
+    let view = policy::view_for_sizes()?;
     let place = registry::place(AttentionArgs::NUMBER, args.variant());
-    let planned = match (only_own(sizes, place), only_own(runs, place)) {
-        (Some(table), Some(other)) if std::ptr::eq(table, other) => {
-            own_plan(args, table, explain)?.or_else(|_| {
-                // Told again, with everybody's reasons.
-                plan_among(args, explain, sizes, runs)
-            })?
-        }
-        _ => plan_among(args, explain, sizes, runs)?,
+    let planned = match only_own(view, place) {
+        // If it declines, everybody's reasons are told.
+        Some(table) => match own_plan(args, table, explain)? {
+            Ok(planned) => planned,
+            Err(_) => plan_among(args, explain, view)?,
+        },
+        None => plan_among(args, explain, view)?,
     };
     verbose::line(Level::Dispatch, "attention", || {
-        let domain = runs.domain;
+        let domain = view.domain;
         // SAFETY: the name of an implementation is a C string that is never freed.
         let name = unsafe { CStr::from_ptr(planned.name) }.to_string_lossy();
         format!("{domain},{name},{}", planned.rejected.replace('\n', ";"))
@@ -294,52 +294,39 @@ fn own_plan(
 }
 
 /// The plan where there are several candidates: the workspace is the most that one of those needs that take the
-/// call under the policy of the process, which is the same for every thread that asks.
-fn plan_among(
-    args: &AttentionArgs,
-    explain: bool,
-    sizes: &'static policy::View,
-    runs: &'static policy::View,
-) -> Result<Planned> {
+/// call.
+fn plan_among(args: &AttentionArgs, explain: bool, view: &'static policy::View) -> Result<Planned> {
     let mut own = None;
     let mut plan_own = |_: &'static Impl, table: &'static OpTable| {
         Ok(own_plan(args, table, explain)?.map(|planned| own.insert(planned).workspace_bytes))
     };
-    let (opinions, nobody) = with_operation(args, std::ptr::null_mut(), |operation| {
-        let mut opinions = call::opinions(operation, sizes, &mut plan_own)?;
-        if !std::ptr::eq(sizes, runs) {
-            // The thread runs it by another policy, for which the implementation of the backend is planned here.
-            opinions.retain(|(_, opinion)| matches!(opinion, Opinion::Takes(_)));
-            let most = call::most_workspace(&opinions);
-            opinions = call::opinions(operation, runs, &mut plan_own)?;
-            let takes = opinions.iter_mut().find_map(|(_, opinion)| match opinion {
-                Opinion::Takes(bytes) => Some(bytes),
-                Opinion::Declines(_) => None,
-            });
-            // Nobody under the policy of the process: the thread's own is all there is to go by.
-            if let (Some(bytes), true) = (takes, most > 0) {
-                *bytes = most;
-            }
+    let opinions = with_operation(args, std::ptr::null_mut(), |operation| {
+        let opinions = call::opinions(operation, view, &mut plan_own)?;
+        let takes = |(_, opinion): &(_, Opinion)| matches!(opinion, Opinion::Takes(_));
+        match opinions.iter().any(takes) {
+            true => Ok(opinions),
+            false => Err(call::nobody(operation, view, &opinions)),
         }
-        let nobody = call::nobody(operation, runs, &opinions);
-        Result::Ok((opinions, nobody))
     })?;
     let first = opinions.iter().find(|(_, opinion)| matches!(opinion, Opinion::Takes(_)));
-    let Some((first, _)) = first else { return Err(nobody) };
-    let lines = opinions.iter().filter_map(|(one, opinion)| match opinion {
+    let first = first.map_or(c"".as_ptr(), |(first, _)| match (&first.code, &own) {
+        (registry::Code::BuiltIn(_), Some(own)) => own.name,
+        _ => first.id.as_ptr(),
+    });
+    let declined = opinions.iter().filter_map(|(one, opinion)| match opinion {
         Opinion::Declines(why) => Some(format!("{}: {why}", one.id)),
         Opinion::Takes(_) => None,
     });
-    let mut rejected: Vec<String> = lines.collect();
-    let own_first = matches!(first.code, registry::Code::BuiltIn(_));
-    let (implementation, own_name) = own.as_ref().map_or((NO_OWN, None), |own: &Planned| {
-        (own.implementation, Some(own.name).filter(|_| own_first))
-    });
-    rejected.extend(own.map(|own| own.rejected).filter(|text| !text.is_empty()));
+    let mut rejected: Vec<String> = declined.collect();
+    let mut implementation = NO_OWN;
+    if let Some(own) = own {
+        implementation = own.implementation;
+        rejected.extend(Some(own.rejected).filter(|text| !text.is_empty()));
+    }
     Ok(Planned {
         workspace_bytes: call::most_workspace(&opinions),
         implementation,
-        name: own_name.unwrap_or(first.id.as_ptr()),
+        name: first,
         rejected: rejected.join("\n"),
     })
 }
