@@ -82,16 +82,24 @@ enum Why {
     Own,
 }
 
+/// Room for what candidates say. It is some kilobytes, which a call neither clears nor moves.
+#[derive(Clone, Copy)]
+struct Room {
+    whys: [MaybeUninit<(&'static Impl, Why)>; KEPT],
+    /// The last one is for those that are not kept.
+    reasons: [MaybeUninit<[u8; REASON]>; KEPT + 1],
+}
+
 /// The candidates that have been asked so far, and what they said.
 struct Asked<'a> {
     operation: &'a Operation<'a>,
     view: &'static View,
+    running: &'a Running,
     facts: OnceCell<Facts>,
-    device: OnceCell<i32>,
     flags: u32,
-    whys: [Option<(&'static Impl, Why)>; KEPT],
+    /// How many have declined.
     count: usize,
-    reasons: [MaybeUninit<[u8; REASON]>; KEPT],
+    room: &'a mut MaybeUninit<Room>,
     own: Vec<String>,
 }
 
@@ -125,36 +133,27 @@ unsafe extern "C" {
 }
 
 impl<'a> Asked<'a> {
-    fn new(operation: &'a Operation<'a>, view: &'static View, flags: u32) -> Self {
+    #[inline]
+    fn new(
+        (operation, view): (&'a Operation<'a>, &'static View),
+        running: &'a Running,
+        room: &'a mut MaybeUninit<Room>,
+        flags: u32,
+    ) -> Self {
         let deterministic = if view.policy.deterministic() { NVTEX_CALL_DETERMINISTIC } else { 0 };
-        Self {
-            operation,
-            view,
-            facts: OnceCell::new(),
-            device: OnceCell::new(),
-            flags: flags | deterministic,
-            whys: [None; KEPT],
-            count: 0,
-            reasons: [const { MaybeUninit::uninit() }; KEPT],
-            own: Vec::new(),
-        }
+        let (facts, flags, own) = (OnceCell::new(), flags | deterministic, Vec::new());
+        Self { operation, view, running, facts, flags, count: 0, room, own }
     }
 
     fn facts(&self) -> &Facts {
         self.facts.get_or_init(|| (self.operation.facts)())
     }
 
-    fn device(&self) -> Attempt<i32> {
-        if let Some(device) = self.device.get() {
-            return Ok(*device);
-        }
-        let device = self.view.domain.device().map_err(Answer::Failed)?;
-        Ok(*self.device.get_or_init(|| device))
-    }
-
     fn note(&mut self, one: &'static Impl, why: Why) {
-        if let Some(slot) = self.whys.get_mut(self.count) {
-            *slot = Some((one, why));
+        if self.count < KEPT {
+            let room = self.room.as_mut_ptr();
+            // SAFETY: the room has so many places.
+            unsafe { (&raw mut (*room).whys[self.count]).write(MaybeUninit::new((one, why))) };
         }
         self.count += 1;
         if policy::has_extra(Extra::Counters) {
@@ -162,9 +161,25 @@ impl<'a> Asked<'a> {
         }
     }
 
+    /// The declines that are kept.
+    fn whys(&self) -> impl Iterator<Item = (&'static Impl, Why)> {
+        let room = self.room.as_ptr();
+        // SAFETY: `note` has written the first places.
+        (0..self.count.min(KEPT)).map(move |at| unsafe { (*room).whys[at].assume_init() })
+    }
+
+    /// Where the reason of the candidate is that is asked after `index` others.
+    fn place_of_reason(&self, index: usize) -> *const u8 {
+        let room = self.room.as_ptr();
+        // SAFETY: the place lies in the room, whose bytes may be anything.
+        unsafe { (&raw const (*room).reasons[index.min(KEPT)]).cast() }
+    }
+
     /// The record of the call for a plugin, whose reason is empty.
     fn call(&mut self, features: u64, device: i32) -> Call {
-        let reason: *mut u8 = self.reasons[self.count.min(KEPT - 1)].as_mut_ptr().cast();
+        let room = self.room.as_mut_ptr();
+        // SAFETY: the place lies in the room.
+        let reason: *mut u8 = unsafe { (&raw mut (*room).reasons[self.count.min(KEPT)]).cast() };
         // SAFETY: the reason has room.
         unsafe { reason.write(0) };
         let operation = self.operation;
@@ -201,10 +216,11 @@ impl<'a> Asked<'a> {
                 return Err(Answer::Declined(Why::Arch(arch)));
             }
         }
-        if Frame::is_running(one) {
+        if self.running.has(one) {
             return Err(Answer::Declined(Why::Nested));
         }
-        let call = self.call(facts.features, self.device()?);
+        let device = self.view.domain.device().map_err(Answer::Failed)?;
+        let call = self.call(facts.features, device);
         let mut needed =
             Needs { struct_size: size_of::<Needs>(), workspace_bytes: 0, scratch_bytes: 0 };
         let (reason, bytes) = (call.reason, call.reason_bytes);
@@ -287,7 +303,7 @@ impl<'a> Asked<'a> {
                 Some(block)
             }
         };
-        let frame = Frame::enter(one).map_err(Answer::Failed)?;
+        let frame = Frame::enter(self.running, one).map_err(Answer::Failed)?;
         let status = match one.args_size <= call.args_size {
             // SAFETY: the record is complete, and the plugin gets back the pointer that it has given.
             true => unsafe {
@@ -316,7 +332,7 @@ impl<'a> Asked<'a> {
 
     /// The reason that the plugin has written which was asked after `index` others.
     fn reason(&self, index: usize) -> String {
-        let reason = self.reasons[index.min(KEPT - 1)].as_ptr().cast::<u8>();
+        let reason = self.place_of_reason(index);
         // SAFETY: the first byte was written before the plugin was asked, and each one before its end by the plugin:
         // nothing behind the first NUL is read.
         let bytes = (0..REASON).map(|at| unsafe { reason.add(at).read() });
@@ -335,8 +351,8 @@ impl<'a> Asked<'a> {
     fn refusals(&self) -> Vec<(&'static Impl, String)> {
         let mut own = self.own.iter();
         let mut refusals = Vec::new();
-        for (index, (one, why)) in self.whys.iter().flatten().enumerate() {
-            let text = match *why {
+        for (index, (one, why)) in self.whys().enumerate() {
+            let text = match why {
                 Why::Facts => one.limits.outside(self.operation.op, self.facts()),
                 Why::Arch(arch) => {
                     let limits = &one.limits;
@@ -353,7 +369,7 @@ impl<'a> Asked<'a> {
                 Why::Said => self.reason(index),
                 Why::Own => own.next().cloned().unwrap_or_default(),
             };
-            refusals.push((*one, text));
+            refusals.push((one, text));
         }
         let Operation { op, variant, .. } = *self.operation;
         refusals.extend(self.view.excluded(op, variant));
@@ -362,7 +378,11 @@ impl<'a> Asked<'a> {
 
     #[cold]
     fn nobody(&self) -> Error {
-        no_implementation(self.operation, self.refusals().into_iter())
+        let mut error = no_implementation(self.operation, self.refusals().into_iter());
+        if self.count > KEPT {
+            error.message += &format!("; {} more declined", self.count - KEPT);
+        }
+        error
     }
 }
 
@@ -396,7 +416,8 @@ const DEEPEST: usize = 8;
 
 /// A plugin's function that runs on this thread. What it calls runs under the error mode `return`, leaves the
 /// thread's last error and policies as they were, and does not come back to it.
-struct Frame {
+struct Frame<'a> {
+    running: &'a Running,
     error: error::Nested,
     _floor: policy::Floor,
 }
@@ -413,33 +434,30 @@ thread_local! {
     };
 }
 
-impl Frame {
-    fn enter(one: &'static Impl) -> Result<Self> {
-        RUNNING.with(|running| {
-            let depth = running.depth.get();
-            let Some(place) = running.ones.get(depth) else {
-                let text =
-                    format!("{}: plugins call operators {DEEPEST} deep in each other", one.id);
-                return Err(Error::unsupported(text));
-            };
-            place.set(Some(one));
-            running.depth.set(depth + 1);
-            Ok(Self { error: error::Nested::begin(), _floor: policy::floor() })
-        })
-    }
-
+impl Running {
     /// Whether this thread is inside of the implementation.
-    fn is_running(one: &'static Impl) -> bool {
-        RUNNING.with(|running| {
-            let entered = running.ones.iter().take(running.depth.get());
-            entered.filter_map(Cell::get).any(|entered| std::ptr::eq(entered, one))
-        })
+    fn has(&self, one: &'static Impl) -> bool {
+        let entered = self.ones.iter().take(self.depth.get());
+        entered.filter_map(Cell::get).any(|entered| std::ptr::eq(entered, one))
     }
 }
 
-impl Drop for Frame {
+impl<'a> Frame<'a> {
+    fn enter(running: &'a Running, one: &'static Impl) -> Result<Self> {
+        let depth = running.depth.get();
+        let Some(place) = running.ones.get(depth) else {
+            let text = format!("{}: plugins call operators {DEEPEST} deep in each other", one.id);
+            return Err(Error::unsupported(text));
+        };
+        place.set(Some(one));
+        running.depth.set(depth + 1);
+        Ok(Self { running, error: error::Nested::begin(), _floor: policy::floor() })
+    }
+}
+
+impl Drop for Frame<'_> {
     fn drop(&mut self) {
-        RUNNING.with(|running| running.depth.set(running.depth.get() - 1));
+        self.running.depth.set(self.running.depth.get() - 1);
         self.error.end();
     }
 }
@@ -485,24 +503,26 @@ pub fn run(operation: &Operation) -> Result<()> {
     let span = policy::has_extra(Extra::Trace)
         .then(|| trace::begin(operation.c_name(), view.domain, operation.stream));
     let started = policy::has_extra(Extra::Counters).then(Instant::now);
-    let mut asked = Asked::new(operation, view, 0);
-    let chain = view.chain(operation.place());
-    for &one in chain.candidates {
-        match asked.attempt(one) {
-            Answer::Done => {
-                note(operation.place(), one);
-                return match policy::no_extras() {
-                    true => Ok(()),
-                    false => ran(operation, view, one, (span, started)),
-                };
+    RUNNING.with(|running| {
+        let mut room = MaybeUninit::uninit();
+        let mut asked = Asked::new((operation, view), running, &mut room, 0);
+        for &one in view.chain(operation.place()).candidates {
+            match asked.attempt(one) {
+                Answer::Done => {
+                    note(operation.place(), one);
+                    return match policy::no_extras() {
+                        true => Ok(()),
+                        false => ran(operation, view, one, (span, started)),
+                    };
+                }
+                Answer::Declined(why) => asked.note(one, why),
+                Answer::Failed(error) => return Err(error),
             }
-            Answer::Declined(why) => asked.note(one, why),
-            Answer::Failed(error) => return Err(error),
         }
-    }
-    let error = asked.nobody();
-    verbose::line(Level::Dispatch, "dispatch", || format!("declined,{}", error.message));
-    Err(error)
+        let error = asked.nobody();
+        verbose::line(Level::Dispatch, "dispatch", || format!("declined,{}", error.message));
+        Err(error)
+    })
 }
 
 /// What is done after a call where somebody looks.
@@ -547,24 +567,27 @@ pub fn opinions(
 ) -> Result<Vec<(&'static Impl, Opinion)>> {
     let mut opinions = Vec::new();
     for &one in view.chain(operation.place()).candidates {
-        // Each is asked with room of its own for its reason.
-        let mut asked = Asked::new(operation, view, NVTEX_CALL_QUERY);
         let opinion = match &one.code {
             Code::BuiltIn(table) => match own(one, table)? {
                 Ok(bytes) => Opinion::Takes(bytes),
                 Err(why) => Opinion::Declines(why),
             },
-            Code::Plugin { .. } => match asked.admit(one) {
-                Ok((_, needs)) => Opinion::Takes(needs.workspace_bytes),
-                Err(Answer::Failed(error)) => return Err(error),
-                Err(Answer::Declined(why)) => {
-                    asked.note(one, why);
-                    let refusals = asked.refusals();
-                    let why = refusals.into_iter().next().map(|(_, why)| why);
-                    Opinion::Declines(why.unwrap_or_default())
-                }
-                Err(Answer::Done) => Opinion::Takes(0),
-            },
+            Code::Plugin { .. } => RUNNING.with(|running| {
+                let mut room = MaybeUninit::uninit();
+                let of = (operation, view);
+                let mut asked = Asked::new(of, running, &mut room, NVTEX_CALL_QUERY);
+                Ok(match asked.admit(one) {
+                    Ok((_, needs)) => Opinion::Takes(needs.workspace_bytes),
+                    Err(Answer::Failed(error)) => return Err(error),
+                    Err(Answer::Declined(why)) => {
+                        asked.note(one, why);
+                        let refusals = asked.refusals();
+                        let why = refusals.into_iter().next().map(|(_, why)| why);
+                        Opinion::Declines(why.unwrap_or_default())
+                    }
+                    Err(Answer::Done) => Opinion::Takes(0),
+                })
+            })?,
         };
         opinions.push((one, opinion));
     }

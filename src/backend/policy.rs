@@ -481,6 +481,7 @@ pub enum Extra {
     /// A line is printed for each operator, or its stream is waited for.
     Env = 8,
     /// Operators are written to a trace.
+    #[allow(dead_code, reason = "for the trace")]
     Trace = 16,
 }
 
@@ -597,6 +598,9 @@ pub struct Floor {
 
 /// Keeps a plugin's function from closing scopes of its caller.
 pub fn floor() -> Floor {
+    if !has_extra(Extra::Threads) {
+        return Floor { depth: 0, floor: 0 };
+    }
     SCOPES.with(|scopes| {
         let depth = scopes.depth.get();
         Floor { depth, floor: scopes.floor.replace(depth) }
@@ -605,10 +609,12 @@ pub fn floor() -> Floor {
 
 impl Drop for Floor {
     fn drop(&mut self) {
-        SCOPES.with(|scopes| {
-            scopes.depth.set(self.depth);
-            scopes.floor.set(self.floor);
-        });
+        if has_extra(Extra::Threads) {
+            SCOPES.with(|scopes| {
+                scopes.depth.set(self.depth);
+                scopes.floor.set(self.floor);
+            });
+        }
     }
 }
 

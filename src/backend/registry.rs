@@ -11,7 +11,7 @@ use super::args::plugin::{
     NVTEX_PRIORITY_OF_KIND, Needs,
 };
 use super::args::{FIRST_VARIANTS, Facts, OPERATORS, OpTable};
-use super::domain::{CPU, Domain, Functions};
+use super::domain::{Domain, Functions};
 use crate::fork::{self, Held};
 use crate::types::{NVTEDType, NVTEScalingMode};
 use num_traits::FromPrimitive;
@@ -447,11 +447,6 @@ pub fn domains() -> Vec<&'static Domain> {
 
 pub fn domain(name: &str) -> Option<&'static Domain> {
     read(|registry| registry.domain(name))
-}
-
-/// The domain of the host.
-pub fn cpu() -> &'static Domain {
-    domain(CPU).unwrap_or_else(|| unreachable!("the domain of the host is built in"))
 }
 
 /// What a plugin registers, all of it or nothing: nobody sees it before the commit.

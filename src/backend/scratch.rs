@@ -31,7 +31,9 @@ static BLOCKS: Mutex<BTreeMap<Key, Vec<Block>>> = Mutex::new(BTreeMap::new());
 /// A line of a cache, of which blocks of the host are multiples.
 #[derive(Clone, Copy, Default)]
 #[repr(align(256))]
-pub struct Line([u64; 32]);
+pub struct Line {
+    _bytes: [u64; 32],
+}
 
 thread_local! {
     /// The unused blocks of this thread on the host.
