@@ -22,6 +22,7 @@ fn main() {
         "include/nvte/types.h",
         "src/throw.cpp",
         "src/callback.cpp",
+        "src/plugin.cpp",
     ] {
         println!("cargo:rerun-if-changed={path}");
     }
@@ -37,7 +38,7 @@ fn main() {
         println!("cargo:rerun-if-env-changed={name}");
     }
 
-    let sources = ["src/throw.cpp", "src/callback.cpp"];
+    let sources = ["src/throw.cpp", "src/callback.cpp", "src/plugin.cpp"];
     cc::Build::new().cpp(true).std("c++17").files(sources).compile("nvte_throw");
 
     if env::var("NVTE_CPU_ONLY").is_ok_and(|v| v == "1") || env::var("CARGO_FEATURE_CUDA").is_err()

@@ -32,13 +32,10 @@ pub unsafe fn read<T: Integer>(
         return Ok(None);
     }
     let mut host = vec![T::default(); count];
-    let mut copied = false;
     let bytes = count * size_of::<T>();
-    backend::call("read_back", |table| {
-        let entry = table.read_back?;
-        // SAFETY: the vector has as many bytes, and the caller vouches for the values.
-        Some(unsafe { entry(host.as_mut_ptr().cast(), values.cast(), bytes, &mut copied, stream) })
-    })?;
+    let (to, from) = (host.as_mut_ptr().cast(), values.cast());
+    // SAFETY: the vector has as many bytes, and the caller vouches for the values.
+    let copied = unsafe { backend::domain()?.read_back(to, from, bytes, stream) }?;
     if !copied {
         let text = || format!("{name}: not read back, because the stream is being captured");
         verbose::line(Level::Check, "check", text);

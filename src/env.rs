@@ -1,22 +1,30 @@
 //! Every environment variable that the library reads, once.
-#![allow(unsafe_code)]
 
 use crate::fork;
 use crate::stderr;
+use crate::trust;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Arguments;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Which backend runs operators.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackendChoice {
-    /// CUDA if there is a device, else CPU.
-    Auto,
-    Cpu,
-    Cuda,
+pub use crate::stderr::Level;
+
+/// What the variables say about the choice among implementations; none for what is not set. Read by
+/// `backend::policy`, for which a wrong value fails every operator.
+pub struct PolicyEnv {
+    /// `NVTE_PREFER=default|vendor|reference`
+    pub prefer: Option<String>,
+    /// `NVTE_STRICT=0|1`
+    pub strict: Option<String>,
+    /// `NVTE_OP_ORDER=operator=word|word;operator=word`
+    pub op_order: Option<String>,
+    /// `NVTE_ALLOW_VENDORS=name,name`, or `none`
+    pub allow_vendors: Option<String>,
+    /// `NVTE_DENY_VENDORS=name,name`, or `none`
+    pub deny_vendors: Option<String>,
 }
 
 /// What a failing call does after it has stored status and message.
@@ -27,33 +35,32 @@ pub enum Mode {
     Throw = 2,
 }
 
-/// What is printed to stderr; each level adds to the one before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    None,
-    /// Messages of failing calls.
-    Error,
-    /// Messages, and also arguments that are legal but probably not meant.
-    Check,
-    /// The same, and also the backends and implementations chosen, and why others declined.
-    Dispatch,
-    /// The same, and also one line for each operator run.
-    Exec,
-}
-
 /// Most threads that can be asked for.
 pub const MOST_THREADS: usize = 1024;
 
+/// What `NVTE_TRACE` asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trace {
+    Off,
+    /// Only ranges for the tools of CUDA.
+    Ranges,
+    /// A file, in whose name `%p` stands for the number of the process.
+    File(String),
+}
+
 pub struct Env {
-    /// `NVTE_BACKEND=auto|cpu|cuda`. A wrong value fails every operator: another backend than the
-    /// one asked for may not take over.
-    pub backend: Result<BackendChoice, String>,
+    /// `NVTE_BACKEND=auto|cpu|cuda`, or the domain of a plugin. A wrong value fails every operator: another
+    /// backend than the one asked for may not take over.
+    pub backend: String,
+    pub policy: PolicyEnv,
     /// `NVTE_ON_ERROR=return|abort|throw`, if it is set.
     pub on_error: Option<Mode>,
     /// `NVTE_VERBOSE=none|error|check|dispatch|exec|all`
     pub verbose: Level,
     /// `NVTE_SYNC=1`: wait for the device after each operator, so that its faults are reported.
     pub sync: bool,
+    /// `NVTE_TRACE=nvtx`, or a file: what operators ran when. Ignored in a process with privileges of its own.
+    pub trace: Trace,
     /// `NVTE_CHECK=device`: read sizes that only the device knows back and check them before use.
     pub check_device: bool,
     /// `NVTE_WAIT_SECONDS=60`: how long a product waits for counters that other work clears.
@@ -70,6 +77,12 @@ pub struct Env {
     /// and such that nobody else can write to them; none in a process with privileges of its own.
     #[cfg_attr(not(nvte_cuda), expect(dead_code, reason = "only CUDA builds open libraries"))]
     pub cuda_lib_path: Vec<PathBuf>,
+    /// `NVTE_OP_PLUGINS=/path/of/library.so,name,?optional`, or `none`: the plugins to load. A wrong value and
+    /// a plugin that does not load fail every operator. Ignored in a process with privileges of its own.
+    pub op_plugins: String,
+    /// `NVTE_OP_PLUGIN_PATH`: colon-separated folders whose manifests are read, before those of the system.
+    /// Ignored in a process with privileges of its own.
+    pub op_plugin_path: Vec<PathBuf>,
 }
 
 const DEFAULT_WAIT: Duration = Duration::from_secs(60);
@@ -96,8 +109,6 @@ pub fn env() -> &'static Env {
 }
 
 fn read() -> Env {
-    let backends =
-        [("auto", BackendChoice::Auto), ("cpu", BackendChoice::Cpu), ("cuda", BackendChoice::Cuda)];
     let modes = [("return", Mode::Return), ("abort", Mode::Abort), ("throw", Mode::Throw)];
     let levels = [
         ("none", Level::None),
@@ -108,12 +119,24 @@ fn read() -> Env {
         ("all", Level::Exec),
     ];
     Env {
-        backend: choice("NVTE_BACKEND", &backends, BackendChoice::Auto),
+        backend: text("NVTE_BACKEND").map_or("auto".into(), |name| name.to_ascii_lowercase()),
+        policy: PolicyEnv {
+            prefer: text("NVTE_PREFER"),
+            strict: text("NVTE_STRICT"),
+            op_order: text("NVTE_OP_ORDER"),
+            allow_vendors: text("NVTE_ALLOW_VENDORS"),
+            deny_vendors: text("NVTE_DENY_VENDORS"),
+        },
         on_error: std::env::var_os("NVTE_ON_ERROR")
             .filter(|value| !value.is_empty())
             .map(|_| or_default(choice("NVTE_ON_ERROR", &modes, Mode::Return), Mode::Return)),
         verbose: or_default(choice("NVTE_VERBOSE", &levels, Level::Error), Level::Error),
         sync: switch("NVTE_SYNC"),
+        trace: match unprivileged("NVTE_TRACE").to_string_lossy() {
+            path if path.is_empty() => Trace::Off,
+            path if path == "nvtx" => Trace::Ranges,
+            path => Trace::File(path.into_owned()),
+        },
         check_device: or_default(
             choice("NVTE_CHECK", &[("none", false), ("device", true)], false),
             false,
@@ -130,6 +153,8 @@ fn read() -> Env {
             .filter(|file| !file.is_empty())
             .map(PathBuf::from),
         cuda_lib_path: library_folders(),
+        op_plugins: unprivileged("NVTE_OP_PLUGINS").to_string_lossy().into_owned(),
+        op_plugin_path: folders(&unprivileged("NVTE_OP_PLUGIN_PATH")),
     }
 }
 
@@ -137,8 +162,7 @@ fn read() -> Env {
 /// put a library into are left out, and a warning says why.
 fn library_folders() -> Vec<PathBuf> {
     let paths = std::env::var_os("NVTE_CUDA_LIB_PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&paths).filter(|folder| !folder.as_os_str().is_empty());
-    let trusted = |folder: &PathBuf| match distrust(folder) {
+    let trusted = |folder: &PathBuf| match trust::folder(folder) {
         None => true,
         Some(why) => {
             let folder = folder.display();
@@ -146,31 +170,39 @@ fn library_folders() -> Vec<PathBuf> {
             false
         }
     };
-    folders.filter(trusted).collect()
+    folders(&paths).into_iter().filter(trusted).collect()
 }
 
-/// Why no library may be loaded from a folder; none if it may.
-fn distrust(folder: &Path) -> Option<String> {
-    // SAFETY: these calls only return numbers.
-    let (privileged, user) = unsafe { (libc::getauxval(libc::AT_SECURE) != 0, libc::geteuid()) };
-    if privileged {
-        return Some("the process has more privileges than the user who started it".into());
+fn folders(paths: &OsStr) -> Vec<PathBuf> {
+    std::env::split_paths(paths).filter(|folder| !folder.as_os_str().is_empty()).collect()
+}
+
+/// The value of a variable that decides which code runs; empty in a process that has more privileges than
+/// the user who started it and set the variable.
+fn unprivileged(name: &str) -> OsString {
+    match std::env::var_os(name) {
+        Some(value) if !value.is_empty() && trust::privileged() => {
+            let why = "the process has more privileges than the user who started it";
+            warn(format_args!("{name} is ignored: {why}"));
+            OsString::new()
+        }
+        value => value.unwrap_or_default(),
     }
-    if !folder.is_absolute() {
-        return Some("the path is not absolute".into());
-    }
-    let metadata = match folder.metadata() {
-        Ok(metadata) => metadata,
-        Err(error) => return Some(error.to_string()),
-    };
-    let writable = |bit| metadata.mode() & bit != 0;
-    if writable(libc::S_IWOTH) {
-        return Some("every user can write to it".into());
-    }
-    if writable(libc::S_IWGRP) && ![0, user].contains(&metadata.uid()) {
-        return Some("its group can write to it, and it belongs to another user".into());
-    }
-    None
+}
+
+/// `NVTE_OP_PLUGIN_<PLUGIN>_<KEY>`: an option of a plugin, in place of what its manifest says. Read when the
+/// plugin asks for it. In the name, letters are upper case, and what is no letter or digit is `_`.
+pub fn plugin_option(plugin: &str, key: &str) -> Option<String> {
+    let word = |text: &str| text.to_ascii_uppercase().replace(|c: char| !c.is_alphanumeric(), "_");
+    let name = format!("NVTE_OP_PLUGIN_{}_{}", word(plugin), word(key));
+    let value = unprivileged(&name);
+    (!value.is_empty()).then(|| value.to_string_lossy().into_owned())
+}
+
+/// The value of a variable; none if it is unset or empty.
+fn text(name: &str) -> Option<String> {
+    let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
+    Some(value.to_string_lossy().into_owned())
 }
 
 fn switch(name: &str) -> bool {

@@ -54,30 +54,81 @@ impl Error {
 }
 
 /// The messages of a thread's failing calls.
+#[derive(Default)]
 struct Messages {
     /// The message of the call whose status is kept.
     first: Option<CString>,
     newest: Option<CString>,
 }
 
+/// How many plugins this thread is inside of, each called by an operator that the one before has called. Each has
+/// errors of its own, so that what fails there and is dealt with leaves no trace for the caller.
+const MOST_NESTED: usize = 8;
+
+/// What is known of a thread's failing calls.
+struct State {
+    /// Kind of the first failure since it was cleared; 0 if there was none.
+    status: Cell<i32>,
+    /// Failing calls so far.
+    count: Cell<u64>,
+    /// What `count` was with the failure that `status` keeps.
+    first: Cell<u64>,
+    /// Plugins that the thread is inside of.
+    nested: Cell<usize>,
+}
+
 thread_local! {
-    /// Kind of the thread's first failure since it was cleared; 0 if there was none.
-    static STATUS: Cell<i32> = const { Cell::new(0) };
-    /// Failing calls of the thread so far.
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-    /// What `COUNT` was with the failure that `STATUS` keeps.
-    static FIRST: Cell<u64> = const { Cell::new(0) };
-    /// The cells above have no destructor and always exist; this one is gone when calls come from
+    static STATE: State = const {
+        State { status: Cell::new(0), count: Cell::new(0), first: Cell::new(0), nested: Cell::new(0) }
+    };
+    /// The state above has no destructor and always exists; this one is gone when calls come from
     /// destructors of an ending thread.
-    static MESSAGES: RefCell<Messages> =
-        const { RefCell::new(Messages { first: None, newest: None }) };
+    static MESSAGES: RefCell<[Messages; MOST_NESTED + 1]> = const {
+        RefCell::new([const { Messages { first: None, newest: None } }; MOST_NESTED + 1])
+    };
+}
+
+/// The errors of the caller of a plugin, while the plugin runs.
+pub struct Nested {
+    status: i32,
+    count: u64,
+    first: u64,
+}
+
+impl Nested {
+    /// Gives the plugin a state without errors. Calls that fail in it return.
+    pub fn begin() -> Self {
+        STATE.with(|state| {
+            state.nested.set(state.nested.get() + 1);
+            let (count, first) = (state.count.get(), state.first.get());
+            Self { status: state.status.replace(0), count, first }
+        })
+    }
+
+    /// Brings back what was there before.
+    pub fn end(&self) {
+        STATE.with(|state| {
+            if state.count.get() != self.count {
+                with_messages(|messages| *messages = Messages::default());
+            }
+            state.nested.set(state.nested.get() - 1);
+            state.status.set(self.status);
+            state.count.set(self.count);
+            state.first.set(self.first);
+        });
+    }
+}
+
+/// Plugins that the thread is inside of.
+fn nested() -> usize {
+    STATE.with(|state| state.nested.get())
 }
 
 /// Stands for a message while the thread is ending.
 const NO_MESSAGE: &CStr = c"a call failed while its thread was ending, where messages are not kept";
 
 pub fn status() -> i32 {
-    STATUS.get()
+    STATE.with(|state| state.status.get())
 }
 
 /// Message of the failure that the status is of. Valid until [`clear`].
@@ -90,24 +141,24 @@ pub fn message() -> *const c_char {
 
 /// Failing calls of this thread so far.
 pub fn count() -> u64 {
-    COUNT.get()
+    STATE.with(|state| state.count.get())
 }
 
 /// Message of the newest failure, if more than `count` calls have failed; else null. The kept
 /// failure is forgotten if it is one of those after the first `count`. Valid until the thread's
 /// next failing call.
 pub fn take(count: u64) -> *const c_char {
-    if COUNT.get() <= count {
+    if self::count() <= count {
         return std::ptr::null();
     }
-    if FIRST.get() > count {
+    if STATE.with(|state| state.first.get()) > count {
         clear();
     }
     pointer(|messages| messages.newest.as_deref())
 }
 
 pub fn clear() {
-    STATUS.set(0);
+    STATE.with(|state| state.status.set(0));
     with_messages(|messages| messages.first = None);
 }
 
@@ -119,19 +170,24 @@ fn pointer(of: impl FnOnce(&mut Messages) -> Option<&CStr>) -> *const c_char {
 /// Calls `body` with the messages of this thread; none while the thread is ending, or in a signal
 /// handler that interrupted this function.
 fn with_messages<R>(body: impl FnOnce(&mut Messages) -> R) -> Option<R> {
-    let apply =
-        |messages: &RefCell<Messages>| messages.try_borrow_mut().ok().map(|mut m| body(&mut m));
+    let place = nested().min(MOST_NESTED);
+    let apply = |messages: &RefCell<[Messages; MOST_NESTED + 1]>| {
+        messages.try_borrow_mut().ok().map(|mut messages| body(&mut messages[place]))
+    };
     MESSAGES.try_with(apply).ok().flatten()
 }
 
 /// Keeps what the thread's first failing call left, because it is the cause of those that follow.
 fn record(kind: Kind, message: &CStr) {
-    COUNT.set(COUNT.get() + 1);
-    let first = STATUS.get() == 0;
-    if first {
-        STATUS.set(kind as i32);
-        FIRST.set(COUNT.get());
-    }
+    let first = STATE.with(|state| {
+        state.count.set(state.count.get() + 1);
+        let first = state.status.get() == 0;
+        if first {
+            state.status.set(kind as i32);
+            state.first.set(state.count.get());
+        }
+        first
+    });
     with_messages(|messages| {
         messages.newest = Some(message.into());
         if first {
@@ -154,6 +210,10 @@ pub fn keep(variable: &'static LocalKey<RefCell<CString>>, text: &str) -> *const
 static MODE: AtomicI32 = AtomicI32::new(-1);
 
 fn mode() -> Mode {
+    if nested() > 0 {
+        // A plugin's function is no C++ code of the program, and deals with errors itself.
+        return Mode::Return;
+    }
     match MODE.load(Ordering::Relaxed) {
         0 => Mode::Return,
         1 => Mode::Abort,

@@ -34,9 +34,10 @@ pub enum Kind {
     KvCache = 0x5d,
     NewtonSchulzContext = 0x5e,
     CommGemmContext = 0x5f,
+    Policy = 0x60,
 }
 
-const KINDS: [Kind; 15] = [
+const KINDS: [Kind; 16] = [
     Kind::Tensor,
     Kind::GroupedTensor,
     Kind::QuantizationConfig,
@@ -52,6 +53,7 @@ const KINDS: [Kind; 15] = [
     Kind::KvCache,
     Kind::NewtonSchulzContext,
     Kind::CommGemmContext,
+    Kind::Policy,
 ];
 
 impl Display for Kind {
@@ -72,6 +74,7 @@ impl Display for Kind {
             Kind::KvCache => "KV cache",
             Kind::NewtonSchulzContext => "Newton-Schulz context",
             Kind::CommGemmContext => "distributed product context",
+            Kind::Policy => "policy",
         })
     }
 }

@@ -18,9 +18,11 @@ pub mod numeric;
 mod op;
 #[doc(hidden)]
 pub mod scaling;
+mod sized;
 mod start;
 mod stderr;
 mod tensor;
+mod trust;
 #[doc(hidden)]
 pub mod types;
 mod verbose;

@@ -28,6 +28,8 @@ extern "C" fn prepare() {
         held.push(tensor::hold(deadline));
         held.push(op::ep::hold(deadline));
         held.extend(handle::hold(deadline));
+        held.extend(backend::hold(deadline));
+        held.extend(backend::plugin::hold(deadline));
     });
 }
 
@@ -39,10 +41,12 @@ extern "C" fn release() {
 extern "C" fn child() {
     release();
     backend::note_fork();
+    backend::plugin::note_fork();
 }
 
 extern "C" fn start() {
     backend::set_cpu_table(&cpu_table::TABLE);
+    backend::registry::set_discover(backend::plugin::discover);
     // SAFETY: the handlers are functions of this library; they are forgotten when it is unloaded.
     unsafe { libc::pthread_atfork(Some(prepare), Some(release), Some(child)) };
 }

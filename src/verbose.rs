@@ -1,4 +1,4 @@
-//! `NVTE_VERBOSE`: what the library prints to stderr, one line an event.
+//! What the library writes, one line an event: to stderr as `NVTE_VERBOSE` says, or to the program's function.
 
 use crate::env::env;
 use crate::stderr;
@@ -7,12 +7,12 @@ use std::fmt::Display;
 pub use crate::env::Level;
 
 pub fn enabled(level: Level) -> bool {
-    env().verbose >= level
+    stderr::level().unwrap_or_else(|| env().verbose) >= level
 }
 
-/// Prints `nvte,<topic>,<text>` if the level is on. The text is only built then.
+/// Writes `nvte,<topic>,<text>` if the level is on. The text is only built then.
 pub fn line<T: Display>(level: Level, topic: &str, text: impl FnOnce() -> T) {
     if enabled(level) {
-        stderr::print(format_args!("nvte,{topic},{}", text()));
+        stderr::line(level, format_args!("nvte,{topic},{}", text()));
     }
 }

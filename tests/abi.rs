@@ -12,6 +12,8 @@ use std::{env, fs};
 
 #[path = "../src/op/activation/table.rs"]
 mod activations;
+#[path = "abi/backend.rs"]
+mod backend;
 
 /// Slices: `src/op/<name>/exports.rs`, with `exports_derivatives.rs` where there is one, becomes
 /// `include/nvte/<name>.h`; the level of layers is in `module.h`.
@@ -41,6 +43,7 @@ const SLICES: &[&str] = &[
     "comm_gemm",
     "ep",
     "nvtex",
+    "dispatch",
     "module",
 ];
 
@@ -117,7 +120,8 @@ fn backend_sources() -> BTreeMap<String, String> {
         let name = path.file_stem().expect("name").to_string_lossy().into_owned();
         (name, fs::read_to_string(&path).expect("source"))
     });
-    sources.filter(|(name, _)| name != "mod" && name != "table").collect()
+    let own = ["mod", "table", "operator", "plugin"];
+    sources.filter(|(name, _)| !own.contains(&name.as_str())).collect()
 }
 
 /// `<family>.rs` becomes `backend/<family>.h`, which includes those of the families that it uses. The table of
@@ -138,10 +142,57 @@ fn backend_headers() -> BTreeMap<String, String> {
         let mut config = config(&header, &includes);
         config.export.include = items(text);
         config.export.rename.extend(renamed.iter().cloned());
+        // To C a status is the enumeration, to Rust its number.
+        let status = ("StatusNumber".into(), "enum NVTEXBackendStatus".into());
+        config.export.rename.extend([status]);
         (header, render(config, &[root().join(format!("src/backend/args/{name}.rs"))]))
     };
     sources.iter().map(|(name, text)| header(name, text)).collect()
 }
+
+/// What every plugin sees: the structs of the interface, and the arguments of all operators.
+fn plugin_header() -> String {
+    let path = root().join("src/backend/args/plugin.rs");
+    let text = fs::read_to_string(&path).expect("plugin.rs");
+    let mut config = config("plugin", &["nvtex.h".into(), "backend/operators.h".into()]);
+    config.export.include = public_items(&text, "struct");
+    let renamed = |name: &String| (name.clone(), format!("NVTEX{name}"));
+    config.export.rename = config.export.include.iter().map(renamed).collect();
+    config.after_includes = Some(PLUGIN_HEAD.into());
+    config.trailer = Some(format!("{}{PLUGIN_ENTRY}", backend::interface_sizes()));
+    render(config, &[path])
+}
+
+const PLUGIN_HEAD: &str = "
+/**
+ * The version of an operator's arguments that a plugin is built with, and their size: two initializers,
+ * `.op_version = NVTEX_BUILT_WITH(SOFTMAX)` sets `op_version` and `args_size` of an NVTEXImpl.
+ */
+#define NVTEX_BUILT_WITH(OP) NVTEX_OP_##OP##_VERSION, NVTEX_OP_##OP##_SIZE
+";
+
+const PLUGIN_ENTRY: &str = "
+/** Makes a symbol visible whatever the compiler's default is. */
+#ifdef __GNUC__
+#define NVTEX_PLUGIN_EXPORT __attribute__((visibility(\"default\")))
+#else
+#define NVTEX_PLUGIN_EXPORT
+#endif
+
+#ifdef __cplusplus
+extern \"C\" {
+#endif
+
+/**
+ * The entry function, which a plugin defines and exports. It fills `plugin` and registers what the plugin has
+ * through `host`, without work on a device. If it does not return 0, nothing of it is registered.
+ */
+NVTEX_PLUGIN_EXPORT int32_t nvtex_plugin_v0(const NVTEXHost *host, NVTEXPlugin *plugin);
+
+#ifdef __cplusplus
+}
+#endif
+";
 
 /// Some functions take references, which are addresses to C.
 const REFERENCE: &str = "
@@ -157,12 +208,17 @@ fn slice_header(slice: &str) -> String {
             LAYER_SOURCES.iter().map(|name| root().join(format!("src/nn/capi/{name}.rs"))).collect()
         }
         _ => {
-            let sources = ["exports.rs", "exports_derivatives.rs"];
+            let sources =
+                ["exports.rs", "exports_derivatives.rs", "exports_plugins.rs", "exports_log.rs"];
             let sources = sources.map(|name| root().join(format!("src/op/{slice}/{name}")));
             sources.into_iter().filter(|path| path.exists()).collect()
         }
     };
-    let mut config = config(slice, &["types.h".into()]);
+    let mut includes = vec!["types.h".to_owned()];
+    if slice == "dispatch" {
+        includes.push("plugin.h".into());
+    }
+    let mut config = config(slice, &includes);
     if slice == "fused_attn" {
         config.after_includes = Some(REFERENCE.into());
     }
@@ -241,6 +297,8 @@ fn headers_are_fresh() {
     for (header, text) in backend_headers() {
         check_fresh(&dir.join(format!("{header}.h")), &text, &mut stale);
     }
+    check_fresh(&dir.join("plugin.h"), &plugin_header(), &mut stale);
+    check_fresh(&dir.join("backend/operators.h"), &backend::operators_header(), &mut stale);
     check_fresh(&dir.join("backend/scaling.h"), &scaling_header(), &mut stale);
     check_fresh(&dir.join("nvte.h"), &umbrella_header(), &mut stale);
     for slice in SLICES {

@@ -14,6 +14,10 @@ const FLOORS: &[&str] = &[
     "numeric",
     "stderr",
     "fork",
+    // From where code may be loaded.
+    "trust",
+    // Structs of C that grow.
+    "sized",
     // Modules that every call needs.
     "env",
     "verbose",
@@ -36,7 +40,17 @@ const FLOORS: &[&str] = &[
     "backend::cublaslt",
     "backend::cudnn_handle",
     "backend::cuda",
+    // Who runs what: domains, what is registered, who may run, who does, and why.
+    "backend::domain",
+    "backend::registry",
+    "backend::trace",
+    "backend::policy",
+    "backend::scratch",
+    "backend::call",
+    "backend::explain",
     "backend",
+    // Plugins, which register what they implement.
+    "backend::plugin",
     // Checks that the operators share.
     "check",
     "device_check",
@@ -46,6 +60,7 @@ const FLOORS: &[&str] = &[
     "op::attribute",
     "op::transformer_engine",
     "op::nvtex",
+    "op::dispatch",
     "op::utils",
     "op::multi_stream",
     "op::cast",

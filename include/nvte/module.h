@@ -1306,7 +1306,8 @@ void nvtex_module_forward(NVTEXModule module,
  *
  * `grad_outputs` is like the outputs of the forward pass; null for an optional output is a gradient of
  * 0. The tape stays, and may be used again. Gradients of inputs overlap neither those of outputs nor
- * each other.
+ * each other. Operators follow the policy that the forward pass had (`nvtex_policy_push`), whatever that of the
+ * calling thread is.
  */
 void nvtex_module_backward(NVTEXModule module,
                            NVTEXTape tape,

@@ -28,6 +28,7 @@
 #include "nvte/comm_gemm.h"
 #include "nvte/ep.h"
 #include "nvte/nvtex.h"
+#include "nvte/dispatch.h"
 #include "nvte/module.h"
 
 #endif /* NVTE_NVTE_H */

@@ -52,6 +52,29 @@ typedef enum NVTEXErrorMode {
   NVTEX_ERROR_THROW = 2,
 } NVTEXErrorMode;
 
+/**
+ * Which lines the library writes; each level adds to the one before.
+ */
+typedef enum NVTEXLogLevel {
+  NVTEX_LOG_NONE = 0,
+  /**
+   * Messages of failing calls, and warnings.
+   */
+  NVTEX_LOG_ERROR = 1,
+  /**
+   * Arguments that are legal but probably not meant.
+   */
+  NVTEX_LOG_CHECK = 2,
+  /**
+   * The backends and implementations chosen, and why others declined.
+   */
+  NVTEX_LOG_DISPATCH = 3,
+  /**
+   * A line for each operator run.
+   */
+  NVTEX_LOG_EXEC = 4,
+} NVTEXLogLevel;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -104,6 +127,19 @@ const char *nvtex_take_error(uint64_t count);
  * call `NVTE_ON_ERROR=return|abort|throw` decides; its default is `return`.
  */
 enum NVTEXErrorMode nvtex_set_error_mode(enum NVTEXErrorMode mode);
+
+/**
+ * Sends the lines that the library writes to `callback` instead of stderr, for the whole process; null sends them
+ * to stderr again.
+ *
+ * The callback gets lines up to `level`, which takes the place of `NVTE_VERBOSE` meanwhile: the level of the line,
+ * an NVTEXLogLevel; the line without its end, valid until the callback returns; and `user`. It is called from any
+ * thread, several at once, in the middle of operators, and does not throw. It may call this library; lines that
+ * this causes go to stderr. After a change another thread may still call the former callback once.
+ */
+void nvtex_set_log(void (*callback)(int32_t level, const char *text, void *user),
+                   enum NVTEXLogLevel level,
+                   void *user);
 
 /**
  * Says that the process uses this library in place of the one whose ABI it speaks, and returns what

@@ -80,7 +80,7 @@ __device__ __forceinline__ void cast_blocks(const TileCastArgs<Scale> &args, con
   constexpr int kHeight = kBlock / kWarpRows;  // Warps of a block.
   constexpr int kColWords = Vec<In, kVec>::kWords, kPer = Vec<In, kVec>::kPerWord;
   const int lane = threadIdx.x % 32;
-  const NVTEXQuantizeArgs &q = args.q;
+  const NVTEXCast &q = args.q;
 
   if (Scale::kMx && q.amax != nullptr) {
     AbsMax<In> amax;

@@ -10,24 +10,24 @@ namespace nvte {
 
 // Casts to FP8 in tiles. Mode 0 is `quantize_tensor`; it also takes neither output, for dbias
 // alone.
-NVTEXOutcome quantize_tensor(const NVTEXQuantizeArgs &q, cudaStream_t stream);
-NVTEXOutcome quantize_1d(const NVTEXQuantizeArgs &q, cudaStream_t stream);
-NVTEXOutcome quantize_2d(const NVTEXQuantizeArgs &q, cudaStream_t stream);
-NVTEXOutcome quantize_mx(const NVTEXQuantizeArgs &q, cudaStream_t stream);
-NVTEXOutcome quantize_mx_square(const NVTEXQuantizeArgs &q, cudaStream_t stream);
+NVTEXOutcome quantize_tensor(const NVTEXCast &q, cudaStream_t stream);
+NVTEXOutcome quantize_1d(const NVTEXCast &q, cudaStream_t stream);
+NVTEXOutcome quantize_2d(const NVTEXCast &q, cudaStream_t stream);
+NVTEXOutcome quantize_mx(const NVTEXCast &q, cudaStream_t stream);
+NVTEXOutcome quantize_mx_square(const NVTEXCast &q, cudaStream_t stream);
 
 // Functions of the input to any type, element by element, in mode 0 and without dbias. Column-wise
 // output only if there is no other.
-NVTEXOutcome quantize_elements(const NVTEXQuantizeArgs &q, cudaStream_t stream);
+NVTEXOutcome quantize_elements(const NVTEXCast &q, cudaStream_t stream);
 
 // Groups to 16 or 32 bits in mode 0, without dbias.
-NVTEXOutcome quantize_group_wide(const NVTEXQuantizeArgs &q, cudaStream_t stream);
+NVTEXOutcome quantize_group_wide(const NVTEXCast &q, cudaStream_t stream);
 
 // dbias from the sums over 128 rows that a cast left in the workspace.
-NVTEXOutcome sum_dbias(const NVTEXQuantizeArgs &q, cudaStream_t stream);
+NVTEXOutcome sum_dbias(const NVTEXCast &q, cudaStream_t stream);
 // The sums of tiles that it adds up, of high precision: with no output, or a derivative's.
-bool sums_columns(const NVTEXQuantizeArgs &q);
-NVTEXOutcome sum_columns(const NVTEXQuantizeArgs &q, cudaStream_t stream);
+bool sums_columns(const NVTEXCast &q);
+NVTEXOutcome sum_columns(const NVTEXCast &q, cudaStream_t stream);
 
 NVTEXOutcome dequantize_blocks(const NVTEXDequantizeArgs &a, cudaStream_t stream);
 

@@ -93,7 +93,7 @@ struct Dequantize {
 };
 
 template <class In, class Out>
-NVTEXOutcome quantize(const NVTEXQuantizeArgs &a, cudaStream_t stream) {
+NVTEXOutcome quantize(const NVTEXCast &a, cudaStream_t stream) {
   const Quantize<In, Out> op = {a.scale, a.noop, a.amax, static_cast<float *>(a.rowwise_scale_inv),
                                 static_cast<float *>(a.colwise_scale_inv)};
   if (a.colwise == nullptr) {
@@ -129,7 +129,7 @@ extern "C" NVTEXOutcome nvte_cuda_transpose(const NVTEXTransposeArgs *, cudaStre
 namespace nvte {
 namespace {
 
-NVTEXOutcome quantize_plain(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+NVTEXOutcome quantize_plain(const NVTEXCast &q, cudaStream_t stream) {
   return dispatch<F32, F16, BF16>(q.input_dtype, [&](auto in) {
     return dispatch<F32, F16, BF16, E4M3, E5M2>(
         q.output_dtype, [&](auto out) { return quantize<decltype(in), decltype(out)>(q, stream); });
@@ -137,7 +137,7 @@ NVTEXOutcome quantize_plain(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
 }
 
 // Casts to outputs of 16 or 32 bits.
-NVTEXOutcome quantize_wide(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+NVTEXOutcome quantize_wide(const NVTEXCast &q, cudaStream_t stream) {
   if (q.fusion.form == NVTEX_FORM_PLAIN) return quantize_plain(q, stream);
   if (q.fusion.row_scales != nullptr) return unimplemented("no CUDA kernel for scales of rows");
   const NVTEXOutcome cast = quantize_elements(q, stream);
@@ -147,14 +147,14 @@ NVTEXOutcome quantize_wide(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   return nvte_cuda_transpose(&transpose, stream);
 }
 
-NVTEXOutcome quantize_per_tensor(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+NVTEXOutcome quantize_per_tensor(const NVTEXCast &q, cudaStream_t stream) {
   const bool dbias = q.fusion.dbias != nullptr;
   if (dbias && q.rowwise == nullptr && q.colwise == nullptr) return quantize_tensor(q, stream);
   if (q.output_dtype != kNVTEFloat8E4M3 && q.output_dtype != kNVTEFloat8E5M2) {
     const NVTEXOutcome cast =
         q.group.num_tensors != 0 ? quantize_group_wide(q, stream) : quantize_wide(q, stream);
     if (cast.status != NVTEX_BACKEND_OK || !dbias) return cast;
-    NVTEXQuantizeArgs sums = q;
+    NVTEXCast sums = q;
     sums.rowwise = sums.colwise = nullptr;
     sums.amax = nullptr;
     sums.rowwise_scale_inv = sums.colwise_scale_inv = nullptr;
@@ -168,7 +168,7 @@ NVTEXOutcome quantize_per_tensor(const NVTEXQuantizeArgs &q, cudaStream_t stream
   return q.colwise == nullptr ? quantize_elements(q, stream) : quantize_tensor(q, stream);
 }
 
-NVTEXOutcome quantize_in_mode(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+NVTEXOutcome quantize_in_mode(const NVTEXCast &q, cudaStream_t stream) {
   switch (q.mode) {
     case NVTE_DELAYED_TENSOR_SCALING:
       return quantize_per_tensor(q, stream);
@@ -188,19 +188,20 @@ NVTEXOutcome quantize_in_mode(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
 
 extern "C" NVTEXOutcome nvte_cuda_quantize(const NVTEXQuantizeArgs *args,
                                            cudaStream_t stream) noexcept {
-  const NVTEXForm form = args->fusion.form;
-  if (args->fusion.dbias != nullptr && form != NVTEX_FORM_PLAIN && form != NVTEX_FORM_DERIVATIVE) {
+  const NVTEXCast &q = args->cast;
+  const NVTEXForm form = q.fusion.form;
+  if (q.fusion.dbias != nullptr && form != NVTEX_FORM_PLAIN && form != NVTEX_FORM_DERIVATIVE) {
     return nvte::unimplemented("no CUDA kernel for dbias of this form");
   }
-  if (args->fusion.dbias != nullptr && nvte::sums_columns(*args)) {
-    const NVTEXOutcome sums = nvte::sum_columns(*args, stream);
+  if (q.fusion.dbias != nullptr && nvte::sums_columns(q)) {
+    const NVTEXOutcome sums = nvte::sum_columns(q, stream);
     // If there is one tile, its sums are the result, and no second step is needed.
-    if (sums.status != NVTEX_BACKEND_OK || args->rows <= 128) return sums;
-    return nvte::sum_dbias(*args, stream);
+    if (sums.status != NVTEX_BACKEND_OK || q.rows <= 128) return sums;
+    return nvte::sum_dbias(q, stream);
   }
-  const NVTEXOutcome cast = nvte::quantize_in_mode(*args, stream);
-  if (cast.status != NVTEX_BACKEND_OK || args->fusion.dbias == nullptr) return cast;
-  return nvte::sum_dbias(*args, stream);
+  const NVTEXOutcome cast = nvte::quantize_in_mode(q, stream);
+  if (cast.status != NVTEX_BACKEND_OK || q.fusion.dbias == nullptr) return cast;
+  return nvte::sum_dbias(q, stream);
 }
 
 extern "C" NVTEXOutcome nvte_cuda_dequantize(const NVTEXDequantizeArgs *args,

@@ -13,19 +13,19 @@ inline float largest_of(NVTEDType dtype) {
   return dtype == kNVTEFloat32 ? FLT_MAX : dtype == kNVTEFloat16 ? 65504.0f : 0x1.FEp127f;
 }
 
-inline bool is_e5m2(const NVTEXQuantizeArgs &q) { return q.output_dtype == kNVTEFloat8E5M2; }
+inline bool is_e5m2(const NVTEXCast &q) { return q.output_dtype == kNVTEFloat8E5M2; }
 
-inline void make_scale(const NVTEXQuantizeArgs &, TensorScale *) {}
-inline void make_scale(const NVTEXQuantizeArgs &q, FloatScale *scale) {
+inline void make_scale(const NVTEXCast &, TensorScale *) {}
+inline void make_scale(const NVTEXCast &q, FloatScale *scale) {
   *scale = {is_e5m2(q) ? 57344.0f : 448.0f, q.epsilon, largest_of(q.input_dtype),
             q.pow2 ? 0xff800000 : ~0u};
 }
-inline void make_scale(const NVTEXQuantizeArgs &q, MxScale *scale) {
+inline void make_scale(const NVTEXCast &q, MxScale *scale) {
   *scale = {1.0f / (is_e5m2(q) ? 57344.0f : 448.0f)};
 }
 
 template <class Scale, NVTEXForm kForm>
-TileCastArgs<Scale> tile_args(const NVTEXQuantizeArgs &q) {
+TileCastArgs<Scale> tile_args(const NVTEXCast &q) {
   TileCastArgs<Scale> args = {
       q, {}, {}, Function(q.fusion), is_e5m2(q), false, false, {}, 0, 0, 0, 0, false, {}, {}};
   make_scale(q, &args.scale);
@@ -47,7 +47,7 @@ NVTEXOutcome launch_tiles(const TileCastArgs<Scale> &args, size_t blocks, cudaSt
 // The tiles of a lone matrix.
 template <class In, class Scale, NVTEXForm kForm>
 NVTEXOutcome set_tiles(TileCastArgs<Scale> &args) {
-  const NVTEXQuantizeArgs &q = args.q;
+  const NVTEXCast &q = args.q;
   const size_t across = tiles_of(args.split ? q.cols / 2 : q.cols), down = tiles_of(q.rows);
   if (across > kMaxBlocks / down) return unimplemented("the matrix has too many tiles");
   set_data<In, Scale, kForm>(args.matrix, q, 0, q.rows, q.cols, 0);
@@ -62,7 +62,7 @@ NVTEXOutcome set_tiles(TileCastArgs<Scale> &args) {
 }
 
 template <class In, class Scale, bool kSquare, NVTEXForm kForm>
-NVTEXOutcome quantize_single(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+NVTEXOutcome quantize_single(const NVTEXCast &q, cudaStream_t stream) {
   auto args = tile_args<Scale, kForm>(q);
   const NVTEXOutcome set = set_tiles<In, Scale, kForm>(args);
   if (set.status != NVTEX_BACKEND_OK) return set;
@@ -86,7 +86,7 @@ NVTEXOutcome quantize_single(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
 // A block for each tile that the group has if no tile is partial, then a loop over the rest, often
 // none: blocks without a tile are not free.
 template <class In, class Scale, bool kSquare, NVTEXForm kForm>
-NVTEXOutcome quantize_group(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+NVTEXOutcome quantize_group(const NVTEXCast &q, cudaStream_t stream) {
   auto args = tile_args<Scale, kForm>(q);
   const NVTEXGroup &group = q.group;
   const bool uniform = group.first_dims == nullptr && group.last_dims == nullptr;
@@ -136,7 +136,7 @@ NVTEXOutcome quantize_group(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
 }
 
 template <class Scale, bool kSquare>
-NVTEXOutcome quantize_tiles(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+NVTEXOutcome quantize_tiles(const NVTEXCast &q, cudaStream_t stream) {
   const auto launch = [&](auto in, auto form) {
     using In = decltype(in);
     constexpr NVTEXForm kForm = decltype(form)::value;

@@ -4,7 +4,7 @@
 
 namespace nvte {
 
-NVTEXOutcome quantize_1d(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+NVTEXOutcome quantize_1d(const NVTEXCast &q, cudaStream_t stream) {
   return quantize_tiles<FloatScale, false>(q, stream);
 }
 

@@ -315,7 +315,7 @@ void set_divisor(ElementsArgs &a) {
 }
 
 template <class In, class Out, NVTEXForm kForm>
-NVTEXOutcome launch_elements(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+NVTEXOutcome launch_elements(const NVTEXCast &q, cudaStream_t stream) {
   constexpr int kHalves = kHalvesOf<kForm>;
   ElementsArgs a = {q.input,
                     q.fusion.act_input,
@@ -538,7 +538,7 @@ __global__ void __launch_bounds__(kSumColumns *kSums)
 }  // namespace
 
 // BF16 to itself and to FP8 are tuned, all other pairs share an instance.
-NVTEXOutcome quantize_elements(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+NVTEXOutcome quantize_elements(const NVTEXCast &q, cudaStream_t stream) {
   const bool fp8 = q.output_dtype == kNVTEFloat8E4M3 || q.output_dtype == kNVTEFloat8E5M2;
   const bool bf16 = q.input_dtype == kNVTEBFloat16;
   return dispatch_form(q.fusion.form, [&](auto form) {
@@ -556,7 +556,7 @@ NVTEXOutcome quantize_elements(const NVTEXQuantizeArgs &q, cudaStream_t stream) 
 }
 
 // Whether `sum_columns` can do this: no output, or a derivative in the input's type.
-bool sums_columns(const NVTEXQuantizeArgs &q) {
+bool sums_columns(const NVTEXCast &q) {
   if (q.mode != NVTE_DELAYED_TENSOR_SCALING) return false;
   const size_t length = q.input_dtype == kNVTEFloat32 ? 4 : 8;
   const bool derivative = q.fusion.form == NVTEX_FORM_DERIVATIVE;
@@ -572,7 +572,7 @@ bool sums_columns(const NVTEXQuantizeArgs &q) {
          aligned(q.fusion.act_input, 16) && blocks <= kMaxBlocks / tiles_of(q.rows);
 }
 
-NVTEXOutcome sum_columns(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+NVTEXOutcome sum_columns(const NVTEXCast &q, cudaStream_t stream) {
   return dispatch_bf16_or_widened(q.input_dtype, [&](auto in) {
     using In = decltype(in);
     const size_t per_row = q.cols / kColumnsOf<In>;
@@ -587,7 +587,7 @@ NVTEXOutcome sum_columns(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
   });
 }
 
-NVTEXOutcome sum_dbias(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+NVTEXOutcome sum_dbias(const NVTEXCast &q, cudaStream_t stream) {
   const size_t members = q.group.num_tensors != 0 ? q.group.num_tensors : 1;
   const size_t per_row = ceil_div(q.cols, kSumColumns);
   if (per_row > kMaxBlocks / members) return unimplemented("dbias is too long");

@@ -20,7 +20,7 @@ __device__ __forceinline__ void with_wide(NVTEDType dtype, const F &f) {
 template <class In, NVTEXForm kForm>
 __device__ __forceinline__ void cast_wide(const TileCastArgs<TensorScale> &args, const Matrix &m,
                                           size_t row0, size_t col0, RowQueue<In, kForm> &queue) {
-  const NVTEXQuantizeArgs &q = args.q;
+  const NVTEXCast &q = args.q;
   const ThreadTile my(m, row0, col0, m.cols);
   const auto consume = [&](float (&v)[1][kVec], int p) {
     if (p >= my.rows) return;
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto &queue = *reinterpret_cast<RowQueue<In, kForm> *>(memory);
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  const NVTEXQuantizeArgs &q = args.q;
+  const NVTEXCast &q = args.q;
   if (q.noop != nullptr && *q.noop == 1.0f) return;
   for (uint32_t tile = blockIdx.x; tile < args.end_tile; tile += gridDim.x) {
     if (threadIdx.x < 32) {
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-NVTEXOutcome quantize_group_wide(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+NVTEXOutcome quantize_group_wide(const NVTEXCast &q, cudaStream_t stream) {
   if (q.rows > UINT32_MAX || q.cols > UINT32_MAX) return unimplemented("the group is too large");
   Device device;
   if (const cudaError_t error = current_device(&device)) return outcome(error);

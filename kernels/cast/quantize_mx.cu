@@ -4,7 +4,7 @@
 
 namespace nvte {
 
-NVTEXOutcome quantize_mx(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+NVTEXOutcome quantize_mx(const NVTEXCast &q, cudaStream_t stream) {
   return quantize_tiles<MxScale, false>(q, stream);
 }
 

@@ -4,7 +4,7 @@
 
 namespace nvte {
 
-NVTEXOutcome quantize_mx_square(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+NVTEXOutcome quantize_mx_square(const NVTEXCast &q, cudaStream_t stream) {
   return quantize_tiles<MxScale, true>(q, stream);
 }
 

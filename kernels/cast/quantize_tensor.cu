@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(2))
   __shared__ TileShared<BF16, TensorScale, false, kDbias> shared;
   extern __shared__ __align__(128) uint4 memory[];
   auto &dynamic = *reinterpret_cast<Shared *>(memory);
-  const NVTEXQuantizeArgs &q = args.q;
+  const NVTEXCast &q = args.q;
   const Matrix &m = args.matrix;
   [[maybe_unused]] const bool sum = kDbias && q.fusion.dbias != nullptr;
   const auto place = [&](uint32_t tile) {
@@ -246,14 +246,14 @@ __global__ void __launch_bounds__(kThreads, blocks_here<kThreads>(2))
 }
 
 // Whether tensor_kernel has the function.
-bool is_fast(const NVTEXQuantizeArgs &q) {
+bool is_fast(const NVTEXCast &q) {
   return q.group.num_tensors == 0 && q.fusion.form != NVTEX_FORM_PLAIN &&
          q.fusion.row_scales == nullptr && q.input_dtype == kNVTEBFloat16 &&
          Function(q.fusion).is_linear();
 }
 
 template <NVTEXForm kForm>
-NVTEXOutcome quantize_fast(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+NVTEXOutcome quantize_fast(const NVTEXCast &q, cudaStream_t stream) {
   auto args = tile_args<TensorScale, kForm>(q);
   const NVTEXOutcome set = set_tiles<BF16, TensorScale, kForm>(args);
   if (set.status != NVTEX_BACKEND_OK) return set;
@@ -274,7 +274,7 @@ NVTEXOutcome quantize_fast(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
 
 }  // namespace
 
-NVTEXOutcome quantize_tensor(const NVTEXQuantizeArgs &q, cudaStream_t stream) {
+NVTEXOutcome quantize_tensor(const NVTEXCast &q, cudaStream_t stream) {
   if (is_fast(q)) {
     return dispatch_form(q.fusion.form, [&](auto form) -> NVTEXOutcome {
       constexpr NVTEXForm kForm = decltype(form)::value;

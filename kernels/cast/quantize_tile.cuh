@@ -24,7 +24,7 @@ template <class In, class Scale>
 __device__ __forceinline__ void prefetch_tile(const TileCastArgs<Scale> &args, uint32_t tile) {
   constexpr int kFirst = 32 * kFinders;
   if (threadIdx.x < kFirst) return;
-  const NVTEXQuantizeArgs &q = args.q;
+  const NVTEXCast &q = args.q;
   const int bytes = bytes_of<In>(q.input_dtype), length = 128 / bytes, lines = kTile / length;
   const uint32_t index = args.tiles_per_line.quotient(tile);
   const uint32_t place = tile - index * args.tiles_per_line.value;
@@ -73,7 +73,7 @@ __device__ __forceinline__ void cast_tile(const TileCastArgs<Scale> &args, const
                                           const Queue &queue, const Request &request) {
   constexpr bool kTensor = Shared::kTensor, kHalved = kHalvesOf<kForm> == 2;
   constexpr bool kDbias = kForm == NVTEX_FORM_PLAIN || kForm == NVTEX_FORM_DERIVATIVE;
-  const NVTEXQuantizeArgs &q = args.q;
+  const NVTEXCast &q = args.q;
   const float scale = kTensor && m.scale != nullptr ? *m.scale : 1.0f;
   const int seen = kTensor && q.amax != nullptr && threadIdx.x == 0
                        ? __ldcg(reinterpret_cast<int *>(q.amax))
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(
   // Without this alignment copies to it would straddle lines.
   extern __shared__ __align__(128) uint4 memory[];
   auto &queue = *reinterpret_cast<RowQueue<In, kForm> *>(memory);
-  const NVTEXQuantizeArgs &q = args.q;
+  const NVTEXCast &q = args.q;
   // Data may be fetched before what is in them is there.
   if (kPlain && kTiles != Tiles::kLoop && blockIdx.x < args.ahead) {
     prefetch_tile<In>(args, blockIdx.x);

@@ -18,7 +18,7 @@ __device__ __forceinline__ void append(Vec<T, N> (&rows)[kPack], const Vec<T, N>
 template <NVTEXForm kForm, class Scale, class Visit>
 __device__ __forceinline__ void visit_inputs(const TileCastArgs<Scale> &args, const Matrix &m,
                                              size_t row, size_t col, const Visit &visit) {
-  const NVTEXQuantizeArgs &q = args.q;
+  const NVTEXCast &q = args.q;
   if constexpr (kForm == NVTEX_FORM_GATED_DERIVATIVE) {
     const size_t half = m.cols / 2, c = !args.split && col >= half ? col - half : col;
     visit(q.input, row * half + c, 0);

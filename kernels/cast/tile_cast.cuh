@@ -49,7 +49,7 @@ enum class Tiles { kSingle, kOneEach, kLoop };
 
 template <class Scale>
 struct TileCastArgs {
-  NVTEXQuantizeArgs q;
+  NVTEXCast q;
   Matrix matrix;  // Unless there is a group.
   Scale scale;
   Function function;
@@ -101,7 +101,7 @@ inline __host__ __device__ bool aligned_to(const void *p, size_t offset, size_t 
 }
 
 template <class In, class Scale, NVTEXForm kForm>
-__host__ __device__ void set_data(Matrix &matrix, const NVTEXQuantizeArgs &q, size_t index,
+__host__ __device__ void set_data(Matrix &matrix, const NVTEXCast &q, size_t index,
                                   size_t rows, size_t cols, size_t at) {
   const size_t in = at * bytes_of<In>(q.input_dtype);
   const bool whole = cols / kHalvesOf<kForm> % kVec == 0;
@@ -122,7 +122,7 @@ constexpr NVTEScalingMode kModeOf = std::is_same_v<Scale, TensorScale> ? NVTE_DE
                                                                        : NVTE_BLOCK_SCALING_1D;
 
 template <class Scale, bool kSquare>
-__device__ __forceinline__ ScaleMatrix scales_of(const NVTEXQuantizeArgs &q, const Matrix &m,
+__device__ __forceinline__ ScaleMatrix scales_of(const NVTEXCast &q, const Matrix &m,
                                                  bool colwise) {
   const bool tiled = Scale::kMx && q.swizzled;
   return scale_matrix(kModeOf<Scale, kSquare>, colwise ? m.col_scales : m.row_scales,

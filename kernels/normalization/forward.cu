@@ -11,7 +11,7 @@ namespace {
 using namespace norm;
 
 NVTEXOutcome norm_forward(const NVTEXNormForwardArgs &a, cudaStream_t stream) {
-  const NVTEXQuantizeArgs &cast = a.cast;
+  const NVTEXCast &cast = a.cast;
   const bool mx = cast.mode == NVTE_MXFP8_1D_SCALING, square = cast.mode == NVTE_BLOCK_SCALING_2D;
   const bool per_tensor = cast.mode == NVTE_DELAYED_TENSOR_SCALING;
   if (cast.cols > (1 << 30)) return unimplemented("more than 2^30 columns");

@@ -62,7 +62,7 @@ struct Output {
   // blocks.
   template <class Out, bool kBlocks, int N, class Store>
   __device__ __forceinline__ void put(size_t row, int col, float (&f)[N], const Store &store) {
-    const NVTEXQuantizeArgs &cast = a.norm.cast;
+    const NVTEXCast &cast = a.norm.cast;
     if constexpr (kIsWidened<Out>) {
       switch (cast.output_dtype) {
         case kNVTEFloat32:
@@ -125,7 +125,7 @@ struct Output {
   }
 
   __device__ __forceinline__ void finish() {
-    const NVTEXQuantizeArgs &cast = a.norm.cast;
+    const NVTEXCast &cast = a.norm.cast;
     if (cast.amax != nullptr) {
       __shared__ int most;
       if (threadIdx.x == 0) most = 0;
@@ -150,7 +150,7 @@ struct Output {
 }  // namespace
 
 // The scale matrix of a cast's row-wise or column-wise data.
-inline ScaleMatrix scales_of(const NVTEXQuantizeArgs &cast, bool colwise) {
+inline ScaleMatrix scales_of(const NVTEXCast &cast, bool colwise) {
   const bool tiled = cast.mode == NVTE_MXFP8_1D_SCALING && cast.swizzled;
   return scale_matrix(cast.mode, colwise ? cast.colwise_scale_inv : cast.rowwise_scale_inv,
                       colwise ? cast.colwise_scale_stride : cast.rowwise_scale_stride, colwise,

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const NVTEXNormForwardArgs &a = args.norm;
-  const NVTEXQuantizeArgs &cast = a.cast;
+  const NVTEXCast &cast = a.cast;
   const bool mx = cast.mode == NVTE_MXFP8_1D_SCALING, square = cast.mode == NVTE_BLOCK_SCALING_2D;
   const size_t across = (cast.cols + kTile - 1) / kTile;
   const size_t row0 = blockIdx.x / across * kTile, col0 = blockIdx.x % across * kTile;
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 
 NVTEXOutcome forward_columns(const NVTEXNormForwardArgs &a, const FloatScale &float_scale,
                              const MxScale &mx_scale, cudaStream_t stream) {
-  const NVTEXQuantizeArgs &cast = a.cast;
+  const NVTEXCast &cast = a.cast;
   const TileArgs tile = {a, scales_of(cast, false), scales_of(cast, true), float_scale, mx_scale};
   const size_t tiles = ceil_div(cast.rows, kTile) * ceil_div(cast.cols, kTile);
   if (tiles > kMaxBlocks) return unimplemented("the matrix has too many tiles");

@@ -370,7 +370,7 @@ int vectors_of_rows(size_t cols, bool few, bool two) {
 
 template <class In, class Out, bool kLayer, bool kSkewed>
 NVTEXOutcome forward_rows(ForwardArgs &args, cudaStream_t stream) {
-  const NVTEXQuantizeArgs &cast = args.norm.cast;
+  const NVTEXCast &cast = args.norm.cast;
   const bool few = args.rows < size_t(args.norm.sm_count) * 4;
   // The instance for scales of blocks, each of which a few lanes of a warp share.
   constexpr bool kBlocks = !kSkewed && (kIsFp8<Out> || kIsWidened<Out>);
@@ -411,7 +411,7 @@ NVTEXOutcome forward_rows(ForwardArgs &args, cudaStream_t stream) {
 
 template <class In, class Out, bool kLayer>
 NVTEXOutcome forward_rows(ForwardArgs &args, bool vectorised, cudaStream_t stream) {
-  const NVTEXQuantizeArgs &cast = args.norm.cast;
+  const NVTEXCast &cast = args.norm.cast;
   args.offset = Alignment(cast.input, cast.input_dtype).offset;
   args.together = Alignment(cast.rowwise, cast.output_dtype).offset == args.offset;
   return vectorised ? forward_rows<In, Out, kLayer, false>(args, stream)
@@ -421,7 +421,7 @@ NVTEXOutcome forward_rows(ForwardArgs &args, bool vectorised, cudaStream_t strea
 // Kernels of inputs of In, to their own dtype or to FP8.
 template <class In, bool kLayer>
 NVTEXOutcome forward_rows(ForwardArgs &args, bool vectorised, cudaStream_t stream) {
-  const NVTEXQuantizeArgs &cast = args.norm.cast;
+  const NVTEXCast &cast = args.norm.cast;
   if constexpr (kIsWidened<In>) {
     return forward_rows<In, Widened, kLayer>(args, vectorised, stream);
   } else {

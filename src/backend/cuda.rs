@@ -6,6 +6,7 @@ use super::args::*;
 use super::cublaslt;
 use super::operators::operators;
 use super::parts::{PartSizes, parts};
+use crate::fork;
 use crate::types::{NVTEDType, NVTEScalingMode, cudaEvent_t, cudaStream_t};
 use crate::verbose::{self, Level};
 use std::ffi::{c_int, c_void};
@@ -43,6 +44,12 @@ operators!(launchers);
 /// The launchers, except for matrix products, which have none: they go through cuBLASLt. (A constant is no
 /// code, so that the launcher which `LAUNCHERS` names for them need not exist.)
 static TABLE: OpTable = OpTable { gemm: Some(gemm), ..LAUNCHERS };
+
+/// Operators that run by kernels of this library.
+pub(super) static KERNELS: OpTable = OpTable { gemm: None, ..LAUNCHERS };
+
+/// Operators that run by cuBLASLt.
+pub(super) static PRODUCTS: OpTable = OpTable { gemm: Some(gemm), ..OpTable::EMPTY };
 
 unsafe extern "C" {
     /// Number of devices, or why there is none. Needs no driver.
@@ -105,11 +112,11 @@ impl ProductPart {
 /// The table, or why there is no device to run it.
 pub(super) fn table() -> Result<&'static OpTable, String> {
     static READY: OnceLock<Result<(), String>> = OnceLock::new();
-    let ready = READY.get_or_init(|| {
+    let ready = fork::once(&READY, || {
         let mut count = 0;
         // SAFETY: writes one integer.
         let probe = unsafe { nvte_cuda_probe(&mut count) };
-        if probe.status != BackendStatus::NVTEX_BACKEND_OK {
+        if probe.status() != BackendStatus::NVTEX_BACKEND_OK {
             return Err(probe.reason());
         }
         if count == 0 {
@@ -140,7 +147,7 @@ unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, stream: cudaStream_t) ->
 
 /// An outcome as a result; what fails is to be reported.
 fn done(outcome: Outcome) -> Result<(), Outcome> {
-    match outcome.status {
+    match outcome.status() {
         BackendStatus::NVTEX_BACKEND_OK => Ok(()),
         _ => Err(outcome),
     }
@@ -152,7 +159,7 @@ fn or_else(
     second: impl FnOnce() -> Result<(), Outcome>,
 ) -> Result<(), Outcome> {
     let unimplemented =
-        |outcome: &Outcome| outcome.status == BackendStatus::NVTEX_BACKEND_UNIMPLEMENTED;
+        |outcome: &Outcome| outcome.status() == BackendStatus::NVTEX_BACKEND_UNIMPLEMENTED;
     match first {
         Err(first) if unimplemented(&first) => {
             // The text of `first` lives until the next outcome replaces it.

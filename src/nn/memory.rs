@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::callback;
+use crate::backend::{self, domain::Domain};
 use crate::error::{Error, Result};
 use crate::op::nvtex;
 use crate::tensor::{Buffer, bytes};
@@ -9,7 +10,7 @@ use crate::types::{NVTEDType, cudaStream_t};
 use crate::verbose::{self, Level};
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -118,6 +119,9 @@ pub struct Memory {
     /// Bytes that the pool may keep unused when it asks the device for more; without a number see
     /// [`Pool::allowance`].
     max_unused: Option<usize>,
+    /// The domain of the first block. All blocks come from it, because addresses of one domain mean nothing to
+    /// another.
+    domain: OnceLock<&'static Domain>,
     pool: Mutex<Pool>,
 }
 
@@ -134,7 +138,7 @@ impl Pool {
     /// Gives unused blocks back to the device until `keep` bytes of them are left, those that have waited
     /// longest first. Persistent ones come from modules that are gone, which a graph may still refer to:
     /// they go only if the program asks for it.
-    fn shrink(&mut self, keep: usize, persistent: bool) -> Result<usize> {
+    fn shrink(&mut self, domain: &Domain, keep: usize, persistent: bool) -> Result<usize> {
         if self.unused_bytes <= keep {
             return Ok(0);
         }
@@ -155,7 +159,7 @@ impl Pool {
             }
             // SAFETY: the pool owns the block, and nobody holds it any more. The device waits for the work
             // that still uses it.
-            unsafe { nvtex::free(ptr as *mut c_void) }?;
+            unsafe { domain.free(ptr as *mut c_void) }?;
             self.unused_bytes -= key.1;
             if let Some(blocks) = self.unused.get_mut(&key) {
                 blocks.retain(|block| block.ptr != ptr);
@@ -170,7 +174,7 @@ impl Pool {
 
 impl Memory {
     pub fn new(callbacks: Option<Callbacks>, max_unused: Option<usize>) -> Arc<Self> {
-        Arc::new(Self { callbacks, max_unused, pool: Mutex::default() })
+        Arc::new(Self { callbacks, max_unused, domain: OnceLock::new(), pool: Mutex::default() })
     }
 
     /// A number that identifies this memory. It tells on whose behalf a function of the program is
@@ -210,6 +214,18 @@ impl Memory {
         Ok(block)
     }
 
+    /// The domain of all blocks; an error if the thread's calls are in another one.
+    fn domain(&self) -> Result<&'static Domain> {
+        let current = backend::domain()?;
+        let own = *self.domain.get_or_init(|| current);
+        match std::ptr::eq(own, current) {
+            true => Ok(own),
+            false => Err(Error::unsupported(format!(
+                "a context serves one domain: expected calls in {own}, got one in {current} (the policy of the thread)"
+            ))),
+        }
+    }
+
     /// Sizes are rounded up, so that blocks of nearly the same size stand in for each other.
     fn class(bytes: usize) -> usize {
         let step = if bytes < 1 << 20 { 512 } else { 1 << 20 };
@@ -223,6 +239,7 @@ impl Memory {
         lifetime: Lifetime,
         capturing: bool,
     ) -> Result<usize> {
+        let domain = self.domain()?;
         let mut pool = lock(&self.pool);
         let kept = pool.unused.get_mut(&(stream, bytes)).and_then(Vec::pop);
         let ptr = match kept {
@@ -236,7 +253,7 @@ impl Memory {
                     let keep = self.max_unused.unwrap_or_else(|| pool.allowance());
                     // Memory that the device does not take back stays in the pool, and is no reason to
                     // fail.
-                    let _ = pool.shrink(keep, false);
+                    let _ = pool.shrink(domain, keep, false);
                 }
                 let got = nvtex::malloc(bytes);
                 let explain = |e: Error| {
@@ -270,16 +287,20 @@ impl Memory {
     /// Gives unused memory back to the device until `keep` bytes of it are left, and returns how much that
     /// was. What captured graphs use stays.
     pub fn trim(&self, keep: usize) -> Result<usize> {
-        lock(&self.pool).shrink(keep, true)
+        match self.domain.get() {
+            Some(domain) => lock(&self.pool).shrink(domain, keep, true),
+            None => Ok(0),
+        }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        let Some(domain) = self.domain.get() else { return };
         for block in lock(&self.pool).unused.values().flatten() {
             // SAFETY: the pool owns the block, and nobody holds it any more. An error at the end of
             // the process leaves the memory to the driver.
-            let _ = unsafe { nvtex::free(block.ptr as *mut c_void) };
+            let _ = unsafe { domain.free(block.ptr as *mut c_void) };
         }
     }
 }

@@ -7,6 +7,7 @@ mod attribute;
 pub mod cast;
 pub mod cast_transpose_noop;
 pub mod comm_gemm;
+pub mod dispatch;
 pub mod dropout;
 pub mod ep;
 pub mod fused_attn;

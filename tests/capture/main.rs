@@ -322,7 +322,7 @@ fn norm_forward(c: &mut Chain, name: &'static str, norm: NVTE_Norm_Type, mode: N
     let mu = layer.then(|| c.output("mu", kNVTEFloat32, rows, Within(1e-6)));
     let rsigma = c.output("rsigma", kNVTEFloat32, rows, Within(1e-4));
     c.step(name, move |side| {
-        let cast = QuantizeArgs {
+        let cast = Cast {
             input: side.at(x),
             rowwise: side.at(rowwise),
             colwise: side.at(colwise),

@@ -30,7 +30,7 @@ pub fn quantize(rng: &mut Rng, index: usize) -> Case {
         b,
         &outputs,
         move |side| {
-            let args = QuantizeArgs {
+            let args = Cast {
                 input: side.at(input),
                 rowwise: side.maybe(rowwise),
                 colwise: side.maybe(colwise),
@@ -45,7 +45,7 @@ pub fn quantize(rng: &mut Rng, index: usize) -> Case {
                 output_dtype,
                 ..QUANTIZE
             };
-            entry(side, side.table.quantize, args)
+            entry(side, side.table.quantize, QuantizeArgs { cast: args })
         },
     )
 }
@@ -118,7 +118,7 @@ pub fn quantize_blocks(rng: &mut Rng, index: usize) -> Case {
         b,
         &outputs,
         move |side| {
-            let args = QuantizeArgs {
+            let args = Cast {
                 input: side.at(input),
                 rowwise: side.maybe(data[0]),
                 colwise: side.maybe(data[1]),
@@ -141,7 +141,7 @@ pub fn quantize_blocks(rng: &mut Rng, index: usize) -> Case {
                 fusion: Fusion::NONE,
                 group: Group::NONE,
             };
-            entry(side, side.table.quantize, args)
+            entry(side, side.table.quantize, QuantizeArgs { cast: args })
         },
     )
 }

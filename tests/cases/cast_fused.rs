@@ -43,7 +43,7 @@ impl Fused {
             rows.filter(|_| scaled && rng.chance(50)).map(|rows| b.input(rng, dtype, rows));
         let (dbias, workspace) = match (rows, cols) {
             (Some(rows), Some(cols)) if summed && rng.chance(60) => {
-                let workspace_rows = QuantizeArgs::dbias_workspace_rows(rows, members);
+                let workspace_rows = Cast::dbias_workspace_rows(rows, members);
                 let dbias = b.output(rng, dtype, members.max(1) * cols);
                 (Some(dbias), Some(b.output(rng, kNVTEFloat32, workspace_rows * cols)))
             }
@@ -163,7 +163,7 @@ pub fn quantize_fused(rng: &mut Rng, index: usize) -> Case {
         b,
         &outputs,
         move |side| {
-            let args = QuantizeArgs {
+            let args = Cast {
                 input: side.at(fused.input),
                 rowwise: side.maybe(data[0]),
                 colwise: side.maybe(data[1]),
@@ -186,7 +186,7 @@ pub fn quantize_fused(rng: &mut Rng, index: usize) -> Case {
                 fusion: fused.on(side),
                 group: Group::NONE,
             };
-            entry(side, side.table.quantize, args)
+            entry(side, side.table.quantize, QuantizeArgs { cast: args })
         },
     )
     .scratch(workspace)

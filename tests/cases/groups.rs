@@ -120,7 +120,7 @@ pub fn quantize_groups(rng: &mut Rng, index: usize) -> Case {
         b,
         &outputs,
         move |side| {
-            let args = QuantizeArgs {
+            let args = Cast {
                 input: side.at(fused.input),
                 rowwise: side.maybe(data[0]),
                 colwise: side.maybe(data[1]),
@@ -149,7 +149,7 @@ pub fn quantize_groups(rng: &mut Rng, index: usize) -> Case {
                     ..LARGE_GROUP
                 },
             };
-            entry(side, side.table.quantize, args)
+            entry(side, side.table.quantize, QuantizeArgs { cast: args })
         },
     )
     .scratch(workspace)

@@ -37,7 +37,7 @@ pub fn norm_forward(rng: &mut Rng, index: usize) -> Case {
     let scale_inv = b.float(-7.0);
     let (zero_centered, sm_count) = (rng.chance(30), rng.pick(&[132, 132, 64, 1]));
     let call = move |side: &Side| {
-        let cast = QuantizeArgs {
+        let cast = Cast {
             input: side.at(x),
             rowwise: side.at(z),
             colwise: side.maybe(transposed),
@@ -52,7 +52,7 @@ pub fn norm_forward(rng: &mut Rng, index: usize) -> Case {
         };
         let cast = match is_fp8(z_dtype) {
             true => cast,
-            false => QuantizeArgs { scale: null(), rowwise_scale_inv: null_mut(), ..cast },
+            false => Cast { scale: null(), rowwise_scale_inv: null_mut(), ..cast },
         };
         let args = NormForwardArgs {
             cast,

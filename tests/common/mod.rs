@@ -537,7 +537,7 @@ pub fn reason(outcome: Outcome) -> String {
 }
 
 pub fn ok(outcome: Outcome, what: &str) -> Check {
-    match outcome.status {
+    match outcome.status() {
         BackendStatus::NVTEX_BACKEND_OK => Ok(()),
         status => Err(format!("{what}: {status:?}: {}", reason(outcome))),
     }
@@ -545,10 +545,10 @@ pub fn ok(outcome: Outcome, what: &str) -> Check {
 
 /// Makes calls up to the first that fails.
 pub fn in_turn<'a>(calls: impl IntoIterator<Item = &'a dyn Fn() -> Outcome>) -> Outcome {
-    let mut outcome = Outcome { status: BackendStatus::NVTEX_BACKEND_OK, reason: null() };
+    let mut outcome = Outcome::OK;
     for call in calls {
         outcome = call();
-        if outcome.status != BackendStatus::NVTEX_BACKEND_OK {
+        if outcome.status() != BackendStatus::NVTEX_BACKEND_OK {
             break;
         }
     }
@@ -665,7 +665,7 @@ pub fn run_attention(side: &Side, mut args: AttentionArgs) -> Outcome {
     };
     // SAFETY: the arguments describe the buffers of the case.
     let outcome = unsafe { side.table.attention_plan.expect("table entry")(&args, &mut plan) };
-    if outcome.status != BackendStatus::NVTEX_BACKEND_OK {
+    if outcome.status() != BackendStatus::NVTEX_BACKEND_OK {
         return outcome;
     }
     args.implementation = plan.implementation;
@@ -700,7 +700,7 @@ pub fn cast(from: &[u8], input_dtype: NVTEDType, output_dtype: NVTEDType) -> Vec
             };
             cpu_table().dequantize.unwrap()(&args, null_mut())
         } else {
-            let args = QuantizeArgs {
+            let args = Cast {
                 input,
                 rowwise,
                 rows: 1,
@@ -709,7 +709,7 @@ pub fn cast(from: &[u8], input_dtype: NVTEDType, output_dtype: NVTEDType) -> Vec
                 output_dtype,
                 ..QUANTIZE
             };
-            cpu_table().quantize.unwrap()(&args, null_mut())
+            cpu_table().quantize.unwrap()(&QuantizeArgs { cast: args }, null_mut())
         }
     };
     ok(outcome, "cast").expect("cast on the CPU");
@@ -776,7 +776,7 @@ pub fn product_bounds(
 }
 
 /// A cast per tensor that touches nothing.
-pub const QUANTIZE: QuantizeArgs = QuantizeArgs {
+pub const QUANTIZE: Cast = Cast {
     input: null(),
     rowwise: null_mut(),
     colwise: null_mut(),

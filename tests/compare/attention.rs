@@ -338,7 +338,7 @@ fn plan(case: &Case, buffers: &Buffers, backward: bool) -> Result<Result<usize, 
     let entry = side.table.attention_plan.expect("table entry");
     // SAFETY: the arguments describe the buffers of the case.
     let outcome = unsafe { entry(&case.args(&side, backward), &mut plan) };
-    if outcome.status == BackendStatus::NVTEX_BACKEND_UNIMPLEMENTED {
+    if outcome.status() == BackendStatus::NVTEX_BACKEND_UNIMPLEMENTED {
         return Ok(Err(reason(outcome)));
     }
     ok(outcome, "plan")?;

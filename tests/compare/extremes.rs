@@ -23,7 +23,7 @@ fn every_float_to_fp8() {
         upload(table, device_input, bytes, null_mut())?;
         for output_dtype in FP8 {
             let quantize = |table: &OpTable, input, output: *mut c_void| {
-                let args = QuantizeArgs {
+                let args = Cast {
                     input,
                     rowwise: output,
                     colwise: output.cast::<u8>().wrapping_add(AREA).cast(),
@@ -34,7 +34,10 @@ fn every_float_to_fp8() {
                     ..QUANTIZE
                 };
                 // SAFETY: the buffers have the sizes that the arguments say.
-                ok(unsafe { table.quantize.unwrap()(&args, null_mut()) }, "quantize")
+                ok(
+                    unsafe { table.quantize.unwrap()(&QuantizeArgs { cast: args }, null_mut()) },
+                    "quantize",
+                )
             };
             let [cpu, cuda] = &mut results;
             quantize(cpu_table(), input.as_ptr().cast(), cpu.as_mut_ptr().cast())?;
@@ -66,7 +69,7 @@ fn every_half_to_all() {
         ];
         let what = format!("{input_dtype:?} to {output_dtype:?}");
         compare(&Case::bits(what, b, &outputs, move |side| {
-            let args = QuantizeArgs {
+            let args = Cast {
                 input: side.at(input),
                 rowwise: side.at(rowwise),
                 colwise: side.at(colwise),
@@ -77,7 +80,7 @@ fn every_half_to_all() {
                 output_dtype,
                 ..QUANTIZE
             };
-            entry(side, side.table.quantize, args)
+            entry(side, side.table.quantize, QuantizeArgs { cast: args })
         }))
     });
 }
@@ -137,7 +140,7 @@ fn quantize_past_2_31() {
         let expected = cast(&block, kNVTEBFloat16, kNVTEFloat8E4M3);
         let input = periodic(table, &block, 2, numel)?;
         let output = malloc(table, numel)?;
-        let args = QuantizeArgs {
+        let args = Cast {
             input,
             rowwise: output,
             rows: 1,
@@ -147,7 +150,10 @@ fn quantize_past_2_31() {
             ..QUANTIZE
         };
         // SAFETY: the buffers have that many elements.
-        ok(unsafe { table.quantize.unwrap()(&args, null_mut()) }, "quantize")?;
+        ok(
+            unsafe { table.quantize.unwrap()(&QuantizeArgs { cast: args }, null_mut()) },
+            "quantize",
+        )?;
         let mut result = vec![0; numel];
         download(table, &mut result, output, null_mut())?;
         free(table, input);
@@ -184,8 +190,8 @@ fn dbias_past_2_31() {
         let input = periodic(table, &block, 2, numel)?;
         let output = malloc(table, numel)?;
         let dbias = malloc(table, cols * 2)?;
-        let workspace = malloc(table, QuantizeArgs::dbias_workspace_rows(rows, 0) * cols * 4)?;
-        let args = QuantizeArgs {
+        let workspace = malloc(table, Cast::dbias_workspace_rows(rows, 0) * cols * 4)?;
+        let args = Cast {
             input,
             rowwise: output,
             rows,
@@ -196,7 +202,10 @@ fn dbias_past_2_31() {
             ..QUANTIZE
         };
         // SAFETY: the buffers have that many elements.
-        ok(unsafe { table.quantize.unwrap()(&args, null_mut()) }, "quantize")?;
+        ok(
+            unsafe { table.quantize.unwrap()(&QuantizeArgs { cast: args }, null_mut()) },
+            "quantize",
+        )?;
         let (mut result, mut sums) = (vec![0; numel], vec![0; cols * 2]);
         download(table, &mut result, output, null_mut())?;
         download(table, &mut sums, dbias, null_mut())?;

@@ -32,7 +32,7 @@ struct Answer {
 
 impl Answer {
     fn unimplemented(&self) -> bool {
-        self.outcome.status == BackendStatus::NVTEX_BACKEND_UNIMPLEMENTED
+        self.outcome.status() == BackendStatus::NVTEX_BACKEND_UNIMPLEMENTED
     }
 }
 

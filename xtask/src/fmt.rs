@@ -49,7 +49,7 @@ pub fn clang(tree: &Tree, check: bool) -> Result<Output> {
 /// C, C++ and CUDA sources, less what cbindgen writes and another test keeps fresh.
 fn sources(tree: &Tree) -> Result<Vec<PathBuf>> {
     let mut sources = Vec::new();
-    for dir in ["include", "kernels", "capi-tests", "drop-in", "examples", "src"] {
+    for dir in ["include", "kernels", "capi-tests", "drop-in", "examples", "programs", "src"] {
         let extensions = ["c", "h", "cpp", "hpp", "cu", "cuh"];
         sources.extend(tree::files(&tree.root.join(dir), &extensions)?);
     }

@@ -2,7 +2,8 @@
 
 use crate::build;
 use crate::drop_in;
-use crate::tree::{Tree, copy, copy_dir, empty_dir, link};
+use crate::process;
+use crate::tree::{self, Tree, copy, copy_dir, empty_dir, link};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -73,9 +74,26 @@ pub fn install(tree: &Tree, prefix: &Path, drop_in: bool) -> Result<()> {
         let text = text.replace("@VERSION@", &version).replace("@SONAME@", SONAME);
         fs::write(lib.join(to), text).with_context(|| to.to_owned())?;
     }
+    programs(tree, prefix)?;
     let doc = prefix.join("share/doc/nvte");
     fs::create_dir_all(&doc).with_context(|| doc.display().to_string())?;
     copy(&tree.root.join("LICENSE"), &doc.join("LICENSE"))
+}
+
+/// Compiles the programs that belong to the library into `bin`; each is one C file.
+fn programs(tree: &Tree, prefix: &Path) -> Result<()> {
+    let bin = prefix.join("bin");
+    fs::create_dir_all(&bin).with_context(|| bin.display().to_string())?;
+    for source in tree::files(&tree.root.join("programs"), &["c"])? {
+        let name = source.file_stem().unwrap_or_default();
+        let mut compile = tree.command(env::var("CC").unwrap_or_else(|_| "cc".into()));
+        compile.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"]);
+        compile.arg(bin.join(name)).arg(&source).arg("-I").arg(prefix.join("include"));
+        compile.arg("-L").arg(prefix.join("lib"));
+        compile.args(["-Wl,-rpath,$ORIGIN/../lib", "-lnvte", "-lpthread", "-lm"]);
+        process::run(&format!("compile {}", name.display()), &mut compile)?;
+    }
+    Ok(())
 }
 
 pub fn strip(tree: &Tree, from: &Path, to: &Path) -> Result<()> {

@@ -10,6 +10,7 @@ mod fmt;
 mod fuzz;
 mod headers;
 mod install;
+mod plugins;
 mod process;
 mod report;
 mod setup;

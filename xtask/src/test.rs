@@ -6,6 +6,7 @@ use crate::fmt;
 use crate::fuzz;
 use crate::headers;
 use crate::install;
+use crate::plugins;
 use crate::process;
 use crate::report::{Outcome, Report};
 use crate::setup;
@@ -41,6 +42,8 @@ enum Step {
     Capi,
     /// Programs that find a moved installation through CMake and pkg-config
     Consumers,
+    /// The plugins of examples/, judged by `nvtex-conform`
+    Plugins,
     /// The library that stands in for another one: its layouts and names
     DropIn,
     /// The Python wheel, beside a package that loads its library as Transformer Engine's does
@@ -52,10 +55,11 @@ enum Step {
 }
 
 /// Programs of capi-tests/ that pass wrong arguments, and a part of the names of those cases.
-const WRONG_ARGUMENTS: [(&str, &str); 17] = [
+const WRONG_ARGUMENTS: [(&str, &str); 18] = [
     ("bad_input", ""),
     ("bad_handles", ""),
     ("bad_memory", ""),
+    ("plugin_register", ""),
     ("transformer_engine", ""),
     ("nvtex", ""),
     ("utils", ""),
@@ -95,6 +99,9 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
                     .and_then(|p| c_tests(tree, &p, args.full, &mut report)),
                 Step::Consumers => {
                     installed(tree, &mut prefix).and_then(|p| consumers(tree, &p, &mut report))
+                }
+                Step::Plugins => {
+                    installed(tree, &mut prefix).and_then(|p| plugins::test(tree, &p, &mut report))
                 }
                 Step::DropIn => {
                     installed(tree, &mut prefix).and_then(|p| drop_in::test(tree, &p, &mut report))

@@ -28,8 +28,10 @@
  * code `e = e8m0(max|x| / fp8_max)`, rounded up, and `y = cast(x * 2^(127 - e))`. Codes: row-wise
  * `[row][cols / 32]`, column-wise `[rows / 32][col]`, or with `swizzled` in tiles of 128 x 4; padding up
  * to multiples of 128 and 4 is set to 0.
+ *
+ * Other structs have it inside of them: it never grows.
  */
-typedef struct NVTEXQuantizeArgs {
+typedef struct NVTEXCast {
   /**
    * `[rows, cols]` (see [`Form`]), F32, F16 or BF16.
    */
@@ -96,10 +98,17 @@ typedef struct NVTEXQuantizeArgs {
    * The members of the output, and those of the input.
    */
   NVTEXGroup group;
+} NVTEXCast;
+
+/**
+ * A cast by itself, see [`Cast`].
+ */
+typedef struct NVTEXQuantizeArgs {
+  struct NVTEXCast cast;
 } NVTEXQuantizeArgs;
 
 /**
- * `y = cast(float(x) * scale_inv)` of `[rows, cols]`, with scales as [`QuantizeArgs`] describes
+ * `y = cast(float(x) * scale_inv)` of `[rows, cols]`, with scales as [`Cast`] describes
  * them. With `colwise` the input are column-wise data: `[cols, rows]` (MXFP8: `[rows, cols]`).
  */
 typedef struct NVTEXDequantizeArgs {
@@ -139,7 +148,7 @@ typedef struct NVTEXDequantizeArgs {
  * Row-wise MXFP8 data to column-wise ones, for groups of whole rows.
  *
  * `v = float(input) * 2^(code - 127)`, rounded to BF16 with `through_bf16`; `dequantized = bf16(v)`;
- * `colwise` and its codes as [`QuantizeArgs`] has them for an input v. Codes of both directions are in
+ * `colwise` and its codes as [`Cast`] has them for an input v. Codes of both directions are in
  * tiles of 128 x 4: of the row-wise ones, which are copied, as of one matrix; of the column-wise ones,
  * group by group. Rows from `offsets[num_groups]` on are not touched.
  */

@@ -43,7 +43,7 @@ typedef enum NVTEXGemmEpilogue {
 } NVTEXGemmEpilogue;
 
 /**
- * Scales of one operand of a matrix product, as [`QuantizeArgs`] describes them: row-wise ones if the
+ * Scales of one operand of a matrix product, as [`Cast`] describes them: row-wise ones if the
  * operand is stored `[outer, k]`, column-wise ones of MXFP8 data that are stored `[k, outer]`.
  */
 typedef struct NVTEXGemmScales {

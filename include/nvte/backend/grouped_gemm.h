@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "nvte/types.h"
+#include "nvte/backend/gemm.h"
 
 /**
  * One matrix of a [`GroupedMatrix`] whose members have buffers of their own.

@@ -33,7 +33,7 @@ typedef struct NVTEXGamma {
  *
  * LayerNorm: `mu = mean(x)`, `rsigma = 1 / sqrt(mean((x - mu)^2) + epsilon)`,
  * `v = g (rsigma (x - mu)) + beta`. RMSNorm: `rsigma = 1 / sqrt(mean(x^2) + epsilon)`,
- * `v = g (rsigma x)`. v is cast as [`QuantizeArgs`] says of an input in F32, except that the amax of
+ * `v = g (rsigma x)`. v is cast as [`Cast`] says of an input in F32, except that the amax of
  * an output in F32, F16 or BF16 is that of the rounded values.
  */
 typedef struct NVTEXNormForwardArgs {
@@ -41,7 +41,7 @@ typedef struct NVTEXNormForwardArgs {
    * From x, `[rows, cols]`, to the result; without a fusion, a group or a noop flag. There may be
    * no rows, but at least one column. In mode 0 there are row-wise data.
    */
-  NVTEXQuantizeArgs cast;
+  NVTEXCast cast;
   /**
    * As x, or null: what is added to x before it is normalized, and where the sum, rounded to the
    * dtype of x, goes (it may be x or `residual`).

@@ -1,6 +1,7 @@
 //! Activations whose rows have scales. Those of casts are in `function.rs`.
 
-use super::function::Function;
+use super::function::{Function, activation_variant};
+use super::operator::{operator, when};
 use crate::types::NVTEDType;
 use std::ffi::c_void;
 
@@ -43,4 +44,17 @@ pub struct ScaledActivationArgs {
     pub output_dtype: NVTEDType,
     pub scales_dtype: NVTEDType,
     pub grad_scales_dtype: NVTEDType,
+}
+
+operator! {
+    scaled_activation(ScaledActivationArgs) version 1 minor 0; |a|
+    variants activation_variant(a.gated, !a.grad.is_null(), a.function) => [
+        gelu, silu, qgelu, relu, srelu,
+        dgelu, dsilu, dqgelu, drelu, dsrelu,
+        geglu, swiglu, qgeglu, reglu, sreglu, glu, clamped_swiglu, situglu,
+        dgeglu, dswiglu, dqgeglu, dreglu, dsreglu, dglu, dclamped_swiglu, dsituglu,
+    ];
+    dtypes a.input_dtype, when(a.grad, a.grad_dtype), a.output_dtype, a.scales_dtype,
+        when(a.grad_scales, a.grad_scales_dtype);
+    features { INTERLEAVED = a.gated && a.interleave != a.cols, GRAD_SCALES = a.grad_scales }
 }

@@ -1,5 +1,6 @@
 //! Attention itself.
 
+use super::operator::{Bits, operator, when};
 use crate::types::NVTEDType;
 use std::ffi::{c_char, c_void};
 
@@ -24,6 +25,12 @@ pub struct AttentionTensor {
     pub scale: *const f32,
     pub scale_inv: *const f32,
     pub amax: *mut f32,
+}
+
+impl Bits for AttentionTensor {
+    fn bits(&self) -> u64 {
+        when(self.data, self.dtype).bits()
+    }
 }
 
 /// The queries' side of attention, or that of the keys and values.
@@ -143,6 +150,29 @@ pub struct AttentionArgs {
     pub workspace: *mut c_void,
     /// At least what [`AttentionPlan`] says.
     pub workspace_bytes: usize,
+}
+
+operator! {
+    attention(AttentionArgs) version 1 minor 0; |a|
+    variants u32::from(a.backward) => [forward, backward];
+    dtypes a.q, a.k, a.v, a.o, a.d_o, a.dq, a.dk, a.dv, a.bias, a.dbias;
+    features {
+        LENGTHS = !a.q_side.cu_seqlens.is_null() || !a.kv_side.cu_seqlens.is_null(),
+        RAGGED_Q = a.q_side.starts,
+        RAGGED_KV = a.kv_side.starts,
+        PAGED = a.page_table_k,
+        GROUPED_HEADS = a.q_side.heads != a.kv_side.heads,
+        BIAS = a.bias.data,
+        DBIAS = a.dbias.data,
+        ALIBI = a.alibi,
+        SINK = a.sink,
+        DROPOUT = a.dropout != 0.0,
+        MAX = a.max,
+        WINDOW_LEFT = a.window_left >= 0,
+        WINDOW_RIGHT = a.window_right >= 0,
+        BOTTOM_RIGHT = a.bottom_right,
+    }
+    workspace a.workspace_bytes;
 }
 
 /// What a backend would do with an [`AttentionArgs`], whose pointers may be null where only their

@@ -1,7 +1,8 @@
 //! Casts of a matrix or a group, by scaling mode.
 
-use super::function::Fusion;
+use super::function::{Fusion, fusion_variant};
 use super::group::Group;
+use super::operator::{Present, operator, size};
 use crate::types::{NVTEDType, NVTEScalingMode};
 use std::ffi::c_void;
 
@@ -22,9 +23,11 @@ use std::ffi::c_void;
 /// code `e = e8m0(max|x| / fp8_max)`, rounded up, and `y = cast(x * 2^(127 - e))`. Codes: row-wise
 /// `[row][cols / 32]`, column-wise `[rows / 32][col]`, or with `swizzled` in tiles of 128 x 4; padding up
 /// to multiples of 128 and 4 is set to 0.
+///
+/// Other structs have it inside of them: it never grows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct QuantizeArgs {
+pub struct Cast {
     /// `[rows, cols]` (see [`Form`]), F32, F16 or BF16.
     pub input: *const c_void,
     /// `[rows, cols]`, or null.
@@ -63,14 +66,61 @@ pub struct QuantizeArgs {
     pub group: Group,
 }
 
-impl QuantizeArgs {
+/// A cast by itself, see [`Cast`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct QuantizeArgs {
+    pub cast: Cast,
+}
+
+operator! {
+    quantize(QuantizeArgs) version 1 minor 0; |a|
+    variants fusion_variant(&a.cast.fusion) => [
+        cast, dbias,
+        gelu, silu, qgelu, relu, srelu,
+        dgelu, dsilu, dqgelu, drelu, dsrelu,
+        geglu, swiglu, qgeglu, reglu, sreglu, glu, clamped_swiglu, situglu,
+        dgeglu, dswiglu, dqgeglu, dreglu, dsreglu, dglu, dclamped_swiglu, dsituglu,
+        dbias_dgelu, dbias_dsilu, dbias_dqgelu, dbias_drelu, dbias_dsrelu,
+    ];
+    dtypes a.cast.input_dtype, a.cast.output_dtype;
+    modes a.cast.mode;
+    features {
+        NOOP = a.cast.noop,
+        GROUP = a.cast.group,
+        COLWISE = a.cast.colwise,
+        COLWISE_ONLY = a.cast.rowwise.is_null(),
+        AMAX = a.cast.amax,
+        DBIAS = a.cast.fusion.dbias,
+        ROW_SCALES = a.cast.fusion.row_scales,
+        POW2 = a.cast.pow2,
+        SQUARE_BLOCKS = a.cast.square_blocks,
+        SWIZZLED = a.cast.swizzled,
+    }
+    bytes a.cast.bytes();
+}
+
+impl Cast {
+    /// Bytes of the data that a cast reads and writes.
+    pub(super) fn bytes(&self) -> usize {
+        use super::function::Form::*;
+        let elements = self.rows * self.cols;
+        let read = match self.fusion.form {
+            NVTEX_FORM_PLAIN | NVTEX_FORM_ACTIVATION => elements,
+            NVTEX_FORM_DERIVATIVE | NVTEX_FORM_GATED => 2 * elements,
+            NVTEX_FORM_GATED_DERIVATIVE => elements / 2 + elements,
+        };
+        let outputs = [self.rowwise, self.colwise].iter().filter(|output| output.present()).count();
+        size(read, self.input_dtype) + outputs * size(elements, self.output_dtype)
+    }
+
     /// Rows of the workspace for dbias: one for each 128 rows of each member.
     pub const fn dbias_workspace_rows(rows: usize, num_tensors: usize) -> usize {
         rows.div_ceil(128) + num_tensors
     }
 }
 
-/// `y = cast(float(x) * scale_inv)` of `[rows, cols]`, with scales as [`QuantizeArgs`] describes
+/// `y = cast(float(x) * scale_inv)` of `[rows, cols]`, with scales as [`Cast`] describes
 /// them. With `colwise` the input are column-wise data: `[cols, rows]` (MXFP8: `[rows, cols]`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -95,10 +145,18 @@ pub struct DequantizeArgs {
     pub group: Group,
 }
 
+operator! {
+    dequantize(DequantizeArgs) version 1 minor 0; |a|
+    dtypes a.input_dtype, a.output_dtype;
+    modes a.mode;
+    features { GROUP = a.group, COLWISE = a.colwise, SWIZZLED = a.swizzled }
+    bytes size(a.rows * a.cols, a.input_dtype) + size(a.rows * a.cols, a.output_dtype);
+}
+
 /// Row-wise MXFP8 data to column-wise ones, for groups of whole rows.
 ///
 /// `v = float(input) * 2^(code - 127)`, rounded to BF16 with `through_bf16`; `dequantized = bf16(v)`;
-/// `colwise` and its codes as [`QuantizeArgs`] has them for an input v. Codes of both directions are in
+/// `colwise` and its codes as [`Cast`] has them for an input v. Codes of both directions are in
 /// tiles of 128 x 4: of the row-wise ones, which are copied, as of one matrix; of the column-wise ones,
 /// group by group. Rows from `offsets[num_groups]` on are not touched.
 #[repr(C)]
@@ -125,4 +183,11 @@ pub struct RequantizeArgs {
     /// E4M3 or E5M2.
     pub input_dtype: NVTEDType,
     pub through_bf16: bool,
+}
+
+operator! {
+    requantize(RequantizeArgs) version 1 minor 0; |a|
+    dtypes a.input_dtype;
+    features { DEQUANTIZED = a.dequantized, THROUGH_BF16 = a.through_bf16 }
+    bytes a.rows * a.cols * if a.dequantized.is_null() { 2 } else { 4 };
 }

@@ -1,5 +1,6 @@
 //! Dropout.
 
+use super::operator::{operator, size, when};
 use crate::types::NVTEDType;
 use std::ffi::c_void;
 
@@ -37,4 +38,13 @@ pub struct DropoutArgs {
     /// `[cols]` of the input's dtype, for each row of the input, or null; null without a residual.
     pub bias: *const c_void,
     pub cols: usize,
+}
+
+operator! {
+    dropout(DropoutArgs) version 1 minor 0; |a|
+    variants u32::from(a.rng_state.is_null()) => [forward, backward];
+    dtypes a.input_dtype, a.output_dtype;
+    features { RESIDUAL = a.residual, BIAS = a.bias, SCALE_INV = a.scale_inv }
+    bytes size(a.numel, a.input_dtype) + size(a.numel, a.output_dtype) + a.numel.div_ceil(8)
+        + when(a.residual, size(a.numel, a.input_dtype)).unwrap_or(0);
 }

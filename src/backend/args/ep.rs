@@ -1,5 +1,6 @@
 //! The rows that tokens get among those of their experts.
 
+use super::operator::{operator, when};
 use crate::types::NVTEDType;
 use std::ffi::c_void;
 
@@ -36,4 +37,10 @@ pub struct ExpertRowsArgs {
     pub capacity: usize,
     pub chosen_dtype: NVTEDType,
     pub counts_dtype: NVTEDType,
+}
+
+operator! {
+    expert_rows(ExpertRowsArgs) version 1 minor 0; |a|
+    dtypes a.chosen_dtype, when(a.counts, a.counts_dtype), when(a.total, a.counts_dtype);
+    features { COUNTS = a.counts, TOTAL = a.total }
 }

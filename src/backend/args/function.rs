@@ -84,3 +84,35 @@ impl Fusion {
         row_scales: std::ptr::null(),
     };
 }
+
+/// Functions that have a form which is not gated: from GELU to the square of ReLU.
+const PLAIN_FUNCTIONS: u32 = 5;
+/// Those that have a gated form: the same and the sigmoid, the clamped SiLU and SiTU.
+const GATED_FUNCTIONS: u32 = 8;
+/// Activations and derivatives.
+const ACTIVATIONS: u32 = 2 * (PLAIN_FUNCTIONS + GATED_FUNCTIONS);
+
+/// Index of an activation or a derivative in the list of all: of the plain form, its derivatives, of the gated form,
+/// its derivatives.
+pub(super) fn activation_variant(gated: bool, derivative: bool, function: Function) -> u32 {
+    let functions = if gated { GATED_FUNCTIONS } else { PLAIN_FUNCTIONS };
+    let place = function as u32 - 1;
+    debug_assert!(place < functions, "{function:?} has no such form");
+    2 * PLAIN_FUNCTIONS * u32::from(gated) + functions * u32::from(derivative) + place
+}
+
+/// Index of a cast among its variants: a plain one, that with sums, activations and derivatives, derivatives with
+/// sums.
+pub(super) fn fusion_variant(fusion: &Fusion) -> u32 {
+    use Form::*;
+    let (form, function, sums) = (fusion.form, fusion.function, !fusion.dbias.is_null());
+    match form {
+        NVTEX_FORM_PLAIN => u32::from(sums),
+        NVTEX_FORM_DERIVATIVE if sums => 2 + ACTIVATIONS + function as u32 - 1,
+        _ => {
+            let gated = matches!(form, NVTEX_FORM_GATED | NVTEX_FORM_GATED_DERIVATIVE);
+            let derivative = matches!(form, NVTEX_FORM_DERIVATIVE | NVTEX_FORM_GATED_DERIVATIVE);
+            2 + activation_variant(gated, derivative, function)
+        }
+    }
+}

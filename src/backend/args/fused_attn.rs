@@ -1,5 +1,6 @@
 //! What surrounds attention: rows moved, corrections of parts, seeds.
 
+use super::operator::operator;
 use crate::types::NVTEDType;
 use std::ffi::c_void;
 
@@ -57,6 +58,12 @@ pub struct MoveRowsArgs {
     pub map: RowMap,
 }
 
+operator! {
+    move_rows(MoveRowsArgs) version 1 minor 0; |a|
+    variants a.map as u32 => [half, to_ranks, from_ranks, valid, unpack, pack, to_cache];
+    features { PAGED = a.page_table }
+}
+
 /// Moves the sequences of a cache `[slots, page, ...]` to the front: for i from 0 to n, ascending, the first
 /// `cached - new` tokens of slot `from[i]` become those of slot i. n is the position after the last
 /// descent of `from`, or `sequences`. Nothing moves where `from[0]` is 0 and `from[i]` is i, nor from a slot
@@ -73,6 +80,10 @@ pub struct ReindexCacheArgs {
     pub slots: usize,
     pub page: usize,
     pub row_bytes: usize,
+}
+
+operator! {
+    reindex_cache(ReindexCacheArgs) version 1 minor 0; |a|
 }
 
 /// What a correction does to a half of each sequence.
@@ -107,6 +118,12 @@ pub struct GradCorrectionArgs {
     pub full: bool,
 }
 
+operator! {
+    grad_correction(GradCorrectionArgs) version 1 minor 0; |a|
+    dtypes a.dtype;
+    features { FULL = a.full }
+}
+
 /// Logarithms of sums of exponentials `[heads, len]` (packed) or `[sequences, heads, len]`: those of the
 /// second half of each sequence, with `c = cu / 2` and t from 0 to `c[sequences]`.
 ///
@@ -125,6 +142,12 @@ pub struct HalfLseArgs {
     pub step_len: usize,
     pub packed: bool,
     pub correct: bool,
+}
+
+operator! {
+    half_lse(HalfLseArgs) version 1 minor 0; |a|
+    variants u32::from(a.correct) => [read, correct];
+    features { PACKED = a.packed }
 }
 
 /// `out = out exp(old_lse - lse) + step exp(step_lse - lse)` for tokens `[tokens, heads, width]`, where
@@ -154,6 +177,12 @@ pub struct OutCorrectionArgs {
     pub packed: bool,
 }
 
+operator! {
+    out_correction(OutCorrectionArgs) version 1 minor 0; |a|
+    dtypes a.dtype;
+    features { SECOND_HALF = a.second_half, PACKED = a.packed }
+}
+
 /// Tokens of a rank: each sequence (`e = cu / world`, `L = e[s + 1] - e[s]` tokens for each rank) is cut
 /// into `2 world` chunks, of which rank k has chunk k and the k-th from the end.
 /// Token i of the rank, `r = i - e[s]`, is token
@@ -170,6 +199,10 @@ pub struct PartitionArgs {
     pub rank: usize,
 }
 
+operator! {
+    partition(PartitionArgs) version 1 minor 0; |a|
+}
+
 /// `state = {seed, offset}`, of which each is a value, or a value added to one on the device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -179,6 +212,11 @@ pub struct SeedArgs {
     pub offset_at: *const i64,
     pub seed: i64,
     pub offset: i64,
+}
+
+operator! {
+    seed(SeedArgs) version 1 minor 0; |a|
+    features { SEED_AT = a.seed_at, OFFSET_AT = a.offset_at }
 }
 
 /// One matrix of rows of a [`CopyRowsArgs`], with up to three dimensions of rows; steps in bytes.
@@ -202,4 +240,8 @@ pub struct CopyRowsArgs {
     /// Array on the host, without empty entries.
     pub entries: *const CopyRowsEntry,
     pub num_entries: usize,
+}
+
+operator! {
+    copy_rows(CopyRowsArgs) version 1 minor 0; |a|
 }

@@ -1,5 +1,6 @@
 //! Rotary embedding.
 
+use super::operator::operator;
 use crate::types::NVTEDType;
 use std::ffi::c_void;
 
@@ -67,4 +68,17 @@ pub struct RopeArgs {
     pub backward: bool,
     /// F32, F16 or BF16, of inputs and outputs.
     pub dtype: NVTEDType,
+}
+
+operator! {
+    rope(RopeArgs) version 1 minor 0; |a|
+    variants 2 * u32::from(a.parts[1].heads != 0) + u32::from(a.backward) =>
+        [forward, backward, qkv_forward, qkv_backward];
+    dtypes a.dtype;
+    features {
+        PACKED = a.cu_seqlens,
+        START_POSITIONS = a.start_positions,
+        CONTEXT_PARALLEL = a.cp_size > 1,
+        INTERLEAVED = a.interleaved,
+    }
 }

@@ -1,5 +1,6 @@
 //! Arguments of the MoE router.
 
+use super::operator::{Present, operator, when};
 use crate::types::NVTEDType;
 use std::ffi::c_void;
 
@@ -80,6 +81,23 @@ pub struct RouterForwardArgs {
     pub bias_dtype: NVTEDType,
 }
 
+operator! {
+    router_forward(RouterForwardArgs) version 1 minor 0; |a|
+    variants 3 * u32::from(a.all) + a.score as u32 => [
+        topk_sigmoid, topk_softmax, topk_sqrtsoftplus,
+        scores_sigmoid, scores_softmax, scores_sqrtsoftplus,
+    ];
+    dtypes a.dtype, a.probs_dtype, when(a.expert_bias, a.bias_dtype);
+    features {
+        BIAS = a.expert_bias,
+        GROUPS = a.groups != 0,
+        CUTOFF = a.cutoff,
+        BITMAP = a.routing.bits,
+        INDICES = a.routing.indices,
+        PRE_SOFTMAX = a.pre_softmax,
+    }
+}
+
 /// Gradients of the logits from those of the probabilities, in float32, with the intermediate output of
 /// the forward. `g = scaling_factor * grad` of routed experts, 0 of others; sums over the routed.
 ///
@@ -112,6 +130,20 @@ pub struct RouterBackwardArgs {
     pub grad_dtype: NVTEDType,
 }
 
+operator! {
+    router_backward(RouterBackwardArgs) version 1 minor 0; |a|
+    variants 3 * u32::from(a.all) + a.score as u32 => [
+        topk_sigmoid, topk_softmax, topk_sqrtsoftplus,
+        scores_sigmoid, scores_softmax, scores_sqrtsoftplus,
+    ];
+    dtypes a.dtype, a.grad_dtype;
+    features {
+        BITMAP = !a.all && a.routing.bits.present(),
+        INDICES = !a.all && a.routing.indices.present(),
+        PRE_SOFTMAX = a.pre_softmax,
+    }
+}
+
 /// Counts distances to the cutoff: for every token t and expert e,
 /// `b = floor(((cutoff[t] - scores[t, e]) - lower) * (bins / (upper - lower)))`, 0 for NaN, moved to
 /// `[0, bins - 1]`, and `histogram[e, b] += 1`. The histogram is not cleared.
@@ -129,6 +161,10 @@ pub struct RouterHistogramArgs {
     pub tokens: usize,
     pub experts: usize,
     pub bins: usize,
+}
+
+operator! {
+    router_histogram(RouterHistogramArgs) version 1 minor 0; |a|
 }
 
 /// `loss = c * sum_j (sum_i probs[i, j]) * counts[j]` in float32, in a fixed order, with
@@ -158,6 +194,12 @@ pub struct AuxLossArgs {
     pub counts_dtype: NVTEDType,
 }
 
+operator! {
+    aux_loss(AuxLossArgs) version 1 minor 0; |a|
+    dtypes a.dtype, a.counts_dtype;
+    features { DEVICE_TOTAL = a.device_total }
+}
+
 /// `grad_probs[i, j] = cast((c * counts[j]) * grad_loss)` for all of the `rows` rows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -173,4 +215,9 @@ pub struct AuxLossBackwardArgs {
     pub dtype: NVTEDType,
     /// Int16, Int32, Int64, BF16 or F32.
     pub counts_dtype: NVTEDType,
+}
+
+operator! {
+    aux_loss_backward(AuxLossBackwardArgs) version 1 minor 0; |a|
+    dtypes a.dtype, a.counts_dtype;
 }

@@ -1,5 +1,6 @@
 //! Matrix products.
 
+use super::operator::{Present, operator, size, when};
 use crate::types::{NVTEDType, NVTEScalingMode};
 use std::ffi::{c_int, c_void};
 
@@ -23,7 +24,21 @@ pub enum GemmEpilogue {
     NVTEX_EPILOGUE_DGELU_BGRAD = 6,
 }
 
-/// Scales of one operand of a matrix product, as [`QuantizeArgs`] describes them: row-wise ones if the
+impl GemmEpilogue {
+    /// A bias, or its gradient.
+    fn has_bias(self) -> bool {
+        use GemmEpilogue::*;
+        !matches!(self, NVTEX_EPILOGUE_NONE | NVTEX_EPILOGUE_GELU | NVTEX_EPILOGUE_DGELU)
+    }
+
+    /// What GELU is applied to, or its gradient.
+    fn has_aux(self) -> bool {
+        use GemmEpilogue::*;
+        !matches!(self, NVTEX_EPILOGUE_NONE | NVTEX_EPILOGUE_BIAS | NVTEX_EPILOGUE_BGRAD)
+    }
+}
+
+/// Scales of one operand of a matrix product, as [`Cast`] describes them: row-wise ones if the
 /// operand is stored `[outer, k]`, column-wise ones of MXFP8 data that are stored `[k, outer]`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -129,4 +144,40 @@ pub struct GemmArgs {
     pub split_accumulator: bool,
     /// Multiprocessors to use, 0 for all.
     pub sm_count: c_int,
+}
+
+/// Index of a product among its variants, by the mode of an operand and whether one is FP8.
+pub(super) fn product_variant(mode: NVTEScalingMode, fp8: bool) -> u32 {
+    use NVTEScalingMode::*;
+    match mode {
+        NVTE_MXFP8_1D_SCALING => 2,
+        NVTE_BLOCK_SCALING_1D | NVTE_BLOCK_SCALING_2D => 3,
+        NVTE_NVFP4_1D_SCALING => 4,
+        NVTE_DELAYED_TENSOR_SCALING | NVTE_INVALID_SCALING => u32::from(fp8),
+    }
+}
+
+operator! {
+    gemm(GemmArgs) version 1 minor 0; |a|
+    variants product_variant(a.scales_a.mode, a.a_dtype.is_fp8() || a.b_dtype.is_fp8()) =>
+        [high_precision, fp8, mxfp8, fp8_blocks, nvfp4];
+    dtypes a.a_dtype, a.b_dtype, a.d_dtype, when(a.epilogue.has_bias(), a.bias_dtype),
+        when(a.epilogue.has_aux(), a.aux_dtype);
+    modes a.scales_a.mode, a.scales_b.mode;
+    features {
+        BIAS = matches!(a.epilogue, GemmEpilogue::NVTEX_EPILOGUE_BIAS | GemmEpilogue::NVTEX_EPILOGUE_GELU_BIAS),
+        GELU = matches!(a.epilogue, GemmEpilogue::NVTEX_EPILOGUE_GELU | GemmEpilogue::NVTEX_EPILOGUE_GELU_BIAS),
+        BGRAD = matches!(a.epilogue, GemmEpilogue::NVTEX_EPILOGUE_BGRAD | GemmEpilogue::NVTEX_EPILOGUE_DGELU_BGRAD),
+        DGELU = matches!(a.epilogue, GemmEpilogue::NVTEX_EPILOGUE_DGELU | GemmEpilogue::NVTEX_EPILOGUE_DGELU_BGRAD),
+        BETA = a.beta != 0.0 || a.nvfp4.beta.present(),
+        DEVICE_SCALARS = a.nvfp4.alpha,
+        DEVICE_AMAX = a.nvfp4.amax_a,
+        SWIZZLED = a.scales_a.swizzled || a.scales_b.swizzled,
+        SPLIT_ACCUMULATOR = a.split_accumulator,
+        AMAX_D = a.amax_d,
+    }
+    bytes size(a.m * a.k, a.a_dtype) + size(a.n * a.k, a.b_dtype)
+        + (if a.beta == 0.0 { 1 } else { 2 }) * size(a.m * a.n, a.d_dtype)
+        + when(a.epilogue.has_aux(), size(a.m * a.n, a.aux_dtype)).unwrap_or(0);
+    workspace a.workspace_bytes;
 }

@@ -1,5 +1,7 @@
 //! Matrix products of groups, and what goes with them.
 
+use super::gemm::product_variant;
+use super::operator::{Present, operator};
 use crate::types::{NVTEDType, NVTEScalingMode};
 use std::ffi::{c_int, c_void};
 
@@ -108,6 +110,20 @@ pub struct GroupedGemmArgs {
     pub sm_count: c_int,
 }
 
+operator! {
+    grouped_gemm(GroupedGemmArgs) version 1 minor 0; |a|
+    variants product_variant(a.a.mode, a.a.dtype.is_fp8() || a.b.dtype.is_fp8()) =>
+        [high_precision, fp8, mxfp8, fp8_blocks];
+    dtypes a.a.dtype, a.b.dtype, a.d.dtype;
+    modes a.a.mode, a.b.mode;
+    features {
+        MEMBERS = a.a.members.present() || a.b.members.present() || a.d.members.present(),
+        SWIZZLED = a.a.swizzled || a.b.swizzled,
+        SPLIT_ACCUMULATOR = a.split_accumulator,
+    }
+    workspace a.workspace_bytes;
+}
+
 /// `output[r][c] = cast(output[r][c] + bias[g(r)][c] * scale[r])`, one rounding, where g(r) is the member
 /// of a group that row r belongs to. Rows after those of the last member are not touched, nor are those
 /// that `rows` does not have, whatever `first_dims` says; a member of a negative number of rows or of more
@@ -130,6 +146,12 @@ pub struct GroupedBiasArgs {
     pub dtype: NVTEDType,
 }
 
+operator! {
+    grouped_bias(GroupedBiasArgs) version 1 minor 0; |a|
+    dtypes a.dtype;
+    features { SCALE = a.scale, FIRST_DIMS = a.first_dims }
+}
+
 /// `output[i] = input[i] * factor` in 64-bit arithmetic that wraps.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -138,6 +160,10 @@ pub struct WidenArgs {
     pub output: *mut i64,
     pub length: usize,
     pub factor: i64,
+}
+
+operator! {
+    widen(WidenArgs) version 1 minor 0; |a|
 }
 
 /// Counters by which products on different streams wait for each other's chunks.
@@ -151,4 +177,9 @@ pub struct CountersArgs {
     pub limit: u64,
     /// Wait until all are 0, instead of setting them to 0 after what came before on the stream.
     pub wait: bool,
+}
+
+operator! {
+    counters(CountersArgs) version 1 minor 0; |a|
+    variants u32::from(a.wait) => [clear, wait];
 }

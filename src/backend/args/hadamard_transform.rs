@@ -1,6 +1,7 @@
 //! Hadamard transforms of 16 rows, and largest magnitudes.
 
 use super::group::Group;
+use super::operator::operator;
 use std::ffi::c_void;
 
 /// The transform of 16 numbers x is `y[n] = sum over k of s[k] x[k] (-1)^popcount(k & n) / 4`, where
@@ -20,6 +21,11 @@ pub struct HadamardArgs {
     /// A multiple of 16.
     pub cols: usize,
     pub sign_mask: u32,
+}
+
+operator! {
+    hadamard(HadamardArgs) version 1 minor 0; |a|
+    bytes 4 * a.rows * a.cols;
 }
 
 /// Some rows of a matrix, and where their maxima go. Either pointer may be null.
@@ -54,4 +60,11 @@ pub struct HadamardAmaxArgs {
     /// One for each member of `group`, or null.
     pub amax: *mut f32,
     pub colwise_amax: *mut f32,
+}
+
+operator! {
+    hadamard_amax(HadamardAmaxArgs) version 1 minor 0; |a|
+    variants u32::from(a.transform) => [plain, transform];
+    features { GROUP = a.members.is_null() }
+    bytes 2 * a.rows * a.cols;
 }

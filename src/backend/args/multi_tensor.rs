@@ -1,5 +1,6 @@
 //! Operators on lists of tensors.
 
+use super::operator::{operator, size};
 use crate::types::NVTEDType;
 use std::ffi::c_void;
 
@@ -68,6 +69,22 @@ pub struct AdamArgs {
     pub moment_dtype: NVTEDType,
 }
 
+operator! {
+    adam(AdamArgs) version 1 minor 0; |a|
+    variants match a.param_dtype.is_fp8() {
+        true => 3,
+        false => a.master as u32,
+    } => [plain, master, remainder, fp8];
+    dtypes a.grad_dtype, a.param_dtype, a.moment_dtype;
+    features {
+        DEVICE_LR = a.device_lr,
+        DEVICE_STEP = a.device_step,
+        INV_SCALE = a.inv_scale,
+        NOOP = a.noop,
+        L2 = a.l2,
+    }
+}
+
 impl AdamArgs {
     /// `1 - beta^step` in float64, by repeated squaring from the lowest bit of the step on, rounded to
     /// float32; 0 for steps below 1.
@@ -116,6 +133,12 @@ pub struct SgdArgs {
     pub copy_dtype: NVTEDType,
 }
 
+operator! {
+    sgd(SgdArgs) version 1 minor 0; |a|
+    dtypes a.grad_dtype, a.weight_dtype;
+    features { MOMENTUM = a.momentum != 0.0, NESTEROV = a.nesterov }
+}
+
 /// `norm = sqrt(sum (x * inv_scale)^2)` over the elements of all tensors, squared and summed in float32 or
 /// better, in a fixed order. Data of a tensor: x. Tensors may be empty; there may be none.
 #[repr(C)]
@@ -142,6 +165,12 @@ pub struct L2NormArgs {
     pub dtype: NVTEDType,
 }
 
+operator! {
+    l2_norm(L2NormArgs) version 1 minor 0; |a|
+    dtypes a.dtype;
+    features { INV_SCALE = a.inv_scale, TENSOR_NORMS = a.tensor_norms }
+}
+
 /// `y = cast(x * scale)` of many tensors. Data of a tensor: x, y, which may be the same.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -157,6 +186,12 @@ pub struct ScaleTensorsArgs {
     /// F32, F16 or BF16.
     pub input_dtype: NVTEDType,
     pub output_dtype: NVTEDType,
+}
+
+operator! {
+    scale_tensors(ScaleTensorsArgs) version 1 minor 0; |a|
+    dtypes a.input_dtype, a.output_dtype;
+    features { DEVICE_SCALE = a.device_scale }
 }
 
 /// Scales of many tensors from their amax.
@@ -175,6 +210,12 @@ pub struct ScalesFromAmaxArgs {
     pub e8m0: bool,
 }
 
+operator! {
+    scales_from_amax(ScalesFromAmaxArgs) version 1 minor 0; |a|
+    variants u32::from(a.e8m0) => [floats, e8m0];
+    features { POW2 = a.pow2 }
+}
+
 /// `dst = cast(dst + (0 + src))`, elementwise in float32. The sum begins with 0 as that of a product, so that
 /// -0 and -0 make 0.
 #[repr(C)]
@@ -188,4 +229,10 @@ pub struct AddArgs {
     pub src_dtype: NVTEDType,
     /// F32, F16 or BF16.
     pub dst_dtype: NVTEDType,
+}
+
+operator! {
+    add(AddArgs) version 1 minor 0; |a|
+    dtypes a.src_dtype, a.dst_dtype;
+    bytes size(a.numel, a.src_dtype) + 2 * size(a.numel, a.dst_dtype);
 }

@@ -1,6 +1,7 @@
 //! LayerNorm and RMSNorm.
 
-use super::cast::QuantizeArgs;
+use super::cast::Cast;
+use super::operator::{operator, size, when};
 use crate::types::{NVTE_Norm_Type, NVTEDType};
 use std::ffi::{c_int, c_void};
 
@@ -21,14 +22,14 @@ pub struct Gamma {
 ///
 /// LayerNorm: `mu = mean(x)`, `rsigma = 1 / sqrt(mean((x - mu)^2) + epsilon)`,
 /// `v = g (rsigma (x - mu)) + beta`. RMSNorm: `rsigma = 1 / sqrt(mean(x^2) + epsilon)`,
-/// `v = g (rsigma x)`. v is cast as [`QuantizeArgs`] says of an input in F32, except that the amax of
+/// `v = g (rsigma x)`. v is cast as [`Cast`] says of an input in F32, except that the amax of
 /// an output in F32, F16 or BF16 is that of the rounded values.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NormForwardArgs {
     /// From x, `[rows, cols]`, to the result; without a fusion, a group or a noop flag. There may be
     /// no rows, but at least one column. In mode 0 there are row-wise data.
-    pub cast: QuantizeArgs,
+    pub cast: Cast,
     /// As x, or null: what is added to x before it is normalized, and where the sum, rounded to the
     /// dtype of x, goes (it may be x or `residual`).
     pub residual: *const c_void,
@@ -44,6 +45,25 @@ pub struct NormForwardArgs {
     pub norm: NVTE_Norm_Type,
     /// Multiprocessors to use at most.
     pub sm_count: c_int,
+}
+
+operator! {
+    norm_forward(NormForwardArgs) version 1 minor 0; |a|
+    variants a.norm as u32 => [layernorm, rmsnorm];
+    dtypes a.cast.input_dtype, a.cast.output_dtype, a.gamma.dtype;
+    modes a.cast.mode;
+    features {
+        RESIDUAL = a.residual,
+        COLWISE = a.cast.colwise,
+        COLWISE_ONLY = a.cast.rowwise.is_null(),
+        AMAX = a.cast.amax,
+        POW2 = a.cast.pow2,
+        SQUARE_BLOCKS = a.cast.square_blocks,
+        SWIZZLED = a.cast.swizzled,
+        ZERO_CENTERED = a.gamma.zero_centered,
+    }
+    bytes a.cast.bytes()
+        + when(a.residual, 2 * size(a.cast.rows * a.cast.cols, a.cast.input_dtype)).unwrap_or(0);
 }
 
 /// Gradients of a normalization, in float32. With `y = rsigma (x - mu)` (RMSNorm: `mu = 0`) and
@@ -82,6 +102,15 @@ pub struct NormBackwardArgs {
     pub norm: NVTE_Norm_Type,
     /// Multiprocessors to use at most.
     pub sm_count: c_int,
+}
+
+operator! {
+    norm_backward(NormBackwardArgs) version 1 minor 0; |a|
+    variants a.norm as u32 => [layernorm, rmsnorm];
+    dtypes a.x_dtype, a.gamma.dtype;
+    features { ADD = a.add, ZERO_CENTERED = a.gamma.zero_centered }
+    bytes size(a.rows * a.cols, a.gamma.dtype) * (if a.add.is_null() { 1 } else { 2 })
+        + 2 * size(a.rows * a.cols, a.x_dtype);
 }
 
 impl NormBackwardArgs {

@@ -1,5 +1,6 @@
 //! Casts to NVFP4 and back.
 
+use super::operator::{Present, operator, size};
 use crate::types::NVTEDType;
 use std::ffi::c_void;
 
@@ -105,6 +106,27 @@ pub struct Nvfp4QuantizeArgs {
     pub stochastic: bool,
 }
 
+operator! {
+    nvfp4_quantize(Nvfp4QuantizeArgs) version 1 minor 0; |a|
+    variants a.variant as u32 =>
+        [tuned, square, general, hadamard_columns, hadamard, hadamard_group];
+    dtypes a.input_dtype;
+    features {
+        NOOP = a.noop,
+        GROUP = a.offsets,
+        COLWISE = a.colwise.data,
+        COLWISE_ONLY = a.rowwise.data.is_null(),
+        FOUR_OVER_SIX = a.choice != Nvfp4Choice::NVTEX_NVFP4_SIX,
+        SCALED_LINES = a.scaled_lines,
+        SQUARE = a.square,
+        SWIZZLED = a.swizzled,
+        FAST_MATH = a.fast_math,
+        STOCHASTIC = a.stochastic,
+    }
+    bytes size(a.rows * a.cols, a.input_dtype)
+        + (usize::from(a.rowwise.data.present()) + usize::from(a.colwise.data.present())) * a.rows * a.cols / 2;
+}
+
 /// `y = cast(value * f)` of `[rows, cols]` in row-wise blocks, with `f = scale * amax * (1 / (6
 /// e4m3_max))`, multiplied from the left, each operation rounded to float32.
 #[repr(C)]
@@ -121,4 +143,11 @@ pub struct Nvfp4DequantizeArgs {
     /// One amax for each row.
     pub scaled_lines: bool,
     pub swizzled: bool,
+}
+
+operator! {
+    nvfp4_dequantize(Nvfp4DequantizeArgs) version 1 minor 0; |a|
+    dtypes a.output_dtype;
+    features { SCALED_LINES = a.scaled_lines, SWIZZLED = a.swizzled }
+    bytes a.rows * a.cols / 2 + size(a.rows * a.cols, a.output_dtype);
 }

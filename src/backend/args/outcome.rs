@@ -1,5 +1,6 @@
 //! What a backend answers.
 
+use super::operator::StatusNumber;
 use std::ffi::c_char;
 
 /// Answer of a backend.
@@ -18,6 +19,23 @@ pub enum BackendStatus {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    pub status: BackendStatus,
+    pub status: StatusNumber,
     pub reason: *const c_char,
+}
+
+impl BackendStatus {
+    /// What a number from C stands for.
+    pub const fn of(number: StatusNumber) -> Self {
+        match number {
+            0 => Self::NVTEX_BACKEND_OK,
+            1 => Self::NVTEX_BACKEND_UNIMPLEMENTED,
+            _ => Self::NVTEX_BACKEND_DEVICE_ERROR,
+        }
+    }
+}
+
+impl Outcome {
+    pub const fn status(&self) -> BackendStatus {
+        BackendStatus::of(self.status)
+    }
 }

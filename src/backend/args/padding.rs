@@ -1,5 +1,6 @@
 //! Rows of tensors with rows of zeros added or left out.
 
+use super::operator::operator;
 use std::ffi::c_void;
 
 /// Bytes of one tensor: `copied` of them from `input` to `output`, and `zeroed` zeros after them. None
@@ -20,4 +21,8 @@ pub struct PaddingArgs {
     /// Host array; none of them is empty.
     pub tensors: *const PaddedTensor,
     pub num_tensors: usize,
+}
+
+operator! {
+    padding(PaddingArgs) version 1 minor 0; |a|
 }

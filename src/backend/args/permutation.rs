@@ -1,5 +1,6 @@
 //! Rows of tokens to the rows of their experts and back.
 
+use super::operator::{Present, operator, size};
 use crate::types::NVTEDType;
 use std::ffi::c_void;
 
@@ -14,6 +15,10 @@ pub struct RowMapArgs {
     pub tokens: usize,
     pub topk: usize,
     pub rows: usize,
+}
+
+operator! {
+    row_map(RowMapArgs) version 1 minor 0; |a|
 }
 
 /// `output[map[k, t]] = x` for all k and t, unless `map[k, t]` is not below `rows`, with
@@ -43,6 +48,16 @@ pub struct PermuteArgs {
     pub dtype: NVTEDType,
 }
 
+operator! {
+    permute(PermuteArgs) version 1 minor 0; |a|
+    variants match (a.probs.present(), a.forward.present()) {
+        (_, true) => 2,
+        (weighted, false) => u32::from(weighted),
+    } => [plain, weighted, gradient];
+    dtypes a.dtype;
+    bytes size((a.tokens + a.rows) * a.cols, a.dtype);
+}
+
 /// `output[t] = cast(sum_k input[map[k, t]] * probs[t, k])` in float32, k ascending, over those that
 /// have a row below `rows`; the probabilities are 1 if null.
 #[repr(C)]
@@ -64,6 +79,13 @@ pub struct UnpermuteArgs {
     pub dtype: NVTEDType,
 }
 
+operator! {
+    unpermute(UnpermuteArgs) version 1 minor 0; |a|
+    variants u32::from(a.probs.present()) => [plain, weighted];
+    dtypes a.dtype;
+    bytes size((a.tokens + a.rows) * a.cols, a.dtype);
+}
+
 /// Sorts pairs by their keys as unsigned numbers, ascending; equal ones keep their order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -77,4 +99,8 @@ pub struct SortPairsArgs {
     pub values: *const i32,
     pub sorted_values: *mut i32,
     pub pairs: usize,
+}
+
+operator! {
+    sort_pairs(SortPairsArgs) version 1 minor 0; |a|
 }

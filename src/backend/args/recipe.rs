@@ -1,6 +1,7 @@
 //! Maxima and the scales that follow from them.
 
 use super::group::Group;
+use super::operator::{operator, size};
 use crate::types::{NVTEDType, NVTEScalingMode};
 use std::ffi::c_void;
 
@@ -15,6 +16,13 @@ pub struct AmaxArgs {
     pub numel: usize,
     /// F32, F16 or BF16.
     pub dtype: NVTEDType,
+}
+
+operator! {
+    amax(AmaxArgs) version 1 minor 0; |a|
+    dtypes a.dtype;
+    features { NOOP = a.noop }
+    bytes size(a.numel, a.dtype);
 }
 
 /// `a = max(amax, epsilon)`; `scale = fp8_max / a`, 1 if `a` is 0, Inf or NaN; an infinite quotient
@@ -34,6 +42,16 @@ pub struct ScaleFromAmaxArgs {
     pub scale_inv: *mut f32,
     /// `1 / scale` once more, or null.
     pub colwise_scale_inv: *mut f32,
+}
+
+operator! {
+    scale_from_amax(ScaleFromAmaxArgs) version 1 minor 0; |a|
+    features {
+        NOOP = a.noop,
+        POW2 = a.pow2,
+        SCALE_INV = a.scale_inv,
+        COLWISE_SCALE_INV = a.colwise_scale_inv,
+    }
 }
 
 /// Which amax of the history sets the scale.
@@ -79,6 +97,12 @@ pub struct DelayedScalingArgs {
     pub keep_if_unused: bool,
 }
 
+operator! {
+    delayed_scaling(DelayedScalingArgs) version 1 minor 0; |a|
+    variants a.algo as u32 => [max, most_recent];
+    features { REDUCED_AMAX = a.reduced_amax, KEEP_IF_UNUSED = a.keep_if_unused }
+}
+
 /// `amax[t] = max|x|` over the elements of member t (0 for none; NaN ignored).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +118,13 @@ pub struct GroupAmaxArgs {
     pub group: Group,
     /// F32, F16 or BF16.
     pub dtype: NVTEDType,
+}
+
+operator! {
+    group_amax(GroupAmaxArgs) version 1 minor 0; |a|
+    dtypes a.dtype;
+    features { NOOP = a.noop }
+    bytes size(a.numel, a.dtype);
 }
 
 /// A part of a row-major matrix `[rows, cols]`: the elements from `start` on, `length` of them.
@@ -129,6 +160,14 @@ pub struct PartialAmaxArgs {
     pub mode: NVTEScalingMode,
 }
 
+operator! {
+    partial_amax(PartialAmaxArgs) version 1 minor 0; |a|
+    variants u32::from(a.mode.float_blocks()) => [mxfp8, fp8_blocks];
+    dtypes a.shard.dtype;
+    modes a.mode;
+    features { COLWISE = a.colwise, COLWISE_ONLY = a.rowwise.is_null() }
+}
+
 /// Casts a shard with scales of the whole matrix, laid out as those maxima. Mode 3:
 /// `y = cast(x * scale)`. Mode 1: `y = cast(x / 2^e)` with E8M0 codes, once for blocks along the rows,
 /// once for blocks along the columns.
@@ -151,6 +190,14 @@ pub struct PartialCastArgs {
     pub output_dtype: NVTEDType,
 }
 
+operator! {
+    partial_cast(PartialCastArgs) version 1 minor 0; |a|
+    variants u32::from(a.mode.float_blocks()) => [mxfp8, fp8_blocks];
+    dtypes a.shard.dtype, a.output_dtype;
+    modes a.mode;
+    features { COLWISE = a.colwise, COLWISE_ONLY = a.rowwise.is_null() }
+}
+
 /// `output[0] = ((alpha * amax_a) * amax_b) * factor`, and `output[1] = beta` if there is one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -164,6 +211,11 @@ pub struct Nvfp4AlphaArgs {
     pub with_beta: bool,
 }
 
+operator! {
+    nvfp4_alpha(Nvfp4AlphaArgs) version 1 minor 0; |a|
+    features { BETA = a.with_beta }
+}
+
 /// `scale = G(amax)` with `G(a) = min(2688 / max(a, FLT_MIN), FLT_MAX)`, 1 unless `a > 0`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -172,6 +224,10 @@ pub struct Nvfp4GlobalScaleArgs {
     pub scale: *mut f32,
     /// The number of elements of both arrays.
     pub length: usize,
+}
+
+operator! {
+    nvfp4_global_scale(Nvfp4GlobalScaleArgs) version 1 minor 0; |a|
 }
 
 /// Scales of square NVFP4 blocks: `s = min(input * (G(global_amax) * (1 / 6)), FLT_MAX)` with G as in
@@ -198,6 +254,16 @@ pub struct Nvfp4BlockScaleArgs {
     pub block_len: usize,
 }
 
+operator! {
+    nvfp4_block_scale(Nvfp4BlockScaleArgs) version 1 minor 0; |a|
+    features {
+        GLOBAL_AMAX = a.global_amax,
+        SCALE = a.scale,
+        CODES = a.codes,
+        TARGET_AMAX = a.target_amax,
+    }
+}
+
 /// `max|x|` over the elements of a shard in each block of 16 x 16 of the whole matrix (0 for none; NaN
 /// ignored), block (i, j) at `i * stride + j * step`.
 #[repr(C)]
@@ -208,6 +274,11 @@ pub struct Nvfp4PartialAmaxArgs {
     pub amax: *mut f32,
     pub stride: usize,
     pub step: usize,
+}
+
+operator! {
+    nvfp4_partial_amax(Nvfp4PartialAmaxArgs) version 1 minor 0; |a|
+    dtypes a.shard.dtype;
 }
 
 /// `code = e2m1(x * q)` for the elements of a shard, with `q = min(1 / (e4m3(scale) * (1 / g)), FLT_MAX)` of
@@ -224,4 +295,9 @@ pub struct Nvfp4PartialCastArgs {
     pub global_scale: *const f32,
     pub stride: usize,
     pub step: usize,
+}
+
+operator! {
+    nvfp4_partial_cast(Nvfp4PartialCastArgs) version 1 minor 0; |a|
+    dtypes a.shard.dtype;
 }

@@ -1,5 +1,6 @@
 //! Softmax of scores.
 
+use super::operator::{operator, size};
 use crate::types::NVTEDType;
 use std::ffi::c_void;
 
@@ -43,4 +44,14 @@ pub struct SoftmaxArgs {
     pub visible: SoftmaxMask,
     /// F32, F16 or BF16, of all tensors.
     pub dtype: NVTEDType,
+}
+
+operator! {
+    softmax(SoftmaxArgs) version 1 minor 0; |a|
+    variants 2 * a.visible as u32 + u32::from(!a.results.is_null()) => [
+        plain_forward, plain_backward, masked_forward, masked_backward,
+        causal_forward, causal_backward, causal_bottom_forward, causal_bottom_backward,
+    ];
+    dtypes a.dtype;
+    bytes (if a.results.is_null() { 2 } else { 3 }) * size(a.matrices * a.queries * a.keys, a.dtype);
 }

@@ -1,6 +1,7 @@
 //! Orders of block scales.
 
 use super::group::Group;
+use super::operator::operator;
 use std::ffi::c_void;
 
 /// A matrix of one-byte block scales for a product: `[m, k]`, a row for each row of the operand and a
@@ -42,6 +43,12 @@ pub struct SwizzleArgs {
     pub group: Group,
 }
 
+operator! {
+    swizzle(SwizzleArgs) version 1 minor 0; |a|
+    variants u32::from(a.unswizzle) => [to_tiles, from_tiles];
+    features { GROUP = a.group }
+}
+
 /// Exponents of the row-wise scales of FP8 blocks as E8M0 codes of MXFP8 blocks, in tiles: all four
 /// codes of 128 columns are `bits(scale) >> 23 & 0xFF`.
 #[repr(C)]
@@ -57,4 +64,9 @@ pub struct ScaleCodesArgs {
     /// Elements from one row of `scales` to the next.
     pub stride: usize,
     pub square: bool,
+}
+
+operator! {
+    scale_codes(ScaleCodesArgs) version 1 minor 0; |a|
+    features { SQUARE = a.square }
 }

@@ -1,19 +1,10 @@
 //! The functions of a backend, made of the list of operators.
 
+use super::plugin::OpInfo;
 use super::*;
 use crate::backend::operators::operators;
 use crate::types::{cudaEvent_t, cudaStream_t};
 use std::ffi::{c_int, c_void};
-use std::fmt::Debug;
-
-/// An argument struct and its entry in the table.
-pub trait Operator: Debug + Sized {
-    const NAME: &'static str;
-    fn entry(table: &OpTable) -> Option<Entry<Self>>;
-}
-
-/// A function that runs an operator on a stream.
-pub type Entry<A> = unsafe extern "C-unwind" fn(*const A, cudaStream_t) -> Outcome;
 
 macro_rules! table {
     (
@@ -32,14 +23,40 @@ macro_rules! table {
             )*
         }
 
-        $(
-            impl Operator for $args {
-                const NAME: &'static str = stringify!($entry);
-                fn entry(table: &OpTable) -> Option<Entry<Self>> {
-                    table.$entry
-                }
+        impl OpTable {
+            /// A table without functions.
+            #[cfg_attr(not(nvte_cuda), allow(dead_code, reason = "for libraries of CUDA"))]
+            pub const EMPTY: Self = Self { $($entry: None,)* $($name: None,)* };
+
+            /// Whether there is a function for an operator, by its number.
+            pub fn has(&self, op: u32) -> bool {
+                [$(self.$entry.is_some(),)*][op as usize]
             }
-        )*
+        }
+
+        /// Places in the list of operators.
+        #[allow(non_camel_case_types, reason = "the names are those of operators")]
+        pub(super) enum Number {
+            $($entry,)*
+        }
+
+        /// What is known of each operator, at the place of its number.
+        pub static OPERATORS: &[&OpInfo] = &[$($args::INFO,)*];
+
+        /// Number of the first variant of each operator if those of all operators are counted, and how many there
+        /// are.
+        pub const FIRST_VARIANTS: [u32; OPERATORS_AND_END] = first_variants(&[$($args::VARIANTS.len(),)*]);
+        const OPERATORS_AND_END: usize = [$($args::NUMBER,)*].len() + 1;
     };
 }
 operators!(table);
+
+const fn first_variants(counts: &[usize]) -> [u32; OPERATORS_AND_END] {
+    let mut first = [0; OPERATORS_AND_END];
+    let mut i = 0;
+    while i < counts.len() {
+        first[i + 1] = first[i] + counts[i] as u32;
+        i += 1;
+    }
+    first
+}

@@ -1,5 +1,6 @@
 //! The greatest elements of rows.
 
+use super::operator::{operator, size};
 use crate::types::NVTEDType;
 use std::ffi::c_void;
 
@@ -26,6 +27,13 @@ pub struct TopkArgs {
     pub k: usize,
     /// F32, F16 or BF16.
     pub dtype: NVTEDType,
+}
+
+operator! {
+    topk(TopkArgs) version 1 minor 0; |a|
+    dtypes a.dtype;
+    features { LENGTHS = a.lengths }
+    bytes size(a.rows * (a.cols + a.k), a.dtype) + 4 * a.rows * a.k;
 }
 
 /// Elements of a row whose chosen ones are counted together.

@@ -1,5 +1,6 @@
 //! Bytes that are set, and offsets of the members of a group.
 
+use super::operator::{operator, when};
 use crate::types::NVTEDType;
 use std::ffi::c_void;
 
@@ -10,6 +11,11 @@ pub struct MemsetArgs {
     pub ptr: *mut c_void,
     pub bytes: usize,
     pub value: u8,
+}
+
+operator! {
+    memset(MemsetArgs) version 1 minor 0; |a|
+    bytes a.bytes;
 }
 
 /// One output of a prefix sum.
@@ -38,4 +44,10 @@ pub struct OffsetsArgs {
     /// Int32 or Int64.
     pub first_dtype: NVTEDType,
     pub last_dtype: NVTEDType,
+}
+
+operator! {
+    offsets(OffsetsArgs) version 1 minor 0; |a|
+    dtypes a.first_dtype, when(a.last, a.last_dtype);
+    features { LAST = a.last }
 }

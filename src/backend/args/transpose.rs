@@ -1,5 +1,6 @@
 //! Transposes.
 
+use super::operator::operator;
 use crate::types::NVTEDType;
 use std::ffi::c_void;
 
@@ -16,6 +17,12 @@ pub struct TransposeArgs {
     pub element_size: usize,
 }
 
+operator! {
+    transpose(TransposeArgs) version 1 minor 0; |a|
+    features { NOOP = a.noop }
+    bytes 2 * a.rows * a.cols * a.element_size;
+}
+
 /// Swap of the first two dimensions: `output[j][i] = input[i][j]` of rows of bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +34,11 @@ pub struct SwapFirstDimsArgs {
     pub first: usize,
     pub second: usize,
     pub row_bytes: usize,
+}
+
+operator! {
+    swap_first_dims(SwapFirstDimsArgs) version 1 minor 0; |a|
+    bytes 2 * a.first * a.second * a.row_bytes;
 }
 
 /// Transpose of an FP8 matrix with the sums of its columns: `output[c][r] = input[r][c]`, bit by bit,
@@ -54,6 +66,13 @@ pub struct TransposeDbiasArgs {
     pub dbias_dtype: NVTEDType,
 }
 
+operator! {
+    transpose_dbias(TransposeDbiasArgs) version 1 minor 0; |a|
+    dtypes a.dtype, a.dbias_dtype;
+    features { SCALE_INV = a.scale_inv }
+    bytes 2 * a.rows * a.cols;
+}
+
 /// Transpose of a matrix of 4-bit elements, two in a byte, the first in the low bits.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +85,11 @@ pub struct Nvfp4TransposeArgs {
     pub rows: usize,
     /// Even.
     pub cols: usize,
+}
+
+operator! {
+    nvfp4_transpose(Nvfp4TransposeArgs) version 1 minor 0; |a|
+    bytes a.rows * a.cols;
 }
 
 /// Scales of the transpose of a matrix that has one scale for each 16 x 16:
@@ -83,4 +107,8 @@ pub struct Nvfp4ScaleTransposeArgs {
     /// Bytes from one row to the next.
     pub input_stride: usize,
     pub output_stride: usize,
+}
+
+operator! {
+    nvfp4_scale_transpose(Nvfp4ScaleTransposeArgs) version 1 minor 0; |a|
 }

@@ -13,6 +13,7 @@ mod recipe;
 mod rotary;
 mod step;
 
+use crate::backend::policy::{self, Policy};
 use crate::check::{self, truth};
 use crate::error::{Error, Handle, Result, guard};
 use crate::handle::{Kind as HandleKind, Slab};
@@ -122,6 +123,8 @@ pub struct Tape {
     module: Arc<Module>,
     saved: Mutex<Saved>,
     microbatch: Microbatch,
+    /// The policy of the forward pass, which the backward pass follows on any thread.
+    policy: &'static Policy,
 }
 
 fn remove<T: Clone>(slab: &Slab<T>, name: &str, handle: *mut c_void) -> Result<()> {

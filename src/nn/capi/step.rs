@@ -106,7 +106,8 @@ pub unsafe extern "C-unwind" fn nvtex_module_forward(
 ///
 /// `grad_outputs` is like the outputs of the forward pass; null for an optional output is a gradient of
 /// 0. The tape stays, and may be used again. Gradients of inputs overlap neither those of outputs nor
-/// each other.
+/// each other. Operators follow the policy that the forward pass had (`nvtex_policy_push`), whatever that of the
+/// calling thread is.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_module_backward(
     module: NVTEXModule,
@@ -249,7 +250,8 @@ unsafe fn forward(
     drop(layer);
     if training {
         let saved = Mutex::new(saved);
-        let made = TAPES.insert(Arc::new(Tape { module, saved, microbatch }))?;
+        let policy = policy::current()?;
+        let made = TAPES.insert(Arc::new(Tape { module, saved, microbatch, policy }))?;
         // SAFETY: the caller vouches for the pointer.
         unsafe { tape.write(made) };
     }
@@ -271,6 +273,7 @@ unsafe fn backward(
         let expected = format!("a tape of this module, {module}");
         return Err(Error::argument("tape", expected, format!("a tape of {}", tape.module)));
     }
+    let _scope = policy::scoped(tape.policy)?;
     let mut layer = lock(&module.layer);
     let (num_inputs, num_outputs) = layer.arity();
     // SAFETY: the caller vouches for the arrays.

@@ -63,7 +63,7 @@ impl Fused<'_> {
         let fusion = Fusion { form, act_input, ..self.fusion };
         let args = plan_shaped(input, shape, output, self.config)?;
         let first = first.rowwise.ptr();
-        cast::run(args.map(|args| QuantizeArgs { input: first, fusion, ..args }), stream)
+        cast::run(args.map(|args| Cast { input: first, fusion, ..args }), stream)
     }
 }
 
@@ -152,7 +152,7 @@ fn group_cast(
     let args = plan_group_quantize((name, v), output, config)?;
     let args = args.map(|args| {
         let group = Group { elements: args.group.elements.min(elements), ..args.group };
-        QuantizeArgs { fusion, group, ..args }
+        Cast { fusion, group, ..args }
     });
     run_group(args, stream)
 }

@@ -20,7 +20,7 @@ pub(crate) unsafe extern "C-unwind" fn quantize(
     _: cudaStream_t,
 ) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
-    let a = unsafe { &*args };
+    let a = unsafe { &(*args).cast };
     // SAFETY: the flag is null or points to a float.
     if unsafe { is_noop(a.noop) } {
         return Outcome::OK;
@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C-unwind" fn quantize(
             let part = of_member(a, &member);
             if part.rows > 0 && part.cols > 0 {
                 let outcome = quantize_matrix(&part);
-                if outcome.status != BackendStatus::NVTEX_BACKEND_OK {
+                if outcome.status() != BackendStatus::NVTEX_BACKEND_OK {
                     return outcome;
                 }
             } else if !part.fusion.dbias.is_null() {
@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C-unwind" fn quantize(
 }
 
 /// The cast of one member of a group.
-fn of_member(a: &QuantizeArgs, member: &Member) -> QuantizeArgs {
+fn of_member(a: &Cast, member: &Member) -> Cast {
     let shape @ (rows, cols) = (member.rows, member.cols);
     let (input_size, output_size) = (a.input_dtype.bits() / 8, a.output_dtype.bits() / 8);
     let per_tensor = a.mode == NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
@@ -59,7 +59,7 @@ fn of_member(a: &QuantizeArgs, member: &Member) -> QuantizeArgs {
         _ => member.at,
     };
     let pitch = |colwise| if per_tensor { 0 } else { a.mode.scaling().scale_pitch(colwise, shape) };
-    QuantizeArgs {
+    Cast {
         input: advance(a.input.cast_mut(), input_at * input_size),
         rowwise: advance(a.rowwise, member.at * output_size),
         colwise: advance(a.colwise, member.at * output_size),
@@ -91,7 +91,7 @@ fn advance(ptr: *mut c_void, bytes: usize) -> *mut c_void {
 
 /// # Safety
 /// The arguments are valid, without a group.
-unsafe fn quantize_matrix(a: &QuantizeArgs) -> Outcome {
+unsafe fn quantize_matrix(a: &Cast) -> Outcome {
     let unimplemented = || Outcome::unimplemented("quantize: dtypes");
     if a.mode != NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING {
         return dispatch!(a.input_dtype, [F32, F16, BF16], I =>
@@ -118,7 +118,7 @@ unsafe fn quantize_matrix(a: &QuantizeArgs) -> Outcome {
 ///
 /// # Safety
 /// The arguments are valid and `O` is the output's dtype.
-pub(super) unsafe fn scale_of_tensor<O: Element>(a: &QuantizeArgs) -> f32 {
+pub(super) unsafe fn scale_of_tensor<O: Element>(a: &Cast) -> f32 {
     // SAFETY: the caller keeps to the `# Safety` section of this function.
     if O::FP8 { unsafe { load(a.scale).unwrap_or(1.0) } } else { 1.0 }
 }
@@ -127,7 +127,7 @@ pub(super) unsafe fn scale_of_tensor<O: Element>(a: &QuantizeArgs) -> f32 {
 ///
 /// # Safety
 /// The arguments are valid.
-pub(super) unsafe fn raise_amax(a: &QuantizeArgs, bits: u32) {
+pub(super) unsafe fn raise_amax(a: &Cast, bits: u32) {
     // SAFETY: the caller keeps to the `# Safety` section of this function.
     unsafe {
         if let Some(old) = load(a.amax) {
@@ -140,7 +140,7 @@ pub(super) unsafe fn raise_amax(a: &QuantizeArgs, bits: u32) {
 ///
 /// # Safety
 /// The arguments are valid and `O` is the output's dtype.
-pub(super) unsafe fn store_scale_inv<O: Element>(a: &QuantizeArgs, scale: f32) {
+pub(super) unsafe fn store_scale_inv<O: Element>(a: &Cast, scale: f32) {
     if O::FP8 {
         // SAFETY: the caller keeps to the `# Safety` section of this function.
         unsafe {
@@ -154,7 +154,7 @@ pub(super) unsafe fn store_scale_inv<O: Element>(a: &QuantizeArgs, scale: f32) {
 ///
 /// # Safety
 /// The arguments are valid and have the dtypes `I` and `O`.
-unsafe fn quantize_as<I: Element, O: Element>(a: &QuantizeArgs) {
+unsafe fn quantize_as<I: Element, O: Element>(a: &Cast) {
     let numel = a.rows * a.cols;
     // A single column lies in memory as a single row.
     let (rows, cols) = if a.cols == 1 { (1, a.rows) } else { (a.rows, a.cols) };
@@ -318,7 +318,7 @@ mod tests {
         let (numel, scale) = (input.len() / cols * cols, -0.37f32);
         let (mut row, mut col) = (vec![O::default(); numel], vec![O::default(); numel]);
         let (mut amax, mut scale_inv) = (0.0, [0.0; 2]);
-        let args = QuantizeArgs {
+        let args = Cast {
             input: input.as_ptr().cast(),
             rowwise: row.as_mut_ptr().cast(),
             colwise: col.as_mut_ptr().cast(),
@@ -342,7 +342,7 @@ mod tests {
             group: Group::NONE,
         };
         // SAFETY: the arrays have the shapes that the arguments say.
-        unsafe { quantize(&args, null_mut()) };
+        unsafe { quantize(&QuantizeArgs { cast: args }, null_mut()) };
         let mut want_amax = 0.0f32;
         for (i, x) in input[..numel].iter().enumerate() {
             let x = x.to_f32();
@@ -357,10 +357,9 @@ mod tests {
         assert_eq!(scale_inv, [if O::FP8 { 1.0 / scale } else { 0.0 }; 2]);
 
         let mut only_row = vec![O::default(); numel];
-        let args =
-            QuantizeArgs { rowwise: only_row.as_mut_ptr().cast(), colwise: null_mut(), ..args };
+        let args = Cast { rowwise: only_row.as_mut_ptr().cast(), colwise: null_mut(), ..args };
         // SAFETY: the arguments describe the vectors of this test.
-        unsafe { quantize(&args, null_mut()) };
+        unsafe { quantize(&QuantizeArgs { cast: args }, null_mut()) };
         assert!(only_row.iter().zip(&row).all(|(&a, &b)| same(a, b)));
     }
 
@@ -413,7 +412,7 @@ mod tests {
     fn noop_of_exactly_one_writes_nothing() {
         for (noop, want) in [(1.0, 7u8), (0.0, 0x38), (2.0, 0x38)] {
             let (x, mut y, mut amax, mut scale_inv) = (1.0f32, 7u8, 0.5, 9.0f32);
-            let args = QuantizeArgs {
+            let args = Cast {
                 input: (&raw const x).cast(),
                 rowwise: (&raw mut y).cast(),
                 colwise: null_mut(),
@@ -437,7 +436,7 @@ mod tests {
                 group: Group::NONE,
             };
             // SAFETY: the pointers are to one element each.
-            unsafe { quantize(&args, null_mut()) };
+            unsafe { quantize(&QuantizeArgs { cast: args }, null_mut()) };
             let wrote = want != 7;
             assert_eq!((y, amax), (want, if wrote { 1.0 } else { 0.5 }));
             assert_eq!(scale_inv, if wrote { 1.0 } else { 9.0 });

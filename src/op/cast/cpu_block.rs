@@ -4,7 +4,7 @@
 
 use super::cpu::{raise_amax, scale_of_tensor, store_scale_inv};
 use super::cpu_fused::{Make, Source, is_plain};
-use crate::backend::args::{DequantizeArgs, QuantizeArgs};
+use crate::backend::args::{Cast, DequantizeArgs};
 use crate::backend::buf::Buf;
 use crate::backend::cpu::{scale_of, vectorized};
 use crate::backend::pool::parallel;
@@ -332,7 +332,7 @@ vectorized! {
 ///
 /// # Safety
 /// The arguments are valid and have the dtypes `I` and `O`.
-pub(super) unsafe fn quantize<I: Element, O: Element>(a: &QuantizeArgs) {
+pub(super) unsafe fn quantize<I: Element, O: Element>(a: &Cast) {
     // SAFETY: the caller's promise, and the entries of the mode's scale matrices.
     unsafe {
         let source = Source::<I>::new(a);
@@ -362,7 +362,7 @@ pub(super) unsafe fn quantize<I: Element, O: Element>(a: &QuantizeArgs) {
 ///
 /// # Safety
 /// The arguments are valid and have the dtypes `I` and `O`.
-pub(super) unsafe fn quantize_per_tensor<I: Element, O: Element>(a: &QuantizeArgs) {
+pub(super) unsafe fn quantize_per_tensor<I: Element, O: Element>(a: &Cast) {
     // SAFETY: the caller keeps to the `# Safety` section of this function.
     unsafe {
         let source = Source::<I>::new(a);
@@ -391,7 +391,7 @@ enum Elements<'a, V> {
 
 /// # Safety
 /// As [`quantize`], with scale matrices of `S`.
-unsafe fn quantize_as<V: Element, O: Element, S: Scale>(a: &QuantizeArgs, elements: Elements<V>) {
+unsafe fn quantize_as<V: Element, O: Element, S: Scale>(a: &Cast, elements: Elements<V>) {
     let rule = Rule {
         fp8_max: O::DTYPE.fp8_max(),
         largest: match a.input_dtype {
@@ -594,7 +594,7 @@ mod tests {
             true => data.as_mut_ptr().cast(),
             false => std::ptr::null_mut(),
         });
-        let args = QuantizeArgs {
+        let args = Cast {
             input: input.as_ptr().cast(),
             rowwise,
             colwise: columnwise,

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::cpu_block::{TILE, Tile};
-use crate::backend::args::{Form, Fusion, QuantizeArgs};
+use crate::backend::args::{Cast, Form, Fusion};
 use crate::backend::buf::Buf;
 use crate::backend::cpu::vectorized;
 use crate::backend::pool::parallel;
@@ -34,8 +34,8 @@ unsafe impl<I: Sync> Sync for Source<'_, I> {}
 impl<'a, I: Element> Source<'a, I> {
     /// # Safety
     /// The arguments are valid, have the input dtype `I` and no group.
-    pub(super) unsafe fn new(a: &'a QuantizeArgs) -> Self {
-        let &QuantizeArgs { ref fusion, rows, cols, .. } = a;
+    pub(super) unsafe fn new(a: &'a Cast) -> Self {
+        let &Cast { ref fusion, rows, cols, .. } = a;
         let width = match fusion.form {
             Form::NVTEX_FORM_GATED => 2 * cols,
             Form::NVTEX_FORM_GATED_DERIVATIVE => cols / 2,
@@ -249,7 +249,7 @@ vectorized! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::args::{Function, Group};
+    use crate::backend::args::{Function, Group, QuantizeArgs};
     use crate::numeric::*;
     use crate::op::cast::cpu::quantize;
     use crate::types::NVTEScalingMode::{self, *};
@@ -371,7 +371,7 @@ mod tests {
             let mut row_scales = vec![0f32; entries(false, row_stride)];
             let mut col_scales = vec![0f32; entries(true, col_stride)];
             let (scale, mut amax) = (7.5f32, 0f32);
-            let args = QuantizeArgs {
+            let args = Cast {
                 input,
                 rowwise: row.as_mut_ptr().cast(),
                 colwise: col.as_mut_ptr().cast(),
@@ -395,7 +395,7 @@ mod tests {
                 group: Group::NONE,
             };
             // SAFETY: the arrays have the shapes that the arguments say.
-            unsafe { quantize(&args, null_mut()) };
+            unsafe { quantize(&QuantizeArgs { cast: args }, null_mut()) };
             (row, col, row_scales, col_scales, amax)
         };
         let got = run(input.as_ptr().cast(), I::DTYPE, fusion);

@@ -28,7 +28,7 @@ pub(crate) fn plan_quantize(
     input: &Tensor,
     output: &Tensor,
     config: &QuantizationConfig,
-) -> Result<Option<QuantizeArgs>> {
+) -> Result<Option<Cast>> {
     plan_shaped(input, &input.rowwise.shape, output, config)
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn plan_shaped(
     shape: &Shape,
     output: &Tensor,
     config: &QuantizationConfig,
-) -> Result<Option<QuantizeArgs>> {
+) -> Result<Option<Cast>> {
     let args = quantize_args(input, shape, output, config)?;
     Ok((args.rows > 0 && args.cols > 0).then_some(args))
 }
@@ -49,7 +49,7 @@ pub(crate) fn quantize_args(
     shape: &Shape,
     output: &Tensor,
     config: &QuantizationConfig,
-) -> Result<QuantizeArgs> {
+) -> Result<Cast> {
     check_rounding(config)?;
     let mode = output.mode;
     let (per_tensor, mxfp8) = (mode == NVTE_DELAYED_TENSOR_SCALING, mode == NVTE_MXFP8_1D_SCALING);
@@ -91,7 +91,7 @@ pub(crate) fn quantize_args(
         scale_inv("output.scale_inv", false, &output.rowwise, &output.rowwise_scale_inv)?;
     let (colwise_scale_inv, colwise_scale_stride) =
         scale_inv("output.columnwise_scale_inv", true, &output.colwise, &output.colwise_scale_inv)?;
-    Ok(QuantizeArgs {
+    Ok(Cast {
         input: input.rowwise.ptr(),
         rowwise: output.rowwise.ptr(),
         colwise: output.colwise.ptr(),
@@ -133,7 +133,7 @@ pub(super) fn check_colwise_shape(name: &str, tensor: &Tensor, shape: &Shape) ->
 
 /// Refuses outputs that overlap an input or another output; the row-wise output of per-tensor scaling may
 /// be an input of which each element becomes one of the output.
-pub(crate) fn apart(a: &QuantizeArgs) -> Result<()> {
+pub(crate) fn apart(a: &Cast) -> Result<()> {
     use Form::*;
     let of_members = a.group.num_tensors.max(1);
     let numel = a.rows.saturating_mul(a.cols);
@@ -165,7 +165,7 @@ pub(crate) fn apart(a: &QuantizeArgs) -> Result<()> {
     };
     let row_scales = scale_bytes(false, a.rowwise_scale_stride);
     let col_scales = scale_bytes(true, a.colwise_scale_stride);
-    let workspace_rows = QuantizeArgs::dbias_workspace_rows(a.rows, of_members);
+    let workspace_rows = Cast::dbias_workspace_rows(a.rows, of_members);
     let rowwise = Memory::new(&"output.data", a.rowwise, output_bytes);
     let outputs = [
         rowwise,
@@ -184,10 +184,10 @@ pub(crate) fn apart(a: &QuantizeArgs) -> Result<()> {
 }
 
 /// Runs a planned cast, if there is one, unless its tensors overlap.
-pub(super) fn run(planned: Option<QuantizeArgs>, stream: cudaStream_t) -> Result<()> {
-    let Some(args) = planned else { return Ok(()) };
-    apart(&args)?;
-    backend::run(&args, stream)
+pub(super) fn run(planned: Option<Cast>, stream: cudaStream_t) -> Result<()> {
+    let Some(cast) = planned else { return Ok(()) };
+    apart(&cast)?;
+    backend::run(&QuantizeArgs { cast }, stream)
 }
 
 /// Casts a tensor in the scaling mode of the output.
@@ -217,7 +217,7 @@ fn check_rounding(config: &QuantizationConfig) -> Result<()> {
 /// Plans what `plan` says for each pair of an input and an output, then runs all of it.
 pub(super) fn for_each_pair(
     pairs: impl ExactSizeIterator<Item = Result<[Tensor; 2]>>,
-    plan: impl Fn(&Tensor, &Tensor) -> Result<Option<QuantizeArgs>>,
+    plan: impl Fn(&Tensor, &Tensor) -> Result<Option<Cast>>,
     stream: cudaStream_t,
 ) -> Result<()> {
     let mut planned = backend::memory::reserve("a list of tensors", pairs.len())?;
@@ -228,7 +228,7 @@ pub(super) fn for_each_pair(
             .map_err(|e| Error { message: format!("tensor {i}: {}", e.message), ..e })?;
         planned.extend(args);
     }
-    planned.iter().try_for_each(|args| backend::run(args, stream))
+    planned.into_iter().try_for_each(|cast| backend::run(&QuantizeArgs { cast }, stream))
 }
 
 /// [`quantize`] of each pair of an input and an output; of none if any of them is wrong.
@@ -253,7 +253,7 @@ fn sums_of(
     (rows, cols): (usize, usize),
     num_tensors: usize,
 ) -> Result<Option<*mut f32>> {
-    let lines = QuantizeArgs::dbias_workspace_rows(rows, num_tensors);
+    let lines = Cast::dbias_workspace_rows(rows, num_tensors);
     let memory = workspace.take(NVTEDType::kNVTEFloat32, Shape::new(&[lines, cols]))?;
     Ok(memory.map(|memory| memory.cast()))
 }
@@ -273,7 +273,7 @@ pub(crate) fn quantize_dbias(
     input: &Tensor,
     dbias: &Buffer,
     workspace: &mut Workspace,
-    plan: impl FnOnce() -> Result<Option<QuantizeArgs>>,
+    plan: impl FnOnce() -> Result<Option<Cast>>,
     stream: cudaStream_t,
 ) -> Result<()> {
     let shape @ (_, cols) = input.rowwise.shape.flatten();
@@ -289,7 +289,7 @@ pub(crate) fn quantize_dbias(
         fusion = Fusion { form: Form::NVTEX_FORM_DERIVATIVE, function, act_input, ..fusion };
     }
     match args {
-        Some(args) => run(Some(QuantizeArgs { fusion, ..args }), stream),
+        Some(args) => run(Some(Cast { fusion, ..args }), stream),
         None => zero(dbias, stream),
     }
 }
@@ -319,7 +319,7 @@ pub(crate) fn sum_rows(
     // The plan is that of a cast to the input itself that writes nothing.
     let plan = || {
         let args = plan_quantize(input, input, &QuantizationConfig::DEFAULT)?;
-        Ok(args.map(|args| QuantizeArgs { rowwise: null_mut(), amax: null_mut(), ..args }))
+        Ok(args.map(|args| Cast { rowwise: null_mut(), amax: null_mut(), ..args }))
     };
     quantize_dbias(None, input, dbias, workspace, plan, stream)
 }
@@ -329,7 +329,7 @@ pub(crate) fn plan_group_quantize(
     (input_name, input): (&str, &GroupedTensor),
     output: &GroupedTensor,
     config: &QuantizationConfig,
-) -> Result<Option<QuantizeArgs>> {
+) -> Result<Option<Cast>> {
     check_rounding(config)?;
     let mode = output.mode;
     let (per_tensor, mxfp8) = (mode == NVTE_DELAYED_TENSOR_SCALING, mode == NVTE_MXFP8_1D_SCALING);
@@ -373,7 +373,7 @@ pub(crate) fn plan_group_quantize(
         false => null_mut(),
     };
     group.elements = check::common_room(&[&input.rowwise, &output.rowwise, &output.colwise]);
-    let args = QuantizeArgs {
+    let args = Cast {
         input: input_data,
         rowwise,
         colwise,
@@ -431,7 +431,7 @@ fn group_quantize(
 }
 
 /// Runs a planned cast of the members of a group, `output`, if there is one.
-pub(super) fn run_group(planned: Option<QuantizeArgs>, stream: cudaStream_t) -> Result<()> {
+pub(super) fn run_group(planned: Option<Cast>, stream: cudaStream_t) -> Result<()> {
     if let Some(args) = &planned {
         device_check::group("output", &args.group, (args.rows, args.cols), args.mode, stream)?;
     }
@@ -474,7 +474,7 @@ fn group_quantize_dbias(
     match args {
         Some(mut args) => {
             args.group.elements = args.group.elements.min(elements);
-            run_group(Some(QuantizeArgs { fusion, ..args }), stream)
+            run_group(Some(Cast { fusion, ..args }), stream)
         }
         None => zero(dbias, stream),
     }

@@ -80,15 +80,10 @@ pub(super) fn runtime_num_segments(
         let piece = PIECE.min(len - first);
         let from = cu_seqlens.wrapping_byte_add(4 * first);
         let to = host.as_mut_ptr().cast();
-        backend::call("device_memcpy", |table| {
-            let copy = table.device_memcpy?;
-            // SAFETY: the host buffer has room; the caller vouches for the device's.
-            Some(unsafe { copy(to, from, 4 * piece, CopyKind::NVTEX_COPY_TO_HOST, stream) })
-        })?;
-        backend::call("stream_synchronize", |table| {
-            // SAFETY: the stream is the caller's.
-            table.stream_synchronize.map(|entry| unsafe { entry(stream) })
-        })?;
+        let (domain, kind) = (backend::domain()?, CopyKind::NVTEX_COPY_TO_HOST);
+        // SAFETY: the host buffer has room; the caller vouches for the device's.
+        unsafe { domain.memcpy(to, from, 4 * piece, kind, stream) }?;
+        domain.synchronize(stream)?;
         count += host[..piece].iter().filter(|&&end| end > 0).count() as u32;
     }
     Ok(count)

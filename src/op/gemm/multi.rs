@@ -61,22 +61,14 @@ impl Lists {
             [.., (last, _)] => BRANCHES.min(last + 1),
         };
         let mut branches = [stream; BRANCHES];
-        backend::call("fork", |table| {
-            // SAFETY: writes `count` streams.
-            let fork = |f: unsafe extern "C-unwind" fn(_, _, _) -> _| unsafe {
-                f(stream, count as c_int, branches.as_mut_ptr())
-            };
-            table.fork.map(fork)
-        })?;
+        let domain = backend::domain()?;
+        domain.fork(stream, &mut branches[..count])?;
         // Product i runs on stream i % BRANCHES, as its workspace does: products on one stream share a
         // workspace.
         let result =
             plans.iter().try_for_each(|(i, args)| backend::run(args, branches[i % BRANCHES]));
         // The streams are joined after an error, too: what was enqueued must come before what follows.
-        let joined = backend::call("join", |table| {
-            // SAFETY: the stream is the caller's.
-            table.join.map(|join| unsafe { join(stream, count as c_int) })
-        });
+        let joined = domain.join(stream, count as c_int);
         result.and(joined)
     }
 }

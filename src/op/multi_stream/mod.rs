@@ -19,20 +19,10 @@ fn check_index(idx: i32) -> Result<()> {
 
 fn compute_stream(idx: i32) -> Result<cudaStream_t> {
     check_index(idx)?;
-    let mut stream = std::ptr::null_mut();
-    backend::call("compute_stream", |table| {
-        // SAFETY: the entry writes one stream.
-        table.compute_stream.map(|entry| unsafe { entry(idx, &mut stream) })
-    })?;
-    Ok(stream)
+    backend::domain()?.compute_stream(idx)
 }
 
 fn compute_event(idx: i32) -> Result<cudaEvent_t> {
     check_index(idx)?;
-    let mut event = std::ptr::null_mut();
-    backend::call("compute_event", |table| {
-        // SAFETY: the entry writes one event.
-        table.compute_event.map(|entry| unsafe { entry(idx, &mut event) })
-    })?;
-    Ok(event)
+    backend::domain()?.compute_event(idx)
 }

@@ -2,7 +2,7 @@
 //! in float32.
 #![allow(unsafe_code)]
 
-use crate::backend::args::{Gamma, NormBackwardArgs, NormForwardArgs, Outcome, QuantizeArgs};
+use crate::backend::args::{Cast, Gamma, NormBackwardArgs, NormForwardArgs, Outcome, QuantizeArgs};
 use crate::backend::buf::Buf;
 use crate::backend::cpu::vectorized;
 use crate::backend::memory::{collect, resize, zeros};
@@ -47,7 +47,7 @@ pub(crate) unsafe extern "C-unwind" fn forward(
         let z = &mut z[..rows * c.cols];
         // SAFETY: the arguments are valid, and the dtypes of the call are those that they name.
         unsafe { normalize(a, first, z) };
-        let cast = QuantizeArgs {
+        let cast = Cast {
             input: z.as_ptr().cast(),
             input_dtype: NVTEDType::kNVTEFloat32,
             rowwise: match c.rowwise.is_null() {
@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C-unwind" fn forward(
             ..*c
         };
         // SAFETY: the arguments are valid; the computed values take the place of x.
-        let outcome = unsafe { cast::cpu::quantize(&cast, s) };
+        let outcome = unsafe { cast::cpu::quantize(&QuantizeArgs { cast }, s) };
         first += rows;
         if first == c.rows || outcome.status != Outcome::OK.status {
             return outcome;

@@ -2,10 +2,11 @@
 #![allow(unsafe_code, non_camel_case_types, clippy::missing_safety_doc)]
 
 use super::*;
-use crate::backend::pool;
+use crate::backend::{policy, pool};
 use crate::check;
 use crate::env::{self, MOST_THREADS};
 use crate::error::{self, Handle, Mode, guard};
+use crate::stderr::{self, Level, Sink};
 use crate::tensor::{FromC, from_c, from_c_enum};
 use num_derive::FromPrimitive;
 use std::ffi::c_char;
@@ -40,6 +41,23 @@ pub enum NVTEXErrorMode {
 }
 
 from_c_enum!(NVTEXErrorMode, "an NVTEXErrorMode from 0 to 2");
+
+/// Which lines the library writes; each level adds to the one before.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
+pub enum NVTEXLogLevel {
+    NVTEX_LOG_NONE = 0,
+    /// Messages of failing calls, and warnings.
+    NVTEX_LOG_ERROR = 1,
+    /// Arguments that are legal but probably not meant.
+    NVTEX_LOG_CHECK = 2,
+    /// The backends and implementations chosen, and why others declined.
+    NVTEX_LOG_DISPATCH = 3,
+    /// A line for each operator run.
+    NVTEX_LOG_EXEC = 4,
+}
+
+from_c_enum!(NVTEXLogLevel, "an NVTEXLogLevel from 0 to 4");
 
 /// Returns the status of the first call of this thread that has failed since `nvtex_clear_error`, or
 /// NVTEX_OK.
@@ -110,6 +128,33 @@ pub extern "C-unwind" fn nvtex_set_error_mode(mode: MaybeUninit<NVTEXErrorMode>)
     NVTEXErrorMode::from_number(previous).unwrap_or(NVTEXErrorMode::NVTEX_ERROR_RETURN)
 }
 
+/// Sends the lines that the library writes to `callback` instead of stderr, for the whole process; null sends them
+/// to stderr again.
+///
+/// The callback gets lines up to `level`, which takes the place of `NVTE_VERBOSE` meanwhile: the level of the line,
+/// an NVTEXLogLevel; the line without its end, valid until the callback returns; and `user`. It is called from any
+/// thread, several at once, in the middle of operators, and does not throw. It may call this library; lines that
+/// this causes go to stderr. After a change another thread may still call the former callback once.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_set_log(
+    callback: Option<unsafe extern "C" fn(level: i32, text: *const c_char, user: *mut c_void)>,
+    level: MaybeUninit<NVTEXLogLevel>,
+    user: *mut c_void,
+) {
+    guard("nvtex_set_log", || {
+        let level = match from_c("level", level)? {
+            NVTEXLogLevel::NVTEX_LOG_NONE => Level::None,
+            NVTEXLogLevel::NVTEX_LOG_ERROR => Level::Error,
+            NVTEXLogLevel::NVTEX_LOG_CHECK => Level::Check,
+            NVTEXLogLevel::NVTEX_LOG_DISPATCH => Level::Dispatch,
+            NVTEXLogLevel::NVTEX_LOG_EXEC => Level::Exec,
+        };
+        stderr::set_sink(callback.map(|callback| Sink { callback, user, level }));
+        policy::refresh_extras();
+        Ok(())
+    });
+}
+
 /// Says that the process uses this library in place of the one whose ABI it speaks, and returns what
 /// was set before. `libtransformer_engine.so` sets it when it is loaded.
 ///
@@ -142,7 +187,7 @@ pub extern "C-unwind" fn nvtex_version() -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_backend_name() -> *const c_char {
     let name =
-        guard("nvtex_backend_name", || Ok(Handle(backend::current()?.name.as_ptr().cast_mut())));
+        guard("nvtex_backend_name", || Ok(Handle(backend::domain()?.c_name().as_ptr().cast_mut())));
     name.0
 }
 

@@ -13,14 +13,7 @@ use std::ffi::c_void;
 
 pub(crate) fn malloc(bytes: usize) -> Result<*mut c_void> {
     check_bytes("bytes", bytes)?;
-    let mut ptr = std::ptr::null_mut();
-    if bytes > 0 {
-        backend::call("device_malloc", |table| {
-            // SAFETY: the entry writes one pointer.
-            table.device_malloc.map(|entry| unsafe { entry(&mut ptr, bytes) })
-        })?;
-    }
-    Ok(ptr)
+    if bytes > 0 { backend::domain()?.malloc(bytes) } else { Ok(std::ptr::null_mut()) }
 }
 
 /// # Safety
@@ -29,10 +22,8 @@ pub(crate) unsafe fn free(ptr: *mut c_void) -> Result<()> {
     if ptr.is_null() {
         return Ok(());
     }
-    backend::call("device_free", |table| {
-        // SAFETY: the caller vouches for the pointer.
-        table.device_free.map(|entry| unsafe { entry(ptr) })
-    })
+    // SAFETY: the caller vouches for the pointer.
+    unsafe { backend::domain()?.free(ptr) }
 }
 
 /// # Safety
@@ -53,19 +44,12 @@ pub(crate) unsafe fn memcpy(
             return Err(Error::argument(name, format!("a pointer to {bytes} bytes"), "null"));
         }
     }
-    backend::call("device_memcpy", |table| {
-        // SAFETY: the caller vouches for the pointers.
-        table.device_memcpy.map(|entry| unsafe { entry(dst, src, bytes, kind, stream) })
-    })
+    // SAFETY: the caller vouches for the pointers.
+    unsafe { backend::domain()?.memcpy(dst, src, bytes, kind, stream) }
 }
 
 fn stream_create() -> Result<cudaStream_t> {
-    let mut stream = std::ptr::null_mut();
-    backend::call("stream_create", |table| {
-        // SAFETY: the entry writes one stream.
-        table.stream_create.map(|entry| unsafe { entry(&mut stream) })
-    })?;
-    Ok(stream)
+    backend::domain()?.stream_create()
 }
 
 /// # Safety
@@ -74,27 +58,17 @@ unsafe fn stream_destroy(stream: cudaStream_t) -> Result<()> {
     if stream.is_null() {
         return Ok(());
     }
-    backend::call("stream_destroy", |table| {
-        // SAFETY: the caller vouches for the stream.
-        table.stream_destroy.map(|entry| unsafe { entry(stream) })
-    })
+    // SAFETY: the caller vouches for the stream.
+    unsafe { backend::domain()?.stream_destroy(stream) }
 }
 
 /// # Safety
 /// `stream` is a stream of the backend, or null.
 pub(crate) unsafe fn stream_synchronize(stream: cudaStream_t) -> Result<()> {
-    backend::call("stream_synchronize", |table| {
-        // SAFETY: the caller vouches for the stream.
-        table.stream_synchronize.map(|entry| unsafe { entry(stream) })
-    })
+    backend::domain()?.synchronize(stream)
 }
 
 /// Whether work on the stream is being captured into a graph. Where nobody can tell it may be.
 pub(crate) fn stream_is_capturing(stream: cudaStream_t) -> bool {
-    let mut capturing = true;
-    let asked = backend::call("stream_is_capturing", |table| {
-        // SAFETY: the entry writes one flag.
-        table.stream_is_capturing.map(|entry| unsafe { entry(stream, &mut capturing) })
-    });
-    asked.is_err() || capturing
+    backend::domain().and_then(|domain| domain.is_capturing(stream)).unwrap_or(true)
 }

@@ -9,6 +9,7 @@ use crate::check::{self, Memory};
 use crate::error::{Error, Result};
 use crate::tensor::Buffer;
 use crate::types::{NVTEDType::*, *};
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
@@ -213,18 +214,17 @@ fn sort_pairs(pairs: &Pairs) -> Result<()> {
             arrays.each_ref().map(|(name, array)| Memory::new(name, *array, n * 4));
         check::apart(&[keys_in, values_in], &[keys_out, values_out])?;
     }
-    let mut needed = 0;
+    let needed = Cell::new(0);
     let query = SortPairsArgs {
         workspace: null_mut(),
-        workspace_bytes: &mut needed,
+        workspace_bytes: needed.as_ptr(),
         keys: keys_in.cast_const().cast(),
         sorted_keys: keys_out.cast(),
         values: values_in,
         sorted_values: values_out,
         pairs: n,
     };
-    // The function has no stream, so the default one is used.
-    backend::run(&query, null_mut())?;
+    let needed = backend::workspace(&query, &|| needed.get())?;
     // SAFETY: the caller's address of one number, which was checked.
     #[allow(unsafe_code)]
     let given = unsafe { &mut *pairs.temp_storage_bytes };
@@ -235,5 +235,6 @@ fn sort_pairs(pairs: &Pairs) -> Result<()> {
     if *given < needed {
         return Err(Error::argument("temp_storage_bytes", format!("{needed} or more"), *given));
     }
+    // The function has no stream, so the default one is used.
     backend::run(&SortPairsArgs { workspace: pairs.temp_storage, ..query }, null_mut())
 }

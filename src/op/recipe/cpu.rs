@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C-unwind" fn group_amax(
         };
         // SAFETY: the member lies in the input.
         let outcome = unsafe { amax(&args, stream) };
-        if outcome.status != BackendStatus::NVTEX_BACKEND_OK {
+        if outcome.status() != BackendStatus::NVTEX_BACKEND_OK {
             return outcome;
         }
     }

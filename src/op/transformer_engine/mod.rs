@@ -598,10 +598,6 @@ fn splits_to_offsets_multi(
 /// and from 13.0 on. Hopper does not; neither does the CPU backend, so that code tested there runs
 /// on Hopper.
 pub fn non_tn_fp8_gemm_supported() -> Result<bool> {
-    let mut arch = 0;
-    backend::call("device_arch", |table| {
-        // SAFETY: the entry writes one integer.
-        table.device_arch.map(|entry| unsafe { entry(&mut arch) })
-    })?;
+    let arch = backend::domain()?.arch()?;
     Ok((100..120).contains(&arch) || arch >= 130)
 }

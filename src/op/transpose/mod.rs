@@ -17,11 +17,7 @@ use crate::types::*;
 use crate::workspace::Workspace;
 
 /// Plans a cast that must write both directions, per tensor.
-fn plan_both(
-    input: &Tensor,
-    output: &Tensor,
-    config: &QuantizationConfig,
-) -> Result<Option<QuantizeArgs>> {
+fn plan_both(input: &Tensor, output: &Tensor, config: &QuantizationConfig) -> Result<Option<Cast>> {
     check::per_tensor("output", output).map_err(|error| Error::unsupported(error.message))?;
     let args = cast::plan_quantize(input, output, config)?;
     if !output.rowwise.is_set() {
@@ -38,7 +34,7 @@ fn plan_cast_transpose(
     input: &Tensor,
     output: &Tensor,
     config: &QuantizationConfig,
-) -> Result<Option<QuantizeArgs>> {
+) -> Result<Option<Cast>> {
     let args = plan_both(input, output, config)?;
     let (row, col) = (output.rowwise_scale_inv.ptr(), output.colwise_scale_inv.ptr());
     if row != col {
@@ -123,7 +119,7 @@ fn gated_derivative(
         ..Fusion::NONE
     };
     let input = input.rowwise.ptr();
-    cast::run(args.map(|args| QuantizeArgs { input, fusion, ..args }), stream)
+    cast::run(args.map(|args| Cast { input, fusion, ..args }), stream)
 }
 
 /// A bit copy of a matrix, unless a flag on the device is 1; null: there is none. The name of the output

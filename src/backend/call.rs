@@ -1,0 +1,626 @@
+//! The walk along a list of candidates: who takes a call, and why others do not.
+//!
+//! A candidate declines before it writes anything, and the next one is asked. A failure is an error at once: it may
+//! have written, so nobody else may run. Nothing is remembered from one call to the next, so that the same call
+//! meets the same candidates.
+#![allow(unsafe_code)]
+
+use super::args::plugin::{
+    Call, NVTEX_CALL_DETERMINISTIC, NVTEX_CALL_QUERY, NVTEX_PLUGIN_DECLINED, NVTEX_PLUGIN_OK, Needs,
+};
+use super::args::{BackendStatus, Facts, OPERATORS, OpTable, Outcome};
+use super::policy::{self, Extra, View};
+use super::registry::{Code, Impl, VARIANTS, place, variant_name};
+use super::scratch;
+use super::trace::{self, Span};
+use crate::env::env;
+use crate::error::{self, Error, Result};
+use crate::types::cudaStream_t;
+use crate::verbose::{self, Level};
+use std::cell::{Cell, OnceCell};
+use std::ffi::{CStr, c_char, c_void};
+use std::fmt::Debug;
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::Instant;
+
+/// A call of an operator, whichever it is.
+pub struct Operation<'a> {
+    pub op: u32,
+    pub variant: u32,
+    pub args: *const c_void,
+    pub args_size: usize,
+    pub stream: cudaStream_t,
+    /// The workspace that the caller has given, of operators that have one.
+    pub workspace: Option<usize>,
+    pub facts: &'a dyn Fn() -> Facts,
+    /// Bytes of the operands, as far as they are known.
+    pub bytes: &'a dyn Fn() -> Option<u64>,
+    /// Runs the function of a table; none if the table has none.
+    pub direct: &'a dyn Fn(&'static OpTable) -> Option<Result<Outcome>>,
+    pub text: &'a dyn Debug,
+}
+
+impl Operation<'_> {
+    pub fn name(&self) -> &'static str {
+        variant_name(self.op, self.variant)
+    }
+
+    fn c_name(&self) -> &'static CStr {
+        let names = OPERATORS[self.op as usize].variants;
+        // SAFETY: an operator has the names of its variants, which are constants that end with a NUL.
+        unsafe { CStr::from_ptr(*names.add(self.variant as usize)) }
+    }
+
+    fn place(&self) -> usize {
+        place(self.op, self.variant)
+    }
+}
+
+/// Most bytes of a reason that a plugin gives.
+const REASON: usize = 512;
+
+/// Declines whose reasons are kept.
+const KEPT: usize = 8;
+
+/// Why a candidate did not take a call.
+#[derive(Clone, Copy)]
+enum Why {
+    /// The call uses what it does not take.
+    Facts,
+    Arch(u32),
+    /// It is running the operator on this thread, which calls it again.
+    Nested,
+    Workspace {
+        needed: usize,
+        given: usize,
+    },
+    /// It said so itself, in its reason.
+    Said,
+    /// One of the library's own has, in `Asked::own`.
+    Own,
+}
+
+/// Room for what candidates say. It is some kilobytes, which a call neither clears nor moves.
+#[derive(Clone, Copy)]
+struct Room {
+    whys: [MaybeUninit<(&'static Impl, Why)>; KEPT],
+    /// The last one is for those that are not kept.
+    reasons: [MaybeUninit<[u8; REASON]>; KEPT + 1],
+}
+
+/// The candidates that have been asked so far, and what they said.
+struct Asked<'a> {
+    operation: &'a Operation<'a>,
+    view: &'static View,
+    running: &'a Running,
+    facts: OnceCell<Facts>,
+    flags: u32,
+    /// How many have declined.
+    count: usize,
+    room: &'a mut MaybeUninit<Room>,
+    own: Vec<String>,
+}
+
+/// What a candidate says.
+enum Answer {
+    Done,
+    Declined(Why),
+    Failed(Error),
+}
+
+type Attempt<T> = std::result::Result<T, Answer>;
+
+unsafe extern "C" {
+    /// Calls `supports` or `execute`; an exception becomes NVTEX_PLUGIN_FAILED.
+    fn nvte_plugin_call(
+        function: unsafe extern "C" fn(*mut c_void, *const Call) -> i32,
+        user: *mut c_void,
+        call: *const Call,
+        reason: *mut c_char,
+        bytes: usize,
+    ) -> i32;
+    /// Calls `needs`.
+    fn nvte_plugin_needs(
+        function: unsafe extern "C" fn(*mut c_void, *const Call, *mut Needs) -> i32,
+        user: *mut c_void,
+        call: *const Call,
+        needs: *mut Needs,
+        reason: *mut c_char,
+        bytes: usize,
+    ) -> i32;
+}
+
+impl<'a> Asked<'a> {
+    #[inline]
+    fn new(
+        (operation, view): (&'a Operation<'a>, &'static View),
+        running: &'a Running,
+        room: &'a mut MaybeUninit<Room>,
+        flags: u32,
+    ) -> Self {
+        let deterministic = if view.policy.deterministic() { NVTEX_CALL_DETERMINISTIC } else { 0 };
+        let (facts, flags, own) = (OnceCell::new(), flags | deterministic, Vec::new());
+        Self { operation, view, running, facts, flags, count: 0, room, own }
+    }
+
+    fn facts(&self) -> &Facts {
+        self.facts.get_or_init(|| (self.operation.facts)())
+    }
+
+    fn note(&mut self, one: &'static Impl, why: Why) {
+        if self.count < KEPT {
+            let room = self.room.as_mut_ptr();
+            // SAFETY: the room has so many places.
+            unsafe { (&raw mut (*room).whys[self.count]).write(MaybeUninit::new((one, why))) };
+        }
+        self.count += 1;
+        if policy::has_extra(Extra::Counters) {
+            one.counters.declined.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The declines that are kept.
+    fn whys(&self) -> impl Iterator<Item = (&'static Impl, Why)> {
+        let room = self.room.as_ptr();
+        // SAFETY: `note` has written the first places.
+        (0..self.count.min(KEPT)).map(move |at| unsafe { (*room).whys[at].assume_init() })
+    }
+
+    /// Where the reason of the candidate is that is asked after `index` others.
+    fn place_of_reason(&self, index: usize) -> *const u8 {
+        let room = self.room.as_ptr();
+        // SAFETY: the place lies in the room, whose bytes may be anything.
+        unsafe { (&raw const (*room).reasons[index.min(KEPT)]).cast() }
+    }
+
+    /// The record of the call for a plugin, whose reason is empty.
+    fn call(&mut self, features: u64, device: i32) -> Call {
+        let room = self.room.as_mut_ptr();
+        // SAFETY: the place lies in the room.
+        let reason: *mut u8 = unsafe { (&raw mut (*room).reasons[self.count.min(KEPT)]).cast() };
+        // SAFETY: the reason has room.
+        unsafe { reason.write(0) };
+        let operation = self.operation;
+        Call {
+            struct_size: size_of::<Call>(),
+            args: operation.args,
+            args_size: operation.args_size,
+            op: operation.op,
+            variant: operation.variant,
+            flags: self.flags,
+            device,
+            features,
+            stream: operation.stream,
+            scratch: null_mut(),
+            scratch_bytes: 0,
+            reason: reason.cast(),
+            reason_bytes: REASON,
+        }
+    }
+
+    /// Whether a plugin's candidate would take the call, and what it needs then.
+    fn admit(&mut self, one: &'static Impl) -> Attempt<(Call, Needs)> {
+        let Code::Plugin { supports, needs, user, .. } = &one.code else {
+            unreachable!("the library's own implementations are called directly")
+        };
+        let facts = *self.facts();
+        if one.is_limited() && !one.limits.admits(&facts) {
+            return Err(Answer::Declined(Why::Facts));
+        }
+        if (one.limits.min_arch, one.limits.max_arch) != (0, 0) {
+            let arch = self.view.domain.arch().map_err(Answer::Failed)?;
+            let most = if one.limits.max_arch == 0 { u32::MAX } else { one.limits.max_arch };
+            if !(one.limits.min_arch..=most).contains(&arch) {
+                return Err(Answer::Declined(Why::Arch(arch)));
+            }
+        }
+        if self.running.has(one) {
+            return Err(Answer::Declined(Why::Nested));
+        }
+        let device = self.view.domain.device().map_err(Answer::Failed)?;
+        let call = self.call(facts.features, device);
+        let mut needed =
+            Needs { struct_size: size_of::<Needs>(), workspace_bytes: 0, scratch_bytes: 0 };
+        let (reason, bytes) = (call.reason, call.reason_bytes);
+        let of_supports = supports.map_or(NVTEX_PLUGIN_OK, |supports| {
+            // SAFETY: the record is complete, and the plugin gets back the pointer that it has given.
+            unsafe { nvte_plugin_call(supports, *user, &call, reason, bytes) }
+        });
+        let status = match (of_supports, needs) {
+            (NVTEX_PLUGIN_OK, Some(needs)) => {
+                // SAFETY: as above.
+                unsafe { nvte_plugin_needs(*needs, *user, &call, &mut needed, reason, bytes) }
+            }
+            (status, _) => status,
+        };
+        match status {
+            NVTEX_PLUGIN_OK => {}
+            NVTEX_PLUGIN_DECLINED => return Err(Answer::Declined(Why::Said)),
+            status => return Err(Answer::Failed(self.failure(one, status))),
+        }
+        if let Some(given) =
+            self.operation.workspace.filter(|given| needed.workspace_bytes > *given)
+        {
+            if self.flags & NVTEX_CALL_QUERY == 0 {
+                let needed = needed.workspace_bytes;
+                return Err(Answer::Declined(Why::Workspace { needed, given }));
+            }
+        }
+        Ok((call, needed))
+    }
+
+    /// Lets a candidate run the call.
+    fn attempt(&mut self, one: &'static Impl) -> Answer {
+        match &one.code {
+            Code::BuiltIn(table) => self.run_own(one, table),
+            Code::Plugin { execute, user, .. } => match self.run_plugin(one, *execute, *user) {
+                Ok(()) => Answer::Done,
+                Err(answer) => answer,
+            },
+        }
+    }
+
+    fn run_own(&mut self, one: &'static Impl, table: &'static OpTable) -> Answer {
+        let (operation, domain) = (self.operation, self.view.domain);
+        if !std::ptr::eq(one.domain, domain) {
+            // The reference stands in for a device whose memory the host can address.
+            if let Err(error) = domain.synchronize(operation.stream) {
+                return Answer::Failed(error);
+            }
+        }
+        let outcome = match (operation.direct)(table) {
+            Some(Ok(outcome)) => outcome,
+            Some(Err(error)) => return Answer::Failed(error),
+            None => Outcome::unimplemented("it has no such operator"),
+        };
+        match outcome.status() {
+            BackendStatus::NVTEX_BACKEND_OK => Answer::Done,
+            BackendStatus::NVTEX_BACKEND_UNIMPLEMENTED => {
+                self.own.push(outcome.reason());
+                Answer::Declined(Why::Own)
+            }
+            _ => Answer::Failed(failed(one, operation, &outcome.reason())),
+        }
+    }
+
+    fn run_plugin(
+        &mut self,
+        one: &'static Impl,
+        execute: unsafe extern "C" fn(*mut c_void, *const Call) -> i32,
+        user: *mut c_void,
+    ) -> Attempt<()> {
+        let (mut call, needs) = self.admit(one)?;
+        let domain = self.view.domain;
+        let scratch = match needs.scratch_bytes {
+            0 => None,
+            bytes => {
+                let key = (domain, call.device, call.stream);
+                let block = scratch::take(key, bytes).map_err(Answer::Failed)?;
+                call.scratch = block.ptr();
+                call.scratch_bytes = bytes;
+                Some(block)
+            }
+        };
+        let frame = Frame::enter(self.running, one).map_err(Answer::Failed)?;
+        let status = match one.args_size <= call.args_size {
+            // SAFETY: the record is complete, and the plugin gets back the pointer that it has given.
+            true => unsafe {
+                nvte_plugin_call(execute, user, &call, call.reason, call.reason_bytes)
+            },
+            false => execute_newer(one, execute, user, call),
+        };
+        drop(frame);
+        drop(scratch);
+        match status {
+            NVTEX_PLUGIN_OK => Ok(()),
+            NVTEX_PLUGIN_DECLINED => Err(Answer::Declined(Why::Said)),
+            status => Err(Answer::Failed(self.failure(one, status))),
+        }
+    }
+
+    /// The error of a plugin that has failed, with its reason.
+    #[cold]
+    fn failure(&self, one: &Impl, status: i32) -> Error {
+        let reason = match (self.reason(self.count), status) {
+            (reason, 2) => reason,
+            (reason, status) => format!("status {status}, which is none of a plugin's; {reason}"),
+        };
+        failed(one, self.operation, &reason)
+    }
+
+    /// The reason that the plugin has written which was asked after `index` others.
+    fn reason(&self, index: usize) -> String {
+        let reason = self.place_of_reason(index);
+        // SAFETY: the first byte was written before the plugin was asked, and each one before its end by the plugin:
+        // nothing behind the first NUL is read.
+        let bytes = (0..REASON).map(|at| unsafe { reason.add(at).read() });
+        let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
+        match bytes.is_empty() {
+            true => "no reason given".into(),
+            false => {
+                let text = String::from_utf8_lossy(&bytes);
+                text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+            }
+        }
+    }
+
+    /// Implementations and why each did not take the call: those that were asked, then those that were not.
+    #[cold]
+    fn refusals(&self) -> Vec<(&'static Impl, String)> {
+        let mut own = self.own.iter();
+        let mut refusals = Vec::new();
+        for (index, (one, why)) in self.whys().enumerate() {
+            let text = match why {
+                Why::Facts => one.limits.outside(self.operation.op, self.facts()),
+                Why::Arch(arch) => {
+                    let limits = &one.limits;
+                    let most = match limits.max_arch {
+                        0 => String::new(),
+                        most => format!(" to {most}"),
+                    };
+                    format!("architecture {arch}, needs {}{most}", limits.min_arch)
+                }
+                Why::Nested => "it is running this operator on this thread, and calls it".into(),
+                Why::Workspace { needed, given } => {
+                    format!("needs {needed} bytes of workspace, has {given}")
+                }
+                Why::Said => self.reason(index),
+                Why::Own => own.next().cloned().unwrap_or_default(),
+            };
+            refusals.push((one, text));
+        }
+        let Operation { op, variant, .. } = *self.operation;
+        refusals.extend(self.view.excluded(op, variant));
+        refusals
+    }
+
+    #[cold]
+    fn nobody(&self) -> Error {
+        let mut error = no_implementation(self.operation, self.refusals().into_iter());
+        if self.count > KEPT {
+            error.message += &format!("; {} more declined", self.count - KEPT);
+        }
+        error
+    }
+}
+
+/// The error of an implementation that has failed.
+pub fn failed(one: &Impl, operation: &Operation, reason: &str) -> Error {
+    one.counters.failed.fetch_add(1, Ordering::Relaxed);
+    Error::device(format!("{} ({}): {reason}", one.id, operation.name()))
+}
+
+/// Runs an implementation that was built with longer arguments than this library has: what it knows beyond is 0, as
+/// if it were not used.
+#[cold]
+fn execute_newer(
+    one: &Impl,
+    execute: unsafe extern "C" fn(*mut c_void, *const Call) -> i32,
+    user: *mut c_void,
+    call: Call,
+) -> i32 {
+    let mut words = vec![0u64; one.args_size.div_ceil(8)];
+    // SAFETY: the block is longer than the arguments, which are plain data.
+    unsafe {
+        let to = words.as_mut_ptr().cast::<u8>();
+        std::ptr::copy_nonoverlapping(call.args.cast::<u8>(), to, call.args_size);
+        let call = Call { args: words.as_ptr().cast(), args_size: one.args_size, ..call };
+        nvte_plugin_call(execute, user, &call, call.reason, call.reason_bytes)
+    }
+}
+
+/// Calls of plugins inside of each other.
+const DEEPEST: usize = 8;
+
+/// A plugin's function that runs on this thread. What it calls runs under the error mode `return`, leaves the
+/// thread's last error and policies as they were, and does not come back to it.
+struct Frame<'a> {
+    running: &'a Running,
+    error: error::Nested,
+    _floor: policy::Floor,
+}
+
+/// The implementations that this thread runs, one inside of the other.
+struct Running {
+    depth: Cell<usize>,
+    ones: [Cell<Option<&'static Impl>>; DEEPEST],
+}
+
+thread_local! {
+    static RUNNING: Running = const {
+        Running { depth: Cell::new(0), ones: [const { Cell::new(None) }; DEEPEST] }
+    };
+}
+
+impl Running {
+    /// Whether this thread is inside of the implementation.
+    fn has(&self, one: &'static Impl) -> bool {
+        let entered = self.ones.iter().take(self.depth.get());
+        entered.filter_map(Cell::get).any(|entered| std::ptr::eq(entered, one))
+    }
+}
+
+impl<'a> Frame<'a> {
+    fn enter(running: &'a Running, one: &'static Impl) -> Result<Self> {
+        let depth = running.depth.get();
+        let Some(place) = running.ones.get(depth) else {
+            let text = format!("{}: plugins call operators {DEEPEST} deep in each other", one.id);
+            return Err(Error::unsupported(text));
+        };
+        place.set(Some(one));
+        running.depth.set(depth + 1);
+        Ok(Self { running, error: error::Nested::begin(), _floor: policy::floor() })
+    }
+}
+
+impl Drop for Frame<'_> {
+    fn drop(&mut self) {
+        self.running.depth.set(self.running.depth.get() - 1);
+        self.error.end();
+    }
+}
+
+/// What ran last, by the places of variants.
+static LAST: [AtomicPtr<Impl>; VARIANTS] = [const { AtomicPtr::new(null_mut()) }; VARIANTS];
+
+/// The implementation that ran last for a variant in this process.
+pub fn last(op: u32, variant: u32) -> Option<&'static Impl> {
+    let last = LAST[place(op, variant)].load(Ordering::Acquire);
+    // SAFETY: an implementation is never freed.
+    unsafe { last.as_ref() }
+}
+
+/// Notes which implementation runs. The line is only written to when that changes.
+#[inline]
+pub fn note(place: usize, one: &'static Impl) {
+    let one = std::ptr::from_ref(one).cast_mut();
+    if LAST[place].load(Ordering::Relaxed) != one {
+        note_change(place, one);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn note_change(place: usize, one: *mut Impl) {
+    let before = LAST[place].swap(one, Ordering::AcqRel);
+    verbose::line(Level::Dispatch, "dispatch", || {
+        // SAFETY: an implementation is never freed.
+        let (before, one) = unsafe { (before.as_ref(), &*one) };
+        let variants = 0..OPERATORS[one.op as usize].variant_count as u32;
+        let variant = variants.into_iter().find(|variant| self::place(one.op, *variant) == place);
+        let name = variant_name(one.op, variant.unwrap_or_default());
+        let before = before.map_or(String::new(), |before| format!(",after {}", before.id));
+        format!("{name},{}{before}", one.id)
+    });
+}
+
+/// Runs a call: asks one candidate after the other.
+#[inline(never)]
+pub fn run(operation: &Operation) -> Result<()> {
+    let view = policy::view()?;
+    let span = policy::has_extra(Extra::Trace)
+        .then(|| trace::begin(operation.c_name(), view.domain, operation.stream));
+    let started = policy::has_extra(Extra::Counters).then(Instant::now);
+    RUNNING.with(|running| {
+        let mut room = MaybeUninit::uninit();
+        let mut asked = Asked::new((operation, view), running, &mut room, 0);
+        for &one in view.chain(operation.place()).candidates {
+            match asked.attempt(one) {
+                Answer::Done => {
+                    note(operation.place(), one);
+                    return match policy::no_extras() {
+                        true => Ok(()),
+                        false => ran(operation, view, one, (span, started)),
+                    };
+                }
+                Answer::Declined(why) => asked.note(one, why),
+                Answer::Failed(error) => return Err(error),
+            }
+        }
+        let error = asked.nobody();
+        verbose::line(Level::Dispatch, "dispatch", || format!("declined,{}", error.message));
+        Err(error)
+    })
+}
+
+/// What is done after a call where somebody looks.
+fn ran(
+    operation: &Operation,
+    view: &View,
+    one: &Impl,
+    (span, started): (Option<Span>, Option<Instant>),
+) -> Result<()> {
+    if let Some(span) = span {
+        span.end(operation.name(), view.domain, &one.id, (operation.bytes)());
+    }
+    if let Some(started) = started {
+        one.counters.calls.fetch_add(1, Ordering::Relaxed);
+        let ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        one.counters.host_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+    let (domain, name) = (view.domain, operation.name());
+    verbose::line(Level::Exec, "exec", || {
+        format!("{domain},{name},{},{:?}", one.id, operation.text)
+    });
+    if env().sync { domain.synchronize(operation.stream) } else { Ok(()) }
+}
+
+/// What a candidate would say to a call, which does not run.
+pub enum Opinion {
+    /// It would be asked to run the call; bytes of workspace that it needs. Where `execute` may decline, that is
+    /// not known before.
+    Takes(usize),
+    Declines(String),
+}
+
+/// Bytes of workspace that one of the library's own needs for a call, or why it declines.
+pub type OwnOpinion<'a> =
+    dyn FnMut(&'static Impl, &'static OpTable) -> Result<std::result::Result<usize, String>> + 'a;
+
+/// What the candidates of a view would say to a call, in order. `own` is asked for the library's own.
+pub fn opinions(
+    operation: &Operation,
+    view: &'static View,
+    own: &mut OwnOpinion,
+) -> Result<Vec<(&'static Impl, Opinion)>> {
+    let mut opinions = Vec::new();
+    for &one in view.chain(operation.place()).candidates {
+        let opinion = match &one.code {
+            Code::BuiltIn(table) => match own(one, table)? {
+                Ok(bytes) => Opinion::Takes(bytes),
+                Err(why) => Opinion::Declines(why),
+            },
+            Code::Plugin { .. } => RUNNING.with(|running| {
+                let mut room = MaybeUninit::uninit();
+                let of = (operation, view);
+                let mut asked = Asked::new(of, running, &mut room, NVTEX_CALL_QUERY);
+                Ok(match asked.admit(one) {
+                    Ok((_, needs)) => Opinion::Takes(needs.workspace_bytes),
+                    Err(Answer::Failed(error)) => return Err(error),
+                    Err(Answer::Declined(why)) => {
+                        asked.note(one, why);
+                        let refusals = asked.refusals();
+                        let why = refusals.into_iter().next().map(|(_, why)| why);
+                        Opinion::Declines(why.unwrap_or_default())
+                    }
+                    Err(Answer::Done) => Opinion::Takes(0),
+                })
+            })?,
+        };
+        opinions.push((one, opinion));
+    }
+    Ok(opinions)
+}
+
+/// The most workspace that a candidate needs which takes the call.
+pub fn most_workspace(opinions: &[(&'static Impl, Opinion)]) -> usize {
+    let needed = opinions.iter().map(|(_, opinion)| match opinion {
+        Opinion::Takes(bytes) => *bytes,
+        Opinion::Declines(_) => 0,
+    });
+    needed.max().unwrap_or(0)
+}
+
+/// The error of a call that nobody takes.
+#[cold]
+pub fn nobody(operation: &Operation, view: &View, opinions: &[(&'static Impl, Opinion)]) -> Error {
+    let declines = opinions.iter().filter_map(|(one, opinion)| match opinion {
+        Opinion::Takes(_) => None,
+        Opinion::Declines(why) => Some((*one, why.clone())),
+    });
+    no_implementation(operation, declines.chain(view.excluded(operation.op, operation.variant)))
+}
+
+fn no_implementation(
+    operation: &Operation,
+    refusals: impl Iterator<Item = (&'static Impl, String)>,
+) -> Error {
+    let refusals: Vec<_> = refusals.map(|(one, why)| format!("{}: {why}", one.id)).collect();
+    let name = operation.name();
+    Error::unsupported(match refusals.is_empty() {
+        true => format!("{name}: no implementation"),
+        false => format!("{name}: no implementation: {}", refusals.join("; ")),
+    })
+}

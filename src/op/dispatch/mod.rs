@@ -1,0 +1,9 @@
+//! Which implementation runs an operator: what C programs may ask and say.
+
+pub mod exports;
+pub mod exports_plugins;
+
+use crate::backend::policy::Policy;
+use crate::handle::{Kind, Slab};
+
+static POLICIES: Slab<&'static Policy> = Slab::new(Kind::Policy);
