@@ -332,6 +332,22 @@ static void test_odd_sizes(void) {
   }
 }
 
+// Several tiles, which end in the first or second half of one, and C that is added.
+static void test_tiles(void) {
+  const size_t sizes[][3] = {{264, 136, 512}, {400, 264, 144}, {520, 72, 1040}, {136, 328, 256}};
+  for (size_t modes = 0; modes < COUNT(kModes); modes++) {
+    for (size_t i = 0; i < 3 * COUNT(sizes); i++) {
+      const size_t *size = sizes[i % COUNT(sizes)];
+      Blocks b = blocks(modes, size[0], size[1], size[2]);
+      b.g.integers = i % 2;
+      b.g.d = kOutputs[i % 3];
+      b.g.beta = i % 4 == 3 ? 1 : 0;
+      if (i % 5 == 4) b.g.b = kNVTEFloat8E5M2;
+      if (blocks_case("tiles", &b)) run_blocks(b);
+    }
+  }
+}
+
 // Dtypes of operands and D.
 static void test_dtypes(void) {
   for (size_t modes = 0; modes < COUNT(kModes); modes++) {
@@ -635,6 +651,7 @@ int main(int argc, char **argv) {
   EXPECT_OK();
   test_sizes();
   test_odd_sizes();
+  test_tiles();
   test_dtypes();
   test_epilogues();
   test_surroundings();

@@ -536,6 +536,35 @@ static void test_odd_sizes(void) {
   }
 }
 
+// Members of several tiles, which end in the first or second half of one: rows and columns of D on
+// both sides of multiples of 64, 128 and 256, and sums of one block to many.
+static void test_tiles(void) {
+  const size_t m[] = {96, 128, 132, 256, 264, 400, 520}, n[] = {300, 64, 65, 128, 200, 256, 20};
+  const size_t k[] = {128, 640, 272, 16, 1040, 400, 129};
+  for (size_t format = 0; format < COUNT(kModes); format++) {
+    for (size_t i = 0; i < 2 * COUNT(m); i++) {
+      size_t s = i % COUNT(m);
+      Product p = product(2, m[s], n[i < COUNT(m) ? s : COUNT(m) - 1 - s], k[(s + format) % 7]);
+      set_format(&p, format);
+      const size_t depths[2] = {i % 8 > 5 ? 0 : k[s], k[(s + 1) % 7]};
+      p.vary = i % 2 ? VARY_N : VARY_NONE;
+      if (format == 0 && i % 4 > 1) {
+        // As in the backward pass, also with a member whose sums have nothing.
+        p.vary = VARY_K;
+        p.transa = i % 8 > 5;
+        p.transb = true;
+        p.dims = depths;
+      }
+      p.integers = i % 3 == 0;
+      p.d = kHighPrecision[i % 3];
+      p.beta = i % 4 == 2 ? 1 : 0;
+      p.misaligned = i % 5 == 4;
+      if (format > 0 && i % 4 == 3) p.b = kNVTEFloat8E5M2;
+      product_case("tiles", &p);
+    }
+  }
+}
+
 static void test_factors(void) {
   for (size_t format = 0; format < COUNT(kModes); format++) {
     for (int i = 0; i < 24; i++) {
@@ -801,6 +830,7 @@ int main(int argc, char **argv) {
   test_setup_bytes();
   test_formats();
   test_odd_sizes();
+  test_tiles();
   test_factors();
   test_counts();
   test_absent_member();

@@ -3,17 +3,16 @@
 // grouped_sm90/: setup.cuh makes a problem of each member, layout.cuh has shared memory,
 // producer.cuh and mxfp8.cuh copy, consumer.cuh multiplies, epilogue.cuh writes D.
 //
-// Tiles are 128 rows (of B) by 256 columns (rows of A), or by 128 where partial sums are promoted
-// or operands are MXFP8. A pair is two tiles one below the other, or in the last rows two side by
-// side; half a tile without rows is not multiplied. Every sum runs over k in one order, whatever
-// the other members are.
+// Tiles are 128 rows (of B) by 256 columns (rows of A), or by 128 where operands are MXFP8. A pair
+// is two tiles one below the other, or in the last rows two side by side; half a tile without rows
+// is not multiplied. Every sum runs over k in one order, whatever the other members are.
 //
 // H200, November 2026, TFLOP/s at the clock that its power allows, BF16: 8 members of 4096^3 in all
 // layouts 655 (cuBLASLt, one product of the summed size: 687); 64 of 256 rows by 2048, k 7168, 615,
 // with uneven rows 497, of which tiles without all their rows take a fifth; 64 of 16 rows by 7168,
-// k 2048, 4.2 TB/s; 64 by 7168 x 2048, k 256 on average, 304, because the tile before is stored
-// while nothing is multiplied. Tiles dealt out beforehand, without a counter, are 3 to 4 % slower
-// with uneven rows.
+// k 2048, 4.2 TB/s. 64 by 7168 x 2048, k 256 on average, are bound by their results, 1.9 GB, which
+// leave while the next tile is multiplied (Kind::kShort). Tiles dealt out beforehand, without a
+// counter, are 3 to 4 % slower with uneven rows.
 
 #include "grouped_sm90/instance.cuh"
 #include "grouped_sm90/setup.cuh"
@@ -34,6 +33,35 @@ template <class T>
 Run choose_fp8(bool promote) {
   return promote ? run<T, Kind::kPromote, false, false> : run<T, Kind::kPlain, false, false>;
 }
+
+Run choose_fp8(NVTEDType rows, NVTEDType cols, bool promote) {
+  const bool rows_e4m3 = rows == kNVTEFloat8E4M3, cols_e4m3 = cols == kNVTEFloat8E4M3;
+  const auto choose = rows_e4m3 ? (cols_e4m3 ? choose_fp8<E4M3> : choose_fp8<E4M3TimesE5M2>)
+                                : (cols_e4m3 ? choose_fp8<E5M2TimesE4M3> : choose_fp8<E5M2>);
+  return choose(promote);
+}
+
+unsigned clusters_of(const Device &device, int sm_count) {
+  const int sms = sm_count > 0 && sm_count < device.sm_count ? sm_count : device.sm_count;
+  return sms < 2 ? 1 : static_cast<unsigned>(sms) / 2;
+}
+
+// A map of D, by which chunks of results are stored.
+NVTEXOutcome map_of_d(CUtensorMap *map, NVTEDType dtype, void *data, const uint64_t (&dims)[2],
+                      const uint64_t (&steps)[1]) {
+  const bool f32 = dtype == kNVTEFloat32;
+  const uint32_t box[2] = {f32 ? 32u : 64u, kChunk};
+  const CUtensorMapDataType type = f32                     ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                   : dtype == kNVTEFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                           : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  return encode_tensor_map(map, type, 2, data, dims, steps, box);
+}
+
+// Up to here tiles take less than twice as long to multiply as to store.
+constexpr size_t kShortInnerDimension = 1024;
+
+// Columns of a tile, see Config.
+constexpr unsigned kTileCols = 256, kMxTileCols = 128;
 
 }  // namespace
 }  // namespace sm90_grouped
@@ -116,9 +144,8 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
   setup.alpha_stride = a.alpha_stride;
   setup.beta_stride = a.beta_stride;
   setup.count = count;
-  const int sms = a.sm_count > 0 && a.sm_count < device.sm_count ? a.sm_count : device.sm_count;
-  setup.clusters = sms < 2 ? 1 : static_cast<unsigned>(sms) / 2;
-  setup.tile_cols = promote || is_mx ? 128 : 256;
+  setup.clusters = clusters_of(device, a.sm_count);
+  setup.tile_cols = is_mx ? kMxTileCols : kTileCols;
   {
     const uint64_t dims[2] = {64, 64}, steps[1] = {128};
     const uint32_t box[2] = {is_16bit ? 64u : 128u, kChunk};
@@ -128,6 +155,16 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
                           : is_16bit                ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                     : CU_TENSOR_MAP_DATA_TYPE_UINT8,
                           2, setup.problems, dims, steps, box);
+    if (done.status != NVTEX_BACKEND_OK) return done;
+  }
+  const Kind kind = is_mx                                          ? Kind::kMx
+                    : promote                                      ? Kind::kPromote
+                    : is_16bit && a.mean_k <= kShortInnerDimension ? Kind::kShort
+                                                                   : Kind::kPlain;
+  setup.bulk_stores = stores_in_bulk(kind);
+  if (setup.bulk_stores) {
+    const uint64_t dims[2] = {64, 64}, steps[1] = {256};
+    const NVTEXOutcome done = map_of_d(&setup.d_map, a.d.dtype, setup.problems, dims, steps);
     if (done.status != NVTEX_BACKEND_OK) return done;
   }
   const unsigned threads = count < kSetupThreads ? (count + 31) / 32 * 32 : kSetupThreads;
@@ -148,13 +185,12 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
     return choose<BF16, Kind::kMx>(a.b.transposed, a.a.transposed)(p, setup.clusters, stream);
   }
   if (!is_16bit) {
-    const bool rows_e4m3 = a.b.dtype == kNVTEFloat8E4M3, cols_e4m3 = a.a.dtype == kNVTEFloat8E4M3;
-    const auto run = rows_e4m3 ? (cols_e4m3 ? choose_fp8<E4M3> : choose_fp8<E4M3TimesE5M2>)
-                               : (cols_e4m3 ? choose_fp8<E5M2TimesE4M3> : choose_fp8<E5M2>);
-    return run(promote)(p, setup.clusters, stream);
+    return choose_fp8(a.b.dtype, a.a.dtype, promote)(p, setup.clusters, stream);
   }
   return dispatch<BF16, F16>(a.a.dtype, [&](auto tag) {
-    return choose<decltype(tag), Kind::kPlain>(a.b.transposed, a.a.transposed)(p, setup.clusters,
-                                                                               stream);
+    using T = decltype(tag);
+    const auto run = kind == Kind::kShort ? choose<T, Kind::kShort>(a.b.transposed, a.a.transposed)
+                                          : choose<T, Kind::kPlain>(a.b.transposed, a.a.transposed);
+    return run(p, setup.clusters, stream);
   });
 }

@@ -51,7 +51,7 @@ __device__ __forceinline__ Vec<Element<kBytes>, kCount> from_floats(const float 
   return bits;
 }
 
-// Neighbours in a row of D: as many as have 8 bytes, or one.
+// Neighbours in a row of D.
 template <int kBytes, int kCount>
 struct Values {
   size_t at;
@@ -78,73 +78,100 @@ struct Values {
   }
 };
 
-// Writes what a thread holds of products, see wgmma.cuh, to D in whole sectors.
+// Writes what a thread holds of products, see wgmma.cuh, to D: a warp turns its rows round in
+// shared memory, so that neighbouring lanes have neighbouring columns and lines of D are written
+// whole.
 template <int kBytes, int N>
 __device__ __forceinline__ void write_tile(const Output &out, int row, int col, const float (&d)[N],
                                            float *staging) {
+  constexpr int kCount = 4, kLanes = kStagingCols / kCount, kRounds = kLanes / 2;
   const int lane = static_cast<int>(threadIdx.x % 32);
-  row += static_cast<int>(threadIdx.x / 32 % 4) * 16 + lane / 4;
-  constexpr int kCount = 8 / kBytes;
-  const bool whole = out.m % kCount == 0 && reinterpret_cast<uintptr_t>(out.d) % 8 == 0 &&
-                     (out.beta == 0.0f || reinterpret_cast<uintptr_t>(out.c) % 8 == 0);
-  if (!whole) {
-    // Through shared memory: this is rare, and is little code that way.
-    constexpr int kPitch = kStagingCols + 2;
+  row += static_cast<int>(threadIdx.x / 32 % 4) * 16;
+  const bool whole =
+      out.m % kCount == 0 && reinterpret_cast<uintptr_t>(out.d) % (kCount * kBytes) == 0 &&
+      (out.beta == 0.0f || reinterpret_cast<uintptr_t>(out.c) % (kCount * kBytes) == 0);
 #pragma unroll
-    for (int part = 0; part < N / 2; part += kStagingCols / 4) {
-      __syncwarp();
+  for (int part = 0; part < 2 * N / kStagingCols; ++part) {
+    const int first = col + part * kStagingCols;
+    if (first >= out.m) break;
+    __syncwarp();
 #pragma unroll
-      for (int i = 0; i < kStagingCols / 2; ++i) {
-        const int j = i / 4, h = i / 2 % 2;
-        staging[(lane / 4 + 8 * h) * kPitch + 8 * j + 2 * (lane % 4) + i % 2] = d[part * 2 + i];
+    for (int i = 0; i < kStagingCols / 4; ++i) {
+      const int j = i / 2, h = i % 2;
+      const float *from = d + part * (kStagingCols / 2) + 4 * j + 2 * h;
+      *reinterpret_cast<float2 *>(staging + (lane / 4 + 8 * h) * kStagingPitch + 8 * j +
+                                  2 * (lane % 4)) = make_float2(from[0], from[1]);
+    }
+    __syncwarp();
+    if (whole) {
+      const int r = lane / kLanes, c = lane % kLanes * kCount;
+      Values<kBytes, kCount> values[kRounds];
+#pragma unroll
+      for (int i = 0; i < kRounds; ++i) values[i].read(out, row + r + 32 / kLanes * i, first + c);
+#pragma unroll
+      for (int i = 0; i < kRounds; ++i) {
+        const float4 four =
+            *reinterpret_cast<const float4 *>(staging + (r + 32 / kLanes * i) * kStagingPitch + c);
+        float v[kCount] = {four.x, four.y, four.z, four.w};
+        values[i].finish(out, v);
       }
-      __syncwarp();
+    } else {
 #pragma unroll 1
-      for (int i = lane; i < 16 * kStagingCols; i += 32) {
-        const int r = i / kStagingCols, c = i % kStagingCols;
-        float v[1] = {staging[r * kPitch + c]};
+      for (int r = 0; r < 16; ++r) {
+        float v[1] = {staging[r * kStagingPitch + lane]};
         Values<kBytes, 1> value;
-        value.read(out, row - lane / 4 + r, col + part * 4 + c);
+        value.read(out, row + r, first + lane);
         value.finish(out, v);
       }
     }
-    return;
   }
-  // All of a group's elements of C are loaded before the first is used.
-  constexpr int kGroup = 16 / kBytes, kParts = kBytes / 2;
-  const bool odd = lane % 2 != 0;
+}
+
+// Sends results of a consumer to D in bulk: all its threads write two chunks of them at a time to
+// shared memory, where its first one copies or adds them to D from, while the next are written.
+template <class C, int kBytes>
+__device__ __forceinline__ void store_tile(const Problem &problem, int row, int col, bool half,
+                                           const float (&d)[C::kCols / 2], unsigned char *results,
+                                           int w) {
+  constexpr int kChunkCols = 128 / kBytes, kCols = 2 * kChunkCols;
+  const int thread = static_cast<int>(threadIdx.x % 128), lane = thread % 32;
+  const float alpha = problem.alpha;
+  const bool adds = problem.stores == Stores::kBulkAdd;
 #pragma unroll
-  for (int group = 0; group < N / 4; group += kGroup) {
-    Values<kBytes, kCount> values[kGroup / 2][2][kParts];
+  for (int first = 0; first < C::kCols; first += kCols) {
+    unsigned char *const buffer = results + first / kCols % 2 * 2 * kChunkBytes;
+    if (thread == 0) cp_async_bulk_wait_group_read<1>();
+    bar_sync(kStoreBarrier + w, 128);
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      const int j = group + i / 2 * 2, h = i % 2;
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        values[i / 2][h][part].read(out, row + 8 * h,
-                                    col + (kBytes == 4 ? 8 * (j + part) + 2 * (lane % 4)
-                                                       : 8 * (j + odd) + 4 * (lane % 4 / 2)));
+    for (int i = 0; i < kCols / 4; ++i) {
+      const int j = i / 2, h = i % 2, chunk = 8 * j / kChunkCols, in = 8 * j % kChunkCols;
+      const float x = alpha * d[first / 2 + 4 * j + 2 * h];
+      const float y = alpha * d[first / 2 + 4 * j + 2 * h + 1];
+      const int line = thread / 32 * 16 + lane / 4 + 8 * h;
+      const int byte = in * kBytes + lane % 4 * 2 * kBytes;
+      unsigned char *const to =
+          buffer + chunk * kChunkBytes + line * 128 + (byte ^ (line % 8 * 16));
+      if constexpr (kBytes == 4) {
+        *reinterpret_cast<float2 *>(to) = make_float2(x, y);
+      } else {
+        const float both[2] = {x, y};
+        *reinterpret_cast<uint32_t *>(to) = from_floats<kBytes>(both, half).w[0];
       }
     }
+    fence_proxy_async();
+    bar_sync(kStoreBarrier + w, 128);
+    if (thread == 0) {
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      const int h = i % 2;
-      const float *x = d + 4 * (group + i / 2 * 2) + 2 * h, *y = x + 4;
-      if constexpr (kBytes == 4) {
-        float u[2] = {x[0], x[1]}, v[2] = {y[0], y[1]};
-        values[i / 2][h][0].finish(out, u);
-        values[i / 2][h][1].finish(out, v);
-      } else {
-        // Lanes in pairs: the even one takes four columns of the first 8, the odd one of the next.
-        float v[4];
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const float got = __shfl_xor_sync(0xffffffffu, odd ? x[e] : y[e], 1);
-          v[e] = odd ? got : x[e];
-          v[2 + e] = odd ? y[e] : got;
+      for (int chunk = 0; chunk < 2; ++chunk) {
+        const int x = col + first + chunk * kChunkCols;
+        if (x >= problem.m) break;
+        if (adds) {
+          cp_reduce_async_bulk_tensor_add(&problem.d_map, buffer + chunk * kChunkBytes, x, row);
+        } else {
+          cp_async_bulk_tensor_store(&problem.d_map, buffer + chunk * kChunkBytes, {x, row});
         }
-        values[i / 2][h][0].finish(out, v);
       }
+      cp_async_bulk_commit_group();
     }
   }
 }

@@ -16,16 +16,22 @@ constexpr int kChunkBytes = kChunk * 128;
 // The largest dimension of a member: positions have 32 bits, in bytes.
 constexpr size_t kMaxSize = INT_MAX / 4;
 
+// How results of a member get to D: by ordinary stores, by bulk copies, or by bulk additions to
+// what is there.
+enum class Stores { kWords, kBulk, kBulkAdd };
+
 // One member, D = alpha B A^T + beta C. Everywhere `rows` stands for B, whose rows are those of D,
 // and `cols` for A, whose rows are D's columns.
 struct Problem {
   CUtensorMap rows_map, cols_map;
+  CUtensorMap d_map;  // Unless `stores` is kWords.
   const void *rows_data, *cols_data;
   const void *rows_scales, *cols_scales;  // Scales in modes with more than one scale.
   const void *c;
   void *d;
   float alpha, beta;
   int n, m, k;
+  Stores stores;
   bool bulk;  // The maps can be used: addresses and pitches are multiples of 16 bytes.
 };
 
@@ -49,12 +55,19 @@ __host__ __device__ constexpr unsigned tiles(unsigned n, unsigned of) {
 struct Strips {
   unsigned pairs, single;
 
-  __device__ __forceinline__ explicit Strips(unsigned n) {
+  __host__ __device__ explicit Strips(unsigned n) {
     const unsigned all = tiles(n, kRows), last = n % kRows;
     single = all % 2 != 0 ? 1 : all > 0 && last > 0 && last <= kRows / 2 ? 2 : 0;
     pairs = (all - single) / 2;
   }
 };
+
+// Pairs of tiles of a member, of `tile_cols` columns each.
+__host__ __device__ inline size_t pairs_of(unsigned n, unsigned m, unsigned tile_cols) {
+  const unsigned col_tiles = tiles(m, tile_cols);
+  const Strips strips(n);
+  return size_t{strips.pairs} * col_tiles + size_t{strips.single} * tiles(col_tiles, 2);
+}
 
 }  // namespace sm90_grouped
 }  // namespace nvte

@@ -128,16 +128,33 @@ __device__ __forceinline__ void copy_bulk(const Params &p, unsigned char *shared
     uint32_t scale_bytes = 0;
     if constexpr (C::kPromote) {
       const auto scales = [&](NVTEScalingMode mode, float *to, const void *from, int outers,
-                              int outer) {
+                              int outer, int most) {
         const int pitch = (outers + 3) / 4 * 4;
         if (mode != NVTE_BLOCK_SCALING_1D || outer >= pitch) return;
-        const auto bytes = static_cast<uint32_t>(min(pitch - outer, 128) * 4);
+        const auto bytes = static_cast<uint32_t>(min(pitch - outer, most) * 4);
         cp_async_bulk_load(
             to, element<float>(from, static_cast<size_t>(int64_t{i} * pitch + outer)), bytes, full);
         scale_bytes += bytes;
       };
-      scales(p.rows_mode, control.row_scales[at.stage], problem.rows_scales, problem.n, t.row);
-      scales(p.cols_mode, control.col_scales[at.stage], problem.cols_scales, problem.m, t.col);
+      scales(p.rows_mode, control.row_scales[at.stage], problem.rows_scales, problem.n, t.row,
+             kRows);
+      scales(p.cols_mode, control.col_scales[at.stage], problem.cols_scales, problem.m, t.col,
+             C::kCols);
+      const auto blocks = [&](NVTEScalingMode mode, const void *from, int outers, int outer,
+                              int count) {
+        if (mode != NVTE_BLOCK_SCALING_2D) return;
+        const int pitch = (t.blocks + 3) / 4 * 4;
+#pragma unroll
+        for (int j = 0; j < count; ++j) {
+          if (outer + 128 * j >= outers) break;
+          const int64_t where = int64_t{outer / 128 + j} * pitch + i / 4 * 4;
+          cp_async_bulk_load(control.block_scales[at.stage][j],
+                             element<float>(from, static_cast<size_t>(where)), 16, full);
+          scale_bytes += 16;
+        }
+      };
+      blocks(p.rows_mode, problem.rows_scales, problem.n, t.row, 1);
+      blocks(p.cols_mode, problem.cols_scales, problem.m, t.col, 2);
     }
     mbarrier_arrive_expect_tx(full, C::kStageBytes + scale_bytes);
     const auto chunk = [&](bool share, unsigned char *to, const CUtensorMap *map, bool mn,
@@ -193,14 +210,28 @@ __device__ __forceinline__ void copy_odd(const Params &p, unsigned char *shared,
     }
     if constexpr (C::kPromote) {
       const auto scales = [&](NVTEScalingMode mode, float *to, const void *from, int outers,
-                              int outer) {
-        const int own = outer + static_cast<int>(threadIdx.x);
-        if (mode != NVTE_BLOCK_SCALING_1D || own >= outers) return;
-        to[threadIdx.x] =
-            *element<float>(from, static_cast<size_t>(int64_t{i} * ((outers + 3) / 4 * 4) + own));
+                              int outer, int most) {
+        if (mode != NVTE_BLOCK_SCALING_1D) return;
+        const int64_t line = int64_t{i} * ((outers + 3) / 4 * 4) + outer;
+#pragma unroll 1
+        for (int j = static_cast<int>(threadIdx.x); j < min(most, outers - outer); j += 128) {
+          to[j] = *element<float>(from, static_cast<size_t>(line + j));
+        }
       };
-      scales(p.rows_mode, control.row_scales[at.stage], problem.rows_scales, problem.n, t.row);
-      scales(p.cols_mode, control.col_scales[at.stage], problem.cols_scales, problem.m, t.col);
+      scales(p.rows_mode, control.row_scales[at.stage], problem.rows_scales, problem.n, t.row,
+             kRows);
+      scales(p.cols_mode, control.col_scales[at.stage], problem.cols_scales, problem.m, t.col,
+             C::kCols);
+      const auto blocks = [&](NVTEScalingMode mode, const void *from, int outers, int outer,
+                              int count) {
+        const int j = static_cast<int>(threadIdx.x);
+        if (mode != NVTE_BLOCK_SCALING_2D || j >= count || outer + 128 * j >= outers) return;
+        const int64_t where = int64_t{outer / 128 + j} * ((t.blocks + 3) / 4 * 4) + i;
+        control.block_scales[at.stage][j][i % 4] =
+            *element<float>(from, static_cast<size_t>(where));
+      };
+      blocks(p.rows_mode, problem.rows_scales, problem.n, t.row, 1);
+      blocks(p.cols_mode, problem.cols_scales, problem.m, t.col, 2);
     }
     fence_proxy_async();
     // One thread commits for all that have passed the barrier. racecheck does not follow that and

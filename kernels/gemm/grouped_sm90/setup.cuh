@@ -24,7 +24,9 @@ struct Matrix {
 };
 
 struct SetupParams {
-  CUtensorMap map;  // A map of chunks of either operand, but for what differs between members.
+  // Maps of chunks of either operand and of D, but for what differs between members.
+  CUtensorMap map, d_map;
+  bool bulk_stores;  // The kernel can store in bulk, and has a map of D.
   Matrix a, b, c, d;
   const float *alpha, *beta;
   size_t alpha_stride, beta_stride;
@@ -154,9 +156,8 @@ static __global__ void __launch_bounds__(kSetupThreads)
       const size_t b_inner = inner_of(p.b, t), b_outer = outer_of(p.b, t);
       own.v[0] = a_outer * a_inner, own.v[1] = b_outer * b_inner, own.v[2] = own.v[3] = n * m;
       own.v[4] = scales_of(p.a, a_outer, a_inner), own.v[5] = scales_of(p.b, b_outer, b_inner);
-      const auto col_tiles = tiles(static_cast<unsigned>(m), static_cast<unsigned>(p.tile_cols));
-      const Strips strips(static_cast<unsigned>(n));
-      own.v[6] = size_t{strips.pairs} * col_tiles + strips.single * tiles(col_tiles, 2);
+      own.v[6] = pairs_of(static_cast<unsigned>(n), static_cast<unsigned>(m),
+                          static_cast<unsigned>(p.tile_cols));
     }
     Totals until = own;
 #pragma unroll
@@ -208,15 +209,27 @@ static __global__ void __launch_bounds__(kSetupThreads)
     const bool bulk = m != 0 && n != 0 && k != 0 && whole(p.a, a, to.cols_scales, m) &&
                       whole(p.b, b, to.rows_scales, n);
     to.bulk = bulk;
-    if (!bulk) continue;
-    const auto make = [&](CUtensorMap *map, const Matrix &x, const char *data, size_t outer) {
+    const size_t d_pitch = m * static_cast<size_t>(p.d.bytes);
+    // Bulk additions round as ordinary ones do only in float32.
+    const bool adds = to.beta == 1.0f && to.c == to.d && p.d.bytes == 4;
+    to.stores = !p.bulk_stores || m == 0 || n == 0 || !whole_units(to.d, d_pitch) ? Stores::kWords
+                : to.beta == 0.0f                                                 ? Stores::kBulk
+                : adds                                                            ? Stores::kBulkAdd
+                                                                                  : Stores::kWords;
+    const auto make = [&](CUtensorMap *map, const CUtensorMap &like, const void *data, size_t inner,
+                          size_t outer, size_t line) {
       CUtensorMap &own_map = maps[threadIdx.x];
-      own_map = p.map;
-      aim_map(&own_map, data, x.transposed ? outer : k, x.transposed ? k : outer, pitch(x, outer));
+      own_map = like;
+      aim_map(&own_map, data, inner, outer, line);
       *map = own_map;
     };
-    make(&to.rows_map, p.b, b, n);
-    make(&to.cols_map, p.a, a, m);
+    const auto make_operand = [&](CUtensorMap *map, const Matrix &x, const char *data,
+                                  size_t outer) {
+      make(map, p.map, data, x.transposed ? outer : k, x.transposed ? k : outer, pitch(x, outer));
+    };
+    if (bulk) make_operand(&to.rows_map, p.b, b, n);
+    if (bulk) make_operand(&to.cols_map, p.a, a, m);
+    if (to.stores != Stores::kWords) make(&to.d_map, p.d_map, to.d, m, n, d_pitch);
     asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
   }
 #endif
