@@ -10,6 +10,8 @@ struct Experts {
     tokens: usize,
     inputs: usize,
     outputs: usize,
+    /// Scales of 128 elements of each row of tokens and of 128 x 128 of each weight.
+    in_blocks: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -30,6 +32,7 @@ pub fn cases(kind: Kind) -> Vec<Case> {
         tokens,
         inputs,
         outputs,
+        in_blocks: false,
     };
     let mut cases: Vec<Case> = [few, many]
         .into_iter()
@@ -39,6 +42,14 @@ pub fn cases(kind: Kind) -> Vec<Case> {
         })
         .collect();
     cases.extend([few, many].map(|sizes| experts(DType::E4m3, sizes).grouped(Pass::Forward)));
+    let deep = match kind {
+        Kind::Gpu => (8, 16384, 7168, 4096),
+        Kind::Cpu => few,
+    };
+    cases.extend([deep, many].map(|sizes| {
+        let experts = Experts { in_blocks: true, ..experts(DType::E4m3, sizes) };
+        experts.grouped(Pass::Forward)
+    }));
     cases.extend([few, many].map(|sizes| experts(DType::Bf16, sizes).several()));
     cases
 }
@@ -50,8 +61,9 @@ impl Experts {
     }
 
     fn shapes(&self) -> String {
-        let Self { dtype, experts, tokens, inputs, outputs } = *self;
-        format!("{} {experts} x [{}x{inputs}x{outputs}]", dtype.name(), tokens / experts)
+        let Self { dtype, experts, tokens, inputs, outputs, in_blocks } = *self;
+        let blocks = if in_blocks { " block 1d x 2d" } else { "" };
+        format!("{}{blocks} {experts} x [{}x{inputs}x{outputs}]", dtype.name(), tokens / experts)
     }
 
     /// One call, of sizes that the device alone knows. Another library needs a later cuBLAS for it.
@@ -66,21 +78,38 @@ impl Experts {
     }
 
     fn build<'a>(self, b: &Build<'a>, pass: Pass) -> Result<Call<'a>> {
-        let Self { dtype, experts, tokens, inputs, outputs } = self;
+        let Self { dtype, experts, tokens, inputs, outputs, in_blocks } = self;
         let (api, stream) = (b.api, b.stream());
-        let scaled = |group: Grouped<'a>| match dtype {
+        // `each`: scales of a member.
+        let scaled = |group: Grouped<'a>, each: usize| match dtype {
             DType::E4m3 => {
-                Ok(group.set(GroupedParam::RowwiseScaleInv, &b.floats(&vec![0.5; experts])?))
+                let scales = b.floats(&vec![0.5; experts * each])?;
+                Ok(group.set(GroupedParam::RowwiseScaleInv, &scales))
             }
             _ => Ok::<_, anyhow::Error>(group),
         };
-        let rows = |data: &Basic, cols| {
-            let group = b.group(0, experts, tokens, cols)?;
-            scaled(group.set(GroupedParam::Rowwise, data))
+        let rows = |data: &Basic, cols: usize| {
+            let (mode, each) = match in_blocks {
+                true => (BLOCKS_1D, cols.div_ceil(128) * (tokens / experts).next_multiple_of(4)),
+                false => (0, 1),
+            };
+            let group = b.group(mode, experts, tokens, cols)?;
+            scaled(group.set(GroupedParam::Rowwise, data), each)
+        };
+        let results = |data: &Basic, cols| {
+            Ok::<_, anyhow::Error>(
+                b.group(0, experts, tokens, cols)?.set(GroupedParam::Rowwise, data),
+            )
         };
         let weights = |data: &Basic| {
-            let group = Grouped::new(api, 0, experts, experts * outputs, inputs);
-            scaled(group.set(GroupedParam::Rowwise, data))
+            let (mode, each) = match in_blocks {
+                true => {
+                    (BLOCKS_2D, outputs.div_ceil(128) * inputs.div_ceil(128).next_multiple_of(4))
+                }
+                false => (0, 1),
+            };
+            let group = Grouped::new(api, mode, experts, experts * outputs, inputs);
+            scaled(group.set(GroupedParam::Rowwise, data), each)
         };
         let random = |dtype, rows: usize, cols: usize| b.random(dtype, &[rows * cols]);
         let result = |len: usize| b.output("D", DType::Bf16, &[len], Rule::Close);
@@ -90,14 +119,14 @@ impl Experts {
             Pass::Forward => (
                 w(&random(dtype, experts * outputs, inputs)?)?,
                 rows(&random(dtype, tokens, inputs)?, inputs)?,
-                rows(&result(tokens * outputs)?, outputs)?,
+                results(&result(tokens * outputs)?, outputs)?,
                 1,
                 0,
             ),
             Pass::Dgrad => (
                 w(&random(dtype, experts * outputs, inputs)?)?,
                 rows(&random(dtype, tokens, outputs)?, outputs)?,
-                rows(&result(tokens * inputs)?, inputs)?,
+                results(&result(tokens * inputs)?, inputs)?,
                 0,
                 0,
             ),
@@ -136,7 +165,7 @@ impl Experts {
     fn several(self) -> Case {
         let name = format!("multi-tensor gemm {}", self.shapes());
         Case::new(name, self.work(), move |b| {
-            let Self { dtype, experts, tokens, inputs, outputs } = self;
+            let Self { dtype, experts, tokens, inputs, outputs, .. } = self;
             let (api, stream) = (b.api, b.stream());
             let each = tokens / experts;
             let mut lists: [Vec<Tensor>; 4] = Default::default();
