@@ -175,17 +175,6 @@ __device__ __forceinline__ void cp_async_bulk_tensor_store(const CUtensorMap *ma
   }
 }
 
-// Adds a box of float32 from shared to global memory, as a store does otherwise. Subnormal numbers
-// count as zero.
-__device__ __forceinline__ void cp_reduce_async_bulk_tensor_add(const CUtensorMap *map,
-                                                                const void *from, int x, int y) {
-  asm volatile(
-      "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3}], [%1];"
-      :
-      : "l"(map), "r"(shared_address(from)), "r"(x), "r"(y)
-      : "memory");
-}
-
 // Loads contiguous bytes; addresses and counts are multiples of 16.
 __device__ __forceinline__ void cp_async_bulk_load(void *to, const void *from, uint32_t bytes,
                                                    uint64_t *barrier) {

@@ -3,11 +3,23 @@
 
 #include <type_traits>
 
+#include "common/tma.cuh"
 #include "common/vec.cuh"
 #include "layout.cuh"
 
 namespace nvte {
 namespace sm90_grouped {
+
+// Adds a box of float32 from shared to global memory, as a store does otherwise. Subnormal numbers
+// count as zero.
+__device__ __forceinline__ void cp_reduce_async_bulk_tensor_add(const CUtensorMap *map,
+                                                                const void *from, int x, int y) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3}], [%1];"
+      :
+      : "l"(map), "r"(shared_address(from)), "r"(x), "r"(y)
+      : "memory");
+}
 
 // Where results go, and what is added to them.
 struct Output {
