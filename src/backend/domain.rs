@@ -126,6 +126,22 @@ impl Domain {
         }
     }
 
+    pub fn flags(&self) -> u32 {
+        self.flags
+    }
+
+    /// Devices of it; 0 where it cannot tell.
+    pub fn devices(&self) -> i32 {
+        match &self.functions {
+            Functions::Plugin(_) => self.plugin_devices(),
+            Functions::BuiltIn(_) if self.is_host() => 1,
+            #[cfg(nvte_cuda)]
+            Functions::BuiltIn(_) => super::cuda::device_count(),
+            #[cfg(not(nvte_cuda))]
+            Functions::BuiltIn(_) => 0,
+        }
+    }
+
     /// Devices of a plugin's domain; 0 where it cannot tell.
     pub fn plugin_devices(&self) -> i32 {
         let Functions::Plugin(hooks) = &self.functions else { return 0 };
