@@ -208,8 +208,12 @@ fn slice_header(slice: &str) -> String {
             LAYER_SOURCES.iter().map(|name| root().join(format!("src/nn/capi/{name}.rs"))).collect()
         }
         _ => {
-            let sources =
-                ["exports.rs", "exports_derivatives.rs", "exports_plugins.rs", "exports_log.rs"];
+            let sources = [
+                "exports.rs",
+                "exports_derivatives.rs",
+                "exports_plugins.rs",
+                "exports_domains.rs",
+            ];
             let sources = sources.map(|name| root().join(format!("src/op/{slice}/{name}")));
             sources.into_iter().filter(|path| path.exists()).collect()
         }

@@ -359,6 +359,8 @@ static const function functions[] = {
     (function)nvtex_dispatch_counters,
     (function)nvtex_dispatch_fingerprint,
     (function)nvtex_dispatch_generation,
+    (function)nvtex_domain_count,
+    (function)nvtex_domain_info,
     (function)nvtex_explain_begin,
     (function)nvtex_explain_end,
     (function)nvtex_impl_count,

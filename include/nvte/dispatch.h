@@ -154,6 +154,40 @@ typedef struct NVTEXPluginInfo {
   size_t domains;
 } NVTEXPluginInfo;
 
+/**
+ * What is known of a domain.
+ */
+typedef struct NVTEXDomainInfo {
+  /**
+   * The size of the struct, set by the caller: so many bytes of it are filled.
+   */
+  size_t struct_size;
+  /**
+   * Lives as long as the process.
+   */
+  const char *name;
+  /**
+   * Why it cannot run in this process, valid until the thread asks for the next domain; null if it can.
+   */
+  const char *unusable;
+  /**
+   * NVTEX_DOMAIN_HOST_ACCESSIBLE, NVTEX_DOMAIN_ASYNC.
+   */
+  uint32_t flags;
+  /**
+   * Devices; 0 where it cannot run, or cannot tell.
+   */
+  int32_t devices;
+  /**
+   * Architecture of the current device, as `NVTEXImpl.min_arch` counts it; 0 where devices have none.
+   */
+  uint32_t arch;
+  /**
+   * Parts into which an operator may be divided on the current device so that all run at once.
+   */
+  int32_t multiprocessors;
+} NVTEXDomainInfo;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -230,7 +264,8 @@ uint64_t nvtex_dispatch_fingerprint(void);
  *   the first of the words default, vendor and reference that stands for anything.
  * - `allow_vendors=NAME,NAME`, `none` or `all`; `deny_vendors=NAME,NAME` or `none`: vendors whose implementations
  *   may run, and those whose may not. Denied beats allowed. They bind all implementations that name a vendor.
- * - `deterministic=1`: implementations that are not deterministic do not run.
+ * - `deterministic=1`: implementations that are not deterministic do not run, and attentions add in a fixed order, as
+ *   with their own option of this name. That may change the size of their workspace.
  * - `domain=NAME`: the domain of calls, of memory and of streams; `domain=auto`: that of the process.
  *
  * Names of vendors, ids and domains need not exist when the policy is created.
@@ -359,6 +394,19 @@ size_t nvtex_plugin_count(void);
  */
 bool nvtex_plugin_info(size_t index,
                        struct NVTEXPluginInfo *info);
+
+/**
+ * Returns the number of domains, those of the library and of plugins. It loads the plugins that are configured, if
+ * that has not been done.
+ */
+size_t nvtex_domain_count(void);
+
+/**
+ * Writes what is known of a domain, and returns whether there is one of this index. Devices are started for it: a
+ * child that is forked afterwards cannot use those of CUDA.
+ */
+bool nvtex_domain_info(size_t index,
+                       struct NVTEXDomainInfo *info);
 
 #ifdef __cplusplus
 }  // extern "C"

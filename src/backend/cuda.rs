@@ -109,6 +109,14 @@ impl ProductPart {
     }
 }
 
+/// Devices that the process sees.
+pub(super) fn device_count() -> c_int {
+    let mut count = 0;
+    // SAFETY: writes one integer.
+    let probe = unsafe { nvte_cuda_probe(&mut count) };
+    if probe.status() == BackendStatus::NVTEX_BACKEND_OK { count } else { 0 }
+}
+
 /// The table, or why there is no device to run it.
 pub(super) fn table() -> Result<&'static OpTable, String> {
     static READY: OnceLock<Result<(), String>> = OnceLock::new();

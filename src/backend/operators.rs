@@ -8,7 +8,8 @@
 //! arguments and a stream, follow with their parameters.
 //!
 //! A new operator is:
-//! 1. its arguments, a struct in `src/backend/args/<family>.rs`;
+//! 1. its arguments, a struct in `src/backend/args/<family>.rs`, with `operator!` behind it, which says what its
+//!    variants are and what of a call an implementation must be able to take;
 //! 2. its row here;
 //! 3. its checks in `src/op/<slice>/mod.rs`, which end in `backend::run(&arguments, stream)`, and its C function in
 //!    `exports.rs` beside them;

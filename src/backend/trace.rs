@@ -3,8 +3,8 @@
 //! An operator has an event in the row of the thread that called it, of the time that the call took on the host, with
 //! its implementation, its stream and the bytes of its operands as far as the host knows them. On CUDA it also has
 //! one in the row of its stream, of the time between two events that were recorded before and after its work; not
-//! while the stream is captured into a graph, where nothing runs yet. Where the tools' library of CUDA is present,
-//! calls are ranges of NVTX.
+//! while the stream is captured into a graph, where nothing runs yet. Where libnvToolsExt.so.1 is present, calls
+//! are ranges of NVTX, too.
 #![allow(unsafe_code)]
 
 use super::domain::Domain;
@@ -18,7 +18,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Text that is kept before it is written to the file.
 const BUFFER: usize = 1 << 16;
@@ -119,18 +119,22 @@ impl Trace {
         Some(Box::new(trace))
     }
 
-    /// Microseconds since the beginning.
-    fn time(&self, at: Instant) -> f64 {
-        at.duration_since(self.began).as_nanos() as f64 / 1000.0
+    /// Nanoseconds since the beginning.
+    fn time(&self, at: Instant) -> i64 {
+        nanoseconds(at.saturating_duration_since(self.began))
     }
 
-    /// An event of a row, from a time on for a time, in microseconds.
-    fn event(&mut self, row: i64, (from, long): (f64, f64), what: &dyn Display) {
+    /// An event of a row, from a time on for a time, in nanoseconds.
+    fn event(&mut self, row: i64, (from, long): (i64, i64), what: &dyn Display) {
         let process = self.process;
+        // The format counts microseconds.
+        let ([from, from_rest], [long, long_rest]) =
+            ([from / 1000, from % 1000], [long / 1000, long % 1000]);
         // Writing to a text cannot fail.
         let _ = writeln!(
             self.text,
-            "{{\"ph\":\"X\",\"pid\":{process},\"tid\":{row},\"ts\":{from:.3},\"dur\":{long:.3},{what}}},"
+            "{{\"ph\":\"X\",\"pid\":{process},\"tid\":{row},\"ts\":{from}.{from_rest:03},\
+             \"dur\":{long}.{long_rest:03},{what}}},"
         );
         if self.text.len() >= BUFFER {
             self.write();
@@ -155,6 +159,10 @@ impl Trace {
         }
         self.text.clear();
     }
+}
+
+fn nanoseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
 }
 
 /// Writes what is left when the process ends.
@@ -241,7 +249,7 @@ impl Span {
         implementation: &dyn Display,
         bytes: Option<u64>,
     ) {
-        let long = self.began.elapsed().as_nanos() as f64 / 1000.0;
+        let long = nanoseconds(self.began.elapsed());
         if stderr::is_within() {
             return;
         }
@@ -260,13 +268,12 @@ impl Span {
 /// Times on CUDA devices.
 #[cfg(nvte_cuda)]
 mod device {
-    use super::{Domain, Trace, state};
+    use super::{Domain, State, Trace, nanoseconds, state};
     use crate::backend::args::{BackendStatus, Outcome};
     use crate::backend::domain::CUDA;
     use crate::stderr;
     use crate::types::{cudaEvent_t, cudaStream_t};
     use std::collections::{BTreeMap, VecDeque};
-    use std::time::Instant;
 
     unsafe extern "C" {
         fn nvte_cuda_event_create(event: *mut cudaEvent_t) -> Outcome;
@@ -280,8 +287,8 @@ mod device {
         ) -> Outcome;
     }
 
-    /// Microseconds after which another event becomes the one that times are counted from: a float has 24 bits.
-    const NEAR: f64 = 1e6;
+    /// Nanoseconds after which another event becomes the one that times are counted from: a float has 24 bits.
+    const NEAR: i64 = 1_000_000_000;
 
     /// Most operators whose times are not known yet.
     const MOST_PENDING: usize = 1 << 16;
@@ -289,11 +296,11 @@ mod device {
     /// Rows of streams have numbers that no thread has.
     const FIRST_ROW: i64 = 1 << 30;
 
-    /// An event that has happened, and when, in microseconds of the trace.
+    /// An event that has happened, and when, in nanoseconds of the trace.
     #[derive(Clone, Copy)]
     struct Base {
         event: cudaEvent_t,
-        time: f64,
+        time: i64,
     }
 
     struct Pending {
@@ -315,10 +322,19 @@ mod device {
     // SAFETY: events may be used from any thread.
     unsafe impl Send for Timeline {}
 
-    /// The event before an operator's work.
+    /// The event before an operator's work, until its end is marked; a call that fails has none.
     pub struct Mark {
         device: i32,
-        event: cudaEvent_t,
+        event: Option<cudaEvent_t>,
+    }
+
+    impl Drop for Mark {
+        fn drop(&mut self) {
+            let Some(event) = self.event else { return };
+            if let State::On(trace) = &mut *state() {
+                trace.devices.entry(self.device).or_default().free.push(event);
+            }
+        }
     }
 
     fn done(outcome: Outcome) -> Option<()> {
@@ -339,14 +355,14 @@ mod device {
         }
     }
 
-    /// Milliseconds from one event to another, none if that has not happened yet.
-    fn elapsed(first: cudaEvent_t, second: cudaEvent_t) -> Option<f64> {
+    /// Nanoseconds from one event to another, none if that has not happened yet.
+    fn elapsed(first: cudaEvent_t, second: cudaEvent_t) -> Option<i64> {
         let (mut happened, mut milliseconds) = (false, 0.0);
         // SAFETY: both are events that were recorded.
         let outcome =
             unsafe { nvte_cuda_event_elapsed(first, second, &mut happened, &mut milliseconds) };
         done(outcome)?;
-        happened.then_some(f64::from(milliseconds))
+        happened.then_some((f64::from(milliseconds) * 1e6) as i64)
     }
 
     /// Marks the beginning of an operator's work on its stream, unless that is captured.
@@ -364,24 +380,26 @@ mod device {
             let event = timeline.record(stream)?;
             // SAFETY: the event was recorded. This is the only wait of a trace.
             done(unsafe { nvte_cuda_event_wait(event) })?;
-            let time = Instant::now().duration_since(began).as_nanos() as f64 / 1000.0;
+            let time = nanoseconds(began.elapsed());
             timeline.base = Some(Base { event, time });
         }
         let event = timeline.record(stream)?;
-        Some(Mark { device, event })
+        Some(Mark { device, event: Some(event) })
     }
 
     impl Trace {
         /// Marks the end of an operator's work, whose times are known later.
-        pub fn end_on_device(&mut self, mark: Mark, stream: cudaStream_t, what: String) {
+        pub fn end_on_device(&mut self, mut mark: Mark, stream: cudaStream_t, what: String) {
             let timeline = self.devices.entry(mark.device).or_default();
-            let Some(second) = timeline.record(stream) else { return };
+            let Some(first) = mark.event.take() else { return };
+            let Some(second) = timeline.record(stream) else { return timeline.free.push(first) };
             let next = FIRST_ROW + ((mark.device as i64) << 20) + timeline.rows.len() as i64;
             let known = timeline.rows.len();
             let row = *timeline.rows.entry(stream as usize).or_insert(next);
             let is_new = timeline.rows.len() > known;
-            if timeline.pending.len() < MOST_PENDING {
-                timeline.pending.push_back(Pending { first: mark.event, second, row, what });
+            match timeline.pending.len() < MOST_PENDING {
+                true => timeline.pending.push_back(Pending { first, second, row, what }),
+                false => timeline.free.extend([first, second]),
             }
             if is_new {
                 self.name_row(row, &format_args!("cuda {} stream {stream:p}", mark.device));
@@ -397,12 +415,12 @@ mod device {
                     return;
                 };
                 let Some(long) = elapsed(front.first, front.second) else { return };
-                let from = elapsed(base.event, front.first).unwrap_or_default();
+                let Some(from) = elapsed(base.event, front.first) else { return };
                 let Some(Pending { first, second, row, what }) = timeline.pending.pop_front()
                 else {
                     return;
                 };
-                let (from, long) = (base.time + 1000.0 * from, 1000.0 * long);
+                let from = (base.time + from).max(0);
                 timeline.free.push(first);
                 match from + long - base.time > NEAR {
                     true => {

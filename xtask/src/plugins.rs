@@ -3,6 +3,7 @@
 
 use crate::process;
 use crate::report::Report;
+use crate::test::c_programs;
 use crate::tree::{Tree, empty_dir};
 use anyhow::{Context, Result, bail};
 use std::env;
@@ -29,6 +30,16 @@ pub fn test(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
         let passed = conform(tree, prefix, &plugin, None)?;
         report.check(format!("plugin {name} conforms"), passed == Some(0));
     }
+    // The program of the guide, which a vendor begins with.
+    let guide = fs::read_to_string(tree.root.join("docs/plugins.md")).context("docs/plugins.md")?;
+    let [program] = c_programs(&guide)[..] else {
+        bail!("docs/plugins.md: expected one program in C");
+    };
+    fs::write(folder.join("acme.c"), program).context("acme.c")?;
+    let plugin = compile(tree, prefix, &folder, &folder, "acme")?;
+    let passed = conform(tree, prefix, &plugin, None)?;
+    report.check("the plugin of docs/plugins.md conforms", passed == Some(0));
+    report.check("the headers refuse short enums", refuses_short_enums(tree, prefix, &sources)?);
     let trained = train(tree, prefix, &folder)?;
     report.check("a program trains on the device of plugin own_device", trained);
     let plugin = rust(tree, &sources.join("rust"), &folder)?;
@@ -68,6 +79,15 @@ fn compile(
     process::run(&format!("compile plugin {name}"), &mut compile)?;
     fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755))?;
     Ok(plugin)
+}
+
+/// Structs with short enums are not those of the library: a plugin with them must not compile.
+fn refuses_short_enums(tree: &Tree, prefix: &Path, sources: &Path) -> Result<bool> {
+    let mut compile = tree.command(env::var("CC").unwrap_or_else(|_| "cc".into()));
+    compile.args(["-std=c11", "-fshort-enums", "-fsyntax-only", "-I"]).arg(prefix.join("include"));
+    let output = compile.arg(sources.join("host_ops.c")).output().context("the C compiler")?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    Ok(!output.status.success() && text.contains("another size than in the library"))
 }
 
 /// Runs the demo in the memory of the plugin own_device: its operators, and the reference for what it has not.

@@ -257,7 +257,7 @@ fn consumers(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
 }
 
 /// The C programs of a Markdown text.
-fn c_programs(markdown: &str) -> Vec<&str> {
+pub fn c_programs(markdown: &str) -> Vec<&str> {
     let blocks = markdown.split("\n```c\n").skip(1);
     blocks.filter_map(|block| Some(block.split_once("\n```")?.0)).collect()
 }

@@ -415,6 +415,26 @@ mod tests {
     }
 
     #[test]
+    fn bytes_are_those_of_data() {
+        use NVTEDType::*;
+        let (m, n, k) = (3, 5, 7);
+        let fp8 = kNVTEFloat8E4M3;
+        let gemm =
+            GemmArgs { m, n, k, a_dtype: fp8, b_dtype: fp8, d_dtype: kNVTEBFloat16, ..zeros() };
+        assert_eq!(gemm.bytes(), Some(3 * 7 + 5 * 7 + 2 * 15));
+        assert_eq!(GemmArgs { beta: 1.0, ..gemm }.bytes(), Some(3 * 7 + 5 * 7 + 4 * 15));
+        let mut quantize = zeros::<QuantizeArgs>();
+        (quantize.cast.rows, quantize.cast.cols) = (4, 6);
+        (quantize.cast.input_dtype, quantize.cast.output_dtype) = (kNVTEFloat16, fp8);
+        quantize.cast.rowwise = NonNull::dangling().as_ptr();
+        assert_eq!(quantize.bytes(), Some(2 * 24 + 24));
+        quantize.cast.colwise = NonNull::dangling().as_ptr();
+        quantize.cast.fusion.form = Form::NVTEX_FORM_GATED;
+        assert_eq!(quantize.bytes(), Some(2 * 48 + 2 * 24));
+        assert_eq!(zeros::<AttentionArgs>().bytes(), None);
+    }
+
+    #[test]
     fn facts_are_those_of_operands_that_are_there() {
         use NVTEDType::*;
         let mut gemm = GemmArgs {

@@ -72,9 +72,18 @@ pub struct Staging {
     /// Of the manifest, if there is one.
     name: Option<String>,
     options: BTreeMap<String, String>,
+    /// What `option` has answered, which plugins may keep.
+    answers: Mutex<Vec<CString>>,
     /// None when the entry function has returned.
     staged: Mutex<Option<Staged>>,
 }
+
+// SAFETY: the struct is written once, before anybody else knows it, but for what locks protect; functions and data of
+// plugins may be used on any thread.
+unsafe impl Sync for Staging {}
+
+/// All of them, which a program that looks for lost memory finds here.
+static STAGINGS: Mutex<Vec<&'static Staging>> = Mutex::new(Vec::new());
 
 impl Staging {
     pub fn begin(plugin: *const Plugin, manifest: Option<&Manifest>) -> &'static Self {
@@ -94,9 +103,11 @@ impl Staging {
             plugin,
             name: manifest.map(|manifest| manifest.name.clone()),
             options: manifest.map(|manifest| manifest.options.clone()).unwrap_or_default(),
+            answers: Mutex::default(),
             staged: Mutex::new(Some(Staged::default())),
         }));
         staging.host.context = (&raw mut *staging).cast();
+        STAGINGS.lock().unwrap_or_else(PoisonError::into_inner).push(staging);
         staging
     }
 
@@ -331,11 +342,13 @@ unsafe extern "C" fn option(context: *mut c_void, key: *const c_char) -> *const 
         }
         let value =
             env::plugin_option(&name?, &key).or_else(|| staging.options.get(&key).cloned())?;
-        CString::new(value).ok()
+        let value = CString::new(value).ok()?;
+        let text = value.as_ptr();
+        staging.answers.lock().unwrap_or_else(PoisonError::into_inner).push(value);
+        Some(text)
     };
     match catch_unwind(AssertUnwindSafe(find)) {
-        // The text lives as long as the process.
-        Ok(Some(value)) => value.into_raw(),
+        Ok(Some(text)) => text,
         _ => std::ptr::null(),
     }
 }

@@ -1,6 +1,7 @@
 //! Which implementation runs an operator: what C programs may ask and say.
 
 pub mod exports;
+pub mod exports_domains;
 pub mod exports_plugins;
 
 use crate::backend::policy::Policy;
