@@ -60,7 +60,9 @@ static bool register_next(int i) {
   snprintf(g_names[i], sizeof g_names[i], "busy.%03d", i);
   // Some decline, some are never reached, some come first.
   int32_t priority = 1 + i * 7 % 1000;
-  g_offers[i] = (Offer){.id = g_names[i], .priority = priority, .predicate = i % 3 == 0,
+  g_offers[i] = (Offer){.id = g_names[i],
+                        .priority = priority,
+                        .predicate = i % 3 == 0,
                         .supported = i % 2 ? NVTEX_PLUGIN_DECLINED : NVTEX_PLUGIN_OK};
   g_offered.name = g_names[i];
   g_offered.offers = &g_offers[i];

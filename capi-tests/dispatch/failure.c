@@ -1,5 +1,5 @@
-// What becomes of a call that an implementation declines or fails: who is asked next, which error the
-// caller gets, and that nothing of it is left for the next call.
+// What becomes of a call that an implementation declines or fails: who is asked next, which error
+// the caller gets, and that nothing of it is left for the next call.
 #include "offer.h"
 
 // ---- Each status
@@ -128,7 +128,8 @@ static void test_many_declines(void) {
   if (!case_begin("%d candidates that decline", MANY)) return;
   for (int i = 0; i < MANY; i++) {
     snprintf(ids[i], sizeof ids[i], "many.%02d", i);
-    offers[i] = (Offer){.id = ids[i], .vendor = "many", .status = NVTEX_PLUGIN_DECLINED, .reason = ids[i]};
+    offers[i] =
+        (Offer){.id = ids[i], .vendor = "many", .status = NVTEX_PLUGIN_DECLINED, .reason = ids[i]};
   }
   if (!offer_all("many", offers, MANY)) return;
   use_policy("memset=vendor:many");

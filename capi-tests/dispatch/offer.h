@@ -1,5 +1,5 @@
-// Plugins of a test program: implementations that write down that they were asked, and answer what a
-// test says. They register through nvtex_plugin_register, which needs no library of its own.
+// Plugins of a test program: implementations that write down that they were asked, and answer what
+// a test says. They register through nvtex_plugin_register, which needs no library of its own.
 #ifndef NVTE_CAPI_TESTS_DISPATCH_OFFER_H
 #define NVTE_CAPI_TESTS_DISPATCH_OFFER_H
 
@@ -15,12 +15,12 @@ struct Offer {
   uint32_t kind, flags, modes, min_arch, max_arch;
   int32_t priority;  // 0: that of the kind.
   uint64_t dtypes, features;
-  bool predicate;                  // It has `supports`, which answers `supported`.
-  int32_t supported, status;       // What it answers.
-  const char *reason;              // What it writes to NVTEXCall.reason.
-  size_t workspace, scratch;       // What it needs.
+  bool predicate;             // It has `supports`, which answers `supported`.
+  int32_t supported, status;  // What it answers.
+  const char *reason;         // What it writes to NVTEXCall.reason.
+  size_t workspace, scratch;  // What it needs.
   int32_t (*body)(Offer *offer, const NVTEXCall *call);  // In place of its work.
-  unsigned char tag;               // What it adds to the value that nvte_memset is to write.
+  unsigned char tag;  // What it adds to the value that nvte_memset is to write.
   atomic_int asked, ran;
 };
 
@@ -116,7 +116,8 @@ static inline bool offer_all(const char *name, Offer *offers, size_t count) {
   return CHECK(registered, "%s", nvtex_last_error());
 }
 
-// The policy of the process while a test runs; null: none of its own. Calls are on the host's memory.
+// The policy of the process while a test runs; null: none of its own. Calls are on the host's
+// memory.
 static inline void use_policy(const char *text) {
   char whole[1024];
   snprintf(whole, sizeof whole, "domain=cpu%s%s", text && *text ? ";" : "", text ? text : "");

@@ -96,34 +96,48 @@ static int32_t pass(Offer *offer, const NVTEXCall *call) {
 // Declines that are due to limits alone, with their reasons; nobody but these is asked.
 static void test_limits(void) {
   static Offer offers[] = {
-      {.op = "quantize", .id = "limit.dtypes", .dtypes = 1u << kNVTEFloat16, .features = ~0ull,
+      {.op = "quantize",
+       .id = "limit.dtypes",
+       .dtypes = 1u << kNVTEFloat16,
+       .features = ~0ull,
        .body = pass},
-      {.op = "quantize", .id = "limit.modes", .modes = 1u << NVTE_MXFP8_1D_SCALING,
-       .features = ~0ull, .body = pass},
+      {.op = "quantize",
+       .id = "limit.modes",
+       .modes = 1u << NVTE_MXFP8_1D_SCALING,
+       .features = ~0ull,
+       .body = pass},
       {.op = "quantize.gelu", .id = "limit.features", .features = 0, .body = pass},
-      {.op = "quantize.gelu", .id = "limit.arch", .features = ~0ull, .min_arch = 90,
+      {.op = "quantize.gelu", .id = "limit.arch", .features = ~0ull, .min_arch = 90, .body = pass},
+      {.op = "quantize.gelu",
+       .id = "limit.arch.range",
+       .features = ~0ull,
+       .min_arch = 90,
+       .max_arch = 100,
        .body = pass},
-      {.op = "quantize.gelu", .id = "limit.arch.range", .features = ~0ull, .min_arch = 90,
-       .max_arch = 100, .body = pass},
-      {.op = "quantize.gelu", .id = "says.no", .features = ~0ull, .predicate = true,
-       .supported = NVTEX_PLUGIN_DECLINED, .reason = "not on Sundays", .body = pass},
-      {.op = "quantize.gelu", .id = "executes.not", .features = ~0ull, .priority = 1,
+      {.op = "quantize.gelu",
+       .id = "says.no",
+       .features = ~0ull,
+       .predicate = true,
+       .supported = NVTEX_PLUGIN_DECLINED,
+       .reason = "not on Sundays",
        .body = pass},
+      {.op = "quantize.gelu", .id = "executes.not", .features = ~0ull, .priority = 1, .body = pass},
       {.op = "quantize.relu", .id = "another.variant", .features = ~0ull, .body = pass},
       {.op = "softmax", .id = "another.op", .features = ~0ull, .body = pass},
   };
   if (!offer_all("limits", offers, COUNT(offers))) return;
   if (!case_begin("each limit with its reason")) return;
-  use_policy("quantize=impl:limit.dtypes|impl:limit.modes|impl:limit.features|impl:limit.arch|"
-             "impl:limit.arch.range|impl:says.no|impl:executes.not");
+  use_policy(
+      "quantize=impl:limit.dtypes|impl:limit.modes|impl:limit.features|impl:limit.arch|"
+      "impl:limit.arch.range|impl:says.no|impl:executes.not");
   float values[4] = {1, 2, 3, 4}, results[4] = {9, 9, 9, 9}, amax = 0;
   NVTETensor input = tensor(values, kNVTEFloat32, SHAPE(2, 2));
   NVTETensor output = tensor(results, kNVTEFloat32, SHAPE(2, 2));
   set_param(output, kNVTEAmax, &amax, kNVTEFloat32, SHAPE(1));
   nvte_gelu(input, output, NULL);
   EXPECT_ERROR(NVTEX_UNSUPPORTED, "nvte_gelu: quantize.gelu: no implementation: ",
-               "limit.dtypes: does not take dtype Float32", "limit.features: does not take feature ",
-               "limit.arch: architecture 0, needs 90;",
+               "limit.dtypes: does not take dtype Float32",
+               "limit.features: does not take feature ", "limit.arch: architecture 0, needs 90;",
                "limit.arch.range: architecture 0, needs 90 to 100", "says.no: not on Sundays",
                "executes.not: only asked", "reference.cpu: the order does not name it");
   CHECK(results[0] == 9 && amax == 0, "a call that nobody takes has written");

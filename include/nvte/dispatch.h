@@ -264,7 +264,8 @@ uint64_t nvtex_dispatch_fingerprint(void);
  *   the first of the words default, vendor and reference that stands for anything.
  * - `allow_vendors=NAME,NAME`, `none` or `all`; `deny_vendors=NAME,NAME` or `none`: vendors whose implementations
  *   may run, and those whose may not. Denied beats allowed. They bind all implementations that name a vendor.
- * - `deterministic=1`: implementations that are not deterministic do not run.
+ * - `deterministic=1`: implementations that are not deterministic do not run, and attentions add in a fixed order, as
+ *   with their own option of this name. That may change the size of their workspace.
  * - `domain=NAME`: the domain of calls, of memory and of streams; `domain=auto`: that of the process.
  *
  * Names of vendors, ids and domains need not exist when the policy is created.

@@ -163,8 +163,9 @@ bool nvtex_set_drop_in(bool drop_in);
 const char *nvtex_version(void);
 
 /**
- * Returns the backend that runs this process's operators: "cuda" or "cpu". It returns null, with an
- * error, if `NVTE_BACKEND` asks for one that cannot run.
+ * Returns the domain of the calling thread's operators and memory: "cuda", "cpu", or that of a plugin. It is that
+ * of the process, which is chosen at the first call, unless the thread's policy names another
+ * (`nvtex_policy_push`). It returns null, with an error, if `NVTE_BACKEND` asks for one that cannot run.
  */
 const char *nvtex_backend_name(void);
 
@@ -190,7 +191,8 @@ size_t nvtex_num_threads(void);
 void *nvtex_malloc(size_t bytes);
 
 /**
- * Frees memory of `nvtex_malloc`. Null is ignored.
+ * Frees memory of `nvtex_malloc`, which has come from the domain that `nvtex_backend_name` names now. Null is
+ * ignored.
  */
 void nvtex_free(void *ptr);
 

@@ -206,7 +206,7 @@ impl<'a> Asked<'a> {
             unreachable!("the library's own implementations are called directly")
         };
         let facts = *self.facts();
-        if one.is_limited() && !one.limits.admits(&facts) {
+        if !one.limits.admits(&facts) {
             return Err(Answer::Declined(Why::Facts));
         }
         if (one.limits.min_arch, one.limits.max_arch) != (0, 0) {
@@ -240,15 +240,14 @@ impl<'a> Asked<'a> {
             NVTEX_PLUGIN_DECLINED => return Err(Answer::Declined(Why::Said)),
             status => return Err(Answer::Failed(self.failure(one, status))),
         }
-        if let Some(given) =
-            self.operation.workspace.filter(|given| needed.workspace_bytes > *given)
-        {
-            if self.flags & NVTEX_CALL_QUERY == 0 {
+        let runs = self.flags & NVTEX_CALL_QUERY == 0;
+        match self.operation.workspace.filter(|given| runs && needed.workspace_bytes > *given) {
+            Some(given) => {
                 let needed = needed.workspace_bytes;
-                return Err(Answer::Declined(Why::Workspace { needed, given }));
+                Err(Answer::Declined(Why::Workspace { needed, given }))
             }
+            None => Ok((call, needed)),
         }
-        Ok((call, needed))
     }
 
     /// Lets a candidate run the call.

@@ -54,14 +54,15 @@ macro_rules! invoke {
                 let table = table().map_err(Error::unsupported)?;
                 let entry = table.$entry.ok_or_else(|| $domain.missing(stringify!($entry)))?;
                 // SAFETY: the caller of this function vouches for pointers and streams.
-                $domain.finish(stringify!($entry), unsafe { entry($($arg),*) })
+                let outcome = unsafe { entry($($arg),*) };
+                $domain.finish(stringify!($entry), outcome)
             }
             Functions::Plugin(hooks) => match hooks.$hook {
-                // SAFETY: as above; the plugin gets back the pointer that it has given.
-                Some(hook) => $domain.answer(
-                    stringify!($hook),
-                    unsafe { hook(hooks.user $(, $hook_arg)*) },
-                ),
+                Some(hook) => {
+                    // SAFETY: as above; the plugin gets back the pointer that it has given.
+                    let status = unsafe { hook(hooks.user $(, $hook_arg)*) };
+                    $domain.answer(stringify!($hook), status)
+                }
                 None => $absent,
             },
         }
@@ -197,12 +198,10 @@ impl Domain {
         match &self.functions {
             Functions::Plugin(hooks) => {
                 let mut device = 0;
-                match hooks.current_device {
+                if let Some(hook) = hooks.current_device {
                     // SAFETY: the hook writes one integer.
-                    Some(hook) => {
-                        self.answer("current_device", unsafe { hook(hooks.user, &mut device) })?
-                    }
-                    None => {}
+                    let status = unsafe { hook(hooks.user, &mut device) };
+                    self.answer("current_device", status)?;
                 }
                 Ok(device)
             }

@@ -85,10 +85,8 @@ pub fn explain(operation: &Operation, view: &'static View) -> Result<()> {
             .collect(),
     };
     LISTENER.with(|listener| {
-        if let Ok(listener) = listener.try_borrow() {
-            if let Some(listener) = &*listener {
-                listener(&explanation);
-            }
+        if let Ok(Some(listener)) = listener.try_borrow().as_deref() {
+            listener(&explanation);
         }
     });
     match chosen {

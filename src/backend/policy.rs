@@ -405,7 +405,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Keeps other threads from making policies and lists until the result is dropped.
 pub fn hold(deadline: Instant) -> Box<dyn Held> {
     let building = fork::patiently(deadline, || BUILDING.try_lock());
-    Box::new((building, fork::patiently(deadline, || POLICIES.try_lock())))
+    let set = fork::patiently(deadline, || SET.try_lock());
+    Box::new((building, set, fork::patiently(deadline, || POLICIES.try_lock())))
 }
 
 fn intern(settings: Settings) -> &'static Policy {
@@ -441,7 +442,7 @@ pub fn of_environment() -> Result<&'static Policy> {
 /// The policy of the process, null until it is asked for and after the program has taken its own back.
 static PROCESS: AtomicPtr<Policy> = AtomicPtr::new(null_mut());
 
-/// Whether the program has set the policy of the process.
+/// The policy that the program has set for the process, if it has.
 static SET: Mutex<Option<&'static Policy>> = Mutex::new(None);
 
 /// The policy of the process.

@@ -231,12 +231,6 @@ impl Impl {
     pub fn lost_in_fork(&self) -> bool {
         self.forks != FORKS.load(Ordering::Relaxed) && !self.has(NVTEX_IMPL_FORK_SAFE)
     }
-
-    /// Whether its limits have to be looked at.
-    #[inline]
-    pub fn is_limited(&self) -> bool {
-        self.limits != Limits::NONE
-    }
 }
 
 /// Name of an operator.

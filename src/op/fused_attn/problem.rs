@@ -3,7 +3,7 @@
 //! (spec attention 2 to 4, 10).
 
 use super::attention::Attention;
-use crate::backend::{self, Planned, args::*};
+use crate::backend::{self, Planned, args::*, policy};
 use crate::env::drop_in;
 use crate::error::{Error, Result};
 use crate::tensor::Shape;
@@ -321,7 +321,9 @@ impl Problem {
             bottom_right,
             alibi: o.bias == NVTE_ALIBI,
             backward,
-            deterministic: o.deterministic || backward && self.repeats_as_a_drop_in(window[1]),
+            deterministic: o.deterministic
+                || backward && self.repeats_as_a_drop_in(window[1])
+                || policy::current()?.deterministic(),
             implementation: 0,
             workspace: null_mut(),
             workspace_bytes: 0,

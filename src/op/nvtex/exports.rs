@@ -182,8 +182,9 @@ pub extern "C-unwind" fn nvtex_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// Returns the backend that runs this process's operators: "cuda" or "cpu". It returns null, with an
-/// error, if `NVTE_BACKEND` asks for one that cannot run.
+/// Returns the domain of the calling thread's operators and memory: "cuda", "cpu", or that of a plugin. It is that
+/// of the process, which is chosen at the first call, unless the thread's policy names another
+/// (`nvtex_policy_push`). It returns null, with an error, if `NVTE_BACKEND` asks for one that cannot run.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_backend_name() -> *const c_char {
     let name =
@@ -225,7 +226,8 @@ pub extern "C-unwind" fn nvtex_malloc(bytes: usize) -> *mut c_void {
     guard("nvtex_malloc", || Ok(Handle(malloc(bytes)?))).0
 }
 
-/// Frees memory of `nvtex_malloc`. Null is ignored.
+/// Frees memory of `nvtex_malloc`, which has come from the domain that `nvtex_backend_name` names now. Null is
+/// ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_free(ptr: *mut c_void) {
     // SAFETY: the caller vouches for the pointer.
