@@ -329,6 +329,9 @@ pub struct View {
     pub policy: &'static Policy,
     pub domain: &'static Domain,
     chains: Box<[Chain]>,
+    /// What it has replaced and a thread may still read. Nobody goes back to it, but a program that looks for lost
+    /// memory finds it here.
+    _former: Option<&'static View>,
 }
 
 impl View {
@@ -693,7 +696,7 @@ fn build(policy: &'static Policy) -> Result<&'static View> {
             chains.push(Chain { candidates, direct });
         }
     }
-    let view = View { generation, policy, domain, chains: chains.into() };
+    let view = View { generation, policy, domain, chains: chains.into(), _former: old };
     let view: &'static View = Box::leak(Box::new(view));
     policy.view.store(std::ptr::from_ref(view).cast_mut(), Ordering::Release);
     refresh_extras();
