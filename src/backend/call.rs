@@ -17,7 +17,7 @@ use crate::env::env;
 use crate::error::{self, Error, Result};
 use crate::types::cudaStream_t;
 use crate::verbose::{self, Level};
-use std::cell::{Cell, OnceCell};
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt::Debug;
 use std::mem::MaybeUninit;
@@ -95,8 +95,10 @@ struct Asked<'a> {
     operation: &'a Operation<'a>,
     view: &'static View,
     running: &'a Running,
-    facts: OnceCell<Facts>,
-    flags: u32,
+    facts: Option<Facts>,
+    /// What plugins get. It stays in its place, because a copy of so many fields takes longer than a call.
+    call: Call,
+    needs: Needs,
     /// How many have declined.
     count: usize,
     room: &'a mut MaybeUninit<Room>,
@@ -141,12 +143,27 @@ impl<'a> Asked<'a> {
         flags: u32,
     ) -> Self {
         let deterministic = if view.policy.deterministic() { NVTEX_CALL_DETERMINISTIC } else { 0 };
-        let (facts, flags, own) = (OnceCell::new(), flags | deterministic, Vec::new());
-        Self { operation, view, running, facts, flags, count: 0, room, own }
+        let call = Call {
+            struct_size: size_of::<Call>(),
+            args: operation.args,
+            args_size: operation.args_size,
+            op: operation.op,
+            variant: operation.variant,
+            flags: flags | deterministic,
+            device: 0,
+            features: 0,
+            stream: operation.stream,
+            scratch: null_mut(),
+            scratch_bytes: 0,
+            reason: null_mut(),
+            reason_bytes: REASON,
+        };
+        let needs = Needs { struct_size: size_of::<Needs>(), workspace_bytes: 0, scratch_bytes: 0 };
+        Self { operation, view, running, facts: None, call, needs, count: 0, room, own: Vec::new() }
     }
 
-    fn facts(&self) -> &Facts {
-        self.facts.get_or_init(|| (self.operation.facts)())
+    fn facts(&mut self) -> &Facts {
+        self.facts.get_or_insert_with(|| (self.operation.facts)())
     }
 
     fn note(&mut self, one: &'static Impl, why: Why) {
@@ -175,40 +192,16 @@ impl<'a> Asked<'a> {
         unsafe { (&raw const (*room).reasons[index.min(KEPT)]).cast() }
     }
 
-    /// The record of the call for a plugin, whose reason is empty.
-    fn call(&mut self, features: u64, device: i32) -> Call {
-        let room = self.room.as_mut_ptr();
-        // SAFETY: the place lies in the room.
-        let reason: *mut u8 = unsafe { (&raw mut (*room).reasons[self.count.min(KEPT)]).cast() };
-        // SAFETY: the reason has room.
-        unsafe { reason.write(0) };
-        let operation = self.operation;
-        Call {
-            struct_size: size_of::<Call>(),
-            args: operation.args,
-            args_size: operation.args_size,
-            op: operation.op,
-            variant: operation.variant,
-            flags: self.flags,
-            device,
-            features,
-            stream: operation.stream,
-            scratch: null_mut(),
-            scratch_bytes: 0,
-            reason: reason.cast(),
-            reason_bytes: REASON,
-        }
-    }
-
-    /// Whether a plugin's candidate would take the call, and what it needs then.
-    fn admit(&mut self, one: &'static Impl) -> Attempt<(Call, Needs)> {
+    /// Whether a plugin's candidate would take the call, for which it is made ready, and what it needs then.
+    fn admit(&mut self, one: &'static Impl) -> Attempt<()> {
         let Code::Plugin { supports, needs, user, .. } = &one.code else {
             unreachable!("the library's own implementations are called directly")
         };
-        let facts = *self.facts();
-        if !one.limits.admits(&facts) {
+        let facts = self.facts();
+        if !one.limits.admits(facts) {
             return Err(Answer::Declined(Why::Facts));
         }
+        self.call.features = facts.features;
         if (one.limits.min_arch, one.limits.max_arch) != (0, 0) {
             let arch = self.view.domain.arch().map_err(Answer::Failed)?;
             let most = if one.limits.max_arch == 0 { u32::MAX } else { one.limits.max_arch };
@@ -219,19 +212,28 @@ impl<'a> Asked<'a> {
         if self.running.has(one) {
             return Err(Answer::Declined(Why::Nested));
         }
-        let device = self.view.domain.device().map_err(Answer::Failed)?;
-        let call = self.call(facts.features, device);
-        let mut needed =
-            Needs { struct_size: size_of::<Needs>(), workspace_bytes: 0, scratch_bytes: 0 };
-        let (reason, bytes) = (call.reason, call.reason_bytes);
+        if !self.view.domain.is_host() {
+            self.call.device = self.view.domain.device().map_err(Answer::Failed)?;
+        }
+        let room = self.room.as_mut_ptr();
+        // SAFETY: the place lies in the room, and nobody else uses it.
+        unsafe {
+            let reason = (&raw mut (*room).reasons[self.count.min(KEPT)]).cast::<c_char>();
+            reason.write(0);
+            self.call.reason = reason;
+        }
+        let (reason, bytes) = (self.call.reason, REASON);
         let of_supports = supports.map_or(NVTEX_PLUGIN_OK, |supports| {
             // SAFETY: the record is complete, and the plugin gets back the pointer that it has given.
-            unsafe { nvte_plugin_call(supports, *user, &call, reason, bytes) }
+            unsafe { nvte_plugin_call(supports, *user, &self.call, reason, bytes) }
         });
         let status = match (of_supports, needs) {
             (NVTEX_PLUGIN_OK, Some(needs)) => {
+                (self.needs.workspace_bytes, self.needs.scratch_bytes) = (0, 0);
                 // SAFETY: as above.
-                unsafe { nvte_plugin_needs(*needs, *user, &call, &mut needed, reason, bytes) }
+                unsafe {
+                    nvte_plugin_needs(*needs, *user, &self.call, &mut self.needs, reason, bytes)
+                }
             }
             (status, _) => status,
         };
@@ -240,13 +242,13 @@ impl<'a> Asked<'a> {
             NVTEX_PLUGIN_DECLINED => return Err(Answer::Declined(Why::Said)),
             status => return Err(Answer::Failed(self.failure(one, status))),
         }
-        let runs = self.flags & NVTEX_CALL_QUERY == 0;
-        match self.operation.workspace.filter(|given| runs && needed.workspace_bytes > *given) {
-            Some(given) => {
-                let needed = needed.workspace_bytes;
-                Err(Answer::Declined(Why::Workspace { needed, given }))
-            }
-            None => Ok((call, needed)),
+        if needs.is_none() {
+            return Ok(());
+        }
+        let (needed, runs) = (self.needs.workspace_bytes, self.call.flags & NVTEX_CALL_QUERY == 0);
+        match self.operation.workspace.filter(|given| runs && needed > *given) {
+            Some(given) => Err(Answer::Declined(Why::Workspace { needed, given })),
+            None => Ok(()),
         }
     }
 
@@ -290,24 +292,25 @@ impl<'a> Asked<'a> {
         execute: unsafe extern "C" fn(*mut c_void, *const Call) -> i32,
         user: *mut c_void,
     ) -> Attempt<()> {
-        let (mut call, needs) = self.admit(one)?;
-        let domain = self.view.domain;
-        let scratch = match needs.scratch_bytes {
-            0 => None,
-            bytes => {
-                let key = (domain, call.device, call.stream);
+        self.admit(one)?;
+        let asks = matches!(one.code, Code::Plugin { needs: Some(_), .. });
+        let scratch = match self.needs.scratch_bytes {
+            bytes if asks && bytes > 0 => {
+                let key = (self.view.domain, self.call.device, self.call.stream);
                 let block = scratch::take(key, bytes).map_err(Answer::Failed)?;
-                call.scratch = block.ptr();
-                call.scratch_bytes = bytes;
+                (self.call.scratch, self.call.scratch_bytes) = (block.ptr(), bytes);
                 Some(block)
             }
+            _ => {
+                (self.call.scratch, self.call.scratch_bytes) = (null_mut(), 0);
+                None
+            }
         };
+        let call = &self.call;
         let frame = Frame::enter(self.running, one).map_err(Answer::Failed)?;
         let status = match one.args_size <= call.args_size {
             // SAFETY: the record is complete, and the plugin gets back the pointer that it has given.
-            true => unsafe {
-                nvte_plugin_call(execute, user, &call, call.reason, call.reason_bytes)
-            },
+            true => unsafe { nvte_plugin_call(execute, user, call, call.reason, REASON) },
             false => execute_newer(one, execute, user, call),
         };
         drop(frame);
@@ -348,11 +351,12 @@ impl<'a> Asked<'a> {
     /// Implementations and why each did not take the call: those that were asked, then those that were not.
     #[cold]
     fn refusals(&self) -> Vec<(&'static Impl, String)> {
+        let facts = self.facts.unwrap_or_default();
         let mut own = self.own.iter();
         let mut refusals = Vec::new();
         for (index, (one, why)) in self.whys().enumerate() {
             let text = match why {
-                Why::Facts => one.limits.outside(self.operation.op, self.facts()),
+                Why::Facts => one.limits.outside(self.operation.op, &facts),
                 Why::Arch(arch) => {
                     let limits = &one.limits;
                     let most = match limits.max_arch {
@@ -398,14 +402,14 @@ fn execute_newer(
     one: &Impl,
     execute: unsafe extern "C" fn(*mut c_void, *const Call) -> i32,
     user: *mut c_void,
-    call: Call,
+    call: &Call,
 ) -> i32 {
     let mut words = vec![0u64; one.args_size.div_ceil(8)];
     // SAFETY: the block is longer than the arguments, which are plain data.
     unsafe {
         let to = words.as_mut_ptr().cast::<u8>();
         std::ptr::copy_nonoverlapping(call.args.cast::<u8>(), to, call.args_size);
-        let call = Call { args: words.as_ptr().cast(), args_size: one.args_size, ..call };
+        let call = Call { args: words.as_ptr().cast(), args_size: one.args_size, ..*call };
         nvte_plugin_call(execute, user, &call, call.reason, call.reason_bytes)
     }
 }
@@ -576,7 +580,7 @@ pub fn opinions(
                 let of = (operation, view);
                 let mut asked = Asked::new(of, running, &mut room, NVTEX_CALL_QUERY);
                 Ok(match asked.admit(one) {
-                    Ok((_, needs)) => Opinion::Takes(needs.workspace_bytes),
+                    Ok(()) => Opinion::Takes(asked.needs.workspace_bytes),
                     Err(Answer::Failed(error)) => return Err(error),
                     Err(Answer::Declined(why)) => {
                         asked.note(one, why);
