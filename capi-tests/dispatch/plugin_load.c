@@ -12,11 +12,11 @@
 
 static char g_root[256], g_text[4096];
 
+// Lives as long as the test.
 static const char *path_of(const char *folder, const char *name) {
-  static char paths[64][512];
-  static unsigned next;
-  char *path = paths[next++ % COUNT(paths)];
-  snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+  const size_t size = strlen(folder) + strlen(name) + 2;
+  char *path = host_memory(size);
+  snprintf(path, size, "%s/%s", folder, name);
   return path;
 }
 
