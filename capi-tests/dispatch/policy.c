@@ -131,15 +131,15 @@ static void test_wrong_texts(void) {
 
 static void test_handles(void) {
   if (!case_begin("handles and texts of policies")) return;
-  NVTEXPolicy a = nvtex_policy_create(NULL, " Strict=1 ; memset = VENDOR:Acme | * ");
+  NVTEXPolicy a = nvtex_policy_create(NULL, " Strict=1 ; memset = VENDOR:Acme | * ; domain=cpu");
   NVTEXPolicy b = nvtex_policy_create(a, "deny_vendors=x,b;prefer=reference");
-  NVTEXPolicy c = nvtex_policy_create(b, "strict=0;deny_vendors=none;domain=cpu");
+  NVTEXPolicy c = nvtex_policy_create(b, "strict=0;deny_vendors=none");
   NVTEXPolicy again = nvtex_policy_create(NULL, nvtex_policy_text(c));
   EXPECT_OK();
-  CHECK(strcmp(nvtex_policy_text(a), "strict=1;memset=vendor:acme|*") == 0, "%s",
+  CHECK(strcmp(nvtex_policy_text(a), "strict=1;memset=vendor:acme|*;domain=cpu") == 0, "%s",
         nvtex_policy_text(a));
   CHECK(strcmp(nvtex_policy_text(b),
-               "prefer=reference;strict=1;memset=vendor:acme|*;deny_vendors=b,x") == 0,
+               "prefer=reference;strict=1;memset=vendor:acme|*;deny_vendors=b,x;domain=cpu") == 0,
         "%s", nvtex_policy_text(b));
   CHECK(strcmp(nvtex_policy_text(c), "prefer=reference;memset=vendor:acme|*;domain=cpu") == 0, "%s",
         nvtex_policy_text(c));
