@@ -230,7 +230,8 @@ void build_struct(const Arg &a, bool change) {
   }
   size_t declared = bytes;
   if (offset_of_size == 0) memcpy(&declared, image.data(), sizeof declared);
-  declared = std::max<size_t>(declared, 8);
+  // A size of 0 stands for the first version of a struct, which is not larger than the original.
+  declared = declared == 0 ? bytes : std::max<size_t>(declared, 8);
   image.resize(std::max(image.size(), declared));
   void *copy = new_host(a.name, nullptr, 0, declared);
   if (!copy) return;

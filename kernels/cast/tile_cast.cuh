@@ -101,8 +101,8 @@ inline __host__ __device__ bool aligned_to(const void *p, size_t offset, size_t 
 }
 
 template <class In, class Scale, NVTEXForm kForm>
-__host__ __device__ void set_data(Matrix &matrix, const NVTEXCast &q, size_t index,
-                                  size_t rows, size_t cols, size_t at) {
+__host__ __device__ void set_data(Matrix &matrix, const NVTEXCast &q, size_t index, size_t rows,
+                                  size_t cols, size_t at) {
   const size_t in = at * bytes_of<In>(q.input_dtype);
   const bool whole = cols / kHalvesOf<kForm> % kVec == 0;
   matrix.rows = rows;

@@ -140,7 +140,8 @@ fn executables(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
         let path = entry?.path();
-        if path.is_file() && path.metadata()?.permissions().mode() & 0o111 != 0 {
+        let library = path.extension().is_some_and(|extension| extension == "so");
+        if path.is_file() && !library && path.metadata()?.permissions().mode() & 0o111 != 0 {
             found.push(path);
         }
     }

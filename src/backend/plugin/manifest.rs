@@ -1,11 +1,13 @@
 //! Manifests: small text files that say which library is a plugin, so that it can be found, and left alone,
 //! without running any of its code.
 //!
-//!     # Acme's normalizations
-//!     name = acme
-//!     library = libacme_nvte.so
-//!     abi = 0
-//!     option.threads = 4
+//! ```text
+//! # Acme's normalizations
+//! name = acme
+//! library = libacme_nvte.so
+//! abi = 0
+//! option.threads = 4
+//! ```
 
 use std::collections::BTreeMap;
 use std::fs::File;
