@@ -104,9 +104,11 @@ impl Nested {
             Self { status: state.status.replace(0), count, first }
         })
     }
+}
 
+impl Drop for Nested {
     /// Brings back what was there before.
-    pub fn end(&self) {
+    fn drop(&mut self) {
         STATE.with(|state| {
             if state.count.get() != self.count {
                 with_messages(|messages| *messages = Messages::default());

@@ -132,7 +132,7 @@ def arguments(function, parameters, structs):
             pass  # says why there is no backend, of refused calls too
         elif stars == "**" or (base == "size_t" and not const):
             kind, size = "OUT", 8
-        elif base == "float" and const:
+        elif base == "float" and const and f"num_{name}" not in names:
             kind, size, more = "HOST_ARRAY", 4, 1
         elif base in ELEMENTS and count_of(name, names):
             kind, size = "HOST_ARRAY", ELEMENTS[base]

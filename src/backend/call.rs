@@ -34,7 +34,8 @@ pub struct Operation<'a> {
     pub stream: cudaStream_t,
     /// The workspace that the caller has given, of operators that have one.
     pub workspace: Option<usize>,
-    pub facts: &'a dyn Fn() -> Facts,
+    /// Writes what is known of the operands, which takes less time where they are kept than a copy does.
+    pub facts: &'a dyn Fn(&mut Facts),
     /// Bytes of the operands, as far as they are known.
     pub bytes: &'a dyn Fn() -> Option<u64>,
     /// Runs the function of a table; none if the table has none.
@@ -95,7 +96,8 @@ struct Asked<'a> {
     operation: &'a Operation<'a>,
     view: &'static View,
     running: &'a Running,
-    facts: Option<Facts>,
+    facts: Facts,
+    knows_facts: bool,
     /// What plugins get. It stays in its place, because a copy of so many fields takes longer than a call.
     call: Call,
     needs: Needs,
@@ -159,11 +161,17 @@ impl<'a> Asked<'a> {
             reason_bytes: REASON,
         };
         let needs = Needs { struct_size: size_of::<Needs>(), workspace_bytes: 0, scratch_bytes: 0 };
-        Self { operation, view, running, facts: None, call, needs, count: 0, room, own: Vec::new() }
+        let facts = Facts { dtypes: 0, modes: 0, features: 0 };
+        let (knows_facts, count, own) = (false, 0, Vec::new());
+        Self { operation, view, running, facts, knows_facts, call, needs, count, room, own }
     }
 
     fn facts(&mut self) -> &Facts {
-        self.facts.get_or_insert_with(|| (self.operation.facts)())
+        if !self.knows_facts {
+            (self.operation.facts)(&mut self.facts);
+            self.knows_facts = true;
+        }
+        &self.facts
     }
 
     fn note(&mut self, one: &'static Impl, why: Why) {
@@ -307,13 +315,16 @@ impl<'a> Asked<'a> {
             }
         };
         let call = &self.call;
-        let frame = Frame::enter(self.running, one).map_err(Answer::Failed)?;
+        let entered = Entered::new(self.running, one).map_err(Answer::Failed)?;
+        let (errors, floor) = (error::Nested::begin(), policy::floor());
         let status = match one.args_size <= call.args_size {
             // SAFETY: the record is complete, and the plugin gets back the pointer that it has given.
             true => unsafe { nvte_plugin_call(execute, user, call, call.reason, REASON) },
             false => execute_newer(one, execute, user, call),
         };
-        drop(frame);
+        drop(floor);
+        drop(errors);
+        drop(entered);
         drop(scratch);
         match status {
             NVTEX_PLUGIN_OK => Ok(()),
@@ -351,7 +362,7 @@ impl<'a> Asked<'a> {
     /// Implementations and why each did not take the call: those that were asked, then those that were not.
     #[cold]
     fn refusals(&self) -> Vec<(&'static Impl, String)> {
-        let facts = self.facts.unwrap_or_default();
+        let facts = self.facts;
         let mut own = self.own.iter();
         let mut refusals = Vec::new();
         for (index, (one, why)) in self.whys().enumerate() {
@@ -417,13 +428,8 @@ fn execute_newer(
 /// Calls of plugins inside of each other.
 const DEEPEST: usize = 8;
 
-/// A plugin's function that runs on this thread. What it calls runs under the error mode `return`, leaves the
-/// thread's last error and policies as they were, and does not come back to it.
-struct Frame<'a> {
-    running: &'a Running,
-    error: error::Nested,
-    _floor: policy::Floor,
-}
+/// An implementation that runs on this thread. What it calls does not come back to it.
+struct Entered<'a>(&'a Running);
 
 /// The implementations that this thread runs, one inside of the other.
 struct Running {
@@ -445,8 +451,8 @@ impl Running {
     }
 }
 
-impl<'a> Frame<'a> {
-    fn enter(running: &'a Running, one: &'static Impl) -> Result<Self> {
+impl<'a> Entered<'a> {
+    fn new(running: &'a Running, one: &'static Impl) -> Result<Self> {
         let depth = running.depth.get();
         let Some(place) = running.ones.get(depth) else {
             let text = format!("{}: plugins call operators {DEEPEST} deep in each other", one.id);
@@ -454,14 +460,13 @@ impl<'a> Frame<'a> {
         };
         place.set(Some(one));
         running.depth.set(depth + 1);
-        Ok(Self { running, error: error::Nested::begin(), _floor: policy::floor() })
+        Ok(Self(running))
     }
 }
 
-impl Drop for Frame<'_> {
+impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        self.running.depth.set(self.running.depth.get() - 1);
-        self.error.end();
+        self.0.depth.set(self.0.depth.get() - 1);
     }
 }
 
@@ -503,9 +508,19 @@ fn note_change(place: usize, one: *mut Impl) {
 #[inline(never)]
 pub fn run(operation: &Operation) -> Result<()> {
     let view = policy::view()?;
+    if policy::no_extras() {
+        walk(operation, view)?;
+        return Ok(());
+    }
     let span = policy::has_extra(Extra::Trace)
         .then(|| trace::begin(operation.c_name(), view.domain, operation.stream));
     let started = policy::has_extra(Extra::Counters).then(Instant::now);
+    let one = walk(operation, view)?;
+    ran(operation, view, one, (span, started))
+}
+
+/// The candidate that has run the call.
+fn walk(operation: &Operation, view: &'static View) -> Result<&'static Impl> {
     RUNNING.with(|running| {
         let mut room = MaybeUninit::uninit();
         let mut asked = Asked::new((operation, view), running, &mut room, 0);
@@ -513,10 +528,7 @@ pub fn run(operation: &Operation) -> Result<()> {
             match asked.attempt(one) {
                 Answer::Done => {
                     note(operation.place(), one);
-                    return match policy::no_extras() {
-                        true => Ok(()),
-                        false => ran(operation, view, one, (span, started)),
-                    };
+                    return Ok(one);
                 }
                 Answer::Declined(why) => asked.note(one, why),
                 Answer::Failed(error) => return Err(error),

@@ -212,7 +212,7 @@ fn with_operation<A: Operator, R>(
         args_size: size_of::<A>(),
         stream,
         workspace: args.workspace(),
-        facts: &|| args.facts(),
+        facts: &|facts| *facts = args.facts(),
         bytes: &|| args.bytes(),
         direct: &direct,
         text: args,
