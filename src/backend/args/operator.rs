@@ -148,7 +148,7 @@ pub(super) const fn pointers<const N: usize>(texts: &[&'static CStr]) -> [*const
 
 /// Makes an argument struct an [`Operator`]:
 ///
-/// ```ignore
+/// ```text
 /// operator! {
 ///     softmax(SoftmaxArgs) version 1 minor 0; |a|
 ///     variants a.visible as u32 => [plain, masked];
