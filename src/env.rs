@@ -71,6 +71,7 @@ pub struct Env {
     /// what the functions that set these switches set.
     pub norm_switches: [bool; 3],
     /// `NVTE_GEMM_TUNE=FILE`: products on CUDA measure the algorithms of cuBLASLt once, and keep the fastest there.
+    /// Ignored in a process with privileges of its own.
     #[cfg_attr(not(nvte_cuda), expect(dead_code, reason = "only CUDA builds use cuBLASLt"))]
     pub gemm_tune: Option<PathBuf>,
     /// `NVTE_CUDA_LIB_PATH`: colon-separated folders searched first for CUDA's libraries. Absolute,
@@ -149,7 +150,7 @@ fn read() -> Env {
             "NVTE_ZERO_CENTERED_GAMMA_IN_WTYPE",
         ]
         .map(switch),
-        gemm_tune: std::env::var_os("NVTE_GEMM_TUNE")
+        gemm_tune: Some(unprivileged("NVTE_GEMM_TUNE"))
             .filter(|file| !file.is_empty())
             .map(PathBuf::from),
         cuda_lib_path: library_folders(),
@@ -177,7 +178,7 @@ fn folders(paths: &OsStr) -> Vec<PathBuf> {
     std::env::split_paths(paths).filter(|folder| !folder.as_os_str().is_empty()).collect()
 }
 
-/// The value of a variable that decides which code runs; empty in a process that has more privileges than
+/// The value of a variable that decides which code runs, or names a file to write; empty in a process that has more privileges than
 /// the user who started it and set the variable.
 fn unprivileged(name: &str) -> OsString {
     match std::env::var_os(name) {

@@ -17,7 +17,7 @@ static void test_statuses(void) {
     for (int i = 0; i < 3; i++) EXPECT_RUNS(9);
     CHECK_EQ(offers[0].ran, 3);
     offers[0].predicate = false;
-    // Nobody is left.
+    // The order names this implementation alone, so that nobody takes the call.
     use_policy("memset=impl:answers");
     offers[0].reason = "130 columns, needs a multiple of 8";
     CHECK_EQ(who_ran(), -1);
@@ -224,7 +224,7 @@ static int32_t nest_failing(Offer *offer, const NVTEXCall *call) {
 
 static int32_t nest_policy(Offer *offer, const NVTEXCall *call) {
   (void)call;
-  nvtex_policy_pop();  // Not the caller's.
+  nvtex_policy_pop();  // The scope is the caller's: a plugin may not close it.
   bool refused = nvtex_last_status() == NVTEX_UNSUPPORTED;
   nvtex_clear_error();
   NVTEXPolicy policy = nvtex_policy_create(NULL, "domain=cpu;memset=impl:next");

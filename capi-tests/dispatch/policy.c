@@ -47,7 +47,7 @@ static void test_orders(void) {
       {"memset=*", COMMON},
       {"prefer=vendor;memset=*", FIRST},
       {"gemm=impl:slow", COMMON},
-      // Lists of vendors.
+      // Vendors that are denied or allowed, whatever their case.
       {"deny_vendors=none.at.all", FIRST},
       {"deny_vendors=none.at.all,ACME", OTHER},
       {"deny_vendors=none", COMMON},

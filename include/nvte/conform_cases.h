@@ -208,7 +208,7 @@ static inline int conform_add(ConformCase *c, const char *name, ConformRole role
   return c->num_buffers++;
 }
 
-// Mostly aligned.
+// By how many elements the buffers of a case are off their alignment; 0 for most cases.
 static inline size_t conform_shift(ConformRandom *random) {
   return conform_chance(random, 70) ? 0 : conform_within(random, 1, 7);
 }
