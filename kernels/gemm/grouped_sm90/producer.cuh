@@ -234,8 +234,9 @@ __device__ __forceinline__ void copy_odd(const Params &p, unsigned char *shared,
       blocks(p.cols_mode, problem.cols_scales, problem.m, t.col, 2);
     }
     fence_proxy_async();
-    // One thread commits for all that have passed the barrier. racecheck does not follow that and
-    // reports the consumers' reads of the scales.
+    // One thread commits for all that have passed the barrier, as one lane of a warp releases a
+    // stage for all. racecheck does not follow that and reports the scales; it reports nothing if
+    // every thread commits and releases for itself.
     bar_sync(kProducerBarrier, 128);
     if (threadIdx.x == 0) control.stages.producer_commit(at);
   }

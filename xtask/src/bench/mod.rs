@@ -8,6 +8,7 @@ mod abi;
 mod cases;
 mod check;
 mod cpu;
+mod field;
 mod front_end;
 mod gpu;
 mod kernels;
@@ -43,6 +44,9 @@ pub enum Suite {
     Layer,
     /// Count and size of the CUDA kernels just built; needs no GPU
     Kernels,
+    /// What others publish figures of, against everything on this machine that computes it; also writes a CSV file
+    /// beside the report
+    Field,
 }
 
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -73,6 +77,9 @@ pub struct BenchArgs {
     /// Layers: first measure transformer_engine.pytorch of the python3 on the PATH
     #[arg(long)]
     pub front_end: bool,
+    /// Field: seconds of work without a rest, after which clock and power are read; 0 leaves them out
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    pub sustain: f64,
     /// Layers: let a profiler that was told to wait for it see one step of each
     #[arg(long)]
     pub profile: bool,
@@ -111,8 +118,10 @@ pub fn run(args: &BenchArgs, root: &Path) -> Result<()> {
     }
     let machine = open_machine()?;
     let machine = machine.as_ref();
-    if args.suite == Suite::Layer {
-        return run_layers(args, root, machine);
+    match args.suite {
+        Suite::Layer => return run_layers(args, root, machine),
+        Suite::Field => return run_field(args, root, machine),
+        Suite::Operators | Suite::Kernels => {}
     }
     let kind = machine.kind();
     let mut apis = vec![Api::load("nvte", &library(args, root)?)?];
@@ -187,6 +196,16 @@ fn run_layers(args: &BenchArgs, root: &Path, machine: &dyn Machine) -> Result<()
     let only = args.only.as_deref();
     let table = layer::run(machine, &apis[0], &pool, &limits, peer.as_ref(), only, args.profile)?;
     update_report(args, root, machine.kind(), &format!("{head}\n{table}"))
+}
+
+fn run_field(args: &BenchArgs, root: &Path, machine: &dyn Machine) -> Result<()> {
+    let (table, csv) = field::run(args, root, machine)?;
+    println!("\n{table}");
+    if !args.no_write && (args.only.is_none() || args.out.is_some()) {
+        let report = args.out.clone().unwrap_or_else(|| root.join("BENCHMARKS.md"));
+        write(&report.with_file_name("BENCHMARKS-field.csv"), &csv)?;
+    }
+    update_report(args, root, machine.kind(), &table)
 }
 
 fn update_report(args: &BenchArgs, root: &Path, kind: Kind, section: &str) -> Result<()> {
