@@ -135,6 +135,14 @@ impl Machine for Cpu {
         }))
     }
 
+    fn replay_sampler<'a>(
+        &'a self,
+        _calls: &'a [Call<'a>],
+        _count: usize,
+    ) -> Result<Option<Sampler<'a>>> {
+        Ok(None)
+    }
+
     fn profiler(&self, _on: bool) -> Result<()> {
         Ok(())
     }

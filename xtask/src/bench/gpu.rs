@@ -183,6 +183,24 @@ impl Machine for Gpu {
         }))
     }
 
+    fn replay_sampler<'a>(
+        &'a self,
+        calls: &'a [Call<'a>],
+        count: usize,
+    ) -> Result<Option<Sampler<'a>>> {
+        let (start, end) = (Event::new()?, Event::new()?);
+        let graph = self.capture(calls, calls.len())?;
+        Ok(Some(Box::new(move || {
+            start.record(self.stream)?;
+            for _ in 0..count {
+                graph.launch(self.stream)?;
+            }
+            end.record(self.stream)?;
+            self.synchronize()?;
+            Ok(start.seconds_until(&end)? / (count * calls.len()) as f64)
+        })))
+    }
+
     fn profiler(&self, on: bool) -> Result<()> {
         if on { cu!(cuProfilerStart()) } else { cu!(cuProfilerStop()) }
     }

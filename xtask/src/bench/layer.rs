@@ -475,10 +475,8 @@ fn measure(
     let mut once = machine.queue_sampler(&calls[0], 2)?;
     let count = ((ROUND_SECONDS / once()?) as usize).clamp(ROUND_STEPS, 100);
     let mut queue = machine.queue_sampler(&calls[0], count)?;
-    let mut replay = match machine.kind() {
-        Kind::Gpu => Some(machine.sampler(&calls)?),
-        Kind::Cpu => None,
-    };
+    // As many replays as steps: a chip at its power limit is the slower the longer it works.
+    let mut replay = machine.replay_sampler(&calls, count)?;
     modules.api.take_error()?;
     if replay.is_some() {
         let start = Instant::now();

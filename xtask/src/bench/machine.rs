@@ -37,6 +37,12 @@ pub trait Machine {
     fn sampler<'a>(&'a self, calls: &'a [Call<'a>]) -> Result<Sampler<'a>>;
     /// Times `count` calls that the host makes one after the other.
     fn queue_sampler<'a>(&'a self, call: &'a Call<'a>, count: usize) -> Result<Sampler<'a>>;
+    /// Times `count` replays, one after the other, of a graph of calls that have run before; none without graphs.
+    fn replay_sampler<'a>(
+        &'a self,
+        calls: &'a [Call<'a>],
+        count: usize,
+    ) -> Result<Option<Sampler<'a>>>;
     /// Turns the collection of a profiler that waits for it on or off.
     fn profiler(&self, on: bool) -> Result<()>;
 }
