@@ -1,6 +1,7 @@
 //! `cargo xtask install --prefix DIR`: a relocatable tree that CMake and pkg-config find.
 
 use crate::build;
+use crate::dependencies;
 use crate::drop_in;
 use crate::process;
 use crate::tree::{self, Tree, copy, copy_dir, empty_dir, link};
@@ -77,7 +78,8 @@ pub fn install(tree: &Tree, prefix: &Path, drop_in: bool) -> Result<()> {
     programs(tree, prefix)?;
     let doc = prefix.join("share/doc/nvte");
     fs::create_dir_all(&doc).with_context(|| doc.display().to_string())?;
-    copy(&tree.root.join("LICENSE"), &doc.join("LICENSE"))
+    copy(&tree.root.join("LICENSE"), &doc.join("LICENSE"))?;
+    dependencies::write(tree, &doc)
 }
 
 /// Compiles the programs that belong to the library into `bin`; each is one C file.

@@ -5,6 +5,7 @@ mod build;
 mod bundle;
 mod capi;
 mod demo;
+mod dependencies;
 mod drop_in;
 mod fmt;
 mod fuzz;

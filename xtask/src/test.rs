@@ -1,6 +1,7 @@
 //! `cargo xtask test`: all that this machine can test, and a table of it.
 
 use crate::capi;
+use crate::dependencies;
 use crate::drop_in;
 use crate::fmt;
 use crate::fuzz;
@@ -32,7 +33,7 @@ pub struct Args {
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Step {
-    /// rustfmt, clang-format and clippy
+    /// rustfmt, clang-format, clippy, and the licences of dependencies
     Lint,
     /// Tests in Rust, which also say whether the generated headers are fresh
     Rust,
@@ -136,6 +137,11 @@ fn lint(tree: &Tree, report: &mut Report) -> Result<()> {
     let mut clippy = tree.cargo();
     clippy.args(["clippy", "--workspace", "--all-targets", "--release", "--", "-D", "warnings"]);
     check("cargo clippy", process::capture("cargo clippy", &mut clippy)?);
+    let sources = dependencies::check(tree);
+    if let Err(faults) = &sources {
+        eprintln!("{faults}");
+    }
+    report.check("licences and sources of dependencies", sources.is_ok());
     Ok(())
 }
 
