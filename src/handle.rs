@@ -12,6 +12,7 @@ use spin::mutex::{SpinMutex, SpinMutexGuard};
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::fmt::Display;
+use std::marker::PhantomData;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
@@ -104,10 +105,13 @@ type Lock<T> = SpinMutex<Stripe<T>, Yield>;
 
 /// All objects of one kind. Slots are never returned to the system, so handles may be used from any
 /// thread until the process ends.
-pub struct Slab<T: 'static> {
+///
+/// `C` is what handles point to in C: nothing, or an opaque struct that no other kind has.
+pub struct Slab<T: 'static, C: 'static = c_void> {
     kind: Kind,
     stripes: [Lock<T>; STRIPES],
     free: Mutex<Free>,
+    handle: PhantomData<fn() -> C>,
 }
 
 /// The slots that no thread has taken.
@@ -140,18 +144,19 @@ fn position(index: u32) -> (usize, usize, usize) {
     (batch % STRIPES, batch / STRIPES, slot)
 }
 
-impl<T: 'static> Slab<T> {
+impl<T: 'static, C: 'static> Slab<T, C> {
     pub const fn new(kind: Kind) -> Self {
         Self {
             kind,
             stripes: [const { SpinMutex::new(Vec::new()) }; STRIPES],
             free: Mutex::new(Free { indices: Vec::new(), issued: 0 }),
+            handle: PhantomData,
         }
     }
 }
 
-impl<T: Clone + Send + Sync + 'static> Slab<T> {
-    pub fn insert(&'static self, value: T) -> Result<*mut c_void> {
+impl<T: Clone + Send + Sync + 'static, C: 'static> Slab<T, C> {
+    pub fn insert(&'static self, value: T) -> Result<*mut C> {
         let index = self.take_index()?;
         let (stripe, batch, slot) = position(index);
         let mut stripe = self.stripe(stripe);
@@ -159,7 +164,7 @@ impl<T: Clone + Send + Sync + 'static> Slab<T> {
         slot.value = Some(value);
         let kind = (self.kind as u64) << 56;
         let generation = u64::from(slot.generation) << 32;
-        Ok((kind | generation | (u64::from(index) + 1)) as usize as *mut c_void)
+        Ok((kind | generation | (u64::from(index) + 1)) as usize as *mut C)
     }
 
     fn take_index(&'static self) -> Result<u32> {
@@ -184,9 +189,9 @@ impl<T: Clone + Send + Sync + 'static> Slab<T> {
     }
 }
 
-impl<T: Clone + 'static> Slab<T> {
+impl<T: Clone + 'static, C: 'static> Slab<T, C> {
     /// Destroys the object of a handle.
-    pub fn remove(&self, argument: impl Display, handle: *mut c_void) -> Result<()> {
+    pub fn remove(&self, argument: impl Display, handle: *mut C) -> Result<()> {
         let place = self.decode(&argument, handle)?;
         let mut stripe = self.stripe(position(place.index).0);
         let slot = self.live_slot(&argument, &mut stripe, &place)?;
@@ -209,7 +214,7 @@ impl<T: Clone + 'static> Slab<T> {
 
     /// A copy of the object of a handle.
     #[inline]
-    pub fn get(&self, argument: impl Display, handle: *const c_void) -> Result<T> {
+    pub fn get(&self, argument: impl Display, handle: *const C) -> Result<T> {
         self.read(argument, handle, T::clone)
     }
 
@@ -218,7 +223,7 @@ impl<T: Clone + 'static> Slab<T> {
     pub fn read<R>(
         &self,
         argument: impl Display,
-        handle: *const c_void,
+        handle: *const C,
         body: impl FnOnce(&T) -> R,
     ) -> Result<R> {
         let place = self.decode(&argument, handle)?;
@@ -237,7 +242,7 @@ impl<T: Clone + 'static> Slab<T> {
     pub fn write<R>(
         &self,
         argument: impl Display,
-        handle: *mut c_void,
+        handle: *mut C,
         body: impl FnOnce(&mut T) -> R,
     ) -> Result<R> {
         self.update(argument, handle, |value| Ok(body(value)))
@@ -248,7 +253,7 @@ impl<T: Clone + 'static> Slab<T> {
     pub fn update<R>(
         &self,
         argument: impl Display,
-        handle: *mut c_void,
+        handle: *mut C,
         body: impl FnOnce(&mut T) -> Result<R>,
     ) -> Result<R> {
         let place = self.decode(&argument, handle)?;
@@ -285,7 +290,7 @@ impl<T: Clone + 'static> Slab<T> {
     /// The place that a handle of this kind names. Whether its slot exists is seen when it is looked
     /// up.
     #[inline]
-    fn decode(&self, argument: impl Display, handle: *const c_void) -> Result<Place> {
+    fn decode(&self, argument: impl Display, handle: *const C) -> Result<Place> {
         let bits = handle as usize as u64;
         if bits >> 56 != self.kind as u64 {
             return Err(self.no_handle(&argument, bits));
@@ -394,7 +399,7 @@ trait AnySlab: Sync {
     fn hold(&'static self, deadline: Instant) -> Box<dyn Held>;
 }
 
-impl<T: Send + Sync + 'static> AnySlab for Slab<T> {
+impl<T: Send + Sync + 'static, C: 'static> AnySlab for Slab<T, C> {
     fn free(&self) -> &Mutex<Free> {
         &self.free
     }

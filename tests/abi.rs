@@ -83,16 +83,36 @@ fn public_items(text: &str, keyword: &str) -> Vec<String> {
     names.map(|rest| rest.split(end).next().unwrap_or_default().to_owned()).collect()
 }
 
+/// The version of the headers, for the preprocessor.
+fn version_macros() -> String {
+    let [major, minor, patch] = [
+        env!("CARGO_PKG_VERSION_MAJOR"),
+        env!("CARGO_PKG_VERSION_MINOR"),
+        env!("CARGO_PKG_VERSION_PATCH"),
+    ];
+    format!(
+        "\n/**\n * Version of these headers; `nvtex_version_number` returns that of the library.\n */\n\
+         #define NVTE_VERSION_MAJOR {major}\n#define NVTE_VERSION_MINOR {minor}\n\
+         #define NVTE_VERSION_PATCH {patch}\n\n\
+         /**\n * A version as a number, so that later versions are greater: \
+         `#if NVTE_VERSION >= NVTE_MAKE_VERSION(0, 1, 0)`.\n */\n\
+         #define NVTE_MAKE_VERSION(major, minor, patch) \
+         ((major) * 1000000 + (minor) * 1000 + (patch))\n\
+         #define NVTE_VERSION \\\n  \
+         NVTE_MAKE_VERSION(NVTE_VERSION_MAJOR, NVTE_VERSION_MINOR, NVTE_VERSION_PATCH)\n"
+    )
+}
+
 fn types_header() -> String {
     let path = root().join("src/types.rs");
     let text = fs::read_to_string(&path).expect("types.rs");
     let mut config = config("types", &[]);
     // Opaque structs and pointers that the headers of CUDA and NCCL declare likewise.
     config.after_includes = Some(
-        "\ntypedef struct CUstream_st *cudaStream_t;\ntypedef struct CUevent_st *cudaEvent_t;\n\
+        version_macros()
+            + "\ntypedef struct CUstream_st *cudaStream_t;\ntypedef struct CUevent_st *cudaEvent_t;\n\
          typedef struct ncclComm *ncclComm_t;\n\
-         typedef struct ncclWindow_vidmem ncclWindow_vidmem;"
-            .into(),
+         typedef struct ncclWindow_vidmem ncclWindow_vidmem;",
     );
     for keyword in ["struct", "enum", "type"] {
         config.export.include.extend(public_items(&text, keyword));

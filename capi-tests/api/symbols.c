@@ -356,6 +356,7 @@ static const function functions[] = {
     (function)nvtex_stream_synchronize,
     (function)nvtex_take_error,
     (function)nvtex_version,
+    (function)nvtex_version_number,
     (function)nvtex_dispatch_counters,
     (function)nvtex_dispatch_fingerprint,
     (function)nvtex_dispatch_generation,

@@ -609,8 +609,29 @@ static void cases_finite_differences(void) {
   }
 }
 
+// Handles of different objects have different types: two equal ones in a list would not compile.
+static void cases_handle_types(void) {
+#define TYPE_OF(handle)  \
+  _Generic((handle)NULL, \
+      NVTEXRecipe: 1,    \
+      NVTEXContext: 2,   \
+      NVTEXModule: 3,    \
+      NVTEXTape: 4,      \
+      NVTEXKVCache: 5,   \
+      NVTEXPolicy: 6,    \
+      void *: 0)
+  if (case_begin("handle types")) {
+    CHECK_EQ(TYPE_OF(NVTEXContext), 2);
+    CHECK_EQ(TYPE_OF(NVTEXKVCache), 5);
+    CHECK_EQ(TYPE_OF(NVTEXPolicy), 6);
+    CHECK_EQ(TYPE_OF(NVTETensor), 0);
+  }
+#undef TYPE_OF
+}
+
 int main(int argc, char **argv) {
   test_begin(argc, argv);
+  cases_handle_types();
   cases_finite_differences();
   cases_high_precision();
   cases_recipes();

@@ -435,7 +435,12 @@ static void test_fork(void) {
 
 static void test_names(void) {
   if (case_begin("version")) {
-    CHECK(strcmp(nvtex_version(), "0.1.0") == 0, "\"%s\"", nvtex_version());
+    char text[32];
+    snprintf(text, sizeof text, "%d.%d.%d", NVTE_VERSION_MAJOR, NVTE_VERSION_MINOR,
+             NVTE_VERSION_PATCH);
+    CHECK(strcmp(nvtex_version(), text) == 0, "\"%s\", the headers say %s", nvtex_version(), text);
+    CHECK_EQ(nvtex_version_number(), NVTE_VERSION);
+    CHECK_EQ(NVTE_MAKE_VERSION(1, 20, 3), 1020003);
     EXPECT_OK();
   }
   if (case_begin("backend name")) {

@@ -10,6 +10,11 @@
 #include "nvte/plugin.h"
 
 /**
+ * What a handle of a policy points to. Only the library knows what it is.
+ */
+typedef struct NVTEXPolicy_st NVTEXPolicy_st;
+
+/**
  * What is known of an implementation. Texts live as long as the process.
  */
 typedef struct NVTEXImplInfo {
@@ -87,7 +92,7 @@ typedef struct NVTEXImplCounters {
 /**
  * Handle of a policy.
  */
-typedef void *NVTEXPolicy;
+typedef struct NVTEXPolicy_st *NVTEXPolicy;
 
 /**
  * An implementation that does not run a call.

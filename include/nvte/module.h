@@ -180,6 +180,31 @@ typedef enum NVTEXMicrobatch {
 } NVTEXMicrobatch;
 
 /**
+ * What a handle of a context points to. Only the library knows what it is.
+ */
+typedef struct NVTEXContext_st NVTEXContext_st;
+
+/**
+ * What a handle of a cache of keys and values points to. Only the library knows what it is.
+ */
+typedef struct NVTEXKVCache_st NVTEXKVCache_st;
+
+/**
+ * What a handle of a module points to. Only the library knows what it is.
+ */
+typedef struct NVTEXModule_st NVTEXModule_st;
+
+/**
+ * What a handle of a recipe points to. Only the library knows what it is.
+ */
+typedef struct NVTEXRecipe_st NVTEXRecipe_st;
+
+/**
+ * What a handle of a tape points to. Only the library knows what it is.
+ */
+typedef struct NVTEXTape_st NVTEXTape_st;
+
+/**
  * What a recipe says of one role.
  */
 typedef struct NVTEXRoleOptions {
@@ -282,7 +307,7 @@ typedef struct NVTEXRecipeConfig {
 /**
  * Handle of a recipe.
  */
-typedef void *NVTEXRecipe;
+typedef struct NVTEXRecipe_st *NVTEXRecipe;
 
 /**
  * Allocates memory of the device, or returns null if there is none left. The rules of
@@ -358,7 +383,7 @@ typedef struct NVTEXContextConfig {
 /**
  * Handle of a context.
  */
-typedef void *NVTEXContext;
+typedef struct NVTEXContext_st *NVTEXContext;
 
 /**
  * Config of a norm, as a module or as the first part of one.
@@ -401,7 +426,7 @@ typedef struct NVTEXNormConfig {
 /**
  * Handle of a module.
  */
-typedef void *NVTEXModule;
+typedef struct NVTEXModule_st *NVTEXModule;
 
 /**
  * How a module is spread over ranks. So far a module is on one rank alone; other values are refused.
@@ -795,7 +820,7 @@ typedef struct NVTEXParameter {
 /**
  * Handle of a cache of keys and values.
  */
-typedef void *NVTEXKVCache;
+typedef struct NVTEXKVCache_st *NVTEXKVCache;
 
 /**
  * Options of a forward pass; its backward pass has the same.
@@ -860,7 +885,7 @@ typedef struct NVTEXStep {
 /**
  * Handle of a tape.
  */
-typedef void *NVTEXTape;
+typedef struct NVTEXTape_st *NVTEXTape;
 
 /**
  * Sizes of a cache of keys and values.

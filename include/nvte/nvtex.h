@@ -163,6 +163,12 @@ bool nvtex_set_drop_in(bool drop_in);
 const char *nvtex_version(void);
 
 /**
+ * Returns the version of this library as the number that `NVTE_MAKE_VERSION` makes of it. A program compares it
+ * with `NVTE_VERSION`, the version of the headers that it was compiled with.
+ */
+int32_t nvtex_version_number(void);
+
+/**
  * Returns the domain of the calling thread's operators and memory: "cuda", "cpu", or that of a plugin. It is that
  * of the process, which is chosen at the first call, unless the thread's policy names another
  * (`nvtex_policy_push`). It returns null, with an error, if `NVTE_BACKEND` asks for one that cannot run.

@@ -7,6 +7,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/**
+ * Version of these headers; `nvtex_version_number` returns that of the library.
+ */
+#define NVTE_VERSION_MAJOR 0
+#define NVTE_VERSION_MINOR 1
+#define NVTE_VERSION_PATCH 0
+
+/**
+ * A version as a number, so that later versions are greater: `#if NVTE_VERSION >= NVTE_MAKE_VERSION(0, 1, 0)`.
+ */
+#define NVTE_MAKE_VERSION(major, minor, patch) ((major) * 1000000 + (minor) * 1000 + (patch))
+#define NVTE_VERSION \
+  NVTE_MAKE_VERSION(NVTE_VERSION_MAJOR, NVTE_VERSION_MINOR, NVTE_VERSION_PATCH)
+
 typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
 typedef struct ncclComm *ncclComm_t;

@@ -4,8 +4,11 @@
 use super::*;
 use num_derive::FromPrimitive;
 
+/// What a handle of a context points to. Only the library knows what it is.
+pub enum NVTEXContext_st {}
+
 /// Handle of a context.
-pub type NVTEXContext = *mut c_void;
+pub type NVTEXContext = *mut NVTEXContext_st;
 
 /// How long memory of an allocator is wanted.
 #[repr(C)]

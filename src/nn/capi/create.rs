@@ -28,7 +28,7 @@ pub(super) unsafe fn create<T: ModuleConfig>(
     context: NVTEXContext,
     config: *const T,
     stream: cudaStream_t,
-) -> Result<Handle<c_void>> {
+) -> Result<Handle<NVTEXModule_st>> {
     // SAFETY: the caller vouches for config and name.
     let (config, field, name) = unsafe {
         let config = read_config("config", config)?;

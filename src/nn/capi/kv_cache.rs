@@ -1,10 +1,13 @@
 //! Caches of keys and values.
-#![allow(unsafe_code, clippy::missing_safety_doc)]
+#![allow(unsafe_code, clippy::missing_safety_doc, non_camel_case_types)]
 
 use super::*;
 
+/// What a handle of a cache of keys and values points to. Only the library knows what it is.
+pub enum NVTEXKVCache_st {}
+
 /// Handle of a cache of keys and values.
-pub type NVTEXKVCache = *mut c_void;
+pub type NVTEXKVCache = *mut NVTEXKVCache_st;
 
 /// Sizes of a cache of keys and values.
 #[repr(C)]
@@ -141,7 +144,7 @@ pub(super) unsafe fn create(
     context: NVTEXContext,
     config: *const NVTEXKVCacheConfig,
     stream: cudaStream_t,
-) -> Result<Handle<c_void>> {
+) -> Result<Handle<NVTEXKVCache_st>> {
     let context = open(&CONTEXTS, "context", context)?;
     // SAFETY: the caller vouches for the config.
     let config = unsafe { read_config("config", config) }?;

@@ -33,16 +33,17 @@ use std::fmt::{self, Display, Formatter};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex};
+use step::*;
 
-pub static RECIPES: Slab<Arc<Recipe>> = Slab::new(HandleKind::Recipe);
+pub static RECIPES: Slab<Arc<Recipe>, NVTEXRecipe_st> = Slab::new(HandleKind::Recipe);
 
-pub static CONTEXTS: Slab<Arc<Context>> = Slab::new(HandleKind::Context);
+pub static CONTEXTS: Slab<Arc<Context>, NVTEXContext_st> = Slab::new(HandleKind::Context);
 
-pub static MODULES: Slab<Arc<Module>> = Slab::new(HandleKind::Module);
+pub static MODULES: Slab<Arc<Module>, NVTEXModule_st> = Slab::new(HandleKind::Module);
 
-pub static TAPES: Slab<Arc<Tape>> = Slab::new(HandleKind::Tape);
+pub static TAPES: Slab<Arc<Tape>, NVTEXTape_st> = Slab::new(HandleKind::Tape);
 
-pub static KV_CACHES: Slab<Arc<KvCache>> = Slab::new(HandleKind::KvCache);
+pub static KV_CACHES: Slab<Arc<KvCache>, NVTEXKVCache_st> = Slab::new(HandleKind::KvCache);
 
 /// A module with its place in a context.
 pub struct Module {
@@ -127,7 +128,7 @@ pub struct Tape {
     policy: &'static Policy,
 }
 
-fn remove<T: Clone>(slab: &Slab<T>, name: &str, handle: *mut c_void) -> Result<()> {
+fn remove<T: Clone, C>(slab: &Slab<T, C>, name: &str, handle: *mut C) -> Result<()> {
     if handle.is_null() { Ok(()) } else { slab.remove(name, handle) }
 }
 
@@ -162,14 +163,14 @@ impl InContext for Arc<KvCache> {
 }
 
 /// The object of a handle, for one call.
-fn open<T: InContext>(slab: &Slab<T>, name: &str, handle: *const c_void) -> Result<T> {
+fn open<T: InContext, C>(slab: &Slab<T, C>, name: &str, handle: *const C) -> Result<T> {
     let object = slab.get(name, handle)?;
     object.context().check_free(name)?;
     Ok(object)
 }
 
 /// Destroys an object; null is ignored.
-fn destroy<T: InContext>(slab: &Slab<T>, name: &str, handle: *mut c_void) -> Result<()> {
+fn destroy<T: InContext, C>(slab: &Slab<T, C>, name: &str, handle: *mut C) -> Result<()> {
     if handle.is_null() {
         return Ok(());
     }

@@ -1,10 +1,13 @@
 //! Layers as handles, and their parameters.
-#![allow(unsafe_code, clippy::missing_safety_doc)]
+#![allow(unsafe_code, clippy::missing_safety_doc, non_camel_case_types)]
 
 use super::*;
 
+/// What a handle of a module points to. Only the library knows what it is.
+pub enum NVTEXModule_st {}
+
 /// Handle of a module.
-pub type NVTEXModule = *mut c_void;
+pub type NVTEXModule = *mut NVTEXModule_st;
 
 /// A parameter of a module.
 #[repr(C)]

@@ -4,8 +4,11 @@
 use super::*;
 use num_derive::FromPrimitive;
 
+/// What a handle of a recipe points to. Only the library knows what it is.
+pub enum NVTEXRecipe_st {}
+
 /// Handle of a recipe.
-pub type NVTEXRecipe = *mut c_void;
+pub type NVTEXRecipe = *mut NVTEXRecipe_st;
 
 /// How operands of matrix products are scaled.
 #[repr(C)]

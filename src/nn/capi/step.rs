@@ -4,8 +4,11 @@
 use super::*;
 use num_derive::FromPrimitive;
 
+/// What a handle of a tape points to. Only the library knows what it is.
+pub enum NVTEXTape_st {}
+
 /// Handle of a tape.
-pub type NVTEXTape = *mut c_void;
+pub type NVTEXTape = *mut NVTEXTape_st;
 
 /// Place of a step among the microbatches that share their weights.
 #[repr(C)]

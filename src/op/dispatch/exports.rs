@@ -16,8 +16,11 @@ use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::Ordering;
 
+/// What a handle of a policy points to. Only the library knows what it is.
+pub enum NVTEXPolicy_st {}
+
 /// Handle of a policy.
-pub type NVTEXPolicy = *mut c_void;
+pub type NVTEXPolicy = *mut NVTEXPolicy_st;
 
 /// What is known of an implementation. Texts live as long as the process.
 #[repr(C)]

@@ -7,4 +7,4 @@ pub mod exports_plugins;
 use crate::backend::policy::Policy;
 use crate::handle::{Kind, Slab};
 
-static POLICIES: Slab<&'static Policy> = Slab::new(Kind::Policy);
+static POLICIES: Slab<&'static Policy, exports::NVTEXPolicy_st> = Slab::new(Kind::Policy);

@@ -182,6 +182,18 @@ pub extern "C-unwind" fn nvtex_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
+/// Returns the version of this library as the number that `NVTE_MAKE_VERSION` makes of it. A program compares it
+/// with `NVTE_VERSION`, the version of the headers that it was compiled with.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_version_number() -> i32 {
+    const PARTS: [&str; 3] = [
+        env!("CARGO_PKG_VERSION_MAJOR"),
+        env!("CARGO_PKG_VERSION_MINOR"),
+        env!("CARGO_PKG_VERSION_PATCH"),
+    ];
+    PARTS.iter().fold(0, |number, part| 1000 * number + part.parse::<i32>().unwrap_or(0))
+}
+
 /// Returns the domain of the calling thread's operators and memory: "cuda", "cpu", or that of a plugin. It is that
 /// of the process, which is chosen at the first call, unless the thread's policy names another
 /// (`nvtex_policy_push`). It returns null, with an error, if `NVTE_BACKEND` asks for one that cannot run.
