@@ -42,6 +42,8 @@ const SLICES: &[&str] = &[
     "newton_schulz",
     "comm_gemm",
     "ep",
+    "cross_entropy",
+    "embedding",
     "nvtex",
     "dispatch",
     "module",

@@ -81,6 +81,8 @@ const FLOORS: &[&str] = &[
     "op::permutation",
     "op::swizzle",
     "op::topk",
+    "op::cross_entropy",
+    "op::embedding",
     "op::ranks",
     "op::newton_schulz",
     "op::comm_gemm",

@@ -27,6 +27,8 @@
 #include "nvte/newton_schulz.h"
 #include "nvte/comm_gemm.h"
 #include "nvte/ep.h"
+#include "nvte/cross_entropy.h"
+#include "nvte/embedding.h"
 #include "nvte/nvtex.h"
 #include "nvte/dispatch.h"
 #include "nvte/module.h"

@@ -89,6 +89,12 @@ macro_rules! operators {
                 counters(CountersArgs) = gemm::cpu_grouped::counters;
                 add(AddArgs) = multi_tensor::cpu::add;
                 expert_rows(ExpertRowsArgs) = ep::cpu::expert_rows;
+                cross_entropy(CrossEntropyArgs) = cross_entropy::cpu::cross_entropy;
+                combine_cross_entropy(CombineCrossEntropyArgs) = cross_entropy::cpu::combine_cross_entropy;
+                total_loss(TotalLossArgs) = cross_entropy::cpu::total_loss;
+                embedding(EmbeddingArgs) = embedding::cpu::embedding;
+                row_keys(RowKeysArgs) = embedding::cpu::row_keys;
+                sum_rows(SumRowsArgs) = embedding::cpu::sum_rows;
             }
             functions {
                 /// 10 * major + minor of the current device, 0 for a backend without one.
