@@ -181,7 +181,7 @@ __device__ __forceinline__ Slope slope_of(const Args &a, size_t token, int64_t t
 }
 
 // Writes the gradients of a row. Out of place the vectors of both rows begin at the same columns.
-template <class T, int N, int kThreads>
+template <class T, int N, int kThreads, int kUnroll>
 __device__ __forceinline__ void write_gradients(const Args &a, size_t token, const Slope &slope) {
   const Parts<T, N> row(a.logits, token, a.vocabulary);
   const auto one = [&](size_t column, int count, const Vec<T, N> &x) {
@@ -195,7 +195,6 @@ __device__ __forceinline__ void write_gradients(const Args &a, size_t token, con
       store_some(a.grad_logits, row.start + column, count, y);
     }
   };
-  constexpr int kUnroll = N == 1 ? 8 : 4;
   over_row<T, N, kThreads, kUnroll>(
       a.logits, row,
       [&](size_t v, const Vec<T, N>(&x)[kUnroll]) {
@@ -317,13 +316,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       }
     }
     if constexpr (kFused) {
-      write_gradients<T, N, kThreads>(a, token, slope_of(a, token, target, log_sum));
+      write_gradients<T, N, kThreads, 2>(a, token, slope_of(a, token, target, log_sum));
     }
   }
 }
 
 template <class T, int N, int kThreads>
-__global__ void __launch_bounds__(kThreads) backward_kernel(const __grid_constant__ Args a) {
+__global__ void __launch_bounds__(kThreads, 768 / kThreads)
+    backward_kernel(const __grid_constant__ Args a) {
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   for (size_t token = blockIdx.x; token < a.tokens; token += gridDim.x) {
@@ -331,7 +331,8 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(const __grid_constan
     if (target == a.ignored) {
       write_zeros<T, N, kThreads>(a, token);
     } else {
-      write_gradients<T, N, kThreads>(a, token, slope_of(a, token, target, a.logsumexp[token]));
+      const Slope slope = slope_of(a, token, target, a.logsumexp[token]);
+      write_gradients<T, N, kThreads, N == 1 ? 8 : 4>(a, token, slope);
     }
   }
 }
@@ -352,10 +353,10 @@ NVTEXOutcome run(const Args &a, cudaStream_t stream) {
     // Rows that begin at different places of their 16 bytes go element by element.
     const auto place = [](const void *p) { return reinterpret_cast<uintptr_t>(p) % 16; };
     if (place(a.logits) != place(a.grad_logits)) {
-      return launch(backward_kernel<T, 1, 512>, grid, 512, stream, a);
+      return launch(backward_kernel<T, 1, 256>, grid, 256, stream, a);
     }
     return is_short ? launch(backward_kernel<T, N, 128>, grid, 128, stream, a)
-                    : launch(backward_kernel<T, N, 512>, grid, 512, stream, a);
+                    : launch(backward_kernel<T, N, 256>, grid, 256, stream, a);
   }
   if (a.pass == NVTEX_CROSS_ENTROPY_FUSED) {
     // One block of a multiprocessor at a time: more rows than that would not stay in L2.
