@@ -238,7 +238,7 @@ bool begin_call(Arg *args, size_t n) {
             memset(copy, 0, 8);
             Buffer &b = g.buffers.back();
             b.before.assign(b.map + b.low, b.map + b.high);
-            g.tape = (void **)copy;
+            g.tape = (NVTEXTape *)copy;
           }
           set_pointer(a, copy);
         }

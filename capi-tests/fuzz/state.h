@@ -109,7 +109,7 @@ struct State {
   std::vector<NVTETensor> tensors;
   std::vector<void *> host;
   cudaStream_t stream;
-  void **tape;
+  NVTEXTape *tape;
   void *stale;
 } g;
 
