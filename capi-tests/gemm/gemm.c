@@ -247,6 +247,48 @@ static void test_high_precision(void) {
   }
 }
 
+// Few elements along k, and results that are larger than what they are made of.
+static void test_shallow(void) {
+  const size_t sizes[][3] = {{512, 520, 16}, {1023, 261, 7}, {264, 1000, 64}, {520, 512, 1}};
+  for (size_t s = 0; s < COUNT(sizes); s++) {
+    for (size_t p = 1; p < COUNT(kHighProducts); p++) {
+      for (int k = 0; k < 4; k++) {
+        Gemm g = {.a = kHighProducts[p].in,
+                  .b = kHighProducts[p].in,
+                  .d = kHighProducts[p].out,
+                  .m = sizes[s][0],
+                  .n = sizes[s][1],
+                  .k = sizes[s][2],
+                  .transa = k & 1,
+                  .transb = k & 2,
+                  .integers = (s + p) & 1,
+                  .misaligned = s == 2 && k == 3,
+                  .separate_c = k == 1,
+                  .entry = V2,
+                  .alpha = k == 2 ? 0.5f : 1,
+                  .beta = (p + k) & 1 ? 1 : 0,
+                  .workspace = WORKSPACE};
+        if (gemm_case("shallow", &g)) run_gemm(g);
+      }
+    }
+    for (size_t p = 0; p < COUNT(kFp8Products) && sizes[s][2] % 16 == 0; p++) {
+      Gemm g = {.a = kFp8Products[p].a,
+                .b = kFp8Products[p].b,
+                .d = kFp8Products[p].d,
+                .m = 512,
+                .n = 528,
+                .k = sizes[s][2],
+                .transa = true,
+                .integers = p & 1,
+                .entry = V2,
+                .alpha = 1,
+                .beta = p & 2 ? 1 : 0,
+                .workspace = WORKSPACE};
+      if (gemm_case("shallow", &g)) run_gemm(g);
+    }
+  }
+}
+
 static void test_alpha_beta(void) {
   const float factors[][2] = {{1, 1}, {2, 0}, {0.5f, 1}, {1, -0.5f}, {-1, 0.25f}, {0, 1}, {0, 0}};
   for (size_t p = 0; p < COUNT(kHighProducts); p++) {
@@ -789,6 +831,7 @@ int main(int argc, char **argv) {
   g_workspace = nvtex_malloc(WORKSPACE);
   EXPECT_OK();
   test_high_precision();
+  test_shallow();
   test_alpha_beta();
   test_epilogues();
   test_fp8();

@@ -80,6 +80,8 @@ unsafe extern "C" {
         columns: *mut f32,
         stream: cudaStream_t,
     ) -> Outcome;
+    /// D of a product with few elements along k and no epilogue.
+    fn nvte_cuda_shallow_gemm(args: *const GemmArgs, stream: cudaStream_t) -> Outcome;
     /// Copies three scales, each of which may be null, to the starts of three 16-byte slots.
     fn nvte_cuda_align_scales(
         a: *const f32,
@@ -185,6 +187,9 @@ fn or_else(
 /// kernel of grouped products before all else.
 const NARROW: usize = 256;
 
+/// Elements along k up to which a product costs what writing D costs, for which a kernel of this library is made.
+const SHALLOW: usize = 64;
+
 /// D with all that belongs to it but `scale_inv`.
 fn product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
     if args.k == 0 {
@@ -194,6 +199,8 @@ fn product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
     // SAFETY: writes one integer.
     done(unsafe { nvte_cuda_current_device(&mut device) })?;
     let multiply = |args: &GemmArgs| done(cublaslt::gemm(args, device, stream));
+    // SAFETY: the arguments are checked.
+    let shallow = || done(unsafe { nvte_cuda_shallow_gemm(args, stream) });
     let cast_product =
         |args: GemmArgs| or_else(multiply(&args), || by_float32(&args, device, stream));
     match args.scales_a.mode {
@@ -215,11 +222,17 @@ fn product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
             let product = with_checked_blocks(args).and_then(|()| multiply(args));
             or_else(product, || own_product(args, stream))
         }
-        _ if args.a_dtype.is_fp8() => {
-            let product = with_aligned_scales(args, stream).and_then(|args| multiply(&args));
-            or_else(product, || own_product(args, stream))
+        _ => {
+            let usual = || match args.a_dtype.is_fp8() {
+                true => {
+                    let aligned = with_aligned_scales(args, stream);
+                    let product = aligned.and_then(|args| multiply(&args));
+                    or_else(product, || own_product(args, stream))
+                }
+                false => or_else(multiply(args), || by_float32(args, device, stream)),
+            };
+            if args.k <= SHALLOW { or_else(shallow(), usual) } else { usual() }
         }
-        _ => or_else(multiply(args), || by_float32(args, device, stream)),
     }
 }
 
