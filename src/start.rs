@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 /// How long a fork waits for the locks. Calls hold them for less than a microsecond, except while a
-/// backend starts. The limit is for a signal handler that forks after it has interrupted a thread
+/// backend starts or plugins are loaded. The limit is for a signal handler that forks after it has interrupted a thread
 /// inside of the library: that thread's lock cannot become free, and the fork goes on without it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -24,12 +24,13 @@ extern "C" fn prepare() {
     // Fails only while the thread is ending; then the fork goes on without the locks.
     let _ = HELD.try_with(|held| {
         let mut held = held.borrow_mut();
+        held.push(backend::plugin::hold_loading(deadline));
         held.push(fork::hold(deadline));
         held.push(tensor::hold(deadline));
         held.push(op::ep::hold(deadline));
         held.extend(handle::hold(deadline));
         held.extend(backend::hold(deadline));
-        held.extend(backend::plugin::hold(deadline));
+        held.push(backend::plugin::hold(deadline));
     });
 }
 

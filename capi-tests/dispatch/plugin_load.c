@@ -271,11 +271,6 @@ static void child_of_loaded(void) {
   EXPECT_OK();
 }
 
-static void child_of_loading(void) {
-  run_operator();
-  EXPECT_ERROR(NVTEX_UNSUPPORTED, "the process was forked while its plugins were being loaded");
-}
-
 static void test_fork(void) {
   folder_of_manifests();
   run_operator();
@@ -290,15 +285,33 @@ static void *discover(void *data) {
   return NULL;
 }
 
-// A thread loads plugins while another forks: the child does not wait for a thread that it does not
-// have.
+// A thread loads plugins while another forks: the fork waits, so that the child has all of them.
 static void test_fork_while_loading(void) {
   folder_of_manifests();
   setenv("NVTE_OP_PLUGIN_B_SLEEPS", "1", 1);
   pthread_t thread;
   CHECK_EQ(pthread_create(&thread, NULL, discover, NULL), 0);
   usleep(200000);
-  in_child(child_of_loading);
+  in_child(child_of_loaded);
+  pthread_join(thread, NULL);
+  run_operator();
+  EXPECT_OK();
+}
+
+static void child_of_slow(void) {
+  run_operator();
+  EXPECT_ERROR(NVTEX_UNSUPPORTED, "the process was forked while its plugins were being loaded");
+}
+
+// A plugin that takes longer than a fork waits: the child does not wait for a thread that it does
+// not have.
+static void test_fork_while_slow(void) {
+  folder_of_manifests();
+  setenv("NVTE_OP_PLUGIN_B_SLEEPS", "13", 1);
+  pthread_t thread;
+  CHECK_EQ(pthread_create(&thread, NULL, discover, NULL), 0);
+  usleep(200000);
+  in_child(child_of_slow);
   pthread_join(thread, NULL);
   run_operator();
   EXPECT_OK();
@@ -400,6 +413,7 @@ int main(int argc, char **argv) {
   run("an operator inside of the entry function", test_nested);
   run("a child of fork", test_fork);
   run("a child of fork while plugins are loaded", test_fork_while_loading);
+  run("a child of fork while plugins take long to load", test_fork_while_slow);
   run("none", test_none);
   run("a named one that is missing", test_named_missing);
   run("a named one that is wrong", test_named_wrong);

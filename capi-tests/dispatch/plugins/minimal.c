@@ -1,7 +1,7 @@
 // A plugin with one implementation that declines every call. Option `fails` makes its entry
 // function fail after it has registered, `name` gives it another name, `calls` makes it run an
-// operator there, and `sleeps` take half a second. In a child of fork() it sets the variable
-// NVTE_TEST_FORKED.
+// operator there, and `sleeps` take as many halves of a second. In a child of fork() it sets the
+// variable NVTE_TEST_FORKED.
 #define _GNU_SOURCE
 
 #include <dlfcn.h>
@@ -25,7 +25,8 @@ int32_t nvtex_plugin_v0(const NVTEXHost *host, NVTEXPlugin *plugin) {
   plugin->vendor = "test";
   plugin->user = "NVTE_TEST_FORKED";
   plugin->after_fork_child = after_fork;
-  if (host->option(host->context, "sleeps")) usleep(500000);
+  const char *sleeps = host->option(host->context, "sleeps");
+  if (sleeps) usleep(500000u * (unsigned)atoi(sleeps));
   const char *name = host->option(host->context, "name");
   if (name) plugin->name = name;
   NVTEXImpl impl;

@@ -23,7 +23,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What is known of a plugin, loaded or refused.
 pub struct Record {
@@ -226,14 +226,29 @@ pub fn record(index: usize) -> Option<&'static Record> {
     lock(&RECORDS).get(index).copied()
 }
 
-/// Keeps other threads from changing what this module knows until the results are dropped.
-pub fn hold(deadline: Instant) -> Vec<Box<dyn Held>> {
-    let loading = patiently(deadline, || LOADING.try_lock());
-    let records = patiently(deadline, || RECORDS.try_lock());
-    vec![Box::new(loading), Box::new(records)]
+/// Waits until no other thread loads plugins, and keeps all from it until the result is dropped. This comes before
+/// any other lock of a fork, because a thread that loads plugins needs those to go on. A plugin that takes longer
+/// than the deadline, or forks in its entry function, does not hold the fork up.
+pub fn hold_loading(deadline: Instant) -> Box<dyn Held> {
+    let own = thread::current().id();
+    loop {
+        let loading = patiently(deadline, || LOADING.try_lock());
+        let others = loading.as_ref().and_then(|loading| **loading).is_some_and(|id| id != own);
+        if !others || Instant::now() >= deadline {
+            return Box::new(loading);
+        }
+        drop(loading);
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
-/// Called in the child of a fork. A thread of the parent that was loading plugins does not exist here.
+/// Keeps other threads from changing the list of plugins until the result is dropped.
+pub fn hold(deadline: Instant) -> Box<dyn Held> {
+    Box::new(patiently(deadline, || RECORDS.try_lock()))
+}
+
+/// Called in the child of a fork. A thread of the parent that was loading plugins, and took too long to be waited for,
+/// does not exist here.
 pub fn note_fork() {
     let mut loading = lock(&LOADING);
     if loading.is_some_and(|thread| thread != thread::current().id()) {
