@@ -20,6 +20,7 @@ fn main() {
         "kernels",
         "include/nvte/backend",
         "include/nvte/types.h",
+        "include/nvte/plugin.h",
         "src/throw.cpp",
         "src/callback.cpp",
         "src/plugin.cpp",
@@ -39,7 +40,9 @@ fn main() {
     }
 
     let sources = ["src/throw.cpp", "src/callback.cpp", "src/plugin.cpp"];
-    cc::Build::new().cpp(true).std("c++17").files(sources).compile("nvte_throw");
+    let mut cpp = cc::Build::new();
+    cpp.cpp(true).std("c++17").include("include").force_frame_pointer(false);
+    cpp.files(sources).compile("nvte_throw");
 
     if env::var("NVTE_CPU_ONLY").is_ok_and(|v| v == "1") || env::var("CARGO_FEATURE_CUDA").is_err()
     {

@@ -6,7 +6,7 @@ use crate::stderr;
 use crate::verbose::{self, Level};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -61,25 +61,34 @@ struct Messages {
     newest: Option<CString>,
 }
 
-/// How many plugins this thread is inside of, each called by an operator that the one before has called. Each has
+/// Most plugins that a thread is inside of, each called by an operator that the one before has called. Each has
 /// errors of its own, so that what fails there and is dealt with leaves no trace for the caller.
-const MOST_NESTED: usize = 8;
+pub const MOST_NESTED: usize = 8;
 
-/// What is known of a thread's failing calls.
-struct State {
+/// What is known of a thread's failing calls, and of the plugins that it is inside of. They are together because a
+/// variable of a thread takes as long to find as the rest of a short call of a plugin.
+pub struct State {
     /// Kind of the first failure since it was cleared; 0 if there was none.
     status: Cell<i32>,
     /// Failing calls so far.
     count: Cell<u64>,
     /// What `count` was with the failure that `status` keeps.
     first: Cell<u64>,
-    /// Plugins that the thread is inside of.
+    /// How many of `inside` are used.
     nested: Cell<usize>,
+    /// Addresses that stand for what the thread is inside of.
+    inside: [Cell<*const c_void>; MOST_NESTED],
 }
 
 thread_local! {
     static STATE: State = const {
-        State { status: Cell::new(0), count: Cell::new(0), first: Cell::new(0), nested: Cell::new(0) }
+        State {
+            status: Cell::new(0),
+            count: Cell::new(0),
+            first: Cell::new(0),
+            nested: Cell::new(0),
+            inside: [const { Cell::new(std::ptr::null()) }; MOST_NESTED],
+        }
     };
     /// The state above has no destructor and always exists; this one is gone when calls come from
     /// destructors of an ending thread.
@@ -89,35 +98,55 @@ thread_local! {
 }
 
 /// The errors of the caller of a plugin, while the plugin runs.
-pub struct Nested {
+pub struct Nested<'a> {
+    state: &'a State,
     status: i32,
     count: u64,
     first: u64,
 }
 
-impl Nested {
-    /// Gives the plugin a state without errors. Calls that fail in it return.
-    pub fn begin() -> Self {
-        STATE.with(|state| {
-            state.nested.set(state.nested.get() + 1);
-            let (count, first) = (state.count.get(), state.first.get());
-            Self { status: state.status.replace(0), count, first }
-        })
+impl State {
+    /// Calls `body` with the state of this thread.
+    #[inline]
+    pub fn of_thread<R>(body: impl FnOnce(&Self) -> R) -> R {
+        STATE.with(body)
+    }
+
+    /// Whether the thread is inside of what the address stands for.
+    #[inline]
+    pub fn is_inside(&self, what: *const c_void) -> bool {
+        self.nested.get() > 0 && self.is_among(what)
+    }
+
+    #[cold]
+    fn is_among(&self, what: *const c_void) -> bool {
+        self.inside.iter().take(self.nested.get()).any(|inside| inside.get() == what)
+    }
+
+    /// Gives a plugin a state without errors until the result is dropped. Calls that fail in it return. None if the
+    /// thread is inside of too many.
+    #[inline]
+    pub fn enter(&self, what: *const c_void) -> Option<Nested<'_>> {
+        let nested = self.nested.get();
+        self.inside.get(nested)?.set(what);
+        self.nested.set(nested + 1);
+        let (count, first) = (self.count.get(), self.first.get());
+        Some(Nested { state: self, status: self.status.replace(0), count, first })
     }
 }
 
-impl Drop for Nested {
+impl Drop for Nested<'_> {
     /// Brings back what was there before.
+    #[inline]
     fn drop(&mut self) {
-        STATE.with(|state| {
-            if state.count.get() != self.count {
-                with_messages(|messages| *messages = Messages::default());
-            }
-            state.nested.set(state.nested.get() - 1);
-            state.status.set(self.status);
+        let state = self.state;
+        if state.count.get() != self.count {
+            with_messages(|messages| *messages = Messages::default());
             state.count.set(self.count);
             state.first.set(self.first);
-        });
+        }
+        state.nested.set(state.nested.get() - 1);
+        state.status.set(self.status);
     }
 }
 

@@ -5,10 +5,9 @@
 #include <cstring>
 #include <exception>
 
-namespace {
+#include "nvte/plugin.h"
 
-// NVTEX_PLUGIN_FAILED
-constexpr std::int32_t FAILED = 2;
+namespace {
 
 void explain(const char *text, char *reason, std::size_t bytes) noexcept {
   if (reason == nullptr || bytes == 0) return;
@@ -16,7 +15,7 @@ void explain(const char *text, char *reason, std::size_t bytes) noexcept {
   reason[bytes - 1] = '\0';
 }
 
-// What `function` returns, or FAILED with the first bytes of an exception's text in `reason`.
+// What `function` returns, or NVTEX_PLUGIN_FAILED with the first bytes of an exception's text in `reason`.
 template <typename... Params>
 std::int32_t guarded(char *reason, std::size_t bytes, std::int32_t (*function)(Params...),
                      Params... arguments) noexcept {
@@ -27,23 +26,30 @@ std::int32_t guarded(char *reason, std::size_t bytes, std::int32_t (*function)(P
   } catch (...) {
     explain("an exception that is no std::exception", reason, bytes);
   }
-  return FAILED;
+  return NVTEX_PLUGIN_FAILED;
 }
 
 }  // namespace
 
-// `supports` and `execute` of an implementation. `reason` is that of the call.
-extern "C" std::int32_t nvte_plugin_call(std::int32_t (*function)(void *, const void *), void *user,
-                                         const void *call, char *reason,
-                                         std::size_t bytes) noexcept {
-  return guarded(reason, bytes, function, user, call);
+// `supports` and `execute` of an implementation. Nothing is kept across the call but the record, because several of
+// these may belong to one call of an operator.
+extern "C" std::int32_t nvte_plugin_call(std::int32_t (*function)(void *, const NVTEXCall *),
+                                         void *user, const NVTEXCall *call) noexcept {
+  try {
+    return function(user, call);
+  } catch (const std::exception &error) {
+    explain(error.what(), call->reason, call->reason_bytes);
+  } catch (...) {
+    explain(nullptr, call->reason, call->reason_bytes);
+  }
+  return NVTEX_PLUGIN_FAILED;
 }
 
 // `needs` of an implementation.
-extern "C" std::int32_t nvte_plugin_needs(std::int32_t (*function)(void *, const void *, void *),
-                                          void *user, const void *call, void *needs, char *reason,
-                                          std::size_t bytes) noexcept {
-  return guarded(reason, bytes, function, user, call, needs);
+extern "C" std::int32_t nvte_plugin_needs(
+    std::int32_t (*function)(void *, const NVTEXCall *, NVTEXNeeds *), void *user,
+    const NVTEXCall *call, NVTEXNeeds *needs) noexcept {
+  return guarded(call->reason, call->reason_bytes, function, user, call, needs);
 }
 
 // The entry of a plugin.

@@ -366,6 +366,7 @@ static const function functions[] = {
     (function)nvtex_take_error,
     (function)nvtex_version,
     (function)nvtex_version_number,
+    (function)nvtex_dispatch_check,
     (function)nvtex_dispatch_counters,
     (function)nvtex_dispatch_fingerprint,
     (function)nvtex_dispatch_generation,

@@ -235,6 +235,14 @@ bool nvtex_impl_counters(size_t index,
 bool nvtex_dispatch_counters(bool on);
 
 /**
+ * Turns checks of what plugins promise on or off, for the process, and returns whether they were on. A plugin then
+ * fails the call in which its `supports` or `needs` answers otherwise when NVTEX_CALL_QUERY is set than when it is not,
+ * or in which it writes behind its scratch memory, where that is the host's. Each call asks twice, so that this is for
+ * tests; `nvtex-conform` does it.
+ */
+bool nvtex_dispatch_check(bool on);
+
+/**
  * Returns the id of the implementation that has last run a variant (`softmax.causal_forward`; an operator without
  * variants by its own name) in this process; null if none has.
  *

@@ -5,19 +5,16 @@
 //! meets the same candidates.
 #![allow(unsafe_code)]
 
-use super::args::plugin::{
-    Call, NVTEX_CALL_DETERMINISTIC, NVTEX_CALL_QUERY, NVTEX_PLUGIN_DECLINED, NVTEX_PLUGIN_OK, Needs,
-};
+use super::args::plugin::{Call, NVTEX_CALL_QUERY, NVTEX_PLUGIN_DECLINED, NVTEX_PLUGIN_OK, Needs};
 use super::args::{BackendStatus, Facts, OPERATORS, OpTable, Outcome};
-use super::policy::{self, Extra, View};
-use super::registry::{Code, Impl, VARIANTS, place, variant_name};
+use super::policy::{self, Chain, Extra, View};
+use super::registry::{Asks, Code, Execute, Impl, PluginCode, VARIANTS, place, variant_name};
 use super::scratch;
 use super::trace::{self, Span};
 use crate::env::env;
-use crate::error::{self, Error, Result};
+use crate::error::{Error, MOST_NESTED, Result, State};
 use crate::types::cudaStream_t;
 use crate::verbose::{self, Level};
-use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt::Debug;
 use std::mem::MaybeUninit;
@@ -95,9 +92,10 @@ struct Room {
 struct Asked<'a> {
     operation: &'a Operation<'a>,
     view: &'static View,
-    running: &'a Running,
+    thread: &'a State,
     facts: Facts,
-    knows_facts: bool,
+    /// Whether the facts are known, and what plugins get of them.
+    ready: bool,
     /// What plugins get. It stays in its place, because a copy of so many fields takes longer than a call.
     call: Call,
     needs: Needs,
@@ -107,32 +105,30 @@ struct Asked<'a> {
     own: Vec<String>,
 }
 
-/// What a candidate says.
+/// What a candidate says. It fits in registers: a result that is copied through memory would cost as much as asking
+/// does.
 enum Answer {
-    Done,
-    Declined(Why),
-    Failed(Error),
+    /// It has run the call, or would.
+    Takes,
+    /// Why is noted.
+    Declines,
+    Fails(Box<Error>),
 }
 
-type Attempt<T> = std::result::Result<T, Answer>;
+#[cold]
+fn fails(error: Error) -> Answer {
+    Answer::Fails(Box::new(error))
+}
 
 unsafe extern "C" {
-    /// Calls `supports` or `execute`; an exception becomes NVTEX_PLUGIN_FAILED.
-    fn nvte_plugin_call(
-        function: unsafe extern "C" fn(*mut c_void, *const Call) -> i32,
-        user: *mut c_void,
-        call: *const Call,
-        reason: *mut c_char,
-        bytes: usize,
-    ) -> i32;
+    /// Calls `supports` or `execute`; an exception becomes NVTEX_PLUGIN_FAILED, with its text in the call's reason.
+    fn nvte_plugin_call(function: Execute, user: *mut c_void, call: *const Call) -> i32;
     /// Calls `needs`.
     fn nvte_plugin_needs(
-        function: unsafe extern "C" fn(*mut c_void, *const Call, *mut Needs) -> i32,
+        function: Asks,
         user: *mut c_void,
         call: *const Call,
         needs: *mut Needs,
-        reason: *mut c_char,
-        bytes: usize,
     ) -> i32;
 }
 
@@ -140,18 +136,17 @@ impl<'a> Asked<'a> {
     #[inline]
     fn new(
         (operation, view): (&'a Operation<'a>, &'static View),
-        running: &'a Running,
+        thread: &'a State,
         room: &'a mut MaybeUninit<Room>,
         flags: u32,
     ) -> Self {
-        let deterministic = if view.policy.deterministic() { NVTEX_CALL_DETERMINISTIC } else { 0 };
         let call = Call {
             struct_size: size_of::<Call>(),
             args: operation.args,
             args_size: operation.args_size,
             op: operation.op,
             variant: operation.variant,
-            flags: flags | deterministic,
+            flags: flags | view.flags,
             device: 0,
             features: 0,
             stream: operation.stream,
@@ -162,19 +157,27 @@ impl<'a> Asked<'a> {
         };
         let needs = Needs { struct_size: size_of::<Needs>(), workspace_bytes: 0, scratch_bytes: 0 };
         let facts = Facts { dtypes: 0, modes: 0, features: 0 };
-        let (knows_facts, count, own) = (false, 0, Vec::new());
-        Self { operation, view, running, facts, knows_facts, call, needs, count, room, own }
+        let (ready, count, own) = (false, 0, Vec::new());
+        Self { operation, view, thread, facts, ready, call, needs, count, room, own }
     }
 
-    fn facts(&mut self) -> &Facts {
-        if !self.knows_facts {
-            (self.operation.facts)(&mut self.facts);
-            self.knows_facts = true;
+    /// Finds out what every plugin is told, unless that fails.
+    #[inline(never)]
+    fn prepare(&mut self) -> Option<Box<Error>> {
+        (self.operation.facts)(&mut self.facts);
+        self.call.features = self.facts.features;
+        if !self.view.domain.is_host() {
+            match self.view.domain.device() {
+                Ok(device) => self.call.device = device,
+                Err(error) => return Some(Box::new(error)),
+            }
         }
-        &self.facts
+        self.ready = true;
+        None
     }
 
-    fn note(&mut self, one: &'static Impl, why: Why) {
+    #[inline]
+    fn declines(&mut self, one: &'static Impl, why: Why) -> Answer {
         if self.count < KEPT {
             let room = self.room.as_mut_ptr();
             // SAFETY: the room has so many places.
@@ -184,12 +187,13 @@ impl<'a> Asked<'a> {
         if policy::has_extra(Extra::Counters) {
             one.counters.declined.fetch_add(1, Ordering::Relaxed);
         }
+        Answer::Declines
     }
 
     /// The declines that are kept.
     fn whys(&self) -> impl Iterator<Item = (&'static Impl, Why)> {
         let room = self.room.as_ptr();
-        // SAFETY: `note` has written the first places.
+        // SAFETY: `declines` has written the first places.
         (0..self.count.min(KEPT)).map(move |at| unsafe { (*room).whys[at].assume_init() })
     }
 
@@ -200,28 +204,36 @@ impl<'a> Asked<'a> {
         unsafe { (&raw const (*room).reasons[index.min(KEPT)]).cast() }
     }
 
-    /// Whether a plugin's candidate would take the call, for which it is made ready, and what it needs then.
-    fn admit(&mut self, one: &'static Impl) -> Attempt<()> {
-        let Code::Plugin { supports, needs, user, .. } = &one.code else {
-            unreachable!("the library's own implementations are called directly")
-        };
-        let facts = self.facts();
-        if !one.limits.admits(facts) {
-            return Err(Answer::Declined(Why::Facts));
+    /// Whether the devices of the domain are none that the candidate runs on, and which they are.
+    #[cold]
+    #[inline(never)]
+    fn foreign_arch(&self, one: &Impl) -> Result<Option<u32>> {
+        let arch = self.view.domain.arch()?;
+        let most = if one.limits.max_arch == 0 { u32::MAX } else { one.limits.max_arch };
+        Ok(Some(arch).filter(|arch| !(one.limits.min_arch..=most).contains(arch)))
+    }
+
+    /// Whether a plugin's candidate would take the call, for which it is made ready, and what it needs then. It is
+    /// part of the loop over candidates, because several may decline before one runs.
+    #[inline(always)]
+    fn admit(&mut self, one: &'static Impl, code: &PluginCode) -> Answer {
+        if !self.ready
+            && let Some(error) = self.prepare()
+        {
+            return Answer::Fails(error);
         }
-        self.call.features = facts.features;
+        if !one.limits.admits(&self.facts) {
+            return self.declines(one, Why::Facts);
+        }
         if (one.limits.min_arch, one.limits.max_arch) != (0, 0) {
-            let arch = self.view.domain.arch().map_err(Answer::Failed)?;
-            let most = if one.limits.max_arch == 0 { u32::MAX } else { one.limits.max_arch };
-            if !(one.limits.min_arch..=most).contains(&arch) {
-                return Err(Answer::Declined(Why::Arch(arch)));
+            match self.foreign_arch(one) {
+                Ok(None) => {}
+                Ok(Some(arch)) => return self.declines(one, Why::Arch(arch)),
+                Err(error) => return fails(error),
             }
         }
-        if self.running.has(one) {
-            return Err(Answer::Declined(Why::Nested));
-        }
-        if !self.view.domain.is_host() {
-            self.call.device = self.view.domain.device().map_err(Answer::Failed)?;
+        if self.thread.is_inside(address(one)) {
+            return self.declines(one, Why::Nested);
         }
         let room = self.room.as_mut_ptr();
         // SAFETY: the place lies in the room, and nobody else uses it.
@@ -230,44 +242,43 @@ impl<'a> Asked<'a> {
             reason.write(0);
             self.call.reason = reason;
         }
-        let (reason, bytes) = (self.call.reason, REASON);
-        let of_supports = supports.map_or(NVTEX_PLUGIN_OK, |supports| {
+        if let Some(supports) = code.supports {
             // SAFETY: the record is complete, and the plugin gets back the pointer that it has given.
-            unsafe { nvte_plugin_call(supports, *user, &self.call, reason, bytes) }
-        });
-        let status = match (of_supports, needs) {
-            (NVTEX_PLUGIN_OK, Some(needs)) => {
-                (self.needs.workspace_bytes, self.needs.scratch_bytes) = (0, 0);
-                // SAFETY: as above.
-                unsafe {
-                    nvte_plugin_needs(*needs, *user, &self.call, &mut self.needs, reason, bytes)
-                }
+            match unsafe { nvte_plugin_call(supports, code.user, &self.call) } {
+                NVTEX_PLUGIN_OK => {}
+                NVTEX_PLUGIN_DECLINED => return self.declines(one, Why::Said),
+                status => return fails(self.failure(one, status)),
             }
-            (status, _) => status,
-        };
-        match status {
-            NVTEX_PLUGIN_OK => {}
-            NVTEX_PLUGIN_DECLINED => return Err(Answer::Declined(Why::Said)),
-            status => return Err(Answer::Failed(self.failure(one, status))),
         }
-        if needs.is_none() {
-            return Ok(());
+        match code.needs {
+            Some(needs) => self.ask_needs(one, needs, code.user),
+            None => Answer::Takes,
+        }
+    }
+
+    #[inline(never)]
+    fn ask_needs(&mut self, one: &'static Impl, needs: Asks, user: *mut c_void) -> Answer {
+        self.needs =
+            Needs { struct_size: size_of::<Needs>(), workspace_bytes: 0, scratch_bytes: 0 };
+        // SAFETY: the record is complete, and the plugin gets back the pointer that it has given.
+        match unsafe { nvte_plugin_needs(needs, user, &self.call, &mut self.needs) } {
+            NVTEX_PLUGIN_OK => {}
+            NVTEX_PLUGIN_DECLINED => return self.declines(one, Why::Said),
+            status => return fails(self.failure(one, status)),
         }
         let (needed, runs) = (self.needs.workspace_bytes, self.call.flags & NVTEX_CALL_QUERY == 0);
         match self.operation.workspace.filter(|given| runs && needed > *given) {
-            Some(given) => Err(Answer::Declined(Why::Workspace { needed, given })),
-            None => Ok(()),
+            Some(given) => self.declines(one, Why::Workspace { needed, given }),
+            None => Answer::Takes,
         }
     }
 
     /// Lets a candidate run the call.
+    #[inline]
     fn attempt(&mut self, one: &'static Impl) -> Answer {
         match &one.code {
+            Code::Plugin(code) => self.run_plugin(one, code),
             Code::BuiltIn(table) => self.run_own(one, table),
-            Code::Plugin { execute, user, .. } => match self.run_plugin(one, *execute, *user) {
-                Ok(()) => Answer::Done,
-                Err(answer) => answer,
-            },
         }
     }
 
@@ -276,60 +287,109 @@ impl<'a> Asked<'a> {
         if !std::ptr::eq(one.domain, domain) {
             // The reference stands in for a device whose memory the host can address.
             if let Err(error) = domain.synchronize(operation.stream) {
-                return Answer::Failed(error);
+                return fails(error);
             }
         }
         let outcome = match (operation.direct)(table) {
             Some(Ok(outcome)) => outcome,
-            Some(Err(error)) => return Answer::Failed(error),
+            Some(Err(error)) => return fails(error),
             None => Outcome::unimplemented("it has no such operator"),
         };
         match outcome.status() {
-            BackendStatus::NVTEX_BACKEND_OK => Answer::Done,
+            BackendStatus::NVTEX_BACKEND_OK => Answer::Takes,
             BackendStatus::NVTEX_BACKEND_UNIMPLEMENTED => {
                 self.own.push(outcome.reason());
-                Answer::Declined(Why::Own)
+                self.declines(one, Why::Own)
             }
-            _ => Answer::Failed(failed(one, operation, &outcome.reason())),
+            _ => fails(failed(one, operation, &outcome.reason())),
         }
     }
 
-    fn run_plugin(
-        &mut self,
-        one: &'static Impl,
-        execute: unsafe extern "C" fn(*mut c_void, *const Call) -> i32,
-        user: *mut c_void,
-    ) -> Attempt<()> {
-        self.admit(one)?;
-        let asks = matches!(one.code, Code::Plugin { needs: Some(_), .. });
-        let scratch = match self.needs.scratch_bytes {
-            bytes if asks && bytes > 0 => {
-                let key = (self.view.domain, self.call.device, self.call.stream);
-                let block = scratch::take(key, bytes).map_err(Answer::Failed)?;
-                (self.call.scratch, self.call.scratch_bytes) = (block.ptr(), bytes);
-                Some(block)
-            }
-            _ => {
-                (self.call.scratch, self.call.scratch_bytes) = (null_mut(), 0);
-                None
-            }
+    #[inline]
+    fn run_plugin(&mut self, one: &'static Impl, code: &PluginCode) -> Answer {
+        let answer = match policy::has_extra(Extra::Check) {
+            true => self.admit_twice(one, code),
+            false => self.admit(one, code),
         };
-        let call = &self.call;
-        let entered = Entered::new(self.running, one).map_err(Answer::Failed)?;
-        let (errors, floor) = (error::Nested::begin(), policy::floor());
-        let status = match one.args_size <= call.args_size {
+        match answer {
+            Answer::Takes => {}
+            other => return other,
+        }
+        if code.needs.is_some() && self.needs.scratch_bytes > 0 {
+            return self.execute_with_scratch(one, code);
+        }
+        (self.call.scratch, self.call.scratch_bytes) = (null_mut(), 0);
+        self.execute(one, code)
+    }
+
+    /// Asks a candidate as for sizes and as for a run, which may make no difference: a caller of a size gives no more
+    /// than that later.
+    #[cold]
+    fn admit_twice(&mut self, one: &'static Impl, code: &PluginCode) -> Answer {
+        let mut room = MaybeUninit::uninit();
+        let of = (self.operation, self.view);
+        let mut asked = Asked::new(of, self.thread, &mut room, NVTEX_CALL_QUERY);
+        let query = asked.admit(one, code);
+        let (before, answer) = (self.count, self.admit(one, code));
+        let takes = |answer: &Answer| matches!(answer, Answer::Takes);
+        let no_room =
+            self.whys().nth(before).is_some_and(|(_, why)| matches!(why, Why::Workspace { .. }));
+        if takes(&query) != takes(&answer) && !no_room {
+            let text = |taken| if taken { "takes the call" } else { "declines the call" };
+            let (with, without) = (text(takes(&query)), text(takes(&answer)));
+            let why = format!("it {with} with NVTEX_CALL_QUERY, and {without} without");
+            return fails(failed(one, self.operation, &why));
+        }
+        let (most, needed) = (asked.needs.workspace_bytes, self.needs.workspace_bytes);
+        if takes(&query) && needed > most {
+            let why = format!(
+                "it needs {needed} bytes of workspace, and said {most} when NVTEX_CALL_QUERY was set"
+            );
+            return fails(failed(one, self.operation, &why));
+        }
+        answer
+    }
+
+    fn execute_with_scratch(&mut self, one: &'static Impl, code: &PluginCode) -> Answer {
+        let (key, bytes) =
+            ((self.view.domain, self.call.device, self.call.stream), self.needs.scratch_bytes);
+        let guarded = policy::has_extra(Extra::Check) && self.view.domain.is_host();
+        let guard = if guarded { scratch::GUARD } else { 0 };
+        let block = match scratch::take(key, bytes.saturating_add(guard)) {
+            Ok(block) => block,
+            Err(error) => return fails(error),
+        };
+        if guarded {
+            block.fill(bytes);
+        }
+        (self.call.scratch, self.call.scratch_bytes) = (block.ptr(), bytes);
+        let answer = self.execute(one, code);
+        if guarded && block.is_overrun(bytes) {
+            let why = format!("it has written behind its {bytes} bytes of scratch memory");
+            return fails(failed(one, self.operation, &why));
+        }
+        answer
+    }
+
+    #[inline]
+    fn execute(&mut self, one: &'static Impl, code: &PluginCode) -> Answer {
+        let Some(errors) = self.thread.enter(address(one)) else {
+            let text =
+                format!("{}: plugins call operators {MOST_NESTED} deep in each other", one.id);
+            return fails(Error::unsupported(text));
+        };
+        let floor = policy::floor();
+        let status = match one.args_size <= self.call.args_size {
             // SAFETY: the record is complete, and the plugin gets back the pointer that it has given.
-            true => unsafe { nvte_plugin_call(execute, user, call, call.reason, REASON) },
-            false => execute_newer(one, execute, user, call),
+            true => unsafe { nvte_plugin_call(code.execute, code.user, &self.call) },
+            false => execute_newer(one, code, &self.call),
         };
         drop(floor);
         drop(errors);
-        drop(entered);
-        drop(scratch);
         match status {
-            NVTEX_PLUGIN_OK => Ok(()),
-            NVTEX_PLUGIN_DECLINED => Err(Answer::Declined(Why::Said)),
-            status => Err(Answer::Failed(self.failure(one, status))),
+            NVTEX_PLUGIN_OK => Answer::Takes,
+            NVTEX_PLUGIN_DECLINED => self.declines(one, Why::Said),
+            status => fails(self.failure(one, status)),
         }
     }
 
@@ -409,65 +469,20 @@ pub fn failed(one: &Impl, operation: &Operation, reason: &str) -> Error {
 /// Runs an implementation that was built with longer arguments than this library has: what it knows beyond is 0, as
 /// if it were not used.
 #[cold]
-fn execute_newer(
-    one: &Impl,
-    execute: unsafe extern "C" fn(*mut c_void, *const Call) -> i32,
-    user: *mut c_void,
-    call: &Call,
-) -> i32 {
+fn execute_newer(one: &Impl, code: &PluginCode, call: &Call) -> i32 {
     let mut words = vec![0u64; one.args_size.div_ceil(8)];
     // SAFETY: the block is longer than the arguments, which are plain data.
     unsafe {
         let to = words.as_mut_ptr().cast::<u8>();
         std::ptr::copy_nonoverlapping(call.args.cast::<u8>(), to, call.args_size);
         let call = Call { args: words.as_ptr().cast(), args_size: one.args_size, ..*call };
-        nvte_plugin_call(execute, user, &call, call.reason, call.reason_bytes)
+        nvte_plugin_call(code.execute, code.user, &call)
     }
 }
 
-/// Calls of plugins inside of each other.
-const DEEPEST: usize = 8;
-
-/// An implementation that runs on this thread. What it calls does not come back to it.
-struct Entered<'a>(&'a Running);
-
-/// The implementations that this thread runs, one inside of the other.
-struct Running {
-    depth: Cell<usize>,
-    ones: [Cell<Option<&'static Impl>>; DEEPEST],
-}
-
-thread_local! {
-    static RUNNING: Running = const {
-        Running { depth: Cell::new(0), ones: [const { Cell::new(None) }; DEEPEST] }
-    };
-}
-
-impl Running {
-    /// Whether this thread is inside of the implementation.
-    fn has(&self, one: &'static Impl) -> bool {
-        let entered = self.ones.iter().take(self.depth.get());
-        entered.filter_map(Cell::get).any(|entered| std::ptr::eq(entered, one))
-    }
-}
-
-impl<'a> Entered<'a> {
-    fn new(running: &'a Running, one: &'static Impl) -> Result<Self> {
-        let depth = running.depth.get();
-        let Some(place) = running.ones.get(depth) else {
-            let text = format!("{}: plugins call operators {DEEPEST} deep in each other", one.id);
-            return Err(Error::unsupported(text));
-        };
-        place.set(Some(one));
-        running.depth.set(depth + 1);
-        Ok(Self(running))
-    }
-}
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        self.0.depth.set(self.0.depth.get() - 1);
-    }
+/// What stands for an implementation among those that a thread is inside of.
+fn address(one: &'static Impl) -> *const c_void {
+    std::ptr::from_ref(one).cast()
 }
 
 /// What ran last, by the places of variants.
@@ -509,29 +524,39 @@ fn note_change(place: usize, one: *mut Impl) {
 pub fn run(operation: &Operation) -> Result<()> {
     let view = policy::view()?;
     if policy::no_extras() {
-        walk(operation, view)?;
-        return Ok(());
+        return run_unseen(operation, view, view.chain(operation.place()));
     }
     let span = policy::has_extra(Extra::Trace)
         .then(|| trace::begin(operation.c_name(), view.domain, operation.stream));
     let started = policy::has_extra(Extra::Counters).then(Instant::now);
-    let one = walk(operation, view)?;
+    let one = walk(operation, view, view.chain(operation.place()))?;
     ran(operation, view, one, (span, started))
 }
 
+/// Runs a call at which nobody looks.
+#[inline(never)]
+pub fn run_unseen(operation: &Operation, view: &'static View, chain: &'static Chain) -> Result<()> {
+    walk(operation, view, chain).map(|_| ())
+}
+
 /// The candidate that has run the call.
-fn walk(operation: &Operation, view: &'static View) -> Result<&'static Impl> {
-    RUNNING.with(|running| {
+#[inline]
+fn walk(
+    operation: &Operation,
+    view: &'static View,
+    chain: &'static Chain,
+) -> Result<&'static Impl> {
+    State::of_thread(|thread| {
         let mut room = MaybeUninit::uninit();
-        let mut asked = Asked::new((operation, view), running, &mut room, 0);
-        for &one in view.chain(operation.place()).candidates {
+        let mut asked = Asked::new((operation, view), thread, &mut room, 0);
+        for &one in chain.candidates {
             match asked.attempt(one) {
-                Answer::Done => {
-                    note(operation.place(), one);
+                Answer::Takes => {
+                    note(chain.place, one);
                     return Ok(one);
                 }
-                Answer::Declined(why) => asked.note(one, why),
-                Answer::Failed(error) => return Err(error),
+                Answer::Declines => {}
+                Answer::Fails(error) => return Err(*error),
             }
         }
         let error = asked.nobody();
@@ -587,20 +612,17 @@ pub fn opinions(
                 Ok(bytes) => Opinion::Takes(bytes),
                 Err(why) => Opinion::Declines(why),
             },
-            Code::Plugin { .. } => RUNNING.with(|running| {
+            Code::Plugin(code) => State::of_thread(|thread| {
                 let mut room = MaybeUninit::uninit();
                 let of = (operation, view);
-                let mut asked = Asked::new(of, running, &mut room, NVTEX_CALL_QUERY);
-                Ok(match asked.admit(one) {
-                    Ok(()) => Opinion::Takes(asked.needs.workspace_bytes),
-                    Err(Answer::Failed(error)) => return Err(error),
-                    Err(Answer::Declined(why)) => {
-                        asked.note(one, why);
-                        let refusals = asked.refusals();
-                        let why = refusals.into_iter().next().map(|(_, why)| why);
+                let mut asked = Asked::new(of, thread, &mut room, NVTEX_CALL_QUERY);
+                Ok(match asked.admit(one, code) {
+                    Answer::Takes => Opinion::Takes(asked.needs.workspace_bytes),
+                    Answer::Fails(error) => return Err(*error),
+                    Answer::Declines => {
+                        let why = asked.refusals().into_iter().next().map(|(_, why)| why);
                         Opinion::Declines(why.unwrap_or_default())
                     }
-                    Err(Answer::Done) => Opinion::Takes(0),
                 })
             })?,
         };

@@ -165,6 +165,7 @@ pub(crate) fn run<A: Operator>(args: &A, stream: cudaStream_t) -> Result<()> {
             }
             return refused(args, stream, chain.candidates[0], outcome);
         }
+        return with_operation(args, stream, |operation| call::run_unseen(operation, view, chain));
     }
     with_operation(args, stream, dispatch)
 }

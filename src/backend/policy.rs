@@ -5,7 +5,7 @@
 //! it and from what is registered; a call takes the list of its variant and looks at nothing else.
 #![allow(unsafe_code)]
 
-use super::args::plugin::NVTEX_IMPL_DETERMINISTIC;
+use super::args::plugin::{NVTEX_CALL_DETERMINISTIC, NVTEX_IMPL_DETERMINISTIC};
 use super::args::{OPERATORS, OpTable};
 use super::domain::{CPU, CUDA, Domain};
 use super::registry::{self, Code, Impl, Kind, Text, VARIANTS, op_name, place, variant_name};
@@ -318,6 +318,8 @@ impl Display for Settings {
 /// The implementations that are asked for a variant, in order.
 #[derive(Clone, Copy)]
 pub struct Chain {
+    /// Place of the variant among those of all operators.
+    pub place: usize,
     pub candidates: &'static [&'static Impl],
     /// The functions of the first one if it is the library's own.
     pub direct: Option<&'static OpTable>,
@@ -326,6 +328,8 @@ pub struct Chain {
 /// What follows from a policy and from what is registered: the lists of all variants. Never changed.
 pub struct View {
     generation: u64,
+    /// Flags of the records that plugins get.
+    pub flags: u32,
     pub policy: &'static Policy,
     pub domain: &'static Domain,
     chains: Box<[Chain]>,
@@ -487,6 +491,8 @@ pub enum Extra {
     /// Operators are written to a trace.
     #[allow(dead_code, reason = "for the trace")]
     Trace = 16,
+    /// What plugins promise is checked.
+    Check = 32,
 }
 
 /// Whether a call has to look at anything beside the lists of the process.
@@ -693,10 +699,11 @@ fn build(policy: &'static Policy) -> Result<&'static View> {
                 }
                 _ => None,
             };
-            chains.push(Chain { candidates, direct });
+            chains.push(Chain { place: chains.len(), candidates, direct });
         }
     }
-    let view = View { generation, policy, domain, chains: chains.into(), _former: old };
+    let flags = if policy.deterministic() { NVTEX_CALL_DETERMINISTIC } else { 0 };
+    let view = View { generation, flags, policy, domain, chains: chains.into(), _former: old };
     let view: &'static View = Box::leak(Box::new(view));
     policy.view.store(std::ptr::from_ref(view).cast_mut(), Ordering::Release);
     refresh_extras();

@@ -8,7 +8,7 @@
 use super::args::plugin::{
     self, Call, NVTEX_IMPL_CAPTURABLE, NVTEX_IMPL_DETERMINISTIC, NVTEX_IMPL_FORK_SAFE,
     NVTEX_KIND_DEFAULT, NVTEX_KIND_REFERENCE, NVTEX_KIND_VENDOR, NVTEX_NUMERICS_BITS,
-    NVTEX_PRIORITY_OF_KIND, Needs,
+    NVTEX_NUMERICS_ORDER, NVTEX_PRIORITY_OF_KIND, Needs,
 };
 use super::args::{FIRST_VARIANTS, Facts, OPERATORS, OpTable};
 use super::domain::{Domain, Functions};
@@ -61,23 +61,26 @@ impl Display for Kind {
 pub enum Code {
     /// The functions of a backend of the library, which take their arguments directly.
     BuiltIn(&'static OpTable),
-    Plugin {
-        supports: Option<Supports>,
-        needs: Option<Asks>,
-        execute: Execute,
-        user: *mut c_void,
-    },
+    Plugin(PluginCode),
 }
 
-type Supports = unsafe extern "C" fn(user: *mut c_void, call: *const Call) -> i32;
-type Asks = unsafe extern "C" fn(user: *mut c_void, call: *const Call, needs: *mut Needs) -> i32;
-type Execute = unsafe extern "C" fn(user: *mut c_void, call: *const Call) -> i32;
+/// The functions of a plugin's implementation.
+pub struct PluginCode {
+    pub supports: Option<Execute>,
+    pub needs: Option<Asks>,
+    pub execute: Execute,
+    pub user: *mut c_void,
+}
+
+pub type Asks =
+    unsafe extern "C" fn(user: *mut c_void, call: *const Call, needs: *mut Needs) -> i32;
+pub type Execute = unsafe extern "C" fn(user: *mut c_void, call: *const Call) -> i32;
 
 // SAFETY: a plugin promises that its functions may be called from any thread, and its pointer is only given back to
 // them.
-unsafe impl Send for Code {}
+unsafe impl Send for PluginCode {}
 // SAFETY: as above.
-unsafe impl Sync for Code {}
+unsafe impl Sync for PluginCode {}
 
 /// What calls of an implementation came to. Failures are always counted, the others while counters are on.
 #[derive(Default)]
@@ -355,8 +358,14 @@ impl Registry {
         }
         for (id, vendor, domain, kind, table) in impls {
             let Some(domain) = new.domain(domain) else { continue };
+            // The reference is what others are compared with; kernels add in an order of their own.
+            let class = match kind {
+                Kind::Reference => NVTEX_NUMERICS_BITS,
+                Kind::Default | Kind::Vendor => NVTEX_NUMERICS_ORDER,
+            };
+            // docs/plugins.md has the reasons why all of them give equal bits each time.
+            let all = NVTEX_IMPL_CAPTURABLE | NVTEX_IMPL_DETERMINISTIC | NVTEX_IMPL_FORK_SAFE;
             for op in (0..OPERATORS.len() as u32).filter(|&op| table.has(op)) {
-                let all = NVTEX_IMPL_CAPTURABLE | NVTEX_IMPL_DETERMINISTIC | NVTEX_IMPL_FORK_SAFE;
                 new.enter(Impl {
                     id: id.into(),
                     vendor: vendor.map(Text::from),
@@ -368,7 +377,7 @@ impl Registry {
                     args_size: OPERATORS[op as usize].args_size,
                     limits: Limits::NONE,
                     flags: all,
-                    numerics: Numerics { class: NVTEX_NUMERICS_BITS, rtol: 0.0, atol: 0.0 },
+                    numerics: Numerics { class, rtol: 0.0, atol: 0.0 },
                     code: Code::BuiltIn(table),
                     counters: Counters::default(),
                     plugin: "".into(),
@@ -516,12 +525,12 @@ impl Transaction {
             limits: Limits { min_arch, max_arch, dtypes, modes, features },
             flags,
             numerics: Numerics { class: given.numerics, rtol: given.rtol, atol: given.atol },
-            code: Code::Plugin {
+            code: Code::Plugin(PluginCode {
                 supports: given.supports,
                 needs: given.needs,
                 execute,
                 user: given.user,
-            },
+            }),
             counters: Counters::default(),
             plugin: self.plugin.as_str().into(),
             version: self.version.as_str().into(),

@@ -50,6 +50,10 @@ pub fn note_fork() {
     BLOCKS.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 
+/// Bytes behind a block that tell whether more was written than was asked for.
+pub const GUARD: usize = 256;
+const GUARD_BYTE: u8 = 0xA5;
+
 /// A block until it is dropped. A call inside of the call that has it gets another one.
 pub enum Scratch {
     Host(Vec<Line>),
@@ -62,6 +66,26 @@ impl Scratch {
             Self::Host(lines) => lines.as_ptr().cast_mut().cast(),
             Self::Device(_, block) => block.ptr as *mut c_void,
         }
+    }
+
+    /// Fills a block of the host that was taken with a guard. What is in the block before its guard is NaN in every
+    /// float, because a plugin must not rely on what it finds there.
+    pub fn fill(&self, bytes: usize) {
+        let ptr = self.ptr().cast::<u8>();
+        // SAFETY: the block has so many bytes and a guard, and only its owner uses it.
+        unsafe {
+            ptr.write_bytes(0xFF, bytes);
+            ptr.add(bytes).write_bytes(GUARD_BYTE, GUARD);
+        }
+    }
+
+    /// Whether the guard of a block that was filled is no longer whole.
+    pub fn is_overrun(&self, bytes: usize) -> bool {
+        // SAFETY: as above; `fill` has written the bytes.
+        let guard = unsafe {
+            std::slice::from_raw_parts(self.ptr().cast::<u8>().cast_const().add(bytes), GUARD)
+        };
+        guard.iter().any(|byte| *byte != GUARD_BYTE)
     }
 }
 

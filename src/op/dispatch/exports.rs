@@ -195,6 +195,19 @@ pub extern "C-unwind" fn nvtex_dispatch_counters(on: MaybeUninit<bool>) -> bool 
     })
 }
 
+/// Turns checks of what plugins promise on or off, for the process, and returns whether they were on. A plugin then
+/// fails the call in which its `supports` or `needs` answers otherwise when NVTEX_CALL_QUERY is set than when it is not,
+/// or in which it writes behind its scratch memory, where that is the host's. Each call asks twice, so that this is for
+/// tests; `nvtex-conform` does it.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_dispatch_check(on: MaybeUninit<bool>) -> bool {
+    guard("nvtex_dispatch_check", || {
+        let before = policy::has_extra(Extra::Check);
+        policy::set_extra(Extra::Check, truth(on));
+        Ok(before)
+    })
+}
+
 /// Returns the id of the implementation that has last run a variant (`softmax.causal_forward`; an operator without
 /// variants by its own name) in this process; null if none has.
 ///
