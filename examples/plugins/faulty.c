@@ -27,15 +27,17 @@ typedef enum Fault {
   PROMISES,       // Registers a dtype that it always declines.
   MOODY,          // Its predicate answers differently the second time.
   READS,          // Its predicate reads an operand.
+  SCRATCH,        // Writes behind its scratch memory.
+  SIZES,          // Takes a call when it is asked for sizes, and declines it then.
   THREADS,        // Keeps what belongs to one call in a variable of the process.
   CRASHES,        // Ends the process.
   FAULTS
 } Fault;
 
 static const char *const kFaults[FAULTS] = {
-    "none",     "wrong", "one-ulp",       "silent",  "no-amax", "ignores-noop",
-    "beyond",   "input", "declines-late", "fails",   "status",  "random",
-    "promises", "moody", "reads",         "threads", "crashes"};
+    "none",  "wrong",         "one-ulp", "silent",  "no-amax", "ignores-noop", "beyond",
+    "input", "declines-late", "fails",   "status",  "random",  "promises",     "moody",
+    "reads", "scratch",       "sizes",   "threads", "crashes"};
 
 static Fault g_fault;
 static unsigned g_calls;
@@ -55,8 +57,16 @@ static int32_t supports(void *user, const NVTEXCall *call) {
   return declines ? NVTEX_PLUGIN_DECLINED : NVTEX_PLUGIN_OK;
 }
 
+static int32_t needs(void *user, const NVTEXCall *call, NVTEXNeeds *needs) {
+  (void)user;
+  needs->scratch_bytes = 100;
+  if (g_fault == SIZES && !(call->flags & NVTEX_CALL_QUERY)) return NVTEX_PLUGIN_DECLINED;
+  return NVTEX_PLUGIN_OK;
+}
+
 static int32_t execute(void *user, const NVTEXCall *call) {
   (void)user;
+  memset(call->scratch, 1, g_fault == SCRATCH ? call->scratch_bytes + 1 : call->scratch_bytes);
   const NVTEXCast *cast = cast_of(call);
   if (g_fault == SILENT) return NVTEX_PLUGIN_OK;
   if (g_fault == FAILS) return NVTEX_PLUGIN_FAILED;
@@ -111,6 +121,7 @@ int32_t nvtex_plugin_v0(const NVTEXHost *host, NVTEXPlugin *plugin) {
       .numerics = g_fault == RANDOM ? NVTEX_NUMERICS_APPROX : NVTEX_NUMERICS_BITS,
       .rtol = g_fault == RANDOM ? 0.1f : 0,
       .supports = supports,
+      .needs = needs,
       .execute = execute,
   };
   return host->add_impl(host->context, &impl) == NVTEX_PLUGIN_FAILED;

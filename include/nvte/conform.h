@@ -1,25 +1,26 @@
 // Checks implementations of operators against the promises of `nvte/plugin.h`, by public functions
 // alone. Header-only, C11 with POSIX; the program `nvtex-conform` is a command line for it.
 //
-// Define _POSIX_C_SOURCE as 200809L before the first header, link nvte, the C library's threads and
-// mathematics, and:
+// Define _POSIX_C_SOURCE as 200809L before the first header, link nvte, and of the C library
+// threads, dlopen and mathematics (-lpthread -ldl -lm), and:
 //
 //     NVTEXConformOptions options = {.plugin = "acme", .cases = 100, .seed = 1, .out = stdout};
 //     return nvtex_conform(&options) == 0 ? 0 : 1;
 //
-// Each case is a call of a public function with random arguments (nvte/conform_cases.h). It runs
+// Each case is a call of a public function with random arguments (nvte/conform_training.h). It runs
 // under a policy in which only the implementation may run the operator, and by the reference on the
 // host, and what both have written is compared as the implementation's `numerics` say.
 #ifndef NVTE_CONFORM_H
 #define NVTE_CONFORM_H
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "nvte/conform_cases.h"
+#include "nvte/conform_training.h"
 
 typedef struct NVTEXConformOptions {
   const char *plugin;  // whose implementations are judged; null: those of the library
@@ -257,7 +258,8 @@ static inline bool conform_check_output(ConformJudge *judge, const ConformRun *r
 static inline bool conform_check_outputs(ConformJudge *judge, const ConformRun *run,
                                          const ConformRun *reference) {
   for (int i = 0; i < run->c->num_buffers; i++) {
-    if (run->c->buffers[i].role == CONFORM_INPUT) continue;
+    const ConformRole role = run->c->buffers[i].role;
+    if (role == CONFORM_INPUT || role == CONFORM_SCRATCH) continue;
     if (!conform_check_output(judge, run, reference, i)) return false;
   }
   return true;
@@ -394,6 +396,73 @@ static inline void conform_check_threads(ConformJudge *judge, const ConformCase 
   free(threads);
 }
 
+// ---- Capture
+
+// Functions of CUDA's driver. The kit needs no header of CUDA, and no driver where there is none.
+typedef struct ConformDriver {
+  int (*begin)(cudaStream_t, int mode);
+  int (*end)(cudaStream_t, void **graph);
+  int (*instantiate)(void **exec, void *graph, unsigned long long flags);
+  int (*launch)(void *exec, cudaStream_t);
+  int (*destroy_exec)(void *exec);
+  int (*destroy)(void *graph);
+} ConformDriver;
+
+static inline bool conform_driver(ConformDriver *driver) {
+  const char *const names[] = {"cuStreamBeginCapture_v2",     "cuStreamEndCapture",
+                               "cuGraphInstantiateWithFlags", "cuGraphLaunch",
+                               "cuGraphExecDestroy",          "cuGraphDestroy"};
+  void *library = dlopen("libcuda.so.1", RTLD_NOW);
+  void *functions[6] = {NULL};
+  for (int i = 0; i < 6; i++) {
+    if (!library || !(functions[i] = dlsym(library, names[i]))) return false;
+  }
+  memcpy(driver, functions, sizeof functions);
+  return true;
+}
+
+// Captures a case in a graph, launches that, and looks at what it has written. Memory for
+// workspaces is allocated meanwhile, which the mode of the capture has to allow.
+static inline void conform_check_capture(ConformJudge *judge, const ConformCase *c,
+                                         const ConformRun *reference) {
+  enum { RELAXED = 2 };
+  ConformDriver driver;
+  if (strcmp(judge->impl.domain, "cuda") != 0 || !(judge->impl.flags & NVTEX_IMPL_CAPTURABLE))
+    return;
+  // It runs in the default stream, which no graph captures.
+  if (strcmp(judge->op->name, "sort_pairs") == 0 || !conform_driver(&driver)) return;
+  const char *fix =
+      "`execute` only queues work on the call's stream; it neither waits nor allocates.";
+  nvtex_policy_push(judge->test);
+  cudaStream_t stream = nvtex_stream_create();
+  ConformRun run;
+  conform_begin(&run, c, stream);
+  void *graph = NULL, *exec = NULL;
+  int error = driver.begin(stream, RELAXED);
+  if (error == 0) {
+    c->call(c, &run);
+    error = driver.end(stream, &graph);
+    conform_status(&run);
+  }
+  if (error == 0) error = driver.instantiate(&exec, graph, 0);
+  if (error == 0) error = driver.launch(exec, stream);
+  const bool called = run.status == NVTEX_OK;
+  if (!called) {
+    conform_fail(judge, c, fix, "captured in a graph the call failed: %s", run.error);
+  } else if (error != 0) {
+    conform_fail(judge, c, fix, "captured in a graph: the driver's error %d", error);
+  }
+  conform_fetch(&run);
+  if (called && error == 0 && conform_check_memory(judge, &run, false)) {
+    conform_check_outputs(judge, &run, reference);
+  }
+  if (exec) driver.destroy_exec(exec);
+  if (graph) driver.destroy(graph);
+  conform_finish(&run);
+  nvtex_stream_destroy(stream);
+  nvtex_policy_pop();
+}
+
 // ---- One variant
 
 static inline uint64_t conform_dtypes_of(const ConformCase *c) {
@@ -428,6 +497,10 @@ static inline bool conform_judge_case(ConformJudge *judge, const ConformCase *c,
                  first.accepted ? "took" : "declined", second.accepted ? "took" : "declined");
   } else if (judge->host_memory && judge->cases <= 4) {
     conform_ask_blindly(judge, c);
+  }
+  if (!first.asked || strcmp(first.variant, judge->variant) != 0) {
+    conform_fail(judge, c, "This is a defect of the kit: please report it.",
+                 "the case is one of %s", first.asked ? first.variant : "another operator");
   }
   // Most of what is outside of the limits is not run, because there may be much of it.
   if (!first.accepted && !second.accepted && judge->declined >= 20) {
@@ -470,7 +543,9 @@ static inline bool conform_judge_case(ConformJudge *judge, const ConformCase *c,
     }
     const bool same_bits = (judge->impl.flags & NVTEX_IMPL_DETERMINISTIC) != 0;
     for (int i = 0; good && same_bits && i < c->num_buffers && again.status == NVTEX_OK; i++) {
-      if (memcmp(run.got[i], again.got[i], conform_total(&c->buffers[i])) == 0) continue;
+      if (c->buffers[i].role == CONFORM_SCRATCH ||
+          memcmp(run.got[i], again.got[i], conform_total(&c->buffers[i])) == 0)
+        continue;
       conform_fail(judge, c, "Take NVTEX_IMPL_DETERMINISTIC away, or add in a fixed order.",
                    "%s: the second time the call gave other bits", c->buffers[i].name);
       break;
@@ -589,6 +664,9 @@ static inline unsigned conform_judge_variant(ConformJudge *judge) {
   }
   if (judge->cases > 0 && o->only < 0) conform_check_promises(judge);
   if (kept > 0 && judge->failures == 0) conform_check_threads(judge, cases, references, kept);
+  for (int i = 0; i < kept && judge->failures == 0; i++) {
+    conform_check_capture(judge, &cases[i], &references[i]);
+  }
   for (int i = 0; i < kept; i++) {
     conform_release(judge, &references[i]);
     conform_free_case(&cases[i]);
@@ -665,7 +743,9 @@ static inline unsigned conform_for_each(const NVTEXConformOptions *o, unsigned *
 // that has nothing to judge is one.
 static inline unsigned nvtex_conform(const NVTEXConformOptions *options) {
   unsigned variants = 0;
+  const bool checked = nvtex_dispatch_check(true);
   const unsigned failures = conform_for_each(options, &variants, conform_judge_isolated);
+  nvtex_dispatch_check(checked);
   if (variants > 0) return failures;
   fprintf(options->out, "FAIL: plugin %s has no implementation%s%s\n",
           options->plugin ? options->plugin : "(none)", options->op ? " of " : "",

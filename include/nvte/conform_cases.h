@@ -1,7 +1,8 @@
 // Random cases of operators for `nvte/conform.h`: their buffers, and the call of a public function.
+// Here are casts, activations, norms, products and copies; nvte/conform_training.h has the others.
 //
 // A new operator is a function that makes its case `index`, and a row in `conform_generators` at
-// the end.
+// the end of nvte/conform_training.h.
 #ifndef NVTE_CONFORM_CASES_H
 #define NVTE_CONFORM_CASES_H
 
@@ -138,9 +139,10 @@ static inline void conform_store(NVTEDType dtype, void *data, size_t i, double x
 enum { CONFORM_BUFFERS = 24, CONFORM_TENSORS = 64, CONFORM_BLOCKS = 8 };
 
 typedef enum ConformRole {
-  CONFORM_INPUT,   // must not change
-  CONFORM_OUTPUT,  // compared as the implementation's numerics say
-  CONFORM_EXACT,   // an output with the reference's bits in every class: scales, indices, flags
+  CONFORM_INPUT,    // must not change
+  CONFORM_OUTPUT,   // compared as the implementation's numerics say
+  CONFORM_EXACT,    // an output with the reference's bits in every class: scales, indices, flags
+  CONFORM_SCRATCH,  // memory for the call, whose contents after it mean nothing
 } ConformRole;
 
 typedef struct ConformBuffer {
@@ -453,6 +455,37 @@ enum {
   Q_COUNT
 };
 
+// The shape of the scales of a matrix in a scaling mode, of its rows or of its columns.
+static inline NVTEShape conform_scale_shape(NVTEScalingMode mode, size_t rows, size_t cols,
+                                            bool columns) {
+  const size_t down = (rows + 127) / 128, across = (cols + 127) / 128;
+  switch (mode) {
+    case NVTE_MXFP8_1D_SCALING:
+      return columns ? CONFORM_SHAPE(4 * down, 128 * across)
+                     : CONFORM_SHAPE(128 * down, 4 * across);
+    case NVTE_BLOCK_SCALING_1D:
+      return columns ? CONFORM_SHAPE(down, cols) : CONFORM_SHAPE(across, rows);
+    case NVTE_BLOCK_SCALING_2D:
+      return columns ? CONFORM_SHAPE(across, down) : CONFORM_SHAPE(down, across);
+    default:
+      return CONFORM_SHAPE(1);
+  }
+}
+
+// A scaling mode of blocks for one case in two, and what it is called.
+static inline NVTEScalingMode conform_mode_of(size_t index) {
+  static const NVTEScalingMode modes[] = {NVTE_MXFP8_1D_SCALING, NVTE_BLOCK_SCALING_1D,
+                                          NVTE_BLOCK_SCALING_2D};
+  return index % 2 ? modes[index / 2 % 3] : NVTE_DELAYED_TENSOR_SCALING;
+}
+
+static inline const char *conform_mode_name(NVTEScalingMode mode) {
+  return mode == NVTE_MXFP8_1D_SCALING   ? ", MXFP8"
+         : mode == NVTE_BLOCK_SCALING_1D ? ", scales of 1x128"
+         : mode == NVTE_BLOCK_SCALING_2D ? ", scales of 128x128"
+                                         : "";
+}
+
 // Where the buffers of a cast are: `n[4]` has a digit for each, 0 for none.
 static inline int conform_cast_buffer(const ConformCase *c, int which) {
   return (int)(c->n[4] >> 5 * which & 31) - 1;
@@ -470,12 +503,8 @@ static inline void conform_call_quantize(const ConformCase *c, ConformRun *run) 
               transposed ? CONFORM_SHAPE(cols, rows) : CONFORM_SHAPE(rows, cols));
   conform_set(run, output, kNVTEScale, b[Q_SCALE], CONFORM_SHAPE(1));
   conform_set(run, output, kNVTEAmax, b[Q_AMAX], CONFORM_SHAPE(1));
-  const size_t down = (rows + 127) / 128, across = (cols + 127) / 128;
-  NVTEShape row_scales = CONFORM_SHAPE(1), col_scales = row_scales;
-  if (c->mode == NVTE_MXFP8_1D_SCALING) {
-    row_scales = CONFORM_SHAPE(128 * down, 4 * across);
-    col_scales = CONFORM_SHAPE(4 * down, 128 * across);
-  }
+  const NVTEShape row_scales = conform_scale_shape(c->mode, rows, cols, false);
+  const NVTEShape col_scales = conform_scale_shape(c->mode, rows, cols, true);
   if (b[Q_ROWWISE] != CONFORM_NONE) {
     conform_set(run, output, kNVTERowwiseScaleInv, b[Q_SCALE_INV], row_scales);
   }
@@ -570,17 +599,18 @@ static inline bool conform_make_quantize(ConformCase *c, ConformRandom *random, 
   const bool gated = activation && activation->gated;
   const NVTEDType in = conform_high_of(index);
   NVTEDType out = conform_any_of(index / 3);
-  c->mode = cast && index % 5 == 4 ? NVTE_MXFP8_1D_SCALING : NVTE_DELAYED_TENSOR_SCALING;
+  c->mode = cast ? conform_mode_of(index / 2) : NVTE_DELAYED_TENSOR_SCALING;
   const bool mxfp8 = c->mode == NVTE_MXFP8_1D_SCALING;
-  if (mxfp8) out = index % 2 ? kNVTEFloat8E4M3 : kNVTEFloat8E5M2;
+  const bool blocks = c->mode != NVTE_DELAYED_TENSOR_SCALING;
+  if (blocks) out = index % 2 ? kNVTEFloat8E4M3 : kNVTEFloat8E5M2;
   size_t rows, cols;
   conform_matrix(random, &rows, &cols);
-  if (mxfp8) rows = (rows + 31) / 32 * 32, cols = (cols + 31) / 32 * 32;
+  if (blocks) rows = (rows + 31) / 32 * 32, cols = (cols + 31) / 32 * 32;
   const size_t in_cols = gated && !backward ? 2 * cols : cols;
   const size_t out_cols = gated && backward ? 2 * cols : cols;
   int b[Q_COUNT];
   for (int i = 0; i < Q_COUNT; i++) b[i] = CONFORM_NONE;
-  const bool wild = cast && !mxfp8 && conform_chance(random, 20);
+  const bool wild = cast && !blocks && conform_chance(random, 20);
   b[Q_INPUT] = wild ? conform_input_bits(c, random, "input", in, rows * in_cols)
                     : conform_input(c, random, "input", in, rows * in_cols, -4, 4);
   if (backward) {
@@ -590,20 +620,26 @@ static inline bool conform_make_quantize(ConformCase *c, ConformRandom *random, 
   const bool both = cast && conform_chance(random, 40), col = both && conform_chance(random, 30);
   if (!col) b[Q_ROWWISE] = conform_output(c, random, "row-wise data", out, rows * out_cols);
   if (both) b[Q_COLWISE] = conform_output(c, random, "column-wise data", out, rows * cols);
-  if (conform_chance(random, 60)) {
+  if ((!blocks || mxfp8) && conform_chance(random, 60)) {
     b[Q_AMAX] = conform_float(c, "amax", CONFORM_OUTPUT, conform_chance(random, 50) ? 0 : 2.5f);
   }
   double scale = 1;
-  if (conform_is_fp8(out) && !mxfp8) {
+  if (conform_is_fp8(out) && !blocks) {
     scale = ldexp(conform_uniform(random, 1, 2), (int)conform_within(random, 0, 4));
     b[Q_SCALE] = conform_float(c, "scale", CONFORM_INPUT, (float)scale);
     b[Q_SCALE_INV] = conform_float(c, "scale_inv", CONFORM_EXACT, -7);
   }
-  if (mxfp8) {
-    const size_t scales = 512 * ((rows + 127) / 128) * ((cols + 127) / 128);
-    if (!col) b[Q_SCALE_INV] = conform_add(c, "row scales", CONFORM_EXACT, kNVTEByte, scales, 0);
+  if (blocks) {
+    const NVTEDType codes = mxfp8 ? kNVTEByte : kNVTEFloat32;
+    const NVTEShape of_rows = conform_scale_shape(c->mode, rows, cols, false);
+    const NVTEShape of_cols = conform_scale_shape(c->mode, rows, cols, true);
+    if (!col) {
+      b[Q_SCALE_INV] =
+          conform_add(c, "row scales", CONFORM_EXACT, codes, of_rows.data[0] * of_rows.data[1], 0);
+    }
     if (both) {
-      b[Q_COL_SCALE_INV] = conform_add(c, "column scales", CONFORM_EXACT, kNVTEByte, scales, 0);
+      b[Q_COL_SCALE_INV] = conform_add(c, "column scales", CONFORM_EXACT, codes,
+                                       of_cols.data[0] * of_cols.data[1], 0);
     }
   }
   if (cast && conform_chance(random, 30)) {
@@ -626,7 +662,7 @@ static inline bool conform_make_quantize(ConformCase *c, ConformRandom *random, 
   if (!cast) conform_cast_magnitudes(c, b, scale);
   c->call = conform_call_quantize;
   snprintf(c->what, sizeof c->what, "%s to %s, %zux%zu%s%s%s%s%s", conform_dtype_name(in),
-           conform_dtype_name(out), rows, out_cols, mxfp8 ? ", MXFP8" : "",
+           conform_dtype_name(out), rows, out_cols, conform_mode_name(c->mode),
            wild ? ", any bits" : "", b[Q_AMAX] != CONFORM_NONE ? ", amax" : "",
            col    ? ", column-wise"
            : both ? ", both directions"
@@ -638,9 +674,11 @@ static inline bool conform_make_quantize(ConformCase *c, ConformRandom *random, 
 // ---- dequantize
 
 static inline void conform_call_dequantize(const ConformCase *c, ConformRun *run) {
-  NVTETensor input = conform_tensor(run, 0, CONFORM_SHAPE(c->n[0], c->n[1]));
-  conform_set(run, input, kNVTERowwiseScaleInv, 1, CONFORM_SHAPE(1));
-  nvte_dequantize(input, conform_tensor(run, 2, CONFORM_SHAPE(c->n[0], c->n[1])), run->stream);
+  const size_t rows = c->n[0], cols = c->n[1];
+  NVTETensor input = conform_empty(run, c->mode);
+  conform_set(run, input, kNVTERowwiseData, 0, CONFORM_SHAPE(rows, cols));
+  conform_set(run, input, kNVTERowwiseScaleInv, 1, conform_scale_shape(c->mode, rows, cols, false));
+  nvte_dequantize(input, conform_tensor(run, 2, CONFORM_SHAPE(rows, cols)), run->stream);
 }
 
 static inline bool conform_make_dequantize(ConformCase *c, ConformRandom *random,
@@ -648,13 +686,31 @@ static inline bool conform_make_dequantize(ConformCase *c, ConformRandom *random
   if (*variant) return false;
   const NVTEDType in = index % 2 ? kNVTEFloat8E4M3 : kNVTEFloat8E5M2;
   const NVTEDType out = conform_high_of(index / 2);
-  conform_matrix(random, &c->n[0], &c->n[1]);
-  conform_input_bits(c, random, "input", in, c->n[0] * c->n[1]);
-  conform_float(c, "scale_inv", CONFORM_INPUT, (float)conform_uniform(random, 0.01, 4));
-  conform_output(c, random, "output", out, c->n[0] * c->n[1]);
+  c->mode = conform_mode_of(index / 2);
+  const bool mxfp8 = c->mode == NVTE_MXFP8_1D_SCALING;
+  size_t rows, cols;
+  conform_matrix(random, &rows, &cols);
+  if (c->mode != NVTE_DELAYED_TENSOR_SCALING) {
+    rows = (rows + 31) / 32 * 32, cols = (cols + 31) / 32 * 32;
+  }
+  conform_input_bits(c, random, "input", in, rows * cols);
+  const NVTEShape shape = conform_scale_shape(c->mode, rows, cols, false);
+  const size_t scales = shape.data[0] * (shape.ndim > 1 ? shape.data[1] : 1);
+  const int inv =
+      conform_add(c, "scale_inv", CONFORM_INPUT, mxfp8 ? kNVTEByte : kNVTEFloat32, scales, 0);
+  for (size_t i = 0; i < scales; i++) {
+    if (mxfp8) {
+      c->buffers[inv].image[i] = (unsigned char)conform_within(random, 117, 133);
+    } else {
+      conform_store(kNVTEFloat32, c->buffers[inv].image, i, conform_uniform(random, 0.01, 4));
+    }
+  }
+  conform_output(c, random, "output", out, rows * cols);
+  c->n[0] = rows;
+  c->n[1] = cols;
   c->call = conform_call_dequantize;
-  snprintf(c->what, sizeof c->what, "%s to %s, %zux%zu", conform_dtype_name(in),
-           conform_dtype_name(out), c->n[0], c->n[1]);
+  snprintf(c->what, sizeof c->what, "%s to %s, %zux%zu%s", conform_dtype_name(in),
+           conform_dtype_name(out), rows, cols, conform_mode_name(c->mode));
   return true;
 }
 
@@ -1016,11 +1072,16 @@ static inline bool conform_make_memset(ConformCase *c, ConformRandom *random, co
 static inline void conform_call_gemm(const ConformCase *c, ConformRun *run) {
   const size_t m = c->n[0], n = c->n[1], k = c->n[2];
   const bool transa = c->flags[0], transb = c->flags[1], fp8 = c->flags[3];
-  NVTETensor a = conform_tensor(run, 0, transa ? CONFORM_SHAPE(m, k) : CONFORM_SHAPE(k, m));
-  NVTETensor b = conform_tensor(run, 1, transb ? CONFORM_SHAPE(k, n) : CONFORM_SHAPE(n, k));
+  const NVTEScalingMode b_mode = c->flags[4] ? NVTE_BLOCK_SCALING_1D : c->mode;
+  NVTETensor a = conform_empty(run, c->mode), b = conform_empty(run, b_mode);
+  conform_set(run, a, kNVTERowwiseData, 0, transa ? CONFORM_SHAPE(m, k) : CONFORM_SHAPE(k, m));
+  conform_set(run, b, kNVTERowwiseData, 1, transb ? CONFORM_SHAPE(k, n) : CONFORM_SHAPE(n, k));
   if (fp8) {
-    conform_set(run, a, kNVTERowwiseScaleInv, 3, CONFORM_SHAPE(1));
-    conform_set(run, b, kNVTERowwiseScaleInv, 4, CONFORM_SHAPE(1));
+    conform_set(run, a, kNVTERowwiseScaleInv, 3, conform_scale_shape(c->mode, m, k, false));
+    conform_set(run, b, kNVTERowwiseScaleInv, 4, conform_scale_shape(b_mode, n, k, false));
+    const uint8_t in_tiles = c->mode == NVTE_MXFP8_1D_SCALING;
+    nvte_set_tensor_param_v2(a, kNVTEWithGEMMSwizzledScales, &in_tiles, sizeof in_tiles);
+    nvte_set_tensor_param_v2(b, kNVTEWithGEMMSwizzledScales, &in_tiles, sizeof in_tiles);
   }
   NVTETensor none = conform_empty(run, NVTE_DELAYED_TENSOR_SCALING);
   NVTETensor workspace = conform_empty(run, NVTE_DELAYED_TENSOR_SCALING);
@@ -1033,15 +1094,21 @@ static inline void conform_call_gemm(const ConformCase *c, ConformRun *run) {
 
 static inline bool conform_make_gemm(ConformCase *c, ConformRandom *random, const char *variant,
                                      size_t index) {
-  const bool fp8 = strcmp(variant, "fp8") == 0;
+  const bool mxfp8 = strcmp(variant, "mxfp8") == 0, blocks = strcmp(variant, "fp8_blocks") == 0;
+  const bool fp8 = mxfp8 || blocks || strcmp(variant, "fp8") == 0;
   if (!fp8 && strcmp(variant, "high_precision") != 0) return false;
+  // Of FP8 blocks, those of B are of 1 x 128.
+  c->flags[4] = blocks;
+  if (mxfp8) c->mode = NVTE_MXFP8_1D_SCALING;
+  if (blocks) c->mode = index % 2 ? NVTE_BLOCK_SCALING_2D : NVTE_BLOCK_SCALING_1D;
   const NVTEDType high = conform_high_of(index);
   const NVTEDType in = fp8 ? kNVTEFloat8E4M3 : high;
   const NVTEDType out = conform_chance(random, 60) ? high : kNVTEFloat32;
   const size_t round = fp8 || conform_chance(random, 50) ? 16 : 1;
   const size_t m = round * conform_within(random, 1, 48 / round + 1);
   const size_t n = round * conform_within(random, 1, 48 / round + 1);
-  const size_t k = round * conform_within(random, 1, 96 / round);
+  const size_t of_k = blocks ? 128 : mxfp8 ? 32 : round;
+  const size_t k = of_k * conform_within(random, 1, blocks ? 2 : 96 / of_k);
   // FP8 operands are read along k.
   const bool transa = fp8 || conform_chance(random, 50),
              transb = !fp8 && conform_chance(random, 50);
@@ -1062,11 +1129,21 @@ static inline bool conform_make_gemm(ConformCase *c, ConformRandom *random, cons
   }
   double scale = 1;
   if (fp8) {
-    const float scales[] = {(float)conform_uniform(random, 0.1, 2),
-                            (float)conform_uniform(random, 0.1, 2)};
-    conform_float(c, "scale_inv of A", CONFORM_INPUT, scales[0]);
-    conform_float(c, "scale_inv of B", CONFORM_INPUT, scales[1]);
-    scale = (double)scales[0] * (double)scales[1];
+    for (int i = 0; i < 2; i++) {
+      const NVTEScalingMode mode = i == 1 && blocks ? NVTE_BLOCK_SCALING_1D : c->mode;
+      const NVTEShape shape = conform_scale_shape(mode, i == 0 ? m : n, k, false);
+      const size_t count = shape.data[0] * (shape.ndim > 1 ? shape.data[1] : 1);
+      const int inv = conform_add(c, i == 0 ? "scale_inv of A" : "scale_inv of B", CONFORM_INPUT,
+                                  mxfp8 ? kNVTEByte : kNVTEFloat32, count, 0);
+      for (size_t e = 0; e < count; e++) {
+        if (mxfp8) {
+          c->buffers[inv].image[e] = (unsigned char)conform_within(random, 125, 128);
+        } else {
+          conform_store(kNVTEFloat32, c->buffers[inv].image, e, conform_uniform(random, 0.1, 2));
+        }
+      }
+      scale *= 2;
+    }
   }
   double *magnitudes = c->buffers[d].magnitudes = conform_alloc(m * n * sizeof(double));
   for (size_t j = 0; j < n; j++) {
@@ -1089,36 +1166,6 @@ static inline bool conform_make_gemm(ConformCase *c, ConformRandom *random, cons
            conform_dtype_name(out), m, n, k, transa ? 'T' : 'N', transb ? 'T' : 'N',
            c->flags[2] ? ", added to D" : "");
   return true;
-}
-
-// ---- All of them
-
-typedef struct ConformGenerator {
-  const char *op;
-  // Makes case `index` of a variant; false if there are no cases for it. The variant is "" if the
-  // operator has one.
-  bool (*make)(ConformCase *c, ConformRandom *random, const char *variant, size_t index);
-} ConformGenerator;
-
-static inline const ConformGenerator *conform_generator(const char *op) {
-  static const ConformGenerator generators[] = {
-      {"padding", conform_make_padding},
-      {"quantize", conform_make_quantize},
-      {"dequantize", conform_make_dequantize},
-      {"norm_forward", conform_make_norm_forward},
-      {"norm_backward", conform_make_norm_backward},
-      {"softmax", conform_make_softmax},
-      {"rope", conform_make_rope},
-      {"transpose", conform_make_transpose},
-      {"swap_first_dims", conform_make_swap},
-      {"amax", conform_make_amax},
-      {"memset", conform_make_memset},
-      {"gemm", conform_make_gemm},
-  };
-  for (size_t i = 0; i < sizeof generators / sizeof *generators; i++) {
-    if (strcmp(generators[i].op, op) == 0) return &generators[i];
-  }
-  return NULL;
 }
 
 #endif  // NVTE_CONFORM_CASES_H

@@ -26,7 +26,7 @@ const LANGUAGES: [Language; 2] = [
 ];
 
 /// The headers of the kit that judges plugins, which are for C alone.
-const KIT: [&str; 2] = ["nvte/conform.h", "nvte/conform_cases.h"];
+const KIT: [&str; 3] = ["nvte/conform.h", "nvte/conform_cases.h", "nvte/conform_training.h"];
 
 pub fn run(tree: &Tree, report: &mut Report) -> Result<()> {
     let include = tree.root.join("include");

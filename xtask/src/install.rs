@@ -92,7 +92,7 @@ fn programs(tree: &Tree, prefix: &Path) -> Result<()> {
         compile.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"]);
         compile.arg(bin.join(name)).arg(&source).arg("-I").arg(prefix.join("include"));
         compile.arg("-L").arg(prefix.join("lib"));
-        compile.args(["-Wl,-rpath,$ORIGIN/../lib", "-lnvte", "-lpthread", "-lm"]);
+        compile.args(["-Wl,-rpath,$ORIGIN/../lib", "-lnvte", "-lpthread", "-ldl", "-lm"]);
         process::run(&format!("compile {}", name.display()), &mut compile)?;
     }
     Ok(())
