@@ -1,6 +1,6 @@
-// Backward of attention for compute capability 9.0: 16-bit tensors, heads of up to 128 elements;
-// those of up to 256 are in backward_sm90_long.cu. This is the choice of an instance, its launch,
-// and the gradient of a bias; the kernels are in backward_sm90/.
+// Backward of attention for compute capability 9.0: 16-bit tensors, heads of up to 128 elements, or
+// 192 of queries and keys; those of up to 256 are in backward_sm90_long.cu. This is the choice of
+// an instance, its launch, and the gradient of a bias; the kernels are in backward_sm90/.
 //
 // Three kernels: rows_kernel has D and the statistics of every query row and clears the accumulator
 // of dq; gradient_kernel has one block per 128 keys, which keeps dk and dv in registers while it
@@ -151,7 +151,9 @@ Extra extra_of(const NVTEXAttentionArgs &a) {
   return a.bias.data != nullptr ? Extra::kBias : a.alibi ? Extra::kAlibi : Extra::kNone;
 }
 
-int tile_dim(const NVTEXAttentionArgs &a) { return a.dim_qk <= 64 && a.dim_v <= 64 ? 64 : 128; }
+int tile_dim(const NVTEXAttentionArgs &a) {
+  return a.dim_qk <= 64 && a.dim_v <= 64 ? 64 : a.dim_qk <= 128 ? 128 : 192;
+}
 
 // Calls f with what the instance for these arguments is made of: the elements of a head, whether
 // there is dropout, and what scores have beside products, as types.
@@ -167,6 +169,10 @@ auto with_instance(const NVTEXAttentionArgs &a, F &&f) {
         return f(dim, dropout, std::integral_constant<Extra, Extra::kNone>{});
     }
   };
+  using Plain = std::integral_constant<Extra, Extra::kNone>;
+  if (tile_dim(a) == 192) {
+    return f(std::integral_constant<int, 192>{}, std::false_type{}, Plain{});
+  }
   const auto with_dim = [&](auto dropout) {
     return tile_dim(a) == 64 ? with_extra(std::integral_constant<int, 64>{}, dropout)
                              : with_extra(std::integral_constant<int, 128>{}, dropout);
@@ -180,7 +186,10 @@ BlockShape short_shape(const NVTEXAttentionArgs &a) {
   });
 }
 
-bool is_long(const NVTEXAttentionArgs &a) { return a.dim_qk > 128 || a.dim_v > 128; }
+bool is_long(const NVTEXAttentionArgs &a) {
+  const size_t most = a.alibi || a.dropout != 0.0f || a.bias.data != nullptr ? 128 : 192;
+  return a.dim_qk > most || a.dim_v > 128;
+}
 
 // A map of a bias or its gradient, boxes of `rows` times 64 scores, or of one row if that is all.
 NVTEXOutcome map_scores(CUtensorMap *map, const NVTEXAttentionArgs &a,
@@ -234,7 +243,7 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, const Instance &instance, cudaStre
   p.scale_k = a.scale * ds_scale;
   p.keep_scale = p.mask.scale / ds_scale;
   p.scale_d = 1.0f / ds_scale;
-  p.turn = instance.tile.dim_qk == 128 && a.window_right >= 0 && !a.deterministic ? 7 : 0;
+  p.turn = instance.tile.dim_qk >= 128 && a.window_right >= 0 && !a.deterministic ? 7 : 0;
   // A team takes all heads together: otherwise sums of dbias would come and go for every head.
   if (p.to_bias == BiasGradient::kSummed) p.team = static_cast<int>(a.kv_side.heads * a.batch);
   const NVTEXOutcome done = run_passes(p, instance, layout, stream, [&]() -> NVTEXOutcome {

@@ -36,9 +36,9 @@ NVTEXOutcome run_long(const NVTEXAttentionArgs &a, cudaStream_t stream) {
   return dispatch<BF16, F16>(a.q.dtype, [&](auto t) {
     using T = decltype(t);
     const auto with_extras = [&](auto extras) {
-      return is_short(a) ? run(a, long_heads::instance<T, 192, 128, extras.value>(), stream)
-                         : run(a, long_heads::instance<T, 256, 256, extras.value>(), stream);
+      return run(a, long_heads::instance<T, 256, 256, extras.value>(), stream);
     };
+    if (is_short(a)) return run(a, long_heads::instance<T, 192, 128, true>(), stream);
     return a.alibi || a.dropout != 0.0f ? with_extras(std::true_type{})
                                         : with_extras(std::false_type{});
   });

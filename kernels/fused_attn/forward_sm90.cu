@@ -232,10 +232,7 @@ const char *nvte_attention_sm90_forward_reject(const NVTEXAttentionArgs *args,
     return "takes o of the dtype of q, or of 16 bits with E4M3";
   }
   const size_t unit = fp8 ? 16 : 8;
-  const size_t most = fp8 ? 128 : 256;
-  if (a.dim_qk > most || a.dim_v > most) {
-    return fp8 ? "takes head dims up to 128 in FP8" : "takes head dims up to 256";
-  }
+  if (a.dim_qk > 256 || a.dim_v > 256) return "takes head dims up to 256";
   if (a.dim_qk % unit != 0 || a.dim_v % unit != 0) {
     return fp8 ? "takes head dims that are multiples of 16 in FP8"
                : "takes head dims that are multiples of 8";

@@ -1,4 +1,4 @@
-// BF16, heads of up to 128 elements.
+// BF16, heads of up to 128 elements, or 192 of queries and keys.
 
 #include "short_kernel.cuh"
 
@@ -17,6 +17,7 @@ template Instance instance<BF16, 128, false, Extra::kBias>();
 template Instance instance<BF16, 128, true, Extra::kNone>();
 template Instance instance<BF16, 128, true, Extra::kAlibi>();
 template Instance instance<BF16, 128, true, Extra::kBias>();
+template Instance instance<BF16, 192, false, Extra::kNone>();
 
 }  // namespace sm90_backward
 }  // namespace nvte

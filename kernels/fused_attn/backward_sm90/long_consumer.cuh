@@ -113,7 +113,8 @@ struct Consumer {
     const int64_t index = int64_t{head} * a.head_blocks + work.base + block;
     float *to =
         a.dq_sum + index * (kM * kDqk) + (kPart == 0 ? 0 : kM * kFirstPart<kDqk>)+warp * (16 * kD);
-    add_query_gradient(a, work, dq, to, a.turns + (index * 2 + kPart) * 4 + warp, block * kM, lane);
+    add_query_gradient<Piece<true, true, 0, 0>>(
+        a, work, dq, to, a.turns + (index * 2 + kPart) * 4 + warp, block * kM, 0, lane);
   }
 
   // The first warpgroup computes p and dv.

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "common/vec.cuh"
+#include "image.cuh"
 #include "problem.cuh"
 
 namespace nvte {
@@ -28,8 +29,8 @@ __device__ __forceinline__ void with_dtype(NVTEDType dtype, F &&f) {
 }
 
 // Of each row, D = sum do o and the statistics in units of log2, which are infinite for rows that
-// contribute nothing. A block of threads takes a block of queries of a head. kFp8: o has a dtype of
-// its own, and both have factors.
+// contribute nothing. A block of threads takes a block of queries of a head. T: the dtype of do.
+// kFp8: o has a dtype of its own, both have factors, and images of q and do are written.
 template <class T, int kDqk, int kDv, int kM, bool kFp8>
 __global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_constant__ Problem a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_const
   const typename T::Bits *d_o = row_of<T>(a.d_o, a.q_side, sequence, head, m0);
   const StatsRows stats_rows(a.q_side, sequence, head);
   const float slope = a.alibi ? a.slope_of(head) : 0.0f;
-  // FP8: of D, and what p and ds are multiplied by before they are rounded; see gradient_kernel.
+  // FP8: of D, and what p and ds are multiplied by before they are rounded; see Consumer::run().
   [[maybe_unused]] float factor = 1.0f, log_p_scale = 0.0f;
   float scale_d = a.scale_d;
   if constexpr (kFp8) {
@@ -96,6 +97,22 @@ __global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_const
 #pragma unroll
   for (int i = 0; i < kM * kDqk / 4 / kHelperThreads; ++i) {
     sum[i * kHelperThreads + thread] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
+  if constexpr (kFp8) {
+    static_assert(kDqk == kDv, "one shape of images");
+    using Codes = CodeTile<kM, kDv>;
+    __shared__ Codes q_codes, o_codes;
+    q_codes.fill(row_of<E4M3>(a.q, a.q_side, sequence, head, m0), a.q.row, lq - m0,
+                 static_cast<int>(a.dim_qk));
+#pragma unroll
+    for (int i = 0; i < kM / kAtOnce; ++i) {
+      const int r = i * kAtOnce + thread / kLanes;
+      o_codes.words[r][2 * lane] = y[i].w[0];
+      o_codes.words[r][2 * lane + 1] = y[i].w[1];
+    }
+    __syncthreads();
+    q_codes.template write<false>(a.q_image + at * (kM * kDqk), thread);
+    o_codes.template write<false>(a.o_image + at * (kM * kDv), thread - Codes::kWriters);
   }
 #pragma unroll
   for (int i = 0; i < kM / kAtOnce; ++i) {

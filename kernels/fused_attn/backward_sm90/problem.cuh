@@ -23,7 +23,6 @@ enum class BiasGradient : int {
 
 struct Maps {
   CUtensorMap q, k, v, d_o, bias, dbias;
-  CUtensorMap q8, k8, o8;  // FP8: the tensors themselves, as v is.
 };
 
 struct Problem : NVTEXAttentionArgs {
@@ -51,6 +50,9 @@ struct Problem : NVTEXAttentionArgs {
   int64_t shared_floats;
   int *shared_turns;  // [shared blocks]: parts that have added.
   int shared_blocks;
+  // FP8: images of q and do, [heads, head_blocks], and of the keys, [key heads, key_head_blocks].
+  uint8_t *q_image, *o_image, *key_image;
+  int key_head_blocks;
   AlibiSlopes slopes;
   float keep_scale, scale_d;               // Factors of what dropout keeps of dp, and of D.
   bool bias_batch, bias_heads, bias_rows;  // Dimensions that are not broadcast.
@@ -73,6 +75,13 @@ struct Problem : NVTEXAttentionArgs {
   template <int kM>
   __device__ __forceinline__ int first_block(int i) const {
     return q_side.starts != nullptr ? (q_side.starts[i] + i * kM) / kM : i * query_blocks;
+  }
+  // The number of the image of a block of keys.
+  template <int kKeys>
+  __device__ __forceinline__ int64_t key_image_at(int i, int key_head, int block) const {
+    const int first =
+        kv_side.starts != nullptr ? (kv_side.starts[i] + i * kKeys) / kKeys : i * key_blocks;
+    return int64_t{key_head} * key_head_blocks + first + block;
   }
 };
 

@@ -1,5 +1,6 @@
-// The consumers of the main kernel for heads of up to 128 elements. Each of the two warpgroups has
-// 64 keys, whose dk and dv it keeps in registers while it goes over the queries.
+// The consumers of the main kernel for heads of up to 128 elements, or 192 of queries and keys.
+// Each of the two warpgroups has 64 keys, whose dk and dv it keeps in registers while it goes over
+// the queries.
 #pragma once
 
 #include <type_traits>
@@ -21,10 +22,17 @@ constexpr int kGroupBarrier = 2, kReadyBarrier = 4;
 template <class T, int kD, int kM, bool kDropout, Extra kExtra>
 struct Consumer {
   using L = Sizes<kD, kM, kExtra>;
-  static constexpr bool kHasBias = kExtra == Extra::kBias, kFp8 = has_codes(kExtra);
+  static constexpr bool kHasBias = kExtra == Extra::kBias;
   static constexpr int kWords = (kM + 63) / 64;  // Words of what dropout keeps.
-  static constexpr int kScores = kM / 2, kDim = kD / 2, kSteps = kM / 16;
-  static constexpr int kDqColumns = kD == 128 ? kM : kM / 2;
+  static constexpr int kDv = kValues<kD>, kScores = kM / 2, kSteps = kM / 16;
+  // dq, transposed: a warpgroup has 64 elements of the head for all queries if the head has two
+  // panels or three, and 64 elements for half of the queries if it has one or three. If there are
+  // both, the latter come after ds of the next queries: there are no registers for all of dq beside
+  // s, nor beside dp.
+  static constexpr bool kHasWhole = kD >= 128, kHasHalf = kD != 128;
+  static constexpr bool kReadsAhead = kD < 192;  // Where there are registers for it.
+  static constexpr bool kLate = kHasWhole && kHasHalf;
+  static constexpr int kHalf = kHasHalf ? kM / 4 : 0;
 
   const Problem &a;
   const Work<kKeys, kM> &work, &rare;
@@ -43,36 +51,28 @@ struct Consumer {
     }
   }
   // Scores: K q^T of this warpgroup's keys, or V do^T.
+  template <int kElements>
   __device__ __forceinline__ void scores(float (&d)[kScores], uint32_t keys, uint32_t queries) {
     keys = low_k(keys + group * 64 * 128);
     queries = low_k(queries);
 #pragma unroll
-    for (int s = 0; s < kD / 16; ++s) {
+    for (int s = 0; s < kElements / 16; ++s) {
       Product<T, kM>::template shared<>(d, operand(keys, s / 4 * L::kKeyPanel + s % 4 * 32),
                                         operand(queries, s / 4 * L::kQueryPanel + s % 4 * 32),
                                         s != 0);
     }
   }
-  template <class Types>
-  __device__ __forceinline__ void scores8(float (&d)[kScores], uint32_t keys, uint32_t queries) {
-    keys = low_k(keys + group * 64 * 128);
-    queries = low_k(queries);
-#pragma unroll
-    for (int s = 0; s < kD / 32; ++s) {
-      Product<Types, kM>::shared(d, operand(keys, s * 32), operand(queries, s * 32), s != 0);
-    }
-  }
   // Gradients of values: p^T do, with p in registers.
-  __device__ __forceinline__ void gradient(float (&d)[kDim], const uint32_t (&p)[kSteps][4],
+  __device__ __forceinline__ void gradient(float (&d)[kDv / 2], const uint32_t (&p)[kSteps][4],
                                            uint32_t queries) {
     queries = low_mn(queries, L::kQueryPanel);
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
-      Product<T, kD>::template registers<true>(d, p[s], operand(queries, s * 2048), true);
+      Product<T, kDv>::template registers<true>(d, p[s], operand(queries, s * 2048), true);
     }
   }
   // Gradients of keys: ds^T q, with ds in shared memory.
-  __device__ __forceinline__ void gradient(float (&d)[kDim], uint32_t ds, uint32_t queries) {
+  __device__ __forceinline__ void gradient(float (&d)[kD / 2], uint32_t ds, uint32_t queries) {
     ds = low_mn(ds + group * L::kQueryPanel, 0);
     queries = low_mn(queries, L::kQueryPanel);
 #pragma unroll
@@ -81,43 +81,39 @@ struct Consumer {
                                                   operand(queries, s * 2048), true);
     }
   }
-  // (ds K)^T: 64 elements of the head for all queries, or all 64 for half of the queries.
-  __device__ __forceinline__ void query_gradient(float (&d)[kDqColumns / 2], uint32_t keys,
+  // (ds K)^T.
+  template <int kColumns>
+  __device__ __forceinline__ void query_gradient(float (&d)[kColumns / 2], uint32_t keys,
                                                  uint32_t ds) {
-    keys = low_mn(keys + (kD == 128 ? group * L::kKeyPanel : 0), 0);
-    ds = low_k(ds + (kD == 128 ? 0 : group * (kM / 2) * 128));
+    keys = low_mn(keys, 0);
+    ds = low_k(ds);
 #pragma unroll
     for (int s = 0; s < kKeys / 16; ++s) {
-      Product<T, kDqColumns>::template shared<true, false>(
+      Product<T, kColumns>::template shared<true, false>(
           d, operand(keys, s * 2048), operand(ds, s / 4 * L::kQueryPanel + s % 4 * 32), s != 0);
     }
   }
 
   __device__ __forceinline__ void run() {
     const uint32_t base = shared_address(shared);
-    const int lk = work.lk, lq = work.lq;
-    float dk[kDim], dv[kDim];
+    float dk[kD / 2], dv[kDv / 2];
 #pragma unroll
-    for (int i = 0; i < kDim; ++i) dk[i] = dv[i] = 0.0f;
+    for (int i = 0; i < kD / 2; ++i) dk[i] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kDv / 2; ++i) dv[i] = 0.0f;
 
     const int total = work.total;
     if (total > 0) {
       PipelineState<L::kQStages> q;
       PipelineState<L::kOStages> o;
-      float s[kScores], dp[kScores], dq[kDqColumns / 2];
+      float s[kScores], dp[kScores];
+      // Parts of dq. dp takes the registers that the first one has left.
+      float half[kHasHalf ? kHalf : 1], (&whole)[kScores] = dp;
       uint32_t p_and_z[kDropout ? 2 : 1][kSteps][4];  // z: what dropout leaves of p.
       auto &p = p_and_z[0], &z = p_and_z[kDropout ? 1 : 0];
       [[maybe_unused]] uint32_t kept[kWords];
       int block = work.block, head = work.head;
-      float scale_log2 = a.scale * kLog2e;
-      // FP8: rows_kernel has s.scale in the statistics, so that p comes multiplied by it, and what
-      // that and dp.scale make of D; this makes the same of the products of do and V.
-      [[maybe_unused]] float dp_factor, most = 0.0f;
-      if constexpr (kFp8) {
-        scale_log2 *= factor_of(a.q.scale_inv) * factor_of(a.k.scale_inv);
-        dp_factor = factor_of(a.d_o.scale_inv) * factor_of(a.v.scale_inv) * a.scale *
-                    (factor_of(a.dp.scale) / factor_of(a.s.scale));
-      }
+      const float scale_log2 = a.scale * kLog2e;
       // The lane's row and unit of a panel of ds or of a bias, which the lanes of a warp transpose.
       const int lane_row = lane / 16 * 8 + lane % 8, lane_unit = 2 * warp + (lane / 8 & 1);
       const uint32_t lane_at =
@@ -126,48 +122,32 @@ struct Consumer {
       const auto load_scores = [&](int m0) {  // s of the queries from m0 on
         b.q.consumer_wait(q);
         const int at = L::kQ + q.stage * L::kQueryTile;
-        if (m0 + kM > lq) clear_rows<kM, L::kPanels>(shared + at, lq - m0, thread);
-        if constexpr (kFp8) {
-          const int codes = L::kQ8 + q.stage * L::kQueryCodes;
-          if (m0 + kM > lq) clear_rows<kM, 1>(shared + codes, lq - m0, thread);
-          wgmma_fence();
-          scores8<E4M3>(s, base + L::kK8, base + codes);
-        } else {
-          wgmma_fence();
-          scores(s, base + L::kK, base + at);
-        }
+        if (m0 + kM > work.lq) clear_rows<kM, L::kPanelsQk>(shared + at, work.lq - m0, thread);
+        wgmma_fence();
+        scores<kD>(s, base + L::kK, base + at);
         wgmma_commit_group();
       };
       const auto wait_gradients = [&](int m0) {
         b.o.consumer_wait(o);
-        const int at = L::kO + o.stage * L::kQueryTile;
-        if (m0 + kM > lq) clear_rows<kM, L::kPanels>(shared + at, lq - m0, thread);
-        if constexpr (kFp8) {
-          const int codes = L::kO8 + o.stage * L::kQueryCodes;
-          if (m0 + kM > lq) clear_rows<kM, 1>(shared + codes, lq - m0, thread);
-        }
+        const int at = L::kO + o.stage * L::kDoTile;
+        if (m0 + kM > work.lq) clear_rows<kM, L::kPanelsV>(shared + at, work.lq - m0, thread);
       };
       const auto start_dp = [&] {
         wgmma_fence();
-        if constexpr (kFp8) {
-          using Types = std::conditional_t<kExtra == Extra::kFp8E5M2, E4M3TimesE5M2, E4M3>;
-          scores8<Types>(dp, base + L::kV, base + L::kO8 + o.stage * L::kQueryCodes);
-        } else {
-          scores(dp, base + L::kV, base + L::kO + o.stage * L::kQueryTile);
-        }
+        scores<kDv>(dp, base + L::kV, base + L::kO + o.stage * L::kDoTile);
         wgmma_commit_group();
       };
       pin(dk);
       pin(dv);
       mbarrier_wait(&b.full_k, 0);
-      if (work.n0 + kKeys > lk) {
-        clear_rows<kKeys, L::kPanels>(shared + L::kK, lk - work.n0, thread);
-        if constexpr (kFp8) clear_rows<kKeys, 1>(shared + L::kK8, lk - work.n0, thread);
+      if (work.n0 + kKeys > work.lk) {
+        clear_rows<kKeys, L::kPanelsQk>(shared + L::kK, work.lk - work.n0, thread);
       }
       load_scores(block * kM);
       mbarrier_wait(&b.full_v, 0);
-      constexpr int kVPanels = kFp8 ? 1 : L::kPanels;
-      if (work.n0 + kKeys > lk) clear_rows<kKeys, kVPanels>(shared + L::kV, lk - work.n0, thread);
+      if (work.n0 + kKeys > work.lk) {
+        clear_rows<kKeys, L::kPanelsV>(shared + L::kV, work.lk - work.n0, thread);
+      }
       int parity = 0;
       const auto softmax = [&](int m0, auto in_flight) {
         const float *rows =
@@ -176,7 +156,8 @@ struct Consumer {
         const auto four_at = [&](int at) { return *reinterpret_cast<const float4 *>(rows + at); };
         // The first ones are read before the wait, because shared memory is slow while others use
         // it.
-        const float4 ahead = four_at(0);
+        float4 ahead;
+        if constexpr (kReadsAhead) ahead = four_at(0);
         // The slopes of this lane's keys, from the first query on.
         [[maybe_unused]] float slopes[2];
         if constexpr (kExtra == Extra::kAlibi) {
@@ -196,7 +177,7 @@ struct Consumer {
         }
 #pragma unroll
         for (int j = 0; j < kM / 16; ++j) {
-          const float4 lse = j == 0 ? ahead : four_at(16 * j);
+          const float4 lse = kReadsAhead && j == 0 ? ahead : four_at(16 * j);
           const float of_row[4] = {lse.x, lse.y, lse.z, lse.w};
           [[maybe_unused]] uint32_t bias[4];
           if constexpr (kHasBias) ldmatrix_x4_trans(bias_at + j * bias_step, bias);
@@ -215,14 +196,10 @@ struct Consumer {
           }
         }
         // Past the last query a bias may have any value.
-        if (work.masked(m0) || (kHasBias && m0 + kM > lq)) {
+        if (work.masked(m0) || (kHasBias && m0 + kM > work.lq)) {
           mask<kHasBias>(s, work, work.n0 + group * 64 + warp * 16, m0, lane);
         }
-        if constexpr (kFp8) {
-          round_fp8<E4M3, kScores>(p, s);
-        } else {
-          round_pairs<T, kScores>(p, s);
-        }
+        round_pairs<T, kScores>(p, s);
         if constexpr (kDropout) {
 #pragma unroll
           for (int i = 0; i < kSteps; ++i) {
@@ -233,32 +210,59 @@ struct Consumer {
       };
       const auto start_dv = [&] {
         wgmma_fence();
-        gradient(dv, z, base + L::kO + o.stage * L::kQueryTile);
+        gradient(dv, z, base + L::kO + o.stage * L::kDoTile);
         wgmma_commit_group();
       };
+      const auto start_late_half = [&](int of_parity) {
+        if constexpr (kLate) {
+          wgmma_fence();
+          query_gradient<kM / 2>(
+              half, base + L::kK + L::kKeyPanel,
+              base + L::kDs + of_parity * L::kScoreTile + group * (kM / 2) * 128);
+          wgmma_commit_group();
+        }
+      };
+      // Add dq to its sum over the blocks of keys. `at` counts the blocks of all heads.
+      const auto add_piece = [&](auto piece, auto &dq, int row, int64_t at, int m0) {
+        constexpr int kPart = kM * kD / kConsumers / 4;  // Elements of a warp.
+        pin(dq);
+        add_query_gradient<decltype(piece)>(
+            a, work, dq, a.dq_sum + at * (kM * kD) + (group * 4 + warp) * kPart + row * 128,
+            a.turns + (at * kConsumers + group) * 4 + warp, m0,
+            base + L::kDq + ((group * 4 + warp) * L::kDqRows + row) * 512, lane);
+      };
+      constexpr int kRows = (kHasWhole ? kScores : kHalf) / 4;
+      constexpr int kBulk = kRows < L::kDqRows ? kRows : L::kDqRows;
+      const auto add_dq = [&](int64_t at, int m0) {
+        if constexpr (kHasWhole) {
+          add_piece(Piece<true, !kLate, kBulk, kLate>{}, whole, 0, at, m0);
+        } else {
+          add_piece(Piece<true, true, kBulk, 0>{}, half, 0, at, m0);
+        }
+      };
+      const auto add_late_half = [&](int64_t at, int m0) {
+        if constexpr (kLate) {
+          static_assert(!kLate || L::kDqRows == kRows + kHalf / 4, "room for all of dq");
+          add_piece(Piece<false, true, kLate ? kHalf / 4 : 0, 1>{}, half, kRows, at, m0);
+        }
+      };
       // Computes ds from dp, while dv is being multiplied, and writes it to shared memory.
-      const auto finish = [&] {
+      // `before`: there are queries before these, whose dq goes to block `sum` and whose first one
+      // is m0.
+      const auto finish = [&](auto before, int64_t sum, int m0) {
         const float *rows =
             reinterpret_cast<const float *>(shared + L::kRow + q.stage * L::kRowTile) + kM +
             lane % 4 * 4;
         const auto four_at = [&](int at) { return *reinterpret_cast<const float4 *>(rows + at); };
-        const float4 ahead = four_at(0);
+        float4 ahead;
+        if constexpr (kReadsAhead) ahead = four_at(0);
         wgmma_wait_group<1>();
         pin(dp);
 #pragma unroll
         for (int j = 0; j < kM / 8; ++j) {
-          const float4 both = j < 2 ? ahead : four_at(8 * (j / 2 * 2));
+          const float4 both = kReadsAhead && j < 2 ? ahead : four_at(8 * (j / 2 * 2));
           const float2 d = j % 2 == 0 ? make_float2(both.x, both.y) : make_float2(both.z, both.w);
-          if constexpr (kFp8) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-              float x = dp[4 * j + e];
-              if constexpr (kDropout) x = is_kept(kept[j / 8], j / 2 % 4, j % 2, e) ? x : 0.0f;
-              x = s[4 * j + e] * fmaf(x, dp_factor, -(e % 2 == 0 ? d.x : d.y));
-              most = fmaxf(most, fabsf(x));
-              dp[4 * j + e] = x;
-            }
-          } else if constexpr (kDropout) {
+          if constexpr (kDropout) {
             // p stays in float32: there are registers for it, and where little is kept it matters.
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
@@ -281,12 +285,7 @@ struct Consumer {
           if (a.to_bias == BiasGradient::kRows) add_columns(dp, head);
         }
         uint32_t ds[kSteps][4];
-        if constexpr (kFp8) {
-          using Code = std::conditional_t<kExtra == Extra::kFp8E5M2, E5M2, E4M3>;
-          round_fp8<Code, kScores>(ds, dp);
-        } else {
-          round_pairs<T, kScores>(ds, dp);
-        }
+        round_pairs<T, kScores>(ds, dp);
         // Both warpgroups have read what lay in this buffer two rounds ago, because they have met
         // at a barrier since.
         parity ^= 1;
@@ -294,8 +293,13 @@ struct Consumer {
 #pragma unroll
         for (int i = 0; i < kSteps; ++i) stmatrix_x4_trans(scores_at + i * 16 * 128, ds[i]);
         fence_proxy_async();
-        bar_arrive(kReadyBarrier + 2 * parity + group, 128 * kConsumers);
+        constexpr bool kHalfBefore = kLate && decltype(before)::value;
+        if constexpr (kHalfBefore) start_late_half(parity ^ 1);
+        // Whoever knows of these ds may overwrite those before.
+        if constexpr (!kLate) bar_arrive(kReadyBarrier + 2 * parity + group, 128 * kConsumers);
         wgmma_wait_group<0>();
+        if constexpr (kLate) bar_arrive(kReadyBarrier + 2 * parity + group, 128 * kConsumers);
+        if constexpr (kHalfBefore) add_late_half(sum, m0);
         pin(dv);
 #pragma unroll
         for (int i = 0; i < kSteps; ++i) pin(z[i]);
@@ -305,7 +309,12 @@ struct Consumer {
       const auto start_dq = [&] {
         bar_sync(kReadyBarrier + 2 * parity + 1 - group, 128 * kConsumers);
         wgmma_fence();
-        query_gradient(dq, base + L::kK, base + L::kDs + parity * L::kScoreTile);
+        const uint32_t ds = base + L::kDs + parity * L::kScoreTile;
+        if constexpr (kHasWhole) {
+          query_gradient<kM>(whole, base + L::kK + group * (kD / 64 - 1) * L::kKeyPanel, ds);
+        } else {
+          query_gradient<kM / 2>(half, base + L::kK, ds + group * (kM / 2) * 128);
+        }
         wgmma_commit_group();
       };
       const auto start_dk = [&](int stage, int m0, int head) {
@@ -337,7 +346,7 @@ struct Consumer {
       start_dp();
       start_dv();
       wgmma_wait_group<0>();
-      finish();
+      finish(std::false_type{}, 0, 0);
 #pragma unroll 1
       for (int left = total - 1; left > 0; --left) {
         // s and dk need nothing of the other warpgroup, so that it may be late by their time. Their
@@ -357,39 +366,42 @@ struct Consumer {
         softmax(block * kM, std::integral_constant<int, 2>{});
         wait_gradients(block * kM);
         // Longer heads have no registers for dq and dp at once.
-        constexpr bool kFirst = kD == 128;
+        constexpr bool kFirst = kD >= 128;
         if constexpr (kFirst) {
           wgmma_wait_group<0>();
-          pin(dq);
-          add(dq, sum, m0);
+          add_dq(sum, m0);
         }
         start_dp();
         start_dv();
         if constexpr (!kFirst) {
           wgmma_wait_group<2>();
-          pin(dq);
-          add(dq, sum, m0);
+          add_dq(sum, m0);
         }
         pin(dk);
         b.q.consumer_release(last);
-        finish();
+        finish(std::true_type{}, sum, m0);
       }
       start_dk(q.stage, block * kM, head);
       start_dq();
       wgmma_wait_group<0>();
-      pin(dq);
-      add(dq, int64_t{head} * a.head_blocks + work.base + block, block * kM);
-      if constexpr (kFp8) raise_amax(a.dp.amax, most / factor_of(a.dp.scale));
+      const int64_t sum = int64_t{head} * a.head_blocks + work.base + block;
+      add_dq(sum, block * kM);
+      if constexpr (kLate) {
+        start_late_half(parity);
+        wgmma_wait_group<0>();
+        add_late_half(sum, block * kM);
+      }
     }
     if constexpr (kHasBias) {
       if (thread % 128 == 0) cp_async_bulk_wait_group<0>();
     }
+    if constexpr (L::kDqRows > 0) finish_query_gradients(lane);
     pin(dk);
     pin(dv);
     if (rare.shared >= 0) {
       constexpr int kStep = 128 * kConsumers * 4;
       float *sum_v = a.shared_sum + rare.shared * a.shared_floats + thread * 4;
-      float *sum_k = sum_v + kDim / 4 * kStep;
+      float *sum_k = sum_v + kDv / 8 * kStep;
       add_part(dv, sum_v, kStep);
       add_part(dk, sum_k, kStep);
       if (!is_last_part(a, rare.shared, shared + L::kRow)) return;
@@ -399,16 +411,23 @@ struct Consumer {
     // Only this warp uses these rows of V, and it has read them.
     unsigned char *panels = shared + L::kV + (group * 64 + warp * 16) * 128;
     const int first = work.n0 + group * 64 + warp * 16;
-    if constexpr (kFp8) {
-      const float scale = factor_of(a.dp.scale_inv) * factor_of(a.q.scale_inv);
-      const float of_v = factor_of(a.s.scale_inv) * factor_of(a.d_o.scale_inv);
-      write_rows<kD>(a, a.dv, a.dim_v, dv, of_v, rare.sequence, rare.key_head, first, lk, lane);
-      write_rows<kD>(a, a.dk, a.dim_qk, dk, scale, rare.sequence, rare.key_head, first, lk, lane);
-    } else {
-      write_rows<T, kKeys, kD>(a, a.dv, a.dim_v, panels, dv, a.scale_v, rare.sequence,
-                               rare.key_head, first, lk, lane);
-      write_rows<T, kKeys, kD>(a, a.dk, a.dim_qk, panels, dk, a.scale_k, rare.sequence,
-                               rare.key_head, first, lk, lane);
+    write_rows<T, kKeys, kDv>(a, a.dv, a.dim_v, panels, dv, a.scale_v, rare.sequence, rare.key_head,
+                              first, work.lk, lane);
+    // V has no more panels than two.
+    constexpr int kAtOnce = kD < 128 ? kD : 128, kRest = kD - kAtOnce;
+    float low[kAtOnce / 2];
+#pragma unroll
+    for (int i = 0; i < kAtOnce / 2; ++i) low[i] = dk[i];
+    write_rows<T, kKeys, kAtOnce>(a, a.dk, a.dim_qk, panels, low, a.scale_k, rare.sequence,
+                                  rare.key_head, first, work.lk, lane);
+    if constexpr (kRest > 0) {
+      float high[kRest / 2];
+#pragma unroll
+      for (int i = 0; i < kRest / 2; ++i) high[i] = dk[kAtOnce / 2 + i];
+      NVTEXAttentionTensor rest = a.dk;
+      rest.data = static_cast<typename T::Bits *>(rest.data) + kAtOnce;
+      write_rows<T, kKeys, kRest>(a, rest, a.dim_qk - kAtOnce, panels, high, a.scale_k,
+                                  rare.sequence, rare.key_head, first, work.lk, lane);
     }
   }
 
@@ -437,13 +456,6 @@ struct Consumer {
       sum += __shfl_xor_sync(~0u, sum, 2);
       if (lane % 4 == 0) atomicAdd(to + 8 * h, sum);
     }
-  }
-
-  // Adds dq to its sum over the blocks of keys. `block` counts the blocks of all heads.
-  __device__ __forceinline__ void add(const float (&dq)[kDqColumns / 2], int64_t block, int m0) {
-    constexpr int kPart = kM * kD / kConsumers / 4;  // Elements of a warp.
-    add_query_gradient(a, work, dq, a.dq_sum + block * (kM * kD) + (group * 4 + warp) * kPart,
-                       a.turns + (block * kConsumers + group) * 4 + warp, m0, lane);
   }
 };
 

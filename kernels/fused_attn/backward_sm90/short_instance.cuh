@@ -1,4 +1,5 @@
-// The instances for heads of up to 128 elements, as their launchers see them.
+// The instances for heads of up to 128 elements, or 192 of queries and keys, as their launchers see
+// them.
 #pragma once
 
 #include "launch.cuh"
@@ -7,8 +8,7 @@
 namespace nvte {
 namespace sm90_backward {
 
-// T: the dtype of products, F16 for FP8. kD: 64 or 128 elements of a head. Defined in
-// short_kernel.cuh.
+// kD: 64, 128 or 192 elements of queries and keys. Defined in short_kernel.cuh.
 template <class T, int kD, bool kDropout, Extra kExtra>
 Instance instance();
 

@@ -1,7 +1,8 @@
-// The kernels for heads of up to 128 elements: the main one, whose first warpgroup loads, and the
-// one that rounds dq.
+// The main kernel for heads of up to 128 elements, or 192 of queries and keys: its first warpgroup
+// loads.
 #pragma once
 
+#include "convert.cuh"
 #include "launch.cuh"
 #include "prepare.cuh"
 #include "short_consumer.cuh"
@@ -45,14 +46,12 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
   auto &barriers = *reinterpret_cast<typename L::SharedBarriers *>(shared + L::kBarrier);
   const int thread = static_cast<int>(threadIdx.x);
   if (thread == 0) barriers.init();
-  if constexpr (L::kPanels > 1) {
-    if (a.panels_qk < L::kPanels || a.panels_v < L::kPanels) {
-      clear_panels(shared + L::kK, 1, L::kKeyPanel, a.panels_qk, L::kPanels);
-      if constexpr (!L::kFp8) {
-        clear_panels(shared + L::kV, 1, L::kKeyPanel, a.panels_v, L::kPanels);
-      }
-      clear_panels(shared + L::kQ, L::kQStages, L::kQueryPanel, a.panels_qk, L::kPanels);
-      clear_panels(shared + L::kO, L::kOStages, L::kQueryPanel, a.panels_v, L::kPanels);
+  if constexpr (L::kPanelsQk > 1) {
+    if (a.panels_qk < L::kPanelsQk || a.panels_v < L::kPanelsV) {
+      clear_panels(shared + L::kK, 1, L::kKeyPanel, a.panels_qk, L::kPanelsQk);
+      clear_panels(shared + L::kV, 1, L::kKeyPanel, a.panels_v, L::kPanelsV);
+      clear_panels(shared + L::kQ, L::kQStages, L::kQueryPanel, a.panels_qk, L::kPanelsQk);
+      clear_panels(shared + L::kO, L::kOStages, L::kQueryPanel, a.panels_v, L::kPanelsV);
       fence_proxy_async();
     }
   }
@@ -86,13 +85,12 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
       PipelineState<L::kQStages> q;
       PipelineState<L::kOStages> o;
       int block = work.block, head = work.head;
-      mbarrier_arrive_expect_tx(&barriers.full_k, a.panels_qk * L::kKeyPanel + L::kKeyCodes);
+      mbarrier_arrive_expect_tx(&barriers.full_k, a.panels_qk * L::kKeyPanel);
       load_keys(&a.maps.k, L::kK, a.panels_qk, &barriers.full_k);
-      if constexpr (L::kFp8) load_keys(&a.maps.k8, L::kK8, 1, &barriers.full_k);
       for (int it = 0; it < total; ++it) {
         barriers.q.producer_acquire(q);
         uint64_t *barrier = barriers.q.barrier(q);
-        uint32_t bytes = a.panels_qk * L::kQueryPanel + L::kRowTile + L::kQueryCodes;
+        uint32_t bytes = a.panels_qk * L::kQueryPanel + L::kRowTile;
         [[maybe_unused]] const int bias_panels =
             work.n0 + 64 < static_cast<int>(a.kv_side.max_seqlen) ? 2 : 1;
         if constexpr (kExtra == Extra::kBias) {
@@ -100,9 +98,6 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
         }
         mbarrier_arrive_expect_tx(barrier, bytes);
         load_queries(&a.maps.q, L::kQ + q.stage * L::kQueryTile, a.panels_qk, barrier, head, block);
-        if constexpr (L::kFp8) {
-          load_queries(&a.maps.q8, L::kQ8 + q.stage * L::kQueryCodes, 1, barrier, head, block);
-        }
         cp_async_bulk_load(shared + L::kRow + q.stage * L::kRowTile,
                            a.rows + (int64_t{head} * a.head_blocks + work.base + block) * (2 * kM),
                            L::kRowTile, barrier);
@@ -117,18 +112,13 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
         }
         q.advance();
         if (it == 0) {
-          const int panels = L::kFp8 ? 1 : a.panels_v;
-          mbarrier_arrive_expect_tx(&barriers.full_v, panels * L::kKeyPanel);
-          load_keys(&a.maps.v, L::kV, panels, &barriers.full_v);
+          mbarrier_arrive_expect_tx(&barriers.full_v, a.panels_v * L::kKeyPanel);
+          load_keys(&a.maps.v, L::kV, a.panels_v, &barriers.full_v);
         }
         barriers.o.producer_acquire(o);
         barrier = barriers.o.barrier(o);
-        mbarrier_arrive_expect_tx(barrier, a.panels_v * L::kQueryPanel + L::kQueryCodes);
-        load_queries(&a.maps.d_o, L::kO + o.stage * L::kQueryTile, a.panels_v, barrier, head,
-                     block);
-        if constexpr (L::kFp8) {
-          load_queries(&a.maps.o8, L::kO8 + o.stage * L::kQueryCodes, 1, barrier, head, block);
-        }
+        mbarrier_arrive_expect_tx(barrier, a.panels_v * L::kQueryPanel);
+        load_queries(&a.maps.d_o, L::kO + o.stage * L::kDoTile, a.panels_v, barrier, head, block);
         o.advance();
         work.next(block, head);
       }
@@ -136,89 +126,16 @@ __global__ void __launch_bounds__(kThreads, 1) gradient_kernel(const __grid_cons
   } else {
     setmaxnreg_inc<240>();
     const int group = __shfl_sync(~0u, thread / 128 - 1, 0);
-    Consumer<T, kD, kM, kDropout, kExtra> consumer = {
-        a,     work,         shared_work, shared,           barriers,
-        group, thread - 128, thread % 32, thread % 128 / 32};
+    Consumer<T, kD, kM, kDropout, kExtra> consumer = {a,
+                                                      kD < 192 ? work : shared_work,
+                                                      shared_work,
+                                                      shared,
+                                                      barriers,
+                                                      group,
+                                                      thread - 128,
+                                                      thread % 32,
+                                                      thread % 128 / 32};
     consumer.run();
-  }
-#endif
-}
-
-// dq from its sum, which lies in the order of accumulators: their rows are elements of the head,
-// their columns queries.
-template <class T, int kD, int kM, bool kFp8>
-__global__ void __launch_bounds__(kHelperThreads)
-    convert_kernel(const __grid_constant__ Problem a) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  griddepcontrol_wait();
-  griddepcontrol_launch_dependents();
-  constexpr int kPitch = kD + 4;  // Stores of a warp hit every bank once.
-  extern __shared__ float tile[];
-  const int index = static_cast<int>(blockIdx.x);
-  const int block = index % a.query_blocks, rest = index / a.query_blocks;
-  const int head = rest % a.heads, sequence = rest / a.heads;
-  const int lq = length(a.q_side, sequence), m0 = block * kM;
-  const int end = written(a.q_side, lq);
-  if (m0 >= end) return;
-  const int thread = static_cast<int>(threadIdx.x);
-  if (m0 < lq) {
-    const int64_t at = int64_t{head} * a.head_blocks + a.first_block<kM>(sequence) + block;
-    const float4 *sum = reinterpret_cast<const float4 *>(a.dq_sum + at * (kM * kD));
-    constexpr int kColumns = kD == 128 ? kM : kM / 2;  // Columns of a warpgroup.
-#pragma unroll
-    for (int i = 0; i < kM * kD / 4 / kHelperThreads; ++i) {
-      const int f = i * kHelperThreads + thread, t = f % 32, j = f / 32 % (kColumns / 8),
-                warp = f / (4 * kColumns) % 4, w = f / (16 * kColumns);
-      const float4 v = sum[f];
-      const int d = (kD == 128 ? w * 64 : 0) + warp * 16 + t / 4;
-      const int m = (kD == 128 ? 0 : w * kColumns) + j * 8 + t % 4 * 2;
-      tile[m * kPitch + d] = v.x;
-      tile[(m + 1) * kPitch + d] = v.y;
-      tile[m * kPitch + d + 8] = v.z;
-      tile[(m + 1) * kPitch + d + 8] = v.w;
-    }
-  }
-  __syncthreads();
-  constexpr int kUnits = kD / 8;
-  const int64_t out = head_offset(a.dq, a.q_side, sequence, head) + m0 * a.dq.row;
-  float factor = a.scale_k;
-  [[maybe_unused]] float scale, most = 0.0f;
-  if constexpr (kFp8) {
-    factor = factor_of(a.dp.scale_inv) * factor_of(a.k.scale_inv);
-    scale = is_fp8(a.dq.dtype) ? factor_of(a.dq.scale) : 1.0f;
-  }
-#pragma unroll
-  for (int i = 0; i < kM * kUnits / kHelperThreads; ++i) {
-    const int r = (i * kHelperThreads + thread) / kUnits, unit = thread % kUnits;
-    const int64_t at = out + r * a.dq.row + unit * 8;
-    float f[8] = {};
-    if (m0 + r < lq) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float2 x = *reinterpret_cast<const float2 *>(tile + r * kPitch + unit * 8 + 2 * j);
-        f[2 * j] = x.x * factor;
-        f[2 * j + 1] = x.y * factor;
-      }
-    }
-    if (m0 + r >= end || unit * 8 >= a.dim_qk) continue;
-    if constexpr (kFp8) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        most = fmaxf(most, fabsf(f[j]));
-        f[j] *= scale;
-      }
-      with_dtype(a.dq.dtype, [&](auto tag) {
-        store(a.dq.data, static_cast<size_t>(at), from_float<decltype(tag), 8>(f));
-      });
-    } else {
-      store(a.dq.data, static_cast<size_t>(at), from_float<T, 8>(f));
-    }
-  }
-  if constexpr (kFp8) {
-    // Blocks are many, and their largest values are soon less than what is there.
-    const bool more =
-        a.dq.amax != nullptr && most > *static_cast<const volatile float *>(a.dq.amax);
-    if (__any_sync(~0u, more)) raise_amax(a.dq.amax, most);
   }
 #endif
 }
@@ -227,12 +144,11 @@ __global__ void __launch_bounds__(kHelperThreads)
 template <class T, int kD, bool kDropout, Extra kExtra>
 Instance instance() {
   constexpr int kM = kQueries<kD, kDropout, kExtra>;
-  constexpr bool kFp8 = has_codes(kExtra);
   return {kTile<kD, kDropout, kExtra>,
-          rows_kernel<T, kD, kD, kM, kFp8>,
+          rows_kernel<T, kD, kValues<kD>, kM, false>,
           sink_kernel<kM>,
           gradient_kernel<T, kD, kM, kDropout, kExtra>,
-          convert_kernel<T, kD, kM, kFp8>,
+          convert_kernel<T, kD, kM, false>,
           Sizes<kD, kM, kExtra>::kBytes,
           kM * (kD + 4) * 4};
 }

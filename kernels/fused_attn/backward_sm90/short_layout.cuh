@@ -1,4 +1,5 @@
-// The main kernel for heads of up to 128 elements: its instances, their tiles and shared memory.
+// The main kernel for heads of up to 128 elements, or 192 of queries and keys: its instances, their
+// tiles and shared memory.
 #pragma once
 
 #include "work.cuh"
@@ -8,46 +9,48 @@ namespace sm90_backward {
 
 constexpr int kKeys = 128;  // Keys of a block, 64 for each consumer.
 
-// What scores have beside products. kFp8, kFp8E5M2: nothing, but q, k and v are E4M3, and do is
-// E4M3 or E5M2. Products over the elements of a head take these tensors as they are. The others
-// take copies in half precision, which has every value of FP8, and p and ds after rounding to FP8.
-enum class Extra { kNone, kAlibi, kBias, kFp8, kFp8E5M2 };
-constexpr bool has_codes(Extra extra) { return extra == Extra::kFp8 || extra == Extra::kFp8E5M2; }
+// What scores have beside products.
+enum class Extra { kNone, kAlibi, kBias };
+
+// Elements of values where queries and keys have kD.
+template <int kD>
+constexpr int kValues = kD == 192 ? 128 : kD;
 
 // Shared memory of gradient_kernel in bytes, for heads of kD elements and kM queries at a time:
 // sizes, and where each part begins.
 template <int kD, int kM, Extra kExtra>
 struct Sizes {
-  static_assert(kD == 64 || kD == 128, "one or two panels");
+  static_assert(kD == 64 || kD == 128 || kD == 192, "one to three panels");
   static_assert(kM % 16 == 0, "steps of the products over queries");
-  static constexpr int kPanels = kD / 64;
+  static constexpr int kPanelsQk = kD / 64, kPanelsV = kValues<kD> / 64;
   static constexpr int kKeyPanel = kKeys * 128, kQueryPanel = kM * 128;
-  static constexpr int kKeyTile = kPanels * kKeyPanel, kQueryTile = kPanels * kQueryPanel;
+  static constexpr int kQueryTile = kPanelsQk * kQueryPanel, kDoTile = kPanelsV * kQueryPanel;
   static constexpr int kScoreTile = kKeys / 64 * kQueryPanel;
   static constexpr int kRowTile = 2 * kM * 4;
   static constexpr int kQStages = 3, kOStages = 2;
-
-  // FP8 tensors as they are: a row has 128 bytes, whatever the elements of a head.
-  static constexpr bool kFp8 = has_codes(kExtra);
-  static constexpr int kKeyCodes = kFp8 ? kKeyPanel : 0, kQueryCodes = kFp8 ? kQueryPanel : 0;
-
-  static constexpr int kK = 0, kV = kK + kKeyTile, kK8 = kV + (kFp8 ? kKeyCodes : kKeyTile),
-                       kQ = kK8 + kKeyCodes, kO = kQ + kQStages * kQueryTile,
-                       kQ8 = kO + kOStages * kQueryTile, kO8 = kQ8 + kQStages * kQueryCodes,
-                       kDs = kO8 + kOStages * kQueryCodes, kBias = kDs + 2 * kScoreTile,
+  static constexpr int kK = 0, kV = kK + kPanelsQk * kKeyPanel, kQ = kV + kPanelsV * kKeyPanel,
+                       kO = kQ + kQStages * kQueryTile, kDs = kO + kOStages * kDoTile,
+                       kBias = kDs + 2 * kScoreTile,
                        kRow = kBias + (kExtra == Extra::kBias ? kQStages * kScoreTile : 0),
                        kBarrier = kRow + kQStages * kRowTile;
   using SharedBarriers = Barriers<kQStages, kOStages>;
+  static constexpr int kDq =
+      (kBarrier + static_cast<int>(sizeof(SharedBarriers)) + 127) / 128 * 128;
+  // Of a warp's part of dq, so many rows of 32 fours are added by bulk copies: all for which there
+  // is room. With a bias there are other bulk copies that have to be waited for.
+  static constexpr int kMost = 232448 - 256 - 1024, kDqRow = 512 * 4 * kConsumers;
+  static constexpr int kFit = kExtra == Extra::kBias ? 0 : (kMost - kDq) / kDqRow;
+  static constexpr int kDqRows = kFit < kM * kD / 1024 ? kFit : kM * kD / 1024;
   // The kernel aligns the start to 1024 bytes.
-  static constexpr int kBytes = kBarrier + static_cast<int>(sizeof(SharedBarriers)) + 1024;
-  static_assert(kBytes <= 232448 - 256, "shared memory of a block");
+  static constexpr int kBytes = kDq + kDqRows * kDqRow + 1024;
+  static_assert(kDq <= kMost, "shared memory of a block");
 };
 
 // How many queries an instance takes at a time: as many as there are registers for.
 struct QueriesTuning {
   int dim;
   bool dropout;
-  bool more;  // A bias, or FP8.
+  bool bias;
   int queries;
 };
 constexpr QueriesTuning kQueriesTuning[] = {
@@ -61,20 +64,21 @@ constexpr QueriesTuning kQueriesTuning[] = {
     {128, false, true, 64},
     {128, true, false, 64},
     {128, true, true, 48},
+    {192, false, false, 48},
 };
-constexpr int queries_of(int dim, bool dropout, bool more) {
+constexpr int queries_of(int dim, bool dropout, bool bias) {
   size_t row = 0;
   while (!(kQueriesTuning[row].dim == dim && kQueriesTuning[row].dropout == dropout &&
-           kQueriesTuning[row].more == more)) {
+           kQueriesTuning[row].bias == bias)) {
     ++row;
   }
   return kQueriesTuning[row].queries;
 }
 template <int kD, bool kDropout, Extra kExtra>
-constexpr int kQueries = queries_of(kD, kDropout, kExtra == Extra::kBias || has_codes(kExtra));
+constexpr int kQueries = queries_of(kD, kDropout, kExtra == Extra::kBias);
 
 template <int kD, bool kDropout, Extra kExtra>
-constexpr BlockShape kTile = {kQueries<kD, kDropout, kExtra>, kKeys, kD, kD};
+constexpr BlockShape kTile = {kQueries<kD, kDropout, kExtra>, kKeys, kD, kValues<kD>};
 
 }  // namespace sm90_backward
 }  // namespace nvte

@@ -8,6 +8,30 @@
 #include "work.cuh"
 
 namespace nvte {
+
+// A product of 24 columns of 16-bit tensors, both operands in shared memory.
+template <class In>
+struct Product<In, 24> {
+  template <bool kMnA = false, bool kMnB = false>
+  static __device__ __forceinline__ void shared(float (&d)[12], uint64_t a, uint64_t b, bool add) {
+#define NVTE_PRODUCT_24(types)                                                              \
+  asm volatile(                                                                             \
+      "{.reg .pred add;\nsetp.ne.b32 add, %14, 0;\n"                                        \
+      "wgmma.mma_async.sync.aligned.m64n24k16.f32." types                                   \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11}, %12, %13, add, 1, 1, %15, "     \
+      "%16;}"                                                                               \
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), \
+        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11])                        \
+      : "l"(a), "l"(b), "r"(int{add}), "n"(int{kMnA}), "n"(int{kMnB}))
+    if constexpr (In::kDtype == kNVTEBFloat16) {
+      NVTE_PRODUCT_24("bf16.bf16");
+    } else {
+      NVTE_PRODUCT_24("f16.f16");
+    }
+#undef NVTE_PRODUCT_24
+  }
+};
+
 namespace sm90_backward {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -78,18 +102,6 @@ __device__ __forceinline__ void round_pairs(uint32_t (&out)[kN / 8][4], const fl
   for (int i = 0; i < kN / 2; ++i) {
     const float pair[2] = {d[2 * i], d[2 * i + 1]};
     out[i / 4][i % 4] = T::from_float(pair);
-  }
-}
-
-// Rounds to FP8 and converts back to half precision.
-template <class Code, int kN>
-__device__ __forceinline__ void round_fp8(uint32_t (&out)[kN / 8][4], const float (&d)[kN]) {
-  constexpr bool kE4M3 = Code::kDtype == kNVTEFloat8E4M3;
-#pragma unroll
-  for (int i = 0; i < kN / 4; ++i) {
-    const float four[4] = {d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]};
-    decode_fp8x4<kE4M3>(encode_fp8x4<kE4M3>(four), out[i / 2][i % 2 * 2],
-                        out[i / 2][i % 2 * 2 + 1]);
   }
 }
 
@@ -172,14 +184,56 @@ __device__ __forceinline__ bool is_last_part(const Problem &a, int shared, void 
   return true;
 }
 
-// Adds a warp's part of dq to the sum over the blocks of keys, in their order if the result has to
-// be deterministic.
-template <class Work, int kN>
+// Adds contiguous float32 in shared memory to as many in global memory.
+__device__ __forceinline__ void cp_reduce_async_bulk_add(float *to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
+               :
+               : "l"(to), "r"(from), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void store_four(uint32_t to, const float *d) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
+               :
+               : "r"(to), "f"(d[0]), "f"(d[1]), "f"(d[2]), "f"(d[3])
+               : "memory");
+}
+
+// How a warp adds a part of dq to the sum over the blocks of keys. The part may come in pieces.
+template <bool kBegins_, bool kEnds_, int kBulk_, int kOthers_>
+struct Piece {
+  // This is the first piece, or the last one.
+  static constexpr bool kBegins = kBegins_, kEnds = kEnds_;
+  // Of so many rows of 32 fours the sums are bulk copies: a warp's own additions hold it up.
+  static constexpr int kBulk = kBulk_;
+  // Pieces whose copies may still be under way when `staging` is written again.
+  static constexpr int kOthers = kOthers_;
+};
+
+// If the result has to be deterministic, blocks of keys add in their order, a warp by itself.
+// `staging`: shared memory that the warp has for this piece. At its end the warp calls
+// finish_query_gradients().
+template <class P, class Work, int kN>
 __device__ __forceinline__ void add_query_gradient(const Problem &a, const Work &work,
                                                    const float (&dq)[kN], float *to, int *turn,
-                                                   int m0, int lane) {
+                                                   int m0, [[maybe_unused]] uint32_t staging,
+                                                   int lane) {
+  int first = 0;
+  if (P::kBulk > 0 && !a.deterministic) {
+    first = P::kBulk;
+    if (lane == 0) cp_async_bulk_wait_group_read<P::kOthers>();
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < P::kBulk; ++j) store_four(staging + (j * 32 + lane) * 16, dq + 4 * j);
+    fence_proxy_async();
+    __syncwarp();
+    if (lane == 0) {
+      cp_reduce_async_bulk_add(to, staging, P::kBulk * 512);
+      cp_async_bulk_commit_group();
+    }
+    if (P::kBulk == kN / 4) return;
+  }
   const int mine = a.deterministic ? work.turn(a, m0) : 0;
-  if (a.deterministic) {
+  if (P::kBegins && a.deterministic) {
     if (lane == 0) {
       while (load_acquire(turn) != mine) __nanosleep(20);
     }
@@ -187,13 +241,18 @@ __device__ __forceinline__ void add_query_gradient(const Problem &a, const Work 
   }
 #pragma unroll
   for (int j = 0; j < kN / 4; ++j) {
-    add_global(to + (j * 32 + lane) * 4, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
+    if (j >= P::kBulk || j >= first) {
+      add_global(to + (j * 32 + lane) * 4, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
+    }
   }
-  if (a.deterministic) {
+  if (P::kEnds && a.deterministic) {
     __threadfence();
     __syncwarp();
     if (lane == 0) store_release(turn, mine + 1);
   }
+}
+__device__ __forceinline__ void finish_query_gradients(int lane) {
+  if (lane == 0) cp_async_bulk_wait_group<0>();
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL

@@ -276,6 +276,14 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
                  __all_sync(0xffffffff, fminf(softmax.max[0], softmax.max[1]) > -INFINITY);
       }
       draw(t, n);
+      if constexpr (C::kDropout) {
+        // This branch is never taken. Without a branch on what is kept the assembler moves the wait
+        // below to before the draw, which is to run beside the products.
+        uint32_t any_kept = 0;
+#pragma unroll
+        for (int i = 0; i < C::kKeptWords; ++i) any_kept |= kept[i];
+        if (__any_sync(0xffffffff, (any_kept & p.drop_level >> 16) != 0)) __nanosleep(0);
+      }
       wgmma_wait_group<1>();
       pin(s);
       if constexpr (C::kReusesMax) {

@@ -44,7 +44,7 @@ struct Config {
 
   // ---- Registers of a thread. Transposing takes more of the producer's than copying; FP8 with 3
   // consumers of wide values leaves none for that.
-  static constexpr bool kWideProducer = kFp8 && kConsumers * kDimV < 3 * 128;
+  static constexpr bool kWideProducer = kFp8 && (kConsumers == 2 || kDimV < 128);
   static constexpr int kProducerRegisters = kWideProducer ? 56 : kConsumers == 2 ? 24 : 32;
   static constexpr int kConsumerRegisters =
       kConsumers == 2 ? (kWideProducer ? 224 : 240) : (kWideProducer ? 152 : 160);
