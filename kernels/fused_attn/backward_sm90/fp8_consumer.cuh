@@ -14,8 +14,8 @@ namespace fp8_heads {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Hardware barriers, after kConsumerBarrier: one for each consumer's part of each of two buffers of
-// ds. Who writes the part arrives, the other waits.
+// Hardware barriers, after kConsumerBarrier: one for each consumer's part of each buffer of ds. Who
+// writes the part arrives, the other waits.
 constexpr int kReadyBarrier = 2;
 
 // A right operand in rows of 64 bytes with the 64-byte swizzle, by the low word of its descriptor.
@@ -113,7 +113,8 @@ struct Consumer {
       float s[kScores], dp[kScores], dq[kDqColumns / 2], most = 0.0f;
       uint32_t p[kSteps][4], ds[kSteps][4];
       uint32_t kept = ~0u;
-      int block = work.block, head = work.head, parity = 0;
+      int block = work.block, head = work.head, tile = 0;
+      int sum = 0, sums[2] = {}, rows[2] = {};  // Of this round; of the last one and that before.
       // rows_kernel has s.scale in the statistics, so that p comes multiplied by it, and what that
       // and dp.scale make of D; dp_factor makes the same of the products of do and V.
       const float scale_log2 =
@@ -149,10 +150,10 @@ struct Consumer {
         gradient<OfCode>(dk, ds, base + L::kQRows + stage * L::kQueryImage);
         wgmma_commit_group();
       };
-      const auto start_dq = [&] {
-        bar_sync(kReadyBarrier + 2 * parity + 1 - group, 128 * kConsumers);
+      const auto start_dq = [&](int from) {
+        bar_sync(kReadyBarrier + 2 * from + 1 - group, 128 * kConsumers);
         wgmma_fence();
-        query_gradient(dq, base + L::kKeyRows, base + L::kDs + parity * L::kScoreTile);
+        query_gradient(dq, base + L::kKeyRows, base + L::kDs + from * L::kScoreTile);
         wgmma_commit_group();
       };
       const auto row_pairs = [&](int stage, int first) {
@@ -211,10 +212,7 @@ struct Consumer {
           }
         }
         encode<Code>(ds, dp);
-        // Both warpgroups have read what lay in this buffer two rounds ago, because they have met
-        // at a barrier since.
-        parity ^= 1;
-        const uint32_t to = base + L::kDs + parity * L::kScoreTile + lane_at;
+        const uint32_t to = base + L::kDs + tile * L::kScoreTile + lane_at;
 #pragma unroll
         for (int i = 0; i < kSteps; ++i) {
           const uint32_t pairs[4] = {
@@ -223,7 +221,8 @@ struct Consumer {
           stmatrix_x4_trans(to + i * 32 * 128, pairs);
         }
         fence_proxy_async();
-        bar_arrive(kReadyBarrier + 2 * parity + group, 128 * kConsumers);
+        bar_arrive(kReadyBarrier + 2 * tile + group, 128 * kConsumers);
+        tile = (tile + 1) % L::kScoreTiles;
         wgmma_wait_group<0>();
         pin(dv);
 #pragma unroll
@@ -244,37 +243,52 @@ struct Consumer {
       start_dp(block * kM);
       start_dv();
       finish();
+      const auto of_block = [&] {
+        sum = static_cast<int>(int64_t{head} * a.head_blocks + work.base + block);
+      };
+      of_block();
+      // The first round multiplies whatever lies in the last tile, and does not use the result: the
+      // compiler lets products under a condition run only one by one.
+      bar_arrive(kReadyBarrier + 2 * (L::kScoreTiles - 1) + group, 128 * kConsumers);
+      rows[1] = -1;
 #pragma unroll 1
       for (int left = total - 1; left > 0; --left) {
         // The products of s, dk and dq run behind the exponentials, those of dp and dv behind the
         // rest. Nothing is in flight from one round to the next: the compiler would wait for every
         // product.
-        const int m0 = block * kM;
+        rows[0] = block * kM;
+        sums[0] = sum;
         const PipelineState<L::kStages> last = q;
-        const int64_t sum = int64_t{head} * a.head_blocks + work.base + block;
         work.next(block, head);
+        of_block();
         q.advance();
         load_scores(block * kM);
         start_dk(last.stage);
         kept = draw(head, block * kM);
-        start_dq();
+        start_dq((tile + 2) % L::kScoreTiles);
         softmax(block * kM, std::integral_constant<int, 2>{});
         wgmma_wait_group<0>();
         pin(dq);
         pin(dk);
 #pragma unroll
         for (int i = 0; i < kSteps; ++i) pin(ds[i]);
-        add(dq, sum, m0);
+        if (rows[1] >= 0) add(dq, sums[1], rows[1]);
+        rows[1] = rows[0];
+        sums[1] = sums[0];
         b.q.consumer_release(last);
         start_dp(block * kM);
         start_dv();
         finish();
       }
       start_dk(q.stage);
-      start_dq();
+      start_dq((tile + 2) % L::kScoreTiles);
       wgmma_wait_group<0>();
       pin(dq);
-      add(dq, int64_t{head} * a.head_blocks + work.base + block, block * kM);
+      if (rows[1] >= 0) add(dq, sums[1], rows[1]);
+      start_dq((tile + 3) % L::kScoreTiles);
+      wgmma_wait_group<0>();
+      pin(dq);
+      add(dq, sum, block * kM);
       raise_amax(a.dp.amax, most / factor_of(a.dp.scale));
     }
     finish_query_gradients(lane);

@@ -26,6 +26,10 @@ template <int kD>
 struct Sizes {
   static_assert(kD == 64 || kD == 128, "whole images");
   static constexpr int kStages = 3;
+  // Tiles of ds. dq is multiplied two rounds after them, so that neither consumer waits for the
+  // other as long as it is less than a round ahead. What a consumer overwrites has been read: the
+  // other one has written ds of two rounds later.
+  static constexpr int kScoreTiles = 4;
   // A row of a tensor has 128 bytes, whatever the elements of a head.
   static constexpr int kKeyTile = kKeys * 128, kQueryTile = kM * 128, kScoreTile = kM * 128;
   static constexpr int kKeyImage = kD * kKeys, kQueryImage = kD * kM;
@@ -33,7 +37,7 @@ struct Sizes {
   static constexpr int kK = 0, kV = kK + kKeyTile, kKeyRows = kV + kKeyTile,
                        kQ = kKeyRows + kKeyImage, kO = kQ + kStages * kQueryTile,
                        kQRows = kO + kStages * kQueryTile, kORows = kQRows + kStages * kQueryImage,
-                       kDs = kORows + kStages * kQueryImage, kDq = kDs + 2 * kScoreTile,
+                       kDs = kORows + kStages * kQueryImage, kDq = kDs + kScoreTiles * kScoreTile,
                        kRow = kDq + kM * kD * 4, kBarrier = kRow + kStages * kRowTile;
   using SharedBarriers = Barriers<kStages, kStages>;
   // The kernel aligns the start to 1024 bytes.

@@ -3,7 +3,8 @@
 //
 // The scores of the next tile of keys are multiplied while those of the last one go through the
 // exponential. The consumers issue their products in turn, so that one's exponentials hide behind
-// another's products. H200, November 2026, heads of 64, causal 8k: 487 TFLOP/s so, and 445 with a
+// another's products; those of FP8, whose exponentials take as long as the products, do not wait
+// for one another. H200, November 2026, heads of 64, causal 8k: 487 TFLOP/s so, and 445 with a
 // quarter of the exponentials as polynomials.
 //
 // Dropout: a warp draws what is kept of its scores while it would wait for their product. Causal
@@ -130,8 +131,14 @@ template <class C>
 __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *shared,
                                               Control<C> &control, int w) {
   // Hardware barrier 1 + w completes when it is consumer w's turn to issue products.
-  const int turn = 1 + w, next_turn = 1 + (w + 1) % C::kConsumers;
-  if (w == C::kConsumers - 1) bar_arrive(next_turn, 256);
+  const int next_turn = 1 + (w + 1) % C::kConsumers;
+  const auto wait_turn = [&] {
+    if constexpr (C::kTurns) bar_sync(1 + w, 256);
+  };
+  const auto end_turn = [&] {
+    if constexpr (C::kTurns) bar_arrive(next_turn, 256);
+  };
+  if (w == C::kConsumers - 1) end_turn();
   const uint32_t q = shared_address(shared + w * C::kQueryBytes);
   using State = PipelineState<C::kStages>;
   const auto release = [](auto &pipeline, const State &at) {
@@ -201,7 +208,7 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
     int n = t.end - 1;
     if (any) control.k.consumer_wait(k_at);
     if (open) v.consumer_wait(v_at);
-    bar_sync(turn, 256);
+    wait_turn();
     pin(s);
     pin(o);
     if constexpr (C::kHoldsQueries) hold_queries<C>(held, q);
@@ -211,7 +218,7 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
     wgmma_fence();
     multiply_values<C>(o, a, values());
     wgmma_commit_group();
-    bar_arrive(next_turn, 256);
+    end_turn();
     if (any) draw(t, n);
     wgmma_wait_group<0>();
     pin(s);
@@ -255,7 +262,7 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
     for (bool more = n > begin; more;) {
       --n;
       control.k.consumer_wait(k_at);
-      bar_sync(turn, 256);
+      wait_turn();
       pin(s);
       pin(o);
       wgmma_fence();
@@ -265,7 +272,7 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
       wgmma_fence();
       multiply_values<C>(o, a, values());
       wgmma_commit_group();
-      bar_arrive(next_turn, 256);
+      end_turn();
       const bool masked = n >= high || n < low;
       more = n > begin;
       // The maximum is not reused in the last tile of keys: queries are released early there, and
@@ -276,14 +283,6 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
                  __all_sync(0xffffffff, fminf(softmax.max[0], softmax.max[1]) > -INFINITY);
       }
       draw(t, n);
-      if constexpr (C::kDropout) {
-        // This branch is never taken. Without a branch on what is kept the assembler moves the wait
-        // below to before the draw, which is to run beside the products.
-        uint32_t any_kept = 0;
-#pragma unroll
-        for (int i = 0; i < C::kKeptWords; ++i) any_kept |= kept[i];
-        if (__any_sync(0xffffffff, (any_kept & p.drop_level >> 16) != 0)) __nanosleep(0);
-      }
       wgmma_wait_group<1>();
       pin(s);
       if constexpr (C::kReusesMax) {

@@ -64,6 +64,9 @@ struct Config {
   static constexpr bool kIntegerMax = !kAlibi && !(kFp8 && kDimV <= 64);
   // Most tiles reuse the maximum of those before, see Softmax::reuse_max().
   static constexpr bool kReusesMax = !kFp8 && (kExtra == Extra::kNone || kPages || kDropout);
+  // Consumers issue their products in turn. FP8 without turns, H200, November 2026, heads of 128,
+  // causal 8k, 16k, full 16k: 845, 921, 975 TFLOP/s; with them 820, 886, 942.
+  static constexpr bool kTurns = !kFp8;
   // FP8 probabilities are multiplied by 2 to this before they are rounded, so that they use almost
   // the whole range up to 448.
   static constexpr float kLog2Boost = kFp8 ? 8.75f : 0.0f;
