@@ -20,17 +20,16 @@ __device__ __forceinline__ int64_t target_at(const void *targets, NVTEDType dtyp
                              : static_cast<const int64_t *>(targets)[token];
 }
 
-// 2^x.
-__device__ __forceinline__ float ex2(float x) {
+// exp(x - below). The difference comes first: a product with log2(e) that is rounded for itself
+// would be wrong by a part of `below`.
+__device__ __forceinline__ float exp_below(float x, float below) {
   float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"((x - below) * kLog2e));
   return y;
 }
 
-// log2(e) times a number, 0 for -Inf: what is subtracted from exponents.
-__device__ __forceinline__ float shift_of(float most) {
-  return most == -INFINITY ? 0.0f : most * kLog2e;
-}
+// What exponents are below: the maximum, or 0 if all elements are -Inf.
+__device__ __forceinline__ float below_of(float most) { return most == -INFINITY ? 0.0f : most; }
 
 // A running sum of exponentials below a running maximum, and the sum of the elements.
 struct Running {
@@ -45,14 +44,14 @@ struct Running {
 #pragma unroll
     for (int i = 1; i < N; ++i) top = fmaxf(top, x[i]);
     if (top > most) {
-      exponentials *= ex2((most - top) * kLog2e);
+      exponentials *= exp_below(most, top);
       most = top;
     }
-    const float shift = shift_of(most);
+    const float below = below_of(most);
     constexpr int kSums = N < 4 ? N : 4;
     float part[kSums] = {};
 #pragma unroll
-    for (int i = 0; i < N; ++i) part[i % kSums] += ex2(fmaf(x[i], kLog2e, -shift));
+    for (int i = 0; i < N; ++i) part[i % kSums] += exp_below(x[i], below);
 #pragma unroll
     for (int i = 0; i < kSums; ++i) exponentials += part[i];
     if (sums) {
@@ -68,9 +67,9 @@ struct Running {
   __device__ __forceinline__ void merge(float other_most, float other_exponentials,
                                         float other_all) {
     const float top = fmaxf(most, other_most);
-    const float shift = shift_of(top);
-    exponentials = exponentials * ex2(fmaf(most, kLog2e, -shift)) +
-                   other_exponentials * ex2(fmaf(other_most, kLog2e, -shift));
+    const float below = below_of(top);
+    exponentials =
+        exponentials * exp_below(most, below) + other_exponentials * exp_below(other_most, below);
     all += other_all;
     most = top;
   }
@@ -148,16 +147,16 @@ __device__ __forceinline__ void over_row(const void *base, const Parts<T, N> &ro
   }
 }
 
-// What the gradient of a row needs: dx = weight * 2^(x log2(e) - shift) - smoothed, and less
-// `at_target` at the target.
+// What the gradient of a row needs: dx = weight * exp(x - log_sum) - smoothed, and less `at_target`
+// at the target.
 struct Slope {
-  float weight, shift, smoothed, at_target;
+  float weight, log_sum, smoothed, at_target;
   size_t target;  // Beyond all columns if it is not among them.
 
   template <int N>
   __device__ __forceinline__ void apply(size_t column, float (&x)[N]) const {
 #pragma unroll
-    for (int i = 0; i < N; ++i) x[i] = fmaf(weight, ex2(fmaf(x[i], kLog2e, -shift)), -smoothed);
+    for (int i = 0; i < N; ++i) x[i] = fmaf(weight, exp_below(x[i], log_sum), -smoothed);
     if (target - column < size_t{N}) {
       const int at = static_cast<int>(target - column);
 #pragma unroll
@@ -175,7 +174,7 @@ __device__ __forceinline__ Slope slope_of(const Args &a, size_t token, int64_t t
   const bool known = target >= 0 && static_cast<size_t>(target) < a.total;
   if (!known) grad = NAN;
   const size_t column = static_cast<size_t>(target) - a.start;
-  return {grad * (1.0f + 2.0f * a.z_loss * log_sum), log_sum * kLog2e,
+  return {grad * (1.0f + 2.0f * a.z_loss * log_sum), log_sum,
           grad * a.label_smoothing / static_cast<float>(a.total), grad * (1.0f - a.label_smoothing),
           known && column < a.vocabulary ? column : SIZE_MAX / 2};
 }
