@@ -36,9 +36,12 @@ pub enum Kind {
     NewtonSchulzContext = 0x5e,
     CommGemmContext = 0x5f,
     Policy = 0x60,
+    Optimizer = 0x61,
+    TokenLoader = 0x62,
+    Graph = 0x63,
 }
 
-const KINDS: [Kind; 16] = [
+const KINDS: [Kind; 19] = [
     Kind::Tensor,
     Kind::GroupedTensor,
     Kind::QuantizationConfig,
@@ -55,6 +58,9 @@ const KINDS: [Kind; 16] = [
     Kind::NewtonSchulzContext,
     Kind::CommGemmContext,
     Kind::Policy,
+    Kind::Optimizer,
+    Kind::TokenLoader,
+    Kind::Graph,
 ];
 
 impl Display for Kind {
@@ -76,6 +82,9 @@ impl Display for Kind {
             Kind::NewtonSchulzContext => "Newton-Schulz context",
             Kind::CommGemmContext => "distributed product context",
             Kind::Policy => "policy",
+            Kind::Optimizer => "optimizer",
+            Kind::TokenLoader => "token loader",
+            Kind::Graph => "graph",
         })
     }
 }

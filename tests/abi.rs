@@ -51,7 +51,7 @@ const SLICES: &[&str] = &[
 
 /// The files of `src/nn/capi` that become `include/nvte/module.h`, in its order.
 const LAYER_SOURCES: &[&str] =
-    &["recipe", "context", "layers", "rotary", "parameters", "step", "kv_cache"];
+    &["recipe", "context", "layers", "model", "rotary", "parameters", "step", "kv_cache"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -23,6 +23,7 @@ HANDLES = {
     "NVTEXRecipe": "OBJECT",
     "NVTEXTape": "OBJECT",
     "NVTEXKVCache": "OBJECT",
+    "NVTEXGraph": "OBJECT",
 }
 SCALARS = {
     "size_t": "INTEGER",
@@ -53,6 +54,7 @@ LEFT_ALONE = re.compile(
     r"nvte_(create_tensors|enable_.*|.*pack_(create|destroy)|(\w+_)?destroy_\w+)"
     r"|nvte_(create_(tensor|\w+config|fused_attn_\w+_params))"
     r"|nvtex_(memcpy_\w+|stream_\w+|last_\w+|clear_error|version|backend_name|\w+_destroy)"
+    r"|nvtex_(array|graph)_\w+"
     r"|nvtex_context_(begin|end)|nvtex_module_set_(parameter|gradient)"
 )
 # Arrays in device memory without a tensor: bytes of an element, the argument that counts them, and how many

@@ -634,6 +634,73 @@ static void test_thread_variable(void) {
   }
 }
 
+static void test_arrays(void) {
+  if (!case_begin("arrays")) return;
+  const float values[6] = {1, -2, 3, 4.5f, 5, 6};
+  float read[6] = {0};
+  NVTETensor array = nvtex_array_create(kNVTEFloat32, (size_t[]){2, 3}, 2);
+  EXPECT_OK();
+  CHECK(same_shape(nvte_tensor_shape(array), SHAPE(2, 3)), "%s",
+        shape_text(nvte_tensor_shape(array)));
+  nvtex_array_set(array, values, sizeof values, NULL);
+  nvtex_array_get(array, read, sizeof read, NULL);
+  EXPECT_OK();
+  CHECK(memcmp(values, read, sizeof read) == 0, "other values");
+  nvtex_array_get(array, read, sizeof read - 4, NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "bytes", "24");
+  nvtex_array_destroy(array);
+  nvtex_array_destroy(NULL);
+  EXPECT_OK();
+  nvtex_array_destroy(array);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "array", "live");
+  CHECK(nvtex_array_create(kNVTEFloat32, (size_t[]){SIZE_MAX / 8, 64}, 2) == NULL, "made");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "2^63");
+  array = nvtex_array_create(kNVTEInt64, NULL, 0);
+  EXPECT_OK();
+  CHECK_EQ(nvte_tensor_numel(array), 1);
+  nvtex_array_destroy(array);
+}
+
+// A graph copies what is there when it is replayed.
+static void test_graphs(void) {
+  if (!case_begin("graphs")) return;
+  cudaStream_t stream = nvtex_stream_create();
+  nvtex_graph_begin(stream);
+  if (!on_cuda()) {
+    EXPECT_ERROR(NVTEX_UNSUPPORTED, "has no graphs");
+    CHECK(nvtex_graph_end(stream) == NULL, "a graph");
+    EXPECT_ERROR(NVTEX_UNSUPPORTED, "has no graphs");
+    nvtex_graph_replay(NULL, stream);
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "graph", "null");
+    return;
+  }
+  NVTETensor a = nvtex_array_create(kNVTEFloat32, (size_t[]){1}, 1);
+  NVTETensor b = nvtex_array_create(kNVTEFloat32, (size_t[]){1}, 1);
+  nvtex_memcpy_on_device(nvte_tensor_data(b), nvte_tensor_data(a), sizeof(float), stream);
+  NVTEXGraph graph = nvtex_graph_end(stream);
+  EXPECT_OK();
+  for (float value = 1; value < 4; value++) {
+    float read = 0;
+    nvtex_array_set(a, &value, sizeof value, stream);
+    nvtex_graph_replay(graph, stream);
+    nvtex_array_get(b, &read, sizeof read, stream);
+    EXPECT_OK();
+    CHECK_FLOAT(read, value);
+  }
+  nvtex_graph_end(stream);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "stream", "being recorded");
+  nvtex_graph_begin(NULL);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "stream", "null");
+  nvtex_graph_destroy(graph);
+  nvtex_graph_destroy(NULL);
+  EXPECT_OK();
+  nvtex_graph_replay(graph, stream);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "graph", "live");
+  nvtex_array_destroy(a);
+  nvtex_array_destroy(b);
+  nvtex_stream_destroy(stream);
+}
+
 int main(int argc, char **argv) {
   test_arguments(argc, argv);
   g_test.backend = "auto";
@@ -645,6 +712,8 @@ int main(int argc, char **argv) {
   test_ending_threads();
   test_fork();
   test_names();
+  test_arrays();
+  test_graphs();
   test_memory();
   test_streams();
   test_threads();

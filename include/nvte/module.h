@@ -386,6 +386,33 @@ typedef struct NVTEXContextConfig {
 typedef struct NVTEXContext_st *NVTEXContext;
 
 /**
+ * Device memory of a context, in bytes. Blocks are counted as they are handed out, so sizes are rounded up.
+ */
+typedef struct NVTEXMemoryUse {
+  /**
+   * Bytes of this struct; set it before the call.
+   */
+  size_t struct_size;
+  /**
+   * In use now: scratch memory of calls, memory of tapes, and what lives as long as modules and the context.
+   */
+  size_t scratch;
+  size_t tape;
+  size_t persistent;
+  /**
+   * Kept for later calls; 0 with an allocator of the program.
+   */
+  size_t unused;
+  /**
+   * The most of each that was in use since the context was created, and the most of all three at once.
+   */
+  size_t most_scratch;
+  size_t most_tape;
+  size_t most_persistent;
+  size_t most_at_once;
+} NVTEXMemoryUse;
+
+/**
  * Config of a norm, as a module or as the first part of one.
  */
 typedef struct NVTEXNormConfig {
@@ -758,6 +785,107 @@ typedef struct NVTEXTransformerLayerConfig {
 } NVTEXTransformerLayerConfig;
 
 /**
+ * Config of an embedding.
+ */
+typedef struct NVTEXEmbeddingConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * Name, unique in its context; for null or an empty one a name is made up.
+   */
+  const char *name;
+  /**
+   * Tokens that there are: rows of the weight.
+   */
+  size_t vocabulary_size;
+  size_t hidden_size;
+  /**
+   * Rows of a learned table of positions. 0 (default): there is none.
+   */
+  size_t max_positions;
+  /**
+   * Factor of the rows of tokens. Default: 1.
+   */
+  float scale;
+  /**
+   * Float32 (default), Float16 or BFloat16, of parameters and outputs.
+   */
+  NVTEDType dtype;
+  /**
+   * Standard deviations of the initial tables of tokens and of positions. Defaults: 0.023.
+   */
+  float init_std;
+  float position_init_std;
+  /**
+   * Seed of the initial tables.
+   */
+  uint64_t seed;
+  /**
+   * Zeros: room for what later versions add.
+   */
+  uint64_t reserved[4];
+} NVTEXEmbeddingConfig;
+
+/**
+ * Config of the head of a language model.
+ */
+typedef struct NVTEXLMHeadConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * Name, unique in its context; for null or an empty one a name is made up.
+   */
+  const char *name;
+  /**
+   * Rows of the weight.
+   */
+  size_t vocabulary_size;
+  size_t hidden_size;
+  /**
+   * An embedding of the same context whose weight is this module's, too; then sizes and dtype are those of the
+   * embedding, and `vocabulary_size` and `hidden_size` are 0 or the same. Null (default): the module has a
+   * weight of its own.
+   */
+  NVTEXModule tied_to;
+  /**
+   * Float32 (default), Float16 or BFloat16, of the parameter and the hidden states.
+   */
+  NVTEDType dtype;
+  /**
+   * Standard deviation of the initial weight. Default: 0.023.
+   */
+  float init_std;
+  /**
+   * Seed of the initial weight.
+   */
+  uint64_t seed;
+  /**
+   * The target of tokens that do not count. Default: -100.
+   */
+  int64_t ignored_target;
+  /**
+   * The part of a target's weight that is spread over the whole vocabulary, 0 to 1. Default: 0.
+   */
+  float label_smoothing;
+  /**
+   * Factor of the square of the logsumexp, which is added to the loss. Default: 0.
+   */
+  float z_loss;
+  /**
+   * Bytes that logits may take at a time. 0 (default): 500 MB.
+   */
+  size_t workspace_limit;
+  /**
+   * Zeros: room for what later versions add.
+   */
+  uint64_t reserved[4];
+} NVTEXLMHeadConfig;
+
+/**
  * Angles of rotary embeddings.
  */
 typedef struct NVTEXRotaryConfig {
@@ -972,6 +1100,13 @@ void nvtex_context_destroy(NVTEXContext context);
  */
 size_t nvtex_context_trim(NVTEXContext context,
                           size_t bytes_to_keep);
+
+/**
+ * Tells how much device memory modules, tapes and caches of a context have: from its pool, or from the program's
+ * allocator.
+ */
+void nvtex_context_memory(NVTEXContext context,
+                          struct NVTEXMemoryUse *memory);
 
 /**
  * Opens a region: forward passes and creations until the matching `nvtex_context_end` follow the
@@ -1221,6 +1356,74 @@ void nvtex_transformer_layer_config_init(struct NVTEXTransformerLayerConfig *con
 NVTEXModule nvtex_transformer_layer_create(NVTEXContext context,
                                            const struct NVTEXTransformerLayerConfig *config,
                                            cudaStream_t stream);
+
+/**
+ * Sets the defaults in the first `struct_size` bytes of a config.
+ */
+void nvtex_embedding_config_init(struct NVTEXEmbeddingConfig *config, size_t struct_size);
+
+/**
+ * Creates an embedding: `y = scale * weight[token]`, plus `position_weight[position]` if there are positions.
+ *
+ * Inputs: tokens `[..., s]`, and, if the module has positions, those of the tokens; Int32 or Int64, both the same.
+ * Without the second input (null) a token's position is its place in the last dimension. Output:
+ * `[..., s, hidden_size]`. Tokens that are not in the vocabulary, and positions that are not in the table, have rows
+ * of zeros and no gradient.
+ *
+ * Parameters: `weight` `[vocabulary_size, hidden_size]`, `position_weight` `[max_positions, hidden_size]`. Their
+ * gradients are sums in a fixed order.
+ *
+ * Errors: a last dimension of more than `max_positions` tokens without positions.
+ */
+NVTEXModule nvtex_embedding_create(NVTEXContext context,
+                                   const struct NVTEXEmbeddingConfig *config,
+                                   cudaStream_t stream);
+
+/**
+ * Sets the defaults in the first `struct_size` bytes of a config.
+ */
+void nvtex_lm_head_config_init(struct NVTEXLMHeadConfig *config, size_t struct_size);
+
+/**
+ * Creates the head of a language model: logits `x W^T`, and their mean cross entropy against targets, as
+ * `nvtex_linear_cross_entropy` computes it without ever having all logits in memory. It stays in high precision
+ * whatever the recipe is.
+ *
+ * Inputs: hidden states `[..., hidden_size]`; targets, Int32 or Int64, one for each row; and a factor of the loss
+ * for its gradients, Float32 `[1]` on the device (null: 1), such as that of loss scaling. Outputs, each of which may
+ * be null: the mean loss `[1]` without the factor, the losses of the rows, both Float32, and all logits
+ * `[..., vocabulary_size]`. Without targets there are only logits.
+ *
+ * Passes: a forward pass with a tape computes all gradients, since the logits exist only then. It writes that of the
+ * weight to where it is bound, or adds it; one that is set to zeros is so before the forward pass, and a tape that
+ * is used twice adds nothing. The backward pass takes no gradient of its outputs; it gives that of the hidden states.
+ * Where the weight is that of an embedding, the embedding's backward pass adds to what this module has written.
+ *
+ * Parameters: `weight` `[vocabulary_size, hidden_size]`; none if it is an embedding's, which lists it.
+ */
+NVTEXModule nvtex_lm_head_create(NVTEXContext context,
+                                 const struct NVTEXLMHeadConfig *config,
+                                 cudaStream_t stream);
+
+/**
+ * Creates a module of modules in a row: the first output of each is the first input of the next.
+ *
+ * `names` are those of the parts, unique and without dots, before the names of their parameters: `layer0.weight`.
+ * Null: "0", "1" and so on. The new module keeps the others alive, so that their handles may be destroyed at once,
+ * or used further: for their parameters, for passes of their own, or in another row.
+ *
+ * Inputs: those of the first module, followed by those of the last one but its first. Outputs: those of the last one.
+ * Of an embedding, layers and a head: tokens, positions, targets, factor of the loss; loss, losses of rows, logits.
+ * Memory between the modules is the context's. With dropout a call uses 128 random numbers for each module.
+ *
+ * Parameters: those of all modules, in their order.
+ *
+ * Errors: modules of other contexts; one module twice; no module.
+ */
+NVTEXModule nvtex_sequential_create(NVTEXContext context,
+                                    const NVTEXModule *modules,
+                                    const char *const *names,
+                                    size_t count);
 
 /**
  * Sets the defaults in the first `struct_size` bytes of a config.

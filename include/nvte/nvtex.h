@@ -75,6 +75,16 @@ typedef enum NVTEXLogLevel {
   NVTEX_LOG_EXEC = 4,
 } NVTEXLogLevel;
 
+/**
+ * What a handle of a graph points to. Only the library knows what it is.
+ */
+typedef struct NVTEXGraph_st NVTEXGraph_st;
+
+/**
+ * Handle of a graph.
+ */
+typedef struct NVTEXGraph_st *NVTEXGraph;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -219,6 +229,37 @@ void nvtex_memcpy_to_host(void *dst, const void *src, size_t bytes, cudaStream_t
 void nvtex_memcpy_on_device(void *dst, const void *src, size_t bytes, cudaStream_t stream);
 
 /**
+ * Creates a tensor with memory of its own on the device, which is not initialized: a tensor as `nvte_create_tensor`
+ * makes it, with one scale for all elements, whose data is memory of `nvtex_malloc`. Destroy it with
+ * `nvtex_array_destroy`. It returns null only with an error.
+ */
+NVTETensor nvtex_array_create(NVTEDType dtype,
+                              const size_t *shape,
+                              size_t ndim);
+
+/**
+ * Destroys a tensor of `nvtex_array_create` and its memory, whose data has not been changed since. Null is ignored.
+ */
+void nvtex_array_destroy(NVTETensor array);
+
+/**
+ * Copies bytes of the host to all elements of a tensor, on the stream. The host bytes may be reused on return.
+ *
+ * Errors: a number of bytes that is not the tensor's.
+ */
+void nvtex_array_set(NVTETensor array,
+                     const void *host,
+                     size_t bytes,
+                     cudaStream_t stream);
+
+/**
+ * Copies all elements of a tensor to the host, behind the work on the stream, and waits for them.
+ *
+ * Errors: a number of bytes that is not the tensor's.
+ */
+void nvtex_array_get(NVTETensor array, void *host, size_t bytes, cudaStream_t stream);
+
+/**
  * Creates a stream on the current device. On the CPU backend it stands for nothing, because calls
  * return when their work is done. Null is returned only with an error.
  */
@@ -233,6 +274,32 @@ void nvtex_stream_destroy(cudaStream_t stream);
  * Waits until the work on the stream is done. Errors: some of the work failed.
  */
 void nvtex_stream_synchronize(cudaStream_t stream);
+
+/**
+ * Begins to record a graph: the work that calls put on the stream, which does not run yet. `nvtex_graph_end` ends it.
+ *
+ * Run the same calls once before, because first calls allocate memory and choose implementations. What a recorded
+ * call reads and writes must exist at each replay, and numbers that the host passes stay as they were. This is the
+ * capture of CUDA in its relaxed mode; libraries that capture the stream by themselves see no difference.
+ *
+ * Errors: the default stream; a stream that is being recorded; a backend without graphs, which the CPU backend is.
+ */
+void nvtex_graph_begin(cudaStream_t stream);
+
+/**
+ * Ends the recording of a stream and returns the graph, or null if a call in between was not legal in it.
+ */
+NVTEXGraph nvtex_graph_end(cudaStream_t stream);
+
+/**
+ * Runs the recorded work on a stream, behind what is there. Replays of one graph do not overlap.
+ */
+void nvtex_graph_replay(NVTEXGraph graph, cudaStream_t stream);
+
+/**
+ * Destroys a graph. Null is ignored.
+ */
+void nvtex_graph_destroy(NVTEXGraph graph);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -214,6 +214,7 @@ pub enum Microbatch {
 }
 
 /// Everything about one call that is not a tensor of the module.
+#[derive(Clone)]
 pub struct Run {
     pub context: Arc<Context>,
     /// Name of the module that the call is of, for errors; none if there is no module.
@@ -229,6 +230,8 @@ pub struct Run {
     pub skip_weights: *const f32,
     /// Seed and offset of the random numbers.
     pub rng_state: Option<Tensor>,
+    /// Where the module begins in the caller's sequence of random numbers.
+    pub first_site: u32,
     /// Lengths of queries and keys, and where sequences of both begin.
     pub cu_seqlens: [Option<Tensor>; 4],
     /// The longest sequences of packed tokens.
@@ -254,6 +257,7 @@ impl Run {
             microbatch: Microbatch::None,
             skip_weights: std::ptr::null(),
             rng_state: None,
+            first_site: 0,
             cu_seqlens: Default::default(),
             max_seqlen: [0; 2],
             frequencies: None,
@@ -298,7 +302,7 @@ impl Run {
         };
         let mut state = QTensor::plain(self, (1, 2), kNVTEInt64, Lifetime::Tape)?;
         state.tensor.rowwise.shape = Shape::new(&[2]);
-        ops::rng_state(self, from, &state.tensor, site)?;
+        ops::rng_state(self, from, &state.tensor, self.first_site + site)?;
         Ok(state)
     }
 }

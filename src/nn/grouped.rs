@@ -4,10 +4,11 @@ use super::context::Run;
 use super::dense::{Dense, DenseConfig, DenseTape, Grad};
 use super::parameter::{Parameter, splitmix};
 use super::quantizer::Source;
-use super::{Layer, Saved, Tape, Tensors, saved};
+use super::{Layer, Saved, Tape, Tensors, saved, with_last};
 use crate::error::{Error, Result};
 use crate::nn::ops::{self, plain};
-use crate::tensor::{Buffer, Tensor};
+use crate::tensor::{Buffer, Shape, Tensor};
+use crate::types::NVTEDType;
 
 /// `y_e = x_e W_e^T + b_e`, with the splits of the step.
 pub struct GroupedLinear {
@@ -63,6 +64,10 @@ fn slice(matrix: &Tensor, first: usize, rows: usize) -> Tensor {
 impl Layer for GroupedLinear {
     fn arity(&self) -> (usize, usize) {
         (1, 1)
+    }
+
+    fn output(&self, input: &Buffer) -> (Shape, NVTEDType) {
+        (with_last(&input.shape, self.first().outputs), input.dtype)
     }
 
     fn forward(&mut self, run: &Run, inputs: &Tensors, outputs: &Tensors) -> Result<Saved> {

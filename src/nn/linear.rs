@@ -6,9 +6,10 @@ use super::memory::Lifetime;
 use super::norm::{NormConfig, NormLayer, NormTape};
 use super::parameter::Parameter;
 use super::quantizer::{QTensor, Source};
-use super::{Layer, Saved, Tape, Tensors, named, saved};
+use super::{Layer, Saved, Tape, Tensors, named, saved, with_last};
 use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::tensor::{Buffer, Shape, Tensor};
+use crate::types::NVTEDType;
 
 /// `y = x W^T + b`, of `norm(x)` if there is a norm; its result is a second output, if that is wanted.
 pub struct Linear {
@@ -98,6 +99,10 @@ impl Linear {
 impl Layer for Linear {
     fn arity(&self) -> (usize, usize) {
         (1, if self.norm.is_some() { 2 } else { 1 })
+    }
+
+    fn output(&self, input: &Buffer) -> (Shape, NVTEDType) {
+        (with_last(&input.shape, self.dense.outputs), input.dtype)
     }
 
     fn forward(&mut self, run: &Run, inputs: &Tensors, outputs: &Tensors) -> Result<Saved> {

@@ -20,11 +20,11 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetime {
     /// Until the call returns.
-    Scratch,
+    Scratch = 0,
     /// Until a tape is destroyed.
-    Tape,
+    Tape = 1,
     /// Until a module or a context is destroyed.
-    Persistent,
+    Persistent = 2,
 }
 
 /// `count` copies of a value on the host. An error where there is no memory for them.
@@ -123,6 +123,25 @@ pub struct Memory {
     /// another.
     domain: OnceLock<&'static Domain>,
     pool: Mutex<Pool>,
+    usage: Mutex<Usage>,
+}
+
+/// Bytes that are handed out, by [`Lifetime`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    pub now: [usize; 3],
+    /// The most of each lifetime, and of all together.
+    pub most: [usize; 3],
+    pub most_at_once: usize,
+}
+
+impl Usage {
+    fn add(&mut self, lifetime: Lifetime, bytes: usize) {
+        let at = lifetime as usize;
+        self.now[at] += bytes;
+        self.most[at] = self.most[at].max(self.now[at]);
+        self.most_at_once = self.most_at_once.max(self.now.iter().sum());
+    }
 }
 
 /// What addresses of blocks are multiples of.
@@ -174,7 +193,8 @@ impl Pool {
 
 impl Memory {
     pub fn new(callbacks: Option<Callbacks>, max_unused: Option<usize>) -> Arc<Self> {
-        Arc::new(Self { callbacks, max_unused, domain: OnceLock::new(), pool: Mutex::default() })
+        let (pool, usage) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { callbacks, max_unused, domain: OnceLock::new(), pool, usage })
     }
 
     /// A number that identifies this memory. It tells on whose behalf a function of the program is
@@ -211,7 +231,13 @@ impl Memory {
                 self.take(block.stream, block.bytes, lifetime, capturing)?
             }
         };
+        lock(&self.usage).add(lifetime, block.bytes);
         Ok(block)
+    }
+
+    /// What is handed out, and the bytes that wait to be handed out again.
+    pub fn usage(&self) -> (Usage, usize) {
+        (*lock(&self.usage), lock(&self.pool).unused_bytes)
     }
 
     /// The domain of all blocks; an error if the thread's calls are in another one.
@@ -346,6 +372,7 @@ impl Drop for Block {
         if self.ptr == 0 {
             return;
         }
+        lock(&self.memory.usage).now[self.lifetime as usize] -= self.bytes;
         let Some(own) = &self.memory.callbacks else {
             return self.memory.give(self);
         };

@@ -7,7 +7,9 @@ pub mod callback;
 pub mod capi;
 mod context;
 mod dense;
+mod embedding;
 mod grouped;
+mod head;
 mod kv_cache;
 mod layer;
 mod linear;
@@ -18,6 +20,7 @@ mod ops;
 mod parameter;
 mod quantizer;
 mod recipe;
+mod sequential;
 mod state;
 
 pub use attention::{
@@ -25,7 +28,9 @@ pub use attention::{
 };
 pub use context::{Context, Frame, Microbatch, ReduceMax, Run};
 pub use dense::DenseConfig;
+pub use embedding::{Embedding, EmbeddingConfig};
 pub use grouped::GroupedLinear;
+pub use head::{HeadConfig, LmHead};
 pub use kv_cache::{CacheConfig, KvCache};
 pub use layer::{INTER_ATTENTION_SITE, LayerConfig, TransformerLayer};
 pub use linear::Linear;
@@ -36,14 +41,16 @@ pub use ops::{Activation, Norm, upload};
 pub use parameter::{Parameter, splitmix};
 pub use quantizer::{Quantizer, Scaling};
 pub use recipe::{BackwardOperands, Choose, Group, Kind, Recipe, Role, RoleOptions, Rule};
+pub use sequential::{Part, Sequential};
 pub use state::Pass;
 
 use crate::check::{self, Memory};
 use crate::error::{Error, Kind as ErrorKind, Result};
-use crate::tensor::{Buffer, Tensor};
+use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTEDType;
 use std::any::Any;
 use std::fmt::{self, Display, Formatter};
+use std::sync::{Arc, Mutex};
 
 /// Tensors of a call; none where the caller gave null.
 pub struct Tensors {
@@ -137,6 +144,16 @@ pub trait Layer: Send {
     /// Numbers of inputs and outputs.
     fn arity(&self) -> (usize, usize);
 
+    /// Shape and dtype of the first output, for a first input that the layer takes.
+    fn output(&self, input: &Buffer) -> (Shape, NVTEDType) {
+        (input.shape, input.dtype)
+    }
+
+    /// How far apart the random numbers of this layer and of the next one begin.
+    fn sites(&self) -> u32 {
+        128
+    }
+
     fn forward(&mut self, run: &Run, inputs: &Tensors, outputs: &Tensors) -> Result<Saved>;
 
     /// Computes the gradients of the inputs that are asked for, and of the parameters that are bound,
@@ -147,12 +164,22 @@ pub trait Layer: Send {
     fn parameters(&mut self) -> Vec<(String, &mut Parameter)>;
 }
 
+/// A layer that several modules may refer to.
+pub type SharedLayer = Arc<Mutex<Box<dyn Layer>>>;
+
 /// The saved values of a module's own forward pass.
 fn saved<T: 'static>(tape: &Tape) -> Result<&T> {
     tape.downcast_ref().ok_or_else(|| Error {
         kind: ErrorKind::Internal,
         message: "internal error: a tape does not hold what its module has saved".into(),
     })
+}
+
+/// A shape with another last dimension.
+fn with_last(shape: &Shape, last: usize) -> Shape {
+    let dims = shape.dims();
+    let before = &dims[..dims.len().saturating_sub(1)];
+    Shape::new(&before.iter().copied().chain([last]).collect::<Vec<_>>())
 }
 
 /// Parameters of a part with a prefix.

@@ -8,6 +8,8 @@ use super::quantizer::QTensor;
 use crate::backend::args::{CopyKind, Function, Fusion, SeedArgs};
 use crate::error::{Error, Result};
 use crate::op;
+use crate::op::cross_entropy::{Linear, Losses, Rule as LossRule};
+use crate::op::embedding::{Gradients, Lookup, Rule as EmbeddingRule};
 use crate::op::fused_attn::attention::{
     Attention, Backward as AttentionBackward, Forward as AttentionForward, Inputs,
 };
@@ -367,6 +369,36 @@ pub fn attention_backward(
         op::fused_attn::call::backward(attention, tensors, memory, run.stream)
     });
     within(run, "attention", result)
+}
+
+/// Rows of tables for tokens and positions.
+pub fn embedding_forward(
+    run: &Run,
+    lookup: &Lookup,
+    y: &Tensor,
+    rule: &EmbeddingRule,
+) -> Result<()> {
+    within(run, "embedding", op::embedding::forward(lookup, y, rule, run.stream))
+}
+
+/// Gradients of tables.
+pub fn embedding_backward(run: &Run, gradients: &Gradients, rule: &EmbeddingRule) -> Result<()> {
+    let result =
+        with_scratch(run, |memory| op::embedding::backward(gradients, rule, memory, run.stream));
+    within(run, "embedding", result)
+}
+
+/// The cross entropy of a linear layer, and its gradients.
+pub fn linear_cross_entropy(
+    run: &Run,
+    linear: &Linear,
+    losses: &Losses,
+    rule: &LossRule,
+) -> Result<()> {
+    let result = with_scratch(run, |memory| {
+        op::cross_entropy::linear(linear, losses, rule, memory, run.stream)
+    });
+    within(run, "linear_cross_entropy", result)
 }
 
 /// `D = op(B) op(A)`, row-major, with options.

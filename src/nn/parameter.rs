@@ -9,7 +9,7 @@ use crate::backend::pool::chunks_mut;
 use crate::check;
 use crate::error::{Error, Result};
 use crate::op::transformer_engine::QuantizationConfig;
-use crate::tensor::{Shape, Tensor};
+use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTEDType::{self, *};
 use std::ptr::null;
 use std::sync::Arc;
@@ -57,6 +57,9 @@ pub struct Parameter {
     /// The format of a quantized weight.
     pub format: Option<Format>,
     pub grad: Option<Gradient>,
+    /// Another layer that uses the parameter has written its part of the gradient, to which the parameter's own
+    /// layer has to add.
+    pub begun: bool,
     /// Of a weight: how the operands of its products were cast in the last forward pass, by role.
     pub multiplied: Option<[Quantizer; 3]>,
 }
@@ -87,8 +90,17 @@ impl Parameter {
         };
         let dims = dims.to_vec();
         let value = Arc::new(value);
-        let parameter =
-            Self { name, dims, dtype, init, value, format, grad: None, multiplied: None };
+        let parameter = Self {
+            name,
+            dims,
+            dtype,
+            init,
+            value,
+            format,
+            grad: None,
+            begun: false,
+            multiplied: None,
+        };
         let host = QTensor::plain(run, shape, kNVTEFloat32, Lifetime::Scratch)?;
         ops::upload(host.tensor.rowwise.ptr(), &parameter.initial()?, run.stream)?;
         // The upload has read the values on return, but the scratch must outlive the casts: it is
@@ -97,6 +109,11 @@ impl Parameter {
         ops::quantize(run, &host.tensor, &rounded.tensor, &QuantizationConfig::DEFAULT)?;
         parameter.assign(run, &rounded.tensor, true)?;
         Ok(parameter)
+    }
+
+    /// The value in high precision.
+    pub fn buffer(&self) -> Buffer {
+        self.value.tensor.rowwise
     }
 
     pub fn numel(&self) -> usize {

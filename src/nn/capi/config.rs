@@ -101,6 +101,28 @@ pub(super) unsafe fn read_config<T: Config + Default>(name: &str, config: *const
     Ok(value)
 }
 
+/// Fills as much of a struct of the caller as its first field says, which stays.
+///
+/// # Safety
+/// `out` is null or has as many bytes as its first field says.
+pub(super) unsafe fn fill<T: Config>(name: &str, out: *mut T, value: T) -> Result<()> {
+    check::address(name, out)?;
+    // SAFETY: the first field is the size.
+    let size = unsafe { out.cast::<usize>().read() };
+    T::check_size(&format!("{name}."), size)?;
+    let size = size.min(size_of::<T>());
+    // SAFETY: the caller vouches for the bytes; the first field is the size.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            std::ptr::from_ref(&value).cast::<u8>(),
+            out.cast::<u8>(),
+            size,
+        );
+        out.cast::<usize>().write(size);
+    }
+    Ok(())
+}
+
 /// The numbers of an array.
 ///
 /// # Safety

@@ -89,6 +89,25 @@ pub struct NVTEXContextConfig {
     pub max_unused_bytes: usize,
 }
 
+/// Device memory of a context, in bytes. Blocks are counted as they are handed out, so sizes are rounded up.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEXMemoryUse {
+    /// Bytes of this struct; set it before the call.
+    pub struct_size: usize,
+    /// In use now: scratch memory of calls, memory of tapes, and what lives as long as modules and the context.
+    pub scratch: usize,
+    pub tape: usize,
+    pub persistent: usize,
+    /// Kept for later calls; 0 with an allocator of the program.
+    pub unused: usize,
+    /// The most of each that was in use since the context was created, and the most of all three at once.
+    pub most_scratch: usize,
+    pub most_tape: usize,
+    pub most_persistent: usize,
+    pub most_at_once: usize,
+}
+
 /// Flag of `nvtex_context_begin`: modules multiply as the recipe says; without it in high precision.
 pub const NVTEX_CONTEXT_ENABLED: u32 = 1;
 
@@ -158,6 +177,17 @@ pub extern "C-unwind" fn nvtex_context_destroy(context: NVTEXContext) {
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_context_trim(context: NVTEXContext, bytes_to_keep: usize) -> usize {
     guard("nvtex_context_trim", || open(&CONTEXTS, "context", context)?.memory.trim(bytes_to_keep))
+}
+
+/// Tells how much device memory modules, tapes and caches of a context have: from its pool, or from the program's
+/// allocator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_context_memory(
+    context: NVTEXContext,
+    memory: *mut NVTEXMemoryUse,
+) {
+    // SAFETY: the caller vouches for the struct.
+    guard("nvtex_context_memory", || unsafe { memory_use(context, memory) });
 }
 
 /// Opens a region: forward passes and creations until the matching `nvtex_context_end` follow the
@@ -285,6 +315,41 @@ config!(NVTEXContextConfig {
     multiprocessor_count,
     max_unused_bytes
 });
+
+config!(NVTEXMemoryUse {
+    struct_size,
+    scratch,
+    tape,
+    persistent,
+    unused,
+    most_scratch,
+    most_tape,
+    most_persistent,
+    most_at_once
+});
+
+/// # Safety
+/// `out` is null or begins with its size.
+unsafe fn memory_use(context: NVTEXContext, out: *mut NVTEXMemoryUse) -> Result<()> {
+    let (usage, unused) = open(&CONTEXTS, "context", context)?.memory.usage();
+    let ([scratch, tape, persistent], [most_scratch, most_tape, most_persistent]) =
+        (usage.now, usage.most);
+    let most_at_once = usage.most_at_once;
+    let struct_size = size_of::<NVTEXMemoryUse>();
+    let value = NVTEXMemoryUse {
+        struct_size,
+        scratch,
+        tape,
+        persistent,
+        unused,
+        most_scratch,
+        most_tape,
+        most_persistent,
+        most_at_once,
+    };
+    // SAFETY: the caller vouches for the struct.
+    unsafe { fill("memory", out, value) }
+}
 
 impl Default for NVTEXContextConfig {
     fn default() -> Self {

@@ -6,7 +6,7 @@ use crate::backend::args::Function::*;
 use crate::types::NVTE_Activation_Type::*;
 
 /// Makes a module, which has a name by then.
-type Build = Box<dyn FnOnce(&Run, &str) -> Result<Box<dyn Layer>>>;
+pub(super) type Build = Box<dyn FnOnce(&Run, &str) -> Result<Box<dyn Layer>>>;
 
 /// A config of a module.
 pub(super) trait ModuleConfig: Config + Default {
@@ -220,7 +220,7 @@ impl Default for NVTEXTransformerLayerConfig {
     }
 }
 
-fn high_precision(name: &str, dtype: MaybeUninit<NVTEDType>) -> Result<NVTEDType> {
+pub(super) fn high_precision(name: &str, dtype: MaybeUninit<NVTEDType>) -> Result<NVTEDType> {
     let dtype = from_c(name, dtype)?;
     check::high_precision(name.trim_end_matches(".dtype"), dtype)?;
     Ok(dtype)
@@ -437,14 +437,17 @@ fn cross(name: &str, cross: MaybeUninit<bool>, attention: &AttentionConfig) -> R
     Ok(truth(cross))
 }
 
-fn deviations(name: &str, deviations: [f32; 2]) -> Result<[f32; 2]> {
-    for (field, deviation) in ["init_std", "output_init_std"].into_iter().zip(deviations) {
-        if !(deviation.is_finite() && deviation >= 0.0) {
-            let expected = "a finite number, at least 0";
-            return Err(Error::argument(format!("{name}.{field}"), expected, deviation));
-        }
+pub(super) fn deviation(name: &str, deviation: f32) -> Result<f32> {
+    match deviation.is_finite() && deviation >= 0.0 {
+        true => Ok(deviation),
+        false => Err(Error::argument(name, "a finite number, at least 0", deviation)),
     }
-    Ok(deviations)
+}
+
+fn deviations(name: &str, [first, last]: [f32; 2]) -> Result<[f32; 2]> {
+    deviation(&format!("{name}.init_std"), first)?;
+    deviation(&format!("{name}.output_init_std"), last)?;
+    Ok([first, last])
 }
 
 impl ModuleConfig for NVTEXNormConfig {

@@ -8,6 +8,7 @@ mod context;
 mod create;
 mod kv_cache;
 mod layers;
+mod model;
 mod parameters;
 mod recipe;
 mod rotary;
@@ -23,7 +24,7 @@ use crate::types::*;
 use crate::verbose::{self, Level};
 use config::*;
 use context::*;
-use create::create;
+use create::{Build, ModuleConfig, create, deviation, high_precision};
 use kv_cache::*;
 use layers::*;
 use parameters::*;
@@ -51,19 +52,30 @@ pub struct Module {
     name: Arc<str>,
     /// The beginning of names that are made up for modules of this kind.
     kind: &'static str,
-    layer: Mutex<Box<dyn Layer>>,
+    layer: SharedLayer,
     parameters: Vec<View>,
+    /// The modules in a row that this one stands for, with the names that it gives them.
+    parts: Vec<(String, Arc<Module>)>,
 }
 
-/// What C holds of a parameter.
+/// What C holds of a parameter: its name in the module, and a tensor that refers to its value.
 struct View {
     name: CString,
-    value: usize,
+    value: Arc<Value>,
 }
 
-impl Drop for View {
+/// The handle of a tensor.
+struct Value(usize);
+
+impl View {
+    fn value(&self) -> NVTETensor {
+        self.value.0 as NVTETensor
+    }
+}
+
+impl Drop for Value {
     fn drop(&mut self) {
-        let _ = TENSORS.remove("value", self.value as NVTETensor);
+        let _ = TENSORS.remove("value", self.0 as NVTETensor);
     }
 }
 
@@ -87,11 +99,31 @@ impl Module {
     ) -> Result<Self> {
         let mut parameters = Vec::new();
         for (name, parameter) in layer.parameters() {
-            let value = TENSORS.insert(parameter.value.tensor.clone())? as usize;
+            let value = Arc::new(Value(TENSORS.insert(parameter.value.tensor.clone())? as usize));
             parameters.push(View { name: CString::new(name).unwrap_or_default(), value });
         }
-        let (context, layer) = (Arc::clone(context), Mutex::new(layer));
-        Ok(Self { context, name, kind, layer, parameters })
+        let (context, layer) = (Arc::clone(context), Arc::new(Mutex::new(layer)));
+        Ok(Self { context, name, kind, layer, parameters, parts: Vec::new() })
+    }
+
+    /// A module of others, whose parameters are its own.
+    fn of_parts(
+        context: &Arc<Context>,
+        (name, kind): (Arc<str>, &'static str),
+        layer: Box<dyn Layer>,
+        parts: Vec<(String, Arc<Module>)>,
+    ) -> Self {
+        let of_part = |(prefix, part): &(String, Arc<Module>)| -> Vec<View> {
+            let views = part.parameters.iter().map(|view| View {
+                name: CString::new(format!("{prefix}.{}", view.name.to_string_lossy()))
+                    .unwrap_or_default(),
+                value: Arc::clone(&view.value),
+            });
+            views.collect()
+        };
+        let parameters = parts.iter().flat_map(of_part).collect();
+        let (context, layer) = (Arc::clone(context), Arc::new(Mutex::new(layer)));
+        Self { context, name, kind, layer, parameters, parts }
     }
 
     /// A call of the module.
@@ -103,19 +135,45 @@ impl Module {
         self.parameters.len()
     }
 
+    /// The modules without parts that this one is made of, with what comes before the names of their parameters.
+    fn leaves(&self) -> Vec<(String, &Module)> {
+        if self.parts.is_empty() {
+            return vec![(String::new(), self)];
+        }
+        let mut leaves = Vec::new();
+        for (prefix, part) in &self.parts {
+            let of_part = part.leaves().into_iter();
+            leaves.extend(of_part.map(|(rest, leaf)| (format!("{prefix}.{rest}"), leaf)));
+        }
+        leaves
+    }
+
+    /// Applies `body` to all parameters, with their names.
+    pub fn with_parameters<R>(&self, body: impl FnOnce(Vec<(String, &mut Parameter)>) -> R) -> R {
+        let leaves = self.leaves();
+        let mut layers: Vec<_> =
+            leaves.iter().map(|(prefix, leaf)| (prefix, lock(&leaf.layer))).collect();
+        let mut all = Vec::new();
+        for (prefix, layer) in &mut layers {
+            let own = layer.parameters().into_iter();
+            all.extend(own.map(|(name, parameter)| (format!("{prefix}{name}"), parameter)));
+        }
+        body(all)
+    }
+
     /// Applies `body` to a parameter.
     fn parameter<R>(
         &self,
         index: usize,
         body: impl FnOnce(&mut Parameter, &View) -> Result<R>,
     ) -> Result<R> {
-        let mut layer = lock(&self.layer);
-        let parameters = layer.parameters();
-        let count = parameters.len();
-        match parameters.into_iter().zip(&self.parameters).nth(index) {
-            Some(((_, parameter), view)) => body(parameter, view),
-            None => Err(Error::argument("index", format!("less than {count}"), index)),
-        }
+        self.with_parameters(|parameters| {
+            let count = parameters.len();
+            match parameters.into_iter().zip(&self.parameters).nth(index) {
+                Some(((_, parameter), view)) => body(parameter, view),
+                None => Err(Error::argument("index", format!("less than {count}"), index)),
+            }
+        })
     }
 }
 

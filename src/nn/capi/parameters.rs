@@ -123,26 +123,17 @@ config!(NVTEXParameter { struct_size, name, shape, dtype, value, quantized });
 /// `out` is null or begins with its size.
 unsafe fn describe(module: NVTEXModule, index: usize, out: *mut NVTEXParameter) -> Result<()> {
     let module = open(&MODULES, "module", module)?;
-    check::address("parameter", out)?;
-    // SAFETY: the first field is the size.
-    let size = unsafe { out.cast::<usize>().read() };
-    NVTEXParameter::check_size("parameter.", size)?;
-    let size = size.min(size_of::<NVTEXParameter>());
     module.parameter(index, |parameter, view| {
         let described = NVTEXParameter {
-            struct_size: size,
+            struct_size: size_of::<NVTEXParameter>(),
             name: view.name.as_ptr(),
             shape: Shape::new(&parameter.dims).to_c(),
             dtype: MaybeUninit::new(parameter.dtype),
-            value: view.value as NVTETensor,
+            value: view.value(),
             quantized: MaybeUninit::new(parameter.format.is_some()),
         };
-        // SAFETY: the caller vouches for the bytes.
-        unsafe {
-            let from = std::ptr::from_ref(&described).cast::<u8>();
-            std::ptr::copy_nonoverlapping(from, out.cast::<u8>(), size);
-        }
-        Ok(())
+        // SAFETY: the caller vouches for the struct.
+        unsafe { fill("parameter", out, described) }
     })
 }
 
@@ -151,7 +142,7 @@ fn set_parameter(module: NVTEXModule, index: usize, value: NVTETensor) -> Result
     let value = check::tensor("value", value)?;
     module.parameter(index, |parameter, view| {
         parameter.bind("value", &value)?;
-        TENSORS.write("value", view.value as NVTETensor, |tensor| *tensor = value)
+        TENSORS.write("value", view.value(), |tensor| *tensor = value)
     })
 }
 

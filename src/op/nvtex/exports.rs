@@ -1,8 +1,8 @@
-//! C functions of nvtex.h: errors, version, backend, device memory, streams.
+//! C functions of nvtex.h: errors, version, backend, device memory, arrays, streams, graphs.
 #![allow(unsafe_code, non_camel_case_types, clippy::missing_safety_doc)]
 
 use super::*;
-use crate::backend::{policy, pool};
+use crate::backend::{graph, policy, pool};
 use crate::check;
 use crate::env::{self, MOST_THREADS};
 use crate::error::{self, Handle, Mode, guard};
@@ -11,6 +11,12 @@ use crate::tensor::{FromC, from_c, from_c_enum};
 use num_derive::FromPrimitive;
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
+
+/// What a handle of a graph points to. Only the library knows what it is.
+pub enum NVTEXGraph_st {}
+
+/// Handle of a graph.
+pub type NVTEXGraph = *mut NVTEXGraph_st;
 
 /// Result of a call.
 #[repr(C)]
@@ -289,6 +295,67 @@ pub unsafe extern "C-unwind" fn nvtex_memcpy_on_device(
     });
 }
 
+/// Creates a tensor with memory of its own on the device, which is not initialized: a tensor as `nvte_create_tensor`
+/// makes it, with one scale for all elements, whose data is memory of `nvtex_malloc`. Destroy it with
+/// `nvtex_array_destroy`. It returns null only with an error.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_array_create(
+    dtype: MaybeUninit<NVTEDType>,
+    shape: *const usize,
+    ndim: usize,
+) -> NVTETensor {
+    guard("nvtex_array_create", || {
+        let dtype = from_c("dtype", dtype)?;
+        check::array("shape", shape, ("ndim", ndim))?;
+        let mut dims = NVTEShape { data: [0; crate::tensor::MAX_DIMS], ndim };
+        for (i, dim) in dims.data.iter_mut().enumerate().take(ndim) {
+            // SAFETY: the caller vouches for the array.
+            *dim = unsafe { shape.add(i).read() };
+        }
+        Ok(Handle(array_create(dtype, Shape::from_c("shape", &dims)?)?))
+    })
+    .0
+}
+
+/// Destroys a tensor of `nvtex_array_create` and its memory, whose data has not been changed since. Null is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_array_destroy(array: NVTETensor) {
+    // SAFETY: the caller vouches for the memory.
+    guard("nvtex_array_destroy", || unsafe { array_destroy(array) });
+}
+
+/// Copies bytes of the host to all elements of a tensor, on the stream. The host bytes may be reused on return.
+///
+/// Errors: a number of bytes that is not the tensor's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_array_set(
+    array: NVTETensor,
+    host: *const c_void,
+    bytes: usize,
+    stream: cudaStream_t,
+) {
+    guard("nvtex_array_set", || {
+        // SAFETY: the caller vouches for the memories.
+        unsafe { array_copy(array, (host.cast_mut(), bytes), false, stream) }
+    });
+}
+
+/// Copies all elements of a tensor to the host, behind the work on the stream, and waits for them.
+///
+/// Errors: a number of bytes that is not the tensor's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_array_get(
+    array: NVTETensor,
+    host: *mut c_void,
+    bytes: usize,
+    stream: cudaStream_t,
+) {
+    guard("nvtex_array_get", || {
+        // SAFETY: the caller vouches for the memories.
+        unsafe { array_copy(array, (host, bytes), true, stream) }
+    });
+}
+
 /// Creates a stream on the current device. On the CPU backend it stands for nothing, because calls
 /// return when their work is done. Null is returned only with an error.
 #[unsafe(no_mangle)]
@@ -308,4 +375,37 @@ pub unsafe extern "C-unwind" fn nvtex_stream_destroy(stream: cudaStream_t) {
 pub unsafe extern "C-unwind" fn nvtex_stream_synchronize(stream: cudaStream_t) {
     // SAFETY: the caller vouches for the stream.
     guard("nvtex_stream_synchronize", || unsafe { stream_synchronize(stream) });
+}
+
+/// Begins to record a graph: the work that calls put on the stream, which does not run yet. `nvtex_graph_end` ends it.
+///
+/// Run the same calls once before, because first calls allocate memory and choose implementations. What a recorded
+/// call reads and writes must exist at each replay, and numbers that the host passes stay as they were. This is the
+/// capture of CUDA in its relaxed mode; libraries that capture the stream by themselves see no difference.
+///
+/// Errors: the default stream; a stream that is being recorded; a backend without graphs, which the CPU backend is.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_graph_begin(stream: cudaStream_t) {
+    guard("nvtex_graph_begin", || graph::begin(stream));
+}
+
+/// Ends the recording of a stream and returns the graph, or null if a call in between was not legal in it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_graph_end(stream: cudaStream_t) -> NVTEXGraph {
+    guard("nvtex_graph_end", || Ok(Handle(GRAPHS.insert(Arc::new(graph::end(stream)?))?))).0
+}
+
+/// Runs the recorded work on a stream, behind what is there. Replays of one graph do not overlap.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_graph_replay(graph: NVTEXGraph, stream: cudaStream_t) {
+    guard("nvtex_graph_replay", || GRAPHS.get("graph", graph)?.replay(stream));
+}
+
+/// Destroys a graph. Null is ignored.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_graph_destroy(graph: NVTEXGraph) {
+    guard("nvtex_graph_destroy", || match graph.is_null() {
+        true => Ok(()),
+        false => GRAPHS.remove("graph", graph),
+    });
 }
