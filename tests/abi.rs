@@ -44,6 +44,7 @@ const SLICES: &[&str] = &[
     "ep",
     "cross_entropy",
     "embedding",
+    "sampling",
     "nvtex",
     "dispatch",
     "module",

@@ -83,6 +83,7 @@ const FLOORS: &[&str] = &[
     "op::topk",
     "op::cross_entropy",
     "op::embedding",
+    "op::sampling",
     "op::ranks",
     "op::newton_schulz",
     "op::comm_gemm",

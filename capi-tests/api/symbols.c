@@ -349,6 +349,7 @@ static const function functions[] = {
     (function)nvtex_array_destroy,
     (function)nvtex_array_get,
     (function)nvtex_array_set,
+    (function)nvtex_sample_tokens,
     (function)nvtex_backend_name,
     (function)nvtex_clear_error,
     (function)nvtex_error_count,

@@ -783,6 +783,15 @@ AT(NVTEXRowMapArgs, map, 8);
 AT(NVTEXRowMapArgs, tokens, 16);
 AT(NVTEXRowMapArgs, topk, 24);
 AT(NVTEXRowMapArgs, rows, 32);
+AT(NVTEXSampleTokensArgs, logits, 0);
+AT(NVTEXSampleTokensArgs, tokens, 8);
+AT(NVTEXSampleTokensArgs, rng_state, 16);
+AT(NVTEXSampleTokensArgs, rows, 24);
+AT(NVTEXSampleTokensArgs, cols, 32);
+AT(NVTEXSampleTokensArgs, top_k, 40);
+AT(NVTEXSampleTokensArgs, temperature, 48);
+AT(NVTEXSampleTokensArgs, top_p, 52);
+AT(NVTEXSampleTokensArgs, dtype, 56);
 AT(NVTEXScaleCodesArgs, scales, 0);
 AT(NVTEXScaleCodesArgs, codes, 8);
 AT(NVTEXScaleCodesArgs, rows, 16);
@@ -948,6 +957,6 @@ AT(NVTEXWidenArgs, length, 16);
 AT(NVTEXWidenArgs, factor, 24);
 
 int main(void) {
-  printf("940 fields\n");
+  printf("949 fields\n");
   return 0;
 }

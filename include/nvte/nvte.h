@@ -29,6 +29,7 @@
 #include "nvte/ep.h"
 #include "nvte/cross_entropy.h"
 #include "nvte/embedding.h"
+#include "nvte/sampling.h"
 #include "nvte/nvtex.h"
 #include "nvte/dispatch.h"
 #include "nvte/module.h"

@@ -95,6 +95,7 @@ macro_rules! operators {
                 embedding(EmbeddingArgs) = embedding::cpu::embedding;
                 row_keys(RowKeysArgs) = embedding::cpu::row_keys;
                 sum_rows(SumRowsArgs) = embedding::cpu::sum_rows;
+                sample_tokens(SampleTokensArgs) = sampling::cpu::sample_tokens;
             }
             functions {
                 /// 10 * major + minor of the current device, 0 for a backend without one.

@@ -26,6 +26,7 @@ pub mod padding;
 pub mod permutation;
 mod ranks;
 pub mod recipe;
+pub mod sampling;
 pub mod softmax;
 pub mod swizzle;
 pub mod topk;

@@ -5,6 +5,7 @@ pub mod cast;
 pub mod cast_fused;
 pub mod experts;
 pub mod groups;
+pub mod language;
 pub mod memory;
 pub mod multi_tensor;
 pub mod normalization;
@@ -18,6 +19,7 @@ use nvte::backend::args::*;
 use nvte::types::NVTE_Norm_Type;
 use nvte::types::NVTEDType::{self, *};
 use nvte::types::NVTEScalingMode::{self, *};
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
@@ -30,6 +32,8 @@ macro_rules! operators {
             experts: router_forward 300, router_backward 300, expert_rows 200, permutations 200, paddings 200,
                 topk 200;
             groups: quantize_groups 1200, dequantize_groups 400, swizzle_groups 200, group_amax 300;
+            language: cross_entropy 400, combine_cross_entropy 60, total_loss 90, embedding 200, sum_rows 200,
+                sample_tokens 150;
             memory: offsets 200, memset_and_host_copy 200;
             multi_tensor: adam 300, sgd 150, scale_tensors 150, add 150, l2_norm 150,
                 scales_from_amax 100;

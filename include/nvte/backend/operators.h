@@ -27,6 +27,7 @@
 #include "nvte/backend/padding.h"
 #include "nvte/backend/permutation.h"
 #include "nvte/backend/recipe.h"
+#include "nvte/backend/sampling.h"
 #include "nvte/backend/softmax.h"
 #include "nvte/backend/swizzle.h"
 #include "nvte/backend/topk.h"
@@ -136,6 +137,7 @@ NVTEX_ASSERT_SIZE(NVTEXRouterHistogramArgs, 56);
 NVTEX_ASSERT_SIZE(NVTEXRouting, 32);
 NVTEX_ASSERT_SIZE(NVTEXRowKeysArgs, 64);
 NVTEX_ASSERT_SIZE(NVTEXRowMapArgs, 40);
+NVTEX_ASSERT_SIZE(NVTEXSampleTokensArgs, 64);
 NVTEX_ASSERT_SIZE(NVTEXScaleCodesArgs, 48);
 NVTEX_ASSERT_SIZE(NVTEXScaleFromAmaxArgs, 64);
 NVTEX_ASSERT_SIZE(NVTEXScaleTensorsArgs, 48);
@@ -512,5 +514,10 @@ NVTEX_ASSERT_SIZE(NVTEXWidenArgs, 32);
 
 #define NVTEX_OP_SUM_ROWS_VERSION 0x10000u
 #define NVTEX_OP_SUM_ROWS_SIZE sizeof(NVTEXSumRowsArgs)
+
+#define NVTEX_OP_SAMPLE_TOKENS_VERSION 0x10000u
+#define NVTEX_OP_SAMPLE_TOKENS_SIZE sizeof(NVTEXSampleTokensArgs)
+#define NVTEX_SAMPLE_TOKENS_TOP_K (UINT64_C(1) << 0)
+#define NVTEX_SAMPLE_TOKENS_TOP_P (UINT64_C(1) << 1)
 
 #endif  /* NVTE_BACKEND_OPERATORS_H */
