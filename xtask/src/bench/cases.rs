@@ -5,6 +5,7 @@ mod experts;
 #[path = "../../../tests/common/geometry.rs"]
 mod geometry;
 mod grouped;
+mod language;
 mod nvfp4;
 
 use super::abi::{
@@ -344,6 +345,7 @@ pub fn operators(kind: Kind) -> Vec<Case> {
     cases.extend(experts::cases(kind));
     cases.extend(grouped::cases(kind));
     cases.extend(nvfp4::cases(kind));
+    cases.extend(language::cases(kind));
     let rows = if kind == Kind::Gpu { 16384 } else { 1024 };
     for layer in [true, false] {
         for cols in [4096, 12288] {
