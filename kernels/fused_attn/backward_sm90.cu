@@ -24,7 +24,7 @@
 // 391 and 443, for all sequences and heads 275 and 342, for all sequences 225 and 319.
 //
 // Instances of gradient_kernel: {BF16, F16} x {64, 128} elements of a head x {no dropout, dropout}
-// x {nothing, ALiBi, a bias}.
+// x {nothing, ALiBi, a bias}, and 192 elements of queries and keys with 128 of values, plain.
 
 #include "backward_sm90/short_instance.cuh"
 #include "common/vec.cuh"
@@ -243,7 +243,7 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, const Instance &instance, cudaStre
   p.scale_k = a.scale * ds_scale;
   p.keep_scale = p.mask.scale / ds_scale;
   p.scale_d = 1.0f / ds_scale;
-  p.turn = instance.tile.dim_qk >= 128 && a.window_right >= 0 && !a.deterministic ? 7 : 0;
+  p.turn = instance.tile.dim_qk == 128 && a.window_right >= 0 && !a.deterministic ? 7 : 0;
   // A team takes all heads together: otherwise sums of dbias would come and go for every head.
   if (p.to_bias == BiasGradient::kSummed) p.team = static_cast<int>(a.kv_side.heads * a.batch);
   const NVTEXOutcome done = run_passes(p, instance, layout, stream, [&]() -> NVTEXOutcome {

@@ -1,15 +1,17 @@
-// Backward of attention for compute capability 9.0: 16-bit tensors, heads of 129 to 256 elements.
+// Backward of attention for compute capability 9.0: 16-bit tensors, heads of 129 to 256 elements,
+// but for plain ones of up to 192 elements of queries and keys and 128 of values, which
+// backward_sm90.cu takes.
 // The kernels are in backward_sm90/: long_consumer.cuh multiplies, long_kernel.cuh loads and rounds
 // dq.
 //
 // The passes are those of shorter heads, as are dropout and ALiBi.
 //
-// H200, November 2026, BF16, 16 heads, TFLOP/s, batch 2 of 8192 causal and 1 of 16384 full: 415 and
-// 433 for 256 elements, 402 and 418 for 192 and 128. The L2 cache is 81 % busy then: 64 keys are
+// H200, November 2026, BF16, 16 heads of 256, TFLOP/s, batch 2 of 8192 causal and 1 of 16384 full:
+// 415 and 433. The L2 cache is 81 % busy then: 64 keys are
 // few for the queries, do and dq that pass through it, and 128 have no room in registers.
 //
-// Instances of the main kernel: {BF16, F16} x {192 and 128, 256 and 256} elements of keys and
-// values x {nothing, ALiBi or dropout or both}.
+// Instances of the main kernel: {BF16, F16} x {192 and 128 elements of keys and values with ALiBi
+// or dropout or both, 256 and 256 with these or with nothing}.
 
 #include "backward_sm90/long_kernel.cuh"
 

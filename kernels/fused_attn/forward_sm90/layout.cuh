@@ -64,9 +64,11 @@ struct Config {
   static constexpr bool kIntegerMax = !kAlibi && !(kFp8 && kDimV <= 64);
   // Most tiles reuse the maximum of those before, see Softmax::reuse_max().
   static constexpr bool kReusesMax = !kFp8 && (kExtra == Extra::kNone || kPages || kDropout);
-  // Consumers issue their products in turn. FP8 without turns, H200, November 2026, heads of 128,
-  // causal 8k, 16k, full 16k: 845, 921, 975 TFLOP/s; with them 820, 886, 942.
-  static constexpr bool kTurns = !kFp8;
+  // Consumers issue their products in turn, but for FP8 of heads of 128, where three of them share
+  // the exponential units. H200, November 2026, TFLOP/s, where turns come in parentheses: heads of
+  // 128, causal 8k, 16k, full 16k: 845 (820), 921 (886), 975 (942); heads of 256, full 16k: 1048
+  // (1064); heads of 64, causal 8k: 530 (536).
+  static constexpr bool kTurns = !kFp8 || kDimV != 128;
   // FP8 probabilities are multiplied by 2 to this before they are rounded, so that they use almost
   // the whole range up to 448.
   static constexpr float kLog2Boost = kFp8 ? 8.75f : 0.0f;

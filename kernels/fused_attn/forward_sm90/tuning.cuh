@@ -50,10 +50,14 @@ constexpr Tuning kTunings[] = {
     {2, Extra::kPages, 128, 128, 2, 128, 2},
     {2, Extra::kPages, 256, 256, 2, 64, 2},
     {1, Extra::kNone, 64, 64, 3, 128, 3},
-    // Causal 8k, full 16k: 791, 867. 2 consumers and 160 to 224 keys, queries in registers or not:
+    // Causal 8k, full 16k: 845, 975; 4 stages 828, 956. At 791 and 867: 2 consumers and 160 to 224
+    // keys, queries in registers or not:
     // 680 to 765.
     {1, Extra::kNone, 128, 128, 3, 96, 3},
-    // Full 16k, causal 8k: 1065, 880. 96 keys do not fit into the registers.
+    // Full 16k, causal 8k: 1064, 880; 3 stages 1036, 851. 96 keys do not fit into the registers. By
+    // arithmetic shared memory is busy longer than the tensor cores: 64 keys are few for the
+    // queries
+    // that each product reads again.
     {1, Extra::kNone, 256, 256, 2, 64, 2},
 };
 constexpr size_t kTuningCount = sizeof(kTunings) / sizeof(kTunings[0]);
