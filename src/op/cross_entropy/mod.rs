@@ -212,27 +212,29 @@ impl CrossEntropyArgs {
         let gradients = Memory::new(&"grad_logits.data", self.grad_logits, matrix);
         let targets = bytes(self.tokens, self.target_dtype);
         let grad = if self.grad_per_token { numbers } else { 4 };
+        let backward = self.pass == NVTEX_CROSS_ENTROPY_BACKWARD;
+        let [count, sums] = match backward {
+            true => [self.count, self.logsumexp.cast_const()],
+            false => [null(); 2],
+        };
+        let written = if backward { null_mut() } else { self.logsumexp };
         let inputs = [
             Memory::new(&"targets.data", self.targets, targets),
             Memory::new(&"grad_loss.data", self.grad, grad),
+            Memory::new(&"count.data", count, 4),
+            Memory::new(&"logsumexp.data", sums, numbers),
+            logits,
+            gradients,
         ];
-        let logsumexp = Memory::new(&"logsumexp.data", self.logsumexp, numbers);
-        let mut outputs = vec![
+        let outputs = [
             Memory::new(&"loss.data", self.loss, numbers),
+            Memory::new(&"logsumexp.data", written, numbers),
             Memory::new(&"partials.data", self.partials, 4 * numbers),
             Memory::new(&"total.data", total[0], 4),
             Memory::new(&"count.data", total[1], 4),
         ];
-        let backward = self.pass == NVTEX_CROSS_ENTROPY_BACKWARD;
-        let mut inputs = inputs.to_vec();
-        if backward {
-            inputs.extend([Memory::new(&"count.data", self.count, 4), logsumexp]);
-        } else {
-            outputs.push(logsumexp);
-        }
         check::apart_or_same(&[logits], &gradients)?;
-        check::apart(&inputs, &[gradients])?;
-        inputs.extend([logits, gradients]);
+        check::apart(&inputs[..4], &[gradients])?;
         check::apart(&inputs, &outputs)
     }
 }

@@ -70,7 +70,7 @@ unsafe fn sample_as<T: Element>(a: &SampleTokensArgs) {
         let sum: u64 = kept.iter().map(|&i| weight(x[i])).sum();
         let words = philox(seed, offset, row as u64);
         let drawn = u64::from(words[0]) | u64::from(words[1]) << 32;
-        let drawn = (u128::from(drawn) * u128::from(sum) >> 64) as u64;
+        let drawn = ((u128::from(drawn) * u128::from(sum)) >> 64) as u64;
         let mut so_far = 0;
         let token = kept.iter().find(|&&i| {
             so_far += weight(x[i]);
