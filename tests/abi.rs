@@ -14,6 +14,10 @@ use std::{env, fs};
 mod activations;
 #[path = "abi/backend.rs"]
 mod backend;
+#[path = "abi/bindings.rs"]
+mod bindings;
+#[path = "abi/c_header.rs"]
+mod c_header;
 
 /// Slices: `src/op/<name>/exports.rs`, with `exports_derivatives.rs` where there is one, becomes
 /// `include/nvte/<name>.h`; the level of layers is in `module.h`.

@@ -29,12 +29,19 @@ pub fn run(tree: &Tree, args: &Args) -> Result<()> {
 }
 
 pub fn rust(tree: &Tree, check: bool) -> Result<Output> {
-    let mut cargo = tree.cargo();
-    cargo.args(["fmt", "--all"]);
-    if check {
-        cargo.arg("--check");
+    let mut result = Output { success: true, text: String::new() };
+    // The bindings are a workspace of their own.
+    for workspace in ["Cargo.toml", "bindings/Cargo.toml"] {
+        let mut cargo = tree.cargo();
+        cargo.args(["fmt", "--all", "--manifest-path"]).arg(tree.root.join(workspace));
+        if check {
+            cargo.arg("--check");
+        }
+        let output = process::capture("cargo fmt", &mut cargo)?;
+        result.success &= output.success;
+        result.text += &output.text;
     }
-    process::capture("cargo fmt", &mut cargo)
+    Ok(result)
 }
 
 pub fn clang(tree: &Tree, check: bool) -> Result<Output> {

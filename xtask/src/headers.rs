@@ -1,4 +1,5 @@
-//! Every public header compiles alone, and all of them together in two orders, as C11 and as C++17.
+//! Every public header compiles alone, and all of them together in two orders, as C11 and as C++17;
+//! the classes of C++20 as C++20.
 
 use crate::report::Report;
 use crate::tree::{self, Tree};
@@ -13,15 +14,31 @@ struct Language {
     variable: &'static str,
     compiler: &'static str,
     flags: [&'static str; 3],
+    /// Of the headers that it is for.
+    extension: &'static str,
 }
 
-const LANGUAGES: [Language; 2] = [
-    Language { name: "C11", variable: "CC", compiler: "cc", flags: ["-std=c11", "-x", "c"] },
+const LANGUAGES: [Language; 3] = [
+    Language {
+        name: "C11",
+        variable: "CC",
+        compiler: "cc",
+        flags: ["-std=c11", "-x", "c"],
+        extension: "h",
+    },
     Language {
         name: "C++17",
         variable: "CXX",
         compiler: "c++",
         flags: ["-std=c++17", "-x", "c++"],
+        extension: "h",
+    },
+    Language {
+        name: "C++20",
+        variable: "CXX",
+        compiler: "c++",
+        flags: ["-std=c++20", "-x", "c++"],
+        extension: "hpp",
     },
 ];
 
@@ -31,7 +48,7 @@ const KIT: [&str; 3] = ["nvte/conform.h", "nvte/conform_cases.h", "nvte/conform_
 pub fn run(tree: &Tree, report: &mut Report) -> Result<()> {
     let include = tree.root.join("include");
     for language in &LANGUAGES {
-        let mut headers = tree::files(&include, &["h"])?;
+        let mut headers = tree::files(&include, &[language.extension])?;
         // These need POSIX, and what they say is compiled with the program that includes them.
         headers.retain(|path| !KIT.iter().any(|kit| path.ends_with(kit)));
         if language.name == "C11" {

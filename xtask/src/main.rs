@@ -1,6 +1,7 @@
 //! Tasks of the repository: `cargo xtask <command>`.
 
 mod bench;
+mod bindings;
 mod build;
 mod bundle;
 mod capi;

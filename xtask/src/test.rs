@@ -1,5 +1,6 @@
 //! `cargo xtask test`: all that this machine can test, and a table of it.
 
+use crate::bindings;
 use crate::capi;
 use crate::dependencies;
 use crate::drop_in;
@@ -45,6 +46,8 @@ enum Step {
     Consumers,
     /// The plugins of examples/, judged by `nvtex-conform`
     Plugins,
+    /// The bindings for Rust and Python, against an installed library
+    Bindings,
     /// The library that stands in for another one: its layouts and names
     DropIn,
     /// The Python wheel, beside a package that loads its library as Transformer Engine's does
@@ -104,6 +107,9 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
                 Step::Plugins => {
                     installed(tree, &mut prefix).and_then(|p| plugins::test(tree, &p, &mut report))
                 }
+                Step::Bindings => {
+                    installed(tree, &mut prefix).and_then(|p| bindings::test(tree, &p, &mut report))
+                }
                 Step::DropIn => {
                     installed(tree, &mut prefix).and_then(|p| drop_in::test(tree, &p, &mut report))
                 }
@@ -152,19 +158,25 @@ fn rust(tree: &Tree, report: &mut Report) -> Result<()> {
         let label = format!("cargo {}", arguments.join(" "));
         let mut cargo = tree.cargo();
         cargo.args(arguments).args(["--", "--show-output"]);
-        let output = process::capture(&label, &mut cargo)?;
-        let results = libtest(&output.text);
-        let failed = results.iter().any(|(_, outcome)| matches!(outcome, Outcome::Fail));
-        if !output.success {
-            eprint!("{}", output.text);
-        }
-        // A build that failed, or a test program that crashed, has no line of its own.
-        if results.is_empty() || output.success == failed {
-            report.check(label, false);
-        }
-        for (name, outcome) in results {
-            report.add(name, outcome);
-        }
+        cargo_test(&label, &mut cargo, report)?;
+    }
+    Ok(())
+}
+
+/// Runs a `cargo test`, and reports each test.
+pub fn cargo_test(label: &str, cargo: &mut Command, report: &mut Report) -> Result<()> {
+    let output = process::capture(label, cargo)?;
+    let results = libtest(&output.text);
+    let failed = results.iter().any(|(_, outcome)| matches!(outcome, Outcome::Fail));
+    if !output.success {
+        eprint!("{}", output.text);
+    }
+    // A build that failed, or a test program that crashed, has no line of its own.
+    if results.is_empty() || output.success == failed {
+        report.check(label, false);
+    }
+    for (name, outcome) in results {
+        report.add(name, outcome);
     }
     Ok(())
 }

@@ -1,0 +1,1629 @@
+// Generated from the C headers by tests/abi.rs.
+use crate::config::{Names, initialized};
+use crate::module::module;
+use nvte_sys as sys;
+
+/// Element type of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum DType {
+    /// `kNVTEByte`
+    Byte = 0,
+    /// `kNVTEInt16`
+    Int16 = 1,
+    /// `kNVTEInt32`
+    Int32 = 2,
+    /// `kNVTEInt64`
+    Int64 = 3,
+    /// `kNVTEFloat32`
+    Float32 = 4,
+    /// `kNVTEFloat16`
+    Float16 = 5,
+    /// `kNVTEBFloat16`
+    BFloat16 = 6,
+    /// `kNVTEFloat8E4M3`
+    Float8E4M3 = 7,
+    /// `kNVTEFloat8E5M2`
+    Float8E5M2 = 8,
+    /// `kNVTEFloat8E8M0`
+    Float8E8M0 = 9,
+    /// `kNVTEFloat4E2M1`
+    Float4E2M1 = 10,
+}
+
+impl DType {
+    /// The variant with this number in C, if there is one.
+    pub fn from_c(number: i32) -> Option<Self> {
+        match number {
+            0 => Some(Self::Byte),
+            1 => Some(Self::Int16),
+            2 => Some(Self::Int32),
+            3 => Some(Self::Int64),
+            4 => Some(Self::Float32),
+            5 => Some(Self::Float16),
+            6 => Some(Self::BFloat16),
+            7 => Some(Self::Float8E4M3),
+            8 => Some(Self::Float8E5M2),
+            9 => Some(Self::Float8E8M0),
+            10 => Some(Self::Float4E2M1),
+            _ => None,
+        }
+    }
+}
+
+/// Kind of normalization.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum NormType {
+    /// `LayerNorm`
+    LayerNorm = 0,
+    /// `RMSNorm`
+    RMSNorm = 1,
+}
+
+impl NormType {
+    /// The variant with this number in C, if there is one.
+    pub fn from_c(number: i32) -> Option<Self> {
+        match number {
+            0 => Some(Self::LayerNorm),
+            1 => Some(Self::RMSNorm),
+            _ => None,
+        }
+    }
+}
+
+/// Activations, plain and gated. No function takes such a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum ActivationType {
+    /// `GELU`
+    Gelu = 0,
+    /// `GEGLU`
+    Geglu = 1,
+    /// `GLU`
+    Glu = 2,
+    /// `SILU`
+    Silu = 3,
+    /// `SWIGLU`
+    Swiglu = 4,
+    /// `RELU`
+    Relu = 5,
+    /// `REGLU`
+    Reglu = 6,
+    /// `QGELU`
+    Qgelu = 7,
+    /// `QGEGLU`
+    Qgeglu = 8,
+    /// `SRELU`
+    Srelu = 9,
+    /// `SREGLU`
+    Sreglu = 10,
+    /// `CLAMPED_SWIGLU`
+    ClampedSwiglu = 11,
+}
+
+impl ActivationType {
+    /// The variant with this number in C, if there is one.
+    pub fn from_c(number: i32) -> Option<Self> {
+        match number {
+            0 => Some(Self::Gelu),
+            1 => Some(Self::Geglu),
+            2 => Some(Self::Glu),
+            3 => Some(Self::Silu),
+            4 => Some(Self::Swiglu),
+            5 => Some(Self::Relu),
+            6 => Some(Self::Reglu),
+            7 => Some(Self::Qgelu),
+            8 => Some(Self::Qgeglu),
+            9 => Some(Self::Srelu),
+            10 => Some(Self::Sreglu),
+            11 => Some(Self::ClampedSwiglu),
+            _ => None,
+        }
+    }
+}
+
+/// Order of the dimensions of queries, keys and values: sequence, batch, heads, elements, or packed
+/// tokens (T) of all sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum QKVFormat {
+    /// `NVTE_SBHD`
+    SBHD = 0,
+    /// `NVTE_BSHD`
+    BSHD = 1,
+    /// `NVTE_THD`
+    THD = 2,
+    /// `NVTE_BSHD_2SBHD`
+    BSHD2SBHD = 3,
+    /// `NVTE_SBHD_2BSHD`
+    SBHD2BSHD = 4,
+    /// `NVTE_THD_2BSHD`
+    THD2BSHD = 5,
+    /// `NVTE_THD_2SBHD`
+    THD2SBHD = 6,
+    /// `NVTE_BHSD`
+    BHSD = 7,
+    /// `NVTE_QKV_Format_NOT_SET`
+    QKVFormatNOTSET = 8,
+}
+
+impl QKVFormat {
+    /// The variant with this number in C, if there is one.
+    pub fn from_c(number: i32) -> Option<Self> {
+        match number {
+            0 => Some(Self::SBHD),
+            1 => Some(Self::BSHD),
+            2 => Some(Self::THD),
+            3 => Some(Self::BSHD2SBHD),
+            4 => Some(Self::SBHD2BSHD),
+            5 => Some(Self::THD2BSHD),
+            6 => Some(Self::THD2SBHD),
+            7 => Some(Self::BHSD),
+            8 => Some(Self::QKVFormatNOTSET),
+            _ => None,
+        }
+    }
+}
+
+/// Which scores count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum MaskType {
+    /// `NVTE_NO_MASK`
+    NoMask = 0,
+    /// `NVTE_PADDING_MASK`
+    PaddingMask = 1,
+    /// `NVTE_CAUSAL_MASK`
+    CausalMask = 2,
+    /// `NVTE_PADDING_CAUSAL_MASK`
+    PaddingCausalMask = 3,
+    /// `NVTE_CAUSAL_BOTTOM_RIGHT_MASK`
+    CausalBottomRightMask = 4,
+    /// `NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK`
+    PaddingCausalBottomRightMask = 5,
+}
+
+impl MaskType {
+    /// The variant with this number in C, if there is one.
+    pub fn from_c(number: i32) -> Option<Self> {
+        match number {
+            0 => Some(Self::NoMask),
+            1 => Some(Self::PaddingMask),
+            2 => Some(Self::CausalMask),
+            3 => Some(Self::PaddingCausalMask),
+            4 => Some(Self::CausalBottomRightMask),
+            5 => Some(Self::PaddingCausalBottomRightMask),
+            _ => None,
+        }
+    }
+}
+
+/// Whether the softmax has one more column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum SoftmaxType {
+    /// `NVTE_VANILLA_SOFTMAX`
+    VanillaSoftmax = 0,
+    /// `NVTE_OFF_BY_ONE_SOFTMAX`
+    OffBYOneSoftmax = 1,
+    /// `NVTE_LEARNABLE_SOFTMAX`
+    LearnableSoftmax = 2,
+}
+
+impl SoftmaxType {
+    /// The variant with this number in C, if there is one.
+    pub fn from_c(number: i32) -> Option<Self> {
+        match number {
+            0 => Some(Self::VanillaSoftmax),
+            1 => Some(Self::OffBYOneSoftmax),
+            2 => Some(Self::LearnableSoftmax),
+            _ => None,
+        }
+    }
+}
+
+/// Result of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum Status {
+    /// No call of this thread has failed since the status was cleared.
+    Ok = 0,
+    /// An argument is wrong; the message names it.
+    InvalidArgument = 1,
+    /// Valid, but not available in this build or on this device.
+    Unsupported = 2,
+    /// The device, its driver or one of its libraries failed.
+    DeviceError = 3,
+    /// A defect of this library.
+    InternalError = 4,
+}
+
+impl Status {
+    /// The variant with this number in C, if there is one.
+    pub fn from_c(number: i32) -> Option<Self> {
+        match number {
+            0 => Some(Self::Ok),
+            1 => Some(Self::InvalidArgument),
+            2 => Some(Self::Unsupported),
+            3 => Some(Self::DeviceError),
+            4 => Some(Self::InternalError),
+            _ => None,
+        }
+    }
+}
+
+/// How operands of matrix products are scaled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum RecipeKind {
+    /// One scale for a tensor, from the maxima of earlier steps.
+    DelayedScaling = 0,
+    /// One scale for a tensor, from its own maximum.
+    CurrentScaling = 1,
+    /// A scale for each 128 elements, or 128 x 128.
+    BlockScaling = 2,
+    /// A power of two for each 32 elements, or 32 x 32 of a weight.
+    MXFP8 = 3,
+    /// The function `choose` says how each operand is scaled.
+    Custom = 4,
+}
+
+impl RecipeKind {
+    /// The variant with this number in C, if there is one.
+    pub fn from_c(number: i32) -> Option<Self> {
+        match number {
+            0 => Some(Self::DelayedScaling),
+            1 => Some(Self::CurrentScaling),
+            2 => Some(Self::BlockScaling),
+            3 => Some(Self::MXFP8),
+            4 => Some(Self::Custom),
+            _ => None,
+        }
+    }
+}
+
+/// FP8 types of a recipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum Format {
+    /// `NVTEX_FORMAT_E4M3`
+    E4M3 = 0,
+    /// E5M2 for everything. Every recipe refuses it, because two E5M2 operands cannot be multiplied.
+    E5M2 = 1,
+    /// E4M3, and E5M2 for gradients.
+    Hybrid = 2,
+}
+
+impl Format {
+    /// The variant with this number in C, if there is one.
+    pub fn from_c(number: i32) -> Option<Self> {
+        match number {
+            0 => Some(Self::E4M3),
+            1 => Some(Self::E5M2),
+            2 => Some(Self::Hybrid),
+            _ => None,
+        }
+    }
+}
+
+/// Which maximum of a history counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum HistoryAlgo {
+    /// `NVTEX_HISTORY_MAX`
+    Max = 0,
+    /// `NVTEX_HISTORY_MOST_RECENT`
+    MostRecent = 1,
+}
+
+impl HistoryAlgo {
+    /// The variant with this number in C, if there is one.
+    pub fn from_c(number: i32) -> Option<Self> {
+        match number {
+            0 => Some(Self::Max),
+            1 => Some(Self::MostRecent),
+            _ => None,
+        }
+    }
+}
+
+/// Operands of the products of the backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum Backward {
+    /// Gradients, inputs and weights as the recipe casts them.
+    Quantized = 0,
+    /// Gradients, inputs and weights in high precision. Not with delayed scaling.
+    HighPrecision = 1,
+    /// Gradients in high precision, and inputs and weights cast back from what the forward pass read. Not
+    /// with delayed scaling.
+    Dequantized = 2,
+}
+
+impl Backward {
+    /// The variant with this number in C, if there is one.
+    pub fn from_c(number: i32) -> Option<Self> {
+        match number {
+            0 => Some(Self::Quantized),
+            1 => Some(Self::HighPrecision),
+            2 => Some(Self::Dequantized),
+            _ => None,
+        }
+    }
+}
+
+/// Operands of the products of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum Role {
+    /// `NVTEX_ROLE_INPUT`
+    Input = 0,
+    /// `NVTEX_ROLE_WEIGHT`
+    Weight = 1,
+    /// `NVTEX_ROLE_GRAD_OUTPUT`
+    GradOutput = 2,
+}
+
+impl Role {
+    /// The variant with this number in C, if there is one.
+    pub fn from_c(number: i32) -> Option<Self> {
+        match number {
+            0 => Some(Self::Input),
+            1 => Some(Self::Weight),
+            2 => Some(Self::GradOutput),
+            _ => None,
+        }
+    }
+}
+
+/// Scaling of an operand, for `NVTEX_RECIPE_CUSTOM`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum SlotScaling {
+    /// The operand stays in high precision.
+    HighPrecision = 0,
+    /// `NVTEX_SLOT_DELAYED`
+    Delayed = 1,
+    /// `NVTEX_SLOT_CURRENT`
+    Current = 2,
+    /// `NVTEX_SLOT_BLOCK`
+    Block = 3,
+    /// `NVTEX_SLOT_MXFP8`
+    MXFP8 = 4,
+}
+
+impl SlotScaling {
+    /// The variant with this number in C, if there is one.
+    pub fn from_c(number: i32) -> Option<Self> {
+        match number {
+            0 => Some(Self::HighPrecision),
+            1 => Some(Self::Delayed),
+            2 => Some(Self::Current),
+            3 => Some(Self::Block),
+            4 => Some(Self::MXFP8),
+            _ => None,
+        }
+    }
+}
+
+/// Slots of delayed scaling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum Pass {
+    /// 3 slots: input, weight, output (not used).
+    Forward = 0,
+    /// 2 slots: gradient of the output, gradient of the input (not used).
+    Backward = 1,
+}
+
+impl Pass {
+    /// The variant with this number in C, if there is one.
+    pub fn from_c(number: i32) -> Option<Self> {
+        match number {
+            0 => Some(Self::Forward),
+            1 => Some(Self::Backward),
+            _ => None,
+        }
+    }
+}
+
+/// Norms of the heads of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum QKNorm {
+    /// `NVTEX_QK_NORM_NONE`
+    None = 0,
+    /// `x / sqrt(sum(x^2) + epsilon)`, without parameters.
+    L2 = 1,
+    /// `NVTEX_QK_NORM_RMS`
+    RMS = 2,
+    /// `NVTEX_QK_NORM_LAYER`
+    Layer = 3,
+}
+
+impl QKNorm {
+    /// The variant with this number in C, if there is one.
+    pub fn from_c(number: i32) -> Option<Self> {
+        match number {
+            0 => Some(Self::None),
+            1 => Some(Self::L2),
+            2 => Some(Self::RMS),
+            3 => Some(Self::Layer),
+            _ => None,
+        }
+    }
+}
+
+/// Place of a step among the microbatches that share their weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum Microbatch {
+    /// Weights are cast in each step; gradients are written or added as they were bound.
+    None = 0,
+    /// Weights are cast and kept; gradients are overwritten.
+    First = 1,
+    /// The kept weights are used; gradients are added.
+    Later = 2,
+}
+
+impl Microbatch {
+    /// The variant with this number in C, if there is one.
+    pub fn from_c(number: i32) -> Option<Self> {
+        match number {
+            0 => Some(Self::None),
+            1 => Some(Self::First),
+            2 => Some(Self::Later),
+            _ => None,
+        }
+    }
+}
+
+/// What a recipe says of one role.
+#[derive(Clone, Debug)]
+pub struct RoleOptions {
+    pub(crate) raw: sys::NVTEXRoleOptions,
+    /// Keeps the texts that `raw` points to.
+    #[allow(dead_code)]
+    pub(crate) names: Names,
+}
+
+impl RoleOptions {
+
+    /// Rounds scales down to powers of two (current scaling, FP8 blocks).
+    pub fn power_2_scales(mut self, value: bool) -> Self {
+        self.raw.power_2_scales = value;
+        self
+    }
+
+    /// The least maximum that counts (current scaling, FP8 blocks).
+    pub fn amax_epsilon(mut self, value: f32) -> Self {
+        self.raw.amax_epsilon = value;
+        self
+    }
+
+    /// 1: blocks along rows; 2: square ones (FP8 blocks; MXFP8 weights).
+    pub fn block_dim(mut self, value: i32) -> Self {
+        self.raw.block_dim = value;
+        self
+    }
+}
+
+/// A recipe. `nvtex_recipe_config_init` sets the defaults.
+#[derive(Clone, Debug)]
+pub struct RecipeConfig {
+    pub(crate) raw: sys::NVTEXRecipeConfig,
+    /// Keeps the texts that `raw` points to.
+    #[allow(dead_code)]
+    pub(crate) names: Names,
+}
+
+impl RecipeConfig {
+
+    /// Sets `kind`.
+    pub fn kind(mut self, value: RecipeKind) -> Self {
+        self.raw.kind = value as i32;
+        self
+    }
+
+    /// FP8 types. Default: hybrid; E4M3 in block recipes.
+    pub fn format(mut self, value: Format) -> Self {
+        self.raw.format = value as i32;
+        self
+    }
+
+    /// Delayed scaling multiplies scales by `2^-margin`. Default 0.
+    pub fn margin(mut self, value: f32) -> Self {
+        self.raw.margin = value;
+        self
+    }
+
+    /// Delayed scaling: maxima that are kept. Default 1024.
+    pub fn amax_history_len(mut self, value: usize) -> Self {
+        self.raw.amax_history_len = value;
+        self
+    }
+
+    /// Sets `amax_algo`.
+    pub fn amax_algo(mut self, value: HistoryAlgo) -> Self {
+        self.raw.amax_algo = value as i32;
+        self
+    }
+
+    /// Delayed scaling: histories and scales change in every n-th update, with n this number. The maxima
+    /// of the updates between count as those of one step. Default 1.
+    pub fn update_interval(mut self, value: u32) -> Self {
+        self.raw.update_interval = value;
+        self
+    }
+
+    /// Delayed scaling: maxima are reduced over the group of `nvtex_context_begin`. Default true.
+    pub fn reduce_amax(mut self, value: bool) -> Self {
+        self.raw.reduce_amax = value;
+        self
+    }
+
+    /// Sets `input`.
+    ///
+    /// The function gets what is set so far, and returns what shall be.
+    pub fn input(mut self, change: impl FnOnce(RoleOptions) -> RoleOptions) -> Self {
+        let (raw, names) = (self.raw.input, self.names.clone());
+        let changed = change(RoleOptions { raw, names });
+        self.raw.input = changed.raw;
+        self.names.join(changed.names);
+        self
+    }
+
+    /// Sets `weight`.
+    ///
+    /// The function gets what is set so far, and returns what shall be.
+    pub fn weight(mut self, change: impl FnOnce(RoleOptions) -> RoleOptions) -> Self {
+        let (raw, names) = (self.raw.weight, self.names.clone());
+        let changed = change(RoleOptions { raw, names });
+        self.raw.weight = changed.raw;
+        self.names.join(changed.names);
+        self
+    }
+
+    /// Sets `grad_output`.
+    ///
+    /// The function gets what is set so far, and returns what shall be.
+    pub fn grad_output(mut self, change: impl FnOnce(RoleOptions) -> RoleOptions) -> Self {
+        let (raw, names) = (self.raw.grad_output, self.names.clone());
+        let changed = change(RoleOptions { raw, names });
+        self.raw.grad_output = changed.raw;
+        self.names.join(changed.names);
+        self
+    }
+
+    /// Sums the products of each pass more precisely. Defaults: false, true, true; for FP8 blocks,
+    /// which need it, always true.
+    pub fn split_accumulator_fprop(mut self, value: bool) -> Self {
+        self.raw.split_accumulator_fprop = value;
+        self
+    }
+
+    /// Sets `split_accumulator_dgrad`.
+    pub fn split_accumulator_dgrad(mut self, value: bool) -> Self {
+        self.raw.split_accumulator_dgrad = value;
+        self
+    }
+
+    /// Sets `split_accumulator_wgrad`.
+    pub fn split_accumulator_wgrad(mut self, value: bool) -> Self {
+        self.raw.split_accumulator_wgrad = value;
+        self
+    }
+
+    /// Default: quantized.
+    pub fn backward(mut self, value: Backward) -> Self {
+        self.raw.backward = value as i32;
+        self
+    }
+
+    /// Attention reads queries, keys and values in E4M3, with one scale for a tensor from its own
+    /// maximum. Its result is in high precision, and so are the gradients, which are those of what the
+    /// forward pass has read. This is for delayed and current scaling, without a cache of keys and
+    /// values. Default: false.
+    pub fn fp8_dpa(mut self, value: bool) -> Self {
+        self.raw.fp8_dpa = value;
+        self
+    }
+}
+
+/// What a context gets from the program. All fields may be null or 0.
+///
+/// The functions must not call functions of the same context, its modules, tapes and caches, not even those
+/// that destroy: such a call is an error. A C++ exception that leaves one of them becomes an error of the call
+/// that called it. They must end by returning or by an exception: `longjmp` out of them, and ending the thread
+/// in them, is undefined behaviour.
+#[derive(Clone, Debug)]
+pub struct ContextConfig {
+    pub(crate) raw: sys::NVTEXContextConfig,
+    /// Keeps the texts that `raw` points to.
+    #[allow(dead_code)]
+    pub(crate) names: Names,
+}
+
+impl ContextConfig {
+    /// Makes a config with the library's defaults.
+    pub fn new() -> Self {
+        // SAFETY: the function writes a config of this size.
+        let raw = initialized(|raw, size| unsafe { sys::nvtex_context_config_init(raw, size) });
+        Self { raw, names: Names::default() }
+    }
+
+    /// Multiprocessors that normalizations may keep busy; sums depend on it. 0: all of the device's, and
+    /// 132 on the CPU backend.
+    pub fn multiprocessor_count(mut self, value: i32) -> Self {
+        self.raw.multiprocessor_count = value;
+        self
+    }
+
+    /// Without `allocate`: bytes that the context may keep unused when it asks the device for more.
+    /// What is beyond goes back to the device first, and the device waits for its work then. Memory
+    /// that a captured graph uses stays. 0: four times the most that passes have used at once, at
+    /// least 4 MiB. SIZE_MAX: everything is kept.
+    pub fn max_unused_bytes(mut self, value: usize) -> Self {
+        self.raw.max_unused_bytes = value;
+        self
+    }
+}
+
+impl Default for ContextConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Config of a norm, as a module or as the first part of one.
+#[derive(Clone, Debug)]
+pub struct NormConfig {
+    pub(crate) raw: sys::NVTEXNormConfig,
+    /// Keeps the texts that `raw` points to.
+    #[allow(dead_code)]
+    pub(crate) names: Names,
+}
+
+impl NormConfig {
+    /// Makes a config with the library's defaults.
+    pub fn new() -> Self {
+        // SAFETY: the function writes a config of this size.
+        let raw = initialized(|raw, size| unsafe { sys::nvtex_norm_config_init(raw, size) });
+        Self { raw, names: Names::default() }
+    }
+
+    /// Name, unique in its context; for null or an empty one a name is made up.
+    pub fn name(mut self, name: &str) -> Self {
+        self.raw.name = self.names.add(name);
+        self
+    }
+
+    /// Default: LayerNorm.
+    pub fn kind(mut self, value: NormType) -> Self {
+        self.raw.kind = value as i32;
+        self
+    }
+
+    /// Elements of a row.
+    pub fn hidden_size(mut self, value: usize) -> Self {
+        self.raw.hidden_size = value;
+        self
+    }
+
+    /// Default: 1e-5.
+    pub fn epsilon(mut self, value: f32) -> Self {
+        self.raw.epsilon = value;
+        self
+    }
+
+    /// The weight is stored as its distance from 1.
+    pub fn zero_centered_gamma(mut self, value: bool) -> Self {
+        self.raw.zero_centered_gamma = value;
+        self
+    }
+
+    /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
+    pub fn dtype(mut self, value: DType) -> Self {
+        self.raw.dtype = value as i32;
+        self
+    }
+}
+
+impl Default for NormConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// How a module is spread over ranks. So far a module is on one rank alone; other values are refused.
+#[derive(Clone, Debug)]
+pub struct ParallelConfig {
+    pub(crate) raw: sys::NVTEXParallelConfig,
+    /// Keeps the texts that `raw` points to.
+    #[allow(dead_code)]
+    pub(crate) names: Names,
+}
+
+impl ParallelConfig {
+
+    /// Ranks that share each weight. Default: 1.
+    pub fn tensor_parallel_size(mut self, value: usize) -> Self {
+        self.raw.tensor_parallel_size = value;
+        self
+    }
+
+    /// The same ranks share the rows between products, too. Default: false.
+    pub fn sequence_parallel(mut self, value: bool) -> Self {
+        self.raw.sequence_parallel = value;
+        self
+    }
+
+    /// Ranks that share each sequence. Default: 1.
+    pub fn context_parallel_size(mut self, value: usize) -> Self {
+        self.raw.context_parallel_size = value;
+        self
+    }
+}
+
+/// `y = x W^T + b`
+#[derive(Clone, Debug)]
+pub struct LinearConfig {
+    pub(crate) raw: sys::NVTEXLinearConfig,
+    /// Keeps the texts that `raw` points to.
+    #[allow(dead_code)]
+    pub(crate) names: Names,
+}
+
+impl LinearConfig {
+    /// Makes a config with the library's defaults.
+    pub fn new() -> Self {
+        // SAFETY: the function writes a config of this size.
+        let raw = initialized(|raw, size| unsafe { sys::nvtex_linear_config_init(raw, size) });
+        Self { raw, names: Names::default() }
+    }
+
+    /// Name, unique in its context; for null or an empty one a name is made up.
+    pub fn name(mut self, name: &str) -> Self {
+        self.raw.name = self.names.add(name);
+        self
+    }
+
+    /// Sets `in_features`.
+    pub fn in_features(mut self, value: usize) -> Self {
+        self.raw.in_features = value;
+        self
+    }
+
+    /// Sets `out_features`.
+    pub fn out_features(mut self, value: usize) -> Self {
+        self.raw.out_features = value;
+        self
+    }
+
+    /// Default: true.
+    pub fn bias(mut self, value: bool) -> Self {
+        self.raw.bias = value;
+        self
+    }
+
+    /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
+    pub fn dtype(mut self, value: DType) -> Self {
+        self.raw.dtype = value as i32;
+        self
+    }
+
+    /// Standard deviation of the initial weight. Default: 0.023.
+    pub fn init_std(mut self, value: f32) -> Self {
+        self.raw.init_std = value;
+        self
+    }
+
+    /// Seed of the initial weight.
+    pub fn seed(mut self, value: u64) -> Self {
+        self.raw.seed = value;
+        self
+    }
+
+    /// How ranks share the module.
+    ///
+    /// The function gets what is set so far, and returns what shall be.
+    pub fn parallel(mut self, change: impl FnOnce(ParallelConfig) -> ParallelConfig) -> Self {
+        let (raw, names) = (self.raw.parallel, self.names.clone());
+        let changed = change(ParallelConfig { raw, names });
+        self.raw.parallel = changed.raw;
+        self.names.join(changed.names);
+        self
+    }
+}
+
+impl Default for LinearConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// `y = norm(x) W^T + b`. The norm's `hidden_size`, `name` and `dtype` are ignored.
+#[derive(Clone, Debug)]
+pub struct LayerNormLinearConfig {
+    pub(crate) raw: sys::NVTEXLayerNormLinearConfig,
+    /// Keeps the texts that `raw` points to.
+    #[allow(dead_code)]
+    pub(crate) names: Names,
+}
+
+impl LayerNormLinearConfig {
+    /// Makes a config with the library's defaults.
+    pub fn new() -> Self {
+        // SAFETY: the function writes a config of this size.
+        let raw = initialized(|raw, size| unsafe { sys::nvtex_layernorm_linear_config_init(raw, size) });
+        Self { raw, names: Names::default() }
+    }
+
+    /// Sets `norm`.
+    ///
+    /// The function gets what is set so far, and returns what shall be.
+    pub fn norm(mut self, change: impl FnOnce(NormConfig) -> NormConfig) -> Self {
+        let (raw, names) = (self.raw.norm, self.names.clone());
+        let changed = change(NormConfig { raw, names });
+        self.raw.norm = changed.raw;
+        self.names.join(changed.names);
+        self
+    }
+
+    /// Sets `linear`.
+    ///
+    /// The function gets what is set so far, and returns what shall be.
+    pub fn linear(mut self, change: impl FnOnce(LinearConfig) -> LinearConfig) -> Self {
+        let (raw, names) = (self.raw.linear, self.names.clone());
+        let changed = change(LinearConfig { raw, names });
+        self.raw.linear = changed.raw;
+        self.names.join(changed.names);
+        self
+    }
+}
+
+impl Default for LayerNormLinearConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// `y_e = x_e W_e^T + b_e`
+#[derive(Clone, Debug)]
+pub struct GroupedLinearConfig {
+    pub(crate) raw: sys::NVTEXGroupedLinearConfig,
+    /// Keeps the texts that `raw` points to.
+    #[allow(dead_code)]
+    pub(crate) names: Names,
+}
+
+impl GroupedLinearConfig {
+    /// Makes a config with the library's defaults.
+    pub fn new() -> Self {
+        // SAFETY: the function writes a config of this size.
+        let raw = initialized(|raw, size| unsafe { sys::nvtex_grouped_linear_config_init(raw, size) });
+        Self { raw, names: Names::default() }
+    }
+
+    /// Parts, each with a weight of its own.
+    pub fn num_gemms(mut self, value: usize) -> Self {
+        self.raw.num_gemms = value;
+        self
+    }
+
+    /// Config of each part, with one name for all. Initial weights differ.
+    ///
+    /// The function gets what is set so far, and returns what shall be.
+    pub fn linear(mut self, change: impl FnOnce(LinearConfig) -> LinearConfig) -> Self {
+        let (raw, names) = (self.raw.linear, self.names.clone());
+        let changed = change(LinearConfig { raw, names });
+        self.raw.linear = changed.raw;
+        self.names.join(changed.names);
+        self
+    }
+}
+
+impl Default for GroupedLinearConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// `y = f(norm(x) W1^T + b1) W2^T + b2`. The norm's `hidden_size`, `name` and `dtype` are ignored.
+#[derive(Clone, Debug)]
+pub struct LayerNormMLPConfig {
+    pub(crate) raw: sys::NVTEXLayerNormMLPConfig,
+    /// Keeps the texts that `raw` points to.
+    #[allow(dead_code)]
+    pub(crate) names: Names,
+}
+
+impl LayerNormMLPConfig {
+    /// Makes a config with the library's defaults.
+    pub fn new() -> Self {
+        // SAFETY: the function writes a config of this size.
+        let raw = initialized(|raw, size| unsafe { sys::nvtex_layernorm_mlp_config_init(raw, size) });
+        Self { raw, names: Names::default() }
+    }
+
+    /// Name, unique in its context; for null or an empty one a name is made up.
+    pub fn name(mut self, name: &str) -> Self {
+        self.raw.name = self.names.add(name);
+        self
+    }
+
+    /// Sets `norm`.
+    ///
+    /// The function gets what is set so far, and returns what shall be.
+    pub fn norm(mut self, change: impl FnOnce(NormConfig) -> NormConfig) -> Self {
+        let (raw, names) = (self.raw.norm, self.names.clone());
+        let changed = change(NormConfig { raw, names });
+        self.raw.norm = changed.raw;
+        self.names.join(changed.names);
+        self
+    }
+
+    /// Sets `hidden_size`.
+    pub fn hidden_size(mut self, value: usize) -> Self {
+        self.raw.hidden_size = value;
+        self
+    }
+
+    /// Elements after the activation. With a gated activation W1 has twice as many rows, first those
+    /// of the function f, then those of the gate.
+    pub fn ffn_hidden_size(mut self, value: usize) -> Self {
+        self.raw.ffn_hidden_size = value;
+        self
+    }
+
+    /// Default: GELU.
+    pub fn activation(mut self, value: ActivationType) -> Self {
+        self.raw.activation = value as i32;
+        self
+    }
+
+    /// Constants of CLAMPED_SWIGLU. Defaults: 7, 1.702, 1.
+    pub fn clamp_limit(mut self, value: f32) -> Self {
+        self.raw.clamp_limit = value;
+        self
+    }
+
+    /// Sets `clamp_alpha`.
+    pub fn clamp_alpha(mut self, value: f32) -> Self {
+        self.raw.clamp_alpha = value;
+        self
+    }
+
+    /// Sets `clamp_offset`.
+    pub fn clamp_offset(mut self, value: f32) -> Self {
+        self.raw.clamp_offset = value;
+        self
+    }
+
+    /// Whether both linear layers have a bias. Default: true.
+    pub fn bias(mut self, value: bool) -> Self {
+        self.raw.bias = value;
+        self
+    }
+
+    /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
+    pub fn dtype(mut self, value: DType) -> Self {
+        self.raw.dtype = value as i32;
+        self
+    }
+
+    /// Standard deviations of the initial weights. Defaults: 0.023.
+    pub fn init_std(mut self, value: f32) -> Self {
+        self.raw.init_std = value;
+        self
+    }
+
+    /// Sets `output_init_std`.
+    pub fn output_init_std(mut self, value: f32) -> Self {
+        self.raw.output_init_std = value;
+        self
+    }
+
+    /// Seed of the initial weights.
+    pub fn seed(mut self, value: u64) -> Self {
+        self.raw.seed = value;
+        self
+    }
+
+    /// Tapes hold the input, but neither the norm's result nor the input and the result of the
+    /// activation. The backward pass computes these again, to the same bits, from weights that tapes
+    /// then hold for both passes. Default: false.
+    pub fn checkpoint(mut self, value: bool) -> Self {
+        self.raw.checkpoint = value;
+        self
+    }
+
+    /// How ranks share the module.
+    ///
+    /// The function gets what is set so far, and returns what shall be.
+    pub fn parallel(mut self, change: impl FnOnce(ParallelConfig) -> ParallelConfig) -> Self {
+        let (raw, names) = (self.raw.parallel, self.names.clone());
+        let changed = change(ParallelConfig { raw, names });
+        self.raw.parallel = changed.raw;
+        self.names.join(changed.names);
+        self
+    }
+}
+
+impl Default for LayerNormMLPConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// `softmax(scale q k^T) v`, as `nvte_fused_attn_fwd_v2` has it.
+#[derive(Clone, Debug)]
+pub struct AttentionConfig {
+    pub(crate) raw: sys::NVTEXAttentionConfig,
+    /// Keeps the texts that `raw` points to.
+    #[allow(dead_code)]
+    pub(crate) names: Names,
+}
+
+impl AttentionConfig {
+    /// Makes a config with the library's defaults.
+    pub fn new() -> Self {
+        // SAFETY: the function writes a config of this size.
+        let raw = initialized(|raw, size| unsafe { sys::nvtex_attention_config_init(raw, size) });
+        Self { raw, names: Names::default() }
+    }
+
+    /// Name, unique in its context; for null or an empty one a name is made up.
+    pub fn name(mut self, name: &str) -> Self {
+        self.raw.name = self.names.add(name);
+        self
+    }
+
+    /// Sets `num_attention_heads`.
+    pub fn num_attention_heads(mut self, value: usize) -> Self {
+        self.raw.num_attention_heads = value;
+        self
+    }
+
+    /// Heads of keys and values. 0: as many as of queries.
+    pub fn num_gqa_groups(mut self, value: usize) -> Self {
+        self.raw.num_gqa_groups = value;
+        self
+    }
+
+    /// Sets `head_dim_qk`.
+    pub fn head_dim_qk(mut self, value: usize) -> Self {
+        self.raw.head_dim_qk = value;
+        self
+    }
+
+    /// Elements of a head of values; 0 stands for `head_dim_qk`.
+    pub fn head_dim_v(mut self, value: usize) -> Self {
+        self.raw.head_dim_v = value;
+        self
+    }
+
+    /// Dropout of the probabilities, in passes with a tape. Default: 0.
+    pub fn attention_dropout(mut self, value: f32) -> Self {
+        self.raw.attention_dropout = value;
+        self
+    }
+
+    /// NVTE_SBHD (default), NVTE_BSHD, or NVTE_THD (packed tokens, only with masks that have padding).
+    pub fn qkv_format(mut self, value: QKVFormat) -> Self {
+        self.raw.qkv_format = value as i32;
+        self
+    }
+
+    /// Default: NVTE_CAUSAL_MASK.
+    pub fn attn_mask_type(mut self, value: MaskType) -> Self {
+        self.raw.attn_mask_type = value as i32;
+        self
+    }
+
+    /// The numbers of keys before and after a query that it sees; -1 (default): all.
+    pub fn window_size_left(mut self, value: i64) -> Self {
+        self.raw.window_size_left = value;
+        self
+    }
+
+    /// Sets `window_size_right`.
+    pub fn window_size_right(mut self, value: i64) -> Self {
+        self.raw.window_size_right = value;
+        self
+    }
+
+    /// Windows of masks that are not causal are aligned at the bottom right. Default: true.
+    pub fn bottom_right_diagonal(mut self, value: bool) -> Self {
+        self.raw.bottom_right_diagonal = value;
+        self
+    }
+
+    /// Sets `softmax_type`.
+    pub fn softmax_type(mut self, value: SoftmaxType) -> Self {
+        self.raw.softmax_type = value as i32;
+        self
+    }
+
+    /// Factor of the scores; 0 (default) stands for `1 / sqrt(head_dim_qk)`.
+    pub fn softmax_scale(mut self, value: f32) -> Self {
+        self.raw.softmax_scale = value;
+        self
+    }
+
+    /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
+    pub fn dtype(mut self, value: DType) -> Self {
+        self.raw.dtype = value as i32;
+        self
+    }
+
+    /// In modules with projections: tapes hold queries, keys and values, but not the attention's
+    /// result and statistics, which the backward pass computes again, to the same bits. Default:
+    /// false.
+    pub fn checkpoint_core_attention(mut self, value: bool) -> Self {
+        self.raw.checkpoint_core_attention = value;
+        self
+    }
+
+    /// In self attention of modules with projections: normalizes each head of queries and keys, after
+    /// or before the rotary embedding. Default: none.
+    pub fn qk_norm_type(mut self, value: QKNorm) -> Self {
+        self.raw.qk_norm_type = value as i32;
+        self
+    }
+
+    /// Default: 1e-6.
+    pub fn qk_norm_epsilon(mut self, value: f32) -> Self {
+        self.raw.qk_norm_epsilon = value;
+        self
+    }
+
+    /// Default: false.
+    pub fn qk_norm_before_rope(mut self, value: bool) -> Self {
+        self.raw.qk_norm_before_rope = value;
+        self
+    }
+
+    /// How ranks share the module.
+    ///
+    /// The function gets what is set so far, and returns what shall be.
+    pub fn parallel(mut self, change: impl FnOnce(ParallelConfig) -> ParallelConfig) -> Self {
+        let (raw, names) = (self.raw.parallel, self.names.clone());
+        let changed = change(ParallelConfig { raw, names });
+        self.raw.parallel = changed.raw;
+        self.names.join(changed.names);
+        self
+    }
+}
+
+impl Default for AttentionConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Config of projections, attention, and a projection. The attention's `name` is ignored; if its
+/// `head_dim_qk` is 0 (default), it is `hidden_size / num_attention_heads`, and `head_dim_v` is the
+/// same.
+#[derive(Clone, Debug)]
+pub struct MultiheadAttentionConfig {
+    pub(crate) raw: sys::NVTEXMultiheadAttentionConfig,
+    /// Keeps the texts that `raw` points to.
+    #[allow(dead_code)]
+    pub(crate) names: Names,
+}
+
+impl MultiheadAttentionConfig {
+    /// Makes a config with the library's defaults.
+    pub fn new() -> Self {
+        // SAFETY: the function writes a config of this size.
+        let raw = initialized(|raw, size| unsafe { sys::nvtex_multihead_attention_config_init(raw, size) });
+        Self { raw, names: Names::default() }
+    }
+
+    /// Name, unique in its context; for null or an empty one a name is made up.
+    pub fn name(mut self, name: &str) -> Self {
+        self.raw.name = self.names.add(name);
+        self
+    }
+
+    /// Sets `hidden_size`.
+    pub fn hidden_size(mut self, value: usize) -> Self {
+        self.raw.hidden_size = value;
+        self
+    }
+
+    /// Sets `attention`.
+    ///
+    /// The function gets what is set so far, and returns what shall be.
+    pub fn attention(mut self, change: impl FnOnce(AttentionConfig) -> AttentionConfig) -> Self {
+        let (raw, names) = (self.raw.attention, self.names.clone());
+        let changed = change(AttentionConfig { raw, names });
+        self.raw.attention = changed.raw;
+        self.names.join(changed.names);
+        self
+    }
+
+    /// A norm in front of the first projection. Default: false. Its `hidden_size`, `name` and `dtype` are
+    /// ignored.
+    pub fn input_layernorm(mut self, value: bool) -> Self {
+        self.raw.input_layernorm = value;
+        self
+    }
+
+    /// Sets `norm`.
+    ///
+    /// The function gets what is set so far, and returns what shall be.
+    pub fn norm(mut self, change: impl FnOnce(NormConfig) -> NormConfig) -> Self {
+        let (raw, names) = (self.raw.norm, self.names.clone());
+        let changed = change(NormConfig { raw, names });
+        self.raw.norm = changed.raw;
+        self.names.join(changed.names);
+        self
+    }
+
+    /// Keys and values come from a second input. Default: false.
+    pub fn cross_attention(mut self, value: bool) -> Self {
+        self.raw.cross_attention = value;
+        self
+    }
+
+    /// Whether the projections have biases. Default: true.
+    pub fn bias(mut self, value: bool) -> Self {
+        self.raw.bias = value;
+        self
+    }
+
+    /// Rotary embeddings rotate neighbours, not the halves of a head. Default: false.
+    pub fn rotary_interleaved(mut self, value: bool) -> Self {
+        self.raw.rotary_interleaved = value;
+        self
+    }
+
+    /// Standard deviations of the initial weights, of the first projections and of the last. Default: 0.023.
+    pub fn init_std(mut self, value: f32) -> Self {
+        self.raw.init_std = value;
+        self
+    }
+
+    /// Sets `output_init_std`.
+    pub fn output_init_std(mut self, value: f32) -> Self {
+        self.raw.output_init_std = value;
+        self
+    }
+
+    /// Seed of the initial weights.
+    pub fn seed(mut self, value: u64) -> Self {
+        self.raw.seed = value;
+        self
+    }
+}
+
+impl Default for MultiheadAttentionConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A layer of a Transformer.
+#[derive(Clone, Debug)]
+pub struct TransformerLayerConfig {
+    pub(crate) raw: sys::NVTEXTransformerLayerConfig,
+    /// Keeps the texts that `raw` points to.
+    #[allow(dead_code)]
+    pub(crate) names: Names,
+}
+
+impl TransformerLayerConfig {
+    /// Makes a config with the library's defaults.
+    pub fn new() -> Self {
+        // SAFETY: the function writes a config of this size.
+        let raw = initialized(|raw, size| unsafe { sys::nvtex_transformer_layer_config_init(raw, size) });
+        Self { raw, names: Names::default() }
+    }
+
+    /// Name, unique in its context; for null or an empty one a name is made up.
+    pub fn name(mut self, name: &str) -> Self {
+        self.raw.name = self.names.add(name);
+        self
+    }
+
+    /// The self attention, as for `nvtex_multihead_attention_create`.
+    ///
+    /// The function gets what is set so far, and returns what shall be.
+    pub fn attention(mut self, change: impl FnOnce(AttentionConfig) -> AttentionConfig) -> Self {
+        let (raw, names) = (self.raw.attention, self.names.clone());
+        let changed = change(AttentionConfig { raw, names });
+        self.raw.attention = changed.raw;
+        self.names.join(changed.names);
+        self
+    }
+
+    /// The MLP, as for `nvtex_layernorm_mlp_create`. It also gives sizes, norms, bias, deviations and
+    /// seed of the whole layer.
+    ///
+    /// The function gets what is set so far, and returns what shall be.
+    pub fn mlp(mut self, change: impl FnOnce(LayerNormMLPConfig) -> LayerNormMLPConfig) -> Self {
+        let (raw, names) = (self.raw.mlp, self.names.clone());
+        let changed = change(LayerNormMLPConfig { raw, names });
+        self.raw.mlp = changed.raw;
+        self.names.join(changed.names);
+        self
+    }
+
+    /// Dropout of what is added to the residuals, in passes with a tape. Default: 0.
+    pub fn hidden_dropout(mut self, value: f32) -> Self {
+        self.raw.hidden_dropout = value;
+        self
+    }
+
+    /// Adds attention to a second input, without a mask unless `inter_mask_type` says so. Default: false.
+    pub fn decoder(mut self, value: bool) -> Self {
+        self.raw.decoder = value;
+        self
+    }
+
+    /// Sets `inter_mask_type`.
+    pub fn inter_mask_type(mut self, value: MaskType) -> Self {
+        self.raw.inter_mask_type = value as i32;
+        self
+    }
+
+    /// Residuals are the norms' results. Default: false.
+    pub fn residual_post_layernorm(mut self, value: bool) -> Self {
+        self.raw.residual_post_layernorm = value;
+        self
+    }
+
+    /// The layer has a norm at its end instead of the one before the self attention. Default: false.
+    pub fn output_layernorm(mut self, value: bool) -> Self {
+        self.raw.output_layernorm = value;
+        self
+    }
+
+    /// Attention and MLP both read the layer's input, and their sum is added to it. This excludes
+    /// `decoder`, `residual_post_layernorm` and `output_layernorm`. Default: false.
+    pub fn parallel_attention_mlp(mut self, value: bool) -> Self {
+        self.raw.parallel_attention_mlp = value;
+        self
+    }
+
+    /// Rotary embeddings rotate neighbours, not the halves of a head. Default: false.
+    pub fn rotary_interleaved(mut self, value: bool) -> Self {
+        self.raw.rotary_interleaved = value;
+        self
+    }
+}
+
+impl Default for TransformerLayerConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Angles of rotary embeddings.
+#[derive(Clone, Debug)]
+pub struct RotaryConfig {
+    pub(crate) raw: sys::NVTEXRotaryConfig,
+    /// Keeps the texts that `raw` points to.
+    #[allow(dead_code)]
+    pub(crate) names: Names,
+}
+
+impl RotaryConfig {
+    /// Makes a config with the library's defaults.
+    pub fn new() -> Self {
+        // SAFETY: the function writes a config of this size.
+        let raw = initialized(|raw, size| unsafe { sys::nvtex_rotary_config_init(raw, size) });
+        Self { raw, names: Names::default() }
+    }
+
+    /// Default: 10000.
+    pub fn base(mut self, value: f32) -> Self {
+        self.raw.base = value;
+        self
+    }
+
+    /// Position of the first row. Default: 0.
+    pub fn offset(mut self, value: usize) -> Self {
+        self.raw.offset = value;
+        self
+    }
+
+    /// Divides positions by this factor; 0 (default): none.
+    pub fn interpolation_factor(mut self, value: f32) -> Self {
+        self.raw.interpolation_factor = value;
+        self
+    }
+
+    /// With a factor f and more rows than f times this length, positions are divided by `rows / length`
+    /// instead. 0 (default): never.
+    pub fn pretrained_length(mut self, value: usize) -> Self {
+        self.raw.pretrained_length = value;
+        self
+    }
+
+    /// The two entries of a pair's angle are neighbours, instead of lying in the two halves of the
+    /// row.
+    pub fn interleaved(mut self, value: bool) -> Self {
+        self.raw.interleaved = value;
+        self
+    }
+}
+
+impl Default for RotaryConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Sizes of a cache of keys and values.
+#[derive(Clone, Debug)]
+pub struct KVCacheConfig {
+    pub(crate) raw: sys::NVTEXKVCacheConfig,
+    /// Keeps the texts that `raw` points to.
+    #[allow(dead_code)]
+    pub(crate) names: Names,
+}
+
+impl KVCacheConfig {
+    /// Makes a config with the library's defaults.
+    pub fn new() -> Self {
+        // SAFETY: the function writes a config of this size.
+        let raw = initialized(|raw, size| unsafe { sys::nvtex_kv_cache_config_init(raw, size) });
+        Self { raw, names: Names::default() }
+    }
+
+    /// Most sequences at a time.
+    pub fn max_batch_size(mut self, value: usize) -> Self {
+        self.raw.max_batch_size = value;
+        self
+    }
+
+    /// Most tokens of a sequence.
+    pub fn max_sequence_length(mut self, value: usize) -> Self {
+        self.raw.max_sequence_length = value;
+        self
+    }
+
+    /// Tokens of a page, a divisor of `max_sequence_length`. 0 (default): each sequence has one
+    /// contiguous piece of memory for all its tokens.
+    pub fn page_size(mut self, value: usize) -> Self {
+        self.raw.page_size = value;
+        self
+    }
+
+    /// Pages of all sequences together. 0 (default): enough for all of `max_sequence_length`.
+    pub fn num_pages(mut self, value: usize) -> Self {
+        self.raw.num_pages = value;
+        self
+    }
+}
+
+impl Default for KVCacheConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+module! {
+    /// Creates a LayerNorm or RMSNorm: `nvte_layernorm_fwd` or `nvte_rmsnorm_fwd` with parameters.
+    ///
+    /// Input and output: `[..., hidden_size]`. Parameters: `weight`, and with LayerNorm `bias`.
+    Norm, NormConfig, nvtex_norm_create
+}
+
+module! {
+    /// Creates a linear layer, `y = x W^T + b`.
+    ///
+    /// Shapes: input `[..., in_features]`, output `[..., out_features]`. Under a recipe, features must be
+    /// multiples of 16 (MXFP8: 32); rows may be any number.
+    ///
+    /// Parameters: `weight` `[out_features, in_features]`, `bias` `[out_features]`.
+    ///
+    /// Notes: on CUDA the FP8 product of the weight's gradient is faster if rows are a multiple of 16, and
+    /// with FP8 blocks the other products if rows are a multiple of 8. Otherwise a kernel of this library
+    /// computes them, and a product with a bias takes `4 * rows * out_features` bytes more of the context's
+    /// memory.
+    Linear, LinearConfig, nvtex_linear_create
+}
+
+module! {
+    /// Creates a norm followed by a linear layer, which gets its input in FP8 from the norm where the
+    /// recipe allows it.
+    ///
+    /// As `nvtex_linear_create`; a second output, if not null, takes the norm's result, and its gradient
+    /// counts. Parameters: `layer_norm_weight`, `layer_norm_bias`, `weight`, `bias`.
+    LayerNormLinear, LayerNormLinearConfig, nvtex_layernorm_linear_create
+}
+
+module! {
+    /// Creates linear layers for rows that are sorted by layer, such as those of experts: the first
+    /// `m_splits[0]` rows (of the step) go through the first layer, and so on.
+    ///
+    /// Shapes: input `[..., in_features]`, output `[..., out_features]`. Each split keeps the rules for
+    /// rows of `nvtex_linear_create`. A part without rows gets gradients of 0.
+    ///
+    /// Parameters: for each part e `weight<e>` and `bias<e>`, as those of `nvtex_linear_create`. The name
+    /// of a part for `nvtex_context_delayed_scaling` is the module's followed by `.<e>`.
+    ///
+    /// Errors: splits that are not `num_gemms`, or do not sum to the rows.
+    GroupedLinear, GroupedLinearConfig, nvtex_grouped_linear_create
+}
+
+module! {
+    /// Creates a norm followed by a linear layer, an activation and a second linear layer.
+    ///
+    /// Shapes: input and output `[..., hidden_size]`; a second output, if not null, takes the norm's
+    /// result, and its gradient counts. Sizes: as `nvtex_linear_create`.
+    ///
+    /// Parameters: `layer_norm_weight`, `layer_norm_bias`, `fc1_weight`
+    /// `[ffn_hidden_size (gated: twice that), hidden_size]`, `fc1_bias`, `fc2_weight`
+    /// `[hidden_size, ffn_hidden_size]`, `fc2_bias`.
+    LayerNormMLP, LayerNormMLPConfig, nvtex_layernorm_mlp_create
+}
+
+module! {
+    /// Creates an attention of queries, keys and values, in high precision unless a recipe has `fp8_dpa`.
+    ///
+    /// Shapes: inputs `[s, b, h, d]` (NVTE_SBHD), `[b, s, h, d]` (NVTE_BSHD) or `[t, h, d]` (NVTE_THD),
+    /// with `num_attention_heads` heads of queries and `num_gqa_groups` of keys and values. The output has
+    /// as many elements as there are rows of heads times `head_dim_v`.
+    ///
+    /// Parameters: with a learnable softmax `softmax_offset`, Float32 `[num_attention_heads]`.
+    ///
+    /// Notes: masks with padding take their lengths from the step. The tape refers to the output, too.
+    Attention, AttentionConfig, nvtex_attention_create
+}
+
+module! {
+    /// Creates projections to queries, keys and values, rotary embeddings, attention, and a projection of
+    /// its output.
+    ///
+    /// Shapes: input and output `[s, b, hidden_size]` (NVTE_SBHD), `[b, s, hidden_size]` (NVTE_BSHD) or
+    /// `[t, hidden_size]` (NVTE_THD, where `cu_seqlens_q` of the step says which tokens belong to a
+    /// sequence, and the others get the bias). Cross attention has a second input `[s_kv, b, hidden_size]`,
+    /// likewise.
+    ///
+    /// Parameters, each as those of `nvtex_linear_create` or `nvtex_layernorm_linear_create`: `qkv.` or
+    /// `layernorm_qkv.`, of cross attention `query_layer.` or `layernorm_query.` and `key_value.`; then
+    /// `q_norm.` and `k_norm.` as those of `nvtex_norm_create`, `core_attention.softmax_offset` (learnable
+    /// softmax) and `proj.`. Rows of the first weight are, for each group of heads, those of its queries,
+    /// its key and its value.
+    MultiheadAttention, MultiheadAttentionConfig, nvtex_multihead_attention_create
+}
+
+module! {
+    /// Creates a layer of a Transformer: attention and an MLP, each with a norm before and a residual
+    /// around it.
+    ///
+    /// What it computes: with D = dropout, `y = x + D(attention(norm(x)))`, for a decoder then
+    /// `y = y + D(cross_attention(norm(y), memory))`, and `y + D(mlp(norm(y)))`. With parallel parts it is
+    /// `x + D(attention(norm(x)) + mlp(norm'(x)))`.
+    ///
+    /// Inputs: as `nvtex_multihead_attention_create`; of a decoder a second one.
+    ///
+    /// Parameters: those of `nvtex_multihead_attention_create` behind `self_attention.` and
+    /// `inter_attention.`, those of `nvtex_layernorm_mlp_create` behind `layernorm_mlp.`, and
+    /// `layernorm.weight`, `layernorm.bias`.
+    ///
+    /// Notes: without dropout residuals are added by products, and their gradients by norms.
+    TransformerLayer, TransformerLayerConfig, nvtex_transformer_layer_create
+}

@@ -1,0 +1,672 @@
+"""Modules, and the types of their configs."""
+
+# Generated from the C headers by tests/abi.rs.
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from . import _abi
+from ._core import Context, Module, Stream
+
+DType = Literal["byte", "int16", "int32", "int64", "float32", "float16", "bfloat16", "float8e4m3", "float8e5m2", "float8e8m0", "float4e2m1"]
+NormType = Literal["layernorm", "rmsnorm"]
+ActivationType = Literal["gelu", "geglu", "glu", "silu", "swiglu", "relu", "reglu", "qgelu", "qgeglu", "srelu", "sreglu", "clamped_swiglu"]
+QKVFormat = Literal["sbhd", "bshd", "thd", "bshd_2sbhd", "sbhd_2bshd", "thd_2bshd", "thd_2sbhd", "bhsd", "qkv_format_not_set"]
+MaskType = Literal["no_mask", "padding_mask", "causal_mask", "padding_causal_mask", "causal_bottom_right_mask", "padding_causal_bottom_right_mask"]
+SoftmaxType = Literal["vanilla_softmax", "off_by_one_softmax", "learnable_softmax"]
+Status = Literal["ok", "invalid_argument", "unsupported", "device_error", "internal_error"]
+RecipeKind = Literal["delayed_scaling", "current_scaling", "block_scaling", "mxfp8", "custom"]
+Format = Literal["e4m3", "e5m2", "hybrid"]
+HistoryAlgo = Literal["max", "most_recent"]
+Backward = Literal["quantized", "high_precision", "dequantized"]
+Role = Literal["input", "weight", "grad_output"]
+SlotScaling = Literal["high_precision", "delayed", "current", "block", "mxfp8"]
+Pass = Literal["forward", "backward"]
+QKNorm = Literal["none", "l2", "rms", "layer"]
+Microbatch = Literal["none", "first", "later"]
+
+
+class RoleOptions(TypedDict, total=False):
+    """What a recipe says of one role."""
+
+    power_2_scales: bool
+    amax_epsilon: float
+    block_dim: int
+
+
+class RecipeConfig(TypedDict, total=False):
+    """A recipe. `nvtex_recipe_config_init` sets the defaults."""
+
+    kind: RecipeKind
+    format: Format
+    margin: float
+    amax_history_len: int
+    amax_algo: HistoryAlgo
+    update_interval: int
+    reduce_amax: bool
+    input: RoleOptions
+    weight: RoleOptions
+    grad_output: RoleOptions
+    split_accumulator_fprop: bool
+    split_accumulator_dgrad: bool
+    split_accumulator_wgrad: bool
+    backward: Backward
+    fp8_dpa: bool
+
+
+class ContextConfig(TypedDict, total=False):
+    """What a context gets from the program. All fields may be null or 0.
+
+    The functions must not call functions of the same context, its modules, tapes and caches, not even those
+    that destroy: such a call is an error. A C++ exception that leaves one of them becomes an error of the call
+    that called it. They must end by returning or by an exception: `longjmp` out of them, and ending the thread
+    in them, is undefined behaviour."""
+
+    multiprocessor_count: int
+    max_unused_bytes: int
+
+
+class NormConfig(TypedDict, total=False):
+    """Config of a norm, as a module or as the first part of one."""
+
+    name: str
+    kind: NormType
+    hidden_size: int
+    epsilon: float
+    zero_centered_gamma: bool
+    dtype: DType
+
+
+class ParallelConfig(TypedDict, total=False):
+    """How a module is spread over ranks. So far a module is on one rank alone; other values are refused."""
+
+    tensor_parallel_size: int
+    sequence_parallel: bool
+    context_parallel_size: int
+
+
+class LinearConfig(TypedDict, total=False):
+    """`y = x W^T + b`"""
+
+    name: str
+    in_features: int
+    out_features: int
+    bias: bool
+    dtype: DType
+    init_std: float
+    seed: int
+    parallel: ParallelConfig
+
+
+class LayerNormLinearConfig(TypedDict, total=False):
+    """`y = norm(x) W^T + b`. The norm's `hidden_size`, `name` and `dtype` are ignored."""
+
+    norm: NormConfig
+    linear: LinearConfig
+
+
+class GroupedLinearConfig(TypedDict, total=False):
+    """`y_e = x_e W_e^T + b_e`"""
+
+    num_gemms: int
+    linear: LinearConfig
+
+
+class LayerNormMLPConfig(TypedDict, total=False):
+    """`y = f(norm(x) W1^T + b1) W2^T + b2`. The norm's `hidden_size`, `name` and `dtype` are ignored."""
+
+    name: str
+    norm: NormConfig
+    hidden_size: int
+    ffn_hidden_size: int
+    activation: ActivationType
+    clamp_limit: float
+    clamp_alpha: float
+    clamp_offset: float
+    bias: bool
+    dtype: DType
+    init_std: float
+    output_init_std: float
+    seed: int
+    checkpoint: bool
+    parallel: ParallelConfig
+
+
+class AttentionConfig(TypedDict, total=False):
+    """`softmax(scale q k^T) v`, as `nvte_fused_attn_fwd_v2` has it."""
+
+    name: str
+    num_attention_heads: int
+    num_gqa_groups: int
+    head_dim_qk: int
+    head_dim_v: int
+    attention_dropout: float
+    qkv_format: QKVFormat
+    attn_mask_type: MaskType
+    window_size_left: int
+    window_size_right: int
+    bottom_right_diagonal: bool
+    softmax_type: SoftmaxType
+    softmax_scale: float
+    dtype: DType
+    checkpoint_core_attention: bool
+    qk_norm_type: QKNorm
+    qk_norm_epsilon: float
+    qk_norm_before_rope: bool
+    parallel: ParallelConfig
+
+
+class MultiheadAttentionConfig(TypedDict, total=False):
+    """Config of projections, attention, and a projection. The attention's `name` is ignored; if its
+    `head_dim_qk` is 0 (default), it is `hidden_size / num_attention_heads`, and `head_dim_v` is the
+    same."""
+
+    name: str
+    hidden_size: int
+    attention: AttentionConfig
+    input_layernorm: bool
+    norm: NormConfig
+    cross_attention: bool
+    bias: bool
+    rotary_interleaved: bool
+    init_std: float
+    output_init_std: float
+    seed: int
+
+
+class TransformerLayerConfig(TypedDict, total=False):
+    """A layer of a Transformer."""
+
+    name: str
+    attention: AttentionConfig
+    mlp: LayerNormMLPConfig
+    hidden_dropout: float
+    decoder: bool
+    inter_mask_type: MaskType
+    residual_post_layernorm: bool
+    output_layernorm: bool
+    parallel_attention_mlp: bool
+    rotary_interleaved: bool
+
+
+class RotaryConfig(TypedDict, total=False):
+    """Angles of rotary embeddings."""
+
+    base: float
+    offset: int
+    interpolation_factor: float
+    pretrained_length: int
+    interleaved: bool
+
+
+class KVCacheConfig(TypedDict, total=False):
+    """Sizes of a cache of keys and values."""
+
+    max_batch_size: int
+    max_sequence_length: int
+    page_size: int
+    num_pages: int
+
+
+class Norm(Module):
+    """
+    Creates a LayerNorm or RMSNorm: `nvte_layernorm_fwd` or `nvte_rmsnorm_fwd` with parameters.
+
+    Input and output: `[..., hidden_size]`. Parameters: `weight`, and with LayerNorm `bias`.
+
+    Arguments that are None have the library's defaults:
+
+    - name: Name, unique in its context; for null or an empty one a name is made up.
+    - kind: Default: LayerNorm.
+    - hidden_size: Elements of a row.
+    - epsilon: Default: 1e-5.
+    - zero_centered_gamma: The weight is stored as its distance from 1.
+    - dtype: Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
+    """
+
+    _config = _abi.NVTEXNormConfig
+    _init = "nvtex_norm_config_init"
+    _create = "nvtex_norm_create"
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        name: str | None = None,
+        kind: NormType | None = None,
+        hidden_size: int | None = None,
+        epsilon: float | None = None,
+        zero_centered_gamma: bool | None = None,
+        dtype: DType | None = None,
+        stream: Stream = None,
+    ) -> None:
+        self._make(context, stream, {
+            "name": name,
+            "kind": kind,
+            "hidden_size": hidden_size,
+            "epsilon": epsilon,
+            "zero_centered_gamma": zero_centered_gamma,
+            "dtype": dtype,
+        })
+
+
+class Linear(Module):
+    """
+    Creates a linear layer, `y = x W^T + b`.
+
+    Shapes: input `[..., in_features]`, output `[..., out_features]`. Under a recipe, features must be
+    multiples of 16 (MXFP8: 32); rows may be any number.
+
+    Parameters: `weight` `[out_features, in_features]`, `bias` `[out_features]`.
+
+    Notes: on CUDA the FP8 product of the weight's gradient is faster if rows are a multiple of 16, and
+    with FP8 blocks the other products if rows are a multiple of 8. Otherwise a kernel of this library
+    computes them, and a product with a bias takes `4 * rows * out_features` bytes more of the context's
+    memory.
+
+    Arguments that are None have the library's defaults:
+
+    - name: Name, unique in its context; for null or an empty one a name is made up.
+    - in_features
+    - out_features
+    - bias: Default: true.
+    - dtype: Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
+    - init_std: Standard deviation of the initial weight. Default: 0.023.
+    - seed: Seed of the initial weight.
+    - parallel: How ranks share the module.
+    """
+
+    _config = _abi.NVTEXLinearConfig
+    _init = "nvtex_linear_config_init"
+    _create = "nvtex_linear_create"
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        name: str | None = None,
+        in_features: int | None = None,
+        out_features: int | None = None,
+        bias: bool | None = None,
+        dtype: DType | None = None,
+        init_std: float | None = None,
+        seed: int | None = None,
+        parallel: ParallelConfig | None = None,
+        stream: Stream = None,
+    ) -> None:
+        self._make(context, stream, {
+            "name": name,
+            "in_features": in_features,
+            "out_features": out_features,
+            "bias": bias,
+            "dtype": dtype,
+            "init_std": init_std,
+            "seed": seed,
+            "parallel": parallel,
+        })
+
+
+class LayerNormLinear(Module):
+    """
+    Creates a norm followed by a linear layer, which gets its input in FP8 from the norm where the
+    recipe allows it.
+
+    As `nvtex_linear_create`; a second output, if not null, takes the norm's result, and its gradient
+    counts. Parameters: `layer_norm_weight`, `layer_norm_bias`, `weight`, `bias`.
+
+    Arguments that are None have the library's defaults:
+
+    - norm
+    - linear
+    """
+
+    _config = _abi.NVTEXLayerNormLinearConfig
+    _init = "nvtex_layernorm_linear_config_init"
+    _create = "nvtex_layernorm_linear_create"
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        norm: NormConfig | None = None,
+        linear: LinearConfig | None = None,
+        stream: Stream = None,
+    ) -> None:
+        self._make(context, stream, {
+            "norm": norm,
+            "linear": linear,
+        })
+
+
+class GroupedLinear(Module):
+    """
+    Creates linear layers for rows that are sorted by layer, such as those of experts: the first
+    `m_splits[0]` rows (of the step) go through the first layer, and so on.
+
+    Shapes: input `[..., in_features]`, output `[..., out_features]`. Each split keeps the rules for
+    rows of `nvtex_linear_create`. A part without rows gets gradients of 0.
+
+    Parameters: for each part e `weight<e>` and `bias<e>`, as those of `nvtex_linear_create`. The name
+    of a part for `nvtex_context_delayed_scaling` is the module's followed by `.<e>`.
+
+    Errors: splits that are not `num_gemms`, or do not sum to the rows.
+
+    Arguments that are None have the library's defaults:
+
+    - num_gemms: Parts, each with a weight of its own.
+    - linear: Config of each part, with one name for all. Initial weights differ.
+    """
+
+    _config = _abi.NVTEXGroupedLinearConfig
+    _init = "nvtex_grouped_linear_config_init"
+    _create = "nvtex_grouped_linear_create"
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        num_gemms: int | None = None,
+        linear: LinearConfig | None = None,
+        stream: Stream = None,
+    ) -> None:
+        self._make(context, stream, {
+            "num_gemms": num_gemms,
+            "linear": linear,
+        })
+
+
+class LayerNormMLP(Module):
+    """
+    Creates a norm followed by a linear layer, an activation and a second linear layer.
+
+    Shapes: input and output `[..., hidden_size]`; a second output, if not null, takes the norm's
+    result, and its gradient counts. Sizes: as `nvtex_linear_create`.
+
+    Parameters: `layer_norm_weight`, `layer_norm_bias`, `fc1_weight`
+    `[ffn_hidden_size (gated: twice that), hidden_size]`, `fc1_bias`, `fc2_weight`
+    `[hidden_size, ffn_hidden_size]`, `fc2_bias`.
+
+    Arguments that are None have the library's defaults:
+
+    - name: Name, unique in its context; for null or an empty one a name is made up.
+    - norm
+    - hidden_size
+    - ffn_hidden_size: Elements after the activation. With a gated activation W1 has twice as many rows, first those of the function f, then those of the gate.
+    - activation: Default: GELU.
+    - clamp_limit: Constants of CLAMPED_SWIGLU. Defaults: 7, 1.702, 1.
+    - clamp_alpha
+    - clamp_offset
+    - bias: Whether both linear layers have a bias. Default: true.
+    - dtype: Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
+    - init_std: Standard deviations of the initial weights. Defaults: 0.023.
+    - output_init_std
+    - seed: Seed of the initial weights.
+    - checkpoint: Tapes hold the input, but neither the norm's result nor the input and the result of the activation. The backward pass computes these again, to the same bits, from weights that tapes then hold for both passes. Default: false.
+    - parallel: How ranks share the module.
+    """
+
+    _config = _abi.NVTEXLayerNormMLPConfig
+    _init = "nvtex_layernorm_mlp_config_init"
+    _create = "nvtex_layernorm_mlp_create"
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        name: str | None = None,
+        norm: NormConfig | None = None,
+        hidden_size: int | None = None,
+        ffn_hidden_size: int | None = None,
+        activation: ActivationType | None = None,
+        clamp_limit: float | None = None,
+        clamp_alpha: float | None = None,
+        clamp_offset: float | None = None,
+        bias: bool | None = None,
+        dtype: DType | None = None,
+        init_std: float | None = None,
+        output_init_std: float | None = None,
+        seed: int | None = None,
+        checkpoint: bool | None = None,
+        parallel: ParallelConfig | None = None,
+        stream: Stream = None,
+    ) -> None:
+        self._make(context, stream, {
+            "name": name,
+            "norm": norm,
+            "hidden_size": hidden_size,
+            "ffn_hidden_size": ffn_hidden_size,
+            "activation": activation,
+            "clamp_limit": clamp_limit,
+            "clamp_alpha": clamp_alpha,
+            "clamp_offset": clamp_offset,
+            "bias": bias,
+            "dtype": dtype,
+            "init_std": init_std,
+            "output_init_std": output_init_std,
+            "seed": seed,
+            "checkpoint": checkpoint,
+            "parallel": parallel,
+        })
+
+
+class Attention(Module):
+    """
+    Creates an attention of queries, keys and values, in high precision unless a recipe has `fp8_dpa`.
+
+    Shapes: inputs `[s, b, h, d]` (NVTE_SBHD), `[b, s, h, d]` (NVTE_BSHD) or `[t, h, d]` (NVTE_THD),
+    with `num_attention_heads` heads of queries and `num_gqa_groups` of keys and values. The output has
+    as many elements as there are rows of heads times `head_dim_v`.
+
+    Parameters: with a learnable softmax `softmax_offset`, Float32 `[num_attention_heads]`.
+
+    Notes: masks with padding take their lengths from the step. The tape refers to the output, too.
+
+    Arguments that are None have the library's defaults:
+
+    - name: Name, unique in its context; for null or an empty one a name is made up.
+    - num_attention_heads
+    - num_gqa_groups: Heads of keys and values. 0: as many as of queries.
+    - head_dim_qk
+    - head_dim_v: Elements of a head of values; 0 stands for `head_dim_qk`.
+    - attention_dropout: Dropout of the probabilities, in passes with a tape. Default: 0.
+    - qkv_format: NVTE_SBHD (default), NVTE_BSHD, or NVTE_THD (packed tokens, only with masks that have padding).
+    - attn_mask_type: Default: NVTE_CAUSAL_MASK.
+    - window_size_left: The numbers of keys before and after a query that it sees; -1 (default): all.
+    - window_size_right
+    - bottom_right_diagonal: Windows of masks that are not causal are aligned at the bottom right. Default: true.
+    - softmax_type
+    - softmax_scale: Factor of the scores; 0 (default) stands for `1 / sqrt(head_dim_qk)`.
+    - dtype: Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
+    - checkpoint_core_attention: In modules with projections: tapes hold queries, keys and values, but not the attention's result and statistics, which the backward pass computes again, to the same bits. Default: false.
+    - qk_norm_type: In self attention of modules with projections: normalizes each head of queries and keys, after or before the rotary embedding. Default: none.
+    - qk_norm_epsilon: Default: 1e-6.
+    - qk_norm_before_rope: Default: false.
+    - parallel: How ranks share the module.
+    """
+
+    _config = _abi.NVTEXAttentionConfig
+    _init = "nvtex_attention_config_init"
+    _create = "nvtex_attention_create"
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        name: str | None = None,
+        num_attention_heads: int | None = None,
+        num_gqa_groups: int | None = None,
+        head_dim_qk: int | None = None,
+        head_dim_v: int | None = None,
+        attention_dropout: float | None = None,
+        qkv_format: QKVFormat | None = None,
+        attn_mask_type: MaskType | None = None,
+        window_size_left: int | None = None,
+        window_size_right: int | None = None,
+        bottom_right_diagonal: bool | None = None,
+        softmax_type: SoftmaxType | None = None,
+        softmax_scale: float | None = None,
+        dtype: DType | None = None,
+        checkpoint_core_attention: bool | None = None,
+        qk_norm_type: QKNorm | None = None,
+        qk_norm_epsilon: float | None = None,
+        qk_norm_before_rope: bool | None = None,
+        parallel: ParallelConfig | None = None,
+        stream: Stream = None,
+    ) -> None:
+        self._make(context, stream, {
+            "name": name,
+            "num_attention_heads": num_attention_heads,
+            "num_gqa_groups": num_gqa_groups,
+            "head_dim_qk": head_dim_qk,
+            "head_dim_v": head_dim_v,
+            "attention_dropout": attention_dropout,
+            "qkv_format": qkv_format,
+            "attn_mask_type": attn_mask_type,
+            "window_size_left": window_size_left,
+            "window_size_right": window_size_right,
+            "bottom_right_diagonal": bottom_right_diagonal,
+            "softmax_type": softmax_type,
+            "softmax_scale": softmax_scale,
+            "dtype": dtype,
+            "checkpoint_core_attention": checkpoint_core_attention,
+            "qk_norm_type": qk_norm_type,
+            "qk_norm_epsilon": qk_norm_epsilon,
+            "qk_norm_before_rope": qk_norm_before_rope,
+            "parallel": parallel,
+        })
+
+
+class MultiheadAttention(Module):
+    """
+    Creates projections to queries, keys and values, rotary embeddings, attention, and a projection of
+    its output.
+
+    Shapes: input and output `[s, b, hidden_size]` (NVTE_SBHD), `[b, s, hidden_size]` (NVTE_BSHD) or
+    `[t, hidden_size]` (NVTE_THD, where `cu_seqlens_q` of the step says which tokens belong to a
+    sequence, and the others get the bias). Cross attention has a second input `[s_kv, b, hidden_size]`,
+    likewise.
+
+    Parameters, each as those of `nvtex_linear_create` or `nvtex_layernorm_linear_create`: `qkv.` or
+    `layernorm_qkv.`, of cross attention `query_layer.` or `layernorm_query.` and `key_value.`; then
+    `q_norm.` and `k_norm.` as those of `nvtex_norm_create`, `core_attention.softmax_offset` (learnable
+    softmax) and `proj.`. Rows of the first weight are, for each group of heads, those of its queries,
+    its key and its value.
+
+    Arguments that are None have the library's defaults:
+
+    - name: Name, unique in its context; for null or an empty one a name is made up.
+    - hidden_size
+    - attention
+    - input_layernorm: A norm in front of the first projection. Default: false. Its `hidden_size`, `name` and `dtype` are ignored.
+    - norm
+    - cross_attention: Keys and values come from a second input. Default: false.
+    - bias: Whether the projections have biases. Default: true.
+    - rotary_interleaved: Rotary embeddings rotate neighbours, not the halves of a head. Default: false.
+    - init_std: Standard deviations of the initial weights, of the first projections and of the last. Default: 0.023.
+    - output_init_std
+    - seed: Seed of the initial weights.
+    """
+
+    _config = _abi.NVTEXMultiheadAttentionConfig
+    _init = "nvtex_multihead_attention_config_init"
+    _create = "nvtex_multihead_attention_create"
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        name: str | None = None,
+        hidden_size: int | None = None,
+        attention: AttentionConfig | None = None,
+        input_layernorm: bool | None = None,
+        norm: NormConfig | None = None,
+        cross_attention: bool | None = None,
+        bias: bool | None = None,
+        rotary_interleaved: bool | None = None,
+        init_std: float | None = None,
+        output_init_std: float | None = None,
+        seed: int | None = None,
+        stream: Stream = None,
+    ) -> None:
+        self._make(context, stream, {
+            "name": name,
+            "hidden_size": hidden_size,
+            "attention": attention,
+            "input_layernorm": input_layernorm,
+            "norm": norm,
+            "cross_attention": cross_attention,
+            "bias": bias,
+            "rotary_interleaved": rotary_interleaved,
+            "init_std": init_std,
+            "output_init_std": output_init_std,
+            "seed": seed,
+        })
+
+
+class TransformerLayer(Module):
+    """
+    Creates a layer of a Transformer: attention and an MLP, each with a norm before and a residual
+    around it.
+
+    What it computes: with D = dropout, `y = x + D(attention(norm(x)))`, for a decoder then
+    `y = y + D(cross_attention(norm(y), memory))`, and `y + D(mlp(norm(y)))`. With parallel parts it is
+    `x + D(attention(norm(x)) + mlp(norm'(x)))`.
+
+    Inputs: as `nvtex_multihead_attention_create`; of a decoder a second one.
+
+    Parameters: those of `nvtex_multihead_attention_create` behind `self_attention.` and
+    `inter_attention.`, those of `nvtex_layernorm_mlp_create` behind `layernorm_mlp.`, and
+    `layernorm.weight`, `layernorm.bias`.
+
+    Notes: without dropout residuals are added by products, and their gradients by norms.
+
+    Arguments that are None have the library's defaults:
+
+    - name: Name, unique in its context; for null or an empty one a name is made up.
+    - attention: The self attention, as for `nvtex_multihead_attention_create`.
+    - mlp: The MLP, as for `nvtex_layernorm_mlp_create`. It also gives sizes, norms, bias, deviations and seed of the whole layer.
+    - hidden_dropout: Dropout of what is added to the residuals, in passes with a tape. Default: 0.
+    - decoder: Adds attention to a second input, without a mask unless `inter_mask_type` says so. Default: false.
+    - inter_mask_type
+    - residual_post_layernorm: Residuals are the norms' results. Default: false.
+    - output_layernorm: The layer has a norm at its end instead of the one before the self attention. Default: false.
+    - parallel_attention_mlp: Attention and MLP both read the layer's input, and their sum is added to it. This excludes `decoder`, `residual_post_layernorm` and `output_layernorm`. Default: false.
+    - rotary_interleaved: Rotary embeddings rotate neighbours, not the halves of a head. Default: false.
+    """
+
+    _config = _abi.NVTEXTransformerLayerConfig
+    _init = "nvtex_transformer_layer_config_init"
+    _create = "nvtex_transformer_layer_create"
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        name: str | None = None,
+        attention: AttentionConfig | None = None,
+        mlp: LayerNormMLPConfig | None = None,
+        hidden_dropout: float | None = None,
+        decoder: bool | None = None,
+        inter_mask_type: MaskType | None = None,
+        residual_post_layernorm: bool | None = None,
+        output_layernorm: bool | None = None,
+        parallel_attention_mlp: bool | None = None,
+        rotary_interleaved: bool | None = None,
+        stream: Stream = None,
+    ) -> None:
+        self._make(context, stream, {
+            "name": name,
+            "attention": attention,
+            "mlp": mlp,
+            "hidden_dropout": hidden_dropout,
+            "decoder": decoder,
+            "inter_mask_type": inter_mask_type,
+            "residual_post_layernorm": residual_post_layernorm,
+            "output_layernorm": output_layernorm,
+            "parallel_attention_mlp": parallel_attention_mlp,
+            "rotary_interleaved": rotary_interleaved,
+        })
+
+
+__all__ = ["Norm", "Linear", "LayerNormLinear", "GroupedLinear", "LayerNormMLP", "Attention", "MultiheadAttention", "TransformerLayer"]

@@ -1,0 +1,133 @@
+#ifndef NVTE_CPP_MODULES_HPP
+#define NVTE_CPP_MODULES_HPP
+
+/* Generated from the C headers by tests/abi.rs. nvte/cpp/nvte.hpp includes it. */
+
+#include "nvte/cpp/nvte.hpp"
+
+namespace nvte {
+
+/**
+ * Creates a LayerNorm or RMSNorm: `nvte_layernorm_fwd` or `nvte_rmsnorm_fwd` with parameters.
+ *
+ * Input and output: `[..., hidden_size]`. Parameters: `weight`, and with LayerNorm `bias`.
+ */
+using Norm =
+    ModuleOf<NVTEXNormConfig, nvtex_norm_config_init,
+             nvtex_norm_create>;
+
+/**
+ * Creates a linear layer, `y = x W^T + b`.
+ *
+ * Shapes: input `[..., in_features]`, output `[..., out_features]`. Under a recipe, features must be
+ * multiples of 16 (MXFP8: 32); rows may be any number.
+ *
+ * Parameters: `weight` `[out_features, in_features]`, `bias` `[out_features]`.
+ *
+ * Notes: on CUDA the FP8 product of the weight's gradient is faster if rows are a multiple of 16, and
+ * with FP8 blocks the other products if rows are a multiple of 8. Otherwise a kernel of this library
+ * computes them, and a product with a bias takes `4 * rows * out_features` bytes more of the context's
+ * memory.
+ */
+using Linear =
+    ModuleOf<NVTEXLinearConfig, nvtex_linear_config_init,
+             nvtex_linear_create>;
+
+/**
+ * Creates a norm followed by a linear layer, which gets its input in FP8 from the norm where the
+ * recipe allows it.
+ *
+ * As `nvtex_linear_create`; a second output, if not null, takes the norm's result, and its gradient
+ * counts. Parameters: `layer_norm_weight`, `layer_norm_bias`, `weight`, `bias`.
+ */
+using LayerNormLinear =
+    ModuleOf<NVTEXLayerNormLinearConfig, nvtex_layernorm_linear_config_init,
+             nvtex_layernorm_linear_create>;
+
+/**
+ * Creates linear layers for rows that are sorted by layer, such as those of experts: the first
+ * `m_splits[0]` rows (of the step) go through the first layer, and so on.
+ *
+ * Shapes: input `[..., in_features]`, output `[..., out_features]`. Each split keeps the rules for
+ * rows of `nvtex_linear_create`. A part without rows gets gradients of 0.
+ *
+ * Parameters: for each part e `weight<e>` and `bias<e>`, as those of `nvtex_linear_create`. The name
+ * of a part for `nvtex_context_delayed_scaling` is the module's followed by `.<e>`.
+ *
+ * Errors: splits that are not `num_gemms`, or do not sum to the rows.
+ */
+using GroupedLinear =
+    ModuleOf<NVTEXGroupedLinearConfig, nvtex_grouped_linear_config_init,
+             nvtex_grouped_linear_create>;
+
+/**
+ * Creates a norm followed by a linear layer, an activation and a second linear layer.
+ *
+ * Shapes: input and output `[..., hidden_size]`; a second output, if not null, takes the norm's
+ * result, and its gradient counts. Sizes: as `nvtex_linear_create`.
+ *
+ * Parameters: `layer_norm_weight`, `layer_norm_bias`, `fc1_weight`
+ * `[ffn_hidden_size (gated: twice that), hidden_size]`, `fc1_bias`, `fc2_weight`
+ * `[hidden_size, ffn_hidden_size]`, `fc2_bias`.
+ */
+using LayerNormMLP =
+    ModuleOf<NVTEXLayerNormMLPConfig, nvtex_layernorm_mlp_config_init,
+             nvtex_layernorm_mlp_create>;
+
+/**
+ * Creates an attention of queries, keys and values, in high precision unless a recipe has `fp8_dpa`.
+ *
+ * Shapes: inputs `[s, b, h, d]` (NVTE_SBHD), `[b, s, h, d]` (NVTE_BSHD) or `[t, h, d]` (NVTE_THD),
+ * with `num_attention_heads` heads of queries and `num_gqa_groups` of keys and values. The output has
+ * as many elements as there are rows of heads times `head_dim_v`.
+ *
+ * Parameters: with a learnable softmax `softmax_offset`, Float32 `[num_attention_heads]`.
+ *
+ * Notes: masks with padding take their lengths from the step. The tape refers to the output, too.
+ */
+using Attention =
+    ModuleOf<NVTEXAttentionConfig, nvtex_attention_config_init,
+             nvtex_attention_create>;
+
+/**
+ * Creates projections to queries, keys and values, rotary embeddings, attention, and a projection of
+ * its output.
+ *
+ * Shapes: input and output `[s, b, hidden_size]` (NVTE_SBHD), `[b, s, hidden_size]` (NVTE_BSHD) or
+ * `[t, hidden_size]` (NVTE_THD, where `cu_seqlens_q` of the step says which tokens belong to a
+ * sequence, and the others get the bias). Cross attention has a second input `[s_kv, b, hidden_size]`,
+ * likewise.
+ *
+ * Parameters, each as those of `nvtex_linear_create` or `nvtex_layernorm_linear_create`: `qkv.` or
+ * `layernorm_qkv.`, of cross attention `query_layer.` or `layernorm_query.` and `key_value.`; then
+ * `q_norm.` and `k_norm.` as those of `nvtex_norm_create`, `core_attention.softmax_offset` (learnable
+ * softmax) and `proj.`. Rows of the first weight are, for each group of heads, those of its queries,
+ * its key and its value.
+ */
+using MultiheadAttention =
+    ModuleOf<NVTEXMultiheadAttentionConfig, nvtex_multihead_attention_config_init,
+             nvtex_multihead_attention_create>;
+
+/**
+ * Creates a layer of a Transformer: attention and an MLP, each with a norm before and a residual
+ * around it.
+ *
+ * What it computes: with D = dropout, `y = x + D(attention(norm(x)))`, for a decoder then
+ * `y = y + D(cross_attention(norm(y), memory))`, and `y + D(mlp(norm(y)))`. With parallel parts it is
+ * `x + D(attention(norm(x)) + mlp(norm'(x)))`.
+ *
+ * Inputs: as `nvtex_multihead_attention_create`; of a decoder a second one.
+ *
+ * Parameters: those of `nvtex_multihead_attention_create` behind `self_attention.` and
+ * `inter_attention.`, those of `nvtex_layernorm_mlp_create` behind `layernorm_mlp.`, and
+ * `layernorm.weight`, `layernorm.bias`.
+ *
+ * Notes: without dropout residuals are added by products, and their gradients by norms.
+ */
+using TransformerLayer =
+    ModuleOf<NVTEXTransformerLayerConfig, nvtex_transformer_layer_config_init,
+             nvtex_transformer_layer_create>;
+
+}  // namespace nvte
+
+#endif /* NVTE_CPP_MODULES_HPP */
