@@ -262,6 +262,11 @@ fn consumers(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
     let name = "a program of libtransformer_engine.so through pkg-config";
     report.check(name, on_cpu(name, tree, &mut tree.command(&program))?);
 
+    let source = tree.root.join("examples/layer.cpp");
+    let program = compile(("CXX", "c++"), "-std=c++20", &source, "layer", "nvte")?;
+    let name = "examples/layer.cpp through pkg-config";
+    report.check(name, on_cpu(name, tree, &mut tree.command(&program))?);
+
     let readme = fs::read_to_string(tree.root.join("README.md")).context("README.md")?;
     for (index, text) in c_programs(&readme).iter().enumerate() {
         let name = format!("readme_{}", index + 1);

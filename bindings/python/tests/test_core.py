@@ -334,6 +334,14 @@ class Test(unittest.TestCase):
         with self.assertRaisesRegex(nvte.Error, "expected an open region"):
             nvte.call("nvtex_context_end", context.handle)
 
+    def test_readme(self):
+        """The programs of the README run."""
+        text = (Path(__file__).parents[1] / "README.md").read_text()
+        programs = [block.split("```")[0] for block in text.split("```python\n")[1:]]
+        self.assertEqual(len(programs), 1)
+        for program in programs:
+            exec(compile(program, "README.md", "exec"), {})
+
     def test_lifetimes(self):
         """Modules keep their contexts and what is bound to them."""
         layer = nvte.Linear(nvte.Context(), in_features=16, out_features=16, bias=False)
