@@ -820,6 +820,43 @@ pub const NVTEX_ATTENTION_BACKWARD: NVTEXAttentionPass = 1;
 
 
 
+/// What becomes of the losses of the tokens.
+pub type NVTEXLossReduction = i32;
+/// They stay as they are, and each has a gradient of its own.
+pub const NVTEX_LOSS_NONE: NVTEXLossReduction = 0;
+pub const NVTEX_LOSS_SUM: NVTEXLossReduction = 1;
+/// The mean over the tokens whose targets are not ignored; 0 if all are.
+pub const NVTEX_LOSS_MEAN: NVTEXLossReduction = 2;
+
+/// Options of a cross entropy, set by `nvtex_cross_entropy_options_init`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXCrossEntropyOptions {
+    /// The size of the struct.
+    pub struct_size: usize,
+    /// The target of tokens that do not count: -100. A number that is no target, such as INT64_MIN, ignores none.
+    pub ignored_target: i64,
+    /// Number of the first column of the logits in a vocabulary that is divided among ranks: 0.
+    pub vocabulary_start: usize,
+    /// Columns of the whole vocabulary: 0, which stands for those of the logits.
+    pub vocabulary_size: usize,
+    /// The part of a target's weight that is spread over all of the vocabulary, 0 to 1: 0.
+    pub label_smoothing: f32,
+    /// The factor of the square of the logsumexp, which is added to the loss: 0.
+    pub z_loss: f32,
+    /// NVTEX_LOSS_MEAN.
+    pub reduction: NVTEXLossReduction,
+}
+
+
+
+
+
+
+
+
+
+
 /// Result of a call.
 pub type NVTEXStatus = i32;
 /// No call of this thread has failed since the status was cleared.
@@ -853,6 +890,25 @@ pub const NVTEX_LOG_CHECK: NVTEXLogLevel = 2;
 pub const NVTEX_LOG_DISPATCH: NVTEXLogLevel = 3;
 /// A line for each operator run.
 pub const NVTEX_LOG_EXEC: NVTEXLogLevel = 4;
+
+/// What a handle of a graph points to. Only the library knows what it is.
+#[repr(C)]
+#[derive(Debug)]
+pub struct NVTEXGraph_st {
+    _bytes: [u8; 0],
+    _nowhere: crate::Opaque,
+}
+
+/// Handle of a graph.
+pub type NVTEXGraph = *mut NVTEXGraph_st;
+
+
+
+
+
+
+
+
 
 
 
@@ -1126,6 +1182,25 @@ pub struct NVTEXContextConfig {
 /// Handle of a context.
 pub type NVTEXContext = *mut NVTEXContext_st;
 
+/// Device memory of a context, in bytes. Blocks are counted as they are handed out, so sizes are rounded up.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXMemoryUse {
+    /// Bytes of this struct; set it before the call.
+    pub struct_size: usize,
+    /// In use now: scratch memory of calls, memory of tapes, and what lives as long as modules and the context.
+    pub scratch: usize,
+    pub tape: usize,
+    pub persistent: usize,
+    /// Kept for later calls; 0 with an allocator of the program.
+    pub unused: usize,
+    /// The most of each that was in use since the context was created, and the most of all three at once.
+    pub most_scratch: usize,
+    pub most_tape: usize,
+    pub most_persistent: usize,
+    pub most_at_once: usize,
+}
+
 /// Config of a norm, as a module or as the first part of one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1354,6 +1429,65 @@ pub struct NVTEXTransformerLayerConfig {
     pub rotary_interleaved: bool,
 }
 
+/// Config of an embedding.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXEmbeddingConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Name, unique in its context; for null or an empty one a name is made up.
+    pub name: *const c_char,
+    /// Tokens that there are: rows of the weight.
+    pub vocabulary_size: usize,
+    pub hidden_size: usize,
+    /// Rows of a learned table of positions. 0 (default): there is none.
+    pub max_positions: usize,
+    /// Factor of the rows of tokens. Default: 1.
+    pub scale: f32,
+    /// Float32 (default), Float16 or BFloat16, of parameters and outputs.
+    pub dtype: NVTEDType,
+    /// Standard deviations of the initial tables of tokens and of positions. Defaults: 0.023.
+    pub init_std: f32,
+    pub position_init_std: f32,
+    /// Seed of the initial tables.
+    pub seed: u64,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
+}
+
+/// Config of the head of a language model.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXLMHeadConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Name, unique in its context; for null or an empty one a name is made up.
+    pub name: *const c_char,
+    /// Rows of the weight.
+    pub vocabulary_size: usize,
+    pub hidden_size: usize,
+    /// An embedding of the same context whose weight is this module's, too; then sizes and dtype are those of the
+    /// embedding, and `vocabulary_size` and `hidden_size` are 0 or the same. Null (default): the module has a
+    /// weight of its own.
+    pub tied_to: NVTEXModule,
+    /// Float32 (default), Float16 or BFloat16, of the parameter and the hidden states.
+    pub dtype: NVTEDType,
+    /// Standard deviation of the initial weight. Default: 0.023.
+    pub init_std: f32,
+    /// Seed of the initial weight.
+    pub seed: u64,
+    /// The target of tokens that do not count. Default: -100.
+    pub ignored_target: i64,
+    /// The part of a target's weight that is spread over the whole vocabulary, 0 to 1. Default: 0.
+    pub label_smoothing: f32,
+    /// Factor of the square of the logsumexp, which is added to the loss. Default: 0.
+    pub z_loss: f32,
+    /// Bytes that logits may take at a time. 0 (default): 500 MB.
+    pub workspace_limit: usize,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
+}
+
 /// Angles of rotary embeddings.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1456,6 +1590,12 @@ pub struct NVTEXKVCacheConfig {
     /// Pages of all sequences together. 0 (default): enough for all of `max_sequence_length`.
     pub num_pages: usize,
 }
+
+
+
+
+
+
 
 
 
@@ -3953,6 +4093,145 @@ unsafe extern "C-unwind" {
     /// The gradient of `nvte_ep_combine`: `grad_expert_out[row] = grad[t]`, and 0 in all other rows. It is
     /// `nvte_ep_dispatch` without weights.
     pub fn nvte_ep_combine_bwd(handle_mem: NVTETensor, grad: NVTETensor, grad_win: NVTECommWindow, grad_expert_out: NVTETensor, grad_expert_out_win: NVTECommWindow, stream: cudaStream_t);
+    /// Sets options to their defaults, which are in the descriptions of the fields. Null is ignored.
+    pub fn nvtex_cross_entropy_options_init(options: *mut NVTEXCrossEntropyOptions);
+    /// Computes the cross entropy of logits against one target for each token.
+    ///
+    /// What it computes: with `l = log sum_v exp(x_v)` of a row x of logits and V columns,
+    /// `loss = l - (1 - s) x_target - s / V * sum_v x_v + z l^2`, where s is the label smoothing and z the factor of
+    /// the z-loss; in float32, with the row read once. A term with the factor 0 is left out. `total` is the sum of the
+    /// losses, or their mean over the targets that are not ignored, whose number is `count`.
+    ///
+    /// Targets: a token whose target is ignored has loss and logsumexp 0, whatever its logits are. A target that is
+    /// neither ignored nor a column makes its loss NaN.
+    ///
+    /// Shapes: logits `[..., V]`; targets, loss and logsumexp one element for each token; `total` and `count` one
+    /// element each. `logsumexp` is what the backward pass needs; it may be null or unset. `total` and `count` must be
+    /// null or unset if the reduction is none.
+    ///
+    /// Dtypes: logits Float32, Float16 or BFloat16; targets Int32 or Int64; all others Float32, which holds numbers of
+    /// targets up to 2^24 exactly.
+    ///
+    /// Options: null stands for the defaults.
+    ///
+    /// Notes: sums are in a fixed order, so that results are the same in every run.
+    ///
+    /// Errors: other dtypes or shapes; a vocabulary of which the logits have only a part; label smoothing outside of
+    /// [0, 1], a negative z-loss; outputs that overlap anything; null or misaligned pointers.
+    pub fn nvtex_cross_entropy_forward(logits: NVTETensor, targets: NVTETensor, loss: NVTETensor, logsumexp: NVTETensor, total: NVTETensor, count: NVTETensor, options: *const NVTEXCrossEntropyOptions, stream: cudaStream_t);
+    /// Computes the gradients of `nvtex_cross_entropy_forward` for its logits:
+    /// `dx_v = g (exp(x_v - l) (1 + 2 z l) - (v = target ? 1 - s : 0) - s / V)`.
+    ///
+    /// What it computes: l is the logsumexp, g the gradient of the loss: `grad_loss`, divided by `max(count, 1)` for
+    /// the mean. Gradients of ignored targets are 0, those of targets that are no column are NaN. Logits and gradients
+    /// may be columns of a divided vocabulary: l is then that of all columns, from `nvtex_cross_entropy_combine`, and V
+    /// the size of the whole vocabulary.
+    ///
+    /// Shapes: `grad_logits` as the logits, which it may be; `grad_loss` one element, or one for each token if the
+    /// reduction is none; null or unset for 1. `count` is read for the mean only.
+    ///
+    /// Dtypes: `grad_logits` as the logits, all others as the forward pass.
+    ///
+    /// Errors: as the forward pass.
+    pub fn nvtex_cross_entropy_backward(logits: NVTETensor, targets: NVTETensor, logsumexp: NVTETensor, grad_loss: NVTETensor, count: NVTETensor, grad_logits: NVTETensor, options: *const NVTEXCrossEntropyOptions, stream: cudaStream_t);
+    /// Computes the cross entropy as `nvtex_cross_entropy_forward` does, and replaces the logits by their gradients, as
+    /// `nvtex_cross_entropy_backward` computes them.
+    ///
+    /// Shapes, dtypes, options, errors: as those functions.
+    pub fn nvtex_cross_entropy_forward_backward(logits: NVTETensor, targets: NVTETensor, grad_loss: NVTETensor, loss: NVTETensor, logsumexp: NVTETensor, total: NVTETensor, count: NVTETensor, options: *const NVTEXCrossEntropyOptions, stream: cudaStream_t);
+    /// Computes what a rank that has some columns of the vocabulary knows of the losses, for
+    /// `nvtex_cross_entropy_combine`.
+    ///
+    /// What it computes: for each token the maximum m of its logits here, `sum_v exp(x_v - m)`, the logit of the
+    /// target (0 if that is not among these columns, NaN if it is no column of the vocabulary), and `sum_v x_v`. These
+    /// are -Inf, 0, 0 and 0 if the target is ignored.
+    ///
+    /// Options: `vocabulary_start` and `vocabulary_size` say which columns these are. Targets are numbers of the whole
+    /// vocabulary.
+    ///
+    /// Shapes: partials `[4, tokens]`. Dtypes: partials Float32, others as `nvtex_cross_entropy_forward`.
+    ///
+    /// Errors: as `nvtex_cross_entropy_forward`; columns beyond the size of the vocabulary.
+    pub fn nvtex_cross_entropy_partial(logits: NVTETensor, targets: NVTETensor, partials: NVTETensor, options: *const NVTEXCrossEntropyOptions, stream: cudaStream_t);
+    /// Computes losses, as `nvtex_cross_entropy_forward` does, from the partials of all ranks, which the caller has
+    /// gathered.
+    ///
+    /// Shapes: partials `[ranks, 4, tokens]`, the ranks in any order that is the same on all of them; others as
+    /// `nvtex_cross_entropy_forward`. Dtypes: as there.
+    ///
+    /// Options: `vocabulary_size` must be given.
+    ///
+    /// Errors: as `nvtex_cross_entropy_forward`.
+    pub fn nvtex_cross_entropy_combine(partials: NVTETensor, targets: NVTETensor, loss: NVTETensor, logsumexp: NVTETensor, total: NVTETensor, count: NVTETensor, options: *const NVTEXCrossEntropyOptions, stream: cudaStream_t);
+    /// Computes the cross entropy of a linear layer, `logits = hidden * weight^T`, and its gradients, without ever
+    /// having all logits in memory.
+    ///
+    /// What it computes: the losses of `nvtex_cross_entropy_forward`; if there is a `grad_hidden`,
+    /// `grad_hidden = d * weight`, and if there is a `grad_weight`, `grad_weight = d^T * hidden`, added to what is
+    /// there if `accumulate_grad_weight`, where d are the gradients of the logits. Without both only the losses are
+    /// computed. It goes through the tokens in parts: logits of a part and their gradients are rounded to the dtype of
+    /// `hidden`, and `grad_weight` is rounded to its dtype after each part, so Float32 is best for it.
+    ///
+    /// Shapes: hidden and `grad_hidden` `[..., h]`; weight and `grad_weight` `[V, h]`; others as
+    /// `nvtex_cross_entropy_forward_backward`.
+    ///
+    /// Dtypes: hidden, weight and `grad_hidden` the same: Float32, Float16 or BFloat16; `grad_weight` any of these;
+    /// others as `nvtex_cross_entropy_forward_backward`.
+    ///
+    /// Workspace: if it has no pointer, its shape and dtype become what the second call needs: about
+    /// `workspace_limit` bytes or less, 500 MB if the limit is 0, but no less than 16 tokens' logits. Parts are larger
+    /// and the call is faster with more.
+    ///
+    /// Notes: the host waits for nothing, so that the call can be captured in a CUDA graph. Without tokens
+    /// `grad_weight` becomes 0 unless it is accumulated.
+    ///
+    /// Errors: as `nvtex_cross_entropy_forward`; a workspace that is too small.
+    pub fn nvtex_linear_cross_entropy(hidden: NVTETensor, weight: NVTETensor, targets: NVTETensor, grad_loss: NVTETensor, loss: NVTETensor, logsumexp: NVTETensor, total: NVTETensor, count: NVTETensor, grad_hidden: NVTETensor, grad_weight: NVTETensor, accumulate_grad_weight: bool, options: *const NVTEXCrossEntropyOptions, workspace_limit: usize, workspace: NVTETensor, stream: cudaStream_t);
+    /// Looks up the rows of tokens in a table, and adds those of their positions in another one:
+    /// `output[t] = cast(scale * weight[tokens[t] - vocabulary_start] + position_weight[p])`.
+    ///
+    /// What it computes: product and sum are rounded to float32, the result once more. The position p is
+    /// `positions[t]`, or without positions `t % sequence_length`, t being the number of the row; a length of 0 stands
+    /// for the number of rows.
+    ///
+    /// Divided tables: the weight may be rows `vocabulary_start` and following of a vocabulary of `vocabulary_size`,
+    /// which is 0 for the rows of the weight. A token whose row is not here gives a row of zeros (without the position:
+    /// give the position table to one rank only), so that the sum over all ranks is the embedding.
+    ///
+    /// Wrong tokens: those that are not in the vocabulary, and positions that are not in the table, give zeros in place
+    /// of the row, and are counted: their number is added to `wrong`, which the caller sets to 0 and reads when it
+    /// likes. Without `wrong` nothing tells.
+    ///
+    /// Shapes: weight `[rows, h]`; `position_weight` `[positions, h]`; output `[..., h]`; tokens and positions one
+    /// element for each row of the output; wrong one element. Positions, `position_weight` and wrong may be null or
+    /// unset.
+    ///
+    /// Dtypes: weight and output each Float32, Float16 or BFloat16; `position_weight` as the weight; tokens Int32 or
+    /// Int64, positions as tokens; wrong Int32.
+    ///
+    /// Notes: nothing is written to an empty output.
+    ///
+    /// Errors: other dtypes or shapes; a vocabulary that ends before the rows of the weight; outputs that overlap
+    /// anything; null or misaligned pointers.
+    pub fn nvtex_embedding_forward(tokens: NVTETensor, weight: NVTETensor, positions: NVTETensor, position_weight: NVTETensor, output: NVTETensor, wrong: NVTETensor, scale: f32, sequence_length: usize, vocabulary_start: usize, vocabulary_size: usize, stream: cudaStream_t);
+    /// Computes the gradients of the tables of `nvtex_embedding_forward`: row k of `grad_weight` is
+    /// `scale * sum grad_output[t]` over all t whose token is `vocabulary_start + k`, and row p of
+    /// `grad_position_weight` the sum over all t at the position p.
+    ///
+    /// What it computes: sums are in float32 and in an order that the tokens determine, so that results are the same in
+    /// every run; they are added to what is there if `accumulate`, else the other rows become 0. Rows of the gradient
+    /// whose token or position has no row here count nowhere.
+    ///
+    /// Workspace: if it has no pointer, its shape and dtype become what the second call needs.
+    ///
+    /// Shapes: `grad_output` `[..., h]`; tokens and positions one element for each of its rows; `grad_weight`
+    /// `[rows, h]`; `grad_position_weight` `[positions, h]`. Positions and either gradient may be null or unset.
+    ///
+    /// Dtypes: gradients each Float32, Float16 or BFloat16; tokens and positions each Int32 or Int64.
+    ///
+    /// Errors: other dtypes or shapes; a workspace that is too small; outputs that overlap anything; null or misaligned
+    /// pointers.
+    pub fn nvtex_embedding_backward(tokens: NVTETensor, positions: NVTETensor, grad_output: NVTETensor, grad_weight: NVTETensor, grad_position_weight: NVTETensor, accumulate: bool, scale: f32, sequence_length: usize, vocabulary_start: usize, workspace: NVTETensor, stream: cudaStream_t);
     /// Returns the status of the first call of this thread that has failed since `nvtex_clear_error`, or
     /// NVTEX_OK.
     ///
@@ -4036,6 +4315,20 @@ unsafe extern "C-unwind" {
     pub fn nvtex_memcpy_to_host(dst: *mut c_void, src: *const c_void, bytes: usize, stream: cudaStream_t);
     /// Copies bytes on the device, on the stream.
     pub fn nvtex_memcpy_on_device(dst: *mut c_void, src: *const c_void, bytes: usize, stream: cudaStream_t);
+    /// Creates a tensor with memory of its own on the device, which is not initialized: a tensor as `nvte_create_tensor`
+    /// makes it, with one scale for all elements, whose data is memory of `nvtex_malloc`. Destroy it with
+    /// `nvtex_array_destroy`. It returns null only with an error.
+    pub fn nvtex_array_create(dtype: NVTEDType, shape: *const usize, ndim: usize) -> NVTETensor;
+    /// Destroys a tensor of `nvtex_array_create` and its memory, whose data has not been changed since. Null is ignored.
+    pub fn nvtex_array_destroy(array: NVTETensor);
+    /// Copies bytes of the host to all elements of a tensor, on the stream. The host bytes may be reused on return.
+    ///
+    /// Errors: a number of bytes that is not the tensor's.
+    pub fn nvtex_array_set(array: NVTETensor, host: *const c_void, bytes: usize, stream: cudaStream_t);
+    /// Copies all elements of a tensor to the host, behind the work on the stream, and waits for them.
+    ///
+    /// Errors: a number of bytes that is not the tensor's.
+    pub fn nvtex_array_get(array: NVTETensor, host: *mut c_void, bytes: usize, stream: cudaStream_t);
     /// Creates a stream on the current device. On the CPU backend it stands for nothing, because calls
     /// return when their work is done. Null is returned only with an error.
     pub fn nvtex_stream_create() -> cudaStream_t;
@@ -4043,6 +4336,20 @@ unsafe extern "C-unwind" {
     pub fn nvtex_stream_destroy(stream: cudaStream_t);
     /// Waits until the work on the stream is done. Errors: some of the work failed.
     pub fn nvtex_stream_synchronize(stream: cudaStream_t);
+    /// Begins to record a graph: the work that calls put on the stream, which does not run yet. `nvtex_graph_end` ends it.
+    ///
+    /// Run the same calls once before, because first calls allocate memory and choose implementations. What a recorded
+    /// call reads and writes must exist at each replay, and numbers that the host passes stay as they were. This is the
+    /// capture of CUDA in its relaxed mode; libraries that capture the stream by themselves see no difference.
+    ///
+    /// Errors: the default stream; a stream that is being recorded; a backend without graphs, which the CPU backend is.
+    pub fn nvtex_graph_begin(stream: cudaStream_t);
+    /// Ends the recording of a stream and returns the graph, or null if a call in between was not legal in it.
+    pub fn nvtex_graph_end(stream: cudaStream_t) -> NVTEXGraph;
+    /// Runs the recorded work on a stream, behind what is there. Replays of one graph do not overlap.
+    pub fn nvtex_graph_replay(graph: NVTEXGraph, stream: cudaStream_t);
+    /// Destroys a graph. Null is ignored.
+    pub fn nvtex_graph_destroy(graph: NVTEXGraph);
     /// Sets the defaults of a kind of recipe in the first `struct_size` bytes of a config.
     ///
     /// Errors: null; a `struct_size` that has no room for the field `struct_size` itself; an unknown kind.
@@ -4074,6 +4381,9 @@ unsafe extern "C-unwind" {
     /// Do not call it while a stream of the process is being captured, because the device refuses to free
     /// memory then.
     pub fn nvtex_context_trim(context: NVTEXContext, bytes_to_keep: usize) -> usize;
+    /// Tells how much device memory modules, tapes and caches of a context have: from its pool, or from the program's
+    /// allocator.
+    pub fn nvtex_context_memory(context: NVTEXContext, memory: *mut NVTEXMemoryUse);
     /// Opens a region: forward passes and creations until the matching `nvtex_context_end` follow the
     /// recipe. Regions nest; the innermost counts.
     ///
@@ -4216,6 +4526,52 @@ unsafe extern "C-unwind" {
     /// Notes: without dropout residuals are added by products, and their gradients by norms.
     pub fn nvtex_transformer_layer_create(context: NVTEXContext, config: *const NVTEXTransformerLayerConfig, stream: cudaStream_t) -> NVTEXModule;
     /// Sets the defaults in the first `struct_size` bytes of a config.
+    pub fn nvtex_embedding_config_init(config: *mut NVTEXEmbeddingConfig, struct_size: usize);
+    /// Creates an embedding: `y = scale * weight[token]`, plus `position_weight[position]` if there are positions.
+    ///
+    /// Inputs: tokens `[..., s]`, and, if the module has positions, those of the tokens; Int32 or Int64, both the same.
+    /// Without the second input (null) a token's position is its place in the last dimension. Output:
+    /// `[..., s, hidden_size]`. Tokens that are not in the vocabulary, and positions that are not in the table, have rows
+    /// of zeros and no gradient.
+    ///
+    /// Parameters: `weight` `[vocabulary_size, hidden_size]`, `position_weight` `[max_positions, hidden_size]`. Their
+    /// gradients are sums in a fixed order.
+    ///
+    /// Errors: a last dimension of more than `max_positions` tokens without positions.
+    pub fn nvtex_embedding_create(context: NVTEXContext, config: *const NVTEXEmbeddingConfig, stream: cudaStream_t) -> NVTEXModule;
+    /// Sets the defaults in the first `struct_size` bytes of a config.
+    pub fn nvtex_lm_head_config_init(config: *mut NVTEXLMHeadConfig, struct_size: usize);
+    /// Creates the head of a language model: logits `x W^T`, and their mean cross entropy against targets, as
+    /// `nvtex_linear_cross_entropy` computes it without ever having all logits in memory. It stays in high precision
+    /// whatever the recipe is.
+    ///
+    /// Inputs: hidden states `[..., hidden_size]`; targets, Int32 or Int64, one for each row; and a factor of the loss
+    /// for its gradients, Float32 `[1]` on the device (null: 1), such as that of loss scaling. Outputs, each of which may
+    /// be null: the mean loss `[1]` without the factor, the losses of the rows, both Float32, and all logits
+    /// `[..., vocabulary_size]`. Without targets there are only logits.
+    ///
+    /// Passes: a forward pass with a tape computes all gradients, since the logits exist only then. It writes that of the
+    /// weight to where it is bound, or adds it; one that is set to zeros is so before the forward pass, and a tape that
+    /// is used twice adds nothing. The backward pass takes no gradient of its outputs; it gives that of the hidden states.
+    /// Where the weight is that of an embedding, the embedding's backward pass adds to what this module has written.
+    ///
+    /// Parameters: `weight` `[vocabulary_size, hidden_size]`; none if it is an embedding's, which lists it.
+    pub fn nvtex_lm_head_create(context: NVTEXContext, config: *const NVTEXLMHeadConfig, stream: cudaStream_t) -> NVTEXModule;
+    /// Creates a module of modules in a row: the first output of each is the first input of the next.
+    ///
+    /// `names` are those of the parts, unique and without dots, before the names of their parameters: `layer0.weight`.
+    /// Null: "0", "1" and so on. The new module keeps the others alive, so that their handles may be destroyed at once,
+    /// or used further: for their parameters, for passes of their own, or in another row.
+    ///
+    /// Inputs: those of the first module, followed by those of the last one but its first. Outputs: those of the last one.
+    /// Of an embedding, layers and a head: tokens, positions, targets, factor of the loss; loss, losses of rows, logits.
+    /// Memory between the modules is the context's. With dropout a call uses 128 random numbers for each module.
+    ///
+    /// Parameters: those of all modules, in their order.
+    ///
+    /// Errors: modules of other contexts; one module twice; no module.
+    pub fn nvtex_sequential_create(context: NVTEXContext, modules: *const NVTEXModule, names: *const *const c_char, count: usize) -> NVTEXModule;
+    /// Sets the defaults in the first `struct_size` bytes of a config.
     pub fn nvtex_rotary_config_init(config: *mut NVTEXRotaryConfig, struct_size: usize);
     /// Writes the angles of rotary embeddings: `a(p, i) = p base^(-2 i / d2)` for positions p from `offset`
     /// on and pairs i. They are computed in float64 on the host.
@@ -4321,10 +4677,12 @@ pub(crate) fn layouts() -> Vec<String> {
         crate::layout!(NVTECommWindow: window offset scale_window scale_offset),
         crate::layout!(NVTEEpGroupConfig: struct_size ep_size num_experts max_tokens_per_rank max_recv_tokens_per_rank hidden_dim num_comm_sms max_token_dtype zero_copy num_topk drop_on_overflow),
         crate::layout!(NVTEEpLayerConfig: struct_size top_k dispatch_output_per_expert_alignment),
+        crate::layout!(NVTEXCrossEntropyOptions: struct_size ignored_target vocabulary_start vocabulary_size label_smoothing z_loss reduction),
         crate::layout!(NVTEXRoleOptions: power_2_scales amax_epsilon block_dim),
         crate::layout!(NVTEXSlotChoice: scaling dtype options),
         crate::layout!(NVTEXRecipeConfig: struct_size kind format margin amax_history_len amax_algo update_interval reduce_amax input weight grad_output split_accumulator_fprop split_accumulator_dgrad split_accumulator_wgrad backward choose user fp8_dpa),
         crate::layout!(NVTEXContextConfig: struct_size allocator allocate release communicator all_reduce_max multiprocessor_count max_unused_bytes),
+        crate::layout!(NVTEXMemoryUse: struct_size scratch tape persistent unused most_scratch most_tape most_persistent most_at_once),
         crate::layout!(NVTEXNormConfig: struct_size name kind hidden_size epsilon zero_centered_gamma dtype reserved),
         crate::layout!(NVTEXParallelConfig: tensor_parallel_size sequence_parallel context_parallel_size reserved),
         crate::layout!(NVTEXLinearConfig: struct_size name in_features out_features bias dtype init_std seed parallel reserved),
@@ -4334,6 +4692,8 @@ pub(crate) fn layouts() -> Vec<String> {
         crate::layout!(NVTEXAttentionConfig: struct_size name num_attention_heads num_gqa_groups head_dim_qk head_dim_v attention_dropout qkv_format attn_mask_type window_size_left window_size_right bottom_right_diagonal softmax_type softmax_scale dtype checkpoint_core_attention qk_norm_type qk_norm_epsilon qk_norm_before_rope parallel reserved),
         crate::layout!(NVTEXMultiheadAttentionConfig: struct_size name hidden_size attention input_layernorm norm cross_attention bias rotary_interleaved init_std output_init_std seed),
         crate::layout!(NVTEXTransformerLayerConfig: struct_size name attention mlp hidden_dropout decoder inter_mask_type residual_post_layernorm output_layernorm parallel_attention_mlp rotary_interleaved),
+        crate::layout!(NVTEXEmbeddingConfig: struct_size name vocabulary_size hidden_size max_positions scale dtype init_std position_init_std seed reserved),
+        crate::layout!(NVTEXLMHeadConfig: struct_size name vocabulary_size hidden_size tied_to dtype init_std seed ignored_target label_smoothing z_loss workspace_limit reserved),
         crate::layout!(NVTEXRotaryConfig: struct_size base offset interpolation_factor pretrained_length interleaved),
         crate::layout!(NVTEXParameter: struct_size name shape dtype value quantized),
         crate::layout!(NVTEXStep: struct_size microbatch skip_weight_update rng_state cu_seqlens_q cu_seqlens_kv cu_seqlens_q_padded cu_seqlens_kv_padded max_seqlen_q max_seqlen_kv rotary_frequencies kv_cache m_splits num_splits),

@@ -1418,6 +1418,168 @@ impl Default for TransformerLayerConfig {
     }
 }
 
+/// Config of an embedding.
+#[derive(Clone, Debug)]
+pub struct EmbeddingConfig {
+    pub(crate) raw: sys::NVTEXEmbeddingConfig,
+    /// Keeps the texts that `raw` points to.
+    #[allow(dead_code)]
+    pub(crate) names: Names,
+}
+
+impl EmbeddingConfig {
+    /// Makes a config with the library's defaults.
+    pub fn new() -> Self {
+        // SAFETY: the function writes a config of this size.
+        let raw = initialized(|raw, size| unsafe { sys::nvtex_embedding_config_init(raw, size) });
+        Self { raw, names: Names::default() }
+    }
+
+    /// Name, unique in its context; for null or an empty one a name is made up.
+    pub fn name(mut self, name: &str) -> Self {
+        self.raw.name = self.names.add(name);
+        self
+    }
+
+    /// Tokens that there are: rows of the weight.
+    pub fn vocabulary_size(mut self, value: usize) -> Self {
+        self.raw.vocabulary_size = value;
+        self
+    }
+
+    /// Sets `hidden_size`.
+    pub fn hidden_size(mut self, value: usize) -> Self {
+        self.raw.hidden_size = value;
+        self
+    }
+
+    /// Rows of a learned table of positions. 0 (default): there is none.
+    pub fn max_positions(mut self, value: usize) -> Self {
+        self.raw.max_positions = value;
+        self
+    }
+
+    /// Factor of the rows of tokens. Default: 1.
+    pub fn scale(mut self, value: f32) -> Self {
+        self.raw.scale = value;
+        self
+    }
+
+    /// Float32 (default), Float16 or BFloat16, of parameters and outputs.
+    pub fn dtype(mut self, value: DType) -> Self {
+        self.raw.dtype = value as i32;
+        self
+    }
+
+    /// Standard deviations of the initial tables of tokens and of positions. Defaults: 0.023.
+    pub fn init_std(mut self, value: f32) -> Self {
+        self.raw.init_std = value;
+        self
+    }
+
+    /// Sets `position_init_std`.
+    pub fn position_init_std(mut self, value: f32) -> Self {
+        self.raw.position_init_std = value;
+        self
+    }
+
+    /// Seed of the initial tables.
+    pub fn seed(mut self, value: u64) -> Self {
+        self.raw.seed = value;
+        self
+    }
+}
+
+impl Default for EmbeddingConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Config of the head of a language model.
+#[derive(Clone, Debug)]
+pub struct LMHeadConfig {
+    pub(crate) raw: sys::NVTEXLMHeadConfig,
+    /// Keeps the texts that `raw` points to.
+    #[allow(dead_code)]
+    pub(crate) names: Names,
+}
+
+impl LMHeadConfig {
+    /// Makes a config with the library's defaults.
+    pub fn new() -> Self {
+        // SAFETY: the function writes a config of this size.
+        let raw = initialized(|raw, size| unsafe { sys::nvtex_lm_head_config_init(raw, size) });
+        Self { raw, names: Names::default() }
+    }
+
+    /// Name, unique in its context; for null or an empty one a name is made up.
+    pub fn name(mut self, name: &str) -> Self {
+        self.raw.name = self.names.add(name);
+        self
+    }
+
+    /// Rows of the weight.
+    pub fn vocabulary_size(mut self, value: usize) -> Self {
+        self.raw.vocabulary_size = value;
+        self
+    }
+
+    /// Sets `hidden_size`.
+    pub fn hidden_size(mut self, value: usize) -> Self {
+        self.raw.hidden_size = value;
+        self
+    }
+
+    /// Float32 (default), Float16 or BFloat16, of the parameter and the hidden states.
+    pub fn dtype(mut self, value: DType) -> Self {
+        self.raw.dtype = value as i32;
+        self
+    }
+
+    /// Standard deviation of the initial weight. Default: 0.023.
+    pub fn init_std(mut self, value: f32) -> Self {
+        self.raw.init_std = value;
+        self
+    }
+
+    /// Seed of the initial weight.
+    pub fn seed(mut self, value: u64) -> Self {
+        self.raw.seed = value;
+        self
+    }
+
+    /// The target of tokens that do not count. Default: -100.
+    pub fn ignored_target(mut self, value: i64) -> Self {
+        self.raw.ignored_target = value;
+        self
+    }
+
+    /// The part of a target's weight that is spread over the whole vocabulary, 0 to 1. Default: 0.
+    pub fn label_smoothing(mut self, value: f32) -> Self {
+        self.raw.label_smoothing = value;
+        self
+    }
+
+    /// Factor of the square of the logsumexp, which is added to the loss. Default: 0.
+    pub fn z_loss(mut self, value: f32) -> Self {
+        self.raw.z_loss = value;
+        self
+    }
+
+    /// Bytes that logits may take at a time. 0 (default): 500 MB.
+    pub fn workspace_limit(mut self, value: usize) -> Self {
+        self.raw.workspace_limit = value;
+        self
+    }
+}
+
+impl Default for LMHeadConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// Angles of rotary embeddings.
 #[derive(Clone, Debug)]
 pub struct RotaryConfig {
@@ -1626,4 +1788,38 @@ module! {
     ///
     /// Notes: without dropout residuals are added by products, and their gradients by norms.
     TransformerLayer, TransformerLayerConfig, nvtex_transformer_layer_create
+}
+
+module! {
+    /// Creates an embedding: `y = scale * weight[token]`, plus `position_weight[position]` if there are positions.
+    ///
+    /// Inputs: tokens `[..., s]`, and, if the module has positions, those of the tokens; Int32 or Int64, both the same.
+    /// Without the second input (null) a token's position is its place in the last dimension. Output:
+    /// `[..., s, hidden_size]`. Tokens that are not in the vocabulary, and positions that are not in the table, have rows
+    /// of zeros and no gradient.
+    ///
+    /// Parameters: `weight` `[vocabulary_size, hidden_size]`, `position_weight` `[max_positions, hidden_size]`. Their
+    /// gradients are sums in a fixed order.
+    ///
+    /// Errors: a last dimension of more than `max_positions` tokens without positions.
+    Embedding, EmbeddingConfig, nvtex_embedding_create
+}
+
+module! {
+    /// Creates the head of a language model: logits `x W^T`, and their mean cross entropy against targets, as
+    /// `nvtex_linear_cross_entropy` computes it without ever having all logits in memory. It stays in high precision
+    /// whatever the recipe is.
+    ///
+    /// Inputs: hidden states `[..., hidden_size]`; targets, Int32 or Int64, one for each row; and a factor of the loss
+    /// for its gradients, Float32 `[1]` on the device (null: 1), such as that of loss scaling. Outputs, each of which may
+    /// be null: the mean loss `[1]` without the factor, the losses of the rows, both Float32, and all logits
+    /// `[..., vocabulary_size]`. Without targets there are only logits.
+    ///
+    /// Passes: a forward pass with a tape computes all gradients, since the logits exist only then. It writes that of the
+    /// weight to where it is bound, or adds it; one that is set to zeros is so before the forward pass, and a tape that
+    /// is used twice adds nothing. The backward pass takes no gradient of its outputs; it gives that of the hidden states.
+    /// Where the weight is that of an embedding, the embedding's backward pass adds to what this module has written.
+    ///
+    /// Parameters: `weight` `[vocabulary_size, hidden_size]`; none if it is an embedding's, which lists it.
+    LMHead, LMHeadConfig, nvtex_lm_head_create
 }

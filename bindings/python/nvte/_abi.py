@@ -357,6 +357,25 @@ class NVTEEpLayerConfig(Structure):
 
 NVTEX_ATTENTION_FORWARD = 0
 NVTEX_ATTENTION_BACKWARD = 1
+NVTEX_LOSS_NONE = 0
+NVTEX_LOSS_SUM = 1
+NVTEX_LOSS_MEAN = 2
+
+
+class NVTEXCrossEntropyOptions(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("ignored_target", c_int64),
+        ("vocabulary_start", c_size_t),
+        ("vocabulary_size", c_size_t),
+        ("label_smoothing", c_float),
+        ("z_loss", c_float),
+        ("reduction", c_int),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {"reduction": "LossReduction"}
+
+
 NVTEX_OK = 0
 NVTEX_INVALID_ARGUMENT = 1
 NVTEX_UNSUPPORTED = 2
@@ -473,6 +492,24 @@ class NVTEXContextConfig(Structure):
         ("all_reduce_max", NVTEXAllReduceMax),
         ("multiprocessor_count", c_int32),
         ("max_unused_bytes", c_size_t),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {}
+
+
+
+
+class NVTEXMemoryUse(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("scratch", c_size_t),
+        ("tape", c_size_t),
+        ("persistent", c_size_t),
+        ("unused", c_size_t),
+        ("most_scratch", c_size_t),
+        ("most_tape", c_size_t),
+        ("most_persistent", c_size_t),
+        ("most_at_once", c_size_t),
     ]
     # Fields that are enumerations, with the name of these.
     _enums_ = {}
@@ -650,6 +687,48 @@ class NVTEXTransformerLayerConfig(Structure):
 
 
 
+class NVTEXEmbeddingConfig(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("vocabulary_size", c_size_t),
+        ("hidden_size", c_size_t),
+        ("max_positions", c_size_t),
+        ("scale", c_float),
+        ("dtype", c_int),
+        ("init_std", c_float),
+        ("position_init_std", c_float),
+        ("seed", c_uint64),
+        ("reserved", c_uint64 * 4),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {"dtype": "DType"}
+
+
+
+
+class NVTEXLMHeadConfig(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("vocabulary_size", c_size_t),
+        ("hidden_size", c_size_t),
+        ("tied_to", c_void_p),
+        ("dtype", c_int),
+        ("init_std", c_float),
+        ("seed", c_uint64),
+        ("ignored_target", c_int64),
+        ("label_smoothing", c_float),
+        ("z_loss", c_float),
+        ("workspace_limit", c_size_t),
+        ("reserved", c_uint64 * 4),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {"dtype": "DType"}
+
+
+
+
 class NVTEXRotaryConfig(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -754,6 +833,7 @@ ENUMS = {
     "FusedAttnBwdParamsAttribute": {"fusedattnbwdparamsq": 0, "fusedattnbwdparamsk": 1, "fusedattnbwdparamsv": 2, "fusedattnbwdparamso": 3, "fusedattnbwdparamsdo": 4, "fusedattnbwdparamss": 5, "fusedattnbwdparamsdp": 6, "fusedattnbwdparamsauxctxtensors": 7, "fusedattnbwdparamsdq": 8, "fusedattnbwdparamsdk": 9, "fusedattnbwdparamsdv": 10, "fusedattnbwdparamsdbias": 11, "fusedattnbwdparamsdsoftmaxoffset": 12, "fusedattnbwdparamscuseqlensq": 13, "fusedattnbwdparamscuseqlenskv": 14, "fusedattnbwdparamscuseqlensqpadded": 15, "fusedattnbwdparamscuseqlenskvpadded": 16, "fusedattnbwdparamsdeterministic": 17, "fusedattnbwdparamscudagraph": 18, "fusedattnbwdparamsattnmasktype": 19, "fusedattnbwdparamsbiastype": 20, "fusedattnbwdparamswindowsizeleft": 21, "fusedattnbwdparamswindowsizeright": 22, "fusedattnbwdparamsbottomrightdiagonal": 23, "fusedattnbwdparamssoftmaxtype": 24, "fusedattnbwdparamsdropout": 25, "fusedattnbwdparamsattnscale": 26, "fusedattnbwdparamsqkvlayout": 27, "fusedattnbwdparamsoformat": 28, "fusedattnbwdparamsdoformat": 29, "fusedattnbwdparamsdqkvlayout": 30, "fusedattnbwdparamsqkvscaleinvformat": 31, "fusedattnbwdparamsdoscaleinvformat": 32, "fusedattnbwdparamsmaxseqlenq": 33, "fusedattnbwdparamsmaxseqlenkv": 34, "fusedattnbwdparamsworkspace": 35, "fusedattnbwdparamsstream": 36, "fusedattnbwdparamsnumattributes": 37},
     "CommGemmAlgoType": {"commgemmalgodefault": 0, "commgemmalgosplitp2p": 1, "commgemmalgosplitmulticast": 2, "commgemmalgoatomicp2p": 3, "commgemmalgoatomicmulticast": 4},
     "AttentionPass": {"forward": 0, "backward": 1},
+    "LossReduction": {"none": 0, "sum": 1, "mean": 2},
     "Status": {"ok": 0, "invalid_argument": 1, "unsupported": 2, "device_error": 3, "internal_error": 4},
     "ErrorMode": {"return": 0, "abort": 1, "throw": 2},
     "LogLevel": {"none": 0, "error": 1, "check": 2, "dispatch": 3, "exec": 4},
@@ -1091,6 +1171,15 @@ FUNCTIONS = {
     "nvte_ep_combine": (None, [c_void_p, c_void_p, NVTECommWindow, c_void_p, c_void_p]),
     "nvte_ep_dispatch_bwd": (None, [c_void_p, c_void_p, NVTECommWindow, c_void_p, NVTECommWindow, c_void_p, c_void_p, c_void_p]),
     "nvte_ep_combine_bwd": (None, [c_void_p, c_void_p, NVTECommWindow, c_void_p, NVTECommWindow, c_void_p]),
+    "nvtex_cross_entropy_options_init": (None, [c_void_p]),
+    "nvtex_cross_entropy_forward": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
+    "nvtex_cross_entropy_backward": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
+    "nvtex_cross_entropy_forward_backward": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
+    "nvtex_cross_entropy_partial": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
+    "nvtex_cross_entropy_combine": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
+    "nvtex_linear_cross_entropy": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_bool, c_void_p, c_size_t, c_void_p, c_void_p]),
+    "nvtex_embedding_forward": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_float, c_size_t, c_size_t, c_size_t, c_void_p]),
+    "nvtex_embedding_backward": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_bool, c_float, c_size_t, c_size_t, c_void_p, c_void_p]),
     "nvtex_last_status": (c_int, []),
     "nvtex_last_error": (c_char_p, []),
     "nvtex_clear_error": (None, []),
@@ -1109,9 +1198,17 @@ FUNCTIONS = {
     "nvtex_memcpy_to_device": (None, [c_void_p, c_void_p, c_size_t, c_void_p]),
     "nvtex_memcpy_to_host": (None, [c_void_p, c_void_p, c_size_t, c_void_p]),
     "nvtex_memcpy_on_device": (None, [c_void_p, c_void_p, c_size_t, c_void_p]),
+    "nvtex_array_create": (c_void_p, [c_int, c_void_p, c_size_t]),
+    "nvtex_array_destroy": (None, [c_void_p]),
+    "nvtex_array_set": (None, [c_void_p, c_void_p, c_size_t, c_void_p]),
+    "nvtex_array_get": (None, [c_void_p, c_void_p, c_size_t, c_void_p]),
     "nvtex_stream_create": (c_void_p, []),
     "nvtex_stream_destroy": (None, [c_void_p]),
     "nvtex_stream_synchronize": (None, [c_void_p]),
+    "nvtex_graph_begin": (None, [c_void_p]),
+    "nvtex_graph_end": (c_void_p, [c_void_p]),
+    "nvtex_graph_replay": (None, [c_void_p, c_void_p]),
+    "nvtex_graph_destroy": (None, [c_void_p]),
     "nvtex_recipe_config_init": (None, [c_void_p, c_size_t, c_int]),
     "nvtex_recipe_create": (c_void_p, [c_void_p]),
     "nvtex_recipe_destroy": (None, [c_void_p]),
@@ -1119,6 +1216,7 @@ FUNCTIONS = {
     "nvtex_context_create": (c_void_p, [c_void_p]),
     "nvtex_context_destroy": (None, [c_void_p]),
     "nvtex_context_trim": (c_size_t, [c_void_p, c_size_t]),
+    "nvtex_context_memory": (None, [c_void_p, c_void_p]),
     "nvtex_context_begin": (None, [c_void_p, c_void_p, c_uint32, c_void_p]),
     "nvtex_context_end": (None, [c_void_p]),
     "nvtex_context_forward_update": (None, [c_void_p, c_void_p]),
@@ -1143,6 +1241,11 @@ FUNCTIONS = {
     "nvtex_multihead_attention_create": (c_void_p, [c_void_p, c_void_p, c_void_p]),
     "nvtex_transformer_layer_config_init": (None, [c_void_p, c_size_t]),
     "nvtex_transformer_layer_create": (c_void_p, [c_void_p, c_void_p, c_void_p]),
+    "nvtex_embedding_config_init": (None, [c_void_p, c_size_t]),
+    "nvtex_embedding_create": (c_void_p, [c_void_p, c_void_p, c_void_p]),
+    "nvtex_lm_head_config_init": (None, [c_void_p, c_size_t]),
+    "nvtex_lm_head_create": (c_void_p, [c_void_p, c_void_p, c_void_p]),
+    "nvtex_sequential_create": (c_void_p, [c_void_p, c_void_p, c_void_p, c_size_t]),
     "nvtex_rotary_config_init": (None, [c_void_p, c_size_t]),
     "nvtex_rotary_frequencies": (None, [c_void_p, c_void_p, c_void_p]),
     "nvtex_module_destroy": (None, [c_void_p]),

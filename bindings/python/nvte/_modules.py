@@ -190,6 +190,35 @@ class TransformerLayerConfig(TypedDict, total=False):
     rotary_interleaved: bool
 
 
+class EmbeddingConfig(TypedDict, total=False):
+    """Config of an embedding."""
+
+    name: str
+    vocabulary_size: int
+    hidden_size: int
+    max_positions: int
+    scale: float
+    dtype: DType
+    init_std: float
+    position_init_std: float
+    seed: int
+
+
+class LMHeadConfig(TypedDict, total=False):
+    """Config of the head of a language model."""
+
+    name: str
+    vocabulary_size: int
+    hidden_size: int
+    dtype: DType
+    init_std: float
+    seed: int
+    ignored_target: int
+    label_smoothing: float
+    z_loss: float
+    workspace_limit: int
+
+
 class RotaryConfig(TypedDict, total=False):
     """Angles of rotary embeddings."""
 
@@ -669,4 +698,129 @@ class TransformerLayer(Module):
         })
 
 
-__all__ = ["Norm", "Linear", "LayerNormLinear", "GroupedLinear", "LayerNormMLP", "Attention", "MultiheadAttention", "TransformerLayer"]
+class Embedding(Module):
+    """
+    Creates an embedding: `y = scale * weight[token]`, plus `position_weight[position]` if there are positions.
+
+    Inputs: tokens `[..., s]`, and, if the module has positions, those of the tokens; Int32 or Int64, both the same.
+    Without the second input (null) a token's position is its place in the last dimension. Output:
+    `[..., s, hidden_size]`. Tokens that are not in the vocabulary, and positions that are not in the table, have rows
+    of zeros and no gradient.
+
+    Parameters: `weight` `[vocabulary_size, hidden_size]`, `position_weight` `[max_positions, hidden_size]`. Their
+    gradients are sums in a fixed order.
+
+    Errors: a last dimension of more than `max_positions` tokens without positions.
+
+    Arguments that are None have the library's defaults:
+
+    - name: Name, unique in its context; for null or an empty one a name is made up.
+    - vocabulary_size: Tokens that there are: rows of the weight.
+    - hidden_size
+    - max_positions: Rows of a learned table of positions. 0 (default): there is none.
+    - scale: Factor of the rows of tokens. Default: 1.
+    - dtype: Float32 (default), Float16 or BFloat16, of parameters and outputs.
+    - init_std: Standard deviations of the initial tables of tokens and of positions. Defaults: 0.023.
+    - position_init_std
+    - seed: Seed of the initial tables.
+    """
+
+    _config = _abi.NVTEXEmbeddingConfig
+    _init = "nvtex_embedding_config_init"
+    _create = "nvtex_embedding_create"
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        name: str | None = None,
+        vocabulary_size: int | None = None,
+        hidden_size: int | None = None,
+        max_positions: int | None = None,
+        scale: float | None = None,
+        dtype: DType | None = None,
+        init_std: float | None = None,
+        position_init_std: float | None = None,
+        seed: int | None = None,
+        stream: Stream = None,
+    ) -> None:
+        self._make(context, stream, {
+            "name": name,
+            "vocabulary_size": vocabulary_size,
+            "hidden_size": hidden_size,
+            "max_positions": max_positions,
+            "scale": scale,
+            "dtype": dtype,
+            "init_std": init_std,
+            "position_init_std": position_init_std,
+            "seed": seed,
+        })
+
+
+class LMHead(Module):
+    """
+    Creates the head of a language model: logits `x W^T`, and their mean cross entropy against targets, as
+    `nvtex_linear_cross_entropy` computes it without ever having all logits in memory. It stays in high precision
+    whatever the recipe is.
+
+    Inputs: hidden states `[..., hidden_size]`; targets, Int32 or Int64, one for each row; and a factor of the loss
+    for its gradients, Float32 `[1]` on the device (null: 1), such as that of loss scaling. Outputs, each of which may
+    be null: the mean loss `[1]` without the factor, the losses of the rows, both Float32, and all logits
+    `[..., vocabulary_size]`. Without targets there are only logits.
+
+    Passes: a forward pass with a tape computes all gradients, since the logits exist only then. It writes that of the
+    weight to where it is bound, or adds it; one that is set to zeros is so before the forward pass, and a tape that
+    is used twice adds nothing. The backward pass takes no gradient of its outputs; it gives that of the hidden states.
+    Where the weight is that of an embedding, the embedding's backward pass adds to what this module has written.
+
+    Parameters: `weight` `[vocabulary_size, hidden_size]`; none if it is an embedding's, which lists it.
+
+    Arguments that are None have the library's defaults:
+
+    - name: Name, unique in its context; for null or an empty one a name is made up.
+    - vocabulary_size: Rows of the weight.
+    - hidden_size
+    - dtype: Float32 (default), Float16 or BFloat16, of the parameter and the hidden states.
+    - init_std: Standard deviation of the initial weight. Default: 0.023.
+    - seed: Seed of the initial weight.
+    - ignored_target: The target of tokens that do not count. Default: -100.
+    - label_smoothing: The part of a target's weight that is spread over the whole vocabulary, 0 to 1. Default: 0.
+    - z_loss: Factor of the square of the logsumexp, which is added to the loss. Default: 0.
+    - workspace_limit: Bytes that logits may take at a time. 0 (default): 500 MB.
+    """
+
+    _config = _abi.NVTEXLMHeadConfig
+    _init = "nvtex_lm_head_config_init"
+    _create = "nvtex_lm_head_create"
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        name: str | None = None,
+        vocabulary_size: int | None = None,
+        hidden_size: int | None = None,
+        dtype: DType | None = None,
+        init_std: float | None = None,
+        seed: int | None = None,
+        ignored_target: int | None = None,
+        label_smoothing: float | None = None,
+        z_loss: float | None = None,
+        workspace_limit: int | None = None,
+        stream: Stream = None,
+    ) -> None:
+        self._make(context, stream, {
+            "name": name,
+            "vocabulary_size": vocabulary_size,
+            "hidden_size": hidden_size,
+            "dtype": dtype,
+            "init_std": init_std,
+            "seed": seed,
+            "ignored_target": ignored_target,
+            "label_smoothing": label_smoothing,
+            "z_loss": z_loss,
+            "workspace_limit": workspace_limit,
+        })
+
+
+__all__ = ["Norm", "Linear", "LayerNormLinear", "GroupedLinear", "LayerNormMLP", "Attention", "MultiheadAttention", "TransformerLayer", "Embedding", "LMHead"]

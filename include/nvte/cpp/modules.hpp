@@ -128,6 +128,44 @@ using TransformerLayer =
     ModuleOf<NVTEXTransformerLayerConfig, nvtex_transformer_layer_config_init,
              nvtex_transformer_layer_create>;
 
+/**
+ * Creates an embedding: `y = scale * weight[token]`, plus `position_weight[position]` if there are positions.
+ *
+ * Inputs: tokens `[..., s]`, and, if the module has positions, those of the tokens; Int32 or Int64, both the same.
+ * Without the second input (null) a token's position is its place in the last dimension. Output:
+ * `[..., s, hidden_size]`. Tokens that are not in the vocabulary, and positions that are not in the table, have rows
+ * of zeros and no gradient.
+ *
+ * Parameters: `weight` `[vocabulary_size, hidden_size]`, `position_weight` `[max_positions, hidden_size]`. Their
+ * gradients are sums in a fixed order.
+ *
+ * Errors: a last dimension of more than `max_positions` tokens without positions.
+ */
+using Embedding =
+    ModuleOf<NVTEXEmbeddingConfig, nvtex_embedding_config_init,
+             nvtex_embedding_create>;
+
+/**
+ * Creates the head of a language model: logits `x W^T`, and their mean cross entropy against targets, as
+ * `nvtex_linear_cross_entropy` computes it without ever having all logits in memory. It stays in high precision
+ * whatever the recipe is.
+ *
+ * Inputs: hidden states `[..., hidden_size]`; targets, Int32 or Int64, one for each row; and a factor of the loss
+ * for its gradients, Float32 `[1]` on the device (null: 1), such as that of loss scaling. Outputs, each of which may
+ * be null: the mean loss `[1]` without the factor, the losses of the rows, both Float32, and all logits
+ * `[..., vocabulary_size]`. Without targets there are only logits.
+ *
+ * Passes: a forward pass with a tape computes all gradients, since the logits exist only then. It writes that of the
+ * weight to where it is bound, or adds it; one that is set to zeros is so before the forward pass, and a tape that
+ * is used twice adds nothing. The backward pass takes no gradient of its outputs; it gives that of the hidden states.
+ * Where the weight is that of an embedding, the embedding's backward pass adds to what this module has written.
+ *
+ * Parameters: `weight` `[vocabulary_size, hidden_size]`; none if it is an embedding's, which lists it.
+ */
+using LMHead =
+    ModuleOf<NVTEXLMHeadConfig, nvtex_lm_head_config_init,
+             nvtex_lm_head_create>;
+
 }  // namespace nvte
 
 #endif /* NVTE_CPP_MODULES_HPP */
