@@ -153,6 +153,25 @@ void transformer_layer() {
   CHECK(any, "all gradients are 0");
 }
 
+// A row of two linear layers gives what they give one after the other.
+void sequential() {
+  nvte::Context context;
+  const auto set = [](auto &config) { config.in_features = config.out_features = 16; };
+  nvte::Linear first(context, set), second(context, set);
+  nvte::Sequential row(context, {{"first", first}, {"second", second}});
+  CHECK(row.num_parameters() == 4, "%zu parameters", row.num_parameters());
+  CHECK(row.parameter(2).name == "second.weight", "%s", row.parameter(2).name.c_str());
+  const Matrix values = numbers(64, 5);
+  const nvte::Tensor x(std::span<const float>(values), {4, 16});
+  const nvte::Tensor h({4, 16}, kNVTEFloat32), y({4, 16}, kNVTEFloat32), z({4, 16}, kNVTEFloat32);
+  first.infer({x}, {h});
+  second.infer({h}, {y});
+  row.infer({x}, {z});
+  CHECK(y.to_vector<float>() == z.to_vector<float>(), "other results");
+  const auto dotted = [&] { nvte::Sequential(context, {{"a.b", first}}); };
+  expect_error("nvtex_sequential_create", NVTEX_INVALID_ARGUMENT, dotted);
+}
+
 void state_of_recipes() {
   const nvte::Recipe recipe(NVTEX_RECIPE_DELAYED_SCALING,
                             [](auto &config) { config.amax_history_len = 4; });
@@ -230,6 +249,7 @@ int main() {
   linear(false);
   linear(true);
   transformer_layer();
+  sequential();
   state_of_recipes();
   tensors();
   errors();

@@ -14,6 +14,8 @@ const NOT_BOUND: [&str; 1] = ["dispatch"];
 
 /// All that the bindings know.
 struct Headers {
+    /// Names and texts of the headers.
+    texts: Vec<(String, String)>,
     items: Vec<Item>,
     enums: BTreeMap<String, Vec<Variant>>,
     structs: BTreeMap<String, Vec<Field>>,
@@ -29,9 +31,9 @@ struct Module<'a> {
 impl Headers {
     fn read() -> Self {
         let slices = SLICES.iter().filter(|slice| !NOT_BOUND.contains(slice));
-        let mut texts = vec![types_header()];
-        texts.extend(slices.map(|slice| slice_header(slice)));
-        let items = items(&texts);
+        let mut texts = vec![("types.h".to_owned(), types_header())];
+        texts.extend(slices.map(|slice| (format!("{slice}.h"), slice_header(slice))));
+        let items = items(texts.iter().map(|(_, text)| text.as_str()));
         let (mut enums, mut structs, mut functions) =
             (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for item in &items {
@@ -45,7 +47,7 @@ impl Headers {
                 _ => {}
             }
         }
-        Headers { items, enums, structs, functions }
+        Headers { texts, items, enums, structs, functions }
     }
 
     /// The function that sets the defaults of a config, unless it wants to know more than the config.
@@ -75,12 +77,14 @@ impl Headers {
         self.items.iter().filter_map(of).collect()
     }
 
-    /// Configs that get a builder, in the order of the headers: those with an initializer, those inside of them,
-    /// and the recipe, whose initializer wants to know the kind.
+    /// Configs that get a builder, in the order of the headers: those of modules and of what the safe crate has beside
+    /// them, and the configs inside of these.
     fn configs(&self) -> Vec<&Item> {
-        let mut wanted = BTreeSet::from(["NVTEXRecipeConfig".to_owned()]);
-        let all = self.structs.keys().filter(|name| self.initializer(name).is_some());
-        let mut open: Vec<String> = all.cloned().chain(wanted.clone()).collect();
+        let others = ["NVTEXRecipeConfig", "NVTEXContextConfig", "NVTEXRotaryConfig"];
+        let modules = self.modules();
+        let all = modules.iter().map(|module| module.config).chain(others);
+        let mut open: Vec<String> = all.map(String::from).collect();
+        let mut wanted = BTreeSet::new();
         while let Some(name) = open.pop() {
             let fields = self.structs[&name].iter();
             let inner = fields.filter_map(|field| match &field.kind {
@@ -114,6 +118,7 @@ impl Headers {
     fn setting<'a>(&'a self, field: &'a Field) -> Setting<'a> {
         match &field.kind {
             Type::Pointer { .. } if field.name == "name" => Setting::Name,
+            Type::Named(name) if name == "NVTEXModule" => Setting::Module,
             Type::Named(name) if self.enums.contains_key(name) => Setting::Enum(name),
             Type::Named(name) if self.structs.contains_key(name) => Setting::Config(name),
             Type::Named(name) if rust_number(name).is_some() && field.name != "struct_size" => {
@@ -129,7 +134,8 @@ enum Setting<'a> {
     Number(&'a str),
     Enum(&'a str),
     Config(&'a str),
-    /// Addresses, handles, and room for later versions.
+    Module,
+    /// Addresses, other handles, and room for later versions.
     Other,
 }
 
@@ -390,6 +396,10 @@ fn safe(headers: &Headers) -> String {
                      self.raw.{field_name} = value as i32;\n        self\n    }}\n",
                     plain(kind)
                 ),
+                Setting::Module => format!(
+                    "\n{docs}    pub fn {field_name}(mut self, module: &crate::Module<'_>) -> Self {{\n        \
+                     self.raw.{field_name} = module.raw();\n        self\n    }}\n"
+                ),
                 Setting::Config(kind) => {
                     let kind = plain(kind);
                     format!(
@@ -548,6 +558,7 @@ fn python_hint(headers: &Headers, field: &Field) -> Option<String> {
         Setting::Number("float" | "double") => "float".into(),
         Setting::Number(_) => "int".into(),
         Setting::Enum(kind) | Setting::Config(kind) => plain(kind),
+        Setting::Module => "Module".into(),
         Setting::Other => return None,
     })
 }
@@ -635,8 +646,15 @@ fn cpp_modules(headers: &Headers) -> String {
 
 /// Sizes, alignments and offsets of structs, as a C compiler sees them: `NAME SIZE ALIGNMENT FIELD=OFFSET...`.
 fn layouts(headers: &Headers) -> String {
-    let mut program =
-        String::from("#include <nvte/nvte.h>\n#include <stdio.h>\nint main(void) {\n");
+    let folder = env::temp_dir().join(format!("nvte-layouts-{}", process::id()));
+    fs::create_dir_all(folder.join("nvte")).expect("a folder for temporary files");
+    let mut program = String::from("#include <stdio.h>\n");
+    // The headers as they shall be: another test may be writing those of the tree.
+    for (name, text) in &headers.texts {
+        fs::write(folder.join("nvte").join(name), text).expect("a header");
+        program += &format!("#include \"nvte/{name}\"\n");
+    }
+    program += "int main(void) {\n";
     for (name, fields) in &headers.structs {
         program += &format!("  printf(\"{name} %zu %zu\", sizeof({name}), _Alignof({name}));\n");
         for Field { name: field, .. } in fields {
@@ -645,17 +663,10 @@ fn layouts(headers: &Headers) -> String {
         program += "  putchar('\\n');\n";
     }
     program += "  return 0;\n}\n";
-    let folder = env::temp_dir().join(format!("nvte-layouts-{}", process::id()));
-    fs::create_dir_all(&folder).expect("a folder for temporary files");
     let (source, binary) = (folder.join("layouts.c"), folder.join("layouts"));
     fs::write(&source, program).expect("layouts.c");
     let mut compile = Command::new(env::var("CC").unwrap_or_else(|_| "cc".into()));
-    compile
-        .args(["-std=c11", "-o"])
-        .arg(&binary)
-        .arg(&source)
-        .arg("-I")
-        .arg(root().join("include"));
+    compile.args(["-std=c11", "-o"]).arg(&binary).arg(&source).arg("-I").arg(&folder);
     assert!(compile.status().expect("a C compiler").success(), "layouts.c does not compile");
     let output = Command::new(&binary).output().expect("layouts");
     fs::remove_dir_all(&folder).expect("the folder of this test");

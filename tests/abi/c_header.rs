@@ -49,8 +49,8 @@ pub struct Item {
 }
 
 /// What the headers declare, in their order.
-pub fn items(headers: &[String]) -> Vec<Item> {
-    headers.iter().flat_map(|text| Parser::new(text).items()).collect()
+pub fn items<'a>(headers: impl Iterator<Item = &'a str>) -> Vec<Item> {
+    headers.flat_map(|text| Parser::new(text).items()).collect()
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -1531,6 +1531,14 @@ impl LMHeadConfig {
         self
     }
 
+    /// An embedding of the same context whose weight is this module's, too; then sizes and dtype are those of the
+    /// embedding, and `vocabulary_size` and `hidden_size` are 0 or the same. Null (default): the module has a
+    /// weight of its own.
+    pub fn tied_to(mut self, module: &crate::Module<'_>) -> Self {
+        self.raw.tied_to = module.raw();
+        self
+    }
+
     /// Float32 (default), Float16 or BFloat16, of the parameter and the hidden states.
     pub fn dtype(mut self, value: DType) -> Self {
         self.raw.dtype = value as i32;
@@ -1631,55 +1639,6 @@ impl RotaryConfig {
 }
 
 impl Default for RotaryConfig {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// Sizes of a cache of keys and values.
-#[derive(Clone, Debug)]
-pub struct KVCacheConfig {
-    pub(crate) raw: sys::NVTEXKVCacheConfig,
-    /// Keeps the texts that `raw` points to.
-    #[allow(dead_code)]
-    pub(crate) names: Names,
-}
-
-impl KVCacheConfig {
-    /// Makes a config with the library's defaults.
-    pub fn new() -> Self {
-        // SAFETY: the function writes a config of this size.
-        let raw = initialized(|raw, size| unsafe { sys::nvtex_kv_cache_config_init(raw, size) });
-        Self { raw, names: Names::default() }
-    }
-
-    /// Most sequences at a time.
-    pub fn max_batch_size(mut self, value: usize) -> Self {
-        self.raw.max_batch_size = value;
-        self
-    }
-
-    /// Most tokens of a sequence.
-    pub fn max_sequence_length(mut self, value: usize) -> Self {
-        self.raw.max_sequence_length = value;
-        self
-    }
-
-    /// Tokens of a page, a divisor of `max_sequence_length`. 0 (default): each sequence has one
-    /// contiguous piece of memory for all its tokens.
-    pub fn page_size(mut self, value: usize) -> Self {
-        self.raw.page_size = value;
-        self
-    }
-
-    /// Pages of all sequences together. 0 (default): enough for all of `max_sequence_length`.
-    pub fn num_pages(mut self, value: usize) -> Self {
-        self.raw.num_pages = value;
-        self
-    }
-}
-
-impl Default for KVCacheConfig {
     fn default() -> Self {
         Self::new()
     }

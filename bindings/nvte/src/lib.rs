@@ -16,10 +16,10 @@ mod tensor;
 pub use context::{Context, Recipe, Region};
 pub use error::{Error, Result};
 pub use generated::*;
-pub use module::{Module, Parameter, Precision, Step, Tape, rotary_frequencies};
+pub use module::{Module, Parameter, Precision, Sequential, Step, Tape, rotary_frequencies};
 pub use nvte_sys as sys;
 pub use stream::Stream;
-pub use tensor::{AnyTensor, BF16, E4M3, E5M2, Element, F16, Tensor};
+pub use tensor::{AnyTensor, BF16, E4M3, E5M2, Element, F16, Missing, Tensor};
 
 use std::ffi::CStr;
 

@@ -233,6 +233,36 @@ impl<'c> Module<'c> {
     }
 }
 
+/// Modules in a row: the first output of each is the first input of the next.
+///
+/// Inputs are those of the first module, followed by those of the last one but its first; outputs are those of the last
+/// one. Parameters are those of all modules, with the name of the part in front: `layer0.weight`.
+#[derive(Debug)]
+pub struct Sequential<'c>(Module<'c>);
+
+impl<'c> Sequential<'c> {
+    /// Creates the row from named parts, which it keeps alive. Names are unique and have no dots.
+    pub fn new(context: &'c Context, parts: &[(&str, &'c Module<'c>)]) -> Result<Self> {
+        let mut names = crate::config::Names::default();
+        let texts: Vec<_> = parts.iter().map(|(name, _)| names.add(name)).collect();
+        let modules: Vec<_> = parts.iter().map(|(_, module)| module.handle).collect();
+        // SAFETY: both arrays have this length, and are read before the function returns.
+        let create = || unsafe {
+            let (modules, texts) = (modules.as_ptr(), texts.as_ptr());
+            sys::nvtex_sequential_create(context.raw(), modules, texts, parts.len())
+        };
+        Ok(Sequential(Module::of(context, create)?))
+    }
+}
+
+impl<'c> std::ops::Deref for Sequential<'c> {
+    type Target = Module<'c>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
 fn handles(tensors: &[&dyn AnyTensor]) -> Vec<sys::NVTETensor> {
     tensors.iter().map(|tensor| tensor.raw()).collect()
 }

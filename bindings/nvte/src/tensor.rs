@@ -197,11 +197,30 @@ impl<T: Element> fmt::Debug for Tensor<T> {
 mod sealed {
     pub trait Sealed {}
     impl<T: super::Element> Sealed for super::Tensor<T> {}
+    impl Sealed for super::Missing {}
 }
 
-/// A tensor of any type of elements, for arguments. Only [`Tensor`] is one.
+/// Stands for an optional tensor that is not there, before others in a list.
+#[derive(Clone, Copy, Debug)]
+pub struct Missing;
+
+impl AnyTensor for Missing {
+    fn raw(&self) -> sys::NVTETensor {
+        ptr::null_mut()
+    }
+
+    fn dtype(&self) -> DType {
+        DType::Byte
+    }
+
+    fn dims(&self) -> &[usize] {
+        &[]
+    }
+}
+
+/// A tensor of any type of elements, for arguments: a [`Tensor`], or [`Missing`].
 pub trait AnyTensor: sealed::Sealed {
-    /// The handle as C has it, which lives as long as the tensor.
+    /// The handle as C has it, which lives as long as the tensor; null for a missing one.
     fn raw(&self) -> sys::NVTETensor;
     /// What the library calls the type of the elements.
     fn dtype(&self) -> DType;

@@ -106,6 +106,30 @@ fn parameters_of_a_layer() -> Result<()> {
     Ok(())
 }
 
+/// A model whose logits are all equal: the loss is the logarithm of the vocabulary's size, whatever the tokens.
+#[test]
+fn a_model_of_modules_in_a_row() -> Result<()> {
+    let stream = Stream::default();
+    let context = Context::new()?;
+    let config = EmbeddingConfig::new().vocabulary_size(24).hidden_size(16).init_std(0.0);
+    let embedding = Embedding::new(&context, &config, &stream)?;
+    let config = LinearConfig::new().in_features(16).out_features(16);
+    let linear = Linear::new(&context, &config, &stream)?;
+    let head = LMHead::new(&context, &LMHeadConfig::new().tied_to(&embedding), &stream)?;
+    let model = Sequential::new(
+        &context,
+        &[("embedding", &embedding), ("linear", &linear), ("head", &head)],
+    )?;
+    let names: Vec<_> = model.parameters()?.into_iter().map(|parameter| parameter.name).collect();
+    assert_eq!(names, ["embedding.weight", "linear.weight", "linear.bias"]);
+    let tokens = Tensor::from_slice(&[0i32, 5, 23, 7], &[4], &stream)?;
+    let targets = Tensor::from_slice(&[5i32, 23, 7, 0], &[4], &stream)?;
+    let loss = Tensor::<f32>::zeros(&[1], &stream)?;
+    model.infer(&[&tokens, &Missing, &targets], &[&loss], &Step::new(), &stream)?;
+    assert_close(&loss.to_vec(&stream)?, &[24f64.ln()], 1e-5);
+    Ok(())
+}
+
 #[test]
 fn values_are_assigned_and_read() -> Result<()> {
     let stream = Stream::default();

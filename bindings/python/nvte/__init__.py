@@ -6,7 +6,7 @@ package is needed.
 """
 
 from . import _modules
-from ._core import Context, Module, Parameter, Recipe, Tape, rotary_frequencies
+from ._core import Context, Module, Parameter, Recipe, Sequential, Tape, rotary_frequencies
 from ._library import Error, call
 from ._modules import *  # noqa: F403
 from ._ops import (
@@ -20,6 +20,6 @@ def version() -> str:
 
 
 __all__ = [
-    "Context", "Error", "Module", "Parameter", "Quantized", "Recipe", "Tape", "Tensor", "array", "as_tensor",
+    "Context", "Error", "Module", "Parameter", "Quantized", "Recipe", "Sequential", "Tape", "Tensor", "array", "as_tensor",
     "backend_name", "call", "dequantize", "empty", "gemm", "layernorm", "layernorm_backward", "quantize", "rmsnorm",
     "rmsnorm_backward", "rotary_frequencies", "version", "zeros", *_modules.__all__]

@@ -28,6 +28,8 @@ def set_fields(config: Any, values: Mapping[str, Any], where: str) -> None:
             set_fields(getattr(config, name), value, what)
         elif name in config._enums_:
             setattr(config, name, number_of(config._enums_[name], value, what))
+        elif fields[name] is ctypes.c_void_p and isinstance(value, Module):
+            setattr(config, name, value.handle)
         elif fields[name] is ctypes.c_char_p:
             setattr(config, name, value.encode())
         else:
@@ -160,11 +162,14 @@ class Module:
         config = self._config()
         call(self._init, ctypes.byref(config), ctypes.sizeof(config))
         set_fields(config, fields, type(self).__name__)
-        self.context = context
         self._settings = config
+        self._adopt(context, call(self._create, context.handle, ctypes.byref(config), stream_of(stream)))
+
+    def _adopt(self, context: Context, handle: int) -> None:
+        self.context = context
         self._values: dict[int, Tensor] = {}
         self._gradients: dict[int, Tensor] = {}
-        self.handle = call(self._create, context.handle, ctypes.byref(config), stream_of(stream))
+        self.handle = handle
         count = call("nvtex_module_num_parameters", self.handle)
         self.parameters = [self._parameter(index) for index in range(count)]
         self._index = {parameter.name: parameter.index for parameter in self.parameters}
@@ -244,12 +249,25 @@ class Module:
     def output_shape(self, *shapes: Sequence[int]) -> tuple[int, ...]:
         """The shape of the output for inputs of these shapes."""
         config = self._settings
+        if isinstance(config, _abi.NVTEXEmbeddingConfig):
+            return (*shapes[0], config.hidden_size)
+        if isinstance(config, _abi.NVTEXLMHeadConfig):
+            return (1,)  # the mean loss
         config = config.linear if hasattr(config, "linear") else config
         if hasattr(config, "out_features"):
             return (*shapes[0][:-1], config.out_features)
         if isinstance(config, _abi.NVTEXAttentionConfig):
             return (*shapes[0][:-2], shapes[0][-2] * (config.head_dim_v or config.head_dim_qk))
         return tuple(shapes[0])
+
+    def _output(self, inputs: Sequence[Array], shapes: Sequence[Sequence[int]]) -> Array:
+        """An array for the first output."""
+        config = self._settings
+        if isinstance(config, _abi.NVTEXEmbeddingConfig):
+            return empty(self.output_shape(*shapes), name_of("DType", config.dtype))
+        if isinstance(config, _abi.NVTEXLMHeadConfig):
+            return empty(self.output_shape(*shapes))
+        return like(inputs[0], self.output_shape(*shapes))
 
     def forward(self, *inputs: Array, out: Any = None, stream: Stream = None, **step: Any) -> tuple[Any, Tape]:
         """
@@ -275,7 +293,7 @@ class Module:
             raise TypeError(f"{type(self).__name__}: expected an input")
         if out is None:
             shapes = [tensor.shape for tensor in tensors if tensor is not None]
-            out = like(inputs[0], self.output_shape(*shapes))
+            out = self._output(inputs, shapes)
         outputs = [None if array is None else as_tensor(array) for array in _arrays(out)]
         options, kept = _step(step)
         call(
@@ -301,6 +319,33 @@ class Module:
             "nvtex_module_backward", self.handle, tape.handle, _handles(grads), len(grads), _handles(outputs),
             len(outputs), stream_of(stream, *grad_outputs))
         return out if needs_input_grad else None
+
+
+class Sequential(Module):
+    """
+    Modules in a row: the first output of each is the first input of the next.
+
+    Inputs are those of the first module, followed by those of the last one but its first; outputs are those of the
+    last one. Parameters are those of all modules, with the name of the part in front: ``layer0.weight``.
+    """
+
+    def __init__(self, context: Context, parts: Mapping[str, Module]) -> None:
+        self._parts = list(parts.values())
+        names = (ctypes.c_char_p * max(len(parts), 1))(*(name.encode() for name in parts))
+        handles = (ctypes.c_void_p * max(len(parts), 1))(*(part.handle for part in self._parts))
+        self._adopt(context, call("nvtex_sequential_create", context.handle, handles, names, len(parts)))
+
+    def output_shape(self, *shapes: Sequence[int]) -> tuple[int, ...]:
+        shape = self._parts[0].output_shape(*shapes)
+        for part in self._parts[1:]:
+            shape = part.output_shape(shape)
+        return shape
+
+    def _output(self, inputs: Sequence[Array], shapes: Sequence[Sequence[int]]) -> Array:
+        output = self._parts[0]._output(inputs, shapes)
+        for part in self._parts[1:]:
+            output = part._output([output], [as_tensor(output).shape])
+        return output
 
 
 def _step(fields: Mapping[str, Any]) -> tuple[_abi.NVTEXStep, list]:

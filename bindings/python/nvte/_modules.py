@@ -210,6 +210,7 @@ class LMHeadConfig(TypedDict, total=False):
     name: str
     vocabulary_size: int
     hidden_size: int
+    tied_to: Module
     dtype: DType
     init_std: float
     seed: int
@@ -227,15 +228,6 @@ class RotaryConfig(TypedDict, total=False):
     interpolation_factor: float
     pretrained_length: int
     interleaved: bool
-
-
-class KVCacheConfig(TypedDict, total=False):
-    """Sizes of a cache of keys and values."""
-
-    max_batch_size: int
-    max_sequence_length: int
-    page_size: int
-    num_pages: int
 
 
 class Norm(Module):
@@ -780,6 +772,7 @@ class LMHead(Module):
     - name: Name, unique in its context; for null or an empty one a name is made up.
     - vocabulary_size: Rows of the weight.
     - hidden_size
+    - tied_to: An embedding of the same context whose weight is this module's, too; then sizes and dtype are those of the embedding, and `vocabulary_size` and `hidden_size` are 0 or the same. Null (default): the module has a weight of its own.
     - dtype: Float32 (default), Float16 or BFloat16, of the parameter and the hidden states.
     - init_std: Standard deviation of the initial weight. Default: 0.023.
     - seed: Seed of the initial weight.
@@ -800,6 +793,7 @@ class LMHead(Module):
         name: str | None = None,
         vocabulary_size: int | None = None,
         hidden_size: int | None = None,
+        tied_to: Module | None = None,
         dtype: DType | None = None,
         init_std: float | None = None,
         seed: int | None = None,
@@ -813,6 +807,7 @@ class LMHead(Module):
             "name": name,
             "vocabulary_size": vocabulary_size,
             "hidden_size": hidden_size,
+            "tied_to": tied_to,
             "dtype": dtype,
             "init_std": init_std,
             "seed": seed,

@@ -294,6 +294,23 @@ class Test(unittest.TestCase):
         expected = product(x.tolist()[:2], transposed(first)) + product(x.tolist()[2:], transposed(second))
         self.assertClose(y.tolist(), expected, 1e-5)
 
+    def test_model(self):
+        """Logits that are all equal: the loss is the logarithm of the vocabulary's size, whatever the tokens."""
+        context = nvte.Context()
+        embedding = nvte.Embedding(context, vocabulary_size=24, hidden_size=16, init_std=0)
+        model = nvte.Sequential(context, {
+            "embedding": embedding, "linear": nvte.Linear(context, in_features=16, out_features=16),
+            "head": nvte.LMHead(context, tied_to=embedding)})
+        names = [parameter.name for parameter in model.parameters]
+        self.assertEqual(names, ["embedding.weight", "linear.weight", "linear.bias"])
+        gradients = model.make_gradients()
+        tokens, targets = nvte.array([0, 5, 23, 7], "int32"), nvte.array([5, 23, 7, 0], "int32")
+        loss, tape = model.forward(tokens, None, targets)
+        self.assertClose([loss.tolist()], [[math.log(24)]], 1e-5)
+        self.assertIsNone(model.backward(tape, needs_input_grad=False))
+        # The gradient of a logit is its probability, 1 / 24, less 1 for the target; hidden states are 0.
+        self.assertTrue(all(not any(row) for row in gradients["linear.weight"].tolist()))
+
     def test_delayed_scaling(self):
         recipe = nvte.Recipe("delayed_scaling", amax_history_len=4, format="hybrid")
         context = nvte.Context()

@@ -431,6 +431,29 @@ class Module {
   detail::Owned<NVTEXModule, nvtex_module_destroy> module_;
 };
 
+// Modules in a row: the first output of each is the first input of the next. It keeps the others alive.
+class Sequential : public Module {
+ public:
+  // Parts and their names, which are unique and have no dots: `Sequential(context, {{"first", a}, {"second", b}})`.
+  Sequential(const Context &context,
+             std::initializer_list<std::pair<const char *, NVTEXModule>> parts)
+      : Module(create(context, parts)) {}
+
+ private:
+  static NVTEXModule create(NVTEXContext context,
+                            std::span<const std::pair<const char *, NVTEXModule>> parts) {
+    std::vector<const char *> names;
+    std::vector<NVTEXModule> modules;
+    for (const auto &[name, module] : parts) {
+      names.push_back(name);
+      modules.push_back(module);
+    }
+    return detail::checked([&] {
+      return nvtex_sequential_create(context, modules.data(), names.data(), modules.size());
+    });
+  }
+};
+
 // A kind of module: its config, and the functions that fill one and create the module.
 template <typename ConfigType, void (*init)(ConfigType *, size_t),
           NVTEXModule (*create)(NVTEXContext, const ConfigType *, cudaStream_t)>
