@@ -160,7 +160,7 @@ fn variants(all: &[Variant]) -> Vec<(String, &Variant)> {
     let first = &all[0].name;
     let common = |end: &usize| all.iter().all(|v| v.name.starts_with(&first[..*end]));
     let ends = first.char_indices().filter(|(_, c)| *c == '_').map(|(i, _)| i + 1);
-    let end = ends.filter(common).last().unwrap_or(0);
+    let end = ends.rev().find(common).unwrap_or(0);
     let stripped = all.iter().map(|variant| {
         let name = &variant.name[end..];
         (name.strip_prefix("kNVTE").unwrap_or(name).to_owned(), variant)
