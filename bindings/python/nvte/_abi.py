@@ -1180,6 +1180,7 @@ FUNCTIONS = {
     "nvtex_linear_cross_entropy": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_bool, c_void_p, c_size_t, c_void_p, c_void_p]),
     "nvtex_embedding_forward": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_float, c_size_t, c_size_t, c_size_t, c_void_p]),
     "nvtex_embedding_backward": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_bool, c_float, c_size_t, c_size_t, c_void_p, c_void_p]),
+    "nvtex_sample_tokens": (None, [c_void_p, c_void_p, c_void_p, c_float, c_size_t, c_float, c_void_p]),
     "nvtex_last_status": (c_int, []),
     "nvtex_last_error": (c_char_p, []),
     "nvtex_clear_error": (None, []),
