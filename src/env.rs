@@ -76,8 +76,22 @@ pub struct Env {
     pub gemm_tune: Option<PathBuf>,
     /// `NVTE_CUDA_LIB_PATH`: colon-separated folders searched first for CUDA's libraries. Absolute,
     /// and such that nobody else can write to them; none in a process with privileges of its own.
-    #[cfg_attr(not(nvte_cuda), expect(dead_code, reason = "only CUDA builds open libraries"))]
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(dead_code, reason = "only CUDA builds open libraries")
+    )]
     pub cuda_lib_path: Vec<PathBuf>,
+    /// `NVTE_NCCL_LIBRARY=/path/of/libnccl.so.2`: the file of NCCL, in place of the loader's. Ignored in a process with
+    /// privileges of its own.
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(dead_code, reason = "only CUDA builds open libraries")
+    )]
+    pub nccl_library: Option<String>,
+    /// `NVTE_COMM_TIMEOUT=300`: seconds that a rank waits for another one.
+    pub comm_timeout: Duration,
+    /// `NVTE_COMM_CHECK=1`: ranks compare their calls also where that costs a meeting.
+    pub comm_check: bool,
     /// `NVTE_OP_PLUGINS=/path/of/library.so,name,?optional`, or `none`: the plugins to load. A wrong value and
     /// a plugin that does not load fail every operator. Ignored in a process with privileges of its own.
     pub op_plugins: String,
@@ -87,6 +101,7 @@ pub struct Env {
 }
 
 const DEFAULT_WAIT: Duration = Duration::from_secs(60);
+const DEFAULT_LIMIT: Duration = Duration::from_secs(300);
 
 /// Whether the process uses the library in place of the one whose ABI it speaks.
 static DROP_IN: AtomicBool = AtomicBool::new(false);
@@ -154,6 +169,11 @@ fn read() -> Env {
             .filter(|file| !file.is_empty())
             .map(PathBuf::from),
         cuda_lib_path: library_folders(),
+        nccl_library: Some(unprivileged("NVTE_NCCL_LIBRARY"))
+            .filter(|file| !file.is_empty())
+            .map(|file| file.to_string_lossy().into_owned()),
+        comm_timeout: or_default(seconds("NVTE_COMM_TIMEOUT", DEFAULT_LIMIT), DEFAULT_LIMIT),
+        comm_check: switch("NVTE_COMM_CHECK"),
         op_plugins: unprivileged("NVTE_OP_PLUGINS").to_string_lossy().into_owned(),
         op_plugin_path: folders(&unprivileged("NVTE_OP_PLUGIN_PATH")),
     }
@@ -198,6 +218,11 @@ pub fn plugin_option(plugin: &str, key: &str) -> Option<String> {
     let name = format!("NVTE_OP_PLUGIN_{}_{}", word(plugin), word(key));
     let value = unprivileged(&name);
     (!value.is_empty()).then(|| value.to_string_lossy().into_owned())
+}
+
+/// A variable of what has started the process, such as its rank. Read when it is asked for.
+pub fn launcher(name: &str) -> Option<String> {
+    text(name)
 }
 
 /// The value of a variable; none if it is unset or empty.

@@ -39,9 +39,10 @@ pub enum Kind {
     Optimizer = 0x61,
     TokenLoader = 0x62,
     Graph = 0x63,
+    Communicator = 0x64,
 }
 
-const KINDS: [Kind; 19] = [
+const KINDS: [Kind; 20] = [
     Kind::Tensor,
     Kind::GroupedTensor,
     Kind::QuantizationConfig,
@@ -61,6 +62,7 @@ const KINDS: [Kind; 19] = [
     Kind::Optimizer,
     Kind::TokenLoader,
     Kind::Graph,
+    Kind::Communicator,
 ];
 
 impl Display for Kind {
@@ -85,6 +87,7 @@ impl Display for Kind {
             Kind::Optimizer => "optimizer",
             Kind::TokenLoader => "token loader",
             Kind::Graph => "graph",
+            Kind::Communicator => "communicator",
         })
     }
 }

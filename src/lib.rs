@@ -16,6 +16,7 @@ mod nn;
 #[doc(hidden)]
 pub mod numeric;
 mod op;
+mod parallel;
 #[doc(hidden)]
 pub mod scaling;
 mod sized;

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::fork::Held;
-use crate::{backend, cpu_table, fork, handle, op, tensor};
+use crate::{backend, cpu_table, fork, handle, op, parallel, tensor};
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,7 @@ extern "C" fn prepare() {
         held.push(fork::hold(deadline));
         held.push(tensor::hold(deadline));
         held.push(op::ep::hold(deadline));
+        held.push(parallel::hold(deadline));
         held.extend(handle::hold(deadline));
         held.extend(backend::hold(deadline));
         held.push(backend::plugin::hold(deadline));
@@ -43,6 +44,7 @@ extern "C" fn child() {
     release();
     backend::note_fork();
     backend::plugin::note_fork();
+    parallel::note_fork();
 }
 
 extern "C" fn start() {

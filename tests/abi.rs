@@ -20,7 +20,7 @@ mod bindings;
 mod c_header;
 
 /// Slices: `src/op/<name>/exports.rs`, with `exports_derivatives.rs` where there is one, becomes
-/// `include/nvte/<name>.h`; the level of layers is in `module.h`.
+/// `include/nvte/<name>.h`; ranks are in `src/parallel`, the level of layers is in `module.h`.
 const SLICES: &[&str] = &[
     "transformer_engine",
     "utils",
@@ -51,6 +51,7 @@ const SLICES: &[&str] = &[
     "sampling",
     "nvtex",
     "dispatch",
+    "parallel",
     "module",
 ];
 
@@ -234,6 +235,7 @@ fn slice_header(slice: &str) -> String {
         "module" => {
             LAYER_SOURCES.iter().map(|name| root().join(format!("src/nn/capi/{name}.rs"))).collect()
         }
+        "parallel" => vec![root().join("src/parallel/exports.rs")],
         _ => {
             let sources = [
                 "exports.rs",
@@ -355,7 +357,7 @@ fn every_slice_is_listed() {
         .filter(|e| e.path().is_dir())
         .map(|e| e.file_name().to_string_lossy().into_owned())
         .collect();
-    let operators = SLICES.iter().filter(|slice| **slice != "module");
+    let operators = SLICES.iter().filter(|slice| !["module", "parallel"].contains(slice));
     let listed: BTreeSet<String> = operators.map(|s| s.to_string()).collect();
     assert_eq!(dirs, listed);
 }

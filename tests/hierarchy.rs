@@ -91,6 +91,8 @@ const FLOORS: &[&str] = &[
     "op",
     // The table of the functions of the CPU backend.
     "cpu_table",
+    // Ranks and what they do together.
+    "parallel",
     // Layers, and their C functions.
     "nn",
     "nn::capi",

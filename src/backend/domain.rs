@@ -7,7 +7,7 @@ use super::args::plugin::{
 };
 use super::args::{BackendStatus, CopyKind, DeviceProperties, OpTable, Outcome};
 use crate::error::{Error, Result};
-use crate::types::{cudaEvent_t, cudaStream_t};
+use crate::types::{NVTEDType, cudaEvent_t, cudaStream_t};
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::fmt::{self, Display};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -353,6 +353,26 @@ impl Domain {
             branches.fill(stream);
             Ok(())
         })
+    }
+
+    /// Reduces slots of ranks, `pitch` bytes apart, in their order; with `max` to the greatest values.
+    ///
+    /// # Safety
+    /// The slots and `to` have `count` elements, at multiples of their size; the pitch is a multiple of 16.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "for NCCL"))]
+    pub unsafe fn rank_sum(
+        &self,
+        (slots, pitch, ranks): (*const c_void, usize, usize),
+        to: *mut c_void,
+        count: usize,
+        (dtype, max): (NVTEDType, bool),
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        invoke!(
+            self,
+            rank_sum(slots, pitch, ranks, to, count, dtype, max, stream),
+            device_count(&mut 0) else Err(self.missing("rank_sum"))
+        )
     }
 
     /// `stream` waits for what is on the first `count` of the branches by now.

@@ -8,12 +8,12 @@ use std::mem::ManuallyDrop;
 use std::path::Path;
 
 /// Where a library has been looked for that is not there.
-pub(super) const SEARCHED: &str = "on the loader's path or in NVTE_CUDA_LIB_PATH";
+pub(crate) const SEARCHED: &str = "on the loader's path or in NVTE_CUDA_LIB_PATH";
 
 /// Loads a library for the rest of the process, so that the loader finds it by its name afterwards: the
 /// one in the first folder of `NVTE_CUDA_LIB_PATH` that has it, else what the loader finds, which includes
 /// a copy that is already loaded. None if there is none.
-pub(super) fn open(name: &str) -> Option<ManuallyDrop<Library>> {
+pub(crate) fn open(name: &str) -> Option<ManuallyDrop<Library>> {
     let folders = env().cuda_lib_path.iter().map(|folder| folder.join(name));
     folders.chain([Path::new(name).to_owned()]).find_map(|path| {
         // SAFETY: loading a library runs its initialisers, which is what is wanted.

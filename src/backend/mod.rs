@@ -15,8 +15,8 @@ pub(crate) mod domain;
 pub(crate) mod explain;
 pub(crate) mod graph;
 pub(crate) mod group;
-#[cfg(nvte_cuda)]
-mod library;
+#[cfg(feature = "cuda")]
+pub(crate) mod library;
 pub(crate) mod memory;
 pub(crate) mod operators;
 #[cfg(any(nvte_cuda, test))]

@@ -148,6 +148,18 @@ macro_rules! operators {
                 device_properties(
                     properties: *mut DeviceProperties,
                 ) = nvtex::cpu::device_properties;
+                /// `to` is the sum, or with `max` the greatest, of `ranks` slots in their order, in float32: `count`
+                /// elements each, `pitch` bytes (a multiple of 16) apart.
+                rank_sum(
+                    slots: *const c_void,
+                    pitch: usize,
+                    ranks: usize,
+                    to: *mut c_void,
+                    count: usize,
+                    dtype: NVTEDType,
+                    max: bool,
+                    stream: cudaStream_t,
+                ) = nvtex::rank_sum::rank_sum;
             }
         }
     };

@@ -3,7 +3,7 @@
 use super::plugin::OpInfo;
 use super::*;
 use crate::backend::operators::operators;
-use crate::types::{cudaEvent_t, cudaStream_t};
+use crate::types::{NVTEDType, cudaEvent_t, cudaStream_t};
 use std::ffi::{c_int, c_void};
 
 macro_rules! table {

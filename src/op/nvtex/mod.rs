@@ -4,6 +4,7 @@
 
 pub(crate) mod cpu;
 pub mod exports;
+pub(crate) mod rank_sum;
 
 use super::transformer_engine::check_bytes;
 use crate::backend::{self, args::CopyKind, graph::Graph};

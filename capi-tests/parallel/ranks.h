@@ -1,0 +1,245 @@
+// What the tests of communicators share: checks that any thread and any process may make, values
+// that every rank can compute for every other one, and each collective against plain loops.
+#ifndef NVTE_CAPI_TESTS_RANKS_H
+#define NVTE_CAPI_TESTS_RANKS_H
+
+#include <stdatomic.h>
+#include <time.h>
+
+#include "support.h"
+
+static atomic_uint g_bad;
+
+#define RANK_CHECK(condition, ...)                                                        \
+  ((condition) || (atomic_fetch_add(&g_bad, 1) < 20                                       \
+                       ? (fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition), \
+                          fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), 0)           \
+                       : 0))
+
+// No call of this thread has failed.
+#define RANK_OK(rank)                                                                     \
+  do {                                                                                    \
+    RANK_CHECK(nvtex_last_status() == NVTEX_OK, "rank %d: %s", rank, nvtex_last_error()); \
+    nvtex_clear_error();                                                                  \
+  } while (0)
+
+// A call has failed, with a text that has this part.
+#define RANK_ERROR(rank, part)                                                      \
+  do {                                                                              \
+    RANK_CHECK(nvtex_last_status() != NVTEX_OK && strstr(nvtex_last_error(), part), \
+               "rank %d: no \"%s\" in \"%s\"", rank, part, nvtex_last_error());     \
+    nvtex_clear_error();                                                            \
+  } while (0)
+
+static inline double seconds_now(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static inline void sleep_for(double seconds) {
+  struct timespec time = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+  nanosleep(&time, NULL);
+}
+
+static inline uint64_t mixed(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+// Bits of element i of a rank's values. Their sizes differ, so that sums in another order have
+// other bits.
+static inline uint32_t value_bits(NVTEDType dtype, int rank, size_t i, unsigned seed) {
+  uint64_t r = mixed(i * 0x9E3779B97F4A7C15u + (uint64_t)rank * 0xD1B54A32D192ED03u + seed);
+  if (dtype == kNVTEByte) return (uint32_t)(r & 0xFF);
+  double x = ((double)(r >> 11) * 0x1p-53 * 3 - 2) * (r & 1 ? 1 : 37);
+  return encode_bits(dtype, x);
+}
+
+static inline void *values_of(NVTEDType dtype, int rank, size_t first, size_t count,
+                              unsigned seed) {
+  void *data = malloc(count * dtype_size(dtype) + 1);
+  if (!data) abort();
+  for (size_t i = 0; i < count; i++) {
+    put_bits(dtype, data, i, value_bits(dtype, rank, first + i, seed));
+  }
+  return data;
+}
+
+// Element i of all ranks, in their order, in float, rounded once.
+static inline uint32_t reduced_bits(NVTEDType dtype, int size, size_t i, unsigned seed,
+                                    NVTEXReduction reduction) {
+  float sum = 0;
+  for (int rank = 0; rank < size; rank++) {
+    float x = (float)decode_bits(dtype, value_bits(dtype, rank, i, seed));
+    if (rank == 0) {
+      sum = x;
+    } else if (reduction == NVTEX_REDUCTION_SUM) {
+      sum = sum + x;
+    } else if (x > sum) {
+      sum = x;
+    }
+  }
+  return encode_bits(dtype, sum);
+}
+
+// Memory of the backend, with what the host has in it.
+static inline void *device_copy(const void *host, size_t bytes) {
+  char *memory = nvtex_malloc(bytes + 16);
+  if (!memory) abort();
+  nvtex_memcpy_to_device(memory, host, bytes, NULL);
+  nvtex_stream_synchronize(NULL);
+  return memory;
+}
+
+// The memory has these bits, of elements that `expected` gives.
+typedef struct Expectation {
+  NVTEXReduction reduction;
+  // -1: of all ranks reduced.
+  int rank;
+  size_t first;
+} Expectation;
+
+static inline bool check_values(const char *what, const void *device, size_t offset, size_t count,
+                                NVTEDType dtype, int size, unsigned seed, Expectation e,
+                                double tolerance) {
+  size_t element = dtype_size(dtype), bad = 0;
+  char *host = malloc(count * element + 1);
+  if (!host) abort();
+  nvtex_memcpy_to_host(host, (const char *)device + offset * element, count * element, NULL);
+  nvtex_stream_synchronize(NULL);
+  for (size_t i = 0; i < count && bad < 1; i++) {
+    uint32_t got = get_bits(dtype, host, i);
+    uint32_t expected = e.rank < 0 ? reduced_bits(dtype, size, e.first + i, seed, e.reduction)
+                                   : value_bits(dtype, e.rank, e.first + i, seed);
+    if (got == expected) continue;
+    if (tolerance > 0 &&
+        fabs(decode_bits(dtype, got) - decode_bits(dtype, expected)) < tolerance * 37 * size) {
+      continue;
+    }
+    bad++;
+    RANK_CHECK(false, "%s of %zu %s: element %zu: got 0x%x, expected 0x%x", what, count,
+               dtype_name(dtype), i, got, expected);
+  }
+  free(host);
+  return bad == 0;
+}
+
+// All collectives of one size. With a tolerance sums may be in another order.
+static inline void check_collectives(NVTEXCommunicator comm, NVTEDType dtype, size_t n,
+                                     unsigned seed, double tolerance) {
+  int rank = nvtex_communicator_rank(comm), size = nvtex_communicator_size(comm);
+  size_t all = n * (size_t)size, element = dtype_size(dtype);
+  Expectation e = {NVTEX_REDUCTION_SUM, 0, 0};
+  void *own = values_of(dtype, rank, 0, n, seed), *wide = values_of(dtype, rank, 0, all, seed);
+  char *zeros = calloc(all * element + 1, 1);
+  if (!zeros) abort();
+  char *one = device_copy(own, n * element), *many = device_copy(wide, all * element);
+  char *small = device_copy(zeros, n * element), *large = device_copy(zeros, all * element);
+
+  nvtex_all_gather(comm, one, large, n, dtype, "gather", NULL);
+  RANK_OK(rank);
+  for (e.rank = 0; e.rank < size; e.rank++) {
+    check_values("all_gather", large, (size_t)e.rank * n, n, dtype, size, seed, e, 0);
+  }
+  // In place.
+  nvtex_memcpy_to_device(large, zeros, all * element, NULL);
+  nvtex_memcpy_to_device(large + (size_t)rank * n * element, own, n * element, NULL);
+  nvtex_all_gather(comm, large + (size_t)rank * n * element, large, n, dtype, NULL, NULL);
+  RANK_OK(rank);
+  for (e.rank = 0; e.rank < size; e.rank++) {
+    check_values("all_gather in place", large, (size_t)e.rank * n, n, dtype, size, seed, e, 0);
+  }
+
+  nvtex_memcpy_to_device(large, zeros, all * element, NULL);
+  nvtex_all_to_all(comm, many, large, n, dtype, "all to all", NULL);
+  RANK_OK(rank);
+  e.first = (size_t)rank * n;
+  for (e.rank = 0; e.rank < size; e.rank++) {
+    check_values("all_to_all", large, (size_t)e.rank * n, n, dtype, size, seed, e, 0);
+  }
+
+  for (int root = 0; root < size; root++) {
+    nvtex_memcpy_to_device(small, rank == root ? own : zeros, n * element, NULL);
+    nvtex_broadcast(comm, small, n, dtype, root, NULL, NULL);
+    RANK_OK(rank);
+    e.first = 0;
+    e.rank = root;
+    check_values("broadcast", small, 0, n, dtype, size, seed, e, 0);
+  }
+
+  for (int r = 0; r < 2 && dtype != kNVTEByte; r++) {
+    e.reduction = r ? NVTEX_REDUCTION_MAX : NVTEX_REDUCTION_SUM;
+    e.rank = -1;
+    e.first = (size_t)rank * n;
+    nvtex_reduce_scatter(comm, many, small, n, dtype, e.reduction, "sums", NULL);
+    RANK_OK(rank);
+    check_values("reduce_scatter", small, 0, n, dtype, size, seed, e, tolerance);
+    e.first = 0;
+    nvtex_all_reduce(comm, one, small, n, dtype, e.reduction, NULL, NULL);
+    RANK_OK(rank);
+    check_values("all_reduce", small, 0, n, dtype, size, seed, e, tolerance);
+    nvtex_memcpy_to_device(small, own, n * element, NULL);
+    nvtex_all_reduce(comm, small, small, n, dtype, e.reduction, NULL, NULL);
+    RANK_OK(rank);
+    check_values("all_reduce in place", small, 0, n, dtype, size, seed, e, tolerance);
+    nvtex_memcpy_to_device(large, wide, all * element, NULL);
+    nvtex_reduce_scatter(comm, large, large + (size_t)rank * n * element, n, dtype, e.reduction,
+                         NULL, NULL);
+    RANK_OK(rank);
+    e.first = (size_t)rank * n;
+    check_values("reduce_scatter in place", large, (size_t)rank * n, n, dtype, size, seed, e,
+                 tolerance);
+  }
+
+  // Everybody sends to the next rank and to itself, and receives from the one before.
+  nvtex_memcpy_to_device(large, zeros, all * element, NULL);
+  int next = (rank + 1) % size, before = (rank + size - 1) % size;
+  if (size > 1) {
+    NVTEXTransfer transfers[] = {{one, n, dtype, next, 0},
+                                 {many, all, dtype, next, 0},
+                                 {small, n, dtype, before, 1},
+                                 {large, all, dtype, before, 1}};
+    nvtex_exchange(comm, transfers, 4, "ring", NULL);
+  } else {
+    NVTEXTransfer transfers[] = {{many, all, dtype, 0, 0}, {large, all, dtype, 0, 1}};
+    nvtex_exchange(comm, transfers, 2, "self", NULL);
+  }
+  RANK_OK(rank);
+  e.rank = before;
+  e.first = 0;
+  if (size > 1) check_values("exchange", small, 0, n, dtype, size, seed, e, 0);
+  check_values("exchange", large, 0, all, dtype, size, seed, e, 0);
+  nvtex_barrier(comm, NULL, NULL);
+  RANK_OK(rank);
+  char *memory[] = {one, many, small, large};
+  for (size_t i = 0; i < COUNT(memory); i++) nvtex_free(memory[i]);
+  free(own);
+  free(wide);
+  free(zeros);
+}
+
+static const NVTEDType kMoved[] = {kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16, kNVTEByte};
+
+// All collectives, also of nothing, of odd counts, and of more than there is room for on the way.
+static inline void check_all(NVTEXCommunicator comm, double tolerance) {
+  static const size_t counts[] = {0, 1, 15, 4095, 20011};
+  for (size_t d = 0; d < COUNT(kMoved); d++) {
+    for (size_t c = 0; c < COUNT(counts); c++) {
+      check_collectives(comm, kMoved[d], counts[c], (unsigned)(d * 8 + c), tolerance);
+    }
+  }
+}
+
+static inline NVTEXCommunicatorConfig communicator_config(const char *name, double timeout) {
+  NVTEXCommunicatorConfig config;
+  memset(&config, 0, sizeof config);
+  config.struct_size = sizeof config;
+  config.name = name;
+  config.timeout = timeout;
+  config.staging_bytes = 64 << 10;
+  return config;
+}
+
+#endif  // NVTE_CAPI_TESTS_RANKS_H
