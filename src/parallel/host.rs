@@ -139,7 +139,7 @@ impl Turn<'_> {
         // SAFETY: as the caller says.
         unsafe {
             match call.operation {
-                Some(Operation::AllGather) => self.all_gather(call, send, recv),
+                Some(Operation::AllGather | Operation::Split) => self.all_gather(call, send, recv),
                 Some(Operation::AllToAll) => self.to_all(call, send, recv, false),
                 Some(Operation::ReduceScatter) => self.to_all(call, send, recv, true),
                 Some(Operation::AllReduce) => self.all_reduce(call, send, recv),

@@ -522,7 +522,7 @@ impl Communicator {
     /// negative color.
     pub fn split(self: &Arc<Self>, color: i32, key: i32, name: &str) -> Result<Option<Arc<Self>>> {
         self.check_process()?;
-        let call = Call::new(Operation::Split, NVTEDType::kNVTEInt32, 2).named(name);
+        let call = Call::new(Operation::Split, NVTEDType::kNVTEInt32, 2);
         let mut state = lock(&self.state);
         let options = Options {
             name: match name {
