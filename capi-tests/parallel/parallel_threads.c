@@ -42,6 +42,8 @@ static void run_threads(int size, const NVTEXCommunicator *comms, Body body) {
 static void run_local(int size, double timeout, Body body) {
   NVTEXCommunicatorConfig config = communicator_config("tp", timeout);
   NVTEXCommunicator comms[MOST] = {0};
+  // A device may take longer to start than ranks wait for each other.
+  nvtex_stream_synchronize(NULL);
   nvtex_communicator_create_local(size, &config, comms);
   if (!EXPECT_OK()) return;
   run_threads(size, comms, body);

@@ -81,7 +81,7 @@ macro_rules! library {
                     None => (NAME, SEARCHED),
                 };
                 let library = library::open(name)
-                    .ok_or_else(|| format!("{name}, which NCCL needs, cannot be loaded {places}"))?;
+                    .ok_or_else(|| format!("{name}, the library of NCCL, cannot be loaded {places}"))?;
                 // SAFETY: the symbols are functions of these types in all versions of NCCL 2.
                 unsafe {
                     let missing = |error: libloading::Error| format!("{name}: {error}");

@@ -239,7 +239,9 @@ impl Segment {
         let header = segment.header();
         if rank == 0 {
             let absent = || (0..size).find(|&rank| segment.page(rank).joined.load(Acquire) == 0);
-            segment.wait(deadline, limit, || absent().is_none(), &absent, &|_| true)?;
+            let met = segment.wait(deadline, limit, || absent().is_none(), &absent, &|_| true);
+            // The ranks that have come learn it, too.
+            met.map_err(|failure| segment.fail(&failure))?;
             drop(own);
             header.complete.store(1, Release);
             segment.notify();
@@ -250,7 +252,8 @@ impl Segment {
                 let joined = |rank: &usize| segment.page(*rank).joined.load(Acquire) == 0;
                 (0..size).find(joined).or(Some(0))
             };
-            segment.wait(deadline, limit, complete, &absent, &|_| true)?;
+            let met = segment.wait(deadline, limit, complete, &absent, &|_| true);
+            met.map_err(|failure| segment.fail(&failure))?;
         }
         Ok(segment)
     }
