@@ -431,10 +431,12 @@ class Module {
   detail::Owned<NVTEXModule, nvtex_module_destroy> module_;
 };
 
-// Modules in a row: the first output of each is the first input of the next. It keeps the others alive.
+// Modules in a row: the first output of each is the first input of the next. It keeps the others
+// alive.
 class Sequential : public Module {
  public:
-  // Parts and their names, which are unique and have no dots: `Sequential(context, {{"first", a}, {"second", b}})`.
+  // Parts and their names, which are unique and have no dots: `Sequential(context, {{"first", a},
+  // {"second", b}})`.
   Sequential(const Context &context,
              std::initializer_list<std::pair<const char *, NVTEXModule>> parts)
       : Module(create(context, parts)) {}
