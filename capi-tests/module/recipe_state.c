@@ -683,6 +683,53 @@ static void case_custom(void) {
   end_layer(&l);
 }
 
+// A choice by layer within a recipe of another kind.
+static int choose_first(void *user, const char *layer, NVTEXRole role, NVTEXSlotChoice *choice) {
+  CHECK_EQ(choice->scaling, NVTEX_SLOT_CURRENT);
+  CHECK_EQ(choice->dtype, role == NVTEX_ROLE_GRAD_OUTPUT ? kNVTEFloat8E5M2 : kNVTEFloat8E4M3);
+  CHECK(choice->options.amax_epsilon == 0.5f, "%g", choice->options.amax_epsilon);
+  if (strcmp(layer, user) == 0) choice->scaling = NVTEX_SLOT_HIGH_PRECISION;
+  return 0;
+}
+
+static void case_choice_by_layer(void) {
+  if (!case_begin("choice by layer")) return;
+  NVTEXContext context = nvtex_context_create(NULL);
+  NVTEXRecipeConfig config = recipe_config(NVTEX_RECIPE_CURRENT_SCALING);
+  char high[] = "mlp.fc1";
+  config.choose = choose_first;
+  config.user = high;
+  config.input.amax_epsilon = config.weight.amax_epsilon = config.grad_output.amax_epsilon = 0.5f;
+  NVTEXRecipe recipe = nvtex_recipe_create(&config);
+  NVTEXLayerNormMLPConfig mlp;
+  nvtex_layernorm_mlp_config_init(&mlp, sizeof mlp);
+  mlp.name = "mlp";
+  mlp.hidden_size = mlp.ffn_hidden_size = 16;
+  NVTEXModule module = nvtex_layernorm_mlp_create(context, &mlp, NULL);
+  EXPECT_OK();
+  const size_t bytes = 16 * 16 * sizeof(float);
+  Buffer *x = buffer_from(random_values(kNVTEFloat32, 16 * 16, -1, 1), bytes, 0);
+  NVTETensor in = tensor(x->ptr, kNVTEFloat32, SHAPE(16, 16));
+  NVTETensor out = tensor(buffer(bytes)->ptr, kNVTEFloat32, SHAPE(16, 16));
+  nvtex_context_begin(context, recipe, NVTEX_CONTEXT_ENABLED, NULL);
+  nvtex_module_forward(module, &in, 1, &out, 1, NULL, NULL, NULL);
+  nvtex_context_end(context);
+  EXPECT_OK();
+  for (size_t i = 0; i < nvtex_module_num_parameters(module); i++) {
+    NVTEXParameter p = {.struct_size = sizeof p};
+    nvtex_module_parameter(module, i, &p);
+    if (p.shape.ndim != 2) continue;
+    NVTEXSlotChoice was;
+    nvtex_module_precision(module, i, NVTEX_ROLE_INPUT, &was);
+    EXPECT_OK();
+    const bool first = strcmp(p.name, "fc1_weight") == 0;
+    CHECK_EQ(was.scaling, first ? NVTEX_SLOT_HIGH_PRECISION : NVTEX_SLOT_CURRENT);
+  }
+  nvtex_module_destroy(module);
+  nvtex_recipe_destroy(recipe);
+  nvtex_context_destroy(context);
+}
+
 // ---- Files
 
 static void case_files(void) {
@@ -1103,6 +1150,7 @@ int main(int argc, char **argv) {
   case_quantized_weights();
   case_reduction();
   case_custom();
+  case_choice_by_layer();
   case_files();
   case_wrong_files();
   case_sizes();

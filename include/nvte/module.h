@@ -49,6 +49,11 @@ typedef enum NVTEXRecipeKind {
    * The function `choose` says how each operand is scaled.
    */
   NVTEX_RECIPE_CUSTOM = 4,
+  /**
+   * NVFP4: a Float8E4M3 for each 16 elements, or 16 x 16 of a weight, and a factor for the tensor.
+   * For modules in Float32 or BFloat16, with inputs of a multiple of 16 rows.
+   */
+  NVTEX_RECIPE_NVFP4 = 5,
 } NVTEXRecipeKind;
 
 /**
@@ -114,6 +119,7 @@ typedef enum NVTEXSlotScaling {
   NVTEX_SLOT_CURRENT = 2,
   NVTEX_SLOT_BLOCK = 3,
   NVTEX_SLOT_MXFP8 = 4,
+  NVTEX_SLOT_NVFP4 = 5,
 } NVTEXSlotScaling;
 
 /**
@@ -217,7 +223,7 @@ typedef struct NVTEXRoleOptions {
    */
   float amax_epsilon;
   /**
-   * 1: blocks along rows; 2: square ones (FP8 blocks; MXFP8 weights).
+   * 1: blocks along rows; 2: square ones (FP8 blocks; MXFP8 and NVFP4 weights).
    */
   int32_t block_dim;
 } NVTEXRoleOptions;
@@ -228,7 +234,7 @@ typedef struct NVTEXRoleOptions {
 typedef struct NVTEXSlotChoice {
   enum NVTEXSlotScaling scaling;
   /**
-   * Float8E4M3 or Float8E5M2.
+   * Float8E4M3 or Float8E5M2; Float4E2M1 of NVFP4.
    */
   NVTEDType dtype;
   struct NVTEXRoleOptions options;
@@ -236,9 +242,10 @@ typedef struct NVTEXSlotChoice {
 
 /**
  * Chooses for an operand of the layer `layer` (a module's name, followed by a dot and the part if it
- * has parts) by writing to `choice`, which at first says high precision. It returns 0, or anything
- * else for failure. An unknown number is an error. The rules of `NVTEXContextConfig` for its
- * functions hold.
+ * has parts) by writing to `choice`, which at first says what the kind of the recipe says; of
+ * `NVTEX_RECIPE_CUSTOM` high precision. So a layer stays in high precision where all its roles do. It
+ * returns 0, or anything else for failure. An unknown number is an error. The rules of
+ * `NVTEXContextConfig` for its functions hold.
  */
 typedef int (*NVTEXChoose)(void *user,
                            const char *layer,
@@ -291,7 +298,8 @@ typedef struct NVTEXRecipeConfig {
    */
   enum NVTEXBackward backward;
   /**
-   * For `NVTEX_RECIPE_CUSTOM`: the function that chooses, and its first argument.
+   * The function that chooses for each layer and role, and its first argument. Null (default): all are
+   * as the kind says, which `NVTEX_RECIPE_CUSTOM` has nothing to say about.
    */
   NVTEXChoose choose;
   void *user;
@@ -302,6 +310,16 @@ typedef struct NVTEXRecipeConfig {
    * values. Default: false.
    */
   bool fp8_dpa;
+  /**
+   * NVFP4: inputs and gradients go through a random Hadamard transform of each 16 rows before they are
+   * cast for the product of the weight's gradient. Default: true.
+   */
+  bool nvfp4_hadamard;
+  /**
+   * NVFP4: gradients are rounded stochastically, by the `rng_state` of the step, which is needed then.
+   * Default: true.
+   */
+  bool nvfp4_stochastic_rounding;
 } NVTEXRecipeConfig;
 
 /**

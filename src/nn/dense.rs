@@ -5,7 +5,7 @@ use super::context::{Microbatch, Run};
 use super::memory::Lifetime;
 use super::ops::{self, Activation, Gemm};
 use super::parameter::{Format, Init, Parameter, WEIGHT_SLOT, matrix};
-use super::quantizer::{QTensor, Quantizer, Source, Usage};
+use super::quantizer::{QTensor, Quantizer, Source, Usage, is_high_precision};
 use super::recipe::{BackwardOperands, ROLES, Recipe, Role};
 use super::state::{Delayed, Pass, Settings, Slot};
 use crate::error::{Error, Result};
@@ -16,6 +16,9 @@ use crate::verbose::{self, Level};
 use std::ffi::CString;
 use std::ptr::null;
 use std::sync::Arc;
+
+/// Where the stochastic rounding of gradients begins in a call's sequence of random numbers, behind the dropouts.
+const ROUNDING_SITE: u32 = 96;
 
 /// How a layer's operands are cast in a step.
 #[derive(Clone)]
@@ -28,6 +31,8 @@ struct Active {
     calibrating: bool,
     /// In a pass that is computed again: the scale of its input, which the slot may have lost.
     scale: Option<Arc<QTensor>>,
+    /// Seed and offset of the stochastic rounding of gradients.
+    random: Option<Arc<QTensor>>,
     /// An earlier pass has done this already: maxima stay as they are.
     again: bool,
 }
@@ -39,6 +44,7 @@ impl Active {
         delayed: None,
         calibrating: false,
         scale: None,
+        random: None,
         again: false,
     };
 
@@ -48,7 +54,11 @@ impl Active {
     }
 
     fn slot(&self, role: Role, with_amax: bool) -> Option<Slot> {
-        let delayed = self.delayed.as_ref()?;
+        let Some(delayed) = &self.delayed else {
+            let random = self.random.as_ref().filter(|_| role == Role::GradOutput)?;
+            let unset = Buffer::UNSET;
+            return Some(Slot { scale: unset, amax: unset, random: random.tensor.rowwise });
+        };
         let mut slot = match role {
             Role::Input => delayed.slot(Pass::Forward, 0),
             Role::Weight => delayed.slot(Pass::Forward, WEIGHT_SLOT),
@@ -175,6 +185,13 @@ impl Dense {
             active = Self::activate(run, &name, recipe, None, (inputs, outputs))?;
             let quantizer = active.quantizers[Role::Weight as usize];
             let delayed = active.delayed.clone();
+            if quantizer.is_nvfp4() {
+                let layer = name.to_string_lossy();
+                let message = format!(
+                    "layer {layer:?}: weights in NVFP4 alone (NVTEX_CONTEXT_QUANTIZED_WEIGHTS) do not exist"
+                );
+                return Err(Error::unsupported(message));
+            }
             format = (!quantizer.is_none()).then_some(Format { quantizer, delayed });
         }
         let init = Init::Normal { deviation: config.deviation, seed: config.seed };
@@ -319,7 +336,7 @@ impl Dense {
     /// The row-wise data in high precision; as they are if they are in it.
     fn dequantized(&self, run: &Run, x: &Tensor, shape: (usize, usize)) -> Result<QTensor> {
         let mut rowwise = x.clone();
-        if !x.dtype().is_fp8() {
+        if is_high_precision(x.dtype()) {
             return Ok(QTensor::borrowed(rowwise));
         }
         (rowwise.colwise, rowwise.colwise_scale_inv) = (Buffer::UNSET, Buffer::UNSET);
@@ -338,6 +355,9 @@ impl Dense {
         add: Option<&Tensor>,
     ) -> Result<Box<DenseTape>> {
         let mut active = self.prepare(run)?;
+        if run.training && active.quantizer(Role::GradOutput).is_stochastic() {
+            active.random = Some(Arc::new(run.random(ROUNDING_SITE)?));
+        }
         if run.training && self.again != Again::Nothing {
             active.scale = active.keep_scale(run)?;
         }
@@ -471,7 +491,7 @@ impl Dense {
         let quantized = active.backward() == BackwardOperands::Quantized;
         let has_input = match active.backward() {
             BackwardOperands::Quantized => tape.input.has_colwise(),
-            BackwardOperands::HighPrecision => !tape.input.tensor.dtype().is_fp8(),
+            BackwardOperands::HighPrecision => is_high_precision(tape.input.tensor.dtype()),
             BackwardOperands::Dequantized => true,
         };
         if wgrad.is_some() && !has_input {

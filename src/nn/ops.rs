@@ -21,7 +21,7 @@ use crate::tensor::{Buffer, Tensor};
 use crate::types::NVTEDType::*;
 use crate::types::*;
 use crate::workspace::Workspace;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr::null;
 
 /// A tensor without scales.
@@ -371,6 +371,12 @@ pub fn attention_backward(
     within(run, "attention", result)
 }
 
+/// The random Hadamard transform of the columns of a matrix, transposed.
+pub fn hadamard(run: &Run, input: &Tensor, output: &Tensor, signs: c_int) -> Result<()> {
+    let result = op::hadamard_transform::transform(input, output, signs, run.stream);
+    within(run, "hadamard_transform", result)
+}
+
 /// Rows of tables for tokens and positions.
 pub fn embedding_forward(
     run: &Run,
@@ -447,9 +453,9 @@ impl Gemm<'_> {
         if least == 0 {
             return Ok(Buffer::UNSET);
         }
-        // A product casts MXFP8 operands to BFloat16 in its workspace.
+        // A product casts MXFP8 and NVFP4 operands to BFloat16 in its workspace.
         let casts = match a.mode {
-            NVTEScalingMode::NVTE_MXFP8_1D_SCALING => {
+            NVTEScalingMode::NVTE_MXFP8_1D_SCALING | NVTEScalingMode::NVTE_NVFP4_1D_SCALING => {
                 2 * (a.shape("A")?.numel() + b.shape("B")?.numel()) + 1024
             }
             _ => 0,

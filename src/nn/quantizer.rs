@@ -9,6 +9,7 @@ use crate::op::transformer_engine::QuantizationConfig;
 use crate::tensor::{Buffer, Tensor, bytes};
 use crate::types::NVTEDType::{self, *};
 use crate::types::NVTEScalingMode::{self, *};
+use std::ffi::c_int;
 use std::fmt::{Display, Formatter};
 use std::ptr::null;
 
@@ -24,7 +25,13 @@ pub enum Scaling {
     Block { square: bool, pow2: bool, epsilon: f32 },
     /// One power of two for each 32 elements; `square`: the same one for 32 x 32.
     Mxfp8 { square: bool },
+    /// One E4M3 number for each 16 elements, or 16 x 16, times one factor. `hadamard`: data along the columns are those
+    /// of a random Hadamard transform. `stochastic`: values are rounded at random.
+    Nvfp4 { square: bool, hadamard: bool, stochastic: bool },
 }
+
+/// Signs of the random Hadamard transform, the same for both operands of a product, which it leaves as it is.
+const SIGNS: c_int = 0b0101_1100_1001_1010;
 
 impl Display for Scaling {
     fn fmt(&self, f: &mut Formatter) -> std::fmt::Result {
@@ -36,6 +43,8 @@ impl Display for Scaling {
             Scaling::Block { square: true, .. } => "block scaling, 128 x 128",
             Scaling::Mxfp8 { square: false } => "MXFP8",
             Scaling::Mxfp8 { square: true } => "MXFP8, 32 x 32",
+            Scaling::Nvfp4 { square: false, .. } => "NVFP4",
+            Scaling::Nvfp4 { square: true, .. } => "NVFP4, 16 x 16",
         })
     }
 }
@@ -68,14 +77,16 @@ pub struct QTensor {
     pub tensor: Tensor,
     row: Option<Block>,
     col: Option<Block>,
-    /// Per tensor: `scale_inv`, then for current scaling scale and amax.
+    /// Per tensor: `scale_inv`, then for current scaling scale and amax. NVFP4: the amax of each direction.
     _scalars: Option<Block>,
+    /// Seed and offset of stochastic rounding.
+    random: Buffer,
 }
 
 impl QTensor {
     /// A tensor of the caller.
     pub fn borrowed(tensor: Tensor) -> Self {
-        Self { tensor, row: None, col: None, _scalars: None }
+        Self { tensor, row: None, col: None, _scalars: None, random: Buffer::UNSET }
     }
 
     /// Allocates a matrix in high precision.
@@ -87,7 +98,7 @@ impl QTensor {
     ) -> Result<Self> {
         let block = run.block(bytes(rows * cols, dtype), lifetime)?;
         let tensor = plain(block.buffer(0, dtype, &[rows, cols]));
-        Ok(Self { tensor, row: Some(block), col: None, _scalars: None })
+        Ok(Self { row: Some(block), ..Self::borrowed(tensor) })
     }
 
     /// Gives up the direction that only the forward product needs.
@@ -108,7 +119,7 @@ impl QTensor {
         tensor.colwise = block.buffer(0, dtype, &[cols, rows]);
         tensor.colwise_scale_inv = from.rowwise_scale_inv;
         ops::transpose(run, &from.rowwise, &tensor.colwise)?;
-        Ok(Self { tensor, row: None, col: Some(block), _scalars: None })
+        Ok(Self { col: Some(block), ..Self::borrowed(tensor) })
     }
 
     /// Whether the memory belongs to somebody else.
@@ -117,8 +128,13 @@ impl QTensor {
     }
 
     pub fn has_colwise(&self) -> bool {
-        self.tensor.colwise.is_set() || !self.tensor.dtype().is_fp8()
+        self.tensor.colwise.is_set() || is_high_precision(self.tensor.dtype())
     }
+}
+
+/// Whether values are as they were before a cast.
+pub fn is_high_precision(dtype: NVTEDType) -> bool {
+    !dtype.is_fp8() && dtype != kNVTEFloat4E2M1
 }
 
 impl Quantizer {
@@ -140,7 +156,17 @@ impl Quantizer {
             Scaling::Block { square: false, .. } => NVTE_BLOCK_SCALING_1D,
             Scaling::Block { square: true, .. } => NVTE_BLOCK_SCALING_2D,
             Scaling::Mxfp8 { .. } => NVTE_MXFP8_1D_SCALING,
+            Scaling::Nvfp4 { .. } => NVTE_NVFP4_1D_SCALING,
         }
+    }
+
+    pub fn is_nvfp4(&self) -> bool {
+        matches!(self.scaling, Scaling::Nvfp4 { .. })
+    }
+
+    /// Whether casts need random numbers.
+    pub fn is_stochastic(&self) -> bool {
+        matches!(self.scaling, Scaling::Nvfp4 { stochastic: true, .. })
     }
 
     /// Whether a product takes operands of both kinds.
@@ -148,7 +174,7 @@ impl Quantizer {
         use Scaling::*;
         let e5m2 = kNVTEFloat8E5M2;
         match (self.scaling, other.scaling) {
-            (None, None) | (Mxfp8 { .. }, Mxfp8 { .. }) => true,
+            (None, None) | (Mxfp8 { .. }, Mxfp8 { .. }) | (Nvfp4 { .. }, Nvfp4 { .. }) => true,
             (Delayed | Current { .. }, Delayed | Current { .. }) => {
                 // Tensor cores of Hopper have no product of two E5M2.
                 !(self.dtype == e5m2 && other.dtype == e5m2)
@@ -160,7 +186,7 @@ impl Quantizer {
 
     /// Whether tensor cores multiply it as FP8; MXFP8 they do not everywhere.
     pub fn is_fp8_product(&self) -> bool {
-        !matches!(self.scaling, Scaling::None | Scaling::Mxfp8 { .. })
+        !matches!(self.scaling, Scaling::None | Scaling::Mxfp8 { .. } | Scaling::Nvfp4 { .. })
     }
 
     /// Whether one direction of a tensor can be made from the other.
@@ -185,6 +211,7 @@ impl Quantizer {
                 config.amax_epsilon = epsilon;
             }
             Scaling::Mxfp8 { square } => config.mxfp8_2d = square,
+            Scaling::Nvfp4 { square, .. } => config.nvfp4_2d = square,
             Scaling::None | Scaling::Delayed => {}
         }
         config
@@ -202,6 +229,7 @@ impl Quantizer {
             Scaling::Current { .. } => false,
             Scaling::Block { pow2, epsilon, .. } => !pow2 && epsilon == 0.0,
             Scaling::Mxfp8 { square } => !square,
+            Scaling::Nvfp4 { .. } => false,
         }
     }
 
@@ -219,7 +247,11 @@ impl Quantizer {
         let per_tensor = mode.per_tensor();
         let mut layout = Layout::default();
         let [scale_inv, scale, amax] = [0; 3].map(|_| layout.array(kNVTEFloat32, 1, 4));
-        let scalars = if per_tensor { Some(run.block(layout.bytes(), lifetime)?) } else { None };
+        let scalars = if per_tensor || self.is_nvfp4() {
+            Some(run.block(layout.bytes(), lifetime)?)
+        } else {
+            None
+        };
         let mut direction = |colwise: bool| -> Result<Block> {
             let scaling = mode.scaling();
             let dims = if scaling.transposed(colwise) { [cols, rows] } else { [rows, cols] };
@@ -237,8 +269,8 @@ impl Quantizer {
             let block = run.block(layout.bytes(), lifetime)?;
             let data = block.array(values, &dims);
             let scale_inv = match &scalars {
-                Some(scalars) => scalars.array(scale_inv, &[1]),
-                None => block.array(scales, &[scale_rows, scale_cols]),
+                Some(scalars) if per_tensor => scalars.array(scale_inv, &[1]),
+                _ => block.array(scales, &[scale_rows, scale_cols]),
             };
             match colwise {
                 false => (tensor.rowwise, tensor.rowwise_scale_inv) = (data, scale_inv),
@@ -257,14 +289,26 @@ impl Quantizer {
                 tensor.scale = scalars.array(scale, &[1]);
                 tensor.amax = scalars.array(amax, &[1]);
             }
+            (Scaling::Nvfp4 { hadamard, .. }, _, Some(scalars)) => {
+                tensor.amax = scalars.array(scale, &[1]);
+                tensor.colwise_amax = scalars.array(if hadamard { amax } else { scale }, &[1]);
+            }
             _ => {}
         }
-        Ok(QTensor { tensor, row, col, _scalars: scalars })
+        let random = slot.map_or(Buffer::UNSET, |slot| slot.random);
+        Ok(QTensor { tensor, row, col, _scalars: scalars, random })
     }
 
     /// Casts `x` to a tensor of [`Self::empty`], unless a flag on the device is 1; null: there is none.
     pub fn cast(&self, run: &Run, x: &Tensor, out: &QTensor, noop: *const f32) -> Result<()> {
         let config = self.config().with_noop(noop);
+        if let Scaling::Nvfp4 { hadamard, stochastic, .. } = self.scaling {
+            let config = match stochastic && out.random.is_set() {
+                true => config.with_random(out.random.ptr().cast_const().cast()),
+                false => config,
+            };
+            return self.cast_nvfp4(run, x, &out.tensor, hadamard, &config);
+        }
         if let Scaling::Current { .. } = self.scaling {
             ops::amax(run, x, &out.tensor, &config)?;
             ops::scale(run, &out.tensor, &config)?;
@@ -273,6 +317,47 @@ impl Quantizer {
             return ops::quantize(run, x, &cast, &config);
         }
         ops::quantize(run, x, &out.tensor, &config)
+    }
+
+    /// Casts to NVFP4, one direction after the other where they have different values.
+    fn cast_nvfp4(
+        &self,
+        run: &Run,
+        x: &Tensor,
+        out: &Tensor,
+        hadamard: bool,
+        config: &QuantizationConfig,
+    ) -> Result<()> {
+        let mut rows = out.clone();
+        if hadamard {
+            (rows.colwise, rows.colwise_scale_inv) = (Buffer::UNSET, Buffer::UNSET);
+        }
+        if rows.rowwise.is_set() || rows.colwise.is_set() {
+            ops::amax(run, x, &rows, config)?;
+            ops::quantize(run, x, &rows, config)?;
+        }
+        if !hadamard || !out.colwise.is_set() {
+            return Ok(());
+        }
+        let (count, length) = x.rowwise.shape.flatten();
+        // The transform takes BFloat16, and gives the transposed matrix.
+        let rounded;
+        let x = match x.dtype() {
+            kNVTEBFloat16 => x,
+            _ => {
+                rounded = QTensor::plain(run, (count, length), kNVTEBFloat16, Lifetime::Scratch)?;
+                ops::quantize(run, x, &rounded.tensor, &QuantizationConfig::DEFAULT)?;
+                &rounded.tensor
+            }
+        };
+        let mixed = QTensor::plain(run, (length, count), kNVTEBFloat16, Lifetime::Scratch)?;
+        ops::hadamard(run, x, &mixed.tensor, SIGNS)?;
+        let mut columns = Tensor::new(out.mode);
+        columns.rowwise = out.colwise;
+        columns.rowwise_scale_inv = out.colwise_scale_inv;
+        columns.amax = out.colwise_amax;
+        ops::amax(run, &mixed.tensor, &columns, config)?;
+        ops::quantize(run, &mixed.tensor, &columns, config)
     }
 
     /// The operand for a product, of a result that `source` writes to whatever tensor it is given.
@@ -299,6 +384,11 @@ impl Quantizer {
         let config = self.config();
         match source {
             Source::Ready(x) => self.cast(run, x, &out, null())?,
+            Source::Computed { write, .. } if self.is_nvfp4() => {
+                let x = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
+                write(&x.tensor, &QuantizationConfig::DEFAULT)?;
+                self.cast(run, &x.tensor, &out, null())?;
+            }
             Source::Computed { write, configurable } => {
                 if self.is_default() || *configurable && !self.is_current() {
                     write(&out.tensor, &config)?;
@@ -349,6 +439,11 @@ impl Quantizer {
         dbias: &Tensor,
     ) -> Result<QTensor> {
         let out = self.empty(run, shape, usage, slot, Lifetime::Scratch)?;
+        if self.is_nvfp4() {
+            self.cast(run, x, &out, null())?;
+            ops::sum_rows(run, x, dbias)?;
+            return Ok(out);
+        }
         let config = self.config();
         let mut cast = out.tensor.clone();
         if self.is_current() {
@@ -374,12 +469,19 @@ impl Quantizer {
     ) -> Result<QTensor> {
         let out = self.empty(run, shape, usage, slot, Lifetime::Scratch)?;
         let config = self.config();
-        if !f.gated && !self.is_current() {
+        if !f.gated && !self.is_current() && !self.is_nvfp4() {
             let derivative = Some((f.function, input));
             ops::quantize_dbias(run, derivative, grad, &out.tensor, dbias, &config)?;
             return Ok(out);
         }
         let write = |out: &Tensor, config: &_| f.backward(run, grad, input, out, config);
+        if self.is_nvfp4() {
+            let x = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
+            write(&x.tensor, &QuantizationConfig::DEFAULT)?;
+            self.cast(run, &x.tensor, &out, null())?;
+            ops::sum_rows(run, &x.tensor, dbias)?;
+            return Ok(out);
+        }
         let (x, scaled) = self.computed(run, shape, dtype, &out, &write)?;
         ops::quantize_dbias(run, None, &x.tensor, &scaled, dbias, &config)?;
         Ok(out)

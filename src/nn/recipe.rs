@@ -22,6 +22,18 @@ impl Role {
     }
 }
 
+impl Scaling {
+    /// NVFP4 of an operand, with or without random Hadamard transforms and stochastic rounding. The transforms are for
+    /// the operands of wgrad, which weights are not, and gradients alone are rounded so.
+    pub fn nvfp4(role: Role, square: bool, (hadamard, stochastic): (bool, bool)) -> Self {
+        Self::Nvfp4 {
+            square,
+            hadamard: hadamard && role != Role::Weight,
+            stochastic: stochastic && role == Role::GradOutput,
+        }
+    }
+}
+
 /// What a recipe says of the operands of one role.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoleOptions {
@@ -45,8 +57,9 @@ pub struct Rule {
     pub reduce: bool,
 }
 
-/// The caller's choice for one operand of one product: null-terminated name of the layer, role.
-pub type Choose = dyn Fn(&CString, Role) -> Result<Quantizer> + Send + Sync;
+/// The caller's choice for one operand of one product: null-terminated name of the layer, role, and what the recipe
+/// says without the choice.
+pub type Choose = dyn Fn(&CString, Role, Quantizer) -> Result<Quantizer> + Send + Sync;
 
 /// What the backward products multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,11 +87,14 @@ pub enum Kind {
     Current,
     Block,
     Mxfp8,
-    Custom(Box<Choose>),
+    Nvfp4,
+    /// Everything is in high precision but what is chosen otherwise.
+    Custom,
 }
 
 pub struct Recipe {
     pub kind: Kind,
+    pub choose: Option<Box<Choose>>,
     /// Gradients are E5M2, everything else E4M3.
     pub hybrid: bool,
     pub rule: Rule,
@@ -88,6 +104,9 @@ pub struct Recipe {
     pub backward: BackwardOperands,
     /// Attention multiplies in FP8.
     pub attention: bool,
+    /// Of NVFP4: random Hadamard transforms of the operands of wgrad, stochastic rounding of gradients.
+    pub hadamard: bool,
+    pub stochastic: bool,
 }
 
 impl Recipe {
@@ -118,6 +137,7 @@ impl Recipe {
             return refuse("fp8_dpa", expected, &true);
         }
         let (block, mxfp8) = (matches!(self.kind, Kind::Block), matches!(self.kind, Kind::Mxfp8));
+        let nvfp4 = matches!(self.kind, Kind::Nvfp4);
         for role in ROLES {
             let options = &self.roles[role as usize];
             let field = |field: &str| format!("{}.{field}", role.name());
@@ -125,11 +145,12 @@ impl Recipe {
                 let expected = "a finite number, at least 0";
                 return refuse(&field("amax_epsilon"), expected, &options.epsilon);
             }
-            let square_allowed = block || mxfp8 && role == Role::Weight;
+            let square_allowed = block || (mxfp8 || nvfp4) && role == Role::Weight;
             if options.block_dim != 1 && !(options.block_dim == 2 && square_allowed) {
                 let expected = match (block, mxfp8) {
                     (true, _) => "1 (1 x 128) or 2 (128 x 128)",
                     (_, true) => "1 (1 x 32), or 2 (32 x 32) for weights",
+                    _ if nvfp4 => "1 (1 x 16), or 2 (16 x 16) for weights",
                     _ => "1 (this recipe has no blocks)",
                 };
                 return refuse(&field("block_dim"), expected, &options.block_dim);
@@ -169,12 +190,18 @@ impl Recipe {
                 Kind::Current => Scaling::Current { pow2, epsilon },
                 Kind::Block => Scaling::Block { square, pow2, epsilon },
                 Kind::Mxfp8 => Scaling::Mxfp8 { square },
-                Kind::Custom(choose) => {
-                    chosen[role as usize] = choose(layer, role)?;
-                    continue;
-                }
+                Kind::Nvfp4 => Scaling::nvfp4(role, square, (self.hadamard, self.stochastic)),
+                Kind::Custom => Scaling::None,
             };
-            chosen[role as usize] = Quantizer { scaling, dtype: self.dtype(role) };
+            let dtype = match self.kind {
+                Kind::Nvfp4 => kNVTEFloat4E2M1,
+                _ => self.dtype(role),
+            };
+            let quantizer = Quantizer { scaling, dtype };
+            chosen[role as usize] = match &self.choose {
+                Some(choose) => choose(layer, role, quantizer)?,
+                None => quantizer,
+            };
         }
         if self.backward != BackwardOperands::Quantized {
             // Gradients are not cast.

@@ -24,10 +24,12 @@ pub enum Pass {
 /// Slots of a layer: input, weight, output; gradients of output and input.
 const SLOTS: [usize; 2] = [3, 2];
 
-/// Scale and current amax of one operand.
+/// What the cast of one operand reads and writes beside the operand: scale and current amax of delayed scaling, and
+/// seed and offset of stochastic rounding.
 pub struct Slot {
     pub scale: Buffer,
     pub amax: Buffer,
+    pub random: Buffer,
 }
 
 /// Slots of one pass: `scale[n]`, and `history[L, n]` with the current amax in row 0 and the newest of
@@ -126,6 +128,7 @@ impl Delayed {
         Slot {
             scale: direction.scale.buffer(4 * index, kNVTEFloat32, &[1]),
             amax: direction.history.buffer(4 * index, kNVTEFloat32, &[1]),
+            random: Buffer::UNSET,
         }
     }
 

@@ -24,9 +24,12 @@ pub enum NVTEXRecipeKind {
     NVTEX_RECIPE_MXFP8 = 3,
     /// The function `choose` says how each operand is scaled.
     NVTEX_RECIPE_CUSTOM = 4,
+    /// NVFP4: a Float8E4M3 for each 16 elements, or 16 x 16 of a weight, and a factor for the tensor.
+    /// For modules in Float32 or BFloat16, with inputs of a multiple of 16 rows.
+    NVTEX_RECIPE_NVFP4 = 5,
 }
 
-from_c_enum!(NVTEXRecipeKind, "an NVTEXRecipeKind from 0 to 4");
+from_c_enum!(NVTEXRecipeKind, "an NVTEXRecipeKind from 0 to 5");
 
 /// FP8 types of a recipe.
 #[repr(C)]
@@ -70,7 +73,7 @@ pub struct NVTEXRoleOptions {
     pub power_2_scales: MaybeUninit<bool>,
     /// The least maximum that counts (current scaling, FP8 blocks).
     pub amax_epsilon: f32,
-    /// 1: blocks along rows; 2: square ones (FP8 blocks; MXFP8 weights).
+    /// 1: blocks along rows; 2: square ones (FP8 blocks; MXFP8 and NVFP4 weights).
     pub block_dim: i32,
 }
 
@@ -84,24 +87,26 @@ pub enum NVTEXSlotScaling {
     NVTEX_SLOT_CURRENT = 2,
     NVTEX_SLOT_BLOCK = 3,
     NVTEX_SLOT_MXFP8 = 4,
+    NVTEX_SLOT_NVFP4 = 5,
 }
 
-from_c_enum!(NVTEXSlotScaling, "an NVTEXSlotScaling from 0 to 4");
+from_c_enum!(NVTEXSlotScaling, "an NVTEXSlotScaling from 0 to 5");
 
 /// The choice for one operand.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct NVTEXSlotChoice {
     pub scaling: MaybeUninit<NVTEXSlotScaling>,
-    /// Float8E4M3 or Float8E5M2.
+    /// Float8E4M3 or Float8E5M2; Float4E2M1 of NVFP4.
     pub dtype: MaybeUninit<NVTEDType>,
     pub options: NVTEXRoleOptions,
 }
 
 /// Chooses for an operand of the layer `layer` (a module's name, followed by a dot and the part if it
-/// has parts) by writing to `choice`, which at first says high precision. It returns 0, or anything
-/// else for failure. An unknown number is an error. The rules of `NVTEXContextConfig` for its
-/// functions hold.
+/// has parts) by writing to `choice`, which at first says what the kind of the recipe says; of
+/// `NVTEX_RECIPE_CUSTOM` high precision. So a layer stays in high precision where all its roles do. It
+/// returns 0, or anything else for failure. An unknown number is an error. The rules of
+/// `NVTEXContextConfig` for its functions hold.
 pub type NVTEXChoose = Option<
     unsafe extern "C-unwind" fn(
         user: *mut c_void,
@@ -155,7 +160,8 @@ pub struct NVTEXRecipeConfig {
     pub split_accumulator_wgrad: MaybeUninit<bool>,
     /// Default: quantized.
     pub backward: MaybeUninit<NVTEXBackward>,
-    /// For `NVTEX_RECIPE_CUSTOM`: the function that chooses, and its first argument.
+    /// The function that chooses for each layer and role, and its first argument. Null (default): all are
+    /// as the kind says, which `NVTEX_RECIPE_CUSTOM` has nothing to say about.
     pub choose: NVTEXChoose,
     pub user: *mut c_void,
     /// Attention reads queries, keys and values in E4M3, with one scale for a tensor from its own
@@ -163,6 +169,12 @@ pub struct NVTEXRecipeConfig {
     /// forward pass has read. This is for delayed and current scaling, without a cache of keys and
     /// values. Default: false.
     pub fp8_dpa: MaybeUninit<bool>,
+    /// NVFP4: inputs and gradients go through a random Hadamard transform of each 16 rows before they are
+    /// cast for the product of the weight's gradient. Default: true.
+    pub nvfp4_hadamard: MaybeUninit<bool>,
+    /// NVFP4: gradients are rounded stochastically, by the `rng_state` of the step, which is needed then.
+    /// Default: true.
+    pub nvfp4_stochastic_rounding: MaybeUninit<bool>,
 }
 
 /// Sets the defaults of a kind of recipe in the first `struct_size` bytes of a config.
@@ -220,7 +232,9 @@ config!(NVTEXRecipeConfig {
     backward,
     choose,
     user,
-    fp8_dpa
+    fp8_dpa,
+    nvfp4_hadamard,
+    nvfp4_stochastic_rounding
 });
 
 const ROLE_OPTIONS: NVTEXRoleOptions =
@@ -245,7 +259,10 @@ fn recipe_defaults(kind: NVTEXRecipeKind) -> NVTEXRecipeConfig {
         update_interval: 1,
         reduce_amax: MaybeUninit::new(true),
         input: options,
-        weight: NVTEXRoleOptions { block_dim: if block { 2 } else { 1 }, ..options },
+        weight: NVTEXRoleOptions {
+            block_dim: if block || kind == NVTEX_RECIPE_NVFP4 { 2 } else { 1 },
+            ..options
+        },
         grad_output: options,
         split_accumulator_fprop: MaybeUninit::new(block),
         split_accumulator_dgrad: MaybeUninit::new(true),
@@ -254,6 +271,8 @@ fn recipe_defaults(kind: NVTEXRecipeKind) -> NVTEXRecipeConfig {
         choose: None,
         user: null_mut(),
         fp8_dpa: MaybeUninit::new(false),
+        nvfp4_hadamard: MaybeUninit::new(true),
+        nvfp4_stochastic_rounding: MaybeUninit::new(true),
     }
 }
 
@@ -284,21 +303,26 @@ unsafe fn recipe(config: *const NVTEXRecipeConfig) -> Result<Recipe> {
     }
     let algo: NVTEXHistoryAlgo = from_c("config.amax_algo", config.amax_algo)?;
     let kind = from_c("config.kind", config.kind)?;
-    if config.choose.is_some() != (kind == NVTEX_RECIPE_CUSTOM) {
-        let (expected, got) = match config.choose {
-            Some(_) => ("null (the kind is not NVTEX_RECIPE_CUSTOM)", "a function"),
-            None => ("a function (the kind is NVTEX_RECIPE_CUSTOM)", "null"),
-        };
-        return Err(Error::argument("config.choose", expected, got));
+    if config.choose.is_none() && kind == NVTEX_RECIPE_CUSTOM {
+        let expected = "a function (the kind is NVTEX_RECIPE_CUSTOM)";
+        return Err(Error::argument("config.choose", expected, "null"));
     }
+    let hadamard = truth(config.nvfp4_hadamard);
+    let stochastic = truth(config.nvfp4_stochastic_rounding);
     let recipe = Recipe {
         kind: match kind {
             NVTEX_RECIPE_DELAYED_SCALING => Kind::Delayed,
             NVTEX_RECIPE_CURRENT_SCALING => Kind::Current,
             NVTEX_RECIPE_BLOCK_SCALING => Kind::Block,
             NVTEX_RECIPE_MXFP8 => Kind::Mxfp8,
-            NVTEX_RECIPE_CUSTOM => Kind::Custom(choice(config.choose, config.user as usize)),
+            NVTEX_RECIPE_CUSTOM => Kind::Custom,
+            NVTEX_RECIPE_NVFP4 => Kind::Nvfp4,
         },
+        choose: config
+            .choose
+            .map(|choose| choice(choose, config.user as usize, (hadamard, stochastic))),
+        hadamard,
+        stochastic,
         hybrid: format == NVTEXFormat::NVTEX_FORMAT_HYBRID,
         rule: Rule {
             most_recent: algo == NVTEXHistoryAlgo::NVTEX_HISTORY_MOST_RECENT,
@@ -325,16 +349,24 @@ unsafe fn recipe(config: *const NVTEXRecipeConfig) -> Result<Recipe> {
     Ok(recipe)
 }
 
+type ChooseFunction = unsafe extern "C-unwind" fn(
+    user: *mut c_void,
+    layer: *const c_char,
+    role: NVTEXRole,
+    choice: *mut NVTEXSlotChoice,
+) -> c_int;
+
 /// The caller's choice of quantizers.
-fn choice(choose: NVTEXChoose, user: usize) -> Box<Choose> {
-    Box::new(move |layer: &CString, role: Role| {
-        let Some(choose) = choose else {
-            return Ok(Quantizer::NONE);
-        };
+fn choice(choose: ChooseFunction, user: usize, nvfp4: (bool, bool)) -> Box<Choose> {
+    Box::new(move |layer: &CString, role: Role, default: Quantizer| {
+        let (options, scaling) = slot_choice(&default);
         let mut choice = NVTEXSlotChoice {
-            scaling: MaybeUninit::new(NVTEXSlotScaling::NVTEX_SLOT_HIGH_PRECISION),
-            dtype: MaybeUninit::new(NVTEDType::kNVTEFloat8E4M3),
-            options: ROLE_OPTIONS,
+            scaling: MaybeUninit::new(scaling),
+            dtype: MaybeUninit::new(match default.is_none() {
+                true => NVTEDType::kNVTEFloat8E4M3,
+                false => default.dtype,
+            }),
+            options,
         };
         let c_role = match role {
             Role::Input => NVTEXRole::NVTEX_ROLE_INPUT,
@@ -349,11 +381,16 @@ fn choice(choose: NVTEXChoose, user: usize) -> Box<Choose> {
         if status != 0 {
             return Err(Error::argument(name, "the function to return 0", status));
         }
-        quantizer(&name, role, &choice)
+        quantizer(&name, role, &choice, nvfp4)
     })
 }
 
-fn quantizer(name: &str, role: Role, choice: &NVTEXSlotChoice) -> Result<Quantizer> {
+fn quantizer(
+    name: &str,
+    role: Role,
+    choice: &NVTEXSlotChoice,
+    nvfp4: (bool, bool),
+) -> Result<Quantizer> {
     use NVTEXSlotScaling::*;
     let RoleOptions { pow2, epsilon, block_dim } = role_options(&choice.options);
     let kind: NVTEXSlotScaling = from_c(format_args!("{name}.scaling"), choice.scaling)?;
@@ -361,8 +398,8 @@ fn quantizer(name: &str, role: Role, choice: &NVTEXSlotChoice) -> Result<Quantiz
         let name = format!("{name}.options.amax_epsilon");
         return Err(Error::argument(name, "a finite number, at least 0", epsilon));
     }
-    let square_allowed =
-        kind == NVTEX_SLOT_BLOCK || kind == NVTEX_SLOT_MXFP8 && role == Role::Weight;
+    let square_allowed = kind == NVTEX_SLOT_BLOCK
+        || matches!(kind, NVTEX_SLOT_MXFP8 | NVTEX_SLOT_NVFP4) && role == Role::Weight;
     if block_dim != 1 && !(block_dim == 2 && square_allowed) {
         let expected = if square_allowed { "1 or 2" } else { "1" };
         return Err(Error::argument(format!("{name}.options.block_dim"), expected, block_dim));
@@ -374,9 +411,13 @@ fn quantizer(name: &str, role: Role, choice: &NVTEXSlotChoice) -> Result<Quantiz
         NVTEX_SLOT_CURRENT => Scaling::Current { pow2, epsilon },
         NVTEX_SLOT_BLOCK => Scaling::Block { square, pow2, epsilon },
         NVTEX_SLOT_MXFP8 => Scaling::Mxfp8 { square },
+        NVTEX_SLOT_NVFP4 => Scaling::nvfp4(role, square, nvfp4),
     };
     let dtype = from_c(format_args!("{name}.dtype"), choice.dtype)?;
-    check::fp8(name, dtype)?;
+    match kind {
+        NVTEX_SLOT_NVFP4 => check::dtype(name, dtype, &[NVTEDType::kNVTEFloat4E2M1])?,
+        _ => check::fp8(name, dtype)?,
+    }
     Ok(Quantizer { scaling, dtype })
 }
 
@@ -396,5 +437,6 @@ pub(super) fn slot_choice(quantizer: &Quantizer) -> (NVTEXRoleOptions, NVTEXSlot
             (options(pow2, epsilon, square), NVTEX_SLOT_BLOCK)
         }
         Scaling::Mxfp8 { square } => (options(false, 0.0, square), NVTEX_SLOT_MXFP8),
+        Scaling::Nvfp4 { square, .. } => (options(false, 0.0, square), NVTEX_SLOT_NVFP4),
     }
 }

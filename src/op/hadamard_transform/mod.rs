@@ -39,7 +39,7 @@ fn matrix(input: &Tensor) -> Result<(&Buffer, (usize, usize))> {
     Ok((data, (rows, cols)))
 }
 
-fn transform(
+pub(crate) fn transform(
     input: &Tensor,
     output: &Tensor,
     sign_mask: c_int,

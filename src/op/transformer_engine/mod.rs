@@ -56,6 +56,11 @@ impl QuantizationConfig {
         Self { noop: flag as usize, ..self }
     }
 
+    /// Rounds stochastically, by the numbers of a seed and an offset on the device.
+    pub fn with_random(self, rng_state: *const u64) -> Self {
+        Self { stochastic_rounding: true, rng_state: rng_state as usize, ..self }
+    }
+
     /// The address of a Float32: the cast writes nothing if it is exactly 1. Null: there is no flag.
     pub fn noop(&self) -> *const f32 {
         self.noop as *const f32
