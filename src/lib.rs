@@ -1,4 +1,4 @@
-//! Transformer Engine core behind a C ABI. The functions are in `op::*::exports` and `nn::capi`;
+//! Transformer Engine core behind a C ABI. The functions are in `op::*::exports`, `nn::capi` and `train::capi`;
 //! C callers see them through `include/nvte/*.h`.
 #![deny(unsafe_code, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 
@@ -23,6 +23,7 @@ mod sized;
 mod start;
 mod stderr;
 mod tensor;
+mod train;
 mod trust;
 #[doc(hidden)]
 pub mod types;

@@ -53,11 +53,15 @@ const SLICES: &[&str] = &[
     "dispatch",
     "parallel",
     "module",
+    "train",
 ];
 
 /// The files of `src/nn/capi` that become `include/nvte/module.h`, in its order.
 const LAYER_SOURCES: &[&str] =
     &["recipe", "context", "layers", "model", "rotary", "parameters", "step", "kv_cache"];
+
+/// The files of `src/train/capi` that become `include/nvte/train.h`, in its order.
+const TRAIN_SOURCES: &[&str] = &["optimizer", "tokens", "checkpoint", "pretrained"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -236,6 +240,9 @@ fn slice_header(slice: &str) -> String {
             LAYER_SOURCES.iter().map(|name| root().join(format!("src/nn/capi/{name}.rs"))).collect()
         }
         "parallel" => vec![root().join("src/parallel/exports.rs")],
+        "train" => {
+            TRAIN_SOURCES.iter().map(|name| root().join(format!("src/train/capi/{name}.rs"))).collect()
+        }
         _ => {
             let sources = [
                 "exports.rs",
@@ -250,6 +257,9 @@ fn slice_header(slice: &str) -> String {
     let mut includes = vec!["types.h".to_owned()];
     if slice == "dispatch" {
         includes.push("plugin.h".into());
+    }
+    if slice == "train" {
+        includes.push("module.h".into());
     }
     let mut config = config(slice, &includes);
     if slice == "fused_attn" {
@@ -357,7 +367,7 @@ fn every_slice_is_listed() {
         .filter(|e| e.path().is_dir())
         .map(|e| e.file_name().to_string_lossy().into_owned())
         .collect();
-    let operators = SLICES.iter().filter(|slice| !["module", "parallel"].contains(slice));
+    let operators = SLICES.iter().filter(|slice| !["module", "parallel", "train"].contains(slice));
     let listed: BTreeSet<String> = operators.map(|s| s.to_string()).collect();
     assert_eq!(dirs, listed);
 }

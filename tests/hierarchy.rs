@@ -96,6 +96,9 @@ const FLOORS: &[&str] = &[
     // Layers, and their C functions.
     "nn",
     "nn::capi",
+    // Training: optimizers, checkpoints, data, and their C functions.
+    "train",
+    "train::capi",
     // What runs when the library is loaded.
     "start",
 ];

@@ -33,5 +33,6 @@
 #include "nvte/nvtex.h"
 #include "nvte/dispatch.h"
 #include "nvte/module.h"
+#include "nvte/train.h"
 
 #endif /* NVTE_NVTE_H */

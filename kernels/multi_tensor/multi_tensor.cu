@@ -180,7 +180,7 @@ struct RuntimeVec {
 // ---- Adam
 
 struct AdamRule {
-  float lr, beta1, beta2, rest1, rest2, epsilon, weight_decay, inv_bias1, inv_bias2, inv_scale;
+  float lr, beta1, beta2, rest1, rest2, epsilon, weight_decay, inv_bias1, inv_bias2, grad_scale;
   bool l2, store_grads;
   NVTEDType grad_dtype;
 };
@@ -188,7 +188,7 @@ struct AdamRule {
 struct AdamScalars {
   const float *lr;
   const int *step;
-  const float *inv_scale;
+  const float *grad_scale;
   const int *noop;
 };
 
@@ -267,7 +267,7 @@ struct Adam {
         to_float(p, pf);
       }
 #pragma unroll
-      for (int i = 0; i < N; ++i) gf[i] = __fmul_rn(gf[i], r.inv_scale);
+      for (int i = 0; i < N; ++i) gf[i] = __fmul_rn(gf[i], r.grad_scale);
       if (r.store_grads) RuntimeVec<N>::store(r.grad_dtype, a.g, at, gf);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
@@ -319,7 +319,7 @@ __global__ void __launch_bounds__(kThreads)
   Work work;
   work.rule = rule;
   if (scalars.lr != nullptr) work.rule.lr = *scalars.lr;
-  if (scalars.inv_scale != nullptr) work.rule.inv_scale = *scalars.inv_scale;
+  if (scalars.grad_scale != nullptr) work.rule.grad_scale = *scalars.grad_scale;
   if (scalars.step != nullptr) {
     const int step = *scalars.step;
     work.rule.inv_bias1 = __frcp_rn(bias_correction(rule.beta1, step));
@@ -365,7 +365,8 @@ NVTEXOutcome adam(const NVTEXAdamArgs &a, cudaStream_t stream) {
                          1.0f - a.beta2, a.epsilon, a.weight_decay, 1.0f / a.bias1,
                          1.0f / a.bias2, 1.0f,      a.l2,           a.inv_scale != nullptr,
                          a.grad_dtype};
-  const AdamScalars scalars = {a.device_lr, a.device_step, a.inv_scale, a.noop};
+  const float *grad_scale = a.inv_scale != nullptr ? a.inv_scale : a.grad_scale;
+  const AdamScalars scalars = {a.device_lr, a.device_step, grad_scale, a.noop};
   using Work = Adam<P, M, kMaster>;
   return in_batches<Work::kBuffers>(a.tensors, a.num_tensors, kChunk,
                                     [&](const auto &batch, size_t) {
@@ -377,7 +378,7 @@ NVTEXOutcome adam(const NVTEXAdamArgs &a, cudaStream_t stream) {
 // ---- SGD
 
 struct SgdRule {
-  float minus_lr, momentum, rest, weight_decay, scale;
+  float minus_lr, momentum, rest, weight_decay, scale, grad_scale;
   bool nesterov, first_run, decay_before, decay_after;
   NVTEDType grad_dtype, copy_dtype;
 };
@@ -407,7 +408,7 @@ struct Sgd {
       to_float(b, bf);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        float d = __fmul_rn(gf[i], r.scale);
+        float d = __fmul_rn(__fmul_rn(gf[i], r.grad_scale), r.scale);
         if (r.decay_before) d = __fadd_rn(d, __fmul_rn(r.weight_decay, wf[i]));
         if (r.momentum != 0.0f) {
           bf[i] = r.first_run ? d : __fadd_rn(__fmul_rn(bf[i], r.momentum), __fmul_rn(r.rest, d));
@@ -430,11 +431,14 @@ struct Sgd {
 
 template <class W>
 __global__ void __launch_bounds__(kThreads)
-    sgd_kernel(const __grid_constant__ Batch<4> batch, const __grid_constant__ SgdRule rule,
-               const int *noop) {
+    sgd_kernel(const __grid_constant__ Batch<4> batch, const __grid_constant__ SgdRule host_rule,
+               const float *lr, const float *grad_scale, const int *noop) {
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   if (*noop != 0) return;
+  SgdRule rule = host_rule;
+  if (lr != nullptr) rule.minus_lr = -*lr;
+  if (grad_scale != nullptr) rule.grad_scale = *grad_scale;
   const Chunk chunk = batch.find(blockIdx.x, kChunk);
   const auto &data = batch.of[chunk.tensor].data;
   const Span g(data[0], chunk, float_bytes(rule.grad_dtype)), w(data[1], chunk, W::kBytes);
@@ -445,6 +449,85 @@ __global__ void __launch_bounds__(kThreads)
   Sgd<W> work = {rule, g.data, w.data, b.data, has_copy ? copy.data : nullptr};
   constexpr int N = 16 / W::kBytes;
   for_each<N, 2>(work, chunk.count, head<N>({g, w, b, copy}, chunk.count));
+}
+
+// ---- Muon
+
+struct MuonMomentum {
+  void *g, *b, *u;
+  NVTEDType grad_dtype;
+  float momentum, grad_scale;
+  bool nesterov;
+
+  template <int N>
+  struct Step {
+    RuntimeVec<N> g;
+    Vec<F32, N> b;
+
+    __device__ __forceinline__ void load(const MuonMomentum &a, unsigned at, bool inside) {
+      g.load(a.grad_dtype, a.g, at, inside);
+      b = nvte::load<F32, N>(a.b, at, inside);
+    }
+    __device__ __forceinline__ void finish(const MuonMomentum &a, unsigned at) {
+      float gf[N], bf[N];
+      g.to_float(a.grad_dtype, gf);
+      to_float(b, bf);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        gf[i] = __fmul_rn(gf[i], a.grad_scale);
+        bf[i] = __fadd_rn(__fmul_rn(a.momentum, bf[i]), gf[i]);
+        gf[i] = a.nesterov ? __fadd_rn(gf[i], __fmul_rn(a.momentum, bf[i])) : bf[i];
+      }
+      store(a.b, at, from_float<F32>(bf));
+      store(a.u, at, from_float<BF16>(gf));
+    }
+  };
+};
+
+__global__ void __launch_bounds__(kThreads)
+    muon_momentum_kernel(const __grid_constant__ Batch<3> batch, NVTEDType grad_dtype,
+                         float momentum, bool nesterov, const float *grad_scale, const int *noop) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  if (*noop == 1) return;
+  const Chunk chunk = batch.find(blockIdx.x, kChunk);
+  const auto &data = batch.of[chunk.tensor].data;
+  const Span g(data[0], chunk, float_bytes(grad_dtype)), b(data[1], chunk, F32::kBytes);
+  const Span u(data[2], chunk, BF16::kBytes);
+  MuonMomentum work = {g.data, b.data, u.data, grad_dtype, momentum, *grad_scale, nesterov};
+  for_each<8, 1>(work, chunk.count, head<8>({g, b, u}, chunk.count));
+}
+
+struct MuonNormalize {
+  void *u;
+  float divisor;
+
+  template <int N>
+  struct Step {
+    Vec<BF16, N> u;
+
+    __device__ __forceinline__ void load(const MuonNormalize &a, unsigned at, bool inside) {
+      u = nvte::load<BF16, N>(a.u, at, inside);
+    }
+    __device__ __forceinline__ void finish(const MuonNormalize &a, unsigned at) {
+      float f[N];
+      to_float(u, f);
+#pragma unroll
+      for (int i = 0; i < N; ++i) f[i] = __fdiv_rn(f[i], a.divisor);
+      store(a.u, at, from_float<BF16>(f));
+    }
+  };
+};
+
+__global__ void __launch_bounds__(kThreads)
+    muon_normalize_kernel(const __grid_constant__ Batch<1> batch, const float *norms,
+                          float epsilon) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const Chunk chunk = batch.find(blockIdx.x, kChunk);
+  const Span u(batch.of[chunk.tensor].data[0], chunk, BF16::kBytes);
+  MuonNormalize work = {u.data, __fadd_rn(norms[chunk.tensor], epsilon)};
+  for_each<8, 2>(work, chunk.count, head<8>({u}, chunk.count));
 }
 
 // ---- Scale
@@ -725,6 +808,7 @@ extern "C" NVTEXOutcome nvte_cuda_sgd(const NVTEXSgdArgs *args, cudaStream_t str
                         1.0f - a.dampening,
                         a.weight_decay,
                         a.scale,
+                        1.0f,
                         a.nesterov,
                         a.first_run,
                         decays && !a.decay_after_momentum,
@@ -734,8 +818,23 @@ extern "C" NVTEXOutcome nvte_cuda_sgd(const NVTEXSgdArgs *args, cudaStream_t str
   return dispatch<F32, F16, BF16>(a.weight_dtype, [&](auto w) {
     return in_batches<4>(a.tensors, a.num_tensors, kChunk, [&](const auto &batch, size_t) {
       return launch(sgd_kernel<decltype(w)>, dim3(batch.chunks), kThreads, stream, batch, rule,
-                    a.noop);
+                    a.device_lr, a.grad_scale, a.noop);
     });
+  });
+}
+
+extern "C" NVTEXOutcome nvte_cuda_muon(const NVTEXMuonArgs *args, cudaStream_t stream) noexcept {
+  using namespace nvte;
+  const NVTEXMuonArgs &a = *args;
+  if (a.part == NVTEX_MUON_MOMENTUM) {
+    return in_batches<3>(a.tensors, a.num_tensors, kChunk, [&](const auto &batch, size_t) {
+      return launch(muon_momentum_kernel, dim3(batch.chunks), kThreads, stream, batch, a.grad_dtype,
+                    a.momentum, a.nesterov, a.grad_scale, a.noop);
+    });
+  }
+  return in_batches<1>(a.tensors, a.num_tensors, kChunk, [&](const auto &batch, size_t begin) {
+    return launch(muon_normalize_kernel, dim3(batch.chunks), kThreads, stream, batch,
+                  a.norms + begin, a.epsilon);
   });
 }
 

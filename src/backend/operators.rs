@@ -96,6 +96,8 @@ macro_rules! operators {
                 row_keys(RowKeysArgs) = embedding::cpu::row_keys;
                 sum_rows(SumRowsArgs) = embedding::cpu::sum_rows;
                 sample_tokens(SampleTokensArgs) = sampling::cpu::sample_tokens;
+                step_numbers(StepNumbersArgs) = multi_tensor::cpu_step::step_numbers;
+                muon(MuonArgs) = multi_tensor::cpu_step::muon;
             }
             functions {
                 /// 10 * major + minor of the current device, 0 for a backend without one.

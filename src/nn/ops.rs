@@ -494,7 +494,7 @@ pub fn upload<T: Copy>(dst: *mut c_void, src: &[T], stream: cudaStream_t) -> Res
 }
 
 /// Copies to the host and waits for the stream.
-pub fn download(dst: &mut [f32], src: *const c_void, stream: cudaStream_t) -> Result<()> {
+pub fn download<T: Copy>(dst: &mut [T], src: *const c_void, stream: cudaStream_t) -> Result<()> {
     let kind = CopyKind::NVTEX_COPY_TO_HOST;
     // SAFETY: the slice has these bytes, and the block behind `src` as many.
     unsafe {

@@ -24,7 +24,7 @@ pub mod normalization;
 pub mod nvtex;
 pub mod padding;
 pub mod permutation;
-mod ranks;
+pub mod ranks;
 pub mod recipe;
 pub mod sampling;
 pub mod softmax;

@@ -36,7 +36,7 @@ macro_rules! operators {
                 sample_tokens 150;
             memory: offsets 200, memset_and_host_copy 200;
             multi_tensor: adam 300, sgd 150, scale_tensors 150, add 150, l2_norm 150,
-                scales_from_amax 100;
+                scales_from_amax 100, step_numbers 200, muon 150;
             normalization: norm_forward 500, norm_backward 400;
             pointwise: scaled_activation 480, softmax 480, dropout 300, rope 400;
             recipe: amax 200, scale_from_amax 300, delayed_scaling 150, partial_amax 400, partial_cast 600;

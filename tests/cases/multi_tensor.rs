@@ -95,10 +95,12 @@ pub fn adam(rng: &mut Rng, index: usize) -> Case {
         tensors.push(Tensor { data, numel });
     }
     let capturable = rng.chance(40);
+    let stored = rng.chance(50);
     let (lr, step) = (rng.pick(&[0.0, 1e-3, 0.5]), rng.within(1, 5000) as i32);
     let device_lr = capturable.then(|| b.float(lr));
     let device_step = capturable.then(|| integer(&mut b, step));
-    let inv_scale = capturable.then(|| b.float(0.3));
+    let inv_scale = (capturable && stored).then(|| b.float(0.3));
+    let grad_scale = (capturable && !stored).then(|| b.float(0.3));
     let noop = capturable.then(|| integer(&mut b, [0, 0, 1, 2][index % 4]));
     let (beta1, beta2) = (rng.pick(&[0.9, 0.0, 0.999_999]), rng.pick(&[0.999, 0.5]));
     let [bias1, bias2] = match rng.chance(70) && !capturable {
@@ -132,6 +134,7 @@ pub fn adam(rng: &mut Rng, index: usize) -> Case {
                 grad_dtype,
                 param_dtype,
                 moment_dtype,
+                grad_scale: side.maybe(grad_scale),
             };
             entry(side, side.table.adam, args)
         },
@@ -158,6 +161,8 @@ pub fn sgd(rng: &mut Rng, index: usize) -> Case {
         tensors.push(Tensor { data: data.collect(), numel });
     }
     let noop = integer(&mut b, [0, 0, 0, 3][rng.below(4)]);
+    let device_lr = rng.chance(40).then(|| b.float(0.02));
+    let grad_scale = rng.chance(40).then(|| b.float(0.3));
     let (momentum, weight_decay) = (rng.pick(&[0.0, 0.9]), rng.pick(&[0.0, 0.1]));
     let [nesterov, first_run, decay_after_momentum] = [30, 30, 50].map(|p| rng.chance(p));
     Case::bits(
@@ -181,6 +186,8 @@ pub fn sgd(rng: &mut Rng, index: usize) -> Case {
                 grad_dtype,
                 weight_dtype,
                 copy_dtype: copy_dtype.unwrap_or(kNVTEFloat16),
+                device_lr: side.maybe(device_lr),
+                grad_scale: side.maybe(grad_scale),
             };
             entry(side, side.table.sgd, args)
         },
@@ -324,4 +331,99 @@ pub fn add(rng: &mut Rng, index: usize) -> Case {
         let (src, dst) = (side.at(src), side.at(dst));
         entry(side, side.table.add, AddArgs { src, dst, numel, src_dtype, dst_dtype })
     })
+}
+
+pub fn step_numbers(rng: &mut Rng, index: usize) -> Case {
+    use RateRule::*;
+    let schedule = [NVTEX_RATE_CONSTANT, NVTEX_RATE_LINEAR, NVTEX_RATE_COSINE][index % 3];
+    let mut b = Buffers::default();
+    let integers = [rng.within(0, 40), rng.below(2), rng.below(3), rng.below(4), rng.below(5) / 4];
+    let floats = [1e-3, -7.0, rng.pick(&[1.0, 1024.0, 65536.0]), -7.0, -7.0_f32];
+    let mut image: Vec<u8> =
+        integers.iter().flat_map(|&number| (number as i32).to_le_bytes()).collect();
+    image.extend(floats.iter().flat_map(|number| number.to_le_bytes()));
+    let numbers = b.add(image, 0);
+    let large = rng.pick(&[1.0, 1.0, 1e30, f32::INFINITY, f32::NAN]);
+    let norms: Vec<f32> = (0..rng.below(4)).map(|_| rng.unit().abs() * large).collect();
+    let num_norms = norms.len();
+    let norms = b.floats(norms);
+    let factors: Vec<f32> = (0..rng.within(1, 70)).map(|_| rng.unit()).collect();
+    let num_rates = factors.len();
+    let factors = b.floats(factors);
+    let rates = b.floats(vec![-7.0; num_rates]);
+    let (warmup_steps, max_norm) = (rng.below(12) as i32, rng.pick(&[0.0, 0.1, 100.0]));
+    let (last, growth_interval) = (rng.pick(&[0.0, 0.1]), rng.below(4) as i32);
+    let total_steps = warmup_steps + rng.within(1, 30) as i32;
+    let outputs = [
+        Output::bits("numbers", kNVTEFloat32, numbers),
+        Output::bits("rates", kNVTEFloat32, rates),
+    ];
+    Case::new(format!("{schedule:?}, {num_norms} norms"), b, outputs, move |side| {
+        let args = StepNumbersArgs {
+            numbers: side.at(numbers),
+            norms: side.at(norms),
+            num_norms,
+            factors: side.at(factors),
+            rates: side.at(rates),
+            num_rates,
+            factor: 0.5,
+            max_norm,
+            schedule,
+            warmup_steps,
+            total_steps,
+            last,
+            growth: 2.0,
+            backoff: 0.5,
+            growth_interval,
+            least_scale: 1.0,
+            most_scale: 65536.0,
+        };
+        entry(side, side.table.step_numbers, args)
+    })
+}
+
+pub fn muon(rng: &mut Rng, index: usize) -> Case {
+    use MuonPart::*;
+    let part = [NVTEX_MUON_MOMENTUM, NVTEX_MUON_NORMALIZE][index % 2];
+    let grad_dtype = HIGH[index / 2 % 3];
+    let kinds = match part {
+        NVTEX_MUON_MOMENTUM => {
+            vec![("g", grad_dtype), ("b", kNVTEFloat32), ("u", kNVTEBFloat16)]
+        }
+        NVTEX_MUON_NORMALIZE => vec![("u", kNVTEBFloat16)],
+    };
+    let mut b = Buffers::default();
+    let mut tensors = Vec::new();
+    for numel in numels(rng) {
+        let shifts = shifts(rng, kinds.len());
+        let data = kinds
+            .iter()
+            .zip(shifts)
+            .map(|(&(_, dtype), shift)| Some(b.add(rng.floats(dtype, numel), shift * size(dtype))));
+        tensors.push(Tensor { data: data.collect(), numel });
+    }
+    let norms = b.floats((0..tensors.len()).map(|_| rng.unit()));
+    let (grad_scale, noop) = (b.float(0.3), integer(&mut b, [0, 0, 0, 1][rng.below(4)]));
+    let nesterov = rng.chance(50);
+    Case::bits(
+        format!("{part:?}, {grad_dtype:?}, {nesterov}"),
+        b,
+        &outputs(&tensors, &kinds),
+        move |side| {
+            let entries = entries(side, &tensors);
+            let args = MuonArgs {
+                tensors: entries.as_ptr(),
+                num_tensors: entries.len(),
+                part,
+                momentum: 0.95,
+                nesterov,
+                epsilon: 1e-7,
+                grad_scale: side.at(grad_scale),
+                noop: side.at(noop),
+                norms: side.at(norms),
+                grad_dtype,
+            };
+            entry(side, side.table.muon, args)
+        },
+    )
 }

@@ -28,6 +28,40 @@ typedef enum NVTEXAdamMaster {
 } NVTEXAdamMaster;
 
 /**
+ * How the learning rate follows from the number of steps s before this one, of which there are W with warm-up and T
+ * in all: `base * (s + 1) / (W + 1)` while s < W, then by the fraction `p = min(1, (s - W) / (T - W))`.
+ */
+typedef enum NVTEXRateRule {
+  /**
+   * `base`
+   */
+  NVTEX_RATE_CONSTANT = 0,
+  /**
+   * `base * (1 - (1 - last) * p)`
+   */
+  NVTEX_RATE_LINEAR = 1,
+  /**
+   * `base * (last + (1 - last) * (1 + cos(pi * p)) / 2)`
+   */
+  NVTEX_RATE_COSINE = 2,
+} NVTEXRateRule;
+
+/**
+ * What a [`MuonArgs`] does with its tensors.
+ */
+typedef enum NVTEXMuonPart {
+  /**
+   * `g *= grad_scale`; `b = momentum * b + g`; `u = nesterov ? g + momentum * b : b`, rounded to BF16. Data of a
+   * tensor: gradient g, momentum b of F32, u of BF16. Without effect if `noop` is 1.
+   */
+  NVTEX_MUON_MOMENTUM = 0,
+  /**
+   * `u = u / (norms[t] + epsilon)` for tensor number t. Data of a tensor: u of BF16.
+   */
+  NVTEX_MUON_NORMALIZE = 1,
+} NVTEXMuonPart;
+
+/**
  * One of the tensors in a list. What each `data` is, the operator says.
  */
 typedef struct NVTEXMultiTensor {
@@ -41,7 +75,7 @@ typedef struct NVTEXMultiTensor {
 /**
  * One step of Adam on many tensors, in this order of operations, each rounded to float32:
  *
- * `g *= inv_scale`; if `l2`, `g += weight_decay * p`;
+ * `g *= inv_scale` or `g *= grad_scale`; if `l2`, `g += weight_decay * p`;
  * `m = beta1 * m + (1 - beta1) * g`; `v = beta2 * v + ((1 - beta2) * g) * g`;
  * `u = (m * (1 / bias1)) / (sqrt(v * (1 / bias2)) + epsilon)`; unless `l2`, `u += weight_decay * p`;
  * `p = p - lr * u`.
@@ -95,12 +129,16 @@ typedef struct NVTEXAdamArgs {
    * F32 or BF16; F32 if the parameters are FP8.
    */
   NVTEDType moment_dtype;
+  /**
+   * On the device, or null for 1: `g *= grad_scale`, without storing the gradient. Null beside `inv_scale`.
+   */
+  const float *grad_scale;
 } NVTEXAdamArgs;
 
 /**
  * One step of gradient descent on many tensors, in this order of operations, each rounded to float32:
  *
- * `g *= scale`; `g += weight_decay * w` unless `decay_after_momentum`; with a momentum that is not 0,
+ * `g *= grad_scale`; `g *= scale`; `g += weight_decay * w` unless `decay_after_momentum`; with a momentum that is not 0,
  * `b = g` in the first run, else `b = b * momentum + (1 - dampening) * g`, then
  * `g = g + momentum * b` if `nesterov`, else `g = b`; `g += weight_decay * w` if
  * `decay_after_momentum`; `d = -lr * g`, rounded to the dtype of the weights; `w = w + d`.
@@ -137,6 +175,14 @@ typedef struct NVTEXSgdArgs {
    * F16 or BF16 beside F32 weights, of all copies.
    */
   NVTEDType copy_dtype;
+  /**
+   * On the device, or null: instead of `lr`.
+   */
+  const float *device_lr;
+  /**
+   * On the device, or null for 1: the gradient is multiplied by it before `scale`.
+   */
+  const float *grad_scale;
 } NVTEXSgdArgs;
 
 /**
@@ -242,5 +288,119 @@ typedef struct NVTEXAddArgs {
    */
   NVTEDType dst_dtype;
 } NVTEXAddArgs;
+
+/**
+ * The numbers of an optimizer that change from step to step, on the device.
+ */
+typedef struct NVTEXStepNumbers {
+  /**
+   * Steps that have changed the parameters.
+   */
+  int32_t step;
+  /**
+   * 1 if the newest step changes nothing, because its gradients are not finite.
+   */
+  int32_t skip;
+  /**
+   * Steps that have changed nothing.
+   */
+  int32_t skipped;
+  /**
+   * Steps since the loss scale has changed or a step was skipped.
+   */
+  int32_t good_steps;
+  /**
+   * Set to 1 by norms that are not finite; 0 after each step.
+   */
+  int32_t non_finite;
+  /**
+   * The largest learning rate, from which the schedule computes that of a step.
+   */
+  float base_rate;
+  /**
+   * The learning rate of the newest step.
+   */
+  float rate;
+  /**
+   * What the loss is multiplied by.
+   */
+  float loss_scale;
+  /**
+   * What the gradients of the newest step are multiplied by.
+   */
+  float grad_scale;
+  /**
+   * The norm of the gradients of the newest step without the loss scale and before clipping; 0 without norms.
+   */
+  float norm;
+} NVTEXStepNumbers;
+
+/**
+ * The numbers of the next step, in float32 if nothing else is said:
+ *
+ * `unscale = factor / loss_scale`; `norm = sqrt(sum norms^2) * unscale` (the root in float64);
+ * `grad_scale = unscale * min(1, max_norm / (norm + 1e-6))`, without the minimum if `max_norm` is 0;
+ * `skip = non_finite`, or 1 if the norm is not finite; `non_finite = 0`. A skipped step counts as `skipped`, and
+ * `loss_scale = max(least_scale, loss_scale * backoff)` with 0 good steps. Another one counts as a step and a good
+ * step; the `growth_interval`-th good step sets `loss_scale = min(most_scale, loss_scale * growth)`, with 0 good
+ * steps. With an interval of 0 the loss scale stays. `rate` by the schedule in float64, and `rates[i] = rate *
+ * factors[i]`.
+ */
+typedef struct NVTEXStepNumbersArgs {
+  struct NVTEXStepNumbers *numbers;
+  /**
+   * Norms of parts of the gradients, or null.
+   */
+  const float *norms;
+  size_t num_norms;
+  /**
+   * Factors of learning rates and the learning rates, `num_rates` each.
+   */
+  const float *factors;
+  float *rates;
+  size_t num_rates;
+  float factor;
+  /**
+   * 0: no clipping.
+   */
+  float max_norm;
+  enum NVTEXRateRule schedule;
+  int32_t warmup_steps;
+  int32_t total_steps;
+  float last;
+  float growth;
+  float backoff;
+  int32_t growth_interval;
+  float least_scale;
+  float most_scale;
+} NVTEXStepNumbersArgs;
+
+/**
+ * The parts of a step of Muon before and after the norms, each operation rounded to float32.
+ */
+typedef struct NVTEXMuonArgs {
+  /**
+   * Host array.
+   */
+  const struct NVTEXMultiTensor *tensors;
+  size_t num_tensors;
+  enum NVTEXMuonPart part;
+  float momentum;
+  bool nesterov;
+  float epsilon;
+  /**
+   * On the device: of the first part.
+   */
+  const float *grad_scale;
+  const int32_t *noop;
+  /**
+   * On the device: of the second part.
+   */
+  const float *norms;
+  /**
+   * F32, F16 or BF16: of the first part.
+   */
+  NVTEDType grad_dtype;
+} NVTEXMuonArgs;
 
 #endif  /* NVTE_BACKEND_MULTI_TENSOR_H */

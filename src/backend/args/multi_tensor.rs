@@ -28,7 +28,7 @@ pub enum AdamMaster {
 
 /// One step of Adam on many tensors, in this order of operations, each rounded to float32:
 ///
-/// `g *= inv_scale`; if `l2`, `g += weight_decay * p`;
+/// `g *= inv_scale` or `g *= grad_scale`; if `l2`, `g += weight_decay * p`;
 /// `m = beta1 * m + (1 - beta1) * g`; `v = beta2 * v + ((1 - beta2) * g) * g`;
 /// `u = (m * (1 / bias1)) / (sqrt(v * (1 / bias2)) + epsilon)`; unless `l2`, `u += weight_decay * p`;
 /// `p = p - lr * u`.
@@ -67,10 +67,12 @@ pub struct AdamArgs {
     pub param_dtype: NVTEDType,
     /// F32 or BF16; F32 if the parameters are FP8.
     pub moment_dtype: NVTEDType,
+    /// On the device, or null for 1: `g *= grad_scale`, without storing the gradient. Null beside `inv_scale`.
+    pub grad_scale: *const f32,
 }
 
 operator! {
-    adam(AdamArgs) version 1 minor 0; |a|
+    adam(AdamArgs) version 1 minor 1; |a|
     variants match a.param_dtype.is_fp8() {
         true => 3,
         false => a.master as u32,
@@ -82,6 +84,7 @@ operator! {
         INV_SCALE = a.inv_scale,
         NOOP = a.noop,
         L2 = a.l2,
+        GRAD_SCALE = a.grad_scale,
     }
 }
 
@@ -103,7 +106,7 @@ impl AdamArgs {
 
 /// One step of gradient descent on many tensors, in this order of operations, each rounded to float32:
 ///
-/// `g *= scale`; `g += weight_decay * w` unless `decay_after_momentum`; with a momentum that is not 0,
+/// `g *= grad_scale`; `g *= scale`; `g += weight_decay * w` unless `decay_after_momentum`; with a momentum that is not 0,
 /// `b = g` in the first run, else `b = b * momentum + (1 - dampening) * g`, then
 /// `g = g + momentum * b` if `nesterov`, else `g = b`; `g += weight_decay * w` if
 /// `decay_after_momentum`; `d = -lr * g`, rounded to the dtype of the weights; `w = w + d`.
@@ -131,12 +134,21 @@ pub struct SgdArgs {
     pub weight_dtype: NVTEDType,
     /// F16 or BF16 beside F32 weights, of all copies.
     pub copy_dtype: NVTEDType,
+    /// On the device, or null: instead of `lr`.
+    pub device_lr: *const f32,
+    /// On the device, or null for 1: the gradient is multiplied by it before `scale`.
+    pub grad_scale: *const f32,
 }
 
 operator! {
-    sgd(SgdArgs) version 1 minor 0; |a|
+    sgd(SgdArgs) version 1 minor 1; |a|
     dtypes a.grad_dtype, a.weight_dtype;
-    features { MOMENTUM = a.momentum != 0.0, NESTEROV = a.nesterov }
+    features {
+        MOMENTUM = a.momentum != 0.0,
+        NESTEROV = a.nesterov,
+        DEVICE_LR = a.device_lr,
+        GRAD_SCALE = a.grad_scale,
+    }
 }
 
 /// `norm = sqrt(sum (x * inv_scale)^2)` over the elements of all tensors, squared and summed in float32 or
@@ -235,4 +247,119 @@ operator! {
     add(AddArgs) version 1 minor 0; |a|
     dtypes a.src_dtype, a.dst_dtype;
     bytes size(a.numel, a.src_dtype) + 2 * size(a.numel, a.dst_dtype);
+}
+
+/// How the learning rate follows from the number of steps s before this one, of which there are W with warm-up and T
+/// in all: `base * (s + 1) / (W + 1)` while s < W, then by the fraction `p = min(1, (s - W) / (T - W))`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateRule {
+    /// `base`
+    NVTEX_RATE_CONSTANT = 0,
+    /// `base * (1 - (1 - last) * p)`
+    NVTEX_RATE_LINEAR = 1,
+    /// `base * (last + (1 - last) * (1 + cos(pi * p)) / 2)`
+    NVTEX_RATE_COSINE = 2,
+}
+
+/// The numbers of an optimizer that change from step to step, on the device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepNumbers {
+    /// Steps that have changed the parameters.
+    pub step: i32,
+    /// 1 if the newest step changes nothing, because its gradients are not finite.
+    pub skip: i32,
+    /// Steps that have changed nothing.
+    pub skipped: i32,
+    /// Steps since the loss scale has changed or a step was skipped.
+    pub good_steps: i32,
+    /// Set to 1 by norms that are not finite; 0 after each step.
+    pub non_finite: i32,
+    /// The largest learning rate, from which the schedule computes that of a step.
+    pub base_rate: f32,
+    /// The learning rate of the newest step.
+    pub rate: f32,
+    /// What the loss is multiplied by.
+    pub loss_scale: f32,
+    /// What the gradients of the newest step are multiplied by.
+    pub grad_scale: f32,
+    /// The norm of the gradients of the newest step without the loss scale and before clipping; 0 without norms.
+    pub norm: f32,
+}
+
+/// The numbers of the next step, in float32 if nothing else is said:
+///
+/// `unscale = factor / loss_scale`; `norm = sqrt(sum norms^2) * unscale` (the root in float64);
+/// `grad_scale = unscale * min(1, max_norm / (norm + 1e-6))`, without the minimum if `max_norm` is 0;
+/// `skip = non_finite`, or 1 if the norm is not finite; `non_finite = 0`. A skipped step counts as `skipped`, and
+/// `loss_scale = max(least_scale, loss_scale * backoff)` with 0 good steps. Another one counts as a step and a good
+/// step; the `growth_interval`-th good step sets `loss_scale = min(most_scale, loss_scale * growth)`, with 0 good
+/// steps. With an interval of 0 the loss scale stays. `rate` by the schedule in float64, and `rates[i] = rate *
+/// factors[i]`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct StepNumbersArgs {
+    pub numbers: *mut StepNumbers,
+    /// Norms of parts of the gradients, or null.
+    pub norms: *const f32,
+    pub num_norms: usize,
+    /// Factors of learning rates and the learning rates, `num_rates` each.
+    pub factors: *const f32,
+    pub rates: *mut f32,
+    pub num_rates: usize,
+    pub factor: f32,
+    /// 0: no clipping.
+    pub max_norm: f32,
+    pub schedule: RateRule,
+    pub warmup_steps: i32,
+    pub total_steps: i32,
+    pub last: f32,
+    pub growth: f32,
+    pub backoff: f32,
+    pub growth_interval: i32,
+    pub least_scale: f32,
+    pub most_scale: f32,
+}
+
+operator! {
+    step_numbers(StepNumbersArgs) version 1 minor 0; |_a|
+}
+
+/// What a [`MuonArgs`] does with its tensors.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MuonPart {
+    /// `g *= grad_scale`; `b = momentum * b + g`; `u = nesterov ? g + momentum * b : b`, rounded to BF16. Data of a
+    /// tensor: gradient g, momentum b of F32, u of BF16. Without effect if `noop` is 1.
+    NVTEX_MUON_MOMENTUM = 0,
+    /// `u = u / (norms[t] + epsilon)` for tensor number t. Data of a tensor: u of BF16.
+    NVTEX_MUON_NORMALIZE = 1,
+}
+
+/// The parts of a step of Muon before and after the norms, each operation rounded to float32.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct MuonArgs {
+    /// Host array.
+    pub tensors: *const MultiTensor,
+    pub num_tensors: usize,
+    pub part: MuonPart,
+    pub momentum: f32,
+    pub nesterov: bool,
+    pub epsilon: f32,
+    /// On the device: of the first part.
+    pub grad_scale: *const f32,
+    pub noop: *const i32,
+    /// On the device: of the second part.
+    pub norms: *const f32,
+    /// F32, F16 or BF16: of the first part.
+    pub grad_dtype: NVTEDType,
+}
+
+operator! {
+    muon(MuonArgs) version 1 minor 0; |a|
+    variants a.part as u32 => [momentum, normalize];
+    dtypes a.grad_dtype;
+    features { NESTEROV = a.nesterov }
 }

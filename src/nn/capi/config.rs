@@ -4,7 +4,7 @@
 use super::*;
 
 /// A struct that begins with its size, and grows at its end.
-pub(super) trait Config: Copy {
+pub(crate) trait Config: Copy {
     /// Where each field begins and ends.
     const FIELDS: &'static [(usize, usize)];
 
@@ -31,7 +31,7 @@ pub(super) trait Config: Copy {
 const MOST_GROWTH: usize = 1024;
 
 /// The size of the field that a function returns.
-pub(super) const fn field_size<T, F>(_: fn(&T) -> &F) -> usize {
+pub(crate) const fn field_size<T, F>(_: fn(&T) -> &F) -> usize {
     size_of::<F>()
 }
 
@@ -53,11 +53,13 @@ macro_rules! config {
     };
 }
 
+pub(crate) use config;
+
 /// Writes the part of a config that a program knows of, with its size.
 ///
 /// # Safety
 /// `config` is null or has `size` bytes.
-pub(super) unsafe fn write_config<T: Config>(config: *mut T, size: usize, value: &T) -> Result<()> {
+pub(crate) unsafe fn write_config<T: Config>(config: *mut T, size: usize, value: &T) -> Result<()> {
     check::address("config", config)?;
     T::check_size("", size)?;
     let size = size.min(size_of::<T>());
@@ -78,7 +80,7 @@ pub(super) unsafe fn write_config<T: Config>(config: *mut T, size: usize, value:
 ///
 /// # Safety
 /// `config` is null or has as many bytes as its first field says.
-pub(super) unsafe fn read_config<T: Config + Default>(name: &str, config: *const T) -> Result<T> {
+pub(crate) unsafe fn read_config<T: Config + Default>(name: &str, config: *const T) -> Result<T> {
     check::address(name, config)?;
     // SAFETY: the first field is the size.
     let size = unsafe { config.cast::<usize>().read() };
@@ -127,7 +129,7 @@ pub(super) unsafe fn fill<T: Config>(name: &str, out: *mut T, value: T) -> Resul
 ///
 /// # Safety
 /// The array has as many as it says.
-pub(super) unsafe fn array<T: Copy>(
+pub(crate) unsafe fn array<T: Copy>(
     name: &str,
     values: *const T,
     (count_name, count): (&str, usize),
@@ -143,7 +145,7 @@ pub(super) unsafe fn array<T: Copy>(
 ///
 /// # Safety
 /// `text` is null or a C string.
-pub(super) unsafe fn text(name: &str, text: *const c_char) -> Result<String> {
+pub(crate) unsafe fn text(name: &str, text: *const c_char) -> Result<String> {
     if text.is_null() {
         return Ok(String::new());
     }
@@ -156,7 +158,7 @@ pub(super) unsafe fn text(name: &str, text: *const c_char) -> Result<String> {
 }
 
 /// Fields that only a later version knows are not ignored: they must be zeros.
-pub(super) fn zeros(name: &str, reserved: [u64; 4]) -> Result<()> {
+pub(crate) fn zeros(name: &str, reserved: [u64; 4]) -> Result<()> {
     match reserved.iter().position(|&word| word != 0) {
         None => Ok(()),
         Some(i) => {

@@ -2,8 +2,7 @@
 //! checks. Handles are opened here.
 #![allow(unsafe_code)]
 
-#[macro_use]
-mod config;
+pub(crate) mod config;
 mod context;
 mod create;
 mod kv_cache;
@@ -35,6 +34,9 @@ use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex};
 use step::*;
+
+pub(crate) use context::NVTEXContext;
+pub(crate) use parameters::NVTEXModule;
 
 pub static RECIPES: Slab<Arc<Recipe>, NVTEXRecipe_st> = Slab::new(HandleKind::Recipe);
 
@@ -126,8 +128,21 @@ impl Module {
         Self { context, name, kind, layer, parameters, parts }
     }
 
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Applies `body` to all parameters, with their names.
+    pub fn with_parameters<R>(&self, body: impl FnOnce(Vec<(String, &mut Parameter)>) -> R) -> R {
+        body(lock(&self.layer).parameters())
+    }
+
     /// A call of the module.
-    fn run(&self, stream: cudaStream_t) -> Run {
+    pub fn run(&self, stream: cudaStream_t) -> Run {
         Run { module: Some(Arc::clone(&self.name)), ..Run::outside(&self.context, stream) }
     }
 
@@ -192,7 +207,7 @@ fn remove<T: Clone, C>(slab: &Slab<T, C>, name: &str, handle: *mut C) -> Result<
 
 /// An object with the context that it belongs to. Handles are only opened by [`open`] and [`destroy`], so
 /// that no function of the program calls back into the context that has called it: locks are held then.
-trait InContext: Clone + 'static {
+pub(crate) trait InContext: Clone + 'static {
     fn context(&self) -> &Arc<Context>;
 }
 
@@ -221,14 +236,14 @@ impl InContext for Arc<KvCache> {
 }
 
 /// The object of a handle, for one call.
-fn open<T: InContext, C>(slab: &Slab<T, C>, name: &str, handle: *const C) -> Result<T> {
+pub(crate) fn open<T: InContext, C>(slab: &Slab<T, C>, name: &str, handle: *const C) -> Result<T> {
     let object = slab.get(name, handle)?;
     object.context().check_free(name)?;
     Ok(object)
 }
 
 /// Destroys an object; null is ignored.
-fn destroy<T: InContext, C>(slab: &Slab<T, C>, name: &str, handle: *mut C) -> Result<()> {
+pub(crate) fn destroy<T: InContext, C>(slab: &Slab<T, C>, name: &str, handle: *mut C) -> Result<()> {
     if handle.is_null() {
         return Ok(());
     }

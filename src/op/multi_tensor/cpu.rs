@@ -12,20 +12,20 @@ use std::ffi::c_void;
 use std::ops::Range;
 
 /// Elements that are held as floats at a time.
-const BLOCK: usize = 256;
+pub(super) const BLOCK: usize = 256;
 const ADDED_PER_TASK: usize = 1 << 14;
-type Block = [f32; BLOCK];
+pub(super) type Block = [f32; BLOCK];
 
 /// # Safety
 /// The arguments of a call are valid.
-unsafe fn tensors<'a>(tensors: *const MultiTensor, count: usize) -> &'a [MultiTensor] {
+pub(super) unsafe fn tensors<'a>(tensors: *const MultiTensor, count: usize) -> &'a [MultiTensor] {
     // SAFETY: the caller keeps to the `# Safety` section of this function.
     unsafe { Buf::<MultiTensor>::new(tensors.cast(), count).slice(0, count) }
 }
 
 /// One tensor of a call, for all threads.
-struct Data<'a, A> {
-    args: &'a A,
+pub(super) struct Data<'a, A> {
+    pub(super) args: &'a A,
     tensor: &'a MultiTensor,
 }
 
@@ -33,7 +33,7 @@ struct Data<'a, A> {
 unsafe impl<A> Sync for Data<'_, A> {}
 
 impl<'a, A> Data<'a, A> {
-    fn of(args: &'a A, tensors: &'a [MultiTensor]) -> Vec<Self> {
+    pub(super) fn of(args: &'a A, tensors: &'a [MultiTensor]) -> Vec<Self> {
         tensors.iter().map(|tensor| Self { args, tensor }).collect()
     }
 
@@ -43,7 +43,7 @@ impl<'a, A> Data<'a, A> {
 
     /// # Safety
     /// Buffer `i` has that dtype and those elements, which nobody else writes.
-    unsafe fn load(&self, i: usize, dtype: NVTEDType, range: Range<usize>, to: &mut Block) {
+    pub(super) unsafe fn load(&self, i: usize, dtype: NVTEDType, range: Range<usize>, to: &mut Block) {
         dispatch!(dtype, [F32, F16, BF16], T => {
             // SAFETY: the caller keeps to the `# Safety` section of this function.
             let from = unsafe { Buf::<T>::new(self.at(i), range.end).slice(range.start, range.len()) };
@@ -53,7 +53,7 @@ impl<'a, A> Data<'a, A> {
 
     /// # Safety
     /// Buffer `i` has that dtype and those elements, which nobody else uses.
-    unsafe fn store(&self, i: usize, dtype: NVTEDType, range: Range<usize>, from: &Block) {
+    pub(super) unsafe fn store(&self, i: usize, dtype: NVTEDType, range: Range<usize>, from: &Block) {
         dispatch!(dtype, [F32, F16, BF16, E4M3, E5M2], T => {
             // SAFETY: the caller keeps to the `# Safety` section of this function.
             let to = unsafe {
@@ -69,7 +69,7 @@ fn blocks(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
 }
 
 /// The largest result of `work` over blocks of elements of all tensors, in parallel.
-fn for_each<A>(
+pub(super) fn for_each<A>(
     tensors: &[Data<A>],
     work: impl Fn(&Data<A>, Range<usize>) -> u32 + Sync + Send,
 ) -> u32 {
@@ -103,27 +103,36 @@ pub(crate) unsafe extern "C-unwind" fn adam(args: *const AdamArgs, _: cudaStream
     // SAFETY: the caller of a table entry vouches for its arguments.
     let mut a = unsafe { *args };
     // SAFETY: the caller vouches for the arguments: the numbers on the device are there.
-    let (tensors, inv_scale) = unsafe {
+    let (tensors, scales) = unsafe {
         if load(a.noop) == Some(1) {
             return Outcome::OK;
         }
         a.lr = load(a.device_lr).unwrap_or(a.lr);
+        let grad_scale = load(a.grad_scale);
         if let Some(step) = load(a.device_step) {
             a.bias1 = AdamArgs::bias_correction(a.beta1, step);
             a.bias2 = AdamArgs::bias_correction(a.beta2, step);
         }
-        (tensors(a.tensors, a.num_tensors), load(a.inv_scale))
+        (tensors(a.tensors, a.num_tensors), Scales { stored: load(a.inv_scale), grad_scale })
     };
     for data in Data::of(&a, tensors) {
         // SAFETY: the caller vouches for the arguments.
-        unsafe { adam_of(data, inv_scale) };
+        unsafe { adam_of(data, scales) };
     }
     Outcome::OK
 }
 
+/// What gradients are multiplied by.
+#[derive(Clone, Copy)]
+struct Scales {
+    /// The product is stored in place of the gradient.
+    stored: Option<f32>,
+    grad_scale: Option<f32>,
+}
+
 /// # Safety
 /// The arguments are valid.
-unsafe fn adam_of(data: Data<AdamArgs>, inv_scale: Option<f32>) {
+unsafe fn adam_of(data: Data<AdamArgs>, scales: Scales) {
     let (tensor, fp8) = (data.tensor, data.args.param_dtype.is_fp8());
     // SAFETY: FP8 parameters have these floats.
     let scale = if fp8 { unsafe { load(tensor.data[5].cast::<f32>()) } } else { None };
@@ -150,8 +159,10 @@ unsafe fn adam_of(data: Data<AdamArgs>, inv_scale: Option<f32>) {
                     }
                 }
             }
-            if let Some(inv_scale) = inv_scale {
-                g.iter_mut().for_each(|g| *g *= inv_scale);
+            if let Some(scale) = scales.stored.or(scales.grad_scale) {
+                g.iter_mut().for_each(|g| *g *= scale);
+            }
+            if scales.stored.is_some() {
                 data.store(0, a.grad_dtype, range.clone(), &g);
             }
             adam_block(a, &g, &mut p, &mut m, &mut v);
@@ -216,11 +227,11 @@ fn split(master: f32) -> (u16, u16) {
 
 vectorized! {
     /// Gradients become what is added to the weights, before it is rounded.
-    fn sgd_block(a: &SgdArgs, g: &mut Block, w: &Block, b: &mut Block) {
+    fn sgd_block(a: &SgdArgs, grad_scale: f32, g: &mut Block, w: &Block, b: &mut Block) {
         let decays = a.weight_decay != 0.0;
         let (rest, minus_lr) = (1.0 - a.dampening, -a.lr);
         for i in 0..BLOCK {
-            let mut d = g[i] * a.scale;
+            let mut d = g[i] * grad_scale * a.scale;
             if decays && !a.decay_after_momentum {
                 d += a.weight_decay * w[i];
             }
@@ -238,19 +249,20 @@ vectorized! {
 
 pub(crate) unsafe extern "C-unwind" fn sgd(args: *const SgdArgs, _: cudaStream_t) -> Outcome {
     // SAFETY: the caller of a table entry vouches for its arguments.
-    let (a, tensors) = unsafe {
-        let a = &*args;
+    let (a, tensors, grad_scale) = unsafe {
+        let mut a = *args;
         if *a.noop != 0 {
             return Outcome::OK;
         }
-        (a, tensors(a.tensors, a.num_tensors))
+        a.lr = load(a.device_lr).unwrap_or(a.lr);
+        (a, tensors(a.tensors, a.num_tensors), load(a.grad_scale).unwrap_or(1.0))
     };
     let rounded = |dtype, x: &mut Block| {
         dispatch!(dtype, [F16, BF16], T => {
             x.iter_mut().for_each(|x| *x = T::from_f32(*x).to_f32());
         }, else ());
     };
-    for_each(&Data::of(a, tensors), |data, range| {
+    for_each(&Data::of(&a, tensors), |data, range| {
         let a = data.args;
         let [mut g, mut w, mut b] = [[0.0; BLOCK]; 3];
         // SAFETY: the arguments have these buffers and dtypes; a range belongs to one task.
@@ -260,7 +272,7 @@ pub(crate) unsafe extern "C-unwind" fn sgd(args: *const SgdArgs, _: cudaStream_t
             if a.momentum != 0.0 && !a.first_run {
                 data.load(2, a.weight_dtype, range.clone(), &mut b);
             }
-            sgd_block(a, &mut g, &w, &mut b);
+            sgd_block(a, grad_scale, &mut g, &w, &mut b);
             rounded(a.weight_dtype, &mut g);
             w.iter_mut().zip(g).for_each(|(w, g)| *w += g);
             data.store(1, a.weight_dtype, range.clone(), &w);

@@ -1,7 +1,9 @@
 //! Optimizers, norms and scales of many tensors in one call (spec: optim_nvfp4, sections 1 to 6).
 
 pub(crate) mod cpu;
+pub(crate) mod cpu_step;
 pub mod exports;
+pub(crate) mod step;
 
 use crate::backend::{self, args::*};
 use crate::check::{self, HIGH_PRECISION, Memory};
@@ -139,6 +141,7 @@ impl AdamRule {
             grad_dtype: kNVTEFloat32,
             param_dtype: kNVTEFloat32,
             moment_dtype: kNVTEFloat32,
+            grad_scale: null(),
         }
     }
 
@@ -307,6 +310,8 @@ fn sgd(noop: &Buffer, lists: Lists, rule: &SgdRule, stream: cudaStream_t) -> Res
         grad_dtype,
         weight_dtype,
         copy_dtype,
+        device_lr: null(),
+        grad_scale: null(),
     };
     backend::run(&args, stream)
 }

@@ -16,6 +16,17 @@ use std::ffi::c_void;
 
 static CONTEXTS: Contexts = Slab::new(Kind::NewtonSchulzContext);
 
+/// Iterates on a matrix, which is not normalised before, with memory of the context.
+pub(crate) fn iterate(
+    context: &Context,
+    x: &Tensor,
+    coefficients: &[[f32; 3]],
+    stream: cudaStream_t,
+) -> Result<()> {
+    let (rows, cols) = x.rowwise.shape.flatten();
+    Iterations::plan(x, [rows as i64, cols as i64], coefficients)?.run(context, stream)
+}
+
 /// The iterations of a call, after all checks.
 struct Iterations<'a> {
     x: Buffer,

@@ -1,0 +1,265 @@
+//! Checkpoints: parameters, the state of an optimizer, of recipes, of a loader and of the program, in one file.
+
+use super::host;
+use super::optimizer::{Entry, Optimizer};
+use super::safetensors::{self, File, Item, VERSION_KEY, stored};
+use super::tokens::{Position, TokenLoader};
+use crate::error::{Error, Result};
+use crate::nn::capi::Module;
+use crate::nn::memory::Lifetime;
+use crate::nn::ops::{self, plain};
+use crate::nn::{Context, Parameter, Run};
+use crate::tensor::Buffer;
+use crate::types::NVTEDType::*;
+use crate::types::cudaStream_t;
+use ::safetensors::tensor::Dtype;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The version of the names and their meaning.
+const VERSION: &str = "1";
+const RECIPE_STATE: &str = "recipe.state";
+const COUNTERS: &str = "optimizer.counters";
+const SCALARS: &str = "optimizer.scalars";
+const POSITION: &str = "tokens.position";
+
+/// A tensor of the program, such as the state of random numbers.
+pub struct Extra {
+    pub name: String,
+    pub buffer: Buffer,
+}
+
+/// What a checkpoint is of.
+pub struct Checkpoint<'a> {
+    pub context: Option<Arc<Context>>,
+    pub modules: Vec<Arc<Module>>,
+    pub optimizer: Option<&'a Optimizer>,
+    pub loader: Option<&'a mut TokenLoader>,
+    pub extras: Vec<Extra>,
+}
+
+/// A parameter, and what the optimizer knows of it.
+struct Stored<'a> {
+    module: &'a Arc<Module>,
+    index: usize,
+    name: String,
+    dims: Vec<usize>,
+    entry: Option<&'a Entry>,
+}
+
+impl Stored<'_> {
+    fn with<R>(&self, body: impl FnOnce(&mut Parameter) -> R) -> R {
+        self.module.with_parameters(|mut parameters| body(parameters[self.index].1))
+    }
+
+    fn state(&self) -> Vec<(String, Buffer)> {
+        let Some(entry) = self.entry else { return Vec::new() };
+        let names = entry.state_names().into_iter().zip(entry.state);
+        names
+            .filter_map(|(kind, buffer)| {
+                Some((format!("optimizer.{kind}.{}", self.name), buffer?))
+            })
+            .collect()
+    }
+}
+
+fn bytes_of(floats: &[f32]) -> Vec<u8> {
+    floats.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+impl Checkpoint<'_> {
+    /// All parameters. What modules share is one, under its first name.
+    fn parameters(&self) -> Vec<Stored<'_>> {
+        let (mut stored, mut values) = (Vec::new(), Vec::new());
+        for module in &self.modules {
+            let found = module.with_parameters(|parameters| -> Vec<_> {
+                let of = |(name, p): (String, &mut Parameter)| {
+                    (name, p.dims.clone(), p.value.tensor.rowwise)
+                };
+                parameters.into_iter().map(of).collect()
+            });
+            for (index, (name, dims, value)) in found.into_iter().enumerate() {
+                if value.is_set() && values.contains(&value.ptr()) {
+                    continue;
+                }
+                values.push(value.ptr());
+                let entry = self.optimizer.and_then(|optimizer| optimizer.find(module, index));
+                let name = format!("{}.{name}", module.name());
+                stored.push(Stored { module, index, name, dims, entry });
+            }
+        }
+        stored
+    }
+
+    /// The value that a checkpoint holds of a parameter.
+    fn item<'a>(&'a self, stored: Stored<'a>, stream: cudaStream_t) -> Item<'a> {
+        let master = stored.entry.is_some_and(|entry| entry.master.is_some());
+        let (dtype, quantized) = stored.with(|p| (p.dtype, p.format.is_some()));
+        let dtype = if master || quantized { kNVTEFloat32 } else { dtype };
+        let (name, shape) = (stored.name.clone(), stored.dims.clone());
+        let bytes = move || {
+            if let (Some(optimizer), Some(entry)) = (self.optimizer, stored.entry)
+                && let Some(values) = optimizer.master_values(entry, stream)?
+            {
+                return Ok(bytes_of(&values));
+            }
+            if !quantized {
+                return host::bytes(&stored.with(|p| p.value.tensor.rowwise), stream);
+            }
+            let run = stored.module.run(stream);
+            let numel = stored.dims.iter().product::<usize>();
+            let block = run.block(4 * numel, Lifetime::Scratch)?;
+            let cols = stored.dims.last().copied().unwrap_or(1);
+            let matrix = block.buffer(0, kNVTEFloat32, &[numel / cols.max(1), cols]);
+            stored.with(|p| ops::dequantize(&run, &p.value.tensor, &plain(matrix)))?;
+            host::bytes(&matrix, stream)
+        };
+        Item { name, dtype: self::stored(dtype).unwrap_or(Dtype::F32), shape, bytes: Box::new(bytes) }
+    }
+
+    pub fn save(&self, path: &Path, stream: cudaStream_t) -> Result<()> {
+        let mut items = Vec::new();
+        for stored in self.parameters() {
+            for (name, buffer) in stored.state() {
+                let dtype = self::stored(buffer.dtype).unwrap_or(Dtype::F32);
+                let bytes = Box::new(move || host::bytes(&buffer, stream));
+                items.push(Item { name, dtype, shape: stored.dims.clone(), bytes });
+            }
+            items.push(self.item(stored, stream));
+        }
+        let fixed = |name: &str, dtype, shape: Vec<usize>, bytes: Vec<u8>| Item {
+            name: name.into(),
+            dtype,
+            shape,
+            bytes: Box::new(move || Ok(bytes.clone())),
+        };
+        if let Some(optimizer) = self.optimizer {
+            let numbers = optimizer.read_numbers(stream)?;
+            let counters = [numbers.step, numbers.skipped, numbers.good_steps];
+            let bytes = counters.iter().flat_map(|x| x.to_le_bytes()).collect();
+            items.push(fixed(COUNTERS, Dtype::I32, vec![counters.len()], bytes));
+            let scalars = [numbers.base_rate, numbers.loss_scale];
+            items.push(fixed(SCALARS, Dtype::F32, vec![scalars.len()], bytes_of(&scalars)));
+        }
+        if let Some(context) = &self.context {
+            let state = context.save(stream)?;
+            items.push(fixed(RECIPE_STATE, Dtype::U8, vec![state.len()], state));
+        }
+        if let Some(loader) = &self.loader {
+            let numbers = loader.position().numbers();
+            let bytes = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+            items.push(fixed(POSITION, Dtype::I64, vec![numbers.len()], bytes));
+        }
+        for Extra { name, buffer } in &self.extras {
+            let shape = buffer.shape.dims().to_vec();
+            let Some(dtype) = stored(buffer.dtype) else {
+                let expected = "a dtype of integers or of high precision";
+                return Err(Error::argument(format!("tensor {name:?}"), expected, buffer.dtype));
+            };
+            let bytes = Box::new(move || host::bytes(buffer, stream));
+            items.push(Item { name: format!("extra.{name}"), dtype, shape, bytes });
+        }
+        safetensors::write(path, items, &[(VERSION_KEY, VERSION)])
+    }
+
+    /// Reads a checkpoint. Everything is checked before anything is changed.
+    pub fn load(&mut self, path: &Path, stream: cudaStream_t) -> Result<()> {
+        let file = File::open(path)?;
+        file.verify(true)?;
+        match file.value(VERSION_KEY) {
+            Some(VERSION) => {}
+            other => {
+                let expected = format!("{VERSION:?} as {VERSION_KEY} in __metadata__");
+                let argument = format!("path: {}", path.display());
+                return Err(Error::argument(argument, expected, format!("{other:?}")));
+            }
+        }
+        let parameters = self.parameters();
+        for stored in &parameters {
+            file.check_floats(&stored.name, &stored.dims)?;
+            for (name, _) in stored.state() {
+                file.check_floats(&name, &stored.dims)?;
+            }
+        }
+        let typed = |name: &str, dtype: Dtype, dims: &[usize]| -> Result<Vec<u8>> {
+            let info = file.shaped(name, dims)?;
+            if info.dtype != dtype {
+                return Err(file.wrong(name, format!("{dtype:?}"), format!("{:?}", info.dtype)));
+            }
+            file.bytes(info)
+        };
+        let numbers = match self.optimizer {
+            None => None,
+            Some(optimizer) => {
+                let counters = typed(COUNTERS, Dtype::I32, &[3])?;
+                let scalars = host::widened(&typed(SCALARS, Dtype::F32, &[2])?, kNVTEFloat32)?;
+                let (counters, _) = counters.as_chunks::<4>();
+                let mut numbers = optimizer.read_numbers(stream)?;
+                numbers.step = i32::from_le_bytes(counters[0]);
+                numbers.skipped = i32::from_le_bytes(counters[1]);
+                numbers.good_steps = i32::from_le_bytes(counters[2]);
+                (numbers.base_rate, numbers.loss_scale) = (scalars[0], scalars[1]);
+                Some(numbers)
+            }
+        };
+        let position = match &self.loader {
+            None => None,
+            Some(loader) => {
+                let bytes = typed(POSITION, Dtype::I64, &[Position::NUMBERS])?;
+                let (numbers, _) = bytes.as_chunks::<8>();
+                let position = Position::from_numbers(|i| i64::from_le_bytes(numbers[i]));
+                loader.check(&position)?;
+                Some(position)
+            }
+        };
+        let mut extras = Vec::new();
+        for Extra { name, buffer } in &self.extras {
+            let Some(dtype) = stored(buffer.dtype) else {
+                let expected = "a dtype of integers or of high precision";
+                return Err(Error::argument(format!("tensor {name:?}"), expected, buffer.dtype));
+            };
+            extras.push((buffer, typed(&format!("extra.{name}"), dtype, buffer.shape.dims())?));
+        }
+        // The state of recipes is checked as a whole by the context, before it changes anything.
+        if let Some(context) = &self.context {
+            let info = file.info(RECIPE_STATE)?;
+            context.load(&file.bytes(info)?, stream)?;
+        }
+        for stored in &parameters {
+            let values = file.floats(&stored.name, &stored.dims)?;
+            match (self.optimizer, stored.entry) {
+                (Some(optimizer), Some(entry)) => optimizer.set_master(entry, &values, stream)?,
+                _ => {
+                    let run = stored.module.run(stream);
+                    stored.with(|p| host::assign(&run, p, &values))?;
+                }
+            }
+            for (name, buffer) in stored.state() {
+                let run = stored.module.run(stream);
+                fill(&run, &file.floats(&name, &stored.dims)?, &buffer)?;
+            }
+        }
+        if let (Some(optimizer), Some(numbers)) = (self.optimizer, numbers) {
+            optimizer.write_numbers(numbers, stream)?;
+        }
+        for (buffer, bytes) in extras {
+            ops::upload(buffer.ptr(), &bytes, stream)?;
+        }
+        drop(parameters);
+        if let (Some(loader), Some(position)) = (&mut self.loader, position) {
+            loader.seek(position)?;
+        }
+        Ok(())
+    }
+}
+
+/// Copies numbers to a tensor of high precision.
+fn fill(run: &Run, values: &[f32], to: &Buffer) -> Result<()> {
+    if to.dtype == kNVTEFloat32 {
+        return ops::upload(to.ptr(), values, run.stream);
+    }
+    let block = run.block(size_of_val(values), Lifetime::Scratch)?;
+    ops::upload(block.ptr(), values, run.stream)?;
+    let from = block.buffer(0, kNVTEFloat32, &[values.len()]);
+    ops::add(run, &plain(from), &plain(*to), false)
+}

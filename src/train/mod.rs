@@ -1,0 +1,17 @@
+//! Training around the layers: optimizers over the parameters of modules, checkpoints, pretrained weights and batches
+//! of tokens. Nothing here touches device memory but through operators and copies.
+
+pub mod capi;
+mod checkpoint;
+mod host;
+mod optimizer;
+mod pretrained;
+mod safetensors;
+mod tokens;
+
+pub use checkpoint::{Checkpoint, Extra};
+pub use optimizer::{
+    AdamSettings, Clipping, Entry, LossScaling, Masters, Optimizer, Options, Settings, Update,
+};
+pub use pretrained::{Llama, Pretrained, Rows, Target};
+pub use tokens::{Position, TokenLoader, TokenSettings};

@@ -1,0 +1,826 @@
+//! Optimizers over the parameters of modules. All that changes from step to step lies on the device
+//! (`StepNumbers`), so that a step that is captured with the passes can be replayed.
+
+use crate::backend::args::{AdamMaster, RateRule, StepNumbers, StepNumbersArgs};
+use crate::error::{Error, Result};
+use crate::nn::capi::Module;
+use crate::nn::memory::{Block, Layout, Lifetime, Place};
+use crate::nn::ops::{self, plain};
+use crate::nn::{Context, Parameter, Run};
+use crate::op::multi_tensor::step::{self, AdamConstants, NormScratch, SgdConstants};
+use crate::op::{newton_schulz, ranks};
+use crate::tensor::{Buffer, Tensor};
+use crate::types::NVTEDType::{self, *};
+use crate::types::cudaStream_t;
+use std::sync::Arc;
+
+/// How a parameter is updated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Update {
+    AdamW,
+    Sgd,
+    Muon,
+    /// Not at all.
+    None,
+}
+
+/// In what the parameters of 16 bits are kept beside their values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Masters {
+    Float,
+    Remainder,
+    None,
+}
+
+/// What holds for one parameter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    pub update: Update,
+    pub weight_decay: f32,
+    /// What the learning rate is multiplied by.
+    pub rate_factor: f32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct AdamSettings {
+    pub beta1: f32,
+    pub beta2: f32,
+    pub epsilon: f32,
+    pub moment_dtype: NVTEDType,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct LossScaling {
+    pub first: f32,
+    pub growth: f32,
+    pub backoff: f32,
+    /// 0: the scale stays.
+    pub interval: i32,
+    pub least: f32,
+    pub most: f32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Clipping {
+    /// 0: gradients are not clipped.
+    pub max_norm: f32,
+    /// The norm is computed also where nothing else needs it.
+    pub check: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    pub options: Options,
+    pub rate: f32,
+    pub schedule: RateRule,
+    pub warmup_steps: i32,
+    pub total_steps: i32,
+    pub last: f32,
+    pub adam: AdamSettings,
+    pub momentum: f32,
+    pub nesterov: bool,
+    pub iterations: usize,
+    pub masters: Masters,
+    /// Masters begin with the initial values of the modules before these were rounded.
+    pub initial_masters: bool,
+    pub clipping: Clipping,
+    pub loss: LossScaling,
+    /// Micro-batches whose gradients are averaged.
+    pub accumulation: i32,
+    /// Backward passes add to the gradients that the optimizer has made.
+    pub accumulate: bool,
+}
+
+/// The choice of options for a parameter, by its name and shape.
+pub type Choose<'a> = dyn Fn(&str, &[usize], &mut Options) -> Result<()> + 'a;
+
+/// The numbers of the newest step.
+pub type Numbers = StepNumbers;
+
+/// Coefficients of the quintic iteration that Muon takes (Jordan et al., Muon, 2024).
+const QUINTIC: [f32; 3] = [3.4445, -4.775, 2.0315];
+/// The root mean square of an update of AdamW, which Muon's updates get (Liu et al., Muon is Scalable for LLM
+/// Training, 2025).
+const MUON_RMS: f32 = 0.2;
+const MUON_EPSILON: f32 = 1e-7;
+/// What arrays of the state are aligned to.
+const ALIGNMENT: usize = 256;
+const GRADIENT_DTYPES: [NVTEDType; 3] = [kNVTEFloat32, kNVTEBFloat16, kNVTEFloat16];
+
+/// Where the numbers of an optimizer lie in their block.
+struct NumberPlaces {
+    numbers: Place,
+    factors: Place,
+    rates: Place,
+    norms: Place,
+    partials: Place,
+    muon_norms: Place,
+    muon_partials: Place,
+    /// A number for a flag that nobody reads.
+    unused: Place,
+}
+
+/// A parameter that the optimizer updates.
+pub struct Entry {
+    /// Name of the module, a point, and the name of the parameter in it.
+    pub name: String,
+    /// The places of the parameter, by module and index: several if modules share it.
+    uses: Vec<(usize, usize)>,
+    pub dims: Vec<usize>,
+    pub options: Options,
+    /// The index of its learning rate.
+    rate: usize,
+    /// The parameter has no value in high precision.
+    quantized: bool,
+    /// F32, or the remainder of I16.
+    pub master: Option<Buffer>,
+    /// Both moments of AdamW; the momentum of the others, if there is one.
+    pub state: [Option<Buffer>; 2],
+    /// The gradient that the optimizer has made.
+    own_gradient: Option<Buffer>,
+}
+
+impl Entry {
+    pub fn numel(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// The names of the arrays in `state`.
+    pub fn state_names(&self) -> [&'static str; 2] {
+        match self.options.update {
+            Update::AdamW => ["exp_avg", "exp_avg_sq"],
+            _ => ["momentum", ""],
+        }
+    }
+
+    fn remainder(&self) -> bool {
+        self.master.is_some_and(|master| master.dtype == kNVTEInt16)
+    }
+}
+
+/// A parameter in a step: its value and its gradient.
+struct Live<'a> {
+    entry: &'a Entry,
+    value: Buffer,
+    gradient: Buffer,
+}
+
+pub struct Optimizer {
+    context: Arc<Context>,
+    modules: Vec<Arc<Module>>,
+    settings: Settings,
+    pub entries: Vec<Entry>,
+    places: NumberPlaces,
+    numbers: Block,
+    num_rates: usize,
+    needs_norm: bool,
+    newton_schulz: ranks::Context,
+    own_gradients: Option<Block>,
+    _state: Block,
+}
+
+/// The lists of one call of an operator, and what its tensors have in common.
+struct Call<K> {
+    key: K,
+    lists: Vec<Vec<Buffer>>,
+}
+
+/// Puts a tensor into the call that has its key.
+fn put<K: PartialEq>(calls: &mut Vec<Call<K>>, key: K, buffers: &[Buffer]) {
+    let at = calls.iter().position(|call| call.key == key).unwrap_or_else(|| {
+        calls.push(Call { key, lists: vec![Vec::new(); buffers.len()] });
+        calls.len() - 1
+    });
+    calls[at].lists.iter_mut().zip(buffers).for_each(|(list, &buffer)| list.push(buffer));
+}
+
+/// Names the parameter in the errors of what concerns it alone.
+fn of_parameter<T>(name: &str, result: Result<T>) -> Result<T> {
+    result.map_err(|e| Error { message: format!("parameter {name:?}: {}", e.message), ..e })
+}
+
+impl Optimizer {
+    pub fn new(
+        context: &Arc<Context>,
+        modules: Vec<Arc<Module>>,
+        settings: Settings,
+        choose: &Choose,
+        stream: cudaStream_t,
+    ) -> Result<Self> {
+        let run = Run::outside(context, stream);
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut values: Vec<Buffer> = Vec::new();
+        let mut given = Vec::new();
+        let mut factors: Vec<f32> = Vec::new();
+        for (m, module) in modules.iter().enumerate() {
+            let found = module.with_parameters(|parameters| -> Vec<_> {
+                let of = |(name, p): (String, &mut Parameter)| {
+                    let value = p.value.tensor.rowwise;
+                    (name, p.dims.clone(), value, p.format.is_some(), p.grad.is_some())
+                };
+                parameters.into_iter().map(of).collect()
+            });
+            for (index, (name, dims, value, quantized, has_gradient)) in
+                found.into_iter().enumerate()
+            {
+                let shared = values.iter().position(|known| known.ptr() == value.ptr());
+                if let Some(shared) = shared.filter(|_| value.is_set()) {
+                    entries[shared].uses.push((m, index));
+                    given[shared] |= has_gradient;
+                    continue;
+                }
+                let name = format!("{}.{name}", module.name());
+                let options = of_parameter(&name, settings.options(&name, &dims, choose))?;
+                let known = factors.iter().position(|&factor| factor == options.rate_factor);
+                let rate = known.unwrap_or_else(|| {
+                    factors.push(options.rate_factor);
+                    factors.len() - 1
+                });
+                values.push(value);
+                given.push(has_gradient);
+                entries.push(Entry {
+                    name,
+                    uses: vec![(m, index)],
+                    dims,
+                    options,
+                    rate,
+                    quantized,
+                    master: None,
+                    state: [None; 2],
+                    own_gradient: None,
+                });
+            }
+        }
+        if entries.iter().all(|entry| entry.options.update == Update::None) {
+            let name = "modules";
+            return Err(Error::argument(name, "a parameter that is updated", "none of them"));
+        }
+        let (mut layout, mut gradients) = (Layout::default(), Layout::default());
+        let mut planned = Vec::new();
+        for (entry, (value, given)) in entries.iter().zip(values.iter().zip(&given)) {
+            planned.push(settings.plan(entry, value.dtype, &mut layout, &mut gradients, *given));
+        }
+        let state = run.block(layout.bytes(), Lifetime::Persistent)?;
+        if layout.bytes() > 0 {
+            ops::zero(&state.buffer(0, kNVTEByte, &[layout.bytes()]), stream)?;
+        }
+        let own_gradients = match gradients.bytes() {
+            0 => None,
+            bytes => {
+                let block = run.block(bytes, Lifetime::Persistent)?;
+                ops::zero(&block.buffer(0, kNVTEByte, &[bytes]), stream)?;
+                Some(block)
+            }
+        };
+        for (entry, planned) in entries.iter_mut().zip(&planned) {
+            let array = |place: Place| state.array(place, &entry.dims);
+            entry.master = planned.master.map(array);
+            entry.state = planned.state.map(|place| place.map(array));
+            if let (Some(place), Some(block)) = (planned.gradient, &own_gradients) {
+                entry.own_gradient = Some(block.array(place, &entry.dims));
+            }
+        }
+        let (numbers, places) = settings.numbers(&run, &entries, &factors)?;
+        let clipping = &settings.clipping;
+        let needs_norm =
+            clipping.check || clipping.max_norm > 0.0 || settings.loss.interval > 0;
+        let made = Self {
+            context: Arc::clone(context),
+            modules,
+            settings,
+            entries,
+            places,
+            numbers,
+            num_rates: factors.len(),
+            needs_norm,
+            newton_schulz: ranks::Context::default(),
+            own_gradients,
+            _state: state,
+        };
+        made.begin(&run)?;
+        Ok(made)
+    }
+
+    /// First masters, and gradients of the optimizer's own.
+    fn begin(&self, run: &Run) -> Result<()> {
+        for entry in &self.entries {
+            let filled = match entry.master {
+                Some(master) if master.dtype == kNVTEFloat32 => {
+                    self.with(entry, |p| first_master(run, p, &master, &self.settings))
+                }
+                Some(_) if self.settings.initial_masters => {
+                    let initial = self.with(entry, |p| p.initial())?;
+                    self.set_master(entry, &initial, run.stream)
+                }
+                _ => Ok(()),
+            };
+            of_parameter(&entry.name, filled)?;
+        }
+        for entry in &self.entries {
+            let Some(gradient) = entry.own_gradient else { continue };
+            let accumulate = self.settings.accumulate || entry.uses.len() > 1;
+            for &(module, index) in &entry.uses {
+                self.modules[module].with_parameters(|mut parameters| {
+                    let (_, parameter) = &mut parameters[index];
+                    parameter.bind_grad("gradient", Some(&plain(gradient)), accumulate)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies `body` to the module's record of a parameter.
+    fn with<R>(&self, entry: &Entry, body: impl FnOnce(&mut Parameter) -> R) -> R {
+        let (module, index) = entry.uses[0];
+        self.modules[module].with_parameters(|mut parameters| body(parameters[index].1))
+    }
+
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    fn array(&self, place: Place, count: usize) -> Buffer {
+        self.numbers.array(place, &[count])
+    }
+
+    fn device_numbers(&self) -> step::Numbers {
+        step::Numbers(self.numbers_buffer().ptr())
+    }
+
+    /// The numbers on the device, as bytes.
+    pub fn numbers_buffer(&self) -> Buffer {
+        self.array(self.places.numbers, size_of::<StepNumbers>())
+    }
+
+    /// The loss scale on the device, of Float32 `[1]`.
+    pub fn loss_scale(&self) -> Tensor {
+        let at = std::mem::offset_of!(StepNumbers, loss_scale);
+        let ptr = self.numbers_buffer().ptr().wrapping_byte_add(at);
+        plain(Buffer::new(ptr, kNVTEFloat32, &[1]))
+    }
+
+    pub fn set_rate(&self, rate: f32, stream: cudaStream_t) -> Result<()> {
+        let at = std::mem::offset_of!(StepNumbers, base_rate);
+        ops::upload(self.numbers_buffer().ptr().wrapping_byte_add(at), &[rate], stream)
+    }
+
+    pub fn read_numbers(&self, stream: cudaStream_t) -> Result<Numbers> {
+        let mut numbers = [Settings::first_numbers(&self.settings)];
+        ops::download(&mut numbers, self.numbers_buffer().ptr(), stream)?;
+        Ok(numbers[0])
+    }
+
+    pub fn write_numbers(&self, numbers: Numbers, stream: cudaStream_t) -> Result<()> {
+        ops::upload(self.numbers_buffer().ptr(), &[numbers], stream)
+    }
+
+    pub fn zero_grad(&self, stream: cudaStream_t) -> Result<()> {
+        if let Some(block) = &self.own_gradients {
+            ops::zero(&block.buffer(0, kNVTEByte, &[block.bytes()]), stream)?;
+        }
+        for entry in &self.entries {
+            if entry.own_gradient.is_none() && entry.options.update != Update::None {
+                ops::zero(&self.gradient(entry)?.1, stream)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Value and gradient of a parameter, as they are bound now.
+    fn gradient(&self, entry: &Entry) -> Result<(Buffer, Buffer)> {
+        let found = self.with(entry, |p| {
+            (p.value.tensor.rowwise, p.grad.as_ref().map(|gradient| gradient.tensor.rowwise))
+        });
+        match found {
+            (value, Some(gradient)) => Ok((value, gradient)),
+            (_, None) => {
+                let name = format!("gradient of {:?}", entry.name);
+                let expected = "a tensor (nvtex_module_set_gradient)";
+                Err(Error::argument(name, expected, "none: it was unbound"))
+            }
+        }
+    }
+
+    fn live(&self) -> Result<Vec<Live<'_>>> {
+        let mut live = Vec::with_capacity(self.entries.len());
+        for entry in self.entries.iter().filter(|entry| entry.options.update != Update::None) {
+            let (value, gradient) = self.gradient(entry)?;
+            live.push(Live { entry, value, gradient });
+        }
+        Ok(live)
+    }
+
+    pub fn step(&self, stream: cudaStream_t) -> Result<()> {
+        let run = Run::outside(&self.context, stream);
+        let live = self.live()?;
+        let of = |update| live.iter().filter(move |live| live.entry.options.update == update);
+        self.next_numbers(&live, stream)?;
+        self.adam(of(Update::AdamW), stream)?;
+        self.sgd(of(Update::Sgd), stream)?;
+        self.muon(&run, of(Update::Muon).collect(), stream)?;
+        for Live { entry, .. } in live.iter().filter(|live| live.entry.quantized) {
+            if let Some(master) = entry.master {
+                let cast = self.with(entry, |p| p.assign(&run, &plain(master), false));
+                of_parameter(&entry.name, cast)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn next_numbers(&self, live: &[Live], stream: cudaStream_t) -> Result<()> {
+        let (settings, places) = (&self.settings, &self.places);
+        let norms = self.array(places.norms, GRADIENT_DTYPES.len());
+        let mut num_norms = 0;
+        if self.needs_norm {
+            let scratch = NormScratch {
+                partials: self.array(places.partials, step::NORM_PARTIALS).ptr().cast(),
+                of_tensors: std::ptr::null_mut(),
+                chunks: 0,
+            };
+            for dtype in GRADIENT_DTYPES {
+                let of_dtype = live.iter().filter(|live| live.gradient.dtype == dtype);
+                let list: Vec<Buffer> = of_dtype.map(|live| live.gradient).collect();
+                if list.is_empty() {
+                    continue;
+                }
+                let norm = norms.ptr().cast::<f32>().wrapping_add(num_norms);
+                let non_finite = self.device_numbers().non_finite();
+                step::norm(list, &scratch, (norm, std::ptr::null_mut(), non_finite), stream)?;
+                num_norms += 1;
+            }
+        }
+        let args = StepNumbersArgs {
+            numbers: self.numbers_buffer().ptr().cast(),
+            norms: norms.ptr().cast(),
+            num_norms,
+            factors: self.array(places.factors, self.num_rates).ptr().cast(),
+            rates: self.array(places.rates, self.num_rates).ptr().cast(),
+            num_rates: self.num_rates,
+            factor: 1.0 / settings.accumulation as f32,
+            max_norm: settings.clipping.max_norm,
+            schedule: settings.schedule,
+            warmup_steps: settings.warmup_steps,
+            total_steps: settings.total_steps,
+            last: settings.last,
+            growth: settings.loss.growth,
+            backoff: settings.loss.backoff,
+            growth_interval: settings.loss.interval,
+            least_scale: settings.loss.least,
+            most_scale: settings.loss.most,
+        };
+        step::step_numbers(&args, stream)
+    }
+
+    fn rate(&self, index: usize) -> *const f32 {
+        let rates = self.array(self.places.rates, self.num_rates).ptr();
+        rates.cast::<f32>().cast_const().wrapping_add(index)
+    }
+
+    fn adam<'a>(
+        &self,
+        live: impl Iterator<Item = &'a Live<'a>>,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        use AdamMaster::*;
+        let mut calls = Vec::new();
+        for Live { entry, value, gradient } in live {
+            let [Some(m), Some(v)] = entry.state else { continue };
+            // The operator updates the master of a weight in FP8, which is cast afterwards.
+            let (value, master) = match entry.master {
+                Some(master) if entry.quantized => (master, None),
+                master => (*value, master),
+            };
+            let kind = match master {
+                Some(_) if entry.remainder() => NVTEX_ADAM_REMAINDER,
+                Some(_) => NVTEX_ADAM_FLOAT_MASTER,
+                None => NVTEX_ADAM_NO_MASTER,
+            };
+            let decay = entry.options.weight_decay;
+            let key = (gradient.dtype, value.dtype, kind, decay, entry.rate);
+            let mut buffers = vec![*gradient, value, m, v];
+            buffers.extend(master);
+            put(&mut calls, key, &buffers);
+        }
+        let AdamSettings { beta1, beta2, epsilon, .. } = self.settings.adam;
+        for Call { key: (_, _, master, weight_decay, rate), lists } in calls {
+            let constants = AdamConstants { beta1, beta2, epsilon, weight_decay };
+            let numbers = (self.device_numbers(), self.rate(rate));
+            step::adam(lists, constants, master, numbers, stream)?;
+        }
+        Ok(())
+    }
+
+    /// The weight that gradient descent changes, and its copy in the module.
+    fn weight(entry: &Entry, value: Buffer) -> (Buffer, Option<Buffer>) {
+        match entry.master {
+            Some(master) if entry.quantized => (master, None),
+            Some(master) => (master, Some(value)),
+            None => (value, None),
+        }
+    }
+
+    fn sgd<'a>(
+        &self,
+        live: impl Iterator<Item = &'a Live<'a>>,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        let mut calls = Vec::new();
+        for Live { entry, value, gradient } in live {
+            let (weight, copy) = Self::weight(entry, *value);
+            let decay = entry.options.weight_decay;
+            let copy_dtype = copy.map(|copy| copy.dtype);
+            let key = (gradient.dtype, weight.dtype, copy_dtype, decay, entry.rate);
+            // Without momentum the operator does not touch the third list.
+            let mut buffers = vec![*gradient, weight, entry.state[0].unwrap_or(weight)];
+            buffers.extend(copy);
+            put(&mut calls, key, &buffers);
+        }
+        for Call { key: (_, _, _, weight_decay, rate), lists } in calls {
+            let constants = SgdConstants {
+                scale: 1.0,
+                scaled: true,
+                momentum: self.settings.momentum,
+                nesterov: self.settings.nesterov,
+                weight_decay,
+                decoupled: false,
+            };
+            step::sgd(lists, constants, (self.device_numbers(), self.rate(rate)), stream)?;
+        }
+        Ok(())
+    }
+
+    fn muon(&self, run: &Run, live: Vec<&Live>, stream: cudaStream_t) -> Result<()> {
+        if live.is_empty() {
+            return Ok(());
+        }
+        let (settings, places) = (&self.settings, &self.places);
+        let mut layout = Layout::default();
+        let updates: Vec<Place> = live
+            .iter()
+            .map(|live| layout.array(kNVTEBFloat16, live.entry.numel(), ALIGNMENT))
+            .collect();
+        let scratch = run.scratch(layout.bytes())?;
+        let updates: Vec<Buffer> = live
+            .iter()
+            .zip(updates)
+            .map(|(live, place)| scratch.array(place, &live.entry.dims))
+            .collect();
+        let numbers = self.device_numbers();
+        let mut calls = Vec::new();
+        for (live, &update) in live.iter().zip(&updates) {
+            let Some(momentum) = live.entry.state[0] else { continue };
+            put(&mut calls, live.gradient.dtype, &[live.gradient, momentum, update]);
+        }
+        for call in calls {
+            let momentum = (settings.momentum, settings.nesterov);
+            step::muon_momentum(call.lists, momentum, numbers, stream)?;
+        }
+        let chunks = most_chunks(live.iter().map(|live| live.entry));
+        let norms = NormScratch {
+            partials: self.array(places.partials, step::NORM_PARTIALS).ptr().cast(),
+            of_tensors: self.array(places.muon_partials, chunks * live.len()).ptr().cast(),
+            chunks,
+        };
+        let unused = self.array(places.unused, 2).ptr();
+        let of_tensors: *mut f32 = self.array(places.muon_norms, live.len()).ptr().cast();
+        let outputs = (unused.cast(), of_tensors, unused.wrapping_byte_add(4).cast());
+        step::norm(updates.clone(), &norms, outputs, stream)?;
+        step::muon_normalize(updates.clone(), (of_tensors, MUON_EPSILON), stream)?;
+        let coefficients = vec![QUINTIC; settings.iterations];
+        let mut calls = Vec::new();
+        for (Live { entry, value, .. }, update) in live.iter().zip(updates) {
+            let iterated =
+                newton_schulz::iterate(&self.newton_schulz, &plain(update), &coefficients, stream);
+            of_parameter(&entry.name, iterated)?;
+            let (weight, copy) = Self::weight(entry, *value);
+            let scale = MUON_RMS * (entry.dims[0].max(entry.dims[1]) as f32).sqrt();
+            let (decay, copy_dtype) = (entry.options.weight_decay, copy.map(|copy| copy.dtype));
+            let mut buffers = vec![update, weight, weight];
+            buffers.extend(copy);
+            put(&mut calls, (weight.dtype, copy_dtype, scale, decay, entry.rate), &buffers);
+        }
+        for Call { key: (_, _, scale, weight_decay, rate), lists } in calls {
+            let constants = SgdConstants {
+                scale,
+                scaled: false,
+                momentum: 0.0,
+                nesterov: false,
+                weight_decay,
+                decoupled: true,
+            };
+            step::sgd(lists, constants, (numbers, self.rate(rate)), stream)?;
+        }
+        Ok(())
+    }
+
+    /// The parameter in float32 as the optimizer knows it best, on the host.
+    pub fn master_values(&self, entry: &Entry, stream: cudaStream_t) -> Result<Option<Vec<f32>>> {
+        let Some(master) = entry.master else { return Ok(None) };
+        if !entry.remainder() {
+            return super::host::floats(&master, stream).map(Some);
+        }
+        let value = self.with(entry, |p| p.value.tensor.rowwise);
+        let (mut high, mut low) = (vec![0_u16; entry.numel()], vec![0_u16; entry.numel()]);
+        ops::download(&mut high, value.ptr(), stream)?;
+        ops::download(&mut low, master.ptr(), stream)?;
+        let join = |(&high, &low): (&u16, &u16)| {
+            let high = high.wrapping_sub(low >> 15);
+            f32::from_bits(u32::from(high) << 16 | u32::from(low))
+        };
+        Ok(Some(high.iter().zip(&low).map(join).collect()))
+    }
+
+    /// Sets a parameter and its master, in all modules that have it.
+    pub fn set_master(&self, entry: &Entry, values: &[f32], stream: cudaStream_t) -> Result<()> {
+        let run = Run::outside(&self.context, stream);
+        if entry.remainder() {
+            let value = self.with(entry, |p| p.value.tensor.rowwise);
+            let split = |x: &f32| {
+                let bits = if x.is_nan() { 0x7FC0_0000 } else { x.to_bits() };
+                (((bits >> 16) as u16).wrapping_add(bits as u16 >> 15), bits as u16)
+            };
+            let (high, low): (Vec<u16>, Vec<u16>) = values.iter().map(split).unzip();
+            ops::upload(value.ptr(), &high, stream)?;
+            return match entry.master {
+                Some(master) => ops::upload(master.ptr(), &low, stream),
+                None => Ok(()),
+            };
+        }
+        if let Some(master) = entry.master {
+            ops::upload(master.ptr(), values, stream)?;
+            return self.with(entry, |p| p.assign(&run, &plain(master), true));
+        }
+        self.with(entry, |p| super::host::assign(&run, p, values))
+    }
+
+    /// The entry of a parameter of a module, by its place.
+    pub fn find(&self, module: &Arc<Module>, index: usize) -> Option<&Entry> {
+        let module = self.modules.iter().position(|known| Arc::ptr_eq(known, module))?;
+        self.entries.iter().find(|entry| entry.uses.contains(&(module, index)))
+    }
+
+    /// The gradient of a parameter, if it is bound.
+    pub fn gradient_of(&self, entry: &Entry) -> Option<Buffer> {
+        self.with(entry, |p| p.grad.as_ref().map(|gradient| gradient.tensor.rowwise))
+    }
+}
+
+impl Drop for Optimizer {
+    /// Modules must not write to gradients that are gone.
+    fn drop(&mut self) {
+        for entry in &self.entries {
+            let Some(gradient) = entry.own_gradient else { continue };
+            for &(module, index) in &entry.uses {
+                self.modules[module].with_parameters(|mut parameters| {
+                    let (_, parameter) = &mut parameters[index];
+                    let own = |bound: &crate::nn::Gradient| {
+                        bound.tensor.rowwise.ptr() == gradient.ptr()
+                    };
+                    if parameter.grad.as_ref().is_some_and(own) {
+                        parameter.grad = None;
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// Chunks of the largest of some parameters.
+fn most_chunks<'a>(entries: impl Iterator<Item = &'a Entry>) -> usize {
+    entries.map(|entry| entry.numel().div_ceil(step::NORM_CHUNK)).max().unwrap_or(0)
+}
+
+fn first_master(
+    run: &Run,
+    parameter: &Parameter,
+    master: &Buffer,
+    settings: &Settings,
+) -> Result<()> {
+    let quantized = parameter.format.is_some();
+    if settings.initial_masters {
+        return ops::upload(master.ptr(), &parameter.initial()?, run.stream);
+    }
+    let value = &parameter.value.tensor;
+    if quantized {
+        let mut matrix = plain(*master);
+        let (rows, cols) = matrix.rowwise.shape.flatten();
+        matrix.rowwise = Buffer::new(master.ptr(), kNVTEFloat32, &[rows, cols]);
+        return ops::dequantize(run, value, &matrix);
+    }
+    ops::add(run, value, &plain(*master), false)
+}
+
+/// Where the state of a parameter will lie.
+#[derive(Default)]
+struct Planned {
+    master: Option<Place>,
+    state: [Option<Place>; 2],
+    gradient: Option<Place>,
+}
+
+impl Settings {
+    fn options(&self, name: &str, dims: &[usize], choose: &Choose) -> Result<Options> {
+        let mut options = self.options;
+        if dims.len() < 2 {
+            options.weight_decay = 0.0;
+        }
+        if options.update == Update::Muon && dims.len() != 2 {
+            options.update = Update::AdamW;
+        }
+        choose(name, dims, &mut options)?;
+        for (field, value) in [
+            ("options.weight_decay", options.weight_decay),
+            ("options.learning_rate_factor", options.rate_factor),
+        ] {
+            if !(value.is_finite() && value >= 0.0) {
+                return Err(Error::argument(field, "a finite number, at least 0", value));
+            }
+        }
+        if options.update == Update::Muon && dims.len() != 2 {
+            let got = format!("NVTEX_UPDATE_MUON for a parameter of {} dimensions", dims.len());
+            return Err(Error::argument("options.rule", "NVTEX_UPDATE_MUON for matrices alone", got));
+        }
+        Ok(options)
+    }
+
+    fn plan(
+        &self,
+        entry: &Entry,
+        dtype: NVTEDType,
+        layout: &mut Layout,
+        gradients: &mut Layout,
+        given: bool,
+    ) -> Planned {
+        let (update, numel) = (entry.options.update, entry.numel());
+        if update == Update::None {
+            return Planned::default();
+        }
+        let mut array = |dtype| layout.array(dtype, numel, ALIGNMENT);
+        let remainder = self.masters == Masters::Remainder;
+        let master = match (entry.quantized, dtype, self.masters) {
+            (true, ..) => Some(array(kNVTEFloat32)),
+            (_, kNVTEFloat32, _) | (_, _, Masters::None) => None,
+            (_, kNVTEBFloat16, _) if remainder && update == Update::AdamW => {
+                Some(array(kNVTEInt16))
+            }
+            _ => Some(array(kNVTEFloat32)),
+        };
+        let state = match update {
+            Update::AdamW => [(); 2].map(|()| Some(array(self.adam.moment_dtype))),
+            Update::Muon => [Some(array(kNVTEFloat32)), None],
+            _ if self.momentum == 0.0 => [None; 2],
+            _ => [Some(array(if master.is_some() { kNVTEFloat32 } else { dtype })), None],
+        };
+        let gradient = (!given).then(|| gradients.array(kNVTEFloat32, numel, ALIGNMENT));
+        Planned { master, state, gradient }
+    }
+
+    fn first_numbers(&self) -> Numbers {
+        Numbers {
+            step: 0,
+            skip: 0,
+            skipped: 0,
+            good_steps: 0,
+            non_finite: 0,
+            base_rate: self.rate,
+            rate: 0.0,
+            loss_scale: self.loss.first,
+            grad_scale: 1.0,
+            norm: 0.0,
+        }
+    }
+
+    fn numbers(
+        &self,
+        run: &Run,
+        entries: &[Entry],
+        factors: &[f32],
+    ) -> Result<(Block, NumberPlaces)> {
+        let muon = || entries.iter().filter(|entry| entry.options.update == Update::Muon);
+        let (num_muon, chunks) = (muon().count(), most_chunks(muon()));
+        let mut layout = Layout::default();
+        let mut floats = |count: usize| layout.array(kNVTEFloat32, count, ALIGNMENT);
+        let places = NumberPlaces {
+            factors: floats(factors.len()),
+            rates: floats(factors.len()),
+            norms: floats(GRADIENT_DTYPES.len()),
+            partials: floats(step::NORM_PARTIALS),
+            muon_norms: floats(num_muon),
+            muon_partials: floats(num_muon * chunks),
+            unused: floats(2),
+            numbers: layout.array(kNVTEByte, size_of::<StepNumbers>(), ALIGNMENT),
+        };
+        let block = run.block(layout.bytes(), Lifetime::Persistent)?;
+        let (bytes, stream) = (layout.bytes(), run.stream);
+        ops::zero(&block.buffer(0, kNVTEByte, &[bytes]), stream)?;
+        let array = |place: Place, count: usize| block.array(place, &[count]).ptr();
+        ops::upload(array(places.factors, factors.len()), factors, stream)?;
+        let numbers = array(places.numbers, size_of::<StepNumbers>());
+        ops::upload(numbers, &[self.first_numbers()], stream)?;
+        Ok((block, places))
+    }
+}

@@ -1,0 +1,311 @@
+//! Weights of other programs: a table says of which rows of which stored tensors a parameter is made, and there is one
+//! for the names of Llama and Qwen as Hugging Face stores them.
+
+use super::host;
+use super::optimizer::Optimizer;
+use super::safetensors::{File, failed};
+use crate::error::{Error, Result};
+use crate::nn::capi::Module;
+use crate::types::NVTEDType;
+use crate::types::cudaStream_t;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Rows of a stored tensor.
+#[derive(Clone, Debug)]
+pub struct Rows {
+    pub name: String,
+    pub first: usize,
+    /// 0: all from the first on.
+    pub count: usize,
+    /// Zeros stand for a tensor that is not there, and they are as many.
+    pub or_zeros: Option<usize>,
+}
+
+impl Rows {
+    fn all(name: String) -> Self {
+        Self { name, first: 0, count: 0, or_zeros: None }
+    }
+}
+
+/// A parameter, and the rows that it is made of, from its first one on.
+pub struct Target {
+    pub module: Arc<Module>,
+    pub index: usize,
+    pub rows: Vec<Rows>,
+}
+
+/// The files of a model.
+pub struct Pretrained {
+    path: PathBuf,
+    files: Vec<File>,
+    /// The file of each tensor.
+    places: HashMap<String, usize>,
+}
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+impl Pretrained {
+    /// Opens a file, an index of files, or a folder with one of both under its usual name.
+    pub fn open(path: &Path) -> Result<Self> {
+        let mut path = path.to_path_buf();
+        if path.is_dir() {
+            let single = path.join(SINGLE);
+            path = if single.exists() { single } else { path.join(INDEX) };
+        }
+        let mut opened = Self { path: path.clone(), files: Vec::new(), places: HashMap::new() };
+        if path.extension().is_none_or(|extension| extension != "json") {
+            let file = File::open(&path)?;
+            file.verify(false)?;
+            opened.places.extend(file.names().into_iter().map(|name| (name, 0)));
+            opened.files.push(file);
+            return Ok(opened);
+        }
+        let wrong = |expected: &str, got: String| {
+            Err(Error::argument(format!("path: {}", path.display()), expected, got))
+        };
+        let text = std::fs::read(&path).map_err(|e| failed("cannot read", &path, &e))?;
+        let index: serde_json::Value = match serde_json::from_slice(&text) {
+            Ok(index) => index,
+            Err(e) => return wrong("an index in JSON", e.to_string()),
+        };
+        let Some(map) = index.get("weight_map").and_then(|map| map.as_object()) else {
+            return wrong("an index with an object weight_map", "another one".into());
+        };
+        let mut files = BTreeMap::new();
+        for (name, file) in map {
+            // Only files beside the index: no path of another place.
+            let file = file.as_str().filter(|file| Path::new(file).file_name() == Some(file.as_ref()));
+            let Some(file) = file else {
+                return wrong("names of files beside the index", format!("another one of {name:?}"));
+            };
+            let next = files.len();
+            let place = *files.entry(file).or_insert(next);
+            opened.places.insert(name.clone(), place);
+        }
+        let mut ordered: Vec<_> = files.into_iter().collect();
+        ordered.sort_by_key(|&(_, place)| place);
+        for (name, _) in ordered {
+            let file = File::open(&path.with_file_name(name))?;
+            file.verify(false)?;
+            opened.files.push(file);
+        }
+        Ok(opened)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.places.contains_key(name)
+    }
+
+    fn file(&self, name: &str) -> Result<&File> {
+        match self.places.get(name) {
+            Some(&place) => Ok(&self.files[place]),
+            None => {
+                let argument = format!("path: {}", self.path.display());
+                Err(Error::argument(argument, format!("a tensor {name:?}"), "none"))
+            }
+        }
+    }
+
+    /// The dtype of a stored tensor, the place of its rows in bytes, and how many rows these are.
+    fn piece(&self, rows: &Rows, inner: &[usize]) -> Result<Option<Piece<'_>>> {
+        if rows.or_zeros.is_some() && !self.has(&rows.name) {
+            return Ok(None);
+        }
+        let file = self.file(&rows.name)?;
+        let shape = &file.info(&rows.name)?.shape;
+        if shape.is_empty() || shape[1..] != *inner {
+            let expected = format!("rows of shape {inner:?}");
+            return Err(file.wrong(&rows.name, expected, format!("shape {shape:?}")));
+        }
+        let dtype = file.check_floats(&rows.name, shape)?;
+        let count = if rows.count == 0 { shape[0].saturating_sub(rows.first) } else { rows.count };
+        if rows.first.saturating_add(count) > shape[0] {
+            let expected = format!("{} rows or more", rows.first.saturating_add(count));
+            return Err(file.wrong(&rows.name, expected, shape[0]));
+        }
+        let row = inner.iter().product::<usize>() * if dtype == NVTEDType::kNVTEFloat32 { 4 } else { 2 };
+        Ok(Some(Piece { file, dtype, at: rows.first * row, bytes: count * row, rows: count }))
+    }
+
+    fn pieces(&self, target: &Target, dims: &[usize]) -> Result<Vec<(usize, Option<Piece<'_>>)>> {
+        let inner = dims.get(1..).unwrap_or(&[]);
+        let mut pieces = Vec::new();
+        for rows in &target.rows {
+            let piece = self.piece(rows, inner)?;
+            let count = piece.as_ref().map_or(rows.or_zeros.unwrap_or(0), |piece| piece.rows);
+            pieces.push((count, piece));
+        }
+        let total: usize = pieces.iter().map(|(count, _)| count).sum();
+        if dims.first() != Some(&total) {
+            let names: Vec<&str> = target.rows.iter().map(|rows| rows.name.as_str()).collect();
+            let mut names = names;
+            names.dedup();
+            let argument = format!("path: {}: rows of {}", self.path.display(), names.join(", "));
+            let expected = format!("{} of them", dims.first().copied().unwrap_or(1));
+            return Err(Error::argument(argument, expected, total));
+        }
+        Ok(pieces)
+    }
+
+    /// Sets parameters, and the masters that an optimizer has for them. Names, shapes and dtypes are checked before
+    /// anything is changed.
+    pub fn load(
+        &self,
+        targets: &[Target],
+        optimizer: Option<&Optimizer>,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        let dims = |target: &Target| -> Result<Vec<usize>> {
+            target.module.with_parameters(|parameters| match parameters.get(target.index) {
+                Some((_, parameter)) => Ok(parameter.dims.clone()),
+                None => {
+                    let expected = format!("less than {}", parameters.len());
+                    Err(Error::argument("index", expected, target.index))
+                }
+            })
+        };
+        for target in targets {
+            self.pieces(target, &dims(target)?)?;
+        }
+        for target in targets {
+            let dims = dims(target)?;
+            let inner: usize = dims.iter().skip(1).product();
+            let mut values: Vec<f32> = Vec::new();
+            for (rows, (count, piece)) in target.rows.iter().zip(self.pieces(target, &dims)?) {
+                match piece {
+                    None => values.resize(values.len() + count * inner, 0.0),
+                    Some(piece) => {
+                        let info = piece.file.info(&rows.name)?;
+                        let bytes = piece.file.part(info, piece.at, piece.bytes)?;
+                        values.extend(host::widened(&bytes, piece.dtype)?);
+                    }
+                }
+            }
+            let found = optimizer
+                .and_then(|optimizer| Some((optimizer, optimizer.find(&target.module, target.index)?)));
+            match found {
+                Some((optimizer, entry)) => optimizer.set_master(entry, &values, stream)?,
+                None => {
+                    let run = target.module.run(stream);
+                    target.module.with_parameters(|parameters| {
+                        host::assign(&run, parameters[target.index].1, &values)
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Piece<'a> {
+    file: &'a File,
+    dtype: NVTEDType,
+    at: usize,
+    bytes: usize,
+    rows: usize,
+}
+
+/// The modules of a model of the Llama family.
+pub struct Llama {
+    /// The beginning of all names but that of the head: `model.`.
+    pub prefix: String,
+    pub heads: usize,
+    pub groups: usize,
+    pub layers: Vec<Arc<Module>>,
+    pub embedding: Option<Arc<Module>>,
+    pub norm: Option<Arc<Module>>,
+    pub head: Option<Arc<Module>>,
+}
+
+impl Llama {
+    /// Of which stored tensors the parameters are made.
+    pub fn targets(&self, files: &Pretrained) -> Result<Vec<Target>> {
+        let mut targets = Vec::new();
+        for (i, layer) in self.layers.iter().enumerate() {
+            let prefix = format!("{}layers.{i}.", self.prefix);
+            for (index, (name, dims)) in shapes(layer).into_iter().enumerate() {
+                let rows = self.of_layer(&prefix, &name, &dims).ok_or_else(|| {
+                    let expected = "a parameter that a layer of Llama or Qwen has";
+                    Error::argument(format!("layers[{i}]"), expected, format!("{name:?}"))
+                })?;
+                targets.push(Target { module: Arc::clone(layer), index, rows });
+            }
+        }
+        let embedding = format!("{}embed_tokens.weight", self.prefix);
+        // Models whose head has the weight of the embedding store it once.
+        let head = "lm_head.weight".to_owned();
+        let head = if files.has(&head) { head } else { embedding.clone() };
+        let parts = [
+            ("embedding", &self.embedding, embedding),
+            ("norm", &self.norm, format!("{}norm.weight", self.prefix)),
+            ("head", &self.head, head),
+        ];
+        for (argument, module, stored) in parts {
+            let Some(module) = module else { continue };
+            let shapes = shapes(module);
+            let Some(index) = shapes.iter().position(|(name, _)| name.ends_with("weight")) else {
+                return Err(Error::argument(argument, "a module with a weight", module));
+            };
+            let module = Arc::clone(module);
+            targets.push(Target { module, index, rows: vec![Rows::all(stored)] });
+        }
+        Ok(targets)
+    }
+
+    fn of_layer(&self, prefix: &str, name: &str, dims: &[usize]) -> Option<Vec<Rows>> {
+        let one = |stored: &str| Some(vec![Rows::all(format!("{prefix}{stored}"))]);
+        let bias = |stored: &str, count: usize| Rows {
+            or_zeros: Some(count),
+            ..Rows::all(format!("{prefix}{stored}"))
+        };
+        let name = name.strip_prefix("self_attention.").unwrap_or(name);
+        let name = name.strip_prefix("layernorm_").unwrap_or(name);
+        match name {
+            "qkv.layer_norm_weight" => one("input_layernorm.weight"),
+            "qkv.weight" => Some(self.fused(&format!("{prefix}self_attn."), "weight", dims)),
+            "qkv.bias" => Some(self.fused(&format!("{prefix}self_attn."), "bias", dims)),
+            "q_norm.weight" => one("self_attn.q_norm.weight"),
+            "k_norm.weight" => one("self_attn.k_norm.weight"),
+            "proj.weight" => one("self_attn.o_proj.weight"),
+            "proj.bias" => Some(vec![bias("self_attn.o_proj.bias", dims[0])]),
+            "mlp.layer_norm_weight" => one("post_attention_layernorm.weight"),
+            "mlp.fc1_weight" => Some(vec![
+                Rows::all(format!("{prefix}mlp.gate_proj.weight")),
+                Rows::all(format!("{prefix}mlp.up_proj.weight")),
+            ]),
+            "mlp.fc1_bias" => Some(vec![
+                bias("mlp.gate_proj.bias", dims[0] / 2),
+                bias("mlp.up_proj.bias", dims[0] / 2),
+            ]),
+            "mlp.fc2_weight" => one("mlp.down_proj.weight"),
+            "mlp.fc2_bias" => Some(vec![bias("mlp.down_proj.bias", dims[0])]),
+            _ => None,
+        }
+    }
+
+    /// Rows of queries, keys and values, group by group, as the fused projection has them.
+    fn fused(&self, prefix: &str, what: &str, dims: &[usize]) -> Vec<Rows> {
+        let dim = dims[0] / (self.heads + 2 * self.groups);
+        let queries = self.heads / self.groups * dim;
+        let zeros = |count| (what == "bias").then_some(count);
+        let rows = |part: &str, group: usize, count: usize| Rows {
+            name: format!("{prefix}{part}_proj.{what}"),
+            first: group * count,
+            count,
+            or_zeros: zeros(count),
+        };
+        (0..self.groups)
+            .flat_map(|g| [rows("q", g, queries), rows("k", g, dim), rows("v", g, dim)])
+            .collect()
+    }
+}
+
+/// Names and shapes of the parameters of a module.
+fn shapes(module: &Arc<Module>) -> Vec<(String, Vec<usize>)> {
+    module.with_parameters(|parameters| {
+        parameters.into_iter().map(|(name, p)| (name, p.dims.clone())).collect()
+    })
+}
