@@ -73,7 +73,7 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
         Demo::Gpt => {
             let text = programs.join("sources.txt");
             write_sources(tree, &text)?;
-            demo.arg("--text").arg(text).arg("--out").arg(tree.target.join("gpt.svg"))
+            demo.arg("--text").arg(text)
         }
     };
     // Paths among the arguments are relative to where cargo was called.

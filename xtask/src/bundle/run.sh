@@ -112,7 +112,7 @@ run_fuzz() {
 
 run_demo() {
   record demo "$here/demo/mlp" "$here/demo/digits.csv"
-  record demo_gpt "$here/demo/gpt" --text "$here/demo/sources.txt" --out "$out/gpt.svg" --steps 200 --hidden 256
+  record demo_gpt "$here/demo/gpt" --text "$here/demo/sources.txt" --steps 200 --hidden 256
 }
 
 run_bench() {
