@@ -56,7 +56,7 @@ LEFT_ALONE = re.compile(
     r"nvte_(create_tensors|enable_.*|.*pack_(create|destroy)|(\w+_)?destroy_\w+)"
     r"|nvte_(create_(tensor|\w+config|fused_attn_\w+_params))"
     r"|nvtex_(memcpy_\w+|stream_\w+|last_\w+|clear_error|version|backend_name|\w+_destroy)"
-    r"|nvtex_(array|graph)_\w+"
+    r"|nvtex_(array|graph)_\w+|nvtex_sequential_create"
     r"|nvtex_context_(begin|end)|nvtex_module_set_(parameter|gradient)"
 )
 # Arrays in device memory without a tensor: bytes of an element, the argument that counts them, and how many
@@ -88,6 +88,7 @@ def fail(text):
 
 
 def split(parameter):
+    parameter = parameter.replace("*const *", "**")
     match = re.fullmatch(r"(?:(const) )?(?:struct |enum )?(\w+) (\**)(\w+)", parameter)
     return match.groups() if match else fail(parameter)
 
@@ -152,7 +153,7 @@ def fields_of(struct, structs, path=""):
     for base, stars, name, array in structs[struct]:
         where = f"{path}{name}"
         if stars:
-            kind = "STRING" if base == "char" else "PLAIN"
+            kind = "STRING" if base == "char" and stars == "*" else "PLAIN"
         elif base in structs and base != "NVTEShape":
             yield from fields_of(base, structs, f"{where}.")
             continue
@@ -180,7 +181,7 @@ def main():
         # A function that is given code of the program is left alone.
         text = re.sub(r"^\w+ nvtex?_\w+\([^;]*\(\*[^;]*;", "", text, flags=re.M)
         for name, body in re.findall(r"typedef struct (\w+) \{(.*?)\n\} \1;", text, flags=re.S):
-            body = re.sub(r"#ifdef.*?#endif", "", body, flags=re.S)
+            body = re.sub(r"#ifdef.*?#endif", "", body, flags=re.S).replace("*const *", "**")
             fields = re.findall(r"(?:const )?(?:struct |enum )?(\w+) (\**)(\w+)(\[\d+\])?;", body)
             if len(fields) != body.count(";"):
                 fail(f"struct {name}")
