@@ -240,9 +240,10 @@ fn slice_header(slice: &str) -> String {
             LAYER_SOURCES.iter().map(|name| root().join(format!("src/nn/capi/{name}.rs"))).collect()
         }
         "parallel" => vec![root().join("src/parallel/exports.rs")],
-        "train" => {
-            TRAIN_SOURCES.iter().map(|name| root().join(format!("src/train/capi/{name}.rs"))).collect()
-        }
+        "train" => TRAIN_SOURCES
+            .iter()
+            .map(|name| root().join(format!("src/train/capi/{name}.rs")))
+            .collect(),
         _ => {
             let sources = [
                 "exports.rs",

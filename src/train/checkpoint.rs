@@ -56,9 +56,7 @@ impl Stored<'_> {
         let Some(entry) = self.entry else { return Vec::new() };
         let names = entry.state_names().into_iter().zip(entry.state);
         names
-            .filter_map(|(kind, buffer)| {
-                Some((format!("optimizer.{kind}.{}", self.name), buffer?))
-            })
+            .filter_map(|(kind, buffer)| Some((format!("optimizer.{kind}.{}", self.name), buffer?)))
             .collect()
     }
 }
@@ -114,7 +112,12 @@ impl Checkpoint<'_> {
             stored.with(|p| ops::dequantize(&run, &p.value.tensor, &plain(matrix)))?;
             host::bytes(&matrix, stream)
         };
-        Item { name, dtype: self::stored(dtype).unwrap_or(Dtype::F32), shape, bytes: Box::new(bytes) }
+        Item {
+            name,
+            dtype: self::stored(dtype).unwrap_or(Dtype::F32),
+            shape,
+            bytes: Box::new(bytes),
+        }
     }
 
     pub fn save(&self, path: &Path, stream: cudaStream_t) -> Result<()> {

@@ -282,8 +282,7 @@ impl Optimizer {
         }
         let (numbers, places) = settings.numbers(&run, &entries, &factors)?;
         let clipping = &settings.clipping;
-        let needs_norm =
-            clipping.check || clipping.max_norm > 0.0 || settings.loss.interval > 0;
+        let needs_norm = clipping.check || clipping.max_norm > 0.0 || settings.loss.interval > 0;
         let made = Self {
             context: Arc::clone(context),
             modules,
@@ -677,9 +676,8 @@ impl Drop for Optimizer {
             for &(module, index) in &entry.uses {
                 self.modules[module].with_parameters(|mut parameters| {
                     let (_, parameter) = &mut parameters[index];
-                    let own = |bound: &crate::nn::Gradient| {
-                        bound.tensor.rowwise.ptr() == gradient.ptr()
-                    };
+                    let own =
+                        |bound: &crate::nn::Gradient| bound.tensor.rowwise.ptr() == gradient.ptr();
                     if parameter.grad.as_ref().is_some_and(own) {
                         parameter.grad = None;
                     }
@@ -742,7 +740,11 @@ impl Settings {
         }
         if options.update == Update::Muon && dims.len() != 2 {
             let got = format!("NVTEX_UPDATE_MUON for a parameter of {} dimensions", dims.len());
-            return Err(Error::argument("options.rule", "NVTEX_UPDATE_MUON for matrices alone", got));
+            return Err(Error::argument(
+                "options.rule",
+                "NVTEX_UPDATE_MUON for matrices alone",
+                got,
+            ));
         }
         Ok(options)
     }

@@ -77,9 +77,13 @@ impl Pretrained {
         let mut files = BTreeMap::new();
         for (name, file) in map {
             // Only files beside the index: no path of another place.
-            let file = file.as_str().filter(|file| Path::new(file).file_name() == Some(file.as_ref()));
+            let file =
+                file.as_str().filter(|file| Path::new(file).file_name() == Some(file.as_ref()));
             let Some(file) = file else {
-                return wrong("names of files beside the index", format!("another one of {name:?}"));
+                return wrong(
+                    "names of files beside the index",
+                    format!("another one of {name:?}"),
+                );
             };
             let next = files.len();
             let place = *files.entry(file).or_insert(next);
@@ -126,7 +130,8 @@ impl Pretrained {
             let expected = format!("{} rows or more", rows.first.saturating_add(count));
             return Err(file.wrong(&rows.name, expected, shape[0]));
         }
-        let row = inner.iter().product::<usize>() * if dtype == NVTEDType::kNVTEFloat32 { 4 } else { 2 };
+        let row =
+            inner.iter().product::<usize>() * if dtype == NVTEDType::kNVTEFloat32 { 4 } else { 2 };
         Ok(Some(Piece { file, dtype, at: rows.first * row, bytes: count * row, rows: count }))
     }
 
@@ -184,8 +189,9 @@ impl Pretrained {
                     }
                 }
             }
-            let found = optimizer
-                .and_then(|optimizer| Some((optimizer, optimizer.find(&target.module, target.index)?)));
+            let found = optimizer.and_then(|optimizer| {
+                Some((optimizer, optimizer.find(&target.module, target.index)?))
+            });
             match found {
                 Some((optimizer, entry)) => optimizer.set_master(entry, &values, stream)?,
                 None => {

@@ -84,9 +84,8 @@ impl File {
         let mut header = host_vec(0, HEAD + length as usize)?;
         header[..HEAD].copy_from_slice(&head);
         file.read_exact(&mut header[HEAD..]).map_err(|e| failed("cannot read", e))?;
-        let metadata = Self::parse(&header).map_err(|text| {
-            damaged(path, "a safetensors file with a sound header", text)
-        })?;
+        let metadata = Self::parse(&header)
+            .map_err(|text| damaged(path, "a safetensors file with a sound header", text))?;
         let expected = header.len() as u64 + metadata.data_len() as u64;
         if size != expected {
             let expected = format!("{expected} bytes, as the header says");

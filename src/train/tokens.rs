@@ -46,8 +46,7 @@ impl Position {
     }
 
     pub fn from_numbers(number: impl Fn(usize) -> i64) -> Self {
-        let [batches, windows, seed, sequence, rows] =
-            std::array::from_fn(|i| number(i) as u64);
+        let [batches, windows, seed, sequence, rows] = std::array::from_fn(|i| number(i) as u64);
         Self { batches, windows, seed, sequence, rows }
     }
 }
@@ -156,7 +155,9 @@ impl TokenLoader {
         for row in 0..batch {
             let place = step * self.rows() + (rank * batch + row) as u64;
             let window = match self.settings.shuffle {
-                true => permuted(place, self.windows, splitmix(self.settings.seed ^ splitmix(epoch))),
+                true => {
+                    permuted(place, self.windows, splitmix(self.settings.seed ^ splitmix(epoch)))
+                }
                 false => place,
             };
             self.read(window, &mut bytes, &mut tokens)?;
@@ -168,11 +169,13 @@ impl TokenLoader {
     fn read(&self, window: u64, bytes: &mut [u8], tokens: &mut Vec<i32>) -> Result<()> {
         let after = self.sources.partition_point(|source| source.first <= window);
         let source = &self.sources[after - 1];
-        let at = (window - source.first) * (self.settings.sequence * self.settings.token_bytes) as u64;
+        let at =
+            (window - source.first) * (self.settings.sequence * self.settings.token_bytes) as u64;
         let read = source.file.read_exact_at(bytes, at);
         read.map_err(|e| failed("cannot read", &source.path, &e))?;
         let first = tokens.len();
         match self.settings.token_bytes {
+            1 => tokens.extend(bytes.iter().map(|&byte| i32::from(byte))),
             2 => tokens.extend(
                 bytes.as_chunks::<2>().0.iter().map(|&bytes| i32::from(u16::from_le_bytes(bytes))),
             ),

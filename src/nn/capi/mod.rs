@@ -136,11 +136,6 @@ impl Module {
         &self.name
     }
 
-    /// Applies `body` to all parameters, with their names.
-    pub fn with_parameters<R>(&self, body: impl FnOnce(Vec<(String, &mut Parameter)>) -> R) -> R {
-        body(lock(&self.layer).parameters())
-    }
-
     /// A call of the module.
     pub fn run(&self, stream: cudaStream_t) -> Run {
         Run { module: Some(Arc::clone(&self.name)), ..Run::outside(&self.context, stream) }
@@ -243,7 +238,11 @@ pub(crate) fn open<T: InContext, C>(slab: &Slab<T, C>, name: &str, handle: *cons
 }
 
 /// Destroys an object; null is ignored.
-pub(crate) fn destroy<T: InContext, C>(slab: &Slab<T, C>, name: &str, handle: *mut C) -> Result<()> {
+pub(crate) fn destroy<T: InContext, C>(
+    slab: &Slab<T, C>,
+    name: &str,
+    handle: *mut C,
+) -> Result<()> {
     if handle.is_null() {
         return Ok(());
     }

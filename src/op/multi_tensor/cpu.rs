@@ -43,7 +43,13 @@ impl<'a, A> Data<'a, A> {
 
     /// # Safety
     /// Buffer `i` has that dtype and those elements, which nobody else writes.
-    pub(super) unsafe fn load(&self, i: usize, dtype: NVTEDType, range: Range<usize>, to: &mut Block) {
+    pub(super) unsafe fn load(
+        &self,
+        i: usize,
+        dtype: NVTEDType,
+        range: Range<usize>,
+        to: &mut Block,
+    ) {
         dispatch!(dtype, [F32, F16, BF16], T => {
             // SAFETY: the caller keeps to the `# Safety` section of this function.
             let from = unsafe { Buf::<T>::new(self.at(i), range.end).slice(range.start, range.len()) };
@@ -53,7 +59,13 @@ impl<'a, A> Data<'a, A> {
 
     /// # Safety
     /// Buffer `i` has that dtype and those elements, which nobody else uses.
-    pub(super) unsafe fn store(&self, i: usize, dtype: NVTEDType, range: Range<usize>, from: &Block) {
+    pub(super) unsafe fn store(
+        &self,
+        i: usize,
+        dtype: NVTEDType,
+        range: Range<usize>,
+        from: &Block,
+    ) {
         dispatch!(dtype, [F32, F16, BF16, E4M3, E5M2], T => {
             // SAFETY: the caller keeps to the `# Safety` section of this function.
             let to = unsafe {

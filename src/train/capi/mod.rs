@@ -10,9 +10,7 @@ use crate::backend::args::RateRule;
 use crate::check::{self, truth};
 use crate::error::{Error, Handle, Result, guard};
 use crate::handle::{Kind as HandleKind, Slab};
-use crate::nn::capi::config::{
-    Config, config, field_size, read_config, text, write_config,
-};
+use crate::nn::capi::config::{Config, config, field_size, read_config, text, write_config};
 use crate::nn::capi::{
     CONTEXTS, InContext, MODULES, Module, NVTEXContext, NVTEXModule, destroy, open,
 };
@@ -84,11 +82,7 @@ unsafe fn modules(
 }
 
 /// The object of a handle; none for null.
-fn optional<T: InContext, C>(
-    slab: &Slab<T, C>,
-    name: &str,
-    handle: *const C,
-) -> Result<Option<T>> {
+fn optional<T: InContext, C>(slab: &Slab<T, C>, name: &str, handle: *const C) -> Result<Option<T>> {
     if handle.is_null() { Ok(None) } else { open(slab, name, handle).map(Some) }
 }
 

@@ -470,11 +470,9 @@ fn settings(config: &NVTEXOptimizerConfig) -> Result<Settings> {
     ] {
         not_negative(&format!("config.{field}"), value)?;
     }
-    for (field, value) in [
-        ("beta1", config.beta1),
-        ("beta2", config.beta2),
-        ("momentum", config.momentum),
-    ] {
+    for (field, value) in
+        [("beta1", config.beta1), ("beta2", config.beta2), ("momentum", config.momentum)]
+    {
         if !(0.0..1.0).contains(&value) {
             return Err(Error::argument(format!("config.{field}"), "0 to less than 1", value));
         }

@@ -23,7 +23,7 @@ pub struct NVTEXTokenLoaderConfig {
     /// Files of nothing but tokens, little-endian.
     pub paths: *const *const c_char,
     pub num_paths: usize,
-    /// Bytes of a token: 2 (default) or 4.
+    /// Bytes of a token: 1, 2 (default) or 4.
     pub token_bytes: usize,
     /// Rows of a batch, of this rank.
     pub batch: usize,
@@ -178,8 +178,7 @@ pub unsafe extern "C-unwind" fn nvtex_token_loader_position(
             // SAFETY: the caller vouches for the struct.
             let struct_size = unsafe { size_of_answer("position", position) }?;
             let Position { batches, windows, seed, sequence, rows } = loader.position();
-            let answer =
-                NVTEXTokenPosition { struct_size, batches, windows, seed, sequence, rows };
+            let answer = NVTEXTokenPosition { struct_size, batches, windows, seed, sequence, rows };
             // SAFETY: the caller vouches for the bytes.
             unsafe { write_config(position, struct_size, &answer) }
         })
@@ -272,8 +271,8 @@ unsafe fn settings(config: *const NVTEXTokenLoaderConfig) -> Result<TokenSetting
         self::path(&format!("config.paths[{i}]"), path)
     };
     let paths = paths.iter().enumerate().map(of).collect::<Result<Vec<_>>>()?;
-    if ![2, 4].contains(&config.token_bytes) {
-        return Err(Error::argument("config.token_bytes", "2 or 4", config.token_bytes));
+    if ![1, 2, 4].contains(&config.token_bytes) {
+        return Err(Error::argument("config.token_bytes", "1, 2 or 4", config.token_bytes));
     }
     for (field, value) in [
         ("num_paths", config.num_paths),
