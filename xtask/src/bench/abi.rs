@@ -252,6 +252,7 @@ functions! {
     nvte_hadamard_transform_amax(input: Handle, output: Handle, signs: c_int, column_signs: c_int, stream: Handle);
     nvte_nvfp4_data_transpose(input: Handle, output: Handle, stream: Handle);
     nvte_scaled_softmax_backward(grads: Handle, results: Handle, output: Handle, scale: f32, stream: Handle);
+    nvte_scaled_softmax_forward(input: Handle, results: Handle, scale: f32, stream: Handle);
     nvte_scaled_masked_softmax_forward(input: Handle, mask: Handle, results: Handle, scale: f32, stream: Handle);
     nvte_scaled_upper_triang_masked_softmax_forward(input: Handle, results: Handle, scale: f32, stream: Handle);
     nvte_scaled_upper_triang_masked_softmax_backward(grads: Handle, results: Handle, output: Handle, scale: f32, stream: Handle);

@@ -361,6 +361,65 @@ pub fn operators(kind: Kind) -> Vec<Case> {
     cases
 }
 
+/// A row of the table beside other libraries.
+pub struct Field {
+    pub name: String,
+    /// What the program for the other libraries calls the operator, where one of them has it.
+    pub key: Option<&'static str>,
+    pub case: Case,
+}
+
+/// Operators of the CPU backend that other libraries have, and what they are compared with.
+pub fn cpu_field() -> Vec<Field> {
+    use DType::{Bf16, E4m3, F32};
+    let gemm = |dtype, m| Gemm { dtype, m, n: 2048, k: 2048, ..Gemm::default() };
+    let bf16 = gemm(Bf16, 2048);
+    let fp8 = gemm(E4m3, 2048);
+    let (rows, cols) = (4096, 4096);
+    let list = [
+        (Some("product f32 2048 2048 2048"), gemm(F32, 2048).case()),
+        (Some("product bf16 2048 2048 2048"), bf16.case()),
+        (Some("product bf16 2048 2048 2048 gelu"), Gemm { bias: true, gelu: true, ..bf16 }.case()),
+        (None, fp8.case()),
+        (None, Gemm { modes: [MXFP8, MXFP8], ..fp8 }.case()),
+        (None, Gemm { modes: [BLOCKS_2D, BLOCKS_1D], ..fp8 }.case()),
+        (Some("product bf16 16 2048 2048"), gemm(Bf16, 16).case()),
+        (None, gemm(E4m3, 16).case()),
+        (Some("product bf16 1 2048 2048"), gemm(Bf16, 1).case()),
+        (Some("product f32 1 2048 2048"), gemm(F32, 1).case()),
+        (Some("product f32 2 2048 2048"), gemm(F32, 2).case()),
+        (Some("layernorm f32 4096 4096"), norm_forward(true, F32, rows, cols)),
+        (Some("layernorm bf16 4096 4096"), norm_forward(true, Bf16, rows, cols)),
+        (Some("softmax bf16 16 1024"), softmax(16, 1024)),
+        (Some("adam f32 16 1048576"), adam(16, 1 << 20)),
+        (Some("attention f32 1024 8 64"), attention::causal(F32, 1024, 8, 64)),
+        (Some("attention bf16 1024 8 64"), attention::causal(Bf16, 1024, 8, 64)),
+        (
+            Some("gelu bf16 4096 4096"),
+            activation("gelu bf16", Activation::Gelu, To::Bf16, rows, cols),
+        ),
+        (Some("cast fp8 4096 4096"), quantize("cast bf16 -> fp8", rows, cols, false)),
+        (None, quantize("cast bf16 -> fp8 row+col", rows, cols, true)),
+        (None, transpose(rows, cols)),
+        (None, quantize_blocks("cast bf16 -> fp8 block 1x128 row+col", BLOCKS_1D, rows, cols)),
+        (None, quantize_blocks("cast bf16 -> fp8 block 128x128 row+col", BLOCKS_2D, rows, cols)),
+        (None, quantize_blocks("cast bf16 -> mxfp8 row+col", MXFP8, rows, cols)),
+        (None, dequantize_blocks("dequantize mxfp8", MXFP8, false, rows, cols)),
+    ];
+    list.into_iter().map(|(key, case)| Field { name: case.name.clone(), key, case }).collect()
+}
+
+/// A cast of float32 to itself.
+pub fn copy() -> Case {
+    let (rows, cols) = (8192, 4096);
+    Case::new("copy", bytes(rows, cols, 8, 4), move |b| {
+        let (api, stream) = (b.api, b.stream());
+        let x = b.tensor(&b.random(DType::F32, &[rows, cols])?);
+        let y = b.tensor(&b.output("data", DType::F32, &[rows, cols], Rule::Equal)?);
+        Ok(Box::new(move || api.nvte_quantize_v2(x.h(), y.h(), Handle::NULL, stream)))
+    })
+}
+
 /// The host's share of a call.
 pub fn host_costs() -> Vec<Case> {
     let create = Case::new("nvte_create_tensor + nvte_destroy_tensor", Work::Host, |b| {
@@ -793,6 +852,17 @@ fn causal_softmax(matrices: usize, seq: usize) -> Case {
     })
 }
 
+fn softmax(matrices: usize, seq: usize) -> Case {
+    let name = format!("softmax {matrices}x{seq}x{seq}");
+    Case::new(name, bytes(matrices * seq, seq, 4, 2), move |b| {
+        let (api, stream) = (b.api, b.stream());
+        let shape = [1, matrices, seq, seq];
+        let x = b.tensor(&b.random(DType::Bf16, &shape)?);
+        let y = b.tensor(&b.output("results", DType::Bf16, &shape, Rule::Close)?);
+        Ok(Box::new(move || api.nvte_scaled_softmax_forward(x.h(), y.h(), 1.0, stream)))
+    })
+}
+
 /// One mask for each 8 matrices, whose bytes are few beside the scores.
 fn masked_softmax(matrices: usize, seq: usize) -> Case {
     let name = format!("masked softmax {matrices}x{seq}x{seq}");
@@ -987,11 +1057,12 @@ fn with_workspace<'a>(b: &Build<'a>, call: impl Fn(Handle)) -> Result<Tensor<'a>
 
 fn norm_forward(layer: bool, out: DType, rows: usize, cols: usize) -> Case {
     let name = format!("{} {rows}x{cols} -> {}", norm_name(layer), out.name());
-    Case::new(name, bytes(rows, cols, 2 + out.size(), 2), move |b| {
+    let dtype = if out == DType::F32 { DType::F32 } else { DType::Bf16 };
+    Case::new(name, bytes(rows, cols, dtype.size() + out.size(), dtype.size()), move |b| {
         let (api, stream) = (b.api, b.stream());
-        let x = b.tensor(&b.random(DType::Bf16, &[rows, cols])?);
-        let gamma = b.tensor(&b.random(DType::Bf16, &[cols])?);
-        let beta = b.tensor(&b.random(DType::Bf16, &[cols])?);
+        let x = b.tensor(&b.random(dtype, &[rows, cols])?);
+        let gamma = b.tensor(&b.random(dtype, &[cols])?);
+        let beta = b.tensor(&b.random(dtype, &[cols])?);
         let z = match out {
             DType::E4m3 => b
                 .tensor(&b.output("z", out, &[rows, cols], Rule::Close)?)

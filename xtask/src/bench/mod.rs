@@ -8,6 +8,7 @@ mod abi;
 mod cases;
 mod check;
 mod cpu;
+mod cpu_field;
 mod field;
 mod front_end;
 mod gpu;
@@ -47,6 +48,9 @@ pub enum Suite {
     /// What others publish figures of, against everything on this machine that computes it; also writes a CSV file
     /// beside the report
     Field,
+    /// What `--cpu-field` asks for
+    #[value(skip)]
+    CpuField,
 }
 
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -74,6 +78,9 @@ pub struct BenchArgs {
     /// Write no report
     #[arg(long)]
     pub no_write: bool,
+    /// One thread of the CPU backend beside PyTorch and NumPy, as far as the python3 on the PATH has them
+    #[arg(long)]
+    pub cpu_field: bool,
     /// Layers: first measure transformer_engine.pytorch of the python3 on the PATH
     #[arg(long)]
     pub front_end: bool,
@@ -116,12 +123,15 @@ pub fn run(args: &BenchArgs, root: &Path) -> Result<()> {
         println!("\n{section}");
         return update_report(args, root, Kind::Gpu, &section);
     }
+    if args.cpu_field {
+        return run_cpu_field(args, root);
+    }
     let machine = open_machine()?;
     let machine = machine.as_ref();
     match args.suite {
         Suite::Layer => return run_layers(args, root, machine),
         Suite::Field => return run_field(args, root, machine),
-        Suite::Operators | Suite::Kernels => {}
+        Suite::Operators | Suite::Kernels | Suite::CpuField => {}
     }
     let kind = machine.kind();
     let mut apis = vec![Api::load("nvte", &library(args, root)?)?];
@@ -206,6 +216,20 @@ fn run_field(args: &BenchArgs, root: &Path, machine: &dyn Machine) -> Result<()>
         write(&report.with_file_name("BENCHMARKS-field.csv"), &csv)?;
     }
     update_report(args, root, machine.kind(), &table)
+}
+
+fn run_cpu_field(args: &BenchArgs, root: &Path) -> Result<()> {
+    ensure!(args.against.is_none(), "--against: the table has columns for PyTorch and NumPy alone");
+    // SAFETY: no other thread runs yet, and no library is loaded.
+    unsafe {
+        std::env::set_var("NVTE_BACKEND", "cpu");
+        std::env::set_var("NVTE_NUM_THREADS", "1");
+    }
+    let machine = cpu::Cpu::open()?;
+    let api = Api::load("nvte", &library(args, root)?)?;
+    let section = cpu_field::section(&machine, &api, &today()?, args.only.as_deref())?;
+    let args = BenchArgs { suite: Suite::CpuField, ..args.clone() };
+    update_report(&args, root, Kind::Cpu, &section)
 }
 
 fn update_report(args: &BenchArgs, root: &Path, kind: Kind, section: &str) -> Result<()> {

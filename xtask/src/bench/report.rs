@@ -215,7 +215,7 @@ fn markers(kind: Kind, suite: Suite) -> [String; 2] {
         Suite::Operators => "",
         Suite::Layer => " layer",
         Suite::Kernels => " kernels",
-        Suite::Field => " field",
+        Suite::Field | Suite::CpuField => " field",
     };
     ["begin", "end"].map(|edge| format!("<!-- {edge} {kind}{suite} -->"))
 }

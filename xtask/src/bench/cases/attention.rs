@@ -73,6 +73,12 @@ pub fn cases(kind: Kind) -> Vec<Case> {
     cases
 }
 
+/// A causal forward pass of one sequence.
+pub fn causal(dtype: DType, seq: usize, heads: usize, dim: usize) -> Case {
+    let (heads, dims, extra) = ([heads; 2], [dim; 2], Extra::None);
+    Shape { batch: 1, queries: seq, keys: seq, heads, dims, causal: true, extra, dtype }.case(false)
+}
+
 impl Shape {
     fn name(&self, backward: bool) -> String {
         let Self { batch, queries, heads: [heads, groups], dims: [dim, dim_v], .. } = *self;
