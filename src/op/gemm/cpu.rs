@@ -2,6 +2,7 @@
 //! product and everything after it is f32, D is rounded once.
 #![allow(unsafe_code)]
 
+use super::cpu_packed::{self, Blocks, Operand};
 use super::cpu_rows::{self, dot_products};
 use crate::backend::args::GemmEpilogue::{self, *};
 use crate::backend::args::{GemmArgs, GemmScales, Outcome};
@@ -17,8 +18,6 @@ use crate::types::{NVTEDType, NVTEScalingMode, cudaStream_t};
 use std::cell::Cell;
 use std::ffi::c_void;
 
-/// Depth of the f32 copies that are made of the operands at a time.
-const PANEL: usize = 1024;
 /// Elements along k that share a scale.
 const BLOCK: usize = 128;
 /// Elements that one task handles, at least.
@@ -69,55 +68,54 @@ pub(crate) unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, _: cudaStream
         return Outcome::unimplemented("gemm: dtype");
     }
 
-    let (m, kind) = (g.m, g.epilogue);
-    let mut copy;
-    let mut bias_row = zeros::<f32>(if reads_bias { m } else { 0 });
     // SAFETY: the caller of a table entry vouches for pointers and shapes. D overlaps nothing but
     // C, which is read before D is written.
     unsafe {
-        let product = if d.dtype == NVTEDType::kNVTEFloat32 {
-            Buf::<f32>::new(d.ptr, area).slice_mut(0, area)
-        } else {
-            copy = zeros(area);
-            &mut copy[..]
-        };
-        if g.beta != 0.0 && g.c != product.as_ptr().cast() {
-            let c = Tensor { ptr: g.c.cast_mut(), ..d };
-            chunks_mut(product, CHUNK).for_each(|(i, to)| c.read(i * CHUNK, to));
+        let mut bias_row = zeros::<f32>(if reads_bias { g.m } else { 0 });
+        if reads_bias {
+            bias.read(0, &mut bias_row);
         }
-        multiply(g, a, b, product);
         if g.epilogue == NVTEX_EPILOGUE_BGRAD {
             let scale = load::<f32>(g.scales_b.inv.cast()).unwrap_or(1.0);
             let (rows, cols) = if g.transb { (g.k, g.n) } else { (g.n, g.k) };
             let sums = if g.transb { column_sums(b, rows, cols) } else { row_sums(b, rows, cols) };
             bias.write(0, &collect(sums.iter().map(|&sum| (sum * scale as f64) as f32)));
         }
-        if reads_bias {
-            bias.read(0, &mut bias_row);
-        }
-
         let scale_d = if d.is_fp8() { load(g.scale_d).unwrap_or(1.0) } else { 1.0 };
-        let rows_per_task = CHUNK.div_ceil(m);
-        let finish = |x: &mut Vec<f32>, (task, chunk): (usize, &mut [f32])| {
-            let mut amax = 0;
-            for (i, row) in chunk.chunks_exact_mut(m).enumerate() {
-                let at = (task * rows_per_task + i) * m;
-                epilogue(kind, row, &bias_row, aux, at, x);
-                if d.is_fp8() {
-                    amax = row.iter().fold(amax, |amax, &v| amax_bits(v).max(amax));
-                    resize(x, row.len());
-                    x.iter_mut().zip(&*row).for_each(|(x, v)| *x = v * scale_d);
-                    d.write(at, x);
-                } else if d.dtype != NVTEDType::kNVTEFloat32 {
-                    d.write(at, row);
-                }
-            }
-            amax
+        let finish = Finish { kind: g.epilogue, bias: &bias_row, aux, d, scale_d };
+        // The sums of the columns need all of the results.
+        let sums_up = g.epilogue == NVTEX_EPILOGUE_DGELU_BGRAD;
+        let mut copy;
+        let kept = if d.dtype == NVTEDType::kNVTEFloat32 {
+            Buf::<f32>::new(d.ptr, area)
+        } else {
+            let whole = sums_up || !is_packed(g, a, b);
+            copy = zeros::<f32>(if whole { area } else { 0 });
+            Buf::<f32>::new(copy.as_mut_ptr().cast(), copy.len())
         };
-        let amax = chunks_mut(product, rows_per_task * m).max_init(Vec::new, finish);
-        if g.epilogue == NVTEX_EPILOGUE_DGELU_BGRAD {
+        let amax = match is_packed(g, a, b) {
+            true => multiply_packed(g, a, b, &finish, sums_up.then_some(kept)),
+            false => {
+                let product = kept.slice_mut(0, area);
+                if g.beta != 0.0 && g.c != product.as_ptr().cast() {
+                    let c = Tensor { ptr: g.c.cast_mut(), ..d };
+                    chunks_mut(product, CHUNK).for_each(|(i, to)| c.read(i * CHUNK, to));
+                }
+                multiply(g, a, b, product);
+                let m = g.m;
+                let rows_per_task = CHUNK.div_ceil(m);
+                let rows = |x: &mut Vec<f32>, (task, chunk): (usize, &mut [f32])| {
+                    let rows = chunk.chunks_exact_mut(m).enumerate();
+                    rows.map(|(i, row)| finish.part((task * rows_per_task + i) * m, 0, row, x))
+                        .max()
+                        .unwrap_or(0)
+                };
+                chunks_mut(product, rows_per_task * g.m).max_init(Vec::new, rows)
+            }
+        };
+        if sums_up {
             let v = Tensor {
-                ptr: product.as_mut_ptr().cast(),
+                ptr: kept.slice_mut(0, area).as_mut_ptr().cast(),
                 dtype: NVTEDType::kNVTEFloat32,
                 numel: area,
             };
@@ -132,14 +130,132 @@ pub(crate) unsafe extern "C-unwind" fn gemm(args: *const GemmArgs, _: cudaStream
     Outcome::OK
 }
 
-/// The product of MXFP8 operands, cast to float32.
+/// Whether the operands are packed: those that are floats are read where they are, and a few rows are multiplied
+/// one by one.
+fn is_packed(g: &GemmArgs, a: Tensor, b: Tensor) -> bool {
+    let floats = [a, b].iter().all(|t| t.dtype == NVTEDType::kNVTEFloat32);
+    g.scales_a.in_blocks() || !(floats || is_few(g, a, b))
+}
+
+/// Whether B has few rows and both operands lie along k. The `gemm` crate is as fast for one row of floats that
+/// nobody has to widen.
+fn is_few(g: &GemmArgs, a: Tensor, b: Tensor) -> bool {
+    let floats = [a, b].iter().all(|t| t.dtype == NVTEDType::kNVTEFloat32);
+    let few = g.n <= cpu_rows::ROWS && !(g.n == 1 && floats);
+    few && g.transa && !g.transb && g.k > 0
+}
+
+/// What becomes of the product.
+struct Finish<'a> {
+    kind: GemmEpilogue,
+    bias: &'a [f32],
+    aux: Tensor,
+    d: Tensor,
+    scale_d: f32,
+}
+
+impl Finish<'_> {
+    /// Turns a part of a row of the product, from `column` on, into that of D, and writes it; `at` is its place in
+    /// D. Returns the bits of its amax if D is in 8 bits.
+    ///
+    /// # Safety
+    /// The tensors are valid, and nobody else uses this part of them.
+    unsafe fn part(&self, at: usize, column: usize, part: &mut [f32], x: &mut Vec<f32>) -> u32 {
+        let bias = self.bias.get(column..).unwrap_or_default();
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
+        unsafe { epilogue(self.kind, part, bias, self.aux, at, x) };
+        let mut amax = 0;
+        let from: &[f32] = if self.d.is_fp8() {
+            amax = part.iter().fold(amax, |amax, &v| amax_bits(v).max(amax));
+            resize(x, part.len());
+            x.iter_mut().zip(&*part).for_each(|(x, v)| *x = v * self.scale_d);
+            &x[..part.len()]
+        } else {
+            part
+        };
+        if from.as_ptr() != self.d.ptr.cast::<f32>().cast_const().wrapping_add(at) {
+            // SAFETY: as above. The part is not that of D.
+            unsafe { self.d.write(at, from) };
+        }
+        amax
+    }
+}
+
+/// The product of operands that are packed; its values are copied to `kept` too if there is such a buffer. Returns
+/// the bits of the amax if D is in 8 bits.
+///
+/// # Safety
+/// The arguments are valid, `a` and `b` are their operands, `finish` has their outputs.
+unsafe fn multiply_packed(
+    g: &GemmArgs,
+    a: Tensor,
+    b: Tensor,
+    finish: &Finish,
+    kept: Option<Buf<f32>>,
+) -> u32 {
+    let (m, beta, d) = (g.m, g.beta, finish.d);
+    let c = Tensor { ptr: g.c.cast_mut(), ..d };
+    let halves = [a, b].iter().all(|t| t.dtype == NVTEDType::kNVTEBFloat16 || t.is_fp8());
+    let kernel = cpu_packed::kernel(halves);
+    let operand = |source, outer, k_major| Operand { source, outer, k: g.k, k_major };
+    let operands = [&operand(&a, m, !g.transa), &operand(&b, g.n, g.transb)];
+    let in_blocks = g.scales_a.in_blocks();
+    let scale = |inv: *const c_void| match in_blocks {
+        true => 1.0,
+        // SAFETY: the caller's promise: the scales are null or one float each.
+        false => unsafe { load::<f32>(inv.cast()) }.unwrap_or(1.0),
+    };
+    let alpha = g.alpha * scale(g.scales_a.inv) * scale(g.scales_b.inv);
+    let part = |row: usize, column: usize, part: &mut [f32], x: &mut Vec<f32>| {
+        let at = row * m + column;
+        if beta == 0.0 {
+            part.iter_mut().for_each(|v| *v *= alpha);
+        } else {
+            resize(x, part.len());
+            // SAFETY: the caller's promise; C is read before the same part of D is written.
+            unsafe { c.read(at, &mut x[..part.len()]) };
+            for (v, c) in part.iter_mut().zip(&*x) {
+                *v = match in_blocks && beta == 1.0 {
+                    // The product is rounded to the type of C before they are added.
+                    true => d.rounded(alpha * *v) + c,
+                    false => alpha.mul_add(*v, beta * c),
+                };
+            }
+        }
+        // SAFETY: the caller's promise; each part of D is given once.
+        let amax = unsafe { finish.part(at, column, part, x) };
+        if let Some(kept) = kept {
+            // SAFETY: as above.
+            unsafe { kept.slice_mut(at, part.len()) }.copy_from_slice(part);
+        }
+        amax
+    };
+    if !in_blocks {
+        return kernel.multiply(operands, None, part);
+    }
+    // SAFETY: the caller keeps to the `# Safety` section of this function.
+    let (a_scales, b_scales) =
+        unsafe { (BlockScales::new(g.scales_a, m, g.k), BlockScales::new(g.scales_b, g.n, g.k)) };
+    let mut of_columns = zeros::<f32>(m * g.k.div_ceil(BLOCK));
+    for (block, scales) in of_columns.chunks_exact_mut(m).enumerate() {
+        scales.iter_mut().enumerate().for_each(|(i, scale)| *scale = a_scales.at(i, block));
+    }
+    let b_first = !b_scales.square;
+    let add = |block: usize, row: usize, column: usize, sums: &mut [f32], part: &[f32]| {
+        let of_columns = &of_columns[block * m + column..];
+        add_scaled(sums, part, of_columns, b_scales.at(row, block), b_first);
+    };
+    kernel.multiply(operands, Some(&Blocks { depth: BLOCK, add: &add }), part)
+}
+
+/// The product of MXFP8 operands, cast to BF16, which holds their values.
 ///
 /// # Safety
 /// The arguments are valid.
 unsafe fn gemm_mxfp8(g: &GemmArgs) -> Outcome {
-    let (mut a, mut b) = (zeros::<f32>(g.m * g.k), zeros::<f32>(g.n * g.k));
+    let (mut a, mut b) = (zeros::<u16>(g.m * g.k), zeros::<u16>(g.n * g.k));
     let (a, b) = (a.as_mut_ptr().cast(), b.as_mut_ptr().cast());
-    let (casts, product) = g.dequantized(NVTEDType::kNVTEFloat32, a, b);
+    let (casts, product) = g.dequantized(NVTEDType::kNVTEBFloat16, a, b);
     if g.k > 0 {
         for cast in &casts {
             // SAFETY: the caller's promise, and the copies have the sizes of the operands.
@@ -308,7 +424,7 @@ impl Product {
     }
 }
 
-/// `product = alpha * scale_a * scale_b * (Bop Aop) + beta * product`
+/// `product = alpha * scale_a * scale_b * (Bop Aop) + beta * product` of floats, or of few rows
 ///
 /// # Safety
 /// The arguments are valid, `a` and `b` are their operands.
@@ -320,19 +436,12 @@ unsafe fn multiply(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) {
         });
         return;
     }
-    if g.scales_a.in_blocks() {
-        // SAFETY: the caller keeps to the `# Safety` section of this function.
-        return unsafe { multiply_blocks(g, a, b, product) };
-    }
     // SAFETY: the caller's promise: the scales are null or one float each.
     let scale = unsafe {
         let scale = |inv: *const c_void| load::<f32>(inv.cast()).unwrap_or(1.0);
         g.alpha * scale(g.scales_a.inv) * scale(g.scales_b.inv)
     };
-    let floats = [a, b].iter().all(|t| t.dtype == NVTEDType::kNVTEFloat32);
-    // The `gemm` crate is as fast for one row of floats that nobody has to widen.
-    let few = g.n <= cpu_rows::ROWS && !(g.n == 1 && floats);
-    if few && g.transa && !g.transb {
+    if is_few(g, a, b) {
         let sums = dot_products((g.m, g.n, g.k), &(a, g.k), &(b, g.k));
         for (j, row) in product.chunks_exact_mut(g.m).enumerate() {
             for (v, sums) in row.iter_mut().zip(sums.chunks_exact(g.n)) {
@@ -342,81 +451,25 @@ unsafe fn multiply(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) {
         }
         return;
     }
-    let panel = if floats { g.k } else { PANEL };
-    let (mut a_copy, mut b_copy) = (Vec::new(), Vec::new());
-    for start in (0..g.k).step_by(panel) {
-        let depth = panel.min(g.k - start);
-        // SAFETY: the caller's promise; the matrices lie in the slices with these strides.
-        unsafe {
-            // Element (i, k) of an operand is at i * outer + k * inner.
-            let (a, a_outer, a_inner) = a.panel(!g.transa, g.m, g.k, start, depth, &mut a_copy);
-            let (b, b_outer, b_inner) = b.panel(g.transb, g.n, g.k, start, depth, &mut b_copy);
-            // The `gemm` crate is given the product as BLAS sees it: D [m, n] with columns of length
-            // m.
-            let product = Product {
-                dims: (g.m, g.n, depth),
-                d: product.as_mut_ptr(),
-                d_strides: (1, g.m),
-                a: (a, a_outer, a_inner),
-                b: (b, b_inner, b_outer),
-                alpha: scale,
-                beta: if start > 0 { 1.0 } else { g.beta },
-            };
-            product.run();
-        }
-    }
-}
-
-/// `product = alpha * y + beta * product`, where y sums up the products of each [`BLOCK`] of k with
-/// their scales, and is rounded before C as such is added.
-///
-/// # Safety
-/// As [`multiply`], for operands in blocks along k.
-unsafe fn multiply_blocks(g: &GemmArgs, a: Tensor, b: Tensor, product: &mut [f32]) {
-    let (m, n, area) = (g.m, g.n, g.m * g.n);
-    let (mut sums, mut part) = (zeros::<f32>(area), zeros::<f32>(area));
-    let mut row_of_a = zeros::<f32>(m);
-    let (mut a_copy, mut b_copy) = (Vec::new(), Vec::new());
-    // SAFETY: the caller keeps to the `# Safety` section of this function.
-    let (a_scales, b_scales) =
-        unsafe { (BlockScales::new(g.scales_a, m, g.k), BlockScales::new(g.scales_b, n, g.k)) };
-    let b_first = !b_scales.square;
-    for block in 0..g.k.div_ceil(BLOCK) {
-        let depth = BLOCK.min(g.k - block * BLOCK);
-        // SAFETY: the caller's promise; the matrices lie in the slices with these strides.
-        unsafe {
-            let (a, a_pitch, _) = a.panel(false, m, g.k, block * BLOCK, depth, &mut a_copy);
-            let (b, b_pitch, _) = b.panel(false, n, g.k, block * BLOCK, depth, &mut b_copy);
-            // The product is given as in `multiply`.
-            let product = Product {
-                dims: (m, n, depth),
-                d: part.as_mut_ptr(),
-                d_strides: (1, m),
-                a: (a, a_pitch, 1),
-                b: (b, 1, b_pitch),
-                alpha: 1.0,
-                beta: 0.0,
-            };
-            product.run();
-        }
-        row_of_a.iter_mut().enumerate().for_each(|(i, scale)| *scale = a_scales.at(i, block));
-        chunks_mut(&mut sums, m).for_each(|(j, sums)| {
-            let part = &part[j * m..][..m];
-            add_scaled(sums, part, &row_of_a, b_scales.at(j, block), b_first);
-        });
-    }
-    let (alpha, beta) = (g.alpha, g.beta);
-    dispatch!(g.d_dtype, [F32, F16, BF16, E4M3, E5M2], T => {
-        chunks_mut(product, CHUNK).for_each(|(i, part)| {
-            for (v, sum) in part.iter_mut().zip(&sums[i * CHUNK..]) {
-                *v = match beta {
-                    0.0 => alpha * sum,
-                    1.0 => T::from_f32(alpha * sum).to_f32() + *v,
-                    _ => alpha * sum + beta * *v,
-                };
-            }
-        })
-    }, else {});
+    // Element (i, k) of an operand is at i * outer + k * inner.
+    let floats = |t: Tensor, outer, transposed| {
+        let (data, strides) = (t.ptr.cast::<f32>().cast_const(), (g.k, 1));
+        if transposed { (data, 1, outer) } else { (data, strides.0, strides.1) }
+    };
+    let (a, a_outer, a_inner) = floats(a, g.m, !g.transa);
+    let (b, b_outer, b_inner) = floats(b, g.n, g.transb);
+    // The `gemm` crate is given the product as BLAS sees it: D [m, n] with columns of length m.
+    let product = Product {
+        dims: (g.m, g.n, g.k),
+        d: product.as_mut_ptr(),
+        d_strides: (1, g.m),
+        a: (a, a_outer, a_inner),
+        b: (b, b_inner, b_outer),
+        alpha: scale,
+        beta: g.beta,
+    };
+    // SAFETY: the caller's promise; the matrices have these strides.
+    unsafe { product.run() }
 }
 
 vectorized! {
@@ -555,39 +608,33 @@ impl Tensor {
         }, else {})
     }
 
-    /// Depths `start..start + depth` of an operand `[outer, k]`, or `[k, outer]` if
-    /// `depth_is_rows`: its address as floats, and the strides of outer and k.
-    ///
-    /// # Safety
-    /// The tensor is valid, and nobody writes to it meanwhile.
-    unsafe fn panel(
-        self,
-        depth_is_rows: bool,
-        outer: usize,
-        k: usize,
-        start: usize,
-        depth: usize,
-        copy: &mut Vec<f32>,
-    ) -> (*const f32, usize, usize) {
-        let (rows, first_row, width, first_col, pitch) = if depth_is_rows {
-            (depth, start, outer, 0, outer)
-        } else {
-            (outer, 0, depth, start, k)
-        };
-        let at = first_row * pitch + first_col;
-        let (data, pitch) = if self.dtype == NVTEDType::kNVTEFloat32 {
-            (self.ptr.cast::<f32>().cast_const().wrapping_add(at), pitch)
-        } else {
-            if copy.is_empty() {
-                *copy = zeros(rows * width);
-            }
-            chunks_mut(&mut copy[..rows * width], width)
-                .with_min_len(CHUNK.div_ceil(width))
-                // SAFETY: the caller keeps to the `# Safety` section of this function.
-                .for_each(|(row, to)| unsafe { self.read(at + row * pitch, to) });
-            (copy.as_ptr(), width)
-        };
-        if depth_is_rows { (data, 1, pitch) } else { (data, pitch, 1) }
+    /// A number rounded to the type of the elements.
+    fn rounded(&self, x: f32) -> f32 {
+        dispatch!(self.dtype, [F32, F16, BF16, E4M3, E5M2], T => T::from_f32(x).to_f32(), else x)
+    }
+}
+
+impl cpu_packed::Source for Tensor {
+    fn floats(&self, at: usize, to: &mut [f32]) {
+        // SAFETY: who runs the product vouches for its operands, and nobody writes to them.
+        unsafe { self.read(at, to) }
+    }
+
+    fn halves(&self, at: usize, to: &mut [u16]) {
+        dispatch!(self.dtype, [BF16, E4M3, E5M2], T => {
+            // SAFETY: as above.
+            let from = unsafe { Buf::<T>::new(self.ptr, self.numel).slice(at, to.len()) };
+            to_halves(from, to)
+        }, else unreachable!("a type that BF16 holds"))
+    }
+}
+
+vectorized! {
+    /// Elements as the upper halves of float32, whose lower ones are 0.
+    fn to_halves<T: Element>(from: &[T], to: &mut [u16]) {
+        for (x, y) in from.iter().zip(to) {
+            *y = (x.to_f32().to_bits() >> 16) as u16;
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 mod config;
 pub(crate) mod cpu;
 pub(crate) mod cpu_grouped;
+mod cpu_packed;
 mod cpu_rows;
 mod drop_in;
 pub mod exports;
