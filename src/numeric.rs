@@ -14,22 +14,33 @@ pub trait Element: Copy + Default + Send + Sync + 'static {
     fn from_f32(x: f32) -> Self;
 }
 
-/// Rounds to a format with `MANT` mantissa bits. Magnitudes past `LIMIT` become it; NaN becomes
+/// Rounds to a format with `MANT` mantissa bits. Magnitudes past the one with the bits `MOST` become it; NaN becomes
 /// `NAN`, whatever its sign.
 #[inline(always)]
-fn narrow<const MANT: u32, const BIAS: u32, const LIMIT: u32, const NAN: u32>(x: f32) -> u32 {
+fn narrow<const MANT: u32, const BIAS: u32, const MOST: u32, const NAN: u32>(x: f32) -> u32 {
     let shift = 23 - MANT;
-    let mag = x.to_bits() & 0x7FFF_FFFF;
-    let odd = (mag >> shift) & 1;
-    let normal = ((mag + (1 << (shift - 1)) - 1 + odd) >> shift).wrapping_sub((127 - BIAS) << MANT);
-    // The spacing of floats near `magic` is the format's smallest subnormal: the addition rounds.
-    let magic = (127 + 1 + 23 - BIAS - MANT) << 23;
-    let subnormal = (f32::from_bits(mag) + f32::from_bits(magic)).to_bits().wrapping_sub(magic);
-    let code = if mag < (128 - BIAS) << 23 { subnormal } else { normal };
-    let code = if code < LIMIT { code } else { LIMIT };
+    let least = (128 - BIAS) << 23;
+    let all = x.to_bits() & 0x7FFF_FFFF;
+    let mag = if all < MOST { all } else { MOST };
+    // The smallest float of the binade, of that of the format's subnormals at least.
+    let binade = mag & 0x7F80_0000;
+    let binade = if binade > least { binade } else { least };
+    // The spacing of floats near `magic` is that of the format near x: the addition rounds.
+    let magic = binade + (shift << 23);
+    let sum = (f32::from_bits(mag) + f32::from_bits(magic)).to_bits();
+    let code = sum.wrapping_sub(magic).wrapping_add((binade - least) >> shift);
     // The format is one sign bit wider than its largest magnitude.
-    let sign = (x.to_bits() >> 31) << (32 - NAN.leading_zeros());
-    if mag > 0x7F80_0000 { NAN } else { code | sign }
+    let top = 32 - NAN.leading_zeros();
+    let sign = (x.to_bits() >> (31 - top)) & (1 << top);
+    if all > 0x7F80_0000 { NAN } else { code | sign }
+}
+
+/// The upper half of the bits, rounded: BF16 has the exponents of float32, subnormal ones too.
+#[inline(always)]
+fn upper_half(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7FFF + ((bits >> 16) & 1)) >> 16;
+    if bits & 0x7FFF_FFFF > 0x7F80_0000 { 0x7FFF } else { rounded as u16 }
 }
 
 /// The value of a code of `WIDTH` bits; magnitudes from `SPECIAL` on are Inf or NaN.
@@ -70,13 +81,13 @@ macro_rules! element {
 
 element!(F32(f32), kNVTEFloat32, fp8: false, |v| v, |x| x);
 element!(F16(u16), kNVTEFloat16, fp8: false,
-    |v| widen::<16, 10, 15, 0x7C00>(v as u32), |x| narrow::<10, 15, 0x7C00, 0x7FFF>(x) as u16);
+    |v| widen::<16, 10, 15, 0x7C00>(v as u32), |x| narrow::<10, 15, 0x4780_0000, 0x7FFF>(x) as u16);
 element!(BF16(u16), kNVTEBFloat16, fp8: false,
-    |v| f32::from_bits((v as u32) << 16), |x| narrow::<7, 127, 0x7F80, 0x7FFF>(x) as u16);
+    |v| f32::from_bits((v as u32) << 16), upper_half);
 element!(E4M3(u8), kNVTEFloat8E4M3, fp8: true,
-    |v| widen::<8, 3, 7, 0x7F>(v as u32), |x| narrow::<3, 7, 0x7E, 0x7F>(x) as u8);
+    |v| widen::<8, 3, 7, 0x7F>(v as u32), |x| narrow::<3, 7, 0x43E0_0000, 0x7F>(x) as u8);
 element!(E5M2(u8), kNVTEFloat8E5M2, fp8: true,
-    |v| widen::<8, 2, 15, 0x7C>(v as u32), |x| narrow::<2, 15, 0x7B, 0x7F>(x) as u8);
+    |v| widen::<8, 2, 15, 0x7C>(v as u32), |x| narrow::<2, 15, 0x4760_0000, 0x7F>(x) as u8);
 
 /// The bits of |x|, 0 for NaN: their integer maximum is the amax of spec quantize 1.5.
 #[inline(always)]

@@ -15,6 +15,7 @@ pub(crate) unsafe fn is_noop(noop: *const f32) -> bool {
 }
 
 /// The scale that maps `amax` to `fp8_max`; `largest` stands in for an infinite one.
+#[inline(always)]
 pub(crate) fn scale_of(amax: f32, fp8_max: f32, epsilon: f32, pow2: bool, largest: f32) -> f32 {
     // Not f32::max, which would drop a NaN amax.
     let amax = if amax < epsilon { epsilon } else { amax };
@@ -105,11 +106,11 @@ pub(crate) unsafe fn transposed<T: Copy + Default + Send + Sync>(
     output: Buf<T>,
     fill: impl Fn(usize, usize, &mut [T]) -> u32 + Sync + Send,
 ) -> u32 {
-    // Tiles of two cache lines each way; longer the one way if the matrix is narrow the other way.
+    // Tiles of two cache lines down and four across; longer the one way if the matrix is narrow the other way.
     let side = 128 / size_of::<T>();
-    let tile_cols =
-        (side * side / rows.next_power_of_two().min(side)).min(cols.next_power_of_two());
-    let tile_rows = (side * side / tile_cols).min(rows.next_power_of_two());
+    let area = 2 * side * side;
+    let tile_cols = (area / rows.next_power_of_two().min(side)).min(cols.next_power_of_two());
+    let tile_rows = (area / tile_cols).min(rows.next_power_of_two());
     let across = cols.div_ceil(tile_cols);
     let tile = |scratch: &mut (Vec<T>, Vec<T>), task: usize| {
         let (row, col) = (task / across * tile_rows, task % across * tile_cols);
@@ -118,17 +119,13 @@ pub(crate) unsafe fn transposed<T: Copy + Default + Send + Sync>(
             // SAFETY: tiles write disjoint parts of the output.
             return fill(0, col, unsafe { output.slice_mut(col, width) });
         }
-        let (mut from, mut to) = (&mut scratch.0[..], &mut scratch.1[..]);
+        let (from, to) = (&mut scratch.0[..], &mut scratch.1[..]);
         let mut max = 0;
         for (r, line) in from.chunks_exact_mut(tile_cols).take(height).enumerate() {
             max = fill(row + r, col, &mut line[..width]).max(max);
         }
-        // Each perfect shuffle rotates the bits of the index (row, column) by one place.
-        for _ in 0..tile_rows.trailing_zeros() {
-            shuffle(from, to);
-            std::mem::swap(&mut from, &mut to);
-        }
-        for (c, line) in from.chunks_exact(tile_rows).take(width).enumerate() {
+        transpose_tile(from, to, tile_rows, tile_cols);
+        for (c, line) in to.chunks_exact(tile_rows).take(width).enumerate() {
             // SAFETY: tiles write disjoint parts of the output.
             let out = unsafe { output.slice_mut((col + c) * rows + row, height) };
             out.copy_from_slice(&line[..height]);
@@ -142,13 +139,81 @@ pub(crate) unsafe fn transposed<T: Copy + Default + Send + Sync>(
     parallel(rows.div_ceil(tile_rows) * across).max_init(scratch, tile)
 }
 
-vectorized! {
-    /// Interleaves the two halves of `from`.
-    fn shuffle<T: Copy>(from: &[T], to: &mut [T]) {
-        let (low, high) = from.split_at(from.len() / 2);
-        for ((pair, &a), &b) in to.chunks_exact_mut(2).zip(low).zip(high) {
-            pair[0] = a;
-            pair[1] = b;
+/// `to[c][r] = from[r][c]`, both sides being powers of two.
+pub(crate) fn transpose_tile<T: Copy>(from: &[T], to: &mut [T], rows: usize, cols: usize) {
+    assert!(from.len() == rows * cols && to.len() == rows * cols, "the area of a tile");
+    #[cfg(target_arch = "x86_64")]
+    match size_of::<T>() {
+        1 if rows.min(cols) >= 16 => {
+            // SAFETY: the elements have this size, and both tiles are as long as their sides say; so below.
+            return unsafe { x86::transpose::<16, T>(from, to, rows, cols, x86::bytes) };
+        }
+        2 if rows.min(cols) >= 8 => {
+            // SAFETY: as above.
+            return unsafe { x86::transpose::<8, T>(from, to, rows, cols, x86::words) };
+        }
+        4 if rows.min(cols) >= 4 => {
+            // SAFETY: as above.
+            return unsafe { x86::transpose::<4, T>(from, to, rows, cols, x86::floats) };
+        }
+        _ => {}
+    }
+    for (r, line) in from.chunks_exact(cols).enumerate() {
+        for (c, &x) in line.iter().enumerate() {
+            to[c * rows + r] = x;
+        }
+    }
+}
+
+/// Transposes of squares in vectors of 16 bytes, which every machine of this kind has.
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    macro_rules! interleave {
+        ($($name:ident: $low:ident, $high:ident;)+) => {$(
+            #[inline(always)]
+            pub fn $name(a: __m128i, b: __m128i) -> [__m128i; 2] {
+                // SAFETY: every machine of this kind has these instructions.
+                unsafe { [$low(a, b), $high(a, b)] }
+            }
+        )+};
+    }
+    interleave! {
+        bytes: _mm_unpacklo_epi8, _mm_unpackhi_epi8;
+        words: _mm_unpacklo_epi16, _mm_unpackhi_epi16;
+        floats: _mm_unpacklo_epi32, _mm_unpackhi_epi32;
+    }
+
+    /// `to[c][r] = from[r][c]`, where a vector has `N` elements and the sides are multiples of `N`.
+    ///
+    /// # Safety
+    /// Both have `rows * cols` elements of 16 / `N` bytes, which `interleave` takes.
+    #[inline(always)]
+    pub unsafe fn transpose<const N: usize, T: Copy>(
+        from: &[T],
+        to: &mut [T],
+        rows: usize,
+        cols: usize,
+        interleave: impl Fn(__m128i, __m128i) -> [__m128i; 2],
+    ) {
+        for c in (0..cols).step_by(N) {
+            for r in (0..rows).step_by(N) {
+                // SAFETY: the caller keeps to the `# Safety` section of this function.
+                unsafe {
+                    let at = |i: usize| from.as_ptr().add((r + i) * cols + c).cast();
+                    let mut lines: [__m128i; N] = std::array::from_fn(|i| _mm_loadu_si128(at(i)));
+                    // Each perfect shuffle rotates the bits of the index (row, column) by one place.
+                    for _ in 0..N.trailing_zeros() {
+                        let pairs: [[__m128i; 2]; N] =
+                            std::array::from_fn(|i| interleave(lines[i / 2], lines[i / 2 + N / 2]));
+                        lines = std::array::from_fn(|i| pairs[i][i % 2]);
+                    }
+                    for (i, line) in lines.into_iter().enumerate() {
+                        _mm_storeu_si128(to.as_mut_ptr().add((c + i) * rows + r).cast(), line);
+                    }
+                }
+            }
         }
     }
 }

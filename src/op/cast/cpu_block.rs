@@ -6,7 +6,7 @@ use super::cpu::{raise_amax, scale_of_tensor, store_scale_inv};
 use super::cpu_fused::{Make, Source, is_plain};
 use crate::backend::args::{Cast, DequantizeArgs};
 use crate::backend::buf::Buf;
-use crate::backend::cpu::{scale_of, vectorized};
+use crate::backend::cpu::{scale_of, transpose_tile, vectorized};
 use crate::backend::pool::parallel;
 use crate::numeric::{Element, F32, amax_bits};
 use crate::types::{NVTEDType, NVTEScalingMode};
@@ -18,17 +18,18 @@ pub(super) const TILE: usize = 128;
 
 /// The E8M0 code of a non-negative value: the exponent of the next power of two, from 2^-127 to
 /// 2^127; 254 for Inf and 255 for NaN.
+#[inline(always)]
 pub(crate) fn e8m0(v: f32) -> u8 {
-    let (exponent, mantissa) = ((v.to_bits() >> 23) as u8, v.to_bits() & 0x7F_FFFF);
-    if v.is_nan() {
-        return 255;
-    }
+    let (exponent, mantissa) = (v.to_bits() >> 23, v.to_bits() & 0x7F_FFFF);
     // A subnormal up to 2^-127 rounds up to just that.
-    let up = if exponent == 0 { mantissa > 0x40_0000 } else { mantissa > 0 };
-    if up { (exponent + 1).min(254) } else { exponent.min(254) }
+    let least = if exponent == 0 { 0x40_0000 } else { 0 };
+    let code = exponent + u32::from(mantissa > least);
+    let code = if code < 254 { code } else { 254 };
+    if v.is_nan() { 255 } else { code as u8 }
 }
 
 /// The value of an E8M0 code.
+#[inline(always)]
 pub(super) fn exp2(code: u8) -> f32 {
     f32::from_bits(match code {
         0 => 0x0040_0000,
@@ -38,6 +39,7 @@ pub(super) fn exp2(code: u8) -> f32 {
 }
 
 /// 1 / [`exp2`].
+#[inline(always)]
 pub(crate) fn reciprocal(code: u8) -> f32 {
     if code == 255 { exp2(255) } else { exp2(254 - code) }
 }
@@ -54,7 +56,7 @@ struct Rule {
 }
 
 /// An entry of a scale matrix.
-trait Scale: Copy + Send + Sync {
+trait Scale: Copy + Default + Send + Sync {
     /// The entry for a block, and what quantization multiplies the block by.
     fn of(amax: f32, rule: &Rule) -> (Self, f32);
 }
@@ -66,6 +68,7 @@ trait Inverse: Scale {
 
 /// Per-tensor scaling has no scale matrix.
 impl Scale for () {
+    #[inline(always)]
     fn of(_: f32, rule: &Rule) -> (Self, f32) {
         ((), rule.scale)
     }
@@ -73,6 +76,7 @@ impl Scale for () {
 
 /// FP8 blocks.
 impl Scale for f32 {
+    #[inline(always)]
     fn of(amax: f32, rule: &Rule) -> (Self, f32) {
         let scale = scale_of(amax, rule.fp8_max, rule.epsilon, rule.pow2, rule.largest);
         (1.0 / scale, scale)
@@ -87,6 +91,7 @@ impl Inverse for f32 {
 
 /// MXFP8: an E8M0 code.
 impl Scale for u8 {
+    #[inline(always)]
     fn of(amax: f32, rule: &Rule) -> (Self, f32) {
         let code = e8m0(amax * (1.0 / rule.fp8_max));
         (code, reciprocal(code))
@@ -102,40 +107,50 @@ impl Inverse for u8 {
 /// Where the scale matrix of one direction holds the scale of an element.
 #[derive(Clone, Copy)]
 struct Layout {
-    mode: NVTEScalingMode,
     colwise: bool,
     stride: usize,
     /// Swizzled: tiles of 4 blocks along the blocked dimension. Else 0.
     tiles: usize,
+    /// Logarithms of the rows and columns that share an entry.
+    logs: (u32, u32),
+    rows_are_blocks: bool,
+    /// Whether column-wise data are stored transposed.
+    transposed: bool,
 }
 
 impl Layout {
-    /// Rows and columns that share an entry.
-    fn area(&self) -> (usize, usize) {
-        match self.mode.per_tensor() {
+    fn new(mode: NVTEScalingMode, colwise: bool, stride: usize, tiles: usize) -> Self {
+        let (rows, cols) = match mode.per_tensor() {
             // The scale is the same everywhere: whatever is worked on at once.
             true => (TILE, TILE),
-            false => self.mode.scaling().area(self.colwise),
+            false => mode.scaling().area(colwise),
+        };
+        Self {
+            colwise,
+            stride,
+            tiles,
+            logs: (rows.ilog2(), cols.ilog2()),
+            rows_are_blocks: mode.scaling().rows_are_blocks(colwise),
+            transposed: mode.scaling().transposed(colwise),
         }
     }
 
+    /// Rows and columns that share an entry.
+    fn area(&self) -> (usize, usize) {
+        (1 << self.logs.0, 1 << self.logs.1)
+    }
+
     fn at(&self, row: usize, col: usize) -> usize {
-        let (height, width) = self.area();
-        let (i, j) = (row / height, col / width);
+        let (i, j) = (row >> self.logs.0, col >> self.logs.1);
         let (line, block) = if self.colwise { (j, i) } else { (i, j) };
         if self.tiles > 0 {
             let tile = line / 128 * self.tiles + block / 4;
             return tile * 512 + line % 32 * 16 + line % 128 / 32 * 4 + block % 4;
         }
-        match self.mode.scaling().rows_are_blocks(self.colwise) {
+        match self.rows_are_blocks {
             true => block * self.stride + line,
             false => line * self.stride + block,
         }
-    }
-
-    /// Whether column-wise data are stored transposed.
-    fn transposed(&self) -> bool {
-        self.mode.scaling().transposed(self.colwise)
     }
 }
 
@@ -186,7 +201,7 @@ impl<O: Element, S: Scale> Direction<O, S> {
         tile: &Tile,
         (height, width): (usize, usize),
         rule: &Rule,
-        scratch: &mut [O],
+        [scratch, turned]: &mut [Vec<O>; 2],
     ) -> u32 {
         let line = |row: usize| &input[(row - tile.rows.start) * stride..][..tile.cols.len()];
         let (area_rows, area_cols) = self.layout.area();
@@ -197,12 +212,14 @@ impl<O: Element, S: Scale> Direction<O, S> {
             for row in band.clone() {
                 raise(line(row), &mut maxima);
             }
+            // Past the edge of the matrix the maxima are 0.
+            combine(&mut maxima, width);
+            let (mut scales, mut of_blocks) = ([S::default(); TILE], [0.0; TILE]);
+            scales_of(&maxima[..TILE / width], rule, &mut scales, &mut of_blocks);
             let mut multipliers = [0.0; TILE];
-            for left in (0..tile.cols.len()).step_by(width) {
-                // Past the edge of the matrix the maxima are 0.
-                let bits = largest(&maxima[left..left + width]);
-                let (scale, multiplier) = S::of(f32::from_bits(bits), rule);
-                multipliers[left..left + width].fill(multiplier);
+            for (block, left) in (0..tile.cols.len()).step_by(width).enumerate() {
+                let (bits, scale) = (maxima[block], scales[block]);
+                multipliers[left..left + width].fill(of_blocks[block]);
                 let cols = left..tile.cols.len().min(left + width);
                 for row in band.clone().step_by(area_rows) {
                     for col in cols.clone().step_by(area_cols) {
@@ -214,7 +231,7 @@ impl<O: Element, S: Scale> Direction<O, S> {
                 amax = amax.max(bits);
             }
             for row in band {
-                let to = if self.layout.transposed() {
+                let to = if self.layout.transposed {
                     &mut scratch[(row - tile.rows.start) * TILE..][..tile.cols.len()]
                 } else {
                     // SAFETY: the elements are of this tile.
@@ -223,12 +240,13 @@ impl<O: Element, S: Scale> Direction<O, S> {
                 multiply(line(row), &multipliers, to);
             }
         }
-        if self.layout.transposed() {
-            for (c, col) in tile.cols.clone().enumerate() {
+        if self.layout.transposed {
+            transpose_tile(scratch, turned, TILE, TILE);
+            for (line, col) in turned.chunks_exact(TILE).zip(tile.cols.clone()) {
                 let start = col * self.rows + tile.rows.start;
                 // SAFETY: the elements are of this tile.
                 let to = unsafe { self.data.slice_mut(start, tile.rows.len()) };
-                to.iter_mut().enumerate().for_each(|(r, y)| *y = scratch[r * TILE + c]);
+                to.copy_from_slice(&line[..tile.rows.len()]);
             }
         }
         amax
@@ -240,14 +258,20 @@ impl<O: Element, S: Inverse> Direction<O, S> {
     ///
     /// # Safety
     /// Nobody else uses this tile of the output meanwhile, nobody writes to the input.
-    unsafe fn dequantize<I: Element>(&self, output: Buf<I>, tile: &Tile, scratch: &mut [O]) {
-        if self.layout.transposed() {
-            for (c, col) in tile.cols.clone().enumerate() {
+    unsafe fn dequantize<I: Element>(
+        &self,
+        output: Buf<I>,
+        tile: &Tile,
+        [scratch, turned]: &mut [Vec<O>; 2],
+    ) {
+        if self.layout.transposed {
+            for (line, col) in turned.chunks_exact_mut(TILE).zip(tile.cols.clone()) {
                 let start = col * self.rows + tile.rows.start;
                 // SAFETY: the caller keeps to the `# Safety` section of this function.
                 let from = unsafe { self.data.slice(start, tile.rows.len()) };
-                from.iter().enumerate().for_each(|(r, &x)| scratch[r * TILE + c] = x);
+                line[..from.len()].copy_from_slice(from);
             }
+            transpose_tile(turned, scratch, TILE, TILE);
         }
         let (height, width) = self.layout.area();
         for top in tile.rows.clone().step_by(height) {
@@ -260,7 +284,7 @@ impl<O: Element, S: Inverse> Direction<O, S> {
             }
             for row in top..tile.rows.end.min(top + height) {
                 let start = tile.at(row, self.cols);
-                let from = if self.layout.transposed() {
+                let from = if self.layout.transposed {
                     &scratch[(row - tile.rows.start) * TILE..][..tile.cols.len()]
                 } else {
                     // SAFETY: the caller keeps to the `# Safety` section of this function.
@@ -315,8 +339,36 @@ vectorized! {
     }
 }
 
-fn largest(maxima: &[u32]) -> u32 {
-    maxima.iter().copied().max().unwrap_or(0)
+vectorized! {
+    /// The largest of each `width` maxima takes the place of the block's number.
+    fn combine(maxima: &mut [u32; TILE], width: usize) {
+        if width == 1 {
+            return;
+        }
+        for block in 0..TILE / width {
+            let mut lanes = [0; 16];
+            for part in maxima[block * width..][..width].chunks_exact(16) {
+                for (most, &x) in lanes.iter_mut().zip(part) {
+                    *most = if x > *most { x } else { *most };
+                }
+            }
+            maxima[block] = lanes.into_iter().fold(0, u32::max);
+        }
+    }
+}
+
+vectorized! {
+    /// Scales of blocks with these amax values, and what the blocks are multiplied by.
+    fn scales_of<S: Scale>(
+        maxima: &[u32],
+        rule: &Rule,
+        scales: &mut [S; TILE],
+        multipliers: &mut [f32; TILE],
+    ) {
+        for ((&bits, scale), multiplier) in maxima.iter().zip(scales).zip(multipliers) {
+            (*scale, *multiplier) = S::of(f32::from_bits(bits), rule);
+        }
+    }
 }
 
 vectorized! {
@@ -407,7 +459,7 @@ unsafe fn quantize_as<V: Element, O: Element, S: Scale>(a: &Cast, elements: Elem
     let direction = |data: *mut c_void, scales, stride, colwise| {
         let blocked = if colwise { a.rows } else { a.cols };
         let tiles = if a.swizzled { blocked.div_ceil(128) } else { 0 };
-        let layout = Layout { mode: a.mode, colwise, stride, tiles };
+        let layout = Layout::new(a.mode, colwise, stride, tiles);
         let block = if a.square_blocks { (32, 32) } else { layout.area() };
         // SAFETY: plan() has checked that data and scales have room for the matrix.
         let new = || unsafe { Direction::<O, S>::new(data, scales, layout, (a.rows, a.cols)) };
@@ -421,7 +473,7 @@ unsafe fn quantize_as<V: Element, O: Element, S: Scale>(a: &Cast, elements: Elem
     let amax = tiles(
         rows,
         cols,
-        || (room::<V>(), room::<O>()),
+        || (room::<V>(), [(); 2].map(|()| room::<O>())),
         |tile, (made, scratch)| {
             let input = match &elements {
                 Elements::Stored(input) => (&input[tile.at(tile.rows.start, cols)..], cols),
@@ -465,16 +517,12 @@ unsafe fn dequantize_as<I: Element, O: Element, S: Inverse>(a: &DequantizeArgs) 
         }
         let blocked = if a.colwise { shape.0 } else { shape.1 };
         let lone = a.group.num_tensors == 0;
-        let layout = Layout {
-            mode: a.mode,
-            colwise: a.colwise,
-            stride: if lone {
-                a.scale_stride
-            } else {
-                a.mode.scaling().scale_pitch(a.colwise, shape)
-            },
-            tiles: if a.swizzled { blocked.div_ceil(128) } else { 0 },
+        let stride = match lone {
+            true => a.scale_stride,
+            false => a.mode.scaling().scale_pitch(a.colwise, shape),
         };
+        let swizzled = if a.swizzled { blocked.div_ceil(128) } else { 0 };
+        let layout = Layout::new(a.mode, a.colwise, stride, swizzled);
         let scales = if a.colwise { member.col_scales } else { member.row_scales };
         // SAFETY: the caller's promise; input and output are distinct.
         let (input, output) = unsafe {
@@ -485,11 +533,16 @@ unsafe fn dequantize_as<I: Element, O: Element, S: Inverse>(a: &DequantizeArgs) 
                 Buf::<O>::new(a.output.cast::<O>().add(member.at).cast(), shape.0 * shape.1),
             )
         };
-        tiles(shape.0, shape.1, room::<I>, |tile, scratch| {
-            // SAFETY: each task has its own tile.
-            unsafe { input.dequantize(output, tile, scratch) };
-            0
-        });
+        tiles(
+            shape.0,
+            shape.1,
+            || [(); 2].map(|()| room::<I>()),
+            |tile, scratch| {
+                // SAFETY: each task has its own tile.
+                unsafe { input.dequantize(output, tile, scratch) };
+                0
+            },
+        );
     }
 }
 
@@ -561,7 +614,7 @@ mod tests {
         let (rows, cols) = (256, 384);
         for colwise in [false, true] {
             let tiles = (if colwise { rows } else { cols }) / 128;
-            let layout = Layout { mode: NVTE_MXFP8_1D_SCALING, colwise, stride: 0, tiles };
+            let layout = Layout::new(NVTE_MXFP8_1D_SCALING, colwise, 0, tiles);
             let (height, width) = layout.area();
             let mut seen = vec![false; rows * cols / 32];
             for row in (0..rows).step_by(height) {
@@ -571,7 +624,7 @@ mod tests {
             }
             assert!(seen.into_iter().all(|seen| seen));
         }
-        let layout = Layout { mode: NVTE_MXFP8_1D_SCALING, colwise: false, stride: 0, tiles: 3 };
+        let layout = Layout::new(NVTE_MXFP8_1D_SCALING, false, 0, 3);
         assert_eq!([layout.at(0, 32), layout.at(1, 0), layout.at(32, 0)], [1, 16, 4]);
         assert_eq!([layout.at(0, 128), layout.at(128, 0), layout.at(255, 383)], [512, 1536, 3071]);
     }
@@ -638,7 +691,7 @@ mod tests {
             dequantize::<O, F32>(&back_args);
         }
         let tiles = if swizzled { (if colwise { rows } else { cols }).div_ceil(128) } else { 0 };
-        let layout = Layout { mode, colwise, stride, tiles };
+        let layout = Layout::new(mode, colwise, stride, tiles);
         let mut amax = vec![0f32; entries];
         let at = |i: usize| layout.at(i / cols, i % cols);
         for (i, x) in input[..numel].iter().enumerate() {
@@ -654,8 +707,7 @@ mod tests {
                 let top = amax[at(i)] as f64 * scale as f64 / O::DTYPE.fp8_max() as f64;
                 assert!(top > 0.499 && top <= 1.0000001, "{top} of {:e}", amax[at(i)]);
             }
-            let stored =
-                if layout.transposed() { data[i % cols * rows + i / cols] } else { data[i] };
+            let stored = if layout.transposed { data[i % cols * rows + i / cols] } else { data[i] };
             let want = O::from_f32(x.to_f32() * scale);
             assert!(stored == want, "element {i} of {rows}x{cols}: {:e}", x.to_f32());
             let want = want.to_f32() * inverse;

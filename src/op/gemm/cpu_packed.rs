@@ -30,7 +30,7 @@ const TASK: (usize, usize) = (1 << 14, 1 << 19);
 
 /// A line of a cache: vectors that start where one starts lie in one.
 #[repr(align(64))]
-struct Line([u32; 16]);
+struct Line(#[allow(dead_code)] [u32; 16]);
 
 /// Where the elements of an operand come from, in the order in which they lie in memory.
 pub(super) trait Source: Sync {

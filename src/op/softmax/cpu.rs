@@ -3,6 +3,7 @@
 
 use crate::backend::args::{Outcome, SoftmaxArgs, SoftmaxMask};
 use crate::backend::buf::Buf;
+use crate::backend::cpu::vectorized;
 use crate::backend::memory::resize;
 use crate::backend::pool::parallel;
 use crate::numeric::{Element, dispatch};
@@ -10,6 +11,8 @@ use crate::types::cudaStream_t;
 
 /// What a masked score becomes.
 const MASKED: f32 = -10000.0;
+/// Partial sums and maxima of a row: element `i` goes to number `i % LANES`.
+const LANES: usize = 16;
 
 pub(crate) unsafe extern "C-unwind" fn softmax(
     args: *const SoftmaxArgs,
@@ -51,19 +54,17 @@ unsafe fn softmax_as<T: Element>(a: &SoftmaxArgs) {
         };
         let visible = end.min(keys);
         let start = row * keys;
-        let load = |buffer: Buf<T>, to: &mut Vec<f32>| {
+        let load = |buffer: Buf<T>, scale: f32, to: &mut Vec<f32>| {
             resize(to, visible);
             // SAFETY: nobody else writes to this row, and this thread does so later.
-            let from = unsafe { buffer.slice(start, visible) };
-            to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_f32());
+            widen(unsafe { buffer.slice(start, visible) }, scale, to);
         };
-        load(input, t);
+        load(input, if results.is_some() { 1.0 } else { scale }, t);
         if let Some(results) = results {
             let mut y = Vec::new();
-            load(results, &mut y);
+            load(results, 1.0, &mut y);
             gradients(t, &y, scale);
         } else {
-            t.iter_mut().for_each(|t| *t *= scale);
             if let Some(mask) = mask {
                 let first = (matrix / matrices_per_mask * queries + query) * keys;
                 // SAFETY: the mask is only read.
@@ -77,23 +78,106 @@ unsafe fn softmax_as<T: Element>(a: &SoftmaxArgs) {
         // SAFETY: each row is written by its own task, once it has been read.
         let output = unsafe { output.slice_mut(start, keys) };
         let (seen, unseen) = output.split_at_mut(visible);
-        seen.iter_mut().zip(t.iter()).for_each(|(y, &t)| *y = T::from_f32(t));
+        narrow(t, seen);
         unseen.fill(T::from_f32(0.0));
     });
 }
 
-/// Scores to probabilities.
-fn normalize(t: &mut [f32]) {
-    // `f32::max` ignores NaN, which then spread by the sum.
-    let most = t.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    t.iter_mut().for_each(|t| *t = (*t - most).exp());
-    let sum: f64 = t.iter().map(|&e| f64::from(e)).sum();
-    let weight = if most == MASKED { 0.0 } else { (1.0 / sum) as f32 };
-    t.iter_mut().for_each(|t| *t *= weight);
+vectorized! {
+    fn widen<T: Element>(from: &[T], scale: f32, to: &mut [f32]) {
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_f32() * scale);
+    }
+}
+
+vectorized! {
+    fn narrow<T: Element>(from: &[f32], to: &mut [T]) {
+        to.iter_mut().zip(from).for_each(|(to, &from)| *to = T::from_f32(from));
+    }
+}
+
+/// The exponential of a number up to 0: 0 where it would be subnormal, NaN for NaN.
+#[inline(always)]
+fn exp(x: f32) -> f32 {
+    // Adding 1.5 * 2^23 rounds to an integer n, whose exponent bits 127 more make 2^n.
+    const SHIFT: f32 = 12_582_912.0 + 127.0;
+    // ln 2 in two parts, the first one with few enough bits for exact products.
+    const LN_2: (f32, f32) = (0.693_359_4, -0.000_212_194_44);
+    let shifted = x.mul_add(std::f32::consts::LOG2_E, SHIFT);
+    let n = shifted - SHIFT;
+    let f = n.mul_add(-LN_2.1, n.mul_add(-LN_2.0, x));
+    // The series to the sixth power: f is at most half of ln 2.
+    let p = (1.0f32 / 720.0).mul_add(f, 1.0 / 120.0);
+    let p = p.mul_add(f, 1.0 / 24.0);
+    let p = p.mul_add(f, 1.0 / 6.0);
+    let p = p.mul_add(f, 0.5);
+    let p = p.mul_add(f, 1.0);
+    let p = p.mul_add(f, 1.0);
+    let power = p * f32::from_bits(shifted.to_bits() << 23);
+    if x < -87.0 { 0.0 } else { power }
+}
+
+vectorized! {
+    /// Scores to probabilities.
+    fn normalize(t: &mut [f32]) {
+        // NaN is no maximum; it spreads by the sum.
+        let mut most = [f32::NEG_INFINITY; LANES];
+        for t in t.chunks(LANES) {
+            most.iter_mut().zip(t).for_each(|(most, &t)| *most = if t > *most { t } else { *most });
+        }
+        let most = most.into_iter().fold(f32::NEG_INFINITY, f32::max);
+        let mut sums = [0.0f64; LANES];
+        for t in t.chunks_mut(LANES) {
+            for (sum, t) in sums.iter_mut().zip(t) {
+                *t = exp(*t - most);
+                *sum += f64::from(*t);
+            }
+        }
+        let sum: f64 = sums.iter().sum();
+        let weight = if most == MASKED { 0.0 } else { (1.0 / sum) as f32 };
+        t.iter_mut().for_each(|t| *t *= weight);
+    }
 }
 
 /// Gradients g of probabilities y to those of the scores.
 fn gradients(g: &mut [f32], y: &[f32], scale: f32) {
-    let sum: f64 = g.iter().zip(y).map(|(&g, &y)| f64::from(g) * f64::from(y)).sum();
-    g.iter_mut().zip(y).for_each(|(g, &y)| *g = scale * (y * (*g - sum as f32)));
+    let sum = dot(g, y) as f32;
+    slopes(g, y, scale, sum);
+}
+
+vectorized! {
+    fn dot(g: &[f32], y: &[f32]) -> f64 {
+        let mut sums = [0.0f64; LANES];
+        for (g, y) in g.chunks(LANES).zip(y.chunks(LANES)) {
+            for ((sum, &g), &y) in sums.iter_mut().zip(g).zip(y) {
+                *sum += f64::from(g) * f64::from(y);
+            }
+        }
+        sums.iter().sum()
+    }
+}
+
+vectorized! {
+    fn slopes(g: &mut [f32], y: &[f32], scale: f32, sum: f32) {
+        g.iter_mut().zip(y).for_each(|(g, &y)| *g = scale * (y * (*g - sum)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exponential_is_within_two_units() {
+        for i in 0..200_000 {
+            let x = -(i as f32) * 87.0 / 200_000.0;
+            let (got, want) = (f64::from(exp(x)), f64::from(x).exp());
+            let unit = f64::from(f32::EPSILON) * want;
+            assert!((got - want).abs() <= 2.0 * unit, "exp({x}): {got} for {want}");
+        }
+        assert_eq!(
+            [exp(0.0), exp(-87.5), exp(-10000.0), exp(f32::NEG_INFINITY)],
+            [1.0, 0.0, 0.0, 0.0]
+        );
+        assert!(exp(f32::NAN).is_nan());
+    }
 }
