@@ -299,7 +299,8 @@ static void muon(NVTEDType dtype, size_t in, size_t out, bool nesterov) {
     nvtex_optimizer_step(s.optimizer, NULL);
     EXPECT_OK();
   }
-  // Products of BFloat16 round each entry to 2^-9 of itself; the iteration keeps errors of that size.
+  // Products of BFloat16 round each entry to 2^-9 of itself; the iteration keeps errors of that
+  // size.
   const double *got = read_master(&s, 0);
   double error = 0, moved = 0;
   for (size_t e = 0; e < in * out; e++) {
@@ -314,8 +315,8 @@ static void muon(NVTEDType dtype, size_t in, size_t out, bool nesterov) {
 // ---- Schedules
 
 static double scheduled(const NVTEXOptimizerConfig *c, int s) {
-  const double rate = (double)c->learning_rate, w = c->warmup_steps, last =
-      (double)c->last_rate_factor;
+  const double rate = (double)c->learning_rate, w = c->warmup_steps,
+               last = (double)c->last_rate_factor;
   if (s < c->warmup_steps) return rate * (s + 1) / (w + 1);
   const double p = fmin(1, (s - w) / (c->total_steps - w));
   if (c->schedule == NVTEX_SCHEDULE_LINEAR) return rate * (1 - (1 - last) * p);
@@ -410,7 +411,7 @@ static void loss_scaling(NVTEXUpdateRule rule) {
       nvte_get_tensor_param(nvtex_optimizer_loss_scale(s.optimizer), kNVTERowwiseData);
   // What happens in each step, and the loss scale after it.
   static const char events[] = "gginggggggiii";
-  static const float scales[] = {1024, 1024, 512,  512,  512,  512, 1024,
+  static const float scales[] = {1024, 1024, 512,  512,  512, 512, 1024,
                                  1024, 1024, 2048, 1024, 512, 512};
   long long steps = 0, skipped = 0;
   for (size_t i = 0; events[i]; i++) {

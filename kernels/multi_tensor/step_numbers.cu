@@ -1,5 +1,5 @@
-// The numbers of an optimizer that change from step to step: they follow from those of the step before on the device,
-// so that a captured step can be replayed.
+// The numbers of an optimizer that change from step to step: they follow from those of the step
+// before on the device, so that a captured step can be replayed.
 
 #include "common/launch.cuh"
 #include "common/reduce.cuh"
@@ -17,9 +17,8 @@ __device__ float scheduled_rate(const NVTEXStepNumbersArgs &a, float base, int s
   const double decay = static_cast<double>(a.total_steps) - warmup;
   const double p = s - warmup < decay ? __ddiv_rn(s - warmup, decay) : 1.0;
   const double last = a.last, rest = 1.0 - last;
-  const double left = a.schedule == NVTEX_RATE_LINEAR
-                          ? __dadd_rn(1.0, -p)
-                          : __dmul_rn(0.5, __dadd_rn(1.0, cospi(p)));
+  const double left = a.schedule == NVTEX_RATE_LINEAR ? __dadd_rn(1.0, -p)
+                                                      : __dmul_rn(0.5, __dadd_rn(1.0, cospi(p)));
   return static_cast<float>(__dmul_rn(rate, __dadd_rn(last, __dmul_rn(rest, left))));
 }
 

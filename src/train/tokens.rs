@@ -1,4 +1,4 @@
-//! Batches of tokens from files. A file holds tokens of 2 or 4 bytes, one behind the other; windows of a length of
+//! Batches of tokens from files. A file holds tokens of 1, 2 or 4 bytes, one behind the other; windows of a length of
 //! them, each with the token that follows, are given out in order or by a permutation of a seed.
 //!
 //! Files are read at the places of the windows, not mapped: a file that gets shorter meanwhile is an error then, not
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug)]
 pub struct TokenSettings {
     pub paths: Vec<PathBuf>,
-    /// 2 or 4.
+    /// 1, 2 or 4.
     pub token_bytes: usize,
     pub batch: usize,
     pub sequence: usize,
