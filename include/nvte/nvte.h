@@ -32,6 +32,7 @@
 #include "nvte/sampling.h"
 #include "nvte/nvtex.h"
 #include "nvte/dispatch.h"
+#include "nvte/parallel.h"
 #include "nvte/module.h"
 #include "nvte/train.h"
 

@@ -71,9 +71,14 @@ typedef enum NVTEXSchedule {
 } NVTEXSchedule;
 
 /**
- * What a handle of an optimizer points to.
+ * What a handle of an optimizer points to. Only the library knows what it is.
  */
 typedef struct NVTEXOptimizer_st NVTEXOptimizer_st;
+
+/**
+ * What a handle of a token loader points to. Only the library knows what it is.
+ */
+typedef struct NVTEXTokenLoader_st NVTEXTokenLoader_st;
 
 /**
  * What holds for one parameter.
@@ -262,6 +267,168 @@ typedef struct NVTEXOptimizerParameter {
   NVTEBasicTensor state[2];
 } NVTEXOptimizerParameter;
 
+/**
+ * Which tokens a loader gives out, and in which order.
+ *
+ * Each file is divided into windows of `sequence` tokens, one behind the other from its first token on; a window is
+ * given out with the token that follows it. Row r of batch number n of a rank is the window at the place
+ * `n * batch * world + rank * batch + r` of an epoch, and windows that do not fill a batch for every rank are left
+ * out. An epoch has the windows in the order of the files, or by a permutation that follows from seed and epoch.
+ */
+typedef struct NVTEXTokenLoaderConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * Files of nothing but tokens, little-endian.
+   */
+  const char *const *paths;
+  size_t num_paths;
+  /**
+   * Bytes of a token: 1, 2 (default) or 4.
+   */
+  size_t token_bytes;
+  /**
+   * Rows of a batch, of this rank.
+   */
+  size_t batch;
+  /**
+   * Tokens of a window.
+   */
+  size_t sequence;
+  /**
+   * Default: true.
+   */
+  bool shuffle;
+  uint64_t seed;
+  /**
+   * The number of this rank, and of all.
+   */
+  size_t rank;
+  size_t world;
+  /**
+   * Tokens must be less than this number. 0 (default): any.
+   */
+  size_t vocabulary;
+} NVTEXTokenLoaderConfig;
+
+/**
+ * Handle of a token loader.
+ */
+typedef struct NVTEXTokenLoader_st *NVTEXTokenLoader;
+
+/**
+ * Where a loader is. It may be kept, and given to a loader of the same files and the same config, but for the rank.
+ */
+typedef struct NVTEXTokenPosition {
+  /**
+   * Bytes of this struct; set it before the call.
+   */
+  size_t struct_size;
+  /**
+   * Batches that each rank has been given so far.
+   */
+  uint64_t batches;
+  /**
+   * What the loader must be like: windows, seed, tokens of a window, and rows of all ranks together.
+   */
+  uint64_t windows;
+  uint64_t seed;
+  uint64_t sequence;
+  uint64_t rows;
+} NVTEXTokenPosition;
+
+/**
+ * What a checkpoint holds. Everything may be null or 0.
+ */
+typedef struct NVTEXCheckpointConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * Modules of one context, with the state of delayed scaling of that context. They must have names that the
+   * program has given them: made up ones depend on the order in which modules were created.
+   */
+  const NVTEXModule *modules;
+  size_t num_modules;
+  /**
+   * An optimizer over these modules, or null: its masters take the place of the values of 16 bits, and moments,
+   * number of steps, learning rate and loss scale are in the checkpoint, too.
+   */
+  NVTEXOptimizer optimizer;
+  /**
+   * A loader, or null: its position.
+   */
+  NVTEXTokenLoader loader;
+  /**
+   * Further tensors on the device with their names, such as the seed and offset of random numbers: integers or
+   * numbers in high precision.
+   */
+  const char *const *names;
+  const NVTETensor *tensors;
+  size_t num_tensors;
+} NVTEXCheckpointConfig;
+
+/**
+ * Rows of a stored tensor.
+ */
+typedef struct NVTEXSourceRows {
+  /**
+   * The name of the tensor in the file.
+   */
+  const char *name;
+  size_t first_row;
+  /**
+   * 0: all rows from the first one on.
+   */
+  size_t num_rows;
+} NVTEXSourceRows;
+
+/**
+ * A parameter, and the rows that it is made of, one behind the other.
+ */
+typedef struct NVTEXPretrainedParameter {
+  NVTEXModule module;
+  /**
+   * The number of the parameter in its module.
+   */
+  size_t index;
+  const struct NVTEXSourceRows *rows;
+  size_t num_rows;
+} NVTEXPretrainedParameter;
+
+/**
+ * The modules of a model of the Llama or Qwen family.
+ */
+typedef struct NVTEXLlamaConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * The beginning of all names but that of the head. Null: `model.`.
+   */
+  const char *prefix;
+  /**
+   * Layers made by `nvtex_transformer_layer_create` with RMSNorm, SWIGLU, and heads like these.
+   */
+  const NVTEXModule *layers;
+  size_t num_layers;
+  size_t num_attention_heads;
+  /**
+   * Heads of keys and values. 0: as many as of queries.
+   */
+  size_t num_key_value_heads;
+  /**
+   * The modules around the layers, or null: their first parameter whose name ends with `weight`.
+   */
+  NVTEXModule embedding;
+  NVTEXModule norm;
+  NVTEXModule head;
+} NVTEXLlamaConfig;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -350,6 +517,133 @@ size_t nvtex_optimizer_num_parameters(NVTEXOptimizer optimizer);
 void nvtex_optimizer_parameter(NVTEXOptimizer optimizer,
                                size_t index,
                                struct NVTEXOptimizerParameter *parameter);
+
+/**
+ * Sets the defaults in the first `struct_size` bytes of a config.
+ */
+void nvtex_token_loader_config_init(struct NVTEXTokenLoaderConfig *config, size_t struct_size);
+
+/**
+ * Creates a loader. Destroy it with `nvtex_token_loader_destroy`.
+ *
+ * Errors: files that cannot be opened (`NVTEX_DEVICE_ERROR`), or end within a token; fewer windows than one batch for
+ * every rank; numbers out of their range. Returns null.
+ */
+NVTEXTokenLoader nvtex_token_loader_create(const struct NVTEXTokenLoaderConfig *config);
+
+/**
+ * Destroys a loader. Null is ignored.
+ */
+void nvtex_token_loader_destroy(NVTEXTokenLoader loader);
+
+/**
+ * Returns the batches of each rank in an epoch.
+ */
+size_t nvtex_token_loader_epoch_batches(NVTEXTokenLoader loader);
+
+/**
+ * Writes the next batch to the host: `[batch, sequence + 1]`, of which the first `sequence` tokens of a row are inputs
+ * and the last `sequence` targets.
+ *
+ * Errors: a `count` that is not `batch * (sequence + 1)`; a file that cannot be read or has become shorter; tokens out
+ * of range. The loader stays where it is then.
+ */
+void nvtex_token_loader_next(NVTEXTokenLoader loader,
+                             int32_t *tokens,
+                             size_t count);
+
+/**
+ * Copies the next batch to the device: inputs and targets, each `[batch, sequence]`, Int32 or Int64. The copies are on
+ * the stream; a captured graph that reads the tensors sees the new batch when it is replayed afterwards.
+ *
+ * Errors: as `nvtex_token_loader_next`; other shapes and dtypes; a stream that is being captured.
+ */
+void nvtex_token_loader_next_on_device(NVTEXTokenLoader loader,
+                                       NVTETensor inputs,
+                                       NVTETensor targets,
+                                       cudaStream_t stream);
+
+/**
+ * Tells where a loader is.
+ */
+void nvtex_token_loader_position(NVTEXTokenLoader loader, struct NVTEXTokenPosition *position);
+
+/**
+ * Goes to a position: the next batch is the one that follows it. Errors: the position of a loader of other data.
+ */
+void nvtex_token_loader_seek(NVTEXTokenLoader loader,
+                             const struct NVTEXTokenPosition *position);
+
+/**
+ * Sets the defaults, nothing, in the first `struct_size` bytes of a config.
+ */
+void nvtex_checkpoint_config_init(struct NVTEXCheckpointConfig *config, size_t struct_size);
+
+/**
+ * Writes a checkpoint. It waits for the stream.
+ *
+ * Format: a safetensors file, which other programs read. Names: `<module>.<parameter>` of parameters (Float32 if
+ * there is a master, else of their dtype; weights in FP8 alone dequantized), `optimizer.exp_avg.<module>.<parameter>`,
+ * `optimizer.exp_avg_sq....`, `optimizer.momentum....`, `optimizer.counters` (I32: steps, skipped steps, good steps),
+ * `optimizer.scalars` (F32: learning rate, loss scale), `recipe.state` (U8: what `nvtex_context_save` writes),
+ * `tokens.position` (I64), and `extra.<name>`. In `__metadata__` are `nvte.checkpoint`, the version of all this, and
+ * `nvte.sha256`, the SHA-256 of the file with the 64 digits of this value replaced by `0`. Parameters that modules
+ * share are there once, under their first name.
+ *
+ * The file is written under another name in the same folder, forced to the disk and renamed, so that after a crash
+ * there is the older file or the new one.
+ *
+ * Errors: a file that cannot be written (`NVTEX_DEVICE_ERROR`); two tensors of one name.
+ */
+void nvtex_checkpoint_save(const char *path,
+                           const struct NVTEXCheckpointConfig *config,
+                           cudaStream_t stream);
+
+/**
+ * Reads a checkpoint that `nvtex_checkpoint_save` wrote, of modules and an optimizer of the same shapes; masters and
+ * dtypes may be others. Tensors that the config does not ask for are left alone. Captured graphs see the new values.
+ *
+ * Errors: a file that is damaged, cut off or of another version; a missing tensor, or one of another shape or dtype;
+ * a loader of other data. Nothing is changed then, unless the disk fails while tensors are read.
+ */
+void nvtex_checkpoint_load(const char *path,
+                           const struct NVTEXCheckpointConfig *config,
+                           cudaStream_t stream);
+
+/**
+ * Sets parameters from the tensors of a safetensors file, of an index of such files, or of a folder with
+ * `model.safetensors` or `model.safetensors.index.json`.
+ *
+ * Dtypes: F32, F16 and BF16, which are cast to that of the parameter. The masters that `optimizer` has for these
+ * parameters are set as well; it may be null.
+ *
+ * Errors: a file that is damaged; missing tensors; other shapes or dtypes; rows that are not as many as those of the
+ * parameter. Nothing is changed then, unless the disk fails while tensors are read.
+ */
+void nvtex_pretrained_load(const char *path,
+                           const struct NVTEXPretrainedParameter *parameters,
+                           size_t num_parameters,
+                           NVTEXOptimizer optimizer,
+                           cudaStream_t stream);
+
+/**
+ * Sets the defaults in the first `struct_size` bytes of a config.
+ */
+void nvtex_llama_config_init(struct NVTEXLlamaConfig *config, size_t struct_size);
+
+/**
+ * Sets the parameters of a model of the Llama or Qwen family from files as Hugging Face stores them, as
+ * `nvtex_pretrained_load` does.
+ *
+ * Names, behind `<prefix>layers.<i>.`: `input_layernorm`, `self_attn.{q,k,v,o}_proj`, `self_attn.{q,k}_norm`,
+ * `post_attention_layernorm`, `mlp.{gate,up,down}_proj`, each with `.weight`; `<prefix>embed_tokens.weight`,
+ * `<prefix>norm.weight`, and `lm_head.weight`, or without it the weight of the embedding. Biases that the files do not
+ * have become 0. The rotary embedding of these models is that of `nvtex_rotary_frequencies` without `interleaved`.
+ */
+void nvtex_llama_load(const char *path,
+                      const struct NVTEXLlamaConfig *config,
+                      NVTEXOptimizer optimizer,
+                      cudaStream_t stream);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -932,6 +932,148 @@ pub type NVTEXGraph = *mut NVTEXGraph_st;
 
 
 
+/// How sums over ranks are made.
+pub type NVTEXSumOrder = i32;
+/// x0 + x1 + ... in Float32 in the order of the ranks, rounded once: the same bits on every rank, in every run, by
+/// every transport.
+pub const NVTEX_SUM_ORDERED: NVTEXSumOrder = 0;
+/// As NCCL or the program's functions sum.
+pub const NVTEX_SUM_FAST: NVTEXSumOrder = 1;
+
+/// Whether calls of all ranks are compared before they run, where that costs a meeting of its own: on NCCL and with
+/// the program's functions. Threads and processes that share memory always compare.
+pub type NVTEXCallCheck = i32;
+/// As `NVTE_COMM_CHECK=0|1` says; its default is 0.
+pub const NVTEX_CALL_CHECK_DEFAULT: NVTEXCallCheck = 0;
+pub const NVTEX_CALL_CHECK_OFF: NVTEXCallCheck = 1;
+pub const NVTEX_CALL_CHECK_ON: NVTEXCallCheck = 2;
+
+/// What moves the data of ranks that a launcher has started.
+pub type NVTEXTransport = i32;
+/// NCCL on CUDA, shared memory otherwise.
+pub const NVTEX_TRANSPORT_AUTOMATIC: NVTEXTransport = 0;
+/// Shared memory of the host. Ranks may have the same GPU, whose data are staged.
+pub const NVTEX_TRANSPORT_SHARED: NVTEXTransport = 1;
+pub const NVTEX_TRANSPORT_NCCL: NVTEXTransport = 2;
+
+/// How the values of all ranks become one.
+pub type NVTEXReduction = i32;
+pub const NVTEX_REDUCTION_SUM: NVTEXReduction = 0;
+/// NaN if one of the values is.
+pub const NVTEX_REDUCTION_MAX: NVTEXReduction = 1;
+
+/// What a handle of a communicator points to. Only the library knows what it is.
+#[repr(C)]
+#[derive(Debug)]
+pub struct NVTEXCommunicator_st {
+    _bytes: [u8; 0],
+    _nowhere: crate::Opaque,
+}
+
+/// What a program says about a communicator. Set all of it to 0, then `struct_size`, then what is wanted: 0 is a
+/// default. All ranks say the same.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXCommunicatorConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// For messages; null: "world".
+    pub name: *const c_char,
+    /// Seconds that a rank waits for another one. 0: `NVTE_COMM_TIMEOUT`, whose default is 300.
+    pub timeout: f64,
+    /// Bytes of shared memory for data of each rank on their way; 0: 2 MiB.
+    pub staging_bytes: usize,
+    pub sum_order: NVTEXSumOrder,
+    pub check: NVTEXCallCheck,
+    /// For `nvtex_communicator_from_environment`.
+    pub transport: NVTEXTransport,
+    /// Not 0: a failure aborts a communicator of NCCL that the program has lent, too.
+    pub abort_borrowed: i32,
+    /// Called once with the message of the first failure, on a thread of the library, whatever the program is doing.
+    /// It calls nothing of this library. Null: none.
+    pub on_failure: Option<unsafe extern "C" fn(user: *mut c_void, message: *const c_char)>,
+    /// The first argument of `on_failure`.
+    pub user: *mut c_void,
+}
+
+/// Handle of one rank of a communicator.
+pub type NVTEXCommunicator = *mut NVTEXCommunicator_st;
+
+/// A message between two ranks, for functions of the program.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXMessage {
+    pub data: *mut c_void,
+    pub bytes: usize,
+    pub peer: i32,
+    /// 1: received; 0: sent.
+    pub receive: i32,
+}
+
+/// Collectives of the program. Memory is that of the host; `bytes` are those of one rank. Functions return 0, or a
+/// number that the error names. They are called by the thread that makes the call, one at a time for a communicator.
+/// All may be null but `all_gather`, of which the others are then made; messages need `exchange`, splits `split`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXCollectives {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// The first argument of all functions.
+    pub user: *mut c_void,
+    pub all_gather: Option<unsafe extern "C" fn(user: *mut c_void, send: *const c_void, recv: *mut c_void, bytes: usize) -> i32>,
+    pub all_to_all: Option<unsafe extern "C" fn(user: *mut c_void, send: *const c_void, recv: *mut c_void, bytes: usize) -> i32>,
+    pub broadcast: Option<unsafe extern "C" fn(user: *mut c_void, data: *mut c_void, bytes: usize, root: i32) -> i32>,
+    pub barrier: Option<unsafe extern "C" fn(user: *mut c_void) -> i32>,
+    /// Sends and receives all messages; those of a pair in one direction keep their order.
+    pub exchange: Option<unsafe extern "C" fn(user: *mut c_void, messages: *const NVTEXMessage, num_messages: usize) -> i32>,
+    /// Used with NVTEX_SUM_FAST only; `count` is that of `recv`, and `reduction` an NVTEXReduction.
+    pub reduce_scatter: Option<unsafe extern "C" fn(user: *mut c_void, send: *const c_void, recv: *mut c_void, count: usize, dtype: NVTEDType, reduction: i32) -> i32>,
+    /// Used with NVTEX_SUM_FAST only.
+    pub all_reduce: Option<unsafe extern "C" fn(user: *mut c_void, send: *const c_void, recv: *mut c_void, count: usize, dtype: NVTEDType, reduction: i32) -> i32>,
+    /// Gives `*child`, which takes the place of `user` for ranks of this color, ordered by key and then by rank.
+    pub split: Option<unsafe extern "C" fn(user: *mut c_void, color: i32, key: i32, child: *mut *mut c_void) -> i32>,
+    /// Called when the program aborts the communicator.
+    pub abort: Option<unsafe extern "C" fn(user: *mut c_void)>,
+    /// Called with a child when its communicator is destroyed.
+    pub release: Option<unsafe extern "C" fn(user: *mut c_void)>,
+}
+
+/// A message of `nvtex_exchange`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXTransfer {
+    pub data: *mut c_void,
+    /// Elements; both ranks say the same.
+    pub count: usize,
+    pub dtype: NVTEDType,
+    /// The other rank, which may be the own one.
+    pub peer: i32,
+    /// 1: received into `data`; 0: sent from there.
+    pub receive: i32,
+}
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
 /// Flag of `nvtex_context_begin`: modules multiply as the recipe says; without it in high precision.
 pub const NVTEX_CONTEXT_ENABLED: u32 = 1;
 
@@ -955,6 +1097,9 @@ pub const NVTEX_RECIPE_BLOCK_SCALING: NVTEXRecipeKind = 2;
 pub const NVTEX_RECIPE_MXFP8: NVTEXRecipeKind = 3;
 /// The function `choose` says how each operand is scaled.
 pub const NVTEX_RECIPE_CUSTOM: NVTEXRecipeKind = 4;
+/// NVFP4: a Float8E4M3 for each 16 elements, or 16 x 16 of a weight, and a factor for the tensor.
+/// For modules in Float32 or BFloat16, with inputs of a multiple of 16 rows.
+pub const NVTEX_RECIPE_NVFP4: NVTEXRecipeKind = 5;
 
 /// FP8 types of a recipe.
 pub type NVTEXFormat = i32;
@@ -993,6 +1138,7 @@ pub const NVTEX_SLOT_DELAYED: NVTEXSlotScaling = 1;
 pub const NVTEX_SLOT_CURRENT: NVTEXSlotScaling = 2;
 pub const NVTEX_SLOT_BLOCK: NVTEXSlotScaling = 3;
 pub const NVTEX_SLOT_MXFP8: NVTEXSlotScaling = 4;
+pub const NVTEX_SLOT_NVFP4: NVTEXSlotScaling = 5;
 
 /// How long memory of an allocator is wanted.
 pub type NVTEXLifetime = i32;
@@ -1075,7 +1221,7 @@ pub struct NVTEXRoleOptions {
     pub power_2_scales: bool,
     /// The least maximum that counts (current scaling, FP8 blocks).
     pub amax_epsilon: f32,
-    /// 1: blocks along rows; 2: square ones (FP8 blocks; MXFP8 weights).
+    /// 1: blocks along rows; 2: square ones (FP8 blocks; MXFP8 and NVFP4 weights).
     pub block_dim: i32,
 }
 
@@ -1084,15 +1230,16 @@ pub struct NVTEXRoleOptions {
 #[derive(Clone, Copy, Debug)]
 pub struct NVTEXSlotChoice {
     pub scaling: NVTEXSlotScaling,
-    /// Float8E4M3 or Float8E5M2.
+    /// Float8E4M3 or Float8E5M2; Float4E2M1 of NVFP4.
     pub dtype: NVTEDType,
     pub options: NVTEXRoleOptions,
 }
 
 /// Chooses for an operand of the layer `layer` (a module's name, followed by a dot and the part if it
-/// has parts) by writing to `choice`, which at first says high precision. It returns 0, or anything
-/// else for failure. An unknown number is an error. The rules of `NVTEXContextConfig` for its
-/// functions hold.
+/// has parts) by writing to `choice`, which at first says what the kind of the recipe says; of
+/// `NVTEX_RECIPE_CUSTOM` high precision. So a layer stays in high precision where all its roles do. It
+/// returns 0, or anything else for failure. An unknown number is an error. The rules of
+/// `NVTEXContextConfig` for its functions hold.
 pub type NVTEXChoose = Option<unsafe extern "C" fn(user: *mut c_void, layer: *const c_char, role: NVTEXRole, choice: *mut NVTEXSlotChoice) -> i32>;
 
 /// A recipe. `nvtex_recipe_config_init` sets the defaults.
@@ -1124,7 +1271,8 @@ pub struct NVTEXRecipeConfig {
     pub split_accumulator_wgrad: bool,
     /// Default: quantized.
     pub backward: NVTEXBackward,
-    /// For `NVTEX_RECIPE_CUSTOM`: the function that chooses, and its first argument.
+    /// The function that chooses for each layer and role, and its first argument. Null (default): all are
+    /// as the kind says, which `NVTEX_RECIPE_CUSTOM` has nothing to say about.
     pub choose: NVTEXChoose,
     pub user: *mut c_void,
     /// Attention reads queries, keys and values in E4M3, with one scale for a tensor from its own
@@ -1132,6 +1280,12 @@ pub struct NVTEXRecipeConfig {
     /// forward pass has read. This is for delayed and current scaling, without a cache of keys and
     /// values. Default: false.
     pub fp8_dpa: bool,
+    /// NVFP4: inputs and gradients go through a random Hadamard transform of each 16 rows before they are
+    /// cast for the product of the weight's gradient. Default: true.
+    pub nvfp4_hadamard: bool,
+    /// NVFP4: gradients are rounded stochastically, by the `rng_state` of the step, which is needed then.
+    /// Default: true.
+    pub nvfp4_stochastic_rounding: bool,
 }
 
 /// Handle of a recipe.
@@ -1625,6 +1779,310 @@ pub struct NVTEXKVCacheConfig {
 
 
 
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+/// How a parameter is updated.
+pub type NVTEXUpdateRule = i32;
+/// AdamW: Adam with a weight decay that acts on the parameter.
+pub const NVTEX_UPDATE_ADAMW: NVTEXUpdateRule = 0;
+/// Gradient descent with momentum; the weight decay is part of the gradient.
+pub const NVTEX_UPDATE_SGD: NVTEXUpdateRule = 1;
+/// Muon for matrices; as the rule of a whole optimizer, AdamW for other parameters.
+pub const NVTEX_UPDATE_MUON: NVTEXUpdateRule = 2;
+/// None: the parameter stays, and gets no gradient.
+pub const NVTEX_UPDATE_NONE: NVTEXUpdateRule = 3;
+
+/// In what an optimizer keeps parameters of 16 bits beside their values. Those in FP8 alone always have Float32
+/// masters.
+pub type NVTEXMasters = i32;
+/// Float32 masters.
+pub const NVTEX_MASTERS_FLOAT32: NVTEXMasters = 0;
+/// The low 16 bits of Float32 masters, for BFloat16 parameters under AdamW; the value is the high half, rounded.
+/// Others have Float32 masters.
+pub const NVTEX_MASTERS_REMAINDER: NVTEXMasters = 1;
+/// None: values are updated and rounded in each step.
+pub const NVTEX_MASTERS_NONE: NVTEXMasters = 2;
+
+/// How the learning rate follows from the number s of steps before this one, with W steps of warm-up and T in all:
+/// `learning_rate * (s + 1) / (W + 1)` while s < W, then by `p = min(1, (s - W) / (T - W))`.
+pub type NVTEXSchedule = i32;
+/// `learning_rate`
+pub const NVTEX_SCHEDULE_CONSTANT: NVTEXSchedule = 0;
+/// `learning_rate * (1 - (1 - last) * p)`, where `last` is `last_rate_factor`.
+pub const NVTEX_SCHEDULE_LINEAR: NVTEXSchedule = 1;
+/// `learning_rate * (last + (1 - last) * (1 + cos(pi * p)) / 2)`
+pub const NVTEX_SCHEDULE_COSINE: NVTEXSchedule = 2;
+
+/// What a handle of an optimizer points to. Only the library knows what it is.
+#[repr(C)]
+#[derive(Debug)]
+pub struct NVTEXOptimizer_st {
+    _bytes: [u8; 0],
+    _nowhere: crate::Opaque,
+}
+
+/// What a handle of a token loader points to. Only the library knows what it is.
+#[repr(C)]
+#[derive(Debug)]
+pub struct NVTEXTokenLoader_st {
+    _bytes: [u8; 0],
+    _nowhere: crate::Opaque,
+}
+
+/// What holds for one parameter.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXUpdateOptions {
+    pub rule: NVTEXUpdateRule,
+    pub weight_decay: f32,
+    /// What the learning rate is multiplied by for this parameter.
+    pub learning_rate_factor: f32,
+}
+
+/// Chooses the options of a parameter, which come with what the config says: `name` is the name of its module, a
+/// point, and its name in the module. It returns 0, or anything else for failure. The rules of `NVTEXContextConfig`
+/// for its functions hold.
+pub type NVTEXChooseUpdate = Option<unsafe extern "C" fn(user: *mut c_void, name: *const c_char, shape: *const NVTEShape, options: *mut NVTEXUpdateOptions) -> i32>;
+
+/// What an optimizer does.
+///
+/// A step, in this order:
+/// 1. The norm over all gradients, if there is something to clip, a dynamic loss scale, or `check_gradients`. If it
+///    is not finite the step changes nothing, and counts as skipped.
+/// 2. The numbers of the step, on the device: its number (skipped ones do not count), the learning rate, the loss
+///    scale of the next step, and one factor for all gradients: `1 / (loss_scale * accumulation_steps)`, and if there
+///    is something to clip `min(1, max_norm / (norm + 1e-6))`, where the norm is that after the first factor.
+/// 3. The updates, which read gradients times this factor. Gradients stay as they are.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXOptimizerConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    pub rule: NVTEXUpdateRule,
+    pub learning_rate: f32,
+    /// Of parameters of two or more dimensions; those of one (biases, gains of norms) have none.
+    pub weight_decay: f32,
+    /// Called for each parameter by `nvtex_optimizer_create`, or null.
+    pub choose: NVTEXChooseUpdate,
+    pub user: *mut c_void,
+    /// Of AdamW, with the formula of `nvte_multi_tensor_adam_cuda`.
+    pub beta1: f32,
+    pub beta2: f32,
+    pub epsilon: f32,
+    /// Float32 or BFloat16.
+    pub moment_dtype: NVTEDType,
+    /// Of gradient descent and Muon: `b = momentum * b + g`, then `g + momentum * b` if `nesterov`, else b.
+    pub momentum: f32,
+    pub nesterov: bool,
+    /// Newton-Schulz iterations of Muon, which bring the update u of `[m, n]` to `0.2 * sqrt(max(m, n))` times a
+    /// matrix near to the nearest orthogonal one; `p -= rate * (u + weight_decay * p)`.
+    pub newton_schulz_steps: usize,
+    pub masters: NVTEXMasters,
+    /// Masters begin with the modules' initial values before these were rounded (`nvtex_module_initial_value`), not
+    /// with the values that parameters have.
+    pub initial_masters: bool,
+    pub schedule: NVTEXSchedule,
+    pub warmup_steps: i32,
+    /// With a schedule that is not constant more than `warmup_steps`.
+    pub total_steps: i32,
+    /// The last learning rate, as a part of the first; 0 to 1.
+    pub last_rate_factor: f32,
+    /// The largest norm that all gradients together may have. 0: they are not clipped.
+    pub max_norm: f32,
+    /// The norm is computed, and gradients that are not finite are skipped, also if nothing else needs it.
+    pub check_gradients: bool,
+    /// Micro-batches of a step: gradients are divided by their number.
+    pub accumulation_steps: i32,
+    /// Backward passes add to gradients that the optimizer has made; call `nvtex_optimizer_zero_grad` before the
+    /// first one of a step. Otherwise they overwrite them, unless `NVTEXMicrobatch` says something else.
+    pub accumulate: bool,
+    /// What the program multiplies the loss by at the beginning (`nvtex_optimizer_loss_scale`).
+    pub loss_scale: f32,
+    /// Good steps in a row after which the loss scale grows. 0: it stays as it is.
+    pub growth_interval: i32,
+    /// What the loss scale is multiplied by after these, and after a skipped step.
+    pub growth_factor: f32,
+    pub backoff_factor: f32,
+    /// Bounds of the loss scale.
+    pub least_loss_scale: f32,
+    pub most_loss_scale: f32,
+}
+
+/// Handle of an optimizer.
+pub type NVTEXOptimizer = *mut NVTEXOptimizer_st;
+
+/// The numbers of an optimizer after a step.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXOptimizerNumbers {
+    /// Bytes of this struct; set it before the call.
+    pub struct_size: usize,
+    /// Steps that have changed the parameters.
+    pub step: i64,
+    /// Steps that have changed nothing, because gradients were not finite.
+    pub skipped: i64,
+    /// The newest step was one of these.
+    pub was_skipped: bool,
+    /// The learning rate of the newest step.
+    pub learning_rate: f32,
+    /// The norm of its gradients without loss scale, before clipping; 0 if it is not computed.
+    pub norm: f32,
+    /// What its gradients were multiplied by.
+    pub gradient_scale: f32,
+    /// The loss scale of the next step.
+    pub loss_scale: f32,
+}
+
+/// A parameter as an optimizer knows it. Buffers are valid until the optimizer is destroyed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXOptimizerParameter {
+    /// Bytes of this struct; set it before the call.
+    pub struct_size: usize,
+    /// Name of the module, a point, and the name in it.
+    pub name: *const c_char,
+    pub options: NVTEXUpdateOptions,
+    /// The gradient, the master, and the moments of AdamW or the momentum. Those that do not exist have a null
+    /// pointer.
+    pub gradient: NVTEBasicTensor,
+    pub master: NVTEBasicTensor,
+    pub state: [NVTEBasicTensor; 2],
+}
+
+/// Which tokens a loader gives out, and in which order.
+///
+/// Each file is divided into windows of `sequence` tokens, one behind the other from its first token on; a window is
+/// given out with the token that follows it. Row r of batch number n of a rank is the window at the place
+/// `n * batch * world + rank * batch + r` of an epoch, and windows that do not fill a batch for every rank are left
+/// out. An epoch has the windows in the order of the files, or by a permutation that follows from seed and epoch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXTokenLoaderConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Files of nothing but tokens, little-endian.
+    pub paths: *const *const c_char,
+    pub num_paths: usize,
+    /// Bytes of a token: 1, 2 (default) or 4.
+    pub token_bytes: usize,
+    /// Rows of a batch, of this rank.
+    pub batch: usize,
+    /// Tokens of a window.
+    pub sequence: usize,
+    /// Default: true.
+    pub shuffle: bool,
+    pub seed: u64,
+    /// The number of this rank, and of all.
+    pub rank: usize,
+    pub world: usize,
+    /// Tokens must be less than this number. 0 (default): any.
+    pub vocabulary: usize,
+}
+
+/// Handle of a token loader.
+pub type NVTEXTokenLoader = *mut NVTEXTokenLoader_st;
+
+/// Where a loader is. It may be kept, and given to a loader of the same files and the same config, but for the rank.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXTokenPosition {
+    /// Bytes of this struct; set it before the call.
+    pub struct_size: usize,
+    /// Batches that each rank has been given so far.
+    pub batches: u64,
+    /// What the loader must be like: windows, seed, tokens of a window, and rows of all ranks together.
+    pub windows: u64,
+    pub seed: u64,
+    pub sequence: u64,
+    pub rows: u64,
+}
+
+/// What a checkpoint holds. Everything may be null or 0.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXCheckpointConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Modules of one context, with the state of delayed scaling of that context. They must have names that the
+    /// program has given them: made up ones depend on the order in which modules were created.
+    pub modules: *const NVTEXModule,
+    pub num_modules: usize,
+    /// An optimizer over these modules, or null: its masters take the place of the values of 16 bits, and moments,
+    /// number of steps, learning rate and loss scale are in the checkpoint, too.
+    pub optimizer: NVTEXOptimizer,
+    /// A loader, or null: its position.
+    pub loader: NVTEXTokenLoader,
+    /// Further tensors on the device with their names, such as the seed and offset of random numbers: integers or
+    /// numbers in high precision.
+    pub names: *const *const c_char,
+    pub tensors: *const NVTETensor,
+    pub num_tensors: usize,
+}
+
+/// Rows of a stored tensor.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXSourceRows {
+    /// The name of the tensor in the file.
+    pub name: *const c_char,
+    pub first_row: usize,
+    /// 0: all rows from the first one on.
+    pub num_rows: usize,
+}
+
+/// A parameter, and the rows that it is made of, one behind the other.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXPretrainedParameter {
+    pub module: NVTEXModule,
+    /// The number of the parameter in its module.
+    pub index: usize,
+    pub rows: *const NVTEXSourceRows,
+    pub num_rows: usize,
+}
+
+/// The modules of a model of the Llama or Qwen family.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXLlamaConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// The beginning of all names but that of the head. Null: `model.`.
+    pub prefix: *const c_char,
+    /// Layers made by `nvtex_transformer_layer_create` with RMSNorm, SWIGLU, and heads like these.
+    pub layers: *const NVTEXModule,
+    pub num_layers: usize,
+    pub num_attention_heads: usize,
+    /// Heads of keys and values. 0: as many as of queries.
+    pub num_key_value_heads: usize,
+    /// The modules around the layers, or null: their first parameter whose name ends with `weight`.
+    pub embedding: NVTEXModule,
+    pub norm: NVTEXModule,
+    pub head: NVTEXModule,
+}
 
 
 
@@ -4371,6 +4829,114 @@ unsafe extern "C-unwind" {
     pub fn nvtex_graph_replay(graph: NVTEXGraph, stream: cudaStream_t);
     /// Destroys a graph. Null is ignored.
     pub fn nvtex_graph_destroy(graph: NVTEXGraph);
+    /// Creates `size` ranks for threads of this process: thread r uses `communicators[r]`, and destroys it.
+    ///
+    /// Memory of calls is that of the creating thread's domain (`nvtex_backend_name`). On a device it is staged through
+    /// the host, so that several ranks may have one GPU; such a call waits for its stream.
+    ///
+    /// Errors: a size that is not 1 to 128.
+    pub fn nvtex_communicator_create_local(size: i32, config: *const NVTEXCommunicatorConfig, communicators: *mut NVTEXCommunicator);
+    /// Creates rank `rank` of `size` processes (or threads) of this host and this user, which meet by `key`: letters,
+    /// digits, points, hyphens and underscores that no other run uses at the time. Collective: waits for all of them.
+    ///
+    /// The name of the shared memory exists only until all have come; what a run leaves that has been killed before is
+    /// taken over by the next one with the key. Memory of calls is as in `nvtex_communicator_create_local`.
+    ///
+    /// Errors: ranks that do not come in time or have another `size` or config; a rank or a key that is taken; too little
+    /// shared memory (`/dev/shm`). Returns null.
+    pub fn nvtex_communicator_create_shared(key: *const c_char, rank: i32, size: i32, config: *const NVTEXCommunicatorConfig) -> NVTEXCommunicator;
+    /// Creates rank `rank` of `size` of the program's own ranks, such as those of MPI. Collective: the ranks compare their
+    /// configs. The functions and `user` stay valid until the communicator and what is split from it are destroyed.
+    ///
+    /// Time limits and ended ranks are the matter of the program's functions: the library only reports what they return.
+    ///
+    /// Errors: no `all_gather`. Returns null.
+    pub fn nvtex_communicator_create_callbacks(collectives: *const NVTEXCollectives, rank: i32, size: i32, config: *const NVTEXCommunicatorConfig) -> NVTEXCommunicator;
+    /// Writes the 128 bytes by which ranks on several hosts meet under NCCL: one rank makes them, and the program brings
+    /// them to the others.
+    ///
+    /// Errors: NCCL (`libnccl.so.2`, 2.19 or later) that cannot be loaded; `NVTE_NCCL_LIBRARY` names its file.
+    pub fn nvtex_communicator_nccl_unique_id(id: *mut u8);
+    /// Creates rank `rank` of `size` under NCCL, each with a GPU of its own: the current device of the thread.
+    /// Collective. `id` are the 128 bytes of `nvtex_communicator_nccl_unique_id`, the same on all ranks.
+    ///
+    /// Ranks do not see each other's processes: one that is killed is noticed by the time limit or by NCCL. On one host
+    /// use `nvtex_communicator_create_nccl_shared`.
+    ///
+    /// Calls are queued on their stream. Returns null after an error.
+    pub fn nvtex_communicator_create_nccl(id: *const u8, rank: i32, size: i32, config: *const NVTEXCommunicatorConfig) -> NVTEXCommunicator;
+    /// The same for processes of one host, which meet by `key` as in `nvtex_communicator_create_shared`: no other library
+    /// is needed to start them. A watchdog sees ranks that are killed, and ends the work of NCCL that waits for them.
+    pub fn nvtex_communicator_create_nccl_shared(key: *const c_char, rank: i32, size: i32, config: *const NVTEXCommunicatorConfig) -> NVTEXCommunicator;
+    /// Uses a communicator of NCCL that the program has, such as that of a framework. It is not destroyed, and must live as
+    /// long as the one returned. The program orders its own collectives on it against those of this library, alike on all
+    /// ranks.
+    pub fn nvtex_communicator_create_from_nccl(comm: ncclComm_t, config: *const NVTEXCommunicatorConfig) -> NVTEXCommunicator;
+    /// Creates the communicator of all ranks that a launcher has started on this host: `nvtex-run`, `torchrun` (RANK,
+    /// WORLD_SIZE, MASTER_ADDR, MASTER_PORT) or `mpirun` of Open MPI (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE,
+    /// PMIX_NAMESPACE). Without their variables the process is the only rank. `NVTEX_RENDEZVOUS` takes the place of the
+    /// names by which they meet.
+    ///
+    /// On CUDA each rank has chosen its device before.
+    ///
+    /// Errors: ranks on several hosts; those of `nvtex_communicator_create_shared` and
+    /// `nvtex_communicator_create_nccl_shared`. Returns null.
+    pub fn nvtex_communicator_from_environment(config: *const NVTEXCommunicatorConfig) -> NVTEXCommunicator;
+    /// Makes communicators of the ranks that have the same `color`, ordered by `key`, and by rank where keys are equal.
+    /// Collective. A rank with a negative color belongs to none, and gets null.
+    ///
+    /// `name` is for messages; null: the name of this one with the color. A failure of this communicator is one of those
+    /// split from it, not the other way round. They may be destroyed in any order.
+    pub fn nvtex_communicator_split(communicator: NVTEXCommunicator, color: i32, key: i32, name: *const c_char) -> NVTEXCommunicator;
+    /// Returns the rank of a communicator's handle; 0 after an error.
+    pub fn nvtex_communicator_rank(communicator: NVTEXCommunicator) -> i32;
+    /// Returns the number of ranks; 0 after an error.
+    pub fn nvtex_communicator_size(communicator: NVTEXCommunicator) -> i32;
+    /// Returns the name of a communicator, valid until the handle is destroyed; null after an error.
+    pub fn nvtex_communicator_name(communicator: NVTEXCommunicator) -> *const c_char;
+    /// Returns null while a communicator is sound, otherwise the message of its first failure: a rank has ended, has not
+    /// come in time, has asked for something else than the others, or has aborted. Never waits, and is no error itself.
+    ///
+    /// The text is valid until the thread's next call of this function.
+    pub fn nvtex_communicator_status(communicator: NVTEXCommunicator) -> *const c_char;
+    /// Ends a communicator for all ranks: calls that wait, and all later ones, fail with `reason`. Any thread may call it.
+    pub fn nvtex_communicator_abort(communicator: NVTEXCommunicator, reason: *const c_char);
+    /// Destroys a handle. Null is ignored. Ranks that still call get an error which says so. Under NCCL the caller has
+    /// waited for its streams before.
+    pub fn nvtex_communicator_destroy(communicator: NVTEXCommunicator);
+    /// Gathers `count` elements of each rank into `recv`, which has those of all ranks in their order.
+    ///
+    /// Dtypes: any of whole bytes. In place if `send` is the own part of `recv`; otherwise both lie apart.
+    ///
+    /// This is true of all collectives: every rank of the communicator makes the same calls in the same order, with equal
+    /// counts and dtypes. `name` says what is exchanged, such as the name of a layer: it is in messages, and the ranks
+    /// compare it; null: nothing. Wrong arguments of one rank are an error there, before others hear of the call. Other
+    /// errors end the communicator, on all ranks; outputs then mean nothing. On threads and shared memory a call waits
+    /// until it is done, and cannot be captured in a graph.
+    pub fn nvtex_all_gather(communicator: NVTEXCommunicator, send: *const c_void, recv: *mut c_void, count: usize, dtype: NVTEDType, name: *const c_char, stream: cudaStream_t);
+    /// Reduces part r of every rank's `send` into `recv` of rank r: `count` elements of each of as many parts as there are
+    /// ranks.
+    ///
+    /// Dtypes: kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16. In place if `recv` is the own part of `send`. Otherwise as
+    /// `nvtex_all_gather`.
+    pub fn nvtex_reduce_scatter(communicator: NVTEXCommunicator, send: *const c_void, recv: *mut c_void, count: usize, dtype: NVTEDType, reduction: NVTEXReduction, name: *const c_char, stream: cudaStream_t);
+    /// Reduces `count` elements of all ranks; each gets the result. In place if `send` is `recv`. Otherwise as
+    /// `nvtex_reduce_scatter`.
+    pub fn nvtex_all_reduce(communicator: NVTEXCommunicator, send: *const c_void, recv: *mut c_void, count: usize, dtype: NVTEDType, reduction: NVTEXReduction, name: *const c_char, stream: cudaStream_t);
+    /// Sends part r of `send` to rank r, which has it as the part of this rank in its `recv`: `count` elements a part. Not
+    /// in place. Otherwise as `nvtex_all_gather`.
+    pub fn nvtex_all_to_all(communicator: NVTEXCommunicator, send: *const c_void, recv: *mut c_void, count: usize, dtype: NVTEDType, name: *const c_char, stream: cudaStream_t);
+    /// Sends `count` elements of rank `root` to all others. Otherwise as `nvtex_all_gather`.
+    pub fn nvtex_broadcast(communicator: NVTEXCommunicator, data: *mut c_void, count: usize, dtype: NVTEDType, root: i32, name: *const c_char, stream: cudaStream_t);
+    /// Returns when all ranks have made this call. Under NCCL without `check` that is true of the streams, not of the
+    /// hosts.
+    pub fn nvtex_barrier(communicator: NVTEXCommunicator, name: *const c_char, stream: cudaStream_t);
+    /// Sends and receives messages between pairs of ranks, all of them at the same time: only the ranks of a message make
+    /// this call. Messages from one rank to another one arrive in the order of their calls and lists; the receiver says
+    /// the same count, dtype and name as the sender.
+    ///
+    /// Errors: a message that differs from what is received, which ends the communicator; ranks, dtypes and pointers.
+    pub fn nvtex_exchange(communicator: NVTEXCommunicator, transfers: *const NVTEXTransfer, num_transfers: usize, name: *const c_char, stream: cudaStream_t);
     /// Sets the defaults of a kind of recipe in the first `struct_size` bytes of a config.
     ///
     /// Errors: null; a `struct_size` that has no room for the field `struct_size` itself; an unknown kind.
@@ -4686,6 +5252,116 @@ unsafe extern "C-unwind" {
     ///
     /// Errors: no such sequence; not enough pages for the copies. Nothing changes then.
     pub fn nvtex_kv_cache_reorder(cache: NVTEXKVCache, from: *const i64, count: usize, stream: cudaStream_t);
+    /// Sets the defaults of a rule in the first `struct_size` bytes of a config: learning rate 1e-3 (gradient descent:
+    /// 0.1), weight decay 0.01 (gradient descent: 0), betas 0.9 and 0.999, epsilon 1e-8, Float32 moments, momentum 0.95
+    /// with `nesterov` (gradient descent: 0.9 without), 5 Newton-Schulz iterations, Float32 masters, a constant learning
+    /// rate, no clipping, loss scale 1 which stays, and factors of 2 and 0.5 within 1 and 2^24 for one that does not.
+    pub fn nvtex_optimizer_config_init(config: *mut NVTEXOptimizerConfig, struct_size: usize, rule: NVTEXUpdateRule);
+    /// Creates an optimizer over the parameters of modules of a context.
+    ///
+    /// Gradients: a parameter that has a gradient bound (`nvtex_module_set_gradient`) keeps it; for the others the
+    /// optimizer makes Float32 gradients of 0 and binds them, until it is destroyed. A step reads values and gradients
+    /// that are bound then. Parameters that modules share (`nvtex_module_set_parameter` with the same memory) are one,
+    /// under the first name, and backward passes add to the gradient that the optimizer makes for it.
+    ///
+    /// Masters begin with the values of the parameters; for weights in FP8 alone these are dequantized.
+    ///
+    /// Notes: the modules live at least as long as the optimizer. Null config: defaults of AdamW.
+    ///
+    /// Errors: modules of another context, or given twice; no parameter to update; numbers out of their range; what the
+    /// function `choose` answers. Returns null.
+    pub fn nvtex_optimizer_create(context: NVTEXContext, config: *const NVTEXOptimizerConfig, modules: *const NVTEXModule, num_modules: usize, stream: cudaStream_t) -> NVTEXOptimizer;
+    /// Destroys an optimizer, and unbinds the gradients that it has made. Null is ignored.
+    pub fn nvtex_optimizer_destroy(optimizer: NVTEXOptimizer);
+    /// Sets all gradients to 0.
+    pub fn nvtex_optimizer_zero_grad(optimizer: NVTEXOptimizer, stream: cudaStream_t);
+    /// Updates all parameters by their gradients.
+    ///
+    /// It does not wait for the device. It may be captured in a graph, also from its first call, together with the
+    /// passes: everything that changes from step to step lies on the device.
+    ///
+    /// Errors: a gradient that was unbound since the optimizer was created.
+    pub fn nvtex_optimizer_step(optimizer: NVTEXOptimizer, stream: cudaStream_t);
+    /// Sets the learning rate that the schedule starts from, for the steps on the stream from here on, those of a
+    /// captured graph too.
+    pub fn nvtex_optimizer_set_learning_rate(optimizer: NVTEXOptimizer, learning_rate: f32, stream: cudaStream_t);
+    /// Returns the loss scale, Float32 `[1]` on the device, which belongs to the optimizer. A program that scales the
+    /// loss multiplies its gradient by this number, or begins the backward pass with it.
+    pub fn nvtex_optimizer_loss_scale(optimizer: NVTEXOptimizer) -> NVTETensor;
+    /// Reads the numbers of the newest step, and waits for the stream.
+    pub fn nvtex_optimizer_numbers(optimizer: NVTEXOptimizer, numbers: *mut NVTEXOptimizerNumbers, stream: cudaStream_t);
+    /// Returns the number of parameters of an optimizer, with those that it does not update.
+    pub fn nvtex_optimizer_num_parameters(optimizer: NVTEXOptimizer) -> usize;
+    /// Describes the parameter number `index` of an optimizer.
+    pub fn nvtex_optimizer_parameter(optimizer: NVTEXOptimizer, index: usize, parameter: *mut NVTEXOptimizerParameter);
+    /// Sets the defaults in the first `struct_size` bytes of a config.
+    pub fn nvtex_token_loader_config_init(config: *mut NVTEXTokenLoaderConfig, struct_size: usize);
+    /// Creates a loader. Destroy it with `nvtex_token_loader_destroy`.
+    ///
+    /// Errors: files that cannot be opened (`NVTEX_DEVICE_ERROR`), or end within a token; fewer windows than one batch for
+    /// every rank; numbers out of their range. Returns null.
+    pub fn nvtex_token_loader_create(config: *const NVTEXTokenLoaderConfig) -> NVTEXTokenLoader;
+    /// Destroys a loader. Null is ignored.
+    pub fn nvtex_token_loader_destroy(loader: NVTEXTokenLoader);
+    /// Returns the batches of each rank in an epoch.
+    pub fn nvtex_token_loader_epoch_batches(loader: NVTEXTokenLoader) -> usize;
+    /// Writes the next batch to the host: `[batch, sequence + 1]`, of which the first `sequence` tokens of a row are inputs
+    /// and the last `sequence` targets.
+    ///
+    /// Errors: a `count` that is not `batch * (sequence + 1)`; a file that cannot be read or has become shorter; tokens out
+    /// of range. The loader stays where it is then.
+    pub fn nvtex_token_loader_next(loader: NVTEXTokenLoader, tokens: *mut i32, count: usize);
+    /// Copies the next batch to the device: inputs and targets, each `[batch, sequence]`, Int32 or Int64. The copies are on
+    /// the stream; a captured graph that reads the tensors sees the new batch when it is replayed afterwards.
+    ///
+    /// Errors: as `nvtex_token_loader_next`; other shapes and dtypes; a stream that is being captured.
+    pub fn nvtex_token_loader_next_on_device(loader: NVTEXTokenLoader, inputs: NVTETensor, targets: NVTETensor, stream: cudaStream_t);
+    /// Tells where a loader is.
+    pub fn nvtex_token_loader_position(loader: NVTEXTokenLoader, position: *mut NVTEXTokenPosition);
+    /// Goes to a position: the next batch is the one that follows it. Errors: the position of a loader of other data.
+    pub fn nvtex_token_loader_seek(loader: NVTEXTokenLoader, position: *const NVTEXTokenPosition);
+    /// Sets the defaults, nothing, in the first `struct_size` bytes of a config.
+    pub fn nvtex_checkpoint_config_init(config: *mut NVTEXCheckpointConfig, struct_size: usize);
+    /// Writes a checkpoint. It waits for the stream.
+    ///
+    /// Format: a safetensors file, which other programs read. Names: `<module>.<parameter>` of parameters (Float32 if
+    /// there is a master, else of their dtype; weights in FP8 alone dequantized), `optimizer.exp_avg.<module>.<parameter>`,
+    /// `optimizer.exp_avg_sq....`, `optimizer.momentum....`, `optimizer.counters` (I32: steps, skipped steps, good steps),
+    /// `optimizer.scalars` (F32: learning rate, loss scale), `recipe.state` (U8: what `nvtex_context_save` writes),
+    /// `tokens.position` (I64), and `extra.<name>`. In `__metadata__` are `nvte.checkpoint`, the version of all this, and
+    /// `nvte.sha256`, the SHA-256 of the file with the 64 digits of this value replaced by `0`. Parameters that modules
+    /// share are there once, under their first name.
+    ///
+    /// The file is written under another name in the same folder, forced to the disk and renamed, so that after a crash
+    /// there is the older file or the new one.
+    ///
+    /// Errors: a file that cannot be written (`NVTEX_DEVICE_ERROR`); two tensors of one name.
+    pub fn nvtex_checkpoint_save(path: *const c_char, config: *const NVTEXCheckpointConfig, stream: cudaStream_t);
+    /// Reads a checkpoint that `nvtex_checkpoint_save` wrote, of modules and an optimizer of the same shapes; masters and
+    /// dtypes may be others. Tensors that the config does not ask for are left alone. Captured graphs see the new values.
+    ///
+    /// Errors: a file that is damaged, cut off or of another version; a missing tensor, or one of another shape or dtype;
+    /// a loader of other data. Nothing is changed then, unless the disk fails while tensors are read.
+    pub fn nvtex_checkpoint_load(path: *const c_char, config: *const NVTEXCheckpointConfig, stream: cudaStream_t);
+    /// Sets parameters from the tensors of a safetensors file, of an index of such files, or of a folder with
+    /// `model.safetensors` or `model.safetensors.index.json`.
+    ///
+    /// Dtypes: F32, F16 and BF16, which are cast to that of the parameter. The masters that `optimizer` has for these
+    /// parameters are set as well; it may be null.
+    ///
+    /// Errors: a file that is damaged; missing tensors; other shapes or dtypes; rows that are not as many as those of the
+    /// parameter. Nothing is changed then, unless the disk fails while tensors are read.
+    pub fn nvtex_pretrained_load(path: *const c_char, parameters: *const NVTEXPretrainedParameter, num_parameters: usize, optimizer: NVTEXOptimizer, stream: cudaStream_t);
+    /// Sets the defaults in the first `struct_size` bytes of a config.
+    pub fn nvtex_llama_config_init(config: *mut NVTEXLlamaConfig, struct_size: usize);
+    /// Sets the parameters of a model of the Llama or Qwen family from files as Hugging Face stores them, as
+    /// `nvtex_pretrained_load` does.
+    ///
+    /// Names, behind `<prefix>layers.<i>.`: `input_layernorm`, `self_attn.{q,k,v,o}_proj`, `self_attn.{q,k}_norm`,
+    /// `post_attention_layernorm`, `mlp.{gate,up,down}_proj`, each with `.weight`; `<prefix>embed_tokens.weight`,
+    /// `<prefix>norm.weight`, and `lm_head.weight`, or without it the weight of the embedding. Biases that the files do not
+    /// have become 0. The rotary embedding of these models is that of `nvtex_rotary_frequencies` without `interleaved`.
+    pub fn nvtex_llama_load(path: *const c_char, config: *const NVTEXLlamaConfig, optimizer: NVTEXOptimizer, stream: cudaStream_t);
 }
 
 /// Sizes, alignments and offsets of the structs.
@@ -4699,9 +5375,13 @@ pub(crate) fn layouts() -> Vec<String> {
         crate::layout!(NVTEEpGroupConfig: struct_size ep_size num_experts max_tokens_per_rank max_recv_tokens_per_rank hidden_dim num_comm_sms max_token_dtype zero_copy num_topk drop_on_overflow),
         crate::layout!(NVTEEpLayerConfig: struct_size top_k dispatch_output_per_expert_alignment),
         crate::layout!(NVTEXCrossEntropyOptions: struct_size ignored_target vocabulary_start vocabulary_size label_smoothing z_loss reduction),
+        crate::layout!(NVTEXCommunicatorConfig: struct_size name timeout staging_bytes sum_order check transport abort_borrowed on_failure user),
+        crate::layout!(NVTEXMessage: data bytes peer receive),
+        crate::layout!(NVTEXCollectives: struct_size user all_gather all_to_all broadcast barrier exchange reduce_scatter all_reduce split abort release),
+        crate::layout!(NVTEXTransfer: data count dtype peer receive),
         crate::layout!(NVTEXRoleOptions: power_2_scales amax_epsilon block_dim),
         crate::layout!(NVTEXSlotChoice: scaling dtype options),
-        crate::layout!(NVTEXRecipeConfig: struct_size kind format margin amax_history_len amax_algo update_interval reduce_amax input weight grad_output split_accumulator_fprop split_accumulator_dgrad split_accumulator_wgrad backward choose user fp8_dpa),
+        crate::layout!(NVTEXRecipeConfig: struct_size kind format margin amax_history_len amax_algo update_interval reduce_amax input weight grad_output split_accumulator_fprop split_accumulator_dgrad split_accumulator_wgrad backward choose user fp8_dpa nvfp4_hadamard nvfp4_stochastic_rounding),
         crate::layout!(NVTEXContextConfig: struct_size allocator allocate release communicator all_reduce_max multiprocessor_count max_unused_bytes),
         crate::layout!(NVTEXMemoryUse: struct_size scratch tape persistent unused most_scratch most_tape most_persistent most_at_once),
         crate::layout!(NVTEXNormConfig: struct_size name kind hidden_size epsilon zero_centered_gamma dtype reserved),
@@ -4719,5 +5399,15 @@ pub(crate) fn layouts() -> Vec<String> {
         crate::layout!(NVTEXParameter: struct_size name shape dtype value quantized),
         crate::layout!(NVTEXStep: struct_size microbatch skip_weight_update rng_state cu_seqlens_q cu_seqlens_kv cu_seqlens_q_padded cu_seqlens_kv_padded max_seqlen_q max_seqlen_kv rotary_frequencies kv_cache m_splits num_splits),
         crate::layout!(NVTEXKVCacheConfig: struct_size max_batch_size max_sequence_length page_size num_pages),
+        crate::layout!(NVTEXUpdateOptions: rule weight_decay learning_rate_factor),
+        crate::layout!(NVTEXOptimizerConfig: struct_size rule learning_rate weight_decay choose user beta1 beta2 epsilon moment_dtype momentum nesterov newton_schulz_steps masters initial_masters schedule warmup_steps total_steps last_rate_factor max_norm check_gradients accumulation_steps accumulate loss_scale growth_interval growth_factor backoff_factor least_loss_scale most_loss_scale),
+        crate::layout!(NVTEXOptimizerNumbers: struct_size step skipped was_skipped learning_rate norm gradient_scale loss_scale),
+        crate::layout!(NVTEXOptimizerParameter: struct_size name options gradient master state),
+        crate::layout!(NVTEXTokenLoaderConfig: struct_size paths num_paths token_bytes batch sequence shuffle seed rank world vocabulary),
+        crate::layout!(NVTEXTokenPosition: struct_size batches windows seed sequence rows),
+        crate::layout!(NVTEXCheckpointConfig: struct_size modules num_modules optimizer loader names tensors num_tensors),
+        crate::layout!(NVTEXSourceRows: name first_row num_rows),
+        crate::layout!(NVTEXPretrainedParameter: module index rows num_rows),
+        crate::layout!(NVTEXLlamaConfig: struct_size prefix layers num_layers num_attention_heads num_key_value_heads embedding norm head),
     ]
 }

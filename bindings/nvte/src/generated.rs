@@ -275,6 +275,9 @@ pub enum RecipeKind {
     MXFP8 = 3,
     /// The function `choose` says how each operand is scaled.
     Custom = 4,
+    /// NVFP4: a Float8E4M3 for each 16 elements, or 16 x 16 of a weight, and a factor for the tensor.
+    /// For modules in Float32 or BFloat16, with inputs of a multiple of 16 rows.
+    NVFP4 = 5,
 }
 
 impl RecipeKind {
@@ -286,6 +289,7 @@ impl RecipeKind {
             2 => Some(Self::BlockScaling),
             3 => Some(Self::MXFP8),
             4 => Some(Self::Custom),
+            5 => Some(Self::NVFP4),
             _ => None,
         }
     }
@@ -404,6 +408,8 @@ pub enum SlotScaling {
     Block = 3,
     /// `NVTEX_SLOT_MXFP8`
     MXFP8 = 4,
+    /// `NVTEX_SLOT_NVFP4`
+    NVFP4 = 5,
 }
 
 impl SlotScaling {
@@ -415,6 +421,7 @@ impl SlotScaling {
             2 => Some(Self::Current),
             3 => Some(Self::Block),
             4 => Some(Self::MXFP8),
+            5 => Some(Self::NVFP4),
             _ => None,
         }
     }
@@ -518,7 +525,7 @@ impl RoleOptions {
         self
     }
 
-    /// 1: blocks along rows; 2: square ones (FP8 blocks; MXFP8 weights).
+    /// 1: blocks along rows; 2: square ones (FP8 blocks; MXFP8 and NVFP4 weights).
     pub fn block_dim(mut self, value: i32) -> Self {
         self.raw.block_dim = value;
         self
@@ -643,6 +650,20 @@ impl RecipeConfig {
     /// values. Default: false.
     pub fn fp8_dpa(mut self, value: bool) -> Self {
         self.raw.fp8_dpa = value;
+        self
+    }
+
+    /// NVFP4: inputs and gradients go through a random Hadamard transform of each 16 rows before they are
+    /// cast for the product of the weight's gradient. Default: true.
+    pub fn nvfp4_hadamard(mut self, value: bool) -> Self {
+        self.raw.nvfp4_hadamard = value;
+        self
+    }
+
+    /// NVFP4: gradients are rounded stochastically, by the `rng_state` of the step, which is needed then.
+    /// Default: true.
+    pub fn nvfp4_stochastic_rounding(mut self, value: bool) -> Self {
+        self.raw.nvfp4_stochastic_rounding = value;
         self
     }
 }

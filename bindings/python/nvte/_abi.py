@@ -389,6 +389,83 @@ NVTEX_LOG_ERROR = 1
 NVTEX_LOG_CHECK = 2
 NVTEX_LOG_DISPATCH = 3
 NVTEX_LOG_EXEC = 4
+NVTEX_SUM_ORDERED = 0
+NVTEX_SUM_FAST = 1
+NVTEX_CALL_CHECK_DEFAULT = 0
+NVTEX_CALL_CHECK_OFF = 1
+NVTEX_CALL_CHECK_ON = 2
+NVTEX_TRANSPORT_AUTOMATIC = 0
+NVTEX_TRANSPORT_SHARED = 1
+NVTEX_TRANSPORT_NCCL = 2
+NVTEX_REDUCTION_SUM = 0
+NVTEX_REDUCTION_MAX = 1
+
+
+class NVTEXCommunicatorConfig(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("timeout", c_double),
+        ("staging_bytes", c_size_t),
+        ("sum_order", c_int),
+        ("check", c_int),
+        ("transport", c_int),
+        ("abort_borrowed", c_int32),
+        ("on_failure", c_void_p),
+        ("user", c_void_p),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {"sum_order": "SumOrder", "check": "CallCheck", "transport": "Transport"}
+
+
+
+
+class NVTEXMessage(Structure):
+    _fields_ = [
+        ("data", c_void_p),
+        ("bytes", c_size_t),
+        ("peer", c_int),
+        ("receive", c_int),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {}
+
+
+
+
+class NVTEXCollectives(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("user", c_void_p),
+        ("all_gather", c_void_p),
+        ("all_to_all", c_void_p),
+        ("broadcast", c_void_p),
+        ("barrier", c_void_p),
+        ("exchange", c_void_p),
+        ("reduce_scatter", c_void_p),
+        ("all_reduce", c_void_p),
+        ("split", c_void_p),
+        ("abort", c_void_p),
+        ("release", c_void_p),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {}
+
+
+
+
+class NVTEXTransfer(Structure):
+    _fields_ = [
+        ("data", c_void_p),
+        ("count", c_size_t),
+        ("dtype", c_int),
+        ("peer", c_int),
+        ("receive", c_int),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {"dtype": "DType"}
+
+
 NVTEX_CONTEXT_ENABLED = 1
 NVTEX_CONTEXT_CALIBRATING = 2
 NVTEX_CONTEXT_QUANTIZED_WEIGHTS = 4
@@ -397,6 +474,7 @@ NVTEX_RECIPE_CURRENT_SCALING = 1
 NVTEX_RECIPE_BLOCK_SCALING = 2
 NVTEX_RECIPE_MXFP8 = 3
 NVTEX_RECIPE_CUSTOM = 4
+NVTEX_RECIPE_NVFP4 = 5
 NVTEX_FORMAT_E4M3 = 0
 NVTEX_FORMAT_E5M2 = 1
 NVTEX_FORMAT_HYBRID = 2
@@ -413,6 +491,7 @@ NVTEX_SLOT_DELAYED = 1
 NVTEX_SLOT_CURRENT = 2
 NVTEX_SLOT_BLOCK = 3
 NVTEX_SLOT_MXFP8 = 4
+NVTEX_SLOT_NVFP4 = 5
 NVTEX_LIFETIME_SCRATCH = 0
 NVTEX_LIFETIME_TAPE = 1
 NVTEX_LIFETIME_PERSISTENT = 2
@@ -472,6 +551,8 @@ class NVTEXRecipeConfig(Structure):
         ("choose", NVTEXChoose),
         ("user", c_void_p),
         ("fp8_dpa", c_bool),
+        ("nvfp4_hadamard", c_bool),
+        ("nvfp4_stochastic_rounding", c_bool),
     ]
     # Fields that are enumerations, with the name of these.
     _enums_ = {"kind": "RecipeKind", "format": "Format", "amax_algo": "HistoryAlgo", "backward": "Backward"}
@@ -794,6 +875,194 @@ class NVTEXKVCacheConfig(Structure):
     _enums_ = {}
 
 
+NVTEX_UPDATE_ADAMW = 0
+NVTEX_UPDATE_SGD = 1
+NVTEX_UPDATE_MUON = 2
+NVTEX_UPDATE_NONE = 3
+NVTEX_MASTERS_FLOAT32 = 0
+NVTEX_MASTERS_REMAINDER = 1
+NVTEX_MASTERS_NONE = 2
+NVTEX_SCHEDULE_CONSTANT = 0
+NVTEX_SCHEDULE_LINEAR = 1
+NVTEX_SCHEDULE_COSINE = 2
+
+
+class NVTEXUpdateOptions(Structure):
+    _fields_ = [
+        ("rule", c_int),
+        ("weight_decay", c_float),
+        ("learning_rate_factor", c_float),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {"rule": "UpdateRule"}
+
+
+NVTEXChooseUpdate = CFUNCTYPE(c_int, c_void_p, c_char_p, c_void_p, c_void_p)
+
+
+class NVTEXOptimizerConfig(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("rule", c_int),
+        ("learning_rate", c_float),
+        ("weight_decay", c_float),
+        ("choose", NVTEXChooseUpdate),
+        ("user", c_void_p),
+        ("beta1", c_float),
+        ("beta2", c_float),
+        ("epsilon", c_float),
+        ("moment_dtype", c_int),
+        ("momentum", c_float),
+        ("nesterov", c_bool),
+        ("newton_schulz_steps", c_size_t),
+        ("masters", c_int),
+        ("initial_masters", c_bool),
+        ("schedule", c_int),
+        ("warmup_steps", c_int32),
+        ("total_steps", c_int32),
+        ("last_rate_factor", c_float),
+        ("max_norm", c_float),
+        ("check_gradients", c_bool),
+        ("accumulation_steps", c_int32),
+        ("accumulate", c_bool),
+        ("loss_scale", c_float),
+        ("growth_interval", c_int32),
+        ("growth_factor", c_float),
+        ("backoff_factor", c_float),
+        ("least_loss_scale", c_float),
+        ("most_loss_scale", c_float),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {"rule": "UpdateRule", "moment_dtype": "DType", "masters": "Masters", "schedule": "Schedule"}
+
+
+
+
+class NVTEXOptimizerNumbers(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("step", c_int64),
+        ("skipped", c_int64),
+        ("was_skipped", c_bool),
+        ("learning_rate", c_float),
+        ("norm", c_float),
+        ("gradient_scale", c_float),
+        ("loss_scale", c_float),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {}
+
+
+
+
+class NVTEXOptimizerParameter(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("options", NVTEXUpdateOptions),
+        ("gradient", NVTEBasicTensor),
+        ("master", NVTEBasicTensor),
+        ("state", NVTEBasicTensor * 2),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {}
+
+
+
+
+class NVTEXTokenLoaderConfig(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("paths", c_void_p),
+        ("num_paths", c_size_t),
+        ("token_bytes", c_size_t),
+        ("batch", c_size_t),
+        ("sequence", c_size_t),
+        ("shuffle", c_bool),
+        ("seed", c_uint64),
+        ("rank", c_size_t),
+        ("world", c_size_t),
+        ("vocabulary", c_size_t),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {}
+
+
+
+
+class NVTEXTokenPosition(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("batches", c_uint64),
+        ("windows", c_uint64),
+        ("seed", c_uint64),
+        ("sequence", c_uint64),
+        ("rows", c_uint64),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {}
+
+
+
+
+class NVTEXCheckpointConfig(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("modules", c_void_p),
+        ("num_modules", c_size_t),
+        ("optimizer", c_void_p),
+        ("loader", c_void_p),
+        ("names", c_void_p),
+        ("tensors", c_void_p),
+        ("num_tensors", c_size_t),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {}
+
+
+
+
+class NVTEXSourceRows(Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("first_row", c_size_t),
+        ("num_rows", c_size_t),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {}
+
+
+
+
+class NVTEXPretrainedParameter(Structure):
+    _fields_ = [
+        ("module", c_void_p),
+        ("index", c_size_t),
+        ("rows", c_void_p),
+        ("num_rows", c_size_t),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {}
+
+
+
+
+class NVTEXLlamaConfig(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("prefix", c_char_p),
+        ("layers", c_void_p),
+        ("num_layers", c_size_t),
+        ("num_attention_heads", c_size_t),
+        ("num_key_value_heads", c_size_t),
+        ("embedding", c_void_p),
+        ("norm", c_void_p),
+        ("head", c_void_p),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {}
+
+
 
 
 # Of each scaling mode: lines and length of a block, padding of lines and blocks, whether column-wise data are
@@ -837,16 +1106,23 @@ ENUMS = {
     "Status": {"ok": 0, "invalid_argument": 1, "unsupported": 2, "device_error": 3, "internal_error": 4},
     "ErrorMode": {"return": 0, "abort": 1, "throw": 2},
     "LogLevel": {"none": 0, "error": 1, "check": 2, "dispatch": 3, "exec": 4},
-    "RecipeKind": {"delayed_scaling": 0, "current_scaling": 1, "block_scaling": 2, "mxfp8": 3, "custom": 4},
+    "SumOrder": {"ordered": 0, "fast": 1},
+    "CallCheck": {"default": 0, "off": 1, "on": 2},
+    "Transport": {"automatic": 0, "shared": 1, "nccl": 2},
+    "Reduction": {"sum": 0, "max": 1},
+    "RecipeKind": {"delayed_scaling": 0, "current_scaling": 1, "block_scaling": 2, "mxfp8": 3, "custom": 4, "nvfp4": 5},
     "Format": {"e4m3": 0, "e5m2": 1, "hybrid": 2},
     "HistoryAlgo": {"max": 0, "most_recent": 1},
     "Backward": {"quantized": 0, "high_precision": 1, "dequantized": 2},
     "Role": {"input": 0, "weight": 1, "grad_output": 2},
-    "SlotScaling": {"high_precision": 0, "delayed": 1, "current": 2, "block": 3, "mxfp8": 4},
+    "SlotScaling": {"high_precision": 0, "delayed": 1, "current": 2, "block": 3, "mxfp8": 4, "nvfp4": 5},
     "Lifetime": {"scratch": 0, "tape": 1, "persistent": 2},
     "Pass": {"forward": 0, "backward": 1},
     "QKNorm": {"none": 0, "l2": 1, "rms": 2, "layer": 3},
     "Microbatch": {"none": 0, "first": 1, "later": 2},
+    "UpdateRule": {"adamw": 0, "sgd": 1, "muon": 2, "none": 3},
+    "Masters": {"float32": 0, "remainder": 1, "none": 2},
+    "Schedule": {"constant": 0, "linear": 1, "cosine": 2},
 }
 
 # Result and parameters of each function.
@@ -1210,6 +1486,28 @@ FUNCTIONS = {
     "nvtex_graph_end": (c_void_p, [c_void_p]),
     "nvtex_graph_replay": (None, [c_void_p, c_void_p]),
     "nvtex_graph_destroy": (None, [c_void_p]),
+    "nvtex_communicator_create_local": (None, [c_int32, c_void_p, c_void_p]),
+    "nvtex_communicator_create_shared": (c_void_p, [c_char_p, c_int32, c_int32, c_void_p]),
+    "nvtex_communicator_create_callbacks": (c_void_p, [c_void_p, c_int32, c_int32, c_void_p]),
+    "nvtex_communicator_nccl_unique_id": (None, [c_void_p]),
+    "nvtex_communicator_create_nccl": (c_void_p, [c_void_p, c_int32, c_int32, c_void_p]),
+    "nvtex_communicator_create_nccl_shared": (c_void_p, [c_char_p, c_int32, c_int32, c_void_p]),
+    "nvtex_communicator_create_from_nccl": (c_void_p, [c_void_p, c_void_p]),
+    "nvtex_communicator_from_environment": (c_void_p, [c_void_p]),
+    "nvtex_communicator_split": (c_void_p, [c_void_p, c_int32, c_int32, c_char_p]),
+    "nvtex_communicator_rank": (c_int32, [c_void_p]),
+    "nvtex_communicator_size": (c_int32, [c_void_p]),
+    "nvtex_communicator_name": (c_char_p, [c_void_p]),
+    "nvtex_communicator_status": (c_char_p, [c_void_p]),
+    "nvtex_communicator_abort": (None, [c_void_p, c_char_p]),
+    "nvtex_communicator_destroy": (None, [c_void_p]),
+    "nvtex_all_gather": (None, [c_void_p, c_void_p, c_void_p, c_size_t, c_int, c_char_p, c_void_p]),
+    "nvtex_reduce_scatter": (None, [c_void_p, c_void_p, c_void_p, c_size_t, c_int, c_int, c_char_p, c_void_p]),
+    "nvtex_all_reduce": (None, [c_void_p, c_void_p, c_void_p, c_size_t, c_int, c_int, c_char_p, c_void_p]),
+    "nvtex_all_to_all": (None, [c_void_p, c_void_p, c_void_p, c_size_t, c_int, c_char_p, c_void_p]),
+    "nvtex_broadcast": (None, [c_void_p, c_void_p, c_size_t, c_int, c_int32, c_char_p, c_void_p]),
+    "nvtex_barrier": (None, [c_void_p, c_char_p, c_void_p]),
+    "nvtex_exchange": (None, [c_void_p, c_void_p, c_size_t, c_char_p, c_void_p]),
     "nvtex_recipe_config_init": (None, [c_void_p, c_size_t, c_int]),
     "nvtex_recipe_create": (c_void_p, [c_void_p]),
     "nvtex_recipe_destroy": (None, [c_void_p]),
@@ -1268,4 +1566,28 @@ FUNCTIONS = {
     "nvtex_kv_cache_length": (c_size_t, [c_void_p, c_size_t]),
     "nvtex_kv_cache_truncate": (None, [c_void_p, c_size_t, c_size_t]),
     "nvtex_kv_cache_reorder": (None, [c_void_p, c_void_p, c_size_t, c_void_p]),
+    "nvtex_optimizer_config_init": (None, [c_void_p, c_size_t, c_int]),
+    "nvtex_optimizer_create": (c_void_p, [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p]),
+    "nvtex_optimizer_destroy": (None, [c_void_p]),
+    "nvtex_optimizer_zero_grad": (None, [c_void_p, c_void_p]),
+    "nvtex_optimizer_step": (None, [c_void_p, c_void_p]),
+    "nvtex_optimizer_set_learning_rate": (None, [c_void_p, c_float, c_void_p]),
+    "nvtex_optimizer_loss_scale": (c_void_p, [c_void_p]),
+    "nvtex_optimizer_numbers": (None, [c_void_p, c_void_p, c_void_p]),
+    "nvtex_optimizer_num_parameters": (c_size_t, [c_void_p]),
+    "nvtex_optimizer_parameter": (None, [c_void_p, c_size_t, c_void_p]),
+    "nvtex_token_loader_config_init": (None, [c_void_p, c_size_t]),
+    "nvtex_token_loader_create": (c_void_p, [c_void_p]),
+    "nvtex_token_loader_destroy": (None, [c_void_p]),
+    "nvtex_token_loader_epoch_batches": (c_size_t, [c_void_p]),
+    "nvtex_token_loader_next": (None, [c_void_p, c_void_p, c_size_t]),
+    "nvtex_token_loader_next_on_device": (None, [c_void_p, c_void_p, c_void_p, c_void_p]),
+    "nvtex_token_loader_position": (None, [c_void_p, c_void_p]),
+    "nvtex_token_loader_seek": (None, [c_void_p, c_void_p]),
+    "nvtex_checkpoint_config_init": (None, [c_void_p, c_size_t]),
+    "nvtex_checkpoint_save": (None, [c_char_p, c_void_p, c_void_p]),
+    "nvtex_checkpoint_load": (None, [c_char_p, c_void_p, c_void_p]),
+    "nvtex_pretrained_load": (None, [c_char_p, c_void_p, c_size_t, c_void_p, c_void_p]),
+    "nvtex_llama_config_init": (None, [c_void_p, c_size_t]),
+    "nvtex_llama_load": (None, [c_char_p, c_void_p, c_void_p, c_void_p]),
 }

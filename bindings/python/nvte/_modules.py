@@ -16,12 +16,12 @@ QKVFormat = Literal["sbhd", "bshd", "thd", "bshd_2sbhd", "sbhd_2bshd", "thd_2bsh
 MaskType = Literal["no_mask", "padding_mask", "causal_mask", "padding_causal_mask", "causal_bottom_right_mask", "padding_causal_bottom_right_mask"]
 SoftmaxType = Literal["vanilla_softmax", "off_by_one_softmax", "learnable_softmax"]
 Status = Literal["ok", "invalid_argument", "unsupported", "device_error", "internal_error"]
-RecipeKind = Literal["delayed_scaling", "current_scaling", "block_scaling", "mxfp8", "custom"]
+RecipeKind = Literal["delayed_scaling", "current_scaling", "block_scaling", "mxfp8", "custom", "nvfp4"]
 Format = Literal["e4m3", "e5m2", "hybrid"]
 HistoryAlgo = Literal["max", "most_recent"]
 Backward = Literal["quantized", "high_precision", "dequantized"]
 Role = Literal["input", "weight", "grad_output"]
-SlotScaling = Literal["high_precision", "delayed", "current", "block", "mxfp8"]
+SlotScaling = Literal["high_precision", "delayed", "current", "block", "mxfp8", "nvfp4"]
 Pass = Literal["forward", "backward"]
 QKNorm = Literal["none", "l2", "rms", "layer"]
 Microbatch = Literal["none", "first", "later"]
@@ -53,6 +53,8 @@ class RecipeConfig(TypedDict, total=False):
     split_accumulator_wgrad: bool
     backward: Backward
     fp8_dpa: bool
+    nvfp4_hadamard: bool
+    nvfp4_stochastic_rounding: bool
 
 
 class ContextConfig(TypedDict, total=False):
