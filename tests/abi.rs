@@ -407,7 +407,9 @@ fn declarations(header: &str) -> BTreeMap<String, Signature> {
     let lines = code.lines().filter(|l| !l.starts_with('#') && !l.starts_with("extern"));
     let code: String = lines.collect::<Vec<_>>().join(" ");
     let mut found = BTreeMap::new();
-    let function = |s: &&str| s.trim_end().ends_with(')') && !s.contains("typedef ");
+    // A member of a struct that points to a function has its parameters behind a star.
+    let member = |s: &str| s.split_once('(').is_some_and(|(_, rest)| rest.starts_with('*'));
+    let function = |s: &&str| s.trim_end().ends_with(')') && !s.contains("typedef ") && !member(s);
     for statement in code.split(';').filter(function) {
         let (head, params) = statement.split_once('(').expect("parameters");
         let head = head.rsplit(['}', '{']).next().unwrap_or(head).trim();
