@@ -140,8 +140,8 @@ impl Turn<'_> {
         unsafe {
             match call.operation {
                 Some(Operation::AllGather | Operation::Split) => self.all_gather(call, send, recv),
-                Some(Operation::AllToAll) => self.to_all(call, send, recv, false),
-                Some(Operation::ReduceScatter) => self.to_all(call, send, recv, true),
+                Some(Operation::AllToAll) => self.exchange_parts(call, send, recv, false),
+                Some(Operation::ReduceScatter) => self.exchange_parts(call, send, recv, true),
                 Some(Operation::AllReduce) => self.all_reduce(call, send, recv),
                 Some(Operation::Broadcast) => self.broadcast(call, recv),
                 _ => self.first_meeting(call, 0),
@@ -186,7 +186,7 @@ impl Turn<'_> {
     ///
     /// # Safety
     /// `send` has the bytes of the call for each rank; `recv` as well, or once if they are reduced.
-    unsafe fn to_all(
+    unsafe fn exchange_parts(
         &mut self,
         call: &Call,
         send: *const u8,

@@ -315,6 +315,7 @@ impl Communicator {
     }
 
     /// Runs `body` for the next call, with a turn on the segment if there is one.
+    #[expect(clippy::result_large_err, reason = "failures are rare and end the communicator")]
     fn numbered<R>(
         &self,
         state: &mut State,

@@ -6,6 +6,7 @@
 use super::call::{Call, WORDS};
 use crate::error::Kind;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -288,10 +289,10 @@ impl Segment {
         }
         let mut parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
         let parts = parts.get_or_insert_default();
-        if !parts.contains_key(&key) {
+        if let Entry::Vacant(vacant) = parts.entry(key) {
             let made = Self::local(size, staging);
             let made = made.map_err(|error| Failure::device(error.to_string()))?;
-            parts.insert(key, made.into_iter().map(Some).collect());
+            vacant.insert(made.into_iter().map(Some).collect());
         }
         let waiting = parts.get_mut(&key);
         let own = waiting.and_then(|list| list.get_mut(rank)?.take());

@@ -338,10 +338,6 @@ impl Optimizer {
         &self.context
     }
 
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
     fn array(&self, place: Place, count: usize) -> Buffer {
         self.numbers.array(place, &[count])
     }

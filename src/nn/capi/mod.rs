@@ -128,10 +128,6 @@ impl Module {
         Self { context, name, kind, layer, parameters, parts }
     }
 
-    pub fn context(&self) -> &Arc<Context> {
-        &self.context
-    }
-
     pub fn name(&self) -> &str {
         &self.name
     }

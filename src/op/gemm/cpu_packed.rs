@@ -48,12 +48,14 @@ pub(super) struct Operand<'a> {
     pub k_major: bool,
 }
 
-/// How the sums over blocks of k are added up, if not simply: `add(block, row, column, sums, part)` adds a part of
-/// a row of D.
+/// Adds a part of a row of D to its sums: `add(block, row, column, sums, part)`.
+type AddBlock<'a> = dyn Fn(usize, usize, usize, &mut [f32], &[f32]) + Sync + 'a;
+
+/// How the sums over blocks of k are added up, if not simply.
 pub(super) struct Blocks<'a> {
     /// Elements along k of a block: a divisor of the depth of a panel.
     pub depth: usize,
-    pub add: &'a (dyn Fn(usize, usize, usize, &mut [f32], &[f32]) + Sync),
+    pub add: &'a AddBlock<'a>,
 }
 
 /// The innermost loop of a product.
@@ -690,7 +692,7 @@ mod tests {
         for j in 0..n {
             for i in 0..m {
                 let term = |c: usize| {
-                    let times = if depth > 0 { c / depth + 1 } else { 1 };
+                    let times = c.checked_div(depth).map_or(1, |block| block + 1);
                     times as i64 * at(&a, majors[0], m, i, c) * at(&b, majors[1], n, j, c)
                 };
                 let want = (0..k).map(term).sum::<i64>() as f32 / 64.0 + 1.0;
