@@ -49,7 +49,7 @@ DESTROY = {
 # for each other, and trust bare pointers.
 LEFT_OUT = {"conform.h", "conform_cases.h", "conform_training.h", "dispatch.h", "parallel.h", "plugin.h"}
 # They trust bare pointers, change the state of the process, end the life of what the test still uses, or keep
-# what they are given after they have returned. fuzz.cpp defines nvtex_malloc, nvtex_free and
+# what they are given after they have returned, or read and write files. fuzz.cpp defines nvtex_malloc, nvtex_free and
 # nvtex_set_error_mode itself.
 OWN = {"nvtex_malloc", "nvtex_free", "nvtex_set_error_mode"}
 LEFT_ALONE = re.compile(
@@ -57,6 +57,7 @@ LEFT_ALONE = re.compile(
     r"|nvte_(create_(tensor|\w+config|fused_attn_\w+_params))"
     r"|nvtex_(memcpy_\w+|stream_\w+|last_\w+|clear_error|version|backend_name|\w+_destroy)"
     r"|nvtex_(array|graph)_\w+|nvtex_sequential_create"
+    r"|nvtex_(checkpoint_(save|load)|pretrained_load|llama_load|token_loader_create)"
     r"|nvtex_context_(begin|end)|nvtex_module_set_(parameter|gradient)"
 )
 # Arrays in device memory without a tensor: bytes of an element, the argument that counts them, and how many
@@ -155,7 +156,8 @@ def fields_of(struct, structs, path=""):
         if stars:
             kind = "STRING" if base == "char" and stars == "*" else "PLAIN"
         elif base in structs and base != "NVTEShape":
-            yield from fields_of(base, structs, f"{where}.")
+            # Of an array of structs the first is changed.
+            yield from fields_of(base, structs, f"{where}[0]." if array else f"{where}.")
             continue
         elif base == "NVTEShape":
             yield "INTEGER", f"{where}.ndim"
@@ -164,7 +166,7 @@ def fields_of(struct, structs, path=""):
         else:
             kind = HANDLES.get(base) or SCALARS.get(base)
             kind = kind or ("ENUM" if base.startswith("NVTE") else "PLAIN")
-        if base in ("NVTEXAllocate", "NVTEXRelease", "NVTEXAllReduceMax"):
+        if base in ("NVTEXAllocate", "NVTEXRelease", "NVTEXAllReduceMax", "NVTEXChoose", "NVTEXChooseUpdate"):
             kind = "PLAIN"
         if name == "m_splits":
             kind = "HOST_ARRAY"
