@@ -315,13 +315,18 @@ impl<T: Clone + 'static, C: 'static> Slab<T, C> {
     #[inline(never)]
     fn no_handle(&self, argument: impl Display, bits: u64) -> Error {
         let kind = KINDS.iter().find(|&&kind| kind as u64 == bits >> 56);
+        // Of the names of kinds only these two begin with a vowel.
+        let a = |kind: Kind| match kind {
+            Kind::FusedAttnConfig | Kind::Optimizer => format!("an {kind} handle"),
+            _ => format!("a {kind} handle"),
+        };
         let got = match kind {
             _ if bits == 0 => "null".into(),
             Some(kind) if *kind == self.kind => format!("{bits:#x}, which was never issued"),
-            Some(kind) => format!("a {kind} handle"),
+            Some(&kind) => a(kind),
             None => format!("{bits:#x}, which is no handle"),
         };
-        Error::argument(argument, format!("a {} handle", self.kind), got)
+        Error::argument(argument, a(self.kind), got)
     }
 
     /// The place of its kind among all kinds.
