@@ -15,7 +15,8 @@ void explain(const char *text, char *reason, std::size_t bytes) noexcept {
   reason[bytes - 1] = '\0';
 }
 
-// What `function` returns, or NVTEX_PLUGIN_FAILED with the first bytes of an exception's text in `reason`.
+// What `function` returns, or NVTEX_PLUGIN_FAILED with the first bytes of an exception's text in
+// `reason`.
 template <typename... Params>
 std::int32_t guarded(char *reason, std::size_t bytes, std::int32_t (*function)(Params...),
                      Params... arguments) noexcept {
@@ -31,8 +32,8 @@ std::int32_t guarded(char *reason, std::size_t bytes, std::int32_t (*function)(P
 
 }  // namespace
 
-// `supports` and `execute` of an implementation. Nothing is kept across the call but the record, because several of
-// these may belong to one call of an operator.
+// `supports` and `execute` of an implementation. Nothing is kept across the call but the record,
+// because several of these may belong to one call of an operator.
 extern "C" std::int32_t nvte_plugin_call(std::int32_t (*function)(void *, const NVTEXCall *),
                                          void *user, const NVTEXCall *call) noexcept {
   try {
@@ -46,9 +47,10 @@ extern "C" std::int32_t nvte_plugin_call(std::int32_t (*function)(void *, const 
 }
 
 // `needs` of an implementation.
-extern "C" std::int32_t nvte_plugin_needs(
-    std::int32_t (*function)(void *, const NVTEXCall *, NVTEXNeeds *), void *user,
-    const NVTEXCall *call, NVTEXNeeds *needs) noexcept {
+extern "C" std::int32_t nvte_plugin_needs(std::int32_t (*function)(void *, const NVTEXCall *,
+                                                                   NVTEXNeeds *),
+                                          void *user, const NVTEXCall *call,
+                                          NVTEXNeeds *needs) noexcept {
   return guarded(call->reason, call->reason_bytes, function, user, call, needs);
 }
 

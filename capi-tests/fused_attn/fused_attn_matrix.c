@@ -132,8 +132,7 @@ static void draw(Run *x) {
   if (fp8 && random_below(4) == 0) p->dqk = (size_t)PICK(96, 144, 192, 256, 256);
   if (random_below(12) == 0) p->dqk = (size_t)PICK(1, 5, 20, 67, 300);
   p->dv = l.together > 1 || random_below(4) ? p->dqk : (size_t)PICK(16, 32, 64, 128);
-  if (l.together < 2 && p->dqk > 128 && random_below(2))
-    p->dv = (size_t)PICK(128, 128, 256);
+  if (l.together < 2 && p->dqk > 128 && random_below(2)) p->dv = (size_t)PICK(128, 128, 256);
   if (l.together == 1 && random_below(20) == 0) p->dv = (size_t)PICK(3, 33, 264);
   static const int lengths[] = {1,   2,   7,   16,  33,  64,  65,  100, 127, 128,
                                 129, 136, 200, 260, 264, 300, 513, 520, 1025};

@@ -488,13 +488,14 @@ static void passes(bool tied) {
             sum[i * IN + j] += (double)dy[r * IN + i] * (double)x[r * IN + j];
     }
     const double error = largest_error(read_basic(s.p[0].gradient), sum, IN * IN);
-    CHECK(error < 1e-4, "round %d: error %g of the gradient", round, error);
+    // Tensor cores take FP32 as TF32.
+    CHECK(error < (on_cuda() ? 1e-2 : 1e-4), "round %d: error %g of the gradient", round, error);
   }
   nvtex_optimizer_step(s.optimizer, NULL);
   EXPECT_OK();
   for (size_t e = 0; e < IN * IN; e++) before[e] -= 0.5 * sum[e];
   const double error = largest_error(read_basic(value_of(&shared)), before, IN * IN);
-  CHECK(error < 1e-4, "error %g of the weight", error);
+  CHECK(error < (on_cuda() ? 1e-2 : 1e-4), "error %g of the weight", error);
   // The gradients of a destroyed optimizer are unbound: this pass writes none.
   nvtex_optimizer_destroy(s.optimizer);
   s.optimizer = NULL;

@@ -431,12 +431,13 @@ struct Sgd {
 
 template <class W>
 __global__ void __launch_bounds__(kThreads)
-    sgd_kernel(const __grid_constant__ Batch<4> batch, const __grid_constant__ SgdRule host_rule,
-               const float *lr, const float *grad_scale, const int *noop) {
+    sgd_kernel(const __grid_constant__ Batch<4> batch, SgdRule rule, const float *lr,
+               const float *grad_scale, const int *noop) {
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   if (*noop != 0) return;
-  SgdRule rule = host_rule;
+  // The rule is no __grid_constant__: nvcc 13.0 drops this store to the first member of a copy of
+  // one.
   if (lr != nullptr) rule.minus_lr = -*lr;
   if (grad_scale != nullptr) rule.grad_scale = *grad_scale;
   const Chunk chunk = batch.find(blockIdx.x, kChunk);

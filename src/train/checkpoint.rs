@@ -14,6 +14,7 @@ use crate::types::NVTEDType::*;
 use crate::types::cudaStream_t;
 use ::safetensors::tensor::Dtype;
 use std::path::Path;
+use std::ptr;
 use std::sync::Arc;
 
 /// The version of the names and their meaning.
@@ -89,6 +90,22 @@ impl Checkpoint<'_> {
         stored
     }
 
+    /// The parameters, of which the optimizer must not have others.
+    fn all_parameters(&self) -> Result<Vec<Stored<'_>>> {
+        let stored = self.parameters();
+        let is_stored =
+            |entry: &Entry| stored.iter().any(|s| s.entry.is_some_and(|own| ptr::eq(own, entry)));
+        let entries = self.optimizer.into_iter().flat_map(|optimizer| &optimizer.entries);
+        match entries.into_iter().find(|entry| !is_stored(entry)) {
+            Some(entry) => {
+                let expected = "an optimizer over config.modules alone";
+                let got = format!("one that has {:?} of another module", entry.name);
+                Err(Error::argument("config.optimizer", expected, got))
+            }
+            None => Ok(stored),
+        }
+    }
+
     /// The value that a checkpoint holds of a parameter.
     fn item<'a>(&'a self, stored: Stored<'a>, stream: cudaStream_t) -> Item<'a> {
         let master = stored.entry.is_some_and(|entry| entry.master.is_some());
@@ -122,7 +139,7 @@ impl Checkpoint<'_> {
 
     pub fn save(&self, path: &Path, stream: cudaStream_t) -> Result<()> {
         let mut items = Vec::new();
-        for stored in self.parameters() {
+        for stored in self.all_parameters()? {
             for (name, buffer) in stored.state() {
                 let dtype = self::stored(buffer.dtype).unwrap_or(Dtype::F32);
                 let bytes = Box::new(move || host::bytes(&buffer, stream));
@@ -177,7 +194,7 @@ impl Checkpoint<'_> {
                 return Err(Error::argument(argument, expected, format!("{other:?}")));
             }
         }
-        let parameters = self.parameters();
+        let parameters = self.all_parameters()?;
         for stored in &parameters {
             file.check_floats(&stored.name, &stored.dims)?;
             for (name, _) in stored.state() {

@@ -21,11 +21,13 @@ pub struct Rows {
     pub count: usize,
     /// Zeros stand for a tensor that is not there, and they are as many.
     pub or_zeros: Option<usize>,
+    /// How many rows the stored tensor must have, unless it may have any number.
+    pub whole: Option<usize>,
 }
 
 impl Rows {
     fn all(name: String) -> Self {
-        Self { name, first: 0, count: 0, or_zeros: None }
+        Self { name, first: 0, count: 0, or_zeros: None, whole: None }
     }
 }
 
@@ -123,6 +125,9 @@ impl Pretrained {
         if shape.is_empty() || shape[1..] != *inner {
             let expected = format!("rows of shape {inner:?}");
             return Err(file.wrong(&rows.name, expected, format!("shape {shape:?}")));
+        }
+        if let Some(whole) = rows.whole.filter(|whole| *whole != shape[0]) {
+            return Err(file.wrong(&rows.name, format!("{whole} rows"), shape[0]));
         }
         let dtype = file.check_floats(&rows.name, shape)?;
         let count = if rows.count == 0 { shape[0].saturating_sub(rows.first) } else { rows.count };
@@ -302,6 +307,7 @@ impl Llama {
             first: group * count,
             count,
             or_zeros: zeros(count),
+            whole: Some(self.groups * count),
         };
         (0..self.groups)
             .flat_map(|g| [rows("q", g, queries), rows("k", g, dim), rows("v", g, dim)])

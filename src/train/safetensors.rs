@@ -6,11 +6,13 @@ use crate::nn::memory::host_vec;
 use crate::types::NVTEDType::{self, *};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The key of the digest in `__metadata__`: the SHA-256 of the file with the 64 digits of the digest replaced by 0.
 const DIGEST_KEY: &str = "nvte.sha256";
@@ -245,9 +247,10 @@ impl Drop for Unfinished {
 pub fn write(path: &Path, mut items: Vec<Item>, values: &[(&str, &str)]) -> Result<()> {
     // Larger elements first, so that all tensors are aligned.
     items.sort_by(|a, b| b.dtype.bitsize().cmp(&a.dtype.bitsize()).then(a.name.cmp(&b.name)));
-    if let Some(pair) = items.windows(2).find(|pair| pair[0].name == pair[1].name) {
-        let expected = "names that differ";
-        return Err(Error::argument("tensors", expected, format!("{:?} twice", pair[0].name)));
+    let mut names = HashSet::new();
+    if let Some(item) = items.iter().find(|item| !names.insert(item.name.as_str())) {
+        let got = format!("{:?} twice", item.name);
+        return Err(Error::argument("tensors", "names that differ", got));
     }
     let (mut at, mut tensors) = (0, Vec::new());
     for item in &items {
@@ -257,12 +260,15 @@ pub fn write(path: &Path, mut items: Vec<Item>, values: &[(&str, &str)]) -> Resu
         tensors.push((item.name.clone(), TensorInfo { dtype, shape, data_offsets }));
     }
     let zeros = "0".repeat(DIGEST_DIGITS);
-    let digest = [(DIGEST_KEY, zeros.as_str())];
-    let values = values.iter().chain(&digest);
-    let values = values.map(|&(key, text)| (key.into(), text.into())).collect();
     let unsound = |e: &dyn std::fmt::Display| Error::argument("tensors", "a sound header", e);
-    let metadata = Metadata::new(Some(values), tensors).map_err(|e| unsound(&e))?;
-    let mut text = serde_json::to_string(&metadata).map_err(|e| unsound(&e))?;
+    let metadata = Metadata::new(None, tensors).map_err(|e| unsound(&e))?;
+    let tensors = serde_json::to_string(&metadata).map_err(|e| unsound(&e))?;
+    // In a fixed order, unlike that of `Metadata`, so that equal states make equal files.
+    let values: BTreeMap<_, _> =
+        values.iter().copied().chain([(DIGEST_KEY, zeros.as_str())]).collect();
+    let values = serde_json::to_string(&values).map_err(|e| unsound(&e))?;
+    let comma = if tensors == "{}" { "" } else { "," };
+    let mut text = format!("{{\"__metadata__\":{values}{comma}{}", &tensors[1..]);
     text.extend(std::iter::repeat_n(' ', text.len().next_multiple_of(8) - text.len()));
     let Some(place) = text.find(&zeros) else {
         return Err(unsound(&"a header without the digest"));
@@ -271,7 +277,9 @@ pub fn write(path: &Path, mut items: Vec<Item>, values: &[(&str, &str)]) -> Resu
     header.extend(text.as_bytes());
 
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+    static SAVES: AtomicU64 = AtomicU64::new(0);
+    let number = SAVES.fetch_add(1, Ordering::Relaxed);
+    let temporary = path.with_file_name(format!(".{name}.{}.{number}.tmp", std::process::id()));
     // What a process of the same number has left when it crashed.
     let _ = fs::remove_file(&temporary);
     let failed = |what: &str, error: io::Error| failed(what, &temporary, &error);

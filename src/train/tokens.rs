@@ -72,7 +72,12 @@ impl TokenLoader {
         for path in &settings.paths {
             let failed = |e| failed("cannot open", path, &e);
             let file = File::open(path).map_err(failed)?;
-            let bytes = file.metadata().map_err(failed)?.len();
+            let metadata = file.metadata().map_err(failed)?;
+            if !metadata.is_file() {
+                let argument = format!("config.paths: {}", path.display());
+                return Err(Error::argument(argument, "a file", "something else"));
+            }
+            let bytes = metadata.len();
             let token = settings.token_bytes as u64;
             if !bytes.is_multiple_of(token) {
                 let expected = format!("whole tokens of {token} bytes");

@@ -31,22 +31,28 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     for (int i = 0; i < C::kStages; ++i) control.is_end[i] = false;
     fence_mbarrier_init();
   }
-  // Head dims may leave whole panels of queries and keys empty. No copy writes these, and products
-  // read them.
+  // Head dims may leave whole panels empty, which no copy writes. Products read those of queries
+  // and keys, and the largest magnitude of an FP8 output is also that of columns that are not
+  // stored.
+  const auto clear = [&](unsigned char *tile, int begin, int end, int panel_bytes) {
+    const int first = begin * panel_bytes + static_cast<int>(threadIdx.x) * 16;
+    for (int i = first; i < end * panel_bytes; i += C::kThreads * 16) {
+      *reinterpret_cast<uint4 *>(tile + i) = make_uint4(0, 0, 0, 0);
+    }
+  };
   if (C::kPanelsQK > 1 && p.panels_qk < C::kPanelsQK) {
-    const auto clear = [&](unsigned char *tile, int panel_bytes) {
-      const int first = p.panels_qk * panel_bytes, end = C::kPanelsQK * panel_bytes;
-      for (int i = first + static_cast<int>(threadIdx.x) * 16; i < end; i += C::kThreads * 16) {
-        *reinterpret_cast<uint4 *>(tile + i) = make_uint4(0, 0, 0, 0);
-      }
-    };
     for (int i = 0; i < C::kConsumers; ++i) {
-      clear(shared + i * C::kQueryBytes, 64 * 128);
+      clear(shared + i * C::kQueryBytes, p.panels_qk, C::kPanelsQK, 64 * 128);
     }
     for (int i = 0; i < C::kStages; ++i) {
-      clear(shared + C::kAtKeys + i * C::kKeyBytes, C::kKeyPanel);
+      clear(shared + C::kAtKeys + i * C::kKeyBytes, p.panels_qk, C::kPanelsQK, C::kKeyPanel);
     }
     fence_proxy_async();
+  }
+  if (C::kFp8 && C::kPanelsV > 1 && p.panels_v < C::kPanelsV) {
+    for (int i = 0; i < C::kStages; ++i) {
+      clear(shared + C::kAtValues + i * C::kValueBytes, p.panels_v, C::kPanelsV, C::kKeyPanel);
+    }
   }
   __syncthreads();
   griddepcontrol_wait();

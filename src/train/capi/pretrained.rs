@@ -155,7 +155,8 @@ unsafe fn load(
             check::address(&name, rows.name)?;
             // SAFETY: the caller vouches for the string.
             let name = unsafe { text(&name, rows.name) }?;
-            Ok(Rows { name, first: rows.first_row, count: rows.num_rows, or_zeros: None })
+            let (first, count) = (rows.first_row, rows.num_rows);
+            Ok(Rows { name, first, count, or_zeros: None, whole: None })
         };
         let rows = rows.iter().enumerate().map(of).collect::<Result<_>>()?;
         targets.push(Target { module, index: parameter.index, rows });
