@@ -51,8 +51,8 @@ enum Backend {
     Cuda,
 }
 
-/// Programs without calls that could be changed: one only links, the others run their calls in threads or
-/// child processes, or count allocations.
+/// Programs without calls that could be changed: one only links, one ends by an exception when a call fails, the
+/// others run their calls in threads or child processes, or count allocations.
 const LEFT_OUT: &[&str] = &["symbols", "cpp_layer", "module_cpp20", "nvtex", "module_memory"];
 /// Exit statuses of the interposed library.
 const FOUND: i32 = 86;
