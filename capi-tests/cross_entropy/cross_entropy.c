@@ -199,7 +199,7 @@ static void check_logits(const Problem *p) {
   nvtex_cross_entropy_backward(x, targets, float_tensor(logsumexp), grad, found, x, &options, NULL);
   if (EXPECT_OK()) check_gradients(p, &l, logits);
 
-  // All in one.
+  // Losses and gradients by one call.
   Buffer *both = buffer_from(host, n * size, p->shift * size);
   x = tensor(both->ptr, p->dtype, SHAPE(p->tokens, p->columns));
   Buffer *again = buffer(p->tokens * 4);

@@ -420,7 +420,7 @@ static void callbacks(Rank *r) {
   NVTEXCommunicator comm = nvtex_communicator_create_callbacks(&table, r->rank, r->size, &config);
   RANK_OK(r->rank);
   if (g_table.exchange) check_all(comm, 0);
-  // Ranks that disagree.
+  // Ranks that disagree about the count get an error each.
   char *data = nvtex_malloc(256);
   nvtex_all_reduce(comm, data, data, r->rank == 1 ? 8 : 9, kNVTEFloat32, NVTEX_REDUCTION_SUM, NULL,
                    NULL);

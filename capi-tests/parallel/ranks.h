@@ -144,7 +144,7 @@ static inline void check_collectives(NVTEXCommunicator comm, NVTEDType dtype, si
   for (e.rank = 0; e.rank < size; e.rank++) {
     check_values("all_gather", large, (size_t)e.rank * n, n, dtype, size, seed, e, 0);
   }
-  // In place.
+  // Once more with the output in the memory of the input.
   nvtex_memcpy_to_device(large, zeros, all * element, NULL);
   nvtex_memcpy_to_device(large + (size_t)rank * n * element, own, n * element, NULL);
   nvtex_all_gather(comm, large + (size_t)rank * n * element, large, n, dtype, NULL, NULL);

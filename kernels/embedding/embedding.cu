@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kThreads)
     const bool goes_on_before = first > 0 && a.keys[first - 1] == keys[0];
     const bool goes_on_after = first + kPart < a.count && a.keys[first + kPart] == keys[kPart - 1];
     float sum[N] = {};
-    int begin = 0;  // Of the run.
+    int begin = 0;  // Where the run of equal keys begins.
     for (int batch = 0; batch < count; batch += kBatch) {
       Vec<T, N> x[kBatch];
 #pragma unroll

@@ -63,7 +63,7 @@ struct Row {
   __device__ __forceinline__ Row(const NVTEXSampleTokensArgs &args, size_t row)
       : a(args), start(row * args.cols), factor(kLog2e / args.temperature) {}
 
-  // NaN becomes -Inf.
+  // A logit that is NaN counts as -Inf.
   static __device__ __forceinline__ float number(float x) { return isnan(x) ? -INFINITY : x; }
 
   static __device__ __forceinline__ uint32_t key(float x) {

@@ -56,8 +56,7 @@ constexpr Tuning kTunings[] = {
     {1, Extra::kNone, 128, 128, 3, 96, 3},
     // Full 16k, causal 8k: 1064, 880; 3 stages 1036, 851. 96 keys do not fit into the registers. By
     // arithmetic shared memory is busy longer than the tensor cores: 64 keys are few for the
-    // queries
-    // that each product reads again.
+    // queries that each product reads again.
     {1, Extra::kNone, 256, 256, 2, 64, 2},
 };
 constexpr size_t kTuningCount = sizeof(kTunings) / sizeof(kTunings[0]);
