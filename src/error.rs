@@ -44,6 +44,11 @@ impl Error {
         Self { kind: Kind::Argument, message: format!("{name}: expected {expected}, got {got}") }
     }
 
+    /// A wrong argument, of which the message says all.
+    pub fn wrong_argument(message: impl Into<String>) -> Self {
+        Self { kind: Kind::Argument, message: message.into() }
+    }
+
     pub fn unsupported(message: impl Into<String>) -> Self {
         Self { kind: Kind::Unsupported, message: message.into() }
     }

@@ -16,6 +16,14 @@ pub unsafe trait Grows: Copy {
 /// No struct of this library comes near; a larger size is that of a struct that was not filled.
 const MOST: usize = 64 * 1024;
 
+fn check_size<T: Grows>(name: &str, size: usize) -> Result<(), String> {
+    if (T::LEAST..=MOST).contains(&size) {
+        return Ok(());
+    }
+    let expected = format!("its size, at least {} and at most {MOST} bytes", T::LEAST);
+    Err(format!("{name}.struct_size: expected {expected}, got {size}"))
+}
+
 /// Copies the part that both sides know; the rest is zero. Refused are structs shorter than the first version
 /// and bytes other than 0 beyond what this library knows, because they ask for something.
 ///
@@ -27,11 +35,8 @@ pub unsafe fn read<T: Grows>(name: &str, given: *const T) -> Result<T, String> {
     }
     // SAFETY: the struct begins with its size; it may come from a language that does not align it.
     let size = unsafe { given.cast::<usize>().read_unaligned() };
-    let (least, own) = (T::LEAST, size_of::<T>());
-    if !(least..=MOST).contains(&size) {
-        let expected = format!("its size, at least {least} and at most {MOST} bytes");
-        return Err(format!("{name}.struct_size: expected {expected}, got {size}"));
-    }
+    let own = size_of::<T>();
+    check_size::<T>(name, size)?;
     // SAFETY: the caller vouches for `size` bytes.
     let bytes = unsafe { std::slice::from_raw_parts(given.cast::<u8>(), size) };
     if let Some(at) = bytes.iter().skip(own).position(|byte| *byte != 0) {
@@ -61,11 +66,8 @@ pub unsafe fn write<T: Grows>(name: &str, to: *mut T, value: &T) -> Result<(), S
     }
     // SAFETY: the struct begins with its size; it may come from a language that does not align it.
     let size = unsafe { to.cast::<usize>().read_unaligned() };
-    let (least, own, head) = (T::LEAST, size_of::<T>(), size_of::<usize>());
-    if !(least..=MOST).contains(&size) {
-        let expected = format!("its size, at least {least} and at most {MOST} bytes");
-        return Err(format!("{name}.struct_size: expected {expected}, got {size}"));
-    }
+    let (own, head) = (size_of::<T>(), size_of::<usize>());
+    check_size::<T>(name, size)?;
     // SAFETY: the caller vouches for `size` bytes; a `T` has `own`.
     unsafe {
         let (from, to) = (std::ptr::from_ref(value).cast::<u8>(), to.cast::<u8>());
@@ -73,6 +75,20 @@ pub unsafe fn write<T: Grows>(name: &str, to: *mut T, value: &T) -> Result<(), S
         std::ptr::copy_nonoverlapping(from.add(head), to.add(head), size.min(own) - head);
     }
     Ok(())
+}
+
+/// As `write`, for a struct whose size its caller says, and which need not hold anything yet.
+///
+/// # Safety
+/// `to` is null or points to `size` bytes.
+pub unsafe fn init<T: Grows>(name: &str, to: *mut T, size: usize, value: &T) -> Result<(), String> {
+    if !to.is_null() {
+        check_size::<T>(name, size)?;
+        // SAFETY: the caller vouches for so many bytes, of which the first are the size.
+        unsafe { to.cast::<usize>().write_unaligned(size) };
+    }
+    // SAFETY: the first field says the size now.
+    unsafe { write(name, to, value) }
 }
 
 #[cfg(test)]

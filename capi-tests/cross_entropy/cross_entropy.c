@@ -23,7 +23,7 @@ typedef struct Loss {
 
 static NVTEXCrossEntropyOptions options_of(const Problem *p) {
   NVTEXCrossEntropyOptions options;
-  nvtex_cross_entropy_options_init(&options);
+  nvtex_cross_entropy_options_init(&options, sizeof options);
   options.label_smoothing = (float)p->smoothing;
   options.z_loss = (float)p->z_loss;
   options.reduction = p->reduction;
@@ -385,8 +385,16 @@ static void test_wrong(void) {
   NVTETensor loss = float_tensor(l), log_sum = float_tensor(s), total = float_tensor(n),
              count = float_tensor(c);
   NVTEXCrossEntropyOptions options;
+  memset(&options, 0x5a, sizeof options);
+  const NVTEXCrossEntropyOptions before = options;
+  nvtex_cross_entropy_options_init(&options, 7);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,
+               "nvtex_cross_entropy_options_init: options.struct_size: expected its size", "got 7");
+  CHECK(memcmp(&options, &before, sizeof options) == 0, "a refused call wrote");
+  nvtex_cross_entropy_options_init(NULL, sizeof options);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "options: expected a struct, got null", "");
 #define FORWARD(a, b, d, e, f, g) nvtex_cross_entropy_forward(a, b, d, e, f, g, &options, NULL)
-  nvtex_cross_entropy_options_init(&options);
+  nvtex_cross_entropy_options_init(&options, sizeof options);
   FORWARD(targets, targets, loss, log_sum, total, count);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "nvtex_cross_entropy_forward: logits.dtype: ", "Int64");
   FORWARD(logits, logits, loss, log_sum, total, count);
@@ -407,7 +415,7 @@ static void test_wrong(void) {
   options.reduction = (NVTEXLossReduction)7;
   FORWARD(logits, targets, loss, log_sum, total, count);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "options.reduction: expected an NVTEXLossReduction", "7");
-  nvtex_cross_entropy_options_init(&options);
+  nvtex_cross_entropy_options_init(&options, sizeof options);
   options.label_smoothing = 1.5f;
   FORWARD(logits, targets, loss, log_sum, total, count);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "options.label_smoothing: expected 0 to 1, got 1.5");

@@ -62,9 +62,10 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Sets options to their defaults, which are in the descriptions of the fields. Null is ignored.
+ * Sets the defaults, which are in the descriptions of the fields, in the first `struct_size` bytes of options.
  */
-void nvtex_cross_entropy_options_init(struct NVTEXCrossEntropyOptions *options);
+void nvtex_cross_entropy_options_init(struct NVTEXCrossEntropyOptions *options,
+                                      size_t struct_size);
 
 /**
  * Computes the cross entropy of logits against one target for each token.

@@ -440,10 +440,7 @@ pub fn of_environment() -> Result<&'static Policy> {
     let policy = fork::once(&ENVIRONMENT, || {
         Settings::of_environment().map(intern).map_err(|error| error.message)
     });
-    policy
-        .as_ref()
-        .copied()
-        .map_err(|message| Error { kind: crate::error::Kind::Argument, message: message.clone() })
+    policy.as_ref().copied().map_err(Error::wrong_argument)
 }
 
 /// The policy of the process, null until it is asked for and after the program has taken its own back.

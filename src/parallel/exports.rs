@@ -223,8 +223,7 @@ unsafe fn options(config: *const NVTEXCommunicatorConfig) -> Result<(Options, Ch
         return Ok((options, Choice::Automatic));
     }
     // SAFETY: as the caller says.
-    let config = unsafe { sized::read("config", config) }
-        .map_err(|message| Error { kind: Kind::Argument, message })?;
+    let config = unsafe { sized::read("config", config) }.map_err(Error::wrong_argument)?;
     if !config.name.is_null() {
         // SAFETY: the caller vouches for the string.
         options.name = unsafe { text("config.name", config.name) }?;
@@ -352,8 +351,7 @@ pub unsafe extern "C-unwind" fn nvtex_communicator_create_callbacks(
         // SAFETY: the caller vouches for both structs.
         let (table, options) =
             unsafe { (sized::read("collectives", collectives), options(config)?.0) };
-        let table = table.map_err(|message| Error { kind: Kind::Argument, message })?;
-        let callbacks = Callbacks::new(table);
+        let callbacks = Callbacks::new(table.map_err(Error::wrong_argument)?);
         let callbacks = callbacks.ok_or_else(|| {
             Error::argument(
                 "collectives.all_gather",

@@ -4552,8 +4552,8 @@ unsafe extern "C-unwind" {
     /// The gradient of `nvte_ep_combine`: `grad_expert_out[row] = grad[t]`, and 0 in all other rows. It is
     /// `nvte_ep_dispatch` without weights.
     pub fn nvte_ep_combine_bwd(handle_mem: NVTETensor, grad: NVTETensor, grad_win: NVTECommWindow, grad_expert_out: NVTETensor, grad_expert_out_win: NVTECommWindow, stream: cudaStream_t);
-    /// Sets options to their defaults, which are in the descriptions of the fields. Null is ignored.
-    pub fn nvtex_cross_entropy_options_init(options: *mut NVTEXCrossEntropyOptions);
+    /// Sets the defaults, which are in the descriptions of the fields, in the first `struct_size` bytes of options.
+    pub fn nvtex_cross_entropy_options_init(options: *mut NVTEXCrossEntropyOptions, struct_size: usize);
     /// Computes the cross entropy of logits against one target for each token.
     ///
     /// What it computes: with `l = log sum_v exp(x_v)` of a row x of logits and V columns,

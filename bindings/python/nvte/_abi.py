@@ -1447,7 +1447,7 @@ FUNCTIONS = {
     "nvte_ep_combine": (None, [c_void_p, c_void_p, NVTECommWindow, c_void_p, c_void_p]),
     "nvte_ep_dispatch_bwd": (None, [c_void_p, c_void_p, NVTECommWindow, c_void_p, NVTECommWindow, c_void_p, c_void_p, c_void_p]),
     "nvte_ep_combine_bwd": (None, [c_void_p, c_void_p, NVTECommWindow, c_void_p, NVTECommWindow, c_void_p]),
-    "nvtex_cross_entropy_options_init": (None, [c_void_p]),
+    "nvtex_cross_entropy_options_init": (None, [c_void_p, c_size_t]),
     "nvtex_cross_entropy_forward": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
     "nvtex_cross_entropy_backward": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
     "nvtex_cross_entropy_forward_backward": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),

@@ -48,10 +48,6 @@ unsafe impl Grows for NVTEXCrossEntropyOptions {
     const LEAST: usize = size_of::<Self>();
 }
 
-fn wrong_struct(message: String) -> Error {
-    Error { kind: crate::error::Kind::Argument, message }
-}
-
 /// # Safety
 /// `options` is null or points to as many bytes as its first field says.
 unsafe fn rule(options: *const NVTEXCrossEntropyOptions) -> Result<Rule> {
@@ -59,7 +55,7 @@ unsafe fn rule(options: *const NVTEXCrossEntropyOptions) -> Result<Rule> {
         return Ok(Rule::default());
     }
     // SAFETY: the caller keeps to the `# Safety` section of this function.
-    let options = unsafe { sized::read("options", options) }.map_err(wrong_struct)?;
+    let options = unsafe { sized::read("options", options) }.map_err(Error::wrong_argument)?;
     Ok(Rule {
         reduction: match from_c("options.reduction", options.reduction)? {
             NVTEXLossReduction::NVTEX_LOSS_NONE => Reduction::None,
@@ -88,25 +84,26 @@ fn losses(
     })
 }
 
-/// Sets options to their defaults, which are in the descriptions of the fields. Null is ignored.
+/// Sets the defaults, which are in the descriptions of the fields, in the first `struct_size` bytes of options.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_cross_entropy_options_init(
     options: *mut NVTEXCrossEntropyOptions,
+    struct_size: usize,
 ) {
-    if options.is_null() {
-        return;
-    }
-    let defaults = NVTEXCrossEntropyOptions {
-        struct_size: size_of::<NVTEXCrossEntropyOptions>(),
-        ignored_target: Rule::default().ignored,
-        vocabulary_start: 0,
-        vocabulary_size: 0,
-        label_smoothing: 0.0,
-        z_loss: 0.0,
-        reduction: MaybeUninit::new(NVTEXLossReduction::NVTEX_LOSS_MEAN),
-    };
-    // SAFETY: the caller gives a struct that this function fills.
-    unsafe { options.write(defaults) };
+    guard("nvtex_cross_entropy_options_init", || {
+        let defaults = NVTEXCrossEntropyOptions {
+            struct_size,
+            ignored_target: Rule::default().ignored,
+            vocabulary_start: 0,
+            vocabulary_size: 0,
+            label_smoothing: 0.0,
+            z_loss: 0.0,
+            reduction: MaybeUninit::new(NVTEXLossReduction::NVTEX_LOSS_MEAN),
+        };
+        // SAFETY: the caller vouches for the bytes.
+        unsafe { sized::init("options", options, struct_size, &defaults) }
+            .map_err(Error::wrong_argument)
+    });
 }
 
 /// Computes the cross entropy of logits against one target for each token.

@@ -154,7 +154,7 @@ pub unsafe extern "C-unwind" fn nvtex_impl_info(index: usize, info: *mut NVTEXIm
             atol: one.numerics.atol,
         };
         // SAFETY: the caller vouches for the struct.
-        unsafe { sized::write("info", info, &filled) }.map_err(wrong_struct)?;
+        unsafe { sized::write("info", info, &filled) }.map_err(Error::wrong_argument)?;
         Ok(true)
     })
 }
@@ -176,7 +176,7 @@ pub unsafe extern "C-unwind" fn nvtex_impl_counters(
             host_ns: own.host_ns.load(Ordering::Relaxed),
         };
         // SAFETY: the caller vouches for the struct.
-        unsafe { sized::write("counters", counters, &filled) }.map_err(wrong_struct)?;
+        unsafe { sized::write("counters", counters, &filled) }.map_err(Error::wrong_argument)?;
         Ok(true)
     })
 }
@@ -411,10 +411,6 @@ unsafe impl Grows for NVTEXImplInfo {
 // SAFETY: as above.
 unsafe impl Grows for NVTEXImplCounters {
     const LEAST: usize = size_of::<Self>();
-}
-
-fn wrong_struct(message: String) -> Error {
-    Error { kind: crate::error::Kind::Argument, message }
 }
 
 fn implementation(index: usize) -> Result<&'static Impl> {

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, clippy::missing_safety_doc)]
 
 use crate::backend::registry;
-use crate::error::{Error, Kind, guard, keep};
+use crate::error::{Error, guard, keep};
 use crate::sized::{self, Grows};
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -76,9 +76,8 @@ pub unsafe extern "C-unwind" fn nvtex_domain_info(
                 false => 0,
             },
         };
-        let wrong = |message| Error { kind: Kind::Argument, message };
         // SAFETY: the caller vouches for the struct.
-        unsafe { sized::write("info", info, &filled) }.map_err(wrong)?;
+        unsafe { sized::write("info", info, &filled) }.map_err(Error::wrong_argument)?;
         Ok(true)
     })
 }
