@@ -195,7 +195,9 @@ __device__ __forceinline__ void transpose_values(unsigned char *shared, Control<
             lane = static_cast<int>(threadIdx.x) % 32;
   for (PipelineState<C::kStages> at;; at.advance()) {
     control.v.consumer_wait(at);
-    if (control.is_end[at.stage]) break;
+    // The lane that releases the buffer is the one that reads here: racecheck follows no order
+    // through __syncwarp().
+    if (__shfl_sync(0xffffffff, lane == 0 && control.is_end[at.stage], 0)) break;
     control.transposed.producer_acquire(at);
     const uint32_t from =
         shared_address(shared + C::kAtValues + at.stage * C::kValueBytes) + lane * 128;
