@@ -74,8 +74,13 @@ impl Toolkit {
         let tuned = archs == [DEFAULT_ARCH];
         let spills = if tuned { "-Xptxas=-warn-spills,-Werror" } else { "-Xptxas=-warn-spills" };
         flags.push(spills.into());
-        let code = |arch: &String| format!("-gencode=arch=compute_{arch},code=sm_{arch}");
-        flags.extend(archs.iter().map(code));
+        for arch in &archs {
+            let (made, runs) = arch.split_once('@').unwrap_or((arch, arch));
+            flags.push(format!("-gencode=arch=compute_{made},code=sm_{runs}"));
+            if made != runs {
+                flags.push(format!("-DNVTE_ASSUMED_ARCH={made}"));
+            }
+        }
         if archs == ALL_ARCHS {
             // Later GPUs compile the PTX of the newest architecture when the program starts.
             let newest = ALL_ARCHS[ALL_ARCHS.len() - 1].trim_end_matches('a');
@@ -91,7 +96,8 @@ impl Toolkit {
 }
 
 /// The architectures of NVTE_CUDA_ARCHS: a list such as "80,90a", "all", or "native" for the GPUs of this
-/// machine.
+/// machine. "80@90" alone is what an older GPU would run, as code for a newer one, which the library then takes
+/// for the older one: so its kernels can be tested where only the newer one is.
 fn architectures() -> Vec<String> {
     let asked = env::var("NVTE_CUDA_ARCHS").unwrap_or_default();
     match asked.trim() {

@@ -243,6 +243,10 @@ cudaError_t current_device(Device *device) {
             cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal)) {
       return error;
     }
+#if defined(NVTE_ASSUMED_ARCH)
+    major = NVTE_ASSUMED_ARCH / 10;
+    minor = NVTE_ASSUMED_ARCH % 10;
+#endif
     packed = sms * 1000 + major * 10 + minor;
     g_devices[ordinal].store(packed, std::memory_order_relaxed);
   }
