@@ -40,9 +40,10 @@ pub enum Kind {
     TokenLoader = 0x62,
     Graph = 0x63,
     Communicator = 0x64,
+    Grid = 0x65,
 }
 
-const KINDS: [Kind; 20] = [
+const KINDS: [Kind; 21] = [
     Kind::Tensor,
     Kind::GroupedTensor,
     Kind::QuantizationConfig,
@@ -63,6 +64,7 @@ const KINDS: [Kind; 20] = [
     Kind::TokenLoader,
     Kind::Graph,
     Kind::Communicator,
+    Kind::Grid,
 ];
 
 impl Display for Kind {
@@ -88,6 +90,7 @@ impl Display for Kind {
             Kind::TokenLoader => "token loader",
             Kind::Graph => "graph",
             Kind::Communicator => "communicator",
+            Kind::Grid => "grid",
         })
     }
 }

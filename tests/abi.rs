@@ -259,6 +259,9 @@ fn slice_header(slice: &str) -> String {
     if slice == "dispatch" {
         includes.push("plugin.h".into());
     }
+    if slice == "module" {
+        includes.push("parallel.h".into());
+    }
     if slice == "train" {
         includes.push("module.h".into());
     }

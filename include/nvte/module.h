@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "nvte/types.h"
+#include "nvte/parallel.h"
 
 /**
  * Flag of `nvtex_context_begin`: modules multiply as the recipe says; without it in high precision.
@@ -1104,6 +1105,17 @@ NVTEXContext nvtex_context_create(const struct NVTEXContextConfig *config);
  * is ignored.
  */
 void nvtex_context_destroy(NVTEXContext context);
+
+/**
+ * Spreads the modules of a context over the ranks of a grid, once and before there are modules: what their configs say
+ * of `parallel` holds then, and updates of delayed scaling take the maxima of all ranks that have the same layers.
+ *
+ * The context keeps what it needs of the grid, whose handle may be destroyed.
+ *
+ * Errors: a context that has a grid, modules or an `all_reduce_max`.
+ */
+void nvtex_context_set_grid(NVTEXContext context,
+                            NVTEXGrid grid);
 
 /**
  * Gives unused memory of the context back to the device until `bytes_to_keep` bytes of it are left,

@@ -9,6 +9,11 @@
 #include "nvte/types.h"
 
 /**
+ * Numbers of groups of a grid.
+ */
+#define NVTEX_GRID_GROUPS 8
+
+/**
  * How sums over ranks are made.
  */
 typedef enum NVTEXSumOrder {
@@ -52,6 +57,44 @@ typedef enum NVTEXTransport {
 } NVTEXTransport;
 
 /**
+ * Groups of a grid. The ranks of each are ordered as those of `world`.
+ */
+typedef enum NVTEXGridGroup {
+  /**
+   * Ranks that share each weight.
+   */
+  NVTEX_GRID_TP = 0,
+  /**
+   * Ranks that share each sequence.
+   */
+  NVTEX_GRID_CP = 1,
+  /**
+   * Ranks that share the batch.
+   */
+  NVTEX_GRID_DP = 2,
+  /**
+   * Ranks that share the batch or its sequences: those over which gradients of weights are summed.
+   */
+  NVTEX_GRID_DP_CP = 3,
+  /**
+   * All ranks that have the same layers: those over which maxima of delayed scaling are taken.
+   */
+  NVTEX_GRID_ALL_BUT_PP = 4,
+  /**
+   * Ranks that share the experts: neighbours in NVTEX_GRID_DP_CP.
+   */
+  NVTEX_GRID_EP = 5,
+  /**
+   * Ranks that have the same experts: those over which gradients of experts are summed.
+   */
+  NVTEX_GRID_EXPERT_DP = 6,
+  /**
+   * Ranks that share the layers.
+   */
+  NVTEX_GRID_PP = 7,
+} NVTEXGridGroup;
+
+/**
  * How the values of all ranks become one.
  */
 typedef enum NVTEXReduction {
@@ -66,6 +109,11 @@ typedef enum NVTEXReduction {
  * What a handle of a communicator points to. Only the library knows what it is.
  */
 typedef struct NVTEXCommunicator_st NVTEXCommunicator_st;
+
+/**
+ * What a handle of a grid points to. Only the library knows what it is.
+ */
+typedef struct NVTEXGrid_st NVTEXGrid_st;
 
 /**
  * What a program says about a communicator. Set all of it to 0, then `struct_size`, then what is wanted: 0 is a
@@ -180,6 +228,44 @@ typedef struct NVTEXCollectives {
    */
   void (*release)(void *user);
 } NVTEXCollectives;
+
+/**
+ * Handle of the place of one rank in a grid.
+ */
+typedef struct NVTEXGrid_st *NVTEXGrid;
+
+/**
+ * How ranks are divided. Set all of it to 0, then `struct_size`, then what is wanted. All ranks say the same.
+ *
+ * The rank in `world` is `((p * dp + d) * cp + c) * tp + t`, where t, c, d and p are the places in the groups of the same
+ * names: neighbours share weights.
+ */
+typedef struct NVTEXGridConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * Ranks that share each weight; 0: 1.
+   */
+  size_t tp;
+  /**
+   * Ranks that share each sequence; 0: 1.
+   */
+  size_t cp;
+  /**
+   * Ranks that share the batch; 0: as many as the others leave over.
+   */
+  size_t dp;
+  /**
+   * Ranks that share the layers; 0: 1.
+   */
+  size_t pp;
+  /**
+   * Ranks that share the experts: a divisor of dp x cp; 0: 1.
+   */
+  size_t ep;
+} NVTEXGridConfig;
 
 /**
  * A message of `nvtex_exchange`.
@@ -343,6 +429,39 @@ void nvtex_communicator_abort(NVTEXCommunicator communicator,
  * waited for its streams before.
  */
 void nvtex_communicator_destroy(NVTEXCommunicator communicator);
+
+/**
+ * Divides the ranks of a communicator into groups. Collective: each group is a split of `world`, which may be destroyed
+ * afterwards.
+ *
+ * Errors: sizes whose product is not the size of `world`, an `ep` that does not divide dp x cp, sizes that are not those
+ * of other ranks. Returns null.
+ */
+NVTEXGrid nvtex_grid_create(NVTEXCommunicator world,
+                            const struct NVTEXGridConfig *config);
+
+/**
+ * Makes a grid of communicators that a program or its framework has.
+ *
+ * `communicators[g]` is that of the NVTEXGridGroup g; there are NVTEX_GRID_GROUPS. Null: the rank is alone in the group, or
+ * the group is that of another entry, because the ranks that would be added are none (NVTEX_GRID_DP_CP is NVTEX_GRID_DP
+ * where sequences are not shared). They must not be destroyed before the grid and the contexts that have it.
+ *
+ * Errors: groups whose sizes do not go together. Returns null.
+ */
+NVTEXGrid nvtex_grid_create_from_communicators(const NVTEXCommunicator *communicators);
+
+/**
+ * Returns the communicator of a group, also of a group of one rank. The handle is the grid's: do not destroy it. It is
+ * valid until the grid is destroyed. Null after an error.
+ */
+NVTEXCommunicator nvtex_grid_communicator(NVTEXGrid grid,
+                                          enum NVTEXGridGroup group);
+
+/**
+ * Destroys a grid and the handles of its groups. Contexts that have it keep what they need. Null is ignored.
+ */
+void nvtex_grid_destroy(NVTEXGrid grid);
 
 /**
  * Gathers `count` elements of each rank into `recv`, which has those of all ranks in their order.

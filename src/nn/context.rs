@@ -10,6 +10,9 @@ use super::state::{self, Delayed, Named, Pass, Values};
 use crate::backend::{self, args::DeviceProperties};
 use crate::error::{Error, Result};
 use crate::op::nvtex::stream_is_capturing;
+use crate::parallel::Communicator;
+use crate::parallel::exports::NVTEXGridGroup;
+use crate::parallel::grid::Grid;
 use crate::tensor::{Shape, Tensor};
 use crate::types::NVTEDType::*;
 use crate::types::cudaStream_t;
@@ -38,6 +41,8 @@ pub struct Context {
     multiprocessors: Option<c_int>,
     /// The device of the first pass.
     device: OnceLock<DeviceProperties>,
+    /// The ranks that share modules, if there are others.
+    grid: OnceLock<Arc<Grid>>,
     pub state: Mutex<State>,
 }
 
@@ -66,8 +71,8 @@ impl Context {
         multiprocessors: Option<c_int>,
     ) -> Arc<Self> {
         let memory = Memory::new(callbacks, max_unused);
-        let (device, state) = (OnceLock::new(), Mutex::default());
-        Arc::new(Self { memory, reduce_max, multiprocessors, device, state })
+        let (device, grid, state) = (OnceLock::new(), OnceLock::new(), Mutex::default());
+        Arc::new(Self { memory, reduce_max, multiprocessors, device, grid, state })
     }
 
     /// The device that the context works on. It is asked at the first pass, not before: until then a program
@@ -80,6 +85,31 @@ impl Context {
                 Ok(*self.device.get_or_init(|| device))
             }
         }
+    }
+
+    /// Spreads the modules to come over ranks.
+    pub fn set_grid(&self, grid: &Arc<Grid>) -> Result<()> {
+        let refuse = |expected: &str, got: &str| Err(Error::argument("context", expected, got));
+        if self.reduce_max.is_some() {
+            let got = "one with all_reduce_max (a grid reduces the maxima itself)";
+            return refuse("a context without all_reduce_max", got);
+        }
+        if !lock(&self.state).names.is_empty() {
+            return refuse("a context without modules", "one that has modules already");
+        }
+        match self.grid.set(Arc::clone(grid)) {
+            Ok(()) => Ok(()),
+            Err(_) => refuse("a context without a grid", "one that has a grid already"),
+        }
+    }
+
+    pub fn grid(&self) -> Option<&Arc<Grid>> {
+        self.grid.get()
+    }
+
+    /// The ranks of a group, if there are others than this one.
+    pub fn group(&self, group: NVTEXGridGroup) -> Option<&Arc<Communicator>> {
+        self.grid()?.group(group)
     }
 
     /// Multiprocessors that normalizations keep busy.

@@ -9,6 +9,7 @@ use crate::backend::args::AmaxAlgo;
 use crate::error::{Error, Result};
 use crate::op::nvtex::stream_is_capturing;
 use crate::op::recipe::{Rule as UpdateRule, delayed_scaling_after_reduction};
+use crate::parallel::exports::NVTEXGridGroup::NVTEX_GRID_ALL_BUT_PP;
 use crate::tensor::Buffer;
 use crate::types::NVTEDType::{self, *};
 use crate::types::cudaStream_t;
@@ -227,13 +228,14 @@ fn update_group(
         .map(|d| [floats(&d.history, &[length, d.count]), floats(&d.scale, &[d.count])])
         .collect();
     let total: usize = directions.iter().map(|d| d.count).sum();
+    let of_grid = context.group(NVTEX_GRID_ALL_BUT_PP).filter(|_| rule.reduce);
     let reduce = match (group, &context.reduce_max) {
         (Some(group), Some(reduce)) if rule.reduce => Some((group, reduce)),
         _ => None,
     };
-    let gathered = match reduce {
-        None => None,
-        Some((group, reduce)) => {
+    let gathered = match (of_grid, reduce) {
+        (None, None) => None,
+        _ => {
             let block = {
                 let place = (stream, stream_is_capturing(stream));
                 context.memory.block(4 * total, Lifetime::Scratch, place)?
@@ -244,7 +246,13 @@ fn update_group(
                 ops::copy(dst, direction.history.ptr(), 4 * direction.count, stream)?;
                 at += 4 * direction.count;
             }
-            reduce(group, block.ptr().cast(), total, stream)?;
+            match (of_grid, reduce) {
+                (Some(ranks), _) => {
+                    ranks.max(&floats(&block, &[total]), "delayed scaling", stream)?
+                }
+                (None, Some((group, reduce))) => reduce(group, block.ptr().cast(), total, stream)?,
+                (None, None) => {}
+            }
             Some(block)
         }
     };

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, non_camel_case_types, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
 use super::environment::{Choice, from_environment};
+use super::grid::{GROUPS, Grid, Sizes};
 use super::*;
 use crate::error::{self, Handle, guard};
 use crate::handle::{Kind as HandleKind, Slab};
@@ -15,6 +16,8 @@ use std::mem::MaybeUninit;
 
 pub static COMMUNICATORS: Slab<Arc<Communicator>, NVTEXCommunicator_st> =
     Slab::new(HandleKind::Communicator);
+
+pub static GRIDS: Slab<Arc<Grid>, NVTEXGrid_st> = Slab::new(HandleKind::Grid);
 
 /// What a handle of a communicator points to. Only the library knows what it is.
 pub enum NVTEXCommunicator_st {}
@@ -565,6 +568,142 @@ pub extern "C-unwind" fn nvtex_communicator_destroy(communicator: NVTEXCommunica
         let one = COMMUNICATORS.get("communicator", communicator)?;
         COMMUNICATORS.remove("communicator", communicator)?;
         one.leave();
+        Ok(())
+    });
+}
+
+/// What a handle of a grid points to. Only the library knows what it is.
+pub enum NVTEXGrid_st {}
+
+/// Handle of the place of one rank in a grid.
+pub type NVTEXGrid = *mut NVTEXGrid_st;
+
+/// Groups of a grid. The ranks of each are ordered as those of `world`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
+pub enum NVTEXGridGroup {
+    /// Ranks that share each weight.
+    NVTEX_GRID_TP = 0,
+    /// Ranks that share each sequence.
+    NVTEX_GRID_CP = 1,
+    /// Ranks that share the batch.
+    NVTEX_GRID_DP = 2,
+    /// Ranks that share the batch or its sequences: those over which gradients of weights are summed.
+    NVTEX_GRID_DP_CP = 3,
+    /// All ranks that have the same layers: those over which maxima of delayed scaling are taken.
+    NVTEX_GRID_ALL_BUT_PP = 4,
+    /// Ranks that share the experts: neighbours in NVTEX_GRID_DP_CP.
+    NVTEX_GRID_EP = 5,
+    /// Ranks that have the same experts: those over which gradients of experts are summed.
+    NVTEX_GRID_EXPERT_DP = 6,
+    /// Ranks that share the layers.
+    NVTEX_GRID_PP = 7,
+}
+
+from_c_enum!(NVTEXGridGroup, "an NVTEXGridGroup from 0 to 7");
+
+/// Numbers of groups of a grid.
+pub const NVTEX_GRID_GROUPS: usize = 8;
+
+const _: () = assert!(NVTEX_GRID_GROUPS == GROUPS.len());
+
+/// How ranks are divided. Set all of it to 0, then `struct_size`, then what is wanted. All ranks say the same.
+///
+/// The rank in `world` is `((p * dp + d) * cp + c) * tp + t`, where t, c, d and p are the places in the groups of the same
+/// names: neighbours share weights.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEXGridConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Ranks that share each weight; 0: 1.
+    pub tp: usize,
+    /// Ranks that share each sequence; 0: 1.
+    pub cp: usize,
+    /// Ranks that share the batch; 0: as many as the others leave over.
+    pub dp: usize,
+    /// Ranks that share the layers; 0: 1.
+    pub pp: usize,
+    /// Ranks that share the experts: a divisor of dp x cp; 0: 1.
+    pub ep: usize,
+}
+
+// SAFETY: the layout is that of C; numbers may be zero.
+unsafe impl Grows for NVTEXGridConfig {
+    const LEAST: usize = 48;
+}
+
+/// Divides the ranks of a communicator into groups. Collective: each group is a split of `world`, which may be destroyed
+/// afterwards.
+///
+/// Errors: sizes whose product is not the size of `world`, an `ep` that does not divide dp x cp, sizes that are not those
+/// of other ranks. Returns null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_grid_create(
+    world: NVTEXCommunicator,
+    config: *const NVTEXGridConfig,
+) -> NVTEXGrid {
+    guard("nvtex_grid_create", || {
+        let world = COMMUNICATORS.get("world", world)?;
+        // SAFETY: the caller vouches for the struct.
+        let config = unsafe { sized::read("config", config) }.map_err(Error::wrong_argument)?;
+        let NVTEXGridConfig { tp, cp, dp, pp, ep, .. } = config;
+        Ok(Handle(GRIDS.insert(Arc::new(Grid::new(&world, Sizes { tp, cp, dp, pp, ep })?))?))
+    })
+    .0
+}
+
+/// Makes a grid of communicators that a program or its framework has.
+///
+/// `communicators[g]` is that of the NVTEXGridGroup g; there are NVTEX_GRID_GROUPS. Null: the rank is alone in the group, or
+/// the group is that of another entry, because the ranks that would be added are none (NVTEX_GRID_DP_CP is NVTEX_GRID_DP
+/// where sequences are not shared). They must not be destroyed before the grid and the contexts that have it.
+///
+/// Errors: groups whose sizes do not go together. Returns null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_grid_create_from_communicators(
+    communicators: *const NVTEXCommunicator,
+) -> NVTEXGrid {
+    guard("nvtex_grid_create_from_communicators", || {
+        crate::check::address("communicators", communicators)?;
+        let mut given = [const { None }; NVTEX_GRID_GROUPS];
+        for (place, one) in given.iter_mut().enumerate() {
+            // SAFETY: the caller vouches for the array.
+            let handle = unsafe { communicators.add(place).read() };
+            if !handle.is_null() {
+                let name = format_args!("communicators[{place}]");
+                *one = Some(COMMUNICATORS.get(name, handle)?);
+            }
+        }
+        Ok(Handle(GRIDS.insert(Arc::new(Grid::of(given)?))?))
+    })
+    .0
+}
+
+/// Returns the communicator of a group, also of a group of one rank. The handle is the grid's: do not destroy it. It is
+/// valid until the grid is destroyed. Null after an error.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_grid_communicator(
+    grid: NVTEXGrid,
+    group: MaybeUninit<NVTEXGridGroup>,
+) -> NVTEXCommunicator {
+    guard("nvtex_grid_communicator", || {
+        let group = from_c("group", group)?;
+        Ok(Handle(GRIDS.get("grid", grid)?.handle(group)?))
+    })
+    .0
+}
+
+/// Destroys a grid and the handles of its groups. Contexts that have it keep what they need. Null is ignored.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_grid_destroy(grid: NVTEXGrid) {
+    guard("nvtex_grid_destroy", || {
+        if grid.is_null() {
+            return Ok(());
+        }
+        let one = GRIDS.get("grid", grid)?;
+        GRIDS.remove("grid", grid)?;
+        one.close();
         Ok(())
     });
 }

@@ -8,10 +8,12 @@ mod call;
 mod callbacks;
 mod environment;
 pub mod exports;
+pub mod grid;
 mod host;
 #[cfg(feature = "cuda")]
 mod nccl;
 mod segment;
+pub mod tensors;
 
 use crate::backend::{self, domain::Domain};
 use crate::env::env;

@@ -932,6 +932,9 @@ pub type NVTEXGraph = *mut NVTEXGraph_st;
 
 
 
+/// Numbers of groups of a grid.
+pub const NVTEX_GRID_GROUPS: u32 = 8;
+
 /// How sums over ranks are made.
 pub type NVTEXSumOrder = i32;
 /// x0 + x1 + ... in Float32 in the order of the ranks, rounded once: the same bits on every rank, in every run, by
@@ -956,6 +959,25 @@ pub const NVTEX_TRANSPORT_AUTOMATIC: NVTEXTransport = 0;
 pub const NVTEX_TRANSPORT_SHARED: NVTEXTransport = 1;
 pub const NVTEX_TRANSPORT_NCCL: NVTEXTransport = 2;
 
+/// Groups of a grid. The ranks of each are ordered as those of `world`.
+pub type NVTEXGridGroup = i32;
+/// Ranks that share each weight.
+pub const NVTEX_GRID_TP: NVTEXGridGroup = 0;
+/// Ranks that share each sequence.
+pub const NVTEX_GRID_CP: NVTEXGridGroup = 1;
+/// Ranks that share the batch.
+pub const NVTEX_GRID_DP: NVTEXGridGroup = 2;
+/// Ranks that share the batch or its sequences: those over which gradients of weights are summed.
+pub const NVTEX_GRID_DP_CP: NVTEXGridGroup = 3;
+/// All ranks that have the same layers: those over which maxima of delayed scaling are taken.
+pub const NVTEX_GRID_ALL_BUT_PP: NVTEXGridGroup = 4;
+/// Ranks that share the experts: neighbours in NVTEX_GRID_DP_CP.
+pub const NVTEX_GRID_EP: NVTEXGridGroup = 5;
+/// Ranks that have the same experts: those over which gradients of experts are summed.
+pub const NVTEX_GRID_EXPERT_DP: NVTEXGridGroup = 6;
+/// Ranks that share the layers.
+pub const NVTEX_GRID_PP: NVTEXGridGroup = 7;
+
 /// How the values of all ranks become one.
 pub type NVTEXReduction = i32;
 pub const NVTEX_REDUCTION_SUM: NVTEXReduction = 0;
@@ -966,6 +988,14 @@ pub const NVTEX_REDUCTION_MAX: NVTEXReduction = 1;
 #[repr(C)]
 #[derive(Debug)]
 pub struct NVTEXCommunicator_st {
+    _bytes: [u8; 0],
+    _nowhere: crate::Opaque,
+}
+
+/// What a handle of a grid points to. Only the library knows what it is.
+#[repr(C)]
+#[derive(Debug)]
+pub struct NVTEXGrid_st {
     _bytes: [u8; 0],
     _nowhere: crate::Opaque,
 }
@@ -1038,6 +1068,30 @@ pub struct NVTEXCollectives {
     pub release: Option<unsafe extern "C" fn(user: *mut c_void)>,
 }
 
+/// Handle of the place of one rank in a grid.
+pub type NVTEXGrid = *mut NVTEXGrid_st;
+
+/// How ranks are divided. Set all of it to 0, then `struct_size`, then what is wanted. All ranks say the same.
+///
+/// The rank in `world` is `((p * dp + d) * cp + c) * tp + t`, where t, c, d and p are the places in the groups of the same
+/// names: neighbours share weights.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXGridConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Ranks that share each weight; 0: 1.
+    pub tp: usize,
+    /// Ranks that share each sequence; 0: 1.
+    pub cp: usize,
+    /// Ranks that share the batch; 0: as many as the others leave over.
+    pub dp: usize,
+    /// Ranks that share the layers; 0: 1.
+    pub pp: usize,
+    /// Ranks that share the experts: a divisor of dp x cp; 0: 1.
+    pub ep: usize,
+}
+
 /// A message of `nvtex_exchange`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1051,6 +1105,10 @@ pub struct NVTEXTransfer {
     /// 1: received into `data`; 0: sent from there.
     pub receive: i32,
 }
+
+
+
+
 
 
 
@@ -1745,6 +1803,7 @@ pub struct NVTEXKVCacheConfig {
     /// Pages of all sequences together. 0 (default): enough for all of `max_sequence_length`.
     pub num_pages: usize,
 }
+
 
 
 
@@ -4904,6 +4963,25 @@ unsafe extern "C-unwind" {
     /// Destroys a handle. Null is ignored. Ranks that still call get an error which says so. Under NCCL the caller has
     /// waited for its streams before.
     pub fn nvtex_communicator_destroy(communicator: NVTEXCommunicator);
+    /// Divides the ranks of a communicator into groups. Collective: each group is a split of `world`, which may be destroyed
+    /// afterwards.
+    ///
+    /// Errors: sizes whose product is not the size of `world`, an `ep` that does not divide dp x cp, sizes that are not those
+    /// of other ranks. Returns null.
+    pub fn nvtex_grid_create(world: NVTEXCommunicator, config: *const NVTEXGridConfig) -> NVTEXGrid;
+    /// Makes a grid of communicators that a program or its framework has.
+    ///
+    /// `communicators[g]` is that of the NVTEXGridGroup g; there are NVTEX_GRID_GROUPS. Null: the rank is alone in the group, or
+    /// the group is that of another entry, because the ranks that would be added are none (NVTEX_GRID_DP_CP is NVTEX_GRID_DP
+    /// where sequences are not shared). They must not be destroyed before the grid and the contexts that have it.
+    ///
+    /// Errors: groups whose sizes do not go together. Returns null.
+    pub fn nvtex_grid_create_from_communicators(communicators: *const NVTEXCommunicator) -> NVTEXGrid;
+    /// Returns the communicator of a group, also of a group of one rank. The handle is the grid's: do not destroy it. It is
+    /// valid until the grid is destroyed. Null after an error.
+    pub fn nvtex_grid_communicator(grid: NVTEXGrid, group: NVTEXGridGroup) -> NVTEXCommunicator;
+    /// Destroys a grid and the handles of its groups. Contexts that have it keep what they need. Null is ignored.
+    pub fn nvtex_grid_destroy(grid: NVTEXGrid);
     /// Gathers `count` elements of each rank into `recv`, which has those of all ranks in their order.
     ///
     /// Dtypes: any of whole bytes. In place if `send` is the own part of `recv`; otherwise both lie apart.
@@ -4958,6 +5036,13 @@ unsafe extern "C-unwind" {
     /// Destroys a context. Modules and tapes that are left keep its memory until they are destroyed. Null
     /// is ignored.
     pub fn nvtex_context_destroy(context: NVTEXContext);
+    /// Spreads the modules of a context over the ranks of a grid, once and before there are modules: what their configs say
+    /// of `parallel` holds then, and updates of delayed scaling take the maxima of all ranks that have the same layers.
+    ///
+    /// The context keeps what it needs of the grid, whose handle may be destroyed.
+    ///
+    /// Errors: a context that has a grid, modules or an `all_reduce_max`.
+    pub fn nvtex_context_set_grid(context: NVTEXContext, grid: NVTEXGrid);
     /// Gives unused memory of the context back to the device until `bytes_to_keep` bytes of it are left,
     /// and returns the bytes that went back (0 for a context with an allocator of the program).
     ///
@@ -5378,6 +5463,7 @@ pub(crate) fn layouts() -> Vec<String> {
         crate::layout!(NVTEXCommunicatorConfig: struct_size name timeout staging_bytes sum_order check transport abort_borrowed on_failure user),
         crate::layout!(NVTEXMessage: data bytes peer receive),
         crate::layout!(NVTEXCollectives: struct_size user all_gather all_to_all broadcast barrier exchange reduce_scatter all_reduce split abort release),
+        crate::layout!(NVTEXGridConfig: struct_size tp cp dp pp ep),
         crate::layout!(NVTEXTransfer: data count dtype peer receive),
         crate::layout!(NVTEXRoleOptions: power_2_scales amax_epsilon block_dim),
         crate::layout!(NVTEXSlotChoice: scaling dtype options),

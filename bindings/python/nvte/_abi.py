@@ -389,6 +389,7 @@ NVTEX_LOG_ERROR = 1
 NVTEX_LOG_CHECK = 2
 NVTEX_LOG_DISPATCH = 3
 NVTEX_LOG_EXEC = 4
+NVTEX_GRID_GROUPS = 8
 NVTEX_SUM_ORDERED = 0
 NVTEX_SUM_FAST = 1
 NVTEX_CALL_CHECK_DEFAULT = 0
@@ -397,6 +398,14 @@ NVTEX_CALL_CHECK_ON = 2
 NVTEX_TRANSPORT_AUTOMATIC = 0
 NVTEX_TRANSPORT_SHARED = 1
 NVTEX_TRANSPORT_NCCL = 2
+NVTEX_GRID_TP = 0
+NVTEX_GRID_CP = 1
+NVTEX_GRID_DP = 2
+NVTEX_GRID_DP_CP = 3
+NVTEX_GRID_ALL_BUT_PP = 4
+NVTEX_GRID_EP = 5
+NVTEX_GRID_EXPERT_DP = 6
+NVTEX_GRID_PP = 7
 NVTEX_REDUCTION_SUM = 0
 NVTEX_REDUCTION_MAX = 1
 
@@ -447,6 +456,21 @@ class NVTEXCollectives(Structure):
         ("split", c_void_p),
         ("abort", c_void_p),
         ("release", c_void_p),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {}
+
+
+
+
+class NVTEXGridConfig(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("tp", c_size_t),
+        ("cp", c_size_t),
+        ("dp", c_size_t),
+        ("pp", c_size_t),
+        ("ep", c_size_t),
     ]
     # Fields that are enumerations, with the name of these.
     _enums_ = {}
@@ -1109,6 +1133,7 @@ ENUMS = {
     "SumOrder": {"ordered": 0, "fast": 1},
     "CallCheck": {"default": 0, "off": 1, "on": 2},
     "Transport": {"automatic": 0, "shared": 1, "nccl": 2},
+    "GridGroup": {"tp": 0, "cp": 1, "dp": 2, "dp_cp": 3, "all_but_pp": 4, "ep": 5, "expert_dp": 6, "pp": 7},
     "Reduction": {"sum": 0, "max": 1},
     "RecipeKind": {"delayed_scaling": 0, "current_scaling": 1, "block_scaling": 2, "mxfp8": 3, "custom": 4, "nvfp4": 5},
     "Format": {"e4m3": 0, "e5m2": 1, "hybrid": 2},
@@ -1501,6 +1526,10 @@ FUNCTIONS = {
     "nvtex_communicator_status": (c_char_p, [c_void_p]),
     "nvtex_communicator_abort": (None, [c_void_p, c_char_p]),
     "nvtex_communicator_destroy": (None, [c_void_p]),
+    "nvtex_grid_create": (c_void_p, [c_void_p, c_void_p]),
+    "nvtex_grid_create_from_communicators": (c_void_p, [c_void_p]),
+    "nvtex_grid_communicator": (c_void_p, [c_void_p, c_int]),
+    "nvtex_grid_destroy": (None, [c_void_p]),
     "nvtex_all_gather": (None, [c_void_p, c_void_p, c_void_p, c_size_t, c_int, c_char_p, c_void_p]),
     "nvtex_reduce_scatter": (None, [c_void_p, c_void_p, c_void_p, c_size_t, c_int, c_int, c_char_p, c_void_p]),
     "nvtex_all_reduce": (None, [c_void_p, c_void_p, c_void_p, c_size_t, c_int, c_int, c_char_p, c_void_p]),
@@ -1514,6 +1543,7 @@ FUNCTIONS = {
     "nvtex_context_config_init": (None, [c_void_p, c_size_t]),
     "nvtex_context_create": (c_void_p, [c_void_p]),
     "nvtex_context_destroy": (None, [c_void_p]),
+    "nvtex_context_set_grid": (None, [c_void_p, c_void_p]),
     "nvtex_context_trim": (c_size_t, [c_void_p, c_size_t]),
     "nvtex_context_memory": (None, [c_void_p, c_void_p]),
     "nvtex_context_begin": (None, [c_void_p, c_void_p, c_uint32, c_void_p]),

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, clippy::missing_safety_doc, non_camel_case_types)]
 
 use super::*;
+use crate::parallel::exports::{GRIDS, NVTEXGrid};
 use num_derive::FromPrimitive;
 
 /// What a handle of a context points to. Only the library knows what it is.
@@ -163,6 +164,20 @@ pub unsafe extern "C-unwind" fn nvtex_context_create(
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_context_destroy(context: NVTEXContext) {
     guard("nvtex_context_destroy", || destroy(&CONTEXTS, "context", context));
+}
+
+/// Spreads the modules of a context over the ranks of a grid, once and before there are modules: what their configs say
+/// of `parallel` holds then, and updates of delayed scaling take the maxima of all ranks that have the same layers.
+///
+/// The context keeps what it needs of the grid, whose handle may be destroyed.
+///
+/// Errors: a context that has a grid, modules or an `all_reduce_max`.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_context_set_grid(context: NVTEXContext, grid: NVTEXGrid) {
+    guard("nvtex_context_set_grid", || {
+        let context = open(&CONTEXTS, "context", context)?;
+        context.set_grid(&GRIDS.get("grid", grid)?)
+    });
 }
 
 /// Gives unused memory of the context back to the device until `bytes_to_keep` bytes of it are left,

@@ -1,0 +1,96 @@
+//! Collectives of buffers, for layers and engines over ranks: dtypes, counts and memory are those of the buffers.
+
+use super::Communicator;
+use super::call::{Call, Operation, Reduction};
+use crate::error::{Error, Result};
+use crate::tensor::Buffer;
+use crate::types::cudaStream_t;
+use std::ptr::null;
+
+impl Communicator {
+    /// The own place among the ranks.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Gathers `part` of each rank into `whole`, in the order of the ranks.
+    pub fn gather(
+        &self,
+        part: &Buffer,
+        whole: &Buffer,
+        name: &str,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        self.run_of(
+            Operation::AllGather,
+            Reduction::Sum,
+            [part, whole],
+            [1, self.size],
+            name,
+            stream,
+        )
+    }
+
+    /// Sums the parts of each rank's `whole` that belong to this rank, into `part`.
+    pub fn scatter_sum(
+        &self,
+        whole: &Buffer,
+        part: &Buffer,
+        name: &str,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        let operation = Operation::ReduceScatter;
+        self.run_of(operation, Reduction::Sum, [whole, part], [self.size, 1], name, stream)
+    }
+
+    /// Replaces each element by its sum over the ranks.
+    pub fn sum(&self, data: &Buffer, name: &str, stream: cudaStream_t) -> Result<()> {
+        self.run_of(Operation::AllReduce, Reduction::Sum, [data, data], [1, 1], name, stream)
+    }
+
+    /// Replaces each element by the greatest of the ranks.
+    pub fn max(&self, data: &Buffer, name: &str, stream: cudaStream_t) -> Result<()> {
+        self.run_of(Operation::AllReduce, Reduction::Max, [data, data], [1, 1], name, stream)
+    }
+
+    /// Replaces the data by those of rank `root`.
+    pub fn broadcast(
+        &self,
+        data: &Buffer,
+        root: usize,
+        name: &str,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        let call = Call::new(Operation::Broadcast, data.dtype, data.shape.numel());
+        let call = Call { root, ..call }.named(name);
+        // SAFETY: the buffer has the elements that the call counts.
+        unsafe { self.collective(call, ("data", null()), ("data", data.ptr().cast()), stream) }
+    }
+
+    /// A collective whose buffers have so many parts each.
+    fn run_of(
+        &self,
+        operation: Operation,
+        reduction: Reduction,
+        [send, recv]: [&Buffer; 2],
+        [sent, received]: [usize; 2],
+        name: &str,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        let count = send.shape.numel() / sent;
+        if send.dtype != recv.dtype || recv.shape.numel() != received * count {
+            let describe = |buffer: &Buffer| format!("{} {:?}", buffer.shape, buffer.dtype);
+            let expected = format!("{received} part(s) of the {sent} of send ({})", describe(send));
+            return Err(Error::argument("recv", expected, describe(recv)));
+        }
+        let call = Call { reduction, ..Call::new(operation, send.dtype, count) }.named(name);
+        let (send, recv) = (send.ptr().cast_const().cast(), recv.ptr().cast());
+        // SAFETY: the buffers have the elements that the call counts.
+        unsafe { self.collective(call, ("send", send), ("recv", recv), stream) }
+    }
+}
