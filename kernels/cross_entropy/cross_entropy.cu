@@ -1,6 +1,7 @@
 // Cross entropy over rows of logits, its gradients, and both in one pass. A block takes a row: the
-// forward pass reads it once, with a running maximum; the fused one reads it again, mostly from L2,
-// since no more rows are in flight than fit there.
+// forward pass reads it once, with a running maximum. The fused one keeps it in shared memory until
+// it knows the sum. A row that does not fit there is read again, mostly from L2, since no more rows
+// are in flight than fit there.
 
 #include <cmath>
 
@@ -115,16 +116,22 @@ struct Parts {
 
 // Calls many(vector, elements) with kUnroll vectors of a row, kThreads apart, which are loaded
 // together, and one(column, count, elements) with single ones, of which the first `count` elements
-// are inside of the row.
+// are inside of the row. A vector always comes to the same thread. Those in `kept`, unless that is
+// null, are read from there.
 template <class T, int N, int kThreads, int kUnroll, class Many, class One>
-__device__ __forceinline__ void over_row(const void *base, const Parts<T, N> &row, const Many &many,
-                                         const One &one) {
+__device__ __forceinline__ void over_row(const void *base, const Vec<T, N> *kept,
+                                         const Parts<T, N> &row, const Many &many, const One &one) {
   for (size_t v = threadIdx.x; v < row.vectors; v += kThreads * kUnroll) {
     Vec<T, N> x[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const size_t vector = v + u * kThreads;
-      x[u] = load<T, N>(base, row.start + row.column(vector), vector < row.vectors);
+      const bool inside = vector < row.vectors;
+      if (kept == nullptr) {
+        x[u] = load<T, N>(base, row.start + row.column(vector), inside);
+      } else if (inside) {
+        x[u] = kept[vector];
+      }
     }
     if (v + (kUnroll - 1) * kThreads < row.vectors) {
       many(v, x);
@@ -180,8 +187,10 @@ __device__ __forceinline__ Slope slope_of(const Args &a, size_t token, int64_t t
 }
 
 // Writes the gradients of a row. Out of place the vectors of both rows begin at the same columns.
+// `kept`: the row's vectors, if the thread has kept those that it takes here; else null.
 template <class T, int N, int kThreads, int kUnroll>
-__device__ __forceinline__ void write_gradients(const Args &a, size_t token, const Slope &slope) {
+__device__ __forceinline__ void write_gradients(const Args &a, size_t token, const Slope &slope,
+                                                const Vec<T, N> *kept) {
   const Parts<T, N> row(a.logits, token, a.vocabulary);
   const auto one = [&](size_t column, int count, const Vec<T, N> &x) {
     float f[N];
@@ -194,13 +203,11 @@ __device__ __forceinline__ void write_gradients(const Args &a, size_t token, con
       store_some(a.grad_logits, row.start + column, count, y);
     }
   };
-  over_row<T, N, kThreads, kUnroll>(
-      a.logits, row,
-      [&](size_t v, const Vec<T, N>(&x)[kUnroll]) {
+  const auto many = [&](size_t v, const Vec<T, N>(&x)[kUnroll]) {
 #pragma unroll
-        for (int u = 0; u < kUnroll; ++u) one(row.column(v + u * kThreads), N, x[u]);
-      },
-      one);
+    for (int u = 0; u < kUnroll; ++u) one(row.column(v + u * kThreads), N, x[u]);
+  };
+  over_row<T, N, kThreads, kUnroll>(a.logits, kept, row, many, one);
 }
 
 // Zeros for a target that is ignored.
@@ -217,9 +224,16 @@ __device__ __forceinline__ void write_zeros(const Args &a, size_t token) {
   }
 }
 
-template <class T, int N, int kThreads, int kBlocks, bool kFused>
+// How a forward kernel writes gradients, too.
+enum class Fused { kNo, kFromMemory, kFromShared };
+
+template <class T, int N, int kThreads, int kBlocks, Fused kFused>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     forward_kernel(const __grid_constant__ Args a) {
+  extern __shared__ uint4 dynamic[];
+  static_assert(kFused != Fused::kFromShared || sizeof(Vec<T, N>) == sizeof(uint4), "a place each");
+  Vec<T, N> *const kept =
+      kFused == Fused::kFromShared ? reinterpret_cast<Vec<T, N> *>(dynamic) : nullptr;
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   constexpr int kWarps = kThreads / 32;
@@ -240,7 +254,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
           if (a.logsumexp != nullptr) a.logsumexp[token] = 0.0f;
         }
       }
-      if constexpr (kFused) write_zeros<T, N, kThreads>(a, token);
+      if constexpr (kFused != Fused::kNo) write_zeros<T, N, kThreads>(a, token);
       continue;
     }
     // The logit of the target, before a gradient takes its place.
@@ -258,35 +272,39 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     }
     const Parts<T, N> row(a.logits, token, a.vocabulary);
     Running sum;
-    over_row<T, N, kThreads, kUnroll>(
-        a.logits, row,
-        [&](size_t, const Vec<T, N>(&x)[kUnroll]) {
-    // Two vectors at a time: registers for all of them are not there.
+    const auto many = [&](size_t v, const Vec<T, N>(&x)[kUnroll]) {
+      if constexpr (kFused == Fused::kFromShared) {
 #pragma unroll
-          for (int u = 0; u < kUnroll; u += 2) {
-            float f[2 * N], low[N], high[N];
-            to_float(x[u], low);
-            to_float(x[u + 1], high);
+        for (int u = 0; u < kUnroll; ++u) kept[v + u * kThreads] = x[u];
+      }
+      // Two vectors at a time: registers for all of them are not there.
 #pragma unroll
-            for (int i = 0; i < N; ++i) f[i] = low[i], f[N + i] = high[i];
-            sum.add(f, sums);
-          }
-        },
-        [&](size_t, int count, const Vec<T, N> &x) {
-          float f[N];
-          to_float(x, f);
-          if (count == N) {
-            sum.add(f, sums);
-            return;
-          }
+      for (int u = 0; u < kUnroll; u += 2) {
+        float f[2 * N], low[N], high[N];
+        to_float(x[u], low);
+        to_float(x[u + 1], high);
 #pragma unroll
-          for (int i = 0; i < N; ++i) {
-            if (i < count) {
-              const float one[1] = {f[i]};
-              sum.add(one, sums);
-            }
-          }
-        });
+        for (int i = 0; i < N; ++i) f[i] = low[i], f[N + i] = high[i];
+        sum.add(f, sums);
+      }
+    };
+    const auto one = [&](size_t column, int count, const Vec<T, N> &x) {
+      float f[N];
+      to_float(x, f);
+      if (count == N) {
+        if constexpr (kFused == Fused::kFromShared) kept[(column - row.head) / N] = x;
+        sum.add(f, sums);
+        return;
+      }
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        if (i < count) {
+          const float alone[1] = {f[i]};
+          sum.add(alone, sums);
+        }
+      }
+    };
+    over_row<T, N, kThreads, kUnroll>(a.logits, nullptr, row, many, one);
     sum.merge_warp();
     __syncthreads();  // Everybody has read what the row before left here.
     if (threadIdx.x % 32 == 0) {
@@ -314,8 +332,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
         if (a.logsumexp != nullptr) a.logsumexp[token] = log_sum;
       }
     }
-    if constexpr (kFused) {
-      write_gradients<T, N, kThreads, 2>(a, token, slope_of(a, token, target, log_sum));
+    if constexpr (kFused != Fused::kNo) {
+      write_gradients<T, N, kThreads, 2>(a, token, slope_of(a, token, target, log_sum), kept);
     }
   }
 }
@@ -331,7 +349,7 @@ __global__ void __launch_bounds__(kThreads, 768 / kThreads)
       write_zeros<T, N, kThreads>(a, token);
     } else {
       const Slope slope = slope_of(a, token, target, a.logsumexp[token]);
-      write_gradients<T, N, kThreads, N == 1 ? 8 : 4>(a, token, slope);
+      write_gradients<T, N, kThreads, N == 1 ? 8 : 4>(a, token, slope, nullptr);
     }
   }
 }
@@ -358,12 +376,26 @@ NVTEXOutcome run(const Args &a, cudaStream_t stream) {
                     : launch(backward_kernel<T, N, 256>, grid, 256, stream, a);
   }
   if (a.pass == NVTEX_CROSS_ENTROPY_FUSED) {
+    if (is_short) {
+      return launch(forward_kernel<T, N, 128, 8, Fused::kFromMemory>, grid, 128, stream, a);
+    }
+    Device device;
+    if (const cudaError_t error = current_device(&device)) return outcome(error);
+    // Two blocks of a multiprocessor, one of which reads while the other one writes, or one.
+    const size_t bytes = a.vocabulary / N * sizeof(uint4), room = shared_room(device);
+    if (bytes <= room / 2) {
+      return launch_shared(forward_kernel<T, N, 512, 2, Fused::kFromShared>, grid, 512, bytes,
+                           stream, a);
+    }
+    if (bytes <= room) {
+      return launch_shared(forward_kernel<T, N, 1024, 1, Fused::kFromShared>, grid, 1024, bytes,
+                           stream, a);
+    }
     // One block of a multiprocessor at a time: more rows than that would not stay in L2.
-    return is_short ? launch(forward_kernel<T, N, 128, 8, true>, grid, 128, stream, a)
-                    : launch(forward_kernel<T, N, 1024, 1, true>, grid, 1024, stream, a);
+    return launch(forward_kernel<T, N, 1024, 1, Fused::kFromMemory>, grid, 1024, stream, a);
   }
-  return is_short ? launch(forward_kernel<T, N, 128, 8, false>, grid, 128, stream, a)
-                  : launch(forward_kernel<T, N, 512, 2, false>, grid, 512, stream, a);
+  return is_short ? launch(forward_kernel<T, N, 128, 8, Fused::kNo>, grid, 128, stream, a)
+                  : launch(forward_kernel<T, N, 512, 2, Fused::kNo>, grid, 512, stream, a);
 }
 
 constexpr int kCombineThreads = 256;

@@ -500,26 +500,13 @@ impl Dense {
             return Err(Error::argument(name, expected, "one bound after it"));
         }
         let bias = self.bias.as_ref().filter(|bias| bias.grad.is_some());
-        // In high precision, if the weight's gradient has another dtype than the layer, its product
-        // also computes the gradient of the bias, in that dtype; otherwise a pass of its own is
-        // faster.
-        let gemm_dtype = match &wgrad {
-            Some((grad, _)) if quantizer.is_none() && grad.dtype() != self.dtype => {
-                Some(grad.dtype())
-            }
-            _ => None,
-        };
-        let sums_dtype = gemm_dtype.unwrap_or(self.dtype);
-        let dbias = bias.map(|bias| bias.landing(run, sums_dtype)).transpose()?;
+        // A pass of its own, or that of the cast or the activation's derivative, is faster than the product's epilogue.
+        let dbias = bias.map(|bias| bias.landing(run, self.dtype)).transpose()?;
         let sums = dbias.as_ref().map(|dbias| &dbias.tensor);
-        let (gemm_sums, own_sums) = match gemm_dtype {
-            Some(_) => (sums, None),
-            None => (None, sums),
-        };
 
         let usage = Usage { rowwise: dx.is_some(), colwise: wgrad.is_some() };
         let slot = active.slot(Role::GradOutput, true);
-        let grad = self.cast_grad(run, &quantizer, dy, shape, usage, slot.as_ref(), own_sums)?;
+        let grad = self.cast_grad(run, &quantizer, dy, shape, usage, slot.as_ref(), sums)?;
         if let Some(grad) = &grad {
             active.calibrate(run, Role::GradOutput, &grad.tensor, shape)?;
         }
@@ -549,7 +536,6 @@ impl Dense {
             let gemm = Gemm {
                 transb: true,
                 accumulate: *accumulate,
-                dbias: gemm_sums,
                 split_accumulator: active.split(2),
                 ..Gemm::default()
             };

@@ -417,8 +417,6 @@ pub struct Gemm<'a> {
     /// Adds this matrix, instead of D.
     pub add: Option<&'a Tensor>,
     pub bias: Option<&'a Tensor>,
-    /// Becomes the sums over the rows of B, transposed.
-    pub dbias: Option<&'a Tensor>,
     pub split_accumulator: bool,
 }
 
@@ -430,9 +428,9 @@ impl Gemm<'_> {
             c: self.add.map(|c| c.rowwise),
             d,
             epilogue: Epilogue {
-                bias: ("bias", self.bias.or(self.dbias).map_or(Buffer::UNSET, |bias| bias.rowwise)),
+                bias: ("bias", self.bias.map_or(Buffer::UNSET, |bias| bias.rowwise)),
                 aux: ("pre_gelu_out", Buffer::UNSET),
-                grad: self.dbias.is_some(),
+                grad: false,
             },
             workspace: self.workspace(run, a, b, d)?,
             options: Options {
