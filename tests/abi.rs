@@ -57,8 +57,17 @@ const SLICES: &[&str] = &[
 ];
 
 /// The files of `src/nn/capi` that become `include/nvte/module.h`, in its order.
-const LAYER_SOURCES: &[&str] =
-    &["recipe", "context", "layers", "model", "rotary", "parameters", "step", "kv_cache"];
+const LAYER_SOURCES: &[&str] = &[
+    "recipe",
+    "context",
+    "layers",
+    "model",
+    "rotary",
+    "parameters",
+    "step",
+    "kv_cache",
+    "context_parallel",
+];
 
 /// The files of `src/train/capi` that become `include/nvte/train.h`, in its order.
 const TRAIN_SOURCES: &[&str] = &["optimizer", "tokens", "checkpoint", "pretrained"];

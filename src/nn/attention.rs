@@ -2,6 +2,7 @@
 
 use super::attention_fp8::{Fp8Heads, Probabilities};
 use super::context::Run;
+use super::context_parallel::{ContextParallelKind, SequenceRanks};
 use super::dense::{Again, DenseConfig};
 use super::kv_cache::{Cached, KvCache};
 use super::linear::{Linear, LinearTape};
@@ -55,6 +56,8 @@ pub struct AttentionConfig {
     pub norm: Option<HeadNorm>,
     /// Where the dropout begins in a call's sequence of random numbers.
     pub site: u32,
+    /// Ranks that share each sequence (1: none, 0: those of the context's grid), and how.
+    pub context_parallel: (usize, ContextParallelKind),
 }
 
 impl AttentionConfig {
@@ -111,6 +114,8 @@ pub struct Core {
     config: AttentionConfig,
     offset: Option<Parameter>,
     probabilities: Probabilities,
+    /// The ranks that share each sequence, if there are others.
+    ranks: Option<SequenceRanks>,
 }
 
 /// What both passes of an attention know, beside q, k, v and o.
@@ -133,7 +138,14 @@ impl Core {
             }
             _ => None,
         };
-        Ok(Self { config, offset, probabilities: Probabilities::new(run, config.dropout)? })
+        let probabilities = Probabilities::new(run, config.dropout)?;
+        let ranks = SequenceRanks::new(run, &config)?;
+        Ok(Self { config, offset, probabilities, ranks })
+    }
+
+    /// How many ranks share each sequence.
+    fn sequence_ranks(&self) -> usize {
+        self.ranks.as_ref().map_or(1, SequenceRanks::size)
     }
 
     /// q, k, v and o as the layout has them.
@@ -158,6 +170,11 @@ impl Core {
         cached: &Cached,
         o: &Tensor,
     ) -> Result<Box<CoreTape>> {
+        if self.ranks.is_some() {
+            let expected = "null (ranks share each sequence, and have no cache)";
+            let error = Error::argument("step.kv_cache", expected, "a cache");
+            return Err(Error::unsupported(error.message));
+        }
         let group = if cached.table.is_some() { NVTE_Paged_KV_HD_HD_HD } else { NVTE_HD_HD_HD };
         let layout = Layout { group, q: self.config.format, kv: NVTE_BSHD };
         let op = self.op(run, layout, [length, cached.max_length]);
@@ -208,6 +225,11 @@ impl Core {
         let recipe =
             run.frame.as_ref().filter(|frame| frame.enabled).and_then(|f| f.recipe.as_ref());
         let fp8 = match recipe.is_some_and(|recipe| recipe.attention) && run.kv_cache.is_none() {
+            true if self.ranks.is_some() => {
+                let expected = "false: the ranks that share each sequence do their attention in high precision";
+                let error = Error::argument("recipe.fp8_dpa", expected, "true");
+                return Err(Error::unsupported(error.message));
+            }
             true => Some(Box::new(Fp8Heads::new(run, op.layout.group, parts)?)),
             false => None,
         };
@@ -232,7 +254,10 @@ impl Core {
                 ..self.inputs(tape, fp8.parts.each_ref())
             },
         };
-        ops::attention_forward(run, &tape.op, inputs, page_table, o)
+        match &self.ranks {
+            None => ops::attention_forward(run, &tape.op, inputs, page_table, o),
+            Some(ranks) => ranks.forward(run, &tape.op, inputs, o),
+        }
     }
 
     fn inputs<'a>(&'a self, tape: &'a CoreTape, [q, k, v]: [&'a Tensor; 3]) -> Inputs<'a> {
@@ -275,7 +300,10 @@ impl Core {
             dbias: None,
             doffset: doffset.as_ref().map(|landed| &landed.tensor),
         };
-        ops::attention_backward(run, &tape.op, &tensors)?;
+        match &self.ranks {
+            None => ops::attention_backward(run, &tape.op, &tensors)?,
+            Some(ranks) => ranks.backward(run, &tape.op, &tensors)?,
+        }
         match (offset, &doffset) {
             (Some(offset), Some(landed)) => offset.deposit(run, landed),
             _ => Ok(()),
@@ -492,6 +520,12 @@ impl MultiheadAttention {
     pub fn new(run: &Run, name: &str, config: &MultiheadConfig) -> Result<Self> {
         let a = config.attention;
         let core = Core::new(run, a)?;
+        if config.cross && core.ranks.is_some() {
+            let expected = "1 (cross attention is on one rank alone)";
+            let name = "config.attention.parallel.context_parallel_size";
+            let error = Error::argument(name, expected, core.sequence_ranks());
+            return Err(Error::unsupported(error.message));
+        }
         let (q, kv) = (a.heads * a.dim_qk, 2 * a.groups * a.dim_qk);
         let (dtype, bias) = (a.dtype, config.bias);
         let dense = |inputs, outputs, which: usize| DenseConfig {
@@ -607,7 +641,8 @@ impl MultiheadAttention {
         let turned = frequencies.map_or(0, |f| f.rowwise.shape.flatten().1);
         if let Some(frequencies) = frequencies {
             // With a cache or packed tokens the number of rows is checked where they are used.
-            let least = if starts.is_none() && cu_seqlens.is_none() { length } else { 1 };
+            let whole = length * self.core.sequence_ranks();
+            let least = if starts.is_none() && cu_seqlens.is_none() { whole } else { 1 };
             let shape = frequencies.rowwise.shape;
             let good = matches!(shape.dims(), [rows, 1, 1, _] if *rows >= least);
             if !good || !turned.is_multiple_of(2) || turned > d {
@@ -623,13 +658,15 @@ impl MultiheadAttention {
             frequencies,
             starts,
             cu_seqlens,
+            ranks: self.core.ranks.as_ref().map_or([1, 0], SequenceRanks::place),
         })
     }
 
     /// Whether queries, keys and values can stay together.
     fn stays_packed(&self, frequencies: Option<&Tensor>) -> bool {
         let config = &self.core.config;
-        config.heads == config.groups && frequencies.is_none() && config.norm.is_none()
+        let alone = self.core.ranks.is_none();
+        alone && config.heads == config.groups && frequencies.is_none() && config.norm.is_none()
     }
 
     fn packed_layout(&self) -> Layout {
@@ -741,7 +778,9 @@ impl MultiheadAttention {
         let o = QTensor::plain(run, (rows, heads * dim_qk), dtype, Lifetime::Tape)?;
         self.clear(run, &o)?;
         let shaped = self.part(&o.tensor, lengths, heads, 0);
-        let longest = |all: usize, said: usize| if thd && said > 0 { said } else { all };
+        // Of packed tokens the longest sequence is that of all ranks.
+        let shared = if thd { self.core.sequence_ranks() } else { 1 };
+        let longest = |all: usize, said: usize| if thd && said > 0 { said } else { all * shared };
         let max_seqlen = [
             longest(lengths[0], run.max_seqlen[0]),
             longest(length_kv, run.max_seqlen[cross as usize]),
@@ -801,7 +840,7 @@ impl MultiheadAttention {
         };
         let least = match (padded, run.max_seqlen[0]) {
             (None, longest) if longest > 0 => longest,
-            _ => tokens,
+            _ => tokens * self.core.sequence_ranks(),
         };
         if let Some(frequencies) = frequencies {
             let shape = frequencies.rowwise.shape;

@@ -6,6 +6,7 @@ mod attention_fp8;
 pub mod callback;
 pub mod capi;
 mod context;
+mod context_parallel;
 mod dense;
 mod embedding;
 mod grouped;
@@ -27,6 +28,7 @@ pub use attention::{
     AttentionConfig, DotProductAttention, HeadNorm, MultiheadAttention, MultiheadConfig,
 };
 pub use context::{Context, Frame, Microbatch, ReduceMax, Run};
+pub use context_parallel::{ContextParallelKind, rearrange};
 pub use dense::DenseConfig;
 pub use embedding::{Embedding, EmbeddingConfig};
 pub use grouped::GroupedLinear;

@@ -5,7 +5,7 @@
 use super::context::Run;
 use super::memory::Lifetime;
 use super::quantizer::QTensor;
-use crate::backend::args::{CopyKind, Function, Fusion, SeedArgs};
+use crate::backend::args::{CopyKind, Function, Fusion, RowMap, SeedArgs};
 use crate::error::{Error, Result};
 use crate::op;
 use crate::op::cross_entropy::{Linear, Losses, Rule as LossRule};
@@ -13,6 +13,7 @@ use crate::op::embedding::{Gradients, Lookup, Rule as EmbeddingRule};
 use crate::op::fused_attn::attention::{
     Attention, Backward as AttentionBackward, Forward as AttentionForward, Inputs,
 };
+use crate::op::fused_attn::context_parallel::{Ranks, reorder};
 use crate::op::fused_attn::kv_cache::{ToCache, copy_to_cache};
 use crate::op::gemm::{Epilogue, Options, Product};
 use crate::op::normalization::{Backward, Common, Forward};
@@ -272,6 +273,8 @@ pub struct QkvRope<'a> {
     pub starts: Option<&'a Tensor>,
     /// Where the sequences of packed tokens begin.
     pub cu_seqlens: Option<&'a Tensor>,
+    /// The ranks that share each sequence, and the own one of them.
+    pub ranks: [i32; 2],
 }
 
 impl QkvRope<'_> {
@@ -302,7 +305,7 @@ impl QkvRope<'_> {
             format: self.format,
             interleaved: self.interleaved,
             backward,
-            cp: [1, 0],
+            cp: self.ranks,
             sizes: self.sizes,
         }
     }
@@ -344,19 +347,29 @@ pub fn attention_forward(
     page_table: Option<&Tensor>,
     o: &Tensor,
 ) -> Result<QTensor> {
-    let forward = || {
-        let shape = attention.stats_shape(inputs.q)?;
-        let lifetime = if run.training { Lifetime::Tape } else { Lifetime::Scratch };
-        let mut stats = QTensor::plain(run, (1, shape.numel()), kNVTEFloat32, lifetime)?;
-        stats.tensor.rowwise.shape = shape;
-        let (page_tables, stats_of_rows) = ([page_table; 2], Some(&stats.tensor));
-        let tensors = AttentionForward { inputs, o, page_tables, stats: stats_of_rows, max: None };
-        with_scratch(run, |memory| {
-            op::fused_attn::call::forward(attention, &tensors, memory, run.stream)
-        })?;
-        Ok(stats)
-    };
-    within(run, "attention", forward())
+    let shape = within(run, "attention", attention.stats_shape(inputs.q))?;
+    let lifetime = if run.training { Lifetime::Tape } else { Lifetime::Scratch };
+    let mut stats = QTensor::plain(run, (1, shape.numel()), kNVTEFloat32, lifetime)?;
+    stats.tensor.rowwise.shape = shape;
+    attention_forward_to(run, attention, inputs, page_table, o, &stats.tensor)?;
+    Ok(stats)
+}
+
+/// Writes `o` and the statistics of its rows.
+pub fn attention_forward_to(
+    run: &Run,
+    attention: &Attention,
+    inputs: Inputs,
+    page_table: Option<&Tensor>,
+    o: &Tensor,
+    stats: &Tensor,
+) -> Result<()> {
+    let page_tables = [page_table; 2];
+    let tensors = AttentionForward { inputs, o, page_tables, stats: Some(stats), max: None };
+    let result = with_scratch(run, |memory| {
+        op::fused_attn::call::forward(attention, &tensors, memory, run.stream)
+    });
+    within(run, "attention", result)
 }
 
 /// Writes the gradients of q, k and v, and of the softmax's offset if `tensors` has one.
@@ -369,6 +382,29 @@ pub fn attention_backward(
         op::fused_attn::call::backward(attention, tensors, memory, run.stream)
     });
     within(run, "attention", result)
+}
+
+/// `output[b][a]` = `input[a][b]` for the first two dimensions.
+pub fn swap_first_dims(run: &Run, input: &Tensor, output: &Tensor) -> Result<()> {
+    let result = op::transpose::swap_first_dims(input, output, run.stream);
+    within(run, "swap_first_dims", result)
+}
+
+/// Moves packed tokens from the order of `ranks` ranks, which share each sequence, to that of the sequences, or (`to`)
+/// the other way round.
+pub fn reorder_tokens(
+    run: &Run,
+    from: &Tensor,
+    cu_seqlens: &Tensor,
+    output: &Tensor,
+    (ranks, to): (usize, bool),
+) -> Result<()> {
+    let tokens = from.rowwise.shape.dims()[0];
+    let map = if to { RowMap::NVTEX_ROWS_TO_RANKS } else { RowMap::NVTEX_ROWS_FROM_RANKS };
+    let small = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    let result = Ranks::new(small(tokens), small(ranks))
+        .and_then(|ranks| reorder(from, cu_seqlens, output, ranks, map, run.stream));
+    within(run, "reorder_tokens", result)
 }
 
 /// The random Hadamard transform of the columns of a matrix, transposed.

@@ -10,6 +10,7 @@ mod environment;
 pub mod exports;
 pub mod grid;
 mod host;
+pub mod message;
 #[cfg(feature = "cuda")]
 mod nccl;
 mod segment;

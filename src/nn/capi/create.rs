@@ -64,16 +64,14 @@ impl Default for NVTEXParallelConfig {
 
 /// Refuses a module that is spread over several ranks.
 fn alone(name: &str, parallel: &NVTEXParallelConfig, reserved: [u64; 4]) -> Result<()> {
-    let sizes = [
-        ("tensor_parallel_size", parallel.tensor_parallel_size),
-        ("context_parallel_size", parallel.context_parallel_size),
-    ];
-    for (field, size) in sizes {
-        let error = |expected| Error::argument(format!("{name}.parallel.{field}"), expected, size);
-        match size {
-            0 => return Err(error("1")),
-            1 => {}
-            _ => return Err(Error::unsupported(error("1 (a module runs on one rank)").message)),
+    let size = parallel.tensor_parallel_size;
+    let field = format_args!("{name}.parallel.tensor_parallel_size");
+    match size {
+        0 => return Err(Error::argument(field, "1", size)),
+        1 => {}
+        _ => {
+            let error = Error::argument(field, "1 (a module runs on one rank)", size);
+            return Err(Error::unsupported(error.message));
         }
     }
     if truth(parallel.sequence_parallel) {
@@ -177,7 +175,10 @@ impl Default for NVTEXAttentionConfig {
             qk_norm_epsilon: 1e-6,
             qk_norm_before_rope: MaybeUninit::new(false),
             parallel: NVTEXParallelConfig::default(),
-            reserved: [0; 4],
+            context_parallel_kind: MaybeUninit::new(
+                NVTEXContextParallelKind::NVTEX_CONTEXT_PARALLEL_AUTOMATIC,
+            ),
+            reserved: [0; 3],
         }
     }
 }
@@ -346,7 +347,8 @@ fn attention_config(
     config: &NVTEXAttentionConfig,
     dtype: NVTEDType,
 ) -> Result<AttentionConfig> {
-    alone(name, &config.parallel, config.reserved)?;
+    let [a, b, c] = config.reserved;
+    alone(name, &config.parallel, [a, b, c, 0])?;
     let or = |value, other| if value == 0 { other } else { value };
     let format = from_c(format_args!("{name}.qkv_format"), config.qkv_format)?;
     use NVTE_QKV_Format::*;
@@ -354,6 +356,18 @@ fn attention_config(
         let expected = "NVTE_SBHD, NVTE_BSHD or NVTE_THD";
         return Err(Error::argument(format!("{name}.qkv_format"), expected, format!("{format:?}")));
     }
+    let kind = format_args!("{name}.context_parallel_kind");
+    let kind = match from_c(kind, config.context_parallel_kind)? {
+        NVTEXContextParallelKind::NVTEX_CONTEXT_PARALLEL_AUTOMATIC => {
+            ContextParallelKind::Automatic
+        }
+        NVTEXContextParallelKind::NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL => {
+            ContextParallelKind::AllToAll
+        }
+        NVTEXContextParallelKind::NVTEX_CONTEXT_PARALLEL_ALL_GATHER => {
+            ContextParallelKind::AllGather
+        }
+    };
     Ok(AttentionConfig {
         heads: config.num_attention_heads,
         groups: or(config.num_gqa_groups, config.num_attention_heads),
@@ -370,6 +384,7 @@ fn attention_config(
         checkpoint: truth(config.checkpoint_core_attention),
         norm: head_norm(name, config)?,
         site: 0,
+        context_parallel: (config.parallel.context_parallel_size, kind),
     })
 }
 

@@ -18,6 +18,22 @@ pub struct NVTEXParallelConfig {
     pub reserved: [u64; 4],
 }
 
+/// How the ranks that share each sequence do their attention.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
+pub enum NVTEXContextParallelKind {
+    /// NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL where that is possible and moves fewer bytes, unless there is a window to the
+    /// left; else NVTEX_CONTEXT_PARALLEL_ALL_GATHER.
+    NVTEX_CONTEXT_PARALLEL_AUTOMATIC = 0,
+    /// A rank gets some of the heads of whole sequences; heads of queries and of keys are multiples of the ranks. All
+    /// masks and packed tokens.
+    NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL = 1,
+    /// A rank gets the keys and values that its queries see. No packed tokens and no masks with padding.
+    NVTEX_CONTEXT_PARALLEL_ALL_GATHER = 2,
+}
+
+from_c_enum!(NVTEXContextParallelKind, "an NVTEXContextParallelKind from 0 to 2");
+
 /// Norms of the heads of queries and keys.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
@@ -180,8 +196,10 @@ pub struct NVTEXAttentionConfig {
     pub qk_norm_before_rope: MaybeUninit<bool>,
     /// How ranks share the module.
     pub parallel: NVTEXParallelConfig,
+    /// How ranks that share each sequence do their attention. Default: automatic.
+    pub context_parallel_kind: MaybeUninit<NVTEXContextParallelKind>,
     /// Zeros: room for what later versions add.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 3],
 }
 
 /// Config of projections, attention, and a projection. The attention's `name` is ignored; if its
@@ -569,6 +587,7 @@ config!(NVTEXAttentionConfig {
     qk_norm_epsilon,
     qk_norm_before_rope,
     parallel,
+    context_parallel_kind,
     reserved
 });
 

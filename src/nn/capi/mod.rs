@@ -4,6 +4,7 @@
 
 pub(crate) mod config;
 mod context;
+mod context_parallel;
 mod create;
 mod kv_cache;
 mod layers;

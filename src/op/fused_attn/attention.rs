@@ -94,7 +94,7 @@ impl Attention {
 
     /// Window and alignment, as far as they matter: a causal mask bounds the right side, and the
     /// mask's name goes before the flag.
-    pub(super) fn effective_window(&self) -> Result<([i64; 2], bool)> {
+    pub fn effective_window(&self) -> Result<([i64; 2], bool)> {
         let [left, mut right] = self.window;
         for (name, size) in [("window_size_left", left), ("window_size_right", right)] {
             if size < -1 {

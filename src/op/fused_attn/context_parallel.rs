@@ -239,13 +239,13 @@ pub(super) fn grad_correction(
 
 /// Ranks, and the tokens that they share.
 #[derive(Clone, Copy)]
-pub(super) struct Ranks {
+pub(crate) struct Ranks {
     total: usize,
     world: usize,
 }
 
 impl Ranks {
-    pub(super) fn new(total_tokens: i32, world_size: i32) -> Result<Self> {
+    pub(crate) fn new(total_tokens: i32, world_size: i32) -> Result<Self> {
         let world = positive("world_size", world_size)?;
         let total = positive("total_tokens", total_tokens)?;
         if !total.is_multiple_of(2 * world) {
@@ -284,7 +284,7 @@ pub(super) fn partitioned_indices(
 }
 
 /// Moves tokens between the order of sequences and that of ranks, as `map` says.
-pub(super) fn reorder(
+pub(crate) fn reorder(
     inp: &Tensor,
     cu_seqlens: &Tensor,
     out: &Tensor,

@@ -13,7 +13,7 @@
 
 pub mod attention;
 pub mod call;
-mod context_parallel;
+pub(crate) mod context_parallel;
 pub(crate) mod cpu;
 pub mod exports;
 pub mod kv_cache;

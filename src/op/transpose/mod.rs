@@ -205,7 +205,7 @@ fn fp8_transpose_dbias(
 }
 
 /// A swap of the first two dimensions.
-fn swap_first_dims(input: &Tensor, output: &Tensor, stream: cudaStream_t) -> Result<()> {
+pub(crate) fn swap_first_dims(input: &Tensor, output: &Tensor, stream: cudaStream_t) -> Result<()> {
     for (name, tensor) in [("input", input), ("output", output)] {
         check::per_tensor(name, tensor)?;
         if !tensor.rowwise.is_set() {

@@ -1,0 +1,830 @@
+//! Attention over ranks that share each sequence. A sequence is cut into as many chunks as twice the ranks: rank r of P
+//! has the chunks r and `2 P - 1 - r`, one after the other, so that under a causal mask all ranks have the same work.
+//!
+//! - **All-gather**: a rank gets the keys and values that its queries see, and runs each of its two chunks of queries
+//!   on its range of them. Gradients of keys and values are summed in Float32: of both chunks first, then of the ranks
+//!   in their order by the rank that has them.
+//! - **All-to-all**: ranks change from a part of each sequence with all heads to a part of the heads with whole
+//!   sequences, and back. Attention itself is that of one rank.
+#![allow(unsafe_code)]
+
+use super::AttentionConfig;
+use super::context::Run;
+use super::memory::{Block, Lifetime};
+use super::ops::{self, plain};
+use super::quantizer::QTensor;
+use crate::check::{self, Memory};
+use crate::error::{Error, Result};
+use crate::op::fused_attn::attention::{Attention, Backward, Inputs};
+use crate::op::fused_attn::layout::Layout;
+use crate::parallel::Communicator;
+use crate::parallel::exports::NVTEXGridGroup;
+use crate::parallel::message::Message;
+use crate::tensor::{Buffer, Shape, Tensor, bytes};
+use crate::types::NVTE_Mask_Type::*;
+use crate::types::NVTE_QKV_Format::{self, *};
+use crate::types::NVTEDType::{self, *};
+use crate::types::cudaStream_t;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How ranks that share each sequence do their attention.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ContextParallelKind {
+    /// All-to-all where that is possible and moves fewer bytes, else all-gather.
+    #[default]
+    Automatic,
+    AllToAll,
+    AllGather,
+}
+
+/// The ranks that share the sequences of an attention.
+pub struct SequenceRanks {
+    ranks: Arc<Communicator>,
+    rank: usize,
+    size: usize,
+    /// All-to-all, not all-gather.
+    by_heads: bool,
+}
+
+/// Rows of sequences in memory: `outer` matrices one behind the other, of `length` rows each.
+#[derive(Clone, Copy)]
+struct Rows {
+    ptr: *mut u8,
+    outer: usize,
+    length: usize,
+    /// Of a row.
+    bytes: usize,
+}
+
+impl Rows {
+    /// Those of a tensor of heads that is not packed.
+    fn of(buffer: &Buffer, format: NVTE_QKV_Format) -> Self {
+        let dims = buffer.shape.dims();
+        let (outer, length) = if format == NVTE_SBHD { (1, dims[0]) } else { (dims[0], dims[1]) };
+        Self::new(buffer, outer, length)
+    }
+
+    fn new(buffer: &Buffer, outer: usize, length: usize) -> Self {
+        let bytes = buffer.bytes() / (outer * length);
+        Self { ptr: buffer.ptr().cast(), outer, length, bytes }
+    }
+
+    fn at(&self, outer: usize, row: usize) -> *mut u8 {
+        self.ptr.wrapping_byte_add((outer * self.length + row) * self.bytes)
+    }
+
+    /// Rows of one of the matrices as a tensor of heads like `whole`.
+    fn heads(&self, whole: &Buffer, outer: usize, rows: &Range<usize>) -> Tensor {
+        let &[first, _, heads, dim] = whole.shape.dims() else {
+            unreachable!("heads that are not packed have 4 dimensions")
+        };
+        let dims = match self.outer == 1 && first == self.length {
+            true => [rows.len(), whole.shape.dims()[1], heads, dim],
+            false => [1, rows.len(), heads, dim],
+        };
+        plain(Buffer::new(self.at(outer, rows.start).cast(), whole.dtype, &dims))
+    }
+
+    /// Rows of one of the matrices as a list of numbers.
+    fn flat(&self, dtype: NVTEDType, outer: usize, rows: &Range<usize>) -> Tensor {
+        let count = rows.len() * self.bytes * 8 / dtype.bits();
+        plain(Buffer::new(self.at(outer, rows.start).cast(), dtype, &[count]))
+    }
+}
+
+/// Messages of one exchange; those to the own rank are copies.
+struct Exchange<'a> {
+    ranks: &'a Communicator,
+    list: Vec<Message>,
+    /// Sent to the own rank, and received from there.
+    own: [Vec<(*mut u8, usize)>; 2],
+}
+
+impl<'a> Exchange<'a> {
+    fn new(ranks: &'a Communicator) -> Self {
+        Self { ranks, list: Vec::new(), own: [Vec::new(), Vec::new()] }
+    }
+
+    fn add(&mut self, receive: bool, peer: usize, data: *mut u8, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        match peer == self.ranks.rank() {
+            true => self.own[usize::from(receive)].push((data, bytes)),
+            false => self.list.push(Message { data, bytes, peer, receive }),
+        }
+    }
+
+    fn finish(self, name: &str, stream: cudaStream_t) -> Result<()> {
+        let [sent, received] = self.own;
+        for ((from, bytes), (to, _)) in sent.into_iter().zip(received) {
+            ops::copy(to.cast(), from.cast_const().cast(), bytes, stream)?;
+        }
+        // SAFETY: the messages lie within the tensors of the call and within its scratch memory.
+        unsafe { self.ranks.exchange_messages(&self.list, name, stream) }
+    }
+
+    fn finish_of(self, run: &Run) -> Result<()> {
+        self.finish(run.module.as_deref().unwrap_or("attention"), run.stream)
+    }
+}
+
+/// A chunk of a rank: its first (0) or its second (1).
+fn chunk_of((rank, size): (usize, usize), which: usize) -> usize {
+    if which == 0 { rank } else { 2 * size - 1 - rank }
+}
+
+/// Copies the chunks that a rank has of whole sequences to `part`, or (`merge`) brings those of all ranks together in
+/// `whole`. Behind batch and length, which are in the order of `format`, rows may have any dimensions.
+pub fn rearrange(
+    ranks: &Communicator,
+    [whole, part]: [&Tensor; 2],
+    format: NVTE_QKV_Format,
+    merge: bool,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let (whole, part) = (&whole.rowwise, &part.rowwise);
+    let (rank, size) = (ranks.rank(), ranks.size());
+    let at = usize::from(format == NVTE_BSHD);
+    let mut dims = whole.shape.dims().to_vec();
+    let order = if at == 1 { "[batch, length, ...]" } else { "[length, ...]" };
+    match dims.get_mut(at) {
+        Some(length) if length.is_multiple_of(2 * size) => *length /= size,
+        _ => {
+            let expected = format!("{order} with a length that is a multiple of {}", 2 * size);
+            return Err(Error::argument("whole.shape", expected, whole.shape));
+        }
+    }
+    check::shape("part", &part.shape, &Shape::new(&dims))?;
+    check::dtype("part", part.dtype, &[whole.dtype])?;
+    check::pointer("whole.data", whole)?;
+    check::pointer("part.data", part)?;
+    let numel: usize = dims.iter().product();
+    if !(dims[at + 1..].iter().product::<usize>() * whole.dtype.bits()).is_multiple_of(8) {
+        return Err(Error::argument("whole.shape", "rows of whole bytes", whole.shape));
+    }
+    check::apart(&[Memory::of(&"whole.data", whole)], &[Memory::of(&"part.data", part)])?;
+    if numel == 0 {
+        return Ok(());
+    }
+    let outer = if at == 1 { dims[0] } else { 1 };
+    let (part, whole) =
+        (Rows::new(part, outer, dims[at]), Rows::new(whole, outer, dims[at] * size));
+    let (rows, mut exchange) = (dims[at] / 2, Exchange::new(ranks));
+    for peer in (0..size).filter(|&peer| merge || peer == rank) {
+        for which in 0..2 {
+            for outer in 0..outer {
+                let own = part.at(outer, which * rows);
+                let place = whole.at(outer, chunk_of((peer, size), which) * rows);
+                exchange.add(!merge, peer, own, rows * part.bytes);
+                exchange.add(merge, peer, place, rows * part.bytes);
+            }
+        }
+    }
+    let name = if merge { "context_parallel_merge" } else { "context_parallel_split" };
+    exchange.finish(name, stream)
+}
+
+/// The rows that both ranges have.
+fn overlap(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
+    let start = a.start.max(b.start);
+    start..a.end.min(b.end).max(start)
+}
+
+/// The smallest range with both; an empty one does not count.
+fn hull(a: Range<usize>, b: Range<usize>) -> Range<usize> {
+    match (a.is_empty(), b.is_empty()) {
+        (true, _) => b,
+        (_, true) => a,
+        _ => a.start.min(b.start)..a.end.max(b.end),
+    }
+}
+
+/// A tensor in scratch memory that holds the same heads over whole sequences.
+struct Whole {
+    rows: Rows,
+    tensor: Tensor,
+    _block: Block,
+}
+
+impl SequenceRanks {
+    /// The ranks of an attention; none if it is on one rank alone.
+    pub fn new(run: &Run, config: &AttentionConfig) -> Result<Option<Self>> {
+        let group = run.context.group(NVTEXGridGroup::NVTEX_GRID_CP);
+        let (wanted, kind) = config.context_parallel;
+        let all = group.map_or(1, |ranks| ranks.size());
+        if wanted > 1 && wanted != all {
+            let expected =
+                format!("0, 1 or {all}, the ranks of the context's grid that share each sequence");
+            let name = "config.parallel.context_parallel_size";
+            return Err(Error::argument(name, expected, wanted));
+        }
+        let Some(ranks) = group.filter(|_| wanted != 1) else { return Ok(None) };
+        let ranks = Arc::clone(ranks);
+        let (rank, size) = (ranks.rank(), ranks.size());
+        let refuse = |field: &str, expected: &str, got: &dyn std::fmt::Display| {
+            let what = format!("with {size} ranks that share each sequence");
+            let name = format!("config.{field}");
+            Err(Error::unsupported(
+                Error::argument(name, format!("{expected}, {what}"), got).message,
+            ))
+        };
+        if config.dropout > 0.0 {
+            return refuse("attention_dropout", "0", &config.dropout);
+        }
+        let AttentionConfig { heads, groups, dim_qk, dim_v, .. } = *config;
+        let divides = heads.is_multiple_of(size) && groups.is_multiple_of(size);
+        let causal = config.mask == NVTE_CAUSAL_MASK
+            || config.mask == NVTE_CAUSAL_BOTTOM_RIGHT_MASK
+            || config.mask == NVTE_NO_MASK;
+        let gathers = config.format != NVTE_THD && causal;
+        // Elements that a token brings, of queries and the output, and of keys and values.
+        let (q, kv) = (heads * (dim_qk + dim_v), groups * (dim_qk + dim_v));
+        let by_heads = match kind {
+            ContextParallelKind::AllToAll => true,
+            ContextParallelKind::AllGather => false,
+            ContextParallelKind::Automatic => {
+                let windowed = config.window[0] >= 0;
+                !gathers || divides && !windowed && q + kv <= size * kv
+            }
+        };
+        if by_heads && !divides {
+            let expected = format!(
+                "heads of queries and of keys that are multiples of {size} (which all-to-all divides; all-gather takes any \
+                 number of them, but neither packed tokens nor masks with padding)"
+            );
+            return refuse("num_gqa_groups", &expected, &format!("{heads} and {groups}"));
+        }
+        if !by_heads && !gathers {
+            let expected = "NVTE_NO_MASK, NVTE_CAUSAL_MASK or NVTE_CAUSAL_BOTTOM_RIGHT_MASK and no packed tokens \
+                            (all-gather; an all-to-all takes all masks and packed tokens)";
+            return refuse("attn_mask_type", expected, &format!("{:?}", config.mask));
+        }
+        Ok(Some(Self { ranks, rank, size, by_heads }))
+    }
+
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Size and rank, as rotary embeddings take them.
+    pub fn place(&self) -> [i32; 2] {
+        [self.size as i32, self.rank as i32]
+    }
+
+    /// A chunk of a rank: its first (0) or its second (1).
+    fn chunk(&self, rank: usize, which: usize) -> usize {
+        chunk_of((rank, self.size), which)
+    }
+
+    /// Writes `o`, and returns the statistics of its rows, which only [`Self::backward`] reads.
+    pub fn forward(
+        &self,
+        run: &Run,
+        op: &Attention,
+        inputs: Inputs,
+        o: &Tensor,
+    ) -> Result<QTensor> {
+        let heads = inputs.q.rowwise.shape.dims();
+        let rows = heads[..heads.len() - 1].iter().product();
+        let lifetime = if run.training { Lifetime::Tape } else { Lifetime::Scratch };
+        let stats = QTensor::plain(run, (1, rows), kNVTEFloat32, lifetime)?;
+        match self.by_heads {
+            true => self.forward_by_heads(run, op, inputs, o, &stats.tensor)?,
+            false => self.forward_gathered(run, op, inputs, o, &stats.tensor)?,
+        }
+        Ok(stats)
+    }
+
+    /// Writes the gradients of q, k, v and of the softmax's offset: of the latter a part, and the sum over the ranks is
+    /// the gradient.
+    pub fn backward(&self, run: &Run, op: &Attention, tensors: &Backward) -> Result<()> {
+        match self.by_heads {
+            true => self.backward_by_heads(run, op, tensors),
+            false => self.backward_gathered(run, op, tensors),
+        }
+    }
+
+    /// Checks the rows of queries and keys that a rank has, and returns those of a chunk.
+    fn chunk_rows(&self, op: &Attention, q: &Rows, kv: &Rows) -> Result<[usize; 2]> {
+        for (index, rows) in [q, kv].into_iter().enumerate() {
+            if !rows.length.is_multiple_of(2) {
+                let expected = format!(
+                    "an even length: two chunks of each sequence, which {} ranks share",
+                    self.size
+                );
+                return Err(Error::argument(
+                    format!("inputs[{index}].shape"),
+                    expected,
+                    rows.length,
+                ));
+            }
+        }
+        if q.length != kv.length && (!self.by_heads && op.effective_window()?.0 != [-1, -1]) {
+            let expected = format!("the length of inputs[0] ({}), because of the mask", q.length);
+            return Err(Error::argument("inputs[1].shape", expected, kv.length));
+        }
+        Ok([q.length / 2, kv.length / 2])
+    }
+
+    /// The attention of a chunk of queries, and the rows of whole keys and values that it reads.
+    fn part(
+        &self,
+        op: &Attention,
+        (rank, which): (usize, usize),
+        [rows, kv_rows]: [usize; 2],
+    ) -> Result<(Attention, Range<usize>)> {
+        let ([left, right], _) = op.effective_window()?;
+        let all = 2 * self.size * kv_rows;
+        let end = (self.chunk(rank, which) + 1) * rows;
+        let distance = |window: i64| usize::try_from(window).unwrap_or(usize::MAX);
+        let last = if right < 0 { all } else { end.saturating_add(distance(right)).min(all) };
+        let first =
+            if left < 0 { 0 } else { end.saturating_sub(rows.saturating_add(distance(left))) };
+        // Rows are counted from the bottom right of the part.
+        let window = [
+            if left < 0 { -1 } else { left.saturating_add((last - end) as i64) },
+            if right < 0 { -1 } else { (end as i64).saturating_add(right) - last as i64 },
+        ];
+        let mask = if window[1] == 0 { NVTE_CAUSAL_BOTTOM_RIGHT_MASK } else { NVTE_NO_MASK };
+        let keys = first..last;
+        let max_seqlen = [rows, keys.len()];
+        Ok((Attention { mask, window, bottom_right: true, max_seqlen, ..*op }, keys))
+    }
+
+    /// Both parts of the own work, and for each rank the rows that it reads.
+    fn parts(&self, op: &Attention, rows: [usize; 2]) -> Result<(Parts, Vec<[Range<usize>; 2]>)> {
+        let both = |rank| -> Result<_> {
+            Ok([self.part(op, (rank, 0), rows)?, self.part(op, (rank, 1), rows)?])
+        };
+        let mut needs = Vec::with_capacity(self.size);
+        for rank in 0..self.size {
+            needs.push(both(rank)?.map(|(_, keys)| keys));
+        }
+        Ok((both(self.rank)?, needs))
+    }
+
+    /// A tensor in scratch memory for all rows of which this rank has a part.
+    fn whole(&self, run: &Run, like: &Buffer, rows: &Rows, dtype: NVTEDType) -> Result<Whole> {
+        let mut dims = like.shape.dims().to_vec();
+        let at = usize::from(rows.outer > 1 || dims[0] != rows.length);
+        dims[at] = rows.length * self.size;
+        let block = run.scratch(bytes(dims.iter().product(), dtype))?;
+        let tensor = plain(block.buffer(0, dtype, &dims));
+        let rows = Rows::new(&tensor.rowwise, rows.outer, rows.length * self.size);
+        Ok(Whole { rows, tensor, _block: block })
+    }
+
+    /// Brings the rows of keys and values that the own queries see.
+    fn gather(
+        &self,
+        run: &Run,
+        parts: [&Tensor; 2],
+        needs: &[[Range<usize>; 2]],
+        format: NVTE_QKV_Format,
+    ) -> Result<[Whole; 2]> {
+        let locals = parts.map(|part| Rows::of(&part.rowwise, format));
+        let [k, v] = [0, 1].map(|i| {
+            let like = &parts[i].rowwise;
+            self.whole(run, like, &locals[i], like.dtype)
+        });
+        let wholes = [k?, v?];
+        let mut exchange = Exchange::new(&self.ranks);
+        for (local, whole) in locals.iter().zip(&wholes) {
+            for peer in 0..self.size {
+                for which in 0..2 {
+                    let (wanted, at) = self.needed(needs, peer, (self.rank, which), local);
+                    let (coming, _) = self.needed(needs, self.rank, (peer, which), local);
+                    for outer in 0..local.outer {
+                        let bytes = wanted.len() * local.bytes;
+                        exchange.add(false, peer, local.at(outer, at), bytes);
+                        let bytes = coming.len() * local.bytes;
+                        exchange.add(true, peer, whole.rows.at(outer, coming.start), bytes);
+                    }
+                }
+            }
+        }
+        exchange.finish_of(run)?;
+        Ok(wholes)
+    }
+
+    /// The rows of a chunk that a rank reads, and where they begin among the rows of the chunk's owner.
+    fn needed(
+        &self,
+        needs: &[[Range<usize>; 2]],
+        reader: usize,
+        (owner, which): (usize, usize),
+        local: &Rows,
+    ) -> (Range<usize>, usize) {
+        let rows = local.length / 2;
+        let first = self.chunk(owner, which) * rows;
+        let chunk = first..first + rows;
+        let [a, b] = &needs[reader];
+        let rows_needed = hull(overlap(a, &chunk), overlap(b, &chunk));
+        let at = which * rows + rows_needed.start.saturating_sub(first);
+        (rows_needed, at)
+    }
+
+    fn forward_gathered(
+        &self,
+        run: &Run,
+        op: &Attention,
+        inputs: Inputs,
+        o: &Tensor,
+        stats: &Tensor,
+    ) -> Result<()> {
+        let format = op.layout.q;
+        let [q, k] = [inputs.q, inputs.k].map(|t| Rows::of(&t.rowwise, format));
+        let rows = self.chunk_rows(op, &q, &k)?;
+        let (parts, needs) = self.parts(op, rows)?;
+        let wholes = self.gather(run, [inputs.k, inputs.v], &needs, format)?;
+        let out = Rows::of(&o.rowwise, format);
+        for (outer, which, (part, keys)) in each(q.outer, &parts) {
+            let own = which * rows[0]..(which + 1) * rows[0];
+            let [q, o] = [(&q, inputs.q), (&out, o)].map(|(r, t)| r.heads(&t.rowwise, outer, &own));
+            let [k, v] = wholes.each_ref().map(|w| w.rows.heads(&w.tensor.rowwise, outer, keys));
+            let stats = piece(stats, &part.stats_shape(&q)?.dims().to_vec(), 2 * outer + which);
+            let inputs = Inputs { q: &q, k: &k, v: &v, cu_seqlens: [None; 4], ..inputs };
+            ops::attention_forward_to(run, part, inputs, None, &o, &stats)?;
+        }
+        Ok(())
+    }
+
+    fn backward_gathered(&self, run: &Run, op: &Attention, tensors: &Backward) -> Result<()> {
+        let (format, inputs) = (op.layout.q, tensors.inputs);
+        let [q, k] = [inputs.q, inputs.k].map(|t| Rows::of(&t.rowwise, format));
+        let rows = self.chunk_rows(op, &q, &k)?;
+        let (parts, needs) = self.parts(op, rows)?;
+        let wholes = self.gather(run, [inputs.k, inputs.v], &needs, format)?;
+        let dtype = inputs.k.rowwise.dtype;
+        // Gradients of all keys and values, from the own queries.
+        let [dk, dv] = [(tensors.dk, 0), (tensors.dv, 1)].map(|(grad, _)| {
+            let local = Rows::of(&grad.rowwise, format);
+            let sums = self.whole(run, &grad.rowwise, &local, kNVTEFloat32)?;
+            ops::zero(&sums.tensor.rowwise, run.stream)?;
+            Ok((local, sums))
+        });
+        let grads: [(Rows, Whole); 2] = [dk?, dv?];
+        let offsets = OffsetGradient::new(run, tensors.doffset)?;
+        let views = [
+            (&q, inputs.q),
+            (&Rows::of(&tensors.o.rowwise, format), tensors.o),
+            (&Rows::of(&tensors.d_o.rowwise, format), tensors.d_o),
+            (&Rows::of(&tensors.dq.rowwise, format), tensors.dq),
+        ];
+        for (outer, which, (part, keys)) in each(q.outer, &parts) {
+            let own = which * rows[0]..(which + 1) * rows[0];
+            let [q, o, d_o, dq] = views.map(|(rows, t)| rows.heads(&t.rowwise, outer, &own));
+            let [k, v] = wholes.each_ref().map(|w| w.rows.heads(&w.tensor.rowwise, outer, keys));
+            let stats = piece(tensors.stats, part.stats_shape(&q)?.dims(), 2 * outer + which);
+            let scratch = |like: &Tensor| {
+                let shape = like.rowwise.shape;
+                let block = run.scratch(bytes(shape.numel(), dtype))?;
+                Ok::<_, Error>((plain(block.buffer(0, dtype, shape.dims())), block))
+            };
+            let (dk, dv) = (scratch(&k)?, scratch(&v)?);
+            let own_tensors = Backward {
+                inputs: Inputs { q: &q, k: &k, v: &v, cu_seqlens: [None; 4], ..inputs },
+                o: &o,
+                d_o: &d_o,
+                stats: &stats,
+                dq: &dq,
+                dk: &dk.0,
+                dv: &dv.0,
+                doffset: offsets.part(),
+                ..*tensors
+            };
+            ops::attention_backward(run, part, &own_tensors)?;
+            offsets.add(run)?;
+            for ((grad, _), (_, sums)) in [&dk, &dv].into_iter().zip(&grads) {
+                let sum = sums.rows.flat(kNVTEFloat32, outer, keys);
+                let grad = Buffer::new(grad.rowwise.ptr(), dtype, sum.rowwise.shape.dims());
+                ops::add(run, &plain(grad), &sum, true)?;
+            }
+        }
+        self.scatter(run, [tensors.dk, tensors.dv], &grads, &needs)
+    }
+
+    /// Sums the gradients of keys and values over the ranks, in their order.
+    fn scatter(
+        &self,
+        run: &Run,
+        outputs: [&Tensor; 2],
+        grads: &[(Rows, Whole); 2],
+        needs: &[[Range<usize>; 2]],
+    ) -> Result<()> {
+        let mut exchange = Exchange::new(&self.ranks);
+        let mut received = Vec::new();
+        for (output, (local, sums)) in outputs.into_iter().zip(grads) {
+            // What each rank sends, one behind the other, then the sums.
+            let count = output.rowwise.shape.numel();
+            let block = run.scratch(bytes((self.size + 1) * count, kNVTEFloat32))?;
+            let slot = |rank: usize| {
+                let buffer = block.buffer(rank * count * 4, kNVTEFloat32, &[count]);
+                Rows::new(&buffer, local.outer, local.length)
+            };
+            for peer in 0..self.size {
+                for which in 0..2 {
+                    let (theirs, _) = self.needed(needs, self.rank, (peer, which), local);
+                    let (ours, at) = self.needed(needs, peer, (self.rank, which), local);
+                    for outer in 0..local.outer {
+                        let (from, row) = (sums.rows.at(outer, theirs.start), sums.rows.bytes);
+                        exchange.add(false, peer, from, theirs.len() * row);
+                        exchange.add(true, peer, slot(peer).at(outer, at), ours.len() * row);
+                    }
+                }
+            }
+            received.push((block, count));
+        }
+        exchange.finish_of(run)?;
+        for ((output, (local, _)), (block, count)) in outputs.into_iter().zip(grads).zip(&received)
+        {
+            let slot = |rank: usize| block.buffer(rank * count * 4, kNVTEFloat32, &[*count]);
+            let total = slot(self.size);
+            ops::zero(&total, run.stream)?;
+            let sums = Rows::new(&total, local.outer, local.length);
+            for peer in 0..self.size {
+                let part = Rows::new(&slot(peer), local.outer, local.length);
+                for which in 0..2 {
+                    let (ours, at) = self.needed(needs, peer, (self.rank, which), local);
+                    let rows = at..at + ours.len();
+                    if rows.is_empty() {
+                        continue;
+                    }
+                    for outer in 0..local.outer {
+                        let [part, sum] =
+                            [&part, &sums].map(|r| r.flat(kNVTEFloat32, outer, &rows));
+                        ops::add(run, &part, &sum, true)?;
+                    }
+                }
+            }
+            ops::add(run, &plain(total), output, false)?;
+        }
+        Ok(())
+    }
+
+    /// Heads of a rank over whole sequences, from all heads of a part of them.
+    fn to_heads(
+        &self,
+        run: &Run,
+        parts: &[&Tensor],
+        op: &Attention,
+        tokens: Option<&Tensor>,
+    ) -> Result<Vec<(Tensor, Block)>> {
+        let mut exchange = Exchange::new(&self.ranks);
+        let mut wholes = Vec::new();
+        for part in parts {
+            let part = &part.rowwise;
+            let dims = part.shape.dims();
+            let (lead, &[heads, dim]) = dims.split_at(dims.len() - 2) else {
+                unreachable!("heads have two dimensions behind those of rows")
+            };
+            let (rows, width) = (lead.iter().product::<usize>(), heads / self.size * dim);
+            let block = run.scratch(part.bytes())?;
+            let from = plain(Buffer::new(part.ptr(), part.dtype, &[rows, self.size, width]));
+            let to = plain(block.buffer(0, part.dtype, &[self.size, rows, width]));
+            ops::swap_first_dims(run, &from, &to)?;
+            let mut dims = dims.to_vec();
+            dims[usize::from(op.layout.q == NVTE_BSHD)] *= self.size;
+            let at = dims.len() - 2;
+            dims[at] = heads / self.size;
+            let whole = run.scratch(part.bytes())?;
+            let buffer = whole.buffer(0, part.dtype, &dims);
+            self.move_parts(&mut exchange, (&to.rowwise, &buffer), op.layout.q, false);
+            wholes.push((plain(buffer), whole, block));
+        }
+        exchange.finish_of(run)?;
+        let in_order = |(whole, memory, _sent): (Tensor, Block, Block)| {
+            let Some(sums) = tokens else { return Ok((whole, memory)) };
+            let ordered = run.scratch(whole.rowwise.bytes())?;
+            let shape = whole.rowwise.shape;
+            let tensor = plain(ordered.buffer(0, whole.rowwise.dtype, shape.dims()));
+            ops::zero(&tensor.rowwise, run.stream)?;
+            ops::reorder_tokens(run, &whole, sums, &tensor, (self.size, false))?;
+            Ok((tensor, ordered))
+        };
+        wholes.into_iter().map(in_order).collect()
+    }
+
+    /// The inverse of [`Self::to_heads`].
+    fn of_heads(
+        &self,
+        run: &Run,
+        wholes: &[&Tensor],
+        parts: &[&Tensor],
+        op: &Attention,
+        tokens: Option<&Tensor>,
+    ) -> Result<()> {
+        let mut exchange = Exchange::new(&self.ranks);
+        let mut received = Vec::new();
+        for (whole, part) in wholes.iter().zip(parts) {
+            let (part, whole) = (&part.rowwise, &whole.rowwise);
+            let dims = part.shape.dims();
+            let (lead, &[heads, dim]) = dims.split_at(dims.len() - 2) else {
+                unreachable!("heads have two dimensions behind those of rows")
+            };
+            let (rows, width) = (lead.iter().product::<usize>(), heads / self.size * dim);
+            let mut sent = *whole;
+            let mut ordered = None;
+            if let Some(sums) = tokens {
+                let block = run.scratch(whole.bytes())?;
+                sent = block.buffer(0, whole.dtype, whole.shape.dims());
+                ops::zero(&sent, run.stream)?;
+                let from = plain(*whole);
+                ops::reorder_tokens(run, &from, sums, &plain(sent), (self.size, true))?;
+                ordered = Some(block);
+            }
+            let block = run.scratch(part.bytes())?;
+            let blocks = block.buffer(0, part.dtype, &[self.size, rows, width]);
+            self.move_parts(&mut exchange, (&blocks, &sent), op.layout.q, true);
+            received.push((blocks, block, ordered));
+        }
+        exchange.finish_of(run)?;
+        for ((blocks, _, _), part) in received.iter().zip(parts) {
+            let part = &part.rowwise;
+            let &[size, rows, width] = blocks.shape.dims() else { unreachable!("3 dimensions") };
+            let to = plain(Buffer::new(part.ptr(), part.dtype, &[rows, size, width]));
+            ops::swap_first_dims(run, &plain(*blocks), &to)?;
+        }
+        Ok(())
+    }
+
+    /// The messages between `blocks`, which has for each rank the own rows of its heads, and `whole`, which has the own
+    /// heads of all rows; from the latter to the former if `back`.
+    fn move_parts(
+        &self,
+        exchange: &mut Exchange,
+        (blocks, whole): (&Buffer, &Buffer),
+        format: NVTE_QKV_Format,
+        back: bool,
+    ) {
+        let block_bytes = blocks.bytes() / self.size;
+        let block = |peer: usize| blocks.ptr().wrapping_byte_add(peer * block_bytes).cast::<u8>();
+        if format == NVTE_THD {
+            for peer in 0..self.size {
+                let whole = whole.ptr().wrapping_byte_add(peer * block_bytes).cast::<u8>();
+                exchange.add(back, peer, block(peer), block_bytes);
+                exchange.add(!back, peer, whole, block_bytes);
+            }
+            return;
+        }
+        let whole = Rows::of(whole, format);
+        let length = whole.length / self.size;
+        let (rows, local) = (length / 2, |peer| Rows { ptr: block(peer), length, ..whole });
+        for peer in 0..self.size {
+            for which in 0..2 {
+                for outer in 0..whole.outer {
+                    let bytes = rows * whole.bytes;
+                    let at = self.chunk(peer, which) * rows;
+                    exchange.add(back, peer, local(peer).at(outer, which * rows), bytes);
+                    exchange.add(!back, peer, whole.at(outer, at), bytes);
+                }
+            }
+        }
+    }
+
+    /// The attention of the own heads over whole sequences, where packed sequences begin, and the own heads' offsets.
+    fn by_heads<'a>(
+        &self,
+        op: &Attention,
+        inputs: &Inputs<'a>,
+        format: NVTE_QKV_Format,
+    ) -> Result<(Attention, Option<&'a Tensor>, Option<Tensor>)> {
+        let [sums, _, padded, _] = inputs.cu_seqlens;
+        let mut max_seqlen = op.max_seqlen;
+        if format != NVTE_THD {
+            let [q, k] = [inputs.q, inputs.k].map(|t| Rows::of(&t.rowwise, format));
+            self.chunk_rows(op, &q, &k)?;
+            max_seqlen = max_seqlen.map(|length| length * self.size);
+        }
+        let tokens = padded.or(sums).filter(|_| format == NVTE_THD);
+        let offset = inputs.softmax_offset.map(|offset| self.own_heads(offset));
+        let layout = Layout::separate(format);
+        Ok((Attention { max_seqlen, ..Attention { layout, ..*op } }, tokens, offset))
+    }
+
+    /// The own part of a list with a number for each head.
+    fn own_heads(&self, of_all: &Tensor) -> Tensor {
+        let all = &of_all.rowwise;
+        let count = all.shape.numel() / self.size;
+        let at = bytes(self.rank * count, all.dtype);
+        plain(Buffer::new(all.ptr().wrapping_byte_add(at), all.dtype, &[count]))
+    }
+
+    fn forward_by_heads(
+        &self,
+        run: &Run,
+        op: &Attention,
+        inputs: Inputs,
+        o: &Tensor,
+        stats: &Tensor,
+    ) -> Result<()> {
+        let (own, tokens, offset) = self.by_heads(op, &inputs, op.layout.q)?;
+        let parts = self.to_heads(run, &[inputs.q, inputs.k, inputs.v], op, tokens)?;
+        let [(q, _), (k, _), (v, _)] = &parts[..] else { unreachable!("three tensors") };
+        let mut dims = q.rowwise.shape.dims().to_vec();
+        let last = dims.len() - 1;
+        dims[last] = v.rowwise.shape.dims()[last];
+        let memory = run.scratch(o.rowwise.bytes())?;
+        let whole = plain(memory.buffer(0, o.rowwise.dtype, &dims));
+        if tokens.is_some() {
+            ops::zero(&whole.rowwise, run.stream)?;
+        }
+        let stats = piece(stats, own.stats_shape(q)?.dims(), 0);
+        let inputs = Inputs { q, k, v, softmax_offset: offset.as_ref(), ..inputs };
+        ops::attention_forward_to(run, &own, inputs, None, &whole, &stats)?;
+        self.of_heads(run, &[&whole], &[o], op, tokens)
+    }
+
+    fn backward_by_heads(&self, run: &Run, op: &Attention, tensors: &Backward) -> Result<()> {
+        let inputs = tensors.inputs;
+        let (own, tokens, offset) = self.by_heads(op, &inputs, op.layout.q)?;
+        let sent = [inputs.q, inputs.k, inputs.v, tensors.o, tensors.d_o];
+        let parts = self.to_heads(run, &sent, op, tokens)?;
+        let [(q, _), (k, _), (v, _), (o, _), (d_o, _)] = &parts[..] else {
+            unreachable!("five tensors")
+        };
+        let grad = |like: &Tensor| -> Result<(Tensor, Block)> {
+            let like = &like.rowwise;
+            let block = run.scratch(like.bytes())?;
+            let grad = plain(block.buffer(0, like.dtype, like.shape.dims()));
+            if tokens.is_some() {
+                ops::zero(&grad.rowwise, run.stream)?;
+            }
+            Ok((grad, block))
+        };
+        let (dq, dk, dv) = (grad(q)?, grad(k)?, grad(v)?);
+        let doffset = match tensors.doffset {
+            Some(doffset) => {
+                ops::zero(&doffset.rowwise, run.stream)?;
+                Some(self.own_heads(doffset))
+            }
+            None => None,
+        };
+        let stats = piece(tensors.stats, own.stats_shape(q)?.dims(), 0);
+        let own_tensors = Backward {
+            inputs: Inputs { q, k, v, softmax_offset: offset.as_ref(), ..inputs },
+            o,
+            d_o,
+            stats: &stats,
+            dq: &dq.0,
+            dk: &dk.0,
+            dv: &dv.0,
+            doffset: doffset.as_ref(),
+            ..*tensors
+        };
+        ops::attention_backward(run, &own, &own_tensors)?;
+        let outputs = [tensors.dq, tensors.dk, tensors.dv];
+        self.of_heads(run, &[&dq.0, &dk.0, &dv.0], &outputs, op, tokens)
+    }
+}
+
+/// The work on both chunks of a rank.
+type Parts = [(Attention, Range<usize>); 2];
+
+/// Every part of each matrix.
+fn each(
+    outer: usize,
+    parts: &Parts,
+) -> impl Iterator<Item = (usize, usize, &(Attention, Range<usize>))> {
+    (0..outer).flat_map(move |outer| {
+        parts.iter().enumerate().map(move |(which, part)| (outer, which, part))
+    })
+}
+
+/// The `index`-th of the tensors of a shape that lie one behind the other.
+fn piece(all: &Tensor, dims: &[usize], index: usize) -> Tensor {
+    let dtype = all.rowwise.dtype;
+    let at = bytes(index * dims.iter().product::<usize>(), dtype);
+    plain(Buffer::new(all.rowwise.ptr().wrapping_byte_add(at), dtype, dims))
+}
+
+/// The gradient of the softmax's offset as a sum of those of several calls.
+struct OffsetGradient<'a> {
+    sum: Option<&'a Tensor>,
+    part: Option<(Tensor, Block)>,
+}
+
+impl<'a> OffsetGradient<'a> {
+    fn new(run: &Run, sum: Option<&'a Tensor>) -> Result<Self> {
+        let mut part = None;
+        if let Some(sum) = sum {
+            ops::zero(&sum.rowwise, run.stream)?;
+            let block = run.scratch(sum.rowwise.bytes())?;
+            part = Some((plain(block.buffer(0, kNVTEFloat32, sum.rowwise.shape.dims())), block));
+        }
+        Ok(Self { sum, part })
+    }
+
+    fn part(&self) -> Option<&Tensor> {
+        self.part.as_ref().map(|(part, _)| part)
+    }
+
+    fn add(&self, run: &Run) -> Result<()> {
+        match (self.part(), self.sum) {
+            (Some(part), Some(sum)) => ops::add(run, part, sum, true),
+            _ => Ok(()),
+        }
+    }
+}
