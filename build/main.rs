@@ -4,10 +4,20 @@ mod cache;
 mod kernels;
 mod source;
 mod toolkit;
+mod versions;
 
 use std::env;
 use std::path::PathBuf;
 use toolkit::Toolkit;
+
+/// What makes mistakes in the C++ helpers hard to exploit: canaries on the stack, checked copies, and marks at the
+/// targets of indirect calls.
+const HARDENING: [&str; 4] = [
+    "-fstack-protector-strong",
+    "-U_FORTIFY_SOURCE",
+    "-D_FORTIFY_SOURCE=2",
+    "-fcf-protection=full",
+];
 
 fn main() {
     println!("cargo:rustc-check-cfg=cfg(nvte_cuda)");
@@ -15,6 +25,8 @@ fn main() {
     // The library's calls of its own exports stay inside of it where a program has loaded another library
     // with the same names before.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap());
+    versions::link(&root);
     for path in [
         "build",
         "kernels",
@@ -42,13 +54,15 @@ fn main() {
     let sources = ["src/throw.cpp", "src/callback.cpp", "src/plugin.cpp"];
     let mut cpp = cc::Build::new();
     cpp.cpp(true).std("c++17").include("include").force_frame_pointer(false);
+    for flag in HARDENING {
+        cpp.flag_if_supported(flag);
+    }
     cpp.files(sources).compile("nvte_throw");
 
     if env::var("NVTE_CPU_ONLY").is_ok_and(|v| v == "1") || env::var("CARGO_FEATURE_CUDA").is_err()
     {
         return;
     }
-    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap());
     let Some(toolkit) = Toolkit::find(&root) else {
         // `cargo xtask setup` may add a compiler there.
         println!("cargo:rerun-if-changed=target/tools");
