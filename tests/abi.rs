@@ -18,6 +18,8 @@ mod backend;
 mod bindings;
 #[path = "abi/c_header.rs"]
 mod c_header;
+#[path = "abi/release.rs"]
+mod release;
 
 /// Slices: `src/op/<name>/exports.rs`, with `exports_derivatives.rs` where there is one, becomes
 /// `include/nvte/<name>.h`; ranks are in `src/parallel`, the level of layers is in `module.h`.
