@@ -440,6 +440,8 @@ static const function functions[] = {
     (function)nvtex_context_forward_update,
     (function)nvtex_context_load,
     (function)nvtex_context_memory,
+    (function)nvtex_context_parallel_merge,
+    (function)nvtex_context_parallel_split,
     (function)nvtex_context_save,
     (function)nvtex_context_set_grid,
     (function)nvtex_context_state_size,

@@ -169,6 +169,26 @@ typedef enum NVTEXQKNorm {
 } NVTEXQKNorm;
 
 /**
+ * How the ranks that share each sequence do their attention.
+ */
+typedef enum NVTEXContextParallelKind {
+  /**
+   * NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL where that is possible and moves fewer bytes, unless there is a window to the
+   * left; else NVTEX_CONTEXT_PARALLEL_ALL_GATHER.
+   */
+  NVTEX_CONTEXT_PARALLEL_AUTOMATIC = 0,
+  /**
+   * A rank gets some of the heads of whole sequences; heads of queries and of keys are multiples of the ranks. All
+   * masks and packed tokens.
+   */
+  NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL = 1,
+  /**
+   * A rank gets the keys and values that its queries see. No packed tokens and no masks with padding.
+   */
+  NVTEX_CONTEXT_PARALLEL_ALL_GATHER = 2,
+} NVTEXContextParallelKind;
+
+/**
  * Place of a step among the microbatches that share their weights.
  */
 typedef enum NVTEXMicrobatch {
@@ -704,9 +724,13 @@ typedef struct NVTEXAttentionConfig {
    */
   struct NVTEXParallelConfig parallel;
   /**
+   * How ranks that share each sequence do their attention. Default: automatic.
+   */
+  enum NVTEXContextParallelKind context_parallel_kind;
+  /**
    * Zeros: room for what later versions add.
    */
-  uint64_t reserved[4];
+  uint64_t reserved[3];
 } NVTEXAttentionConfig;
 
 /**
@@ -1643,6 +1667,32 @@ void nvtex_kv_cache_reorder(NVTEXKVCache cache,
                             const int64_t *from,
                             size_t count,
                             cudaStream_t stream);
+
+/**
+ * Copies the rows of whole sequences that this rank has to `part`: tokens, labels, positions, or what else has a row for
+ * each token.
+ *
+ * The length of `whole` is divided into as many chunks as twice the ranks of the communicator, of which rank r of P gets
+ * the chunks r and 2 P - 1 - r, so that causal attention costs all ranks the same.
+ *
+ * Shapes: `whole` `[length, ...]` (NVTE_SBHD) or `[batch, length, ...]` (NVTE_BSHD), `part` the same with the P-th part of
+ * the length, which is a multiple of 2 P. Any dtype. No rank waits for another one.
+ */
+void nvtex_context_parallel_split(NVTEXCommunicator communicator,
+                                  NVTETensor whole,
+                                  NVTETensor part,
+                                  NVTE_QKV_Format format,
+                                  cudaStream_t stream);
+
+/**
+ * Brings the rows of all ranks back together in `whole`, on each of them: the inverse of `nvtex_context_parallel_split`,
+ * with its shapes. Collective.
+ */
+void nvtex_context_parallel_merge(NVTEXCommunicator communicator,
+                                  NVTETensor part,
+                                  NVTETensor whole,
+                                  NVTE_QKV_Format format,
+                                  cudaStream_t stream);
 
 #ifdef __cplusplus
 }  // extern "C"

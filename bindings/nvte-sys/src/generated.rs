@@ -1222,6 +1222,17 @@ pub const NVTEX_QK_NORM_L2: NVTEXQKNorm = 1;
 pub const NVTEX_QK_NORM_RMS: NVTEXQKNorm = 2;
 pub const NVTEX_QK_NORM_LAYER: NVTEXQKNorm = 3;
 
+/// How the ranks that share each sequence do their attention.
+pub type NVTEXContextParallelKind = i32;
+/// NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL where that is possible and moves fewer bytes, unless there is a window to the
+/// left; else NVTEX_CONTEXT_PARALLEL_ALL_GATHER.
+pub const NVTEX_CONTEXT_PARALLEL_AUTOMATIC: NVTEXContextParallelKind = 0;
+/// A rank gets some of the heads of whole sequences; heads of queries and of keys are multiples of the ranks. All
+/// masks and packed tokens.
+pub const NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL: NVTEXContextParallelKind = 1;
+/// A rank gets the keys and values that its queries see. No packed tokens and no masks with padding.
+pub const NVTEX_CONTEXT_PARALLEL_ALL_GATHER: NVTEXContextParallelKind = 2;
+
 /// Place of a step among the microbatches that share their weights.
 pub type NVTEXMicrobatch = i32;
 /// Weights are cast in each step; gradients are written or added as they were bound.
@@ -1580,8 +1591,10 @@ pub struct NVTEXAttentionConfig {
     pub qk_norm_before_rope: bool,
     /// How ranks share the module.
     pub parallel: NVTEXParallelConfig,
+    /// How ranks that share each sequence do their attention. Default: automatic.
+    pub context_parallel_kind: NVTEXContextParallelKind,
     /// Zeros: room for what later versions add.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 3],
 }
 
 /// Config of projections, attention, and a projection. The attention's `name` is ignored; if its
@@ -1803,6 +1816,8 @@ pub struct NVTEXKVCacheConfig {
     /// Pages of all sequences together. 0 (default): enough for all of `max_sequence_length`.
     pub num_pages: usize,
 }
+
+
 
 
 
@@ -5337,6 +5352,18 @@ unsafe extern "C-unwind" {
     ///
     /// Errors: no such sequence; not enough pages for the copies. Nothing changes then.
     pub fn nvtex_kv_cache_reorder(cache: NVTEXKVCache, from: *const i64, count: usize, stream: cudaStream_t);
+    /// Copies the rows of whole sequences that this rank has to `part`: tokens, labels, positions, or what else has a row for
+    /// each token.
+    ///
+    /// The length of `whole` is divided into as many chunks as twice the ranks of the communicator, of which rank r of P gets
+    /// the chunks r and 2 P - 1 - r, so that causal attention costs all ranks the same.
+    ///
+    /// Shapes: `whole` `[length, ...]` (NVTE_SBHD) or `[batch, length, ...]` (NVTE_BSHD), `part` the same with the P-th part of
+    /// the length, which is a multiple of 2 P. Any dtype. No rank waits for another one.
+    pub fn nvtex_context_parallel_split(communicator: NVTEXCommunicator, whole: NVTETensor, part: NVTETensor, format: NVTE_QKV_Format, stream: cudaStream_t);
+    /// Brings the rows of all ranks back together in `whole`, on each of them: the inverse of `nvtex_context_parallel_split`,
+    /// with its shapes. Collective.
+    pub fn nvtex_context_parallel_merge(communicator: NVTEXCommunicator, part: NVTETensor, whole: NVTETensor, format: NVTE_QKV_Format, stream: cudaStream_t);
     /// Sets the defaults of a rule in the first `struct_size` bytes of a config: learning rate 1e-3 (gradient descent:
     /// 0.1), weight decay 0.01 (gradient descent: 0), betas 0.9 and 0.999, epsilon 1e-8, Float32 moments, momentum 0.95
     /// with `nesterov` (gradient descent: 0.9 without), 5 Newton-Schulz iterations, Float32 masters, a constant learning
@@ -5476,7 +5503,7 @@ pub(crate) fn layouts() -> Vec<String> {
         crate::layout!(NVTEXLayerNormLinearConfig: struct_size norm linear),
         crate::layout!(NVTEXGroupedLinearConfig: struct_size num_gemms linear),
         crate::layout!(NVTEXLayerNormMLPConfig: struct_size name norm hidden_size ffn_hidden_size activation clamp_limit clamp_alpha clamp_offset bias dtype init_std output_init_std seed checkpoint parallel reserved),
-        crate::layout!(NVTEXAttentionConfig: struct_size name num_attention_heads num_gqa_groups head_dim_qk head_dim_v attention_dropout qkv_format attn_mask_type window_size_left window_size_right bottom_right_diagonal softmax_type softmax_scale dtype checkpoint_core_attention qk_norm_type qk_norm_epsilon qk_norm_before_rope parallel reserved),
+        crate::layout!(NVTEXAttentionConfig: struct_size name num_attention_heads num_gqa_groups head_dim_qk head_dim_v attention_dropout qkv_format attn_mask_type window_size_left window_size_right bottom_right_diagonal softmax_type softmax_scale dtype checkpoint_core_attention qk_norm_type qk_norm_epsilon qk_norm_before_rope parallel context_parallel_kind reserved),
         crate::layout!(NVTEXMultiheadAttentionConfig: struct_size name hidden_size attention input_layernorm norm cross_attention bias rotary_interleaved init_std output_init_std seed),
         crate::layout!(NVTEXTransformerLayerConfig: struct_size name attention mlp hidden_dropout decoder inter_mask_type residual_post_layernorm output_layernorm parallel_attention_mlp rotary_interleaved),
         crate::layout!(NVTEXEmbeddingConfig: struct_size name vocabulary_size hidden_size max_positions scale dtype init_std position_init_std seed reserved),

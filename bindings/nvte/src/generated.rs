@@ -477,6 +477,33 @@ impl QKNorm {
     }
 }
 
+/// How the ranks that share each sequence do their attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum ContextParallelKind {
+    /// NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL where that is possible and moves fewer bytes, unless there is a window to the
+    /// left; else NVTEX_CONTEXT_PARALLEL_ALL_GATHER.
+    Automatic = 0,
+    /// A rank gets some of the heads of whole sequences; heads of queries and of keys are multiples of the ranks. All
+    /// masks and packed tokens.
+    AllToAll = 1,
+    /// A rank gets the keys and values that its queries see. No packed tokens and no masks with padding.
+    AllGather = 2,
+}
+
+impl ContextParallelKind {
+    /// The variant with this number in C, if there is one.
+    pub fn from_c(number: i32) -> Option<Self> {
+        match number {
+            0 => Some(Self::Automatic),
+            1 => Some(Self::AllToAll),
+            2 => Some(Self::AllGather),
+            _ => None,
+        }
+    }
+}
+
 /// Place of a step among the microbatches that share their weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
@@ -1230,6 +1257,12 @@ impl AttentionConfig {
         let changed = change(ParallelConfig { raw, names });
         self.raw.parallel = changed.raw;
         self.names.join(changed.names);
+        self
+    }
+
+    /// How ranks that share each sequence do their attention. Default: automatic.
+    pub fn context_parallel_kind(mut self, value: ContextParallelKind) -> Self {
+        self.raw.context_parallel_kind = value as i32;
         self
     }
 }

@@ -525,6 +525,9 @@ NVTEX_QK_NORM_NONE = 0
 NVTEX_QK_NORM_L2 = 1
 NVTEX_QK_NORM_RMS = 2
 NVTEX_QK_NORM_LAYER = 3
+NVTEX_CONTEXT_PARALLEL_AUTOMATIC = 0
+NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL = 1
+NVTEX_CONTEXT_PARALLEL_ALL_GATHER = 2
 NVTEX_MICROBATCH_NONE = 0
 NVTEX_MICROBATCH_FIRST = 1
 NVTEX_MICROBATCH_LATER = 2
@@ -743,10 +746,11 @@ class NVTEXAttentionConfig(Structure):
         ("qk_norm_epsilon", c_float),
         ("qk_norm_before_rope", c_bool),
         ("parallel", NVTEXParallelConfig),
-        ("reserved", c_uint64 * 4),
+        ("context_parallel_kind", c_int),
+        ("reserved", c_uint64 * 3),
     ]
     # Fields that are enumerations, with the name of these.
-    _enums_ = {"qkv_format": "QKVFormat", "attn_mask_type": "MaskType", "softmax_type": "SoftmaxType", "dtype": "DType", "qk_norm_type": "QKNorm"}
+    _enums_ = {"qkv_format": "QKVFormat", "attn_mask_type": "MaskType", "softmax_type": "SoftmaxType", "dtype": "DType", "qk_norm_type": "QKNorm", "context_parallel_kind": "ContextParallelKind"}
 
 
 
@@ -1144,6 +1148,7 @@ ENUMS = {
     "Lifetime": {"scratch": 0, "tape": 1, "persistent": 2},
     "Pass": {"forward": 0, "backward": 1},
     "QKNorm": {"none": 0, "l2": 1, "rms": 2, "layer": 3},
+    "ContextParallelKind": {"automatic": 0, "all_to_all": 1, "all_gather": 2},
     "Microbatch": {"none": 0, "first": 1, "later": 2},
     "UpdateRule": {"adamw": 0, "sgd": 1, "muon": 2, "none": 3},
     "Masters": {"float32": 0, "remainder": 1, "none": 2},
@@ -1596,6 +1601,8 @@ FUNCTIONS = {
     "nvtex_kv_cache_length": (c_size_t, [c_void_p, c_size_t]),
     "nvtex_kv_cache_truncate": (None, [c_void_p, c_size_t, c_size_t]),
     "nvtex_kv_cache_reorder": (None, [c_void_p, c_void_p, c_size_t, c_void_p]),
+    "nvtex_context_parallel_split": (None, [c_void_p, c_void_p, c_void_p, c_int, c_void_p]),
+    "nvtex_context_parallel_merge": (None, [c_void_p, c_void_p, c_void_p, c_int, c_void_p]),
     "nvtex_optimizer_config_init": (None, [c_void_p, c_size_t, c_int]),
     "nvtex_optimizer_create": (c_void_p, [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p]),
     "nvtex_optimizer_destroy": (None, [c_void_p]),

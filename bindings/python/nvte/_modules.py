@@ -24,6 +24,7 @@ Role = Literal["input", "weight", "grad_output"]
 SlotScaling = Literal["high_precision", "delayed", "current", "block", "mxfp8", "nvfp4"]
 Pass = Literal["forward", "backward"]
 QKNorm = Literal["none", "l2", "rms", "layer"]
+ContextParallelKind = Literal["automatic", "all_to_all", "all_gather"]
 Microbatch = Literal["none", "first", "later"]
 
 
@@ -157,6 +158,7 @@ class AttentionConfig(TypedDict, total=False):
     qk_norm_epsilon: float
     qk_norm_before_rope: bool
     parallel: ParallelConfig
+    context_parallel_kind: ContextParallelKind
 
 
 class MultiheadAttentionConfig(TypedDict, total=False):
@@ -506,6 +508,7 @@ class Attention(Module):
     - qk_norm_epsilon: Default: 1e-6.
     - qk_norm_before_rope: Default: false.
     - parallel: How ranks share the module.
+    - context_parallel_kind: How ranks that share each sequence do their attention. Default: automatic.
     """
 
     _config = _abi.NVTEXAttentionConfig
@@ -535,6 +538,7 @@ class Attention(Module):
         qk_norm_epsilon: float | None = None,
         qk_norm_before_rope: bool | None = None,
         parallel: ParallelConfig | None = None,
+        context_parallel_kind: ContextParallelKind | None = None,
         stream: Stream = None,
     ) -> None:
         self._make(context, stream, {
@@ -557,6 +561,7 @@ class Attention(Module):
             "qk_norm_epsilon": qk_norm_epsilon,
             "qk_norm_before_rope": qk_norm_before_rope,
             "parallel": parallel,
+            "context_parallel_kind": context_parallel_kind,
         })
 
 

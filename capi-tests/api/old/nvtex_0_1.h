@@ -112,6 +112,15 @@ typedef struct NVTEXCollectives_0_1 {
   void (*release)(void *user);
 } NVTEXCollectives_0_1;
 
+typedef struct NVTEXGridConfig_0_1 {
+  size_t struct_size;
+  size_t tp;
+  size_t cp;
+  size_t dp;
+  size_t pp;
+  size_t ep;
+} NVTEXGridConfig_0_1;
+
 typedef struct NVTEXTransfer_0_1 {
   void *data;
   size_t count;
@@ -262,7 +271,8 @@ typedef struct NVTEXAttentionConfig_0_1 {
   float qk_norm_epsilon;
   bool qk_norm_before_rope;
   struct NVTEXParallelConfig_0_1 parallel;
-  uint64_t reserved[4];
+  enum NVTEXContextParallelKind context_parallel_kind;
+  uint64_t reserved[3];
 } NVTEXAttentionConfig_0_1;
 
 typedef struct NVTEXMultiheadAttentionConfig_0_1 {
