@@ -1,4 +1,5 @@
-// Threads that dispatch while others register plugins and change policies, and forks at any moment.
+// Threads that dispatch while others register plugins, change policies and look, with a trace and
+// with tapes that go from thread to thread; and forks at any moment.
 #define _POSIX_C_SOURCE 200809L
 
 #include <pthread.h>
@@ -6,6 +7,7 @@
 #include <stdlib.h>
 
 #include "child.h"
+#include "nvte/module.h"
 #include "offer.h"
 
 enum { THREADS = 8, REGISTRATIONS = 300 };
@@ -216,12 +218,155 @@ static void test_forks(void) {
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7, "status 0x%x", status);
 }
 
+// ---- A trace, counters, explanations and tapes
+
+enum { TAPES = 40, ROWS = 3, COLS = 8 };
+
+static void count_explanations(void *user, const NVTEXExplanation *explanation) {
+  if (explanation->chosen) ++*(int *)user;
+}
+
+// Explains and runs, with names and counters of what is registered meanwhile.
+static void *look(void *user) {
+  (void)user;
+  for (int i = 0; !atomic_load(&g_stop); i++) {
+    unsigned char byte = 1;
+    int explained = 0;
+    nvtex_explain_begin(count_explanations, &explained);
+    nvte_memset(&byte, 0, 1, NULL);
+    nvtex_explain_end();
+    if (explained != 1 || byte != 1) atomic_fetch_add(&g_wrong, 1);
+    nvtex_dispatch_counters(i % 2);
+    NVTEXImplInfo impl = {.struct_size = sizeof impl};
+    nvtex_impl_info(nvtex_impl_count() - 1, &impl);
+    NVTEXPluginInfo plugin = {.struct_size = sizeof plugin};
+    if (nvtex_plugin_count() > 0) nvtex_plugin_info(nvtex_plugin_count() - 1, &plugin);
+    if (!nvtex_impl_last("memset")) atomic_fetch_add(&g_wrong, 1);
+    sched_yield();
+  }
+  return NULL;
+}
+
+// A module whose tapes one thread makes and another one uses, one at a time.
+typedef struct Relay {
+  NVTEXContext context;
+  NVTEXModule module;
+  NVTEXTape tape;
+  float x[ROWS * COLS], y[ROWS * COLS], dy[ROWS * COLS], dx[ROWS * COLS];
+  pthread_t thread;
+} Relay;
+
+static NVTETensor matrix(float *data) {
+  NVTETensor t = nvte_create_tensor(NVTE_DELAYED_TENSOR_SCALING);
+  const NVTEBasicTensor basic = {data, kNVTEFloat32, {.data = {ROWS, COLS}, .ndim = 2}};
+  nvte_set_tensor_param(&t, kNVTERowwiseData, &basic);
+  return t;
+}
+
+static void *go_back(void *user) {
+  Relay *relay = user;
+  NVTETensor dy = matrix(relay->dy), dx = matrix(relay->dx);
+  nvtex_module_backward(relay->module, relay->tape, &dy, 1, &dx, 1, NULL);
+  nvte_destroy_tensor(dy);
+  nvte_destroy_tensor(dx);
+  return (void *)(uintptr_t)(nvtex_last_status() == NVTEX_OK);
+}
+
+static void *run_relay(void *user) {
+  Relay *relay = user;
+  NVTEXPolicy own = nvtex_policy_create(NULL, "domain=cpu;norm_backward=reference");
+  for (int i = 0; i < TAPES; i++) {
+    NVTETensor x = matrix(relay->x), y = matrix(relay->y);
+    if (i % 2) nvtex_policy_push(own);
+    relay->tape = NULL;
+    nvtex_module_forward(relay->module, &x, 1, &y, 1, NULL, &relay->tape, NULL);
+    if (i % 2) nvtex_policy_pop();
+    pthread_t other;
+    void *good = NULL;
+    if (pthread_create(&other, NULL, go_back, relay) == 0) pthread_join(other, &good);
+    if (!good || nvtex_last_status() != NVTEX_OK) atomic_fetch_add(&g_wrong, 1);
+    nvtex_tape_destroy(relay->tape);
+    nvte_destroy_tensor(x);
+    nvte_destroy_tensor(y);
+  }
+  nvtex_policy_destroy(own);
+  return NULL;
+}
+
+static int trace_while_busy(void) {
+  enum { RELAYS = 3 };
+  static Relay relays[RELAYS];
+  pthread_t writer, looker, changer, threads[2];
+  for (int i = 0; i < RELAYS; i++) {
+    NVTEXContextConfig config;
+    nvtex_context_config_init(&config, sizeof config);
+    relays[i].context = nvtex_context_create(&config);
+    NVTEXNormConfig norm;
+    nvtex_norm_config_init(&norm, sizeof norm);
+    norm.hidden_size = COLS;
+    relays[i].module = nvtex_norm_create(relays[i].context, &norm, NULL);
+    for (int j = 0; j < ROWS * COLS; j++) relays[i].x[j] = relays[i].dy[j] = (float)(j % 7) - 3;
+  }
+  unsigned char byte = 1;
+  nvte_memset(&byte, 0, 1, NULL);
+  if (nvtex_last_status() != NVTEX_OK) return 1;
+  if (pthread_create(&writer, NULL, register_all, NULL) != 0) return 2;
+  if (pthread_create(&looker, NULL, look, NULL) != 0) return 2;
+  if (pthread_create(&changer, NULL, change_policies, NULL) != 0) return 2;
+  for (uintptr_t i = 0; i < COUNT(threads); i++) {
+    if (pthread_create(&threads[i], NULL, dispatch, (void *)(i + 1)) != 0) return 2;
+  }
+  for (int i = 0; i < RELAYS; i++) {
+    if (pthread_create(&relays[i].thread, NULL, run_relay, &relays[i]) != 0) return 2;
+  }
+  for (int i = 0; i < RELAYS; i++) pthread_join(relays[i].thread, NULL);
+  atomic_store(&g_stop, true);
+  const pthread_t others[] = {writer, looker, changer, threads[0], threads[1]};
+  for (size_t i = 0; i < COUNT(others); i++) pthread_join(others[i], NULL);
+  for (int i = 0; i < RELAYS; i++) {
+    nvtex_module_destroy(relays[i].module);
+    nvtex_context_destroy(relays[i].context);
+  }
+  return atomic_load(&g_wrong) == 0 && nvtex_last_status() == NVTEX_OK ? 7 : 5;
+}
+
+static void test_trace(void) {
+  if (!case_begin("a trace, counters, explanations and tapes")) return;
+  char path[64] = "/tmp/nvte_trace_XXXXXX";
+  int file = mkstemp(path);
+  if (!CHECK(file >= 0, "no file in /tmp")) return;
+  pid_t pid = fork_child();
+  if (pid == 0) {
+    setenv("NVTE_BACKEND", "cpu", 1);
+    setenv("NVTE_TRACE", path, 1);
+    execl("/proc/self/exe", "concurrency", "--trace", (char *)NULL);
+    _exit(8);
+  }
+  int status = wait_for_child(pid);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7, "status 0x%x", status);
+  // The file is whole: a list that ends, with the operators of all threads.
+  FILE *lines = fdopen(file, "r");
+  char line[1024] = "";
+  bool begins = lines && fgets(line, sizeof line, lines) && line[0] == '[';
+  bool norms = false, memsets = false;
+  while (lines && fgets(line, sizeof line, lines)) {
+    norms = norms || strstr(line, "norm_backward");
+    memsets = memsets || strstr(line, "memset");
+  }
+  CHECK(begins && line[0] == ']', "the last line: %s", line);
+  CHECK(norms && memsets, "operators are missing");
+  if (lines) fclose(lines);
+  unlink(path);
+}
+
 int main(int argc, char **argv) {
+  if (argc == 2 && strcmp(argv[1], "--trace") == 0) return trace_while_busy();
   if (argc == 2 && strcmp(argv[1], "--race") == 0) return race_for_the_first_use();
   if (argc == 2 && strcmp(argv[1], "--forks") == 0) return fork_while_busy();
   test_begin(argc, argv);
   test_first_use();
   test_forks();
+  test_trace();
   test_threads();
   return test_end();
 }

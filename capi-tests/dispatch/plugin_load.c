@@ -8,6 +8,7 @@
 
 #include "child.h"
 #include "nvte/dispatch.h"
+#include "nvte/fused_attn.h"
 #include "nvte/transformer_engine.h"
 
 static char g_root[256], g_text[4096];
@@ -186,6 +187,64 @@ static void test_manifests(void) {
     write_text(path_of(g_root, "wrong.nvtex"), wrong[i].text);
     REFUSED(path_of(g_root, "wrong.nvtex"), wrong[i].expected);
   }
+}
+
+// Texts that are no manifests: none of them does harm, and each has a reason.
+static void test_garbled(void) {
+  const char *path = path_of(g_root, "garbled.nvtex");
+  static unsigned char bytes[1 << 16];
+  uint64_t state = 1;
+  for (int round = 0; round < 300; round++) {
+    size_t size = round % 3 == 0 ? (size_t)round * 200 : (size_t)round;
+    const char *good = "name = garbled\nlibrary = minimal.so\nabi = 0\noption.name = garbled\n";
+    for (size_t i = 0; i < size; i++) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      const unsigned char any = (unsigned char)(state >> 56);
+      // Any bytes; lines of such bytes; or a good manifest of which some bytes are others.
+      bytes[i] = round % 3 == 1 && any > 250 ? '\n' : any;
+      if (round % 3 == 2) bytes[i] = any < 8 ? any : (unsigned char)good[i % strlen(good)];
+    }
+    write_file(path, bytes, size, 0644);
+    const size_t before = nvtex_plugin_count();
+    const bool loaded = nvtex_plugin_load(path);
+    if (!CHECK_EQ(nvtex_plugin_count(), before + 1)) return;
+    CHECK(loaded == !info(before).refused, "round %d", round);
+    CHECK(loaded || strlen(nvtex_last_error()) > 30, "round %d: %s", round, nvtex_last_error());
+    nvtex_clear_error();
+  }
+  // A library that is cut within its header.
+  for (size_t size = 0; size < 64; size += 9) {
+    copy_plugin("minimal.so", path_of(g_root, "cut.so"), 0755);
+    CHECK_EQ(truncate(path_of(g_root, "cut.so"), (off_t)size), 0);
+    REFUSED(path_of(g_root, "cut.so"), "cut.so");
+  }
+  run_operator();
+  EXPECT_OK();
+}
+
+// A binary that was built when the headers were new still runs, and is never handed a call that it
+// would misread.
+static void test_first_headers(void) {
+  copy_plugin("first_headers.so", path_of(g_root, "first.so"), 0755);
+  CHECK(nvtex_plugin_load(path_of(g_root, "first.so")), "not loaded");
+  EXPECT_OK();
+  nvtex_policy_destroy(
+      nvtex_policy_set(nvtex_policy_create(NULL, "order=impl:first.memset|impl:first.grads")));
+  unsigned char bytes[4] = {0};
+  nvte_memset(bytes, 5, sizeof bytes, NULL);
+  EXPECT_OK();
+  CHECK(bytes[0] == 6 && bytes[3] == 6, "%d %d", bytes[0], bytes[3]);
+  static float grad[2 * 8], step[2 * 8];
+  static int32_t cu[] = {0, 2};
+  NVTETensor g = tensor(grad, kNVTEFloat32, SHAPE(2, 1, 8)),
+             starts = tensor(cu, kNVTEInt32, SHAPE(2));
+  NVTETensor half = tensor(step, kNVTEFloat32, SHAPE(1, 1, 8));
+  nvte_cp_thd_grad_correction(g, &half, &starts, "add", "none", NULL);
+  EXPECT_ERROR(NVTEX_UNSUPPORTED, "first.grads: the old one was asked, features 0");
+  // It does not know the feature of a whole step, whatever that may mean.
+  NVTETensor whole = tensor(step, kNVTEFloat32, SHAPE(2, 1, 8));
+  nvte_cp_thd_grad_correction(g, &whole, &starts, "add", "copy", NULL);
+  EXPECT_ERROR(NVTEX_UNSUPPORTED, "first.grads: does not take feature FULL");
 }
 
 // Discovery fails, and so does every operator, with this text.
@@ -408,6 +467,8 @@ int main(int argc, char **argv) {
   run("wrong files", test_wrong_files);
   run("files that others can replace", test_trust);
   run("wrong manifests", test_manifests);
+  run("garbled files", test_garbled);
+  run("built with the first headers", test_first_headers);
   run("folder", test_folder);
   run("named", test_named);
   run("an operator inside of the entry function", test_nested);

@@ -7,9 +7,10 @@
 //     NVTEXConformOptions options = {.plugin = "acme", .cases = 100, .seed = 1, .out = stdout};
 //     return nvtex_conform(&options) == 0 ? 0 : 1;
 //
-// Each case is a call of a public function with random arguments (nvte/conform_training.h). It runs
-// under a policy in which only the implementation may run the operator, and by the reference on the
-// host, and what both have written is compared as the implementation's `numerics` say.
+// Each case is a call of a public function with random arguments (nvte/conform_operators.h). It
+// runs under a policy in which only the implementation may run the operator, and by the reference
+// on the host, and what both have written is compared as the implementation's `numerics` say. Where
+// the case has computed its results by itself, both are also compared with these.
 #ifndef NVTE_CONFORM_H
 #define NVTE_CONFORM_H
 
@@ -20,7 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "nvte/conform_training.h"
+#include "nvte/conform_operators.h"
 
 typedef struct NVTEXConformOptions {
   const char *plugin;  // whose implementations are judged; null: those of the library
@@ -179,9 +180,10 @@ static inline bool conform_check_memory(ConformJudge *judge, const ConformRun *r
   return true;
 }
 
-// How far an element may be from the reference's.
+// How far an element may be from the reference's, or with `summed` from what the case has computed,
+// where sums are in an order of their own in any class.
 static inline double conform_allowance(const ConformJudge *judge, const ConformBuffer *b, size_t i,
-                                       double reference) {
+                                       double reference, bool summed) {
   const NVTEXImplInfo *impl = &judge->impl;
   if (impl->numerics == NVTEX_NUMERICS_APPROX) {
     return (double)impl->atol + (double)impl->rtol * fabs(reference);
@@ -191,7 +193,7 @@ static inline double conform_allowance(const ConformJudge *judge, const ConformB
   const double ulps = (b->dtype == kNVTEFloat32 ? 2 : 1) * conform_ulp(b->dtype, reference);
   const double magnitude =
       b->magnitudes ? b->magnitudes[i] : b->relative * fabs(reference) + b->absolute;
-  const double terms = impl->numerics == NVTEX_NUMERICS_ORDER ? (double)b->terms : 1;
+  const double terms = summed || impl->numerics == NVTEX_NUMERICS_ORDER ? (double)b->terms : 1;
   return ulps + 2 * 4 * sqrt(terms) * 0x1p-24 * magnitude;
 }
 
@@ -238,7 +240,7 @@ static inline bool conform_check_output(ConformJudge *judge, const ConformRun *r
       return false;
     }
     const double error = fabs(conform_finite(b->dtype, x) - conform_finite(b->dtype, y));
-    const double allowed = conform_allowance(judge, b, e, conform_finite(b->dtype, y));
+    const double allowed = conform_allowance(judge, b, e, conform_finite(b->dtype, y), false);
     if (error > judge->worst * allowed) {
       judge->worst = allowed > 0 ? error / allowed : INFINITY;
       snprintf(judge->worst_where, sizeof judge->worst_where, "case %zu, %s[%zu]", c->index,
@@ -255,12 +257,47 @@ static inline bool conform_check_output(ConformJudge *judge, const ConformRun *r
   return true;
 }
 
+// Compares an output with what the case has computed.
+static inline bool conform_check_expected(ConformJudge *judge, const ConformRun *run, int i,
+                                          const char *fix) {
+  const ConformCase *c = run->c;
+  const ConformBuffer *b = &c->buffers[i];
+  const unsigned char *got = conform_data(run, i);
+  const bool number = conform_format(b->dtype).exponent_bits > 0;
+  for (size_t e = 0; b->expected && e < b->count; e++) {
+    const double y = b->expected[e];
+    if (isnan(y)) {
+      if (conform_bits(b->dtype, got, e) == conform_bits(b->dtype, b->image, e)) continue;
+      conform_fail(judge, c, fix, "%s[%zu] of %zu was written, and should be as before", b->name, e,
+                   b->count);
+      return false;
+    }
+    const double x = conform_number(b->dtype, got, e);
+    double error = fabs(x - y), allowed = 0;
+    if (number && b->role != CONFORM_EXACT) {
+      error = fabs(conform_finite(b->dtype, x) - conform_finite(b->dtype, y));
+      allowed = conform_allowance(judge, b, e, conform_finite(b->dtype, y), true);
+    }
+    if (error <= allowed) continue;
+    conform_fail(judge, c, fix,
+                 "%s[%zu] of %zu: computed in double %g, got %g: off by %g, %g is allowed", b->name,
+                 e, b->count, y, x, error, allowed);
+    return false;
+  }
+  return true;
+}
+
 static inline bool conform_check_outputs(ConformJudge *judge, const ConformRun *run,
                                          const ConformRun *reference) {
+  const char *wrong = "This is a defect of the library or of the kit: please report it.";
+  const char *fix = "See what the comments on the arguments define.";
   for (int i = 0; i < run->c->num_buffers; i++) {
     const ConformRole role = run->c->buffers[i].role;
     if (role == CONFORM_INPUT || role == CONFORM_SCRATCH) continue;
-    if (!conform_check_output(judge, run, reference, i)) return false;
+    if (!conform_check_output(judge, run, reference, i) ||
+        !conform_check_expected(judge, run, i, fix) ||
+        !conform_check_expected(judge, reference, i, wrong))
+      return false;
   }
   return true;
 }
@@ -628,6 +665,13 @@ static inline unsigned conform_judge_variant(ConformJudge *judge) {
   const NVTEXConformOptions *o = judge->options;
   const char *dot = strchr(judge->variant, '.');
   const ConformGenerator *generator = conform_generator(judge->op->name);
+  const char *unreachable = conform_unreachable(judge->variant);
+  if (unreachable) {
+    if (!o->json) {
+      fprintf(o->out, "not judged: %s %s: %s\n", judge->impl.id, judge->variant, unreachable);
+    }
+    return 0;
+  }
   char text[256];
   snprintf(text, sizeof text, "domain=%s;%s=impl:%s", judge->impl.domain, judge->op->name,
            judge->impl.id);
@@ -759,8 +803,12 @@ static inline unsigned conform_list_one(ConformJudge *judge) {
   const char *dot = strchr(judge->variant, '.');
   const ConformGenerator *generator = conform_generator(judge->op->name);
   const bool cases = generator && generator->make(c, &random, dot ? dot + 1 : "", 0);
-  fprintf(judge->options->out, "%s %s (domain %s)%s\n", judge->impl.id, judge->variant,
-          judge->impl.domain, cases ? "" : ": the kit has no cases for it");
+  const char *unreachable = conform_unreachable(judge->variant);
+  fprintf(judge->options->out, "%s %s (domain %s)%s%s\n", judge->impl.id, judge->variant,
+          judge->impl.domain, cases ? "" : ": ",
+          cases         ? ""
+          : unreachable ? unreachable
+                        : "the kit has no cases for it");
   conform_free_case(c);
   free(c);
   return 0;

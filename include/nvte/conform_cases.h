@@ -1,8 +1,9 @@
 // Random cases of operators for `nvte/conform.h`: their buffers, and the call of a public function.
-// Here are casts, activations, norms, products and copies; nvte/conform_training.h has the others.
+// Here are casts, activations, norms, products and copies; the other headers `nvte/conform_*.h`
+// have the others.
 //
-// A new operator is a function that makes its case `index`, and a row in `conform_generators` at
-// the end of nvte/conform_training.h.
+// A new operator is a function that makes its case `index`, and a row in `conform_generators` of
+// nvte/conform_operators.h.
 #ifndef NVTE_CONFORM_CASES_H
 #define NVTE_CONFORM_CASES_H
 
@@ -111,6 +112,22 @@ static inline double conform_value(NVTEDType dtype, const void *data, size_t i) 
   return conform_decode(dtype, conform_bits(dtype, data, i));
 }
 
+// An element of any dtype: integers have a sign, but for bytes.
+static inline double conform_number(NVTEDType dtype, const void *data, size_t i) {
+  const uint64_t bits = conform_bits(dtype, data, i);
+  if (conform_format(dtype).exponent_bits > 0) return conform_decode(dtype, bits);
+  switch (dtype) {
+    case kNVTEInt64:
+      return (double)(int64_t)bits;
+    case kNVTEInt32:
+      return (double)(int32_t)bits;
+    case kNVTEInt16:
+      return (double)(int16_t)bits;
+    default:
+      return (double)bits;
+  }
+}
+
 // The distance between numbers of the dtype near x.
 static inline double conform_ulp(NVTEDType dtype, double x) {
   const ConformFormat f = conform_format(dtype);
@@ -156,6 +173,9 @@ typedef struct ConformBuffer {
   // element, or `relative * |element| + absolute`.
   size_t terms;
   double *magnitudes, relative, absolute;
+  // What the elements of an output should be, which the case has computed by itself in double; NaN:
+  // as before the call. Null: what the reference writes is all that is known.
+  double *expected;
 } ConformBuffer;
 
 struct ConformRun;
@@ -250,10 +270,25 @@ static inline double conform_element(const ConformCase *c, int buffer, size_t i)
   return conform_value(c->buffers[buffer].dtype, c->buffers[buffer].image, i);
 }
 
+// Room for what an output should be; what is not filled in should be as before the call.
+static inline double *conform_expect(ConformCase *c, int buffer) {
+  ConformBuffer *b = &c->buffers[buffer];
+  b->expected = conform_alloc(b->count * sizeof *b->expected);
+  for (size_t i = 0; i < b->count; i++) b->expected[i] = (double)NAN;
+  return b->expected;
+}
+
+// Room for the magnitudes of the elements of an output.
+static inline double *conform_magnitudes(ConformCase *c, int buffer) {
+  ConformBuffer *b = &c->buffers[buffer];
+  return b->magnitudes = conform_alloc(b->count * sizeof *b->magnitudes);
+}
+
 static inline void conform_free_case(ConformCase *c) {
   for (int i = 0; i < c->num_buffers; i++) {
     free(c->buffers[i].image);
     free(c->buffers[i].magnitudes);
+    free(c->buffers[i].expected);
   }
   c->num_buffers = 0;
 }

@@ -1,6 +1,5 @@
 // Random cases of operators of training for `nvte/conform.h`: optimizers, dropout, experts,
-// recipes, scales of blocks, NVFP4, attention. The list of all operators that have cases is at the
-// end.
+// recipes, scales of blocks, NVFP4.
 #ifndef NVTE_CONFORM_TRAINING_H
 #define NVTE_CONFORM_TRAINING_H
 
@@ -1309,6 +1308,9 @@ static inline void conform_call_scaled(const ConformCase *c, ConformRun *run) {
     if (c->n[3] == 0) nvte_scaled_swiglu(x, scales, y, interleave, stream);
     if (c->n[3] == 1) nvte_scaled_srelu(x, scales, y, stream);
     if (c->n[3] == 2) nvte_scaled_situglu(x, scales, y, 1.5f, 2, interleave, stream);
+    if (c->n[3] == 3) {
+      nvte_scaled_clamped_swiglu(x, scales, y, 2, 1.702f, 1, interleave, stream);
+    }
     return;
   }
   NVTETensor grad = conform_matrix_of(run, 3, rows, cols);
@@ -1318,15 +1320,18 @@ static inline void conform_call_scaled(const ConformCase *c, ConformRun *run) {
   if (c->n[3] == 2) {
     nvte_scaled_dsituglu(grad, x, scales, y, of_scales, 1.5f, 2, interleave, stream);
   }
+  if (c->n[3] == 3) {
+    nvte_scaled_clamped_dswiglu(grad, x, scales, y, of_scales, 2, 1.702f, 1, interleave, stream);
+  }
 }
 
 static inline bool conform_make_scaled(ConformCase *c, ConformRandom *random, const char *variant,
                                        size_t index) {
-  static const char *const names[] = {"swiglu", "srelu", "situglu"};
+  static const char *const names[] = {"swiglu", "srelu", "situglu", "clamped_swiglu"};
   c->flags[0] = *variant == 'd';
   const char *name = c->flags[0] ? variant + 1 : variant;
-  while (c->n[3] < 3 && !conform_is(name, names[c->n[3]])) c->n[3]++;
-  if (c->n[3] == 3) return false;
+  while (c->n[3] < 4 && !conform_is(name, names[c->n[3]])) c->n[3]++;
+  if (c->n[3] == 4) return false;
   const bool gated = c->n[3] != 1;
   const NVTEDType dtype = conform_high_of(index), of_scales = conform_high_of(index / 3);
   const size_t rows = c->n[0] = conform_within(random, 1, 40);
@@ -1554,203 +1559,6 @@ static inline bool conform_make_quantize_or_group(ConformCase *c, ConformRandom 
            conform_dtype_name(in), conform_dtype_name(out), members, rows, cols,
            conform_mode_name(c->mode));
   return true;
-}
-
-// ---- attention
-
-enum { A_Q, A_K, A_V, A_O, A_STATS, A_DO, A_DQ, A_DK, A_DV };
-
-static inline void conform_call_attention(const ConformCase *c, ConformRun *run) {
-  const size_t b = c->n[0], h = c->n[1], sq = c->n[2], sk = c->n[3], d = c->n[4], hk = c->n[5];
-  const bool backward = c->flags[0], training = c->flags[2];
-  const NVTE_Mask_Type mask = c->flags[1] ? NVTE_CAUSAL_MASK : NVTE_NO_MASK;
-  const NVTE_QKV_Layout layout = NVTE_BSHD_BSHD_BSHD;
-  const NVTEShape queries = CONFORM_SHAPE(b, sq, h, d), keys = CONFORM_SHAPE(b, sk, hk, d);
-  NVTETensor q = conform_tensor(run, A_Q, queries), k = conform_tensor(run, A_K, keys);
-  NVTETensor v = conform_tensor(run, A_V, keys), o = conform_tensor(run, A_O, queries);
-  NVTETensor none = conform_empty(run, NVTE_DELAYED_TENSOR_SCALING);
-  NVTETensor workspace = conform_empty(run, NVTE_DELAYED_TENSOR_SCALING);
-  NVTETensorPack pack;
-  memset(&pack, 0, sizeof pack);
-  nvte_tensor_pack_create(&pack);
-  if (backward) {
-    conform_set(run, pack.tensors[0], kNVTERowwiseData, A_STATS, CONFORM_SHAPE(b, h, sq, 1));
-    pack.size = 1;
-    NVTETensor grad = conform_tensor(run, A_DO, queries), dq = conform_tensor(run, A_DQ, queries);
-    NVTETensor dk = conform_tensor(run, A_DK, keys), dv = conform_tensor(run, A_DV, keys);
-    for (int call = 0; call < 2; call++) {
-      nvte_fused_attn_bwd(q, k, v, o, grad, none, none, &pack, dq, dk, dv, none, none, none, none,
-                          none, none, sq, sk, c->f[0], 0, layout, NVTE_BSHD, NVTE_BSHD, layout,
-                          NVTE_QKV_Format_NOT_SET, NVTE_QKV_Format_NOT_SET, NVTE_NO_BIAS, mask,
-                          NVTE_VANILLA_SOFTMAX, -1, c->flags[1] ? 0 : -1, false, true, false,
-                          workspace, run->stream);
-      if (call == 0) conform_workspace(run, workspace);
-    }
-  } else {
-    for (int call = 0; call < 2; call++) {
-      nvte_fused_attn_fwd(q, k, v, none, none, none, o, &pack, none, none, none, none, none, none,
-                          none, sq, sk, training, false, false, c->f[0], 0, layout, NVTE_BSHD,
-                          NVTE_QKV_Format_NOT_SET, NVTE_NO_BIAS, mask, NVTE_VANILLA_SOFTMAX, -1,
-                          c->flags[1] ? 0 : -1, false, workspace, run->stream);
-      if (call > 0) continue;
-      conform_workspace(run, workspace);
-      if (training && pack.size > 0) {
-        conform_set(run, pack.tensors[0], kNVTERowwiseData, A_STATS, CONFORM_SHAPE(b, h, sq, 1));
-      }
-    }
-  }
-  nvte_tensor_pack_destroy(&pack);
-}
-
-// What the forward pass leaves for the backward pass: the result and its statistics, in float64.
-static inline void conform_attend(ConformCase *c, double *result, double *stats) {
-  const size_t b = c->n[0], h = c->n[1], sq = c->n[2], sk = c->n[3], d = c->n[4], hk = c->n[5];
-  double *p = conform_alloc(sk * sizeof *p);
-  for (size_t i = 0; i < b * h * sq; i++) {
-    const size_t row = i % sq, head = i / sq % h, batch = i / sq / h;
-    const size_t end = c->flags[1] && row + 1 < sk ? row + 1 : sk;
-    const size_t at = ((batch * sq + row) * h + head) * d;
-    double most = -INFINITY, sum = 0;
-    for (size_t j = 0; j < end; j++) {
-      const size_t key = ((batch * sk + j) * hk + head / (h / hk)) * d;
-      p[j] = 0;
-      for (size_t l = 0; l < d; l++) {
-        p[j] += conform_element(c, A_Q, at + l) * conform_element(c, A_K, key + l);
-      }
-      p[j] *= (double)c->f[0];
-      most = fmax(most, p[j]);
-    }
-    for (size_t j = 0; j < end; j++) sum += p[j] = exp(p[j] - most);
-    stats[i] = most + log(sum);
-    for (size_t l = 0; l < d; l++) {
-      result[at + l] = 0;
-      for (size_t j = 0; j < end; j++) {
-        const size_t key = ((batch * sk + j) * hk + head / (h / hk)) * d;
-        result[at + l] += p[j] / sum * conform_element(c, A_V, key + l);
-      }
-    }
-  }
-  free(p);
-}
-
-static inline bool conform_make_attention(ConformCase *c, ConformRandom *random,
-                                          const char *variant, size_t index) {
-  c->flags[0] = conform_is(variant, "backward");
-  if (!c->flags[0] && !conform_is(variant, "forward")) return false;
-  const NVTEDType dtype = conform_high_of(index);
-  const size_t b = c->n[0] = conform_within(random, 1, 2);
-  const size_t hk = c->n[5] = conform_within(random, 1, 2);
-  const size_t h = c->n[1] = hk * conform_within(random, 1, 2);
-  const size_t sq = c->n[2] = conform_within(random, 1, 40);
-  const size_t sk = c->n[3] = conform_chance(random, 50) ? sq : conform_within(random, 1, 40);
-  const size_t d = c->n[4] = 8 * conform_within(random, 1, 8);
-  c->f[0] = (float)(1 / sqrt((double)d));
-  c->flags[1] = conform_chance(random, 50);
-  c->flags[2] = true;
-  const size_t queries = b * sq * h * d, keys = b * sk * hk * d, rows = b * h * sq;
-  conform_input(c, random, "Q", dtype, queries, -1, 1);
-  conform_input(c, random, "K", dtype, keys, -1, 1);
-  conform_input(c, random, "V", dtype, keys, -1, 1);
-  // Sums over channels are followed by sums over keys and, for the gradients, over queries.
-  const size_t terms = d + sq + sk;
-  if (!c->flags[0]) {
-    conform_sums(c, random, "O", dtype, queries, terms, 4);
-    conform_sums(c, random, "statistics", kNVTEFloat32, rows, terms, 8);
-  } else {
-    double *result = conform_alloc(queries * sizeof *result);
-    double *stats = conform_alloc(rows * sizeof *stats);
-    conform_attend(c, result, stats);
-    const int o = conform_add(c, "O", CONFORM_INPUT, dtype, queries, 0);
-    for (size_t i = 0; i < queries; i++) conform_store(dtype, c->buffers[o].image, i, result[i]);
-    const int s = conform_add(c, "statistics", CONFORM_INPUT, kNVTEFloat32, rows, 0);
-    for (size_t i = 0; i < rows; i++) {
-      conform_store(kNVTEFloat32, c->buffers[s].image, i, stats[i]);
-    }
-    free(result);
-    free(stats);
-    conform_input(c, random, "dO", dtype, queries, -1, 1);
-    const double most = 4 * (double)(d + sq * (h / hk));
-    conform_sums(c, random, "dQ", dtype, queries, terms, most);
-    conform_sums(c, random, "dK", dtype, keys, terms, most);
-    conform_sums(c, random, "dV", dtype, keys, terms, most);
-  }
-  for (int i = 0; i < c->num_buffers; i++) c->buffers[i].shift = 0;
-  c->call = conform_call_attention;
-  snprintf(c->what, sizeof c->what, "%s, %zu sequences of %zu and %zu, %zu and %zu heads of %zu%s",
-           conform_dtype_name(dtype), b, sq, sk, h, hk, d, c->flags[1] ? ", causal" : "");
-  return true;
-}
-
-// ---- All of them
-
-typedef struct ConformGenerator {
-  const char *op;
-  // Makes case `index` of a variant; false if there are no cases for it. The variant is "" if the
-  // operator has one.
-  bool (*make)(ConformCase *c, ConformRandom *random, const char *variant, size_t index);
-} ConformGenerator;
-
-static const ConformGenerator conform_generators[] = {
-    {"padding", conform_make_padding},
-    {"quantize", conform_make_quantize_or_group},
-    {"dequantize", conform_make_dequantize},
-    {"norm_forward", conform_make_norm_forward},
-    {"norm_backward", conform_make_norm_backward},
-    {"softmax", conform_make_softmax},
-    {"rope", conform_make_any_rope},
-    {"transpose", conform_make_transpose},
-    {"swap_first_dims", conform_make_swap},
-    {"amax", conform_make_amax},
-    {"memset", conform_make_memset},
-    {"gemm", conform_make_gemm},
-    {"adam", conform_make_adam},
-    {"sgd", conform_make_sgd},
-    {"l2_norm", conform_make_l2_norm},
-    {"scale_tensors", conform_make_scale_tensors},
-    {"scales_from_amax", conform_make_scales_from_amax},
-    {"dropout", conform_make_dropout},
-    {"row_map", conform_make_permute},
-    {"permute", conform_make_permute},
-    {"unpermute", conform_make_unpermute},
-    {"sort_pairs", conform_make_sort_pairs},
-    {"topk", conform_make_topk},
-    {"router_forward", conform_make_router_forward},
-    {"router_backward", conform_make_router_backward},
-    {"router_histogram", conform_make_histogram},
-    {"aux_loss", conform_make_aux_loss},
-    {"aux_loss_backward", conform_make_aux_loss_backward},
-    {"delayed_scaling", conform_make_delayed_scaling},
-    {"scale_from_amax", conform_make_scale_from_amax},
-    {"partial_amax", conform_make_partial_amax},
-    {"partial_cast", conform_make_partial_cast},
-    {"swizzle", conform_make_swizzle},
-    {"hadamard", conform_make_hadamard},
-    {"hadamard_amax", conform_make_hadamard_amax},
-    {"nvfp4_quantize", conform_make_nvfp4_quantize},
-    {"nvfp4_dequantize", conform_make_nvfp4_dequantize},
-    {"nvfp4_global_scale", conform_make_nvfp4_global_scale},
-    {"nvfp4_block_scale", conform_make_nvfp4_block_scale},
-    {"nvfp4_transpose", conform_make_nvfp4_transpose},
-    {"nvfp4_scale_transpose", conform_make_nvfp4_scale_transpose},
-    {"nvfp4_partial_amax", conform_make_nvfp4_partial_amax},
-    {"nvfp4_partial_cast", conform_make_nvfp4_partial_cast},
-    {"nvfp4_alpha", conform_make_nvfp4_alpha},
-    {"transpose_dbias", conform_make_transpose_dbias},
-    {"host_copy", conform_make_host_copy},
-    {"offsets", conform_make_offsets},
-    {"widen", conform_make_widen},
-    {"attention", conform_make_attention},
-    {"scaled_activation", conform_make_scaled},
-    {"scale_codes", conform_make_scale_codes},
-    {"group_amax", conform_make_group_amax},
-};
-
-// The cases of an operator; null if there are none.
-static inline const ConformGenerator *conform_generator(const char *op) {
-  for (size_t i = 0; i < sizeof conform_generators / sizeof *conform_generators; i++) {
-    if (strcmp(conform_generators[i].op, op) == 0) return &conform_generators[i];
-  }
-  return NULL;
 }
 
 #endif  // NVTE_CONFORM_TRAINING_H
