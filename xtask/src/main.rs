@@ -17,6 +17,7 @@ mod process;
 mod report;
 mod setup;
 mod test;
+mod threads;
 mod tree;
 mod wheel;
 

@@ -12,6 +12,7 @@ use crate::plugins;
 use crate::process;
 use crate::report::{Outcome, Report};
 use crate::setup;
+use crate::threads;
 use crate::tree::{Tree, copy_dir, empty_dir, has_gpu, runs};
 use crate::wheel;
 use anyhow::{Context, Result};
@@ -27,7 +28,8 @@ pub struct Args {
     #[arg(long, value_enum)]
     only: Vec<Step>,
     /// Also what takes long and seldom finds what the rest does not: every case of the long C programs,
-    /// wrong arguments under valgrind beside AddressSanitizer, 60 seconds of changed arguments for 20
+    /// wrong arguments under valgrind beside AddressSanitizer, threads under ThreadSanitizer, 60 seconds of
+    /// changed arguments for 20
     #[arg(long)]
     full: bool,
 }
@@ -54,16 +56,19 @@ enum Step {
     Wheel,
     /// Wrong arguments under AddressSanitizer, or under valgrind where the compiler lacks it
     Memory,
+    /// Registry, policies, tapes and trace under ThreadSanitizer; only if it is named, or with --full
+    Threads,
     /// `cargo xtask fuzz` on the CPU, with the same seed each time
     Fuzz,
 }
 
 /// Programs of capi-tests/ that pass wrong arguments, and a part of the names of those cases.
-const WRONG_ARGUMENTS: [(&str, &str); 18] = [
+const WRONG_ARGUMENTS: [(&str, &str); 19] = [
     ("bad_input", ""),
     ("bad_handles", ""),
     ("bad_memory", ""),
     ("plugin_register", ""),
+    ("plugin_load", ""),
     ("transformer_engine", ""),
     ("nvtex", ""),
     ("utils", ""),
@@ -89,7 +94,8 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
     let mut report = Report::default();
     let mut prefix = None;
     for step in Step::value_variants() {
-        if !args.only.is_empty() && !args.only.contains(step) {
+        let named = args.only.contains(step);
+        if !named && (!args.only.is_empty() || (*step == Step::Threads && !args.full)) {
             continue;
         }
         let name = step.to_possible_value().expect("no step is hidden").get_name().to_owned();
@@ -118,6 +124,7 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
                 }
                 Step::Memory => installed(tree, &mut prefix)
                     .and_then(|p| memory(tree, &p, args.full, &mut report)),
+                Step::Threads => threads::test(tree, &mut report),
                 Step::Fuzz => installed(tree, &mut prefix)
                     .and_then(|p| fuzz::in_tests(tree, &p, if args.full { 60 } else { 20 }))
                     .map(|clean| report.check("calls with changed arguments", clean)),
@@ -353,6 +360,7 @@ fn wrong_arguments(
             if !case.is_empty() {
                 command.arg(case);
             }
+            command.env("NVTE_TEST_PLUGINS", dir);
             done.push((index, on_cpu(&format!("{test} under {tool}"), tree, &mut command)?));
         }
         Ok(done)
