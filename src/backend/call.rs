@@ -23,12 +23,16 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Instant;
 
 /// A call of an operator, whichever it is.
+///
+/// The order of the first fields is kept, and differs from that in [`Call`]: if two that were just written lay side
+/// by side in both, the compiler would copy them by one load, which has to wait until both have left the store buffer.
+#[repr(C)]
 pub struct Operation<'a> {
-    pub op: u32,
-    pub variant: u32,
     pub args: *const c_void,
-    pub args_size: usize,
+    pub op: u32,
     pub stream: cudaStream_t,
+    pub variant: u32,
+    pub args_size: usize,
     /// The workspace that the caller has given, of operators that have one.
     pub workspace: Option<usize>,
     /// Writes what is known of the operands, which takes less time where they are kept than a copy does.
@@ -371,7 +375,7 @@ impl<'a> Asked<'a> {
         answer
     }
 
-    #[inline]
+    #[inline(always)]
     fn execute(&mut self, one: &'static Impl, code: &PluginCode) -> Answer {
         let Some(errors) = self.thread.enter(address(one)) else {
             let text =
