@@ -185,16 +185,16 @@ static inline bool conform_check_memory(ConformJudge *judge, const ConformRun *r
 static inline double conform_allowance(const ConformJudge *judge, const ConformBuffer *b, size_t i,
                                        double reference, bool summed) {
   const NVTEXImplInfo *impl = &judge->impl;
+  const double magnitude =
+      b->magnitudes ? b->magnitudes[i] : b->relative * fabs(reference) + b->absolute;
   if (impl->numerics == NVTEX_NUMERICS_APPROX) {
-    return (double)impl->atol + (double)impl->rtol * fabs(reference);
+    return b->slack + (double)impl->atol + (double)impl->rtol * fmax(fabs(reference), magnitude);
   }
   // Both may be off by one unit: where a format is coarse, the reference is the nearest number and
   // is not.
   const double ulps = (b->dtype == kNVTEFloat32 ? 2 : 1) * conform_ulp(b->dtype, reference);
-  const double magnitude =
-      b->magnitudes ? b->magnitudes[i] : b->relative * fabs(reference) + b->absolute;
   const double terms = summed || impl->numerics == NVTEX_NUMERICS_ORDER ? (double)b->terms : 1;
-  return ulps + 2 * 4 * sqrt(terms) * 0x1p-24 * magnitude;
+  return b->slack + ulps + 2 * 4 * sqrt(terms) * 0x1p-24 * magnitude;
 }
 
 // Beyond the largest number of a dtype comes what would follow it, so that Inf is one unit from it.

@@ -173,6 +173,8 @@ typedef struct ConformBuffer {
   // element, or `relative * |element| + absolute`.
   size_t terms;
   double *magnitudes, relative, absolute;
+  // What one code makes of an output that is computed from codes which may differ by one.
+  double slack;
   // What the elements of an output should be, which the case has computed by itself in double; NaN:
   // as before the call. Null: what the reference writes is all that is known.
   double *expected;
