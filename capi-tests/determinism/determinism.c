@@ -175,6 +175,14 @@ static void test_casts(void) {
               scales);
     REPEAT({ nvte_quantize(x, y, g_stream); })
   }
+  if (case_begin("cast to FP8 in blocks of 128")) {
+    NVTETensor x = input(kNVTEBFloat16, shape, -2, 2), y = tensor_of_mode(NVTE_BLOCK_SCALING_1D);
+    const NVTEShape scales = SHAPE(COLS / 128, ROWS);
+    set_param(y, kNVTERowwiseData, output_from(NULL, ROWS * COLS)->ptr, kNVTEFloat8E4M3, shape);
+    set_param(y, kNVTERowwiseScaleInv, output_from(NULL, numel(scales) * 4)->ptr, kNVTEFloat32,
+              scales);
+    REPEAT({ nvte_quantize(x, y, g_stream); })
+  }
   if (case_begin("cast with a bias gradient")) {
     NVTETensor x = input(kNVTEBFloat16, shape, -2, 2), y = output(kNVTEFloat8E4M3, shape);
     NVTETensor bias = output(kNVTEBFloat16, SHAPE(COLS));
@@ -202,6 +210,12 @@ static void test_norms(void) {
     WORKSPACE(work,
               nvte_layernorm_fwd(x, gamma, beta, 1e-5f, z, mu, sigma, work, 132, false, g_stream))
     REPEAT({ nvte_layernorm_fwd(x, gamma, beta, 1e-5f, z, mu, sigma, work, 132, false, g_stream); })
+  }
+  if (case_begin("RMSNorm")) {
+    NVTETensor x = input(kNVTEBFloat16, shape, -2, 2), gamma = input(kNVTEBFloat16, row, 0, 2);
+    NVTETensor z = output(kNVTEBFloat16, shape), sigma = output(kNVTEFloat32, column);
+    WORKSPACE(work, nvte_rmsnorm_fwd(x, gamma, 1e-5f, z, sigma, work, 132, false, g_stream))
+    REPEAT({ nvte_rmsnorm_fwd(x, gamma, 1e-5f, z, sigma, work, 132, false, g_stream); })
   }
   if (case_begin("LayerNorm, gradients")) {
     NVTETensor x = input(kNVTEBFloat16, shape, -2, 2), dz = input(kNVTEBFloat16, shape, -2, 2);
@@ -356,6 +370,18 @@ static void test_experts(void) {
                                       loss, constant, g_stream);
     })
   }
+  if (case_begin("permutation")) {
+    int *map = host_memory(ROWS * TOPK * 4);
+    for (int i = 0; i < ROWS * TOPK; i++) map[i] = (i * 7 + 3) % (ROWS * TOPK);
+    NVTETensor ids =
+        tensor(buffer_from(map, ROWS * TOPK * 4, 0)->ptr, kNVTEInt32, SHAPE(ROWS * TOPK));
+    NVTETensor x = input(kNVTEBFloat16, wide, -1, 1), none = empty_tensor();
+    NVTETensor y = output(kNVTEBFloat16, SHAPE(ROWS * TOPK, COLS));
+    NVTETensor sorted = output(kNVTEInt32, SHAPE(ROWS * TOPK));
+    REPEAT({
+      nvte_permute(x, y, ids, sorted, none, none, none, ROWS, TOPK, COLS, ROWS * TOPK, g_stream);
+    })
+  }
   if (case_begin("unpermutation, a sum of the rows of a token")) {
     int *map = host_memory(ROWS * TOPK * 4);
     for (int i = 0; i < ROWS * TOPK; i++) map[i] = (i * 7 + 3) % (ROWS * TOPK);
@@ -401,6 +427,23 @@ static void test_language(void) {
 }
 
 static void test_lists(void) {
+  if (case_begin("Adam")) {
+    enum { COUNT_OF_VALUES = 7001 };
+    const int zero = 0;
+    NVTETensor noop = tensor(buffer_from(&zero, 4, 0)->ptr, kNVTEInt32, SHAPE(1));
+    NVTETensor gradient = input(kNVTEFloat32, SHAPE(COUNT_OF_VALUES), -1, 1), all[4] = {gradient};
+    for (int i = 1; i < 4; i++) {
+      // The parameter, and its two moments.
+      const void *values = random_values(kNVTEFloat32, COUNT_OF_VALUES, i == 1 ? -1 : 0, 1);
+      all[i] = tensor(output_from(values, COUNT_OF_VALUES * 4)->ptr, kNVTEFloat32,
+                      SHAPE(COUNT_OF_VALUES));
+    }
+    NVTETensor *lists[] = {&all[0], &all[1], &all[2], &all[3]};
+    REPEAT({
+      nvte_multi_tensor_adam_cuda(512, noop, lists, 4, 1, 1e-2f, 0.9f, 0.99f, 1e-8f, 3, 1, 1, 0.1f,
+                                  g_stream);
+    })
+  }
   if (!case_begin("norm of a list of tensors")) return;
   NVTETensor a = input(kNVTEFloat32, SHAPE(70001), -1, 1),
              b = input(kNVTEFloat32, SHAPE(33), -1, 1);
