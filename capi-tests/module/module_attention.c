@@ -1011,11 +1011,13 @@ static void case_refusals(void) {
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.decoder: expected false (qk_norm_type");
   NVTEXMultiheadAttentionConfig c;
   nvtex_multihead_attention_config_init(&c, sizeof c);
+  c.hidden_size = 16;
+  c.attention.num_attention_heads = 2;
   c.attention.parallel.tensor_parallel_size = 2;
   CHECK(!nvtex_multihead_attention_create(context, &c, NULL), "a module");
-  EXPECT_ERROR(NVTEX_UNSUPPORTED,
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,
                "nvtex_multihead_attention_create: config.attention.parallel.tensor_parallel_size: "
-               "expected 1 (a module runs on one rank), got 2");
+               "expected 1 (nvtex_context_set_grid gives");
   c.attention.parallel.tensor_parallel_size = 1;
   c.attention.parallel.context_parallel_size = 4;
   CHECK(!nvtex_multihead_attention_create(context, &c, NULL), "a module");
@@ -1026,9 +1028,12 @@ static void case_refusals(void) {
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.attention.reserved[2]: expected 0, as");
   NVTEXTransformerLayerConfig l;
   nvtex_transformer_layer_config_init(&l, sizeof l);
+  l.attention.num_attention_heads = 1;
+  l.mlp.hidden_size = l.mlp.ffn_hidden_size = 16;
   l.mlp.parallel.sequence_parallel = true;
   CHECK(!nvtex_transformer_layer_create(context, &l, NULL), "a module");
-  EXPECT_ERROR(NVTEX_UNSUPPORTED, "config.mlp.parallel.sequence_parallel: expected false");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,
+               "config.mlp.parallel: expected the same as config.attention");
   NVTEXRecipeConfig recipe;
   nvtex_recipe_config_init(&recipe, sizeof recipe, NVTEX_RECIPE_BLOCK_SCALING);
   recipe.fp8_dpa = true;
@@ -1037,9 +1042,13 @@ static void case_refusals(void) {
                "nvtex_recipe_create: config.fp8_dpa: expected false (FP8 att");
   NVTEXLinearConfig linear;
   nvtex_linear_config_init(&linear, sizeof linear);
-  linear.parallel.tensor_parallel_size = 0;
+  linear.in_features = linear.out_features = 16;
+  linear.parallel.tensor_parallel_size = 2;
+  NVTEXParallelOptions options = {.struct_size = sizeof options, .mode = NVTEX_PARALLEL_ROW};
+  linear.parallel.options = &options;
   CHECK(!nvtex_linear_create(context, &linear, NULL), "a module");
-  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.parallel.tensor_parallel_size: expected 1, got 0");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,
+               "config.parallel.tensor_parallel_size: expected 1 (nvtex_context_set_grid gives");
   m = base(MULTIHEAD);
   m.attention_dropout = 1;
   CHECK(!create(context, &m), "a module");

@@ -99,7 +99,7 @@ static void *divide(void *argument) {
     own[NVTEX_GRID_PP] = g_run.comms[rank];
     own[NVTEX_GRID_EP] = g_run.comms[rank];
     RANK_CHECK(!nvtex_grid_create_from_communicators(own), "rank %d: a grid", rank);
-    RANK_ERROR(rank, "communicators[6]: expected expert_dp");
+    RANK_ERROR(rank, "communicators[5]: expected ep, of a divisor of");
   }
   NVTEXContext context = nvtex_context_create(NULL);
   nvtex_context_set_grid(context, grid);

@@ -25,6 +25,7 @@ struct Problem {
   const void *residual;
   const void *bias;
   size_t cols;
+  size_t first;  // Groups of 16 elements of the whole before these.
 };
 
 // The mask of elements 16 c to 16 c + 15.
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(const __grid_constant
   float scale_inv = 1.0f;
   if constexpr (kIsFp8<In>) scale_inv = *a.scale_inv;
   const uint64_t seed = a.rng_state[0], offset = a.rng_state[1];
-  const size_t chunk = start / 16 + lane * 2;
+  const size_t chunk = a.first + start / 16 + lane * 2;
   // A word of the mask for each lane.
   uint32_t drawn = kept(seed, offset, a.least, chunk) | kept(seed, offset, a.least, chunk + 1)
                                                             << 16;
@@ -219,7 +220,8 @@ extern "C" NVTEXOutcome nvte_cuda_dropout(const NVTEXDropoutArgs *args,
                          aligned(args->bias, 16),
                      args->residual,
                      args->bias,
-                     args->cols};
+                     args->cols,
+                     args->first};
   return dispatch<F32, F16, BF16>(args->output_dtype, [&](auto o) {
     using Out = decltype(o);
     if (args->input_dtype == Out::kDtype) return run<Out, Out>(a, stream);

@@ -207,7 +207,8 @@ struct Dropout {
         scale(static_cast<float>(1.0 / (1.0 - static_cast<double>(a.dropout)))) {}
   __device__ __forceinline__ HeadDropout of_head(const NVTEXAttentionArgs &a, unsigned i,
                                                  unsigned j) const {
-    return {a.dropout != 0.0f ? a.rng_state : nullptr, level, uint64_t{i} * a.q_side.heads + j,
+    const uint64_t head = uint64_t{i} * (a.q_side.heads + a.other_heads) + a.heads_before + j;
+    return {a.dropout != 0.0f ? a.rng_state : nullptr, level, head,
             static_cast<uint32_t>(a.q_side.max_seqlen),
             static_cast<uint32_t>(a.kv_side.max_seqlen)};
   }

@@ -170,6 +170,8 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, const Tuning &tuning, const Instan
   p.sink = a.sink;
   p.rng_state = a.rng_state;
   p.drop_level = dropout_level(a.dropout);
+  p.heads_before = static_cast<unsigned>(a.heads_before);
+  p.all_heads = static_cast<unsigned>(a.q_side.heads + a.other_heads);
   p.keep_factor = 1.0f / (1.0f - a.dropout);
   p.next = static_cast<unsigned *>(a.workspace);
   p.tiles = p.pairs * static_cast<unsigned>(p.m_tiles);

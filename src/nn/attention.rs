@@ -11,6 +11,7 @@ use super::norm::{NormConfig, NormLayer, NormTape};
 use super::ops::{self, QkvRope, plain};
 use super::parameter::{Init, Parameter, matrix};
 use super::quantizer::QTensor;
+use super::split::{self, Shard, Side, Split, Spread};
 use super::{Argument, Layer, Saved, Tape, Tensors, named, saved};
 use crate::error::{Error, Result};
 use crate::op::fused_attn::attention::{Attention, Backward, Inputs};
@@ -111,7 +112,10 @@ impl AttentionConfig {
 
 /// An attention with its parameter, the softmax's offset.
 pub struct Core {
+    /// Of the heads of this rank.
     config: AttentionConfig,
+    /// The ranks that have the other heads.
+    split: Option<Split>,
     offset: Option<Parameter>,
     probabilities: Probabilities,
     /// The ranks that share each sequence, if there are others.
@@ -130,17 +134,29 @@ pub struct CoreTape {
 }
 
 impl Core {
-    pub fn new(run: &Run, config: AttentionConfig) -> Result<Self> {
+    pub fn new(run: &Run, config: AttentionConfig, spread: &Spread) -> Result<Self> {
+        let split = Split::of(run, spread)?;
+        let (whole, mut config) = (config, config);
+        if let Some(split) = &split {
+            config.heads =
+                split.share(&format!("{}.num_attention_heads", spread.name), whole.heads)?;
+            config.groups =
+                split.share(&format!("{}.num_gqa_groups", spread.name), whole.groups)?;
+        }
         let offset = match config.softmax {
             NVTE_LEARNABLE_SOFTMAX => {
-                let (name, dims) = ("softmax_offset", [config.heads]);
-                Some(Parameter::new(run, name, &dims, kNVTEFloat32, Init::Constant(0.0), None)?)
+                let (name, dims) = ("softmax_offset", [whole.heads]);
+                let shard = match &split {
+                    Some(split) => split.shard(&dims, 0, 1)?,
+                    None => Shard::all(&dims),
+                };
+                Some(Parameter::of(run, name, shard, kNVTEFloat32, Init::Constant(0.0), None)?)
             }
             _ => None,
         };
         let probabilities = Probabilities::new(run, config.dropout)?;
         let ranks = SequenceRanks::new(run, &config)?;
-        Ok(Self { config, offset, probabilities, ranks })
+        Ok(Self { config, split, offset, probabilities, ranks })
     }
 
     /// How many ranks share each sequence.
@@ -199,6 +215,7 @@ impl Core {
             dropout: if run.training { config.dropout } else { 0.0 },
             training: run.training,
             max_seqlen,
+            other_heads: self.split.as_ref().map_or([0; 2], |split| split.others(config.heads)),
             ..Attention::new(layout)
         }
     }
@@ -230,7 +247,10 @@ impl Core {
                 let error = Error::argument("recipe.fp8_dpa", expected, "true");
                 return Err(Error::unsupported(error.message));
             }
-            true => Some(Box::new(Fp8Heads::new(run, op.layout.group, parts)?)),
+            true => {
+                let ranks = self.split.as_ref().and_then(Split::scale_ranks);
+                Some(Box::new(Fp8Heads::new(run, op.layout.group, parts, ranks)?))
+            }
             false => None,
         };
         let mut tape = Box::new(CoreTape { op, cu_seqlens, page_table, rng_state, stats, fp8 });
@@ -325,8 +345,8 @@ struct AttentionTape {
 }
 
 impl DotProductAttention {
-    pub fn new(run: &Run, config: AttentionConfig) -> Result<Self> {
-        Ok(Self { core: Core::new(run, config)? })
+    pub fn new(run: &Run, config: AttentionConfig, spread: &Spread) -> Result<Self> {
+        Ok(Self { core: Core::new(run, config, spread)? })
     }
 
     /// A tensor of heads, and the length of its sequences (packed tokens: what the step says).
@@ -456,6 +476,8 @@ impl Layer for DotProductAttention {
 
 pub struct MultiheadConfig {
     pub attention: AttentionConfig,
+    /// What the config says of ranks.
+    pub spread: Spread,
     pub hidden: usize,
     /// Norm in front of the first projection.
     pub norm: Option<NormConfig>,
@@ -518,8 +540,8 @@ pub struct MultiheadTape {
 
 impl MultiheadAttention {
     pub fn new(run: &Run, name: &str, config: &MultiheadConfig) -> Result<Self> {
-        let a = config.attention;
-        let core = Core::new(run, a)?;
+        let (a, spread) = (config.attention, config.spread);
+        let core = Core::new(run, a, &spread)?;
         if config.cross && core.ranks.is_some() {
             let expected = "1 (cross attention is on one rank alone)";
             let name = "config.attention.parallel.context_parallel_size";
@@ -529,6 +551,9 @@ impl MultiheadAttention {
         let (q, kv) = (a.heads * a.dim_qk, 2 * a.groups * a.dim_qk);
         let (dtype, bias) = (a.dtype, config.bias);
         let dense = |inputs, outputs, which: usize| DenseConfig {
+            spread,
+            side: if which == 2 { Side::Row } else { Side::Column },
+            blocks: 1,
             inputs,
             outputs,
             bias,
@@ -561,11 +586,25 @@ impl MultiheadAttention {
             Some(norm) => {
                 let (hidden, names) = (a.dim_qk, ["weight", "bias"]);
                 let config = NormConfig { op: norm.op, hidden, dtype, names };
-                Some([NormLayer::new(run, &config)?, NormLayer::new(run, &config)?])
+                let norms = [NormLayer::new(run, &config)?, NormLayer::new(run, &config)?];
+                Some(norms.map(|norm| norm.of_parts(core.split.as_ref())))
             }
         };
         let (name, rotary_interleaved) = (name.to_owned(), config.rotary_interleaved);
         Ok(Self { core, name, norms, hidden, rotary_interleaved, first, key_value, proj, names })
+    }
+
+    /// The ranks that have the other heads.
+    fn split(&self) -> Option<&Split> {
+        self.core.split.as_ref()
+    }
+
+    /// Length and batch of all rows, from those of this rank: ranks share the first dimension.
+    fn whole_lengths(&self, [length, batch]: [usize; 2]) -> [usize; 2] {
+        match self.core.config.format {
+            NVTE_BSHD => [length, split::whole_rows(self.split(), batch)],
+            _ => [split::whole_rows(self.split(), length), batch],
+        }
     }
 
     /// Length and batch of a tensor of rows.
@@ -703,12 +742,16 @@ impl MultiheadAttention {
     pub fn forward_to(
         &mut self,
         run: &Run,
-        (x, rows, lengths): (&Tensor, usize, [usize; 2]),
+        (x, own_rows, lengths): (&Tensor, usize, [usize; 2]),
         memory: Option<(&Tensor, usize, [usize; 2])>,
         y: &Tensor,
         add: Option<&Tensor>,
         z: Option<&Tensor>,
     ) -> Result<Box<MultiheadTape>> {
+        // Attention reads all rows, of which the input may have those of this rank.
+        let rows = split::whole_rows(self.split(), own_rows);
+        let lengths = self.whole_lengths(lengths);
+        let memory = memory.map(|(memory, rows, own)| (memory, rows, self.whole_lengths(own)));
         let AttentionConfig { heads, groups, dtype, dim_qk, .. } = self.core.config;
         let cross = self.key_value.is_some();
         // Cumulative lengths of the queries and, if there is no second input, of the keys.
@@ -720,7 +763,7 @@ impl MultiheadAttention {
         let frequencies = run.frequencies.clone().filter(|_| !cross);
         let shape = (rows, self.first.dense.outputs);
         let packed = QTensor::plain(run, shape, dtype, Lifetime::Tape)?;
-        let first = self.first.forward_to(run, (x, rows), &packed.tensor, None, z)?;
+        let first = self.first.forward_to(run, (x, own_rows), &packed.tensor, None, z)?;
         let mut length_kv = lengths[0];
         let mut layout = self.packed_layout();
         let cache = run.kv_cache.as_deref().filter(|_| !cross);
@@ -742,7 +785,7 @@ impl MultiheadAttention {
                     return Err(Error::argument("inputs[1].shape", expected, lengths_kv[1]));
                 }
                 length_kv = lengths_kv[0];
-                let shape = (rows_kv, linear.dense.outputs);
+                let shape = (linear.dense.output_rows(rows_kv)?, linear.dense.outputs);
                 let kv = QTensor::plain(run, shape, dtype, Lifetime::Tape)?;
                 key_value =
                     Some(linear.forward_to(run, (memory, rows_kv), &kv.tensor, None, None)?);
@@ -1035,10 +1078,11 @@ impl Layer for MultiheadAttention {
         let tape: &MultiheadTape = saved(tape)?;
         let dtype = self.core.config.dtype;
         let [length, batch, length_kv] = tape.sizes;
-        let shape = (length * batch, self.hidden);
+        let own = |rows: usize| (split::own_rows(self.split(), rows), self.hidden);
+        let shape = own(length * batch);
         let dy = given.get(0)?.matrix(dtype, shape)?;
         let dx = wanted.find_matrix(0, dtype, shape)?;
-        let shape = (length_kv * batch, self.hidden);
+        let shape = own(length_kv * batch);
         let dmemory = wanted.find_matrix(1, dtype, shape)?;
         self.backward_to(run, tape, &dy, None, None, dx.as_ref(), dmemory.as_ref())
     }

@@ -5,10 +5,13 @@ use super::context::Run;
 use super::memory::{Block, Layout, Lifetime};
 use super::ops::{self, plain};
 use super::quantizer::{QTensor, Quantizer, Scaling, Source, Usage};
+use super::state::Slot;
 use crate::error::Result;
+use crate::parallel::Communicator;
 use crate::tensor::{Buffer, Tensor};
 use crate::types::NVTE_QKV_Layout_Group::{self, *};
 use crate::types::NVTEDType::{self, *};
+use std::sync::Arc;
 
 /// Current scaling: one scale for a tensor, from its own maximum.
 const QUANTIZER: Quantizer =
@@ -23,8 +26,14 @@ pub struct Fp8Heads {
 }
 
 impl Fp8Heads {
-    /// Casts the tensors that a layout has.
-    pub fn new(run: &Run, group: NVTE_QKV_Layout_Group, parts: [&Tensor; 3]) -> Result<Self> {
+    /// Casts the tensors that a layout has. Scales are those of the heads of all `ranks`.
+    pub fn new(
+        run: &Run,
+        group: NVTE_QKV_Layout_Group,
+        parts: [&Tensor; 3],
+        ranks: Option<Arc<Communicator>>,
+    ) -> Result<Self> {
+        let slot = Slot { ranks, ..Slot::NONE };
         // Parts that are interleaved begin with the first of them.
         let first = match group {
             NVTE_H3D => [0, 0, 0],
@@ -43,7 +52,7 @@ impl Fp8Heads {
                 let shape = (together * buffer.shape.numel() / cols, cols);
                 let whole = plain(Buffer::new(begin, dtype, &[shape.0, shape.1]));
                 let source = Source::Ready(&whole);
-                owners.push(QUANTIZER.produce(run, shape, dtype, usage, None, &source)?);
+                owners.push(QUANTIZER.produce(run, shape, dtype, usage, Some(&slot), &source)?);
             }
             let bytes = part.rowwise.ptr() as usize - begin as usize;
             places[i] = (owners.len() - 1, bytes / (dtype.bits() / 8));

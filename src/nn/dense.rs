@@ -7,10 +7,13 @@ use super::ops::{self, Activation, Gemm};
 use super::parameter::{Format, Init, Parameter, WEIGHT_SLOT, matrix};
 use super::quantizer::{QTensor, Quantizer, Source, Usage, is_high_precision};
 use super::recipe::{BackwardOperands, ROLES, Recipe, Role};
+use super::split::{self, Shard, Side, Split, Spread};
 use super::state::{Delayed, Pass, Settings, Slot};
+use super::with_last;
 use crate::error::{Error, Result};
 use crate::op::transformer_engine::{QuantizationConfig, non_tn_fp8_gemm_supported};
-use crate::tensor::{Buffer, Tensor};
+use crate::parallel::Communicator;
+use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTEDType::{self, *};
 use crate::verbose::{self, Level};
 use std::ffi::CString;
@@ -33,6 +36,8 @@ struct Active {
     scale: Option<Arc<QTensor>>,
     /// Seed and offset of the stochastic rounding of gradients.
     random: Option<Arc<QTensor>>,
+    /// The ranks that have the other parts of the operands, by role, if their scales are those of the whole.
+    ranks: [Option<Arc<Communicator>>; 3],
     /// An earlier pass has done this already: maxima stay as they are.
     again: bool,
 }
@@ -45,6 +50,7 @@ impl Active {
         calibrating: false,
         scale: None,
         random: None,
+        ranks: [None, None, None],
         again: false,
     };
 
@@ -54,10 +60,12 @@ impl Active {
     }
 
     fn slot(&self, role: Role, with_amax: bool) -> Option<Slot> {
+        let ranks = self.ranks[role as usize].clone();
         let Some(delayed) = &self.delayed else {
-            let random = self.random.as_ref().filter(|_| role == Role::GradOutput)?;
-            let unset = Buffer::UNSET;
-            return Some(Slot { scale: unset, amax: unset, random: random.tensor.rowwise });
+            let random = self.random.as_ref().filter(|_| role == Role::GradOutput);
+            let random = random.map_or(Buffer::UNSET, |random| random.tensor.rowwise);
+            let slot = Slot { random, ranks, ..Slot::NONE };
+            return (slot.random.is_set() || slot.ranks.is_some()).then_some(slot);
         };
         let mut slot = match role {
             Role::Input => delayed.slot(Pass::Forward, 0),
@@ -70,6 +78,7 @@ impl Active {
         if let (Role::Input, true, Some(scale)) = (role, self.again, &self.scale) {
             slot.scale = scale.tensor.rowwise;
         }
+        slot.ranks = ranks;
         Some(slot)
     }
 
@@ -119,6 +128,8 @@ pub struct Dense {
     /// The cast weight that is kept over microbatches.
     cached: Option<Arc<QTensor>>,
     pub again: Again,
+    /// The ranks that share the weight, and which side of it.
+    share: Option<(Split, Side)>,
 }
 
 /// What the backward pass computes once more, so that tapes need not hold it.
@@ -136,12 +147,24 @@ fn needs_columns() -> Result<bool> {
     non_tn_fp8_gemm_supported().map(|any| !any)
 }
 
+/// The ranks whose maxima give the scales of the operands: those that have the other parts.
+fn scale_ranks(split: &Split, side: Side) -> [Option<Arc<Communicator>>; 3] {
+    let divided = match side {
+        Side::Column => [false, true, true],
+        Side::Row => [true, true, false],
+    };
+    divided.map(|divided| split.scale_ranks().filter(|_| divided))
+}
+
 /// What a forward pass leaves for its backward pass.
 pub struct DenseTape {
     active: Active,
     input: QTensor,
     weight: Arc<QTensor>,
+    /// Rows of the products, of which other ranks may have some.
     rows: usize,
+    /// The own rows of an input that backward passes gather again.
+    own: Option<QTensor>,
 }
 
 impl DenseTape {
@@ -161,9 +184,14 @@ pub enum Grad<'a> {
     },
 }
 
-/// Sizes and initial values of a [`Dense`].
+/// Sizes and initial values of a [`Dense`], of the whole where ranks share it.
 #[derive(Clone, Copy)]
 pub struct DenseConfig {
+    /// What the config says of ranks, and which side of the weight they share.
+    pub spread: Spread,
+    pub side: Side,
+    /// Parts of the outputs, each of which is shared.
+    pub blocks: usize,
     pub inputs: usize,
     pub outputs: usize,
     pub bias: bool,
@@ -176,7 +204,21 @@ pub struct DenseConfig {
 
 impl Dense {
     pub fn new(run: &Run, name: &str, config: &DenseConfig) -> Result<Self> {
-        let &DenseConfig { inputs, outputs, dtype, .. } = config;
+        let &DenseConfig { dtype, side, blocks, .. } = config;
+        let split = Split::of(run, &config.spread)?;
+        let (mut inputs, mut outputs) = (config.inputs, config.outputs);
+        let whole = [outputs, inputs];
+        let shard = match &split {
+            None => Shard::all(&whole),
+            Some(split) => {
+                let (what, size) = match side {
+                    Side::Column => ("out_features", &mut outputs),
+                    Side::Row => ("in_features", &mut inputs),
+                };
+                *size = blocks * split.share(&format!("layer {name:?}: {what}"), *size / blocks)?;
+                split.shard(&whole, if side == Side::Column { 0 } else { 1 }, blocks)?
+            }
+        };
         let name = CString::new(name).unwrap_or_default();
         let quantized = run.frame.as_ref().filter(|frame| frame.quantized_weights);
         let mut active = Active::HIGH_PRECISION;
@@ -195,15 +237,22 @@ impl Dense {
             format = (!quantizer.is_none()).then_some(Format { quantizer, delayed });
         }
         let init = Init::Normal { deviation: config.deviation, seed: config.seed };
-        let dims = [outputs, inputs];
-        let weight = Parameter::new(run, config.names[0], &dims, dtype, init, format)?;
+        let of_bias = match (&split, side) {
+            (Some(split), Side::Column) => split.shard(&whole[..1], 0, blocks)?,
+            _ => Shard::all(&whole[..1]),
+        };
+        let weight = Parameter::of(run, config.names[0], shard, dtype, init, format)?;
         let bias = match config.bias {
             false => None,
             true => {
                 let init = Init::Constant(0.0);
-                Some(Parameter::new(run, config.names[1], &[outputs], dtype, init, None)?)
+                Some(Parameter::of(run, config.names[1], of_bias, dtype, init, None)?)
             }
         };
+        let share = split.map(|split| (split, side));
+        if let Some((split, side)) = &share {
+            active.ranks = scale_ranks(split, *side);
+        }
         Ok(Self {
             name,
             weight,
@@ -214,7 +263,41 @@ impl Dense {
             active,
             cached: None,
             again: Again::Nothing,
+            share,
         })
+    }
+
+    /// The ranks that share the weight.
+    pub fn split(&self) -> Option<&Split> {
+        self.share.as_ref().map(|(split, _)| split)
+    }
+
+    /// The ranks that share rows of the input, but not of the output.
+    fn column(&self) -> Option<&Split> {
+        self.share.as_ref().filter(|(_, side)| *side == Side::Column).map(|(split, _)| split)
+    }
+
+    /// The ranks whose products are summed, and that may share rows of the output.
+    fn row(&self) -> Option<&Split> {
+        self.share.as_ref().filter(|(_, side)| *side == Side::Row).map(|(split, _)| split)
+    }
+
+    /// Whether the input is gathered from other ranks.
+    fn gathers(&self) -> bool {
+        self.column().is_some_and(|split| split.sequence)
+    }
+
+    /// Rows of the output for those of an input.
+    pub fn output_rows(&self, rows: usize) -> Result<usize> {
+        let rows = split::whole_rows(self.column(), rows);
+        split::divided_rows(self.row(), "inputs[0]: rows", rows)
+    }
+
+    /// The shape of the output for that of an input.
+    pub fn output_shape(&self, input: &Shape) -> Shape {
+        let rows = input.flatten().0;
+        let rows = split::own_rows(self.row(), split::whole_rows(self.column(), rows));
+        with_last(&split::with_rows(input, rows), self.outputs)
     }
 
     /// The quantizers of a recipe, with the state that they need.
@@ -281,6 +364,9 @@ impl Dense {
                 self.cached = None;
             }
             self.active = active;
+            if let Some((split, side)) = &self.share {
+                self.active.ranks = scale_ranks(split, *side);
+            }
         }
         Ok(Active { calibrating: !frame.enabled, ..self.active.clone() })
     }
@@ -345,7 +431,8 @@ impl Dense {
         Ok(plain)
     }
 
-    /// `y = x W^T + b`, plus `add`; x is what `source` gives, a matrix of `rows` rows.
+    /// `y = x W^T + b`, plus `add`; x is what `source` gives, a matrix of `rows` rows. Where ranks share rows, x and y
+    /// have those of this rank.
     pub fn forward(
         &mut self,
         run: &Run,
@@ -358,15 +445,92 @@ impl Dense {
         if run.training && active.quantizer(Role::GradOutput).is_stochastic() {
             active.random = Some(Arc::new(run.random(ROUNDING_SITE)?));
         }
-        if run.training && self.again != Again::Nothing {
+        let dropped = self.again != Again::Nothing || self.gathers();
+        if run.training && dropped {
             active.scale = active.keep_scale(run)?;
         }
         self.note(run, &active);
-        let mut tape = self.forward_as(run, active, rows, source, None, Some((y, add)))?;
-        if run.training && self.again != Again::Nothing {
-            tape.input = QTensor::borrowed(ops::plain(Buffer::UNSET));
+        let (mut own, whole) = match self.again {
+            Again::Nothing => self.cast_input(run, &active, rows, source)?,
+            _ => (None, None),
+        };
+        let (own_plain, plain) = match &whole {
+            Some(_) => (None, None),
+            None => self.whole_input(run, rows, source)?,
+        };
+        let gathered = match (&whole, &plain) {
+            (Some(cast), _) => Some(Source::Cast(&cast.tensor)),
+            (None, Some(plain)) => Some(Source::Ready(&plain.tensor)),
+            (None, None) => None,
+        };
+        let source = gathered.as_ref().unwrap_or(source);
+        let rows = split::whole_rows(self.column(), rows);
+        let mut tape = match self.row().cloned() {
+            None => self.forward_as(run, active, rows, source, None, Some((y, add)))?,
+            Some(split) => {
+                let tape = split::reduce(Some(&split), run, y, |part| {
+                    self.forward_as(run, active, rows, source, None, Some((part, None)))
+                })?;
+                let bias = self.bias.as_ref().map(|bias| &bias.value.tensor);
+                split::finish(run, y, bias, add)?;
+                tape
+            }
+        };
+        if run.training && dropped {
+            tape.input = split::nothing();
+            // Whoever computes the input again gives it to the backward pass.
+            if let Some(own) = &mut own {
+                own.drop_rowwise();
+            }
+            tape.own = own.or(own_plain).filter(|_| self.again == Again::Nothing);
         }
         Ok(tape)
+    }
+
+    /// As [`Self::whole_input`], of rows that each rank casts before they are gathered; neither if that cannot be.
+    fn cast_input(
+        &self,
+        run: &Run,
+        active: &Active,
+        rows: usize,
+        source: &Source,
+    ) -> Result<(Option<QTensor>, Option<QTensor>)> {
+        let quantizer = active.quantizer(Role::Input);
+        let quantized = active.backward() == BackwardOperands::Quantized;
+        let split = self.column().filter(|split| split.sequence);
+        let (Some(split), true) = (split, quantized && quantizer.gathers(rows)) else {
+            return Ok((None, None));
+        };
+        let colwise = run.training && self.weight.grad.is_some();
+        let usage = quantizer.gathered(Usage { rowwise: true, colwise });
+        let slot = active.slot(Role::Input, run.training).unwrap_or(Slot::NONE);
+        let slot = Slot { ranks: split.ranks(), ..slot };
+        let shape = (rows, self.inputs);
+        let own = quantizer.produce(run, shape, self.dtype, usage, Some(&slot), source)?;
+        let whole = quantizer.gather(run, split, &own)?;
+        Ok((Some(own), Some(whole)))
+    }
+
+    /// The own rows of an input that other ranks share, and all of its rows; neither if the input is whole.
+    fn whole_input(
+        &self,
+        run: &Run,
+        rows: usize,
+        source: &Source,
+    ) -> Result<(Option<QTensor>, Option<QTensor>)> {
+        if !self.gathers() {
+            return Ok((None, None));
+        }
+        let own = Quantizer::NONE.produce(
+            run,
+            (rows, self.inputs),
+            self.dtype,
+            Usage { rowwise: true, colwise: false },
+            None,
+            source,
+        )?;
+        let whole = split::gather(self.column(), run, &own.tensor)?;
+        Ok((Some(own), Some(whole)))
     }
 
     /// Remembers which precision a pass has, and says so when it changes.
@@ -390,6 +554,25 @@ impl Dense {
 
     /// The tape of a forward pass that has left its input to this one; the product too if y is given.
     pub fn forward_again(
+        &mut self,
+        run: &Run,
+        tape: &DenseTape,
+        source: &Source,
+        y: Option<&Tensor>,
+    ) -> Result<Box<DenseTape>> {
+        let rows = split::own_rows(self.column(), tape.rows);
+        let (_, whole) = self.whole_input(run, rows, source)?;
+        let Some(whole) = whole else { return self.whole_again(run, tape, source, y) };
+        let mut tape = self.whole_again(run, tape, &Source::Ready(&whole.tensor), y)?;
+        if tape.input.is_borrowed() {
+            // The products of the backward pass read what has been gathered.
+            tape.input = whole;
+        }
+        Ok(tape)
+    }
+
+    /// [`Self::forward_again`] with all rows of the input.
+    fn whole_again(
         &mut self,
         run: &Run,
         tape: &DenseTape,
@@ -438,7 +621,7 @@ impl Dense {
             None => self.operand(run, &active)?,
         };
         active.calibrate(run, Role::Weight, &weight.tensor, (self.outputs, self.inputs))?;
-        let bias = match &self.bias {
+        let bias = match self.bias.as_ref().filter(|_| self.row().is_none()) {
             None => None,
             Some(bias) => Some(self.bias_operand(run, bias, &quantizer)?),
         };
@@ -460,7 +643,7 @@ impl Dense {
         if let Some(original) = original {
             input = original;
         }
-        Ok(Box::new(DenseTape { active, input, weight, rows }))
+        Ok(Box::new(DenseTape { active, input, weight, rows, own: None }))
     }
 
     /// FP8 products add a bias to Float32 results only in BFloat16.
@@ -475,8 +658,116 @@ impl Dense {
         Ok(cast)
     }
 
-    /// Gradients: of the parameters to where they are bound, of x to `dx`, plus `add`.
+    /// Gradients: of the parameters to where they are bound, of x to `dx`, plus `add`. Where ranks share rows, those of x
+    /// and y have the rows of this rank.
     pub fn backward(
+        &mut self,
+        run: &Run,
+        tape: &DenseTape,
+        dy: &Grad,
+        dx: Option<&Tensor>,
+        add: Option<&Tensor>,
+    ) -> Result<()> {
+        let Some((split, side)) = self.share.clone() else {
+            return self.backward_whole(run, tape, dy, dx, add);
+        };
+        if let (Side::Row, Grad::Ready(own)) = (side, dy) {
+            let rows = split::own_rows(Some(&split), tape.rows);
+            let quantized = tape.active.backward() == BackwardOperands::Quantized;
+            let gathers = tape.active.quantizer(Role::GradOutput).gathers(rows);
+            if split.sequence && quantized && gathers {
+                return self.backward_cast(run, tape, (&split, rows), own, dx, add);
+            }
+            let whole = split::gather(Some(&split), run, own)?;
+            return self.backward_whole(run, tape, &Grad::Ready(&whole.tensor), dx, add);
+        }
+        if side == Side::Row {
+            return self.backward_whole(run, tape, dy, dx, add);
+        }
+        // An input whose other rows are those of other ranks is gathered again.
+        let (whole, again);
+        let tape = match tape.own.as_ref().filter(|_| self.weight.grad.is_some()) {
+            None => tape,
+            Some(own) if !is_high_precision(own.tensor.dtype()) => {
+                let quantizer = tape.active.quantizer(Role::Input);
+                whole = quantizer.gather(run, &split, own)?;
+                let input = match quantizer.transposes() {
+                    true => QTensor::transposed(run, &whole.tensor)?,
+                    false => QTensor::borrowed(whole.tensor.clone()),
+                };
+                let (active, weight) = (tape.active.clone(), Arc::clone(&tape.weight));
+                again = Box::new(DenseTape { active, input, weight, rows: tape.rows, own: None });
+                &*again
+            }
+            Some(own) => {
+                whole = split::gather(Some(&split), run, &own.tensor)?;
+                again = self.whole_again(run, tape, &Source::Ready(&whole.tensor), None)?;
+                &*again
+            }
+        };
+        let Some(dx) = dx else { return self.backward_whole(run, tape, dy, None, None) };
+        split::reduce(Some(&split), run, dx, |part| {
+            self.backward_whole(run, tape, dy, Some(part), None)
+        })?;
+        split::finish(run, dx, None, add)
+    }
+
+    /// [`Self::backward`] from rows that each rank casts before they are gathered.
+    fn backward_cast(
+        &mut self,
+        run: &Run,
+        tape: &DenseTape,
+        (split, rows): (&Split, usize),
+        dy: &Tensor,
+        dx: Option<&Tensor>,
+        add: Option<&Tensor>,
+    ) -> Result<()> {
+        let (active, shape) = (&tape.active, (rows, self.outputs));
+        let quantizer = active.quantizer(Role::GradOutput);
+        let wgrad = self.weight_target(run, tape)?;
+        let bias = self.bias.as_ref().filter(|bias| bias.grad.is_some());
+        let slot = active.slot(Role::GradOutput, true).unwrap_or(Slot::NONE);
+        let slot = Slot { ranks: split.ranks(), ..slot };
+        let needed = Usage { rowwise: dx.is_some(), colwise: wgrad.is_some() };
+        let usage = quantizer.gathered(needed);
+        let wanted = needed.rowwise || needed.colwise;
+        let mut own = None;
+        if let Some(bias) = bias {
+            // The sums are those of the own rows.
+            let sums = bias.landing(run, self.dtype)?;
+            match wanted {
+                true => {
+                    let sums = &sums.tensor;
+                    own = Some(quantizer.cast_dbias(run, dy, shape, usage, Some(&slot), sums)?);
+                }
+                false => ops::sum_rows(run, dy, &sums.tensor)?,
+            }
+            split.sum(run, &sums.tensor.rowwise)?;
+            bias.deposit(run, &sums)?;
+        }
+        if !wanted {
+            return Ok(());
+        }
+        let own = match own {
+            Some(own) => own,
+            None => {
+                let source = Source::Ready(dy);
+                quantizer.produce(run, shape, self.dtype, usage, Some(&slot), &source)?
+            }
+        };
+        let whole = quantizer.gather(run, split, &own)?;
+        let mut grad = whole.tensor.clone();
+        let columns;
+        if quantizer.transposes() && needed.colwise {
+            columns = QTensor::transposed(run, &whole.tensor)?;
+            grad.colwise = columns.tensor.colwise;
+            grad.colwise_scale_inv = columns.tensor.colwise_scale_inv;
+        }
+        self.products(run, tape, &grad, (dx, add), (wgrad.as_ref(), None))
+    }
+
+    /// [`Self::backward`] of all rows; the gradient of x is this rank's part of a sum if others share the outputs.
+    fn backward_whole(
         &mut self,
         run: &Run,
         tape: &DenseTape,
@@ -487,18 +778,7 @@ impl Dense {
         let active = &tape.active;
         let quantizer = active.quantizer(Role::GradOutput);
         let shape = (tape.rows, self.outputs);
-        let wgrad = self.weight.target(run);
-        let quantized = active.backward() == BackwardOperands::Quantized;
-        let has_input = match active.backward() {
-            BackwardOperands::Quantized => tape.input.has_colwise(),
-            BackwardOperands::HighPrecision => is_high_precision(tape.input.tensor.dtype()),
-            BackwardOperands::Dequantized => true,
-        };
-        if wgrad.is_some() && !has_input {
-            let expected = "a gradient of the weight that was bound before the forward pass";
-            let name = format!("layer {:?}: weight", self.name.to_string_lossy());
-            return Err(Error::argument(name, expected, "one bound after it"));
-        }
+        let wgrad = self.weight_target(run, tape)?;
         let bias = self.bias.as_ref().filter(|bias| bias.grad.is_some());
         // A pass of its own, or that of the cast or the activation's derivative, is faster than the product's epilogue.
         let dbias = bias.map(|bias| bias.landing(run, self.dtype)).transpose()?;
@@ -513,6 +793,41 @@ impl Dense {
         let Some(grad) = grad else {
             return Ok(());
         };
+        self.products(run, tape, &grad.tensor, (dx, add), (wgrad.as_ref(), gemm_sums))?;
+        match (bias, &dbias) {
+            (Some(bias), Some(dbias)) => bias.deposit(run, dbias),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where the gradient of the weight goes, for which the tape must have the input.
+    fn weight_target(&self, run: &Run, tape: &DenseTape) -> Result<Option<(Tensor, bool)>> {
+        let active = &tape.active;
+        let wgrad = self.weight.target(run);
+        let has_input = match active.backward() {
+            BackwardOperands::Quantized => tape.input.has_colwise(),
+            BackwardOperands::HighPrecision => is_high_precision(tape.input.tensor.dtype()),
+            BackwardOperands::Dequantized => true,
+        };
+        if wgrad.is_some() && !has_input {
+            let expected = "a gradient of the weight that was bound before the forward pass";
+            let name = format!("layer {:?}: weight", self.name.to_string_lossy());
+            return Err(Error::argument(name, expected, "one bound after it"));
+        }
+        Ok(wgrad)
+    }
+
+    /// The products of a backward pass.
+    fn products(
+        &self,
+        run: &Run,
+        tape: &DenseTape,
+        grad: &Tensor,
+        (dx, add): (Option<&Tensor>, Option<&Tensor>),
+        (wgrad, gemm_sums): (Option<&(Tensor, bool)>, Option<&Tensor>),
+    ) -> Result<()> {
+        let active = &tape.active;
+        let quantized = active.backward() == BackwardOperands::Quantized;
         let weight_size = (self.outputs, self.inputs);
         let operand = |x: &Tensor, size, wanted: bool| match quantized || !wanted {
             true => Ok(QTensor::borrowed(x.clone())),
@@ -530,21 +845,18 @@ impl Dense {
         let input = operand(&tape.input.tensor, (tape.rows, self.inputs), wgrad.is_some())?;
         if let Some(dx) = dx {
             let gemm = Gemm { add, split_accumulator: active.split(1), ..Gemm::default() };
-            gemm.run(run, &weight.tensor, &grad.tensor, dx)?;
+            gemm.run(run, &weight.tensor, grad, dx)?;
         }
-        if let Some((target, accumulate)) = &wgrad {
+        if let Some((target, accumulate)) = wgrad {
             let gemm = Gemm {
                 transb: true,
                 accumulate: *accumulate,
                 split_accumulator: active.split(2),
                 ..Gemm::default()
             };
-            gemm.run(run, &input.tensor, &grad.tensor, target)?;
+            gemm.run(run, &input.tensor, grad, target)?;
         }
-        match (bias, &dbias) {
-            (Some(bias), Some(dbias)) => bias.deposit(run, dbias),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// The gradient as the products take it; also writes `sums`. None if only sums were wanted and are

@@ -3,6 +3,7 @@
 use super::context::Run;
 use super::ops;
 use super::parameter::{Init, Parameter, splitmix};
+use super::split::{self, Shard, Split, Spread};
 use super::{Argument, Layer, Saved, Tape, Tensors, named, saved};
 use crate::check;
 use crate::error::{Error, Result};
@@ -11,6 +12,8 @@ use crate::tensor::{Buffer, Shape};
 use crate::types::NVTEDType::{self, *};
 
 pub struct EmbeddingConfig {
+    /// What the config says of ranks: each has some rows of the table of tokens.
+    pub spread: Spread,
     pub vocabulary: usize,
     pub hidden: usize,
     /// Rows of the table of positions; 0: there is none.
@@ -30,6 +33,8 @@ pub struct Embedding {
     hidden: usize,
     scale: f32,
     dtype: NVTEDType,
+    /// The ranks that have the other tokens.
+    split: Option<Split>,
 }
 
 struct EmbeddingTape {
@@ -53,12 +58,23 @@ impl Embedding {
                 Some(table("position_weight", rows, of_positions, seed)?)
             }
         };
-        let weight = table("weight", vocabulary, deviation, seed)?;
-        Ok(Self { weight, position, hidden, scale, dtype })
+        let (split, whole) = (Split::of(run, &config.spread)?, [vocabulary, hidden]);
+        let shard = match &split {
+            Some(split) => split.shard(&whole, 0, 1)?,
+            None => Shard::all(&whole),
+        };
+        let init = Init::Normal { deviation, seed };
+        let weight = Parameter::of(run, "weight", shard, dtype, init, None)?;
+        Ok(Self { weight, position, hidden, scale, dtype, split })
     }
 
     fn rule(&self, sequence: usize) -> Rule {
-        Rule { scale: self.scale, sequence, start: 0, size: 0 }
+        let shard = &self.weight.shard;
+        let (start, size) = match &self.split {
+            Some(_) => (shard.index(0), shard.whole[0]),
+            None => (0, 0),
+        };
+        Rule { scale: self.scale, sequence, start, size }
     }
 }
 
@@ -82,12 +98,16 @@ impl Layer for Embedding {
 
     fn output(&self, input: &Buffer) -> (Shape, NVTEDType) {
         let dims = input.shape.dims().iter().copied().chain([self.hidden]);
-        (Shape::new(&dims.collect::<Vec<_>>()), self.dtype)
+        let shape = Shape::new(&dims.collect::<Vec<_>>());
+        let rows = split::own_rows(self.split.as_ref(), input.shape.numel());
+        (split::with_rows(&shape, rows), self.dtype)
     }
 
     fn forward(&mut self, run: &Run, inputs: &Tensors, outputs: &Tensors) -> Result<Saved> {
         let tokens = inputs.get(0)?.integers()?;
-        let y = outputs.get(0)?.matrix(self.dtype, (tokens.shape.numel(), self.hidden))?;
+        let (split, count) = (self.split.as_ref(), tokens.shape.numel());
+        let rows = split::divided_rows(split, "inputs[0]: tokens", count)?;
+        let y = outputs.get(0)?.matrix(self.dtype, (rows, self.hidden))?;
         let sequence = tokens.shape.dims().last().copied().unwrap_or(1);
         let positions = match (inputs.find(1), &self.position) {
             (None, None) => Buffer::UNSET,
@@ -102,7 +122,9 @@ impl Layer for Embedding {
             }
             (None, Some(_)) => Buffer::UNSET,
         };
-        let position_weight = self.position.as_ref().map_or(Buffer::UNSET, |p| p.buffer());
+        // One rank adds the rows of positions to its own, which are 0 for tokens of others.
+        let position = self.position.as_ref().filter(|_| split.is_none_or(Split::is_first));
+        let position_weight = position.map_or(Buffer::UNSET, |p| p.buffer());
         let lookup = Lookup {
             tokens: &tokens,
             weight: &self.weight.value.tensor,
@@ -111,7 +133,7 @@ impl Layer for Embedding {
             wrong: &Buffer::UNSET,
         };
         let rule = self.rule(sequence);
-        ops::embedding_forward(run, &lookup, &y, &rule)?;
+        split::reduce(split, run, &y, |y| ops::embedding_forward(run, &lookup, y, &rule))?;
         Ok(Box::new(EmbeddingTape { tokens, positions, rule }))
     }
 
@@ -123,7 +145,9 @@ impl Layer for Embedding {
                 return Err(Error::argument(wanted, expected, "a tensor"));
             }
         }
-        let dy = given.get(0)?.matrix(self.dtype, (tokens.shape.numel(), self.hidden))?;
+        let rows = split::own_rows(self.split.as_ref(), tokens.shape.numel());
+        let dy = given.get(0)?.matrix(self.dtype, (rows, self.hidden))?;
+        let whole = split::gather(self.split.as_ref(), run, &dy)?;
         let begun = std::mem::take(&mut self.weight.begun);
         let targets = [self.weight.target(run), self.position.as_ref().and_then(|p| p.target(run))];
         for (i, target) in targets.into_iter().enumerate() {
@@ -133,7 +157,7 @@ impl Layer for Embedding {
             let gradients = Gradients {
                 tokens,
                 positions,
-                grad_output: &dy,
+                grad_output: &whole.tensor,
                 grad_weight: &tables[0],
                 grad_position_weight: &tables[1],
                 accumulate: accumulate || i == 0 && begun,

@@ -5,6 +5,7 @@ use super::memory::{Lifetime, lock};
 use super::ops::{self, Gemm};
 use super::parameter::{Init, Parameter, matrix};
 use super::quantizer::QTensor;
+use super::split::{self, Shard, Split, Spread};
 use super::{Layer, Saved, SharedLayer, Tape, Tensors, named, saved};
 use crate::error::{Error, Result};
 use crate::op::cross_entropy::{Linear, Losses, Rule};
@@ -12,6 +13,8 @@ use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTEDType::{self, *};
 
 pub struct HeadConfig {
+    /// What the config says of ranks: each has some columns of the logits.
+    pub spread: Spread,
     pub vocabulary: usize,
     pub hidden: usize,
     pub dtype: NVTEDType,
@@ -33,11 +36,21 @@ enum Weight {
 /// gradients, which are multiplied at once. So the pass forward computes all gradients.
 pub struct LmHead {
     weight: Weight,
-    vocabulary: usize,
+    /// The ranks that have the other columns. Each has all of its logits in memory at once.
+    split: Option<Split>,
+    columns: Columns,
     hidden: usize,
     dtype: NVTEDType,
     rule: Rule,
     limit: usize,
+}
+
+/// The columns of the logits that this rank has.
+#[derive(Clone, Copy)]
+struct Columns {
+    start: usize,
+    count: usize,
+    whole: usize,
 }
 
 /// The gradient of the hidden states; none if only logits were wanted.
@@ -48,15 +61,31 @@ struct HeadTape {
 
 impl LmHead {
     pub fn new(run: &Run, config: &HeadConfig, tied: Option<SharedLayer>) -> Result<Self> {
-        let &HeadConfig { vocabulary, hidden, dtype, deviation, seed, rule, limit } = config;
+        let &HeadConfig { vocabulary: whole, hidden, dtype, deviation, seed, rule, limit, .. } =
+            config;
+        let split = Split::of(run, &config.spread)?;
+        let shard = match &split {
+            Some(split) => split.shard(&[whole, hidden], 0, 1)?,
+            None => Shard::all(&[whole, hidden]),
+        };
+        let columns = Columns { start: shard.index(0), count: shard.dims()[0], whole };
         let weight = match tied {
             Some(layer) => Weight::Tied(layer),
             None => {
-                let (dims, init) = ([vocabulary, hidden], Init::Normal { deviation, seed });
-                Weight::Own(Box::new(Parameter::new(run, "weight", &dims, dtype, init, None)?))
+                let init = Init::Normal { deviation, seed };
+                Weight::Own(Box::new(Parameter::of(run, "weight", shard, dtype, init, None)?))
             }
         };
-        Ok(Self { weight, vocabulary, hidden, dtype, rule, limit })
+        let mut head = Self { weight, split, columns, hidden, dtype, rule, limit };
+        let same = head.with_weight(|weight| Ok(weight.dims[0] == columns.count))?;
+        match same {
+            true => Ok(head),
+            false => {
+                let name = format!("{}.parallel", config.spread.name);
+                let expected = "that of the embedding (tied_to), whose weight is divided otherwise";
+                Err(Error::argument(name, expected, config.spread))
+            }
+        }
     }
 
     fn with_weight<R>(&mut self, body: impl FnOnce(&mut Parameter) -> Result<R>) -> Result<R> {
@@ -72,6 +101,60 @@ impl LmHead {
                 }
             }
         }
+    }
+}
+
+impl Columns {
+    /// Losses, and gradients in training, of a vocabulary of which each rank has some columns: ranks exchange four
+    /// numbers for each row.
+    fn divided(
+        &self,
+        run: &Run,
+        split: &Split,
+        (linear, rule): (&Linear, &Rule),
+        logits: Option<&Tensor>,
+        losses: &Losses,
+        grad: Option<&Tensor>,
+    ) -> Result<()> {
+        let (x, weight) = (linear.hidden, linear.weight);
+        let rows = x.rowwise.shape.flatten().0;
+        let (dtype, shape) = (x.dtype(), (rows, self.count));
+        let rule = Rule { start: self.start, size: self.whole, ..*rule };
+        let own = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
+        match logits {
+            Some(logits) => {
+                let (from, to) = (&logits.rowwise, &own.tensor.rowwise);
+                ops::copy(to.ptr(), from.ptr(), from.bytes(), run.stream)?;
+            }
+            None => {
+                let gemm = Gemm { transa: true, ..Gemm::default() };
+                gemm.run(run, weight, x, &own.tensor)?;
+            }
+        }
+        let floats = |dims: &[usize]| -> Result<QTensor> {
+            let numel = dims.iter().product();
+            let mut made = QTensor::plain(run, (1, numel), kNVTEFloat32, Lifetime::Scratch)?;
+            made.tensor.rowwise.shape = Shape::new(dims);
+            Ok(made)
+        };
+        let (part, all) = (floats(&[4, rows])?, floats(&[split.size(), 4, rows])?);
+        let (part, all) = (&part.tensor.rowwise, &all.tensor.rowwise);
+        let targets = &linear.targets;
+        ops::partial_cross_entropy(run, &own.tensor, targets, part, &rule)?;
+        split.gather_values(run, part, all)?;
+        let sums = floats(&[rows])?;
+        let losses = Losses { logsumexp: sums.tensor.rowwise, ..*losses };
+        ops::combine_cross_entropy(run, all, targets, &losses, &rule)?;
+        let Some(grad) = grad else { return Ok(()) };
+        ops::cross_entropy_grad(run, &own.tensor, targets, &losses, linear.grad, &rule)?;
+        if let Some(target) = linear.grad_weight {
+            let accumulate = linear.accumulate;
+            let gemm = Gemm { transb: true, accumulate, ..Gemm::default() };
+            gemm.run(run, x, &own.tensor, target)?;
+        }
+        split::reduce(Some(split), run, grad, |part| {
+            Gemm::default().run(run, weight, &own.tensor, part)
+        })
     }
 }
 
@@ -96,9 +179,13 @@ impl Layer for LmHead {
     }
 
     fn forward(&mut self, run: &Run, inputs: &Tensors, outputs: &Tensors) -> Result<Saved> {
-        let (x, rows) = inputs.get(0)?.rows(self.dtype, self.hidden)?;
-        let (dtype, shape) = (self.dtype, (rows, self.hidden));
-        let logits = outputs.find_matrix(2, dtype, (rows, self.vocabulary))?;
+        let (x, own_rows) = inputs.get(0)?.rows(self.dtype, self.hidden)?;
+        let split = self.split.clone();
+        let whole = split::gather(split.as_ref(), run, &x)?;
+        let (x, rows) = (whole.tensor.clone(), split::whole_rows(split.as_ref(), own_rows));
+        let columns = self.columns;
+        let (dtype, shape) = (self.dtype, (own_rows, self.hidden));
+        let logits = outputs.find_matrix(2, dtype, (rows, columns.count))?;
         let targets = inputs.find(1).map(|targets| targets.integers()).transpose()?;
         let scale = floats(inputs, 2, 1)?.unwrap_or(Buffer::UNSET);
         let total = floats(outputs, 0, 1)?;
@@ -116,14 +203,16 @@ impl Layer for LmHead {
             let expected = "a tensor for the loss or, as outputs[2], one for logits";
             return Err(Error::argument("outputs[0]", expected, "null"));
         }
-        let (rule, limit, weight_shape) = (self.rule, self.limit, (self.vocabulary, self.hidden));
+        let (rule, limit, weight_shape) = (self.rule, self.limit, (columns.count, self.hidden));
         self.with_weight(|weight| {
             let value = matrix(&weight.value.tensor, weight_shape);
             if let Some(logits) = &logits {
                 let gemm = Gemm { transa: true, ..Gemm::default() };
                 gemm.run(run, &value, &x, logits)?;
             }
-            let Some(targets) = &targets else { return Ok(HeadTape { grad: None, rows }) };
+            let Some(targets) = &targets else {
+                return Ok(HeadTape { grad: None, rows: own_rows });
+            };
             let scratch = |count| QTensor::plain(run, (1, count), kNVTEFloat32, Lifetime::Scratch);
             let numbers = scratch(2)?;
             let number = |at: usize| {
@@ -155,9 +244,16 @@ impl Layer for LmHead {
                 accumulate: target.as_ref().is_some_and(|(_, accumulate)| *accumulate),
                 limit,
             };
-            ops::linear_cross_entropy(run, &linear, &losses, &rule)?;
+            match &split {
+                None => ops::linear_cross_entropy(run, &linear, &losses, &rule)?,
+                Some(split) => {
+                    let grad = grad.as_ref().map(|grad| &grad.tensor);
+                    let linear = (&linear, &rule);
+                    columns.divided(run, split, linear, logits.as_ref(), &losses, grad)?;
+                }
+            }
             weight.begun = target.is_some();
-            Ok(HeadTape { grad, rows })
+            Ok(HeadTape { grad, rows: own_rows })
         })
         .map(|tape| Box::new(tape) as Saved)
     }

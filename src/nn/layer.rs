@@ -8,8 +8,9 @@ use super::norm::{NormConfig, NormLayer, NormTape};
 use super::ops::{self, plain};
 use super::parameter::Parameter;
 use super::quantizer::QTensor;
+use super::split::Split;
 use super::{Layer, Saved, Tape, Tensors, named, saved};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 use crate::types::NVTEDType::{self, *};
 
@@ -65,11 +66,13 @@ struct LayerTape {
 }
 
 /// The sums of residuals and branches.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Residual {
     dropout: f32,
     hidden: usize,
     dtype: NVTEDType,
+    /// The ranks that have the other rows.
+    others: Option<Split>,
 }
 
 impl Residual {
@@ -104,7 +107,10 @@ impl Residual {
         let state = run.random(site)?;
         let block = run.block(self.mask_bytes(rows), Lifetime::Tape)?;
         let mask = self.mask(rows, &block);
-        ops::dropout_add(run, out, residual, y, &mask, &state.tensor, self.dropout)?;
+        let own = rows * self.hidden;
+        let before = self.others.as_ref().map_or(0, |split| split.elements_before(own));
+        let random = (&state.tensor, before);
+        ops::dropout_add(run, out, residual, y, &mask, random, self.dropout)?;
         Ok((tape, Some(block)))
     }
 
@@ -127,15 +133,24 @@ impl TransformerLayer {
         };
         let inter = config.inter_attention.as_ref();
         let own = &config.self_attention;
+        let (spread, of_mlp) = (own.spread, config.mlp.fc1.spread);
+        if !spread.same(&of_mlp) {
+            let expected = format!("the same as {}.parallel ({spread})", spread.name);
+            return Err(Error::argument(format!("{}.parallel", of_mlp.name), expected, of_mlp));
+        }
+        let others = Split::of(run, &spread)?;
+        let others = others.filter(|split| split.sequence);
+        let norm = config.output_norm.as_ref().map(|c| NormLayer::new(run, c)).transpose()?;
         Ok(Self {
             self_attention: attention("self_attention", own)?,
             inter_attention: inter.map(|c| attention("inter_attention", c)).transpose()?,
             mlp: Box::new(LayerNormMlp::new(run, &part("layernorm_mlp"), &config.mlp)?),
-            output_norm: config.output_norm.as_ref().map(|c| NormLayer::new(run, c)).transpose()?,
+            output_norm: norm.map(|norm| norm.of_parts(others.as_ref())),
             residual: Residual {
                 dropout: config.dropout,
                 hidden: own.hidden,
                 dtype: own.attention.dtype,
+                others,
             },
             residual_after_norm: config.residual_after_norm,
             parallel: config.parallel,
@@ -245,7 +260,7 @@ impl Layer for TransformerLayer {
 
     fn backward(&mut self, run: &Run, tape: &Tape, [given, wanted]: [&Tensors; 2]) -> Result<()> {
         let tape: &LayerTape = saved(tape)?;
-        let (residual, rows) = (self.residual, tape.rows);
+        let (residual, rows) = (self.residual.clone(), tape.rows);
         let (dtype, shape) = (residual.dtype, (rows, residual.hidden));
         let dy = given.get(0)?.matrix(dtype, shape)?;
         let dx = wanted.find_matrix(0, dtype, shape)?;

@@ -6,7 +6,7 @@ use super::memory::Lifetime;
 use super::norm::{NormConfig, NormLayer, NormTape};
 use super::parameter::Parameter;
 use super::quantizer::{QTensor, Source};
-use super::{Layer, Saved, Tape, Tensors, named, saved, with_last};
+use super::{Layer, Saved, Tape, Tensors, named, saved};
 use crate::error::Result;
 use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTEDType;
@@ -30,8 +30,10 @@ impl Linear {
         norm: Option<&NormConfig>,
         dense: &DenseConfig,
     ) -> Result<Self> {
+        let dense = Dense::new(run, name, dense)?;
+        let rows_shared = dense.split().filter(|split| split.sequence);
         let norm = norm.map(|norm| NormLayer::new(run, norm)).transpose()?;
-        Ok(Self { norm, dense: Dense::new(run, name, dense)? })
+        Ok(Self { norm: norm.map(|norm| norm.of_parts(rows_shared)), dense })
     }
 
     /// Writes y, plus `add`, and z = norm(x) if that is asked for.
@@ -102,13 +104,14 @@ impl Layer for Linear {
     }
 
     fn output(&self, input: &Buffer) -> (Shape, NVTEDType) {
-        (with_last(&input.shape, self.dense.outputs), input.dtype)
+        (self.dense.output_shape(&input.shape), input.dtype)
     }
 
     fn forward(&mut self, run: &Run, inputs: &Tensors, outputs: &Tensors) -> Result<Saved> {
         let (dtype, cols) = (self.dense.dtype, self.dense.inputs);
         let (x, rows) = inputs.get(0)?.rows(dtype, cols)?;
-        let y = outputs.get(0)?.matrix(dtype, (rows, self.dense.outputs))?;
+        let shape = (self.dense.output_rows(rows)?, self.dense.outputs);
+        let y = outputs.get(0)?.matrix(dtype, shape)?;
         let z = outputs.find_matrix(1, dtype, (rows, cols))?;
         Ok(self.forward_to(run, (&x, rows), &y, None, z.as_ref())?)
     }
@@ -116,7 +119,7 @@ impl Layer for Linear {
     fn backward(&mut self, run: &Run, tape: &Tape, [given, wanted]: [&Tensors; 2]) -> Result<()> {
         let tape: &LinearTape = saved(tape)?;
         let &Dense { dtype, inputs, outputs, .. } = &self.dense;
-        let dy = given.get(0)?.matrix(dtype, (tape.rows, outputs))?;
+        let dy = given.get(0)?.matrix(dtype, (self.dense.output_rows(tape.rows)?, outputs))?;
         let shape = (tape.rows, inputs);
         let dz = given.find_matrix(1, dtype, shape)?;
         let dx = wanted.find_matrix(0, dtype, shape)?;

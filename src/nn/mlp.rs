@@ -42,9 +42,11 @@ pub struct MlpTape {
 
 impl LayerNormMlp {
     pub fn new(run: &Run, name: &str, config: &MlpConfig) -> Result<Self> {
+        let fc1 = Dense::new(run, &format!("{name}.fc1"), &config.fc1)?;
+        let rows_shared = fc1.split().filter(|split| split.sequence);
         let mut mlp = Self {
-            norm: NormLayer::new(run, &config.norm)?,
-            fc1: Dense::new(run, &format!("{name}.fc1"), &config.fc1)?,
+            norm: NormLayer::new(run, &config.norm)?.of_parts(rows_shared),
+            fc1,
             activation: config.activation,
             fc2: Dense::new(run, &format!("{name}.fc2"), &config.fc2)?,
             checkpoint: config.checkpoint,
@@ -74,13 +76,14 @@ impl LayerNormMlp {
             }
             None => Source::Computed { write: &write, configurable: false },
         };
-        let shape = (rows, self.fc1.outputs);
+        let products = self.fc1.output_rows(rows)?;
+        let shape = (products, self.fc1.outputs);
         let hidden = QTensor::plain(run, shape, self.fc1.dtype, Lifetime::Tape)?;
         let fc1 = self.fc1.forward(run, rows, &source, &hidden.tensor, None)?;
         let f = &self.activation;
         let write = |out: &Tensor, config: &_| f.forward(run, &hidden.tensor, out, config);
         let source = Source::Computed { write: &write, configurable: true };
-        let fc2 = self.fc2.forward(run, rows, &source, y, add)?;
+        let fc2 = self.fc2.forward(run, products, &source, y, add)?;
         let hidden = (!self.checkpoint).then_some(hidden);
         Ok(Box::new(MlpTape { norm, z: z.cloned(), fc1, hidden, fc2, rows }))
     }
@@ -97,7 +100,7 @@ impl LayerNormMlp {
             Some(z) => Source::Ready(z),
             None => Source::Computed { write: &write, configurable: false },
         };
-        let shape = (tape.rows, self.fc1.outputs);
+        let shape = (self.fc1.output_rows(tape.rows)?, self.fc1.outputs);
         let hidden = QTensor::plain(run, shape, self.fc1.dtype, Lifetime::Scratch)?;
         let fc1 = self.fc1.forward_again(run, &tape.fc1, &source, Some(&hidden.tensor))?;
         let f = &self.activation;
@@ -126,7 +129,7 @@ impl LayerNormMlp {
             }
         };
         let dtype = self.fc1.dtype;
-        let shape = (tape.rows, self.fc2.inputs);
+        let shape = (self.fc1.output_rows(tape.rows)?, self.fc2.inputs);
         let grad = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
         self.fc2.backward(run, fc2, &Grad::Ready(dy), Some(&grad.tensor), None)?;
         let dh =

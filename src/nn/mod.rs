@@ -22,6 +22,7 @@ mod parameter;
 mod quantizer;
 mod recipe;
 mod sequential;
+mod split;
 mod state;
 
 pub use attention::{
@@ -44,6 +45,7 @@ pub use parameter::{Gradient, Parameter, splitmix};
 pub use quantizer::{Quantizer, Scaling};
 pub use recipe::{BackwardOperands, Choose, Group, Kind, Recipe, Role, RoleOptions, Rule};
 pub use sequential::{Part, Sequential};
+pub use split::{Piece, Shard, Side, Spread};
 pub use state::Pass;
 
 use crate::check::{self, Memory};

@@ -5,6 +5,7 @@ use super::memory::{Block, Lifetime};
 use super::ops;
 use super::parameter::{Init, Parameter};
 use super::quantizer::QTensor;
+use super::split::{Split, Spread};
 use super::{Layer, Saved, Tape, Tensors, named, saved};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
@@ -26,6 +27,8 @@ pub struct NormLayer {
     beta: Option<Parameter>,
     pub hidden: usize,
     dtype: NVTEDType,
+    /// The ranks that have the other rows, whose gradients of the parameters are added.
+    others: Option<Split>,
 }
 
 /// The input, and what the backward pass needs of its rows.
@@ -61,7 +64,18 @@ impl NormLayer {
             LayerNorm => Some(new(names[1], Init::Constant(0.0))?),
             RMSNorm => None,
         };
-        Ok(Self { op, gamma, beta, hidden, dtype })
+        Ok(Self { op, gamma, beta, hidden, dtype, others: None })
+    }
+
+    /// A norm by itself, whose rows ranks may share.
+    pub fn spread(run: &Run, config: &NormConfig, spread: &Spread) -> Result<Self> {
+        let split = Split::of(run, spread)?;
+        Ok(Self::new(run, config)?.of_parts(split.as_ref()))
+    }
+
+    /// The same for rows of which other ranks have some.
+    pub fn of_parts(self, split: Option<&Split>) -> Self {
+        Self { others: split.cloned(), ..self }
     }
 
     /// The tape of a pass, whose statistics [`Self::write`] fills.
@@ -109,6 +123,14 @@ impl NormLayer {
         let gamma = &self.gamma.value.tensor;
         let sums = [&dgamma.tensor, &dbeta.tensor];
         self.op.backward(run, dz, &tape.x, stats, gamma, add, dx, sums)?;
+        if let Some(split) = &self.others {
+            let both = [(Some(&self.gamma), &dgamma), (self.beta.as_ref(), &dbeta)];
+            for (parameter, sum) in both {
+                if parameter.is_some_and(bound) {
+                    split.sum(run, &sum.tensor.rowwise)?;
+                }
+            }
+        }
         self.gamma.deposit(run, &dgamma)?;
         match &self.beta {
             Some(beta) => beta.deposit(run, &dbeta),

@@ -212,20 +212,34 @@ impl Activation {
     }
 }
 
-/// `y = residual + dropout(x)`; writes the mask.
+/// `y = residual + dropout(x)`; writes the mask. x comes after `before` elements of a whole, which has random numbers of
+/// its own for each.
+#[allow(clippy::too_many_arguments)]
 pub fn dropout_add(
     run: &Run,
     x: &Tensor,
     residual: &Tensor,
     y: &Tensor,
     mask: &Tensor,
-    rng_state: &Tensor,
+    (rng_state, before): (&Tensor, usize),
     probability: f32,
 ) -> Result<()> {
     let added = op::dropout::Added { bias: &Buffer::UNSET, residual };
-    let random = (&rng_state.rowwise, probability);
+    let random = (&rng_state.rowwise, before, probability);
     let result = op::dropout::bias_dropout_add(x, &added, y, &mask.rowwise, random, run.stream);
     within(run, "dropout", result)
+}
+
+/// `y = add + (y + bias)`, in Float32, rounded once: what the operator of dropout computes if it drops nothing.
+pub fn bias_add(run: &Run, y: &Tensor, bias: &Tensor, add: &Tensor) -> Result<()> {
+    let added = op::dropout::Added { bias: &bias.rowwise, residual: add };
+    let numel = y.rowwise.shape.numel();
+    let scratch = run.scratch(16 + numel.div_ceil(8))?;
+    let state = scratch.buffer(0, kNVTEInt64, &[2]);
+    zero(&state, run.stream)?;
+    let mask = scratch.buffer(16, kNVTEByte, &[numel.div_ceil(8)]);
+    let random = (&state, 0, 0.0);
+    within(run, "bias", op::dropout::bias_dropout_add(y, &added, y, &mask, random, run.stream))
 }
 
 /// The gradient of a dropout by its mask.
@@ -441,6 +455,46 @@ pub fn linear_cross_entropy(
         op::cross_entropy::linear(linear, losses, rule, memory, run.stream)
     });
     within(run, "linear_cross_entropy", result)
+}
+
+/// What a rank knows of the losses from the logits that it has.
+pub fn partial_cross_entropy(
+    run: &Run,
+    logits: &Tensor,
+    targets: &Buffer,
+    partials: &Buffer,
+    rule: &LossRule,
+) -> Result<()> {
+    let result = op::cross_entropy::partial(logits, targets, partials, rule, run.stream);
+    within(run, "cross_entropy_partial", result)
+}
+
+/// Losses, from what all ranks know of them.
+pub fn combine_cross_entropy(
+    run: &Run,
+    partials: &Buffer,
+    targets: &Buffer,
+    losses: &Losses,
+    rule: &LossRule,
+) -> Result<()> {
+    let result = op::cross_entropy::combine(partials, targets, losses, rule, run.stream);
+    within(run, "cross_entropy_combine", result)
+}
+
+/// Gradients in the place of logits, from the number of targets and the logsumexp of the losses.
+pub fn cross_entropy_grad(
+    run: &Run,
+    logits: &Tensor,
+    targets: &Buffer,
+    losses: &Losses,
+    grad: &Buffer,
+    rule: &LossRule,
+) -> Result<()> {
+    let numbers = [grad, &losses.count];
+    let sums = &losses.logsumexp;
+    let result =
+        op::cross_entropy::backward(logits, targets, sums, numbers, logits, rule, run.stream);
+    within(run, "cross_entropy_backward", result)
 }
 
 /// `D = op(B) op(A)`, row-major, with options.

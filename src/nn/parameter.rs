@@ -4,6 +4,7 @@ use super::context::{Microbatch, Run};
 use super::memory::{Lifetime, host_vec};
 use super::ops::{self, plain};
 use super::quantizer::{QTensor, Quantizer, Usage};
+use super::split::Shard;
 use super::state::{Delayed, Pass, Slot};
 use crate::backend::pool::chunks_mut;
 use crate::check;
@@ -50,6 +51,8 @@ pub const WEIGHT_SLOT: usize = 1;
 pub struct Parameter {
     pub name: &'static str,
     pub dims: Vec<usize>,
+    /// The part of the whole parameter that this rank has.
+    pub shard: Shard,
     /// The dtype of the value in high precision.
     pub dtype: NVTEDType,
     init: Init,
@@ -74,6 +77,19 @@ impl Parameter {
         init: Init,
         format: Option<Format>,
     ) -> Result<Self> {
+        Self::of(run, name, Shard::all(dims), dtype, init, format)
+    }
+
+    /// The same of a part of a parameter, whose initial value is that part of the whole one's.
+    pub fn of(
+        run: &Run,
+        name: &'static str,
+        shard: Shard,
+        dtype: NVTEDType,
+        init: Init,
+        format: Option<Format>,
+    ) -> Result<Self> {
+        let dims = &shard.dims()[..];
         let shape = Shape::new(dims).flatten();
         let value = match &format {
             None => {
@@ -93,6 +109,7 @@ impl Parameter {
         let parameter = Self {
             name,
             dims,
+            shard,
             dtype,
             init,
             value,
@@ -126,14 +143,35 @@ impl Parameter {
             Init::Constant(value) => host_vec(value, self.numel()),
             Init::Normal { deviation, seed } => {
                 let mut values = host_vec(0.0, self.numel())?;
-                chunks_mut(&mut values, 2).with_min_len(1 << 12).for_each(|(i, pair)| {
-                    for (value, x) in pair.iter_mut().zip(normal_pair(seed, i as u64)) {
-                        *value = (x * f64::from(deviation)) as f32;
+                // Whole rows of the last dimension, of which each is a run of numbers of the whole.
+                let cols = self.dims.last().copied().unwrap_or(1).max(1);
+                let rows = (1 << 13) / cols + 1;
+                chunks_mut(&mut values, cols).with_min_len(rows).for_each(|(row, values)| {
+                    let first = self.place(row * cols);
+                    let mut pair = [0.0; 2];
+                    for (i, value) in values.iter_mut().enumerate() {
+                        let at = first + i;
+                        if i == 0 || at.is_multiple_of(2) {
+                            pair = normal_pair(seed, at as u64 / 2);
+                        }
+                        *value = (pair[at % 2] * f64::from(deviation)) as f32;
                     }
                 });
                 Ok(values)
             }
         }
+    }
+
+    /// The place in the whole of an element of the part, which begins a row of the last dimension.
+    fn place(&self, element: usize) -> usize {
+        let (mut rest, mut place, mut pitch) = (element, 0, 1);
+        for (dim, (&own, &whole)) in self.dims.iter().zip(&self.shard.whole).enumerate().rev() {
+            let index = rest % own;
+            rest /= own;
+            place += pitch * if dim == self.shard.dim { self.shard.index(index) } else { index };
+            pitch *= whole;
+        }
+        place
     }
 
     /// Copies a matrix in high precision to the value. The first scale of a weight with delayed

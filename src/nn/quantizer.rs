@@ -3,15 +3,18 @@
 use super::context::Run;
 use super::memory::{Block, Layout, Lifetime};
 use super::ops::{self, Activation, plain};
+use super::split::{Split, label};
 use super::state::Slot;
 use crate::error::Result;
 use crate::op::transformer_engine::QuantizationConfig;
+use crate::parallel::Communicator;
 use crate::tensor::{Buffer, Tensor, bytes};
 use crate::types::NVTEDType::{self, *};
 use crate::types::NVTEScalingMode::{self, *};
 use std::ffi::c_int;
 use std::fmt::{Display, Formatter};
 use std::ptr::null;
+use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scaling {
@@ -29,6 +32,9 @@ pub enum Scaling {
     /// of a random Hadamard transform. `stochastic`: values are rounded at random.
     Nvfp4 { square: bool, hadamard: bool, stochastic: bool },
 }
+
+/// Rows that share a scale in MXFP8.
+const MXFP8_ROWS: usize = 32;
 
 /// Signs of the random Hadamard transform, the same for both operands of a product, which it leaves as it is.
 const SIGNS: c_int = 0b0101_1100_1001_1010;
@@ -81,12 +87,15 @@ pub struct QTensor {
     _scalars: Option<Block>,
     /// Seed and offset of stochastic rounding.
     random: Buffer,
+    /// The ranks whose maxima give the scale.
+    ranks: Option<Arc<Communicator>>,
 }
 
 impl QTensor {
     /// A tensor of the caller.
     pub fn borrowed(tensor: Tensor) -> Self {
-        Self { tensor, row: None, col: None, _scalars: None, random: Buffer::UNSET }
+        let random = Buffer::UNSET;
+        Self { tensor, row: None, col: None, _scalars: None, random, ranks: None }
     }
 
     /// Allocates a matrix in high precision.
@@ -99,6 +108,14 @@ impl QTensor {
         let block = run.block(bytes(rows * cols, dtype), lifetime)?;
         let tensor = plain(block.buffer(0, dtype, &[rows, cols]));
         Ok(Self { row: Some(block), ..Self::borrowed(tensor) })
+    }
+
+    /// Raises a maximum to that of all ranks that have parts of the tensor.
+    fn share_amax(&self, run: &Run, amax: &Buffer) -> Result<()> {
+        match &self.ranks {
+            Some(ranks) => ranks.max(amax, label(run), run.stream),
+            None => Ok(()),
+        }
     }
 
     /// Gives up the direction that only the forward product needs.
@@ -296,7 +313,8 @@ impl Quantizer {
             _ => {}
         }
         let random = slot.map_or(Buffer::UNSET, |slot| slot.random);
-        Ok(QTensor { tensor, row, col, _scalars: scalars, random })
+        let ranks = slot.and_then(|slot| slot.ranks.clone());
+        Ok(QTensor { tensor, row, col, _scalars: scalars, random, ranks })
     }
 
     /// Casts `x` to a tensor of [`Self::empty`], unless a flag on the device is 1; null: there is none.
@@ -307,10 +325,11 @@ impl Quantizer {
                 true => config.with_random(out.random.ptr().cast_const().cast()),
                 false => config,
             };
-            return self.cast_nvfp4(run, x, &out.tensor, hadamard, &config);
+            return self.cast_nvfp4(run, x, out, hadamard, &config);
         }
         if let Scaling::Current { .. } = self.scaling {
             ops::amax(run, x, &out.tensor, &config)?;
+            out.share_amax(run, &out.tensor.amax)?;
             ops::scale(run, &out.tensor, &config)?;
             // The cast must not raise the amax that belongs to the scale.
             let cast = Tensor { amax: Buffer::UNSET, ..out.tensor.clone() };
@@ -324,16 +343,18 @@ impl Quantizer {
         &self,
         run: &Run,
         x: &Tensor,
-        out: &Tensor,
+        cast: &QTensor,
         hadamard: bool,
         config: &QuantizationConfig,
     ) -> Result<()> {
+        let out = &cast.tensor;
         let mut rows = out.clone();
         if hadamard {
             (rows.colwise, rows.colwise_scale_inv) = (Buffer::UNSET, Buffer::UNSET);
         }
         if rows.rowwise.is_set() || rows.colwise.is_set() {
             ops::amax(run, x, &rows, config)?;
+            cast.share_amax(run, &rows.amax)?;
             ops::quantize(run, x, &rows, config)?;
         }
         if !hadamard || !out.colwise.is_set() {
@@ -357,6 +378,7 @@ impl Quantizer {
         columns.rowwise_scale_inv = out.colwise_scale_inv;
         columns.amax = out.colwise_amax;
         ops::amax(run, &mixed.tensor, &columns, config)?;
+        cast.share_amax(run, &columns.amax)?;
         ops::quantize(run, &mixed.tensor, &columns, config)
     }
 
@@ -372,7 +394,7 @@ impl Quantizer {
     ) -> Result<QTensor> {
         if self.is_none() {
             return match source {
-                Source::Ready(x) => Ok(QTensor::borrowed((*x).clone())),
+                Source::Ready(x) | Source::Cast(x) => Ok(QTensor::borrowed((*x).clone())),
                 Source::Computed { write, .. } => {
                     let out = QTensor::plain(run, shape, dtype, Lifetime::Tape)?;
                     write(&out.tensor, &QuantizationConfig::DEFAULT)?;
@@ -380,10 +402,13 @@ impl Quantizer {
                 }
             };
         }
+        if let Source::Cast(x) = source {
+            return Ok(QTensor::borrowed((*x).clone()));
+        }
         let out = self.empty(run, shape, usage, slot, Lifetime::Tape)?;
         let config = self.config();
         match source {
-            Source::Ready(x) => self.cast(run, x, &out, null())?,
+            Source::Ready(x) | Source::Cast(x) => self.cast(run, x, &out, null())?,
             Source::Computed { write, .. } if self.is_nvfp4() => {
                 let x = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
                 write(&x.tensor, &QuantizationConfig::DEFAULT)?;
@@ -421,11 +446,63 @@ impl Quantizer {
         write(&x.tensor, &QuantizationConfig::DEFAULT)?;
         x.tensor.amax = Buffer::UNSET;
         if self.is_current() {
+            out.share_amax(run, &scaled.amax)?;
             ops::scale(run, &scaled, &self.config())?;
             // The cast must not raise the amax that belongs to the scale.
             scaled.amax = Buffer::UNSET;
         }
         Ok((x, scaled))
+    }
+
+    /// Whether ranks that have cast `rows` rows each can gather what they have made: scales are for a tensor, or for blocks
+    /// within the rows of a rank.
+    pub fn gathers(&self, rows: usize) -> bool {
+        match self.scaling {
+            Scaling::Mxfp8 { .. } => rows.is_multiple_of(MXFP8_ROWS),
+            _ => self.transposes(),
+        }
+    }
+
+    /// The directions that ranks cast and gather. The columns of a tensor with one scale are those of the gathered rows.
+    pub fn gathered(&self, usage: Usage) -> Usage {
+        match self.transposes() {
+            true => Usage { rowwise: true, colwise: false },
+            false => usage,
+        }
+    }
+
+    /// The rows of all ranks, of which `own` has those of this rank, as they have been cast. Scales of a tensor are equal
+    /// on all ranks.
+    pub fn gather(&self, run: &Run, split: &Split, own: &QTensor) -> Result<QTensor> {
+        let from = &own.tensor;
+        let usage = Usage { rowwise: from.rowwise.is_set(), colwise: from.colwise.is_set() };
+        let (rows, cols) = if usage.rowwise { from.rowwise } else { from.colwise }.shape.flatten();
+        let shape = (rows * split.size(), cols);
+        let mut whole = self.empty(run, shape, usage, None, Lifetime::Scratch)?;
+        let to = &mut whole.tensor;
+        if usage.rowwise {
+            split.gather_values(run, &from.rowwise, &to.rowwise)?;
+        }
+        if usage.colwise {
+            split.gather_values(run, &from.colwise, &to.colwise)?;
+        }
+        if self.transposes() {
+            to.rowwise_scale_inv = from.rowwise_scale_inv;
+            return Ok(whole);
+        }
+        let scales = [
+            (from.rowwise_scale_inv, to.rowwise_scale_inv, rows),
+            (from.colwise_scale_inv, to.colwise_scale_inv, rows / MXFP8_ROWS),
+        ];
+        for (from, to, rows) in scales.into_iter().filter(|(from, ..)| from.is_set()) {
+            // Rows behind those of all ranks are padding.
+            ops::zero(&to, run.stream)?;
+            let rows_of = |buffer: &Buffer, rows: usize| {
+                Buffer::new(buffer.ptr(), kNVTEByte, &[rows, buffer.shape.flatten().1])
+            };
+            split.gather_values(run, &rows_of(&from, rows), &rows_of(&to, rows * split.size()))?;
+        }
+        Ok(whole)
     }
 
     /// [`Self::produce`] of a gradient in high precision, with sums over its rows.
@@ -448,6 +525,7 @@ impl Quantizer {
         let mut cast = out.tensor.clone();
         if self.is_current() {
             ops::amax(run, x, &out.tensor, &config)?;
+            out.share_amax(run, &out.tensor.amax)?;
             ops::scale(run, &out.tensor, &config)?;
             cast.amax = Buffer::UNSET;
         }
@@ -491,6 +569,8 @@ impl Quantizer {
 /// Where the values of an operand come from.
 pub enum Source<'a> {
     Ready(&'a Tensor),
+    /// Values that have been cast.
+    Cast(&'a Tensor),
     Computed {
         write: &'a Write<'a>,
         /// Whether `write` can cast as the config says.

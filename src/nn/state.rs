@@ -9,6 +9,7 @@ use crate::backend::args::AmaxAlgo;
 use crate::error::{Error, Result};
 use crate::op::nvtex::stream_is_capturing;
 use crate::op::recipe::{Rule as UpdateRule, delayed_scaling_after_reduction};
+use crate::parallel::Communicator;
 use crate::parallel::exports::NVTEXGridGroup::NVTEX_GRID_ALL_BUT_PP;
 use crate::tensor::Buffer;
 use crate::types::NVTEDType::{self, *};
@@ -31,6 +32,13 @@ pub struct Slot {
     pub scale: Buffer,
     pub amax: Buffer,
     pub random: Buffer,
+    /// The ranks that have the other parts of the operand, if its scale is that of the whole.
+    pub ranks: Option<Arc<Communicator>>,
+}
+
+impl Slot {
+    pub const NONE: Self =
+        Self { scale: Buffer::UNSET, amax: Buffer::UNSET, random: Buffer::UNSET, ranks: None };
 }
 
 /// Slots of one pass: `scale[n]`, and `history[L, n]` with the current amax in row 0 and the newest of
@@ -129,7 +137,7 @@ impl Delayed {
         Slot {
             scale: direction.scale.buffer(4 * index, kNVTEFloat32, &[1]),
             amax: direction.history.buffer(4 * index, kNVTEFloat32, &[1]),
-            random: Buffer::UNSET,
+            ..Slot::NONE
         }
     }
 

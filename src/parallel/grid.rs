@@ -162,6 +162,11 @@ impl Grid {
             check_size(whole, size(&given, whole), of_a * of_b, &format!("{a} x {b}"))?;
         }
         let [share, ep] = [NVTEX_GRID_DP_CP, NVTEX_GRID_EP].map(|group| size(&given, group));
+        if !share.is_multiple_of(ep) {
+            let name = format!("communicators[{}]", NVTEX_GRID_EP as usize);
+            let expected = format!("ep, of a divisor of {share} ranks (dp_cp)");
+            return Err(Error::argument(name, expected, ep));
+        }
         if ep == 1 && given[NVTEX_GRID_EXPERT_DP as usize].is_none() {
             given[NVTEX_GRID_EXPERT_DP as usize] = given[NVTEX_GRID_DP_CP as usize].clone();
         }

@@ -151,6 +151,7 @@ pub fn dropout(rng: &mut Rng, index: usize) -> Case {
     let rng_state = forward.then(|| b.add(state, 0));
     let scale_inv = b.float(rng.scale());
     let probability = rng.pick(&[0.0, 0.1, 0.5, 0.001, 0.999]);
+    let first = if forward { rng.pick(&[0, 0, 1, 77, 1 << 33]) } else { 0 };
     let written = forward.then_some(mask);
     let outputs = [("output", output_dtype, Some(output)), ("mask", kNVTEByte, written)];
     Case::bits(
@@ -171,6 +172,7 @@ pub fn dropout(rng: &mut Rng, index: usize) -> Case {
                 residual: side.maybe(residual),
                 bias: side.maybe(bias),
                 cols,
+                first,
             };
             entry(side, side.table.dropout, args)
         },

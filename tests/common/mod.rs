@@ -889,6 +889,8 @@ pub const ATTENTION: AttentionArgs = {
         implementation: 0,
         workspace: null_mut(),
         workspace_bytes: 0,
+        heads_before: 0,
+        other_heads: 0,
     }
 };
 

@@ -175,6 +175,7 @@ impl Case {
         let state = rng.bytes(16);
         let rng_state = (dropout > 0.0).then(|| b.add(state, 0));
         let window = |rng: &mut Rng| if rng.chance(60) { -1 } else { rng.within(0, 200) as i64 };
+        let others = rng.pick(&[0, 0, 1, 6]);
         let options = AttentionArgs {
             scale: 1.0 / (qk as f32).sqrt(),
             dropout,
@@ -183,6 +184,8 @@ impl Case {
             bottom_right: rng.chance(40),
             alibi: bias.is_none() && rng.chance(15),
             deterministic: rng.chance(50),
+            heads_before: others / 2,
+            other_heads: others,
             ..ATTENTION
         };
         let mut float = |value: f32| b.float(value);

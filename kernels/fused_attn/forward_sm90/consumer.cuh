@@ -153,8 +153,9 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
   Kept<C> kept = {};
   const auto draw = [&](const Tile &t, int n) {
     if constexpr (C::kDropout) {
-      const KeptScores<false> keep(p.rng_state, p.drop_level, uint64_t{p.heads} * t.batch + t.head,
-                                   p.q_side.max_seqlen, p.kv_side.max_seqlen);
+      const uint64_t head = uint64_t{p.all_heads} * t.batch + p.heads_before + t.head;
+      const KeptScores<false> keep(p.rng_state, p.drop_level, head, p.q_side.max_seqlen,
+                                   p.kv_side.max_seqlen);
       keep.draw(t.m + 64 * w + threadIdx.x % 128 / 32 * 16, n * C::kKeys, kept);
     }
   };

@@ -59,6 +59,7 @@ struct Params {
   const float *sink;
   const int64_t *rng_state;
   unsigned drop_level;
+  unsigned heads_before, all_heads;  // Of the whole, for which there are random numbers.
   float keep_factor;
   unsigned *next;  // The first tile that no block has taken.
 

@@ -73,7 +73,8 @@ pub struct AttentionSide {
 /// 16 elements of a tile of 16 rows and columns: element (i, j, r, c) takes byte
 /// `2 (c / 8 % 2) + r / 8 % 2` of word `2 (r % 2) + c % 2`, the least significant byte being 0, with
 /// `G = 16 T + 4 (r % 8 / 2) + c % 8 / 2` in tile
-/// `T = ((i heads + j) ceil(q_side.max_seqlen / 16) + r / 16) ceil(kv_side.max_seqlen / 16) + c / 16`.
+/// `T = ((i (heads + other_heads) + heads_before + j) ceil(q_side.max_seqlen / 16) + r / 16)
+/// ceil(kv_side.max_seqlen / 16) + c / 16`.
 /// It is dropped iff
 /// `16 byte + 4 ((r % 8 / 2 + c % 8 / 2) % 4) + r % 8 / 2 < min(floor(4096 dropout + 0.5), 4080)`, in
 /// float32: the probability is rounded to multiples of 1/4096, which a tile has as a mean.
@@ -150,10 +151,14 @@ pub struct AttentionArgs {
     pub workspace: *mut c_void,
     /// At least what [`AttentionPlan`] says.
     pub workspace_bytes: usize,
+    /// The heads of queries may be some of a whole, whose dropout has random numbers for each of its heads: how many
+    /// come before these, and how many there are beside these in all.
+    pub heads_before: usize,
+    pub other_heads: usize,
 }
 
 operator! {
-    attention(AttentionArgs) version 1 minor 0; |a|
+    attention(AttentionArgs) version 1 minor 1; |a|
     variants u32::from(a.backward) => [forward, backward];
     dtypes a.q, a.k, a.v, a.o, a.d_o, a.dq, a.dk, a.dv, a.bias, a.dbias;
     features {
@@ -171,6 +176,7 @@ operator! {
         WINDOW_LEFT = a.window_left >= 0,
         WINDOW_RIGHT = a.window_right >= 0,
         BOTTOM_RIGHT = a.bottom_right,
+        OTHER_HEADS = a.other_heads != 0 && a.dropout != 0.0,
     }
     workspace a.workspace_bytes;
 }

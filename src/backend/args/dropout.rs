@@ -38,13 +38,16 @@ pub struct DropoutArgs {
     /// `[cols]` of the input's dtype, for each row of the input, or null; null without a residual.
     pub bias: *const c_void,
     pub cols: usize,
+    /// Elements 16 c to 16 c + 15 have the random numbers of c + `first`: the input is a part of a whole. 0 for the
+    /// backward.
+    pub first: usize,
 }
 
 operator! {
-    dropout(DropoutArgs) version 1 minor 0; |a|
+    dropout(DropoutArgs) version 1 minor 1; |a|
     variants u32::from(a.rng_state.is_null()) => [forward, backward];
     dtypes a.input_dtype, a.output_dtype;
-    features { RESIDUAL = a.residual, BIAS = a.bias, SCALE_INV = a.scale_inv }
+    features { RESIDUAL = a.residual, BIAS = a.bias, SCALE_INV = a.scale_inv, FIRST = a.first != 0 }
     bytes size(a.numel, a.input_dtype) + size(a.numel, a.output_dtype) + a.numel.div_ceil(8)
         + when(a.residual, size(a.numel, a.input_dtype)).unwrap_or(0);
 }

@@ -158,7 +158,7 @@ pub(crate) unsafe fn text(name: &str, text: *const c_char) -> Result<String> {
 }
 
 /// Fields that only a later version knows are not ignored: they must be zeros.
-pub(crate) fn zeros(name: &str, reserved: [u64; 4]) -> Result<()> {
+pub(crate) fn zeros(name: &str, reserved: &[u64]) -> Result<()> {
     match reserved.iter().position(|&word| word != 0) {
         None => Ok(()),
         Some(i) => {

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::backend::args::Function::*;
+use crate::sized;
 use crate::types::NVTE_Activation_Type::*;
 
 /// Makes a module, which has a name by then.
@@ -57,30 +58,47 @@ impl Default for NVTEXParallelConfig {
             tensor_parallel_size: 1,
             sequence_parallel: MaybeUninit::new(false),
             context_parallel_size: 1,
-            reserved: [0; 4],
+            options: std::ptr::null(),
+            reserved: [0; 3],
         }
     }
 }
 
-/// Refuses a module that is spread over several ranks.
-fn alone(name: &str, parallel: &NVTEXParallelConfig, reserved: [u64; 4]) -> Result<()> {
-    let size = parallel.tensor_parallel_size;
-    let field = format_args!("{name}.parallel.tensor_parallel_size");
-    match size {
-        0 => return Err(Error::argument(field, "1", size)),
-        1 => {}
+/// What a config says of ranks, and which side of a linear layer they share.
+fn spread(
+    config: &'static str,
+    parallel: &NVTEXParallelConfig,
+) -> Result<(Spread, NVTEXParallelMode)> {
+    let name = format!("{config}.parallel");
+    zeros(&name, &parallel.reserved)?;
+    let mut spread = Spread {
+        name: config,
+        size: parallel.tensor_parallel_size,
+        sequence: truth(parallel.sequence_parallel),
+        local_scales: false,
+    };
+    let mut mode = NVTEXParallelMode::NVTEX_PARALLEL_DEFAULT;
+    if !parallel.options.is_null() {
+        let name = format!("{name}.options");
+        // SAFETY: the caller vouches for the struct.
+        let options = unsafe { sized::read(&name, parallel.options) };
+        let options = options.map_err(Error::wrong_argument)?;
+        mode = from_c(format_args!("{name}.mode"), options.mode)?;
+        spread.local_scales = truth(options.local_scales);
+    }
+    Ok((spread, mode))
+}
+
+/// As [`spread`], of modules that say themselves which side ranks share.
+pub(super) fn spread_of(name: &'static str, parallel: &NVTEXParallelConfig) -> Result<Spread> {
+    let (spread, mode) = spread(name, parallel)?;
+    match mode {
+        NVTEXParallelMode::NVTEX_PARALLEL_DEFAULT => Ok(spread),
         _ => {
-            let error = Error::argument(field, "1 (a module runs on one rank)", size);
-            return Err(Error::unsupported(error.message));
+            let name = format!("{name}.parallel.options.mode");
+            Err(Error::argument(name, "NVTEX_PARALLEL_DEFAULT", format!("{mode:?}")))
         }
     }
-    if truth(parallel.sequence_parallel) {
-        let field = format!("{name}.parallel.sequence_parallel");
-        let error = Error::argument(field, "false (a module runs on one rank)", "true");
-        return Err(Error::unsupported(error.message));
-    }
-    zeros(&format!("{name}.parallel"), parallel.reserved)?;
-    zeros(name, reserved)
 }
 
 impl Default for NVTEXNormConfig {
@@ -93,6 +111,7 @@ impl Default for NVTEXNormConfig {
             epsilon: 1e-5,
             zero_centered_gamma: MaybeUninit::new(false),
             dtype: MaybeUninit::new(NVTEDType::kNVTEFloat32),
+            sequence_parallel: MaybeUninit::new(false),
             reserved: [0; 4],
         }
     }
@@ -234,15 +253,20 @@ fn norm_config(
     dtype: NVTEDType,
     names: [&'static str; 2],
 ) -> Result<NormConfig> {
-    zeros(name, config.reserved)?;
+    zeros(name, &config.reserved)?;
     let kind = from_c(format_args!("{name}.kind"), config.kind)?;
     let zero_centered = truth(config.zero_centered_gamma);
     let op = Norm { kind, epsilon: config.epsilon, zero_centered };
     Ok(NormConfig { op, hidden, dtype, names })
 }
 
-fn dense_config(name: &str, config: &NVTEXLinearConfig) -> Result<DenseConfig> {
-    alone(name, &config.parallel, config.reserved)?;
+fn dense_config(name: &'static str, config: &NVTEXLinearConfig) -> Result<DenseConfig> {
+    zeros(name, &config.reserved)?;
+    let (spread, mode) = spread(name, &config.parallel)?;
+    let side = match mode {
+        NVTEXParallelMode::NVTEX_PARALLEL_ROW => Side::Row,
+        _ => Side::Column,
+    };
     let dtype = high_precision(&format!("{name}.dtype"), config.dtype)?;
     let [deviation, _] = deviations(name, [config.init_std, 0.0])?;
     let sizes = [("in_features", config.in_features), ("out_features", config.out_features)];
@@ -252,6 +276,9 @@ fn dense_config(name: &str, config: &NVTEXLinearConfig) -> Result<DenseConfig> {
         }
     }
     Ok(DenseConfig {
+        spread,
+        side,
+        blocks: 1,
         inputs: config.in_features,
         outputs: config.out_features,
         bias: truth(config.bias),
@@ -290,8 +317,9 @@ fn activation(name: &str, config: &NVTEXLayerNormMLPConfig) -> Result<Activation
     Ok(Activation { function, constants, gated })
 }
 
-fn mlp_config(name: &str, config: &NVTEXLayerNormMLPConfig) -> Result<MlpConfig> {
-    alone(name, &config.parallel, config.reserved)?;
+fn mlp_config(name: &'static str, config: &NVTEXLayerNormMLPConfig) -> Result<MlpConfig> {
+    zeros(name, &config.reserved)?;
+    let spread = spread_of(name, &config.parallel)?;
     let (hidden, ffn) = (config.hidden_size, config.ffn_hidden_size);
     for (field, size) in [("hidden_size", hidden), ("ffn_hidden_size", ffn)] {
         if size == 0 || size > 1 << 30 {
@@ -310,7 +338,9 @@ fn mlp_config(name: &str, config: &NVTEXLayerNormMLPConfig) -> Result<MlpConfig>
         seed: splitmix(config.seed),
         ..NVTEXLinearConfig::default()
     };
-    let fc1 = DenseConfig { names: ["fc1_weight", "fc1_bias"], ..dense_config(name, &linear)? };
+    let blocks = if activation.gated { 2 } else { 1 };
+    let names = ["fc1_weight", "fc1_bias"];
+    let fc1 = DenseConfig { names, spread, blocks, ..dense_config(name, &linear)? };
     let linear = NVTEXLinearConfig {
         in_features: ffn,
         out_features: hidden,
@@ -318,7 +348,8 @@ fn mlp_config(name: &str, config: &NVTEXLayerNormMLPConfig) -> Result<MlpConfig>
         seed: splitmix(config.seed.wrapping_add(1)),
         ..linear
     };
-    let fc2 = DenseConfig { names: ["fc2_weight", "fc2_bias"], ..dense_config(name, &linear)? };
+    let (names, side) = (["fc2_weight", "fc2_bias"], Side::Row);
+    let fc2 = DenseConfig { names, spread, side, ..dense_config(name, &linear)? };
     let norm = norm_config(&format!("{name}.norm"), &config.norm, hidden, dtype, NORM_NAMES)?;
     Ok(MlpConfig { norm, fc1, activation, fc2, checkpoint: truth(config.checkpoint) })
 }
@@ -347,8 +378,7 @@ fn attention_config(
     config: &NVTEXAttentionConfig,
     dtype: NVTEDType,
 ) -> Result<AttentionConfig> {
-    let [a, b, c] = config.reserved;
-    alone(name, &config.parallel, [a, b, c, 0])?;
+    zeros(name, &config.reserved)?;
     let or = |value, other| if value == 0 { other } else { value };
     let format = from_c(format_args!("{name}.qkv_format"), config.qkv_format)?;
     use NVTE_QKV_Format::*;
@@ -475,7 +505,9 @@ impl ModuleConfig for NVTEXNormConfig {
     fn build(&self) -> Result<Build> {
         let dtype = high_precision("config.dtype", self.dtype)?;
         let norm = norm_config("config", self, self.hidden_size, dtype, ["weight", "bias"])?;
-        Ok(Box::new(move |run, _| Ok(Box::new(NormLayer::new(run, &norm)?))))
+        let size = if truth(self.sequence_parallel) { 0 } else { 1 };
+        let spread = Spread { size, ..Spread::ALONE };
+        Ok(Box::new(move |run, _| Ok(Box::new(NormLayer::spread(run, &norm, &spread)?))))
     }
 }
 
@@ -488,6 +520,13 @@ impl ModuleConfig for NVTEXLinearConfig {
 
     fn build(&self) -> Result<Build> {
         let dense = dense_config("config", self)?;
+        let (spread, mode) = spread("config", &self.parallel)?;
+        if spread.size != 1 && mode == NVTEXParallelMode::NVTEX_PARALLEL_DEFAULT {
+            let name = "config.parallel.options.mode";
+            let expected =
+                "NVTEX_PARALLEL_COLUMN or NVTEX_PARALLEL_ROW (tensor_parallel_size is not 1)";
+            return Err(Error::argument(name, expected, format!("{mode:?}")));
+        }
         Ok(Box::new(move |run, name| Ok(Box::new(Linear::new(run, name, None, &dense)?))))
     }
 }
@@ -501,6 +540,12 @@ impl ModuleConfig for NVTEXLayerNormLinearConfig {
 
     fn build(&self) -> Result<Build> {
         let dense = dense_config("config.linear", &self.linear)?;
+        if dense.side == Side::Row {
+            let name = "config.linear.parallel.options.mode";
+            let expected =
+                "NVTEX_PARALLEL_DEFAULT or NVTEX_PARALLEL_COLUMN (the norm reads whole rows)";
+            return Err(Error::argument(name, expected, "NVTEX_PARALLEL_ROW"));
+        }
         let (hidden, dtype) = (dense.inputs, dense.dtype);
         let norm = norm_config("config.norm", &self.norm, hidden, dtype, NORM_NAMES)?;
         Ok(Box::new(move |run, name| Ok(Box::new(Linear::new(run, name, Some(&norm), &dense)?))))
@@ -520,6 +565,12 @@ impl ModuleConfig for NVTEXGroupedLinearConfig {
             return Err(Error::argument("config.num_gemms", "1 to 65536", count));
         }
         let dense = dense_config("config.linear", &self.linear)?;
+        if !dense.spread.same(&Spread::ALONE) {
+            let name = "config.linear.parallel";
+            let expected = "its defaults (a grouped layer is on one rank)";
+            let error = Error::argument(name, expected, dense.spread);
+            return Err(Error::unsupported(error.message));
+        }
         Ok(Box::new(move |run, name| Ok(Box::new(GroupedLinear::new(run, name, count, &dense)?))))
     }
 }
@@ -556,7 +607,8 @@ impl ModuleConfig for NVTEXAttentionConfig {
             let expected = "false (the tape of this module refers to tensors of the caller, which it cannot drop)";
             return Err(Error::argument("config.checkpoint_core_attention", expected, "true"));
         }
-        Ok(Box::new(move |run, _| Ok(Box::new(DotProductAttention::new(run, attention)?))))
+        let spread = spread_of("config", &self.parallel)?;
+        Ok(Box::new(move |run, _| Ok(Box::new(DotProductAttention::new(run, attention, &spread)?))))
     }
 }
 
@@ -580,6 +632,7 @@ impl ModuleConfig for NVTEXMultiheadAttentionConfig {
         };
         let multihead = MultiheadConfig {
             attention,
+            spread: spread_of("config.attention", &self.attention.parallel)?,
             hidden,
             norm,
             cross: cross("config.cross_attention", self.cross_attention, &attention)?,
@@ -631,6 +684,7 @@ impl ModuleConfig for NVTEXTransformerLayerConfig {
                 projected_attention("config.attention", &self.attention, hidden, dtype)?;
             Ok(MultiheadConfig {
                 attention,
+                spread: spread_of("config.attention", &self.attention.parallel)?,
                 hidden,
                 norm: if normed { Some(norm(NORM_NAMES)?) } else { None },
                 cross,

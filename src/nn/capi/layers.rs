@@ -2,20 +2,66 @@
 #![allow(unsafe_code, clippy::missing_safety_doc, non_camel_case_types)]
 
 use super::*;
+use crate::sized::Grows;
 use num_derive::FromPrimitive;
 
-/// How a module is spread over ranks. So far a module is on one rank alone; other values are refused.
+/// Which side of the weight of a linear layer ranks share.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromPrimitive)]
+pub enum NVTEXParallelMode {
+    /// As the kind of the module has it; of `nvtex_linear_create` neither.
+    NVTEX_PARALLEL_DEFAULT = 0,
+    /// The outputs: each rank has some rows of the weight, and writes some columns of the result.
+    NVTEX_PARALLEL_COLUMN = 1,
+    /// The inputs: each rank reads some columns of the input. The results are summed over the ranks, then the bias is
+    /// added.
+    NVTEX_PARALLEL_ROW = 2,
+}
+
+from_c_enum!(NVTEXParallelMode, "an NVTEXParallelMode from 0 to 2");
+
+/// What else there is to say about ranks. Set all of it to 0, then `struct_size`, then what is wanted.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEXParallelOptions {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Of linear layers.
+    pub mode: MaybeUninit<NVTEXParallelMode>,
+    /// Where a scale comes from all values of a tensor of which each rank has a part (current scaling, NVFP4), each rank
+    /// scales its own part: less to wait for, but values that depend on the number of ranks. Default: false.
+    pub local_scales: MaybeUninit<bool>,
+}
+
+// SAFETY: the layout is that of C; numbers may be zero.
+unsafe impl Grows for NVTEXParallelOptions {
+    const LEAST: usize = 16;
+}
+
+/// How a module is spread over the ranks of its context's grid (`nvtex_context_set_grid`).
+///
+/// Sizes in configs are those of the whole module. Parameters are parts of it, as `nvtex_module_parameter` says, with
+/// the initial values that they have in the whole; all ranks give the same seeds. Inputs and outputs are parts where this
+/// is said below, and gradients are complete: the library has summed what comes from the parts of other ranks.
+/// All ranks make the same calls in the same order, and bind the same gradients.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct NVTEXParallelConfig {
-    /// Ranks that share each weight. Default: 1.
+    /// Ranks that share each weight: 1 (default): the module is not divided, and the same on all ranks; 0: those of
+    /// NVTEX_GRID_TP; or the number of these. They share outputs of the products that come first in a module (rows of
+    /// the weight; in the MLP those of the function and of its gate each; heads) and the inputs of those that come last
+    /// (columns of the weight), after which one sum over the ranks follows. Inputs and outputs of modules are whole, those
+    /// of attention without projections have the own heads.
     pub tensor_parallel_size: usize,
-    /// The same ranks share the rows between products, too. Default: false.
+    /// The same ranks share the rows between products, too: inputs and outputs, norms, dropout and residuals have an
+    /// equal share of the first dimension, in the order of the ranks. Default: false.
     pub sequence_parallel: MaybeUninit<bool>,
     /// Ranks that share each sequence. Default: 1.
     pub context_parallel_size: usize,
+    /// Null (default): none. It is read when the module is created.
+    pub options: *const NVTEXParallelOptions,
     /// Zeros: room for what later versions add.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 3],
 }
 
 /// How the ranks that share each sequence do their attention.
@@ -65,6 +111,9 @@ pub struct NVTEXNormConfig {
     pub zero_centered_gamma: MaybeUninit<bool>,
     /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
     pub dtype: MaybeUninit<NVTEDType>,
+    /// Of a norm that is a module: the ranks that share weights share its rows, so that the gradients of its parameters
+    /// are summed over them. Default: false.
+    pub sequence_parallel: MaybeUninit<bool>,
     /// Zeros: room for what later versions add.
     pub reserved: [u64; 4],
 }
@@ -304,6 +353,11 @@ pub unsafe extern "C-unwind" fn nvtex_linear_config_init(
 ///
 /// Parameters: `weight` `[out_features, in_features]`, `bias` `[out_features]`.
 ///
+/// Over several ranks the mode says what they share. Columns: the output is `[..., out_features / ranks]`, and parameters
+/// have that many rows. Rows: the input is `[..., in_features / ranks]`, as many columns has the weight, and the bias is
+/// whole. If ranks share rows (`sequence_parallel`), the input of a layer that shares outputs, and the output of one that
+/// shares inputs, have the rows of this rank, the other one has all rows.
+///
 /// Notes: on CUDA the FP8 product of the weight's gradient is faster if rows are a multiple of 16, and
 /// with FP8 blocks the other products if rows are a multiple of 8. Otherwise a kernel of this library
 /// computes them, and a product with a bias takes `4 * rows * out_features` bytes more of the context's
@@ -526,6 +580,7 @@ config!(NVTEXNormConfig {
     epsilon,
     zero_centered_gamma,
     dtype,
+    sequence_parallel,
     reserved
 });
 

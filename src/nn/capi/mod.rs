@@ -19,12 +19,13 @@ use crate::check::{self, truth};
 use crate::error::{Error, Handle, Result, guard};
 use crate::handle::{Kind as HandleKind, Slab};
 use crate::nn::*;
+use crate::parallel::exports::NVTEXGridGroup::NVTEX_GRID_TP;
 use crate::tensor::{Shape, TENSORS, from_c, from_c_enum};
 use crate::types::*;
 use crate::verbose::{self, Level};
 use config::*;
 use context::*;
-use create::{Build, ModuleConfig, create, deviation, high_precision};
+use create::{Build, ModuleConfig, create, deviation, high_precision, spread_of};
 use kv_cache::*;
 use layers::*;
 use parameters::*;
@@ -65,6 +66,8 @@ pub struct Module {
 struct View {
     name: CString,
     value: Arc<Value>,
+    /// What this rank has of the parameter.
+    pieces: Arc<[NVTEXParameterPiece]>,
 }
 
 /// The handle of a tensor.
@@ -103,7 +106,9 @@ impl Module {
         let mut parameters = Vec::new();
         for (name, parameter) in layer.parameters() {
             let value = Arc::new(Value(TENSORS.insert(parameter.value.tensor.clone())? as usize));
-            parameters.push(View { name: CString::new(name).unwrap_or_default(), value });
+            let pieces = pieces(context, &parameter.shard);
+            let name = CString::new(name).unwrap_or_default();
+            parameters.push(View { name, value, pieces });
         }
         let (context, layer) = (Arc::clone(context), Arc::new(Mutex::new(layer)));
         Ok(Self { context, name, kind, layer, parameters, parts: Vec::new() })
@@ -121,6 +126,7 @@ impl Module {
                 name: CString::new(format!("{prefix}.{}", view.name.to_string_lossy()))
                     .unwrap_or_default(),
                 value: Arc::clone(&view.value),
+                pieces: Arc::clone(&view.pieces),
             });
             views.collect()
         };
@@ -191,6 +197,19 @@ pub struct Tape {
     microbatch: Microbatch,
     /// The policy of the forward pass, which the backward pass follows on any thread.
     policy: &'static Policy,
+}
+
+/// The pieces of a parameter. What all ranks have alike counts on the first.
+fn pieces(context: &Context, shard: &Shard) -> Arc<[NVTEXParameterPiece]> {
+    let first = context.group(NVTEX_GRID_TP).is_none_or(|ranks| ranks.rank() == 0);
+    let counts = MaybeUninit::new(first || !shard.is_all());
+    let piece = |&Piece { whole, part, length }: &Piece| NVTEXParameterPiece {
+        whole,
+        part,
+        length,
+        counts,
+    };
+    shard.pieces.iter().map(piece).collect()
 }
 
 fn remove<T: Clone, C>(slab: &Slab<T, C>, name: &str, handle: *mut C) -> Result<()> {

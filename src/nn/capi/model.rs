@@ -26,8 +26,11 @@ pub struct NVTEXEmbeddingConfig {
     pub position_init_std: f32,
     /// Seed of the initial tables.
     pub seed: u64,
+    /// How ranks share the module: each has some rows of the weight. Null (default): it is on this rank alone. It is read
+    /// when the module is created.
+    pub parallel: *const NVTEXParallelConfig,
     /// Zeros: room for what later versions add.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 3],
 }
 
 /// Config of the head of a language model.
@@ -57,10 +60,14 @@ pub struct NVTEXLMHeadConfig {
     pub label_smoothing: f32,
     /// Factor of the square of the logsumexp, which is added to the loss. Default: 0.
     pub z_loss: f32,
-    /// Bytes that logits may take at a time. 0 (default): 500 MB.
+    /// Bytes that logits may take at a time. 0 (default): 500 MB. Over several ranks each has all of its own logits in
+    /// memory.
     pub workspace_limit: usize,
+    /// How ranks share the module: each has some rows of the weight, and the logits of these. Null (default): it is on
+    /// this rank alone. It is read when the module is created.
+    pub parallel: *const NVTEXParallelConfig,
     /// Zeros: room for what later versions add.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 3],
 }
 
 /// Sets the defaults in the first `struct_size` bytes of a config.
@@ -84,6 +91,9 @@ pub unsafe extern "C-unwind" fn nvtex_embedding_config_init(
 ///
 /// Parameters: `weight` `[vocabulary_size, hidden_size]`, `position_weight` `[max_positions, hidden_size]`. Their
 /// gradients are sums in a fixed order.
+///
+/// Over several ranks tokens are those of all of them. The output is whole, or has the rows of this rank if ranks share
+/// rows (`sequence_parallel`): an equal share of the first dimension.
 ///
 /// Errors: a last dimension of more than `max_positions` tokens without positions.
 #[unsafe(no_mangle)]
@@ -121,6 +131,10 @@ pub unsafe extern "C-unwind" fn nvtex_lm_head_config_init(
 /// weight to where it is bound, or adds it; one that is set to zeros is so before the forward pass, and a tape that
 /// is used twice adds nothing. The backward pass takes no gradient of its outputs; it gives that of the hidden states.
 /// Where the weight is that of an embedding, the embedding's backward pass adds to what this module has written.
+///
+/// Over several ranks the hidden states are whole, or have the rows of this rank if ranks share rows
+/// (`sequence_parallel`); targets and losses are those of all rows on each rank, and logits are
+/// `[all rows, vocabulary_size / ranks]`.
 ///
 /// Parameters: `weight` `[vocabulary_size, hidden_size]`; none if it is an embedding's, which lists it.
 #[unsafe(no_mangle)]
@@ -168,6 +182,7 @@ config!(NVTEXEmbeddingConfig {
     init_std,
     position_init_std,
     seed,
+    parallel,
     reserved
 });
 
@@ -184,6 +199,7 @@ config!(NVTEXLMHeadConfig {
     label_smoothing,
     z_loss,
     workspace_limit,
+    parallel,
     reserved
 });
 
@@ -200,7 +216,8 @@ impl Default for NVTEXEmbeddingConfig {
             init_std: 0.023,
             position_init_std: 0.023,
             seed: 0,
-            reserved: [0; 4],
+            parallel: std::ptr::null(),
+            reserved: [0; 3],
         }
     }
 }
@@ -220,7 +237,8 @@ impl Default for NVTEXLMHeadConfig {
             label_smoothing: 0.0,
             z_loss: 0.0,
             workspace_limit: 0,
-            reserved: [0; 4],
+            parallel: std::ptr::null(),
+            reserved: [0; 3],
         }
     }
 }
@@ -247,7 +265,7 @@ impl ModuleConfig for NVTEXEmbeddingConfig {
     }
 
     fn build(&self) -> Result<Build> {
-        zeros("config", self.reserved)?;
+        zeros("config", &self.reserved)?;
         in_range("vocabulary_size", 1, MOST_ROWS, self.vocabulary_size)?;
         in_range("hidden_size", 1, MOST_COLUMNS, self.hidden_size)?;
         in_range("max_positions", 0, MOST_ROWS, self.max_positions)?;
@@ -255,6 +273,7 @@ impl ModuleConfig for NVTEXEmbeddingConfig {
             return Err(Error::argument("config.scale", "a finite number", self.scale));
         }
         let config = EmbeddingConfig {
+            spread: spread_at(self.parallel)?,
             vocabulary: self.vocabulary_size,
             hidden: self.hidden_size,
             positions: self.max_positions,
@@ -270,13 +289,23 @@ impl ModuleConfig for NVTEXEmbeddingConfig {
     }
 }
 
+/// What a config says of ranks, if it says anything.
+fn spread_at(parallel: *const NVTEXParallelConfig) -> Result<Spread> {
+    match parallel.is_null() {
+        true => Ok(Spread::ALONE),
+        // SAFETY: the caller vouches for the struct.
+        false => spread_of("config", unsafe { &*parallel }),
+    }
+}
+
 /// An embedding whose weight another module uses, with the sizes and the dtype of that weight.
 fn tied(handle: NVTEXModule) -> Result<(Arc<Module>, [usize; 2], NVTEDType)> {
     let module = open(&MODULES, "config.tied_to", handle)?;
     if module.kind != NVTEXEmbeddingConfig::KIND {
         return Err(Error::argument("config.tied_to", "an embedding", &module));
     }
-    let (dims, dtype) = module.parameter(0, |weight, _| Ok((weight.dims.clone(), weight.dtype)))?;
+    let whole = |weight: &mut Parameter| (weight.shard.whole.clone(), weight.dtype);
+    let (dims, dtype) = module.parameter(0, |weight, _| Ok(whole(weight)))?;
     Ok((module, [dims[0], dims[1]], dtype))
 }
 
@@ -288,7 +317,7 @@ impl ModuleConfig for NVTEXLMHeadConfig {
     }
 
     fn build(&self) -> Result<Build> {
-        zeros("config", self.reserved)?;
+        zeros("config", &self.reserved)?;
         let tied = if self.tied_to.is_null() { None } else { Some(tied(self.tied_to)?) };
         let mut sizes = [self.vocabulary_size, self.hidden_size];
         let mut dtype = high_precision("config.dtype", self.dtype)?;
@@ -315,6 +344,7 @@ impl ModuleConfig for NVTEXLMHeadConfig {
             return Err(Error::argument("config.z_loss", "a finite number, at least 0", z_loss));
         }
         let config = HeadConfig {
+            spread: spread_at(self.parallel)?,
             vocabulary,
             hidden,
             dtype,

@@ -9,6 +9,18 @@ pub enum NVTEXModule_st {}
 /// Handle of a module.
 pub type NVTEXModule = *mut NVTEXModule_st;
 
+/// Consecutive indices of the dimension of a parameter that ranks share.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEXParameterPiece {
+    /// The first index in the whole parameter, and in this rank's part of it.
+    pub whole: usize,
+    pub part: usize,
+    pub length: usize,
+    /// False: another rank of the grid that shares weights has the same elements, and counts them.
+    pub counts: MaybeUninit<bool>,
+}
+
 /// A parameter of a module.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -25,6 +37,14 @@ pub struct NVTEXParameter {
     pub value: NVTETensor,
     /// The value is in FP8.
     pub quantized: MaybeUninit<bool>,
+    /// The shape of the whole parameter, of which this rank may have a part.
+    pub whole_shape: NVTEShape,
+    /// The dimension that ranks share, and what this rank has of it: one piece of the first dimension if it has all. The
+    /// caller may read the pieces until the module is destroyed. A sum over all elements of a model, such as that of
+    /// the squares of its gradients, adds what counts over the ranks that share weights.
+    pub shared_dimension: usize,
+    pub num_pieces: usize,
+    pub pieces: *const NVTEXParameterPiece,
 }
 
 /// Destroys a module; tapes that are left keep what they need. Null is ignored.
@@ -117,7 +137,18 @@ pub extern "C-unwind" fn nvtex_module_set_gradient(
     guard("nvtex_module_set_gradient", || set_gradient(module, index, grad, accumulate));
 }
 
-config!(NVTEXParameter { struct_size, name, shape, dtype, value, quantized });
+config!(NVTEXParameter {
+    struct_size,
+    name,
+    shape,
+    dtype,
+    value,
+    quantized,
+    whole_shape,
+    shared_dimension,
+    num_pieces,
+    pieces
+});
 
 /// # Safety
 /// `out` is null or begins with its size.
@@ -131,6 +162,10 @@ unsafe fn describe(module: NVTEXModule, index: usize, out: *mut NVTEXParameter) 
             dtype: MaybeUninit::new(parameter.dtype),
             value: view.value(),
             quantized: MaybeUninit::new(parameter.format.is_some()),
+            whole_shape: Shape::new(&parameter.shard.whole).to_c(),
+            shared_dimension: parameter.shard.dim,
+            num_pieces: view.pieces.len(),
+            pieces: view.pieces.as_ptr(),
         };
         // SAFETY: the caller vouches for the struct.
         unsafe { fill("parameter", out, described) }

@@ -39,7 +39,7 @@ unsafe fn dropout_as<I: Element, O: Element>(a: &DropoutArgs) {
     };
     let scale = 1.0 / (1.0 - a.probability);
     let least = (a.probability * 256.0) as u8;
-    let cols = a.cols;
+    let (cols, before) = (a.cols, a.first);
     // Each range begins with a group of 16 elements.
     let (tasks, range) = chunks(a.numel);
     parallel(tasks).for_each(|task| {
@@ -56,7 +56,8 @@ unsafe fn dropout_as<I: Element, O: Element>(a: &DropoutArgs) {
                 (mask.slice_mut(first / 8, len.div_ceil(8)), output.slice_mut(first, len))
             };
             if let Some((seed, offset)) = rng {
-                let bits = kept(seed, offset, first as u64 / 16, least) & (u16::MAX >> (16 - len));
+                let bits = kept(seed, offset, (before + first / 16) as u64, least)
+                    & (u16::MAX >> (16 - len));
                 mask.copy_from_slice(&bits.to_le_bytes()[..mask.len()]);
             }
             for (i, (x, y)) in x.iter().zip(output).enumerate() {

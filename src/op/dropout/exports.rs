@@ -96,6 +96,6 @@ pub unsafe extern "C-unwind" fn nvtex_bias_dropout_add(
         };
         let mask = check::rowwise("mask", mask)?;
         let rng_state = check::rowwise("rng_state", rng_state)?;
-        bias_dropout_add(&x, &added, &y, &mask, (&rng_state, dropout_probability), stream)
+        bias_dropout_add(&x, &added, &y, &mask, (&rng_state, 0, dropout_probability), stream)
     });
 }

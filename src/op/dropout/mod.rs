@@ -35,7 +35,7 @@ pub(crate) fn bias_dropout_add(
     added: &Added,
     output: &Tensor,
     mask: &Buffer,
-    (rng_state, probability): (&Buffer, f32),
+    (rng_state, before, probability): (&Buffer, usize, f32),
     stream: cudaStream_t,
 ) -> Result<()> {
     let x = &input.rowwise;
@@ -58,7 +58,13 @@ pub(crate) fn bias_dropout_add(
         }
         false => null(),
     };
-    let args = DropoutArgs { residual: residual.ptr(), bias, cols, ..plain };
+    // Random numbers are made for groups of elements.
+    if !before.is_multiple_of(16) {
+        let expected = "a multiple of 16 (rows x columns of each rank)";
+        return Err(Error::argument("elements before those of input", expected, before));
+    }
+    let first = before / 16;
+    let args = DropoutArgs { residual: residual.ptr(), bias, cols, first, ..plain };
     run(&args, ["input", "output"], stream)
 }
 
@@ -132,6 +138,7 @@ fn plan(
         residual: null(),
         bias: null(),
         cols: 1,
+        first: 0,
     })
 }
 

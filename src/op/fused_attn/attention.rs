@@ -51,6 +51,9 @@ pub struct Attention {
     pub max_logit: bool,
     /// The longest sequence of queries, and of keys and values.
     pub max_seqlen: [usize; 2],
+    /// Heads of queries that are elsewhere: those before the ones here, and all of them. Dropout has random numbers for
+    /// each head of the whole.
+    pub other_heads: [usize; 2],
 }
 
 impl Attention {
@@ -72,6 +75,7 @@ impl Attention {
             deterministic: false,
             max_logit: false,
             max_seqlen: [0, 0],
+            other_heads: [0, 0],
         }
     }
 

@@ -327,6 +327,8 @@ impl Problem {
             implementation: 0,
             workspace: null_mut(),
             workspace_bytes: 0,
+            heads_before: o.other_heads[0],
+            other_heads: o.other_heads[1],
         })
     }
 

@@ -390,7 +390,8 @@ impl Head<'_> {
     pub(super) fn weights(&self, r: usize, columns: &Range<usize>, weights: &mut [f32]) {
         let (shared, a) = (self.shared, self.shared.a);
         let tiles = |side: &AttentionSide| side.max_seqlen.div_ceil(16) as u64;
-        let head = (self.s.index * a.q_side.heads + self.j) as u64;
+        let before = self.s.index * (a.q_side.heads + a.other_heads) + a.heads_before;
+        let head = (before + self.j) as u64;
         let row = (head * tiles(&a.q_side) + r as u64 / 16).wrapping_mul(tiles(&a.kv_side));
         let seen = self.seen(r, columns);
         let (first, end) = (columns.start + seen.start, columns.start + seen.end);

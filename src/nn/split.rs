@@ -1,0 +1,271 @@
+//! Modules that ranks share: which of them has what, and how parts become a whole. A column-parallel layer has some of
+//! the outputs of a product, a row-parallel one some of its inputs, so that its product is a part of a sum. Ranks that
+//! share rows, too, have some of the rows wherever they do not multiply. Modules say what they need by these functions
+//! alone; without other ranks all of them return what they were given.
+
+use super::context::Run;
+use super::memory::Lifetime;
+use super::ops::{self, plain};
+use super::quantizer::QTensor;
+use crate::error::{Error, Result};
+use crate::parallel::Communicator;
+use crate::parallel::exports::NVTEXGridGroup::NVTEX_GRID_TP;
+use crate::tensor::{Buffer, Shape, Tensor};
+use std::fmt::{self, Display, Formatter};
+use std::sync::Arc;
+
+/// Which side of a product ranks share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Its outputs: rows of the weight.
+    Column,
+    /// Its inputs: columns of the weight.
+    Row,
+}
+
+/// What a config says of the ranks of a module, before it is known which there are.
+#[derive(Clone, Copy)]
+pub struct Spread {
+    /// The config.
+    pub name: &'static str,
+    /// Ranks; 0: as many as the context's grid has.
+    pub size: usize,
+    /// They share rows, too.
+    pub sequence: bool,
+    /// Each rank scales its own part of a tensor by itself, where a scale comes from all values.
+    pub local_scales: bool,
+}
+
+impl Spread {
+    pub const ALONE: Self = Self { name: "config", size: 1, sequence: false, local_scales: false };
+
+    /// Whether it says the same as that of another config.
+    pub fn same(&self, other: &Self) -> bool {
+        let fields = |one: &Self| (one.size, one.sequence, one.local_scales);
+        fields(self) == fields(other)
+    }
+}
+
+impl Display for Spread {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        let Self { size, sequence, local_scales, .. } = self;
+        write!(f, "tensor_parallel_size {size}, sequence_parallel {sequence}")?;
+        if *local_scales { f.write_str(", local_scales true") } else { Ok(()) }
+    }
+}
+
+/// The ranks that share the weights of a module; there are at least two.
+#[derive(Clone)]
+pub struct Split {
+    ranks: Arc<Communicator>,
+    /// They share rows, too.
+    pub sequence: bool,
+    local_scales: bool,
+}
+
+/// A rank's part of a parameter: of one dimension it has some pieces, one behind the other.
+#[derive(Clone, Debug)]
+pub struct Shard {
+    /// The dimensions of the whole.
+    pub whole: Vec<usize>,
+    pub dim: usize,
+    pub pieces: Vec<Piece>,
+}
+
+/// Consecutive indices of a dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The first index in the whole and in the part.
+    pub whole: usize,
+    pub part: usize,
+    pub length: usize,
+}
+
+impl Shard {
+    /// All of a parameter.
+    pub fn all(dims: &[usize]) -> Self {
+        let length = dims.first().copied().unwrap_or(1);
+        Self { whole: dims.to_vec(), dim: 0, pieces: vec![Piece { whole: 0, part: 0, length }] }
+    }
+
+    /// The dimensions of the part.
+    pub fn dims(&self) -> Vec<usize> {
+        let mut dims = self.whole.clone();
+        if let Some(dim) = dims.get_mut(self.dim) {
+            *dim = self.pieces.iter().map(|piece| piece.length).sum();
+        }
+        dims
+    }
+
+    pub fn is_all(&self) -> bool {
+        self.dims() == self.whole
+    }
+
+    /// The index in the whole of an index of the divided dimension of the part.
+    pub fn index(&self, part: usize) -> usize {
+        let found = self.pieces.iter().find(|piece| part < piece.part + piece.length);
+        found.map_or(part, |piece| piece.whole + part - piece.part)
+    }
+}
+
+impl Split {
+    /// The ranks of a module; none if it is on this rank alone.
+    pub fn of(run: &Run, spread: &Spread) -> Result<Option<Self>> {
+        let ranks = run.context.group(NVTEX_GRID_TP);
+        let size = ranks.map_or(1, |ranks| ranks.size());
+        if ![0, 1, size].contains(&spread.size) {
+            let expected = match size {
+                1 => "1 (nvtex_context_set_grid gives a module other ranks)".into(),
+                _ => format!("0, 1 or {size}, the ranks of the grid that share weights"),
+            };
+            let name = format!("{}.parallel.tensor_parallel_size", spread.name);
+            return Err(Error::argument(name, expected, spread.size));
+        }
+        let &Spread { sequence, local_scales, .. } = spread;
+        let ranks = ranks.filter(|_| spread.size != 1);
+        Ok(ranks.map(|ranks| Self { ranks: Arc::clone(ranks), sequence, local_scales }))
+    }
+
+    pub fn size(&self) -> usize {
+        self.ranks.size()
+    }
+
+    /// Whether this rank does what one of them has to do.
+    pub fn is_first(&self) -> bool {
+        self.ranks.rank() == 0
+    }
+
+    /// Gathers the same number of values of each rank.
+    pub fn gather_values(&self, run: &Run, own: &Buffer, all: &Buffer) -> Result<()> {
+        self.ranks.gather(own, all, label(run), run.stream)
+    }
+
+    /// The ranks whose maxima give the scales of a tensor of which each has a part.
+    pub fn scale_ranks(&self) -> Option<Arc<Communicator>> {
+        (!self.local_scales).then(|| Arc::clone(&self.ranks))
+    }
+
+    /// The ranks, which give what they gather one scale.
+    pub fn ranks(&self) -> Option<Arc<Communicator>> {
+        Some(Arc::clone(&self.ranks))
+    }
+
+    /// The own share of a number of things.
+    pub fn share(&self, what: &str, count: usize) -> Result<usize> {
+        match count.is_multiple_of(self.size()) {
+            true => Ok(count / self.size()),
+            false => {
+                let expected = format!("a multiple of {}, the ranks that share them", self.size());
+                Err(Error::argument(what, expected, count))
+            }
+        }
+    }
+
+    /// The own part of a parameter whose dimension `dim` has `blocks` blocks, each of which is divided.
+    pub fn shard(&self, dims: &[usize], dim: usize, blocks: usize) -> Result<Shard> {
+        let block = dims[dim] / blocks;
+        let length = self.share("a dimension of a weight", block)?;
+        let pieces = (0..blocks).map(|i| {
+            let (whole, part) = (i * block + self.ranks.rank() * length, i * length);
+            Piece { whole, part, length }
+        });
+        Ok(Shard { whole: dims.to_vec(), dim, pieces: pieces.collect() })
+    }
+
+    /// Where each rank has `own` things: those of the ranks before, and those of all others.
+    pub fn others(&self, own: usize) -> [usize; 2] {
+        [self.ranks.rank() * own, (self.size() - 1) * own]
+    }
+
+    /// Elements of the whole before those of this rank, where ranks share rows.
+    pub fn elements_before(&self, own: usize) -> usize {
+        if self.sequence { self.ranks.rank() * own } else { 0 }
+    }
+
+    /// Replaces a gradient that is a sum over this rank's part by that over all.
+    pub fn sum(&self, run: &Run, data: &Buffer) -> Result<()> {
+        self.ranks.sum(data, label(run), run.stream)
+    }
+}
+
+/// What the ranks exchange, for their messages: the module.
+pub fn label(run: &Run) -> &str {
+    run.module.as_deref().unwrap_or("")
+}
+
+/// Rows of the whole, of which each rank has `rows`.
+pub fn whole_rows(split: Option<&Split>, rows: usize) -> usize {
+    split.filter(|split| split.sequence).map_or(rows, |split| rows * split.size())
+}
+
+/// The own rows of a whole.
+pub fn own_rows(split: Option<&Split>, whole: usize) -> usize {
+    split.filter(|split| split.sequence).map_or(whole, |split| whole / split.size())
+}
+
+/// As [`own_rows`], for a whole that the program has given.
+pub fn divided_rows(split: Option<&Split>, what: &str, whole: usize) -> Result<usize> {
+    split.filter(|split| split.sequence).map_or(Ok(whole), |split| split.share(what, whole))
+}
+
+/// The rows of all ranks, for products that read them: `x` itself if each rank has them all.
+pub fn gather(split: Option<&Split>, run: &Run, x: &Tensor) -> Result<QTensor> {
+    let Some(split) = split.filter(|split| split.sequence) else {
+        return Ok(QTensor::borrowed(x.clone()));
+    };
+    let (rows, cols) = x.rowwise.shape.flatten();
+    let shape = (rows * split.size(), cols);
+    let whole = QTensor::plain(run, shape, x.rowwise.dtype, Lifetime::Scratch)?;
+    split.ranks.gather(&x.rowwise, &whole.tensor.rowwise, label(run), run.stream)?;
+    Ok(whole)
+}
+
+/// Writes to `y` the sum over the ranks of what `product` writes, or the own rows of it.
+pub fn reduce<T>(
+    split: Option<&Split>,
+    run: &Run,
+    y: &Tensor,
+    product: impl FnOnce(&Tensor) -> Result<T>,
+) -> Result<T> {
+    let Some(split) = split else { return product(y) };
+    if !split.sequence {
+        let done = product(y)?;
+        split.sum(run, &y.rowwise)?;
+        return Ok(done);
+    }
+    let (rows, cols) = y.rowwise.shape.flatten();
+    let shape = (rows * split.size(), cols);
+    let part = QTensor::plain(run, shape, y.rowwise.dtype, Lifetime::Scratch)?;
+    let done = product(&part.tensor)?;
+    split.ranks.scatter_sum(&part.tensor.rowwise, &y.rowwise, label(run), run.stream)?;
+    Ok(done)
+}
+
+/// Adds a bias and another tensor to a sum over ranks, in Float32, rounded once.
+pub fn finish(run: &Run, y: &Tensor, bias: Option<&Tensor>, add: Option<&Tensor>) -> Result<()> {
+    let (rows, cols) = y.rowwise.shape.flatten();
+    match (bias, add) {
+        (None, None) => Ok(()),
+        (None, Some(add)) => ops::add(run, add, y, true),
+        (Some(bias), Some(add)) => ops::bias_add(run, y, bias, add),
+        (Some(bias), None) => {
+            let zeros = QTensor::plain(run, (rows, cols), y.rowwise.dtype, Lifetime::Scratch)?;
+            ops::zero(&zeros.tensor.rowwise, run.stream)?;
+            ops::bias_add(run, y, bias, &zeros.tensor)
+        }
+    }
+}
+
+/// A matrix of other rows in the place of a tensor of a caller.
+pub fn with_rows(shape: &Shape, rows: usize) -> Shape {
+    let (old, _) = shape.flatten();
+    let dims = shape.dims();
+    let first = dims.first().map_or(rows, |&first| first * rows / old.max(1));
+    let rest = dims.iter().copied().skip(1);
+    Shape::new(&[first].into_iter().chain(rest).collect::<Vec<_>>())
+}
+
+/// A tensor of no data, where a tape holds what is gathered again.
+pub fn nothing() -> QTensor {
+    QTensor::borrowed(plain(Buffer::UNSET))
+}
