@@ -408,6 +408,7 @@ static const function functions[] = {
     (function)nvtex_barrier,
     (function)nvtex_broadcast,
     (function)nvtex_communicator_abort,
+    (function)nvtex_communicator_as_nccl,
     (function)nvtex_communicator_create_callbacks,
     (function)nvtex_communicator_create_from_nccl,
     (function)nvtex_communicator_create_local,

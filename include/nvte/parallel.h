@@ -555,6 +555,15 @@ void nvtex_exchange(NVTEXCommunicator communicator,
                     const char *name,
                     cudaStream_t stream);
 
+/**
+ * Returns a pointer that functions of this library take where they ask for an `ncclComm_t`, so that they work with ranks
+ * of any kind: threads, processes, or those of the program's functions. NCCL itself does not know it. Null after an
+ * error.
+ *
+ * It is valid as long as the communicator.
+ */
+ncclComm_t nvtex_communicator_as_nccl(NVTEXCommunicator communicator);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

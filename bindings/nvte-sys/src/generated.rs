@@ -4523,10 +4523,11 @@ unsafe extern "C-unwind" {
     /// rounding without an RNG state.
     pub fn nvte_group_hadamard_transform_cast_fusion_graph_safe(input: NVTEGroupedTensor, output: NVTEGroupedTensor, hadamard_matrix: NVTETensor, quant_config: NVTEQuantizationConfig, quant_workspace: NVTETensor, stream: cudaStream_t);
     /// Creates a context for Newton-Schulz iterations on a matrix that is distributed over `nranks` ranks, of which
-    /// there may be one. Then `comm` is not looked at and may be null. Destroy it with
-    /// `nvte_cusolvermp_ctx_destroy`.
+    /// there may be one. Then `comm` is not looked at and may be null. Otherwise it is a communicator of NCCL or what
+    /// `nvtex_communicator_as_nccl` gives, and lives as long as the context; all ranks make the same calls in the same order.
+    /// Destroy it with `nvte_cusolvermp_ctx_destroy`.
     ///
-    /// Errors: a rank that is not one of them; more ranks than one (`NVTEX_UNSUPPORTED`). Returns null.
+    /// Errors: a rank or a number of ranks that is not that of `comm`. Returns null.
     pub fn nvte_cusolvermp_ctx_create(comm: ncclComm_t, nranks: i32, rank: i32) -> *mut NVTECusolverMpCtx;
     /// Destroys a context and its memory, which no work and no graph may use any more. Null is ignored.
     pub fn nvte_cusolvermp_ctx_destroy(ctx: *mut NVTECusolverMpCtx);
@@ -4534,47 +4535,61 @@ unsafe extern "C-unwind" {
     /// `coefficients`: for coefficients that suit the singular values of x, these come near to 1. x is not
     /// normalised before.
     ///
-    /// Shapes: x `[m, n]`, any sizes; `coefficients` (on the host) `num_coefficients` numbers, which must be
+    /// Shapes: x `[m, n]`, any sizes; of P ranks each has the next ceil(n / P) columns as long as there are some left, in a
+    /// matrix of their own; `coefficients` (on the host) `num_coefficients` numbers, which must be
     /// `3 * num_iterations`: a, b, c, a, b, c, ...
     /// Dtypes: Float32, Float16, BFloat16. The three products of an iteration are summed in float32, and rounded to
     /// the dtype of x; products of Float32 are those of `nvte_cublas_gemm`.
+    /// Several ranks add their Gram matrices, `[m, m]` in Float32, once in each iteration, in the order of the ranks.
     /// Memory: the context keeps that of two matrices of the smaller side of x, and of one like x, for each stream;
     /// it is allocated when a call needs more than those before. A captured graph uses it when it is replayed.
     /// Empty x, no iterations: nothing is written.
     /// Errors: other shapes, dtypes or numbers of coefficients; negative sizes; a null or misaligned x.
     pub fn nvte_newton_schulz(ctx: *mut NVTECusolverMpCtx, m: i64, n: i64, x: NVTETensor, num_iterations: i64, coefficients: *const f32, num_coefficients: i64, caller_stream: cudaStream_t);
     /// Creates a context for products whose operands are distributed over `nranks` ranks, of which there may be one.
-    /// Then `comm` is not looked at and may be null. Destroy it with `nvte_comm_gemm_ctx_destroy`.
+    /// Then `comm` is not looked at and may be null. Otherwise it is a communicator of NCCL or what
+    /// `nvtex_communicator_as_nccl` gives, and lives as long as the context; all ranks make the same calls in the same order.
+    /// Destroy it with `nvte_comm_gemm_ctx_destroy`.
     ///
-    /// Errors: a rank that is not one of them; more ranks than one (`NVTEX_UNSUPPORTED`). Returns null.
+    /// Errors: a rank or a number of ranks that is not that of `comm`. Returns null.
     pub fn nvte_comm_gemm_ctx_create(comm: ncclComm_t, nranks: i32, rank: i32) -> *mut NVTECommGemmCtx;
     /// Destroys a context and its memory, which no work and no graph may use any more. Null is ignored.
     pub fn nvte_comm_gemm_ctx_destroy(ctx: *mut NVTECommGemmCtx);
-    /// How much of a dimension of `global_size` the context's rank holds: all of it, since it is the only one. 0 for
-    /// negative sizes.
+    /// How much of a dimension of `global_size` the context's rank holds, where each of P ranks has ceil(global_size / P) of it
+    /// as long as there is something left. 0 for negative sizes.
     pub fn nvte_comm_gemm_numroc(ctx: *mut NVTECommGemmCtx, global_size: i64) -> i64;
     /// `D = Bop Aop` as `nvte_cublas_gemm`, where B is distributed over the rows of `Bop` and gathered from all ranks
     /// first. Each rank computes its columns of D.
     ///
-    /// Shapes: as `nvte_cublas_gemm` with m, n and k, which count all ranks; one rank holds all of A, B and D.
+    /// Shapes: as `nvte_cublas_gemm` with m, n and k, which count all ranks. Of P ranks each holds m / P of A and of the
+    /// columns of D, and n / P of B; m and n are multiples of P. One rank holds all of A, B and D.
     /// Dtypes, scaling modes, epilogue (`pre_act_out` is `pre_gelu_out`), errors: as `nvte_cublas_gemm`, with
     /// `use_split_accumulator`. The context keeps the workspace for each stream and allocates it when a call needs
     /// more than those before; a captured graph uses it when it is replayed. `bias` and `pre_act_out` may be null.
-    /// `comm_sm_count` (0 or more) and `algo` are hints about communication, of which there is none.
+    /// With several ranks modes have one scale, which all ranks have alike.
+    /// `comm_sm_count` (0 or more) and `algo` are hints about communication, which are not used: B is gathered, then
+    /// multiplied.
     /// Errors, too: operands that do not have the sizes m, n and k; an unknown `algo`.
     pub fn nvte_all_gather_gemm(ctx: *mut NVTECommGemmCtx, m: i64, n: i64, k: i64, A: NVTETensor, B: NVTETensor, D: NVTETensor, bias: NVTETensor, pre_act_out: NVTETensor, transa: bool, transb: bool, grad: bool, accumulate: bool, comm_sm_count: i32, main_stream: cudaStream_t, algo: NVTECommGemmAlgoType);
     /// As `nvte_all_gather_gemm`, but A and B are distributed along k, the products of all ranks are added, and each
-    /// rank gets its rows of D. One rank holds all of A, B and D.
+    /// rank gets its rows of D. Of P ranks each holds k / P of A and B and n / P rows of D; n and k are multiples of P. The
+    /// products are rounded to the dtype of D, which is Float32, Float16 or BFloat16, and added in Float32 in the order of the
+    /// ranks. With several ranks there is no other epilogue than a bias, of which that of rank 0 counts.
     pub fn nvte_gemm_reduce_scatter(ctx: *mut NVTECommGemmCtx, m: i64, n: i64, k: i64, A: NVTETensor, B: NVTETensor, D: NVTETensor, bias: NVTETensor, pre_act_out: NVTETensor, transa: bool, transb: bool, grad: bool, accumulate: bool, comm_sm_count: i32, main_stream: cudaStream_t, algo: NVTECommGemmAlgoType);
-    /// As `nvte_gemm_reduce_scatter`, but each rank gets all of D.
+    /// As `nvte_gemm_reduce_scatter`, but each rank gets all of D. Where it accumulates, D of rank 0 counts.
     pub fn nvte_gemm_all_reduce(ctx: *mut NVTECommGemmCtx, m: i64, n: i64, k: i64, A: NVTETensor, B: NVTETensor, D: NVTETensor, bias: NVTETensor, pre_act_out: NVTETensor, transa: bool, transb: bool, grad: bool, accumulate: bool, comm_sm_count: i32, main_stream: cudaStream_t, algo: NVTECommGemmAlgoType);
     /// Begins expert parallelism on the current device in a group of `ep_size` ranks, of which there may be one. Then
-    /// `ep_comm` is not looked at and may be null.
+    /// `ep_comm` is not looked at and may be null. Otherwise it is a communicator of NCCL or what `nvtex_communicator_as_nccl`
+    /// gives, and lives until `nvte_ep_shutdown`. Expert e is on rank `e / (num_experts / ep_size)`. Where ranks are threads
+    /// of a process, a group is that of the calling thread.
+    ///
+    /// With several ranks all functions but `nvte_ep_shutdown` and `nvte_ep_handle_mem_size` are called by all ranks in the
+    /// same order, and wait on the host for the numbers of rows, so that they cannot be captured in a graph.
     ///
     /// `max_recv_tokens_per_rank` is the most rows that a dispatch gives; 0: any number. `hidden_dim`,
     /// `max_token_dtype`, `num_comm_sms` and `num_topk` are checked and not used.
     /// Errors: numbers out of range; tokens of less than 16 bytes; `zero_copy` or `drop_on_overflow` without
-    /// `max_recv_tokens_per_rank`; a device that has a group; more ranks than one, and `zero_copy`
+    /// `max_recv_tokens_per_rank`; a device that has a group; a communicator of another size; `zero_copy`
     /// (`NVTEX_UNSUPPORTED`).
     pub fn nvte_ep_initialize(ep_comm: *mut c_void, group_config: *const NVTEEpGroupConfig);
     /// Ends the groups of all devices. It always succeeds, also without a group.
@@ -4585,21 +4600,23 @@ unsafe extern "C-unwind" {
     pub fn nvte_ep_handle_mem_size(layer_cfg: *const NVTEEpLayerConfig) -> usize;
     /// Plans where the tokens of `topk_idx` go, in `handle_mem`.
     ///
-    /// An expert gets a row for each token that has chosen it, in the order of tokens, and unless it has none rows of
-    /// padding up to a multiple of `dispatch_output_per_expert_alignment`. The experts' rows follow each other.
+    /// An expert gets a row for each token that has chosen it, in the order of ranks and then of tokens, and unless it has
+    /// none rows of padding up to a multiple of `dispatch_output_per_expert_alignment`. The experts' rows follow each other.
     /// Shapes: `topk_idx` `[T, top_k]` in Int32 or Int64, where numbers that are no expert stand for none;
-    /// `recv_tokens_per_expert` `[num_experts]` becomes the rows of each expert with padding, and
+    /// `recv_tokens_per_expert` `[num_experts / ep_size]` becomes the rows of each expert of this rank with padding, and
     /// `total_recv_tokens_per_rank` `[1]` their sum: Int32 or Int64, both the same, each may be null or have no
     /// address. `handle_mem`: `nvte_ep_handle_mem_size` bytes, aligned to 8.
     /// Rows beyond `max_recv_tokens_per_rank` do not exist, and `recv_tokens_per_expert` does not count them; the sum
-    /// does. Unless `drop_on_overflow` is set they are an error with `NVTE_CHECK=device`, before anything is written.
+    /// does. Unless `drop_on_overflow` is set they are an error: with several ranks on all of them, with one rank with
+    /// `NVTE_CHECK=device`, before anything is written.
     /// Errors: other shapes or dtypes; more tokens than the group's config says; too little memory; outputs that
     /// overlap anything.
     pub fn nvte_ep_prepare(handle_mem: NVTETensor, topk_idx: NVTETensor, recv_tokens_per_expert: NVTETensor, total_recv_tokens_per_rank: NVTETensor, layer_cfg: *const NVTEEpLayerConfig, stream: cudaStream_t);
     /// Copies tokens to the rows of their experts, by the plan in `handle_mem`: `recv_tokens[row] = tokens[t]` and
     /// `recv_topk_weights[row] = topk_weights[t, k]`. All other rows become 0.
     ///
-    /// Shapes: tokens `[T, H]`, `recv_tokens` `[R, H]`, of which rows from R on are left out; `topk_weights`
+    /// Shapes: tokens `[T, H]`, `recv_tokens` `[R, H]`, of which rows from R on are left out (with several ranks R is at
+    /// least the number of rows of the plan that exist); `topk_weights`
     /// `[T, top_k]`, `recv_topk_weights` `[R]`. `topk_idx` is not read and may be null. Without `topk_weights` (null
     /// or no address) there are no weights.
     /// Dtypes: Float32, Float16 or BFloat16; or MXFP8, row-wise, whose rows of scales, not swizzled, are copied as
@@ -5030,6 +5047,12 @@ unsafe extern "C-unwind" {
     ///
     /// Errors: a message that differs from what is received, which ends the communicator; ranks, dtypes and pointers.
     pub fn nvtex_exchange(communicator: NVTEXCommunicator, transfers: *const NVTEXTransfer, num_transfers: usize, name: *const c_char, stream: cudaStream_t);
+    /// Returns a pointer that functions of this library take where they ask for an `ncclComm_t`, so that they work with ranks
+    /// of any kind: threads, processes, or those of the program's functions. NCCL itself does not know it. Null after an
+    /// error.
+    ///
+    /// It is valid as long as the communicator.
+    pub fn nvtex_communicator_as_nccl(communicator: NVTEXCommunicator) -> ncclComm_t;
     /// Sets the defaults of a kind of recipe in the first `struct_size` bytes of a config.
     ///
     /// Errors: null; a `struct_size` that has no room for the field `struct_size` itself; an unknown kind.

@@ -1542,6 +1542,7 @@ FUNCTIONS = {
     "nvtex_broadcast": (None, [c_void_p, c_void_p, c_size_t, c_int, c_int32, c_char_p, c_void_p]),
     "nvtex_barrier": (None, [c_void_p, c_char_p, c_void_p]),
     "nvtex_exchange": (None, [c_void_p, c_void_p, c_size_t, c_char_p, c_void_p]),
+    "nvtex_communicator_as_nccl": (c_void_p, [c_void_p]),
     "nvtex_recipe_config_init": (None, [c_void_p, c_size_t, c_int]),
     "nvtex_recipe_create": (c_void_p, [c_void_p]),
     "nvtex_recipe_destroy": (None, [c_void_p]),
