@@ -84,6 +84,8 @@ const FLOORS: &[&str] = &[
     "op::cross_entropy",
     "op::embedding",
     "op::sampling",
+    // Ranks and what they do together; then the operators over ranks.
+    "parallel",
     "op::ranks",
     "op::newton_schulz",
     "op::comm_gemm",
@@ -91,8 +93,6 @@ const FLOORS: &[&str] = &[
     "op",
     // The table of the functions of the CPU backend.
     "cpu_table",
-    // Ranks and what they do together.
-    "parallel",
     // Layers, and their C functions.
     "nn",
     "nn::capi",

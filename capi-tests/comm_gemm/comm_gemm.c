@@ -140,8 +140,7 @@ static void test_contexts(void) {
       {0, 0, NVTEX_INVALID_ARGUMENT, "nranks: expected 1 or more, got 0"},
       {1, -1, NVTEX_INVALID_ARGUMENT, "rank: expected 0 to 0, got -1"},
       {8, 8, NVTEX_INVALID_ARGUMENT, "rank: expected 0 to 7, got 8"},
-      {8, 7, NVTEX_UNSUPPORTED, "nranks: expected 1, got 8: the exchange of operands and sums"},
-      {2, 0, NVTEX_UNSUPPORTED, "use nvte_cublas_gemm_v2"},
+      {8, 7, NVTEX_INVALID_ARGUMENT, "comm: expected a communicator of NCCL"},
   };
   for (size_t i = 0; i < COUNT(wrong); i++) {
     CHECK(!nvte_comm_gemm_ctx_create(NULL, wrong[i].nranks, wrong[i].rank), "row %zu", i);

@@ -327,11 +327,13 @@ static void test_initialize(void) {
   REFUSED(NVTEX_INVALID_ARGUMENT, hidden_dim, INT_MAX, "tokens of 16 to 4294967295 bytes");
   REFUSED(NVTEX_INVALID_ARGUMENT, num_comm_sms, -1, "expected 0 or more, got -1");
   REFUSED(NVTEX_INVALID_ARGUMENT, max_token_dtype, (NVTEDType)11, "an NVTEDType");
-  REFUSED(NVTEX_UNSUPPORTED, ep_size, 4, "expected 1, got 4: the exchange of tokens");
   REFUSED(NVTEX_UNSUPPORTED, zero_copy, 1, "windows that are all zero");
 #undef REFUSED
-  // More ranks must divide the experts.
+  // More ranks have a communicator, and must divide the experts.
   NVTEEpGroupConfig c = group_config(8, 16, 64);
+  c.ep_size = 4;
+  nvte_ep_initialize(NULL, &c);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "ep_comm: expected a communicator of NCCL");
   c.ep_size = 3;
   nvte_ep_initialize(NULL, &c);
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,

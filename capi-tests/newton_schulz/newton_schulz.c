@@ -135,7 +135,7 @@ static void test_create(void) {
       {-3, 0, NVTEX_INVALID_ARGUMENT, "nranks: expected 1 or more, got -3"},
       {1, 1, NVTEX_INVALID_ARGUMENT, "rank: expected 0 to 0, got 1"},
       {4, -1, NVTEX_INVALID_ARGUMENT, "rank: expected 0 to 3, got -1"},
-      {2, 1, NVTEX_UNSUPPORTED, "nranks: expected 1, got 2: a sum of Gram matrices between ranks"},
+      {2, 1, NVTEX_INVALID_ARGUMENT, "comm: expected a communicator of NCCL"},
   };
   for (size_t i = 0; i < COUNT(wrong); i++) {
     CHECK(!nvte_cusolvermp_ctx_create(NULL, wrong[i].nranks, wrong[i].rank), "row %zu", i);

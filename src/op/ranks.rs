@@ -1,37 +1,42 @@
-//! Contexts of operators on tensors that lie distributed over the ranks of a communicator. The library has no
-//! communication between ranks, so that a context is of one rank, which holds the whole of each tensor. It
-//! keeps the memory that the operators need beside their tensors.
+//! Contexts of operators on tensors that lie distributed over the ranks of a communicator, of which there may be one:
+//! its ranks, and the memory that the operators need beside their tensors.
 #![allow(unsafe_code)]
 
 use super::nvtex;
 use crate::backend;
 use crate::error::{Error, Result};
 use crate::handle::Slab;
-use crate::types::cudaStream_t;
+use crate::parallel::{Communicator, exports};
+use crate::types::{cudaStream_t, ncclComm_t};
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Refuses a rank that is not one of `ranks`, and more ranks than one: `what` they would need, and `instead`
-/// what a program can do. Both numbers come with the names of their arguments.
-pub fn one_rank(
+/// The communicator of several ranks; none for one rank, where `comm` is not looked at. The numbers come with the names
+/// of their arguments.
+pub fn several(
+    (comm_name, comm): (&str, ncclComm_t),
     (ranks_name, ranks): (&str, i32),
     rank: Option<i32>,
-    what: &str,
-    instead: &str,
-) -> Result<()> {
+) -> Result<Option<Arc<Communicator>>> {
     if ranks < 1 {
         return Err(Error::argument(ranks_name, "1 or more", ranks));
     }
     if let Some(rank) = rank.filter(|rank| !(0..ranks).contains(rank)) {
         return Err(Error::argument("rank", format!("0 to {}", ranks - 1), rank));
     }
-    match ranks {
-        1 => Ok(()),
-        _ => Err(Error::unsupported(format!(
-            "{ranks_name}: expected 1, got {ranks}: {what} between ranks is not available in this library; \
-             {instead}"
-        ))),
+    if ranks == 1 {
+        return Ok(None);
     }
+    let communicator = exports::of_nccl(comm_name, comm)?;
+    if communicator.size() != ranks as usize {
+        let expected = format!("{} (the size of {comm_name})", communicator.size());
+        return Err(Error::argument(ranks_name, expected, ranks));
+    }
+    if let Some(rank) = rank.filter(|&rank| communicator.rank() != rank as usize) {
+        let expected = format!("{} (the rank of {comm_name})", communicator.rank());
+        return Err(Error::argument("rank", expected, rank));
+    }
+    Ok(Some(communicator))
 }
 
 /// A piece of device memory, for the calls on one stream of one device.
@@ -48,6 +53,8 @@ struct Block {
 /// streams another one, so that nothing waits.
 #[derive(Default)]
 pub struct Context {
+    /// The ranks, if there are several.
+    pub ranks: Option<Arc<Communicator>>,
     blocks: Mutex<Vec<Block>>,
 }
 
@@ -55,6 +62,18 @@ pub struct Context {
 pub type Contexts = Slab<Arc<Context>>;
 
 impl Context {
+    pub fn new(ranks: Option<Arc<Communicator>>) -> Arc<Self> {
+        Arc::new(Self { ranks, blocks: Mutex::default() })
+    }
+
+    /// How much of a dimension this rank has: of P ranks each has `ceil(size / P)` of it while there is something left.
+    pub fn share(&self, size: i64) -> i64 {
+        let (rank, ranks) =
+            self.ranks.as_ref().map_or((0, 1), |r| (r.rank() as i64, r.size() as i64));
+        let most = size.max(0).div_euclid(ranks) + i64::from(size.max(0) % ranks > 0);
+        (size - rank.saturating_mul(most)).clamp(0, most)
+    }
+
     /// Calls `body` with `bytes` bytes, aligned to 256, for work on the stream; null for none. The memory of
     /// a stream grows when a call needs more than all before, and is never cleared. Until `body` returns, no
     /// other thread can put work that uses the context between its own.

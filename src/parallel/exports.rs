@@ -911,3 +911,29 @@ pub unsafe extern "C-unwind" fn nvtex_exchange(
         unsafe { one.exchange(call, &list, stream) }
     });
 }
+
+/// Returns a pointer that functions of this library take where they ask for an `ncclComm_t`, so that they work with ranks
+/// of any kind: threads, processes, or those of the program's functions. NCCL itself does not know it. Null after an
+/// error.
+///
+/// It is valid as long as the communicator.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn nvtex_communicator_as_nccl(communicator: NVTEXCommunicator) -> ncclComm_t {
+    guard("nvtex_communicator_as_nccl", || {
+        COMMUNICATORS.read("communicator", communicator, |_| Handle(communicator.cast()))
+    })
+    .0
+}
+
+/// The communicator behind an argument that is one of NCCL or what [`nvtex_communicator_as_nccl`] gives.
+pub fn of_nccl(name: &str, comm: ncclComm_t) -> Result<Arc<Communicator>> {
+    // Addresses leave the highest byte free, in which handles say what they are.
+    match comm as usize >> 56 {
+        0 if comm.is_null() => {
+            let expected = "a communicator of NCCL, or what nvtex_communicator_as_nccl gives";
+            Err(Error::argument(name, expected, "null"))
+        }
+        0 => Communicator::of_nccl(comm, Options::default()),
+        _ => COMMUNICATORS.get(name, comm.cast()),
+    }
+}

@@ -10,21 +10,20 @@ use crate::tensor::from_c;
 use std::mem::MaybeUninit;
 
 /// Creates a context for products whose operands are distributed over `nranks` ranks, of which there may be one.
-/// Then `comm` is not looked at and may be null. Destroy it with `nvte_comm_gemm_ctx_destroy`.
+/// Then `comm` is not looked at and may be null. Otherwise it is a communicator of NCCL or what
+/// `nvtex_communicator_as_nccl` gives, and lives as long as the context; all ranks make the same calls in the same order.
+/// Destroy it with `nvte_comm_gemm_ctx_destroy`.
 ///
-/// Errors: a rank that is not one of them; more ranks than one (`NVTEX_UNSUPPORTED`). Returns null.
+/// Errors: a rank or a number of ranks that is not that of `comm`. Returns null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_comm_gemm_ctx_create(
     comm: ncclComm_t,
     nranks: i32,
     rank: i32,
 ) -> *mut NVTECommGemmCtx {
-    let _ = comm;
     guard("nvte_comm_gemm_ctx_create", || {
-        let instead = "use nvte_cublas_gemm_v2, and the communicator's own all-gather before it, or its \
-                       reduce-scatter or all-reduce after it";
-        ranks::one_rank(("nranks", nranks), Some(rank), "the exchange of operands and sums", instead)?;
-        Ok(Handle(CONTEXTS.insert(Default::default())?.cast()))
+        let ranks = ranks::several(("comm", comm), ("nranks", nranks), Some(rank))?;
+        Ok(Handle(CONTEXTS.insert(Context::new(ranks))?.cast()))
     })
     .0
 }
@@ -35,24 +34,29 @@ pub unsafe extern "C-unwind" fn nvte_comm_gemm_ctx_destroy(ctx: *mut NVTECommGem
     guard("nvte_comm_gemm_ctx_destroy", || ranks::destroy(&CONTEXTS, ctx.cast()));
 }
 
-/// How much of a dimension of `global_size` the context's rank holds: all of it, since it is the only one. 0 for
-/// negative sizes.
+/// How much of a dimension of `global_size` the context's rank holds, where each of P ranks has ceil(global_size / P) of it
+/// as long as there is something left. 0 for negative sizes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_comm_gemm_numroc(
     ctx: *mut NVTECommGemmCtx,
     global_size: i64,
 ) -> i64 {
-    guard("nvte_comm_gemm_numroc", || CONTEXTS.read("ctx", ctx.cast(), |_| global_size.max(0)))
+    guard("nvte_comm_gemm_numroc", || {
+        CONTEXTS.read("ctx", ctx.cast(), |context| context.share(global_size))
+    })
 }
 
 /// `D = Bop Aop` as `nvte_cublas_gemm`, where B is distributed over the rows of `Bop` and gathered from all ranks
 /// first. Each rank computes its columns of D.
 ///
-/// Shapes: as `nvte_cublas_gemm` with m, n and k, which count all ranks; one rank holds all of A, B and D.
+/// Shapes: as `nvte_cublas_gemm` with m, n and k, which count all ranks. Of P ranks each holds m / P of A and of the
+/// columns of D, and n / P of B; m and n are multiples of P. One rank holds all of A, B and D.
 /// Dtypes, scaling modes, epilogue (`pre_act_out` is `pre_gelu_out`), errors: as `nvte_cublas_gemm`, with
 /// `use_split_accumulator`. The context keeps the workspace for each stream and allocates it when a call needs
 /// more than those before; a captured graph uses it when it is replayed. `bias` and `pre_act_out` may be null.
-/// `comm_sm_count` (0 or more) and `algo` are hints about communication, of which there is none.
+/// With several ranks modes have one scale, which all ranks have alike.
+/// `comm_sm_count` (0 or more) and `algo` are hints about communication, which are not used: B is gathered, then
+/// multiplied.
 /// Errors, too: operands that do not have the sizes m, n and k; an unknown `algo`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_all_gather_gemm(
@@ -76,11 +80,15 @@ pub unsafe extern "C-unwind" fn nvte_all_gather_gemm(
     let tensors = [A, B, D, bias, pre_act_out];
     let flags = [transa, transb, grad, accumulate].map(truth);
     let hints = (comm_sm_count, algo);
-    guard("nvte_all_gather_gemm", || run(ctx, [m, n, k], tensors, flags, hints, main_stream));
+    guard("nvte_all_gather_gemm", || {
+        run(ctx, Exchange::Gather, [m, n, k], tensors, flags, hints, main_stream)
+    });
 }
 
 /// As `nvte_all_gather_gemm`, but A and B are distributed along k, the products of all ranks are added, and each
-/// rank gets its rows of D. One rank holds all of A, B and D.
+/// rank gets its rows of D. Of P ranks each holds k / P of A and B and n / P rows of D; n and k are multiples of P. The
+/// products are rounded to the dtype of D, which is Float32, Float16 or BFloat16, and added in Float32 in the order of the
+/// ranks. With several ranks there is no other epilogue than a bias, of which that of rank 0 counts.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_gemm_reduce_scatter(
     ctx: *mut NVTECommGemmCtx,
@@ -103,10 +111,12 @@ pub unsafe extern "C-unwind" fn nvte_gemm_reduce_scatter(
     let tensors = [A, B, D, bias, pre_act_out];
     let flags = [transa, transb, grad, accumulate].map(truth);
     let hints = (comm_sm_count, algo);
-    guard("nvte_gemm_reduce_scatter", || run(ctx, [m, n, k], tensors, flags, hints, main_stream));
+    guard("nvte_gemm_reduce_scatter", || {
+        run(ctx, Exchange::Scatter, [m, n, k], tensors, flags, hints, main_stream)
+    });
 }
 
-/// As `nvte_gemm_reduce_scatter`, but each rank gets all of D.
+/// As `nvte_gemm_reduce_scatter`, but each rank gets all of D. Where it accumulates, D of rank 0 counts.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_gemm_all_reduce(
     ctx: *mut NVTECommGemmCtx,
@@ -129,12 +139,15 @@ pub unsafe extern "C-unwind" fn nvte_gemm_all_reduce(
     let tensors = [A, B, D, bias, pre_act_out];
     let flags = [transa, transb, grad, accumulate].map(truth);
     let hints = (comm_sm_count, algo);
-    guard("nvte_gemm_all_reduce", || run(ctx, [m, n, k], tensors, flags, hints, main_stream));
+    guard("nvte_gemm_all_reduce", || {
+        run(ctx, Exchange::Reduce, [m, n, k], tensors, flags, hints, main_stream)
+    });
 }
 
 /// What the products have in common: with one rank they are the same.
 fn run(
     ctx: *mut NVTECommGemmCtx,
+    exchange: Exchange,
     sizes: [i64; 3],
     [a, b, d, bias, pre_act_out]: [NVTETensor; 5],
     [transa, transb, grad, accumulate]: [bool; 4],
@@ -170,5 +183,5 @@ fn run(
             sm_count: ("math_sm_count", 0),
         },
     };
-    RankProduct { product, sizes }.run(&context, stream)
+    RankProduct { product, sizes, exchange }.run(&context, stream)
 }

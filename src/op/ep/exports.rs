@@ -6,22 +6,26 @@ use crate::error::guard;
 use std::mem::MaybeUninit;
 
 /// Begins expert parallelism on the current device in a group of `ep_size` ranks, of which there may be one. Then
-/// `ep_comm` is not looked at and may be null.
+/// `ep_comm` is not looked at and may be null. Otherwise it is a communicator of NCCL or what `nvtex_communicator_as_nccl`
+/// gives, and lives until `nvte_ep_shutdown`. Expert e is on rank `e / (num_experts / ep_size)`. Where ranks are threads
+/// of a process, a group is that of the calling thread.
+///
+/// With several ranks all functions but `nvte_ep_shutdown` and `nvte_ep_handle_mem_size` are called by all ranks in the
+/// same order, and wait on the host for the numbers of rows, so that they cannot be captured in a graph.
 ///
 /// `max_recv_tokens_per_rank` is the most rows that a dispatch gives; 0: any number. `hidden_dim`,
 /// `max_token_dtype`, `num_comm_sms` and `num_topk` are checked and not used.
 /// Errors: numbers out of range; tokens of less than 16 bytes; `zero_copy` or `drop_on_overflow` without
-/// `max_recv_tokens_per_rank`; a device that has a group; more ranks than one, and `zero_copy`
+/// `max_recv_tokens_per_rank`; a device that has a group; a communicator of another size; `zero_copy`
 /// (`NVTEX_UNSUPPORTED`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_ep_initialize(
     ep_comm: *mut c_void,
     group_config: *const NVTEEpGroupConfig,
 ) {
-    let _ = ep_comm;
     guard("nvte_ep_initialize", || {
         // SAFETY: the caller vouches for the struct.
-        initialize(&unsafe { config("group_config", group_config, 40)? })
+        initialize(ep_comm.cast(), &unsafe { config("group_config", group_config, 40)? })
     });
 }
 
@@ -44,14 +48,15 @@ pub unsafe extern "C-unwind" fn nvte_ep_handle_mem_size(
 
 /// Plans where the tokens of `topk_idx` go, in `handle_mem`.
 ///
-/// An expert gets a row for each token that has chosen it, in the order of tokens, and unless it has none rows of
-/// padding up to a multiple of `dispatch_output_per_expert_alignment`. The experts' rows follow each other.
+/// An expert gets a row for each token that has chosen it, in the order of ranks and then of tokens, and unless it has
+/// none rows of padding up to a multiple of `dispatch_output_per_expert_alignment`. The experts' rows follow each other.
 /// Shapes: `topk_idx` `[T, top_k]` in Int32 or Int64, where numbers that are no expert stand for none;
-/// `recv_tokens_per_expert` `[num_experts]` becomes the rows of each expert with padding, and
+/// `recv_tokens_per_expert` `[num_experts / ep_size]` becomes the rows of each expert of this rank with padding, and
 /// `total_recv_tokens_per_rank` `[1]` their sum: Int32 or Int64, both the same, each may be null or have no
 /// address. `handle_mem`: `nvte_ep_handle_mem_size` bytes, aligned to 8.
 /// Rows beyond `max_recv_tokens_per_rank` do not exist, and `recv_tokens_per_expert` does not count them; the sum
-/// does. Unless `drop_on_overflow` is set they are an error with `NVTE_CHECK=device`, before anything is written.
+/// does. Unless `drop_on_overflow` is set they are an error: with several ranks on all of them, with one rank with
+/// `NVTE_CHECK=device`, before anything is written.
 /// Errors: other shapes or dtypes; more tokens than the group's config says; too little memory; outputs that
 /// overlap anything.
 #[unsafe(no_mangle)]
@@ -69,14 +74,16 @@ pub unsafe extern "C-unwind" fn nvte_ep_prepare(
         let layer = unsafe { layer(layer_cfg)? };
         let topk_idx = check::rowwise("topk_idx", topk_idx)?;
         let counts = counts(recv_tokens_per_expert, total_recv_tokens_per_rank)?;
-        backend::run(&prepare((&state, &group, &layer), &topk_idx, &counts, stream)?, stream)
+        let plan = prepare((&state, &group, &layer), &topk_idx, &counts, stream)?;
+        run_plan((&state, &group), &layer, plan, stream)
     });
 }
 
 /// Copies tokens to the rows of their experts, by the plan in `handle_mem`: `recv_tokens[row] = tokens[t]` and
 /// `recv_topk_weights[row] = topk_weights[t, k]`. All other rows become 0.
 ///
-/// Shapes: tokens `[T, H]`, `recv_tokens` `[R, H]`, of which rows from R on are left out; `topk_weights`
+/// Shapes: tokens `[T, H]`, `recv_tokens` `[R, H]`, of which rows from R on are left out (with several ranks R is at
+/// least the number of rows of the plan that exist); `topk_weights`
 /// `[T, top_k]`, `recv_topk_weights` `[R]`. `topk_idx` is not read and may be null. Without `topk_weights` (null
 /// or no address) there are no weights.
 /// Dtypes: Float32, Float16 or BFloat16; or MXFP8, row-wise, whose rows of scales, not swizzled, are copied as
@@ -102,7 +109,8 @@ pub unsafe extern "C-unwind" fn nvte_ep_dispatch(
     let windows = [tokens_win, topk_weights_win, recv_tokens_win, recv_topk_weights_win];
     guard("nvte_ep_dispatch", || {
         let (group, state) = state(handle_mem)?;
-        dispatch((&state, &group), tensors, windows, (true, stream))?.run(stream)
+        let dispatch = dispatch((&state, &group), tensors, windows, (true, stream))?;
+        run_dispatch((&state, &group), &dispatch, stream)
     });
 }
 
@@ -135,8 +143,8 @@ pub unsafe extern "C-unwind" fn nvte_ep_prepare_and_dispatch(
         let counts = counts(recv_tokens_per_expert, total_recv_tokens_per_rank)?;
         let plan = prepare((&state, &group, &layer), &topk_idx, &counts, stream)?;
         let dispatch = dispatch((&state, &group), tensors, windows, (false, stream))?;
-        backend::run(&plan, stream)?;
-        dispatch.run(stream)
+        run_plan((&state, &group), &layer, plan, stream)?;
+        run_dispatch((&state, &group), &dispatch, stream)
     });
 }
 
@@ -163,7 +171,7 @@ pub unsafe extern "C-unwind" fn nvte_ep_combine(
         let none = ("", &Buffer::UNSET);
         apart(&state, [input, none], [output, none])?;
         state.check_plan("result", sums.tokens, None, stream)?;
-        run_sums(&sums, stream)
+        run_all_sums((&state, &group), [Some(sums), None], stream)
     });
 }
 
@@ -198,8 +206,7 @@ pub unsafe extern "C-unwind" fn nvte_ep_dispatch_bwd(
         let (weights, topk) = weight_grads(&state, inputs[1], outputs[1], sizes)?;
         apart(&state, inputs, outputs)?;
         state.check_plan("grad_topk_weights", sums.tokens, Some(topk), stream)?;
-        run_sums(&sums, stream)?;
-        run_sums(&weights, stream)
+        run_all_sums((&state, &group), [Some(sums), Some(weights)], stream)
     });
 }
 
@@ -221,7 +228,8 @@ pub unsafe extern "C-unwind" fn nvte_ep_combine_bwd(
         let grad = check::tensor("grad", grad)?;
         let output = check::tensor("grad_expert_out", grad_expert_out)?;
         let (input, output) = (("grad", &grad), ("grad_expert_out", &output));
-        Dispatch::plan((&state, &group), input, output, None, (true, stream))?.run(stream)
+        let dispatch = Dispatch::plan((&state, &group), input, output, None, (true, stream))?;
+        run_dispatch((&state, &group), &dispatch, stream)
     });
 }
 

@@ -1,10 +1,12 @@
 //! Tokens to the ranks of their experts and back (spec: gemm_comm, section 11). With one rank all experts are
-//! local: a dispatch is a permutation of rows, whose plan lies in the caller's memory of a layer.
+//! local: a dispatch is a permutation of rows, whose plan lies in the caller's memory of a layer. With several ranks
+//! the same permutation sorts the own tokens by expert, and `exchange.rs` brings each expert's rows to its rank.
 
 pub(crate) mod cpu;
+mod exchange;
 pub mod exports;
 
-use super::ranks;
+use super::ranks::{self, Context};
 use crate::backend::{self, args::*};
 use crate::check::{self, Memory};
 use crate::device_check;
@@ -16,24 +18,31 @@ use crate::types::{NVTEDType::*, *};
 use std::ffi::{c_int, c_void};
 use std::fmt::Display;
 use std::ptr::{null, null_mut};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::Instant;
 
-/// A group of one rank, as `nvte_ep_initialize` makes it.
-#[derive(Clone, Copy)]
+/// A group as `nvte_ep_initialize` makes it.
+#[derive(Clone)]
 struct Group {
+    /// Of all ranks.
     experts: usize,
     max_tokens: usize,
     /// Most rows that a dispatch gives.
     capacity: usize,
     /// Rows beyond `capacity` are left out; otherwise they are an error where the host can see them.
     drop: bool,
+    /// The ranks, if there are several, and memory for rows on their way.
+    context: Arc<Context>,
 }
 
-/// The groups of the devices of the process.
-static GROUPS: Mutex<Vec<(c_int, Group)>> = Mutex::new(Vec::new());
+/// Of whom a group is: of a device, or where ranks are threads of one thread on it.
+type Owner = (c_int, Option<ThreadId>);
 
-fn groups() -> MutexGuard<'static, Vec<(c_int, Group)>> {
+/// The groups of the process.
+static GROUPS: Mutex<Vec<(Owner, Group)>> = Mutex::new(Vec::new());
+
+fn groups() -> MutexGuard<'static, Vec<(Owner, Group)>> {
     GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -51,7 +60,7 @@ fn at_least(name: &str, value: i32, least: i32) -> Result<usize> {
 }
 
 impl Group {
-    fn of_config(config: &NVTEEpGroupConfig) -> Result<Self> {
+    fn of_config(comm: ncclComm_t, config: &NVTEEpGroupConfig) -> Result<Self> {
         let ranks = ("group_config.ep_size", config.ep_size);
         let experts = at_least("group_config.num_experts", config.num_experts, 1)?;
         let max_tokens =
@@ -79,26 +88,34 @@ impl Group {
             let expected = format!("a multiple of {}, the ranks", config.ep_size);
             return Err(Error::argument("group_config.num_experts", expected, experts));
         }
-        let instead = "use nvte_permute and nvte_unpermute, and an all-to-all of the communicator between them";
-        ranks::one_rank(ranks, None, "the exchange of tokens", instead)?;
+        let communicator = ranks::several(("ep_comm", comm), ranks, None)?;
         if config.zero_copy != 0 {
             return Err(no_windows("group_config.zero_copy: expected 0, got 1"));
         }
         let rows = if max_rows == 0 { i32::MAX as usize } else { max_rows };
-        Ok(Self { experts, max_tokens, capacity: rows, drop: config.drop_on_overflow != 0 })
+        let (drop, context) = (config.drop_on_overflow != 0, Context::new(communicator));
+        Ok(Self { experts, max_tokens, capacity: rows, drop, context })
     }
 
-    /// The group of the current device.
+    /// The group of this thread or of the current device.
     fn current() -> Result<Self> {
         let device = backend::device_properties()?.device;
-        let group = groups().iter().find(|(of, _)| *of == device).map(|(_, group)| *group);
+        let groups = groups();
+        let find = |owner: Owner| groups.iter().find(|(of, _)| *of == owner);
+        let own = find((device, Some(thread::current().id()))).or_else(|| find((device, None)));
+        // Another thread of a rank: there is no doubt whose it is if the process has one group.
+        let own =
+            own.or_else(|| groups.first().filter(|(of, _)| groups.len() == 1 && of.0 == device));
         let expected = "one for which nvte_ep_initialize was called";
+        let group = own.map(|(_, group)| group.clone());
         group.ok_or_else(|| Error::argument("device", expected, device))
     }
 
     /// Bytes of the state before what depends on the number of experts of a token.
     fn head(&self) -> usize {
-        (8 * (2 + self.experts)).next_multiple_of(256)
+        let ranks = self.context.ranks.as_ref().map_or(0, |ranks| ranks.size());
+        // With several ranks the rows of all of them follow, and the alignment.
+        (8 * (3 + self.experts + ranks * self.experts)).next_multiple_of(256)
     }
 
     /// Bytes of the state of a layer.
@@ -127,15 +144,20 @@ fn no_window(name: &str, window: &NVTECommWindow) -> Result<()> {
     }
 }
 
-fn initialize(config: &NVTEEpGroupConfig) -> Result<()> {
-    let group = Group::of_config(config)?;
+fn initialize(comm: ncclComm_t, config: &NVTEEpGroupConfig) -> Result<()> {
+    let group = Group::of_config(comm, config)?;
     let device = backend::device_properties()?.device;
+    let threads = group.context.ranks.as_ref().is_some_and(|ranks| ranks.may_be_threads());
+    let owner = (device, threads.then(|| thread::current().id()));
     let mut groups = groups();
-    if groups.iter().any(|(of, _)| *of == device) {
+    let taken = |(of, _): &&(Owner, Group)| {
+        of.0 == device && (of.1 == owner.1 || of.1.is_none() || owner.1.is_none())
+    };
+    if groups.iter().any(|one| taken(&one)) {
         let expected = "a device without a group; nvte_ep_shutdown ends the groups of all devices";
         return Err(Error::argument("device", expected, format!("{device}, which has one")));
     }
-    groups.push((device, group));
+    groups.push((owner, group));
     Ok(())
 }
 
@@ -177,6 +199,9 @@ struct State {
     map: *mut i32,
     planes: usize,
     bytes: usize,
+    /// With several ranks: rows that each rank has for each expert, `[ranks, experts]`, and the layer's alignment.
+    table: *mut i64,
+    alignment: *mut i64,
 }
 
 impl State {
@@ -190,12 +215,16 @@ impl State {
         let most = i32::MAX as usize / group.max_tokens;
         let planes = ((buffer.bytes() - group.head()) / (8 * group.max_tokens)).min(most);
         let rows = address.wrapping_byte_add(group.head());
+        let table = address.cast::<i64>().wrapping_add(2 + group.experts);
+        let ranks = group.context.ranks.as_ref().map_or(0, |ranks| ranks.size());
         Ok(Self {
             head: address.cast(),
             rows: rows.cast(),
             map: rows.wrapping_byte_add(4 * group.max_tokens * planes).cast(),
             planes,
             bytes: group.head() + 8 * group.max_tokens * planes,
+            table,
+            alignment: table.wrapping_add(ranks * group.experts),
         })
     }
 
@@ -281,8 +310,9 @@ fn prepare(
     state.check_topk("layer_cfg.top_k", topk)?;
     check::dtype("topk_idx", topk_idx.dtype, &[kNVTEInt32, kNVTEInt64])?;
     let chosen = check::pointer("topk_idx.data", topk_idx)?;
+    let local = group.context.ranks.as_ref().map_or(1, |ranks| ranks.size());
     let outputs = [
-        ("recv_tokens_per_expert", &counts.per_expert, group.experts),
+        ("recv_tokens_per_expert", &counts.per_expert, group.experts / local),
         ("total_recv_tokens_per_rank", &counts.total, 1),
     ];
     let mut counts_dtype = None;
@@ -327,7 +357,7 @@ fn prepare(
         chosen_dtype: topk_idx.dtype,
         counts_dtype: counts_dtype.unwrap_or(kNVTEInt64),
     };
-    if !group.drop {
+    if !group.drop && group.context.ranks.is_none() {
         check_overflow(&args, stream)?;
     }
     Ok(args)
@@ -626,4 +656,41 @@ fn weight_grads(
 /// Runs sums unless there is nothing to write.
 fn run_sums(args: &UnpermuteArgs, stream: cudaStream_t) -> Result<()> {
     if args.tokens * args.cols == 0 { Ok(()) } else { backend::run(args, stream) }
+}
+
+/// Makes a plan that has been checked.
+fn run_plan(
+    (state, group): (&State, &Group),
+    layer: &Layer,
+    args: ExpertRowsArgs,
+    stream: cudaStream_t,
+) -> Result<()> {
+    match exchange::Experts::of(state, group) {
+        None => backend::run(&args, stream),
+        Some(experts) => experts.prepare(layer, args, stream),
+    }
+}
+
+/// Copies rows to their experts.
+fn run_dispatch(
+    (state, group): (&State, &Group),
+    dispatch: &Dispatch,
+    stream: cudaStream_t,
+) -> Result<()> {
+    match exchange::Experts::of(state, group) {
+        None => dispatch.run(stream),
+        Some(experts) => experts.send(&dispatch.0, stream),
+    }
+}
+
+/// Sums rows of experts.
+fn run_all_sums(
+    (state, group): (&State, &Group),
+    sums: [Option<UnpermuteArgs>; 2],
+    stream: cudaStream_t,
+) -> Result<()> {
+    match exchange::Experts::of(state, group) {
+        None => sums.iter().flatten().try_for_each(|sums| run_sums(sums, stream)),
+        Some(experts) => experts.fetch(sums.into_iter().flatten().collect(), stream),
+    }
 }

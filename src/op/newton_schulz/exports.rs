@@ -6,21 +6,20 @@ use crate::error::{Handle, guard};
 use crate::op::ranks;
 
 /// Creates a context for Newton-Schulz iterations on a matrix that is distributed over `nranks` ranks, of which
-/// there may be one. Then `comm` is not looked at and may be null. Destroy it with
-/// `nvte_cusolvermp_ctx_destroy`.
+/// there may be one. Then `comm` is not looked at and may be null. Otherwise it is a communicator of NCCL or what
+/// `nvtex_communicator_as_nccl` gives, and lives as long as the context; all ranks make the same calls in the same order.
+/// Destroy it with `nvte_cusolvermp_ctx_destroy`.
 ///
-/// Errors: a rank that is not one of them; more ranks than one (`NVTEX_UNSUPPORTED`). Returns null.
+/// Errors: a rank or a number of ranks that is not that of `comm`. Returns null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvte_cusolvermp_ctx_create(
     comm: ncclComm_t,
     nranks: i32,
     rank: i32,
 ) -> *mut NVTECusolverMpCtx {
-    let _ = comm;
     guard("nvte_cusolvermp_ctx_create", || {
-        let instead = "gather the matrix and iterate on one rank, with a context of 1 rank";
-        ranks::one_rank(("nranks", nranks), Some(rank), "a sum of Gram matrices", instead)?;
-        Ok(Handle(CONTEXTS.insert(Default::default())?.cast()))
+        let ranks = ranks::several(("comm", comm), ("nranks", nranks), Some(rank))?;
+        Ok(Handle(CONTEXTS.insert(Context::new(ranks))?.cast()))
     })
     .0
 }
@@ -35,10 +34,12 @@ pub unsafe extern "C-unwind" fn nvte_cusolvermp_ctx_destroy(ctx: *mut NVTECusolv
 /// `coefficients`: for coefficients that suit the singular values of x, these come near to 1. x is not
 /// normalised before.
 ///
-/// Shapes: x `[m, n]`, any sizes; `coefficients` (on the host) `num_coefficients` numbers, which must be
+/// Shapes: x `[m, n]`, any sizes; of P ranks each has the next ceil(n / P) columns as long as there are some left, in a
+/// matrix of their own; `coefficients` (on the host) `num_coefficients` numbers, which must be
 /// `3 * num_iterations`: a, b, c, a, b, c, ...
 /// Dtypes: Float32, Float16, BFloat16. The three products of an iteration are summed in float32, and rounded to
 /// the dtype of x; products of Float32 are those of `nvte_cublas_gemm`.
+/// Several ranks add their Gram matrices, `[m, m]` in Float32, once in each iteration, in the order of the ranks.
 /// Memory: the context keeps that of two matrices of the smaller side of x, and of one like x, for each stream;
 /// it is allocated when a call needs more than those before. A captured graph uses it when it is replayed.
 /// Empty x, no iterations: nothing is written.
@@ -70,6 +71,6 @@ pub unsafe extern "C-unwind" fn nvte_newton_schulz(
         // SAFETY: the caller vouches for the array.
         let coefficients = unsafe { check::slice("coefficients", coefficients, count)? };
         let (coefficients, _) = coefficients.as_chunks::<3>();
-        Iterations::plan(&x, [m, n], coefficients)?.run(&context, caller_stream)
+        Iterations::plan(&context, &x, [m, n], coefficients)?.run(&context, caller_stream)
     });
 }
