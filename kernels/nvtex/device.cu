@@ -221,6 +221,13 @@ cudaError_t allow_shared(const void *kernel, size_t bytes) {
   if (now.sharedSizeBytes + bytes <= kUnasked) return cudaSuccess;
   const int wanted = static_cast<int>(bytes > kUnasked ? bytes : kUnasked + 16);
   if (now.maxDynamicSharedSizeBytes >= wanted) return cudaSuccess;
+#if defined(NVTE_ASSUMED_ARCH)
+  // What a block of the assumed architecture may have, which may be less than here.
+  constexpr size_t kMost = NVTE_ASSUMED_ARCH == 80   ? 163 * 1024
+                           : NVTE_ASSUMED_ARCH == 90 ? 227 * 1024
+                                                     : 99 * 1024;
+  if (now.sharedSizeBytes + bytes > kMost) return cudaErrorInvalidConfiguration;
+#endif
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, wanted);
 }
 

@@ -17,12 +17,18 @@ use std::path::{Path, PathBuf};
 pub struct Args {
     /// The folder to make; it must not exist, be empty, or be an older bundle
     dir: PathBuf,
+    /// Test the code for another architecture on Hopper: 80 or 89 compiles for that one, to run on 9.0, and the library
+    /// takes the device for it
+    #[arg(long, value_parser = ["80", "89", "90"])]
+    assume: Option<String>,
 }
 
 /// Test programs that read the sources, which a bundle does not hold.
 const NEED_SOURCES: &[&str] = &["abi"];
 
 pub fn run(tree: &Tree, args: &Args) -> Result<()> {
+    let archs = args.assume.as_ref().map(|arch| format!("{arch}@90"));
+    let tree = &Tree { root: tree.root.clone(), target: tree.target.clone(), archs };
     let dir = std::env::current_dir()?.join(&args.dir);
     let filled = dir.is_dir() && fs::read_dir(&dir)?.next().is_some();
     if filled && !dir.join("run.sh").is_file() {
