@@ -4,7 +4,7 @@
 use crate::capi;
 use crate::process;
 use crate::report::Report;
-use crate::tree::Tree;
+use crate::tree::{HARDENING, Tree};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,10 +21,11 @@ pub fn build(tree: &Tree, lib: &Path, soname: &str, options: &[String]) -> Resul
     let mut compile = tree.command(env::var("CXX").unwrap_or_else(|_| "c++".into()));
     compile.args(["-std=c++17", "-O2", "-fPIC", "-shared", "-s"]);
     compile.args(["-Wall", "-Wextra"]);
+    compile.args(HARDENING);
     compile.arg("-I").arg(tree.root.join("include")).args(SOURCES.map(|name| source.join(name)));
     compile.arg("-o").arg(lib.join(FILE)).arg(format!("-Wl,-soname,{FILE}"));
     // Its own calls stay inside of it even where the library that it replaces is loaded too.
-    compile.args(["-Wl,-Bsymbolic", "-Wl,-z,defs", "-Wl,-z,now"]);
+    compile.args(["-Wl,-Bsymbolic", "-Wl,-z,defs"]);
     compile.arg(format!("-Wl,--version-script={}", source.join("exports.map").display()));
     compile.args(["-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN", "-L"]).arg(lib);
     compile.args(options).args([&format!("-l:{soname}"), "-ldl"]);

@@ -4,7 +4,7 @@ use crate::build;
 use crate::dependencies;
 use crate::drop_in;
 use crate::process;
-use crate::tree::{self, Tree, copy, copy_dir, empty_dir, link};
+use crate::tree::{self, HARDENING, Tree, copy, copy_dir, empty_dir, link};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -46,7 +46,7 @@ pub fn install(tree: &Tree, prefix: &Path, drop_in: bool) -> Result<()> {
         fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
     }
 
-    check_soname(tree)?;
+    check_names(tree)?;
     let file = format!("libnvte.so.{version}");
     // Unlinked first: a program may have the old file mapped.
     let _ = fs::remove_file(lib.join(&file));
@@ -90,7 +90,12 @@ fn programs(tree: &Tree, prefix: &Path) -> Result<()> {
         let name = source.file_stem().unwrap_or_default();
         let mut compile = tree.command(env::var("CC").unwrap_or_else(|_| "cc".into()));
         compile.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"]);
-        compile.arg(bin.join(name)).arg(&source).arg("-I").arg(prefix.join("include"));
+        compile
+            .arg(bin.join(name))
+            .args(HARDENING)
+            .arg(&source)
+            .arg("-I")
+            .arg(prefix.join("include"));
         compile.arg("-L").arg(prefix.join("lib"));
         compile.args(["-Wl,-rpath,$ORIGIN/../lib", "-lnvte", "-lpthread", "-ldl", "-lm"]);
         process::run(&format!("compile {}", name.display()), &mut compile)?;
@@ -107,15 +112,50 @@ pub fn strip(tree: &Tree, from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks the soname, without which the library would be recorded by path in every program linked to
-/// it.
-fn check_soname(tree: &Tree) -> Result<()> {
+/// Checks the soname, without which the library would be recorded by path in every program linked to it, and that
+/// each symbol has a version, without which a program could not say what it needs.
+fn check_names(tree: &Tree) -> Result<()> {
     let library = tree.library();
-    let mut readelf = tree.command("readelf");
-    let output = readelf.arg("-d").arg(&library).output().context("readelf (of binutils)")?;
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = drop_in::output(tree, "readelf", &["-d"], &library)?;
     if !text.contains(&format!("Library soname: [{SONAME}]")) {
         bail!("{}: soname is not {SONAME}", library.display());
     }
+    let text = drop_in::output(tree, "readelf", &["--dyn-syms", "--wide"], &library)?;
+    let bare = without_version(&text);
+    if !bare.is_empty() {
+        bail!("{}: symbols without a version: {}", library.display(), bare.join(", "));
+    }
     Ok(())
+}
+
+/// The functions that `readelf --dyn-syms` shows as defined and without one of our versions: those of this library
+/// have NVTEX_, others NVTE_.
+fn without_version(text: &str) -> Vec<String> {
+    let name = |line: &str| {
+        // Number, address, size, type, binding, visibility, section and name.
+        let words: Vec<_> = line.split_whitespace().collect();
+        let (kind, section, name) = (*words.get(3)?, *words.get(6)?, *words.get(7)?);
+        if kind != "FUNC" || section == "UND" {
+            return None;
+        }
+        let (symbol, version) = name.split_once("@@").unwrap_or((name, ""));
+        let expected = if symbol.starts_with("nvtex_") { "NVTEX_" } else { "NVTE_" };
+        (!version.starts_with(expected)).then(|| name.to_owned())
+    };
+    text.lines().filter_map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn finds_symbols_without_version() {
+        let text = "   Num:    Value          Size Type    Bind   Vis      Ndx Name\n\
+             1: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND free@GLIBC_2.2.5 (2)\n\
+             2: 0000000000001000    16 FUNC    GLOBAL DEFAULT   14 nvte_a@@NVTE_2.20\n\
+             3: 0000000000001010    16 FUNC    GLOBAL DEFAULT   14 nvtex_b@@NVTEX_0.1\n\
+             4: 0000000000001020    16 FUNC    GLOBAL DEFAULT   14 nvtex_c@@NVTE_2.20\n\
+             5: 0000000000001030    16 FUNC    GLOBAL DEFAULT   14 nvte_d\n\
+             6: 0000000000000000     0 OBJECT  GLOBAL DEFAULT  ABS NVTE_2.20\n";
+        assert_eq!(super::without_version(text), ["nvtex_c@@NVTE_2.20", "nvte_d"]);
+    }
 }

@@ -62,11 +62,13 @@ enum Step {
     Fuzz,
 }
 
-/// Programs of capi-tests/ that pass wrong arguments, and a part of the names of those cases.
-const WRONG_ARGUMENTS: [(&str, &str); 19] = [
+/// Programs of capi-tests/ that pass wrong arguments or make calls fail, and a part of the names of those cases.
+const WRONG_ARGUMENTS: [(&str, &str); 21] = [
     ("bad_input", ""),
     ("bad_handles", ""),
     ("bad_memory", ""),
+    ("module_faults", ""),
+    ("old_headers", ""),
     ("plugin_register", ""),
     ("plugin_load", ""),
     ("transformer_engine", ""),
@@ -84,6 +86,10 @@ const WRONG_ARGUMENTS: [(&str, &str); 19] = [
     ("transpose_nvfp4", "refused"),
     ("fused_attn_calls", "wrong"),
 ];
+
+/// Those of them that run layers. Compilers load a field of an `Option` before they ask whether there is one, which
+/// valgrind takes for an error.
+const NOT_UNDER_VALGRIND: [&str; 1] = ["module_faults"];
 
 pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
     println!(
@@ -319,7 +325,7 @@ fn memory(tree: &Tree, prefix: &Path, full: bool, report: &mut Report) -> Result
         let dir = capi::build(tree, &source, "capi-tests-asan", prefix, &options, &programs)?;
         wrong_arguments(tree, "AddressSanitizer", &dir, &[], report)?;
     } else {
-        let reason = "the C compiler links no program with -fsanitize=address";
+        let reason = "the C compiler links no program with -fsanitize=address,undefined";
         skip(report, "AddressSanitizer", reason);
     }
     if asan && !full {
@@ -348,6 +354,9 @@ fn wrong_arguments(
         while let index = next.fetch_add(1, Ordering::Relaxed)
             && let Some((test, case)) = WRONG_ARGUMENTS.get(index)
         {
+            if !words.is_empty() && NOT_UNDER_VALGRIND.contains(test) {
+                continue;
+            }
             let program = dir.join(test);
             let mut command = match words {
                 [] => tree.command(program),
@@ -384,7 +393,11 @@ fn has_asan(tree: &Tree) -> Result<bool> {
     fs::write(&source, "int main(void) { return 0; }\n").context("asan.c")?;
     let compiler = env::var("CC").unwrap_or_else(|_| "cc".into());
     let mut compile = tree.command(&compiler);
-    compile.arg("-fsanitize=address").arg(&source).arg("-o").arg(tree.target.join("asan"));
+    compile
+        .arg("-fsanitize=address,undefined")
+        .arg(&source)
+        .arg("-o")
+        .arg(tree.target.join("asan"));
     let output = compile.output().with_context(|| compiler)?;
     Ok(output.status.success())
 }

@@ -9,7 +9,20 @@ use std::{env, fs};
 pub struct Tree {
     pub root: PathBuf,
     pub target: PathBuf,
+    /// `NVTE_CUDA_ARCHS` of the builds, in place of the environment's.
+    pub archs: Option<String>,
 }
+
+/// Options of C and C++ that is installed: canaries on the stack, checked copies, marks at the targets of indirect
+/// calls, and tables of addresses that are read-only once the file is loaded. build/main.rs has those of the library.
+pub const HARDENING: [&str; 6] = [
+    "-fstack-protector-strong",
+    "-U_FORTIFY_SOURCE",
+    "-D_FORTIFY_SOURCE=2",
+    "-fcf-protection=full",
+    "-Wl,-z,relro",
+    "-Wl,-z,now",
+];
 
 impl Tree {
     pub fn find(root: Option<PathBuf>) -> Result<Self> {
@@ -23,7 +36,7 @@ impl Tree {
             Some(dir) => env::current_dir()?.join(dir),
             None => root.join("target"),
         };
-        Ok(Self { root, target })
+        Ok(Self { root, target, archs: None })
     }
 
     pub fn library(&self) -> PathBuf {
@@ -82,7 +95,9 @@ impl Tree {
     }
 
     pub fn cargo(&self) -> Command {
-        self.command(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        let mut cargo = self.command(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.envs(self.archs.iter().map(|archs| ("NVTE_CUDA_ARCHS", archs)));
+        cargo
     }
 }
 

@@ -222,7 +222,9 @@ fn newer(text: &str) -> Vec<String> {
         let words: Vec<_> = line.split_whitespace().collect();
         let (section, name) = (*words.get(6)?, *words.get(7)?);
         let (_, version) = name.split_once('@')?;
-        (section == "UND" && !is_old_enough(version)).then(|| name.to_owned())
+        // The wheel brings the library of these versions.
+        let own = version.starts_with("NVTE_") || version.starts_with("NVTEX_");
+        (section == "UND" && !own && !is_old_enough(version)).then(|| name.to_owned())
     };
     text.lines().filter_map(name).collect()
 }
@@ -243,6 +245,7 @@ mod tests {
     17: 00000000000a9ba0    60 FUNC    GLOBAL DEFAULT   16 __libc_dlopen@@GLIBC_PRIVATE
     18: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND pow@GLIBC_2.29 (3)
     19: 0000000000000000     0 FUNC    WEAK   DEFAULT  UND gettid
+    20: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND nvte_gelu@NVTE_2.20 (4)
 ";
 
     #[test]
