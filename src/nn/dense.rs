@@ -763,7 +763,7 @@ impl Dense {
             grad.colwise = columns.tensor.colwise;
             grad.colwise_scale_inv = columns.tensor.colwise_scale_inv;
         }
-        self.products(run, tape, &grad, (dx, add), (wgrad.as_ref(), None))
+        self.products(run, tape, &grad, (dx, add), wgrad.as_ref())
     }
 
     /// [`Self::backward`] of all rows; the gradient of x is this rank's part of a sum if others share the outputs.
@@ -793,7 +793,7 @@ impl Dense {
         let Some(grad) = grad else {
             return Ok(());
         };
-        self.products(run, tape, &grad.tensor, (dx, add), (wgrad.as_ref(), gemm_sums))?;
+        self.products(run, tape, &grad.tensor, (dx, add), wgrad.as_ref())?;
         match (bias, &dbias) {
             (Some(bias), Some(dbias)) => bias.deposit(run, dbias),
             _ => Ok(()),
@@ -824,7 +824,7 @@ impl Dense {
         tape: &DenseTape,
         grad: &Tensor,
         (dx, add): (Option<&Tensor>, Option<&Tensor>),
-        (wgrad, gemm_sums): (Option<&(Tensor, bool)>, Option<&Tensor>),
+        wgrad: Option<&(Tensor, bool)>,
     ) -> Result<()> {
         let active = &tape.active;
         let quantized = active.backward() == BackwardOperands::Quantized;
