@@ -41,9 +41,10 @@ pub enum Kind {
     Graph = 0x63,
     Communicator = 0x64,
     Grid = 0x65,
+    DataParallel = 0x66,
 }
 
-const KINDS: [Kind; 21] = [
+const KINDS: [Kind; 22] = [
     Kind::Tensor,
     Kind::GroupedTensor,
     Kind::QuantizationConfig,
@@ -65,6 +66,7 @@ const KINDS: [Kind; 21] = [
     Kind::Graph,
     Kind::Communicator,
     Kind::Grid,
+    Kind::DataParallel,
 ];
 
 impl Display for Kind {
@@ -91,6 +93,7 @@ impl Display for Kind {
             Kind::Graph => "graph",
             Kind::Communicator => "communicator",
             Kind::Grid => "grid",
+            Kind::DataParallel => "data-parallel engine",
         })
     }
 }

@@ -72,7 +72,8 @@ const LAYER_SOURCES: &[&str] = &[
 ];
 
 /// The files of `src/train/capi` that become `include/nvte/train.h`, in its order.
-const TRAIN_SOURCES: &[&str] = &["optimizer", "tokens", "checkpoint", "pretrained"];
+const TRAIN_SOURCES: &[&str] =
+    &["data_parallel", "optimizer", "tokens", "checkpoint", "pretrained"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -274,7 +275,7 @@ fn slice_header(slice: &str) -> String {
         includes.push("parallel.h".into());
     }
     if slice == "train" {
-        includes.push("module.h".into());
+        includes.extend(["module.h", "parallel.h"].map(String::from));
     }
     let mut config = config(slice, &includes);
     if slice == "fused_attn" {

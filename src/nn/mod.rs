@@ -41,7 +41,7 @@ pub use memory::{Callbacks, Lifetime, host_room, lock};
 pub use mlp::{LayerNormMlp, MlpConfig};
 pub use norm::{NormConfig, NormLayer};
 pub use ops::{Activation, Norm, upload};
-pub use parameter::{Gradient, Parameter, splitmix};
+pub use parameter::{Division, Gradient, Parameter, splitmix};
 pub use quantizer::{Quantizer, Scaling};
 pub use recipe::{BackwardOperands, Choose, Group, Kind, Recipe, Role, RoleOptions, Rule};
 pub use sequential::{Part, Sequential};

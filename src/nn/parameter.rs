@@ -1,7 +1,7 @@
 //! Parameters of modules: value, initial value, gradient.
 
 use super::context::{Microbatch, Run};
-use super::memory::{Lifetime, host_vec};
+use super::memory::{Block, Lifetime, host_vec};
 use super::ops::{self, plain};
 use super::quantizer::{QTensor, Quantizer, Usage};
 use super::split::Shard;
@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::op::transformer_engine::QuantizationConfig;
 use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTEDType::{self, *};
+use std::ops::Range;
 use std::ptr::null;
 use std::sync::Arc;
 
@@ -45,6 +46,28 @@ impl Format {
     }
 }
 
+/// How the ranks of a data-parallel group divide what they keep of a parameter: rank r has the elements from
+/// `r * share` to `(r + 1) * share` of a row of parameters, in which this one begins at `first`.
+#[derive(Clone, Copy, Debug)]
+pub struct Division {
+    pub first: usize,
+    pub share: usize,
+    pub rank: usize,
+}
+
+impl Division {
+    /// The elements of a rank, of `count` that the parameter has.
+    pub fn of(&self, rank: usize, count: usize) -> Range<usize> {
+        let within = |at: usize| at.saturating_sub(self.first).min(count);
+        within(rank * self.share)..within((rank + 1) * self.share)
+    }
+
+    /// The elements of this rank.
+    pub fn own(&self, count: usize) -> Range<usize> {
+        self.of(self.rank, count)
+    }
+}
+
 /// The weight among the slots of the forward pass.
 pub const WEIGHT_SLOT: usize = 1;
 
@@ -65,6 +88,8 @@ pub struct Parameter {
     pub begun: bool,
     /// Of a weight: how the operands of its products were cast in the last forward pass, by role.
     pub multiplied: Option<[Quantizer; 3]>,
+    /// Which elements this rank updates, if other ranks update the others.
+    pub division: Option<Division>,
 }
 
 impl Parameter {
@@ -117,6 +142,7 @@ impl Parameter {
             grad: None,
             begun: false,
             multiplied: None,
+            division: None,
         };
         let host = QTensor::plain(run, shape, kNVTEFloat32, Lifetime::Scratch)?;
         ops::upload(host.tensor.rowwise.ptr(), &parameter.initial()?, run.stream)?;
@@ -200,6 +226,16 @@ impl Parameter {
         self.check(name, value, &[self.dtype])?;
         self.value = Arc::new(QTensor::borrowed(value.clone()));
         Ok(())
+    }
+
+    /// Uses a part of a block for the value, which the caller has copied there.
+    pub fn move_to(&mut self, block: &Arc<Block>, value: Buffer) {
+        self.value = Arc::new(QTensor::within(block, value));
+    }
+
+    /// Where initial values come from, to compare ranks.
+    pub fn origin(&self) -> String {
+        format!("{:?}", self.init)
     }
 
     /// Binds the gradient to the caller's memory.

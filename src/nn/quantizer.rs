@@ -83,6 +83,8 @@ pub struct QTensor {
     pub tensor: Tensor,
     row: Option<Block>,
     col: Option<Block>,
+    /// Memory of several tensors, one of which this is.
+    shared: Option<Arc<Block>>,
     /// Per tensor: `scale_inv`, then for current scaling scale and amax. NVFP4: the amax of each direction.
     _scalars: Option<Block>,
     /// Seed and offset of stochastic rounding.
@@ -94,8 +96,13 @@ pub struct QTensor {
 impl QTensor {
     /// A tensor of the caller.
     pub fn borrowed(tensor: Tensor) -> Self {
-        let random = Buffer::UNSET;
-        Self { tensor, row: None, col: None, _scalars: None, random, ranks: None }
+        let (row, col, shared, random) = (None, None, None, Buffer::UNSET);
+        Self { tensor, row, col, shared, _scalars: None, random, ranks: None }
+    }
+
+    /// A tensor in high precision in a block of several.
+    pub fn within(block: &Arc<Block>, buffer: Buffer) -> Self {
+        Self { shared: Some(Arc::clone(block)), ..Self::borrowed(plain(buffer)) }
     }
 
     /// Allocates a matrix in high precision.
@@ -141,7 +148,7 @@ impl QTensor {
 
     /// Whether the memory belongs to somebody else.
     pub fn is_borrowed(&self) -> bool {
-        self.row.is_none() && self.col.is_none()
+        self.row.is_none() && self.col.is_none() && self.shared.is_none()
     }
 
     pub fn has_colwise(&self) -> bool {
@@ -314,7 +321,7 @@ impl Quantizer {
         }
         let random = slot.map_or(Buffer::UNSET, |slot| slot.random);
         let ranks = slot.and_then(|slot| slot.ranks.clone());
-        Ok(QTensor { tensor, row, col, _scalars: scalars, random, ranks })
+        Ok(QTensor { tensor, row, col, shared: None, _scalars: scalars, random, ranks })
     }
 
     /// Casts `x` to a tensor of [`Self::empty`], unless a flag on the device is 1; null: there is none.

@@ -16,7 +16,7 @@ mod nccl;
 mod segment;
 pub mod tensors;
 
-use crate::backend::{self, domain::Domain};
+use crate::backend::{self, args::CopyKind, domain::Domain};
 use crate::env::env;
 use crate::error::{Error, Kind, Result};
 use crate::fork::Held;
@@ -351,6 +351,10 @@ impl Communicator {
         self.check_process()?;
         self.plan(&call, send, recv)?;
         let (send, recv) = (send.1, recv.1);
+        if self.size == 1 && matches!(self.transport, Transport::Host) {
+            // SAFETY: as the caller says.
+            return unsafe { self.alone(call, send, recv, stream) };
+        }
         self.check_capture(&call, stream)?;
         let mut state = lock(&self.state);
         let done = self.numbered(&mut state, call, |_, turn, call| {
@@ -384,6 +388,32 @@ impl Communicator {
                 }
                 (Transport::Host, None) => unreachable!("a host transport has a segment"),
             }
+        });
+        done.map_err(|(call, failure)| self.fail(&call, failure))
+    }
+
+    /// A collective of one rank: nothing travels, so that it may be captured in a graph with every transport.
+    ///
+    /// # Safety
+    /// The memory is as large as the operation says.
+    unsafe fn alone(
+        &self,
+        call: Call,
+        send: *const u8,
+        recv: *mut u8,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        let mut state = lock(&self.state);
+        let done = self.numbered(&mut state, call, |_, _, call| {
+            let bytes = call.bytes();
+            if bytes == 0 || send.is_null() || std::ptr::eq(send, recv) {
+                return Ok(());
+            }
+            let (to, from) = (recv.cast::<c_void>(), send.cast::<c_void>());
+            let kind = CopyKind::NVTEX_COPY_ON_DEVICE;
+            // SAFETY: as the caller says.
+            let copied = unsafe { self.domain.memcpy(to, from, bytes, kind, stream) };
+            copied.map_err(|error| Failure::device(error.message))
         });
         done.map_err(|(call, failure)| self.fail(&call, failure))
     }

@@ -1,7 +1,11 @@
-//! Checkpoints: parameters, the state of an optimizer, of recipes, of a loader and of the program, in one file.
+//! Checkpoints: parameters, the state of an optimizer, of recipes, of a loader and of the program, in one file. Of
+//! several ranks the first one writes whole tensors, whatever parts of them the ranks have, so that the file does not
+//! depend on their number.
 
+use super::data_parallel::slice;
 use super::host;
-use super::optimizer::{Entry, Optimizer};
+use super::optimizer::{Entry, Numbers, Optimizer};
+use super::ranks;
 use super::safetensors::{self, File, Item, VERSION_KEY, stored};
 use super::tokens::{Position, TokenLoader};
 use crate::error::{Error, Result};
@@ -9,7 +13,8 @@ use crate::nn::capi::Module;
 use crate::nn::memory::Lifetime;
 use crate::nn::ops::{self, plain};
 use crate::nn::{Context, Parameter, Run};
-use crate::tensor::Buffer;
+use crate::parallel::Communicator;
+use crate::tensor::{Buffer, bytes};
 use crate::types::NVTEDType::*;
 use crate::types::cudaStream_t;
 use ::safetensors::tensor::Dtype;
@@ -37,6 +42,18 @@ pub struct Checkpoint<'a> {
     pub optimizer: Option<&'a Optimizer>,
     pub loader: Option<&'a mut TokenLoader>,
     pub extras: Vec<Extra>,
+    /// Of all ranks, if there are several.
+    pub communicator: Option<Arc<Communicator>>,
+}
+
+/// A checkpoint that has been read and is sound, but for its large tensors.
+struct Checked<'a> {
+    file: File,
+    parameters: Vec<Stored<'a>>,
+    numbers: Option<Numbers>,
+    position: Option<Position>,
+    extras: Vec<(Buffer, Vec<u8>)>,
+    recipes: Option<Vec<u8>>,
 }
 
 /// A parameter, and what the optimizer knows of it.
@@ -53,6 +70,7 @@ impl Stored<'_> {
         self.module.with_parameters(|mut parameters| body(parameters[self.index].1))
     }
 
+    /// Arrays of the optimizer, of which this rank may have a part.
     fn state(&self) -> Vec<(String, Buffer)> {
         let Some(entry) = self.entry else { return Vec::new() };
         let names = entry.state_names().into_iter().zip(entry.state);
@@ -114,9 +132,16 @@ impl Checkpoint<'_> {
         let (name, shape) = (stored.name.clone(), stored.dims.clone());
         let bytes = move || {
             if let (Some(optimizer), Some(entry)) = (self.optimizer, stored.entry)
-                && let Some(values) = optimizer.master_values(entry, stream)?
+                && let Some(master) = entry.master
             {
-                return Ok(bytes_of(&values));
+                let master = self.whole(entry, &master, stream)?;
+                if !self.writes() {
+                    return Ok(Vec::new());
+                }
+                return Ok(bytes_of(&optimizer.master_values(entry, &master, stream)?));
+            }
+            if !self.writes() {
+                return Ok(Vec::new());
             }
             if !quantized {
                 return host::bytes(&stored.with(|p| p.value.tensor.rowwise), stream);
@@ -137,13 +162,94 @@ impl Checkpoint<'_> {
         }
     }
 
+    /// Whether this rank writes the file.
+    fn writes(&self) -> bool {
+        self.communicator.as_ref().is_none_or(|of| of.rank() == 0)
+    }
+
+    /// A call outside of steps, if something here has a context.
+    fn run(&self, stream: cudaStream_t) -> Option<Run> {
+        let of_optimizer = || self.optimizer.map(|optimizer| optimizer.context());
+        let context = self.context.as_ref().or_else(of_optimizer)?;
+        Some(Run::outside(context, stream))
+    }
+
+    /// The error of the first rank that has one, on all of them.
+    fn agree<T>(&self, result: Result<T>, stream: cudaStream_t) -> Result<T> {
+        match (&self.communicator, self.run(stream)) {
+            (Some(communicator), Some(run)) => ranks::agree(communicator, &run, result),
+            _ => result,
+        }
+    }
+
+    /// Whether the ranks of a divided optimizer are those that make the call.
+    fn check_ranks(&self) -> Result<()> {
+        let divided = self.optimizer.and_then(|of| of.data_parallel()).filter(|of| of.is_divided());
+        let Some(divided) = divided else { return Ok(()) };
+        let (name, size) = ("config.communicator", divided.communicator().size());
+        match &self.communicator {
+            Some(communicator) if communicator.size() == size => Ok(()),
+            Some(communicator) => {
+                let expected = format!("the {size} ranks that divide config.optimizer");
+                Err(Error::argument(name, expected, communicator.size()))
+            }
+            None if size == 1 => Ok(()),
+            None => {
+                let expected = "a communicator: ranks have parts of config.optimizer";
+                Err(Error::argument(name, expected, "null"))
+            }
+        }
+    }
+
+    /// All bytes of an array of which ranks may have parts, on the rank that writes.
+    fn whole(&self, entry: &Entry, own: &Buffer, stream: cudaStream_t) -> Result<Vec<u8>> {
+        let optimizer = self.optimizer.filter(|_| entry.division.is_some());
+        let of_ranks = optimizer.and_then(|optimizer| optimizer.data_parallel());
+        let (Some(division), Some(of_ranks)) = (entry.division, of_ranks) else {
+            return if self.writes() { host::bytes(own, stream) } else { Ok(Vec::new()) };
+        };
+        let (communicator, count) = (of_ranks.communicator(), entry.numel());
+        let run = Run::outside(of_ranks.context(), stream);
+        let block = run.scratch(bytes(count, own.dtype))?;
+        let whole = block.buffer(0, own.dtype, &[count]);
+        let part = |rank| slice(&whole, division.of(rank, count));
+        if own.bytes() > 0 {
+            ops::copy(part(division.rank).ptr(), own.ptr(), own.bytes(), stream)?;
+        }
+        for rank in 0..communicator.size() {
+            let part = part(rank);
+            if part.bytes() > 0 {
+                communicator.broadcast(&part, rank, &entry.name, stream)?;
+            }
+        }
+        if self.writes() { host::bytes(&whole, stream) } else { Ok(Vec::new()) }
+    }
+
     pub fn save(&self, path: &Path, stream: cudaStream_t) -> Result<()> {
+        let items = self.check_ranks().and_then(|()| self.items(stream));
+        let items = self.agree(items, stream)?;
+        let saved = match self.writes() {
+            true => safetensors::write(path, items, &[(VERSION_KEY, VERSION)]),
+            // In the order of the rank that writes.
+            false => safetensors::in_order(items).iter().try_for_each(|item| {
+                (item.bytes)()?;
+                Ok(())
+            }),
+        };
+        self.agree(saved, stream)
+    }
+
+    /// The tensors of the file.
+    fn items(&self, stream: cudaStream_t) -> Result<Vec<Item<'_>>> {
         let mut items = Vec::new();
         for stored in self.all_parameters()? {
-            for (name, buffer) in stored.state() {
-                let dtype = self::stored(buffer.dtype).unwrap_or(Dtype::F32);
-                let bytes = Box::new(move || host::bytes(&buffer, stream));
-                items.push(Item { name, dtype, shape: stored.dims.clone(), bytes });
+            let dims = stored.dims.clone();
+            if let Some(entry) = stored.entry {
+                for (name, buffer) in stored.state() {
+                    let dtype = self::stored(buffer.dtype).unwrap_or(Dtype::F32);
+                    let bytes = Box::new(move || self.whole(entry, &buffer, stream));
+                    items.push(Item { name, dtype, shape: dims.clone(), bytes });
+                }
             }
             items.push(self.item(stored, stream));
         }
@@ -179,13 +285,29 @@ impl Checkpoint<'_> {
             let bytes = Box::new(move || host::bytes(buffer, stream));
             items.push(Item { name: format!("extra.{name}"), dtype, shape, bytes });
         }
-        safetensors::write(path, items, &[(VERSION_KEY, VERSION)])
+        Ok(items)
     }
 
-    /// Reads a checkpoint. Everything is checked before anything is changed.
+    /// Reads a checkpoint. Everything is checked on all ranks before anything is changed.
     pub fn load(&mut self, path: &Path, stream: cudaStream_t) -> Result<()> {
+        let position = {
+            let checked = self.agree(self.check(path, stream), stream)?;
+            let position = checked.position;
+            self.agree(self.read(checked, stream), stream)?;
+            position
+        };
+        match (&mut self.loader, position) {
+            (Some(loader), Some(position)) => loader.seek(position),
+            _ => Ok(()),
+        }
+    }
+
+    fn check(&self, path: &Path, stream: cudaStream_t) -> Result<Checked<'_>> {
         let file = File::open(path)?;
-        file.verify(true)?;
+        // One rank reads all of the file for the others.
+        if self.writes() {
+            file.verify(true)?;
+        }
         match file.value(VERSION_KEY) {
             Some(VERSION) => {}
             other => {
@@ -238,12 +360,20 @@ impl Checkpoint<'_> {
                 let expected = "a dtype of integers or of high precision";
                 return Err(Error::argument(format!("tensor {name:?}"), expected, buffer.dtype));
             };
-            extras.push((buffer, typed(&format!("extra.{name}"), dtype, buffer.shape.dims())?));
+            extras.push((*buffer, typed(&format!("extra.{name}"), dtype, buffer.shape.dims())?));
         }
+        let recipes = match &self.context {
+            Some(_) => Some(file.bytes(file.info(RECIPE_STATE)?)?),
+            None => None,
+        };
+        Ok(Checked { file, parameters, numbers, position, extras, recipes })
+    }
+
+    fn read(&self, checked: Checked, stream: cudaStream_t) -> Result<()> {
+        let Checked { file, parameters, numbers, extras, recipes, .. } = checked;
         // The state of recipes is checked as a whole by the context, before it changes anything.
-        if let Some(context) = &self.context {
-            let info = file.info(RECIPE_STATE)?;
-            context.load(&file.bytes(info)?, stream)?;
+        if let (Some(context), Some(recipes)) = (&self.context, recipes) {
+            context.load(&recipes, stream)?;
         }
         for stored in &parameters {
             let values = file.floats(&stored.name, &stored.dims)?;
@@ -256,7 +386,10 @@ impl Checkpoint<'_> {
             }
             for (name, buffer) in stored.state() {
                 let run = stored.module.run(stream);
-                fill(&run, &file.floats(&name, &stored.dims)?, &buffer)?;
+                let part = stored.entry.map_or(0..buffer.shape.numel(), Entry::part);
+                if !part.is_empty() {
+                    fill(&run, &file.floats_of(&name, &stored.dims, part)?, &buffer)?;
+                }
             }
         }
         if let (Some(optimizer), Some(numbers)) = (self.optimizer, numbers) {
@@ -264,10 +397,6 @@ impl Checkpoint<'_> {
         }
         for (buffer, bytes) in extras {
             ops::upload(buffer.ptr(), &bytes, stream)?;
-        }
-        drop(parameters);
-        if let (Some(loader), Some(position)) = (&mut self.loader, position) {
-            loader.seek(position)?;
         }
         Ok(())
     }

@@ -18,11 +18,6 @@ pub fn bytes(buffer: &Buffer, stream: cudaStream_t) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The numbers of a tensor in high precision on the device.
-pub fn floats(buffer: &Buffer, stream: cudaStream_t) -> Result<Vec<f32>> {
-    widened(&bytes(buffer, stream)?, buffer.dtype)
-}
-
 /// Numbers of Float32, Float16 or BFloat16 from their bytes.
 pub fn widened(bytes: &[u8], dtype: NVTEDType) -> Result<Vec<f32>> {
     let mut values = host_room(bytes.len() / 2)?;

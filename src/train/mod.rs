@@ -3,13 +3,16 @@
 
 pub mod capi;
 mod checkpoint;
+mod data_parallel;
 mod host;
 mod optimizer;
 mod pretrained;
+mod ranks;
 mod safetensors;
 mod tokens;
 
 pub use checkpoint::{Checkpoint, Extra};
+pub use data_parallel::{DataParallel, Level, Sharing};
 pub use optimizer::{
     AdamSettings, Clipping, Entry, LossScaling, Masters, Optimizer, Options, Settings, Update,
 };

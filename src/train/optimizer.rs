@@ -1,18 +1,21 @@
 //! Optimizers over the parameters of modules. All that changes from step to step lies on the device
 //! (`StepNumbers`), so that a step that is captured with the passes can be replayed.
 
+use super::data_parallel::{DataParallel, slice};
 use crate::backend::args::{AdamMaster, RateRule, StepNumbers, StepNumbersArgs};
 use crate::error::{Error, Result};
 use crate::nn::capi::Module;
 use crate::nn::memory::{Block, Layout, Lifetime, Place};
 use crate::nn::ops::{self, plain};
-use crate::nn::{Context, Parameter, Run};
+use crate::nn::{Context, Division, Parameter, Run};
 use crate::op::multi_tensor::step::{self, AdamConstants, NormScratch, SgdConstants};
 use crate::op::{newton_schulz, ranks};
 use crate::tensor::{Buffer, Tensor};
 use crate::types::NVTEDType::{self, *};
 use crate::types::cudaStream_t;
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How a parameter is updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +135,8 @@ pub struct Entry {
     rate: usize,
     /// The parameter has no value in high precision.
     quantized: bool,
+    /// What this rank updates, and keeps masters and state of, if other ranks update the rest.
+    pub division: Option<Division>,
     /// F32, or the remainder of I16.
     pub master: Option<Buffer>,
     /// Both moments of AdamW; the momentum of the others, if there is one.
@@ -153,8 +158,19 @@ impl Entry {
         }
     }
 
-    fn remainder(&self) -> bool {
+    pub fn remainder(&self) -> bool {
         self.master.is_some_and(|master| master.dtype == kNVTEInt16)
+    }
+
+    /// The elements that this rank updates.
+    pub fn part(&self) -> Range<usize> {
+        let count = self.numel();
+        self.division.map_or(0..count, |division| division.own(count))
+    }
+
+    /// These elements of an array of all.
+    fn own(&self, whole: &Buffer) -> Buffer {
+        if self.division.is_some() { slice(whole, self.part()) } else { *whole }
     }
 }
 
@@ -176,6 +192,9 @@ pub struct Optimizer {
     needs_norm: bool,
     newton_schulz: ranks::Context,
     own_gradients: Option<Block>,
+    data_parallel: Option<Arc<DataParallel>>,
+    /// Reductions of gradients before the newest step.
+    reductions: AtomicU64,
     _state: Block,
 }
 
@@ -203,8 +222,8 @@ impl Optimizer {
     pub fn new(
         context: &Arc<Context>,
         modules: Vec<Arc<Module>>,
-        settings: Settings,
-        choose: &Choose,
+        (settings, choose): (Settings, &Choose),
+        data_parallel: Option<Arc<DataParallel>>,
         stream: cudaStream_t,
     ) -> Result<Self> {
         let run = Run::outside(context, stream);
@@ -216,21 +235,24 @@ impl Optimizer {
             let found = module.with_parameters(|parameters| -> Vec<_> {
                 let of = |(name, p): (String, &mut Parameter)| {
                     let value = p.value.tensor.rowwise;
-                    (name, p.dims.clone(), value, p.format.is_some(), p.grad.is_some())
+                    let quantized = p.format.is_some();
+                    (name, p.dims.clone(), value, quantized, p.grad.is_some(), p.division)
                 };
                 parameters.into_iter().map(of).collect()
             });
-            for (index, (name, dims, value, quantized, has_gradient)) in
+            for (index, (name, dims, value, quantized, has_gradient, division)) in
                 found.into_iter().enumerate()
             {
+                let name = format!("{}.{name}", module.name());
+                check_ranks(&name, data_parallel.as_deref(), (module, index), division)?;
                 let shared = values.iter().position(|known| known.ptr() == value.ptr());
                 if let Some(shared) = shared.filter(|_| value.is_set()) {
                     entries[shared].uses.push((m, index));
                     given[shared] |= has_gradient;
                     continue;
                 }
-                let name = format!("{}.{name}", module.name());
-                let options = of_parameter(&name, settings.options(&name, &dims, choose))?;
+                let options = settings.options(&name, &dims, choose);
+                let options = of_parameter(&name, options.and_then(|o| o.of_part(division)))?;
                 let known = factors.iter().position(|&factor| factor == options.rate_factor);
                 let rate = known.unwrap_or_else(|| {
                     factors.push(options.rate_factor);
@@ -245,6 +267,7 @@ impl Optimizer {
                     options,
                     rate,
                     quantized,
+                    division,
                     master: None,
                     state: [None; 2],
                     own_gradient: None,
@@ -273,14 +296,17 @@ impl Optimizer {
             }
         };
         for (entry, planned) in entries.iter_mut().zip(&planned) {
-            let array = |place: Place| state.array(place, &entry.dims);
+            let row = [entry.part().len()];
+            let dims = if entry.division.is_some() { &row[..] } else { &entry.dims };
+            let array = |place: Place| state.array(place, dims);
             entry.master = planned.master.map(array);
             entry.state = planned.state.map(|place| place.map(array));
             if let (Some(place), Some(block)) = (planned.gradient, &own_gradients) {
                 entry.own_gradient = Some(block.array(place, &entry.dims));
             }
         }
-        let (numbers, places) = settings.numbers(&run, &entries, &factors)?;
+        let (_, ranks) = norm_ranks(data_parallel.as_deref());
+        let (numbers, places) = settings.numbers(&run, &entries, &factors, ranks)?;
         let clipping = &settings.clipping;
         let needs_norm = clipping.check || clipping.max_norm > 0.0 || settings.loss.interval > 0;
         let made = Self {
@@ -294,6 +320,8 @@ impl Optimizer {
             needs_norm,
             newton_schulz: ranks::Context::default(),
             own_gradients,
+            data_parallel,
+            reductions: AtomicU64::new(0),
             _state: state,
         };
         made.begin(&run)?;
@@ -302,10 +330,10 @@ impl Optimizer {
 
     /// First masters, and gradients of the optimizer's own.
     fn begin(&self, run: &Run) -> Result<()> {
-        for entry in &self.entries {
+        for entry in self.entries.iter().filter(|entry| !entry.part().is_empty()) {
             let filled = match entry.master {
                 Some(master) if master.dtype == kNVTEFloat32 => {
-                    self.with(entry, |p| first_master(run, p, &master, &self.settings))
+                    self.with(entry, |p| first_master(run, p, (entry, &master), &self.settings))
                 }
                 Some(_) if self.settings.initial_masters => {
                     let initial = self.with(entry, |p| p.initial())?;
@@ -336,6 +364,10 @@ impl Optimizer {
 
     pub fn context(&self) -> &Arc<Context> {
         &self.context
+    }
+
+    pub fn data_parallel(&self) -> Option<&Arc<DataParallel>> {
+        self.data_parallel.as_ref()
     }
 
     fn array(&self, place: Place, count: usize) -> Buffer {
@@ -374,6 +406,9 @@ impl Optimizer {
     }
 
     pub fn zero_grad(&self, stream: cudaStream_t) -> Result<()> {
+        if let Some(data_parallel) = &self.data_parallel {
+            return data_parallel.zero(stream);
+        }
         if let Some(block) = &self.own_gradients {
             ops::zero(&block.buffer(0, kNVTEByte, &[block.bytes()]), stream)?;
         }
@@ -404,6 +439,10 @@ impl Optimizer {
         let mut live = Vec::with_capacity(self.entries.len());
         for entry in self.entries.iter().filter(|entry| entry.options.update != Update::None) {
             let (value, gradient) = self.gradient(entry)?;
+            if entry.division.is_some() && entry.part().is_empty() {
+                continue;
+            }
+            let (value, gradient) = (entry.own(&value), entry.own(&gradient));
             live.push(Live { entry, value, gradient });
         }
         Ok(live)
@@ -411,6 +450,12 @@ impl Optimizer {
 
     pub fn step(&self, stream: cudaStream_t) -> Result<()> {
         let run = Run::outside(&self.context, stream);
+        let reductions = self.data_parallel.as_ref().map(|of| of.reductions());
+        if reductions.is_some_and(|count| count == self.reductions.load(Ordering::Relaxed)) {
+            let expected =
+                "gradients that nvtex_data_parallel_reduce has summed since the step before";
+            return Err(Error::argument("optimizer", expected, "those of this rank alone"));
+        }
         let live = self.live()?;
         let of = |update| live.iter().filter(move |live| live.entry.options.update == update);
         self.next_numbers(&live, stream)?;
@@ -423,29 +468,42 @@ impl Optimizer {
                 of_parameter(&entry.name, cast)?;
             }
         }
+        if let Some(data_parallel) = &self.data_parallel {
+            data_parallel.gather(stream)?;
+        }
+        self.reductions.store(reductions.unwrap_or(0), Ordering::Relaxed);
         Ok(())
     }
 
     fn next_numbers(&self, live: &[Live], stream: cudaStream_t) -> Result<()> {
         let (settings, places) = (&self.settings, &self.places);
-        let norms = self.array(places.norms, GRADIENT_DTYPES.len());
-        let mut num_norms = 0;
+        // One norm for each dtype and rank. Those that do not occur stay 0.
+        let (rank, ranks) = norm_ranks(self.data_parallel.as_deref());
+        let norms = self.array(places.norms, GRADIENT_DTYPES.len() * ranks);
+        let num_norms = if self.needs_norm { norms.shape.numel() } else { 0 };
         if self.needs_norm {
             let scratch = NormScratch {
                 partials: self.array(places.partials, step::NORM_PARTIALS).ptr().cast(),
                 of_tensors: std::ptr::null_mut(),
                 chunks: 0,
             };
-            for dtype in GRADIENT_DTYPES {
+            for (place, dtype) in GRADIENT_DTYPES.into_iter().enumerate() {
                 let of_dtype = live.iter().filter(|live| live.gradient.dtype == dtype);
+                // What all ranks have counts on the first.
+                let of_dtype = of_dtype.filter(|live| rank == 0 || live.entry.division.is_some());
                 let list: Vec<Buffer> = of_dtype.map(|live| live.gradient).collect();
                 if list.is_empty() {
                     continue;
                 }
-                let norm = norms.ptr().cast::<f32>().wrapping_add(num_norms);
+                let place = rank * GRADIENT_DTYPES.len() + place;
+                let norm = norms.ptr().cast::<f32>().wrapping_add(place);
                 let non_finite = self.device_numbers().non_finite();
                 step::norm(list, &scratch, (norm, std::ptr::null_mut(), non_finite), stream)?;
-                num_norms += 1;
+            }
+            if let Some(data_parallel) = self.data_parallel.as_ref().filter(|_| ranks > 1) {
+                let own = rank * GRADIENT_DTYPES.len()..(rank + 1) * GRADIENT_DTYPES.len();
+                let own = slice(&norms, own);
+                data_parallel.communicator().gather(&own, &norms, "norms", stream)?;
             }
         }
         let args = StepNumbersArgs {
@@ -612,21 +670,25 @@ impl Optimizer {
         Ok(())
     }
 
-    /// The parameter in float32 as the optimizer knows it best, on the host.
-    pub fn master_values(&self, entry: &Entry, stream: cudaStream_t) -> Result<Option<Vec<f32>>> {
-        let Some(master) = entry.master else { return Ok(None) };
+    /// The parameter in float32 from all of its master, on the host.
+    pub fn master_values(
+        &self,
+        entry: &Entry,
+        master: &[u8],
+        stream: cudaStream_t,
+    ) -> Result<Vec<f32>> {
         if !entry.remainder() {
-            return super::host::floats(&master, stream).map(Some);
+            return super::host::widened(master, kNVTEFloat32);
         }
         let value = self.with(entry, |p| p.value.tensor.rowwise);
-        let (mut high, mut low) = (vec![0_u16; entry.numel()], vec![0_u16; entry.numel()]);
+        let mut high = vec![0_u16; entry.numel()];
         ops::download(&mut high, value.ptr(), stream)?;
-        ops::download(&mut low, master.ptr(), stream)?;
-        let join = |(&high, &low): (&u16, &u16)| {
+        let join = |(&high, &low): (&u16, &[u8; 2])| {
+            let low = u16::from_le_bytes(low);
             let high = high.wrapping_sub(low >> 15);
             f32::from_bits(u32::from(high) << 16 | u32::from(low))
         };
-        Ok(Some(high.iter().zip(&low).map(join).collect()))
+        Ok(high.iter().zip(master.as_chunks::<2>().0).map(join).collect())
     }
 
     /// Sets a parameter and its master, in all modules that have it.
@@ -641,13 +703,15 @@ impl Optimizer {
             let (high, low): (Vec<u16>, Vec<u16>) = values.iter().map(split).unzip();
             ops::upload(value.ptr(), &high, stream)?;
             return match entry.master {
-                Some(master) => ops::upload(master.ptr(), &low, stream),
+                Some(master) => ops::upload(master.ptr(), &low[entry.part()], stream),
                 None => Ok(()),
             };
         }
         if let Some(master) = entry.master {
-            ops::upload(master.ptr(), values, stream)?;
-            return self.with(entry, |p| p.assign(&run, &plain(master), true));
+            ops::upload(master.ptr(), &values[entry.part()], stream)?;
+            if entry.division.is_none() {
+                return self.with(entry, |p| p.assign(&run, &plain(master), true));
+            }
         }
         self.with(entry, |p| super::host::assign(&run, p, values))
     }
@@ -688,15 +752,42 @@ fn most_chunks<'a>(entries: impl Iterator<Item = &'a Entry>) -> usize {
     entries.map(|entry| entry.numel().div_ceil(step::NORM_CHUNK)).max().unwrap_or(0)
 }
 
+/// The number of this rank, and of those that have norms of their own gradients.
+fn norm_ranks(data_parallel: Option<&DataParallel>) -> (usize, usize) {
+    match data_parallel {
+        Some(of) if of.is_divided() => (of.communicator().rank(), of.communicator().size()),
+        _ => (0, 1),
+    }
+}
+
+/// Refuses a parameter whose gradient would be that of one rank, or of one part.
+fn check_ranks(
+    name: &str,
+    data_parallel: Option<&DataParallel>,
+    (module, index): (&Arc<Module>, usize),
+    division: Option<Division>,
+) -> Result<()> {
+    let (expected, got) = match data_parallel {
+        Some(of) if !of.has(module, index) => {
+            ("modules that it was created with", format!("parameter {name:?} of another module"))
+        }
+        None if division.is_some() => {
+            ("the engine that divides gradients among ranks", format!("null, and part of {name:?}"))
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::argument("config.data_parallel", expected, got))
+}
+
 fn first_master(
     run: &Run,
     parameter: &Parameter,
-    master: &Buffer,
+    (entry, master): (&Entry, &Buffer),
     settings: &Settings,
 ) -> Result<()> {
     let quantized = parameter.format.is_some();
     if settings.initial_masters {
-        return ops::upload(master.ptr(), &parameter.initial()?, run.stream);
+        return ops::upload(master.ptr(), &parameter.initial()?[entry.part()], run.stream);
     }
     let value = &parameter.value.tensor;
     if quantized {
@@ -705,7 +796,18 @@ fn first_master(
         matrix.rowwise = Buffer::new(master.ptr(), kNVTEFloat32, &[rows, cols]);
         return ops::dequantize(run, value, &matrix);
     }
-    ops::add(run, value, &plain(*master), false)
+    ops::add(run, &plain(entry.own(&value.rowwise)), &plain(*master), false)
+}
+
+impl Options {
+    /// Refuses what needs more than the part that a rank has.
+    fn of_part(self, division: Option<Division>) -> Result<Self> {
+        if self.update == Update::Muon && division.is_some() {
+            let expected = "an update of single elements: other ranks have parts of this parameter";
+            return Err(Error::argument("options.rule", expected, "NVTEX_UPDATE_MUON"));
+        }
+        Ok(self)
+    }
 }
 
 /// Where the state of a parameter will lie.
@@ -753,7 +855,7 @@ impl Settings {
         gradients: &mut Layout,
         given: bool,
     ) -> Planned {
-        let (update, numel) = (entry.options.update, entry.numel());
+        let (update, numel) = (entry.options.update, entry.part().len());
         if update == Update::None {
             return Planned::default();
         }
@@ -797,6 +899,7 @@ impl Settings {
         run: &Run,
         entries: &[Entry],
         factors: &[f32],
+        ranks: usize,
     ) -> Result<(Block, NumberPlaces)> {
         let muon = || entries.iter().filter(|entry| entry.options.update == Update::Muon);
         let (num_muon, chunks) = (muon().count(), most_chunks(muon()));
@@ -805,7 +908,7 @@ impl Settings {
         let places = NumberPlaces {
             factors: floats(factors.len()),
             rates: floats(factors.len()),
-            norms: floats(GRADIENT_DTYPES.len()),
+            norms: floats(GRADIENT_DTYPES.len() * ranks),
             partials: floats(step::NORM_PARTIALS),
             muon_norms: floats(num_muon),
             muon_partials: floats(num_muon * chunks),

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -202,8 +203,15 @@ impl File {
     }
 
     pub fn floats(&self, name: &str, dims: &[usize]) -> Result<Vec<f32>> {
+        self.floats_of(name, dims, 0..dims.iter().product())
+    }
+
+    /// Some of the numbers; the others are not read.
+    pub fn floats_of(&self, name: &str, dims: &[usize], part: Range<usize>) -> Result<Vec<f32>> {
         let dtype = self.check_floats(name, dims)?;
-        super::host::widened(&self.bytes(self.info(name)?)?, dtype)
+        let size = crate::tensor::bytes(1, dtype);
+        let bytes = self.part(self.info(name)?, part.start * size, part.len() * size)?;
+        super::host::widened(&bytes, dtype)
     }
 }
 
@@ -242,18 +250,41 @@ impl Drop for Unfinished {
     }
 }
 
+/// Tensors in the order of a file: larger elements first, so that all are aligned.
+pub fn in_order(mut items: Vec<Item>) -> Vec<Item> {
+    items.sort_by(|a, b| b.dtype.bitsize().cmp(&a.dtype.bitsize()).then(a.name.cmp(&b.name)));
+    items
+}
+
 /// Writes a file with a digest. It takes the place of an older one only when all of it is on the disk, so that a crash
 /// leaves the older one or the new one.
-pub fn write(path: &Path, mut items: Vec<Item>, values: &[(&str, &str)]) -> Result<()> {
-    // Larger elements first, so that all tensors are aligned.
-    items.sort_by(|a, b| b.dtype.bitsize().cmp(&a.dtype.bitsize()).then(a.name.cmp(&b.name)));
+///
+/// The bytes of all tensors are fetched once, in order, also if the file cannot be written: other ranks may send
+/// parts of them.
+pub fn write(path: &Path, items: Vec<Item>, values: &[(&str, &str)]) -> Result<()> {
+    let items = in_order(items);
+    let mut left = items.iter();
+    let written = write_items(path, &items, &mut left, values);
+    if written.is_err() {
+        left.for_each(|item| drop((item.bytes)()));
+    }
+    written
+}
+
+/// `left` are the tensors whose bytes have not been fetched.
+fn write_items(
+    path: &Path,
+    items: &[Item],
+    left: &mut std::slice::Iter<Item>,
+    values: &[(&str, &str)],
+) -> Result<()> {
     let mut names = HashSet::new();
     if let Some(item) = items.iter().find(|item| !names.insert(item.name.as_str())) {
         let got = format!("{:?} twice", item.name);
         return Err(Error::argument("tensors", "names that differ", got));
     }
     let (mut at, mut tensors) = (0, Vec::new());
-    for item in &items {
+    for item in items {
         let data_offsets = (at, at + item.size());
         at = data_offsets.1;
         let (dtype, shape) = (item.dtype, item.shape.clone());
@@ -293,7 +324,7 @@ pub fn write(path: &Path, mut items: Vec<Item>, values: &[(&str, &str)]) -> Resu
         file.write_all(bytes).map_err(|e| failed("cannot write", e))
     };
     put(&mut file, &header)?;
-    for item in &items {
+    for item in left {
         let bytes = (item.bytes)()?;
         if bytes.len() != item.size() {
             let expected = format!("{} bytes of {:?}", item.size(), item.name);

@@ -20,7 +20,7 @@ use crate::error::{Error, Handle, Result, guard};
 use crate::handle::{Kind as HandleKind, Slab};
 use crate::nn::*;
 use crate::parallel::exports::NVTEXGridGroup::NVTEX_GRID_TP;
-use crate::tensor::{Shape, TENSORS, from_c, from_c_enum};
+use crate::tensor::{Buffer, Shape, TENSORS, from_c, from_c_enum};
 use crate::types::*;
 use crate::verbose::{self, Level};
 use config::*;
@@ -172,6 +172,14 @@ impl Module {
             all.extend(own.map(|(name, parameter)| (format!("{prefix}{name}"), parameter)));
         }
         body(all)
+    }
+
+    /// Moves the value of a parameter to a part of a block, which has a copy of it.
+    pub fn move_to(&self, index: usize, block: &Arc<memory::Block>, value: Buffer) -> Result<()> {
+        self.parameter(index, |parameter, view| {
+            parameter.move_to(block, value);
+            TENSORS.write("value", view.value(), |tensor| tensor.rowwise = value)
+        })
     }
 
     /// Applies `body` to a parameter.

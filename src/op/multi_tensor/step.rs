@@ -159,6 +159,31 @@ pub(crate) fn norm(
     backend::run(&args, stream)
 }
 
+/// Multiplies all tensors of a list by a number, in place, and sets a flag if some element is not finite.
+pub(crate) fn scale(
+    list: Vec<Buffer>,
+    scale: f32,
+    non_finite: *mut i32,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let tensors = Lists(vec![list.clone(), list]).tensors(2)?;
+    let dtype = tensors.dtype(0, HIGH_PRECISION)?;
+    let tensors = tensors.filled(2)?;
+    if tensors.is_empty() {
+        return Ok(());
+    }
+    let args = ScaleTensorsArgs {
+        tensors: tensors.as_ptr(),
+        num_tensors: tensors.len(),
+        scale,
+        device_scale: null(),
+        non_finite,
+        input_dtype: dtype,
+        output_dtype: dtype,
+    };
+    backend::run(&args, stream)
+}
+
 /// Computes the numbers of the next step.
 pub(crate) fn step_numbers(args: &StepNumbersArgs, stream: cudaStream_t) -> Result<()> {
     backend::run(args, stream)

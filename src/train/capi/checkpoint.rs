@@ -23,6 +23,9 @@ pub struct NVTEXCheckpointConfig {
     pub names: *const *const c_char,
     pub tensors: *const NVTETensor,
     pub num_tensors: usize,
+    /// The communicator of all ranks, or null: of one rank alone. With it saving and loading are calls of all ranks
+    /// together, in the same order and with the same config.
+    pub communicator: NVTEXCommunicator,
 }
 
 /// Sets the defaults, nothing, in the first `struct_size` bytes of a config.
@@ -50,7 +53,12 @@ pub unsafe extern "C-unwind" fn nvtex_checkpoint_config_init(
 /// The file is written under another name in the same folder, forced to the disk and renamed, so that after a crash
 /// there is the older file or the new one.
 ///
-/// Errors: a file that cannot be written (`NVTEX_DEVICE_ERROR`); two tensors of one name.
+/// Ranks: rank 0 of `config.communicator` writes the file, and what other ranks have parts of is sent to it. For equal
+/// values the file is the same for any number of ranks. What all ranks have, such as parameters, the loader's position
+/// and further tensors, is written as rank 0 has it. An error of one rank is one of all.
+///
+/// Errors: a file that cannot be written (`NVTEX_DEVICE_ERROR`); two tensors of one name; an optimizer that ranks
+/// divide without the communicator of these.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_checkpoint_save(
     path: *const c_char,
@@ -65,6 +73,10 @@ pub unsafe extern "C-unwind" fn nvtex_checkpoint_save(
 
 /// Reads a checkpoint that `nvtex_checkpoint_save` wrote, of modules and an optimizer of the same shapes; masters and
 /// dtypes may be others. Tensors that the config does not ask for are left alone. Captured graphs see the new values.
+///
+/// Ranks: their number may be another than that of the ranks which saved. Rank 0 checks the digest; each rank reads
+/// the header, parameters, and its part of what is divided. All begin to change something when all have found the
+/// file sound.
 ///
 /// Errors: a file that is damaged, cut off or of another version; a missing tensor, or one of another shape or dtype;
 /// a loader of other data. Nothing is changed then, unless the disk fails while tensors are read.
@@ -89,6 +101,7 @@ config!(NVTEXCheckpointConfig {
     names,
     tensors,
     num_tensors,
+    communicator,
 });
 
 impl Default for NVTEXCheckpointConfig {
@@ -102,6 +115,7 @@ impl Default for NVTEXCheckpointConfig {
             names: null(),
             tensors: null(),
             num_tensors: 0,
+            communicator: null_mut(),
         }
     }
 }
@@ -136,6 +150,10 @@ unsafe fn with_checkpoint(
         check::pointer(format_args!("config.tensors[{i}].data"), &buffer)?;
         extras.push(Extra { name, buffer });
     }
+    let communicator = match config.communicator.is_null() {
+        true => None,
+        false => Some(COMMUNICATORS.get("config.communicator", config.communicator)?),
+    };
     let loader = match config.loader.is_null() {
         true => None,
         false => Some(LOADERS.get("config.loader", config.loader)?),
@@ -147,6 +165,7 @@ unsafe fn with_checkpoint(
         optimizer: optimizer.as_ref().map(|opened| &opened.optimizer),
         loader: loader.as_deref_mut(),
         extras,
+        communicator,
     };
     body(&mut checkpoint, &path)
 }

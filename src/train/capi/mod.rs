@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 mod checkpoint;
+mod data_parallel;
 mod optimizer;
 mod pretrained;
 mod tokens;
@@ -16,9 +17,11 @@ use crate::nn::capi::{
 };
 use crate::nn::{Context, callback, upload};
 use crate::op::nvtex::stream_is_capturing;
+use crate::parallel::exports::{COMMUNICATORS, NVTEXCommunicator};
 use crate::tensor::{Buffer, Shape, TENSORS, from_c, from_c_enum};
 use crate::train::*;
 use crate::types::*;
+use data_parallel::*;
 use num_derive::FromPrimitive;
 use optimizer::*;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
@@ -30,6 +33,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokens::*;
 
 static OPTIMIZERS: Slab<Arc<Opened>, NVTEXOptimizer_st> = Slab::new(HandleKind::Optimizer);
+
+static ENGINES: Slab<Arc<DataParallel>, NVTEXDataParallel_st> = Slab::new(HandleKind::DataParallel);
 
 static LOADERS: Slab<Arc<Mutex<TokenLoader>>, NVTEXTokenLoader_st> =
     Slab::new(HandleKind::TokenLoader);
@@ -50,6 +55,12 @@ impl Drop for Opened {
 impl InContext for Arc<Opened> {
     fn context(&self) -> &Arc<Context> {
         self.optimizer.context()
+    }
+}
+
+impl InContext for Arc<DataParallel> {
+    fn context(&self) -> &Arc<Context> {
+        DataParallel::context(self)
     }
 }
 

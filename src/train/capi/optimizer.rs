@@ -140,6 +140,9 @@ pub struct NVTEXOptimizerConfig {
     /// Bounds of the loss scale.
     pub least_loss_scale: f32,
     pub most_loss_scale: f32,
+    /// The engine that has made the gradients of all `modules`, or null: the gradients are those of this rank. A step
+    /// follows a call of `nvtex_data_parallel_reduce`, and is a call of all ranks together.
+    pub data_parallel: NVTEXDataParallel,
 }
 
 /// The numbers of an optimizer after a step.
@@ -174,7 +177,8 @@ pub struct NVTEXOptimizerParameter {
     pub name: *const c_char,
     pub options: NVTEXUpdateOptions,
     /// The gradient, the master, and the moments of AdamW or the momentum. Those that do not exist have a null
-    /// pointer.
+    /// pointer. If ranks divide the parameter (`nvtex_data_parallel_part`), all but the gradient are rows of the
+    /// elements of this rank.
     pub gradient: NVTEBasicTensor,
     pub master: NVTEBasicTensor,
     pub state: [NVTEBasicTensor; 2],
@@ -209,7 +213,8 @@ pub unsafe extern "C-unwind" fn nvtex_optimizer_config_init(
 /// Notes: the modules live at least as long as the optimizer. Null config: defaults of AdamW.
 ///
 /// Errors: modules of another context, or given twice; no parameter to update; numbers out of their range; what the
-/// function `choose` answers. Returns null.
+/// function `choose` answers; gradients that `data_parallel` has not made; Muon for a parameter that ranks divide.
+/// Returns null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_optimizer_create(
     context: NVTEXContext,
@@ -247,7 +252,11 @@ pub unsafe extern "C-unwind" fn nvtex_optimizer_zero_grad(
 /// It does not wait for the device. It may be captured in a graph, also from its first call, together with the
 /// passes: everything that changes from step to step lies on the device.
 ///
-/// Errors: a gradient that was unbound since the optimizer was created.
+/// With `data_parallel` the step works on the gradients of all ranks together, and gathers the values that other ranks
+/// have updated. The norm counts each element once.
+///
+/// Errors: a gradient that was unbound since the optimizer was created; with `data_parallel` gradients that were not
+/// reduced since the step before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_optimizer_step(
     optimizer: NVTEXOptimizer,
@@ -362,6 +371,7 @@ config!(NVTEXOptimizerConfig {
     backoff_factor,
     least_loss_scale,
     most_loss_scale,
+    data_parallel,
 });
 
 config!(NVTEXOptimizerNumbers {
@@ -409,6 +419,7 @@ fn defaults(rule: NVTEXUpdateRule) -> NVTEXOptimizerConfig {
         backoff_factor: 0.5,
         least_loss_scale: 1.0,
         most_loss_scale: 16_777_216.0,
+        data_parallel: null_mut(),
     }
 }
 
@@ -605,7 +616,8 @@ unsafe fn create(
         };
         Ok(())
     };
-    let optimizer = Optimizer::new(&context, modules, settings, &choose, stream)?;
+    let engine = optional(&ENGINES, "config.data_parallel", config.data_parallel)?;
+    let optimizer = Optimizer::new(&context, modules, (settings, &choose), engine, stream)?;
     let name = |entry: &Entry| CString::new(entry.name.as_str()).unwrap_or_default();
     let names = optimizer.entries.iter().map(name).collect();
     let loss_scale = TENSORS.insert(optimizer.loss_scale())? as usize;

@@ -1,0 +1,609 @@
+// Data parallelism: ranks that train together on parts of a batch against plain loops in double
+// over all of it, with and without divided optimizer state; checkpoints of any number of ranks;
+// what ranks must have alike; and a rank that is killed while others go on from the last
+// checkpoint.
+#define _GNU_SOURCE
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "../train/safetensors.h"
+#include "ranks.h"
+
+enum { MOST = 3, DIED = 99, IN = 24, MID = 40, OUT = 10, BATCH = 24, PARAMETERS = 4 };
+enum { WEIGHT1 = MID * IN, WEIGHT2 = OUT * MID, ALL = WEIGHT1 + MID + WEIGHT2 + OUT };
+static const size_t kSizes[PARAMETERS] = {WEIGHT1, MID, WEIGHT2, OUT};
+static const size_t kFirst[PARAMETERS] = {0, WEIGHT1, WEIGHT1 + MID, WEIGHT1 + MID + WEIGHT2};
+
+typedef struct Setup {
+  NVTEXSharding sharding;
+  NVTEDType wire, dtype;
+  int microbatches;
+  float max_norm;
+  size_t bucket;
+  NVTEXUpdateRule rule;
+  NVTEXMasters masters;
+} Setup;
+
+static Setup g_setup;
+static const double kRate = 0.01, kDecay = 0.1, kBeta1 = 0.9, kBeta2 = 0.95, kEpsilon = 1e-8;
+
+// ---- The same training in double, on all of the batch
+
+typedef struct Reference {
+  double p[ALL], m[ALL], v[ALL];
+  int steps;
+} Reference;
+
+static double unit(uint64_t seed, size_t i) {
+  return (double)(mixed(i * 0x9E3779B97F4A7C15u + seed) >> 11) * 0x1p-52 - 1;
+}
+
+static float first_value(size_t i) { return (float)(0.3 * unit(1, i)); }
+static float input(int step, size_t i) { return (float)unit(100 + (uint64_t)step, i); }
+static float target(int step, size_t i) { return (float)unit(200 + (uint64_t)step, i); }
+
+static void reference_begin(Reference *r) {
+  memset(r, 0, sizeof *r);
+  for (size_t i = 0; i < ALL; i++) r->p[i] = (double)first_value(i);
+}
+
+static void reference_step(Reference *r, const Setup *s) {
+  static _Thread_local double x[BATCH][IN], h[BATCH][MID], dy[BATCH][OUT], dh[BATCH][MID], g[ALL];
+  const double *w1 = r->p, *b1 = w1 + WEIGHT1, *w2 = b1 + MID, *b2 = w2 + WEIGHT2;
+  memset(g, 0, sizeof g);
+  double *gw1 = g, *gb1 = gw1 + WEIGHT1, *gw2 = gb1 + MID, *gb2 = gw2 + WEIGHT2;
+  for (size_t n = 0; n < BATCH; n++) {
+    for (size_t i = 0; i < IN; i++) x[n][i] = (double)input(r->steps, n * IN + i);
+    for (size_t j = 0; j < MID; j++) {
+      h[n][j] = b1[j];
+      for (size_t i = 0; i < IN; i++) h[n][j] += x[n][i] * w1[j * IN + i];
+    }
+    for (size_t k = 0; k < OUT; k++) {
+      double y = b2[k];
+      for (size_t j = 0; j < MID; j++) y += h[n][j] * w2[k * MID + j];
+      dy[n][k] = (y - (double)target(r->steps, n * OUT + k)) / BATCH;
+      gb2[k] += dy[n][k];
+    }
+    for (size_t j = 0; j < MID; j++) {
+      dh[n][j] = 0;
+      for (size_t k = 0; k < OUT; k++) {
+        dh[n][j] += dy[n][k] * w2[k * MID + j];
+        gw2[k * MID + j] += dy[n][k] * h[n][j];
+      }
+      gb1[j] += dh[n][j];
+      for (size_t i = 0; i < IN; i++) gw1[j * IN + i] += dh[n][j] * x[n][i];
+    }
+  }
+  double square = 0, factor = 1;
+  for (size_t i = 0; i < ALL; i++) square += g[i] * g[i];
+  double limit = (double)s->max_norm;
+  if (limit > 0 && limit < sqrt(square)) factor = limit / (sqrt(square) + 1e-6);
+  r->steps++;
+  for (size_t i = 0; i < ALL; i++) {
+    bool matrix = i < WEIGHT1 || (i >= kFirst[2] && i < kFirst[3]);
+    double gradient = g[i] * factor, decay = matrix ? kDecay : 0;
+    if (s->rule == NVTEX_UPDATE_SGD) {
+      r->m[i] = kBeta1 * r->m[i] + gradient + decay * r->p[i];
+      r->p[i] -= kRate * r->m[i];
+      continue;
+    }
+    r->m[i] = kBeta1 * r->m[i] + (1 - kBeta1) * gradient;
+    r->v[i] = kBeta2 * r->v[i] + (1 - kBeta2) * gradient * gradient;
+    double m = r->m[i] / (1 - pow(kBeta1, r->steps)), v = r->v[i] / (1 - pow(kBeta2, r->steps));
+    r->p[i] -= kRate * (m / (sqrt(v) + kEpsilon) + decay * r->p[i]);
+  }
+}
+
+// ---- A rank's model
+
+typedef struct Model {
+  const Setup *setup;
+  NVTEXCommunicator comm;
+  int rank, size, steps;
+  NVTEXContext context;
+  NVTEXModule modules[2];
+  NVTEXDataParallel engine;
+  NVTEXOptimizer optimizer;
+} Model;
+
+static NVTETensor new_array(NVTEDType dtype, size_t rows, size_t cols) {
+  return nvtex_array_create(dtype, (size_t[]){rows, cols}, 2);
+}
+
+static void set_array(NVTETensor array, NVTEDType dtype, const float *values, size_t count) {
+  char *bytes = malloc(count * dtype_size(dtype));
+  if (!bytes) abort();
+  for (size_t i = 0; i < count; i++) put_value(dtype, bytes, i, (double)values[i]);
+  nvtex_array_set(array, bytes, count * dtype_size(dtype), NULL);
+  free(bytes);
+}
+
+static void get_values(NVTEDType dtype, const void *device, float *values, size_t count) {
+  char *bytes = malloc(count * dtype_size(dtype));
+  if (!bytes) abort();
+  nvtex_memcpy_to_host(bytes, device, count * dtype_size(dtype), NULL);
+  nvtex_stream_synchronize(NULL);
+  for (size_t i = 0; i < count; i++) values[i] = (float)get_value(dtype, bytes, i);
+  free(bytes);
+}
+
+static NVTEXDataParallelConfig engine_config(const Setup *s) {
+  NVTEXDataParallelConfig config;
+  nvtex_data_parallel_config_init(&config, sizeof config);
+  config.sharding = s->sharding;
+  config.wire_dtype = s->wire;
+  if (s->bucket) config.bucket_bytes = s->bucket;
+  return config;
+}
+
+static NVTEXOptimizerConfig optimizer_config(const Setup *s) {
+  NVTEXOptimizerConfig config;
+  nvtex_optimizer_config_init(&config, sizeof config, s->rule);
+  config.learning_rate = (float)kRate;
+  config.weight_decay = (float)kDecay;
+  config.beta1 = config.momentum = (float)kBeta1;
+  config.beta2 = (float)kBeta2;
+  config.max_norm = s->max_norm;
+  config.masters = s->masters;
+  config.accumulation_steps = s->microbatches;
+  return config;
+}
+
+// Modules alone. The values of ranks other than 0 are wrong until they have those of rank 0.
+static Model begin_modules(const Setup *s, NVTEXCommunicator comm) {
+  Model m = {s, comm, nvtex_communicator_rank(comm), nvtex_communicator_size(comm), 0, 0, {0},
+             0, 0};
+  m.context = nvtex_context_create(NULL);
+  for (size_t i = 0; i < 2; i++) {
+    NVTEXLinearConfig c;
+    nvtex_linear_config_init(&c, sizeof c);
+    c.name = i ? "second" : "first";
+    c.in_features = i ? MID : IN;
+    c.out_features = i ? OUT : MID;
+    c.dtype = s->dtype;
+    m.modules[i] = nvtex_linear_create(m.context, &c, NULL);
+  }
+  for (size_t p = 0; p < PARAMETERS; p++) {
+    float values[WEIGHT1];
+    for (size_t i = 0; i < kSizes[p]; i++) {
+      values[i] = m.rank == 0 ? first_value(kFirst[p] + i) : 7;
+    }
+    const size_t dims[] = {p < 2 ? MID : OUT, p < 2 ? IN : MID};
+    NVTETensor array = nvtex_array_create(kNVTEFloat32, dims, p % 2 ? 1 : 2);
+    set_array(array, kNVTEFloat32, values, kSizes[p]);
+    nvtex_module_assign_parameter(m.modules[p / 2], p % 2, array, NULL);
+    nvtex_array_destroy(array);
+  }
+  return m;
+}
+
+static Model begin(const Setup *s, NVTEXCommunicator comm) {
+  Model m = begin_modules(s, comm);
+  NVTEXDataParallelConfig config = engine_config(s);
+  m.engine = nvtex_data_parallel_create(m.context, &config, comm, m.modules, 2, NULL);
+  NVTEXOptimizerConfig o = optimizer_config(s);
+  o.data_parallel = m.engine;
+  m.optimizer = nvtex_optimizer_create(m.context, &o, m.modules, 2, NULL);
+  RANK_OK(m.rank);
+  return m;
+}
+
+static void end(Model *m) {
+  nvtex_optimizer_destroy(m->optimizer);
+  nvtex_data_parallel_destroy(m->engine);
+  for (size_t i = 0; i < 2; i++) nvtex_module_destroy(m->modules[i]);
+  nvtex_context_destroy(m->context);
+  RANK_OK(m->rank);
+}
+
+// Passes over one microbatch of this rank's part of the batch.
+static void passes(Model *m, int microbatch) {
+  const NVTEDType dtype = m->setup->dtype;
+  const int parts = m->size * m->setup->microbatches;
+  const size_t rows = (size_t)(BATCH / parts);
+  const size_t first = (size_t)(m->rank * m->setup->microbatches + microbatch) * rows;
+  float x[BATCH * IN], y[BATCH * OUT];
+  for (size_t i = 0; i < rows * IN; i++) x[i] = input(m->steps, first * IN + i);
+  NVTETensor in = new_array(dtype, rows, IN), mid = new_array(dtype, rows, MID);
+  NVTETensor out = new_array(dtype, rows, OUT), grad = new_array(dtype, rows, OUT);
+  NVTETensor mid_grad = new_array(dtype, rows, MID), in_grad = new_array(dtype, rows, IN);
+  set_array(in, dtype, x, rows * IN);
+  NVTEXStep step;
+  nvtex_step_init(&step, sizeof step);
+  step.microbatch = microbatch ? NVTEX_MICROBATCH_LATER : NVTEX_MICROBATCH_FIRST;
+  NVTEXTape tapes[2] = {0};
+  nvtex_module_forward(m->modules[0], &in, 1, &mid, 1, &step, &tapes[0], NULL);
+  nvtex_module_forward(m->modules[1], &mid, 1, &out, 1, &step, &tapes[1], NULL);
+  get_values(dtype, nvte_tensor_data(out), y, rows * OUT);
+  for (size_t i = 0; i < rows * OUT; i++) {
+    y[i] = (y[i] - target(m->steps, first * OUT + i)) / (float)rows;
+  }
+  set_array(grad, dtype, y, rows * OUT);
+  nvtex_module_backward(m->modules[1], tapes[1], &grad, 1, &mid_grad, 1, NULL);
+  nvtex_module_backward(m->modules[0], tapes[0], &mid_grad, 1, &in_grad, 1, NULL);
+  for (size_t i = 0; i < 2; i++) nvtex_tape_destroy(tapes[i]);
+  const NVTETensor arrays[] = {in, mid, out, grad, mid_grad, in_grad};
+  for (size_t i = 0; i < COUNT(arrays); i++) nvtex_array_destroy(arrays[i]);
+}
+
+static void step(Model *m) {
+  for (int i = 0; i < m->setup->microbatches; i++) passes(m, i);
+  nvtex_data_parallel_reduce(m->engine, NULL);
+  nvtex_optimizer_step(m->optimizer, NULL);
+  m->steps++;
+}
+
+static void read_parameters(const Model *m, float *values) {
+  for (size_t p = 0; p < PARAMETERS; p++) {
+    NVTEXParameter found = {.struct_size = sizeof found};
+    nvtex_module_parameter(m->modules[p / 2], p % 2, &found);
+    get_values(m->setup->dtype, nvte_tensor_data(found.value), values + kFirst[p], kSizes[p]);
+  }
+}
+
+// In float32 all parameters are close. In 16 bits Adam turns small gradients, whose sign is not
+// certain, into whole steps, so that only the mean is.
+static void check_parameters(const float *got, const Reference *r, const char *what) {
+  double worst = 0, squares = 0;
+  for (size_t i = 0; i < ALL; i++) {
+    double error = fabs((double)got[i] - r->p[i]);
+    squares += error * error;
+    if (!(error <= worst)) worst = error;
+  }
+  const bool wide = g_setup.dtype == kNVTEFloat32, exact = g_setup.wire == kNVTEFloat32;
+  double error = wide ? worst : sqrt(squares / ALL), most = wide ? exact ? 2e-5 : 3e-4 : 4e-3;
+  RANK_CHECK(error <= most, "%s: the parameters are off by %g, up to %g", what, error, worst);
+}
+
+// ---- n threads, each with its rank
+
+typedef void (*Body)(NVTEXCommunicator comm, int rank, int size);
+typedef struct Thread {
+  Body body;
+  NVTEXCommunicator comm;
+  int rank, size;
+} Thread;
+
+static void *thread_main(void *argument) {
+  Thread *t = argument;
+  t->body(t->comm, t->rank, t->size);
+  return NULL;
+}
+
+static void run_threads(int size, Body body) {
+  NVTEXCommunicatorConfig config = communicator_config("dp", 30);
+  NVTEXCommunicator comms[MOST] = {0};
+  // A device may take longer to start than ranks wait for each other.
+  nvtex_stream_synchronize(NULL);
+  nvtex_communicator_create_local(size, &config, comms);
+  if (!EXPECT_OK()) return;
+  Thread threads[MOST];
+  pthread_t ids[MOST];
+  for (int r = 0; r < size; r++) {
+    threads[r] = (Thread){body, comms[r], r, size};
+    if (pthread_create(&ids[r], NULL, thread_main, &threads[r])) abort();
+  }
+  for (int r = 0; r < size; r++) pthread_join(ids[r], NULL);
+  for (int r = 0; r < size; r++) nvtex_communicator_destroy(comms[r]);
+  EXPECT_OK();
+  unsigned bad = atomic_exchange(&g_bad, 0);
+  CHECK(bad == 0, "%u checks of ranks failed", bad);
+}
+
+// ---- Training against the reference
+
+static float g_result[MOST][ALL];
+
+static void train(NVTEXCommunicator comm, int rank, int size) {
+  Model m = begin(&g_setup, comm);
+  size_t kept = 0;
+  for (size_t p = 0; p < PARAMETERS; p++) {
+    size_t first = ALL, count = ALL;
+    nvtex_data_parallel_part(m.engine, m.modules[p / 2], p % 2, &first, &count);
+    RANK_CHECK(first + count <= kSizes[p], "parameter %zu: %zu from %zu on", p, count, first);
+    NVTEXOptimizerParameter found = {.struct_size = sizeof found};
+    nvtex_optimizer_parameter(m.optimizer, p, &found);
+    RANK_CHECK(numel(found.state[0].shape) == count, "parameter %zu: state of %zu, not %zu", p,
+               numel(found.state[0].shape), count);
+    kept += count;
+  }
+  // No rank has all of what is divided.
+  if (g_setup.sharding == NVTEX_SHARDING_NONE || size == 1) {
+    RANK_CHECK(kept == ALL, "rank %d has %zu elements", rank, kept);
+  } else {
+    RANK_CHECK(kept < ALL, "rank %d has all elements", rank);
+  }
+  for (int i = 0; i < 3; i++) step(&m);
+  read_parameters(&m, g_result[rank]);
+  RANK_OK(rank);
+  end(&m);
+}
+
+static void check_training(void) {
+  static Reference r;
+  static float replicated[ALL];
+  for (int size = 1; size <= MOST; size++) {
+    for (int divided = 0; divided < 2; divided++) {
+      g_setup.sharding = divided ? NVTEX_SHARDING_OPTIMIZER : NVTEX_SHARDING_NONE;
+      run_threads(size, train);
+      reference_begin(&r);
+      for (int i = 0; i < 3; i++) reference_step(&r, &g_setup);
+      for (int rank = 0; rank < size; rank++) {
+        char what[64];
+        snprintf(what, sizeof what, "rank %d of %d, sharding %d", rank, size, g_setup.sharding);
+        check_parameters(g_result[rank], &r, what);
+        CHECK(!memcmp(g_result[rank], g_result[0], sizeof g_result[0]), "%s has other bits", what);
+      }
+      // Sums are those of the same numbers in the same order, whatever ranks divide. Norms are not.
+      if (divided && g_setup.max_norm == 0) {
+        CHECK(!memcmp(g_result[0], replicated, sizeof replicated), "other bits if divided");
+      }
+      memcpy(replicated, g_result[0], sizeof replicated);
+    }
+  }
+  unsigned bad = atomic_exchange(&g_bad, 0);
+  CHECK(bad == 0, "%u checks failed", bad);
+}
+
+// ---- Checkpoints
+
+static const char *g_path, *g_other;
+
+static void checkpoint(Model *m, const char *path, bool save) {
+  NVTEXCheckpointConfig config;
+  nvtex_checkpoint_config_init(&config, sizeof config);
+  config.modules = m->modules;
+  config.num_modules = 2;
+  config.optimizer = m->optimizer;
+  config.communicator = m->comm;
+  (save ? nvtex_checkpoint_save : nvtex_checkpoint_load)(path, &config, NULL);
+}
+
+static void train_and_save(NVTEXCommunicator comm, int rank, int size) {
+  (void)size;
+  Model m = begin(&g_setup, comm);
+  for (int i = 0; i < 2; i++) step(&m);
+  checkpoint(&m, g_path, true);
+  RANK_OK(rank);
+  step(&m);
+  read_parameters(&m, g_result[rank]);
+  end(&m);
+}
+
+static void load_and_go_on(NVTEXCommunicator comm, int rank, int size) {
+  (void)size;
+  Model m = begin(&g_setup, comm);
+  checkpoint(&m, g_path, false);
+  RANK_OK(rank);
+  checkpoint(&m, g_other, true);
+  RANK_OK(rank);
+  m.steps = 2;
+  step(&m);
+  read_parameters(&m, g_result[rank]);
+  RANK_OK(rank);
+  end(&m);
+}
+
+static void check_same_file(const char *what) {
+  size_t sizes[2];
+  char *files[2];
+  for (int i = 0; i < 2; i++) {
+    FILE *file = fopen(i ? g_other : g_path, "rb");
+    if (!CHECK(file != NULL, "%s: no file", what)) return;
+    files[i] = malloc(1 << 20);
+    if (!files[i]) abort();
+    sizes[i] = fread(files[i], 1, 1 << 20, file);
+    fclose(file);
+  }
+  CHECK(sizes[0] > 1000 && sizes[0] == sizes[1] && !memcmp(files[0], files[1], sizes[0]),
+        "%s: %zu and %zu bytes that differ", what, sizes[0], sizes[1]);
+  free(files[0]);
+  free(files[1]);
+}
+
+static void check_checkpoints(void) {
+  static Reference r;
+  static float next[ALL];
+  g_path = in_folder("first");
+  g_other = in_folder("second");
+  reference_begin(&r);
+  for (int i = 0; i < 3; i++) reference_step(&r, &g_setup);
+  for (int from = 1; from <= MOST; from++) {
+    g_setup.sharding = NVTEX_SHARDING_OPTIMIZER;
+    run_threads(from, train_and_save);
+    memcpy(next, g_result[0], sizeof next);
+    for (int to = 1; to <= MOST; to++) {
+      for (int divided = 0; divided < 2; divided++) {
+        g_setup.sharding = divided ? NVTEX_SHARDING_OPTIMIZER : NVTEX_SHARDING_NONE;
+        run_threads(to, load_and_go_on);
+        char what[64];
+        snprintf(what, sizeof what, "from %d to %d ranks, sharding %d", from, to, g_setup.sharding);
+        check_same_file(what);
+        check_parameters(g_result[0], &r, what);
+        if (from == to && g_setup.max_norm == 0) {
+          CHECK(!memcmp(next, g_result[0], sizeof next), "%s: another next step", what);
+        }
+      }
+    }
+  }
+  unsigned bad = atomic_exchange(&g_bad, 0);
+  CHECK(bad == 0, "%u checks failed", bad);
+}
+
+// ---- What is refused, on all ranks
+
+static void refused(NVTEXCommunicator comm, int rank, int size) {
+  (void)size;
+  const bool odd = rank == 1;
+  Model m = begin_modules(&g_setup, comm);
+  NVTEXDataParallelConfig config = engine_config(&g_setup);
+  // A gradient of the program on one rank.
+  NVTETensor own = nvtex_array_create(kNVTEFloat32, (size_t[]){MID}, 1);
+  if (odd) nvtex_module_set_gradient(m.modules[0], 1, own, false);
+  nvtex_data_parallel_create(m.context, &config, comm, m.modules, 2, NULL);
+  RANK_ERROR(rank, odd ? "create: gradient of \"first.bias\": expected none"
+                       : "rank 1: gradient of \"first.bias\": expected none");
+  nvtex_module_set_gradient(m.modules[0], 1, NULL, false);
+  nvtex_array_destroy(own);
+  // Another config, and other modules.
+  config.gradients = odd ? NVTEX_GRADIENTS_SUM : NVTEX_GRADIENTS_MEAN;
+  nvtex_data_parallel_create(m.context, &config, comm, m.modules, 2, NULL);
+  RANK_ERROR(rank, "as rank 0 has");
+  config.gradients = NVTEX_GRADIENTS_MEAN;
+  nvtex_data_parallel_create(m.context, &config, comm, m.modules, odd ? 1 : 2, NULL);
+  RANK_ERROR(rank, "\"second.weight [10, 40] of Float32");
+  // Optimizers that do not suit the engine.
+  m.engine = nvtex_data_parallel_create(m.context, &config, comm, m.modules, 2, NULL);
+  RANK_OK(rank);
+  NVTEXOptimizerConfig o = optimizer_config(&g_setup);
+  nvtex_optimizer_create(m.context, &o, m.modules, 2, NULL);
+  RANK_ERROR(rank, "config.data_parallel: expected the engine that divides gradients");
+  nvtex_optimizer_config_init(&o, sizeof o, NVTEX_UPDATE_MUON);
+  o.data_parallel = m.engine;
+  nvtex_optimizer_create(m.context, &o, m.modules, 2, NULL);
+  RANK_ERROR(rank, "parameter \"first.weight\": options.rule: expected an update of single");
+  o = optimizer_config(&g_setup);
+  o.data_parallel = m.engine;
+  m.optimizer = nvtex_optimizer_create(m.context, &o, m.modules, 2, NULL);
+  RANK_OK(rank);
+  // A step without a reduction changes nothing.
+  float before[ALL], after[ALL];
+  read_parameters(&m, before);
+  nvtex_optimizer_step(m.optimizer, NULL);
+  RANK_ERROR(rank, "optimizer: expected gradients that nvtex_data_parallel_reduce has summed");
+  read_parameters(&m, after);
+  RANK_CHECK(!memcmp(before, after, sizeof before), "rank %d has changed", rank);
+  step(&m);
+  RANK_OK(rank);
+  // A file that the first rank cannot write, a missing one, and no communicator.
+  checkpoint(&m, "/nowhere/at/all", true);
+  RANK_ERROR(rank, rank ? "rank 0: cannot create /nowhere/at/" : "cannot create /nowhere/at/");
+  checkpoint(&m, "/nowhere/at/all", false);
+  RANK_ERROR(rank, "cannot open /nowhere/at/all");
+  m.comm = NULL;
+  checkpoint(&m, "/nowhere/at/all", true);
+  RANK_ERROR(rank, "config.communicator: expected a communicator: ranks have parts");
+  // All is well afterwards.
+  step(&m);
+  RANK_OK(rank);
+  end(&m);
+}
+
+// ---- Processes: one is killed, and the others go on from the last checkpoint
+
+static char g_key[64];
+
+static NVTEXCommunicator join(int rank, int size) {
+  NVTEXCommunicatorConfig config = communicator_config("dp", 30);
+  NVTEXCommunicator comm = nvtex_communicator_create_shared(g_key, rank, size, &config);
+  RANK_OK(rank);
+  return comm;
+}
+
+static void survive(int rank, int size) {
+  static Reference r;
+  NVTEXCommunicator comm = join(rank, size);
+  Model m = begin(&g_setup, comm);
+  for (int i = 0; i < 2; i++) step(&m);
+  checkpoint(&m, g_path, true);
+  step(&m);
+  RANK_OK(rank);
+  for (int i = 0; i < m.setup->microbatches; i++) passes(&m, i);
+  if (rank == 1) raise(SIGKILL);
+  double start = seconds_now();
+  nvtex_data_parallel_reduce(m.engine, NULL);
+  RANK_ERROR(rank, "rank 1 (process");
+  RANK_CHECK(seconds_now() - start < 5, "rank %d waited for %g s", rank, seconds_now() - start);
+  nvtex_optimizer_step(m.optimizer, NULL);
+  nvtex_clear_error();
+  end(&m);
+  nvtex_communicator_destroy(comm);
+  comm = join(rank > 1 ? rank - 1 : rank, size - 1);
+  m = begin(&g_setup, comm);
+  checkpoint(&m, g_path, false);
+  RANK_OK(rank);
+  m.steps = 2;
+  step(&m);
+  read_parameters(&m, g_result[0]);
+  reference_begin(&r);
+  for (int i = 0; i < 3; i++) reference_step(&r, &g_setup);
+  check_parameters(g_result[0], &r, "after a rank was killed");
+  end(&m);
+  nvtex_communicator_destroy(comm);
+  RANK_OK(rank);
+}
+
+static void run_processes(int size, int victim, void (*body)(int rank, int size)) {
+  pid_t pids[MOST];
+  for (int r = 0; r < size; r++) {
+    fflush(NULL);
+    pids[r] = fork();
+    if (pids[r] < 0) abort();
+    if (pids[r] > 0) continue;
+    // Not longer than the test, whatever happens.
+    alarm(60);
+    body(r, size);
+    fflush(NULL);
+    _exit(atomic_load(&g_bad) ? TEST_FAIL : TEST_PASS);
+  }
+  for (int r = 0; r < size; r++) {
+    int status = 0;
+    while (waitpid(pids[r], &status, 0) != pids[r]) {
+      if (errno != EINTR) abort();
+    }
+    bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    int got = killed ? DIED : WEXITSTATUS(status);
+    CHECK(got == (r == victim ? DIED : TEST_PASS), "rank %d ended with %d", r, got);
+  }
+}
+
+#define ADAM kNVTEFloat32, kNVTEFloat32, 1, 0, 0, NVTEX_UPDATE_ADAMW, NVTEX_MASTERS_FLOAT32
+
+int main(int argc, char **argv) {
+  static const struct {
+    const char *name;
+    Setup setup;
+  } cases[] = {
+      {"AdamW", {0, ADAM}},
+      {"small buckets",
+       {0, kNVTEFloat32, kNVTEFloat32, 1, 0, 4096, NVTEX_UPDATE_ADAMW, NVTEX_MASTERS_FLOAT32}},
+      {"accumulation and clipping",
+       {0, kNVTEFloat32, kNVTEFloat32, 2, 0.05f, 0, NVTEX_UPDATE_ADAMW, NVTEX_MASTERS_FLOAT32}},
+      {"gradient descent",
+       {0, kNVTEFloat32, kNVTEFloat32, 4, 0, 1, NVTEX_UPDATE_SGD, NVTEX_MASTERS_FLOAT32}},
+      {"gradients of 16 bits on the wire",
+       {0, kNVTEBFloat16, kNVTEFloat32, 1, 0, 0, NVTEX_UPDATE_SGD, NVTEX_MASTERS_FLOAT32}},
+      {"parameters of 16 bits with masters",
+       {0, kNVTEFloat32, kNVTEBFloat16, 1, 0, 0, NVTEX_UPDATE_ADAMW, NVTEX_MASTERS_FLOAT32}},
+      {"parameters of 16 bits with remainders",
+       {0, kNVTEFloat32, kNVTEBFloat16, 1, 0, 4096, NVTEX_UPDATE_ADAMW, NVTEX_MASTERS_REMAINDER}},
+  };
+  test_arguments(argc, argv);
+  folder_begin();
+  g_path = in_folder("first");
+  snprintf(g_key, sizeof g_key, "capi-training-%ld", (long)getpid());
+  // Processes come first: a device does not survive a fork.
+  if (case_begin("a rank is killed")) {
+    g_setup = (Setup){NVTEX_SHARDING_OPTIMIZER, ADAM};
+    run_processes(3, 1, survive);
+  }
+  test_begin(argc, argv);
+  for (size_t i = 0; i < COUNT(cases); i++) {
+    g_setup = cases[i].setup;
+    if (case_begin("training: %s", cases[i].name)) check_training();
+  }
+  for (size_t i = 0; i < COUNT(cases); i++) {
+    g_setup = cases[i].setup;
+    if (i != 2 && i < 5) continue;
+    if (case_begin("checkpoints: %s", cases[i].name)) check_checkpoints();
+  }
+  if (case_begin("refused")) {
+    g_setup = (Setup){NVTEX_SHARDING_OPTIMIZER, ADAM};
+    run_threads(3, refused);
+  }
+  folder_end();
+  return test_end();
+}
