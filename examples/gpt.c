@@ -1,6 +1,8 @@
 /* Trains a GPT on the bytes or the tokens of a file, once for each recipe with the same weights and
  * batches, and lets the last model write. On a GPU everything that is not FP8 is bfloat16, with
- * float32 masters, and a step is one graph; on a CPU it is float32. */
+ * float32 masters, and a step is one graph; on a CPU it is float32. Under `nvtex-run -n N --gpus`,
+ * torchrun or mpirun the ranks divide each batch, with --shard 2 also the optimizer's state; with
+ * --checkpoint PATH a run goes on where an earlier one, of any number of ranks, has saved. */
 #include <ctype.h>
 #include <math.h>
 #include <nvte/nvte.h>
@@ -15,8 +17,10 @@ enum { MAX_LAYERS = 128, MAX_RUNS = 8 };
 static const double kBound = 0.03, kFall = 0.1;
 
 typedef struct {
-  const char *text, *tokens;
-  size_t steps, layers, hidden, heads, sequence, batch, vocabulary, seed;
+  const char *text, *tokens, *checkpoint;
+  size_t steps, layers, hidden, heads, sequence, batch, vocabulary, seed, shard, graph;
+  NVTEXCommunicator world;
+  size_t rank, ranks;
 } Options;
 
 typedef struct {
@@ -24,9 +28,11 @@ typedef struct {
   NVTEXContext context;
   NVTEXRecipe recipe;
   NVTEXModule model;
+  NVTEXDataParallel engine;
   NVTEXOptimizer optimizer;
   NVTETensor tokens, targets, loss;
   cudaStream_t stream;
+  bool resumed;
   double first, last, rate; /* losses at both ends; tokens per second */
 } Run;
 
@@ -92,6 +98,14 @@ static NVTEXModule new_model(const Options *o, NVTEXContext context, cudaStream_
   return model;
 }
 
+/* Gradients are means over all ranks. */
+static NVTEXDataParallel new_engine(const Options *o, const Run *run) {
+  NVTEXDataParallelConfig config;
+  nvtex_data_parallel_config_init(&config, sizeof config);
+  config.sharding = (NVTEXSharding)o->shard;
+  return nvtex_data_parallel_create(run->context, &config, o->world, &run->model, 1, run->stream);
+}
+
 static NVTEXOptimizer new_optimizer(const Options *o, const Run *run) {
   NVTEXOptimizerConfig config;
   nvtex_optimizer_config_init(&config, sizeof config, NVTEX_UPDATE_ADAMW);
@@ -99,7 +113,7 @@ static NVTEXOptimizer new_optimizer(const Options *o, const Run *run) {
   config.last_rate_factor = 0.1f, config.schedule = NVTEX_SCHEDULE_COSINE;
   config.warmup_steps = (int32_t)(o->steps / 10), config.total_steps = (int32_t)o->steps + 1;
   config.weight_decay = 0.1f, config.beta2 = 0.95f, config.max_norm = 1;
-  config.initial_masters = true;
+  config.initial_masters = true, config.data_parallel = run->engine;
   return nvtex_optimizer_create(run->context, &config, &run->model, 1, run->stream);
 }
 
@@ -109,11 +123,27 @@ static NVTEXTokenLoader new_loader(const Options *o) {
   config.paths = o->tokens != NULL ? &o->tokens : &o->text, config.num_paths = 1;
   config.token_bytes = o->tokens != NULL ? 2 : 1, config.vocabulary = o->vocabulary;
   config.batch = o->batch, config.sequence = o->sequence, config.seed = o->seed;
+  config.rank = o->rank, config.world = o->ranks;
   return nvtex_token_loader_create(&config);
 }
 
+/* Saves the state of a run, or loads it if there is a file; each recipe has a file of its own. */
+static void checkpoint(const Options *o, Run *run, NVTEXTokenLoader loader, bool save) {
+  char path[512];
+  if (o->checkpoint == NULL) return;
+  snprintf(path, sizeof path, "%s.%s", o->checkpoint, run->name);
+  NVTEXCheckpointConfig config;
+  nvtex_checkpoint_config_init(&config, sizeof config);
+  config.modules = &run->model, config.num_modules = 1, config.optimizer = run->optimizer;
+  config.loader = loader, config.communicator = o->world;
+  FILE *file = save ? NULL : fopen(path, "rb");
+  if (save) nvtex_checkpoint_save(path, &config, run->stream);
+  if (file != NULL) nvtex_checkpoint_load(path, &config, run->stream), fclose(file);
+  run->resumed |= file != NULL;
+}
+
 /* Both passes and the update. What changes from step to step is on the device. */
-static void step(Run *run) {
+static void step(const Options *o, Run *run) {
   const NVTETensor inputs[] = {run->tokens, NULL, run->targets};
   NVTEXTape tape = NULL;
   nvtex_context_begin(run->context, run->recipe, run->recipe ? NVTEX_CONTEXT_ENABLED : 0, NULL);
@@ -123,40 +153,53 @@ static void step(Run *run) {
   nvtex_module_backward(run->model, tape, NULL, 0, NULL, 0, run->stream);
   nvtex_context_backward_update(run->context, run->stream);
   nvtex_tape_destroy(tape);
+  nvtex_data_parallel_reduce(run->engine, run->stream);
   nvtex_optimizer_step(run->optimizer, run->stream);
+  void *loss = nvte_tensor_data(run->loss);
+  nvtex_all_reduce(o->world, loss, loss, 1, kNVTEFloat32, NVTEX_REDUCTION_SUM, "loss", run->stream);
 }
 
 /* Of a GPU's limit: 6 operations for each weight and token, and those of attention. */
 static void show_progress(const Options *o, const Run *run, size_t done, double loss) {
-  const double peak = 989e12; /* operations a second of an H100 or H200 in bfloat16 */
+  const double peak =
+      989e12 * (double)o->ranks; /* operations a second of H100 or H200 in bfloat16 */
   const double layers = (double)o->layers, hidden = (double)o->hidden, keys = (double)o->sequence;
   const double weights = hidden * (12 * layers * hidden + (double)o->vocabulary);
   const double share = (6 * weights + 12 * layers * hidden * keys) * run->rate / peak;
   printf("%-8s step %4zu   loss %.4f   %.0f tokens/s", run->name, done, loss, run->rate);
   if (on_gpu()) printf("   %.1f %% of %g TFLOP/s", 100 * share, peak / 1e12);
-  printf("\n");
+  printf("\n"), fflush(stdout);
 }
 
 static void train(const Options *o, Run *run) {
   const NVTEXTokenLoader loader = new_loader(o);
-  const size_t warm = 3, tail = o->steps - o->steps / 10;
+  checkpoint(o, run, loader, false);
+  NVTEXTokenPosition position = {.struct_size = sizeof position};
+  nvtex_token_loader_position(loader, &position);
+  const size_t warm = position.batches + 3, tail = o->steps - o->steps / 10;
+  const double tokens = (double)(o->batch * o->sequence * o->ranks); /* of a step */
   NVTEXGraph graph = NULL;
   double start = seconds();
-  for (size_t i = 1; i <= o->steps; ++i) {
+  for (size_t i = position.batches + 1; i <= o->steps; ++i) {
     nvtex_token_loader_next_on_device(loader, run->tokens, run->targets, run->stream);
-    if (on_gpu() && i == warm) { /* the steps before have allocated all memory */
+    if (on_gpu() && o->graph && i == warm) { /* the steps before have allocated all memory */
       nvtex_graph_begin(run->stream);
-      step(run);
+      step(o, run);
       graph = nvtex_graph_end(run->stream);
     }
-    graph == NULL ? step(run) : nvtex_graph_replay(graph, run->stream);
-    float loss = 0;
-    nvtex_array_get(run->loss, &loss, sizeof loss, run->stream);
+    graph == NULL ? step(o, run) : nvtex_graph_replay(graph, run->stream);
+    float sum = 0;
+    nvtex_array_get(run->loss, &sum, sizeof sum, run->stream);
+    const double loss = sum / (double)o->ranks;
     if (i == 1) run->first = loss;
     if (i >= tail) run->last += loss / (double)(o->steps - tail + 1);
     if (i == warm) start = seconds(); /* what runs once does not count */
-    if (i > warm) run->rate = (double)((i - warm) * o->batch * o->sequence) / (seconds() - start);
-    if (i * 10 / o->steps != (i - 1) * 10 / o->steps) show_progress(o, run, i, loss);
+    if (i > warm) run->rate = (double)(i - warm) * tokens / (seconds() - start);
+    if (i * 10 / o->steps == (i - 1) * 10 / o->steps) continue;
+    if (o->rank == 0) show_progress(o, run, i, loss);
+    const double saving = seconds();
+    checkpoint(o, run, loader, true);
+    start += seconds() - saving;
   }
   nvtex_graph_destroy(graph), nvtex_token_loader_destroy(loader);
 }
@@ -208,7 +251,8 @@ static bool report(const Run *runs, size_t count) {
   printf("\nrecipe         loss   to the first   tokens/s\n");
   for (const Run *r = runs; r < runs + count; ++r) {
     const double difference = r->last / runs[0].last - 1;
-    const bool learned = r->last < (1 - kFall) * r->first, close = fabs(difference) <= kBound;
+    const bool learned = r->resumed || r->last < (1 - kFall) * r->first,
+               close = fabs(difference) <= kBound;
     printf("%-8s %10.4f %+12.2f %% %10.0f%s%s\n", r->name, r->last, 100 * difference, r->rate,
            learned ? "" : "   DID NOT FALL", close ? "" : "   TOO FAR");
     good = good && learned && close;
@@ -217,13 +261,24 @@ static bool report(const Run *runs, size_t count) {
 }
 
 int main(int argc, char **argv) {
-  const Options o = {option(argv, "--text", "gpt.c"),     option(argv, "--tokens", NULL),
-                     number(argv, "--steps", "500"),      number(argv, "--layers", "2"),
-                     number(argv, "--hidden", "128"),     number(argv, "--heads", "4"),
-                     number(argv, "--sequence", "64"),    number(argv, "--batch", "8"),
-                     number(argv, "--vocabulary", "256"), number(argv, "--seed", "1")};
   (void)argc;
   nvtex_set_error_mode(NVTEX_ERROR_ABORT); /* a call that fails ends the program with its message */
+  Options o = {
+      option(argv, "--text", "gpt.c"),    option(argv, "--tokens", NULL),
+      option(argv, "--checkpoint", NULL), number(argv, "--steps", "500"),
+      number(argv, "--layers", "2"),      number(argv, "--hidden", "128"),
+      number(argv, "--heads", "4"),       number(argv, "--sequence", "64"),
+      number(argv, "--batch", "8"),       number(argv, "--vocabulary", "256"),
+      number(argv, "--seed", "1"),        number(argv, "--shard", "0"),
+      number(argv, "--graph", "1"),       .world = nvtex_communicator_from_environment(NULL)};
+  o.rank = (size_t)nvtex_communicator_rank(o.world);
+  o.ranks = (size_t)nvtex_communicator_size(o.world);
+  const size_t dp = number(argv, "--dp", "0");
+  if ((dp != 0 && dp != o.ranks) || o.batch % o.ranks != 0) {
+    fprintf(stderr, "%zu ranks: --dp must be their number, --batch a multiple\n", o.ranks);
+    return EXIT_FAILURE;
+  }
+  o.batch /= o.ranks; /* of this rank from here on */
   char all[] = "bf16,delayed,current,block,mxfp8";
   char *names = (char *)option(argv, "--recipes", all);
   Run runs[MAX_RUNS];
@@ -231,20 +286,23 @@ int main(int argc, char **argv) {
   for (char *name = strtok(names, ","); name && count < MAX_RUNS; name = strtok(NULL, ",")) {
     Run run = {name, nvtex_context_create(NULL), new_recipe(name), .stream = nvtex_stream_create()};
     run.model = new_model(&o, run.context, run.stream);
+    run.engine = new_engine(&o, &run);
     run.optimizer = new_optimizer(&o, &run);
     run.tokens = nvtex_array_create(kNVTEInt32, (size_t[]){o.batch, o.sequence}, 2);
     run.targets = nvtex_array_create(kNVTEInt32, (size_t[]){o.batch, o.sequence}, 2);
     run.loss = nvtex_array_create(kNVTEFloat32, NULL, 0);
     train(&o, &run);
-    write_sample(&o, &run);
+    if (o.rank == 0) write_sample(&o, &run);
     const NVTETensor arrays[] = {run.tokens, run.targets, run.loss};
     for (int i = 0; i < 3; ++i) nvtex_array_destroy(arrays[i]);
     nvtex_optimizer_destroy(run.optimizer);
+    nvtex_data_parallel_destroy(run.engine);
     nvtex_module_destroy(run.model);
     nvtex_context_destroy(run.context);
     nvtex_recipe_destroy(run.recipe);
     nvtex_stream_destroy(run.stream);
     runs[count++] = run;
   }
-  return report(runs, count) ? EXIT_SUCCESS : EXIT_FAILURE;
+  nvtex_communicator_destroy(o.world);
+  return o.rank > 0 || report(runs, count) ? EXIT_SUCCESS : EXIT_FAILURE;
 }
