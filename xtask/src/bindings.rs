@@ -1,17 +1,21 @@
 //! The bindings of `bindings/`, tested on the CPU against an installed library, as a program that uses them has it.
+//! Those for JAX and LibTorch are tested where these are installed; `--full` fetches JAX.
 
 use crate::process;
-use crate::report::Report;
+use crate::report::{Outcome, Report};
 use crate::setup;
 use crate::test::cargo_test;
 use crate::tree::{self, Tree};
 use anyhow::Result;
-use std::path::Path;
+use std::env;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-pub fn test(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
+pub fn test(tree: &Tree, prefix: &Path, full: bool, report: &mut Report) -> Result<()> {
     rust(tree, prefix, report)?;
-    python(tree, prefix, report)
+    python(tree, prefix, report)?;
+    jax(tree, prefix, full, report)?;
+    torch(tree, prefix, report)
 }
 
 /// Formats are checked with those of the repository's other sources.
@@ -58,6 +62,65 @@ fn python(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
     let quickstart = quickstart.arg(folder.join("examples/quickstart.py"));
     let output = process::capture("the example of the Python binding", quickstart)?;
     check("the example of the Python binding runs", output, report);
+    Ok(())
+}
+
+/// Handlers of XLA, compiled against the headers of jaxlib, and what they compute.
+fn jax(tree: &Tree, prefix: &Path, full: bool, report: &mut Report) -> Result<()> {
+    let folder = tree.root.join("bindings/jax");
+    let mut paths = vec![folder.clone()];
+    if full {
+        paths.push(setup::jax(tree)?);
+    }
+    let python = || {
+        let mut python: Command = tree.command("python3");
+        python.env("PYTHONPATH", env::join_paths(&paths).expect("paths without colons"));
+        python.env("PYTHONDONTWRITEBYTECODE", "1").env("JAX_PLATFORMS", "cpu");
+        python
+    };
+    if !python().args(["-c", "import jax"]).output()?.status.success() {
+        let reason = "python3 has no jax (--full fetches it)";
+        report.add("JAX binding", Outcome::Skip(reason.to_owned()));
+        return Ok(());
+    }
+    let handlers = tree.target.join("jax_handlers.so");
+    let mut build = python();
+    build.arg(folder.join("build.py")).arg("--prefix").arg(prefix).arg("--out").arg(&handlers);
+    process::run("compile the handlers for JAX", &mut build)?;
+    let mut test = python();
+    test.env("NVTE_JAX_HANDLERS", &handlers).env("NVTE_BACKEND", "cpu");
+    let output = process::capture("JAX", test.arg(folder.join("tests/test_jax.py")))?;
+    check("JAX binding: test_jax.py", output, report);
+    Ok(())
+}
+
+/// The extension of LibTorch, linked with a C++ program that trains with it.
+fn torch(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
+    let home = env::var_os("LIBTORCH").map_or_else(|| PathBuf::from("/usr"), PathBuf::from);
+    if !home.join("include/torch/library.h").is_file() {
+        let reason = "no LibTorch in LIBTORCH or /usr (Debian: libtorch-dev)";
+        report.add("LibTorch binding", Outcome::Skip(reason.to_owned()));
+        return Ok(());
+    }
+    let folder = tree.root.join("bindings/torch");
+    let program = tree.target.join("torch_test");
+    let mut compile = tree.command(env::var("CXX").unwrap_or_else(|_| "c++".into()));
+    compile.args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+    compile.args(["nvte_torch.cpp", "test.cpp"].map(|name| folder.join(name)));
+    compile.arg("-I").arg(prefix.join("include"));
+    // Headers of Debian lie where the compiler looks anyway, and must not come before its own.
+    if home != Path::new("/usr") {
+        compile.arg("-isystem").arg(home.join("include")).arg("-L").arg(home.join("lib"));
+    }
+    compile.arg("-isystem").arg(home.join("include/torch/csrc/api/include"));
+    compile.arg("-L").arg(prefix.join("lib")).args(["-lnvte", "-ltorch", "-ltorch_cpu", "-lc10"]);
+    for lib in [prefix.join("lib"), home.join("lib")] {
+        compile.arg(format!("-Wl,-rpath,{}", lib.display()));
+    }
+    process::run("compile the extension of LibTorch", &mut compile)?;
+    let mut run = tree.command(&program);
+    let label = "LibTorch binding";
+    report.lines(label, &process::capture(label, run.env("NVTE_BACKEND", "cpu"))?);
     Ok(())
 }
 

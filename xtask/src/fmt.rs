@@ -56,7 +56,8 @@ pub fn clang(tree: &Tree, check: bool) -> Result<Output> {
 /// C, C++ and CUDA sources, less what cbindgen writes and another test keeps fresh.
 fn sources(tree: &Tree) -> Result<Vec<PathBuf>> {
     let mut sources = Vec::new();
-    for dir in ["include", "kernels", "capi-tests", "drop-in", "examples", "programs", "src"] {
+    let folders = ["include", "kernels", "capi-tests", "drop-in", "examples", "programs", "src"];
+    for dir in folders.into_iter().chain(["bindings/jax", "bindings/torch"]) {
         let extensions = ["c", "h", "cpp", "hpp", "cu", "cuh"];
         sources.extend(tree::files(&tree.root.join(dir), &extensions)?);
     }

@@ -30,6 +30,13 @@ pub fn run(tree: &Tree, args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Builds the library and installs it into an emptied folder of the target directory.
+pub fn built(tree: &Tree) -> Result<PathBuf> {
+    let mut build = tree.cargo();
+    process::run("cargo build", build.args(["build", "--release", "--package", "nvte"]))?;
+    fresh(tree)
+}
+
 /// Installs the built library into an emptied folder of the target directory.
 pub fn fresh(tree: &Tree) -> Result<PathBuf> {
     let prefix = tree.prefix();

@@ -7,11 +7,13 @@ mod bundle;
 mod capi;
 mod demo;
 mod dependencies;
+mod docs;
 mod drop_in;
 mod fmt;
 mod fuzz;
 mod headers;
 mod install;
+mod package;
 mod plugins;
 mod process;
 mod report;
@@ -57,6 +59,10 @@ enum Command {
     Bundle(bundle::Args),
     /// Build the Python wheel that puts this library in the place of Transformer Engine's
     Wheel(wheel::Args),
+    /// Build the documentation site; with --check also run the programs of its pages
+    Docs(docs::Args),
+    /// Make a tarball, Debian packages, and recipes for Conan, vcpkg and conda
+    Package(package::Args),
     /// Format Rust, C, C++ and CUDA sources
     Fmt(fmt::Args),
 }
@@ -80,6 +86,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::Bundle(args) => bundle::run(&tree, &args)?,
         Command::Wheel(args) => wheel::run(&tree, &args)?,
+        Command::Docs(args) => return docs::run(&tree, &args),
+        Command::Package(args) => package::run(&tree, &args)?,
         Command::Fmt(args) => fmt::run(&tree, &args)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -1,5 +1,6 @@
 //! What ran, what failed, what was skipped and why.
 
+use crate::process::Output;
 use std::time::{Duration, Instant};
 
 pub enum Outcome {
@@ -47,6 +48,28 @@ impl Report {
 
     pub fn check(&mut self, name: impl Into<String>, success: bool) {
         self.add(name, if success { Outcome::Pass } else { Outcome::Fail });
+    }
+
+    /// Adds the lines `NAME ... ok` of a program's output, `FAILED`, or `skipped: REASON`. A program that fails
+    /// without such a line is a fault of its own.
+    pub fn lines(&mut self, program: &str, output: &Output) {
+        let mut found = [0; 2];
+        for (name, verdict) in output.text.lines().filter_map(|line| line.split_once(" ... ")) {
+            let outcome = match verdict.split_once(": ") {
+                None if verdict == "ok" => Outcome::Pass,
+                Some(("skipped", reason)) => Outcome::Skip(reason.to_owned()),
+                _ if verdict.starts_with("FAILED") => Outcome::Fail,
+                _ => continue,
+            };
+            found[usize::from(matches!(outcome, Outcome::Fail))] += 1;
+            self.add(name, outcome);
+        }
+        if !output.success {
+            eprint!("{}", output.text);
+        }
+        if found == [0, 0] || output.success == (found[1] > 0) {
+            self.check(program, false);
+        }
     }
 
     /// Prints the table and returns whether nothing failed.

@@ -45,6 +45,62 @@ const CLANG_FORMAT: Wheels = Wheels {
     program: "clang_format/data/bin/clang-format",
     instead: "nothing: the version decides the format",
 };
+/// What builds the documentation, for Python 3.10 or later; Meson builds an example of it.
+const SPHINX: Wheels = Wheels {
+    dir: "sphinx-8.1.3",
+    packages: &[
+        "Jinja2==3.1.6",
+        "MarkupSafe==3.0.4",
+        "Pygments==2.21.0",
+        "accessible-pygments==0.0.5",
+        "alabaster==1.0.0",
+        "babel==2.18.0",
+        "beautifulsoup4==4.15.0",
+        "certifi==2026.10.18",
+        "charset_normalizer==3.5.2",
+        "docutils==0.21.2",
+        "furo==2025.12.19",
+        "idna==3.20",
+        "imagesize==2.0.1",
+        "markdown-it-py==3.0.0",
+        "mdit-py-plugins==0.7.0",
+        "mdurl==0.1.2",
+        "meson==1.9.1",
+        "myst-parser==4.0.1",
+        "packaging==26.3",
+        "pyyaml==6.0.3",
+        "requests==2.34.2",
+        "snowballstemmer==3.1.1",
+        "soupsieve==4.1.2",
+        "sphinx==8.1.3",
+        "sphinx-basic-ng==1.0.0b2",
+        "sphinx-copybutton==0.5.2",
+        "sphinxcontrib-applehelp==2.0.0",
+        "sphinxcontrib-devhelp==2.0.0",
+        "sphinxcontrib-htmlhelp==2.1.0",
+        "sphinxcontrib-jsmath==2.0.0",
+        "sphinxcontrib-qthelp==2.0.0",
+        "sphinxcontrib-serializinghtml==2.0.0",
+        "typing-extensions==4.16.0",
+        "urllib3==2.8.0",
+    ],
+    program: "sphinx/__main__.py",
+    instead: "nothing: the versions decide the pages",
+};
+/// For Python 3.11 or later.
+const JAX: Wheels = Wheels {
+    dir: "jax-0.10.2",
+    packages: &[
+        "jax==0.10.2",
+        "jaxlib==0.10.2",
+        "ml_dtypes==0.6.0",
+        "numpy==2.4.6",
+        "opt_einsum==3.4.0",
+        "scipy==1.17.1",
+    ],
+    program: "jax/__init__.py",
+    instead: "JAX",
+};
 const PKGCONF: Wheels = Wheels {
     dir: "pkgconf",
     packages: &["pkgconf==3.0.7.post0"],
@@ -100,6 +156,18 @@ pub fn pkg_config(tree: &Tree) -> Result<PathBuf> {
 
 pub fn clang_format(tree: &Tree) -> Result<PathBuf> {
     ensure(tree, &CLANG_FORMAT)
+}
+
+/// The folder of Python packages that has Sphinx.
+pub fn sphinx(tree: &Tree) -> Result<PathBuf> {
+    ensure(tree, &SPHINX)?;
+    Ok(tree.tools().join(SPHINX.dir))
+}
+
+/// The folder of Python packages that has JAX.
+pub fn jax(tree: &Tree) -> Result<PathBuf> {
+    ensure(tree, &JAX)?;
+    Ok(tree.tools().join(JAX.dir))
 }
 
 /// `cmake version 3.25.1` on the first line; 3.21 or newer, whose ctest writes JUnit reports.

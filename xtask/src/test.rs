@@ -3,11 +3,13 @@
 use crate::bindings;
 use crate::capi;
 use crate::dependencies;
+use crate::docs;
 use crate::drop_in;
 use crate::fmt;
 use crate::fuzz;
 use crate::headers;
 use crate::install;
+use crate::package;
 use crate::plugins;
 use crate::process;
 use crate::report::{Outcome, Report};
@@ -29,7 +31,7 @@ pub struct Args {
     only: Vec<Step>,
     /// Also what takes long and seldom finds what the rest does not: every case of the long C programs,
     /// wrong arguments under valgrind beside AddressSanitizer, threads under ThreadSanitizer, 60 seconds of
-    /// changed arguments for 20
+    /// changed arguments for 20, and the binding for JAX, which is fetched
     #[arg(long)]
     full: bool,
 }
@@ -48,8 +50,12 @@ enum Step {
     Consumers,
     /// The plugins of examples/, judged by `nvtex-conform`
     Plugins,
-    /// The bindings for Rust and Python, against an installed library
+    /// The bindings for Rust, Python, JAX and LibTorch, against an installed library
     Bindings,
+    /// The documentation site, its links, and the programs of its pages
+    Docs,
+    /// Tarball, Debian packages, and recipes for package managers, each tried in a folder of its own
+    Packages,
     /// The library that stands in for another one: its layouts and names
     DropIn,
     /// The Python wheel, beside a package that loads its library as Transformer Engine's does
@@ -119,8 +125,13 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
                 Step::Plugins => {
                     installed(tree, &mut prefix).and_then(|p| plugins::test(tree, &p, &mut report))
                 }
-                Step::Bindings => {
-                    installed(tree, &mut prefix).and_then(|p| bindings::test(tree, &p, &mut report))
+                Step::Bindings => installed(tree, &mut prefix)
+                    .and_then(|p| bindings::test(tree, &p, args.full, &mut report)),
+                Step::Docs => {
+                    installed(tree, &mut prefix).and_then(|p| docs::test(tree, &p, &mut report))
+                }
+                Step::Packages => {
+                    installed(tree, &mut prefix).and_then(|p| package::test(tree, &p, &mut report))
                 }
                 Step::DropIn => {
                     installed(tree, &mut prefix).and_then(|p| drop_in::test(tree, &p, &mut report))
@@ -218,9 +229,7 @@ fn libtest(text: &str) -> Vec<(String, Outcome)> {
 /// Gives the folder of the installed library, which several steps share.
 fn installed(tree: &Tree, prefix: &mut Option<PathBuf>) -> Result<PathBuf> {
     if prefix.is_none() {
-        let mut build = tree.cargo();
-        process::run("cargo build", build.args(["build", "--release", "--package", "nvte"]))?;
-        *prefix = Some(install::fresh(tree)?);
+        *prefix = Some(install::built(tree)?);
     }
     Ok(prefix.clone().expect("installed above"))
 }
