@@ -7,10 +7,12 @@
 
 use super::args::plugin::{
     self, Call, NVTEX_IMPL_CAPTURABLE, NVTEX_IMPL_DETERMINISTIC, NVTEX_IMPL_FORK_SAFE,
-    NVTEX_KIND_DEFAULT, NVTEX_KIND_REFERENCE, NVTEX_KIND_VENDOR, NVTEX_NUMERICS_BITS,
-    NVTEX_NUMERICS_ORDER, NVTEX_PRIORITY_OF_KIND, Needs,
+    NVTEX_KIND_DEFAULT, NVTEX_KIND_REFERENCE, NVTEX_KIND_VENDOR, NVTEX_NUMERICS_APPROX,
+    NVTEX_NUMERICS_BITS, NVTEX_NUMERICS_ORDER, NVTEX_PRIORITY_OF_KIND, Needs,
 };
-use super::args::{FIRST_VARIANTS, Facts, OPERATORS, OpTable};
+use super::args::{
+    AttentionArgs, FIRST_VARIANTS, Facts, GemmArgs, GroupedGemmArgs, OPERATORS, OpTable, Operator,
+};
 use super::domain::{Domain, Functions};
 use crate::fork::{self, Held};
 use crate::types::{NVTEDType, NVTEScalingMode};
@@ -208,6 +210,21 @@ pub struct Numerics {
     pub atol: f32,
 }
 
+impl Numerics {
+    /// Those of the library's own implementations. The reference is what others are compared with. Kernels add in an
+    /// order of their own; tensor cores also round on the way: operands to TF32 or BF16, sums of FP8 products, and
+    /// the probabilities of attention, at most twice to BF16.
+    fn of_own(kind: Kind, op: u32) -> Self {
+        let rounds = [GemmArgs::NUMBER, GroupedGemmArgs::NUMBER, AttentionArgs::NUMBER];
+        let (class, rtol) = match kind {
+            Kind::Reference => (NVTEX_NUMERICS_BITS, 0.0),
+            _ if rounds.contains(&op) => (NVTEX_NUMERICS_APPROX, 1.0 / 128.0),
+            Kind::Default | Kind::Vendor => (NVTEX_NUMERICS_ORDER, 0.0),
+        };
+        Self { class, rtol, atol: 0.0 }
+    }
+}
+
 impl Impl {
     /// What it was registered for: an operator or a variant.
     pub fn name(&self) -> &'static str {
@@ -358,11 +375,6 @@ impl Registry {
         }
         for (id, vendor, domain, kind, table) in impls {
             let Some(domain) = new.domain(domain) else { continue };
-            // The reference is what others are compared with; kernels add in an order of their own.
-            let class = match kind {
-                Kind::Reference => NVTEX_NUMERICS_BITS,
-                Kind::Default | Kind::Vendor => NVTEX_NUMERICS_ORDER,
-            };
             // docs/plugins.md has the reasons why all of them give equal bits each time.
             let all = NVTEX_IMPL_CAPTURABLE | NVTEX_IMPL_DETERMINISTIC | NVTEX_IMPL_FORK_SAFE;
             for op in (0..OPERATORS.len() as u32).filter(|&op| table.has(op)) {
@@ -377,7 +389,7 @@ impl Registry {
                     args_size: OPERATORS[op as usize].args_size,
                     limits: Limits::NONE,
                     flags: all,
-                    numerics: Numerics { class, rtol: 0.0, atol: 0.0 },
+                    numerics: Numerics::of_own(kind, op),
                     code: Code::BuiltIn(table),
                     counters: Counters::default(),
                     plugin: "".into(),
