@@ -1,6 +1,6 @@
 //! The registry: which implementations of which operators there are, and the domains that they run in.
 //!
-//! Only writers and builders of candidate lists (`policy.rs`) take its lock. Calls read lists that are never
+//! Only writers and builders of candidate lists (`policy/lists.rs`) take its lock. Calls read lists that are never
 //! changed; a commit raises the generation, by which a call sees that its list is an old one. Implementations,
 //! domains and plugins are never freed, so that pointers to them always mean something.
 #![allow(unsafe_code)]
