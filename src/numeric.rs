@@ -12,6 +12,13 @@ pub trait Element: Copy + Default + Send + Sync + 'static {
     const FP8: bool;
     fn to_f32(self) -> f32;
     fn from_f32(x: f32) -> Self;
+    /// Integers of the element's size, in the order of the magnitudes that they stand for.
+    type Rank: Copy + Ord;
+    const OF_ZERO: Self::Rank;
+    /// The rank of a magnitude; less than all others for NaN.
+    fn rank(self) -> Self::Rank;
+    /// The magnitude that has this rank.
+    fn of_rank(rank: Self::Rank) -> Self;
 }
 
 /// Rounds to a format with `MANT` mantissa bits. Magnitudes past the one with the bits `MOST` become it; NaN becomes
@@ -57,7 +64,11 @@ fn widen<const WIDTH: u32, const MANT: u32, const BIAS: u32, const SPECIAL: u32>
 }
 
 macro_rules! element {
-    ($name:ident($bits:ty), $dtype:ident, fp8: $fp8:expr, $to:expr, $from:expr) => {
+    (
+        $name:ident($bits:ty), $dtype:ident, fp8: $fp8:expr, $to:expr, $from:expr,
+        // Its bits as unsigned and signed integers, and the largest ones of a magnitude that is not NaN.
+        $unsigned:ident, $signed:ident, $largest:expr, $to_bits:expr, $of_bits:expr
+    ) => {
         #[derive(Clone, Copy, Default, Debug, PartialEq)]
         #[repr(transparent)]
         pub struct $name(pub $bits);
@@ -75,19 +86,38 @@ macro_rules! element {
                 let from: fn(f32) -> $bits = $from;
                 Self(from(x))
             }
+            type Rank = $signed;
+            // The bits of NaN pass the largest signed integer.
+            const OF_ZERO: $signed = $signed::MAX - $largest;
+            #[inline(always)]
+            fn rank(self) -> $signed {
+                let to_bits: fn($bits) -> $unsigned = $to_bits;
+                let magnitude = to_bits(self.0) & ($unsigned::MAX >> 1);
+                magnitude.wrapping_add(Self::OF_ZERO as $unsigned) as $signed
+            }
+            #[inline(always)]
+            fn of_rank(rank: $signed) -> Self {
+                let of_bits: fn($unsigned) -> $bits = $of_bits;
+                Self(of_bits((rank as $unsigned).wrapping_sub(Self::OF_ZERO as $unsigned)))
+            }
         }
     };
 }
 
-element!(F32(f32), kNVTEFloat32, fp8: false, |v| v, |x| x);
+element!(F32(f32), kNVTEFloat32, fp8: false, |v| v, |x| x,
+    u32, i32, 0x7F80_0000, f32::to_bits, f32::from_bits);
 element!(F16(u16), kNVTEFloat16, fp8: false,
-    |v| widen::<16, 10, 15, 0x7C00>(v as u32), |x| narrow::<10, 15, 0x4780_0000, 0x7FFF>(x) as u16);
+    |v| widen::<16, 10, 15, 0x7C00>(v as u32), |x| narrow::<10, 15, 0x4780_0000, 0x7FFF>(x) as u16,
+    u16, i16, 0x7C00, |v| v, |v| v);
 element!(BF16(u16), kNVTEBFloat16, fp8: false,
-    |v| f32::from_bits((v as u32) << 16), upper_half);
+    |v| f32::from_bits((v as u32) << 16), upper_half,
+    u16, i16, 0x7F80, |v| v, |v| v);
 element!(E4M3(u8), kNVTEFloat8E4M3, fp8: true,
-    |v| widen::<8, 3, 7, 0x7F>(v as u32), |x| narrow::<3, 7, 0x43E0_0000, 0x7F>(x) as u8);
+    |v| widen::<8, 3, 7, 0x7F>(v as u32), |x| narrow::<3, 7, 0x43E0_0000, 0x7F>(x) as u8,
+    u8, i8, 0x7E, |v| v, |v| v);
 element!(E5M2(u8), kNVTEFloat8E5M2, fp8: true,
-    |v| widen::<8, 2, 15, 0x7C>(v as u32), |x| narrow::<2, 15, 0x4760_0000, 0x7F>(x) as u8);
+    |v| widen::<8, 2, 15, 0x7C>(v as u32), |x| narrow::<2, 15, 0x4760_0000, 0x7F>(x) as u8,
+    u8, i8, 0x7C, |v| v, |v| v);
 
 /// The bits of |x|, 0 for NaN: their integer maximum is the amax of spec quantize 1.5.
 #[inline(always)]
@@ -313,6 +343,30 @@ mod tests {
         check_decode(&BF16_FORMAT, 65536, |c| BF16(c as u16));
         check_decode(&E4M3_FORMAT, 256, |c| E4M3(c as u8));
         check_decode(&E5M2_FORMAT, 256, |c| E5M2(c as u8));
+    }
+
+    fn check_ranks<T: Element>(codes: u32, make: impl Fn(u32) -> T) {
+        for code in 0..codes {
+            let x = make(code);
+            if x.to_f32().is_nan() {
+                assert!(x.rank() < T::OF_ZERO, "{code:#x}");
+                continue;
+            }
+            assert_eq!(T::of_rank(x.rank()).to_f32().to_bits(), x.to_f32().abs().to_bits());
+            let next = make((code + 1) % (codes / 2));
+            if next.to_f32() > x.to_f32().abs() {
+                assert!(next.rank() > x.rank() && x.rank() >= T::OF_ZERO, "{code:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn ranks_are_in_the_order_of_magnitudes() {
+        check_ranks(65536, |c| F32(f32::from_bits(c << 16 | c & 0x7F)));
+        check_ranks(65536, |c| F16(c as u16));
+        check_ranks(65536, |c| BF16(c as u16));
+        check_ranks(256, |c| E4M3(c as u8));
+        check_ranks(256, |c| E5M2(c as u8));
     }
 
     #[test]

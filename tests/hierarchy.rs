@@ -32,6 +32,7 @@ const FLOORS: &[&str] = &[
     "backend::memory",
     "backend::pool",
     "backend::cpu",
+    "backend::fp8",
     "backend::group",
     // The CUDA backend, and the choice of a backend.
     "backend::library",

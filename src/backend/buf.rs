@@ -38,6 +38,23 @@ impl<T: Copy> Buf<T> {
         (!ptr.is_null()).then(|| unsafe { Self::new(ptr, len) })
     }
 
+    pub(crate) fn len(self) -> usize {
+        self.len
+    }
+
+    /// Asks for memory that is used soon; the range may pass the end.
+    #[inline(always)]
+    pub(crate) fn prefetch(self, start: usize, len: usize) {
+        #[cfg(target_arch = "x86_64")]
+        for at in (0..len * size_of::<T>()).step_by(64) {
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+            let address = self.ptr.wrapping_add(start).wrapping_byte_add(at);
+            // SAFETY: every machine of this kind has this instruction, which takes any address.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
+        }
+        let _ = (start, len);
+    }
+
     fn start(self, start: usize, len: usize) -> *mut T {
         assert!(start <= self.len && len <= self.len - start, "range of a caller's buffer");
         if len * size_of::<T>() == 0 {

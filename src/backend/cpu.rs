@@ -48,10 +48,14 @@ pub(crate) fn vectors() -> Vectors {
                 && is_x86_feature_detected!("avx512vl")
                 && is_x86_feature_detected!("avx512vbmi")
                 && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c")
             {
                 return Vectors::Avx512;
             }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            if is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c")
+            {
                 return Vectors::Avx2;
             }
         }
@@ -112,6 +116,7 @@ pub(crate) unsafe fn transposed<T: Copy + Default + Send + Sync>(
     let tile_cols = (area / rows.next_power_of_two().min(side)).min(cols.next_power_of_two());
     let tile_rows = (area / tile_cols).min(rows.next_power_of_two());
     let across = cols.div_ceil(tile_cols);
+    let large = is_large::<T>(rows * cols);
     let tile = |scratch: &mut (Vec<T>, Vec<T>), task: usize| {
         let (row, col) = (task / across * tile_rows, task % across * tile_cols);
         let (height, width) = (tile_rows.min(rows - row), tile_cols.min(cols - col));
@@ -128,8 +133,9 @@ pub(crate) unsafe fn transposed<T: Copy + Default + Send + Sync>(
         for (c, line) in to.chunks_exact(tile_rows).take(width).enumerate() {
             // SAFETY: tiles write disjoint parts of the output.
             let out = unsafe { output.slice_mut((col + c) * rows + row, height) };
-            out.copy_from_slice(&line[..height]);
+            copy_line(&line[..height], out, large);
         }
+        finish_lines();
         max
     };
     let scratch = || {
@@ -139,11 +145,45 @@ pub(crate) unsafe fn transposed<T: Copy + Default + Send + Sync>(
     parallel(rows.div_ceil(tile_rows) * across).max_init(scratch, tile)
 }
 
+/// True for a matrix of so many elements that writing it past the caches is faster: it is larger than the share of a
+/// cache that it could stay in until it is read.
+pub(crate) fn is_large<T>(numel: usize) -> bool {
+    numel * size_of::<T>() >= 8 << 20
+}
+
+/// Copies a line of a tile. Whole cache lines of a large matrix are written past the caches, which need not read them
+/// before; [`finish_lines`] follows.
+pub(crate) fn copy_line<T: Copy>(from: &[T], to: &mut [T], large: bool) {
+    #[cfg(target_arch = "x86_64")]
+    if large && to.as_ptr().addr().is_multiple_of(64) && size_of_val(to).is_multiple_of(64) {
+        assert_eq!(from.len(), to.len(), "lines of one length");
+        // SAFETY: both have that many bytes, and the vectors' addresses are multiples of 16.
+        unsafe { x86::stream(from.as_ptr().cast(), to.as_mut_ptr().cast(), size_of_val(to) / 16) };
+        return;
+    }
+    let _ = large;
+    to.copy_from_slice(from);
+}
+
+/// What [`copy_line`] has written is visible to other threads that learn of the end of the task.
+pub(crate) fn finish_lines() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every machine of this kind has this instruction.
+    unsafe {
+        std::arch::x86_64::_mm_sfence()
+    };
+}
+
 /// `to[c][r] = from[r][c]`, both sides being powers of two.
 pub(crate) fn transpose_tile<T: Copy>(from: &[T], to: &mut [T], rows: usize, cols: usize) {
     assert!(from.len() == rows * cols && to.len() == rows * cols, "the area of a tile");
     #[cfg(target_arch = "x86_64")]
     match size_of::<T>() {
+        1 if rows >= 32 && cols >= 16 && vectors() != Vectors::Baseline => {
+            // SAFETY: the machine has the instructions; the elements have this size, and both tiles are as long as
+            // their sides say.
+            return unsafe { x86::transpose_bytes(from, to, rows, cols) };
+        }
         1 if rows.min(cols) >= 16 => {
             // SAFETY: the elements have this size, and both tiles are as long as their sides say; so below.
             return unsafe { x86::transpose::<16, T>(from, to, rows, cols, x86::bytes) };
@@ -185,6 +225,44 @@ mod x86 {
         floats: _mm_unpacklo_epi32, _mm_unpackhi_epi32;
     }
 
+    /// # Safety
+    /// Both addresses have that many vectors, and the second is a multiple of 16.
+    pub unsafe fn stream(from: *const __m128i, to: *mut __m128i, count: usize) {
+        for i in 0..count {
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
+            unsafe { _mm_stream_si128(to.add(i), _mm_loadu_si128(from.add(i))) };
+        }
+    }
+
+    /// As [`transpose`] of bytes, where each half of a vector has 16 rows.
+    ///
+    /// # Safety
+    /// Both have `rows * cols` bytes; the sides are multiples of 32 and of 16.
+    #[target_feature(enable = "avx2")]
+    pub unsafe fn transpose_bytes<T: Copy>(from: &[T], to: &mut [T], rows: usize, cols: usize) {
+        for c in (0..cols).step_by(16) {
+            for r in (0..rows).step_by(32) {
+                // SAFETY: the caller keeps to the `# Safety` section of this function.
+                unsafe {
+                    let at =
+                        |i: usize| _mm_loadu_si128(from.as_ptr().add((r + i) * cols + c).cast());
+                    let mut lines: [__m256i; 16] =
+                        std::array::from_fn(|i| _mm256_set_m128i(at(i + 16), at(i)));
+                    for _ in 0..4 {
+                        let pairs: [[__m256i; 2]; 16] = std::array::from_fn(|i| {
+                            let (a, b) = (lines[i / 2], lines[i / 2 + 8]);
+                            [_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b)]
+                        });
+                        lines = std::array::from_fn(|i| pairs[i][i % 2]);
+                    }
+                    for (i, line) in lines.into_iter().enumerate() {
+                        _mm256_storeu_si256(to.as_mut_ptr().add((c + i) * rows + r).cast(), line);
+                    }
+                }
+            }
+        }
+    }
+
     /// `to[c][r] = from[r][c]`, where a vector has `N` elements and the sides are multiples of `N`.
     ///
     /// # Safety
@@ -221,6 +299,28 @@ mod x86 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_matrices_are_transposed() {
+        fn check<T: Copy + Default + PartialEq + Send + Sync>(make: impl Fn(usize) -> T + Sync) {
+            let (rows, cols) = (4160, 2056);
+            assert!(is_large::<T>(rows * cols));
+            let mut to = vec![T::default(); rows * cols];
+            // SAFETY: the vector is of this test alone.
+            unsafe {
+                let output = Buf::new(to.as_mut_ptr().cast(), rows * cols);
+                transposed(rows, cols, output, |row, col, to: &mut [T]| {
+                    let at = row * cols + col;
+                    to.iter_mut().enumerate().for_each(|(i, to)| *to = make(at + i));
+                    0
+                });
+            }
+            assert!(to.iter().enumerate().all(|(i, &x)| x == make(i % rows * cols + i / rows)));
+        }
+        check(|i| (i % 251) as u8);
+        check(|i| (i % 65_521) as u16);
+        check(|i| i as u32);
+    }
 
     #[test]
     fn scale_of_special_values() {

@@ -13,6 +13,7 @@ mod cuda;
 mod cudnn_handle;
 pub(crate) mod domain;
 pub(crate) mod explain;
+pub(crate) mod fp8;
 pub(crate) mod graph;
 pub(crate) mod group;
 #[cfg(feature = "cuda")]

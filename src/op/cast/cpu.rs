@@ -6,7 +6,8 @@ use super::cpu_block;
 use super::cpu_fused::is_plain;
 use crate::backend::args::*;
 use crate::backend::buf::{Buf, load, store};
-use crate::backend::cpu::{is_noop, transposed, vectorized};
+use crate::backend::cpu::{copy_line, is_large, is_noop, transposed, vectorized};
+use crate::backend::fp8;
 use crate::backend::group::Member;
 use crate::backend::memory::resize;
 use crate::backend::pool::{chunks, parallel};
@@ -167,6 +168,7 @@ unsafe fn quantize_as<I: Element, O: Element>(a: &Cast) {
             scale_of_tensor::<O>(a),
         )
     };
+    let large = is_large::<O>(numel);
     let amax = match colwise {
         // SAFETY: each task writes its own part of the outputs. The row-wise one may be the input, whose
         // slice is no longer used then.
@@ -175,7 +177,7 @@ unsafe fn quantize_as<I: Element, O: Element>(a: &Cast) {
                 let at = row * cols + col;
                 let amax = convert(input.slice(at, tile.len()), scale, tile);
                 if let Some(rowwise) = rowwise {
-                    rowwise.slice_mut(at, tile.len()).copy_from_slice(tile);
+                    copy_line(tile, rowwise.slice_mut(at, tile.len()), large);
                 }
                 amax
             })
@@ -209,10 +211,17 @@ unsafe fn quantize_as<I: Element, O: Element>(a: &Cast) {
     }
 }
 
+/// `output = cast(input * scale)`, the multiplication for 8-bit outputs only; returns the bits of the
+/// input's amax.
+fn convert<I: Element, O: Element>(input: &[I], scale: f32, output: &mut [O]) -> u32 {
+    match fp8::encode_line(input, scale, output) {
+        Some(amax) => amax,
+        None => convert_each(input, scale, output),
+    }
+}
+
 vectorized! {
-    /// `output = cast(input * scale)`, the multiplication for 8-bit outputs only; returns the bits
-    /// of the input's amax.
-    fn convert<I: Element, O: Element>(input: &[I], scale: f32, output: &mut [O]) -> u32 {
+    fn convert_each<I: Element, O: Element>(input: &[I], scale: f32, output: &mut [O]) -> u32 {
         let mut amax = 0;
         for (x, y) in input.iter().zip(output) {
             let x = x.to_f32();
@@ -234,9 +243,15 @@ vectorized! {
     }
 }
 
+/// `output = cast(input * scale_inv)`
+fn rescale<I: Element, O: Element>(input: &[I], scale_inv: f32, output: &mut [O]) {
+    if !fp8::decode_line(input, scale_inv, output) {
+        rescale_each(input, scale_inv, output);
+    }
+}
+
 vectorized! {
-    /// `output = cast(input * scale_inv)`
-    fn rescale<I: Element, O: Element>(input: &[I], scale_inv: f32, output: &mut [O]) {
+    fn rescale_each<I: Element, O: Element>(input: &[I], scale_inv: f32, output: &mut [O]) {
         for (x, y) in input.iter().zip(output) {
             *y = O::from_f32(x.to_f32() * scale_inv);
         }

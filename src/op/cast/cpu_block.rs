@@ -6,15 +6,20 @@ use super::cpu::{raise_amax, scale_of_tensor, store_scale_inv};
 use super::cpu_fused::{Make, Source, is_plain};
 use crate::backend::args::{Cast, DequantizeArgs};
 use crate::backend::buf::Buf;
-use crate::backend::cpu::{scale_of, transpose_tile, vectorized};
+use crate::backend::cpu::{
+    copy_line, finish_lines, is_large, scale_of, transpose_tile, vectorized,
+};
+use crate::backend::fp8::{self, BLOCK, By, Lines, OfColumns, OfRows};
 use crate::backend::pool::parallel;
-use crate::numeric::{Element, F32, amax_bits};
+use crate::numeric::{Element, F32};
 use crate::types::{NVTEDType, NVTEScalingMode};
 use std::ffi::c_void;
 use std::ops::Range;
 
 /// Side of the tiles that tasks work on: a multiple of every block.
-pub(super) const TILE: usize = 128;
+pub(super) const TILE: usize = fp8::TILE;
+/// Blocks of a tile, at most.
+const MOST_BLOCKS: usize = TILE * TILE / BLOCK;
 
 /// The E8M0 code of a non-negative value: the exponent of the next power of two, from 2^-127 to
 /// 2^127; 254 for Inf and 255 for NaN.
@@ -163,7 +168,7 @@ struct Direction<O, S> {
     cols: usize,
 }
 
-impl<O: Element, S: Scale> Direction<O, S> {
+impl<O: Element, S: Copy> Direction<O, S> {
     /// # Safety
     /// The pointers cover data and scales of that layout.
     unsafe fn new(
@@ -190,65 +195,272 @@ impl<O: Element, S: Scale> Direction<O, S> {
         }
     }
 
-    /// Casts a tile, in blocks of `block` rows and columns; returns the bits of its amax. Lines of
-    /// the tile are `stride` elements apart in the input.
+    /// A tile of data that are not transposed.
+    fn lines(&self, tile: &Tile) -> Lines<O> {
+        tile.lines(self.data, self.cols)
+    }
+
+    /// Calls `visit` for each run of scales of a tile that lie one after another: with the place of the first one and
+    /// the number of them, and with what tells the number of the block that each is of, block by block and row by row.
+    fn scales(&self, tile: &Tile, block: (usize, usize), mut visit: impl FnMut(usize, usize, Run)) {
+        if size_of::<S>() == 0 {
+            return;
+        }
+        let ((height, width), colwise) = (self.layout.area(), self.layout.colwise);
+        let down = tile.rows.len().div_ceil(height);
+        let across = tile.cols.len().div_ceil(width);
+        // Along the lines of the direction, or along the blocks of each line.
+        let along_lines = self.layout.rows_are_blocks && self.layout.tiles == 0;
+        let vertical = colwise != along_lines;
+        let (runs, len) = if vertical { (across, down) } else { (down, across) };
+        for run in 0..runs {
+            let (row, col) = if vertical { (0, run * width) } else { (run * height, 0) };
+            let start = self.layout.at(tile.rows.start + row, tile.cols.start + col);
+            let step = if vertical { (height, 0) } else { (0, width) };
+            visit(start, len, Run { first: (row, col), step, block });
+        }
+    }
+}
+
+/// Places in a tile that are one step apart.
+#[derive(Clone, Copy)]
+struct Run {
+    first: (usize, usize),
+    step: (usize, usize),
+    block: (usize, usize),
+}
+
+impl Run {
+    /// The number of the block that a place is in.
+    fn block(self, i: usize) -> usize {
+        let (row, col) = (self.first.0 + i * self.step.0, self.first.1 + i * self.step.1);
+        row / self.block.0 * (TILE / self.block.1) + col / self.block.1
+    }
+
+    /// The first block, if each place is in the one after the last.
+    fn in_order(self) -> Option<usize> {
+        let one_each = match self.step {
+            (0, width) => width == self.block.1,
+            (height, _) => height == self.block.0 && self.block.1 == TILE,
+        };
+        one_each.then(|| self.block(0))
+    }
+}
+
+/// The bits of the largest magnitudes of each `BLOCK` elements of a tile's rows and of its columns.
+struct Maxima {
+    rows: [[u32; TILE / BLOCK]; TILE],
+    columns: [[u32; TILE]; TILE / BLOCK],
+}
+
+impl Maxima {
+    const NONE: Self = Self { rows: [[0; TILE / BLOCK]; TILE], columns: [[0; TILE]; TILE / BLOCK] };
+
+    /// Those of blocks, row by row; past the edges of the matrix they are 0.
+    fn of_blocks(&self, (height, width): (usize, usize), blocks: &mut [u32; MOST_BLOCKS]) {
+        // The numbers themselves, if blocks are the smallest ones.
+        if (height, width) == (1, BLOCK) {
+            blocks.copy_from_slice(self.rows.as_flattened());
+            return;
+        }
+        if (height, width) == (BLOCK, 1) {
+            blocks.copy_from_slice(self.columns.as_flattened());
+            return;
+        }
+        let across = TILE / width;
+        let largest = |of: &[u32]| of.iter().fold(0, |most: u32, &x| most.max(x));
+        if height == 1 {
+            for (to, from) in blocks.chunks_exact_mut(across).zip(&self.rows) {
+                for (to, from) in to.iter_mut().zip(from.chunks_exact(width / BLOCK)) {
+                    *to = largest(from);
+                }
+            }
+            return;
+        }
+        let bands = self.columns.chunks_exact(height / BLOCK);
+        for (to, bands) in blocks.chunks_exact_mut(across).zip(bands) {
+            to.fill(0);
+            for band in bands {
+                for (to, from) in to.iter_mut().zip(band.chunks_exact(width)) {
+                    *to = largest(from).max(*to);
+                }
+            }
+        }
+    }
+}
+
+/// Multipliers of a tile.
+struct Multipliers {
+    rows: OfRows,
+    columns: OfColumns,
+}
+
+impl Multipliers {
+    const ONE: Self =
+        Self { rows: [[1.0; TILE / BLOCK]; TILE], columns: [[1.0; TILE]; TILE / BLOCK] };
+
+    /// From those of blocks, row by row: into `rows` if blocks have one row, else into `columns`.
+    fn spread(&mut self, (height, width): (usize, usize), blocks: &[f32; MOST_BLOCKS]) {
+        let across = TILE / width;
+        if (height, width) == (1, BLOCK) {
+            self.rows.as_flattened_mut().copy_from_slice(blocks);
+            return;
+        }
+        if height == 1 {
+            for (to, from) in self.rows.iter_mut().zip(blocks.chunks_exact(across)) {
+                for (to, &from) in to.chunks_exact_mut(width / BLOCK).zip(from) {
+                    to.fill(from);
+                }
+            }
+            return;
+        }
+        for (band, to) in self.columns.iter_mut().enumerate() {
+            let from = &blocks[band * BLOCK / height * across..][..across];
+            if width == 1 {
+                to.copy_from_slice(from);
+                continue;
+            }
+            for (to, &from) in to.chunks_exact_mut(width).zip(from) {
+                to.fill(from);
+            }
+        }
+    }
+}
+
+/// What a thread works with.
+struct Room<V: Element, O, S> {
+    /// Elements of a tile: made, or copied from a matrix.
+    elements: Vec<V>,
+    codes: Vec<O>,
+    turned: Vec<O>,
+    ranks: Ranks<V>,
+    maxima: Maxima,
+    blocks: [u32; MOST_BLOCKS],
+    scales: [S; MOST_BLOCKS],
+    of_blocks: [f32; MOST_BLOCKS],
+    by: Multipliers,
+}
+
+impl<V: Element, O: Element, S: Scale> Room<V, O, S> {
+    fn new() -> Self {
+        Self {
+            elements: room(),
+            codes: room(),
+            turned: room(),
+            ranks: Ranks::NONE,
+            maxima: Maxima::NONE,
+            blocks: [0; MOST_BLOCKS],
+            scales: [S::default(); MOST_BLOCKS],
+            of_blocks: [1.0; MOST_BLOCKS],
+            by: Multipliers::ONE,
+        }
+    }
+}
+
+/// A tile as the lines of a buffer of its own.
+fn lines_of<T: Copy>(tile: &mut [T]) -> Lines<T> {
+    // SAFETY: the buffer lies there, and is not moved while the lines are in use.
+    let data = unsafe { Buf::new(tile.as_mut_ptr().cast::<c_void>(), tile.len()) };
+    Lines { data, start: 0, stride: TILE, large: false }
+}
+
+/// A cast of a matrix in one direction or two, each with the rows and columns of its blocks.
+struct Directions<O, S> {
+    each: [Option<(Direction<O, S>, (usize, usize))>; 2],
+}
+
+impl<O: Element, S: Scale> Directions<O, S> {
+    /// Casts a tile of a matrix, or the one whose elements the room has; returns the bits of its amax.
     ///
     /// # Safety
-    /// Nobody else uses this tile of the outputs meanwhile.
+    /// Nobody else uses this tile of the outputs meanwhile, nor writes to the input's.
     unsafe fn quantize<V: Element>(
         &self,
-        (input, stride): (&[V], usize),
+        input: Option<&Lines<V>>,
         tile: &Tile,
-        (height, width): (usize, usize),
         rule: &Rule,
-        [scratch, turned]: &mut [Vec<O>; 2],
+        room: &mut Room<V, O, S>,
     ) -> u32 {
-        let line = |row: usize| &input[(row - tile.rows.start) * stride..][..tile.cols.len()];
-        let (area_rows, area_cols) = self.layout.area();
-        let mut amax = 0;
-        for top in tile.rows.clone().step_by(height) {
-            let band = top..tile.rows.end.min(top + height);
-            let mut maxima = [0; TILE];
-            for row in band.clone() {
-                raise(line(row), &mut maxima);
+        let shape = (tile.rows.len(), tile.cols.len());
+        let Room { elements, codes, turned, ranks, maxima, blocks, scales, of_blocks, by } = room;
+        *ranks = Ranks::NONE;
+        let made = lines_of(elements);
+        // Elements of a matrix are copied, because its rows may displace each other from the nearest caches.
+        let (input, mut copy) = match input {
+            Some(input) => (input, Some(&mut elements[..])),
+            None => (&made, None),
+        };
+        let (of_rows, of_columns) = (&mut ranks.rows, &mut ranks.columns);
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
+        if !unsafe { fp8::largest(input, shape, of_rows, of_columns, copy.as_deref_mut()) } {
+            find_ranks(input, shape, ranks, copy);
+        }
+        let input = &lines_of(elements);
+        bits_of_ranks(ranks, maxima);
+        let [one, other] = self.each.each_ref().map(Option::as_ref);
+        // Both directions then have the same codes.
+        let same = one.zip(other).is_some_and(|((_, one), (_, other))| one == other);
+        let (mut amax, mut ordinary) = (0, true);
+        for (i, (direction, block)) in self.each.iter().flatten().enumerate() {
+            if i == 0 || !same {
+                maxima.of_blocks(*block, blocks);
+                let count = shape.0.div_ceil(block.0) * (TILE / block.1);
+                amax = blocks[..count].iter().fold(0, |most, &bits| most.max(bits));
+                ordinary &= scales_of(&blocks[..count], rule, scales, of_blocks);
+                by.spread(*block, of_blocks);
             }
-            // Past the edge of the matrix the maxima are 0.
-            combine(&mut maxima, width);
-            let (mut scales, mut of_blocks) = ([S::default(); TILE], [0.0; TILE]);
-            scales_of(&maxima[..TILE / width], rule, &mut scales, &mut of_blocks);
-            let mut multipliers = [0.0; TILE];
-            for (block, left) in (0..tile.cols.len()).step_by(width).enumerate() {
-                let (bits, scale) = (maxima[block], scales[block]);
-                multipliers[left..left + width].fill(of_blocks[block]);
-                let cols = left..tile.cols.len().min(left + width);
-                for row in band.clone().step_by(area_rows) {
-                    for col in cols.clone().step_by(area_cols) {
-                        let at = self.layout.at(row, tile.cols.start + col);
-                        // SAFETY: the entry is of this tile.
-                        unsafe { self.scales.slice_mut(at, 1)[0] = scale };
+            direction.scales(tile, *block, |start, len, run| {
+                // SAFETY: the entries are of this tile.
+                let to = unsafe { direction.scales.slice_mut(start, len) };
+                match run.in_order() {
+                    Some(first) => to.copy_from_slice(&scales[first..][..len]),
+                    None => {
+                        to.iter_mut().enumerate().for_each(|(i, to)| *to = scales[run.block(i)]);
                     }
                 }
-                amax = amax.max(bits);
+            });
+        }
+        let scratch = lines_of(codes);
+        let (mut by_rows, mut by_columns) = (None, None);
+        for (direction, block) in self.each.iter().flatten() {
+            let to = match same || direction.layout.transposed {
+                true => scratch,
+                false => direction.lines(tile),
+            };
+            match block.0 {
+                1 => by_rows = Some((&by.rows, to)),
+                _ => by_columns = Some((&by.columns, to)),
             }
-            for row in band {
-                let to = if self.layout.transposed {
-                    &mut scratch[(row - tile.rows.start) * TILE..][..tile.cols.len()]
-                } else {
+        }
+        // SAFETY: the lines are of this tile, or the scratch, which one of them uses.
+        unsafe {
+            if !(ordinary && fp8::encode_tile(input, shape, by_rows, by_columns)) {
+                if let Some((by, to)) = by_rows {
+                    encode_by_rows(input, shape, by, &to);
+                }
+                if let Some((by, to)) = by_columns {
+                    encode_by_columns(input, shape, by, &to);
+                }
+            }
+        }
+        for (direction, _) in self.each.iter().flatten() {
+            if direction.layout.transposed {
+                transpose_tile(codes, turned, TILE, TILE);
+                for (line, col) in turned.chunks_exact(TILE).zip(tile.cols.clone()) {
+                    let start = col * direction.rows + tile.rows.start;
                     // SAFETY: the elements are of this tile.
-                    unsafe { self.data.slice_mut(tile.at(row, self.cols), tile.cols.len()) }
-                };
-                multiply(line(row), &multipliers, to);
+                    let to = unsafe { direction.data.slice_mut(start, shape.0) };
+                    copy_line(&line[..shape.0], to, is_large::<O>(direction.data.len()));
+                }
+            } else if same {
+                for (row, line) in codes.chunks_exact(TILE).take(shape.0).enumerate() {
+                    // SAFETY: the elements are of this tile.
+                    let to = unsafe { direction.lines(tile).line_mut(row, shape.1) };
+                    copy_line(&line[..shape.1], to, is_large::<O>(direction.data.len()));
+                }
             }
         }
-        if self.layout.transposed {
-            transpose_tile(scratch, turned, TILE, TILE);
-            for (line, col) in turned.chunks_exact(TILE).zip(tile.cols.clone()) {
-                let start = col * self.rows + tile.rows.start;
-                // SAFETY: the elements are of this tile.
-                let to = unsafe { self.data.slice_mut(start, tile.rows.len()) };
-                to.copy_from_slice(&line[..tile.rows.len()]);
-            }
-        }
+        finish_lines();
         amax
     }
 }
@@ -263,37 +475,40 @@ impl<O: Element, S: Inverse> Direction<O, S> {
         output: Buf<I>,
         tile: &Tile,
         [scratch, turned]: &mut [Vec<O>; 2],
+        by: &mut Multipliers,
     ) {
+        let shape @ (rows, _) = (tile.rows.len(), tile.cols.len());
         if self.layout.transposed {
             for (line, col) in turned.chunks_exact_mut(TILE).zip(tile.cols.clone()) {
-                let start = col * self.rows + tile.rows.start;
                 // SAFETY: the caller keeps to the `# Safety` section of this function.
-                let from = unsafe { self.data.slice(start, tile.rows.len()) };
-                line[..from.len()].copy_from_slice(from);
+                let from = unsafe { self.data.slice(col * self.rows + tile.rows.start, rows) };
+                line[..rows].copy_from_slice(from);
             }
             transpose_tile(turned, scratch, TILE, TILE);
         }
-        let (height, width) = self.layout.area();
-        for top in tile.rows.clone().step_by(height) {
-            let mut multipliers = [0.0; TILE];
-            for left in (0..tile.cols.len()).step_by(width) {
-                let at = self.layout.at(top, tile.cols.start + left);
-                // SAFETY: the caller keeps to the `# Safety` section of this function.
-                let scale = unsafe { self.scales.slice(at, 1)[0] };
-                multipliers[left..left + width].fill(scale.inverse());
+        let block = self.layout.area();
+        let mut of_blocks = [1.0; MOST_BLOCKS];
+        self.scales(tile, block, |start, len, run| {
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
+            let from = unsafe { self.scales.slice(start, len) };
+            for (i, scale) in from.iter().enumerate() {
+                of_blocks[run.block(i)] = scale.inverse();
             }
-            for row in top..tile.rows.end.min(top + height) {
-                let start = tile.at(row, self.cols);
-                let from = if self.layout.transposed {
-                    &scratch[(row - tile.rows.start) * TILE..][..tile.cols.len()]
-                } else {
-                    // SAFETY: the caller keeps to the `# Safety` section of this function.
-                    unsafe { self.data.slice(start, tile.cols.len()) }
-                };
-                // SAFETY: the elements are of this tile.
-                multiply(from, &multipliers, unsafe { output.slice_mut(start, tile.cols.len()) });
+        });
+        by.spread(block, &of_blocks);
+        let from = if self.layout.transposed { lines_of(scratch) } else { self.lines(tile) };
+        let to = tile.lines(output, self.cols);
+        // SAFETY: the lines are of this tile, and the caller's promise.
+        unsafe {
+            if block.0 == 1 {
+                if !fp8::decode_tile(&from, shape, By::Rows(&by.rows), &to) {
+                    encode_by_rows(&from, shape, &by.rows, &to);
+                }
+            } else if !fp8::decode_tile(&from, shape, By::Columns(&by.columns), &to) {
+                encode_by_columns(&from, shape, &by.columns, &to);
             }
         }
+        finish_lines();
     }
 }
 
@@ -306,6 +521,12 @@ pub(super) struct Tile {
 impl Tile {
     pub fn at(&self, row: usize, cols: usize) -> usize {
         row * cols + self.cols.start
+    }
+
+    /// This tile of a matrix that has so many columns.
+    fn lines<T: Copy>(&self, data: Buf<T>, cols: usize) -> Lines<T> {
+        let start = self.at(self.rows.start, cols);
+        Lines { data, start, stride: cols, large: is_large::<T>(data.len()) }
     }
 }
 
@@ -330,52 +551,115 @@ fn tiles<T>(
     })
 }
 
-vectorized! {
-    /// Raises each maximum to the magnitude of its element.
-    fn raise<I: Element>(input: &[I], maxima: &mut [u32; TILE]) {
-        for (x, max) in input.iter().zip(maxima) {
-            *max = amax_bits(x.to_f32()).max(*max);
-        }
-    }
+/// Ranks of the largest magnitudes of a tile, as [`fp8::largest`] finds them.
+struct Ranks<V: Element> {
+    rows: [[V::Rank; TILE / BLOCK]; TILE],
+    columns: [[V::Rank; TILE]; TILE / BLOCK],
+}
+
+impl<V: Element> Ranks<V> {
+    const NONE: Self = Self {
+        rows: [[V::OF_ZERO; TILE / BLOCK]; TILE],
+        columns: [[V::OF_ZERO; TILE]; TILE / BLOCK],
+    };
 }
 
 vectorized! {
-    /// The largest of each `width` maxima takes the place of the block's number.
-    fn combine(maxima: &mut [u32; TILE], width: usize) {
-        if width == 1 {
-            return;
-        }
-        for block in 0..TILE / width {
-            let mut lanes = [0; 16];
-            for part in maxima[block * width..][..width].chunks_exact(16) {
-                for (most, &x) in lanes.iter_mut().zip(part) {
-                    *most = if x > *most { x } else { *most };
+    /// As [`fp8::largest`], on any machine.
+    ///
+    /// Nobody writes to the input's part meanwhile.
+    fn find_ranks<V: Element>(
+        input: &Lines<V>,
+        shape: (usize, usize),
+        ranks: &mut Ranks<V>,
+        copy: Option<&mut [V]>,
+    ) {
+        let mut copy = copy;
+        for (row, of_row) in ranks.rows[..shape.0].iter_mut().enumerate() {
+            // SAFETY: the caller keeps to what is said above.
+            let line = unsafe { input.line(row, shape.1) };
+            if let Some(copy) = &mut copy {
+                copy[row * TILE..][..shape.1].copy_from_slice(line);
+            }
+            let columns = &mut ranks.columns[row / BLOCK];
+            for ((part, columns), most) in
+                line.chunks(BLOCK).zip(columns.chunks_mut(BLOCK)).zip(of_row)
+            {
+                for (x, column) in part.iter().zip(columns) {
+                    let rank = x.rank();
+                    *column = if rank > *column { rank } else { *column };
+                    *most = if rank > *most { rank } else { *most };
                 }
             }
-            maxima[block] = lanes.into_iter().fold(0, u32::max);
         }
     }
 }
 
 vectorized! {
-    /// Scales of blocks with these amax values, and what the blocks are multiplied by.
+    fn bits_of_ranks<V: Element>(ranks: &Ranks<V>, maxima: &mut Maxima) {
+        let bits = |rank: V::Rank| V::of_rank(rank).to_f32().to_bits();
+        let rows = maxima.rows.as_flattened_mut().iter_mut().zip(ranks.rows.as_flattened());
+        rows.for_each(|(to, rank)| *to = bits(*rank));
+        let columns =
+            maxima.columns.as_flattened_mut().iter_mut().zip(ranks.columns.as_flattened());
+        columns.for_each(|(to, rank)| *to = bits(*rank));
+    }
+}
+
+vectorized! {
+    /// Scales of blocks with these amax values, and what the blocks are multiplied by; true if the latter are as
+    /// `fp8::encode_tile` needs them.
     fn scales_of<S: Scale>(
         maxima: &[u32],
         rule: &Rule,
-        scales: &mut [S; TILE],
-        multipliers: &mut [f32; TILE],
-    ) {
+        scales: &mut [S; MOST_BLOCKS],
+        multipliers: &mut [f32; MOST_BLOCKS],
+    ) -> bool {
+        let mut ordinary = true;
         for ((&bits, scale), multiplier) in maxima.iter().zip(scales).zip(multipliers) {
             (*scale, *multiplier) = S::of(f32::from_bits(bits), rule);
+            ordinary &= fp8::encodes_by(*multiplier);
+        }
+        ordinary
+    }
+}
+
+vectorized! {
+    /// `output = cast(input * multiplier)`, where parts of rows have a multiplier.
+    ///
+    /// The lines are of one tile, which nobody else uses.
+    fn encode_by_rows<I: Element, O: Element>(
+        input: &Lines<I>,
+        shape: (usize, usize),
+        by: &OfRows,
+        output: &Lines<O>,
+    ) {
+        for (row, by) in by[..shape.0].iter().enumerate() {
+            // SAFETY: the caller keeps to what is said above.
+            let (from, to) = unsafe { (input.line(row, shape.1), output.line_mut(row, shape.1)) };
+            for ((from, to), by) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)).zip(by) {
+                for (x, y) in from.iter().zip(to) {
+                    *y = O::from_f32(x.to_f32() * by);
+                }
+            }
         }
     }
 }
 
 vectorized! {
-    /// `output = cast(input * multiplier)`
-    fn multiply<I: Element, O: Element>(input: &[I], multipliers: &[f32; TILE], output: &mut [O]) {
-        for ((x, m), y) in input.iter().zip(multipliers).zip(output) {
-            *y = O::from_f32(x.to_f32() * m);
+    /// As [`encode_by_rows`], where parts of columns have a multiplier.
+    fn encode_by_columns<I: Element, O: Element>(
+        input: &Lines<I>,
+        shape: (usize, usize),
+        by: &OfColumns,
+        output: &Lines<O>,
+    ) {
+        for row in 0..shape.0 {
+            // SAFETY: the caller keeps to what is said above.
+            let (from, to) = unsafe { (input.line(row, shape.1), output.line_mut(row, shape.1)) };
+            for ((x, y), by) in from.iter().zip(to).zip(&by[row / BLOCK]) {
+                *y = O::from_f32(x.to_f32() * by);
+            }
         }
     }
 }
@@ -389,7 +673,7 @@ pub(super) unsafe fn quantize<I: Element, O: Element>(a: &Cast) {
     unsafe {
         let source = Source::<I>::new(a);
         let elements = match is_plain(&a.fusion) {
-            true => Elements::Stored(source.input.slice(0, a.rows * a.cols)),
+            true => Elements::Stored(source.input),
             false => Elements::Made(&source),
         };
         match a.mode {
@@ -437,7 +721,7 @@ unsafe fn zero(data: *const c_void, codes: *mut c_void, rows: usize, stride: usi
 
 /// Where a cast finds its elements.
 enum Elements<'a, V> {
-    Stored(&'a [V]),
+    Stored(Buf<V>),
     Made(&'a dyn Make<V>),
 }
 
@@ -466,28 +750,26 @@ unsafe fn quantize_as<V: Element, O: Element, S: Scale>(a: &Cast, elements: Elem
         (!data.is_null()).then(|| (new(), block))
     };
     let (rows, cols) = (a.rows, a.cols);
-    let directions = [
+    let each = [
         direction(a.rowwise, a.rowwise_scale_inv, a.rowwise_scale_stride, false),
         direction(a.colwise, a.colwise_scale_inv, a.colwise_scale_stride, true),
     ];
+    let directions = Directions { each };
     let amax = tiles(
         rows,
         cols,
-        || (room::<V>(), [(); 2].map(|()| room::<O>())),
-        |tile, (made, scratch)| {
-            let input = match &elements {
-                Elements::Stored(input) => (&input[tile.at(tile.rows.start, cols)..], cols),
+        || Box::new(Room::new()),
+        |tile, room| {
+            let stored = match &elements {
+                Elements::Stored(data) => Some(tile.lines(*data, cols)),
                 Elements::Made(source) => {
                     // SAFETY: each task has its own tile.
-                    unsafe { source.make(tile, made) };
-                    (&made[..], TILE)
+                    unsafe { source.make(tile, &mut room.elements) };
+                    None
                 }
             };
-            let cast = |(direction, block): &(Direction<O, S>, _)| {
-                // SAFETY: each task has its own tile of the outputs.
-                unsafe { direction.quantize(input, tile, *block, &rule, scratch) }
-            };
-            directions.iter().flatten().map(cast).max().unwrap_or(0)
+            // SAFETY: each task has its own tile of the outputs.
+            unsafe { directions.quantize(stored.as_ref(), tile, &rule, room) }
         },
     );
     // SAFETY: the caller keeps to the `# Safety` section of this function.
@@ -536,10 +818,10 @@ unsafe fn dequantize_as<I: Element, O: Element, S: Inverse>(a: &DequantizeArgs) 
         tiles(
             shape.0,
             shape.1,
-            || [(); 2].map(|()| room::<I>()),
-            |tile, scratch| {
+            || ([(); 2].map(|()| room::<I>()), Box::new(Multipliers::ONE)),
+            |tile, (scratch, by)| {
                 // SAFETY: each task has its own tile.
-                unsafe { input.dequantize(output, tile, scratch) };
+                unsafe { input.dequantize(output, tile, scratch, by) };
                 0
             },
         );
