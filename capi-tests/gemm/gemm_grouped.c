@@ -565,6 +565,27 @@ static void test_tiles(void) {
   }
 }
 
+// MXFP8 with so many rows and columns in a member that operands are cast before they are
+// multiplied.
+static void test_mxfp8_cast(void) {
+  for (int i = 0; i < 16; i++) {
+    Product p = product(3, 304 + 16 * ((size_t)i % 3), 336, 96 + 32 * ((size_t)i % 4));
+    set_format(&p, COUNT(kModes) - 1);
+    p.transa = i & 1;
+    p.transb = i & 2;
+    p.vary = i % 8 == 5 ? VARY_K : i % 3 == 0 ? VARY_N : VARY_NONE;
+    p.integers = i % 4 != 3;
+    p.d = kHighPrecision[(size_t)i % 3];
+    p.beta = i % 5 == 0 ? 1 : 0;
+    p.a_list = i / 4 == 1;
+    p.d_list = i / 4 == 2;
+    p.unswizzled = i / 8;
+    p.gap = i % 6 == 4 ? 32 : 0;
+    if (i % 4 == 2) p.b = kNVTEFloat8E5M2;
+    product_case("mxfp8 cast", &p);
+  }
+}
+
 static void test_factors(void) {
   for (size_t format = 0; format < COUNT(kModes); format++) {
     for (int i = 0; i < 24; i++) {
@@ -831,6 +852,7 @@ int main(int argc, char **argv) {
   test_formats();
   test_odd_sizes();
   test_tiles();
+  test_mxfp8_cast();
   test_factors();
   test_counts();
   test_absent_member();

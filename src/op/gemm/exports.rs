@@ -395,7 +395,9 @@ pub extern "C-unwind" fn nvte_get_grouped_gemm_setup_workspace_size(num_tensors:
 /// data of A and B are read: as `nvte_cublas_gemm` says.
 ///
 /// Workspace: `workspace_setup` has `nvte_get_grouped_gemm_setup_workspace_size` bytes, aligned to 16;
-/// `workspace_cublas` has 32 MiB.
+/// `workspace_cublas` has 32 MiB. On CUDA products of MXFP8 whose members have some hundred rows and columns
+/// are two to three times as fast if it has room for A and B in BFloat16 beside what else is kept there: two
+/// bytes for each element, of a list of tensors rounded up to 256 for each, 1 KiB for each member and 16 KiB.
 ///
 /// Notes: a null config means defaults; its averages are hints. On CUDA this needs compute capability
 /// 9.0 (otherwise `NVTEX_UNSUPPORTED`).

@@ -2,6 +2,7 @@
 //! members are and which way round they are stored.
 
 use super::config::GroupedMatmulConfig;
+use super::grouped_casts::{Casts, GroupCast};
 use super::*;
 use crate::backend;
 use crate::device_check;
@@ -70,6 +71,8 @@ struct Operand {
     list: Vec<GroupedMember>,
     /// Mean sizes, as far as they can be told.
     mean: (usize, usize),
+    /// Of a group with elements.
+    group: Option<GroupCast>,
 }
 
 impl Operand {
@@ -91,7 +94,7 @@ impl Operand {
             transposed: false,
             swizzled: false,
         };
-        Self { matrix, list: Vec::new(), mean: (0, 0) }
+        Self { matrix, list: Vec::new(), mean: (0, 0), group: None }
     }
 
     /// The sizes of a grouped tensor, whose first dimension is the outer one, or with `flip` the inner.
@@ -200,6 +203,7 @@ fn group_operand(
     matrix.elements = check::common_room(&[data]);
     group.elements = matrix.elements;
     device_check::group(name, &group, (rows, cols), mode, stream)?;
+    operand.group = Some(GroupCast { group, rows, cols });
     Ok(operand)
 }
 
@@ -474,7 +478,8 @@ impl GroupedProduct {
             split_accumulator: config.split_accumulator,
             sm_count: config.sm_count,
         };
-        backend::run(&args, stream)
+        let casts = Casts::run(&args, [&a, &b].map(|x| (x.group.as_ref(), &x.list[..])), stream)?;
+        backend::run(casts.as_ref().map_or(&args, |casts| &casts.args), stream)
     }
 }
 

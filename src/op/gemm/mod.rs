@@ -9,6 +9,7 @@ mod drop_in;
 pub mod exports;
 mod group;
 mod grouped;
+mod grouped_casts;
 mod mangled;
 mod multi;
 mod nvfp4;

@@ -10,8 +10,17 @@ struct Experts {
     tokens: usize,
     inputs: usize,
     outputs: usize,
-    /// Scales of 128 elements of each row of tokens and of 128 x 128 of each weight.
-    in_blocks: bool,
+    scales: Scales,
+}
+
+/// What the scales of FP8 operands are for.
+#[derive(Clone, Copy, PartialEq)]
+enum Scales {
+    Members,
+    /// 128 elements of each row of tokens, and 128 x 128 of each weight.
+    Blocks,
+    /// MXFP8: 32 elements of each row.
+    Mx,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -32,7 +41,7 @@ pub fn cases(kind: Kind) -> Vec<Case> {
         tokens,
         inputs,
         outputs,
-        in_blocks: false,
+        scales: Scales::Members,
     };
     let mut cases: Vec<Case> = [few, many]
         .into_iter()
@@ -47,7 +56,11 @@ pub fn cases(kind: Kind) -> Vec<Case> {
         Kind::Cpu => few,
     };
     cases.extend([deep, many].map(|sizes| {
-        let experts = Experts { in_blocks: true, ..experts(DType::E4m3, sizes) };
+        let experts = Experts { scales: Scales::Blocks, ..experts(DType::E4m3, sizes) };
+        experts.grouped(Pass::Forward)
+    }));
+    cases.extend([deep, many].map(|sizes| {
+        let experts = Experts { scales: Scales::Mx, ..experts(DType::E4m3, sizes) };
         experts.grouped(Pass::Forward)
     }));
     cases.extend([few, many].map(|sizes| experts(DType::Bf16, sizes).several()));
@@ -57,12 +70,18 @@ pub fn cases(kind: Kind) -> Vec<Case> {
 impl Experts {
     fn work(&self) -> Work {
         let count = 2.0 * self.tokens as f64 * self.inputs as f64 * self.outputs as f64;
-        Work::Flops { count, dtype: self.dtype }
+        // Hopper multiplies MXFP8 as BF16.
+        let dtype = if self.scales == Scales::Mx { DType::Bf16 } else { self.dtype };
+        Work::Flops { count, dtype }
     }
 
     fn shapes(&self) -> String {
-        let Self { dtype, experts, tokens, inputs, outputs, in_blocks } = *self;
-        let blocks = if in_blocks { " block 1d x 2d" } else { "" };
+        let Self { dtype, experts, tokens, inputs, outputs, scales } = *self;
+        let blocks = match scales {
+            Scales::Members => "",
+            Scales::Blocks => " block 1d x 2d",
+            Scales::Mx => " mx",
+        };
         format!("{}{blocks} {experts} x [{}x{inputs}x{outputs}]", dtype.name(), tokens / experts)
     }
 
@@ -78,20 +97,28 @@ impl Experts {
     }
 
     fn build<'a>(self, b: &Build<'a>, pass: Pass) -> Result<Call<'a>> {
-        let Self { dtype, experts, tokens, inputs, outputs, in_blocks } = self;
+        let Self { dtype, experts, tokens, inputs, outputs, scales } = self;
         let (api, stream) = (b.api, b.stream());
         // `each`: scales of a member.
         let scaled = |group: Grouped<'a>, each: usize| match dtype {
             DType::E4m3 => {
-                let scales = b.floats(&vec![0.5; experts * each])?;
+                let scales = match scales {
+                    Scales::Mx => b.exponents(&[experts * each])?,
+                    _ => b.floats(&vec![0.5; experts * each])?,
+                };
                 Ok(group.set(GroupedParam::RowwiseScaleInv, &scales))
             }
             _ => Ok::<_, anyhow::Error>(group),
         };
+        let of_mx =
+            |rows, cols| (MXFP8, block_layout(MXFP8, false, (rows, cols)).1.iter().product());
         let rows = |data: &Basic, cols: usize| {
-            let (mode, each) = match in_blocks {
-                true => (BLOCKS_1D, cols.div_ceil(128) * (tokens / experts).next_multiple_of(4)),
-                false => (0, 1),
+            let (mode, each) = match scales {
+                Scales::Members => (0, 1),
+                Scales::Blocks => {
+                    (BLOCKS_1D, cols.div_ceil(128) * (tokens / experts).next_multiple_of(4))
+                }
+                Scales::Mx => of_mx(tokens / experts, cols),
             };
             let group = b.group(mode, experts, tokens, cols)?;
             scaled(group.set(GroupedParam::Rowwise, data), each)
@@ -102,11 +129,12 @@ impl Experts {
             )
         };
         let weights = |data: &Basic| {
-            let (mode, each) = match in_blocks {
-                true => {
+            let (mode, each) = match scales {
+                Scales::Members => (0, 1),
+                Scales::Blocks => {
                     (BLOCKS_2D, outputs.div_ceil(128) * inputs.div_ceil(128).next_multiple_of(4))
                 }
-                false => (0, 1),
+                Scales::Mx => of_mx(outputs, inputs),
             };
             let group = Grouped::new(api, mode, experts, experts * outputs, inputs);
             scaled(group.set(GroupedParam::Rowwise, data), each)
@@ -141,7 +169,12 @@ impl Experts {
         let (alpha, beta) = (b.tensor(&b.floats(&[1.0])?), b.tensor(&b.floats(&[0.0])?));
         let setup = api.nvte_get_grouped_gemm_setup_workspace_size(experts);
         let setup = b.tensor(&b.alloc(DType::Byte, &[setup])?);
-        let workspace = b.tensor(&b.alloc(DType::Byte, &[32 << 20])?);
+        // MXFP8 operands are cast to BF16 in the workspace.
+        let casts = match scales {
+            Scales::Mx => 2 * (tokens * inputs + experts * outputs * inputs) + (1 << 20),
+            _ => 0,
+        };
+        let workspace = b.tensor(&b.alloc(DType::Byte, &[(32 << 20) + casts])?);
         let none = Handle::NULL;
         Ok(Box::new(move || {
             api.nvte_grouped_gemm(
