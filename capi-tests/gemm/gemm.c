@@ -30,7 +30,7 @@ static NVTEShape matrix_shape(const Gemm *g, size_t rows, size_t cols) {
   return g->rank3 && rows % 2 == 0 ? SHAPE(2, rows / 2, cols) : SHAPE(rows, cols);
 }
 
-// `transposed_read`: the product reads the columnwise copy if the operand is FP8.
+// `transposed_read`: the product reads the columnwise copy if the operand is FP8 and has one.
 static NVTETensor operand(const Gemm *g, NVTEDType dtype, const void *x, size_t rows, size_t cols,
                           bool transposed_read, float scale_inv) {
   size_t size = dtype_size(dtype), bytes = rows * cols * size;
@@ -38,11 +38,11 @@ static NVTETensor operand(const Gemm *g, NVTEDType dtype, const void *x, size_t 
   if (!is_fp8(dtype)) return tensor(buffer_from(x, bytes, g->misaligned * size)->ptr, dtype, shape);
   NVTETensor t = empty_tensor();
   void *scale = buffer_from(&scale_inv, sizeof scale_inv, g->scale_shift)->ptr;
-  if (!g->one_direction || !transposed_read) {
+  if (!g->one_direction || !transposed_read || g->rowwise_only) {
     set_param(t, kNVTERowwiseData, buffer_from(x, bytes, 0)->ptr, dtype, shape);
     set_param(t, kNVTERowwiseScaleInv, scale, kNVTEFloat32, SHAPE(1));
   }
-  if (!g->one_direction || transposed_read) {
+  if ((!g->one_direction || transposed_read) && !g->rowwise_only) {
     Buffer *copy = buffer_from(transposed(dtype, x, rows, cols), bytes, 0);
     set_param(t, kNVTEColumnwiseData, copy->ptr, dtype, transposed_shape(shape));
     set_param(t, kNVTEColumnwiseScaleInv, scale, kNVTEFloat32, SHAPE(1));
@@ -285,6 +285,44 @@ static void test_shallow(void) {
                 .beta = p & 2 ? 1 : 0,
                 .workspace = WORKSPACE};
       if (gemm_case("shallow", &g)) run_gemm(g);
+    }
+  }
+}
+
+// Few rows of B. FP8 weights are read as they lie, also where tensor cores would not take them.
+static void test_few_rows(void) {
+  const size_t sizes[][3] = {{528, 1, 1040},  {512, 5, 2576}, {1040, 16, 512}, {544, 23, 768},
+                             {640, 32, 4096}, {520, 9, 520},  {512, 33, 512}};
+  for (size_t s = 0; s < COUNT(sizes); s++) {
+    const size_t *size = sizes[s];
+    for (size_t p = 0; p < COUNT(kHighProducts) + COUNT(kFp8Products); p++) {
+      bool fp8 = p >= COUNT(kHighProducts);
+      size_t f = fp8 ? p - COUNT(kHighProducts) : 0;
+      for (int k = 0; k < 2; k++) {
+        bool whole = size[0] % 16 == 0 && size[2] % 16 == 0;
+        if (fp8 && k == 0 && (!whole || size[1] > 32 || kFp8Products[f].a != kNVTEFloat8E4M3)) {
+          continue;
+        }
+        Gemm g = {.a = fp8 ? kFp8Products[f].a : kHighProducts[p].in,
+                  .b = fp8 ? kFp8Products[f].b : kHighProducts[p].in,
+                  .d = fp8 ? kFp8Products[f].d : kHighProducts[p].out,
+                  .m = size[0],
+                  .n = size[1],
+                  .k = size[2],
+                  .transa = k == 1,
+                  .rowwise_only = true,
+                  .integers = (s + p) & 1,
+                  .misaligned = s == 2,
+                  .separate_c = p & 1,
+                  .entry = V2,
+                  .alpha = 1,
+                  .beta = (s + p + (size_t)k) % 3 == 0 ? 1 : 0,
+                  .bias = (s + p) % 4 == 1,
+                  .side = fp8 || kHighProducts[p].out == kNVTEBFloat16 ? kNVTEBFloat16 : kNVTEByte,
+                  .may_decline = true,
+                  .workspace = WORKSPACE};
+        if (gemm_case("few rows", &g)) run_gemm(g);
+      }
     }
   }
 }
@@ -832,6 +870,7 @@ int main(int argc, char **argv) {
   EXPECT_OK();
   test_high_precision();
   test_shallow();
+  test_few_rows();
   test_alpha_beta();
   test_epilogues();
   test_fp8();

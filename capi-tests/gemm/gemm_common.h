@@ -23,6 +23,7 @@ typedef struct Gemm {
   bool bias, gelu, grad;
   bool integers;       // small integers: every sum is exact, so is the result
   bool one_direction;  // FP8: each operand has only the buffer that is read
+  bool rowwise_only;   // FP8: each operand has only row-wise data
   bool null_handles;   // what is absent is a null handle, else an empty tensor
   bool rank3, split, separate_c, may_decline;
   size_t workspace, workspace_shift, misaligned, scale_shift;

@@ -82,6 +82,8 @@ unsafe extern "C" {
     ) -> Outcome;
     /// D of a product with few elements along k and no epilogue.
     fn nvte_cuda_shallow_gemm(args: *const GemmArgs, stream: cudaStream_t) -> Outcome;
+    /// D of a product of few rows of B with a weight in FP8 that does not lie along k.
+    fn nvte_cuda_narrow_gemm(args: *const GemmArgs, stream: cudaStream_t) -> Outcome;
     /// Copies three scales, each of which may be null, to the starts of three 16-byte slots.
     fn nvte_cuda_align_scales(
         a: *const f32,
@@ -201,6 +203,8 @@ fn product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
     let multiply = |args: &GemmArgs| done(cublaslt::gemm(args, device, stream));
     // SAFETY: the arguments are checked.
     let shallow = || done(unsafe { nvte_cuda_shallow_gemm(args, stream) });
+    // SAFETY: the arguments are checked.
+    let narrow = || done(unsafe { nvte_cuda_narrow_gemm(args, stream) });
     let cast_product =
         |args: GemmArgs| or_else(multiply(&args), || by_float32(&args, device, stream));
     match args.scales_a.mode {
@@ -231,7 +235,11 @@ fn product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
                 }
                 false => or_else(multiply(args), || by_float32(args, device, stream)),
             };
-            if args.k <= SHALLOW { or_else(shallow(), usual) } else { usual() }
+            match args.a_dtype.is_fp8() && !args.transa {
+                true => or_else(narrow(), usual),
+                false if args.k <= SHALLOW => or_else(shallow(), usual),
+                false => usual(),
+            }
         }
     }
 }

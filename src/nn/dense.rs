@@ -11,6 +11,7 @@ use super::split::{self, Shard, Side, Split, Spread};
 use super::state::{Delayed, Pass, Settings, Slot};
 use super::with_last;
 use crate::error::{Error, Result};
+use crate::op;
 use crate::op::transformer_engine::{QuantizationConfig, non_tn_fp8_gemm_supported};
 use crate::parallel::Communicator;
 use crate::tensor::{Buffer, Shape, Tensor};
@@ -142,9 +143,12 @@ pub enum Again {
     Product,
 }
 
-/// Whether FP8 products take only operands that lie along the contracted dimension.
-fn needs_columns() -> Result<bool> {
-    non_tn_fp8_gemm_supported().map(|any| !any)
+/// Whether the product that gives the input's gradient reads a weight of `[outputs, inputs]` in FP8, with one
+/// scale, only from its column-wise data.
+fn needs_columns(dtype: NVTEDType, (rows, inputs, outputs): (usize, usize, usize)) -> Result<bool> {
+    let as_it_lies = dtype == NVTEDType::kNVTEFloat8E4M3
+        && op::gemm::reads_weight_as_it_lies((inputs, rows, outputs))?;
+    Ok(!as_it_lies && !non_tn_fp8_gemm_supported()?)
 }
 
 /// The ranks whose maxima give the scales of the operands: those that have the other parts.
@@ -371,8 +375,8 @@ impl Dense {
         Ok(Active { calibrating: !frame.enabled, ..self.active.clone() })
     }
 
-    /// The weight as the products take it.
-    fn operand(&mut self, run: &Run, active: &Active) -> Result<Arc<QTensor>> {
+    /// The weight as the products of so many rows take it.
+    fn operand(&mut self, run: &Run, active: &Active, rows: usize) -> Result<Arc<QTensor>> {
         let quantizer = active.quantizer(Role::Weight);
         let shape = (self.outputs, self.inputs);
         match &self.weight.format {
@@ -395,7 +399,11 @@ impl Dense {
         let slot = active.slot(Role::Weight, run.training);
         let keep = run.microbatch != Microbatch::None || !run.skip_weights.is_null();
         let quantized = active.backward() == BackwardOperands::Quantized;
-        let usage = Usage { rowwise: true, colwise: quantized && (run.training || keep) };
+        // What is kept may be used for other numbers of rows.
+        let sizes = (rows, self.inputs, self.outputs);
+        let columns = keep
+            || run.training && (!quantizer.transposes() || needs_columns(quantizer.dtype, sizes)?);
+        let usage = Usage { rowwise: true, colwise: quantized && columns };
         if !keep {
             let source = Source::Ready(&weight);
             return quantizer
@@ -618,7 +626,7 @@ impl Dense {
         active.calibrate(run, Role::Input, &input.tensor, shape)?;
         let mut weight = match weight {
             Some(weight) => weight,
-            None => self.operand(run, &active)?,
+            None => self.operand(run, &active, rows)?,
         };
         active.calibrate(run, Role::Weight, &weight.tensor, (self.outputs, self.inputs))?;
         let bias = match self.bias.as_ref().filter(|_| self.row().is_none()) {
@@ -838,7 +846,9 @@ impl Dense {
             _ => &tape.weight.tensor,
         };
         let one_direction = weight.dtype().is_fp8() && !weight.colwise.is_set();
-        let weight = match dx.is_some() && quantized && one_direction && needs_columns()? {
+        let sizes = (tape.rows, self.inputs, self.outputs);
+        let columns = || needs_columns(weight.dtype(), sizes);
+        let weight = match dx.is_some() && quantized && one_direction && columns()? {
             true => QTensor::transposed(run, weight)?,
             false => operand(weight, weight_size, dx.is_some())?,
         };

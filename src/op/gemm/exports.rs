@@ -127,7 +127,10 @@ pub extern "C-unwind" fn nvte_destroy_grouped_matmul_config(config: NVTEGroupedM
 /// Scaling modes of the operands:
 /// - FP8 per tensor: where `nvte_is_non_tn_fp8_gemm_supported` returns 0, an operand is read from the
 ///   data that are contiguous along k: from row-wise data for A with `transa` and for B without
-///   `transb`, otherwise from column-wise data. Elsewhere either will do.
+///   `transb`, otherwise from column-wise data. Elsewhere either will do. On compute capability 9.0 either
+///   will also do for A in Float8E4M3 without `transa`, if D has at most 32 rows, m and k are multiples of 16
+///   from 512 on, A and B are aligned to 16 bytes, D is not FP8, no bias gradient is asked for, and
+///   `math_sm_count` is 0.
 /// - FP8 blocks (1D by 1D, 1D by 2D, 2D by 1D), MXFP8 and NVFP4 (both operands): always from the data
 ///   just named, whose blocks lie along k. Each element counts with its scale, in the layouts of
 ///   `nvte_quantize`.

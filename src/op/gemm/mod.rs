@@ -61,6 +61,24 @@ impl GemmArgs {
     }
 }
 
+/// Whether a product of `n` rows with a weight `[k, m]` in FP8 reads the weight as it lies: a kernel for few
+/// rows does, on devices whose tensor cores take FP8 only along the contracted dimension. The CPU backend
+/// does as that kernel.
+pub(crate) fn reads_weight_as_it_lies((m, n, k): (usize, usize, usize)) -> Result<bool> {
+    const FEW_ROWS: usize = 32;
+    const LEAST: usize = 512;
+    let whole = |size: usize| size >= LEAST && size.is_multiple_of(16) && size <= 1 << 30;
+    if n > FEW_ROWS || !whole(m) || !whole(k) {
+        return Ok(false);
+    }
+    match backend::domain()?.arch()? {
+        90 => Ok(true),
+        // The CPU backend needs no workspace for products.
+        0 => Ok(backend::device_properties()?.product_workspace == 0),
+        _ => Ok(false),
+    }
+}
+
 /// Whether a product reads the row-wise data of an operand, else the column-wise ones. `k_contiguous`
 /// says how the row-wise data lie, `any_layout` that either will do.
 fn reads_rowwise(
@@ -249,7 +267,7 @@ impl Product<'_> {
             return self.plan_nvfp4(None);
         }
         let any_layout = (a.dtype().is_fp8() || b.dtype().is_fp8()) && non_tn_fp8_gemm_supported()?;
-        let a = operand("A", a, self.options.transa, any_layout)?;
+        let a = operand("A", a, self.options.transa, any_layout || self.reads_a_as_it_lies()?)?;
         let b = operand("B", b, !self.options.transb, any_layout)?;
         if a.k != b.k {
             let expected = format!("{} along the contracted dimension, as in A", a.k);
@@ -279,6 +297,25 @@ impl Product<'_> {
             transb: !b.k_contiguous,
             ..args
         }))
+    }
+
+    /// Whether the row-wise data of A, which lie along m, are read although the device's tensor cores would
+    /// not take them.
+    fn reads_a_as_it_lies(&self) -> Result<bool> {
+        let (a, b, options) = (&self.a.rowwise, &self.b.rowwise, &self.options);
+        let fits = !options.transa
+            && !options.transb
+            && options.sm_count.1 == 0
+            && a.dtype == NVTEDType::kNVTEFloat8E4M3
+            && b.dtype.is_fp8()
+            && !self.d.dtype().is_fp8()
+            && !(self.epilogue.grad && !self.epilogue.bias.1.ptr().is_null())
+            && [a, b].iter().all(|data| data.is_set() && (data.ptr() as usize).is_multiple_of(16));
+        if !fits {
+            return Ok(false);
+        }
+        let ((k, m), (n, _)) = (a.shape.flatten(), b.shape.flatten());
+        reads_weight_as_it_lies((m, n, k))
     }
 
     /// The rules about both operands: of one dtype or FP8, and of modes that go together, of which FP8

@@ -293,6 +293,13 @@ pub fn operators(kind: Kind) -> Vec<Case> {
                 (4096, 4096, 4096),
             ];
             list.extend(small.map(|(m, n, k)| gemm(Bf16, m, n, k)));
+            // Few tokens, in the forward pass and for the gradient of its input.
+            for dtype in [Bf16, E4m3] {
+                for (n, k) in [(16384, 4096), (4096, 16384), (4096, 4096)] {
+                    let few = gemm(dtype, 16, n, k);
+                    list.extend([few, Gemm { transa: false, ..few }]);
+                }
+            }
             for size in [4096, 8192] {
                 let cube = gemm(E4m3, size, size, size);
                 for modes in [[BLOCKS_1D, BLOCKS_1D], [BLOCKS_2D, BLOCKS_1D], [MXFP8, MXFP8]] {
@@ -772,9 +779,17 @@ impl Gemm {
             [a, b] => format!(" block {}d x {}d", b - 1, a - 1),
         };
         let name = format!("gemm {}{blocks} {a}{b} {m}x{n}x{k}{epilogue}", dtype.name());
-        let work = Work::Flops { count: 2.0 * m as f64 * n as f64 * k as f64, dtype };
+        let weight = (n * k * dtype.size()) as f64;
+        let work = match m <= 32 && n * k > 1 << 22 {
+            true => Work::Bytes {
+                moved: weight + (m * k * dtype.size() + 2 * m * n) as f64,
+                input: weight,
+            },
+            false => Work::Flops { count: 2.0 * m as f64 * n as f64 * k as f64, dtype },
+        };
         let case = Case::new(name, work, move |b| self.build(b));
-        Case { alone: modes[0] == MXFP8, ..case }
+        let from_rows = dtype == DType::E4m3 && !transa;
+        Case { alone: modes[0] == MXFP8 || from_rows, ..case }
     }
 
     fn build<'a>(self, b: &Build<'a>) -> Result<Call<'a>> {
