@@ -161,6 +161,8 @@ AT(NVTEXAttentionArgs, deterministic, 1003);
 AT(NVTEXAttentionArgs, implementation, 1004);
 AT(NVTEXAttentionArgs, workspace, 1008);
 AT(NVTEXAttentionArgs, workspace_bytes, 1016);
+AT(NVTEXAttentionArgs, heads_before, 1024);
+AT(NVTEXAttentionArgs, other_heads, 1032);
 AT(NVTEXAttentionSide, cu_seqlens, 0);
 AT(NVTEXAttentionSide, starts, 8);
 AT(NVTEXAttentionSide, max_seqlen, 16);
@@ -295,6 +297,7 @@ AT(NVTEXDropoutArgs, output_dtype, 56);
 AT(NVTEXDropoutArgs, residual, 64);
 AT(NVTEXDropoutArgs, bias, 72);
 AT(NVTEXDropoutArgs, cols, 80);
+AT(NVTEXDropoutArgs, first, 88);
 AT(NVTEXEmbeddingArgs, tokens, 0);
 AT(NVTEXEmbeddingArgs, weight, 8);
 AT(NVTEXEmbeddingArgs, positions, 16);
@@ -997,6 +1000,6 @@ AT(NVTEXWidenArgs, length, 16);
 AT(NVTEXWidenArgs, factor, 24);
 
 int main(void) {
-  printf("989 fields\n");
+  printf("992 fields\n");
   return 0;
 }

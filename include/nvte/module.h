@@ -156,6 +156,25 @@ typedef enum NVTEXPass {
 } NVTEXPass;
 
 /**
+ * Which side of the weight of a linear layer ranks share.
+ */
+typedef enum NVTEXParallelMode {
+  /**
+   * As the kind of the module has it; of `nvtex_linear_create` neither.
+   */
+  NVTEX_PARALLEL_DEFAULT = 0,
+  /**
+   * The outputs: each rank has some rows of the weight, and writes some columns of the result.
+   */
+  NVTEX_PARALLEL_COLUMN = 1,
+  /**
+   * The inputs: each rank reads some columns of the input. The results are summed over the ranks, then the bias is
+   * added.
+   */
+  NVTEX_PARALLEL_ROW = 2,
+} NVTEXParallelMode;
+
+/**
  * Norms of the heads of queries and keys.
  */
 typedef enum NVTEXQKNorm {
@@ -484,6 +503,11 @@ typedef struct NVTEXNormConfig {
    */
   NVTEDType dtype;
   /**
+   * Of a norm that is a module: the ranks that share weights share its rows, so that the gradients of its parameters
+   * are summed over them. Default: false.
+   */
+  bool sequence_parallel;
+  /**
    * Zeros: room for what later versions add.
    */
   uint64_t reserved[4];
@@ -495,15 +519,44 @@ typedef struct NVTEXNormConfig {
 typedef struct NVTEXModule_st *NVTEXModule;
 
 /**
- * How a module is spread over ranks. So far a module is on one rank alone; other values are refused.
+ * What else there is to say about ranks. Set all of it to 0, then `struct_size`, then what is wanted.
+ */
+typedef struct NVTEXParallelOptions {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * Of linear layers.
+   */
+  enum NVTEXParallelMode mode;
+  /**
+   * Where a scale comes from all values of a tensor of which each rank has a part (current scaling, NVFP4), each rank
+   * scales its own part: less to wait for, but values that depend on the number of ranks. Default: false.
+   */
+  bool local_scales;
+} NVTEXParallelOptions;
+
+/**
+ * How a module is spread over the ranks of its context's grid (`nvtex_context_set_grid`).
+ *
+ * Sizes in configs are those of the whole module. Parameters are parts of it, as `nvtex_module_parameter` says, with
+ * the initial values that they have in the whole; all ranks give the same seeds. Inputs and outputs are parts where this
+ * is said below, and gradients are complete: the library has summed what comes from the parts of other ranks.
+ * All ranks make the same calls in the same order, and bind the same gradients.
  */
 typedef struct NVTEXParallelConfig {
   /**
-   * Ranks that share each weight. Default: 1.
+   * Ranks that share each weight: 1 (default): the module is not divided, and the same on all ranks; 0: those of
+   * NVTEX_GRID_TP; or the number of these. They share outputs of the products that come first in a module (rows of
+   * the weight; in the MLP those of the function and of its gate each; heads) and the inputs of those that come last
+   * (columns of the weight), after which one sum over the ranks follows. Inputs and outputs of modules are whole, those
+   * of attention without projections have the own heads.
    */
   size_t tensor_parallel_size;
   /**
-   * The same ranks share the rows between products, too. Default: false.
+   * The same ranks share the rows between products, too: inputs and outputs, norms, dropout and residuals have an
+   * equal share of the first dimension, in the order of the ranks. Default: false.
    */
   bool sequence_parallel;
   /**
@@ -511,9 +564,13 @@ typedef struct NVTEXParallelConfig {
    */
   size_t context_parallel_size;
   /**
+   * Null (default): none. It is read when the module is created.
+   */
+  const struct NVTEXParallelOptions *options;
+  /**
    * Zeros: room for what later versions add.
    */
-  uint64_t reserved[4];
+  uint64_t reserved[3];
 } NVTEXParallelConfig;
 
 /**
@@ -866,9 +923,14 @@ typedef struct NVTEXEmbeddingConfig {
    */
   uint64_t seed;
   /**
+   * How ranks share the module: each has some rows of the weight. Null (default): it is on this rank alone. It is read
+   * when the module is created.
+   */
+  const struct NVTEXParallelConfig *parallel;
+  /**
    * Zeros: room for what later versions add.
    */
-  uint64_t reserved[4];
+  uint64_t reserved[3];
 } NVTEXEmbeddingConfig;
 
 /**
@@ -919,13 +981,19 @@ typedef struct NVTEXLMHeadConfig {
    */
   float z_loss;
   /**
-   * Bytes that logits may take at a time. 0 (default): 500 MB.
+   * Bytes that logits may take at a time. 0 (default): 500 MB. Over several ranks each has all of its own logits in
+   * memory.
    */
   size_t workspace_limit;
   /**
+   * How ranks share the module: each has some rows of the weight, and the logits of these. Null (default): it is on
+   * this rank alone. It is read when the module is created.
+   */
+  const struct NVTEXParallelConfig *parallel;
+  /**
    * Zeros: room for what later versions add.
    */
-  uint64_t reserved[4];
+  uint64_t reserved[3];
 } NVTEXLMHeadConfig;
 
 /**
@@ -961,6 +1029,22 @@ typedef struct NVTEXRotaryConfig {
 } NVTEXRotaryConfig;
 
 /**
+ * Consecutive indices of the dimension of a parameter that ranks share.
+ */
+typedef struct NVTEXParameterPiece {
+  /**
+   * The first index in the whole parameter, and in this rank's part of it.
+   */
+  size_t whole;
+  size_t part;
+  size_t length;
+  /**
+   * False: another rank of the grid that shares weights has the same elements, and counts them.
+   */
+  bool counts;
+} NVTEXParameterPiece;
+
+/**
  * A parameter of a module.
  */
 typedef struct NVTEXParameter {
@@ -986,6 +1070,18 @@ typedef struct NVTEXParameter {
    * The value is in FP8.
    */
   bool quantized;
+  /**
+   * The shape of the whole parameter, of which this rank may have a part.
+   */
+  NVTEShape whole_shape;
+  /**
+   * The dimension that ranks share, and what this rank has of it: one piece of the first dimension if it has all. The
+   * caller may read the pieces until the module is destroyed. A sum over all elements of a model, such as that of
+   * the squares of its gradients, adds what counts over the ranks that share weights.
+   */
+  size_t shared_dimension;
+  size_t num_pieces;
+  const struct NVTEXParameterPiece *pieces;
 } NVTEXParameter;
 
 /**
@@ -1274,6 +1370,11 @@ void nvtex_linear_config_init(struct NVTEXLinearConfig *config, size_t struct_si
  *
  * Parameters: `weight` `[out_features, in_features]`, `bias` `[out_features]`.
  *
+ * Over several ranks the mode says what they share. Columns: the output is `[..., out_features / ranks]`, and parameters
+ * have that many rows. Rows: the input is `[..., in_features / ranks]`, as many columns has the weight, and the bias is
+ * whole. If ranks share rows (`sequence_parallel`), the input of a layer that shares outputs, and the output of one that
+ * shares inputs, have the rows of this rank, the other one has all rows.
+ *
  * Notes: on CUDA the FP8 product of the weight's gradient is faster if rows are a multiple of 16, and
  * with FP8 blocks the other products if rows are a multiple of 8. Otherwise a kernel of this library
  * computes them, and a product with a bias takes `4 * rows * out_features` bytes more of the context's
@@ -1427,6 +1528,9 @@ void nvtex_embedding_config_init(struct NVTEXEmbeddingConfig *config, size_t str
  * Parameters: `weight` `[vocabulary_size, hidden_size]`, `position_weight` `[max_positions, hidden_size]`. Their
  * gradients are sums in a fixed order.
  *
+ * Over several ranks tokens are those of all of them. The output is whole, or has the rows of this rank if ranks share
+ * rows (`sequence_parallel`): an equal share of the first dimension.
+ *
  * Errors: a last dimension of more than `max_positions` tokens without positions.
  */
 NVTEXModule nvtex_embedding_create(NVTEXContext context,
@@ -1452,6 +1556,10 @@ void nvtex_lm_head_config_init(struct NVTEXLMHeadConfig *config, size_t struct_s
  * weight to where it is bound, or adds it; one that is set to zeros is so before the forward pass, and a tape that
  * is used twice adds nothing. The backward pass takes no gradient of its outputs; it gives that of the hidden states.
  * Where the weight is that of an embedding, the embedding's backward pass adds to what this module has written.
+ *
+ * Over several ranks the hidden states are whole, or have the rows of this rank if ranks share rows
+ * (`sequence_parallel`); targets and losses are those of all rows on each rank, and logits are
+ * `[all rows, vocabulary_size / ranks]`.
  *
  * Parameters: `weight` `[vocabulary_size, hidden_size]`; none if it is an embedding's, which lists it.
  */

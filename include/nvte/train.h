@@ -8,6 +8,33 @@
 #include <stdint.h>
 #include "nvte/types.h"
 #include "nvte/module.h"
+#include "nvte/parallel.h"
+
+/**
+ * What the ranks of a data-parallel group divide among each other.
+ */
+typedef enum NVTEXSharding {
+  /**
+   * Nothing: each rank has the sum of all gradients, and updates all parameters.
+   */
+  NVTEX_SHARDING_NONE = 0,
+  /**
+   * The update, and what the optimizer keeps: each rank has the sum of its part of the gradients, and masters and
+   * state of this part; the values that others have updated are gathered.
+   */
+  NVTEX_SHARDING_OPTIMIZER = 2,
+} NVTEXSharding;
+
+/**
+ * How the gradients of all ranks become one.
+ */
+typedef enum NVTEXGradients {
+  /**
+   * Their mean, for losses that are means over the batch of a rank.
+   */
+  NVTEX_GRADIENTS_MEAN = 0,
+  NVTEX_GRADIENTS_SUM = 1,
+} NVTEXGradients;
 
 /**
  * How a parameter is updated.
@@ -71,6 +98,11 @@ typedef enum NVTEXSchedule {
 } NVTEXSchedule;
 
 /**
+ * What a handle of a data-parallel engine points to. Only the library knows what it is.
+ */
+typedef struct NVTEXDataParallel_st NVTEXDataParallel_st;
+
+/**
  * What a handle of an optimizer points to. Only the library knows what it is.
  */
 typedef struct NVTEXOptimizer_st NVTEXOptimizer_st;
@@ -79,6 +111,43 @@ typedef struct NVTEXOptimizer_st NVTEXOptimizer_st;
  * What a handle of a token loader points to. Only the library knows what it is.
  */
 typedef struct NVTEXTokenLoader_st NVTEXTokenLoader_st;
+
+/**
+ * How ranks train together. All of them say the same.
+ */
+typedef struct NVTEXDataParallelConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * Default: NVTEX_SHARDING_NONE.
+   */
+  enum NVTEXSharding sharding;
+  /**
+   * Default: NVTEX_GRADIENTS_MEAN.
+   */
+  enum NVTEXGradients gradients;
+  /**
+   * The dtype of gradients on their way, Float32 (default) or BFloat16. They are added in Float32 by ranks, and
+   * kept in Float32.
+   */
+  NVTEDType wire_dtype;
+  /**
+   * Bytes of gradients that are reduced by one call, or one parameter if that is larger. Default: 64 MiB.
+   */
+  size_t bucket_bytes;
+  /**
+   * Backward passes add to the gradients: call `nvtex_optimizer_zero_grad` before the first one of a step.
+   * Otherwise they overwrite them, unless `NVTEXMicrobatch` says something else.
+   */
+  bool accumulate;
+} NVTEXDataParallelConfig;
+
+/**
+ * Handle of a data-parallel engine.
+ */
+typedef struct NVTEXDataParallel_st *NVTEXDataParallel;
 
 /**
  * What holds for one parameter.
@@ -200,6 +269,11 @@ typedef struct NVTEXOptimizerConfig {
    */
   float least_loss_scale;
   float most_loss_scale;
+  /**
+   * The engine that has made the gradients of all `modules`, or null: the gradients are those of this rank. A step
+   * follows a call of `nvtex_data_parallel_reduce`, and is a call of all ranks together.
+   */
+  NVTEXDataParallel data_parallel;
 } NVTEXOptimizerConfig;
 
 /**
@@ -260,7 +334,8 @@ typedef struct NVTEXOptimizerParameter {
   struct NVTEXUpdateOptions options;
   /**
    * The gradient, the master, and the moments of AdamW or the momentum. Those that do not exist have a null
-   * pointer.
+   * pointer. If ranks divide the parameter (`nvtex_data_parallel_part`), all but the gradient are rows of the
+   * elements of this rank.
    */
   NVTEBasicTensor gradient;
   NVTEBasicTensor master;
@@ -369,6 +444,11 @@ typedef struct NVTEXCheckpointConfig {
   const char *const *names;
   const NVTETensor *tensors;
   size_t num_tensors;
+  /**
+   * The communicator of all ranks, or null: of one rank alone. With it saving and loading are calls of all ranks
+   * together, in the same order and with the same config.
+   */
+  NVTEXCommunicator communicator;
 } NVTEXCheckpointConfig;
 
 /**
@@ -434,6 +514,65 @@ extern "C" {
 #endif // __cplusplus
 
 /**
+ * Sets the defaults in the first `struct_size` bytes of a config.
+ */
+void nvtex_data_parallel_config_init(struct NVTEXDataParallelConfig *config, size_t struct_size);
+
+/**
+ * Makes the ranks of a communicator train modules of a context together, each with batches of its own. Collective:
+ * the ranks compare names, shapes, dtypes and seeds of the parameters, and take the values of rank 0.
+ *
+ * The engine makes Float32 gradients of 0 and binds them. With NVTEX_SHARDING_OPTIMIZER it also moves the values of
+ * parameters into memory of its own, from which they can be gathered at once; weights in FP8 alone and values in
+ * memory of the program stay where they are, and are not divided. So create it behind the modules, before the
+ * optimizer and before anything is captured in a graph.
+ *
+ * A step of the program: backward passes over all microbatches; `nvtex_data_parallel_reduce`;
+ * `nvtex_optimizer_step` of an optimizer that has the engine in its config.
+ *
+ * Notes: modules and communicator live at least as long as the engine, which lives as long as an optimizer that has
+ * it. Null config: defaults. Errors: gradients that are bound already; ranks that differ, with the first difference;
+ * an error of one rank is one of all. Returns null.
+ */
+NVTEXDataParallel nvtex_data_parallel_create(NVTEXContext context,
+                                             const struct NVTEXDataParallelConfig *config,
+                                             NVTEXCommunicator communicator,
+                                             const NVTEXModule *modules,
+                                             size_t num_modules,
+                                             cudaStream_t stream);
+
+/**
+ * Destroys an engine, and unbinds the gradients that it has made when no optimizer has it any more. Null is ignored.
+ */
+void nvtex_data_parallel_destroy(NVTEXDataParallel data_parallel);
+
+/**
+ * Reduces the gradients of all ranks: call it behind the last backward pass of a step. With NVTEX_SHARDING_OPTIMIZER
+ * a gradient then is that of all ranks in the part of this rank, and means nothing elsewhere.
+ *
+ * Collective, as `nvtex_all_reduce`: with ranks of NCCL it may be captured in a graph, from its second call on.
+ */
+void nvtex_data_parallel_reduce(NVTEXDataParallel data_parallel,
+                                cudaStream_t stream);
+
+/**
+ * Gathers the values of divided parameters, of which each rank has updated its part. `nvtex_optimizer_step` does this
+ * itself: the function is for optimizers of the program. Collective.
+ */
+void nvtex_data_parallel_gather(NVTEXDataParallel data_parallel,
+                                cudaStream_t stream);
+
+/**
+ * Tells which elements of a flattened parameter this rank updates: `count` elements from number `first` on. All of
+ * them, unless ranks divide the parameter.
+ */
+void nvtex_data_parallel_part(NVTEXDataParallel data_parallel,
+                              NVTEXModule module,
+                              size_t index,
+                              size_t *first,
+                              size_t *count);
+
+/**
  * Sets the defaults of a rule in the first `struct_size` bytes of a config: learning rate 1e-3 (gradient descent:
  * 0.1), weight decay 0.01 (gradient descent: 0), betas 0.9 and 0.999, epsilon 1e-8, Float32 moments, momentum 0.95
  * with `nesterov` (gradient descent: 0.9 without), 5 Newton-Schulz iterations, Float32 masters, a constant learning
@@ -456,7 +595,8 @@ void nvtex_optimizer_config_init(struct NVTEXOptimizerConfig *config,
  * Notes: the modules live at least as long as the optimizer. Null config: defaults of AdamW.
  *
  * Errors: modules of another context, or given twice; no parameter to update; numbers out of their range; what the
- * function `choose` answers. Returns null.
+ * function `choose` answers; gradients that `data_parallel` has not made; Muon for a parameter that ranks divide.
+ * Returns null.
  */
 NVTEXOptimizer nvtex_optimizer_create(NVTEXContext context,
                                       const struct NVTEXOptimizerConfig *config,
@@ -480,7 +620,11 @@ void nvtex_optimizer_zero_grad(NVTEXOptimizer optimizer, cudaStream_t stream);
  * It does not wait for the device. It may be captured in a graph, also from its first call, together with the
  * passes: everything that changes from step to step lies on the device.
  *
- * Errors: a gradient that was unbound since the optimizer was created.
+ * With `data_parallel` the step works on the gradients of all ranks together, and gathers the values that other ranks
+ * have updated. The norm counts each element once.
+ *
+ * Errors: a gradient that was unbound since the optimizer was created; with `data_parallel` gradients that were not
+ * reduced since the step before.
  */
 void nvtex_optimizer_step(NVTEXOptimizer optimizer,
                           cudaStream_t stream);
@@ -593,7 +737,12 @@ void nvtex_checkpoint_config_init(struct NVTEXCheckpointConfig *config, size_t s
  * The file is written under another name in the same folder, forced to the disk and renamed, so that after a crash
  * there is the older file or the new one.
  *
- * Errors: a file that cannot be written (`NVTEX_DEVICE_ERROR`); two tensors of one name.
+ * Ranks: rank 0 of `config.communicator` writes the file, and what other ranks have parts of is sent to it. For equal
+ * values the file is the same for any number of ranks. What all ranks have, such as parameters, the loader's position
+ * and further tensors, is written as rank 0 has it. An error of one rank is one of all.
+ *
+ * Errors: a file that cannot be written (`NVTEX_DEVICE_ERROR`); two tensors of one name; an optimizer that ranks
+ * divide without the communicator of these.
  */
 void nvtex_checkpoint_save(const char *path,
                            const struct NVTEXCheckpointConfig *config,
@@ -602,6 +751,10 @@ void nvtex_checkpoint_save(const char *path,
 /**
  * Reads a checkpoint that `nvtex_checkpoint_save` wrote, of modules and an optimizer of the same shapes; masters and
  * dtypes may be others. Tensors that the config does not ask for are left alone. Captured graphs see the new values.
+ *
+ * Ranks: their number may be another than that of the ranks which saved. Rank 0 checks the digest; each rank reads
+ * the header, parameters, and its part of what is divided. All begin to change something when all have found the
+ * file sound.
  *
  * Errors: a file that is damaged, cut off or of another version; a missing tensor, or one of another shape or dtype;
  * a loader of other data. Nothing is changed then, unless the disk fails while tensors are read.

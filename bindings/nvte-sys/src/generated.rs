@@ -1132,6 +1132,7 @@ pub struct NVTEXTransfer {
 
 
 
+
 /// Flag of `nvtex_context_begin`: modules multiply as the recipe says; without it in high precision.
 pub const NVTEX_CONTEXT_ENABLED: u32 = 1;
 
@@ -1213,6 +1214,16 @@ pub type NVTEXPass = i32;
 pub const NVTEX_PASS_FORWARD: NVTEXPass = 0;
 /// 2 slots: gradient of the output, gradient of the input (not used).
 pub const NVTEX_PASS_BACKWARD: NVTEXPass = 1;
+
+/// Which side of the weight of a linear layer ranks share.
+pub type NVTEXParallelMode = i32;
+/// As the kind of the module has it; of `nvtex_linear_create` neither.
+pub const NVTEX_PARALLEL_DEFAULT: NVTEXParallelMode = 0;
+/// The outputs: each rank has some rows of the weight, and writes some columns of the result.
+pub const NVTEX_PARALLEL_COLUMN: NVTEXParallelMode = 1;
+/// The inputs: each rank reads some columns of the input. The results are summed over the ranks, then the bias is
+/// added.
+pub const NVTEX_PARALLEL_ROW: NVTEXParallelMode = 2;
 
 /// Norms of the heads of queries and keys.
 pub type NVTEXQKNorm = i32;
@@ -1443,6 +1454,9 @@ pub struct NVTEXNormConfig {
     pub zero_centered_gamma: bool,
     /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
     pub dtype: NVTEDType,
+    /// Of a norm that is a module: the ranks that share weights share its rows, so that the gradients of its parameters
+    /// are summed over them. Default: false.
+    pub sequence_parallel: bool,
     /// Zeros: room for what later versions add.
     pub reserved: [u64; 4],
 }
@@ -1450,18 +1464,43 @@ pub struct NVTEXNormConfig {
 /// Handle of a module.
 pub type NVTEXModule = *mut NVTEXModule_st;
 
-/// How a module is spread over ranks. So far a module is on one rank alone; other values are refused.
+/// What else there is to say about ranks. Set all of it to 0, then `struct_size`, then what is wanted.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXParallelOptions {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Of linear layers.
+    pub mode: NVTEXParallelMode,
+    /// Where a scale comes from all values of a tensor of which each rank has a part (current scaling, NVFP4), each rank
+    /// scales its own part: less to wait for, but values that depend on the number of ranks. Default: false.
+    pub local_scales: bool,
+}
+
+/// How a module is spread over the ranks of its context's grid (`nvtex_context_set_grid`).
+///
+/// Sizes in configs are those of the whole module. Parameters are parts of it, as `nvtex_module_parameter` says, with
+/// the initial values that they have in the whole; all ranks give the same seeds. Inputs and outputs are parts where this
+/// is said below, and gradients are complete: the library has summed what comes from the parts of other ranks.
+/// All ranks make the same calls in the same order, and bind the same gradients.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NVTEXParallelConfig {
-    /// Ranks that share each weight. Default: 1.
+    /// Ranks that share each weight: 1 (default): the module is not divided, and the same on all ranks; 0: those of
+    /// NVTEX_GRID_TP; or the number of these. They share outputs of the products that come first in a module (rows of
+    /// the weight; in the MLP those of the function and of its gate each; heads) and the inputs of those that come last
+    /// (columns of the weight), after which one sum over the ranks follows. Inputs and outputs of modules are whole, those
+    /// of attention without projections have the own heads.
     pub tensor_parallel_size: usize,
-    /// The same ranks share the rows between products, too. Default: false.
+    /// The same ranks share the rows between products, too: inputs and outputs, norms, dropout and residuals have an
+    /// equal share of the first dimension, in the order of the ranks. Default: false.
     pub sequence_parallel: bool,
     /// Ranks that share each sequence. Default: 1.
     pub context_parallel_size: usize,
+    /// Null (default): none. It is read when the module is created.
+    pub options: *const NVTEXParallelOptions,
     /// Zeros: room for what later versions add.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 3],
 }
 
 /// `y = x W^T + b`
@@ -1677,8 +1716,11 @@ pub struct NVTEXEmbeddingConfig {
     pub position_init_std: f32,
     /// Seed of the initial tables.
     pub seed: u64,
+    /// How ranks share the module: each has some rows of the weight. Null (default): it is on this rank alone. It is read
+    /// when the module is created.
+    pub parallel: *const NVTEXParallelConfig,
     /// Zeros: room for what later versions add.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 3],
 }
 
 /// Config of the head of a language model.
@@ -1708,10 +1750,14 @@ pub struct NVTEXLMHeadConfig {
     pub label_smoothing: f32,
     /// Factor of the square of the logsumexp, which is added to the loss. Default: 0.
     pub z_loss: f32,
-    /// Bytes that logits may take at a time. 0 (default): 500 MB.
+    /// Bytes that logits may take at a time. 0 (default): 500 MB. Over several ranks each has all of its own logits in
+    /// memory.
     pub workspace_limit: usize,
+    /// How ranks share the module: each has some rows of the weight, and the logits of these. Null (default): it is on
+    /// this rank alone. It is read when the module is created.
+    pub parallel: *const NVTEXParallelConfig,
     /// Zeros: room for what later versions add.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 3],
 }
 
 /// Angles of rotary embeddings.
@@ -1734,6 +1780,18 @@ pub struct NVTEXRotaryConfig {
     pub interleaved: bool,
 }
 
+/// Consecutive indices of the dimension of a parameter that ranks share.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXParameterPiece {
+    /// The first index in the whole parameter, and in this rank's part of it.
+    pub whole: usize,
+    pub part: usize,
+    pub length: usize,
+    /// False: another rank of the grid that shares weights has the same elements, and counts them.
+    pub counts: bool,
+}
+
 /// A parameter of a module.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1750,6 +1808,14 @@ pub struct NVTEXParameter {
     pub value: NVTETensor,
     /// The value is in FP8.
     pub quantized: bool,
+    /// The shape of the whole parameter, of which this rank may have a part.
+    pub whole_shape: NVTEShape,
+    /// The dimension that ranks share, and what this rank has of it: one piece of the first dimension if it has all. The
+    /// caller may read the pieces until the module is destroyed. A sum over all elements of a model, such as that of
+    /// the squares of its gradients, adds what counts over the ranks that share weights.
+    pub shared_dimension: usize,
+    pub num_pieces: usize,
+    pub pieces: *const NVTEXParameterPiece,
 }
 
 /// Handle of a cache of keys and values.
@@ -1878,6 +1944,20 @@ pub struct NVTEXKVCacheConfig {
 
 
 
+/// What the ranks of a data-parallel group divide among each other.
+pub type NVTEXSharding = i32;
+/// Nothing: each rank has the sum of all gradients, and updates all parameters.
+pub const NVTEX_SHARDING_NONE: NVTEXSharding = 0;
+/// The update, and what the optimizer keeps: each rank has the sum of its part of the gradients, and masters and
+/// state of this part; the values that others have updated are gathered.
+pub const NVTEX_SHARDING_OPTIMIZER: NVTEXSharding = 2;
+
+/// How the gradients of all ranks become one.
+pub type NVTEXGradients = i32;
+/// Their mean, for losses that are means over the batch of a rank.
+pub const NVTEX_GRADIENTS_MEAN: NVTEXGradients = 0;
+pub const NVTEX_GRADIENTS_SUM: NVTEXGradients = 1;
+
 /// How a parameter is updated.
 pub type NVTEXUpdateRule = i32;
 /// AdamW: Adam with a weight decay that acts on the parameter.
@@ -1910,6 +1990,14 @@ pub const NVTEX_SCHEDULE_LINEAR: NVTEXSchedule = 1;
 /// `learning_rate * (last + (1 - last) * (1 + cos(pi * p)) / 2)`
 pub const NVTEX_SCHEDULE_COSINE: NVTEXSchedule = 2;
 
+/// What a handle of a data-parallel engine points to. Only the library knows what it is.
+#[repr(C)]
+#[derive(Debug)]
+pub struct NVTEXDataParallel_st {
+    _bytes: [u8; 0],
+    _nowhere: crate::Opaque,
+}
+
 /// What a handle of an optimizer points to. Only the library knows what it is.
 #[repr(C)]
 #[derive(Debug)]
@@ -1925,6 +2013,29 @@ pub struct NVTEXTokenLoader_st {
     _bytes: [u8; 0],
     _nowhere: crate::Opaque,
 }
+
+/// How ranks train together. All of them say the same.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXDataParallelConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Default: NVTEX_SHARDING_NONE.
+    pub sharding: NVTEXSharding,
+    /// Default: NVTEX_GRADIENTS_MEAN.
+    pub gradients: NVTEXGradients,
+    /// The dtype of gradients on their way, Float32 (default) or BFloat16. They are added in Float32 by ranks, and
+    /// kept in Float32.
+    pub wire_dtype: NVTEDType,
+    /// Bytes of gradients that are reduced by one call, or one parameter if that is larger. Default: 64 MiB.
+    pub bucket_bytes: usize,
+    /// Backward passes add to the gradients: call `nvtex_optimizer_zero_grad` before the first one of a step.
+    /// Otherwise they overwrite them, unless `NVTEXMicrobatch` says something else.
+    pub accumulate: bool,
+}
+
+/// Handle of a data-parallel engine.
+pub type NVTEXDataParallel = *mut NVTEXDataParallel_st;
 
 /// What holds for one parameter.
 #[repr(C)]
@@ -2003,6 +2114,9 @@ pub struct NVTEXOptimizerConfig {
     /// Bounds of the loss scale.
     pub least_loss_scale: f32,
     pub most_loss_scale: f32,
+    /// The engine that has made the gradients of all `modules`, or null: the gradients are those of this rank. A step
+    /// follows a call of `nvtex_data_parallel_reduce`, and is a call of all ranks together.
+    pub data_parallel: NVTEXDataParallel,
 }
 
 /// Handle of an optimizer.
@@ -2040,7 +2154,8 @@ pub struct NVTEXOptimizerParameter {
     pub name: *const c_char,
     pub options: NVTEXUpdateOptions,
     /// The gradient, the master, and the moments of AdamW or the momentum. Those that do not exist have a null
-    /// pointer.
+    /// pointer. If ranks divide the parameter (`nvtex_data_parallel_part`), all but the gradient are rows of the
+    /// elements of this rank.
     pub gradient: NVTEBasicTensor,
     pub master: NVTEBasicTensor,
     pub state: [NVTEBasicTensor; 2],
@@ -2114,6 +2229,9 @@ pub struct NVTEXCheckpointConfig {
     pub names: *const *const c_char,
     pub tensors: *const NVTETensor,
     pub num_tensors: usize,
+    /// The communicator of all ranks, or null: of one rank alone. With it saving and loading are calls of all ranks
+    /// together, in the same order and with the same config.
+    pub communicator: NVTEXCommunicator,
 }
 
 /// Rows of a stored tensor.
@@ -2157,6 +2275,12 @@ pub struct NVTEXLlamaConfig {
     pub norm: NVTEXModule,
     pub head: NVTEXModule,
 }
+
+
+
+
+
+
 
 
 
@@ -3649,7 +3773,10 @@ unsafe extern "C-unwind" {
     /// Scaling modes of the operands:
     /// - FP8 per tensor: where `nvte_is_non_tn_fp8_gemm_supported` returns 0, an operand is read from the
     ///   data that are contiguous along k: from row-wise data for A with `transa` and for B without
-    ///   `transb`, otherwise from column-wise data. Elsewhere either will do.
+    ///   `transb`, otherwise from column-wise data. Elsewhere either will do. On compute capability 9.0 either
+    ///   will also do for A in Float8E4M3 without `transa`, if D has at most 32 rows, m and k are multiples of 16
+    ///   from 512 on, A and B are aligned to 16 bytes, D is not FP8, no bias gradient is asked for, and
+    ///   `math_sm_count` is 0.
     /// - FP8 blocks (1D by 1D, 1D by 2D, 2D by 1D), MXFP8 and NVFP4 (both operands): always from the data
     ///   just named, whose blocks lie along k. Each element counts with its scale, in the layouts of
     ///   `nvte_quantize`.
@@ -3752,7 +3879,9 @@ unsafe extern "C-unwind" {
     /// data of A and B are read: as `nvte_cublas_gemm` says.
     ///
     /// Workspace: `workspace_setup` has `nvte_get_grouped_gemm_setup_workspace_size` bytes, aligned to 16;
-    /// `workspace_cublas` has 32 MiB.
+    /// `workspace_cublas` has 32 MiB. On CUDA products of MXFP8 whose members have some hundred rows and columns
+    /// are two to three times as fast if it has room for A and B in BFloat16 beside what else is kept there: two
+    /// bytes for each element, of a list of tensors rounded up to 256 for each, 1 KiB for each member and 16 KiB.
     ///
     /// Notes: a null config means defaults; its averages are hints. On CUDA this needs compute capability
     /// 9.0 (otherwise `NVTEX_UNSUPPORTED`).
@@ -4539,10 +4668,13 @@ unsafe extern "C-unwind" {
     /// matrix of their own; `coefficients` (on the host) `num_coefficients` numbers, which must be
     /// `3 * num_iterations`: a, b, c, a, b, c, ...
     /// Dtypes: Float32, Float16, BFloat16. The three products of an iteration are summed in float32, and rounded to
-    /// the dtype of x; products of Float32 are those of `nvte_cublas_gemm`.
+    /// the dtype of x; products of Float32 are those of `nvte_cublas_gemm`. On one rank, where one side of x is at least
+    /// twice the other and every a is 0.25 or more in magnitude, the first three iterations are computed with one product
+    /// with x, and the others two at a time, which rounds other intermediate matrices.
     /// Several ranks add their Gram matrices, `[m, m]` in Float32, once in each iteration, in the order of the ranks.
-    /// Memory: the context keeps that of two matrices of the smaller side of x, and of one like x, for each stream;
-    /// it is allocated when a call needs more than those before. A captured graph uses it when it is replayed.
+    /// Memory: the context keeps that of two matrices of the smaller side of x (five where iterations are joined), and of
+    /// one like x, for each stream; it is allocated when a call needs more than those before. A captured graph uses it
+    /// when it is replayed.
     /// Empty x, no iterations: nothing is written.
     /// Errors: other shapes, dtypes or numbers of coefficients; negative sizes; a null or misaligned x.
     pub fn nvte_newton_schulz(ctx: *mut NVTECusolverMpCtx, m: i64, n: i64, x: NVTETensor, num_iterations: i64, coefficients: *const f32, num_coefficients: i64, caller_stream: cudaStream_t);
@@ -5153,6 +5285,11 @@ unsafe extern "C-unwind" {
     ///
     /// Parameters: `weight` `[out_features, in_features]`, `bias` `[out_features]`.
     ///
+    /// Over several ranks the mode says what they share. Columns: the output is `[..., out_features / ranks]`, and parameters
+    /// have that many rows. Rows: the input is `[..., in_features / ranks]`, as many columns has the weight, and the bias is
+    /// whole. If ranks share rows (`sequence_parallel`), the input of a layer that shares outputs, and the output of one that
+    /// shares inputs, have the rows of this rank, the other one has all rows.
+    ///
     /// Notes: on CUDA the FP8 product of the weight's gradient is faster if rows are a multiple of 16, and
     /// with FP8 blocks the other products if rows are a multiple of 8. Otherwise a kernel of this library
     /// computes them, and a product with a bias takes `4 * rows * out_features` bytes more of the context's
@@ -5247,6 +5384,9 @@ unsafe extern "C-unwind" {
     /// Parameters: `weight` `[vocabulary_size, hidden_size]`, `position_weight` `[max_positions, hidden_size]`. Their
     /// gradients are sums in a fixed order.
     ///
+    /// Over several ranks tokens are those of all of them. The output is whole, or has the rows of this rank if ranks share
+    /// rows (`sequence_parallel`): an equal share of the first dimension.
+    ///
     /// Errors: a last dimension of more than `max_positions` tokens without positions.
     pub fn nvtex_embedding_create(context: NVTEXContext, config: *const NVTEXEmbeddingConfig, stream: cudaStream_t) -> NVTEXModule;
     /// Sets the defaults in the first `struct_size` bytes of a config.
@@ -5264,6 +5404,10 @@ unsafe extern "C-unwind" {
     /// weight to where it is bound, or adds it; one that is set to zeros is so before the forward pass, and a tape that
     /// is used twice adds nothing. The backward pass takes no gradient of its outputs; it gives that of the hidden states.
     /// Where the weight is that of an embedding, the embedding's backward pass adds to what this module has written.
+    ///
+    /// Over several ranks the hidden states are whole, or have the rows of this rank if ranks share rows
+    /// (`sequence_parallel`); targets and losses are those of all rows on each rank, and logits are
+    /// `[all rows, vocabulary_size / ranks]`.
     ///
     /// Parameters: `weight` `[vocabulary_size, hidden_size]`; none if it is an embedding's, which lists it.
     pub fn nvtex_lm_head_create(context: NVTEXContext, config: *const NVTEXLMHeadConfig, stream: cudaStream_t) -> NVTEXModule;
@@ -5387,6 +5531,36 @@ unsafe extern "C-unwind" {
     /// Brings the rows of all ranks back together in `whole`, on each of them: the inverse of `nvtex_context_parallel_split`,
     /// with its shapes. Collective.
     pub fn nvtex_context_parallel_merge(communicator: NVTEXCommunicator, part: NVTETensor, whole: NVTETensor, format: NVTE_QKV_Format, stream: cudaStream_t);
+    /// Sets the defaults in the first `struct_size` bytes of a config.
+    pub fn nvtex_data_parallel_config_init(config: *mut NVTEXDataParallelConfig, struct_size: usize);
+    /// Makes the ranks of a communicator train modules of a context together, each with batches of its own. Collective:
+    /// the ranks compare names, shapes, dtypes and seeds of the parameters, and take the values of rank 0.
+    ///
+    /// The engine makes Float32 gradients of 0 and binds them. With NVTEX_SHARDING_OPTIMIZER it also moves the values of
+    /// parameters into memory of its own, from which they can be gathered at once; weights in FP8 alone and values in
+    /// memory of the program stay where they are, and are not divided. So create it behind the modules, before the
+    /// optimizer and before anything is captured in a graph.
+    ///
+    /// A step of the program: backward passes over all microbatches; `nvtex_data_parallel_reduce`;
+    /// `nvtex_optimizer_step` of an optimizer that has the engine in its config.
+    ///
+    /// Notes: modules and communicator live at least as long as the engine, which lives as long as an optimizer that has
+    /// it. Null config: defaults. Errors: gradients that are bound already; ranks that differ, with the first difference;
+    /// an error of one rank is one of all. Returns null.
+    pub fn nvtex_data_parallel_create(context: NVTEXContext, config: *const NVTEXDataParallelConfig, communicator: NVTEXCommunicator, modules: *const NVTEXModule, num_modules: usize, stream: cudaStream_t) -> NVTEXDataParallel;
+    /// Destroys an engine, and unbinds the gradients that it has made when no optimizer has it any more. Null is ignored.
+    pub fn nvtex_data_parallel_destroy(data_parallel: NVTEXDataParallel);
+    /// Reduces the gradients of all ranks: call it behind the last backward pass of a step. With NVTEX_SHARDING_OPTIMIZER
+    /// a gradient then is that of all ranks in the part of this rank, and means nothing elsewhere.
+    ///
+    /// Collective, as `nvtex_all_reduce`: with ranks of NCCL it may be captured in a graph, from its second call on.
+    pub fn nvtex_data_parallel_reduce(data_parallel: NVTEXDataParallel, stream: cudaStream_t);
+    /// Gathers the values of divided parameters, of which each rank has updated its part. `nvtex_optimizer_step` does this
+    /// itself: the function is for optimizers of the program. Collective.
+    pub fn nvtex_data_parallel_gather(data_parallel: NVTEXDataParallel, stream: cudaStream_t);
+    /// Tells which elements of a flattened parameter this rank updates: `count` elements from number `first` on. All of
+    /// them, unless ranks divide the parameter.
+    pub fn nvtex_data_parallel_part(data_parallel: NVTEXDataParallel, module: NVTEXModule, index: usize, first: *mut usize, count: *mut usize);
     /// Sets the defaults of a rule in the first `struct_size` bytes of a config: learning rate 1e-3 (gradient descent:
     /// 0.1), weight decay 0.01 (gradient descent: 0), betas 0.9 and 0.999, epsilon 1e-8, Float32 moments, momentum 0.95
     /// with `nesterov` (gradient descent: 0.9 without), 5 Newton-Schulz iterations, Float32 masters, a constant learning
@@ -5404,7 +5578,8 @@ unsafe extern "C-unwind" {
     /// Notes: the modules live at least as long as the optimizer. Null config: defaults of AdamW.
     ///
     /// Errors: modules of another context, or given twice; no parameter to update; numbers out of their range; what the
-    /// function `choose` answers. Returns null.
+    /// function `choose` answers; gradients that `data_parallel` has not made; Muon for a parameter that ranks divide.
+    /// Returns null.
     pub fn nvtex_optimizer_create(context: NVTEXContext, config: *const NVTEXOptimizerConfig, modules: *const NVTEXModule, num_modules: usize, stream: cudaStream_t) -> NVTEXOptimizer;
     /// Destroys an optimizer, and unbinds the gradients that it has made. Null is ignored.
     pub fn nvtex_optimizer_destroy(optimizer: NVTEXOptimizer);
@@ -5415,7 +5590,11 @@ unsafe extern "C-unwind" {
     /// It does not wait for the device. It may be captured in a graph, also from its first call, together with the
     /// passes: everything that changes from step to step lies on the device.
     ///
-    /// Errors: a gradient that was unbound since the optimizer was created.
+    /// With `data_parallel` the step works on the gradients of all ranks together, and gathers the values that other ranks
+    /// have updated. The norm counts each element once.
+    ///
+    /// Errors: a gradient that was unbound since the optimizer was created; with `data_parallel` gradients that were not
+    /// reduced since the step before.
     pub fn nvtex_optimizer_step(optimizer: NVTEXOptimizer, stream: cudaStream_t);
     /// Sets the learning rate that the schedule starts from, for the steps on the stream from here on, those of a
     /// captured graph too.
@@ -5470,10 +5649,19 @@ unsafe extern "C-unwind" {
     /// The file is written under another name in the same folder, forced to the disk and renamed, so that after a crash
     /// there is the older file or the new one.
     ///
-    /// Errors: a file that cannot be written (`NVTEX_DEVICE_ERROR`); two tensors of one name.
+    /// Ranks: rank 0 of `config.communicator` writes the file, and what other ranks have parts of is sent to it. For equal
+    /// values the file is the same for any number of ranks. What all ranks have, such as parameters, the loader's position
+    /// and further tensors, is written as rank 0 has it. An error of one rank is one of all.
+    ///
+    /// Errors: a file that cannot be written (`NVTEX_DEVICE_ERROR`); two tensors of one name; an optimizer that ranks
+    /// divide without the communicator of these.
     pub fn nvtex_checkpoint_save(path: *const c_char, config: *const NVTEXCheckpointConfig, stream: cudaStream_t);
     /// Reads a checkpoint that `nvtex_checkpoint_save` wrote, of modules and an optimizer of the same shapes; masters and
     /// dtypes may be others. Tensors that the config does not ask for are left alone. Captured graphs see the new values.
+    ///
+    /// Ranks: their number may be another than that of the ranks which saved. Rank 0 checks the digest; each rank reads
+    /// the header, parameters, and its part of what is divided. All begin to change something when all have found the
+    /// file sound.
     ///
     /// Errors: a file that is damaged, cut off or of another version; a missing tensor, or one of another shape or dtype;
     /// a loader of other data. Nothing is changed then, unless the disk fails while tensors are read.
@@ -5520,8 +5708,9 @@ pub(crate) fn layouts() -> Vec<String> {
         crate::layout!(NVTEXRecipeConfig: struct_size kind format margin amax_history_len amax_algo update_interval reduce_amax input weight grad_output split_accumulator_fprop split_accumulator_dgrad split_accumulator_wgrad backward choose user fp8_dpa nvfp4_hadamard nvfp4_stochastic_rounding),
         crate::layout!(NVTEXContextConfig: struct_size allocator allocate release communicator all_reduce_max multiprocessor_count max_unused_bytes),
         crate::layout!(NVTEXMemoryUse: struct_size scratch tape persistent unused most_scratch most_tape most_persistent most_at_once),
-        crate::layout!(NVTEXNormConfig: struct_size name kind hidden_size epsilon zero_centered_gamma dtype reserved),
-        crate::layout!(NVTEXParallelConfig: tensor_parallel_size sequence_parallel context_parallel_size reserved),
+        crate::layout!(NVTEXNormConfig: struct_size name kind hidden_size epsilon zero_centered_gamma dtype sequence_parallel reserved),
+        crate::layout!(NVTEXParallelOptions: struct_size mode local_scales),
+        crate::layout!(NVTEXParallelConfig: tensor_parallel_size sequence_parallel context_parallel_size options reserved),
         crate::layout!(NVTEXLinearConfig: struct_size name in_features out_features bias dtype init_std seed parallel reserved),
         crate::layout!(NVTEXLayerNormLinearConfig: struct_size norm linear),
         crate::layout!(NVTEXGroupedLinearConfig: struct_size num_gemms linear),
@@ -5529,19 +5718,21 @@ pub(crate) fn layouts() -> Vec<String> {
         crate::layout!(NVTEXAttentionConfig: struct_size name num_attention_heads num_gqa_groups head_dim_qk head_dim_v attention_dropout qkv_format attn_mask_type window_size_left window_size_right bottom_right_diagonal softmax_type softmax_scale dtype checkpoint_core_attention qk_norm_type qk_norm_epsilon qk_norm_before_rope parallel context_parallel_kind reserved),
         crate::layout!(NVTEXMultiheadAttentionConfig: struct_size name hidden_size attention input_layernorm norm cross_attention bias rotary_interleaved init_std output_init_std seed),
         crate::layout!(NVTEXTransformerLayerConfig: struct_size name attention mlp hidden_dropout decoder inter_mask_type residual_post_layernorm output_layernorm parallel_attention_mlp rotary_interleaved),
-        crate::layout!(NVTEXEmbeddingConfig: struct_size name vocabulary_size hidden_size max_positions scale dtype init_std position_init_std seed reserved),
-        crate::layout!(NVTEXLMHeadConfig: struct_size name vocabulary_size hidden_size tied_to dtype init_std seed ignored_target label_smoothing z_loss workspace_limit reserved),
+        crate::layout!(NVTEXEmbeddingConfig: struct_size name vocabulary_size hidden_size max_positions scale dtype init_std position_init_std seed parallel reserved),
+        crate::layout!(NVTEXLMHeadConfig: struct_size name vocabulary_size hidden_size tied_to dtype init_std seed ignored_target label_smoothing z_loss workspace_limit parallel reserved),
         crate::layout!(NVTEXRotaryConfig: struct_size base offset interpolation_factor pretrained_length interleaved),
-        crate::layout!(NVTEXParameter: struct_size name shape dtype value quantized),
+        crate::layout!(NVTEXParameterPiece: whole part length counts),
+        crate::layout!(NVTEXParameter: struct_size name shape dtype value quantized whole_shape shared_dimension num_pieces pieces),
         crate::layout!(NVTEXStep: struct_size microbatch skip_weight_update rng_state cu_seqlens_q cu_seqlens_kv cu_seqlens_q_padded cu_seqlens_kv_padded max_seqlen_q max_seqlen_kv rotary_frequencies kv_cache m_splits num_splits),
         crate::layout!(NVTEXKVCacheConfig: struct_size max_batch_size max_sequence_length page_size num_pages),
+        crate::layout!(NVTEXDataParallelConfig: struct_size sharding gradients wire_dtype bucket_bytes accumulate),
         crate::layout!(NVTEXUpdateOptions: rule weight_decay learning_rate_factor),
-        crate::layout!(NVTEXOptimizerConfig: struct_size rule learning_rate weight_decay choose user beta1 beta2 epsilon moment_dtype momentum nesterov newton_schulz_steps masters initial_masters schedule warmup_steps total_steps last_rate_factor max_norm check_gradients accumulation_steps accumulate loss_scale growth_interval growth_factor backoff_factor least_loss_scale most_loss_scale),
+        crate::layout!(NVTEXOptimizerConfig: struct_size rule learning_rate weight_decay choose user beta1 beta2 epsilon moment_dtype momentum nesterov newton_schulz_steps masters initial_masters schedule warmup_steps total_steps last_rate_factor max_norm check_gradients accumulation_steps accumulate loss_scale growth_interval growth_factor backoff_factor least_loss_scale most_loss_scale data_parallel),
         crate::layout!(NVTEXOptimizerNumbers: struct_size step skipped was_skipped learning_rate norm gradient_scale loss_scale),
         crate::layout!(NVTEXOptimizerParameter: struct_size name options gradient master state),
         crate::layout!(NVTEXTokenLoaderConfig: struct_size paths num_paths token_bytes batch sequence shuffle seed rank world vocabulary),
         crate::layout!(NVTEXTokenPosition: struct_size batches windows seed sequence rows),
-        crate::layout!(NVTEXCheckpointConfig: struct_size modules num_modules optimizer loader names tensors num_tensors),
+        crate::layout!(NVTEXCheckpointConfig: struct_size modules num_modules optimizer loader names tensors num_tensors communicator),
         crate::layout!(NVTEXSourceRows: name first_row num_rows),
         crate::layout!(NVTEXPretrainedParameter: module index rows num_rows),
         crate::layout!(NVTEXLlamaConfig: struct_size prefix layers num_layers num_attention_heads num_key_value_heads embedding norm head),

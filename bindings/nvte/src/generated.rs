@@ -792,6 +792,13 @@ impl NormConfig {
         self.raw.dtype = value as i32;
         self
     }
+
+    /// Of a norm that is a module: the ranks that share weights share its rows, so that the gradients of its parameters
+    /// are summed over them. Default: false.
+    pub fn sequence_parallel(mut self, value: bool) -> Self {
+        self.raw.sequence_parallel = value;
+        self
+    }
 }
 
 impl Default for NormConfig {
@@ -800,7 +807,12 @@ impl Default for NormConfig {
     }
 }
 
-/// How a module is spread over ranks. So far a module is on one rank alone; other values are refused.
+/// How a module is spread over the ranks of its context's grid (`nvtex_context_set_grid`).
+///
+/// Sizes in configs are those of the whole module. Parameters are parts of it, as `nvtex_module_parameter` says, with
+/// the initial values that they have in the whole; all ranks give the same seeds. Inputs and outputs are parts where this
+/// is said below, and gradients are complete: the library has summed what comes from the parts of other ranks.
+/// All ranks make the same calls in the same order, and bind the same gradients.
 #[derive(Clone, Debug)]
 pub struct ParallelConfig {
     pub(crate) raw: sys::NVTEXParallelConfig,
@@ -811,13 +823,18 @@ pub struct ParallelConfig {
 
 impl ParallelConfig {
 
-    /// Ranks that share each weight. Default: 1.
+    /// Ranks that share each weight: 1 (default): the module is not divided, and the same on all ranks; 0: those of
+    /// NVTEX_GRID_TP; or the number of these. They share outputs of the products that come first in a module (rows of
+    /// the weight; in the MLP those of the function and of its gate each; heads) and the inputs of those that come last
+    /// (columns of the weight), after which one sum over the ranks follows. Inputs and outputs of modules are whole, those
+    /// of attention without projections have the own heads.
     pub fn tensor_parallel_size(mut self, value: usize) -> Self {
         self.raw.tensor_parallel_size = value;
         self
     }
 
-    /// The same ranks share the rows between products, too. Default: false.
+    /// The same ranks share the rows between products, too: inputs and outputs, norms, dropout and residuals have an
+    /// equal share of the first dimension, in the order of the ranks. Default: false.
     pub fn sequence_parallel(mut self, value: bool) -> Self {
         self.raw.sequence_parallel = value;
         self
@@ -1629,7 +1646,8 @@ impl LMHeadConfig {
         self
     }
 
-    /// Bytes that logits may take at a time. 0 (default): 500 MB.
+    /// Bytes that logits may take at a time. 0 (default): 500 MB. Over several ranks each has all of its own logits in
+    /// memory.
     pub fn workspace_limit(mut self, value: usize) -> Self {
         self.raw.workspace_limit = value;
         self
@@ -1712,6 +1730,11 @@ module! {
     /// multiples of 16 (MXFP8: 32); rows may be any number.
     ///
     /// Parameters: `weight` `[out_features, in_features]`, `bias` `[out_features]`.
+    ///
+    /// Over several ranks the mode says what they share. Columns: the output is `[..., out_features / ranks]`, and parameters
+    /// have that many rows. Rows: the input is `[..., in_features / ranks]`, as many columns has the weight, and the bias is
+    /// whole. If ranks share rows (`sequence_parallel`), the input of a layer that shares outputs, and the output of one that
+    /// shares inputs, have the rows of this rank, the other one has all rows.
     ///
     /// Notes: on CUDA the FP8 product of the weight's gradient is faster if rows are a multiple of 16, and
     /// with FP8 blocks the other products if rows are a multiple of 8. Otherwise a kernel of this library
@@ -1814,6 +1837,9 @@ module! {
     /// Parameters: `weight` `[vocabulary_size, hidden_size]`, `position_weight` `[max_positions, hidden_size]`. Their
     /// gradients are sums in a fixed order.
     ///
+    /// Over several ranks tokens are those of all of them. The output is whole, or has the rows of this rank if ranks share
+    /// rows (`sequence_parallel`): an equal share of the first dimension.
+    ///
     /// Errors: a last dimension of more than `max_positions` tokens without positions.
     Embedding, EmbeddingConfig, nvtex_embedding_create
 }
@@ -1832,6 +1858,10 @@ module! {
     /// weight to where it is bound, or adds it; one that is set to zeros is so before the forward pass, and a tape that
     /// is used twice adds nothing. The backward pass takes no gradient of its outputs; it gives that of the hidden states.
     /// Where the weight is that of an embedding, the embedding's backward pass adds to what this module has written.
+    ///
+    /// Over several ranks the hidden states are whole, or have the rows of this rank if ranks share rows
+    /// (`sequence_parallel`); targets and losses are those of all rows on each rank, and logits are
+    /// `[all rows, vocabulary_size / ranks]`.
     ///
     /// Parameters: `weight` `[vocabulary_size, hidden_size]`; none if it is an embedding's, which lists it.
     LMHead, LMHeadConfig, nvtex_lm_head_create

@@ -521,6 +521,9 @@ NVTEX_LIFETIME_TAPE = 1
 NVTEX_LIFETIME_PERSISTENT = 2
 NVTEX_PASS_FORWARD = 0
 NVTEX_PASS_BACKWARD = 1
+NVTEX_PARALLEL_DEFAULT = 0
+NVTEX_PARALLEL_COLUMN = 1
+NVTEX_PARALLEL_ROW = 2
 NVTEX_QK_NORM_NONE = 0
 NVTEX_QK_NORM_L2 = 1
 NVTEX_QK_NORM_RMS = 2
@@ -634,10 +637,23 @@ class NVTEXNormConfig(Structure):
         ("epsilon", c_float),
         ("zero_centered_gamma", c_bool),
         ("dtype", c_int),
+        ("sequence_parallel", c_bool),
         ("reserved", c_uint64 * 4),
     ]
     # Fields that are enumerations, with the name of these.
     _enums_ = {"kind": "NormType", "dtype": "DType"}
+
+
+
+
+class NVTEXParallelOptions(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("mode", c_int),
+        ("local_scales", c_bool),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {"mode": "ParallelMode"}
 
 
 
@@ -647,7 +663,8 @@ class NVTEXParallelConfig(Structure):
         ("tensor_parallel_size", c_size_t),
         ("sequence_parallel", c_bool),
         ("context_parallel_size", c_size_t),
-        ("reserved", c_uint64 * 4),
+        ("options", c_void_p),
+        ("reserved", c_uint64 * 3),
     ]
     # Fields that are enumerations, with the name of these.
     _enums_ = {}
@@ -808,7 +825,8 @@ class NVTEXEmbeddingConfig(Structure):
         ("init_std", c_float),
         ("position_init_std", c_float),
         ("seed", c_uint64),
-        ("reserved", c_uint64 * 4),
+        ("parallel", c_void_p),
+        ("reserved", c_uint64 * 3),
     ]
     # Fields that are enumerations, with the name of these.
     _enums_ = {"dtype": "DType"}
@@ -830,7 +848,8 @@ class NVTEXLMHeadConfig(Structure):
         ("label_smoothing", c_float),
         ("z_loss", c_float),
         ("workspace_limit", c_size_t),
-        ("reserved", c_uint64 * 4),
+        ("parallel", c_void_p),
+        ("reserved", c_uint64 * 3),
     ]
     # Fields that are enumerations, with the name of these.
     _enums_ = {"dtype": "DType"}
@@ -853,6 +872,19 @@ class NVTEXRotaryConfig(Structure):
 
 
 
+class NVTEXParameterPiece(Structure):
+    _fields_ = [
+        ("whole", c_size_t),
+        ("part", c_size_t),
+        ("length", c_size_t),
+        ("counts", c_bool),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {}
+
+
+
+
 class NVTEXParameter(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -861,6 +893,10 @@ class NVTEXParameter(Structure):
         ("dtype", c_int),
         ("value", c_void_p),
         ("quantized", c_bool),
+        ("whole_shape", NVTEShape),
+        ("shared_dimension", c_size_t),
+        ("num_pieces", c_size_t),
+        ("pieces", c_void_p),
     ]
     # Fields that are enumerations, with the name of these.
     _enums_ = {"dtype": "DType"}
@@ -903,6 +939,10 @@ class NVTEXKVCacheConfig(Structure):
     _enums_ = {}
 
 
+NVTEX_SHARDING_NONE = 0
+NVTEX_SHARDING_OPTIMIZER = 2
+NVTEX_GRADIENTS_MEAN = 0
+NVTEX_GRADIENTS_SUM = 1
 NVTEX_UPDATE_ADAMW = 0
 NVTEX_UPDATE_SGD = 1
 NVTEX_UPDATE_MUON = 2
@@ -913,6 +953,21 @@ NVTEX_MASTERS_NONE = 2
 NVTEX_SCHEDULE_CONSTANT = 0
 NVTEX_SCHEDULE_LINEAR = 1
 NVTEX_SCHEDULE_COSINE = 2
+
+
+class NVTEXDataParallelConfig(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("sharding", c_int),
+        ("gradients", c_int),
+        ("wire_dtype", c_int),
+        ("bucket_bytes", c_size_t),
+        ("accumulate", c_bool),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {"sharding": "Sharding", "gradients": "Gradients", "wire_dtype": "DType"}
+
+
 
 
 class NVTEXUpdateOptions(Structure):
@@ -959,6 +1014,7 @@ class NVTEXOptimizerConfig(Structure):
         ("backoff_factor", c_float),
         ("least_loss_scale", c_float),
         ("most_loss_scale", c_float),
+        ("data_parallel", c_void_p),
     ]
     # Fields that are enumerations, with the name of these.
     _enums_ = {"rule": "UpdateRule", "moment_dtype": "DType", "masters": "Masters", "schedule": "Schedule"}
@@ -1043,6 +1099,7 @@ class NVTEXCheckpointConfig(Structure):
         ("names", c_void_p),
         ("tensors", c_void_p),
         ("num_tensors", c_size_t),
+        ("communicator", c_void_p),
     ]
     # Fields that are enumerations, with the name of these.
     _enums_ = {}
@@ -1147,9 +1204,12 @@ ENUMS = {
     "SlotScaling": {"high_precision": 0, "delayed": 1, "current": 2, "block": 3, "mxfp8": 4, "nvfp4": 5},
     "Lifetime": {"scratch": 0, "tape": 1, "persistent": 2},
     "Pass": {"forward": 0, "backward": 1},
+    "ParallelMode": {"default": 0, "column": 1, "row": 2},
     "QKNorm": {"none": 0, "l2": 1, "rms": 2, "layer": 3},
     "ContextParallelKind": {"automatic": 0, "all_to_all": 1, "all_gather": 2},
     "Microbatch": {"none": 0, "first": 1, "later": 2},
+    "Sharding": {"none": 0, "optimizer": 2},
+    "Gradients": {"mean": 0, "sum": 1},
     "UpdateRule": {"adamw": 0, "sgd": 1, "muon": 2, "none": 3},
     "Masters": {"float32": 0, "remainder": 1, "none": 2},
     "Schedule": {"constant": 0, "linear": 1, "cosine": 2},
@@ -1604,6 +1664,12 @@ FUNCTIONS = {
     "nvtex_kv_cache_reorder": (None, [c_void_p, c_void_p, c_size_t, c_void_p]),
     "nvtex_context_parallel_split": (None, [c_void_p, c_void_p, c_void_p, c_int, c_void_p]),
     "nvtex_context_parallel_merge": (None, [c_void_p, c_void_p, c_void_p, c_int, c_void_p]),
+    "nvtex_data_parallel_config_init": (None, [c_void_p, c_size_t]),
+    "nvtex_data_parallel_create": (c_void_p, [c_void_p, c_void_p, c_void_p, c_void_p, c_size_t, c_void_p]),
+    "nvtex_data_parallel_destroy": (None, [c_void_p]),
+    "nvtex_data_parallel_reduce": (None, [c_void_p, c_void_p]),
+    "nvtex_data_parallel_gather": (None, [c_void_p, c_void_p]),
+    "nvtex_data_parallel_part": (None, [c_void_p, c_void_p, c_size_t, c_void_p, c_void_p]),
     "nvtex_optimizer_config_init": (None, [c_void_p, c_size_t, c_int]),
     "nvtex_optimizer_create": (c_void_p, [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p]),
     "nvtex_optimizer_destroy": (None, [c_void_p]),

@@ -79,10 +79,16 @@ class NormConfig(TypedDict, total=False):
     epsilon: float
     zero_centered_gamma: bool
     dtype: DType
+    sequence_parallel: bool
 
 
 class ParallelConfig(TypedDict, total=False):
-    """How a module is spread over ranks. So far a module is on one rank alone; other values are refused."""
+    """How a module is spread over the ranks of its context's grid (`nvtex_context_set_grid`).
+
+    Sizes in configs are those of the whole module. Parameters are parts of it, as `nvtex_module_parameter` says, with
+    the initial values that they have in the whole; all ranks give the same seeds. Inputs and outputs are parts where this
+    is said below, and gradients are complete: the library has summed what comes from the parts of other ranks.
+    All ranks make the same calls in the same order, and bind the same gradients."""
 
     tensor_parallel_size: int
     sequence_parallel: bool
@@ -248,6 +254,7 @@ class Norm(Module):
     - epsilon: Default: 1e-5.
     - zero_centered_gamma: The weight is stored as its distance from 1.
     - dtype: Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs.
+    - sequence_parallel: Of a norm that is a module: the ranks that share weights share its rows, so that the gradients of its parameters are summed over them. Default: false.
     """
 
     _config = _abi.NVTEXNormConfig
@@ -264,6 +271,7 @@ class Norm(Module):
         epsilon: float | None = None,
         zero_centered_gamma: bool | None = None,
         dtype: DType | None = None,
+        sequence_parallel: bool | None = None,
         stream: Stream = None,
     ) -> None:
         self._make(context, stream, {
@@ -273,6 +281,7 @@ class Norm(Module):
             "epsilon": epsilon,
             "zero_centered_gamma": zero_centered_gamma,
             "dtype": dtype,
+            "sequence_parallel": sequence_parallel,
         })
 
 
@@ -284,6 +293,11 @@ class Linear(Module):
     multiples of 16 (MXFP8: 32); rows may be any number.
 
     Parameters: `weight` `[out_features, in_features]`, `bias` `[out_features]`.
+
+    Over several ranks the mode says what they share. Columns: the output is `[..., out_features / ranks]`, and parameters
+    have that many rows. Rows: the input is `[..., in_features / ranks]`, as many columns has the weight, and the bias is
+    whole. If ranks share rows (`sequence_parallel`), the input of a layer that shares outputs, and the output of one that
+    shares inputs, have the rows of this rank, the other one has all rows.
 
     Notes: on CUDA the FP8 product of the weight's gradient is faster if rows are a multiple of 16, and
     with FP8 blocks the other products if rows are a multiple of 8. Otherwise a kernel of this library
@@ -709,6 +723,9 @@ class Embedding(Module):
     Parameters: `weight` `[vocabulary_size, hidden_size]`, `position_weight` `[max_positions, hidden_size]`. Their
     gradients are sums in a fixed order.
 
+    Over several ranks tokens are those of all of them. The output is whole, or has the rows of this rank if ranks share
+    rows (`sequence_parallel`): an equal share of the first dimension.
+
     Errors: a last dimension of more than `max_positions` tokens without positions.
 
     Arguments that are None have the library's defaults:
@@ -772,6 +789,10 @@ class LMHead(Module):
     is used twice adds nothing. The backward pass takes no gradient of its outputs; it gives that of the hidden states.
     Where the weight is that of an embedding, the embedding's backward pass adds to what this module has written.
 
+    Over several ranks the hidden states are whole, or have the rows of this rank if ranks share rows
+    (`sequence_parallel`); targets and losses are those of all rows on each rank, and logits are
+    `[all rows, vocabulary_size / ranks]`.
+
     Parameters: `weight` `[vocabulary_size, hidden_size]`; none if it is an embedding's, which lists it.
 
     Arguments that are None have the library's defaults:
@@ -786,7 +807,7 @@ class LMHead(Module):
     - ignored_target: The target of tokens that do not count. Default: -100.
     - label_smoothing: The part of a target's weight that is spread over the whole vocabulary, 0 to 1. Default: 0.
     - z_loss: Factor of the square of the logsumexp, which is added to the loss. Default: 0.
-    - workspace_limit: Bytes that logits may take at a time. 0 (default): 500 MB.
+    - workspace_limit: Bytes that logits may take at a time. 0 (default): 500 MB. Over several ranks each has all of its own logits in memory.
     """
 
     _config = _abi.NVTEXLMHeadConfig

@@ -195,14 +195,22 @@ typedef struct NVTEXNormConfig_0_1 {
   float epsilon;
   bool zero_centered_gamma;
   NVTEDType dtype;
+  bool sequence_parallel;
   uint64_t reserved[4];
 } NVTEXNormConfig_0_1;
+
+typedef struct NVTEXParallelOptions_0_1 {
+  size_t struct_size;
+  enum NVTEXParallelMode mode;
+  bool local_scales;
+} NVTEXParallelOptions_0_1;
 
 typedef struct NVTEXParallelConfig_0_1 {
   size_t tensor_parallel_size;
   bool sequence_parallel;
   size_t context_parallel_size;
-  uint64_t reserved[4];
+  const struct NVTEXParallelOptions_0_1 *options;
+  uint64_t reserved[3];
 } NVTEXParallelConfig_0_1;
 
 typedef struct NVTEXLinearConfig_0_1 {
@@ -315,7 +323,8 @@ typedef struct NVTEXEmbeddingConfig_0_1 {
   float init_std;
   float position_init_std;
   uint64_t seed;
-  uint64_t reserved[4];
+  const struct NVTEXParallelConfig_0_1 *parallel;
+  uint64_t reserved[3];
 } NVTEXEmbeddingConfig_0_1;
 
 typedef struct NVTEXLMHeadConfig_0_1 {
@@ -331,7 +340,8 @@ typedef struct NVTEXLMHeadConfig_0_1 {
   float label_smoothing;
   float z_loss;
   size_t workspace_limit;
-  uint64_t reserved[4];
+  const struct NVTEXParallelConfig_0_1 *parallel;
+  uint64_t reserved[3];
 } NVTEXLMHeadConfig_0_1;
 
 typedef struct NVTEXRotaryConfig_0_1 {
@@ -343,6 +353,13 @@ typedef struct NVTEXRotaryConfig_0_1 {
   bool interleaved;
 } NVTEXRotaryConfig_0_1;
 
+typedef struct NVTEXParameterPiece_0_1 {
+  size_t whole;
+  size_t part;
+  size_t length;
+  bool counts;
+} NVTEXParameterPiece_0_1;
+
 typedef struct NVTEXParameter_0_1 {
   size_t struct_size;
   const char *name;
@@ -350,6 +367,10 @@ typedef struct NVTEXParameter_0_1 {
   NVTEDType dtype;
   NVTETensor value;
   bool quantized;
+  NVTEShape whole_shape;
+  size_t shared_dimension;
+  size_t num_pieces;
+  const struct NVTEXParameterPiece_0_1 *pieces;
 } NVTEXParameter_0_1;
 
 typedef struct NVTEXStep_0_1 {
@@ -376,6 +397,15 @@ typedef struct NVTEXKVCacheConfig_0_1 {
   size_t page_size;
   size_t num_pages;
 } NVTEXKVCacheConfig_0_1;
+
+typedef struct NVTEXDataParallelConfig_0_1 {
+  size_t struct_size;
+  enum NVTEXSharding sharding;
+  enum NVTEXGradients gradients;
+  NVTEDType wire_dtype;
+  size_t bucket_bytes;
+  bool accumulate;
+} NVTEXDataParallelConfig_0_1;
 
 typedef struct NVTEXUpdateOptions_0_1 {
   enum NVTEXUpdateRule rule;
@@ -413,6 +443,7 @@ typedef struct NVTEXOptimizerConfig_0_1 {
   float backoff_factor;
   float least_loss_scale;
   float most_loss_scale;
+  NVTEXDataParallel data_parallel;
 } NVTEXOptimizerConfig_0_1;
 
 typedef struct NVTEXOptimizerNumbers_0_1 {
@@ -467,6 +498,7 @@ typedef struct NVTEXCheckpointConfig_0_1 {
   const char *const *names;
   const NVTETensor *tensors;
   size_t num_tensors;
+  NVTEXCommunicator communicator;
 } NVTEXCheckpointConfig_0_1;
 
 typedef struct NVTEXSourceRows_0_1 {

@@ -84,7 +84,8 @@ typedef struct NVTEXAttentionSide {
  * 16 elements of a tile of 16 rows and columns: element (i, j, r, c) takes byte
  * `2 (c / 8 % 2) + r / 8 % 2` of word `2 (r % 2) + c % 2`, the least significant byte being 0, with
  * `G = 16 T + 4 (r % 8 / 2) + c % 8 / 2` in tile
- * `T = ((i heads + j) ceil(q_side.max_seqlen / 16) + r / 16) ceil(kv_side.max_seqlen / 16) + c / 16`.
+ * `T = ((i (heads + other_heads) + heads_before + j) ceil(q_side.max_seqlen / 16) + r / 16)
+ * ceil(kv_side.max_seqlen / 16) + c / 16`.
  * It is dropped iff
  * `16 byte + 4 ((r % 8 / 2 + c % 8 / 2) % 4) + r % 8 / 2 < min(floor(4096 dropout + 0.5), 4080)`, in
  * float32: the probability is rounded to multiples of 1/4096, which a tile has as a mean.
@@ -198,6 +199,12 @@ typedef struct NVTEXAttentionArgs {
    * At least what [`AttentionPlan`] says.
    */
   size_t workspace_bytes;
+  /**
+   * The heads of queries may be some of a whole, whose dropout has random numbers for each of its heads: how many
+   * come before these, and how many there are beside these in all.
+   */
+  size_t heads_before;
+  size_t other_heads;
 } NVTEXAttentionArgs;
 
 /**

@@ -60,6 +60,11 @@ typedef struct NVTEXDropoutArgs {
    */
   const void *bias;
   size_t cols;
+  /**
+   * Elements 16 c to 16 c + 15 have the random numbers of c + `first`: the input is a part of a whole. 0 for the
+   * backward.
+   */
+  size_t first;
 } NVTEXDropoutArgs;
 
 #endif  /* NVTE_BACKEND_DROPOUT_H */

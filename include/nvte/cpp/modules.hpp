@@ -24,6 +24,11 @@ using Norm =
  *
  * Parameters: `weight` `[out_features, in_features]`, `bias` `[out_features]`.
  *
+ * Over several ranks the mode says what they share. Columns: the output is `[..., out_features / ranks]`, and parameters
+ * have that many rows. Rows: the input is `[..., in_features / ranks]`, as many columns has the weight, and the bias is
+ * whole. If ranks share rows (`sequence_parallel`), the input of a layer that shares outputs, and the output of one that
+ * shares inputs, have the rows of this rank, the other one has all rows.
+ *
  * Notes: on CUDA the FP8 product of the weight's gradient is faster if rows are a multiple of 16, and
  * with FP8 blocks the other products if rows are a multiple of 8. Otherwise a kernel of this library
  * computes them, and a product with a bias takes `4 * rows * out_features` bytes more of the context's
@@ -139,6 +144,9 @@ using TransformerLayer =
  * Parameters: `weight` `[vocabulary_size, hidden_size]`, `position_weight` `[max_positions, hidden_size]`. Their
  * gradients are sums in a fixed order.
  *
+ * Over several ranks tokens are those of all of them. The output is whole, or has the rows of this rank if ranks share
+ * rows (`sequence_parallel`): an equal share of the first dimension.
+ *
  * Errors: a last dimension of more than `max_positions` tokens without positions.
  */
 using Embedding =
@@ -159,6 +167,10 @@ using Embedding =
  * weight to where it is bound, or adds it; one that is set to zeros is so before the forward pass, and a tape that
  * is used twice adds nothing. The backward pass takes no gradient of its outputs; it gives that of the hidden states.
  * Where the weight is that of an embedding, the embedding's backward pass adds to what this module has written.
+ *
+ * Over several ranks the hidden states are whole, or have the rows of this rank if ranks share rows
+ * (`sequence_parallel`); targets and losses are those of all rows on each rank, and logits are
+ * `[all rows, vocabulary_size / ranks]`.
  *
  * Parameters: `weight` `[vocabulary_size, hidden_size]`; none if it is an embedding's, which lists it.
  */
