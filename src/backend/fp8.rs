@@ -29,6 +29,7 @@ pub(crate) struct Lines<T> {
     pub start: usize,
     pub stride: usize,
     /// Whether the rows are of a large matrix, as [`is_large`](crate::backend::cpu::is_large) says.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub large: bool,
 }
 
@@ -64,6 +65,7 @@ impl<T: Copy> Lines<T> {
 
 /// Multipliers of a tile.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) enum By<'a> {
     Rows(&'a OfRows),
     Columns(&'a OfColumns),
@@ -75,6 +77,7 @@ pub(crate) fn encodes_by(multiplier: f32) -> bool {
 }
 
 /// True if that holds, and for 2^8 times the multiplier, too.
+#[cfg(target_arch = "x86_64")]
 fn decodes_by(multiplier: f32) -> bool {
     encodes_by(multiplier) && multiplier.abs() < f32::from_bits((127 + 119) << 23)
 }
@@ -241,25 +244,25 @@ mod x86 {
     unsafe fn load_whole<V: Element, const NAN: bool>(from: *const V) -> Elements {
         let mut magnitudes = [_mm256_setzero_ps(); 4];
         let (mut words, mut nans) = ([_mm256_setzero_si256(); 2], [_mm256_setzero_si256(); 2]);
-        for i in 0..2 {
+        for (i, (word, nan)) in words.iter_mut().zip(&mut nans).enumerate() {
             if V::DTYPE == kNVTEFloat32 {
                 // SAFETY: the caller keeps to the `# Safety` section of this function.
                 let part = |at| unsafe { _mm_loadu_ps(from.cast::<f32>().add(16 * i + at)) };
                 let pair = [_mm256_set_m128(part(8), part(0)), _mm256_set_m128(part(12), part(4))];
                 let [low, high] = pair.map(|x| _mm256_castps_si256(x));
-                words[i] = _mm256_packs_epi32(low, high);
+                *word = _mm256_packs_epi32(low, high);
                 let [low, high] = pair.map(|x| _mm256_andnot_ps(_mm256_set1_ps(-0.0), x));
                 [magnitudes[2 * i], magnitudes[2 * i + 1]] = [low, high];
                 if NAN {
                     let [low, high] =
                         pair.map(|x| _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(x, x)));
-                    nans[i] = _mm256_packs_epi32(low, high);
+                    *nan = _mm256_packs_epi32(low, high);
                 }
                 continue;
             }
             // SAFETY: the caller keeps to the `# Safety` section of this function.
-            words[i] = unsafe { _mm256_loadu_si256(from.cast::<__m256i>().add(i)) };
-            let magnitude = _mm256_and_si256(words[i], _mm256_set1_epi16(0x7FFF));
+            *word = unsafe { _mm256_loadu_si256(from.cast::<__m256i>().add(i)) };
+            let magnitude = _mm256_and_si256(*word, _mm256_set1_epi16(0x7FFF));
             if V::DTYPE == kNVTEBFloat16 {
                 let zero = _mm256_setzero_si256();
                 let low = _mm256_unpacklo_epi16(zero, magnitude);
@@ -273,7 +276,7 @@ mod x86 {
             }
             if NAN {
                 let inf = if V::DTYPE == kNVTEBFloat16 { 0x7F80 } else { 0x7C00 };
-                nans[i] = _mm256_cmpgt_epi16(magnitude, _mm256_set1_epi16(inf));
+                *nan = _mm256_cmpgt_epi16(magnitude, _mm256_set1_epi16(inf));
             }
         }
         Elements {
@@ -296,7 +299,7 @@ mod x86 {
         let [least_normal, most] =
             [least, most].map(|bits| _mm256_castsi256_ps(_mm256_set1_epi32(bits)));
         let mut words = [_mm256_setzero_si256(); 4];
-        for i in 0..4 {
+        for (i, word) in words.iter_mut().enumerate() {
             // If the first operand is NaN, the second one is the result.
             let x = _mm256_min_ps(_mm256_mul_ps(x.magnitudes[i], by[i]), most);
             let at_least = _mm256_castps_si256(_mm256_max_ps(x, least_normal));
@@ -304,7 +307,7 @@ mod x86 {
             let magic = _mm256_add_epi32(binade, _mm256_set1_epi32(shift << 23));
             let sum = _mm256_castps_si256(_mm256_add_ps(x, _mm256_castsi256_ps(magic)));
             // The steps go below the exponent of the upper half, whose lowest bit is that of 2^7.
-            words[i] = _mm256_madd_epi16(sum, _mm256_set1_epi32(1 << 16 | 1 << (7 - mant)));
+            *word = _mm256_madd_epi16(sum, _mm256_set1_epi32(1 << 16 | 1 << (7 - mant)));
         }
         // What the word of 0 is.
         let zero = _mm256_set1_epi16(((least >> 16) + (shift << 7)) as i16);

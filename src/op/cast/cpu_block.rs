@@ -364,9 +364,12 @@ fn lines_of<T: Copy>(tile: &mut [T]) -> Lines<T> {
     Lines { data, start: 0, stride: TILE, large: false }
 }
 
-/// A cast of a matrix in one direction or two, each with the rows and columns of its blocks.
+/// A direction, and the rows and columns of its blocks.
+type Blocked<O, S> = (Direction<O, S>, (usize, usize));
+
+/// A cast of a matrix in one direction or two.
 struct Directions<O, S> {
-    each: [Option<(Direction<O, S>, (usize, usize))>; 2],
+    each: [Option<Blocked<O, S>>; 2],
 }
 
 impl<O: Element, S: Scale> Directions<O, S> {

@@ -7,7 +7,7 @@ use super::gemm::{Epilogue, Options, Product};
 use super::ranks::{Context, Contexts};
 use super::transformer_engine::{self, QuantizationConfig};
 use super::{cast, nvtex};
-use crate::backend::{self, args::AddArgs, args::CopyKind};
+use crate::backend::{self, args::CopyKind};
 use crate::check;
 use crate::error::{Error, Result};
 use crate::handle::{Kind, Slab};
@@ -75,16 +75,15 @@ impl<'a> Iterations<'a> {
         }
         let dtype = self.x.dtype;
         let part = |numel: usize| bytes(numel, dtype).next_multiple_of(256);
-        let (square, whole) = (part(self.side() * self.side()), part(self.rows * self.cols));
-        let ranks = context.ranks.as_deref();
-        let most_joined = if ranks.is_some() { 1 } else { self.most_joined() };
-        let squares = if most_joined == 1 { 2 } else { SQUARES };
+        let (gram, whole) = (part(self.side() * self.side()), part(self.rows * self.cols));
         // What ranks add is in Float32.
         let exact = NVTEDType::kNVTEFloat32;
-        let sums =
-            ranks.map_or(0, |_| bytes(self.side() * self.side(), exact).next_multiple_of(256));
+        let sums = match &context.ranks {
+            Some(_) => bytes(self.side() * self.side(), exact).next_multiple_of(256),
+            None => 0,
+        };
         let for_products = backend::device_properties()?.product_workspace;
-        let needed = sums + squares * square + whole + for_products;
+        let needed = sums + 2 * gram + whole + for_products;
         context.with_memory(needed, stream, |memory| {
             let matrix_of = |at: usize, dtype, rows, cols| {
                 let mut tensor = Tensor::new(NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING);
@@ -93,34 +92,17 @@ impl<'a> Iterations<'a> {
                 tensor
             };
             let matrix = |at: usize, rows, cols| matrix_of(sums + at, dtype, rows, cols);
+            let [g, p] = [0, gram].map(|at| matrix(at, self.side(), self.side()));
             let sum = matrix_of(0, exact, self.side(), self.side());
-            let mut memories = [0, 1, 2, 3, 4]
-                .map(|i| matrix(i.min(squares - 1) * square, self.side(), self.side()));
             let mut x = matrix(0, self.rows, self.cols);
             x.rowwise = self.x;
-            let mut y = matrix(squares * square, self.rows, self.cols);
-            let workspace = memory.wrapping_byte_add(sums + squares * square + whole);
+            let mut y = matrix(2 * gram, self.rows, self.cols);
+            let workspace = memory.wrapping_byte_add(sums + 2 * gram + whole);
             let workspace = Buffer::new(workspace, NVTEDType::kNVTEByte, &[for_products]);
-            let products = Products {
-                wide: self.wide,
-                ranks: ranks.map(|ranks| (ranks, &sum)),
-                halves: self.wide
-                    && ranks.is_none()
-                    && self.side() >= LEAST_HALVED
-                    && self.side().is_multiple_of(512),
-                workspace,
-                stream,
-            };
-            let mut left = self.coefficients;
-            while !left.is_empty() {
-                let most = if left.len() == self.coefficients.len() { 3 } else { 2 };
-                let (joined, rest) = left.split_at(most.min(most_joined).min(left.len()));
-                match joined {
-                    [one] => products.step(*one, [&x, &memories[0], &memories[1], &y])?,
-                    several => products.joined(several, &x, &mut memories, &y)?,
-                }
+            for &factors in self.coefficients {
+                let ranks = context.ranks.as_deref().map(|ranks| (ranks, &sum));
+                self.step(factors, [&x, &g, &p, &y], ranks, workspace, stream)?;
                 std::mem::swap(&mut x, &mut y);
-                left = rest;
             }
             match x.rowwise.ptr() == self.x.ptr() {
                 true => Ok(()),
@@ -129,215 +111,57 @@ impl<'a> Iterations<'a> {
         })
     }
 
-    /// Most iterations that are computed with one product with x. A joined iteration takes four products of
-    /// squares instead of two with x and one of squares, where tensor cores bound all of them.
-    fn most_joined(&self) -> usize {
-        let long = self.rows.max(self.cols);
-        let joins = self.coefficients.len() > 1
-            && long >= 2 * self.side()
-            && self.coefficients.iter().all(|[a, ..]| a.abs() >= LEAST_FACTOR);
-        if joins { 3 } else { 1 }
-    }
-}
-
-/// Square matrices of joined iterations.
-const SQUARES: usize = 5;
-
-/// Side from which symmetric matrices are computed in halves, three quarters of the products: those of halves
-/// then still keep all multiprocessors of an H200 busy, with one tile of 128 x 256 each.
-const LEAST_HALVED: usize = 3072;
-
-/// Joined iterations divide by `a`.
-const LEAST_FACTOR: f32 = 0.25;
-
-/// How matrices are multiplied. If x has more rows than columns, its Gram matrix is `x^T x`, and other matrices
-/// are multiplied by x from the left.
-struct Products<'a> {
-    wide: bool,
-    /// The other ranks, and room for what they add.
-    ranks: Option<(&'a Communicator, &'a Tensor)>,
-    /// Squares, which are symmetric, are kept as three blocks of half the side, one after the other: the upper
-    /// left one, the one on its right, and the lower right one.
-    halves: bool,
-    workspace: Buffer,
-    stream: cudaStream_t,
-}
-
-impl Products<'_> {
-    /// `d = alpha left right + beta added`: a product takes its right operand first.
-    fn product(
+    /// `y = a x + (b g + c g^2) x` with `g = x x^T`. If x has more rows than columns, the same from the other
+    /// side: `y = a x + x (b g + c g^2)` with `g = x^T x`.
+    fn step(
         &self,
-        d: &Tensor,
-        [(left, transb), (right, transa)]: [(&Tensor, bool); 2],
-        alpha: f32,
-        added: Option<(&Tensor, f32)>,
+        [a, b, c]: [f32; 3],
+        [x, g, p, y]: [&Tensor; 4],
+        ranks: Option<(&Communicator, &Tensor)>,
+        workspace: Buffer,
+        stream: cudaStream_t,
     ) -> Result<()> {
-        let none = ("", Buffer::UNSET);
-        let product = Product {
-            a: right,
-            b: left,
-            c: added.map(|(added, _)| added.rowwise),
-            d,
-            epilogue: Epilogue { bias: none, aux: none, grad: false },
-            workspace: self.workspace,
-            options: Options {
-                transa,
-                transb,
-                alpha,
-                beta: ("coefficients", added.map_or(0.0, |(_, beta)| beta)),
-                split_accumulator: ("use_split_accumulator", true),
-                sm_count: ("sm_count", 0),
-            },
+        let wide = self.wide;
+        // `d = alpha left right + beta added`: a product takes its right operand first.
+        let product = |d, (left, transb), (right, transa), alpha, added: Option<&Tensor>, beta| {
+            let none = ("", Buffer::UNSET);
+            let product = Product {
+                a: right,
+                b: left,
+                c: added.map(|added| added.rowwise),
+                d,
+                epilogue: Epilogue { bias: none, aux: none, grad: false },
+                workspace,
+                options: Options {
+                    transa,
+                    transb,
+                    alpha,
+                    beta: ("coefficients", beta),
+                    split_accumulator: ("use_split_accumulator", true),
+                    sm_count: ("sm_count", 0),
+                },
+            };
+            product.run(stream)
         };
-        product.run(self.stream)
-    }
-
-    /// `g = x x^T`
-    fn gram(&self, g: &Tensor, x: &Tensor) -> Result<()> {
-        if let Some((ranks, sum)) = self.ranks {
-            let all = &sum.rowwise;
-            match x.rowwise.shape.numel() {
-                0 => transformer_engine::memset(all.ptr(), 0, all.bytes(), self.stream)?,
-                _ => self.product(sum, [(x, false), (x, true)], 1.0, None)?,
-            }
-            ranks.sum(all, "nvte_newton_schulz", self.stream)?;
-            return cast::quantize(sum, g, &QuantizationConfig::DEFAULT, self.stream);
-        }
-        if !self.halves {
-            return self.product(g, [(x, !self.wide), (x, self.wide)], 1.0, None);
-        }
-        let x = [half(x, 0), half(x, 1)];
-        for (i, (up, down)) in [(0, 0), (0, 1), (1, 1)].into_iter().enumerate() {
-            self.product(&block(g, i), [(&x[up], false), (&x[down], true)], 1.0, None)?;
-        }
-        Ok(())
-    }
-
-    /// `d = alpha left right + beta added` of squares that commute.
-    fn squares(
-        &self,
-        d: &Tensor,
-        [left, right]: [&Tensor; 2],
-        alpha: f32,
-        (added, beta): (&Tensor, f32),
-    ) -> Result<()> {
-        if !self.halves {
-            let factors = [(left, false), (right, false)];
-            return self.product(d, factors, alpha, Some((added, beta)));
-        }
-        for (i, sum) in BLOCK_PRODUCTS.into_iter().enumerate() {
-            let d = block(d, i);
-            for (term, [(l, transl), (r, transr)]) in sum.into_iter().enumerate() {
-                let factors = [(&block(left, l), transl), (&block(right, r), transr)];
-                let own = if term == 0 { (&block(added, i), beta) } else { (&d, 1.0) };
-                self.product(&d, factors, alpha, Some(own))?;
+        match ranks {
+            None => product(g, (x, !wide), (x, wide), 1.0, None, 0.0)?,
+            Some((ranks, sum)) => {
+                let all = &sum.rowwise;
+                match self.cols {
+                    0 => transformer_engine::memset(all.ptr(), 0, all.bytes(), stream)?,
+                    _ => product(sum, (x, false), (x, true), 1.0, None, 0.0)?,
+                }
+                ranks.sum(all, "nvte_newton_schulz", stream)?;
+                cast::quantize(sum, g, &QuantizationConfig::DEFAULT, stream)?;
             }
         }
-        Ok(())
-    }
-
-    /// `y = alpha p x + beta x`
-    fn apply(&self, y: &Tensor, p: &Tensor, x: &Tensor, alpha: f32, beta: f32) -> Result<()> {
-        if !self.halves {
-            let (left, right) = if self.wide { (p, x) } else { (x, p) };
-            return self.product(y, [(left, false), (right, false)], alpha, Some((x, beta)));
-        }
-        for (row, blocks) in [[(0, false), (1, false)], [(1, true), (2, false)]].iter().enumerate()
-        {
-            let y = half(y, row);
-            for (col, &(i, transposed)) in blocks.iter().enumerate() {
-                let part = half(x, col);
-                let added = if col == 0 { (&half(x, row), beta) } else { (&y, 1.0) };
-                let factors = [(&block(p, i), transposed), (&part, false)];
-                self.product(&y, factors, alpha, Some(added))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// `y = a x + (b g + c g^2) x` with `g = x x^T`.
-    fn step(&self, [a, b, c]: [f32; 3], [x, g, p, y]: [&Tensor; 4]) -> Result<()> {
-        self.gram(g, x)?;
-        if x.rowwise.shape.numel() == 0 {
+        if self.cols == 0 {
             return Ok(());
         }
-        self.squares(p, [g, g], c, (g, b))?;
-        self.apply(y, p, x, 1.0, a)
+        product(p, (g, false), (g, false), c, Some(g), b)?;
+        let (left, right) = if wide { (p, x) } else { (x, p) };
+        product(y, (left, false), (right, false), 1.0, Some(x), a)
     }
-
-    /// Several iterations: with `p = (b g + c g^2) / a` of each, `a (1 + p)` are multiplied to one matrix
-    /// `factor (1 + q)`, and the next Gram matrix is `a (1 + p) g a (1 + p)`; all of these commute. A value of g
-    /// that rounding makes negative grows as a^2 does in each iteration, so that only few are joined.
-    fn joined(
-        &self,
-        coefficients: &[[f32; 3]],
-        x: &Tensor,
-        memories: &mut [Tensor; SQUARES],
-        y: &Tensor,
-    ) -> Result<()> {
-        let [g, q, p, r, s] = memories;
-        let mut factor = 1.0;
-        self.gram(g, x)?;
-        for (i, &[a, b, c]) in coefficients.iter().enumerate() {
-            let own = if i == 0 { &*q } else { &*p };
-            self.squares(own, [g, g], c / a, (g, b / a))?;
-            if i + 1 < coefficients.len() {
-                self.squares(r, [own, g], 1.0, (g, 1.0))?;
-                self.squares(s, [own, r], a * a, (r, a * a))?;
-                std::mem::swap(g, s);
-            }
-            if i > 0 {
-                self.squares(r, [p, q], 1.0, (q, 1.0))?;
-                let numel = p.rowwise.shape.numel();
-                let numel = if self.halves { numel / 4 * 3 } else { numel };
-                add(&p.rowwise, &r.rowwise, numel, self.stream)?;
-                std::mem::swap(q, r);
-            }
-            factor *= a;
-        }
-        self.apply(y, q, x, factor, factor)
-    }
-}
-
-/// Each block of a product of symmetric matrices that commute, as a sum of two products of blocks, some of them
-/// transposed.
-const BLOCK_PRODUCTS: [[[(usize, bool); 2]; 2]; 3] = [
-    [[(0, false), (0, false)], [(1, false), (1, true)]],
-    [[(0, false), (1, false)], [(1, false), (2, false)]],
-    [[(1, true), (1, false)], [(2, false), (2, false)]],
-];
-
-/// A contiguous part of a matrix, as one of `dims`.
-fn part(of: &Tensor, at: usize, dims: [usize; 2]) -> Tensor {
-    let whole = &of.rowwise;
-    let mut tensor = Tensor::new(of.mode);
-    let ptr = whole.ptr().wrapping_byte_add(bytes(at, whole.dtype));
-    tensor.rowwise = Buffer::new(ptr, whole.dtype, &dims);
-    tensor
-}
-
-/// A block of a square that is kept in halves.
-fn block(square: &Tensor, i: usize) -> Tensor {
-    let side = square.rowwise.shape.flatten().0 / 2;
-    part(square, i * side * side, [side, side])
-}
-
-/// The upper or the lower half of a matrix.
-fn half(x: &Tensor, i: usize) -> Tensor {
-    let (rows, cols) = x.rowwise.shape.flatten();
-    part(x, i * rows / 2 * cols, [rows / 2, cols])
-}
-
-/// The first `numel` elements of `to += from`.
-fn add(from: &Buffer, to: &Buffer, numel: usize, stream: cudaStream_t) -> Result<()> {
-    let args = AddArgs {
-        src: from.ptr().cast_const(),
-        dst: to.ptr(),
-        numel,
-        src_dtype: from.dtype,
-        dst_dtype: to.dtype,
-    };
-    backend::run(&args, stream)
 }
 
 /// Copies a matrix on the device.
