@@ -4,7 +4,7 @@
 
 use super::data_parallel::slice;
 use super::host;
-use super::optimizer::{Entry, Numbers, Optimizer};
+use super::optimizer::{Entry, Numbers, Optimizer, is_split};
 use super::ranks;
 use super::safetensors::{self, File, Item, VERSION_KEY, stored};
 use super::tokens::{Position, TokenLoader};
@@ -184,6 +184,14 @@ impl Checkpoint<'_> {
 
     /// Whether the ranks of a divided optimizer are those that make the call.
     fn check_ranks(&self) -> Result<()> {
+        for module in self.modules.iter().filter(|_| self.communicator.is_some()) {
+            if is_split(module) {
+                return Err(Error::unsupported(format!(
+                    "config.communicator: ranks of tensor parallelism have parts of the parameters of {module}, which a \
+                     file of several ranks does not join"
+                )));
+            }
+        }
         let divided = self.optimizer.and_then(|of| of.data_parallel()).filter(|of| of.is_divided());
         let Some(divided) = divided else { return Ok(()) };
         let (name, size) = ("config.communicator", divided.communicator().size());

@@ -278,6 +278,14 @@ impl Optimizer {
             let name = "modules";
             return Err(Error::argument(name, "a parameter that is updated", "none of them"));
         }
+        let clipping = &settings.clipping;
+        let needs_norm = clipping.check || clipping.max_norm > 0.0 || settings.loss.interval > 0;
+        if needs_norm && modules.iter().any(|module| is_split(module)) {
+            return Err(Error::unsupported(
+                "modules: the norm of gradients (config.max_norm, check_gradients, growth_interval) is not summed over \
+                 ranks of tensor parallelism, which have parts of these parameters",
+            ));
+        }
         let (mut layout, mut gradients) = (Layout::default(), Layout::default());
         let mut planned = Vec::new();
         for (entry, (value, given)) in entries.iter().zip(values.iter().zip(&given)) {
@@ -307,8 +315,6 @@ impl Optimizer {
         }
         let (_, ranks) = norm_ranks(data_parallel.as_deref());
         let (numbers, places) = settings.numbers(&run, &entries, &factors, ranks)?;
-        let clipping = &settings.clipping;
-        let needs_norm = clipping.check || clipping.max_norm > 0.0 || settings.loss.interval > 0;
         let made = Self {
             context: Arc::clone(context),
             modules,
@@ -750,6 +756,11 @@ impl Drop for Optimizer {
 /// Chunks of the largest of some parameters.
 fn most_chunks<'a>(entries: impl Iterator<Item = &'a Entry>) -> usize {
     entries.map(|entry| entry.numel().div_ceil(step::NORM_CHUNK)).max().unwrap_or(0)
+}
+
+/// Whether ranks of tensor parallelism have parts of a parameter.
+pub fn is_split(module: &Module) -> bool {
+    module.with_parameters(|parameters| parameters.iter().any(|(_, p)| !p.shard.is_all()))
 }
 
 /// The number of this rank, and of those that have norms of their own gradients.
