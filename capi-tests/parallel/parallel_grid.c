@@ -45,10 +45,10 @@ static const bool kFixed[NVTEX_GRID_GROUPS][6] = {
 static void check_group(NVTEXGrid grid, int group, int rank) {
   NVTEXCommunicator comm = nvtex_grid_communicator(grid, (NVTEXGridGroup)group);
   RANK_OK(rank);
-  size_t own[6], count = 0, expected[MOST] = {0};
+  size_t own[6] = {0}, count = 0, expected[MOST] = {0};
   places_of(&g_run.sizes, (size_t)rank, own);
   for (int other = 0; other < g_run.world; other++) {
-    size_t place[6];
+    size_t place[6] = {0};
     places_of(&g_run.sizes, (size_t)other, place);
     bool member = true;
     for (int i = 0; i < 6; i++) member = member && (!kFixed[group][i] || place[i] == own[i]);
