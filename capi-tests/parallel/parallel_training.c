@@ -244,8 +244,9 @@ static void read_parameters(const Model *m, float *values) {
   }
 }
 
-// In float32 all parameters are close. In 16 bits Adam turns small gradients, whose sign is not
-// certain, into whole steps, so that only the mean is.
+// In float32 all parameters are close. In 16 bits, and in TF32, as which tensor cores take float32,
+// Adam turns small gradients, whose sign is not certain, into whole steps, so that only the mean
+// is.
 static void check_parameters(const float *got, const Reference *r, const char *what) {
   double worst = 0, squares = 0;
   for (size_t i = 0; i < ALL; i++) {
@@ -253,7 +254,8 @@ static void check_parameters(const float *got, const Reference *r, const char *w
     squares += error * error;
     if (!(error <= worst)) worst = error;
   }
-  const bool wide = g_setup.dtype == kNVTEFloat32, exact = g_setup.wire == kNVTEFloat32;
+  const bool wide = g_setup.dtype == kNVTEFloat32 && !on_cuda();
+  const bool exact = g_setup.wire == kNVTEFloat32;
   double error = wide ? worst : sqrt(squares / ALL), most = wide ? exact ? 2e-5 : 3e-4 : 4e-3;
   RANK_CHECK(error <= most, "%s: the parameters are off by %g, up to %g", what, error, worst);
 }
