@@ -551,7 +551,7 @@ static void compare(const char *what, Place p, const Values *got, const Values *
 
 static const double *tolerance(void) {
   // Tensor cores take FP32 as TF32.
-  static const double kTensorCores[2] = {2e-4, 2e-3};
+  static const double kTensorCores[2] = {1e-3, 4e-3};
   if (on_cuda() && g_run.recipe == FLOAT32) return kTensorCores;
   bool layer = g_run.kind >= LAYER && g_run.kind <= LAYER_DROPOUT;
   return layer && g_run.recipe > BFLOAT16 ? kLayerTolerance : kTolerance[g_run.recipe];

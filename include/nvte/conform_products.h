@@ -187,8 +187,9 @@ static inline bool conform_make_nvfp4_gemm(ConformCase *c, ConformRandom *random
 static inline bool conform_make_any_gemm(ConformCase *c, ConformRandom *random, const char *variant,
                                          size_t index) {
   if (conform_is(variant, "nvfp4")) return conform_make_nvfp4_gemm(c, random, index);
-  if (conform_is(variant, "high_precision") && index % 3 == 2) {
-    return conform_make_epilogue(c, random, index / 3);
+  // The dtype follows from index % 3.
+  if (conform_is(variant, "high_precision") && index / 3 % 3 == 2) {
+    return conform_make_epilogue(c, random, index);
   }
   return conform_make_gemm(c, random, variant, index);
 }

@@ -444,7 +444,7 @@ impl SequenceRanks {
             let own = which * rows[0]..(which + 1) * rows[0];
             let [q, o] = [(&q, inputs.q), (&out, o)].map(|(r, t)| r.heads(&t.rowwise, outer, &own));
             let [k, v] = wholes.each_ref().map(|w| w.rows.heads(&w.tensor.rowwise, outer, keys));
-            let stats = piece(stats, &part.stats_shape(&q)?.dims().to_vec(), 2 * outer + which);
+            let stats = piece(stats, part.stats_shape(&q)?.dims(), 2 * outer + which);
             let inputs = Inputs { q: &q, k: &k, v: &v, cu_seqlens: [None; 4], ..inputs };
             ops::attention_forward_to(run, part, inputs, None, &o, &stats)?;
         }

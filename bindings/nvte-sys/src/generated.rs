@@ -4668,13 +4668,10 @@ unsafe extern "C-unwind" {
     /// matrix of their own; `coefficients` (on the host) `num_coefficients` numbers, which must be
     /// `3 * num_iterations`: a, b, c, a, b, c, ...
     /// Dtypes: Float32, Float16, BFloat16. The three products of an iteration are summed in float32, and rounded to
-    /// the dtype of x; products of Float32 are those of `nvte_cublas_gemm`. On one rank, where one side of x is at least
-    /// twice the other and every a is 0.25 or more in magnitude, the first three iterations are computed with one product
-    /// with x, and the others two at a time, which rounds other intermediate matrices.
+    /// the dtype of x; products of Float32 are those of `nvte_cublas_gemm`.
     /// Several ranks add their Gram matrices, `[m, m]` in Float32, once in each iteration, in the order of the ranks.
-    /// Memory: the context keeps that of two matrices of the smaller side of x (five where iterations are joined), and of
-    /// one like x, for each stream; it is allocated when a call needs more than those before. A captured graph uses it
-    /// when it is replayed.
+    /// Memory: the context keeps that of two matrices of the smaller side of x, and of one like x, for each stream;
+    /// it is allocated when a call needs more than those before. A captured graph uses it when it is replayed.
     /// Empty x, no iterations: nothing is written.
     /// Errors: other shapes, dtypes or numbers of coefficients; negative sizes; a null or misaligned x.
     pub fn nvte_newton_schulz(ctx: *mut NVTECusolverMpCtx, m: i64, n: i64, x: NVTETensor, num_iterations: i64, coefficients: *const f32, num_coefficients: i64, caller_stream: cudaStream_t);

@@ -309,7 +309,7 @@ impl Product<'_> {
             && a.dtype == NVTEDType::kNVTEFloat8E4M3
             && b.dtype.is_fp8()
             && !self.d.dtype().is_fp8()
-            && !(self.epilogue.grad && !self.epilogue.bias.1.ptr().is_null())
+            && (!self.epilogue.grad || self.epilogue.bias.1.ptr().is_null())
             && [a, b].iter().all(|data| data.is_set() && (data.ptr() as usize).is_multiple_of(16));
         if !fits {
             return Ok(false);
