@@ -173,7 +173,10 @@ impl Finish<'_> {
         } else {
             part
         };
-        if from.as_ptr() != self.d.ptr.cast::<f32>().cast_const().wrapping_add(at) {
+        // A product of floats is computed in D. Elements of another size say nothing by that address.
+        let floats = self.d.dtype == NVTEDType::kNVTEFloat32;
+        let in_place = from.as_ptr() == self.d.ptr.cast::<f32>().cast_const().wrapping_add(at);
+        if !(floats && in_place) {
             // SAFETY: as above. The part is not that of D.
             unsafe { self.d.write(at, from) };
         }
@@ -693,6 +696,25 @@ mod tests {
     use crate::backend::args::Nvfp4Factors;
     use crate::numeric::*;
     use std::ptr::{null, null_mut};
+
+    #[test]
+    fn writes_elements_whose_index_leads_to_the_part() {
+        let mut memory = [0f32; 32];
+        let (at, len) = (8, 4);
+        memory[at..at + len].fill(1.5);
+        let base = memory.as_mut_ptr();
+        let d = Tensor { ptr: base.cast(), dtype: NVTEDType::kNVTEBFloat16, numel: 16 };
+        let kind = GemmEpilogue::NVTEX_EPILOGUE_NONE;
+        let finish = Finish { kind, bias: &[], aux: d, d, scale_d: 1.0 };
+        // SAFETY: D's elements are the first 32 bytes, the part begins behind them.
+        unsafe {
+            let part = std::slice::from_raw_parts_mut(base.add(at), len);
+            finish.part(at, 0, part, &mut Vec::new());
+            for i in at..at + len {
+                assert_eq!(base.cast::<BF16>().add(i).read().to_f32(), 1.5);
+            }
+        }
+    }
 
     /// Small multiples of 1/8: exact in every dtype.
     fn values<T: Element>(len: usize, seed: usize) -> Vec<T> {
