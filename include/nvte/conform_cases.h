@@ -1106,6 +1106,14 @@ static inline bool conform_make_memset(ConformCase *c, ConformRandom *random, co
 
 // ---- gemm
 
+// The shape of the scales of an operand of `outer` rows along k. Rows of scales of 128 x 128 are
+// padded to four, as cuBLASLt takes them.
+static inline NVTEShape conform_operand_scales(NVTEScalingMode mode, size_t outer, size_t k) {
+  NVTEShape shape = conform_scale_shape(mode, outer, k, false);
+  if (mode == NVTE_BLOCK_SCALING_2D) shape.data[1] = (shape.data[1] + 3) / 4 * 4;
+  return shape;
+}
+
 static inline void conform_call_gemm(const ConformCase *c, ConformRun *run) {
   const size_t m = c->n[0], n = c->n[1], k = c->n[2];
   const bool transa = c->flags[0], transb = c->flags[1], fp8 = c->flags[3];
@@ -1114,8 +1122,8 @@ static inline void conform_call_gemm(const ConformCase *c, ConformRun *run) {
   conform_set(run, a, kNVTERowwiseData, 0, transa ? CONFORM_SHAPE(m, k) : CONFORM_SHAPE(k, m));
   conform_set(run, b, kNVTERowwiseData, 1, transb ? CONFORM_SHAPE(k, n) : CONFORM_SHAPE(n, k));
   if (fp8) {
-    conform_set(run, a, kNVTERowwiseScaleInv, 3, conform_scale_shape(c->mode, m, k, false));
-    conform_set(run, b, kNVTERowwiseScaleInv, 4, conform_scale_shape(b_mode, n, k, false));
+    conform_set(run, a, kNVTERowwiseScaleInv, 3, conform_operand_scales(c->mode, m, k));
+    conform_set(run, b, kNVTERowwiseScaleInv, 4, conform_operand_scales(b_mode, n, k));
     const uint8_t in_tiles = c->mode == NVTE_MXFP8_1D_SCALING;
     nvte_set_tensor_param_v2(a, kNVTEWithGEMMSwizzledScales, &in_tiles, sizeof in_tiles);
     nvte_set_tensor_param_v2(b, kNVTEWithGEMMSwizzledScales, &in_tiles, sizeof in_tiles);
@@ -1168,7 +1176,7 @@ static inline bool conform_make_gemm(ConformCase *c, ConformRandom *random, cons
   if (fp8) {
     for (int i = 0; i < 2; i++) {
       const NVTEScalingMode mode = i == 1 && blocks ? NVTE_BLOCK_SCALING_1D : c->mode;
-      const NVTEShape shape = conform_scale_shape(mode, i == 0 ? m : n, k, false);
+      const NVTEShape shape = conform_operand_scales(mode, i == 0 ? m : n, k);
       const size_t count = shape.data[0] * (shape.ndim > 1 ? shape.data[1] : 1);
       const int inv = conform_add(c, i == 0 ? "scale_inv of A" : "scale_inv of B", CONFORM_INPUT,
                                   mxfp8 ? kNVTEByte : kNVTEFloat32, count, 0);
