@@ -135,6 +135,21 @@ __global__ void __launch_bounds__(threads_here(backward_threads<kLayer, kSkewed,
     rsigmas += args.step;
   };
   look_ahead(turns > 0);
+  // What is added to the next row is on its way in registers, where there are any: a load within a
+  // row's turn would be waited for.
+  constexpr bool kAhead = kHeld && !kSkewed && !kIsWidened<T> && (V == 2 || V == 3);
+  [[maybe_unused]] Vec<T, kVec> added[V];
+  if constexpr (kAhead) {
+    if (a.add != nullptr) {
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        added[v] = {};
+        if (turns > 0) {
+          added[v] = span.template get<T>(static_cast<const char *>(a.add) + at, v, args.together);
+        }
+      }
+    }
+  }
   uint32_t stage = first_stage;
 #pragma unroll 1
   for (int left = turns; left > 0; --left) {
@@ -196,6 +211,10 @@ __global__ void __launch_bounds__(threads_here(backward_threads<kLayer, kSkewed,
             return span.template get<decltype(tag)>(add, v, args.together);
           });
           to_float(x, z);
+        } else if constexpr (kAhead) {
+          to_float(added[v], z);
+          // dx may be what is added: this row's store does not touch the next row.
+          if (left > 1) added[v] = span.template get<T>(add + step, v, args.together);
         } else {
           to_float(span.template get<T>(add, v, args.together), z);
         }
