@@ -897,6 +897,7 @@ AT(NVTEXSortPairsArgs, sorted_keys, 24);
 AT(NVTEXSortPairsArgs, values, 32);
 AT(NVTEXSortPairsArgs, sorted_values, 40);
 AT(NVTEXSortPairsArgs, pairs, 48);
+AT(NVTEXSortPairsArgs, key_bits, 56);
 AT(NVTEXStepNumbers, step, 0);
 AT(NVTEXStepNumbers, skip, 4);
 AT(NVTEXStepNumbers, skipped, 8);
@@ -1000,6 +1001,6 @@ AT(NVTEXWidenArgs, length, 16);
 AT(NVTEXWidenArgs, factor, 24);
 
 int main(void) {
-  printf("992 fields\n");
+  printf("993 fields\n");
   return 0;
 }

@@ -200,10 +200,30 @@ __global__ void __launch_bounds__(kThreads)
     const float *from = a.workspace + (2 * part + 1) * a.cols + column;
 #pragma unroll
     for (int c = 0; c < N; ++c) sum[c] = from[c];
-    for (size_t other = part + 1; other < parts && a.keys[other * kPart] == key; ++other) {
-      from = a.workspace + 2 * other * a.cols + column;
+    // Several parts at a time, which are loaded together: a frequent key has hundreds.
+    constexpr int kTogether = 8;
+    bool more = true;
+    for (size_t other = part + 1; more; other += kTogether) {
+      bool goes_on[kTogether];
+      float f[kTogether][N];
 #pragma unroll
-      for (int c = 0; c < N; ++c) sum[c] = __fadd_rn(sum[c], from[c]);
+      for (int i = 0; i < kTogether; ++i) {
+        goes_on[i] = other + i < parts && a.keys[(other + i) * kPart] == key;
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        from = a.workspace + 2 * (other + i) * a.cols + column;
+#pragma unroll
+        for (int c = 0; c < N; ++c) f[i][c] = goes_on[i] ? from[c] : 0.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+#pragma unroll
+        for (int c = 0; c < N; ++c) {
+          if (goes_on[i]) sum[c] = __fadd_rn(sum[c], f[i][c]);
+        }
+      }
+      more = goes_on[kTogether - 1];
     }
     add_to(a, key, column, sum);
   }

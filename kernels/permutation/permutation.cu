@@ -209,17 +209,19 @@ extern "C" NVTEXOutcome nvte_cuda_unpermute(const NVTEXUnpermuteArgs *args,
 extern "C" NVTEXOutcome nvte_cuda_sort_pairs(const NVTEXSortPairsArgs *args,
                                              cudaStream_t stream) noexcept {
   using namespace nvte;
-  auto sort = [&](void *workspace, size_t &bytes) {
-    return cub::DeviceRadixSort::SortPairs(workspace, bytes, args->keys, args->sorted_keys,
-                                           args->values, args->sorted_values,
-                                           static_cast<int>(args->pairs), 0, 32, stream);
+  auto sort = [&](void *workspace, size_t &bytes, uint32_t bits) {
+    return cub::DeviceRadixSort::SortPairs(
+        workspace, bytes, args->keys, args->sorted_keys, args->values, args->sorted_values,
+        static_cast<int>(args->pairs), 0, static_cast<int>(bits), stream);
   };
+  // That of all bits: fewer passes need no more.
   size_t bytes = 0;
-  const cudaError_t error = sort(nullptr, bytes);
+  const cudaError_t error = sort(nullptr, bytes, 32);
   if (error != cudaSuccess) return outcome(error);
   if (args->workspace == nullptr) {
     *args->workspace_bytes = bytes > 0 ? bytes : 1;
     return ok();
   }
-  return args->pairs > 0 ? outcome(sort(args->workspace, bytes)) : ok();
+  const uint32_t bits = args->key_bits == 0 || args->key_bits > 32 ? 32 : args->key_bits;
+  return args->pairs > 0 ? outcome(sort(args->workspace, bytes, bits)) : ok();
 }

@@ -125,6 +125,7 @@ fn sort(c: &mut Chain) {
             values: side.at::<i32>(places).cast_const(),
             sorted_values: side.at(sorted),
             pairs: SLOTS,
+            key_bits: 8,
         };
         entry(side, side.table.sort_pairs, args)
     });

@@ -275,6 +275,7 @@ pub fn sum_rows(rng: &mut Rng, index: usize) -> Case {
             values: side.at(values),
             sorted_values: side.at(sorted_values),
             pairs: count,
+            key_bits: usize::BITS - rows.leading_zeros(),
         };
         let sum = SumRowsArgs {
             input: side.at(input),

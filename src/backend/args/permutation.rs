@@ -99,8 +99,11 @@ pub struct SortPairsArgs {
     pub values: *const i32,
     pub sorted_values: *mut i32,
     pub pairs: usize,
+    /// Bits of the keys from the lowest on that may differ from 0, at most 32; 0: all of them. A hint, by which fewer
+    /// passes suffice. The size of the workspace does not depend on it.
+    pub key_bits: u32,
 }
 
 operator! {
-    sort_pairs(SortPairsArgs) version 1 minor 0; |a|
+    sort_pairs(SortPairsArgs) version 1 minor 1; |a|
 }

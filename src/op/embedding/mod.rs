@@ -224,6 +224,7 @@ pub(crate) fn backward(
         values: null(),
         sorted_values: null_mut(),
         pairs: count,
+        key_bits: 0,
     };
     let for_sort = backend::workspace(&sort, &|| needed.get())?.next_multiple_of(256);
     let list = bytes(count, kNVTEInt32).next_multiple_of(256);
@@ -266,7 +267,10 @@ pub(crate) fn backward(
         backend::run(&index, stream)?;
         let workspace = scratch.sort;
         let (keys, values) = (keys.cast_const(), values.cast_const());
-        let sort = SortPairsArgs { workspace, keys, sorted_keys, values, sorted_values, ..sort };
+        // Rows that are not of the table have the key `rows`.
+        let key_bits = usize::BITS - rows.leading_zeros();
+        let sort =
+            SortPairsArgs { workspace, keys, sorted_keys, values, sorted_values, key_bits, ..sort };
         backend::run(&sort, stream)?;
         let sum = SumRowsArgs {
             input: dy.ptr(),

@@ -223,6 +223,7 @@ fn sort_pairs(pairs: &Pairs) -> Result<()> {
         values: values_in,
         sorted_values: values_out,
         pairs: n,
+        key_bits: 0,
     };
     let needed = backend::workspace(&query, &|| needed.get())?;
     // SAFETY: the caller's address of one number, which was checked.
