@@ -300,12 +300,14 @@ impl Product<'_> {
     }
 
     /// Whether the row-wise data of A, which lie along m, are read although the device's tensor cores would
-    /// not take them.
+    /// not take them. If A also has data along k those are read: a product of cuBLASLt is faster (16 x 4096 x 4096:
+    /// 7.2 us on an H200, this one 12.5).
     fn reads_a_as_it_lies(&self) -> Result<bool> {
         let (a, b, options) = (&self.a.rowwise, &self.b.rowwise, &self.options);
         let fits = !options.transa
             && !options.transb
             && options.sm_count.1 == 0
+            && !self.a.colwise.is_set()
             && a.dtype == NVTEDType::kNVTEFloat8E4M3
             && b.dtype.is_fp8()
             && !self.d.dtype().is_fp8()
