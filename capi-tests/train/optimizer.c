@@ -146,6 +146,7 @@ typedef struct AdamCase {
   NVTEDType dtype, moments;
   NVTEXMasters masters;
   double bound;
+  bool low_gradients;
 } AdamCase;
 
 static void adamw(const AdamCase *c) {
@@ -156,8 +157,11 @@ static void adamw(const AdamCase *c) {
   config.beta2 = 0.95f;
   config.masters = c->masters;
   config.moment_dtype = c->moments;
+  config.low_precision_gradients = c->low_gradients;
   Subject s = begin(c->dtype, IN, OUT, 1, &config);
   CHECK_EQ(s.num, 2);
+  CHECK_EQ(s.p[0].gradient.dtype, c->low_gradients ? c->dtype : kNVTEFloat32);
+  CHECK_EQ(s.p[1].gradient.dtype, c->low_gradients ? c->dtype : kNVTEFloat32);
   CHECK(!strcmp(s.p[0].name, "first.weight"), "%s", s.p[0].name);
   double *p[2], *m[2], *v[2];
   for (size_t i = 0; i < 2; i++) {
@@ -357,8 +361,9 @@ static void schedules(NVTEXSchedule schedule, int warmup, int total) {
 
 // ---- Norm and clipping
 
-static void clipping(NVTEDType dtype, float max_norm, int accumulation) {
-  if (!case_begin("clipping of %s at %g, %d", dtype_name(dtype), (double)max_norm, accumulation)) {
+static void clipping(NVTEDType dtype, bool low, float max_norm, int accumulation) {
+  if (!case_begin("clipping of %s%s at %g, %d", dtype_name(dtype),
+                  low ? ", its gradients too," : "", (double)max_norm, accumulation)) {
     return;
   }
   NVTEXOptimizerConfig config = config_of(NVTEX_UPDATE_SGD);
@@ -366,6 +371,7 @@ static void clipping(NVTEDType dtype, float max_norm, int accumulation) {
   config.max_norm = max_norm;
   config.check_gradients = true;
   config.accumulation_steps = accumulation;
+  config.low_precision_gradients = low;
   config.loss_scale = 8;
   config.learning_rate = 0.5f;
   Subject s = begin(dtype, IN, OUT, 2, &config);
@@ -510,6 +516,61 @@ static void passes(bool tied) {
   nvtex_tape_destroy(tape);
   EXPECT_OK();
   end(&s);
+}
+
+// Gradients of a pass where they have the dtype of their parameter: what Float32 ones are, rounded
+// once.
+static void low_passes(NVTEDType dtype) {
+  if (!case_begin("gradients of passes in %s", dtype_name(dtype))) return;
+  enum { ROWS = 64 };
+  const size_t size = dtype_size(dtype);
+  double *sums[2][2];
+  const void *x = random_values(dtype, ROWS * IN, -1, 1),
+             *dy = random_values(dtype, ROWS * OUT, -1, 1);
+  for (int low = 0; low < 2; low++) {
+    NVTEXOptimizerConfig config = config_of(NVTEX_UPDATE_SGD);
+    config.momentum = 0;
+    config.low_precision_gradients = low == 1;
+    Subject s = begin(dtype, IN, OUT, 1, &config);
+    CHECK_EQ(s.p[0].gradient.dtype, low ? dtype : kNVTEFloat32);
+    for (size_t i = 0; i < 2; i++) {
+      const size_t bytes = s.count[i] * dtype_size(s.p[i].gradient.dtype);
+      upload(s.p[i].gradient.data_ptr, memset(host_memory(bytes), 0xff, bytes), bytes);
+    }
+    NVTETensor tx =
+        tensor(buffer_from(x, ROWS * IN * size, 0)->ptr, dtype, shape_of((size_t[]){ROWS, IN}, 2));
+    NVTETensor tdy = tensor(buffer_from(dy, ROWS * OUT * size, 0)->ptr, dtype,
+                            shape_of((size_t[]){ROWS, OUT}, 2));
+    NVTETensor y = tensor(buffer(ROWS * OUT * size)->ptr, dtype,
+                          shape_of((size_t[]){ROWS, OUT}, 2)),
+               none = NULL;
+    NVTEXTape tape = NULL;
+    nvtex_module_forward(s.modules[0], &tx, 1, &y, 1, NULL, &tape, NULL);
+    nvtex_module_backward(s.modules[0], tape, &tdy, 1, &none, 1, NULL);
+    nvtex_tape_destroy(tape);
+    EXPECT_OK();
+    for (size_t i = 0; i < 2; i++) sums[low][i] = read_basic(s.p[i].gradient);
+    end(&s);
+  }
+  double expected[2] = {0, 0};
+  // The first element of each gradient, in double.
+  for (size_t r = 0; r < ROWS; r++) {
+    const double g = get_value(dtype, dy, r * OUT);
+    expected[0] += g * get_value(dtype, x, r * IN);
+    expected[1] += g;
+  }
+  const double spacing = dtype == kNVTEBFloat16 ? 0x1p-8 : 0x1p-11;
+  for (size_t i = 0; i < 2; i++) {
+    for (int low = 0; low < 2; low++) {
+      CHECK(fabs(sums[low][i][0] - expected[i]) <= spacing * fabs(expected[i]) + 1e-4, "%g, not %g",
+            sums[low][i][0], expected[i]);
+    }
+    for (size_t e = 0; e < (i == 0 ? IN * OUT : OUT); e++) {
+      const double difference = fabs(sums[1][i][e] - sums[0][i][e]);
+      CHECK(difference <= spacing * fabs(sums[0][i][e]) + 1e-6, "element %zu: %g, in Float32 %g", e,
+            sums[1][i][e], sums[0][i][e]);
+    }
+  }
 }
 
 // ---- Options by parameter, and gradients of the program
@@ -691,14 +752,21 @@ static void errors(void) {
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   static const AdamCase cases[] = {
-      {"Float32", kNVTEFloat32, kNVTEFloat32, NVTEX_MASTERS_FLOAT32, 2e-6},
-      {"BFloat16 with masters", kNVTEBFloat16, kNVTEFloat32, NVTEX_MASTERS_FLOAT32, 2e-6},
-      {"Float16 with masters", kNVTEFloat16, kNVTEFloat32, NVTEX_MASTERS_FLOAT32, 2e-6},
-      {"BFloat16 with remainders", kNVTEBFloat16, kNVTEFloat32, NVTEX_MASTERS_REMAINDER, 2e-6},
+      {"Float32", kNVTEFloat32, kNVTEFloat32, NVTEX_MASTERS_FLOAT32, 2e-6, false},
+      {"BFloat16 with masters", kNVTEBFloat16, kNVTEFloat32, NVTEX_MASTERS_FLOAT32, 2e-6, false},
+      {"Float16 with masters", kNVTEFloat16, kNVTEFloat32, NVTEX_MASTERS_FLOAT32, 2e-6, false},
+      {"BFloat16 with remainders", kNVTEBFloat16, kNVTEFloat32, NVTEX_MASTERS_REMAINDER, 2e-6,
+       false},
       // Each step may round by half of the spacing of BFloat16 near 1 and 2, 2^-8 and 2^-7.
-      {"BFloat16 alone", kNVTEBFloat16, kNVTEFloat32, NVTEX_MASTERS_NONE, STEPS * 0x1p-8},
+      {"BFloat16 alone", kNVTEBFloat16, kNVTEFloat32, NVTEX_MASTERS_NONE, STEPS * 0x1p-8, false},
       // A moment is wrong by 2^-9 of itself in each step; its update is at most 0.01.
-      {"moments in BFloat16", kNVTEFloat32, kNVTEBFloat16, NVTEX_MASTERS_FLOAT32, 0.01},
+      {"moments in BFloat16", kNVTEFloat32, kNVTEBFloat16, NVTEX_MASTERS_FLOAT32, 0.01, false},
+      {"gradients in BFloat16", kNVTEBFloat16, kNVTEFloat32, NVTEX_MASTERS_FLOAT32, 2e-6, true},
+      {"gradients in Float16", kNVTEFloat16, kNVTEFloat32, NVTEX_MASTERS_FLOAT32, 2e-6, true},
+      {"gradients in BFloat16 and remainders", kNVTEBFloat16, kNVTEFloat32, NVTEX_MASTERS_REMAINDER,
+       2e-6, true},
+      {"gradients of Float32 parameters", kNVTEFloat32, kNVTEFloat32, NVTEX_MASTERS_FLOAT32, 2e-6,
+       true},
   };
   for (size_t i = 0; i < COUNT(cases); i++) adamw(&cases[i]);
   sgd(kNVTEFloat32, NVTEX_MASTERS_FLOAT32, 0.9f, false, 1e-5);
@@ -716,15 +784,19 @@ int main(int argc, char **argv) {
   schedules(NVTEX_SCHEDULE_LINEAR, 4, 16);
   schedules(NVTEX_SCHEDULE_COSINE, 4, 16);
   schedules(NVTEX_SCHEDULE_COSINE, 0, 100);
-  clipping(kNVTEFloat32, 1, 1);
-  clipping(kNVTEBFloat16, 0.25f, 4);
-  clipping(kNVTEFloat32, 1e6f, 1);
-  clipping(kNVTEFloat32, 0, 1);
+  clipping(kNVTEFloat32, false, 1, 1);
+  clipping(kNVTEBFloat16, false, 0.25f, 4);
+  clipping(kNVTEBFloat16, true, 0.25f, 4);
+  clipping(kNVTEFloat16, true, 1, 1);
+  clipping(kNVTEFloat32, false, 1e6f, 1);
+  clipping(kNVTEFloat32, false, 0, 1);
   loss_scaling(NVTEX_UPDATE_ADAMW);
   loss_scaling(NVTEX_UPDATE_SGD);
   loss_scaling(NVTEX_UPDATE_MUON);
   passes(false);
   passes(true);
+  low_passes(kNVTEBFloat16);
+  low_passes(kNVTEFloat16);
   options();
   quantized(NVTEX_RECIPE_CURRENT_SCALING);
   quantized(NVTEX_RECIPE_DELAYED_SCALING);

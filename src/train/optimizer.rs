@@ -92,6 +92,8 @@ pub struct Settings {
     pub accumulation: i32,
     /// Backward passes add to the gradients that the optimizer has made.
     pub accumulate: bool,
+    /// Gradients that the optimizer makes have the dtype of their parameter, not float32.
+    pub low_precision_gradients: bool,
 }
 
 /// The choice of options for a parameter, by its name and shape.
@@ -886,7 +888,9 @@ impl Settings {
             _ if self.momentum == 0.0 => [None; 2],
             _ => [Some(array(if master.is_some() { kNVTEFloat32 } else { dtype })), None],
         };
-        let gradient = (!given).then(|| gradients.array(kNVTEFloat32, numel, ALIGNMENT));
+        let low = self.low_precision_gradients && !entry.quantized;
+        let of_gradient = if low { dtype } else { kNVTEFloat32 };
+        let gradient = (!given).then(|| gradients.array(of_gradient, numel, ALIGNMENT));
         Planned { master, state, gradient }
     }
 

@@ -143,6 +143,10 @@ pub struct NVTEXOptimizerConfig {
     /// The engine that has made the gradients of all `modules`, or null: the gradients are those of this rank. A step
     /// follows a call of `nvtex_data_parallel_reduce`, and is a call of all ranks together.
     pub data_parallel: NVTEXDataParallel,
+    /// Gradients that the optimizer makes have the dtype of their parameter (those of weights in FP8 alone are Float32),
+    /// so that products write them without a cast and a step reads half of the bytes. Each is rounded once in a pass; with
+    /// `accumulate` also at every addition. A gradient of Float16 needs a loss scale.
+    pub low_precision_gradients: MaybeUninit<bool>,
 }
 
 /// The numbers of an optimizer after a step.
@@ -204,7 +208,7 @@ pub unsafe extern "C-unwind" fn nvtex_optimizer_config_init(
 /// Creates an optimizer over the parameters of modules of a context.
 ///
 /// Gradients: a parameter that has a gradient bound (`nvtex_module_set_gradient`) keeps it; for the others the
-/// optimizer makes Float32 gradients of 0 and binds them, until it is destroyed. A step reads values and gradients
+/// optimizer makes gradients of 0, Float32 or as `low_precision_gradients` says, and binds them, until it is destroyed. A step reads values and gradients
 /// that are bound then. Parameters that modules share (`nvtex_module_set_parameter` with the same memory) are one,
 /// under the first name, and backward passes add to the gradient that the optimizer makes for it.
 ///
@@ -372,6 +376,7 @@ config!(NVTEXOptimizerConfig {
     least_loss_scale,
     most_loss_scale,
     data_parallel,
+    low_precision_gradients,
 });
 
 config!(NVTEXOptimizerNumbers {
@@ -420,6 +425,7 @@ fn defaults(rule: NVTEXUpdateRule) -> NVTEXOptimizerConfig {
         least_loss_scale: 1.0,
         most_loss_scale: 16_777_216.0,
         data_parallel: null_mut(),
+        low_precision_gradients: MaybeUninit::new(false),
     }
 }
 
@@ -573,6 +579,7 @@ fn settings(config: &NVTEXOptimizerConfig) -> Result<Settings> {
         },
         accumulation: config.accumulation_steps,
         accumulate: truth(config.accumulate),
+        low_precision_gradients: truth(config.low_precision_gradients),
     })
 }
 
