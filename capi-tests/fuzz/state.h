@@ -12,55 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "nvte/nvte.h"
+#include "kinds.h"
 
 namespace {
-
-enum Kind {
-  PLAIN,  // passed on
-  INTEGER,
-  FLOAT,
-  BOOL,
-  ENUM,
-  STRING,
-  SHAPE,
-  TENSOR,
-  GROUPED,
-  QUANT_CONFIG,
-  MATMUL_CONFIG,
-  GROUPED_MATMUL_CONFIG,
-  ATTENTION_CONFIG,
-  FORWARD_PARAMS,
-  BACKWARD_PARAMS,
-  OBJECT,        // any other handle
-  TENSORS,       // an array of tensors
-  TENSOR_LISTS,  // an array of arrays of tensors
-  PACK,
-  HOST_ARRAY,
-  DEVICE_ARRAY,
-  STRUCT,
-  OUT,   // a pointer to what the call returns
-  TAPE,  // likewise, a tape
-};
-
-struct Field {
-  Kind kind;
-  const char *name;
-  size_t offset, size;
-};
-
-// One argument of a changed call. Arrays have `element` bytes for each of `count` elements, which
-// is the index of the argument that counts them (and that of the inner count), and `more` elements
-// beyond.
-struct Arg {
-  Kind kind;
-  const char *name;
-  void *value;
-  size_t bytes, element;
-  int count, inner_count;
-  size_t more;
-  const Field *fields;
-};
 
 enum { FOUND = 86, LEFT = 78, NOTE_BYTES = 8192, REPORT_BYTES = 1 << 20, SECONDS = 20 };
 constexpr size_t kMaxBuffer = 4 << 20, kMaxCall = 16 << 20, kGrown = 256 << 10,

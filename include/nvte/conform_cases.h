@@ -29,13 +29,22 @@ static inline uint64_t conform_u64(ConformRandom *random) {
   return z ^ (z >> 31);
 }
 
+// Sizes and options of cases are chosen by two functions. A program that looks for a smaller case
+// with the same failure defines this macro before it includes the header: it is given what was
+// drawn, with the least and the most that it may be, and gives what is taken.
+#ifndef CONFORM_CHOOSE
+#define CONFORM_CHOOSE(drawn, least, most) (drawn)
+#endif
+
 // A number from `least` to `most`.
 static inline size_t conform_within(ConformRandom *random, size_t least, size_t most) {
-  return least + (size_t)(conform_u64(random) % (most - least + 1));
+  const size_t drawn = least + (size_t)(conform_u64(random) % (most - least + 1));
+  return CONFORM_CHOOSE(drawn, least, most);
 }
 
 static inline bool conform_chance(ConformRandom *random, unsigned percent) {
-  return conform_u64(random) % 100 < percent;
+  const size_t drawn = conform_u64(random) % 100 < percent;
+  return CONFORM_CHOOSE(drawn, (size_t)0, (size_t)1);
 }
 
 static inline double conform_uniform(ConformRandom *random, double low, double high) {

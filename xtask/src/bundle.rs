@@ -5,6 +5,7 @@ use crate::build;
 use crate::capi;
 use crate::demo;
 use crate::drop_in;
+use crate::fuzz;
 use crate::install::{self, strip};
 use crate::process;
 use crate::tree::{Tree, copy, copy_dir, empty_dir};
@@ -58,9 +59,11 @@ pub fn run(tree: &Tree, args: &Args) -> Result<()> {
     for file in ["loader", "libextension.so"] {
         strip(tree, &clients.join(file), &dir.join("drop-in").join(file))?;
     }
-    let fuzz =
+    let changed =
         capi::build(tree, &source.join("fuzz"), "bundle-fuzz", &prefix, &rpath, &["nvtefuzz"])?;
-    strip(tree, &fuzz.join("libnvtefuzz.so"), &dir.join("bin/libnvtefuzz.so"))?;
+    strip(tree, &changed.join("libnvtefuzz.so"), &dir.join("bin/libnvtefuzz.so"))?;
+    let differential = fuzz::differential::program(tree, &prefix, "bundle-differential")?;
+    strip(tree, &differential, &dir.join("bin/nvte-differential"))?;
 
     let demos = demo::compile(tree, &prefix, "bundle-demo", &rpath)?;
     for demo in ["mlp", "gpt"] {

@@ -1,6 +1,8 @@
 //! `cargo xtask fuzz`: the C tests with a library in front of libnvte that adds calls with changed arguments
 //! (capi-tests/fuzz/fuzz.cpp says what it looks for).
 
+pub mod differential;
+
 use crate::build;
 use crate::capi;
 use crate::install;
@@ -43,12 +45,26 @@ pub struct Args {
     /// Under compute-sanitizer's memcheck (with --backend cuda), which sees what kernels do outside of buffers
     #[arg(long)]
     memcheck: bool,
+    /// Random valid calls of all operators instead, on the CPU and on the backend; what differs becomes a small C
+    /// program
+    #[arg(long)]
+    differential: bool,
+    /// With --differential: another library with the same ABI, in the place of this one on the backend
+    #[arg(long, requires = "differential")]
+    against: Option<PathBuf>,
+    /// With --differential: only this operator or variant
+    #[arg(long, requires = "differential")]
+    operator: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Backend {
     Cpu,
     Cuda,
+}
+
+impl Backend {
+    const CPU_NAME: &str = "cpu";
 }
 
 /// Programs without calls that could be changed: one only links, one ends by an exception when a call fails, the
@@ -88,6 +104,9 @@ struct Totals {
 }
 
 pub fn run(tree: &Tree, args: &Args, bundled: bool) -> Result<ExitCode> {
+    if args.differential {
+        return differential::run(tree, args, bundled);
+    }
     let programs = if bundled {
         bundled_programs(&tree.root)?
     } else {
@@ -110,6 +129,9 @@ pub fn in_tests(tree: &Tree, prefix: &Path, seconds: u64) -> Result<bool> {
         runs: None,
         backend: Backend::Cpu,
         memcheck: false,
+        differential: false,
+        against: None,
+        operator: None,
     };
     search(tree, &programs(tree, prefix)?, &args)
 }

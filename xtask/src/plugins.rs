@@ -56,6 +56,14 @@ pub fn test(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
+/// The plugin with faults, built in a folder of its own.
+pub fn faulty(tree: &Tree, prefix: &Path) -> Result<PathBuf> {
+    let folder = tree.target.join("faulty-plugin");
+    empty_dir(&folder)?;
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
+    compile(tree, prefix, &tree.root.join("examples/plugins"), &folder, "faulty")
+}
+
 /// The words of the list `kFaults` in a C source.
 fn faults(text: &str) -> Vec<&str> {
     let list = text.split_once("kFaults[FAULTS] = {").and_then(|(_, rest)| rest.split_once("};"));

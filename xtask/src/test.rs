@@ -64,7 +64,8 @@ enum Step {
     Memory,
     /// Registry, policies, tapes and trace under ThreadSanitizer; only if it is named, or with --full
     Threads,
-    /// `cargo xtask fuzz` on the CPU, with the same seed each time
+    /// `cargo xtask fuzz` on the CPU, with the same seed each time, and whether its differential mode finds a wrong
+    /// operator
     Fuzz,
 }
 
@@ -142,9 +143,11 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
                 Step::Memory => installed(tree, &mut prefix)
                     .and_then(|p| memory(tree, &p, args.full, &mut report)),
                 Step::Threads => threads::test(tree, &mut report),
-                Step::Fuzz => installed(tree, &mut prefix)
-                    .and_then(|p| fuzz::in_tests(tree, &p, if args.full { 60 } else { 20 }))
-                    .map(|clean| report.check("calls with changed arguments", clean)),
+                Step::Fuzz => installed(tree, &mut prefix).and_then(|p| {
+                    let clean = fuzz::in_tests(tree, &p, if args.full { 60 } else { 20 })?;
+                    report.check("calls with changed arguments", clean);
+                    fuzz::differential::test(tree, &p, &mut report)
+                }),
             };
         // The other steps are run nevertheless, because they may find something else.
         if let Err(error) = result {

@@ -9,6 +9,8 @@ run.sh COMMAND
   compare                  CUDA against CPU on random shapes
   sanitize [FILTER [CASE]] GPU tests under memcheck, racecheck and initcheck
   fuzz [OPTION...]         C tests with changed arguments (--seconds N, --seed N, --backend cuda --memcheck)
+  differential [OPTION...] random valid calls on the CPU and on CUDA (--seconds N, --seed N, --operator NAME), or on
+                           CUDA with another library of this ABI (--against LIB)
   demo                     trains small networks on real data
   bench [--against LIB]    operators, also of another library with this ABI, and layers
   all                      all of these
@@ -110,6 +112,11 @@ run_fuzz() {
   cat "$out/fuzz.log"
 }
 
+run_differential() {
+  OUT=$out record differential "$here/bin/xtask" --root "$here" fuzz --differential --backend cuda "$@"
+  cat "$out/differential.log"
+}
+
 run_demo() {
   record demo "$here/demo/mlp" "$here/demo/digits.csv"
   record demo_gpt "$here/demo/gpt" --text "$here/demo/sources.txt" --steps 200 --hidden 256
@@ -126,12 +133,13 @@ run_bench() {
 command=${1:-help}
 [[ $# -eq 0 ]] || shift
 case $command in
-  test | compare | sanitize | fuzz | demo | bench) "run_$command" "$@" ;;
+  test | compare | sanitize | fuzz | differential | demo | bench) "run_$command" "$@" ;;
   all)
     run_test
     run_compare
     run_sanitize
     run_fuzz
+    run_differential
     run_demo
     run_bench "$@"
     ;;
