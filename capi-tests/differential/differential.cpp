@@ -5,7 +5,7 @@
 //
 // BACKEND is cpu or cuda, and may be followed by variables that the library reads when it starts:
 // `cpu,NVTE_OP_PLUGINS=/path`. LIB_B may be another library with this ABI that has none of the
-// functions nvtex_*: it then works in the CUDA memory of LIB_A, and what it throws is a refusal.
+// functions nvtex_*: it then works in the memory of LIB_A, and what it throws is a refusal.
 // OPERATOR is an operator, a variant or `all`, INDEX one case of it.
 //
 // The cases are those of the conformance kit (nvte/conform_operators.h), and outputs have to be as

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -134,10 +135,10 @@ void load(int index, const char *path, const char *settings) {
     library.backend = backend;
     // What an operator needs is read when the list of implementations is.
     if (const auto count = symbol(library, &nvtex_impl_count, "nvtex_impl_count")) count();
-  } else if (index == 0 || g_libraries[0].backend != "cuda") {
-    fail("a library without nvtex_malloc is the second one, beside one on cuda");
+  } else if (index == 0) {
+    fail("the first library needs nvtex_malloc; another one may be the second");
   } else {
-    library.backend = "cuda";
+    library.backend = g_libraries[0].backend;
   }
   for (const std::string &name : names) unsetenv(name.c_str());
 }
@@ -148,17 +149,20 @@ struct Variant {
 };
 
 std::vector<Variant> variants_of(const Library &library) {
+  const auto count = symbol(library, &nvtex_impl_count, "nvtex_impl_count");
+  const auto info = symbol(library, &nvtex_impl_info, "nvtex_impl_info");
   const auto op_info = symbol(library, &nvtex_op_info, "nvtex_op_info");
+  if (!count || !info || !op_info) fail("the first library has no list of its operators");
   std::vector<Variant> variants;
-  for (uint32_t op = 0; op < 1000; op++) {
-    const NVTEXOpInfo *info = op_info(op);
-    if (!info && op > 0) break;
-    if (!info) continue;
-    for (size_t i = 0; i < info->variant_count; i++) {
-      variants.push_back({info->name, info->variants[i]});
-    }
+  std::set<uint32_t> ops;
+  for (size_t i = 0; i < count(); i++) {
+    NVTEXImplInfo impl;
+    memset(&impl, 0, sizeof impl);
+    impl.struct_size = sizeof impl;
+    if (!info(i, &impl) || !ops.insert(impl.op).second) continue;
+    const NVTEXOpInfo *op = op_info(impl.op);
+    for (size_t v = 0; v < op->variant_count; v++) variants.push_back({op->name, op->variants[v]});
   }
-  symbol(library, &nvtex_clear_error, "nvtex_clear_error")();
   return variants;
 }
 
