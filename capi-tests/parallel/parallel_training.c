@@ -1,5 +1,6 @@
 // Data parallelism: ranks that train together on parts of a batch against plain loops in double
-// over all of it, with and without divided optimizer state; checkpoints of any number of ranks;
+// over all of it, with and without divided optimizer state and divided weights; checkpoints of any
+// number of ranks and on any grid;
 // what ranks must have alike; and a rank that is killed while others go on from the last
 // checkpoint.
 #define _GNU_SOURCE
@@ -12,7 +13,7 @@
 #include "../train/safetensors.h"
 #include "ranks.h"
 
-enum { MOST = 3, DIED = 99, IN = 24, MID = 40, OUT = 10, BATCH = 24, PARAMETERS = 4 };
+enum { MOST = 3, THREADS = 4, DIED = 99, IN = 24, MID = 40, OUT = 10, BATCH = 24, PARAMETERS = 4 };
 enum { WEIGHT1 = MID * IN, WEIGHT2 = OUT * MID, ALL = WEIGHT1 + MID + WEIGHT2 + OUT };
 static const size_t kSizes[PARAMETERS] = {WEIGHT1, MID, WEIGHT2, OUT};
 static const size_t kFirst[PARAMETERS] = {0, WEIGHT1, WEIGHT1 + MID, WEIGHT1 + MID + WEIGHT2};
@@ -25,6 +26,8 @@ typedef struct Setup {
   size_t bucket;
   NVTEXUpdateRule rule;
   NVTEXMasters masters;
+  // Ranks that share weights: rows of the first one, columns of the second.
+  size_t tp;
 } Setup;
 
 static Setup g_setup;
@@ -102,6 +105,8 @@ static void reference_step(Reference *r, const Setup *s) {
 typedef struct Model {
   const Setup *setup;
   NVTEXCommunicator comm;
+  NVTEXGrid grid;
+  // Of those that share batches.
   int rank, size, steps;
   NVTEXContext context;
   NVTEXModule modules[2];
@@ -152,11 +157,33 @@ static NVTEXOptimizerConfig optimizer_config(const Setup *s) {
   return config;
 }
 
+// The number in all parameters of element i of a rank's part of parameter p.
+static size_t place(const NVTEXParameter *found, size_t p, size_t i) {
+  const NVTEShape *own = &found->shape, *whole = &found->whole_shape;
+  size_t at[2] = {own->ndim > 1 ? i / own->data[1] : i, own->ndim > 1 ? i % own->data[1] : 0};
+  size_t *shared = &at[found->shared_dimension];
+  for (size_t n = 0; n < found->num_pieces; n++) {
+    const NVTEXParameterPiece *piece = &found->pieces[n];
+    if (*shared < piece->part || *shared >= piece->part + piece->length) continue;
+    *shared += piece->whole - piece->part;
+    break;
+  }
+  return kFirst[p] + (whole->ndim > 1 ? at[0] * whole->data[1] + at[1] : at[0]);
+}
+
 // Modules alone. The values of ranks other than 0 are wrong until they have those of rank 0.
 static Model begin_modules(const Setup *s, NVTEXCommunicator comm) {
-  Model m = {s, comm, nvtex_communicator_rank(comm), nvtex_communicator_size(comm), 0, 0, {0},
-             0, 0};
+  Model m = {.setup = s, .comm = comm};
   m.context = nvtex_context_create(NULL);
+  NVTEXCommunicator dp = comm;
+  if (s->tp) {
+    NVTEXGridConfig sizes = {.struct_size = sizeof sizes, .tp = s->tp};
+    m.grid = nvtex_grid_create(comm, &sizes);
+    nvtex_context_set_grid(m.context, m.grid);
+    dp = nvtex_grid_communicator(m.grid, NVTEX_GRID_DP);
+  }
+  m.rank = nvtex_communicator_rank(dp);
+  m.size = nvtex_communicator_size(dp);
   for (size_t i = 0; i < 2; i++) {
     NVTEXLinearConfig c;
     nvtex_linear_config_init(&c, sizeof c);
@@ -164,16 +191,20 @@ static Model begin_modules(const Setup *s, NVTEXCommunicator comm) {
     c.in_features = i ? MID : IN;
     c.out_features = i ? OUT : MID;
     c.dtype = s->dtype;
+    const NVTEXParallelOptions options = {.struct_size = sizeof options,
+                                          .mode = i ? NVTEX_PARALLEL_ROW : NVTEX_PARALLEL_COLUMN};
+    if (s->tp) c.parallel = (NVTEXParallelConfig){.context_parallel_size = 1, .options = &options};
     m.modules[i] = nvtex_linear_create(m.context, &c, NULL);
   }
   for (size_t p = 0; p < PARAMETERS; p++) {
     float values[WEIGHT1];
-    for (size_t i = 0; i < kSizes[p]; i++) {
-      values[i] = m.rank == 0 ? first_value(kFirst[p] + i) : 7;
+    const NVTEXParameter found = parameter_of(m.modules[p / 2], p % 2);
+    const size_t count = numel(found.shape);
+    for (size_t i = 0; i < count; i++) {
+      values[i] = m.rank == 0 ? first_value(place(&found, p, i)) : 7;
     }
-    const size_t dims[] = {p < 2 ? MID : OUT, p < 2 ? IN : MID};
-    NVTETensor array = nvtex_array_create(kNVTEFloat32, dims, p % 2 ? 1 : 2);
-    set_array(array, kNVTEFloat32, values, kSizes[p]);
+    NVTETensor array = nvtex_array_create(kNVTEFloat32, found.shape.data, found.shape.ndim);
+    set_array(array, kNVTEFloat32, values, count);
     nvtex_module_assign_parameter(m.modules[p / 2], p % 2, array, NULL);
     nvtex_array_destroy(array);
   }
@@ -183,7 +214,8 @@ static Model begin_modules(const Setup *s, NVTEXCommunicator comm) {
 static Model begin(const Setup *s, NVTEXCommunicator comm) {
   Model m = begin_modules(s, comm);
   NVTEXDataParallelConfig config = engine_config(s);
-  m.engine = nvtex_data_parallel_create(m.context, &config, comm, m.modules, 2, NULL);
+  NVTEXCommunicator dp = s->tp ? nvtex_grid_communicator(m.grid, NVTEX_GRID_DP) : comm;
+  m.engine = nvtex_data_parallel_create(m.context, &config, dp, m.modules, 2, NULL);
   NVTEXOptimizerConfig o = optimizer_config(s);
   o.data_parallel = m.engine;
   m.optimizer = nvtex_optimizer_create(m.context, &o, m.modules, 2, NULL);
@@ -196,6 +228,7 @@ static void end(Model *m) {
   nvtex_data_parallel_destroy(m->engine);
   for (size_t i = 0; i < 2; i++) nvtex_module_destroy(m->modules[i]);
   nvtex_context_destroy(m->context);
+  if (m->grid) nvtex_grid_destroy(m->grid);
   RANK_OK(m->rank);
 }
 
@@ -207,9 +240,10 @@ static void passes(Model *m, int microbatch) {
   const size_t first = (size_t)(m->rank * m->setup->microbatches + microbatch) * rows;
   float x[BATCH * IN], y[BATCH * OUT];
   for (size_t i = 0; i < rows * IN; i++) x[i] = input(m->steps, first * IN + i);
-  NVTETensor in = new_array(dtype, rows, IN), mid = new_array(dtype, rows, MID);
+  const size_t tp = m->setup->tp ? m->setup->tp : 1;
+  NVTETensor in = new_array(dtype, rows, IN), mid = new_array(dtype, rows, MID / tp);
   NVTETensor out = new_array(dtype, rows, OUT), grad = new_array(dtype, rows, OUT);
-  NVTETensor mid_grad = new_array(dtype, rows, MID), in_grad = new_array(dtype, rows, IN);
+  NVTETensor mid_grad = new_array(dtype, rows, MID / tp), in_grad = new_array(dtype, rows, IN);
   set_array(in, dtype, x, rows * IN);
   NVTEXStep step;
   nvtex_step_init(&step, sizeof step);
@@ -236,11 +270,16 @@ static void step(Model *m) {
   m->steps++;
 }
 
+// What counts on this rank, at its place in all parameters.
 static void read_parameters(const Model *m, float *values) {
   for (size_t p = 0; p < PARAMETERS; p++) {
-    NVTEXParameter found = {.struct_size = sizeof found};
-    nvtex_module_parameter(m->modules[p / 2], p % 2, &found);
-    get_values(m->setup->dtype, nvte_tensor_data(found.value), values + kFirst[p], kSizes[p]);
+    const NVTEXParameter found = parameter_of(m->modules[p / 2], p % 2);
+    const size_t count = numel(found.shape);
+    float own[WEIGHT1];
+    get_values(m->setup->dtype, nvte_tensor_data(found.value), own, count);
+    for (size_t i = 0; i < count && found.pieces[0].counts; i++) {
+      values[place(&found, p, i)] = own[i];
+    }
   }
 }
 
@@ -277,13 +316,13 @@ static void *thread_main(void *argument) {
 
 static void run_threads(int size, Body body) {
   NVTEXCommunicatorConfig config = communicator_config("dp", 30);
-  NVTEXCommunicator comms[MOST] = {0};
+  NVTEXCommunicator comms[THREADS] = {0};
   // A device may take longer to start than ranks wait for each other.
   nvtex_stream_synchronize(NULL);
   nvtex_communicator_create_local(size, &config, comms);
   if (!EXPECT_OK()) return;
-  Thread threads[MOST];
-  pthread_t ids[MOST];
+  Thread threads[THREADS];
+  pthread_t ids[THREADS];
   for (int r = 0; r < size; r++) {
     threads[r] = (Thread){body, comms[r], r, size};
     if (pthread_create(&ids[r], NULL, thread_main, &threads[r])) abort();
@@ -297,7 +336,7 @@ static void run_threads(int size, Body body) {
 
 // ---- Training against the reference
 
-static float g_result[MOST][ALL];
+static float g_result[THREADS][ALL];
 
 static void train(NVTEXCommunicator comm, int rank, int size) {
   Model m = begin(&g_setup, comm);
@@ -319,7 +358,7 @@ static void train(NVTEXCommunicator comm, int rank, int size) {
     RANK_CHECK(kept < ALL, "rank %d has all elements", rank);
   }
   for (int i = 0; i < 3; i++) step(&m);
-  read_parameters(&m, g_result[rank]);
+  read_parameters(&m, g_result[m.rank]);
   RANK_OK(rank);
   end(&m);
 }
@@ -371,7 +410,7 @@ static void train_and_save(NVTEXCommunicator comm, int rank, int size) {
   checkpoint(&m, g_path, true);
   RANK_OK(rank);
   step(&m);
-  read_parameters(&m, g_result[rank]);
+  read_parameters(&m, g_result[m.rank]);
   end(&m);
 }
 
@@ -384,7 +423,21 @@ static void load_and_go_on(NVTEXCommunicator comm, int rank, int size) {
   RANK_OK(rank);
   m.steps = 2;
   step(&m);
-  read_parameters(&m, g_result[rank]);
+  read_parameters(&m, g_result[m.rank]);
+  RANK_OK(rank);
+  end(&m);
+}
+
+// Each grid saves, and each goes on from what each has saved.
+static const struct {
+  size_t tp, dp;
+} kGrids[] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}};
+
+static void train_on_grid(NVTEXCommunicator comm, int rank, int size) {
+  (void)size;
+  Model m = begin(&g_setup, comm);
+  for (int i = 0; i < 3; i++) step(&m);
+  read_parameters(&m, g_result[m.rank]);
   RANK_OK(rank);
   end(&m);
 }
@@ -433,6 +486,102 @@ static void check_checkpoints(void) {
   }
   unsigned bad = atomic_exchange(&g_bad, 0);
   CHECK(bad == 0, "%u checks failed", bad);
+}
+
+static void check_grids(void) {
+  static Reference r;
+  g_path = in_folder("first");
+  g_other = in_folder("second");
+  reference_begin(&r);
+  for (int i = 0; i < 3; i++) reference_step(&r, &g_setup);
+  for (size_t from = 0; from < COUNT(kGrids); from++) {
+    char what[80];
+    for (int divided = 0; divided < 2; divided++) {
+      g_setup.tp = kGrids[from].tp;
+      g_setup.sharding = divided ? NVTEX_SHARDING_OPTIMIZER : NVTEX_SHARDING_NONE;
+      memset(g_result, 0, sizeof g_result);
+      run_threads((int)(g_setup.tp * kGrids[from].dp), train_on_grid);
+      snprintf(what, sizeof what, "tp %zu dp %zu", g_setup.tp, kGrids[from].dp);
+      for (size_t d = 0; d < kGrids[from].dp; d++) check_parameters(g_result[d], &r, what);
+    }
+    run_threads((int)(g_setup.tp * kGrids[from].dp), train_and_save);
+    for (size_t to = 0; to < COUNT(kGrids); to++) {
+      g_setup.tp = kGrids[to].tp;
+      g_setup.sharding = (from + to) % 2 ? NVTEX_SHARDING_OPTIMIZER : NVTEX_SHARDING_NONE;
+      memset(g_result, 0, sizeof g_result);
+      run_threads((int)(g_setup.tp * kGrids[to].dp), load_and_go_on);
+      snprintf(what, sizeof what, "from tp %zu dp %zu to tp %zu dp %zu", kGrids[from].tp,
+               kGrids[from].dp, kGrids[to].tp, kGrids[to].dp);
+      check_same_file(what);
+      check_parameters(g_result[0], &r, what);
+    }
+  }
+  unsigned bad = atomic_exchange(&g_bad, 0);
+  CHECK(bad == 0, "%u checks failed", bad);
+}
+
+// A layer of which ranks have several pieces of a weight: its file is the same on every grid, since
+// its initial values are.
+static void save_layer(NVTEXCommunicator comm, int rank, int size) {
+  NVTEXContext context = nvtex_context_create(NULL);
+  NVTEXGridConfig sizes = {.struct_size = sizeof sizes, .tp = (size_t)size};
+  NVTEXGrid grid = nvtex_grid_create(comm, &sizes);
+  nvtex_context_set_grid(context, grid);
+  NVTEXTransformerLayerConfig layer;
+  nvtex_transformer_layer_config_init(&layer, sizeof layer);
+  layer.name = "layer";
+  layer.mlp.hidden_size = 64;
+  layer.mlp.ffn_hidden_size = 96;
+  layer.mlp.activation = SWIGLU;
+  layer.attention.num_attention_heads = 8;
+  layer.attention.num_gqa_groups = 4;
+  layer.attention.parallel.tensor_parallel_size = layer.mlp.parallel.tensor_parallel_size = 0;
+  NVTEXModule module = nvtex_transformer_layer_create(context, &layer, NULL);
+  NVTEXCheckpointConfig config;
+  nvtex_checkpoint_config_init(&config, sizeof config);
+  config.modules = &module;
+  config.num_modules = 1;
+  config.communicator = comm;
+  nvtex_checkpoint_save(size == 1 ? g_path : g_other, &config, NULL);
+  RANK_OK(rank);
+  // What a rank reads is its part.
+  for (size_t p = 0; p < nvtex_module_num_parameters(module); p++) {
+    const NVTEXParameter found = parameter_of(module, p);
+    nvte_memset(nvte_tensor_data(found.value), 0, numel(found.shape) * 4, NULL);
+  }
+  nvtex_checkpoint_load(size == 1 ? g_path : g_other, &config, NULL);
+  nvtex_checkpoint_save(g_other, &config, NULL);
+  RANK_OK(rank);
+  nvtex_module_destroy(module);
+  nvtex_context_destroy(context);
+  nvtex_grid_destroy(grid);
+}
+
+static void check_pieces(void) {
+  g_path = in_folder("first");
+  g_other = in_folder("second");
+  for (int size = 1; size <= 4; size *= 2) {
+    run_threads(size, save_layer);
+    check_same_file("a layer on a grid");
+  }
+}
+
+static void refused_on_grids(NVTEXCommunicator comm, int rank, int size) {
+  (void)size;
+  Model m = begin(&g_setup, comm);
+  NVTEXOptimizerConfig o;
+  nvtex_optimizer_config_init(&o, sizeof o, NVTEX_UPDATE_MUON);
+  o.data_parallel = m.engine;
+  nvtex_optimizer_create(m.context, &o, m.modules, 2, NULL);
+  RANK_ERROR(rank, "parameter \"first.weight\": options.rule: expected an update of single");
+  // The ranks that share weights are not all that have parts.
+  m.comm = nvtex_grid_communicator(m.grid, NVTEX_GRID_TP);
+  checkpoint(&m, in_folder("none"), true);
+  RANK_ERROR(rank, "config.communicator: expected all ranks, at least the 4 that have parts");
+  m.comm = comm;
+  step(&m);
+  RANK_OK(rank);
+  end(&m);
 }
 
 // ---- What is refused, on all ranks
@@ -562,7 +711,7 @@ static void run_processes(int size, int victim, void (*body)(int rank, int size)
   }
 }
 
-#define ADAM kNVTEFloat32, kNVTEFloat32, 1, 0, 0, NVTEX_UPDATE_ADAMW, NVTEX_MASTERS_FLOAT32
+#define ADAM kNVTEFloat32, kNVTEFloat32, 1, 0, 0, NVTEX_UPDATE_ADAMW, NVTEX_MASTERS_FLOAT32, 0
 
 int main(int argc, char **argv) {
   static const struct {
@@ -571,17 +720,18 @@ int main(int argc, char **argv) {
   } cases[] = {
       {"AdamW", {0, ADAM}},
       {"small buckets",
-       {0, kNVTEFloat32, kNVTEFloat32, 1, 0, 4096, NVTEX_UPDATE_ADAMW, NVTEX_MASTERS_FLOAT32}},
+       {0, kNVTEFloat32, kNVTEFloat32, 1, 0, 4096, NVTEX_UPDATE_ADAMW, NVTEX_MASTERS_FLOAT32, 0}},
       {"accumulation and clipping",
-       {0, kNVTEFloat32, kNVTEFloat32, 2, 0.05f, 0, NVTEX_UPDATE_ADAMW, NVTEX_MASTERS_FLOAT32}},
+       {0, kNVTEFloat32, kNVTEFloat32, 2, 0.05f, 0, NVTEX_UPDATE_ADAMW, NVTEX_MASTERS_FLOAT32, 0}},
       {"gradient descent",
-       {0, kNVTEFloat32, kNVTEFloat32, 4, 0, 1, NVTEX_UPDATE_SGD, NVTEX_MASTERS_FLOAT32}},
+       {0, kNVTEFloat32, kNVTEFloat32, 4, 0, 1, NVTEX_UPDATE_SGD, NVTEX_MASTERS_FLOAT32, 0}},
       {"gradients of 16 bits on the wire",
-       {0, kNVTEBFloat16, kNVTEFloat32, 1, 0, 0, NVTEX_UPDATE_SGD, NVTEX_MASTERS_FLOAT32}},
+       {0, kNVTEBFloat16, kNVTEFloat32, 1, 0, 0, NVTEX_UPDATE_SGD, NVTEX_MASTERS_FLOAT32, 0}},
       {"parameters of 16 bits with masters",
-       {0, kNVTEFloat32, kNVTEBFloat16, 1, 0, 0, NVTEX_UPDATE_ADAMW, NVTEX_MASTERS_FLOAT32}},
+       {0, kNVTEFloat32, kNVTEBFloat16, 1, 0, 0, NVTEX_UPDATE_ADAMW, NVTEX_MASTERS_FLOAT32, 0}},
       {"parameters of 16 bits with remainders",
-       {0, kNVTEFloat32, kNVTEBFloat16, 1, 0, 4096, NVTEX_UPDATE_ADAMW, NVTEX_MASTERS_REMAINDER}},
+       {0, kNVTEFloat32, kNVTEBFloat16, 1, 0, 4096, NVTEX_UPDATE_ADAMW, NVTEX_MASTERS_REMAINDER,
+        0}},
   };
   test_arguments(argc, argv);
   folder_begin();
@@ -601,6 +751,17 @@ int main(int argc, char **argv) {
     g_setup = cases[i].setup;
     if (i != 2 && i < 5) continue;
     if (case_begin("checkpoints: %s", cases[i].name)) check_checkpoints();
+  }
+  for (size_t i = 0; i < COUNT(cases); i++) {
+    g_setup = cases[i].setup;
+    if (i < 2 || i == 4) continue;
+    if (case_begin("grids: %s", cases[i].name)) check_grids();
+  }
+  if (case_begin("grids: pieces of weights")) check_pieces();
+  if (case_begin("refused on grids")) {
+    g_setup = (Setup){NVTEX_SHARDING_OPTIMIZER, ADAM};
+    g_setup.tp = 2;
+    run_threads(4, refused_on_grids);
   }
   if (case_begin("refused")) {
     g_setup = (Setup){NVTEX_SHARDING_OPTIMIZER, ADAM};

@@ -12,6 +12,7 @@ use crate::parallel::Communicator;
 use crate::parallel::exports::NVTEXGridGroup::NVTEX_GRID_TP;
 use crate::tensor::{Buffer, Shape, Tensor};
 use std::fmt::{self, Display, Formatter};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Which side of a product ranks share.
@@ -99,6 +100,27 @@ impl Shard {
 
     pub fn is_all(&self) -> bool {
         self.dims() == self.whole
+    }
+
+    /// Where elements of the part, row by row, are in the whole: runs of elements, one behind the other.
+    pub fn runs(&self, part: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let size = |dims: &[usize]| dims.iter().product::<usize>();
+        let split = self.dim.min(self.whole.len());
+        let (before, rest) = self.whole.split_at(split);
+        let (dim, after) = rest.split_first().map_or((1, 1), |(&dim, rest)| (dim, size(rest)));
+        let own: usize = self.pieces.iter().map(|piece| piece.length).sum();
+        let all = (0..size(before)).flat_map(move |outer| {
+            let of_piece = move |piece: &Piece| {
+                let place = |length: usize, first: usize| (outer * length + first) * after;
+                (place(own, piece.part), place(dim, piece.whole), piece.length * after)
+            };
+            self.pieces.iter().map(of_piece)
+        });
+        all.filter_map(move |(first, whole, count)| {
+            let start = part.start.max(first);
+            let end = part.end.min(first + count);
+            (start < end).then(|| whole + start - first..whole + end - first)
+        })
     }
 
     /// The index in the whole of an index of the divided dimension of the part.

@@ -4,16 +4,17 @@
 
 use super::data_parallel::slice;
 use super::host;
-use super::optimizer::{Entry, Numbers, Optimizer, is_split};
+use super::optimizer::{Entry, Numbers, Optimizer};
 use super::ranks;
 use super::safetensors::{self, File, Item, VERSION_KEY, stored};
 use super::tokens::{Position, TokenLoader};
 use crate::error::{Error, Result};
 use crate::nn::capi::Module;
-use crate::nn::memory::Lifetime;
+use crate::nn::memory::{Lifetime, host_vec};
 use crate::nn::ops::{self, plain};
-use crate::nn::{Context, Parameter, Run};
+use crate::nn::{Context, Parameter, Piece, Run, Shard};
 use crate::parallel::Communicator;
+use crate::parallel::exports::NVTEXGridGroup::NVTEX_GRID_TP;
 use crate::tensor::{Buffer, bytes};
 use crate::types::NVTEDType::*;
 use crate::types::cudaStream_t;
@@ -61,11 +62,53 @@ struct Stored<'a> {
     module: &'a Arc<Module>,
     index: usize,
     name: String,
-    dims: Vec<usize>,
+    /// What this rank has of the tensors in the file.
+    shard: Shard,
     entry: Option<&'a Entry>,
+    /// In a save: how parts of tensor parallelism become a whole.
+    join: Option<Arc<Join>>,
+}
+
+/// The ranks that have the parts of a parameter by tensor parallelism.
+struct Join {
+    ranks: Arc<Communicator>,
+    /// The rank that writes is one of them.
+    needed: bool,
+    /// What each of them has.
+    shards: Vec<Shard>,
+}
+
+impl Join {
+    /// All of an array of which `own` are the bytes of this rank's part. Empty, but on the rank that writes.
+    fn whole(&self, own: &[u8], run: &Run, writes: bool) -> Result<Vec<u8>> {
+        if !self.needed {
+            return Ok(Vec::new());
+        }
+        let all = ranks::gather(&self.ranks, run, own)?;
+        if !writes || own.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut left = &all[..];
+        let count = |dims: &[usize]| dims.iter().product::<usize>();
+        let size = own.len() / count(&self.shards[self.ranks.rank()].dims());
+        let mut whole = host_vec(0, count(&self.shards[0].whole) * size)?;
+        for shard in &self.shards {
+            for run in shard.runs(0..count(&shard.dims())) {
+                let (from, rest) = left.split_at(run.len() * size);
+                whole[run.start * size..run.end * size].copy_from_slice(from);
+                left = rest;
+            }
+        }
+        Ok(whole)
+    }
 }
 
 impl Stored<'_> {
+    /// The dimensions of the tensors in the file.
+    fn dims(&self) -> Vec<usize> {
+        self.shard.whole.clone()
+    }
+
     fn with<R>(&self, body: impl FnOnce(&mut Parameter) -> R) -> R {
         self.module.with_parameters(|mut parameters| body(parameters[self.index].1))
     }
@@ -91,18 +134,22 @@ impl Checkpoint<'_> {
         for module in &self.modules {
             let found = module.with_parameters(|parameters| -> Vec<_> {
                 let of = |(name, p): (String, &mut Parameter)| {
-                    (name, p.dims.clone(), p.value.tensor.rowwise)
+                    (name, p.shard.clone(), p.value.tensor.rowwise)
                 };
                 parameters.into_iter().map(of).collect()
             });
-            for (index, (name, dims, value)) in found.into_iter().enumerate() {
+            for (index, (name, mut shard, value)) in found.into_iter().enumerate() {
                 if value.is_set() && values.contains(&value.ptr()) {
                     continue;
                 }
                 values.push(value.ptr());
                 let entry = self.optimizer.and_then(|optimizer| optimizer.find(module, index));
                 let name = format!("{}.{name}", module.name());
-                stored.push(Stored { module, index, name, dims, entry });
+                if self.communicator.is_none() {
+                    // A file of one rank alone has what this rank has.
+                    shard = Shard::all(&shard.dims());
+                }
+                stored.push(Stored { module, index, name, shard, entry, join: None });
             }
         }
         stored
@@ -125,35 +172,38 @@ impl Checkpoint<'_> {
     }
 
     /// The value that a checkpoint holds of a parameter.
-    fn item<'a>(&'a self, stored: Stored<'a>, stream: cudaStream_t) -> Item<'a> {
+    fn item<'a>(&'a self, stored: Arc<Stored<'a>>, stream: cudaStream_t) -> Item<'a> {
         let master = stored.entry.is_some_and(|entry| entry.master.is_some());
         let (dtype, quantized) = stored.with(|p| (p.dtype, p.format.is_some()));
         let dtype = if master || quantized { kNVTEFloat32 } else { dtype };
-        let (name, shape) = (stored.name.clone(), stored.dims.clone());
-        let bytes = move || {
+        let (name, shape) = (stored.name.clone(), stored.dims());
+        let own = move |stored: &Stored| {
+            let needed = self.needs(stored);
             if let (Some(optimizer), Some(entry)) = (self.optimizer, stored.entry)
                 && let Some(master) = entry.master
             {
-                let master = self.whole(entry, &master, stream)?;
-                if !self.writes() {
+                let master = self.undivided(entry, &master, needed, stream)?;
+                if !needed {
                     return Ok(Vec::new());
                 }
                 return Ok(bytes_of(&optimizer.master_values(entry, &master, stream)?));
             }
-            if !self.writes() {
+            if !needed {
                 return Ok(Vec::new());
             }
             if !quantized {
                 return host::bytes(&stored.with(|p| p.value.tensor.rowwise), stream);
             }
             let run = stored.module.run(stream);
-            let numel = stored.dims.iter().product::<usize>();
+            let dims = stored.shard.dims();
+            let numel = dims.iter().product::<usize>();
             let block = run.block(4 * numel, Lifetime::Scratch)?;
-            let cols = stored.dims.last().copied().unwrap_or(1);
+            let cols = dims.last().copied().unwrap_or(1);
             let matrix = block.buffer(0, kNVTEFloat32, &[numel / cols.max(1), cols]);
             stored.with(|p| ops::dequantize(&run, &p.value.tensor, &plain(matrix)))?;
             host::bytes(&matrix, stream)
         };
+        let bytes = move || self.joined(&stored, own(&stored)?, stream);
         Item {
             name,
             dtype: self::stored(dtype).unwrap_or(Dtype::F32),
@@ -182,23 +232,22 @@ impl Checkpoint<'_> {
         }
     }
 
-    /// Whether the ranks of a divided optimizer are those that make the call.
-    fn check_ranks(&self) -> Result<()> {
-        for module in self.modules.iter().filter(|_| self.communicator.is_some()) {
-            if is_split(module) {
-                return Err(Error::unsupported(format!(
-                    "config.communicator: ranks of tensor parallelism have parts of the parameters of {module}, which a \
-                     file of several ranks does not join"
-                )));
-            }
-        }
+    /// The ranks that have parts of parameters by tensor parallelism.
+    fn split_ranks(&self, stored: &[Stored]) -> Option<Arc<Communicator>> {
+        let ranks = self.context.as_ref()?.group(NVTEX_GRID_TP)?;
+        stored.iter().any(|one| !one.shard.is_all()).then(|| Arc::clone(ranks))
+    }
+
+    /// Whether all ranks that have parts of something make the call.
+    fn check_ranks(&self, stored: &[Stored]) -> Result<()> {
         let divided = self.optimizer.and_then(|of| of.data_parallel()).filter(|of| of.is_divided());
-        let Some(divided) = divided else { return Ok(()) };
-        let (name, size) = ("config.communicator", divided.communicator().size());
+        let divided = divided.map_or(1, |divided| divided.communicator().size());
+        let size = self.split_ranks(stored).map_or(1, |ranks| ranks.size()) * divided;
+        let name = "config.communicator";
         match &self.communicator {
-            Some(communicator) if communicator.size() == size => Ok(()),
+            Some(communicator) if communicator.size().is_multiple_of(size) => Ok(()),
             Some(communicator) => {
-                let expected = format!("the {size} ranks that divide config.optimizer");
+                let expected = format!("all ranks, at least the {size} that have parts");
                 Err(Error::argument(name, expected, communicator.size()))
             }
             None if size == 1 => Ok(()),
@@ -209,12 +258,62 @@ impl Checkpoint<'_> {
         }
     }
 
-    /// All bytes of an array of which ranks may have parts, on the rank that writes.
-    fn whole(&self, entry: &Entry, own: &Buffer, stream: cudaStream_t) -> Result<Vec<u8>> {
+    /// Lets ranks of tensor parallelism know what each of them has. Collective.
+    fn find_parts(&self, stored: &mut [Stored], stream: cudaStream_t) -> Result<()> {
+        let (Some(ranks), Some(run)) = (self.split_ranks(stored), self.run(stream)) else {
+            return Ok(());
+        };
+        let mut own = vec![usize::from(self.writes())];
+        for piece in stored.iter().flat_map(|one| &one.shard.pieces) {
+            own.extend([piece.whole, piece.part, piece.length]);
+        }
+        let bytes: Vec<u8> = own.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let all = ranks::gather(&ranks, &run, &bytes)?;
+        let all: Vec<usize> =
+            all.as_chunks().0.iter().map(|&bytes| usize::from_le_bytes(bytes)).collect();
+        let of_ranks = || all.chunks_exact(own.len());
+        let needed = of_ranks().any(|numbers| numbers[0] == 1);
+        let mut at = 1;
+        for one in stored {
+            let count = 3 * one.shard.pieces.len();
+            let of_rank = |numbers: &[usize]| {
+                let pieces = numbers[at..at + count].as_chunks().0.iter();
+                let pieces = pieces.map(|&[whole, part, length]| Piece { whole, part, length });
+                Shard { pieces: pieces.collect(), ..one.shard.clone() }
+            };
+            let shards = of_ranks().map(of_rank).collect();
+            let join = Join { ranks: Arc::clone(&ranks), needed, shards };
+            one.join = (!one.shard.is_all()).then(|| Arc::new(join));
+            at += count;
+        }
+        Ok(())
+    }
+
+    /// Whether this rank has to read its part of a parameter for the rank that writes.
+    fn needs(&self, stored: &Stored) -> bool {
+        stored.join.as_ref().map_or(self.writes(), |join| join.needed)
+    }
+
+    /// All bytes of an array from those of the part that this rank has by tensor parallelism.
+    fn joined(&self, stored: &Stored, own: Vec<u8>, stream: cudaStream_t) -> Result<Vec<u8>> {
+        match &stored.join {
+            None => Ok(own),
+            Some(join) => join.whole(&own, &stored.module.run(stream), self.writes()),
+        }
+    }
+
+    /// The bytes of an array that ranks of data parallelism may have divided, where they are needed.
+    fn undivided(
+        &self,
+        entry: &Entry,
+        own: &Buffer,
+        needed: bool,
+        stream: cudaStream_t,
+    ) -> Result<Vec<u8>> {
         let optimizer = self.optimizer.filter(|_| entry.division.is_some());
         let of_ranks = optimizer.and_then(|optimizer| optimizer.data_parallel());
         let (Some(division), Some(of_ranks)) = (entry.division, of_ranks) else {
-            return if self.writes() { host::bytes(own, stream) } else { Ok(Vec::new()) };
+            return if needed { host::bytes(own, stream) } else { Ok(Vec::new()) };
         };
         let (communicator, count) = (of_ranks.communicator(), entry.numel());
         let run = Run::outside(of_ranks.context(), stream);
@@ -230,12 +329,17 @@ impl Checkpoint<'_> {
                 communicator.broadcast(&part, rank, &entry.name, stream)?;
             }
         }
-        if self.writes() { host::bytes(&whole, stream) } else { Ok(Vec::new()) }
+        if needed { host::bytes(&whole, stream) } else { Ok(Vec::new()) }
     }
 
     pub fn save(&self, path: &Path, stream: cudaStream_t) -> Result<()> {
-        let items = self.check_ranks().and_then(|()| self.items(stream));
-        let items = self.agree(items, stream)?;
+        let items = self.all_parameters().and_then(|stored| {
+            self.check_ranks(&stored)?;
+            Ok((self.fixed_items(stream)?, stored))
+        });
+        let (mut items, mut stored) = self.agree(items, stream)?;
+        self.find_parts(&mut stored, stream)?;
+        self.add_items(&mut items, stored, stream);
         let saved = match self.writes() {
             true => safetensors::write(path, items, &[(VERSION_KEY, VERSION)]),
             // In the order of the rank that writes.
@@ -247,20 +351,33 @@ impl Checkpoint<'_> {
         self.agree(saved, stream)
     }
 
-    /// The tensors of the file.
-    fn items(&self, stream: cudaStream_t) -> Result<Vec<Item<'_>>> {
-        let mut items = Vec::new();
-        for stored in self.all_parameters()? {
-            let dims = stored.dims.clone();
+    /// The tensors of parameters and of an optimizer.
+    fn add_items<'a>(
+        &'a self,
+        items: &mut Vec<Item<'a>>,
+        stored: Vec<Stored<'a>>,
+        stream: cudaStream_t,
+    ) {
+        for stored in stored {
+            let stored = Arc::new(stored);
             if let Some(entry) = stored.entry {
                 for (name, buffer) in stored.state() {
                     let dtype = self::stored(buffer.dtype).unwrap_or(Dtype::F32);
-                    let bytes = Box::new(move || self.whole(entry, &buffer, stream));
-                    items.push(Item { name, dtype, shape: dims.clone(), bytes });
+                    let (shape, stored) = (stored.dims(), Arc::clone(&stored));
+                    let bytes = Box::new(move || {
+                        let own = self.undivided(entry, &buffer, self.needs(&stored), stream)?;
+                        self.joined(&stored, own, stream)
+                    });
+                    items.push(Item { name, dtype, shape, bytes });
                 }
             }
             items.push(self.item(stored, stream));
         }
+    }
+
+    /// The other tensors of the file.
+    fn fixed_items(&self, stream: cudaStream_t) -> Result<Vec<Item<'_>>> {
+        let mut items = Vec::new();
         let fixed = |name: &str, dtype, shape: Vec<usize>, bytes: Vec<u8>| Item {
             name: name.into(),
             dtype,
@@ -326,9 +443,9 @@ impl Checkpoint<'_> {
         }
         let parameters = self.all_parameters()?;
         for stored in &parameters {
-            file.check_floats(&stored.name, &stored.dims)?;
+            file.check_floats(&stored.name, &stored.shard.whole)?;
             for (name, _) in stored.state() {
-                file.check_floats(&name, &stored.dims)?;
+                file.check_floats(&name, &stored.shard.whole)?;
             }
         }
         let typed = |name: &str, dtype: Dtype, dims: &[usize]| -> Result<Vec<u8>> {
@@ -384,7 +501,8 @@ impl Checkpoint<'_> {
             context.load(&recipes, stream)?;
         }
         for stored in &parameters {
-            let values = file.floats(&stored.name, &stored.dims)?;
+            let count = stored.shard.dims().iter().product();
+            let values = file.floats_of(&stored.name, &stored.shard, 0..count)?;
             match (self.optimizer, stored.entry) {
                 (Some(optimizer), Some(entry)) => optimizer.set_master(entry, &values, stream)?,
                 _ => {
@@ -396,7 +514,7 @@ impl Checkpoint<'_> {
                 let run = stored.module.run(stream);
                 let part = stored.entry.map_or(0..buffer.shape.numel(), Entry::part);
                 if !part.is_empty() {
-                    fill(&run, &file.floats_of(&name, &stored.dims, part)?, &buffer)?;
+                    fill(&run, &file.floats_of(&name, &stored.shard, part)?, &buffer)?;
                 }
             }
         }

@@ -10,6 +10,8 @@ use crate::nn::ops::{self, plain};
 use crate::nn::{Context, Division, Parameter, Run};
 use crate::op::multi_tensor::step::{self, AdamConstants, NormScratch, SgdConstants};
 use crate::op::{newton_schulz, ranks};
+use crate::parallel::Communicator;
+use crate::parallel::exports::NVTEXGridGroup::NVTEX_GRID_TP;
 use crate::tensor::{Buffer, Tensor};
 use crate::types::NVTEDType::{self, *};
 use crate::types::cudaStream_t;
@@ -139,6 +141,8 @@ pub struct Entry {
     quantized: bool,
     /// What this rank updates, and keeps masters and state of, if other ranks update the rest.
     pub division: Option<Division>,
+    /// Ranks of tensor parallelism have other parts of the parameter.
+    split: bool,
     /// F32, or the remainder of I16.
     pub master: Option<Buffer>,
     /// Both moments of AdamW; the momentum of the others, if there is one.
@@ -192,6 +196,7 @@ pub struct Optimizer {
     numbers: Block,
     num_rates: usize,
     needs_norm: bool,
+    norm_ranks: NormRanks,
     newton_schulz: ranks::Context,
     own_gradients: Option<Block>,
     data_parallel: Option<Arc<DataParallel>>,
@@ -237,12 +242,12 @@ impl Optimizer {
             let found = module.with_parameters(|parameters| -> Vec<_> {
                 let of = |(name, p): (String, &mut Parameter)| {
                     let value = p.value.tensor.rowwise;
-                    let quantized = p.format.is_some();
-                    (name, p.dims.clone(), value, quantized, p.grad.is_some(), p.division)
+                    let of_ranks = (p.division, !p.shard.is_all());
+                    (name, p.dims.clone(), value, p.format.is_some(), p.grad.is_some(), of_ranks)
                 };
                 parameters.into_iter().map(of).collect()
             });
-            for (index, (name, dims, value, quantized, has_gradient, division)) in
+            for (index, (name, dims, value, quantized, has_gradient, (division, split))) in
                 found.into_iter().enumerate()
             {
                 let name = format!("{}.{name}", module.name());
@@ -254,7 +259,10 @@ impl Optimizer {
                     continue;
                 }
                 let options = settings.options(&name, &dims, choose);
-                let options = of_parameter(&name, options.and_then(|o| o.of_part(division)))?;
+                let options = of_parameter(
+                    &name,
+                    options.and_then(|o| o.of_part(division.is_some() || split)),
+                )?;
                 let known = factors.iter().position(|&factor| factor == options.rate_factor);
                 let rate = known.unwrap_or_else(|| {
                     factors.push(options.rate_factor);
@@ -270,6 +278,7 @@ impl Optimizer {
                     rate,
                     quantized,
                     division,
+                    split,
                     master: None,
                     state: [None; 2],
                     own_gradient: None,
@@ -282,12 +291,6 @@ impl Optimizer {
         }
         let clipping = &settings.clipping;
         let needs_norm = clipping.check || clipping.max_norm > 0.0 || settings.loss.interval > 0;
-        if needs_norm && modules.iter().any(|module| is_split(module)) {
-            return Err(Error::unsupported(
-                "modules: the norm of gradients (config.max_norm, check_gradients, growth_interval) is not summed over \
-                 ranks of tensor parallelism, which have parts of these parameters",
-            ));
-        }
         let (mut layout, mut gradients) = (Layout::default(), Layout::default());
         let mut planned = Vec::new();
         for (entry, (value, given)) in entries.iter().zip(values.iter().zip(&given)) {
@@ -315,8 +318,8 @@ impl Optimizer {
                 entry.own_gradient = Some(block.array(place, &entry.dims));
             }
         }
-        let (_, ranks) = norm_ranks(data_parallel.as_deref());
-        let (numbers, places) = settings.numbers(&run, &entries, &factors, ranks)?;
+        let norm_ranks = NormRanks::of(context, &entries, data_parallel.as_deref());
+        let (numbers, places) = settings.numbers(&run, &entries, &factors, norm_ranks.count())?;
         let made = Self {
             context: Arc::clone(context),
             modules,
@@ -326,6 +329,7 @@ impl Optimizer {
             numbers,
             num_rates: factors.len(),
             needs_norm,
+            norm_ranks,
             newton_schulz: ranks::Context::default(),
             own_gradients,
             data_parallel,
@@ -486,8 +490,8 @@ impl Optimizer {
     fn next_numbers(&self, live: &[Live], stream: cudaStream_t) -> Result<()> {
         let (settings, places) = (&self.settings, &self.places);
         // One norm for each dtype and rank. Those that do not occur stay 0.
-        let (rank, ranks) = norm_ranks(self.data_parallel.as_deref());
-        let norms = self.array(places.norms, GRADIENT_DTYPES.len() * ranks);
+        let ranks = &self.norm_ranks;
+        let norms = self.array(places.norms, GRADIENT_DTYPES.len() * ranks.count());
         let num_norms = if self.needs_norm { norms.shape.numel() } else { 0 };
         if self.needs_norm {
             let scratch = NormScratch {
@@ -497,22 +501,17 @@ impl Optimizer {
             };
             for (place, dtype) in GRADIENT_DTYPES.into_iter().enumerate() {
                 let of_dtype = live.iter().filter(|live| live.gradient.dtype == dtype);
-                // What all ranks have counts on the first.
-                let of_dtype = of_dtype.filter(|live| rank == 0 || live.entry.division.is_some());
+                let of_dtype = of_dtype.filter(|live| ranks.counts(live.entry));
                 let list: Vec<Buffer> = of_dtype.map(|live| live.gradient).collect();
                 if list.is_empty() {
                     continue;
                 }
-                let place = rank * GRADIENT_DTYPES.len() + place;
+                let place = ranks.place() * GRADIENT_DTYPES.len() + place;
                 let norm = norms.ptr().cast::<f32>().wrapping_add(place);
                 let non_finite = self.device_numbers().non_finite();
                 step::norm(list, &scratch, (norm, std::ptr::null_mut(), non_finite), stream)?;
             }
-            if let Some(data_parallel) = self.data_parallel.as_ref().filter(|_| ranks > 1) {
-                let own = rank * GRADIENT_DTYPES.len()..(rank + 1) * GRADIENT_DTYPES.len();
-                let own = slice(&norms, own);
-                data_parallel.communicator().gather(&own, &norms, "norms", stream)?;
-            }
+            ranks.gather(&norms, stream)?;
         }
         let args = StepNumbersArgs {
             numbers: self.numbers_buffer().ptr().cast(),
@@ -760,16 +759,57 @@ fn most_chunks<'a>(entries: impl Iterator<Item = &'a Entry>) -> usize {
     entries.map(|entry| entry.numel().div_ceil(step::NORM_CHUNK)).max().unwrap_or(0)
 }
 
-/// Whether ranks of tensor parallelism have parts of a parameter.
-pub fn is_split(module: &Module) -> bool {
-    module.with_parameters(|parameters| parameters.iter().any(|(_, p)| !p.shard.is_all()))
+/// The ranks that have norms of gradients of their own, of which every element counts on one rank.
+#[derive(Default)]
+struct NormRanks {
+    /// Those that have parts of a parameter by tensor parallelism.
+    split: Option<Arc<Communicator>>,
+    /// Those that divide what each of the former has.
+    divided: Option<Arc<Communicator>>,
 }
 
-/// The number of this rank, and of those that have norms of their own gradients.
-fn norm_ranks(data_parallel: Option<&DataParallel>) -> (usize, usize) {
-    match data_parallel {
-        Some(of) if of.is_divided() => (of.communicator().rank(), of.communicator().size()),
-        _ => (0, 1),
+impl NormRanks {
+    fn of(context: &Context, entries: &[Entry], data_parallel: Option<&DataParallel>) -> Self {
+        let split = context.group(NVTEX_GRID_TP).filter(|_| entries.iter().any(|one| one.split));
+        let divided = data_parallel.filter(|of| of.is_divided()).map(|of| of.communicator());
+        Self { split: split.cloned(), divided: divided.cloned() }
+    }
+
+    /// The number of this rank, and of all, in a group.
+    fn within(group: &Option<Arc<Communicator>>) -> (usize, usize) {
+        group.as_ref().map_or((0, 1), |group| (group.rank(), group.size()))
+    }
+
+    fn count(&self) -> usize {
+        Self::within(&self.split).1 * Self::within(&self.divided).1
+    }
+
+    /// The number of this rank among all.
+    fn place(&self) -> usize {
+        let (rank, size) = Self::within(&self.divided);
+        Self::within(&self.split).0 * size + rank
+    }
+
+    /// Whether the gradient of a parameter counts here: what all ranks of a group have alike counts on its first.
+    fn counts(&self, entry: &Entry) -> bool {
+        let first = |group| Self::within(group).0 == 0;
+        (entry.split || first(&self.split)) && (entry.division.is_some() || first(&self.divided))
+    }
+
+    /// Brings the norms of all ranks together, of which each has written its own.
+    fn gather(&self, norms: &Buffer, stream: cudaStream_t) -> Result<()> {
+        let own = norms.shape.numel() / self.count();
+        let of_divided = own * Self::within(&self.divided).1;
+        let first = Self::within(&self.split).0 * of_divided;
+        let part = slice(norms, first..first + of_divided);
+        if let Some(divided) = &self.divided {
+            let own = slice(&part, divided.rank() * own..(divided.rank() + 1) * own);
+            divided.gather(&own, &part, "norms", stream)?;
+        }
+        match &self.split {
+            Some(split) => split.gather(&part, norms, "norms", stream),
+            None => Ok(()),
+        }
     }
 }
 
@@ -814,8 +854,8 @@ fn first_master(
 
 impl Options {
     /// Refuses what needs more than the part that a rank has.
-    fn of_part(self, division: Option<Division>) -> Result<Self> {
-        if self.update == Update::Muon && division.is_some() {
+    fn of_part(self, is_part: bool) -> Result<Self> {
+        if self.update == Update::Muon && is_part {
             let expected = "an update of single elements: other ranks have parts of this parameter";
             return Err(Error::argument("options.rule", expected, "NVTEX_UPDATE_MUON"));
         }

@@ -37,7 +37,7 @@ pub fn agree<T>(communicator: &Communicator, run: &Run, result: Result<T>) -> Re
 }
 
 /// The bytes of all ranks, which have equally many.
-fn gather(communicator: &Communicator, run: &Run, own: &[u8]) -> Result<Vec<u8>> {
+pub fn gather(communicator: &Communicator, run: &Run, own: &[u8]) -> Result<Vec<u8>> {
     let mut all = vec![0; own.len() * communicator.size()];
     let block = run.block(all.len(), Lifetime::Scratch)?;
     let buffer = block.buffer(0, kNVTEByte, &[all.len()]);

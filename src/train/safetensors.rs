@@ -2,6 +2,7 @@
 //! tensors. Those that this library writes have a digest of the whole file in the header.
 
 use crate::error::{Error, Result};
+use crate::nn::Shard;
 use crate::nn::memory::host_vec;
 use crate::types::NVTEDType::{self, *};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
@@ -202,15 +203,18 @@ impl File {
             .ok_or_else(|| self.wrong(name, "F32, F16 or BF16", format!("{:?}", info.dtype)))
     }
 
-    pub fn floats(&self, name: &str, dims: &[usize]) -> Result<Vec<f32>> {
-        self.floats_of(name, dims, 0..dims.iter().product())
-    }
-
-    /// Some of the numbers; the others are not read.
-    pub fn floats_of(&self, name: &str, dims: &[usize], part: Range<usize>) -> Result<Vec<f32>> {
-        let dtype = self.check_floats(name, dims)?;
+    /// The numbers of some elements of a part of a tensor; the others are not read.
+    pub fn floats_of(&self, name: &str, shard: &Shard, part: Range<usize>) -> Result<Vec<f32>> {
+        let dtype = self.check_floats(name, &shard.whole)?;
         let size = crate::tensor::bytes(1, dtype);
-        let bytes = self.part(self.info(name)?, part.start * size, part.len() * size)?;
+        let mut bytes = host_vec(0, part.len() * size)?;
+        let first = self.header.len() + self.info(name)?.data_offsets.0;
+        let mut left = &mut bytes[..];
+        for run in shard.runs(part) {
+            let (to, rest) = left.split_at_mut(run.len() * size);
+            self.read_at(to, (first + run.start * size) as u64)?;
+            left = rest;
+        }
         super::host::widened(&bytes, dtype)
     }
 }

@@ -23,7 +23,7 @@ pub struct NVTEXCheckpointConfig {
     pub names: *const *const c_char,
     pub tensors: *const NVTETensor,
     pub num_tensors: usize,
-    /// The communicator of all ranks, or null: of one rank alone. With it saving and loading are calls of all ranks
+    /// The communicator of all ranks of a grid, or null: of one rank alone. With it saving and loading are calls of all ranks
     /// together, in the same order and with the same config.
     pub communicator: NVTEXCommunicator,
 }
@@ -53,9 +53,10 @@ pub unsafe extern "C-unwind" fn nvtex_checkpoint_config_init(
 /// The file is written under another name in the same folder, forced to the disk and renamed, so that after a crash
 /// there is the older file or the new one.
 ///
-/// Ranks: rank 0 of `config.communicator` writes the file, and what other ranks have parts of is sent to it. For equal
-/// values the file is the same for any number of ranks. What all ranks have, such as parameters, the loader's position
-/// and further tensors, is written as rank 0 has it. An error of one rank is one of all.
+/// Ranks: rank 0 of `config.communicator` writes the file, and what other ranks have parts of is sent to it: tensors in
+/// the file are whole, whether ranks divide state or share weights. For equal values the file is the same on every
+/// grid. What all ranks have, such as the loader's position and further tensors, is written as rank 0 has it. An error
+/// of one rank is one of all. Without a communicator a rank writes what it has of weights that ranks share.
 ///
 /// Errors: a file that cannot be written (`NVTEX_DEVICE_ERROR`); two tensors of one name; an optimizer that ranks
 /// divide without the communicator of these.
@@ -74,9 +75,9 @@ pub unsafe extern "C-unwind" fn nvtex_checkpoint_save(
 /// Reads a checkpoint that `nvtex_checkpoint_save` wrote, of modules and an optimizer of the same shapes; masters and
 /// dtypes may be others. Tensors that the config does not ask for are left alone. Captured graphs see the new values.
 ///
-/// Ranks: their number may be another than that of the ranks which saved. Rank 0 checks the digest; each rank reads
-/// the header, parameters, and its part of what is divided. All begin to change something when all have found the
-/// file sound.
+/// Ranks: their number and their grid may be others than those of the ranks which saved. Rank 0 checks the digest; each
+/// rank reads the header, and its parts of parameters and state. All begin to change something when all have found
+/// the file sound.
 ///
 /// Errors: a file that is damaged, cut off or of another version; a missing tensor, or one of another shape or dtype;
 /// a loader of other data. Nothing is changed then, unless the disk fails while tensors are read.
