@@ -1,8 +1,11 @@
 /* Trains a GPT on the bytes or the tokens of a file, once for each recipe with the same weights and
  * batches, and lets the last model write. On a GPU everything that is not FP8 is bfloat16, with
  * float32 masters, and a step is one graph; on a CPU it is float32. Under `nvtex-run -n N --gpus`,
- * torchrun or mpirun the ranks divide each batch, with --shard 2 also the optimizer's state; with
- * --checkpoint PATH a run goes on where an earlier one, of any number of ranks, has saved. */
+ * torchrun or mpirun --tp N ranks share weights (--sp 1: also the rows between products), --cp N
+ * share sequences, and the others divide each batch, with --shard 2 also the optimizer's state,
+ * with
+ * --shard 3 the weights, too; with --checkpoint PATH a run goes on where an earlier one, on any
+ * grid, has saved. */
 #include <ctype.h>
 #include <math.h>
 #include <nvte/nvte.h>
@@ -18,9 +21,11 @@ static const double kBound = 0.03, kFall = 0.1;
 
 typedef struct {
   const char *text, *tokens, *checkpoint;
-  size_t steps, layers, hidden, heads, sequence, batch, vocabulary, seed, shard, graph;
+  size_t steps, layers, hidden, heads, sequence, batch, vocabulary, seed, shard, graph, tp, sp, cp,
+      dp;
   NVTEXCommunicator world;
-  size_t rank, ranks;
+  NVTEXGrid grid;
+  size_t rank, ranks, replica, replicas; /* of all ranks, and of those with batches of their own */
 } Options;
 
 typedef struct {
@@ -30,7 +35,7 @@ typedef struct {
   NVTEXModule model;
   NVTEXDataParallel engine;
   NVTEXOptimizer optimizer;
-  NVTETensor tokens, targets, loss;
+  NVTETensor whole[3], own[3], loss;
   cudaStream_t stream;
   bool resumed;
   double first, last, rate; /* losses at both ends; tokens per second */
@@ -69,17 +74,20 @@ static NVTEXRecipe new_recipe(const char *name) {
 
 /* Embedding, layers, norm, and a head that shares the embedding's weight, in a row. */
 static NVTEXModule new_model(const Options *o, NVTEXContext context, cudaStream_t stream) {
+  const NVTEXParallelConfig of_grid = {.sequence_parallel = o->sp != 0}; /* sizes 0: the grid's */
   NVTEXModule parts[MAX_LAYERS + 3], *part = parts;
   NVTEXEmbeddingConfig embedding;
   nvtex_embedding_config_init(&embedding, sizeof embedding);
   embedding.vocabulary_size = o->vocabulary, embedding.max_positions = o->sequence;
   embedding.hidden_size = o->hidden, embedding.dtype = main_dtype(), embedding.seed = o->seed;
+  embedding.parallel = &of_grid;
   *part++ = nvtex_embedding_create(context, &embedding, stream);
   NVTEXTransformerLayerConfig layer;
   nvtex_transformer_layer_config_init(&layer, sizeof layer);
   layer.attention.num_attention_heads = o->heads, layer.attention.qkv_format = NVTE_BSHD;
   layer.mlp.hidden_size = o->hidden, layer.mlp.ffn_hidden_size = 4 * o->hidden;
   layer.mlp.dtype = layer.attention.dtype = main_dtype();
+  layer.mlp.parallel = layer.attention.parallel = of_grid;
   layer.mlp.output_init_std = layer.mlp.init_std / sqrtf(2 * (float)o->layers);
   for (size_t i = 0; i < o->layers; ++i) {
     layer.mlp.seed = o->seed * (MAX_LAYERS + 1) + i;
@@ -87,23 +95,24 @@ static NVTEXModule new_model(const Options *o, NVTEXContext context, cudaStream_
   }
   NVTEXNormConfig norm;
   nvtex_norm_config_init(&norm, sizeof norm);
-  norm.hidden_size = o->hidden, norm.dtype = main_dtype();
+  norm.hidden_size = o->hidden, norm.dtype = main_dtype(), norm.sequence_parallel = o->sp != 0;
   *part++ = nvtex_norm_create(context, &norm, stream);
   NVTEXLMHeadConfig head;
   nvtex_lm_head_config_init(&head, sizeof head);
-  head.tied_to = parts[0];
+  head.tied_to = parts[0], head.parallel = &of_grid;
   *part++ = nvtex_lm_head_create(context, &head, stream);
   const NVTEXModule model = nvtex_sequential_create(context, parts, NULL, (size_t)(part - parts));
   while (part-- > parts) nvtex_module_destroy(*part); /* the model keeps them */
   return model;
 }
 
-/* Gradients are means over all ranks. */
+/* Gradients are means over all ranks that have rows of their own. */
 static NVTEXDataParallel new_engine(const Options *o, const Run *run) {
   NVTEXDataParallelConfig config;
   nvtex_data_parallel_config_init(&config, sizeof config);
   config.sharding = (NVTEXSharding)o->shard;
-  return nvtex_data_parallel_create(run->context, &config, o->world, &run->model, 1, run->stream);
+  const NVTEXCommunicator ranks = nvtex_grid_communicator(o->grid, NVTEX_GRID_DP_CP);
+  return nvtex_data_parallel_create(run->context, &config, ranks, &run->model, 1, run->stream);
 }
 
 static NVTEXOptimizer new_optimizer(const Options *o, const Run *run) {
@@ -117,13 +126,35 @@ static NVTEXOptimizer new_optimizer(const Options *o, const Run *run) {
   return nvtex_optimizer_create(run->context, &config, &run->model, 1, run->stream);
 }
 
+/* Tokens, positions and targets: of whole sequences, and the rows of them that this rank has. */
+static void new_arrays(const Options *o, Run *run) {
+  const size_t whole[] = {o->batch, o->sequence}, own[] = {o->batch, o->sequence / o->cp};
+  int32_t *places = malloc(o->batch * o->sequence * sizeof *places);
+  for (size_t i = 0; i < o->batch * o->sequence; ++i) places[i] = (int32_t)(i % o->sequence);
+  for (int i = 0; i < 3; ++i) {
+    run->whole[i] = nvtex_array_create(kNVTEInt32, whole, 2);
+    run->own[i] = o->cp == 1 ? run->whole[i] : nvtex_array_create(kNVTEInt32, own, 2);
+  }
+  nvtex_array_set(run->whole[1], places, o->batch * o->sequence * sizeof *places, run->stream);
+  run->loss = nvtex_array_create(kNVTEFloat32, NULL, 0);
+  free(places);
+}
+
+static void next_batch(const Options *o, const Run *run, NVTEXTokenLoader loader) {
+  nvtex_token_loader_next_on_device(loader, run->whole[0], run->whole[2], run->stream);
+  const NVTEXCommunicator ranks = nvtex_grid_communicator(o->grid, NVTEX_GRID_CP);
+  for (int i = 0; i < 3 && o->cp > 1; ++i) {
+    nvtex_context_parallel_split(ranks, run->whole[i], run->own[i], NVTE_BSHD, run->stream);
+  }
+}
+
 static NVTEXTokenLoader new_loader(const Options *o) {
   NVTEXTokenLoaderConfig config;
   nvtex_token_loader_config_init(&config, sizeof config);
   config.paths = o->tokens != NULL ? &o->tokens : &o->text, config.num_paths = 1;
   config.token_bytes = o->tokens != NULL ? 2 : 1, config.vocabulary = o->vocabulary;
   config.batch = o->batch, config.sequence = o->sequence, config.seed = o->seed;
-  config.rank = o->rank, config.world = o->ranks;
+  config.rank = o->replica, config.world = o->replicas;
   return nvtex_token_loader_create(&config);
 }
 
@@ -144,10 +175,9 @@ static void checkpoint(const Options *o, Run *run, NVTEXTokenLoader loader, bool
 
 /* Both passes and the update. What changes from step to step is on the device. */
 static void step(const Options *o, Run *run) {
-  const NVTETensor inputs[] = {run->tokens, NULL, run->targets};
   NVTEXTape tape = NULL;
   nvtex_context_begin(run->context, run->recipe, run->recipe ? NVTEX_CONTEXT_ENABLED : 0, NULL);
-  nvtex_module_forward(run->model, inputs, 3, &run->loss, 1, NULL, &tape, run->stream);
+  nvtex_module_forward(run->model, run->own, 3, &run->loss, 1, NULL, &tape, run->stream);
   nvtex_context_end(run->context);
   nvtex_context_forward_update(run->context, run->stream);
   nvtex_module_backward(run->model, tape, NULL, 0, NULL, 0, run->stream);
@@ -177,11 +207,11 @@ static void train(const Options *o, Run *run) {
   NVTEXTokenPosition position = {.struct_size = sizeof position};
   nvtex_token_loader_position(loader, &position);
   const size_t warm = position.batches + 3, tail = o->steps - o->steps / 10;
-  const double tokens = (double)(o->batch * o->sequence * o->ranks); /* of a step */
+  const double tokens = (double)(o->batch * o->sequence * o->replicas); /* of a step */
   NVTEXGraph graph = NULL;
   double start = seconds();
   for (size_t i = position.batches + 1; i <= o->steps; ++i) {
-    nvtex_token_loader_next_on_device(loader, run->tokens, run->targets, run->stream);
+    next_batch(o, run, loader);
     if (on_gpu() && o->graph && i == warm) { /* the steps before have allocated all memory */
       nvtex_graph_begin(run->stream);
       step(o, run);
@@ -228,7 +258,7 @@ static void write_sample(const Options *o, const Run *run) {
   const NVTETensor outputs[] = {NULL, NULL, logits};
   int32_t *text = malloc(o->batch * bytes);
   char *all = malloc(o->sequence * row);
-  nvtex_array_get(run->tokens, text, o->batch * bytes, run->stream);
+  nvtex_array_get(run->whole[0], text, o->batch * bytes, run->stream);
   for (size_t i = 0; i < o->sequence; ++i) {
     if (i == (o->sequence + 1) / 2) printf(" [from here on by the model] ");
     if (i >= (o->sequence + 1) / 2) {
@@ -270,31 +300,37 @@ int main(int argc, char **argv) {
       number(argv, "--heads", "4"),       number(argv, "--sequence", "64"),
       number(argv, "--batch", "8"),       number(argv, "--vocabulary", "256"),
       number(argv, "--seed", "1"),        number(argv, "--shard", "0"),
-      number(argv, "--graph", "1"),       .world = nvtex_communicator_from_environment(NULL)};
+      number(argv, "--graph", "1"),       number(argv, "--tp", "1"),
+      number(argv, "--sp", "0"),          number(argv, "--cp", "1"),
+      number(argv, "--dp", "0"),          .world = nvtex_communicator_from_environment(NULL)};
   o.rank = (size_t)nvtex_communicator_rank(o.world);
   o.ranks = (size_t)nvtex_communicator_size(o.world);
-  const size_t dp = number(argv, "--dp", "0");
-  if ((dp != 0 && dp != o.ranks) || o.batch % o.ranks != 0) {
-    fprintf(stderr, "%zu ranks: --dp must be their number, --batch a multiple\n", o.ranks);
+  const NVTEXGridConfig sizes = {.struct_size = sizeof sizes, .tp = o.tp, .cp = o.cp, .dp = o.dp};
+  o.grid = nvtex_grid_create(o.world, &sizes);
+  o.replica = (size_t)nvtex_communicator_rank(nvtex_grid_communicator(o.grid, NVTEX_GRID_DP));
+  o.replicas = o.ranks / (o.tp * o.cp);
+  if (o.batch % o.replicas != 0) {
+    fprintf(stderr, "--batch must be a multiple of %zu, of the ranks that divide it\n", o.replicas);
     return EXIT_FAILURE;
   }
-  o.batch /= o.ranks; /* of this rank from here on */
+  o.batch /= o.replicas; /* of this rank from here on */
   char all[] = "bf16,delayed,current,block,mxfp8";
   char *names = (char *)option(argv, "--recipes", all);
   Run runs[MAX_RUNS];
   size_t count = 0;
   for (char *name = strtok(names, ","); name && count < MAX_RUNS; name = strtok(NULL, ",")) {
     Run run = {name, nvtex_context_create(NULL), new_recipe(name), .stream = nvtex_stream_create()};
+    nvtex_context_set_grid(run.context, o.grid);
     run.model = new_model(&o, run.context, run.stream);
     run.engine = new_engine(&o, &run);
     run.optimizer = new_optimizer(&o, &run);
-    run.tokens = nvtex_array_create(kNVTEInt32, (size_t[]){o.batch, o.sequence}, 2);
-    run.targets = nvtex_array_create(kNVTEInt32, (size_t[]){o.batch, o.sequence}, 2);
-    run.loss = nvtex_array_create(kNVTEFloat32, NULL, 0);
+    new_arrays(&o, &run);
     train(&o, &run);
-    if (o.rank == 0) write_sample(&o, &run);
-    const NVTETensor arrays[] = {run.tokens, run.targets, run.loss};
-    for (int i = 0; i < 3; ++i) nvtex_array_destroy(arrays[i]);
+    nvtex_data_parallel_gather(run.engine, run.stream); /* with --shard 3, for one rank alone: */
+    if (o.rank == 0 && o.replicas == o.ranks) write_sample(&o, &run);
+    for (int i = 0; i < 3; ++i) nvtex_array_destroy(run.whole[i]);
+    for (int i = 0; i < 3 && o.cp > 1; ++i) nvtex_array_destroy(run.own[i]);
+    nvtex_array_destroy(run.loss);
     nvtex_optimizer_destroy(run.optimizer);
     nvtex_data_parallel_destroy(run.engine);
     nvtex_module_destroy(run.model);
@@ -303,6 +339,6 @@ int main(int argc, char **argv) {
     nvtex_stream_destroy(run.stream);
     runs[count++] = run;
   }
-  nvtex_communicator_destroy(o.world);
+  nvtex_grid_destroy(o.grid), nvtex_communicator_destroy(o.world);
   return o.rank > 0 || report(runs, count) ? EXIT_SUCCESS : EXIT_FAILURE;
 }

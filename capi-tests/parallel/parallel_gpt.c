@@ -1,0 +1,178 @@
+// The program examples/gpt.c as ranks of one host, which share memory: the losses of every grid lie
+// on those of one rank, and a run goes on from the file of another grid.
+#define _GNU_SOURCE
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "../train/safetensors.h"
+#include "ranks.h"
+
+static NVTEXCommunicator communicator_of_rank(void);
+static void save_and_end(const char *path, const NVTEXCheckpointConfig *config,
+                         cudaStream_t stream);
+
+// Several ranks may have one GPU if it is not NCCL that moves their data.
+#define nvtex_communicator_from_environment(config) communicator_of_rank()
+#define nvtex_checkpoint_save save_and_end
+#define main gpt_main
+#include "../../examples/gpt.c"
+#undef main
+#undef nvtex_checkpoint_save
+#undef nvtex_communicator_from_environment
+
+enum { MOST_RANKS = 8, MOST_ARGUMENTS = 40 };
+// How far losses may be apart: sums of 32-bit and of 8-bit numbers are rounded in other places.
+static const double kExact = 2e-3, kRough = 3e-2;
+
+static char g_key[64];
+static int g_rank, g_size;
+// The number of the save behind which the program ends; 0: it does not.
+static int g_saves;
+
+static NVTEXCommunicator communicator_of_rank(void) {
+  NVTEXCommunicatorConfig config = communicator_config("world", 60);
+  return nvtex_communicator_create_shared(g_key, g_rank, g_size, &config);
+}
+
+static void save_and_end(const char *path, const NVTEXCheckpointConfig *config,
+                         cudaStream_t stream) {
+  nvtex_checkpoint_save(path, config, stream);
+  if (--g_saves) return;
+  fflush(NULL);
+  _exit(0);
+}
+
+// Runs the program with these arguments on ranks of their own, whose first writes to a file.
+static void run_gpt(int size, const char *const *more, const char *output) {
+  static const char *const common[] = {"gpt", "--steps", "20", "--layers",   "2",  "--hidden",
+                                       "32",  "--heads", "4",  "--sequence", "16", "--batch",
+                                       "8",   "--graph", "0",  "--recipes"};
+  const char *arguments[MOST_ARGUMENTS] = {0};
+  size_t count = 0;
+  for (size_t i = 0; i < COUNT(common); i++) arguments[count++] = common[i];
+  for (; *more; more++) arguments[count++] = *more;
+  pid_t pids[MOST_RANKS];
+  for (g_rank = 0; g_rank < size; g_rank++) {
+    fflush(NULL);
+    pids[g_rank] = fork();
+    if (pids[g_rank] < 0) abort();
+    if (pids[g_rank] > 0) continue;
+    // Not longer than the test, whatever happens.
+    alarm(120);
+    g_size = size;
+    char names[32];
+    snprintf(names, sizeof names, "%s", arguments[COUNT(common)]);
+    arguments[COUNT(common)] = names;  // which the program divides
+    if (!freopen(g_rank ? "/dev/null" : output, "w", stdout)) abort();
+    int status = gpt_main((int)count, (char **)(uintptr_t)arguments);
+    fflush(NULL);
+    _exit(status);
+  }
+  for (int r = 0; r < size; r++) {
+    int status = 0;
+    while (waitpid(pids[r], &status, 0) != pids[r]) {
+      if (errno != EINTR) abort();
+    }
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "rank %d ended with 0x%x", r, status);
+  }
+}
+
+// The losses that a run has shown.
+static size_t losses(const char *output, double *values, size_t most) {
+  FILE *file = fopen(output, "r");
+  char line[512];
+  size_t count = 0;
+  while (file && count < most && fgets(line, sizeof line, file)) {
+    const char *at = strstr(line, "loss ");
+    if (at && strstr(line, "step ")) values[count++] = strtod(at + 5, NULL);
+  }
+  if (file) fclose(file);
+  return count;
+}
+
+typedef struct Grid {
+  const char *name;
+  int ranks;
+  const char *arguments[10];
+} Grid;
+
+static const Grid kGrids[] = {
+    {"1 rank", 1, {0}},
+    {"tp 2", 2, {"--tp", "2"}},
+    {"tp 2, shared rows", 2, {"--tp", "2", "--sp", "1"}},
+    {"cp 2", 2, {"--cp", "2"}},
+    {"dp 2 x tp 2", 4, {"--tp", "2", "--dp", "2", "--shard", "2"}},
+    {"tp 2 x cp 2, shared rows", 4, {"--tp", "2", "--cp", "2", "--sp", "1"}},
+    {"dp 2 x cp 2", 4, {"--cp", "2", "--shard", "2"}},
+};
+
+static void check_grids(const char *recipe, double tolerance) {
+  double expected[16], got[16];
+  size_t count = 0;
+  for (size_t g = 0; g < COUNT(kGrids); g++) {
+    const char *arguments[16] = {recipe, "--text", in_folder("text")};
+    for (size_t i = 0; kGrids[g].arguments[i]; i++) arguments[3 + i] = kGrids[g].arguments[i];
+    run_gpt(kGrids[g].ranks, arguments, in_folder("output"));
+    const size_t shown = losses(in_folder("output"), g ? got : expected, COUNT(got));
+    if (g == 0) count = shown;
+    if (!CHECK(shown == count && count >= 5, "%s: %zu losses", kGrids[g].name, shown)) continue;
+    for (size_t i = 0; g && i < count; i++) {
+      CHECK(fabs(got[i] - expected[i]) <= tolerance, "%s: %s: loss %zu: got %g, expected %g",
+            kGrids[g].name, recipe, i, got[i], expected[i]);
+    }
+  }
+}
+
+// Half of the steps on one grid, the others on another one: losses as those of one rank.
+static void check_resumed(void) {
+  static const char *const other[][4] = {{"--cp", "2", "--shard", "2"}, {"--tp", "2", "--sp", "1"}};
+  double expected[16], got[16];
+  const char *arguments[] = {"bf16", "--text", in_folder("text"), NULL};
+  run_gpt(1, arguments, in_folder("output"));
+  const size_t count = losses(in_folder("output"), expected, COUNT(expected));
+  for (size_t i = 0; i < COUNT(other); i++) {
+    const char *path = in_folder(i ? "tp" : "cp");
+    const char *from[] = {
+        "bf16", "--text", in_folder("text"), "--checkpoint", path, "--tp", "2", "--shard",
+        "2",    NULL};
+    g_saves = 5;
+    run_gpt(4, from, in_folder("output"));
+    g_saves = 0;
+    size_t shown = losses(in_folder("output"), got, COUNT(got));
+    CHECK(shown == 5 && count == 10, "%zu losses of %zu before the end", shown, count);
+    const char *to[] = {"bf16",      "--text",    in_folder("text"), "--checkpoint", path,
+                        other[i][0], other[i][1], other[i][2],       other[i][3],    NULL};
+    run_gpt(2, to, in_folder("output"));
+    shown += losses(in_folder("output"), got + shown, COUNT(got) - shown);
+    for (size_t j = 0; CHECK(shown == count, "%zu losses", shown) && j < count; j++) {
+      CHECK(fabs(got[j] - expected[j]) <= kExact, "loss %zu: got %g, expected %g", j, got[j],
+            expected[j]);
+    }
+  }
+}
+
+// A text that can be learned.
+static void write_text(void) {
+  static const char words[][8] = {"one ", "two ", "three ", "four ", "five ", "six ", "seven "};
+  FILE *file = fopen(in_folder("text"), "w");
+  if (!file) abort();
+  for (size_t i = 0; i < 4000; i++) fputs(words[mixed(i) % COUNT(words)], file);
+  fclose(file);
+}
+
+int main(int argc, char **argv) {
+  test_arguments(argc, argv);
+  folder_begin();
+  snprintf(g_key, sizeof g_key, "capi-gpt-%ld", (long)getpid());
+  write_text();
+  // Ranks are children, since a device does not survive a fork: this process calls nothing before.
+  if (case_begin("grids, high precision")) check_grids("bf16", kExact);
+  if (case_begin("grids, FP8 with delayed scaling")) check_grids("delayed", kRough);
+  if (case_begin("a run goes on, on another grid")) check_resumed();
+  folder_end();
+  test_begin(argc, argv);
+  return test_end();
+}
