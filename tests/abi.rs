@@ -63,6 +63,7 @@ const LAYER_SOURCES: &[&str] = &[
     "recipe",
     "context",
     "layers",
+    "experts",
     "model",
     "rotary",
     "parameters",

@@ -476,6 +476,8 @@ static const function functions[] = {
     (function)nvtex_module_precision,
     (function)nvtex_module_set_gradient,
     (function)nvtex_module_set_parameter,
+    (function)nvtex_moe_config_init,
+    (function)nvtex_moe_create,
     (function)nvtex_multihead_attention_config_init,
     (function)nvtex_multihead_attention_create,
     (function)nvtex_norm_config_init,

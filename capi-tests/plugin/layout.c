@@ -780,6 +780,20 @@ AT(NVTEXRouterHistogramArgs, histogram, 24);
 AT(NVTEXRouterHistogramArgs, tokens, 32);
 AT(NVTEXRouterHistogramArgs, experts, 40);
 AT(NVTEXRouterHistogramArgs, bins, 48);
+AT(NVTEXRouterWeightsArgs, probs, 0);
+AT(NVTEXRouterWeightsArgs, weights, 8);
+AT(NVTEXRouterWeightsArgs, indices, 16);
+AT(NVTEXRouterWeightsArgs, tokens, 24);
+AT(NVTEXRouterWeightsArgs, experts, 32);
+AT(NVTEXRouterWeightsArgs, topk, 40);
+AT(NVTEXRouterWeightsArgs, backward, 48);
+AT(NVTEXRouterZLossArgs, logits, 0);
+AT(NVTEXRouterZLossArgs, terms, 8);
+AT(NVTEXRouterZLossArgs, grad_logits, 16);
+AT(NVTEXRouterZLossArgs, grad_loss, 24);
+AT(NVTEXRouterZLossArgs, tokens, 32);
+AT(NVTEXRouterZLossArgs, experts, 40);
+AT(NVTEXRouterZLossArgs, factor, 48);
 AT(NVTEXRouting, bytes, 0);
 AT(NVTEXRouting, bits, 8);
 AT(NVTEXRouting, indices, 16);
@@ -897,7 +911,6 @@ AT(NVTEXSortPairsArgs, sorted_keys, 24);
 AT(NVTEXSortPairsArgs, values, 32);
 AT(NVTEXSortPairsArgs, sorted_values, 40);
 AT(NVTEXSortPairsArgs, pairs, 48);
-AT(NVTEXSortPairsArgs, key_bits, 56);
 AT(NVTEXStepNumbers, step, 0);
 AT(NVTEXStepNumbers, skip, 4);
 AT(NVTEXStepNumbers, skipped, 8);
@@ -1001,6 +1014,6 @@ AT(NVTEXWidenArgs, length, 16);
 AT(NVTEXWidenArgs, factor, 24);
 
 int main(void) {
-  printf("993 fields\n");
+  printf("1006 fields\n");
   return 0;
 }

@@ -104,6 +104,8 @@ static inline const char *conform_unreachable(const char *variant) {
       {"muon.", "only an optimizer updates by Muon, in its own memory"},
       {"expert_rows", "only experts across ranks call it, which need a communicator"},
       {"permute.weighted", "only experts across ranks call it, which need a communicator"},
+      {"router_weights.", "only a layer of experts calls it, on its own memory"},
+      {"router_z_loss.", "only a layer of experts calls it, on its own memory"},
   };
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
     const size_t length = strlen(all[i].prefix);

@@ -208,6 +208,28 @@ typedef enum NVTEXContextParallelKind {
 } NVTEXContextParallelKind;
 
 /**
+ * Scores of a router, of the logits of a token.
+ */
+typedef enum NVTEXMoeScore {
+  /**
+   * The greatest logits are chosen, and weights are the softmax over those.
+   */
+  NVTEX_MOE_SCORE_SOFTMAX = 0,
+  /**
+   * Weights are the softmax over the logits of all experts; those of a token need not add up to 1.
+   */
+  NVTEX_MOE_SCORE_SOFTMAX_OF_ALL = 1,
+  /**
+   * Weights are sigmoids, divided by the sum of those chosen if these are several.
+   */
+  NVTEX_MOE_SCORE_SIGMOID = 2,
+  /**
+   * As NVTEX_MOE_SCORE_SIGMOID, with `sqrt(log(1 + exp(x)))`.
+   */
+  NVTEX_MOE_SCORE_SQRTSOFTPLUS = 3,
+} NVTEXMoeScore;
+
+/**
  * Place of a step among the microbatches that share their weights.
  */
 typedef enum NVTEXMicrobatch {
@@ -885,6 +907,105 @@ typedef struct NVTEXTransformerLayerConfig {
 } NVTEXTransformerLayerConfig;
 
 /**
+ * Config of a layer of experts: `y = sum_k w_k f_k(x) + g(x)` for the experts k that a router chooses for the token x,
+ * each an MLP `f(x) = act(x W1^T + b1) W2^T + b2`, and an MLP g for all tokens.
+ */
+typedef struct NVTEXMoeConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * Name, unique in its context; for null or an empty one a name is made up.
+   */
+  const char *name;
+  size_t hidden_size;
+  /**
+   * Elements of an expert after its activation. With a gated activation W1 has twice as many rows, first those
+   * of the function, then those of the gate.
+   */
+  size_t ffn_hidden_size;
+  size_t num_experts;
+  /**
+   * Experts of a token.
+   */
+  size_t top_k;
+  /**
+   * Float16 or BFloat16, on the CPU backend also Float32 (default), of experts, inputs and outputs.
+   */
+  NVTEDType dtype;
+  /**
+   * Of the router: Float32 (default) or `dtype`. Its products stay in it whatever the recipe says; logits are Float32.
+   */
+  NVTEDType router_dtype;
+  /**
+   * Default: SWIGLU.
+   */
+  NVTE_Activation_Type activation;
+  /**
+   * Constants of CLAMPED_SWIGLU. Defaults: 7, 1.702, 1.
+   */
+  float clamp_limit;
+  float clamp_alpha;
+  float clamp_offset;
+  /**
+   * Whether experts and the shared MLP have biases. Default: false.
+   */
+  bool bias;
+  /**
+   * Default: NVTEX_MOE_SCORE_SOFTMAX.
+   */
+  enum NVTEXMoeScore score;
+  /**
+   * Experts come in groups of neighbours, of which only the best `group_top_k` are chosen from; the score of a group is
+   * the sum of its best `top_k / group_top_k`. 0 (default): there are none.
+   */
+  size_t num_groups;
+  size_t group_top_k;
+  /**
+   * A bias of each expert that is added to its score for the choice alone; not with a softmax. The program moves it, by
+   * what the third output says. Default: false.
+   */
+  bool expert_bias;
+  /**
+   * Factor of the weights of experts. Default: 1.
+   */
+  float scaling_factor;
+  /**
+   * Factor c of the loss of balance, `c E / (k T^2) sum_e n_e sum_t s_te`: of T tokens n_e have chosen expert e, to
+   * which token t gives the score s_te, divided by those of all experts. Default: 0.
+   */
+  float balance_coefficient;
+  /**
+   * Factor c of the loss of the size of the logits, `c / T sum_t log(sum_e exp(x_te))^2`. Default: 0.
+   */
+  float z_coefficient;
+  /**
+   * Elements of the MLP for all tokens after its activation. 0 (default): there is none.
+   */
+  size_t shared_ffn_hidden_size;
+  /**
+   * Standard deviations of the initial weights: of first and last products, and of the router. Defaults: 0.023.
+   */
+  float init_std;
+  float output_init_std;
+  float router_init_std;
+  /**
+   * Seed of the initial weights.
+   */
+  uint64_t seed;
+  /**
+   * Ranks that share the experts: 1 (default): none; 0: those of NVTEX_GRID_EP; or the number of these. Each has
+   * `num_experts` divided by their number, and tokens of its own.
+   */
+  size_t expert_parallel_size;
+  /**
+   * Zeros: room for what later versions add.
+   */
+  uint64_t reserved[4];
+} NVTEXMoeConfig;
+
+/**
  * Config of an embedding.
  */
 typedef struct NVTEXEmbeddingConfig {
@@ -1511,6 +1632,47 @@ void nvtex_transformer_layer_config_init(struct NVTEXTransformerLayerConfig *con
 NVTEXModule nvtex_transformer_layer_create(NVTEXContext context,
                                            const struct NVTEXTransformerLayerConfig *config,
                                            cudaStream_t stream);
+
+/**
+ * Sets the defaults in the first `struct_size` bytes of a config.
+ */
+void nvtex_moe_config_init(struct NVTEXMoeConfig *config, size_t struct_size);
+
+/**
+ * Creates a layer of experts (a mixture of experts): a router, an MLP for each expert, and one for all tokens.
+ *
+ * What it computes: the router's products give logits, from which `nvte_fused_topk_with_score_function_forward_v2`
+ * chooses experts and their weights. Rows of tokens are copied to those of their experts, go through products of groups
+ * (`nvte_grouped_gemm`), and are summed with their weights in Float32, in the order of the choices, rounded once. No
+ * token is dropped: there is memory for `top_k` rows of each. The same bits come out in every run.
+ *
+ * Shapes: input and output `[..., hidden_size]`. A second output, Float32 `[2]`, takes the losses of balance and of the
+ * size of the logits; a third, Int64 `[num_experts]`, the number of tokens that have chosen each expert. Both may be
+ * null.
+ *
+ * Gradients: backward passes add those of both losses, whether the losses were asked for or not: each times its element of
+ * the second `grad_outputs`, Float32 `[2]`, and times 1 without it.
+ *
+ * Parameters: `router.weight` `[num_experts, hidden_size]`, `router.expert_bias` `[num_experts]` (Float32, without
+ * gradient), `experts.fc1_weight` `[num_experts, ffn_hidden_size (gated: twice that), hidden_size]`, `experts.fc1_bias`,
+ * `experts.fc2_weight` `[num_experts, hidden_size, ffn_hidden_size]`, `experts.fc2_bias`, and the same of `shared.`
+ * without the first dimension.
+ *
+ * Recipes: the products of experts follow the recipe, those of the router do not. Delayed and current scaling have one
+ * scale for the rows of all experts, and one for their weights; FP8 blocks and MXFP8 pad the rows of each expert to a
+ * multiple of 128, one scale to 16. NVFP4 and weights in FP8 alone are refused.
+ *
+ * Over several ranks (`expert_parallel_size`) each has `num_experts / ranks` experts, in the order of the ranks, and
+ * tokens of its own, any number. Rows travel to the ranks of their experts and back. The gradients of experts are
+ * complete, over the tokens of all ranks; others are those of the own tokens. Losses are the own part of a sum over the
+ * ranks, whose balance is that of all tokens. The host waits for the numbers of rows, so that a graph cannot capture it.
+ *
+ * Notes: without other ranks nothing waits for the device, and graphs can capture passes. On CUDA the products need compute
+ * capability 9.0.
+ */
+NVTEXModule nvtex_moe_create(NVTEXContext context,
+                             const struct NVTEXMoeConfig *config,
+                             cudaStream_t stream);
 
 /**
  * Sets the defaults in the first `struct_size` bytes of a config.

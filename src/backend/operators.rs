@@ -98,6 +98,8 @@ macro_rules! operators {
                 sample_tokens(SampleTokensArgs) = sampling::cpu::sample_tokens;
                 step_numbers(StepNumbersArgs) = multi_tensor::cpu_step::step_numbers;
                 muon(MuonArgs) = multi_tensor::cpu_step::muon;
+                router_weights(RouterWeightsArgs) = fused_router::cpu::router_weights;
+                router_z_loss(RouterZLossArgs) = fused_router::cpu::router_z_loss;
             }
             functions {
                 /// 10 * major + minor of the current device, 0 for a backend without one.

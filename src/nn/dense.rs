@@ -26,10 +26,10 @@ const ROUNDING_SITE: u32 = 96;
 
 /// How a layer's operands are cast in a step.
 #[derive(Clone)]
-struct Active {
+pub(super) struct Active {
     recipe: Option<Arc<Recipe>>,
     /// All or none of the operands are in high precision, except for the weights of a disabled recipe.
-    quantizers: [Quantizer; 3],
+    pub quantizers: [Quantizer; 3],
     delayed: Option<Arc<Delayed>>,
     /// Maxima are collected while the products stay in high precision.
     calibrating: bool,
@@ -38,7 +38,7 @@ struct Active {
     /// Seed and offset of the stochastic rounding of gradients.
     random: Option<Arc<QTensor>>,
     /// The ranks that have the other parts of the operands, by role, if their scales are those of the whole.
-    ranks: [Option<Arc<Communicator>>; 3],
+    pub ranks: [Option<Arc<Communicator>>; 3],
     /// An earlier pass has done this already: maxima stay as they are.
     again: bool,
 }
@@ -56,11 +56,11 @@ impl Active {
     };
 
     /// How the operand of a role is cast for the products.
-    fn quantizer(&self, role: Role) -> Quantizer {
+    pub(super) fn quantizer(&self, role: Role) -> Quantizer {
         if self.calibrating { Quantizer::NONE } else { self.quantizers[role as usize] }
     }
 
-    fn slot(&self, role: Role, with_amax: bool) -> Option<Slot> {
+    pub(super) fn slot(&self, role: Role, with_amax: bool) -> Option<Slot> {
         let ranks = self.ranks[role as usize].clone();
         let Some(delayed) = &self.delayed else {
             let random = self.random.as_ref().filter(|_| role == Role::GradOutput);
@@ -95,7 +95,13 @@ impl Active {
     }
 
     /// In calibration, records the maximum of an operand.
-    fn calibrate(&self, run: &Run, role: Role, x: &Tensor, shape: (usize, usize)) -> Result<()> {
+    pub(super) fn calibrate(
+        &self,
+        run: &Run,
+        role: Role,
+        x: &Tensor,
+        shape: (usize, usize),
+    ) -> Result<()> {
         let quantizer = self.quantizers[role as usize];
         if !self.calibrating || self.again || !quantizer.is_delayed() {
             return Ok(());
@@ -107,19 +113,19 @@ impl Active {
     }
 
     /// What the backward products multiply.
-    fn backward(&self) -> BackwardOperands {
+    pub(super) fn backward(&self) -> BackwardOperands {
         let recipe = self.recipe.as_ref().filter(|_| !self.calibrating);
         recipe.map_or(BackwardOperands::Quantized, |recipe| recipe.backward)
     }
 
-    fn split(&self, product: usize) -> bool {
+    pub(super) fn split(&self, product: usize) -> bool {
         self.recipe.as_ref().is_some_and(|recipe| recipe.split[product])
     }
 }
 
 pub struct Dense {
     /// Name of the layer, unique in its context.
-    name: CString,
+    pub(super) name: CString,
     pub weight: Parameter,
     pub bias: Option<Parameter>,
     pub inputs: usize,
@@ -271,6 +277,39 @@ impl Dense {
         })
     }
 
+    /// Weights and biases of several layers with the same inputs, `[layers, outputs, inputs]` and `[layers, outputs]`,
+    /// of which this rank has some.
+    pub fn stacked(
+        run: &Run,
+        name: &str,
+        config: &DenseConfig,
+        layers: impl Fn(&[usize]) -> Shard,
+    ) -> Result<Self> {
+        let &DenseConfig { inputs, outputs, dtype, deviation, seed, names, .. } = config;
+        let init = Init::Normal { deviation, seed };
+        let shard = layers(&[outputs, inputs]);
+        let weight = Parameter::of(run, names[0], shard, dtype, init, None)?;
+        let bias = match config.bias {
+            false => None,
+            true => {
+                let init = Init::Constant(0.0);
+                Some(Parameter::of(run, names[1], layers(&[outputs]), dtype, init, None)?)
+            }
+        };
+        Ok(Self {
+            name: CString::new(name).unwrap_or_default(),
+            weight,
+            bias,
+            inputs,
+            outputs,
+            dtype,
+            active: Active::HIGH_PRECISION,
+            cached: None,
+            again: Again::Nothing,
+            share: None,
+        })
+    }
+
     /// The ranks that share the weight.
     pub fn split(&self) -> Option<&Split> {
         self.share.as_ref().map(|(split, _)| split)
@@ -351,7 +390,7 @@ impl Dense {
     }
 
     /// Follows the context's recipe.
-    fn prepare(&mut self, run: &Run) -> Result<Active> {
+    pub(super) fn prepare(&mut self, run: &Run) -> Result<Active> {
         let Some(frame) = run.frame.as_ref().filter(|f| f.enabled || f.calibrating) else {
             return Ok(Active::HIGH_PRECISION);
         };
@@ -542,7 +581,7 @@ impl Dense {
     }
 
     /// Remembers which precision a pass has, and says so when it changes.
-    fn note(&mut self, run: &Run, active: &Active) {
+    pub(super) fn note(&mut self, run: &Run, active: &Active) {
         let roles = ROLES.map(|role| active.quantizer(role));
         if self.weight.multiplied != Some(roles) {
             self.weight.multiplied = Some(roles);

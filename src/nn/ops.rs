@@ -2,6 +2,8 @@
 //! name of the layer in errors.
 #![allow(unsafe_code)]
 
+pub mod experts;
+
 use super::context::Run;
 use super::memory::Lifetime;
 use super::quantizer::QTensor;

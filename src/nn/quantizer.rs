@@ -172,7 +172,7 @@ impl Quantizer {
         self.scaling == Scaling::Delayed
     }
 
-    fn mode(&self) -> NVTEScalingMode {
+    pub fn mode(&self) -> NVTEScalingMode {
         match self.scaling {
             Scaling::None | Scaling::Delayed | Scaling::Current { .. } => {
                 NVTE_DELAYED_TENSOR_SCALING

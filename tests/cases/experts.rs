@@ -123,6 +123,71 @@ pub fn router_backward(rng: &mut Rng, _: usize) -> Case {
     )
 }
 
+pub fn router_weights(rng: &mut Rng, index: usize) -> Case {
+    let (tokens, experts) = (rng.within(1, 300), rng.within(1, 300));
+    let topk = rng.within(1, experts.min(40));
+    let backward = index % 2 == 1;
+    let mut b = Buffers::default();
+    let indices: Vec<u8> = (0..tokens)
+        .flat_map(|_| {
+            let first = rng.values(|rng| rng.below(experts));
+            (0..topk).flat_map(move |k| (((first + k) % experts) as i32).to_le_bytes())
+        })
+        .collect();
+    let indices = b.add(indices, 0);
+    let [probs, weights] = match backward {
+        false => [
+            b.units(rng, kNVTEFloat32, tokens * experts, 1.0),
+            b.output(rng, kNVTEFloat32, tokens * topk),
+        ],
+        true => [
+            b.output(rng, kNVTEFloat32, tokens * experts),
+            b.units(rng, kNVTEFloat32, tokens * topk, 1.0),
+        ],
+    };
+    let output = if backward { probs } else { weights };
+    let what = format!("{tokens}x{topk} of {experts}, backward {backward}");
+    let outputs = [Output::bits("output", kNVTEFloat32, output)];
+    Case::new(what, b, outputs, move |side| {
+        let args = RouterWeightsArgs {
+            probs: side.at(probs),
+            weights: side.at(weights),
+            indices: side.at::<i32>(indices).cast_const(),
+            tokens,
+            experts,
+            topk,
+            backward,
+        };
+        entry(side, side.table.router_weights, args)
+    })
+}
+
+pub fn router_z_loss(rng: &mut Rng, index: usize) -> Case {
+    let (tokens, experts) = (rng.within(1, 300), rng.within(1, 300));
+    let backward = index % 2 == 1;
+    let mut b = Buffers::default();
+    let logits = b.units(rng, kNVTEFloat32, tokens * experts, 4.0);
+    let output = match backward {
+        false => b.output(rng, kNVTEFloat32, tokens),
+        true => b.units(rng, kNVTEFloat32, tokens * experts, 1.0),
+    };
+    let grad = b.units(rng, kNVTEFloat32, 1, 2.0);
+    let what = format!("{tokens}x{experts}, backward {backward}");
+    let outputs = [("output", kNVTEFloat32, Some(output), 1e-5)];
+    Case::within(what, b, &outputs, move |side| {
+        let args = RouterZLossArgs {
+            logits: side.at::<f32>(logits).cast_const(),
+            terms: if backward { null_mut() } else { side.at(output) },
+            grad_logits: if backward { side.at(output) } else { null_mut() },
+            grad_loss: if backward { side.at::<f32>(grad).cast_const() } else { null() },
+            tokens,
+            experts,
+            factor: 0.3,
+        };
+        entry(side, side.table.router_z_loss, args)
+    })
+}
+
 pub fn expert_rows(rng: &mut Rng, _: usize) -> Case {
     let (tokens, topk) = (rng.below(700), rng.within(1, 8));
     let experts = if rng.chance(20) { rng.within(1, 1500) } else { rng.within(1, 70) };

@@ -1244,6 +1244,17 @@ pub const NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL: NVTEXContextParallelKind = 1;
 /// A rank gets the keys and values that its queries see. No packed tokens and no masks with padding.
 pub const NVTEX_CONTEXT_PARALLEL_ALL_GATHER: NVTEXContextParallelKind = 2;
 
+/// Scores of a router, of the logits of a token.
+pub type NVTEXMoeScore = i32;
+/// The greatest logits are chosen, and weights are the softmax over those.
+pub const NVTEX_MOE_SCORE_SOFTMAX: NVTEXMoeScore = 0;
+/// Weights are the softmax over the logits of all experts; those of a token need not add up to 1.
+pub const NVTEX_MOE_SCORE_SOFTMAX_OF_ALL: NVTEXMoeScore = 1;
+/// Weights are sigmoids, divided by the sum of those chosen if these are several.
+pub const NVTEX_MOE_SCORE_SIGMOID: NVTEXMoeScore = 2;
+/// As NVTEX_MOE_SCORE_SIGMOID, with `sqrt(log(1 + exp(x)))`.
+pub const NVTEX_MOE_SCORE_SQRTSOFTPLUS: NVTEXMoeScore = 3;
+
 /// Place of a step among the microbatches that share their weights.
 pub type NVTEXMicrobatch = i32;
 /// Weights are cast in each step; gradients are written or added as they were bound.
@@ -1694,6 +1705,65 @@ pub struct NVTEXTransformerLayerConfig {
     pub rotary_interleaved: bool,
 }
 
+/// Config of a layer of experts: `y = sum_k w_k f_k(x) + g(x)` for the experts k that a router chooses for the token x,
+/// each an MLP `f(x) = act(x W1^T + b1) W2^T + b2`, and an MLP g for all tokens.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXMoeConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Name, unique in its context; for null or an empty one a name is made up.
+    pub name: *const c_char,
+    pub hidden_size: usize,
+    /// Elements of an expert after its activation. With a gated activation W1 has twice as many rows, first those
+    /// of the function, then those of the gate.
+    pub ffn_hidden_size: usize,
+    pub num_experts: usize,
+    /// Experts of a token.
+    pub top_k: usize,
+    /// Float16 or BFloat16, on the CPU backend also Float32 (default), of experts, inputs and outputs.
+    pub dtype: NVTEDType,
+    /// Of the router: Float32 (default) or `dtype`. Its products stay in it whatever the recipe says; logits are Float32.
+    pub router_dtype: NVTEDType,
+    /// Default: SWIGLU.
+    pub activation: NVTE_Activation_Type,
+    /// Constants of CLAMPED_SWIGLU. Defaults: 7, 1.702, 1.
+    pub clamp_limit: f32,
+    pub clamp_alpha: f32,
+    pub clamp_offset: f32,
+    /// Whether experts and the shared MLP have biases. Default: false.
+    pub bias: bool,
+    /// Default: NVTEX_MOE_SCORE_SOFTMAX.
+    pub score: NVTEXMoeScore,
+    /// Experts come in groups of neighbours, of which only the best `group_top_k` are chosen from; the score of a group is
+    /// the sum of its best `top_k / group_top_k`. 0 (default): there are none.
+    pub num_groups: usize,
+    pub group_top_k: usize,
+    /// A bias of each expert that is added to its score for the choice alone; not with a softmax. The program moves it, by
+    /// what the third output says. Default: false.
+    pub expert_bias: bool,
+    /// Factor of the weights of experts. Default: 1.
+    pub scaling_factor: f32,
+    /// Factor c of the loss of balance, `c E / (k T^2) sum_e n_e sum_t s_te`: of T tokens n_e have chosen expert e, to
+    /// which token t gives the score s_te, divided by those of all experts. Default: 0.
+    pub balance_coefficient: f32,
+    /// Factor c of the loss of the size of the logits, `c / T sum_t log(sum_e exp(x_te))^2`. Default: 0.
+    pub z_coefficient: f32,
+    /// Elements of the MLP for all tokens after its activation. 0 (default): there is none.
+    pub shared_ffn_hidden_size: usize,
+    /// Standard deviations of the initial weights: of first and last products, and of the router. Defaults: 0.023.
+    pub init_std: f32,
+    pub output_init_std: f32,
+    pub router_init_std: f32,
+    /// Seed of the initial weights.
+    pub seed: u64,
+    /// Ranks that share the experts: 1 (default): none; 0: those of NVTEX_GRID_EP; or the number of these. Each has
+    /// `num_experts` divided by their number, and tokens of its own.
+    pub expert_parallel_size: usize,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
+}
+
 /// Config of an embedding.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1882,6 +1952,8 @@ pub struct NVTEXKVCacheConfig {
     /// Pages of all sequences together. 0 (default): enough for all of `max_sequence_length`.
     pub num_pages: usize,
 }
+
+
 
 
 
@@ -3873,7 +3945,7 @@ unsafe extern "C-unwind" {
     ///
     /// Factors: `alpha` and `beta` are Float32 on the device, one for all members or one for each.
     ///
-    /// Dtypes: A and B both Float16, both BFloat16, or FP8 per tensor (with a scale for each member), in
+    /// Dtypes: A and B both Float16, both BFloat16 (on the CPU backend also both Float32), or FP8 per tensor (with a scale for each member), in
     /// blocks (not 2D by 2D, and with the config's split accumulator) or MXFP8. Scales of the members
     /// follow each other, each padded as those of a tensor alone. D is Float32, Float16 or BFloat16. Which
     /// data of A and B are read: as `nvte_cublas_gemm` says.
@@ -5370,6 +5442,39 @@ unsafe extern "C-unwind" {
     /// Notes: without dropout residuals are added by products, and their gradients by norms.
     pub fn nvtex_transformer_layer_create(context: NVTEXContext, config: *const NVTEXTransformerLayerConfig, stream: cudaStream_t) -> NVTEXModule;
     /// Sets the defaults in the first `struct_size` bytes of a config.
+    pub fn nvtex_moe_config_init(config: *mut NVTEXMoeConfig, struct_size: usize);
+    /// Creates a layer of experts (a mixture of experts): a router, an MLP for each expert, and one for all tokens.
+    ///
+    /// What it computes: the router's products give logits, from which `nvte_fused_topk_with_score_function_forward_v2`
+    /// chooses experts and their weights. Rows of tokens are copied to those of their experts, go through products of groups
+    /// (`nvte_grouped_gemm`), and are summed with their weights in Float32, in the order of the choices, rounded once. No
+    /// token is dropped: there is memory for `top_k` rows of each. The same bits come out in every run.
+    ///
+    /// Shapes: input and output `[..., hidden_size]`. A second output, Float32 `[2]`, takes the losses of balance and of the
+    /// size of the logits; a third, Int64 `[num_experts]`, the number of tokens that have chosen each expert. Both may be
+    /// null.
+    ///
+    /// Gradients: backward passes add those of both losses, whether the losses were asked for or not: each times its element of
+    /// the second `grad_outputs`, Float32 `[2]`, and times 1 without it.
+    ///
+    /// Parameters: `router.weight` `[num_experts, hidden_size]`, `router.expert_bias` `[num_experts]` (Float32, without
+    /// gradient), `experts.fc1_weight` `[num_experts, ffn_hidden_size (gated: twice that), hidden_size]`, `experts.fc1_bias`,
+    /// `experts.fc2_weight` `[num_experts, hidden_size, ffn_hidden_size]`, `experts.fc2_bias`, and the same of `shared.`
+    /// without the first dimension.
+    ///
+    /// Recipes: the products of experts follow the recipe, those of the router do not. Delayed and current scaling have one
+    /// scale for the rows of all experts, and one for their weights; FP8 blocks and MXFP8 pad the rows of each expert to a
+    /// multiple of 128, one scale to 16. NVFP4 and weights in FP8 alone are refused.
+    ///
+    /// Over several ranks (`expert_parallel_size`) each has `num_experts / ranks` experts, in the order of the ranks, and
+    /// tokens of its own, any number. Rows travel to the ranks of their experts and back. The gradients of experts are
+    /// complete, over the tokens of all ranks; others are those of the own tokens. Losses are the own part of a sum over the
+    /// ranks, whose balance is that of all tokens. The host waits for the numbers of rows, so that a graph cannot capture it.
+    ///
+    /// Notes: without other ranks nothing waits for the device, and graphs can capture passes. On CUDA the products need compute
+    /// capability 9.0.
+    pub fn nvtex_moe_create(context: NVTEXContext, config: *const NVTEXMoeConfig, stream: cudaStream_t) -> NVTEXModule;
+    /// Sets the defaults in the first `struct_size` bytes of a config.
     pub fn nvtex_embedding_config_init(config: *mut NVTEXEmbeddingConfig, struct_size: usize);
     /// Creates an embedding: `y = scale * weight[token]`, plus `position_weight[position]` if there are positions.
     ///
@@ -5715,6 +5820,7 @@ pub(crate) fn layouts() -> Vec<String> {
         crate::layout!(NVTEXAttentionConfig: struct_size name num_attention_heads num_gqa_groups head_dim_qk head_dim_v attention_dropout qkv_format attn_mask_type window_size_left window_size_right bottom_right_diagonal softmax_type softmax_scale dtype checkpoint_core_attention qk_norm_type qk_norm_epsilon qk_norm_before_rope parallel context_parallel_kind reserved),
         crate::layout!(NVTEXMultiheadAttentionConfig: struct_size name hidden_size attention input_layernorm norm cross_attention bias rotary_interleaved init_std output_init_std seed),
         crate::layout!(NVTEXTransformerLayerConfig: struct_size name attention mlp hidden_dropout decoder inter_mask_type residual_post_layernorm output_layernorm parallel_attention_mlp rotary_interleaved),
+        crate::layout!(NVTEXMoeConfig: struct_size name hidden_size ffn_hidden_size num_experts top_k dtype router_dtype activation clamp_limit clamp_alpha clamp_offset bias score num_groups group_top_k expert_bias scaling_factor balance_coefficient z_coefficient shared_ffn_hidden_size init_std output_init_std router_init_std seed expert_parallel_size reserved),
         crate::layout!(NVTEXEmbeddingConfig: struct_size name vocabulary_size hidden_size max_positions scale dtype init_std position_init_std seed parallel reserved),
         crate::layout!(NVTEXLMHeadConfig: struct_size name vocabulary_size hidden_size tied_to dtype init_std seed ignored_target label_smoothing z_loss workspace_limit parallel reserved),
         crate::layout!(NVTEXRotaryConfig: struct_size base offset interpolation_factor pretrained_length interleaved),

@@ -531,6 +531,10 @@ NVTEX_QK_NORM_LAYER = 3
 NVTEX_CONTEXT_PARALLEL_AUTOMATIC = 0
 NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL = 1
 NVTEX_CONTEXT_PARALLEL_ALL_GATHER = 2
+NVTEX_MOE_SCORE_SOFTMAX = 0
+NVTEX_MOE_SCORE_SOFTMAX_OF_ALL = 1
+NVTEX_MOE_SCORE_SIGMOID = 2
+NVTEX_MOE_SCORE_SQRTSOFTPLUS = 3
 NVTEX_MICROBATCH_NONE = 0
 NVTEX_MICROBATCH_FIRST = 1
 NVTEX_MICROBATCH_LATER = 2
@@ -809,6 +813,42 @@ class NVTEXTransformerLayerConfig(Structure):
     ]
     # Fields that are enumerations, with the name of these.
     _enums_ = {"inter_mask_type": "MaskType"}
+
+
+
+
+class NVTEXMoeConfig(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("hidden_size", c_size_t),
+        ("ffn_hidden_size", c_size_t),
+        ("num_experts", c_size_t),
+        ("top_k", c_size_t),
+        ("dtype", c_int),
+        ("router_dtype", c_int),
+        ("activation", c_int),
+        ("clamp_limit", c_float),
+        ("clamp_alpha", c_float),
+        ("clamp_offset", c_float),
+        ("bias", c_bool),
+        ("score", c_int),
+        ("num_groups", c_size_t),
+        ("group_top_k", c_size_t),
+        ("expert_bias", c_bool),
+        ("scaling_factor", c_float),
+        ("balance_coefficient", c_float),
+        ("z_coefficient", c_float),
+        ("shared_ffn_hidden_size", c_size_t),
+        ("init_std", c_float),
+        ("output_init_std", c_float),
+        ("router_init_std", c_float),
+        ("seed", c_uint64),
+        ("expert_parallel_size", c_size_t),
+        ("reserved", c_uint64 * 4),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {"dtype": "DType", "router_dtype": "DType", "activation": "ActivationType", "score": "MoeScore"}
 
 
 
@@ -1207,6 +1247,7 @@ ENUMS = {
     "ParallelMode": {"default": 0, "column": 1, "row": 2},
     "QKNorm": {"none": 0, "l2": 1, "rms": 2, "layer": 3},
     "ContextParallelKind": {"automatic": 0, "all_to_all": 1, "all_gather": 2},
+    "MoeScore": {"softmax": 0, "softmax_of_all": 1, "sigmoid": 2, "sqrtsoftplus": 3},
     "Microbatch": {"none": 0, "first": 1, "later": 2},
     "Sharding": {"none": 0, "optimizer": 2},
     "Gradients": {"mean": 0, "sum": 1},
@@ -1636,6 +1677,8 @@ FUNCTIONS = {
     "nvtex_multihead_attention_create": (c_void_p, [c_void_p, c_void_p, c_void_p]),
     "nvtex_transformer_layer_config_init": (None, [c_void_p, c_size_t]),
     "nvtex_transformer_layer_create": (c_void_p, [c_void_p, c_void_p, c_void_p]),
+    "nvtex_moe_config_init": (None, [c_void_p, c_size_t]),
+    "nvtex_moe_create": (c_void_p, [c_void_p, c_void_p, c_void_p]),
     "nvtex_embedding_config_init": (None, [c_void_p, c_size_t]),
     "nvtex_embedding_create": (c_void_p, [c_void_p, c_void_p, c_void_p]),
     "nvtex_lm_head_config_init": (None, [c_void_p, c_size_t]),

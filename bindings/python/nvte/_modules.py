@@ -25,6 +25,7 @@ SlotScaling = Literal["high_precision", "delayed", "current", "block", "mxfp8", 
 Pass = Literal["forward", "backward"]
 QKNorm = Literal["none", "l2", "rms", "layer"]
 ContextParallelKind = Literal["automatic", "all_to_all", "all_gather"]
+MoeScore = Literal["softmax", "softmax_of_all", "sigmoid", "sqrtsoftplus"]
 Microbatch = Literal["none", "first", "later"]
 
 
@@ -198,6 +199,37 @@ class TransformerLayerConfig(TypedDict, total=False):
     output_layernorm: bool
     parallel_attention_mlp: bool
     rotary_interleaved: bool
+
+
+class MoeConfig(TypedDict, total=False):
+    """Config of a layer of experts: `y = sum_k w_k f_k(x) + g(x)` for the experts k that a router chooses for the token x,
+    each an MLP `f(x) = act(x W1^T + b1) W2^T + b2`, and an MLP g for all tokens."""
+
+    name: str
+    hidden_size: int
+    ffn_hidden_size: int
+    num_experts: int
+    top_k: int
+    dtype: DType
+    router_dtype: DType
+    activation: ActivationType
+    clamp_limit: float
+    clamp_alpha: float
+    clamp_offset: float
+    bias: bool
+    score: MoeScore
+    num_groups: int
+    group_top_k: int
+    expert_bias: bool
+    scaling_factor: float
+    balance_coefficient: float
+    z_coefficient: float
+    shared_ffn_hidden_size: int
+    init_std: float
+    output_init_std: float
+    router_init_std: float
+    seed: int
+    expert_parallel_size: int
 
 
 class EmbeddingConfig(TypedDict, total=False):
@@ -711,6 +743,132 @@ class TransformerLayer(Module):
         })
 
 
+class Moe(Module):
+    """
+    Creates a layer of experts (a mixture of experts): a router, an MLP for each expert, and one for all tokens.
+
+    What it computes: the router's products give logits, from which `nvte_fused_topk_with_score_function_forward_v2`
+    chooses experts and their weights. Rows of tokens are copied to those of their experts, go through products of groups
+    (`nvte_grouped_gemm`), and are summed with their weights in Float32, in the order of the choices, rounded once. No
+    token is dropped: there is memory for `top_k` rows of each. The same bits come out in every run.
+
+    Shapes: input and output `[..., hidden_size]`. A second output, Float32 `[2]`, takes the losses of balance and of the
+    size of the logits; a third, Int64 `[num_experts]`, the number of tokens that have chosen each expert. Both may be
+    null.
+
+    Gradients: backward passes add those of both losses, whether the losses were asked for or not: each times its element of
+    the second `grad_outputs`, Float32 `[2]`, and times 1 without it.
+
+    Parameters: `router.weight` `[num_experts, hidden_size]`, `router.expert_bias` `[num_experts]` (Float32, without
+    gradient), `experts.fc1_weight` `[num_experts, ffn_hidden_size (gated: twice that), hidden_size]`, `experts.fc1_bias`,
+    `experts.fc2_weight` `[num_experts, hidden_size, ffn_hidden_size]`, `experts.fc2_bias`, and the same of `shared.`
+    without the first dimension.
+
+    Recipes: the products of experts follow the recipe, those of the router do not. Delayed and current scaling have one
+    scale for the rows of all experts, and one for their weights; FP8 blocks and MXFP8 pad the rows of each expert to a
+    multiple of 128, one scale to 16. NVFP4 and weights in FP8 alone are refused.
+
+    Over several ranks (`expert_parallel_size`) each has `num_experts / ranks` experts, in the order of the ranks, and
+    tokens of its own, any number. Rows travel to the ranks of their experts and back. The gradients of experts are
+    complete, over the tokens of all ranks; others are those of the own tokens. Losses are the own part of a sum over the
+    ranks, whose balance is that of all tokens. The host waits for the numbers of rows, so that a graph cannot capture it.
+
+    Notes: without other ranks nothing waits for the device, and graphs can capture passes. On CUDA the products need compute
+    capability 9.0.
+
+    Arguments that are None have the library's defaults:
+
+    - name: Name, unique in its context; for null or an empty one a name is made up.
+    - hidden_size
+    - ffn_hidden_size: Elements of an expert after its activation. With a gated activation W1 has twice as many rows, first those of the function, then those of the gate.
+    - num_experts
+    - top_k: Experts of a token.
+    - dtype: Float16 or BFloat16, on the CPU backend also Float32 (default), of experts, inputs and outputs.
+    - router_dtype: Of the router: Float32 (default) or `dtype`. Its products stay in it whatever the recipe says; logits are Float32.
+    - activation: Default: SWIGLU.
+    - clamp_limit: Constants of CLAMPED_SWIGLU. Defaults: 7, 1.702, 1.
+    - clamp_alpha
+    - clamp_offset
+    - bias: Whether experts and the shared MLP have biases. Default: false.
+    - score: Default: NVTEX_MOE_SCORE_SOFTMAX.
+    - num_groups: Experts come in groups of neighbours, of which only the best `group_top_k` are chosen from; the score of a group is the sum of its best `top_k / group_top_k`. 0 (default): there are none.
+    - group_top_k
+    - expert_bias: A bias of each expert that is added to its score for the choice alone; not with a softmax. The program moves it, by what the third output says. Default: false.
+    - scaling_factor: Factor of the weights of experts. Default: 1.
+    - balance_coefficient: Factor c of the loss of balance, `c E / (k T^2) sum_e n_e sum_t s_te`: of T tokens n_e have chosen expert e, to which token t gives the score s_te, divided by those of all experts. Default: 0.
+    - z_coefficient: Factor c of the loss of the size of the logits, `c / T sum_t log(sum_e exp(x_te))^2`. Default: 0.
+    - shared_ffn_hidden_size: Elements of the MLP for all tokens after its activation. 0 (default): there is none.
+    - init_std: Standard deviations of the initial weights: of first and last products, and of the router. Defaults: 0.023.
+    - output_init_std
+    - router_init_std
+    - seed: Seed of the initial weights.
+    - expert_parallel_size: Ranks that share the experts: 1 (default): none; 0: those of NVTEX_GRID_EP; or the number of these. Each has `num_experts` divided by their number, and tokens of its own.
+    """
+
+    _config = _abi.NVTEXMoeConfig
+    _init = "nvtex_moe_config_init"
+    _create = "nvtex_moe_create"
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        name: str | None = None,
+        hidden_size: int | None = None,
+        ffn_hidden_size: int | None = None,
+        num_experts: int | None = None,
+        top_k: int | None = None,
+        dtype: DType | None = None,
+        router_dtype: DType | None = None,
+        activation: ActivationType | None = None,
+        clamp_limit: float | None = None,
+        clamp_alpha: float | None = None,
+        clamp_offset: float | None = None,
+        bias: bool | None = None,
+        score: MoeScore | None = None,
+        num_groups: int | None = None,
+        group_top_k: int | None = None,
+        expert_bias: bool | None = None,
+        scaling_factor: float | None = None,
+        balance_coefficient: float | None = None,
+        z_coefficient: float | None = None,
+        shared_ffn_hidden_size: int | None = None,
+        init_std: float | None = None,
+        output_init_std: float | None = None,
+        router_init_std: float | None = None,
+        seed: int | None = None,
+        expert_parallel_size: int | None = None,
+        stream: Stream = None,
+    ) -> None:
+        self._make(context, stream, {
+            "name": name,
+            "hidden_size": hidden_size,
+            "ffn_hidden_size": ffn_hidden_size,
+            "num_experts": num_experts,
+            "top_k": top_k,
+            "dtype": dtype,
+            "router_dtype": router_dtype,
+            "activation": activation,
+            "clamp_limit": clamp_limit,
+            "clamp_alpha": clamp_alpha,
+            "clamp_offset": clamp_offset,
+            "bias": bias,
+            "score": score,
+            "num_groups": num_groups,
+            "group_top_k": group_top_k,
+            "expert_bias": expert_bias,
+            "scaling_factor": scaling_factor,
+            "balance_coefficient": balance_coefficient,
+            "z_coefficient": z_coefficient,
+            "shared_ffn_hidden_size": shared_ffn_hidden_size,
+            "init_std": init_std,
+            "output_init_std": output_init_std,
+            "router_init_std": router_init_std,
+            "seed": seed,
+            "expert_parallel_size": expert_parallel_size,
+        })
+
+
 class Embedding(Module):
     """
     Creates an embedding: `y = scale * weight[token]`, plus `position_weight[position]` if there are positions.
@@ -846,4 +1004,4 @@ class LMHead(Module):
         })
 
 
-__all__ = ["Norm", "Linear", "LayerNormLinear", "GroupedLinear", "LayerNormMLP", "Attention", "MultiheadAttention", "TransformerLayer", "Embedding", "LMHead"]
+__all__ = ["Norm", "Linear", "LayerNormLinear", "GroupedLinear", "LayerNormMLP", "Attention", "MultiheadAttention", "TransformerLayer", "Moe", "Embedding", "LMHead"]

@@ -312,6 +312,36 @@ typedef struct NVTEXTransformerLayerConfig_0_1 {
   bool rotary_interleaved;
 } NVTEXTransformerLayerConfig_0_1;
 
+typedef struct NVTEXMoeConfig_0_1 {
+  size_t struct_size;
+  const char *name;
+  size_t hidden_size;
+  size_t ffn_hidden_size;
+  size_t num_experts;
+  size_t top_k;
+  NVTEDType dtype;
+  NVTEDType router_dtype;
+  NVTE_Activation_Type activation;
+  float clamp_limit;
+  float clamp_alpha;
+  float clamp_offset;
+  bool bias;
+  enum NVTEXMoeScore score;
+  size_t num_groups;
+  size_t group_top_k;
+  bool expert_bias;
+  float scaling_factor;
+  float balance_coefficient;
+  float z_coefficient;
+  size_t shared_ffn_hidden_size;
+  float init_std;
+  float output_init_std;
+  float router_init_std;
+  uint64_t seed;
+  size_t expert_parallel_size;
+  uint64_t reserved[4];
+} NVTEXMoeConfig_0_1;
+
 typedef struct NVTEXEmbeddingConfig_0_1 {
   size_t struct_size;
   const char *name;

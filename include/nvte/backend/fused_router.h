@@ -256,4 +256,54 @@ typedef struct NVTEXAuxLossBackwardArgs {
   NVTEDType counts_dtype;
 } NVTEXAuxLossBackwardArgs;
 
+/**
+ * The probabilities of the chosen experts one behind the other, `weights[t, k] = probs[t, indices[t, k]]`; or
+ * (`backward`) their gradients where the probabilities are: `probs[t, indices[t, k]] = weights[t, k]`, 0 elsewhere. An
+ * index that is not below `experts` has the weight 0, and no gradient.
+ */
+typedef struct NVTEXRouterWeightsArgs {
+  /**
+   * `[tokens, experts]`; written if `backward`.
+   */
+  float *probs;
+  /**
+   * `[tokens, topk]`; written unless `backward`.
+   */
+  float *weights;
+  /**
+   * `[tokens, topk]`, different ones for each token.
+   */
+  const int32_t *indices;
+  size_t tokens;
+  size_t experts;
+  size_t topk;
+  bool backward;
+} NVTEXRouterWeightsArgs;
+
+/**
+ * The loss of the size of the logits, with `l = log(sum_e exp(logits[t, e]))` in float32: `terms[t] = factor * l^2`; or
+ * its gradient, which is added: `grad_logits[t, e] += 2 factor g l exp(logits[t, e] - l)`, g = `*grad_loss`.
+ */
+typedef struct NVTEXRouterZLossArgs {
+  /**
+   * `[tokens, experts]`
+   */
+  const float *logits;
+  /**
+   * `[tokens]`; null if `grad_logits` is not.
+   */
+  float *terms;
+  /**
+   * `[tokens, experts]`, or null.
+   */
+  float *grad_logits;
+  /**
+   * One float; null without `grad_logits`.
+   */
+  const float *grad_loss;
+  size_t tokens;
+  size_t experts;
+  float factor;
+} NVTEXRouterZLossArgs;
+
 #endif  /* NVTE_BACKEND_FUSED_ROUTER_H */

@@ -134,6 +134,42 @@ using TransformerLayer =
              nvtex_transformer_layer_create>;
 
 /**
+ * Creates a layer of experts (a mixture of experts): a router, an MLP for each expert, and one for all tokens.
+ *
+ * What it computes: the router's products give logits, from which `nvte_fused_topk_with_score_function_forward_v2`
+ * chooses experts and their weights. Rows of tokens are copied to those of their experts, go through products of groups
+ * (`nvte_grouped_gemm`), and are summed with their weights in Float32, in the order of the choices, rounded once. No
+ * token is dropped: there is memory for `top_k` rows of each. The same bits come out in every run.
+ *
+ * Shapes: input and output `[..., hidden_size]`. A second output, Float32 `[2]`, takes the losses of balance and of the
+ * size of the logits; a third, Int64 `[num_experts]`, the number of tokens that have chosen each expert. Both may be
+ * null.
+ *
+ * Gradients: backward passes add those of both losses, whether the losses were asked for or not: each times its element of
+ * the second `grad_outputs`, Float32 `[2]`, and times 1 without it.
+ *
+ * Parameters: `router.weight` `[num_experts, hidden_size]`, `router.expert_bias` `[num_experts]` (Float32, without
+ * gradient), `experts.fc1_weight` `[num_experts, ffn_hidden_size (gated: twice that), hidden_size]`, `experts.fc1_bias`,
+ * `experts.fc2_weight` `[num_experts, hidden_size, ffn_hidden_size]`, `experts.fc2_bias`, and the same of `shared.`
+ * without the first dimension.
+ *
+ * Recipes: the products of experts follow the recipe, those of the router do not. Delayed and current scaling have one
+ * scale for the rows of all experts, and one for their weights; FP8 blocks and MXFP8 pad the rows of each expert to a
+ * multiple of 128, one scale to 16. NVFP4 and weights in FP8 alone are refused.
+ *
+ * Over several ranks (`expert_parallel_size`) each has `num_experts / ranks` experts, in the order of the ranks, and
+ * tokens of its own, any number. Rows travel to the ranks of their experts and back. The gradients of experts are
+ * complete, over the tokens of all ranks; others are those of the own tokens. Losses are the own part of a sum over the
+ * ranks, whose balance is that of all tokens. The host waits for the numbers of rows, so that a graph cannot capture it.
+ *
+ * Notes: without other ranks nothing waits for the device, and graphs can capture passes. On CUDA the products need compute
+ * capability 9.0.
+ */
+using Moe =
+    ModuleOf<NVTEXMoeConfig, nvtex_moe_config_init,
+             nvtex_moe_create>;
+
+/**
  * Creates an embedding: `y = scale * weight[token]`, plus `position_weight[position]` if there are positions.
  *
  * Inputs: tokens `[..., s]`, and, if the module has positions, those of the tokens; Int32 or Int64, both the same.

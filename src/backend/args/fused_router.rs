@@ -221,3 +221,49 @@ operator! {
     aux_loss_backward(AuxLossBackwardArgs) version 1 minor 0; |a|
     dtypes a.dtype, a.counts_dtype;
 }
+
+/// The probabilities of the chosen experts one behind the other, `weights[t, k] = probs[t, indices[t, k]]`; or
+/// (`backward`) their gradients where the probabilities are: `probs[t, indices[t, k]] = weights[t, k]`, 0 elsewhere. An
+/// index that is not below `experts` has the weight 0, and no gradient.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RouterWeightsArgs {
+    /// `[tokens, experts]`; written if `backward`.
+    pub probs: *mut f32,
+    /// `[tokens, topk]`; written unless `backward`.
+    pub weights: *mut f32,
+    /// `[tokens, topk]`, different ones for each token.
+    pub indices: *const i32,
+    pub tokens: usize,
+    pub experts: usize,
+    pub topk: usize,
+    pub backward: bool,
+}
+
+operator! {
+    router_weights(RouterWeightsArgs) version 1 minor 0; |a|
+    variants u32::from(a.backward) => [forward, backward];
+}
+
+/// The loss of the size of the logits, with `l = log(sum_e exp(logits[t, e]))` in float32: `terms[t] = factor * l^2`; or
+/// its gradient, which is added: `grad_logits[t, e] += 2 factor g l exp(logits[t, e] - l)`, g = `*grad_loss`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RouterZLossArgs {
+    /// `[tokens, experts]`
+    pub logits: *const f32,
+    /// `[tokens]`; null if `grad_logits` is not.
+    pub terms: *mut f32,
+    /// `[tokens, experts]`, or null.
+    pub grad_logits: *mut f32,
+    /// One float; null without `grad_logits`.
+    pub grad_loss: *const f32,
+    pub tokens: usize,
+    pub experts: usize,
+    pub factor: f32,
+}
+
+operator! {
+    router_z_loss(RouterZLossArgs) version 1 minor 0; |a|
+    variants u32::from(a.grad_logits.present()) => [forward, backward];
+}

@@ -260,7 +260,7 @@ fn norm_config(
     Ok(NormConfig { op, hidden, dtype, names })
 }
 
-fn dense_config(name: &'static str, config: &NVTEXLinearConfig) -> Result<DenseConfig> {
+pub(super) fn dense_config(name: &'static str, config: &NVTEXLinearConfig) -> Result<DenseConfig> {
     zeros(name, &config.reserved)?;
     let (spread, mode) = spread(name, &config.parallel)?;
     let side = match mode {
@@ -296,8 +296,12 @@ from_c_enum!(NVTE_Activation_Type, "an NVTE_Activation_Type from 0 to 11");
 from_c_enum!(NVTE_Norm_Type, "an NVTE_Norm_Type, 0 or 1");
 
 /// The activation of a number, and whether it is gated.
-fn activation(name: &str, config: &NVTEXLayerNormMLPConfig) -> Result<Activation> {
-    let kind = from_c(format_args!("{name}.activation"), config.activation)?;
+pub(super) fn activation_of(
+    name: &str,
+    kind: MaybeUninit<NVTE_Activation_Type>,
+    clamp: [f32; 3],
+) -> Result<Activation> {
+    let kind = from_c(format_args!("{name}.activation"), kind)?;
     let (function, gated) = match kind {
         GELU => (NVTEX_GELU, false),
         GEGLU => (NVTEX_GELU, true),
@@ -312,7 +316,6 @@ fn activation(name: &str, config: &NVTEXLayerNormMLPConfig) -> Result<Activation
         SREGLU => (NVTEX_SRELU, true),
         CLAMPED_SWIGLU => (NVTEX_CLAMPED_SILU, true),
     };
-    let clamp = [config.clamp_limit, config.clamp_alpha, config.clamp_offset];
     let constants = if kind == CLAMPED_SWIGLU { clamp } else { [0.0; 3] };
     Ok(Activation { function, constants, gated })
 }
@@ -328,7 +331,8 @@ fn mlp_config(name: &'static str, config: &NVTEXLayerNormMLPConfig) -> Result<Ml
     }
     let dtype = high_precision(&format!("{name}.dtype"), config.dtype)?;
     deviations(name, [config.init_std, config.output_init_std])?;
-    let activation = activation(name, config)?;
+    let clamp = [config.clamp_limit, config.clamp_alpha, config.clamp_offset];
+    let activation = activation_of(name, config.activation, clamp)?;
     let linear = NVTEXLinearConfig {
         in_features: hidden,
         out_features: if activation.gated { 2 * ffn } else { ffn },

@@ -6,6 +6,7 @@ pub(crate) mod config;
 mod context;
 mod context_parallel;
 mod create;
+mod experts;
 mod kv_cache;
 mod layers;
 mod model;

@@ -421,13 +421,33 @@ pub(super) fn grouped_input(
 }
 
 /// Casts all members of a group.
-fn group_quantize(
+pub(crate) fn group_quantize(
     input: &GroupedTensor,
     output: &GroupedTensor,
     config: &QuantizationConfig,
     stream: cudaStream_t,
 ) -> Result<()> {
     run_group(plan_group_quantize(("input", input), output, config)?, stream)
+}
+
+/// `sums` = the sums of each member of a group over its rows, `[num_tensors, cols]` in its dtype.
+pub(crate) fn group_sum_rows(
+    input: &GroupedTensor,
+    sums: &Buffer,
+    workspace: &mut Workspace,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let shape = input.logical_shape.flatten();
+    let Some(memory) = sums_of(workspace, shape, input.num_tensors)? else { return Ok(()) };
+    // The plan is that of a cast to the input itself that writes nothing.
+    let args = plan_group_quantize(("input", input), input, &QuantizationConfig::DEFAULT)?;
+    check::dtype("sums", sums.dtype, &[input.dtype()])?;
+    let dbias = check::elements("sums", sums, input.num_tensors * shape.1, sums.dtype)?;
+    let fusion = Fusion { dbias, workspace: memory, ..Fusion::NONE };
+    match args {
+        Some(args) => run_group(Some(Cast { fusion, rowwise: null_mut(), ..args }), stream),
+        None => zero(sums, stream),
+    }
 }
 
 /// Runs a planned cast of the members of a group, `output`, if there is one.

@@ -23,12 +23,17 @@ pub(super) struct Experts<'a> {
 }
 
 /// Which rows go where.
-struct Plan {
+pub(crate) struct Plan {
+    /// The number of experts of all ranks, and the own rank.
+    experts: usize,
+    rank: usize,
     /// Rows of each rank for each expert, `[ranks, experts]`.
     table: Vec<usize>,
     /// First row of each expert on its rank, and rows of all experts of each rank, with padding.
     starts: Vec<usize>,
     totals: Vec<usize>,
+    /// Rows that a rank has room for.
+    capacity: usize,
 }
 
 /// Rows of one expert that go from one rank to another: where they lie there and here.
@@ -39,15 +44,95 @@ struct Piece {
     peer: usize,
 }
 
+impl Plan {
+    /// From the rows of all ranks for all experts, and what the rows of an expert are a multiple of.
+    pub(crate) fn new(
+        (rank, ranks): (usize, usize),
+        experts: usize,
+        table: Vec<usize>,
+        alignment: usize,
+        capacity: usize,
+    ) -> Self {
+        let local = experts / ranks;
+        let (mut starts, mut totals) = (vec![0; experts], vec![0; ranks]);
+        for expert in 0..experts {
+            let rows: usize = (0..ranks).map(|rank| table[rank * experts + expert]).sum();
+            let total = &mut totals[expert / local];
+            starts[expert] = *total;
+            *total += rows.next_multiple_of(alignment);
+        }
+        Self { experts, rank, table, starts, totals, capacity }
+    }
+
+    fn local(&self) -> usize {
+        self.experts / self.totals.len()
+    }
+
+    /// Rows of all experts of this rank, padding included.
+    pub(crate) fn total(&self) -> usize {
+        self.totals[self.rank]
+    }
+
+    /// Rows of each expert of this rank, padding included.
+    pub(crate) fn counts(&self) -> Vec<usize> {
+        let local = self.local();
+        let mut ends = self.starts[self.rank * local..(self.rank + 1) * local].to_vec();
+        ends.push(self.total());
+        let within = |row: usize| row.min(self.capacity);
+        ends.windows(2).map(|pair| within(pair[1]) - within(pair[0])).collect()
+    }
+
+    /// Rows of the own tokens, and what goes to each rank or (`incoming`) comes from it; rows that no rank has room for
+    /// are left out.
+    fn pieces(&self, incoming: bool) -> (usize, Vec<Piece>) {
+        let (experts, local, own) = (self.experts, self.local(), self.rank);
+        let rows_of = |rank: usize, expert: usize| self.table[rank * experts + expert];
+        let mut pieces = Vec::new();
+        let mut own_row = 0;
+        let list = |expert: usize| match incoming {
+            true if expert / local != own => 0..0,
+            true => 0..self.totals.len(),
+            false => own..own + 1,
+        };
+        for expert in 0..experts {
+            let sources: Range<usize> = list(expert);
+            for source in sources {
+                let before: usize = (0..source).map(|rank| rows_of(rank, expert)).sum();
+                let (expert_row, rows) = (self.starts[expert] + before, rows_of(source, expert));
+                let room = rows.min(self.capacity.saturating_sub(expert_row));
+                let peer = if incoming { source } else { expert / local };
+                pieces.push(Piece { expert_row, own_row, rows: room, peer });
+                own_row += rows;
+            }
+        }
+        (own_row, pieces)
+    }
+
+    /// Copies rows of `width` bytes, which are sorted by expert, to the rows of the experts of all ranks, or (`back`) from
+    /// there.
+    ///
+    /// # Safety
+    /// There are as many rows as the plan says.
+    pub(crate) unsafe fn exchange(
+        &self,
+        ranks: &Communicator,
+        memory: (*mut c_void, *mut c_void),
+        (width, back): (usize, bool),
+        name: &str,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        let mut messages = Messages { ranks, list: Vec::new(), copies: Vec::new() };
+        let ((_, of_tokens), (_, of_experts)) = (self.pieces(false), self.pieces(true));
+        messages.both(&of_tokens, &of_experts, memory, width, back);
+        messages.run(name, stream)
+    }
+}
+
 impl<'a> Experts<'a> {
     /// None if all experts are on one rank.
     pub(super) fn of(state: &'a State, group: &'a Group) -> Option<Self> {
         let ranks = group.context.ranks.as_deref()?;
         Some(Self { state, group, ranks })
-    }
-
-    fn local(&self) -> usize {
-        self.group.experts / self.ranks.size()
     }
 
     /// The numbers of rows that all ranks have agreed on.
@@ -70,16 +155,8 @@ impl<'a> Experts<'a> {
     }
 
     fn plan(&self, alignment: usize, table: Vec<usize>) -> Plan {
-        let (experts, local) = (self.group.experts, self.local());
-        let (mut starts, mut totals) = (vec![0; experts], vec![0; self.ranks.size()]);
-        for expert in 0..experts {
-            let rows: usize =
-                (0..self.ranks.size()).map(|rank| table[rank * experts + expert]).sum();
-            let total = &mut totals[expert / local];
-            starts[expert] = *total;
-            *total += rows.next_multiple_of(alignment);
-        }
-        Plan { table, starts, totals }
+        let ranks = (self.ranks.rank(), self.ranks.size());
+        Plan::new(ranks, self.group.experts, table, alignment, self.group.capacity)
     }
 
     /// The plan of the last [`Self::prepare`].
@@ -128,9 +205,6 @@ impl<'a> Experts<'a> {
             let got = format!("{} rows of rank {rank}", plan.totals[rank]);
             return Err(Error::argument("topk_idx", expected, got));
         }
-        let mut ends = plan.starts[rank * self.local()..(rank + 1) * self.local()].to_vec();
-        ends.push(plan.totals[rank]);
-        let rows = ends.windows(2).map(|pair| pair[1].min(capacity) - pair[0].min(capacity));
         let upload = |to: *mut c_void, values: Vec<usize>| {
             if to.is_null() {
                 return Ok(());
@@ -143,7 +217,7 @@ impl<'a> Experts<'a> {
             // SAFETY: the outputs have been checked to have these numbers.
             unsafe { nvtex::memcpy(to, from, bytes.len(), kind, stream) }
         };
-        upload(args.counts, rows.collect())?;
+        upload(args.counts, plan.counts())?;
         upload(args.total, vec![plan.totals[rank]])?;
         let alignment = (layer.alignment as i64).to_ne_bytes();
         let (from, kind) = (alignment.as_ptr().cast(), CopyKind::NVTEX_COPY_TO_DEVICE);
@@ -151,36 +225,10 @@ impl<'a> Experts<'a> {
         unsafe { nvtex::memcpy(self.state.alignment.cast(), from, 8, kind, stream) }
     }
 
-    /// Rows of the own tokens, and what goes to each rank or (`incoming`) comes from it; rows that no rank has room for
-    /// are left out.
-    fn pieces(&self, plan: &Plan, incoming: bool) -> (usize, Vec<Piece>) {
-        let (experts, local, own) = (self.group.experts, self.local(), self.ranks.rank());
-        let rows_of = |rank: usize, expert: usize| plan.table[rank * experts + expert];
-        let mut pieces = Vec::new();
-        let mut own_row = 0;
-        let list = |expert: usize| match incoming {
-            true if expert / local != own => 0..0,
-            true => 0..self.ranks.size(),
-            false => own..own + 1,
-        };
-        for expert in 0..experts {
-            let sources: Range<usize> = list(expert);
-            for source in sources {
-                let before: usize = (0..source).map(|rank| rows_of(rank, expert)).sum();
-                let (expert_row, rows) = (plan.starts[expert] + before, rows_of(source, expert));
-                let room = rows.min(self.group.capacity.saturating_sub(expert_row));
-                let peer = if incoming { source } else { expert / local };
-                pieces.push(Piece { expert_row, own_row, rows: room, peer });
-                own_row += rows;
-            }
-        }
-        (own_row, pieces)
-    }
-
     /// Copies rows to the experts of all ranks.
     pub(super) fn send(&self, moves: &[Option<Move>; 3], stream: cudaStream_t) -> Result<()> {
         let plan = self.known(stream)?;
-        let ((rows, out), (_, coming)) = (self.pieces(&plan, false), self.pieces(&plan, true));
+        let ((rows, out), (_, coming)) = (plan.pieces(false), plan.pieces(true));
         let least = plan.totals[self.ranks.rank()].min(self.group.capacity);
         let width = |one: &Move| one.rows.cols * 2;
         for one in moves.iter().flatten() {
@@ -216,7 +264,7 @@ impl<'a> Experts<'a> {
     /// Brings the rows of experts back, and sums them.
     pub(super) fn fetch(&self, sums: Vec<UnpermuteArgs>, stream: cudaStream_t) -> Result<()> {
         let plan = self.known(stream)?;
-        let ((rows, back), (_, theirs)) = (self.pieces(&plan, false), self.pieces(&plan, true));
+        let ((rows, back), (_, theirs)) = (plan.pieces(false), plan.pieces(true));
         let least = plan.totals[self.ranks.rank()].min(self.group.capacity);
         let width = |one: &UnpermuteArgs| one.cols * one.dtype.bits() / 8;
         for one in &sums {

@@ -3,7 +3,7 @@
 //! the same permutation sorts the own tokens by expert, and `exchange.rs` brings each expert's rows to its rank.
 
 pub(crate) mod cpu;
-mod exchange;
+pub(crate) mod exchange;
 pub mod exports;
 
 use super::ranks::{self, Context};
@@ -693,4 +693,46 @@ fn run_all_sums(
         None => sums.iter().flatten().try_for_each(|sums| run_sums(sums, stream)),
         Some(experts) => experts.fetch(sums.into_iter().flatten().collect(), stream),
     }
+}
+
+/// Sorts the choices `[tokens, topk]` of tokens by expert: the row of each choice, once as `[tokens, topk]` and once as
+/// `[topk, tokens]`, and the number of rows of each expert, all in memory that `numbers` (Int64, 2 and one for each
+/// expert) helps to make.
+pub(crate) fn place_rows(
+    chosen: &Buffer,
+    [rows, map, numbers, counts]: [&Buffer; 4],
+    (alignment, capacity): (usize, usize),
+    stream: cudaStream_t,
+) -> Result<()> {
+    let (tokens, topk) = chosen.shape.flatten();
+    let experts = counts.shape.numel();
+    check::dtype("topk_idx", chosen.dtype, &[kNVTEInt32, kNVTEInt64])?;
+    for (name, buffer, dtype, least) in [
+        ("rows", rows, kNVTEInt32, tokens * topk),
+        ("map", map, kNVTEInt32, tokens * topk),
+        ("numbers", numbers, kNVTEInt64, 2 + experts),
+        ("counts", counts, kNVTEInt64, experts),
+    ] {
+        check::dtype(name, buffer.dtype, &[dtype])?;
+        check::elements(name, buffer, least, dtype)?;
+    }
+    let sizes: *mut i64 = numbers.ptr().cast();
+    let args = ExpertRowsArgs {
+        chosen: check::pointer("topk_idx.data", chosen)?,
+        sizes,
+        starts: sizes.wrapping_add(2),
+        rows: rows.ptr().cast(),
+        map: map.ptr().cast(),
+        counts: counts.ptr(),
+        total: null_mut(),
+        tokens,
+        topk,
+        planes: topk,
+        experts,
+        alignment,
+        capacity: capacity.min(i32::MAX as usize),
+        chosen_dtype: chosen.dtype,
+        counts_dtype: kNVTEInt64,
+    };
+    backend::run(&args, stream)
 }

@@ -3,7 +3,7 @@
 
 use crate::backend::args::{
     AuxLossArgs, AuxLossBackwardArgs, Outcome, RouterBackwardArgs, RouterForwardArgs,
-    RouterHistogramArgs, RouterScore, Routing,
+    RouterHistogramArgs, RouterScore, RouterWeightsArgs, RouterZLossArgs, Routing,
 };
 use crate::backend::buf::{Buf, load};
 use crate::backend::pool::{chunks_mut, parallel};
@@ -434,4 +434,74 @@ pub(crate) unsafe extern "C-unwind" fn aux_loss_backward(
         chunks_mut(output, a.cols).for_each(|(_, output)| output.copy_from_slice(&row));
         Outcome::OK
     }, else Outcome::unimplemented("aux_loss_backward: dtype"))
+}
+
+pub(crate) unsafe extern "C-unwind" fn router_weights(
+    args: *const RouterWeightsArgs,
+    _: cudaStream_t,
+) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let a = unsafe { &*args };
+    let (experts, topk) = (a.experts, a.topk);
+    // SAFETY: the tensors have these sizes, and what is written shares no memory with the others.
+    let (probs, weights, indices) = unsafe {
+        (
+            Buf::<f32>::new(a.probs.cast(), a.tokens * experts).slice_mut(0, a.tokens * experts),
+            Buf::<f32>::new(a.weights.cast(), a.tokens * topk).slice_mut(0, a.tokens * topk),
+            Buf::<i32>::new(a.indices.cast(), a.tokens * topk).slice(0, a.tokens * topk),
+        )
+    };
+    if a.backward {
+        probs.fill(0.0);
+    }
+    for (i, (weight, &index)) in weights.iter_mut().zip(indices).enumerate() {
+        let expert = usize::try_from(index).ok().filter(|&expert| expert < experts);
+        let prob = expert.map(|expert| &mut probs[i / topk * experts + expert]);
+        match (prob, a.backward) {
+            (Some(prob), true) => *prob = *weight,
+            (prob, false) => *weight = prob.map_or(0.0, |prob| *prob),
+            (None, true) => {}
+        }
+    }
+    Outcome::OK
+}
+
+pub(crate) unsafe extern "C-unwind" fn router_z_loss(
+    args: *const RouterZLossArgs,
+    _: cudaStream_t,
+) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let a = unsafe { &*args };
+    let numel = a.tokens * a.experts;
+    // SAFETY: the tensors have these sizes, and what is written shares no memory with the others.
+    let (logits, terms, grads, grad) = unsafe {
+        (
+            Buf::<f32>::new(a.logits.cast(), numel).slice(0, numel),
+            Buf::<f32>::optional(a.terms.cast(), a.tokens),
+            Buf::<f32>::optional(a.grad_logits.cast(), numel),
+            load(a.grad_loss).unwrap_or(0.0f32),
+        )
+    };
+    for (t, row) in logits.chunks_exact(a.experts).enumerate() {
+        let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = row.iter().map(|&x| f64::from(x - most).exp()).sum();
+        let log = f64::from(most) + sum.ln();
+        match &grads {
+            None => {
+                if let Some(terms) = &terms {
+                    // SAFETY: there is a term for each token.
+                    unsafe { terms.slice_mut(t, 1)[0] = (f64::from(a.factor) * log * log) as f32 };
+                }
+            }
+            Some(grads) => {
+                // SAFETY: each row is that of one token.
+                let grads = unsafe { grads.slice_mut(t * a.experts, a.experts) };
+                let weight = 2.0 * f64::from(a.factor) * f64::from(grad) * log;
+                for (grad, &x) in grads.iter_mut().zip(row) {
+                    *grad = (f64::from(*grad) + weight * (f64::from(x) - log).exp()) as f32;
+                }
+            }
+        }
+    }
+    Outcome::OK
 }

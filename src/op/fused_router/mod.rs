@@ -23,7 +23,7 @@ const COUNTS: &[NVTEDType] = &[kNVTEInt16, kNVTEInt32, kNVTEInt64, kNVTEBFloat16
 
 /// Where the experts of the tokens are written or read.
 #[derive(Clone, Copy)]
-enum Experts {
+pub(crate) enum Experts {
     Map(Buffer, NVTERoutingMapFormat),
     Indices(Buffer),
 }
@@ -119,15 +119,15 @@ fn score(score_function: i32) -> Result<RouterScore> {
 
 /// Numbers of a forward.
 #[derive(Clone, Copy)]
-struct Rule {
-    num_tokens: i32,
-    num_experts: i32,
-    topk: i32,
-    use_pre_softmax: i32,
-    num_groups: i32,
-    group_topk: i32,
-    scaling_factor: f32,
-    score_function: i32,
+pub(crate) struct Rule {
+    pub num_tokens: i32,
+    pub num_experts: i32,
+    pub topk: i32,
+    pub use_pre_softmax: i32,
+    pub num_groups: i32,
+    pub group_topk: i32,
+    pub scaling_factor: f32,
+    pub score_function: i32,
 }
 
 impl Rule {
@@ -148,12 +148,12 @@ impl Rule {
 
 /// Tensors of a forward.
 #[derive(Clone, Copy)]
-struct Tensors {
-    logits: Buffer,
-    expert_bias: Buffer,
-    probs: Buffer,
-    experts: Experts,
-    intermediate: Buffer,
+pub(crate) struct Tensors {
+    pub logits: Buffer,
+    pub expert_bias: Buffer,
+    pub probs: Buffer,
+    pub experts: Experts,
+    pub intermediate: Buffer,
 }
 
 /// `num_groups` and `group_topk`, zeros for none.
@@ -280,7 +280,7 @@ fn run_backward(args: &RouterBackwardArgs, grad: &str, stream: cudaStream_t) -> 
     if tokens > 0 { backend::run(args, stream) } else { Ok(()) }
 }
 
-fn forward(rule: &Rule, tensors: &Tensors, stream: cudaStream_t) -> Result<()> {
+pub(crate) fn forward(rule: &Rule, tensors: &Tensors, stream: cudaStream_t) -> Result<()> {
     run_forward(&forward_args(rule, tensors)?, "probs.data", stream)
 }
 
@@ -393,7 +393,7 @@ fn accumulate(raw_scores: &Buffer, balance: &Balance, stream: cudaStream_t) -> R
     if tokens * experts > 0 { backend::run(&args, stream) } else { Ok(()) }
 }
 
-fn backward(
+pub(crate) fn backward(
     rule: &Rule,
     experts: &Experts,
     [intermediate, grad_probs, grad_logits]: [&Buffer; 3],
@@ -421,7 +421,7 @@ fn backward(
 }
 
 /// Scores of all experts, with the map of the best.
-fn scores(rule: &Rule, tensors: &Tensors, stream: cudaStream_t) -> Result<()> {
+pub(crate) fn scores(rule: &Rule, tensors: &Tensors, stream: cudaStream_t) -> Result<()> {
     let sizes = Sizes::new(rule.num_tokens, rule.num_experts, rule.topk)?;
     let score = score(rule.score_function)?;
     let (logits, dtype) = typed("logits", &tensors.logits, &sizes.all(), check::HIGH_PRECISION)?;
@@ -449,7 +449,7 @@ fn scores(rule: &Rule, tensors: &Tensors, stream: cudaStream_t) -> Result<()> {
     run_forward(&args, "scores.data", stream)
 }
 
-fn scores_backward(
+pub(crate) fn scores_backward(
     rule: &Rule,
     [intermediate, grad_scores, grad_logits]: [&Buffer; 3],
     stream: cudaStream_t,
@@ -479,21 +479,21 @@ fn scores_backward(
 }
 
 /// Tokens of the batch, as a number or on the device.
-enum Total {
+pub(crate) enum Total {
     Number(i32),
     Device(Buffer),
 }
 
 /// Numbers of the loss.
-struct LossRule {
-    num_experts: i32,
-    num_rows: i32,
-    num_cols: i32,
-    topk: i32,
-    coeff: f32,
+pub(crate) struct LossRule {
+    pub num_experts: i32,
+    pub num_rows: i32,
+    pub num_cols: i32,
+    pub topk: i32,
+    pub coeff: f32,
 }
 
-fn aux_loss(
+pub(crate) fn aux_loss(
     rule: &LossRule,
     [probs, tokens_per_expert]: [&Buffer; 2],
     total: &Total,
@@ -548,7 +548,7 @@ fn aux_loss(
     backend::run(&args, stream)
 }
 
-fn aux_loss_backward(
+pub(crate) fn aux_loss_backward(
     (num_rows, num_cols): (i32, i32),
     [constants, tokens_per_expert]: [&Buffer; 2],
     [grad_loss, grad_probs]: [&Buffer; 2],
@@ -578,4 +578,64 @@ fn aux_loss_backward(
     let output = Memory::new(&"grad_probs.data", args.grad_probs, numel * dtype.bits() / 8);
     check::apart(&inputs, &[output])?;
     if rows > 0 { backend::run(&args, stream) } else { Ok(()) }
+}
+
+/// The probabilities of the chosen experts `[tokens, topk]` from those of all `[tokens, experts]`, or (`backward`) the
+/// gradients of all from those of the chosen; in Float32.
+pub(crate) fn weights(
+    [probs, weights, indices]: [&Buffer; 3],
+    backward: bool,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let (tokens, experts) = probs.shape.flatten();
+    let topk = indices.shape.flatten().1;
+    let args = RouterWeightsArgs {
+        probs: floats("probs", probs, &[tokens, experts])?,
+        weights: floats("weights", weights, &[tokens, topk])?,
+        indices: data("topk_indices", indices, &[tokens, topk], kNVTEInt32)?.cast_const().cast(),
+        tokens,
+        experts,
+        topk,
+        backward,
+    };
+    if tokens > 0 { backend::run(&args, stream) } else { Ok(()) }
+}
+
+/// `terms[t] = factor * l^2` with the logarithm l of the sum of the exponentials of a row of logits.
+pub(crate) fn z_loss(
+    logits: &Buffer,
+    terms: &Buffer,
+    factor: f32,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let (tokens, experts) = logits.shape.flatten();
+    let args = RouterZLossArgs {
+        logits: floats("logits", logits, &[tokens, experts])?,
+        terms: floats("terms", terms, &[tokens])?,
+        grad_logits: null_mut(),
+        grad_loss: null(),
+        tokens,
+        experts,
+        factor,
+    };
+    if tokens > 0 { backend::run(&args, stream) } else { Ok(()) }
+}
+
+/// Adds the gradients of the sum of [`z_loss`], times one float on the device.
+pub(crate) fn z_loss_backward(
+    [logits, grad_loss, grad_logits]: [&Buffer; 3],
+    factor: f32,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let (tokens, experts) = logits.shape.flatten();
+    let args = RouterZLossArgs {
+        logits: floats("logits", logits, &[tokens, experts])?,
+        terms: null_mut(),
+        grad_logits: floats("grad_logits", grad_logits, &[tokens, experts])?,
+        grad_loss: check::elements("grad_loss", grad_loss, 1, kNVTEFloat32)?.cast_const().cast(),
+        tokens,
+        experts,
+        factor,
+    };
+    if tokens > 0 { backend::run(&args, stream) } else { Ok(()) }
 }

@@ -26,11 +26,11 @@ pub struct MatmulConfig {
 /// What a grouped matmul config holds; sizes that were never set read as 0.
 #[derive(Clone, Copy, Default)]
 pub struct GroupedMatmulConfig {
-    pub(super) avg_m: Option<i64>,
-    pub(super) avg_n: Option<i64>,
-    pub(super) avg_k: Option<i64>,
-    pub(super) sm_count: i32,
-    pub(super) split_accumulator: bool,
+    pub(crate) avg_m: Option<i64>,
+    pub(crate) avg_n: Option<i64>,
+    pub(crate) avg_k: Option<i64>,
+    pub(crate) sm_count: i32,
+    pub(crate) split_accumulator: bool,
 }
 
 pub static CONFIGS: Slab<MatmulConfig> = Slab::new(Kind::MatmulConfig);

@@ -57,7 +57,7 @@ fn plan_bias(
     }))
 }
 
-pub(super) fn bias_add(
+pub(crate) fn bias_add(
     output: &GroupedTensor,
     bias: &GroupedTensor,
     scale: Option<&Buffer>,
@@ -101,7 +101,7 @@ pub(super) fn widen(
     backend::run(&WidenArgs { input, output, length, factor }, stream)
 }
 
-pub(super) fn offsets(
+pub(crate) fn offsets(
     first_dims: *const i64,
     offsets: *mut i64,
     length: usize,

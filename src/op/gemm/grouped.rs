@@ -11,11 +11,12 @@ use std::fmt;
 use std::ptr::{null, null_mut};
 
 /// Bytes that the ABI asks callers to provide.
-const WORKSPACE_BYTES: usize = 32 << 20;
-const OPERANDS: &[NVTEDType] = &[kNVTEFloat16, kNVTEBFloat16, kNVTEFloat8E4M3, kNVTEFloat8E5M2];
+pub(crate) const WORKSPACE_BYTES: usize = 32 << 20;
+const OPERANDS: &[NVTEDType] =
+    &[kNVTEFloat32, kNVTEFloat16, kNVTEBFloat16, kNVTEFloat8E4M3, kNVTEFloat8E5M2];
 
 /// Bytes of workspace for the preparation of a product of so many members.
-pub(super) fn setup_bytes(num_tensors: usize) -> usize {
+pub(crate) fn setup_bytes(num_tensors: usize) -> usize {
     // Eight arrays of addresses, each aligned to 16 bytes but the last, and seven of 4-byte words.
     let (words, rest) = (num_tensors.saturating_mul(8 * 8 + 7 * 4), num_tensors % 2);
     words.saturating_add(rest * 7 * 8 + 256)
@@ -23,7 +24,7 @@ pub(super) fn setup_bytes(num_tensors: usize) -> usize {
 
 /// Matrices as a caller gives them: a grouped tensor, or a tensor for each member.
 #[expect(clippy::large_enum_variant, reason = "it lives for one call, on the stack")]
-pub(super) enum Source<T> {
+pub(crate) enum Source<T> {
     Group(GroupedTensor),
     List(Vec<T>),
 }
@@ -378,7 +379,7 @@ fn check_sizes(
 }
 
 /// `D = alpha * op(B) op(A) + beta * C` of each member.
-pub(super) struct GroupedProduct {
+pub(crate) struct GroupedProduct {
     pub a: Source<Tensor>,
     pub transa: bool,
     pub b: GroupedTensor,

@@ -1,14 +1,14 @@
 //! Matrix products with epilogues (spec: gemm_comm, sections 1 to 3).
 
-mod config;
+pub(crate) mod config;
 pub(crate) mod cpu;
 pub(crate) mod cpu_grouped;
 mod cpu_packed;
 mod cpu_rows;
 mod drop_in;
 pub mod exports;
-mod group;
-mod grouped;
+pub(crate) mod group;
+pub(crate) mod grouped;
 mod grouped_casts;
 mod mangled;
 mod multi;

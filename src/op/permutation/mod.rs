@@ -239,3 +239,70 @@ fn sort_pairs(pairs: &Pairs) -> Result<()> {
     // The function has no stream, so the default one is used.
     backend::run(&SortPairsArgs { workspace: pairs.temp_storage, ..query }, null_mut())
 }
+
+/// Weights of the choices of tokens, `[tokens, topk]` in Float32, and for a gradient of them where it goes and the rows
+/// that they were multiplied with.
+pub(crate) struct Weights<'a> {
+    pub probs: &'a Buffer,
+    pub gradient: Option<(&'a Buffer, &'a Buffer)>,
+}
+
+/// Copies each row of a matrix to the rows that a map `[topk, tokens]` says, times its weights; other rows are left alone.
+pub(crate) fn to_rows(
+    [input, output, map]: [&Buffer; 3],
+    weights: Option<&Weights>,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let ((topk, tokens), (rows, cols)) = (map.shape.flatten(), output.shape.flatten());
+    let sizes = Sizes { tokens, topk, cols };
+    let dtype = input.dtype;
+    check::high_precision("input", dtype)?;
+    let mut args = PermuteArgs {
+        input: data("input", input, dtype, sizes.elements())?,
+        output: data("output", output, dtype, rows * cols)?,
+        map: data("map", map, kNVTEInt32, sizes.slots())?.cast_const().cast(),
+        probs: null(),
+        prob_grads: null_mut(),
+        forward: null(),
+        tokens,
+        topk,
+        cols,
+        rows,
+        dtype,
+    };
+    if let Some(Weights { probs, gradient }) = weights {
+        args.probs = data("weights", probs, kNVTEFloat32, sizes.slots())?.cast();
+        if let Some((grads, forward)) = gradient {
+            args.prob_grads = data("grad_weights", grads, kNVTEFloat32, sizes.slots())?.cast();
+            args.forward = data("forward", forward, dtype, rows * cols)?;
+        }
+    }
+    if sizes.is_empty() { Ok(()) } else { backend::run(&args, stream) }
+}
+
+/// Sums the rows that a map `[topk, tokens]` says for each row of the output, times their weights.
+pub(crate) fn from_rows(
+    [input, output, map]: [&Buffer; 3],
+    weights: Option<&Buffer>,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let ((topk, tokens), (rows, cols)) = (map.shape.flatten(), input.shape.flatten());
+    let sizes = Sizes { tokens, topk, cols };
+    let dtype = input.dtype;
+    check::high_precision("input", dtype)?;
+    let mut args = UnpermuteArgs {
+        input: data("input", input, dtype, rows * cols)?,
+        output: data("output", output, dtype, sizes.elements())?,
+        map: data("map", map, kNVTEInt32, sizes.slots())?.cast_const().cast(),
+        probs: null(),
+        tokens,
+        topk,
+        cols,
+        rows,
+        dtype,
+    };
+    if let Some(weights) = weights {
+        args.probs = data("weights", weights, kNVTEFloat32, sizes.slots())?.cast();
+    }
+    if sizes.elements() == 0 { Ok(()) } else { backend::run(&args, stream) }
+}
