@@ -911,6 +911,7 @@ AT(NVTEXSortPairsArgs, sorted_keys, 24);
 AT(NVTEXSortPairsArgs, values, 32);
 AT(NVTEXSortPairsArgs, sorted_values, 40);
 AT(NVTEXSortPairsArgs, pairs, 48);
+AT(NVTEXSortPairsArgs, key_bits, 56);
 AT(NVTEXStepNumbers, step, 0);
 AT(NVTEXStepNumbers, skip, 4);
 AT(NVTEXStepNumbers, skipped, 8);
@@ -1014,6 +1015,6 @@ AT(NVTEXWidenArgs, length, 16);
 AT(NVTEXWidenArgs, factor, 24);
 
 int main(void) {
-  printf("1006 fields\n");
+  printf("1007 fields\n");
   return 0;
 }

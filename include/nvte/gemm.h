@@ -278,10 +278,10 @@ size_t nvte_get_grouped_gemm_setup_workspace_size(size_t num_tensors);
  *
  * Factors: `alpha` and `beta` are Float32 on the device, one for all members or one for each.
  *
- * Dtypes: A and B both Float16, both BFloat16 (on the CPU backend also both Float32), or FP8 per tensor (with a scale for each member), in
- * blocks (not 2D by 2D, and with the config's split accumulator) or MXFP8. Scales of the members
- * follow each other, each padded as those of a tensor alone. D is Float32, Float16 or BFloat16. Which
- * data of A and B are read: as `nvte_cublas_gemm` says.
+ * Dtypes: A and B both Float16, both BFloat16, both Float32 (on the CPU backend alone), or FP8 per tensor
+ * (with a scale for each member), in blocks (not 2D by 2D, and with the config's split accumulator) or
+ * MXFP8. Scales of the members follow each other, each padded as those of a tensor alone. D is Float32,
+ * Float16 or BFloat16. Which data of A and B are read: as `nvte_cublas_gemm` says.
  *
  * Workspace: `workspace_setup` has `nvte_get_grouped_gemm_setup_workspace_size` bytes, aligned to 16;
  * `workspace_cublas` has 32 MiB. On CUDA products of MXFP8 whose members have some hundred rows and columns

@@ -274,6 +274,12 @@ typedef struct NVTEXOptimizerConfig {
    * follows a call of `nvtex_data_parallel_reduce`, and is a call of all ranks together.
    */
   NVTEXDataParallel data_parallel;
+  /**
+   * Gradients that the optimizer makes have the dtype of their parameter (those of weights in FP8 alone are Float32),
+   * so that products write them without a cast and a step reads half of the bytes. Each is rounded once in a pass; with
+   * `accumulate` also at every addition. A gradient of Float16 needs a loss scale.
+   */
+  bool low_precision_gradients;
 } NVTEXOptimizerConfig;
 
 /**
@@ -445,7 +451,7 @@ typedef struct NVTEXCheckpointConfig {
   const NVTETensor *tensors;
   size_t num_tensors;
   /**
-   * The communicator of all ranks, or null: of one rank alone. With it saving and loading are calls of all ranks
+   * The communicator of all ranks of a grid, or null: of one rank alone. With it saving and loading are calls of all ranks
    * together, in the same order and with the same config.
    */
   NVTEXCommunicator communicator;
@@ -586,7 +592,7 @@ void nvtex_optimizer_config_init(struct NVTEXOptimizerConfig *config,
  * Creates an optimizer over the parameters of modules of a context.
  *
  * Gradients: a parameter that has a gradient bound (`nvtex_module_set_gradient`) keeps it; for the others the
- * optimizer makes Float32 gradients of 0 and binds them, until it is destroyed. A step reads values and gradients
+ * optimizer makes gradients of 0, Float32 or as `low_precision_gradients` says, and binds them, until it is destroyed. A step reads values and gradients
  * that are bound then. Parameters that modules share (`nvtex_module_set_parameter` with the same memory) are one,
  * under the first name, and backward passes add to the gradient that the optimizer makes for it.
  *
@@ -737,9 +743,10 @@ void nvtex_checkpoint_config_init(struct NVTEXCheckpointConfig *config, size_t s
  * The file is written under another name in the same folder, forced to the disk and renamed, so that after a crash
  * there is the older file or the new one.
  *
- * Ranks: rank 0 of `config.communicator` writes the file, and what other ranks have parts of is sent to it. For equal
- * values the file is the same for any number of ranks. What all ranks have, such as parameters, the loader's position
- * and further tensors, is written as rank 0 has it. An error of one rank is one of all.
+ * Ranks: rank 0 of `config.communicator` writes the file, and what other ranks have parts of is sent to it: tensors in
+ * the file are whole, whether ranks divide state or share weights. For equal values the file is the same on every
+ * grid. What all ranks have, such as the loader's position and further tensors, is written as rank 0 has it. An error
+ * of one rank is one of all. Without a communicator a rank writes what it has of weights that ranks share.
  *
  * Errors: a file that cannot be written (`NVTEX_DEVICE_ERROR`); two tensors of one name; an optimizer that ranks
  * divide without the communicator of these.
@@ -752,9 +759,9 @@ void nvtex_checkpoint_save(const char *path,
  * Reads a checkpoint that `nvtex_checkpoint_save` wrote, of modules and an optimizer of the same shapes; masters and
  * dtypes may be others. Tensors that the config does not ask for are left alone. Captured graphs see the new values.
  *
- * Ranks: their number may be another than that of the ranks which saved. Rank 0 checks the digest; each rank reads
- * the header, parameters, and its part of what is divided. All begin to change something when all have found the
- * file sound.
+ * Ranks: their number and their grid may be others than those of the ranks which saved. Rank 0 checks the digest; each
+ * rank reads the header, and its parts of parameters and state. All begin to change something when all have found
+ * the file sound.
  *
  * Errors: a file that is damaged, cut off or of another version; a missing tensor, or one of another shape or dtype;
  * a loader of other data. Nothing is changed then, unless the disk fails while tensors are read.

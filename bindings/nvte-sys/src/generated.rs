@@ -2189,6 +2189,10 @@ pub struct NVTEXOptimizerConfig {
     /// The engine that has made the gradients of all `modules`, or null: the gradients are those of this rank. A step
     /// follows a call of `nvtex_data_parallel_reduce`, and is a call of all ranks together.
     pub data_parallel: NVTEXDataParallel,
+    /// Gradients that the optimizer makes have the dtype of their parameter (those of weights in FP8 alone are Float32),
+    /// so that products write them without a cast and a step reads half of the bytes. Each is rounded once in a pass; with
+    /// `accumulate` also at every addition. A gradient of Float16 needs a loss scale.
+    pub low_precision_gradients: bool,
 }
 
 /// Handle of an optimizer.
@@ -2301,7 +2305,7 @@ pub struct NVTEXCheckpointConfig {
     pub names: *const *const c_char,
     pub tensors: *const NVTETensor,
     pub num_tensors: usize,
-    /// The communicator of all ranks, or null: of one rank alone. With it saving and loading are calls of all ranks
+    /// The communicator of all ranks of a grid, or null: of one rank alone. With it saving and loading are calls of all ranks
     /// together, in the same order and with the same config.
     pub communicator: NVTEXCommunicator,
 }
@@ -3945,10 +3949,10 @@ unsafe extern "C-unwind" {
     ///
     /// Factors: `alpha` and `beta` are Float32 on the device, one for all members or one for each.
     ///
-    /// Dtypes: A and B both Float16, both BFloat16 (on the CPU backend also both Float32), or FP8 per tensor (with a scale for each member), in
-    /// blocks (not 2D by 2D, and with the config's split accumulator) or MXFP8. Scales of the members
-    /// follow each other, each padded as those of a tensor alone. D is Float32, Float16 or BFloat16. Which
-    /// data of A and B are read: as `nvte_cublas_gemm` says.
+    /// Dtypes: A and B both Float16, both BFloat16, both Float32 (on the CPU backend alone), or FP8 per tensor
+    /// (with a scale for each member), in blocks (not 2D by 2D, and with the config's split accumulator) or
+    /// MXFP8. Scales of the members follow each other, each padded as those of a tensor alone. D is Float32,
+    /// Float16 or BFloat16. Which data of A and B are read: as `nvte_cublas_gemm` says.
     ///
     /// Workspace: `workspace_setup` has `nvte_get_grouped_gemm_setup_workspace_size` bytes, aligned to 16;
     /// `workspace_cublas` has 32 MiB. On CUDA products of MXFP8 whose members have some hundred rows and columns
@@ -5671,7 +5675,7 @@ unsafe extern "C-unwind" {
     /// Creates an optimizer over the parameters of modules of a context.
     ///
     /// Gradients: a parameter that has a gradient bound (`nvtex_module_set_gradient`) keeps it; for the others the
-    /// optimizer makes Float32 gradients of 0 and binds them, until it is destroyed. A step reads values and gradients
+    /// optimizer makes gradients of 0, Float32 or as `low_precision_gradients` says, and binds them, until it is destroyed. A step reads values and gradients
     /// that are bound then. Parameters that modules share (`nvtex_module_set_parameter` with the same memory) are one,
     /// under the first name, and backward passes add to the gradient that the optimizer makes for it.
     ///
@@ -5751,9 +5755,10 @@ unsafe extern "C-unwind" {
     /// The file is written under another name in the same folder, forced to the disk and renamed, so that after a crash
     /// there is the older file or the new one.
     ///
-    /// Ranks: rank 0 of `config.communicator` writes the file, and what other ranks have parts of is sent to it. For equal
-    /// values the file is the same for any number of ranks. What all ranks have, such as parameters, the loader's position
-    /// and further tensors, is written as rank 0 has it. An error of one rank is one of all.
+    /// Ranks: rank 0 of `config.communicator` writes the file, and what other ranks have parts of is sent to it: tensors in
+    /// the file are whole, whether ranks divide state or share weights. For equal values the file is the same on every
+    /// grid. What all ranks have, such as the loader's position and further tensors, is written as rank 0 has it. An error
+    /// of one rank is one of all. Without a communicator a rank writes what it has of weights that ranks share.
     ///
     /// Errors: a file that cannot be written (`NVTEX_DEVICE_ERROR`); two tensors of one name; an optimizer that ranks
     /// divide without the communicator of these.
@@ -5761,9 +5766,9 @@ unsafe extern "C-unwind" {
     /// Reads a checkpoint that `nvtex_checkpoint_save` wrote, of modules and an optimizer of the same shapes; masters and
     /// dtypes may be others. Tensors that the config does not ask for are left alone. Captured graphs see the new values.
     ///
-    /// Ranks: their number may be another than that of the ranks which saved. Rank 0 checks the digest; each rank reads
-    /// the header, parameters, and its part of what is divided. All begin to change something when all have found the
-    /// file sound.
+    /// Ranks: their number and their grid may be others than those of the ranks which saved. Rank 0 checks the digest; each
+    /// rank reads the header, and its parts of parameters and state. All begin to change something when all have found
+    /// the file sound.
     ///
     /// Errors: a file that is damaged, cut off or of another version; a missing tensor, or one of another shape or dtype;
     /// a loader of other data. Nothing is changed then, unless the disk fails while tensors are read.
@@ -5830,7 +5835,7 @@ pub(crate) fn layouts() -> Vec<String> {
         crate::layout!(NVTEXKVCacheConfig: struct_size max_batch_size max_sequence_length page_size num_pages),
         crate::layout!(NVTEXDataParallelConfig: struct_size sharding gradients wire_dtype bucket_bytes accumulate),
         crate::layout!(NVTEXUpdateOptions: rule weight_decay learning_rate_factor),
-        crate::layout!(NVTEXOptimizerConfig: struct_size rule learning_rate weight_decay choose user beta1 beta2 epsilon moment_dtype momentum nesterov newton_schulz_steps masters initial_masters schedule warmup_steps total_steps last_rate_factor max_norm check_gradients accumulation_steps accumulate loss_scale growth_interval growth_factor backoff_factor least_loss_scale most_loss_scale data_parallel),
+        crate::layout!(NVTEXOptimizerConfig: struct_size rule learning_rate weight_decay choose user beta1 beta2 epsilon moment_dtype momentum nesterov newton_schulz_steps masters initial_masters schedule warmup_steps total_steps last_rate_factor max_norm check_gradients accumulation_steps accumulate loss_scale growth_interval growth_factor backoff_factor least_loss_scale most_loss_scale data_parallel low_precision_gradients),
         crate::layout!(NVTEXOptimizerNumbers: struct_size step skipped was_skipped learning_rate norm gradient_scale loss_scale),
         crate::layout!(NVTEXOptimizerParameter: struct_size name options gradient master state),
         crate::layout!(NVTEXTokenLoaderConfig: struct_size paths num_paths token_bytes batch sequence shuffle seed rank world vocabulary),

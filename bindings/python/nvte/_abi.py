@@ -1055,6 +1055,7 @@ class NVTEXOptimizerConfig(Structure):
         ("least_loss_scale", c_float),
         ("most_loss_scale", c_float),
         ("data_parallel", c_void_p),
+        ("low_precision_gradients", c_bool),
     ]
     # Fields that are enumerations, with the name of these.
     _enums_ = {"rule": "UpdateRule", "moment_dtype": "DType", "masters": "Masters", "schedule": "Schedule"}

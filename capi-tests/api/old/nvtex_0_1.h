@@ -474,6 +474,7 @@ typedef struct NVTEXOptimizerConfig_0_1 {
   float least_loss_scale;
   float most_loss_scale;
   NVTEXDataParallel data_parallel;
+  bool low_precision_gradients;
 } NVTEXOptimizerConfig_0_1;
 
 typedef struct NVTEXOptimizerNumbers_0_1 {

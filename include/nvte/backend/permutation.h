@@ -112,6 +112,11 @@ typedef struct NVTEXSortPairsArgs {
   const int32_t *values;
   int32_t *sorted_values;
   size_t pairs;
+  /**
+   * Bits of the keys from the lowest on that may differ from 0, at most 32; 0: all of them. A hint, by which fewer
+   * passes suffice. The size of the workspace does not depend on it.
+   */
+  uint32_t key_bits;
 } NVTEXSortPairsArgs;
 
 #endif  /* NVTE_BACKEND_PERMUTATION_H */
