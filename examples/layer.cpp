@@ -12,10 +12,10 @@ int main() try {
   nvte::TransformerLayer layer(
       context,
       [](auto &config) {
-        config.attention.num_attention_heads = 4;
-        config.mlp.hidden_size = hidden;
-        config.mlp.ffn_hidden_size = 4 * hidden;
-        config.mlp.activation = SWIGLU;
+        config.num_attention_heads = 4;
+        config.hidden_size = hidden;
+        config.ffn_hidden_size = 4 * hidden;
+        config.activation = SWIGLU;
       },
       stream);
 

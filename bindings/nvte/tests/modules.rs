@@ -85,13 +85,12 @@ fn parameters_of_a_layer() -> Result<()> {
     let context = Context::new()?;
     let config = TransformerLayerConfig::new()
         .name("block")
-        .attention(|attention| attention.num_attention_heads(2).attn_mask_type(MaskType::NoMask))
-        .mlp(|mlp| {
-            mlp.hidden_size(32)
-                .ffn_hidden_size(64)
-                .activation(ActivationType::Swiglu)
-                .norm(|norm| norm.kind(NormType::RMSNorm))
-        });
+        .hidden_size(32)
+        .ffn_hidden_size(64)
+        .num_attention_heads(2)
+        .activation(ActivationType::Swiglu)
+        .norm_type(NormType::RMSNorm)
+        .attention(|attention| attention.attn_mask_type(MaskType::NoMask));
     let layer = TransformerLayer::new(&context, &config, &stream)?;
     let parameters = layer.parameters()?;
     let find = |name: &str| parameters.iter().find(|p| p.name == name).map(|p| &p.shape[..]);

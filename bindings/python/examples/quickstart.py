@@ -90,9 +90,7 @@ measure("Norm, Linear, Linear", [
 mlp = nvte.LayerNormMLP(context, hidden_size=hidden, ffn_hidden_size=ffn_hidden, dtype=dtype)
 measure("LayerNormMLP", [mlp])
 layer = nvte.TransformerLayer(
-    context,
-    attention={"num_attention_heads": heads, "dtype": dtype},
-    mlp={"hidden_size": hidden, "ffn_hidden_size": ffn_hidden, "dtype": dtype},
+    context, hidden_size=hidden, ffn_hidden_size=ffn_hidden, num_attention_heads=heads, dtype=dtype
 )
 measure("TransformerLayer", [layer])
 

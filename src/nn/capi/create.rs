@@ -4,13 +4,15 @@
 use super::*;
 use crate::backend::args::Function::*;
 use crate::sized;
+use crate::tensor::FromC;
 use crate::types::NVTE_Activation_Type::*;
+use std::fmt::Debug;
 
 /// Makes a module, which has a name by then.
-pub(super) type Build = Box<dyn FnOnce(&Run, &str) -> Result<Box<dyn Layer>>>;
+pub(crate) type Build = Box<dyn FnOnce(&Run, &str) -> Result<Box<dyn Layer>>>;
 
 /// A config of a module.
-pub(super) trait ModuleConfig: Config + Default {
+pub(crate) trait ModuleConfig: Config + Default {
     /// The beginning of names that are made up for modules without a name.
     const KIND: &'static str;
 
@@ -25,7 +27,7 @@ pub(super) trait ModuleConfig: Config + Default {
 ///
 /// # Safety
 /// As [`read_config`]; the name is null or a C string.
-pub(super) unsafe fn create<T: ModuleConfig>(
+pub(crate) unsafe fn create<T: ModuleConfig>(
     context: NVTEXContext,
     config: *const T,
     stream: cudaStream_t,
@@ -136,14 +138,40 @@ impl Default for NVTEXLinearConfig {
 
 impl Default for NVTEXLayerNormLinearConfig {
     fn default() -> Self {
-        let (norm, linear) = (NVTEXNormConfig::default(), NVTEXLinearConfig::default());
-        Self { struct_size: size_of::<Self>(), norm, linear }
+        Self {
+            struct_size: size_of::<Self>(),
+            norm: NVTEXNormConfig::default(),
+            linear: NVTEXLinearConfig::default(),
+            name: std::ptr::null(),
+            in_features: 0,
+            out_features: 0,
+            bias: MaybeUninit::new(true),
+            dtype: MaybeUninit::new(NVTEDType::kNVTEFloat32),
+            init_std: 0.023,
+            seed: 0,
+            norm_type: MaybeUninit::new(NVTE_Norm_Type::LayerNorm),
+            norm_epsilon: 1e-5,
+            parallel: NVTEXParallelConfig::default(),
+            reserved: [0; 4],
+        }
     }
 }
 
 impl Default for NVTEXGroupedLinearConfig {
     fn default() -> Self {
-        Self { struct_size: size_of::<Self>(), num_gemms: 0, linear: Default::default() }
+        Self {
+            struct_size: size_of::<Self>(),
+            num_gemms: 0,
+            linear: NVTEXLinearConfig::default(),
+            name: std::ptr::null(),
+            in_features: 0,
+            out_features: 0,
+            bias: MaybeUninit::new(true),
+            dtype: MaybeUninit::new(NVTEDType::kNVTEFloat32),
+            init_std: 0.023,
+            seed: 0,
+            reserved: [0; 4],
+        }
     }
 }
 
@@ -217,6 +245,16 @@ impl Default for NVTEXMultiheadAttentionConfig {
             init_std: 0.023,
             output_init_std: 0.023,
             seed: 0,
+            num_attention_heads: 0,
+            num_gqa_groups: 0,
+            norm_type: MaybeUninit::new(NVTE_Norm_Type::LayerNorm),
+            norm_epsilon: 1e-5,
+            dtype: MaybeUninit::new(NVTEDType::kNVTEFloat32),
+            qkv_format: MaybeUninit::new(NVTE_QKV_Format::NVTE_SBHD),
+            attn_mask_type: MaybeUninit::new(NVTE_Mask_Type::NVTE_CAUSAL_MASK),
+            attention_dropout: 0.0,
+            parallel: NVTEXParallelConfig::default(),
+            reserved: [0; 4],
         }
     }
 }
@@ -236,7 +274,235 @@ impl Default for NVTEXTransformerLayerConfig {
             output_layernorm: no,
             parallel_attention_mlp: no,
             rotary_interleaved: no,
+            hidden_size: 0,
+            ffn_hidden_size: 0,
+            num_attention_heads: 0,
+            num_gqa_groups: 0,
+            activation: MaybeUninit::new(GELU),
+            norm_type: MaybeUninit::new(NVTE_Norm_Type::LayerNorm),
+            norm_epsilon: 1e-5,
+            dtype: MaybeUninit::new(NVTEDType::kNVTEFloat32),
+            qkv_format: MaybeUninit::new(NVTE_QKV_Format::NVTE_SBHD),
+            attn_mask_type: MaybeUninit::new(NVTE_Mask_Type::NVTE_CAUSAL_MASK),
+            attention_dropout: 0.0,
+            bias: MaybeUninit::new(true),
+            init_std: 0.023,
+            output_init_std: 0.023,
+            seed: 0,
+            checkpoint: no,
+            parallel: NVTEXParallelConfig::default(),
+            reserved: [0; 4],
         }
+    }
+}
+
+/// The fields of a config that stand for fields of its parts. A field that has its default leaves the part as it is.
+#[derive(Default)]
+struct Whole {
+    /// The name of a part's field, and of the one in the whole config that a program may have meant.
+    names: Vec<(String, String)>,
+}
+
+impl Whole {
+    /// Gives a part the value of the whole. Names are those in the config.
+    fn set<T: PartialEq + Copy + Debug>(
+        &mut self,
+        (top_name, top): (&str, T),
+        (name, part): (&str, &mut T),
+        default: T,
+    ) -> Result<()> {
+        if *part == default {
+            self.names.push((format!("config.{name}"), format!("config.{top_name}")));
+            *part = top;
+        } else if top != default && top != *part {
+            let expected = format!("its default, {default:?}, or that of config.{name}, {part:?}");
+            return Err(Error::argument(
+                format!("config.{top_name}"),
+                expected,
+                format!("{top:?}"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// As [`Whole::set`], of an enumeration.
+    fn choose<T: FromC + PartialEq + Copy + Debug>(
+        &mut self,
+        (top_name, top): (&str, MaybeUninit<T>),
+        (name, part): (&str, &mut MaybeUninit<T>),
+        default: T,
+    ) -> Result<()> {
+        let top = from_c(format_args!("config.{top_name}"), top)?;
+        let mut chosen = from_c(format_args!("config.{name}"), *part)?;
+        self.set((top_name, top), (name, &mut chosen), default)?;
+        *part = MaybeUninit::new(chosen);
+        Ok(())
+    }
+
+    /// As [`Whole::set`], of a switch.
+    fn switch(
+        &mut self,
+        (top_name, top): (&str, MaybeUninit<bool>),
+        (name, part): (&str, &mut MaybeUninit<bool>),
+        default: bool,
+    ) -> Result<()> {
+        let mut switched = truth(*part);
+        self.set((top_name, truth(top)), (name, &mut switched), default)?;
+        *part = MaybeUninit::new(switched);
+        Ok(())
+    }
+
+    /// As [`Whole::set`], of how ranks share a part.
+    fn parallel(
+        &mut self,
+        top: &NVTEXParallelConfig,
+        (name, part): (&str, &mut NVTEXParallelConfig),
+    ) -> Result<()> {
+        let values = |config: &NVTEXParallelConfig| {
+            let sizes = (config.tensor_parallel_size, config.context_parallel_size);
+            (sizes, truth(config.sequence_parallel), config.options, config.reserved)
+        };
+        let (of_top, default) = (values(top), values(&NVTEXParallelConfig::default()));
+        if values(part) == default {
+            self.names.push((format!("config.{name}"), "config.parallel".into()));
+            *part = *top;
+        } else if of_top != default && of_top != values(part) {
+            let expected = format!("its defaults, or the values of config.{name}");
+            return Err(Error::argument("config.parallel", expected, "others"));
+        }
+        Ok(())
+    }
+
+    /// As [`Whole::set`], of the kind and the epsilon of a norm.
+    fn norm(
+        &mut self,
+        (kind, epsilon): (MaybeUninit<NVTE_Norm_Type>, f32),
+        (name, part): (&str, &mut NVTEXNormConfig),
+    ) -> Result<()> {
+        let field = format!("{name}.kind");
+        self.choose(("norm_type", kind), (&field, &mut part.kind), NVTE_Norm_Type::LayerNorm)?;
+        let field = format!("{name}.epsilon");
+        self.set(("norm_epsilon", epsilon), (&field, &mut part.epsilon), 1e-5)
+    }
+
+    /// Errors of a part's field name the one of the whole where the part's was not set.
+    fn name_errors<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|mut error| {
+            for (part, top) in &self.names {
+                error.message = error.message.replace(part, top);
+            }
+            error
+        })
+    }
+
+    /// As [`Whole::name_errors`], of what is found when the module is made.
+    fn build(self, build: Result<Build>) -> Result<Build> {
+        let build = self.name_errors(build)?;
+        Ok(Box::new(move |run, name| self.name_errors(build(run, name))))
+    }
+}
+
+/// The fields that a linear layer's config and those with such a part have alike.
+macro_rules! whole_linear {
+    ($whole:ident, $config:ident) => {{
+        let NVTEXLinearConfig { in_features, out_features, bias, dtype, init_std, seed, .. } =
+            &mut $config.linear;
+        $whole.set(("in_features", $config.in_features), ("linear.in_features", in_features), 0)?;
+        let top = ("out_features", $config.out_features);
+        $whole.set(top, ("linear.out_features", out_features), 0)?;
+        $whole.switch(("bias", $config.bias), ("linear.bias", bias), true)?;
+        let part = ("linear.dtype", dtype);
+        $whole.choose(("dtype", $config.dtype), part, NVTEDType::kNVTEFloat32)?;
+        $whole.set(("init_std", $config.init_std), ("linear.init_std", init_std), 0.023)?;
+        $whole.set(("seed", $config.seed), ("linear.seed", seed), 0)?;
+    }};
+}
+
+impl NVTEXLayerNormLinearConfig {
+    /// The config whose parts say all.
+    fn in_parts(&self) -> Result<(Self, Whole)> {
+        let (mut config, mut whole) = (*self, Whole::default());
+        zeros("config", &self.reserved)?;
+        whole_linear!(whole, config);
+        whole.norm((self.norm_type, self.norm_epsilon), ("norm", &mut config.norm))?;
+        whole.parallel(&self.parallel, ("linear.parallel", &mut config.linear.parallel))?;
+        Ok((config, whole))
+    }
+}
+
+impl NVTEXGroupedLinearConfig {
+    /// The config whose parts say all.
+    fn in_parts(&self) -> Result<(Self, Whole)> {
+        let (mut config, mut whole) = (*self, Whole::default());
+        zeros("config", &self.reserved)?;
+        whole_linear!(whole, config);
+        Ok((config, whole))
+    }
+}
+
+/// The fields of an attention that the configs with such a part have alike.
+macro_rules! whole_attention {
+    ($whole:ident, $config:ident) => {{
+        use NVTE_Mask_Type::NVTE_CAUSAL_MASK;
+        use NVTE_QKV_Format::NVTE_SBHD;
+        let part = &mut $config.attention;
+        let heads = ("attention.num_attention_heads", &mut part.num_attention_heads);
+        $whole.set(("num_attention_heads", $config.num_attention_heads), heads, 0)?;
+        let groups = ("attention.num_gqa_groups", &mut part.num_gqa_groups);
+        $whole.set(("num_gqa_groups", $config.num_gqa_groups), groups, 0)?;
+        let format = ("attention.qkv_format", &mut part.qkv_format);
+        $whole.choose(("qkv_format", $config.qkv_format), format, NVTE_SBHD)?;
+        let mask = ("attention.attn_mask_type", &mut part.attn_mask_type);
+        $whole.choose(("attn_mask_type", $config.attn_mask_type), mask, NVTE_CAUSAL_MASK)?;
+        let dropout = ("attention.attention_dropout", &mut part.attention_dropout);
+        $whole.set(("attention_dropout", $config.attention_dropout), dropout, 0.0)?;
+        $whole.parallel(&$config.parallel, ("attention.parallel", &mut part.parallel))?;
+    }};
+}
+
+impl NVTEXMultiheadAttentionConfig {
+    /// The config whose parts say all.
+    fn in_parts(&self) -> Result<(Self, Whole)> {
+        let (mut config, mut whole) = (*self, Whole::default());
+        zeros("config", &self.reserved)?;
+        whole_attention!(whole, config);
+        let part = ("attention.dtype", &mut config.attention.dtype);
+        whole.choose(("dtype", self.dtype), part, NVTEDType::kNVTEFloat32)?;
+        whole.norm((self.norm_type, self.norm_epsilon), ("norm", &mut config.norm))?;
+        Ok((config, whole))
+    }
+}
+
+impl NVTEXTransformerLayerConfig {
+    /// The config whose parts say all.
+    fn in_parts(&self) -> Result<(Self, Whole)> {
+        let (mut config, mut whole) = (*self, Whole::default());
+        zeros("config", &self.reserved)?;
+        whole_attention!(whole, config);
+        let mlp = &mut config.mlp;
+        whole.set(
+            ("hidden_size", self.hidden_size),
+            ("mlp.hidden_size", &mut mlp.hidden_size),
+            0,
+        )?;
+        let ffn = ("mlp.ffn_hidden_size", &mut mlp.ffn_hidden_size);
+        whole.set(("ffn_hidden_size", self.ffn_hidden_size), ffn, 0)?;
+        let activation = ("mlp.activation", &mut mlp.activation);
+        whole.choose(("activation", self.activation), activation, GELU)?;
+        whole.norm((self.norm_type, self.norm_epsilon), ("mlp.norm", &mut mlp.norm))?;
+        let dtype = ("mlp.dtype", &mut mlp.dtype);
+        whole.choose(("dtype", self.dtype), dtype, NVTEDType::kNVTEFloat32)?;
+        whole.switch(("bias", self.bias), ("mlp.bias", &mut mlp.bias), true)?;
+        whole.set(("init_std", self.init_std), ("mlp.init_std", &mut mlp.init_std), 0.023)?;
+        let output = ("mlp.output_init_std", &mut mlp.output_init_std);
+        whole.set(("output_init_std", self.output_init_std), output, 0.023)?;
+        whole.set(("seed", self.seed), ("mlp.seed", &mut mlp.seed), 0)?;
+        whole.parallel(&self.parallel, ("mlp.parallel", &mut mlp.parallel))?;
+        let top = ("checkpoint", self.checkpoint);
+        whole.switch(top, ("mlp.checkpoint", &mut mlp.checkpoint), false)?;
+        let core = &mut config.attention.checkpoint_core_attention;
+        whole.switch(top, ("attention.checkpoint_core_attention", core), false)?;
+        Ok((config, whole))
     }
 }
 
@@ -539,10 +805,20 @@ impl ModuleConfig for NVTEXLayerNormLinearConfig {
     const KIND: &'static str = "layernorm_linear";
 
     fn name(&self) -> (&'static str, *const c_char) {
-        ("config.linear.name", self.linear.name)
+        match self.name.is_null() {
+            true => ("config.linear.name", self.linear.name),
+            false => ("config.name", self.name),
+        }
     }
 
     fn build(&self) -> Result<Build> {
+        let (config, whole) = self.in_parts()?;
+        whole.build(config.build_parts())
+    }
+}
+
+impl NVTEXLayerNormLinearConfig {
+    fn build_parts(&self) -> Result<Build> {
         let dense = dense_config("config.linear", &self.linear)?;
         if dense.side == Side::Row {
             let name = "config.linear.parallel.options.mode";
@@ -560,10 +836,20 @@ impl ModuleConfig for NVTEXGroupedLinearConfig {
     const KIND: &'static str = "grouped_linear";
 
     fn name(&self) -> (&'static str, *const c_char) {
-        ("config.linear.name", self.linear.name)
+        match self.name.is_null() {
+            true => ("config.linear.name", self.linear.name),
+            false => ("config.name", self.name),
+        }
     }
 
     fn build(&self) -> Result<Build> {
+        let (config, whole) = self.in_parts()?;
+        whole.build(config.build_parts())
+    }
+}
+
+impl NVTEXGroupedLinearConfig {
+    fn build_parts(&self) -> Result<Build> {
         let count = self.num_gemms;
         if count == 0 || count > 1 << 16 {
             return Err(Error::argument("config.num_gemms", "1 to 65536", count));
@@ -624,6 +910,13 @@ impl ModuleConfig for NVTEXMultiheadAttentionConfig {
     }
 
     fn build(&self) -> Result<Build> {
+        let (config, whole) = self.in_parts()?;
+        whole.build(config.build_parts())
+    }
+}
+
+impl NVTEXMultiheadAttentionConfig {
+    fn build_parts(&self) -> Result<Build> {
         let dtype = high_precision("config.attention.dtype", self.attention.dtype)?;
         let hidden = self.hidden_size;
         let attention = projected_attention("config.attention", &self.attention, hidden, dtype)?;
@@ -657,6 +950,13 @@ impl ModuleConfig for NVTEXTransformerLayerConfig {
     }
 
     fn build(&self) -> Result<Build> {
+        let (config, whole) = self.in_parts()?;
+        whole.build(config.build_parts())
+    }
+}
+
+impl NVTEXTransformerLayerConfig {
+    fn build_parts(&self) -> Result<Build> {
         let (hidden, seed) = (self.mlp.hidden_size, self.mlp.seed);
         let mlp = mlp_config("config.mlp", &self.mlp)?;
         let dtype = mlp.fc1.dtype;

@@ -143,6 +143,9 @@ pub struct NVTEXLinearConfig {
 }
 
 /// `y = norm(x) W^T + b`. The norm's `hidden_size`, `name` and `dtype` are ignored.
+///
+/// A field from `name` on is one of a part, or of several, for programs that need not name the parts. A part's own field
+/// holds where the one here has its default; where both have another value they must be the same.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct NVTEXLayerNormLinearConfig {
@@ -150,9 +153,34 @@ pub struct NVTEXLayerNormLinearConfig {
     pub struct_size: usize,
     pub norm: NVTEXNormConfig,
     pub linear: NVTEXLinearConfig,
+    /// `linear.name`.
+    pub name: *const c_char,
+    /// `linear.in_features`. Default: 0.
+    pub in_features: usize,
+    /// `linear.out_features`. Default: 0.
+    pub out_features: usize,
+    /// `linear.bias`. Default: true.
+    pub bias: MaybeUninit<bool>,
+    /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs: `linear.dtype`.
+    pub dtype: MaybeUninit<NVTEDType>,
+    /// Standard deviation of the initial weight: `linear.init_std`. Default: 0.023.
+    pub init_std: f32,
+    /// Seed of the initial weight: `linear.seed`. Default: 0.
+    pub seed: u64,
+    /// `norm.kind`. Default: LayerNorm.
+    pub norm_type: MaybeUninit<NVTE_Norm_Type>,
+    /// `norm.epsilon`. Default: 1e-5.
+    pub norm_epsilon: f32,
+    /// How ranks share the module: `linear.parallel`.
+    pub parallel: NVTEXParallelConfig,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
 }
 
 /// `y_e = x_e W_e^T + b_e`
+///
+/// A field from `name` on is one of a part, or of several, for programs that need not name the parts. A part's own field
+/// holds where the one here has its default; where both have another value they must be the same.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct NVTEXGroupedLinearConfig {
@@ -162,6 +190,22 @@ pub struct NVTEXGroupedLinearConfig {
     pub num_gemms: usize,
     /// Config of each part, with one name for all. Initial weights differ.
     pub linear: NVTEXLinearConfig,
+    /// `linear.name`.
+    pub name: *const c_char,
+    /// `linear.in_features`. Default: 0.
+    pub in_features: usize,
+    /// `linear.out_features`. Default: 0.
+    pub out_features: usize,
+    /// `linear.bias`. Default: true.
+    pub bias: MaybeUninit<bool>,
+    /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs: `linear.dtype`.
+    pub dtype: MaybeUninit<NVTEDType>,
+    /// Standard deviation of the initial weight: `linear.init_std`. Default: 0.023.
+    pub init_std: f32,
+    /// Seed of the initial weight: `linear.seed`. Default: 0.
+    pub seed: u64,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
 }
 
 /// `y = f(norm(x) W1^T + b1) W2^T + b2`. The norm's `hidden_size`, `name` and `dtype` are ignored.
@@ -254,6 +298,9 @@ pub struct NVTEXAttentionConfig {
 /// Config of projections, attention, and a projection. The attention's `name` is ignored; if its
 /// `head_dim_qk` is 0 (default), it is `hidden_size / num_attention_heads`, and `head_dim_v` is the
 /// same.
+///
+/// A field from `num_attention_heads` on is one of a part, or of several, for programs that need not name the parts. A part's own field
+/// holds where the one here has its default; where both have another value they must be the same.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct NVTEXMultiheadAttentionConfig {
@@ -278,9 +325,32 @@ pub struct NVTEXMultiheadAttentionConfig {
     pub output_init_std: f32,
     /// Seed of the initial weights.
     pub seed: u64,
+    /// `attention.num_attention_heads`. Default: 0.
+    pub num_attention_heads: usize,
+    /// Heads of keys and values: `attention.num_gqa_groups`. Default: 0, as many as of queries.
+    pub num_gqa_groups: usize,
+    /// `norm.kind`. Default: LayerNorm.
+    pub norm_type: MaybeUninit<NVTE_Norm_Type>,
+    /// `norm.epsilon`. Default: 1e-5.
+    pub norm_epsilon: f32,
+    /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs: `attention.dtype`.
+    pub dtype: MaybeUninit<NVTEDType>,
+    /// `attention.qkv_format`. Default: NVTE_SBHD.
+    pub qkv_format: MaybeUninit<NVTE_QKV_Format>,
+    /// `attention.attn_mask_type`. Default: NVTE_CAUSAL_MASK.
+    pub attn_mask_type: MaybeUninit<NVTE_Mask_Type>,
+    /// Dropout of the probabilities, in passes with a tape: `attention.attention_dropout`. Default: 0.
+    pub attention_dropout: f32,
+    /// How ranks share the module: `attention.parallel`.
+    pub parallel: NVTEXParallelConfig,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
 }
 
 /// A layer of a Transformer.
+///
+/// A field from `hidden_size` on is one of a part, or of several, for programs that need not name the parts. A part's own field
+/// holds where the one here has its default; where both have another value they must be the same.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct NVTEXTransformerLayerConfig {
@@ -307,6 +377,42 @@ pub struct NVTEXTransformerLayerConfig {
     pub parallel_attention_mlp: MaybeUninit<bool>,
     /// Rotary embeddings rotate neighbours, not the halves of a head. Default: false.
     pub rotary_interleaved: MaybeUninit<bool>,
+    /// Elements of a row: `mlp.hidden_size`. Default: 0.
+    pub hidden_size: usize,
+    /// Elements after the activation of the MLP: `mlp.ffn_hidden_size`. Default: 0.
+    pub ffn_hidden_size: usize,
+    /// `attention.num_attention_heads`. Default: 0.
+    pub num_attention_heads: usize,
+    /// Heads of keys and values: `attention.num_gqa_groups`. Default: 0, as many as of queries.
+    pub num_gqa_groups: usize,
+    /// `mlp.activation`. Default: GELU.
+    pub activation: MaybeUninit<NVTE_Activation_Type>,
+    /// Of all norms of rows: `mlp.norm.kind`. Default: LayerNorm.
+    pub norm_type: MaybeUninit<NVTE_Norm_Type>,
+    /// Of all norms of rows: `mlp.norm.epsilon`. Default: 1e-5.
+    pub norm_epsilon: f32,
+    /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs: `mlp.dtype`.
+    pub dtype: MaybeUninit<NVTEDType>,
+    /// `attention.qkv_format`. Default: NVTE_SBHD.
+    pub qkv_format: MaybeUninit<NVTE_QKV_Format>,
+    /// Of the self attention: `attention.attn_mask_type`. Default: NVTE_CAUSAL_MASK.
+    pub attn_mask_type: MaybeUninit<NVTE_Mask_Type>,
+    /// Dropout of the probabilities, in passes with a tape: `attention.attention_dropout`. Default: 0.
+    pub attention_dropout: f32,
+    /// Whether the linear layers have biases: `mlp.bias`. Default: true.
+    pub bias: MaybeUninit<bool>,
+    /// Standard deviations of the initial weights: `mlp.init_std`, `mlp.output_init_std`. Defaults: 0.023.
+    pub init_std: f32,
+    pub output_init_std: f32,
+    /// Seed of the initial weights: `mlp.seed`. Default: 0.
+    pub seed: u64,
+    /// Tapes leave out what is cheap to compute again: `mlp.checkpoint` and
+    /// `attention.checkpoint_core_attention`. Default: false.
+    pub checkpoint: MaybeUninit<bool>,
+    /// How ranks share the layer: `mlp.parallel` and `attention.parallel`.
+    pub parallel: NVTEXParallelConfig,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
 }
 
 /// Sets the defaults in the first `struct_size` bytes of a config.
@@ -597,9 +703,36 @@ config!(NVTEXLinearConfig {
     reserved
 });
 
-config!(NVTEXLayerNormLinearConfig { struct_size, norm, linear });
+config!(NVTEXLayerNormLinearConfig {
+    struct_size,
+    norm,
+    linear,
+    name,
+    in_features,
+    out_features,
+    bias,
+    dtype,
+    init_std,
+    seed,
+    norm_type,
+    norm_epsilon,
+    parallel,
+    reserved
+});
 
-config!(NVTEXGroupedLinearConfig { struct_size, num_gemms, linear });
+config!(NVTEXGroupedLinearConfig {
+    struct_size,
+    num_gemms,
+    linear,
+    name,
+    in_features,
+    out_features,
+    bias,
+    dtype,
+    init_std,
+    seed,
+    reserved
+});
 
 config!(NVTEXLayerNormMLPConfig {
     struct_size,
@@ -658,7 +791,17 @@ config!(NVTEXMultiheadAttentionConfig {
     rotary_interleaved,
     init_std,
     output_init_std,
-    seed
+    seed,
+    num_attention_heads,
+    num_gqa_groups,
+    norm_type,
+    norm_epsilon,
+    dtype,
+    qkv_format,
+    attn_mask_type,
+    attention_dropout,
+    parallel,
+    reserved
 });
 
 config!(NVTEXTransformerLayerConfig {
@@ -672,5 +815,23 @@ config!(NVTEXTransformerLayerConfig {
     residual_post_layernorm,
     output_layernorm,
     parallel_attention_mlp,
-    rotary_interleaved
+    rotary_interleaved,
+    hidden_size,
+    ffn_hidden_size,
+    num_attention_heads,
+    num_gqa_groups,
+    activation,
+    norm_type,
+    norm_epsilon,
+    dtype,
+    qkv_format,
+    attn_mask_type,
+    attention_dropout,
+    bias,
+    init_std,
+    output_init_std,
+    seed,
+    checkpoint,
+    parallel,
+    reserved
 });
