@@ -1,6 +1,7 @@
 //! `cargo xtask fuzz`: the C tests with a library in front of libnvte that adds calls with changed arguments
 //! (capi-tests/fuzz/fuzz.cpp says what it looks for).
 
+pub mod coverage;
 pub mod differential;
 
 use crate::build;
@@ -49,6 +50,10 @@ pub struct Args {
     /// program
     #[arg(long)]
     differential: bool,
+    /// Files, texts or sequences of calls instead, guided by the coverage of the library's code: state, checkpoint,
+    /// pretrained, policy, manifest or calls. Inputs are kept in tests/corpus
+    #[arg(long, value_name = "TARGET", conflicts_with = "differential")]
+    coverage: Option<String>,
     /// With --differential: another library with the same ABI, in the place of this one on the backend
     #[arg(long, requires = "differential")]
     against: Option<PathBuf>,
@@ -107,6 +112,9 @@ pub fn run(tree: &Tree, args: &Args, bundled: bool) -> Result<ExitCode> {
     if args.differential {
         return differential::run(tree, args, bundled);
     }
+    if let Some(target) = &args.coverage {
+        return coverage::run(tree, args, target);
+    }
     let programs = if bundled {
         bundled_programs(&tree.root)?
     } else {
@@ -130,6 +138,7 @@ pub fn in_tests(tree: &Tree, prefix: &Path, seconds: u64) -> Result<bool> {
         backend: Backend::Cpu,
         memcheck: false,
         differential: false,
+        coverage: None,
         against: None,
         operator: None,
     };

@@ -13,6 +13,7 @@ mod fmt;
 mod fuzz;
 mod headers;
 mod install;
+mod kernels;
 mod package;
 mod plugins;
 mod process;

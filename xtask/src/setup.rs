@@ -30,6 +30,12 @@ const CUDA: Wheels = Wheels {
     program: "nvidia/cu13/bin/nvcc",
     instead: "a CUDA toolkit (CUDA_HOME, or nvcc on PATH), or build with NVTE_CPU_ONLY=1",
 };
+const CUOBJDUMP: Wheels = Wheels {
+    dir: "cuobjdump-13.5.37",
+    packages: &["nvidia-cuda-cuobjdump==13.5.37"],
+    program: "nvidia/cu13/bin/cuobjdump",
+    instead: "a CUDA toolkit with cuobjdump on PATH",
+};
 // The programs in bin/ are Python scripts that need PYTHONPATH; these are the real ones.
 const CMAKE: Wheels = Wheels {
     dir: "cmake",
@@ -152,6 +158,10 @@ pub fn ninja(tree: &Tree) -> Result<PathBuf> {
 
 pub fn pkg_config(tree: &Tree) -> Result<PathBuf> {
     if runs("pkg-config", "--version") { Ok("pkg-config".into()) } else { ensure(tree, &PKGCONF) }
+}
+
+pub fn cuobjdump(tree: &Tree) -> Result<PathBuf> {
+    if runs("cuobjdump", "--version") { Ok("cuobjdump".into()) } else { ensure(tree, &CUOBJDUMP) }
 }
 
 pub fn clang_format(tree: &Tree) -> Result<PathBuf> {

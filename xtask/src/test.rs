@@ -9,6 +9,7 @@ use crate::fmt;
 use crate::fuzz;
 use crate::headers;
 use crate::install;
+use crate::kernels;
 use crate::package;
 use crate::plugins;
 use crate::process;
@@ -30,8 +31,8 @@ pub struct Args {
     #[arg(long, value_enum)]
     only: Vec<Step>,
     /// Also what takes long and seldom finds what the rest does not: every case of the long C programs,
-    /// wrong arguments under valgrind beside AddressSanitizer, threads under ThreadSanitizer, 60 seconds of
-    /// changed arguments for 20, and the binding for JAX, which is fetched
+    /// wrong arguments under valgrind beside AddressSanitizer, threads under ThreadSanitizer, limits of kernels,
+    /// 60 seconds of changed arguments for 20, and the binding for JAX, which is fetched
     #[arg(long)]
     full: bool,
 }
@@ -64,6 +65,8 @@ enum Step {
     Memory,
     /// Registry, policies, tapes and trace under ThreadSanitizer; only if it is named, or with --full
     Threads,
+    /// Code, registers and shared memory of each kernel, for each architecture; only if it is named, or with --full
+    Kernels,
     /// `cargo xtask fuzz` on the CPU, with the same seed each time, and whether its differential mode finds a wrong
     /// operator
     Fuzz,
@@ -108,7 +111,8 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
     let mut prefix = None;
     for step in Step::value_variants() {
         let named = args.only.contains(step);
-        if !named && (!args.only.is_empty() || (*step == Step::Threads && !args.full)) {
+        let rare = matches!(step, Step::Threads | Step::Kernels);
+        if !named && (!args.only.is_empty() || (rare && !args.full)) {
             continue;
         }
         let name = step.to_possible_value().expect("no step is hidden").get_name().to_owned();
@@ -143,9 +147,13 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
                 Step::Memory => installed(tree, &mut prefix)
                     .and_then(|p| memory(tree, &p, args.full, &mut report)),
                 Step::Threads => threads::test(tree, &mut report),
+                Step::Kernels => {
+                    installed(tree, &mut prefix).and_then(|p| kernels::test(tree, &p, &mut report))
+                }
                 Step::Fuzz => installed(tree, &mut prefix).and_then(|p| {
                     let clean = fuzz::in_tests(tree, &p, if args.full { 60 } else { 20 })?;
                     report.check("calls with changed arguments", clean);
+                    fuzz::coverage::test(tree, &p, &mut report)?;
                     fuzz::differential::test(tree, &p, &mut report)
                 }),
             };
