@@ -637,6 +637,9 @@ typedef struct NVTEXLinearConfig {
 
 /**
  * `y = norm(x) W^T + b`. The norm's `hidden_size`, `name` and `dtype` are ignored.
+ *
+ * A field from `name` on is one of a part, or of several, for programs that need not name the parts. A part's own field
+ * holds where the one here has its default; where both have another value they must be the same.
  */
 typedef struct NVTEXLayerNormLinearConfig {
   /**
@@ -645,10 +648,57 @@ typedef struct NVTEXLayerNormLinearConfig {
   size_t struct_size;
   struct NVTEXNormConfig norm;
   struct NVTEXLinearConfig linear;
+  /**
+   * `linear.name`.
+   */
+  const char *name;
+  /**
+   * `linear.in_features`. Default: 0.
+   */
+  size_t in_features;
+  /**
+   * `linear.out_features`. Default: 0.
+   */
+  size_t out_features;
+  /**
+   * `linear.bias`. Default: true.
+   */
+  bool bias;
+  /**
+   * Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs: `linear.dtype`.
+   */
+  NVTEDType dtype;
+  /**
+   * Standard deviation of the initial weight: `linear.init_std`. Default: 0.023.
+   */
+  float init_std;
+  /**
+   * Seed of the initial weight: `linear.seed`. Default: 0.
+   */
+  uint64_t seed;
+  /**
+   * `norm.kind`. Default: LayerNorm.
+   */
+  NVTE_Norm_Type norm_type;
+  /**
+   * `norm.epsilon`. Default: 1e-5.
+   */
+  float norm_epsilon;
+  /**
+   * How ranks share the module: `linear.parallel`.
+   */
+  struct NVTEXParallelConfig parallel;
+  /**
+   * Zeros: room for what later versions add.
+   */
+  uint64_t reserved[4];
 } NVTEXLayerNormLinearConfig;
 
 /**
  * `y_e = x_e W_e^T + b_e`
+ *
+ * A field from `name` on is one of a part, or of several, for programs that need not name the parts. A part's own field
+ * holds where the one here has its default; where both have another value they must be the same.
  */
 typedef struct NVTEXGroupedLinearConfig {
   /**
@@ -663,6 +713,38 @@ typedef struct NVTEXGroupedLinearConfig {
    * Config of each part, with one name for all. Initial weights differ.
    */
   struct NVTEXLinearConfig linear;
+  /**
+   * `linear.name`.
+   */
+  const char *name;
+  /**
+   * `linear.in_features`. Default: 0.
+   */
+  size_t in_features;
+  /**
+   * `linear.out_features`. Default: 0.
+   */
+  size_t out_features;
+  /**
+   * `linear.bias`. Default: true.
+   */
+  bool bias;
+  /**
+   * Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs: `linear.dtype`.
+   */
+  NVTEDType dtype;
+  /**
+   * Standard deviation of the initial weight: `linear.init_std`. Default: 0.023.
+   */
+  float init_std;
+  /**
+   * Seed of the initial weight: `linear.seed`. Default: 0.
+   */
+  uint64_t seed;
+  /**
+   * Zeros: room for what later versions add.
+   */
+  uint64_t reserved[4];
 } NVTEXGroupedLinearConfig;
 
 /**
@@ -816,6 +898,9 @@ typedef struct NVTEXAttentionConfig {
  * Config of projections, attention, and a projection. The attention's `name` is ignored; if its
  * `head_dim_qk` is 0 (default), it is `hidden_size / num_attention_heads`, and `head_dim_v` is the
  * same.
+ *
+ * A field from `num_attention_heads` on is one of a part, or of several, for programs that need not name the parts. A part's own field
+ * holds where the one here has its default; where both have another value they must be the same.
  */
 typedef struct NVTEXMultiheadAttentionConfig {
   /**
@@ -855,10 +940,53 @@ typedef struct NVTEXMultiheadAttentionConfig {
    * Seed of the initial weights.
    */
   uint64_t seed;
+  /**
+   * `attention.num_attention_heads`. Default: 0.
+   */
+  size_t num_attention_heads;
+  /**
+   * Heads of keys and values: `attention.num_gqa_groups`. Default: 0, as many as of queries.
+   */
+  size_t num_gqa_groups;
+  /**
+   * `norm.kind`. Default: LayerNorm.
+   */
+  NVTE_Norm_Type norm_type;
+  /**
+   * `norm.epsilon`. Default: 1e-5.
+   */
+  float norm_epsilon;
+  /**
+   * Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs: `attention.dtype`.
+   */
+  NVTEDType dtype;
+  /**
+   * `attention.qkv_format`. Default: NVTE_SBHD.
+   */
+  NVTE_QKV_Format qkv_format;
+  /**
+   * `attention.attn_mask_type`. Default: NVTE_CAUSAL_MASK.
+   */
+  NVTE_Mask_Type attn_mask_type;
+  /**
+   * Dropout of the probabilities, in passes with a tape: `attention.attention_dropout`. Default: 0.
+   */
+  float attention_dropout;
+  /**
+   * How ranks share the module: `attention.parallel`.
+   */
+  struct NVTEXParallelConfig parallel;
+  /**
+   * Zeros: room for what later versions add.
+   */
+  uint64_t reserved[4];
 } NVTEXMultiheadAttentionConfig;
 
 /**
  * A layer of a Transformer.
+ *
+ * A field from `hidden_size` on is one of a part, or of several, for programs that need not name the parts. A part's own field
+ * holds where the one here has its default; where both have another value they must be the same.
  */
 typedef struct NVTEXTransformerLayerConfig {
   /**
@@ -904,6 +1032,76 @@ typedef struct NVTEXTransformerLayerConfig {
    * Rotary embeddings rotate neighbours, not the halves of a head. Default: false.
    */
   bool rotary_interleaved;
+  /**
+   * Elements of a row: `mlp.hidden_size`. Default: 0.
+   */
+  size_t hidden_size;
+  /**
+   * Elements after the activation of the MLP: `mlp.ffn_hidden_size`. Default: 0.
+   */
+  size_t ffn_hidden_size;
+  /**
+   * `attention.num_attention_heads`. Default: 0.
+   */
+  size_t num_attention_heads;
+  /**
+   * Heads of keys and values: `attention.num_gqa_groups`. Default: 0, as many as of queries.
+   */
+  size_t num_gqa_groups;
+  /**
+   * `mlp.activation`. Default: GELU.
+   */
+  NVTE_Activation_Type activation;
+  /**
+   * Of all norms of rows: `mlp.norm.kind`. Default: LayerNorm.
+   */
+  NVTE_Norm_Type norm_type;
+  /**
+   * Of all norms of rows: `mlp.norm.epsilon`. Default: 1e-5.
+   */
+  float norm_epsilon;
+  /**
+   * Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs: `mlp.dtype`.
+   */
+  NVTEDType dtype;
+  /**
+   * `attention.qkv_format`. Default: NVTE_SBHD.
+   */
+  NVTE_QKV_Format qkv_format;
+  /**
+   * Of the self attention: `attention.attn_mask_type`. Default: NVTE_CAUSAL_MASK.
+   */
+  NVTE_Mask_Type attn_mask_type;
+  /**
+   * Dropout of the probabilities, in passes with a tape: `attention.attention_dropout`. Default: 0.
+   */
+  float attention_dropout;
+  /**
+   * Whether the linear layers have biases: `mlp.bias`. Default: true.
+   */
+  bool bias;
+  /**
+   * Standard deviations of the initial weights: `mlp.init_std`, `mlp.output_init_std`. Defaults: 0.023.
+   */
+  float init_std;
+  float output_init_std;
+  /**
+   * Seed of the initial weights: `mlp.seed`. Default: 0.
+   */
+  uint64_t seed;
+  /**
+   * Tapes leave out what is cheap to compute again: `mlp.checkpoint` and
+   * `attention.checkpoint_core_attention`. Default: false.
+   */
+  bool checkpoint;
+  /**
+   * How ranks share the layer: `mlp.parallel` and `attention.parallel`.
+   */
+  struct NVTEXParallelConfig parallel;
+  /**
+   * Zeros: room for what later versions add.
+   */
+  uint64_t reserved[4];
 } NVTEXTransformerLayerConfig;
 
 /**

@@ -1539,6 +1539,9 @@ pub struct NVTEXLinearConfig {
 }
 
 /// `y = norm(x) W^T + b`. The norm's `hidden_size`, `name` and `dtype` are ignored.
+///
+/// A field from `name` on is one of a part, or of several, for programs that need not name the parts. A part's own field
+/// holds where the one here has its default; where both have another value they must be the same.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NVTEXLayerNormLinearConfig {
@@ -1546,9 +1549,34 @@ pub struct NVTEXLayerNormLinearConfig {
     pub struct_size: usize,
     pub norm: NVTEXNormConfig,
     pub linear: NVTEXLinearConfig,
+    /// `linear.name`.
+    pub name: *const c_char,
+    /// `linear.in_features`. Default: 0.
+    pub in_features: usize,
+    /// `linear.out_features`. Default: 0.
+    pub out_features: usize,
+    /// `linear.bias`. Default: true.
+    pub bias: bool,
+    /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs: `linear.dtype`.
+    pub dtype: NVTEDType,
+    /// Standard deviation of the initial weight: `linear.init_std`. Default: 0.023.
+    pub init_std: f32,
+    /// Seed of the initial weight: `linear.seed`. Default: 0.
+    pub seed: u64,
+    /// `norm.kind`. Default: LayerNorm.
+    pub norm_type: NVTE_Norm_Type,
+    /// `norm.epsilon`. Default: 1e-5.
+    pub norm_epsilon: f32,
+    /// How ranks share the module: `linear.parallel`.
+    pub parallel: NVTEXParallelConfig,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
 }
 
 /// `y_e = x_e W_e^T + b_e`
+///
+/// A field from `name` on is one of a part, or of several, for programs that need not name the parts. A part's own field
+/// holds where the one here has its default; where both have another value they must be the same.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NVTEXGroupedLinearConfig {
@@ -1558,6 +1586,22 @@ pub struct NVTEXGroupedLinearConfig {
     pub num_gemms: usize,
     /// Config of each part, with one name for all. Initial weights differ.
     pub linear: NVTEXLinearConfig,
+    /// `linear.name`.
+    pub name: *const c_char,
+    /// `linear.in_features`. Default: 0.
+    pub in_features: usize,
+    /// `linear.out_features`. Default: 0.
+    pub out_features: usize,
+    /// `linear.bias`. Default: true.
+    pub bias: bool,
+    /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs: `linear.dtype`.
+    pub dtype: NVTEDType,
+    /// Standard deviation of the initial weight: `linear.init_std`. Default: 0.023.
+    pub init_std: f32,
+    /// Seed of the initial weight: `linear.seed`. Default: 0.
+    pub seed: u64,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
 }
 
 /// `y = f(norm(x) W1^T + b1) W2^T + b2`. The norm's `hidden_size`, `name` and `dtype` are ignored.
@@ -1650,6 +1694,9 @@ pub struct NVTEXAttentionConfig {
 /// Config of projections, attention, and a projection. The attention's `name` is ignored; if its
 /// `head_dim_qk` is 0 (default), it is `hidden_size / num_attention_heads`, and `head_dim_v` is the
 /// same.
+///
+/// A field from `num_attention_heads` on is one of a part, or of several, for programs that need not name the parts. A part's own field
+/// holds where the one here has its default; where both have another value they must be the same.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NVTEXMultiheadAttentionConfig {
@@ -1674,9 +1721,32 @@ pub struct NVTEXMultiheadAttentionConfig {
     pub output_init_std: f32,
     /// Seed of the initial weights.
     pub seed: u64,
+    /// `attention.num_attention_heads`. Default: 0.
+    pub num_attention_heads: usize,
+    /// Heads of keys and values: `attention.num_gqa_groups`. Default: 0, as many as of queries.
+    pub num_gqa_groups: usize,
+    /// `norm.kind`. Default: LayerNorm.
+    pub norm_type: NVTE_Norm_Type,
+    /// `norm.epsilon`. Default: 1e-5.
+    pub norm_epsilon: f32,
+    /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs: `attention.dtype`.
+    pub dtype: NVTEDType,
+    /// `attention.qkv_format`. Default: NVTE_SBHD.
+    pub qkv_format: NVTE_QKV_Format,
+    /// `attention.attn_mask_type`. Default: NVTE_CAUSAL_MASK.
+    pub attn_mask_type: NVTE_Mask_Type,
+    /// Dropout of the probabilities, in passes with a tape: `attention.attention_dropout`. Default: 0.
+    pub attention_dropout: f32,
+    /// How ranks share the module: `attention.parallel`.
+    pub parallel: NVTEXParallelConfig,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
 }
 
 /// A layer of a Transformer.
+///
+/// A field from `hidden_size` on is one of a part, or of several, for programs that need not name the parts. A part's own field
+/// holds where the one here has its default; where both have another value they must be the same.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NVTEXTransformerLayerConfig {
@@ -1703,6 +1773,42 @@ pub struct NVTEXTransformerLayerConfig {
     pub parallel_attention_mlp: bool,
     /// Rotary embeddings rotate neighbours, not the halves of a head. Default: false.
     pub rotary_interleaved: bool,
+    /// Elements of a row: `mlp.hidden_size`. Default: 0.
+    pub hidden_size: usize,
+    /// Elements after the activation of the MLP: `mlp.ffn_hidden_size`. Default: 0.
+    pub ffn_hidden_size: usize,
+    /// `attention.num_attention_heads`. Default: 0.
+    pub num_attention_heads: usize,
+    /// Heads of keys and values: `attention.num_gqa_groups`. Default: 0, as many as of queries.
+    pub num_gqa_groups: usize,
+    /// `mlp.activation`. Default: GELU.
+    pub activation: NVTE_Activation_Type,
+    /// Of all norms of rows: `mlp.norm.kind`. Default: LayerNorm.
+    pub norm_type: NVTE_Norm_Type,
+    /// Of all norms of rows: `mlp.norm.epsilon`. Default: 1e-5.
+    pub norm_epsilon: f32,
+    /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs: `mlp.dtype`.
+    pub dtype: NVTEDType,
+    /// `attention.qkv_format`. Default: NVTE_SBHD.
+    pub qkv_format: NVTE_QKV_Format,
+    /// Of the self attention: `attention.attn_mask_type`. Default: NVTE_CAUSAL_MASK.
+    pub attn_mask_type: NVTE_Mask_Type,
+    /// Dropout of the probabilities, in passes with a tape: `attention.attention_dropout`. Default: 0.
+    pub attention_dropout: f32,
+    /// Whether the linear layers have biases: `mlp.bias`. Default: true.
+    pub bias: bool,
+    /// Standard deviations of the initial weights: `mlp.init_std`, `mlp.output_init_std`. Defaults: 0.023.
+    pub init_std: f32,
+    pub output_init_std: f32,
+    /// Seed of the initial weights: `mlp.seed`. Default: 0.
+    pub seed: u64,
+    /// Tapes leave out what is cheap to compute again: `mlp.checkpoint` and
+    /// `attention.checkpoint_core_attention`. Default: false.
+    pub checkpoint: bool,
+    /// How ranks share the layer: `mlp.parallel` and `attention.parallel`.
+    pub parallel: NVTEXParallelConfig,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
 }
 
 /// Config of a layer of experts: `y = sum_k w_k f_k(x) + g(x)` for the experts k that a router chooses for the token x,
@@ -5819,12 +5925,12 @@ pub(crate) fn layouts() -> Vec<String> {
         crate::layout!(NVTEXParallelOptions: struct_size mode local_scales),
         crate::layout!(NVTEXParallelConfig: tensor_parallel_size sequence_parallel context_parallel_size options reserved),
         crate::layout!(NVTEXLinearConfig: struct_size name in_features out_features bias dtype init_std seed parallel reserved),
-        crate::layout!(NVTEXLayerNormLinearConfig: struct_size norm linear),
-        crate::layout!(NVTEXGroupedLinearConfig: struct_size num_gemms linear),
+        crate::layout!(NVTEXLayerNormLinearConfig: struct_size norm linear name in_features out_features bias dtype init_std seed norm_type norm_epsilon parallel reserved),
+        crate::layout!(NVTEXGroupedLinearConfig: struct_size num_gemms linear name in_features out_features bias dtype init_std seed reserved),
         crate::layout!(NVTEXLayerNormMLPConfig: struct_size name norm hidden_size ffn_hidden_size activation clamp_limit clamp_alpha clamp_offset bias dtype init_std output_init_std seed checkpoint parallel reserved),
         crate::layout!(NVTEXAttentionConfig: struct_size name num_attention_heads num_gqa_groups head_dim_qk head_dim_v attention_dropout qkv_format attn_mask_type window_size_left window_size_right bottom_right_diagonal softmax_type softmax_scale dtype checkpoint_core_attention qk_norm_type qk_norm_epsilon qk_norm_before_rope parallel context_parallel_kind reserved),
-        crate::layout!(NVTEXMultiheadAttentionConfig: struct_size name hidden_size attention input_layernorm norm cross_attention bias rotary_interleaved init_std output_init_std seed),
-        crate::layout!(NVTEXTransformerLayerConfig: struct_size name attention mlp hidden_dropout decoder inter_mask_type residual_post_layernorm output_layernorm parallel_attention_mlp rotary_interleaved),
+        crate::layout!(NVTEXMultiheadAttentionConfig: struct_size name hidden_size attention input_layernorm norm cross_attention bias rotary_interleaved init_std output_init_std seed num_attention_heads num_gqa_groups norm_type norm_epsilon dtype qkv_format attn_mask_type attention_dropout parallel reserved),
+        crate::layout!(NVTEXTransformerLayerConfig: struct_size name attention mlp hidden_dropout decoder inter_mask_type residual_post_layernorm output_layernorm parallel_attention_mlp rotary_interleaved hidden_size ffn_hidden_size num_attention_heads num_gqa_groups activation norm_type norm_epsilon dtype qkv_format attn_mask_type attention_dropout bias init_std output_init_std seed checkpoint parallel reserved),
         crate::layout!(NVTEXMoeConfig: struct_size name hidden_size ffn_hidden_size num_experts top_k dtype router_dtype activation clamp_limit clamp_alpha clamp_offset bias score num_groups group_top_k expert_bias scaling_factor balance_coefficient z_coefficient shared_ffn_hidden_size init_std output_init_std router_init_std seed expert_parallel_size reserved),
         crate::layout!(NVTEXEmbeddingConfig: struct_size name vocabulary_size hidden_size max_positions scale dtype init_std position_init_std seed parallel reserved),
         crate::layout!(NVTEXLMHeadConfig: struct_size name vocabulary_size hidden_size tied_to dtype init_std seed ignored_target label_smoothing z_loss workspace_limit parallel reserved),

@@ -953,6 +953,9 @@ impl Default for LinearConfig {
 }
 
 /// `y = norm(x) W^T + b`. The norm's `hidden_size`, `name` and `dtype` are ignored.
+///
+/// A field from `name` on is one of a part, or of several, for programs that need not name the parts. A part's own field
+/// holds where the one here has its default; where both have another value they must be the same.
 #[derive(Clone, Debug)]
 pub struct LayerNormLinearConfig {
     pub(crate) raw: sys::NVTEXLayerNormLinearConfig,
@@ -990,6 +993,71 @@ impl LayerNormLinearConfig {
         self.names.join(changed.names);
         self
     }
+
+    /// `linear.name`.
+    pub fn name(mut self, name: &str) -> Self {
+        self.raw.name = self.names.add(name);
+        self
+    }
+
+    /// `linear.in_features`. Default: 0.
+    pub fn in_features(mut self, value: usize) -> Self {
+        self.raw.in_features = value;
+        self
+    }
+
+    /// `linear.out_features`. Default: 0.
+    pub fn out_features(mut self, value: usize) -> Self {
+        self.raw.out_features = value;
+        self
+    }
+
+    /// `linear.bias`. Default: true.
+    pub fn bias(mut self, value: bool) -> Self {
+        self.raw.bias = value;
+        self
+    }
+
+    /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs: `linear.dtype`.
+    pub fn dtype(mut self, value: DType) -> Self {
+        self.raw.dtype = value as i32;
+        self
+    }
+
+    /// Standard deviation of the initial weight: `linear.init_std`. Default: 0.023.
+    pub fn init_std(mut self, value: f32) -> Self {
+        self.raw.init_std = value;
+        self
+    }
+
+    /// Seed of the initial weight: `linear.seed`. Default: 0.
+    pub fn seed(mut self, value: u64) -> Self {
+        self.raw.seed = value;
+        self
+    }
+
+    /// `norm.kind`. Default: LayerNorm.
+    pub fn norm_type(mut self, value: NormType) -> Self {
+        self.raw.norm_type = value as i32;
+        self
+    }
+
+    /// `norm.epsilon`. Default: 1e-5.
+    pub fn norm_epsilon(mut self, value: f32) -> Self {
+        self.raw.norm_epsilon = value;
+        self
+    }
+
+    /// How ranks share the module: `linear.parallel`.
+    ///
+    /// The function gets what is set so far, and returns what shall be.
+    pub fn parallel(mut self, change: impl FnOnce(ParallelConfig) -> ParallelConfig) -> Self {
+        let (raw, names) = (self.raw.parallel, self.names.clone());
+        let changed = change(ParallelConfig { raw, names });
+        self.raw.parallel = changed.raw;
+        self.names.join(changed.names);
+        self
+    }
 }
 
 impl Default for LayerNormLinearConfig {
@@ -999,6 +1067,9 @@ impl Default for LayerNormLinearConfig {
 }
 
 /// `y_e = x_e W_e^T + b_e`
+///
+/// A field from `name` on is one of a part, or of several, for programs that need not name the parts. A part's own field
+/// holds where the one here has its default; where both have another value they must be the same.
 #[derive(Clone, Debug)]
 pub struct GroupedLinearConfig {
     pub(crate) raw: sys::NVTEXGroupedLinearConfig,
@@ -1029,6 +1100,48 @@ impl GroupedLinearConfig {
         let changed = change(LinearConfig { raw, names });
         self.raw.linear = changed.raw;
         self.names.join(changed.names);
+        self
+    }
+
+    /// `linear.name`.
+    pub fn name(mut self, name: &str) -> Self {
+        self.raw.name = self.names.add(name);
+        self
+    }
+
+    /// `linear.in_features`. Default: 0.
+    pub fn in_features(mut self, value: usize) -> Self {
+        self.raw.in_features = value;
+        self
+    }
+
+    /// `linear.out_features`. Default: 0.
+    pub fn out_features(mut self, value: usize) -> Self {
+        self.raw.out_features = value;
+        self
+    }
+
+    /// `linear.bias`. Default: true.
+    pub fn bias(mut self, value: bool) -> Self {
+        self.raw.bias = value;
+        self
+    }
+
+    /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs: `linear.dtype`.
+    pub fn dtype(mut self, value: DType) -> Self {
+        self.raw.dtype = value as i32;
+        self
+    }
+
+    /// Standard deviation of the initial weight: `linear.init_std`. Default: 0.023.
+    pub fn init_std(mut self, value: f32) -> Self {
+        self.raw.init_std = value;
+        self
+    }
+
+    /// Seed of the initial weight: `linear.seed`. Default: 0.
+    pub fn seed(mut self, value: u64) -> Self {
+        self.raw.seed = value;
         self
     }
 }
@@ -1321,6 +1434,9 @@ impl Default for AttentionConfig {
 /// Config of projections, attention, and a projection. The attention's `name` is ignored; if its
 /// `head_dim_qk` is 0 (default), it is `hidden_size / num_attention_heads`, and `head_dim_v` is the
 /// same.
+///
+/// A field from `num_attention_heads` on is one of a part, or of several, for programs that need not name the parts. A part's own field
+/// holds where the one here has its default; where both have another value they must be the same.
 #[derive(Clone, Debug)]
 pub struct MultiheadAttentionConfig {
     pub(crate) raw: sys::NVTEXMultiheadAttentionConfig,
@@ -1413,6 +1529,65 @@ impl MultiheadAttentionConfig {
         self.raw.seed = value;
         self
     }
+
+    /// `attention.num_attention_heads`. Default: 0.
+    pub fn num_attention_heads(mut self, value: usize) -> Self {
+        self.raw.num_attention_heads = value;
+        self
+    }
+
+    /// Heads of keys and values: `attention.num_gqa_groups`. Default: 0, as many as of queries.
+    pub fn num_gqa_groups(mut self, value: usize) -> Self {
+        self.raw.num_gqa_groups = value;
+        self
+    }
+
+    /// `norm.kind`. Default: LayerNorm.
+    pub fn norm_type(mut self, value: NormType) -> Self {
+        self.raw.norm_type = value as i32;
+        self
+    }
+
+    /// `norm.epsilon`. Default: 1e-5.
+    pub fn norm_epsilon(mut self, value: f32) -> Self {
+        self.raw.norm_epsilon = value;
+        self
+    }
+
+    /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs: `attention.dtype`.
+    pub fn dtype(mut self, value: DType) -> Self {
+        self.raw.dtype = value as i32;
+        self
+    }
+
+    /// `attention.qkv_format`. Default: NVTE_SBHD.
+    pub fn qkv_format(mut self, value: QKVFormat) -> Self {
+        self.raw.qkv_format = value as i32;
+        self
+    }
+
+    /// `attention.attn_mask_type`. Default: NVTE_CAUSAL_MASK.
+    pub fn attn_mask_type(mut self, value: MaskType) -> Self {
+        self.raw.attn_mask_type = value as i32;
+        self
+    }
+
+    /// Dropout of the probabilities, in passes with a tape: `attention.attention_dropout`. Default: 0.
+    pub fn attention_dropout(mut self, value: f32) -> Self {
+        self.raw.attention_dropout = value;
+        self
+    }
+
+    /// How ranks share the module: `attention.parallel`.
+    ///
+    /// The function gets what is set so far, and returns what shall be.
+    pub fn parallel(mut self, change: impl FnOnce(ParallelConfig) -> ParallelConfig) -> Self {
+        let (raw, names) = (self.raw.parallel, self.names.clone());
+        let changed = change(ParallelConfig { raw, names });
+        self.raw.parallel = changed.raw;
+        self.names.join(changed.names);
+        self
+    }
 }
 
 impl Default for MultiheadAttentionConfig {
@@ -1422,6 +1597,9 @@ impl Default for MultiheadAttentionConfig {
 }
 
 /// A layer of a Transformer.
+///
+/// A field from `hidden_size` on is one of a part, or of several, for programs that need not name the parts. A part's own field
+/// holds where the one here has its default; where both have another value they must be the same.
 #[derive(Clone, Debug)]
 pub struct TransformerLayerConfig {
     pub(crate) raw: sys::NVTEXTransformerLayerConfig,
@@ -1507,6 +1685,114 @@ impl TransformerLayerConfig {
     /// Rotary embeddings rotate neighbours, not the halves of a head. Default: false.
     pub fn rotary_interleaved(mut self, value: bool) -> Self {
         self.raw.rotary_interleaved = value;
+        self
+    }
+
+    /// Elements of a row: `mlp.hidden_size`. Default: 0.
+    pub fn hidden_size(mut self, value: usize) -> Self {
+        self.raw.hidden_size = value;
+        self
+    }
+
+    /// Elements after the activation of the MLP: `mlp.ffn_hidden_size`. Default: 0.
+    pub fn ffn_hidden_size(mut self, value: usize) -> Self {
+        self.raw.ffn_hidden_size = value;
+        self
+    }
+
+    /// `attention.num_attention_heads`. Default: 0.
+    pub fn num_attention_heads(mut self, value: usize) -> Self {
+        self.raw.num_attention_heads = value;
+        self
+    }
+
+    /// Heads of keys and values: `attention.num_gqa_groups`. Default: 0, as many as of queries.
+    pub fn num_gqa_groups(mut self, value: usize) -> Self {
+        self.raw.num_gqa_groups = value;
+        self
+    }
+
+    /// `mlp.activation`. Default: GELU.
+    pub fn activation(mut self, value: ActivationType) -> Self {
+        self.raw.activation = value as i32;
+        self
+    }
+
+    /// Of all norms of rows: `mlp.norm.kind`. Default: LayerNorm.
+    pub fn norm_type(mut self, value: NormType) -> Self {
+        self.raw.norm_type = value as i32;
+        self
+    }
+
+    /// Of all norms of rows: `mlp.norm.epsilon`. Default: 1e-5.
+    pub fn norm_epsilon(mut self, value: f32) -> Self {
+        self.raw.norm_epsilon = value;
+        self
+    }
+
+    /// Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs: `mlp.dtype`.
+    pub fn dtype(mut self, value: DType) -> Self {
+        self.raw.dtype = value as i32;
+        self
+    }
+
+    /// `attention.qkv_format`. Default: NVTE_SBHD.
+    pub fn qkv_format(mut self, value: QKVFormat) -> Self {
+        self.raw.qkv_format = value as i32;
+        self
+    }
+
+    /// Of the self attention: `attention.attn_mask_type`. Default: NVTE_CAUSAL_MASK.
+    pub fn attn_mask_type(mut self, value: MaskType) -> Self {
+        self.raw.attn_mask_type = value as i32;
+        self
+    }
+
+    /// Dropout of the probabilities, in passes with a tape: `attention.attention_dropout`. Default: 0.
+    pub fn attention_dropout(mut self, value: f32) -> Self {
+        self.raw.attention_dropout = value;
+        self
+    }
+
+    /// Whether the linear layers have biases: `mlp.bias`. Default: true.
+    pub fn bias(mut self, value: bool) -> Self {
+        self.raw.bias = value;
+        self
+    }
+
+    /// Standard deviations of the initial weights: `mlp.init_std`, `mlp.output_init_std`. Defaults: 0.023.
+    pub fn init_std(mut self, value: f32) -> Self {
+        self.raw.init_std = value;
+        self
+    }
+
+    /// Sets `output_init_std`.
+    pub fn output_init_std(mut self, value: f32) -> Self {
+        self.raw.output_init_std = value;
+        self
+    }
+
+    /// Seed of the initial weights: `mlp.seed`. Default: 0.
+    pub fn seed(mut self, value: u64) -> Self {
+        self.raw.seed = value;
+        self
+    }
+
+    /// Tapes leave out what is cheap to compute again: `mlp.checkpoint` and
+    /// `attention.checkpoint_core_attention`. Default: false.
+    pub fn checkpoint(mut self, value: bool) -> Self {
+        self.raw.checkpoint = value;
+        self
+    }
+
+    /// How ranks share the layer: `mlp.parallel` and `attention.parallel`.
+    ///
+    /// The function gets what is set so far, and returns what shall be.
+    pub fn parallel(mut self, change: impl FnOnce(ParallelConfig) -> ParallelConfig) -> Self {
+        let (raw, names) = (self.raw.parallel, self.names.clone());
+        let changed = change(ParallelConfig { raw, names });
+        self.raw.parallel = changed.raw;
+        self.names.join(changed.names);
         self
     }
 }

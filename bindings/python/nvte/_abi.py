@@ -700,9 +700,20 @@ class NVTEXLayerNormLinearConfig(Structure):
         ("struct_size", c_size_t),
         ("norm", NVTEXNormConfig),
         ("linear", NVTEXLinearConfig),
+        ("name", c_char_p),
+        ("in_features", c_size_t),
+        ("out_features", c_size_t),
+        ("bias", c_bool),
+        ("dtype", c_int),
+        ("init_std", c_float),
+        ("seed", c_uint64),
+        ("norm_type", c_int),
+        ("norm_epsilon", c_float),
+        ("parallel", NVTEXParallelConfig),
+        ("reserved", c_uint64 * 4),
     ]
     # Fields that are enumerations, with the name of these.
-    _enums_ = {}
+    _enums_ = {"dtype": "DType", "norm_type": "NormType"}
 
 
 
@@ -712,9 +723,17 @@ class NVTEXGroupedLinearConfig(Structure):
         ("struct_size", c_size_t),
         ("num_gemms", c_size_t),
         ("linear", NVTEXLinearConfig),
+        ("name", c_char_p),
+        ("in_features", c_size_t),
+        ("out_features", c_size_t),
+        ("bias", c_bool),
+        ("dtype", c_int),
+        ("init_std", c_float),
+        ("seed", c_uint64),
+        ("reserved", c_uint64 * 4),
     ]
     # Fields that are enumerations, with the name of these.
-    _enums_ = {}
+    _enums_ = {"dtype": "DType"}
 
 
 
@@ -790,9 +809,19 @@ class NVTEXMultiheadAttentionConfig(Structure):
         ("init_std", c_float),
         ("output_init_std", c_float),
         ("seed", c_uint64),
+        ("num_attention_heads", c_size_t),
+        ("num_gqa_groups", c_size_t),
+        ("norm_type", c_int),
+        ("norm_epsilon", c_float),
+        ("dtype", c_int),
+        ("qkv_format", c_int),
+        ("attn_mask_type", c_int),
+        ("attention_dropout", c_float),
+        ("parallel", NVTEXParallelConfig),
+        ("reserved", c_uint64 * 4),
     ]
     # Fields that are enumerations, with the name of these.
-    _enums_ = {}
+    _enums_ = {"norm_type": "NormType", "dtype": "DType", "qkv_format": "QKVFormat", "attn_mask_type": "MaskType"}
 
 
 
@@ -810,9 +839,27 @@ class NVTEXTransformerLayerConfig(Structure):
         ("output_layernorm", c_bool),
         ("parallel_attention_mlp", c_bool),
         ("rotary_interleaved", c_bool),
+        ("hidden_size", c_size_t),
+        ("ffn_hidden_size", c_size_t),
+        ("num_attention_heads", c_size_t),
+        ("num_gqa_groups", c_size_t),
+        ("activation", c_int),
+        ("norm_type", c_int),
+        ("norm_epsilon", c_float),
+        ("dtype", c_int),
+        ("qkv_format", c_int),
+        ("attn_mask_type", c_int),
+        ("attention_dropout", c_float),
+        ("bias", c_bool),
+        ("init_std", c_float),
+        ("output_init_std", c_float),
+        ("seed", c_uint64),
+        ("checkpoint", c_bool),
+        ("parallel", NVTEXParallelConfig),
+        ("reserved", c_uint64 * 4),
     ]
     # Fields that are enumerations, with the name of these.
-    _enums_ = {"inter_mask_type": "MaskType"}
+    _enums_ = {"inter_mask_type": "MaskType", "activation": "ActivationType", "norm_type": "NormType", "dtype": "DType", "qkv_format": "QKVFormat", "attn_mask_type": "MaskType"}
 
 
 

@@ -110,17 +110,40 @@ class LinearConfig(TypedDict, total=False):
 
 
 class LayerNormLinearConfig(TypedDict, total=False):
-    """`y = norm(x) W^T + b`. The norm's `hidden_size`, `name` and `dtype` are ignored."""
+    """`y = norm(x) W^T + b`. The norm's `hidden_size`, `name` and `dtype` are ignored.
+
+    A field from `name` on is one of a part, or of several, for programs that need not name the parts. A part's own field
+    holds where the one here has its default; where both have another value they must be the same."""
 
     norm: NormConfig
     linear: LinearConfig
+    name: str
+    in_features: int
+    out_features: int
+    bias: bool
+    dtype: DType
+    init_std: float
+    seed: int
+    norm_type: NormType
+    norm_epsilon: float
+    parallel: ParallelConfig
 
 
 class GroupedLinearConfig(TypedDict, total=False):
-    """`y_e = x_e W_e^T + b_e`"""
+    """`y_e = x_e W_e^T + b_e`
+
+    A field from `name` on is one of a part, or of several, for programs that need not name the parts. A part's own field
+    holds where the one here has its default; where both have another value they must be the same."""
 
     num_gemms: int
     linear: LinearConfig
+    name: str
+    in_features: int
+    out_features: int
+    bias: bool
+    dtype: DType
+    init_std: float
+    seed: int
 
 
 class LayerNormMLPConfig(TypedDict, total=False):
@@ -171,7 +194,10 @@ class AttentionConfig(TypedDict, total=False):
 class MultiheadAttentionConfig(TypedDict, total=False):
     """Config of projections, attention, and a projection. The attention's `name` is ignored; if its
     `head_dim_qk` is 0 (default), it is `hidden_size / num_attention_heads`, and `head_dim_v` is the
-    same."""
+    same.
+
+    A field from `num_attention_heads` on is one of a part, or of several, for programs that need not name the parts. A part's own field
+    holds where the one here has its default; where both have another value they must be the same."""
 
     name: str
     hidden_size: int
@@ -184,10 +210,22 @@ class MultiheadAttentionConfig(TypedDict, total=False):
     init_std: float
     output_init_std: float
     seed: int
+    num_attention_heads: int
+    num_gqa_groups: int
+    norm_type: NormType
+    norm_epsilon: float
+    dtype: DType
+    qkv_format: QKVFormat
+    attn_mask_type: MaskType
+    attention_dropout: float
+    parallel: ParallelConfig
 
 
 class TransformerLayerConfig(TypedDict, total=False):
-    """A layer of a Transformer."""
+    """A layer of a Transformer.
+
+    A field from `hidden_size` on is one of a part, or of several, for programs that need not name the parts. A part's own field
+    holds where the one here has its default; where both have another value they must be the same."""
 
     name: str
     attention: AttentionConfig
@@ -199,6 +237,23 @@ class TransformerLayerConfig(TypedDict, total=False):
     output_layernorm: bool
     parallel_attention_mlp: bool
     rotary_interleaved: bool
+    hidden_size: int
+    ffn_hidden_size: int
+    num_attention_heads: int
+    num_gqa_groups: int
+    activation: ActivationType
+    norm_type: NormType
+    norm_epsilon: float
+    dtype: DType
+    qkv_format: QKVFormat
+    attn_mask_type: MaskType
+    attention_dropout: float
+    bias: bool
+    init_std: float
+    output_init_std: float
+    seed: int
+    checkpoint: bool
+    parallel: ParallelConfig
 
 
 class MoeConfig(TypedDict, total=False):
@@ -390,6 +445,16 @@ class LayerNormLinear(Module):
 
     - norm
     - linear
+    - name: `linear.name`.
+    - in_features: `linear.in_features`. Default: 0.
+    - out_features: `linear.out_features`. Default: 0.
+    - bias: `linear.bias`. Default: true.
+    - dtype: Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs: `linear.dtype`.
+    - init_std: Standard deviation of the initial weight: `linear.init_std`. Default: 0.023.
+    - seed: Seed of the initial weight: `linear.seed`. Default: 0.
+    - norm_type: `norm.kind`. Default: LayerNorm.
+    - norm_epsilon: `norm.epsilon`. Default: 1e-5.
+    - parallel: How ranks share the module: `linear.parallel`.
     """
 
     _config = _abi.NVTEXLayerNormLinearConfig
@@ -402,11 +467,31 @@ class LayerNormLinear(Module):
         *,
         norm: NormConfig | None = None,
         linear: LinearConfig | None = None,
+        name: str | None = None,
+        in_features: int | None = None,
+        out_features: int | None = None,
+        bias: bool | None = None,
+        dtype: DType | None = None,
+        init_std: float | None = None,
+        seed: int | None = None,
+        norm_type: NormType | None = None,
+        norm_epsilon: float | None = None,
+        parallel: ParallelConfig | None = None,
         stream: Stream = None,
     ) -> None:
         self._make(context, stream, {
             "norm": norm,
             "linear": linear,
+            "name": name,
+            "in_features": in_features,
+            "out_features": out_features,
+            "bias": bias,
+            "dtype": dtype,
+            "init_std": init_std,
+            "seed": seed,
+            "norm_type": norm_type,
+            "norm_epsilon": norm_epsilon,
+            "parallel": parallel,
         })
 
 
@@ -427,6 +512,13 @@ class GroupedLinear(Module):
 
     - num_gemms: Parts, each with a weight of its own.
     - linear: Config of each part, with one name for all. Initial weights differ.
+    - name: `linear.name`.
+    - in_features: `linear.in_features`. Default: 0.
+    - out_features: `linear.out_features`. Default: 0.
+    - bias: `linear.bias`. Default: true.
+    - dtype: Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs: `linear.dtype`.
+    - init_std: Standard deviation of the initial weight: `linear.init_std`. Default: 0.023.
+    - seed: Seed of the initial weight: `linear.seed`. Default: 0.
     """
 
     _config = _abi.NVTEXGroupedLinearConfig
@@ -439,11 +531,25 @@ class GroupedLinear(Module):
         *,
         num_gemms: int | None = None,
         linear: LinearConfig | None = None,
+        name: str | None = None,
+        in_features: int | None = None,
+        out_features: int | None = None,
+        bias: bool | None = None,
+        dtype: DType | None = None,
+        init_std: float | None = None,
+        seed: int | None = None,
         stream: Stream = None,
     ) -> None:
         self._make(context, stream, {
             "num_gemms": num_gemms,
             "linear": linear,
+            "name": name,
+            "in_features": in_features,
+            "out_features": out_features,
+            "bias": bias,
+            "dtype": dtype,
+            "init_std": init_std,
+            "seed": seed,
         })
 
 
@@ -640,6 +746,15 @@ class MultiheadAttention(Module):
     - init_std: Standard deviations of the initial weights, of the first projections and of the last. Default: 0.023.
     - output_init_std
     - seed: Seed of the initial weights.
+    - num_attention_heads: `attention.num_attention_heads`. Default: 0.
+    - num_gqa_groups: Heads of keys and values: `attention.num_gqa_groups`. Default: 0, as many as of queries.
+    - norm_type: `norm.kind`. Default: LayerNorm.
+    - norm_epsilon: `norm.epsilon`. Default: 1e-5.
+    - dtype: Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs: `attention.dtype`.
+    - qkv_format: `attention.qkv_format`. Default: NVTE_SBHD.
+    - attn_mask_type: `attention.attn_mask_type`. Default: NVTE_CAUSAL_MASK.
+    - attention_dropout: Dropout of the probabilities, in passes with a tape: `attention.attention_dropout`. Default: 0.
+    - parallel: How ranks share the module: `attention.parallel`.
     """
 
     _config = _abi.NVTEXMultiheadAttentionConfig
@@ -661,6 +776,15 @@ class MultiheadAttention(Module):
         init_std: float | None = None,
         output_init_std: float | None = None,
         seed: int | None = None,
+        num_attention_heads: int | None = None,
+        num_gqa_groups: int | None = None,
+        norm_type: NormType | None = None,
+        norm_epsilon: float | None = None,
+        dtype: DType | None = None,
+        qkv_format: QKVFormat | None = None,
+        attn_mask_type: MaskType | None = None,
+        attention_dropout: float | None = None,
+        parallel: ParallelConfig | None = None,
         stream: Stream = None,
     ) -> None:
         self._make(context, stream, {
@@ -675,6 +799,15 @@ class MultiheadAttention(Module):
             "init_std": init_std,
             "output_init_std": output_init_std,
             "seed": seed,
+            "num_attention_heads": num_attention_heads,
+            "num_gqa_groups": num_gqa_groups,
+            "norm_type": norm_type,
+            "norm_epsilon": norm_epsilon,
+            "dtype": dtype,
+            "qkv_format": qkv_format,
+            "attn_mask_type": attn_mask_type,
+            "attention_dropout": attention_dropout,
+            "parallel": parallel,
         })
 
 
@@ -707,6 +840,23 @@ class TransformerLayer(Module):
     - output_layernorm: The layer has a norm at its end instead of the one before the self attention. Default: false.
     - parallel_attention_mlp: Attention and MLP both read the layer's input, and their sum is added to it. This excludes `decoder`, `residual_post_layernorm` and `output_layernorm`. Default: false.
     - rotary_interleaved: Rotary embeddings rotate neighbours, not the halves of a head. Default: false.
+    - hidden_size: Elements of a row: `mlp.hidden_size`. Default: 0.
+    - ffn_hidden_size: Elements after the activation of the MLP: `mlp.ffn_hidden_size`. Default: 0.
+    - num_attention_heads: `attention.num_attention_heads`. Default: 0.
+    - num_gqa_groups: Heads of keys and values: `attention.num_gqa_groups`. Default: 0, as many as of queries.
+    - activation: `mlp.activation`. Default: GELU.
+    - norm_type: Of all norms of rows: `mlp.norm.kind`. Default: LayerNorm.
+    - norm_epsilon: Of all norms of rows: `mlp.norm.epsilon`. Default: 1e-5.
+    - dtype: Float32 (default), Float16 or BFloat16, of parameters, inputs and outputs: `mlp.dtype`.
+    - qkv_format: `attention.qkv_format`. Default: NVTE_SBHD.
+    - attn_mask_type: Of the self attention: `attention.attn_mask_type`. Default: NVTE_CAUSAL_MASK.
+    - attention_dropout: Dropout of the probabilities, in passes with a tape: `attention.attention_dropout`. Default: 0.
+    - bias: Whether the linear layers have biases: `mlp.bias`. Default: true.
+    - init_std: Standard deviations of the initial weights: `mlp.init_std`, `mlp.output_init_std`. Defaults: 0.023.
+    - output_init_std
+    - seed: Seed of the initial weights: `mlp.seed`. Default: 0.
+    - checkpoint: Tapes leave out what is cheap to compute again: `mlp.checkpoint` and `attention.checkpoint_core_attention`. Default: false.
+    - parallel: How ranks share the layer: `mlp.parallel` and `attention.parallel`.
     """
 
     _config = _abi.NVTEXTransformerLayerConfig
@@ -727,6 +877,23 @@ class TransformerLayer(Module):
         output_layernorm: bool | None = None,
         parallel_attention_mlp: bool | None = None,
         rotary_interleaved: bool | None = None,
+        hidden_size: int | None = None,
+        ffn_hidden_size: int | None = None,
+        num_attention_heads: int | None = None,
+        num_gqa_groups: int | None = None,
+        activation: ActivationType | None = None,
+        norm_type: NormType | None = None,
+        norm_epsilon: float | None = None,
+        dtype: DType | None = None,
+        qkv_format: QKVFormat | None = None,
+        attn_mask_type: MaskType | None = None,
+        attention_dropout: float | None = None,
+        bias: bool | None = None,
+        init_std: float | None = None,
+        output_init_std: float | None = None,
+        seed: int | None = None,
+        checkpoint: bool | None = None,
+        parallel: ParallelConfig | None = None,
         stream: Stream = None,
     ) -> None:
         self._make(context, stream, {
@@ -740,6 +907,23 @@ class TransformerLayer(Module):
             "output_layernorm": output_layernorm,
             "parallel_attention_mlp": parallel_attention_mlp,
             "rotary_interleaved": rotary_interleaved,
+            "hidden_size": hidden_size,
+            "ffn_hidden_size": ffn_hidden_size,
+            "num_attention_heads": num_attention_heads,
+            "num_gqa_groups": num_gqa_groups,
+            "activation": activation,
+            "norm_type": norm_type,
+            "norm_epsilon": norm_epsilon,
+            "dtype": dtype,
+            "qkv_format": qkv_format,
+            "attn_mask_type": attn_mask_type,
+            "attention_dropout": attention_dropout,
+            "bias": bias,
+            "init_std": init_std,
+            "output_init_std": output_init_std,
+            "seed": seed,
+            "checkpoint": checkpoint,
+            "parallel": parallel,
         })
 
 

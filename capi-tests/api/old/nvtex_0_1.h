@@ -230,12 +230,31 @@ typedef struct NVTEXLayerNormLinearConfig_0_1 {
   size_t struct_size;
   struct NVTEXNormConfig_0_1 norm;
   struct NVTEXLinearConfig_0_1 linear;
+  const char *name;
+  size_t in_features;
+  size_t out_features;
+  bool bias;
+  NVTEDType dtype;
+  float init_std;
+  uint64_t seed;
+  NVTE_Norm_Type norm_type;
+  float norm_epsilon;
+  struct NVTEXParallelConfig_0_1 parallel;
+  uint64_t reserved[4];
 } NVTEXLayerNormLinearConfig_0_1;
 
 typedef struct NVTEXGroupedLinearConfig_0_1 {
   size_t struct_size;
   size_t num_gemms;
   struct NVTEXLinearConfig_0_1 linear;
+  const char *name;
+  size_t in_features;
+  size_t out_features;
+  bool bias;
+  NVTEDType dtype;
+  float init_std;
+  uint64_t seed;
+  uint64_t reserved[4];
 } NVTEXGroupedLinearConfig_0_1;
 
 typedef struct NVTEXLayerNormMLPConfig_0_1 {
@@ -296,6 +315,16 @@ typedef struct NVTEXMultiheadAttentionConfig_0_1 {
   float init_std;
   float output_init_std;
   uint64_t seed;
+  size_t num_attention_heads;
+  size_t num_gqa_groups;
+  NVTE_Norm_Type norm_type;
+  float norm_epsilon;
+  NVTEDType dtype;
+  NVTE_QKV_Format qkv_format;
+  NVTE_Mask_Type attn_mask_type;
+  float attention_dropout;
+  struct NVTEXParallelConfig_0_1 parallel;
+  uint64_t reserved[4];
 } NVTEXMultiheadAttentionConfig_0_1;
 
 typedef struct NVTEXTransformerLayerConfig_0_1 {
@@ -310,6 +339,24 @@ typedef struct NVTEXTransformerLayerConfig_0_1 {
   bool output_layernorm;
   bool parallel_attention_mlp;
   bool rotary_interleaved;
+  size_t hidden_size;
+  size_t ffn_hidden_size;
+  size_t num_attention_heads;
+  size_t num_gqa_groups;
+  NVTE_Activation_Type activation;
+  NVTE_Norm_Type norm_type;
+  float norm_epsilon;
+  NVTEDType dtype;
+  NVTE_QKV_Format qkv_format;
+  NVTE_Mask_Type attn_mask_type;
+  float attention_dropout;
+  bool bias;
+  float init_std;
+  float output_init_std;
+  uint64_t seed;
+  bool checkpoint;
+  struct NVTEXParallelConfig_0_1 parallel;
+  uint64_t reserved[4];
 } NVTEXTransformerLayerConfig_0_1;
 
 typedef struct NVTEXMoeConfig_0_1 {
