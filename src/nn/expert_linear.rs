@@ -306,7 +306,7 @@ impl ExpertLinear {
     }
 
     /// Rows of an output, of which those of no expert are zeros.
-    fn output<'a>(&self, run: &Run, y: &'a Tensor, layout: &Layout) -> Result<Members> {
+    fn output(&self, run: &Run, y: &Tensor, layout: &Layout) -> Result<Members> {
         ops::zero(&y.rowwise, run.stream)?;
         Ok(Members::plain(y, self.share.local(), Some(layout.counts)))
     }
