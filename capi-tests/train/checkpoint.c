@@ -156,6 +156,25 @@ static void *scaling(const Model *m, size_t *bytes) {
   return state;
 }
 
+// Moments as a file has them: those in FP8 are codes and scales of blocks, the second one of its
+// root.
+static void *moment_of(const NVTEXOptimizerParameter *p, size_t which, size_t *bytes) {
+  const NVTEBasicTensor state = p->state[which], scales = p->state_scales[which];
+  *bytes = basic_bytes(state);
+  if (state.dtype != kNVTEFloat8E4M3) return basic_read(state);
+  const size_t n = numel(state.shape);
+  const unsigned char *codes = basic_read(state);
+  const float *scale = basic_read(scales);
+  CHECK_EQ(numel(scales.shape), (n + 127) / 128);
+  float *values = host_memory(n * sizeof *values);
+  for (size_t i = 0; i < n; i++) {
+    const double x = get_value(kNVTEFloat8E4M3, codes, i) * (double)scale[i / 128];
+    values[i] = (float)(which ? x * x : x);
+  }
+  *bytes = n * sizeof *values;
+  return values;
+}
+
 // Everything that a checkpoint holds, as bytes.
 typedef struct Snapshot {
   unsigned char *bytes;
@@ -171,9 +190,15 @@ static Snapshot snapshot(const Model *m, bool with_scaling) {
   Snapshot s = {host_memory(1 << 17), 0};
   for (size_t i = 0; i < PARAMETERS; i++) {
     const NVTEXOptimizerParameter p = optimized(m, i);
-    const NVTEBasicTensor parts[] = {value(m, i), p.master, p.state[0], p.state[1]};
+    const NVTEBasicTensor parts[] = {value(m, i), p.master};
     for (size_t t = 0; t < COUNT(parts); t++) {
       if (parts[t].data_ptr) keep(&s, basic_read(parts[t]), basic_bytes(parts[t]));
+    }
+    for (size_t t = 0; t < 2; t++) {
+      size_t bytes;
+      if (!p.state[t].data_ptr) continue;
+      const void *moment = moment_of(&p, t, &bytes);
+      keep(&s, moment, bytes);
     }
   }
   NVTEXOptimizerNumbers n = {.struct_size = sizeof n};
@@ -247,8 +272,11 @@ static void check_file(const Model *m, const Setup *s, const char *path) {
       char name[128];
       snprintf(name, sizeof name, "optimizer.%s.%s",
                s->rule == NVTEX_UPDATE_SGD ? "momentum" : kinds[t], kParameters[i]);
-      check_stored(&image, name, stored_dtype(p.state[t].dtype), v.shape, basic_read(p.state[t]),
-                   basic_bytes(p.state[t]));
+      const bool fp8 = p.state[t].dtype == kNVTEFloat8E4M3;
+      size_t bytes;
+      const void *moment = moment_of(&p, t, &bytes);
+      check_stored(&image, name, stored_dtype(fp8 ? kNVTEFloat32 : p.state[t].dtype), v.shape,
+                   moment, bytes);
       tensors++;
     }
   }
@@ -687,6 +715,8 @@ int main(int argc, char **argv) {
       {"AdamW, remainders", kNVTEBFloat16, kNVTEFloat32, NVTEX_UPDATE_ADAMW,
        NVTEX_MASTERS_REMAINDER},
       {"AdamW, no masters", kNVTEBFloat16, kNVTEBFloat16, NVTEX_UPDATE_ADAMW, NVTEX_MASTERS_NONE},
+      {"AdamW, moments in FP8", kNVTEBFloat16, kNVTEFloat8E4M3, NVTEX_UPDATE_ADAMW,
+       NVTEX_MASTERS_FLOAT32},
       {"SGD, Float16", kNVTEFloat16, kNVTEFloat32, NVTEX_UPDATE_SGD, NVTEX_MASTERS_FLOAT32},
   };
   round_trip(&kAdam);

@@ -199,6 +199,120 @@ static void adamw(const AdamCase *c) {
   end(&s);
 }
 
+// ---- Moments in FP8
+
+// The distance from a magnitude that E4M3 has to the next one.
+static double e4m3_spacing(double x) {
+  int exponent;
+  frexp(x, &exponent);
+  return ldexp(1, exponent < -5 ? -9 : exponent - 4);
+}
+
+// A moment after the first step: the scale, codes beside the exact number, and their mean.
+static void check_moment(const Subject *s, size_t i, size_t which, const double *exact) {
+  const size_t n = s->count[i];
+  const double *codes = read_basic(s->p[i].state[which]);
+  const double *scales = read_basic(s->p[i].state_scales[which]);
+  CHECK_EQ(s->p[i].state[which].dtype, kNVTEFloat8E4M3);
+  CHECK_EQ(numel(s->p[i].state_scales[which].shape), (n + 127) / 128);
+  double sum = 0, variance = 0;
+  for (size_t e = 0; e < n; e++) {
+    double most = 0;
+    for (size_t j = e / 128 * 128; j < n && j < e / 128 * 128 + 128; j++)
+      most = fmax(most, fabs(exact[j]));
+    const double scale = scales[e / 128];
+    CHECK(frexp(scale, &(int){0}) == 0.5 && most <= 448 * scale && most > 224 * scale,
+          "scale %g of at most %g", scale, most);
+    const double x = fabs(exact[e]) / scale, spacing = e4m3_spacing(x);
+    const double below = floor(x / spacing) * spacing, part = (x - below) / spacing;
+    const double got = fabs(codes[e]);
+    // The smallest root above 0 is never 0, and numbers of Float32 may be on the other side of a
+    // code.
+    const bool near = got >= below - 1e-5 * x && got <= below + spacing * (1 + 1e-5);
+    CHECK(near || (which && got == 0x1p-9), "%zu: %g, exactly %g", e, got, x);
+    CHECK(codes[e] == 0 || (codes[e] < 0) == (exact[e] < 0), "%zu: sign of %g", e, codes[e]);
+    sum += (got - x) / spacing;
+    variance += part * (1 - part);
+  }
+  CHECK(fabs(sum) <= 4 * sqrt(variance) + 1e-3 * (double)n, "%s, moment %zu: off by %g of %g",
+        s->p[i].name, which, sum, sqrt(variance));
+}
+
+static void fp8_moments(void) {
+  // All alike: rounding to the nearest would be wrong in one direction.
+  for (int alike = 0; alike < 2; alike++) {
+    if (!case_begin("Moments in FP8, %s", alike ? "one number" : "random numbers")) continue;
+    NVTEXOptimizerConfig config = config_of(NVTEX_UPDATE_ADAMW);
+    config.moment_dtype = kNVTEFloat8E4M3;
+    Subject s = begin(kNVTEFloat32, IN, OUT, 1, &config);
+    double *g[2], *m[2], *root[2];
+    for (size_t i = 0; i < 2; i++) {
+      g[i] = give_gradient(&s, i, 1.0);
+      float *host = host_memory(s.count[i] * sizeof *host);
+      for (size_t e = 0; e < s.count[i]; e++) host[e] = alike ? 0.83f : (float)g[i][e];
+      upload(s.p[i].gradient.data_ptr, host, s.count[i] * sizeof *host);
+      m[i] = host_memory(s.count[i] * sizeof(double));
+      root[i] = host_memory(s.count[i] * sizeof(double));
+      for (size_t e = 0; e < s.count[i]; e++) {
+        m[i][e] = (1 - (double)config.beta1) * (double)host[e];
+        root[i][e] = sqrt(1 - (double)config.beta2) * fabs((double)host[e]);
+      }
+    }
+    nvtex_optimizer_step(s.optimizer, NULL);
+    if (EXPECT_OK()) {
+      for (size_t i = 0; i < 2; i++) {
+        check_moment(&s, i, 0, m[i]);
+        check_moment(&s, i, 1, root[i]);
+      }
+    }
+    end(&s);
+  }
+}
+
+// Noisy gradients of a bowl whose directions differ by 10^4: as far from its middle as moments in
+// Float32 bring it, but for a part.
+static void fp8_convergence(float beta2) {
+  enum { LONG = 400 };
+  if (!case_begin("Moments in FP8 converge, beta2 %g", (double)beta2)) return;
+  double distance[2], start = 0;
+  for (int fp8 = 0; fp8 < 2; fp8++) {
+    NVTEXOptimizerConfig config = config_of(NVTEX_UPDATE_ADAMW);
+    config.moment_dtype = fp8 ? kNVTEFloat8E4M3 : kNVTEFloat32;
+    config.learning_rate = 0.01f, config.last_rate_factor = 0.01f;
+    config.schedule = NVTEX_SCHEDULE_COSINE, config.total_steps = LONG;
+    config.weight_decay = 0, config.beta2 = beta2;
+    const uint64_t seed = g_test.rng;
+    Subject s = begin(kNVTEFloat32, IN, OUT, 1, &config);
+    const size_t n = s.count[0];
+    g_test.rng = 12345;
+    double *target = host_memory(n * sizeof(double)), *steep = host_memory(n * sizeof(double));
+    const float *random = random_values(kNVTEFloat32, 2 * n, -1, 1);
+    for (size_t e = 0; e < n; e++) {
+      target[e] = random[e];
+      steep[e] = pow(10, 2 * (double)random[n + e]);
+    }
+    for (int step = 0; step < LONG; step++) {
+      const double *p = read_master(&s, 0);
+      const float *noise = random_values(kNVTEFloat32, n, -1, 1);
+      float *g = host_memory(n * sizeof *g);
+      for (size_t e = 0; e < n; e++) {
+        g[e] = (float)(steep[e] * (p[e] - target[e] + 0.3 * (double)noise[e]));
+        if (step == 0 && fp8 == 0) start += fabs(p[e] - target[e]) / (double)n;
+      }
+      upload(s.p[0].gradient.data_ptr, g, n * sizeof *g);
+      nvtex_optimizer_step(s.optimizer, NULL);
+    }
+    EXPECT_OK();
+    const double *p = read_master(&s, 0);
+    distance[fp8] = 0;
+    for (size_t e = 0; e < n; e++) distance[fp8] += fabs(p[e] - target[e]) / (double)n;
+    end(&s);
+    g_test.rng = seed;
+  }
+  CHECK(distance[0] < 0.1 * start && distance[1] < 1.15 * distance[0],
+        "from %g to %g in Float32 and %g in FP8", start, distance[0], distance[1]);
+}
+
 // ---- Gradient descent
 
 static void sgd(NVTEDType dtype, NVTEXMasters masters, float momentum, bool nesterov,
@@ -767,8 +881,16 @@ int main(int argc, char **argv) {
        2e-6, true},
       {"gradients of Float32 parameters", kNVTEFloat32, kNVTEFloat32, NVTEX_MASTERS_FLOAT32, 2e-6,
        true},
+      // Each is wrong by up to an eighth of itself.
+      {"moments in FP8", kNVTEFloat32, kNVTEFloat8E4M3, NVTEX_MASTERS_FLOAT32, 0.02, false},
+      {"moments in FP8, no masters", kNVTEBFloat16, kNVTEFloat8E4M3, NVTEX_MASTERS_NONE,
+       0.02 + STEPS * 0x1p-8, false},
+      {"moments in FP8, remainders", kNVTEBFloat16, kNVTEFloat8E4M3, NVTEX_MASTERS_REMAINDER, 0.02, false},
   };
   for (size_t i = 0; i < COUNT(cases); i++) adamw(&cases[i]);
+  fp8_moments();
+  fp8_convergence(0.95f);
+  fp8_convergence(0.999f);
   sgd(kNVTEFloat32, NVTEX_MASTERS_FLOAT32, 0.9f, false, 1e-5);
   sgd(kNVTEFloat32, NVTEX_MASTERS_FLOAT32, 0.9f, true, 1e-5);
   sgd(kNVTEFloat32, NVTEX_MASTERS_FLOAT32, 0, false, 1e-5);

@@ -4,6 +4,7 @@
 #include <cfloat>
 
 #include "common/launch.cuh"
+#include "common/philox.cuh"
 #include "common/reduce.cuh"
 #include "common/scale.cuh"
 #include "nvte/backend/multi_tensor.h"
@@ -217,6 +218,18 @@ __device__ __forceinline__ void split(const float (&master)[2], uint32_t &high, 
   low = (a & 0xffff) | b << 16;
 }
 
+// The formula for one element; the gradient has its factor.
+__device__ __forceinline__ void adam_update(const AdamRule &r, float g, float &p, float &m,
+                                            float &v) {
+  if (r.l2) g = __fadd_rn(g, __fmul_rn(r.weight_decay, p));
+  m = __fadd_rn(__fmul_rn(r.beta1, m), __fmul_rn(r.rest1, g));
+  v = __fadd_rn(__fmul_rn(r.beta2, v), __fmul_rn(__fmul_rn(r.rest2, g), g));
+  const float root = __fsqrt_rn(__fmul_rn(v, r.inv_bias2));
+  float update = __fdiv_rn(__fmul_rn(m, r.inv_bias1), __fadd_rn(root, r.epsilon));
+  if (!r.l2) update = __fadd_rn(update, __fmul_rn(r.weight_decay, p));
+  p = __fsub_rn(p, __fmul_rn(r.lr, update));
+}
+
 template <class P, class M, NVTEXAdamMaster kMaster>
 struct Adam {
   static constexpr bool kFloatMaster = kMaster == NVTEX_ADAM_FLOAT_MASTER;
@@ -270,16 +283,7 @@ struct Adam {
       for (int i = 0; i < N; ++i) gf[i] = __fmul_rn(gf[i], r.grad_scale);
       if (r.store_grads) RuntimeVec<N>::store(r.grad_dtype, a.g, at, gf);
 #pragma unroll
-      for (int i = 0; i < N; ++i) {
-        float gi = gf[i];
-        if (r.l2) gi = __fadd_rn(gi, __fmul_rn(r.weight_decay, pf[i]));
-        mf[i] = __fadd_rn(__fmul_rn(r.beta1, mf[i]), __fmul_rn(r.rest1, gi));
-        vf[i] = __fadd_rn(__fmul_rn(r.beta2, vf[i]), __fmul_rn(__fmul_rn(r.rest2, gi), gi));
-        const float root = __fsqrt_rn(__fmul_rn(vf[i], r.inv_bias2));
-        float update = __fdiv_rn(__fmul_rn(mf[i], r.inv_bias1), __fadd_rn(root, r.epsilon));
-        if (!r.l2) update = __fadd_rn(update, __fmul_rn(r.weight_decay, pf[i]));
-        pf[i] = __fsub_rn(pf[i], __fmul_rn(r.lr, update));
-      }
+      for (int i = 0; i < N; ++i) adam_update(r, gf[i], pf[i], mf[i], vf[i]);
       store(a.m, at, from_float<M>(mf));
       store(a.v, at, from_float<M>(vf));
       if constexpr (kFloatMaster) store(a.master, at, from_float<F32>(pf));
@@ -359,20 +363,168 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+AdamRule rule_of(const NVTEXAdamArgs &a) {
+  return {a.lr,           a.beta1,   a.beta2,        1.0f - a.beta1,
+          1.0f - a.beta2, a.epsilon, a.weight_decay, 1.0f / a.bias1,
+          1.0f / a.bias2, 1.0f,      a.l2,           a.inv_scale != nullptr,
+          a.grad_dtype};
+}
+
+AdamScalars scalars_of(const NVTEXAdamArgs &a) {
+  const float *grad_scale = a.inv_scale != nullptr ? a.inv_scale : a.grad_scale;
+  return {a.device_lr, a.device_step, grad_scale, a.noop};
+}
+
 template <class P, class M, NVTEXAdamMaster kMaster>
 NVTEXOutcome adam(const NVTEXAdamArgs &a, cudaStream_t stream) {
-  const AdamRule rule = {a.lr,           a.beta1,   a.beta2,        1.0f - a.beta1,
-                         1.0f - a.beta2, a.epsilon, a.weight_decay, 1.0f / a.bias1,
-                         1.0f / a.bias2, 1.0f,      a.l2,           a.inv_scale != nullptr,
-                         a.grad_dtype};
-  const float *grad_scale = a.inv_scale != nullptr ? a.inv_scale : a.grad_scale;
-  const AdamScalars scalars = {a.device_lr, a.device_step, grad_scale, a.noop};
+  const AdamRule rule = rule_of(a);
+  const AdamScalars scalars = scalars_of(a);
   using Work = Adam<P, M, kMaster>;
   return in_batches<Work::kBuffers>(a.tensors, a.num_tensors, kChunk,
                                     [&](const auto &batch, size_t) {
                                       return launch(adam_kernel<P, M, kMaster>, dim3(batch.chunks),
                                                     kThreads, stream, batch, rule, scalars);
                                     });
+}
+
+// ---- Adam with moments in E4M3
+
+constexpr unsigned kMomentBlock = 128;
+constexpr int kPerLane = kMomentBlock / 32;
+
+// Moments of a block that a warp holds, element `lane + 32 j` in `x[j]`, as codes with one scale.
+struct MomentBlock {
+  float x[kPerLane];
+
+  __device__ __forceinline__ void load(const void *codes, const void *scales, size_t start,
+                                       unsigned count) {
+    const float scale = static_cast<const float *>(scales)[start / kMomentBlock];
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) {
+      const unsigned at = threadIdx.x % 32 + 32 * j;
+      float value[1];
+      to_float(nvte::load<E4M3, 1>(codes, start + at, at < count), value);
+      x[j] = __fmul_rn(value[0], scale);
+    }
+  }
+
+  // Magnitudes are rounded up if the bits below those of a code and a random number carry. One
+  // above 0 keeps a code of at least `least`.
+  __device__ __forceinline__ void store(void *codes, void *scales, size_t start, unsigned count,
+                                        unsigned least, const uint32_t (&random)[kPerLane]) const {
+    float largest = 0.0f;
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) {
+      if (threadIdx.x % 32 + 32 * j < count) largest = fmaxf(largest, fabsf(x[j]));
+    }
+    const uint32_t bits = __reduce_max_sync(0xffffffff, __float_as_uint(largest));
+    // The least power of two that brings the largest magnitude to 448, 1.75 * 2^8, or less.
+    const int least_exponent = static_cast<int>((bits >> 23) + ((bits & 0x7fffff) > 0x600000)) - 8;
+    const uint32_t exponent = least_exponent > 1 ? least_exponent : 1;
+    if (threadIdx.x % 32 == 0) {
+      static_cast<float *>(scales)[start / kMomentBlock] = __uint_as_float(exponent << 23);
+    }
+    const float inverse = __uint_as_float((254 - exponent) << 23);
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) {
+      const unsigned at = threadIdx.x % 32 + 32 * j;
+      const float magnitude = __fmul_rn(fabsf(x[j]), inverse);
+      const uint32_t below = random[j] << 4 | 8;
+      uint32_t code;
+      if (magnitude >= 0x1p-6f) {
+        code = ((__float_as_uint(magnitude) + below) >> 20) - (120 << 3);
+      } else {
+        code = (static_cast<uint32_t>(__fmul_rn(magnitude, 0x1p29f)) + below) >> 20;
+      }
+      code = code < 0x7e ? code : 0x7e;
+      if (magnitude > 0.0f && code < least) code = least;
+      code = isfinite(magnitude) ? code | (__float_as_uint(x[j]) >> 24 & 0x80) : 0x7f;
+      if (at < count) static_cast<uint8_t *>(codes)[start + at] = static_cast<uint8_t>(code);
+    }
+  }
+};
+
+// A warp takes a block of moments. Lanes have neighbouring elements, so that no buffer needs to be
+// aligned for vectors.
+__global__ void __launch_bounds__(kThreads)
+    adam_fp8_moments_kernel(const __grid_constant__ Batch<7> batch, AdamRule rule,
+                            AdamScalars scalars, NVTEDType param_dtype, NVTEXAdamMaster master) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  if (scalars.noop != nullptr && *scalars.noop == 1) return;
+  const int step = *scalars.step;
+  if (scalars.lr != nullptr) rule.lr = *scalars.lr;
+  if (scalars.grad_scale != nullptr) rule.grad_scale = *scalars.grad_scale;
+  rule.inv_bias1 = __frcp_rn(bias_correction(rule.beta1, step));
+  rule.inv_bias2 = __frcp_rn(bias_correction(rule.beta2, step));
+  const Chunk chunk = batch.find(blockIdx.x, kChunk);
+  const auto &data = batch.of[chunk.tensor].data;
+  const unsigned lane = threadIdx.x % 32;
+  for (unsigned first = threadIdx.x / 32 * kMomentBlock; first < chunk.count;
+       first += kThreads / 32 * kMomentBlock) {
+    const size_t start = chunk.start + first;
+    const unsigned left = chunk.count - first, count = left < kMomentBlock ? left : kMomentBlock;
+    float g[kPerLane], p[kPerLane];
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) {
+      const unsigned at = lane + 32 * j;
+      const bool inside = at < count;
+      float one[1];
+      RuntimeVec<1> value;
+      value.load(rule.grad_dtype, data[0], start + at, inside);
+      value.to_float(rule.grad_dtype, one);
+      g[j] = __fmul_rn(one[0], rule.grad_scale);
+      if (master == NVTEX_ADAM_NO_MASTER) {
+        value.load(param_dtype, data[1], start + at, inside);
+        value.to_float(param_dtype, one);
+        p[j] = one[0];
+      } else if (master == NVTEX_ADAM_FLOAT_MASTER) {
+        p[j] = inside ? static_cast<const float *>(data[4])[start + at] : 0.0f;
+      } else {
+        const uint32_t high = inside ? static_cast<const uint16_t *>(data[1])[start + at] : 0;
+        const uint32_t low = inside ? static_cast<const uint16_t *>(data[4])[start + at] : 0;
+        float two[2];
+        join(high, low, two);
+        p[j] = two[0];
+      }
+    }
+    MomentBlock m, v;
+    m.load(data[2], data[5], start, count);
+    v.load(data[3], data[6], start, count);
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) {
+      v.x[j] = __fmul_rn(v.x[j], v.x[j]);
+      adam_update(rule, g[j], p[j], m.x[j], v.x[j]);
+      v.x[j] = __fsqrt_rn(v.x[j]);
+    }
+    const uint64_t counters[1] = {lane | static_cast<uint64_t>(static_cast<uint32_t>(step)) << 32};
+    Words words[1];
+    philox<7>(0, start / kMomentBlock, counters, words);
+    uint32_t low[kPerLane], high[kPerLane];
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) {
+      low[j] = words[0].w[j] & 0xffff;
+      high[j] = words[0].w[j] >> 16;
+    }
+    m.store(data[2], data[5], start, count, 0, low);
+    v.store(data[3], data[6], start, count, 1, high);
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) {
+      const unsigned at = lane + 32 * j;
+      if (at >= count) continue;
+      if (master == NVTEX_ADAM_REMAINDER) {
+        const float two[2] = {p[j], 0.0f};
+        uint32_t value, remainder;
+        split(two, value, remainder);
+        static_cast<uint16_t *>(data[1])[start + at] = static_cast<uint16_t>(value);
+        static_cast<uint16_t *>(data[4])[start + at] = static_cast<uint16_t>(remainder);
+        continue;
+      }
+      const float one[1] = {p[j]};
+      if (master == NVTEX_ADAM_FLOAT_MASTER) static_cast<float *>(data[4])[start + at] = p[j];
+      RuntimeVec<1>::store(param_dtype, data[1], start + at, one);
+    }
+  }
 }
 
 // ---- SGD
@@ -778,6 +930,12 @@ dim3 scale_grid(unsigned chunks) {
 
 extern "C" NVTEXOutcome nvte_cuda_adam(const NVTEXAdamArgs *args, cudaStream_t stream) noexcept {
   using namespace nvte;
+  if (args->moment_dtype == kNVTEFloat8E4M3) {
+    return in_batches<7>(args->tensors, args->num_tensors, kChunk, [&](const auto &batch, size_t) {
+      return launch(adam_fp8_moments_kernel, dim3(batch.chunks), kThreads, stream, batch,
+                    rule_of(*args), scalars_of(*args), args->param_dtype, args->master);
+    });
+  }
   if (args->master == NVTEX_ADAM_FLOAT_MASTER && args->moment_dtype == kNVTEFloat32) {
     if (args->param_dtype == kNVTEFloat8E4M3) {
       return adam<E4M3, F32, NVTEX_ADAM_FLOAT_MASTER>(*args, stream);

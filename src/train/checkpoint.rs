@@ -365,7 +365,9 @@ impl Checkpoint<'_> {
                     let dtype = self::stored(buffer.dtype).unwrap_or(Dtype::F32);
                     let (shape, stored) = (stored.dims(), Arc::clone(&stored));
                     let bytes = Box::new(move || {
-                        let own = self.undivided(entry, &buffer, self.needs(&stored), stream)?;
+                        let run = stored.module.run(stream);
+                        let (own, _memory) = entry.in_high_precision(&run, &buffer)?;
+                        let own = self.undivided(entry, &own, self.needs(&stored), stream)?;
                         self.joined(&stored, own, stream)
                     });
                     items.push(Item { name, dtype, shape, bytes });
@@ -513,8 +515,13 @@ impl Checkpoint<'_> {
             for (name, buffer) in stored.state() {
                 let run = stored.module.run(stream);
                 let part = stored.entry.map_or(0..buffer.shape.numel(), Entry::part);
-                if !part.is_empty() {
-                    fill(&run, &file.floats_of(&name, &stored.shard, part)?, &buffer)?;
+                if part.is_empty() {
+                    continue;
+                }
+                let values = file.floats_of(&name, &stored.shard, part)?;
+                let entry = stored.entry;
+                if !entry.map_or(Ok(false), |entry| entry.set_moment(&buffer, &values, stream))? {
+                    fill(&run, &values, &buffer)?;
                 }
             }
         }

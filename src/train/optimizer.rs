@@ -147,6 +147,8 @@ pub struct Entry {
     pub master: Option<Buffer>,
     /// Both moments of AdamW; the momentum of the others, if there is one.
     pub state: [Option<Buffer>; 2],
+    /// The scales of moments in E4M3, one for each block.
+    pub scales: [Option<Buffer>; 2],
     /// The gradient that the optimizer has made.
     own_gradient: Option<Buffer>,
 }
@@ -162,6 +164,34 @@ impl Entry {
             Update::AdamW => ["exp_avg", "exp_avg_sq"],
             _ => ["momentum", ""],
         }
+    }
+
+    /// Which of the moments these codes are, and their scales.
+    fn scales_of(&self, codes: &Buffer) -> Option<(usize, Buffer)> {
+        let of = |moment: usize| self.state[moment].filter(|state| state.ptr() == codes.ptr());
+        let moment = (0..2).find(|&moment| of(moment).is_some())?;
+        Some((moment, self.scales[moment]?))
+    }
+
+    /// An array of the state in high precision, with the memory that it has if it is not the array itself.
+    pub fn in_high_precision(&self, run: &Run, state: &Buffer) -> Result<(Buffer, Option<Block>)> {
+        let Some((moment, scales)) = self.scales_of(state) else { return Ok((*state, None)) };
+        let codes = super::host::bytes(state, run.stream)?;
+        let scales = super::host::widened(&super::host::bytes(&scales, run.stream)?, kNVTEFloat32)?;
+        let values = step::decode_moments(&codes, &scales, moment == 1);
+        let block = run.block(size_of_val(&values[..]), Lifetime::Scratch)?;
+        let wide = block.buffer(0, kNVTEFloat32, state.shape.dims());
+        ops::upload(wide.ptr(), &values, run.stream)?;
+        Ok((wide, Some(block)))
+    }
+
+    /// Sets moments of E4M3. Returns whether the array is one.
+    pub fn set_moment(&self, state: &Buffer, values: &[f32], stream: cudaStream_t) -> Result<bool> {
+        let Some((moment, scales)) = self.scales_of(state) else { return Ok(false) };
+        let (codes, new_scales) = step::encode_moments(values, moment == 1);
+        ops::upload(state.ptr(), &codes, stream)?;
+        ops::upload(scales.ptr(), &new_scales, stream)?;
+        Ok(true)
     }
 
     pub fn remainder(&self) -> bool {
@@ -281,6 +311,7 @@ impl Optimizer {
                     split,
                     master: None,
                     state: [None; 2],
+                    scales: [None; 2],
                     own_gradient: None,
                 });
             }
@@ -314,6 +345,8 @@ impl Optimizer {
             let array = |place: Place| state.array(place, dims);
             entry.master = planned.master.map(array);
             entry.state = planned.state.map(|place| place.map(array));
+            let blocks = [step::moment_blocks(entry.part().len())];
+            entry.scales = planned.scales.map(|place| Some(state.array(place?, &blocks)));
             if let (Some(place), Some(block)) = (planned.gradient, &own_gradients) {
                 entry.own_gradient = Some(block.array(place, &entry.dims));
             }
@@ -562,7 +595,11 @@ impl Optimizer {
             let decay = entry.options.weight_decay;
             let key = (gradient.dtype, value.dtype, kind, decay, entry.rate);
             let mut buffers = vec![*gradient, value, m, v];
-            buffers.extend(master);
+            if let [Some(of_m), Some(of_v)] = entry.scales {
+                buffers.extend([master.unwrap_or(Buffer::UNSET), of_m, of_v]);
+            } else {
+                buffers.extend(master);
+            }
             put(&mut calls, key, &buffers);
         }
         let AdamSettings { beta1, beta2, epsilon, .. } = self.settings.adam;
@@ -868,6 +905,7 @@ impl Options {
 struct Planned {
     master: Option<Place>,
     state: [Option<Place>; 2],
+    scales: [Option<Place>; 2],
     gradient: Option<Place>,
 }
 
@@ -928,10 +966,14 @@ impl Settings {
             _ if self.momentum == 0.0 => [None; 2],
             _ => [Some(array(if master.is_some() { kNVTEFloat32 } else { dtype })), None],
         };
+        let scales = [(); 2].map(|()| {
+            let fp8 = update == Update::AdamW && self.adam.moment_dtype.is_fp8();
+            fp8.then(|| layout.array(kNVTEFloat32, step::moment_blocks(numel), ALIGNMENT))
+        });
         let low = self.low_precision_gradients && !entry.quantized;
         let of_gradient = if low { dtype } else { kNVTEFloat32 };
         let gradient = (!given).then(|| gradients.array(of_gradient, numel, ALIGNMENT));
-        Planned { master, state, gradient }
+        Planned { master, state, scales, gradient }
     }
 
     fn first_numbers(&self) -> Numbers {

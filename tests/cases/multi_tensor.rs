@@ -59,7 +59,11 @@ pub fn adam(rng: &mut Rng, index: usize) -> Case {
         kind => (FP8[kind - 7], NVTEX_ADAM_FLOAT_MASTER),
     };
     let fp8 = is_fp8(param_dtype);
-    let moment_dtype = if fp8 { kNVTEFloat32 } else { rng.pick(&[kNVTEFloat32, kNVTEBFloat16]) };
+    let moment_dtype = match fp8 {
+        true => kNVTEFloat32,
+        false => rng.pick(&[kNVTEFloat32, kNVTEBFloat16, kNVTEFloat8E4M3]),
+    };
+    let fp8_moments = is_fp8(moment_dtype);
     let mut kinds =
         vec![("g", grad_dtype), ("p", param_dtype), ("m", moment_dtype), ("v", moment_dtype)];
     match master {
@@ -68,6 +72,10 @@ pub fn adam(rng: &mut Rng, index: usize) -> Case {
         NVTEX_ADAM_REMAINDER => kinds.push(("remainder", kNVTEInt16)),
     }
     let lists = kinds.len();
+    if fp8_moments {
+        kinds.resize(5, ("no master", kNVTEFloat32));
+        kinds.extend(["scale of m", "scale of root"].map(|name| (name, kNVTEFloat32)));
+    }
     if fp8 {
         kinds.extend(["scale", "amax", "scale_inv"].map(|name| (name, kNVTEFloat32)));
     }
@@ -86,6 +94,15 @@ pub fn adam(rng: &mut Rng, index: usize) -> Case {
                 Some(b.add(bytes, shift * size(dtype)))
             })
             .collect();
+        if fp8_moments {
+            data.resize(5, None);
+            let blocks = numel.div_ceil(AdamArgs::MOMENT_BLOCK);
+            let scale = |rng: &mut Rng| f32::from_bits((rng.within(100, 140) as u32) << 23);
+            for _ in 0..2 {
+                let scales: Vec<f32> = (0..blocks).map(|_| scale(rng)).collect();
+                data.push(Some(b.floats(scales)));
+            }
+        }
         if fp8 {
             let scale = rng.scale();
             let amax = rng.pick(&[0.0, 1e-3, 1e30]);
@@ -94,8 +111,8 @@ pub fn adam(rng: &mut Rng, index: usize) -> Case {
         }
         tensors.push(Tensor { data, numel });
     }
-    let capturable = rng.chance(40);
-    let stored = rng.chance(50);
+    let capturable = fp8_moments || rng.chance(40);
+    let stored = !fp8_moments && rng.chance(50);
     let (lr, step) = (rng.pick(&[0.0, 1e-3, 0.5]), rng.within(1, 5000) as i32);
     let device_lr = capturable.then(|| b.float(lr));
     let device_step = capturable.then(|| integer(&mut b, step));

@@ -37,6 +37,15 @@ pub enum AdamMaster {
 /// parameters have a float master and three floats: scale, amax and scale_inv, or null each. Then
 /// `data[1] = cast(p * scale)` (1 without a scale), `amax = max(amax, max|p|)` by the integer maximum of
 /// the bits, NaN ignored, and `scale_inv = 1 / scale`.
+///
+/// Moments of E4M3 are m and the square root of v in blocks of 128 elements. A code x of a block with scale s stands
+/// for `s x`; `data[5]` has the scales of m and `data[6]` those of the roots, F32, one for each block. After a step the
+/// scale is the least power of two, at least 2^-126, for which the largest magnitude of the block over it is at most
+/// 448; one that is not finite gets the code NaN. Magnitudes are rounded stochastically, up if the bits that have no
+/// place are above a random number; a root above 0 keeps a code above 0. Philox 4x32-7 with the key 0 and the counter
+/// `block + 2^64 (lane + 2^32 step)` has the numbers of the elements `lane + 32 j` of a block, j < 4, in word j: its low
+/// half is that of m, its high half that of the root, each followed by a 1 and zeros. `device_step` is not null then,
+/// `inv_scale` is, and parameters are not FP8.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AdamArgs {
@@ -65,18 +74,19 @@ pub struct AdamArgs {
     pub grad_dtype: NVTEDType,
     /// F32, F16, BF16, E4M3 or E5M2.
     pub param_dtype: NVTEDType,
-    /// F32 or BF16; F32 if the parameters are FP8.
+    /// F32, BF16 or E4M3; F32 if the parameters are FP8.
     pub moment_dtype: NVTEDType,
     /// On the device, or null for 1: `g *= grad_scale`, without storing the gradient. Null beside `inv_scale`.
     pub grad_scale: *const f32,
 }
 
 operator! {
-    adam(AdamArgs) version 1 minor 1; |a|
-    variants match a.param_dtype.is_fp8() {
-        true => 3,
-        false => a.master as u32,
-    } => [plain, master, remainder, fp8];
+    adam(AdamArgs) version 1 minor 2; |a|
+    variants match (a.param_dtype.is_fp8(), a.moment_dtype.is_fp8()) {
+        (true, _) => 3,
+        (_, true) => 4,
+        _ => a.master as u32,
+    } => [plain, master, remainder, fp8, fp8_moments];
     dtypes a.grad_dtype, a.param_dtype, a.moment_dtype;
     features {
         DEVICE_LR = a.device_lr,
@@ -89,6 +99,9 @@ operator! {
 }
 
 impl AdamArgs {
+    /// Elements of a block of moments in E4M3, which have one scale.
+    pub const MOMENT_BLOCK: usize = 128;
+
     /// `1 - beta^step` in float64, by repeated squaring from the lowest bit of the step on, rounded to
     /// float32; 0 for steps below 1.
     pub fn bias_correction(beta: f32, step: i32) -> f32 {

@@ -5,8 +5,9 @@ use crate::backend::args::*;
 use crate::backend::buf::{Buf, load, store};
 use crate::backend::cpu::{scale_of, vectorized};
 use crate::backend::pool::{chunks, chunks_mut, parallel};
-use crate::numeric::{BF16, Element, amax_bits, dispatch};
+use crate::numeric::{BF16, E4M3, Element, amax_bits, dispatch};
 use crate::op::cast::cpu_block::e8m0;
+use crate::op::dropout::cpu::philox_of;
 use crate::types::{NVTEDType, cudaStream_t};
 use std::ffi::c_void;
 use std::ops::Range;
@@ -127,11 +128,136 @@ pub(crate) unsafe extern "C-unwind" fn adam(args: *const AdamArgs, _: cudaStream
         }
         (tensors(a.tensors, a.num_tensors), Scales { stored: load(a.inv_scale), grad_scale })
     };
+    // SAFETY: the caller vouches for the arguments.
+    let step = unsafe { load(a.device_step) }.unwrap_or(0);
     for data in Data::of(&a, tensors) {
         // SAFETY: the caller vouches for the arguments.
-        unsafe { adam_of(data, scales) };
+        unsafe { adam_of(data, scales, step) };
     }
     Outcome::OK
+}
+
+/// Blocks of E4M3 moments of one kind in a range, with their scales: m, or the roots of v.
+struct Blocks {
+    codes: *mut u8,
+    scales: *mut f32,
+    range: Range<usize>,
+}
+
+impl Blocks {
+    const SIZE: usize = AdamArgs::MOMENT_BLOCK;
+
+    fn new<A>(data: &Data<A>, (codes, scales): (usize, usize), range: Range<usize>) -> Self {
+        Self { codes: data.at(codes).cast(), scales: data.at(scales).cast(), range }
+    }
+
+    /// The elements of the range, block by block.
+    fn blocks(&self) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
+        let range = self.range.clone();
+        let first = range.start / Self::SIZE;
+        (first..range.end.div_ceil(Self::SIZE))
+            .map(move |block| (block, block * Self::SIZE..range.end.min((block + 1) * Self::SIZE)))
+    }
+
+    /// # Safety
+    /// The buffers have these elements, which nobody else writes.
+    unsafe fn load(&self, to: &mut Block) {
+        for (block, elements) in self.blocks() {
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
+            let scale = unsafe { self.scales.add(block).read() };
+            for i in elements {
+                // SAFETY: likewise.
+                let code = unsafe { self.codes.add(i).read() };
+                to[i - self.range.start] = E4M3(code).to_f32() * scale;
+            }
+        }
+    }
+
+    /// A random word for each element.
+    fn random(&self, step: i32) -> [u32; BLOCK] {
+        let mut words = [0; BLOCK];
+        for (words, (block, _)) in words.chunks_mut(Self::SIZE).zip(self.blocks()) {
+            for lane in 0..32 {
+                let high = lane as u64 | u64::from(step as u32) << 32;
+                let of_lane = words[lane..].iter_mut().step_by(32);
+                of_lane.zip(philox_of::<7>(0, block as u64, high)).for_each(|(w, word)| *w = word);
+            }
+        }
+        words
+    }
+
+    /// Stores with the 16 bits of the random words from `shift` on.
+    ///
+    /// # Safety
+    /// As [`Self::load`], and nobody else uses the elements.
+    unsafe fn store(&self, from: &Block, least: u8, (random, shift): (&[u32; BLOCK], u32)) {
+        for (block, elements) in self.blocks() {
+            let at = |i: usize| i - self.range.start;
+            let largest = |largest: f32, i: usize| largest.max(from[at(i)].abs());
+            let exponent = moment_exponent(elements.clone().fold(0.0, largest));
+            // SAFETY: the caller keeps to the `# Safety` section of this function.
+            unsafe { self.scales.add(block).write(f32::from_bits(exponent << 23)) };
+            let inverse = f32::from_bits((254 - exponent) << 23);
+            for i in elements {
+                let random = random[at(i)] >> shift & 0xFFFF;
+                let code = stochastic_e4m3(from[at(i)], inverse, least, random);
+                // SAFETY: likewise.
+                unsafe { self.codes.add(i).write(code) };
+            }
+        }
+    }
+}
+
+/// Numbers of E4M3 moments of one kind: m, or v, which is stored as its root.
+pub(crate) fn decode_moments(codes: &[u8], scales: &[f32], roots: bool) -> Vec<f32> {
+    let blocks = codes.chunks(Blocks::SIZE).zip(scales);
+    let of = |(codes, &scale): (&[u8], &f32)| -> Vec<f32> {
+        let decoded = codes.iter().map(|&code| E4M3(code).to_f32() * scale);
+        decoded.map(|x| if roots { x * x } else { x }).collect()
+    };
+    blocks.flat_map(of).collect()
+}
+
+/// Codes and scales of moments, rounded to the nearest. Numbers that were decoded become what they were made of.
+pub(crate) fn encode_moments(values: &[f32], roots: bool) -> (Vec<u8>, Vec<f32>) {
+    let (mut codes, mut scales) = (Vec::with_capacity(values.len()), Vec::new());
+    for block in values.chunks(Blocks::SIZE) {
+        let stored = |&x: &f32| if roots { x.sqrt() } else { x };
+        let largest = block.iter().map(stored).fold(0.0_f32, |largest, x| largest.max(x.abs()));
+        let exponent = moment_exponent(largest);
+        let inverse = f32::from_bits((254 - exponent) << 23);
+        scales.push(f32::from_bits(exponent << 23));
+        codes.extend(block.iter().map(stored).map(|x| {
+            let code = E4M3::from_f32(x * inverse).0;
+            if roots && x > 0.0 { code.max(1) } else { code }
+        }));
+    }
+    (codes, scales)
+}
+
+/// The exponent, with its bias, of the scale for a block whose largest magnitude this is.
+fn moment_exponent(largest: f32) -> u32 {
+    let bits = largest.to_bits();
+    // 448 is 1.75 * 2^8.
+    let exponent = (bits >> 23) + u32::from(bits & 0x7F_FFFF > 0x60_0000);
+    exponent.saturating_sub(8).max(1)
+}
+
+/// The code of a number times a power of two, rounded up if its bits below the code and a random number of 16 bits, with
+/// half of its last bit, carry.
+fn stochastic_e4m3(x: f32, inverse: f32, least: u8, random: u32) -> u8 {
+    let magnitude = x.abs() * inverse;
+    let random = random << 4 | 8;
+    if !magnitude.is_finite() {
+        return 0x7F;
+    }
+    let code = match magnitude >= 0.015_625 {
+        true => ((magnitude.to_bits() + random) >> 20) - (120 << 3),
+        // Multiples of 2^-9, with 20 bits behind the point.
+        false => ((magnitude * 536_870_912.0) as u32 + random) >> 20,
+    };
+    let least = if magnitude > 0.0 { least } else { 0 };
+    (x.to_bits() >> 24) as u8 & 0x80 | (code.min(0x7E) as u8).max(least)
 }
 
 /// What gradients are multiplied by.
@@ -144,7 +270,7 @@ struct Scales {
 
 /// # Safety
 /// The arguments are valid.
-unsafe fn adam_of(data: Data<AdamArgs>, scales: Scales) {
+unsafe fn adam_of(data: Data<AdamArgs>, scales: Scales, step: i32) {
     let (tensor, fp8) = (data.tensor, data.args.param_dtype.is_fp8());
     // SAFETY: FP8 parameters have these floats.
     let scale = if fp8 { unsafe { load(tensor.data[5].cast::<f32>()) } } else { None };
@@ -156,8 +282,14 @@ unsafe fn adam_of(data: Data<AdamArgs>, scales: Scales) {
         // SAFETY: the arguments have these buffers and dtypes; a range belongs to one task.
         unsafe {
             data.load(0, a.grad_dtype, range.clone(), &mut g);
-            data.load(2, a.moment_dtype, range.clone(), &mut m);
-            data.load(3, a.moment_dtype, range.clone(), &mut v);
+            if a.moment_dtype.is_fp8() {
+                Blocks::new(data, (2, 5), range.clone()).load(&mut m);
+                Blocks::new(data, (3, 6), range.clone()).load(&mut v);
+                v.iter_mut().for_each(|v| *v *= *v);
+            } else {
+                data.load(2, a.moment_dtype, range.clone(), &mut m);
+                data.load(3, a.moment_dtype, range.clone(), &mut v);
+            }
             match a.master {
                 AdamMaster::NVTEX_ADAM_NO_MASTER => {
                     data.load(1, a.param_dtype, range.clone(), &mut p);
@@ -178,8 +310,16 @@ unsafe fn adam_of(data: Data<AdamArgs>, scales: Scales) {
                 data.store(0, a.grad_dtype, range.clone(), &g);
             }
             adam_block(a, &g, &mut p, &mut m, &mut v);
-            data.store(2, a.moment_dtype, range.clone(), &m);
-            data.store(3, a.moment_dtype, range.clone(), &v);
+            if a.moment_dtype.is_fp8() {
+                let m_blocks = Blocks::new(data, (2, 5), range.clone());
+                let random = m_blocks.random(step);
+                m_blocks.store(&m, 0, (&random, 0));
+                v.iter_mut().for_each(|v| *v = v.sqrt());
+                Blocks::new(data, (3, 6), range.clone()).store(&v, 1, (&random, 16));
+            } else {
+                data.store(2, a.moment_dtype, range.clone(), &m);
+                data.store(3, a.moment_dtype, range.clone(), &v);
+            }
             match a.master {
                 AdamMaster::NVTEX_ADAM_NO_MASTER => {}
                 AdamMaster::NVTEX_ADAM_FLOAT_MASTER => {

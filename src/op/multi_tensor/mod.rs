@@ -162,7 +162,7 @@ impl AdamRule {
 fn adam(lists: Lists, rule: AdamRule, (lr, step): (f32, i32), stream: cudaStream_t) -> Result<()> {
     let master = if lists.0.len() == 5 { NVTEX_ADAM_FLOAT_MASTER } else { NVTEX_ADAM_NO_MASTER };
     let tensors = lists.tensors(5)?;
-    run_adam(tensors, HIGH_PRECISION, AdamArgs { master, ..rule.at(lr, step)? }, stream)
+    run_adam(tensors, (HIGH_PRECISION, MOMENTS), AdamArgs { master, ..rule.at(lr, step)? }, stream)
 }
 
 fn adam_param_remainder(
@@ -173,7 +173,7 @@ fn adam_param_remainder(
 ) -> Result<()> {
     let tensors = lists.tensors(5)?;
     let args = AdamArgs { master: NVTEX_ADAM_REMAINDER, ..rule.at(lr, step)? };
-    run_adam(tensors, &[kNVTEBFloat16], args, stream)
+    run_adam(tensors, (&[kNVTEBFloat16], MOMENTS), args, stream)
 }
 
 fn adam_fp8(
@@ -198,7 +198,7 @@ fn adam_fp8(
         tensors.dtype(l, &[kNVTEFloat32])?;
     }
     let args = AdamArgs { master: NVTEX_ADAM_FLOAT_MASTER, ..rule.at(lr, step)? };
-    run_adam(tensors, &[fp8], args, stream)
+    run_adam(tensors, (&[fp8], MOMENTS), args, stream)
 }
 
 /// Adam with learning rate, step and scale of the gradients on the device.
@@ -223,18 +223,21 @@ fn adam_capturable(
         master: if with_master { NVTEX_ADAM_FLOAT_MASTER } else { NVTEX_ADAM_NO_MASTER },
         ..rule.args()
     };
-    run_adam(tensors, HIGH_PRECISION, args, stream)
+    run_adam(tensors, (HIGH_PRECISION, MOMENTS), args, stream)
 }
+
+/// What moments of the C functions may be; an optimizer over modules also has them in E4M3.
+const MOMENTS: &[NVTEDType] = &[kNVTEFloat32, kNVTEBFloat16];
 
 fn run_adam(
     tensors: Tensors,
-    params: &[NVTEDType],
+    (params, moments): (&[NVTEDType], &[NVTEDType]),
     args: AdamArgs,
     stream: cudaStream_t,
 ) -> Result<()> {
     let grad_dtype = tensors.dtype(0, HIGH_PRECISION)?;
     let param_dtype = tensors.dtype(1, params)?;
-    let moment_dtype = tensors.dtype(2, &[kNVTEFloat32, kNVTEBFloat16])?;
+    let moment_dtype = tensors.dtype(2, moments)?;
     tensors.dtype(3, &[moment_dtype])?;
     match args.master {
         NVTEX_ADAM_NO_MASTER => {}

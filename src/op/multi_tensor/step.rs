@@ -32,6 +32,14 @@ impl Numbers {
     }
 }
 
+/// Moments of E4M3 on the host.
+pub(crate) use super::cpu::{decode_moments, encode_moments};
+
+/// How many scales moments of E4M3 have.
+pub(crate) fn moment_blocks(numel: usize) -> usize {
+    numel.div_ceil(AdamArgs::MOMENT_BLOCK)
+}
+
 /// The constants of Adam with decoupled weight decay.
 #[derive(Clone, Copy)]
 pub(crate) struct AdamConstants {
@@ -41,7 +49,8 @@ pub(crate) struct AdamConstants {
     pub weight_decay: f32,
 }
 
-/// A step of AdamW. Lists: gradient, parameter, both moments and, unless the master is none, the masters.
+/// A step of AdamW. Lists: gradient, parameter, both moments and, unless the master is none, the masters. With moments in
+/// E4M3 there are always five lists, of which the last one may be of nothing, and then two with their scales.
 pub(crate) fn adam(
     lists: Vec<Vec<Buffer>>,
     constants: AdamConstants,
@@ -63,7 +72,9 @@ pub(crate) fn adam(
         master,
         ..rule.args()
     };
-    run_adam(Lists(lists).tensors(5)?, params, args, stream)
+    let filled = if master == NVTEX_ADAM_NO_MASTER { 4 } else { 5 };
+    let moments = &[kNVTEFloat32, kNVTEBFloat16, kNVTEFloat8E4M3];
+    run_adam(Lists(lists).tensors(filled)?, (params, moments), args, stream)
 }
 
 /// The constants of gradient descent.

@@ -48,7 +48,8 @@ pub unsafe extern "C-unwind" fn nvtex_checkpoint_config_init(
 /// `optimizer.scalars` (F32: learning rate, loss scale), `recipe.state` (U8: what `nvtex_context_save` writes),
 /// `tokens.position` (I64), and `extra.<name>`. In `__metadata__` are `nvte.checkpoint`, the version of all this, and
 /// `nvte.sha256`, the SHA-256 of the file with the 64 digits of this value replaced by `0`. Parameters that modules
-/// share are there once, under their first name.
+/// share are there once, under their first name. Moments in Float8E4M3 are there as the Float32 numbers that they stand
+/// for, and come back as the same numbers.
 ///
 /// The file is written under another name in the same folder, forced to the disk and renamed, so that after a crash
 /// there is the older file or the new one.

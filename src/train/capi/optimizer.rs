@@ -103,7 +103,10 @@ pub struct NVTEXOptimizerConfig {
     pub beta1: f32,
     pub beta2: f32,
     pub epsilon: f32,
-    /// Float32 or BFloat16.
+    /// Float32 (default), BFloat16, or Float8E4M3: the first moment and the square root of the second, in blocks of 128
+    /// elements with a Float32 scale each, rounded stochastically by the number of the step, so that the means of both
+    /// stay what they are in Float32. They take 2.06 bytes for each element instead of 8. The CPU rounds to the same
+    /// bits.
     pub moment_dtype: MaybeUninit<NVTEDType>,
     /// Of gradient descent and Muon: `b = momentum * b + g`, then `g + momentum * b` if `nesterov`, else b.
     pub momentum: f32,
@@ -186,6 +189,9 @@ pub struct NVTEXOptimizerParameter {
     pub gradient: NVTEBasicTensor,
     pub master: NVTEBasicTensor,
     pub state: [NVTEBasicTensor; 2],
+    /// The scales of moments in Float8E4M3, one for each 128 elements of the row of all: `scale * code` is the first
+    /// moment, and the square root of the second. Null pointers for other moments.
+    pub state_scales: [NVTEBasicTensor; 2],
 }
 
 /// Sets the defaults of a rule in the first `struct_size` bytes of a config: learning rate 1e-3 (gradient descent:
@@ -390,7 +396,15 @@ config!(NVTEXOptimizerNumbers {
     loss_scale,
 });
 
-config!(NVTEXOptimizerParameter { struct_size, name, options, gradient, master, state });
+config!(NVTEXOptimizerParameter {
+    struct_size,
+    name,
+    options,
+    gradient,
+    master,
+    state,
+    state_scales
+});
 
 fn defaults(rule: NVTEXUpdateRule) -> NVTEXOptimizerConfig {
     let sgd = rule == NVTEXUpdateRule::NVTEX_UPDATE_SGD;
@@ -530,7 +544,8 @@ fn settings(config: &NVTEXOptimizerConfig) -> Result<Settings> {
         return Err(Error::argument(name, "0 to 100", config.newton_schulz_steps));
     }
     let moment_dtype = from_c("config.moment_dtype", config.moment_dtype)?;
-    let moments = &[NVTEDType::kNVTEFloat32, NVTEDType::kNVTEBFloat16];
+    use NVTEDType::*;
+    let moments = &[kNVTEFloat32, kNVTEBFloat16, kNVTEFloat8E4M3];
     check::dtype("config.moment", moment_dtype, moments)?;
     let schedule = match from_c("config.schedule", config.schedule)? {
         NVTEXSchedule::NVTEX_SCHEDULE_CONSTANT => RateRule::NVTEX_RATE_CONSTANT,
@@ -654,6 +669,7 @@ unsafe fn describe(
         gradient: basic(opened.optimizer.gradient_of(entry)),
         master: basic(entry.master),
         state: entry.state.map(basic),
+        state_scales: entry.scales.map(basic),
     };
     // SAFETY: the caller vouches for the bytes.
     unsafe { write_config(out, size, &answer) }
