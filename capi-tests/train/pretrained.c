@@ -391,7 +391,13 @@ static void wrong_tensors(void) {
   m.config.num_attention_heads = HEADS;
   m.config.num_key_value_heads = HEADS;
   load(&m, path);
-  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "self_attn");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.num_key_value_heads", "got 4");
+  // As many rows of each kind as two heads of 16 elements with one of keys would have.
+  m.config.num_attention_heads = HEADS / 2;
+  m.config.num_key_value_heads = GROUPS / 2;
+  load(&m, path);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.num_attention_heads", "expected 4");
+  m.config.num_attention_heads = HEADS;
   m.config.num_key_value_heads = GROUPS;
   m.config.norm = (NVTEXModule)(void *)m.context;
   load(&m, path);
@@ -511,6 +517,167 @@ static void table(NVTEDType dtype, NVTEDType from, bool with_optimizer) {
   EXPECT_OK();
 }
 
+// ---- config.json
+
+// Writes a config with one text in place of another.
+static void write_config(const char *path, const char *from, const char *to) {
+  char text[2048];
+  const int length =
+      snprintf(text, sizeof text,
+               "{\"model_type\": \"qwen3\", \"hidden_act\": \"silu\", \"vocab_size\": %d, "
+               "\"hidden_size\": %d, "
+               "\"intermediate_size\": %d, \"num_hidden_layers\": %d, \"num_attention_heads\": %d, "
+               "\"num_key_value_heads\": %d, \"head_dim\": %d, \"max_position_embeddings\": 4096, "
+               "\"rms_norm_eps\": 0.25, \"rope_theta\": 500000.0, \"rope_scaling\": null, "
+               "\"sliding_window\": 99, \"use_sliding_window\": false, \"attention_bias\": false, "
+               "\"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\"}",
+               VOCABULARY, HIDDEN, FFN, LAYERS, HEADS, GROUPS, DIM);
+  char *at = from ? strstr(text, from) : NULL;
+  CHECK(from == NULL || at != NULL, "%s is not in the config", from);
+  if (at == NULL) {
+    file_write(path, text, (size_t)length);
+    return;
+  }
+  char changed[2200];
+  snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+  file_write(path, changed, strlen(changed));
+}
+
+static NVTEXLlamaSizes sizes_of(const char *path) {
+  NVTEXLlamaSizes sizes;
+  memset(&sizes, 0x5a, sizeof sizes);
+  sizes.struct_size = sizeof sizes;
+  nvtex_llama_sizes(path, &sizes);
+  return sizes;
+}
+
+static void configs(void) {
+  if (!case_begin("config.json")) return;
+  const char *folder = in_folder("sizes"), *path = in_folder("sizes/config.json");
+  CHECK(!mkdir(folder, 0700), "mkdir");
+  sizes_of(folder);
+  EXPECT_ERROR(NVTEX_DEVICE_ERROR, "config.json");
+  write_config(path, NULL, NULL);
+  const char *paths[] = {folder, path, in_folder("sizes/model.safetensors")};
+  for (size_t i = 0; i < COUNT(paths); i++) {
+    const NVTEXLlamaSizes s = sizes_of(paths[i]);
+    EXPECT_OK();
+    CHECK_EQ(s.vocabulary_size, VOCABULARY);
+    CHECK_EQ(s.hidden_size, HIDDEN);
+    CHECK_EQ(s.ffn_hidden_size, FFN);
+    CHECK_EQ(s.num_layers, LAYERS);
+    CHECK_EQ(s.num_attention_heads, HEADS);
+    CHECK_EQ(s.num_key_value_heads, GROUPS);
+    CHECK_EQ(s.head_dim, DIM);
+    CHECK_EQ(s.max_positions, 4096);
+    CHECK_EQ(s.sliding_window, 0);
+    CHECK_FLOAT(s.norm_epsilon, 0.25f);
+    CHECK_FLOAT(s.rotary_base, 500000.0f);
+    CHECK_FLOAT(s.rotary_factor, 1.0f);
+    CHECK(!s.bias && s.qk_norm && s.tied_embeddings, "flags");
+    CHECK_EQ(s.dtype, kNVTEBFloat16);
+  }
+  // What other models and other versions of the format say.
+  write_config(path, "qwen3", "qwen2");
+  CHECK(!sizes_of(folder).qk_norm && !sizes_of(folder).bias, "norms of heads, or biases, of Qwen2");
+  write_config(path, "\"attention_bias\": false, ", "");
+  CHECK(!sizes_of(folder).bias, "biases of Qwen3");
+  write_config(path, "\"use_sliding_window\": false", "\"use_sliding_window\": true");
+  CHECK_EQ(sizes_of(folder).sliding_window, 99);
+  write_config(path, "\"head_dim\": 8, ", "");
+  CHECK_EQ(sizes_of(folder).head_dim, DIM);
+  write_config(path, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": null");
+  CHECK_EQ(sizes_of(folder).num_key_value_heads, HEADS);
+  write_config(path, "\"rope_scaling\": null",
+               "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 4.0}");
+  CHECK_FLOAT(sizes_of(folder).rotary_factor, 4.0f);
+  write_config(path, "\"rope_theta\": 500000.0, \"rope_scaling\": null",
+               "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 1000000}");
+  CHECK_FLOAT(sizes_of(folder).rotary_base, 1e6f);
+  EXPECT_OK();
+  static const struct {
+    const char *from, *to, *name;
+    int status;
+  } refused[] = {
+      {"qwen3", "gemma", "model_type", NVTEX_UNSUPPORTED},
+      {"silu", "gelu", "hidden_act", NVTEX_UNSUPPORTED},
+      {"\"rope_scaling\": null", "\"rope_scaling\": {\"rope_type\": \"llama3\"}", "rope_scaling",
+       NVTEX_UNSUPPORTED},
+      {"\"hidden_size\"", "\"other\"", "hidden_size", NVTEX_INVALID_ARGUMENT},
+      {"\"hidden_size\": 32", "\"hidden_size\": -3", "hidden_size", NVTEX_INVALID_ARGUMENT},
+      {"\"hidden_size\": 32", "\"hidden_size\": 1e3", "hidden_size", NVTEX_INVALID_ARGUMENT},
+      {"\"num_hidden_layers\": 2", "\"num_hidden_layers\": 0", "num_hidden_layers",
+       NVTEX_INVALID_ARGUMENT},
+      {"\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", "num_key_value_heads",
+       NVTEX_INVALID_ARGUMENT},
+      {"0.25", "-1", "rms_norm_eps", NVTEX_INVALID_ARGUMENT},
+      {"true", "1", "tie_word_embeddings", NVTEX_INVALID_ARGUMENT},
+      {"}", "", "config.json", NVTEX_INVALID_ARGUMENT},
+  };
+  for (size_t i = 0; i < COUNT(refused); i++) {
+    write_config(path, refused[i].from, refused[i].to);
+    const NVTEXLlamaSizes s = sizes_of(folder);
+    EXPECT_ERROR(refused[i].status, "config.json", refused[i].name);
+    CHECK_EQ(s.hidden_size, 0x5a5a5a5a5a5a5a5a);
+  }
+  folder_entries(folder, true);
+  rmdir(folder);
+}
+
+// A model by its folder alone has the weights that one of the program's own modules gets from it.
+static void whole_model(const Setup *s, const char *from, const char *to) {
+  if (!case_begin("Model of a folder, %s, norms of heads %d", dtype_name(s->dtype), s->qk_norm))
+    return;
+  const char *folder = in_folder("whole");
+  CHECK(!mkdir(folder, 0700), "mkdir");
+  Weights w = weights_of(s);
+  write_entries(in_folder("whole/model.safetensors"), w.entries, w.count);
+  write_config(in_folder("whole/config.json"), from, to);
+  Model m = begin(s);
+  m.config.num_attention_heads = m.config.num_key_value_heads = 0; /* as the layers have them */
+  load(&m, folder);
+  if (EXPECT_OK()) check_model(&m, s, &w);
+  NVTEXModule whole = nvtex_llama_create(m.context, folder, s->dtype, NULL);
+  if (EXPECT_OK()) {
+    const NVTEXModule own[] = {m.embedding, m.layers[0], m.layers[1], m.norm, m.head};
+    size_t index = 0;
+    for (size_t i = 0; i < COUNT(own) - s->tied; i++) {
+      for (size_t p = 0; p < nvtex_module_num_parameters(own[i]); p++, index++) {
+        const NVTEBasicTensor a = value_of(own[i], p), b = value_of(whole, index);
+        const char *name = parameter_of(whole, index).name;
+        CHECK(ends_with(name, parameter_of(own[i], p).name), "%s", name);
+        CHECK(a.dtype == b.dtype && basic_bytes(a) == basic_bytes(b) &&
+                  !memcmp(basic_read(a), basic_read(b), basic_bytes(a)),
+              "%s differs", name);
+      }
+    }
+    CHECK_EQ(nvtex_module_num_parameters(whole), index);
+    const int32_t tokens[] = {3, 1, 4, 1, 5};
+    NVTETensor in = tensor(buffer_from(tokens, sizeof tokens, 0)->ptr, kNVTEInt32, SHAPE(1, 5));
+    Buffer *logits = buffer(5 * VOCABULARY * dtype_size(s->dtype));
+    const NVTETensor out[] = {NULL, NULL, tensor(logits->ptr, s->dtype, SHAPE(5, VOCABULARY))};
+    nvtex_module_forward(whole, &in, 1, out, 3, NULL, NULL, NULL);
+    EXPECT_OK();
+  }
+  nvtex_module_destroy(whole);
+  // Heads are not in the shapes: a config that has others is not for these layers.
+  write_config(in_folder("whole/config.json"),
+               "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8",
+               "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 16");
+  load(&m, folder);
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.num_attention_heads", "config.json");
+  CHECK(nvtex_llama_create(m.context, in_folder(""), s->dtype, NULL) == NULL, "no folder");
+  EXPECT_ERROR(NVTEX_DEVICE_ERROR, "config.json");
+  if (s->qk_norm) {  // which the config asks for
+    write_config(in_folder("whole/config.json"), "\"vocab_size\": 40", "\"vocab_size\": 41");
+    CHECK(nvtex_llama_create(m.context, folder, s->dtype, NULL) == NULL, "another vocabulary");
+    EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "embed_tokens");
+  }
+  end(&m);
+  folder_entries(folder, true);
+  rmdir(folder);
+}
+
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   folder_begin();
@@ -524,6 +691,11 @@ int main(int argc, char **argv) {
   for (size_t i = 0; i < COUNT(setups); i++) llama(&setups[i]);
   folders();
   wrong_tensors();
+  configs();
+  whole_model(&(Setup){kNVTEFloat32, kNVTEBFloat16, false, true, true, NULL}, NULL, NULL);
+  whole_model(&(Setup){kNVTEBFloat16, kNVTEBFloat16, false, false, false, NULL},
+              "\"tie_word_embeddings\": true",
+              "\"tie_word_embeddings\": false, \"model_type\": \"llama\"");
   for (size_t i = 0; i < COUNT(kHighPrecision); i++) {
     for (size_t j = 0; j < COUNT(kHighPrecision); j++) {
       table(kHighPrecision[i], kHighPrecision[j], false);

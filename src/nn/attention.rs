@@ -495,6 +495,8 @@ pub struct MultiheadAttention {
     /// The name, unique in the context.
     name: String,
     hidden: usize,
+    /// Heads of queries, and of keys and values, on all ranks together.
+    pub all_heads: (usize, usize),
     rotary_interleaved: bool,
     /// Norms of the heads of queries and keys.
     norms: Option<[NormLayer; 2]>,
@@ -591,7 +593,18 @@ impl MultiheadAttention {
             }
         };
         let (name, rotary_interleaved) = (name.to_owned(), config.rotary_interleaved);
-        Ok(Self { core, name, norms, hidden, rotary_interleaved, first, key_value, proj, names })
+        Ok(Self {
+            core,
+            name,
+            norms,
+            hidden,
+            all_heads: (a.heads, a.groups),
+            rotary_interleaved,
+            first,
+            key_value,
+            proj,
+            names,
+        })
     }
 
     /// The ranks that have the other heads.

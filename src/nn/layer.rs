@@ -168,6 +168,10 @@ impl Layer for TransformerLayer {
         (2, 1)
     }
 
+    fn heads(&self) -> Option<(usize, usize)> {
+        Some(self.self_attention.all_heads)
+    }
+
     fn forward(&mut self, run: &Run, inputs: &Tensors, outputs: &Tensors) -> Result<Saved> {
         let Self { self_attention, inter_attention, mlp, residual, .. } = self;
         let (x, rows, lengths) = self_attention.input(&inputs.get(0)?)?;

@@ -156,6 +156,11 @@ pub trait Layer: Send {
         (input.shape, input.dtype)
     }
 
+    /// The heads of queries, and those of keys and values, that the layer's self attention has on all ranks together.
+    fn heads(&self) -> Option<(usize, usize)> {
+        None
+    }
+
     /// How far apart the random numbers of this layer and of the next one begin.
     fn sites(&self) -> u32 {
         128

@@ -16,5 +16,5 @@ pub use data_parallel::{DataParallel, Level, Sharing};
 pub use optimizer::{
     AdamSettings, Clipping, Entry, LossScaling, Masters, Optimizer, Options, Settings, Update,
 };
-pub use pretrained::{Llama, Pretrained, Rows, Target};
+pub use pretrained::{Llama, LlamaSizes, Pretrained, Rows, Target};
 pub use tokens::{Position, TokenLoader, TokenSettings};

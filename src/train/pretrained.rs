@@ -48,6 +48,7 @@ pub struct Pretrained {
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
+const CONFIG: &str = "config.json";
 
 impl Pretrained {
     /// Opens a file, an index of files, or a folder with one of both under its usual name.
@@ -68,11 +69,7 @@ impl Pretrained {
         let wrong = |expected: &str, got: String| {
             Err(Error::argument(format!("path: {}", path.display()), expected, got))
         };
-        let text = std::fs::read(&path).map_err(|e| failed("cannot read", &path, &e))?;
-        let index: serde_json::Value = match serde_json::from_slice(&text) {
-            Ok(index) => index,
-            Err(e) => return wrong("an index in JSON", e.to_string()),
-        };
+        let index = json(&path, "an index in JSON")?;
         let Some(map) = index.get("weight_map").and_then(|map| map.as_object()) else {
             return wrong("an index with an object weight_map", "another one".into());
         };
@@ -217,6 +214,161 @@ struct Piece<'a> {
     at: usize,
     bytes: usize,
     rows: usize,
+}
+
+/// A file in JSON.
+fn json(path: &Path, expected: &str) -> Result<serde_json::Value> {
+    let text = std::fs::read(path).map_err(|e| failed("cannot read", path, &e))?;
+    serde_json::from_slice(&text)
+        .map_err(|e| Error::argument(format!("path: {}", path.display()), expected, e))
+}
+
+/// What the config of a model of the Llama family says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LlamaSizes {
+    pub vocabulary: usize,
+    pub hidden: usize,
+    pub ffn: usize,
+    pub layers: usize,
+    pub heads: usize,
+    pub groups: usize,
+    pub head_dim: usize,
+    pub positions: usize,
+    /// Keys that a query sees, itself among them; 0: all.
+    pub window: usize,
+    pub epsilon: f32,
+    pub rotary_base: f32,
+    /// What positions are divided by.
+    pub rotary_factor: f32,
+    pub bias: bool,
+    pub head_norms: bool,
+    pub tied: bool,
+    pub dtype: NVTEDType,
+}
+
+impl LlamaSizes {
+    /// Reads the config beside the weights. `path` is the folder, or a file in it.
+    pub fn read(path: &Path) -> Result<Self> {
+        let path = Self::path(path);
+        let json = json(&path, "a config in JSON")?;
+        let config = Config { path, json };
+        let kinds = ["llama", "mistral", "qwen2", "qwen3"];
+        let kind = config.choice("model_type", &kinds)?.unwrap_or("llama");
+        config.choice("hidden_act", &["silu"])?;
+        let (hidden, heads) = (config.size("hidden_size")?, config.size("num_attention_heads")?);
+        let or = |size: Option<usize>, other| size.unwrap_or(other);
+        let groups = or(config.find_size("num_key_value_heads")?, heads);
+        let head_dim = or(config.find_size("head_dim")?, hidden / heads);
+        if !heads.is_multiple_of(groups) {
+            let expected = format!("a divisor of num_attention_heads, {heads}");
+            return Err(config.wrong("num_key_value_heads", &expected, groups));
+        }
+        let windowed = config.truth("use_sliding_window", kind == "mistral")?;
+        let window = if windowed { config.find_size("sliding_window")? } else { None };
+        // Older files have the angles at the top, newer ones in an object of their own.
+        let angles = ["rope_parameters", "rope_scaling"];
+        let angles = angles.iter().find_map(|name| config.json.get(name)?.as_object());
+        let angle = |name: &str| angles.and_then(|angles| angles.get(name));
+        let kind_of_angles = angle("rope_type").or(angle("type")).and_then(|kind| kind.as_str());
+        let rotary_factor = match kind_of_angles {
+            None | Some("default") => 1.0,
+            Some("linear") => angle("factor").and_then(|factor| factor.as_f64()).unwrap_or(1.0),
+            Some(other) => {
+                let expected = "\"default\" or \"linear\" as rope_type";
+                let error = config.wrong("rope_scaling", expected, format!("{other:?}"));
+                return Err(Error::unsupported(error.message));
+            }
+        };
+        let base = angle("rope_theta").and_then(|base| base.as_f64());
+        let base = base.or(config.find_number("rope_theta")?).unwrap_or(10000.0);
+        let dtype =
+            ["dtype", "torch_dtype"].iter().find_map(|name| config.json.get(name)?.as_str());
+        Ok(Self {
+            vocabulary: config.size("vocab_size")?,
+            hidden,
+            ffn: config.size("intermediate_size")?,
+            layers: config.size("num_hidden_layers")?,
+            heads,
+            groups,
+            head_dim,
+            positions: or(config.find_size("max_position_embeddings")?, 0),
+            window: window.unwrap_or(0),
+            epsilon: config.find_number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+            rotary_base: base as f32,
+            rotary_factor: rotary_factor as f32,
+            bias: config.truth("attention_bias", kind == "qwen2")?,
+            head_norms: kind == "qwen3",
+            tied: config.truth("tie_word_embeddings", false)?,
+            dtype: match dtype {
+                Some("bfloat16") => NVTEDType::kNVTEBFloat16,
+                Some("float16") => NVTEDType::kNVTEFloat16,
+                _ => NVTEDType::kNVTEFloat32,
+            },
+        })
+    }
+
+    /// The same, or nothing where there is no such file.
+    pub fn find(path: &Path) -> Result<Option<Self>> {
+        if Self::path(path).exists() { Self::read(path).map(Some) } else { Ok(None) }
+    }
+
+    fn path(path: &Path) -> PathBuf {
+        if path.is_dir() { path.join(CONFIG) } else { path.with_file_name(CONFIG) }
+    }
+}
+
+/// A config of a model, with the path that errors name.
+struct Config {
+    path: PathBuf,
+    json: serde_json::Value,
+}
+
+impl Config {
+    #[cold]
+    fn wrong(&self, name: &str, expected: &str, got: impl std::fmt::Display) -> Error {
+        Error::argument(format!("path: {}: {name}", self.path.display()), expected, got)
+    }
+
+    /// The value of a name, unless it is null.
+    fn get(&self, name: &str) -> Option<&serde_json::Value> {
+        self.json.get(name).filter(|value| !value.is_null())
+    }
+
+    fn find_size(&self, name: &str) -> Result<Option<usize>> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        match value.as_u64() {
+            Some(size @ 1..=0x7FFF_FFFF) => Ok(Some(size as usize)),
+            _ => Err(self.wrong(name, "1 to 2^31 - 1", value)),
+        }
+    }
+
+    fn size(&self, name: &str) -> Result<usize> {
+        self.find_size(name)?.ok_or_else(|| self.wrong(name, "a size", "none"))
+    }
+
+    fn find_number(&self, name: &str) -> Result<Option<f64>> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        match value.as_f64() {
+            Some(number) if number > 0.0 => Ok(Some(number)),
+            _ => Err(self.wrong(name, "a number above 0", value)),
+        }
+    }
+
+    fn truth(&self, name: &str, default: bool) -> Result<bool> {
+        let Some(value) = self.get(name) else { return Ok(default) };
+        value.as_bool().ok_or_else(|| self.wrong(name, "true or false", value))
+    }
+
+    fn choice(&self, name: &str, choices: &[&'static str]) -> Result<Option<&'static str>> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        match choices.iter().find(|choice| value.as_str() == Some(choice)) {
+            Some(choice) => Ok(Some(choice)),
+            None => {
+                let expected = format!("one of {}", choices.join(", "));
+                Err(Error::unsupported(self.wrong(name, &expected, value).message))
+            }
+        }
+    }
 }
 
 /// The modules of a model of the Llama family.

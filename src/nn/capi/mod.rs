@@ -5,11 +5,11 @@
 pub(crate) mod config;
 mod context;
 mod context_parallel;
-mod create;
+pub(crate) mod create;
 mod experts;
 mod kv_cache;
-mod layers;
-mod model;
+pub(crate) mod layers;
+pub(crate) mod model;
 mod parameters;
 mod recipe;
 mod rotary;
@@ -39,7 +39,7 @@ use std::sync::{Arc, Mutex};
 use step::*;
 
 pub(crate) use context::NVTEXContext;
-pub(crate) use parameters::NVTEXModule;
+pub(crate) use parameters::{NVTEXModule, NVTEXModule_st};
 
 pub static RECIPES: Slab<Arc<Recipe>, NVTEXRecipe_st> = Slab::new(HandleKind::Recipe);
 
@@ -143,6 +143,11 @@ impl Module {
     /// A call of the module.
     pub fn run(&self, stream: cudaStream_t) -> Run {
         Run { module: Some(Arc::clone(&self.name)), ..Run::outside(&self.context, stream) }
+    }
+
+    /// As [`Layer::heads`].
+    pub fn heads(&self) -> Option<(usize, usize)> {
+        lock(&self.layer).heads()
     }
 
     fn num_parameters(&self) -> usize {

@@ -382,7 +382,7 @@ fn of_context(context: &Arc<Context>, argument: &str, module: &Module) -> Result
 
 /// # Safety
 /// The arrays have `count` entries; names are null or C strings.
-unsafe fn sequential(
+pub(crate) unsafe fn sequential(
     context: NVTEXContext,
     modules: *const NVTEXModule,
     names: *const *const c_char,

@@ -13,7 +13,7 @@ use crate::error::{Error, Handle, Result, guard};
 use crate::handle::{Kind as HandleKind, Slab};
 use crate::nn::capi::config::{Config, config, field_size, read_config, text, write_config};
 use crate::nn::capi::{
-    CONTEXTS, InContext, MODULES, Module, NVTEXContext, NVTEXModule, destroy, open,
+    CONTEXTS, InContext, MODULES, Module, NVTEXContext, NVTEXModule, NVTEXModule_st, destroy, open,
 };
 use crate::nn::{Context, callback, upload};
 use crate::op::nvtex::stream_is_capturing;

@@ -2,6 +2,10 @@
 #![allow(unsafe_code, clippy::missing_safety_doc, non_camel_case_types)]
 
 use super::*;
+use crate::nn::capi::create::{ModuleConfig, create};
+use crate::nn::capi::layers::*;
+use crate::nn::capi::model::*;
+use std::fmt::Display;
 
 /// Rows of a stored tensor.
 #[repr(C)]
@@ -36,6 +40,7 @@ pub struct NVTEXLlamaConfig {
     /// Layers made by `nvtex_transformer_layer_create` with RMSNorm, SWIGLU, and heads like these.
     pub layers: *const NVTEXModule,
     pub num_layers: usize,
+    /// 0: as the first layer has it, and likewise the next field.
     pub num_attention_heads: usize,
     /// Heads of keys and values. 0: as many as of queries.
     pub num_key_value_heads: usize,
@@ -67,6 +72,100 @@ pub unsafe extern "C-unwind" fn nvtex_pretrained_load(
     });
 }
 
+/// What a `config.json` as Hugging Face writes it says of a model of the Llama or Qwen family.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEXLlamaSizes {
+    /// Bytes of this struct; set it before the call.
+    pub struct_size: usize,
+    pub vocabulary_size: usize,
+    pub hidden_size: usize,
+    pub ffn_hidden_size: usize,
+    pub num_layers: usize,
+    pub num_attention_heads: usize,
+    pub num_key_value_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// The longest sequence that the model was made for; 0 if the file does not say it.
+    pub max_positions: usize,
+    /// Keys that a query sees, the one of its own token among them. 0: all.
+    pub sliding_window: usize,
+    /// Of all norms.
+    pub norm_epsilon: f32,
+    /// `base` and `interpolation_factor` (1: none) of `NVTEXRotaryConfig`.
+    pub rotary_base: f32,
+    pub rotary_factor: f32,
+    /// The projections to queries, keys and values have biases.
+    pub bias: MaybeUninit<bool>,
+    /// Heads of queries and keys have norms of their own, NVTEX_QK_NORM_RMS with `qk_norm_before_rope`.
+    pub qk_norm: MaybeUninit<bool>,
+    /// The head has the weight of the embedding.
+    pub tied_embeddings: MaybeUninit<bool>,
+    /// Of the stored weights: Float32, Float16 or BFloat16.
+    pub dtype: MaybeUninit<NVTEDType>,
+}
+
+/// Reads the sizes of a model from the `config.json` of a folder, or of the folder that a file is in.
+///
+/// Errors: `model_type` other than llama, mistral, qwen2 and qwen3; `hidden_act` other than silu; `rope_scaling` other
+/// than linear; sizes that are missing or do not go together. Nothing is written then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_llama_sizes(
+    path: *const c_char,
+    sizes: *mut NVTEXLlamaSizes,
+) {
+    guard("nvtex_llama_sizes", || {
+        // SAFETY: the caller vouches for path and struct.
+        unsafe {
+            let size = super::optimizer::size_of_answer("sizes", sizes)?;
+            let read = LlamaSizes::read(&self::path("path", path)?)?;
+            write_config(sizes, size, &c_sizes(&read))
+        }
+    });
+}
+
+fn c_sizes(sizes: &LlamaSizes) -> NVTEXLlamaSizes {
+    NVTEXLlamaSizes {
+        struct_size: size_of::<NVTEXLlamaSizes>(),
+        vocabulary_size: sizes.vocabulary,
+        hidden_size: sizes.hidden,
+        ffn_hidden_size: sizes.ffn,
+        num_layers: sizes.layers,
+        num_attention_heads: sizes.heads,
+        num_key_value_heads: sizes.groups,
+        head_dim: sizes.head_dim,
+        max_positions: sizes.positions,
+        sliding_window: sizes.window,
+        norm_epsilon: sizes.epsilon,
+        rotary_base: sizes.rotary_base,
+        rotary_factor: sizes.rotary_factor,
+        bias: MaybeUninit::new(sizes.bias),
+        qk_norm: MaybeUninit::new(sizes.head_norms),
+        tied_embeddings: MaybeUninit::new(sizes.tied),
+        dtype: MaybeUninit::new(sizes.dtype),
+    }
+}
+
+config!(NVTEXLlamaSizes {
+    struct_size,
+    vocabulary_size,
+    hidden_size,
+    ffn_hidden_size,
+    num_layers,
+    num_attention_heads,
+    num_key_value_heads,
+    head_dim,
+    max_positions,
+    sliding_window,
+    norm_epsilon,
+    rotary_base,
+    rotary_factor,
+    bias,
+    qk_norm,
+    tied_embeddings,
+    dtype,
+});
+
 /// Sets the defaults in the first `struct_size` bytes of a config.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_llama_config_init(
@@ -86,6 +185,9 @@ pub unsafe extern "C-unwind" fn nvtex_llama_config_init(
 /// `post_attention_layernorm`, `mlp.{gate,up,down}_proj`, each with `.weight`; `<prefix>embed_tokens.weight`,
 /// `<prefix>norm.weight`, and `lm_head.weight`, or without it the weight of the embedding. Biases that the files do not
 /// have become 0. The rotary embedding of these models is that of `nvtex_rotary_frequencies` without `interleaved`.
+///
+/// Heads have no place in the shapes of weights: those of the layers, of this config, and of a `config.json` beside the
+/// weights must be the same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_llama_load(
     path: *const c_char,
@@ -123,6 +225,143 @@ impl Default for NVTEXLlamaConfig {
             embedding: null_mut(),
             norm: null_mut(),
             head: null_mut(),
+        }
+    }
+}
+
+/// Creates a model of the Llama or Qwen family from a folder as Hugging Face stores it: embedding, layers, norm and head
+/// in a row, with the sizes of `config.json` and the weights of the files.
+///
+/// Shapes: as `nvtex_sequential_create` of these modules. Inputs are tokens `[batch, length]` (layers in NVTE_BSHD), null,
+/// and targets; outputs are the loss, losses of rows, and logits. A step has `rotary_frequencies` by the `rotary_base` and
+/// the `rotary_factor` of `nvtex_llama_sizes`.
+///
+/// Dtypes: Float32, Float16 or BFloat16, of parameters and activations.
+///
+/// Errors: as `nvtex_llama_sizes` and `nvtex_llama_load`. Returns null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_llama_create(
+    context: NVTEXContext,
+    path: *const c_char,
+    dtype: MaybeUninit<NVTEDType>,
+    stream: cudaStream_t,
+) -> NVTEXModule {
+    // SAFETY: the caller vouches for the path.
+    guard("nvtex_llama_create", || unsafe { create_llama(context, path, dtype, stream) }).0
+}
+
+/// Modules that are destroyed at the end; a row of them keeps what it needs.
+struct Parts(Vec<NVTEXModule>);
+
+impl Parts {
+    /// # Safety
+    /// As [`create`].
+    unsafe fn add<T: ModuleConfig>(
+        &mut self,
+        context: NVTEXContext,
+        config: &T,
+        stream: cudaStream_t,
+    ) -> Result<NVTEXModule> {
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
+        let Handle(module) = unsafe { create(context, config, stream) }?;
+        self.0.push(module);
+        Ok(module)
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        for &module in &self.0 {
+            let _ = MODULES.remove("module", module);
+        }
+    }
+}
+
+/// # Safety
+/// The path is a C string.
+unsafe fn create_llama(
+    context: NVTEXContext,
+    path: *const c_char,
+    dtype: MaybeUninit<NVTEDType>,
+    stream: cudaStream_t,
+) -> Result<Handle<NVTEXModule_st>> {
+    // SAFETY: the caller vouches for the path.
+    let path = unsafe { self::path("path", path) }?;
+    check::high_precision("dtype", from_c("dtype", dtype)?)?;
+    let sizes = LlamaSizes::read(&path)?;
+    let hidden_size = sizes.hidden;
+    let embedding = NVTEXEmbeddingConfig {
+        vocabulary_size: sizes.vocabulary,
+        hidden_size,
+        dtype,
+        ..Default::default()
+    };
+    let mut layer = NVTEXTransformerLayerConfig {
+        hidden_size,
+        ffn_hidden_size: sizes.ffn,
+        num_attention_heads: sizes.heads,
+        num_gqa_groups: sizes.groups,
+        activation: MaybeUninit::new(NVTE_Activation_Type::SWIGLU),
+        norm_type: MaybeUninit::new(NVTE_Norm_Type::RMSNorm),
+        norm_epsilon: sizes.epsilon,
+        qkv_format: MaybeUninit::new(NVTE_QKV_Format::NVTE_BSHD),
+        bias: MaybeUninit::new(sizes.bias),
+        dtype,
+        ..Default::default()
+    };
+    layer.attention.head_dim_qk = sizes.head_dim;
+    layer.attention.qk_norm_epsilon = sizes.epsilon;
+    if sizes.head_norms {
+        layer.attention.qk_norm_type = MaybeUninit::new(NVTEXQKNorm::NVTEX_QK_NORM_RMS);
+        layer.attention.qk_norm_before_rope = MaybeUninit::new(true);
+    }
+    if sizes.window > 0 {
+        layer.attention.window_size_left = sizes.window as i64 - 1;
+    }
+    let norm = NVTEXNormConfig {
+        kind: layer.norm_type,
+        hidden_size,
+        epsilon: sizes.epsilon,
+        dtype,
+        ..Default::default()
+    };
+    let mut parts = Parts(Vec::new());
+    // SAFETY: configs are of this version, and name nothing else.
+    let model = unsafe {
+        let embedding = parts.add(context, &embedding, stream)?;
+        for _ in 0..sizes.layers {
+            parts.add(context, &layer, stream)?;
+        }
+        parts.add(context, &norm, stream)?;
+        let head = NVTEXLMHeadConfig {
+            vocabulary_size: sizes.vocabulary,
+            hidden_size,
+            dtype,
+            tied_to: if sizes.tied { embedding } else { null_mut() },
+            ..Default::default()
+        };
+        parts.add(context, &head, stream)?;
+        sequential(context, parts.0.as_ptr(), null(), parts.0.len())?
+    };
+    let opened: Result<Vec<_>> =
+        parts.0.iter().map(|&part| open(&MODULES, "module", part)).collect();
+    let mut opened = opened?.into_iter();
+    let llama = Llama {
+        prefix: "model.".into(),
+        heads: sizes.heads,
+        groups: sizes.groups,
+        embedding: opened.next(),
+        layers: opened.by_ref().take(sizes.layers).collect(),
+        norm: opened.next(),
+        head: opened.next().filter(|_| !sizes.tied),
+    };
+    let files = Pretrained::open(&path)?;
+    let loaded = llama.targets(&files).and_then(|targets| files.load(&targets, None, stream));
+    match loaded {
+        Ok(()) => Ok(model),
+        Err(error) => {
+            MODULES.remove("module", model.0)?;
+            Err(error)
         }
     }
 }
@@ -181,12 +420,33 @@ unsafe fn load_llama(
         (self::path("path", path)?, config, layers, text("config.prefix", config.prefix)?)
     };
     let optimizer = optional(&OPTIMIZERS, "optimizer", optimizer)?;
-    let heads = config.num_attention_heads;
-    let groups = if config.num_key_value_heads == 0 { heads } else { config.num_key_value_heads };
+    let (mut heads, mut groups) = (config.num_attention_heads, config.num_key_value_heads);
+    if heads == 0 && groups == 0 {
+        (heads, groups) = layers.first().and_then(|layer| layer.heads()).unwrap_or((0, 0));
+    }
+    groups = if groups == 0 { heads } else { groups };
     if heads == 0 || !heads.is_multiple_of(groups) {
         let name = "config.num_attention_heads";
         let expected = format!("a multiple of config.num_key_value_heads, {groups}");
         return Err(Error::argument(name, expected, heads));
+    }
+    let check = |whose: &dyn Display, of_model: (usize, usize)| -> Result<()> {
+        for (field, got, expected) in [
+            ("num_attention_heads", heads, of_model.0),
+            ("num_key_value_heads", groups, of_model.1),
+        ] {
+            if got != expected {
+                let expected = format!("{expected}, as {whose} has it");
+                return Err(Error::argument(format!("config.{field}"), expected, got));
+            }
+        }
+        Ok(())
+    };
+    for layer in &layers {
+        check(layer, layer.heads().unwrap_or((heads, groups)))?;
+    }
+    if let Some(sizes) = LlamaSizes::find(&path)? {
+        check(&format_args!("the config.json of {}", path.display()), (sizes.heads, sizes.groups))?;
     }
     let llama = Llama {
         prefix: if config.prefix.is_null() { "model.".into() } else { prefix },
