@@ -20,12 +20,21 @@ pub struct Args {
     /// Also libtransformer_engine.so, for programs that were written for the other library
     #[arg(long)]
     drop_in: bool,
+    /// Also libnvte.a, for programs that shall have the library inside
+    #[arg(long = "static")]
+    archive: bool,
 }
+
+/// What a program with libnvte.a links beside it.
+const SYSTEM: &str = "-lgcc_s -lpthread -ldl -lrt -lm -lc";
 
 pub fn run(tree: &Tree, args: &Args) -> Result<()> {
     build::run(tree, &build::Args::default())?;
     let prefix = env::current_dir()?.join(&args.prefix);
     install(tree, &prefix, args.drop_in)?;
+    if args.archive {
+        archive(tree, &prefix)?;
+    }
     println!("installed nvte {} in {}", tree.version()?, prefix.display());
     Ok(())
 }
@@ -80,6 +89,7 @@ pub fn install(tree: &Tree, prefix: &Path, drop_in: bool) -> Result<()> {
         let path = tree.root.join("cmake").join(template);
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let text = text.replace("@VERSION@", &version).replace("@SONAME@", SONAME);
+        let text = text.replace("@SYSTEM@", SYSTEM);
         fs::write(lib.join(to), text).with_context(|| to.to_owned())?;
     }
     programs(tree, prefix)?;
@@ -87,6 +97,24 @@ pub fn install(tree: &Tree, prefix: &Path, drop_in: bool) -> Result<()> {
     fs::create_dir_all(&doc).with_context(|| doc.display().to_string())?;
     copy(&tree.root.join("LICENSE"), &doc.join("LICENSE"))?;
     dependencies::write(tree, &doc)
+}
+
+/// Builds and installs the library as an archive, with the pkg-config file that links it.
+pub fn archive(tree: &Tree, prefix: &Path) -> Result<()> {
+    let mut build = tree.cargo();
+    build.args(["rustc", "--release", "--package", "nvte", "--lib", "--crate-type", "staticlib"]);
+    // Of an archive a linker takes the objects that it needs. The one with what runs at the start of a program has no
+    // name that anything needs, so there must be one object of this library alone.
+    build.args(["--", "-C", "codegen-units=1"]);
+    process::run("cargo rustc --crate-type staticlib", &mut build)?;
+    let lib = prefix.join("lib");
+    let mut strip = tree.command("strip");
+    strip.args(["--strip-debug", "-o"]).arg(lib.join("libnvte.a"));
+    process::run("strip libnvte.a", strip.arg(tree.target.join("release/libnvte.a")))?;
+    let template = tree.root.join("cmake/nvte-static.pc.in");
+    let text = fs::read_to_string(&template).with_context(|| template.display().to_string())?;
+    let text = text.replace("@VERSION@", &tree.version()?).replace("@SYSTEM@", SYSTEM);
+    fs::write(lib.join("pkgconfig/nvte-static.pc"), text).context("nvte-static.pc")
 }
 
 /// Compiles the programs that belong to the library into `bin`; each is one C file.

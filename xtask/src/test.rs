@@ -31,8 +31,8 @@ pub struct Args {
     #[arg(long, value_enum)]
     only: Vec<Step>,
     /// Also what takes long and seldom finds what the rest does not: every case of the long C programs,
-    /// wrong arguments under valgrind beside AddressSanitizer, threads under ThreadSanitizer, limits of kernels,
-    /// 60 seconds of changed arguments for 20, and the binding for JAX, which is fetched
+    /// wrong arguments under valgrind beside AddressSanitizer, threads under ThreadSanitizer, limits of kernels, 60
+    /// seconds of changed arguments for 20, libnvte.a in a program, and the bindings for JAX and candle, which are fetched
     #[arg(long)]
     full: bool,
 }
@@ -49,6 +49,8 @@ enum Step {
     Capi,
     /// Programs that find a moved installation through CMake and pkg-config
     Consumers,
+    /// Programs that have the library inside; only if it is named, or with --full
+    Static,
     /// The plugins of examples/, judged by `nvtex-conform`
     Plugins,
     /// The bindings for Rust, Python, JAX and LibTorch, against an installed library
@@ -111,7 +113,7 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
     let mut prefix = None;
     for step in Step::value_variants() {
         let named = args.only.contains(step);
-        let rare = matches!(step, Step::Threads | Step::Kernels);
+        let rare = matches!(step, Step::Threads | Step::Kernels | Step::Static);
         if !named && (!args.only.is_empty() || (rare && !args.full)) {
             continue;
         }
@@ -126,6 +128,9 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
                     .and_then(|p| c_tests(tree, &p, args.full, &mut report)),
                 Step::Consumers => {
                     installed(tree, &mut prefix).and_then(|p| consumers(tree, &p, &mut report))
+                }
+                Step::Static => {
+                    installed(tree, &mut prefix).and_then(|p| archive(tree, &p, &mut report))
                 }
                 Step::Plugins => {
                     installed(tree, &mut prefix).and_then(|p| plugins::test(tree, &p, &mut report))
@@ -281,7 +286,8 @@ fn consumers(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
         let program = tree.target.join(name);
         let mut compile = tree.command(env::var(variable).unwrap_or_else(|_| default.into()));
         compile.args([standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"]);
-        compile.arg(&program).arg(source).args(flags).arg(format!("-Wl,-rpath,{folder}"));
+        let path = format!("-Wl,-rpath,{folder}");
+        compile.arg(&program).arg(source).args(flags).args([&path, "-lm"]);
         process::run(&format!("compile {name}"), &mut compile)?;
         Ok::<_, anyhow::Error>(program)
     };
@@ -300,6 +306,16 @@ fn consumers(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
     let name = "examples/layer.cpp through pkg-config";
     report.check(name, on_cpu(name, tree, &mut tree.command(&program))?);
 
+    let example = |name: &str| {
+        let source = tree.root.join("examples").join(name).with_extension("c");
+        compile(("CC", "cc"), "-std=c11", &source, name, "nvte")
+    };
+    let (generate, gpt) = (example("generate")?, example("gpt")?);
+    let mut check = tree.command("python3");
+    check.arg(tree.root.join("capi-tests/generate/check.py")).args([generate, gpt]);
+    let name = "examples/generate.c writes what a model has learned";
+    report.check(name, on_cpu(name, tree, check.arg(tree.target.join("generated")))?);
+
     let readme = fs::read_to_string(tree.root.join("README.md")).context("README.md")?;
     for (index, text) in c_programs(&readme).iter().enumerate() {
         let name = format!("readme_{}", index + 1);
@@ -308,6 +324,38 @@ fn consumers(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
         let program = compile(("CC", "cc"), "-std=c11", &source, &name, "nvte")?;
         let name = format!("C program {} of README.md", index + 1);
         report.check(&name, on_cpu(&name, tree, &mut tree.command(&program))?);
+    }
+    Ok(())
+}
+
+/// Programs with libnvte.a find no shared library, and run.
+fn archive(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
+    let folder = tree.target.join("static prefix");
+    empty_dir(&folder)?;
+    copy_dir(prefix, &folder)?;
+    install::archive(tree, &folder)?;
+    let source = tree.root.join("capi-tests/consumer_c");
+    let options = ["-DNVTE_STATIC=ON"];
+    let dir = capi::build(tree, &source, "consumer_static", &folder, &options, &[])?;
+    let mut programs = vec![("consumer_c through CMake", dir.join("consumer_c"))];
+    let readme = fs::read_to_string(tree.root.join("README.md")).context("README.md")?;
+    let text = c_programs(&readme).into_iter().find(|text| text.contains("nvtex_module_forward"));
+    let source = tree.target.join("static.c");
+    fs::write(&source, text.context("a program of README.md with a module")?)?;
+    let mut pkg_config = tree.command(setup::pkg_config(tree)?);
+    pkg_config.env("PKG_CONFIG_PATH", folder.join("lib/pkgconfig"));
+    let flags = pkg_config.args(["--cflags", "--libs", "nvte-static"]);
+    let flags = shell_words(&process::run("pkg-config", flags)?);
+    programs.push(("a program of README.md through pkg-config", tree.target.join("static")));
+    let mut compile = tree.command(env::var("CC").unwrap_or_else(|_| "cc".into()));
+    compile.args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"]);
+    process::run("compile", compile.arg(&programs[1].1).arg(&source).args(flags))?;
+    for (name, program) in programs {
+        let needed = drop_in::output(tree, "readelf", &["-d"], &program)?;
+        let alone = !needed.contains("libnvte");
+        let name = format!("{name}, with the library inside");
+        let ran = on_cpu(&name, tree, &mut tree.command(&program))?;
+        report.check(name, alone && ran);
     }
     Ok(())
 }
