@@ -1,5 +1,5 @@
 //! The bindings of `bindings/`, tested on the CPU against an installed library, as a program that uses them has it.
-//! Those for JAX and LibTorch are tested where these are installed; `--full` fetches JAX.
+//! Those for JAX and LibTorch are tested where these are installed; `--full` fetches JAX and candle.
 
 use crate::process;
 use crate::report::{Outcome, Report};
@@ -13,6 +13,7 @@ use std::process::Command;
 
 pub fn test(tree: &Tree, prefix: &Path, full: bool, report: &mut Report) -> Result<()> {
     rust(tree, prefix, report)?;
+    candle(tree, prefix, full, report)?;
     python(tree, prefix, report)?;
     jax(tree, prefix, full, report)?;
     torch(tree, prefix, report)
@@ -41,6 +42,27 @@ fn rust(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
     let mut doc = cargo(&["doc", "--no-deps"]);
     let doc = doc.env("DOCS_RS", "1").env("RUSTDOCFLAGS", "-Dwarnings");
     check("cargo doc of the bindings", process::capture("cargo doc of the bindings", doc)?, report);
+    Ok(())
+}
+
+/// Modules as operators of candle, which is fetched and compiled.
+fn candle(tree: &Tree, prefix: &Path, full: bool, report: &mut Report) -> Result<()> {
+    if !full {
+        let reason = "candle has more than a hundred dependencies (--full fetches them)";
+        report.add("candle binding", Outcome::Skip(reason.to_owned()));
+        return Ok(());
+    }
+    let cargo = |arguments: &[&str]| {
+        let mut cargo = tree.cargo();
+        let manifest = tree.root.join("bindings/candle/Cargo.toml");
+        cargo.args(arguments).arg("--release").arg("--manifest-path").arg(manifest);
+        cargo.env("CARGO_TARGET_DIR", tree.target.join("candle")).env("NVTE_BACKEND", "cpu");
+        cargo.env("NVTE_LIB_DIR", prefix.join("lib")).env("LD_LIBRARY_PATH", prefix.join("lib"));
+        cargo
+    };
+    cargo_test("cargo test of the candle binding", &mut cargo(&["test"]), report)?;
+    let output = process::capture("candle", &mut cargo(&["run", "--example", "train"]))?;
+    check("the example of the candle binding trains", output, report);
     Ok(())
 }
 
