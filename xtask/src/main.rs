@@ -18,6 +18,7 @@ mod package;
 mod plugins;
 mod process;
 mod report;
+mod reproduce;
 mod setup;
 mod test;
 mod threads;
@@ -64,6 +65,8 @@ enum Command {
     Docs(docs::Args),
     /// Make a tarball, Debian packages, and recipes for Conan, vcpkg and conda
     Package(package::Args),
+    /// Build the last commit in two folders, and compare the bytes of the libraries
+    Reproduce(reproduce::Args),
     /// Format Rust, C, C++ and CUDA sources
     Fmt(fmt::Args),
 }
@@ -89,6 +92,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Wheel(args) => wheel::run(&tree, &args)?,
         Command::Docs(args) => return docs::run(&tree, &args),
         Command::Package(args) => package::run(&tree, &args)?,
+        Command::Reproduce(args) => reproduce::run(&tree, &args)?,
         Command::Fmt(args) => fmt::run(&tree, &args)?,
     }
     Ok(ExitCode::SUCCESS)
