@@ -70,6 +70,7 @@ __global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_const
   float part = 0.0f;
   std::conditional_t<kFp8, Vec<F32, 8>, Vec<T, 8>> x[kM / kAtOnce];
   Vec<T, 8> y[kM / kAtOnce];
+  float stats_of[kM / kAtOnce];
   const auto inside = [&](int r) { return m0 + r < lq && lane * 8 < a.dim_v; };
   if constexpr (kFp8) {
     with_dtype(a.o.dtype, [&](auto tag) {
@@ -92,6 +93,7 @@ __global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_const
       x[i] = load<T, 8>(o, static_cast<size_t>(r * a.o.row + lane * 8), inside(r));
     }
     y[i] = load<T, 8>(d_o, static_cast<size_t>(r * a.d_o.row + lane * 8), inside(r));
+    stats_of[i] = lane == 0 && m0 + r < lq ? a.stats[stats_rows(m0 + r)] : -INFINITY;
   }
   float4 *sum = reinterpret_cast<float4 *>(a.dq_sum + at * (kM * kDqk));
 #pragma unroll
@@ -126,7 +128,7 @@ __global__ void __launch_bounds__(kHelperThreads) rows_kernel(const __grid_const
     for (int j = kLanes / 2; j > 0; j /= 2) d += __shfl_xor_sync(~0u, d, j);
     if constexpr (kFp8) d *= factor;
     if (lane == 0) {
-      const float stats = m0 + r < lq ? a.stats[stats_rows(m0 + r)] : -INFINITY;
+      const float stats = stats_of[i];
       const bool used = stats != -INFINITY;
       // A lane of gradient_kernel has two neighbours of 8 rows and two of the next 8.
       const int place = r / 16 * 16 + r % 8 / 2 * 4 + r / 8 % 2 * 2 + r % 2;

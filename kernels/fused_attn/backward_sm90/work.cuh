@@ -60,7 +60,8 @@ struct Work {
       shared = (index - a.whole) / a.parts;
       index = a.whole + shared;
     }
-    const int key_heads = a.heads / a.group, units = key_heads * static_cast<int>(a.batch);
+    const int key_heads = static_cast<int>(a.kv_side.heads);
+    const int units = key_heads * static_cast<int>(a.batch);
     const int team = index / (a.team * a.key_blocks), in_team = index % (a.team * a.key_blocks);
     const int members = min(a.team, units - team * a.team);
     const int unit = team * a.team + in_team % members;
@@ -78,13 +79,23 @@ struct Work {
     first = low / kM;
     blocks = n0 < lk && low < high ? (high - 1) / kM - first + 1 : 0;
     base = a.first_block<kM>(sequence);
-    const int all = blocks * a.group, parts = shared < 0 ? 1 : a.parts;
-    const int from = static_cast<int>(int64_t{all} * part / parts);
-    total = static_cast<int>(int64_t{all} * (part + 1) / parts) - from;
-    const int turned = blocks > 0 ? key_block * a.turn % blocks : 0;
+    // One thread computes this while all others wait: divisions only where they are needed.
+    const int all = blocks * a.group;
+    int from = 0;
+    total = all;
+    if (shared >= 0) {
+      from = static_cast<int>(int64_t{all} * part / a.parts);
+      total = static_cast<int>(int64_t{all} * (part + 1) / a.parts) - from;
+    }
+    int turned = 0;
+    if (a.turn != 0 && blocks > 0) turned = key_block * a.turn % blocks;
     last = first + (turned > 0 ? turned : blocks) - 1;
-    block = first + (blocks > 0 ? (from % blocks + turned) % blocks : 0);
-    head = key_head * a.group + (blocks > 0 ? from / blocks : 0);
+    block = first + turned;
+    head = key_head * a.group;
+    if (from > 0) {
+      block = first + (from % blocks + turned) % blocks;
+      head += from / blocks;
+    }
   }
   // The next block of queries, of the next head after all of one.
   __device__ __forceinline__ void next(int &block, int &head) const {
