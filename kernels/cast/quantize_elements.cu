@@ -515,7 +515,8 @@ __global__ void __launch_bounds__(kSumColumns *kSums)
 template <class In>
 __global__ void __launch_bounds__(kSumColumns *kSums)
     sum_kernel(const float *partial, void *dbias, size_t tiles, size_t cols, NVTEDType dtype) {
-  constexpr int kBatch = 8;
+  // The parts of 16384 rows are loaded together.
+  constexpr int kBatch = 16;
   griddepcontrol_launch_dependents();
   const size_t col = size_t{blockIdx.x} * kSumColumns + threadIdx.x % kSumColumns;
   const size_t end = col < cols ? tiles : 0, step = kSums * cols;
