@@ -27,6 +27,8 @@ enum {
 typedef enum Kind {
   COLUMN,
   ROW,
+  GROUPED_COLUMN,
+  GROUPED_ROW,
   NORM,
   NORM_COLUMN,
   NORM_COLUMN_RMS,
@@ -53,6 +55,8 @@ typedef enum Kind {
 static const char *const kNames[KINDS] = {
     "column",
     "row",
+    "grouped, column",
+    "grouped, row",
     "norm",
     "norm and column",
     "RMSNorm and column",
@@ -110,10 +114,12 @@ static Shapes shapes_of(Kind kind) {
   Matrix heads = {ROWS, HEADS * DIM, COLUMNS}, groups = {ROWS, GROUPS * DIM, COLUMNS};
   switch (kind) {
     case COLUMN:
+    case GROUPED_COLUMN:
     case NORM_COLUMN:
     case NORM_COLUMN_RMS:
       return (Shapes){1, {rows}, {ROWS, FFN, COLUMNS}};
     case ROW:
+    case GROUPED_ROW:
       return (Shapes){1, {{ROWS, FFN, COLUMNS}}, rows};
     case ATTENTION:
     case ATTENTION_SINK:
@@ -132,18 +138,22 @@ static Shapes shapes_of(Kind kind) {
   }
 }
 
+// Rows of the parts of a grouped layer.
+static const size_t kSplits[] = {32, 64, 32};
+
 static NVTEXModule create(NVTEXContext context, Kind kind, NVTEDType dtype,
                           NVTEXParallelConfig parallel) {
   NVTEXParallelOptions options = {.struct_size = sizeof options};
-  if (kind == COLUMN || kind == ROW) {
-    options.mode = kind == ROW ? NVTEX_PARALLEL_ROW : NVTEX_PARALLEL_COLUMN;
+  const bool row = kind == ROW || kind == GROUPED_ROW;
+  if (kind <= GROUPED_ROW) {
+    options.mode = row ? NVTEX_PARALLEL_ROW : NVTEX_PARALLEL_COLUMN;
     parallel.options = &options;
   }
   NVTEXLinearConfig linear;
   nvtex_linear_config_init(&linear, sizeof linear);
   linear.dtype = dtype;
-  linear.in_features = kind == ROW ? FFN : HIDDEN;
-  linear.out_features = kind == ROW ? HIDDEN : FFN;
+  linear.in_features = row ? FFN : HIDDEN;
+  linear.out_features = row ? HIDDEN : FFN;
   linear.seed = 5;
   linear.init_std = 0.1f;
   linear.parallel = parallel;
@@ -200,6 +210,14 @@ static NVTEXModule create(NVTEXContext context, Kind kind, NVTEDType dtype,
     case COLUMN:
     case ROW:
       return nvtex_linear_create(context, &linear, NULL);
+    case GROUPED_COLUMN:
+    case GROUPED_ROW: {
+      NVTEXGroupedLinearConfig grouped;
+      nvtex_grouped_linear_config_init(&grouped, sizeof grouped);
+      grouped.num_gemms = COUNT(kSplits);
+      grouped.linear = linear;
+      return nvtex_grouped_linear_create(context, &grouped, NULL);
+    }
     case NORM: {
       NVTEXNormConfig norm;
       nvtex_norm_config_init(&norm, sizeof norm);
@@ -463,6 +481,8 @@ static void run_module(NVTEXContext context, Kind kind, Recipe recipe, Place p, 
     NVTEXStep options;
     nvtex_step_init(&options, sizeof options);
     options.rng_state = random;
+    options.m_splits = kSplits;
+    options.num_splits = COUNT(kSplits);
     NVTEXTape tape = NULL;
     if (scaling) nvtex_context_begin(context, scaling, NVTEX_CONTEXT_ENABLED, NULL);
     nvtex_module_forward(module, inputs, num_inputs, outputs, num_outputs, &options, &tape, NULL);
@@ -654,7 +674,9 @@ static void test_module(Kind kind, Recipe recipe) {
   }
   if (EXPECT_OK() && g_run.serial.output.x && g_run.exact.output.x) {
     for (int size = 2; size <= MOST; size *= 2) {
-      for (int sequence = 0; sequence < 2; sequence++) run_ranks(size, sequence);
+      // The rows of a grouped layer are whole on each rank.
+      const bool grouped = kind == GROUPED_COLUMN || kind == GROUPED_ROW;
+      for (int sequence = 0; sequence < (grouped ? 1 : 2); sequence++) run_ranks(size, sequence);
     }
   }
   for (size_t i = 0; i < g_run.serial.parameters; i++) {
@@ -687,6 +709,13 @@ static void *refused(void *argument) {
   linear.parallel.tensor_parallel_size = 4;
   nvtex_linear_create(context, &linear, NULL);
   RANK_ERROR(rank, "config.parallel.tensor_parallel_size: expected 0, 1 or 2");
+  NVTEXGroupedLinearConfig grouped;
+  nvtex_grouped_linear_config_init(&grouped, sizeof grouped);
+  grouped.num_gemms = 2;
+  grouped.linear = linear;
+  grouped.linear.parallel.sequence_parallel = true;
+  nvtex_grouped_linear_create(context, &grouped, NULL);
+  RANK_ERROR(rank, "config.linear.parallel.sequence_parallel: expected false");
   NVTEXAttentionConfig attention;
   nvtex_attention_config_init(&attention, sizeof attention);
   attention.num_attention_heads = 6;

@@ -855,10 +855,11 @@ impl NVTEXGroupedLinearConfig {
             return Err(Error::argument("config.num_gemms", "1 to 65536", count));
         }
         let dense = dense_config("config.linear", &self.linear)?;
-        if !dense.spread.same(&Spread::ALONE) {
-            let name = "config.linear.parallel";
-            let expected = "its defaults (a grouped layer is on one rank)";
-            let error = Error::argument(name, expected, dense.spread);
+        if dense.spread.sequence {
+            let name = "config.linear.parallel.sequence_parallel";
+            let expected =
+                "false (rows of a grouped layer are sorted by part, and whole on each rank)";
+            let error = Error::argument(name, expected, true);
             return Err(Error::unsupported(error.message));
         }
         Ok(Box::new(move |run, name| Ok(Box::new(GroupedLinear::new(run, name, count, &dense)?))))
