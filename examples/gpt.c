@@ -331,12 +331,9 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 3; ++i) nvtex_array_destroy(run.whole[i]);
     for (int i = 0; i < 3 && o.cp > 1; ++i) nvtex_array_destroy(run.own[i]);
     nvtex_array_destroy(run.loss);
-    nvtex_optimizer_destroy(run.optimizer);
-    nvtex_data_parallel_destroy(run.engine);
-    nvtex_module_destroy(run.model);
-    nvtex_context_destroy(run.context);
-    nvtex_recipe_destroy(run.recipe);
-    nvtex_stream_destroy(run.stream);
+    nvtex_optimizer_destroy(run.optimizer), nvtex_data_parallel_destroy(run.engine);
+    nvtex_module_destroy(run.model), nvtex_context_destroy(run.context);
+    nvtex_recipe_destroy(run.recipe), nvtex_stream_destroy(run.stream);
     runs[count++] = run;
   }
   nvtex_grid_destroy(o.grid), nvtex_communicator_destroy(o.world);

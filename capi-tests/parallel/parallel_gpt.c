@@ -107,6 +107,10 @@ static const Grid kGrids[] = {
     {"dp 2 x tp 2", 4, {"--tp", "2", "--dp", "2", "--shard", "2"}},
     {"tp 2 x cp 2, shared rows", 4, {"--tp", "2", "--cp", "2", "--sp", "1"}},
     {"dp 2 x cp 2", 4, {"--cp", "2", "--shard", "2"}},
+    {"dp 2, all divided", 2, {"--shard", "3"}},
+    {"dp 2 x tp 2 x cp 2, shared rows, all divided",
+     8,
+     {"--tp", "2", "--cp", "2", "--sp", "1", "--shard", "3"}},
 };
 
 static void check_grids(const char *recipe, double tolerance) {
@@ -128,7 +132,7 @@ static void check_grids(const char *recipe, double tolerance) {
 
 // Half of the steps on one grid, the others on another one: losses as those of one rank.
 static void check_resumed(void) {
-  static const char *const other[][4] = {{"--cp", "2", "--shard", "2"}, {"--tp", "2", "--sp", "1"}};
+  static const char *const other[][4] = {{"--cp", "2", "--shard", "3"}, {"--tp", "2", "--sp", "1"}};
   double expected[16], got[16];
   const char *arguments[] = {"bf16", "--text", in_folder("text"), NULL};
   run_gpt(1, arguments, in_folder("output"));

@@ -33,8 +33,8 @@ pub(super) struct Active {
     delayed: Option<Arc<Delayed>>,
     /// Maxima are collected while the products stay in high precision.
     calibrating: bool,
-    /// In a pass that is computed again: the scale of its input, which the slot may have lost.
-    scale: Option<Arc<QTensor>>,
+    /// In a pass that is computed again: the scales of its input and of its weight, which the slots may have lost.
+    scales: [Option<Arc<QTensor>>; 2],
     /// Seed and offset of the stochastic rounding of gradients.
     random: Option<Arc<QTensor>>,
     /// The ranks that have the other parts of the operands, by role, if their scales are those of the whole.
@@ -49,7 +49,7 @@ impl Active {
         quantizers: [Quantizer::NONE; 3],
         delayed: None,
         calibrating: false,
-        scale: None,
+        scales: [None, None],
         random: None,
         ranks: [None, None, None],
         again: false,
@@ -76,16 +76,17 @@ impl Active {
         if !with_amax || self.again {
             slot.amax = Buffer::UNSET;
         }
-        if let (Role::Input, true, Some(scale)) = (role, self.again, &self.scale) {
+        if let (true, Some(Some(scale))) = (self.again, self.scales.get(role as usize)) {
             slot.scale = scale.tensor.rowwise;
         }
         slot.ranks = ranks;
         Some(slot)
     }
 
-    /// A copy of the input's scale, which an update may change before the backward pass.
-    fn keep_scale(&self, run: &Run) -> Result<Option<Arc<QTensor>>> {
-        let slot = self.slot(Role::Input, false).filter(|_| self.quantizers[0].is_delayed());
+    /// A copy of the scale of input or weight, which an update may change before the backward pass.
+    fn keep_scale(&self, run: &Run, role: Role) -> Result<Option<Arc<QTensor>>> {
+        let delayed = self.quantizers[role as usize].is_delayed();
+        let slot = self.slot(role, false).filter(|_| delayed);
         let Some(slot) = slot else { return Ok(None) };
         let mut copy = QTensor::plain(run, (1, 1), kNVTEFloat32, Lifetime::Tape)?;
         copy.tensor.rowwise.shape = slot.scale.shape;
@@ -170,7 +171,8 @@ fn scale_ranks(split: &Split, side: Side) -> [Option<Arc<Communicator>>; 3] {
 pub struct DenseTape {
     active: Active,
     input: QTensor,
-    weight: Arc<QTensor>,
+    /// None: it is read where it lies, or cast once more.
+    weight: Option<Arc<QTensor>>,
     /// Rows of the products, of which other ranks may have some.
     rows: usize,
     /// The own rows of an input that backward passes gather again.
@@ -440,8 +442,10 @@ impl Dense {
         let quantized = active.backward() == BackwardOperands::Quantized;
         // What is kept may be used for other numbers of rows.
         let sizes = (rows, self.inputs, self.outputs);
-        let columns = keep
-            || run.training && (!quantizer.transposes() || needs_columns(quantizer.dtype, sizes)?);
+        // A weight that tapes do not hold is cast again for the backward pass.
+        let training = run.training && self.weight.own.is_none();
+        let columns =
+            keep || training && (!quantizer.transposes() || needs_columns(quantizer.dtype, sizes)?);
         let usage = Usage { rowwise: true, colwise: quantized && columns };
         if !keep {
             let source = Source::Ready(&weight);
@@ -494,7 +498,10 @@ impl Dense {
         }
         let dropped = self.again != Again::Nothing || self.gathers();
         if run.training && dropped {
-            active.scale = active.keep_scale(run)?;
+            active.scales[Role::Input as usize] = active.keep_scale(run, Role::Input)?;
+        }
+        if run.training && self.weight.own.is_some() {
+            active.scales[Role::Weight as usize] = active.keep_scale(run, Role::Weight)?;
         }
         self.note(run, &active);
         let (mut own, whole) = match self.again {
@@ -627,7 +634,7 @@ impl Dense {
         y: Option<&Tensor>,
     ) -> Result<Box<DenseTape>> {
         let active = Active { again: true, ..tape.active.clone() };
-        let weight = Some(Arc::clone(&tape.weight));
+        let weight = tape.weight.clone();
         let result = y.map(|y| (y, None));
         let mut tape = self.forward_as(run, active, tape.rows, source, weight, result)?;
         // The gradients of this tape are cast for the first time, although its forward pass was
@@ -687,10 +694,39 @@ impl Dense {
         if let (false, Some(weight)) = (self.again == Again::Product, Arc::get_mut(&mut weight)) {
             weight.drop_rowwise();
         }
+        let weight = Some(weight).filter(|weight| self.keeps(run, weight));
         if let Some(original) = original {
             input = original;
         }
         Ok(Box::new(DenseTape { active, input, weight, rows, own: None }))
+    }
+
+    /// Whether a tape has the operand of the weight. What is in high precision is read where it lies, and of a value that
+    /// comes and goes tapes have nothing.
+    fn keeps(&self, run: &Run, weight: &QTensor) -> bool {
+        let kept = run.microbatch != Microbatch::None || !run.skip_weights.is_null();
+        match self.weight.format {
+            Some(_) => true,
+            None if is_high_precision(weight.tensor.dtype()) => false,
+            None => self.weight.own.is_none() || kept,
+        }
+    }
+
+    /// The weight of a pass whose tape has none.
+    fn weight_again(&self, run: &Run, tape: &DenseTape) -> Result<QTensor> {
+        let shape = (self.outputs, self.inputs);
+        let weight = matrix(&self.weight.value.tensor, shape);
+        let active = Active { again: true, ..tape.active.clone() };
+        let quantizer = active.quantizer(Role::Weight);
+        if quantizer.is_none() {
+            return Ok(QTensor::borrowed(weight));
+        }
+        let quantized = active.backward() == BackwardOperands::Quantized;
+        let sizes = (tape.rows, self.inputs, self.outputs);
+        let columns = !quantizer.transposes() || needs_columns(quantizer.dtype, sizes)?;
+        let usage = Usage { rowwise: true, colwise: quantized && columns };
+        let (slot, source) = (active.slot(Role::Weight, false), Source::Ready(&weight));
+        quantizer.produce(run, shape, self.dtype, usage, slot.as_ref(), &source)
     }
 
     /// FP8 products add a bias to Float32 results only in BFloat16.
@@ -742,7 +778,7 @@ impl Dense {
                     true => QTensor::transposed(run, &whole.tensor)?,
                     false => QTensor::borrowed(whole.tensor.clone()),
                 };
-                let (active, weight) = (tape.active.clone(), Arc::clone(&tape.weight));
+                let (active, weight) = (tape.active.clone(), tape.weight.clone());
                 again = Box::new(DenseTape { active, input, weight, rows: tape.rows, own: None });
                 &*again
             }
@@ -880,9 +916,17 @@ impl Dense {
             true => Ok(QTensor::borrowed(x.clone())),
             false => self.dequantized(run, x, size),
         };
-        let weight = match active.backward() {
-            BackwardOperands::HighPrecision => &self.weight.value.tensor,
-            _ => &tape.weight.tensor,
+        let again;
+        let weight = match (active.backward(), &tape.weight) {
+            (_, Some(weight)) if active.backward() != BackwardOperands::HighPrecision => {
+                &weight.tensor
+            }
+            (BackwardOperands::HighPrecision, _) => &self.weight.value.tensor,
+            _ if dx.is_none() => &self.weight.value.tensor,
+            _ => {
+                again = self.weight_again(run, tape)?;
+                &again.tensor
+            }
         };
         let one_direction = weight.dtype().is_fp8() && !weight.colwise.is_set();
         let sizes = (tape.rows, self.inputs, self.outputs);

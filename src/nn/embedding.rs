@@ -170,4 +170,8 @@ impl Layer for Embedding {
     fn parameters(&mut self) -> Vec<(String, &mut Parameter)> {
         named("", std::iter::once(&mut self.weight).chain(&mut self.position))
     }
+
+    fn reads_in_backward(&self) -> bool {
+        false
+    }
 }

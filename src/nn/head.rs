@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::op::cross_entropy::{Linear, Losses, Rule};
 use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTEDType::{self, *};
+use std::sync::Arc;
 
 pub struct HeadConfig {
     /// What the config says of ranks: each has some columns of the logits.
@@ -288,6 +289,21 @@ impl Layer for LmHead {
         match &mut self.weight {
             Weight::Own(parameter) => named("", std::iter::once(&mut **parameter)),
             Weight::Tied(_) => Vec::new(),
+        }
+    }
+
+    fn has_gradients_in_forward(&self) -> bool {
+        true
+    }
+
+    fn reads_in_backward(&self) -> bool {
+        false
+    }
+
+    fn tied(&self) -> Option<SharedLayer> {
+        match &self.weight {
+            Weight::Own(_) => None,
+            Weight::Tied(layer) => Some(Arc::clone(layer)),
         }
     }
 }

@@ -24,6 +24,7 @@ mod parameter;
 mod quantizer;
 mod recipe;
 mod sequential;
+pub mod sharded;
 mod split;
 mod state;
 
@@ -174,6 +175,21 @@ pub trait Layer: Send {
 
     /// The parameters in a fixed order, with the names of the parts that they belong to.
     fn parameters(&mut self) -> Vec<(String, &mut Parameter)>;
+
+    /// Whether forward passes of training compute all gradients.
+    fn has_gradients_in_forward(&self) -> bool {
+        false
+    }
+
+    /// Whether backward passes read parameters.
+    fn reads_in_backward(&self) -> bool {
+        true
+    }
+
+    /// Another layer whose parameters this one uses.
+    fn tied(&self) -> Option<SharedLayer> {
+        None
+    }
 }
 
 /// A layer that several modules may refer to.

@@ -13,7 +13,7 @@ use crate::op::transformer_engine::QuantizationConfig;
 use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTEDType::{self, *};
 use std::ops::Range;
-use std::ptr::null;
+use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
 /// Where initial values come from.
@@ -90,6 +90,8 @@ pub struct Parameter {
     pub multiplied: Option<[Quantizer; 3]>,
     /// Which elements this rank updates, if other ranks update the others.
     pub division: Option<Division>,
+    /// These elements of value and gradient, if this rank has the others only while a layer runs.
+    pub own: Option<[Buffer; 2]>,
 }
 
 impl Parameter {
@@ -143,6 +145,7 @@ impl Parameter {
             begun: false,
             multiplied: None,
             division: None,
+            own: None,
         };
         let host = QTensor::plain(run, shape, kNVTEFloat32, Lifetime::Scratch)?;
         ops::upload(host.tensor.rowwise.ptr(), &parameter.initial()?, run.stream)?;
@@ -204,6 +207,10 @@ impl Parameter {
     /// scaling is that of the values themselves.
     pub fn assign(&self, run: &Run, from: &Tensor, first: bool) -> Result<()> {
         let shape = Shape::new(&self.dims).flatten();
+        if self.own.is_some() && self.value.tensor.rowwise.ptr().is_null() {
+            let expected = "a value that is whole on this rank (nvtex_data_parallel_gather)";
+            return Err(Error::argument(format!("parameter {:?}", self.name), expected, "a part"));
+        }
         let from = matrix(from, shape);
         let Some(format) = &self.format else {
             let to = matrix(&self.value.tensor, shape);
@@ -223,6 +230,7 @@ impl Parameter {
             let got = "a parameter in FP8 alone";
             return Err(Error::argument(name, "a parameter in high precision", got));
         }
+        self.check_stays(name)?;
         self.check(name, value, &[self.dtype])?;
         self.value = Arc::new(QTensor::borrowed(value.clone()));
         Ok(())
@@ -233,6 +241,37 @@ impl Parameter {
         self.value = Arc::new(QTensor::within(block, value));
     }
 
+    /// Gives up the value, of which other ranks have the other parts.
+    pub fn forget(&mut self) {
+        let nothing = Buffer::new(null_mut(), self.dtype, &self.dims);
+        self.value = Arc::new(QTensor::borrowed(plain(nothing)));
+    }
+
+    /// Where the value always is: all of it, or this rank's part.
+    pub fn home(&self) -> Buffer {
+        self.own.map_or(self.value.tensor.rowwise, |[value, _]| value)
+    }
+
+    /// What modules that share the parameter have alike; 0 if that is not known.
+    pub fn identity(&self) -> usize {
+        match self.own {
+            // Parts of several parameters may begin at one place.
+            Some(_) => std::ptr::from_ref(self) as usize,
+            None => self.value.tensor.rowwise.ptr() as usize,
+        }
+    }
+
+    /// Refuses what would take the place of memory that comes and goes.
+    fn check_stays(&self, name: &str) -> Result<()> {
+        match self.own {
+            None => Ok(()),
+            Some(_) => {
+                let expected = "a parameter that is whole on each rank (NVTEX_SHARDING_FULL)";
+                Err(Error::argument(name, expected, "one of which ranks have parts"))
+            }
+        }
+    }
+
     /// Where initial values come from, to compare ranks.
     pub fn origin(&self) -> String {
         format!("{:?}", self.init)
@@ -240,6 +279,7 @@ impl Parameter {
 
     /// Binds the gradient to the caller's memory.
     pub fn bind_grad(&mut self, name: &str, grad: Option<&Tensor>, accumulate: bool) -> Result<()> {
+        self.check_stays(name)?;
         if let Some(grad) = grad {
             self.check(name, grad, &[self.dtype, kNVTEFloat32])?;
         }

@@ -130,19 +130,18 @@ fn bytes_of(floats: &[f32]) -> Vec<u8> {
 impl Checkpoint<'_> {
     /// All parameters. What modules share is one, under its first name.
     fn parameters(&self) -> Vec<Stored<'_>> {
-        let (mut stored, mut values) = (Vec::new(), Vec::new());
+        let (mut stored, mut known) = (Vec::new(), Vec::new());
         for module in &self.modules {
             let found = module.with_parameters(|parameters| -> Vec<_> {
-                let of = |(name, p): (String, &mut Parameter)| {
-                    (name, p.shard.clone(), p.value.tensor.rowwise)
-                };
+                let of =
+                    |(name, p): (String, &mut Parameter)| (name, p.shard.clone(), p.identity());
                 parameters.into_iter().map(of).collect()
             });
-            for (index, (name, mut shard, value)) in found.into_iter().enumerate() {
-                if value.is_set() && values.contains(&value.ptr()) {
+            for (index, (name, mut shard, identity)) in found.into_iter().enumerate() {
+                if identity != 0 && known.contains(&identity) {
                     continue;
                 }
-                values.push(value.ptr());
+                known.push(identity);
                 let entry = self.optimizer.and_then(|optimizer| optimizer.find(module, index));
                 let name = format!("{}.{name}", module.name());
                 if self.communicator.is_none() {
@@ -179,20 +178,24 @@ impl Checkpoint<'_> {
         let (name, shape) = (stored.name.clone(), stored.dims());
         let own = move |stored: &Stored| {
             let needed = self.needs(stored);
-            if let (Some(optimizer), Some(entry)) = (self.optimizer, stored.entry)
+            if let (Some(_), Some(entry)) = (self.optimizer, stored.entry)
                 && let Some(master) = entry.master
             {
                 let master = self.undivided(entry, &master, needed, stream)?;
+                let high = match entry.remainder() {
+                    true => self.value(stored, needed, stream)?,
+                    false => Vec::new(),
+                };
                 if !needed {
                     return Ok(Vec::new());
                 }
-                return Ok(bytes_of(&optimizer.master_values(entry, &master, stream)?));
+                return Ok(bytes_of(&Optimizer::master_values(entry, &master, &high)?));
+            }
+            if !quantized {
+                return self.value(stored, needed, stream);
             }
             if !needed {
                 return Ok(Vec::new());
-            }
-            if !quantized {
-                return host::bytes(&stored.with(|p| p.value.tensor.rowwise), stream);
             }
             let run = stored.module.run(stream);
             let dims = stored.shard.dims();
@@ -240,6 +243,18 @@ impl Checkpoint<'_> {
 
     /// Whether all ranks that have parts of something make the call.
     fn check_ranks(&self, stored: &[Stored]) -> Result<()> {
+        let is_away = |one: &&Stored| {
+            one.entry.is_none() && one.with(|p| p.own.is_some() && p.buffer().ptr().is_null())
+        };
+        if let Some(one) = stored.iter().find(is_away) {
+            let expected = "the optimizer of the ranks that have parts of parameters, or whole \
+                            parameters (nvtex_data_parallel_gather)";
+            return Err(Error::argument(
+                "config.optimizer",
+                expected,
+                format!("null, and a part of {:?}", one.name),
+            ));
+        }
         let divided = self.optimizer.and_then(|of| of.data_parallel()).filter(|of| of.is_divided());
         let divided = divided.map_or(1, |divided| divided.communicator().size());
         let size = self.split_ranks(stored).map_or(1, |ranks| ranks.size()) * divided;
@@ -299,6 +314,15 @@ impl Checkpoint<'_> {
         match &stored.join {
             None => Ok(own),
             Some(join) => join.whole(&own, &stored.module.run(stream), self.writes()),
+        }
+    }
+
+    /// The bytes of a value in high precision, where they are needed.
+    fn value(&self, stored: &Stored, needed: bool, stream: cudaStream_t) -> Result<Vec<u8>> {
+        match (stored.entry, stored.with(|p| p.own)) {
+            (Some(entry), Some([value, _])) => self.undivided(entry, &value, needed, stream),
+            _ if needed => host::bytes(&stored.with(|p| p.buffer()), stream),
+            _ => Ok(Vec::new()),
         }
     }
 
@@ -521,7 +545,7 @@ impl Checkpoint<'_> {
                 let values = file.floats_of(&name, &stored.shard, part)?;
                 let entry = stored.entry;
                 if !entry.map_or(Ok(false), |entry| entry.set_moment(&buffer, &values, stream))? {
-                    fill(&run, &values, &buffer)?;
+                    host::fill(&run, &values, &buffer)?;
                 }
             }
         }
@@ -533,15 +557,4 @@ impl Checkpoint<'_> {
         }
         Ok(())
     }
-}
-
-/// Copies numbers to a tensor of high precision.
-fn fill(run: &Run, values: &[f32], to: &Buffer) -> Result<()> {
-    if to.dtype == kNVTEFloat32 {
-        return ops::upload(to.ptr(), values, run.stream);
-    }
-    let block = run.block(size_of_val(values), Lifetime::Scratch)?;
-    ops::upload(block.ptr(), values, run.stream)?;
-    let from = block.buffer(0, kNVTEFloat32, &[values.len()]);
-    ops::add(run, &plain(from), &plain(*to), false)
 }

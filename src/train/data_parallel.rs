@@ -3,19 +3,21 @@
 //! there, and gathers the values of the others.
 
 use super::ranks;
+use super::unit::{Place, Unit};
 use crate::error::{Error, Result};
 use crate::nn::capi::Module;
-use crate::nn::memory::{Block, Layout, Lifetime};
+use crate::nn::memory::{Block, Layout, Lifetime, lock};
 use crate::nn::ops::{self, plain};
-use crate::nn::{Context, Division, Gradient, Run};
+use crate::nn::sharded::{self, Residence, Residences, SharedResidences};
+use crate::nn::{Context, Division, Gradient, Run, SharedLayer};
 use crate::op::multi_tensor::step;
 use crate::parallel::Communicator;
 use crate::tensor::{Buffer, Tensor, bytes};
 use crate::types::NVTEDType::{self, *};
 use crate::types::cudaStream_t;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// What the ranks divide among each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub enum Level {
     Replicated,
     /// Updates, and what the optimizer keeps.
     Optimizer,
+    /// The parameters and their gradients, too: a rank has all of those of a layer only while it runs.
+    Full,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +69,8 @@ struct Member {
     dims: Vec<usize>,
     /// Its value cannot be part of a bucket: it is in FP8 alone, or in memory of the program.
     fixed: bool,
+    /// The layer, among all of the engine, and the parameter's number there.
+    layer: (usize, usize),
     bucket: usize,
     first: usize,
 }
@@ -79,16 +85,34 @@ impl Member {
 struct Bucket {
     /// The dtype of the values, if the ranks divide the bucket.
     divided: Option<NVTEDType>,
+    /// The layer whose parameters come and go; these are in this bucket.
+    layer: Option<usize>,
+    unit: Option<Arc<Unit>>,
     /// Elements; a multiple of the number of ranks.
     count: usize,
     gradients: Buffer,
     values: Buffer,
 }
 
+impl Bucket {
+    /// What this rank has of a parameter.
+    fn division(&self, member: &Member, communicator: &Communicator) -> Option<Division> {
+        let (first, share) = (member.first, self.count / communicator.size());
+        self.divided.map(|_| Division { first, share, rank: communicator.rank() })
+    }
+
+    /// Elements of gradients that this rank keeps.
+    fn kept(&self, ranks: usize) -> usize {
+        if self.layer.is_some() { self.count / ranks } else { self.count }
+    }
+}
+
 pub struct DataParallel {
     context: Arc<Context>,
     communicator: Arc<Communicator>,
     modules: Vec<Arc<Module>>,
+    /// What tells layers that their parameters come and go.
+    residences: Vec<SharedResidences>,
     sharing: Sharing,
     members: Vec<Member>,
     buckets: Vec<Bucket>,
@@ -105,11 +129,16 @@ impl DataParallel {
         context: &Arc<Context>,
         communicator: &Arc<Communicator>,
         modules: Vec<Arc<Module>>,
-        sharing: Sharing,
+        mut sharing: Sharing,
         stream: cudaStream_t,
     ) -> Result<Self> {
         let run = Run::outside(context, stream);
-        let (mut members, mut texts) = ranks::agree(communicator, &run, find(&modules))?;
+        if sharing.level == Level::Full && communicator.size() == 1 {
+            // One rank has everything anyway.
+            sharing.level = Level::Optimizer;
+        }
+        let found = ranks::agree(communicator, &run, find(&modules))?;
+        let (mut members, layers, mut texts) = found;
         texts.insert(0, sharing.text());
         let text = texts.join("\n");
         let first = ranks::of_first(communicator, &run, text.as_bytes())?;
@@ -119,12 +148,14 @@ impl DataParallel {
         let mut buckets = buckets(&mut members, &sharing, communicator.size());
         let (mut layout, mut places) = (Layout::default(), Vec::new());
         for bucket in &buckets {
-            places.push(layout.array(kNVTEFloat32, bucket.count, BYTES_ALIGNMENT));
+            let count = bucket.kept(communicator.size());
+            places.push(layout.array(kNVTEFloat32, count, BYTES_ALIGNMENT));
         }
         let gradients = run.block(layout.bytes(), Lifetime::Persistent)?;
         ops::zero(&gradients.buffer(0, kNVTEByte, &[layout.bytes()]), stream)?;
         for (bucket, place) in buckets.iter_mut().zip(places) {
-            bucket.gradients = gradients.array(place, &[bucket.count]);
+            let count = bucket.kept(communicator.size());
+            bucket.gradients = gradients.array(place, &[count]);
         }
         let unused = run.block(size_of::<i32>(), Lifetime::Persistent)?;
         for member in &members {
@@ -139,6 +170,7 @@ impl DataParallel {
             context,
             communicator,
             modules,
+            residences: Vec::new(),
             sharing,
             members,
             buckets,
@@ -147,14 +179,16 @@ impl DataParallel {
             reductions,
         };
         made.take_values(&run)?;
+        made.divide_values(&run, &layers)?;
         made.bind()?;
+        made.attach(&layers);
         Ok(made)
     }
 
     /// Moves the values of divided buckets there.
     fn take_values(&mut self, run: &Run) -> Result<()> {
         for (index, bucket) in self.buckets.iter_mut().enumerate() {
-            let Some(dtype) = bucket.divided else { continue };
+            let Some(dtype) = bucket.divided.filter(|_| bucket.layer.is_none()) else { continue };
             let size = bytes(bucket.count, dtype);
             let block = Arc::new(run.block(size, Lifetime::Persistent)?);
             bucket.values = block.buffer(0, dtype, &[bucket.count]);
@@ -171,18 +205,90 @@ impl DataParallel {
         Ok(())
     }
 
+    /// Keeps this rank's part of the values of layers whose parameters come and go.
+    fn divide_values(&mut self, run: &Run, layers: &[SharedLayer]) -> Result<()> {
+        let Self { communicator, modules, members, buckets, sharing, .. } = self;
+        for (index, bucket) in buckets.iter_mut().enumerate() {
+            let (Some(dtype), Some(layer)) = (bucket.divided, bucket.layer) else { continue };
+            let share = bucket.count / communicator.size();
+            let block = run.block(bytes(share, dtype), Lifetime::Persistent)?;
+            let values = block.buffer(0, dtype, &[share]);
+            ops::zero(&values, run.stream)?;
+            let mut places = Vec::new();
+            for member in members.iter().filter(|member| member.bucket == index) {
+                let Some(division) = bucket.division(member, communicator) else { continue };
+                let part = division.own(member.numel());
+                if !part.is_empty() {
+                    let from = slice(&member.value.rowwise, part.clone());
+                    let at = member.first + part.start - division.rank * share;
+                    let to = slice(&values, at..at + part.len());
+                    ops::copy(to.ptr(), from.ptr(), from.bytes(), run.stream)?;
+                }
+                for &(module, index) in &member.uses {
+                    modules[module].forget(index)?;
+                }
+                let (_, of_layer) = member.layer;
+                places.push(Place {
+                    index: of_layer,
+                    first: member.first,
+                    dims: member.dims.clone(),
+                });
+            }
+            bucket.values = values;
+            bucket.unit = Some(Arc::new(Unit {
+                name: format!("unit.{index}"),
+                layer: Arc::downgrade(&layers[layer]),
+                ranks: Arc::clone(communicator),
+                places,
+                count: bucket.count,
+                values,
+                _block: block,
+                gradients: bucket.gradients,
+                wire: sharing.wire,
+                accumulate: sharing.accumulate,
+                now: Mutex::default(),
+            }));
+        }
+        Ok(())
+    }
+
+    /// Puts layers around those whose parameters come and go, and around those that use parameters of such layers.
+    fn attach(&mut self, layers: &[SharedLayer]) {
+        let units = |layer: usize| -> Vec<Arc<dyn Residence>> {
+            let of_layer = self.buckets.iter().filter(|bucket| bucket.layer == Some(layer));
+            let units = of_layer.filter_map(|bucket| bucket.unit.as_ref());
+            units.map(|unit| -> Arc<dyn Residence> { Arc::<Unit>::clone(unit) }).collect()
+        };
+        let mut residences = Vec::new();
+        for (index, layer) in layers.iter().enumerate() {
+            let own = units(index);
+            let tied = lock(layer).tied();
+            let tied = tied.and_then(|tied| {
+                let known = layers.iter().position(|layer| Arc::ptr_eq(layer, &tied))?;
+                let units = units(known);
+                (!units.is_empty()).then_some((tied, units))
+            });
+            if !own.is_empty() || tied.is_some() {
+                let of_layer = Arc::new(Mutex::new(Residences::new(own, tied)));
+                sharded::shard(layer, &of_layer);
+                residences.push(of_layer);
+            }
+        }
+        self.residences = residences;
+    }
+
     /// Gives the modules the memory of their gradients.
     fn bind(&self) -> Result<()> {
         for member in &self.members {
             let bucket = &self.buckets[member.bucket];
+            if bucket.layer.is_some() {
+                self.bind_parts(member, bucket);
+                continue;
+            }
             let at = bucket.gradients.ptr().wrapping_byte_add(bytes(member.first, kNVTEFloat32));
             let gradient = plain(Buffer::new(at, kNVTEFloat32, &member.dims));
             let accumulate = self.sharing.accumulate || member.uses.len() > 1;
-            let division = bucket.divided.map(|_| Division {
-                first: member.first,
-                share: bucket.count / self.communicator.size(),
-                rank: self.communicator.rank(),
-            });
+            let division = bucket.division(member, &self.communicator);
             for &(module, index) in &member.uses {
                 self.modules[module].with_parameters(|mut parameters| {
                     let parameter = &mut parameters[index].1;
@@ -192,6 +298,24 @@ impl DataParallel {
             }
         }
         Ok(())
+    }
+
+    /// [`Self::bind`] of a parameter that comes and goes.
+    fn bind_parts(&self, member: &Member, bucket: &Bucket) {
+        let Some(division) = bucket.division(member, &self.communicator) else { return };
+        let part = division.own(member.numel());
+        // Where there is nothing of the parameter on this rank, the place is any.
+        let at = (member.first + part.start).saturating_sub(division.rank * division.share);
+        let at = at.min(division.share - part.len());
+        let own = [&bucket.values, &bucket.gradients].map(|row| slice(row, at..at + part.len()));
+        for &(module, index) in &member.uses {
+            self.modules[module].with_parameters(|mut parameters| {
+                let parameter = &mut parameters[index].1;
+                parameter.division = Some(division);
+                parameter.own = Some(own);
+                parameter.grad = Some(Unit::gradient(&member.dims));
+            });
+        }
     }
 
     pub fn context(&self) -> &Arc<Context> {
@@ -230,6 +354,11 @@ impl DataParallel {
         if ranks > 1 {
             let mut reduced = Vec::new();
             for (index, bucket) in self.buckets.iter().enumerate() {
+                if bucket.layer.is_some() {
+                    // Backward passes have summed them.
+                    reduced.push(bucket.gradients);
+                    continue;
+                }
                 reduced.extend(self.reduce_bucket(&run, index, bucket)?);
             }
             if self.sharing.average {
@@ -292,13 +421,40 @@ impl DataParallel {
         rank * share..(rank + 1) * share
     }
 
-    /// Gathers the values that each rank has updated.
+    /// Brings all parameters together. Those that come and go stay until they are released.
     pub fn gather(&self, stream: cudaStream_t) -> Result<()> {
+        let run = Run::outside(&self.context, stream);
+        self.buckets
+            .iter()
+            .filter_map(|bucket| bucket.unit.as_ref())
+            .try_for_each(|unit| unit.pin(&run))?;
+        self.show_values()?;
+        self.gather_updated(stream)
+    }
+
+    /// Lets parameters go that [`Self::gather`] has brought together.
+    pub fn release(&self, stream: cudaStream_t) -> Result<()> {
+        let run = Run::outside(&self.context, stream);
+        let mut units = self.buckets.iter().filter_map(|bucket| bucket.unit.as_ref());
+        units.try_for_each(|unit| unit.release(&run))?;
+        self.show_values()
+    }
+
+    fn show_values(&self) -> Result<()> {
+        let coming = |member: &&Member| self.buckets[member.bucket].layer.is_some();
+        let mut uses = self.members.iter().filter(coming).flat_map(|member| &member.uses);
+        uses.try_for_each(|&(module, index)| self.modules[module].show_value(index))
+    }
+
+    /// Gathers the values that each rank has updated, where they are whole on all ranks.
+    pub fn gather_updated(&self, stream: cudaStream_t) -> Result<()> {
         if self.communicator.size() == 1 {
             return Ok(());
         }
         for (index, bucket) in self.buckets.iter().enumerate() {
-            if bucket.divided.is_some() {
+            if let Some(unit) = &bucket.unit {
+                unit.refresh(&Run::outside(&self.context, stream))?;
+            } else if bucket.divided.is_some() {
                 let name = format!("values.{index}");
                 let own = slice(&bucket.values, self.own(bucket.count));
                 self.communicator.gather(&own, &bucket.values, &name, stream)?;
@@ -311,11 +467,18 @@ impl DataParallel {
 impl Drop for DataParallel {
     /// Modules must not write to gradients that are gone. Values stay where they are, with the block that they are in.
     fn drop(&mut self) {
+        for of_layer in &self.residences {
+            *lock(of_layer) = Residences::default();
+        }
         let within = self.gradients.ptr() as usize;
         let within = within..within + self.gradients.bytes();
         for &(module, index) in self.members.iter().flat_map(|member| &member.uses) {
             self.modules[module].with_parameters(|mut parameters| {
                 let parameter = &mut parameters[index].1;
+                if parameter.own.take().is_some() {
+                    (parameter.grad, parameter.division) = (None, None);
+                    return;
+                }
                 let own =
                     |bound: &Gradient| within.contains(&(bound.tensor.rowwise.ptr() as usize));
                 if parameter.grad.as_ref().is_some_and(own) {
@@ -332,10 +495,21 @@ pub fn slice(buffer: &Buffer, part: Range<usize>) -> Buffer {
     Buffer::new(buffer.ptr().wrapping_byte_add(at), buffer.dtype, &[part.len()])
 }
 
-/// All parameters of modules, and a line of text for each. What modules share is one.
-fn find(modules: &[Arc<Module>]) -> Result<(Vec<Member>, Vec<String>)> {
-    let (mut members, mut texts): (Vec<Member>, Vec<String>) = Default::default();
+/// What modules consist of: parameters, layers, and a line of text for each parameter. What modules share is one.
+type Found = (Vec<Member>, Vec<SharedLayer>, Vec<String>);
+
+fn find(modules: &[Arc<Module>]) -> Result<Found> {
+    let (mut members, mut layers, mut texts): Found = Default::default();
     for (m, module) in modules.iter().enumerate() {
+        let mut places = Vec::new();
+        for (layer, count) in module.layers() {
+            let known = layers.iter().position(|known| Arc::ptr_eq(known, &layer));
+            let at = known.unwrap_or(layers.len());
+            if known.is_none() {
+                layers.push(layer);
+            }
+            places.extend((0..count).map(|index| (at, index)));
+        }
         module.with_parameters(|parameters| -> Result<()> {
             for (index, (name, p)) in parameters.into_iter().enumerate() {
                 let (name, value) = (format!("{}.{name}", module.name()), &p.value.tensor);
@@ -356,12 +530,13 @@ fn find(modules: &[Arc<Module>]) -> Result<(Vec<Member>, Vec<String>)> {
                 let (dims, dtype, origin) = (p.dims.clone(), p.dtype, p.origin());
                 texts.push(format!("{name} {dims:?} of {dtype}{kind}, initially {origin}"));
                 let (value, uses) = (value.clone(), vec![(m, index)]);
-                members.push(Member { name, uses, value, dims, fixed, bucket: 0, first: 0 });
+                let layer = places[index];
+                members.push(Member { name, uses, value, dims, fixed, layer, bucket: 0, first: 0 });
             }
             Ok(())
         })?;
     }
-    Ok((members, texts))
+    Ok((members, layers, texts))
 }
 
 /// What two ranks must have alike; an error with the first line in which they differ.
@@ -387,19 +562,19 @@ fn buckets(members: &mut [Member], sharing: &Sharing, ranks: usize) -> Vec<Bucke
     let mut buckets: Vec<Bucket> = Vec::new();
     let most = sharing.bucket_bytes / size_of::<f32>();
     for member in members {
-        let divided = match sharing.level {
-            Level::Optimizer if !member.fixed => Some(member.value.rowwise.dtype),
-            _ => None,
-        };
-        let open = buckets.iter().rposition(|bucket| bucket.divided == divided);
+        let divided = (sharing.level != Level::Replicated && !member.fixed)
+            .then_some(member.value.rowwise.dtype);
+        let layer = divided.filter(|_| sharing.level == Level::Full).map(|_| member.layer.0);
+        let open =
+            buckets.iter().rposition(|bucket| (bucket.divided, bucket.layer) == (divided, layer));
         let count = member.numel().next_multiple_of(ALIGNMENT);
         let fits = |at: &usize| {
             let filled = buckets[*at].count;
-            filled == 0 || filled + count <= most
+            filled == 0 || layer.is_some() || filled + count <= most
         };
         member.bucket = open.filter(fits).unwrap_or_else(|| {
             let (gradients, values) = (Buffer::UNSET, Buffer::UNSET);
-            buckets.push(Bucket { divided, count: 0, gradients, values });
+            buckets.push(Bucket { divided, layer, unit: None, count: 0, gradients, values });
             buckets.len() - 1
         });
         member.first = buckets[member.bucket].count;

@@ -35,6 +35,17 @@ pub fn widened(bytes: &[u8], dtype: NVTEDType) -> Result<Vec<f32>> {
     Ok(values)
 }
 
+/// Copies numbers to a tensor of high precision.
+pub fn fill(run: &Run, values: &[f32], to: &Buffer) -> Result<()> {
+    if to.dtype == kNVTEFloat32 {
+        return ops::upload(to.ptr(), values, run.stream);
+    }
+    let block = run.block(size_of_val(values), Lifetime::Scratch)?;
+    ops::upload(block.ptr(), values, run.stream)?;
+    let from = block.buffer(0, kNVTEFloat32, &[values.len()]);
+    ops::add(run, &plain(from), &plain(*to), false)
+}
+
 /// Sets the value of a parameter.
 pub fn assign(run: &Run, parameter: &Parameter, values: &[f32]) -> Result<()> {
     let block = run.block(size_of_val(values), Lifetime::Scratch)?;

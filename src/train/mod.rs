@@ -10,6 +10,7 @@ mod pretrained;
 mod ranks;
 mod safetensors;
 mod tokens;
+mod unit;
 
 pub use checkpoint::{Checkpoint, Extra};
 pub use data_parallel::{DataParallel, Level, Sharing};

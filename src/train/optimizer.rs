@@ -2,6 +2,7 @@
 //! (`StepNumbers`), so that a step that is captured with the passes can be replayed.
 
 use super::data_parallel::{DataParallel, slice};
+use super::host::fill;
 use crate::backend::args::{AdamMaster, RateRule, StepNumbers, StepNumbersArgs};
 use crate::error::{Error, Result};
 use crate::nn::capi::Module;
@@ -265,25 +266,26 @@ impl Optimizer {
     ) -> Result<Self> {
         let run = Run::outside(context, stream);
         let mut entries: Vec<Entry> = Vec::new();
-        let mut values: Vec<Buffer> = Vec::new();
+        let (mut values, mut identities) = (Vec::<Buffer>::new(), Vec::new());
         let mut given = Vec::new();
         let mut factors: Vec<f32> = Vec::new();
         for (m, module) in modules.iter().enumerate() {
             let found = module.with_parameters(|parameters| -> Vec<_> {
                 let of = |(name, p): (String, &mut Parameter)| {
-                    let value = p.value.tensor.rowwise;
-                    let of_ranks = (p.division, !p.shard.is_all());
+                    let value = p.home();
+                    let of_ranks = (p.division, !p.shard.is_all(), p.identity());
                     (name, p.dims.clone(), value, p.format.is_some(), p.grad.is_some(), of_ranks)
                 };
                 parameters.into_iter().map(of).collect()
             });
-            for (index, (name, dims, value, quantized, has_gradient, (division, split))) in
+            for (index, (name, dims, value, quantized, has_gradient, of_ranks)) in
                 found.into_iter().enumerate()
             {
+                let (division, split, identity) = of_ranks;
                 let name = format!("{}.{name}", module.name());
                 check_ranks(&name, data_parallel.as_deref(), (module, index), division)?;
-                let shared = values.iter().position(|known| known.ptr() == value.ptr());
-                if let Some(shared) = shared.filter(|_| value.is_set()) {
+                let shared = identities.iter().position(|&known| known == identity);
+                if let Some(shared) = shared.filter(|_| identity != 0) {
                     entries[shared].uses.push((m, index));
                     given[shared] |= has_gradient;
                     continue;
@@ -299,6 +301,7 @@ impl Optimizer {
                     factors.len() - 1
                 });
                 values.push(value);
+                identities.push(identity);
                 given.push(has_gradient);
                 entries.push(Entry {
                     name,
@@ -465,14 +468,16 @@ impl Optimizer {
         Ok(())
     }
 
-    /// Value and gradient of a parameter, as they are bound now.
+    /// What this rank updates of value and gradient of a parameter, as they are bound now.
     fn gradient(&self, entry: &Entry) -> Result<(Buffer, Buffer)> {
         let found = self.with(entry, |p| {
-            (p.value.tensor.rowwise, p.grad.as_ref().map(|gradient| gradient.tensor.rowwise))
+            let gradient = p.grad.as_ref().map(|gradient| gradient.tensor.rowwise);
+            (p.own, p.value.tensor.rowwise, gradient)
         });
         match found {
-            (value, Some(gradient)) => Ok((value, gradient)),
-            (_, None) => {
+            (Some([value, gradient]), ..) => Ok((value, gradient)),
+            (_, value, Some(gradient)) => Ok((entry.own(&value), entry.own(&gradient))),
+            (_, _, None) => {
                 let name = format!("gradient of {:?}", entry.name);
                 let expected = "a tensor (nvtex_module_set_gradient)";
                 Err(Error::argument(name, expected, "none: it was unbound"))
@@ -487,7 +492,6 @@ impl Optimizer {
             if entry.division.is_some() && entry.part().is_empty() {
                 continue;
             }
-            let (value, gradient) = (entry.own(&value), entry.own(&gradient));
             live.push(Live { entry, value, gradient });
         }
         Ok(live)
@@ -514,7 +518,7 @@ impl Optimizer {
             }
         }
         if let Some(data_parallel) = &self.data_parallel {
-            data_parallel.gather(stream)?;
+            data_parallel.gather_updated(stream)?;
         }
         self.reductions.store(reductions.unwrap_or(0), Ordering::Relaxed);
         Ok(())
@@ -715,37 +719,31 @@ impl Optimizer {
     }
 
     /// The parameter in float32 from all of its master, on the host.
-    pub fn master_values(
-        &self,
-        entry: &Entry,
-        master: &[u8],
-        stream: cudaStream_t,
-    ) -> Result<Vec<f32>> {
+    /// `value` is that of 16 bits, where the master is the rest of it.
+    pub fn master_values(entry: &Entry, master: &[u8], value: &[u8]) -> Result<Vec<f32>> {
         if !entry.remainder() {
             return super::host::widened(master, kNVTEFloat32);
         }
-        let value = self.with(entry, |p| p.value.tensor.rowwise);
-        let mut high = vec![0_u16; entry.numel()];
-        ops::download(&mut high, value.ptr(), stream)?;
-        let join = |(&high, &low): (&u16, &[u8; 2])| {
-            let low = u16::from_le_bytes(low);
+        let join = |(&high, &low): (&[u8; 2], &[u8; 2])| {
+            let (high, low) = (u16::from_le_bytes(high), u16::from_le_bytes(low));
             let high = high.wrapping_sub(low >> 15);
             f32::from_bits(u32::from(high) << 16 | u32::from(low))
         };
-        Ok(high.iter().zip(master.as_chunks::<2>().0).map(join).collect())
+        Ok(value.as_chunks::<2>().0.iter().zip(master.as_chunks::<2>().0).map(join).collect())
     }
 
     /// Sets a parameter and its master, in all modules that have it.
     pub fn set_master(&self, entry: &Entry, values: &[f32], stream: cudaStream_t) -> Result<()> {
         let run = Run::outside(&self.context, stream);
+        let (home, is_part) = self.with(entry, |p| (p.home(), p.own.is_some()));
+        let part = if is_part { entry.part() } else { 0..entry.numel() };
         if entry.remainder() {
-            let value = self.with(entry, |p| p.value.tensor.rowwise);
             let split = |x: &f32| {
                 let bits = if x.is_nan() { 0x7FC0_0000 } else { x.to_bits() };
                 (((bits >> 16) as u16).wrapping_add(bits as u16 >> 15), bits as u16)
             };
             let (high, low): (Vec<u16>, Vec<u16>) = values.iter().map(split).unzip();
-            ops::upload(value.ptr(), &high, stream)?;
+            ops::upload(home.ptr(), &high[part], stream)?;
             return match entry.master {
                 Some(master) => ops::upload(master.ptr(), &low[entry.part()], stream),
                 None => Ok(()),
@@ -756,6 +754,9 @@ impl Optimizer {
             if entry.division.is_none() {
                 return self.with(entry, |p| p.assign(&run, &plain(master), true));
             }
+        }
+        if is_part {
+            return if part.is_empty() { Ok(()) } else { fill(&run, &values[part], &home) };
         }
         self.with(entry, |p| super::host::assign(&run, p, values))
     }
@@ -768,7 +769,10 @@ impl Optimizer {
 
     /// The gradient of a parameter, if it is bound.
     pub fn gradient_of(&self, entry: &Entry) -> Option<Buffer> {
-        self.with(entry, |p| p.grad.as_ref().map(|gradient| gradient.tensor.rowwise))
+        self.with(entry, |p| match p.own {
+            Some([_, gradient]) => Some(gradient),
+            None => p.grad.as_ref().map(|gradient| gradient.tensor.rowwise),
+        })
     }
 }
 
@@ -886,7 +890,8 @@ fn first_master(
         matrix.rowwise = Buffer::new(master.ptr(), kNVTEFloat32, &[rows, cols]);
         return ops::dequantize(run, value, &matrix);
     }
-    ops::add(run, &plain(entry.own(&value.rowwise)), &plain(*master), false)
+    let own = parameter.own.map_or_else(|| entry.own(&value.rowwise), |[value, _]| value);
+    ops::add(run, &plain(own), &plain(*master), false)
 }
 
 impl Options {

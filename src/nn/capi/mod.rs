@@ -180,6 +180,29 @@ impl Module {
         body(all)
     }
 
+    /// The layers that this module is made of, each with the number of its parameters.
+    pub fn layers(&self) -> Vec<(SharedLayer, usize)> {
+        let leaves = self.leaves().into_iter();
+        leaves.map(|(_, leaf)| (Arc::clone(&leaf.layer), leaf.parameters.len())).collect()
+    }
+
+    /// Gives up the value of a parameter, of which ranks have parts from now on.
+    pub fn forget(&self, index: usize) -> Result<()> {
+        self.parameter(index, |parameter, _| {
+            parameter.forget();
+            Ok(())
+        })?;
+        self.show_value(index)
+    }
+
+    /// Lets C see the value of a parameter where it is now.
+    pub fn show_value(&self, index: usize) -> Result<()> {
+        self.parameter(index, |parameter, view| {
+            let value = parameter.buffer();
+            TENSORS.write("value", view.value(), |tensor| tensor.rowwise = value)
+        })
+    }
+
     /// Moves the value of a parameter to a part of a block, which has a copy of it.
     pub fn move_to(&self, index: usize, block: &Arc<memory::Block>, value: Buffer) -> Result<()> {
         self.parameter(index, |parameter, view| {

@@ -18,9 +18,13 @@ pub enum NVTEXSharding {
     /// The update, and what the optimizer keeps: each rank has the sum of its part of the gradients, and masters and
     /// state of this part; the values that others have updated are gathered.
     NVTEX_SHARDING_OPTIMIZER = 2,
+    /// The parameters and their gradients, too: each rank keeps its part, and has all parameters of a layer only while
+    /// the layer runs. They are gathered for its forward pass and again for its backward pass, behind which the
+    /// gradients of all ranks are summed.
+    NVTEX_SHARDING_FULL = 3,
 }
 
-from_c_enum!(NVTEXSharding, "an NVTEXSharding: 0 or 2");
+from_c_enum!(NVTEXSharding, "an NVTEXSharding: 0, 2 or 3");
 
 /// How the gradients of all ranks become one.
 #[repr(C)]
@@ -70,7 +74,9 @@ pub unsafe extern "C-unwind" fn nvtex_data_parallel_config_init(
 ///
 /// The engine makes Float32 gradients of 0 and binds them. With NVTEX_SHARDING_OPTIMIZER it also moves the values of
 /// parameters into memory of its own, from which they can be gathered at once; weights in FP8 alone and values in
-/// memory of the program stay where they are, and are not divided. So create it behind the modules, before the
+/// memory of the program stay where they are, and are not divided. With NVTEX_SHARDING_FULL each layer of the modules (of
+/// `nvtex_sequential_create` each part) has its parameters only while it runs: `NVTEXParameter.value` has null data
+/// otherwise, and passes are collective calls, which all ranks make in the same order. So create it behind the modules, before the
 /// optimizer and before anything is captured in a graph.
 ///
 /// A step of the program: backward passes over all microbatches; `nvtex_data_parallel_reduce`;
@@ -108,8 +114,8 @@ pub extern "C-unwind" fn nvtex_data_parallel_destroy(data_parallel: NVTEXDataPar
     guard("nvtex_data_parallel_destroy", || destroy(&ENGINES, "data_parallel", data_parallel));
 }
 
-/// Reduces the gradients of all ranks: call it behind the last backward pass of a step. With NVTEX_SHARDING_OPTIMIZER
-/// a gradient then is that of all ranks in the part of this rank, and means nothing elsewhere.
+/// Reduces the gradients of all ranks: call it behind the last backward pass of a step. With NVTEX_SHARDING_OPTIMIZER and
+/// NVTEX_SHARDING_FULL a gradient then is that of all ranks in the part of this rank, and means nothing elsewhere.
 ///
 /// Collective, as `nvtex_all_reduce`: with ranks of NCCL it may be captured in a graph, from its second call on.
 #[unsafe(no_mangle)]
@@ -124,6 +130,10 @@ pub unsafe extern "C-unwind" fn nvtex_data_parallel_reduce(
 
 /// Gathers the values of divided parameters, of which each rank has updated its part. `nvtex_optimizer_step` does this
 /// itself: the function is for optimizers of the program. Collective.
+///
+/// With NVTEX_SHARDING_FULL every rank has all parameters from then on, until `nvtex_data_parallel_release`: passes of one
+/// rank alone are possible, values may be read and assigned (on all ranks alike), and modules may be used further
+/// when the engine is gone.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_data_parallel_gather(
     data_parallel: NVTEXDataParallel,
@@ -131,6 +141,18 @@ pub unsafe extern "C-unwind" fn nvtex_data_parallel_gather(
 ) {
     guard("nvtex_data_parallel_gather", || {
         open(&ENGINES, "data_parallel", data_parallel)?.gather(stream)
+    });
+}
+
+/// Lets parameters go that `nvtex_data_parallel_gather` has brought together under NVTEX_SHARDING_FULL; each rank keeps its
+/// part, as it is then. Otherwise it does nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_data_parallel_release(
+    data_parallel: NVTEXDataParallel,
+    stream: cudaStream_t,
+) {
+    guard("nvtex_data_parallel_release", || {
+        open(&ENGINES, "data_parallel", data_parallel)?.release(stream)
     });
 }
 
@@ -206,6 +228,7 @@ unsafe fn sharing(config: *const NVTEXDataParallelConfig) -> Result<Sharing> {
         level: match from_c("config.sharding", config.sharding)? {
             NVTEXSharding::NVTEX_SHARDING_NONE => Level::Replicated,
             NVTEXSharding::NVTEX_SHARDING_OPTIMIZER => Level::Optimizer,
+            NVTEXSharding::NVTEX_SHARDING_FULL => Level::Full,
         },
         average: from_c("config.gradients", config.gradients)?
             == NVTEXGradients::NVTEX_GRADIENTS_MEAN,

@@ -1,0 +1,194 @@
+//! The parameters of one layer that ranks divide: each keeps a part of values and gradients, and has all of them only
+//! while the layer runs.
+
+use super::data_parallel::slice;
+use crate::error::Result;
+use crate::nn::memory::{Block, Lifetime, lock};
+use crate::nn::ops::{self, plain};
+use crate::nn::sharded::{Needs, Residence};
+use crate::nn::{Gradient, Microbatch, Parameter, Run, SharedLayer};
+use crate::parallel::Communicator;
+use crate::tensor::{Buffer, bytes};
+use crate::types::NVTEDType::{self, *};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// The place of a parameter in the row of all.
+pub struct Place {
+    /// Among the parameters of the layer.
+    pub index: usize,
+    pub first: usize,
+    pub dims: Vec<usize>,
+}
+
+pub struct Unit {
+    pub name: String,
+    pub layer: Weak<Mutex<Box<dyn crate::nn::Layer>>>,
+    pub ranks: Arc<Communicator>,
+    pub places: Vec<Place>,
+    /// Elements of the row, of which each rank has an equal part.
+    pub count: usize,
+    /// The part of this rank: values, which lie in a block, and Float32 gradients.
+    pub values: Buffer,
+    pub _block: Block,
+    pub gradients: Buffer,
+    /// The dtype of gradients on their way.
+    pub wire: NVTEDType,
+    /// Backward passes add to the gradients.
+    pub accumulate: bool,
+    pub now: Mutex<Now>,
+}
+
+/// What this rank has at the moment.
+#[derive(Default)]
+pub struct Now {
+    /// Passes that read the values, and a program that has asked for them.
+    users: usize,
+    pinned: bool,
+    values: Option<Arc<Block>>,
+    gradients: Option<Block>,
+}
+
+impl Unit {
+    /// The gradient of a parameter while there is no memory for it: passes know by it that one is wanted.
+    pub fn gradient(dims: &[usize]) -> Gradient {
+        let tensor = plain(Buffer::new(std::ptr::null_mut(), kNVTEFloat32, dims));
+        Gradient { tensor, accumulate: false }
+    }
+
+    fn own(&self, whole: &Buffer) -> Buffer {
+        let (share, rank) = (self.count / self.ranks.size(), self.ranks.rank());
+        slice(whole, rank * share..(rank + 1) * share)
+    }
+
+    fn whole(&self, block: &Block) -> Buffer {
+        block.buffer(0, self.values.dtype, &[self.count])
+    }
+
+    /// Applies `body` to the parameters of the layer, outside of passes.
+    fn with_layer(
+        &self,
+        body: impl FnOnce(&SharedLayer, &mut [&mut Parameter]) -> Result<()>,
+    ) -> Result<()> {
+        let Some(layer) = self.layer.upgrade() else { return Ok(()) };
+        let mut locked = layer.lock().unwrap_or_else(PoisonError::into_inner);
+        crate::nn::sharded::with_parameters(&mut **locked, |all| body(&layer, all))
+    }
+
+    const VALUES: Needs = Needs { values: true, gradients: false };
+
+    /// Brings the values together until they are released, or once more.
+    pub fn pin(&self, run: &Run) -> Result<()> {
+        self.with_layer(|_, all| {
+            if lock(&self.now).pinned {
+                return Ok(());
+            }
+            self.enter(run, all, Self::VALUES)?;
+            lock(&self.now).pinned = true;
+            Ok(())
+        })?;
+        self.refresh(run)
+    }
+
+    /// Follows an update of the parts of all ranks.
+    pub fn refresh(&self, run: &Run) -> Result<()> {
+        match &lock(&self.now).values {
+            Some(block) => {
+                self.ranks.gather(&self.values, &self.whole(block), &self.name, run.stream)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Gives up what [`Self::pin`] has brought; this rank's part is as it was left.
+    pub fn release(&self, run: &Run) -> Result<()> {
+        self.with_layer(|_, all| {
+            let mut now = lock(&self.now);
+            if !std::mem::take(&mut now.pinned) {
+                return Ok(());
+            }
+            if let Some(block) = &now.values {
+                let own = self.own(&self.whole(block));
+                ops::copy(self.values.ptr(), own.ptr(), own.bytes(), run.stream)?;
+            }
+            drop(now);
+            self.leave(run, all, Self::VALUES, false)
+        })
+    }
+
+    /// Adds the gradients of all ranks to the part of this one, or writes their sum there.
+    fn reduce(&self, run: &Run, whole: &Block) -> Result<()> {
+        let (stream, mut wire) = (run.stream, whole.buffer(0, kNVTEFloat32, &[self.count]));
+        let scratch;
+        if self.wire != kNVTEFloat32 {
+            scratch = run.scratch(bytes(self.count, self.wire))?;
+            let narrow = scratch.buffer(0, self.wire, &[self.count]);
+            ops::add(run, &plain(wire), &plain(narrow), false)?;
+            wire = narrow;
+        }
+        let own = self.own(&wire);
+        self.ranks.scatter_sum(&wire, &own, &self.name, stream)?;
+        let accumulate = match run.microbatch {
+            Microbatch::None => self.accumulate,
+            Microbatch::First => false,
+            Microbatch::Later => true,
+        };
+        ops::add(run, &plain(own), &plain(self.gradients), accumulate)
+    }
+}
+
+impl Residence for Unit {
+    fn enter(&self, run: &Run, parameters: &mut [&mut Parameter], needs: Needs) -> Result<()> {
+        let mut now = lock(&self.now);
+        if needs.gradients && now.gradients.is_none() {
+            let block = run.block(bytes(self.count, kNVTEFloat32), Lifetime::Tape)?;
+            ops::zero(&block.buffer(0, kNVTEByte, &[block.bytes()]), run.stream)?;
+            for Place { index, first, dims } in &self.places {
+                let gradient = block.buffer(bytes(*first, kNVTEFloat32), kNVTEFloat32, dims);
+                let accumulate = self.accumulate;
+                parameters[*index].grad = Some(Gradient { tensor: plain(gradient), accumulate });
+            }
+            now.gradients = Some(block);
+        }
+        if needs.values {
+            if now.values.is_none() {
+                let dtype = self.values.dtype;
+                let block = Arc::new(run.block(bytes(self.count, dtype), Lifetime::Tape)?);
+                self.ranks.gather(&self.values, &self.whole(&block), &self.name, run.stream)?;
+                for Place { index, first, dims } in &self.places {
+                    let value = block.buffer(bytes(*first, dtype), dtype, dims);
+                    parameters[*index].move_to(&block, value);
+                }
+                now.values = Some(block);
+            }
+            now.users += 1;
+        }
+        Ok(())
+    }
+
+    fn leave(
+        &self,
+        run: &Run,
+        parameters: &mut [&mut Parameter],
+        needs: Needs,
+        complete: bool,
+    ) -> Result<()> {
+        let mut now = lock(&self.now);
+        if needs.values {
+            now.users -= 1;
+            if now.users == 0 {
+                for Place { index, .. } in &self.places {
+                    parameters[*index].forget();
+                }
+                now.values = None;
+            }
+        }
+        if !complete {
+            return Ok(());
+        }
+        let Some(gradients) = now.gradients.take() else { return Ok(()) };
+        for Place { index, dims, .. } in &self.places {
+            parameters[*index].grad = Some(Self::gradient(dims));
+        }
+        self.reduce(run, &gradients)
+    }
+}
