@@ -324,10 +324,15 @@ static Matrix matrix_of(size_t count) {
   return m;
 }
 
-// Random values as a dtype has them, on the device and in double.
+// Random values as a dtype has them, on the device and in double. They have 8 bits, so that tensor
+// cores do not round the operands of the router, and choose the same experts.
 static Buffer *filled(Matrix *m, NVTEDType dtype, double bound) {
   void *host = random_values(dtype, m->count, -bound, bound);
-  for (size_t i = 0; i < m->count; i++) m->values[i] = get_value(dtype, host, i);
+  for (size_t i = 0; i < m->count; i++) {
+    m->values[i] = round_to(kNVTEBFloat16, get_value(dtype, host, i));
+    put_value(dtype, host, i, m->values[i]);
+    m->values[i] = get_value(dtype, host, i);
+  }
   return buffer_from(host, m->count * dtype_size(dtype), 0);
 }
 
