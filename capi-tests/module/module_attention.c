@@ -1021,7 +1021,8 @@ static void case_refusals(void) {
   c.attention.parallel.tensor_parallel_size = 1;
   c.attention.parallel.context_parallel_size = 4;
   CHECK(!nvtex_multihead_attention_create(context, &c, NULL), "a module");
-  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "parallel.context_parallel_size: expected 0, 1 or");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,
+               "config.attention.parallel.context_parallel_size: expected 1 (nvtex_context_set_grid");
   c.attention.parallel.context_parallel_size = 1;
   c.attention.reserved[2] = 7;
   CHECK(!nvtex_multihead_attention_create(context, &c, NULL), "a module");

@@ -123,6 +123,9 @@ static NVTEShape heads_shape(const Case *c, size_t ranks, size_t width, size_t d
 
 // ---- A pass of a module
 
+// Ranks drop the same elements as one of them does.
+static bool drops(const Case *c) { return strstr(c->name, "dropout") != NULL; }
+
 static NVTEXAttentionConfig attention_config(const Case *c, NVTEDType dtype, bool shared) {
   NVTEXAttentionConfig a;
   nvtex_attention_config_init(&a, sizeof a);
@@ -138,6 +141,7 @@ static NVTEXAttentionConfig attention_config(const Case *c, NVTEDType dtype, boo
   a.dtype = dtype;
   a.parallel.context_parallel_size = shared ? 0 : 1;
   a.context_parallel_kind = c->how;
+  if (drops(c)) a.attention_dropout = 0.25f;
   if (c->kind != CORE) {
     a.checkpoint_core_attention = c->checkpoint;
     if (c->qk_norm) a.qk_norm_type = NVTEX_QK_NORM_RMS;
@@ -227,8 +231,13 @@ static void run_pass(Pass *p, NVTEXCommunicator comm, NVTEDType dtype) {
 
   NVTEXStep step;
   nvtex_step_init(&step, sizeof step);
-  char *sums = NULL, *starts = NULL, *angles = NULL;
-  NVTETensor lists[3] = {0};
+  static const int64_t kRandom[] = {1234, 64};
+  char *sums = NULL, *starts = NULL, *angles = NULL, *random = NULL;
+  NVTETensor lists[4] = {0};
+  if (drops(c)) {
+    random = device_copy(kRandom, sizeof kRandom);
+    step.rng_state = lists[3] = make(random, kNVTEInt64, SHAPE(COUNT(kRandom)));
+  }
   if (c->format == NVTE_THD) {
     sums = device_copy(kSums, sizeof kSums);
     starts = device_copy(kStarts, sizeof kStarts);
@@ -305,6 +314,7 @@ static void run_pass(Pass *p, NVTEXCommunicator comm, NVTEDType dtype) {
   nvtex_free(sums);
   nvtex_free(starts);
   nvtex_free(angles);
+  nvtex_free(random);
   RANK_OK(r);
 }
 
@@ -494,6 +504,11 @@ static const Case kCases[] = {
      0},
     {"causal", CORE, TO_ALL, 2, F16, NVTE_BSHD, CAUSAL, -1, -1, VANILLA, 2, 128, 4, 2, 64, 64, 0,
      0},
+    {"dropout", CORE, TO_ALL, 2, F32, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 2, 64, 4, 2, 32, 32, 0,
+     0},
+    {"dropout", CORE, AUTO, 4, F32, NVTE_BSHD, CAUSAL, 9, 0, VANILLA, 2, 64, 8, 4, 32, 32, 0, 0},
+    {"dropout", MULTIHEAD, TO_ALL, 2, F32, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 2, 64, 4, 2, 16, 16,
+     1, 0},
     {"packed", CORE, TO_ALL, 2, F32, NVTE_THD, NVTE_PADDING_CAUSAL_MASK, -1, -1, VANILLA, 1, 64, 4,
      2, 32, 32, 0, 0},
     {"packed", CORE, AUTO, 4, BF16, NVTE_THD, NVTE_PADDING_MASK, -1, -1, VANILLA, 1, 64, 8, 4, 32,

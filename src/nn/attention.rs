@@ -155,7 +155,7 @@ impl Core {
             _ => None,
         };
         let probabilities = Probabilities::new(run, config.dropout)?;
-        let ranks = SequenceRanks::new(run, &config)?;
+        let ranks = SequenceRanks::new(run, spread.name, &config)?;
         Ok(Self { config, split, offset, probabilities, ranks })
     }
 

@@ -210,14 +210,18 @@ struct Whole {
 
 impl SequenceRanks {
     /// The ranks of an attention; none if it is on one rank alone.
-    pub fn new(run: &Run, config: &AttentionConfig) -> Result<Option<Self>> {
+    ///
+    /// `name` is that of the config.
+    pub fn new(run: &Run, name: &str, config: &AttentionConfig) -> Result<Option<Self>> {
         let group = run.context.group(NVTEXGridGroup::NVTEX_GRID_CP);
         let (wanted, kind) = config.context_parallel;
         let all = group.map_or(1, |ranks| ranks.size());
         if wanted > 1 && wanted != all {
-            let expected =
-                format!("0, 1 or {all}, the ranks of the context's grid that share each sequence");
-            let name = "config.parallel.context_parallel_size";
+            let expected = match all {
+                1 => "1 (nvtex_context_set_grid gives ranks that share each sequence)".into(),
+                _ => format!("0, 1 or {all}, the ranks that share each sequence"),
+            };
+            let name = format!("{name}.parallel.context_parallel_size");
             return Err(Error::argument(name, expected, wanted));
         }
         let Some(ranks) = group.filter(|_| wanted != 1) else { return Ok(None) };
@@ -225,14 +229,11 @@ impl SequenceRanks {
         let (rank, size) = (ranks.rank(), ranks.size());
         let refuse = |field: &str, expected: &str, got: &dyn std::fmt::Display| {
             let what = format!("with {size} ranks that share each sequence");
-            let name = format!("config.{field}");
+            let name = format!("{name}.{field}");
             Err(Error::unsupported(
                 Error::argument(name, format!("{expected}, {what}"), got).message,
             ))
         };
-        if config.dropout > 0.0 {
-            return refuse("attention_dropout", "0", &config.dropout);
-        }
         let AttentionConfig { heads, groups, dim_qk, dim_v, .. } = *config;
         let divides = heads.is_multiple_of(size) && groups.is_multiple_of(size);
         let causal = config.mask == NVTE_CAUSAL_MASK
@@ -246,7 +247,8 @@ impl SequenceRanks {
             ContextParallelKind::AllGather => false,
             ContextParallelKind::Automatic => {
                 let windowed = config.window[0] >= 0;
-                !gathers || divides && !windowed && q + kv <= size * kv
+                let fewer = !windowed && q + kv <= size * kv;
+                !gathers || divides && (fewer || config.dropout > 0.0)
             }
         };
         if by_heads && !divides {
@@ -260,6 +262,11 @@ impl SequenceRanks {
             let expected = "NVTE_NO_MASK, NVTE_CAUSAL_MASK or NVTE_CAUSAL_BOTTOM_RIGHT_MASK and no packed tokens \
                             (all-gather; an all-to-all takes all masks and packed tokens)";
             return refuse("attn_mask_type", expected, &format!("{:?}", config.mask));
+        }
+        if !by_heads && config.dropout > 0.0 {
+            let expected =
+                "0 (all-gather; with an all-to-all the same elements are dropped as on one rank)";
+            return refuse("attention_dropout", expected, &config.dropout);
         }
         Ok(Some(Self { ranks, rank, size, by_heads }))
     }
@@ -700,8 +707,13 @@ impl SequenceRanks {
         }
         let tokens = padded.or(sums).filter(|_| format == NVTE_THD);
         let offset = inputs.softmax_offset.map(|offset| self.own_heads(offset));
+        let heads = inputs.q.rowwise.shape.dims();
+        let heads = heads[heads.len() - 2];
+        // Random numbers are those of all heads.
+        let (own, [before, others]) = (heads / self.size, op.other_heads);
+        let other_heads = [before + self.rank * own, others + heads - own];
         let layout = Layout::separate(format);
-        Ok((Attention { max_seqlen, ..Attention { layout, ..*op } }, tokens, offset))
+        Ok((Attention { layout, max_seqlen, other_heads, ..*op }, tokens, offset))
     }
 
     /// The own part of a list with a number for each head.

@@ -72,9 +72,9 @@ pub enum NVTEXContextParallelKind {
     /// left; else NVTEX_CONTEXT_PARALLEL_ALL_GATHER.
     NVTEX_CONTEXT_PARALLEL_AUTOMATIC = 0,
     /// A rank gets some of the heads of whole sequences; heads of queries and of keys are multiples of the ranks. All
-    /// masks and packed tokens.
+    /// masks, packed tokens and dropout, which drops the same elements as on one rank.
     NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL = 1,
-    /// A rank gets the keys and values that its queries see. No packed tokens and no masks with padding.
+    /// A rank gets the keys and values that its queries see. No packed tokens, no masks with padding, no dropout.
     NVTEX_CONTEXT_PARALLEL_ALL_GATHER = 2,
 }
 
