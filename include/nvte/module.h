@@ -198,11 +198,11 @@ typedef enum NVTEXContextParallelKind {
   NVTEX_CONTEXT_PARALLEL_AUTOMATIC = 0,
   /**
    * A rank gets some of the heads of whole sequences; heads of queries and of keys are multiples of the ranks. All
-   * masks and packed tokens.
+   * masks, packed tokens and dropout, which drops the same elements as on one rank.
    */
   NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL = 1,
   /**
-   * A rank gets the keys and values that its queries see. No packed tokens and no masks with padding.
+   * A rank gets the keys and values that its queries see. No packed tokens, no masks with padding, no dropout.
    */
   NVTEX_CONTEXT_PARALLEL_ALL_GATHER = 2,
 } NVTEXContextParallelKind;
@@ -1734,6 +1734,9 @@ void nvtex_grouped_linear_config_init(struct NVTEXGroupedLinearConfig *config, s
  *
  * Parameters: for each part e `weight<e>` and `bias<e>`, as those of `nvtex_linear_create`. The name
  * of a part for `nvtex_context_delayed_scaling` is the module's followed by `.<e>`.
+ *
+ * Over several ranks each has a part of every weight, as of `nvtex_linear_create`; rows and splits are the same on all
+ * of them (no `sequence_parallel`).
  *
  * Errors: splits that are not `num_gemms`, or do not sum to the rows.
  */

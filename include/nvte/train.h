@@ -23,6 +23,12 @@ typedef enum NVTEXSharding {
    * state of this part; the values that others have updated are gathered.
    */
   NVTEX_SHARDING_OPTIMIZER = 2,
+  /**
+   * The parameters and their gradients, too: each rank keeps its part, and has all parameters of a layer only while
+   * the layer runs. They are gathered for its forward pass and again for its backward pass, behind which the
+   * gradients of all ranks are summed.
+   */
+  NVTEX_SHARDING_FULL = 3,
 } NVTEXSharding;
 
 /**
@@ -205,7 +211,10 @@ typedef struct NVTEXOptimizerConfig {
   float beta2;
   float epsilon;
   /**
-   * Float32 or BFloat16.
+   * Float32 (default), BFloat16, or Float8E4M3: the first moment and the square root of the second, in blocks of 128
+   * elements with a Float32 scale each, rounded stochastically by the number of the step, so that the means of both
+   * stay what they are in Float32. They take 2.06 bytes for each element instead of 8. The CPU rounds to the same
+   * bits.
    */
   NVTEDType moment_dtype;
   /**
@@ -346,6 +355,11 @@ typedef struct NVTEXOptimizerParameter {
   NVTEBasicTensor gradient;
   NVTEBasicTensor master;
   NVTEBasicTensor state[2];
+  /**
+   * The scales of moments in Float8E4M3, one for each 128 elements of the row of all: `scale * code` is the first
+   * moment, and the square root of the second. Null pointers for other moments.
+   */
+  NVTEBasicTensor state_scales[2];
 } NVTEXOptimizerParameter;
 
 /**
@@ -486,6 +500,59 @@ typedef struct NVTEXPretrainedParameter {
 } NVTEXPretrainedParameter;
 
 /**
+ * What a `config.json` as Hugging Face writes it says of a model of the Llama or Qwen family.
+ */
+typedef struct NVTEXLlamaSizes {
+  /**
+   * Bytes of this struct; set it before the call.
+   */
+  size_t struct_size;
+  size_t vocabulary_size;
+  size_t hidden_size;
+  size_t ffn_hidden_size;
+  size_t num_layers;
+  size_t num_attention_heads;
+  size_t num_key_value_heads;
+  /**
+   * Elements of a head.
+   */
+  size_t head_dim;
+  /**
+   * The longest sequence that the model was made for; 0 if the file does not say it.
+   */
+  size_t max_positions;
+  /**
+   * Keys that a query sees, the one of its own token among them. 0: all.
+   */
+  size_t sliding_window;
+  /**
+   * Of all norms.
+   */
+  float norm_epsilon;
+  /**
+   * `base` and `interpolation_factor` (1: none) of `NVTEXRotaryConfig`.
+   */
+  float rotary_base;
+  float rotary_factor;
+  /**
+   * The projections to queries, keys and values have biases.
+   */
+  bool bias;
+  /**
+   * Heads of queries and keys have norms of their own, NVTEX_QK_NORM_RMS with `qk_norm_before_rope`.
+   */
+  bool qk_norm;
+  /**
+   * The head has the weight of the embedding.
+   */
+  bool tied_embeddings;
+  /**
+   * Of the stored weights: Float32, Float16 or BFloat16.
+   */
+  NVTEDType dtype;
+} NVTEXLlamaSizes;
+
+/**
  * The modules of a model of the Llama or Qwen family.
  */
 typedef struct NVTEXLlamaConfig {
@@ -502,6 +569,9 @@ typedef struct NVTEXLlamaConfig {
    */
   const NVTEXModule *layers;
   size_t num_layers;
+  /**
+   * 0: as the first layer has it, and likewise the next field.
+   */
   size_t num_attention_heads;
   /**
    * Heads of keys and values. 0: as many as of queries.
@@ -530,7 +600,9 @@ void nvtex_data_parallel_config_init(struct NVTEXDataParallelConfig *config, siz
  *
  * The engine makes Float32 gradients of 0 and binds them. With NVTEX_SHARDING_OPTIMIZER it also moves the values of
  * parameters into memory of its own, from which they can be gathered at once; weights in FP8 alone and values in
- * memory of the program stay where they are, and are not divided. So create it behind the modules, before the
+ * memory of the program stay where they are, and are not divided. With NVTEX_SHARDING_FULL each layer of the modules (of
+ * `nvtex_sequential_create` each part) has its parameters only while it runs: `NVTEXParameter.value` has null data
+ * otherwise, and passes are collective calls, which all ranks make in the same order. So create it behind the modules, before the
  * optimizer and before anything is captured in a graph.
  *
  * A step of the program: backward passes over all microbatches; `nvtex_data_parallel_reduce`;
@@ -553,8 +625,8 @@ NVTEXDataParallel nvtex_data_parallel_create(NVTEXContext context,
 void nvtex_data_parallel_destroy(NVTEXDataParallel data_parallel);
 
 /**
- * Reduces the gradients of all ranks: call it behind the last backward pass of a step. With NVTEX_SHARDING_OPTIMIZER
- * a gradient then is that of all ranks in the part of this rank, and means nothing elsewhere.
+ * Reduces the gradients of all ranks: call it behind the last backward pass of a step. With NVTEX_SHARDING_OPTIMIZER and
+ * NVTEX_SHARDING_FULL a gradient then is that of all ranks in the part of this rank, and means nothing elsewhere.
  *
  * Collective, as `nvtex_all_reduce`: with ranks of NCCL it may be captured in a graph, from its second call on.
  */
@@ -564,9 +636,20 @@ void nvtex_data_parallel_reduce(NVTEXDataParallel data_parallel,
 /**
  * Gathers the values of divided parameters, of which each rank has updated its part. `nvtex_optimizer_step` does this
  * itself: the function is for optimizers of the program. Collective.
+ *
+ * With NVTEX_SHARDING_FULL every rank has all parameters from then on, until `nvtex_data_parallel_release`: passes of one
+ * rank alone are possible, values may be read and assigned (on all ranks alike), and modules may be used further
+ * when the engine is gone.
  */
 void nvtex_data_parallel_gather(NVTEXDataParallel data_parallel,
                                 cudaStream_t stream);
+
+/**
+ * Lets parameters go that `nvtex_data_parallel_gather` has brought together under NVTEX_SHARDING_FULL; each rank keeps its
+ * part, as it is then. Otherwise it does nothing.
+ */
+void nvtex_data_parallel_release(NVTEXDataParallel data_parallel,
+                                 cudaStream_t stream);
 
 /**
  * Tells which elements of a flattened parameter this rank updates: `count` elements from number `first` on. All of
@@ -738,7 +821,8 @@ void nvtex_checkpoint_config_init(struct NVTEXCheckpointConfig *config, size_t s
  * `optimizer.scalars` (F32: learning rate, loss scale), `recipe.state` (U8: what `nvtex_context_save` writes),
  * `tokens.position` (I64), and `extra.<name>`. In `__metadata__` are `nvte.checkpoint`, the version of all this, and
  * `nvte.sha256`, the SHA-256 of the file with the 64 digits of this value replaced by `0`. Parameters that modules
- * share are there once, under their first name.
+ * share are there once, under their first name. Moments in Float8E4M3 are there as the Float32 numbers that they stand
+ * for, and come back as the same numbers.
  *
  * The file is written under another name in the same folder, forced to the disk and renamed, so that after a crash
  * there is the older file or the new one.
@@ -787,6 +871,15 @@ void nvtex_pretrained_load(const char *path,
                            cudaStream_t stream);
 
 /**
+ * Reads the sizes of a model from the `config.json` of a folder, or of the folder that a file is in.
+ *
+ * Errors: `model_type` other than llama, mistral, qwen2 and qwen3; `hidden_act` other than silu; `rope_scaling` other
+ * than linear; sizes that are missing or do not go together. Nothing is written then.
+ */
+void nvtex_llama_sizes(const char *path,
+                       struct NVTEXLlamaSizes *sizes);
+
+/**
  * Sets the defaults in the first `struct_size` bytes of a config.
  */
 void nvtex_llama_config_init(struct NVTEXLlamaConfig *config, size_t struct_size);
@@ -799,11 +892,31 @@ void nvtex_llama_config_init(struct NVTEXLlamaConfig *config, size_t struct_size
  * `post_attention_layernorm`, `mlp.{gate,up,down}_proj`, each with `.weight`; `<prefix>embed_tokens.weight`,
  * `<prefix>norm.weight`, and `lm_head.weight`, or without it the weight of the embedding. Biases that the files do not
  * have become 0. The rotary embedding of these models is that of `nvtex_rotary_frequencies` without `interleaved`.
+ *
+ * Heads have no place in the shapes of weights: those of the layers, of this config, and of a `config.json` beside the
+ * weights must be the same.
  */
 void nvtex_llama_load(const char *path,
                       const struct NVTEXLlamaConfig *config,
                       NVTEXOptimizer optimizer,
                       cudaStream_t stream);
+
+/**
+ * Creates a model of the Llama or Qwen family from a folder as Hugging Face stores it: embedding, layers, norm and head
+ * in a row, with the sizes of `config.json` and the weights of the files.
+ *
+ * Shapes: as `nvtex_sequential_create` of these modules. Inputs are tokens `[batch, length]` (layers in NVTE_BSHD), null,
+ * and targets; outputs are the loss, losses of rows, and logits. A step has `rotary_frequencies` by the `rotary_base` and
+ * the `rotary_factor` of `nvtex_llama_sizes`.
+ *
+ * Dtypes: Float32, Float16 or BFloat16, of parameters and activations.
+ *
+ * Errors: as `nvtex_llama_sizes` and `nvtex_llama_load`. Returns null.
+ */
+NVTEXModule nvtex_llama_create(NVTEXContext context,
+                               const char *path,
+                               NVTEDType dtype,
+                               cudaStream_t stream);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -1239,9 +1239,9 @@ pub type NVTEXContextParallelKind = i32;
 /// left; else NVTEX_CONTEXT_PARALLEL_ALL_GATHER.
 pub const NVTEX_CONTEXT_PARALLEL_AUTOMATIC: NVTEXContextParallelKind = 0;
 /// A rank gets some of the heads of whole sequences; heads of queries and of keys are multiples of the ranks. All
-/// masks and packed tokens.
+/// masks, packed tokens and dropout, which drops the same elements as on one rank.
 pub const NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL: NVTEXContextParallelKind = 1;
-/// A rank gets the keys and values that its queries see. No packed tokens and no masks with padding.
+/// A rank gets the keys and values that its queries see. No packed tokens, no masks with padding, no dropout.
 pub const NVTEX_CONTEXT_PARALLEL_ALL_GATHER: NVTEXContextParallelKind = 2;
 
 /// Scores of a router, of the logits of a token.
@@ -2129,6 +2129,10 @@ pub const NVTEX_SHARDING_NONE: NVTEXSharding = 0;
 /// The update, and what the optimizer keeps: each rank has the sum of its part of the gradients, and masters and
 /// state of this part; the values that others have updated are gathered.
 pub const NVTEX_SHARDING_OPTIMIZER: NVTEXSharding = 2;
+/// The parameters and their gradients, too: each rank keeps its part, and has all parameters of a layer only while
+/// the layer runs. They are gathered for its forward pass and again for its backward pass, behind which the
+/// gradients of all ranks are summed.
+pub const NVTEX_SHARDING_FULL: NVTEXSharding = 3;
 
 /// How the gradients of all ranks become one.
 pub type NVTEXGradients = i32;
@@ -2255,7 +2259,10 @@ pub struct NVTEXOptimizerConfig {
     pub beta1: f32,
     pub beta2: f32,
     pub epsilon: f32,
-    /// Float32 or BFloat16.
+    /// Float32 (default), BFloat16, or Float8E4M3: the first moment and the square root of the second, in blocks of 128
+    /// elements with a Float32 scale each, rounded stochastically by the number of the step, so that the means of both
+    /// stay what they are in Float32. They take 2.06 bytes for each element instead of 8. The CPU rounds to the same
+    /// bits.
     pub moment_dtype: NVTEDType,
     /// Of gradient descent and Muon: `b = momentum * b + g`, then `g + momentum * b` if `nesterov`, else b.
     pub momentum: f32,
@@ -2341,6 +2348,9 @@ pub struct NVTEXOptimizerParameter {
     pub gradient: NVTEBasicTensor,
     pub master: NVTEBasicTensor,
     pub state: [NVTEBasicTensor; 2],
+    /// The scales of moments in Float8E4M3, one for each 128 elements of the row of all: `scale * code` is the first
+    /// moment, and the square root of the second. Null pointers for other moments.
+    pub state_scales: [NVTEBasicTensor; 2],
 }
 
 /// Which tokens a loader gives out, and in which order.
@@ -2438,6 +2448,39 @@ pub struct NVTEXPretrainedParameter {
     pub num_rows: usize,
 }
 
+/// What a `config.json` as Hugging Face writes it says of a model of the Llama or Qwen family.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXLlamaSizes {
+    /// Bytes of this struct; set it before the call.
+    pub struct_size: usize,
+    pub vocabulary_size: usize,
+    pub hidden_size: usize,
+    pub ffn_hidden_size: usize,
+    pub num_layers: usize,
+    pub num_attention_heads: usize,
+    pub num_key_value_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// The longest sequence that the model was made for; 0 if the file does not say it.
+    pub max_positions: usize,
+    /// Keys that a query sees, the one of its own token among them. 0: all.
+    pub sliding_window: usize,
+    /// Of all norms.
+    pub norm_epsilon: f32,
+    /// `base` and `interpolation_factor` (1: none) of `NVTEXRotaryConfig`.
+    pub rotary_base: f32,
+    pub rotary_factor: f32,
+    /// The projections to queries, keys and values have biases.
+    pub bias: bool,
+    /// Heads of queries and keys have norms of their own, NVTEX_QK_NORM_RMS with `qk_norm_before_rope`.
+    pub qk_norm: bool,
+    /// The head has the weight of the embedding.
+    pub tied_embeddings: bool,
+    /// Of the stored weights: Float32, Float16 or BFloat16.
+    pub dtype: NVTEDType,
+}
+
 /// The modules of a model of the Llama or Qwen family.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -2449,6 +2492,7 @@ pub struct NVTEXLlamaConfig {
     /// Layers made by `nvtex_transformer_layer_create` with RMSNorm, SWIGLU, and heads like these.
     pub layers: *const NVTEXModule,
     pub num_layers: usize,
+    /// 0: as the first layer has it, and likewise the next field.
     pub num_attention_heads: usize,
     /// Heads of keys and values. 0: as many as of queries.
     pub num_key_value_heads: usize,
@@ -2457,6 +2501,9 @@ pub struct NVTEXLlamaConfig {
     pub norm: NVTEXModule,
     pub head: NVTEXModule,
 }
+
+
+
 
 
 
@@ -5493,6 +5540,9 @@ unsafe extern "C-unwind" {
     /// Parameters: for each part e `weight<e>` and `bias<e>`, as those of `nvtex_linear_create`. The name
     /// of a part for `nvtex_context_delayed_scaling` is the module's followed by `.<e>`.
     ///
+    /// Over several ranks each has a part of every weight, as of `nvtex_linear_create`; rows and splits are the same on all
+    /// of them (no `sequence_parallel`).
+    ///
     /// Errors: splits that are not `num_gemms`, or do not sum to the rows.
     pub fn nvtex_grouped_linear_create(context: NVTEXContext, config: *const NVTEXGroupedLinearConfig, stream: cudaStream_t) -> NVTEXModule;
     /// Sets the defaults in the first `struct_size` bytes of a config.
@@ -5750,7 +5800,9 @@ unsafe extern "C-unwind" {
     ///
     /// The engine makes Float32 gradients of 0 and binds them. With NVTEX_SHARDING_OPTIMIZER it also moves the values of
     /// parameters into memory of its own, from which they can be gathered at once; weights in FP8 alone and values in
-    /// memory of the program stay where they are, and are not divided. So create it behind the modules, before the
+    /// memory of the program stay where they are, and are not divided. With NVTEX_SHARDING_FULL each layer of the modules (of
+    /// `nvtex_sequential_create` each part) has its parameters only while it runs: `NVTEXParameter.value` has null data
+    /// otherwise, and passes are collective calls, which all ranks make in the same order. So create it behind the modules, before the
     /// optimizer and before anything is captured in a graph.
     ///
     /// A step of the program: backward passes over all microbatches; `nvtex_data_parallel_reduce`;
@@ -5762,14 +5814,21 @@ unsafe extern "C-unwind" {
     pub fn nvtex_data_parallel_create(context: NVTEXContext, config: *const NVTEXDataParallelConfig, communicator: NVTEXCommunicator, modules: *const NVTEXModule, num_modules: usize, stream: cudaStream_t) -> NVTEXDataParallel;
     /// Destroys an engine, and unbinds the gradients that it has made when no optimizer has it any more. Null is ignored.
     pub fn nvtex_data_parallel_destroy(data_parallel: NVTEXDataParallel);
-    /// Reduces the gradients of all ranks: call it behind the last backward pass of a step. With NVTEX_SHARDING_OPTIMIZER
-    /// a gradient then is that of all ranks in the part of this rank, and means nothing elsewhere.
+    /// Reduces the gradients of all ranks: call it behind the last backward pass of a step. With NVTEX_SHARDING_OPTIMIZER and
+    /// NVTEX_SHARDING_FULL a gradient then is that of all ranks in the part of this rank, and means nothing elsewhere.
     ///
     /// Collective, as `nvtex_all_reduce`: with ranks of NCCL it may be captured in a graph, from its second call on.
     pub fn nvtex_data_parallel_reduce(data_parallel: NVTEXDataParallel, stream: cudaStream_t);
     /// Gathers the values of divided parameters, of which each rank has updated its part. `nvtex_optimizer_step` does this
     /// itself: the function is for optimizers of the program. Collective.
+    ///
+    /// With NVTEX_SHARDING_FULL every rank has all parameters from then on, until `nvtex_data_parallel_release`: passes of one
+    /// rank alone are possible, values may be read and assigned (on all ranks alike), and modules may be used further
+    /// when the engine is gone.
     pub fn nvtex_data_parallel_gather(data_parallel: NVTEXDataParallel, stream: cudaStream_t);
+    /// Lets parameters go that `nvtex_data_parallel_gather` has brought together under NVTEX_SHARDING_FULL; each rank keeps its
+    /// part, as it is then. Otherwise it does nothing.
+    pub fn nvtex_data_parallel_release(data_parallel: NVTEXDataParallel, stream: cudaStream_t);
     /// Tells which elements of a flattened parameter this rank updates: `count` elements from number `first` on. All of
     /// them, unless ranks divide the parameter.
     pub fn nvtex_data_parallel_part(data_parallel: NVTEXDataParallel, module: NVTEXModule, index: usize, first: *mut usize, count: *mut usize);
@@ -5856,7 +5915,8 @@ unsafe extern "C-unwind" {
     /// `optimizer.scalars` (F32: learning rate, loss scale), `recipe.state` (U8: what `nvtex_context_save` writes),
     /// `tokens.position` (I64), and `extra.<name>`. In `__metadata__` are `nvte.checkpoint`, the version of all this, and
     /// `nvte.sha256`, the SHA-256 of the file with the 64 digits of this value replaced by `0`. Parameters that modules
-    /// share are there once, under their first name.
+    /// share are there once, under their first name. Moments in Float8E4M3 are there as the Float32 numbers that they stand
+    /// for, and come back as the same numbers.
     ///
     /// The file is written under another name in the same folder, forced to the disk and renamed, so that after a crash
     /// there is the older file or the new one.
@@ -5888,6 +5948,11 @@ unsafe extern "C-unwind" {
     /// Errors: a file that is damaged; missing tensors; other shapes or dtypes; rows that are not as many as those of the
     /// parameter. Nothing is changed then, unless the disk fails while tensors are read.
     pub fn nvtex_pretrained_load(path: *const c_char, parameters: *const NVTEXPretrainedParameter, num_parameters: usize, optimizer: NVTEXOptimizer, stream: cudaStream_t);
+    /// Reads the sizes of a model from the `config.json` of a folder, or of the folder that a file is in.
+    ///
+    /// Errors: `model_type` other than llama, mistral, qwen2 and qwen3; `hidden_act` other than silu; `rope_scaling` other
+    /// than linear; sizes that are missing or do not go together. Nothing is written then.
+    pub fn nvtex_llama_sizes(path: *const c_char, sizes: *mut NVTEXLlamaSizes);
     /// Sets the defaults in the first `struct_size` bytes of a config.
     pub fn nvtex_llama_config_init(config: *mut NVTEXLlamaConfig, struct_size: usize);
     /// Sets the parameters of a model of the Llama or Qwen family from files as Hugging Face stores them, as
@@ -5897,7 +5962,21 @@ unsafe extern "C-unwind" {
     /// `post_attention_layernorm`, `mlp.{gate,up,down}_proj`, each with `.weight`; `<prefix>embed_tokens.weight`,
     /// `<prefix>norm.weight`, and `lm_head.weight`, or without it the weight of the embedding. Biases that the files do not
     /// have become 0. The rotary embedding of these models is that of `nvtex_rotary_frequencies` without `interleaved`.
+    ///
+    /// Heads have no place in the shapes of weights: those of the layers, of this config, and of a `config.json` beside the
+    /// weights must be the same.
     pub fn nvtex_llama_load(path: *const c_char, config: *const NVTEXLlamaConfig, optimizer: NVTEXOptimizer, stream: cudaStream_t);
+    /// Creates a model of the Llama or Qwen family from a folder as Hugging Face stores it: embedding, layers, norm and head
+    /// in a row, with the sizes of `config.json` and the weights of the files.
+    ///
+    /// Shapes: as `nvtex_sequential_create` of these modules. Inputs are tokens `[batch, length]` (layers in NVTE_BSHD), null,
+    /// and targets; outputs are the loss, losses of rows, and logits. A step has `rotary_frequencies` by the `rotary_base` and
+    /// the `rotary_factor` of `nvtex_llama_sizes`.
+    ///
+    /// Dtypes: Float32, Float16 or BFloat16, of parameters and activations.
+    ///
+    /// Errors: as `nvtex_llama_sizes` and `nvtex_llama_load`. Returns null.
+    pub fn nvtex_llama_create(context: NVTEXContext, path: *const c_char, dtype: NVTEDType, stream: cudaStream_t) -> NVTEXModule;
 }
 
 /// Sizes, alignments and offsets of the structs.
@@ -5943,12 +6022,13 @@ pub(crate) fn layouts() -> Vec<String> {
         crate::layout!(NVTEXUpdateOptions: rule weight_decay learning_rate_factor),
         crate::layout!(NVTEXOptimizerConfig: struct_size rule learning_rate weight_decay choose user beta1 beta2 epsilon moment_dtype momentum nesterov newton_schulz_steps masters initial_masters schedule warmup_steps total_steps last_rate_factor max_norm check_gradients accumulation_steps accumulate loss_scale growth_interval growth_factor backoff_factor least_loss_scale most_loss_scale data_parallel low_precision_gradients),
         crate::layout!(NVTEXOptimizerNumbers: struct_size step skipped was_skipped learning_rate norm gradient_scale loss_scale),
-        crate::layout!(NVTEXOptimizerParameter: struct_size name options gradient master state),
+        crate::layout!(NVTEXOptimizerParameter: struct_size name options gradient master state state_scales),
         crate::layout!(NVTEXTokenLoaderConfig: struct_size paths num_paths token_bytes batch sequence shuffle seed rank world vocabulary),
         crate::layout!(NVTEXTokenPosition: struct_size batches windows seed sequence rows),
         crate::layout!(NVTEXCheckpointConfig: struct_size modules num_modules optimizer loader names tensors num_tensors communicator),
         crate::layout!(NVTEXSourceRows: name first_row num_rows),
         crate::layout!(NVTEXPretrainedParameter: module index rows num_rows),
+        crate::layout!(NVTEXLlamaSizes: struct_size vocabulary_size hidden_size ffn_hidden_size num_layers num_attention_heads num_key_value_heads head_dim max_positions sliding_window norm_epsilon rotary_base rotary_factor bias qk_norm tied_embeddings dtype),
         crate::layout!(NVTEXLlamaConfig: struct_size prefix layers num_layers num_attention_heads num_key_value_heads embedding norm head),
     ]
 }

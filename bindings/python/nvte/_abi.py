@@ -1028,6 +1028,7 @@ class NVTEXKVCacheConfig(Structure):
 
 NVTEX_SHARDING_NONE = 0
 NVTEX_SHARDING_OPTIMIZER = 2
+NVTEX_SHARDING_FULL = 3
 NVTEX_GRADIENTS_MEAN = 0
 NVTEX_GRADIENTS_SUM = 1
 NVTEX_UPDATE_ADAMW = 0
@@ -1135,6 +1136,7 @@ class NVTEXOptimizerParameter(Structure):
         ("gradient", NVTEBasicTensor),
         ("master", NVTEBasicTensor),
         ("state", NVTEBasicTensor * 2),
+        ("state_scales", NVTEBasicTensor * 2),
     ]
     # Fields that are enumerations, with the name of these.
     _enums_ = {}
@@ -1220,6 +1222,32 @@ class NVTEXPretrainedParameter(Structure):
 
 
 
+class NVTEXLlamaSizes(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("vocabulary_size", c_size_t),
+        ("hidden_size", c_size_t),
+        ("ffn_hidden_size", c_size_t),
+        ("num_layers", c_size_t),
+        ("num_attention_heads", c_size_t),
+        ("num_key_value_heads", c_size_t),
+        ("head_dim", c_size_t),
+        ("max_positions", c_size_t),
+        ("sliding_window", c_size_t),
+        ("norm_epsilon", c_float),
+        ("rotary_base", c_float),
+        ("rotary_factor", c_float),
+        ("bias", c_bool),
+        ("qk_norm", c_bool),
+        ("tied_embeddings", c_bool),
+        ("dtype", c_int),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {"dtype": "DType"}
+
+
+
+
 class NVTEXLlamaConfig(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -1297,7 +1325,7 @@ ENUMS = {
     "ContextParallelKind": {"automatic": 0, "all_to_all": 1, "all_gather": 2},
     "MoeScore": {"softmax": 0, "softmax_of_all": 1, "sigmoid": 2, "sqrtsoftplus": 3},
     "Microbatch": {"none": 0, "first": 1, "later": 2},
-    "Sharding": {"none": 0, "optimizer": 2},
+    "Sharding": {"none": 0, "optimizer": 2, "full": 3},
     "Gradients": {"mean": 0, "sum": 1},
     "UpdateRule": {"adamw": 0, "sgd": 1, "muon": 2, "none": 3},
     "Masters": {"float32": 0, "remainder": 1, "none": 2},
@@ -1760,6 +1788,7 @@ FUNCTIONS = {
     "nvtex_data_parallel_destroy": (None, [c_void_p]),
     "nvtex_data_parallel_reduce": (None, [c_void_p, c_void_p]),
     "nvtex_data_parallel_gather": (None, [c_void_p, c_void_p]),
+    "nvtex_data_parallel_release": (None, [c_void_p, c_void_p]),
     "nvtex_data_parallel_part": (None, [c_void_p, c_void_p, c_size_t, c_void_p, c_void_p]),
     "nvtex_optimizer_config_init": (None, [c_void_p, c_size_t, c_int]),
     "nvtex_optimizer_create": (c_void_p, [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p]),
@@ -1783,6 +1812,8 @@ FUNCTIONS = {
     "nvtex_checkpoint_save": (None, [c_char_p, c_void_p, c_void_p]),
     "nvtex_checkpoint_load": (None, [c_char_p, c_void_p, c_void_p]),
     "nvtex_pretrained_load": (None, [c_char_p, c_void_p, c_size_t, c_void_p, c_void_p]),
+    "nvtex_llama_sizes": (None, [c_char_p, c_void_p]),
     "nvtex_llama_config_init": (None, [c_void_p, c_size_t]),
     "nvtex_llama_load": (None, [c_char_p, c_void_p, c_void_p, c_void_p]),
+    "nvtex_llama_create": (c_void_p, [c_void_p, c_char_p, c_int, c_void_p]),
 }

@@ -506,6 +506,9 @@ class GroupedLinear(Module):
     Parameters: for each part e `weight<e>` and `bias<e>`, as those of `nvtex_linear_create`. The name
     of a part for `nvtex_context_delayed_scaling` is the module's followed by `.<e>`.
 
+    Over several ranks each has a part of every weight, as of `nvtex_linear_create`; rows and splits are the same on all
+    of them (no `sequence_parallel`).
+
     Errors: splits that are not `num_gemms`, or do not sum to the rows.
 
     Arguments that are None have the library's defaults:

@@ -542,6 +542,7 @@ typedef struct NVTEXOptimizerParameter_0_1 {
   NVTEBasicTensor gradient;
   NVTEBasicTensor master;
   NVTEBasicTensor state[2];
+  NVTEBasicTensor state_scales[2];
 } NVTEXOptimizerParameter_0_1;
 
 typedef struct NVTEXTokenLoaderConfig_0_1 {
@@ -591,6 +592,26 @@ typedef struct NVTEXPretrainedParameter_0_1 {
   const struct NVTEXSourceRows_0_1 *rows;
   size_t num_rows;
 } NVTEXPretrainedParameter_0_1;
+
+typedef struct NVTEXLlamaSizes_0_1 {
+  size_t struct_size;
+  size_t vocabulary_size;
+  size_t hidden_size;
+  size_t ffn_hidden_size;
+  size_t num_layers;
+  size_t num_attention_heads;
+  size_t num_key_value_heads;
+  size_t head_dim;
+  size_t max_positions;
+  size_t sliding_window;
+  float norm_epsilon;
+  float rotary_base;
+  float rotary_factor;
+  bool bias;
+  bool qk_norm;
+  bool tied_embeddings;
+  NVTEDType dtype;
+} NVTEXLlamaSizes_0_1;
 
 typedef struct NVTEXLlamaConfig_0_1 {
   size_t struct_size;

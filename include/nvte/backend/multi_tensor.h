@@ -84,6 +84,15 @@ typedef struct NVTEXMultiTensor {
  * parameters have a float master and three floats: scale, amax and scale_inv, or null each. Then
  * `data[1] = cast(p * scale)` (1 without a scale), `amax = max(amax, max|p|)` by the integer maximum of
  * the bits, NaN ignored, and `scale_inv = 1 / scale`.
+ *
+ * Moments of E4M3 are m and the square root of v in blocks of 128 elements. A code x of a block with scale s stands
+ * for `s x`; `data[5]` has the scales of m and `data[6]` those of the roots, F32, one for each block. After a step the
+ * scale is the least power of two, at least 2^-126, for which the largest magnitude of the block over it is at most
+ * 448; one that is not finite gets the code NaN. Magnitudes are rounded stochastically, up if the bits that have no
+ * place are above a random number; a root above 0 keeps a code above 0. Philox 4x32-7 with the key 0 and the counter
+ * `block + 2^64 (lane + 2^32 step)` has the numbers of the elements `lane + 32 j` of a block, j < 4, in word j: its low
+ * half is that of m, its high half that of the root, each followed by a 1 and zeros. `device_step` is not null then,
+ * `inv_scale` is, and parameters are not FP8.
  */
 typedef struct NVTEXAdamArgs {
   /**
@@ -126,7 +135,7 @@ typedef struct NVTEXAdamArgs {
    */
   NVTEDType param_dtype;
   /**
-   * F32 or BF16; F32 if the parameters are FP8.
+   * F32, BF16 or E4M3; F32 if the parameters are FP8.
    */
   NVTEDType moment_dtype;
   /**
@@ -134,6 +143,10 @@ typedef struct NVTEXAdamArgs {
    */
   const float *grad_scale;
 } NVTEXAdamArgs;
+/**
+ * Elements of a block of moments in E4M3, which have one scale.
+ */
+#define NVTEXAdamArgs_MOMENT_BLOCK 128
 
 /**
  * One step of gradient descent on many tensors, in this order of operations, each rounded to float32:

@@ -59,6 +59,9 @@ using LayerNormLinear =
  * Parameters: for each part e `weight<e>` and `bias<e>`, as those of `nvtex_linear_create`. The name
  * of a part for `nvtex_context_delayed_scaling` is the module's followed by `.<e>`.
  *
+ * Over several ranks each has a part of every weight, as of `nvtex_linear_create`; rows and splits are the same on all
+ * of them (no `sequence_parallel`).
+ *
  * Errors: splits that are not `num_gemms`, or do not sum to the rows.
  */
 using GroupedLinear =
