@@ -795,7 +795,7 @@ static void test_errors(void) {
     if (i == 6) c.d = plain_group(2, 48, 18, bf16), name = "D (last";
     if (i == 7) c.d = plain_group(2, 50, 16, bf16), name = "D (first";
     if (i == 8) c.a = plain_group(2, 32, 24, kNVTEFloat16), name = "B.dtype";
-    if (i == 9) c.a = plain_group(2, 32, 24, kNVTEFloat32), name = "A.dtype";
+    if (i == 9) c.a = plain_group(2, 32, 24, kNVTEInt32), name = "A.dtype";
     if (i == 10) c.d = plain_group(2, 48, 16, kNVTEFloat8E4M3), name = "D.dtype";
     if (i == 11) c.c = plain_group(2, 48, 16, kNVTEFloat32), name = "C.dtype";
     if (i == 12) c.c = plain_group(2, 48, 18, bf16), name = "C (last";

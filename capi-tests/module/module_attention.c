@@ -990,9 +990,8 @@ static void case_refusals(void) {
   m = base(MULTIHEAD);
   m.format = NVTE_THD;
   CHECK(!create(context, &m), "a module");
-  EXPECT_ERROR(
-      NVTEX_INVALID_ARGUMENT,
-      "config.attention.attn_mask_type: expected a mask with padding (qkv_format is NVTE_THD)");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,
+               "config.attn_mask_type: expected a mask with padding (qkv_format is NVTE_THD)");
   m = base(MULTIHEAD);
   m.qk_norm = (NVTEXQKNorm)4;
   CHECK(!create(context, &m), "a module");
@@ -1021,8 +1020,9 @@ static void case_refusals(void) {
   c.attention.parallel.tensor_parallel_size = 1;
   c.attention.parallel.context_parallel_size = 4;
   CHECK(!nvtex_multihead_attention_create(context, &c, NULL), "a module");
-  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,
-               "config.attention.parallel.context_parallel_size: expected 1 (nvtex_context_set_grid");
+  EXPECT_ERROR(
+      NVTEX_INVALID_ARGUMENT,
+      "config.attention.parallel.context_parallel_size: expected 1 (nvtex_context_set_grid");
   c.attention.parallel.context_parallel_size = 1;
   c.attention.reserved[2] = 7;
   CHECK(!nvtex_multihead_attention_create(context, &c, NULL), "a module");
@@ -1033,8 +1033,7 @@ static void case_refusals(void) {
   l.mlp.hidden_size = l.mlp.ffn_hidden_size = 16;
   l.mlp.parallel.sequence_parallel = true;
   CHECK(!nvtex_transformer_layer_create(context, &l, NULL), "a module");
-  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT,
-               "config.mlp.parallel: expected the same as config.attention");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.mlp.parallel: expected the same as config.parallel");
   NVTEXRecipeConfig recipe;
   nvtex_recipe_config_init(&recipe, sizeof recipe, NVTEX_RECIPE_BLOCK_SCALING);
   recipe.fp8_dpa = true;

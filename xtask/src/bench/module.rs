@@ -210,12 +210,13 @@ impl<'a> Modules<'a> {
     }
 
     /// A struct with the library's defaults. More room than the struct has: the library then writes
-    /// the size that it knows, which must be the one that is declared here.
+    /// the size that it knows. What is declared here may end before it.
     fn defaults<T: Copy>(init: impl FnOnce(*mut c_void, usize)) -> Result<T> {
         let mut room = [0usize; 128];
         init(room.as_mut_ptr().cast(), size_of_val(&room));
         let (known, declared) = (room[0], size_of::<T>());
-        ensure!(known == declared, "a struct of {known} bytes, declared with {declared}");
+        ensure!(known >= declared, "a struct of {known} bytes, declared with {declared}");
+        room[0] = declared;
         // SAFETY: the library has written a struct of this size.
         Ok(unsafe { room.as_ptr().cast::<T>().read() })
     }
