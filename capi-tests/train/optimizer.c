@@ -885,7 +885,8 @@ int main(int argc, char **argv) {
       {"moments in FP8", kNVTEFloat32, kNVTEFloat8E4M3, NVTEX_MASTERS_FLOAT32, 0.02, false},
       {"moments in FP8, no masters", kNVTEBFloat16, kNVTEFloat8E4M3, NVTEX_MASTERS_NONE,
        0.02 + STEPS * 0x1p-8, false},
-      {"moments in FP8, remainders", kNVTEBFloat16, kNVTEFloat8E4M3, NVTEX_MASTERS_REMAINDER, 0.02, false},
+      {"moments in FP8, remainders", kNVTEBFloat16, kNVTEFloat8E4M3, NVTEX_MASTERS_REMAINDER, 0.02,
+       false},
   };
   for (size_t i = 0; i < COUNT(cases); i++) adamw(&cases[i]);
   fp8_moments();
