@@ -14,10 +14,11 @@
 // out as long as it fails, and it becomes a C program in the folder NVTE_DIFFERENTIAL_OUT (the
 // current one).
 //
-// The calls are made in a child process, so that a crash or a call that does not end is a failure
-// among others. With NVTE_DIFFERENTIAL_WRITE in the environment calls without a failure become
-// programs, too, if an INDEX is given. Exit status: 0 nothing was found, 1 something was, 2 it
-// could not begin, 77 there is no such backend here.
+// The calls are made in a child process, so that a crash, a call that does not end, or one after
+// which the device takes no calls any more is a failure among others. With NVTE_DIFFERENTIAL_WRITE
+// in the environment calls without a failure become programs, too, if an INDEX is given. Exit
+// status: 0 nothing was found, 1 something was, 2 it could not begin, 77 there is no such backend
+// here.
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -43,15 +44,16 @@ struct Arguments {
 // What the child tells its parent.
 struct Shared {
   uint64_t turn, beat;
-  bool inside;  // of the calls of `recipe`
+  bool inside;   // of the calls of `recipe`
+  bool foreign;  // B has no memory functions of its own
   Recipe recipe;
   char op[64], variant[128];
   bool found[MOST_VARIANTS];
   size_t number;  // of the variant
   uint64_t compared, refused[3], missing, findings, variants, bytes;
-  bool seen[MOST_VARIANTS];
+  bool seen[MOST_VARIANTS], told[MOST_VARIANTS];
   double worst;
-  char worst_where[160];
+  char worst_where[160], lost[512];
 } *g_shared;
 
 double now() {
@@ -140,6 +142,28 @@ Nearness nearness(const std::string &op) {
   return near;
 }
 
+// Ends the process if its device takes no calls any more, as after a kernel that read outside of
+// its memory: every call would be refused from here on.
+void end_if_lost() {
+  const Library &library = g_libraries[0];
+  const auto allocate = symbol(library, &nvtex_malloc, "nvtex_malloc");
+  const auto release = symbol(library, &nvtex_free, "nvtex_free");
+  const auto synchronize = symbol(library, &nvtex_stream_synchronize, "nvtex_stream_synchronize");
+  const auto status = symbol(library, &nvtex_last_status, "nvtex_last_status");
+  const auto error = symbol(library, &nvtex_last_error, "nvtex_last_error");
+  const auto clear = symbol(library, &nvtex_clear_error, "nvtex_clear_error");
+  clear();
+  void *memory = allocate(256);
+  if (memory && status() == NVTEX_OK) synchronize(nullptr);
+  const bool good = memory && status() == NVTEX_OK;
+  if (!good) {
+    snprintf(g_shared->lost, sizeof g_shared->lost, "the device is lost: %s", error());
+    raise(SIGKILL);
+  }
+  release(memory);
+  clear();
+}
+
 // Runs the case of a recipe by both libraries and compares. False if there is no such case.
 bool try_recipe(Recipe *recipe, Result *result) {
   Case *c = case_make(recipe);
@@ -172,6 +196,7 @@ bool try_recipe(Recipe *recipe, Result *result) {
       result->what = std::string("only ") + (first ? "B" : "A") + " refuses: " + error;
     }
   }
+  if (result->outcome == REFUSED) end_if_lost();
   release(result);
   case_free(c);
   g_shared->inside = false;
@@ -340,6 +365,7 @@ void say_finding(const Recipe *recipe, const std::string &what, const std::strin
 
 void start_libraries() {
   for (int i = 0; i < 2; i++) load(i, g_args.path[i], g_args.settings[i]);
+  g_shared->foreign = !g_libraries[1].own;
 }
 
 // In a child of its own, which has to load the libraries again. True if it ends by a signal.
@@ -434,12 +460,20 @@ void child(double end) {
         break;
       case REFUSED:
         g_shared->refused[result.refused - 1]++;
+        if (!g_shared->told[number]) {
+          g_shared->told[number] = true;
+          printf("refused by %s: %s, case %" PRIu64 ": %s\n",
+                 result.refused == 3   ? "both"
+                 : result.refused == 1 ? "A"
+                                       : "B",
+                 recipe.variant, recipe.index, result.what.c_str());
+          fflush(stdout);
+        }
         break;
       case MISSING:
         g_shared->missing++;
         break;
     }
-    if (once && result.outcome == REFUSED) printf("refused: %s\n", result.what.c_str());
     if (result.outcome == SAME && result.worst > g_shared->worst) {
       g_shared->worst = result.worst;
       snprintf(g_shared->worst_where, sizeof g_shared->worst_where, "%s, case %" PRIu64,
@@ -456,11 +490,14 @@ void found_crash(const std::string &how) {
   g_shared->inside = false;
   g_shared->found[g_shared->number] = true;
   g_shared->turn++;
-  shrink(&recipe, SHRINKS_OF_CRASH, [](Recipe *tried) { return crashes(tried, false, ""); });
-  crashes(&recipe, true, how);
+  // Another library takes seconds to load.
+  const int budget = g_shared->foreign ? 0 : SHRINKS_OF_CRASH;
+  shrink(&recipe, budget, [](Recipe *tried) { return crashes(tried, false, ""); });
+  const bool cut = crashes(&recipe, true, how);
   const std::string path =
       g_args.folder + "/" + recipe.variant + "-" + std::to_string(recipe.index) + ".c";
-  if (FILE *file = fopen(path.c_str(), "a")) {
+  FILE *file = cut ? fopen(path.c_str(), "a") : nullptr;
+  if (file) {
     fputs("  return 0;\n}\n", file);
     fclose(file);
   }
@@ -475,6 +512,8 @@ int wait_for(pid_t pid, std::string *how) {
     int status = 0;
     if (waitpid(pid, &status, WNOHANG) == pid) {
       if (WIFSIGNALED(status)) *how = text("the process was ended by signal %d", WTERMSIG(status));
+      if (WIFSIGNALED(status) && g_shared->lost[0]) *how = g_shared->lost;
+      g_shared->lost[0] = 0;
       return status;
     }
     if (g_shared->beat != beat) beat = g_shared->beat, since = now();
