@@ -497,8 +497,10 @@ impl BlockScales {
     /// The scales are those of such an operand.
     unsafe fn new(scales: GemmScales, outer: usize, k: usize) -> Self {
         let (rows, cols) = scales.mode.scaling().scale_dims(false, (outer, k));
-        // SAFETY: the caller's promise; the last row may end before the stride.
-        let buf = unsafe { Buf::new(scales.inv, (rows - 1) * scales.stride + cols) };
+        // Without k there may be no row. The last one may end before the stride.
+        let length = rows.checked_sub(1).map_or(0, |before| before * scales.stride + cols);
+        // SAFETY: the caller's promise.
+        let buf = unsafe { Buf::new(scales.inv, length) };
         let square = scales.mode.square();
         Self { scales: buf, stride: scales.stride, square }
     }
