@@ -102,6 +102,7 @@ static inline const char *conform_unreachable(const char *variant) {
       {"add", "only layers, optimizers and checkpoints add tensors, on their own memory"},
       {"step_numbers", "only an optimizer computes the numbers of its steps, in its own memory"},
       {"muon.", "only an optimizer updates by Muon, in its own memory"},
+      {"adam.fp8_moments", "only an optimizer keeps moments in FP8, in its own memory"},
       {"expert_rows", "only experts across ranks call it, which need a communicator"},
       {"permute.weighted", "only experts across ranks call it, which need a communicator"},
       {"router_weights.", "only a layer of experts calls it, on its own memory"},
