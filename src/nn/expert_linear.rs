@@ -384,7 +384,9 @@ impl ExpertLinear {
         if let Some(dx) = dx {
             let weight = self.matrices(&self.dense.weight.value.tensor);
             let weight = Members::plain(&weight, of.0, None);
-            let weight = if quantized { &tape.weight.group } else { &weight.group };
+            // In high precision it is read where it lies now.
+            let cast = quantized && !active.quantizer(Role::Weight).is_none();
+            let weight = if cast { &tape.weight.group } else { &weight.group };
             let out = self.output(run, dx, layout)?;
             let product = experts::GroupedGemm {
                 transa: false,
