@@ -73,10 +73,22 @@ def modes(root):
 def page(root, reference):
     lines = [
         "# Dtypes, scaling modes, recipes, hardware", "",
-        "The first two tables are made from the headers when this site is built.", "",
+        "The first two tables and the list of architectures are made from the sources when this site is built.", "",
         "## Dtypes", "", *dtypes(reference), "",
         "## Scaling modes", "", *modes(root), "",
         "A scale matrix has an element for each block of each line; column-wise scales are those of the transpose, except in MXFP8. "
         "[Scaling](guide/scaling.md) has pictures.", "",
     ]
-    return "\n".join(lines) + (root / "docs/site/hardware.md").read_text()
+    hardware = (root / "docs/site/hardware.md").read_text()
+    return "\n".join(lines) + hardware.replace("@architectures@", architectures(root))
+
+
+def architectures(root):
+    """What NVTE_CUDA_ARCHS knows, from the build script."""
+    text = (root / "build/toolkit.rs").read_text()
+    found = re.search(r"const ALL_ARCHS: \[&str; \d+\] = \[(.*?)\];", text)
+    default = re.search(r'const DEFAULT_ARCH: &str = "(\w+)";', text)
+    if not found or not default:
+        raise SystemExit("tables.py: no list of architectures in build/toolkit.rs")
+    names = re.findall(r'"(\w+)"', found.group(1))
+    return ", ".join(f"{name} (the default)" if name == default.group(1) else name for name in names)
