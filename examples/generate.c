@@ -83,7 +83,12 @@ int main(int argc, char **argv) {
   const NVTEXContext context = nvtex_context_create(NULL);
   NVTEXLlamaSizes sizes = {.struct_size = sizeof sizes};
   sizes.vocabulary_size = number(argv, "--vocabulary", "256");
+  sizes.max_positions = number(argv, "--sequence", "64");
   if (folder != NULL) nvtex_llama_sizes(folder, &sizes);
+  if (sizes.max_positions > 0 && last > sizes.max_positions) {
+    fprintf(stderr, "%zu tokens, and the model knows %zu positions\n", last, sizes.max_positions);
+    return EXIT_FAILURE;
+  }
   const NVTEXModule model =
       folder ? nvtex_llama_create(context, folder, dtype, NULL) : gpt(context, argv, file, dtype);
   NVTEXKVCacheConfig memory;

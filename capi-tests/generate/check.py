@@ -154,6 +154,11 @@ def check_gpt(generate, gpt, folder):
     written = run(generate, "--checkpoint", f"{saved}.bf16", *sizes, "--prompt", line[:12], "--tokens", 40)
     if written.rstrip("\n") != (line * 2)[12:52]:
         sys.exit(f"a model of {line!r} went on from {line[:12]!r} with {written!r}")
+    # There are learned positions for 64 tokens.
+    command = [str(word) for word in (generate, "--checkpoint", f"{saved}.bf16", *sizes, "--prompt", "ab", "--tokens", 63)]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=300)
+    if done.returncode != 1 or "64 positions" not in done.stderr:
+        sys.exit(f"65 tokens of a model for 64: {done.returncode}\n{done.stdout}{done.stderr}")
 
 
 def main():
