@@ -90,6 +90,8 @@ run_sanitize() {
     return
   fi
   for program in $(programs capi "${1:-}"); do
+    # It writes outside of memory on purpose.
+    [[ $(basename "$program") != device_errors ]] || continue
     for tool in memcheck racecheck initcheck; do
       # A test that asks for too much memory makes an API call fail on purpose.
       local quiet=
