@@ -19,9 +19,9 @@ mod plugins;
 mod process;
 mod report;
 mod reproduce;
+mod sanitized;
 mod setup;
 mod test;
-mod threads;
 mod tree;
 mod wheel;
 

@@ -19,9 +19,13 @@ pub struct Args {
 const FOLDERS: [&str; 2] = ["a", "another folder"];
 
 pub fn run(tree: &Tree, args: &Args) -> Result<()> {
+    // The builds take minutes, in which there may be another commit.
+    let mut git = tree.command("git");
+    let commit = process::run("git", git.args(["rev-parse", "HEAD"]).current_dir(&tree.root))?;
     let mut libraries = Vec::new();
     for folder in FOLDERS {
-        libraries.push(built(tree, &tree.target.join("reproduce").join(folder), args.dev)?);
+        let root = tree.target.join("reproduce").join(folder);
+        libraries.push(built(tree, commit.trim(), &root, args.dev)?);
     }
     let [a, b] = [0, 1].map(|i: usize| fs::read(&libraries[i]));
     let (a, b) = (a.context("the first library")?, b.context("the second library")?);
@@ -50,12 +54,12 @@ fn prefixes(tree: &Tree, root: &Path) -> Result<Vec<(PathBuf, &'static str)>> {
     Ok(vec![(root.into(), "/nvte"), (cargo, "/cargo"), (sysroot.trim().into(), "/rust")])
 }
 
-/// Builds the files of the last commit in a folder, and gives the stripped library.
-fn built(tree: &Tree, root: &Path, dev: bool) -> Result<PathBuf> {
+/// Builds the files of a commit in a folder, and gives the stripped library.
+fn built(tree: &Tree, commit: &str, root: &Path, dev: bool) -> Result<PathBuf> {
     empty_dir(root)?;
     let archive = root.join("sources.tar");
     let mut git = tree.command("git");
-    git.args(["archive", "--output"]).arg(&archive).arg("HEAD").current_dir(&tree.root);
+    git.args(["archive", "--output"]).arg(&archive).arg(commit).current_dir(&tree.root);
     process::run("git archive", &mut git)?;
     process::run("tar", tree.command("tar").arg("-xf").arg(&archive).arg("-C").arg(root))?;
     let prefixes = prefixes(tree, root)?;

@@ -14,8 +14,8 @@ use crate::package;
 use crate::plugins;
 use crate::process;
 use crate::report::{Outcome, Report};
+use crate::sanitized;
 use crate::setup;
-use crate::threads;
 use crate::tree::{Tree, copy_dir, empty_dir, has_gpu, runs};
 use crate::wheel;
 use anyhow::{Context, Result};
@@ -31,8 +31,9 @@ pub struct Args {
     #[arg(long, value_enum)]
     only: Vec<Step>,
     /// Also what takes long and seldom finds what the rest does not: every case of the long C programs,
-    /// wrong arguments under valgrind beside AddressSanitizer, threads under ThreadSanitizer, limits of kernels, 60
-    /// seconds of changed arguments for 20, libnvte.a in a program, and the bindings for JAX and candle, which are fetched
+    /// wrong arguments under valgrind beside AddressSanitizer, the library's own code under AddressSanitizer, threads
+    /// under ThreadSanitizer, limits of kernels, 60 seconds of changed arguments for 20, libnvte.a in a program, and the
+    /// bindings for JAX and candle, which are fetched
     #[arg(long)]
     full: bool,
 }
@@ -65,6 +66,9 @@ enum Step {
     Wheel,
     /// Wrong arguments under AddressSanitizer, or under valgrind where the compiler lacks it
     Memory,
+    /// The library itself compiled for AddressSanitizer, with checks of overflows: its tests in Rust, and C programs;
+    /// only if it is named, or with --full
+    Address,
     /// Registry, policies, tapes and trace under ThreadSanitizer; only if it is named, or with --full
     Threads,
     /// Code, registers and shared memory of each kernel, for each architecture; only if it is named, or with --full
@@ -113,7 +117,7 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
     let mut prefix = None;
     for step in Step::value_variants() {
         let named = args.only.contains(step);
-        let rare = matches!(step, Step::Threads | Step::Kernels | Step::Static);
+        let rare = matches!(step, Step::Address | Step::Threads | Step::Kernels | Step::Static);
         if !named && (!args.only.is_empty() || (rare && !args.full)) {
             continue;
         }
@@ -151,7 +155,8 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
                 }
                 Step::Memory => installed(tree, &mut prefix)
                     .and_then(|p| memory(tree, &p, args.full, &mut report)),
-                Step::Threads => threads::test(tree, &mut report),
+                Step::Address => sanitized::memory(tree, &mut report),
+                Step::Threads => sanitized::threads(tree, &mut report),
                 Step::Kernels => {
                     installed(tree, &mut prefix).and_then(|p| kernels::test(tree, &p, &mut report))
                 }
