@@ -2,6 +2,7 @@
 // parameters, as many as fit; a block finds its chunk of a tensor by its index.
 
 #include <cfloat>
+#include <type_traits>
 
 #include "common/launch.cuh"
 #include "common/philox.cuh"
@@ -392,138 +393,338 @@ NVTEXOutcome adam(const NVTEXAdamArgs &a, cudaStream_t stream) {
 constexpr unsigned kMomentBlock = 128;
 constexpr int kPerLane = kMomentBlock / 32;
 
-// Moments of a block that a warp holds, element `lane + 32 j` in `x[j]`, as codes with one scale.
-struct MomentBlock {
-  float x[kPerLane];
-
-  __device__ __forceinline__ void load(const void *codes, const void *scales, size_t start,
-                                       unsigned count) {
-    const float scale = static_cast<const float *>(scales)[start / kMomentBlock];
-#pragma unroll
-    for (int j = 0; j < kPerLane; ++j) {
-      const unsigned at = threadIdx.x % 32 + 32 * j;
-      float value[1];
-      to_float(nvte::load<E4M3, 1>(codes, start + at, at < count), value);
-      x[j] = __fmul_rn(value[0], scale);
-    }
+// Four neighbouring elements that are aligned, or unless kWhole the first `own` of them at any
+// address.
+template <class T, bool kWhole>
+__device__ __forceinline__ Vec<T, kPerLane> load_four(const void *base, size_t index, int own) {
+  if constexpr (kWhole) return load<T, kPerLane>(base, index, own > 0);
+  return load_some<T, kPerLane>(base, index, own);
+}
+template <class T, bool kWhole>
+__device__ __forceinline__ void store_four(void *base, size_t index, int own,
+                                           const Vec<T, kPerLane> &v) {
+  if constexpr (kWhole) {
+    store(base, index, v);
+  } else {
+    store_some(base, index, own, v);
   }
+}
+// The same of a dtype that is known at run time. Elements of two bytes have the first two words.
+struct RuntimeFour {
+  uint32_t w[kPerLane];
 
-  // Magnitudes are rounded up if the bits below those of a code and a random number carry. One
-  // above 0 keeps a code of at least `least`.
-  __device__ __forceinline__ void store(void *codes, void *scales, size_t start, unsigned count,
-                                        unsigned least, const uint32_t (&random)[kPerLane]) const {
-    float largest = 0.0f;
+  __device__ __forceinline__ void to_float(NVTEDType dtype, float (&f)[kPerLane]) const {
+    if (dtype == kNVTEFloat32) {
 #pragma unroll
-    for (int j = 0; j < kPerLane; ++j) {
-      if (threadIdx.x % 32 + 32 * j < count) largest = fmaxf(largest, fabsf(x[j]));
-    }
-    const uint32_t bits = __reduce_max_sync(0xffffffff, __float_as_uint(largest));
-    // The least power of two that brings the largest magnitude to 448, 1.75 * 2^8, or less.
-    const int least_exponent = static_cast<int>((bits >> 23) + ((bits & 0x7fffff) > 0x600000)) - 8;
-    const uint32_t exponent = least_exponent > 1 ? least_exponent : 1;
-    if (threadIdx.x % 32 == 0) {
-      static_cast<float *>(scales)[start / kMomentBlock] = __uint_as_float(exponent << 23);
-    }
-    const float inverse = __uint_as_float((254 - exponent) << 23);
-#pragma unroll
-    for (int j = 0; j < kPerLane; ++j) {
-      const unsigned at = threadIdx.x % 32 + 32 * j;
-      const float magnitude = __fmul_rn(fabsf(x[j]), inverse);
-      const uint32_t below = random[j] << 4 | 8;
-      uint32_t code;
-      if (magnitude >= 0x1p-6f) {
-        code = ((__float_as_uint(magnitude) + below) >> 20) - (120 << 3);
-      } else {
-        code = (static_cast<uint32_t>(__fmul_rn(magnitude, 0x1p29f)) + below) >> 20;
-      }
-      code = code < 0x7e ? code : 0x7e;
-      if (magnitude > 0.0f && code < least) code = least;
-      code = isfinite(magnitude) ? code | (__float_as_uint(x[j]) >> 24 & 0x80) : 0x7f;
-      if (at < count) static_cast<uint8_t *>(codes)[start + at] = static_cast<uint8_t>(code);
+      for (int i = 0; i < kPerLane; ++i) f[i] = __uint_as_float(w[i]);
+    } else if (dtype == kNVTEBFloat16) {
+      nvte::to_float(Vec<BF16, kPerLane>{{w[0], w[1]}}, f);
+    } else {
+      nvte::to_float(Vec<F16, kPerLane>{{w[0], w[1]}}, f);
     }
   }
 };
+template <bool kWhole>
+__device__ __forceinline__ RuntimeFour load_four(NVTEDType dtype, const void *base, size_t index,
+                                                 int own) {
+  if (dtype == kNVTEFloat32) {
+    const auto v = load_four<F32, kWhole>(base, index, own);
+    return {{v.w[0], v.w[1], v.w[2], v.w[3]}};
+  }
+  const auto v = load_four<BF16, kWhole>(base, index, own);
+  return {{v.w[0], v.w[1], 0, 0}};
+}
+template <bool kWhole>
+__device__ __forceinline__ void store_four(NVTEDType dtype, void *base, size_t index, int own,
+                                           const float (&f)[kPerLane]) {
+  if (dtype == kNVTEFloat32) {
+    store_four<F32, kWhole>(base, index, own, from_float<F32>(f));
+  } else {
+    const Vec<F16, kPerLane> half = from_float<F16>(f);
+    Vec<BF16, kPerLane> narrow = from_float<BF16>(f);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) narrow.w[i] = dtype == kNVTEFloat16 ? half.w[i] : narrow.w[i];
+    store_four<BF16, kWhole>(base, index, own, narrow);
+  }
+}
 
-// A warp takes a block of moments. Lanes have neighbouring elements, so that no buffer needs to be
-// aligned for vectors.
-__global__ void __launch_bounds__(kThreads)
+// The code of x times a power of two. The magnitude is rounded up if the bits below those of a code
+// and `below` carry; kRoots: one above 0 keeps a code above 0, and none has a sign.
+template <bool kRoots>
+__device__ __forceinline__ uint32_t moment_code(float x, float inverse, uint32_t below) {
+  const float magnitude = __fmul_rn(fabsf(x), inverse);
+  if (!(magnitude < INFINITY)) return 0x7f;
+  // The exponents of E4M3 are the lowest ones of float32 then, also below normal numbers.
+  const uint32_t bits = __float_as_uint(__fmul_rz(magnitude, 0x1p-120f)) + below;
+  uint32_t code = bits >> 20 < 0x7e ? bits >> 20 : 0x7e;
+  if (kRoots && magnitude > 0.0f && code == 0) code = 1;
+  return kRoots ? code : code | (__float_as_uint(x) >> 24 & 0x80);
+}
+
+// The same for four numbers that are finite, and of roots not so much smaller than the largest one
+// of the block that their magnitude would be 0; `random` has numbers in the lower halves of words,
+// kRoots: in the upper ones.
+template <bool kRoots>
+__device__ __forceinline__ uint32_t finite_moment_codes(const float (&x)[4], float inverse,
+                                                        const uint32_t (&random)[4]) {
+  uint32_t word[4];  // The highest byte is a code.
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const float magnitude = __fmul_rn(fabsf(x[j]), inverse);
+    const uint32_t below = __byte_perm(random[j], 0x80, kRoots ? 0x5324 : 0x5104);
+    word[j] = (__float_as_uint(__fmul_rz(magnitude, 0x1p-120f)) << 4) + below;
+    if (kRoots) {
+      const uint32_t least = min(__float_as_uint(x[j]), 1u << 24);
+      word[j] = max(word[j], least);
+    }
+  }
+  uint32_t codes = __byte_perm(__byte_perm(word[0], word[1], 0x0073),
+                               __byte_perm(word[2], word[3], 0x0073), 0x5410);
+  codes -= (codes + 0x01010101) >> 7 & 0x01010101;  // 0x7f, which is NaN, becomes 0x7e.
+  if (kRoots) return codes;
+  const uint32_t signs =
+      __byte_perm(__byte_perm(__float_as_uint(x[0]), __float_as_uint(x[1]), 0x0073),
+                  __byte_perm(__float_as_uint(x[2]), __float_as_uint(x[3]), 0x0073), 0x5410);
+  return codes | (signs & 0x80808080);
+}
+
+__device__ __forceinline__ float larger_or_nan(float a, float b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+  return a;
+#else
+  return a > b || a != a ? a : b;
+#endif
+}
+
+// Encodes the moments of a block that a warp holds, and stores its scale. Only the lane's first
+// `own` ones count, all if the block is whole.
+template <bool kRoots>
+__device__ __forceinline__ Vec<E4M3, kPerLane> encode_moments(const float (&x)[kPerLane], int own,
+                                                              bool whole, float *scale,
+                                                              const uint32_t (&random)[kPerLane]) {
+  constexpr uint32_t kInfinite = 0x7f800000;
+  float largest = 0.0f;
+  if (whole) {
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) largest = larger_or_nan(largest, fabsf(x[j]));
+  }
+  uint32_t bits = __reduce_max_sync(0xffffffff, __float_as_uint(largest));
+  const bool usual = whole && bits < kInfinite;
+  if (!usual) {
+    largest = 0.0f;  // Of numbers that are no NaN.
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) {
+      if (j < own) largest = fmaxf(largest, fabsf(x[j]));
+    }
+    bits = __reduce_max_sync(0xffffffff, __float_as_uint(largest));
+  }
+  // The least power of two that brings the largest magnitude to 448, 1.75 * 2^8, or less.
+  const int least_exponent = static_cast<int>((bits >> 23) + ((bits & 0x7fffff) > 0x600000)) - 8;
+  const uint32_t exponent = least_exponent > 1 ? least_exponent : 1;
+  if (threadIdx.x % 32 == 0) *scale = __uint_as_float(exponent << 23);
+  const float inverse = __uint_as_float((254 - exponent) << 23);
+  if (usual) return {{finite_moment_codes<kRoots>(x, inverse, random)}};
+  uint32_t codes = 0;
+#pragma unroll
+  for (int j = 0; j < kPerLane; ++j) {
+    const uint32_t below = ((kRoots ? random[j] >> 12 : random[j] << 4) & 0xffff0) | 8;
+    codes |= moment_code<kRoots>(x[j], inverse, below) << (8 * j);
+  }
+  return {{codes}};
+}
+
+// Square roots and quotients of numbers in the ranges below are exact after these steps, which are
+// those of the compiler, without its branches for others; zeros come out right, too.
+__device__ __forceinline__ float usual_root(float v) {
+  float about;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(about) : "f"(fmaxf(v, 0x1p-100f)));
+  const float root = __fmul_rn(v, about);
+  return __fmaf_rn(__fmaf_rn(-root, root, v), __fmul_rn(about, 0.5f), root);
+}
+__device__ __forceinline__ float usual_quotient(float a, float b) {
+  float about;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(about) : "f"(b));
+  about = __fmaf_rn(about, __fmaf_rn(-b, about, 1.0f), about);
+  const float quotient = __fmul_rn(a, about);
+  return __fmaf_rn(about, __fmaf_rn(-b, quotient, a), quotient);
+}
+// Whether a number is +0 or has a magnitude from 2^-kRange to 2^kRange.
+template <int kRange>
+__device__ __forceinline__ bool is_usual(float f) {
+  constexpr uint32_t kLeast = (127u - kRange) << 24, kSpan = (2u * kRange) << 24;
+  const uint32_t bits = __float_as_uint(f);
+  return (bits == 0) | ((bits << 1) - kLeast <= kSpan);
+}
+__device__ __forceinline__ bool is_usual(const AdamRule &r) {
+  return r.epsilon >= 0x1p-60f && r.epsilon <= 0x1p60f && r.inv_bias2 >= 1.0f &&
+         r.inv_bias2 <= 0x1p20f;
+}
+
+// adam_update() of four elements, and the roots of v in its place. By a whole warp.
+__device__ __forceinline__ void adam_update_roots(const AdamRule &r, bool usual, float (&g)[4],
+                                                  float (&p)[4], float (&m)[4], float (&v)[4]) {
+  float above[4], below[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    if (r.l2) g[j] = __fadd_rn(g[j], __fmul_rn(r.weight_decay, p[j]));
+    m[j] = __fadd_rn(__fmul_rn(r.beta1, m[j]), __fmul_rn(r.rest1, g[j]));
+    v[j] = __fadd_rn(__fmul_rn(r.beta2, v[j]), __fmul_rn(__fmul_rn(r.rest2, g[j]), g[j]));
+    above[j] = __fmul_rn(m[j], r.inv_bias1);
+    below[j] = __fmul_rn(v[j], r.inv_bias2);
+    usual = usual & is_usual<80>(v[j]) & is_usual<60>(above[j]);
+  }
+  if (__all_sync(0xffffffff, usual)) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      above[j] = usual_quotient(above[j], __fadd_rn(usual_root(below[j]), r.epsilon));
+      v[j] = usual_root(v[j]);
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      above[j] = __fdiv_rn(above[j], __fadd_rn(__fsqrt_rn(below[j]), r.epsilon));
+      v[j] = __fsqrt_rn(v[j]);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    if (!r.l2) above[j] = __fadd_rn(above[j], __fmul_rn(r.weight_decay, p[j]));
+    p[j] = __fsub_rn(p[j], __fmul_rn(r.lr, above[j]));
+  }
+}
+
+// What a step reads of four elements. `p` has the master in float32 if there is one; the last two
+// words have the remainders.
+struct MomentStep {
+  RuntimeFour g, p;
+  Vec<E4M3, kPerLane> m, v;
+  float of_m, of_v;  // Scales.
+};
+
+// A warp takes blocks of moments, a lane four neighbouring elements of each, which it loads while
+// it computes the block before.
+__global__ void __launch_bounds__(kThreads, 2)
     adam_fp8_moments_kernel(const __grid_constant__ Batch<7> batch, AdamRule rule,
                             AdamScalars scalars, NVTEDType param_dtype, NVTEXAdamMaster master) {
+  // Numbers of a block's elements, of which a lane draws those of elements 32 apart.
+  __shared__ __align__(16) uint32_t numbers[kThreads / 32][kMomentBlock];
+  __shared__ float inverse_bias[2];
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   if (scalars.noop != nullptr && *scalars.noop == 1) return;
   const int step = *scalars.step;
-  if (scalars.lr != nullptr) rule.lr = *scalars.lr;
-  if (scalars.grad_scale != nullptr) rule.grad_scale = *scalars.grad_scale;
-  rule.inv_bias1 = __frcp_rn(bias_correction(rule.beta1, step));
-  rule.inv_bias2 = __frcp_rn(bias_correction(rule.beta2, step));
   const Chunk chunk = batch.find(blockIdx.x, kChunk);
   const auto &data = batch.of[chunk.tensor].data;
-  const unsigned lane = threadIdx.x % 32;
-  for (unsigned first = threadIdx.x / 32 * kMomentBlock; first < chunk.count;
-       first += kThreads / 32 * kMomentBlock) {
-    const size_t start = chunk.start + first;
-    const unsigned left = chunk.count - first, count = left < kMomentBlock ? left : kMomentBlock;
-    float g[kPerLane], p[kPerLane];
-#pragma unroll
-    for (int j = 0; j < kPerLane; ++j) {
-      const unsigned at = lane + 32 * j;
-      const bool inside = at < count;
-      float one[1];
-      RuntimeVec<1> value;
-      value.load(rule.grad_dtype, data[0], start + at, inside);
-      value.to_float(rule.grad_dtype, one);
-      g[j] = __fmul_rn(one[0], rule.grad_scale);
-      if (master == NVTEX_ADAM_NO_MASTER) {
-        value.load(param_dtype, data[1], start + at, inside);
-        value.to_float(param_dtype, one);
-        p[j] = one[0];
-      } else if (master == NVTEX_ADAM_FLOAT_MASTER) {
-        p[j] = inside ? static_cast<const float *>(data[4])[start + at] : 0.0f;
-      } else {
-        const uint32_t high = inside ? static_cast<const uint16_t *>(data[1])[start + at] : 0;
-        const uint32_t low = inside ? static_cast<const uint16_t *>(data[4])[start + at] : 0;
-        float two[2];
-        join(high, low, two);
-        p[j] = two[0];
-      }
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const bool floats = master == NVTEX_ADAM_FLOAT_MASTER,
+             split_master = master == NVTEX_ADAM_REMAINDER;
+  auto is_aligned = [](const void *p, unsigned bytes) {
+    return reinterpret_cast<uintptr_t>(p) % bytes == 0;
+  };
+  const bool aligned =
+      is_aligned(data[0], kPerLane * float_bytes(rule.grad_dtype)) &&
+      is_aligned(data[1], kPerLane * float_bytes(param_dtype)) && is_aligned(data[2], kPerLane) &&
+      is_aligned(data[3], kPerLane) &&
+      (!(floats || split_master) || is_aligned(data[4], kPerLane * (floats ? 4 : 2)));
+  auto is_whole = [&](unsigned first) { return aligned && chunk.count - first >= kMomentBlock; };
+  auto owned = [&](unsigned first) {  // Not above 0: there are none.
+    const int left = static_cast<int>(chunk.count - first - lane * kPerLane);
+    return left < kPerLane ? left : kPerLane;
+  };
+  auto fetch_as = [&](auto whole, unsigned first) {
+    constexpr bool kWhole = decltype(whole)::value;
+    const size_t at = chunk.start + first + lane * kPerLane;
+    const int own = kWhole ? kPerLane : owned(first);
+    MomentStep s;
+    s.g = load_four<kWhole>(rule.grad_dtype, data[0], at, own);
+    s.p =
+        load_four<kWhole>(floats ? kNVTEFloat32 : param_dtype, floats ? data[4] : data[1], at, own);
+    if (split_master) {
+      const auto rest = load_four<BF16, kWhole>(data[4], at, own);
+      s.p.w[2] = rest.w[0], s.p.w[3] = rest.w[1];
     }
-    MomentBlock m, v;
-    m.load(data[2], data[5], start, count);
-    v.load(data[3], data[6], start, count);
-#pragma unroll
-    for (int j = 0; j < kPerLane; ++j) {
-      v.x[j] = __fmul_rn(v.x[j], v.x[j]);
-      adam_update(rule, g[j], p[j], m.x[j], v.x[j]);
-      v.x[j] = __fsqrt_rn(v.x[j]);
-    }
+    s.m = load_four<E4M3, kWhole>(data[2], at, own);
+    s.v = load_four<E4M3, kWhole>(data[3], at, own);
+    s.of_m = static_cast<const float *>(data[5])[(chunk.start + first) / kMomentBlock];
+    s.of_v = static_cast<const float *>(data[6])[(chunk.start + first) / kMomentBlock];
+    return s;
+  };
+  auto fetch = [&](unsigned first) {
+    return is_whole(first) ? fetch_as(std::true_type(), first) : fetch_as(std::false_type(), first);
+  };
+  constexpr unsigned kStep = kThreads / 32 * kMomentBlock;
+  MomentStep next = {};
+  if (warp * kMomentBlock < chunk.count) next = fetch(warp * kMomentBlock);
+  if (threadIdx.x < 2) {
+    const float beta = threadIdx.x == 0 ? rule.beta1 : rule.beta2;
+    inverse_bias[threadIdx.x] = __frcp_rn(bias_correction(beta, step));
+  }
+  if (scalars.lr != nullptr) rule.lr = *scalars.lr;
+  if (scalars.grad_scale != nullptr) rule.grad_scale = *scalars.grad_scale;
+  __syncthreads();
+  rule.inv_bias1 = inverse_bias[0], rule.inv_bias2 = inverse_bias[1];
+  const bool usual = is_usual(rule);
+  for (unsigned first = warp * kMomentBlock; first < chunk.count; first += kStep) {
+    const MomentStep s = next;
+    if (first + kStep < chunk.count) next = fetch(first + kStep);
+    const size_t start = chunk.start + first, at = start + lane * kPerLane;
+    const int own = owned(first);
+    const bool whole = is_whole(first);
     const uint64_t counters[1] = {lane | static_cast<uint64_t>(static_cast<uint32_t>(step)) << 32};
     Words words[1];
     philox<7>(0, start / kMomentBlock, counters, words);
-    uint32_t low[kPerLane], high[kPerLane];
+    __syncwarp();
 #pragma unroll
-    for (int j = 0; j < kPerLane; ++j) {
-      low[j] = words[0].w[j] & 0xffff;
-      high[j] = words[0].w[j] >> 16;
-    }
-    m.store(data[2], data[5], start, count, 0, low);
-    v.store(data[3], data[6], start, count, 1, high);
+    for (int j = 0; j < 4; ++j) numbers[warp][lane + 32 * j] = words[0].w[j];
+    __syncwarp();
+    uint32_t random[kPerLane];
+    load_shared(&numbers[warp][lane * kPerLane], random);
+    float g[kPerLane], p[kPerLane], m[kPerLane], v[kPerLane];
+    s.g.to_float(rule.grad_dtype, g);
+    if (split_master) {
 #pragma unroll
-    for (int j = 0; j < kPerLane; ++j) {
-      const unsigned at = lane + 32 * j;
-      if (at >= count) continue;
-      if (master == NVTEX_ADAM_REMAINDER) {
-        const float two[2] = {p[j], 0.0f};
-        uint32_t value, remainder;
-        split(two, value, remainder);
-        static_cast<uint16_t *>(data[1])[start + at] = static_cast<uint16_t>(value);
-        static_cast<uint16_t *>(data[4])[start + at] = static_cast<uint16_t>(remainder);
-        continue;
+      for (int i = 0; i < 2; ++i) {
+        float two[2];
+        join(s.p.w[i], s.p.w[2 + i], two);
+        p[2 * i] = two[0], p[2 * i + 1] = two[1];
       }
-      const float one[1] = {p[j]};
-      if (master == NVTEX_ADAM_FLOAT_MASTER) static_cast<float *>(data[4])[start + at] = p[j];
-      RuntimeVec<1>::store(param_dtype, data[1], start + at, one);
+    } else {
+      s.p.to_float(floats ? kNVTEFloat32 : param_dtype, p);
     }
+    to_float(s.m, m);
+    to_float(s.v, v);
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) {
+      g[j] = __fmul_rn(g[j], rule.grad_scale);
+      m[j] = __fmul_rn(m[j], s.of_m);
+      v[j] = __fmul_rn(v[j], s.of_v);
+      v[j] = __fmul_rn(v[j], v[j]);
+    }
+    adam_update_roots(rule, usual, g, p, m, v);
+    float *const scales[2] = {static_cast<float *>(data[5]) + start / kMomentBlock,
+                              static_cast<float *>(data[6]) + start / kMomentBlock};
+    const auto codes_m = encode_moments<false>(m, own, whole, scales[0], random);
+    const auto codes_v = encode_moments<true>(v, own, whole, scales[1], random);
+    auto put = [&](auto whole) {
+      constexpr bool kWhole = decltype(whole)::value;
+      store_four<E4M3, kWhole>(data[2], at, own, codes_m);
+      store_four<E4M3, kWhole>(data[3], at, own, codes_v);
+      if (split_master) {
+        Vec<BF16, kPerLane> high, low;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float two[2] = {p[2 * i], p[2 * i + 1]};
+          split(two, high.w[i], low.w[i]);
+        }
+        store_four<BF16, kWhole>(data[1], at, own, high);
+        store_four<BF16, kWhole>(data[4], at, own, low);
+        return;
+      }
+      if (floats) store_four<F32, kWhole>(data[4], at, own, from_float<F32>(p));
+      store_four<kWhole>(param_dtype, data[1], at, own, p);
+    };
+    whole ? put(std::true_type()) : put(std::false_type());
   }
 }
 
