@@ -2,6 +2,7 @@
 // an E4M3 scale each (see Nvfp4QuantizeArgs).
 
 #include "nvfp4_choice.cuh"
+#include "nvfp4_squares.cuh"
 #include "nvfp4_tiles.cuh"
 
 namespace nvte {
@@ -159,6 +160,9 @@ extern "C" NVTEXOutcome nvte_cuda_nvfp4_quantize(const NVTEXNvfp4QuantizeArgs *a
       const dim3 tiles(
           static_cast<unsigned>(ceil_div(args->rows, kSide) * ceil_div(args->cols, kWide)));
       if constexpr (std::is_same_v<In, BF16>) {
+        if (args->square && !args->stochastic && !args->scaled_lines && args->hadamard == nullptr) {
+          return launch(nvfp4_squares_kernel, tiles, kThreads, stream, p);
+        }
         const bool rows = args->colwise.data == nullptr && !args->square && !args->stochastic;
         if (rows && !args->scaled_lines) {
           const size_t blocks = ceil_div(args->rows, kRowsTall) * ceil_div(args->cols, kRowsWide);

@@ -200,6 +200,16 @@ __device__ __forceinline__ void transform_pairs(uint32_t (&w)[16], const float *
   }
 }
 
+// In fast math of BF16, codes of -0 have no sign.
+template <class In>
+__device__ __forceinline__ void drop_zero_signs(Vec<In, 8> (&x)[8]) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    uint32_t &w = x[i / 4].w[i % 4];
+    asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(w) : "r"(0x3f803f80), "r"(0));
+  }
+}
+
 // Casts of rows alone have tiles of their own: 64 rows of 256 columns, so that a warp
 // reads 512 neighbouring bytes and writes 128.
 constexpr int kRowsTall = 64, kRowsWide = 256;
@@ -240,14 +250,7 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2
   Vec<In, 8> x[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) x[i] = load<In, 8>(in, (top + i) * pitch + col, inside);
-  if (!kTransform && std::is_same_v<In, BF16> && fast) {
-    // In this kernel codes of -0 have no sign.
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      uint32_t &w = x[i / 4].w[i % 4];
-      asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(w) : "r"(0x3f803f80), "r"(0));
-    }
-  }
+  if (!kTransform && std::is_same_v<In, BF16> && fast) drop_zero_signs(x);
   const uint64_t number =  // Of the tile, for the order of the random words.
       col0 / kSide + (row0 + a.first_row) / kSide * tiles_across;
   const Generator generator(a);
