@@ -787,6 +787,55 @@ static void quantized(NVTEXRecipeKind kind) {
   nvtex_recipe_destroy(recipe);
 }
 
+// A weight of delayed scaling follows its master exactly, with the scale that it had before the
+// step.
+static void delayed_weights(void) {
+  if (!case_begin("weights in FP8, with the scale of steps before")) return;
+  NVTEXRecipeConfig recipe_config;
+  nvtex_recipe_config_init(&recipe_config, sizeof recipe_config, NVTEX_RECIPE_DELAYED_SCALING);
+  NVTEXRecipe recipe = nvtex_recipe_create(&recipe_config);
+  Subject s = {.context = nvtex_context_create(NULL)};
+  nvtex_context_begin(s.context, recipe, NVTEX_CONTEXT_ENABLED | NVTEX_CONTEXT_QUANTIZED_WEIGHTS,
+                      NULL);
+  s.modules[0] = linear(s.context, "first", 144, 80, kNVTEBFloat16);
+  NVTEXOptimizerConfig config = config_of(NVTEX_UPDATE_ADAMW);
+  config.learning_rate = 0.25f, config.max_norm = 1;
+  s.optimizer = nvtex_optimizer_create(s.context, &config, s.modules, 1, NULL);
+  EXPECT_OK();
+  describe(&s, 1);
+  const NVTEBasicTensor scalars[3] = {
+      nvte_get_tensor_param(s.values[0].value, kNVTEScale),
+      nvte_get_tensor_param(s.values[0].value, kNVTEAmax),
+      nvte_get_tensor_param(s.values[0].value, kNVTERowwiseScaleInv)};
+  const double *before = NULL;
+  for (int step = 0; step < 4; step++) {
+    const float scale = (float)read_basic(scalars[0])[0];
+    double most = read_basic(scalars[1])[0];
+    const bool skipped = step == 2;
+    give_gradient(&s, 0, 1.0), give_gradient(&s, 1, 1.0);
+    const float infinite = INFINITY;
+    if (skipped) upload(s.p[0].gradient.data_ptr, &infinite, sizeof infinite);
+    nvtex_optimizer_step(s.optimizer, NULL);
+    EXPECT_OK();
+    const double *master = read_master(&s, 0), *value = read_basic(value_of(&s.values[0]));
+    for (size_t e = 0; e < s.count[0]; e++) {
+      const double scaled = (double)((float)master[e] * scale);
+      const double expected = round_to(kNVTEFloat8E4M3, scaled);
+      CHECK(value[e] == (skipped ? before[e] : expected), "step %d, %zu: %g, scaled master %g",
+            step, e, value[e], scaled);
+      if (!skipped && fabs(master[e]) > most) most = fabs(master[e]);
+    }
+    CHECK(read_basic(scalars[1])[0] == most, "amax %g, largest %g", read_basic(scalars[1])[0],
+          most);
+    CHECK_FLOAT((float)read_basic(scalars[2])[0], 1 / scale);
+    before = value;
+  }
+  CHECK_EQ(numbers_of(&s).skipped, 1);
+  nvtex_context_end(s.context);
+  end(&s);
+  nvtex_recipe_destroy(recipe);
+}
+
 // ---- Wrong arguments
 
 #define REFUSED(CHANGE, ...)                                                         \
@@ -924,6 +973,7 @@ int main(int argc, char **argv) {
   quantized(NVTEX_RECIPE_CURRENT_SCALING);
   quantized(NVTEX_RECIPE_DELAYED_SCALING);
   quantized(NVTEX_RECIPE_MXFP8);
+  delayed_weights();
   errors();
   return test_end();
 }

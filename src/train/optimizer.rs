@@ -216,6 +216,8 @@ struct Live<'a> {
     entry: &'a Entry,
     value: Buffer,
     gradient: Buffer,
+    /// Scale, amax and inverse of the scale of a weight in FP8 alone, if the operator that updates the master casts it.
+    cast: Option<[Buffer; 3]>,
 }
 
 pub struct Optimizer {
@@ -492,9 +494,24 @@ impl Optimizer {
             if entry.division.is_some() && entry.part().is_empty() {
                 continue;
             }
-            live.push(Live { entry, value, gradient });
+            live.push(Live { entry, value, gradient, cast: self.cast_on_the_way(entry) });
         }
         Ok(live)
+    }
+
+    /// A delayed scale is known before the update, whose operator then need not be followed by a cast, which would read
+    /// the master again.
+    fn cast_on_the_way(&self, entry: &Entry) -> Option<[Buffer; 3]> {
+        let adam = entry.options.update == Update::AdamW;
+        if !entry.quantized || !adam || self.settings.adam.moment_dtype != kNVTEFloat32 {
+            return None;
+        }
+        self.with(entry, |p| {
+            let value = &p.value.tensor;
+            let delayed = p.format.as_ref().is_some_and(|format| format.quantizer.is_delayed());
+            let alone = delayed && p.division.is_none() && !value.colwise.is_set();
+            alone.then_some([value.scale, value.amax, value.rowwise_scale_inv])
+        })
     }
 
     pub fn step(&self, stream: cudaStream_t) -> Result<()> {
@@ -511,7 +528,8 @@ impl Optimizer {
         self.adam(of(Update::AdamW), stream)?;
         self.sgd(of(Update::Sgd), stream)?;
         self.muon(&run, of(Update::Muon).collect(), stream)?;
-        for Live { entry, .. } in live.iter().filter(|live| live.entry.quantized) {
+        let waits = |live: &&Live| live.entry.quantized && live.cast.is_none();
+        for Live { entry, .. } in live.iter().filter(waits) {
             if let Some(master) = entry.master {
                 let cast = self.with(entry, |p| p.assign(&run, &plain(master), false));
                 of_parameter(&entry.name, cast)?;
@@ -584,11 +602,11 @@ impl Optimizer {
     ) -> Result<()> {
         use AdamMaster::*;
         let mut calls = Vec::new();
-        for Live { entry, value, gradient } in live {
+        for Live { entry, value, gradient, cast } in live {
             let [Some(m), Some(v)] = entry.state else { continue };
-            // The operator updates the master of a weight in FP8, which is cast afterwards.
             let (value, master) = match entry.master {
-                Some(master) if entry.quantized => (master, None),
+                // Such a weight in FP8 is cast afterwards.
+                Some(master) if entry.quantized && cast.is_none() => (master, None),
                 master => (*value, master),
             };
             let kind = match master {
@@ -603,6 +621,7 @@ impl Optimizer {
                 buffers.extend([master.unwrap_or(Buffer::UNSET), of_m, of_v]);
             } else {
                 buffers.extend(master);
+                buffers.extend(cast.iter().flatten());
             }
             put(&mut calls, key, &buffers);
         }
@@ -630,7 +649,7 @@ impl Optimizer {
         stream: cudaStream_t,
     ) -> Result<()> {
         let mut calls = Vec::new();
-        for Live { entry, value, gradient } in live {
+        for Live { entry, value, gradient, .. } in live {
             let (weight, copy) = Self::weight(entry, *value);
             let decay = entry.options.weight_decay;
             let copy_dtype = copy.map(|copy| copy.dtype);

@@ -50,7 +50,8 @@ pub(crate) struct AdamConstants {
 }
 
 /// A step of AdamW. Lists: gradient, parameter, both moments and, unless the master is none, the masters. With moments in
-/// E4M3 there are always five lists, of which the last one may be of nothing, and then two with their scales.
+/// E4M3 there are always five lists, of which the last one may be of nothing, and then two with their scales. Parameters in
+/// FP8 have masters, and then three lists of single numbers: scale, amax and inverse of the scale.
 pub(crate) fn adam(
     lists: Vec<Vec<Buffer>>,
     constants: AdamConstants,
@@ -60,8 +61,9 @@ pub(crate) fn adam(
 ) -> Result<()> {
     let AdamConstants { beta1, beta2, epsilon, weight_decay } = constants;
     let rule = AdamRule { beta1, beta2, epsilon, mode: 1, bias_correction: 1, weight_decay };
-    let params = match master {
-        NVTEX_ADAM_REMAINDER => &[kNVTEBFloat16],
+    let params: &[_] = match (master, lists.len()) {
+        (NVTEX_ADAM_REMAINDER, _) => &[kNVTEBFloat16],
+        (NVTEX_ADAM_FLOAT_MASTER, 8) => &[kNVTEFloat8E4M3, kNVTEFloat8E5M2],
         _ => HIGH_PRECISION,
     };
     let args = AdamArgs {
