@@ -92,6 +92,8 @@ pub struct Env {
     pub comm_timeout: Duration,
     /// `NVTE_COMM_CHECK=1`: ranks compare their calls also where that costs a meeting.
     pub comm_check: bool,
+    /// `NVTE_COMM_OVERLAP=1`: ranks exchange what no product waits for beside the products.
+    pub comm_overlap: bool,
     /// `NVTE_OP_PLUGINS=/path/of/library.so,name,?optional`, or `none`: the plugins to load. A wrong value and
     /// a plugin that does not load fail every operator. Ignored in a process with privileges of its own.
     pub op_plugins: String,
@@ -174,6 +176,7 @@ fn read() -> Env {
             .map(|file| file.to_string_lossy().into_owned()),
         comm_timeout: or_default(seconds("NVTE_COMM_TIMEOUT", DEFAULT_LIMIT), DEFAULT_LIMIT),
         comm_check: switch("NVTE_COMM_CHECK"),
+        comm_overlap: switch("NVTE_COMM_OVERLAP"),
         op_plugins: unprivileged("NVTE_OP_PLUGINS").to_string_lossy().into_owned(),
         op_plugin_path: folders(&unprivileged("NVTE_OP_PLUGIN_PATH")),
     }

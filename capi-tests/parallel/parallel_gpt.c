@@ -31,6 +31,8 @@ static char g_key[64];
 static int g_rank, g_size;
 // The number of the save behind which the program ends; 0: it does not.
 static int g_saves;
+// What is exchanged runs beside products.
+static bool g_overlap;
 
 static NVTEXCommunicator communicator_of_rank(void) {
   NVTEXCommunicatorConfig config = communicator_config("world", 60);
@@ -63,6 +65,7 @@ static void run_gpt(int size, const char *const *more, const char *output) {
     // Not longer than the test, whatever happens.
     alarm(300);
     g_size = size;
+    setenv("NVTE_COMM_OVERLAP", g_overlap ? "1" : "0", 1);
     char names[32];
     snprintf(names, sizeof names, "%s", arguments[COUNT(common)]);
     arguments[COUNT(common)] = names;  // which the program divides
@@ -97,17 +100,19 @@ typedef struct Grid {
   const char *name;
   int ranks;
   const char *arguments[10];
+  bool overlap;
 } Grid;
 
 static const Grid kGrids[] = {
-    {"1 rank", 1, {0}},
-    {"tp 2", 2, {"--tp", "2"}},
-    {"cp 2", 2, {"--cp", "2"}},
-    {"dp 2, all divided", 2, {"--shard", "3"}},
-    {"dp 2 x tp 2", 4, {"--tp", "2", "--dp", "2", "--shard", "2"}},
+    {"1 rank", 1, {0}, false},
+    {"tp 2", 2, {"--tp", "2"}, false},
+    {"cp 2", 2, {"--cp", "2"}, false},
+    {"dp 2, all divided", 2, {"--shard", "3"}, true},
+    {"dp 2 x tp 2", 4, {"--tp", "2", "--dp", "2", "--shard", "2"}, false},
     {"dp 2 x tp 2 x cp 2, shared rows, all divided",
      8,
-     {"--tp", "2", "--cp", "2", "--sp", "1", "--shard", "3"}},
+     {"--tp", "2", "--cp", "2", "--sp", "1", "--shard", "3"},
+     true},
 };
 
 // Both recipes, one behind the other.
@@ -116,7 +121,9 @@ static void check_grids(void) {
   for (size_t g = 0; g < COUNT(kGrids); g++) {
     const char *arguments[16] = {"bf16,delayed", "--text", in_folder("text")};
     for (size_t i = 0; kGrids[g].arguments[i]; i++) arguments[3 + i] = kGrids[g].arguments[i];
+    g_overlap = kGrids[g].overlap;
     run_gpt(kGrids[g].ranks, arguments, in_folder("output"));
+    g_overlap = false;
     const size_t shown = losses(in_folder("output"), g ? got : expected, 2 * STEPS);
     if (!CHECK(shown == 2 * STEPS, "%s: %zu losses", kGrids[g].name, shown)) continue;
     for (size_t i = 0; g && i < shown; i++) {

@@ -1,7 +1,7 @@
 // Ranks that share weights, sequences and batches at once: a layer of a Transformer on grids of up
 // to 2 x 2 x 2 ranks against the same layer on one rank. Compared are outputs, gradients of inputs,
 // and the sum of the gradients of every parameter. Then what ranks of fully sharded data
-// parallelism have in memory.
+// parallelism have in memory. What ranks exchange runs beside products.
 #define _POSIX_C_SOURCE 200809L
 
 #include <pthread.h>
@@ -432,6 +432,7 @@ int main(int argc, char **argv) {
                                 {.tp = 1, .cp = 2, .dp = 2},
                                 {.tp = 2, .cp = 2, .dp = 2},
                                 {.tp = 2, .cp = 2, .dp = 2, .rows = true}};
+  setenv("NVTE_COMM_OVERLAP", "1", 1);
   test_begin(argc, argv);
   for (int recipe = 0; recipe < RECIPES; recipe++) {
     g_recipe = (Recipe)recipe;

@@ -1,5 +1,6 @@
 //! Contexts: memory, the active recipe, the state of delayed scaling. There are no globals.
 
+use super::SharedLayer;
 use super::callback;
 use super::kv_cache::KvCache;
 use super::memory::{Block, Callbacks, Lifetime, Memory, lock};
@@ -8,6 +9,7 @@ use super::quantizer::QTensor;
 use super::recipe::{Group, Recipe};
 use super::state::{self, Delayed, Named, Pass, Values};
 use crate::backend::{self, args::DeviceProperties};
+use crate::env::env;
 use crate::error::{Error, Result};
 use crate::op::nvtex::stream_is_capturing;
 use crate::parallel::Communicator;
@@ -272,6 +274,8 @@ pub struct Run {
     pub splits: Vec<usize>,
     /// Keys and values of earlier tokens.
     pub kv_cache: Option<Arc<KvCache>>,
+    /// The layer that runs behind this one.
+    pub next: Option<SharedLayer>,
 }
 
 impl Run {
@@ -293,6 +297,7 @@ impl Run {
             frequencies: None,
             splits: Vec::new(),
             kv_cache: None,
+            next: None,
         }
     }
 
@@ -302,6 +307,21 @@ impl Run {
 
     pub fn scratch(&self, bytes: usize) -> Result<Block> {
         self.block(bytes, Lifetime::Scratch)
+    }
+
+    /// A stream for what ranks exchange while products run that do not wait for it, behind all that is on the stream of
+    /// the call by now. It is that stream itself unless overlap is asked for.
+    pub fn beside(&self) -> Result<cudaStream_t> {
+        let mut branch = [self.stream];
+        if env().comm_overlap {
+            backend::domain()?.fork(self.stream, &mut branch)?;
+        }
+        Ok(branch[0])
+    }
+
+    /// What follows on the stream of the call comes behind what is on that of [`Self::beside`] by now.
+    pub fn join(&self) -> Result<()> {
+        if env().comm_overlap { backend::domain()?.join(self.stream, 1) } else { Ok(()) }
     }
 
     /// The workspace of products, which all calls on a stream share.

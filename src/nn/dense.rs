@@ -7,7 +7,7 @@ use super::ops::{self, Activation, Gemm};
 use super::parameter::{Format, Init, Parameter, WEIGHT_SLOT, matrix};
 use super::quantizer::{QTensor, Quantizer, Source, Usage, is_high_precision};
 use super::recipe::{BackwardOperands, ROLES, Recipe, Role};
-use super::split::{self, Shard, Side, Split, Spread};
+use super::split::{self, GradSum, Shard, Side, Split, Spread};
 use super::state::{Delayed, Pass, Settings, Slot};
 use super::with_last;
 use crate::error::{Error, Result};
@@ -183,6 +183,21 @@ impl DenseTape {
     pub fn rows(&self) -> usize {
         self.rows
     }
+}
+
+/// Where the gradient of a layer's input goes.
+#[derive(Clone, Copy)]
+struct Dx<'a> {
+    /// None: nobody wants it.
+    to: Option<&'a Tensor>,
+    /// What is added to it.
+    add: Option<&'a Tensor>,
+    /// What begins when it is there.
+    sum: Option<&'a GradSum<'a>>,
+}
+
+impl Dx<'_> {
+    const NONE: Self = Self { to: None, add: None, sum: None };
 }
 
 /// The gradient of a layer's output.
@@ -752,7 +767,7 @@ impl Dense {
         add: Option<&Tensor>,
     ) -> Result<()> {
         let Some((split, side)) = self.share.clone() else {
-            return self.backward_whole(run, tape, dy, dx, add);
+            return self.backward_whole(run, tape, dy, Dx { to: dx, add, sum: None });
         };
         if let (Side::Row, Grad::Ready(own)) = (side, dy) {
             let rows = split::own_rows(Some(&split), tape.rows);
@@ -762,10 +777,11 @@ impl Dense {
                 return self.backward_cast(run, tape, (&split, rows), own, dx, add);
             }
             let whole = split::gather(Some(&split), run, own)?;
-            return self.backward_whole(run, tape, &Grad::Ready(&whole.tensor), dx, add);
+            let dx = Dx { to: dx, add, sum: None };
+            return self.backward_whole(run, tape, &Grad::Ready(&whole.tensor), dx);
         }
         if side == Side::Row {
-            return self.backward_whole(run, tape, dy, dx, add);
+            return self.backward_whole(run, tape, dy, Dx { to: dx, add, sum: None });
         }
         // An input whose other rows are those of other ranks is gathered again.
         let (whole, again);
@@ -788,10 +804,11 @@ impl Dense {
                 &*again
             }
         };
-        let Some(dx) = dx else { return self.backward_whole(run, tape, dy, None, None) };
-        split::reduce(Some(&split), run, dx, |part| {
-            self.backward_whole(run, tape, dy, Some(part), None)
-        })?;
+        let Some(dx) = dx else { return self.backward_whole(run, tape, dy, Dx::NONE) };
+        let sum = GradSum::new(&split, run, dx)?;
+        let part = Dx { to: Some(sum.part()), add: None, sum: Some(&sum) };
+        self.backward_whole(run, tape, dy, part)?;
+        sum.end()?;
         split::finish(run, dx, None, add)
     }
 
@@ -846,18 +863,11 @@ impl Dense {
             grad.colwise = columns.tensor.colwise;
             grad.colwise_scale_inv = columns.tensor.colwise_scale_inv;
         }
-        self.products(run, tape, &grad, (dx, add), wgrad.as_ref())
+        self.products(run, tape, &grad, Dx { to: dx, add, sum: None }, wgrad.as_ref())
     }
 
     /// [`Self::backward`] of all rows; the gradient of x is this rank's part of a sum if others share the outputs.
-    fn backward_whole(
-        &mut self,
-        run: &Run,
-        tape: &DenseTape,
-        dy: &Grad,
-        dx: Option<&Tensor>,
-        add: Option<&Tensor>,
-    ) -> Result<()> {
+    fn backward_whole(&mut self, run: &Run, tape: &DenseTape, dy: &Grad, dx: Dx) -> Result<()> {
         let active = &tape.active;
         let quantizer = active.quantizer(Role::GradOutput);
         let shape = (tape.rows, self.outputs);
@@ -867,7 +877,7 @@ impl Dense {
         let dbias = bias.map(|bias| bias.landing(run, self.dtype)).transpose()?;
         let sums = dbias.as_ref().map(|dbias| &dbias.tensor);
 
-        let usage = Usage { rowwise: dx.is_some(), colwise: wgrad.is_some() };
+        let usage = Usage { rowwise: dx.to.is_some(), colwise: wgrad.is_some() };
         let slot = active.slot(Role::GradOutput, true);
         let grad = self.cast_grad(run, &quantizer, dy, shape, usage, slot.as_ref(), sums)?;
         if let Some(grad) = &grad {
@@ -876,7 +886,7 @@ impl Dense {
         let Some(grad) = grad else {
             return Ok(());
         };
-        self.products(run, tape, &grad.tensor, (dx, add), wgrad.as_ref())?;
+        self.products(run, tape, &grad.tensor, dx, wgrad.as_ref())?;
         match (bias, &dbias) {
             (Some(bias), Some(dbias)) => bias.deposit(run, dbias),
             _ => Ok(()),
@@ -906,7 +916,7 @@ impl Dense {
         run: &Run,
         tape: &DenseTape,
         grad: &Tensor,
-        (dx, add): (Option<&Tensor>, Option<&Tensor>),
+        Dx { to: dx, add, sum }: Dx,
         wgrad: Option<&(Tensor, bool)>,
     ) -> Result<()> {
         let active = &tape.active;
@@ -939,6 +949,9 @@ impl Dense {
         if let Some(dx) = dx {
             let gemm = Gemm { add, split_accumulator: active.split(1), ..Gemm::default() };
             gemm.run(run, &weight.tensor, grad, dx)?;
+            if let Some(sum) = sum {
+                sum.begin()?;
+            }
         }
         if let Some((target, accumulate)) = wgrad {
             let gemm = Gemm {

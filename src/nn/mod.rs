@@ -186,10 +186,24 @@ pub trait Layer: Send {
         true
     }
 
+    /// What comes for a layer that is not running, so that it can prepare itself beside the one that is.
+    fn prepare(&mut self, _run: &Run, _coming: Coming) -> Result<()> {
+        Ok(())
+    }
+
     /// Another layer whose parameters this one uses.
     fn tied(&self) -> Option<SharedLayer> {
         None
     }
+}
+
+/// The next pass of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coming {
+    Forward,
+    Backward,
+    /// It does not come: another layer has failed.
+    Nothing,
 }
 
 /// A layer that several modules may refer to.

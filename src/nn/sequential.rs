@@ -4,7 +4,7 @@ use super::context::Run;
 use super::memory::{Lifetime, lock};
 use super::parameter::Parameter;
 use super::quantizer::QTensor;
-use super::{Layer, Saved, SharedLayer, Tape, Tensors, saved};
+use super::{Coming, Layer, Saved, SharedLayer, Tape, Tensors, saved, sharded};
 use crate::error::Result;
 use crate::tensor::{Buffer, Shape, Tensor};
 use crate::types::NVTEDType;
@@ -58,11 +58,14 @@ impl Sequential {
         Tensors { name: of_caller.name, list }
     }
 
-    /// The call of a part. Each part has random numbers of its own.
-    fn run_of(&self, index: usize, run: &Run) -> Run {
+    /// The call of a part, behind which that of `next` comes. Each part has random numbers of its own.
+    fn run_of(&self, index: usize, next: Option<usize>, run: &Run) -> Run {
         let before = self.parts[..index].iter().map(|part| lock(&part.layer).sites());
         let first_site = run.first_site + before.sum::<u32>();
-        Run { module: Some(Arc::clone(&self.parts[index].module)), first_site, ..run.clone() }
+        let next = next.and_then(|next| self.parts.get(next));
+        let next = next.map(|part| Arc::clone(&part.layer)).or_else(|| run.next.clone());
+        let module = Some(Arc::clone(&self.parts[index].module));
+        Run { module, first_site, next, ..run.clone() }
     }
 }
 
@@ -96,7 +99,8 @@ impl Layer for Sequential {
         let mut tape = SequentialTape { tapes: Vec::new(), between: Vec::new() };
         let mut x = inputs.get(0)?.tensor.clone();
         for (i, part) in self.parts.iter().enumerate() {
-            let (run, inputs) = (self.run_of(i, run), self.of_part(i, inputs, Some(x.clone())));
+            let run = self.run_of(i, Some(i + 1), run);
+            let inputs = self.of_part(i, inputs, Some(x.clone()));
             let mut layer = lock(&part.layer);
             if i == self.last() {
                 tape.tapes.push(layer.forward(&run, &inputs, outputs)?);
@@ -134,13 +138,22 @@ impl Layer for Sequential {
                 }
             };
             let wanted = self.of_part(i, wanted, dx.as_ref().map(|dx| dx.tensor.clone()));
-            let (run, count) = (self.run_of(i, run), self.arity_of(i).1);
+            let (run, count) = (self.run_of(i, i.checked_sub(1), run), self.arity_of(i).1);
             let own = grad.as_ref().map(|grad| only(given.name, grad.tensor.clone(), count));
             let given = own.as_ref().unwrap_or(given);
             lock(&part.layer).backward(&run, &*tapes[i], [given, &wanted])?;
             grad = dx;
         }
         Ok(())
+    }
+
+    fn prepare(&mut self, run: &Run, coming: Coming) -> Result<()> {
+        let parts = match coming {
+            Coming::Forward => &self.parts[..1],
+            Coming::Backward => &self.parts[self.last()..],
+            Coming::Nothing => &self.parts,
+        };
+        parts.iter().try_for_each(|part| sharded::prepare(&part.layer, run, coming))
     }
 
     fn parameters(&mut self) -> Vec<(String, &mut Parameter)> {

@@ -4,14 +4,20 @@
 use super::context::Run;
 use super::memory::lock;
 use super::parameter::Parameter;
-use super::{Layer, Saved, SharedLayer, Tape, Tensors};
+use super::{Coming, Layer, Saved, SharedLayer, Tape, Tensors};
 use crate::error::Result;
 use crate::tensor::{Buffer, Shape};
 use crate::types::NVTEDType;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 
 /// Parameters of one layer that come and go together.
 pub trait Residence: Send + Sync {
+    /// Begins to bring values together for a pass that will enter, beside what the layer before it does.
+    fn begin(&self, run: &Run) -> Result<()>;
+
+    /// Gives up what [`Self::begin`] has begun, and what no pass has entered for.
+    fn stop(&self, run: &Run) -> Result<()>;
+
     /// Brings values together, and makes room for gradients, where a pass needs them.
     fn enter(&self, run: &Run, parameters: &mut [&mut Parameter], needs: Needs) -> Result<()>;
 
@@ -65,6 +71,15 @@ pub fn shard(layer: &SharedLayer, residences: &SharedResidences) {
     *layer = Box::new(Sharded { layer: inner, residences: Arc::clone(residences) });
 }
 
+/// Tells a layer what comes for it. One that is running has what it needs.
+pub fn prepare(layer: &SharedLayer, run: &Run, coming: Coming) -> Result<()> {
+    match layer.try_lock() {
+        Ok(mut layer) => layer.prepare(run, coming),
+        Err(TryLockError::Poisoned(layer)) => layer.into_inner().prepare(run, coming),
+        Err(TryLockError::WouldBlock) => Ok(()),
+    }
+}
+
 /// Applies `body` to the parameters of a layer.
 pub fn with_parameters<R>(
     layer: &mut dyn Layer,
@@ -80,7 +95,7 @@ impl Sharded {
         &mut self,
         run: &Run,
         needs: Needs,
-        complete: bool,
+        (complete, next): (bool, Coming),
         body: impl FnOnce(&mut dyn Layer) -> Result<R>,
     ) -> Result<R> {
         let residences = lock(&self.residences);
@@ -100,7 +115,11 @@ impl Sharded {
                 tied += usize::from(entered.is_ok());
             }
         }
-        let result = entered.and_then(|()| body(layer));
+        let prepared = entered.and_then(|()| match &run.next {
+            Some(layer) => prepare(layer, run, next),
+            None => Ok(()),
+        });
+        let result = prepared.and_then(|()| body(layer));
         let complete = complete && result.is_ok();
         let mut left = Ok(());
         for one in &residences.own[..own] {
@@ -135,12 +154,12 @@ impl Layer for Sharded {
     fn forward(&mut self, run: &Run, inputs: &Tensors, outputs: &Tensors) -> Result<Saved> {
         let gradients = run.training && self.layer.has_gradients_in_forward();
         let needs = Needs { values: true, gradients };
-        self.pass(run, needs, false, |layer| layer.forward(run, inputs, outputs))
+        self.pass(run, needs, (false, Coming::Forward), |layer| layer.forward(run, inputs, outputs))
     }
 
     fn backward(&mut self, run: &Run, tape: &Tape, grads: [&Tensors; 2]) -> Result<()> {
         let needs = Needs { values: self.layer.reads_in_backward(), gradients: true };
-        self.pass(run, needs, true, |layer| layer.backward(run, tape, grads))
+        self.pass(run, needs, (true, Coming::Backward), |layer| layer.backward(run, tape, grads))
     }
 
     fn parameters(&mut self) -> Vec<(String, &mut Parameter)> {
@@ -153,6 +172,18 @@ impl Layer for Sharded {
 
     fn reads_in_backward(&self) -> bool {
         self.layer.reads_in_backward()
+    }
+
+    fn prepare(&mut self, run: &Run, coming: Coming) -> Result<()> {
+        if coming == Coming::Backward && !self.layer.reads_in_backward() {
+            return Ok(());
+        }
+        let residences = lock(&self.residences);
+        let tied = residences.tied.iter().flat_map(|(_, units)| units);
+        residences.own.iter().chain(tied).try_for_each(|one| match coming {
+            Coming::Nothing => one.stop(run),
+            _ => one.begin(run),
+        })
     }
 
     fn tied(&self) -> Option<SharedLayer> {

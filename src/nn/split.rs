@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::parallel::Communicator;
 use crate::parallel::exports::NVTEXGridGroup::NVTEX_GRID_TP;
 use crate::tensor::{Buffer, Shape, Tensor};
+use std::cell::Cell;
 use std::fmt::{self, Display, Formatter};
 use std::ops::Range;
 use std::sync::Arc;
@@ -240,6 +241,57 @@ pub fn gather(split: Option<&Split>, run: &Run, x: &Tensor) -> Result<QTensor> {
     let whole = QTensor::plain(run, shape, x.rowwise.dtype, Lifetime::Scratch)?;
     split.ranks.gather(&x.rowwise, &whole.tensor.rowwise, label(run), run.stream)?;
     Ok(whole)
+}
+
+/// The sum over ranks of the gradient of an input, which may run beside the product that follows that gradient's.
+pub struct GradSum<'a> {
+    split: &'a Split,
+    run: &'a Run,
+    part: QTensor,
+    dx: &'a Tensor,
+    begun: Cell<bool>,
+}
+
+impl<'a> GradSum<'a> {
+    /// Of parts that a product will write to [`Self::part`]; the sum, or the own rows of it, goes to `dx`.
+    pub fn new(split: &'a Split, run: &'a Run, dx: &'a Tensor) -> Result<Self> {
+        let part = match split.sequence {
+            false => QTensor::borrowed(dx.clone()),
+            true => {
+                let (rows, cols) = dx.rowwise.shape.flatten();
+                let shape = (rows * split.size(), cols);
+                QTensor::plain(run, shape, dx.rowwise.dtype, Lifetime::Scratch)?
+            }
+        };
+        Ok(Self { split, run, part, dx, begun: Cell::new(false) })
+    }
+
+    pub fn part(&self) -> &Tensor {
+        &self.part.tensor
+    }
+
+    /// Begins the sum, when the product has been queued.
+    pub fn begin(&self) -> Result<()> {
+        let stream = self.run.beside()?;
+        self.begun.set(true);
+        let (ranks, part) = (&self.split.ranks, &self.part.tensor.rowwise);
+        match self.split.sequence {
+            false => ranks.sum(part, label(self.run), stream),
+            true => ranks.scatter_sum(part, &self.dx.rowwise, label(self.run), stream),
+        }
+    }
+
+    /// What follows comes behind the sum.
+    pub fn end(&self) -> Result<()> {
+        if self.begun.take() { self.run.join() } else { Ok(()) }
+    }
+}
+
+impl Drop for GradSum<'_> {
+    /// After an error, too, the memory of the part is another one's only when the sum is done.
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
 }
 
 /// Writes to `y` the sum over the ranks of what `product` writes, or the own rows of it.

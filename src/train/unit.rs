@@ -2,6 +2,7 @@
 //! while the layer runs.
 
 use super::data_parallel::slice;
+use crate::env::env;
 use crate::error::Result;
 use crate::nn::memory::{Block, Lifetime, lock};
 use crate::nn::ops::{self, plain};
@@ -45,6 +46,8 @@ pub struct Now {
     users: usize,
     pinned: bool,
     values: Option<Arc<Block>>,
+    /// Values on their way, for the pass that comes next.
+    coming: Option<Block>,
     gradients: Option<Block>,
 }
 
@@ -137,6 +140,26 @@ impl Unit {
 }
 
 impl Residence for Unit {
+    fn begin(&self, run: &Run) -> Result<()> {
+        let mut now = lock(&self.now);
+        if !env().comm_overlap || now.values.is_some() || now.coming.is_some() {
+            return Ok(());
+        }
+        let block = run.block(bytes(self.count, self.values.dtype), Lifetime::Tape)?;
+        let whole = self.whole(&block);
+        let stream = run.beside()?;
+        now.coming = Some(block);
+        self.ranks.gather(&self.values, &whole, &self.name, stream)
+    }
+
+    fn stop(&self, run: &Run) -> Result<()> {
+        match lock(&self.now).coming.take() {
+            None => Ok(()),
+            // The memory is another one's as soon as the block is dropped.
+            Some(_block) => run.join(),
+        }
+    }
+
     fn enter(&self, run: &Run, parameters: &mut [&mut Parameter], needs: Needs) -> Result<()> {
         let mut now = lock(&self.now);
         if needs.gradients && now.gradients.is_none() {
@@ -152,8 +175,19 @@ impl Residence for Unit {
         if needs.values {
             if now.values.is_none() {
                 let dtype = self.values.dtype;
-                let block = Arc::new(run.block(bytes(self.count, dtype), Lifetime::Tape)?);
-                self.ranks.gather(&self.values, &self.whole(&block), &self.name, run.stream)?;
+                let block = match now.coming.take() {
+                    Some(block) => {
+                        run.join()?;
+                        block
+                    }
+                    None => {
+                        let block = run.block(bytes(self.count, dtype), Lifetime::Tape)?;
+                        let whole = self.whole(&block);
+                        self.ranks.gather(&self.values, &whole, &self.name, run.stream)?;
+                        block
+                    }
+                };
+                let block = Arc::new(block);
                 for Place { index, first, dims } in &self.places {
                     let value = block.buffer(bytes(*first, dtype), dtype, dims);
                     parameters[*index].move_to(&block, value);

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, clippy::missing_safety_doc, non_camel_case_types)]
 
 use super::*;
+use crate::nn::Coming;
 use num_derive::FromPrimitive;
 
 /// What a handle of a tape points to. Only the library knows what it is.
@@ -249,8 +250,12 @@ unsafe fn forward(
         ..module.run(stream)
     };
     Tensors::apart(&inputs, &outputs)?;
-    let saved = layer.forward(&run, &inputs, &outputs)?;
+    let saved = layer.forward(&run, &inputs, &outputs);
+    if saved.is_err() {
+        let _ = layer.prepare(&run, Coming::Nothing);
+    }
     drop(layer);
+    let saved = saved?;
     if training {
         let saved = Mutex::new(saved);
         let policy = policy::current()?;
@@ -289,7 +294,11 @@ unsafe fn backward(
     Tensors::apart(&grad_outputs, &grad_inputs)?;
     let microbatch = tape.microbatch;
     let run = Run { training: true, microbatch, ..module.run(stream) };
-    layer.backward(&run, &**lock(&tape.saved), [&grad_outputs, &grad_inputs])
+    let done = layer.backward(&run, &**lock(&tape.saved), [&grad_outputs, &grad_inputs]);
+    if done.is_err() {
+        let _ = layer.prepare(&run, Coming::Nothing);
+    }
+    done
 }
 
 impl Default for NVTEXStep {
