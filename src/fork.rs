@@ -6,6 +6,7 @@
 //! forked cannot be used in the child.
 //! Messages need no lock (see `stderr.rs`). The handlers, which know all locks, are in `start.rs`.
 
+use std::cell::Cell;
 use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
 use std::time::Instant;
 
@@ -16,13 +17,37 @@ impl<T> Held for T {}
 /// Held while a value of the process is computed.
 static COMPUTING: Mutex<()> = Mutex::new(());
 
-/// The value of `cell`, computed at the first call. `compute` must not come back to this function
-/// for a value that does not exist yet.
+thread_local! {
+    /// Whether this thread holds [`COMPUTING`].
+    static COMPUTES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Says that the thread computes, until it is dropped.
+struct Computes;
+
+impl Computes {
+    fn begin() -> Self {
+        COMPUTES.set(true);
+        Self
+    }
+}
+
+impl Drop for Computes {
+    fn drop(&mut self) {
+        COMPUTES.set(false);
+    }
+}
+
+/// The value of `cell`, computed at the first call. `compute` may ask for other values, but not for this one.
 pub fn once<T>(cell: &'static OnceLock<T>, compute: impl FnOnce() -> T) -> &'static T {
     if let Some(value) = cell.get() {
         return value;
     }
+    if COMPUTES.get() {
+        return cell.get_or_init(compute);
+    }
     let _computing = COMPUTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _computes = Computes::begin();
     cell.get_or_init(compute)
 }
 

@@ -32,13 +32,15 @@ static pid_t start(int rank, int size, Body body) {
   _exit(atomic_load(&g_bad) ? TEST_FAIL : TEST_PASS);
 }
 
-// How a child has ended: its status, or DIED if it was killed.
+// How a child has ended: its status, DIED if it was killed, or 128 more than the signal that has
+// ended it.
 static int finish(pid_t pid) {
   int status = 0;
   while (waitpid(pid, &status, 0) != pid) {
     if (errno != EINTR) abort();
   }
-  return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL ? DIED : WEXITSTATUS(status);
+  if (WIFEXITED(status)) return WEXITSTATUS(status);
+  return WTERMSIG(status) == SIGKILL ? DIED : 128 + WTERMSIG(status);
 }
 
 // Runs all ranks; `victim` is to be killed, -1: none.

@@ -713,7 +713,7 @@ static void run_processes(int size, int victim, void (*body)(int rank, int size)
       if (errno != EINTR) abort();
     }
     bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-    int got = killed ? DIED : WEXITSTATUS(status);
+    int got = killed ? DIED : WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     CHECK(got == (r == victim ? DIED : TEST_PASS), "rank %d ended with %d", r, got);
   }
 }
