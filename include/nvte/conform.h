@@ -661,12 +661,26 @@ static inline void conform_release(const ConformJudge *judge, ConformRun *refere
   nvtex_policy_pop();
 }
 
+// Why a domain of the library itself cannot be used here; null if it can.
+static inline const char *conform_unusable(const char *domain) {
+  for (size_t i = 0; i < nvtex_domain_count(); i++) {
+    NVTEXDomainInfo info = {.struct_size = sizeof info};
+    if (nvtex_domain_info(i, &info) && conform_is(info.name, domain)) return info.unusable;
+  }
+  return NULL;
+}
+
 // All cases of a variant; the number of failures.
 static inline unsigned conform_judge_variant(ConformJudge *judge) {
   const NVTEXConformOptions *o = judge->options;
   const char *dot = strchr(judge->variant, '.');
   const ConformGenerator *generator = conform_generator(judge->op->name);
   const char *unreachable = conform_unreachable(judge->variant);
+  // The domain of the host is always there, and its judge forks, which a process that has started a
+  // device cannot.
+  if (!unreachable && !o->plugin && !judge->host_memory) {
+    unreachable = conform_unusable(judge->impl.domain);
+  }
   if (unreachable) {
     if (!o->json) {
       fprintf(o->out, "not judged: %s %s: %s\n", judge->impl.id, judge->variant, unreachable);
