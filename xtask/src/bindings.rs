@@ -1,5 +1,5 @@
 //! The bindings of `bindings/`, tested on the CPU against an installed library, as a program that uses them has it.
-//! Those for JAX and LibTorch are tested where these are installed; `--full` fetches JAX and candle.
+//! Those for JAX and LibTorch are tested where these are installed; `--full` fetches JAX, candle and ONNX Runtime.
 
 use crate::process;
 use crate::report::{Outcome, Report};
@@ -14,6 +14,7 @@ use std::process::Command;
 pub fn test(tree: &Tree, prefix: &Path, full: bool, report: &mut Report) -> Result<()> {
     rust(tree, prefix, report)?;
     candle(tree, prefix, full, report)?;
+    onnxruntime(tree, prefix, full, report)?;
     python(tree, prefix, report)?;
     jax(tree, prefix, full, report)?;
     torch(tree, prefix, report)
@@ -63,6 +64,29 @@ fn candle(tree: &Tree, prefix: &Path, full: bool, report: &mut Report) -> Result
     cargo_test("cargo test of the candle binding", &mut cargo(&["test"]), report)?;
     let output = process::capture("candle", &mut cargo(&["run", "--example", "train"]))?;
     check("the example of the candle binding trains", output, report);
+    Ok(())
+}
+
+/// Operators for graphs of ONNX, in the library that ONNX Runtime loads.
+fn onnxruntime(tree: &Tree, prefix: &Path, full: bool, report: &mut Report) -> Result<()> {
+    if !full {
+        let reason = "--full fetches ONNX Runtime";
+        report.add("ONNX Runtime binding", Outcome::Skip(reason.to_owned()));
+        return Ok(());
+    }
+    let folder = tree.root.join("bindings/onnxruntime");
+    let target = tree.target.join("onnxruntime");
+    let mut build = tree.cargo();
+    build.args(["build", "--release", "--manifest-path"]).arg(folder.join("Cargo.toml"));
+    build.env("CARGO_TARGET_DIR", &target).env("NVTE_LIB_DIR", prefix.join("lib"));
+    process::run("build the operators for ONNX Runtime", &mut build)?;
+    let mut test = tree.command("python3");
+    test.env("PYTHONPATH", setup::onnxruntime(tree)?).env("PYTHONDONTWRITEBYTECODE", "1");
+    test.env("LD_LIBRARY_PATH", prefix.join("lib")).env("NVTE_BACKEND", "cpu");
+    test.arg(folder.join("tests/test_onnxruntime.py"));
+    test.arg(target.join("release/libnvte_onnxruntime.so"));
+    let label = "ONNX Runtime binding";
+    report.lines(label, &process::capture(label, &mut test)?);
     Ok(())
 }
 

@@ -7,6 +7,14 @@ use anyhow::{Result, bail};
 use std::fs;
 use std::path::PathBuf;
 
+/// The bindings are workspaces of their own.
+const WORKSPACES: [&str; 4] = [
+    "Cargo.toml",
+    "bindings/Cargo.toml",
+    "bindings/candle/Cargo.toml",
+    "bindings/onnxruntime/Cargo.toml",
+];
+
 #[derive(clap::Args)]
 pub struct Args {
     /// Report what is not formatted instead of formatting it
@@ -30,8 +38,7 @@ pub fn run(tree: &Tree, args: &Args) -> Result<()> {
 
 pub fn rust(tree: &Tree, check: bool) -> Result<Output> {
     let mut result = Output { success: true, text: String::new() };
-    // The bindings are a workspace of their own.
-    for workspace in ["Cargo.toml", "bindings/Cargo.toml"] {
+    for workspace in WORKSPACES {
         let mut cargo = tree.cargo();
         cargo.args(["fmt", "--all", "--manifest-path"]).arg(tree.root.join(workspace));
         if check {

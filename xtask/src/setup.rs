@@ -107,6 +107,19 @@ const JAX: Wheels = Wheels {
     program: "jax/__init__.py",
     instead: "JAX",
 };
+/// For Python 3.11 or later.
+const ONNXRUNTIME: Wheels = Wheels {
+    dir: "onnxruntime-1.32.0",
+    packages: &[
+        "flatbuffers==25.12.19",
+        "numpy==2.4.6",
+        "onnxruntime==1.32.0",
+        "packaging==26.3",
+        "protobuf==7.36.2",
+    ],
+    program: "onnxruntime/__init__.py",
+    instead: "ONNX Runtime",
+};
 const PKGCONF: Wheels = Wheels {
     dir: "pkgconf",
     packages: &["pkgconf==3.0.7.post0"],
@@ -178,6 +191,12 @@ pub fn sphinx(tree: &Tree) -> Result<PathBuf> {
 pub fn jax(tree: &Tree) -> Result<PathBuf> {
     ensure(tree, &JAX)?;
     Ok(tree.tools().join(JAX.dir))
+}
+
+/// The folder of Python packages that has ONNX Runtime.
+pub fn onnxruntime(tree: &Tree) -> Result<PathBuf> {
+    ensure(tree, &ONNXRUNTIME)?;
+    Ok(tree.tools().join(ONNXRUNTIME.dir))
 }
 
 /// `cmake version 3.25.1` on the first line; 3.21 or newer, whose ctest writes JUnit reports.

@@ -33,7 +33,7 @@ pub struct Args {
     /// Also what takes long and seldom finds what the rest does not: every case of the long C programs,
     /// wrong arguments under valgrind beside AddressSanitizer, the library's own code under AddressSanitizer, threads
     /// under ThreadSanitizer, limits of kernels, 60 seconds of changed arguments for 20, libnvte.a in a program, and the
-    /// bindings for JAX and candle, which are fetched
+    /// bindings for JAX, candle and ONNX Runtime, which are fetched
     #[arg(long)]
     full: bool,
 }
