@@ -32,6 +32,7 @@ typedef struct Pass {
   double *inputs[3], *grads[3], *output, *doutput;
   double *parameters[MOST][PARAMETERS];  // gradients on each rank
   size_t counts[PARAMETERS], num_parameters;
+  size_t scratch[MOST];  // the most that each rank has had
   char names[PARAMETERS][80];
 } Pass;
 
@@ -297,6 +298,9 @@ static void run_pass(Pass *p, NVTEXCommunicator comm, NVTEDType dtype) {
     nvte_destroy_tensor(bound[i]);
   }
   RANK_OK(r);
+  NVTEXMemoryUse use = {.struct_size = sizeof use};
+  nvtex_context_memory(context, &use);
+  p->scratch[rank] = use.most_scratch;
   nvtex_tape_destroy(tape);
   nvtex_module_destroy(module);
   nvtex_context_destroy(context);
@@ -419,7 +423,7 @@ static double error_of(const double *got, const double *expected, size_t count) 
 
 // Close to the serial pass; and where rounding can be told apart from it, no further from the pass
 // in Float32 than the serial one, but for a tenth. Gradients of gathered keys and values are sums
-// of several that have been rounded.
+// of several that have been rounded, and so is everything that a ring computes.
 static void compare(const Case *c, const char *what, const double *got, const double *serial,
                     const double *exact, size_t count) {
   NVTEDType dtype = c->dtype;
@@ -430,7 +434,9 @@ static void compare(const Case *c, const char *what, const double *got, const do
   CHECK(distance <= bound, "%s: relative distance to one rank %g", what, distance);
   if (!exact) return;
   double error = error_of(got, exact, count), least = error_of(serial, exact, count);
-  bool rounded = what[0] == 'd' && what[1] != 'q' && c->how == NVTEX_CONTEXT_PARALLEL_ALL_GATHER;
+  bool gathered = c->how == NVTEX_CONTEXT_PARALLEL_ALL_GATHER;
+  bool rounded =
+      c->how == NVTEX_CONTEXT_PARALLEL_RING || (what[0] == 'd' && what[1] != 'q' && gathered);
   CHECK(error <= (rounded ? 1.5 : 1.1) * least + 1e-5, "%s: error %g, on one rank %g", what, error,
         least);
 }
@@ -468,6 +474,7 @@ static void check_case(const Case *c) {
 #define TO_ALL NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL
 #define GATHER NVTEX_CONTEXT_PARALLEL_ALL_GATHER
 #define AUTO NVTEX_CONTEXT_PARALLEL_AUTOMATIC
+#define RING NVTEX_CONTEXT_PARALLEL_RING
 #define F32 kNVTEFloat32
 #define F16 kNVTEFloat16
 #define BF16 kNVTEBFloat16
@@ -477,6 +484,20 @@ static void check_case(const Case *c) {
 #define NONE NVTE_NO_MASK
 
 static const Case kCases[] = {
+    {"causal", CORE, RING, 2, F32, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 2, 64, 4, 2, 32, 32, 0, 0},
+    {"causal", CORE, RING, 4, F32, NVTE_BSHD, CAUSAL, -1, -1, VANILLA, 2, 64, 3, 1, 32, 32, 0, 0},
+    {"causal", CORE, RING, 3, F32, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 1, 48, 4, 2, 32, 32, 0, 0},
+    {"no mask", CORE, RING, 4, F32, NVTE_SBHD, NONE, -1, -1, VANILLA, 2, 64, 4, 2, 32, 32, 0, 0},
+    {"no mask", CORE, RING, 2, F32, NVTE_BSHD, NONE, -1, -1, VANILLA, 2, 64, 4, 2, 32, 32, 0, 0},
+    {"values", CORE, RING, 2, F32, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 2, 64, 4, 4, 32, 16, 0, 0},
+    {"causal", CORE, RING, 2, BF16, NVTE_BSHD, CAUSAL, -1, -1, VANILLA, 2, 128, 4, 2, 64, 64, 0, 0},
+    {"causal", CORE, RING, 4, F16, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 2, 128, 4, 2, 64, 64, 0, 0},
+    {"no mask", CORE, RING, 4, BF16, NVTE_SBHD, NONE, -1, -1, VANILLA, 1, 128, 4, 2, 64, 64, 0, 0},
+    {"rotary", MULTIHEAD, RING, 4, F32, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 2, 64, 4, 2, 16, 16, 0,
+     0},
+    {"again, norms", MULTIHEAD, RING, 2, F32, NVTE_BSHD, CAUSAL, -1, -1, VANILLA, 2, 64, 4, 2, 16,
+     16, 1, 1},
+    {"layer", LAYER, RING, 2, F32, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 2, 64, 4, 2, 16, 16, 0, 0},
     {"causal", CORE, GATHER, 2, F32, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 2, 64, 4, 2, 32, 32, 0, 0},
     {"causal", CORE, GATHER, 4, F32, NVTE_BSHD, CAUSAL, -1, -1, VANILLA, 2, 64, 3, 1, 32, 32, 0, 0},
     {"causal", CORE, TO_ALL, 2, F32, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 2, 64, 4, 2, 32, 32, 0, 0},
@@ -528,7 +549,7 @@ static const Case kCases[] = {
 };
 
 static void attention_cases(void) {
-  static const char *const how[] = {"automatic", "all-to-all", "all-gather"};
+  static const char *const how[] = {"automatic", "all-to-all", "all-gather", "ring"};
   static const char *const kinds[] = {"attention", "multihead", "layer"};
   for (size_t i = 0; i < COUNT(kCases); i++) {
     const Case *c = &kCases[i];
@@ -538,6 +559,29 @@ static void attention_cases(void) {
     }
     check_case(c);
   }
+}
+
+// The scratch memory of a ring depends on the rows of a rank, not on those of all of them.
+static void ring_memory(void) {
+  Case c = {"", CORE, RING, 2, F32, NVTE_SBHD, CAUSAL, -1, -1, VANILLA, 1, 64, 4, 4, 32, 32, 0, 0};
+  size_t most[2][2];
+  for (size_t how = 0; how < 2; how++) {
+    for (size_t i = 0; i < 2; i++) {
+      c.how = how ? GATHER : RING;
+      c.ranks = i ? 4 : 2;
+      c.length = 128 * (size_t)c.ranks;
+      Pass pass = new_pass(&c);
+      run_ranks(c.ranks, pass_of_rank, &pass);
+      most[how][i] = 0;
+      for (int r = 0; r < c.ranks; r++) {
+        if (pass.scratch[r] > most[how][i]) most[how][i] = pass.scratch[r];
+        for (size_t p = 0; p < pass.num_parameters; p++) free(pass.parameters[r][p]);
+      }
+    }
+  }
+  CHECK_EQ(most[0][1], most[0][0]);
+  CHECK(most[1][1] > most[1][0] && most[1][1] > most[0][1], "all-gather: %zu and %zu, ring: %zu",
+        most[1][0], most[1][1], most[0][1]);
 }
 
 // ---- Rows of tokens
@@ -619,6 +663,22 @@ static void refusals(Rank *r) {
   RANK_CHECK(!nvtex_attention_create(context, &a, NULL), "packed");
   RANK_ERROR(r->rank, "config.attn_mask_type");
   a = attention_config(&base, F32, true);
+  a.context_parallel_kind = RING;
+  a.window_size_left = 2;
+  RANK_CHECK(!nvtex_attention_create(context, &a, NULL), "a window in a ring");
+  RANK_ERROR(r->rank, "config.window_size_left: expected -1 (a ring has no windows");
+  a = attention_config(&base, F32, true);
+  a.context_parallel_kind = RING;
+  a.softmax_type = LEARNED;
+  RANK_CHECK(!nvtex_attention_create(context, &a, NULL), "offsets in a ring");
+  RANK_ERROR(r->rank, "config.softmax_type: expected NVTE_VANILLA_SOFTMAX");
+  a = attention_config(&base, F32, true);
+  a.context_parallel_kind = RING;
+  a.qkv_format = NVTE_THD;
+  a.attn_mask_type = NVTE_PADDING_CAUSAL_MASK;
+  RANK_CHECK(!nvtex_attention_create(context, &a, NULL), "packed tokens in a ring");
+  RANK_ERROR(r->rank, "config.attn_mask_type");
+  a = attention_config(&base, F32, true);
   a.parallel.context_parallel_size = 3;
   RANK_CHECK(!nvtex_attention_create(context, &a, NULL), "size");
   RANK_ERROR(r->rank, "config.parallel.context_parallel_size");
@@ -646,6 +706,7 @@ static void refusals(Rank *r) {
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   attention_cases();
+  if (case_begin("memory of a ring")) ring_memory();
   for (int size = 2; size <= MOST; size++) {
     if (case_begin("rows of tokens, %d ranks", size)) run_ranks(size, arrange, NULL);
   }

@@ -139,6 +139,31 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// A warp takes a row: one head of one token.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    merge_kernel(const __grid_constant__ NVTEXMergeAttentionArgs a) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const size_t lane = threadIdx.x % 32, step = size_t{gridDim.x} * (kThreads / 32);
+  for (size_t row = size_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
+       row < a.tokens * a.heads; row += step) {
+    const size_t at = row % a.heads * a.tokens + row / a.heads;
+    const float old = a.first ? -__int_as_float(0x7f800000) : a.lse[at], added = a.step_lse[at];
+    const float sum = log_sum(old, added);
+    const float old_factor = factor_of(old, sum), factor = factor_of(added, sum);
+    for (size_t i = row * a.width + lane; i < (row + 1) * a.width; i += 32) {
+      float y[1];
+      to_float(load<T, 1>(a.step, i, true), y);
+      const float before = a.first ? 0.0f : rescaled(a.out[i], old_factor);
+      a.out[i] = __fadd_rn(before, rescaled(y[0], factor));
+    }
+    // All lanes have read the logarithm.
+    __syncwarp();
+    if (lane == 0) a.lse[at] = sum;
+  }
+}
+
 __global__ void __launch_bounds__(kThreads)
     partition_kernel(const __grid_constant__ NVTEXPartitionArgs a) {
   griddepcontrol_wait();
@@ -186,4 +211,13 @@ extern "C" NVTEXOutcome nvte_cuda_partition(const NVTEXPartitionArgs *args,
                                             cudaStream_t stream) noexcept {
   using namespace nvte;
   return launch(partition_kernel, dim3(blocks_for(args->tokens, 1)), kThreads, stream, *args);
+}
+
+extern "C" NVTEXOutcome nvte_cuda_merge_attention(const NVTEXMergeAttentionArgs *args,
+                                                  cudaStream_t stream) noexcept {
+  using namespace nvte;
+  const dim3 grid(blocks_for(args->tokens * args->heads, 32));
+  return dispatch<F32, F16, BF16>(args->dtype, [&](auto t) {
+    return launch(merge_kernel<decltype(t)>, grid, kThreads, stream, *args);
+  });
 }

@@ -100,6 +100,7 @@ macro_rules! operators {
                 muon(MuonArgs) = multi_tensor::cpu_step::muon;
                 router_weights(RouterWeightsArgs) = fused_router::cpu::router_weights;
                 router_z_loss(RouterZLossArgs) = fused_router::cpu::router_z_loss;
+                merge_attention(MergeAttentionArgs) = fused_attn::cpu::merge_attention;
             }
             functions {
                 /// 10 * major + minor of the current device, 0 for a backend without one.

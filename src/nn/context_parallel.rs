@@ -4,9 +4,13 @@
 //! - **All-gather**: a rank gets the keys and values that its queries see, and runs each of its two chunks of queries
 //!   on its range of them. Gradients of keys and values are summed in Float32: of both chunks first, then of the ranks
 //!   in their order by the rank that has them.
+//! - **Ring** (`ring.rs`): keys and values of one rank after the other come by, and what the own queries make of them is
+//!   joined in Float32. Memory does not grow with the whole sequence.
 //! - **All-to-all**: ranks change from a part of each sequence with all heads to a part of the heads with whole
 //!   sequences, and back. Attention itself is that of one rank.
 #![allow(unsafe_code)]
+
+mod ring;
 
 use super::AttentionConfig;
 use super::context::Run;
@@ -36,6 +40,7 @@ pub enum ContextParallelKind {
     Automatic,
     AllToAll,
     AllGather,
+    Ring,
 }
 
 /// The ranks that share the sequences of an attention.
@@ -43,8 +48,8 @@ pub struct SequenceRanks {
     ranks: Arc<Communicator>,
     rank: usize,
     size: usize,
-    /// All-to-all, not all-gather.
-    by_heads: bool,
+    /// Not automatic.
+    kind: ContextParallelKind,
 }
 
 /// Rows of sequences in memory: `outer` matrices one behind the other, of `length` rows each.
@@ -244,7 +249,7 @@ impl SequenceRanks {
         let (q, kv) = (heads * (dim_qk + dim_v), groups * (dim_qk + dim_v));
         let by_heads = match kind {
             ContextParallelKind::AllToAll => true,
-            ContextParallelKind::AllGather => false,
+            ContextParallelKind::AllGather | ContextParallelKind::Ring => false,
             ContextParallelKind::Automatic => {
                 let windowed = config.window[0] >= 0;
                 let fewer = !windowed && q + kv <= size * kv;
@@ -258,17 +263,26 @@ impl SequenceRanks {
             );
             return refuse("num_gqa_groups", &expected, &format!("{heads} and {groups}"));
         }
+        if kind == ContextParallelKind::Ring {
+            if let Err((field, expected, got)) = ring::check(config) {
+                return refuse(field, expected, &got);
+            }
+        }
         if !by_heads && !gathers {
             let expected = "NVTE_NO_MASK, NVTE_CAUSAL_MASK or NVTE_CAUSAL_BOTTOM_RIGHT_MASK and no packed tokens \
                             (all-gather; an all-to-all takes all masks and packed tokens)";
             return refuse("attn_mask_type", expected, &format!("{:?}", config.mask));
         }
         if !by_heads && config.dropout > 0.0 {
-            let expected =
-                "0 (all-gather; with an all-to-all the same elements are dropped as on one rank)";
+            let expected = "0 (only with an all-to-all, which drops the same elements as one rank)";
             return refuse("attention_dropout", expected, &config.dropout);
         }
-        Ok(Some(Self { ranks, rank, size, by_heads }))
+        let kind = match (by_heads, kind) {
+            (true, _) => ContextParallelKind::AllToAll,
+            (false, ContextParallelKind::Automatic) => ContextParallelKind::AllGather,
+            (false, kind) => kind,
+        };
+        Ok(Some(Self { ranks, rank, size, kind }))
     }
 
     pub fn size(&self) -> usize {
@@ -297,9 +311,12 @@ impl SequenceRanks {
         let rows = heads[..heads.len() - 1].iter().product();
         let lifetime = if run.training { Lifetime::Tape } else { Lifetime::Scratch };
         let stats = QTensor::plain(run, (1, rows), kNVTEFloat32, lifetime)?;
-        match self.by_heads {
-            true => self.forward_by_heads(run, op, inputs, o, &stats.tensor)?,
-            false => self.forward_gathered(run, op, inputs, o, &stats.tensor)?,
+        match self.kind {
+            ContextParallelKind::AllToAll => {
+                self.forward_by_heads(run, op, inputs, o, &stats.tensor)?
+            }
+            ContextParallelKind::Ring => self.forward_ring(run, op, inputs, o, &stats.tensor)?,
+            _ => self.forward_gathered(run, op, inputs, o, &stats.tensor)?,
         }
         Ok(stats)
     }
@@ -307,9 +324,10 @@ impl SequenceRanks {
     /// Writes the gradients of q, k, v and of the softmax's offset: of the latter a part, and the sum over the ranks is
     /// the gradient.
     pub fn backward(&self, run: &Run, op: &Attention, tensors: &Backward) -> Result<()> {
-        match self.by_heads {
-            true => self.backward_by_heads(run, op, tensors),
-            false => self.backward_gathered(run, op, tensors),
+        match self.kind {
+            ContextParallelKind::AllToAll => self.backward_by_heads(run, op, tensors),
+            ContextParallelKind::Ring => self.backward_ring(run, op, tensors),
+            _ => self.backward_gathered(run, op, tensors),
         }
     }
 
@@ -328,7 +346,8 @@ impl SequenceRanks {
                 ));
             }
         }
-        if q.length != kv.length && (!self.by_heads && op.effective_window()?.0 != [-1, -1]) {
+        let whole = self.kind == ContextParallelKind::AllToAll;
+        if q.length != kv.length && !whole && op.effective_window()?.0 != [-1, -1] {
             let expected = format!("the length of inputs[0] ({}), because of the mask", q.length);
             return Err(Error::argument("inputs[1].shape", expected, kv.length));
         }

@@ -15,7 +15,7 @@ use crate::op::embedding::{Gradients, Lookup, Rule as EmbeddingRule};
 use crate::op::fused_attn::attention::{
     Attention, Backward as AttentionBackward, Forward as AttentionForward, Inputs,
 };
-use crate::op::fused_attn::context_parallel::{Ranks, reorder};
+use crate::op::fused_attn::context_parallel::{Ranks, merge, reorder};
 use crate::op::fused_attn::kv_cache::{ToCache, copy_to_cache};
 use crate::op::gemm::{Epilogue, Options, Product};
 use crate::op::normalization::{Backward, Common, Forward};
@@ -398,6 +398,11 @@ pub fn attention_backward(
         op::fused_attn::call::backward(attention, tensors, memory, run.stream)
     });
     within(run, "attention", result)
+}
+
+/// Joins the attention of queries to some keys with that to others; see `op::fused_attn::context_parallel::merge`.
+pub fn merge_attention(run: &Run, tensors: [&Buffer; 4], tokens: usize, first: bool) -> Result<()> {
+    within(run, "merge_attention", merge(tensors, tokens, first, run.stream))
 }
 
 /// `output[b][a]` = `input[a][b]` for the first two dimensions.

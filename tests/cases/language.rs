@@ -332,3 +332,30 @@ pub fn sample_tokens(rng: &mut Rng, index: usize) -> Case {
         entry(side, side.table.sample_tokens, args)
     })
 }
+
+pub fn merge_attention(rng: &mut Rng, index: usize) -> Case {
+    let (tokens, heads, width) = (rng.within(1, 90), rng.within(1, 12), rng.within(1, 130));
+    let dtype = rng.pick(&HIGH);
+    let first = index.is_multiple_of(3);
+    let (numel, rows) = (tokens * heads * width, tokens * heads);
+    let mut b = Buffers::default();
+    let out = b.units(rng, kNVTEFloat32, numel, 1.0);
+    let [lse, step_lse] = [0; 2].map(|_| b.units(rng, kNVTEFloat32, rows, 6.0));
+    let step = b.units(rng, dtype, numel, 1.0);
+    let what = format!("{tokens} of {heads} heads of {width}, {dtype:?}, first {first}");
+    let outputs = [("out", kNVTEFloat32, Some(out), 1e-5), ("lse", kNVTEFloat32, Some(lse), 1e-5)];
+    Case::within(what, b, &outputs, move |side| {
+        let args = MergeAttentionArgs {
+            out: side.at(out),
+            lse: side.at(lse),
+            step: side.at::<c_void>(step).cast_const(),
+            step_lse: side.at::<f32>(step_lse).cast_const(),
+            tokens,
+            heads,
+            width,
+            dtype,
+            first,
+        };
+        entry(side, side.table.merge_attention, args)
+    })
+}

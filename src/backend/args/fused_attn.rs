@@ -183,6 +183,34 @@ operator! {
     features { SECOND_HALF = a.second_half, PACKED = a.packed }
 }
 
+/// Joins the attention of some queries to other keys with what there is: with `l = log(exp(lse) + exp(step_lse))`,
+/// `out = out exp(lse - l) + step exp(step_lse - l)` in float32, then `lse = l`. `first`: there is nothing yet, and both
+/// are copied. A logarithm of -Inf contributes 0.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct MergeAttentionArgs {
+    /// `[tokens, heads, width]`
+    pub out: *mut f32,
+    /// `[heads, tokens]`
+    pub lse: *mut f32,
+    /// As `out`.
+    pub step: *const c_void,
+    /// As `lse`.
+    pub step_lse: *const f32,
+    pub tokens: usize,
+    pub heads: usize,
+    pub width: usize,
+    /// F32, F16 or BF16, of step.
+    pub dtype: NVTEDType,
+    pub first: bool,
+}
+
+operator! {
+    merge_attention(MergeAttentionArgs) version 1 minor 0; |a|
+    dtypes a.dtype;
+    features { FIRST = a.first }
+}
+
 /// Tokens of a rank: each sequence (`e = cu / world`, `L = e[s + 1] - e[s]` tokens for each rank) is cut
 /// into `2 world` chunks, of which rank k has chunk k and the k-th from the end.
 /// Token i of the rank, `r = i - e[s]`, is token

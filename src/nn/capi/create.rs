@@ -667,6 +667,7 @@ fn attention_config(
         NVTEXContextParallelKind::NVTEX_CONTEXT_PARALLEL_ALL_GATHER => {
             ContextParallelKind::AllGather
         }
+        NVTEXContextParallelKind::NVTEX_CONTEXT_PARALLEL_RING => ContextParallelKind::Ring,
     };
     Ok(AttentionConfig {
         heads: config.num_attention_heads,

@@ -76,9 +76,12 @@ pub enum NVTEXContextParallelKind {
     NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL = 1,
     /// A rank gets the keys and values that its queries see. No packed tokens, no masks with padding, no dropout.
     NVTEX_CONTEXT_PARALLEL_ALL_GATHER = 2,
+    /// A rank gets the keys and values of one rank after the other, so that its memory does not grow with the whole
+    /// sequence. As NVTEX_CONTEXT_PARALLEL_ALL_GATHER, and no windows and no offsets of the softmax.
+    NVTEX_CONTEXT_PARALLEL_RING = 3,
 }
 
-from_c_enum!(NVTEXContextParallelKind, "an NVTEXContextParallelKind from 0 to 2");
+from_c_enum!(NVTEXContextParallelKind, "an NVTEXContextParallelKind from 0 to 3");
 
 /// Norms of the heads of queries and keys.
 #[repr(C)]

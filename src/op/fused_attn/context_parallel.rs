@@ -310,3 +310,32 @@ pub(crate) fn reorder(
     };
     run_moves(&args, stream)
 }
+
+/// Joins the attention of queries to some keys, `step` with the logarithms `step_lse`, with that to others: `out` in
+/// Float32 of as many elements, with `lse`. Logarithms are `[heads, tokens]`, where tokens are the first dimension of
+/// `out`, and heads all between that and the last. `first`: there is nothing yet.
+pub(crate) fn merge(
+    [out, lse, step, step_lse]: [&Buffer; 4],
+    tokens: usize,
+    first: bool,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let numel = step.shape.numel();
+    let rows = lse.shape.numel();
+    if rows == 0 || tokens == 0 {
+        return Ok(());
+    }
+    check::high_precision("step", step.dtype)?;
+    let args = MergeAttentionArgs {
+        out: check::elements("out", out, numel, kNVTEFloat32)?.cast(),
+        lse: check::elements("lse", lse, rows, kNVTEFloat32)?.cast(),
+        step: check::elements("step", step, numel, step.dtype)?,
+        step_lse: check::elements("step_lse", step_lse, rows, kNVTEFloat32)?.cast_const().cast(),
+        tokens,
+        heads: rows / tokens,
+        width: numel / rows,
+        dtype: step.dtype,
+        first,
+    };
+    backend::run(&args, stream)
+}

@@ -189,6 +189,46 @@ unsafe fn correct_out<T: Element>(a: &OutCorrectionArgs) {
     }
 }
 
+pub(crate) unsafe extern "C-unwind" fn merge_attention(
+    args: *const MergeAttentionArgs,
+    _: cudaStream_t,
+) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let a = unsafe { &*args };
+    dispatch!(a.dtype, [F32, F16, BF16], T => {
+        // SAFETY: the arguments are valid, and the dtype is theirs.
+        unsafe { merge::<T>(a) };
+        Outcome::OK
+    }, else Outcome::unimplemented("merge_attention: dtype"))
+}
+
+/// # Safety
+/// The arguments are valid and have the dtype `T`.
+unsafe fn merge<T: Element>(a: &MergeAttentionArgs) {
+    for token in 0..a.tokens {
+        for head in 0..a.heads {
+            let (at, row) = (head * a.tokens + token, (token * a.heads + head) * a.width);
+            // SAFETY: the tokens and heads lie inside their tensors, which are distinct.
+            unsafe {
+                let (lse, step_lse) = (&mut *a.lse.add(at), *a.step_lse.add(at));
+                let old = if a.first { f32::NEG_INFINITY } else { *lse };
+                let most = old.max(step_lse);
+                let sum = match most == f32::NEG_INFINITY {
+                    true => most,
+                    false => most + (old.min(step_lse) - most).exp().ln_1p(),
+                };
+                for i in 0..a.width {
+                    let out = &mut *a.out.add(row + i);
+                    let before = if a.first { 0.0 } else { rescaled(*out, old, sum) };
+                    let step = (*a.step.cast::<T>().add(row + i)).to_f32();
+                    *out = before + rescaled(step, step_lse, sum);
+                }
+                *lse = sum;
+            }
+        }
+    }
+}
+
 /// Tokens of a rank.
 pub(crate) unsafe extern "C-unwind" fn partition(
     args: *const PartitionArgs,
