@@ -242,14 +242,10 @@ impl Core {
         let recipe =
             run.frame.as_ref().filter(|frame| frame.enabled).and_then(|f| f.recipe.as_ref());
         let fp8 = match recipe.is_some_and(|recipe| recipe.attention) && run.kv_cache.is_none() {
-            true if self.ranks.is_some() => {
-                let expected = "false: the ranks that share each sequence do their attention in high precision";
-                let error = Error::argument("recipe.fp8_dpa", expected, "true");
-                return Err(Error::unsupported(error.message));
-            }
             true => {
                 let ranks = self.split.as_ref().and_then(Split::scale_ranks);
-                Some(Box::new(Fp8Heads::new(run, op.layout.group, parts, ranks)?))
+                let sequence = self.ranks.as_ref().map(SequenceRanks::communicator);
+                Some(Box::new(Fp8Heads::new(run, op.layout.group, parts, [ranks, sequence])?))
             }
             false => None,
         };

@@ -26,14 +26,14 @@ pub struct Fp8Heads {
 }
 
 impl Fp8Heads {
-    /// Casts the tensors that a layout has. Scales are those of the heads of all `ranks`.
+    /// Casts the tensors that a layout has. Scales are those of the heads and of the rows of all ranks that have others.
     pub fn new(
         run: &Run,
         group: NVTE_QKV_Layout_Group,
         parts: [&Tensor; 3],
-        ranks: Option<Arc<Communicator>>,
+        [ranks, sequence]: [Option<Arc<Communicator>>; 2],
     ) -> Result<Self> {
-        let slot = Slot { ranks, ..Slot::NONE };
+        let slot = Slot { ranks, sequence, ..Slot::NONE };
         // Parts that are interleaved begin with the first of them.
         let first = match group {
             NVTE_H3D => [0, 0, 0],

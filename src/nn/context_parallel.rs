@@ -79,16 +79,17 @@ impl Rows {
         self.ptr.wrapping_byte_add((outer * self.length + row) * self.bytes)
     }
 
-    /// Rows of one of the matrices as a tensor of heads like `whole`.
-    fn heads(&self, whole: &Buffer, outer: usize, rows: &Range<usize>) -> Tensor {
-        let &[first, _, heads, dim] = whole.shape.dims() else {
+    /// Rows of one of the matrices as a tensor of heads like `whole`, with its scale.
+    fn heads(&self, whole: &Tensor, outer: usize, rows: &Range<usize>) -> Tensor {
+        let &[first, _, heads, dim] = whole.rowwise.shape.dims() else {
             unreachable!("heads that are not packed have 4 dimensions")
         };
         let dims = match self.outer == 1 && first == self.length {
-            true => [rows.len(), whole.shape.dims()[1], heads, dim],
+            true => [rows.len(), whole.rowwise.shape.dims()[1], heads, dim],
             false => [1, rows.len(), heads, dim],
         };
-        plain(Buffer::new(self.at(outer, rows.start).cast(), whole.dtype, &dims))
+        let part = Buffer::new(self.at(outer, rows.start).cast(), whole.rowwise.dtype, &dims);
+        scaled(part, whole)
     }
 
     /// Rows of one of the matrices as a list of numbers.
@@ -96,6 +97,13 @@ impl Rows {
         let count = rows.len() * self.bytes * 8 / dtype.bits();
         plain(Buffer::new(self.at(outer, rows.start).cast(), dtype, &[count]))
     }
+}
+
+/// Values with the scale of other ones.
+fn scaled(values: Buffer, like: &Tensor) -> Tensor {
+    let mut tensor = plain(values);
+    tensor.rowwise_scale_inv = like.rowwise_scale_inv;
+    tensor
 }
 
 /// Messages of one exchange; those to the own rank are copies.
@@ -289,6 +297,10 @@ impl SequenceRanks {
         self.size
     }
 
+    pub fn communicator(&self) -> Arc<Communicator> {
+        Arc::clone(&self.ranks)
+    }
+
     /// Size and rank, as rotary embeddings take them.
     pub fn place(&self) -> [i32; 2] {
         [self.size as i32, self.rank as i32]
@@ -413,7 +425,9 @@ impl SequenceRanks {
         let locals = parts.map(|part| Rows::of(&part.rowwise, format));
         let [k, v] = [0, 1].map(|i| {
             let like = &parts[i].rowwise;
-            self.whole(run, like, &locals[i], like.dtype)
+            let mut whole = self.whole(run, like, &locals[i], like.dtype)?;
+            whole.tensor = scaled(whole.tensor.rowwise, parts[i]);
+            Ok::<_, Error>(whole)
         });
         let wholes = [k?, v?];
         let mut exchange = Exchange::new(&self.ranks);
@@ -468,8 +482,8 @@ impl SequenceRanks {
         let out = Rows::of(&o.rowwise, format);
         for (outer, which, (part, keys)) in each(q.outer, &parts) {
             let own = which * rows[0]..(which + 1) * rows[0];
-            let [q, o] = [(&q, inputs.q), (&out, o)].map(|(r, t)| r.heads(&t.rowwise, outer, &own));
-            let [k, v] = wholes.each_ref().map(|w| w.rows.heads(&w.tensor.rowwise, outer, keys));
+            let [q, o] = [(&q, inputs.q), (&out, o)].map(|(r, t)| r.heads(t, outer, &own));
+            let [k, v] = wholes.each_ref().map(|w| w.rows.heads(&w.tensor, outer, keys));
             let stats = piece(stats, part.stats_shape(&q)?.dims(), 2 * outer + which);
             let inputs = Inputs { q: &q, k: &k, v: &v, cu_seqlens: [None; 4], ..inputs };
             ops::attention_forward_to(run, part, inputs, None, &o, &stats)?;
@@ -501,8 +515,8 @@ impl SequenceRanks {
         ];
         for (outer, which, (part, keys)) in each(q.outer, &parts) {
             let own = which * rows[0]..(which + 1) * rows[0];
-            let [q, o, d_o, dq] = views.map(|(rows, t)| rows.heads(&t.rowwise, outer, &own));
-            let [k, v] = wholes.each_ref().map(|w| w.rows.heads(&w.tensor.rowwise, outer, keys));
+            let [q, o, d_o, dq] = views.map(|(rows, t)| rows.heads(t, outer, &own));
+            let [k, v] = wholes.each_ref().map(|w| w.rows.heads(&w.tensor, outer, keys));
             let stats = piece(tensors.stats, part.stats_shape(&q)?.dims(), 2 * outer + which);
             let scratch = |like: &Tensor| {
                 let shape = like.rowwise.shape;
@@ -600,8 +614,8 @@ impl SequenceRanks {
     ) -> Result<Vec<(Tensor, Block)>> {
         let mut exchange = Exchange::new(&self.ranks);
         let mut wholes = Vec::new();
-        for part in parts {
-            let part = &part.rowwise;
+        for like in parts {
+            let part = &like.rowwise;
             let dims = part.shape.dims();
             let (lead, &[heads, dim]) = dims.split_at(dims.len() - 2) else {
                 unreachable!("heads have two dimensions behind those of rows")
@@ -618,14 +632,14 @@ impl SequenceRanks {
             let whole = run.scratch(part.bytes())?;
             let buffer = whole.buffer(0, part.dtype, &dims);
             self.move_parts(&mut exchange, (&to.rowwise, &buffer), op.layout.q, false);
-            wholes.push((plain(buffer), whole, block));
+            wholes.push((scaled(buffer, like), whole, block));
         }
         exchange.finish_of(run)?;
         let in_order = |(whole, memory, _sent): (Tensor, Block, Block)| {
             let Some(sums) = tokens else { return Ok((whole, memory)) };
             let ordered = run.scratch(whole.rowwise.bytes())?;
             let shape = whole.rowwise.shape;
-            let tensor = plain(ordered.buffer(0, whole.rowwise.dtype, shape.dims()));
+            let tensor = scaled(ordered.buffer(0, whole.rowwise.dtype, shape.dims()), &whole);
             ops::zero(&tensor.rowwise, run.stream)?;
             ops::reorder_tokens(run, &whole, sums, &tensor, (self.size, false))?;
             Ok((tensor, ordered))

@@ -89,15 +89,15 @@ pub struct QTensor {
     _scalars: Option<Block>,
     /// Seed and offset of stochastic rounding.
     random: Buffer,
-    /// The ranks whose maxima give the scale.
-    ranks: Option<Arc<Communicator>>,
+    /// The groups of ranks whose maxima give the scale.
+    ranks: [Option<Arc<Communicator>>; 2],
 }
 
 impl QTensor {
     /// A tensor of the caller.
     pub fn borrowed(tensor: Tensor) -> Self {
         let (row, col, shared, random) = (None, None, None, Buffer::UNSET);
-        Self { tensor, row, col, shared, _scalars: None, random, ranks: None }
+        Self { tensor, row, col, shared, _scalars: None, random, ranks: [None, None] }
     }
 
     /// A tensor in high precision in a block of several.
@@ -119,10 +119,8 @@ impl QTensor {
 
     /// Raises a maximum to that of all ranks that have parts of the tensor.
     fn share_amax(&self, run: &Run, amax: &Buffer) -> Result<()> {
-        match &self.ranks {
-            Some(ranks) => ranks.max(amax, label(run), run.stream),
-            None => Ok(()),
-        }
+        let mut groups = self.ranks.iter().flatten();
+        groups.try_for_each(|ranks| ranks.max(amax, label(run), run.stream))
     }
 
     /// Gives up the direction that only the forward product needs.
@@ -320,7 +318,8 @@ impl Quantizer {
             _ => {}
         }
         let random = slot.map_or(Buffer::UNSET, |slot| slot.random);
-        let ranks = slot.and_then(|slot| slot.ranks.clone());
+        let ranks =
+            slot.map(|slot| [slot.ranks.clone(), slot.sequence.clone()]).unwrap_or_default();
         Ok(QTensor { tensor, row, col, shared: None, _scalars: scalars, random, ranks })
     }
 

@@ -34,11 +34,18 @@ pub struct Slot {
     pub random: Buffer,
     /// The ranks that have the other parts of the operand, if its scale is that of the whole.
     pub ranks: Option<Arc<Communicator>>,
+    /// Those that have the other rows of its sequences, likewise.
+    pub sequence: Option<Arc<Communicator>>,
 }
 
 impl Slot {
-    pub const NONE: Self =
-        Self { scale: Buffer::UNSET, amax: Buffer::UNSET, random: Buffer::UNSET, ranks: None };
+    pub const NONE: Self = Self {
+        scale: Buffer::UNSET,
+        amax: Buffer::UNSET,
+        random: Buffer::UNSET,
+        ranks: None,
+        sequence: None,
+    };
 }
 
 /// Slots of one pass: `scale[n]`, and `history[L, n]` with the current amax in row 0 and the newest of

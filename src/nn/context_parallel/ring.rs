@@ -92,7 +92,8 @@ impl SequenceRanks {
         let mut exchange = Exchange::new(&self.ranks);
         let [k, v] = own.map(|(tensor, rows)| -> Result<Whole> {
             let like = &tensor.rowwise;
-            let whole = self.like(run, like, &rows, like.dtype)?;
+            let mut whole = self.like(run, like, &rows, like.dtype)?;
+            whole.tensor = scaled(whole.tensor.rowwise, tensor);
             let chunk = rows.length / 2;
             for outer in 0..rows.outer {
                 let sent = self.seen(causal, to, self.rank, chunk) * rows.bytes;
@@ -127,15 +128,15 @@ impl SequenceRanks {
                 _ => Some(self.fetch(run, causal, [(inputs.k, k), (inputs.v, v)], step)?),
             };
             let tensors = match &pair {
-                None => [(k, &inputs.k.rowwise), (v, &inputs.v.rowwise)],
-                Some(Pair(pair)) => pair.each_ref().map(|w| (w.rows, &w.tensor.rowwise)),
+                None => [(k, inputs.k), (v, inputs.v)],
+                Some(Pair(pair)) => pair.each_ref().map(|w| (w.rows, &w.tensor)),
             };
             for Work { which, op: part, keys } in self.work(op, self.around(step)[0], rows)? {
                 for outer in 0..q.outer {
                     let own = which * rows[0]..(which + 1) * rows[0];
-                    let q = q.heads(&inputs.q.rowwise, outer, &own);
+                    let q = q.heads(inputs.q, outer, &own);
                     let [k, v] = tensors.map(|(rows, like)| rows.heads(like, outer, &keys));
-                    let sum = sums.rows.heads(&sums.tensor.rowwise, outer, &own);
+                    let sum = sums.rows.heads(&sums.tensor, outer, &own);
                     let shape = sum.rowwise.shape;
                     let memory = run.scratch(bytes(shape.numel(), o.rowwise.dtype))?;
                     let one = plain(memory.buffer(0, o.rowwise.dtype, shape.dims()));
@@ -183,8 +184,8 @@ impl SequenceRanks {
                 _ => Some(self.fetch(run, causal, [(inputs.k, k), (inputs.v, v)], step)?),
             };
             let of_step = match &pair {
-                None => [(k, &inputs.k.rowwise), (v, &inputs.v.rowwise)],
-                Some(Pair(pair)) => pair.each_ref().map(|w| (w.rows, &w.tensor.rowwise)),
+                None => [(k, inputs.k), (v, inputs.v)],
+                Some(Pair(pair)) => pair.each_ref().map(|w| (w.rows, &w.tensor)),
             };
             let theirs = match step {
                 0 => None,
@@ -194,7 +195,7 @@ impl SequenceRanks {
             for Work { which, op: part, keys } in self.work(op, owner, rows)? {
                 for outer in 0..q.outer {
                     let chunk = which * rows[0]..(which + 1) * rows[0];
-                    let [q, o, d_o] = views.map(|(r, t)| r.heads(&t.rowwise, outer, &chunk));
+                    let [q, o, d_o] = views.map(|(r, t)| r.heads(t, outer, &chunk));
                     let [k, v] = of_step.map(|(rows, like)| rows.heads(like, outer, &keys));
                     let scratch = |like: &Tensor| -> Result<(Tensor, Block)> {
                         let (shape, dtype) = (like.rowwise.shape, like.rowwise.dtype);
