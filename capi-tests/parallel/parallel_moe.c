@@ -110,11 +110,16 @@ static void run_pass(Pass *p, NVTEXCommunicator comm) {
                     nvtex_malloc(bytes),
                     nvtex_malloc(bytes),
                     nvtex_malloc(8),
-                    nvtex_malloc(EXPERTS * 8)};
-  NVTETensor t[6];
+                    nvtex_malloc(EXPERTS * 8),
+                    NULL};
+  // The mean of the losses over the ranks is that of one rank; gradients are summed here.
+  const float share = comm ? 1.0f / (float)nvtex_communicator_size(comm) : 1.0f;
+  memory[6] = device_copy((float[]){share, share}, 8);
+  NVTETensor t[7];
   for (size_t i = 0; i < 4; i++) t[i] = make(memory[i], c->dtype, SHAPE(rows, HIDDEN));
   t[4] = make(memory[4], kNVTEFloat32, SHAPE(2));
   t[5] = make(memory[5], kNVTEInt64, SHAPE(EXPERTS));
+  t[6] = make(memory[6], kNVTEFloat32, SHAPE(2));
   NVTEXRecipe recipe = NULL;
   if (c->recipe) {
     NVTEXRecipeConfig config;
@@ -133,7 +138,8 @@ static void run_pass(Pass *p, NVTEXCommunicator comm) {
       break;
     }
     RANK_OK(r);
-    nvtex_module_backward(module, tape, &t[1], 1, &t[3], 1, NULL);
+    NVTETensor given[] = {t[1], t[6]};
+    nvtex_module_backward(module, tape, given, 2, &t[3], 1, NULL);
     RANK_OK(r);
     nvtex_tape_destroy(tape);
     if (recipe && *c->recipe == NVTEX_RECIPE_DELAYED_SCALING) {
@@ -272,9 +278,11 @@ static void check_case(const Case *c) {
   compare(c, "dx", c->dtype, shared.dx, serial.dx, all);
   for (size_t l = 0; l < 2; l++) {
     double sum = 0;
-    for (int r = 0; r < c->ranks; r++) sum += shared.losses[r][l];
+    for (int r = 0; r < c->ranks; r++) sum += shared.losses[r][l] / (double)c->ranks;
     const double expected = serial.losses[0][l];
-    CHECK(expected > 0 && fabs(sum - expected) <= 1e-5 * expected, "loss %zu: %g, expected %g", l,
+    // On tensor cores the products of the router have 10 bits behind the point.
+    const double limit = on_cuda() ? 1e-4 : 1e-5;
+    CHECK(expected > 0 && fabs(sum - expected) <= limit * expected, "loss %zu: %g, expected %g", l,
           sum, expected);
   }
   for (int r = 0; r < c->ranks; r++) {

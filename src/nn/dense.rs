@@ -34,13 +34,13 @@ pub(super) struct Active {
     /// Maxima are collected while the products stay in high precision.
     calibrating: bool,
     /// In a pass that is computed again: the scales of its input and of its weight, which the slots may have lost.
-    scales: [Option<Arc<QTensor>>; 2],
+    pub scales: [Option<Arc<QTensor>>; 2],
     /// Seed and offset of the stochastic rounding of gradients.
     random: Option<Arc<QTensor>>,
     /// The ranks that have the other parts of the operands, by role, if their scales are those of the whole.
     pub ranks: [Option<Arc<Communicator>>; 3],
     /// An earlier pass has done this already: maxima stay as they are.
-    again: bool,
+    pub again: bool,
 }
 
 impl Active {
@@ -84,7 +84,7 @@ impl Active {
     }
 
     /// A copy of the scale of input or weight, which an update may change before the backward pass.
-    fn keep_scale(&self, run: &Run, role: Role) -> Result<Option<Arc<QTensor>>> {
+    pub(super) fn keep_scale(&self, run: &Run, role: Role) -> Result<Option<Arc<QTensor>>> {
         let delayed = self.quantizers[role as usize].is_delayed();
         let slot = self.slot(role, false).filter(|_| delayed);
         let Some(slot) = slot else { return Ok(None) };

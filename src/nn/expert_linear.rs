@@ -11,6 +11,7 @@ use super::split::{Piece, Shard};
 use super::state::Slot;
 use crate::error::{Error, Result};
 use crate::parallel::Communicator;
+use crate::parallel::exports::NVTEXGridGroup::NVTEX_GRID_EP;
 use crate::tensor::{Buffer, GroupedTensor, Shape, Tensor, bytes};
 use crate::types::NVTEDType::*;
 use crate::types::NVTEScalingMode::NVTE_DELAYED_TENSOR_SCALING;
@@ -36,7 +37,8 @@ impl Share {
         let length = self.local();
         let rank = self.ranks.as_ref().map_or(0, |ranks| ranks.rank());
         let whole = [&[self.experts], dims].concat();
-        Shard { whole, dim: 0, pieces: vec![Piece { whole: rank * length, part: 0, length }] }
+        let pieces = vec![Piece { whole: rank * length, part: 0, length }];
+        Shard { over: NVTEX_GRID_EP, whole, dim: 0, pieces }
     }
 }
 
@@ -212,7 +214,8 @@ pub struct ExpertLinear {
 pub struct ExpertTape {
     active: Active,
     input: Members,
-    weight: Arc<Members>,
+    /// None if it is read where it lies, or cast again.
+    weight: Option<Arc<Members>>,
     layout: Layout,
 }
 
@@ -294,7 +297,9 @@ impl ExpertLinear {
             return Ok(Arc::clone(cached));
         }
         let quantized = active.backward() == BackwardOperands::Quantized;
-        let usage = Usage { rowwise: true, colwise: quantized && (keep || run.training) };
+        // A weight that tapes do not hold is cast again for the backward pass.
+        let training = run.training && self.dense.weight.own.is_none();
+        let usage = Usage { rowwise: true, colwise: quantized && (keep || training) };
         let slot = active.slot(Role::Weight, run.training);
         let lifetime = if keep { Lifetime::Persistent } else { Lifetime::Tape };
         let of = (count, None);
@@ -303,6 +308,28 @@ impl ExpertLinear {
         let cast = Arc::new(cast);
         self.cached = keep.then(|| Arc::clone(&cast));
         Ok(cast)
+    }
+
+    /// Whether a tape has the operand of the weights. What is in high precision is read where it lies, and of values that
+    /// come and go tapes have nothing.
+    fn keeps(&self, run: &Run, weight: &Members) -> bool {
+        let kept = run.microbatch != Microbatch::None || self.dense.weight.own.is_none();
+        kept && !weight.is_plain()
+    }
+
+    /// The weights of a pass whose tape has none.
+    fn operand_again(&self, run: &Run, constants: &Constants, active: &Active) -> Result<Members> {
+        let weight = self.matrices(&self.dense.weight.value.tensor);
+        let mut active = active.clone();
+        active.again = true;
+        let (quantizer, of) = (active.quantizer(Role::Weight), (self.share.local(), None));
+        if quantizer.is_none() || active.backward() != BackwardOperands::Quantized {
+            return Ok(Members::plain(&weight, of.0, None));
+        }
+        let usage = Usage { rowwise: true, colwise: true };
+        let slot = active.slot(Role::Weight, false);
+        let (slot, lifetime) = (slot.as_ref(), Lifetime::Scratch);
+        Members::cast(run, constants, &quantizer, &weight, of, usage, slot, lifetime)
     }
 
     /// Rows of an output, of which those of no expert are zeros.
@@ -319,7 +346,10 @@ impl ExpertLinear {
         x: &Tensor,
         y: &Tensor,
     ) -> Result<ExpertTape> {
-        let active = self.prepare(run)?;
+        let mut active = self.prepare(run)?;
+        if run.training && self.dense.weight.own.is_some() {
+            active.scales[Role::Weight as usize] = active.keep_scale(run, Role::Weight)?;
+        }
         self.dense.note(run, &active);
         let quantizer = active.quantizer(Role::Input);
         let shape = (layout.rows, self.dense.inputs);
@@ -350,6 +380,7 @@ impl ExpertLinear {
             true => input.drop_rowwise(),
             false => input = Members::plain(x, of.0, of.1),
         }
+        let weight = Some(weight).filter(|weight| self.keeps(run, weight));
         Ok(ExpertTape { active, input, weight, layout: *layout })
     }
 
@@ -382,11 +413,15 @@ impl ExpertLinear {
             bias.deposit(run, &sums)?;
         }
         if let Some(dx) = dx {
-            let weight = self.matrices(&self.dense.weight.value.tensor);
-            let weight = Members::plain(&weight, of.0, None);
-            // In high precision it is read where it lies now.
-            let cast = quantized && !active.quantizer(Role::Weight).is_none();
-            let weight = if cast { &tape.weight.group } else { &weight.group };
+            let again;
+            let weight = match &tape.weight {
+                Some(weight) if quantized => weight,
+                _ => {
+                    again = self.operand_again(run, constants, active)?;
+                    &again
+                }
+            };
+            let weight = &weight.group;
             let out = self.output(run, dx, layout)?;
             let product = experts::GroupedGemm {
                 transa: false,

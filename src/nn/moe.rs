@@ -38,12 +38,14 @@ pub struct MoeConfig {
     pub shared: Option<[DenseConfig; 2]>,
     /// Ranks that share the experts; 0: those of the grid.
     pub ranks: usize,
+    /// The config.
+    pub name: &'static str,
 }
 
 /// `y = sum_k w_k expert_k(x) + shared(x)`, with the experts k of the token x.
 pub struct Moe {
-    hidden: usize,
-    dtype: NVTEDType,
+    pub hidden: usize,
+    pub dtype: NVTEDType,
     topk: usize,
     rule: Rule,
     balance: f32,
@@ -116,12 +118,14 @@ impl Moe {
                 1 => "1 (nvtex_context_set_grid gives a module other ranks)".into(),
                 _ => format!("0, 1 or {size}, the ranks of the grid that share experts"),
             };
-            return Err(Error::argument("config.expert_parallel_size", expected, config.ranks));
+            let name = format!("{}.expert_parallel_size", config.name);
+            return Err(Error::argument(name, expected, config.ranks));
         }
         let ranks = ranks.filter(|_| config.ranks != 1).cloned();
         if ranks.is_some() && !config.experts.is_multiple_of(size) {
             let expected = format!("a multiple of {size}, the ranks that share them");
-            return Err(Error::argument("config.num_experts", expected, config.experts));
+            let name = format!("{}.num_experts", config.name);
+            return Err(Error::argument(name, expected, config.experts));
         }
         let share = Share { experts: config.experts, ranks };
         let mut router = Dense::new(run, &format!("{name}.router"), &config.router)?;
@@ -287,6 +291,11 @@ impl Moe {
         }
     }
 
+    /// A factor of a loss, of which this rank has a part: the mean over the ranks is the loss of all of their tokens.
+    fn factor_of_mean(&self, factor: f32) -> f32 {
+        factor * self.share.ranks.as_ref().map_or(1, |ranks| ranks.size()) as f32
+    }
+
     /// Writes the losses: that of balance, and that of the size of the logits.
     fn losses(&self, run: &Run, routed: &mut Routed, losses: Option<&Tensor>) -> Result<()> {
         let (tokens, all) = routed.logits.tensor.rowwise.shape.flatten();
@@ -315,7 +324,7 @@ impl Moe {
                 num_rows: tokens as i32,
                 num_cols: all as i32,
                 topk: self.topk as i32,
-                coeff: self.balance,
+                coeff: self.factor_of_mean(self.balance),
             };
             let [scores, loads, of_loss] = [&scores, loads, &constants].map(|x| &x.tensor.rowwise);
             let tensors = [scores, loads, &number(0), of_loss];
@@ -324,7 +333,7 @@ impl Moe {
         }
         if self.z != 0.0 {
             let terms = self.scratch(run, (tokens, 1), kNVTEFloat32)?;
-            let factor = self.z / routed.total as f32;
+            let factor = self.factor_of_mean(self.z) / routed.total as f32;
             let of_tokens = Buffer::new(terms.tensor.rowwise.ptr(), kNVTEFloat32, &[tokens]);
             experts::z_loss(run, &routed.logits.tensor.rowwise, &of_tokens, factor)?;
             ops::sum_rows(run, &terms.tensor, &plain(number(1)))?;
@@ -452,7 +461,8 @@ impl Moe {
         }
         if self.z != 0.0 {
             let tensors = [&routed.logits.tensor.rowwise, &factor(1), &logits.tensor.rowwise];
-            experts::z_loss_backward(run, tensors, self.z / routed.total as f32)?;
+            let factor = self.factor_of_mean(self.z) / routed.total as f32;
+            experts::z_loss_backward(run, tensors, factor)?;
         }
         Ok(logits)
     }
@@ -589,7 +599,7 @@ impl Moe {
     }
 
     /// The second and third output of a call, or their gradients.
-    fn extras(&self, tensors: &Tensors) -> Result<[Option<Tensor>; 2]> {
+    pub fn extras(&self, tensors: &Tensors) -> Result<[Option<Tensor>; 2]> {
         let of = |index: usize, dtype: NVTEDType, count: usize| -> Result<Option<Tensor>> {
             let Some(given) = tensors.find(index) else { return Ok(None) };
             let mut buffer = given.data(dtype)?;
@@ -601,6 +611,15 @@ impl Moe {
             Ok(Some(plain(buffer)))
         };
         Ok([of(1, kNVTEFloat32, 2)?, of(2, kNVTEInt64, self.share.experts)?])
+    }
+
+    /// The gradient of the losses, if it is given.
+    pub fn losses_grad(&self, given: &Tensors) -> Result<Option<Tensor>> {
+        if let Some(third) = given.find(2) {
+            return Err(Error::argument(third, "null (numbers have no gradient)", "a tensor"));
+        }
+        let [losses, _] = self.extras(given)?;
+        Ok(losses)
     }
 }
 
@@ -622,10 +641,7 @@ impl Layer for Moe {
         let shape = (tape.tokens, self.hidden);
         let dy = given.get(0)?.matrix(self.dtype, shape)?;
         let dx = wanted.find_matrix(0, self.dtype, shape)?;
-        if let Some(third) = given.find(2) {
-            return Err(Error::argument(third, "null (numbers have no gradient)", "a tensor"));
-        }
-        let [losses, _] = self.extras(given)?;
+        let losses = self.losses_grad(given)?;
         self.backward_to(run, tape, &dy, losses.as_ref(), None, dx.as_ref())
     }
 

@@ -9,7 +9,7 @@ use super::ops::{self, plain};
 use super::quantizer::QTensor;
 use crate::error::{Error, Result};
 use crate::parallel::Communicator;
-use crate::parallel::exports::NVTEXGridGroup::NVTEX_GRID_TP;
+use crate::parallel::exports::NVTEXGridGroup::{self, NVTEX_GRID_TP};
 use crate::tensor::{Buffer, Shape, Tensor};
 use std::cell::Cell;
 use std::fmt::{self, Display, Formatter};
@@ -68,6 +68,8 @@ pub struct Split {
 /// A rank's part of a parameter: of one dimension it has some pieces, one behind the other.
 #[derive(Clone, Debug)]
 pub struct Shard {
+    /// The ranks that have the parts.
+    pub over: NVTEXGridGroup,
     /// The dimensions of the whole.
     pub whole: Vec<usize>,
     pub dim: usize,
@@ -87,7 +89,8 @@ impl Shard {
     /// All of a parameter.
     pub fn all(dims: &[usize]) -> Self {
         let length = dims.first().copied().unwrap_or(1);
-        Self { whole: dims.to_vec(), dim: 0, pieces: vec![Piece { whole: 0, part: 0, length }] }
+        let pieces = vec![Piece { whole: 0, part: 0, length }];
+        Self { over: NVTEX_GRID_TP, whole: dims.to_vec(), dim: 0, pieces }
     }
 
     /// The dimensions of the part.
@@ -101,6 +104,11 @@ impl Shard {
 
     pub fn is_all(&self) -> bool {
         self.dims() == self.whole
+    }
+
+    /// Whether ranks of a group have parts.
+    pub fn is_over(&self, group: NVTEXGridGroup) -> bool {
+        self.over == group && !self.is_all()
     }
 
     /// Where elements of the part, row by row, are in the whole: runs of elements, one behind the other.
@@ -192,7 +200,8 @@ impl Split {
             let (whole, part) = (i * block + self.ranks.rank() * length, i * length);
             Piece { whole, part, length }
         });
-        Ok(Shard { whole: dims.to_vec(), dim, pieces: pieces.collect() })
+        let (over, whole) = (NVTEX_GRID_TP, dims.to_vec());
+        Ok(Shard { over, whole, dim, pieces: pieces.collect() })
     }
 
     /// Where each rank has `own` things: those of the ranks before, and those of all others.

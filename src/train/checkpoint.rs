@@ -14,7 +14,7 @@ use crate::nn::memory::{Lifetime, host_vec};
 use crate::nn::ops::{self, plain};
 use crate::nn::{Context, Parameter, Piece, Run, Shard};
 use crate::parallel::Communicator;
-use crate::parallel::exports::NVTEXGridGroup::NVTEX_GRID_TP;
+use crate::parallel::exports::NVTEXGridGroup::{self, NVTEX_GRID_EP, NVTEX_GRID_TP};
 use crate::tensor::{Buffer, bytes};
 use crate::types::NVTEDType::*;
 use crate::types::cudaStream_t;
@@ -65,11 +65,11 @@ struct Stored<'a> {
     /// What this rank has of the tensors in the file.
     shard: Shard,
     entry: Option<&'a Entry>,
-    /// In a save: how parts of tensor parallelism become a whole.
+    /// In a save: how the parts of ranks become a whole.
     join: Option<Arc<Join>>,
 }
 
-/// The ranks that have the parts of a parameter by tensor parallelism.
+/// The ranks that have the parts of a parameter: by tensor parallelism, or those of its experts.
 struct Join {
     ranks: Arc<Communicator>,
     /// The rank that writes is one of them.
@@ -235,10 +235,10 @@ impl Checkpoint<'_> {
         }
     }
 
-    /// The ranks that have parts of parameters by tensor parallelism.
-    fn split_ranks(&self, stored: &[Stored]) -> Option<Arc<Communicator>> {
-        let ranks = self.context.as_ref()?.group(NVTEX_GRID_TP)?;
-        stored.iter().any(|one| !one.shard.is_all()).then(|| Arc::clone(ranks))
+    /// The ranks of a group, if they have parts of parameters.
+    fn split_ranks(&self, stored: &[Stored], group: NVTEXGridGroup) -> Option<Arc<Communicator>> {
+        let ranks = self.context.as_ref()?.group(group)?;
+        stored.iter().any(|one| one.shard.is_over(group)).then(|| Arc::clone(ranks))
     }
 
     /// Whether all ranks that have parts of something make the call.
@@ -257,7 +257,9 @@ impl Checkpoint<'_> {
         }
         let divided = self.optimizer.and_then(|of| of.data_parallel()).filter(|of| of.is_divided());
         let divided = divided.map_or(1, |divided| divided.communicator().size());
-        let size = self.split_ranks(stored).map_or(1, |ranks| ranks.size()) * divided;
+        let [split, experts] = [NVTEX_GRID_TP, NVTEX_GRID_EP]
+            .map(|group| self.split_ranks(stored, group).map_or(1, |ranks| ranks.size()));
+        let size = split * divided.max(experts);
         let name = "config.communicator";
         match &self.communicator {
             Some(communicator) if communicator.size().is_multiple_of(size) => Ok(()),
@@ -273,13 +275,19 @@ impl Checkpoint<'_> {
         }
     }
 
-    /// Lets ranks of tensor parallelism know what each of them has. Collective.
-    fn find_parts(&self, stored: &mut [Stored], stream: cudaStream_t) -> Result<()> {
-        let (Some(ranks), Some(run)) = (self.split_ranks(stored), self.run(stream)) else {
+    /// Lets the ranks of a group know what each of them has. Collective.
+    fn find_parts(
+        &self,
+        stored: &mut [Stored],
+        group: NVTEXGridGroup,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        let (Some(ranks), Some(run)) = (self.split_ranks(stored, group), self.run(stream)) else {
             return Ok(());
         };
         let mut own = vec![usize::from(self.writes())];
-        for piece in stored.iter().flat_map(|one| &one.shard.pieces) {
+        let divided = stored.iter().filter(|one| one.shard.is_over(group));
+        for piece in divided.flat_map(|one| &one.shard.pieces) {
             own.extend([piece.whole, piece.part, piece.length]);
         }
         let bytes: Vec<u8> = own.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -289,7 +297,7 @@ impl Checkpoint<'_> {
         let of_ranks = || all.chunks_exact(own.len());
         let needed = of_ranks().any(|numbers| numbers[0] == 1);
         let mut at = 1;
-        for one in stored {
+        for one in stored.iter_mut().filter(|one| one.shard.is_over(group)) {
             let count = 3 * one.shard.pieces.len();
             let of_rank = |numbers: &[usize]| {
                 let pieces = numbers[at..at + count].as_chunks().0.iter();
@@ -298,7 +306,7 @@ impl Checkpoint<'_> {
             };
             let shards = of_ranks().map(of_rank).collect();
             let join = Join { ranks: Arc::clone(&ranks), needed, shards };
-            one.join = (!one.shard.is_all()).then(|| Arc::new(join));
+            one.join = Some(Arc::new(join));
             at += count;
         }
         Ok(())
@@ -309,7 +317,7 @@ impl Checkpoint<'_> {
         stored.join.as_ref().map_or(self.writes(), |join| join.needed)
     }
 
-    /// All bytes of an array from those of the part that this rank has by tensor parallelism.
+    /// All bytes of an array from those of the part that this rank has among those that share a parameter.
     fn joined(&self, stored: &Stored, own: Vec<u8>, stream: cudaStream_t) -> Result<Vec<u8>> {
         match &stored.join {
             None => Ok(own),
@@ -339,7 +347,7 @@ impl Checkpoint<'_> {
         let (Some(division), Some(of_ranks)) = (entry.division, of_ranks) else {
             return if needed { host::bytes(own, stream) } else { Ok(Vec::new()) };
         };
-        let (communicator, count) = (of_ranks.communicator(), entry.numel());
+        let (communicator, count) = (of_ranks.ranks(entry.over), entry.numel());
         let run = Run::outside(of_ranks.context(), stream);
         let block = run.scratch(bytes(count, own.dtype))?;
         let whole = block.buffer(0, own.dtype, &[count]);
@@ -362,7 +370,8 @@ impl Checkpoint<'_> {
             Ok((self.fixed_items(stream)?, stored))
         });
         let (mut items, mut stored) = self.agree(items, stream)?;
-        self.find_parts(&mut stored, stream)?;
+        self.find_parts(&mut stored, NVTEX_GRID_TP, stream)?;
+        self.find_parts(&mut stored, NVTEX_GRID_EP, stream)?;
         self.add_items(&mut items, stored, stream);
         let saved = match self.writes() {
             true => safetensors::write(path, items, &[(VERSION_KEY, VERSION)]),

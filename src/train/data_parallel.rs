@@ -1,6 +1,7 @@
 //! Data parallelism: ranks that have the same parameters and different batches. Gradients lie in buckets, each of which
 //! is reduced by one call. Of a bucket that is divided, each rank keeps the sum of one part, updates the parameters
-//! there, and gathers the values of the others.
+//! there, and gathers the values of the others. Experts that ranks share are on some of the ranks alone: their gradients
+//! are reduced by those.
 
 use super::ranks;
 use super::unit::{Place, Unit};
@@ -12,6 +13,7 @@ use crate::nn::sharded::{self, Residence, Residences, SharedResidences};
 use crate::nn::{Context, Division, Gradient, Run, SharedLayer};
 use crate::op::multi_tensor::step;
 use crate::parallel::Communicator;
+use crate::parallel::exports::NVTEXGridGroup::{self, NVTEX_GRID_EP, NVTEX_GRID_EXPERT_DP};
 use crate::tensor::{Buffer, Tensor, bytes};
 use crate::types::NVTEDType::{self, *};
 use crate::types::cudaStream_t;
@@ -67,6 +69,8 @@ struct Member {
     uses: Vec<(usize, usize)>,
     value: Tensor,
     dims: Vec<usize>,
+    /// Other ranks have the other experts.
+    experts: bool,
     /// Its value cannot be part of a bucket: it is in FP8 alone, or in memory of the program.
     fixed: bool,
     /// The layer, among all of the engine, and the parameter's number there.
@@ -83,6 +87,10 @@ impl Member {
 
 /// Parameters whose gradients are reduced by one call.
 struct Bucket {
+    /// The ranks that have the same parameters.
+    ranks: Arc<Communicator>,
+    /// They are experts, of which other ranks have others.
+    experts: bool,
     /// The dtype of the values, if the ranks divide the bucket.
     divided: Option<NVTEDType>,
     /// The layer whose parameters come and go; these are in this bucket.
@@ -96,20 +104,28 @@ struct Bucket {
 
 impl Bucket {
     /// What this rank has of a parameter.
-    fn division(&self, member: &Member, communicator: &Communicator) -> Option<Division> {
-        let (first, share) = (member.first, self.count / communicator.size());
-        self.divided.map(|_| Division { first, share, rank: communicator.rank() })
+    fn division(&self, member: &Member) -> Option<Division> {
+        let (first, share) = (member.first, self.count / self.ranks.size());
+        self.divided.map(|_| Division { first, share, rank: self.ranks.rank() })
     }
 
     /// Elements of gradients that this rank keeps.
-    fn kept(&self, ranks: usize) -> usize {
-        if self.layer.is_some() { self.count / ranks } else { self.count }
+    fn kept(&self) -> usize {
+        if self.layer.is_some() { self.count / self.ranks.size() } else { self.count }
+    }
+
+    /// The part of this rank, of `count` elements that all ranks divide.
+    fn own(&self, count: usize) -> Range<usize> {
+        let (share, rank) = (count / self.ranks.size(), self.ranks.rank());
+        rank * share..(rank + 1) * share
     }
 }
 
 pub struct DataParallel {
     context: Arc<Context>,
     communicator: Arc<Communicator>,
+    /// Those of the ranks that have the same experts.
+    expert_ranks: Arc<Communicator>,
     modules: Vec<Arc<Module>>,
     /// What tells layers that their parameters come and go.
     residences: Vec<SharedResidences>,
@@ -144,24 +160,27 @@ impl DataParallel {
         let first = ranks::of_first(communicator, &run, text.as_bytes())?;
         let same = compare(communicator.rank(), &String::from_utf8_lossy(&first), &text);
         ranks::agree(communicator, &run, same)?;
+        let expert_ranks = expert_ranks(context, communicator, &members);
+        let expert_ranks = ranks::agree(communicator, &run, expert_ranks)?;
 
-        let mut buckets = buckets(&mut members, &sharing, communicator.size());
+        let mut buckets = buckets(&mut members, &sharing, [communicator, &expert_ranks]);
         let (mut layout, mut places) = (Layout::default(), Vec::new());
         for bucket in &buckets {
-            let count = bucket.kept(communicator.size());
+            let count = bucket.kept();
             places.push(layout.array(kNVTEFloat32, count, BYTES_ALIGNMENT));
         }
         let gradients = run.block(layout.bytes(), Lifetime::Persistent)?;
         ops::zero(&gradients.buffer(0, kNVTEByte, &[layout.bytes()]), stream)?;
         for (bucket, place) in buckets.iter_mut().zip(places) {
-            let count = bucket.kept(communicator.size());
+            let count = bucket.kept();
             bucket.gradients = gradients.array(place, &[count]);
         }
         let unused = run.block(size_of::<i32>(), Lifetime::Persistent)?;
         for member in &members {
+            let ranks = &buckets[member.bucket].ranks;
             for buffer in parts_of(&member.value) {
                 let whole = Buffer::new(buffer.ptr(), kNVTEByte, &[buffer.bytes()]);
-                communicator.broadcast(&whole, 0, &member.name, stream)?;
+                ranks.broadcast(&whole, 0, &member.name, stream)?;
             }
         }
         let (context, communicator) = (Arc::clone(context), Arc::clone(communicator));
@@ -169,6 +188,7 @@ impl DataParallel {
         let mut made = Self {
             context,
             communicator,
+            expert_ranks,
             modules,
             residences: Vec::new(),
             sharing,
@@ -207,16 +227,16 @@ impl DataParallel {
 
     /// Keeps this rank's part of the values of layers whose parameters come and go.
     fn divide_values(&mut self, run: &Run, layers: &[SharedLayer]) -> Result<()> {
-        let Self { communicator, modules, members, buckets, sharing, .. } = self;
+        let Self { modules, members, buckets, sharing, .. } = self;
         for (index, bucket) in buckets.iter_mut().enumerate() {
             let (Some(dtype), Some(layer)) = (bucket.divided, bucket.layer) else { continue };
-            let share = bucket.count / communicator.size();
+            let share = bucket.count / bucket.ranks.size();
             let block = run.block(bytes(share, dtype), Lifetime::Persistent)?;
             let values = block.buffer(0, dtype, &[share]);
             ops::zero(&values, run.stream)?;
             let mut places = Vec::new();
             for member in members.iter().filter(|member| member.bucket == index) {
-                let Some(division) = bucket.division(member, communicator) else { continue };
+                let Some(division) = bucket.division(member) else { continue };
                 let part = division.own(member.numel());
                 if !part.is_empty() {
                     let from = slice(&member.value.rowwise, part.clone());
@@ -238,7 +258,7 @@ impl DataParallel {
             bucket.unit = Some(Arc::new(Unit {
                 name: format!("unit.{index}"),
                 layer: Arc::downgrade(&layers[layer]),
-                ranks: Arc::clone(communicator),
+                ranks: Arc::clone(&bucket.ranks),
                 places,
                 count: bucket.count,
                 values,
@@ -288,7 +308,7 @@ impl DataParallel {
             let at = bucket.gradients.ptr().wrapping_byte_add(bytes(member.first, kNVTEFloat32));
             let gradient = plain(Buffer::new(at, kNVTEFloat32, &member.dims));
             let accumulate = self.sharing.accumulate || member.uses.len() > 1;
-            let division = bucket.division(member, &self.communicator);
+            let division = bucket.division(member);
             for &(module, index) in &member.uses {
                 self.modules[module].with_parameters(|mut parameters| {
                     let parameter = &mut parameters[index].1;
@@ -302,7 +322,7 @@ impl DataParallel {
 
     /// [`Self::bind`] of a parameter that comes and goes.
     fn bind_parts(&self, member: &Member, bucket: &Bucket) {
-        let Some(division) = bucket.division(member, &self.communicator) else { return };
+        let Some(division) = bucket.division(member) else { return };
         let part = division.own(member.numel());
         // Where there is nothing of the parameter on this rank, the place is any.
         let at = (member.first + part.start).saturating_sub(division.rank * division.share);
@@ -324,6 +344,11 @@ impl DataParallel {
 
     pub fn communicator(&self) -> &Arc<Communicator> {
         &self.communicator
+    }
+
+    /// The ranks that have the same of a parameter, of which those of a group have the other parts.
+    pub fn ranks(&self, over: Option<NVTEXGridGroup>) -> &Arc<Communicator> {
+        if over == Some(NVTEX_GRID_EP) { &self.expert_ranks } else { &self.communicator }
     }
 
     /// Whether ranks have parts of the state of an optimizer.
@@ -372,7 +397,10 @@ impl DataParallel {
 
     /// Returns what has been summed.
     fn reduce_bucket(&self, run: &Run, index: usize, bucket: &Bucket) -> Result<Vec<Buffer>> {
-        let (communicator, stream) = (&self.communicator, run.stream);
+        let (communicator, stream) = (&bucket.ranks, run.stream);
+        if communicator.size() == 1 {
+            return Ok(vec![bucket.gradients]);
+        }
         let name = format!("gradients.{index}");
         // What is divided is one call, since every rank has one part of it; the others may be any number.
         let step = match bucket.divided {
@@ -385,7 +413,7 @@ impl DataParallel {
             let count = step.min(bucket.count - at);
             let piece = slice(&bucket.gradients, at..at + count);
             let part = match bucket.divided {
-                Some(_) => self.own(count),
+                Some(_) => bucket.own(count),
                 None => 0..count,
             };
             let to = slice(&piece, part.clone());
@@ -413,12 +441,6 @@ impl DataParallel {
             at += count;
         }
         Ok(reduced)
-    }
-
-    /// The part of this rank, of `count` elements that all ranks divide.
-    fn own(&self, count: usize) -> Range<usize> {
-        let (share, rank) = (count / self.communicator.size(), self.communicator.rank());
-        rank * share..(rank + 1) * share
     }
 
     /// Brings all parameters together. Those that come and go stay until they are released.
@@ -454,10 +476,10 @@ impl DataParallel {
         for (index, bucket) in self.buckets.iter().enumerate() {
             if let Some(unit) = &bucket.unit {
                 unit.refresh(&Run::outside(&self.context, stream))?;
-            } else if bucket.divided.is_some() {
+            } else if bucket.divided.is_some() && bucket.ranks.size() > 1 {
                 let name = format!("values.{index}");
-                let own = slice(&bucket.values, self.own(bucket.count));
-                self.communicator.gather(&own, &bucket.values, &name, stream)?;
+                let own = slice(&bucket.values, bucket.own(bucket.count));
+                bucket.ranks.gather(&own, &bucket.values, &name, stream)?;
             }
         }
         Ok(())
@@ -530,8 +552,19 @@ fn find(modules: &[Arc<Module>]) -> Result<Found> {
                 let (dims, dtype, origin) = (p.dims.clone(), p.dtype, p.origin());
                 texts.push(format!("{name} {dims:?} of {dtype}{kind}, initially {origin}"));
                 let (value, uses) = (value.clone(), vec![(m, index)]);
-                let layer = places[index];
-                members.push(Member { name, uses, value, dims, fixed, layer, bucket: 0, first: 0 });
+                let (layer, experts) = (places[index], p.shard.is_over(NVTEX_GRID_EP));
+                let (bucket, first) = (0, 0);
+                members.push(Member {
+                    name,
+                    uses,
+                    value,
+                    dims,
+                    experts,
+                    fixed,
+                    layer,
+                    bucket,
+                    first,
+                });
             }
             Ok(())
         })?;
@@ -556,32 +589,61 @@ fn compare(rank: usize, first: &str, own: &str) -> Result<()> {
     }
 }
 
+/// The ranks that have the same experts, if ranks share some.
+fn expert_ranks(
+    context: &Context,
+    communicator: &Arc<Communicator>,
+    members: &[Member],
+) -> Result<Arc<Communicator>> {
+    let grid = context.grid().filter(|_| members.iter().any(|member| member.experts));
+    let Some(grid) = grid else { return Ok(Arc::clone(communicator)) };
+    let [shared, same] = [NVTEX_GRID_EP, NVTEX_GRID_EXPERT_DP].map(|of| grid.communicator(of));
+    let all = shared.size() * same.size();
+    if communicator.size() != all {
+        let expected = format!(
+            "the {all} ranks of NVTEX_GRID_DP_CP, since modules have experts that {} of them share",
+            shared.size()
+        );
+        return Err(Error::argument("communicator", expected, communicator.size()));
+    }
+    Ok(Arc::clone(same))
+}
+
 /// Puts the parameters into buckets, in their order; of one bucket after the other each is filled until it is large
-/// enough.
-fn buckets(members: &mut [Member], sharing: &Sharing, ranks: usize) -> Vec<Bucket> {
+/// enough. `ranks` are those with the same parameters, and those with the same experts.
+fn buckets(
+    members: &mut [Member],
+    sharing: &Sharing,
+    ranks: [&Arc<Communicator>; 2],
+) -> Vec<Bucket> {
     let mut buckets: Vec<Bucket> = Vec::new();
     let most = sharing.bucket_bytes / size_of::<f32>();
     for member in members {
+        let (experts, ranks) = (member.experts, ranks[usize::from(member.experts)]);
         let divided = (sharing.level != Level::Replicated && !member.fixed)
             .then_some(member.value.rowwise.dtype);
-        let layer = divided.filter(|_| sharing.level == Level::Full).map(|_| member.layer.0);
-        let open =
-            buckets.iter().rposition(|bucket| (bucket.divided, bucket.layer) == (divided, layer));
+        let comes = sharing.level == Level::Full && ranks.size() > 1;
+        let layer = divided.filter(|_| comes).map(|_| member.layer.0);
+        let key = (experts, divided, layer);
+        let open = buckets
+            .iter()
+            .rposition(|bucket| (bucket.experts, bucket.divided, bucket.layer) == key);
         let count = member.numel().next_multiple_of(ALIGNMENT);
         let fits = |at: &usize| {
             let filled = buckets[*at].count;
             filled == 0 || layer.is_some() || filled + count <= most
         };
         member.bucket = open.filter(fits).unwrap_or_else(|| {
+            let (ranks, unit, count) = (Arc::clone(ranks), None, 0);
             let (gradients, values) = (Buffer::UNSET, Buffer::UNSET);
-            buckets.push(Bucket { divided, layer, unit: None, count: 0, gradients, values });
+            buckets.push(Bucket { ranks, experts, divided, layer, unit, count, gradients, values });
             buckets.len() - 1
         });
         member.first = buckets[member.bucket].count;
         buckets[member.bucket].count += count;
     }
     for bucket in &mut buckets {
-        bucket.count = bucket.count.next_multiple_of(ALIGNMENT * ranks);
+        bucket.count = bucket.count.next_multiple_of(ALIGNMENT * bucket.ranks.size());
     }
     buckets
 }

@@ -12,7 +12,7 @@ use crate::nn::{Context, Division, Parameter, Run};
 use crate::op::multi_tensor::step::{self, AdamConstants, NormScratch, SgdConstants};
 use crate::op::{newton_schulz, ranks};
 use crate::parallel::Communicator;
-use crate::parallel::exports::NVTEXGridGroup::NVTEX_GRID_TP;
+use crate::parallel::exports::NVTEXGridGroup::{self, NVTEX_GRID_EP, NVTEX_GRID_TP};
 use crate::tensor::{Buffer, Tensor};
 use crate::types::NVTEDType::{self, *};
 use crate::types::cudaStream_t;
@@ -142,8 +142,8 @@ pub struct Entry {
     quantized: bool,
     /// What this rank updates, and keeps masters and state of, if other ranks update the rest.
     pub division: Option<Division>,
-    /// Ranks of tensor parallelism have other parts of the parameter.
-    split: bool,
+    /// The group of ranks that have the other parts of the parameter.
+    pub over: Option<NVTEXGridGroup>,
     /// F32, or the remainder of I16.
     pub master: Option<Buffer>,
     /// Both moments of AdamW; the momentum of the others, if there is one.
@@ -275,7 +275,8 @@ impl Optimizer {
             let found = module.with_parameters(|parameters| -> Vec<_> {
                 let of = |(name, p): (String, &mut Parameter)| {
                     let value = p.home();
-                    let of_ranks = (p.division, !p.shard.is_all(), p.identity());
+                    let over = (!p.shard.is_all()).then_some(p.shard.over);
+                    let of_ranks = (p.division, over, p.identity());
                     (name, p.dims.clone(), value, p.format.is_some(), p.grad.is_some(), of_ranks)
                 };
                 parameters.into_iter().map(of).collect()
@@ -283,7 +284,7 @@ impl Optimizer {
             for (index, (name, dims, value, quantized, has_gradient, of_ranks)) in
                 found.into_iter().enumerate()
             {
-                let (division, split, identity) = of_ranks;
+                let (division, over, identity) = of_ranks;
                 let name = format!("{}.{name}", module.name());
                 check_ranks(&name, data_parallel.as_deref(), (module, index), division)?;
                 let shared = identities.iter().position(|&known| known == identity);
@@ -295,7 +296,7 @@ impl Optimizer {
                 let options = settings.options(&name, &dims, choose);
                 let options = of_parameter(
                     &name,
-                    options.and_then(|o| o.of_part(division.is_some() || split)),
+                    options.and_then(|o| o.of_part(division.is_some() || over.is_some())),
                 )?;
                 let known = factors.iter().position(|&factor| factor == options.rate_factor);
                 let rate = known.unwrap_or_else(|| {
@@ -313,7 +314,7 @@ impl Optimizer {
                     rate,
                     quantized,
                     division,
-                    split,
+                    over,
                     master: None,
                     state: [None; 2],
                     scales: [None; 2],
@@ -824,15 +825,26 @@ fn most_chunks<'a>(entries: impl Iterator<Item = &'a Entry>) -> usize {
 struct NormRanks {
     /// Those that have parts of a parameter by tensor parallelism.
     split: Option<Arc<Communicator>>,
-    /// Those that divide what each of the former has.
+    /// Those that divide what each of the former has, or that have experts of their own.
     divided: Option<Arc<Communicator>>,
+    /// Those of the latter that have the same experts.
+    alike: Option<Arc<Communicator>>,
 }
 
 impl NormRanks {
     fn of(context: &Context, entries: &[Entry], data_parallel: Option<&DataParallel>) -> Self {
-        let split = context.group(NVTEX_GRID_TP).filter(|_| entries.iter().any(|one| one.split));
-        let divided = data_parallel.filter(|of| of.is_divided()).map(|of| of.communicator());
-        Self { split: split.cloned(), divided: divided.cloned() }
+        let any = |group| entries.iter().any(|one| one.over == Some(group));
+        let split = context.group(NVTEX_GRID_TP).filter(|_| any(NVTEX_GRID_TP));
+        let experts = any(NVTEX_GRID_EP);
+        let (divided, alike) = match data_parallel {
+            Some(of) if of.is_divided() || experts => {
+                (Some(of.communicator()), Some(of.ranks(Some(NVTEX_GRID_EP))))
+            }
+            None if experts => (context.group(NVTEX_GRID_EP), None),
+            _ => (None, None),
+        };
+        let alike = alike.filter(|_| experts);
+        Self { split: split.cloned(), divided: divided.cloned(), alike: alike.cloned() }
     }
 
     /// The number of this rank, and of all, in a group.
@@ -853,7 +865,9 @@ impl NormRanks {
     /// Whether the gradient of a parameter counts here: what all ranks of a group have alike counts on its first.
     fn counts(&self, entry: &Entry) -> bool {
         let first = |group| Self::within(group).0 == 0;
-        (entry.split || first(&self.split)) && (entry.division.is_some() || first(&self.divided))
+        let of = |group| entry.over == Some(group);
+        let same = if of(NVTEX_GRID_EP) { &self.alike } else { &self.divided };
+        (of(NVTEX_GRID_TP) || first(&self.split)) && (entry.division.is_some() || first(same))
     }
 
     /// Brings the norms of all ranks together, of which each has written its own.

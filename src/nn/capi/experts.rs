@@ -225,8 +225,18 @@ impl NVTEXMoeConfig {
         ])
     }
 
-    /// Checks the config.
-    pub(super) fn layer(&self) -> Result<MoeConfig> {
+    /// Checks the config, which has a name in errors.
+    pub(super) fn layer(&self, name: &'static str) -> Result<MoeConfig> {
+        self.checked(name).map_err(|error| match name {
+            "config" => error,
+            name => {
+                let message = error.message.replacen("config.", &format!("{name}."), 1);
+                Error { message, ..error }
+            }
+        })
+    }
+
+    fn checked(&self, name: &'static str) -> Result<MoeConfig> {
         zeros("config", &self.reserved)?;
         let hidden = self.hidden_size;
         if hidden == 0 || hidden > 1 << 30 {
@@ -282,6 +292,7 @@ impl NVTEXMoeConfig {
             fc2,
             shared,
             ranks: self.expert_parallel_size,
+            name,
         })
     }
 }
@@ -294,7 +305,7 @@ impl ModuleConfig for NVTEXMoeConfig {
     }
 
     fn build(&self) -> Result<Build> {
-        let layer = self.layer()?;
+        let layer = self.layer("config")?;
         Ok(Box::new(move |run, name| Ok(Box::new(Moe::new(run, name, &layer)?))))
     }
 }
@@ -336,8 +347,10 @@ pub unsafe extern "C-unwind" fn nvtex_moe_config_init(
 ///
 /// Over several ranks (`expert_parallel_size`) each has `num_experts / ranks` experts, in the order of the ranks, and
 /// tokens of its own, any number. Rows travel to the ranks of their experts and back. The gradients of experts are
-/// complete, over the tokens of all ranks; others are those of the own tokens. Losses are the own part of a sum over the
-/// ranks, whose balance is that of all tokens. The host waits for the numbers of rows, so that a graph cannot capture it.
+/// complete, over the tokens of all ranks; others are those of the own tokens. The mean of the losses over the ranks is
+/// that of all their tokens, as NVTEX_GRADIENTS_MEAN takes it: where gradients are sums over ranks, give `1 / ranks` as the
+/// gradient of the losses, or divide their factors. The host waits for the numbers of rows, so that a graph cannot
+/// capture it.
 ///
 /// Notes: without other ranks nothing waits for the device, and graphs can capture passes. On CUDA the products need compute
 /// capability 9.0.
