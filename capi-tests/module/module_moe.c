@@ -652,6 +652,140 @@ static void case_row(void) {
   EXPECT_OK();
 }
 
+static NVTEXParameter parameter_of(NVTEXModule module, size_t index) {
+  NVTEXParameter p = {.struct_size = sizeof p};
+  nvtex_module_parameter(module, index, &p);
+  return p;
+}
+
+// A layer of a Transformer with experts, whose attention gives 0, is its input plus the experts of
+// its norm: the same bits of everything that experts compute, and sums of both.
+static void case_layer(void) {
+  if (!case_begin("in a layer of a Transformer")) return;
+  enum { TOKENS = 24, HIDDEN = 32, ALL = TOKENS * HIDDEN };
+  const Case c = {.dtype = kNVTEBFloat16,
+                  .router_dtype = kNVTEFloat32,
+                  .tokens = TOKENS,
+                  .hidden = HIDDEN,
+                  .ffn = 48,
+                  .experts = 4,
+                  .k = 2,
+                  .gated = true,
+                  .scale = 1,
+                  .shared = 32,
+                  .balance = 0.3f,
+                  .z = 0.2f};
+  NVTEXContext context = nvtex_context_create(NULL);
+  NVTEXMoeConfig f = config_of(&c);
+  f.init_std = f.output_init_std = f.router_init_std = 0.4f;
+  NVTEXModule moe = nvtex_moe_create(context, &f, NULL);
+  NVTEXNormConfig of_norm;
+  nvtex_norm_config_init(&of_norm, sizeof of_norm);
+  of_norm.kind = RMSNorm;
+  of_norm.hidden_size = HIDDEN;
+  of_norm.dtype = c.dtype;
+  NVTEXModule norm = nvtex_norm_create(context, &of_norm, NULL);
+  NVTEXTransformerLayerConfig config;
+  nvtex_transformer_layer_config_init(&config, sizeof config);
+  config.hidden_size = HIDDEN;
+  config.num_attention_heads = 2;
+  config.norm_type = RMSNorm;
+  config.dtype = c.dtype;
+  config.bias = false;
+  f.hidden_size = 0;
+  f.dtype = kNVTEFloat32;  // that of the layer
+  config.experts = &f;
+  NVTEXModule layer = nvtex_transformer_layer_create(context, &config, NULL);
+  EXPECT_OK();
+  const size_t num = nvtex_module_num_parameters(moe);
+  Buffer *grads[2][PARAMETERS];
+  size_t found = 0;
+  for (size_t i = 0; i < nvtex_module_num_parameters(layer); i++) {
+    const NVTEXParameter p = parameter_of(layer, i);
+    if (strstr(p.name, "proj.weight")) {
+      nvte_memset(nvte_tensor_data(p.value), 0, HIDDEN * HIDDEN * 2, NULL);
+    }
+    if (strncmp(p.name, "layernorm_moe.", 14) != 0) continue;
+    for (size_t j = 0; j < num; j++) {
+      const NVTEXParameter own = parameter_of(moe, j);
+      if (strcmp(own.name, p.name + 14) != 0) continue;
+      nvtex_module_assign_parameter(layer, i, own.value, NULL);
+      for (size_t side = 0; side < 2; side++) {
+        grads[side][j] = buffer(numel(p.shape) * sizeof(float));
+        nvtex_module_set_gradient(side ? moe : layer, side ? j : i,
+                                  tensor(grads[side][j]->ptr, kNVTEFloat32, p.shape), false);
+      }
+      found++;
+    }
+  }
+  CHECK_EQ(found, num);
+  CHECK_EQ(nvtex_module_num_parameters(layer), num + 4);
+  EXPECT_OK();
+  Matrix values = matrix_of(ALL), of_dy = matrix_of(ALL);
+  Buffer *x = filled(&values, c.dtype, 1), *dy = filled(&of_dy, c.dtype, 1);
+  Buffer *rows[6];
+  NVTETensor t[6], losses[2], loads[2];
+  const NVTEShape in_batch = SHAPE(TOKENS / 2, 2, HIDDEN);
+  for (size_t i = 0; i < COUNT(rows); i++) {
+    rows[i] = buffer(ALL * 2);
+    t[i] = tensor(rows[i]->ptr, c.dtype, in_batch);
+  }
+  Buffer *of_losses[2], *of_loads[2];
+  for (size_t side = 0; side < 2; side++) {
+    of_losses[side] = buffer(8);
+    of_loads[side] = buffer(8 * c.experts);
+    losses[side] = tensor(of_losses[side]->ptr, kNVTEFloat32, SHAPE(2));
+    loads[side] = tensor(of_loads[side]->ptr, kNVTEInt64, SHAPE(c.experts));
+  }
+  const float factors[2] = {0.5f, 3};
+  NVTETensor in = tensor(x->ptr, c.dtype, in_batch), dout = tensor(dy->ptr, c.dtype, in_batch);
+  NVTETensor given[] = {dout, tensor(buffer_from(factors, 8, 0)->ptr, kNVTEFloat32, SHAPE(2))};
+  enum { Y, DX, Z, M, DZ, DN };
+  NVTEXTape tape[3] = {0};
+  nvtex_module_forward(layer, &in, 1, (NVTETensor[]){t[Y], losses[0], loads[0]}, 3, NULL, &tape[0],
+                       NULL);
+  if (!declined()) {
+    EXPECT_OK();
+    nvtex_module_backward(layer, tape[0], given, 2, &t[DX], 1, NULL);
+    nvtex_module_forward(norm, &in, 1, &t[Z], 1, NULL, &tape[1], NULL);
+    nvtex_module_forward(moe, &t[Z], 1, (NVTETensor[]){t[M], losses[1], loads[1]}, 3, NULL,
+                         &tape[2], NULL);
+    nvtex_module_backward(moe, tape[2], given, 2, &t[DZ], 1, NULL);
+    nvtex_module_backward(norm, tape[1], &t[DZ], 1, &t[DN], 1, NULL);
+    EXPECT_OK();
+    CHECK(!memcmp(buffer_read(of_losses[0]), buffer_read(of_losses[1]), 8), "losses");
+    CHECK(!memcmp(buffer_read(of_loads[0]), buffer_read(of_loads[1]), 8 * c.experts), "loads");
+    for (size_t j = 0; j < num; j++) {
+      CHECK(!memcmp(buffer_read(grads[0][j]), buffer_read(grads[1][j]), grads[0][j]->bytes),
+            "gradient %zu", j);
+    }
+    const void *m = buffer_read(rows[M]), *dn = buffer_read(rows[DN]);
+    for (size_t i = 0; i < ALL; i++) {
+      values.values[i] += get_value(c.dtype, m, i);
+      of_dy.values[i] += get_value(c.dtype, dn, i);
+    }
+    close_to("y", c.dtype, rows[Y], values.values, ALL, 1e-2);
+    close_to("dx", c.dtype, rows[DX], of_dy.values, ALL, 1e-2);
+  }
+  for (size_t i = 0; i < 3; i++) nvtex_tape_destroy(tape[i]);
+  nvtex_module_destroy(layer);
+  f.hidden_size = 16;
+  CHECK(!nvtex_transformer_layer_create(context, &config, NULL), "a layer");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.experts.hidden_size: expected 0 or 32");
+  f.hidden_size = 0;
+  f.top_k = 5;
+  CHECK(!nvtex_transformer_layer_create(context, &config, NULL), "a layer");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.experts.top_k: expected 1 to 4 (num_experts)");
+  f.top_k = 2;
+  config.checkpoint = true;
+  CHECK(!nvtex_transformer_layer_create(context, &config, NULL), "a layer");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "checkpoint: expected false (experts compute nothing");
+  nvtex_module_destroy(moe);
+  nvtex_module_destroy(norm);
+  nvtex_context_destroy(context);
+  EXPECT_OK();
+}
+
 static void refused(NVTEXContext context, const NVTEXMoeConfig *f, const char *message) {
   CHECK(!nvtex_moe_create(context, f, NULL), "a module");
   EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, message);
@@ -742,6 +876,7 @@ int main(int argc, char **argv) {
   test_begin(argc, argv);
   case_refusals();
   case_row();
+  case_layer();
   cases();
   return test_end();
 }

@@ -271,10 +271,10 @@ impl SequenceRanks {
             );
             return refuse("num_gqa_groups", &expected, &format!("{heads} and {groups}"));
         }
-        if kind == ContextParallelKind::Ring {
-            if let Err((field, expected, got)) = ring::check(config) {
-                return refuse(field, expected, &got);
-            }
+        if kind == ContextParallelKind::Ring
+            && let Err((field, expected, got)) = ring::check(config)
+        {
+            return refuse(field, expected, &got);
         }
         if !by_heads && !gathers {
             let expected = "NVTE_NO_MASK, NVTE_CAUSAL_MASK or NVTE_CAUSAL_BOTTOM_RIGHT_MASK and no packed tokens \

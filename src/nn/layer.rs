@@ -1,14 +1,14 @@
 //! `TransformerLayer` (spec: modules, section 15).
 
 use super::attention::{MultiheadAttention, MultiheadConfig, MultiheadTape};
+use super::branch::{Branch, BranchConfig, BranchTape, Others};
 use super::context::Run;
 use super::memory::{Block, Lifetime};
-use super::mlp::{LayerNormMlp, MlpConfig, MlpTape};
 use super::norm::{NormConfig, NormLayer, NormTape};
 use super::ops::{self, plain};
 use super::parameter::Parameter;
 use super::quantizer::QTensor;
-use super::split::Split;
+use super::split::{Split, Spread};
 use super::{Layer, Saved, Tape, Tensors, named, saved};
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
@@ -18,7 +18,9 @@ pub struct LayerConfig {
     pub self_attention: MultiheadConfig,
     /// Cross attention of a decoder.
     pub inter_attention: Option<MultiheadConfig>,
-    pub mlp: MlpConfig,
+    pub mlp: BranchConfig,
+    /// What the config of the MLP says of ranks.
+    pub spread: Spread,
     /// Norm after the layer.
     pub output_norm: Option<NormConfig>,
     /// Dropout of what is added to the residual.
@@ -36,7 +38,7 @@ pub struct LayerConfig {
 pub struct TransformerLayer {
     self_attention: Box<MultiheadAttention>,
     inter_attention: Option<Box<MultiheadAttention>>,
-    mlp: Box<LayerNormMlp>,
+    mlp: Branch,
     output_norm: Option<NormLayer>,
     residual: Residual,
     residual_after_norm: bool,
@@ -56,7 +58,7 @@ struct LayerTape {
     self_attention: Box<MultiheadTape>,
     self_mask: Mask,
     inter: Option<(Box<MultiheadTape>, Mask)>,
-    mlp: Box<MlpTape>,
+    mlp: BranchTape,
     mlp_mask: Mask,
     output: Option<NormTape>,
     rows: usize,
@@ -133,7 +135,7 @@ impl TransformerLayer {
         };
         let inter = config.inter_attention.as_ref();
         let own = &config.self_attention;
-        let (spread, of_mlp) = (own.spread, config.mlp.fc1.spread);
+        let (spread, of_mlp) = (own.spread, config.spread);
         if !spread.same(&of_mlp) {
             let expected = format!("the same as {}.parallel ({spread})", spread.name);
             return Err(Error::argument(format!("{}.parallel", of_mlp.name), expected, of_mlp));
@@ -144,7 +146,7 @@ impl TransformerLayer {
         Ok(Self {
             self_attention: attention("self_attention", own)?,
             inter_attention: inter.map(|c| attention("inter_attention", c)).transpose()?,
-            mlp: Box::new(LayerNormMlp::new(run, &part("layernorm_mlp"), &config.mlp)?),
+            mlp: Branch::new(run, name, &config.mlp)?,
             output_norm: norm.map(|norm| norm.of_parts(others.as_ref())),
             residual: Residual {
                 dropout: config.dropout,
@@ -165,7 +167,7 @@ fn places(after_norm: bool, grad: &Tensor) -> (Option<&Tensor>, Option<&Tensor>)
 
 impl Layer for TransformerLayer {
     fn arity(&self) -> (usize, usize) {
-        (2, 1)
+        (2, 1 + self.mlp.num_extras())
     }
 
     fn heads(&self) -> Option<(usize, usize)> {
@@ -180,6 +182,8 @@ impl Layer for TransformerLayer {
         let memory = memory.as_ref().map(|(memory, rows, lengths)| (memory, *rows, *lengths));
         let shape = (rows, residual.hidden);
         let out = outputs.get(0)?.matrix(residual.dtype, shape)?;
+        let [losses, loads] = mlp.extras(outputs)?;
+        let (losses, loads) = (losses.as_ref(), loads.as_ref());
         let lifetime = if run.training { Lifetime::Tape } else { Lifetime::Scratch };
         let keep = || residual.tensor(run, rows, lifetime);
         let mut kept = Vec::new();
@@ -191,7 +195,8 @@ impl Layer for TransformerLayer {
                     let sum = keep()?;
                     let attention =
                         self_attention.forward_to(run, input, memory, &sum.tensor, add, None)?;
-                    let mlp = mlp.forward_to(run, (&x, rows), y, Some(&sum.tensor), None)?;
+                    let others = Others { add: Some(&sum.tensor), z: None, losses, loads };
+                    let mlp = mlp.forward_to(run, (&x, rows), y, others)?;
                     Ok((attention, mlp))
                 })?;
             return Ok(Box::new(LayerTape {
@@ -237,7 +242,8 @@ impl Layer for TransformerLayer {
         let z_out = z.as_ref().map(|z| &z.tensor);
         let from = z_out.unwrap_or(&y.tensor);
         let (mlp, mlp_mask) = residual.join(run, (rows, MLP_SITE), from, target, |out, add| {
-            mlp.forward_to(run, (&y.tensor, rows), out, add, z_out)
+            let others = Others { add, z: z_out, losses, loads };
+            mlp.forward_to(run, (&y.tensor, rows), out, others)
         })?;
         let mut output = None;
         if let Some(norm) = &self.output_norm {
@@ -272,6 +278,8 @@ impl Layer for TransformerLayer {
         let dmemory = wanted.find_matrix(1, dtype, shape)?;
         let scratch = || residual.tensor(run, rows, Lifetime::Scratch);
         let (dx, dmemory) = (dx.as_ref(), dmemory.as_ref());
+        let losses = self.mlp.losses_grad(given)?;
+        let losses = losses.as_ref();
         let attention = &mut self.self_attention;
 
         if self.parallel {
@@ -280,7 +288,8 @@ impl Layer for TransformerLayer {
             let (branch, dsum) = (&branch.tensor, Some(&sum.tensor));
             let own = &tape.self_attention;
             attention.backward_to(run, own, branch, None, Some(&dy), dsum, dmemory)?;
-            return self.mlp.backward_to(run, &tape.mlp, branch, None, dsum, dx);
+            let others = Others { add: dsum, losses, ..Others::default() };
+            return self.mlp.backward_to(run, &tape.mlp, branch, others, dx);
         }
 
         let mut grad = QTensor::borrowed(dy);
@@ -292,7 +301,8 @@ impl Layer for TransformerLayer {
         let branch = residual.branch(run, rows, &tape.mlp_mask, &grad.tensor)?;
         let next = scratch()?;
         let (dz, add) = places(self.residual_after_norm, &grad.tensor);
-        self.mlp.backward_to(run, &tape.mlp, &branch.tensor, dz, add, Some(&next.tensor))?;
+        let others = Others { add, z: dz, losses, loads: None };
+        self.mlp.backward_to(run, &tape.mlp, &branch.tensor, others, Some(&next.tensor))?;
         grad = next;
 
         let mut own_dmemory = dmemory;
@@ -316,7 +326,7 @@ impl Layer for TransformerLayer {
         if let Some(inter) = &mut self.inter_attention {
             all.extend(inter.all_parameters("inter_attention."));
         }
-        all.extend(named("layernorm_mlp.", self.mlp.parts()));
+        all.extend(self.mlp.parameters());
         if let Some(norm) = &mut self.output_norm {
             all.extend(named("layernorm.", norm.parts()));
         }

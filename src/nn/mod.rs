@@ -3,6 +3,7 @@
 
 mod attention;
 mod attention_fp8;
+mod branch;
 pub mod callback;
 pub mod capi;
 mod context;
@@ -31,6 +32,7 @@ mod state;
 pub use attention::{
     AttentionConfig, DotProductAttention, HeadNorm, MultiheadAttention, MultiheadConfig,
 };
+pub use branch::BranchConfig;
 pub use context::{Context, Frame, Microbatch, ReduceMax, Run};
 pub use context_parallel::{ContextParallelKind, rearrange};
 pub use dense::DenseConfig;

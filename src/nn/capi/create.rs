@@ -291,7 +291,8 @@ impl Default for NVTEXTransformerLayerConfig {
             seed: 0,
             checkpoint: no,
             parallel: NVTEXParallelConfig::default(),
-            reserved: [0; 4],
+            experts: std::ptr::null(),
+            reserved: [0; 3],
         }
     }
 }
@@ -960,8 +961,21 @@ impl ModuleConfig for NVTEXTransformerLayerConfig {
 impl NVTEXTransformerLayerConfig {
     fn build_parts(&self) -> Result<Build> {
         let (hidden, seed) = (self.mlp.hidden_size, self.mlp.seed);
-        let mlp = mlp_config("config.mlp", &self.mlp)?;
-        let dtype = mlp.fc1.dtype;
+        let experts = match self.experts.is_null() {
+            true => None,
+            // SAFETY: whoever vouches for a config vouches for what it points to.
+            false => Some(unsafe { read_config("config.experts", self.experts) }?),
+        };
+        let mut mlp = self.mlp;
+        if let Some(experts) = experts.as_ref().filter(|_| mlp.ffn_hidden_size == 0) {
+            mlp.ffn_hidden_size = experts.ffn_hidden_size;
+        }
+        let mlp = mlp_config("config.mlp", &mlp)?;
+        let (dtype, spread) = (mlp.fc1.dtype, mlp.fc1.spread);
+        let mlp = match experts {
+            None => BranchConfig::Mlp(Box::new(mlp)),
+            Some(experts) => self.experts(experts, mlp)?,
+        };
         let parallel = truth(self.parallel_attention_mlp);
         let others = [
             ("decoder", truth(self.decoder)),
@@ -1021,11 +1035,44 @@ impl NVTEXTransformerLayerConfig {
             self_attention: multihead(false, !output_layernorm)?,
             inter_attention,
             mlp,
+            spread,
             output_norm: if output_layernorm { Some(norm(["weight", "bias"])?) } else { None },
             dropout: self.hidden_dropout,
             residual_after_norm,
             parallel,
         };
         Ok(Box::new(move |run, name| Ok(Box::new(TransformerLayer::new(run, name, &layer)?))))
+    }
+
+    /// Experts in place of an MLP.
+    fn experts(&self, mut experts: NVTEXMoeConfig, mlp: MlpConfig) -> Result<BranchConfig> {
+        let MlpConfig { norm, fc1, checkpoint, .. } = mlp;
+        if fc1.spread.sequence {
+            let expected = "false (ranks that share rows do not share experts)";
+            let name = "config.mlp.parallel.sequence_parallel";
+            return Err(Error::unsupported(Error::argument(name, expected, "true").message));
+        }
+        if checkpoint {
+            let expected = "false (experts compute nothing again)";
+            return Err(Error::argument("config.mlp.checkpoint", expected, "true"));
+        }
+        let hidden = self.mlp.hidden_size;
+        if ![0, hidden].contains(&experts.hidden_size) {
+            let (expected, got) =
+                (format!("0 or {hidden}, as config.mlp.hidden_size"), experts.hidden_size);
+            return Err(Error::argument("config.experts.hidden_size", expected, got));
+        }
+        experts.hidden_size = hidden;
+        if experts.ffn_hidden_size == 0 {
+            experts.ffn_hidden_size = self.mlp.ffn_hidden_size;
+        }
+        let dtype = from_c("config.experts.dtype", experts.dtype)?;
+        if ![NVTEDType::kNVTEFloat32, fc1.dtype].contains(&dtype) {
+            let expected = format!("{}, as config.mlp.dtype", fc1.dtype);
+            return Err(Error::argument("config.experts.dtype", expected, dtype));
+        }
+        experts.dtype = MaybeUninit::new(fc1.dtype);
+        experts.seed = experts.seed.wrapping_add(splitmix(self.mlp.seed.wrapping_add(8)));
+        Ok(BranchConfig::Experts(norm, Box::new(experts.layer("config.experts")?)))
     }
 }

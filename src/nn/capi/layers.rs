@@ -414,8 +414,13 @@ pub struct NVTEXTransformerLayerConfig {
     pub checkpoint: MaybeUninit<bool>,
     /// How ranks share the layer: `mlp.parallel` and `attention.parallel`.
     pub parallel: NVTEXParallelConfig,
+    /// Experts in place of the MLP, as for `nvtex_moe_create`, or null (default). Of `mlp` the layer then has the norm, sizes,
+    /// dtype, bias of the attention, deviations of the attention, and seed. A `hidden_size` or `ffn_hidden_size` of 0 of the
+    /// experts is that of `mlp`, Float32 is its dtype, and their seeds differ from layer to layer as `mlp.seed` does. Ranks
+    /// that share the weights of the attention (but not its rows) have the experts each for itself.
+    pub experts: *const NVTEXMoeConfig,
     /// Zeros: room for what later versions add.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 3],
 }
 
 /// Sets the defaults in the first `struct_size` bytes of a config.
@@ -666,9 +671,13 @@ pub unsafe extern "C-unwind" fn nvtex_transformer_layer_config_init(
 ///
 /// Inputs: as `nvtex_multihead_attention_create`; of a decoder a second one.
 ///
+/// With `experts` the MLP is a layer of experts. Its losses and the numbers of tokens that have chosen each expert are the
+/// second and third output, and the second `grad_outputs` is the gradient of the losses, as for `nvtex_moe_create`.
+///
 /// Parameters: those of `nvtex_multihead_attention_create` behind `self_attention.` and
 /// `inter_attention.`, those of `nvtex_layernorm_mlp_create` behind `layernorm_mlp.`, and
-/// `layernorm.weight`, `layernorm.bias`.
+/// `layernorm.weight`, `layernorm.bias`. With `experts` those of its norm and of `nvtex_moe_create` stand behind
+/// `layernorm_moe.` in place of those of the MLP.
 ///
 /// Notes: without dropout residuals are added by products, and their gradients by norms.
 #[unsafe(no_mangle)]
@@ -839,5 +848,6 @@ config!(NVTEXTransformerLayerConfig {
     seed,
     checkpoint,
     parallel,
+    experts,
     reserved
 });

@@ -27,6 +27,7 @@ use crate::verbose::{self, Level};
 use config::*;
 use context::*;
 use create::{Build, ModuleConfig, create, deviation, high_precision, spread_of};
+use experts::NVTEXMoeConfig;
 use kv_cache::*;
 use layers::*;
 use parameters::*;
