@@ -492,6 +492,15 @@ AT(NVTEXL2NormArgs, dtype, 88);
 AT(NVTEXMemsetArgs, ptr, 0);
 AT(NVTEXMemsetArgs, bytes, 8);
 AT(NVTEXMemsetArgs, value, 16);
+AT(NVTEXMergeAttentionArgs, out, 0);
+AT(NVTEXMergeAttentionArgs, lse, 8);
+AT(NVTEXMergeAttentionArgs, step, 16);
+AT(NVTEXMergeAttentionArgs, step_lse, 24);
+AT(NVTEXMergeAttentionArgs, tokens, 32);
+AT(NVTEXMergeAttentionArgs, heads, 40);
+AT(NVTEXMergeAttentionArgs, width, 48);
+AT(NVTEXMergeAttentionArgs, dtype, 56);
+AT(NVTEXMergeAttentionArgs, first, 60);
 AT(NVTEXMoveRowsArgs, src, 0);
 AT(NVTEXMoveRowsArgs, dst, 8);
 AT(NVTEXMoveRowsArgs, row_bytes, 16);
@@ -1015,6 +1024,6 @@ AT(NVTEXWidenArgs, length, 16);
 AT(NVTEXWidenArgs, factor, 24);
 
 int main(void) {
-  printf("1007 fields\n");
+  printf("1016 fields\n");
   return 0;
 }

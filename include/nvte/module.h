@@ -205,6 +205,11 @@ typedef enum NVTEXContextParallelKind {
    * A rank gets the keys and values that its queries see. No packed tokens, no masks with padding, no dropout.
    */
   NVTEX_CONTEXT_PARALLEL_ALL_GATHER = 2,
+  /**
+   * A rank gets the keys and values of one rank after the other, so that its memory does not grow with the whole
+   * sequence. As NVTEX_CONTEXT_PARALLEL_ALL_GATHER, and no windows and no offsets of the softmax.
+   */
+  NVTEX_CONTEXT_PARALLEL_RING = 3,
 } NVTEXContextParallelKind;
 
 /**
@@ -983,6 +988,105 @@ typedef struct NVTEXMultiheadAttentionConfig {
 } NVTEXMultiheadAttentionConfig;
 
 /**
+ * Config of a layer of experts: `y = sum_k w_k f_k(x) + g(x)` for the experts k that a router chooses for the token x,
+ * each an MLP `f(x) = act(x W1^T + b1) W2^T + b2`, and an MLP g for all tokens.
+ */
+typedef struct NVTEXMoeConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * Name, unique in its context; for null or an empty one a name is made up.
+   */
+  const char *name;
+  size_t hidden_size;
+  /**
+   * Elements of an expert after its activation. With a gated activation W1 has twice as many rows, first those
+   * of the function, then those of the gate.
+   */
+  size_t ffn_hidden_size;
+  size_t num_experts;
+  /**
+   * Experts of a token.
+   */
+  size_t top_k;
+  /**
+   * Float16 or BFloat16, on the CPU backend also Float32 (default), of experts, inputs and outputs.
+   */
+  NVTEDType dtype;
+  /**
+   * Of the router: Float32 (default) or `dtype`. Its products stay in it whatever the recipe says; logits are Float32.
+   */
+  NVTEDType router_dtype;
+  /**
+   * Default: SWIGLU.
+   */
+  NVTE_Activation_Type activation;
+  /**
+   * Constants of CLAMPED_SWIGLU. Defaults: 7, 1.702, 1.
+   */
+  float clamp_limit;
+  float clamp_alpha;
+  float clamp_offset;
+  /**
+   * Whether experts and the shared MLP have biases. Default: false.
+   */
+  bool bias;
+  /**
+   * Default: NVTEX_MOE_SCORE_SOFTMAX.
+   */
+  enum NVTEXMoeScore score;
+  /**
+   * Experts come in groups of neighbours, of which only the best `group_top_k` are chosen from; the score of a group is
+   * the sum of its best `top_k / group_top_k`. 0 (default): there are none.
+   */
+  size_t num_groups;
+  size_t group_top_k;
+  /**
+   * A bias of each expert that is added to its score for the choice alone; not with a softmax. The program moves it, by
+   * what the third output says. Default: false.
+   */
+  bool expert_bias;
+  /**
+   * Factor of the weights of experts. Default: 1.
+   */
+  float scaling_factor;
+  /**
+   * Factor c of the loss of balance, `c E / (k T^2) sum_e n_e sum_t s_te`: of T tokens n_e have chosen expert e, to
+   * which token t gives the score s_te, divided by those of all experts. Default: 0.
+   */
+  float balance_coefficient;
+  /**
+   * Factor c of the loss of the size of the logits, `c / T sum_t log(sum_e exp(x_te))^2`. Default: 0.
+   */
+  float z_coefficient;
+  /**
+   * Elements of the MLP for all tokens after its activation. 0 (default): there is none.
+   */
+  size_t shared_ffn_hidden_size;
+  /**
+   * Standard deviations of the initial weights: of first and last products, and of the router. Defaults: 0.023.
+   */
+  float init_std;
+  float output_init_std;
+  float router_init_std;
+  /**
+   * Seed of the initial weights.
+   */
+  uint64_t seed;
+  /**
+   * Ranks that share the experts: 1 (default): none; 0: those of NVTEX_GRID_EP; or the number of these. Each has
+   * `num_experts` divided by their number, and tokens of its own.
+   */
+  size_t expert_parallel_size;
+  /**
+   * Zeros: room for what later versions add.
+   */
+  uint64_t reserved[4];
+} NVTEXMoeConfig;
+
+/**
  * A layer of a Transformer.
  *
  * A field from `hidden_size` on is one of a part, or of several, for programs that need not name the parts. A part's own field
@@ -1099,109 +1203,17 @@ typedef struct NVTEXTransformerLayerConfig {
    */
   struct NVTEXParallelConfig parallel;
   /**
+   * Experts in place of the MLP, as for `nvtex_moe_create`, or null (default). Of `mlp` the layer then has the norm, sizes,
+   * dtype, bias of the attention, deviations of the attention, and seed. A `hidden_size` or `ffn_hidden_size` of 0 of the
+   * experts is that of `mlp`, Float32 is its dtype, and their seeds differ from layer to layer as `mlp.seed` does. Ranks
+   * that share the weights of the attention (but not its rows) have the experts each for itself.
+   */
+  const struct NVTEXMoeConfig *experts;
+  /**
    * Zeros: room for what later versions add.
    */
-  uint64_t reserved[4];
+  uint64_t reserved[3];
 } NVTEXTransformerLayerConfig;
-
-/**
- * Config of a layer of experts: `y = sum_k w_k f_k(x) + g(x)` for the experts k that a router chooses for the token x,
- * each an MLP `f(x) = act(x W1^T + b1) W2^T + b2`, and an MLP g for all tokens.
- */
-typedef struct NVTEXMoeConfig {
-  /**
-   * Bytes of this struct.
-   */
-  size_t struct_size;
-  /**
-   * Name, unique in its context; for null or an empty one a name is made up.
-   */
-  const char *name;
-  size_t hidden_size;
-  /**
-   * Elements of an expert after its activation. With a gated activation W1 has twice as many rows, first those
-   * of the function, then those of the gate.
-   */
-  size_t ffn_hidden_size;
-  size_t num_experts;
-  /**
-   * Experts of a token.
-   */
-  size_t top_k;
-  /**
-   * Float16 or BFloat16, on the CPU backend also Float32 (default), of experts, inputs and outputs.
-   */
-  NVTEDType dtype;
-  /**
-   * Of the router: Float32 (default) or `dtype`. Its products stay in it whatever the recipe says; logits are Float32.
-   */
-  NVTEDType router_dtype;
-  /**
-   * Default: SWIGLU.
-   */
-  NVTE_Activation_Type activation;
-  /**
-   * Constants of CLAMPED_SWIGLU. Defaults: 7, 1.702, 1.
-   */
-  float clamp_limit;
-  float clamp_alpha;
-  float clamp_offset;
-  /**
-   * Whether experts and the shared MLP have biases. Default: false.
-   */
-  bool bias;
-  /**
-   * Default: NVTEX_MOE_SCORE_SOFTMAX.
-   */
-  enum NVTEXMoeScore score;
-  /**
-   * Experts come in groups of neighbours, of which only the best `group_top_k` are chosen from; the score of a group is
-   * the sum of its best `top_k / group_top_k`. 0 (default): there are none.
-   */
-  size_t num_groups;
-  size_t group_top_k;
-  /**
-   * A bias of each expert that is added to its score for the choice alone; not with a softmax. The program moves it, by
-   * what the third output says. Default: false.
-   */
-  bool expert_bias;
-  /**
-   * Factor of the weights of experts. Default: 1.
-   */
-  float scaling_factor;
-  /**
-   * Factor c of the loss of balance, `c E / (k T^2) sum_e n_e sum_t s_te`: of T tokens n_e have chosen expert e, to
-   * which token t gives the score s_te, divided by those of all experts. Default: 0.
-   */
-  float balance_coefficient;
-  /**
-   * Factor c of the loss of the size of the logits, `c / T sum_t log(sum_e exp(x_te))^2`. Default: 0.
-   */
-  float z_coefficient;
-  /**
-   * Elements of the MLP for all tokens after its activation. 0 (default): there is none.
-   */
-  size_t shared_ffn_hidden_size;
-  /**
-   * Standard deviations of the initial weights: of first and last products, and of the router. Defaults: 0.023.
-   */
-  float init_std;
-  float output_init_std;
-  float router_init_std;
-  /**
-   * Seed of the initial weights.
-   */
-  uint64_t seed;
-  /**
-   * Ranks that share the experts: 1 (default): none; 0: those of NVTEX_GRID_EP; or the number of these. Each has
-   * `num_experts` divided by their number, and tokens of its own.
-   */
-  size_t expert_parallel_size;
-  /**
-   * Zeros: room for what later versions add.
-   */
-  uint64_t reserved[4];
-} NVTEXMoeConfig;
 
 /**
  * Config of an embedding.
@@ -1824,9 +1836,13 @@ void nvtex_transformer_layer_config_init(struct NVTEXTransformerLayerConfig *con
  *
  * Inputs: as `nvtex_multihead_attention_create`; of a decoder a second one.
  *
+ * With `experts` the MLP is a layer of experts. Its losses and the numbers of tokens that have chosen each expert are the
+ * second and third output, and the second `grad_outputs` is the gradient of the losses, as for `nvtex_moe_create`.
+ *
  * Parameters: those of `nvtex_multihead_attention_create` behind `self_attention.` and
  * `inter_attention.`, those of `nvtex_layernorm_mlp_create` behind `layernorm_mlp.`, and
- * `layernorm.weight`, `layernorm.bias`.
+ * `layernorm.weight`, `layernorm.bias`. With `experts` those of its norm and of `nvtex_moe_create` stand behind
+ * `layernorm_moe.` in place of those of the MLP.
  *
  * Notes: without dropout residuals are added by products, and their gradients by norms.
  */
@@ -1865,8 +1881,10 @@ void nvtex_moe_config_init(struct NVTEXMoeConfig *config, size_t struct_size);
  *
  * Over several ranks (`expert_parallel_size`) each has `num_experts / ranks` experts, in the order of the ranks, and
  * tokens of its own, any number. Rows travel to the ranks of their experts and back. The gradients of experts are
- * complete, over the tokens of all ranks; others are those of the own tokens. Losses are the own part of a sum over the
- * ranks, whose balance is that of all tokens. The host waits for the numbers of rows, so that a graph cannot capture it.
+ * complete, over the tokens of all ranks; others are those of the own tokens. The mean of the losses over the ranks is
+ * that of all their tokens, as NVTEX_GRADIENTS_MEAN takes it: where gradients are sums over ranks, give `1 / ranks` as the
+ * gradient of the losses, or divide their factors. The host waits for the numbers of rows, so that a graph cannot
+ * capture it.
  *
  * Notes: without other ranks nothing waits for the device, and graphs can capture passes. On CUDA the products need compute
  * capability 9.0.

@@ -1243,6 +1243,9 @@ pub const NVTEX_CONTEXT_PARALLEL_AUTOMATIC: NVTEXContextParallelKind = 0;
 pub const NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL: NVTEXContextParallelKind = 1;
 /// A rank gets the keys and values that its queries see. No packed tokens, no masks with padding, no dropout.
 pub const NVTEX_CONTEXT_PARALLEL_ALL_GATHER: NVTEXContextParallelKind = 2;
+/// A rank gets the keys and values of one rank after the other, so that its memory does not grow with the whole
+/// sequence. As NVTEX_CONTEXT_PARALLEL_ALL_GATHER, and no windows and no offsets of the softmax.
+pub const NVTEX_CONTEXT_PARALLEL_RING: NVTEXContextParallelKind = 3;
 
 /// Scores of a router, of the logits of a token.
 pub type NVTEXMoeScore = i32;
@@ -1743,6 +1746,65 @@ pub struct NVTEXMultiheadAttentionConfig {
     pub reserved: [u64; 4],
 }
 
+/// Config of a layer of experts: `y = sum_k w_k f_k(x) + g(x)` for the experts k that a router chooses for the token x,
+/// each an MLP `f(x) = act(x W1^T + b1) W2^T + b2`, and an MLP g for all tokens.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXMoeConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// Name, unique in its context; for null or an empty one a name is made up.
+    pub name: *const c_char,
+    pub hidden_size: usize,
+    /// Elements of an expert after its activation. With a gated activation W1 has twice as many rows, first those
+    /// of the function, then those of the gate.
+    pub ffn_hidden_size: usize,
+    pub num_experts: usize,
+    /// Experts of a token.
+    pub top_k: usize,
+    /// Float16 or BFloat16, on the CPU backend also Float32 (default), of experts, inputs and outputs.
+    pub dtype: NVTEDType,
+    /// Of the router: Float32 (default) or `dtype`. Its products stay in it whatever the recipe says; logits are Float32.
+    pub router_dtype: NVTEDType,
+    /// Default: SWIGLU.
+    pub activation: NVTE_Activation_Type,
+    /// Constants of CLAMPED_SWIGLU. Defaults: 7, 1.702, 1.
+    pub clamp_limit: f32,
+    pub clamp_alpha: f32,
+    pub clamp_offset: f32,
+    /// Whether experts and the shared MLP have biases. Default: false.
+    pub bias: bool,
+    /// Default: NVTEX_MOE_SCORE_SOFTMAX.
+    pub score: NVTEXMoeScore,
+    /// Experts come in groups of neighbours, of which only the best `group_top_k` are chosen from; the score of a group is
+    /// the sum of its best `top_k / group_top_k`. 0 (default): there are none.
+    pub num_groups: usize,
+    pub group_top_k: usize,
+    /// A bias of each expert that is added to its score for the choice alone; not with a softmax. The program moves it, by
+    /// what the third output says. Default: false.
+    pub expert_bias: bool,
+    /// Factor of the weights of experts. Default: 1.
+    pub scaling_factor: f32,
+    /// Factor c of the loss of balance, `c E / (k T^2) sum_e n_e sum_t s_te`: of T tokens n_e have chosen expert e, to
+    /// which token t gives the score s_te, divided by those of all experts. Default: 0.
+    pub balance_coefficient: f32,
+    /// Factor c of the loss of the size of the logits, `c / T sum_t log(sum_e exp(x_te))^2`. Default: 0.
+    pub z_coefficient: f32,
+    /// Elements of the MLP for all tokens after its activation. 0 (default): there is none.
+    pub shared_ffn_hidden_size: usize,
+    /// Standard deviations of the initial weights: of first and last products, and of the router. Defaults: 0.023.
+    pub init_std: f32,
+    pub output_init_std: f32,
+    pub router_init_std: f32,
+    /// Seed of the initial weights.
+    pub seed: u64,
+    /// Ranks that share the experts: 1 (default): none; 0: those of NVTEX_GRID_EP; or the number of these. Each has
+    /// `num_experts` divided by their number, and tokens of its own.
+    pub expert_parallel_size: usize,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
+}
+
 /// A layer of a Transformer.
 ///
 /// A field from `hidden_size` on is one of a part, or of several, for programs that need not name the parts. A part's own field
@@ -1807,67 +1869,13 @@ pub struct NVTEXTransformerLayerConfig {
     pub checkpoint: bool,
     /// How ranks share the layer: `mlp.parallel` and `attention.parallel`.
     pub parallel: NVTEXParallelConfig,
+    /// Experts in place of the MLP, as for `nvtex_moe_create`, or null (default). Of `mlp` the layer then has the norm, sizes,
+    /// dtype, bias of the attention, deviations of the attention, and seed. A `hidden_size` or `ffn_hidden_size` of 0 of the
+    /// experts is that of `mlp`, Float32 is its dtype, and their seeds differ from layer to layer as `mlp.seed` does. Ranks
+    /// that share the weights of the attention (but not its rows) have the experts each for itself.
+    pub experts: *const NVTEXMoeConfig,
     /// Zeros: room for what later versions add.
-    pub reserved: [u64; 4],
-}
-
-/// Config of a layer of experts: `y = sum_k w_k f_k(x) + g(x)` for the experts k that a router chooses for the token x,
-/// each an MLP `f(x) = act(x W1^T + b1) W2^T + b2`, and an MLP g for all tokens.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct NVTEXMoeConfig {
-    /// Bytes of this struct.
-    pub struct_size: usize,
-    /// Name, unique in its context; for null or an empty one a name is made up.
-    pub name: *const c_char,
-    pub hidden_size: usize,
-    /// Elements of an expert after its activation. With a gated activation W1 has twice as many rows, first those
-    /// of the function, then those of the gate.
-    pub ffn_hidden_size: usize,
-    pub num_experts: usize,
-    /// Experts of a token.
-    pub top_k: usize,
-    /// Float16 or BFloat16, on the CPU backend also Float32 (default), of experts, inputs and outputs.
-    pub dtype: NVTEDType,
-    /// Of the router: Float32 (default) or `dtype`. Its products stay in it whatever the recipe says; logits are Float32.
-    pub router_dtype: NVTEDType,
-    /// Default: SWIGLU.
-    pub activation: NVTE_Activation_Type,
-    /// Constants of CLAMPED_SWIGLU. Defaults: 7, 1.702, 1.
-    pub clamp_limit: f32,
-    pub clamp_alpha: f32,
-    pub clamp_offset: f32,
-    /// Whether experts and the shared MLP have biases. Default: false.
-    pub bias: bool,
-    /// Default: NVTEX_MOE_SCORE_SOFTMAX.
-    pub score: NVTEXMoeScore,
-    /// Experts come in groups of neighbours, of which only the best `group_top_k` are chosen from; the score of a group is
-    /// the sum of its best `top_k / group_top_k`. 0 (default): there are none.
-    pub num_groups: usize,
-    pub group_top_k: usize,
-    /// A bias of each expert that is added to its score for the choice alone; not with a softmax. The program moves it, by
-    /// what the third output says. Default: false.
-    pub expert_bias: bool,
-    /// Factor of the weights of experts. Default: 1.
-    pub scaling_factor: f32,
-    /// Factor c of the loss of balance, `c E / (k T^2) sum_e n_e sum_t s_te`: of T tokens n_e have chosen expert e, to
-    /// which token t gives the score s_te, divided by those of all experts. Default: 0.
-    pub balance_coefficient: f32,
-    /// Factor c of the loss of the size of the logits, `c / T sum_t log(sum_e exp(x_te))^2`. Default: 0.
-    pub z_coefficient: f32,
-    /// Elements of the MLP for all tokens after its activation. 0 (default): there is none.
-    pub shared_ffn_hidden_size: usize,
-    /// Standard deviations of the initial weights: of first and last products, and of the router. Defaults: 0.023.
-    pub init_std: f32,
-    pub output_init_std: f32,
-    pub router_init_std: f32,
-    /// Seed of the initial weights.
-    pub seed: u64,
-    /// Ranks that share the experts: 1 (default): none; 0: those of NVTEX_GRID_EP; or the number of these. Each has
-    /// `num_experts` divided by their number, and tokens of its own.
-    pub expert_parallel_size: usize,
-    /// Zeros: room for what later versions add.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 3],
 }
 
 /// Config of an embedding.
@@ -5595,9 +5603,13 @@ unsafe extern "C-unwind" {
     ///
     /// Inputs: as `nvtex_multihead_attention_create`; of a decoder a second one.
     ///
+    /// With `experts` the MLP is a layer of experts. Its losses and the numbers of tokens that have chosen each expert are the
+    /// second and third output, and the second `grad_outputs` is the gradient of the losses, as for `nvtex_moe_create`.
+    ///
     /// Parameters: those of `nvtex_multihead_attention_create` behind `self_attention.` and
     /// `inter_attention.`, those of `nvtex_layernorm_mlp_create` behind `layernorm_mlp.`, and
-    /// `layernorm.weight`, `layernorm.bias`.
+    /// `layernorm.weight`, `layernorm.bias`. With `experts` those of its norm and of `nvtex_moe_create` stand behind
+    /// `layernorm_moe.` in place of those of the MLP.
     ///
     /// Notes: without dropout residuals are added by products, and their gradients by norms.
     pub fn nvtex_transformer_layer_create(context: NVTEXContext, config: *const NVTEXTransformerLayerConfig, stream: cudaStream_t) -> NVTEXModule;
@@ -5628,8 +5640,10 @@ unsafe extern "C-unwind" {
     ///
     /// Over several ranks (`expert_parallel_size`) each has `num_experts / ranks` experts, in the order of the ranks, and
     /// tokens of its own, any number. Rows travel to the ranks of their experts and back. The gradients of experts are
-    /// complete, over the tokens of all ranks; others are those of the own tokens. Losses are the own part of a sum over the
-    /// ranks, whose balance is that of all tokens. The host waits for the numbers of rows, so that a graph cannot capture it.
+    /// complete, over the tokens of all ranks; others are those of the own tokens. The mean of the losses over the ranks is
+    /// that of all their tokens, as NVTEX_GRADIENTS_MEAN takes it: where gradients are sums over ranks, give `1 / ranks` as the
+    /// gradient of the losses, or divide their factors. The host waits for the numbers of rows, so that a graph cannot
+    /// capture it.
     ///
     /// Notes: without other ranks nothing waits for the device, and graphs can capture passes. On CUDA the products need compute
     /// capability 9.0.
@@ -6009,8 +6023,8 @@ pub(crate) fn layouts() -> Vec<String> {
         crate::layout!(NVTEXLayerNormMLPConfig: struct_size name norm hidden_size ffn_hidden_size activation clamp_limit clamp_alpha clamp_offset bias dtype init_std output_init_std seed checkpoint parallel reserved),
         crate::layout!(NVTEXAttentionConfig: struct_size name num_attention_heads num_gqa_groups head_dim_qk head_dim_v attention_dropout qkv_format attn_mask_type window_size_left window_size_right bottom_right_diagonal softmax_type softmax_scale dtype checkpoint_core_attention qk_norm_type qk_norm_epsilon qk_norm_before_rope parallel context_parallel_kind reserved),
         crate::layout!(NVTEXMultiheadAttentionConfig: struct_size name hidden_size attention input_layernorm norm cross_attention bias rotary_interleaved init_std output_init_std seed num_attention_heads num_gqa_groups norm_type norm_epsilon dtype qkv_format attn_mask_type attention_dropout parallel reserved),
-        crate::layout!(NVTEXTransformerLayerConfig: struct_size name attention mlp hidden_dropout decoder inter_mask_type residual_post_layernorm output_layernorm parallel_attention_mlp rotary_interleaved hidden_size ffn_hidden_size num_attention_heads num_gqa_groups activation norm_type norm_epsilon dtype qkv_format attn_mask_type attention_dropout bias init_std output_init_std seed checkpoint parallel reserved),
         crate::layout!(NVTEXMoeConfig: struct_size name hidden_size ffn_hidden_size num_experts top_k dtype router_dtype activation clamp_limit clamp_alpha clamp_offset bias score num_groups group_top_k expert_bias scaling_factor balance_coefficient z_coefficient shared_ffn_hidden_size init_std output_init_std router_init_std seed expert_parallel_size reserved),
+        crate::layout!(NVTEXTransformerLayerConfig: struct_size name attention mlp hidden_dropout decoder inter_mask_type residual_post_layernorm output_layernorm parallel_attention_mlp rotary_interleaved hidden_size ffn_hidden_size num_attention_heads num_gqa_groups activation norm_type norm_epsilon dtype qkv_format attn_mask_type attention_dropout bias init_std output_init_std seed checkpoint parallel experts reserved),
         crate::layout!(NVTEXEmbeddingConfig: struct_size name vocabulary_size hidden_size max_positions scale dtype init_std position_init_std seed parallel reserved),
         crate::layout!(NVTEXLMHeadConfig: struct_size name vocabulary_size hidden_size tied_to dtype init_std seed ignored_target label_smoothing z_loss workspace_limit parallel reserved),
         crate::layout!(NVTEXRotaryConfig: struct_size base offset interpolation_factor pretrained_length interleaved),

@@ -490,6 +490,9 @@ pub enum ContextParallelKind {
     AllToAll = 1,
     /// A rank gets the keys and values that its queries see. No packed tokens, no masks with padding, no dropout.
     AllGather = 2,
+    /// A rank gets the keys and values of one rank after the other, so that its memory does not grow with the whole
+    /// sequence. As NVTEX_CONTEXT_PARALLEL_ALL_GATHER, and no windows and no offsets of the softmax.
+    Ring = 3,
 }
 
 impl ContextParallelKind {
@@ -499,6 +502,7 @@ impl ContextParallelKind {
             0 => Some(Self::Automatic),
             1 => Some(Self::AllToAll),
             2 => Some(Self::AllGather),
+            3 => Some(Self::Ring),
             _ => None,
         }
     }
@@ -1596,6 +1600,186 @@ impl Default for MultiheadAttentionConfig {
     }
 }
 
+/// Config of a layer of experts: `y = sum_k w_k f_k(x) + g(x)` for the experts k that a router chooses for the token x,
+/// each an MLP `f(x) = act(x W1^T + b1) W2^T + b2`, and an MLP g for all tokens.
+#[derive(Clone, Debug)]
+pub struct MoeConfig {
+    pub(crate) raw: sys::NVTEXMoeConfig,
+    /// Keeps the texts that `raw` points to.
+    #[allow(dead_code)]
+    pub(crate) names: Names,
+}
+
+impl MoeConfig {
+    /// Makes a config with the library's defaults.
+    pub fn new() -> Self {
+        // SAFETY: the function writes a config of this size.
+        let raw = initialized(|raw, size| unsafe { sys::nvtex_moe_config_init(raw, size) });
+        Self { raw, names: Names::default() }
+    }
+
+    /// Name, unique in its context; for null or an empty one a name is made up.
+    pub fn name(mut self, name: &str) -> Self {
+        self.raw.name = self.names.add(name);
+        self
+    }
+
+    /// Sets `hidden_size`.
+    pub fn hidden_size(mut self, value: usize) -> Self {
+        self.raw.hidden_size = value;
+        self
+    }
+
+    /// Elements of an expert after its activation. With a gated activation W1 has twice as many rows, first those
+    /// of the function, then those of the gate.
+    pub fn ffn_hidden_size(mut self, value: usize) -> Self {
+        self.raw.ffn_hidden_size = value;
+        self
+    }
+
+    /// Sets `num_experts`.
+    pub fn num_experts(mut self, value: usize) -> Self {
+        self.raw.num_experts = value;
+        self
+    }
+
+    /// Experts of a token.
+    pub fn top_k(mut self, value: usize) -> Self {
+        self.raw.top_k = value;
+        self
+    }
+
+    /// Float16 or BFloat16, on the CPU backend also Float32 (default), of experts, inputs and outputs.
+    pub fn dtype(mut self, value: DType) -> Self {
+        self.raw.dtype = value as i32;
+        self
+    }
+
+    /// Of the router: Float32 (default) or `dtype`. Its products stay in it whatever the recipe says; logits are Float32.
+    pub fn router_dtype(mut self, value: DType) -> Self {
+        self.raw.router_dtype = value as i32;
+        self
+    }
+
+    /// Default: SWIGLU.
+    pub fn activation(mut self, value: ActivationType) -> Self {
+        self.raw.activation = value as i32;
+        self
+    }
+
+    /// Constants of CLAMPED_SWIGLU. Defaults: 7, 1.702, 1.
+    pub fn clamp_limit(mut self, value: f32) -> Self {
+        self.raw.clamp_limit = value;
+        self
+    }
+
+    /// Sets `clamp_alpha`.
+    pub fn clamp_alpha(mut self, value: f32) -> Self {
+        self.raw.clamp_alpha = value;
+        self
+    }
+
+    /// Sets `clamp_offset`.
+    pub fn clamp_offset(mut self, value: f32) -> Self {
+        self.raw.clamp_offset = value;
+        self
+    }
+
+    /// Whether experts and the shared MLP have biases. Default: false.
+    pub fn bias(mut self, value: bool) -> Self {
+        self.raw.bias = value;
+        self
+    }
+
+    /// Default: NVTEX_MOE_SCORE_SOFTMAX.
+    pub fn score(mut self, value: MoeScore) -> Self {
+        self.raw.score = value as i32;
+        self
+    }
+
+    /// Experts come in groups of neighbours, of which only the best `group_top_k` are chosen from; the score of a group is
+    /// the sum of its best `top_k / group_top_k`. 0 (default): there are none.
+    pub fn num_groups(mut self, value: usize) -> Self {
+        self.raw.num_groups = value;
+        self
+    }
+
+    /// Sets `group_top_k`.
+    pub fn group_top_k(mut self, value: usize) -> Self {
+        self.raw.group_top_k = value;
+        self
+    }
+
+    /// A bias of each expert that is added to its score for the choice alone; not with a softmax. The program moves it, by
+    /// what the third output says. Default: false.
+    pub fn expert_bias(mut self, value: bool) -> Self {
+        self.raw.expert_bias = value;
+        self
+    }
+
+    /// Factor of the weights of experts. Default: 1.
+    pub fn scaling_factor(mut self, value: f32) -> Self {
+        self.raw.scaling_factor = value;
+        self
+    }
+
+    /// Factor c of the loss of balance, `c E / (k T^2) sum_e n_e sum_t s_te`: of T tokens n_e have chosen expert e, to
+    /// which token t gives the score s_te, divided by those of all experts. Default: 0.
+    pub fn balance_coefficient(mut self, value: f32) -> Self {
+        self.raw.balance_coefficient = value;
+        self
+    }
+
+    /// Factor c of the loss of the size of the logits, `c / T sum_t log(sum_e exp(x_te))^2`. Default: 0.
+    pub fn z_coefficient(mut self, value: f32) -> Self {
+        self.raw.z_coefficient = value;
+        self
+    }
+
+    /// Elements of the MLP for all tokens after its activation. 0 (default): there is none.
+    pub fn shared_ffn_hidden_size(mut self, value: usize) -> Self {
+        self.raw.shared_ffn_hidden_size = value;
+        self
+    }
+
+    /// Standard deviations of the initial weights: of first and last products, and of the router. Defaults: 0.023.
+    pub fn init_std(mut self, value: f32) -> Self {
+        self.raw.init_std = value;
+        self
+    }
+
+    /// Sets `output_init_std`.
+    pub fn output_init_std(mut self, value: f32) -> Self {
+        self.raw.output_init_std = value;
+        self
+    }
+
+    /// Sets `router_init_std`.
+    pub fn router_init_std(mut self, value: f32) -> Self {
+        self.raw.router_init_std = value;
+        self
+    }
+
+    /// Seed of the initial weights.
+    pub fn seed(mut self, value: u64) -> Self {
+        self.raw.seed = value;
+        self
+    }
+
+    /// Ranks that share the experts: 1 (default): none; 0: those of NVTEX_GRID_EP; or the number of these. Each has
+    /// `num_experts` divided by their number, and tokens of its own.
+    pub fn expert_parallel_size(mut self, value: usize) -> Self {
+        self.raw.expert_parallel_size = value;
+        self
+    }
+}
+
+impl Default for MoeConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// A layer of a Transformer.
 ///
 /// A field from `hidden_size` on is one of a part, or of several, for programs that need not name the parts. A part's own field
@@ -1798,186 +1982,6 @@ impl TransformerLayerConfig {
 }
 
 impl Default for TransformerLayerConfig {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// Config of a layer of experts: `y = sum_k w_k f_k(x) + g(x)` for the experts k that a router chooses for the token x,
-/// each an MLP `f(x) = act(x W1^T + b1) W2^T + b2`, and an MLP g for all tokens.
-#[derive(Clone, Debug)]
-pub struct MoeConfig {
-    pub(crate) raw: sys::NVTEXMoeConfig,
-    /// Keeps the texts that `raw` points to.
-    #[allow(dead_code)]
-    pub(crate) names: Names,
-}
-
-impl MoeConfig {
-    /// Makes a config with the library's defaults.
-    pub fn new() -> Self {
-        // SAFETY: the function writes a config of this size.
-        let raw = initialized(|raw, size| unsafe { sys::nvtex_moe_config_init(raw, size) });
-        Self { raw, names: Names::default() }
-    }
-
-    /// Name, unique in its context; for null or an empty one a name is made up.
-    pub fn name(mut self, name: &str) -> Self {
-        self.raw.name = self.names.add(name);
-        self
-    }
-
-    /// Sets `hidden_size`.
-    pub fn hidden_size(mut self, value: usize) -> Self {
-        self.raw.hidden_size = value;
-        self
-    }
-
-    /// Elements of an expert after its activation. With a gated activation W1 has twice as many rows, first those
-    /// of the function, then those of the gate.
-    pub fn ffn_hidden_size(mut self, value: usize) -> Self {
-        self.raw.ffn_hidden_size = value;
-        self
-    }
-
-    /// Sets `num_experts`.
-    pub fn num_experts(mut self, value: usize) -> Self {
-        self.raw.num_experts = value;
-        self
-    }
-
-    /// Experts of a token.
-    pub fn top_k(mut self, value: usize) -> Self {
-        self.raw.top_k = value;
-        self
-    }
-
-    /// Float16 or BFloat16, on the CPU backend also Float32 (default), of experts, inputs and outputs.
-    pub fn dtype(mut self, value: DType) -> Self {
-        self.raw.dtype = value as i32;
-        self
-    }
-
-    /// Of the router: Float32 (default) or `dtype`. Its products stay in it whatever the recipe says; logits are Float32.
-    pub fn router_dtype(mut self, value: DType) -> Self {
-        self.raw.router_dtype = value as i32;
-        self
-    }
-
-    /// Default: SWIGLU.
-    pub fn activation(mut self, value: ActivationType) -> Self {
-        self.raw.activation = value as i32;
-        self
-    }
-
-    /// Constants of CLAMPED_SWIGLU. Defaults: 7, 1.702, 1.
-    pub fn clamp_limit(mut self, value: f32) -> Self {
-        self.raw.clamp_limit = value;
-        self
-    }
-
-    /// Sets `clamp_alpha`.
-    pub fn clamp_alpha(mut self, value: f32) -> Self {
-        self.raw.clamp_alpha = value;
-        self
-    }
-
-    /// Sets `clamp_offset`.
-    pub fn clamp_offset(mut self, value: f32) -> Self {
-        self.raw.clamp_offset = value;
-        self
-    }
-
-    /// Whether experts and the shared MLP have biases. Default: false.
-    pub fn bias(mut self, value: bool) -> Self {
-        self.raw.bias = value;
-        self
-    }
-
-    /// Default: NVTEX_MOE_SCORE_SOFTMAX.
-    pub fn score(mut self, value: MoeScore) -> Self {
-        self.raw.score = value as i32;
-        self
-    }
-
-    /// Experts come in groups of neighbours, of which only the best `group_top_k` are chosen from; the score of a group is
-    /// the sum of its best `top_k / group_top_k`. 0 (default): there are none.
-    pub fn num_groups(mut self, value: usize) -> Self {
-        self.raw.num_groups = value;
-        self
-    }
-
-    /// Sets `group_top_k`.
-    pub fn group_top_k(mut self, value: usize) -> Self {
-        self.raw.group_top_k = value;
-        self
-    }
-
-    /// A bias of each expert that is added to its score for the choice alone; not with a softmax. The program moves it, by
-    /// what the third output says. Default: false.
-    pub fn expert_bias(mut self, value: bool) -> Self {
-        self.raw.expert_bias = value;
-        self
-    }
-
-    /// Factor of the weights of experts. Default: 1.
-    pub fn scaling_factor(mut self, value: f32) -> Self {
-        self.raw.scaling_factor = value;
-        self
-    }
-
-    /// Factor c of the loss of balance, `c E / (k T^2) sum_e n_e sum_t s_te`: of T tokens n_e have chosen expert e, to
-    /// which token t gives the score s_te, divided by those of all experts. Default: 0.
-    pub fn balance_coefficient(mut self, value: f32) -> Self {
-        self.raw.balance_coefficient = value;
-        self
-    }
-
-    /// Factor c of the loss of the size of the logits, `c / T sum_t log(sum_e exp(x_te))^2`. Default: 0.
-    pub fn z_coefficient(mut self, value: f32) -> Self {
-        self.raw.z_coefficient = value;
-        self
-    }
-
-    /// Elements of the MLP for all tokens after its activation. 0 (default): there is none.
-    pub fn shared_ffn_hidden_size(mut self, value: usize) -> Self {
-        self.raw.shared_ffn_hidden_size = value;
-        self
-    }
-
-    /// Standard deviations of the initial weights: of first and last products, and of the router. Defaults: 0.023.
-    pub fn init_std(mut self, value: f32) -> Self {
-        self.raw.init_std = value;
-        self
-    }
-
-    /// Sets `output_init_std`.
-    pub fn output_init_std(mut self, value: f32) -> Self {
-        self.raw.output_init_std = value;
-        self
-    }
-
-    /// Sets `router_init_std`.
-    pub fn router_init_std(mut self, value: f32) -> Self {
-        self.raw.router_init_std = value;
-        self
-    }
-
-    /// Seed of the initial weights.
-    pub fn seed(mut self, value: u64) -> Self {
-        self.raw.seed = value;
-        self
-    }
-
-    /// Ranks that share the experts: 1 (default): none; 0: those of NVTEX_GRID_EP; or the number of these. Each has
-    /// `num_experts` divided by their number, and tokens of its own.
-    pub fn expert_parallel_size(mut self, value: usize) -> Self {
-        self.raw.expert_parallel_size = value;
-        self
-    }
-}
-
-impl Default for MoeConfig {
     fn default() -> Self {
         Self::new()
     }
@@ -2315,9 +2319,13 @@ module! {
     ///
     /// Inputs: as `nvtex_multihead_attention_create`; of a decoder a second one.
     ///
+    /// With `experts` the MLP is a layer of experts. Its losses and the numbers of tokens that have chosen each expert are the
+    /// second and third output, and the second `grad_outputs` is the gradient of the losses, as for `nvtex_moe_create`.
+    ///
     /// Parameters: those of `nvtex_multihead_attention_create` behind `self_attention.` and
     /// `inter_attention.`, those of `nvtex_layernorm_mlp_create` behind `layernorm_mlp.`, and
-    /// `layernorm.weight`, `layernorm.bias`.
+    /// `layernorm.weight`, `layernorm.bias`. With `experts` those of its norm and of `nvtex_moe_create` stand behind
+    /// `layernorm_moe.` in place of those of the MLP.
     ///
     /// Notes: without dropout residuals are added by products, and their gradients by norms.
     TransformerLayer, TransformerLayerConfig, nvtex_transformer_layer_create
@@ -2349,8 +2357,10 @@ module! {
     ///
     /// Over several ranks (`expert_parallel_size`) each has `num_experts / ranks` experts, in the order of the ranks, and
     /// tokens of its own, any number. Rows travel to the ranks of their experts and back. The gradients of experts are
-    /// complete, over the tokens of all ranks; others are those of the own tokens. Losses are the own part of a sum over the
-    /// ranks, whose balance is that of all tokens. The host waits for the numbers of rows, so that a graph cannot capture it.
+    /// complete, over the tokens of all ranks; others are those of the own tokens. The mean of the losses over the ranks is
+    /// that of all their tokens, as NVTEX_GRADIENTS_MEAN takes it: where gradients are sums over ranks, give `1 / ranks` as the
+    /// gradient of the losses, or divide their factors. The host waits for the numbers of rows, so that a graph cannot
+    /// capture it.
     ///
     /// Notes: without other ranks nothing waits for the device, and graphs can capture passes. On CUDA the products need compute
     /// capability 9.0.

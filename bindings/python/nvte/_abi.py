@@ -531,6 +531,7 @@ NVTEX_QK_NORM_LAYER = 3
 NVTEX_CONTEXT_PARALLEL_AUTOMATIC = 0
 NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL = 1
 NVTEX_CONTEXT_PARALLEL_ALL_GATHER = 2
+NVTEX_CONTEXT_PARALLEL_RING = 3
 NVTEX_MOE_SCORE_SOFTMAX = 0
 NVTEX_MOE_SCORE_SOFTMAX_OF_ALL = 1
 NVTEX_MOE_SCORE_SIGMOID = 2
@@ -826,44 +827,6 @@ class NVTEXMultiheadAttentionConfig(Structure):
 
 
 
-class NVTEXTransformerLayerConfig(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("name", c_char_p),
-        ("attention", NVTEXAttentionConfig),
-        ("mlp", NVTEXLayerNormMLPConfig),
-        ("hidden_dropout", c_float),
-        ("decoder", c_bool),
-        ("inter_mask_type", c_int),
-        ("residual_post_layernorm", c_bool),
-        ("output_layernorm", c_bool),
-        ("parallel_attention_mlp", c_bool),
-        ("rotary_interleaved", c_bool),
-        ("hidden_size", c_size_t),
-        ("ffn_hidden_size", c_size_t),
-        ("num_attention_heads", c_size_t),
-        ("num_gqa_groups", c_size_t),
-        ("activation", c_int),
-        ("norm_type", c_int),
-        ("norm_epsilon", c_float),
-        ("dtype", c_int),
-        ("qkv_format", c_int),
-        ("attn_mask_type", c_int),
-        ("attention_dropout", c_float),
-        ("bias", c_bool),
-        ("init_std", c_float),
-        ("output_init_std", c_float),
-        ("seed", c_uint64),
-        ("checkpoint", c_bool),
-        ("parallel", NVTEXParallelConfig),
-        ("reserved", c_uint64 * 4),
-    ]
-    # Fields that are enumerations, with the name of these.
-    _enums_ = {"inter_mask_type": "MaskType", "activation": "ActivationType", "norm_type": "NormType", "dtype": "DType", "qkv_format": "QKVFormat", "attn_mask_type": "MaskType"}
-
-
-
-
 class NVTEXMoeConfig(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -896,6 +859,45 @@ class NVTEXMoeConfig(Structure):
     ]
     # Fields that are enumerations, with the name of these.
     _enums_ = {"dtype": "DType", "router_dtype": "DType", "activation": "ActivationType", "score": "MoeScore"}
+
+
+
+
+class NVTEXTransformerLayerConfig(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("attention", NVTEXAttentionConfig),
+        ("mlp", NVTEXLayerNormMLPConfig),
+        ("hidden_dropout", c_float),
+        ("decoder", c_bool),
+        ("inter_mask_type", c_int),
+        ("residual_post_layernorm", c_bool),
+        ("output_layernorm", c_bool),
+        ("parallel_attention_mlp", c_bool),
+        ("rotary_interleaved", c_bool),
+        ("hidden_size", c_size_t),
+        ("ffn_hidden_size", c_size_t),
+        ("num_attention_heads", c_size_t),
+        ("num_gqa_groups", c_size_t),
+        ("activation", c_int),
+        ("norm_type", c_int),
+        ("norm_epsilon", c_float),
+        ("dtype", c_int),
+        ("qkv_format", c_int),
+        ("attn_mask_type", c_int),
+        ("attention_dropout", c_float),
+        ("bias", c_bool),
+        ("init_std", c_float),
+        ("output_init_std", c_float),
+        ("seed", c_uint64),
+        ("checkpoint", c_bool),
+        ("parallel", NVTEXParallelConfig),
+        ("experts", c_void_p),
+        ("reserved", c_uint64 * 3),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {"inter_mask_type": "MaskType", "activation": "ActivationType", "norm_type": "NormType", "dtype": "DType", "qkv_format": "QKVFormat", "attn_mask_type": "MaskType"}
 
 
 
@@ -1322,7 +1324,7 @@ ENUMS = {
     "Pass": {"forward": 0, "backward": 1},
     "ParallelMode": {"default": 0, "column": 1, "row": 2},
     "QKNorm": {"none": 0, "l2": 1, "rms": 2, "layer": 3},
-    "ContextParallelKind": {"automatic": 0, "all_to_all": 1, "all_gather": 2},
+    "ContextParallelKind": {"automatic": 0, "all_to_all": 1, "all_gather": 2, "ring": 3},
     "MoeScore": {"softmax": 0, "softmax_of_all": 1, "sigmoid": 2, "sqrtsoftplus": 3},
     "Microbatch": {"none": 0, "first": 1, "later": 2},
     "Sharding": {"none": 0, "optimizer": 2, "full": 3},

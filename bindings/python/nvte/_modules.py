@@ -24,7 +24,7 @@ Role = Literal["input", "weight", "grad_output"]
 SlotScaling = Literal["high_precision", "delayed", "current", "block", "mxfp8", "nvfp4"]
 Pass = Literal["forward", "backward"]
 QKNorm = Literal["none", "l2", "rms", "layer"]
-ContextParallelKind = Literal["automatic", "all_to_all", "all_gather"]
+ContextParallelKind = Literal["automatic", "all_to_all", "all_gather", "ring"]
 MoeScore = Literal["softmax", "softmax_of_all", "sigmoid", "sqrtsoftplus"]
 Microbatch = Literal["none", "first", "later"]
 
@@ -221,6 +221,37 @@ class MultiheadAttentionConfig(TypedDict, total=False):
     parallel: ParallelConfig
 
 
+class MoeConfig(TypedDict, total=False):
+    """Config of a layer of experts: `y = sum_k w_k f_k(x) + g(x)` for the experts k that a router chooses for the token x,
+    each an MLP `f(x) = act(x W1^T + b1) W2^T + b2`, and an MLP g for all tokens."""
+
+    name: str
+    hidden_size: int
+    ffn_hidden_size: int
+    num_experts: int
+    top_k: int
+    dtype: DType
+    router_dtype: DType
+    activation: ActivationType
+    clamp_limit: float
+    clamp_alpha: float
+    clamp_offset: float
+    bias: bool
+    score: MoeScore
+    num_groups: int
+    group_top_k: int
+    expert_bias: bool
+    scaling_factor: float
+    balance_coefficient: float
+    z_coefficient: float
+    shared_ffn_hidden_size: int
+    init_std: float
+    output_init_std: float
+    router_init_std: float
+    seed: int
+    expert_parallel_size: int
+
+
 class TransformerLayerConfig(TypedDict, total=False):
     """A layer of a Transformer.
 
@@ -254,37 +285,6 @@ class TransformerLayerConfig(TypedDict, total=False):
     seed: int
     checkpoint: bool
     parallel: ParallelConfig
-
-
-class MoeConfig(TypedDict, total=False):
-    """Config of a layer of experts: `y = sum_k w_k f_k(x) + g(x)` for the experts k that a router chooses for the token x,
-    each an MLP `f(x) = act(x W1^T + b1) W2^T + b2`, and an MLP g for all tokens."""
-
-    name: str
-    hidden_size: int
-    ffn_hidden_size: int
-    num_experts: int
-    top_k: int
-    dtype: DType
-    router_dtype: DType
-    activation: ActivationType
-    clamp_limit: float
-    clamp_alpha: float
-    clamp_offset: float
-    bias: bool
-    score: MoeScore
-    num_groups: int
-    group_top_k: int
-    expert_bias: bool
-    scaling_factor: float
-    balance_coefficient: float
-    z_coefficient: float
-    shared_ffn_hidden_size: int
-    init_std: float
-    output_init_std: float
-    router_init_std: float
-    seed: int
-    expert_parallel_size: int
 
 
 class EmbeddingConfig(TypedDict, total=False):
@@ -825,9 +825,13 @@ class TransformerLayer(Module):
 
     Inputs: as `nvtex_multihead_attention_create`; of a decoder a second one.
 
+    With `experts` the MLP is a layer of experts. Its losses and the numbers of tokens that have chosen each expert are the
+    second and third output, and the second `grad_outputs` is the gradient of the losses, as for `nvtex_moe_create`.
+
     Parameters: those of `nvtex_multihead_attention_create` behind `self_attention.` and
     `inter_attention.`, those of `nvtex_layernorm_mlp_create` behind `layernorm_mlp.`, and
-    `layernorm.weight`, `layernorm.bias`.
+    `layernorm.weight`, `layernorm.bias`. With `experts` those of its norm and of `nvtex_moe_create` stand behind
+    `layernorm_moe.` in place of those of the MLP.
 
     Notes: without dropout residuals are added by products, and their gradients by norms.
 
@@ -957,8 +961,10 @@ class Moe(Module):
 
     Over several ranks (`expert_parallel_size`) each has `num_experts / ranks` experts, in the order of the ranks, and
     tokens of its own, any number. Rows travel to the ranks of their experts and back. The gradients of experts are
-    complete, over the tokens of all ranks; others are those of the own tokens. Losses are the own part of a sum over the
-    ranks, whose balance is that of all tokens. The host waits for the numbers of rows, so that a graph cannot capture it.
+    complete, over the tokens of all ranks; others are those of the own tokens. The mean of the losses over the ranks is
+    that of all their tokens, as NVTEX_GRADIENTS_MEAN takes it: where gradients are sums over ranks, give `1 / ranks` as the
+    gradient of the losses, or divide their factors. The host waits for the numbers of rows, so that a graph cannot
+    capture it.
 
     Notes: without other ranks nothing waits for the device, and graphs can capture passes. On CUDA the products need compute
     capability 9.0.

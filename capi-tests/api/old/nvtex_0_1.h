@@ -327,38 +327,6 @@ typedef struct NVTEXMultiheadAttentionConfig_0_1 {
   uint64_t reserved[4];
 } NVTEXMultiheadAttentionConfig_0_1;
 
-typedef struct NVTEXTransformerLayerConfig_0_1 {
-  size_t struct_size;
-  const char *name;
-  struct NVTEXAttentionConfig_0_1 attention;
-  struct NVTEXLayerNormMLPConfig_0_1 mlp;
-  float hidden_dropout;
-  bool decoder;
-  NVTE_Mask_Type inter_mask_type;
-  bool residual_post_layernorm;
-  bool output_layernorm;
-  bool parallel_attention_mlp;
-  bool rotary_interleaved;
-  size_t hidden_size;
-  size_t ffn_hidden_size;
-  size_t num_attention_heads;
-  size_t num_gqa_groups;
-  NVTE_Activation_Type activation;
-  NVTE_Norm_Type norm_type;
-  float norm_epsilon;
-  NVTEDType dtype;
-  NVTE_QKV_Format qkv_format;
-  NVTE_Mask_Type attn_mask_type;
-  float attention_dropout;
-  bool bias;
-  float init_std;
-  float output_init_std;
-  uint64_t seed;
-  bool checkpoint;
-  struct NVTEXParallelConfig_0_1 parallel;
-  uint64_t reserved[4];
-} NVTEXTransformerLayerConfig_0_1;
-
 typedef struct NVTEXMoeConfig_0_1 {
   size_t struct_size;
   const char *name;
@@ -388,6 +356,39 @@ typedef struct NVTEXMoeConfig_0_1 {
   size_t expert_parallel_size;
   uint64_t reserved[4];
 } NVTEXMoeConfig_0_1;
+
+typedef struct NVTEXTransformerLayerConfig_0_1 {
+  size_t struct_size;
+  const char *name;
+  struct NVTEXAttentionConfig_0_1 attention;
+  struct NVTEXLayerNormMLPConfig_0_1 mlp;
+  float hidden_dropout;
+  bool decoder;
+  NVTE_Mask_Type inter_mask_type;
+  bool residual_post_layernorm;
+  bool output_layernorm;
+  bool parallel_attention_mlp;
+  bool rotary_interleaved;
+  size_t hidden_size;
+  size_t ffn_hidden_size;
+  size_t num_attention_heads;
+  size_t num_gqa_groups;
+  NVTE_Activation_Type activation;
+  NVTE_Norm_Type norm_type;
+  float norm_epsilon;
+  NVTEDType dtype;
+  NVTE_QKV_Format qkv_format;
+  NVTE_Mask_Type attn_mask_type;
+  float attention_dropout;
+  bool bias;
+  float init_std;
+  float output_init_std;
+  uint64_t seed;
+  bool checkpoint;
+  struct NVTEXParallelConfig_0_1 parallel;
+  const struct NVTEXMoeConfig_0_1 *experts;
+  uint64_t reserved[3];
+} NVTEXTransformerLayerConfig_0_1;
 
 typedef struct NVTEXEmbeddingConfig_0_1 {
   size_t struct_size;

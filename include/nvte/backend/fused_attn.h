@@ -198,6 +198,38 @@ typedef struct NVTEXOutCorrectionArgs {
 } NVTEXOutCorrectionArgs;
 
 /**
+ * Joins the attention of some queries to other keys with what there is: with `l = log(exp(lse) + exp(step_lse))`,
+ * `out = out exp(lse - l) + step exp(step_lse - l)` in float32, then `lse = l`. `first`: there is nothing yet, and both
+ * are copied. A logarithm of -Inf contributes 0.
+ */
+typedef struct NVTEXMergeAttentionArgs {
+  /**
+   * `[tokens, heads, width]`
+   */
+  float *out;
+  /**
+   * `[heads, tokens]`
+   */
+  float *lse;
+  /**
+   * As `out`.
+   */
+  const void *step;
+  /**
+   * As `lse`.
+   */
+  const float *step_lse;
+  size_t tokens;
+  size_t heads;
+  size_t width;
+  /**
+   * F32, F16 or BF16, of step.
+   */
+  NVTEDType dtype;
+  bool first;
+} NVTEXMergeAttentionArgs;
+
+/**
  * Tokens of a rank: each sequence (`e = cu / world`, `L = e[s + 1] - e[s]` tokens for each rank) is cut
  * into `2 world` chunks, of which rank k has chunk k and the k-th from the end.
  * Token i of the rank, `r = i - e[s]`, is token

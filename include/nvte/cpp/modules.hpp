@@ -126,9 +126,13 @@ using MultiheadAttention =
  *
  * Inputs: as `nvtex_multihead_attention_create`; of a decoder a second one.
  *
+ * With `experts` the MLP is a layer of experts. Its losses and the numbers of tokens that have chosen each expert are the
+ * second and third output, and the second `grad_outputs` is the gradient of the losses, as for `nvtex_moe_create`.
+ *
  * Parameters: those of `nvtex_multihead_attention_create` behind `self_attention.` and
  * `inter_attention.`, those of `nvtex_layernorm_mlp_create` behind `layernorm_mlp.`, and
- * `layernorm.weight`, `layernorm.bias`.
+ * `layernorm.weight`, `layernorm.bias`. With `experts` those of its norm and of `nvtex_moe_create` stand behind
+ * `layernorm_moe.` in place of those of the MLP.
  *
  * Notes: without dropout residuals are added by products, and their gradients by norms.
  */
@@ -162,8 +166,10 @@ using TransformerLayer =
  *
  * Over several ranks (`expert_parallel_size`) each has `num_experts / ranks` experts, in the order of the ranks, and
  * tokens of its own, any number. Rows travel to the ranks of their experts and back. The gradients of experts are
- * complete, over the tokens of all ranks; others are those of the own tokens. Losses are the own part of a sum over the
- * ranks, whose balance is that of all tokens. The host waits for the numbers of rows, so that a graph cannot capture it.
+ * complete, over the tokens of all ranks; others are those of the own tokens. The mean of the losses over the ranks is
+ * that of all their tokens, as NVTEX_GRADIENTS_MEAN takes it: where gradients are sums over ranks, give `1 / ranks` as the
+ * gradient of the losses, or divide their factors. The host waits for the numbers of rows, so that a graph cannot
+ * capture it.
  *
  * Notes: without other ranks nothing waits for the device, and graphs can capture passes. On CUDA the products need compute
  * capability 9.0.
