@@ -3,9 +3,9 @@
  * float32 masters, and a step is one graph; on a CPU it is float32. Under `nvtex-run -n N --gpus`,
  * torchrun or mpirun --tp N ranks share weights (--sp 1: also the rows between products), --cp N
  * share sequences, and the others divide each batch, with --shard 2 also the optimizer's state,
- * with
- * --shard 3 the weights, too; with --checkpoint PATH a run goes on where an earlier one, on any
- * grid, has saved. */
+ * with --shard 3 the weights, too. --experts N puts N of them in place of each MLP, of which a
+ * token takes two, and --ep N ranks share them. With --checkpoint PATH a run goes on where an
+ * earlier one, on any grid, has saved. */
 #include <ctype.h>
 #include <math.h>
 #include <nvte/nvte.h>
@@ -22,7 +22,7 @@ static const double kBound = 0.03, kFall = 0.1;
 typedef struct {
   const char *text, *tokens, *checkpoint;
   size_t steps, layers, hidden, heads, sequence, batch, vocabulary, seed, shard, graph, tp, sp, cp,
-      dp;
+      dp, experts, ep;
   NVTEXCommunicator world;
   NVTEXGrid grid;
   size_t rank, ranks, replica, replicas; /* of all ranks, and of those with batches of their own */
@@ -89,6 +89,12 @@ static NVTEXModule new_model(const Options *o, NVTEXContext context, cudaStream_
   layer.mlp.dtype = layer.attention.dtype = main_dtype();
   layer.mlp.parallel = layer.attention.parallel = of_grid;
   layer.mlp.output_init_std = layer.mlp.init_std / sqrtf(2 * (float)o->layers);
+  NVTEXMoeConfig experts;
+  nvtex_moe_config_init(&experts, sizeof experts);
+  experts.num_experts = o->experts, experts.top_k = 2, experts.ffn_hidden_size = 2 * o->hidden;
+  experts.output_init_std = layer.mlp.output_init_std, experts.balance_coefficient = 1e-2f;
+  experts.expert_parallel_size = 0; /* the grid's */
+  layer.experts = o->experts > 0 ? &experts : NULL;
   for (size_t i = 0; i < o->layers; ++i) {
     layer.mlp.seed = o->seed * (MAX_LAYERS + 1) + i;
     *part++ = nvtex_transformer_layer_create(context, &layer, stream);
@@ -212,7 +218,7 @@ static void train(const Options *o, Run *run) {
   double start = seconds();
   for (size_t i = position.batches + 1; i <= o->steps; ++i) {
     next_batch(o, run, loader);
-    if (on_gpu() && o->graph && i == warm) { /* the steps before have allocated all memory */
+    if (on_gpu() && o->graph && o->ep == 1 && i == warm) { /* all memory is allocated by now */
       nvtex_graph_begin(run->stream);
       step(o, run);
       graph = nvtex_graph_end(run->stream);
@@ -302,10 +308,12 @@ int main(int argc, char **argv) {
       number(argv, "--seed", "1"),        number(argv, "--shard", "0"),
       number(argv, "--graph", "1"),       number(argv, "--tp", "1"),
       number(argv, "--sp", "0"),          number(argv, "--cp", "1"),
-      number(argv, "--dp", "0"),          .world = nvtex_communicator_from_environment(NULL)};
+      number(argv, "--dp", "0"),          number(argv, "--experts", "0"),
+      number(argv, "--ep", "1"),          .world = nvtex_communicator_from_environment(NULL)};
   o.rank = (size_t)nvtex_communicator_rank(o.world);
   o.ranks = (size_t)nvtex_communicator_size(o.world);
-  const NVTEXGridConfig sizes = {.struct_size = sizeof sizes, .tp = o.tp, .cp = o.cp, .dp = o.dp};
+  const NVTEXGridConfig sizes = {
+      .struct_size = sizeof sizes, .tp = o.tp, .cp = o.cp, .dp = o.dp, .ep = o.ep};
   o.grid = nvtex_grid_create(o.world, &sizes);
   o.replica = (size_t)nvtex_communicator_rank(nvtex_grid_communicator(o.grid, NVTEX_GRID_DP));
   o.replicas = o.ranks / (o.tp * o.cp);
@@ -327,7 +335,7 @@ int main(int argc, char **argv) {
     new_arrays(&o, &run);
     train(&o, &run);
     nvtex_data_parallel_gather(run.engine, run.stream); /* with --shard 3, for one rank alone: */
-    if (o.rank == 0 && o.replicas == o.ranks) write_sample(&o, &run);
+    if (o.rank == 0 && o.replicas == o.ranks && o.ep == 1) write_sample(&o, &run);
     for (int i = 0; i < 3; ++i) nvtex_array_destroy(run.whole[i]);
     for (int i = 0; i < 3 && o.cp > 1; ++i) nvtex_array_destroy(run.own[i]);
     nvtex_array_destroy(run.loss);
