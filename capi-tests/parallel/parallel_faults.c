@@ -265,7 +265,7 @@ static void abort_beside(NVTEXCommunicator world, int rank) {
   const double start = seconds_now();
   nvtex_barrier(world, "step", NULL);
   RANK_ERROR(rank, "rank 1 has aborted: by another thread");
-  RANK_CHECK(seconds_since(start) < 0.9, "rank %d waited for %g s", rank, seconds_since(start));
+  RANK_CHECK(seconds_since(start) < 5, "rank %d waited for %g s", rank, seconds_since(start));
   if (rank == 1) pthread_join(other, NULL);
 }
 
