@@ -68,7 +68,7 @@ class Trial:
         self.run(prefix / "bin/nvtex-info")
         if (prefix / "lib/libnvte.a").exists():
             program = self.work / "static"
-            self.run("cc", "-std=c11", f"-I{prefix}/include", self.source, "-o", program, prefix / "lib/libnvte.a", "-lpthread", "-ldl", "-lm")
+            self.run("cc", "-std=c11", f"-I{prefix}/include", self.source, "-o", program, prefix / "lib/libnvte.a", "-lstdc++", "-lpthread", "-ldl", "-lm")
             self.run(program)
 
     def documents(self, folder):

@@ -26,7 +26,7 @@ pub struct Args {
 }
 
 /// What a program with libnvte.a links beside it.
-const SYSTEM: &str = "-lgcc_s -lpthread -ldl -lrt -lm -lc";
+const SYSTEM: &str = "-lstdc++ -lgcc_s -lpthread -ldl -lrt -lm -lc";
 
 pub fn run(tree: &Tree, args: &Args) -> Result<()> {
     build::run(tree, &build::Args::default())?;
