@@ -17,6 +17,7 @@ mod nn;
 pub mod numeric;
 mod op;
 mod parallel;
+mod reserve;
 #[doc(hidden)]
 pub mod scaling;
 mod sized;
@@ -29,3 +30,6 @@ mod trust;
 pub mod types;
 mod verbose;
 mod workspace;
+
+#[global_allocator]
+static ALLOCATOR: reserve::Reserve = reserve::Reserve::new();

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 /// The modules from the lowest floor to the highest. A folder of which no file is listed is one module.
 const FLOORS: &[&str] = &[
     // Modules that need nothing of this library: the types of C, number formats, lines on stderr,
-    // locks around fork().
+    // locks around fork(), the allocator.
     "types",
     "scaling",
     "numeric",
     "stderr",
     "fork",
+    "reserve",
     // From where code may be loaded.
     "trust",
     // Structs of C that grow.

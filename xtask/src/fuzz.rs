@@ -73,8 +73,9 @@ impl Backend {
 }
 
 /// Programs without calls that could be changed: one only links, one ends by an exception when a call fails, the
-/// others run their calls in threads or child processes, or count allocations.
-const LEFT_OUT: &[&str] = &["symbols", "cpp_layer", "module_cpp20", "nvtex", "module_memory"];
+/// others run their calls in threads or child processes, or count or refuse allocations.
+const LEFT_OUT: &[&str] =
+    &["symbols", "cpp_layer", "module_cpp20", "nvtex", "module_memory", "host_faults"];
 /// Exit statuses of the interposed library.
 const FOUND: i32 = 86;
 /// A run is stopped after this time; what it did until then counts.

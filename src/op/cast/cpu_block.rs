@@ -10,6 +10,7 @@ use crate::backend::cpu::{
     copy_line, finish_lines, is_large, scale_of, transpose_tile, vectorized,
 };
 use crate::backend::fp8::{self, BLOCK, By, Lines, OfColumns, OfRows};
+use crate::backend::memory::zeros;
 use crate::backend::pool::parallel;
 use crate::numeric::{Element, F32};
 use crate::types::{NVTEDType, NVTEScalingMode};
@@ -535,7 +536,7 @@ impl Tile {
 
 /// Room for a tile.
 fn room<T: Element>() -> Vec<T> {
-    vec![T::default(); TILE * TILE]
+    zeros(TILE * TILE)
 }
 
 /// Runs `work` on all tiles of a `[rows, cols]` matrix in parallel, each thread with its own

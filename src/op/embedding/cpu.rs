@@ -3,6 +3,7 @@
 
 use crate::backend::args::{EmbeddingArgs, NVTEX_ROW_SUM_PART, Outcome, RowKeysArgs, SumRowsArgs};
 use crate::backend::buf::Buf;
+use crate::backend::memory::zeros;
 use crate::backend::pool::parallel;
 use crate::numeric::{Element, dispatch};
 use crate::types::{NVTEDType, cudaStream_t};
@@ -151,7 +152,7 @@ unsafe fn sum_rows_as<I: Element, O: Element>(a: &SumRowsArgs) {
     let starts = |i: &usize| *i == 0 || keys[*i] != keys[i - 1];
     let runs: Vec<usize> =
         (0..a.count).filter(starts).take_while(|&i| (keys[i] as usize) < a.rows).collect();
-    let scratch = || (vec![0.0_f32; cols], vec![0.0_f32; cols]);
+    let scratch = || (zeros::<f32>(cols), zeros::<f32>(cols));
     parallel(runs.len()).for_each_init(scratch, |(sum, part), run| {
         let (first, key) = (runs[run], keys[runs[run]]);
         let end = first + keys[first..].partition_point(|other| *other == key);
