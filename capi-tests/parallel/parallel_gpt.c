@@ -172,8 +172,8 @@ static void choose_tolerances(void) {
     if (errno != EINTR) abort();
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) == 2) {
-    g_tolerance[0] = 1e-2;  // BFloat16
-    g_tolerance[1] = 6e-2;
+    // In BFloat16 the losses of the last steps, which fall fast, differ by 0.05 of 3 between grids.
+    g_tolerance[0] = g_tolerance[1] = 8e-2;
   }
 }
 
