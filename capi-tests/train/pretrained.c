@@ -556,7 +556,9 @@ static void configs(void) {
   const char *folder = in_folder("sizes"), *path = in_folder("sizes/config.json");
   CHECK(!mkdir(folder, 0700), "mkdir");
   sizes_of(folder);
-  EXPECT_ERROR(NVTEX_DEVICE_ERROR, "config.json");
+  EXPECT_ERROR(NVTEX_DEVICE_ERROR, "sizes/config.json");
+  sizes_of(in_folder("no such model"));
+  EXPECT_ERROR(NVTEX_DEVICE_ERROR, "no such model/config.json");
   write_config(path, NULL, NULL);
   const char *paths[] = {folder, path, in_folder("sizes/model.safetensors")};
   for (size_t i = 0; i < COUNT(paths); i++) {

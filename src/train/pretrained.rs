@@ -313,7 +313,10 @@ impl LlamaSizes {
     }
 
     fn path(path: &Path) -> PathBuf {
-        if path.is_dir() { path.join(CONFIG) } else { path.with_file_name(CONFIG) }
+        let beside = path.with_file_name(CONFIG);
+        // A path that is not there names the folder of a model, unless it has a config beside it.
+        let in_folder = path.is_dir() || !(path.is_file() || beside.is_file());
+        if in_folder { path.join(CONFIG) } else { beside }
     }
 }
 
