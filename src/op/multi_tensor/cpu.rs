@@ -166,7 +166,7 @@ impl Blocks {
             // SAFETY: the caller keeps to the `# Safety` section of this function.
             let scale = unsafe { self.scales.add(block).read() };
             for i in elements {
-                // SAFETY: likewise.
+                // SAFETY: as for the scales above.
                 let code = unsafe { self.codes.add(i).read() };
                 to[i - self.range.start] = E4M3(code).to_f32() * scale;
             }
@@ -201,7 +201,7 @@ impl Blocks {
             for i in elements {
                 let random = random[at(i)] >> shift & 0xFFFF;
                 let code = stochastic_e4m3(from[at(i)], inverse, least, random);
-                // SAFETY: likewise.
+                // SAFETY: as for the scales above.
                 unsafe { self.codes.add(i).write(code) };
             }
         }
