@@ -4,10 +4,9 @@
 // which are the same bytes on every grid.
 #define _POSIX_C_SOURCE 200809L
 
-#include <pthread.h>
 #include <unistd.h>
 
-#include "ranks.h"
+#include "threads.h"
 
 enum {
   MOST = 4,
@@ -233,44 +232,9 @@ static void refuse(NVTEXCommunicator world, int rank) {
   RANK_OK(rank);
 }
 
-// ---- Threads
-
-typedef void (*Body)(NVTEXCommunicator world, int rank);
-typedef struct Thread {
-  Body body;
-  NVTEXCommunicator world;
-  int rank;
-} Thread;
-
-static void *thread_main(void *argument) {
-  Thread *t = argument;
-  t->body(t->world, t->rank);
-  return NULL;
-}
-
-static void run_threads(int size, Body body) {
-  NVTEXCommunicatorConfig config = communicator_config("world", 60);
-  NVTEXCommunicator ranks[MOST] = {0};
-  // A device may take longer to start than ranks wait for each other.
-  nvtex_stream_synchronize(NULL);
-  nvtex_communicator_create_local(size, &config, ranks);
-  if (!EXPECT_OK()) return;
-  Thread threads[MOST];
-  pthread_t ids[MOST];
-  for (int r = 0; r < size; r++) {
-    threads[r] = (Thread){body, ranks[r], r};
-    if (pthread_create(&ids[r], NULL, thread_main, &threads[r])) abort();
-  }
-  for (int r = 0; r < size; r++) pthread_join(ids[r], NULL);
-  for (int r = 0; r < size; r++) nvtex_communicator_destroy(ranks[r]);
-  EXPECT_OK();
-  unsigned bad = atomic_exchange(&g_bad, 0);
-  CHECK(bad == 0, "%u checks of ranks failed", bad);
-}
-
 static void run(Grid grid) {
   g_grid = grid;
-  run_threads(grid.ranks, train);
+  run_threads(grid.ranks, 60, train);
 }
 
 // ---- Comparison
@@ -393,6 +357,6 @@ int main(int argc, char **argv) {
   against_one_rank();
   levels();
   checkpoints();
-  if (case_begin("refused")) run_threads(4, refuse);
+  if (case_begin("refused")) run_threads(4, 60, refuse);
   return test_end();
 }

@@ -4,12 +4,11 @@
 #define _GNU_SOURCE
 
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "ranks.h"
+#include "threads.h"
 
 enum { MOST = 3, WIDTH = 32, ROWS = 8, DIED = 99 };
 
@@ -27,40 +26,6 @@ static NVTEXModule new_linear(NVTEXContext context, const char *name, NVTEDType 
   c.parallel.options = options;
   c.parallel.sequence_parallel = options && options->mode == NVTEX_PARALLEL_COLUMN;
   return nvtex_linear_create(context, &c, NULL);
-}
-
-// ---- Threads
-
-typedef void (*Body)(NVTEXCommunicator world, int rank);
-typedef struct Thread {
-  Body body;
-  NVTEXCommunicator world;
-  int rank;
-} Thread;
-
-static void *thread_main(void *argument) {
-  Thread *t = argument;
-  t->body(t->world, t->rank);
-  return NULL;
-}
-
-static void run_threads(int size, double limit, Body body) {
-  NVTEXCommunicatorConfig config = communicator_config("world", limit);
-  NVTEXCommunicator ranks[MOST] = {0};
-  // A device may take longer to start than ranks wait for each other.
-  nvtex_stream_synchronize(NULL);
-  nvtex_communicator_create_local(size, &config, ranks);
-  if (!EXPECT_OK()) return;
-  Thread threads[MOST];
-  pthread_t ids[MOST];
-  for (int r = 0; r < size; r++) {
-    threads[r] = (Thread){body, ranks[r], r};
-    if (pthread_create(&ids[r], NULL, thread_main, &threads[r])) abort();
-  }
-  for (int r = 0; r < size; r++) pthread_join(ids[r], NULL);
-  for (int r = 0; r < size; r++) nvtex_communicator_destroy(ranks[r]);
-  EXPECT_OK();
-  CHECK_EQ(atomic_exchange(&g_bad, 0), 0);
 }
 
 // ---- Ranks that run something else than the others

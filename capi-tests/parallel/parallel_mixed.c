@@ -4,9 +4,7 @@
 // parallelism have in memory. What ranks exchange runs beside products.
 #define _POSIX_C_SOURCE 200809L
 
-#include <pthread.h>
-
-#include "ranks.h"
+#include "threads.h"
 
 enum {
   MOST = 8,
@@ -390,41 +388,6 @@ static void refuse(NVTEXCommunicator world, int rank) {
   RANK_OK(rank);
 }
 
-// ---- Threads
-
-typedef void (*Body)(NVTEXCommunicator world, int rank);
-typedef struct Thread {
-  Body body;
-  NVTEXCommunicator world;
-  int rank;
-} Thread;
-
-static void *thread_main(void *argument) {
-  Thread *t = argument;
-  t->body(t->world, t->rank);
-  return NULL;
-}
-
-static void run_threads(int size, Body body) {
-  NVTEXCommunicatorConfig config = communicator_config("world", 60);
-  NVTEXCommunicator ranks[MOST] = {0};
-  // A device may take longer to start than ranks wait for each other.
-  nvtex_stream_synchronize(NULL);
-  nvtex_communicator_create_local(size, &config, ranks);
-  if (!EXPECT_OK()) return;
-  Thread threads[MOST];
-  pthread_t ids[MOST];
-  for (int r = 0; r < size; r++) {
-    threads[r] = (Thread){body, ranks[r], r};
-    if (pthread_create(&ids[r], NULL, thread_main, &threads[r])) abort();
-  }
-  for (int r = 0; r < size; r++) pthread_join(ids[r], NULL);
-  for (int r = 0; r < size; r++) nvtex_communicator_destroy(ranks[r]);
-  EXPECT_OK();
-  unsigned bad = atomic_exchange(&g_bad, 0);
-  CHECK(bad == 0, "%u checks of ranks failed", bad);
-}
-
 int main(int argc, char **argv) {
   static const Place grids[] = {{.tp = 2, .cp = 2, .dp = 1},
                                 {.tp = 2, .cp = 2, .dp = 1, .rows = true},
@@ -445,11 +408,11 @@ int main(int argc, char **argv) {
       }
       if (!serial) {
         g_sizes = (Place){.tp = 1, .cp = 1, .dp = 1};
-        run_threads(1, on_grid);
+        run_threads(1, 60, on_grid);
         serial = true;
       }
       g_sizes = *g;
-      run_threads((int)(g->tp * g->cp * g->dp), on_grid);
+      run_threads((int)(g->tp * g->cp * g->dp), 60, on_grid);
     }
   }
   if (case_begin("memory of ranks")) {
@@ -457,7 +420,7 @@ int main(int argc, char **argv) {
     size_t used[2];
     for (int full = 0; full < 2; full++) {
       g_sharding = full ? NVTEX_SHARDING_FULL : NVTEX_SHARDING_OPTIMIZER;
-      run_threads(4, use_memory);
+      run_threads(4, 60, use_memory);
       used[full] = g_used[1];
     }
     CHECK(used[0] >= 2 * weights, "%zu bytes of whole weights and gradients", used[0]);
@@ -467,10 +430,10 @@ int main(int argc, char **argv) {
   if (case_begin("experts, all divided")) {
     for (int full = 0; full < 2; full++) {
       g_sharding = full ? NVTEX_SHARDING_FULL : NVTEX_SHARDING_OPTIMIZER;
-      run_threads(2, run_experts);
+      run_threads(2, 60, run_experts);
     }
     CHECK(!memcmp(g_gradient[0], g_gradient[1], sizeof g_gradient[0]), "other bits if divided");
   }
-  if (case_begin("refused")) run_threads(2, refuse);
+  if (case_begin("refused")) run_threads(2, 60, refuse);
   return test_end();
 }

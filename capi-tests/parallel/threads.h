@@ -1,0 +1,45 @@
+// Ranks as threads of one process.
+#ifndef NVTE_CAPI_TESTS_THREADS_H
+#define NVTE_CAPI_TESTS_THREADS_H
+
+#include <pthread.h>
+
+#include "ranks.h"
+
+typedef void (*Body)(NVTEXCommunicator world, int rank);
+typedef struct Thread {
+  Body body;
+  NVTEXCommunicator world;
+  int rank;
+} Thread;
+
+static void *thread_main(void *argument) {
+  Thread *t = argument;
+  t->body(t->world, t->rank);
+  return NULL;
+}
+
+// Runs the body on so many ranks, which wait for each other no longer than `limit` seconds.
+static void run_threads(int size, double limit, Body body) {
+  enum { MOST_THREADS = 8 };
+  NVTEXCommunicatorConfig config = communicator_config("world", limit);
+  NVTEXCommunicator ranks[MOST_THREADS] = {0};
+  if (size > MOST_THREADS) abort();
+  // A device may take longer to start than ranks wait for each other.
+  nvtex_stream_synchronize(NULL);
+  nvtex_communicator_create_local(size, &config, ranks);
+  if (!EXPECT_OK()) return;
+  Thread threads[MOST_THREADS];
+  pthread_t ids[MOST_THREADS];
+  for (int r = 0; r < size; r++) {
+    threads[r] = (Thread){body, ranks[r], r};
+    if (pthread_create(&ids[r], NULL, thread_main, &threads[r])) abort();
+  }
+  for (int r = 0; r < size; r++) pthread_join(ids[r], NULL);
+  for (int r = 0; r < size; r++) nvtex_communicator_destroy(ranks[r]);
+  EXPECT_OK();
+  unsigned bad = atomic_exchange(&g_bad, 0);
+  CHECK(bad == 0, "%u checks of ranks failed", bad);
+}
+
+#endif  // NVTE_CAPI_TESTS_THREADS_H
