@@ -355,6 +355,7 @@ typedef struct Rank {
 
 static void *thread_main(void *argument) {
   Rank *rank = argument;
+  enter_rank(rank->rank, rank->size);
   rank->body(rank);
   return NULL;
 }
@@ -363,7 +364,7 @@ static void run_ranks(int size, void (*body)(Rank *), void *argument) {
   NVTEXCommunicatorConfig config = communicator_config("cp", 60);
   NVTEXCommunicator comms[MOST] = {0};
   nvtex_stream_synchronize(NULL);
-  nvtex_communicator_create_local(size, &config, comms);
+  create_ranks(size, &config, comms);
   if (!EXPECT_OK()) return;
   Rank ranks[MOST];
   pthread_t threads[MOST];

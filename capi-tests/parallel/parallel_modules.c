@@ -590,6 +590,7 @@ static void compare_matrix(const char *what, Place p, const Matrix *m, const Val
 
 static void *rank_main(void *argument) {
   Place p = {(int)(intptr_t)argument, g_run.size, g_run.sequence};
+  enter_rank(p.rank, p.size);
   NVTEXGridConfig config = {.struct_size = sizeof config, .tp = (size_t)g_run.size};
   NVTEXGrid grid = nvtex_grid_create(g_run.comms[p.rank], &config);
   RANK_OK(p.rank);
@@ -643,7 +644,7 @@ static void run_ranks(int size, bool sequence) {
   for (int i = 0; i < MAX_PARAMETERS; i++) atomic_store(&g_run.counted[i], 0);
   NVTEXCommunicatorConfig config = communicator_config("world", 60);
   config.staging_bytes = 1 << 18;
-  nvtex_communicator_create_local(size, &config, g_run.comms);
+  create_ranks(size, &config, g_run.comms);
   if (!EXPECT_OK()) return;
   pthread_t threads[MOST];
   for (int r = 0; r < size; r++) {

@@ -184,11 +184,13 @@ static void run_pass(Pass *p, NVTEXCommunicator comm) {
 typedef struct Rank {
   void (*body)(struct Rank *);
   NVTEXCommunicator comm;
+  int rank, size;
   void *argument;
 } Rank;
 
 static void *thread_main(void *argument) {
   Rank *rank = argument;
+  enter_rank(rank->rank, rank->size);
   rank->body(rank);
   return NULL;
 }
@@ -197,12 +199,12 @@ static void run_ranks(int size, void (*body)(Rank *), void *argument) {
   NVTEXCommunicatorConfig config = communicator_config("ep", 60);
   NVTEXCommunicator comms[MOST] = {0};
   nvtex_stream_synchronize(NULL);
-  nvtex_communicator_create_local(size, &config, comms);
+  create_ranks(size, &config, comms);
   if (!EXPECT_OK()) return;
   Rank ranks[MOST];
   pthread_t threads[MOST];
   for (int r = 0; r < size; r++) {
-    ranks[r] = (Rank){body, comms[r], argument};
+    ranks[r] = (Rank){body, comms[r], r, size, argument};
     if (pthread_create(&threads[r], NULL, thread_main, &ranks[r])) abort();
   }
   for (int r = 0; r < size; r++) pthread_join(threads[r], NULL);

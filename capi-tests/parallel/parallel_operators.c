@@ -20,6 +20,7 @@ typedef struct Rank {
 
 static void *thread_main(void *argument) {
   Rank *rank = argument;
+  enter_rank(rank->rank, rank->size);
   rank->body(rank);
   return NULL;
 }
@@ -28,7 +29,7 @@ static void run_ranks(int size, void (*body)(Rank *), const void *argument) {
   NVTEXCommunicatorConfig config = communicator_config("ranks", 60);
   NVTEXCommunicator comms[MOST] = {0};
   nvtex_stream_synchronize(NULL);
-  nvtex_communicator_create_local(size, &config, comms);
+  create_ranks(size, &config, comms);
   if (!EXPECT_OK()) return;
   Rank ranks[MOST];
   pthread_t threads[MOST];

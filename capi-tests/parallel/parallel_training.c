@@ -312,6 +312,7 @@ typedef struct Thread {
 
 static void *thread_main(void *argument) {
   Thread *t = argument;
+  enter_rank(t->rank, t->size);
   t->body(t->comm, t->rank, t->size);
   return NULL;
 }
@@ -321,7 +322,7 @@ static void run_threads(int size, Body body) {
   NVTEXCommunicator comms[THREADS] = {0};
   // A device may take longer to start than ranks wait for each other.
   nvtex_stream_synchronize(NULL);
-  nvtex_communicator_create_local(size, &config, comms);
+  create_ranks(size, &config, comms);
   if (!EXPECT_OK()) return;
   Thread threads[THREADS];
   pthread_t ids[THREADS];

@@ -3,6 +3,8 @@
 #ifndef NVTE_CAPI_TESTS_RANKS_H
 #define NVTE_CAPI_TESTS_RANKS_H
 
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
 
@@ -241,6 +243,76 @@ static inline NVTEXCommunicatorConfig communicator_config(const char *name, doub
   config.timeout = timeout;
   config.staging_bytes = 64 << 10;
   return config;
+}
+
+// ---- Ranks as threads of this process
+
+// With NVTE_TEST_NCCL=1 each rank has a GPU of its own, if there are enough of them.
+static inline bool on_own_gpus(int size) {
+  static int gpus = -1;
+  if (gpus < 0) {
+    const char *wish = getenv("NVTE_TEST_NCCL");
+    void *driver = wish && strcmp(wish, "1") == 0 ? dlopen("libcuda.so.1", RTLD_NOW) : NULL;
+    int (*init)(unsigned) = NULL, (*count)(int *) = NULL;
+    if (driver) {
+      *(void **)&init = dlsym(driver, "cuInit");
+      *(void **)&count = dlsym(driver, "cuDeviceGetCount");
+    }
+    gpus = 0;
+    if (init && count && (init(0) || count(&gpus))) gpus = 0;
+    if (gpus) printf("ranks are on up to %d GPUs, under NCCL\n", gpus);
+  }
+  return size > 1 && size <= gpus;
+}
+
+// Begins the thread of a rank, which works on the rank's GPU if it has one of its own.
+static inline void enter_rank(int rank, int size) {
+  if (!on_own_gpus(size)) return;
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW), *context = NULL;
+  int (*retain)(void **, int) = NULL, (*set)(void *) = NULL;
+  *(void **)&retain = dlsym(driver, "cuDevicePrimaryCtxRetain");
+  *(void **)&set = dlsym(driver, "cuCtxSetCurrent");
+  if (!retain || !set || retain(&context, rank) || set(context)) abort();
+}
+
+typedef struct Creation {
+  uint8_t id[128];
+  int rank, size;
+  const NVTEXCommunicatorConfig *config;
+  NVTEXCommunicator made;
+} Creation;
+
+static inline void *create_rank(void *argument) {
+  Creation *c = argument;
+  enter_rank(c->rank, c->size);
+  c->made = nvtex_communicator_create_nccl(c->id, c->rank, c->size, c->config);
+  RANK_OK(c->rank);
+  return NULL;
+}
+
+// Communicators of threads, whose data moves through the memory of the process or by NCCL.
+static inline void create_ranks(int size, const NVTEXCommunicatorConfig *config,
+                                NVTEXCommunicator *ranks) {
+  enum { MOST_GPUS = 8 };
+  if (!on_own_gpus(size) || size > MOST_GPUS) {
+    nvtex_communicator_create_local(size, config, ranks);
+    return;
+  }
+  Creation creations[MOST_GPUS];
+  pthread_t threads[MOST_GPUS];
+  uint8_t id[sizeof creations[0].id];
+  nvtex_communicator_nccl_unique_id(id);
+  for (int r = 0; r < size; r++) {
+    memcpy(creations[r].id, id, sizeof id);
+    creations[r].rank = r;
+    creations[r].size = size;
+    creations[r].config = config;
+    if (pthread_create(&threads[r], NULL, create_rank, &creations[r])) abort();
+  }
+  for (int r = 0; r < size; r++) {
+    pthread_join(threads[r], NULL);
+    ranks[r] = creations[r].made;
+  }
 }
 
 #endif  // NVTE_CAPI_TESTS_RANKS_H

@@ -2,19 +2,18 @@
 #ifndef NVTE_CAPI_TESTS_THREADS_H
 #define NVTE_CAPI_TESTS_THREADS_H
 
-#include <pthread.h>
-
 #include "ranks.h"
 
 typedef void (*Body)(NVTEXCommunicator world, int rank);
 typedef struct Thread {
   Body body;
   NVTEXCommunicator world;
-  int rank;
+  int rank, size;
 } Thread;
 
 static void *thread_main(void *argument) {
   Thread *t = argument;
+  enter_rank(t->rank, t->size);
   t->body(t->world, t->rank);
   return NULL;
 }
@@ -27,12 +26,12 @@ static void run_threads(int size, double limit, Body body) {
   if (size > MOST_THREADS) abort();
   // A device may take longer to start than ranks wait for each other.
   nvtex_stream_synchronize(NULL);
-  nvtex_communicator_create_local(size, &config, ranks);
+  create_ranks(size, &config, ranks);
   if (!EXPECT_OK()) return;
   Thread threads[MOST_THREADS];
   pthread_t ids[MOST_THREADS];
   for (int r = 0; r < size; r++) {
-    threads[r] = (Thread){body, ranks[r], r};
+    threads[r] = (Thread){body, ranks[r], r, size};
     if (pthread_create(&ids[r], NULL, thread_main, &threads[r])) abort();
   }
   for (int r = 0; r < size; r++) pthread_join(ids[r], NULL);
