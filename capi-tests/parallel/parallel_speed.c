@@ -216,8 +216,7 @@ static double time_product(Product p, bool alone) {
   if (!alone) c.parallel.options = &options;
   s.module = nvtex_linear_create(s.context, &c, NULL);
   const size_t in[] = {p.row || alone ? p.rows : p.rows / tp, p.row ? p.inputs / tp : p.inputs};
-  const size_t out[] = {!p.row || alone ? p.rows : p.rows / tp,
-                        p.row ? p.outputs : p.outputs / tp};
+  const size_t out[] = {!p.row || alone ? p.rows : p.rows / tp, p.row ? p.outputs : p.outputs / tp};
   s.num_inputs = 1;
   s.inputs[0] = random_array(kNVTEBFloat16, in, 2);
   s.output = nvtex_array_create(kNVTEBFloat16, out, 2);
@@ -315,9 +314,10 @@ static void context(void) {
                 {"all-to-all", NVTEX_CONTEXT_PARALLEL_ALL_TO_ALL},
                 {"ring", NVTEX_CONTEXT_PARALLEL_RING}};
   if (g_rank == 0) {
-    printf("Causal attention, 32 heads and 8 groups of 128, BF16: forward, both; share of %d times "
-           "the speed\n",
-           g_size);
+    printf(
+        "Causal attention, 32 heads and 8 groups of 128, BF16: forward, both; share of %d times "
+        "the speed\n",
+        g_size);
   }
   for (size_t length = on_cuda() ? 32768 : 64; length <= (on_cuda() ? 131072 : 64); length *= 4) {
     double alone[2];
