@@ -94,6 +94,9 @@ pub struct Env {
     pub comm_check: bool,
     /// `NVTE_COMM_OVERLAP=1`: ranks exchange what no product waits for beside the products.
     pub comm_overlap: bool,
+    /// `NVTE_COMM_PEER=0`: ranks of one host do not write to each other's GPUs by themselves, but by NCCL alone.
+    #[cfg_attr(not(nvte_cuda), expect(dead_code, reason = "only CUDA builds have such memory"))]
+    pub comm_peer: bool,
     /// `NVTE_OP_PLUGINS=/path/of/library.so,name,?optional`, or `none`: the plugins to load. A wrong value and
     /// a plugin that does not load fail every operator. Ignored in a process with privileges of its own.
     pub op_plugins: String,
@@ -177,6 +180,7 @@ fn read() -> Env {
         comm_timeout: or_default(seconds("NVTE_COMM_TIMEOUT", DEFAULT_LIMIT), DEFAULT_LIMIT),
         comm_check: switch("NVTE_COMM_CHECK"),
         comm_overlap: switch("NVTE_COMM_OVERLAP"),
+        comm_peer: or_default(choice("NVTE_COMM_PEER", &[("0", false), ("1", true)], true), true),
         op_plugins: unprivileged("NVTE_OP_PLUGINS").to_string_lossy().into_owned(),
         op_plugin_path: folders(&unprivileged("NVTE_OP_PLUGIN_PATH")),
     }

@@ -13,6 +13,8 @@ mod host;
 pub mod message;
 #[cfg(feature = "cuda")]
 mod nccl;
+#[cfg(nvte_cuda)]
+mod peer;
 mod segment;
 pub mod tensors;
 
@@ -218,7 +220,8 @@ impl Communicator {
     /// Compares what all ranks must have alike before the first call.
     fn greet(&self) -> Result<()> {
         let (order, version) = (self.options.ordered, env!("CARGO_PKG_VERSION"));
-        let greeting = format!("{}, version {version}, ordered: {order}", self.options.name);
+        let (name, peer) = (&self.options.name, env().comm_peer);
+        let greeting = format!("{name}, version {version}, ordered: {order}, peer: {peer}");
         let call = Call::new(Operation::Create, NVTEDType::kNVTEByte, self.size).named(&greeting);
         let mut state = lock(&self.state);
         let met = self.numbered(&mut state, call, |_, turn, call| match &self.transport {
@@ -356,6 +359,13 @@ impl Communicator {
             return unsafe { self.alone(call, send, recv, stream) };
         }
         self.check_capture(&call, stream)?;
+        #[cfg(nvte_cuda)]
+        if let Transport::Nccl(nccl) = &self.transport
+            // SAFETY: as the caller says.
+            && unsafe { self.collective_by_copies(nccl, &call, (send, recv), stream)? }
+        {
+            return Ok(());
+        }
         let mut state = lock(&self.state);
         let done = self.numbered(&mut state, call, |_, turn, call| {
             let access = Access::new(self.domain, stream);
@@ -550,6 +560,42 @@ impl Communicator {
             (Transport::Host, None) => unreachable!("a host transport has a segment"),
         };
         done.map_err(|failure| self.fail(&call, failure))
+    }
+
+    /// The ranks that get from this one and that it gets from over a distance.
+    fn neighbours(&self, distance: usize) -> (usize, usize) {
+        ((self.rank + distance) % self.size, (self.rank + self.size - distance) % self.size)
+    }
+
+    /// Sends to the rank that is `distance` further, from 1 to the ranks less 1, and gets as many bytes from the one that is
+    /// as far behind; all ranks do the same.
+    ///
+    /// # Safety
+    /// Both have that many bytes.
+    unsafe fn shift_bytes(
+        &self,
+        (send, recv, bytes): (*const u8, *mut u8, usize),
+        distance: usize,
+        name: &str,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        self.check_process()?;
+        let call = Call::new(Operation::Exchange, NVTEDType::kNVTEByte, bytes).named(name);
+        #[cfg(nvte_cuda)]
+        if let Transport::Nccl(nccl) = &self.transport
+            && bytes > 0
+            // SAFETY: as the caller says.
+            && unsafe { self.shift_by_copies(nccl, &call, (send, recv, bytes), distance, stream)? }
+        {
+            return Ok(());
+        }
+        let (to, from) = self.neighbours(distance);
+        let transfers = [
+            Transfer { data: send.cast_mut(), bytes, peer: to, receive: false, call },
+            Transfer { data: recv, bytes, peer: from, receive: true, call },
+        ];
+        // SAFETY: as the caller says.
+        unsafe { self.exchange(call, &transfers, stream) }
     }
 
     /// The ranks of the same color as a communicator of their own, ordered by key, then by rank; none for a

@@ -183,6 +183,9 @@ pub struct Nccl {
     limit: Duration,
     /// Memory of the device for sums in order.
     scratch: Mutex<Scratch>,
+    /// Memory that other ranks write to.
+    #[cfg(nvte_cuda)]
+    pub peers: super::peer::Peers,
 }
 
 struct Comm(ncclComm_t);
@@ -220,7 +223,15 @@ impl Nccl {
             return Err(Failure { kind: Kind::Unsupported, cause });
         }
         let scratch = Mutex::new(Scratch { domain, memory: 0, bytes: 0 });
-        Ok(Self { library, comm: Mutex::new(Comm(comm)), borrowed, limit, scratch })
+        Ok(Self {
+            library,
+            comm: Mutex::new(Comm(comm)),
+            borrowed,
+            limit,
+            scratch,
+            #[cfg(nvte_cuda)]
+            peers: super::peer::Peers::default(),
+        })
     }
 
     fn create(id: &[u8; 128], (rank, size): (usize, usize), limit: Duration) -> Done<Self> {
@@ -290,6 +301,8 @@ impl Nccl {
 
     /// Ends what waits on the device for other ranks.
     pub fn abort(&self, borrowed_too: bool) {
+        #[cfg(nvte_cuda)]
+        self.peers.stop();
         if self.borrowed && !borrowed_too {
             return;
         }
@@ -340,8 +353,54 @@ impl Nccl {
         })
     }
 
+    /// Memory of the device, which grows by new sizes.
+    pub fn scratch(
+        &self,
+        domain: &'static Domain,
+        bytes: usize,
+        stream: cudaStream_t,
+    ) -> Done<*mut u8> {
+        let mut scratch = lock(&self.scratch);
+        if scratch.bytes < bytes {
+            let device = |error: Error| Failure::device(error.message);
+            if domain.is_capturing(stream).map_err(device)? {
+                return Err(Failure::device(format!(
+                    "{bytes} bytes for sums in order cannot be allocated while the stream is captured: run the \
+                     call once before"
+                )));
+            }
+            domain.synchronize(stream).map_err(device)?;
+            let memory = domain.malloc(bytes).map_err(device)? as usize;
+            *scratch = Scratch { domain, memory, bytes };
+        }
+        Ok(scratch.memory as *mut u8)
+    }
+
+    /// Reduces elements of all ranks in slots of so many bytes, in the order of the ranks.
+    pub fn reduce(
+        &self,
+        domain: &Domain,
+        ranks: usize,
+        call: &Call,
+        (slots, pitch): (*mut u8, usize),
+        (to, count): (*mut u8, usize),
+        stream: cudaStream_t,
+    ) -> Done {
+        let max = call.reduction == Reduction::Max;
+        let (slots, to) = (slots.cast::<c_void>(), to.cast::<c_void>());
+        if count == 0 {
+            return Ok(());
+        }
+        let arguments = (slots.cast_const(), pitch, ranks);
+        // SAFETY: the slots have the elements of all ranks, `to` has those of one.
+        let done = unsafe { domain.rank_sum(arguments, to, count, (call.dtype, max), stream) };
+        done.map_err(|error| Failure::device(error.message))
+    }
+
     /// Releases nothing when dropped.
     pub fn forget(&mut self) {
+        #[cfg(nvte_cuda)]
+        self.peers.forget();
         lock(&self.comm).0 = std::ptr::null_mut();
         lock(&self.scratch).memory = 0;
     }
@@ -504,24 +563,6 @@ impl Run<'_> {
         unsafe { self.group(of(false), of(true)) }
     }
 
-    /// Memory of the device, which grows by new sizes.
-    fn scratch(&self, bytes: usize) -> Done<*mut u8> {
-        let mut scratch = lock(&self.nccl.scratch);
-        if scratch.bytes < bytes {
-            let device = |error: Error| Failure::device(error.message);
-            if self.domain.is_capturing(self.stream).map_err(device)? {
-                return Err(Failure::device(format!(
-                    "{bytes} bytes for sums in order cannot be allocated while the stream is captured: run the \
-                     call once before"
-                )));
-            }
-            self.domain.synchronize(self.stream).map_err(device)?;
-            let memory = self.domain.malloc(bytes).map_err(device)? as usize;
-            *scratch = Scratch { domain: self.domain, memory, bytes };
-        }
-        Ok(scratch.memory as *mut u8)
-    }
-
     /// Reduces in the order of the ranks: their parts are brought together and summed here.
     ///
     /// # Safety
@@ -571,17 +612,13 @@ impl Run<'_> {
         }
     }
 
+    fn scratch(&self, bytes: usize) -> Done<*mut u8> {
+        self.nccl.scratch(self.domain, bytes, self.stream)
+    }
+
     fn reduce(&self, call: &Call, slots: *mut u8, pitch: usize, to: *mut u8, count: usize) -> Done {
-        let (ranks, max) = (self.place.1, call.reduction == Reduction::Max);
-        let (slots, to) = (slots.cast::<c_void>(), to.cast::<c_void>());
-        if count == 0 {
-            return Ok(());
-        }
-        let arguments = (slots.cast_const(), pitch, ranks);
-        // SAFETY: the slots have the elements of all ranks, `to` has those of one.
-        let done =
-            unsafe { self.domain.rank_sum(arguments, to, count, (call.dtype, max), self.stream) };
-        done.map_err(|error| Failure::device(error.message))
+        let (from, to) = ((slots, pitch), (to, count));
+        self.nccl.reduce(self.domain, self.place.1, call, from, to, self.stream)
     }
 }
 

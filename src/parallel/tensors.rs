@@ -72,6 +72,26 @@ impl Communicator {
         unsafe { self.collective(call, ("data", null()), ("data", data.ptr().cast()), stream) }
     }
 
+    /// Sends `send` to the rank that is `distance` further, from 1 to the ranks less 1, and gets `recv` from the one that
+    /// is as far behind. All ranks do the same, with the same sizes.
+    pub fn shift(
+        &self,
+        send: &Buffer,
+        recv: &Buffer,
+        distance: usize,
+        name: &str,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        let bytes = send.bytes();
+        if recv.bytes() != bytes {
+            let expected = format!("the {bytes} bytes of send");
+            return Err(Error::argument("recv", expected, recv.bytes()));
+        }
+        let message = (send.ptr().cast_const().cast(), recv.ptr().cast(), bytes);
+        // SAFETY: the buffers have that many bytes.
+        unsafe { self.shift_bytes(message, distance, name, stream) }
+    }
+
     /// A collective whose buffers have so many parts each.
     fn run_of(
         &self,
