@@ -94,9 +94,9 @@ pub struct Env {
     pub comm_check: bool,
     /// `NVTE_COMM_OVERLAP=1`: ranks exchange what no product waits for beside the products.
     pub comm_overlap: bool,
-    /// `NVTE_COMM_PEER=0`: ranks of one host do not write to each other's GPUs by themselves, but by NCCL alone.
-    #[cfg_attr(not(nvte_cuda), expect(dead_code, reason = "only CUDA builds have such memory"))]
-    pub comm_peer: bool,
+    /// `NVTE_COMM_PEER`: bytes of a rank's part from which ranks of one host write to each other's GPUs by copies.
+    /// Smaller ones are faster by NCCL's kernels.
+    pub comm_peer: usize,
     /// `NVTE_OP_PLUGINS=/path/of/library.so,name,?optional`, or `none`: the plugins to load. A wrong value and
     /// a plugin that does not load fail every operator. Ignored in a process with privileges of its own.
     pub op_plugins: String,
@@ -106,6 +106,8 @@ pub struct Env {
 }
 
 const DEFAULT_WAIT: Duration = Duration::from_secs(60);
+/// What `NVTE_COMM_PEER` means: never, from 1 MiB, always.
+const PEER_BYTES: &[(&str, usize)] = &[("0", usize::MAX), ("1", 1 << 20), ("all", 0)];
 const DEFAULT_LIMIT: Duration = Duration::from_secs(300);
 
 /// Whether the process uses the library in place of the one whose ABI it speaks.
@@ -180,7 +182,10 @@ fn read() -> Env {
         comm_timeout: or_default(seconds("NVTE_COMM_TIMEOUT", DEFAULT_LIMIT), DEFAULT_LIMIT),
         comm_check: switch("NVTE_COMM_CHECK"),
         comm_overlap: switch("NVTE_COMM_OVERLAP"),
-        comm_peer: or_default(choice("NVTE_COMM_PEER", &[("0", false), ("1", true)], true), true),
+        comm_peer: or_default(
+            choice("NVTE_COMM_PEER", PEER_BYTES, PEER_BYTES[1].1),
+            PEER_BYTES[1].1,
+        ),
         op_plugins: unprivileged("NVTE_OP_PLUGINS").to_string_lossy().into_owned(),
         op_plugin_path: folders(&unprivileged("NVTE_OP_PLUGIN_PATH")),
     }

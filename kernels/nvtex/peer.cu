@@ -112,11 +112,12 @@ extern "C" NVTEXOutcome nvte_cuda_peer_free_word(int *word) noexcept {
   return nvte::outcome(cudaFreeHost(word));
 }
 
-// Memory of zeros that other processes may open by the handle.
-extern "C" NVTEXOutcome nvte_cuda_peer_allocate(size_t bytes, void **memory,
+// Memory of zeros of the current device, that other processes may open by the handle.
+extern "C" NVTEXOutcome nvte_cuda_peer_allocate(size_t bytes, void **memory, int *device,
                                                 void *handle) noexcept {
   nvte::RelaxedCapture relaxed;
   cudaIpcMemHandle_t made;
+  if (const cudaError_t error = cudaGetDevice(device)) return nvte::outcome(error);
   if (const cudaError_t error = cudaMalloc(memory, bytes)) return nvte::outcome(error);
   cudaError_t error = cudaMemset(*memory, 0, bytes);
   if (error == cudaSuccess) error = cudaDeviceSynchronize();
@@ -132,6 +133,15 @@ extern "C" NVTEXOutcome nvte_cuda_peer_allocate(size_t bytes, void **memory,
 extern "C" NVTEXOutcome nvte_cuda_peer_free(void *memory) noexcept {
   nvte::RelaxedCapture relaxed;
   return nvte::outcome(cudaFree(memory));
+}
+
+// Lets the current device use the memory of another one of this process.
+extern "C" NVTEXOutcome nvte_cuda_peer_reach(int device) noexcept {
+  nvte::RelaxedCapture relaxed;
+  const cudaError_t error = cudaDeviceEnablePeerAccess(device, 0);
+  if (error != cudaErrorPeerAccessAlreadyEnabled) return nvte::outcome(error);
+  (void)cudaGetLastError();
+  return nvte::ok();
 }
 
 // Memory of another process.

@@ -12,6 +12,8 @@ use super::segment::Failure;
 use super::*;
 use crate::backend::args::{BackendStatus, Outcome};
 use std::ffi::c_int;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
 use std::sync::atomic::AtomicPtr;
 
 /// The start of each rank's memory, which has the counters.
@@ -30,8 +32,32 @@ const GRAIN: usize = 2 << 20;
 /// How long a communicator that is destroyed waits for what others have not taken away.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// `cudaIpcMemHandle_t`
-const HANDLE: usize = 64;
+/// What a rank tells the others of its memory.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Card {
+    /// `cudaIpcMemHandle_t`
+    handle: [u8; 64],
+    /// For ranks that are threads of this process, which has a number of its own.
+    process: u64,
+    address: u64,
+    device: c_int,
+    allocated: c_int,
+}
+
+impl Card {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the struct has no padding.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+    }
+}
+
+/// A number that no other process has.
+fn process() -> u64 {
+    static PROCESS: LazyLock<u64> =
+        LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
+    *PROCESS
+}
 
 /// A message to one rank, and one from another. The same struct is in `kernels/nvtex/peer.cu`.
 #[repr(C)]
@@ -53,9 +79,16 @@ unsafe extern "C" {
     /// A word of the host, 0, that kernels may read.
     fn nvte_cuda_peer_word(word: *mut *mut c_int) -> Outcome;
     fn nvte_cuda_peer_free_word(word: *mut c_int) -> Outcome;
-    /// Memory of zeros that other processes may open by the handle of 64 bytes.
-    fn nvte_cuda_peer_allocate(bytes: usize, memory: *mut *mut u8, handle: *mut u8) -> Outcome;
+    /// Memory of zeros of the current device, that other processes may open by the handle of 64 bytes.
+    fn nvte_cuda_peer_allocate(
+        bytes: usize,
+        memory: *mut *mut u8,
+        device: *mut c_int,
+        handle: *mut u8,
+    ) -> Outcome;
     fn nvte_cuda_peer_free(memory: *mut u8) -> Outcome;
+    /// Lets the current device use the memory of another one of this process.
+    fn nvte_cuda_peer_reach(device: c_int) -> Outcome;
     /// Memory of another process.
     fn nvte_cuda_peer_open(handle: *const u8, memory: *mut *mut u8) -> Outcome;
     fn nvte_cuda_peer_close(memory: *mut u8) -> Outcome;
@@ -76,6 +109,8 @@ fn done(outcome: Outcome) -> std::result::Result<(), Failure> {
 #[derive(Default)]
 pub struct Peers {
     memory: Mutex<Memory>,
+    /// What captured graphs may still use, where larger memory has taken its place.
+    replaced: Mutex<Vec<Slots>>,
     /// The word that stops waits; null without memory.
     stop: AtomicPtr<c_int>,
 }
@@ -94,6 +129,10 @@ struct Slots {
     bytes: usize,
     rank: usize,
     places: Vec<*mut u8>,
+    /// Those of the places that are memory of other processes.
+    opened: Vec<*mut u8>,
+    /// A captured graph has the addresses.
+    captured: bool,
     stop: *mut c_int,
 }
 
@@ -127,12 +166,14 @@ impl Peers {
         if let Memory::Ready(slots) = std::mem::take(&mut *lock(&self.memory)) {
             std::mem::forget(slots);
         }
+        std::mem::forget(std::mem::take(&mut *lock(&self.replaced)));
     }
 }
 
 impl Drop for Peers {
     fn drop(&mut self) {
         *lock(&self.memory) = Memory::Untried;
+        lock(&self.replaced).clear();
         let word = *self.stop.get_mut();
         // SAFETY: a wait that has been stopped may still read the word; all others are done.
         if !word.is_null() && unsafe { word.read_volatile() } == 0 {
@@ -152,27 +193,28 @@ impl Slots {
     ) -> std::result::Result<Option<Self>, Failure> {
         let (rank, ranks) = (turn.rank, turn.segment.size());
         let mut own = std::ptr::null_mut();
-        let mut card = [0u8; HANDLE + 1];
         let total = COUNTERS + (ranks - 1) * bytes;
-        // SAFETY: writes the pointer and the handle.
-        let made = unsafe { nvte_cuda_peer_allocate(total, &mut own, card.as_mut_ptr()) };
-        card[HANDLE] = u8::from(made.status() == BackendStatus::NVTEX_BACKEND_OK);
-        let cards = gather(turn, call, &card)?;
-        let cards: Vec<&[u8]> = cards.chunks_exact(card.len()).collect();
-        let mut slots = (card[HANDLE] == 1).then(|| {
-            let places = vec![std::ptr::null_mut(); ranks];
-            let mut slots = Self { bytes, rank, places, stop };
-            slots.places[rank] = own;
-            slots
+        let mut card =
+            Card { handle: [0; 64], process: process(), address: 0, device: 0, allocated: 0 };
+        // SAFETY: writes the pointer, the device and the handle.
+        let made = unsafe {
+            nvte_cuda_peer_allocate(total, &mut own, &mut card.device, card.handle.as_mut_ptr())
+        };
+        card.allocated = c_int::from(made.status() == BackendStatus::NVTEX_BACKEND_OK);
+        card.address = own.expose_provenance() as u64;
+        let mut slots = (card.allocated == 1).then(|| {
+            let mut places = vec![std::ptr::null_mut(); ranks];
+            places[rank] = own;
+            Self { bytes, rank, places, opened: Vec::new(), captured: false, stop }
         });
-        let all = cards.iter().all(|card| card[HANDLE] == 1);
-        let mut opened = all;
-        for (other, card) in cards.iter().enumerate().filter(|&(other, _)| all && other != rank) {
-            let Some(slots) = &mut slots else { break };
-            // SAFETY: the handle is that of another rank's memory.
-            let open = unsafe { nvte_cuda_peer_open(card.as_ptr(), &raw mut slots.places[other]) };
-            opened &= open.status() == BackendStatus::NVTEX_BACKEND_OK;
-        }
+        let cards = gather(turn, call, card.bytes())?;
+        // SAFETY: ranks of one version send the same struct.
+        let card_of = |bytes: &[u8]| unsafe { bytes.as_ptr().cast::<Card>().read_unaligned() };
+        let cards: Vec<Card> = cards.chunks_exact(size_of::<Card>()).map(card_of).collect();
+        let opened = match &mut slots {
+            Some(slots) if cards.iter().all(|card| card.allocated == 1) => slots.open(&cards),
+            _ => false,
+        };
         let all = gather(turn, call, &[u8::from(opened)])?.iter().all(|&opened| opened == 1);
         if all {
             return Ok(slots);
@@ -185,14 +227,33 @@ impl Slots {
         Ok(None)
     }
 
-    /// Closes what other ranks have.
-    fn close(&mut self) {
-        for (rank, place) in self.places.iter_mut().enumerate() {
-            if rank != self.rank && !place.is_null() {
-                // SAFETY: the memory was opened, and no work of this rank uses it any more.
-                let _ = unsafe { nvte_cuda_peer_close(*place) };
-                *place = std::ptr::null_mut();
+    /// Whether the memory of all other ranks can be used.
+    fn open(&mut self, cards: &[Card]) -> bool {
+        let others = cards.iter().enumerate().filter(|&(rank, _)| rank != self.rank);
+        others.fold(true, |all, (rank, card)| {
+            let mut place = std::ptr::null_mut();
+            let done = if card.process == process() {
+                place = std::ptr::with_exposed_provenance_mut(card.address as usize);
+                // SAFETY: changes only what the device may reach.
+                unsafe { nvte_cuda_peer_reach(card.device) }
+            } else {
+                // SAFETY: the handle is that of another rank's memory.
+                unsafe { nvte_cuda_peer_open(card.handle.as_ptr(), &mut place) }
+            };
+            let done = done.status() == BackendStatus::NVTEX_BACKEND_OK;
+            if done && card.process != process() {
+                self.opened.push(place);
             }
+            self.places[rank] = place;
+            all && done
+        })
+    }
+
+    /// Closes what other processes have.
+    fn close(&mut self) {
+        for place in self.opened.drain(..) {
+            // SAFETY: the memory was opened, and no work of this rank uses it any more.
+            let _ = unsafe { nvte_cuda_peer_close(place) };
         }
     }
 
@@ -265,9 +326,6 @@ fn gather(turn: &mut Turn, call: &Call, own: &[u8]) -> std::result::Result<Vec<u
     Ok(all)
 }
 
-/// Bytes of a rank's part from which a collective goes by copies: smaller ones are faster by NCCL's kernels.
-const LEAST: usize = 1 << 20;
-
 /// What a rank sends, gets, and how many bytes they have.
 type Message = (*const u8, *mut u8, usize);
 
@@ -300,7 +358,7 @@ impl Communicator {
             Some(Operation::AllGather) => 0,
             _ => ranks * part,
         };
-        if part < LEAST || !part.is_multiple_of(16) || self.options.check {
+        if part < env().comm_peer || !part.is_multiple_of(16) || self.options.check {
             return Ok(false);
         }
         let mut memory = lock(&nccl.peers.memory);
@@ -394,13 +452,17 @@ impl Communicator {
         bytes: usize,
         stream: cudaStream_t,
     ) -> Result<bool> {
-        if !env().comm_peer || self.segment.is_none() || self.size == 1 {
+        if env().comm_peer == usize::MAX || self.segment.is_none() || self.size == 1 {
             return Ok(false);
         }
+        let captured = self.domain.is_capturing(stream)?;
         match memory {
+            Memory::Ready(slots) if slots.bytes >= bytes => {
+                slots.captured |= captured;
+                return Ok(true);
+            }
             Memory::Refused => return Ok(false),
-            Memory::Ready(slots) if slots.bytes >= bytes => return Ok(true),
-            _ if self.domain.is_capturing(stream)? => return Ok(false),
+            _ if captured => return Ok(false),
             _ => self.make_room(nccl, memory, bytes.next_multiple_of(GRAIN), stream)?,
         }
         Ok(matches!(memory, Memory::Ready(_)))
@@ -422,11 +484,17 @@ impl Communicator {
             synchronized.map_err(|error| Failure::device(error.message))?;
             // Nobody's work uses the memory behind the first meeting, nobody has it open behind the second.
             turn.rendezvous(&call)?;
-            if let Memory::Ready(slots) = memory {
-                slots.close();
+            let mut smaller = None;
+            if let Memory::Ready(mut slots) = std::mem::take(memory) {
+                if slots.captured {
+                    lock(&nccl.peers.replaced).push(slots);
+                } else {
+                    slots.close();
+                    smaller = Some(slots);
+                }
             }
             turn.rendezvous(&call)?;
-            *memory = Memory::Untried;
+            drop(smaller);
             Slots::create(&mut turn, &call, bytes, nccl.peers.word()?)
         });
         let made = made.map_err(|(call, failure)| self.fail(&call, failure))?;
