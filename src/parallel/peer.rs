@@ -43,6 +43,9 @@ struct Card {
     address: u64,
     device: c_int,
     allocated: c_int,
+    /// The memory of all others can be used.
+    opened: c_int,
+    reserved: c_int,
 }
 
 impl Card {
@@ -194,8 +197,15 @@ impl Slots {
         let (rank, ranks) = (turn.rank, turn.segment.size());
         let mut own = std::ptr::null_mut();
         let total = COUNTERS + (ranks - 1) * bytes;
-        let mut card =
-            Card { handle: [0; 64], process: process(), address: 0, device: 0, allocated: 0 };
+        let mut card = Card {
+            handle: [0; 64],
+            process: process(),
+            address: 0,
+            device: 0,
+            allocated: 0,
+            opened: 0,
+            reserved: 0,
+        };
         // SAFETY: writes the pointer, the device and the handle.
         let made = unsafe {
             nvte_cuda_peer_allocate(total, &mut own, &mut card.device, card.handle.as_mut_ptr())
@@ -211,11 +221,13 @@ impl Slots {
         // SAFETY: ranks of one version send the same struct.
         let card_of = |bytes: &[u8]| unsafe { bytes.as_ptr().cast::<Card>().read_unaligned() };
         let cards: Vec<Card> = cards.chunks_exact(size_of::<Card>()).map(card_of).collect();
-        let opened = match &mut slots {
-            Some(slots) if cards.iter().all(|card| card.allocated == 1) => slots.open(&cards),
-            _ => false,
+        let allocated = cards.iter().all(|card| card.allocated == 1);
+        card.opened = match &mut slots {
+            Some(slots) if allocated => c_int::from(slots.open(&cards)),
+            _ => 0,
         };
-        let all = gather(turn, call, &[u8::from(opened)])?.iter().all(|&opened| opened == 1);
+        let cards = gather(turn, call, card.bytes())?;
+        let all = cards.chunks_exact(size_of::<Card>()).all(|bytes| card_of(bytes).opened == 1);
         if all {
             return Ok(slots);
         }
@@ -317,12 +329,11 @@ impl Drop for Slots {
     }
 }
 
-/// Bytes of all ranks, through the memory of the host.
+/// As many bytes of all ranks as the call says, through the memory of the host.
 fn gather(turn: &mut Turn, call: &Call, own: &[u8]) -> std::result::Result<Vec<u8>, Failure> {
     let mut all = vec![0; own.len() * turn.segment.size()];
-    let call = Call { count: own.len(), ..*call };
     // SAFETY: the memory is that of all ranks.
-    unsafe { turn.run(&call, own.as_ptr(), all.as_mut_ptr())? };
+    unsafe { turn.run(call, own.as_ptr(), all.as_mut_ptr())? };
     Ok(all)
 }
 
@@ -476,7 +487,10 @@ impl Communicator {
         bytes: usize,
         stream: cudaStream_t,
     ) -> Result<()> {
-        let call = Call::new(Operation::AllGather, NVTEDType::kNVTEByte, 1).named("peer memory");
+        // All meetings of one call are compared by the same count.
+        let count = size_of::<Card>();
+        let call =
+            Call::new(Operation::AllGather, NVTEDType::kNVTEByte, count).named("peer memory");
         let mut state = lock(&self.state);
         let made = self.numbered(&mut state, call, |_, turn, call| {
             let Some(mut turn) = turn else { return Ok(None) };
