@@ -48,6 +48,17 @@ pub enum Trace {
     File(String),
 }
 
+/// What `NVTE_COMM_OVERLAP` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overlap {
+    /// Exchanges and products follow each other.
+    Off,
+    /// Ranks exchange what no product waits for beside the products.
+    Beside,
+    /// Products that wait for other ranks, or that others wait for, are divided, too.
+    Chunks,
+}
+
 pub struct Env {
     /// `NVTE_BACKEND=auto|cpu|cuda`, or the domain of a plugin. A wrong value fails every operator: another
     /// backend than the one asked for may not take over.
@@ -92,8 +103,8 @@ pub struct Env {
     pub comm_timeout: Duration,
     /// `NVTE_COMM_CHECK=1`: ranks compare their calls also where that costs a meeting.
     pub comm_check: bool,
-    /// `NVTE_COMM_OVERLAP=1`: ranks exchange what no product waits for beside the products.
-    pub comm_overlap: bool,
+    /// `NVTE_COMM_OVERLAP=0|1|2`: what ranks exchange beside their products.
+    pub comm_overlap: Overlap,
     /// `NVTE_COMM_PEER`: bytes of a rank's part from which ranks of one host write to each other's GPUs by copies.
     /// Smaller ones are faster by NCCL's kernels.
     pub comm_peer: usize,
@@ -181,7 +192,14 @@ fn read() -> Env {
             .map(|file| file.to_string_lossy().into_owned()),
         comm_timeout: or_default(seconds("NVTE_COMM_TIMEOUT", DEFAULT_LIMIT), DEFAULT_LIMIT),
         comm_check: switch("NVTE_COMM_CHECK"),
-        comm_overlap: switch("NVTE_COMM_OVERLAP"),
+        comm_overlap: or_default(
+            choice(
+                "NVTE_COMM_OVERLAP",
+                &[("0", Overlap::Off), ("1", Overlap::Beside), ("2", Overlap::Chunks)],
+                Overlap::Off,
+            ),
+            Overlap::Off,
+        ),
         comm_peer: or_default(
             choice("NVTE_COMM_PEER", PEER_BYTES, PEER_BYTES[1].1),
             PEER_BYTES[1].1,

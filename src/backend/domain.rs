@@ -359,7 +359,6 @@ impl Domain {
     ///
     /// # Safety
     /// The slots and `to` have `count` elements, at multiples of their size; the pitch is a multiple of 16.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "for NCCL"))]
     pub unsafe fn rank_sum(
         &self,
         (slots, pitch, ranks): (*const c_void, usize, usize),

@@ -9,7 +9,7 @@ use super::quantizer::QTensor;
 use super::recipe::{Group, Recipe};
 use super::state::{self, Delayed, Named, Pass, Values};
 use crate::backend::{self, args::DeviceProperties};
-use crate::env::env;
+use crate::env::{Overlap, env};
 use crate::error::{Error, Result};
 use crate::op::nvtex::stream_is_capturing;
 use crate::parallel::Communicator;
@@ -313,7 +313,7 @@ impl Run {
     /// the call by now. It is that stream itself unless overlap is asked for.
     pub fn beside(&self) -> Result<cudaStream_t> {
         let mut branch = [self.stream];
-        if env().comm_overlap {
+        if env().comm_overlap != Overlap::Off {
             backend::domain()?.fork(self.stream, &mut branch)?;
         }
         Ok(branch[0])
@@ -321,7 +321,11 @@ impl Run {
 
     /// What follows on the stream of the call comes behind what is on that of [`Self::beside`] by now.
     pub fn join(&self) -> Result<()> {
-        if env().comm_overlap { backend::domain()?.join(self.stream, 1) } else { Ok(()) }
+        if env().comm_overlap != Overlap::Off {
+            backend::domain()?.join(self.stream, 1)
+        } else {
+            Ok(())
+        }
     }
 
     /// The workspace of products, which all calls on a stream share.

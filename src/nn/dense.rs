@@ -7,6 +7,7 @@ use super::ops::{self, Activation, Gemm};
 use super::parameter::{Format, Init, Parameter, WEIGHT_SLOT, matrix};
 use super::quantizer::{QTensor, Quantizer, Source, Usage, is_high_precision};
 use super::recipe::{BackwardOperands, ROLES, Recipe, Role};
+use super::split::chunks::{self, For, Gathered, Rows, Summed};
 use super::split::{self, GradSum, Shard, Side, Split, Spread};
 use super::state::{Delayed, Pass, Settings, Slot};
 use super::with_last;
@@ -176,7 +177,23 @@ pub struct DenseTape {
     /// Rows of the products, of which other ranks may have some.
     rows: usize,
     /// The own rows of an input that backward passes gather again.
-    own: Option<QTensor>,
+    own: Option<OwnRows>,
+}
+
+/// A rank's rows of an operand that others have parts of, and how they are cast.
+struct OwnRows {
+    rows: QTensor,
+    quantizer: Quantizer,
+}
+
+impl OwnRows {
+    /// Rows of all ranks as an operand, cast as the own ones.
+    fn source<'a>(&self, whole: &'a Tensor) -> Source<'a> {
+        match self.quantizer.is_none() {
+            true => Source::Ready(whole),
+            false => Source::Cast(whole),
+        }
+    }
 }
 
 impl DenseTape {
@@ -519,27 +536,37 @@ impl Dense {
             active.scales[Role::Weight as usize] = active.keep_scale(run, Role::Weight)?;
         }
         self.note(run, &active);
-        let (mut own, whole) = match self.again {
-            Again::Nothing => self.cast_input(run, &active, rows, source)?,
-            _ => (None, None),
+        let own = self.own_input(run, &active, rows, source)?;
+        let split = self.split().cloned();
+        let gathered = match (&own, &split) {
+            (Some(own), Some(split)) => Some(self.gather_input(run, split, &active, own)?),
+            _ => None,
         };
-        let (own_plain, plain) = match &whole {
-            Some(_) => (None, None),
-            None => self.whole_input(run, rows, source)?,
+        let gathered_source;
+        let source = match (&own, &gathered) {
+            (Some(own), Some(gathered)) => {
+                gathered_source = own.source(gathered.whole());
+                &gathered_source
+            }
+            _ => source,
         };
-        let gathered = match (&whole, &plain) {
-            (Some(cast), _) => Some(Source::Cast(&cast.tensor)),
-            (None, Some(plain)) => Some(Source::Ready(&plain.tensor)),
-            (None, None) => None,
-        };
-        let source = gathered.as_ref().unwrap_or(source);
+        let come = gathered.as_ref().map_or(Rows::Here, Rows::Come);
         let rows = split::whole_rows(self.column(), rows);
-        let mut tape = match self.row().cloned() {
-            None => self.forward_as(run, active, rows, source, None, Some((y, add)))?,
+        let mut tape = match split.as_ref().filter(|_| self.row().is_some()) {
+            None => self.forward_as(run, active, rows, source, None, Some((y, add, come)))?,
             Some(split) => {
-                let tape = split::reduce(Some(&split), run, y, |part| {
-                    self.forward_as(run, active, rows, source, None, Some((part, None)))
-                })?;
+                let tape = if self.sums_parts(run, split, &active, rows)? {
+                    let sums = Summed::new(run, split, y)?;
+                    let result = Some((y, None, Rows::Go(&sums)));
+                    let tape = self.forward_as(run, active, rows, source, None, result)?;
+                    sums.finish()?;
+                    tape
+                } else {
+                    split::reduce(Some(split), run, y, |part| {
+                        let result = Some((part, None, Rows::Here));
+                        self.forward_as(run, active, rows, source, None, result)
+                    })?
+                };
                 let bias = self.bias.as_ref().map(|bias| &bias.value.tensor);
                 split::finish(run, y, bias, add)?;
                 tape
@@ -547,59 +574,67 @@ impl Dense {
         };
         if run.training && dropped {
             tape.input = split::nothing();
+            drop(gathered);
             // Whoever computes the input again gives it to the backward pass.
-            if let Some(own) = &mut own {
-                own.drop_rowwise();
-            }
-            tape.own = own.or(own_plain).filter(|_| self.again == Again::Nothing);
+            let own = own.filter(|_| self.again == Again::Nothing);
+            tape.own = own.map(|mut own| {
+                own.rows.drop_rowwise();
+                own
+            });
         }
         Ok(tape)
     }
 
-    /// As [`Self::whole_input`], of rows that each rank casts before they are gathered; neither if that cannot be.
-    fn cast_input(
+    /// The own rows of an input that other ranks share, cast if what is cast can be gathered; none if the input is whole.
+    fn own_input(
         &self,
         run: &Run,
         active: &Active,
         rows: usize,
         source: &Source,
-    ) -> Result<(Option<QTensor>, Option<QTensor>)> {
+    ) -> Result<Option<OwnRows>> {
+        let Some(split) = self.column().filter(|split| split.sequence) else { return Ok(None) };
         let quantizer = active.quantizer(Role::Input);
         let quantized = active.backward() == BackwardOperands::Quantized;
-        let split = self.column().filter(|split| split.sequence);
-        let (Some(split), true) = (split, quantized && quantizer.gathers(rows)) else {
-            return Ok((None, None));
-        };
-        let colwise = run.training && self.weight.grad.is_some();
-        let usage = quantizer.gathered(Usage { rowwise: true, colwise });
-        let slot = active.slot(Role::Input, run.training).unwrap_or(Slot::NONE);
-        let slot = Slot { ranks: split.ranks(), ..slot };
-        let shape = (rows, self.inputs);
-        let own = quantizer.produce(run, shape, self.dtype, usage, Some(&slot), source)?;
-        let whole = quantizer.gather(run, split, &own)?;
-        Ok((Some(own), Some(whole)))
+        if self.again == Again::Nothing && quantized && quantizer.gathers(rows) {
+            let colwise = run.training && self.weight.grad.is_some();
+            let usage = quantizer.gathered(Usage { rowwise: true, colwise });
+            let slot = active.slot(Role::Input, run.training).unwrap_or(Slot::NONE);
+            let slot = Slot { ranks: split.ranks(), ..slot };
+            let shape = (rows, self.inputs);
+            let rows = quantizer.produce(run, shape, self.dtype, usage, Some(&slot), source)?;
+            return Ok(Some(OwnRows { rows, quantizer }));
+        }
+        self.plain_input(run, rows, source).map(Some)
     }
 
-    /// The own rows of an input that other ranks share, and all of its rows; neither if the input is whole.
-    fn whole_input(
+    /// The own rows of an input in high precision.
+    fn plain_input(&self, run: &Run, rows: usize, source: &Source) -> Result<OwnRows> {
+        let (quantizer, shape) = (Quantizer::NONE, (rows, self.inputs));
+        let usage = Usage { rowwise: true, colwise: false };
+        let rows = quantizer.produce(run, shape, self.dtype, usage, None, source)?;
+        Ok(OwnRows { rows, quantizer })
+    }
+
+    /// Begins to gather the input of a forward product, which takes the rows of each rank by themselves if they are cast
+    /// already.
+    fn gather_input<'a>(
         &self,
-        run: &Run,
-        rows: usize,
-        source: &Source,
-    ) -> Result<(Option<QTensor>, Option<QTensor>)> {
-        if !self.gathers() {
-            return Ok((None, None));
-        }
-        let own = Quantizer::NONE.produce(
-            run,
-            (rows, self.inputs),
-            self.dtype,
-            Usage { rowwise: true, colwise: false },
-            None,
-            source,
-        )?;
-        let whole = split::gather(self.column(), run, &own.tensor)?;
-        Ok((Some(own), Some(whole)))
+        run: &'a Run,
+        split: &'a Split,
+        active: &Active,
+        own: &OwnRows,
+    ) -> Result<Gathered<'a>> {
+        let cast = active.quantizers[Role::Input as usize] == own.quantizer;
+        let rows = own.rows.tensor.rowwise.shape.flatten().0;
+        let parts = cast && chunks::divides(run, split, rows, self.outputs)?;
+        Gathered::begin(run, split, &own.quantizer, &own.rows.tensor, (For::Product, parts))
+    }
+
+    /// Whether the forward product gives the rows of each rank by themselves.
+    fn sums_parts(&self, run: &Run, split: &Split, active: &Active, rows: usize) -> Result<bool> {
+        let (own, quantizer) = (split::own_rows(Some(split), rows), active.quantizer(Role::Input));
+        Ok(quantizer.divides(own) && chunks::divides(run, split, own, self.outputs)?)
     }
 
     /// Remembers which precision a pass has, and says so when it changes.
@@ -630,8 +665,11 @@ impl Dense {
         y: Option<&Tensor>,
     ) -> Result<Box<DenseTape>> {
         let rows = split::own_rows(self.column(), tape.rows);
-        let (_, whole) = self.whole_input(run, rows, source)?;
-        let Some(whole) = whole else { return self.whole_again(run, tape, source, y) };
+        let Some(split) = self.column().filter(|split| split.sequence) else {
+            return self.whole_again(run, tape, source, y);
+        };
+        let own = self.plain_input(run, rows, source)?;
+        let whole = own.quantizer.gather(run, split, &own.rows.tensor, run.stream)?;
         let mut tape = self.whole_again(run, tape, &Source::Ready(&whole.tensor), y)?;
         if tape.input.is_borrowed() {
             // The products of the backward pass read what has been gathered.
@@ -650,7 +688,7 @@ impl Dense {
     ) -> Result<Box<DenseTape>> {
         let active = Active { again: true, ..tape.active.clone() };
         let weight = tape.weight.clone();
-        let result = y.map(|y| (y, None));
+        let result = y.map(|y| (y, None, Rows::Here));
         let mut tape = self.forward_as(run, active, tape.rows, source, weight, result)?;
         // The gradients of this tape are cast for the first time, although its forward pass was
         // computed again.
@@ -665,7 +703,7 @@ impl Dense {
         rows: usize,
         source: &Source,
         weight: Option<Arc<QTensor>>,
-        result: Option<(&Tensor, Option<&Tensor>)>,
+        result: Option<(&Tensor, Option<&Tensor>, Rows)>,
     ) -> Result<Box<DenseTape>> {
         let quantizer = active.quantizer(Role::Input);
         let shape = (rows, self.inputs);
@@ -694,15 +732,16 @@ impl Dense {
             None => None,
             Some(bias) => Some(self.bias_operand(run, bias, &quantizer)?),
         };
-        if let Some((y, add)) = result {
+        if let Some((y, add, rows)) = result {
             let gemm = Gemm {
                 transa: true,
                 bias: bias.as_ref().map(|bias| &bias.tensor),
-                add,
                 split_accumulator: active.split(0),
                 ..Gemm::default()
             };
-            gemm.run(run, &weight.tensor, &input.tensor, y)?;
+            rows.each((&input.tensor, y, add), |x, y, add| {
+                Gemm { add, ..gemm }.run(run, &weight.tensor, x, y)
+            })?;
         }
         // The backward pass reads the other direction; what is kept over steps stays.
         input.drop_rowwise();
@@ -787,10 +826,9 @@ impl Dense {
         let (whole, again);
         let tape = match tape.own.as_ref().filter(|_| self.weight.grad.is_some()) {
             None => tape,
-            Some(own) if !is_high_precision(own.tensor.dtype()) => {
-                let quantizer = tape.active.quantizer(Role::Input);
-                whole = quantizer.gather(run, &split, own)?;
-                let input = match quantizer.transposes() {
+            Some(own) if !own.quantizer.is_none() => {
+                whole = own.quantizer.gather(run, &split, &own.rows.tensor, run.stream)?;
+                let input = match own.quantizer.transposes() {
                     true => QTensor::transposed(run, &whole.tensor)?,
                     false => QTensor::borrowed(whole.tensor.clone()),
                 };
@@ -799,7 +837,7 @@ impl Dense {
                 &*again
             }
             Some(own) => {
-                whole = split::gather(Some(&split), run, &own.tensor)?;
+                whole = split::gather(Some(&split), run, &own.rows.tensor)?;
                 again = self.whole_again(run, tape, &Source::Ready(&whole.tensor), None)?;
                 &*again
             }
@@ -855,7 +893,7 @@ impl Dense {
                 quantizer.produce(run, shape, self.dtype, usage, Some(&slot), &source)?
             }
         };
-        let whole = quantizer.gather(run, split, &own)?;
+        let whole = quantizer.gather(run, split, &own.tensor, run.stream)?;
         let mut grad = whole.tensor.clone();
         let columns;
         if quantizer.transposes() && needed.colwise {

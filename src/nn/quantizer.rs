@@ -11,6 +11,7 @@ use crate::parallel::Communicator;
 use crate::tensor::{Buffer, Tensor, bytes};
 use crate::types::NVTEDType::{self, *};
 use crate::types::NVTEScalingMode::{self, *};
+use crate::types::cudaStream_t;
 use std::ffi::c_int;
 use std::fmt::{Display, Formatter};
 use std::ptr::null;
@@ -469,6 +470,11 @@ impl Quantizer {
         }
     }
 
+    /// Whether products can take so many rows of a tensor by themselves.
+    pub fn divides(&self, rows: usize) -> bool {
+        self.is_none() || self.gathers(rows)
+    }
+
     /// The directions that ranks cast and gather. The columns of a tensor with one scale are those of the gathered rows.
     pub fn gathered(&self, usage: Usage) -> Usage {
         match self.transposes() {
@@ -477,36 +483,54 @@ impl Quantizer {
         }
     }
 
-    /// The rows of all ranks, of which `own` has those of this rank, as they have been cast. Scales of a tensor are equal
-    /// on all ranks.
-    pub fn gather(&self, run: &Run, split: &Split, own: &QTensor) -> Result<QTensor> {
-        let from = &own.tensor;
-        let usage = Usage { rowwise: from.rowwise.is_set(), colwise: from.colwise.is_set() };
-        let (rows, cols) = if usage.rowwise { from.rowwise } else { from.colwise }.shape.flatten();
+    /// Room for the rows of all ranks, of which `own` has those of this rank, as they have been cast. Scales of a tensor
+    /// are equal on all ranks.
+    pub fn room(&self, run: &Run, split: &Split, own: &Tensor) -> Result<QTensor> {
+        let usage = Usage { rowwise: own.rowwise.is_set(), colwise: own.colwise.is_set() };
+        let (rows, cols) = if usage.rowwise { own.rowwise } else { own.colwise }.shape.flatten();
         let shape = (rows * split.size(), cols);
+        if self.is_none() {
+            return QTensor::plain(run, shape, own.rowwise.dtype, Lifetime::Scratch);
+        }
         let mut whole = self.empty(run, shape, usage, None, Lifetime::Scratch)?;
-        let to = &mut whole.tensor;
-        if usage.rowwise {
-            split.gather_values(run, &from.rowwise, &to.rowwise)?;
-        }
-        if usage.colwise {
-            split.gather_values(run, &from.colwise, &to.colwise)?;
-        }
         if self.transposes() {
-            to.rowwise_scale_inv = from.rowwise_scale_inv;
+            whole.tensor.rowwise_scale_inv = own.rowwise_scale_inv;
+        }
+        Ok(whole)
+    }
+
+    /// The rows of all ranks, gathered on a stream that begins behind that of the run.
+    pub fn gather(
+        &self,
+        run: &Run,
+        split: &Split,
+        from: &Tensor,
+        stream: cudaStream_t,
+    ) -> Result<QTensor> {
+        let whole = self.room(run, split, from)?;
+        let to = &whole.tensor;
+        let gather = |own: &Buffer, all: &Buffer| split.gather_on(run, own, all, stream);
+        if from.rowwise.is_set() {
+            gather(&from.rowwise, &to.rowwise)?;
+        }
+        if from.colwise.is_set() {
+            gather(&from.colwise, &to.colwise)?;
+        }
+        if from.mode.per_tensor() {
             return Ok(whole);
         }
+        let rows = from.shape("x")?.flatten().0;
         let scales = [
             (from.rowwise_scale_inv, to.rowwise_scale_inv, rows),
             (from.colwise_scale_inv, to.colwise_scale_inv, rows / MXFP8_ROWS),
         ];
         for (from, to, rows) in scales.into_iter().filter(|(from, ..)| from.is_set()) {
             // Rows behind those of all ranks are padding.
-            ops::zero(&to, run.stream)?;
+            ops::zero(&to, stream)?;
             let rows_of = |buffer: &Buffer, rows: usize| {
                 Buffer::new(buffer.ptr(), kNVTEByte, &[rows, buffer.shape.flatten().1])
             };
-            split.gather_values(run, &rows_of(&from, rows), &rows_of(&to, rows * split.size()))?;
+            gather(&rows_of(&from, rows), &rows_of(&to, rows * split.size()))?;
         }
         Ok(whole)
     }

@@ -3,6 +3,8 @@
 //! share rows, too, have some of the rows wherever they do not multiply. Modules say what they need by these functions
 //! alone; without other ranks all of them return what they were given.
 
+pub mod chunks;
+
 use super::context::Run;
 use super::memory::Lifetime;
 use super::ops::{self, plain};
@@ -11,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::parallel::Communicator;
 use crate::parallel::exports::NVTEXGridGroup::{self, NVTEX_GRID_TP};
 use crate::tensor::{Buffer, Shape, Tensor};
+use crate::types::cudaStream_t;
 use std::cell::Cell;
 use std::fmt::{self, Display, Formatter};
 use std::ops::Range;
@@ -168,7 +171,18 @@ impl Split {
 
     /// Gathers the same number of values of each rank.
     pub fn gather_values(&self, run: &Run, own: &Buffer, all: &Buffer) -> Result<()> {
-        self.ranks.gather(own, all, label(run), run.stream)
+        self.gather_on(run, own, all, run.stream)
+    }
+
+    /// [`Self::gather_values`] on a stream.
+    pub fn gather_on(
+        &self,
+        run: &Run,
+        own: &Buffer,
+        all: &Buffer,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        self.ranks.gather(own, all, label(run), stream)
     }
 
     /// The ranks whose maxima give the scales of a tensor of which each has a part.

@@ -92,6 +92,23 @@ impl Communicator {
         unsafe { self.shift_bytes(message, distance, name, stream) }
     }
 
+    /// Writes the sum of the parts of `parts`, one of each rank, in their order: what an ordered sum over the ranks does
+    /// behind its exchange.
+    pub fn sum_parts(&self, parts: &Buffer, to: &Buffer, stream: cudaStream_t) -> Result<()> {
+        let (count, bytes) = (to.shape.numel(), to.bytes());
+        if parts.dtype != to.dtype || parts.shape.numel() != self.size * count {
+            let expected = format!("{} parts of {} {:?}", self.size, to.shape, to.dtype);
+            let got = format!("{} {:?}", parts.shape, parts.dtype);
+            return Err(Error::argument("parts", expected, got));
+        }
+        if count == 0 {
+            return Ok(());
+        }
+        let slots = (parts.ptr().cast_const(), bytes, self.size);
+        // SAFETY: the buffers have the elements that were counted.
+        unsafe { self.domain.rank_sum(slots, to.ptr(), count, (to.dtype, false), stream) }
+    }
+
     /// A collective whose buffers have so many parts each.
     fn run_of(
         &self,

@@ -2,7 +2,7 @@
 //! while the layer runs.
 
 use super::data_parallel::slice;
-use crate::env::env;
+use crate::env::{Overlap, env};
 use crate::error::Result;
 use crate::nn::memory::{Block, Lifetime, lock};
 use crate::nn::ops::{self, plain};
@@ -142,7 +142,7 @@ impl Unit {
 impl Residence for Unit {
     fn begin(&self, run: &Run) -> Result<()> {
         let mut now = lock(&self.now);
-        if !env().comm_overlap || now.values.is_some() || now.coming.is_some() {
+        if env().comm_overlap == Overlap::Off || now.values.is_some() || now.coming.is_some() {
             return Ok(());
         }
         let block = run.block(bytes(self.count, self.values.dtype), Lifetime::Tape)?;

@@ -1,0 +1,297 @@
+//! Products whose rows ranks share, a part at a time: rows of other ranks are multiplied as they come, and rows for other
+//! ranks are on their way while the next ones are computed. Messages are on a second stream. Rows of a product do
+//! not depend on each other, so that results have the bits of the whole product wherever the kernels for both sizes add in
+//! the same order.
+
+use super::{Split, label};
+use crate::env::{Overlap, env};
+use crate::error::Result;
+use crate::nn::context::Run;
+use crate::nn::memory::Lifetime;
+use crate::nn::ops;
+use crate::nn::quantizer::{QTensor, Quantizer};
+use crate::tensor::{Buffer, Tensor, bytes};
+use crate::types::NVTEDType::kNVTEByte;
+use crate::types::cudaStream_t;
+use std::cell::Cell;
+use std::ops::Range;
+
+/// Rows of a tile of a product. Parts are whole tiles, to which scales of MXFP8 are padded, too.
+const TILE: usize = 128;
+
+/// Whether products take the rows of each rank by themselves: if these have at least one tile for each multiprocessor.
+pub fn divides(run: &Run, split: &Split, rows: usize, outputs: usize) -> Result<bool> {
+    if env().comm_overlap != Overlap::Chunks || !split.sequence || !rows.is_multiple_of(TILE) {
+        return Ok(false);
+    }
+    let tiles = rows / TILE * outputs.div_ceil(TILE);
+    Ok(tiles >= usize::try_from(run.context.multiprocessors()?).unwrap_or(1))
+}
+
+/// Some rows of the row-wise data of a matrix that is cast row by row.
+fn rows_of(tensor: &Tensor, rows: &Range<usize>) -> Tensor {
+    let part = |buffer: &Buffer| {
+        let cols = buffer.shape.flatten().1;
+        let first = buffer.ptr().wrapping_byte_add(bytes(rows.start * cols, buffer.dtype));
+        Buffer::new(first, buffer.dtype, &[rows.len(), cols])
+    };
+    let mut of = Tensor::new(tensor.mode);
+    of.rowwise = part(&tensor.rowwise);
+    of.rowwise_scale_inv = match tensor.mode.per_tensor() {
+        true => tensor.rowwise_scale_inv,
+        false => part(&tensor.rowwise_scale_inv),
+    };
+    of
+}
+
+/// How the rows of a product come and go.
+#[derive(Clone, Copy)]
+pub enum Rows<'a> {
+    /// All of them are here, and stay.
+    Here,
+    /// They come from the other ranks.
+    Come(&'a Gathered<'a>),
+    /// Their sums go to the other ranks.
+    Go(&'a Summed<'a>),
+}
+
+impl Rows<'_> {
+    /// Runs `product` of rows of x, which gives rows of y, and of what is added to it.
+    pub fn each(
+        &self,
+        (x, y, add): (&Tensor, &Tensor, Option<&Tensor>),
+        mut product: impl FnMut(&Tensor, &Tensor, Option<&Tensor>) -> Result<()>,
+    ) -> Result<()> {
+        match self {
+            Self::Come(gathered) if gathered.parts => gathered.each(|x, rows| {
+                let add = add.map(|add| rows_of(add, rows));
+                product(x, &rows_of(y, rows), add.as_ref())
+            }),
+            Self::Go(summed) => summed.each(|rows, part| product(&rows_of(x, rows), part, None)),
+            Self::Here | Self::Come(_) => product(x, y, add),
+        }
+    }
+}
+
+/// What is on the second stream of a run, and is waited for at the end, whatever happens: behind it memory is another
+/// one's.
+struct Beside<'a> {
+    run: &'a Run,
+    busy: Cell<bool>,
+}
+
+impl<'a> Beside<'a> {
+    fn new(run: &'a Run) -> Self {
+        Self { run, busy: Cell::new(false) }
+    }
+
+    /// The second stream, behind all that is on the first by now.
+    fn fork(&self) -> Result<cudaStream_t> {
+        let stream = self.run.beside()?;
+        self.busy.set(true);
+        Ok(stream)
+    }
+
+    /// Says that more will be on the second stream, which need not wait for the first.
+    fn goes_on(&self) {
+        self.busy.set(true);
+    }
+
+    /// What follows on the first stream comes behind all that is on the second by now.
+    fn join(&self) -> Result<()> {
+        if self.busy.take() { self.run.join() } else { Ok(()) }
+    }
+}
+
+impl Drop for Beside<'_> {
+    fn drop(&mut self) {
+        let _ = self.join();
+    }
+}
+
+/// What the rows of other ranks are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum For {
+    /// A product that follows at once.
+    Product,
+    /// This, and others that need all rows.
+    All,
+    /// Something that other work comes before.
+    Later,
+}
+
+/// The rows of all ranks, of which those of others may still be on their way.
+pub struct Gathered<'a> {
+    beside: Beside<'a>,
+    split: &'a Split,
+    own: Tensor,
+    whole: QTensor,
+    /// Products take the rows of each rank by themselves.
+    parts: bool,
+    wanted: For,
+    stream: cudaStream_t,
+}
+
+impl<'a> Gathered<'a> {
+    /// Begins to gather what each rank has cast. The rest of the products' operands should be there: what follows is what
+    /// it is hidden behind.
+    pub fn begin(
+        run: &'a Run,
+        split: &'a Split,
+        quantizer: &Quantizer,
+        own: &Tensor,
+        (wanted, parts): (For, bool),
+    ) -> Result<Self> {
+        let mut own = own.clone();
+        let beside = Beside::new(run);
+        if !parts {
+            let later = wanted == For::Later && env().comm_overlap == Overlap::Chunks;
+            let stream = if later { beside.fork()? } else { run.stream };
+            let whole = quantizer.gather(run, split, &own, stream)?;
+            return Ok(Self { beside, split, own, whole, parts, wanted, stream });
+        }
+        if wanted == For::Product {
+            (own.colwise, own.colwise_scale_inv) = (Buffer::UNSET, Buffer::UNSET);
+        }
+        let whole = quantizer.room(run, split, &own)?;
+        let stream = beside.fork()?;
+        let gathered = Self { beside, split, own, whole, parts, wanted, stream };
+        gathered.send(1)?;
+        Ok(gathered)
+    }
+
+    /// All rows, once they have come.
+    pub fn whole(&self) -> &Tensor {
+        &self.whole.tensor
+    }
+
+    /// Whether products take parts of the rows.
+    pub fn in_parts(&self) -> bool {
+        self.parts
+    }
+
+    /// Queues the messages over a distance between ranks.
+    fn send(&self, distance: usize) -> Result<()> {
+        let Self { split, own, stream, .. } = self;
+        let (run, whole) = (self.beside.run, &self.whole.tensor);
+        let from = self.behind(distance);
+        let shift = |own: &Buffer, whole: &Buffer| {
+            let part = part_of(whole, from, own.bytes());
+            split.ranks.shift(own, &part, distance, label(run), *stream)
+        };
+        shift(&own.rowwise, &whole.rowwise)?;
+        match own.mode.per_tensor() {
+            true => Ok(()),
+            false => shift(&own.rowwise_scale_inv, &whole.rowwise_scale_inv),
+        }
+    }
+
+    /// Queues what completes [`Self::whole`] behind the last message: the own rows, or if they are cast in another way for
+    /// products over the rows, what all ranks have cast so.
+    fn send_rest(&self) -> Result<()> {
+        let Self { split, own, stream, .. } = self;
+        let (run, whole) = (self.beside.run, &self.whole.tensor);
+        if own.mode.per_tensor() {
+            let own = &own.rowwise;
+            let to = part_of(&whole.rowwise, split.ranks.rank(), own.bytes());
+            return ops::copy(to.ptr(), own.ptr(), to.bytes(), *stream);
+        }
+        for (own, whole) in
+            [(&own.colwise, &whole.colwise), (&own.colwise_scale_inv, &whole.colwise_scale_inv)]
+        {
+            if own.is_set() {
+                split.ranks.gather(&flat(own), &flat(whole), label(run), *stream)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The rank that is so far behind this one.
+    fn behind(&self, distance: usize) -> usize {
+        let ranks = self.split.size();
+        (self.split.ranks.rank() + ranks - distance) % ranks
+    }
+
+    /// Runs `product` of the own rows, and of those of each other rank when they have come.
+    fn each(&self, mut product: impl FnMut(&Tensor, &Range<usize>) -> Result<()>) -> Result<()> {
+        let rows = self.own.rowwise.shape.flatten().0;
+        let of = |rank: usize| rank * rows..(rank + 1) * rows;
+        product(&rows_of(&self.own, &(0..rows)), &of(self.split.ranks.rank()))?;
+        let ranks = self.split.size();
+        for distance in 1..ranks {
+            // What is queued behind this is not waited for.
+            self.beside.join()?;
+            if distance + 1 < ranks {
+                self.beside.goes_on();
+                self.send(distance + 1)?;
+            } else if self.wanted == For::All {
+                self.beside.goes_on();
+                self.send_rest()?;
+            }
+            let rows = of(self.behind(distance));
+            product(&rows_of(&self.whole.tensor, &rows), &rows)?;
+        }
+        Ok(())
+    }
+
+    /// What follows finds all rows in [`Self::whole`].
+    pub fn finish(&self) -> Result<()> {
+        self.beside.join()
+    }
+}
+
+/// Sums over the ranks of the rows of a product, of which each rank gets its share.
+pub struct Summed<'a> {
+    beside: Beside<'a>,
+    split: &'a Split,
+    y: &'a Tensor,
+    /// What the ranks add: the own part, and those of the others in their order.
+    parts: QTensor,
+    /// What this rank has for each other one.
+    sent: QTensor,
+}
+
+impl<'a> Summed<'a> {
+    /// Sums of which `y` gets the own rows.
+    pub fn new(run: &'a Run, split: &'a Split, y: &'a Tensor) -> Result<Self> {
+        let (rows, cols) = y.rowwise.shape.flatten();
+        let matrices = |count: usize| {
+            QTensor::plain(run, (count * rows, cols), y.rowwise.dtype, Lifetime::Scratch)
+        };
+        let (parts, sent) = (matrices(split.size())?, matrices(split.size() - 1)?);
+        Ok(Self { beside: Beside::new(run), split, y, parts, sent })
+    }
+
+    /// Runs `product` of the rows of each other rank, which are sent at once, and then of the own ones.
+    fn each(&self, mut product: impl FnMut(&Range<usize>, &Tensor) -> Result<()>) -> Result<()> {
+        let (run, ranks) = (self.beside.run, &self.split.ranks);
+        let (rank, size, rows) = (ranks.rank(), ranks.size(), self.y.rowwise.shape.flatten().0);
+        let of = |rank: usize| rank * rows..(rank + 1) * rows;
+        let (parts, sent) = (&self.parts.tensor, &self.sent.tensor);
+        for distance in 1..size {
+            let part = rows_of(sent, &of(distance - 1));
+            product(&of((rank + distance) % size), &part)?;
+            let stream = self.beside.fork()?;
+            let from = rows_of(parts, &of((rank + size - distance) % size));
+            ranks.shift(&part.rowwise, &from.rowwise, distance, label(run), stream)?;
+        }
+        product(&of(rank), &rows_of(parts, &of(rank)))
+    }
+
+    /// Writes the sums, in the order of the ranks.
+    pub fn finish(&self) -> Result<()> {
+        self.beside.join()?;
+        let stream = self.beside.run.stream;
+        self.split.ranks.sum_parts(&self.parts.tensor.rowwise, &self.y.rowwise, stream)
+    }
+}
+
+/// Bytes without what they mean.
+fn flat(buffer: &Buffer) -> Buffer {
+    Buffer::new(buffer.ptr(), kNVTEByte, &[buffer.bytes()])
+}
+
+/// One of the parts of so many bytes of a buffer.
+fn part_of(whole: &Buffer, index: usize, bytes: usize) -> Buffer {
+    Buffer::new(whole.ptr().wrapping_byte_add(index * bytes), kNVTEByte, &[bytes])
+}
