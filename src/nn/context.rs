@@ -321,7 +321,11 @@ impl Run {
 
     /// What follows on the stream of the call comes behind what is on that of [`Self::beside`] by now.
     pub fn join(&self) -> Result<()> {
-        if env().comm_overlap != Overlap::Off { backend::domain()?.join(self.stream, 1) } else { Ok(()) }
+        if env().comm_overlap != Overlap::Off {
+            backend::domain()?.join(self.stream, 1)
+        } else {
+            Ok(())
+        }
     }
 
     /// The workspace of products, which all calls on a stream share.

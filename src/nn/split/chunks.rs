@@ -196,10 +196,9 @@ impl<'a> Gathered<'a> {
             let to = part_of(&whole.rowwise, split.ranks.rank(), own.bytes());
             return ops::copy(to.ptr(), own.ptr(), to.bytes(), *stream);
         }
-        for (own, whole) in [
-            (&own.colwise, &whole.colwise),
-            (&own.colwise_scale_inv, &whole.colwise_scale_inv),
-        ] {
+        for (own, whole) in
+            [(&own.colwise, &whole.colwise), (&own.colwise_scale_inv, &whole.colwise_scale_inv)]
+        {
             if own.is_set() {
                 split.ranks.gather(&flat(own), &flat(whole), label(run), *stream)?;
             }
