@@ -1,17 +1,19 @@
 // Modules that ranks share: every module on 2 and 4 ranks, whose rows are shared or not, against
 // the same module on one rank. Compared are outputs, gradients of inputs, and the gradient of every
-// parameter, by the pieces that the parameters say they have.
-#define _POSIX_C_SOURCE 200809L
+// parameter, by the pieces that the parameters say they have. Products that are divided into parts
+// which are multiplied as they come, in a process of its own, must give the same bits.
+#define _DEFAULT_SOURCE
 
 #include <pthread.h>
+#include <sys/mman.h>
 
+#include "child.h"
 #include "ranks.h"
 
 enum {
   MOST = 4,
-  LENGTH = 64,
   BATCH = 2,
-  ROWS = LENGTH * BATCH,
+  MOST_ROWS = 512,
   HIDDEN = 128,
   FFN = 256,
   HEADS = 8,
@@ -21,6 +23,12 @@ enum {
   MAX_PARAMETERS = 24,
   STEPS = 3,
 };
+
+// Rows of all ranks.
+static size_t g_rows = 128;
+
+// Products are divided from one tile of 128 rows on.
+static bool g_small_parts;
 
 // ---- What is tested
 
@@ -110,17 +118,17 @@ typedef struct Shapes {
 } Shapes;
 
 static Shapes shapes_of(Kind kind) {
-  Matrix rows = {ROWS, HIDDEN, FIRST};
-  Matrix heads = {ROWS, HEADS * DIM, COLUMNS}, groups = {ROWS, GROUPS * DIM, COLUMNS};
+  Matrix rows = {g_rows, HIDDEN, FIRST};
+  Matrix heads = {g_rows, HEADS * DIM, COLUMNS}, groups = {g_rows, GROUPS * DIM, COLUMNS};
   switch (kind) {
     case COLUMN:
     case GROUPED_COLUMN:
     case NORM_COLUMN:
     case NORM_COLUMN_RMS:
-      return (Shapes){1, {rows}, {ROWS, FFN, COLUMNS}};
+      return (Shapes){1, {rows}, {g_rows, FFN, COLUMNS}};
     case ROW:
     case GROUPED_ROW:
-      return (Shapes){1, {{ROWS, FFN, COLUMNS}}, rows};
+      return (Shapes){1, {{g_rows, FFN, COLUMNS}}, rows};
     case ATTENTION:
     case ATTENTION_SINK:
     case ATTENTION_DROPOUT:
@@ -130,9 +138,9 @@ static Shapes shapes_of(Kind kind) {
       return (Shapes){.inputs = 0, .output = rows};
     // Losses of rows.
     case HEAD:
-      return (Shapes){1, {rows}, {ROWS, 1, WHOLE}};
+      return (Shapes){1, {rows}, {g_rows, 1, WHOLE}};
     case MULTIHEAD_CROSS:
-      return (Shapes){2, {rows, {2 * ROWS, HIDDEN, FIRST}}, rows};
+      return (Shapes){2, {rows, {2 * g_rows, HIDDEN, FIRST}}, rows};
     default:
       return (Shapes){1, {rows}, rows};
   }
@@ -380,11 +388,11 @@ static NVTETensor part_of(Memory *memory, Kind kind, const Matrix *m, Place p, N
 
 // Numbers below VOCABULARY, the same on all ranks.
 static NVTETensor own_tokens(Memory *m) {
-  int64_t tokens[ROWS];
-  for (size_t i = 0; i < ROWS; i++) tokens[i] = (int64_t)(mixed(i + 77) % VOCABULARY);
+  int64_t tokens[MOST_ROWS];
+  for (size_t i = 0; i < g_rows; i++) tokens[i] = (int64_t)(mixed(i + 77) % VOCABULARY);
   if (m->count == COUNT(m->memory)) abort();
   NVTETensor t = nvte_create_tensor(NVTE_DELAYED_TENSOR_SCALING);
-  NVTEBasicTensor basic = {device_copy(tokens, sizeof tokens), kNVTEInt64, {{LENGTH, BATCH}, 2}};
+  NVTEBasicTensor basic = {device_copy(tokens, g_rows * sizeof *tokens), kNVTEInt64, {{g_rows / BATCH, BATCH}, 2}};
   nvte_set_tensor_param(&t, kNVTERowwiseData, &basic);
   m->memory[m->count] = basic.data_ptr;
   return m->tensors[m->count++] = t;
@@ -522,11 +530,19 @@ static void run_module(NVTEXContext context, Kind kind, Recipe recipe, Place p, 
 
 // ---- Ranks against one
 
+// The bits of what each rank has computed: of one process, and of the one whose products are
+// divided.
+enum { DIVIDED = 4, SIZES = 2 };
+
+typedef uint64_t Bits[RECIPES][DIVIDED][SIZES][MOST];
+
 static struct {
   Kind kind;
   Recipe recipe;
   int size;
   bool sequence;
+  // Of ranks that share rows.
+  uint64_t (*bits)[MOST];
   NVTEXCommunicator comms[MOST];
   Result serial, exact;
   NVTEXParameter described[MAX_PARAMETERS];
@@ -588,19 +604,43 @@ static void compare_matrix(const char *what, Place p, const Matrix *m, const Val
   free(places);
 }
 
+static NVTEXContext new_context(void) {
+  NVTEXContextConfig config;
+  nvtex_context_config_init(&config, sizeof config);
+  if (g_small_parts) config.multiprocessor_count = 1;
+  return nvtex_context_create(&config);
+}
+
+static void add_bits(uint64_t *bits, const Values *v) {
+  for (size_t i = 0; i < v->count; i++) {
+    uint64_t x;
+    memcpy(&x, &v->x[i], sizeof x);
+    *bits = mixed(*bits ^ x);
+  }
+}
+
+static uint64_t result_bits(const Result *r) {
+  uint64_t bits = 1;
+  add_bits(&bits, &r->output);
+  for (int i = 0; i < 3; i++) add_bits(&bits, &r->input_grads[i]);
+  for (size_t i = 0; i < r->parameters; i++) add_bits(&bits, &r->grads[i]);
+  return bits;
+}
+
 static void *rank_main(void *argument) {
   Place p = {(int)(intptr_t)argument, g_run.size, g_run.sequence};
   enter_rank(p.rank, p.size);
   NVTEXGridConfig config = {.struct_size = sizeof config, .tp = (size_t)g_run.size};
   NVTEXGrid grid = nvtex_grid_create(g_run.comms[p.rank], &config);
   RANK_OK(p.rank);
-  NVTEXContext context = nvtex_context_create(NULL);
+  NVTEXContext context = new_context();
   nvtex_context_set_grid(context, grid);
   nvtex_grid_destroy(grid);
   RANK_OK(p.rank);
   Result own;
   NVTEXParameter described[MAX_PARAMETERS];
   run_module(context, g_run.kind, g_run.recipe, p, &own, described);
+  if (g_run.bits && p.sequence) g_run.bits[p.size > 2][p.rank] = result_bits(&own);
   const Result *serial = &g_run.serial, *exact = &g_run.exact;
   RANK_CHECK(own.parameters == serial->parameters, "rank %d: %zu", p.rank, own.parameters);
   if (own.parameters == serial->parameters && own.output.x && serial->output.x) {
@@ -663,10 +703,10 @@ static void test_module(Kind kind, Recipe recipe) {
   g_run.kind = kind;
   g_run.recipe = recipe;
   nvtex_stream_synchronize(NULL);
-  NVTEXContext context = nvtex_context_create(NULL);
+  NVTEXContext context = new_context();
   run_module(context, kind, recipe, (Place){0, 1, false}, &g_run.serial, g_run.described);
   nvtex_context_destroy(context);
-  context = nvtex_context_create(NULL);
+  context = new_context();
   NVTEXParameter described[MAX_PARAMETERS];
   run_module(context, kind, FLOAT32, (Place){0, 1, false}, &g_run.exact, described);
   nvtex_context_destroy(context);
@@ -677,7 +717,9 @@ static void test_module(Kind kind, Recipe recipe) {
     for (int size = 2; size <= MOST; size *= 2) {
       // The rows of a grouped layer are whole on each rank.
       const bool grouped = kind == GROUPED_COLUMN || kind == GROUPED_ROW;
-      for (int sequence = 0; sequence < (grouped ? 1 : 2); sequence++) run_ranks(size, sequence);
+      for (int sequence = g_run.bits != NULL; sequence < (grouped ? 1 : 2); sequence++) {
+        run_ranks(size, sequence);
+      }
     }
   }
   for (size_t i = 0; i < g_run.serial.parameters; i++) {
@@ -744,7 +786,49 @@ static void test_refusals(void) {
   CHECK_EQ(atomic_exchange(&g_bad, 0), 0);
 }
 
+// ---- Products in parts
+
+static void test_divided(Bits bits) {
+  static const Kind kDivided[DIVIDED] = {ROW, NORM_COLUMN, MLP_CHECKPOINT, LAYER};
+  const size_t rows = g_rows;
+  g_rows = MOST_ROWS;
+  g_small_parts = true;
+  for (int recipe = 0; recipe < RECIPES; recipe++) {
+    for (int i = 0; i < DIVIDED; i++) {
+      if (!case_begin("%s, %s, in parts", kRecipes[recipe], kNames[kDivided[i]])) continue;
+      g_run.bits = bits[recipe][i];
+      test_module(kDivided[i], (Recipe)recipe);
+    }
+  }
+  g_run.bits = NULL;
+  g_rows = rows;
+  g_small_parts = false;
+}
+
+// The bits of both processes.
+static Bits *g_bits;
+
+static int divided_process(int argc, char **argv) {
+  setenv("NVTE_COMM_OVERLAP", "2", 1);
+  test_begin(argc, argv);
+  test_divided(g_bits[1]);
+  const int result = test_end();
+  // A filter may name cases of the other process alone.
+  return g_test.cases == 0 ? TEST_PASS : result;
+}
+
 int main(int argc, char **argv) {
+  const int access = PROT_READ | PROT_WRITE;
+  void *shared = mmap(NULL, 2 * sizeof *g_bits, access, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) abort();
+  g_bits = shared;
+  const pid_t pid = fork_child();
+  if (pid == 0) {
+    const int result = divided_process(argc, argv);
+    fflush(NULL);
+    _exit(result);
+  }
+  const int status = wait_for_child(pid);
   test_begin(argc, argv);
   for (int recipe = 0; recipe < RECIPES; recipe++) {
     for (int kind = 0; kind < KINDS; kind++) {
@@ -758,5 +842,11 @@ int main(int argc, char **argv) {
     }
   }
   if (case_begin("what is refused")) test_refusals();
+  test_divided(g_bits[0]);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == TEST_PASS, "products in parts: status %d",
+        status);
+  // The kernels of a GPU may add in another order where there are fewer rows.
+  CHECK(on_cuda() || memcmp(g_bits[0], g_bits[1], sizeof *g_bits) == 0, "other bits in parts");
+  munmap(shared, 2 * sizeof *g_bits);
   return test_end();
 }

@@ -211,10 +211,14 @@ struct Dx<'a> {
     add: Option<&'a Tensor>,
     /// What begins when it is there.
     sum: Option<&'a GradSum<'a>>,
+    /// The gradient of the output, if it comes from other ranks.
+    rows: Rows<'a>,
+    /// The layer's input, if it comes from other ranks again.
+    input: Option<(&'a OwnRows, &'a Gathered<'a>)>,
 }
 
 impl Dx<'_> {
-    const NONE: Self = Self { to: None, add: None, sum: None };
+    const NONE: Self = Self { to: None, add: None, sum: None, rows: Rows::Here, input: None };
 }
 
 /// The gradient of a layer's output.
@@ -625,7 +629,7 @@ impl Dense {
         active: &Active,
         own: &OwnRows,
     ) -> Result<Gathered<'a>> {
-        let cast = active.quantizers[Role::Input as usize] == own.quantizer;
+        let cast = active.quantizers[Role::Input as usize].is_none() == own.quantizer.is_none();
         let rows = own.rows.tensor.rowwise.shape.flatten().0;
         let parts = cast && chunks::divides(run, split, rows, self.outputs)?;
         Gathered::begin(run, split, &own.quantizer, &own.rows.tensor, (For::Product, parts))
@@ -806,48 +810,62 @@ impl Dense {
         add: Option<&Tensor>,
     ) -> Result<()> {
         let Some((split, side)) = self.share.clone() else {
-            return self.backward_whole(run, tape, dy, Dx { to: dx, add, sum: None });
+            return self.backward_whole(run, tape, dy, Dx { to: dx, add, ..Dx::NONE });
         };
         if let (Side::Row, Grad::Ready(own)) = (side, dy) {
-            let rows = split::own_rows(Some(&split), tape.rows);
-            let quantized = tape.active.backward() == BackwardOperands::Quantized;
-            let gathers = tape.active.quantizer(Role::GradOutput).gathers(rows);
-            if split.sequence && quantized && gathers {
-                return self.backward_cast(run, tape, (&split, rows), own, dx, add);
+            if !split.sequence {
+                return self.backward_whole(run, tape, dy, Dx { to: dx, add, ..Dx::NONE });
             }
-            let whole = split::gather(Some(&split), run, own)?;
-            let dx = Dx { to: dx, add, sum: None };
-            return self.backward_whole(run, tape, &Grad::Ready(&whole.tensor), dx);
+            let rows = split::own_rows(Some(&split), tape.rows);
+            let quantizer = tape.active.quantizer(Role::GradOutput);
+            let parts = dx.is_some() && chunks::divides(run, &split, rows, self.inputs)?;
+            let quantized = tape.active.backward() == BackwardOperands::Quantized;
+            if quantized && quantizer.gathers(rows) {
+                let dx = Dx { to: dx, add, ..Dx::NONE };
+                return self.backward_cast(run, tape, (&split, rows), own, (dx, parts));
+            }
+            let parts = parts && tape.active.quantizers[Role::GradOutput as usize].is_none();
+            let wanted = (For::All, parts);
+            let whole = Gathered::begin(run, &split, &Quantizer::NONE, own, wanted)?;
+            let dx = Dx { to: dx, add, rows: Rows::Come(&whole), ..Dx::NONE };
+            return self.backward_whole(run, tape, &Grad::Ready(whole.whole()), dx);
         }
         if side == Side::Row {
-            return self.backward_whole(run, tape, dy, Dx { to: dx, add, sum: None });
+            return self.backward_whole(run, tape, dy, Dx { to: dx, add, ..Dx::NONE });
         }
-        // An input whose other rows are those of other ranks is gathered again.
-        let (whole, again);
-        let tape = match tape.own.as_ref().filter(|_| self.weight.grad.is_some()) {
-            None => tape,
-            Some(own) if !own.quantizer.is_none() => {
-                whole = own.quantizer.gather(run, &split, &own.rows.tensor, run.stream)?;
-                let input = match own.quantizer.transposes() {
-                    true => QTensor::transposed(run, &whole.tensor)?,
-                    false => QTensor::borrowed(whole.tensor.clone()),
-                };
-                let (active, weight) = (tape.active.clone(), tape.weight.clone());
-                again = Box::new(DenseTape { active, input, weight, rows: tape.rows, own: None });
-                &*again
-            }
-            Some(own) => {
-                whole = split::gather(Some(&split), run, &own.rows.tensor)?;
-                again = self.whole_again(run, tape, &Source::Ready(&whole.tensor), None)?;
-                &*again
-            }
+        // An input whose other rows are those of other ranks is gathered again, beside the product that does not need it.
+        let own = tape.own.as_ref().filter(|_| self.weight.grad.is_some());
+        let gather = |own: &OwnRows| {
+            let wanted = (For::Later, false);
+            Gathered::begin(run, &split, &own.quantizer, &own.rows.tensor, wanted)
         };
-        let Some(dx) = dx else { return self.backward_whole(run, tape, dy, Dx::NONE) };
+        let gathered = own.map(gather).transpose()?;
+        let input = own.zip(gathered.as_ref());
+        let Some(dx) = dx else {
+            return self.backward_whole(run, tape, dy, Dx { input, ..Dx::NONE });
+        };
         let sum = GradSum::new(&split, run, dx)?;
-        let part = Dx { to: Some(sum.part()), add: None, sum: Some(&sum) };
+        let part = Dx { to: Some(sum.part()), sum: Some(&sum), input, ..Dx::NONE };
         self.backward_whole(run, tape, dy, part)?;
         sum.end()?;
         split::finish(run, dx, None, add)
+    }
+
+    /// The operand that [`Self::forward`] had, of an input that has been gathered again.
+    fn input_again(
+        &mut self,
+        run: &Run,
+        tape: &DenseTape,
+        own: &OwnRows,
+        whole: &Tensor,
+    ) -> Result<QTensor> {
+        match own.quantizer {
+            quantizer if quantizer.is_none() => {
+                Ok(self.whole_again(run, tape, &Source::Ready(whole), None)?.input)
+            }
+            quantizer if quantizer.transposes() => QTensor::transposed(run, whole),
+            _ => Ok(QTensor::borrowed(whole.clone())),
+        }
     }
 
     /// [`Self::backward`] from rows that each rank casts before they are gathered.
@@ -857,8 +875,7 @@ impl Dense {
         tape: &DenseTape,
         (split, rows): (&Split, usize),
         dy: &Tensor,
-        dx: Option<&Tensor>,
-        add: Option<&Tensor>,
+        (dx, parts): (Dx, bool),
     ) -> Result<()> {
         let (active, shape) = (&tape.active, (rows, self.outputs));
         let quantizer = active.quantizer(Role::GradOutput);
@@ -866,7 +883,7 @@ impl Dense {
         let bias = self.bias.as_ref().filter(|bias| bias.grad.is_some());
         let slot = active.slot(Role::GradOutput, true).unwrap_or(Slot::NONE);
         let slot = Slot { ranks: split.ranks(), ..slot };
-        let needed = Usage { rowwise: dx.is_some(), colwise: wgrad.is_some() };
+        let needed = Usage { rowwise: dx.to.is_some(), colwise: wgrad.is_some() };
         let usage = quantizer.gathered(needed);
         let wanted = needed.rowwise || needed.colwise;
         let mut own = None;
@@ -893,15 +910,20 @@ impl Dense {
                 quantizer.produce(run, shape, self.dtype, usage, Some(&slot), &source)?
             }
         };
-        let whole = quantizer.gather(run, split, &own.tensor, run.stream)?;
-        let mut grad = whole.tensor.clone();
+        let wanted = if needed.colwise { For::All } else { For::Product };
+        let gathered = Gathered::begin(run, split, &quantizer, &own.tensor, (wanted, parts))?;
+        let whole = gathered.whole();
+        self.input_product(run, tape, whole, Dx { rows: Rows::Come(&gathered), ..dx })?;
+        let Some(target) = &wgrad else { return Ok(()) };
+        gathered.finish()?;
+        let mut grad = whole.clone();
         let columns;
-        if quantizer.transposes() && needed.colwise {
-            columns = QTensor::transposed(run, &whole.tensor)?;
+        if quantizer.transposes() {
+            columns = QTensor::transposed(run, whole)?;
             grad.colwise = columns.tensor.colwise;
             grad.colwise_scale_inv = columns.tensor.colwise_scale_inv;
         }
-        self.products(run, tape, &grad, Dx { to: dx, add, sum: None }, wgrad.as_ref())
+        self.weight_product(run, tape, (&tape.input.tensor, &grad), target)
     }
 
     /// [`Self::backward`] of all rows; the gradient of x is this rank's part of a sum if others share the outputs.
@@ -917,14 +939,40 @@ impl Dense {
 
         let usage = Usage { rowwise: dx.to.is_some(), colwise: wgrad.is_some() };
         let slot = active.slot(Role::GradOutput, true);
-        let grad = self.cast_grad(run, &quantizer, dy, shape, usage, slot.as_ref(), sums)?;
-        if let Some(grad) = &grad {
-            active.calibrate(run, Role::GradOutput, &grad.tensor, shape)?;
-        }
+        let coming = match dx.rows {
+            Rows::Come(gathered) => Some(gathered).filter(|gathered| gathered.in_parts()),
+            _ => None,
+        };
+        let at_once = sums.filter(|_| coming.is_none());
+        let grad = self.cast_grad(run, &quantizer, dy, shape, usage, slot.as_ref(), at_once)?;
         let Some(grad) = grad else {
             return Ok(());
         };
-        self.products(run, tape, &grad.tensor, dx, wgrad.as_ref())?;
+        let grad = &grad.tensor;
+        active.calibrate(run, Role::GradOutput, grad, shape)?;
+        self.input_product(run, tape, grad, dx)?;
+        if let Some(coming) = coming {
+            coming.finish()?;
+            sums.map_or(Ok(()), |sums| ops::sum_rows(run, grad, sums))?;
+        }
+        if let Some((_, gathered)) = dx.input {
+            gathered.finish()?;
+        }
+        if let Some(sum) = dx.sum {
+            sum.begin()?;
+        }
+        if let Some(target) = &wgrad {
+            let again;
+            let input = match dx.input {
+                None => &tape.input.tensor,
+                Some((own, gathered)) => {
+                    again = self.input_again(run, tape, own, gathered.whole())?;
+                    &again.tensor
+                }
+            };
+            self.weight_product(run, tape, (input, grad), target)?;
+        }
+        let bias = self.bias.as_ref().filter(|bias| bias.grad.is_some());
         match (bias, &dbias) {
             (Some(bias), Some(dbias)) => bias.deposit(run, dbias),
             _ => Ok(()),
@@ -935,10 +983,11 @@ impl Dense {
     fn weight_target(&self, run: &Run, tape: &DenseTape) -> Result<Option<(Tensor, bool)>> {
         let active = &tape.active;
         let wgrad = self.weight.target(run);
-        let has_input = match active.backward() {
-            BackwardOperands::Quantized => tape.input.has_colwise(),
-            BackwardOperands::HighPrecision => is_high_precision(tape.input.tensor.dtype()),
-            BackwardOperands::Dequantized => true,
+        let has_input = match (active.backward(), &tape.own) {
+            (_, Some(own)) => own.quantizer.transposes() || own.rows.has_colwise(),
+            (BackwardOperands::Quantized, None) => tape.input.has_colwise(),
+            (BackwardOperands::HighPrecision, None) => is_high_precision(tape.input.tensor.dtype()),
+            (BackwardOperands::Dequantized, None) => true,
         };
         if wgrad.is_some() && !has_input {
             let expected = "a gradient of the weight that was bound before the forward pass";
@@ -948,59 +997,53 @@ impl Dense {
         Ok(wgrad)
     }
 
-    /// The products of a backward pass.
-    fn products(
-        &self,
-        run: &Run,
-        tape: &DenseTape,
-        grad: &Tensor,
-        Dx { to: dx, add, sum }: Dx,
-        wgrad: Option<&(Tensor, bool)>,
-    ) -> Result<()> {
+    /// The product that gives the gradient of the input.
+    fn input_product(&self, run: &Run, tape: &DenseTape, grad: &Tensor, dx: Dx) -> Result<()> {
+        let Dx { to: Some(to), add, rows, .. } = dx else { return Ok(()) };
         let active = &tape.active;
-        let quantized = active.backward() == BackwardOperands::Quantized;
-        let weight_size = (self.outputs, self.inputs);
-        let operand = |x: &Tensor, size, wanted: bool| match quantized || !wanted {
-            true => Ok(QTensor::borrowed(x.clone())),
-            false => self.dequantized(run, x, size),
-        };
         let again;
         let weight = match (active.backward(), &tape.weight) {
-            (_, Some(weight)) if active.backward() != BackwardOperands::HighPrecision => {
-                &weight.tensor
-            }
             (BackwardOperands::HighPrecision, _) => &self.weight.value.tensor,
-            _ if dx.is_none() => &self.weight.value.tensor,
-            _ => {
+            (_, Some(weight)) => &weight.tensor,
+            (_, None) => {
                 again = self.weight_again(run, tape)?;
                 &again.tensor
             }
         };
+        let quantized = active.backward() == BackwardOperands::Quantized;
         let one_direction = weight.dtype().is_fp8() && !weight.colwise.is_set();
-        let sizes = (tape.rows, self.inputs, self.outputs);
-        let columns = || needs_columns(weight.dtype(), sizes);
-        let weight = match dx.is_some() && quantized && one_direction && columns()? {
-            true => QTensor::transposed(run, weight)?,
-            false => operand(weight, weight_size, dx.is_some())?,
+        let columns = || needs_columns(weight.dtype(), (tape.rows, self.inputs, self.outputs));
+        let weight = match quantized {
+            true if one_direction && columns()? => QTensor::transposed(run, weight)?,
+            true => QTensor::borrowed(weight.clone()),
+            false => self.dequantized(run, weight, (self.outputs, self.inputs))?,
         };
-        let input = operand(&tape.input.tensor, (tape.rows, self.inputs), wgrad.is_some())?;
-        if let Some(dx) = dx {
-            let gemm = Gemm { add, split_accumulator: active.split(1), ..Gemm::default() };
-            gemm.run(run, &weight.tensor, grad, dx)?;
-            if let Some(sum) = sum {
-                sum.begin()?;
-            }
-        }
-        if let Some((target, accumulate)) = wgrad {
-            let gemm = Gemm {
-                transb: true,
-                accumulate: *accumulate,
-                split_accumulator: active.split(2),
-                ..Gemm::default()
-            };
-            gemm.run(run, &input.tensor, grad, target)?;
-        }
-        Ok(())
+        let gemm = Gemm { split_accumulator: active.split(1), ..Gemm::default() };
+        rows.each((grad, to, add), |grad, to, add| {
+            Gemm { add, ..gemm }.run(run, &weight.tensor, grad, to)
+        })
+    }
+
+    /// The product that gives the gradient of the weight.
+    fn weight_product(
+        &self,
+        run: &Run,
+        tape: &DenseTape,
+        (input, grad): (&Tensor, &Tensor),
+        &(ref target, accumulate): &(Tensor, bool),
+    ) -> Result<()> {
+        let active = &tape.active;
+        let input = match active.backward() {
+            BackwardOperands::Quantized => QTensor::borrowed(input.clone()),
+            _ => self.dequantized(run, input, (tape.rows, self.inputs))?,
+        };
+        let gemm = Gemm {
+            transb: true,
+            accumulate,
+            split_accumulator: active.split(2),
+            ..Gemm::default()
+        };
+        gemm.run(run, &input.tensor, grad, target)
     }
 
     /// The gradient as the products take it; also writes `sums`. None if only sums were wanted and are
