@@ -294,6 +294,30 @@ struct Counts {
     total: Buffer,
 }
 
+/// Rows of no choices, of which calls say what differs.
+const NO_ROWS: ExpertRowsArgs = ExpertRowsArgs {
+    chosen: null(),
+    sizes: null_mut(),
+    starts: null_mut(),
+    rows: null_mut(),
+    map: null_mut(),
+    counts: null_mut(),
+    total: null_mut(),
+    tokens: 0,
+    topk: 0,
+    planes: 0,
+    experts: 0,
+    alignment: 1,
+    capacity: i32::MAX as usize,
+    chosen_dtype: kNVTEInt32,
+    counts_dtype: kNVTEInt64,
+    lengths: null_mut(),
+    first: 0,
+    group: 0,
+    limit: 0,
+    fixed: false,
+};
+
 /// The plan of a layer for the tokens whose experts are `topk_idx`.
 fn prepare(
     (state, group, layer): (&State, &Group, &Layer),
@@ -356,6 +380,7 @@ fn prepare(
         capacity: group.capacity,
         chosen_dtype: topk_idx.dtype,
         counts_dtype: counts_dtype.unwrap_or(kNVTEInt64),
+        ..NO_ROWS
     };
     if !group.drop && group.context.ranks.is_none() {
         check_overflow(&args, stream)?;
@@ -724,7 +749,6 @@ pub(crate) fn place_rows(
         rows: rows.ptr().cast(),
         map: map.ptr().cast(),
         counts: counts.ptr(),
-        total: null_mut(),
         tokens,
         topk,
         planes: topk,
@@ -733,6 +757,7 @@ pub(crate) fn place_rows(
         capacity: capacity.min(i32::MAX as usize),
         chosen_dtype: chosen.dtype,
         counts_dtype: kNVTEInt64,
+        ..NO_ROWS
     };
     backend::run(&args, stream)
 }
