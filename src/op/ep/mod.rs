@@ -772,13 +772,31 @@ fn run_all_sums(
     }
 }
 
+/// How choices become rows, as [`ExpertRowsArgs`] says.
+#[derive(Clone, Copy)]
+pub(crate) struct Places {
+    pub alignment: usize,
+    pub capacity: usize,
+    pub first: usize,
+    pub group: usize,
+    pub limit: usize,
+    pub fixed: bool,
+}
+
+impl Places {
+    /// A row for each choice, one after the other.
+    pub const ALL: Self =
+        Self { alignment: 1, capacity: usize::MAX, first: 0, group: 0, limit: 0, fixed: false };
+}
+
 /// Sorts the choices `[tokens, topk]` of tokens by expert: the row of each choice, once as `[tokens, topk]` and once as
 /// `[topk, tokens]`, and the number of rows of each expert, all in memory that `numbers` (Int64, 2 and one for each
-/// expert) helps to make.
+/// expert) helps to make. The number of choices of each expert goes to `lengths` unless it is unset.
 pub(crate) fn place_rows(
     chosen: &Buffer,
     [rows, map, numbers, counts]: [&Buffer; 4],
-    (alignment, capacity): (usize, usize),
+    lengths: &Buffer,
+    places: &Places,
     stream: cudaStream_t,
 ) -> Result<()> {
     let (tokens, topk) = chosen.shape.flatten();
@@ -789,7 +807,11 @@ pub(crate) fn place_rows(
         ("map", map, kNVTEInt32, tokens * topk),
         ("numbers", numbers, kNVTEInt64, 2 + experts),
         ("counts", counts, kNVTEInt64, experts),
+        ("lengths", lengths, kNVTEInt64, experts),
     ] {
+        if name == "lengths" && !lengths.is_set() {
+            continue;
+        }
         check::dtype(name, buffer.dtype, &[dtype])?;
         check::elements(name, buffer, least, dtype)?;
     }
@@ -805,10 +827,14 @@ pub(crate) fn place_rows(
         topk,
         planes: topk,
         experts,
-        alignment,
-        capacity: capacity.min(i32::MAX as usize),
+        alignment: places.alignment,
+        capacity: places.capacity.min(i32::MAX as usize),
         chosen_dtype: chosen.dtype,
-        counts_dtype: kNVTEInt64,
+        lengths: lengths.ptr().cast(),
+        first: places.first,
+        group: places.group,
+        limit: places.limit,
+        fixed: places.fixed,
         ..NO_ROWS
     };
     backend::run(&args, stream)
