@@ -17,6 +17,7 @@ typedef struct Case {
   size_t tokens[MOST];  // of each rank
   bool shared, bias;
   NVTEXMoeScore score;
+  float capacity;
 } Case;
 
 // A pass over tokens of all ranks.
@@ -69,6 +70,7 @@ static NVTEXMoeConfig config_of(const Case *c, bool over_ranks) {
   f.router_init_std = 0.5f;
   f.seed = 11;
   f.expert_parallel_size = over_ranks ? 0 : 1;
+  f.capacity_factor = c->capacity;
   return f;
 }
 
@@ -318,9 +320,9 @@ static void cases(void) {
                                current = NVTEX_RECIPE_CURRENT_SCALING,
                                block = NVTEX_RECIPE_BLOCK_SCALING, mx = NVTEX_RECIPE_MXFP8;
   static const Case all[] = {
-      {"softmax", 2, kNVTEFloat32, NULL, {16, 16}, true, false, NVTEX_MOE_SCORE_SOFTMAX},
-      {"sigmoid", 4, kNVTEFloat32, NULL, {9, 1, 30, 5}, false, true, NVTEX_MOE_SCORE_SIGMOID},
-      {"softmax", 2, kNVTEBFloat16, NULL, {40, 3}, false, true, NVTEX_MOE_SCORE_SOFTMAX_OF_ALL},
+      {"softmax", 2, kNVTEFloat32, NULL, {16, 16}, true, false, NVTEX_MOE_SCORE_SOFTMAX, 0},
+      {"sigmoid", 4, kNVTEFloat32, NULL, {9, 1, 30, 5}, false, true, NVTEX_MOE_SCORE_SIGMOID, 0},
+      {"softmax", 2, kNVTEBFloat16, NULL, {40, 3}, false, true, NVTEX_MOE_SCORE_SOFTMAX_OF_ALL, 0},
       {"sqrtsoftplus",
        4,
        kNVTEFloat16,
@@ -328,9 +330,10 @@ static void cases(void) {
        {8, 8, 8, 8},
        true,
        false,
-       NVTEX_MOE_SCORE_SQRTSOFTPLUS},
-      {"few tokens", 4, kNVTEBFloat16, NULL, {1, 1, 1, 1}, false, false, NVTEX_MOE_SCORE_SOFTMAX},
-      {"delayed", 2, kNVTEBFloat16, &delayed, {20, 28}, false, false, NVTEX_MOE_SCORE_SOFTMAX},
+       NVTEX_MOE_SCORE_SQRTSOFTPLUS,
+       0},
+      {"few tokens", 4, kNVTEBFloat16, NULL, {1, 1, 1, 1}, false, false, NVTEX_MOE_SCORE_SOFTMAX, 0},
+      {"delayed", 2, kNVTEBFloat16, &delayed, {20, 28}, false, false, NVTEX_MOE_SCORE_SOFTMAX, 0},
       {"current",
        4,
        kNVTEBFloat16,
@@ -338,9 +341,38 @@ static void cases(void) {
        {20, 7, 3, 28},
        false,
        false,
-       NVTEX_MOE_SCORE_SOFTMAX},
-      {"block", 2, kNVTEBFloat16, &block, {20, 28}, false, false, NVTEX_MOE_SCORE_SOFTMAX},
-      {"mxfp8", 4, kNVTEBFloat16, &mx, {20, 28, 4, 2}, false, false, NVTEX_MOE_SCORE_SIGMOID},
+       NVTEX_MOE_SCORE_SOFTMAX,
+       0},
+      {"block", 2, kNVTEBFloat16, &block, {20, 28}, false, false, NVTEX_MOE_SCORE_SOFTMAX, 0},
+      {"mxfp8", 4, kNVTEBFloat16, &mx, {20, 28, 4, 2}, false, false, NVTEX_MOE_SCORE_SIGMOID, 0},
+      {"capacity",
+       4,
+       kNVTEFloat32,
+       NULL,
+       {16, 16, 16, 16},
+       true,
+       true,
+       NVTEX_MOE_SCORE_SIGMOID,
+       0.8f},
+      {"capacity", 2, kNVTEFloat16, NULL, {33, 33}, true, false, NVTEX_MOE_SCORE_SOFTMAX, 1.1f},
+      {"delayed with capacity",
+       4,
+       kNVTEBFloat16,
+       &delayed,
+       {20, 20, 20, 20},
+       false,
+       false,
+       NVTEX_MOE_SCORE_SOFTMAX,
+       0.9f},
+      {"mxfp8 with capacity",
+       2,
+       kNVTEBFloat16,
+       &mx,
+       {40, 40},
+       false,
+       true,
+       NVTEX_MOE_SCORE_SIGMOID,
+       1.0f},
   };
   for (size_t i = 0; i < COUNT(all); i++) {
     const Case *c = &all[i];

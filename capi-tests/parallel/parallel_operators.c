@@ -290,7 +290,9 @@ static void experts(Rank *r) {
         }
         double value = get_value(e->dtype, result, i * width + c);
         double one = e->dtype == kNVTEFloat32 ? 0 : e->dtype == kNVTEFloat16 ? 5e-4 : 4e-3;
-        bad += !RANK_CHECK(fabs(value - want) <= one * fabs(want) + 3e-7 * size,
+        // With a capacity the sum of a rank's experts is rounded before it is sent.
+        double parts = e->capacity ? one * size : 0;
+        bad += !RANK_CHECK(fabs(value - want) <= one * fabs(want) + parts + 3e-7 * size,
                            "rank %d: token %zu column %zu: got %g, expected %g", r->rank, i, c,
                            value, want);
       }
@@ -317,7 +319,8 @@ static void test_experts(void) {
   static const Experts all[] = {
       {8, 3, 32, 1, 0, kNVTEFloat32, kNVTEInt64},   {8, 3, 64, 16, 0, kNVTEBFloat16, kNVTEInt32},
       {12, 4, 8, 4, 0, kNVTEFloat16, kNVTEInt64},   {12, 2, 16, 8, 17, kNVTEFloat32, kNVTEInt32},
-      {12, 1, 16, 1, 0, kNVTEBFloat16, kNVTEInt64},
+      {12, 1, 16, 1, 0, kNVTEBFloat16, kNVTEInt64}, {8, 5, 24, 1, 500, kNVTEFloat32, kNVTEInt64},
+      {12, 4, 9, 16, 90, kNVTEBFloat16, kNVTEInt32}, {24, 8, 8, 1, 20, kNVTEFloat16, kNVTEInt64},
   };
   for (size_t i = 0; i < COUNT(all); i++) {
     for (int size = 2; size <= MOST; size++) {

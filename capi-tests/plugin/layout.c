@@ -330,6 +330,11 @@ AT(NVTEXExpertRowsArgs, alignment, 88);
 AT(NVTEXExpertRowsArgs, capacity, 96);
 AT(NVTEXExpertRowsArgs, chosen_dtype, 104);
 AT(NVTEXExpertRowsArgs, counts_dtype, 108);
+AT(NVTEXExpertRowsArgs, lengths, 112);
+AT(NVTEXExpertRowsArgs, first, 120);
+AT(NVTEXExpertRowsArgs, group, 128);
+AT(NVTEXExpertRowsArgs, limit, 136);
+AT(NVTEXExpertRowsArgs, fixed, 144);
 AT(NVTEXFusion, form, 0);
 AT(NVTEXFusion, function, 4);
 AT(NVTEXFusion, a, 8);
@@ -1024,6 +1029,6 @@ AT(NVTEXWidenArgs, length, 16);
 AT(NVTEXWidenArgs, factor, 24);
 
 int main(void) {
-  printf("1016 fields\n");
+  printf("1021 fields\n");
   return 0;
 }

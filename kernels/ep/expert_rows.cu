@@ -14,9 +14,22 @@ constexpr int kThreads = 512;
 
 // Expert of choice i; none: not below `experts`.
 __device__ __forceinline__ size_t expert_of(const NVTEXExpertRowsArgs &a, size_t i) {
-  const int64_t expert = a.chosen_dtype == kNVTEInt64 ? static_cast<const int64_t *>(a.chosen)[i]
+  const int64_t chosen = a.chosen_dtype == kNVTEInt64 ? static_cast<const int64_t *>(a.chosen)[i]
                                                       : static_cast<const int *>(a.chosen)[i];
-  return static_cast<size_t>(expert);
+  // A number below the first one becomes a very large one.
+  const size_t expert = static_cast<size_t>(chosen) - a.first;
+  if (a.group == 0) return expert;
+  return chosen < 0 || expert > static_cast<size_t>(chosen) ? a.experts : expert / a.group;
+}
+
+// With groups only the first choice of a token has a row of its group.
+__device__ __forceinline__ bool repeats(const NVTEXExpertRowsArgs &a, size_t i, size_t expert) {
+  if (a.group == 0) return false;
+  const size_t first = i / a.topk * a.topk;
+  while (i-- > first) {
+    if (expert_of(a, i) == expert) return true;
+  }
+  return false;
 }
 
 __device__ __forceinline__ void put(void *array, NVTEDType dtype, size_t i, int64_t value) {
@@ -28,27 +41,45 @@ __device__ __forceinline__ void put(void *array, NVTEDType dtype, size_t i, int6
   }
 }
 
-// A block goes over all choices for one expert, so that their order never depends on the schedule:
-// rows[i] becomes the number of choices of the expert before, starts[expert] the number of all.
+// A block goes over all choices for one expert, each warp over a part of them, so that their order
+// never depends on the schedule: rows[i] becomes the number of choices of the expert before,
+// starts[expert] the number of all.
 __global__ void __launch_bounds__(kThreads)
     places_kernel(const __grid_constant__ NVTEXExpertRowsArgs a) {
-  using Scan = cub::BlockScan<int, kThreads>;
-  __shared__ typename Scan::TempStorage shared;
+  constexpr int kWarps = kThreads / 32;
+  __shared__ int of_warps[kWarps];
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const size_t choices = a.tokens * a.topk;
+  const size_t part = (choices + kThreads - 1) / kThreads * 32;
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const size_t begin = warp * part, end = begin + part < choices ? begin + part : choices;
   for (size_t expert = blockIdx.x; expert < a.experts; expert += gridDim.x) {
-    int before = 0;
-    for (size_t first = 0; first < choices; first += kThreads) {
-      const size_t i = first + threadIdx.x;
-      const bool mine = i < choices && expert_of(a, i) == expert;
-      int place, all;
-      Scan(shared).ExclusiveSum(static_cast<int>(mine), place, all);
-      if (mine) a.rows[i] = before + place;
-      before += all;
-      __syncthreads();
+    const auto chosen_by = [&](size_t i) {
+      return i < end && expert_of(a, i) == expert && !repeats(a, i, expert);
+    };
+    int own = 0;
+#pragma unroll 4
+    for (size_t first = begin; first < end; first += 32) own += chosen_by(first + lane);
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) own += __shfl_xor_sync(~0u, own, step);
+    __syncthreads();
+    if (lane == 0) of_warps[warp] = own;
+    __syncthreads();
+    int before = 0, all = 0;
+#pragma unroll
+    for (unsigned w = 0; w < kWarps; ++w) {
+      if (w < warp) before += of_warps[w];
+      all += of_warps[w];
     }
-    if (threadIdx.x == 0) a.starts[expert] = before;
+#pragma unroll 4
+    for (size_t first = begin; first < end; first += 32) {
+      const bool mine = chosen_by(first + lane);
+      const unsigned mask = __ballot_sync(~0u, mine);
+      if (mine) a.rows[first + lane] = before + __popc(mask & ((1u << lane) - 1));
+      before += __popc(mask);
+    }
+    if (threadIdx.x == 0) a.starts[expert] = all;
   }
 }
 
@@ -61,12 +92,15 @@ __global__ void __launch_bounds__(kThreads)
   griddepcontrol_launch_dependents();
   const int64_t alignment = static_cast<int64_t>(a.alignment);
   const int64_t capacity = static_cast<int64_t>(a.capacity);
+  const int64_t limit = static_cast<int64_t>(a.limit);
   int64_t before = 0;
   for (size_t first = 0; first < a.experts; first += kThreads) {
     const size_t expert = first + threadIdx.x;
     const bool there = expert < a.experts;
     const int64_t length = there ? a.starts[expert] : 0;
-    const int64_t padded = (length + alignment - 1) / alignment * alignment;
+    int64_t padded = limit > 0 && length > limit ? limit : length;
+    padded = (padded + alignment - 1) / alignment * alignment;
+    if (a.fixed) padded = there ? limit : 0;
     int64_t start, all;
     Scan(shared).ExclusiveSum(padded, start, all);
     start += before;
@@ -74,6 +108,7 @@ __global__ void __launch_bounds__(kThreads)
       a.starts[expert] = start;
       const int64_t room = start < capacity ? capacity - start : 0;
       put(a.counts, a.counts_dtype, expert, padded < room ? padded : room);
+      put(a.lengths, kNVTEInt64, expert, length);
     }
     before += all;
     __syncthreads();
@@ -95,9 +130,10 @@ __global__ void __launch_bounds__(kThreads)
     int row = -1;
     if (k < a.topk) {
       const size_t i = t * a.topk + k, expert = expert_of(a, i);
-      if (expert < a.experts) {
-        const int64_t place = a.starts[expert] + a.rows[i];
-        if (place < static_cast<int64_t>(a.capacity)) row = static_cast<int>(place);
+      if (expert < a.experts && !repeats(a, i, expert)) {
+        const int64_t before = a.rows[i], place = a.starts[expert] + before;
+        const bool within = a.limit == 0 || before < static_cast<int64_t>(a.limit);
+        if (within && place < static_cast<int64_t>(a.capacity)) row = static_cast<int>(place);
       }
       a.rows[i] = row;
     }

@@ -9,6 +9,8 @@ use super::parameter::{Init, Parameter};
 use super::quantizer::{QTensor, Source};
 use super::{Layer, Saved, Tape, Tensors, named, saved};
 use crate::error::{Error, Result};
+use crate::op;
+use crate::op::ep::Places;
 use crate::op::ep::exchange::Plan;
 use crate::op::fused_router::{LossRule, Rule};
 use crate::op::permutation::Weights;
@@ -38,6 +40,8 @@ pub struct MoeConfig {
     pub shared: Option<[DenseConfig; 2]>,
     /// Ranks that share the experts; 0: those of the grid.
     pub ranks: usize,
+    /// Rows of an expert among as many as each would have if all had the same number; 0: as many as choose it.
+    pub capacity_factor: f32,
     /// The config.
     pub name: &'static str,
 }
@@ -50,6 +54,7 @@ pub struct Moe {
     rule: Rule,
     balance: f32,
     z: f32,
+    capacity_factor: f32,
     share: Share,
     constants: Constants,
     router: Dense,
@@ -68,7 +73,7 @@ struct Routed {
     indices: QTensor,
     intermediate: QTensor,
     weights: QTensor,
-    /// Int32 `[topk, tokens]`: the row of each choice.
+    /// Int32 `[topk, tokens]`: the row of each choice, or its slot.
     map: QTensor,
     /// Int64 `[experts]`: tokens of all ranks that have chosen it, if somebody asks.
     loads: Option<QTensor>,
@@ -86,6 +91,19 @@ struct Journey {
     rows: usize,
 }
 
+/// How tokens go to the experts of other ranks if the rows of experts are limited: each rank has a slot for every token
+/// of every rank, in which it has that token once for all of its experts, or nothing. It sums their results before these
+/// go back, so that nobody needs numbers of rows on the host.
+struct Slots {
+    ranks: Arc<Communicator>,
+    /// Of all ranks.
+    count: usize,
+    /// Int32 `[topk, count]`: the row of each choice of the token in a slot, if this rank has the expert.
+    map: QTensor,
+    /// `[count, topk]`
+    weights: QTensor,
+}
+
 struct SharedTape {
     fc1: Box<DenseTape>,
     hidden: QTensor,
@@ -97,6 +115,7 @@ pub struct MoeTape {
     tokens: usize,
     routed: Routed,
     journey: Option<Journey>,
+    slots: Option<Slots>,
     layout: Layout,
     _counts: QTensor,
     /// Rows of the experts, their result, and before and after the activation, as far as they are read again.
@@ -152,6 +171,7 @@ impl Moe {
             rule: config.rule,
             balance: config.balance,
             z: config.z,
+            capacity_factor: config.capacity_factor,
             constants: Constants::new(run, share.local())?,
             router,
             expert_bias,
@@ -213,15 +233,42 @@ impl Moe {
         let loads = match loads || self.share.ranks.is_some() {
             false => None,
             true => {
-                let mut loads = self.kept(run, (1, experts_of_all), kNVTEInt64)?;
-                loads.tensor.rowwise.shape = Shape::new(&[experts_of_all]);
-                let [indices, map, loads_of] = [&indices, &map, &loads].map(|x| &x.tensor.rowwise);
-                experts::place_rows(run, indices, map, loads_of, (1, usize::MAX))?;
+                let loads = self.numbers(run, experts_of_all)?;
+                // With slots other ranks say how many tokens have chosen their experts.
+                if self.share.ranks.is_none() || self.capacity_factor == 0.0 {
+                    let [indices, map, loads] = [&indices, &map, &loads].map(|x| &x.tensor.rowwise);
+                    let all = &Places::ALL;
+                    experts::place_rows(run, indices, map, loads, &Buffer::UNSET, all)?;
+                }
                 Some(loads)
             }
         };
         let (constants, total) = (None, tokens);
         Ok(Routed { router, logits, indices, intermediate, weights, map, loads, total, constants })
+    }
+
+    /// Int64 numbers that a backward pass may read.
+    fn numbers(&self, run: &Run, count: usize) -> Result<QTensor> {
+        let mut numbers = self.kept(run, (1, count), kNVTEInt64)?;
+        numbers.tensor.rowwise.shape = Shape::new(&[count]);
+        Ok(numbers)
+    }
+
+    /// The most rows of an expert without padding, which so many tokens of all ranks may choose; 0: any number.
+    fn limit(&self, tokens: usize) -> usize {
+        let even = tokens as f64 * self.topk as f64 / self.share.experts as f64;
+        let limit = (f64::from(self.capacity_factor) * even).ceil() as usize;
+        limit.min(tokens * self.topk)
+    }
+
+    /// How choices of the tokens of all ranks, as many as there may be here, become rows, and how many there are of these.
+    fn places(&self, (tokens, all): (usize, usize), alignment: usize) -> (Places, usize) {
+        let (local, choices) = (self.share.local(), tokens * self.topk);
+        let limit = self.limit(all);
+        let most = if limit == 0 { choices } else { choices.min(local * limit) };
+        let padding = choices.min(local) * (alignment - 1);
+        let rows = (most + padding).next_multiple_of(alignment);
+        (Places { alignment, capacity: rows, limit, ..Places::ALL }, rows)
     }
 
     /// Where the rows of the experts of this rank are. With other ranks the host waits for the numbers of all of them.
@@ -233,19 +280,18 @@ impl Moe {
     ) -> Result<(Layout, QTensor, Option<Journey>)> {
         let (local, tokens) = (self.share.local(), routed.map.tensor.rowwise.shape.flatten().1);
         let choices = tokens * self.topk;
-        let mut counts = self.kept(run, (1, local), kNVTEInt64)?;
-        counts.tensor.rowwise.shape = Shape::new(&[local]);
+        let counts = self.numbers(run, local)?;
         let counts_of = counts.tensor.rowwise;
         let Some(ranks) = &self.share.ranks else {
-            let padding = choices.min(local) * (alignment - 1);
-            let rows = (choices + padding).next_multiple_of(alignment);
+            let (places, rows) = self.places((tokens, tokens), alignment);
             let [indices, map] = [&routed.indices, &routed.map].map(|x| &x.tensor.rowwise);
-            experts::place_rows(run, indices, map, &counts_of, (alignment, rows))?;
+            experts::place_rows(run, indices, map, &counts_of, &Buffer::UNSET, &places)?;
             return Ok((Layout { rows, counts: counts_of }, counts, None));
         };
         if run.capturing {
             return Err(Error::unsupported(
-                "experts of several ranks cannot be captured: the host waits for the numbers of rows of all ranks",
+                "experts of several ranks cannot be captured without a capacity_factor: the host waits for the numbers of \
+                 rows of all ranks",
             ));
         }
         let (size, all) = (ranks.size(), self.share.experts);
@@ -269,6 +315,117 @@ impl Moe {
         let layout = Layout { rows: plan.total().max(alignment), counts: counts_of };
         let journey = Journey { ranks: Arc::clone(ranks), plan, rows: choices };
         Ok((layout, counts, Some(journey)))
+    }
+
+    /// As [`Self::lay_out`] with limited rows: nobody waits. All ranks have as many tokens as this one.
+    fn lay_out_slots(
+        &self,
+        run: &Run,
+        ranks: &Arc<Communicator>,
+        routed: &mut Routed,
+        alignment: usize,
+    ) -> Result<(Layout, QTensor, Slots)> {
+        let (size, local, topk) = (ranks.size(), self.share.local(), self.topk);
+        let tokens = routed.map.tensor.rowwise.shape.flatten().1;
+        let count = size * tokens;
+        if count * topk > i32::MAX as usize {
+            let expected = format!("at most {} rows", i32::MAX as usize / (size * topk));
+            return Err(Error::argument("inputs[0].shape", expected, tokens));
+        }
+        let [indices, map] = [&routed.indices, &routed.map].map(|x| x.tensor.rowwise);
+        let used = run.scratch(8 * size)?;
+        let used = used.buffer(0, kNVTEInt64, &[size]);
+        let own = Places {
+            group: local,
+            limit: tokens.max(1),
+            fixed: true,
+            capacity: count,
+            ..Places::ALL
+        };
+        experts::place_rows(run, &indices, &map, &used, &Buffer::UNSET, &own)?;
+        let [sent_indices, received_indices, sent_weights] =
+            [0; 3].map(|_| self.scratch(run, (count, topk), kNVTEFloat32));
+        let sent = [sent_indices?, sent_weights?];
+        let received = [received_indices?, self.kept(run, (count, topk), kNVTEFloat32)?];
+        // A slot without a token has the experts -1.
+        for (tensor, byte) in sent.iter().zip([0xFF, 0]) {
+            let buffer = &tensor.tensor.rowwise;
+            if buffer.bytes() > 0 {
+                op::transformer_engine::memset(buffer.ptr(), byte, buffer.bytes(), run.stream)?;
+            }
+        }
+        // Elements are copied bit by bit.
+        let numbers = Buffer::new(indices.ptr(), kNVTEFloat32, &[tokens, topk]);
+        let weights = routed.weights.tensor.rowwise;
+        for (from, to) in [numbers, weights].iter().zip(&sent) {
+            experts::to_rows(run, [from, &to.tensor.rowwise, &map], None)?;
+        }
+        self.exchange_slots(run, ranks, &[[&sent[0], &received[0]], [&sent[1], &received[1]]])?;
+        let [chosen, weights] = received;
+        let chosen = Buffer::new(chosen.tensor.rowwise.ptr(), kNVTEInt32, &[count, topk]);
+        let (places, rows) = self.places((count, count), alignment);
+        let first = ranks.rank() * local;
+        let map = self.kept(run, (topk, count), kNVTEInt32)?;
+        let counts = self.numbers(run, local)?;
+        let lengths = run.scratch(8 * local)?;
+        let lengths = lengths.buffer(0, kNVTEInt64, &[local]);
+        let [map_of, counts_of] = [&map, &counts].map(|x| x.tensor.rowwise);
+        let places = Places { first, ..places };
+        experts::place_rows(run, &chosen, &map_of, &counts_of, &lengths, &places)?;
+        if let Some(loads) = &routed.loads {
+            let label = super::split::label(run);
+            ranks.gather(&lengths, &loads.tensor.rowwise, label, run.stream)?;
+        }
+        routed.total = count.max(1);
+        let slots = Slots { ranks: Arc::clone(ranks), count, map, weights };
+        Ok((Layout { rows, counts: counts_of }, counts, slots))
+    }
+
+    /// Exchanges what is in the slots: of each pair what is sent, and what comes.
+    fn exchange_slots(
+        &self,
+        run: &Run,
+        ranks: &Communicator,
+        pairs: &[[&QTensor; 2]],
+    ) -> Result<()> {
+        let part = |[from, to]: &[&QTensor; 2]| {
+            let [from, to] = [from, to].map(|x| x.tensor.rowwise);
+            (from.ptr(), to.ptr(), from.bytes() / ranks.size())
+        };
+        let parts: Vec<_> = pairs.iter().map(part).collect();
+        // SAFETY: both tensors of a pair have the same slots of each rank.
+        #[allow(unsafe_code)]
+        unsafe {
+            ranks.exchange_parts(&parts, super::split::label(run), run.stream)
+        }
+    }
+
+    /// Tokens to the slots of the ranks of their experts; what comes from all ranks.
+    fn to_slots(&self, run: &Run, slots: &Slots, x: &Tensor, map: &Buffer) -> Result<QTensor> {
+        let shape = (slots.count, self.hidden);
+        let [sent, received] = [0; 2].map(|_| self.scratch(run, shape, self.dtype));
+        let (sent, received) = (sent?, received?);
+        experts::to_rows(run, [&x.rowwise, &sent.tensor.rowwise, map], None)?;
+        self.exchange_slots(run, &slots.ranks, &[[&sent, &received]])?;
+        Ok(received)
+    }
+
+    /// Sums rows of the own experts for each slot, times their weights if there are some, sends them back, and writes the
+    /// sums over the ranks of each own token.
+    fn from_slots(
+        &self,
+        run: &Run,
+        slots: &Slots,
+        (rows, weights): (&QTensor, Option<&Buffer>),
+        (sum, map): (&Tensor, &Buffer),
+    ) -> Result<()> {
+        let shape = (slots.count, self.hidden);
+        let [sent, received] = [0; 2].map(|_| self.scratch(run, shape, self.dtype));
+        let (sent, received) = (sent?, received?);
+        let tensors = [rows, &sent, &slots.map].map(|x| &x.tensor.rowwise);
+        experts::from_rows(run, tensors, weights)?;
+        self.exchange_slots(run, &slots.ranks, &[[&sent, &received]])?;
+        experts::from_rows(run, [&received.tensor.rowwise, &sum.rowwise, map], None)
     }
 
     /// Moves rows that are sorted by expert to the ranks of the experts, or (`back`) from there.
@@ -353,7 +510,17 @@ impl Moe {
         let with_balance = self.balance != 0.0 && (run.training || losses.is_some());
         let alignment = self.fc1.alignment(run)?.max(self.fc2.alignment(run)?);
         let mut routed = self.route(run, x, tokens, with_balance || loads.is_some())?;
-        let (layout, counts, journey) = self.lay_out(run, &mut routed, alignment)?;
+        let with_slots = self.share.ranks.clone().filter(|_| self.capacity_factor != 0.0);
+        let (layout, counts, journey, slots) = match &with_slots {
+            Some(ranks) => {
+                let made = self.lay_out_slots(run, ranks, &mut routed, alignment)?;
+                (made.0, made.1, None, Some(made.2))
+            }
+            None => {
+                let made = self.lay_out(run, &mut routed, alignment)?;
+                (made.0, made.1, made.2, None)
+            }
+        };
         if losses.is_some() || run.training && (self.balance != 0.0 || self.z != 0.0) {
             self.losses(run, &mut routed, losses)?;
         }
@@ -365,12 +532,18 @@ impl Moe {
         let (dtype, hidden) = (self.dtype, self.hidden);
         let map = routed.map.tensor.rowwise;
         let rows = self.kept(run, (layout.rows, hidden), dtype)?;
-        match &journey {
-            None => {
+        match (&journey, &slots) {
+            (None, None) => {
                 ops::zero(&rows.tensor.rowwise, run.stream)?;
                 experts::to_rows(run, [&x.rowwise, &rows.tensor.rowwise, &map], None)?;
             }
-            Some(journey) => {
+            (None, Some(slots)) => {
+                let received = self.to_slots(run, slots, x, &map)?;
+                ops::zero(&rows.tensor.rowwise, run.stream)?;
+                let tensors = [&received, &rows, &slots.map].map(|x| &x.tensor.rowwise);
+                experts::to_rows(run, tensors, None)?;
+            }
+            (Some(journey), _) => {
                 let sorted = self.scratch(run, (journey.rows, hidden), dtype)?;
                 experts::to_rows(run, [&x.rowwise, &sorted.tensor.rowwise, &map], None)?;
                 self.travel(run, journey, [&sorted, &rows], false)?;
@@ -395,8 +568,16 @@ impl Moe {
             None => QTensor::borrowed(y.clone()),
             Some(_) => self.scratch(run, (tokens, hidden), dtype)?,
         };
-        let tensors = [&results.tensor.rowwise, &sum.tensor.rowwise, &map];
-        experts::from_rows(run, tensors, Some(&routed.weights.tensor.rowwise))?;
+        match &slots {
+            Some(slots) => {
+                let weights = Some(&slots.weights.tensor.rowwise);
+                self.from_slots(run, slots, (&results, weights), (&sum.tensor, &map))?;
+            }
+            None => {
+                let tensors = [&results.tensor.rowwise, &sum.tensor.rowwise, &map];
+                experts::from_rows(run, tensors, Some(&routed.weights.tensor.rowwise))?;
+            }
+        }
         if let Some(add) = add {
             ops::add(run, add, &sum.tensor, true)?;
         }
@@ -415,6 +596,7 @@ impl Moe {
             tokens,
             routed,
             journey,
+            slots,
             layout,
             _counts: counts,
             _rows: fc1.reads_input().then_some(rows),
@@ -467,6 +649,32 @@ impl Moe {
         Ok(logits)
     }
 
+    /// The gradients of the results of the own experts, and those of the own tokens' weights.
+    fn results_grad(
+        &self,
+        run: &Run,
+        tape: &MoeTape,
+        slots: &Slots,
+        dy: &Tensor,
+        weights: &QTensor,
+    ) -> Result<QTensor> {
+        let map = tape.routed.map.tensor.rowwise;
+        let received = self.to_slots(run, slots, dy, &map)?;
+        let results = self.scratch(run, (tape.layout.rows, self.hidden), self.dtype)?;
+        ops::zero(&results.tensor.rowwise, run.stream)?;
+        let [own, all] = [0; 2].map(|_| self.scratch(run, (slots.count, self.topk), kNVTEFloat32));
+        let (own, all) = (own?, all?);
+        let gradient = Some((&own.tensor.rowwise, &tape.results.tensor.rowwise));
+        let of = Weights { probs: &slots.weights.tensor.rowwise, gradient };
+        let tensors = [&received, &results, &slots.map].map(|x| &x.tensor.rowwise);
+        experts::to_rows(run, tensors, Some(&of))?;
+        self.exchange_slots(run, &slots.ranks, &[[&own, &all]])?;
+        // Of the ranks of a token one has the gradient of a weight, and all others have 0.
+        let tensors = [&all.tensor.rowwise, &weights.tensor.rowwise, &map];
+        experts::from_rows(run, tensors, None)?;
+        Ok(results)
+    }
+
     /// `losses` is the gradient of both losses, 1 each without it; `add` that of x beside this one.
     pub fn backward_to(
         &mut self,
@@ -480,20 +688,25 @@ impl Moe {
         let (dtype, hidden, layout) = (self.dtype, self.hidden, &tape.layout);
         let (routed, tokens) = (&tape.routed, tape.tokens);
         let map = routed.map.tensor.rowwise;
-        // Results of experts: those of the own tokens, then those of the own experts.
-        let own_rows = tape.journey.as_ref().map_or(layout.rows, |journey| journey.rows);
-        let own = self.scratch(run, (own_rows, hidden), dtype)?;
-        ops::zero(&own.tensor.rowwise, run.stream)?;
         let weights = self.scratch(run, (tokens, self.topk), kNVTEFloat32)?;
-        let gradient = Some((&weights.tensor.rowwise, &tape.results.tensor.rowwise));
-        let of = Weights { probs: &routed.weights.tensor.rowwise, gradient };
-        experts::to_rows(run, [&dy.rowwise, &own.tensor.rowwise, &map], Some(&of))?;
-        let results = match &tape.journey {
-            None => own,
-            Some(journey) => {
-                let results = self.scratch(run, (layout.rows, hidden), dtype)?;
-                self.travel(run, journey, [&own, &results], false)?;
-                results
+        // Gradients of results: those of the own tokens, then those of the own experts.
+        let results = match &tape.slots {
+            Some(slots) => self.results_grad(run, tape, slots, dy, &weights)?,
+            None => {
+                let own_rows = tape.journey.as_ref().map_or(layout.rows, |journey| journey.rows);
+                let own = self.scratch(run, (own_rows, hidden), dtype)?;
+                ops::zero(&own.tensor.rowwise, run.stream)?;
+                let gradient = Some((&weights.tensor.rowwise, &tape.results.tensor.rowwise));
+                let of = Weights { probs: &routed.weights.tensor.rowwise, gradient };
+                experts::to_rows(run, [&dy.rowwise, &own.tensor.rowwise, &map], Some(&of))?;
+                match &tape.journey {
+                    None => own,
+                    Some(journey) => {
+                        let results = self.scratch(run, (layout.rows, hidden), dtype)?;
+                        self.travel(run, journey, [&own, &results], false)?;
+                        results
+                    }
+                }
             }
         };
         let constants = &self.constants;
@@ -528,8 +741,15 @@ impl Moe {
                     sorted
                 }
             };
-            let tensors = [&sorted.tensor.rowwise, &sum.tensor.rowwise, &map];
-            experts::from_rows(run, tensors, None)?;
+            match &tape.slots {
+                Some(slots) => {
+                    self.from_slots(run, slots, (&sorted, None), (&sum.tensor, &map))?;
+                }
+                None => {
+                    let tensors = [&sorted.tensor.rowwise, &sum.tensor.rowwise, &map];
+                    experts::from_rows(run, tensors, None)?;
+                }
+            }
             if let Some(add) = add {
                 ops::add(run, add, &sum.tensor, true)?;
             }

@@ -4,7 +4,10 @@
 use super::call::{Call, Operation};
 use super::host::Transfer;
 use super::{Communicator, Result, Transport};
+use crate::backend::args::CopyKind;
+use crate::op::nvtex;
 use crate::types::{NVTEDType, cudaStream_t};
+use std::ffi::c_void;
 
 /// Bytes that one rank sends to another.
 #[derive(Clone, Copy, Debug)]
@@ -41,5 +44,36 @@ impl Communicator {
         let transfers: Vec<Transfer> = messages.iter().map(transfer).collect();
         // SAFETY: as the caller says.
         unsafe { self.exchange(call(0), &transfers, stream) }
+    }
+
+    /// Sends part r of each first buffer to rank r, and gets part r of the second one from there: parts of all ranks have
+    /// as many bytes.
+    ///
+    /// # Safety
+    /// Each buffer has a part of these bytes for each rank.
+    pub unsafe fn exchange_parts(
+        &self,
+        buffers: &[(*mut c_void, *mut c_void, usize)],
+        name: &str,
+        stream: cudaStream_t,
+    ) -> Result<()> {
+        let (rank, ranks) = (self.rank(), self.size());
+        let mut messages = Vec::with_capacity(2 * ranks * buffers.len());
+        for &(from, to, bytes) in buffers.iter().filter(|buffer| buffer.2 > 0) {
+            let part = |buffer: *mut c_void, rank| buffer.wrapping_byte_add(rank * bytes).cast();
+            for peer in (1..ranks).map(|step| (rank + step) % ranks) {
+                messages.push(Message { data: part(from, peer), bytes, peer, receive: false });
+            }
+            for peer in (1..ranks).map(|step| (rank + ranks - step) % ranks) {
+                messages.push(Message { data: part(to, peer), bytes, peer, receive: true });
+            }
+            let (to, from): (*mut c_void, *mut c_void) =
+                (part(to, rank).cast(), part(from, rank).cast());
+            let kind = CopyKind::NVTEX_COPY_ON_DEVICE;
+            // SAFETY: as the caller says.
+            unsafe { nvtex::memcpy(to, from.cast_const(), bytes, kind, stream)? };
+        }
+        // SAFETY: as the caller says.
+        unsafe { self.exchange_messages(&messages, name, stream) }
     }
 }

@@ -196,12 +196,17 @@ pub fn expert_rows(rng: &mut Rng, _: usize) -> Case {
     let slots = tokens * topk;
     let capacity =
         if rng.chance(50) { i32::MAX as usize } else { rng.within(0, slots + alignment) };
+    let limit = if rng.chance(50) { 0 } else { rng.within(1, 2 * slots / experts + 2) };
+    let fixed = limit > 0 && rng.chance(50);
+    let group = if rng.chance(60) { 0 } else { rng.within(1, 6) };
+    let first = if rng.chance(50) { 0 } else { rng.within(1, 3) };
     let [chosen_dtype, counts_dtype] = [0; 2].map(|_| rng.pick(&[kNVTEInt32, kNVTEInt64]));
     let mut b = Buffers::default();
     // From -1 to the number of experts, both of which are none.
+    let numbers = first + experts * group.max(1) + 2;
     let chosen: Vec<u8> = (0..slots)
         .flat_map(|_| {
-            let expert = rng.values(|rng| rng.below(experts + 2)) as i64 - 1;
+            let expert = rng.values(|rng| rng.below(numbers)) as i64 - 1;
             expert.to_le_bytes()[..size(chosen_dtype)].to_vec()
         })
         .collect();
@@ -210,9 +215,10 @@ pub fn expert_rows(rng: &mut Rng, _: usize) -> Case {
     let [rows, map] = [slots, planes * tokens].map(|len| b.output(rng, kNVTEInt32, len));
     let counts = rng.chance(80).then(|| b.output(rng, counts_dtype, experts));
     let total = rng.chance(80).then(|| b.output(rng, counts_dtype, 1));
+    let lengths = rng.chance(50).then(|| b.output(rng, kNVTEInt64, experts));
     let what = format!(
         "{tokens}x{topk} of {planes}, {experts} experts by {alignment}, {capacity} rows, \
-         {chosen_dtype:?}, {counts_dtype:?}"
+         {chosen_dtype:?}, {counts_dtype:?}, from {first} by {group}, limit {limit}, fixed {fixed}"
     );
     let outputs = [
         Output::new("sizes", kNVTEInt64, sizes, Expect::Fixed),
@@ -221,6 +227,7 @@ pub fn expert_rows(rng: &mut Rng, _: usize) -> Case {
         Output::bits("map", kNVTEInt32, map),
         Output::bits("counts", counts_dtype, counts),
         Output::bits("total", counts_dtype, total),
+        Output::bits("lengths", kNVTEInt64, lengths),
     ];
     Case::new(what, b, outputs, move |side| {
         let args = ExpertRowsArgs {
@@ -239,6 +246,11 @@ pub fn expert_rows(rng: &mut Rng, _: usize) -> Case {
             capacity,
             chosen_dtype,
             counts_dtype,
+            lengths: side.maybe(lengths),
+            first,
+            group,
+            limit,
+            fixed,
         };
         entry(side, side.table.expert_rows, args)
     })

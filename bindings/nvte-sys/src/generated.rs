@@ -1801,8 +1801,12 @@ pub struct NVTEXMoeConfig {
     /// Ranks that share the experts: 1 (default): none; 0: those of NVTEX_GRID_EP; or the number of these. Each has
     /// `num_experts` divided by their number, and tokens of its own.
     pub expert_parallel_size: usize,
+    /// An expert takes at most `ceil(capacity_factor * top_k * T / num_experts)` choices, computed in double, of the T
+    /// tokens of all ranks that share the experts: with 1 as many as if all experts had the same number. Choices beyond are
+    /// dropped. 0 (default): none is.
+    pub capacity_factor: f32,
     /// Zeros: room for what later versions add.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 3],
 }
 
 /// A layer of a Transformer.
@@ -4950,7 +4954,10 @@ unsafe extern "C-unwind" {
     /// of a process, a group is that of the calling thread.
     ///
     /// With several ranks all functions but `nvte_ep_shutdown` and `nvte_ep_handle_mem_size` are called by all ranks in the
-    /// same order, and wait on the host for the numbers of rows, so that they cannot be captured in a graph.
+    /// same order. Without `drop_on_overflow` they wait on the host for the numbers of rows, so that they cannot be captured in a
+    /// graph. With it sizes are fixed, and nothing waits: each pair of ranks exchanges `max_tokens_per_rank` slots, in which a
+    /// token is once for all of its experts of a rank, and that rank sums their results before they go back. Under NCCL such
+    /// calls can be captured. `max_tokens_per_rank`, `top_k` and all dtypes are then the same on all ranks.
     ///
     /// `max_recv_tokens_per_rank` is the most rows that a dispatch gives; 0: any number. `hidden_dim`,
     /// `max_token_dtype`, `num_comm_sms` and `num_topk` are checked and not used.
@@ -4973,7 +4980,8 @@ unsafe extern "C-unwind" {
     /// `total_recv_tokens_per_rank` `[1]` their sum: Int32 or Int64, both the same, each may be null or have no
     /// address. `handle_mem`: `nvte_ep_handle_mem_size` bytes, aligned to 8.
     /// Rows beyond `max_recv_tokens_per_rank` do not exist, and `recv_tokens_per_expert` does not count them; the sum
-    /// does. Unless `drop_on_overflow` is set they are an error: with several ranks on all of them, with one rank with
+    /// does, so that it says how many were dropped: those of the experts with the highest numbers, of the last ranks and
+    /// tokens. Unless `drop_on_overflow` is set they are an error: with several ranks on all of them, with one rank with
     /// `NVTE_CHECK=device`, before anything is written.
     /// Errors: other shapes or dtypes; more tokens than the group's config says; too little memory; outputs that
     /// overlap anything.
@@ -4981,8 +4989,8 @@ unsafe extern "C-unwind" {
     /// Copies tokens to the rows of their experts, by the plan in `handle_mem`: `recv_tokens[row] = tokens[t]` and
     /// `recv_topk_weights[row] = topk_weights[t, k]`. All other rows become 0.
     ///
-    /// Shapes: tokens `[T, H]`, `recv_tokens` `[R, H]`, of which rows from R on are left out (with several ranks R is at
-    /// least the number of rows of the plan that exist); `topk_weights`
+    /// Shapes: tokens `[T, H]`, `recv_tokens` `[R, H]`, of which rows from R on are left out (with several ranks and without
+    /// `drop_on_overflow` R is at least the number of rows of the plan that exist); `topk_weights`
     /// `[T, top_k]`, `recv_topk_weights` `[R]`. `topk_idx` is not read and may be null. Without `topk_weights` (null
     /// or no address) there are no weights.
     /// Dtypes: Float32, Float16 or BFloat16; or MXFP8, row-wise, whose rows of scales, not swizzled, are copied as
@@ -4994,7 +5002,9 @@ unsafe extern "C-unwind" {
     /// arguments.
     pub fn nvte_ep_prepare_and_dispatch(handle_mem: NVTETensor, topk_idx: NVTETensor, tokens: NVTETensor, tokens_win: NVTECommWindow, topk_weights: NVTETensor, topk_weights_win: NVTECommWindow, recv_tokens: NVTETensor, recv_tokens_win: NVTECommWindow, recv_topk_weights: NVTETensor, recv_topk_weights_win: NVTECommWindow, recv_tokens_per_expert: NVTETensor, total_recv_tokens_per_rank: NVTETensor, layer_cfg: *const NVTEEpLayerConfig, stream: cudaStream_t);
     /// `result[t] = cast(sum of expert_out[row] over the rows of token t)` in float32, in the order of its experts;
-    /// 0 without rows. Rows that do not exist, also beyond R, do not count.
+    /// 0 without rows. Rows that do not exist, also beyond R, do not count. With several ranks and `drop_on_overflow` the sum
+    /// over a token's experts of one rank is cast to the dtype, then the sum of these over the ranks, in the order in which
+    /// the token has chosen them first.
     ///
     /// Shapes: `expert_out` `[R, H]`, result `[T, H]`. Dtypes: Float32, Float16 or BFloat16, the same for both.
     /// Errors: as `nvte_ep_dispatch`.
@@ -5619,8 +5629,14 @@ unsafe extern "C-unwind" {
     ///
     /// What it computes: the router's products give logits, from which `nvte_fused_topk_with_score_function_forward_v2`
     /// chooses experts and their weights. Rows of tokens are copied to those of their experts, go through products of groups
-    /// (`nvte_grouped_gemm`), and are summed with their weights in Float32, in the order of the choices, rounded once. No
-    /// token is dropped: there is memory for `top_k` rows of each. The same bits come out in every run.
+    /// (`nvte_grouped_gemm`), and are summed with their weights in Float32, in the order of the choices, rounded once. Without
+    /// `capacity_factor` no choice is dropped: there is memory for `top_k` rows of each token. The same bits come out in every
+    /// run.
+    ///
+    /// With `capacity_factor` an expert takes so many choices, in the order of ranks and then of tokens. Later ones are
+    /// dropped: they add 0 to the output, and 0 to the gradients of the token and of their weights, while the weights of the
+    /// token's other experts stay as they are. The third output counts all choices: those of an expert beyond its capacity
+    /// were dropped.
     ///
     /// Shapes: input and output `[..., hidden_size]`. A second output, Float32 `[2]`, takes the losses of balance and of the
     /// size of the logits; a third, Int64 `[num_experts]`, the number of tokens that have chosen each expert. Both may be
@@ -5644,6 +5660,12 @@ unsafe extern "C-unwind" {
     /// that of all their tokens, as NVTEX_GRADIENTS_MEAN takes it: where gradients are sums over ranks, give `1 / ranks` as the
     /// gradient of the losses, or divide their factors. The host waits for the numbers of rows, so that a graph cannot
     /// capture it.
+    ///
+    /// With `capacity_factor` sizes are fixed, and nothing waits: under NCCL a graph can capture passes over ranks, too. All
+    /// ranks then have the same number of tokens in a pass. Each pair exchanges a slot for each of their tokens, in which a token
+    /// travels once for all of its experts of a rank. That rank sums their results with their weights, rounds the sum to
+    /// `dtype`, and sends it back, where the sums of all ranks are added in Float32 and rounded once more. The same choices are
+    /// dropped as by one rank that has all tokens.
     ///
     /// Notes: without other ranks nothing waits for the device, and graphs can capture passes. On CUDA the products need compute
     /// capability 9.0.
@@ -6023,7 +6045,7 @@ pub(crate) fn layouts() -> Vec<String> {
         crate::layout!(NVTEXLayerNormMLPConfig: struct_size name norm hidden_size ffn_hidden_size activation clamp_limit clamp_alpha clamp_offset bias dtype init_std output_init_std seed checkpoint parallel reserved),
         crate::layout!(NVTEXAttentionConfig: struct_size name num_attention_heads num_gqa_groups head_dim_qk head_dim_v attention_dropout qkv_format attn_mask_type window_size_left window_size_right bottom_right_diagonal softmax_type softmax_scale dtype checkpoint_core_attention qk_norm_type qk_norm_epsilon qk_norm_before_rope parallel context_parallel_kind reserved),
         crate::layout!(NVTEXMultiheadAttentionConfig: struct_size name hidden_size attention input_layernorm norm cross_attention bias rotary_interleaved init_std output_init_std seed num_attention_heads num_gqa_groups norm_type norm_epsilon dtype qkv_format attn_mask_type attention_dropout parallel reserved),
-        crate::layout!(NVTEXMoeConfig: struct_size name hidden_size ffn_hidden_size num_experts top_k dtype router_dtype activation clamp_limit clamp_alpha clamp_offset bias score num_groups group_top_k expert_bias scaling_factor balance_coefficient z_coefficient shared_ffn_hidden_size init_std output_init_std router_init_std seed expert_parallel_size reserved),
+        crate::layout!(NVTEXMoeConfig: struct_size name hidden_size ffn_hidden_size num_experts top_k dtype router_dtype activation clamp_limit clamp_alpha clamp_offset bias score num_groups group_top_k expert_bias scaling_factor balance_coefficient z_coefficient shared_ffn_hidden_size init_std output_init_std router_init_std seed expert_parallel_size capacity_factor reserved),
         crate::layout!(NVTEXTransformerLayerConfig: struct_size name attention mlp hidden_dropout decoder inter_mask_type residual_post_layernorm output_layernorm parallel_attention_mlp rotary_interleaved hidden_size ffn_hidden_size num_attention_heads num_gqa_groups activation norm_type norm_epsilon dtype qkv_format attn_mask_type attention_dropout bias init_std output_init_std seed checkpoint parallel experts reserved),
         crate::layout!(NVTEXEmbeddingConfig: struct_size name vocabulary_size hidden_size max_positions scale dtype init_std position_init_std seed parallel reserved),
         crate::layout!(NVTEXLMHeadConfig: struct_size name vocabulary_size hidden_size tied_to dtype init_std seed ignored_target label_smoothing z_loss workspace_limit parallel reserved),

@@ -1772,6 +1772,14 @@ impl MoeConfig {
         self.raw.expert_parallel_size = value;
         self
     }
+
+    /// An expert takes at most `ceil(capacity_factor * top_k * T / num_experts)` choices, computed in double, of the T
+    /// tokens of all ranks that share the experts: with 1 as many as if all experts had the same number. Choices beyond are
+    /// dropped. 0 (default): none is.
+    pub fn capacity_factor(mut self, value: f32) -> Self {
+        self.raw.capacity_factor = value;
+        self
+    }
 }
 
 impl Default for MoeConfig {
@@ -2336,8 +2344,14 @@ module! {
     ///
     /// What it computes: the router's products give logits, from which `nvte_fused_topk_with_score_function_forward_v2`
     /// chooses experts and their weights. Rows of tokens are copied to those of their experts, go through products of groups
-    /// (`nvte_grouped_gemm`), and are summed with their weights in Float32, in the order of the choices, rounded once. No
-    /// token is dropped: there is memory for `top_k` rows of each. The same bits come out in every run.
+    /// (`nvte_grouped_gemm`), and are summed with their weights in Float32, in the order of the choices, rounded once. Without
+    /// `capacity_factor` no choice is dropped: there is memory for `top_k` rows of each token. The same bits come out in every
+    /// run.
+    ///
+    /// With `capacity_factor` an expert takes so many choices, in the order of ranks and then of tokens. Later ones are
+    /// dropped: they add 0 to the output, and 0 to the gradients of the token and of their weights, while the weights of the
+    /// token's other experts stay as they are. The third output counts all choices: those of an expert beyond its capacity
+    /// were dropped.
     ///
     /// Shapes: input and output `[..., hidden_size]`. A second output, Float32 `[2]`, takes the losses of balance and of the
     /// size of the logits; a third, Int64 `[num_experts]`, the number of tokens that have chosen each expert. Both may be
@@ -2361,6 +2375,12 @@ module! {
     /// that of all their tokens, as NVTEX_GRADIENTS_MEAN takes it: where gradients are sums over ranks, give `1 / ranks` as the
     /// gradient of the losses, or divide their factors. The host waits for the numbers of rows, so that a graph cannot
     /// capture it.
+    ///
+    /// With `capacity_factor` sizes are fixed, and nothing waits: under NCCL a graph can capture passes over ranks, too. All
+    /// ranks then have the same number of tokens in a pass. Each pair exchanges a slot for each of their tokens, in which a token
+    /// travels once for all of its experts of a rank. That rank sums their results with their weights, rounds the sum to
+    /// `dtype`, and sends it back, where the sums of all ranks are added in Float32 and rounded once more. The same choices are
+    /// dropped as by one rank that has all tokens.
     ///
     /// Notes: without other ranks nothing waits for the device, and graphs can capture passes. On CUDA the products need compute
     /// capability 9.0.

@@ -855,7 +855,8 @@ class NVTEXMoeConfig(Structure):
         ("router_init_std", c_float),
         ("seed", c_uint64),
         ("expert_parallel_size", c_size_t),
-        ("reserved", c_uint64 * 4),
+        ("capacity_factor", c_float),
+        ("reserved", c_uint64 * 3),
     ]
     # Fields that are enumerations, with the name of these.
     _enums_ = {"dtype": "DType", "router_dtype": "DType", "activation": "ActivationType", "score": "MoeScore"}

@@ -250,6 +250,7 @@ class MoeConfig(TypedDict, total=False):
     router_init_std: float
     seed: int
     expert_parallel_size: int
+    capacity_factor: float
 
 
 class TransformerLayerConfig(TypedDict, total=False):
@@ -940,8 +941,14 @@ class Moe(Module):
 
     What it computes: the router's products give logits, from which `nvte_fused_topk_with_score_function_forward_v2`
     chooses experts and their weights. Rows of tokens are copied to those of their experts, go through products of groups
-    (`nvte_grouped_gemm`), and are summed with their weights in Float32, in the order of the choices, rounded once. No
-    token is dropped: there is memory for `top_k` rows of each. The same bits come out in every run.
+    (`nvte_grouped_gemm`), and are summed with their weights in Float32, in the order of the choices, rounded once. Without
+    `capacity_factor` no choice is dropped: there is memory for `top_k` rows of each token. The same bits come out in every
+    run.
+
+    With `capacity_factor` an expert takes so many choices, in the order of ranks and then of tokens. Later ones are
+    dropped: they add 0 to the output, and 0 to the gradients of the token and of their weights, while the weights of the
+    token's other experts stay as they are. The third output counts all choices: those of an expert beyond its capacity
+    were dropped.
 
     Shapes: input and output `[..., hidden_size]`. A second output, Float32 `[2]`, takes the losses of balance and of the
     size of the logits; a third, Int64 `[num_experts]`, the number of tokens that have chosen each expert. Both may be
@@ -965,6 +972,12 @@ class Moe(Module):
     that of all their tokens, as NVTEX_GRADIENTS_MEAN takes it: where gradients are sums over ranks, give `1 / ranks` as the
     gradient of the losses, or divide their factors. The host waits for the numbers of rows, so that a graph cannot
     capture it.
+
+    With `capacity_factor` sizes are fixed, and nothing waits: under NCCL a graph can capture passes over ranks, too. All
+    ranks then have the same number of tokens in a pass. Each pair exchanges a slot for each of their tokens, in which a token
+    travels once for all of its experts of a rank. That rank sums their results with their weights, rounds the sum to
+    `dtype`, and sends it back, where the sums of all ranks are added in Float32 and rounded once more. The same choices are
+    dropped as by one rank that has all tokens.
 
     Notes: without other ranks nothing waits for the device, and graphs can capture passes. On CUDA the products need compute
     capability 9.0.
@@ -996,6 +1009,7 @@ class Moe(Module):
     - router_init_std
     - seed: Seed of the initial weights.
     - expert_parallel_size: Ranks that share the experts: 1 (default): none; 0: those of NVTEX_GRID_EP; or the number of these. Each has `num_experts` divided by their number, and tokens of its own.
+    - capacity_factor: An expert takes at most `ceil(capacity_factor * top_k * T / num_experts)` choices, computed in double, of the T tokens of all ranks that share the experts: with 1 as many as if all experts had the same number. Choices beyond are dropped. 0 (default): none is.
     """
 
     _config = _abi.NVTEXMoeConfig
@@ -1031,6 +1045,7 @@ class Moe(Module):
         router_init_std: float | None = None,
         seed: int | None = None,
         expert_parallel_size: int | None = None,
+        capacity_factor: float | None = None,
         stream: Stream = None,
     ) -> None:
         self._make(context, stream, {
@@ -1059,6 +1074,7 @@ class Moe(Module):
             "router_init_std": router_init_std,
             "seed": seed,
             "expert_parallel_size": expert_parallel_size,
+            "capacity_factor": capacity_factor,
         })
 
 

@@ -354,7 +354,8 @@ typedef struct NVTEXMoeConfig_0_1 {
   float router_init_std;
   uint64_t seed;
   size_t expert_parallel_size;
-  uint64_t reserved[4];
+  float capacity_factor;
+  uint64_t reserved[3];
 } NVTEXMoeConfig_0_1;
 
 typedef struct NVTEXTransformerLayerConfig_0_1 {

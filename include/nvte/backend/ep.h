@@ -9,10 +9,14 @@
 #include "nvte/types.h"
 
 /**
- * The rows of the choices `i = t * topk + k`, whose expert is `chosen[i]`, none unless it is below `experts`.
+ * The rows of the choices `i = t * topk + k`, whose expert is `chosen[i] - first`, none unless it is below `experts`.
  * Each expert has as many rows as choices, in their order, one after the other, padded to the next multiple of
  * `alignment` unless it has none; the experts' rows follow each other. A row that is not below `capacity`
  * does not exist.
+ *
+ * With `group` the expert is `(chosen[i] - first) / group`, as of ranks that have `group` experts each, and of the choices
+ * of a token that have the same one only the first has a row. With `limit` an expert has at most that many rows before
+ * the padding, and later choices have none. With `fixed` each expert has `limit` rows, however many have chosen it.
  */
 typedef struct NVTEXExpertRowsArgs {
   /**
@@ -63,6 +67,23 @@ typedef struct NVTEXExpertRowsArgs {
   size_t capacity;
   NVTEDType chosen_dtype;
   NVTEDType counts_dtype;
+  /**
+   * `[experts]`: becomes the number of choices of each expert, also of those that have no row; or null.
+   */
+  int64_t *lengths;
+  size_t first;
+  /**
+   * 0: an expert is a number of `chosen`.
+   */
+  size_t group;
+  /**
+   * 0: none.
+   */
+  size_t limit;
+  /**
+   * Only with a limit.
+   */
+  bool fixed;
 } NVTEXExpertRowsArgs;
 
 #endif  /* NVTE_BACKEND_EP_H */

@@ -4,10 +4,14 @@ use super::operator::{operator, when};
 use crate::types::NVTEDType;
 use std::ffi::c_void;
 
-/// The rows of the choices `i = t * topk + k`, whose expert is `chosen[i]`, none unless it is below `experts`.
+/// The rows of the choices `i = t * topk + k`, whose expert is `chosen[i] - first`, none unless it is below `experts`.
 /// Each expert has as many rows as choices, in their order, one after the other, padded to the next multiple of
 /// `alignment` unless it has none; the experts' rows follow each other. A row that is not below `capacity`
 /// does not exist.
+///
+/// With `group` the expert is `(chosen[i] - first) / group`, as of ranks that have `group` experts each, and of the choices
+/// of a token that have the same one only the first has a row. With `limit` an expert has at most that many rows before
+/// the padding, and later choices have none. With `fixed` each expert has `limit` rows, however many have chosen it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertRowsArgs {
@@ -37,10 +41,27 @@ pub struct ExpertRowsArgs {
     pub capacity: usize,
     pub chosen_dtype: NVTEDType,
     pub counts_dtype: NVTEDType,
+    /// `[experts]`: becomes the number of choices of each expert, also of those that have no row; or null.
+    pub lengths: *mut i64,
+    pub first: usize,
+    /// 0: an expert is a number of `chosen`.
+    pub group: usize,
+    /// 0: none.
+    pub limit: usize,
+    /// Only with a limit.
+    pub fixed: bool,
 }
 
 operator! {
-    expert_rows(ExpertRowsArgs) version 1 minor 0; |a|
+    expert_rows(ExpertRowsArgs) version 1 minor 1; |a|
     dtypes a.chosen_dtype, when(a.counts, a.counts_dtype), when(a.total, a.counts_dtype);
-    features { COUNTS = a.counts, TOTAL = a.total }
+    features {
+        COUNTS = a.counts,
+        TOTAL = a.total,
+        LENGTHS = a.lengths,
+        FIRST = a.first != 0,
+        GROUP = a.group != 0,
+        LIMIT = a.limit != 0,
+        FIXED = a.fixed,
+    }
 }

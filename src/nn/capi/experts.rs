@@ -77,8 +77,12 @@ pub struct NVTEXMoeConfig {
     /// Ranks that share the experts: 1 (default): none; 0: those of NVTEX_GRID_EP; or the number of these. Each has
     /// `num_experts` divided by their number, and tokens of its own.
     pub expert_parallel_size: usize,
+    /// An expert takes at most `ceil(capacity_factor * top_k * T / num_experts)` choices, computed in double, of the T
+    /// tokens of all ranks that share the experts: with 1 as many as if all experts had the same number. Choices beyond are
+    /// dropped. 0 (default): none is.
+    pub capacity_factor: f32,
     /// Zeros: room for what later versions add.
-    pub reserved: [u64; 4],
+    pub reserved: [u64; 3],
 }
 
 config!(NVTEXMoeConfig {
@@ -108,6 +112,7 @@ config!(NVTEXMoeConfig {
     router_init_std,
     seed,
     expert_parallel_size,
+    capacity_factor,
     reserved,
 });
 
@@ -141,7 +146,8 @@ impl Default for NVTEXMoeConfig {
             router_init_std: 0.023,
             seed: 0,
             expert_parallel_size: 1,
-            reserved: [0; 4],
+            capacity_factor: 0.0,
+            reserved: [0; 3],
         }
     }
 }
@@ -251,6 +257,7 @@ impl NVTEXMoeConfig {
         for (name, factor) in [
             ("balance_coefficient", self.balance_coefficient),
             ("z_coefficient", self.z_coefficient),
+            ("capacity_factor", self.capacity_factor),
         ] {
             if !(factor.is_finite() && factor >= 0.0) {
                 let name = format!("config.{name}");
@@ -292,6 +299,7 @@ impl NVTEXMoeConfig {
             fc2,
             shared,
             ranks: self.expert_parallel_size,
+            capacity_factor: self.capacity_factor,
             name,
         })
     }
@@ -326,8 +334,14 @@ pub unsafe extern "C-unwind" fn nvtex_moe_config_init(
 ///
 /// What it computes: the router's products give logits, from which `nvte_fused_topk_with_score_function_forward_v2`
 /// chooses experts and their weights. Rows of tokens are copied to those of their experts, go through products of groups
-/// (`nvte_grouped_gemm`), and are summed with their weights in Float32, in the order of the choices, rounded once. No
-/// token is dropped: there is memory for `top_k` rows of each. The same bits come out in every run.
+/// (`nvte_grouped_gemm`), and are summed with their weights in Float32, in the order of the choices, rounded once. Without
+/// `capacity_factor` no choice is dropped: there is memory for `top_k` rows of each token. The same bits come out in every
+/// run.
+///
+/// With `capacity_factor` an expert takes so many choices, in the order of ranks and then of tokens. Later ones are
+/// dropped: they add 0 to the output, and 0 to the gradients of the token and of their weights, while the weights of the
+/// token's other experts stay as they are. The third output counts all choices: those of an expert beyond its capacity
+/// were dropped.
 ///
 /// Shapes: input and output `[..., hidden_size]`. A second output, Float32 `[2]`, takes the losses of balance and of the
 /// size of the logits; a third, Int64 `[num_experts]`, the number of tokens that have chosen each expert. Both may be
@@ -351,6 +365,12 @@ pub unsafe extern "C-unwind" fn nvtex_moe_config_init(
 /// that of all their tokens, as NVTEX_GRADIENTS_MEAN takes it: where gradients are sums over ranks, give `1 / ranks` as the
 /// gradient of the losses, or divide their factors. The host waits for the numbers of rows, so that a graph cannot
 /// capture it.
+///
+/// With `capacity_factor` sizes are fixed, and nothing waits: under NCCL a graph can capture passes over ranks, too. All
+/// ranks then have the same number of tokens in a pass. Each pair exchanges a slot for each of their tokens, in which a token
+/// travels once for all of its experts of a rank. That rank sums their results with their weights, rounds the sum to
+/// `dtype`, and sends it back, where the sums of all ranks are added in Float32 and rounded once more. The same choices are
+/// dropped as by one rank that has all tokens.
 ///
 /// Notes: without other ranks nothing waits for the device, and graphs can capture passes. On CUDA the products need compute
 /// capability 9.0.

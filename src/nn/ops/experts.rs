@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::nn::memory::Lifetime;
 use crate::nn::quantizer::QTensor;
 use crate::op;
+use crate::op::ep::Places;
 use crate::op::fused_router::{Experts, LossRule, Rule, Tensors, Total};
 use crate::op::gemm::config::GroupedMatmulConfig;
 use crate::op::gemm::grouped::{GroupedProduct, Source, WORKSPACE_BYTES, setup_bytes};
@@ -102,7 +103,8 @@ pub fn place_rows(
     chosen: &Buffer,
     map: &Buffer,
     counts: &Buffer,
-    bounds: (usize, usize),
+    lengths: &Buffer,
+    places: &Places,
 ) -> Result<()> {
     let (tokens, topk) = chosen.shape.flatten();
     let rows = run.scratch(4 * tokens * topk)?;
@@ -110,7 +112,8 @@ pub fn place_rows(
     let rows = rows.buffer(0, kNVTEInt32, &[tokens, topk]);
     let numbers = numbers.buffer(0, kNVTEInt64, &[2 + counts.shape.numel()]);
     let outputs = [&rows, map, &numbers, counts];
-    within(run, "expert_rows", op::ep::place_rows(chosen, outputs, bounds, run.stream))
+    let placed = op::ep::place_rows(chosen, outputs, lengths, places, run.stream);
+    within(run, "expert_rows", placed)
 }
 
 /// Copies rows of tokens to those of experts; see `op::permutation::to_rows`.

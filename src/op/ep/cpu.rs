@@ -23,31 +23,46 @@ pub(crate) unsafe extern "C-unwind" fn expert_rows(
             Buf::<i32>::new(a.map.cast(), a.planes * a.tokens).slice_mut(0, a.planes * a.tokens),
         )
     };
-    // SAFETY: the array has an entry for each choice.
-    let expert_of = |i| unsafe { read(a.chosen, a.chosen_dtype, i) };
-    let expert_of = |i| usize::try_from(expert_of(i)).ok().filter(|&expert| expert < a.experts);
+    let expert_of = |i: usize| {
+        // SAFETY: the array has an entry for each choice.
+        let chosen = unsafe { read(a.chosen, a.chosen_dtype, i) };
+        let expert = usize::try_from(chosen).ok()?.checked_sub(a.first)? / a.group.max(1);
+        Some(expert).filter(|&expert| expert < a.experts)
+    };
+    // With groups a token has one row of each.
+    let row_of = |i: usize| {
+        let expert = expert_of(i);
+        let mut earlier = i / a.topk * a.topk..i;
+        expert.filter(|_| a.group == 0 || earlier.all(|j| expert_of(j) != expert))
+    };
+    let limit = if a.limit == 0 { usize::MAX } else { a.limit };
     let mut lengths: Vec<usize> = zeros(a.experts);
-    (0..choices).filter_map(expert_of).for_each(|expert| lengths[expert] += 1);
+    (0..choices).filter_map(row_of).for_each(|expert| lengths[expert] += 1);
     let mut end = 0usize;
     let mut next: Vec<usize> = zeros(a.experts);
     for (expert, &length) in lengths.iter().enumerate() {
-        let padded = length.saturating_add(a.alignment - 1) / a.alignment * a.alignment;
+        let rows = if a.fixed { limit } else { length.min(limit) };
+        let padded = if a.fixed { rows } else { rows.next_multiple_of(a.alignment) };
         (starts[expert], next[expert]) = (end as i64, end);
         let count = padded.min(a.capacity.saturating_sub(end));
         end = end.saturating_add(padded);
         // SAFETY: there is an entry for each expert.
-        unsafe { write(a.counts, a.counts_dtype, expert, count) };
+        unsafe {
+            write(a.counts, a.counts_dtype, expert, count);
+            write(a.lengths.cast(), NVTEDType::kNVTEInt64, expert, length);
+        }
     }
     // SAFETY: there is one entry.
     unsafe { write(a.total, a.counts_dtype, 0, end) };
     (sizes[0], sizes[1]) = (a.tokens as i64, a.topk as i64);
     map.fill(-1);
     for (i, place) in rows.iter_mut().enumerate() {
-        *place = match expert_of(i) {
+        *place = match row_of(i) {
             Some(expert) => {
                 let row = next[expert];
                 next[expert] += 1;
-                if row < a.capacity { row as i32 } else { -1 }
+                let there = row < a.capacity && row - (starts[expert] as usize) < limit;
+                if there { row as i32 } else { -1 }
             }
             None => -1,
         };

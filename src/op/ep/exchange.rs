@@ -17,9 +17,9 @@ use std::ops::Range;
 
 /// The experts of all ranks.
 pub(super) struct Experts<'a> {
-    state: &'a State,
-    group: &'a Group,
-    ranks: &'a Communicator,
+    pub(super) state: &'a State,
+    pub(super) group: &'a Group,
+    pub(super) ranks: &'a Communicator,
 }
 
 /// Which rows go where.

@@ -11,7 +11,10 @@ use std::mem::MaybeUninit;
 /// of a process, a group is that of the calling thread.
 ///
 /// With several ranks all functions but `nvte_ep_shutdown` and `nvte_ep_handle_mem_size` are called by all ranks in the
-/// same order, and wait on the host for the numbers of rows, so that they cannot be captured in a graph.
+/// same order. Without `drop_on_overflow` they wait on the host for the numbers of rows, so that they cannot be captured in a
+/// graph. With it sizes are fixed, and nothing waits: each pair of ranks exchanges `max_tokens_per_rank` slots, in which a
+/// token is once for all of its experts of a rank, and that rank sums their results before they go back. Under NCCL such
+/// calls can be captured. `max_tokens_per_rank`, `top_k` and all dtypes are then the same on all ranks.
 ///
 /// `max_recv_tokens_per_rank` is the most rows that a dispatch gives; 0: any number. `hidden_dim`,
 /// `max_token_dtype`, `num_comm_sms` and `num_topk` are checked and not used.
@@ -55,7 +58,8 @@ pub unsafe extern "C-unwind" fn nvte_ep_handle_mem_size(
 /// `total_recv_tokens_per_rank` `[1]` their sum: Int32 or Int64, both the same, each may be null or have no
 /// address. `handle_mem`: `nvte_ep_handle_mem_size` bytes, aligned to 8.
 /// Rows beyond `max_recv_tokens_per_rank` do not exist, and `recv_tokens_per_expert` does not count them; the sum
-/// does. Unless `drop_on_overflow` is set they are an error: with several ranks on all of them, with one rank with
+/// does, so that it says how many were dropped: those of the experts with the highest numbers, of the last ranks and
+/// tokens. Unless `drop_on_overflow` is set they are an error: with several ranks on all of them, with one rank with
 /// `NVTE_CHECK=device`, before anything is written.
 /// Errors: other shapes or dtypes; more tokens than the group's config says; too little memory; outputs that
 /// overlap anything.
@@ -82,8 +86,8 @@ pub unsafe extern "C-unwind" fn nvte_ep_prepare(
 /// Copies tokens to the rows of their experts, by the plan in `handle_mem`: `recv_tokens[row] = tokens[t]` and
 /// `recv_topk_weights[row] = topk_weights[t, k]`. All other rows become 0.
 ///
-/// Shapes: tokens `[T, H]`, `recv_tokens` `[R, H]`, of which rows from R on are left out (with several ranks R is at
-/// least the number of rows of the plan that exist); `topk_weights`
+/// Shapes: tokens `[T, H]`, `recv_tokens` `[R, H]`, of which rows from R on are left out (with several ranks and without
+/// `drop_on_overflow` R is at least the number of rows of the plan that exist); `topk_weights`
 /// `[T, top_k]`, `recv_topk_weights` `[R]`. `topk_idx` is not read and may be null. Without `topk_weights` (null
 /// or no address) there are no weights.
 /// Dtypes: Float32, Float16 or BFloat16; or MXFP8, row-wise, whose rows of scales, not swizzled, are copied as
@@ -149,7 +153,9 @@ pub unsafe extern "C-unwind" fn nvte_ep_prepare_and_dispatch(
 }
 
 /// `result[t] = cast(sum of expert_out[row] over the rows of token t)` in float32, in the order of its experts;
-/// 0 without rows. Rows that do not exist, also beyond R, do not count.
+/// 0 without rows. Rows that do not exist, also beyond R, do not count. With several ranks and `drop_on_overflow` the sum
+/// over a token's experts of one rank is cast to the dtype, then the sum of these over the ranks, in the order in which
+/// the token has chosen them first.
 ///
 /// Shapes: `expert_out` `[R, H]`, result `[T, H]`. Dtypes: Float32, Float16 or BFloat16, the same for both.
 /// Errors: as `nvte_ep_dispatch`.
@@ -171,7 +177,7 @@ pub unsafe extern "C-unwind" fn nvte_ep_combine(
         let none = ("", &Buffer::UNSET);
         apart(&state, [input, none], [output, none])?;
         state.check_plan("result", sums.tokens, None, stream)?;
-        run_all_sums((&state, &group), [Some(sums), None], stream)
+        run_all_sums((&state, &group), (sums, None), stream)
     });
 }
 
@@ -203,10 +209,10 @@ pub unsafe extern "C-unwind" fn nvte_ep_dispatch_bwd(
         let outputs = [("grad_tokens", &grad_tokens), ("grad_topk_weights", &weights)];
         let sums = sums((&state, &group), inputs[0], outputs[0])?;
         let sizes = (sums.tokens, sums.rows);
-        let (weights, topk) = weight_grads(&state, inputs[1], outputs[1], sizes)?;
+        let weights = weight_grads(&state, inputs[1], outputs[1], sizes)?;
         apart(&state, inputs, outputs)?;
-        state.check_plan("grad_topk_weights", sums.tokens, Some(topk), stream)?;
-        run_all_sums((&state, &group), [Some(sums), Some(weights)], stream)
+        state.check_plan("grad_topk_weights", sums.tokens, Some(weights.1), stream)?;
+        run_all_sums((&state, &group), (sums, Some(weights)), stream)
     });
 }
 

@@ -1,10 +1,12 @@
 //! Tokens to the ranks of their experts and back (spec: gemm_comm, section 11). With one rank all experts are
 //! local: a dispatch is a permutation of rows, whose plan lies in the caller's memory of a layer. With several ranks
-//! the same permutation sorts the own tokens by expert, and `exchange.rs` brings each expert's rows to its rank.
+//! the same permutation sorts the own tokens by expert, and `exchange.rs` brings each expert's rows to its rank; where rows
+//! may be dropped, `slots.rs` brings tokens to the ranks of their experts without a wait of the host.
 
 pub(crate) mod cpu;
 pub(crate) mod exchange;
 pub mod exports;
+mod slots;
 
 use super::ranks::{self, Context};
 use crate::backend::{self, args::*};
@@ -111,6 +113,18 @@ impl Group {
         group.ok_or_else(|| Error::argument("device", expected, device))
     }
 
+    /// Whether as many rows go from each rank to each other one as a rank may have tokens, so that nobody waits for numbers
+    /// of rows.
+    fn has_slots(&self) -> bool {
+        self.drop && self.context.ranks.is_some()
+    }
+
+    /// The slots of all ranks, in each of which a rank may have a token.
+    fn slots(&self) -> usize {
+        let ranks = self.context.ranks.as_ref().filter(|_| self.has_slots());
+        self.max_tokens * ranks.map_or(0, |ranks| ranks.size())
+    }
+
     /// Bytes of the state before what depends on the number of experts of a token.
     fn head(&self) -> usize {
         let ranks = self.context.ranks.as_ref().map_or(0, |ranks| ranks.size());
@@ -120,12 +134,22 @@ impl Group {
 
     /// Bytes of the state of a layer.
     fn state_bytes(&self, topk: usize) -> Result<usize> {
-        let most = i32::MAX as usize / self.max_tokens;
+        let most = self.most_choices();
         if topk > most {
             let expected = format!("at most {most}, for {} tokens", self.max_tokens);
             return Err(Error::argument("layer_cfg.top_k", expected, topk));
         }
-        Ok(self.head() + 8 * self.max_tokens * topk)
+        Ok(self.heads() + 8 * (self.max_tokens + self.slots()) * topk)
+    }
+
+    /// As [`Self::head`], with that of the plan for slots.
+    fn heads(&self) -> usize {
+        self.head() + if self.has_slots() { self.head() } else { 0 }
+    }
+
+    /// The most experts of a token whose choices can be counted.
+    fn most_choices(&self) -> usize {
+        i32::MAX as usize / self.max_tokens.max(self.slots())
     }
 }
 
@@ -202,6 +226,8 @@ struct State {
     /// With several ranks: rows that each rank has for each expert, `[ranks, experts]`, and the layer's alignment.
     table: *mut i64,
     alignment: *mut i64,
+    /// With slots: the plan for the tokens in them, of all ranks, as `head`, `rows` and `map` are for the own ones.
+    of_slots: (*mut i64, *mut i32, *mut i32),
 }
 
 impl State {
@@ -212,19 +238,26 @@ impl State {
             return Err(Error::argument("handle_mem.shape", expected, buffer.bytes()));
         }
         let address = check::raw_pointer("handle_mem.data", buffer.ptr(), least / 8, kNVTEInt64)?;
-        let most = i32::MAX as usize / group.max_tokens;
-        let planes = ((buffer.bytes() - group.head()) / (8 * group.max_tokens)).min(most);
-        let rows = address.wrapping_byte_add(group.head());
+        let (tokens, slots) = (group.max_tokens, group.slots());
+        let room = (buffer.bytes() - group.heads()) / (8 * (tokens + slots));
+        let planes = room.min(group.most_choices());
+        let rows = address.wrapping_byte_add(group.heads());
+        let of_slots: *mut i32 = rows.wrapping_byte_add(8 * tokens * planes).cast();
         let table = address.cast::<i64>().wrapping_add(2 + group.experts);
         let ranks = group.context.ranks.as_ref().map_or(0, |ranks| ranks.size());
         Ok(Self {
             head: address.cast(),
             rows: rows.cast(),
-            map: rows.wrapping_byte_add(4 * group.max_tokens * planes).cast(),
+            map: rows.wrapping_byte_add(4 * tokens * planes).cast(),
             planes,
-            bytes: group.head() + 8 * group.max_tokens * planes,
+            bytes: group.heads() + 8 * (tokens + slots) * planes,
             table,
             alignment: table.wrapping_add(ranks * group.experts),
+            of_slots: (
+                address.wrapping_byte_add(group.head()).cast(),
+                of_slots,
+                of_slots.wrapping_add(slots * planes),
+            ),
         })
     }
 
@@ -294,6 +327,30 @@ struct Counts {
     total: Buffer,
 }
 
+/// Rows of no choices, of which calls say what differs.
+const NO_ROWS: ExpertRowsArgs = ExpertRowsArgs {
+    chosen: null(),
+    sizes: null_mut(),
+    starts: null_mut(),
+    rows: null_mut(),
+    map: null_mut(),
+    counts: null_mut(),
+    total: null_mut(),
+    tokens: 0,
+    topk: 0,
+    planes: 0,
+    experts: 0,
+    alignment: 1,
+    capacity: i32::MAX as usize,
+    chosen_dtype: kNVTEInt32,
+    counts_dtype: kNVTEInt64,
+    lengths: null_mut(),
+    first: 0,
+    group: 0,
+    limit: 0,
+    fixed: false,
+};
+
 /// The plan of a layer for the tokens whose experts are `topk_idx`.
 fn prepare(
     (state, group, layer): (&State, &Group, &Layer),
@@ -356,6 +413,7 @@ fn prepare(
         capacity: group.capacity,
         chosen_dtype: topk_idx.dtype,
         counts_dtype: counts_dtype.unwrap_or(kNVTEInt64),
+        ..NO_ROWS
     };
     if !group.drop && group.context.ranks.is_none() {
         check_overflow(&args, stream)?;
@@ -396,6 +454,22 @@ fn check_overflow(args: &ExpertRowsArgs, stream: cudaStream_t) -> Result<()> {
 /// A tensor by the name of its argument.
 type Named<'a, T> = (&'a str, &'a T);
 
+/// Copies of nothing, of which calls say what differs. Without probabilities elements are copied bit by bit, so that
+/// any elements of 2 bytes will do.
+const NO_COPIES: PermuteArgs = PermuteArgs {
+    input: null(),
+    output: null_mut(),
+    map: null(),
+    probs: null(),
+    prob_grads: null_mut(),
+    forward: null(),
+    tokens: 0,
+    topk: 0,
+    cols: 0,
+    rows: 0,
+    dtype: kNVTEFloat16,
+};
+
 /// Rows that are copied to those of experts, after zeros.
 struct Move {
     zeros: MemsetArgs,
@@ -415,19 +489,15 @@ impl Move {
         check::raw_pointer(output_name, output, 0, kNVTEFloat16)?;
         Ok(Self {
             zeros: MemsetArgs { ptr: output, bytes: output_rows * width, value: 0 },
-            // Without probabilities elements are copied bit by bit, so that any elements of 2 bytes will do.
             rows: PermuteArgs {
                 input,
                 output,
                 map,
-                probs: null(),
-                prob_grads: null_mut(),
-                forward: null(),
                 tokens: input_rows,
                 topk: choices,
                 cols: width / 2,
                 rows: output_rows.min(i32::MAX as usize),
-                dtype: kNVTEFloat16,
+                ..NO_COPIES
             },
         })
     }
@@ -443,8 +513,11 @@ impl Move {
     }
 }
 
-/// The copies of a dispatch: data, scales and weights.
-struct Dispatch([Option<Move>; 3]);
+/// The copies of a dispatch: data, scales and weights, of which each token has `choices`.
+struct Dispatch {
+    moves: [Option<Move>; 3],
+    choices: usize,
+}
 
 impl Dispatch {
     /// `prepared`: the plan of the layer is there already, so that it can be checked.
@@ -530,11 +603,11 @@ impl Dispatch {
         if prepared {
             state.check_plan(input_name, tokens, topk, stream)?;
         }
-        Ok(Self([Some(data), scales, weights]))
+        Ok(Self { moves: [Some(data), scales, weights], choices: topk.unwrap_or(0) })
     }
 
     fn run(&self, stream: cudaStream_t) -> Result<()> {
-        self.0.iter().flatten().try_for_each(|copy| copy.run(stream))
+        self.moves.iter().flatten().try_for_each(|copy| copy.run(stream))
     }
 }
 
@@ -667,6 +740,7 @@ fn run_plan(
 ) -> Result<()> {
     match exchange::Experts::of(state, group) {
         None => backend::run(&args, stream),
+        Some(experts) if group.has_slots() => experts.prepare_slots(layer, args, stream),
         Some(experts) => experts.prepare(layer, args, stream),
     }
 }
@@ -679,29 +753,50 @@ fn run_dispatch(
 ) -> Result<()> {
     match exchange::Experts::of(state, group) {
         None => dispatch.run(stream),
-        Some(experts) => experts.send(&dispatch.0, stream),
+        Some(experts) if group.has_slots() => experts.send_slots(dispatch, stream),
+        Some(experts) => experts.send(&dispatch.moves, stream),
     }
 }
 
-/// Sums rows of experts.
+/// Sums rows of experts; there may be gradients of weights, with the number of choices of a token.
 fn run_all_sums(
     (state, group): (&State, &Group),
-    sums: [Option<UnpermuteArgs>; 2],
+    (sums, weights): (UnpermuteArgs, Option<(UnpermuteArgs, usize)>),
     stream: cudaStream_t,
 ) -> Result<()> {
+    let all = || [Some(sums), weights.map(|(weights, _)| weights)].into_iter().flatten();
     match exchange::Experts::of(state, group) {
-        None => sums.iter().flatten().try_for_each(|sums| run_sums(sums, stream)),
-        Some(experts) => experts.fetch(sums.into_iter().flatten().collect(), stream),
+        None => all().try_for_each(|sums| run_sums(&sums, stream)),
+        Some(experts) if group.has_slots() => experts.fetch_slots(&sums, weights, stream),
+        Some(experts) => experts.fetch(all().collect(), stream),
     }
+}
+
+/// How choices become rows, as [`ExpertRowsArgs`] says.
+#[derive(Clone, Copy)]
+pub(crate) struct Places {
+    pub alignment: usize,
+    pub capacity: usize,
+    pub first: usize,
+    pub group: usize,
+    pub limit: usize,
+    pub fixed: bool,
+}
+
+impl Places {
+    /// A row for each choice, one after the other.
+    pub const ALL: Self =
+        Self { alignment: 1, capacity: usize::MAX, first: 0, group: 0, limit: 0, fixed: false };
 }
 
 /// Sorts the choices `[tokens, topk]` of tokens by expert: the row of each choice, once as `[tokens, topk]` and once as
 /// `[topk, tokens]`, and the number of rows of each expert, all in memory that `numbers` (Int64, 2 and one for each
-/// expert) helps to make.
+/// expert) helps to make. The number of choices of each expert goes to `lengths` unless it is unset.
 pub(crate) fn place_rows(
     chosen: &Buffer,
     [rows, map, numbers, counts]: [&Buffer; 4],
-    (alignment, capacity): (usize, usize),
+    lengths: &Buffer,
+    places: &Places,
     stream: cudaStream_t,
 ) -> Result<()> {
     let (tokens, topk) = chosen.shape.flatten();
@@ -712,7 +807,11 @@ pub(crate) fn place_rows(
         ("map", map, kNVTEInt32, tokens * topk),
         ("numbers", numbers, kNVTEInt64, 2 + experts),
         ("counts", counts, kNVTEInt64, experts),
+        ("lengths", lengths, kNVTEInt64, experts),
     ] {
+        if name == "lengths" && !lengths.is_set() {
+            continue;
+        }
         check::dtype(name, buffer.dtype, &[dtype])?;
         check::elements(name, buffer, least, dtype)?;
     }
@@ -724,15 +823,19 @@ pub(crate) fn place_rows(
         rows: rows.ptr().cast(),
         map: map.ptr().cast(),
         counts: counts.ptr(),
-        total: null_mut(),
         tokens,
         topk,
         planes: topk,
         experts,
-        alignment,
-        capacity: capacity.min(i32::MAX as usize),
+        alignment: places.alignment,
+        capacity: places.capacity.min(i32::MAX as usize),
         chosen_dtype: chosen.dtype,
-        counts_dtype: kNVTEInt64,
+        lengths: lengths.ptr().cast(),
+        first: places.first,
+        group: places.group,
+        limit: places.limit,
+        fixed: places.fixed,
+        ..NO_ROWS
     };
     backend::run(&args, stream)
 }
