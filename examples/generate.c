@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_LAYERS = 128, MOST_TOKENS = 65536 };
+enum { MOST_TOKENS = 65536 };
 
 static const char *option(char **argv, const char *name, const char *fallback) {
   for (; argv[0] != NULL && argv[1] != NULL; ++argv) {
@@ -26,31 +26,15 @@ static size_t number(char **argv, const char *name, const char *fallback) {
 
 /* The model of gpt.c, with the weights of a checkpoint. */
 static NVTEXModule gpt(NVTEXContext context, char **argv, const char *path, NVTEDType dtype) {
-  NVTEXModule parts[MOST_LAYERS + 3], *part = parts;
-  NVTEXEmbeddingConfig embedding;
-  nvtex_embedding_config_init(&embedding, sizeof embedding);
-  embedding.vocabulary_size = number(argv, "--vocabulary", "256");
-  embedding.max_positions = number(argv, "--sequence", "64");
-  embedding.hidden_size = number(argv, "--hidden", "128"), embedding.dtype = dtype;
-  *part++ = nvtex_embedding_create(context, &embedding, NULL);
-  NVTEXTransformerLayerConfig layer;
-  nvtex_transformer_layer_config_init(&layer, sizeof layer);
-  layer.hidden_size = embedding.hidden_size, layer.ffn_hidden_size = 4 * layer.hidden_size;
-  layer.num_attention_heads = number(argv, "--heads", "4");
-  layer.qkv_format = NVTE_BSHD, layer.dtype = dtype;
-  for (size_t i = number(argv, "--layers", "2"); i > 0 && part <= parts + MOST_LAYERS; --i) {
-    *part++ = nvtex_transformer_layer_create(context, &layer, NULL);
-  }
-  NVTEXNormConfig norm;
-  nvtex_norm_config_init(&norm, sizeof norm);
-  norm.hidden_size = layer.hidden_size, norm.dtype = dtype;
-  *part++ = nvtex_norm_create(context, &norm, NULL);
-  NVTEXLMHeadConfig head;
-  nvtex_lm_head_config_init(&head, sizeof head);
-  head.tied_to = parts[0];
-  *part++ = nvtex_lm_head_create(context, &head, NULL);
-  const NVTEXModule model = nvtex_sequential_create(context, parts, NULL, (size_t)(part - parts));
-  while (part-- > parts) nvtex_module_destroy(*part); /* the model keeps them */
+  NVTEXLanguageModelConfig sizes;
+  nvtex_language_model_config_init(&sizes, sizeof sizes);
+  sizes.vocabulary_size = number(argv, "--vocabulary", "256");
+  sizes.max_positions = number(argv, "--sequence", "64");
+  sizes.num_layers = number(argv, "--layers", "2");
+  sizes.layer.hidden_size = number(argv, "--hidden", "128");
+  sizes.layer.ffn_hidden_size = 4 * sizes.layer.hidden_size;
+  sizes.layer.num_attention_heads = number(argv, "--heads", "4"), sizes.layer.dtype = dtype;
+  const NVTEXModule model = nvtex_language_model_create(context, &sizes, NULL);
   NVTEXCheckpointConfig config;
   nvtex_checkpoint_config_init(&config, sizeof config);
   config.modules = &model, config.num_modules = 1;

@@ -42,9 +42,10 @@ pub enum Kind {
     Communicator = 0x64,
     Grid = 0x65,
     DataParallel = 0x66,
+    Trainer = 0x67,
 }
 
-const KINDS: [Kind; 22] = [
+const KINDS: [Kind; 23] = [
     Kind::Tensor,
     Kind::GroupedTensor,
     Kind::QuantizationConfig,
@@ -67,6 +68,7 @@ const KINDS: [Kind; 22] = [
     Kind::Communicator,
     Kind::Grid,
     Kind::DataParallel,
+    Kind::Trainer,
 ];
 
 impl Display for Kind {
@@ -94,6 +96,7 @@ impl Display for Kind {
             Kind::Communicator => "communicator",
             Kind::Grid => "grid",
             Kind::DataParallel => "data-parallel engine",
+            Kind::Trainer => "trainer",
         })
     }
 }

@@ -74,7 +74,7 @@ const LAYER_SOURCES: &[&str] = &[
 
 /// The files of `src/train/capi` that become `include/nvte/train.h`, in its order.
 const TRAIN_SOURCES: &[&str] =
-    &["data_parallel", "optimizer", "tokens", "checkpoint", "pretrained"];
+    &["data_parallel", "optimizer", "trainer", "tokens", "checkpoint", "pretrained"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -24,8 +24,9 @@ static void save_and_end(const char *path, const NVTEXCheckpointConfig *config,
 #undef nvtex_communicator_from_environment
 
 enum { MOST_RANKS = 8, MOST_ARGUMENTS = 40, STEPS = 10 };
-// How far losses in high precision and in FP8 may be apart: sums are rounded in other places.
-static double g_tolerance[2] = {2e-3, 3e-2};
+// How far losses in high precision and in FP8 may be apart: sums are rounded in other places. The
+// last steps fall fast, so that in FP8 what differs by a unit of the last place grows there.
+static double g_tolerance[2] = {2e-3, 1e-1};
 
 static char g_key[64];
 static int g_rank, g_size;
@@ -172,8 +173,8 @@ static void choose_tolerances(void) {
     if (errno != EINTR) abort();
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) == 2) {
-    // In BFloat16 the losses of the last steps, which fall fast, differ by 0.05 of 3 between grids.
-    g_tolerance[0] = g_tolerance[1] = 8e-2;
+    // In BFloat16 the losses of these steps differ by 0.05 of 3 between grids.
+    g_tolerance[0] = 8e-2;
   }
 }
 

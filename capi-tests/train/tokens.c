@@ -285,6 +285,86 @@ static void on_device(NVTEDType inputs_dtype, NVTEDType targets_dtype) {
   nvtex_token_loader_destroy(twin);
 }
 
+// Ranks of a 2 x 2 grid have their rows and columns of whole batches; position p of a row of four
+// chunks is that of a column.
+static void on_grid(void) {
+  if (!case_begin("On a grid")) return;
+  enum { WIDE = 8, ALL = 4, CHUNK = WIDE / 4 };
+  size_t starts[WINDOWS];
+  write_files(2, starts);
+  NVTEXCommunicator pairs[4][2], all[4];
+  for (int i = 0; i < 4; i++) nvtex_communicator_create_local(2, NULL, pairs[i]);
+  nvtex_communicator_create_local(4, NULL, all);
+  NVTEXTokenLoaderConfig config = config_of(2);
+  config.sequence = WIDE;
+  config.batch = ALL;
+  for (size_t d = 0; d < 2; d++) {
+    for (size_t c = 0; c < 2; c++) {
+      NVTEXCommunicator groups[NVTEX_GRID_GROUPS] = {0};
+      groups[NVTEX_GRID_CP] = pairs[d][c];
+      groups[NVTEX_GRID_DP] = pairs[2 + c][d];
+      groups[NVTEX_GRID_DP_CP] = groups[NVTEX_GRID_ALL_BUT_PP] = all[2 * d + c];
+      const NVTEXGrid grid = nvtex_grid_create_from_communicators(groups);
+      EXPECT_OK();
+      config.grid = NULL;
+      NVTEXTokenLoader whole = loader_of(&config);
+      config.grid = grid;
+      NVTEXTokenLoader loader = loader_of(&config);
+      nvtex_grid_destroy(grid);
+      NVTETensor arrays[3];
+      for (int i = 0; i < 3; i++)
+        arrays[i] = nvtex_array_create(kNVTEInt32, (size_t[]){ALL / 2, WIDE / 2}, 2);
+      nvtex_token_loader_positions(loader, arrays[2], NULL);
+      for (int step = 0; step < 3; step++) {
+        int32_t expected[ALL][WIDE + 1], got[3][ALL / 2][WIDE / 2];
+        nvtex_token_loader_next(whole, expected[0], ALL * (WIDE + 1));
+        nvtex_token_loader_next_on_device(loader, arrays[0], arrays[1], NULL);
+        for (int i = 0; i < 3; i++) nvtex_array_get(arrays[i], got[i], sizeof got[i], NULL);
+        EXPECT_OK();
+        for (size_t r = 0; r < ALL / 2; r++) {
+          for (size_t i = 0; i < WIDE / 2; i++) {
+            const size_t chunk = i < CHUNK ? c : 3 - c, column = chunk * CHUNK + i % CHUNK;
+            CHECK_EQ(got[0][r][i], expected[d * ALL / 2 + r][column]);
+            CHECK_EQ(got[1][r][i], expected[d * ALL / 2 + r][column + 1]);
+            CHECK_EQ(got[2][r][i], column);
+          }
+        }
+      }
+      const NVTETensor wide = nvtex_array_create(kNVTEInt32, (size_t[]){ALL, WIDE}, 2);
+      nvtex_token_loader_positions(loader, wide, NULL);
+      EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "positions", "[2, 4]", "[4, 8]");
+      nvtex_token_loader_next_on_device(loader, wide, wide, NULL);
+      EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "inputs", "[2, 4]", "[4, 8]");
+      nvtex_array_destroy(wide);
+      for (int i = 0; i < 3; i++) nvtex_array_destroy(arrays[i]);
+      nvtex_token_loader_destroy(loader), nvtex_token_loader_destroy(whole);
+    }
+  }
+  NVTEXCommunicator groups[NVTEX_GRID_GROUPS] = {0};
+  groups[NVTEX_GRID_CP] = pairs[0][0];
+  groups[NVTEX_GRID_DP] = pairs[2][0];
+  groups[NVTEX_GRID_DP_CP] = groups[NVTEX_GRID_ALL_BUT_PP] = all[0];
+  config.grid = nvtex_grid_create_from_communicators(groups);
+  config.batch = 3;
+  CHECK(!nvtex_token_loader_create(&config), "a loader");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.batch", "a multiple of 2", "3");
+  config.batch = 2;
+  config.sequence = 6;
+  CHECK(!nvtex_token_loader_create(&config), "a loader");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.sequence", "a multiple of 4", "6");
+  config.sequence = WIDE;
+  config.world = 2;
+  CHECK(!nvtex_token_loader_create(&config), "a loader");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.world", "0 of 2");
+  nvtex_grid_destroy(config.grid);
+  CHECK(!nvtex_token_loader_create(&config), "a loader");
+  EXPECT_ERROR(NVTEX_INVALID_ARGUMENT, "config.grid");
+  for (int i = 0; i < 4; i++) {
+    for (int r = 0; r < 2; r++) nvtex_communicator_destroy(pairs[i][r]);
+    nvtex_communicator_destroy(all[i]);
+  }
+}
+
 // ---- Errors
 
 static void refused(const NVTEXTokenLoaderConfig *config, int status, const char *part,
@@ -473,6 +553,7 @@ int main(int argc, char **argv) {
   on_device(kNVTEInt32, kNVTEInt32);
   on_device(kNVTEInt64, kNVTEInt64);
   on_device(kNVTEInt32, kNVTEInt64);
+  on_grid();
   numbers();
   files();
   large();

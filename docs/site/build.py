@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import tables
+from examples import Examples
 from reference import Reference
 
 SITE = Path(__file__).resolve().parent
@@ -40,7 +41,8 @@ def outside_of_code(text, change):
 class Builder:
     def __init__(self, root, out):
         self.root, self.source, self.html = root, out / "source", out / "html"
-        self.reference = Reference(root / "include/nvte")
+        self.examples = Examples(root)
+        self.reference = Reference(root / "include/nvte", self.examples)
         # Where each section of README.md is, and each heading in it.
         self.sections = {}
 
@@ -129,6 +131,9 @@ class Builder:
         intros = self.readme()
         self.guides()
         self.put("docs/tables.md", self.page(tables.page(self.root, self.reference), self.root / "docs"))
+        faults = self.examples.check(self.reference.functions())
+        if faults:
+            raise SystemExit("\n".join(faults))
         self.reference.write(self.source / "reference", intros)
         self.index()
         shutil.copy(SITE / "conf.py", self.source)

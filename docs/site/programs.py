@@ -30,12 +30,12 @@ WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 BLOCK = re.compile(r"^<!-- program\n(?P<frame>.*?)^-->|^```(?P<language>\w+)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-def blocks(path):
-    """Pairs of language and text of a page's blocks, fragments put into their programs."""
+def blocks(path, whole=True):
+    """Pairs of language and text of a page's blocks, fragments put into their programs; not `whole`: as pages show them."""
     found, frame = [], None
     for match in BLOCK.finditer(path.read_text()):
         if match["frame"] is not None:
-            frame = match["frame"]
+            frame = match["frame"] if whole else None
         elif frame is not None and match["language"] in ("c", "cpp"):
             frame = re.sub(r"(?m)^ *@$", lambda _: match["text"], frame, count=1)
             if not re.search(r"(?m)^ *@$", frame):

@@ -148,14 +148,17 @@ def declaration(flat, piece, doc):
             return Item("type", flat.split()[-1], flat.split()[-1], doc) if doc else None
         return Item("type", name_of(flat), flat, doc)
     if "(" in flat and not flat.startswith(("NVTEX_ASSERT", "static_assert", "_Static_assert", "static ")):
-        return Item("function", name_of(flat), flat.removeprefix("extern ").removeprefix("NVTEX_PLUGIN_EXPORT "), doc)
+        # The first name before a parenthesis: a parameter that is a pointer to a function comes later.
+        name = re.search(r"(\w+)\s*\(", flat).group(1)
+        return Item("function", name, flat.removeprefix("extern ").removeprefix("NVTEX_PLUGIN_EXPORT "), doc)
     return None
 
 
 class Reference:
     """All headers, and the names in them."""
 
-    def __init__(self, include):
+    def __init__(self, include, examples=None):
+        self.examples = examples
         public = sorted(include.glob("*.h"))
         # A list of all headers, and the programs of the judge.
         skipped = {"nvte.h"} | {path.name for path in include.glob("conform*.h")}
@@ -209,11 +212,18 @@ class Reference:
             lines += ["", "## Functions", ""]
         for item in functions:
             lines += [f"### `{item.name}`", "", self.item(item), ""]
+            example = self.examples and self.examples.markdown(item.name)
+            if example:
+                lines += [example, ""]
         if others:
             lines += ["## Types and constants", ""]
             for item in others:
                 lines += [self.item(item), ""]
         return "\n".join(lines)
+
+    def functions(self):
+        """The names of all functions of programs."""
+        return [item.name for items in self.headers.values() for item in items if item.kind == "function"]
 
     def write(self, folder, intros):
         """Writes all pages, and a page that lists them."""
@@ -226,7 +236,7 @@ class Reference:
                 (folder / f"{name}.md").write_text(self.page(header, items, self.link(intros.get(header, ""))))
                 names.append(name)
             lists.append("\n".join(names))
-        functions = sum(item.kind == "function" for items in self.headers.values() for item in items)
+        functions = len(self.functions())
         text = (
             f"# Reference\n\nAll {functions} functions of the public headers, with their types. `#include <nvte/nvte.h>` "
             "has all of them but `plugin.h`. Functions that begin with `nvte_` are those of the ABI; those that begin "

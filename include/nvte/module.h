@@ -1334,6 +1334,37 @@ typedef struct NVTEXLMHeadConfig {
 } NVTEXLMHeadConfig;
 
 /**
+ * Config of a language model: an embedding, layers that are alike, a norm and a head in a row.
+ */
+typedef struct NVTEXLanguageModelConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  size_t vocabulary_size;
+  /**
+   * Rows of a learned table of positions. 0 (default): there is none, for steps with `rotary_frequencies`.
+   */
+  size_t max_positions;
+  size_t num_layers;
+  /**
+   * Each of the layers. Its sizes, dtype, norm, seed, deviations and ranks are those of the whole model: seeds of the
+   * parts follow from it and differ, and the deviation of what is added to residuals (`output_init_std`, also of
+   * `experts`) is divided by `sqrt(2 num_layers)`. It is no decoder, and has no name. Default of `qkv_format` here:
+   * NVTE_BSHD, for tokens `[batch, length]`.
+   */
+  struct NVTEXTransformerLayerConfig layer;
+  /**
+   * The head has the weight of the embedding. Default: true.
+   */
+  bool tied_embeddings;
+  /**
+   * Zeros: room for what later versions add.
+   */
+  uint64_t reserved[4];
+} NVTEXLanguageModelConfig;
+
+/**
  * Angles of rotary embeddings.
  */
 typedef struct NVTEXRotaryConfig {
@@ -1985,6 +2016,27 @@ NVTEXModule nvtex_sequential_create(NVTEXContext context,
                                     const NVTEXModule *modules,
                                     const char *const *names,
                                     size_t count);
+
+/**
+ * Sets the defaults in the first `struct_size` bytes of a config.
+ */
+void nvtex_language_model_config_init(struct NVTEXLanguageModelConfig *config, size_t struct_size);
+
+/**
+ * Creates a language model: what `nvtex_embedding_create`, `nvtex_transformer_layer_create`, `nvtex_norm_create` and
+ * `nvtex_lm_head_create` make, in a row as `nvtex_sequential_create` puts them.
+ *
+ * Inputs: tokens, positions (null without `max_positions`, or for places in the last dimension), targets, factor of
+ * the loss. Outputs: the mean loss, losses of rows, logits; each may be null.
+ *
+ * Parameters: `0.weight`, `0.position_weight`, those of layer i behind `<i + 1>.`, those of the norm behind
+ * `<num_layers + 1>.`, and without `tied_embeddings` the weight of the head behind `<num_layers + 2>.`.
+ *
+ * Errors: those of the parts.
+ */
+NVTEXModule nvtex_language_model_create(NVTEXContext context,
+                                        const struct NVTEXLanguageModelConfig *config,
+                                        cudaStream_t stream);
 
 /**
  * Sets the defaults in the first `struct_size` bytes of a config.

@@ -119,6 +119,11 @@ typedef struct NVTEXOptimizer_st NVTEXOptimizer_st;
 typedef struct NVTEXTokenLoader_st NVTEXTokenLoader_st;
 
 /**
+ * What a handle of a trainer points to. Only the library knows what it is.
+ */
+typedef struct NVTEXTrainer_st NVTEXTrainer_st;
+
+/**
  * How ranks train together. All of them say the same.
  */
 typedef struct NVTEXDataParallelConfig {
@@ -363,6 +368,48 @@ typedef struct NVTEXOptimizerParameter {
 } NVTEXOptimizerParameter;
 
 /**
+ * What a trainer trains, and how.
+ */
+typedef struct NVTEXTrainerConfig {
+  /**
+   * Bytes of this struct.
+   */
+  size_t struct_size;
+  /**
+   * A module whose first output is a loss that needs no gradient, as `nvtex_language_model_create` and
+   * `nvtex_lm_head_create` make it.
+   */
+  NVTEXModule model;
+  /**
+   * Null (default): products are in high precision.
+   */
+  NVTEXRecipe recipe;
+  /**
+   * Null (default): AdamW with its defaults. A step has one batch and makes the engine itself: `accumulate` is false,
+   * `accumulation_steps` 1 and `data_parallel` null.
+   */
+  const struct NVTEXOptimizerConfig *optimizer;
+  /**
+   * How ranks of the context's grid train together; null (default): with the defaults. `accumulate` is false.
+   */
+  const struct NVTEXDataParallelConfig *data_parallel;
+  /**
+   * On the CUDA backend the third step is captured in a graph, and replayed from then on. This needs a stream that is
+   * not the default one, and a model that does not wait for the device: no experts over several ranks. Default: true.
+   */
+  bool graph;
+  /**
+   * Zeros: room for what later versions add.
+   */
+  uint64_t reserved[4];
+} NVTEXTrainerConfig;
+
+/**
+ * Handle of a trainer.
+ */
+typedef struct NVTEXTrainer_st *NVTEXTrainer;
+
+/**
  * Which tokens a loader gives out, and in which order.
  *
  * Each file is divided into windows of `sequence` tokens, one behind the other from its first token on; a window is
@@ -385,7 +432,7 @@ typedef struct NVTEXTokenLoaderConfig {
    */
   size_t token_bytes;
   /**
-   * Rows of a batch, of this rank.
+   * Rows of a batch, of this rank; with `grid` of all ranks together.
    */
   size_t batch;
   /**
@@ -398,7 +445,7 @@ typedef struct NVTEXTokenLoaderConfig {
   bool shuffle;
   uint64_t seed;
   /**
-   * The number of this rank, and of all.
+   * The number of this rank, and of all. With `grid` they stay as they are.
    */
   size_t rank;
   size_t world;
@@ -406,6 +453,12 @@ typedef struct NVTEXTokenLoaderConfig {
    * Tokens must be less than this number. 0 (default): any.
    */
   size_t vocabulary;
+  /**
+   * A grid, or null (default). Its groups NVTEX_GRID_DP divide each batch, and its groups NVTEX_GRID_CP each row:
+   * what goes to the device is the part of this rank, as `nvtex_context_parallel_split` makes it. The loader reads
+   * the grid when it is created.
+   */
+  NVTEXGrid grid;
 } NVTEXTokenLoaderConfig;
 
 /**
@@ -754,6 +807,65 @@ void nvtex_optimizer_parameter(NVTEXOptimizer optimizer,
 /**
  * Sets the defaults in the first `struct_size` bytes of a config.
  */
+void nvtex_trainer_config_init(struct NVTEXTrainerConfig *config, size_t struct_size);
+
+/**
+ * Creates a trainer of a model: an optimizer over its parameters, and in a context with a grid a data-parallel engine over
+ * NVTEX_GRID_DP_CP. Collective there. Destroy it with `nvtex_trainer_destroy`; it keeps model and recipe alive.
+ *
+ * Errors: those of `nvtex_data_parallel_create` and `nvtex_optimizer_create`; a `data_parallel` that divides something
+ * in a context without a grid. Returns null.
+ */
+NVTEXTrainer nvtex_trainer_create(NVTEXContext context,
+                                  const struct NVTEXTrainerConfig *config,
+                                  cudaStream_t stream);
+
+/**
+ * Destroys a trainer with its optimizer, engine and graph. Null is ignored.
+ */
+void nvtex_trainer_destroy(NVTEXTrainer trainer);
+
+/**
+ * Trains a model by one batch. It does the same as, in this order:
+ * 1. `nvtex_context_begin` with the recipe, `nvtex_module_forward` with a tape, `nvtex_context_end`,
+ *    `nvtex_context_forward_update`,
+ * 2. `nvtex_module_backward`, `nvtex_context_backward_update`,
+ * 3. `nvtex_data_parallel_reduce` and `nvtex_optimizer_step`,
+ * 4. `nvtex_all_reduce` of the losses of ranks that have rows of their own.
+ *
+ * Inputs: those of the model. A replayed step reads them where those of the captured one were, so that they are the
+ * same tensors with other contents; `step`, which may be null, stays as it was, too.
+ *
+ * It does not wait for the device, unless a rank waits for others. Collective in a context with a grid.
+ *
+ * Errors: those of the functions above; once a step was captured, tensors in other memory or of another shape.
+ */
+void nvtex_trainer_step(NVTEXTrainer trainer,
+                        const NVTETensor *inputs,
+                        size_t num_inputs,
+                        const NVTEXStep *step,
+                        cudaStream_t stream);
+
+/**
+ * Returns the loss of the newest step: the mean over the ranks that have rows of their own. It waits for the stream.
+ * Errors: there was no step.
+ */
+float nvtex_trainer_loss(NVTEXTrainer trainer,
+                         cudaStream_t stream);
+
+/**
+ * Returns the optimizer of a trainer, for checkpoints and its numbers. It lives as long as the trainer.
+ */
+NVTEXOptimizer nvtex_trainer_optimizer(NVTEXTrainer trainer);
+
+/**
+ * Returns the data-parallel engine of a trainer, or null in a context without a grid. It lives as long as the trainer.
+ */
+NVTEXDataParallel nvtex_trainer_data_parallel(NVTEXTrainer trainer);
+
+/**
+ * Sets the defaults in the first `struct_size` bytes of a config.
+ */
 void nvtex_token_loader_config_init(struct NVTEXTokenLoaderConfig *config, size_t struct_size);
 
 /**
@@ -786,8 +898,9 @@ void nvtex_token_loader_next(NVTEXTokenLoader loader,
                              size_t count);
 
 /**
- * Copies the next batch to the device: inputs and targets, each `[batch, sequence]`, Int32 or Int64. The copies are on
- * the stream; a captured graph that reads the tensors sees the new batch when it is replayed afterwards.
+ * Copies the next batch to the device: inputs and targets, each `[batch, sequence]`, Int32 or Int64. With a grid these
+ * are the rows and columns of this rank, `[batch / dp, sequence / cp]`. The copies are on the stream; a captured graph
+ * that reads the tensors sees the new batch when it is replayed afterwards.
  *
  * Errors: as `nvtex_token_loader_next`; other shapes and dtypes; a stream that is being captured.
  */
@@ -795,6 +908,17 @@ void nvtex_token_loader_next_on_device(NVTEXTokenLoader loader,
                                        NVTETensor inputs,
                                        NVTETensor targets,
                                        cudaStream_t stream);
+
+/**
+ * Writes the place in its row of each token that `nvtex_token_loader_next_on_device` copies: the second input of an
+ * embedding with a table of positions, which counts them itself where rows are not divided. They are the same for every
+ * batch.
+ *
+ * Shapes and dtypes: as `nvtex_token_loader_next_on_device`. Errors: other ones; a stream that is being captured.
+ */
+void nvtex_token_loader_positions(NVTEXTokenLoader loader,
+                                  NVTETensor positions,
+                                  cudaStream_t stream);
 
 /**
  * Tells where a loader is.

@@ -25,6 +25,22 @@ pub struct TokenSettings {
     pub world: usize,
     /// Tokens must be less; 0: any.
     pub vocabulary: usize,
+    /// The number of this rank among those that divide each row, and how many these are.
+    pub part: (usize, usize),
+}
+
+impl TokenSettings {
+    /// The columns of a row that this rank has: two chunks of equal length, for causal attention to cost all ranks the
+    /// same.
+    pub fn columns(&self) -> Vec<usize> {
+        let (rank, size) = self.part;
+        let length = self.sequence / (2 * size);
+        let chunk = |chunk: usize| chunk * length..(chunk + 1) * length;
+        match size {
+            1 => (0..self.sequence).collect(),
+            _ => chunk(rank).chain(chunk(2 * size - 1 - rank)).collect(),
+        }
+    }
 }
 
 /// Where a loader is, and of what data.

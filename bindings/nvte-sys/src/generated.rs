@@ -1948,6 +1948,27 @@ pub struct NVTEXLMHeadConfig {
     pub reserved: [u64; 3],
 }
 
+/// Config of a language model: an embedding, layers that are alike, a norm and a head in a row.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXLanguageModelConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    pub vocabulary_size: usize,
+    /// Rows of a learned table of positions. 0 (default): there is none, for steps with `rotary_frequencies`.
+    pub max_positions: usize,
+    pub num_layers: usize,
+    /// Each of the layers. Its sizes, dtype, norm, seed, deviations and ranks are those of the whole model: seeds of the
+    /// parts follow from it and differ, and the deviation of what is added to residuals (`output_init_std`, also of
+    /// `experts`) is divided by `sqrt(2 num_layers)`. It is no decoder, and has no name. Default of `qkv_format` here:
+    /// NVTE_BSHD, for tokens `[batch, length]`.
+    pub layer: NVTEXTransformerLayerConfig,
+    /// The head has the weight of the embedding. Default: true.
+    pub tied_embeddings: bool,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
+}
+
 /// Angles of rotary embeddings.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -2134,6 +2155,8 @@ pub struct NVTEXKVCacheConfig {
 
 
 
+
+
 /// What the ranks of a data-parallel group divide among each other.
 pub type NVTEXSharding = i32;
 /// Nothing: each rank has the sum of all gradients, and updates all parameters.
@@ -2204,6 +2227,14 @@ pub struct NVTEXOptimizer_st {
 #[repr(C)]
 #[derive(Debug)]
 pub struct NVTEXTokenLoader_st {
+    _bytes: [u8; 0],
+    _nowhere: crate::Opaque,
+}
+
+/// What a handle of a trainer points to. Only the library knows what it is.
+#[repr(C)]
+#[derive(Debug)]
+pub struct NVTEXTrainer_st {
     _bytes: [u8; 0],
     _nowhere: crate::Opaque,
 }
@@ -2365,6 +2396,32 @@ pub struct NVTEXOptimizerParameter {
     pub state_scales: [NVTEBasicTensor; 2],
 }
 
+/// What a trainer trains, and how.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NVTEXTrainerConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    /// A module whose first output is a loss that needs no gradient, as `nvtex_language_model_create` and
+    /// `nvtex_lm_head_create` make it.
+    pub model: NVTEXModule,
+    /// Null (default): products are in high precision.
+    pub recipe: NVTEXRecipe,
+    /// Null (default): AdamW with its defaults. A step has one batch and makes the engine itself: `accumulate` is false,
+    /// `accumulation_steps` 1 and `data_parallel` null.
+    pub optimizer: *const NVTEXOptimizerConfig,
+    /// How ranks of the context's grid train together; null (default): with the defaults. `accumulate` is false.
+    pub data_parallel: *const NVTEXDataParallelConfig,
+    /// On the CUDA backend the third step is captured in a graph, and replayed from then on. This needs a stream that is
+    /// not the default one, and a model that does not wait for the device: no experts over several ranks. Default: true.
+    pub graph: bool,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
+}
+
+/// Handle of a trainer.
+pub type NVTEXTrainer = *mut NVTEXTrainer_st;
+
 /// Which tokens a loader gives out, and in which order.
 ///
 /// Each file is divided into windows of `sequence` tokens, one behind the other from its first token on; a window is
@@ -2381,18 +2438,22 @@ pub struct NVTEXTokenLoaderConfig {
     pub num_paths: usize,
     /// Bytes of a token: 1, 2 (default) or 4.
     pub token_bytes: usize,
-    /// Rows of a batch, of this rank.
+    /// Rows of a batch, of this rank; with `grid` of all ranks together.
     pub batch: usize,
     /// Tokens of a window.
     pub sequence: usize,
     /// Default: true.
     pub shuffle: bool,
     pub seed: u64,
-    /// The number of this rank, and of all.
+    /// The number of this rank, and of all. With `grid` they stay as they are.
     pub rank: usize,
     pub world: usize,
     /// Tokens must be less than this number. 0 (default): any.
     pub vocabulary: usize,
+    /// A grid, or null (default). Its groups NVTEX_GRID_DP divide each batch, and its groups NVTEX_GRID_CP each row:
+    /// what goes to the device is the part of this rank, as `nvtex_context_parallel_split` makes it. The loader reads
+    /// the grid when it is created.
+    pub grid: NVTEXGrid,
 }
 
 /// Handle of a token loader.
@@ -2513,6 +2574,14 @@ pub struct NVTEXLlamaConfig {
     pub norm: NVTEXModule,
     pub head: NVTEXModule,
 }
+
+
+
+
+
+
+
+
 
 
 
@@ -5724,6 +5793,19 @@ unsafe extern "C-unwind" {
     /// Errors: modules of other contexts; one module twice; no module.
     pub fn nvtex_sequential_create(context: NVTEXContext, modules: *const NVTEXModule, names: *const *const c_char, count: usize) -> NVTEXModule;
     /// Sets the defaults in the first `struct_size` bytes of a config.
+    pub fn nvtex_language_model_config_init(config: *mut NVTEXLanguageModelConfig, struct_size: usize);
+    /// Creates a language model: what `nvtex_embedding_create`, `nvtex_transformer_layer_create`, `nvtex_norm_create` and
+    /// `nvtex_lm_head_create` make, in a row as `nvtex_sequential_create` puts them.
+    ///
+    /// Inputs: tokens, positions (null without `max_positions`, or for places in the last dimension), targets, factor of
+    /// the loss. Outputs: the mean loss, losses of rows, logits; each may be null.
+    ///
+    /// Parameters: `0.weight`, `0.position_weight`, those of layer i behind `<i + 1>.`, those of the norm behind
+    /// `<num_layers + 1>.`, and without `tied_embeddings` the weight of the head behind `<num_layers + 2>.`.
+    ///
+    /// Errors: those of the parts.
+    pub fn nvtex_language_model_create(context: NVTEXContext, config: *const NVTEXLanguageModelConfig, stream: cudaStream_t) -> NVTEXModule;
+    /// Sets the defaults in the first `struct_size` bytes of a config.
     pub fn nvtex_rotary_config_init(config: *mut NVTEXRotaryConfig, struct_size: usize);
     /// Writes the angles of rotary embeddings: `a(p, i) = p base^(-2 i / d2)` for positions p from `offset`
     /// on and pairs i. They are computed in float64 on the host.
@@ -5916,6 +5998,37 @@ unsafe extern "C-unwind" {
     /// Describes the parameter number `index` of an optimizer.
     pub fn nvtex_optimizer_parameter(optimizer: NVTEXOptimizer, index: usize, parameter: *mut NVTEXOptimizerParameter);
     /// Sets the defaults in the first `struct_size` bytes of a config.
+    pub fn nvtex_trainer_config_init(config: *mut NVTEXTrainerConfig, struct_size: usize);
+    /// Creates a trainer of a model: an optimizer over its parameters, and in a context with a grid a data-parallel engine over
+    /// NVTEX_GRID_DP_CP. Collective there. Destroy it with `nvtex_trainer_destroy`; it keeps model and recipe alive.
+    ///
+    /// Errors: those of `nvtex_data_parallel_create` and `nvtex_optimizer_create`; a `data_parallel` that divides something
+    /// in a context without a grid. Returns null.
+    pub fn nvtex_trainer_create(context: NVTEXContext, config: *const NVTEXTrainerConfig, stream: cudaStream_t) -> NVTEXTrainer;
+    /// Destroys a trainer with its optimizer, engine and graph. Null is ignored.
+    pub fn nvtex_trainer_destroy(trainer: NVTEXTrainer);
+    /// Trains a model by one batch. It does the same as, in this order:
+    /// 1. `nvtex_context_begin` with the recipe, `nvtex_module_forward` with a tape, `nvtex_context_end`,
+    ///    `nvtex_context_forward_update`,
+    /// 2. `nvtex_module_backward`, `nvtex_context_backward_update`,
+    /// 3. `nvtex_data_parallel_reduce` and `nvtex_optimizer_step`,
+    /// 4. `nvtex_all_reduce` of the losses of ranks that have rows of their own.
+    ///
+    /// Inputs: those of the model. A replayed step reads them where those of the captured one were, so that they are the
+    /// same tensors with other contents; `step`, which may be null, stays as it was, too.
+    ///
+    /// It does not wait for the device, unless a rank waits for others. Collective in a context with a grid.
+    ///
+    /// Errors: those of the functions above; once a step was captured, tensors in other memory or of another shape.
+    pub fn nvtex_trainer_step(trainer: NVTEXTrainer, inputs: *const NVTETensor, num_inputs: usize, step: *const NVTEXStep, stream: cudaStream_t);
+    /// Returns the loss of the newest step: the mean over the ranks that have rows of their own. It waits for the stream.
+    /// Errors: there was no step.
+    pub fn nvtex_trainer_loss(trainer: NVTEXTrainer, stream: cudaStream_t) -> f32;
+    /// Returns the optimizer of a trainer, for checkpoints and its numbers. It lives as long as the trainer.
+    pub fn nvtex_trainer_optimizer(trainer: NVTEXTrainer) -> NVTEXOptimizer;
+    /// Returns the data-parallel engine of a trainer, or null in a context without a grid. It lives as long as the trainer.
+    pub fn nvtex_trainer_data_parallel(trainer: NVTEXTrainer) -> NVTEXDataParallel;
+    /// Sets the defaults in the first `struct_size` bytes of a config.
     pub fn nvtex_token_loader_config_init(config: *mut NVTEXTokenLoaderConfig, struct_size: usize);
     /// Creates a loader. Destroy it with `nvtex_token_loader_destroy`.
     ///
@@ -5932,11 +6045,18 @@ unsafe extern "C-unwind" {
     /// Errors: a `count` that is not `batch * (sequence + 1)`; a file that cannot be read or has become shorter; tokens out
     /// of range. The loader stays where it is then.
     pub fn nvtex_token_loader_next(loader: NVTEXTokenLoader, tokens: *mut i32, count: usize);
-    /// Copies the next batch to the device: inputs and targets, each `[batch, sequence]`, Int32 or Int64. The copies are on
-    /// the stream; a captured graph that reads the tensors sees the new batch when it is replayed afterwards.
+    /// Copies the next batch to the device: inputs and targets, each `[batch, sequence]`, Int32 or Int64. With a grid these
+    /// are the rows and columns of this rank, `[batch / dp, sequence / cp]`. The copies are on the stream; a captured graph
+    /// that reads the tensors sees the new batch when it is replayed afterwards.
     ///
     /// Errors: as `nvtex_token_loader_next`; other shapes and dtypes; a stream that is being captured.
     pub fn nvtex_token_loader_next_on_device(loader: NVTEXTokenLoader, inputs: NVTETensor, targets: NVTETensor, stream: cudaStream_t);
+    /// Writes the place in its row of each token that `nvtex_token_loader_next_on_device` copies: the second input of an
+    /// embedding with a table of positions, which counts them itself where rows are not divided. They are the same for every
+    /// batch.
+    ///
+    /// Shapes and dtypes: as `nvtex_token_loader_next_on_device`. Errors: other ones; a stream that is being captured.
+    pub fn nvtex_token_loader_positions(loader: NVTEXTokenLoader, positions: NVTETensor, stream: cudaStream_t);
     /// Tells where a loader is.
     pub fn nvtex_token_loader_position(loader: NVTEXTokenLoader, position: *mut NVTEXTokenPosition);
     /// Goes to a position: the next batch is the one that follows it. Errors: the position of a loader of other data.
@@ -6049,6 +6169,7 @@ pub(crate) fn layouts() -> Vec<String> {
         crate::layout!(NVTEXTransformerLayerConfig: struct_size name attention mlp hidden_dropout decoder inter_mask_type residual_post_layernorm output_layernorm parallel_attention_mlp rotary_interleaved hidden_size ffn_hidden_size num_attention_heads num_gqa_groups activation norm_type norm_epsilon dtype qkv_format attn_mask_type attention_dropout bias init_std output_init_std seed checkpoint parallel experts reserved),
         crate::layout!(NVTEXEmbeddingConfig: struct_size name vocabulary_size hidden_size max_positions scale dtype init_std position_init_std seed parallel reserved),
         crate::layout!(NVTEXLMHeadConfig: struct_size name vocabulary_size hidden_size tied_to dtype init_std seed ignored_target label_smoothing z_loss workspace_limit parallel reserved),
+        crate::layout!(NVTEXLanguageModelConfig: struct_size vocabulary_size max_positions num_layers layer tied_embeddings reserved),
         crate::layout!(NVTEXRotaryConfig: struct_size base offset interpolation_factor pretrained_length interleaved),
         crate::layout!(NVTEXParameterPiece: whole part length counts),
         crate::layout!(NVTEXParameter: struct_size name shape dtype value quantized whole_shape shared_dimension num_pieces pieces),
@@ -6059,7 +6180,8 @@ pub(crate) fn layouts() -> Vec<String> {
         crate::layout!(NVTEXOptimizerConfig: struct_size rule learning_rate weight_decay choose user beta1 beta2 epsilon moment_dtype momentum nesterov newton_schulz_steps masters initial_masters schedule warmup_steps total_steps last_rate_factor max_norm check_gradients accumulation_steps accumulate loss_scale growth_interval growth_factor backoff_factor least_loss_scale most_loss_scale data_parallel low_precision_gradients),
         crate::layout!(NVTEXOptimizerNumbers: struct_size step skipped was_skipped learning_rate norm gradient_scale loss_scale),
         crate::layout!(NVTEXOptimizerParameter: struct_size name options gradient master state state_scales),
-        crate::layout!(NVTEXTokenLoaderConfig: struct_size paths num_paths token_bytes batch sequence shuffle seed rank world vocabulary),
+        crate::layout!(NVTEXTrainerConfig: struct_size model recipe optimizer data_parallel graph reserved),
+        crate::layout!(NVTEXTokenLoaderConfig: struct_size paths num_paths token_bytes batch sequence shuffle seed rank world vocabulary grid),
         crate::layout!(NVTEXTokenPosition: struct_size batches windows seed sequence rows),
         crate::layout!(NVTEXCheckpointConfig: struct_size modules num_modules optimizer loader names tensors num_tensors communicator),
         crate::layout!(NVTEXSourceRows: name first_row num_rows),

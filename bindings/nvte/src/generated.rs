@@ -2166,6 +2166,68 @@ impl Default for LMHeadConfig {
     }
 }
 
+/// Config of a language model: an embedding, layers that are alike, a norm and a head in a row.
+#[derive(Clone, Debug)]
+pub struct LanguageModelConfig {
+    pub(crate) raw: sys::NVTEXLanguageModelConfig,
+    /// Keeps the texts that `raw` points to.
+    #[allow(dead_code)]
+    pub(crate) names: Names,
+}
+
+impl LanguageModelConfig {
+    /// Makes a config with the library's defaults.
+    pub fn new() -> Self {
+        // SAFETY: the function writes a config of this size.
+        let raw = initialized(|raw, size| unsafe { sys::nvtex_language_model_config_init(raw, size) });
+        Self { raw, names: Names::default() }
+    }
+
+    /// Sets `vocabulary_size`.
+    pub fn vocabulary_size(mut self, value: usize) -> Self {
+        self.raw.vocabulary_size = value;
+        self
+    }
+
+    /// Rows of a learned table of positions. 0 (default): there is none, for steps with `rotary_frequencies`.
+    pub fn max_positions(mut self, value: usize) -> Self {
+        self.raw.max_positions = value;
+        self
+    }
+
+    /// Sets `num_layers`.
+    pub fn num_layers(mut self, value: usize) -> Self {
+        self.raw.num_layers = value;
+        self
+    }
+
+    /// Each of the layers. Its sizes, dtype, norm, seed, deviations and ranks are those of the whole model: seeds of the
+    /// parts follow from it and differ, and the deviation of what is added to residuals (`output_init_std`, also of
+    /// `experts`) is divided by `sqrt(2 num_layers)`. It is no decoder, and has no name. Default of `qkv_format` here:
+    /// NVTE_BSHD, for tokens `[batch, length]`.
+    ///
+    /// The function gets what is set so far, and returns what shall be.
+    pub fn layer(mut self, change: impl FnOnce(TransformerLayerConfig) -> TransformerLayerConfig) -> Self {
+        let (raw, names) = (self.raw.layer, self.names.clone());
+        let changed = change(TransformerLayerConfig { raw, names });
+        self.raw.layer = changed.raw;
+        self.names.join(changed.names);
+        self
+    }
+
+    /// The head has the weight of the embedding. Default: true.
+    pub fn tied_embeddings(mut self, value: bool) -> Self {
+        self.raw.tied_embeddings = value;
+        self
+    }
+}
+
+impl Default for LanguageModelConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// Angles of rotary embeddings.
 #[derive(Clone, Debug)]
 pub struct RotaryConfig {
@@ -2426,4 +2488,18 @@ module! {
     ///
     /// Parameters: `weight` `[vocabulary_size, hidden_size]`; none if it is an embedding's, which lists it.
     LMHead, LMHeadConfig, nvtex_lm_head_create
+}
+
+module! {
+    /// Creates a language model: what `nvtex_embedding_create`, `nvtex_transformer_layer_create`, `nvtex_norm_create` and
+    /// `nvtex_lm_head_create` make, in a row as `nvtex_sequential_create` puts them.
+    ///
+    /// Inputs: tokens, positions (null without `max_positions`, or for places in the last dimension), targets, factor of
+    /// the loss. Outputs: the mean loss, losses of rows, logits; each may be null.
+    ///
+    /// Parameters: `0.weight`, `0.position_weight`, those of layer i behind `<i + 1>.`, those of the norm behind
+    /// `<num_layers + 1>.`, and without `tied_embeddings` the weight of the head behind `<num_layers + 2>.`.
+    ///
+    /// Errors: those of the parts.
+    LanguageModel, LanguageModelConfig, nvtex_language_model_create
 }

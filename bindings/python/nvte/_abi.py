@@ -947,6 +947,22 @@ class NVTEXLMHeadConfig(Structure):
 
 
 
+class NVTEXLanguageModelConfig(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("vocabulary_size", c_size_t),
+        ("max_positions", c_size_t),
+        ("num_layers", c_size_t),
+        ("layer", NVTEXTransformerLayerConfig),
+        ("tied_embeddings", c_bool),
+        ("reserved", c_uint64 * 4),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {}
+
+
+
+
 class NVTEXRotaryConfig(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -1147,6 +1163,22 @@ class NVTEXOptimizerParameter(Structure):
 
 
 
+class NVTEXTrainerConfig(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("model", c_void_p),
+        ("recipe", c_void_p),
+        ("optimizer", c_void_p),
+        ("data_parallel", c_void_p),
+        ("graph", c_bool),
+        ("reserved", c_uint64 * 4),
+    ]
+    # Fields that are enumerations, with the name of these.
+    _enums_ = {}
+
+
+
+
 class NVTEXTokenLoaderConfig(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -1160,6 +1192,7 @@ class NVTEXTokenLoaderConfig(Structure):
         ("rank", c_size_t),
         ("world", c_size_t),
         ("vocabulary", c_size_t),
+        ("grid", c_void_p),
     ]
     # Fields that are enumerations, with the name of these.
     _enums_ = {}
@@ -1763,6 +1796,8 @@ FUNCTIONS = {
     "nvtex_lm_head_config_init": (None, [c_void_p, c_size_t]),
     "nvtex_lm_head_create": (c_void_p, [c_void_p, c_void_p, c_void_p]),
     "nvtex_sequential_create": (c_void_p, [c_void_p, c_void_p, c_void_p, c_size_t]),
+    "nvtex_language_model_config_init": (None, [c_void_p, c_size_t]),
+    "nvtex_language_model_create": (c_void_p, [c_void_p, c_void_p, c_void_p]),
     "nvtex_rotary_config_init": (None, [c_void_p, c_size_t]),
     "nvtex_rotary_frequencies": (None, [c_void_p, c_void_p, c_void_p]),
     "nvtex_module_destroy": (None, [c_void_p]),
@@ -1803,12 +1838,20 @@ FUNCTIONS = {
     "nvtex_optimizer_numbers": (None, [c_void_p, c_void_p, c_void_p]),
     "nvtex_optimizer_num_parameters": (c_size_t, [c_void_p]),
     "nvtex_optimizer_parameter": (None, [c_void_p, c_size_t, c_void_p]),
+    "nvtex_trainer_config_init": (None, [c_void_p, c_size_t]),
+    "nvtex_trainer_create": (c_void_p, [c_void_p, c_void_p, c_void_p]),
+    "nvtex_trainer_destroy": (None, [c_void_p]),
+    "nvtex_trainer_step": (None, [c_void_p, c_void_p, c_size_t, c_void_p, c_void_p]),
+    "nvtex_trainer_loss": (c_float, [c_void_p, c_void_p]),
+    "nvtex_trainer_optimizer": (c_void_p, [c_void_p]),
+    "nvtex_trainer_data_parallel": (c_void_p, [c_void_p]),
     "nvtex_token_loader_config_init": (None, [c_void_p, c_size_t]),
     "nvtex_token_loader_create": (c_void_p, [c_void_p]),
     "nvtex_token_loader_destroy": (None, [c_void_p]),
     "nvtex_token_loader_epoch_batches": (c_size_t, [c_void_p]),
     "nvtex_token_loader_next": (None, [c_void_p, c_void_p, c_size_t]),
     "nvtex_token_loader_next_on_device": (None, [c_void_p, c_void_p, c_void_p, c_void_p]),
+    "nvtex_token_loader_positions": (None, [c_void_p, c_void_p, c_void_p]),
     "nvtex_token_loader_position": (None, [c_void_p, c_void_p]),
     "nvtex_token_loader_seek": (None, [c_void_p, c_void_p]),
     "nvtex_checkpoint_config_init": (None, [c_void_p, c_size_t]),

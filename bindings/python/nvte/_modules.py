@@ -318,6 +318,16 @@ class LMHeadConfig(TypedDict, total=False):
     workspace_limit: int
 
 
+class LanguageModelConfig(TypedDict, total=False):
+    """Config of a language model: an embedding, layers that are alike, a norm and a head in a row."""
+
+    vocabulary_size: int
+    max_positions: int
+    num_layers: int
+    layer: TransformerLayerConfig
+    tied_embeddings: bool
+
+
 class RotaryConfig(TypedDict, total=False):
     """Angles of rotary embeddings."""
 
@@ -1213,4 +1223,50 @@ class LMHead(Module):
         })
 
 
-__all__ = ["Norm", "Linear", "LayerNormLinear", "GroupedLinear", "LayerNormMLP", "Attention", "MultiheadAttention", "TransformerLayer", "Moe", "Embedding", "LMHead"]
+class LanguageModel(Module):
+    """
+    Creates a language model: what `nvtex_embedding_create`, `nvtex_transformer_layer_create`, `nvtex_norm_create` and
+    `nvtex_lm_head_create` make, in a row as `nvtex_sequential_create` puts them.
+
+    Inputs: tokens, positions (null without `max_positions`, or for places in the last dimension), targets, factor of
+    the loss. Outputs: the mean loss, losses of rows, logits; each may be null.
+
+    Parameters: `0.weight`, `0.position_weight`, those of layer i behind `<i + 1>.`, those of the norm behind
+    `<num_layers + 1>.`, and without `tied_embeddings` the weight of the head behind `<num_layers + 2>.`.
+
+    Errors: those of the parts.
+
+    Arguments that are None have the library's defaults:
+
+    - vocabulary_size
+    - max_positions: Rows of a learned table of positions. 0 (default): there is none, for steps with `rotary_frequencies`.
+    - num_layers
+    - layer: Each of the layers. Its sizes, dtype, norm, seed, deviations and ranks are those of the whole model: seeds of the parts follow from it and differ, and the deviation of what is added to residuals (`output_init_std`, also of `experts`) is divided by `sqrt(2 num_layers)`. It is no decoder, and has no name. Default of `qkv_format` here: NVTE_BSHD, for tokens `[batch, length]`.
+    - tied_embeddings: The head has the weight of the embedding. Default: true.
+    """
+
+    _config = _abi.NVTEXLanguageModelConfig
+    _init = "nvtex_language_model_config_init"
+    _create = "nvtex_language_model_create"
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        vocabulary_size: int | None = None,
+        max_positions: int | None = None,
+        num_layers: int | None = None,
+        layer: TransformerLayerConfig | None = None,
+        tied_embeddings: bool | None = None,
+        stream: Stream = None,
+    ) -> None:
+        self._make(context, stream, {
+            "vocabulary_size": vocabulary_size,
+            "max_positions": max_positions,
+            "num_layers": num_layers,
+            "layer": layer,
+            "tied_embeddings": tied_embeddings,
+        })
+
+
+__all__ = ["Norm", "Linear", "LayerNormLinear", "GroupedLinear", "LayerNormMLP", "Attention", "MultiheadAttention", "TransformerLayer", "Moe", "Embedding", "LMHead", "LanguageModel"]

@@ -423,6 +423,16 @@ typedef struct NVTEXLMHeadConfig_0_1 {
   uint64_t reserved[3];
 } NVTEXLMHeadConfig_0_1;
 
+typedef struct NVTEXLanguageModelConfig_0_1 {
+  size_t struct_size;
+  size_t vocabulary_size;
+  size_t max_positions;
+  size_t num_layers;
+  struct NVTEXTransformerLayerConfig_0_1 layer;
+  bool tied_embeddings;
+  uint64_t reserved[4];
+} NVTEXLanguageModelConfig_0_1;
+
 typedef struct NVTEXRotaryConfig_0_1 {
   size_t struct_size;
   float base;
@@ -547,6 +557,16 @@ typedef struct NVTEXOptimizerParameter_0_1 {
   NVTEBasicTensor state_scales[2];
 } NVTEXOptimizerParameter_0_1;
 
+typedef struct NVTEXTrainerConfig_0_1 {
+  size_t struct_size;
+  NVTEXModule model;
+  NVTEXRecipe recipe;
+  const struct NVTEXOptimizerConfig_0_1 *optimizer;
+  const struct NVTEXDataParallelConfig_0_1 *data_parallel;
+  bool graph;
+  uint64_t reserved[4];
+} NVTEXTrainerConfig_0_1;
+
 typedef struct NVTEXTokenLoaderConfig_0_1 {
   size_t struct_size;
   const char *const *paths;
@@ -559,6 +579,7 @@ typedef struct NVTEXTokenLoaderConfig_0_1 {
   size_t rank;
   size_t world;
   size_t vocabulary;
+  NVTEXGrid grid;
 } NVTEXTokenLoaderConfig_0_1;
 
 typedef struct NVTEXTokenPosition_0_1 {

@@ -235,6 +235,22 @@ using LMHead =
     ModuleOf<NVTEXLMHeadConfig, nvtex_lm_head_config_init,
              nvtex_lm_head_create>;
 
+/**
+ * Creates a language model: what `nvtex_embedding_create`, `nvtex_transformer_layer_create`, `nvtex_norm_create` and
+ * `nvtex_lm_head_create` make, in a row as `nvtex_sequential_create` puts them.
+ *
+ * Inputs: tokens, positions (null without `max_positions`, or for places in the last dimension), targets, factor of
+ * the loss. Outputs: the mean loss, losses of rows, logits; each may be null.
+ *
+ * Parameters: `0.weight`, `0.position_weight`, those of layer i behind `<i + 1>.`, those of the norm behind
+ * `<num_layers + 1>.`, and without `tied_embeddings` the weight of the head behind `<num_layers + 2>.`.
+ *
+ * Errors: those of the parts.
+ */
+using LanguageModel =
+    ModuleOf<NVTEXLanguageModelConfig, nvtex_language_model_config_init,
+             nvtex_language_model_create>;
+
 }  // namespace nvte
 
 #endif /* NVTE_CPP_MODULES_HPP */

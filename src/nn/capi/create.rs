@@ -299,7 +299,7 @@ impl Default for NVTEXTransformerLayerConfig {
 
 /// The fields of a config that stand for fields of its parts. A field that has its default leaves the part as it is.
 #[derive(Default)]
-struct Whole {
+pub(super) struct Whole {
     /// The name of a part's field, and of the one in the whole config that a program may have meant.
     names: Vec<(String, String)>,
 }
@@ -476,7 +476,7 @@ impl NVTEXMultiheadAttentionConfig {
 
 impl NVTEXTransformerLayerConfig {
     /// The config whose parts say all.
-    fn in_parts(&self) -> Result<(Self, Whole)> {
+    pub(super) fn in_parts(&self) -> Result<(Self, Whole)> {
         let (mut config, mut whole) = (*self, Whole::default());
         zeros("config", &self.reserved)?;
         whole_attention!(whole, config);

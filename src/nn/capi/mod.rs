@@ -41,6 +41,8 @@ use step::*;
 
 pub(crate) use context::NVTEXContext;
 pub(crate) use parameters::{NVTEXModule, NVTEXModule_st};
+pub(crate) use recipe::NVTEXRecipe;
+pub(crate) use step::{NVTEXStep, NVTEXTape, backward, forward};
 
 pub static RECIPES: Slab<Arc<Recipe>, NVTEXRecipe_st> = Slab::new(HandleKind::Recipe);
 

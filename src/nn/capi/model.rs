@@ -70,6 +70,27 @@ pub struct NVTEXLMHeadConfig {
     pub reserved: [u64; 3],
 }
 
+/// Config of a language model: an embedding, layers that are alike, a norm and a head in a row.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct NVTEXLanguageModelConfig {
+    /// Bytes of this struct.
+    pub struct_size: usize,
+    pub vocabulary_size: usize,
+    /// Rows of a learned table of positions. 0 (default): there is none, for steps with `rotary_frequencies`.
+    pub max_positions: usize,
+    pub num_layers: usize,
+    /// Each of the layers. Its sizes, dtype, norm, seed, deviations and ranks are those of the whole model: seeds of the
+    /// parts follow from it and differ, and the deviation of what is added to residuals (`output_init_std`, also of
+    /// `experts`) is divided by `sqrt(2 num_layers)`. It is no decoder, and has no name. Default of `qkv_format` here:
+    /// NVTE_BSHD, for tokens `[batch, length]`.
+    pub layer: NVTEXTransformerLayerConfig,
+    /// The head has the weight of the embedding. Default: true.
+    pub tied_embeddings: MaybeUninit<bool>,
+    /// Zeros: room for what later versions add.
+    pub reserved: [u64; 4],
+}
+
 /// Sets the defaults in the first `struct_size` bytes of a config.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn nvtex_embedding_config_init(
@@ -169,6 +190,69 @@ pub unsafe extern "C-unwind" fn nvtex_sequential_create(
 ) -> NVTEXModule {
     // SAFETY: the caller vouches for the arrays.
     guard("nvtex_sequential_create", || unsafe { sequential(context, modules, names, count) }).0
+}
+
+/// Sets the defaults in the first `struct_size` bytes of a config.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_language_model_config_init(
+    config: *mut NVTEXLanguageModelConfig,
+    struct_size: usize,
+) {
+    guard("nvtex_language_model_config_init", || {
+        // SAFETY: the caller vouches for the bytes.
+        unsafe { write_config(config, struct_size, &NVTEXLanguageModelConfig::default()) }
+    });
+}
+
+/// Creates a language model: what `nvtex_embedding_create`, `nvtex_transformer_layer_create`, `nvtex_norm_create` and
+/// `nvtex_lm_head_create` make, in a row as `nvtex_sequential_create` puts them.
+///
+/// Inputs: tokens, positions (null without `max_positions`, or for places in the last dimension), targets, factor of
+/// the loss. Outputs: the mean loss, losses of rows, logits; each may be null.
+///
+/// Parameters: `0.weight`, `0.position_weight`, those of layer i behind `<i + 1>.`, those of the norm behind
+/// `<num_layers + 1>.`, and without `tied_embeddings` the weight of the head behind `<num_layers + 2>.`.
+///
+/// Errors: those of the parts.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_language_model_create(
+    context: NVTEXContext,
+    config: *const NVTEXLanguageModelConfig,
+    stream: cudaStream_t,
+) -> NVTEXModule {
+    guard("nvtex_language_model_create", || {
+        // SAFETY: the caller vouches for the config.
+        let config = unsafe { read_config("config", config) }?;
+        zeros("config", &config.reserved)?;
+        // SAFETY: as before.
+        Ok(unsafe { language_model(context, &config, stream) }?.0)
+    })
+    .0
+}
+
+config!(NVTEXLanguageModelConfig {
+    struct_size,
+    vocabulary_size,
+    max_positions,
+    num_layers,
+    layer,
+    tied_embeddings,
+    reserved
+});
+
+impl Default for NVTEXLanguageModelConfig {
+    fn default() -> Self {
+        let format = MaybeUninit::new(NVTE_QKV_Format::NVTE_BSHD);
+        Self {
+            struct_size: size_of::<Self>(),
+            vocabulary_size: 0,
+            max_positions: 0,
+            num_layers: 0,
+            layer: NVTEXTransformerLayerConfig { qkv_format: format, ..Default::default() },
+            tied_embeddings: MaybeUninit::new(true),
+            reserved: [0; 4],
+        }
+    }
 }
 
 config!(NVTEXEmbeddingConfig {
@@ -427,4 +511,129 @@ pub(crate) unsafe fn sequential(
     let layer = Box::new(Sequential::new(layers.collect()));
     let module = Module::of_parts(&context, (name.as_str().into(), "sequential"), layer, parts);
     Ok(Handle(MODULES.insert(Arc::new(module))?))
+}
+
+/// Modules that are destroyed at the end; a row of them keeps what it needs.
+#[derive(Default)]
+pub(crate) struct Parts(pub(crate) Vec<NVTEXModule>);
+
+impl Parts {
+    /// # Safety
+    /// As [`create`].
+    unsafe fn add<T: ModuleConfig>(
+        &mut self,
+        context: NVTEXContext,
+        config: &T,
+        stream: cudaStream_t,
+    ) -> Result<NVTEXModule> {
+        // SAFETY: the caller keeps to the `# Safety` section of this function.
+        let Handle(module) = unsafe { create(context, config, stream) }?;
+        self.0.push(module);
+        Ok(module)
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        for &module in &self.0 {
+            let _ = MODULES.remove("module", module);
+        }
+    }
+}
+
+const MOST_LAYERS: usize = 1 << 16;
+
+/// An embedding, layers, a norm and a head in a row, and what it is made of.
+///
+/// # Safety
+/// What the config of the layer points to is what it says.
+pub(crate) unsafe fn language_model(
+    context: NVTEXContext,
+    config: &NVTEXLanguageModelConfig,
+    stream: cudaStream_t,
+) -> Result<(Handle<NVTEXModule_st>, Parts)> {
+    in_range("num_layers", 0, MOST_LAYERS, config.num_layers)?;
+    // What the parts call their configs is mostly said by the config of the layer.
+    let of_layer = |mut error: Error| {
+        let field = error.message.strip_prefix("config.");
+        let own = |field: &&str| {
+            !["vocabulary_size", "max_positions"].iter().any(|own| field.starts_with(own))
+        };
+        if let Some(field) = field.filter(own) {
+            error.message = format!("config.layer.{field}");
+        }
+        error
+    };
+    for (field, forbidden) in
+        [("name", !config.layer.name.is_null()), ("decoder", truth(config.layer.decoder))]
+    {
+        if forbidden {
+            let expected =
+                "its default (layers of a model differ in their names, and read one input)";
+            return Err(Error::argument(
+                format!("config.layer.{field}"),
+                expected,
+                "another value",
+            ));
+        }
+    }
+    let (whole, _) = config.layer.in_parts().map_err(of_layer)?;
+    let mlp = whole.mlp;
+    let seed_of = |part: usize| splitmix(mlp.seed ^ splitmix(part as u64 + 1));
+    let residuals = (2.0 * config.num_layers as f32).sqrt();
+    let mut layer = config.layer;
+    // The parts say it, so that the fields for programs that need not name them must be as the defaults have them.
+    (layer.seed, layer.output_init_std) =
+        (0, NVTEXTransformerLayerConfig::default().output_init_std);
+    layer.mlp.output_init_std = mlp.output_init_std / residuals;
+    let experts = match layer.experts.is_null() {
+        true => None,
+        // SAFETY: the caller vouches for the struct.
+        false => Some(unsafe { read_config("config.layer.experts", layer.experts) }?),
+    };
+    let experts = experts.map(|experts: NVTEXMoeConfig| NVTEXMoeConfig {
+        output_init_std: experts.output_init_std / residuals,
+        ..experts
+    });
+    layer.experts = experts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let embedding = NVTEXEmbeddingConfig {
+        vocabulary_size: config.vocabulary_size,
+        hidden_size: mlp.hidden_size,
+        max_positions: config.max_positions,
+        dtype: mlp.dtype,
+        init_std: mlp.init_std,
+        position_init_std: mlp.init_std,
+        seed: seed_of(0),
+        parallel: &mlp.parallel,
+        ..Default::default()
+    };
+    let norm = NVTEXNormConfig {
+        hidden_size: mlp.hidden_size,
+        dtype: mlp.dtype,
+        sequence_parallel: mlp.parallel.sequence_parallel,
+        ..mlp.norm
+    };
+    let mut parts = Parts::default();
+    // SAFETY: configs are of this version; the caller vouches for what the layer points to.
+    let model = unsafe {
+        let embedding = parts.add(context, &embedding, stream).map_err(of_layer)?;
+        for i in 0..config.num_layers {
+            layer.mlp.seed = seed_of(i + 1);
+            parts.add(context, &layer, stream).map_err(of_layer)?;
+        }
+        parts.add(context, &norm, stream).map_err(of_layer)?;
+        let head = NVTEXLMHeadConfig {
+            vocabulary_size: config.vocabulary_size,
+            hidden_size: mlp.hidden_size,
+            dtype: mlp.dtype,
+            init_std: mlp.init_std,
+            seed: seed_of(config.num_layers + 1),
+            parallel: &mlp.parallel,
+            tied_to: if truth(config.tied_embeddings) { embedding } else { null_mut() },
+            ..Default::default()
+        };
+        parts.add(context, &head, stream)?;
+        sequential(context, parts.0.as_ptr(), std::ptr::null(), parts.0.len())?
+    };
+    Ok((model, parts))
 }

@@ -100,8 +100,9 @@ pub unsafe extern "C-unwind" fn nvtex_module_forward(
 ) {
     guard("nvtex_module_forward", || {
         let [inputs, outputs] = [(inputs, num_inputs), (outputs, num_outputs)];
+        let module = open(&MODULES, "module", module)?;
         // SAFETY: the caller vouches for arrays and structs.
-        unsafe { forward(module, inputs, outputs, step, tape, stream) }
+        unsafe { forward(&module, inputs, outputs, step, tape, stream) }
     });
 }
 
@@ -123,9 +124,10 @@ pub unsafe extern "C-unwind" fn nvtex_module_backward(
     stream: cudaStream_t,
 ) {
     guard("nvtex_module_backward", || {
+        let module = open(&MODULES, "module", module)?;
         let outputs = (grad_outputs, num_grad_outputs);
         // SAFETY: the caller vouches for the arrays.
-        unsafe { backward(module, tape, outputs, (grad_inputs, num_grad_inputs), stream) }
+        unsafe { backward(&module, tape, outputs, (grad_inputs, num_grad_inputs), stream) }
     });
 }
 
@@ -173,15 +175,14 @@ unsafe fn tensors(
 
 /// # Safety
 /// Arrays and structs are what the export says.
-unsafe fn forward(
-    module: NVTEXModule,
+pub(crate) unsafe fn forward(
+    module: &Arc<Module>,
     inputs: (*const NVTETensor, usize),
     outputs: (*const NVTETensor, usize),
     step: *const NVTEXStep,
     tape: *mut NVTEXTape,
     stream: cudaStream_t,
 ) -> Result<()> {
-    let module = open(&MODULES, "module", module)?;
     let step = match step.is_null() {
         true => NVTEXStep::default(),
         // SAFETY: the caller vouches for the struct.
@@ -259,6 +260,7 @@ unsafe fn forward(
     if training {
         let saved = Mutex::new(saved);
         let policy = policy::current()?;
+        let module = Arc::clone(module);
         let made = TAPES.insert(Arc::new(Tape { module, saved, microbatch, policy }))?;
         // SAFETY: the caller vouches for the pointer.
         unsafe { tape.write(made) };
@@ -268,16 +270,15 @@ unsafe fn forward(
 
 /// # Safety
 /// The arrays are what the export says.
-unsafe fn backward(
-    module: NVTEXModule,
+pub(crate) unsafe fn backward(
+    module: &Arc<Module>,
     tape: NVTEXTape,
     grad_outputs: (*const NVTETensor, usize),
     grad_inputs: (*const NVTETensor, usize),
     stream: cudaStream_t,
 ) -> Result<()> {
-    let module = open(&MODULES, "module", module)?;
     let tape = open(&TAPES, "tape", tape)?;
-    if !Arc::ptr_eq(&tape.module, &module) {
+    if !Arc::ptr_eq(&tape.module, module) {
         let expected = format!("a tape of this module, {module}");
         return Err(Error::argument("tape", expected, format!("a tape of {}", tape.module)));
     }

@@ -213,7 +213,7 @@ impl Default for NVTEXDataParallelConfig {
 
 /// # Safety
 /// As [`read_config`]; a null config gives defaults.
-unsafe fn sharing(config: *const NVTEXDataParallelConfig) -> Result<Sharing> {
+pub(super) unsafe fn sharing(config: *const NVTEXDataParallelConfig) -> Result<Sharing> {
     let config = match config.is_null() {
         true => NVTEXDataParallelConfig::default(),
         // SAFETY: the caller vouches for the config.

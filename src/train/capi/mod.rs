@@ -6,6 +6,7 @@ mod data_parallel;
 mod optimizer;
 mod pretrained;
 mod tokens;
+mod trainer;
 
 use crate::backend::args::RateRule;
 use crate::check::{self, truth};
@@ -31,6 +32,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokens::*;
+use trainer::*;
 
 static OPTIMIZERS: Slab<Arc<Opened>, NVTEXOptimizer_st> = Slab::new(HandleKind::Optimizer);
 
@@ -38,6 +40,8 @@ static ENGINES: Slab<Arc<DataParallel>, NVTEXDataParallel_st> = Slab::new(Handle
 
 static LOADERS: Slab<Arc<Mutex<TokenLoader>>, NVTEXTokenLoader_st> =
     Slab::new(HandleKind::TokenLoader);
+
+static TRAINERS: Slab<Arc<Trainer>, NVTEXTrainer_st> = Slab::new(HandleKind::Trainer);
 
 /// An optimizer with what C holds of it.
 struct Opened {

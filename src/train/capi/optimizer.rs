@@ -612,9 +612,21 @@ unsafe fn create(
         // SAFETY: the caller vouches for the config.
         false => unsafe { read_config("config", config) }?,
     };
-    let settings = settings(&config)?;
     // SAFETY: the caller vouches for the array.
     let modules = unsafe { modules(handles, ("num_modules", count), Some(&context)) }?;
+    let engine = optional(&ENGINES, "config.data_parallel", config.data_parallel)?;
+    Ok(Handle(OPTIMIZERS.insert(optimizer_of(&context, &config, modules, engine, stream)?)?))
+}
+
+/// An optimizer as a config describes it, but for the engine.
+pub(super) fn optimizer_of(
+    context: &Arc<Context>,
+    config: &NVTEXOptimizerConfig,
+    modules: Vec<Arc<Module>>,
+    engine: Option<Arc<DataParallel>>,
+    stream: cudaStream_t,
+) -> Result<Arc<Opened>> {
+    let settings = settings(config)?;
     let user = config.user as usize;
     let choose = |name: &str, dims: &[usize], options: &mut Options| -> Result<()> {
         let Some(choose) = config.choose else { return Ok(()) };
@@ -638,13 +650,11 @@ unsafe fn create(
         };
         Ok(())
     };
-    let engine = optional(&ENGINES, "config.data_parallel", config.data_parallel)?;
-    let optimizer = Optimizer::new(&context, modules, (settings, &choose), engine, stream)?;
+    let optimizer = Optimizer::new(context, modules, (settings, &choose), engine, stream)?;
     let name = |entry: &Entry| CString::new(entry.name.as_str()).unwrap_or_default();
     let names = optimizer.entries.iter().map(name).collect();
     let loss_scale = TENSORS.insert(optimizer.loss_scale())? as usize;
-    let opened = Opened { optimizer, names, loss_scale };
-    Ok(Handle(OPTIMIZERS.insert(Arc::new(opened))?))
+    Ok(Arc::new(Opened { optimizer, names, loss_scale }))
 }
 
 /// # Safety

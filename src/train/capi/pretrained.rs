@@ -2,7 +2,6 @@
 #![allow(unsafe_code, clippy::missing_safety_doc, non_camel_case_types)]
 
 use super::*;
-use crate::nn::capi::create::{ModuleConfig, create};
 use crate::nn::capi::layers::*;
 use crate::nn::capi::model::*;
 use std::fmt::Display;
@@ -250,33 +249,6 @@ pub unsafe extern "C-unwind" fn nvtex_llama_create(
     guard("nvtex_llama_create", || unsafe { create_llama(context, path, dtype, stream) }).0
 }
 
-/// Modules that are destroyed at the end; a row of them keeps what it needs.
-struct Parts(Vec<NVTEXModule>);
-
-impl Parts {
-    /// # Safety
-    /// As [`create`].
-    unsafe fn add<T: ModuleConfig>(
-        &mut self,
-        context: NVTEXContext,
-        config: &T,
-        stream: cudaStream_t,
-    ) -> Result<NVTEXModule> {
-        // SAFETY: the caller keeps to the `# Safety` section of this function.
-        let Handle(module) = unsafe { create(context, config, stream) }?;
-        self.0.push(module);
-        Ok(module)
-    }
-}
-
-impl Drop for Parts {
-    fn drop(&mut self) {
-        for &module in &self.0 {
-            let _ = MODULES.remove("module", module);
-        }
-    }
-}
-
 /// # Safety
 /// The path is a C string.
 unsafe fn create_llama(
@@ -290,12 +262,6 @@ unsafe fn create_llama(
     check::high_precision("dtype", from_c("dtype", dtype)?)?;
     let sizes = LlamaSizes::read(&path)?;
     let hidden_size = sizes.hidden;
-    let embedding = NVTEXEmbeddingConfig {
-        vocabulary_size: sizes.vocabulary,
-        hidden_size,
-        dtype,
-        ..Default::default()
-    };
     let mut layer = NVTEXTransformerLayerConfig {
         hidden_size,
         ffn_hidden_size: sizes.ffn,
@@ -318,31 +284,15 @@ unsafe fn create_llama(
     if sizes.window > 0 {
         layer.attention.window_size_left = sizes.window as i64 - 1;
     }
-    let norm = NVTEXNormConfig {
-        kind: layer.norm_type,
-        hidden_size,
-        epsilon: sizes.epsilon,
-        dtype,
+    let config = NVTEXLanguageModelConfig {
+        vocabulary_size: sizes.vocabulary,
+        num_layers: sizes.layers,
+        layer,
+        tied_embeddings: MaybeUninit::new(sizes.tied),
         ..Default::default()
     };
-    let mut parts = Parts(Vec::new());
-    // SAFETY: configs are of this version, and name nothing else.
-    let model = unsafe {
-        let embedding = parts.add(context, &embedding, stream)?;
-        for _ in 0..sizes.layers {
-            parts.add(context, &layer, stream)?;
-        }
-        parts.add(context, &norm, stream)?;
-        let head = NVTEXLMHeadConfig {
-            vocabulary_size: sizes.vocabulary,
-            hidden_size,
-            dtype,
-            tied_to: if sizes.tied { embedding } else { null_mut() },
-            ..Default::default()
-        };
-        parts.add(context, &head, stream)?;
-        sequential(context, parts.0.as_ptr(), null(), parts.0.len())?
-    };
+    // SAFETY: the config points to nothing.
+    let (model, parts) = unsafe { language_model(context, &config, stream) }?;
     let opened: Result<Vec<_>> =
         parts.0.iter().map(|&part| open(&MODULES, "module", part)).collect();
     let mut opened = opened?.into_iter();

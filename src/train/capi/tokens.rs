@@ -2,6 +2,9 @@
 #![allow(unsafe_code, clippy::missing_safety_doc, non_camel_case_types)]
 
 use super::*;
+use crate::parallel::exports::NVTEXGridGroup::{NVTEX_GRID_CP, NVTEX_GRID_DP};
+use crate::parallel::exports::{GRIDS, NVTEXGrid};
+use crate::parallel::grid::Grid;
 
 /// What a handle of a token loader points to. Only the library knows what it is.
 pub enum NVTEXTokenLoader_st {}
@@ -25,18 +28,22 @@ pub struct NVTEXTokenLoaderConfig {
     pub num_paths: usize,
     /// Bytes of a token: 1, 2 (default) or 4.
     pub token_bytes: usize,
-    /// Rows of a batch, of this rank.
+    /// Rows of a batch, of this rank; with `grid` of all ranks together.
     pub batch: usize,
     /// Tokens of a window.
     pub sequence: usize,
     /// Default: true.
     pub shuffle: MaybeUninit<bool>,
     pub seed: u64,
-    /// The number of this rank, and of all.
+    /// The number of this rank, and of all. With `grid` they stay as they are.
     pub rank: usize,
     pub world: usize,
     /// Tokens must be less than this number. 0 (default): any.
     pub vocabulary: usize,
+    /// A grid, or null (default). Its groups NVTEX_GRID_DP divide each batch, and its groups NVTEX_GRID_CP each row:
+    /// what goes to the device is the part of this rank, as `nvtex_context_parallel_split` makes it. The loader reads
+    /// the grid when it is created.
+    pub grid: NVTEXGrid,
 }
 
 /// Where a loader is. It may be kept, and given to a loader of the same files and the same config, but for the rank.
@@ -125,8 +132,9 @@ pub unsafe extern "C-unwind" fn nvtex_token_loader_next(
     });
 }
 
-/// Copies the next batch to the device: inputs and targets, each `[batch, sequence]`, Int32 or Int64. The copies are on
-/// the stream; a captured graph that reads the tensors sees the new batch when it is replayed afterwards.
+/// Copies the next batch to the device: inputs and targets, each `[batch, sequence]`, Int32 or Int64. With a grid these
+/// are the rows and columns of this rank, `[batch / dp, sequence / cp]`. The copies are on the stream; a captured graph
+/// that reads the tensors sees the new batch when it is replayed afterwards.
 ///
 /// Errors: as `nvtex_token_loader_next`; other shapes and dtypes; a stream that is being captured.
 #[unsafe(no_mangle)]
@@ -140,29 +148,40 @@ pub unsafe extern "C-unwind" fn nvtex_token_loader_next_on_device(
         let inputs = check::rowwise("inputs", inputs)?;
         let targets = check::rowwise("targets", targets)?;
         with(loader, |loader| {
-            let (batch, sequence) = (loader.settings().batch, loader.settings().sequence);
             for (name, tensor) in [("inputs", &inputs), ("targets", &targets)] {
-                check::shape(name, &tensor.shape, &Shape::new(&[batch, sequence]))?;
-                check::dtype(name, tensor.dtype, &[NVTEDType::kNVTEInt32, NVTEDType::kNVTEInt64])?;
-                check::pointer(format_args!("{name}.data"), tensor)?;
+                check_part(name, tensor, loader.settings(), stream)?;
             }
-            if stream_is_capturing(stream) {
-                let got = "one that is being captured: a graph would repeat this batch";
-                return Err(Error::argument("stream", "a stream that is not captured", got));
-            }
+            let columns = loader.settings().columns();
             let tokens = loader.next()?;
             for (buffer, first) in [(&inputs, 0), (&targets, 1)] {
-                let rows = tokens.chunks_exact(sequence + 1);
-                let part = rows.flat_map(|row| row[first..first + sequence].iter().copied());
-                match buffer.dtype {
-                    NVTEDType::kNVTEInt64 => {
-                        let part: Vec<i64> = part.map(i64::from).collect();
-                        upload(buffer.ptr(), &part, stream)?;
-                    }
-                    _ => upload(buffer.ptr(), &part.collect::<Vec<i32>>(), stream)?,
-                }
+                let rows = tokens.chunks_exact(loader.settings().sequence + 1);
+                let part = rows.flat_map(|row| columns.iter().map(move |&at| row[at + first]));
+                write_part(buffer, part, stream)?;
             }
             Ok(())
+        })
+    });
+}
+
+/// Writes the place in its row of each token that `nvtex_token_loader_next_on_device` copies: the second input of an
+/// embedding with a table of positions, which counts them itself where rows are not divided. They are the same for every
+/// batch.
+///
+/// Shapes and dtypes: as `nvtex_token_loader_next_on_device`. Errors: other ones; a stream that is being captured.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn nvtex_token_loader_positions(
+    loader: NVTEXTokenLoader,
+    positions: NVTETensor,
+    stream: cudaStream_t,
+) {
+    guard("nvtex_token_loader_positions", || {
+        let positions = check::rowwise("positions", positions)?;
+        with(loader, |loader| {
+            let settings = loader.settings();
+            check_part("positions", &positions, settings, stream)?;
+            let columns = settings.columns();
+            let part = (0..settings.batch).flat_map(|_| columns.iter().map(|&at| at as i32));
+            write_part(&positions, part, stream)
         })
     });
 }
@@ -213,6 +232,7 @@ config!(NVTEXTokenLoaderConfig {
     rank,
     world,
     vocabulary,
+    grid,
 });
 
 config!(NVTEXTokenPosition { struct_size, batches, windows, seed, sequence, rows });
@@ -231,6 +251,7 @@ impl Default for NVTEXTokenLoaderConfig {
             rank: 0,
             world: 1,
             vocabulary: 0,
+            grid: null_mut(),
         }
     }
 }
@@ -291,7 +312,7 @@ unsafe fn settings(config: *const NVTEXTokenLoaderConfig) -> Result<TokenSetting
     if config.vocabulary > 1 << 31 {
         return Err(Error::argument("config.vocabulary", "0 to 2^31", config.vocabulary));
     }
-    Ok(TokenSettings {
+    let alone = TokenSettings {
         paths,
         token_bytes: config.token_bytes,
         batch: config.batch,
@@ -301,5 +322,65 @@ unsafe fn settings(config: *const NVTEXTokenLoaderConfig) -> Result<TokenSetting
         rank: config.rank,
         world: config.world,
         vocabulary: config.vocabulary,
-    })
+        part: (0, 1),
+    };
+    if config.grid.is_null() {
+        return Ok(alone);
+    }
+    let grid = GRIDS.get("config.grid", config.grid)?;
+    on_grid(alone, &grid)
+}
+
+/// The settings of a rank whose grid divides batches and rows.
+fn on_grid(whole: TokenSettings, grid: &Grid) -> Result<TokenSettings> {
+    let of = |group| {
+        let ranks = grid.communicator(group);
+        (ranks.rank(), ranks.size())
+    };
+    let ((rank, world), part) = (of(NVTEX_GRID_DP), of(NVTEX_GRID_CP));
+    if (whole.rank, whole.world) != (0, 1) {
+        let got = format!("{} of {}", whole.rank, whole.world);
+        let expected = "0 of 1, as the init function sets them (the grid says the others)";
+        return Err(Error::argument("config.rank, config.world", expected, got));
+    }
+    if !whole.batch.is_multiple_of(world) {
+        let expected = format!("a multiple of {world}, the ranks that divide each batch");
+        return Err(Error::argument("config.batch", expected, whole.batch));
+    }
+    if part.1 > 1 && !whole.sequence.is_multiple_of(2 * part.1) {
+        let expected = format!("a multiple of {}, twice the ranks that divide rows", 2 * part.1);
+        return Err(Error::argument("config.sequence", expected, whole.sequence));
+    }
+    Ok(TokenSettings { batch: whole.batch / world, rank, world, part, ..whole })
+}
+
+/// Checks a tensor that gets a number for each token of this rank.
+fn check_part(
+    name: &str,
+    tensor: &Buffer,
+    settings: &TokenSettings,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let shape = Shape::new(&[settings.batch, settings.sequence / settings.part.1]);
+    check::shape(name, &tensor.shape, &shape)?;
+    check::dtype(name, tensor.dtype, &[NVTEDType::kNVTEInt32, NVTEDType::kNVTEInt64])?;
+    check::pointer(format_args!("{name}.data"), tensor)?;
+    if stream_is_capturing(stream) {
+        let got = "one that is being captured: a graph would repeat this batch";
+        return Err(Error::argument("stream", "a stream that is not captured", got));
+    }
+    Ok(())
+}
+
+fn write_part(
+    buffer: &Buffer,
+    part: impl Iterator<Item = i32>,
+    stream: cudaStream_t,
+) -> Result<()> {
+    match buffer.dtype {
+        NVTEDType::kNVTEInt64 => {
+            upload(buffer.ptr(), &part.map(i64::from).collect::<Vec<_>>(), stream)
+        }
+        _ => upload(buffer.ptr(), &part.collect::<Vec<_>>(), stream),
+    }
 }
