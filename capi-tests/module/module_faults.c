@@ -137,7 +137,7 @@ static const char *run_step(Step *s) {
   TRY(nvtex_module_backward(s->layer, tape, &s->dy, 1, &s->dx, 1, s->stream));
   TRY(nvtex_context_backward_update(s->context, s->stream));
 #undef TRY
-  if (failed) {
+  if (failed && !case_is_refused(text)) {
     CHECK(status == NVTEX_OK || tape == NULL, "%s gave a tape", failed);
     CHECK(strncmp(text, failed, strcspn(failed, "(")) == 0, "the error of %s is \"%s\"", failed,
           text);

@@ -375,7 +375,7 @@ static void run_ranks(int size, void (*body)(Rank *), void *argument) {
   for (int r = 0; r < size; r++) pthread_join(threads[r], NULL);
   for (int r = 0; r < size; r++) nvtex_communicator_destroy(comms[r]);
   EXPECT_OK();
-  unsigned bad = atomic_exchange(&g_bad, 0);
+  unsigned bad = failed_checks();
   CHECK(bad == 0, "%u checks of ranks failed", bad);
 }
 
@@ -473,7 +473,7 @@ static void check_case(const Case *c) {
   bool reference = c->kind == CORE && c->dtype != kNVTEFloat32;
   run_pass(&serial, NULL, c->dtype);
   if (reference) run_pass(&exact, NULL, kNVTEFloat32);
-  unsigned bad = atomic_exchange(&g_bad, 0);
+  unsigned bad = failed_checks();
   if (!CHECK(bad == 0, "%u checks of one rank failed", bad)) return;
   run_ranks(c->ranks, pass_of_rank, &shared);
   size_t n = serial.num_inputs;

@@ -141,7 +141,7 @@ static void run(Sizes sizes, void *(*body)(void *)) {
   for (int r = 0; r < g_run.world; r++) pthread_join(threads[r], NULL);
   for (int r = 0; r < g_run.world; r++) nvtex_communicator_destroy(g_run.comms[r]);
   EXPECT_OK();
-  CHECK_EQ(atomic_exchange(&g_bad, 0), 0);
+  CHECK_EQ(failed_checks(), 0);
 }
 
 int main(int argc, char **argv) {

@@ -212,7 +212,7 @@ static void run_ranks(int size, void (*body)(Rank *), void *argument) {
   for (int r = 0; r < size; r++) pthread_join(threads[r], NULL);
   for (int r = 0; r < size; r++) nvtex_communicator_destroy(comms[r]);
   EXPECT_OK();
-  unsigned bad = atomic_exchange(&g_bad, 0);
+  unsigned bad = failed_checks();
   CHECK(bad == 0, "%u checks of ranks failed", bad);
 }
 
@@ -270,7 +270,7 @@ static void check_case(const Case *c) {
     passes[i]->dx = host_memory(bytes);
   }
   run_pass(&serial, NULL);
-  unsigned bad = atomic_exchange(&g_bad, 0);
+  unsigned bad = failed_checks();
   if (!CHECK(bad == 0, "%u checks of one rank failed", bad)) return;
   if (serial.declined) {
     g_test.declined++;

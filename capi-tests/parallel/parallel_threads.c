@@ -49,7 +49,7 @@ static void run_local(int size, double timeout, Body body) {
   run_threads(size, comms, body);
   for (int r = 0; r < size; r++) nvtex_communicator_destroy(comms[r]);
   EXPECT_OK();
-  unsigned bad = atomic_exchange(&g_bad, 0);
+  unsigned bad = failed_checks();
   CHECK(bad == 0, "%u checks of ranks failed", bad);
 }
 
@@ -481,7 +481,7 @@ int main(int argc, char **argv) {
     nvtex_communicator_destroy(comms[0]);
     nvtex_communicator_destroy(comms[2]);
     EXPECT_OK();
-    CHECK_EQ(atomic_exchange(&g_bad, 0), 0);
+    CHECK_EQ(failed_checks(), 0);
   }
   if (case_begin("abort")) run_local(3, 30, aborted);
   if (case_begin("abort of what was split")) run_local(2, 30, aborted_split);

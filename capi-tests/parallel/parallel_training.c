@@ -333,7 +333,7 @@ static void run_threads(int size, Body body) {
   for (int r = 0; r < size; r++) pthread_join(ids[r], NULL);
   for (int r = 0; r < size; r++) nvtex_communicator_destroy(comms[r]);
   EXPECT_OK();
-  unsigned bad = atomic_exchange(&g_bad, 0);
+  unsigned bad = failed_checks();
   CHECK(bad == 0, "%u checks of ranks failed", bad);
 }
 
@@ -393,7 +393,7 @@ static void check_training(void) {
       memcpy(replicated, g_result[0], sizeof replicated);
     }
   }
-  unsigned bad = atomic_exchange(&g_bad, 0);
+  unsigned bad = failed_checks();
   CHECK(bad == 0, "%u checks failed", bad);
 }
 
@@ -492,7 +492,7 @@ static void check_checkpoints(void) {
       }
     }
   }
-  unsigned bad = atomic_exchange(&g_bad, 0);
+  unsigned bad = failed_checks();
   CHECK(bad == 0, "%u checks failed", bad);
 }
 
@@ -524,7 +524,7 @@ static void check_grids(void) {
       check_parameters(g_result[0], &r, what);
     }
   }
-  unsigned bad = atomic_exchange(&g_bad, 0);
+  unsigned bad = failed_checks();
   CHECK(bad == 0, "%u checks failed", bad);
 }
 

@@ -11,12 +11,33 @@
 #include "support.h"
 
 static atomic_uint g_bad;
+// What the first rank was told whose call only compute capability 9.0 computes.
+static atomic_int g_refused;  // 1 while the text is written, 2 from then on
+static char g_refusal[1024];
 
-#define RANK_CHECK(condition, ...)                                                        \
-  ((condition) || (atomic_fetch_add(&g_bad, 1) < 20                                       \
-                       ? (fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition), \
-                          fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), 0)           \
-                       : 0))
+// As `case_is_refused`, on the thread of a rank.
+static inline bool rank_is_refused(void) {
+  int none = 0;
+  if (!atomic_load(&g_refused) && is_documented_refusal(nvtex_last_error()) &&
+      atomic_compare_exchange_strong(&g_refused, &none, 1)) {
+    snprintf(g_refusal, sizeof g_refusal, "%s", nvtex_last_error());
+    atomic_store(&g_refused, 2);
+  }
+  return atomic_load(&g_refused) != 0;
+}
+
+#define RANK_CHECK(condition, ...)                                         \
+  ((condition) || rank_is_refused() ||                                     \
+   (atomic_fetch_add(&g_bad, 1) < 20                                       \
+        ? (fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition), \
+           fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), 0)           \
+        : 0))
+
+// How many checks of ranks have failed since the last call, once no rank runs any more.
+static inline unsigned failed_checks(void) {
+  if (atomic_exchange(&g_refused, 0)) case_is_refused(g_refusal);
+  return atomic_exchange(&g_bad, 0);
+}
 
 // No call of this thread has failed.
 #define RANK_OK(rank)                                                                     \
