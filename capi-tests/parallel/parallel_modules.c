@@ -392,7 +392,8 @@ static NVTETensor own_tokens(Memory *m) {
   for (size_t i = 0; i < g_rows; i++) tokens[i] = (int64_t)(mixed(i + 77) % VOCABULARY);
   if (m->count == COUNT(m->memory)) abort();
   NVTETensor t = nvte_create_tensor(NVTE_DELAYED_TENSOR_SCALING);
-  NVTEBasicTensor basic = {device_copy(tokens, g_rows * sizeof *tokens), kNVTEInt64, {{g_rows / BATCH, BATCH}, 2}};
+  NVTEBasicTensor basic = {
+      device_copy(tokens, g_rows * sizeof *tokens), kNVTEInt64, {{g_rows / BATCH, BATCH}, 2}};
   nvte_set_tensor_param(&t, kNVTERowwiseData, &basic);
   m->memory[m->count] = basic.data_ptr;
   return m->tensors[m->count++] = t;

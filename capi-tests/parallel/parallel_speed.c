@@ -4,6 +4,9 @@
 //
 //   nvtex-run -n 2 --gpus ./parallel_speed [layers] [products] [context]   (default: all)
 //
+// NVTE_COMM_OVERLAP says what runs beside products; the library reads it once, so that each of its
+// values needs a run.
+//
 // Times are those of the host's clock on rank 0, from an idle device to an idle device, the median
 // of the rounds. On the CPU sizes are small, so that the program itself is tested.
 #define _POSIX_C_SOURCE 200809L
@@ -358,6 +361,8 @@ int main(int argc, char **argv) {
   }
   g_rank = nvtex_communicator_rank(g_world);
   g_size = nvtex_communicator_size(g_world);
+  const char *overlap = getenv("NVTE_COMM_OVERLAP");
+  if (g_rank == 0) printf("NVTE_COMM_OVERLAP=%s\n", overlap ? overlap : "0");
   static const struct {
     const char *name;
     void (*body)(void);
