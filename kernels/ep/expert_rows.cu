@@ -141,6 +141,28 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// A block takes the gap behind an expert, all together the one behind the last.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    zero_gaps_kernel(const __grid_constant__ NVTEXZeroGapsArgs a) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const size_t vectors = a.width / sizeof(T), last = a.experts - 1;
+  T *output = static_cast<T *>(a.output);
+  const auto zero = [&](size_t expert, size_t block, size_t blocks) {
+    size_t rows = static_cast<size_t>(a.lengths[expert]);
+    if (a.limit > 0 && rows > a.limit) rows = a.limit;
+    const size_t first = (static_cast<size_t>(a.starts[expert]) + rows) * vectors;
+    size_t end = expert == last ? a.rows : static_cast<size_t>(a.starts[expert + 1]);
+    end = (end < a.rows ? end : a.rows) * vectors;
+    for (size_t i = first + block * kThreads + threadIdx.x; i < end; i += blocks * kThreads) {
+      output[i] = T{};
+    }
+  };
+  for (size_t expert = blockIdx.x; expert < last; expert += gridDim.x) zero(expert, 0, 1);
+  zero(last, blockIdx.x, gridDim.x);
+}
+
 dim3 grid_of(size_t blocks) {
   return dim3(static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks));
 }
@@ -158,4 +180,16 @@ extern "C" NVTEXOutcome nvte_cuda_expert_rows(const NVTEXExpertRowsArgs *args,
   if (starts.status != NVTEX_BACKEND_OK || args->tokens == 0) return starts;
   const dim3 grid = grid_of(ceil_div(args->planes * args->tokens, kThreads));
   return launch(rows_kernel, grid, kThreads, stream, *args);
+}
+
+extern "C" NVTEXOutcome nvte_cuda_zero_gaps(const NVTEXZeroGapsArgs *args,
+                                            cudaStream_t stream) noexcept {
+  using namespace nvte;
+  if (args->rows * args->width == 0) return ok();
+  constexpr size_t kMost = 1024;
+  const size_t blocks = ceil_div(args->rows * args->width, kThreads * sizeof(uint4));
+  const dim3 grid = grid_of(blocks < kMost ? blocks : kMost);
+  const bool vectors = args->width % sizeof(uint4) == 0 && aligned(args->output, sizeof(uint4));
+  if (vectors) return launch(zero_gaps_kernel<uint4>, grid, kThreads, stream, *args);
+  return launch(zero_gaps_kernel<uint16_t>, grid, kThreads, stream, *args);
 }
