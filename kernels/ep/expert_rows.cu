@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(kPlaceThreads)
     // The choice that has a row, or none: below 0.
     const auto find = [&](unsigned unit) -> int {
       if (unit >= end) return -1;
-      if constexpr (!kGroups) return range.has(chosen[unit]) ? static_cast<int>(unit) : -1;
-      for (unsigned i = unit * topk; i < (unit + 1) * topk; ++i) {
+      const unsigned first = kGroups ? unit * topk : unit, behind = first + (kGroups ? topk : 1);
+      for (unsigned i = first; i < behind; ++i) {
         if (range.has(chosen[i])) return static_cast<int>(i);
       }
       return -1;

@@ -441,7 +441,7 @@ impl Moe {
 
     /// Sums rows of the own experts for each slot, times their weights if there are some, sends them back, and writes the
     /// sums over the ranks of each own token.
-    fn from_slots(
+    fn sum_slots(
         &self,
         run: &Run,
         slots: &Slots,
@@ -600,7 +600,7 @@ impl Moe {
         match &slots {
             Some(slots) => {
                 let weights = Some(&slots.weights.tensor.rowwise);
-                self.from_slots(run, slots, (&results, weights), (&sum.tensor, &map))?;
+                self.sum_slots(run, slots, (&results, weights), (&sum.tensor, &map))?;
             }
             None => {
                 let tensors = [&results.tensor.rowwise, &sum.tensor.rowwise, &map];
@@ -775,7 +775,7 @@ impl Moe {
             };
             match &tape.slots {
                 Some(slots) => {
-                    self.from_slots(run, slots, (&sorted, None), (&sum.tensor, &map))?;
+                    self.sum_slots(run, slots, (&sorted, None), (&sum.tensor, &map))?;
                 }
                 None => {
                     let tensors = [&sorted.tensor.rowwise, &sum.tensor.rowwise, &map];
