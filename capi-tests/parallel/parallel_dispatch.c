@@ -5,8 +5,8 @@
 //   NVTE_TEST_NCCL=1 ./parallel_dispatch [RANKS]   (default 2)
 //
 // Times are those of the host's clock on rank 0, from an idle device to an idle device, the median
-// of the rounds. GB/s are those of what a rank sends to others. Ranks without GPUs of their own have
-// small sizes, so that the program itself is tested.
+// of the rounds. GB/s are those of what a rank sends to others. Ranks without GPUs of their own
+// have small sizes, so that the program itself is tested.
 #define _POSIX_C_SOURCE 200809L
 
 #include "threads.h"
@@ -150,8 +150,8 @@ static void measure(NVTEXCommunicator world, int r) {
   // A token for each other rank, or a row for each choice of a rank's expert.
   if (s->fixed) sent = (ranks - 1) * s->tokens;
   nvtex_memcpy_to_device(nvte_tensor_data(a.chosen), chosen, slots * sizeof *chosen, NULL);
-  nvtex_memcpy_to_device(nvte_tensor_data(a.tokens), tokens,
-                         s->tokens * s->hidden * sizeof *tokens, NULL);
+  nvtex_memcpy_to_device(nvte_tensor_data(a.tokens), tokens, s->tokens * s->hidden * sizeof *tokens,
+                         NULL);
   nvtex_memcpy_to_device(nvte_tensor_data(a.weights), weights, slots * sizeof *weights, NULL);
   nvtex_stream_synchronize(NULL);
   RANK_OK(r);
@@ -179,10 +179,11 @@ static void measure(NVTEXCommunicator world, int r) {
   }
   if (r == 0) {
     const double gigabytes = 1e-9 * (double)(sent * s->hidden * 2);
-    printf("  %5zu tokens, %-9s plan %8.1f us, dispatch %8.1f us (%5.1f GB/s), combine %8.1f us "
-           "(%5.1f GB/s), all %8.1f us",
-           s->tokens, s->fixed ? "fixed" : "counted", times[0] * 1e6, times[1] * 1e6,
-           gigabytes / times[1], times[2] * 1e6, gigabytes / times[2], times[3] * 1e6);
+    printf(
+        "  %5zu tokens, %-9s plan %8.1f us, dispatch %8.1f us (%5.1f GB/s), combine %8.1f us "
+        "(%5.1f GB/s), all %8.1f us",
+        s->tokens, s->fixed ? "fixed" : "counted", times[0] * 1e6, times[1] * 1e6,
+        gigabytes / times[1], times[2] * 1e6, gigabytes / times[2], times[3] * 1e6);
     if (replayed > 0) printf(", in a graph %8.1f us", replayed * 1e6);
     printf("\n");
   }

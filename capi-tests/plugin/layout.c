@@ -1027,8 +1027,15 @@ AT(NVTEXWidenArgs, input, 0);
 AT(NVTEXWidenArgs, output, 8);
 AT(NVTEXWidenArgs, length, 16);
 AT(NVTEXWidenArgs, factor, 24);
+AT(NVTEXZeroGapsArgs, output, 0);
+AT(NVTEXZeroGapsArgs, starts, 8);
+AT(NVTEXZeroGapsArgs, lengths, 16);
+AT(NVTEXZeroGapsArgs, experts, 24);
+AT(NVTEXZeroGapsArgs, rows, 32);
+AT(NVTEXZeroGapsArgs, width, 40);
+AT(NVTEXZeroGapsArgs, limit, 48);
 
 int main(void) {
-  printf("1021 fields\n");
+  printf("1028 fields\n");
   return 0;
 }

@@ -4,7 +4,8 @@ use super::context::Run;
 use super::dense::{Again, Dense, DenseConfig, DenseTape, Grad};
 use super::expert_linear::{Constants, ExpertLinear, ExpertTape, Layout, Share};
 use super::memory::Lifetime;
-use super::ops::{self, Activation, experts, plain};
+use super::ops::experts::{self, Bounds};
+use super::ops::{self, Activation, plain};
 use super::parameter::{Init, Parameter};
 use super::quantizer::{QTensor, Source};
 use super::{Layer, Saved, Tape, Tensors, named, saved};
@@ -104,6 +105,22 @@ struct Slots {
     weights: QTensor,
 }
 
+/// Numbers of rows on the device.
+struct Numbers {
+    /// Int64 `[experts]`: rows with padding; `[2 + experts]` and `[experts]`: see [`Bounds`].
+    counts: QTensor,
+    starts: QTensor,
+    lengths: QTensor,
+    limit: usize,
+}
+
+impl Numbers {
+    fn bounds(&self) -> Bounds {
+        let [numbers, lengths] = [&self.starts, &self.lengths].map(|x| x.tensor.rowwise);
+        Bounds { numbers, lengths }
+    }
+}
+
 struct SharedTape {
     fc1: Box<DenseTape>,
     hidden: QTensor,
@@ -117,7 +134,7 @@ pub struct MoeTape {
     journey: Option<Journey>,
     slots: Option<Slots>,
     layout: Layout,
-    _counts: QTensor,
+    numbers: Numbers,
     /// Rows of the experts, their result, and before and after the activation, as far as they are read again.
     _rows: Option<QTensor>,
     hidden: QTensor,
@@ -236,9 +253,10 @@ impl Moe {
                 let loads = self.numbers(run, experts_of_all)?;
                 // With slots other ranks say how many tokens have chosen their experts.
                 if self.share.ranks.is_none() || self.capacity_factor == 0.0 {
+                    let starts = self.numbers(run, 2 + experts_of_all)?;
+                    let bounds = Bounds { numbers: starts.tensor.rowwise, lengths: Buffer::UNSET };
                     let [indices, map, loads] = [&indices, &map, &loads].map(|x| &x.tensor.rowwise);
-                    let all = &Places::ALL;
-                    experts::place_rows(run, indices, map, loads, &Buffer::UNSET, all)?;
+                    experts::place_rows(run, indices, [map, loads], &bounds, &Places::ALL)?;
                 }
                 Some(loads)
             }
@@ -252,6 +270,13 @@ impl Moe {
         let mut numbers = self.kept(run, (1, count), kNVTEInt64)?;
         numbers.tensor.rowwise.shape = Shape::new(&[count]);
         Ok(numbers)
+    }
+
+    /// Memory for the numbers of rows of the own experts.
+    fn numbers_of(&self, run: &Run, limit: usize) -> Result<Numbers> {
+        let local = self.share.local();
+        let [counts, starts, lengths] = [local, 2 + local, local].map(|n| self.numbers(run, n));
+        Ok(Numbers { counts: counts?, starts: starts?, lengths: lengths?, limit })
     }
 
     /// The most rows of an expert without padding, which so many tokens of all ranks may choose; 0: any number.
@@ -277,16 +302,16 @@ impl Moe {
         run: &Run,
         routed: &mut Routed,
         alignment: usize,
-    ) -> Result<(Layout, QTensor, Option<Journey>)> {
-        let (local, tokens) = (self.share.local(), routed.map.tensor.rowwise.shape.flatten().1);
+    ) -> Result<(Layout, Numbers, Option<Journey>)> {
+        let tokens = routed.map.tensor.rowwise.shape.flatten().1;
         let choices = tokens * self.topk;
-        let counts = self.numbers(run, local)?;
-        let counts_of = counts.tensor.rowwise;
+        let (places, rows) = self.places((tokens, tokens), alignment);
+        let numbers_of = self.numbers_of(run, places.limit)?;
+        let counts_of = numbers_of.counts.tensor.rowwise;
         let Some(ranks) = &self.share.ranks else {
-            let (places, rows) = self.places((tokens, tokens), alignment);
             let [indices, map] = [&routed.indices, &routed.map].map(|x| &x.tensor.rowwise);
-            experts::place_rows(run, indices, map, &counts_of, &Buffer::UNSET, &places)?;
-            return Ok((Layout { rows, counts: counts_of }, counts, None));
+            experts::place_rows(run, indices, [map, &counts_of], &numbers_of.bounds(), &places)?;
+            return Ok((Layout { rows, counts: counts_of }, numbers_of, None));
         };
         if run.capturing {
             return Err(Error::unsupported(
@@ -314,7 +339,7 @@ impl Moe {
         ops::upload(counts_of.ptr(), &own, run.stream)?;
         let layout = Layout { rows: plan.total().max(alignment), counts: counts_of };
         let journey = Journey { ranks: Arc::clone(ranks), plan, rows: choices };
-        Ok((layout, counts, Some(journey)))
+        Ok((layout, numbers_of, Some(journey)))
     }
 
     /// As [`Self::lay_out`] with limited rows: nobody waits. All ranks have as many tokens as this one.
@@ -324,7 +349,7 @@ impl Moe {
         ranks: &Arc<Communicator>,
         routed: &mut Routed,
         alignment: usize,
-    ) -> Result<(Layout, QTensor, Slots)> {
+    ) -> Result<(Layout, Numbers, Slots)> {
         let (size, local, topk) = (ranks.size(), self.share.local(), self.topk);
         let tokens = routed.map.tensor.rowwise.shape.flatten().1;
         let count = size * tokens;
@@ -333,8 +358,9 @@ impl Moe {
             return Err(Error::argument("inputs[0].shape", expected, tokens));
         }
         let [indices, map] = [&routed.indices, &routed.map].map(|x| x.tensor.rowwise);
-        let used = run.scratch(8 * size)?;
-        let used = used.buffer(0, kNVTEInt64, &[size]);
+        let used = [self.numbers(run, size)?, self.numbers(run, 2 + size)?];
+        let [used, starts] = [&used[0], &used[1]].map(|x| x.tensor.rowwise);
+        let bounds = Bounds { numbers: starts, lengths: Buffer::UNSET };
         let own = Places {
             group: local,
             limit: tokens.max(1),
@@ -342,7 +368,7 @@ impl Moe {
             capacity: count,
             ..Places::ALL
         };
-        experts::place_rows(run, &indices, &map, &used, &Buffer::UNSET, &own)?;
+        experts::place_rows(run, &indices, [&map, &used], &bounds, &own)?;
         let [sent_indices, received_indices, sent_weights] =
             [0; 3].map(|_| self.scratch(run, (count, topk), kNVTEFloat32));
         let sent = [sent_indices?, sent_weights?];
@@ -366,19 +392,22 @@ impl Moe {
         let (places, rows) = self.places((count, count), alignment);
         let first = ranks.rank() * local;
         let map = self.kept(run, (topk, count), kNVTEInt32)?;
-        let counts = self.numbers(run, local)?;
-        let lengths = run.scratch(8 * local)?;
-        let lengths = lengths.buffer(0, kNVTEInt64, &[local]);
-        let [map_of, counts_of] = [&map, &counts].map(|x| x.tensor.rowwise);
-        let places = Places { first, ..places };
-        experts::place_rows(run, &chosen, &map_of, &counts_of, &lengths, &places)?;
+        let numbers = self.numbers_of(run, places.limit)?;
+        let [map_of, counts] = [&map, &numbers.counts].map(|x| x.tensor.rowwise);
+        let (places, bounds) = (Places { first, ..places }, numbers.bounds());
+        experts::place_rows(run, &chosen, [&map_of, &counts], &bounds, &places)?;
         if let Some(loads) = &routed.loads {
             let label = super::split::label(run);
-            ranks.gather(&lengths, &loads.tensor.rowwise, label, run.stream)?;
+            ranks.gather(&bounds.lengths, &loads.tensor.rowwise, label, run.stream)?;
         }
         routed.total = count.max(1);
         let slots = Slots { ranks: Arc::clone(ranks), count, map, weights };
-        Ok((Layout { rows, counts: counts_of }, counts, slots))
+        Ok((Layout { rows, counts }, numbers, slots))
+    }
+
+    /// Zeros the rows that no token has.
+    fn zero_gaps(&self, run: &Run, rows: &QTensor, numbers: &Numbers) -> Result<()> {
+        experts::zero_gaps(run, &rows.tensor.rowwise, &numbers.bounds(), numbers.limit)
     }
 
     /// Exchanges what is in the slots: of each pair what is sent, and what comes.
@@ -412,7 +441,7 @@ impl Moe {
 
     /// Sums rows of the own experts for each slot, times their weights if there are some, sends them back, and writes the
     /// sums over the ranks of each own token.
-    fn from_slots(
+    fn sum_slots(
         &self,
         run: &Run,
         slots: &Slots,
@@ -511,7 +540,7 @@ impl Moe {
         let alignment = self.fc1.alignment(run)?.max(self.fc2.alignment(run)?);
         let mut routed = self.route(run, x, tokens, with_balance || loads.is_some())?;
         let with_slots = self.share.ranks.clone().filter(|_| self.capacity_factor != 0.0);
-        let (layout, counts, journey, slots) = match &with_slots {
+        let (layout, numbers, journey, slots) = match &with_slots {
             Some(ranks) => {
                 let made = self.lay_out_slots(run, ranks, &mut routed, alignment)?;
                 (made.0, made.1, None, Some(made.2))
@@ -534,12 +563,12 @@ impl Moe {
         let rows = self.kept(run, (layout.rows, hidden), dtype)?;
         match (&journey, &slots) {
             (None, None) => {
-                ops::zero(&rows.tensor.rowwise, run.stream)?;
+                self.zero_gaps(run, &rows, &numbers)?;
                 experts::to_rows(run, [&x.rowwise, &rows.tensor.rowwise, &map], None)?;
             }
             (None, Some(slots)) => {
                 let received = self.to_slots(run, slots, x, &map)?;
-                ops::zero(&rows.tensor.rowwise, run.stream)?;
+                self.zero_gaps(run, &rows, &numbers)?;
                 let tensors = [&received, &rows, &slots.map].map(|x| &x.tensor.rowwise);
                 experts::to_rows(run, tensors, None)?;
             }
@@ -571,7 +600,7 @@ impl Moe {
         match &slots {
             Some(slots) => {
                 let weights = Some(&slots.weights.tensor.rowwise);
-                self.from_slots(run, slots, (&results, weights), (&sum.tensor, &map))?;
+                self.sum_slots(run, slots, (&results, weights), (&sum.tensor, &map))?;
             }
             None => {
                 let tensors = [&results.tensor.rowwise, &sum.tensor.rowwise, &map];
@@ -598,7 +627,7 @@ impl Moe {
             journey,
             slots,
             layout,
-            _counts: counts,
+            numbers,
             _rows: fc1.reads_input().then_some(rows),
             hidden: before,
             _active: fc2.reads_input().then_some(active),
@@ -661,7 +690,7 @@ impl Moe {
         let map = tape.routed.map.tensor.rowwise;
         let received = self.to_slots(run, slots, dy, &map)?;
         let results = self.scratch(run, (tape.layout.rows, self.hidden), self.dtype)?;
-        ops::zero(&results.tensor.rowwise, run.stream)?;
+        self.zero_gaps(run, &results, &tape.numbers)?;
         let [own, all] = [0; 2].map(|_| self.scratch(run, (slots.count, self.topk), kNVTEFloat32));
         let (own, all) = (own?, all?);
         let gradient = Some((&own.tensor.rowwise, &tape.results.tensor.rowwise));
@@ -695,7 +724,10 @@ impl Moe {
             None => {
                 let own_rows = tape.journey.as_ref().map_or(layout.rows, |journey| journey.rows);
                 let own = self.scratch(run, (own_rows, hidden), dtype)?;
-                ops::zero(&own.tensor.rowwise, run.stream)?;
+                match &tape.journey {
+                    None => self.zero_gaps(run, &own, &tape.numbers)?,
+                    Some(_) => ops::zero(&own.tensor.rowwise, run.stream)?,
+                }
                 let gradient = Some((&weights.tensor.rowwise, &tape.results.tensor.rowwise));
                 let of = Weights { probs: &routed.weights.tensor.rowwise, gradient };
                 experts::to_rows(run, [&dy.rowwise, &own.tensor.rowwise, &map], Some(&of))?;
@@ -743,7 +775,7 @@ impl Moe {
             };
             match &tape.slots {
                 Some(slots) => {
-                    self.from_slots(run, slots, (&sorted, None), (&sum.tensor, &map))?;
+                    self.sum_slots(run, slots, (&sorted, None), (&sum.tensor, &map))?;
                 }
                 None => {
                     let tensors = [&sorted.tensor.rowwise, &sum.tensor.rowwise, &map];

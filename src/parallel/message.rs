@@ -9,6 +9,9 @@ use crate::op::nvtex;
 use crate::types::{NVTEDType, cudaStream_t};
 use std::ffi::c_void;
 
+/// Bytes from which a message goes alone, since it takes longer than it takes to begin it.
+const LARGE: usize = 1 << 20;
+
 /// Bytes that one rank sends to another.
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
@@ -47,7 +50,7 @@ impl Communicator {
     }
 
     /// Sends part r of each first buffer to rank r, and gets part r of the second one from there: parts of all ranks have
-    /// as many bytes.
+    /// as many bytes. Large parts go by copy engines where there are some.
     ///
     /// # Safety
     /// Each buffer has a part of these bytes for each rank.
@@ -60,18 +63,27 @@ impl Communicator {
         let (rank, ranks) = (self.rank(), self.size());
         let mut messages = Vec::with_capacity(2 * ranks * buffers.len());
         for &(from, to, bytes) in buffers.iter().filter(|buffer| buffer.2 > 0) {
-            let part = |buffer: *mut c_void, rank| buffer.wrapping_byte_add(rank * bytes).cast();
-            for peer in (1..ranks).map(|step| (rank + step) % ranks) {
-                messages.push(Message { data: part(from, peer), bytes, peer, receive: false });
+            let part = |buffer: *mut c_void, rank| buffer.wrapping_byte_add(rank * bytes);
+            for distance in 1..ranks {
+                let (next, before) = self.neighbours(distance);
+                let (send, recv): (*mut u8, *mut u8) =
+                    (part(from, next).cast(), part(to, before).cast());
+                if bytes >= LARGE {
+                    let message = (send.cast_const(), recv, bytes);
+                    // SAFETY: as the caller says.
+                    unsafe { self.shift_bytes(message, distance, name, stream)? };
+                    continue;
+                }
+                messages.push(Message { data: send, bytes, peer: next, receive: false });
+                messages.push(Message { data: recv, bytes, peer: before, receive: true });
             }
-            for peer in (1..ranks).map(|step| (rank + ranks - step) % ranks) {
-                messages.push(Message { data: part(to, peer), bytes, peer, receive: true });
-            }
-            let (to, from): (*mut c_void, *mut c_void) =
-                (part(to, rank).cast(), part(from, rank).cast());
-            let kind = CopyKind::NVTEX_COPY_ON_DEVICE;
+            let (to, from, kind) =
+                (part(to, rank), part(from, rank), CopyKind::NVTEX_COPY_ON_DEVICE);
             // SAFETY: as the caller says.
             unsafe { nvtex::memcpy(to, from.cast_const(), bytes, kind, stream)? };
+        }
+        if messages.is_empty() {
+            return Ok(());
         }
         // SAFETY: as the caller says.
         unsafe { self.exchange_messages(&messages, name, stream) }

@@ -256,6 +256,38 @@ pub fn expert_rows(rng: &mut Rng, _: usize) -> Case {
     })
 }
 
+pub fn zero_gaps(rng: &mut Rng, _: usize) -> Case {
+    let (experts, width) = (rng.within(1, 70), 2 * rng.pick(&[8, 8, 1, 5, 64, 300]));
+    let limit = if rng.chance(50) { 0 } else { rng.within(1, 40) };
+    let mut end = 0;
+    let mut place = || {
+        let length = rng.below(50);
+        let start = end;
+        end += if limit > 0 { length.min(limit) } else { length };
+        end += if rng.chance(50) { 0 } else { rng.below(20) };
+        [start, length].map(|n| (n as i64).to_le_bytes())
+    };
+    let places: Vec<_> = (0..experts).map(|_| place()).collect();
+    // Some rows may not exist, or belong to nobody.
+    let rows = (end + rng.below(60)).saturating_sub(rng.below(40));
+    let mut b = Buffers::default();
+    let [starts, lengths] = [0, 1].map(|i| b.add(places.iter().flat_map(|p| p[i]).collect(), 0));
+    let output = b.output(rng, kNVTEByte, rows * width);
+    let what = format!("{experts} experts, {rows} rows of {width} bytes, limit {limit}");
+    Case::bits(what, b, &[("rows", kNVTEByte, Some(output))], move |side| {
+        let args = ZeroGapsArgs {
+            output: side.at(output),
+            starts: side.at::<i64>(starts).cast_const(),
+            lengths: side.at::<i64>(lengths).cast_const(),
+            experts,
+            rows,
+            width,
+            limit,
+        };
+        entry(side, side.table.zero_gaps, args)
+    })
+}
+
 pub fn permutations(rng: &mut Rng, _: usize) -> Case {
     let (tokens, topk) = (rng.within(1, 200), rng.within(1, 8));
     let cols = if rng.chance(50) { 8 * rng.within(1, 200) } else { rng.within(1, 900) };

@@ -29,7 +29,7 @@ macro_rules! operators {
         $use! {
             cast: quantize 600, dequantize 300, quantize_blocks 900, dequantize_blocks 600, requantize 100;
             cast_fused: quantize_fused 1800;
-            experts: router_forward 300, router_backward 300, router_weights 200, router_z_loss 200, expert_rows 200, permutations 200, paddings 200,
+            experts: router_forward 300, router_backward 300, router_weights 200, router_z_loss 200, expert_rows 200, zero_gaps 200, permutations 200, paddings 200,
                 topk 200;
             groups: quantize_groups 1200, dequantize_groups 400, swizzle_groups 200, group_amax 300;
             language: cross_entropy 400, combine_cross_entropy 60, total_loss 90, embedding 200, sum_rows 200, merge_attention 200,

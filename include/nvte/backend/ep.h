@@ -86,4 +86,36 @@ typedef struct NVTEXExpertRowsArgs {
   bool fixed;
 } NVTEXExpertRowsArgs;
 
+/**
+ * Zeros the rows that no choice has: of each expert those from `starts[e] + lengths[e]` on, up to the first row of the next
+ * expert, behind the last one up to `rows`. With `limit` an expert has at most that many rows of choices.
+ */
+typedef struct NVTEXZeroGapsArgs {
+  /**
+   * `[rows, width]` bytes.
+   */
+  void *output;
+  /**
+   * `[experts]`: the first row of each expert, in their order.
+   */
+  const int64_t *starts;
+  /**
+   * `[experts]`: the number of choices of each.
+   */
+  const int64_t *lengths;
+  /**
+   * At least 1.
+   */
+  size_t experts;
+  size_t rows;
+  /**
+   * Even, as the address.
+   */
+  size_t width;
+  /**
+   * 0: none.
+   */
+  size_t limit;
+} NVTEXZeroGapsArgs;
+
 #endif  /* NVTE_BACKEND_EP_H */

@@ -166,6 +166,7 @@ NVTEX_ASSERT_SIZE(NVTEXTransposeArgs, 48);
 NVTEX_ASSERT_SIZE(NVTEXTransposeDbiasArgs, 64);
 NVTEX_ASSERT_SIZE(NVTEXUnpermuteArgs, 72);
 NVTEX_ASSERT_SIZE(NVTEXWidenArgs, 32);
+NVTEX_ASSERT_SIZE(NVTEXZeroGapsArgs, 56);
 
 /*
  * Of each operator NVTEX_OP_<NAME>_VERSION, the version of its arguments as major << 16 | minor, their size, and
@@ -554,5 +555,8 @@ NVTEX_ASSERT_SIZE(NVTEXWidenArgs, 32);
 #define NVTEX_OP_MERGE_ATTENTION_VERSION 0x10000u
 #define NVTEX_OP_MERGE_ATTENTION_SIZE sizeof(NVTEXMergeAttentionArgs)
 #define NVTEX_MERGE_ATTENTION_FIRST (UINT64_C(1) << 0)
+
+#define NVTEX_OP_ZERO_GAPS_VERSION 0x10000u
+#define NVTEX_OP_ZERO_GAPS_SIZE sizeof(NVTEXZeroGapsArgs)
 
 #endif  /* NVTE_BACKEND_OPERATORS_H */

@@ -65,3 +65,27 @@ operator! {
         FIXED = a.fixed,
     }
 }
+
+/// Zeros the rows that no choice has: of each expert those from `starts[e] + lengths[e]` on, up to the first row of the next
+/// expert, behind the last one up to `rows`. With `limit` an expert has at most that many rows of choices.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ZeroGapsArgs {
+    /// `[rows, width]` bytes.
+    pub output: *mut c_void,
+    /// `[experts]`: the first row of each expert, in their order.
+    pub starts: *const i64,
+    /// `[experts]`: the number of choices of each.
+    pub lengths: *const i64,
+    /// At least 1.
+    pub experts: usize,
+    pub rows: usize,
+    /// Even, as the address.
+    pub width: usize,
+    /// 0: none.
+    pub limit: usize,
+}
+
+operator! {
+    zero_gaps(ZeroGapsArgs) version 1 minor 0; |a|
+}

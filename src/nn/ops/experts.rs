@@ -97,23 +97,36 @@ pub fn z_loss_backward(run: &Run, tensors: [&Buffer; 3], factor: f32) -> Result<
     within(run, "z_loss", op::fused_router::z_loss_backward(tensors, factor, run.stream))
 }
 
+/// Where the rows of experts are: Int64 `[2 + experts]`, from the third on the first row of each, and `[experts]`, the
+/// number of choices of each.
+#[derive(Clone, Copy)]
+pub struct Bounds {
+    pub numbers: Buffer,
+    pub lengths: Buffer,
+}
+
 /// Where the rows of choices are, sorted by expert (`op::ep::place_rows`).
 pub fn place_rows(
     run: &Run,
     chosen: &Buffer,
-    map: &Buffer,
-    counts: &Buffer,
-    lengths: &Buffer,
+    [map, counts]: [&Buffer; 2],
+    bounds: &Bounds,
     places: &Places,
 ) -> Result<()> {
     let (tokens, topk) = chosen.shape.flatten();
     let rows = run.scratch(4 * tokens * topk)?;
-    let numbers = run.scratch(8 * (2 + counts.shape.numel()))?;
     let rows = rows.buffer(0, kNVTEInt32, &[tokens, topk]);
-    let numbers = numbers.buffer(0, kNVTEInt64, &[2 + counts.shape.numel()]);
-    let outputs = [&rows, map, &numbers, counts];
-    let placed = op::ep::place_rows(chosen, outputs, lengths, places, run.stream);
+    let outputs = [&rows, map, &bounds.numbers, counts];
+    let placed = op::ep::place_rows(chosen, outputs, &bounds.lengths, places, run.stream);
     within(run, "expert_rows", placed)
+}
+
+/// Zeros the rows of experts that no choice has.
+pub fn zero_gaps(run: &Run, rows: &Buffer, bounds: &Bounds, limit: usize) -> Result<()> {
+    let Bounds { numbers, lengths } = bounds;
+    let starts = Buffer::new(numbers.ptr().wrapping_byte_add(16), kNVTEInt64, lengths.shape.dims());
+    let zeroed = op::ep::zero_gaps(rows, [&starts, lengths], limit, run.stream);
+    within(run, "zero_gaps", zeroed)
 }
 
 /// Copies rows of tokens to those of experts; see `op::permutation::to_rows`.

@@ -1,7 +1,7 @@
 //! Reference of the rows of experts (spec gemm_comm, section 11.3).
 #![allow(unsafe_code)]
 
-use crate::backend::args::{ExpertRowsArgs, Outcome};
+use crate::backend::args::{ExpertRowsArgs, Outcome, ZeroGapsArgs};
 use crate::backend::buf::Buf;
 use crate::backend::memory::zeros;
 use crate::types::{NVTEDType, cudaStream_t};
@@ -67,6 +67,29 @@ pub(crate) unsafe extern "C-unwind" fn expert_rows(
             None => -1,
         };
         map[i % a.topk * a.tokens + i / a.topk] = *place;
+    }
+    Outcome::OK
+}
+
+pub(crate) unsafe extern "C-unwind" fn zero_gaps(
+    args: *const ZeroGapsArgs,
+    _: cudaStream_t,
+) -> Outcome {
+    // SAFETY: the caller of a table entry vouches for its arguments.
+    let a = unsafe { &*args };
+    // SAFETY: there are so many elements, and the output shares no memory with the others.
+    let (starts, lengths, output) = unsafe {
+        (
+            Buf::<i64>::new(a.starts.cast(), a.experts).slice(0, a.experts),
+            Buf::<i64>::new(a.lengths.cast(), a.experts).slice(0, a.experts),
+            Buf::<u8>::new(a.output, a.rows * a.width).slice_mut(0, a.rows * a.width),
+        )
+    };
+    let limit = if a.limit == 0 { usize::MAX } else { a.limit };
+    for (expert, (&start, &length)) in starts.iter().zip(lengths).enumerate() {
+        let end = starts.get(expert + 1).map_or(a.rows, |&next| a.rows.min(next as usize));
+        let first = end.min(start as usize + limit.min(length as usize));
+        output[first * a.width..end * a.width].fill(0);
     }
     Outcome::OK
 }

@@ -789,6 +789,29 @@ impl Places {
         Self { alignment: 1, capacity: usize::MAX, first: 0, group: 0, limit: 0, fixed: false };
 }
 
+/// Zeros the rows of a matrix that no choice has: `starts` and `lengths` are those of the experts, by [`place_rows`].
+pub(crate) fn zero_gaps(
+    output: &Buffer,
+    [starts, lengths]: [&Buffer; 2],
+    limit: usize,
+    stream: cudaStream_t,
+) -> Result<()> {
+    let ((rows, cols), experts) = (output.shape.flatten(), lengths.shape.numel());
+    check::elements("starts", starts, experts, kNVTEInt64)?;
+    check::elements("lengths", lengths, experts, kNVTEInt64)?;
+    let width = cols * output.dtype.bits() / 8;
+    let args = ZeroGapsArgs {
+        output: check::pointer("output.data", output)?,
+        starts: starts.ptr().cast_const().cast(),
+        lengths: lengths.ptr().cast_const().cast(),
+        experts,
+        rows,
+        width,
+        limit,
+    };
+    if rows * width == 0 { Ok(()) } else { backend::run(&args, stream) }
+}
+
 /// Sorts the choices `[tokens, topk]` of tokens by expert: the row of each choice, once as `[tokens, topk]` and once as
 /// `[topk, tokens]`, and the number of rows of each expert, all in memory that `numbers` (Int64, 2 and one for each
 /// expert) helps to make. The number of choices of each expert goes to `lengths` unless it is unset.

@@ -103,6 +103,7 @@ impl Experts<'_> {
                 chosen: received,
                 sizes: head,
                 starts: head.wrapping_add(2),
+                lengths: head.wrapping_add(2 + local),
                 rows,
                 map,
                 tokens: slots,
@@ -113,6 +114,17 @@ impl Experts<'_> {
             };
             backend::run(&placed, stream)
         })
+    }
+
+    /// Zeros what the plan for slots does not write of rows of `width` bytes.
+    fn zero_gaps(&self, all: &MemsetArgs, width: usize, stream: cudaStream_t) -> Result<()> {
+        let local = self.group.experts / self.ranks.size();
+        let starts = self.state.of_slots.0.wrapping_add(2).cast_const();
+        let lengths = starts.wrapping_add(local);
+        let rows = all.bytes.checked_div(width).unwrap_or(0);
+        let (output, experts, limit) = (all.ptr, local, 0);
+        let args = ZeroGapsArgs { output, starts, lengths, experts, rows, width, limit };
+        if all.bytes == 0 { Ok(()) } else { backend::run(&args, stream) }
     }
 
     /// Copies rows to the experts of all ranks.
@@ -139,8 +151,11 @@ impl Experts<'_> {
             self.exchange_slots(memory, &widths, "nvte_ep_dispatch", stream)?;
             for (&(one, parts, (map, topk)), &[_, received]) in moves.iter().zip(memory) {
                 let tokens = slots * parts;
+                self.zero_gaps(&one.zeros, 2 * one.rows.cols, stream)?;
                 let rows = PermuteArgs { input: received, map, tokens, topk, ..one.rows };
-                super::Move { zeros: one.zeros, rows }.run(stream)?;
+                if tokens * rows.topk * rows.cols > 0 {
+                    backend::run(&rows, stream)?;
+                }
             }
             Ok(())
         })
