@@ -80,13 +80,19 @@ fn onnxruntime(tree: &Tree, prefix: &Path, full: bool, report: &mut Report) -> R
     build.args(["build", "--release", "--manifest-path"]).arg(folder.join("Cargo.toml"));
     build.env("CARGO_TARGET_DIR", &target).env("NVTE_LIB_DIR", prefix.join("lib"));
     process::run("build the operators for ONNX Runtime", &mut build)?;
-    let mut test = tree.command("python3");
-    test.env("PYTHONPATH", setup::onnxruntime(tree)?).env("PYTHONDONTWRITEBYTECODE", "1");
-    test.env("LD_LIBRARY_PATH", prefix.join("lib")).env("NVTE_BACKEND", "cpu");
-    test.arg(folder.join("tests/test_onnxruntime.py"));
-    test.arg(target.join("release/libnvte_onnxruntime.so"));
-    let label = "ONNX Runtime binding";
-    report.lines(label, &process::capture(label, &mut test)?);
+    let packages = [setup::onnxruntime(tree)?, tree.root.join("bindings/python")];
+    for (label, program) in [
+        ("ONNX Runtime binding", "tests/test_onnxruntime.py"),
+        ("export to ONNX", "tests/test_export.py"),
+    ] {
+        let mut test = tree.command("python3");
+        test.env("PYTHONPATH", env::join_paths(&packages)?).env("PYTHONDONTWRITEBYTECODE", "1");
+        test.env("LD_LIBRARY_PATH", prefix.join("lib")).env("NVTE_BACKEND", "cpu");
+        test.env("NVTE_LIBRARY", prefix.join("lib/libnvte.so"));
+        test.arg(folder.join(program)).arg(target.join("release/libnvte_onnxruntime.so"));
+        test.arg(target.join("export"));
+        report.lines(label, &process::capture(label, &mut test)?);
+    }
     Ok(())
 }
 

@@ -109,13 +109,16 @@ const JAX: Wheels = Wheels {
 };
 /// For Python 3.11 or later.
 const ONNXRUNTIME: Wheels = Wheels {
-    dir: "onnxruntime-1.32.0",
+    dir: "onnxruntime-1.32.0-onnx-1.23.2",
     packages: &[
         "flatbuffers==25.12.19",
+        "ml_dtypes==0.6.0",
         "numpy==2.4.6",
+        "onnx==1.23.2",
         "onnxruntime==1.32.0",
         "packaging==26.3",
         "protobuf==7.36.2",
+        "typing_extensions==4.16.0",
     ],
     program: "onnxruntime/__init__.py",
     instead: "ONNX Runtime",
