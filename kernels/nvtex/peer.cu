@@ -112,11 +112,13 @@ extern "C" NVTEXOutcome nvte_cuda_peer_free_word(int *word) noexcept {
   return nvte::outcome(cudaFreeHost(word));
 }
 
-// Memory of zeros of the current device, that other processes may open by the handle.
+// Memory of zeros of the current device, that other processes may open by the handle. Waits for all
+// that the device does, whatever becomes of the memory.
 extern "C" NVTEXOutcome nvte_cuda_peer_allocate(size_t bytes, void **memory, int *device,
                                                 void *handle) noexcept {
   nvte::RelaxedCapture relaxed;
   cudaIpcMemHandle_t made;
+  if (const cudaError_t error = cudaDeviceSynchronize()) return nvte::outcome(error);
   if (const cudaError_t error = cudaGetDevice(device)) return nvte::outcome(error);
   if (const cudaError_t error = cudaMalloc(memory, bytes)) return nvte::outcome(error);
   cudaError_t error = cudaMemset(*memory, 0, bytes);

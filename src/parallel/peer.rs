@@ -82,7 +82,8 @@ unsafe extern "C" {
     /// A word of the host, 0, that kernels may read.
     fn nvte_cuda_peer_word(word: *mut *mut c_int) -> Outcome;
     fn nvte_cuda_peer_free_word(word: *mut c_int) -> Outcome;
-    /// Memory of zeros of the current device, that other processes may open by the handle of 64 bytes.
+    /// Memory of zeros of the current device, that other processes may open by the handle of 64 bytes. Waits for all that
+    /// the device does.
     fn nvte_cuda_peer_allocate(
         bytes: usize,
         memory: *mut *mut u8,
@@ -474,19 +475,13 @@ impl Communicator {
             }
             Memory::Refused => return Ok(false),
             _ if captured => return Ok(false),
-            _ => self.make_room(nccl, memory, bytes.next_multiple_of(GRAIN), stream)?,
+            _ => self.make_room(nccl, memory, bytes.next_multiple_of(GRAIN))?,
         }
         Ok(matches!(memory, Memory::Ready(_)))
     }
 
     /// Replaces the memory of all ranks by that of larger slots.
-    fn make_room(
-        &self,
-        nccl: &Nccl,
-        memory: &mut Memory,
-        bytes: usize,
-        stream: cudaStream_t,
-    ) -> Result<()> {
+    fn make_room(&self, nccl: &Nccl, memory: &mut Memory, bytes: usize) -> Result<()> {
         // All meetings of one call are compared by the same count.
         let count = size_of::<Card>();
         let call =
@@ -494,22 +489,20 @@ impl Communicator {
         let mut state = lock(&self.state);
         let made = self.numbered(&mut state, call, |_, turn, call| {
             let Some(mut turn) = turn else { return Ok(None) };
-            let synchronized = self.domain.synchronize(stream);
-            synchronized.map_err(|error| Failure::device(error.message))?;
-            // Nobody's work uses the memory behind the first meeting, nobody has it open behind the second.
-            turn.rendezvous(&call)?;
-            let mut smaller = None;
-            if let Memory::Ready(mut slots) = std::mem::take(memory) {
+            let smaller = std::mem::take(memory);
+            let made = Slots::create(&mut turn, &call, bytes, nccl.peers.word()?)?;
+            // All ranks have waited for all streams of their devices since: only graphs still use what was there.
+            if let Memory::Ready(mut slots) = smaller {
                 if slots.captured {
                     lock(&nccl.peers.replaced).push(slots);
+                    turn.rendezvous(&call)?;
                 } else {
                     slots.close();
-                    smaller = Some(slots);
+                    turn.rendezvous(&call)?;
+                    drop(slots);
                 }
             }
-            turn.rendezvous(&call)?;
-            drop(smaller);
-            Slots::create(&mut turn, &call, bytes, nccl.peers.word()?)
+            Ok(made)
         });
         let made = made.map_err(|(call, failure)| self.fail(&call, failure))?;
         *memory = match made {
