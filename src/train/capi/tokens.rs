@@ -2,6 +2,7 @@
 #![allow(unsafe_code, clippy::missing_safety_doc, non_camel_case_types)]
 
 use super::*;
+use crate::nn::memory::host_room;
 
 /// What a handle of a token loader points to. Only the library knows what it is.
 pub enum NVTEXTokenLoader_st {}
@@ -156,10 +157,15 @@ pub unsafe extern "C-unwind" fn nvtex_token_loader_next_on_device(
                 let part = rows.flat_map(|row| row[first..first + sequence].iter().copied());
                 match buffer.dtype {
                     NVTEDType::kNVTEInt64 => {
-                        let part: Vec<i64> = part.map(i64::from).collect();
-                        upload(buffer.ptr(), &part, stream)?;
+                        let mut wide = host_room(batch * sequence)?;
+                        wide.extend(part.map(i64::from));
+                        upload(buffer.ptr(), &wide, stream)?;
                     }
-                    _ => upload(buffer.ptr(), &part.collect::<Vec<i32>>(), stream)?,
+                    _ => {
+                        let mut narrow = host_room(batch * sequence)?;
+                        narrow.extend(part);
+                        upload(buffer.ptr(), &narrow, stream)?;
+                    }
                 }
             }
             Ok(())
