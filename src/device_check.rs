@@ -5,6 +5,7 @@
 
 use crate::backend;
 use crate::backend::args::Group;
+use crate::backend::memory::reserve;
 use crate::env::env;
 use crate::error::{Error, Result};
 use crate::types::{NVTEScalingMode, cudaStream_t};
@@ -31,7 +32,8 @@ pub unsafe fn read<T: Integer>(
     if !env().check_device || values.is_null() || count == 0 {
         return Ok(None);
     }
-    let mut host = vec![T::default(); count];
+    let mut host = reserve(&format!("the values of {name}"), count)?;
+    host.resize(count, T::default());
     let bytes = count * size_of::<T>();
     let (to, from) = (host.as_mut_ptr().cast(), values.cast());
     // SAFETY: the vector has as many bytes, and the caller vouches for the values.

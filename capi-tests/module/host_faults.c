@@ -61,6 +61,8 @@ enum { HIDDEN = 32, HEADS = 2, FFN = 64, ROWS = 16 };
 enum { MOST = 1 << 16, FEWEST = 20 };
 
 typedef struct Step {
+  size_t ffn;
+  NVTEDType moments;
   NVTEXContext context;
   NVTEXRecipe recipe;
   NVTEXModule layer;
@@ -76,20 +78,24 @@ static NVTEXModule create_layer(const Step *s) {
   config.attention.num_attention_heads = HEADS;
   config.attention.dtype = config.mlp.dtype = kNVTEBFloat16;
   config.mlp.hidden_size = HIDDEN;
-  config.mlp.ffn_hidden_size = FFN;
+  config.mlp.ffn_hidden_size = s->ffn;
   return nvtex_transformer_layer_create(s->context, &config, NULL);
 }
 
 static NVTEXOptimizer create_optimizer(const Step *s, NVTEXModule layer) {
   NVTEXOptimizerConfig config;
   nvtex_optimizer_config_init(&config, sizeof config, NVTEX_UPDATE_ADAMW);
+  config.moment_dtype = s->moments;
   // Steps do not change the weights, so that each gives the same bits.
   config.learning_rate = 0;
   return nvtex_optimizer_create(s->context, &config, &layer, 1, NULL);
 }
 
-static void open_step(Step *s, int kind) {
+static void open_step(Step *s, int kind, bool large) {
   memset(s, 0, sizeof *s);
+  // A matrix of more than 2^16 elements: its moments are larger than what the reserve serves.
+  s->ffn = large ? 36 * FFN : FFN;
+  s->moments = large ? kNVTEFloat8E4M3 : kNVTEFloat32;
   s->context = nvtex_context_create(NULL);
   if (kind >= 0) {
     NVTEXRecipeConfig config;
@@ -191,12 +197,12 @@ static void in_child(const Step *s, const char *(*calls)(const Step *), long n, 
   g_report->differs = train(s) || memcmp(s->outputs->ptr, expected, s->outputs->bytes) != 0;
 }
 
-static void test(const char *name, int kind, const char *(*calls)(const Step *)) {
+static void test(const char *name, int kind, bool large, const char *(*calls)(const Step *)) {
   for (int all = 0; all < 2; all++) {
     if (!case_begin("no memory %s one of the allocations of %s", all ? "from" : "for", name))
       continue;
     Step s;
-    open_step(&s, kind);
+    open_step(&s, kind, large);
     // Scales that follow from steps before have come to rest after some, and threads have what they
     // keep.
     for (int i = 0; i < 8; i++) CHECK(!train(&s) && !calls(&s), "%s", nvtex_last_error());
@@ -237,11 +243,12 @@ int main(int argc, char **argv) {
       mmap(NULL, sizeof *g_report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (g_report == MAP_FAILED) abort();
   folder_begin();
-  test("a step", -1, train);
-  test("a step with delayed scaling", NVTEX_RECIPE_DELAYED_SCALING, train);
-  test("a step with MXFP8", NVTEX_RECIPE_MXFP8, train);
-  test("a layer's and an optimizer's creation", -1, create);
-  test("a checkpoint", -1, save_and_load);
+  test("a step", -1, false, train);
+  test("a step with delayed scaling", NVTEX_RECIPE_DELAYED_SCALING, false, train);
+  test("a step with MXFP8", NVTEX_RECIPE_MXFP8, false, train);
+  test("a layer's and an optimizer's creation", -1, false, create);
+  test("a checkpoint", -1, false, save_and_load);
+  test("a checkpoint of moments in FP8", -1, true, save_and_load);
   folder_end();
   return test_end();
 }

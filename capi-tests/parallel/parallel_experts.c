@@ -94,11 +94,11 @@ static NVTEXModule new_model(NVTEXContext context) {
   return model;
 }
 
-// Keeps the values of all ranks, each its part.
+// Keeps the values of all ranks, each its part. Ranks that have the same part keep the same values.
 static void keep(NVTEXModule model, int rank) {
+  static pthread_mutex_t one_by_one = PTHREAD_MUTEX_INITIALIZER;
   const size_t count = nvtex_module_num_parameters(model);
   RANK_CHECK(count <= MAX_PARAMETERS, "rank %d: %zu parameters", rank, count);
-  g_values.parameters = count;
   for (size_t i = 0; i < count; i++) {
     NVTEXParameter p = {.struct_size = sizeof p};
     nvtex_module_parameter(model, i, &p);
@@ -106,15 +106,18 @@ static void keep(NVTEXModule model, int rank) {
     const NVTEDType of = nvte_tensor_type(p.value);
     const bool shared = own < all;
     const size_t first = shared ? p.pieces[0].whole * (own / p.shape.data[0]) : 0;
-    g_values.counts[i] = all;
     RANK_CHECK(all <= MAX_WEIGHT && first + own <= all, "rank %d: %s", rank, p.name);
     char *host = malloc(own * dtype_size(of));
     if (!host) abort();
     nvtex_memcpy_to_host(host, nvte_tensor_data(p.value), own * dtype_size(of), NULL);
     nvtex_stream_synchronize(NULL);
+    pthread_mutex_lock(&one_by_one);
+    g_values.parameters = count;
+    g_values.counts[i] = all;
     for (size_t j = 0; (shared || rank == 0) && j < own; j++) {
       g_values.of[i][first + j] = (float)get_value(of, host, j);
     }
+    pthread_mutex_unlock(&one_by_one);
     free(host);
   }
 }

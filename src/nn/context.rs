@@ -3,7 +3,7 @@
 use super::SharedLayer;
 use super::callback;
 use super::kv_cache::KvCache;
-use super::memory::{Block, Callbacks, Lifetime, Memory, lock};
+use super::memory::{Block, Callbacks, Lifetime, Memory, host_list, lock};
 use super::ops;
 use super::quantizer::QTensor;
 use super::recipe::{Group, Recipe};
@@ -174,8 +174,8 @@ impl Context {
         Ok(())
     }
 
-    fn live(&self) -> Vec<Arc<Delayed>> {
-        lock(&self.state).delayed.iter().filter_map(Weak::upgrade).collect()
+    pub(super) fn live(&self) -> Result<Vec<Arc<Delayed>>> {
+        host_list(lock(&self.state).delayed.iter().filter_map(Weak::upgrade))
     }
 
     /// Length of the history and values of a layer's state.
@@ -184,7 +184,7 @@ impl Context {
         name: &str,
         stream: cudaStream_t,
     ) -> Result<Option<(usize, [Values; 2])>> {
-        match self.live().iter().find(|delayed| delayed.name == name) {
+        match self.live()?.iter().find(|delayed| delayed.name == name) {
             Some(delayed) => delayed.values(stream).map(Some),
             None => Ok(lock(&self.state).pending.get(name).cloned()),
         }
@@ -199,22 +199,22 @@ impl Context {
                 .map(|(name, (length, values))| (name.clone(), *length, values.clone()))
                 .collect()
         };
-        for delayed in self.live() {
+        for delayed in self.live()? {
             let (length, values) = delayed.values(stream)?;
             states.push((delayed.name.clone(), length, values));
         }
-        states.sort_by(|a, b| a.0.cmp(&b.0));
+        states.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         Ok(states)
     }
 
-    pub fn state_size(&self) -> usize {
+    pub fn state_size(&self) -> Result<usize> {
         let live: Vec<(String, usize)> =
-            self.live().iter().map(|d| (d.name.clone(), d.length())).collect();
+            host_list(self.live()?.iter().map(|d| (d.name.clone(), d.length())))?;
         let state = lock(&self.state);
         let pending = state.pending.iter().map(|(name, (length, _))| (name.as_str(), *length));
-        state::encoded_size(
+        Ok(state::encoded_size(
             live.iter().map(|(name, length)| (name.as_str(), *length)).chain(pending),
-        )
+        ))
     }
 
     pub fn save(&self, stream: cudaStream_t) -> Result<Vec<u8>> {
@@ -223,7 +223,7 @@ impl Context {
 
     pub fn load(&self, bytes: &[u8], stream: cudaStream_t) -> Result<()> {
         let states = state::decode(bytes)?;
-        let live = self.live();
+        let live = self.live()?;
         for (name, length, values) in states {
             match live.iter().find(|delayed| delayed.name == name) {
                 Some(delayed) => delayed.set_values(length, values, stream)?,

@@ -41,6 +41,23 @@ pub fn host_room<T>(count: usize) -> Result<Vec<T>> {
     Ok(values)
 }
 
+/// The values of an iterator that knows how many there are at most. An error where there is no memory for them.
+pub fn host_list<T>(values: impl Iterator<Item = T>) -> Result<Vec<T>> {
+    let (least, most) = values.size_hint();
+    let mut list = host_room(most.unwrap_or(least))?;
+    list.extend(values);
+    Ok(list)
+}
+
+/// Puts a value behind those of a vector.
+pub fn push<T>(values: &mut Vec<T>, value: T) -> Result<()> {
+    if values.len() == values.capacity() {
+        reserve(values, values.len().max(4))?;
+    }
+    values.push(value);
+    Ok(())
+}
+
 /// Makes room for `more` values behind those of a vector.
 pub fn reserve<T>(values: &mut Vec<T>, more: usize) -> Result<()> {
     values.try_reserve_exact(more).map_err(|_| {

@@ -2,7 +2,7 @@
 //! their update, and their form in files.
 
 use super::context::{Context, Run};
-use super::memory::{Block, Lifetime, host_room, host_vec, lock};
+use super::memory::{Block, Lifetime, host_list, host_room, host_vec, lock};
 use super::ops;
 use super::recipe::{Group, MOST_HISTORY, Rule};
 use crate::backend::args::AmaxAlgo;
@@ -14,7 +14,7 @@ use crate::parallel::exports::NVTEXGridGroup::NVTEX_GRID_ALL_BUT_PP;
 use crate::tensor::Buffer;
 use crate::types::NVTEDType::{self, *};
 use crate::types::cudaStream_t;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 /// Which pass a slot belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,18 +208,17 @@ fn resized(mut values: [Values; 2], old: usize, new: usize) -> Result<[Values; 2
 /// One update of all layers of a context in one pass: reduction over ranks, then histories and scales.
 /// A launch for each distinct rule; `count` is the number of updates before.
 pub fn update(context: &Context, pass: Pass, count: u64, stream: cudaStream_t) -> Result<()> {
-    let mut live: Vec<Arc<Delayed>> = {
-        let state = lock(&context.state);
-        state.delayed.iter().filter_map(|weak| weak.upgrade()).collect()
-    };
-    live.sort_by(|a, b| a.name.cmp(&b.name));
-    let inners: Vec<MutexGuard<Inner>> = live.iter().map(|state| lock(&state.inner)).collect();
-    let mut rest: Vec<&Inner> = inners.iter().map(|guard| &**guard).collect();
+    let mut live = context.live()?;
+    live.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    let inners = host_list(live.iter().map(|state| lock(&state.inner)))?;
+    let mut rest: Vec<&Inner> = host_list(inners.iter().map(|guard| &**guard))?;
     while let Some(first) = rest.first() {
         let key = |inner: &Inner| (inner.rule, inner.group, inner.directions[pass as usize].dtype);
         let chosen = key(first);
-        let (same, others) = rest.iter().partition(|inner| key(inner) == chosen);
-        rest = others;
+        let of_key =
+            |is: bool| rest.iter().copied().filter(move |inner| (key(inner) == chosen) == is);
+        let same = host_list(of_key(true))?;
+        rest = host_list(of_key(false))?;
         if (count + 1).is_multiple_of(u64::from(chosen.0.interval)) {
             update_group(context, pass, &same, chosen, stream)?;
         }
@@ -234,14 +233,12 @@ fn update_group(
     (rule, group, dtype): (Rule, Option<Group>, NVTEDType),
     stream: cudaStream_t,
 ) -> Result<()> {
-    let directions: Vec<&Direction> =
-        inners.iter().map(|inner| &inner.directions[pass as usize]).collect();
+    let directions = host_list(inners.iter().map(|inner| &inner.directions[pass as usize]))?;
     let length = rule.history_length;
     let floats = |block: &Block, dims: &[usize]| block.buffer(0, kNVTEFloat32, dims);
-    let pairs: Vec<[Buffer; 2]> = directions
-        .iter()
-        .map(|d| [floats(&d.history, &[length, d.count]), floats(&d.scale, &[d.count])])
-        .collect();
+    let pair =
+        |d: &&Direction| [floats(&d.history, &[length, d.count]), floats(&d.scale, &[d.count])];
+    let pairs = host_list(directions.iter().map(pair))?;
     let total: usize = directions.iter().map(|d| d.count).sum();
     let of_grid = context.group(NVTEX_GRID_ALL_BUT_PP).filter(|_| rule.reduce);
     let reduce = match (group, &context.reduce_max) {

@@ -10,7 +10,7 @@ use super::safetensors::{self, File, Item, VERSION_KEY, stored};
 use super::tokens::{Position, TokenLoader};
 use crate::error::{Error, Result};
 use crate::nn::capi::Module;
-use crate::nn::memory::{Lifetime, host_vec};
+use crate::nn::memory::{Lifetime, host_list, host_room, host_vec};
 use crate::nn::ops::{self, plain};
 use crate::nn::{Context, Parameter, Piece, Run, Shard};
 use crate::parallel::Communicator;
@@ -123,8 +123,10 @@ impl Stored<'_> {
     }
 }
 
-fn bytes_of(floats: &[f32]) -> Vec<u8> {
-    floats.iter().flat_map(|x| x.to_le_bytes()).collect()
+fn bytes_of(floats: &[f32]) -> Result<Vec<u8>> {
+    let mut bytes = host_room(size_of_val(floats))?;
+    bytes.extend(floats.iter().flat_map(|x| x.to_le_bytes()));
+    Ok(bytes)
 }
 
 impl Checkpoint<'_> {
@@ -189,7 +191,7 @@ impl Checkpoint<'_> {
                 if !needed {
                     return Ok(Vec::new());
                 }
-                return Ok(bytes_of(&Optimizer::master_values(entry, &master, &high)?));
+                return bytes_of(&Optimizer::master_values(entry, &master, &high)?);
             }
             if !quantized {
                 return self.value(stored, needed, stream);
@@ -417,7 +419,7 @@ impl Checkpoint<'_> {
             name: name.into(),
             dtype,
             shape,
-            bytes: Box::new(move || Ok(bytes.clone())),
+            bytes: Box::new(move || host_list(bytes.iter().copied())),
         };
         if let Some(optimizer) = self.optimizer {
             let numbers = optimizer.read_numbers(stream)?;
@@ -425,7 +427,7 @@ impl Checkpoint<'_> {
             let bytes = counters.iter().flat_map(|x| x.to_le_bytes()).collect();
             items.push(fixed(COUNTERS, Dtype::I32, vec![counters.len()], bytes));
             let scalars = [numbers.base_rate, numbers.loss_scale];
-            items.push(fixed(SCALARS, Dtype::F32, vec![scalars.len()], bytes_of(&scalars)));
+            items.push(fixed(SCALARS, Dtype::F32, vec![scalars.len()], bytes_of(&scalars)?));
         }
         if let Some(context) = &self.context {
             let state = context.save(stream)?;

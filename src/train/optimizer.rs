@@ -6,7 +6,7 @@ use super::host::fill;
 use crate::backend::args::{AdamMaster, RateRule, StepNumbers, StepNumbersArgs};
 use crate::error::{Error, Result};
 use crate::nn::capi::Module;
-use crate::nn::memory::{Block, Layout, Lifetime, Place};
+use crate::nn::memory::{Block, Layout, Lifetime, Place, host_list, host_room, push};
 use crate::nn::ops::{self, plain};
 use crate::nn::{Context, Division, Parameter, Run};
 use crate::op::multi_tensor::step::{self, AdamConstants, NormScratch, SgdConstants};
@@ -179,7 +179,7 @@ impl Entry {
         let Some((moment, scales)) = self.scales_of(state) else { return Ok((*state, None)) };
         let codes = super::host::bytes(state, run.stream)?;
         let scales = super::host::widened(&super::host::bytes(&scales, run.stream)?, kNVTEFloat32)?;
-        let values = step::decode_moments(&codes, &scales, moment == 1);
+        let values = step::decode_moments(&codes, &scales, moment == 1)?;
         let block = run.block(size_of_val(&values[..]), Lifetime::Scratch)?;
         let wide = block.buffer(0, kNVTEFloat32, state.shape.dims());
         ops::upload(wide.ptr(), &values, run.stream)?;
@@ -189,7 +189,7 @@ impl Entry {
     /// Sets moments of E4M3. Returns whether the array is one.
     pub fn set_moment(&self, state: &Buffer, values: &[f32], stream: cudaStream_t) -> Result<bool> {
         let Some((moment, scales)) = self.scales_of(state) else { return Ok(false) };
-        let (codes, new_scales) = step::encode_moments(values, moment == 1);
+        let (codes, new_scales) = step::encode_moments(values, moment == 1)?;
         ops::upload(state.ptr(), &codes, stream)?;
         ops::upload(scales.ptr(), &new_scales, stream)?;
         Ok(true)
@@ -245,12 +245,12 @@ struct Call<K> {
 }
 
 /// Puts a tensor into the call that has its key.
-fn put<K: PartialEq>(calls: &mut Vec<Call<K>>, key: K, buffers: &[Buffer]) {
+fn put<K: PartialEq>(calls: &mut Vec<Call<K>>, key: K, buffers: &[Buffer]) -> Result<()> {
     let at = calls.iter().position(|call| call.key == key).unwrap_or_else(|| {
         calls.push(Call { key, lists: vec![Vec::new(); buffers.len()] });
         calls.len() - 1
     });
-    calls[at].lists.iter_mut().zip(buffers).for_each(|(list, &buffer)| list.push(buffer));
+    calls[at].lists.iter_mut().zip(buffers).try_for_each(|(list, &buffer)| push(list, buffer))
 }
 
 /// Names the parameter in the errors of what concerns it alone.
@@ -489,7 +489,7 @@ impl Optimizer {
     }
 
     fn live(&self) -> Result<Vec<Live<'_>>> {
-        let mut live = Vec::with_capacity(self.entries.len());
+        let mut live = host_room(self.entries.len())?;
         for entry in self.entries.iter().filter(|entry| entry.options.update != Update::None) {
             let (value, gradient) = self.gradient(entry)?;
             if entry.division.is_some() && entry.part().is_empty() {
@@ -528,7 +528,7 @@ impl Optimizer {
         self.next_numbers(&live, stream)?;
         self.adam(of(Update::AdamW), stream)?;
         self.sgd(of(Update::Sgd), stream)?;
-        self.muon(&run, of(Update::Muon).collect(), stream)?;
+        self.muon(&run, host_list(of(Update::Muon))?, stream)?;
         let waits = |live: &&Live| live.entry.quantized && live.cast.is_none();
         for Live { entry, .. } in live.iter().filter(waits) {
             if let Some(master) = entry.master {
@@ -558,7 +558,7 @@ impl Optimizer {
             for (place, dtype) in GRADIENT_DTYPES.into_iter().enumerate() {
                 let of_dtype = live.iter().filter(|live| live.gradient.dtype == dtype);
                 let of_dtype = of_dtype.filter(|live| ranks.counts(live.entry));
-                let list: Vec<Buffer> = of_dtype.map(|live| live.gradient).collect();
+                let list = host_list(of_dtype.map(|live| live.gradient))?;
                 if list.is_empty() {
                     continue;
                 }
@@ -624,7 +624,7 @@ impl Optimizer {
                 buffers.extend(master);
                 buffers.extend(cast.iter().flatten());
             }
-            put(&mut calls, key, &buffers);
+            put(&mut calls, key, &buffers)?;
         }
         let AdamSettings { beta1, beta2, epsilon, .. } = self.settings.adam;
         for Call { key: (_, _, master, weight_decay, rate), lists } in calls {
@@ -658,7 +658,7 @@ impl Optimizer {
             // Without momentum the operator does not touch the third list.
             let mut buffers = vec![*gradient, weight, entry.state[0].unwrap_or(weight)];
             buffers.extend(copy);
-            put(&mut calls, key, &buffers);
+            put(&mut calls, key, &buffers)?;
         }
         for Call { key: (_, _, _, weight_decay, rate), lists } in calls {
             let constants = SgdConstants {
@@ -680,21 +680,16 @@ impl Optimizer {
         }
         let (settings, places) = (&self.settings, &self.places);
         let mut layout = Layout::default();
-        let updates: Vec<Place> = live
-            .iter()
-            .map(|live| layout.array(kNVTEBFloat16, live.entry.numel(), ALIGNMENT))
-            .collect();
+        let place = |live: &&Live| layout.array(kNVTEBFloat16, live.entry.numel(), ALIGNMENT);
+        let updates = host_list(live.iter().map(place))?;
         let scratch = run.scratch(layout.bytes())?;
-        let updates: Vec<Buffer> = live
-            .iter()
-            .zip(updates)
-            .map(|(live, place)| scratch.array(place, &live.entry.dims))
-            .collect();
+        let array = |(live, place): (&&Live, _)| scratch.array(place, &live.entry.dims);
+        let updates = host_list(live.iter().zip(updates).map(array))?;
         let numbers = self.device_numbers();
         let mut calls = Vec::new();
         for (live, &update) in live.iter().zip(&updates) {
             let Some(momentum) = live.entry.state[0] else { continue };
-            put(&mut calls, live.gradient.dtype, &[live.gradient, momentum, update]);
+            put(&mut calls, live.gradient.dtype, &[live.gradient, momentum, update])?;
         }
         for call in calls {
             let momentum = (settings.momentum, settings.nesterov);
@@ -709,8 +704,12 @@ impl Optimizer {
         let unused = self.array(places.unused, 2).ptr();
         let of_tensors: *mut f32 = self.array(places.muon_norms, live.len()).ptr().cast();
         let outputs = (unused.cast(), of_tensors, unused.wrapping_byte_add(4).cast());
-        step::norm(updates.clone(), &norms, outputs, stream)?;
-        step::muon_normalize(updates.clone(), (of_tensors, MUON_EPSILON), stream)?;
+        step::norm(host_list(updates.iter().copied())?, &norms, outputs, stream)?;
+        step::muon_normalize(
+            host_list(updates.iter().copied())?,
+            (of_tensors, MUON_EPSILON),
+            stream,
+        )?;
         let coefficients = vec![QUINTIC; settings.iterations];
         let mut calls = Vec::new();
         for (Live { entry, value, .. }, update) in live.iter().zip(updates) {
@@ -722,7 +721,7 @@ impl Optimizer {
             let (decay, copy_dtype) = (entry.options.weight_decay, copy.map(|copy| copy.dtype));
             let mut buffers = vec![update, weight, weight];
             buffers.extend(copy);
-            put(&mut calls, (weight.dtype, copy_dtype, scale, decay, entry.rate), &buffers);
+            put(&mut calls, (weight.dtype, copy_dtype, scale, decay, entry.rate), &buffers)?;
         }
         for Call { key: (_, _, scale, weight_decay, rate), lists } in calls {
             let constants = SgdConstants {
@@ -749,7 +748,7 @@ impl Optimizer {
             let high = high.wrapping_sub(low >> 15);
             f32::from_bits(u32::from(high) << 16 | u32::from(low))
         };
-        Ok(value.as_chunks::<2>().0.iter().zip(master.as_chunks::<2>().0).map(join).collect())
+        host_list(value.as_chunks::<2>().0.iter().zip(master.as_chunks::<2>().0).map(join))
     }
 
     /// Sets a parameter and its master, in all modules that have it.

@@ -6,6 +6,7 @@ use super::optimizer::Optimizer;
 use super::safetensors::{File, failed};
 use crate::error::{Error, Result};
 use crate::nn::capi::Module;
+use crate::nn::memory::host_room;
 use crate::types::NVTEDType;
 use crate::types::cudaStream_t;
 use std::collections::{BTreeMap, HashMap};
@@ -180,7 +181,7 @@ impl Pretrained {
         for target in targets {
             let dims = dims(target)?;
             let inner: usize = dims.iter().skip(1).product();
-            let mut values: Vec<f32> = Vec::new();
+            let mut values: Vec<f32> = host_room(dims.iter().product())?;
             for (rows, (count, piece)) in target.rows.iter().zip(self.pieces(target, &dims)?) {
                 match piece {
                     None => values.resize(values.len() + count * inner, 0.0),

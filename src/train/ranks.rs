@@ -1,6 +1,7 @@
 //! What the ranks of a program tell each other about calls that not all of them may finish.
 
 use crate::error::{Error, Kind, Result};
+use crate::nn::memory::host_vec;
 use crate::nn::ops;
 use crate::nn::{Lifetime, Run};
 use crate::parallel::Communicator;
@@ -38,7 +39,7 @@ pub fn agree<T>(communicator: &Communicator, run: &Run, result: Result<T>) -> Re
 
 /// The bytes of all ranks, which have equally many.
 pub fn gather(communicator: &Communicator, run: &Run, own: &[u8]) -> Result<Vec<u8>> {
-    let mut all = vec![0; own.len() * communicator.size()];
+    let mut all = host_vec(0_u8, own.len() * communicator.size())?;
     let block = run.block(all.len(), Lifetime::Scratch)?;
     let buffer = block.buffer(0, kNVTEByte, &[all.len()]);
     let part = block.buffer(communicator.rank() * own.len(), kNVTEByte, &[own.len()]);
@@ -55,7 +56,7 @@ pub fn of_first(communicator: &Communicator, run: &Run, own: &[u8]) -> Result<Ve
     ops::upload(word.ptr(), &length, run.stream)?;
     communicator.broadcast(&word.buffer(0, kNVTEInt64, &[1]), 0, "length", run.stream)?;
     ops::download(&mut length, word.ptr(), run.stream)?;
-    let mut bytes = crate::nn::memory::host_vec(0_u8, length[0] as usize)?;
+    let mut bytes = host_vec(0_u8, length[0] as usize)?;
     let block = run.block(bytes.len(), Lifetime::Scratch)?;
     if communicator.rank() == 0 {
         ops::upload(block.ptr(), own, run.stream)?;

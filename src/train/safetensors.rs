@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::nn::Shard;
-use crate::nn::memory::host_vec;
+use crate::nn::memory::{host_list, host_vec};
 use crate::types::NVTEDType::{self, *};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use sha2::{Digest, Sha256};
@@ -129,7 +129,7 @@ impl File {
             let expected = format!("{DIGEST_DIGITS} hexadecimal digits as {DIGEST_KEY}");
             return Err(damaged(&self.path, expected, format!("{digest:?}")));
         };
-        let mut header = self.header.clone();
+        let mut header = host_list(self.header.iter().copied())?;
         header[place..place + DIGEST_DIGITS].fill(b'0');
         let mut hash = Sha256::new();
         hash.update(&header);

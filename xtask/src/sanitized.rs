@@ -11,9 +11,23 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// Programs of capi-tests/dispatch whose threads share registry, policies, tapes and the trace.
-const OF_THREADS: [&str; 7] =
-    ["concurrency", "failure", "plugin_load", "plugin_register", "policy", "selection", "tape"];
+/// Programs of capi-tests/ whose threads share registry, policies, tapes and the trace, train layers side by side, or are
+/// the ranks of communicators.
+const OF_THREADS: [&str; 13] = [
+    "dispatch/concurrency",
+    "dispatch/failure",
+    "dispatch/plugin_load",
+    "dispatch/plugin_register",
+    "dispatch/policy",
+    "dispatch/selection",
+    "dispatch/tape",
+    "module/module_memory",
+    "parallel/parallel_context",
+    "parallel/parallel_experts",
+    "parallel/parallel_moe",
+    "parallel/parallel_threads",
+    "soak/soak_layers",
+];
 
 /// Programs of capi-tests/ that call all parts of the library on the CPU, and of how many cases one is run.
 const OF_MEMORY: [(&str, u32); 24] = [
@@ -181,10 +195,14 @@ pub fn threads(tree: &Tree, report: &mut Report) -> Result<()> {
     }
     let plugins = folder.to_string_lossy();
     // A child of fork does not have the threads of its parent, but the runtime's records of them.
-    let set = [("NVTE_TEST_PLUGINS", &*plugins), ("TSAN_OPTIONS", "report_thread_leaks=0")];
-    for name in OF_THREADS {
-        let program = folder.join(name);
-        sanitizer.program(tree, &library, &format!("dispatch/{name}"), &program)?;
+    let set = [
+        ("NVTE_TEST_PLUGINS", &*plugins),
+        ("NVTE_TEST_EVERY", "4"),
+        ("TSAN_OPTIONS", "report_thread_leaks=0"),
+    ];
+    for source in OF_THREADS {
+        let program = folder.join(source.rsplit('/').next().unwrap_or(source));
+        sanitizer.program(tree, &library, source, &program)?;
         sanitizer.check(tree, &program, &set, report)?;
     }
     fs::remove_dir_all(&folder).context("remove the programs")

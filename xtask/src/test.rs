@@ -69,7 +69,8 @@ enum Step {
     /// The library itself compiled for AddressSanitizer, with checks of overflows: its tests in Rust, and C programs;
     /// only if it is named, or with --full
     Address,
-    /// Registry, policies, tapes and trace under ThreadSanitizer; only if it is named, or with --full
+    /// Registry, policies, tapes, trace, layers in threads and ranks that are threads, under ThreadSanitizer;
+    /// only if it is named, or with --full
     Threads,
     /// Code, registers and shared memory of each kernel, for each architecture; only if it is named, or with --full
     Kernels,

@@ -285,7 +285,7 @@ pub unsafe extern "C-unwind" fn nvtex_context_delayed_scaling(
 /// Returns the bytes that `nvtex_context_save` writes.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn nvtex_context_state_size(context: NVTEXContext) -> usize {
-    guard("nvtex_context_state_size", || Ok(open(&CONTEXTS, "context", context)?.state_size()))
+    guard("nvtex_context_state_size", || open(&CONTEXTS, "context", context)?.state_size())
 }
 
 /// Writes the state of delayed scaling of all layers, by name, to host memory and returns its bytes. It

@@ -4,7 +4,9 @@
 use crate::backend::args::*;
 use crate::backend::buf::{Buf, load, store};
 use crate::backend::cpu::{scale_of, vectorized};
+use crate::backend::memory;
 use crate::backend::pool::{chunks, chunks_mut, parallel};
+use crate::error::Result;
 use crate::numeric::{BF16, E4M3, Element, amax_bits, dispatch};
 use crate::op::cast::cpu_block::e8m0;
 use crate::op::dropout::cpu::philox_of;
@@ -35,7 +37,7 @@ unsafe impl<A> Sync for Data<'_, A> {}
 
 impl<'a, A> Data<'a, A> {
     pub(super) fn of(args: &'a A, tensors: &'a [MultiTensor]) -> Vec<Self> {
-        tensors.iter().map(|tensor| Self { args, tensor }).collect()
+        memory::collect(tensors.iter().map(|tensor| Self { args, tensor }))
     }
 
     fn at(&self, i: usize) -> *mut c_void {
@@ -209,18 +211,19 @@ impl Blocks {
 }
 
 /// Numbers of E4M3 moments of one kind: m, or v, which is stored as its root.
-pub(crate) fn decode_moments(codes: &[u8], scales: &[f32], roots: bool) -> Vec<f32> {
-    let blocks = codes.chunks(Blocks::SIZE).zip(scales);
-    let of = |(codes, &scale): (&[u8], &f32)| -> Vec<f32> {
+pub(crate) fn decode_moments(codes: &[u8], scales: &[f32], roots: bool) -> Result<Vec<f32>> {
+    let mut values = memory::reserve("moments", codes.len())?;
+    for (codes, &scale) in codes.chunks(Blocks::SIZE).zip(scales) {
         let decoded = codes.iter().map(|&code| E4M3(code).to_f32() * scale);
-        decoded.map(|x| if roots { x * x } else { x }).collect()
-    };
-    blocks.flat_map(of).collect()
+        values.extend(decoded.map(|x| if roots { x * x } else { x }));
+    }
+    Ok(values)
 }
 
 /// Codes and scales of moments, rounded to the nearest. Numbers that were decoded become what they were made of.
-pub(crate) fn encode_moments(values: &[f32], roots: bool) -> (Vec<u8>, Vec<f32>) {
-    let (mut codes, mut scales) = (Vec::with_capacity(values.len()), Vec::new());
+pub(crate) fn encode_moments(values: &[f32], roots: bool) -> Result<(Vec<u8>, Vec<f32>)> {
+    let mut codes = memory::reserve("codes of moments", values.len())?;
+    let mut scales = memory::reserve("scales of moments", values.len().div_ceil(Blocks::SIZE))?;
     for block in values.chunks(Blocks::SIZE) {
         let stored = |&x: &f32| if roots { x.sqrt() } else { x };
         let largest = block.iter().map(stored).fold(0.0_f32, |largest, x| largest.max(x.abs()));
@@ -232,7 +235,7 @@ pub(crate) fn encode_moments(values: &[f32], roots: bool) -> (Vec<u8>, Vec<f32>)
             if roots && x > 0.0 { code.max(1) } else { code }
         }));
     }
-    (codes, scales)
+    Ok((codes, scales))
 }
 
 /// The exponent, with its bias, of the scale for a block whose largest magnitude this is.

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, clippy::missing_safety_doc, non_camel_case_types)]
 
 use super::*;
+use crate::nn::memory::host_room;
 use crate::parallel::exports::NVTEXGridGroup::{NVTEX_GRID_CP, NVTEX_GRID_DP};
 use crate::parallel::exports::{GRIDS, NVTEXGrid};
 use crate::parallel::grid::Grid;
@@ -377,10 +378,17 @@ fn write_part(
     part: impl Iterator<Item = i32>,
     stream: cudaStream_t,
 ) -> Result<()> {
+    let count = buffer.shape.numel();
     match buffer.dtype {
         NVTEDType::kNVTEInt64 => {
-            upload(buffer.ptr(), &part.map(i64::from).collect::<Vec<_>>(), stream)
+            let mut wide = host_room(count)?;
+            wide.extend(part.map(i64::from));
+            upload(buffer.ptr(), &wide, stream)
         }
-        _ => upload(buffer.ptr(), &part.collect::<Vec<_>>(), stream),
+        _ => {
+            let mut narrow = host_room(count)?;
+            narrow.extend(part);
+            upload(buffer.ptr(), &narrow, stream)
+        }
     }
 }
