@@ -27,10 +27,23 @@ struct Candidate {
   float error;
 };
 
+// What the eight codes stand for: a thread's table, of which the addresses are 4 kThreads apart.
+__device__ __forceinline__ void put_value(uint32_t table, int code, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(table + code * (4 * kThreads)), "f"(value)
+               : "memory");
+}
+// `code` as e2m1_magnitude gives it: its exponent is shifted out of the address.
+__device__ __forceinline__ float value_of(uint32_t table, uint32_t code) {
+  static_assert(4 * kThreads == 1 << 10, "shifts the exponent of 2^23 out");
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"((code << 10) + table));
+  return value;
+}
+
 // `base`: the scale before it is rounded. False if the block needs the general way.
 template <bool kSquares, bool kFastError>
 __device__ __forceinline__ bool try_scale(const ChoiceScale &c, const float (&x)[16], float most,
-                                          float base, Candidate &candidate) {
+                                          float base, uint32_t table, Candidate &candidate) {
   constexpr float kTiny = 0x1p-100f;
   candidate.scale = encode_e4m3(fminf(base, 448.0f));
   const float s = decode_e4m3(candidate.scale);
@@ -41,17 +54,20 @@ __device__ __forceinline__ bool try_scale(const ChoiceScale &c, const float (&x)
   const float factor = __fmaf_rn(about, __fmaf_rn(-product, about, 1.0f), about);
   bool usual = (product > kTiny) | (most == 0.0f);
   usual &= __fmul_rn(most, factor) < 7.0f;
-  // What the codes of 1 and of 1.5 stand for.
-  float value[2] = {s, s};
   if constexpr (!kFastError) {
     const float largest = __fmul_rn(s, c.amax);
     usual &= (largest == 0.0f) | ((largest > 0x1p-80f) & (largest < 0x1p100f));
+    if (!usual) return false;  // A code might be none of the table's.
+    float value[2];            // What the codes of 1 and of 1.5 stand for.
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float whole = __fmul_rn(i == 0 ? s : __fmul_rn(s, 1.5f), c.amax);
       const float near = __fmul_rn(whole, c.inverse_full);
       value[i] = __fmaf_rn(__fmaf_rn(-near, c.full, whole), c.inverse_full, near);
     }
+    put_value(table, 1, 0.5f * value[0]);
+#pragma unroll
+    for (int i = 0; i < 6; ++i) put_value(table, 2 + i, value[i % 2] * (1 << i / 2));
   }
   float error = 0.0f;
 #pragma unroll
@@ -61,16 +77,14 @@ __device__ __forceinline__ bool try_scale(const ChoiceScale &c, const float (&x)
     for (int i = 0; i < 8; ++i) {
       const float magnitude = fabsf(x[half * 8 + i]);
       code[i] = e2m1_magnitude(__fmul_rn(magnitude, factor));
-      // As float32 with the exponents of E2M1 in the lowest places; the shift drops what is above
-      // the code.
-      const float decoded = __fmul_rn(__uint_as_float(code[i] << 22), 0x1p126f);
       float stands_for;
       if constexpr (kFastError) {
+        // As float32 with the exponents of E2M1 in the lowest places; the shift drops what is above
+        // the code.
+        const float decoded = __fmul_rn(__uint_as_float(code[i] << 22), 0x1p126f);
         stands_for = __fmul_rn(decoded, s);
       } else {
-        const uint32_t bits = __float_as_uint(decoded);
-        const float of_one = (bits & 0x400000) != 0 ? value[1] : value[0];
-        stands_for = __fmul_rn(__uint_as_float(bits & ~0x400000u), of_one);
+        stands_for = value_of(table, code[i]);
       }
       // The error has the same magnitude without signs.
       const float d =
@@ -86,11 +100,16 @@ __device__ __forceinline__ bool try_scale(const ChoiceScale &c, const float (&x)
 // The better one of two candidates, six where both are as good.
 template <bool kSquares, bool kFastError>
 __device__ __forceinline__ bool choose_scale(const ChoiceScale &c, const float (&x)[16], float most,
-                                             Candidate &best) {
-  const float base = __fmul_rn(__fdiv_rn(most, 6.0f), c.global);
-  Candidate four;
-  bool usual = try_scale<kSquares, kFastError>(c, x, most, base, best);
-  usual &= try_scale<kSquares, kFastError>(c, x, most, __fmul_rn(base, 1.5f), four);
+                                             uint32_t table, Candidate &best) {
+  // One correction step makes the last bit of the sixth right.
+  const float near = __fmul_rn(most, 1.0f / 6.0f);
+  const float sixth = __fmaf_rn(__fmaf_rn(-near, 6.0f, most), 1.0f / 6.0f, near);
+  const float base = __fmul_rn(sixth, c.global);
+  Candidate four = {};
+  best = {};
+  bool usual = most == 0.0f || most > 0x1p-80f;
+  usual &= try_scale<kSquares, kFastError>(c, x, most, base, table, best);
+  usual &= try_scale<kSquares, kFastError>(c, x, most, __fmul_rn(base, 1.5f), table, four);
   const bool better = four.error < best.error;
   best.word[0] = better ? four.word[0] : best.word[0];
   best.word[1] = better ? four.word[1] : best.word[1];
@@ -107,7 +126,10 @@ __global__ void __launch_bounds__(kThreads, 2)
     uint32_t tile[kSide * kSide / 2];
     General general;
   } shared;
+  __shared__ float values[kFastError ? 1 : 8][kThreads];
   uint32_t *const tile = shared.tile;
+  const auto table = static_cast<uint32_t>(__cvta_generic_to_shared(&values[0][threadIdx.x]));
+  if (!kFastError) values[0][threadIdx.x] = 0.0f;
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   if (a.noop != nullptr && *a.noop == 1.0f) return;
@@ -166,7 +188,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         x[2 * i] = Pair<In>::low(w[i]), x[2 * i + 1] = Pair<In>::high(w[i]);
       }
       Candidate best;
-      usual &= choose_scale<kSquares, kFastError>(c, x, largest_of<In>(most), best);
+      usual &= choose_scale<kSquares, kFastError>(c, x, largest_of<In>(most), table, best);
       if (row >= rows || block * 16 >= cols) continue;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -207,8 +229,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
         for (int k = 0; k < 16; ++k) x[k] = Pair<In>::high(w[k] << (h ? 0 : 16));
         Candidate best;
-        usual &=
-            choose_scale<kSquares, kFastError>(c, x, Pair<In>::high(most << (h ? 0 : 16)), best);
+        usual &= choose_scale<kSquares, kFastError>(c, x, Pair<In>::high(most << (h ? 0 : 16)),
+                                                    table, best);
         if (2 * pair >= cols || group * 16 >= rows) continue;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {

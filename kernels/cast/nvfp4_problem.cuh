@@ -120,12 +120,26 @@ struct Generator {
       : seed(a.rng_state != nullptr ? a.rng_state[0] : 0),
         offset(a.rng_state != nullptr ? a.rng_state[1] : 0) {}
 
-  // The random words of a block, halves in order.
+  // The random words of blocks, halves in order.
+  template <int N>
+  __device__ __forceinline__ void operator()(const Call (&at)[N], Words (&words)[N]) const {
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      const uint64_t low = offset + at[n].call;
+      words[n] = counter_words(low, at[n].sequence + (low < offset ? 1 : 0));
+    }
+    philox_rounds<10>(seed, words);
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      if (!at[n].exchanged) continue;
+      words[n] = {{words[n].w[2], words[n].w[3], words[n].w[0], words[n].w[1]}};
+    }
+  }
   __device__ __forceinline__ Words operator()(const Call &at) const {
-    const uint64_t low = offset + at.call;
-    const Words words = philox(seed, low, at.sequence + (low < offset ? 1 : 0));
-    if (!at.exchanged) return words;
-    return {{words.w[2], words.w[3], words.w[0], words.w[1]}};
+    const Call calls[1] = {at};
+    Words words[1];
+    (*this)(calls, words);
+    return words[0];
   }
 };
 

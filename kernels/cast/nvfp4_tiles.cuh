@@ -6,9 +6,10 @@
 // b itself gets less than 7. A tile in which that is not so, or that has a NaN, is cast again in
 // the general way.
 //
-// H200, 64M elements of BF16, both directions: 80 us, 62 % of the memory's rate (random 145 us, 35
-// %); rows alone 43 us, 96 %. Instructions bind in both directions: an element takes 22, and 43
-// with random words. Squares of BF16 that are rounded to nearest have a kernel of their own.
+// H200, 64M elements of BF16, both directions: 80 us, 62 % of the memory's rate (random 125 us, 39
+// %); rows alone 43 us, 96 %. Instructions bind in both directions: with all that a tile costs, an
+// element takes about 30, and 44 with random words. Squares of BF16 that are rounded to
+// nearest have a kernel of their own.
 #pragma once
 
 #include <type_traits>
@@ -119,17 +120,14 @@ __device__ __forceinline__ bool usual_block(float most, const Nvfp4Scale &scale,
   return (large || most == 0.0f) && __fmul_rn(most, factor) < 7.0f;
 }
 
-// The code, rounded to one of its neighbours by a byte of a random word, of a magnitude below 7; 8
-// if it is more than 7.
-__device__ __forceinline__ uint32_t random_magnitude(float a, uint32_t word, int byte) {
-  constexpr float kOne = 0x1p14f;  // The byte, as a multiple of 2^-9, is the end of such a number.
-  const uint32_t sum = __byte_perm(word, 0x46800000, 0x7650 | byte);
-  const float u = __fsub_rn(__uint_as_float(sum), kOne);
-  // The step is half the power of two below a, at least a half.
-  const uint32_t power = max(__float_as_uint(a) & 0x7f800000, 0x3f800000u);
-  const float t = __fmaf_rn(u, __uint_as_float(power), a);
-  // The number is scaled to the exponents of E2M1 in the lowest places of float32.
-  return __float_as_uint(__fmul_rz(t, 0x1p-126f)) >> 22;
+// Two magnitudes below 7 in half precision, cut off: times 2^-14, so that E2M1 numbers have their
+// exponents, and bits 9 to 11 of a half are the code. As much as half of the last place of the sum
+// of a small magnitude and half a step, which float32 would round up, counts as a whole one.
+__device__ __forceinline__ uint32_t cut_pair(float low, float high) {
+  const float a = __fmaf_rz(low, 0x1p-14f, 0x1p-40f), b = __fmaf_rz(high, 0x1p-14f, 0x1p-40f);
+  uint32_t pair;
+  asm("cvt.rz.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(b), "f"(a));
+  return pair;
 }
 
 // Codes of eight magnitudes times a factor: to nearest, or by eight bytes.
@@ -137,12 +135,19 @@ template <bool kStochastic>
 __device__ __forceinline__ uint32_t encode_magnitudes(const float (&x)[8], float factor,
                                                       uint32_t random0, uint32_t random1) {
   if constexpr (kStochastic) {
-    uint32_t word = 0;
+    float y[8];
 #pragma unroll
-    for (int i = 7; i >= 0; --i) {
-      word = word * 16 +
-             random_magnitude(__fmul_rn(fabsf(x[i]), factor), i < 4 ? random0 : random1, i % 4);
+    for (int i = 0; i < 8; ++i) y[i] = __fmul_rn(fabsf(x[i]), factor);
+    uint32_t part[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      // A step of E2M1 is 256 of the byte's: what carries out of the byte's places rounds up.
+      const uint32_t random = h ? random1 : random0;
+      const uint32_t even = (cut_pair(y[4 * h], y[4 * h + 2]) >> 1) + (random & 0x00ff00ff);
+      const uint32_t odd = cut_pair(y[4 * h + 1], y[4 * h + 3]) * 8 + (random >> 4 & 0x0ff00ff0);
+      part[h] = (even & 0x0fff0fff) | (odd & 0xf000f000);
     }
+    const uint32_t word = __byte_perm(part[0], part[1], 0x7531);
     const uint32_t more = word & 0x88888888;
     return (word | (more - (more >> 3))) & 0x77777777;
   } else {
@@ -295,6 +300,15 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2
         static_cast<uint8_t *>(a.rowwise.data) + ((row0 + top) * a.cols + col0 + col) / 2;
     // The compiler would compute these anew at every use.
     asm volatile("" : "+l"(scales_out), "+l"(codes_out));
+    Words drawn[4] = {};
+    if constexpr (kStochastic) {
+      Call calls[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        calls[i] = call_in_tile(a, number, false, top + 2 * i + odd, col / 16 * 16);
+      }
+      generator(calls, drawn);
+    }
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
       // Each lane of a pair scales one of two rows.
@@ -319,9 +333,9 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2
       const float swapped = __shfl_xor_sync(0xffffffffu, factor, 1);
       uint32_t random[2][2] = {};
       if constexpr (kStochastic) {
-        // For the same reason it draws the random words of one row; each lane needs a half of the
+        // For the same reason it drew the random words of one row; each lane needs a half of the
         // words of both rows.
-        const Words words = generator(call_in_tile(a, number, false, top + i + odd, col / 16 * 16));
+        const Words &words = drawn[i / 2];
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           const uint32_t kept = odd ? words.w[2 + k] : words.w[k];
@@ -395,10 +409,9 @@ __global__ void __launch_bounds__(kThreads, kStochastic ? 2
       }
       Words random[2] = {};
       if constexpr (kStochastic) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          random[h] = generator(call_in_tile(a, number, true, group * 16, 2 * pair + h));
-        }
+        const Call calls[2] = {call_in_tile(a, number, true, group * 16, 2 * pair),
+                               call_in_tile(a, number, true, group * 16, 2 * pair + 1)};
+        generator(calls, random);
       }
       uint32_t word[2][2];
 #pragma unroll

@@ -17,16 +17,11 @@ __device__ __forceinline__ void multiply_wide(uint32_t a, uint32_t b, uint32_t &
       : "r"(a), "r"(b));
 }
 
-// Philox4x32 of some counters side by side: one alone would wait for each of its products.
+// Philox4x32 of some counters side by side: one alone would wait for each of its products, and the
+// keys of the rounds serve all. `words` are the counters first.
 template <int kRounds, int N>
-__device__ __forceinline__ void philox(uint64_t key, uint64_t low, const uint64_t (&high)[N],
-                                       Words (&words)[N]) {
+__device__ __forceinline__ void philox_rounds(uint64_t key, Words (&words)[N]) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-#pragma unroll
-  for (int n = 0; n < N; ++n) {
-    words[n] = {{static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32),
-                 static_cast<uint32_t>(high[n]), static_cast<uint32_t>(high[n] >> 32)}};
-  }
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
 #pragma unroll
@@ -43,6 +38,18 @@ __device__ __forceinline__ void philox(uint64_t key, uint64_t low, const uint64_
     k0 += 0x9E3779B9;
     k1 += 0xBB67AE85;
   }
+}
+__device__ __forceinline__ Words counter_words(uint64_t low, uint64_t high) {
+  return {{static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32),
+           static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32)}};
+}
+// Of counters whose low halves are the same.
+template <int kRounds, int N>
+__device__ __forceinline__ void philox(uint64_t key, uint64_t low, const uint64_t (&high)[N],
+                                       Words (&words)[N]) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) words[n] = counter_words(low, high[n]);
+  philox_rounds<kRounds>(key, words);
 }
 // Philox4x32-10.
 __device__ __forceinline__ Words philox(uint64_t key, uint64_t low, uint64_t high) {
