@@ -24,23 +24,7 @@ pub fn divides(run: &Run, split: &Split, rows: usize, outputs: usize) -> Result<
     if env().comm_overlap != Overlap::Chunks || !split.sequence || !rows.is_multiple_of(TILE) {
         return Ok(false);
     }
-    fills(run, rows, outputs)
-}
-
-/// The inner dimension of a product up to which it takes less time than the message of its rows: on an H200 about 1.2
-/// PFLOP/s of FP8 against 350 GB/s.
-const SHORT: usize = 4096;
-
-/// In how many messages the rows of a short product go to another rank, so that the first one leaves early.
-fn messages(run: &Run, rows: usize, outputs: usize, inputs: usize) -> Result<usize> {
-    let half = rows / 2;
-    let halves = inputs <= SHORT && half.is_multiple_of(TILE) && fills(run, half, outputs)?;
-    Ok(if halves { 2 } else { 1 })
-}
-
-/// Whether a product has at least one tile for each multiprocessor.
-fn fills(run: &Run, rows: usize, outputs: usize) -> Result<bool> {
-    let tiles = rows.div_ceil(TILE) * outputs.div_ceil(TILE);
+    let tiles = rows / TILE * outputs.div_ceil(TILE);
     Ok(tiles >= usize::try_from(run.context.multiprocessors()?).unwrap_or(1))
 }
 
@@ -83,10 +67,7 @@ impl Rows<'_> {
                 let add = add.map(|add| rows_of(add, rows));
                 product(x, &rows_of(y, rows), add.as_ref())
             }),
-            Self::Go(summed) => {
-                let inputs = x.rowwise.shape.flatten().1;
-                summed.each(inputs, |rows, part| product(&rows_of(x, rows), part, None))
-            }
+            Self::Go(summed) => summed.each(|rows, part| product(&rows_of(x, rows), part, None)),
             Self::Here | Self::Come(_) => product(x, y, add),
         }
     }
@@ -282,30 +263,19 @@ impl<'a> Summed<'a> {
     }
 
     /// Runs `product` of the rows of each other rank, which are sent at once, and then of the own ones.
-    fn each(
-        &self,
-        inputs: usize,
-        mut product: impl FnMut(&Range<usize>, &Tensor) -> Result<()>,
-    ) -> Result<()> {
+    fn each(&self, mut product: impl FnMut(&Range<usize>, &Tensor) -> Result<()>) -> Result<()> {
         let (run, ranks) = (self.beside.run, &self.split.ranks);
-        let (rank, size, (rows, cols)) =
-            (ranks.rank(), ranks.size(), self.y.rowwise.shape.flatten());
+        let (rank, size, rows) = (ranks.rank(), ranks.size(), self.y.rowwise.shape.flatten().0);
+        let of = |rank: usize| rank * rows..(rank + 1) * rows;
         let (parts, sent) = (&self.parts.tensor, &self.sent.tensor);
-        let messages = messages(run, rows, cols, inputs)?;
-        let count = rows / messages;
-        for (distance, message) in (1..size).flat_map(|d| (0..messages).map(move |m| (d, m))) {
-            let of = |rank: usize| {
-                let first = rank * rows + message * count;
-                first..first + count
-            };
+        for distance in 1..size {
             let part = rows_of(sent, &of(distance - 1));
             product(&of((rank + distance) % size), &part)?;
             let stream = self.beside.fork()?;
             let from = rows_of(parts, &of((rank + size - distance) % size));
             ranks.shift(&part.rowwise, &from.rowwise, distance, label(run), stream)?;
         }
-        let own = rank * rows..(rank + 1) * rows;
-        product(&own, &rows_of(parts, &own))
+        product(&of(rank), &rows_of(parts, &of(rank)))
     }
 
     /// Writes the sums, in the order of the ranks.
