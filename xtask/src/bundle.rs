@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -22,6 +23,9 @@ pub struct Args {
     /// takes the device for it
     #[arg(long, value_parser = ["80", "89", "90"])]
     assume: Option<String>,
+    /// Also the bindings, which takes minutes more: candle, with more than a hundred dependencies, is compiled
+    #[arg(long)]
+    bindings: bool,
 }
 
 /// Test programs that read the sources, which a bundle does not hold.
@@ -72,8 +76,13 @@ pub fn run(tree: &Tree, args: &Args) -> Result<()> {
     copy(&tree.root.join("examples/digits.csv"), &dir.join("demo/digits.csv"))?;
     demo::write_sources(tree, &dir.join("demo/sources.txt"))?;
 
-    for (name, path) in rust_tests(tree)? {
+    let mut tests = tree.cargo();
+    tests.args(["test", "--release", "--no-run", "--package", "nvte"]);
+    for (name, path) in rust_tests(tests)? {
         strip(tree, &path, &dir.join("rust").join(name))?;
+    }
+    if args.bindings {
+        bindings(tree, &prefix, &dir.join("bindings"))?;
     }
     let mut cargo = tree.cargo();
     process::run("build xtask", cargo.args(["build", "--release", "--package", "xtask"]))?;
@@ -90,11 +99,40 @@ fn name(path: &Path) -> &std::ffi::OsStr {
     path.file_name().expect("a file")
 }
 
-/// Name and path of the test programs of the library's package.
-fn rust_tests(tree: &Tree) -> Result<Vec<(String, PathBuf)>> {
-    let mut cargo = tree.cargo();
-    cargo.args(["test", "--release", "--no-run", "--package", "nvte", "--message-format=json"]);
-    let text = process::run("build Rust tests", &mut cargo)?;
+/// Sources and tests of the bindings, and of those in Rust the programs.
+fn bindings(tree: &Tree, prefix: &Path, dir: &Path) -> Result<()> {
+    let sources = tree.root.join("bindings");
+    for part in ["python", "jax", "torch", "onnxruntime"] {
+        copy_dir(&sources.join(part), &dir.join(part))?;
+    }
+    copy(&sources.join("layouts.txt"), &dir.join("layouts.txt"))?;
+    let bin = dir.join("bin");
+    fs::create_dir_all(&bin)?;
+    let cargo = |folder: &str, arguments: &[&str]| {
+        let mut cargo = tree.cargo();
+        cargo.args(arguments).args(["--release", "--manifest-path"]);
+        cargo.arg(sources.join(folder).join("Cargo.toml"));
+        cargo.env("CARGO_TARGET_DIR", tree.target.join("bundle-bindings").join(folder));
+        cargo.env("NVTE_LIB_DIR", prefix.join("lib"));
+        cargo
+    };
+    for (folder, example) in [("", "mlp"), ("candle", "train")] {
+        for (name, path) in rust_tests(cargo(folder, &["test", "--no-run"]))? {
+            strip(tree, &path, &bin.join(name))?;
+        }
+        process::run("build an example", &mut cargo(folder, &["build", "--example", example]))?;
+        let built = tree.target.join("bundle-bindings").join(folder).join("release/examples");
+        strip(tree, &built.join(example), &bin.join(example))?;
+    }
+    process::run("build the operators for ONNX Runtime", &mut cargo("onnxruntime", &["build"]))?;
+    let library = "libnvte_onnxruntime.so";
+    let built = tree.target.join("bundle-bindings/onnxruntime/release").join(library);
+    strip(tree, &built, &bin.join(library))
+}
+
+/// Name and path of the test programs that `cargo test --no-run` builds.
+fn rust_tests(mut cargo: Command) -> Result<Vec<(String, PathBuf)>> {
+    let text = process::run("build Rust tests", cargo.arg("--message-format=json"))?;
     let mut tests = Vec::new();
     for line in text.lines().filter(|line| line.starts_with('{')) {
         let message: serde_json::Value = serde_json::from_str(line).context("cargo's message")?;

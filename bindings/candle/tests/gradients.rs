@@ -42,7 +42,8 @@ fn linear(recipe: Option<RecipeKind>, [bound, of_gradients]: [f32; 2]) -> Result
 
 #[test]
 fn linear_in_high_precision() -> Result<()> {
-    linear(None, [1e-5; 2])
+    // The tensor cores of GPUs take float32 as TF32.
+    linear(None, [if nvte::backend_name().unwrap() == "cuda" { 2e-3 } else { 1e-5 }; 2])
 }
 
 #[test]

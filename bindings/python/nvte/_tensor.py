@@ -300,8 +300,12 @@ def _from_dlpack(source: Any) -> Tensor:
         raise Error(
             f"as_tensor: expected an array on the backend's device ({backend}), got one on device type {int(device)} "
             "of DLPack; NVTE_BACKEND chooses the backend", "invalid_argument")
-    # -1: the stream of the call is said there, and nobody need wait here.
-    capsule = source.__dlpack__(stream=-1) if device is not None and int(device) == _CUDA else source.__dlpack__()
+    if device is not None and int(device) == _CUDA:
+        # Work on PyTorch's tensors goes to PyTorch's own stream, so that nothing need wait (-1). What other packages have
+        # still to write must be done before the default stream (1) reads it.
+        capsule = source.__dlpack__(stream=-1 if type(source).__module__.split(".")[0] == "torch" else 1)
+    else:
+        capsule = source.__dlpack__()
     managed = ctypes.cast(_capsule_get(capsule, b"dltensor"), ctypes.POINTER(_DLManagedTensor))
     tensor = managed.contents.dl_tensor
     key = (tensor.dtype.code, tensor.dtype.bits)

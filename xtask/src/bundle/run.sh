@@ -12,6 +12,8 @@ run.sh COMMAND
   differential [OPTION...] random valid calls on the CPU and on CUDA (--seconds N, --seed N, --operator NAME), or on
                            CUDA with another library of this ABI (--against LIB)
   demo                     trains small networks on real data
+  bindings [NAME...]       tests of the bindings (rust, candle, onnxruntime, python, jax, torch), which use what is installed; those
+                           for JAX and LibTorch are compiled here; only in a bundle that was made with --bindings
   bench [--against LIB]    operators, also of another library with this ABI, and layers
   all                      all of these
 FILTER is a part of a test's name, CASE a part of its cases' names. NVTE_TEST_EVERY=N runs about one of
@@ -124,6 +126,96 @@ run_demo() {
   record demo_gpt "$here/demo/gpt" --text "$here/demo/sources.txt" --steps 200 --hidden 256
 }
 
+run_bindings() {
+  local folder=$here/bindings lib=$here/prefix/lib names=("$@") name
+  [[ $# -gt 0 ]] || names=(rust candle onnxruntime python jax torch)
+  if [[ ! -d $folder ]]; then
+    record bindings sh -c 'echo "the bundle was made without --bindings"; exit 77'
+    return
+  fi
+  export NVTE_LIBRARY=$lib/libnvte.so PYTHONDONTWRITEBYTECODE=1 XLA_PYTHON_CLIENT_PREALLOCATE=false
+  for name in "${names[@]}"; do
+    "bindings_$name"
+  done
+}
+
+# has PACKAGE: whether python3 has it; otherwise the binding is skipped.
+has() {
+  python3 -c "import $1" 2>"$out/$1.import.log" && return
+  record "binding_for_$1" sh -c "echo 'python3 has no $1'; exit 77"
+  return 1
+}
+
+bindings_rust() {
+  local name
+  for name in nvte nvte_sys modules; do
+    record "rust_binding.$name" env LD_LIBRARY_PATH="$lib" "$folder/bin/$name" --show-output
+  done
+  record rust_binding.example env LD_LIBRARY_PATH="$lib" "$folder/bin/mlp" "$here/demo/digits.csv"
+}
+
+bindings_candle() {
+  record candle env LD_LIBRARY_PATH="$lib" "$folder/bin/gradients" --show-output
+  record candle.example env LD_LIBRARY_PATH="$lib" "$folder/bin/train"
+}
+
+# Its operators run on the CPU, whatever the machine has.
+bindings_onnxruntime() {
+  local test
+  has onnxruntime || return 0
+  for test in onnxruntime export; do
+    record "onnxruntime.$test" env NVTE_BACKEND=cpu LD_LIBRARY_PATH="$lib" PYTHONPATH="$folder/python" \
+      python3 "$folder/onnxruntime/tests/test_$test.py" "$folder/bin/libnvte_onnxruntime.so" "$(mktemp -d)"
+  done
+}
+
+# Tests of memory of the host need the CPU backend.
+bindings_python() {
+  local test backend
+  for test in core numpy packages; do
+    for backend in cpu cuda; do
+      [[ $test == packages || $backend == cpu ]] || continue
+      record "python.$test.$backend" env NVTE_BACKEND=$backend PYTHONPATH="$folder/python" \
+        python3 "$folder/python/tests/test_$test.py"
+    done
+  done
+  record python.quickstart env NVTE_BACKEND=cuda PYTHONPATH="$folder/python" python3 "$folder/python/examples/quickstart.py"
+  cat "$out/python.quickstart.log"
+}
+
+bindings_jax() {
+  local handlers
+  has jax || return 0
+  handlers=$(mktemp -d)/handlers.so
+  record jax.build python3 "$folder/jax/build.py" --prefix "$here/prefix" --out "$handlers"
+  record jax env NVTE_BACKEND=cuda NVTE_JAX_HANDLERS="$handlers" PYTHONPATH="$folder/jax" \
+    python3 "$folder/jax/tests/test_jax.py"
+}
+
+bindings_torch() {
+  local build
+  has torch || return 0
+  build=$(mktemp -d)
+  record torch.build compile_torch "$build"
+  record torch env NVTE_BACKEND=cuda "$build/test"
+  record torch.python env NVTE_BACKEND=cuda python3 "$folder/torch/test.py" "$build/libnvte_torch.so"
+}
+
+# compile_torch FOLDER: the extension and its program, with the PyTorch of python3 and the headers of its CUDA.
+compile_torch() {
+  local torch cuda flags
+  torch=$(python3 -c 'import torch; print(torch.__path__[0])')
+  cuda=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+  flags=(-std=c++17 -O1 -fPIC -DNVTE_TORCH_CUDA -I "$here/prefix/include" -isystem "$torch/include"
+    -isystem "$torch/include/torch/csrc/api/include" -isystem "${cuda%/bin/nvcc}/include" -L "$lib" -L "$torch/lib" -L "$1"
+    "-Wl,-rpath,$lib:$torch/lib:$1" -Wl,--no-as-needed)
+  c++ "${flags[@]}" -c "$folder/torch/test.cpp" -o "$1/test.o" &
+  c++ "${flags[@]}" -shared "$folder/torch/nvte_torch.cpp" -o "$1/libnvte_torch.so" \
+    -lnvte -ltorch -ltorch_cpu -lc10 -lc10_cuda
+  wait $!
+  c++ "${flags[@]}" "$1/test.o" -o "$1/test" -lnvte_torch -lnvte -ltorch -ltorch_cpu -lc10
+}
+
 run_bench() {
   local bench=("$here/bin/xtask" --root "$here" bench)
   local options=(--lib "$here/prefix/lib/libnvte.so" --out "$out/BENCHMARKS.md")
@@ -135,7 +227,7 @@ run_bench() {
 command=${1:-help}
 [[ $# -eq 0 ]] || shift
 case $command in
-  test | compare | sanitize | fuzz | differential | demo | bench) "run_$command" "$@" ;;
+  test | compare | sanitize | fuzz | differential | demo | bindings | bench) "run_$command" "$@" ;;
   all)
     run_test
     run_compare
@@ -143,6 +235,7 @@ case $command in
     run_fuzz
     run_differential
     run_demo
+    run_bindings
     run_bench "$@"
     ;;
   help | --help | -h)
