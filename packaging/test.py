@@ -2,7 +2,8 @@
 Tries the packages that `pack.py` has made, each in a folder of its own: `test.py OUT WORK PROGRAM.c`.
 
 A C program is compiled against what the package has installed and run on the CPU backend. The folders stand for roots of machines:
-nothing of the machine itself is changed. What needs a tool that is not there (dpkg, conan, rattler-build) is skipped.
+nothing of the machine itself is changed. What needs a tool that is not there (dpkg, conan) is skipped; of the recipe for conda its
+script is run, where rattler-build does not do it. Environment: CMAKE, PKG_CONFIG and CONAN, which are programs.
 """
 
 import os
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import venv
 from pathlib import Path
 
 
@@ -21,6 +23,7 @@ class Trial:
         self.environment.pop("LD_LIBRARY_PATH", None)
         self.pkg_config = os.environ.get("PKG_CONFIG", "pkg-config")
         self.cmake = os.environ.get("CMAKE", "cmake")
+        self.conan_program = os.environ.get("CONAN", "conan")
 
     def run(self, *command, cwd=None, **environment):
         done = subprocess.run(
@@ -116,26 +119,66 @@ class Trial:
     def conan(self):
         root = self.folder("conan")
         home = {"CONAN_HOME": str(root / "home")}
-        self.run("conan", "profile", "detect", **home)
-        self.run("conan", "create", self.out / "conan", **home)
+        if "CONAN" in os.environ:
+            home["PYTHONPATH"] = str(Path(self.conan_program).parents[1])
+        self.run(self.conan_program, "profile", "detect", **home)
+        self.run(self.conan_program, "create", self.out / "conan", **home)
         reference = f"nvte/{re.search(r'nvte-([^-]+)-', next(self.out.glob('*.tar.gz')).name).group(1)}"
-        self.run("conan", "install", f"--requires={reference}", "-g", "CMakeDeps", f"--output-folder={root}/generated", **home)
+        self.run(self.conan_program, "install", f"--requires={reference}", "-g", "CMakeDeps", f"--output-folder={root}/generated", **home)
         program = self.by_cmake(f"-DCMAKE_PREFIX_PATH={root}/generated", "-DCMAKE_BUILD_TYPE=Release")
         self.run(program)
 
     def conda(self):
         root = self.folder("conda")
         tool = "rattler-build"
+        if shutil.which(tool) is None:
+            return self.conda_by_hand(root)
         self.run(tool, "build", "--recipe", self.out / "conda/recipe.yaml", "--output-dir", root / "made", "--test", "skip")
         if not list((root / "made").rglob("nvte-*.conda")):
             raise RuntimeError("rattler-build has made no package")
+
+    def conda_by_hand(self, root):
+        """Runs what the recipe runs, in the folder of its source, and the recipe's test."""
+        text = (self.out / "conda/recipe.yaml").read_text()
+        scripts = [re.findall(r"^ +- (.+)$", block, re.M) for block in re.findall(r"script:\n((?: +- .+\n)+)", text)]
+        source, prefix = root / "source", root / "prefix"
+        source.mkdir()
+        with tarfile.open(next((self.out / "conda").glob("*.tar.gz"))) as tar:
+            tar.extractall(source, filter="tar") if hasattr(tarfile, "tar_filter") else tar.extractall(source)
+        variables = {"PREFIX": str(prefix), "SRC_DIR": str(source), "PATH": f"{prefix}/bin:{os.environ['PATH']}"}
+        for script in scripts:
+            self.run("sh", "-ec", "\n".join(script), cwd=source, **variables)
+        self.by_pkg_config(prefix)
+
+    def wheel(self):
+        """An environment of Python that has the wheel and nothing else: the package, and its library for a C program."""
+        root = self.folder("wheel")
+        venv.create(root / "environment", symlinks=True)
+        python = root / "environment/bin/python"
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+        self.run(*pip, "install", "--no-index", "--no-deps", next(self.out.glob("nvte-*.whl")))
+        self.environment.pop("NVTE_LIBRARY", None)
+        self.run(python, "-c", "import nvte; assert nvte.zeros((2, 3)).tolist() == [[0.0] * 3] * 2", cwd=root)
+        flags = self.run(python, "-m", "nvte", cwd=root).split()
+        self.run("cc", "-std=c11", self.source, "-o", root / "program", *flags)
+        print(self.run(root / "program").strip())
+        info = next(root.rglob("nvte-*.dist-info"))
+        for name in ("licenses/LICENSE", "licenses/THIRD-PARTY.txt", "sboms/sbom.cdx.json"):
+            if not (info / name).exists():
+                raise RuntimeError(f"{info} has no {name}")
+        self.run(*pip, "uninstall", "--yes", "nvte")
+        left = [path for path in root.rglob("*nvte*")]
+        if left:
+            raise RuntimeError(f"left behind: {left}")
 
 
 def main():
     out, work, source = (Path(argument).resolve() for argument in sys.argv[1:4])
     work.mkdir(parents=True, exist_ok=True)
     trial = Trial(out, work, source)
-    tools = {"tarball": "tar", "debian": "dpkg", "vcpkg": trial.cmake, "conan": "conan", "conda": "rattler-build"}
+    tools = {
+        "tarball": "tar", "debian": "dpkg", "vcpkg": trial.cmake, "conan": trial.conan_program, "conda": "sh", "wheel": sys.executable,
+    }
     failed = False
     for name, tool in tools.items():
         if shutil.which(tool) is None:

@@ -256,7 +256,11 @@ Context::Context() {
   config.struct_size = sizeof config;
   // On the CPU PyTorch aligns memory less than the library asks for, which has a pool of its own
   // there.
-  if (on_cuda()) config.allocate = allocate, config.release = release;
+  if (on_cuda()) {
+    config.allocate = allocate, config.release = release;
+    // PyTorch's allocator exists from the first tensor on a device on.
+    at::empty({1}, at::TensorOptions().device(at::kCUDA));
+  }
   checked([&] { context_ = nvtex_context_create(&config); });
 }
 

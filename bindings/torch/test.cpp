@@ -21,7 +21,9 @@ int g_failed = 0;
 
 bool on_cuda() { return std::strcmp(nvtex_backend_name(), "cuda") == 0; }
 
-at::Tensor normal(at::IntArrayRef shape) { return at::randn(shape, on_cuda() ? at::kCUDA : at::kCPU); }
+at::Tensor normal(at::IntArrayRef shape) {
+  return at::randn(shape, on_cuda() ? at::kCUDA : at::kCPU);
+}
 
 // Of products in float32, which the tensor cores of GPUs take as TF32.
 double bound_of_products() { return on_cuda() ? 2e-3 : 1e-5; }

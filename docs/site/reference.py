@@ -30,7 +30,7 @@ class Item:
 
     def first_sentence(self):
         text = " ".join(self.doc.split("\n\n")[0].split())
-        match = re.match(r"(.+?\.)(\s|$)", text)
+        match = re.match(r"((?:`[^`]*`|[^`])+?\.)(\s|$)", text)
         return (match.group(1) if match else text).rstrip(":")
 
 

@@ -1,5 +1,5 @@
 //! The bindings of `bindings/`, tested on the CPU against an installed library, as a program that uses them has it.
-//! Those for JAX and LibTorch are tested where these are installed; `--full` fetches JAX, candle and ONNX Runtime.
+//! Those for JAX and LibTorch are tested where these are installed; `--full` fetches them, candle and ONNX Runtime.
 
 use crate::process;
 use crate::report::{Outcome, Report};
@@ -17,7 +17,7 @@ pub fn test(tree: &Tree, prefix: &Path, full: bool, report: &mut Report) -> Resu
     onnxruntime(tree, prefix, full, report)?;
     python(tree, prefix, report)?;
     jax(tree, prefix, full, report)?;
-    torch(tree, prefix, report)
+    torch(tree, prefix, full, report)
 }
 
 /// Formats are checked with those of the repository's other sources.
@@ -147,10 +147,14 @@ fn jax(tree: &Tree, prefix: &Path, full: bool, report: &mut Report) -> Result<()
 }
 
 /// The extension of LibTorch, linked with a C++ program that trains with it.
-fn torch(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
-    let home = env::var_os("LIBTORCH").map_or_else(|| PathBuf::from("/usr"), PathBuf::from);
-    if !home.join("include/torch/library.h").is_file() {
-        let reason = "no LibTorch in LIBTORCH or /usr (Debian: libtorch-dev)";
+fn torch(tree: &Tree, prefix: &Path, full: bool, report: &mut Report) -> Result<()> {
+    let mut home = env::var_os("LIBTORCH").map_or_else(|| PathBuf::from("/usr"), PathBuf::from);
+    let is_there = |home: &Path| home.join("include/torch/library.h").is_file();
+    if full && !is_there(&home) {
+        home = setup::torch(tree)?;
+    }
+    if !is_there(&home) {
+        let reason = "no LibTorch in LIBTORCH or /usr (Debian: libtorch-dev; --full fetches it)";
         report.add("LibTorch binding", Outcome::Skip(reason.to_owned()));
         return Ok(());
     }
@@ -165,7 +169,7 @@ fn torch(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
         compile.arg("-isystem").arg(home.join("include")).arg("-L").arg(home.join("lib"));
     }
     compile.arg("-isystem").arg(home.join("include/torch/csrc/api/include"));
-    compile.arg("-L").arg(prefix.join("lib")).args(["-lnvte", "-ltorch", "-ltorch_cpu", "-lc10"]);
+    compile.arg("-L").arg(prefix.join("lib")).args(["-lnvte", "-ltorch_cpu", "-lc10"]);
     for lib in [prefix.join("lib"), home.join("lib")] {
         compile.arg(format!("-Wl,-rpath,{}", lib.display()));
     }

@@ -46,7 +46,7 @@ pub fn run(tree: &Tree, args: &Args) -> Result<()> {
     }
 
     let prefix = dir.join("prefix");
-    install::install(tree, &prefix, true)?;
+    install::install(tree, &prefix, true, &[])?;
     let rpath =
         ["-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON", "-DCMAKE_INSTALL_RPATH=$ORIGIN/../prefix/lib"];
     let source = tree.root.join("capi-tests");

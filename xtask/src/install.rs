@@ -4,7 +4,7 @@ use crate::build;
 use crate::dependencies;
 use crate::drop_in;
 use crate::process;
-use crate::tree::{self, HARDENING, Tree, copy, copy_dir, empty_dir, link};
+use crate::tree::{self, HARDENING, Tree, copy, copy_dir, empty_dir};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -31,7 +31,7 @@ const SYSTEM: &str = "-lstdc++ -lgcc_s -lpthread -ldl -lrt -lm -lc";
 pub fn run(tree: &Tree, args: &Args) -> Result<()> {
     build::run(tree, &build::Args::default())?;
     let prefix = env::current_dir()?.join(&args.prefix);
-    install(tree, &prefix, args.drop_in)?;
+    install(tree, &prefix, args.drop_in, &[])?;
     if args.archive {
         archive(tree, &prefix)?;
     }
@@ -50,11 +50,12 @@ pub fn built(tree: &Tree) -> Result<PathBuf> {
 pub fn fresh(tree: &Tree) -> Result<PathBuf> {
     let prefix = tree.prefix();
     empty_dir(&prefix)?;
-    install(tree, &prefix, true)?;
+    install(tree, &prefix, true, &[])?;
     Ok(prefix)
 }
 
-pub fn install(tree: &Tree, prefix: &Path, drop_in: bool) -> Result<()> {
+/// Installs the built library; `link` are options for the linker of what is compiled beside it.
+pub fn install(tree: &Tree, prefix: &Path, drop_in: bool, link: &[String]) -> Result<()> {
     let version = tree.version()?;
     let lib = prefix.join("lib");
     for dir in ["cmake/nvte", "pkgconfig"] {
@@ -67,10 +68,10 @@ pub fn install(tree: &Tree, prefix: &Path, drop_in: bool) -> Result<()> {
     // Unlinked first: a program may have the old file mapped.
     let _ = fs::remove_file(lib.join(&file));
     strip(tree, &tree.library(), &lib.join(&file))?;
-    link(Path::new(&file), &lib.join(SONAME))?;
-    link(Path::new(SONAME), &lib.join("libnvte.so"))?;
+    tree::link(Path::new(&file), &lib.join(SONAME))?;
+    tree::link(Path::new(SONAME), &lib.join("libnvte.so"))?;
     if drop_in {
-        drop_in::build(tree, &lib, SONAME, &[])?;
+        drop_in::build(tree, &lib, SONAME, link)?;
     }
 
     for dir in ["nvte", "transformer_engine"] {
@@ -92,7 +93,7 @@ pub fn install(tree: &Tree, prefix: &Path, drop_in: bool) -> Result<()> {
         let text = text.replace("@SYSTEM@", SYSTEM);
         fs::write(lib.join(to), text).with_context(|| to.to_owned())?;
     }
-    programs(tree, prefix)?;
+    programs(tree, prefix, link)?;
     let doc = prefix.join("share/doc/nvte");
     fs::create_dir_all(&doc).with_context(|| doc.display().to_string())?;
     copy(&tree.root.join("LICENSE"), &doc.join("LICENSE"))?;
@@ -118,7 +119,7 @@ pub fn archive(tree: &Tree, prefix: &Path) -> Result<()> {
 }
 
 /// Compiles the programs that belong to the library into `bin`; each is one C file.
-fn programs(tree: &Tree, prefix: &Path) -> Result<()> {
+fn programs(tree: &Tree, prefix: &Path, link: &[String]) -> Result<()> {
     let bin = prefix.join("bin");
     fs::create_dir_all(&bin).with_context(|| bin.display().to_string())?;
     for source in tree::files(&tree.root.join("programs"), &["c"])? {
@@ -131,7 +132,7 @@ fn programs(tree: &Tree, prefix: &Path) -> Result<()> {
             .arg(&source)
             .arg("-I")
             .arg(prefix.join("include"));
-        compile.arg("-L").arg(prefix.join("lib"));
+        compile.args(link).arg("-L").arg(prefix.join("lib"));
         compile.args(["-Wl,-rpath,$ORIGIN/../lib", "-lnvte", "-lpthread", "-ldl", "-lm"]);
         process::run(&format!("compile {}", name.display()), &mut compile)?;
     }

@@ -1,12 +1,12 @@
-//! `cargo xtask package`: a tarball, Debian packages, and recipes for Conan, vcpkg and conda, of an installation.
+//! `cargo xtask package`: a tarball, Debian packages, recipes for Conan, vcpkg and conda, and wheels, of an installation.
 
 use crate::docs;
-use crate::install;
 use crate::process;
 use crate::report::Report;
 use crate::setup;
 use crate::test::c_programs;
 use crate::tree::Tree;
+use crate::wheel;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -16,7 +16,7 @@ pub struct Args {
     /// Where to put the packages; what is there is removed
     #[arg(long, default_value = "target/packages")]
     out: PathBuf,
-    /// An installation to pack; without it the library is built and installed
+    /// An installation to pack; without it the library is built, for glibc 2.28 and newer
     #[arg(long)]
     prefix: Option<PathBuf>,
 }
@@ -25,7 +25,7 @@ pub fn run(tree: &Tree, args: &Args) -> Result<()> {
     let here = env::current_dir()?;
     let prefix = match &args.prefix {
         Some(prefix) => here.join(prefix),
-        None => install::built(tree)?,
+        None => wheel::portable(tree)?,
     };
     let page = docs::build(tree)?;
     print!("{}", pack(tree, &prefix, &here.join(&args.out), page.parent())?);
@@ -39,11 +39,16 @@ fn pack(tree: &Tree, prefix: &Path, out: &Path, site: Option<&Path>) -> Result<S
     if let Some(site) = site {
         command.arg("--site").arg(site);
     }
-    process::run("pack the installation", &mut command)
+    let mut text = process::run("pack the installation", &mut command)?;
+    for wheel in wheel::pack(tree, prefix, out)? {
+        text += &format!("{}\n", wheel.display());
+    }
+    Ok(text)
 }
 
-/// Packs an installation, and tries each package in a folder of its own with the first program of the README.
-pub fn test(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
+/// Packs an installation, and tries each package in a folder of its own with the first program of the README; `full`
+/// fetches Conan.
+pub fn test(tree: &Tree, prefix: &Path, full: bool, report: &mut Report) -> Result<()> {
     let work = tree.target.join("package-test");
     let out = tree.target.join("packages");
     let site = tree.target.join("docs/html");
@@ -55,6 +60,9 @@ pub fn test(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
     let mut command = tree.command("python3");
     command.arg(tree.root.join("packaging/test.py")).args([&out, &work, &program]);
     command.env("CMAKE", setup::cmake(tree)?).env("PKG_CONFIG", setup::pkg_config(tree)?);
+    if full {
+        command.env("CONAN", setup::conan(tree)?);
+    }
     let label = "the packages";
     report.lines(label, &process::capture(label, &mut command)?);
     Ok(())

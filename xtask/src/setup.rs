@@ -123,6 +123,34 @@ const ONNXRUNTIME: Wheels = Wheels {
     program: "onnxruntime/__init__.py",
     instead: "ONNX Runtime",
 };
+/// The newest release with CUDA; its part for the CPU needs two libraries of CUDA beside it, and no driver.
+const TORCH: Wheels = Wheels {
+    dir: "torch-2.11.0",
+    packages: &["nvidia-cuda-cupti==13.0.85", "nvidia-cuda-runtime==13.0.96", "torch==2.11.0"],
+    program: "torch/include/torch/library.h",
+    instead: "LibTorch (LIBTORCH)",
+};
+const CONAN: Wheels = Wheels {
+    dir: "conan-2.34.0",
+    packages: &[
+        "Jinja2==3.1.6",
+        "MarkupSafe==3.0.4",
+        "certifi==2026.10.18",
+        "charset_normalizer==3.5.2",
+        "colorama==0.4.6",
+        "conan==2.34.0",
+        "distro==1.9.0",
+        "fasteners==0.20",
+        "idna==3.20",
+        "patch-ng==1.19.1",
+        "pyyaml==6.0.3",
+        "requests==2.34.2",
+        "truststore==0.10.5",
+        "urllib3==2.8.0",
+    ],
+    program: "bin/conan",
+    instead: "Conan 2",
+};
 const PKGCONF: Wheels = Wheels {
     dir: "pkgconf",
     packages: &["pkgconf==3.0.7.post0"],
@@ -200,6 +228,17 @@ pub fn jax(tree: &Tree) -> Result<PathBuf> {
 pub fn onnxruntime(tree: &Tree) -> Result<PathBuf> {
     ensure(tree, &ONNXRUNTIME)?;
     Ok(tree.tools().join(ONNXRUNTIME.dir))
+}
+
+/// The folder of PyTorch, which has the headers and libraries of LibTorch.
+pub fn torch(tree: &Tree) -> Result<PathBuf> {
+    ensure(tree, &TORCH)?;
+    Ok(tree.tools().join(TORCH.dir).join("torch"))
+}
+
+/// A Python program, which needs the folder above its own in PYTHONPATH.
+pub fn conan(tree: &Tree) -> Result<PathBuf> {
+    ensure(tree, &CONAN)
 }
 
 /// `cmake version 3.25.1` on the first line; 3.21 or newer, whose ctest writes JUnit reports.

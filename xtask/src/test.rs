@@ -32,8 +32,8 @@ pub struct Args {
     only: Vec<Step>,
     /// Also what takes long and seldom finds what the rest does not: every case of the long C programs,
     /// wrong arguments under valgrind beside AddressSanitizer, the library's own code under AddressSanitizer, threads
-    /// under ThreadSanitizer, limits of kernels, 60 seconds of changed arguments for 20, libnvte.a in a program, and the
-    /// bindings for JAX, candle and ONNX Runtime, which are fetched
+    /// under ThreadSanitizer, limits of kernels, 60 seconds of changed arguments for 20, libnvte.a in a program, the
+    /// library as wheels have it, and with JAX, LibTorch, candle, ONNX Runtime and Conan, which are fetched
     #[arg(long)]
     full: bool,
 }
@@ -145,15 +145,13 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
                 Step::Docs => {
                     installed(tree, &mut prefix).and_then(|p| docs::test(tree, &p, &mut report))
                 }
-                Step::Packages => {
-                    installed(tree, &mut prefix).and_then(|p| package::test(tree, &p, &mut report))
-                }
+                Step::Packages => installed(tree, &mut prefix)
+                    .and_then(|p| package::test(tree, &p, args.full, &mut report)),
                 Step::DropIn => {
                     installed(tree, &mut prefix).and_then(|p| drop_in::test(tree, &p, &mut report))
                 }
-                Step::Wheel => {
-                    installed(tree, &mut prefix).and_then(|p| wheel::test(tree, &p, &mut report))
-                }
+                Step::Wheel => installed(tree, &mut prefix)
+                    .and_then(|p| wheel::test(tree, &p, args.full, &mut report)),
                 Step::Memory => installed(tree, &mut prefix)
                     .and_then(|p| memory(tree, &p, args.full, &mut report)),
                 Step::Address => sanitized::memory(tree, &mut report),

@@ -1,20 +1,20 @@
-//! `cargo xtask wheel`: the Python wheel that puts this library in the place of Transformer Engine's.
+//! `cargo xtask wheel`: the Python wheels, of which one puts this library in the place of Transformer Engine's.
 
 mod sysroot;
 
 use crate::drop_in;
-use crate::install::{self, strip};
+use crate::install;
 use crate::process;
 use crate::report::Report;
 use crate::setup;
 use crate::tree::{Tree, empty_dir};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow, bail};
 use std::env;
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where to put the wheel
+    /// Where to put the wheels
     #[arg(long, default_value = "target/wheel")]
     out: PathBuf,
 }
@@ -23,6 +23,15 @@ pub struct Args {
 const TAG: &str = "manylinux_2_28_x86_64";
 
 pub fn run(tree: &Tree, args: &Args) -> Result<()> {
+    let prefix = portable(tree)?;
+    for wheel in pack(tree, &prefix, &env::current_dir()?.join(&args.out))? {
+        println!("{}", wheel.display());
+    }
+    Ok(())
+}
+
+/// Builds the library and installs it into an emptied folder, linked for older machines than the one that builds it.
+pub fn portable(tree: &Tree) -> Result<PathBuf> {
     setup::cuda(tree)?;
     let sysroot = sysroot::make(tree)?;
     let options = sysroot::link_options(&sysroot);
@@ -34,41 +43,39 @@ pub fn run(tree: &Tree, args: &Args) -> Result<()> {
     }
     process::inherit("cargo rustc", &mut cargo)?;
 
-    let lib = tree.target.join("wheel/lib");
-    empty_dir(&lib)?;
-    strip(tree, &tree.library(), &lib.join(install::SONAME))?;
-    drop_in::build(tree, &lib, install::SONAME, &options)?;
-    for file in [install::SONAME, drop_in::FILE] {
-        let newer = sysroot::too_new(tree, &lib.join(file))?;
+    let prefix = tree.target.join("portable");
+    empty_dir(&prefix)?;
+    install::install(tree, &prefix, true, &options)?;
+    let programs = std::fs::read_dir(prefix.join("bin"))?.map(|entry| Ok(entry?.path()));
+    let programs = programs.collect::<Result<Vec<_>>>()?;
+    let libraries = [install::SONAME, drop_in::FILE].map(|file| prefix.join("lib").join(file));
+    for file in programs.iter().chain(&libraries) {
+        let newer = sysroot::too_new(tree, file)?;
         if !newer.is_empty() {
-            bail!("{file} needs more than {TAG} has: {}", newer.join(", "));
+            bail!("{} needs more than {TAG} has: {}", file.display(), newer.join(", "));
         }
     }
-    let out = env::current_dir()?.join(&args.out);
-    let wheel = pack(tree, &lib, &out)?;
-    println!("{}", wheel.display());
-    Ok(())
+    Ok(prefix)
 }
 
-/// Packs the two libraries of a folder and the Python package into a wheel in the folder `out`.
-fn pack(tree: &Tree, lib: &Path, out: &Path) -> Result<PathBuf> {
+/// Packs an installation into wheels in the folder `out`: that of the Python package nvte, and the one that stands in
+/// for Transformer Engine's library.
+pub fn pack(tree: &Tree, prefix: &Path, out: &Path) -> Result<[PathBuf; 2]> {
     let mut command = tree.command("python3");
-    command.arg(tree.root.join("drop-in/python/pack.py"));
-    command.args([&tree.version()?, TAG]).arg(lib).arg(out);
-    let text = process::run("pack the wheel", &mut command)?;
-    Ok(text.lines().last().context("pack.py printed no path")?.into())
+    command.arg(tree.root.join("packaging/wheels.py")).arg(prefix);
+    command.args([&tree.version()?, TAG]).arg(out);
+    let text = process::run("pack the wheels", &mut command)?;
+    let paths: Vec<_> = text.lines().map(PathBuf::from).collect();
+    paths.try_into().map_err(|paths| anyhow!("wheels.py printed {paths:?}"))
 }
 
-/// Tests the wheel without a GPU, with a package that loads its library as Transformer Engine's does.
-pub fn test(tree: &Tree, prefix: &Path, report: &mut Report) -> Result<()> {
+/// Tests the wheel without a GPU, with a package that loads its library as Transformer Engine's does. With `full` the
+/// library is linked for older machines, as that of a wheel is.
+pub fn test(tree: &Tree, prefix: &Path, full: bool, report: &mut Report) -> Result<()> {
     let out = tree.target.join("wheel-test");
     empty_dir(&out)?;
-    let lib = out.join("lib");
-    std::fs::create_dir_all(&lib)?;
-    for file in [install::SONAME, drop_in::FILE] {
-        crate::tree::copy(&prefix.join("lib").join(file), &lib.join(file))?;
-    }
-    let wheel = pack(tree, &lib, &out)?;
+    let prefix = if full { portable(tree)? } else { prefix.to_owned() };
+    let [_, wheel] = pack(tree, &prefix, &out)?;
     let mut command = tree.command("python3");
     command.arg(tree.root.join("drop-in/python/test_wheel.py")).arg(&wheel);
     command.arg(out.join("environment"));

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A module as an operator of candle: `forward(x, parameters)`, with gradients of both. `parameters` is a vector of the
 /// elements of all parameters of the module, in its order.
 ///
-/// Tensors are Float32 on the CPU, and the backend of nvte is the CPU, too.
+/// Tensors are Float32 on the CPU. If the backend of nvte is a GPU, inputs and results are copied.
 #[derive(Clone)]
 pub struct ModuleOp(Arc<Mutex<Inner>>);
 

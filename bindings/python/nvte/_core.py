@@ -164,6 +164,9 @@ class Module:
         set_fields(config, fields, type(self).__name__)
         self._settings = config
         self._adopt(context, call(self._create, context.handle, ctypes.byref(config), stream_of(stream)))
+        if stream is None:
+            # Initial values are there before a pass on any stream reads them.
+            call("nvtex_stream_synchronize", None)
 
     def _adopt(self, context: Context, handle: int) -> None:
         self.context = context

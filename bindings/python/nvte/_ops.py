@@ -7,7 +7,7 @@ from typing import Any, Sequence
 
 from . import _abi
 from ._library import call
-from ._tensor import Array, Stream, Tensor, as_tensor, empty, like, stream_of, zeros
+from ._tensor import Array, Stream, Tensor, as_tensor, cleared, empty, like, stream_of
 
 _MODES = {
     "tensor": _abi.NVTE_DELAYED_TENSOR_SCALING, "mxfp8": _abi.NVTE_MXFP8_1D_SCALING,
@@ -46,18 +46,18 @@ class Quantized(Tensor):
     `columnwise_scale_inv` those of the copy for products that sum over rows, or None.
     """
 
-    def __init__(self, shape: Sequence[int], dtype: str, scaling: str, columnwise: bool) -> None:
+    def __init__(self, shape: Sequence[int], dtype: str, scaling: str, columnwise: bool, stream: int | None = None) -> None:
         mode = _MODES[scaling]
         rowwise = empty(shape, dtype)
         super().__init__(rowwise.data, shape, dtype, rowwise, mode)
         self.scaling = scaling
         kind = "float32" if _abi.SCALING_MODES[mode][6] == 4 else "float8e8m0"
         self.rowwise = rowwise
-        self.scale_inv = zeros(_scale_shape(mode, shape, False), kind)
+        self.scale_inv = cleared(_scale_shape(mode, shape, False), kind, stream)
         self._attach(_abi.kNVTERowwiseScaleInv, self.scale_inv)
         self.columnwise = self.columnwise_scale_inv = self.scale = self.amax = None
         if scaling == "tensor":
-            self.scale, self.amax = zeros((1,)), zeros((1,))
+            self.scale, self.amax = (cleared((1,), "float32", stream) for _ in range(2))
             self._attach(_abi.kNVTEScale, self.scale)
             self._attach(_abi.kNVTEAmax, self.amax)
         if columnwise:
@@ -66,7 +66,7 @@ class Quantized(Tensor):
             self.columnwise = empty((columns, *shape[:-1]) if transposes else shape, dtype)
             self._attach(_abi.kNVTEColumnwiseData, self.columnwise)
             self.columnwise_scale_inv = (
-                self.scale_inv if scaling == "tensor" else zeros(_scale_shape(mode, shape, True), kind))
+                self.scale_inv if scaling == "tensor" else cleared(_scale_shape(mode, shape, True), kind, stream))
             self._attach(_abi.kNVTEColumnwiseScaleInv, self.columnwise_scale_inv)
 
     def __repr__(self) -> str:
@@ -114,7 +114,7 @@ def quantize(
     source, where = as_tensor(x), stream_of(stream, x)
     if len(source.shape) < 2:
         raise ValueError(f"quantize: expected at least 2 dimensions, got shape {source.shape}")
-    result = Quantized(source.shape, dtype, scaling, columnwise)
+    result = Quantized(source.shape, dtype, scaling, columnwise, where)
     with _Config(ForcePow2Scales=power_2_scales) as config:
         if scaling == "tensor" and scale is None:
             call("nvte_compute_amax", source, result, where)

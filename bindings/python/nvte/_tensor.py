@@ -241,17 +241,25 @@ def empty(shape: Sequence[int], dtype: str = "float32") -> Tensor:
     return Tensor(memory.address, shape, dtype, memory)
 
 
-def zeros(shape: Sequence[int], dtype: str = "float32", stream: Stream = None) -> Tensor:
-    """A tensor with memory of the device whose bytes are 0."""
+def cleared(shape: Sequence[int], dtype: str, stream: int | None) -> Tensor:
+    """A tensor with memory of the device whose bytes are 0 for what follows on the stream."""
     result = empty(shape, dtype)
     if result.nbytes:
-        call("nvte_memset", result.data, 0, result.nbytes, stream_of(stream))
+        call("nvte_memset", result.data, 0, result.nbytes, stream)
+    return result
+
+
+def zeros(shape: Sequence[int], dtype: str = "float32", stream: Stream = None) -> Tensor:
+    """A tensor with memory of the device whose bytes are 0: for what follows on the stream, or without one at once."""
+    result = cleared(shape, dtype, stream_of(stream))
+    if stream is None:
+        call("nvtex_stream_synchronize", None)
     return result
 
 
 def array(values: Any, dtype: str = "float32", stream: Stream = None) -> Tensor:
-    """A tensor with memory of the device that has the numbers of nested sequences. `dtype` is an integer, or Float32,
-    Float16 or BFloat16."""
+    """A tensor with memory of the device that has the numbers of nested sequences: for what follows on the stream, or
+    without one at once. `dtype` is an integer, or Float32, Float16 or BFloat16."""
     shape = []
     level = values
     while isinstance(level, (list, tuple)):
@@ -267,7 +275,10 @@ def array(values: Any, dtype: str = "float32", stream: Stream = None) -> Tensor:
     host = (host_type * max(len(flat), 1))(*flat)
     result = empty(shape, dtype if host_type is not ctypes.c_float else "float32")
     call("nvtex_memcpy_to_device", result.data, host, result.nbytes, stream_of(stream))
-    return result if result.dtype == dtype else result.astype(dtype, stream)
+    result = result if result.dtype == dtype else result.astype(dtype, stream)
+    if stream is None:
+        call("nvtex_stream_synchronize", None)
+    return result
 
 
 def as_tensor(source: Array, dtype: str | None = None) -> Tensor:
