@@ -111,6 +111,9 @@ class Programs:
             or self.run(["build/app"], folder)
         )
 
+    def recipes(self, text, folder):
+        return self.run([sys.executable, self.root / "docs/site/recipes.py", self.root], folder)
+
     def check(self):
         pages = [self.root / "README.md", *sorted((self.root / "docs").rglob("*.md"))]
         pages += sorted((self.root / "bindings").glob("*/README.md"))
@@ -125,6 +128,7 @@ class Programs:
                     folder = self.work / re.sub(r"\W+", "_", name)
                     folder.mkdir(parents=True)
                     jobs.append((name, getattr(self, language), text, folder))
+        jobs.append(("docs/site/hardware.md, the table of recipes", self.recipes, "", self.work))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             results = list(pool.map(lambda job: job[1](job[2], job[3]), jobs))
         failed = 0

@@ -73,7 +73,8 @@ def modes(root):
 def page(root, reference):
     lines = [
         "# Dtypes, scaling modes, recipes, hardware", "",
-        "The first two tables and the list of architectures are made from the sources when this site is built.", "",
+        "The first two tables and the list of architectures are made from the sources when this site is built; a test compares "
+        "scales and dtypes of the recipes with what a layer does.", "",
         "## Dtypes", "", *dtypes(reference), "",
         "## Scaling modes", "", *modes(root), "",
         "A scale matrix has an element for each block of each line; column-wise scales are those of the transpose, except in MXFP8. "
