@@ -56,7 +56,7 @@ with stream, torch.enable_grad():
         loss.backward()
         context.backward_update()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
 first, last = losses[0], losses[-1]
 check("training a layer in FP8 with torch.optim", last < 0.6 * first, f"{first} -> {last}")
 try:

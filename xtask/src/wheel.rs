@@ -74,6 +74,11 @@ pub fn pack(tree: &Tree, prefix: &Path, out: &Path) -> Result<[PathBuf; 2]> {
 pub fn test(tree: &Tree, prefix: &Path, full: bool, report: &mut Report) -> Result<()> {
     let out = tree.target.join("wheel-test");
     empty_dir(&out)?;
+    let linked = sysroot::check(tree, &sysroot::make(tree)?, &tree.library());
+    if let Err(error) = &linked {
+        eprintln!("{error:#}");
+    }
+    report.check("wheel: an older machine has what the library needs", linked.is_ok());
     let prefix = if full { portable(tree)? } else { prefix.to_owned() };
     let [_, wheel] = pack(tree, &prefix, &out)?;
     let mut command = tree.command("python3");

@@ -217,6 +217,33 @@ pub fn too_new(tree: &Tree, library: &Path) -> Result<Vec<String>> {
     Ok(newer(&text))
 }
 
+/// Checks that the oldest machine has all that a library asks for, whatever the version: the link of a wheel without
+/// compiling the library anew.
+pub fn check(tree: &Tree, dir: &Path, library: &Path) -> Result<()> {
+    let text = output(tree, "readelf", &["--dyn-syms", "--wide"], library)?;
+    let code: String = undefined(&text).iter().map(|name| format!(".quad {name}\n")).collect();
+    let source = dir.join("undefined.s");
+    let end = ".section .note.GNU-stack,\"\",@progbits\n";
+    fs::write(&source, format!(".data\n{code}{end}")).context("undefined.s")?;
+    let mut link = tree.command(compiler());
+    link.args(["-shared", "-Wl,-z,defs"]).args(link_options(dir)).arg(&source);
+    link.args(["-lpthread", "-ldl", "-lrt", "-lm", "-o"]).arg(dir.join("undefined.so"));
+    process::run("link what the library needs of an older machine", &mut link)?;
+    Ok(())
+}
+
+/// The names that a library needs; it does without weak ones.
+fn undefined(text: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    for line in text.lines() {
+        let words: Vec<_> = line.split_whitespace().collect();
+        if let [_, _, _, _, "GLOBAL", _, "UND", full, ..] = words[..] {
+            names.push(full.split('@').next().unwrap_or(full));
+        }
+    }
+    names
+}
+
 fn newer(text: &str) -> Vec<String> {
     let name = |line: &str| {
         let words: Vec<_> = line.split_whitespace().collect();
