@@ -1,6 +1,8 @@
 """Operators under jit, grad and vmap, against the same formulas in jax.numpy. `test_jax.py` needs JAX and built handlers."""
 
+import re
 import unittest
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -137,6 +139,11 @@ class Operators(unittest.TestCase):
         for _ in range(60):
             last, parameters = step(parameters)
         self.assertLess(last, 0.5 * first)
+
+    def test_readme(self):
+        """The program of the README runs."""
+        (program,) = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[1] / "README.md").read_text(), re.DOTALL)
+        exec(compile(program, "README.md", "exec"), {})
 
     def test_errors_name_the_argument(self):
         with self.assertRaisesRegex(Exception, "nvte_cublas_gemm"):
