@@ -1,5 +1,5 @@
 """
-Makes packages of an installation: `pack.py PREFIX VERSION OUT [--site HTML] [--static ARCHIVE]`. `cargo xtask package` calls it.
+Makes packages of an installation: `pack.py PREFIX VERSION OUT [--site HTML]`. `cargo xtask package` calls it.
 
 OUT gets a tarball of the prefix, Debian packages (where dpkg-deb is there), and folders for Conan, vcpkg and conda, each with its
 recipe and the tarball, so that they need no network. Nothing is compiled. Files have the time SOURCE_DATE_EPOCH, so that the same

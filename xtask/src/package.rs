@@ -1,6 +1,7 @@
 //! `cargo xtask package`: a tarball, Debian packages, recipes for Conan, vcpkg and conda, and wheels, of an installation.
 
 use crate::docs;
+use crate::install;
 use crate::process;
 use crate::report::Report;
 use crate::setup;
@@ -19,6 +20,9 @@ pub struct Args {
     /// An installation to pack; without it the library is built, for glibc 2.28 and newer
     #[arg(long)]
     prefix: Option<PathBuf>,
+    /// Also libnvte.a, for programs that shall have the library inside
+    #[arg(long = "static")]
+    archive: bool,
 }
 
 pub fn run(tree: &Tree, args: &Args) -> Result<()> {
@@ -27,6 +31,9 @@ pub fn run(tree: &Tree, args: &Args) -> Result<()> {
         Some(prefix) => here.join(prefix),
         None => wheel::portable(tree)?,
     };
+    if args.archive {
+        install::archive(tree, &prefix)?;
+    }
     let page = docs::build(tree)?;
     print!("{}", pack(tree, &prefix, &here.join(&args.out), page.parent())?);
     Ok(())
