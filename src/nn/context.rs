@@ -351,7 +351,7 @@ impl Run {
     /// The state of the random numbers from `site` on.
     pub fn random(&self, site: u32) -> Result<QTensor> {
         let Some(from) = &self.rng_state else {
-            let expected = "Int64 [2], seed and offset (the module has dropout)";
+            let expected = "Int64 [2], seed and offset (for dropout, or gradients of NVFP4)";
             return Err(Error::argument("step.rng_state", expected, "null"));
         };
         let mut state = QTensor::plain(self, (1, 2), kNVTEInt64, Lifetime::Tape)?;
