@@ -25,6 +25,7 @@ typedef struct Product {
   bool alphas, betas;  // one for each member
   float alpha, beta;
   bool integers, fast, unswizzled, mirrored, both_directions, misaligned;
+  bool large;  // scales of MXFP8 from 2^6 on
   size_t gap, spare;
 } Product;
 
@@ -143,7 +144,7 @@ static void make_values(const Product *p, Operand *o) {
             i > 0 && (block == SIZE_MAX || (o->mode == NVTE_BLOCK_SCALING_2D && i % 128 != 0));
         double s = repeated            ? o->scales[t][(i - 1) * blocks + j]
                    : !scaled           ? 1
-                   : p->integers || mx ? ldexp(1, (int)random_below(4) - 1)
+                   : p->integers || mx ? ldexp(1, (int)random_below(4) + (p->large && mx ? 6 : -1))
                                        : (double)(float)random_uniform(0.3, 3);
         o->scales[t][i * blocks + j] = s;
       }
@@ -450,7 +451,7 @@ static void run_product(const Product *p) { run_product_bits(p, NULL); }
 static void product_case(const char *what, const Product *p) {
   bool run = case_begin(
       "%s %s %s x %s %s -> %s %c%c %zu members m=%zu n=%zu k=%zu vary %s alpha=%g%s beta=%g%s%s%s%s"
-      "%s%s%s%s%s%s",
+      "%s%s%s%s%s%s%s",
       what, mode_name(p->a_mode), dtype_name(p->a), mode_name(p->b_mode), dtype_name(p->b),
       dtype_name(p->d), p->transa ? 'T' : 'N', p->transb ? 'T' : 'N', p->count, p->m, p->n, p->k,
       kVary[p->vary], (double)p->alpha, p->alphas ? "..." : "", (double)p->beta,
@@ -460,7 +461,7 @@ static void product_case(const char *what, const Product *p) {
                            : " some C",
       p->integers ? " integers" : "", p->gap ? " gaps" : "", p->spare ? " spare" : "",
       p->unswizzled ? " unswizzled" : "", p->mirrored ? " mirrored" : "",
-      p->misaligned ? " misaligned" : "");
+      p->misaligned ? " misaligned" : "", p->large ? " large scales" : "");
   if (!run) return;
   run_product(p);
   destroy_groups();
@@ -565,11 +566,46 @@ static void test_tiles(void) {
   }
 }
 
+// Gradients of weights: rows that stay where they are while many columns pass, if sums have no more
+// than 256, and members of one row of tiles, of two and of three.
+static void test_runs(void) {
+  const size_t depths[][2] = {{256, 65}, {257, 0}, {40, 192}, {130, 1}};
+  const size_t n[] = {300, 200, 130, 64}, m[] = {2312, 1032, 2056, 4104};
+  for (size_t i = 0; i < 2 * COUNT(n); i++) {
+    Product p = product(2, m[i % 4], n[i % 4], 257);
+    p.vary = VARY_K;
+    p.transa = i == 5;
+    p.transb = i != 6;
+    p.dims = depths[(i + i / 4) % 4];
+    p.integers = i % 3 == 0;
+    p.d = kHighPrecision[i % 3];
+    p.beta = i % 4 == 2 ? 1 : 0;
+    if (i == 7) p.a = p.b = kNVTEFloat16;
+    product_case("runs", &p);
+  }
+}
+
+// MXFP8 with scales that leave the conversion to BF16 no room for a factor of its own.
+static void test_mxfp8_large(void) {
+  for (int i = 0; i < 8; i++) {
+    Product p = product(3, 80 + 64 * ((size_t)i % 3), 144, 96 + 32 * ((size_t)i % 4));
+    set_format(&p, COUNT(kModes) - 1);
+    p.transa = i & 1;
+    p.transb = i & 2;
+    p.vary = i % 3 == 0 ? VARY_N : VARY_K;
+    p.large = true;
+    p.d = i / 4 ? kNVTEFloat32 : kNVTEBFloat16;
+    p.unswizzled = i / 4;
+    if (i % 4 == 2) p.b = kNVTEFloat8E5M2;
+    product_case("mxfp8", &p);
+  }
+}
+
 // MXFP8 with so many rows and columns in a member that operands are cast before they are
 // multiplied.
 static void test_mxfp8_cast(void) {
   for (int i = 0; i < 16; i++) {
-    Product p = product(3, 304 + 16 * ((size_t)i % 3), 336, 96 + 32 * ((size_t)i % 4));
+    Product p = product(3, 368 + 16 * ((size_t)i % 3), 384, 96 + 32 * ((size_t)i % 4));
     set_format(&p, COUNT(kModes) - 1);
     p.transa = i & 1;
     p.transb = i & 2;
@@ -852,6 +888,8 @@ int main(int argc, char **argv) {
   test_formats();
   test_odd_sizes();
   test_tiles();
+  test_runs();
+  test_mxfp8_large();
   test_mxfp8_cast();
   test_factors();
   test_counts();

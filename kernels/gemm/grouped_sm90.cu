@@ -1,18 +1,19 @@
 // Products of the members of groups, D[t] = alpha[t] B[t] A[t]^T + beta[t] C[t], for compute
 // capability 9.0, where only the device knows sizes. This is their launch; the kernels are in
 // grouped_sm90/: setup.cuh makes a problem of each member, layout.cuh has shared memory,
-// producer.cuh and mxfp8.cuh copy, consumer.cuh multiplies, epilogue.cuh writes D.
+// producer.cuh and mxfp8.cuh copy, consumer.cuh multiplies, epilogue.cuh writes D; short.cuh has
+// the kernel of short inner dimensions.
 //
-// Tiles are 128 rows (of B) by 256 columns (rows of A), or by 128 where operands are MXFP8. A pair
-// is two tiles one below the other, or in the last rows two side by side; half a tile without rows
-// is not multiplied. Every sum runs over k in one order, whatever the other members are.
+// Tiles are 128 rows (of B) by 256 columns (rows of A). A pair is two tiles one below the other, or
+// in the last rows two side by side; half a tile without rows is not multiplied, but by kShort.
+// Every sum runs over k in one order, whatever the other members are.
 //
 // H200, November 2026, TFLOP/s at the clock that its power allows, BF16: 8 members of 4096^3 in all
 // layouts 655 (cuBLASLt, one product of the summed size: 687); 64 of 256 rows by 2048, k 7168, 615,
 // with uneven rows 497, of which tiles without all their rows take a fifth; 64 of 16 rows by 7168,
-// k 2048, 4.2 TB/s. 64 by 7168 x 2048, k 256 on average, are bound by their results, 1.9 GB, which
-// leave while the next tile is multiplied (Kind::kShort). Tiles dealt out beforehand, without a
-// counter, are 3 to 4 % slower with uneven rows.
+// k 2048, 4.2 TB/s. 64 by 7168 x 2048, k 256, 536 in BF16 (Kind::kShort), whose operands and
+// results of 1.9 GB all pass L2; 418 by Kind::kBulk, which is as fast from 320 on. Tiles dealt out
+// beforehand, without a counter, are 3 to 4 % slower with uneven rows.
 
 #include "grouped_sm90/instance.cuh"
 #include "grouped_sm90/setup.cuh"
@@ -27,6 +28,12 @@ template <class T, Kind kKind>
 Run choose(bool mn_rows, bool mn_cols) {
   return mn_rows ? (mn_cols ? run<T, kKind, true, true> : run<T, kKind, true, false>)
                  : (mn_cols ? run<T, kKind, false, true> : run<T, kKind, false, false>);
+}
+
+template <class T>
+Run choose_short(bool mn_rows, bool mn_cols) {
+  return mn_rows ? (mn_cols ? run_short<T, true, true> : run_short<T, true, false>)
+                 : (mn_cols ? run_short<T, false, true> : run_short<T, false, false>);
 }
 
 template <class T>
@@ -48,20 +55,22 @@ unsigned clusters_of(const Device &device, int sm_count) {
 
 // A map of D, by which chunks of results are stored.
 NVTEXOutcome map_of_d(CUtensorMap *map, NVTEDType dtype, void *data, const uint64_t (&dims)[2],
-                      const uint64_t (&steps)[1]) {
+                      const uint64_t (&steps)[1], uint32_t lines) {
   const bool f32 = dtype == kNVTEFloat32;
-  const uint32_t box[2] = {f32 ? 32u : 64u, kChunk};
+  const uint32_t box[2] = {f32 ? 32u : 64u, lines};
   const CUtensorMapDataType type = f32                     ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                    : dtype == kNVTEFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                            : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   return encode_tensor_map(map, type, 2, data, dims, steps, box);
 }
 
-// Up to here tiles take less than twice as long to multiply as to store.
-constexpr size_t kShortInnerDimension = 1024;
+// Mean inner dimensions up to which a kernel of 16-bit operands is the fastest one: where rows stay
+// in shared memory; where results leave in bulk, of gradients of weights and of other products.
+constexpr size_t kShortInnerDimension = 256;
+constexpr size_t kBulkGradients = 2048, kBulkInnerDimension = 1024;
 
 // Columns of a tile, see Config.
-constexpr unsigned kTileCols = 256, kMxTileCols = 128;
+constexpr unsigned kTileCols = 256;
 
 }  // namespace
 }  // namespace sm90_grouped
@@ -95,6 +104,13 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
   }
   const bool blocks = !is_16bit && !is_mx && a.a.mode != NVTE_DELAYED_TENSOR_SCALING;
   const bool promote = blocks || (!is_16bit && !is_mx && a.split_accumulator);
+
+  const size_t bulk_k = a.a.transposed && a.b.transposed ? kBulkGradients : kBulkInnerDimension;
+  const Kind kind = is_mx                              ? Kind::kMx
+                    : !is_16bit                        ? (promote ? Kind::kPromote : Kind::kPlain)
+                    : a.mean_k <= kShortInnerDimension ? Kind::kShort
+                    : a.mean_k <= bulk_k               ? Kind::kBulk
+                                                       : Kind::kPlain;
 
   auto *at = static_cast<unsigned char *>(a.workspace);
   at += (256 - reinterpret_cast<uintptr_t>(at) % 256) % 256;
@@ -145,7 +161,8 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
   setup.beta_stride = a.beta_stride;
   setup.count = count;
   setup.clusters = clusters_of(device, a.sm_count);
-  setup.tile_cols = is_mx ? kMxTileCols : kTileCols;
+  setup.tile_cols = kTileCols;
+  setup.run = kind == Kind::kShort ? kRun : 1;
   {
     const uint64_t dims[2] = {64, 64}, steps[1] = {128};
     const uint32_t box[2] = {is_16bit ? 64u : 128u, kChunk};
@@ -157,14 +174,11 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
                           2, setup.problems, dims, steps, box);
     if (done.status != NVTEX_BACKEND_OK) return done;
   }
-  const Kind kind = is_mx                                          ? Kind::kMx
-                    : promote                                      ? Kind::kPromote
-                    : is_16bit && a.mean_k <= kShortInnerDimension ? Kind::kShort
-                                                                   : Kind::kPlain;
   setup.bulk_stores = stores_in_bulk(kind);
   if (setup.bulk_stores) {
     const uint64_t dims[2] = {64, 64}, steps[1] = {256};
-    const NVTEXOutcome done = map_of_d(&setup.d_map, a.d.dtype, setup.problems, dims, steps);
+    const NVTEXOutcome done = map_of_d(&setup.d_map, a.d.dtype, setup.problems, dims, steps,
+                                       kind == Kind::kShort ? kShortLines : kChunk);
     if (done.status != NVTEX_BACKEND_OK) return done;
   }
   const unsigned threads = count < kSetupThreads ? (count + 31) / 32 * 32 : kSetupThreads;
@@ -189,8 +203,10 @@ extern "C" NVTEXOutcome nvte_cuda_grouped_gemm(const NVTEXGroupedGemmArgs *args,
   }
   return dispatch<BF16, F16>(a.a.dtype, [&](auto tag) {
     using T = decltype(tag);
-    const auto run = kind == Kind::kShort ? choose<T, Kind::kShort>(a.b.transposed, a.a.transposed)
-                                          : choose<T, Kind::kPlain>(a.b.transposed, a.a.transposed);
+    const bool mn_rows = a.b.transposed, mn_cols = a.a.transposed;
+    const auto run = kind == Kind::kShort  ? choose_short<T>(mn_rows, mn_cols)
+                     : kind == Kind::kBulk ? choose<T, Kind::kBulk>(mn_rows, mn_cols)
+                                           : choose<T, Kind::kPlain>(mn_rows, mn_cols);
     return run(p, setup.clusters, stream);
   });
 }

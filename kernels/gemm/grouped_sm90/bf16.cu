@@ -9,10 +9,10 @@ template NVTEXOutcome run<BF16, Kind::kPlain, false, false>(const Params &, unsi
 template NVTEXOutcome run<BF16, Kind::kPlain, false, true>(const Params &, unsigned, cudaStream_t);
 template NVTEXOutcome run<BF16, Kind::kPlain, true, false>(const Params &, unsigned, cudaStream_t);
 template NVTEXOutcome run<BF16, Kind::kPlain, true, true>(const Params &, unsigned, cudaStream_t);
-template NVTEXOutcome run<BF16, Kind::kShort, false, false>(const Params &, unsigned, cudaStream_t);
-template NVTEXOutcome run<BF16, Kind::kShort, false, true>(const Params &, unsigned, cudaStream_t);
-template NVTEXOutcome run<BF16, Kind::kShort, true, false>(const Params &, unsigned, cudaStream_t);
-template NVTEXOutcome run<BF16, Kind::kShort, true, true>(const Params &, unsigned, cudaStream_t);
+template NVTEXOutcome run<BF16, Kind::kBulk, false, false>(const Params &, unsigned, cudaStream_t);
+template NVTEXOutcome run<BF16, Kind::kBulk, false, true>(const Params &, unsigned, cudaStream_t);
+template NVTEXOutcome run<BF16, Kind::kBulk, true, false>(const Params &, unsigned, cudaStream_t);
+template NVTEXOutcome run<BF16, Kind::kBulk, true, true>(const Params &, unsigned, cudaStream_t);
 
 }  // namespace sm90_grouped
 }  // namespace nvte

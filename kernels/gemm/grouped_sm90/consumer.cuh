@@ -150,7 +150,9 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
   [[maybe_unused]] const unsigned other = cluster_ctarank() ^ 1;
   const auto release = [&](int stage) {
     const int lane = current_lane();
-    if constexpr (C::kPromote) {
+    if constexpr (C::kMx) {
+      if (lane == 0) mbarrier_arrive(&control.stages.empty[stage]);
+    } else if constexpr (C::kPromote) {
       __syncwarp();
       if (lane == 0) mbarrier_arrive(&control.stages.empty[stage]);
       if (lane == 1) mbarrier_arrive_remote(&control.stages.empty[stage], other);

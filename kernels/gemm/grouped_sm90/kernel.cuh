@@ -8,13 +8,6 @@
 namespace nvte {
 namespace sm90_grouped {
 
-// Compilers refuse clusters for GPUs before compute capability 9.0.
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-#define NVTE_PAIRS __cluster_dims__(2, 1, 1)
-#else
-#define NVTE_PAIRS
-#endif
-
 template <class C>
 __global__ void NVTE_PAIRS __launch_bounds__(C::kThreads, 1)
     grouped_gemm_kernel(const __grid_constant__ Params p) {
@@ -23,7 +16,7 @@ __global__ void NVTE_PAIRS __launch_bounds__(C::kThreads, 1)
   unsigned char *const shared = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
   auto &control = *reinterpret_cast<Control<C> *>(shared + C::kAtControl);
   if (threadIdx.x == 0) {
-    control.stages.init(1, 16);  // Released by the eight warps of the consumers of both blocks.
+    control.stages.init(C::kCommits, C::kReleases);
     control.tiles.init(1, 8);
     control.pairs.init(1, 2);
     fence_mbarrier_init();
@@ -31,10 +24,10 @@ __global__ void NVTE_PAIRS __launch_bounds__(C::kThreads, 1)
   cluster_sync();
   griddepcontrol_wait();
   if (threadIdx.x < C::kProducerThreads) {
-    if constexpr (!C::kMx) setmaxnreg_dec<kProducerRegisters>();
+    setmaxnreg_dec<C::kProducerRegs>();
     produce_tiles<C>(p, shared, control, cluster_ctarank());
   } else {
-    if constexpr (!C::kMx) setmaxnreg_inc<kConsumerRegisters>();
+    setmaxnreg_inc<C::kConsumerRegs>();
     // The shuffle tells the compiler that all lanes of a warp have the same number.
     const int w =
         static_cast<int>(__shfl_sync(0xffffffff, (threadIdx.x - C::kProducerThreads) / 128, 0));

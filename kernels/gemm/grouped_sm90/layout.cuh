@@ -18,7 +18,7 @@ constexpr int kTiles = 2;
 // Columns of results that a warp stages in shared memory at a time, and floats from one row of them
 // to the next: so many that the stores of a warp meet no bank twice.
 constexpr int kStagingCols = 32, kStagingPitch = 40;
-// Registers of a thread, with three warpgroups. With four each thread has 128.
+// Registers of a thread of three warpgroups, whose sum is 504: what they all have at first.
 constexpr int kConsumerRegisters = 216, kProducerRegisters = 72;
 constexpr int kProducerBarrier = 1;  // The hardware barrier of the producer's warpgroups.
 constexpr int kStoreBarrier = 2;  // That of the first consumer's stores; the second has the next.
@@ -31,18 +31,21 @@ struct Config {
   static constexpr bool kBulkStores = stores_in_bulk(kKind);
   // Whether an operand is stored with its inner dimension first.
   static constexpr bool kMnRows = kMnRows_, kMnCols = kMnCols_;
-  static constexpr int kCols = kMx ? 128 : 256, kStages = kBulkStores ? 3 : 4;
+  static constexpr int kCols = 256, kStages = kBulkStores ? 3 : 4;
   static constexpr int kDepth = 128 / kBytes;  // Elements of the inner dimension in a stage.
   static constexpr int kSteps = 4;             // Products of a stage.
   static constexpr int kRowBytes = kRows * 128, kStageBytes = kRowBytes + kCols * 128;
-  // Two stages of MXFP8 codes as they are in memory.
-  static constexpr int kAtRaw = kStages * kStageBytes;
   // Results of each consumer on their way to D: two buffers of two chunks, 64 lines of 128 bytes.
-  static constexpr int kAtResults = kAtRaw + (kMx ? kStageBytes : 0);
+  static constexpr int kAtResults = kStages * kStageBytes;
   static constexpr int kResultBytes = kBulkStores ? 4 * kChunkBytes : 0;
   static constexpr int kAtControl = kAtResults + 2 * kResultBytes;
   static constexpr int kScaleStages = kPromote ? kStages : 1;
-  static constexpr int kProducerThreads = kMx ? 256 : 128, kThreads = kProducerThreads + 256;
+  static constexpr int kProducerThreads = 128, kThreads = kProducerThreads + 256;
+  static constexpr int kConsumerRegs = kMx ? 176 : kConsumerRegisters;
+  static constexpr int kProducerRegs = kMx ? 152 : kProducerRegisters;
+  // How many arrivals commit a stage, and how many release it: four warps convert MXFP8, and the
+  // blocks of a cluster do so each for itself.
+  static constexpr int kCommits = kMx ? 4 : 1, kReleases = kMx ? 8 : 16;
 };
 
 // A tile of D, as the producer describes it to the consumers.
@@ -68,7 +71,7 @@ struct Control {
   // Scales of whole blocks: of the rows, or of each half of the columns, for this 128 of the inner
   // dimension and its neighbours with the same number / 4.
   alignas(16) float block_scales[C::kScaleStages][2][4];
-  // MXFP8: scales of two blocks of 32 of this stage and the next, as bits of BF16.
+  // MXFP8: factors of two blocks of 32 of this stage and the next, as bits of BF16.
   alignas(16) uint16_t mx_scales[C::kMx ? 2 : 1][2][C::kMx ? kRows + C::kCols : 8];
   // Staging memory of each warp of the consumers, unless it has that of results.
   alignas(16) float staging[C::kBulkStores ? 1 : 8][16 * kStagingPitch];

@@ -62,12 +62,20 @@ struct Strips {
   }
 };
 
-// Pairs of tiles of a member, of `tile_cols` columns each.
-__host__ __device__ inline size_t pairs_of(unsigned n, unsigned m, unsigned tile_cols) {
+// Pairs of tiles of a member, of `tile_cols` columns each; or runs of at most `run` pairs that lie
+// side by side.
+__host__ __device__ inline size_t pairs_of(unsigned n, unsigned m, unsigned tile_cols,
+                                           unsigned run) {
   const unsigned col_tiles = tiles(m, tile_cols);
   const Strips strips(n);
-  return size_t{strips.pairs} * col_tiles + size_t{strips.single} * tiles(col_tiles, 2);
+  return size_t{strips.pairs} * tiles(col_tiles, run) +
+         size_t{strips.single} * tiles(tiles(col_tiles, 2), run);
 }
+
+// Most tiles of a run of kShort, see there.
+constexpr unsigned kRun = 14;
+// Lines of results that a warp of kShort stores at a time.
+constexpr int kShortLines = 16;
 
 }  // namespace sm90_grouped
 }  // namespace nvte

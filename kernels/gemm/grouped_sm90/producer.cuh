@@ -11,13 +11,8 @@
 namespace nvte {
 namespace sm90_grouped {
 
-// The tile of block `rank` of the cluster in a pair.
-template <class C>
-__device__ __forceinline__ void find_tile(const Params &p, unsigned pair, unsigned rank, Tile &t) {
-  if (pair >= p.first[p.count]) {
-    t.problem = nullptr;
-    return;
-  }
+// The member that a pair of tiles, or a run of them, belongs to.
+__device__ __forceinline__ unsigned find_member(const Params &p, unsigned pair) {
   unsigned low = 0, high = p.count;
   while (high - low > 1) {
     const unsigned middle = (low + high) / 2;
@@ -27,8 +22,19 @@ __device__ __forceinline__ void find_tile(const Params &p, unsigned pair, unsign
       high = middle;
     }
   }
-  const Problem &problem = p.problems[low];
-  unsigned in = pair - p.first[low];
+  return low;
+}
+
+// The tile of block `rank` of the cluster in a pair.
+template <class C>
+__device__ __forceinline__ void find_tile(const Params &p, unsigned pair, unsigned rank, Tile &t) {
+  if (pair >= p.first[p.count]) {
+    t.problem = nullptr;
+    return;
+  }
+  const unsigned member = find_member(p, pair);
+  const Problem &problem = p.problems[member];
+  unsigned in = pair - p.first[member];
   const unsigned col_tiles = tiles(static_cast<unsigned>(problem.m), C::kCols);
   const Strips strips(static_cast<unsigned>(problem.n));
   unsigned row, col;
@@ -243,8 +249,8 @@ __device__ __forceinline__ void copy_odd(const Params &p, unsigned char *shared,
 }
 
 // Sends the number of a pair of tiles to both blocks of the cluster.
-template <class C>
-__device__ __forceinline__ void send_pair(Control<C> &control, int slot, unsigned pair) {
+template <class Control>
+__device__ __forceinline__ void send_pair(Control &control, int slot, unsigned pair) {
 #pragma unroll
   for (unsigned rank = 0; rank < 2; ++rank) {
     asm volatile(
@@ -263,7 +269,7 @@ template <class C>
 __device__ __forceinline__ void produce_tiles(const Params &p, unsigned char *shared,
                                               Control<C> &control, unsigned rank) {
   PipelineState<C::kStages> at;
-  PipelineState<kTiles> slot, pair_slot;
+  PipelineState<kTiles> slot;  // Of a tile or run, and of the number of the next one.
   for (unsigned pair = blockIdx.x / 2;;) {
     if (threadIdx.x == 0) {
       control.tiles.producer_acquire(slot);
@@ -272,7 +278,6 @@ __device__ __forceinline__ void produce_tiles(const Params &p, unsigned char *sh
     }
     bar_sync(kProducerBarrier, C::kProducerThreads);
     const Tile t = control.tile[slot.stage];
-    slot.advance();
     if (t.problem == nullptr) break;
     // The next number is asked for now, so that it is there when it is needed.
     unsigned next = 0;
@@ -289,23 +294,23 @@ __device__ __forceinline__ void produce_tiles(const Params &p, unsigned char *sh
     }
     if (threadIdx.x == 0) {
       if (rank == 0) {
-        control.pairs.producer_acquire(pair_slot);
-        send_pair<C>(control, pair_slot.stage, next);
+        control.pairs.producer_acquire(slot);
+        send_pair(control, slot.stage, next);
       }
-      control.pairs.producer_expect(pair_slot, sizeof(unsigned));
-      control.pairs.consumer_wait(pair_slot);
-      pair = control.pair[pair_slot.stage];
-      mbarrier_arrive_remote(&control.pairs.empty[pair_slot.stage], 0);
+      control.pairs.producer_expect(slot, sizeof(unsigned));
+      control.pairs.consumer_wait(slot);
+      pair = control.pair[slot.stage];
+      mbarrier_arrive_remote(&control.pairs.empty[slot.stage], 0);
     }
-    pair_slot.advance();
+    slot.advance();
   }
   // A block must not end before the other one has arrived at its barriers for the last time.
   for (int i = 0; i < C::kStages; ++i, at.advance()) {
     control.stages.producer_acquire(at);
   }
   if (threadIdx.x == 0 && rank == 0) {
-    for (int i = 0; i < kTiles; ++i, pair_slot.advance()) {
-      control.pairs.producer_acquire(pair_slot);
+    for (int i = 0; i < kTiles; ++i, slot.advance()) {
+      control.pairs.producer_acquire(slot);
     }
   }
 }

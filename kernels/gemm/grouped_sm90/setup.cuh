@@ -32,6 +32,7 @@ struct SetupParams {
   size_t alpha_stride, beta_stride;
   unsigned count;
   int tile_cols;
+  unsigned run;  // Most pairs of tiles that a cluster takes at a time.
   Problem *problems;
   unsigned *first, *next;
   unsigned clusters;  // Each cluster begins with the pair of tiles of its own number.
@@ -157,7 +158,7 @@ static __global__ void __launch_bounds__(kSetupThreads)
       own.v[0] = a_outer * a_inner, own.v[1] = b_outer * b_inner, own.v[2] = own.v[3] = n * m;
       own.v[4] = scales_of(p.a, a_outer, a_inner), own.v[5] = scales_of(p.b, b_outer, b_inner);
       own.v[6] = pairs_of(static_cast<unsigned>(n), static_cast<unsigned>(m),
-                          static_cast<unsigned>(p.tile_cols));
+                          static_cast<unsigned>(p.tile_cols), p.run);
     }
     Totals until = own;
 #pragma unroll
