@@ -80,17 +80,26 @@ inline unsigned dropout_level(float probability) {
 struct HeadDropout {
   uint64_t seed = 0, counter = 0;  // The seed, and the low half of the counter of Philox.
   uint64_t first = 0;              // The high half of the first tile's first call.
+  uint64_t calls = 0;              // Of a head.
   uint32_t across = 0;             // Tiles side by side.
   unsigned level = 0;
 
+  HeadDropout() = default;
   __device__ __forceinline__ HeadDropout(const int64_t *rng_state, unsigned level, uint64_t head,
                                          uint32_t rows, uint32_t columns) {
     if (rng_state == nullptr) return;
     seed = static_cast<uint64_t>(rng_state[0]);
     counter = static_cast<uint64_t>(rng_state[1]) / 4;
     across = (columns + 15) / 16;
-    first = head * ((rows + 15) / 16) * across * 16;
+    calls = uint64_t{(rows + 15) / 16} * across * 16;
+    first = head * calls;
     this->level = level;
+  }
+  // The head that comes so many after this one.
+  __device__ __forceinline__ HeadDropout after(uint64_t heads) const {
+    HeadDropout other = *this;
+    other.first += heads * calls;
+    return other;
   }
 };
 
@@ -114,6 +123,10 @@ struct KeptScores {
                                         uint32_t rows, uint32_t columns)
       : KeptScores(HeadDropout(rng_state, level, head, rows, columns)) {}
 
+  // Draws count rows from here on, a multiple of 16.
+  __device__ __forceinline__ void skip_rows(uint32_t rows) {
+    first += uint64_t{rows / 16} * across * 16;
+  }
   // A word's bytes as bits 7 of bytes; the others are anything.
   __device__ __forceinline__ uint32_t kept(uint32_t word) const {
     const uint32_t low = (word | 0x80808080u) - (below & 0x7f7f7f7fu);

@@ -1,7 +1,8 @@
 // Forward of attention for compute capability 9.0: BF16, F16 and E4M3 on the tensor cores of
 // warpgroups. This is the choice of an instance and its launch; the kernel is in forward_sm90/:
 // tuning.cuh (the table of instances), layout.cuh (shared memory), scheduler.cuh (the order of
-// tiles), producer.cuh, consumer.cuh, softmax.cuh and epilogue.cuh.
+// tiles), producer.cuh, consumer.cuh, softmax.cuh and epilogue.cuh; turned_values.cuh and
+// turned_consumer.cuh for long FP8 sequences.
 //
 // A block has a warpgroup that copies and two or three that multiply, the consumers, with 64 rows
 // of queries each. Blocks stay on their multiprocessors and take tiles of queries from a counter,
@@ -17,6 +18,7 @@
 // that scale and its inverse only the product has an effect on o. The amax of s is exactly that of
 // the divided probabilities.
 
+#include <algorithm>
 #include <utility>
 
 #include "common/vec.cuh"
@@ -34,6 +36,75 @@ __global__ void begin_kernel(unsigned *next, unsigned blocks, float *s_amax, flo
   if (s_amax != nullptr) *s_amax = 0.0f;
   if (o_amax != nullptr) *o_amax = 0.0f;
 }
+
+// FP8: writes the images of values, see turned_values.cuh. A warp has 32 keys, a block a tile.
+struct TurnParams {
+  NVTEXAttentionTensor v;
+  NVTEXAttentionSide side;
+  TurnedValues turned;
+  int dim;
+};
+__global__ void __launch_bounds__(kTurnedKeys) turn_kernel(const __grid_constant__ TurnParams p) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  const unsigned tiles = static_cast<unsigned>(p.turned.sequence_tiles);
+  const unsigned heads = static_cast<unsigned>(p.side.heads);
+  const int tile = static_cast<int>(blockIdx.x % tiles);
+  const int head = static_cast<int>(blockIdx.x / tiles % heads);
+  const int sequence = static_cast<int>(blockIdx.x / tiles / heads);
+  const int keys = length(p.side, sequence), first = tile * kTurnedKeys + warp * 32;
+  if (tile * kTurnedKeys >= keys) return;
+  const uint8_t *const from =
+      static_cast<const uint8_t *>(p.v.data) +
+      (p.side.starts != nullptr ? 0 : sequence * p.v.batch) + head * p.v.head +
+      (start(p.side, static_cast<unsigned>(sequence)) + first) * p.v.row + 4 * lane;
+  // What lies past the sequence may be NaN.
+  uint32_t words[32];
+#pragma unroll
+  for (int r = 0; r < 32; ++r) {
+    words[r] = 0;
+    if (first + r < keys && 4 * lane < p.dim) {
+      words[r] = *reinterpret_cast<const uint32_t *>(from + r * p.v.row);
+    }
+  }
+  uint8_t *const image = p.turned.tile(p.turned.first(p.side, sequence, head) + tile);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    uint32_t out[4][4];
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+      const uint32_t *const w = words + 16 * half + 2 * t;
+      // Byte i of the word of a key becomes a byte of word i.
+      const uint32_t low[2] = {__byte_perm(w[0], w[1], 0x5140), __byte_perm(w[8], w[9], 0x5140)};
+      const uint32_t high[2] = {__byte_perm(w[0], w[1], 0x7362), __byte_perm(w[8], w[9], 0x7362)};
+      out[0][t] = __byte_perm(low[0], low[1], 0x5410);
+      out[1][t] = __byte_perm(low[0], low[1], 0x7632);
+      out[2][t] = __byte_perm(high[0], high[1], 0x5410);
+      out[3][t] = __byte_perm(high[0], high[1], 0x7632);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = 4 * lane + i, unit = (2 * warp + half) ^ (row % 8);
+      store_bytes<16>(image + row * 128 + unit * 16, out[i]);
+    }
+  }
+}
+
+// Whether the kernel that turns values gains more than it takes: each value has enough queries.
+bool turns_values(const NVTEXAttentionArgs &a) {
+  if (a.q.dtype != kNVTEFloat8E4M3 || a.dim_qk > 128 || a.dim_v > 128 ||
+      (a.dim_qk <= 64 && a.dim_v <= 64)) {
+    return false;
+  }
+  const size_t rows = a.q_side.max_seqlen;
+  size_t queries = a.window_right >= 0 ? rows / 2 : rows;
+  if (a.window_left >= 0) queries = std::min(queries, static_cast<size_t>(a.window_left) + 1);
+  const size_t blocks =
+      a.batch * a.kv_side.heads * ceil_div(a.kv_side.max_seqlen, size_t{kTurnedKeys});
+  return queries * (a.q_side.heads / a.kv_side.heads) >= 8192 && blocks <= kMaxBlocks;
+}
+constexpr size_t kImagesAt = 1024;  // In the workspace, after the number of the next tile.
 
 CUtensorMapDataType map_type(NVTEDType dtype) {
   return dtype == kNVTEFloat16    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
@@ -180,6 +251,14 @@ NVTEXOutcome run(const NVTEXAttentionArgs &a, const Tuning &tuning, const Instan
   const NVTEXOutcome begun =
       launch(begin_kernel, dim3(1), 1, stream, p.next, grid, p.s_amax, p.o_amax);
   if (begun.status != NVTEX_BACKEND_OK) return begun;
+  if (tuning.extra == Extra::kTurned) {
+    p.turned = TurnedValues(a, static_cast<uint8_t *>(a.workspace) + kImagesAt);
+    const TurnParams turn = {a.v, a.kv_side, p.turned, static_cast<int>(a.dim_v)};
+    const size_t blocks = a.batch * a.kv_side.heads * static_cast<size_t>(p.turned.sequence_tiles);
+    const NVTEXOutcome turned =
+        launch(turn_kernel, dim3(static_cast<unsigned>(blocks)), kTurnedKeys, stream, turn);
+    if (turned.status != NVTEX_BACKEND_OK) return turned;
+  }
   return launch_shared(instance.kernel, dim3(grid), instance.threads, instance.shared, stream, p);
 }
 
@@ -274,6 +353,7 @@ const char *nvte_attention_sm90_forward_reject(const NVTEXAttentionArgs *args,
     return "takes less than 2^30 tiles of 64 queries";
   }
   *workspace = sizeof(unsigned);
+  if (turns_values(a)) *workspace = kImagesAt + TurnedValues(a, nullptr).bytes(a);
   return nullptr;
 }
 
@@ -287,6 +367,7 @@ NVTEXOutcome nvte_attention_sm90_forward(const NVTEXAttentionArgs *args,
                       : a.bias.data != nullptr ? Extra::kBias
                       : a.alibi                ? Extra::kAlibi
                       : a.page_table_k         ? Extra::kPages
+                      : turns_values(a)        ? Extra::kTurned
                                                : Extra::kNone;
   return dispatch<BF16, F16, E4M3>(a.q.dtype, [&](auto tag) {
     return run_first<decltype(tag)>(a, extra, stream, std::make_index_sequence<kTuningCount>());

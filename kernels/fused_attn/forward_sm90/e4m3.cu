@@ -7,6 +7,7 @@ namespace sm90_forward {
 
 template Instance instance<E4M3, Extra::kNone, 64, 64>();
 template Instance instance<E4M3, Extra::kNone, 128, 128>();
+template Instance instance<E4M3, Extra::kTurned, 128, 128>();
 template Instance instance<E4M3, Extra::kNone, 256, 256>();
 
 }  // namespace sm90_forward

@@ -7,6 +7,7 @@
 #include "consumer.cuh"
 #include "instance.cuh"
 #include "producer.cuh"
+#include "turned_consumer.cuh"
 
 namespace nvte {
 namespace sm90_forward {
@@ -25,7 +26,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     constexpr unsigned kWarps = 4 * C::kConsumers;
     control.q.init(1, 128);
     control.k.init(1, kWarps);
-    control.v.init(1, C::kFp8 ? 3 : kWarps);
+    control.v.init(1, C::kTransposes ? 3 : kWarps);
     control.transposed.init(3, kWarps);
     control.bias.init(1, kWarps);
     for (int i = 0; i < C::kStages; ++i) control.is_end[i] = false;
@@ -60,14 +61,18 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     setmaxnreg_dec<C::kProducerRegisters>();
     if (C::kPages || threadIdx.x == 0) {
       produce_tiles<C>(p, shared, control);
-    } else if (C::kFp8 && threadIdx.x >= 32) {
+    } else if (C::kTransposes && threadIdx.x >= 32) {
       transpose_values<C>(shared, control);
     }
   } else {
     setmaxnreg_inc<C::kConsumerRegisters>();
     // The shuffle tells the compiler that all lanes of a warp have the same number.
     const int w = static_cast<int>(__shfl_sync(0xffffffff, threadIdx.x / 128, 0)) - 1;
-    consume_tiles<C>(p, shared, control, w);
+    if constexpr (C::kTurned) {
+      consume_turned_tiles<C>(p, shared, control, w);
+    } else {
+      consume_tiles<C>(p, shared, control, w);
+    }
   }
 #endif
 }

@@ -16,10 +16,12 @@ struct Config {
   static constexpr Tuning kTuning = tuning_of(T::kBytes, kExtra, kDimQK_, kDimV_);
   static constexpr bool kDropout = kExtra == Extra::kDropout, kAlibi = kExtra == Extra::kAlibi,
                         kBias = kExtra == Extra::kBias, kPages = kExtra == Extra::kPages,
-                        kFp8 = T::kBytes == 1;
+                        kFp8 = T::kBytes == 1, kTurned = kExtra == Extra::kTurned,
+                        kTransposes = kFp8 && !kTurned;
   static constexpr int kDimQK = kDimQK_, kDimV = kDimV_, kConsumers = kTuning.consumers;
   static constexpr int kKeys = kTuning.keys, kStages = kTuning.stages;
   static constexpr int kRows = 64 * kConsumers, kThreads = 128 * (kConsumers + 1);
+  static_assert(!kTurned || (kFp8 && kKeys == 128 && kDimV == 128), "the rows of images");
   static_assert(!kPages || (kKeys & (kKeys - 1)) == 0, "boxes of pages divide a tile");
 
   // ---- Shared memory. Tiles consist of panels with rows of 128 bytes. First come the queries of
@@ -31,8 +33,9 @@ struct Config {
   static constexpr int kQueryBytes = kPanelsQK * 64 * 128, kKeyPanel = kKeys * 128;
   static constexpr int kKeyBytes = kPanelsQK * kKeyPanel, kValueBytes = kPanelsV * kKeyPanel;
   // FP8 products need values with the keys innermost: a row of a panel has 128 keys of one column.
+  // Where they come turned, that is how they lie in the stages of values.
   static constexpr int kTransposedPanel = kDimV * 128;
-  static constexpr int kTransposedBytes = kFp8 ? (kKeys + 127) / 128 * kTransposedPanel : 0;
+  static constexpr int kTransposedBytes = kTransposes ? (kKeys + 127) / 128 * kTransposedPanel : 0;
   // Panels have 64 columns of the bias and the rows of all consumers.
   static constexpr int kPanelsBias = kBias ? (kKeys + 63) / 64 : 0;
   static constexpr int kBiasPanel = kRows * 128, kBiasBytes = kPanelsBias * kBiasPanel;

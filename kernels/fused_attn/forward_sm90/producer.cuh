@@ -106,6 +106,10 @@ __device__ __forceinline__ void produce_tiles(const Params &p, unsigned char *sh
   prepare(control.tile[0], blockIdx.x);
   for (unsigned count = 0;; ++count) {
     const Tile &t = control.tile[count % kTiles];
+    [[maybe_unused]] int64_t images = 0;  // The number of that of the first tile of values.
+    if constexpr (C::kTurned) {
+      if (t.batch >= 0) images = p.turned.first(p.kv_side, t.batch, t.head / p.group);
+    }
     // The tile is read from shared memory again each time: there are few registers here.
 #pragma unroll 1
     for (int n = t.end; n >= t.begin; --n) {
@@ -165,6 +169,9 @@ __device__ __forceinline__ void produce_tiles(const Params &p, unsigned char *sh
         unsigned char *const to = shared + C::kAtValues + v_at.stage * C::kValueBytes;
         if constexpr (C::kPages) {
           load_pages<C, C::kPanelsV>(p, to, p.panels_v, &p.v, page, full, t.kv.head);
+        } else if constexpr (C::kTurned) {
+          mbarrier_arrive_expect_tx(full, C::kValueBytes);
+          cp_async_bulk_load(to, p.turned.tile(images + n), C::kValueBytes, full);
         } else {
           load_panels<C, C::kPanelsV>(to, C::kKeyPanel, p.panels_v, &p.v, full, t.kv,
                                       t.kv.row + n * C::kKeys);
@@ -179,7 +186,7 @@ __device__ __forceinline__ void produce_tiles(const Params &p, unsigned char *sh
     }
     if (t.batch < 0) break;
   }
-  if constexpr (C::kFp8) {
+  if constexpr (C::kTransposes) {
     control.v.producer_acquire(v_at);
     control.is_end[v_at.stage] = true;
     control.v.producer_commit(v_at);

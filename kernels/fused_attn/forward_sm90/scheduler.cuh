@@ -3,6 +3,7 @@
 
 #include "fused_attn/attention.cuh"
 #include "common/tma.cuh"
+#include "turned_values.cuh"
 
 namespace nvte {
 namespace sm90_forward {
@@ -62,6 +63,7 @@ struct Params {
   unsigned heads_before, all_heads;  // Of the whole, for which there are random numbers.
   float keep_factor;
   unsigned *next;  // The first tile that no block has taken.
+  TurnedValues turned;
 
   // Where the statistics of a row are.
   __device__ __forceinline__ int64_t stats_at(const Tile &t, int row) const {

@@ -1,0 +1,167 @@
+// A consumer for FP8 values that come turned. It waits for each of its products: the other two
+// consumers have theirs meanwhile. Scores and probabilities share registers, which leaves room for
+// tiles of 128 keys.
+#pragma once
+
+#include "consumer.cuh"
+
+namespace nvte {
+namespace sm90_forward {
+
+// Maxima that the four threads of a row exchange only when one passes the row's power of 2.
+template <class C>
+struct LazySoftmax : Softmax<C> {
+  using Softmax<C>::max, Softmax<C>::sum, Softmax<C>::base_of;
+  float base[2];  // The power of 2 that the row's exponentials are divided by.
+
+  __device__ __forceinline__ void begin() {
+    max[0] = max[1] = base[0] = base[1] = -INFINITY;
+    sum[0] = sum[1] = 0.0f;
+  }
+  // Scores become exp(x - max) divided by a power of 2 that is exchanged between the four
+  // threads of a row only when a maximum passes it. True if earlier results have to be multiplied
+  // by `correction`. Until finish(), `max` is the thread's own.
+  __device__ __forceinline__ bool follow(float (&s)[C::kKeys / 2], float scale_log2,
+                                         float (&correction)[2]) {
+    // Floats compare like their bits as integers unless all of them are negative, see update().
+    int bits[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const auto at = [&](int j, int e) { return __float_as_int(s[4 * j + 2 * h + e]); };
+      int most[2] = {__float_as_int(max[h]), ::max(at(0, 0), at(0, 1))};
+#pragma unroll
+      for (int j = 1; j < C::kKeys / 8; ++j) {
+        most[j % 2] = __vimax3_s32(most[j % 2], at(j, 0), at(j, 1));
+      }
+      bits[h] = ::max(most[0], most[1]);
+    }
+    const bool negative = __any_sync(0xffffffff, (bits[0] | bits[1]) < 0);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float m = __int_as_float(bits[h]);
+      if (negative) {
+        m = max[h];
+#pragma unroll
+        for (int j = 0; j < C::kKeys / 8; ++j) {
+          m = fmaxf(m, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
+        }
+      }
+      max[h] = m;
+    }
+    const bool grew = __any_sync(
+        0xffffffff, !(max[0] * scale_log2 <= base[0]) || !(max[1] * scale_log2 <= base[1]));
+    if (grew) {
+      finish();
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float next = base_of(max[h], scale_log2);
+        correction[h] = power2(base[h] - (next == -INFINITY ? 0.0f : next));
+        base[h] = next;
+        sum[h] *= correction[h];
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      // The row has no key so far.
+      const float up = C::kLog2Boost - (base[h] == -INFINITY ? 0.0f : base[h]);
+      float total = 0.0f;
+#pragma unroll
+      for (int j = 0; j < C::kKeys / 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float &x = s[4 * j + 2 * h + e];
+          x = power2(__fmaf_rn(x, scale_log2, up));
+          total = __fadd_rn(total, x);
+        }
+      }
+      sum[h] += total;
+    }
+    return grew;
+  }
+  // Makes `max` the row's.
+  __device__ __forceinline__ void finish() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      max[h] = fmaxf(max[h], __shfl_xor_sync(0xffffffff, max[h], 1));
+      max[h] = fmaxf(max[h], __shfl_xor_sync(0xffffffff, max[h], 2));
+    }
+  }
+};
+
+template <class C>
+__device__ __forceinline__ void consume_turned_tiles(const Params &p, unsigned char *shared,
+                                                     Control<C> &control, int w) {
+  const uint32_t q = shared_address(shared + w * C::kQueryBytes);
+  using State = PipelineState<C::kStages>;
+  const auto release = [](auto &pipeline, const State &at) {
+    if (threadIdx.x % 32 == 0) pipeline.consumer_release(at);
+  };
+  State k_at, v_at;
+  float s[C::kKeys / 2], o[C::kDimV / 2], correction[2];
+  LazySoftmax<C> softmax;
+  // The factor that turns products of queries and keys into exponents of 2.
+  const float scale_log2 = p.scale * kLog2e * factor_of(p.q_scale_inv) * factor_of(p.k_scale_inv);
+  Amax amax;
+  for (unsigned count = 0;; ++count) {
+    control.q.consumer_wait({w, count & 1});
+    const Tile &t = control.tile[count % kTiles];
+    // The shuffles tell the compiler that a warp agrees on them.
+    const int begin = __shfl_sync(0xffffffff, t.begin, 0), low = __shfl_sync(0xffffffff, t.low, 0),
+              high = __shfl_sync(0xffffffff, t.high, 0);
+    int n = __shfl_sync(0xffffffff, t.end, 0);
+    if (n <= begin) {
+      if (t.batch < 0) break;
+      write_nothing(p, t, w);
+      control.q.consumer_release({w, 0});
+      continue;
+    }
+    softmax.begin();
+#pragma unroll
+    for (int i = 0; i < C::kDimV / 2; ++i) o[i] = 0.0f;
+#pragma unroll 1
+    while (n > begin) {
+      --n;
+      control.k.consumer_wait(k_at);
+      pin(s);
+      wgmma_fence();
+      multiply_scores<C>(s, q, Held<C>{},
+                         shared_address(shared + C::kAtKeys + k_at.stage * C::kKeyBytes));
+      wgmma_commit_group();
+      wgmma_wait_group<0>();
+      pin(s);
+      release(control.k, k_at);
+      k_at.advance();
+      if (n >= high || n < low) mask_scores<C>(s, p, t, n, w);
+      if (softmax.follow(s, scale_log2, correction)) {
+#pragma unroll
+        for (int i = 0; i < C::kDimV / 2; ++i) o[i] *= correction[i / 2 % 2];
+      }
+      uint32_t a[kSteps<C>][4];
+      round_scores<C>(s, Kept<C>{}, a);
+      control.v.consumer_wait(v_at);
+      pin(o);
+      wgmma_fence();
+      multiply_values<C>(o, a, shared_address(shared + C::kAtValues + v_at.stage * C::kValueBytes));
+      wgmma_commit_group();
+      wgmma_wait_group<0>();
+      pin(o);
+      release(control.v, v_at);
+      v_at.advance();
+    }
+    softmax.finish();
+    if (p.o_dtype == kNVTEBFloat16) {
+      write_tile<C, BF16>(p, t, w, o, softmax, scale_log2, amax);
+    } else if (p.o_dtype == kNVTEFloat16) {
+      write_tile<C, F16>(p, t, w, o, softmax, scale_log2, amax);
+    } else {
+      write_tile<C, E4M3>(p, t, w, o, softmax, scale_log2, amax);
+    }
+    // Every thread releases the tile, since each has read its description.
+    control.q.consumer_release({w, 0});
+  }
+  raise_amax(p.s_amax, amax.s);
+  raise_amax(p.o_amax, amax.o);
+}
+
+}  // namespace sm90_forward
+}  // namespace nvte
