@@ -8,9 +8,9 @@
 // come in clusters of two that share columns and copy half of their operand each.
 //
 // H200, November 2026, at the clock that its power allows, 16384 x 3072, k 768: with bias and GELU
-// 131 us (cuBLASLt's epilogue 149, its product with a bias and a pass 115 + 50), with the derivative
-// and sums 155 (438, 102 + 81). Of these the products take 105, and all but the arithmetic 132. With
-// tiles of 256 columns, which leave registers for three warps, 132 and 179.
+// 131 us (cuBLASLt's epilogue 149, its product with a bias and a pass 115 + 50), with the
+// derivative and sums 155 (438, 102 + 81). Of these the products take 105, and all but the
+// arithmetic 132. With tiles of 256 columns, which leave registers for three warps, 132 and 179.
 
 #include "common/launch.cuh"
 #include "common/pipeline.cuh"
