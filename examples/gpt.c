@@ -95,6 +95,7 @@ static NVTEXTrainer new_trainer(const Options *o, const Run *run) {
   NVTEXDataParallelConfig ranks;
   nvtex_data_parallel_config_init(&ranks, sizeof ranks);
   ranks.sharding = (NVTEXSharding)o->shard;
+  ranks.wire_dtype = main_dtype();
   NVTEXTrainerConfig config;
   nvtex_trainer_config_init(&config, sizeof config);
   config.model = run->model, config.recipe = run->recipe;

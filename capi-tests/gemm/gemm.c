@@ -389,6 +389,29 @@ static void test_epilogues(void) {
   }
 }
 
+// GELU and its derivative behind products of whole tiles, for which there is a kernel.
+static void test_gelu_tiles(void) {
+  const size_t sizes[][3] = {{256, 256, 320}, {512, 256, 384}, {320, 768, 448}};
+  for (size_t s = 0; s < COUNT(sizes); s++) {
+    for (int e = 0; e < 8; e++) {
+      Gemm g = {.a = kNVTEBFloat16,
+                .b = kNVTEBFloat16,
+                .d = kNVTEBFloat16,
+                .m = sizes[s][0],
+                .n = sizes[s][1],
+                .k = sizes[s][2],
+                .gelu = true,
+                .bias = e & 1,
+                .grad = e & 2,
+                .transa = e & 4,
+                .entry = (Entry)(s % 3),
+                .alpha = 1,
+                .workspace = WORKSPACE};
+      if (gemm_case("gelu tiles", &g)) run_gemm(g);
+    }
+  }
+}
+
 static void test_fp8(void) {
   const size_t sizes[][3] = {{16, 16, 16}, {64, 32, 48}, {128, 48, 256}, {32, 80, 512}};
   for (size_t p = 0; p < COUNT(kFp8Products); p++) {
@@ -873,6 +896,7 @@ int main(int argc, char **argv) {
   test_few_rows();
   test_alpha_beta();
   test_epilogues();
+  test_gelu_tiles();
   test_fp8();
   test_fp8_output();
   test_fp8_odd();

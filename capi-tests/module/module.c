@@ -519,6 +519,17 @@ static void cases_activation(void) {
   }
 }
 
+// Whole tiles, where products may apply GELU and its derivative.
+static void cases_tiles(void) {
+  for (int i = 0; i < 4; i++) {
+    Net n = {.kind = NORM_MLP, .dtype = kNVTEBFloat16, .rows = 256, .hidden = 320, .wide = 512};
+    n.bias = i != 3;
+    if (case_begin("gelu in whole tiles %d", i)) {
+      check_net(&n, NULL, i == 1 ? kNVTEBFloat16 : kNVTEFloat32, i == 2);
+    }
+  }
+}
+
 static void cases_recipes(void) {
   for (Kind kind = NORM; kind <= NORM_MLP; kind++) {
     for (size_t t = 0; t < COUNT(kHighPrecision); t++) {
@@ -646,5 +657,6 @@ int main(int argc, char **argv) {
   cases_recipes();
   cases_rows();
   cases_activation();
+  cases_tiles();
   return test_end();
 }

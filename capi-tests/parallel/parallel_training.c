@@ -397,6 +397,36 @@ static void check_training(void) {
   CHECK(bad == 0, "%u checks failed", bad);
 }
 
+// One rank alone keeps gradients as they would travel, unless something is divided.
+static void train_narrow(NVTEXCommunicator comm, int rank, int size) {
+  (void)size;
+  Model m = begin(&g_setup, comm);
+  const bool whole = g_setup.sharding == NVTEX_SHARDING_NONE;
+  for (size_t p = 0; p < PARAMETERS; p++) {
+    NVTEXOptimizerParameter found = {.struct_size = sizeof found};
+    nvtex_optimizer_parameter(m.optimizer, p, &found);
+    RANK_CHECK(found.gradient.dtype == (whole ? kNVTEBFloat16 : kNVTEFloat32),
+               "parameter %zu: a gradient of dtype %d", p, (int)found.gradient.dtype);
+  }
+  for (int i = 0; i < 3; i++) step(&m);
+  read_parameters(&m, g_result[0]);
+  RANK_OK(rank);
+  end(&m);
+}
+
+static void check_narrow(void) {
+  static Reference r;
+  g_setup = (Setup){0,    kNVTEBFloat16,      kNVTEBFloat16,         2, 0.05f,
+                    4096, NVTEX_UPDATE_ADAMW, NVTEX_MASTERS_FLOAT32, 0};
+  for (size_t level = 0; level < 2; level++) {
+    g_setup.sharding = kLevels[level];
+    run_threads(1, train_narrow);
+    reference_begin(&r);
+    for (int i = 0; i < 3; i++) reference_step(&r, &g_setup);
+    check_parameters(g_result[0], &r, level ? "divided" : "whole");
+  }
+}
+
 // ---- Checkpoints
 
 static const char *g_path, *g_other;
@@ -756,6 +786,7 @@ int main(int argc, char **argv) {
     g_setup = cases[i].setup;
     if (case_begin("training: %s", cases[i].name)) check_training();
   }
+  if (case_begin("training: one rank keeps gradients of 16 bits")) check_narrow();
   for (size_t i = 0; i < COUNT(cases); i++) {
     g_setup = cases[i].setup;
     if (i != 2 && i < 5) continue;

@@ -84,6 +84,8 @@ unsafe extern "C" {
     fn nvte_cuda_shallow_gemm(args: *const GemmArgs, stream: cudaStream_t) -> Outcome;
     /// D of a product of few rows of B with a weight in FP8 that does not lie along k.
     fn nvte_cuda_narrow_gemm(args: *const GemmArgs, stream: cudaStream_t) -> Outcome;
+    /// A product of whole tiles in BF16 with an epilogue of GELU or its derivative.
+    fn nvte_cuda_gelu_product(args: *const GemmArgs, stream: cudaStream_t) -> Outcome;
     /// Copies three scales, each of which may be null, to the starts of three 16-byte slots.
     fn nvte_cuda_align_scales(
         a: *const f32,
@@ -205,6 +207,8 @@ fn product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
     let shallow = || done(unsafe { nvte_cuda_shallow_gemm(args, stream) });
     // SAFETY: the arguments are checked.
     let narrow = || done(unsafe { nvte_cuda_narrow_gemm(args, stream) });
+    // SAFETY: the arguments are checked.
+    let gelu = || done(unsafe { nvte_cuda_gelu_product(args, stream) });
     let cast_product =
         |args: GemmArgs| or_else(multiply(&args), || by_float32(&args, device, stream));
     match args.scales_a.mode {
@@ -238,6 +242,7 @@ fn product(args: &GemmArgs, stream: cudaStream_t) -> Result<(), Outcome> {
             match args.a_dtype.is_fp8() && !args.transa {
                 true => or_else(narrow(), usual),
                 false if args.k <= SHALLOW => or_else(shallow(), usual),
+                false if args.epilogue.has_aux() => or_else(gelu(), usual),
                 false => usual(),
             }
         }

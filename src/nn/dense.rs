@@ -215,15 +215,21 @@ struct Dx<'a> {
     rows: Rows<'a>,
     /// The layer's input, if it comes from other ranks again.
     input: Option<(&'a OwnRows, &'a Gathered<'a>)>,
+    /// What GELU was applied to before the layer, and where the sums of the gradient's columns go: the gradient
+    /// is that of GELU's input.
+    gelu: Option<(&'a Tensor, Option<&'a Tensor>)>,
 }
 
 impl Dx<'_> {
-    const NONE: Self = Self { to: None, add: None, sum: None, rows: Rows::Here, input: None };
+    const NONE: Self =
+        Self { to: None, add: None, sum: None, rows: Rows::Here, input: None, gelu: None };
 }
 
 /// The gradient of a layer's output.
 pub enum Grad<'a> {
     Ready(&'a Tensor),
+    /// With the sums of its columns, if the bias has a gradient: those of [`Dense::bias_sums`].
+    Summed(&'a Tensor, Option<&'a QTensor>),
     /// `f'(input) * grad`
     Activation {
         f: &'a Activation,
@@ -557,18 +563,18 @@ impl Dense {
         let come = gathered.as_ref().map_or(Rows::Here, Rows::Come);
         let rows = split::whole_rows(self.column(), rows);
         let mut tape = match split.as_ref().filter(|_| self.row().is_some()) {
-            None => self.forward_as(run, active, rows, source, None, Some((y, add, come)))?,
+            None => self.forward_as(run, active, rows, source, None, Some((y, add, come)), None)?,
             Some(split) => {
                 let tape = if self.sums_parts(run, split, &active, rows)? {
                     let sums = Summed::new(run, split, y)?;
                     let result = Some((y, None, Rows::Go(&sums)));
-                    let tape = self.forward_as(run, active, rows, source, None, result)?;
+                    let tape = self.forward_as(run, active, rows, source, None, result, None)?;
                     sums.finish()?;
                     tape
                 } else {
                     split::reduce(Some(split), run, y, |part| {
                         let result = Some((part, None, Rows::Here));
-                        self.forward_as(run, active, rows, source, None, result)
+                        self.forward_as(run, active, rows, source, None, result, None)
                     })?
                 };
                 let bias = self.bias.as_ref().map(|bias| &bias.value.tensor);
@@ -693,13 +699,66 @@ impl Dense {
         let active = Active { again: true, ..tape.active.clone() };
         let weight = tape.weight.clone();
         let result = y.map(|y| (y, None, Rows::Here));
-        let mut tape = self.forward_as(run, active, tape.rows, source, weight, result)?;
+        let mut tape = self.forward_as(run, active, tape.rows, source, weight, result, None)?;
         // The gradients of this tape are cast for the first time, although its forward pass was
         // computed again.
         tape.active.again = false;
         Ok(tape)
     }
 
+    /// Whether products of so many rows may have GELU behind them ([`Self::forward_gelu`]), and those of the layer
+    /// behind that its derivative ([`Self::backward_gelu`]).
+    pub fn fuses_gelu(&mut self, run: &Run, behind: &mut Self, rows: usize) -> Result<bool> {
+        if self.dtype != kNVTEBFloat16 || !op::gemm::fuses_gelu((self.outputs, rows, self.inputs))?
+        {
+            return Ok(false);
+        }
+        for layer in [&mut *self, &mut *behind] {
+            let active = layer.prepare(run)?;
+            let plain = active.quantizers.iter().all(Quantizer::is_none);
+            if !plain || layer.share.is_some() || layer.again != Again::Nothing {
+                return Ok(false);
+            }
+        }
+        op::gemm::fuses_gelu((behind.inputs, rows, behind.outputs))
+    }
+
+    /// `y = gelu(hidden)`, where `hidden = x W^T + b`.
+    pub fn forward_gelu(
+        &mut self,
+        run: &Run,
+        rows: usize,
+        source: &Source,
+        (hidden, y): (&Tensor, &Tensor),
+    ) -> Result<Box<DenseTape>> {
+        let active = self.prepare(run)?;
+        self.note(run, &active);
+        let result = Some((y, None, Rows::Here));
+        self.forward_as(run, active, rows, source, None, result, Some(hidden))
+    }
+
+    /// As [`Self::backward`], where x was GELU of `input`: `dx` is the gradient of that, and the sums of its
+    /// columns go to `sums`.
+    pub fn backward_gelu(
+        &mut self,
+        run: &Run,
+        tape: &DenseTape,
+        dy: &Tensor,
+        dx: &Tensor,
+        (input, sums): (&Tensor, Option<&QTensor>),
+    ) -> Result<()> {
+        let sums = sums.map(|sums| &sums.tensor);
+        let dx = Dx { to: Some(dx), gelu: Some((input, sums)), ..Dx::NONE };
+        self.backward_whole(run, tape, &Grad::Ready(dy), dx)
+    }
+
+    /// Where the gradient of the bias may be written for [`Grad::Summed`]; none if it is not wanted.
+    pub fn bias_sums(&self, run: &Run) -> Result<Option<QTensor>> {
+        let bias = self.bias.as_ref().filter(|bias| bias.grad.is_some());
+        bias.map(|bias| bias.any_landing(run)).transpose()
+    }
+
+    #[allow(clippy::too_many_arguments)]
     fn forward_as(
         &mut self,
         run: &Run,
@@ -708,6 +767,7 @@ impl Dense {
         source: &Source,
         weight: Option<Arc<QTensor>>,
         result: Option<(&Tensor, Option<&Tensor>, Rows)>,
+        gelu: Option<&Tensor>,
     ) -> Result<Box<DenseTape>> {
         let quantizer = active.quantizer(Role::Input);
         let shape = (rows, self.inputs);
@@ -740,6 +800,7 @@ impl Dense {
             let gemm = Gemm {
                 transa: true,
                 bias: bias.as_ref().map(|bias| &bias.tensor),
+                gelu,
                 split_accumulator: active.split(0),
                 ..Gemm::default()
             };
@@ -934,8 +995,16 @@ impl Dense {
         let wgrad = self.weight_target(run, tape)?;
         let bias = self.bias.as_ref().filter(|bias| bias.grad.is_some());
         // The product's epilogue would be a pass of its own, too: cuBLASLt has a kernel for it, of about the same speed.
-        let dbias = bias.map(|bias| bias.landing(run, self.dtype)).transpose()?;
-        let sums = dbias.as_ref().map(|dbias| &dbias.tensor);
+        let landing;
+        let dbias = match dy {
+            Grad::Summed(_, sums) => *sums,
+            _ => {
+                landing = bias.map(|bias| bias.landing(run, self.dtype)).transpose()?;
+                landing.as_ref()
+            }
+        };
+        let summed = matches!(dy, Grad::Summed(..));
+        let sums = dbias.map(|dbias| &dbias.tensor).filter(|_| !summed);
 
         let usage = Usage { rowwise: dx.to.is_some(), colwise: wgrad.is_some() };
         let slot = active.slot(Role::GradOutput, true);
@@ -973,7 +1042,7 @@ impl Dense {
             self.weight_product(run, tape, (input, grad), target)?;
         }
         let bias = self.bias.as_ref().filter(|bias| bias.grad.is_some());
-        match (bias, &dbias) {
+        match (bias, dbias) {
             (Some(bias), Some(dbias)) => bias.deposit(run, dbias),
             _ => Ok(()),
         }
@@ -999,7 +1068,7 @@ impl Dense {
 
     /// The product that gives the gradient of the input.
     fn input_product(&self, run: &Run, tape: &DenseTape, grad: &Tensor, dx: Dx) -> Result<()> {
-        let Dx { to: Some(to), add, rows, .. } = dx else { return Ok(()) };
+        let Dx { to: Some(to), add, rows, gelu, .. } = dx else { return Ok(()) };
         let active = &tape.active;
         let again;
         let weight = match (active.backward(), &tape.weight) {
@@ -1018,7 +1087,13 @@ impl Dense {
             true => QTensor::borrowed(weight.clone()),
             false => self.dequantized(run, weight, (self.outputs, self.inputs))?,
         };
-        let gemm = Gemm { split_accumulator: active.split(1), ..Gemm::default() };
+        let gemm = Gemm {
+            bias: gelu.and_then(|(_, sums)| sums),
+            gelu: gelu.map(|(input, _)| input),
+            slope: gelu.is_some(),
+            split_accumulator: active.split(1),
+            ..Gemm::default()
+        };
         rows.each((grad, to, add), |grad, to, add| {
             Gemm { add, ..gemm }.run(run, &weight.tensor, grad, to)
         })
@@ -1068,10 +1143,10 @@ impl Dense {
             return self.plain_grad(run, dy, shape, sums).map(Some);
         }
         let cast = match (dy, sums) {
-            (Grad::Ready(dy), None) => {
+            (Grad::Ready(dy) | Grad::Summed(dy, _), None) => {
                 quantizer.produce(run, shape, dtype, usage, slot, &Source::Ready(dy))?
             }
-            (Grad::Ready(dy), Some(sums)) => {
+            (Grad::Ready(dy) | Grad::Summed(dy, _), Some(sums)) => {
                 quantizer.cast_dbias(run, dy, shape, usage, slot, sums)?
             }
             (Grad::Activation { f, grad, input }, None) => {
@@ -1108,7 +1183,7 @@ impl Dense {
                 f.backward(run, grad, input, &out.tensor, config)?;
                 out
             }
-            (Grad::Ready(dy), _) => QTensor::borrowed((*dy).clone()),
+            (Grad::Ready(dy) | Grad::Summed(dy, _), _) => QTensor::borrowed((*dy).clone()),
         };
         if let Some(sums) = sums {
             ops::sum_rows(run, &out.tensor, sums)?;

@@ -8,6 +8,7 @@ use super::ops::Activation;
 use super::parameter::Parameter;
 use super::quantizer::{QTensor, Source};
 use super::{Layer, Saved, Tape, Tensors, named, saved};
+use crate::backend::args::Function;
 use crate::error::Result;
 use crate::tensor::Tensor;
 
@@ -36,6 +37,8 @@ pub struct MlpTape {
     fc1: Box<DenseTape>,
     /// The input of the activation; none if it is to be computed again.
     hidden: Option<QTensor>,
+    /// The activation, if it was computed with the product before it: so is its derivative with that behind it.
+    active: Option<QTensor>,
     fc2: Box<DenseTape>,
     rows: usize,
 }
@@ -57,6 +60,13 @@ impl LayerNormMlp {
         Ok(mlp)
     }
 
+    /// Whether products apply the activation and its derivative.
+    fn fuses_gelu(&mut self, run: &Run, rows: usize) -> Result<bool> {
+        let f = &self.activation;
+        let gelu = f.function == Function::NVTEX_GELU && !f.gated;
+        Ok(gelu && !self.checkpoint && self.fc1.fuses_gelu(run, &mut self.fc2, rows)?)
+    }
+
     /// Writes y, plus `add`, and z = norm(x) if that is asked for.
     pub fn forward_to(
         &mut self,
@@ -66,6 +76,8 @@ impl LayerNormMlp {
         add: Option<&Tensor>,
         z: Option<&Tensor>,
     ) -> Result<Box<MlpTape>> {
+        let products = self.fc1.output_rows(rows)?;
+        let fused = self.fuses_gelu(run, products)?;
         let norm = self.norm.tape(run, x, rows)?;
         let layer = &self.norm;
         let write = |out: &Tensor, _: &_| layer.write(run, &norm, out);
@@ -76,16 +88,23 @@ impl LayerNormMlp {
             }
             None => Source::Computed { write: &write, configurable: false },
         };
-        let products = self.fc1.output_rows(rows)?;
         let shape = (products, self.fc1.outputs);
         let hidden = QTensor::plain(run, shape, self.fc1.dtype, Lifetime::Tape)?;
+        if fused {
+            let active = QTensor::plain(run, shape, self.fc1.dtype, Lifetime::Tape)?;
+            let both = (&hidden.tensor, &active.tensor);
+            let fc1 = self.fc1.forward_gelu(run, rows, &source, both)?;
+            let fc2 = self.fc2.forward(run, products, &Source::Ready(&active.tensor), y, add)?;
+            let (hidden, active) = (Some(hidden), Some(active));
+            return Ok(Box::new(MlpTape { norm, z: z.cloned(), fc1, hidden, active, fc2, rows }));
+        }
         let fc1 = self.fc1.forward(run, rows, &source, &hidden.tensor, None)?;
         let f = &self.activation;
         let write = |out: &Tensor, config: &_| f.forward(run, &hidden.tensor, out, config);
         let source = Source::Computed { write: &write, configurable: true };
         let fc2 = self.fc2.forward(run, products, &source, y, add)?;
         let hidden = (!self.checkpoint).then_some(hidden);
-        Ok(Box::new(MlpTape { norm, z: z.cloned(), fc1, hidden, fc2, rows }))
+        Ok(Box::new(MlpTape { norm, z: z.cloned(), fc1, hidden, active: None, fc2, rows }))
     }
 
     /// The activation's input and the tapes of both products, as the forward pass had them.
@@ -131,9 +150,16 @@ impl LayerNormMlp {
         let dtype = self.fc1.dtype;
         let shape = (self.fc1.output_rows(tape.rows)?, self.fc2.inputs);
         let grad = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
-        self.fc2.backward(run, fc2, &Grad::Ready(dy), Some(&grad.tensor), None)?;
-        let dh =
-            Grad::Activation { f: &self.activation, grad: &grad.tensor, input: &hidden.tensor };
+        let sums;
+        let dh = if tape.active.is_some() {
+            sums = self.fc1.bias_sums(run)?;
+            let gelu = (&hidden.tensor, sums.as_ref());
+            self.fc2.backward_gelu(run, fc2, dy, &grad.tensor, gelu)?;
+            Grad::Summed(&grad.tensor, sums.as_ref())
+        } else {
+            self.fc2.backward(run, fc2, &Grad::Ready(dy), Some(&grad.tensor), None)?;
+            Grad::Activation { f: &self.activation, grad: &grad.tensor, input: &hidden.tensor }
+        };
         let shape = (tape.rows, self.fc1.inputs);
         let total = QTensor::plain(run, shape, dtype, Lifetime::Scratch)?;
         self.fc1.backward(run, fc1, &dh, Some(&total.tensor), dz)?;

@@ -513,7 +513,12 @@ pub struct Gemm<'a> {
     pub accumulate: bool,
     /// Adds this matrix, instead of D.
     pub add: Option<&'a Tensor>,
+    /// With `slope`: where the sums of D's columns go.
     pub bias: Option<&'a Tensor>,
+    /// D is GELU of the product, and what it is applied to goes here. With `slope` it is read, and D is the product
+    /// times the derivative.
+    pub gelu: Option<&'a Tensor>,
+    pub slope: bool,
     pub split_accumulator: bool,
 }
 
@@ -526,8 +531,8 @@ impl Gemm<'_> {
             d,
             epilogue: Epilogue {
                 bias: ("bias", self.bias.map_or(Buffer::UNSET, |bias| bias.rowwise)),
-                aux: ("pre_gelu_out", Buffer::UNSET),
-                grad: false,
+                aux: ("pre_gelu_out", self.gelu.map_or(Buffer::UNSET, |x| x.rowwise)),
+                grad: self.slope,
             },
             workspace: self.workspace(run, a, b, d)?,
             options: Options {

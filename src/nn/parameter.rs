@@ -318,6 +318,12 @@ impl Parameter {
         }
     }
 
+    /// The same for an operator that writes any dtype of high precision.
+    pub fn any_landing(&self, run: &Run) -> Result<QTensor> {
+        let dtype = self.target(run).map_or(kNVTEFloat32, |(tensor, _)| tensor.dtype());
+        self.landing(run, dtype)
+    }
+
     pub fn deposit(&self, run: &Run, landed: &QTensor) -> Result<()> {
         match self.target(run) {
             Some((tensor, accumulate)) if !landed.is_borrowed() => {

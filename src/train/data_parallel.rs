@@ -164,10 +164,17 @@ impl DataParallel {
         let expert_ranks = ranks::agree(communicator, &run, expert_ranks)?;
 
         let mut buckets = buckets(&mut members, &sharing, [communicator, &expert_ranks]);
+        // One rank adds nothing to its gradients, and keeps them as they would travel.
+        let alone = communicator.size() == 1 && sharing.level == Level::Replicated;
+        let narrow = |member: &Member| member.value.rowwise.dtype == sharing.wire;
+        let gradient_dtype = match alone && !sharing.accumulate && members.iter().all(narrow) {
+            true => sharing.wire,
+            false => kNVTEFloat32,
+        };
         let (mut layout, mut places) = (Layout::default(), Vec::new());
         for bucket in &buckets {
             let count = bucket.kept();
-            places.push(layout.array(kNVTEFloat32, count, BYTES_ALIGNMENT));
+            places.push(layout.array(gradient_dtype, count, BYTES_ALIGNMENT));
         }
         let gradients = run.block(layout.bytes(), Lifetime::Persistent)?;
         ops::zero(&gradients.buffer(0, kNVTEByte, &[layout.bytes()]), stream)?;
@@ -305,8 +312,9 @@ impl DataParallel {
                 self.bind_parts(member, bucket);
                 continue;
             }
-            let at = bucket.gradients.ptr().wrapping_byte_add(bytes(member.first, kNVTEFloat32));
-            let gradient = plain(Buffer::new(at, kNVTEFloat32, &member.dims));
+            let dtype = bucket.gradients.dtype;
+            let at = bucket.gradients.ptr().wrapping_byte_add(bytes(member.first, dtype));
+            let gradient = plain(Buffer::new(at, dtype, &member.dims));
             let accumulate = self.sharing.accumulate || member.uses.len() > 1;
             let division = bucket.division(member);
             for &(module, index) in &member.uses {

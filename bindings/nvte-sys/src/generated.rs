@@ -2250,7 +2250,8 @@ pub struct NVTEXDataParallelConfig {
     /// Default: NVTEX_GRADIENTS_MEAN.
     pub gradients: NVTEXGradients,
     /// The dtype of gradients on their way, Float32 (default) or BFloat16. They are added in Float32 by ranks, and
-    /// kept in Float32.
+    /// kept in Float32. A rank without others, whose parameters all have this dtype, keeps them in it, unless something is
+    /// divided or added to them.
     pub wire_dtype: NVTEDType,
     /// Bytes of gradients that are reduced by one call, or one parameter if that is larger. Default: 64 MiB.
     pub bucket_bytes: usize,
@@ -5916,7 +5917,7 @@ unsafe extern "C-unwind" {
     /// Makes the ranks of a communicator train modules of a context together, each with batches of its own. Collective:
     /// the ranks compare names, shapes, dtypes and seeds of the parameters, and take the values of rank 0.
     ///
-    /// The engine makes Float32 gradients of 0 and binds them. With NVTEX_SHARDING_OPTIMIZER it also moves the values of
+    /// The engine makes gradients of 0, Float32 or as `wire_dtype` says, and binds them. With NVTEX_SHARDING_OPTIMIZER it also moves the values of
     /// parameters into memory of its own, from which they can be gathered at once; weights in FP8 alone and values in
     /// memory of the program stay where they are, and are not divided. With NVTEX_SHARDING_FULL each layer of the modules (of
     /// `nvtex_sequential_create` each part) has its parameters only while it runs: `NVTEXParameter.value` has null data

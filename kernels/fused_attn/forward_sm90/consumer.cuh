@@ -125,6 +125,18 @@ __device__ __forceinline__ void round_scores(const float (&s)[C::kKeys / 2], con
   }
 }
 
+// How many of a tile's last tiles of keys none of a consumer's rows may see, where queries are as
+// many as keys and see those before them. One is left. With 1024 queries in tiles of 192 this is a
+// quarter of all products.
+template <class C>
+__device__ __forceinline__ int skipped_keys(const Params &p, const Tile &t, int w) {
+  if constexpr (C::kDropout || C::kAlibi || C::kBias || C::kPages || C::kFp8) return 0;
+  if (p.right == kUnbounded || p.left != kUnbounded || t.rows != t.keys) return 0;
+  const int first = t.m + 64 * w, last = min(first + 64, t.rows) - 1;
+  const int end = first < t.rows ? (last + p.right + C::kKeys) / C::kKeys : 0;
+  return __shfl_sync(0xffffffff, t.end - max(min(end, t.end), t.begin + 1), 0);
+}
+
 // ---- The loop over tiles
 
 template <class C>
@@ -215,6 +227,9 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
     // there is only one of the two, the other's operands are whatever lies there and its result is
     // not used: the compiler lets products under a condition run only one by one.
     int n = t.end - 1;
+    // The last tiles of keys may be behind all of this consumer's rows.
+    int skipped = any ? skipped_keys<C>(p, t, w) : 0;
+  first_scores:
     if (any) control.k.consumer_wait(k_at);
     if (open) v.consumer_wait(v_at);
     wait_turn();
@@ -259,6 +274,19 @@ __device__ __forceinline__ void consume_tiles(const Params &p, unsigned char *sh
       write_nothing(p, t, w);
       release_tile();
       continue;
+    }
+    if (skipped > 0) {
+      n -= skipped;
+      for (;;) {
+        v.consumer_wait(v_at);
+        release_values();
+        if (--skipped == 0) break;
+        control.k.consumer_wait(k_at);
+        wait_turn();
+        end_turn();
+        release_keys();
+      }
+      goto first_scores;
     }
     open = true;
     add_extras(t, n, first_at);

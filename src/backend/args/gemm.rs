@@ -32,7 +32,7 @@ impl GemmEpilogue {
     }
 
     /// What GELU is applied to, or its gradient.
-    fn has_aux(self) -> bool {
+    pub fn has_aux(self) -> bool {
         use GemmEpilogue::*;
         !matches!(self, NVTEX_EPILOGUE_NONE | NVTEX_EPILOGUE_BIAS | NVTEX_EPILOGUE_BGRAD)
     }

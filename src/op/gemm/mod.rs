@@ -79,6 +79,18 @@ pub(crate) fn reads_weight_as_it_lies((m, n, k): (usize, usize, usize)) -> Resul
     }
 }
 
+/// Whether a product of BFloat16 with an epilogue of GELU, and one with an epilogue of its derivative and sums of
+/// D's columns, cost less than passes of their own: a kernel for whole tiles does, which rounds what GELU is
+/// applied to as such passes do.
+pub(crate) fn fuses_gelu((m, n, k): (usize, usize, usize)) -> Result<bool> {
+    let tiles = m.is_multiple_of(64) && n.is_multiple_of(256) && k.is_multiple_of(64);
+    if !tiles || k <= 256 || m.max(n).max(k) >= 1 << 30 || backend::domain()?.arch()? != 90 {
+        return Ok(false);
+    }
+    // A sum of each column of each 128 rows.
+    Ok(n / 128 * m * size_of::<f32>() <= backend::device_properties()?.product_workspace)
+}
+
 /// Whether a product reads the row-wise data of an operand, else the column-wise ones. `k_contiguous`
 /// says how the row-wise data lie, `any_layout` that either will do.
 fn reads_rowwise(
