@@ -292,7 +292,8 @@ static void test_shallow(void) {
 // Few rows of B. FP8 weights are read as they lie, also where tensor cores would not take them.
 static void test_few_rows(void) {
   const size_t sizes[][3] = {{528, 1, 1040},  {512, 5, 2576}, {1040, 16, 512}, {544, 23, 768},
-                             {640, 32, 4096}, {520, 9, 520},  {512, 33, 512}};
+                             {640, 32, 4096}, {520, 9, 520},  {512, 33, 512},  {1040, 16, 528},
+                             {4100, 2, 72},   {72, 15, 4100}, {264, 8, 1032}};
   for (size_t s = 0; s < COUNT(sizes); s++) {
     const size_t *size = sizes[s];
     for (size_t p = 0; p < COUNT(kHighProducts) + COUNT(kFp8Products); p++) {
@@ -318,6 +319,8 @@ static void test_few_rows(void) {
                   .alpha = 1,
                   .beta = (s + p + (size_t)k) % 3 == 0 ? 1 : 0,
                   .bias = (s + p) % 4 == 1,
+                  .gelu = !fp8 && (s + p) % 5 == 3,
+                  .grad = !fp8 && (s + p) % 10 == 3,
                   .side = fp8 || kHighProducts[p].out == kNVTEBFloat16 ? kNVTEBFloat16 : kNVTEByte,
                   .may_decline = true,
                   .workspace = WORKSPACE};

@@ -411,41 +411,44 @@ __global__ void __launch_bounds__(kThreads, (kForm == NVTEX_FORM_PLAIN ? 4
   const size_t last = vector < per_row ? rows : 0;
 #pragma unroll 1
   for (int g = 0; g < kWarpGroups; ++g) {
-    const int group = warp * kWarpGroups + g;
-    float total[N];
+    const int group = g * kTileWarps + warp;
+    float total[N] = {};
+    // Of few rows most warps have none.
+    if (first + static_cast<size_t>(group) * kGroupRows < rows) {
 #pragma unroll
-    for (int lot = 0; lot < kGroupRows / kLotRows; ++lot) {
-      const size_t row0 = first + group * kGroupRows + lot * kLotRows;
-      Vec<In, N> x[kLotRows][kInputs];
+      for (int lot = 0; lot < kGroupRows / kLotRows; ++lot) {
+        const size_t row0 = first + group * kGroupRows + lot * kLotRows;
+        Vec<In, N> x[kLotRows][kInputs];
 #pragma unroll
-      for (int r = 0; r < kLotRows; ++r) {
-        const size_t at = (row0 + r) * cols + vector * N;
-        x[r][0] = load_as<In, N>(dtype, input, at, row0 + r < last);
-        if constexpr (kInputs > 1) {
-          x[r][1] = load_as<In, N>(dtype, act_input, at, row0 + r < last);
-        }
-      }
-      float four[N];
-#pragma unroll
-      for (int r = 0; r < kLotRows; ++r) {
-        float v[1][N];
-        if constexpr (kForm == NVTEX_FORM_PLAIN) {
-          to_float(x[r][0], v[0]);
-        } else {
-          apply_each<kForm>(function.linear, x[r], v);
+        for (int r = 0; r < kLotRows; ++r) {
           const size_t at = (row0 + r) * cols + vector * N;
-          if (row0 + r < last) {
-            store_as(dtype, out, at, from_float<In>(v[0]));
+          x[r][0] = load_as<In, N>(dtype, input, at, row0 + r < last);
+          if constexpr (kInputs > 1) {
+            x[r][1] = load_as<In, N>(dtype, act_input, at, row0 + r < last);
+          }
+        }
+        float four[N];
+#pragma unroll
+        for (int r = 0; r < kLotRows; ++r) {
+          float v[1][N];
+          if constexpr (kForm == NVTEX_FORM_PLAIN) {
+            to_float(x[r][0], v[0]);
+          } else {
+            apply_each<kForm>(function.linear, x[r], v);
+            const size_t at = (row0 + r) * cols + vector * N;
+            if (row0 + r < last) {
+              store_as(dtype, out, at, from_float<In>(v[0]));
+            }
+          }
+#pragma unroll
+          for (int i = 0; i < N; ++i) {
+            const float term = row0 + r < last ? v[0][i] : 0.0f;
+            four[i] = r == 0 ? term : __fadd_rn(four[i], term);
           }
         }
 #pragma unroll
-        for (int i = 0; i < N; ++i) {
-          const float term = row0 + r < last ? v[0][i] : 0.0f;
-          four[i] = r == 0 ? term : __fadd_rn(four[i], term);
-        }
+        for (int i = 0; i < N; ++i) total[i] = lot == 0 ? four[i] : __fadd_rn(total[i], four[i]);
       }
-#pragma unroll
-      for (int i = 0; i < N; ++i) total[i] = lot == 0 ? four[i] : __fadd_rn(total[i], four[i]);
     }
 #pragma unroll
     for (int i = 0; i < N; i += 4) {

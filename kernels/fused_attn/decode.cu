@@ -13,6 +13,8 @@ namespace {
 
 constexpr int kTile = 16;  // Packed rows, and keys of a step.
 constexpr size_t kMaxSplits = 128;
+// Keys of a part, at least: two tiles for each warp.
+constexpr size_t kLeastKeys = 128;
 
 struct Problem {
   NVTEXAttentionArgs a;
@@ -257,46 +259,70 @@ __global__ void __launch_bounds__(Shape<kD>::kThreads, 2)
   }
 }
 
-constexpr int kMergeThreads = 128;
+constexpr int kMergeThreads = 128, kMergeWarps = kMergeThreads / 32;
+static_assert(kMergeThreads == kMaxSplits, "a thread has the sums of a part");
 
-// A warp per packed row.
+// A block for each packed row. Its warps add up parts in turn.
 template <class T>
 __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_constant__ Problem p) {
+  __shared__ float weights[kMaxSplits], maxima[kMergeWarps], parts[kMergeWarps];
+  __shared__ float4 outputs[kMergeWarps][32];
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const NVTEXAttentionArgs &a = p.a;
-  const size_t index = (size_t{blockIdx.x} * kMergeThreads + threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  if (index >= p.rows) return;
+  const size_t index = blockIdx.x;
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const size_t packed = size_t{p.row_tiles} * kTile, head = index / packed;
   const unsigned key_head = static_cast<unsigned>(head % a.kv_side.heads);
   const unsigned i = static_cast<unsigned>(head / a.kv_side.heads);
   const PackedRow row(p, key_head, static_cast<int>(index % packed));
   if (row.r >= written(a.q_side, length(a.q_side, i))) return;
 
-  float m = -INFINITY, l = 0.0f;
-  for (unsigned s = lane; s < p.splits; s += 32) m = fmaxf(m, p.sums[s * p.rows + index].x);
+  float2 part = make_float2(-INFINITY, 0.0f);
+  if (threadIdx.x < p.splits) part = p.sums[threadIdx.x * p.rows + index];
+  float m = part.x;
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, step));
-  for (unsigned s = lane; s < p.splits; s += 32) {
-    const float2 part = p.sums[s * p.rows + index];
-    if (part.y != 0.0f) l = fmaf(part.y, power2(part.x - m), l);
-  }
+  if (lane == 0) maxima[warp] = m;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kMergeWarps; ++w) m = fmaxf(m, maxima[w]);
+  const float weight = part.y == 0.0f ? 0.0f : power2(part.x - m);
+  weights[threadIdx.x] = weight;
+  float l = part.y * weight;
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) l += __shfl_xor_sync(0xffffffffu, l, step);
+  if (lane == 0) parts[warp] = l;
+  __syncthreads();
+  l = 0.0f;
+#pragma unroll
+  for (int w = 0; w < kMergeWarps; ++w) l += parts[w];
   const RowResult result(m, l, a.sink, row.j);
-  if (lane == 0) write_stats(a, i, row, result.stats, m);
-  for (int column = lane * 4; column < static_cast<int>(a.dim_v); column += 128) {
+  if (threadIdx.x == 0) write_stats(a, i, row, result.stats, m);
+  const int dim = static_cast<int>(a.dim_v);
+  for (int first = 0; first < dim; first += 128) {
+    const int column = first + lane * 4;
     float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    for (unsigned s = 0; s < p.splits; ++s) {
-      const float2 part = p.sums[s * p.rows + index];
-      const float weight = part.y == 0.0f ? 0.0f : power2(part.x - m);
+#pragma unroll 8
+    for (unsigned s = warp; s < p.splits; s += kMergeWarps) {
+      if (column >= dim) continue;
       const float4 y =
           *reinterpret_cast<const float4 *>(p.outputs + (s * p.rows + index) * a.dim_v + column);
-      x.x = fmaf(y.x, weight, x.x), x.y = fmaf(y.y, weight, x.y);
-      x.z = fmaf(y.z, weight, x.z), x.w = fmaf(y.w, weight, x.w);
+      const float factor = weights[s];
+      x.x = fmaf(y.x, factor, x.x), x.y = fmaf(y.y, factor, x.y);
+      x.z = fmaf(y.z, factor, x.z), x.w = fmaf(y.w, factor, x.w);
     }
-    write_output<T>(a, i, row, column, x, result.factor);
+    outputs[warp][lane] = x;
+    __syncthreads();
+    if (warp == 0 && column < dim) {
+#pragma unroll
+      for (int w = 1; w < kMergeWarps; ++w) {
+        const float4 y = outputs[w][lane];
+        x = make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
+      }
+      write_output<T>(a, i, row, column, x, result.factor);
+    }
+    __syncthreads();
   }
 }
 
@@ -310,10 +336,9 @@ Problem make_problem(const NVTEXAttentionArgs &a, size_t *workspace) {
   p.splits = 1;
   Device device;
   if (blocks != 0 && current_device(&device) == cudaSuccess) {
-    // Takes as few parts as fill the last round of two blocks of a multiprocessor well, with at
-    // least 512 keys each.
+    // Takes as few parts as fill the last round of two blocks of a multiprocessor well.
     const size_t slots = static_cast<size_t>(device.sm_count) * 2;
-    const size_t parts = a.kv_side.max_seqlen / 512;
+    const size_t parts = a.kv_side.max_seqlen / kLeastKeys;
     const size_t most = parts < 1 ? 1 : parts < kMaxSplits ? parts : kMaxSplits;
     size_t best = 0;  // Used slots out of a thousand.
     for (size_t splits = 1; splits <= most && best < 900; ++splits) {
@@ -338,8 +363,7 @@ NVTEXOutcome run(const Problem &p, cudaStream_t stream) {
   const NVTEXOutcome outcome =
       launch_shared(decode_kernel<T, kD>, grid, S::kThreads, S::kShared, stream, p);
   if (outcome.status != NVTEX_BACKEND_OK || p.splits == 1) return outcome;
-  const dim3 merge_grid(static_cast<unsigned>(ceil_div(p.rows, kMergeThreads / 32)));
-  return launch(merge_kernel<T>, merge_grid, kMergeThreads, stream, p);
+  return launch(merge_kernel<T>, dim3(static_cast<unsigned>(p.rows)), kMergeThreads, stream, p);
 }
 
 template <class T>
