@@ -7,7 +7,7 @@ pub mod experts;
 use super::context::Run;
 use super::memory::Lifetime;
 use super::quantizer::QTensor;
-use crate::backend::args::{CopyKind, Function, Fusion, RowMap, SeedArgs};
+use crate::backend::args::{CopyKind, Function, Fusion, HalfOp, RowMap, SeedArgs};
 use crate::error::{Error, Result};
 use crate::op;
 use crate::op::cross_entropy::{Linear, Losses, Rule as LossRule};
@@ -17,7 +17,7 @@ use crate::op::fused_attn::attention::{
 };
 pub(super) use crate::op::fused_attn::context_parallel::Chunks;
 use crate::op::fused_attn::context_parallel::{
-    Ranks, chunk_lengths as lengths_of_chunks, merge, reorder,
+    Ranks, chunk_lengths as lengths_of_chunks, grad_correction, merge, read_half, reorder,
 };
 use crate::op::fused_attn::kv_cache::{ToCache, copy_to_cache};
 use crate::op::gemm::{Epilogue, Options, Product};
@@ -416,6 +416,22 @@ pub(super) fn chunk_lengths(
     chunks: &Chunks,
 ) -> Result<()> {
     within(run, "chunk_lengths", lengths_of_chunks(whole, outputs, chunks, run.stream))
+}
+
+/// Copies the first halves of packed sequences.
+pub fn first_halves(run: &Run, whole: &Tensor, starts: &Tensor, halves: &Tensor) -> Result<()> {
+    within(run, "first_halves", read_half(whole, starts, halves, 0, run.stream))
+}
+
+/// Adds to the first halves of packed sequences.
+pub fn add_to_first_halves(
+    run: &Run,
+    whole: &Tensor,
+    starts: &Tensor,
+    halves: &Tensor,
+) -> Result<()> {
+    let ops = (HalfOp::NVTEX_HALF_ADD, HalfOp::NVTEX_HALF_NONE);
+    within(run, "add_to_first_halves", grad_correction(whole, halves, starts, ops, run.stream))
 }
 
 /// `output[b][a]` = `input[a][b]` for the first two dimensions.

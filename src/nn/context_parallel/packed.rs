@@ -121,7 +121,7 @@ impl SequenceRanks {
         Ok([part(0)?, part(1)?])
     }
 
-    /// The work of a step of a ring on the keys of a rank.
+    /// The work of a step of a ring on the keys of a rank, which are first halves where the own queries see no others.
     fn packed_work(
         &self,
         run: &Run,
@@ -130,23 +130,48 @@ impl SequenceRanks {
         owner: usize,
     ) -> Result<(Attention, [Lengths; 2])> {
         let causal = op.effective_window()?.0[1] == 0;
-        let of = |whole, rank: usize, chunks: &[usize]| {
+        let of = |whole, rank: usize, chunks: &[usize], divisor: usize| {
             let mut ranges = [[0; 2]; 2];
             for &which in chunks {
                 ranges[which] = self.chunks(rank)[which];
             }
-            self.lengths(run, whole, (ranges, self.size, chunks[0]))
+            self.lengths(run, whole, (ranges, divisor, chunks[0]))
         };
         // As without packing: the second chunk sees both of ranks behind this one, and both see the first chunk of
         // ranks before it.
         let queries: &[usize] = if causal && owner > self.rank { &[1] } else { &[0, 1] };
-        let keys: &[usize] = if causal && owner < self.rank { &[0] } else { &[0, 1] };
+        let (keys, divisor): (&[usize], _) = match causal && owner < self.rank {
+            true => (&[0], 2 * self.size),
+            false => (&[0, 1], self.size),
+        };
         let (mask, right) = match causal && owner == self.rank {
             true => (NVTE_PADDING_CAUSAL_BOTTOM_RIGHT_MASK, 0),
             false => (NVTE_PADDING_MASK, -1),
         };
         let part = Attention { mask, window: [-1, right], bottom_right: true, ..*op };
-        Ok((part, [of(q, self.rank, queries)?, of(kv, owner, keys)?]))
+        Ok((part, [of(q, self.rank, queries, self.size)?, of(kv, owner, keys, divisor)?]))
+    }
+
+    /// Where the own parts of sequences begin, and the first halves of keys and values, for ranks that see no others.
+    fn halves(
+        &self,
+        run: &Run,
+        causal: bool,
+        kv: [&Tensor; 2],
+        own: [&Tensor; 2],
+    ) -> Result<Halves> {
+        let lengths = self.lengths(run, kv, (self.chunks(self.rank), self.size, 0))?;
+        let half = |tensor: &Tensor| -> Result<_> {
+            let like = half_of(&tensor.rowwise);
+            let (half, block) = self.filled(run, &like, like.dtype, 0)?;
+            ops::first_halves(run, tensor, &lengths.firsts, &half)?;
+            Ok((scaled(half.rowwise, tensor), block))
+        };
+        let parts = match causal && self.rank + 1 < self.size {
+            true => Some([half(own[0])?, half(own[1])?]),
+            false => None,
+        };
+        Ok(Halves { lengths, parts, causal })
     }
 
     pub(super) fn forward_packed(
@@ -171,14 +196,16 @@ impl SequenceRanks {
             }
             return Ok(());
         }
-        let whole = self.packed(op.effective_window()?.0[1] == 0, &inputs)?;
+        let causal = op.effective_window()?.0[1] == 0;
+        let whole = self.packed(causal, &inputs)?;
+        let halves = self.halves(run, causal, whole[1], [inputs.k, inputs.v])?;
         let (sums, _sums) = self.filled(run, &o.rowwise, kNVTEFloat32, 0)?;
         let never = |of: &Tensor| self.filled(run, &of.rowwise, kNVTEFloat32, NEVER);
         let (none, _none) = never(&stats)?;
         ops::copy(stats.rowwise.ptr(), none.rowwise.ptr(), stats.rowwise.bytes(), run.stream)?;
         for step in 0..self.size {
             let owner = self.around(step)[0];
-            let pair = self.fetch_packed(run, [inputs.k, inputs.v], step)?;
+            let pair = self.fetch_packed(run, [inputs.k, inputs.v], &halves, step)?;
             let [k, v] = pair.tensors([inputs.k, inputs.v]);
             let (part, [queries, keys]) = self.packed_work(run, op, whole, owner)?;
             let (part, inputs) = in_step(step, &part, with_lengths(inputs, &queries, &keys));
@@ -203,7 +230,8 @@ impl SequenceRanks {
         let stats = piece(tensors.stats, op.stats_shape(inputs.q)?.dims(), 0);
         let tensors = &Backward { stats: &stats, ..*tensors };
         let offsets = OffsetGradient::new(run, tensors.doffset)?;
-        let whole = self.packed(op.effective_window()?.0[1] == 0, &inputs)?;
+        let causal = op.effective_window()?.0[1] == 0;
+        let whole = self.packed(causal, &inputs)?;
         let (dq, _dq) = self.filled(run, &tensors.dq.rowwise, kNVTEFloat32, 0)?;
         let zeros = |like: &Tensor| self.filled(run, &like.rowwise, kNVTEFloat32, 0);
         if kind != ContextParallelKind::Ring {
@@ -223,9 +251,10 @@ impl SequenceRanks {
             return ops::add(run, &dq, tensors.dq, false);
         }
         let own = [zeros(tensors.dk)?, zeros(tensors.dv)?];
+        let halves = self.halves(run, causal, whole[1], [inputs.k, inputs.v])?;
         for step in 0..self.size {
             let [owner, reader] = self.around(step);
-            let pair = self.fetch_packed(run, [inputs.k, inputs.v], step)?;
+            let pair = self.fetch_packed(run, [inputs.k, inputs.v], &halves, step)?;
             let [k, v] = pair.tensors([inputs.k, inputs.v]);
             let (part, [queries, keys]) = self.packed_work(run, op, whole, owner)?;
             let (part, inputs) = in_step(step, &part, with_lengths(inputs, &queries, &keys));
@@ -236,20 +265,25 @@ impl SequenceRanks {
                 offsets.add(run)?;
                 continue;
             }
-            let theirs = [zeros(tensors.dk)?, zeros(tensors.dv)?];
+            let theirs = [zeros(k)?, zeros(v)?];
             self.add_packed(run, &part, &of_step, [&dq, &theirs[0].0, &theirs[1].0])?;
             let mut exchange = Exchange::new(&self.ranks);
             let mut received = Vec::new();
-            for (theirs, _) in &theirs {
-                let slot = self.filled(run, &theirs.rowwise, kNVTEFloat32, 0)?;
-                let bytes = theirs.rowwise.bytes();
-                exchange.add(false, owner, theirs.rowwise.ptr().cast(), bytes);
-                exchange.add(true, reader, slot.0.rowwise.ptr().cast(), bytes);
+            let seen = halves.seen_by(self.rank, reader);
+            for ((theirs, _), (own, _)) in theirs.iter().zip(&own) {
+                let like = if seen { half_of(&own.rowwise) } else { own.rowwise };
+                let slot = self.filled(run, &like, kNVTEFloat32, 0)?;
+                let (sent, come) = (&theirs.rowwise, &slot.0.rowwise);
+                exchange.add(false, owner, sent.ptr().cast(), sent.bytes());
+                exchange.add(true, reader, come.ptr().cast(), come.bytes());
                 received.push(slot);
             }
             exchange.finish_of(run)?;
             for ((part, _), (sum, _)) in received.iter().zip(&own) {
-                ops::add(run, part, sum, true)?;
+                match seen {
+                    true => ops::add_to_first_halves(run, sum, &halves.lengths.firsts, part)?,
+                    false => ops::add(run, part, sum, true)?,
+                }
             }
         }
         let outputs = [(&dq, tensors.dq), (&own[0].0, tensors.dk), (&own[1].0, tensors.dv)];
@@ -273,24 +307,60 @@ impl SequenceRanks {
     }
 
     /// Keys and values of the rank `steps` before this one; none for the own ones.
-    fn fetch_packed(&self, run: &Run, own: [&Tensor; 2], steps: usize) -> Result<Fetched> {
+    fn fetch_packed(
+        &self,
+        run: &Run,
+        own: [&Tensor; 2],
+        halves: &Halves,
+        steps: usize,
+    ) -> Result<Fetched> {
         if steps == 0 {
             return Ok(Fetched(None));
         }
         let [from, to] = self.around(steps);
         let mut exchange = Exchange::new(&self.ranks);
-        let [k, v] = own.map(|tensor| -> Result<_> {
-            let like = &tensor.rowwise;
+        let [k, v] = [0, 1].map(|i| -> Result<_> {
+            let tensor = own[i];
+            let sent = match &halves.parts {
+                Some(parts) if halves.seen_by(self.rank, to) => &parts[i].0,
+                _ => tensor,
+            };
+            let like = match halves.seen_by(from, self.rank) {
+                true => half_of(&tensor.rowwise),
+                false => tensor.rowwise,
+            };
             let block = run.scratch(like.bytes())?;
             let there = block.buffer(0, like.dtype, like.shape.dims());
-            exchange.add(false, to, like.ptr().cast(), like.bytes());
-            exchange.add(true, from, there.ptr().cast(), like.bytes());
+            exchange.add(false, to, sent.rowwise.ptr().cast(), sent.rowwise.bytes());
+            exchange.add(true, from, there.ptr().cast(), there.bytes());
             Ok((scaled(there, tensor), block))
         });
         let pair = [k?, v?];
         exchange.finish_of(run)?;
         Ok(Fetched(Some(pair)))
     }
+}
+
+/// What a ring sends of the own keys and values.
+struct Halves {
+    lengths: Lengths,
+    /// The first halves of sequences, where a rank sees these alone.
+    parts: Option<[(Tensor, Block); 2]>,
+    causal: bool,
+}
+
+impl Halves {
+    /// Whether a rank sees only the first halves of what another one has.
+    fn seen_by(&self, owner: usize, reader: usize) -> bool {
+        self.causal && reader > owner
+    }
+}
+
+/// A tensor of half the tokens, without memory.
+fn half_of(whole: &Buffer) -> Buffer {
+    let mut dims = whole.shape.dims().to_vec();
+    dims[0] /= 2;
+    Buffer::new(whole.ptr(), whole.dtype, &dims)
 }
 
 /// Keys and values of another rank.

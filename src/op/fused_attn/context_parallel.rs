@@ -10,7 +10,7 @@ use crate::types::NVTEDType::*;
 use crate::types::cudaStream_t;
 
 /// Copies the first (0) or second (1) half of every sequence.
-pub(super) fn read_half(
+pub(crate) fn read_half(
     tensor: &Tensor,
     cu_seqlens: &Tensor,
     half: &Tensor,
@@ -187,7 +187,7 @@ pub(super) fn out_correction(
 }
 
 /// Merges the gradient of a step into the first and the second halves of `grad`.
-pub(super) fn grad_correction(
+pub(crate) fn grad_correction(
     grad: &Tensor,
     grad_per_step: &Tensor,
     cu_seqlens: &Tensor,
